@@ -1,0 +1,160 @@
+/* maypole.h: the C ABI of libmaypole.
+ *
+ * A training process joins its job with maypole_init(), submits operations on
+ * its tensors and waits for them. Submitting never blocks; operations are
+ * matched between ranks by (process set, kind, name), in any order.
+ *
+ *   maypole_init(NULL);
+ *   float x[4] = {1, 2, 3, 4};
+ *   maypole_operation op = {.struct_size = sizeof op, ...see below};
+ *   int64_t h;
+ *   if (maypole_submit(&op, &h) != MAYPOLE_OK) puts(maypole_last_error());
+ *   if (maypole_wait(h, -1) != MAYPOLE_OK) puts(maypole_last_error());
+ *   maypole_release(h);
+ *
+ * Thread contract: every function may be called from any thread at any time.
+ * After fork() the child is outside the job: maypole_is_initialized() is 0.
+ * Units: bytes, milliseconds. Memory given to maypole_submit() must stay valid
+ * and (the output) untouched until the operation is done.
+ *
+ * All functions that return maypole_status set the calling thread's
+ * maypole_last_error() when they do not return MAYPOLE_OK.
+ */
+#ifndef MAYPOLE_H_
+#define MAYPOLE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define MAYPOLE_ABI_VERSION 1
+#define MAYPOLE_MAX_DIMS 8
+
+/* gRPC's codes. */
+typedef enum {
+  MAYPOLE_OK = 0,
+  MAYPOLE_CANCELLED = 1,          /* a signal interrupted the wait: call again */
+  MAYPOLE_UNKNOWN = 2,
+  MAYPOLE_INVALID_ARGUMENT = 3,   /* this call's arguments; nothing was done */
+  MAYPOLE_DEADLINE_EXCEEDED = 4,  /* the wait's timeout; the operation goes on */
+  MAYPOLE_NOT_FOUND = 5,          /* no such handle */
+  MAYPOLE_ALREADY_EXISTS = 6,     /* an operation of this name is pending */
+  MAYPOLE_PERMISSION_DENIED = 7,
+  MAYPOLE_RESOURCE_EXHAUSTED = 8,
+  MAYPOLE_FAILED_PRECONDITION = 9,/* mismatch between ranks; not initialized */
+  MAYPOLE_ABORTED = 10,           /* the epoch ended: a rank, executor or
+                                     coordinator was lost, or a rank left */
+  MAYPOLE_OUT_OF_RANGE = 11,
+  MAYPOLE_UNIMPLEMENTED = 12,
+  MAYPOLE_INTERNAL = 13,
+  MAYPOLE_UNAVAILABLE = 14,
+  MAYPOLE_DATA_LOSS = 15,
+  MAYPOLE_UNAUTHENTICATED = 16
+} maypole_status;
+
+typedef enum {
+  MAYPOLE_UINT8 = 0, MAYPOLE_INT8 = 1, MAYPOLE_UINT16 = 2, MAYPOLE_INT16 = 3,
+  MAYPOLE_INT32 = 4, MAYPOLE_INT64 = 5, MAYPOLE_FLOAT16 = 6,
+  MAYPOLE_FLOAT32 = 7, MAYPOLE_FLOAT64 = 8, MAYPOLE_BOOL = 9,
+  MAYPOLE_BFLOAT16 = 10
+} maypole_dtype;
+
+typedef enum {
+  MAYPOLE_AVERAGE = 0, MAYPOLE_SUM = 1, MAYPOLE_ADASUM = 2, MAYPOLE_MIN = 3,
+  MAYPOLE_MAX = 4, MAYPOLE_PRODUCT = 5
+} maypole_op;
+
+typedef enum {
+  MAYPOLE_ALLREDUCE = 0, MAYPOLE_ALLGATHER = 1, MAYPOLE_BROADCAST = 2,
+  MAYPOLE_ALLTOALL = 3, MAYPOLE_REDUCESCATTER = 4, MAYPOLE_BARRIER = 5,
+  MAYPOLE_JOIN = 6
+} maypole_kind;
+
+/* Zero-initialize, set struct_size and what the kind needs. */
+typedef struct {
+  size_t struct_size;      /* sizeof(maypole_operation) */
+  int32_t kind;            /* maypole_kind */
+  int32_t dtype;           /* maypole_dtype */
+  int32_t op;              /* maypole_op; allreduce */
+  int32_t device;          /* 0: host memory. GPUs are not there yet. */
+  int32_t process_set;     /* 0: all ranks. Others are not there yet. */
+  int32_t root;            /* global rank; broadcast */
+  int32_t dims;            /* 0 (scalar) .. MAYPOLE_MAX_DIMS */
+  int32_t reserved;
+  int64_t shape[MAYPOLE_MAX_DIMS];
+  double prescale;         /* allreduce: inputs are multiplied by it; 1.0 */
+  double postscale;        /* allreduce: the result is multiplied by it; 1.0 */
+  const char* name;        /* NULL: unnamed, matched by order of submission
+                              within its kind */
+  const void* input;       /* contiguous, row major */
+  void* output;            /* same size as input and may be input (in place).
+                              Broadcast: used on every rank, input only on
+                              root. Allgather: NULL; see maypole_result(). */
+} maypole_operation;
+
+/* Reads MAYPOLE_* (set by maypolerun; docs/design.md section 8). Without them
+ * this is a job of one rank, in process. Blocks until all ranks of the job are
+ * there or the start timeout ends. Calling it twice is a no-op. After
+ * maypole_shutdown() it joins the job's next epoch. */
+maypole_status maypole_init(void);
+
+/* Leaves the job. Operations still pending end with an error, here and on the
+ * other ranks. A no-op when not initialized. */
+maypole_status maypole_shutdown(void);
+int maypole_is_initialized(void);
+
+/* -1 when not initialized. */
+int maypole_rank(void);
+int maypole_size(void);
+int maypole_local_rank(void);
+int maypole_local_size(void);
+int maypole_cross_rank(void);
+int maypole_cross_size(void);
+int maypole_is_homogeneous(void);  /* every node has the same number of ranks */
+
+maypole_status maypole_submit(const maypole_operation* operation,
+                              int64_t* handle);
+
+/* *done: 1 when the operation has ended (well or with an error). Moves data
+ * along, so polling alone makes progress. */
+maypole_status maypole_poll(int64_t handle, int* done);
+
+/* Waits until the operation has ended, at most timeout_ms (-1: without end).
+ * Returns the operation's outcome. MAYPOLE_DEADLINE_EXCEEDED and
+ * MAYPOLE_CANCELLED (a signal handler ran) leave the operation going. */
+maypole_status maypole_wait(int64_t handle, int timeout_ms);
+
+/* What an allgather has gathered: memory of the library, valid until
+ * maypole_release(); *first_dim is the sum of the ranks' first dimensions. For
+ * other kinds the output and the input's first dimension. */
+maypole_status maypole_result(int64_t handle, void** data, int64_t* bytes,
+                              int64_t* first_dim);
+
+/* Forgets the handle. An operation still pending goes on to its end, and its
+ * memory must stay valid until then. */
+maypole_status maypole_release(int64_t handle);
+
+/* The calling thread's last error, never NULL. */
+const char* maypole_last_error(void);
+
+/* "0.1.0" */
+const char* maypole_version(void);
+
+/* Counters of this process, for tests and tuning. NULL-terminated names are
+ * looked up; unknown ones give -1:
+ *   "operations"       submitted
+ *   "completed"        ended well
+ *   "failed"           ended with an error
+ *   "bytes"            of completed operations' inputs
+ *   "pending"          now
+ */
+int64_t maypole_counter(const char* name);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif  /* MAYPOLE_H_ */

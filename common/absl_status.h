@@ -1,0 +1,21 @@
+// Between Status (libmaypole) and absl::Status (worker, coordinator).
+#ifndef MAYPOLE_COMMON_ABSL_STATUS_H_
+#define MAYPOLE_COMMON_ABSL_STATUS_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/status.h"
+
+namespace maypole {
+
+inline absl::Status ToAbsl(const Status& s) {
+  return absl::Status(static_cast<absl::StatusCode>(s.code()), s.message());
+}
+inline Status FromAbsl(const absl::Status& s) {
+  return Status(static_cast<Code>(s.code()), std::string(s.message()));
+}
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_COMMON_ABSL_STATUS_H_

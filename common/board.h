@@ -1,0 +1,285 @@
+// Board: the shared memory in which the ranks of a node meet.
+//
+// Purpose: one sealed memfd per job, node and epoch holds the op board (who
+// has submitted what), the ticket ring (in which order operations run), the
+// progress of running operations and the rings through which data moves. This
+// file is the layout and the few atomic protocols on it; what a rank does with
+// them is client/mover.h, what the executor does is worker/session/.
+// docs/board.md tells why it is right.
+//
+//   +----------------+  header: constants, abort word, executor's sleep flag
+//   | BoardHeader    |
+//   | RankBlock   x k|  k local ranks: state, wake word
+//   | tickets     x T|  one word each: lap and run reference
+//   | news    x S/64 |  bit s: slot s is present on this node
+//   | Slot        x S|  identity, error text, one Arrival per local rank
+//   | Run     x (S+R)|  outcome and progress; run s < S runs slot s alone,
+//   | Plan        x R|  run S+n is a negotiated run: Plan n lists its slots
+//   | rank rings  x k|  ring_depth chunks each, written by their rank only
+//   | node ring      |  ring_depth chunks, by executor and local ranks
+//   +----------------+
+//
+// Generations: the n-th submission of a name by a rank has generation n in the
+// name's slot; equal generations belong together. A rank submits generation
+// g+1 only when g has completed for it, so a reader of g meets g or (when it is
+// late itself) something newer, never older.
+//
+// Who writes what, in which order:
+//   Arrival.signature   its rank, before Arrival.generation
+//   Arrival.generation  its rank, seq_cst (the rescan that follows must see
+//                       everybody who published before)
+//   ticket cell         any rank that sees all members arrived, or the
+//                       executor: CAS into the first empty cell
+//   Run.outcome         anybody: CAS, first wins, per generation
+//   Progress            its rank; release, read with acquire
+//   Run.granted, done   the executor; release, read with acquire
+//   Plan                the executor, before the ticket that publishes it
+//   abort               the executor (clients never): after it no ticket of a
+//                       negotiated run is placed
+//
+// Thread contract: everything shared is a std::atomic; the class itself is
+// immutable after Create/Attach and may be used by any thread.
+//
+// Hostility: the executor must copy what it reads and check it; the sizes and
+// offsets used here come from the process's own copy of the config, never from
+// the header. A client trusts its executor (same user, one job).
+#ifndef MAYPOLE_COMMON_BOARD_H_
+#define MAYPOLE_COMMON_BOARD_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "common/fd.h"
+#include "common/limits.h"
+#include "common/signature.h"
+#include "common/status.h"
+
+namespace maypole {
+
+inline constexpr uint64_t kBoardMagic = 0x6d6179706f6c6531;  // "maypole1"
+
+// Constants of one board, fixed at creation. All counts are bounded by
+// common/limits.h; CheckConfig refuses others.
+struct BoardConfig {
+  uint64_t epoch = 0;
+  uint32_t size = 1;        // ranks of the job
+  uint32_t local_size = 1;  // ranks of the job on this node
+  uint32_t nodes = 1;
+  uint32_t node_index = 0;
+  uint32_t slots = 4096;
+  uint32_t runs = kMaxRuns;
+  uint32_t chunk_bytes = 512 * 1024;  // a multiple of 4096
+  uint32_t ring_depth = 8;            // chunks of a ring, at least 2
+  int32_t global_rank[kMaxLocalRanks] = {};  // by local rank
+};
+
+Status CheckConfig(const BoardConfig& config);
+
+// Pause of a rank's membership in the epoch.
+enum class RankState : uint32_t { kAbsent = 0, kPresent = 1, kLeft = 2 };
+
+struct alignas(64) BoardHeader {
+  uint64_t magic;
+  uint32_t version;
+  uint32_t header_bytes;
+  BoardConfig config;
+  // Abort: 0 while the epoch lives; else the Code of what ended it. The text
+  // is written before the code (release).
+  alignas(64) std::atomic<uint32_t> abort_code;
+  char abort_text[kMaxErrorBytes + 1];
+  // Number of ranks of the whole job that have left by shutdown; the text
+  // names the first. 0 while all are there.
+  std::atomic<uint32_t> left_count;
+  char left_text[kMaxErrorBytes + 1];
+  // Bumped after an operation's outcome became FAILED, so that movers look.
+  std::atomic<uint32_t> failures;
+  alignas(64) std::atomic<uint32_t> executor_sleeping;
+  // The executor's network thread sleeps on this futex word.
+  alignas(64) std::atomic<uint32_t> network_wake;
+  std::atomic<uint32_t> network_sleeping;
+};
+
+struct alignas(64) RankBlock {
+  std::atomic<uint32_t> wake;      // futex word; bumped by who wakes the rank
+  std::atomic<uint32_t> sleeping;  // set by the sleeper, taken by the waker
+  std::atomic<uint32_t> state;     // RankState, written by the executor
+  std::atomic<int32_t> pid;        // in the executor's PID namespace; or 0
+};
+
+struct alignas(128) Arrival {
+  std::atomic<uint32_t> generation;
+  std::atomic<uint64_t> signature[sizeof(Signature) / 8];
+};
+
+struct alignas(64) SlotHeader {
+  std::atomic<uint64_t> identity;  // IdentityHash, by the executor
+  std::atomic<uint64_t> error[(kMaxErrorBytes + 1) / 8];
+};
+
+enum class Outcome : uint8_t {
+  kRunning = 0,    // or not yet begun
+  kFailing = 1,    // somebody writes the error text
+  kFailed = 2,     // text in the slot
+  kCommitted = 3,
+  kAborted = 4,    // text in the header
+};
+
+// Words of the form generation << 32 | value.
+inline constexpr uint64_t Tagged(uint32_t generation, uint32_t value) {
+  return uint64_t{generation} << 32 | value;
+}
+inline constexpr uint32_t TagOf(uint64_t word) {
+  return static_cast<uint32_t>(word >> 32);
+}
+inline constexpr uint32_t ValueOf(uint64_t word) {
+  return static_cast<uint32_t>(word);
+}
+// The count in a progress word, seen from generation g: an older tag means
+// nothing done yet, a newer one that all of g is long done.
+inline constexpr uint32_t CountAt(uint64_t word, uint32_t g) {
+  if (TagOf(word) == g) return ValueOf(word);
+  return TagOf(word) > g ? UINT32_MAX : 0;
+}
+
+struct alignas(64) RunHeader {
+  std::atomic<uint64_t> outcome;    // Tagged(generation, Outcome)
+  std::atomic<uint64_t> granted;    // chunks whose node ring place is free
+  std::atomic<uint64_t> done;       // chunks whose network stage is done
+  std::atomic<uint64_t> node_base;  // node ring index of chunk 0
+};
+
+// Progress of one local rank in one run, in chunks, tagged by generation.
+struct alignas(64) Progress {
+  std::atomic<uint64_t> base;      // ring index of its chunk 0
+  std::atomic<uint64_t> staged;    // chunks whose own contribution is readable
+  std::atomic<uint64_t> reduced;   // chunks whose own slice is reduced
+  std::atomic<uint64_t> consumed;  // chunks delivered to the rank's output
+};
+
+struct PlanOperation {
+  uint32_t slot;
+  uint32_t generation;
+  uint64_t offset;  // bytes in the run's space; a multiple of 64
+};
+
+// A negotiated run: operations of one kind, dtype, op, scale, root laid out one
+// after the other in the run's byte space. An allgather stands alone; then
+// first_dims has the first dimension by global rank.
+struct alignas(64) PlanHeader {
+  uint32_t generation;  // counts the uses of this record, from 1
+  uint32_t operations;
+  uint64_t bytes;  // of the run's space, gaps included
+};
+
+// Reference of a run: slot number, or slots + number of the negotiated run.
+using RunRef = uint32_t;
+
+class Board {
+ public:
+  // Creates and seals the memory; the rings are reserved at once, so that
+  // shortage is an error here and no SIGBUS later.
+  static Status Create(const BoardConfig& config, std::unique_ptr<Board>* out);
+  // Maps a board made by Create; checks magic, version, config and size.
+  static Status Attach(Fd memory, std::unique_ptr<Board>* out);
+
+  Board(const Board&) = delete;
+  Board& operator=(const Board&) = delete;
+
+  const BoardConfig& config() const { return config_; }
+  int fd() const { return fd_.get(); }
+  size_t bytes() const { return mapping_.size(); }
+  RunRef NegotiatedRef(uint32_t n) const { return config_.slots + n; }
+  bool IsNegotiated(RunRef ref) const { return ref >= config_.slots; }
+
+  BoardHeader& header() const;
+  RankBlock& rank(uint32_t local) const;
+  SlotHeader& slot(uint32_t slot) const;
+  Arrival& arrival(uint32_t slot, uint32_t local) const;
+  RunHeader& run(RunRef ref) const;
+  Progress& progress(RunRef ref, uint32_t local) const;
+  PlanHeader& plan(uint32_t n) const;
+  PlanOperation* plan_operations(uint32_t n) const;  // [kMaxRunOperations]
+  int64_t* plan_first_dims(uint32_t n) const;        // [size], by global rank
+  std::atomic<uint64_t>& news(uint32_t word) const;  // [slots / 64]
+  uint32_t news_words() const { return config_.slots / 64; }
+  std::byte* rank_ring(uint32_t local, uint32_t index) const;
+  std::byte* node_ring(uint32_t index) const;
+
+  // --- Arrival -------------------------------------------------------------
+  // Publishes that `local` has submitted generation g of the slot.
+  void Arrive(uint32_t slot, uint32_t local, uint32_t generation,
+              const Signature& s) const;
+  bool AllArrived(uint32_t slot, uint32_t generation) const;
+  Signature SignatureOf(uint32_t slot, uint32_t local) const;
+
+  // --- Tickets -------------------------------------------------------------
+  // Puts the run into the first empty cell at or after `start` and returns its
+  // position; if somebody has put it there already, returns that one. `start`
+  // must be a position that the caller had passed before it arrived at this
+  // generation of the run (its own cursor).
+  uint64_t PlaceTicket(RunRef ref, uint64_t start) const;
+  // The run at `position`, or false while the cell is empty.
+  bool ReadTicket(uint64_t position, RunRef* ref) const;
+
+  // --- Outcome -------------------------------------------------------------
+  // Moves generation g of the run from kRunning to `to` unless somebody has
+  // decided already; returns what is decided.
+  Outcome Decide(RunRef ref, uint32_t generation, Outcome to) const;
+  Outcome OutcomeOf(RunRef ref, uint32_t generation) const;
+  // Fails generation g of the slot with a text, unless decided otherwise.
+  // True if this call decided. Wakes all local ranks.
+  bool Fail(uint32_t slot, uint32_t generation, std::string_view text) const;
+  // "" if a later generation has overwritten it.
+  std::string ErrorOf(uint32_t slot, uint32_t generation) const;
+
+  // --- Epoch ---------------------------------------------------------------
+  // Executor only; the first call wins, all ranks are woken.
+  void Abort(Code code, std::string_view text) const;
+  bool aborted() const {
+    return header().abort_code.load(std::memory_order_acquire) != 0;
+  }
+  Status AbortStatus() const;
+
+  // --- Sleeping and waking -------------------------------------------------
+  // Call after publishing; costs one load when nobody sleeps.
+  void WakeRank(uint32_t local) const;
+  void WakeRanks() const;
+  void WakeNetwork() const;
+  // True if the executor sleeps and the caller must write its eventfd.
+  bool ClaimExecutorWake() const;
+
+ private:
+  struct Layout;
+  Board(Fd fd, Mapping mapping, const BoardConfig& config);
+
+  Fd fd_;
+  Mapping mapping_;
+  BoardConfig config_;
+  std::unique_ptr<Layout> layout_;
+
+ public:
+  ~Board();
+};
+
+// Hash of what a slot is for: (process set, kind, name).
+uint64_t IdentityHash(uint32_t process_set, Kind kind, std::string_view name);
+
+// The chunk of a run's space that starts at chunk * chunk_bytes.
+struct Range {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+  uint64_t size() const { return end - begin; }
+};
+uint32_t ChunkCount(uint64_t bytes, uint32_t chunk_bytes);
+Range ChunkRange(uint64_t bytes, uint32_t chunk_bytes, uint32_t chunk);
+// Slice `local` of `local_size` of a chunk, relative to the chunk's begin;
+// boundaries are multiples of 64 bytes.
+Range SliceRange(uint64_t chunk_size, uint32_t local_size, uint32_t local);
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_COMMON_BOARD_H_

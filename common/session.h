@@ -1,0 +1,158 @@
+// Session: the messages between a training process and its node's agent.
+//
+// Purpose: fixed, versioned structs over a SOCK_SEQPACKET unix socket (one
+// send is one message). No protobuf: libmaypole is a guest in its process.
+//
+//   client                      supervisor              executor of the job
+//     |-- Hello ------------------>|  checks uid, version, job token
+//     |                            |-- hands the connection over --->|
+//     |<-- Refused ----------------|  (bad version, uid, token)      |
+//     |<-- Welcome + board fd + eventfd -----------------------------|
+//     |     (when all ranks of the job are there)   or Refused       |
+//     |-- SlotRequest ---------------------------------------------->|
+//     |<-- SlotReply ------------------------------------------------|
+//     |-- Goodbye -------------------------------------------------->|
+//
+// After Welcome the board says everything else. A closed connection without
+// Goodbye is the rank's death.
+//
+// Every message starts with Header. Magic and version have their place for
+// ever, so that peers of different versions can refuse each other by name.
+//
+// Hostility: a receiver checks size, magic, version, type and that strings
+// end, by Parse<T>(), before it looks at anything else.
+#ifndef MAYPOLE_COMMON_SESSION_H_
+#define MAYPOLE_COMMON_SESSION_H_
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "common/limits.h"
+#include "common/status.h"
+#include "common/types.h"
+
+namespace maypole::session {
+
+inline constexpr uint32_t kMagic = 0x4d41594c;  // "MAYL"
+inline constexpr size_t kMaxMessageBytes = 2048;
+
+enum class Type : uint32_t {
+  kHello = 1,
+  kRefused = 2,
+  kWelcome = 3,
+  kSlotRequest = 4,
+  kSlotReply = 5,
+  kGoodbye = 6,
+};
+
+struct Header {
+  uint32_t magic = kMagic;
+  uint32_t version = kProtocolVersion;
+  Type type;
+  uint32_t size;  // of the whole message
+};
+
+struct Hello {
+  static constexpr Type kType = Type::kHello;
+  Header header;
+  int32_t rank = 0;
+  int32_t size = 1;
+  int32_t local_rank = 0;
+  int32_t local_size = 1;
+  int32_t cross_rank = 0;
+  int32_t cross_size = 1;
+  int32_t pid = 0;  // in the client's own PID namespace; for messages only
+  uint32_t reserved = 0;
+  char job[kMaxJobBytes + 1] = {};
+  char token[kMaxTokenBytes + 1] = {};
+  char host[kMaxHostBytes + 1] = {};
+};
+
+struct Refused {
+  static constexpr Type kType = Type::kRefused;
+  Header header;
+  uint32_t code = 0;  // Code
+  uint32_t reserved = 0;
+  char text[kMaxErrorBytes + 1] = {};
+};
+
+// Carries two descriptors: the board, the executor's eventfd.
+struct Welcome {
+  static constexpr Type kType = Type::kWelcome;
+  Header header;
+  uint64_t epoch = 0;
+  uint32_t local_rank = 0;
+  uint32_t reserved = 0;
+};
+
+struct SlotRequest {
+  static constexpr Type kType = Type::kSlotRequest;
+  Header header;
+  uint32_t request = 0;  // chosen by the client, comes back
+  uint32_t process_set = 0;
+  uint32_t kind = 0;  // Kind
+  uint32_t reserved = 0;
+  char name[kMaxNameBytes + 1] = {};
+};
+
+struct SlotReply {
+  static constexpr Type kType = Type::kSlotReply;
+  Header header;
+  uint32_t request = 0;
+  uint32_t slot = 0;
+  uint32_t negotiated = 0;  // 1: the process set has members on other nodes
+  uint32_t code = 0;        // Code; not kOk: `text` says why
+  char text[kMaxErrorBytes + 1] = {};
+};
+
+struct Goodbye {
+  static constexpr Type kType = Type::kGoodbye;
+  Header header;
+  uint32_t pending = 0;  // operations the rank leaves unfinished
+  uint32_t reserved = 0;
+};
+
+template <typename T>
+T Make() {
+  static_assert(std::is_trivially_copyable_v<T>);
+  static_assert(sizeof(T) <= kMaxMessageBytes && sizeof(T) % 8 == 0);
+  T m{};
+  m.header.magic = kMagic;
+  m.header.version = kProtocolVersion;
+  m.header.type = T::kType;
+  m.header.size = sizeof(T);
+  return m;
+}
+
+// Copies `text` into a fixed field, cut to fit, always ended.
+template <size_t N>
+void SetText(char (&field)[N], std::string_view text) {
+  const size_t n = text.size() < N ? text.size() : N - 1;
+  std::memcpy(field, text.data(), n);
+  std::memset(field + n, 0, N - n);
+}
+
+// True if the field ends within itself.
+template <size_t N>
+bool Ends(const char (&field)[N]) {
+  return std::memchr(field, 0, N) != nullptr;
+}
+
+// Checks magic, version and size of what was received. `peer` is for the
+// message: "client", "agent".
+Status CheckHeader(const void* data, size_t bytes, std::string_view peer);
+
+// The type of a message that passed CheckHeader.
+Type TypeOf(const void* data);
+
+// Copies a message that passed CheckHeader into its struct, and checks that
+// all its strings end.
+template <typename T>
+Status Parse(const void* data, size_t bytes, T* out);
+
+}  // namespace maypole::session
+
+#endif  // MAYPOLE_COMMON_SESSION_H_

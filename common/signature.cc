@@ -1,0 +1,266 @@
+#include "common/signature.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <vector>
+
+namespace maypole {
+namespace {
+
+bool IsFloat(DType d) {
+  return d == DType::kFloat16 || d == DType::kFloat32 || d == DType::kFloat64 ||
+         d == DType::kBfloat16;
+}
+
+bool Gathers(Kind k) { return k == Kind::kAllgather || k == Kind::kAlltoall; }
+
+bool Reduces(Kind k) {
+  return k == Kind::kAllreduce || k == Kind::kReducescatter;
+}
+
+// "[*, 3]": the first dimension may differ.
+std::string GatheredShapeText(const Signature& s) {
+  std::string out = s.dims > 0 ? "[*" : "[";
+  for (int i = 1; i < std::min<int>(s.dims, kMaxDims); ++i) {
+    out += ", " + std::to_string(s.shape[i]);
+  }
+  return out + "]";
+}
+
+std::string Number(double v) {
+  char buffer[32];
+  snprintf(buffer, sizeof(buffer), "%.9g", v);
+  return buffer;
+}
+
+std::string Quoted(std::string_view name, const Signature& s) {
+  return std::string(Name(s.kind)) + " '" + std::string(name) + "'";
+}
+
+// "rank 0", "ranks 1,3", "ranks 0,1,2,3 and 60 more"
+std::string Ranks(const std::vector<int>& ranks) {
+  constexpr size_t kShown = 8;
+  std::string out = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < std::min(ranks.size(), kShown); ++i) {
+    if (i > 0) out += ",";
+    out += std::to_string(ranks[i]);
+  }
+  if (ranks.size() > kShown) {
+    out += " and " + std::to_string(ranks.size() - kShown) + " more";
+  }
+  return out;
+}
+
+// One thing ranks may differ on: how it is called, what all must do, and its
+// value as text ("" where it does not matter for that signature).
+struct Aspect {
+  std::string_view what;
+  std::string_view rule;
+  std::function<std::string(const Signature&)> value;
+};
+
+const std::vector<Aspect>& Aspects() {
+  static const auto& aspects = *new std::vector<Aspect>{
+      {"collectives", "the same collective",
+       [](const Signature& s) { return std::string(Name(s.kind)); }},
+      {"process sets", "the same process set",
+       [](const Signature& s) { return std::to_string(s.process_set); }},
+      {"dtypes", "the same dtype",
+       [](const Signature& s) { return std::string(Name(s.dtype)); }},
+      {"devices", "the same device class",
+       [](const Signature& s) {
+         return std::string(s.device == Device::kGpu ? "GPU" : "CPU");
+       }},
+      {"root ranks", "the same root rank",
+       [](const Signature& s) {
+         return s.kind == Kind::kBroadcast ? std::to_string(s.root) : "";
+       }},
+      {"reduction operations", "the same reduction",
+       [](const Signature& s) {
+         return Reduces(s.kind) ? std::string(Name(s.op)) : "";
+       }},
+      {"prescale factors", "the same prescale factor",
+       [](const Signature& s) {
+         return Reduces(s.kind) ? Number(s.prescale) : "";
+       }},
+      {"postscale factors", "the same postscale factor",
+       [](const Signature& s) {
+         return Reduces(s.kind) ? Number(s.postscale) : "";
+       }},
+      {"shapes", "the same shape",
+       [](const Signature& s) {
+         return Gathers(s.kind) ? std::string() : ShapeText(s);
+       }},
+      {"shapes", "the same shape but for the first dimension",
+       [](const Signature& s) {
+         return Gathers(s.kind) ? GatheredShapeText(s) : std::string();
+       }},
+  };
+  return aspects;
+}
+
+// "mismatched shapes: rank 0 submitted [3], ranks 1,3 submitted [4]; every rank
+// must submit the same shape"; empty if all ranks have the same value.
+std::string DescribeAspect(
+    const Aspect& aspect,
+    std::span<const std::pair<int, Signature>> submitted) {
+  std::map<std::string, std::vector<int>> by_value;
+  for (const auto& [rank, s] : submitted) {
+    by_value[aspect.value(s)].push_back(rank);
+  }
+  if (by_value.size() < 2) return "";
+  std::vector<std::pair<std::string, std::vector<int>>> groups(by_value.begin(),
+                                                               by_value.end());
+  for (auto& g : groups) std::sort(g.second.begin(), g.second.end());
+  std::sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) {
+    return a.second.front() < b.second.front();
+  });
+  constexpr size_t kShown = 4;
+  std::string out = "mismatched " + std::string(aspect.what) + ": ";
+  for (size_t i = 0; i < std::min(groups.size(), kShown); ++i) {
+    if (i > 0) out += ", ";
+    out += Ranks(groups[i].second) + " submitted " + groups[i].first;
+  }
+  if (groups.size() > kShown) {
+    out += " (and " + std::to_string(groups.size() - kShown) + " other values)";
+  }
+  return out + "; every rank must submit " + std::string(aspect.rule);
+}
+
+}  // namespace
+
+int64_t Signature::Elements() const {
+  int64_t n = 1;
+  for (int i = 0; i < dims; ++i) n *= shape[i];
+  return n;
+}
+
+uint64_t Signature::Bytes() const {
+  return static_cast<uint64_t>(Elements()) * SizeOf(dtype);
+}
+
+uint64_t Signature::RowBytes() const {
+  uint64_t n = SizeOf(dtype);
+  for (int i = 1; i < dims; ++i) n *= static_cast<uint64_t>(shape[i]);
+  return n;
+}
+
+Status CheckSignature(std::string_view name, const Signature& s) {
+  auto bad = [&](const std::string& what) {
+    return Status(Code::kInvalidArgument, Quoted(name, s) + ": " + what);
+  };
+  if (name.size() > kMaxNameBytes) {
+    return Status(Code::kInvalidArgument,
+                  "the name of an operation may have " +
+                      std::to_string(kMaxNameBytes) + " bytes, this one has " +
+                      std::to_string(name.size()) + ": '" +
+                      std::string(name.substr(0, 40)) + "...'");
+  }
+  if (!IsKnown(s.kind) || !IsKnown(s.dtype) || !IsKnown(s.op)) {
+    return bad("unknown kind, dtype or reduction number");
+  }
+  if (s.dims > kMaxDims) {
+    return bad("a tensor may have " + std::to_string(kMaxDims) +
+               " dimensions, this one has " + std::to_string(s.dims));
+  }
+  // Zero-sized dimensions must not hide an overflow of the others.
+  uint64_t bytes = SizeOf(s.dtype);
+  for (int i = 0; i < s.dims; ++i) {
+    if (s.shape[i] < 0) return bad("negative dimension in " + ShapeText(s));
+    const uint64_t d = std::max<uint64_t>(1, s.shape[i]);
+    if (d > kMaxTensorBytes / bytes) {
+      return bad("a tensor may have 2^44 bytes, " + ShapeText(s) + " has more");
+    }
+    bytes *= d;
+  }
+  switch (s.kind) {
+    case Kind::kAllreduce:
+      if (s.op != Op::kSum && s.op != Op::kAverage) {
+        return Status(Code::kUnimplemented,
+                      Quoted(name, s) + ": reduction " +
+                          std::string(Name(s.op)) +
+                          " is not there yet; use sum or average");
+      }
+      if (s.dtype == DType::kBool) return bad("bool has no sum");
+      if (!IsFloat(s.dtype) && (s.prescale != 1.0 || s.postscale != 1.0)) {
+        return bad("scale factors need a floating point tensor, this one is " +
+                   std::string(Name(s.dtype)));
+      }
+      break;
+    case Kind::kAllgather:
+      if (s.dims == 0) return bad("a scalar cannot be gathered; reshape to [1]");
+      break;
+    case Kind::kBroadcast:
+      if (s.root < 0) return bad("root rank " + std::to_string(s.root));
+      break;
+    case Kind::kBarrier:
+      break;
+    default:
+      return Status(Code::kUnimplemented,
+                    Quoted(name, s) + ": this collective is not there yet");
+  }
+  return Status();
+}
+
+Signature AgreedPart(const Signature& s) {
+  Signature a = s;
+  std::fill(std::begin(a.padding), std::end(a.padding), uint8_t{0});
+  for (int i = s.dims; i < kMaxDims; ++i) a.shape[i] = 0;
+  if (Gathers(s.kind)) a.shape[0] = 0;
+  if (s.kind != Kind::kBroadcast) a.root = -1;
+  if (!Reduces(s.kind)) {
+    a.op = Op::kSum;
+    a.prescale = a.postscale = 1.0;
+  }
+  return a;
+}
+
+uint64_t AgreementHash(const Signature& s) {
+  const Signature a = AgreedPart(s);
+  return HashBytes({reinterpret_cast<const char*>(&a), sizeof(a)});
+}
+
+bool Agree(const Signature& a, const Signature& b) {
+  const Signature x = AgreedPart(a), y = AgreedPart(b);
+  return std::memcmp(&x, &y, sizeof(x)) == 0;
+}
+
+std::string DescribeMismatch(
+    std::string_view name,
+    std::span<const std::pair<int, Signature>> submitted) {
+  if (submitted.empty()) return "";
+  bool all_agree = true;
+  for (const auto& [rank, s] : submitted) {
+    all_agree = all_agree && Agree(s, submitted.front().second);
+  }
+  if (all_agree) return "";
+  const std::string what = Quoted(name, submitted.front().second);
+  for (const Aspect& aspect : Aspects()) {
+    std::string text = DescribeAspect(aspect, submitted);
+    if (!text.empty()) return what + ": " + text;
+  }
+  return what +
+         ": ranks submitted different values; every rank must submit the same";
+}
+
+std::string ShapeText(const Signature& s) {
+  std::string out = "[";
+  for (int i = 0; i < std::min<int>(s.dims, kMaxDims); ++i) {
+    if (i > 0) out += ", ";
+    out += std::to_string(s.shape[i]);
+  }
+  return out + "]";
+}
+
+uint64_t HashBytes(std::string_view bytes) {
+  uint64_t h = 14695981039346656037ull;
+  for (unsigned char c : bytes) {
+    h ^= c;
+    h *= 1099511628211ull;
+  }
+  return h;
+}
+
+}  // namespace maypole

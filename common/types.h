@@ -1,0 +1,65 @@
+// The words of the field: element types, reductions, kinds of collectives.
+//
+// The numbers are part of the C ABI, of the board and of the wire: never
+// renumber, only append. kAverage..kProduct are Horovod's numbers.
+#ifndef MAYPOLE_COMMON_TYPES_H_
+#define MAYPOLE_COMMON_TYPES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace maypole {
+
+enum class DType : uint8_t {
+  kUint8 = 0,
+  kInt8 = 1,
+  kUint16 = 2,
+  kInt16 = 3,
+  kInt32 = 4,
+  kInt64 = 5,
+  kFloat16 = 6,
+  kFloat32 = 7,
+  kFloat64 = 8,
+  kBool = 9,
+  kBfloat16 = 10,
+};
+inline constexpr int kDTypes = 11;
+
+enum class Op : uint8_t {
+  kAverage = 0,
+  kSum = 1,
+  kAdasum = 2,
+  kMin = 3,
+  kMax = 4,
+  kProduct = 5,
+};
+inline constexpr int kOps = 6;
+
+enum class Kind : uint8_t {
+  kAllreduce = 0,
+  kAllgather = 1,
+  kBroadcast = 2,
+  kAlltoall = 3,
+  kReducescatter = 4,
+  kBarrier = 5,
+  kJoin = 6,
+};
+inline constexpr int kKinds = 7;
+
+// Bytes of one element; 0 for a number that is no DType.
+size_t SizeOf(DType dtype);
+
+// "float32", "sum", "allreduce"; "dtype 77" and the like never: unknown
+// numbers give "unknown".
+std::string_view Name(DType dtype);
+std::string_view Name(Op op);
+std::string_view Name(Kind kind);
+
+inline bool IsKnown(DType d) { return static_cast<int>(d) < kDTypes; }
+inline bool IsKnown(Op o) { return static_cast<int>(o) < kOps; }
+inline bool IsKnown(Kind k) { return static_cast<int>(k) < kKinds; }
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_COMMON_TYPES_H_

@@ -1,0 +1,172 @@
+#include "common/unix_socket.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace maypole {
+namespace {
+
+constexpr size_t kMaxFds = 8;
+
+Status AddressOf(const std::string& path, sockaddr_un* out) {
+  if (path.empty() || path.size() >= sizeof(out->sun_path)) {
+    return Status(Code::kInvalidArgument,
+                  "a unix socket's path may have " +
+                      std::to_string(sizeof(out->sun_path) - 1) +
+                      " bytes, '" + path + "' has " +
+                      std::to_string(path.size()) + "; choose a shorter one");
+  }
+  *out = {};
+  out->sun_family = AF_UNIX;
+  std::memcpy(out->sun_path, path.data(), path.size());
+  return Status();
+}
+
+Fd NewSocket() {
+  return Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+}
+
+}  // namespace
+
+Status ListenUnix(const std::string& path, mode_t mode, Fd* out) {
+  sockaddr_un address;
+  if (Status s = AddressOf(path, &address); !s.ok()) return s;
+  Fd probe;
+  if (ConnectUnix(path, &probe).ok()) {
+    return Status(Code::kAlreadyExists,
+                  "another agent already listens at " + path);
+  }
+  struct stat st;
+  if (lstat(path.c_str(), &st) == 0 && S_ISSOCK(st.st_mode)) {
+    unlink(path.c_str());
+  }
+  Fd fd = NewSocket();
+  if (!fd.valid()) return ErrnoStatus(errno, "socket");
+  if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) !=
+      0) {
+    return ErrnoStatus(errno, "cannot listen at " + path);
+  }
+  if (chmod(path.c_str(), mode) != 0 || listen(fd.get(), 128) != 0) {
+    return ErrnoStatus(errno, "cannot listen at " + path);
+  }
+  *out = std::move(fd);
+  return Status();
+}
+
+Status ConnectUnix(const std::string& path, Fd* out) {
+  sockaddr_un address;
+  if (Status s = AddressOf(path, &address); !s.ok()) return s;
+  Fd fd = NewSocket();
+  if (!fd.valid()) return ErrnoStatus(errno, "socket");
+  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address),
+              sizeof(address)) != 0) {
+    return ErrnoStatus(errno, "cannot connect to " + path);
+  }
+  *out = std::move(fd);
+  return Status();
+}
+
+Status AcceptUnix(int listener, Fd* out) {
+  Fd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+  if (!fd.valid()) {
+    if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) {
+      *out = Fd();
+      return Status();
+    }
+    return ErrnoStatus(errno, "accept");
+  }
+  *out = std::move(fd);
+  return Status();
+}
+
+Status PeerOf(int socket, PeerCredentials* out) {
+  ucred cred;
+  socklen_t n = sizeof(cred);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &cred, &n) != 0) {
+    return ErrnoStatus(errno, "SO_PEERCRED");
+  }
+  *out = {cred.pid, cred.uid, cred.gid};
+  return Status();
+}
+
+Status SendMessage(int socket, const void* data, size_t bytes,
+                   std::span<const int> fds) {
+  if (fds.size() > kMaxFds) {
+    return Status(Code::kInvalidArgument, "too many descriptors");
+  }
+  iovec iov{const_cast<void*>(data), bytes};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxFds)] = {};
+  msghdr message{};
+  message.msg_iov = &iov;
+  message.msg_iovlen = 1;
+  if (!fds.empty()) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
+    cmsghdr* c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
+    std::memcpy(CMSG_DATA(c), fds.data(), sizeof(int) * fds.size());
+  }
+  for (;;) {
+    if (sendmsg(socket, &message, MSG_NOSIGNAL) >= 0) return Status();
+    if (errno == EINTR) continue;
+    if (errno == EAGAIN) {
+      return Status(Code::kResourceExhausted, "the socket's buffer is full");
+    }
+    return ErrnoStatus(errno, "cannot send");
+  }
+}
+
+Status ReceiveMessage(int socket, size_t max_bytes, int timeout_ms,
+                      Received* out) {
+  pollfd p{socket, POLLIN, 0};
+  const int ready = poll(&p, 1, timeout_ms);
+  if (ready < 0) {
+    if (errno == EINTR) return Status(Code::kCancelled, "interrupted");
+    return ErrnoStatus(errno, "poll");
+  }
+  if (ready == 0) return Status(Code::kDeadlineExceeded, "no message");
+  out->fds.clear();
+  out->data.resize(max_bytes);
+  iovec iov{out->data.data(), max_bytes};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * kMaxFds)];
+  msghdr message{};
+  message.msg_iov = &iov;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const ssize_t n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  if (n < 0) {
+    out->data.clear();
+    if (errno == EINTR) return Status(Code::kCancelled, "interrupted");
+    if (errno == EAGAIN) return Status(Code::kDeadlineExceeded, "no message");
+    if (errno == ECONNRESET) return Status();  // closed
+    return ErrnoStatus(errno, "cannot receive");
+  }
+  out->data.resize(static_cast<size_t>(n));
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr;
+       c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd;
+      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
+      out->fds.emplace_back(fd);
+    }
+  }
+  if (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
+    return Status(Code::kInvalidArgument,
+                  "the peer sent a message of over " +
+                      std::to_string(max_bytes) + " bytes");
+  }
+  return Status();
+}
+
+}  // namespace maypole

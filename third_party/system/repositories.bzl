@@ -1,0 +1,71 @@
+"""Libraries that come from Debian packages."""
+
+load(":pkg_config.bzl", "pkg_config_repository")
+load(":system_repository.bzl", "system_repository")
+
+def system_libraries():
+    """Declares every system library."""
+    system_repository(
+        name = "com_google_protobuf",
+        build_file = "@//third_party/system:protobuf.BUILD",
+        package = "libprotobuf-dev protobuf-compiler",
+        paths = ["bin/protoc", "include/google/protobuf"],
+    )
+    system_repository(
+        name = "com_github_grpc_grpc",
+        build_file = "@//third_party/system:grpc.BUILD",
+        package = "libgrpc++-dev protobuf-compiler-grpc",
+        paths = ["bin/grpc_cpp_plugin", "include/grpc", "include/grpcpp"],
+    )
+    system_repository(
+        name = "com_google_googletest",
+        build_file = "@//third_party/system:googletest.BUILD",
+        package = "libgtest-dev libgmock-dev",
+        paths = ["include/gtest", "include/gmock"],
+    )
+    system_repository(
+        name = "com_github_google_benchmark",
+        build_file = "@//third_party/system:benchmark.BUILD",
+        package = "libbenchmark-dev",
+        paths = ["include/benchmark"],
+    )
+    system_repository(
+        name = "com_github_gloo",
+        build_file = "@//third_party/system:gloo.BUILD",
+        package = "libgloo-dev",
+        paths = ["include/gloo"],
+    )
+    system_repository(
+        name = "com_github_jupp0r_prometheus_cpp",
+        build_file = "@//third_party/system:prometheus_cpp.BUILD",
+        package = "prometheus-cpp-dev",
+        paths = ["include/prometheus"],
+    )
+    system_repository(
+        name = "com_github_gabime_spdlog",
+        build_file = "@//third_party/system:spdlog.BUILD",
+        package = "libspdlog-dev",
+        paths = ["include/spdlog", "include/fmt"],
+    )
+
+    # Abseil is some sixty small libraries; pkg-config knows which need which.
+    pkg_config_repository(
+        name = "com_google_absl",
+        package = "libabsl-dev pkg-config",
+        modules = [
+            "absl_base",
+            "absl_flags",
+            "absl_flags_parse",
+            "absl_flat_hash_map",
+            "absl_random_random",
+            "absl_span",
+            "absl_status",
+            "absl_statusor",
+            "absl_str_format",
+            "absl_strings",
+            "absl_synchronization",
+            "absl_time",
+        ],
+        paths = ["include/absl"],
+        strip_prefix = "absl_",
+    )
