@@ -72,8 +72,8 @@ struct BoardConfig {
   uint32_t node_index = 0;
   uint32_t slots = 4096;
   uint32_t runs = kMaxRuns;
-  uint32_t chunk_bytes = 512 * 1024;  // a multiple of 4096
-  uint32_t ring_depth = 8;            // chunks of a ring, at least 2
+  uint32_t chunk_bytes = 512 * 1024;         // a multiple of 4096
+  uint32_t ring_depth = 8;                   // chunks of a ring, at least 2
   int32_t global_rank[kMaxLocalRanks] = {};  // by local rank
 };
 
@@ -121,11 +121,11 @@ struct alignas(64) SlotHeader {
 };
 
 enum class Outcome : uint8_t {
-  kRunning = 0,    // or not yet begun
-  kFailing = 1,    // somebody writes the error text
-  kFailed = 2,     // text in the slot
+  kRunning = 0,  // or not yet begun
+  kFailing = 1,  // somebody writes the error text
+  kFailed = 2,   // text in the slot
   kCommitted = 3,
-  kAborted = 4,    // text in the header
+  kAborted = 4,  // text in the header
 };
 
 // Words of the form generation << 32 | value.

@@ -14,19 +14,19 @@ namespace maypole {
 // run the same one; a peer of another version is refused, both being named.
 inline constexpr uint32_t kProtocolVersion = 1;
 
-inline constexpr int kMaxDims = 8;                 // dimensions of a tensor
-inline constexpr size_t kMaxNameBytes = 511;       // an operation's name
-inline constexpr size_t kMaxJobBytes = 63;         // a job's id
-inline constexpr size_t kMaxTokenBytes = 127;      // a job's token
-inline constexpr size_t kMaxHostBytes = 63;        // a host's or node's name
-inline constexpr size_t kMaxErrorBytes = 1023;     // one error's text
-inline constexpr int kMaxRanks = 4096;             // ranks of a job
-inline constexpr int kMaxLocalRanks = 64;          // ranks of a job on a node
-inline constexpr uint32_t kMaxSlots = 16384;       // names of a job
-inline constexpr uint32_t kMaxRuns = 256;          // negotiated runs in flight
-inline constexpr uint32_t kMaxRunOperations = 512; // operations fused in a run
-inline constexpr uint32_t kTicketCells = 65536;    // at least 2 x (slots + runs)
-inline constexpr uint32_t kUnnamedSlots = 256;     // unnamed operations per kind
+inline constexpr int kMaxDims = 8;                  // dimensions of a tensor
+inline constexpr size_t kMaxNameBytes = 511;        // an operation's name
+inline constexpr size_t kMaxJobBytes = 63;          // a job's id
+inline constexpr size_t kMaxTokenBytes = 127;       // a job's token
+inline constexpr size_t kMaxHostBytes = 63;         // a host's or node's name
+inline constexpr size_t kMaxErrorBytes = 1023;      // one error's text
+inline constexpr int kMaxRanks = 4096;              // ranks of a job
+inline constexpr int kMaxLocalRanks = 64;           // ranks of a job on a node
+inline constexpr uint32_t kMaxSlots = 16384;        // names of a job
+inline constexpr uint32_t kMaxRuns = 256;           // negotiated runs in flight
+inline constexpr uint32_t kMaxRunOperations = 512;  // operations fused in a run
+inline constexpr uint32_t kTicketCells = 65536;  // at least 2 x (slots + runs)
+inline constexpr uint32_t kUnnamedSlots = 256;   // unnamed operations per kind
 inline constexpr uint64_t kMaxTensorBytes = uint64_t{1} << 44;
 
 static_assert(kTicketCells >= 2 * (kMaxSlots + kMaxRuns));

@@ -190,7 +190,8 @@ Status CheckSignature(std::string_view name, const Signature& s) {
       }
       break;
     case Kind::kAllgather:
-      if (s.dims == 0) return bad("a scalar cannot be gathered; reshape to [1]");
+      if (s.dims == 0)
+        return bad("a scalar cannot be gathered; reshape to [1]");
       break;
     case Kind::kBroadcast:
       if (s.root < 0) return bad("root rank " + std::to_string(s.root));

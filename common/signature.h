@@ -46,9 +46,9 @@ struct Signature {
   double postscale = 1.0;
   int64_t shape[kMaxDims] = {0, 0, 0, 0, 0, 0, 0, 0};  // unused ones are 0
 
-  int64_t Elements() const;       // 1 for a scalar
+  int64_t Elements() const;  // 1 for a scalar
   uint64_t Bytes() const;
-  uint64_t RowBytes() const;      // bytes of one step of the first dimension
+  uint64_t RowBytes() const;  // bytes of one step of the first dimension
 };
 static_assert(sizeof(Signature) == 96);
 

@@ -8,9 +8,9 @@ struct DTypeRow {
   size_t size;
 };
 constexpr DTypeRow kDTypeRows[kDTypes] = {
-    {"uint8", 1},   {"int8", 1},    {"uint16", 2},  {"int16", 2},
-    {"int32", 4},   {"int64", 8},   {"float16", 2}, {"float32", 4},
-    {"float64", 8}, {"bool", 1},    {"bfloat16", 2}};
+    {"uint8", 1},   {"int8", 1},  {"uint16", 2},  {"int16", 2},
+    {"int32", 4},   {"int64", 8}, {"float16", 2}, {"float32", 4},
+    {"float64", 8}, {"bool", 1},  {"bfloat16", 2}};
 constexpr std::string_view kOpNames[kOps] = {"average", "sum", "adasum",
                                              "min",     "max", "product"};
 constexpr std::string_view kKindNames[kKinds] = {

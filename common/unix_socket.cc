@@ -18,9 +18,9 @@ Status AddressOf(const std::string& path, sockaddr_un* out) {
   if (path.empty() || path.size() >= sizeof(out->sun_path)) {
     return Status(Code::kInvalidArgument,
                   "a unix socket's path may have " +
-                      std::to_string(sizeof(out->sun_path) - 1) +
-                      " bytes, '" + path + "' has " +
-                      std::to_string(path.size()) + "; choose a shorter one");
+                      std::to_string(sizeof(out->sun_path) - 1) + " bytes, '" +
+                      path + "' has " + std::to_string(path.size()) +
+                      "; choose a shorter one");
   }
   *out = {};
   out->sun_family = AF_UNIX;
@@ -28,9 +28,7 @@ Status AddressOf(const std::string& path, sockaddr_un* out) {
   return Status();
 }
 
-Fd NewSocket() {
-  return Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-}
+Fd NewSocket() { return Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)); }
 
 }  // namespace
 
@@ -162,9 +160,9 @@ Status ReceiveMessage(int socket, size_t max_bytes, int timeout_ms,
     }
   }
   if (message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
-    return Status(Code::kInvalidArgument,
-                  "the peer sent a message of over " +
-                      std::to_string(max_bytes) + " bytes");
+    return Status(Code::kInvalidArgument, "the peer sent a message of over " +
+                                              std::to_string(max_bytes) +
+                                              " bytes");
   }
   return Status();
 }

@@ -32,9 +32,9 @@ Status ConnectUnix(const std::string& path, Fd* out);
 Status AcceptUnix(int listener, Fd* out);
 Status PeerOf(int socket, PeerCredentials* out);
 
-// Sends one message with up to 8 descriptors; never raises SIGPIPE. kUnavailable: the
-// peer is gone; kResourceExhausted: the socket's buffer is full (with
-// MSG_DONTWAIT sockets only).
+// Sends one message with up to 8 descriptors; never raises SIGPIPE.
+// kUnavailable: the peer is gone; kResourceExhausted: the socket's buffer is
+// full (with MSG_DONTWAIT sockets only).
 Status SendMessage(int socket, const void* data, size_t bytes,
                    std::span<const int> fds = {});
 

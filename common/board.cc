@@ -1,0 +1,402 @@
+#include "common/board.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+
+#include "common/futex.h"
+
+namespace maypole {
+namespace {
+
+constexpr uint64_t kPage = 4096;
+constexpr int kRefBits = 24;
+constexpr uint64_t kRefMask = (uint64_t{1} << kRefBits) - 1;
+
+uint64_t RoundUp(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
+
+uint64_t LapOf(uint64_t position) { return position / kTicketCells + 1; }
+
+Status Bad(const std::string& what) {
+  return Status(Code::kInvalidArgument, "board: " + what);
+}
+
+}  // namespace
+
+// Where each part starts, in bytes from the beginning of the memory.
+struct Board::Layout {
+  uint64_t ranks, tickets, news, slots, runs, plans, rings, end;
+  uint64_t slot_bytes, run_bytes, plan_bytes, plan_dims;
+
+  explicit Layout(const BoardConfig& c) {
+    const uint64_t k = c.local_size;
+    ranks = RoundUp(sizeof(BoardHeader), kPage);
+    tickets = RoundUp(ranks + k * sizeof(RankBlock), kPage);
+    news = tickets + uint64_t{kTicketCells} * 8;
+    slots = RoundUp(news + c.slots / 8, kPage);
+    slot_bytes =
+        RoundUp(sizeof(SlotHeader), alignof(Arrival)) + k * sizeof(Arrival);
+    runs = RoundUp(slots + c.slots * slot_bytes, kPage);
+    run_bytes = sizeof(RunHeader) + k * sizeof(Progress);
+    plans = RoundUp(runs + (uint64_t{c.slots} + c.runs) * run_bytes, kPage);
+    plan_dims = sizeof(PlanHeader) + kMaxRunOperations * sizeof(PlanOperation);
+    plan_bytes = RoundUp(plan_dims + uint64_t{c.size} * 8, 64);
+    rings = RoundUp(plans + c.runs * plan_bytes, kPage);
+    end = rings + (k + 1) * c.ring_depth * c.chunk_bytes;
+  }
+};
+
+Status CheckConfig(const BoardConfig& c) {
+  if (c.size < 1 || c.size > kMaxRanks) return Bad("size out of range");
+  if (c.local_size < 1 || c.local_size > kMaxLocalRanks ||
+      c.local_size > c.size) {
+    return Bad("local size " + std::to_string(c.local_size) +
+               " out of range (at most " + std::to_string(kMaxLocalRanks) +
+               " ranks a node)");
+  }
+  if (c.nodes < 1 || c.node_index >= c.nodes) return Bad("node out of range");
+  if (c.slots < 64 || c.slots > kMaxSlots || c.slots % 64 != 0) {
+    return Bad("slots must be a multiple of 64 from 64 to " +
+               std::to_string(kMaxSlots));
+  }
+  if (c.runs < 1 || c.runs > kMaxRuns) return Bad("runs out of range");
+  if (c.chunk_bytes < kPage || c.chunk_bytes % kPage != 0 ||
+      c.chunk_bytes > (64u << 20)) {
+    return Bad("chunk bytes must be a multiple of 4096 up to 64 MiB");
+  }
+  if (c.ring_depth < 2 || c.ring_depth > 64) {
+    return Bad("ring depth must be from 2 to 64");
+  }
+  return Status();
+}
+
+Board::Board(Fd fd, Mapping mapping, const BoardConfig& config)
+    : fd_(std::move(fd)),
+      mapping_(std::move(mapping)),
+      config_(config),
+      layout_(std::make_unique<Layout>(config)) {}
+
+Board::~Board() = default;
+
+Status Board::Create(const BoardConfig& config, std::unique_ptr<Board>* out) {
+  if (Status s = CheckConfig(config); !s.ok()) return s;
+  const Layout layout(config);
+  Fd fd(memfd_create("maypole-board", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return ErrnoStatus(errno, "memfd_create");
+  if (ftruncate(fd.get(), static_cast<off_t>(layout.end)) != 0) {
+    return ErrnoStatus(errno,
+                       "board of " + std::to_string(layout.end) + " bytes");
+  }
+  if (const int err =
+          posix_fallocate(fd.get(), static_cast<off_t>(layout.rings),
+                          static_cast<off_t>(layout.end - layout.rings));
+      err != 0) {
+    return ErrnoStatus(err, "no shared memory for rings of " +
+                                std::to_string(layout.end - layout.rings) +
+                                " bytes (lower --chunk_bytes or --ring_depth)");
+  }
+  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) !=
+      0) {
+    return ErrnoStatus(errno, "cannot seal the board");
+  }
+  void* p = mmap(nullptr, layout.end, PROT_READ | PROT_WRITE, MAP_SHARED,
+                 fd.get(), 0);
+  if (p == MAP_FAILED) return ErrnoStatus(errno, "cannot map the board");
+  auto* header = new (p) BoardHeader{};  // the rest is zero, as it should be
+  header->magic = kBoardMagic;
+  header->version = kProtocolVersion;
+  header->header_bytes = sizeof(BoardHeader);
+  header->config = config;
+  out->reset(new Board(std::move(fd), Mapping(p, layout.end), config));
+  return Status();
+}
+
+Status Board::Attach(Fd memory, std::unique_ptr<Board>* out) {
+  struct stat st;
+  if (fstat(memory.get(), &st) != 0) return ErrnoStatus(errno, "board");
+  if (st.st_size < static_cast<off_t>(sizeof(BoardHeader))) {
+    return Bad("the memory is too small to be a board");
+  }
+  const int seals = fcntl(memory.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+    return Bad("the memory is not sealed");
+  }
+  const size_t size = static_cast<size_t>(st.st_size);
+  void* p =
+      mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
+  if (p == MAP_FAILED) return ErrnoStatus(errno, "cannot map the board");
+  Mapping mapping(p, size);
+  const auto* header = static_cast<const BoardHeader*>(p);
+  if (header->magic != kBoardMagic) return Bad("wrong magic");
+  if (header->version != kProtocolVersion ||
+      header->header_bytes != sizeof(BoardHeader)) {
+    return Status(
+        Code::kFailedPrecondition,
+        "the executor's board has version " + std::to_string(header->version) +
+            ", this library has version " + std::to_string(kProtocolVersion) +
+            "; install the same Maypole on both sides");
+  }
+  const BoardConfig config = header->config;
+  if (Status s = CheckConfig(config); !s.ok()) return s;
+  if (Layout(config).end != size) return Bad("size and config do not fit");
+  out->reset(new Board(std::move(memory), std::move(mapping), config));
+  return Status();
+}
+
+BoardHeader& Board::header() const {
+  return *reinterpret_cast<BoardHeader*>(mapping_.data());
+}
+
+RankBlock& Board::rank(uint32_t local) const {
+  return reinterpret_cast<RankBlock*>(mapping_.data() + layout_->ranks)[local];
+}
+
+SlotHeader& Board::slot(uint32_t slot) const {
+  return *reinterpret_cast<SlotHeader*>(mapping_.data() + layout_->slots +
+                                        slot * layout_->slot_bytes);
+}
+
+Arrival& Board::arrival(uint32_t slot, uint32_t local) const {
+  std::byte* first = mapping_.data() + layout_->slots +
+                     slot * layout_->slot_bytes +
+                     RoundUp(sizeof(SlotHeader), alignof(Arrival));
+  return reinterpret_cast<Arrival*>(first)[local];
+}
+
+RunHeader& Board::run(RunRef ref) const {
+  return *reinterpret_cast<RunHeader*>(mapping_.data() + layout_->runs +
+                                       ref * layout_->run_bytes);
+}
+
+Progress& Board::progress(RunRef ref, uint32_t local) const {
+  std::byte* first = mapping_.data() + layout_->runs +
+                     ref * layout_->run_bytes + sizeof(RunHeader);
+  return reinterpret_cast<Progress*>(first)[local];
+}
+
+PlanHeader& Board::plan(uint32_t n) const {
+  return *reinterpret_cast<PlanHeader*>(mapping_.data() + layout_->plans +
+                                        n * layout_->plan_bytes);
+}
+
+PlanOperation* Board::plan_operations(uint32_t n) const {
+  return reinterpret_cast<PlanOperation*>(mapping_.data() + layout_->plans +
+                                          n * layout_->plan_bytes +
+                                          sizeof(PlanHeader));
+}
+
+int64_t* Board::plan_first_dims(uint32_t n) const {
+  return reinterpret_cast<int64_t*>(mapping_.data() + layout_->plans +
+                                    n * layout_->plan_bytes +
+                                    layout_->plan_dims);
+}
+
+std::atomic<uint64_t>& Board::news(uint32_t word) const {
+  return reinterpret_cast<std::atomic<uint64_t>*>(mapping_.data() +
+                                                  layout_->news)[word];
+}
+
+std::byte* Board::rank_ring(uint32_t local, uint32_t index) const {
+  return mapping_.data() + layout_->rings +
+         (uint64_t{local} * config_.ring_depth + index) * config_.chunk_bytes;
+}
+
+std::byte* Board::node_ring(uint32_t index) const {
+  return rank_ring(config_.local_size, index);
+}
+
+void Board::Arrive(uint32_t slot, uint32_t local, uint32_t generation,
+                   const Signature& s) const {
+  Arrival& a = arrival(slot, local);
+  uint64_t words[sizeof(Signature) / 8];
+  std::memcpy(words, &s, sizeof(s));
+  for (size_t i = 0; i < std::size(words); ++i) {
+    a.signature[i].store(words[i], std::memory_order_relaxed);
+  }
+  a.generation.store(generation, std::memory_order_seq_cst);
+}
+
+bool Board::AllArrived(uint32_t slot, uint32_t generation) const {
+  for (uint32_t i = 0; i < config_.local_size; ++i) {
+    if (arrival(slot, i).generation.load(std::memory_order_seq_cst) <
+        generation) {
+      return false;
+    }
+  }
+  return true;
+}
+
+Signature Board::SignatureOf(uint32_t slot, uint32_t local) const {
+  const Arrival& a = arrival(slot, local);
+  uint64_t words[sizeof(Signature) / 8];
+  for (size_t i = 0; i < std::size(words); ++i) {
+    words[i] = a.signature[i].load(std::memory_order_relaxed);
+  }
+  Signature s;
+  std::memcpy(&s, words, sizeof(s));
+  return s;
+}
+
+uint64_t Board::PlaceTicket(RunRef ref, uint64_t start) const {
+  auto* cells = reinterpret_cast<std::atomic<uint64_t>*>(mapping_.data() +
+                                                         layout_->tickets);
+  for (uint64_t position = start;; ++position) {
+    std::atomic<uint64_t>& cell = cells[position % kTicketCells];
+    const uint64_t ticket = LapOf(position) << kRefBits | ref;
+    uint64_t seen = cell.load(std::memory_order_acquire);
+    while ((seen >> kRefBits) < LapOf(position)) {
+      if (cell.compare_exchange_weak(seen, ticket, std::memory_order_seq_cst,
+                                     std::memory_order_acquire)) {
+        return position;
+      }
+    }
+    if (seen == ticket) return position;  // another last arriver was faster
+  }
+}
+
+bool Board::ReadTicket(uint64_t position, RunRef* ref) const {
+  const auto* cells = reinterpret_cast<const std::atomic<uint64_t>*>(
+      mapping_.data() + layout_->tickets);
+  const uint64_t seen =
+      cells[position % kTicketCells].load(std::memory_order_acquire);
+  if ((seen >> kRefBits) != LapOf(position)) return false;
+  *ref = static_cast<RunRef>(seen & kRefMask);
+  return true;
+}
+
+Outcome Board::OutcomeOf(RunRef ref, uint32_t generation) const {
+  const uint64_t word = run(ref).outcome.load(std::memory_order_acquire);
+  // A newer generation can only be asked about by somebody who was not part of
+  // it: all members finish g before g + 1 begins.
+  if (TagOf(word) > generation) return Outcome::kCommitted;
+  return TagOf(word) == generation ? static_cast<Outcome>(ValueOf(word))
+                                   : Outcome::kRunning;
+}
+
+Outcome Board::Decide(RunRef ref, uint32_t generation, Outcome to) const {
+  std::atomic<uint64_t>& outcome = run(ref).outcome;
+  uint64_t seen = outcome.load(std::memory_order_acquire);
+  while (TagOf(seen) < generation) {
+    if (outcome.compare_exchange_weak(
+            seen, Tagged(generation, static_cast<uint32_t>(to)),
+            std::memory_order_acq_rel, std::memory_order_acquire)) {
+      return to;
+    }
+  }
+  return OutcomeOf(ref, generation);
+}
+
+bool Board::Fail(uint32_t slot_number, uint32_t generation,
+                 std::string_view text) const {
+  std::atomic<uint64_t>& outcome = run(slot_number).outcome;
+  uint64_t seen = outcome.load(std::memory_order_acquire);
+  do {
+    if (TagOf(seen) >= generation) return false;
+  } while (!outcome.compare_exchange_weak(
+      seen, Tagged(generation, static_cast<uint32_t>(Outcome::kFailing)),
+      std::memory_order_acq_rel, std::memory_order_acquire));
+  char padded[kMaxErrorBytes + 1] = {};
+  std::memcpy(padded, text.data(), std::min(text.size(), kMaxErrorBytes));
+  SlotHeader& s = slot(slot_number);
+  for (size_t i = 0; i < std::size(s.error); ++i) {
+    uint64_t word;
+    std::memcpy(&word, padded + i * 8, 8);
+    s.error[i].store(word, std::memory_order_relaxed);
+  }
+  outcome.store(Tagged(generation, static_cast<uint32_t>(Outcome::kFailed)),
+                std::memory_order_release);
+  header().failures.fetch_add(1, std::memory_order_seq_cst);
+  WakeRanks();
+  return true;
+}
+
+std::string Board::ErrorOf(uint32_t slot_number, uint32_t generation) const {
+  char text[kMaxErrorBytes + 1];
+  const SlotHeader& s = slot(slot_number);
+  for (size_t i = 0; i < std::size(s.error); ++i) {
+    const uint64_t word = s.error[i].load(std::memory_order_relaxed);
+    std::memcpy(text + i * 8, &word, 8);
+  }
+  std::atomic_thread_fence(std::memory_order_acquire);
+  const uint64_t now = run(slot_number).outcome.load(std::memory_order_relaxed);
+  if (TagOf(now) != generation) return "";
+  text[kMaxErrorBytes] = 0;
+  return text;
+}
+
+void Board::Abort(Code code, std::string_view text) const {
+  BoardHeader& h = header();
+  if (h.abort_code.load(std::memory_order_acquire) != 0) return;
+  const size_t n = std::min(text.size(), kMaxErrorBytes);
+  std::memcpy(h.abort_text, text.data(), n);
+  h.abort_text[n] = 0;
+  h.abort_code.store(
+      static_cast<uint32_t>(code == Code::kOk ? Code::kAborted : code),
+      std::memory_order_seq_cst);
+  WakeRanks();
+  WakeNetwork();
+}
+
+Status Board::AbortStatus() const {
+  const uint32_t code = header().abort_code.load(std::memory_order_acquire);
+  if (code == 0) return Status();
+  return Status(static_cast<Code>(code), header().abort_text);
+}
+
+void Board::WakeRank(uint32_t local) const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  RankBlock& r = rank(local);
+  if (r.sleeping.load(std::memory_order_relaxed) == 0) return;
+  if (r.sleeping.exchange(0, std::memory_order_seq_cst) == 0) return;
+  r.wake.fetch_add(1, std::memory_order_seq_cst);
+  FutexWakeAll(r.wake);
+}
+
+void Board::WakeRanks() const {
+  for (uint32_t i = 0; i < config_.local_size; ++i) WakeRank(i);
+}
+
+void Board::WakeNetwork() const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  BoardHeader& h = header();
+  if (h.network_sleeping.load(std::memory_order_relaxed) == 0) return;
+  if (h.network_sleeping.exchange(0, std::memory_order_seq_cst) == 0) return;
+  h.network_wake.fetch_add(1, std::memory_order_seq_cst);
+  FutexWakeAll(h.network_wake);
+}
+
+bool Board::ClaimExecutorWake() const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  BoardHeader& h = header();
+  return h.executor_sleeping.load(std::memory_order_relaxed) != 0 &&
+         h.executor_sleeping.exchange(0, std::memory_order_seq_cst) != 0;
+}
+
+uint64_t IdentityHash(uint32_t process_set, Kind kind, std::string_view name) {
+  std::string key = std::to_string(process_set) + "/" +
+                    std::to_string(static_cast<int>(kind)) + "/";
+  key.append(name);
+  return HashBytes(key);
+}
+
+uint32_t ChunkCount(uint64_t bytes, uint32_t chunk_bytes) {
+  return static_cast<uint32_t>((bytes + chunk_bytes - 1) / chunk_bytes);
+}
+
+Range ChunkRange(uint64_t bytes, uint32_t chunk_bytes, uint32_t chunk) {
+  const uint64_t begin = uint64_t{chunk} * chunk_bytes;
+  return {begin, std::min<uint64_t>(begin + chunk_bytes, bytes)};
+}
+
+Range SliceRange(uint64_t chunk_size, uint32_t local_size, uint32_t local) {
+  const uint64_t each = RoundUp((chunk_size + local_size - 1) / local_size, 64);
+  return {std::min(each * local, chunk_size),
+          std::min(each * (local + 1), chunk_size)};
+}
+
+}  // namespace maypole
