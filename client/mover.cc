@@ -1,0 +1,445 @@
+#include "client/mover.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/reduce.h"
+
+namespace maypole {
+namespace {
+
+// Runs that a mover keeps in progress at once.
+constexpr size_t kWindow = 16;
+
+// Calls f(part, begin, end) for each piece of the range that a part holds; gaps
+// between parts belong to nobody.
+template <typename F>
+void ForParts(const Run& run, const Range& range, F&& f) {
+  auto it = std::upper_bound(
+      run.parts.begin(), run.parts.end(), range.begin,
+      [](uint64_t at, const Part& part) { return at < part.end; });
+  for (; it != run.parts.end() && it->begin < range.end; ++it) {
+    const Range piece = Overlap(range, it->begin, it->end);
+    if (piece.size() > 0) f(*it, piece.begin, piece.end);
+  }
+}
+
+void Copy(std::byte* to, const std::byte* from, uint64_t bytes) {
+  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
+}
+
+}  // namespace
+
+Mover::Mover(const Board* board, uint32_t local_rank, OperationTable* table)
+    : board_(board),
+      me_(local_rank),
+      local_size_(board->config().local_size),
+      chunk_bytes_(board->config().chunk_bytes),
+      depth_(board->config().ring_depth),
+      table_(table),
+      places_(depth_) {}
+
+bool Mover::Step() {
+  bool moved = TakeTickets();
+  bool may_stage = true;
+  for (Run& run : active_) {
+    moved |= Advance(run, may_stage);
+    // Ring places are taken in ticket order.
+    may_stage = may_stage && run.staged == run.stage_end;
+  }
+  moved |= RetireEnded();
+  moved |= HandleFailures();
+  if (board_->aborted()) moved |= HandleAbort();
+  return moved;
+}
+
+// --- Tickets ----------------------------------------------------------------
+
+bool Mover::TakeTickets() {
+  bool moved = false;
+  RunRef ref;
+  while (active_.size() < kWindow &&
+         board_->ReadTicket(cursor_.load(std::memory_order_relaxed), &ref)) {
+    TakeTicket(ref);
+    cursor_.fetch_add(1, std::memory_order_release);
+    moved = true;
+  }
+  return moved;
+}
+
+void Mover::TakeTicket(RunRef ref) {
+  Run run;
+  if (board_->IsNegotiated(ref)) {
+    run = MakePlannedRun(ref);
+  } else if (const uint32_t g = table_->WaitingGeneration(ref); g != 0) {
+    run = MakeSlotRun(ref, g);
+  }
+  if (run.parts.empty()) return;  // ended by an abort before its ticket came
+  if (Status s = LayOut(*board_, me_, run); !s.ok()) {
+    run.broken = true;
+    table_->Break(std::move(s));
+  }
+  active_.push_back(std::move(run));
+  PublishStaged(active_.back());
+}
+
+Run Mover::MakeSlotRun(RunRef ref, uint32_t generation) {
+  Run run{.ref = ref, .generation = generation};
+  Operation* op = table_->Claim(ref, generation);
+  run.parts.push_back({op, 0, op->signature.Bytes()});
+  run.bytes = run.parts.back().end;
+  return run;
+}
+
+Run Mover::MakePlannedRun(RunRef ref) {
+  const uint32_t n = ref - board_->config().slots;
+  const PlanHeader& plan = board_->plan(n);
+  const PlanOperation* planned = board_->plan_operations(n);
+  Run run{.ref = ref, .generation = plan.generation, .negotiated = true};
+  run.bytes = plan.bytes;
+  for (uint32_t i = 0; i < plan.operations; ++i) {
+    Operation* op = table_->Claim(planned[i].slot, planned[i].generation);
+    if (op == nullptr) continue;
+    run.parts.push_back(
+        {op, planned[i].offset, planned[i].offset + op->signature.Bytes()});
+  }
+  return run;
+}
+
+// --- Chunks -----------------------------------------------------------------
+
+bool Mover::Advance(Run& run, bool may_stage) {
+  if (run.broken) return false;
+  bool moved = false;
+  while (TryConsume(run)) moved = true;
+  while (run.reduces() && TryReduce(run)) moved = true;
+  if (may_stage && TryStage(run)) moved = true;
+  return moved;
+}
+
+bool Mover::PlaceIsFree(uint32_t index) const {
+  const Occupant& o = places_[index];
+  if (o.generation == 0) return true;
+  for (uint32_t i = 0; i < local_size_; ++i) {
+    const uint64_t word =
+        board_->progress(o.ref, i).consumed.load(std::memory_order_acquire);
+    if (CountAt(word, o.generation) <= o.chunk) return false;
+  }
+  return true;
+}
+
+bool Mover::TryStage(Run& run) {
+  if (run.staged == run.stage_end) return false;
+  const uint32_t c = run.staged;
+  Progress& progress = board_->progress(run.ref, me_);
+  std::byte* place;
+  if (run.uses_own_ring()) {
+    const uint32_t index = static_cast<uint32_t>(next_place_ % depth_);
+    if (!PlaceIsFree(index)) return false;
+    if (c == run.stage_begin) {
+      // Chunk c lies at (base + c) % depth.
+      progress.base.store(index + depth_ - c % depth_,
+                          std::memory_order_relaxed);
+    }
+    places_[index] = {run.ref, run.generation, c};
+    ++next_place_;
+    place = board_->rank_ring(me_, index);
+  } else {
+    const uint64_t granted =
+        board_->run(run.ref).granted.load(std::memory_order_acquire);
+    if (CountAt(granted, run.generation) <= c) return false;
+    place = NodeChunk(run, c);
+  }
+  const Range chunk = ChunkRange(run.bytes, chunk_bytes_, c);
+  if (run.reduces()) {
+    StageReduction(run, chunk, place);
+  } else {
+    StageGathered(run, chunk, place);
+  }
+  run.staged = c + 1;
+  PublishStaged(run);
+  return true;
+}
+
+// Chunks without a contribution of this rank count as staged.
+void Mover::PublishStaged(const Run& run) {
+  Publish(board_->progress(run.ref, me_).staged, run,
+          run.staged == run.stage_end ? run.chunks : run.staged);
+}
+
+void Mover::StageReduction(const Run& run, const Range& chunk,
+                           std::byte* place) {
+  const double prescale = run.signature.prescale;
+  const size_t size = SizeOf(run.signature.dtype);
+  for (uint32_t j = 0; j < local_size_; ++j) {
+    if (j == me_ && prescale == 1.0) continue;  // read from private memory
+    const Range slice = SliceRange(chunk.size(), local_size_, j);
+    ForParts(run, {chunk.begin + slice.begin, chunk.begin + slice.end},
+             [&](const Part& part, uint64_t begin, uint64_t end) {
+               const std::byte* from =
+                   part.operation->input + (begin - part.begin);
+               std::byte* to = place + (begin - chunk.begin);
+               if (prescale == 1.0) {
+                 Copy(to, from, end - begin);
+               } else {
+                 Scale(run.signature.dtype, from, to, (end - begin) / size,
+                       prescale);
+               }
+             });
+  }
+}
+
+void Mover::StageGathered(const Run& run, const Range& chunk,
+                          std::byte* place) {
+  for (const Block& block : run.blocks) {
+    if (block.local != static_cast<int>(me_)) continue;
+    const Range mine = Overlap(chunk, block.begin, block.end);
+    ForParts(run, mine, [&](const Part& part, uint64_t begin, uint64_t end) {
+      // A broadcast's root reads each part's input; an allgather's input is
+      // the rank's own block.
+      const uint64_t origin =
+          run.signature.kind == Kind::kAllgather ? block.begin : part.begin;
+      Copy(place + (begin - chunk.begin),
+           part.operation->input + (begin - origin), end - begin);
+    });
+  }
+}
+
+bool Mover::AllStaged(const Run& run, uint32_t chunk) const {
+  for (uint32_t j = 0; j < local_size_; ++j) {
+    const uint64_t word =
+        board_->progress(run.ref, j).staged.load(std::memory_order_acquire);
+    if (CountAt(word, run.generation) <= chunk) return false;
+  }
+  return true;
+}
+
+bool Mover::TryReduce(Run& run) {
+  if (run.reduced == run.staged) return false;
+  const uint32_t c = run.reduced;
+  if (!AllStaged(run, c)) return false;
+  if (run.negotiated) {
+    const uint64_t granted =
+        board_->run(run.ref).granted.load(std::memory_order_acquire);
+    if (CountAt(granted, run.generation) <= c) return false;
+  }
+  ReduceSlice(run, ChunkRange(run.bytes, chunk_bytes_, c), c);
+  run.reduced = c + 1;
+  Publish(board_->progress(run.ref, me_).reduced, run, run.reduced);
+  return true;
+}
+
+void Mover::ReduceSlice(const Run& run, const Range& chunk, uint32_t number) {
+  std::byte* const to =
+      run.negotiated ? NodeChunk(run, number) : StagedChunk(run, me_, number);
+  Finish finish;
+  if (!run.negotiated) {  // else the executor finishes, after the network
+    if (run.signature.op == Op::kAverage)
+      finish.divisor = board_->config().size;
+    finish.scale = run.signature.postscale;
+  }
+  std::vector<const std::byte*> places(local_size_);
+  for (uint32_t j = 0; j < local_size_; ++j) {
+    places[j] = StagedChunk(run, j, number);
+  }
+  const Range slice = SliceRange(chunk.size(), local_size_, me_);
+  const size_t size = SizeOf(run.signature.dtype);
+  std::vector<const std::byte*> inputs(local_size_);
+  ForParts(run, {chunk.begin + slice.begin, chunk.begin + slice.end},
+           [&](const Part& part, uint64_t begin, uint64_t end) {
+             for (uint32_t j = 0; j < local_size_; ++j) {
+               inputs[j] = places[j] + (begin - chunk.begin);
+             }
+             if (run.signature.prescale == 1.0) {
+               inputs[me_] = part.operation->input + (begin - part.begin);
+             }
+             Sum(run.signature.dtype, inputs, to + (begin - chunk.begin),
+                 (end - begin) / size, finish);
+           });
+}
+
+bool Mover::OwnersStaged(const Run& run, const Range& chunk) const {
+  for (const Block& block : run.blocks) {
+    if (block.local < 0) continue;
+    if (Overlap(chunk, block.begin, block.end).size() == 0) continue;
+    const uint64_t word =
+        board_->progress(run.ref, static_cast<uint32_t>(block.local))
+            .staged.load(std::memory_order_acquire);
+    if (CountAt(word, run.generation) <= chunk.begin / chunk_bytes_) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool Mover::ResultReady(const Run& run, uint32_t chunk) const {
+  if (run.negotiated) {
+    const uint64_t done =
+        board_->run(run.ref).done.load(std::memory_order_acquire);
+    return CountAt(done, run.generation) > chunk;
+  }
+  if (!run.reduces()) {
+    return OwnersStaged(run, ChunkRange(run.bytes, chunk_bytes_, chunk));
+  }
+  for (uint32_t j = 0; j < local_size_; ++j) {
+    const uint64_t word =
+        board_->progress(run.ref, j).reduced.load(std::memory_order_acquire);
+    if (CountAt(word, run.generation) <= chunk) return false;
+  }
+  return true;
+}
+
+bool Mover::TryConsume(Run& run) {
+  const uint32_t c = run.consumed;
+  // Own contributions come first: others need them, and what we deliver in
+  // place would overwrite them.
+  if (c == run.chunks) return false;
+  if (c >= run.staged && c < run.stage_end) return false;
+  if (run.reduces() && c >= run.reduced) return false;
+  if (!ResultReady(run, c)) return false;
+  if (c + 1 == run.chunks && !Commit(run)) return false;
+  const Range chunk = ChunkRange(run.bytes, chunk_bytes_, c);
+  if (run.negotiated) {
+    Deliver(run, chunk, NodeChunk(run, c));
+  } else if (run.reduces()) {
+    for (uint32_t j = 0; j < local_size_; ++j) {
+      const Range slice = SliceRange(chunk.size(), local_size_, j);
+      Deliver(run, {chunk.begin + slice.begin, chunk.begin + slice.end},
+              StagedChunk(run, j, c) + slice.begin);
+    }
+  } else {
+    for (const Block& block : run.blocks) {
+      const Range piece = Overlap(chunk, block.begin, block.end);
+      if (piece.size() == 0) continue;
+      const auto local = static_cast<uint32_t>(block.local);
+      Deliver(run, piece,
+              StagedChunk(run, local, c) + (piece.begin - chunk.begin));
+    }
+  }
+  run.consumed = c + 1;
+  Publish(board_->progress(run.ref, me_).consumed, run, run.consumed);
+  return true;
+}
+
+void Mover::Deliver(const Run& run, const Range& range, const std::byte* from) {
+  ForParts(run, range, [&](const Part& part, uint64_t begin, uint64_t end) {
+    Copy(part.operation->output + (begin - part.begin),
+         from + (begin - range.begin), end - begin);
+  });
+}
+
+// --- Ends -------------------------------------------------------------------
+
+bool Mover::Commit(Run& run) {
+  return board_->Decide(run.ref, run.generation, Outcome::kCommitted) ==
+         Outcome::kCommitted;
+}
+
+bool Mover::RetireEnded() {
+  bool moved = false;
+  while (!active_.empty()) {
+    Run& run = active_.front();
+    if (run.broken) break;
+    if (run.chunks == 0) {
+      if (!Commit(run)) break;  // aborted: HandleAbort retires it
+    } else if (run.consumed < run.chunks) {
+      break;
+    }
+    Retire(run, Status());
+    active_.pop_front();
+    moved = true;
+  }
+  return moved;
+}
+
+void Mover::Retire(Run& run, const Status& status) {
+  Publish(board_->progress(run.ref, me_).consumed, run, UINT32_MAX);
+  for (const Part& part : run.parts) table_->Finish(part.operation, status);
+}
+
+bool Mover::HandleFailures() {
+  const uint32_t failures =
+      board_->header().failures.load(std::memory_order_acquire);
+  if (failures == failures_seen_) return false;
+  failures_seen_ = failures;
+  for (Operation* op : table_->Waiting()) {
+    if (board_->OutcomeOf(op->slot, op->generation) != Outcome::kFailed) {
+      continue;
+    }
+    std::string text = board_->ErrorOf(op->slot, op->generation);
+    if (text.empty()) text = op->Title() + " failed on another rank";
+    table_->Claim(op->slot, op->generation);
+    table_->Finish(op, Status(Code::kFailedPrecondition, std::move(text)));
+  }
+  return true;
+}
+
+Status Mover::AbortedStatus(const Run& run) const {
+  const Status status = board_->AbortStatus();
+  const Operation* op = run.parts.front().operation;
+  std::string text = op->Title() + ": " + status.message();
+  if (run.consumed > 0 && op->in_place()) {
+    text +=
+        " (the tensor was being reduced in place: its contents are "
+        "undefined)";
+  }
+  return Status(status.code(), std::move(text));
+}
+
+// After an abort every run that is not committed fails, and so does everything
+// that waits for a ticket, unless somebody committed it (then its ticket is on
+// the board and the next Step takes it).
+bool Mover::HandleAbort() {
+  if (TakeTickets()) return true;
+  bool moved = false;
+  for (auto it = active_.begin(); it != active_.end();) {
+    if (board_->Decide(it->ref, it->generation, Outcome::kAborted) ==
+        Outcome::kCommitted) {
+      ++it;  // all results are on the board: deliver them
+      continue;
+    }
+    Retire(*it, AbortedStatus(*it));
+    it = active_.erase(it);
+    moved = true;
+  }
+  if (active_.size() >= kWindow) return moved;
+  const Status status = board_->AbortStatus();
+  for (Operation* op : table_->Waiting()) {
+    if (board_->Decide(op->slot, op->generation, Outcome::kAborted) ==
+        Outcome::kCommitted) {
+      continue;
+    }
+    table_->Claim(op->slot, op->generation);
+    table_->Finish(
+        op, Status(status.code(), op->Title() + ": " + status.message()));
+    moved = true;
+  }
+  return moved;
+}
+
+// --- Helpers ----------------------------------------------------------------
+
+std::byte* Mover::StagedChunk(const Run& run, uint32_t local,
+                              uint32_t chunk) const {
+  const uint64_t base =
+      board_->progress(run.ref, local).base.load(std::memory_order_relaxed);
+  return board_->rank_ring(local,
+                           static_cast<uint32_t>((base + chunk) % depth_));
+}
+
+std::byte* Mover::NodeChunk(const Run& run, uint32_t chunk) const {
+  const uint64_t base =
+      board_->run(run.ref).node_base.load(std::memory_order_acquire);
+  return board_->node_ring(static_cast<uint32_t>((base + chunk) % depth_));
+}
+
+void Mover::Publish(std::atomic<uint64_t>& word, const Run& run,
+                    uint32_t count) {
+  word.store(Tagged(run.generation, count), std::memory_order_release);
+  for (uint32_t j = 0; j < local_size_; ++j) {
+    if (j != me_) board_->WakeRank(j);
+  }
+  if (run.negotiated) board_->WakeNetwork();
+}
+
+}  // namespace maypole

@@ -1,0 +1,128 @@
+// Mover: moves one rank's data through the board.
+//
+// Purpose: the client's pure core. It takes the tickets of its rank in ticket
+// order and, chunk by chunk, stages what others need, reduces its own slice and
+// delivers results to its rank's private memory. Nobody else touches that
+// memory.
+//
+//   stage(c)    needs a free place of the own ring: every local rank has
+//               consumed the chunk that lay there before. Copies the slices
+//               that others own (all, when there is a prescale factor).
+//   reduce(c)   needs stage(c) of every local rank and, if the run spans
+//               nodes, a granted place of the node ring. Result: slice of the
+//               own ring place, or of the node ring's.
+//   consume(c)  needs reduce(c) of every local rank, or the network stage.
+//               Copies to the output.
+// Gathering kinds (broadcast, allgather) have no reduce: who owns bytes of a
+// chunk stages them, everybody consumes when the owners have staged.
+//
+// Progress: each of these needs only earlier chunks or earlier stages of the
+// same chunk, in the one ticket order that all ranks share, so some rank can
+// always move (docs/board.md).
+//
+// Outcome: whoever sees the last chunk's result complete commits the run; an
+// abort that came first fails it. Both go through Board::Decide, so all ranks
+// of the node tell the same.
+//
+// Thread contract: not synchronized; the client lets one thread at a time in.
+// Step() never waits.
+#ifndef MAYPOLE_CLIENT_MOVER_H_
+#define MAYPOLE_CLIENT_MOVER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "client/operation.h"
+#include "client/run.h"
+#include "common/board.h"
+
+namespace maypole {
+
+// The rank's submitted operations, as the mover sees them. Called by the thread
+// that drives the mover.
+class OperationTable {
+ public:
+  virtual ~OperationTable() = default;
+  // The operation that has arrived at this generation of the slot; from now on
+  // it no longer waits. Null if it has ended meanwhile (abort).
+  virtual Operation* Claim(uint32_t slot, uint32_t generation) = 0;
+  // The generation at which this rank has arrived in the slot and waits for a
+  // ticket; 0 if none.
+  virtual uint32_t WaitingGeneration(uint32_t slot) = 0;
+  // The operation has ended.
+  virtual void Finish(Operation* operation, Status status) = 0;
+  // All operations that have arrived and wait for a ticket.
+  virtual std::vector<Operation*> Waiting() = 0;
+  // This rank cannot go on (no memory for a result): leave the job, so that
+  // the executor ends the epoch for all.
+  virtual void Break(Status status) = 0;
+};
+
+class Mover {
+ public:
+  Mover(const Board* board, uint32_t local_rank, OperationTable* table);
+
+  // Does what can be done now; false if nothing could.
+  bool Step();
+
+  // Position of the next ticket to take. May be read by any thread.
+  uint64_t cursor() const { return cursor_.load(std::memory_order_acquire); }
+
+  bool idle() const { return active_.empty(); }
+
+ private:
+  // Which chunk lies in a place of the own ring.
+  struct Occupant {
+    RunRef ref = 0;
+    uint32_t generation = 0;
+    uint32_t chunk = 0;
+  };
+
+  bool TakeTickets();
+  void TakeTicket(RunRef ref);
+  Run MakeSlotRun(RunRef ref, uint32_t generation);
+  Run MakePlannedRun(RunRef ref);
+
+  bool Advance(Run& run, bool may_stage);
+  bool TryStage(Run& run);
+  bool TryReduce(Run& run);
+  bool TryConsume(Run& run);
+  bool Commit(Run& run);
+  void Retire(Run& run, const Status& status);
+  bool RetireEnded();
+  bool HandleFailures();
+  bool HandleAbort();
+
+  bool PlaceIsFree(uint32_t index) const;
+  bool ResultReady(const Run& run, uint32_t chunk) const;
+  bool AllStaged(const Run& run, uint32_t chunk) const;
+  bool OwnersStaged(const Run& run, const Range& chunk) const;
+  std::byte* StagedChunk(const Run& run, uint32_t local, uint32_t chunk) const;
+  std::byte* NodeChunk(const Run& run, uint32_t chunk) const;
+  void StageReduction(const Run& run, const Range& chunk, std::byte* place);
+  void StageGathered(const Run& run, const Range& chunk, std::byte* place);
+  void ReduceSlice(const Run& run, const Range& chunk, uint32_t number);
+  void Deliver(const Run& run, const Range& range, const std::byte* from);
+  void PublishStaged(const Run& run);
+  void Publish(std::atomic<uint64_t>& word, const Run& run, uint32_t count);
+  Status AbortedStatus(const Run& run) const;
+
+  const Board* const board_;
+  const uint32_t me_;
+  const uint32_t local_size_;
+  const uint32_t chunk_bytes_;
+  const uint32_t depth_;
+  OperationTable* const table_;
+
+  std::atomic<uint64_t> cursor_{0};
+  std::deque<Run> active_;
+  std::vector<Occupant> places_;
+  uint64_t next_place_ = 0;
+  uint32_t failures_seen_ = 0;
+};
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_CLIENT_MOVER_H_

@@ -1,0 +1,363 @@
+// Movers of all ranks of a node over one board, in one thread, stepped in any
+// order: values, outcomes, aborts.
+#include "client/mover.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "client/announce.h"
+#include "common/reduce.h"
+
+namespace maypole {
+namespace {
+
+// A rank's operations, without the client's threads.
+class Table : public OperationTable {
+ public:
+  Operation* Claim(uint32_t slot, uint32_t generation) override {
+    auto it = waiting.find(slot);
+    if (it == waiting.end() || it->second->generation != generation) {
+      return nullptr;
+    }
+    Operation* op = it->second;
+    waiting.erase(it);
+    return op;
+  }
+  uint32_t WaitingGeneration(uint32_t slot) override {
+    auto it = waiting.find(slot);
+    return it == waiting.end() ? 0 : it->second->generation;
+  }
+  void Finish(Operation* op, Status status) override {
+    EXPECT_FALSE(op->done.load()) << op->Title() << " finished twice";
+    op->status = std::move(status);
+    op->done.store(true);
+  }
+  std::vector<Operation*> Waiting() override {
+    std::vector<Operation*> all;
+    for (auto& [slot, op] : waiting) all.push_back(op);
+    return all;
+  }
+  void Break(Status status) override { broken = std::move(status); }
+
+  std::map<uint32_t, Operation*> waiting;
+  Status broken;
+};
+
+struct Rank {
+  Table table;
+  std::unique_ptr<Mover> mover;
+  std::map<uint32_t, uint32_t> generation;  // by slot
+};
+
+struct Submission {
+  std::unique_ptr<Operation> op = std::make_unique<Operation>();
+  std::vector<std::byte> input;
+  std::vector<std::byte> output;
+  bool in_place = false;
+};
+
+class Node {
+ public:
+  explicit Node(uint32_t k, uint32_t chunk_bytes = 4096,
+                uint32_t ring_depth = 3) {
+    BoardConfig config;
+    config.size = config.local_size = k;
+    config.slots = 64;
+    config.runs = 2;
+    config.chunk_bytes = chunk_bytes;
+    config.ring_depth = ring_depth;
+    for (uint32_t i = 0; i < k; ++i)
+      config.global_rank[i] = static_cast<int>(i);
+    EXPECT_TRUE(Board::Create(config, &board).ok());
+    for (uint32_t i = 0; i < k; ++i) {
+      ranks.push_back(std::make_unique<Rank>());
+      ranks[i]->mover =
+          std::make_unique<Mover>(board.get(), i, &ranks[i]->table);
+    }
+  }
+
+  void Submit(uint32_t r, uint32_t slot, Submission& s) {
+    s.op->slot = slot;
+    s.op->generation = ++ranks[r]->generation[slot];
+    s.op->input = s.input.data();
+    if (s.op->signature.kind != Kind::kAllgather) {
+      if (!s.in_place) s.output.resize(s.input.size());
+      s.op->output = s.in_place ? s.input.data() : s.output.data();
+    }
+    ranks[r]->table.waiting[slot] = s.op.get();
+    Announce(*board, r, ranks[r]->mover->cursor(), *s.op, false);
+  }
+
+  // Steps ranks in random order until none can move.
+  void Settle(std::mt19937& random) {
+    uint32_t idle = 0;
+    while (idle < 20 * ranks.size()) {
+      idle = ranks[random() % ranks.size()]->mover->Step() ? 0 : idle + 1;
+    }
+  }
+
+  std::unique_ptr<Board> board;
+  std::vector<std::unique_ptr<Rank>> ranks;
+};
+
+template <typename T>
+std::vector<std::byte> Bytes(const std::vector<T>& v) {
+  std::vector<std::byte> out(v.size() * sizeof(T));
+  if (!v.empty()) std::memcpy(out.data(), v.data(), out.size());
+  return out;
+}
+
+template <typename T>
+std::vector<T> Values(const std::byte* p, size_t bytes) {
+  std::vector<T> out(bytes / sizeof(T));
+  if (bytes > 0) std::memcpy(out.data(), p, bytes);
+  return out;
+}
+
+Submission Allreduce(const std::vector<float>& v, Op op, bool in_place) {
+  Submission s;
+  s.op->name = "x";
+  s.op->signature.kind = Kind::kAllreduce;
+  s.op->signature.dtype = DType::kFloat32;
+  s.op->signature.op = op;
+  s.op->signature.dims = 1;
+  s.op->signature.shape[0] = static_cast<int64_t>(v.size());
+  s.input = Bytes(v);
+  s.in_place = in_place;
+  return s;
+}
+
+TEST(MoverTest, AllreduceSumsInRankOrderAndAverages) {
+  for (uint32_t k : {1u, 2u, 3u, 4u}) {
+    for (size_t n : {size_t{0}, size_t{1}, size_t{17}, size_t{5000}}) {
+      Node node(k);
+      std::mt19937 random(k);
+      std::vector<Submission> s;
+      std::vector<float> want(n, 0.f);
+      for (uint32_t r = 0; r < k; ++r) {
+        std::vector<float> v(n);
+        for (size_t i = 0; i < n; ++i) v[i] = 0.1f * (r + 1) + i;
+        for (size_t i = 0; i < n; ++i) want[i] = r == 0 ? v[i] : want[i] + v[i];
+        s.push_back(Allreduce(v, Op::kAverage, r % 2 == 0));
+      }
+      for (size_t i = 0; i < n; ++i) want[i] /= static_cast<float>(k);
+      for (uint32_t r = 0; r < k; ++r) node.Submit(r, 5, s[r]);
+      node.Settle(random);
+      for (uint32_t r = 0; r < k; ++r) {
+        ASSERT_TRUE(s[r].op->done.load()) << k << " " << n;
+        EXPECT_TRUE(s[r].op->status.ok());
+        EXPECT_EQ(Values<float>(s[r].op->output, n * 4), want);
+      }
+    }
+  }
+}
+
+TEST(MoverTest, ScaleFactorsApplyBeforeAndAfter) {
+  Node node(2);
+  std::mt19937 random(1);
+  std::vector<Submission> s;
+  for (uint32_t r = 0; r < 2; ++r) {
+    s.push_back(Allreduce({1.f, 2.f, 3.f}, Op::kSum, false));
+    s[r].op->signature.prescale = 0.5;
+    s[r].op->signature.postscale = 8;
+  }
+  for (uint32_t r = 0; r < 2; ++r) node.Submit(r, 0, s[r]);
+  node.Settle(random);
+  EXPECT_EQ(Values<float>(s[1].op->output, 12),
+            (std::vector<float>{8, 16, 24}));
+  EXPECT_EQ(Values<float>(s[1].op->input, 12), (std::vector<float>{1, 2, 3}));
+}
+
+TEST(MoverTest, AllgatherTakesBlocksOfAnySize) {
+  Node node(3);
+  std::mt19937 random(2);
+  std::vector<Submission> s(3);
+  const int64_t rows[3] = {0, 3000, 5};
+  std::vector<int64_t> want;
+  for (uint32_t r = 0; r < 3; ++r) {
+    std::vector<int64_t> v(static_cast<size_t>(rows[r]) * 2);
+    for (size_t i = 0; i < v.size(); ++i) v[i] = r * 1000000 + i;
+    want.insert(want.end(), v.begin(), v.end());
+    s[r].input = Bytes(v);
+    Signature& g = s[r].op->signature;
+    g.kind = Kind::kAllgather;
+    g.dtype = DType::kInt64;
+    g.dims = 2;
+    g.shape[0] = rows[r];
+    g.shape[1] = 2;
+  }
+  for (uint32_t r : {2u, 0u, 1u}) node.Submit(r, 9, s[r]);
+  node.Settle(random);
+  for (uint32_t r = 0; r < 3; ++r) {
+    ASSERT_TRUE(s[r].op->done.load());
+    EXPECT_EQ(s[r].op->gathered_rows, 3005);
+    EXPECT_EQ(Values<int64_t>(s[r].op->output, s[r].op->gathered_bytes), want);
+  }
+}
+
+TEST(MoverTest, MismatchFailsOnEveryRankAndTheNameIsFreeAgain) {
+  Node node(2);
+  std::mt19937 random(3);
+  Submission a = Allreduce({1, 2, 3}, Op::kSum, false);
+  Submission b = Allreduce({1, 2, 3, 4}, Op::kSum, false);
+  node.Submit(1, 3, b);
+  node.Submit(0, 3, a);
+  node.Settle(random);
+  for (Submission* s : {&a, &b}) {
+    ASSERT_TRUE(s->op->done.load());
+    EXPECT_EQ(s->op->status.code(), Code::kFailedPrecondition);
+    EXPECT_EQ(s->op->status.message(),
+              "allreduce 'x': mismatched shapes: rank 0 submitted [3], rank 1 "
+              "submitted [4]; every rank must submit the same shape");
+  }
+  Submission c = Allreduce({1}, Op::kSum, true);
+  Submission d = Allreduce({2}, Op::kSum, true);
+  node.Submit(0, 3, c);
+  node.Submit(1, 3, d);
+  node.Settle(random);
+  EXPECT_TRUE(c.op->status.ok());
+  EXPECT_EQ(Values<float>(d.op->output, 4), std::vector<float>{3});
+}
+
+TEST(MoverTest, RankThatLeftFailsLaterOperations) {
+  Node node(2);
+  std::mt19937 random(3);
+  std::strcpy(node.board->header().left_text, "rank 1 has shut down");
+  node.board->rank(1).state.store(static_cast<uint32_t>(RankState::kLeft));
+  node.board->header().left_count.store(1);
+  Submission a = Allreduce({1}, Op::kSum, false);
+  node.Submit(0, 3, a);
+  node.Settle(random);
+  ASSERT_TRUE(a.op->done.load());
+  EXPECT_EQ(a.op->status.message(), "allreduce 'x': rank 1 has shut down");
+}
+
+// Random programs: kinds, sizes, orders by rank, several operations in flight,
+// interleavings; half of them with an abort at a random moment.
+class RandomProgram {
+ public:
+  RandomProgram(uint32_t seed, bool with_abort)
+      : random_(seed),
+        k_(1 + random_() % 4),
+        node_(k_, 4096, 2 + random_() % 3) {
+    const int steps = 1 + static_cast<int>(random_() % 6);
+    abort_at_ = with_abort ? static_cast<int>(random_() % 400) : -1;
+    for (int i = 0; i < steps && !node_.board->aborted(); ++i) Round();
+  }
+
+ private:
+  struct Planned {
+    Kind kind;
+    uint32_t slot;
+    std::vector<Submission> by_rank;
+    std::vector<int32_t> want;
+  };
+
+  Planned Make(uint32_t slot) {
+    Planned p{static_cast<Kind>(random_() % 2 == 0 ? 0 : random_() % 3),
+              slot,
+              std::vector<Submission>(k_),
+              {}};
+    if (random_() % 8 == 0) p.kind = Kind::kBarrier;
+    const size_t n = random_() % 3 == 0 ? random_() % 20000 : random_() % 40;
+    const int root = static_cast<int>(random_() % k_);
+    if (p.kind == Kind::kAllreduce) p.want.assign(n, 0);
+    for (uint32_t r = 0; r < k_; ++r) {
+      Signature& s = p.by_rank[r].op->signature;
+      s.kind = p.kind;
+      s.dtype = DType::kInt32;
+      s.dims = 1;
+      size_t count = p.kind == Kind::kAllgather ? random_() % (n + 1) : n;
+      if (p.kind == Kind::kBarrier) count = s.dims = 0;
+      s.shape[0] = static_cast<int64_t>(count);
+      if (p.kind == Kind::kBroadcast) s.root = root;
+      if (p.kind == Kind::kBarrier) s.shape[0] = 0, s.dims = 1;
+      std::vector<int32_t> v(count);
+      for (auto& x : v) x = static_cast<int32_t>(random_());
+      p.by_rank[r].input = Bytes(v);
+      p.by_rank[r].in_place = random_() % 2 == 0;
+      if (p.kind == Kind::kAllgather) {
+        p.want.insert(p.want.end(), v.begin(), v.end());
+      } else if (p.kind == Kind::kAllreduce) {
+        for (size_t i = 0; i < n; ++i) {
+          p.want[i] = static_cast<int32_t>(static_cast<uint32_t>(p.want[i]) +
+                                           static_cast<uint32_t>(v[i]));
+        }
+      } else if (static_cast<int>(r) == root) {
+        p.want = v;
+      }
+    }
+    return p;
+  }
+
+  void Step() {
+    node_.ranks[random_() % k_]->mover->Step();
+    if (abort_at_ >= 0 && abort_at_-- == 0) {
+      node_.board->Abort(Code::kAborted, "rank 9 died");
+    }
+  }
+
+  void Round() {
+    std::vector<Planned> plan;
+    const uint32_t count = 1 + random_() % 5;
+    for (uint32_t i = 0; i < count; ++i) plan.push_back(Make(i));
+    std::vector<std::pair<uint32_t, uint32_t>> submits;  // rank, operation
+    for (uint32_t r = 0; r < k_; ++r) {
+      for (uint32_t i = 0; i < count; ++i) submits.emplace_back(r, i);
+    }
+    std::shuffle(submits.begin(), submits.end(), random_);
+    for (auto [r, i] : submits) {
+      node_.Submit(r, plan[i].slot, plan[i].by_rank[r]);
+      for (uint32_t n = random_() % 8; n > 0; --n) Step();
+    }
+    for (int n = 0; abort_at_ >= 0 && n < 400; ++n) Step();
+    node_.Settle(random_);
+    for (Planned& p : plan) Check(p);
+  }
+
+  void Check(Planned& p) {
+    const bool ok = p.by_rank[0].op->status.ok();
+    for (Submission& s : p.by_rank) {
+      ASSERT_TRUE(s.op->done.load()) << "kind " << static_cast<int>(p.kind);
+      ASSERT_EQ(s.op->status.ok(), ok) << "ranks differ in outcome";
+      if (!ok) {
+        EXPECT_TRUE(node_.board->aborted());
+        EXPECT_NE(s.op->status.message().find("rank 9 died"),
+                  std::string::npos);
+        continue;
+      }
+      if (p.kind == Kind::kBarrier) continue;
+      EXPECT_EQ(Values<int32_t>(s.op->output, p.want.size() * 4), p.want);
+    }
+  }
+
+  std::mt19937 random_;
+  uint32_t k_;
+  Node node_;
+  int abort_at_ = -1;
+};
+
+TEST(MoverTest, RandomProgramsGiveTheReferenceResult) {
+  for (uint32_t seed = 0; seed < 300; ++seed) {
+    SCOPED_TRACE(seed);
+    RandomProgram program(seed, false);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(MoverTest, AbortsEndEverythingAlikeOnAllRanks) {
+  for (uint32_t seed = 0; seed < 600; ++seed) {
+    SCOPED_TRACE(seed);
+    RandomProgram program(seed, true);
+    if (HasFatalFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace maypole

@@ -1,0 +1,99 @@
+#include "client/run.h"
+
+namespace maypole {
+namespace {
+
+int LocalRankOf(const BoardConfig& config, int32_t rank) {
+  for (uint32_t i = 0; i < config.local_size; ++i) {
+    if (config.global_rank[i] == rank) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+// First dimension of every rank's tensor, by global rank.
+std::vector<int64_t> FirstDims(const Board& board, const Run& run) {
+  const BoardConfig& config = board.config();
+  std::vector<int64_t> dims(config.size);
+  for (uint32_t rank = 0; rank < config.size; ++rank) {
+    if (run.negotiated) {
+      dims[rank] = board.plan_first_dims(run.ref - config.slots)[rank];
+    } else {
+      const int local = LocalRankOf(config, static_cast<int32_t>(rank));
+      dims[rank] =
+          board.SignatureOf(run.ref, static_cast<uint32_t>(local)).shape[0];
+    }
+  }
+  return dims;
+}
+
+// The space of an allgather is its output: the ranks' tensors in rank order.
+Status LayOutAllgather(const Board& board, Run& run) {
+  Operation* op = run.parts.front().operation;
+  const uint64_t row = op->signature.RowBytes();
+  uint64_t at = 0;
+  int64_t rows = 0;
+  const std::vector<int64_t> dims = FirstDims(board, run);
+  for (size_t rank = 0; rank < dims.size(); ++rank) {
+    const uint64_t bytes = static_cast<uint64_t>(dims[rank]) * row;
+    run.blocks.push_back(
+        {LocalRankOf(board.config(), static_cast<int>(rank)), at, at + bytes});
+    at += bytes;
+    rows += dims[rank];
+  }
+  run.bytes = at;
+  run.parts.front().begin = 0;
+  run.parts.front().end = at;
+  op->gathered.reset(static_cast<std::byte*>(std::malloc(at > 0 ? at : 1)));
+  if (op->gathered == nullptr) {
+    return Status(Code::kResourceExhausted, op->Title() +
+                                                ": no memory for a result of " +
+                                                std::to_string(at) + " bytes");
+  }
+  op->gathered_bytes = at;
+  op->gathered_rows = rows;
+  op->output = op->gathered.get();
+  return Status();
+}
+
+// The chunks that hold bytes of this rank's blocks.
+void FindContribution(uint32_t me, uint32_t chunk_bytes, Run& run) {
+  for (const Block& block : run.blocks) {
+    if (block.local != static_cast<int>(me) || block.begin == block.end) {
+      continue;
+    }
+    run.stage_begin = static_cast<uint32_t>(block.begin / chunk_bytes);
+    run.stage_end = ChunkCount(block.end, chunk_bytes);
+  }
+}
+
+}  // namespace
+
+Status LayOut(const Board& board, uint32_t me, Run& run) {
+  const uint32_t chunk_bytes = board.config().chunk_bytes;
+  run.signature = run.parts.front().operation->signature;
+  Status status;
+  switch (run.signature.kind) {
+    case Kind::kBarrier:
+      run.bytes = 0;
+      break;
+    case Kind::kAllgather:
+      status = LayOutAllgather(board, run);
+      break;
+    case Kind::kBroadcast:
+      run.blocks.push_back(
+          {LocalRankOf(board.config(), run.signature.root), 0, run.bytes});
+      break;
+    default:
+      break;
+  }
+  run.chunks = ChunkCount(run.bytes, chunk_bytes);
+  if (run.reduces()) {
+    run.stage_end = run.chunks;
+  } else {
+    FindContribution(me, chunk_bytes, run);
+  }
+  run.staged = run.stage_begin;
+  return status;
+}
+
+}  // namespace maypole

@@ -1,0 +1,67 @@
+// Run: what a mover works on, one operation or several fused ones.
+//
+// A run has a byte space: its operations one after the other (offsets multiples
+// of 64), or an allgather's output. The space is cut in chunks.
+//
+// Thread contract: values of the thread that drives the mover.
+#ifndef MAYPOLE_CLIENT_RUN_H_
+#define MAYPOLE_CLIENT_RUN_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "client/operation.h"
+#include "common/board.h"
+
+namespace maypole {
+
+// A range of the run's space that belongs to one operation's buffer.
+struct Part {
+  Operation* operation;
+  uint64_t begin;
+  uint64_t end;
+};
+
+// A range of a gathering run's space that one rank stages; local -1: a rank of
+// another node.
+struct Block {
+  int local;
+  uint64_t begin;
+  uint64_t end;
+};
+
+struct Run {
+  RunRef ref = 0;
+  uint32_t generation = 0;
+  bool negotiated = false;  // spans nodes; the executor takes part
+  bool broken = false;      // this rank cannot take part; an abort will end it
+  Signature signature;
+  std::vector<Part> parts;    // by begin
+  std::vector<Block> blocks;  // gathering kinds only, by begin
+  uint64_t bytes = 0;
+  uint32_t chunks = 0;
+  // Chunks to which this rank contributes: [stage_begin, stage_end).
+  uint32_t stage_begin = 0;
+  uint32_t stage_end = 0;
+  uint32_t staged = 0;  // next chunk to stage, from stage_begin on
+  uint32_t reduced = 0;
+  uint32_t consumed = 0;
+
+  bool reduces() const { return signature.kind == Kind::kAllreduce; }
+  bool uses_own_ring() const { return reduces() || !negotiated; }
+};
+
+inline Range Overlap(const Range& a, uint64_t begin, uint64_t end) {
+  const uint64_t b = std::max(a.begin, begin);
+  return {b, std::max(b, std::min(a.end, end))};
+}
+
+// Fills in all from `signature` on, given ref, generation, negotiated, parts
+// and (fused runs) bytes. Allocates an allgather's result; kResourceExhausted
+// if that fails.
+Status LayOut(const Board& board, uint32_t me, Run& run);
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_CLIENT_RUN_H_
