@@ -1,0 +1,33 @@
+// Guard: the process the user sees as maypolerun; its child does the work.
+//
+// Purpose: two processes watch each other, so that no kill -9 leaves anything.
+//
+//   what is killed        who cleans up
+//   a rank                the supervisor (Job)
+//   the guard             the supervisor: it gets SIGTERM by the kernel, sees
+//                         that its parent is gone, kills all, removes the
+//                         directory
+//   the supervisor        the guard: as subreaper it inherits all processes
+//                         (ranks die with the supervisor anyway)
+//   both at once          the kernel: parent death signals end ranks and
+//                         daemons; only the directory stays
+//
+// The guard stands in the shell's job, the supervisor in a process group of
+// its own: what the terminal sends goes to the guard once and is sent on once.
+//
+// Thread contract: one thread; call once, from main.
+#ifndef MAYPOLE_CLIENT_LAUNCHER_GUARD_H_
+#define MAYPOLE_CLIENT_LAUNCHER_GUARD_H_
+
+#include <string>
+
+#include "client/launcher/options.h"
+
+namespace maypole::launcher {
+
+// Runs the job and returns the exit status of maypolerun.
+int RunGuarded(const Options& options, const std::string& program);
+
+}  // namespace maypole::launcher
+
+#endif  // MAYPOLE_CLIENT_LAUNCHER_GUARD_H_

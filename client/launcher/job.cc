@@ -1,0 +1,226 @@
+#include "client/launcher/job.h"
+
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+namespace maypole::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr int kOwnStream = 1 << 30;  // what maypolerun itself says
+// How long the end may take, in its parts; shorter after a signal, because
+// within 2 s of it everything must be over (kInterruptGrace is spent first).
+constexpr milliseconds kDrainLimit{1000}, kDrainLimitInterrupted{100};
+constexpr milliseconds kDaemonLimit{3000}, kDaemonLimitInterrupted{200};
+constexpr milliseconds kKillLimit{1000}, kKillLimitInterrupted{100};
+constexpr milliseconds kFinishLimitInterrupted{50};
+constexpr milliseconds kFinishLimit{24 * 3600 * 1000};  // a pager may wait
+
+Time Now() { return std::chrono::steady_clock::now(); }
+
+std::optional<Time> Earlier(std::optional<Time> a, std::optional<Time> b) {
+  if (!a) return b;
+  if (!b) return a;
+  return std::min(*a, *b);
+}
+
+}  // namespace
+
+Job::Job(Settings settings)
+    : settings_(std::move(settings)),
+      options_(settings_.options),
+      supervision_(settings_.options.ranks) {}
+
+Job::~Job() = default;
+
+int Job::Run() {
+  // What ranks leave behind comes to us, and can be ended.
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  Status status = Prepare();
+  if (status.ok() && NeedsDaemons(options_)) status = StartDaemons();
+  if (status.ok()) status = StartRanks();
+  if (status.ok()) {
+    while (!supervision_.ranks_ended()) Round(supervision_.deadline());
+  }
+  EndRanks();
+  EndDaemons();
+  if (!status.ok()) {
+    Say(status.message());
+  } else {
+    Report();
+  }
+  for (Sink* sink : {&out_, &err_}) {
+    sink->Finish(supervision_.interrupted() ? kFinishLimitInterrupted
+                                            : kFinishLimit);
+  }
+  if (!status.ok() && !supervision_.interrupted()) return 1;
+  return supervision_.exit_code();
+}
+
+void Job::Round(std::optional<Time> deadline) {
+  if (daemons_) deadline = Earlier(deadline, daemons_->deadline());
+  for (const auto& rank : ranks_) {
+    if (!rank->out) continue;
+    deadline = Earlier(deadline, rank->out->deadline());
+    deadline = Earlier(deadline, rank->err->deadline());
+  }
+  loop_.Poll(deadline);
+  Time now = Now();
+  if (daemons_) daemons_->OnTime(now);
+  for (const auto& rank : ranks_) {
+    if (!rank->out) continue;
+    rank->out->OnTime(now);
+    rank->err->OnTime(now);
+  }
+  int signal = supervision_.OnTime(now);
+  if (signal == SIGTERM) Say("the other ranks did not end: SIGTERM");
+  SignalRanks(signal, false);
+}
+
+void Job::OnSignals() {
+  signalfd_siginfo info;
+  while (read(signals_.get(), &info, sizeof info) == sizeof info) {
+    if (info.ssi_signo == SIGCHLD) {
+      ReapOrphans(KnownProcesses());
+    } else if (getppid() != settings_.guard) {
+      SignalRanks(supervision_.OnLauncherLost(), false);
+    } else {
+      bool first = !supervision_.interrupted();
+      int signal =
+          supervision_.OnSignal(static_cast<int>(info.ssi_signo), Now());
+      if (first) {
+        Say("got signal " + std::to_string(info.ssi_signo) +
+            ": stopping the job");
+      }
+      // The guard sets the value if the signal came from the terminal.
+      SignalRanks(signal, info.ssi_int == 1);
+    }
+  }
+}
+
+void Job::OnRankEnd(Rank* rank) {
+  // What it left in its process group has lost its job. Before reaping, while
+  // the group's number cannot be another's.
+  if (!rank->foreground) kill(-rank->child.pid, SIGKILL);
+  std::optional<Exit> exit = Reap(rank->child.pid);
+  if (!exit) return;
+  loop_.Unwatch(rank->watch);
+  rank->child.pidfd.Reset();
+  rank->alive = false;
+  std::optional<Time> traceback;
+  if (rank->err) {
+    rank->out->Drain();
+    rank->err->Drain();
+    traceback = rank->err->tail().last_traceback();
+  }
+  bool first = !supervision_.first_failure();
+  SignalRanks(
+      supervision_.OnRankExit(rank->place.rank, *exit, Now(), traceback),
+      false);
+  if (first && supervision_.first_failure() && !supervision_.ranks_ended()) {
+    Say(Who(rank->place.rank) + " " + Describe(*exit) +
+        "; waiting up to 5 s for the other ranks to end");
+  }
+}
+
+void Job::OnDaemonLost(const std::string& what) {
+  if (lost_daemon_.empty()) lost_daemon_ = what;
+  Say(what);
+  SignalRanks(supervision_.OnDaemonLost(Now()), false);
+}
+
+void Job::SignalRanks(int signal, bool from_terminal) {
+  if (signal == 0) return;
+  for (const auto& rank : ranks_) {
+    if (!rank->alive) continue;
+    if (!rank->foreground) {
+      kill(-rank->child.pid, signal);
+    } else if (!from_terminal) {  // else it got the signal as we did
+      kill(rank->child.pid, signal);
+    }
+  }
+}
+
+std::set<pid_t> Job::KnownProcesses() const {
+  std::set<pid_t> known;
+  if (daemons_) known = daemons_->pids();
+  for (const auto& rank : ranks_) {
+    if (rank->alive) known.insert(rank->child.pid);
+  }
+  return known;
+}
+
+// After this no rank and nothing a rank has started lives, and all they wrote
+// was taken.
+void Job::EndRanks() {
+  std::set<pid_t> keep;
+  if (daemons_) keep = daemons_->pids();
+  if (!KillDescendants(keep, supervision_.interrupted() ? kKillLimitInterrupted
+                                                        : kKillLimit)) {
+    Say("some processes of the ranks could not be ended");
+  }
+  Time deadline = Now() + (supervision_.interrupted() ? kDrainLimitInterrupted
+                                                      : kDrainLimit);
+  auto ended = [](const auto& rank) {
+    return !rank->out || (rank->out->ended() && rank->err->ended());
+  };
+  while (!std::all_of(ranks_.begin(), ranks_.end(), ended) &&
+         Now() < deadline) {
+    Round(deadline);
+  }
+  for (const auto& rank : ranks_) {
+    if (!rank->out) continue;
+    rank->out->Close();
+    rank->err->Close();
+  }
+}
+
+void Job::EndDaemons() {
+  if (!daemons_) return;
+  daemons_->Stop(SIGTERM);
+  Time asked = Now();
+  auto deadline = [&] {
+    return asked + (supervision_.interrupted() ? kDaemonLimitInterrupted
+                                               : kDaemonLimit);
+  };
+  while (!daemons_->all_ended() && Now() < deadline()) Round(deadline());
+  // Also executors that a killed agent has left.
+  KillDescendants({}, kKillLimit);
+}
+
+void Job::Report() {
+  if (supervision_.interrupted()) return;
+  const auto& failure = supervision_.first_failure();
+  if (!failure) {
+    if (!lost_daemon_.empty()) Say("the job ended although " + lost_daemon_);
+    return;
+  }
+  if (!lost_daemon_.empty()) Say("before that, " + lost_daemon_);
+  std::string what = Who(failure->rank) + " " + Describe(failure->exit);
+  const auto& err = ranks_[failure->rank]->err;
+  if (err && !err->tail().empty()) {
+    Say(what + "; its last lines of stderr:");
+    for (const std::string& line : err->tail().Lines()) {
+      err_sink_->screen().WriteLine(kOwnStream, err->prefix(), line);
+    }
+  }
+  Say(what);
+}
+
+std::string Job::Who(int rank) const {
+  const Rank& r = *ranks_[rank];
+  return "rank " + std::to_string(rank) + " (pid " +
+         std::to_string(r.child.pid) + ", " + NodeName(r.place.node) + ")";
+}
+
+void Job::Say(const std::string& line) {
+  err_sink_->screen().WriteLine(kOwnStream, "maypolerun: ", line);
+}
+
+}  // namespace maypole::launcher

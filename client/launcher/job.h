@@ -1,0 +1,101 @@
+// Job: one run of maypolerun, from the start of its daemons to the end of its
+// last process.
+//
+// Purpose: the shell around Supervision. Runs in the supervisor process, the
+// child of the guard (guard.h), which sends it the signals that maypolerun
+// gets and removes the private directory afterwards.
+//
+// Thread contract: one thread; Run() once.
+//
+// Invariant: when Run() returns, no process started here lives.
+#ifndef MAYPOLE_CLIENT_LAUNCHER_JOB_H_
+#define MAYPOLE_CLIENT_LAUNCHER_JOB_H_
+
+#include <sys/resource.h>
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "client/launcher/daemons.h"
+#include "client/launcher/events.h"
+#include "client/launcher/options.h"
+#include "client/launcher/output_stream.h"
+#include "client/launcher/placement.h"
+#include "client/launcher/process.h"
+#include "client/launcher/sink.h"
+#include "client/launcher/supervision.h"
+
+namespace maypole::launcher {
+
+// A job of one rank runs in process: no daemon is needed.
+inline bool NeedsDaemons(const Options& options) {
+  return options.ranks > 1 || !options.coordinator.empty();
+}
+
+class Job {
+ public:
+  struct Settings {
+    Options options;
+    std::string program;    // the path of options.command[0]
+    std::string directory;  // private; empty if no daemons are needed
+    pid_t guard = 0;        // our parent
+    pid_t guard_group = 0;  // the terminal's foreground group, if we are there
+  };
+
+  explicit Job(Settings settings);
+  ~Job();
+
+  // The exit status of maypolerun.
+  int Run();
+
+ private:
+  struct Rank {
+    Place place;
+    Child child;
+    EventLoop::WatchId watch = 0;
+    bool alive = false;
+    bool foreground = false;  // in the guard's process group, for the terminal
+    std::unique_ptr<OutputStream> out, err;
+  };
+
+  Status Prepare();
+  Status StartDaemons();
+  Status WaitForDaemons(Time deadline);
+  Status WriteEndpoints();
+  Status StartRanks();
+  Status StartRank(const JobEnvironment& job, Rank* rank);
+  Status OpenOutput(Rank* rank, Fd* out, Fd* err, SpawnSpec* spec);
+  void EndRanks();
+  void EndDaemons();
+  void Report();
+
+  void Round(std::optional<Time> deadline);
+  void OnSignals();
+  void OnRankEnd(Rank* rank);
+  void OnDaemonLost(const std::string& what);
+  void SignalRanks(int signal, bool from_terminal);
+  std::set<pid_t> KnownProcesses() const;
+  bool RawOutput() const;
+  Sink* ErrSink() { return err_sink_; }
+  void Say(const std::string& line);
+  std::string Who(int rank) const;
+
+  Settings settings_;
+  const Options& options_;
+  Sink out_{1}, err_{2};
+  Sink* err_sink_ = &err_;  // out_ if both are one file or terminal
+  EventLoop loop_;
+  Fd signals_;
+  rlimit files_ = {};
+  std::unique_ptr<Daemons> daemons_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  Supervision supervision_;
+  std::string lost_daemon_;  // what happened to it
+};
+
+}  // namespace maypole::launcher
+
+#endif  // MAYPOLE_CLIENT_LAUNCHER_JOB_H_

@@ -1,0 +1,50 @@
+// Placement: which rank runs on which node, and the environment it finds.
+//
+// Purpose: ranks are numbered node by node; the first (ranks % nodes) nodes
+// have one rank more than the others. Pure: values in, values out.
+//
+// Thread contract: values and functions; not synchronized.
+#ifndef MAYPOLE_CLIENT_LAUNCHER_PLACEMENT_H_
+#define MAYPOLE_CLIENT_LAUNCHER_PLACEMENT_H_
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace maypole::launcher {
+
+struct Place {
+  int rank = 0;
+  int node = 0;
+  int local_rank = 0;
+  int local_size = 0;
+};
+
+// One Place per rank, in the order of ranks. Requires ranks >= nodes >= 1.
+std::vector<Place> PlaceRanks(int ranks, int nodes);
+
+std::string NodeName(int node);
+
+// What all ranks of the job have in common.
+struct JobEnvironment {
+  int ranks = 0;
+  int nodes = 0;
+  std::string job;
+  std::string token;
+  int start_timeout_s = 0;
+  int usable_cores = 1;
+  std::vector<std::string> agents;  // socket by node; empty: a job in process
+};
+
+using Variables = std::vector<std::pair<std::string, std::string>>;
+using IsSet = std::function<bool(const std::string& name)>;
+
+// The variables to set for one rank. is_set tells what the user has set
+// already: PYTHONUNBUFFERED and OMP_NUM_THREADS are the user's if set.
+Variables RankVariables(const JobEnvironment& job, const Place& place,
+                        const IsSet& is_set);
+
+}  // namespace maypole::launcher
+
+#endif  // MAYPOLE_CLIENT_LAUNCHER_PLACEMENT_H_

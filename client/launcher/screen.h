@@ -1,0 +1,43 @@
+// Screen: the pieces of many streams on one output, lines never mixed.
+//
+// Purpose: decides which bytes to write so that each line carries the prefix
+// of its stream, an unfinished line is ended before another stream's begins,
+// and a progress bar still overwrites itself while nobody else writes.
+//
+//   Screen screen;
+//   screen.Write(1, "[1]<stdout>:", {.text = "loss 0.5",
+//                                    .end = LineEnd::kNewline});
+//   write(fd, screen.pending()...); screen.Consume(n);
+//
+// Thread contract: a value; not synchronized.
+#ifndef MAYPOLE_CLIENT_LAUNCHER_SCREEN_H_
+#define MAYPOLE_CLIENT_LAUNCHER_SCREEN_H_
+
+#include <string>
+#include <string_view>
+
+#include "client/launcher/lines.h"
+
+namespace maypole::launcher {
+
+class Screen {
+ public:
+  void Write(int stream, std::string_view prefix, const Piece& piece);
+  void WriteLine(int stream, std::string_view prefix, std::string_view line);
+  // Ends an unfinished line.
+  void EndLine();
+
+  const std::string& pending() const { return pending_; }
+  void Consume(size_t bytes) { pending_.erase(0, bytes); }
+
+ private:
+  static constexpr int kNobody = -1;
+
+  std::string pending_;
+  int open_stream_ = kNobody;  // whose line stands unfinished
+  bool returned_ = false;      // ... and its cursor is at the line's beginning
+};
+
+}  // namespace maypole::launcher
+
+#endif  // MAYPOLE_CLIENT_LAUNCHER_SCREEN_H_

@@ -1,0 +1,85 @@
+#include "client/launcher/supervision.h"
+
+#include <string.h>
+
+#include <csignal>
+
+namespace maypole::launcher {
+
+std::string Describe(const Exit& exit) {
+  if (!exit.signaled) return "exited with code " + std::to_string(exit.value);
+  const char* name = strsignal(exit.value);
+  return "was killed by signal " + std::to_string(exit.value) +
+         (name == nullptr ? "" : " (" + std::string(name) + ")");
+}
+
+int Supervision::Enter(Phase phase, std::optional<Time> deadline, int signal) {
+  phase_ = phase;
+  deadline_ = deadline;
+  return signal;
+}
+
+bool Supervision::WeStoppedIt(Exit exit) const {
+  if (phase_ == Phase::kInterrupted || signal_ != 0) return true;
+  if (phase_ == Phase::kTerminating || phase_ == Phase::kKilling) {
+    return exit.signaled && (exit.value == SIGTERM || exit.value == SIGKILL);
+  }
+  return false;
+}
+
+int Supervision::OnRankExit(int rank, Exit exit, Time now,
+                            std::optional<Time> last_traceback) {
+  --alive_;
+  if (exit.clean()) return 0;
+  if (WeStoppedIt(exit)) {
+    stopped_some_ = true;
+    return 0;
+  }
+  Time when = now;
+  if (!exit.signaled && last_traceback &&
+      now - *last_traceback < kTracebackAge) {
+    when = *last_traceback;
+  }
+  if (!first_ || when < first_->when) {
+    first_ = Failure{.rank = rank, .exit = exit, .when = when};
+  }
+  if (phase_ != Phase::kRunning) return 0;
+  return Enter(Phase::kGrace, now + kFailureGrace, 0);
+}
+
+int Supervision::OnDaemonLost(Time now) {
+  if (phase_ != Phase::kRunning) return 0;
+  return Enter(Phase::kGrace, now + kDaemonGrace, 0);
+}
+
+int Supervision::OnSignal(int signal, Time now) {
+  if (signal_ != 0) {
+    bool impatient = now - signal_time_ > kImpatience;
+    return impatient ? Enter(Phase::kKilling, std::nullopt, SIGKILL) : 0;
+  }
+  signal_ = signal;
+  signal_time_ = now;
+  if (phase_ == Phase::kKilling) return 0;
+  return Enter(Phase::kInterrupted, now + kInterruptGrace, signal);
+}
+
+int Supervision::OnLauncherLost() {
+  if (signal_ == 0) signal_ = SIGKILL;
+  return Enter(Phase::kKilling, std::nullopt, SIGKILL);
+}
+
+int Supervision::OnTime(Time now) {
+  if (!deadline_ || now < *deadline_) return 0;
+  if (phase_ == Phase::kGrace) {
+    return Enter(Phase::kTerminating, now + kTermGrace, SIGTERM);
+  }
+  return Enter(Phase::kKilling, std::nullopt, SIGKILL);
+}
+
+int Supervision::exit_code() const {
+  if (signal_ != 0) return 128 + signal_;
+  if (first_) return first_->exit.code();
+  return stopped_some_ ? 1 : 0;
+}
+
+}  // namespace maypole::launcher

@@ -1,0 +1,97 @@
+// Supervision: what to do about the ranks when one ends, a signal comes or
+// time passes. Pure: events in, the signal for the ranks out.
+//
+//   phase         entered when                             left after
+//   kRunning      the ranks were started                   -
+//   kGrace        a rank failed or a daemon was lost       kFailureGrace, or
+//                                                          kDaemonGrace
+//   kTerminating  grace is over (SIGTERM to the ranks)     kTermGrace
+//   kInterrupted  maypolerun got a signal (sent on)        kInterruptGrace
+//   kKilling      the phase before is over (SIGKILL)       -
+//
+// Grace exists because the other ranks get Maypole's own error, which names
+// who was lost, and end with it by themselves.
+//
+// Whose failure it was: the rank that failed first. A rank that dies of an
+// exception prints its traceback before it tells the others that it leaves, so
+// the traceback's time counts where there is one, else the time of its end.
+// Ranks that ended because we stopped them did not fail.
+//
+// Thread contract: a value; not synchronized. Times are the caller's.
+#ifndef MAYPOLE_CLIENT_LAUNCHER_SUPERVISION_H_
+#define MAYPOLE_CLIENT_LAUNCHER_SUPERVISION_H_
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/launcher/lines.h"
+
+namespace maypole::launcher {
+
+inline constexpr std::chrono::milliseconds kFailureGrace{5000};
+// Ranks learn of a lost daemon within 5 s, then print why they end.
+inline constexpr std::chrono::milliseconds kDaemonGrace{10000};
+inline constexpr std::chrono::milliseconds kTermGrace{2000};
+inline constexpr std::chrono::milliseconds kInterruptGrace{1500};
+// A second Ctrl-C later than this after the first one kills at once.
+inline constexpr std::chrono::milliseconds kImpatience{300};
+// A traceback older than this at a rank's end was not why it ended.
+inline constexpr std::chrono::milliseconds kTracebackAge{10000};
+
+// How a process ended.
+struct Exit {
+  bool signaled = false;
+  int value = 0;  // exit code, or the signal
+
+  bool clean() const { return !signaled && value == 0; }
+  int code() const { return signaled ? 128 + value : value; }
+};
+
+// "exited with code 3", "was killed by signal 9 (Killed)".
+std::string Describe(const Exit& exit);
+
+class Supervision {
+ public:
+  struct Failure {
+    int rank = 0;
+    Exit exit;
+    Time when;
+  };
+
+  explicit Supervision(int ranks) : alive_(ranks) {}
+
+  // Each event returns the signal to send to all living ranks; 0: none.
+  int OnRankExit(int rank, Exit exit, Time now,
+                 std::optional<Time> last_traceback);
+  int OnDaemonLost(Time now);
+  int OnSignal(int signal, Time now);
+  int OnLauncherLost();  // maypolerun's guard was killed: nobody to wait for
+  int OnTime(Time now);
+
+  std::optional<Time> deadline() const { return deadline_; }
+  bool ranks_ended() const { return alive_ == 0; }
+  bool interrupted() const { return signal_ != 0; }
+  const std::optional<Failure>& first_failure() const { return first_; }
+  // Of the whole job, once all ranks have ended.
+  int exit_code() const;
+
+ private:
+  enum class Phase { kRunning, kGrace, kTerminating, kInterrupted, kKilling };
+
+  int Enter(Phase phase, std::optional<Time> deadline, int signal);
+  bool WeStoppedIt(Exit exit) const;
+
+  int alive_;
+  Phase phase_ = Phase::kRunning;
+  std::optional<Time> deadline_;
+  int signal_ = 0;  // that maypolerun itself got
+  Time signal_time_;
+  bool stopped_some_ = false;
+  std::optional<Failure> first_;
+};
+
+}  // namespace maypole::launcher
+
+#endif  // MAYPOLE_CLIENT_LAUNCHER_SUPERVISION_H_
