@@ -1,0 +1,271 @@
+// The C ABI: translates to maypole::Client; nothing else happens here.
+#include <pthread.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "client/client.h"
+#include "client/maypole.h"
+
+namespace {
+
+using maypole::Client;
+using maypole::Code;
+using maypole::Status;
+
+static_assert(MAYPOLE_MAX_DIMS == maypole::kMaxDims);
+
+// One job per process. Calls share ownership, so that a shutdown by one thread
+// does not pull the client from under another's wait.
+struct Process {
+  std::mutex mutex;
+  std::shared_ptr<Client> client;
+  // Clients that have left, while handles (and an allgather's memory) live.
+  std::vector<std::shared_ptr<Client>> retired;
+  bool forked = false;
+};
+
+Process& process() {
+  static auto& p = *new Process;  // never destroyed: threads may outlive main
+  return p;
+}
+
+thread_local std::string last_error;
+
+maypole_status Return(const Status& s) {
+  if (!s.ok()) last_error = s.message();
+  return static_cast<maypole_status>(s.code());
+}
+
+std::shared_ptr<Client> Current() {
+  Process& p = process();
+  std::lock_guard lock(p.mutex);
+  return p.client;
+}
+
+// The client that issued the handle; the current one if none knows it.
+std::shared_ptr<Client> OwnerOf(int64_t handle) {
+  Process& p = process();
+  std::lock_guard lock(p.mutex);
+  if (p.client != nullptr && p.client->Knows(handle)) return p.client;
+  for (const auto& c : p.retired) {
+    if (c->Knows(handle)) return c;
+  }
+  return p.client;
+}
+
+void ForgetRetired() {
+  Process& p = process();
+  std::lock_guard lock(p.mutex);
+  std::erase_if(p.retired, [](const auto& c) { return c->handles() == 0; });
+}
+
+Status NotInitialized() {
+  return Status(Code::kFailedPrecondition,
+                process().forked
+                    ? "this process was forked from a rank and is not part of "
+                      "the job; use Maypole in the rank itself"
+                    : "Maypole has not been initialized; call init() first");
+}
+
+// fork() copies descriptors and the mapping, not the threads. The child lets go
+// of them, so that its exit is nobody's death and the rank's death is seen.
+void BeforeFork() { process().mutex.lock(); }
+void AfterForkInParent() { process().mutex.unlock(); }
+void AfterForkInChild() {
+  Process& p = process();
+  if (p.client != nullptr) {
+    p.client->AbandonInChild();
+    // Its threads do not exist here: leave the rest of it alone.
+    new std::shared_ptr<Client>(std::move(p.client));
+    p.client = nullptr;
+    p.forked = true;
+  }
+  p.mutex.unlock();
+}
+
+void HandleForks() {
+  static const int once =
+      pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild);
+  (void)once;
+}
+
+Status SignatureOf(const maypole_operation& o, maypole::Signature* s) {
+  auto bad = [](const std::string& what) {
+    return Status(Code::kInvalidArgument, "maypole_submit: " + what);
+  };
+  if (o.struct_size != sizeof(maypole_operation)) {
+    return bad("struct_size is " + std::to_string(o.struct_size) +
+               ", this library's maypole_operation has " +
+               std::to_string(sizeof(maypole_operation)) +
+               " bytes; header and library are of different versions");
+  }
+  if (o.kind < 0 || o.kind >= maypole::kKinds) return bad("unknown kind");
+  if (o.dtype < 0 || o.dtype >= maypole::kDTypes) return bad("unknown dtype");
+  if (o.op < 0 || o.op >= maypole::kOps) return bad("unknown op");
+  if (o.dims < 0 || o.dims > MAYPOLE_MAX_DIMS) {
+    return bad(std::to_string(o.dims) + " dimensions");
+  }
+  if (o.device != 0) {
+    return Status(Code::kUnimplemented,
+                  "GPU tensors are not there yet; use CPU tensors");
+  }
+  if (o.process_set != 0) {
+    return Status(Code::kUnimplemented,
+                  "process sets other than the global one are not there yet");
+  }
+  s->kind = static_cast<maypole::Kind>(o.kind);
+  s->dtype = static_cast<maypole::DType>(o.dtype);
+  s->op = static_cast<maypole::Op>(o.op);
+  s->dims = static_cast<uint8_t>(o.dims);
+  s->root = o.root;
+  s->prescale = o.prescale;
+  s->postscale = o.postscale;
+  for (int i = 0; i < o.dims; ++i) s->shape[i] = o.shape[i];
+  if (s->kind == maypole::Kind::kBarrier) {
+    s->dims = 1;  // no elements
+    s->shape[0] = 0;
+  }
+  return Status();
+}
+
+}  // namespace
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+maypole_status maypole_init(void) {
+  HandleForks();
+  Process& p = process();
+  std::lock_guard lock(p.mutex);
+  if (p.client != nullptr) return MAYPOLE_OK;
+  if (p.forked) return Return(NotInitialized());
+  maypole::Options options;
+  if (Status s = maypole::ReadOptions(
+          [](const char* name) -> const char* { return getenv(name); },
+          &options);
+      !s.ok()) {
+    return Return(s);
+  }
+  std::unique_ptr<Client> client;
+  if (Status s = Client::Join(options, &client); !s.ok()) return Return(s);
+  p.client = std::move(client);
+  return MAYPOLE_OK;
+}
+
+maypole_status maypole_shutdown(void) {
+  Process& p = process();
+  std::shared_ptr<Client> client;
+  {
+    std::lock_guard lock(p.mutex);
+    client = std::move(p.client);
+    p.client = nullptr;
+    if (client != nullptr) p.retired.push_back(client);
+  }
+  if (client != nullptr) client->Leave();
+  ForgetRetired();
+  return MAYPOLE_OK;
+}
+
+int maypole_is_initialized(void) { return Current() != nullptr ? 1 : 0; }
+
+int maypole_rank(void) {
+  const auto c = Current();
+  return c ? c->options().rank : -1;
+}
+int maypole_size(void) {
+  const auto c = Current();
+  return c ? c->options().size : -1;
+}
+int maypole_local_rank(void) {
+  const auto c = Current();
+  return c ? c->options().local_rank : -1;
+}
+int maypole_local_size(void) {
+  const auto c = Current();
+  return c ? c->options().local_size : -1;
+}
+int maypole_cross_rank(void) {
+  const auto c = Current();
+  return c ? c->options().cross_rank : -1;
+}
+int maypole_cross_size(void) {
+  const auto c = Current();
+  return c ? c->options().cross_size : -1;
+}
+int maypole_is_homogeneous(void) {
+  const auto c = Current();
+  return c ? (c->homogeneous() ? 1 : 0) : -1;
+}
+
+maypole_status maypole_submit(const maypole_operation* operation,
+                              int64_t* handle) {
+  const auto c = Current();
+  if (c == nullptr) return Return(NotInitialized());
+  if (operation == nullptr || handle == nullptr) {
+    return Return(Status(Code::kInvalidArgument, "maypole_submit: null"));
+  }
+  maypole::Signature s;
+  if (Status e = SignatureOf(*operation, &s); !e.ok()) return Return(e);
+  return Return(c->Submit(operation->name != nullptr ? operation->name : "", s,
+                          operation->input, operation->output, handle));
+}
+
+maypole_status maypole_poll(int64_t handle, int* done) {
+  const auto c = OwnerOf(handle);
+  if (c == nullptr) return Return(NotInitialized());
+  bool d = false;
+  const Status s = c->Poll(handle, &d);
+  *done = d ? 1 : 0;
+  return Return(s);
+}
+
+maypole_status maypole_wait(int64_t handle, int timeout_ms) {
+  const auto c = OwnerOf(handle);
+  if (c == nullptr) return Return(NotInitialized());
+  return Return(c->Wait(handle, timeout_ms));
+}
+
+maypole_status maypole_result(int64_t handle, void** data, int64_t* bytes,
+                              int64_t* first_dim) {
+  const auto c = OwnerOf(handle);
+  if (c == nullptr) return Return(NotInitialized());
+  maypole::Result r;
+  const Status s = c->GetResult(handle, &r);
+  *data = r.data;
+  *bytes = r.bytes;
+  *first_dim = r.first_dim;
+  return Return(s);
+}
+
+maypole_status maypole_release(int64_t handle) {
+  const auto c = OwnerOf(handle);
+  if (c == nullptr) return Return(NotInitialized());
+  const Status s = c->Release(handle);
+  if (!s.ok()) return Return(s);
+  if (c != Current()) ForgetRetired();
+  return MAYPOLE_OK;
+}
+
+const char* maypole_last_error(void) { return last_error.c_str(); }
+
+const char* maypole_version(void) { return "0.1.0"; }
+
+int64_t maypole_counter(const char* name) {
+  const auto c = Current();
+  if (c == nullptr || name == nullptr) return -1;
+  const maypole::Counters& n = c->counters();
+  if (std::strcmp(name, "operations") == 0) return n.operations.load();
+  if (std::strcmp(name, "completed") == 0) return n.completed.load();
+  if (std::strcmp(name, "failed") == 0) return n.failed.load();
+  if (std::strcmp(name, "bytes") == 0) return n.bytes.load();
+  if (std::strcmp(name, "pending") == 0) return c->pending();
+  return -1;
+}
+
+}  // extern "C"
+#pragma GCC visibility pop

@@ -1,0 +1,38 @@
+// Job: what carries operations out; a node's board, or this process alone.
+//
+// Thread contract: all functions may be called by any thread.
+#ifndef MAYPOLE_CLIENT_JOB_H_
+#define MAYPOLE_CLIENT_JOB_H_
+
+#include <cstdint>
+#include <memory>
+
+#include "client/operation.h"
+#include "common/status.h"
+
+namespace maypole {
+
+class Job {
+ public:
+  virtual ~Job() = default;
+
+  // Starts an operation whose signature has been checked; `name` empty means
+  // unnamed (the job names it). Never blocks. On error nothing was started.
+  virtual Status Start(std::shared_ptr<Operation> operation) = 0;
+
+  // Moves data along, without waiting.
+  virtual void Poke() = 0;
+
+  // Until operation->done, at most timeout_ms (-1: no end). kOk then;
+  // kDeadlineExceeded, kCancelled (a signal) otherwise.
+  virtual Status Await(const Operation& operation, int timeout_ms) = 0;
+
+  // Leaves; operations still pending end with an error. Further calls fail.
+  virtual void Leave() = 0;
+
+  virtual bool homogeneous() const = 0;
+};
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_CLIENT_JOB_H_

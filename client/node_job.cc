@@ -1,0 +1,406 @@
+#include "client/node_job.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "client/announce.h"
+#include "common/futex.h"
+
+namespace maypole {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Bound of one sleep; also how soon an executor's death is seen.
+constexpr int kSleepMs = 100;
+// While somebody awaits, the progress thread looks this often whether it must
+// take over.
+constexpr auto kHandOver = std::chrono::milliseconds(2);
+
+std::chrono::microseconds SpinBudget(const Options& options,
+                                     uint32_t local_size) {
+  if (options.spin_microseconds >= 0) {
+    return std::chrono::microseconds(options.spin_microseconds);
+  }
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const bool known = sched_getaffinity(0, sizeof(set), &set) == 0;
+  const uint32_t cores = known ? static_cast<uint32_t>(CPU_COUNT(&set)) : 1;
+  // Spinning helps only while every rank has a core of its own.
+  return std::chrono::microseconds(cores >= local_size ? 50 : 0);
+}
+
+std::string KeyOf(uint32_t process_set, Kind kind, const std::string& name) {
+  return std::to_string(process_set) + "/" +
+         std::to_string(static_cast<int>(kind)) + "/" + name;
+}
+
+}  // namespace
+
+Status NodeJob::Join(const Options& options, std::unique_ptr<NodeJob>* out) {
+  std::unique_ptr<AgentSession> session;
+  if (Status s = AgentSession::Join(options, &session); !s.ok()) return s;
+  out->reset(new NodeJob(options, std::move(session)));
+  return Status();
+}
+
+NodeJob::NodeJob(const Options& options, std::unique_ptr<AgentSession> session)
+    : options_(options),
+      session_(std::move(session)),
+      board_(&session_->board()),
+      mover_(board_, static_cast<uint32_t>(options.local_rank), this),
+      by_slot_(board_->config().slots, nullptr) {
+  const BoardConfig& config = board_->config();
+  homogeneous_ = config.local_size * config.nodes == config.size;
+  spin_ = SpinBudget(options_, config.local_size);
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  progress_ = std::thread([this] { ProgressLoop(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+NodeJob::~NodeJob() { Leave(); }
+
+void NodeJob::AbandonInChild() { session_->Abandon(); }
+
+// --- Submitting -------------------------------------------------------------
+
+std::string NodeJob::NameUnnamed(Kind kind) {
+  const uint64_t n = unnamed_[static_cast<int>(kind)]++;
+  return "unnamed." + std::to_string(n % kUnnamedSlots);
+}
+
+NodeJob::Name& NodeJob::FindName(const Operation& op, const std::string& key) {
+  std::unique_ptr<Name>& entry = names_[key];
+  if (entry == nullptr) {
+    entry = std::make_unique<Name>();
+    entry->process_set = op.signature.process_set;
+    entry->kind = op.signature.kind;
+    entry->name = op.name;
+    RequestSlot(*entry);
+  }
+  return *entry;
+}
+
+void NodeJob::RequestSlot(Name& name) {
+  const auto request = static_cast<uint32_t>(by_request_.size());
+  by_request_.push_back(&name);
+  awaited_replies_.fetch_add(1);
+  const Status s =
+      session_->RequestSlot(request, name.process_set, name.kind, name.name);
+  // A full socket: the driver sends again. A broken one: the driver sees it.
+  if (!s.ok()) unsent_requests_.push_back(request);
+}
+
+Status NodeJob::Start(std::shared_ptr<Operation> operation) {
+  if (board_->aborted()) {
+    const Status s = board_->AbortStatus();
+    return Status(s.code(), operation->Title() + ": " + s.message());
+  }
+  bool first;
+  {
+    std::lock_guard lock(table_mutex_);
+    if (left_) {
+      return Status(Code::kFailedPrecondition,
+                    operation->Title() + ": this rank has left the job");
+    }
+    const Signature& s = operation->signature;
+    const bool unnamed = operation->name.empty();
+    if (unnamed) operation->name = NameUnnamed(s.kind);
+    Name& name =
+        FindName(*operation, KeyOf(s.process_set, s.kind, operation->name));
+    if (!unnamed && (name.current != nullptr || !name.queue.empty())) {
+      return Status(Code::kAlreadyExists,
+                    operation->Title() +
+                        ": an operation of this name is still pending on this "
+                        "rank; wait for it first, or use another name");
+    }
+    name.queue.push_back(std::move(operation));
+    first = outstanding_.fetch_add(1) == 0;
+    Begin(name);
+  }
+  if (first) {
+    std::lock_guard lock(progress_mutex_);
+    progress_wake_.notify_one();
+  }
+  return Status();
+}
+
+void NodeJob::Begin(Name& name) {
+  if (!name.known || name.current != nullptr || name.queue.empty()) return;
+  name.current = std::move(name.queue.front());
+  name.queue.pop_front();
+  Operation& op = *name.current;
+  op.slot = name.slot;
+  op.generation = ++name.generation;
+  name.waiting = true;
+  if (Announce(*board_, static_cast<uint32_t>(options_.local_rank),
+               mover_.cursor(), op, name.negotiated)) {
+    session_->WakeExecutor();
+  }
+}
+
+// --- OperationTable (called by who drives) ----------------------------------
+
+Operation* NodeJob::Claim(uint32_t slot, uint32_t generation) {
+  std::lock_guard lock(table_mutex_);
+  Name* name = slot < by_slot_.size() ? by_slot_[slot] : nullptr;
+  if (name == nullptr || !name->waiting || name->generation != generation) {
+    return nullptr;
+  }
+  name->waiting = false;
+  return name->current.get();
+}
+
+uint32_t NodeJob::WaitingGeneration(uint32_t slot) {
+  std::lock_guard lock(table_mutex_);
+  Name* name = slot < by_slot_.size() ? by_slot_[slot] : nullptr;
+  return name != nullptr && name->waiting ? name->generation : 0;
+}
+
+std::vector<Operation*> NodeJob::Waiting() {
+  std::lock_guard lock(table_mutex_);
+  std::vector<Operation*> all;
+  for (Name* name : by_slot_) {
+    if (name != nullptr && name->waiting) all.push_back(name->current.get());
+  }
+  return all;
+}
+
+void NodeJob::Finish(Operation* operation, Status status) {
+  std::lock_guard lock(table_mutex_);
+  Name* name = by_slot_[operation->slot];
+  // The handle may be released the moment `done` is seen; this keeps it.
+  const std::shared_ptr<Operation> keep = std::move(name->current);
+  name->current = nullptr;
+  name->waiting = false;
+  End(*keep, std::move(status));
+  Begin(*name);
+}
+
+void NodeJob::End(Operation& operation, Status status) {
+  operation.status = std::move(status);
+  operation.done.store(true, std::memory_order_release);
+  outstanding_.fetch_sub(1);
+  if (waiters_.load() > 0) {
+    board_->WakeRank(static_cast<uint32_t>(options_.local_rank));
+  }
+}
+
+void NodeJob::Break(Status status) {
+  session_->SayGoodbye(std::max(1u, outstanding_.load()));
+  board_->Abort(status.code(), "rank " + std::to_string(options_.rank) + ": " +
+                                   status.message());
+}
+
+// --- Driving ----------------------------------------------------------------
+
+bool NodeJob::Drive(bool look_at_socket) {
+  bool moved = mover_.Step();
+  if (awaited_replies_.load() > 0 || look_at_socket) moved |= ReadReplies();
+  return moved;
+}
+
+bool NodeJob::ReadReplies() {
+  bool moved = ResendRequests();
+  for (;;) {
+    bool got = false;
+    session::SlotReply reply;
+    const Status s = session_->NextReply(&got, &reply);
+    if (!s.ok()) {
+      LoseExecutor(s.message());
+      return moved;
+    }
+    if (!got) return moved;
+    AllotSlot(reply);
+    moved = true;
+  }
+}
+
+bool NodeJob::ResendRequests() {
+  std::lock_guard lock(table_mutex_);
+  while (!unsent_requests_.empty()) {
+    const uint32_t request = unsent_requests_.front();
+    const Name& name = *by_request_[request];
+    if (!session_->RequestSlot(request, name.process_set, name.kind, name.name)
+             .ok()) {
+      return false;
+    }
+    unsent_requests_.pop_front();
+  }
+  return false;
+}
+
+void NodeJob::AllotSlot(const session::SlotReply& reply) {
+  std::lock_guard lock(table_mutex_);
+  if (reply.request >= by_request_.size() ||
+      by_request_[reply.request]->known) {
+    return;
+  }
+  awaited_replies_.fetch_sub(1);
+  Name& name = *by_request_[reply.request];
+  if (reply.code != 0 || reply.slot >= by_slot_.size()) {
+    FailQueue(name, Status(static_cast<Code>(reply.code), reply.text));
+    names_.erase(KeyOf(name.process_set, name.kind, std::string(name.name)));
+    return;
+  }
+  name.known = true;
+  name.negotiated = reply.negotiated != 0;
+  name.slot = reply.slot;
+  // Earlier members of this rank (an elastic job) may have used the slot.
+  name.generation =
+      board_->arrival(reply.slot, static_cast<uint32_t>(options_.local_rank))
+          .generation.load(std::memory_order_acquire);
+  by_slot_[reply.slot] = &name;
+  Begin(name);
+}
+
+void NodeJob::FailQueue(Name& name, const Status& status) {
+  while (!name.queue.empty()) {
+    const std::shared_ptr<Operation> op = std::move(name.queue.front());
+    name.queue.pop_front();
+    End(*op, Status(status.code(), op->Title() + ": " + status.message()));
+  }
+}
+
+// The executor's death ends the epoch; whoever sees it first says so to all.
+void NodeJob::LoseExecutor(const std::string& how) {
+  if (!board_->aborted()) {
+    board_->Abort(Code::kAborted, "the executor of this node (agent " +
+                                      options_.agent + ") died: " + how +
+                                      "; see the agent's log");
+  }
+  // Operations that wait for a slot number will never get one.
+  const Status status = board_->AbortStatus();
+  std::lock_guard lock(table_mutex_);
+  for (auto& [key, name] : names_) FailQueue(*name, status);
+  awaited_replies_.store(0);
+}
+
+bool NodeJob::SleepOnBoard(int timeout_ms, bool* interrupted) {
+  RankBlock& me = board_->rank(static_cast<uint32_t>(options_.local_rank));
+  const uint32_t seen = me.wake.load(std::memory_order_acquire);
+  me.sleeping.store(1, std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  {
+    std::lock_guard lock(drive_mutex_);
+    if (Drive(false)) return true;
+  }
+  const FutexResult r = FutexWait(me.wake, seen, timeout_ms);
+  if (r == FutexResult::kInterrupted && interrupted != nullptr) {
+    *interrupted = true;
+  }
+  if (r != FutexResult::kTimeout) return true;
+  std::lock_guard lock(drive_mutex_);
+  return Drive(true);
+}
+
+void NodeJob::Poke() {
+  if (outstanding_.load() == 0) return;
+  std::unique_lock lock(drive_mutex_, std::try_to_lock);
+  if (lock.owns_lock()) Drive(false);
+}
+
+Status NodeJob::Await(const Operation& operation, int timeout_ms) {
+  if (operation.done.load(std::memory_order_acquire)) return Status();
+  const auto start = Clock::now();
+  const auto left = [&]() -> int64_t {
+    if (timeout_ms < 0) return kSleepMs;
+    return timeout_ms - std::chrono::duration_cast<std::chrono::milliseconds>(
+                            Clock::now() - start)
+                            .count();
+  };
+  waiters_.fetch_add(1);
+  auto idle_since = start;
+  Status result;
+  while (!operation.done.load(std::memory_order_acquire)) {
+    bool moved;
+    {
+      std::lock_guard lock(drive_mutex_);
+      moved = Drive(false);
+    }
+    if (moved) {
+      idle_since = Clock::now();
+      continue;
+    }
+    if (operation.done.load(std::memory_order_acquire)) break;
+    if (Clock::now() - idle_since < spin_) continue;
+    if (left() <= 0) {
+      result = Status(Code::kDeadlineExceeded,
+                      operation.Title() + " is still pending");
+      break;
+    }
+    bool interrupted = false;
+    if (SleepOnBoard(static_cast<int>(std::min<int64_t>(kSleepMs, left())),
+                     &interrupted)) {
+      idle_since = Clock::now();
+    }
+    if (interrupted) {
+      result = Status(Code::kCancelled, "a signal interrupted the wait");
+      break;
+    }
+  }
+  waiters_.fetch_sub(1);
+  return result;
+}
+
+void NodeJob::ProgressLoop() {
+  std::unique_lock lock(progress_mutex_);
+  while (!stop_) {
+    if (outstanding_.load() == 0) {
+      progress_wake_.wait(lock);
+      continue;
+    }
+    if (waiters_.load() > 0) {
+      progress_wake_.wait_for(lock, kHandOver);
+      continue;
+    }
+    lock.unlock();
+    bool moved;
+    {
+      std::lock_guard drive(drive_mutex_);
+      moved = Drive(false);
+    }
+    if (!moved) SleepOnBoard(kSleepMs, nullptr);
+    lock.lock();
+  }
+}
+
+// --- Leaving ----------------------------------------------------------------
+
+void NodeJob::Leave() {
+  {
+    std::lock_guard lock(table_mutex_);
+    if (left_) return;
+    left_ = true;
+  }
+  session_->SayGoodbye(outstanding_.load());
+  {
+    std::lock_guard lock(progress_mutex_);
+    stop_ = true;
+    progress_wake_.notify_all();
+  }
+  board_->WakeRank(static_cast<uint32_t>(options_.local_rank));
+  progress_.join();
+  const Status status(Code::kAborted,
+                      "this rank has left the job (shutdown) with the "
+                      "operation pending");
+  std::lock_guard drive(drive_mutex_);
+  std::lock_guard lock(table_mutex_);
+  for (auto& [key, name] : names_) {
+    FailQueue(*name, status);
+    if (name->current == nullptr) continue;
+    const std::shared_ptr<Operation> op = std::move(name->current);
+    name->current = nullptr;
+    name->waiting = false;
+    End(*op, Status(status.code(), op->Title() + ": " + status.message()));
+  }
+  session_->Close();
+}
+
+}  // namespace maypole

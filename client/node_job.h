@@ -1,0 +1,122 @@
+// NodeJob: a rank's operations on its node's board.
+//
+// Purpose: keeps names and slots, announces operations, and sees to it that the
+// mover runs: in a thread that waits (Await), else in the progress thread.
+//
+//   table mutex   names, slots, who waits for a ticket; held shortly
+//   drive mutex   the mover and the socket; held while data moves
+//   A thread that holds the drive mutex may take the table mutex, not the other
+//   way round.
+//
+// Who drives: Await() drives while it waits; the progress thread drives while
+// operations are outstanding and nobody awaits. Whoever finds nothing to do
+// spins for its budget, then sleeps on the rank's futex word with a bound,
+// after which it looks at the executor's socket: an executor's death ends
+// everything within that bound.
+//
+// Thread contract: as Job. The progress thread takes no signals.
+#ifndef MAYPOLE_CLIENT_NODE_JOB_H_
+#define MAYPOLE_CLIENT_NODE_JOB_H_
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "client/job.h"
+#include "client/mover.h"
+#include "client/session.h"
+
+namespace maypole {
+
+class NodeJob : public Job, private OperationTable {
+ public:
+  // Joins the job; blocks until all ranks are there.
+  static Status Join(const Options& options, std::unique_ptr<NodeJob>* out);
+  ~NodeJob() override;
+
+  Status Start(std::shared_ptr<Operation> operation) override;
+  void Poke() override;
+  Status Await(const Operation& operation, int timeout_ms) override;
+  void Leave() override;
+  bool homogeneous() const override { return homogeneous_; }
+
+  // In a forked child: closes descriptors, unmaps the board. Nothing else of
+  // this object may be used afterwards, its destructor included.
+  void AbandonInChild();
+
+ private:
+  // A name of this job. At most one operation is current; unnamed ones may
+  // queue behind it.
+  struct Name {
+    uint32_t process_set = 0;
+    Kind kind = Kind::kBarrier;
+    std::string name;
+    bool known = false;  // the executor has allotted a slot
+    bool negotiated = false;
+    uint32_t slot = 0;
+    uint32_t generation = 0;
+    bool waiting = false;  // current has arrived and waits for its ticket
+    std::shared_ptr<Operation> current;
+    std::deque<std::shared_ptr<Operation>> queue;
+  };
+
+  NodeJob(const Options& options, std::unique_ptr<AgentSession> session);
+
+  // OperationTable
+  Operation* Claim(uint32_t slot, uint32_t generation) override;
+  uint32_t WaitingGeneration(uint32_t slot) override;
+  void Finish(Operation* operation, Status status) override;
+  std::vector<Operation*> Waiting() override;
+  void Break(Status status) override;
+
+  std::string NameUnnamed(Kind kind);
+  Name& FindName(const Operation& operation, const std::string& key);
+  void RequestSlot(Name& name);
+  void Begin(Name& name);  // announces the first of the queue, if it can
+  void End(Operation& operation, Status status);
+
+  bool Drive(bool look_at_socket);
+  bool ReadReplies();
+  bool ResendRequests();
+  void AllotSlot(const session::SlotReply& reply);
+  void FailQueue(Name& name, const Status& status);
+  void LoseExecutor(const std::string& how);
+  // True if there was something to do, or somebody has woken us.
+  bool SleepOnBoard(int timeout_ms, bool* interrupted);
+  void ProgressLoop();
+
+  const Options options_;
+  std::unique_ptr<AgentSession> session_;
+  const Board* board_;
+  bool homogeneous_ = true;
+  std::chrono::microseconds spin_;
+
+  std::mutex drive_mutex_;
+  Mover mover_;
+
+  std::mutex table_mutex_;
+  std::unordered_map<std::string, std::unique_ptr<Name>> names_;
+  std::vector<Name*> by_slot_;
+  std::vector<Name*> by_request_;
+  std::deque<uint32_t> unsent_requests_;
+  uint64_t unnamed_[kKinds] = {};
+  bool left_ = false;
+
+  std::atomic<uint32_t> awaited_replies_{0};
+  std::atomic<uint32_t> outstanding_{0};
+  std::atomic<uint32_t> waiters_{0};
+
+  std::mutex progress_mutex_;
+  std::condition_variable progress_wake_;
+  bool stop_ = false;
+  std::thread progress_;
+};
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_CLIENT_NODE_JOB_H_

@@ -1,0 +1,114 @@
+#include "client/options.h"
+
+#include <charconv>
+#include <cstring>
+
+#include "common/limits.h"
+
+namespace maypole {
+namespace {
+
+using Getter = std::function<const char*(const char*)>;
+
+Status ReadInt(const Getter& get, const char* name, int least, int most,
+               int* out) {
+  const char* text = get(name);
+  if (text == nullptr || *text == 0) return Status();
+  int value = 0;
+  const char* end = text + std::strlen(text);
+  const auto [at, error] = std::from_chars(text, end, value);
+  if (error != std::errc() || at != end || value < least || value > most) {
+    return Status(Code::kInvalidArgument, std::string(name) + "='" + text +
+                                              "': expected a number from " +
+                                              std::to_string(least) + " to " +
+                                              std::to_string(most));
+  }
+  *out = value;
+  return Status();
+}
+
+Status ReadText(const Getter& get, const char* name, size_t most,
+                std::string* out) {
+  const char* text = get(name);
+  if (text == nullptr) return Status();
+  if (std::strlen(text) > most) {
+    return Status(Code::kInvalidArgument, std::string(name) + " has over " +
+                                              std::to_string(most) + " bytes");
+  }
+  *out = text;
+  return Status();
+}
+
+Status CheckPlaces(const Options& o) {
+  auto bad = [](const char* what, int value, const char* of, int limit) {
+    return Status(Code::kInvalidArgument,
+                  std::string(what) + "=" + std::to_string(value) +
+                      " does not fit " + of + "=" + std::to_string(limit));
+  };
+  if (o.rank >= o.size)
+    return bad("MAYPOLE_RANK", o.rank, "MAYPOLE_SIZE", o.size);
+  if (o.local_size > o.size) {
+    return bad("MAYPOLE_LOCAL_SIZE", o.local_size, "MAYPOLE_SIZE", o.size);
+  }
+  if (o.local_rank >= o.local_size) {
+    return bad("MAYPOLE_LOCAL_RANK", o.local_rank, "MAYPOLE_LOCAL_SIZE",
+               o.local_size);
+  }
+  if (o.cross_rank >= o.cross_size) {
+    return bad("MAYPOLE_CROSS_RANK", o.cross_rank, "MAYPOLE_CROSS_SIZE",
+               o.cross_size);
+  }
+  return Status();
+}
+
+}  // namespace
+
+Status ReadOptions(const Getter& get, Options* out) {
+  Options o;
+  const struct {
+    const char* name;
+    int least, most;
+    int* value;
+  } numbers[] = {
+      {"MAYPOLE_SIZE", 1, kMaxRanks, &o.size},
+      {"MAYPOLE_RANK", 0, kMaxRanks - 1, &o.rank},
+      {"MAYPOLE_LOCAL_SIZE", 1, kMaxLocalRanks, &o.local_size},
+      {"MAYPOLE_LOCAL_RANK", 0, kMaxLocalRanks - 1, &o.local_rank},
+      {"MAYPOLE_CROSS_SIZE", 1, kMaxRanks, &o.cross_size},
+      {"MAYPOLE_CROSS_RANK", 0, kMaxRanks - 1, &o.cross_rank},
+      {"MAYPOLE_START_TIMEOUT", 1, 86400, &o.start_timeout_seconds},
+      {"MAYPOLE_SPIN_US", 0, 1000000, &o.spin_microseconds},
+  };
+  for (const auto& n : numbers) {
+    if (Status s = ReadInt(get, n.name, n.least, n.most, n.value); !s.ok()) {
+      return s;
+    }
+  }
+  if (Status s = ReadText(get, "MAYPOLE_JOB", kMaxJobBytes, &o.job); !s.ok()) {
+    return s;
+  }
+  if (Status s = ReadText(get, "MAYPOLE_TOKEN", kMaxTokenBytes, &o.token);
+      !s.ok()) {
+    return s;
+  }
+  if (Status s = ReadText(get, "MAYPOLE_AGENT", 107, &o.agent); !s.ok()) {
+    return s;
+  }
+  if (Status s = CheckPlaces(o); !s.ok()) return s;
+  if (o.size > 1 && (o.agent.empty() || o.job.empty())) {
+    return Status(Code::kInvalidArgument,
+                  "MAYPOLE_SIZE=" + std::to_string(o.size) + " but " +
+                      (o.agent.empty() ? "MAYPOLE_AGENT" : "MAYPOLE_JOB") +
+                      " is not set; start the ranks with maypolerun, or unset "
+                      "MAYPOLE_SIZE for a job of one rank");
+  }
+  if (!o.agent.empty() && o.job.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "MAYPOLE_AGENT is set but MAYPOLE_JOB is not; start the "
+                  "ranks with maypolerun, or unset MAYPOLE_AGENT");
+  }
+  *out = std::move(o);
+  return Status();
+}
+
+}  // namespace maypole

@@ -1,0 +1,36 @@
+// Options: where this process stands in its job.
+#ifndef MAYPOLE_CLIENT_OPTIONS_H_
+#define MAYPOLE_CLIENT_OPTIONS_H_
+
+#include <functional>
+#include <string>
+
+#include "common/status.h"
+
+namespace maypole {
+
+struct Options {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;
+  int local_size = 1;
+  int cross_rank = 0;  // index of the node
+  int cross_size = 1;  // number of nodes
+  std::string job;
+  std::string token;
+  std::string agent;  // path of the agent's socket; empty: none
+  int start_timeout_seconds = 120;
+  int spin_microseconds = -1;  // -1: chosen by the cores at hand
+
+  // A job of one rank without an agent runs in this process alone.
+  bool local() const { return size == 1 && agent.empty(); }
+};
+
+// Reads MAYPOLE_* through `get` (as getenv: null if unset). A missing or
+// malformed variable is an error that names it and what to do.
+Status ReadOptions(const std::function<const char*(const char*)>& get,
+                   Options* out);
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_CLIENT_OPTIONS_H_

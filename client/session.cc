@@ -1,0 +1,176 @@
+#include "client/session.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "common/unix_socket.h"
+
+namespace maypole {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+int MillisecondsUntil(Clock::time_point deadline) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+      deadline - Clock::now());
+  return static_cast<int>(std::max<int64_t>(0, left.count()));
+}
+
+Status Connect(const Options& options, Clock::time_point deadline, Fd* out) {
+  // An agent started at the same moment may not listen yet.
+  const auto patience =
+      std::min(deadline, Clock::now() + std::chrono::seconds(5));
+  for (;;) {
+    Status s = ConnectUnix(options.agent, out);
+    if (s.ok() || s.code() != Code::kUnavailable) return s;
+    if (Clock::now() >= patience) {
+      return Status(Code::kUnavailable,
+                    "no agent listens at " + options.agent + " (" +
+                        s.message() +
+                        "); start maypole-worker on this node, or the ranks "
+                        "with maypolerun");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+session::Hello MakeHello(const Options& o) {
+  auto m = session::Make<session::Hello>();
+  m.rank = o.rank;
+  m.size = o.size;
+  m.local_rank = o.local_rank;
+  m.local_size = o.local_size;
+  m.cross_rank = o.cross_rank;
+  m.cross_size = o.cross_size;
+  m.pid = static_cast<int32_t>(getpid());
+  session::SetText(m.job, o.job);
+  session::SetText(m.token, o.token);
+  char host[kMaxHostBytes + 1] = {};
+  gethostname(host, sizeof(host) - 1);
+  session::SetText(m.host, host);
+  return m;
+}
+
+}  // namespace
+
+Status AgentSession::Join(const Options& options,
+                          std::unique_ptr<AgentSession>* out) {
+  const auto deadline =
+      Clock::now() + std::chrono::seconds(options.start_timeout_seconds);
+  std::unique_ptr<AgentSession> session(new AgentSession);
+  if (Status s = Connect(options, deadline, &session->socket_); !s.ok()) {
+    return s;
+  }
+  const session::Hello hello = MakeHello(options);
+  if (Status s = SendMessage(session->socket_.get(), &hello, sizeof(hello));
+      !s.ok()) {
+    return Status(s.code(), "agent at " + options.agent + ": " + s.message());
+  }
+  // The coordinator's own start timeout knows who is missing: give it time to
+  // say so.
+  if (Status s =
+          session->AwaitWelcome(options, MillisecondsUntil(deadline) + 3000);
+      !s.ok()) {
+    return s;
+  }
+  *out = std::move(session);
+  return Status();
+}
+
+Status AgentSession::AwaitWelcome(const Options& options, int timeout_ms) {
+  Received r;
+  const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  Status s;
+  do {
+    s = ReceiveMessage(socket_.get(), session::kMaxMessageBytes,
+                       MillisecondsUntil(deadline), &r);
+  } while (s.code() == Code::kCancelled && Clock::now() < deadline);
+  if (s.code() == Code::kDeadlineExceeded) {
+    return Status(Code::kDeadlineExceeded,
+                  "rank " + std::to_string(options.rank) + " waited " +
+                      std::to_string(options.start_timeout_seconds) +
+                      " s for the other " + std::to_string(options.size - 1) +
+                      " ranks of job " + options.job +
+                      "; see the agent's log for who is missing");
+  }
+  if (!s.ok()) return s;
+  if (r.data.empty()) {
+    return Status(Code::kUnavailable,
+                  "the agent at " + options.agent +
+                      " closed the connection before the job started; see its "
+                      "log");
+  }
+  s = session::CheckHeader(r.data.data(), r.data.size(), "agent");
+  if (!s.ok()) return s;
+  if (session::TypeOf(r.data.data()) == session::Type::kRefused) {
+    session::Refused refused;
+    s = session::Parse(r.data.data(), r.data.size(), &refused);
+    if (!s.ok()) return s;
+    return Status(static_cast<Code>(refused.code), refused.text);
+  }
+  session::Welcome welcome;
+  s = session::Parse(r.data.data(), r.data.size(), &welcome);
+  if (!s.ok()) return s;
+  if (r.fds.size() != 2) {
+    return Status(Code::kInternal, "the executor's welcome lacks descriptors");
+  }
+  executor_wake_ = std::move(r.fds[1]);
+  s = Board::Attach(std::move(r.fds[0]), &board_);
+  if (!s.ok()) return s;
+  fcntl(socket_.get(), F_SETFL, O_NONBLOCK);
+  return Status();
+}
+
+Status AgentSession::RequestSlot(uint32_t request, uint32_t process_set,
+                                 Kind kind, std::string_view name) {
+  auto m = session::Make<session::SlotRequest>();
+  m.request = request;
+  m.process_set = process_set;
+  m.kind = static_cast<uint32_t>(kind);
+  session::SetText(m.name, name);
+  return SendMessage(socket_.get(), &m, sizeof(m));
+}
+
+void AgentSession::SayGoodbye(uint32_t pending) {
+  auto m = session::Make<session::Goodbye>();
+  m.pending = pending;
+  // If the executor has gone, nobody needs the goodbye.
+  (void)SendMessage(socket_.get(), &m, sizeof(m));
+}
+
+void AgentSession::WakeExecutor() {
+  const uint64_t one = 1;
+  // A full eventfd counter is awake already.
+  (void)!write(executor_wake_.get(), &one, sizeof(one));
+}
+
+Status AgentSession::NextReply(bool* got, session::SlotReply* reply) {
+  *got = false;
+  Received r;
+  Status s = ReceiveMessage(socket_.get(), session::kMaxMessageBytes, 0, &r);
+  if (s.code() == Code::kDeadlineExceeded || s.code() == Code::kCancelled) {
+    return Status();
+  }
+  if (!s.ok()) return s;
+  if (r.data.empty()) {
+    return Status(Code::kUnavailable, "the executor has closed the connection");
+  }
+  s = session::CheckHeader(r.data.data(), r.data.size(), "executor");
+  if (!s.ok()) return s;
+  s = session::Parse(r.data.data(), r.data.size(), reply);
+  *got = s.ok();
+  return s;
+}
+
+void AgentSession::Abandon() {
+  socket_.Reset();
+  executor_wake_.Reset();
+  board_.reset();
+}
+
+}  // namespace maypole

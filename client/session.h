@@ -1,0 +1,54 @@
+// AgentSession: the client's end of the connection to its node's executor.
+//
+// Thread contract: Join() by one thread; afterwards Send* by any thread,
+// Receive by one at a time. Nothing blocks after Join().
+#ifndef MAYPOLE_CLIENT_SESSION_H_
+#define MAYPOLE_CLIENT_SESSION_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/options.h"
+#include "common/board.h"
+#include "common/fd.h"
+#include "common/session.h"
+
+namespace maypole {
+
+class AgentSession {
+ public:
+  // Connects to the agent (retrying while its socket is not there yet), says
+  // Hello and waits until all ranks of the job have joined, or refuses, or the
+  // start timeout ends.
+  static Status Join(const Options& options,
+                     std::unique_ptr<AgentSession>* out);
+
+  const Board& board() const { return *board_; }
+
+  // kResourceExhausted: the socket is full, try again later.
+  Status RequestSlot(uint32_t request, uint32_t process_set, Kind kind,
+                     std::string_view name);
+  void SayGoodbye(uint32_t pending);
+  void WakeExecutor();
+  // The board stays mapped.
+  void Close() { socket_.Reset(); }
+
+  // The next reply, if one is there (*got). kUnavailable: the executor has
+  // gone.
+  Status NextReply(bool* got, session::SlotReply* reply);
+
+  // In a forked child: lets go of everything without saying so.
+  void Abandon();
+
+ private:
+  Status AwaitWelcome(const Options& options, int timeout_ms);
+
+  Fd socket_;
+  Fd executor_wake_;
+  std::unique_ptr<Board> board_;
+};
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_CLIENT_SESSION_H_
