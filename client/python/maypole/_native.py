@@ -1,0 +1,224 @@
+"""ctypes binding of libmaypole (client/maypole.h), and nothing more.
+
+`library()` loads libmaypole.so once per process and returns a `Library`. The
+rest of the package sees the C ABI only through that object, so that a test can
+put a fake in its place with `use()`.
+
+The file is looked up as MAYPOLE_LIBRARY says, otherwise beside the package
+(maypole/lib/libmaypole.so). It needs CPython 3.9 or newer and no framework.
+
+Thread contract: everything here may be called from any thread. ctypes releases
+the GIL during each call. Waits are the caller's loop over short slices, see
+`maypole.common.operations`: a signal's Python handler runs only between calls.
+
+Invariants: statuses are returned as plain ints (gRPC's codes); nothing here
+raises for a status except `submit`, which has a handle to return.
+"""
+
+import ctypes
+import os
+import struct
+from typing import Any, Dict, Optional, Sequence, Tuple
+
+# maypole_status
+OK = 0
+CANCELLED = 1
+INVALID_ARGUMENT = 3
+DEADLINE_EXCEEDED = 4
+NOT_FOUND = 5
+ALREADY_EXISTS = 6
+FAILED_PRECONDITION = 9
+ABORTED = 10
+UNIMPLEMENTED = 12
+
+# maypole_dtype
+UINT8, INT8, UINT16, INT16, INT32, INT64 = 0, 1, 2, 3, 4, 5
+FLOAT16, FLOAT32, FLOAT64, BOOL, BFLOAT16 = 6, 7, 8, 9, 10
+
+# maypole_kind
+ALLREDUCE, ALLGATHER, BROADCAST, BARRIER = 0, 1, 2, 5
+
+MAX_DIMS = 8
+
+# struct maypole_operation as bytes; packing is several times cheaper than
+# filling a ctypes.Structure and needs no memory shared between calls.
+#   size_t struct_size; int32 kind, dtype, op, device, process_set, root, dims,
+#   reserved; int64 shape[8]; double prescale, postscale; void* name, input,
+#   output
+OPERATION = struct.Struct("@N8i8q2dPPP")
+_pack = OPERATION.pack
+_SHAPE_PADDING = tuple((0,) * (MAX_DIMS - dims) for dims in range(MAX_DIMS + 1))
+
+# Encoded names, for names come back at every step. Emptied when it is full:
+# a program that never repeats a name must not grow without bound.
+_MAX_CACHED_NAMES = 16384
+
+
+class StatusError(Exception):
+    """A maypole_status that is not MAYPOLE_OK: `.code` and the text."""
+
+    def __init__(self, code: int, text: str):
+        super().__init__(text)
+        self.code = code
+
+
+class Library:
+    """The functions of maypole.h, with Python's types."""
+
+    __slots__ = ("path", "_lib", "_submit", "_wait", "_poll", "_names",
+                 "rank", "size", "local_rank", "local_size", "cross_rank",
+                 "cross_size", "init", "shutdown", "release")
+
+    def __init__(self, path: str):
+        self.path = path
+        self._lib = lib = ctypes.CDLL(path)
+        self._names: Dict[str, Tuple[Any, int]] = {}
+        self._submit = _bind(lib, "maypole_submit", ctypes.c_void_p,
+                             ctypes.c_void_p)
+        self._wait = _bind(lib, "maypole_wait", ctypes.c_int64, ctypes.c_int)
+        self._poll = _bind(lib, "maypole_poll", ctypes.c_int64,
+                           ctypes.POINTER(ctypes.c_int))
+        self.release = _bind(lib, "maypole_release", ctypes.c_int64)
+        for name in ("rank", "size", "local_rank", "local_size", "cross_rank",
+                     "cross_size", "init", "shutdown"):
+            setattr(self, name, _bind(lib, "maypole_" + name))
+        _bind(lib, "maypole_is_initialized")
+        _bind(lib, "maypole_is_homogeneous")
+        _bind(lib, "maypole_result", ctypes.c_int64,
+              ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64),
+              ctypes.POINTER(ctypes.c_int64))
+        _bind(lib, "maypole_last_error").restype = ctypes.c_char_p
+        _bind(lib, "maypole_version").restype = ctypes.c_char_p
+        _bind(lib, "maypole_counter",
+              ctypes.c_char_p).restype = ctypes.c_int64
+
+    def is_initialized(self) -> bool:
+        return bool(self._lib.maypole_is_initialized())
+
+    def is_homogeneous(self) -> bool:
+        return bool(self._lib.maypole_is_homogeneous())
+
+    def submit(self, kind: int, dtype: int, op: int, root: int,
+               shape: Sequence[int], prescale: float, postscale: float,
+               name: Optional[str], input_address: int,
+               output_address: int) -> int:
+        """Submits an operation on host memory and returns its handle.
+
+        `shape` has at most MAX_DIMS entries. Raises StatusError. The memory at
+        the addresses must live until the operation has ended.
+        """
+        # The local name keeps the encoded bytes alive during the call.
+        encoded, name_address = self._encode(name)
+        dims = len(shape)
+        operation = _pack(OPERATION.size, kind, dtype, op, 0, 0, root, dims, 0,
+                          *shape, *_SHAPE_PADDING[dims], prescale, postscale,
+                          name_address, input_address, output_address)
+        handle = ctypes.c_int64()
+        status = self._submit(operation, ctypes.addressof(handle))
+        del encoded
+        if status != OK:
+            raise StatusError(status, self.last_error())
+        return handle.value
+
+    def _encode(self, name: Optional[str]) -> Tuple[Any, int]:
+        if name is None:
+            return None, 0
+        entry = self._names.get(name)
+        if entry is None:
+            encoded = ctypes.create_string_buffer(name.encode("utf-8"))
+            entry = (encoded, ctypes.addressof(encoded))
+            if len(self._names) >= _MAX_CACHED_NAMES:
+                self._names.clear()
+            self._names[name] = entry
+        return entry
+
+    def wait(self, handle: int, timeout_ms: int) -> int:
+        """Waits at most `timeout_ms` (-1: no bound) and returns the status."""
+        return self._wait(handle, timeout_ms)
+
+    def poll(self, handle: int) -> Tuple[int, bool]:
+        """(status, whether the operation has ended)"""
+        done = ctypes.c_int()
+        status = self._poll(handle, done)
+        return status, bool(done.value)
+
+    def result(self, handle: int) -> Tuple[int, int, int]:
+        """(address, bytes, first dimension) of what an ended operation gave.
+
+        The memory lives until `release(handle)`. Raises StatusError.
+        """
+        data = ctypes.c_void_p()
+        size = ctypes.c_int64()
+        first_dim = ctypes.c_int64()
+        status = self._lib.maypole_result(handle, data, size, first_dim)
+        if status != OK:
+            raise StatusError(status, self.last_error())
+        return data.value or 0, size.value, first_dim.value
+
+    def last_error(self) -> str:
+        """The calling thread's last error."""
+        return self._lib.maypole_last_error().decode("utf-8", "replace")
+
+    def version(self) -> str:
+        return self._lib.maypole_version().decode("ascii")
+
+    def counter(self, name: str) -> int:
+        """A counter of this process by name (maypole.h), -1 if unknown."""
+        return self._lib.maypole_counter(name.encode("utf-8"))
+
+
+def _bind(lib: ctypes.CDLL, name: str, *argtypes: Any) -> Any:
+    function = getattr(lib, name)
+    function.argtypes = argtypes
+    function.restype = ctypes.c_int
+    return function
+
+
+def find_library() -> str:
+    """Path of libmaypole.so; ImportError if there is none."""
+    named = os.environ.get("MAYPOLE_LIBRARY")
+    if named:
+        if not os.path.exists(named):
+            raise ImportError(
+                f"MAYPOLE_LIBRARY names {named!r}, which does not exist; "
+                "set it to the path of libmaypole.so or unset it")
+        # dlopen searches the system's directories for a bare file name.
+        return os.path.abspath(named)
+    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lib",
+                          "libmaypole.so")
+    if not os.path.exists(beside):
+        raise ImportError(
+            f"libmaypole.so not found: there is no {beside} and "
+            "MAYPOLE_LIBRARY is not set; in a source tree, build it and run "
+            "'. deploy/env.sh'")
+    return beside
+
+
+def load() -> Library:
+    """Loads the library that find_library() finds; ImportError if it can't."""
+    path = find_library()
+    try:
+        return Library(path)
+    except OSError as error:
+        raise ImportError(f"cannot load {path}: {error}") from error
+    except AttributeError as error:
+        raise ImportError(
+            f"{path} is not a libmaypole of this package's version: {error}"
+        ) from error
+
+
+_library: Optional[Any] = None
+
+
+def library() -> Any:
+    """The process's library, loaded at the first call (ImportError)."""
+    global _library
+    if _library is None:
+        _library = load()
+    return _library
+
+
+def use(fake: Any) -> None:
+    """Puts `fake` in the library's place (None: load the real one again)."""
+    global _library
+    _library = fake

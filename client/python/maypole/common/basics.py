@@ -1,0 +1,162 @@
+"""Joining and leaving the job; who am I.
+
+Every function but the `*_built` ones needs init() first and raises ValueError
+otherwise. Thread contract: any function, any thread; init() and shutdown() are
+normally called once, by the main thread.
+"""
+
+import atexit
+from typing import Any, Optional
+
+from maypole import _native
+from maypole.common.exceptions import NOT_INITIALIZED, from_status
+
+_atexit_registered = False
+
+
+def init(comm: Any = None, process_sets: Any = None) -> None:
+    """Joins the job and blocks until all its ranks are there.
+
+    The place in the job comes from the launcher's environment (maypolerun);
+    without one this is a job of one rank. A second call does nothing. After
+    shutdown() it joins the job's next epoch. shutdown() runs at exit.
+
+    comm: None (all ranks); communicators and lists of ranks are not supported.
+    process_sets: None; other sets than the global one are not there yet.
+    Raises NotImplementedError for those, ValueError for a wrong environment,
+    HorovodInternalError if the job could not be joined in time.
+    """
+    global _atexit_registered
+    # Horovod takes an empty list for "all ranks".
+    if comm is not None and comm != []:
+        raise NotImplementedError(
+            "init(comm=...): Maypole takes its ranks from the launcher; "
+            "call init() without comm")
+    if process_sets:
+        raise NotImplementedError(
+            "init(process_sets=...): this version of Maypole has the global "
+            "process set only")
+    library = _native.library()
+    status = library.init()
+    while status == _native.CANCELLED:
+        # A signal came; its Python handler runs before the next call.
+        status = library.init()
+    if status != _native.OK:
+        raise from_status(status, library.last_error())
+    if not _atexit_registered:
+        atexit.register(shutdown)
+        _atexit_registered = True
+
+
+def shutdown() -> None:
+    """Leaves the job; pending operations end with an error. Never blocks long.
+
+    Does nothing when not initialized.
+    """
+    _native.library().shutdown()
+
+
+def is_initialized() -> bool:
+    """Whether init() has been called (and shutdown() has not)."""
+    return _native.library().is_initialized()
+
+
+def _initialized(value: int) -> int:
+    # The library answers -1 outside a job.
+    if value < 0:
+        raise ValueError(NOT_INITIALIZED)
+    return value
+
+
+def rank() -> int:
+    """This process's number in the job, 0 to size() - 1."""
+    return _initialized(_native.library().rank())
+
+
+def size() -> int:
+    """Number of processes in the job."""
+    return _initialized(_native.library().size())
+
+
+def local_rank() -> int:
+    """This process's number on its node, 0 to local_size() - 1."""
+    return _initialized(_native.library().local_rank())
+
+
+def local_size() -> int:
+    """Number of the job's processes on this node."""
+    return _initialized(_native.library().local_size())
+
+
+def cross_rank() -> int:
+    """This node's number among the job's nodes, 0 to cross_size() - 1."""
+    return _initialized(_native.library().cross_rank())
+
+
+def cross_size() -> int:
+    """Number of the job's nodes."""
+    return _initialized(_native.library().cross_size())
+
+
+def is_homogeneous() -> bool:
+    """Whether every node has the same number of ranks."""
+    size()
+    return _native.library().is_homogeneous()
+
+
+def mpi_threads_supported() -> bool:
+    """False: Maypole does not use MPI."""
+    size()
+    return False
+
+
+def mpi_enabled() -> bool:
+    """False: Maypole does not use MPI."""
+    return False
+
+
+def mpi_built() -> bool:
+    """False: Maypole does not use MPI."""
+    return False
+
+
+def gloo_enabled() -> bool:
+    """True: between nodes the executors use Gloo."""
+    return True
+
+
+def gloo_built() -> bool:
+    """True: between nodes the executors use Gloo."""
+    return True
+
+
+def nccl_built() -> int:
+    """0: this version moves CPU tensors only."""
+    return 0
+
+
+def ddl_built() -> bool:
+    """False."""
+    return False
+
+
+def ccl_built() -> bool:
+    """False."""
+    return False
+
+
+def cuda_built() -> bool:
+    """False: this version moves CPU tensors only."""
+    return False
+
+
+def rocm_built() -> bool:
+    """False."""
+    return False
+
+
+def counter(name: str) -> Optional[int]:
+    """A counter of this process (`operations`, `completed`, `failed`, `bytes`,
+    `pending`; see maypole.h), None if there is none of that name."""
+    value = _native.library().counter(name)
+    return None if value < 0 else value

@@ -1,0 +1,42 @@
+"""What Maypole raises, and the translation of the library's statuses."""
+
+from maypole import _native
+
+
+class HorovodInternalError(RuntimeError):
+    """An operation failed: a mismatch between ranks, or a rank was lost.
+
+    Has Horovod's name so that `except HorovodInternalError` goes on working.
+    The text is the library's: what happened, to which tensor, on which rank.
+    """
+
+
+MaypoleError = HorovodInternalError
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """The set of hosts has changed; training should restart its session.
+
+    skip_sync: only hosts were removed, so the state need not be synchronized.
+    """
+
+    def __init__(self, skip_sync: bool = False):
+        super().__init__("the set of hosts has changed")
+        self.skip_sync = skip_sync
+
+
+NOT_INITIALIZED = ("Maypole has not been initialized; use maypole.torch.init() "
+                   "or hvd.init().")
+
+
+def from_status(code: int, text: str) -> Exception:
+    """The exception for a status other than OK.
+
+    Wrong arguments of this call are ValueError; what is not there yet is
+    NotImplementedError; all else is HorovodInternalError.
+    """
+    if code in (_native.INVALID_ARGUMENT, _native.ALREADY_EXISTS):
+        return ValueError(text)
+    if code == _native.UNIMPLEMENTED:
+        return NotImplementedError(text)
+    return HorovodInternalError(text)

@@ -1,0 +1,221 @@
+"""Submitting operations on raw memory; handles; waiting.
+
+A `Pending` is one submitted operation. It owns its input and output, which must
+stay alive until the operation has ended. A framework gives its users plain ints
+for these (Horovod's handles); the table at the end of this file maps them.
+
+Thread contract: any thread may submit, poll and synchronize; one thread at a
+time per handle. Waiting releases the GIL and lets signal handlers run: what a
+handler raises (Ctrl-C) leaves the operation going and its handle valid.
+"""
+
+import collections
+import itertools
+from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
+
+from maypole import _native
+from maypole.common.exceptions import NOT_INITIALIZED, from_status
+
+# How long one native wait may keep Python's signal handlers from running.
+WAIT_SLICE_MS = 200
+
+
+class Pending:
+    """One operation that was submitted and not yet synchronized.
+
+    native: the library's handle, None once the operation has ended.
+    finish: what makes the result, called with the native handle after the
+    operation has ended well; without it the result is `output`.
+    finish_releases: the native handle is then finish's to release.
+
+    An ended operation keeps its outcome: waiting again gives it again.
+    """
+
+    __slots__ = ("native", "input", "output", "finish", "finish_releases",
+                 "error")
+
+    def __init__(self, native: int, input_owner: Any, output_owner: Any,
+                 finish: Optional[Callable[[int], Any]],
+                 finish_releases: bool):
+        self.native: Optional[int] = native
+        self.input = input_owner
+        self.output = output_owner
+        self.finish = finish
+        self.finish_releases = finish_releases
+        self.error: Optional[Exception] = None
+
+    def ended(self) -> bool:
+        """Whether wait() has seen the end."""
+        return self.native is None
+
+    def done(self) -> bool:
+        """Whether the operation has ended, well or not; moves data along."""
+        if self.native is None:
+            return True
+        library = _native.library()
+        status, done = library.poll(self.native)
+        if status != _native.OK:
+            raise from_status(status, library.last_error())
+        return done
+
+    def wait(self) -> Any:
+        """Waits for the end and returns the result, or raises the error."""
+        if self.native is not None:
+            self._await_end()
+        if self.error is not None:
+            raise self.error
+        return self.output
+
+    def _await_end(self) -> None:
+        library = _native.library()
+        status = library.wait(self.native, WAIT_SLICE_MS)
+        while status in (_native.DEADLINE_EXCEEDED, _native.CANCELLED):
+            status = library.wait(self.native, WAIT_SLICE_MS)
+        native, self.native = self.native, None
+        self.input = None
+        release = True
+        try:
+            if status != _native.OK:
+                self.output = None
+                self.error = from_status(status, library.last_error())
+            elif self.finish is not None:
+                release = not self.finish_releases
+                self.output = self.finish(native)
+        finally:
+            self.finish = None
+            if release:
+                library.release(native)
+
+
+class PendingGroup:
+    """Several operations under one handle; the result is the list of theirs."""
+
+    __slots__ = ("members",)
+
+    def __init__(self, members: List[Any]):
+        self.members = members
+
+    def ended(self) -> bool:
+        return all(member.ended() for member in self.members)
+
+    def done(self) -> bool:
+        return all(member.done() for member in self.members)
+
+    def wait(self) -> List[Any]:
+        """Waits for all members, then raises the first error if there is one."""
+        results, error = wait_all(self.members)
+        if error is not None:
+            raise error
+        return results
+
+
+def wait_all(members: Sequence[Any]) -> Tuple[List[Any], Optional[Exception]]:
+    """Waits for all; (results, None where one failed; the first error)."""
+    results: List[Any] = []
+    first_error: Optional[Exception] = None
+    for member in members:
+        result = None
+        try:
+            result = member.wait()
+        except Exception as error:  # pylint: disable=broad-except
+            if not member.ended():
+                raise  # from a signal handler: not the operation's outcome
+            first_error = first_error or error
+        results.append(result)
+    return results, first_error
+
+
+def submit(kind: int,
+           dtype: int,
+           op: int,
+           root: int,
+           shape: Sequence[int],
+           prescale: float,
+           postscale: float,
+           name: Optional[str],
+           input_address: int,
+           output_address: int,
+           input_owner: Any = None,
+           output_owner: Any = None,
+           finish: Optional[Callable[[int], Any]] = None,
+           finish_releases: bool = False) -> Pending:
+    """Submits an operation on host memory that the owners keep alive.
+
+    Raises ValueError (wrong arguments; a pending operation has this name; not
+    initialized), NotImplementedError, HorovodInternalError.
+    """
+    if _abandoned:
+        _sweep_abandoned()
+    library = _native.library()
+    try:
+        native = library.submit(kind, dtype, op, root, shape, prescale,
+                                postscale, name, input_address,
+                                output_address)
+    except _native.StatusError as error:
+        if not library.is_initialized():
+            raise ValueError(NOT_INITIALIZED) from None
+        raise from_status(error.code, str(error)) from None
+    return Pending(native, input_owner, output_owner, finish, finish_releases)
+
+
+# Operations nobody will wait for; they keep their memory until they end.
+_abandoned: Deque[Pending] = collections.deque()
+
+
+def abandon(pending: Pending) -> None:
+    """Lets an operation run to its end without anybody waiting for it."""
+    _abandoned.append(pending)
+
+
+def _sweep_abandoned() -> None:
+    library = _native.library()
+    for _ in range(len(_abandoned)):
+        try:
+            pending = _abandoned.popleft()
+        except IndexError:
+            return  # another thread sweeps too
+        status, done = library.poll(pending.native)
+        if status == _native.OK and not done:
+            _abandoned.append(pending)
+        else:
+            library.release(pending.native)
+
+
+_handles: Dict[int, Any] = {}
+_next_handle = itertools.count()
+
+
+def add(pending: Any) -> int:
+    """Gives `pending` a handle; the table owns it until synchronize()."""
+    handle = next(_next_handle)
+    _handles[handle] = pending
+    return handle
+
+
+def poll(handle: int) -> bool:
+    """Whether synchronize(handle) would return (or raise) at once.
+
+    Raises ValueError for a handle that is unknown or was synchronized.
+    """
+    pending = _handles.get(handle)
+    if pending is None:
+        raise ValueError(f"handle {handle!r} is unknown: no operation returned "
+                         "it, or it has been synchronized already")
+    return pending.done()
+
+
+def synchronize(handle: int) -> Any:
+    """Waits until the operation has ended and returns its result.
+
+    The handle is forgotten then. Returns None for an unknown handle, as
+    Horovod does. Raises HorovodInternalError if the operation failed. What a
+    signal handler raises (Ctrl-C) ends the wait and leaves the handle valid.
+    """
+    pending = _handles.get(handle)
+    if pending is None:
+        return None
+    try:
+        return pending.wait()
+    finally:
+        if pending.ended():
+            _handles.pop(handle, None)

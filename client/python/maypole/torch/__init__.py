@@ -1,0 +1,47 @@
+"""Maypole for PyTorch, with the names and semantics of horovod.torch.
+
+    import maypole.torch as hvd
+
+    hvd.init()
+    optimizer = hvd.DistributedOptimizer(
+        optimizer, named_parameters=model.named_parameters())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+
+Works with torch 1.13 and newer, on CPU tensors of float16, bfloat16, float32,
+float64, int32, int64 and uint8 (broadcast and allgather: int8, int16 and bool
+too). A tensor of another kind is refused by an error that names it.
+"""
+
+from maypole import _native
+from maypole.common.basics import (ccl_built, cross_rank, cross_size,
+                                   cuda_built, ddl_built, gloo_built,
+                                   gloo_enabled, init, is_homogeneous,
+                                   is_initialized, local_rank, local_size,
+                                   mpi_built, mpi_enabled,
+                                   mpi_threads_supported, nccl_built, rank,
+                                   rocm_built, shutdown, size)
+from maypole.common.constants import (Adasum, Average, Max, Min, Product, Sum)
+from maypole.common.exceptions import (HorovodInternalError,
+                                       HostsUpdatedInterrupt, MaypoleError)
+from maypole.common.process_sets import (ProcessSet, add_process_set,
+                                         global_process_set,
+                                         remove_process_set)
+from maypole.torch.async_ops import (allgather_async, allreduce_async,
+                                     allreduce_async_, barrier,
+                                     broadcast_async, broadcast_async_,
+                                     grouped_allreduce_async,
+                                     grouped_allreduce_async_, poll,
+                                     synchronize)
+from maypole.torch.compression import Compression
+from maypole.torch.functions import (allgather_object, broadcast_object,
+                                     broadcast_optimizer_state,
+                                     broadcast_parameters)
+from maypole.torch.ops import (allgather, allreduce, allreduce_, broadcast,
+                               broadcast_, grouped_allreduce,
+                               grouped_allreduce_)
+from maypole.torch.optimizer import DistributedOptimizer
+from maypole.torch.sparse import sparse_allreduce_async
+
+# A missing library is said here, not at the first call.
+_native.library()

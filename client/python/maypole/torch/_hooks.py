@@ -1,0 +1,26 @@
+"""Calling a function as soon as a parameter's gradient is accumulated.
+
+Thread contract: the function runs in autograd's thread for that device, which
+for CPU tensors is the thread that called backward().
+"""
+
+from typing import Any, Callable
+
+import torch
+
+
+def on_gradient(parameter: torch.Tensor,
+                function: Callable[[torch.Tensor], None]) -> Any:
+    """Calls function(parameter) after each backward() reached `parameter`.
+
+    Returns an object that must be kept alive as long as the hook should work.
+    """
+    # torch 2.1 and newer.
+    register = getattr(parameter, "register_post_accumulate_grad_hook", None)
+    if register is not None:
+        return register(function)
+    # Before, the node that accumulates the gradient is found through a view.
+    with torch.enable_grad():
+        accumulator = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+    accumulator.register_hook(lambda *_: function(parameter))
+    return accumulator

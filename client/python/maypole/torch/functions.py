@@ -1,0 +1,185 @@
+"""Broadcasting models, optimizers and Python objects.
+
+All ranks must call these, with the same names. Thread contract: one thread at
+a time, as the names are fixed. Errors are those of async_ops and synchronize().
+"""
+
+import ctypes
+from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
+
+import torch
+
+from maypole.common import basics, objects, process_sets
+from maypole.common.exceptions import HorovodInternalError
+from maypole.common.process_sets import global_process_set
+from maypole.torch.async_ops import (allgather_async, broadcast_async_,
+                                     synchronize)
+
+
+def broadcast_parameters(params: Union[Dict[str, Any], Iterable[Any]],
+                         root_rank: int) -> None:
+    """Overwrites `params` on all ranks by those of rank `root_rank`, in place.
+
+    params: a dict such as model.state_dict(), or a list of tensors or of
+    (name, tensor) such as model.named_parameters(). Entries that are None are
+    skipped; ValueError for anything else that is no tensor.
+    """
+    handles = []
+    try:
+        for name, tensor in _named(params):
+            if tensor is not None:
+                handles.append(broadcast_async_(tensor, root_rank, name))
+    finally:
+        # Also when one was refused: no tensor is left with a pending write.
+        _synchronize_all(handles)
+
+
+def _named(params: Any) -> List[Tuple[Optional[str], Any]]:
+    if isinstance(params, dict):
+        entries = sorted(params.items())
+    elif isinstance(params, torch.Tensor) or not hasattr(params, "__iter__"):
+        raise ValueError("broadcast_parameters: expected a dict, a list of "
+                         "tensors or a list of (name, tensor), got "
+                         f"{type(params).__name__}")
+    else:
+        entries = [
+            entry if isinstance(entry, tuple) else (None, entry)
+            for entry in params
+        ]
+    for name, tensor in entries:
+        if tensor is not None and not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"broadcast_parameters: {name!r} is a "
+                             f"{type(tensor).__name__}, expected a tensor; "
+                             "use broadcast_object for it")
+    return entries
+
+
+def _synchronize_all(handles: List[int]) -> None:
+    first_error = None
+    for handle in handles:
+        try:
+            synchronize(handle)
+        except HorovodInternalError as error:
+            first_error = first_error or error
+    if first_error is not None:
+        raise first_error
+
+
+class _TensorAt:
+    """Stands for the i-th tensor in a state that is sent without tensors."""
+
+    def __init__(self, index: int, tensor: torch.Tensor):
+        self.index = index
+        self.shape = tuple(tensor.shape)
+        self.dtype = tensor.dtype
+
+
+def _take_out(value: Any, tensors: List[torch.Tensor]) -> Any:
+    """`value` with its tensors moved to `tensors`."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return _TensorAt(len(tensors) - 1, value)
+    if isinstance(value, dict):
+        return {key: _take_out(item, tensors) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_take_out(item, tensors) for item in value)
+    return value
+
+
+def _find_specs(value: Any, specs: Dict[int, _TensorAt]) -> None:
+    if isinstance(value, _TensorAt):
+        specs[value.index] = value
+    elif isinstance(value, dict):
+        for item in value.values():
+            _find_specs(item, specs)
+    elif type(value) in (list, tuple):
+        for item in value:
+            _find_specs(item, specs)
+
+
+def _put_back(value: Any, tensors: List[torch.Tensor]) -> Any:
+    if isinstance(value, _TensorAt):
+        return tensors[value.index]
+    if isinstance(value, dict):
+        return {key: _put_back(item, tensors) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_put_back(item, tensors) for item in value)
+    return value
+
+
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer,
+                              root_rank: int,
+                              model: Optional[torch.nn.Module] = None) -> None:
+    """Overwrites the optimizer's state on all ranks by rank `root_rank`'s.
+
+    State and options (learning rate, ...) are the root's afterwards. Nothing is
+    stepped: an optimizer without state stays so. `model` is not needed and is
+    accepted for compatibility. ValueError for LBFGS, whose ranks would evaluate
+    different closures.
+    """
+    del model
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("cannot broadcast the state of torch.optim.LBFGS")
+    is_root = basics.rank() == root_rank
+    tensors: List[torch.Tensor] = []
+    skeleton = None
+    if is_root:
+        skeleton = _take_out(optimizer.state_dict(), tensors)
+    skeleton = broadcast_object(skeleton, root_rank,
+                                "broadcast_optimizer_state")
+    if not is_root:
+        specs: Dict[int, _TensorAt] = {}
+        _find_specs(skeleton, specs)
+        tensors = [
+            torch.empty(specs[i].shape, dtype=specs[i].dtype)
+            for i in range(len(specs))
+        ]
+    broadcast_parameters([(f"broadcast_optimizer_state.{i}", tensor)
+                          for i, tensor in enumerate(tensors)], root_rank)
+    if not is_root:
+        optimizer.load_state_dict(_put_back(skeleton, tensors))
+
+
+def broadcast_object(obj: Any,
+                     root_rank: int = 0,
+                     name: Optional[str] = None,
+                     process_set: Any = global_process_set) -> Any:
+    """Returns rank `root_rank`'s `obj` on all ranks; others' are ignored.
+
+    The object is pickled (by cloudpickle if it is installed). name: needed if
+    several threads do this at once.
+    """
+    process_sets.check(process_set)
+    name = name or "broadcast_object"
+    is_root = basics.rank() == root_rank
+    length = torch.zeros(1, dtype=torch.int64)
+    if is_root:
+        data = torch.frombuffer(objects.dumps(obj), dtype=torch.uint8)
+        length[0] = data.numel()
+    synchronize(broadcast_async_(length, root_rank, f"{name}.size"))
+    if not is_root:
+        data = torch.empty(int(length.item()), dtype=torch.uint8)
+    synchronize(broadcast_async_(data, root_rank, f"{name}.data"))
+    return obj if is_root else objects.loads(_bytes(data))
+
+
+def allgather_object(obj: Any,
+                     name: Optional[str] = None,
+                     process_set: Any = global_process_set) -> List[Any]:
+    """Returns the list of all ranks' `obj`s, in rank order.
+
+    The objects are pickled (by cloudpickle if it is installed). name: needed
+    if several threads do this at once.
+    """
+    process_sets.check(process_set)
+    name = name or "allgather_object"
+    data = torch.frombuffer(objects.dumps(obj), dtype=torch.uint8)
+    length = torch.tensor([data.numel()], dtype=torch.int64)
+    lengths = synchronize(allgather_async(length, f"{name}.size")).tolist()
+    gathered = synchronize(allgather_async(data, f"{name}.data"))
+    return [objects.loads(_bytes(part)) for part in gathered.split(lengths)]
+
+
+def _bytes(data: torch.Tensor) -> bytes:
+    # Without numpy, which torch does not require.
+    return ctypes.string_at(data.data_ptr(), data.numel())

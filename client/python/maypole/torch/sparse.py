@@ -1,0 +1,47 @@
+"""Reduction of sparse tensors by gathering them."""
+
+from typing import Any, Callable, Optional
+
+import torch
+
+from maypole.common import basics, process_sets
+from maypole.common.constants import Average, Sum
+from maypole.common.process_sets import global_process_set
+from maypole.torch.async_ops import allgather_async, synchronize
+
+
+def sparse_allreduce_async(
+        tensor: torch.Tensor,
+        name: Optional[str],
+        op: int,
+        process_set: Any = global_process_set
+) -> Callable[[], torch.Tensor]:
+    """Starts reducing a sparse COO tensor; returns a function, not a handle.
+
+    The function waits and returns the sparse result (not coalesced: indices
+    may repeat). Gathers `<name>.indices` and `<name>.values`, so the number of
+    entries may differ between ranks. op: Average or Sum, else ValueError.
+    """
+    process_sets.check(process_set)
+    if op not in (Average, Sum):
+        raise ValueError(f"sparse_allreduce_async of {name!r}: op={op!r}, "
+                         "expected Average or Sum")
+    if tensor.layout is not torch.sparse_coo:
+        raise ValueError(f"sparse_allreduce_async of {name!r}: layout is "
+                         f"{tensor.layout}, expected torch.sparse_coo")
+    tensor = tensor if tensor.is_coalesced() else tensor.coalesce()
+    # Entries along dimension 0, which is what allgather concatenates.
+    indices = allgather_async(tensor.indices().t().contiguous(),
+                              None if name is None else f"{name}.indices")
+    values = allgather_async(tensor.values(),
+                             None if name is None else f"{name}.values")
+    shape = tensor.shape
+
+    def finish() -> torch.Tensor:
+        all_indices = synchronize(indices).t()
+        all_values = synchronize(values)
+        if op == Average:
+            all_values = all_values / basics.size()
+        return torch.sparse_coo_tensor(all_indices, all_values, shape)
+
+    return finish

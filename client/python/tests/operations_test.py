@@ -1,0 +1,154 @@
+"""Handles, waiting and error translation, without a framework's tensors."""
+
+import ctypes
+import os
+import signal
+import threading
+import unittest
+
+import fake_library
+from maypole import _native
+from maypole.common import basics, exceptions, operations, process_sets
+
+
+def submit(name="x", value=1.0):
+    """An allreduce of one float64 in place; (pending, memory)."""
+    memory = ctypes.c_double(value)
+    address = ctypes.addressof(memory)
+    return operations.submit(_native.ALLREDUCE, _native.FLOAT64, 1, 0, (1,),
+                             1.0, 1.0, name, address, address, memory,
+                             memory)
+
+
+class OperationsTest(unittest.TestCase):
+
+    def setUp(self):
+        self.fake = fake_library.FakeLibrary(1)
+        _native.use(self.fake)
+
+    def tearDown(self):
+        _native.use(None)
+
+    def test_a_handle_is_spent_by_synchronize(self):
+        handle = operations.add(submit(value=3.0))
+        self.assertTrue(operations.poll(handle))
+        self.assertEqual(operations.synchronize(handle).value, 3.0)
+        self.assertIsNone(operations.synchronize(handle))
+        with self.assertRaisesRegex(ValueError, "unknown"):
+            operations.poll(handle)
+        self.assertEqual(self.fake.pending(), 0)
+
+    def test_slices_and_interrupted_waits_are_continued(self):
+        pending = submit(value=2.0)
+        self.fake.wait_statuses = [
+            _native.DEADLINE_EXCEEDED, _native.CANCELLED,
+            _native.DEADLINE_EXCEEDED
+        ]
+        self.assertEqual(pending.wait().value, 2.0)
+        self.assertEqual(self.fake.wait_statuses, [])
+
+    def test_waiting_again_gives_the_outcome_again(self):
+        pending = submit(value=2.0)
+        self.assertIs(pending.wait(), pending.wait())
+        self.assertEqual(len(self.fake.released), 1)
+
+    def test_statuses(self):
+        for code, kind in ((_native.INVALID_ARGUMENT, ValueError),
+                           (_native.ALREADY_EXISTS, ValueError),
+                           (_native.UNIMPLEMENTED, NotImplementedError),
+                           (_native.ABORTED, exceptions.HorovodInternalError),
+                           (99, exceptions.MaypoleError)):
+            error = exceptions.from_status(code, "what and why")
+            self.assertIs(type(error), kind)
+            self.assertEqual(str(error), "what and why")
+
+    def test_outside_a_job(self):
+        self.fake.shutdown()
+        for function in (basics.rank, basics.size, basics.local_rank,
+                         basics.local_size, basics.cross_rank,
+                         basics.cross_size, basics.is_homogeneous,
+                         basics.mpi_threads_supported, submit):
+            with self.assertRaisesRegex(ValueError, "not been initialized"):
+                function()
+        self.assertFalse(basics.is_initialized())
+        self.assertIsNone(process_sets.global_process_set.ranks)
+
+    def test_only_the_global_process_set(self):
+        self.assertEqual(process_sets.global_process_set.ranks, [0])
+        process_sets.check(process_sets.global_process_set)
+        for attempt in (lambda: process_sets.ProcessSet([0]),
+                        lambda: process_sets.check(3),
+                        lambda: process_sets.add_process_set([0]),
+                        lambda: basics.init(process_sets="dynamic"),
+                        lambda: basics.init(comm=[0])):
+            with self.assertRaises(NotImplementedError):
+                attempt()
+
+
+class TwoRanksTest(unittest.TestCase):
+
+    def setUp(self):
+        self.fake = fake_library.FakeLibrary(2)
+        _native.use(self.fake)
+
+    def tearDown(self):
+        _native.use(None)
+
+    def test_ctrl_c_ends_the_wait_and_leaves_the_handle(self):
+        self.fake.set_rank(0)
+        handle = operations.add(submit(value=1.0))
+        waiting = threading.Event()
+        real_wait = self.fake.wait
+
+        def wait(native, timeout_ms):
+            waiting.set()
+            return real_wait(native, timeout_ms)
+
+        self.fake.wait = wait
+
+        def interrupt():
+            waiting.wait(30)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with self.assertRaises(KeyboardInterrupt):
+            operations.synchronize(handle)
+        thread.join()
+        self.assertFalse(operations.poll(handle))
+        self.fake.set_rank(1)
+        submit(value=2.0)
+        self.assertEqual(operations.synchronize(handle).value, 3.0)
+
+    def test_an_abandoned_operation_keeps_its_memory_until_its_end(self):
+        self.fake.set_rank(0)
+        operations.abandon(submit(value=1.0))
+        operations.abandon(submit("y", 5.0))
+        self.fake.set_rank(1)
+        other = submit(value=2.0)  # reads the abandoned memory
+        self.assertEqual(other.wait().value, 3.0)
+        submit("z")  # the next submission forgets what has ended
+        self.assertEqual(len(self.fake.released), 2)
+        last = submit("y", 6.0)
+        self.assertEqual(last.wait().value, 11.0)
+
+    def test_a_group_waits_for_all_before_it_fails(self):
+        def rank(number):
+            good = submit("good", float(number))
+            bad_memory = (ctypes.c_double * 2)()
+            bad = operations.submit(_native.ALLREDUCE, _native.FLOAT64, 1, 0,
+                                    (1 + number,), 1.0, 1.0, "bad",
+                                    ctypes.addressof(bad_memory),
+                                    ctypes.addressof(bad_memory), bad_memory)
+            handle = operations.add(operations.PendingGroup([bad, good]))
+            with self.assertRaisesRegex(exceptions.HorovodInternalError,
+                                        "bad: rank 0 has"):
+                operations.synchronize(handle)
+            return good.wait().value
+
+        self.assertEqual(fake_library.run_ranks(self.fake, rank), [1.0, 1.0])
+        self.assertEqual(self.fake.pending(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
