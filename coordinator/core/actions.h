@@ -1,0 +1,100 @@
+// Actions: all that the coordinator's core can ask of its shell.
+//
+// Purpose: the core is a pure state machine; the shell (coordinator/service/,
+// or a simulation) feeds it events with the time they happened at and carries
+// out, in order, the actions it answers.
+//
+// Thread contract: values.
+#ifndef MAYPOLE_COORDINATOR_CORE_ACTIONS_H_
+#define MAYPOLE_COORDINATOR_CORE_ACTIONS_H_
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/types.h"
+#include "proto/coordinator.pb.h"
+
+namespace maypole::coordinator {
+
+// Since a moment of the shell's choice; never goes back.
+using Time = std::chrono::nanoseconds;
+// A gRPC stream, numbered by the shell; 0 is none.
+using StreamId = uint64_t;
+// An executor, over all its streams; numbered by the core.
+using SessionId = uint64_t;
+
+struct Config {
+  Time start_timeout = std::chrono::seconds(120);
+  Time resume_timeout = std::chrono::seconds(3);
+  uint64_t fusion_threshold = uint64_t{64} << 20;  // bytes; 0: no fusion
+};
+
+// Write the message to the stream.
+struct Send {
+  StreamId stream;
+  proto::CoordinatorMessage message;
+};
+
+// End the stream with this status once what was sent before is out. The core
+// has forgotten the stream.
+struct Close {
+  StreamId stream;
+  absl::Status status;
+};
+
+enum class Level { kInfo, kWarning, kError };
+struct Log {
+  Level level;
+  std::string line;  // key=value
+};
+
+// What is counted; the metrics' facts.
+struct OperationIssued {
+  Kind kind;
+  uint64_t bytes;
+  Time negotiation;  // from the first node's presence until now
+};
+struct RunIssued {
+  size_t operations;
+};
+enum class ErrorKind {
+  kMismatch,
+  kRankLost,
+  kRankLeft,
+  kExecutorLost,
+  kStartTimeout,
+  kBadMessage,
+};
+struct ErrorCounted {
+  ErrorKind kind;
+};
+struct Reconnected {};
+
+using Action = std::variant<Send, Close, Log, OperationIssued, RunIssued,
+                            ErrorCounted, Reconnected>;
+using Actions = std::vector<Action>;
+
+// What a job asks for: messages go to sessions (which number and keep them),
+// facts straight to the shell.
+struct JobOutput {
+  std::vector<std::pair<SessionId, proto::CoordinatorMessage>> messages;
+  Actions facts;
+
+  void Info(std::string line) {
+    facts.push_back(Log{Level::kInfo, std::move(line)});
+  }
+  void Warn(std::string line) {
+    facts.push_back(Log{Level::kWarning, std::move(line)});
+  }
+  void Count(ErrorKind kind) { facts.push_back(ErrorCounted{kind}); }
+};
+
+}  // namespace maypole::coordinator
+
+#endif  // MAYPOLE_COORDINATOR_CORE_ACTIONS_H_

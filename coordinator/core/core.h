@@ -1,0 +1,129 @@
+// Core: the coordinator's brain, a pure state machine over all jobs.
+//
+// Purpose: knows the sessions (one per executor, over any number of streams)
+// and hands their messages to their jobs. No threads, sockets or clock: every
+// event carries the time at which it happened, every method appends the actions
+// that follow to `actions`, to be carried out in order.
+//
+//   Core core(config, "5f2c...");
+//   Actions actions;
+//   core.Received(now, stream, message, &actions);   // a stream's first one
+//   ...                                              // must be a hello
+//   if (core.Deadline() <= now) core.Passed(now, &actions);
+//   core.Ended(now, stream, StreamEnd::kBroken, &actions);
+//
+//   a session is   how it gets there            what follows
+//   connected      hello                        messages flow
+//   detached       its stream broke             messages are kept; after
+//                                               resume_timeout it is lost
+//   lost           timeout, protocol broken,    its job ends what needs it; a
+//                  does not acknowledge         resume is refused
+//   (forgotten)    finished its stream with     nothing
+//                  no ranks in epoch or start
+//
+// Thread contract: not synchronized.
+//
+// Invariants: a job exists as long as it has sessions; a stream belongs to at
+// most one session and is forgotten with Close.
+#ifndef MAYPOLE_COORDINATOR_CORE_CORE_H_
+#define MAYPOLE_COORDINATOR_CORE_CORE_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "common/link.h"
+#include "coordinator/core/actions.h"
+#include "coordinator/core/job.h"
+#include "coordinator/core/limits.h"
+#include "proto/admin.pb.h"
+#include "proto/coordinator.pb.h"
+
+namespace maypole::coordinator {
+
+enum class StreamEnd {
+  kFinished,  // the executor has half-closed it: it does not mean to come back
+  kBroken,    // anything else: it may
+};
+
+// For gauges.
+struct Totals {
+  size_t jobs = 0;
+  size_t nodes = 0;
+  size_t ranks = 0;  // of running epochs, not left
+  size_t pending_operations = 0;
+};
+
+class Core {
+ public:
+  // The incarnation tells this coordinator from its predecessor at the same
+  // address.
+  Core(const Config& config, std::string incarnation);
+
+  void Received(Time now, StreamId stream,
+                const proto::ExecutorMessage& message, Actions* actions);
+  // Not to be called for streams that the core has closed (it is harmless).
+  void Ended(Time now, StreamId stream, StreamEnd end, Actions* actions);
+  void Passed(Time now, Actions* actions);
+  // The coordinator is about to end: tells all and closes all streams.
+  void Stop(Actions* actions);
+
+  // When Passed() must be called at the latest.
+  std::optional<Time> Deadline() const;
+
+  Totals totals() const;
+  proto::StatusReply Status() const;
+
+ private:
+  struct Session {
+    explicit Session(SessionId i) : id(i), link(kMaxUnacknowledged) {}
+    SessionId id;
+    Job* job = nullptr;
+    std::string node;
+    std::string host;
+    Link<proto::CoordinatorMessage> link;
+    StreamId stream = 0;           // 0: detached
+    std::optional<Time> deadline;  // when detached
+  };
+
+  void Hello(Time now, StreamId stream, const proto::ExecutorMessage& message,
+             Actions* actions);
+  absl::Status CheckHello(const proto::ExecutorHello& hello) const;
+  absl::Status Resume(StreamId stream, const proto::ExecutorMessage& message,
+                      Actions* actions);
+  absl::Status Open(StreamId stream, const proto::ExecutorHello& hello,
+                    Actions* actions);
+  void Welcome(Session* session, StreamId stream, Actions* actions);
+  static void Refuse(StreamId stream, const absl::Status& status,
+                     Actions* actions);
+  void Payload(Time now, Session* session,
+               const proto::ExecutorMessage& message, Actions* actions);
+
+  // Ends the session: what it breaks in its job, its stream if there is one.
+  void Lose(SessionId session, const std::string& how,
+            const absl::Status& status, Actions* actions);
+  void BreakOff(Session* session, const absl::Status& status, Actions* actions);
+  // Carries a job's output to its sessions; loses those that are too far
+  // behind.
+  void Deliver(JobOutput output, Actions* actions);
+  void Note(Level level, const Session& session, absl::string_view event,
+            absl::string_view more, Actions* actions) const;
+  Job* FindJob(const std::string& id);
+
+  const Config config_;
+  const std::string incarnation_;
+  std::map<std::string, std::unique_ptr<Job>> jobs_;
+  std::map<SessionId, Session> sessions_;
+  std::unordered_map<StreamId, SessionId> streams_;
+  SessionId last_session_ = 0;
+};
+
+}  // namespace maypole::coordinator
+
+#endif  // MAYPOLE_COORDINATOR_CORE_CORE_H_

@@ -1,0 +1,251 @@
+#include "coordinator/core/epoch.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/limits.h"
+#include "coordinator/core/fusion.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/core/text.h"
+
+namespace maypole::coordinator {
+
+Epoch::Epoch(uint64_t number, uint32_t size, std::vector<Member> members,
+             const Config& config)
+    : number_(number),
+      size_(size),
+      members_(std::move(members)),
+      fusion_threshold_(config.fusion_threshold),
+      connected_(members_.size(), true),
+      endpoints_(members_.size()),
+      table_(&members_, size) {}
+
+void Epoch::Start(JobOutput* out) const {
+  proto::CoordinatorMessage message;
+  proto::EpochStart* start = message.mutable_epoch_start();
+  start->set_epoch(number_);
+  start->set_size(size_);
+  for (const Member& m : members_) {
+    proto::NodeInfo* node = start->add_nodes();
+    node->set_node(m.node);
+    node->set_host(m.host);
+    node->mutable_ranks()->Assign(m.ranks.begin(), m.ranks.end());
+  }
+  for (size_t i = 0; i < members_.size(); ++i) {
+    start->set_node_index(i);
+    ToNode(i, message, out);
+  }
+}
+
+absl::Status Epoch::OnEndpoint(size_t node, const proto::Endpoint& message,
+                               JobOutput* out) {
+  if (members_.size() == 1) return absl::OkStatus();  // nobody to reach
+  if (!endpoints_[node].empty()) {
+    return absl::InvalidArgumentError("two endpoints in one epoch");
+  }
+  if (message.addresses_size() != static_cast<int>(members_.size())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an endpoint with ", message.addresses_size(),
+                     " addresses for ", members_.size(), " nodes"));
+  }
+  for (const std::string& address : message.addresses()) {
+    if (address.size() > kMaxAddressBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("an address of ", address.size(), " bytes; ",
+                       kMaxAddressBytes, " are allowed"));
+    }
+  }
+  endpoints_[node] = {message.addresses().begin(), message.addresses().end()};
+  if (++endpoints_given_ < members_.size()) return absl::OkStatus();
+  for (size_t i = 0; i < members_.size(); ++i) {
+    proto::CoordinatorMessage m;
+    m.mutable_endpoints()->set_epoch(number_);
+    for (size_t j = 0; j < members_.size(); ++j) {
+      m.mutable_endpoints()->add_addresses(i == j ? "" : endpoints_[j][i]);
+    }
+    ToNode(i, std::move(m), out);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Epoch::OnPresence(Time now, size_t node,
+                               const proto::Presence& message, JobOutput* out) {
+  std::vector<ReadyOperation> ready;
+  absl::Status status;
+  for (const proto::PresentOperation& m : message.operations()) {
+    status = Report(now, node, m, &ready, out);
+    if (!status.ok()) break;
+  }
+  // Also after a bad message: what was complete before it has been settled.
+  Issue(now, std::move(ready), out);
+  return status;
+}
+
+absl::Status Epoch::Report(Time now, size_t node,
+                           const proto::PresentOperation& message,
+                           std::vector<ReadyOperation>* ready, JobOutput* out) {
+  absl::StatusOr<Operation*> found = table_.Resolve(message);
+  if (absl::IsResourceExhausted(found.status())) {
+    Operation unknown;
+    unknown.identity = message.identity();
+    FailOn(node, unknown, message.generation(), found.status(), out);
+    return absl::OkStatus();
+  }
+  if (!found.ok()) return found.status();
+  Operation* op = *found;
+  absl::Status noted = table_.Note(now, node, message, op);
+  if (!noted.ok()) return noted;
+  if (!left_.empty()) {
+    Fail(op, LeftStatus(*op), out);
+    return absl::OkStatus();
+  }
+  if (!table_.Complete(*op)) return absl::OkStatus();
+  absl::StatusOr<ReadyOperation> valid = table_.Validate(*op);
+  if (valid.ok()) {
+    ready->push_back(*std::move(valid));
+    table_.Settle(op);
+    return absl::OkStatus();
+  }
+  out->Count(ErrorKind::kMismatch);
+  out->Warn(absl::StrCat("event=operation_failed epoch=", number_,
+                         " tensor=", LogValue(op->identity.name()),
+                         " reason=", LogValue(valid.status().message())));
+  Fail(op, valid.status(), out);
+  op->told = true;
+  return absl::OkStatus();
+}
+
+void Epoch::Issue(Time now, std::vector<ReadyOperation> ready, JobOutput* out) {
+  proto::CoordinatorMessage message;
+  size_t bytes = 0;
+  for (const std::vector<size_t>& run : Fuse(ready, fusion_threshold_)) {
+    proto::Execute* execute = message.mutable_execute();
+    AddRun(ready, run, execute);
+    out->facts.push_back(RunIssued{run.size()});
+    bytes += execute->runs().rbegin()->ByteSizeLong();
+    if (bytes < kMaxExecuteBytes) continue;
+    ToAll(message, out);
+    message.Clear();
+    bytes = 0;
+  }
+  if (message.has_execute()) ToAll(message, out);
+  for (const ReadyOperation& r : ready) {
+    out->facts.push_back(
+        OperationIssued{r.signature.kind, r.bytes, now - r.first_present});
+  }
+  operations_ += ready.size();
+}
+
+void Epoch::AddRun(const std::vector<ReadyOperation>& ready,
+                   const std::vector<size_t>& run, proto::Execute* execute) {
+  execute->set_epoch(number_);
+  proto::Run* m = execute->add_runs();
+  m->set_run(++runs_);
+  for (size_t i : run) {
+    Operation* op = table_.Find(ready[i].id);
+    proto::RunOperation* o = m->add_operations();
+    o->set_id(op->id);
+    o->set_generation(ready[i].generation);
+    if (!op->told) *o->mutable_identity() = op->identity;
+    op->told = true;
+  }
+  const std::vector<int64_t>& dims = ready[run.front()].first_dims;
+  m->mutable_first_dims()->Assign(dims.begin(), dims.end());
+}
+
+void Epoch::OnRankLeft(size_t node, uint32_t rank, JobOutput* out) {
+  left_.insert(rank);
+  const std::string who =
+      absl::StrCat("rank ", rank, " (node ", members_[node].node, ")");
+  if (first_left_.empty()) first_left_ = who;
+  proto::CoordinatorMessage message;
+  proto::RankLeft* m = message.mutable_rank_left();
+  m->set_epoch(number_);
+  m->set_rank(rank);
+  m->set_message(
+      absl::StrCat(who, " has shut down; operations that need it cannot run"));
+  ToAll(message, out);
+  const std::vector<Operation*> pending = table_.Pending();
+  for (Operation* op : pending) Fail(op, LeftStatus(*op), out);
+}
+
+absl::Status Epoch::LeftStatus(const Operation& op) const {
+  return absl::AbortedError(
+      absl::StrCat(first_left_, " has shut down; ", op.Text(), " needs it"));
+}
+
+void Epoch::Fail(Operation* op, const absl::Status& status, JobOutput* out) {
+  for (size_t i = 0; i < op->nodes.size(); ++i) {
+    const NodePresence& p = op->nodes[i];
+    if (p.present) FailOn(i, *op, p.generation, status, out);
+  }
+  table_.Settle(op);
+}
+
+void Epoch::FailOn(size_t node, const Operation& op, uint32_t generation,
+                   const absl::Status& status, JobOutput* out) const {
+  proto::CoordinatorMessage message;
+  proto::OperationFailed* m = message.mutable_operation_failed();
+  m->set_epoch(number_);
+  m->set_id(op.id);
+  *m->mutable_identity() = op.identity;
+  m->set_generation(generation);
+  m->set_code(static_cast<int>(status.code()));
+  m->set_message(Cut(status.message(), kMaxErrorBytes));
+  ToNode(node, std::move(message), out);
+}
+
+void Epoch::End(const std::string& message, JobOutput* out) const {
+  proto::CoordinatorMessage m;
+  m.mutable_epoch_end()->set_epoch(number_);
+  m.mutable_epoch_end()->set_code(static_cast<int>(absl::StatusCode::kAborted));
+  m.mutable_epoch_end()->set_message(Cut(message, kMaxErrorBytes));
+  ToAll(m, out);
+}
+
+std::optional<size_t> Epoch::IndexOf(SessionId session) const {
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (connected_[i] && members_[i].session == session) return i;
+  }
+  return std::nullopt;
+}
+
+std::vector<uint32_t> Epoch::LiveRanks(size_t node) const {
+  std::vector<uint32_t> out;
+  for (uint32_t rank : members_[node].ranks) {
+    if (!left_.contains(rank)) out.push_back(rank);
+  }
+  return out;
+}
+
+void Epoch::FillStatus(proto::JobStatus* status) const {
+  status->set_size(size_);
+  status->set_runs(runs_);
+  status->set_operations(operations_);
+  for (const Operation* op : table_.Pending()) {
+    if (status->pending_size() >= kMaxStatusPending) break;
+    proto::PendingOperation* p = status->add_pending();
+    p->set_name(op->identity.name());
+    p->set_kind(op->identity.kind());
+    for (size_t i = 0; i < op->nodes.size(); ++i) {
+      if (op->nodes[i].present) {
+        p->set_generation(op->nodes[i].generation);
+      } else {
+        p->add_missing_nodes(members_[i].node);
+      }
+    }
+  }
+}
+
+void Epoch::ToAll(const proto::CoordinatorMessage& message,
+                  JobOutput* out) const {
+  for (size_t i = 0; i < members_.size(); ++i) ToNode(i, message, out);
+}
+
+void Epoch::ToNode(size_t node, proto::CoordinatorMessage message,
+                   JobOutput* out) const {
+  if (!connected_[node]) return;
+  out->messages.emplace_back(members_[node].session, std::move(message));
+}
+
+}  // namespace maypole::coordinator

@@ -1,0 +1,66 @@
+#include "coordinator/core/fusion.h"
+
+#include <map>
+#include <optional>
+#include <tuple>
+
+#include "common/limits.h"
+
+namespace maypole::coordinator {
+namespace {
+
+// What operations of one run have in common.
+using Key =
+    std::tuple<Kind, uint32_t /*process set*/, DType, Op, Device,
+               int32_t /*root*/, double /*prescale*/, double /*postscale*/>;
+
+std::optional<Key> KeyOf(const Signature& s) {
+  if (s.kind != Kind::kAllreduce && s.kind != Kind::kBroadcast) {
+    return std::nullopt;
+  }
+  // NaN would break the order of the map; such an operation runs alone.
+  if (s.prescale != s.prescale || s.postscale != s.postscale) {
+    return std::nullopt;
+  }
+  const Signature a = AgreedPart(s);
+  return Key{a.kind,   a.process_set, a.dtype,    a.op,
+             a.device, a.root,        a.prescale, a.postscale};
+}
+
+uint64_t Padded(uint64_t bytes) {
+  return (bytes + kFusionAlignment - 1) / kFusionAlignment * kFusionAlignment;
+}
+
+// A run that takes more operations.
+struct Open {
+  size_t run;  // index in the result
+  uint64_t bytes;
+};
+
+}  // namespace
+
+std::vector<std::vector<size_t>> Fuse(std::span<const ReadyOperation> ready,
+                                      uint64_t threshold) {
+  std::vector<std::vector<size_t>> runs;
+  std::map<Key, Open> open;
+  for (size_t i = 0; i < ready.size(); ++i) {
+    const uint64_t bytes = Padded(ready[i].bytes);
+    const std::optional<Key> key = KeyOf(ready[i].signature);
+    if (!key || threshold == 0 || bytes > threshold) {
+      runs.push_back({i});
+      continue;
+    }
+    auto it = open.find(*key);
+    if (it != open.end() && it->second.bytes + bytes <= threshold &&
+        runs[it->second.run].size() < kMaxRunOperations) {
+      runs[it->second.run].push_back(i);
+      it->second.bytes += bytes;
+      continue;
+    }
+    open[*key] = {runs.size(), bytes};
+    runs.push_back({i});
+  }
+  return runs;
+}
+
+}  // namespace maypole::coordinator

@@ -1,0 +1,49 @@
+// Fusion: which operations run together, and in which order.
+//
+// Purpose: what has become present everywhere by one event is grouped into
+// runs. One run is one pass through rings and network, so small tensors share
+// its cost.
+//
+//   allreduce  fuses with allreduces of the same process set, dtype, op, device
+//              and scale factors (shapes may differ)
+//   broadcast  with broadcasts of the same process set, dtype, device and root
+//   others     run alone
+//
+// A run holds at most `threshold` bytes (each operation rounded up to
+// kFusionAlignment) and kMaxRunOperations operations; an operation larger than
+// the threshold runs alone. A threshold of 0 turns fusion off.
+//
+// Thread contract: pure functions.
+#ifndef MAYPOLE_COORDINATOR_CORE_FUSION_H_
+#define MAYPOLE_COORDINATOR_CORE_FUSION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "common/signature.h"
+#include "coordinator/core/actions.h"
+
+namespace maypole::coordinator {
+
+inline constexpr uint64_t kFusionAlignment = 64;
+
+// Present on all nodes and validated.
+struct ReadyOperation {
+  uint32_t id = 0;
+  uint32_t generation = 0;
+  Signature signature;
+  uint64_t bytes = 0;               // of the result
+  std::vector<int64_t> first_dims;  // allgather: by global rank
+  Time first_present{};
+};
+
+// Runs as indices into `ready`. Every index is in exactly one run; runs stand
+// in the order of their first operation, operations in the order of `ready`.
+std::vector<std::vector<size_t>> Fuse(std::span<const ReadyOperation> ready,
+                                      uint64_t threshold);
+
+}  // namespace maypole::coordinator
+
+#endif  // MAYPOLE_COORDINATOR_CORE_FUSION_H_

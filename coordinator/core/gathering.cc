@@ -1,0 +1,148 @@
+#include "coordinator/core/gathering.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/core/text.h"
+
+namespace maypole::coordinator {
+namespace {
+
+std::string Says(const Member& m) {
+  return absl::StrCat(NodeText(m.node, m.host), " with ", RanksText(m.ranks));
+}
+
+}  // namespace
+
+bool Member::HasRank(uint32_t rank) const {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+std::string Member::RankText(uint32_t rank) const {
+  std::string out = absl::StrCat("rank ", rank, " (node ", node);
+  if (host != node && !host.empty()) absl::StrAppend(&out, ", host ", host);
+  const size_t local =
+      std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+  if (local < pids.size() && pids[local] > 0) {
+    absl::StrAppend(&out, ", pid ", pids[local]);
+  }
+  return out + ")";
+}
+
+absl::Status CheckRanksReady(const proto::RanksReady& ready) {
+  if (ready.size() == 0 || ready.size() > kMaxRanks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a job of ", ready.size(), " ranks; 1 to ", kMaxRanks, " are allowed"));
+  }
+  if (ready.ranks_size() == 0 || ready.ranks_size() > kMaxLocalRanks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ready.ranks_size(), " ranks on one node; 1 to ",
+                     kMaxLocalRanks, " are allowed"));
+  }
+  if (ready.pids_size() != 0 && ready.pids_size() != ready.ranks_size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        ready.pids_size(), " pids for ", ready.ranks_size(), " ranks"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Gathering::Add(Member member, uint32_t size) {
+  absl::Status status = CheckAgainstOthers(member, size);
+  if (members_.empty()) size_ = size;
+  ranks_ += member.ranks.size();
+  members_.push_back(std::move(member));
+  return status;
+}
+
+absl::Status Gathering::CheckAgainstOthers(const Member& member,
+                                           uint32_t size) const {
+  if (!members_.empty() && size != size_) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the job cannot start: ", Says(members_.front()), " says that it has ",
+        size_, " ranks, ", Says(member), " says ", size,
+        "; start all ranks with the same MAYPOLE_SIZE"));
+  }
+  std::set<uint32_t> own;
+  for (uint32_t rank : member.ranks) {
+    if (rank >= size) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the job cannot start: rank ", rank, " of ",
+          NodeText(member.node, member.host), " is not in a job of ", size,
+          " ranks (0 to ", size - 1, "); check MAYPOLE_RANK and MAYPOLE_SIZE"));
+    }
+    if (!own.insert(rank).second) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the job cannot start: rank ", rank, " is there twice on ",
+          NodeText(member.node, member.host),
+          "; every rank needs its own "
+          "MAYPOLE_RANK"));
+    }
+    for (const Member& other : members_) {
+      if (!other.HasRank(rank)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("the job cannot start: rank ", rank,
+                       " is there twice, on ", NodeText(other.node, other.host),
+                       " and on ", NodeText(member.node, member.host),
+                       "; every rank needs its own MAYPOLE_RANK"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Gathering::Remove(SessionId session) {
+  auto it = std::find_if(members_.begin(), members_.end(),
+                         [&](const Member& m) { return m.session == session; });
+  if (it == members_.end()) return;
+  ranks_ -= it->ranks.size();
+  members_.erase(it);
+}
+
+void Gathering::Clear() {
+  members_.clear();
+  ranks_ = 0;
+  size_ = 0;
+}
+
+const Member* Gathering::Find(SessionId session) const {
+  for (const Member& m : members_) {
+    if (m.session == session) return &m;
+  }
+  return nullptr;
+}
+
+std::string Gathering::MissingText() const {
+  std::set<uint32_t> here;
+  for (const Member& m : members_) here.insert(m.ranks.begin(), m.ranks.end());
+  std::vector<uint32_t> missing;
+  for (uint32_t rank = 0; rank < size_; ++rank) {
+    if (!here.contains(rank)) missing.push_back(rank);
+  }
+  std::string out =
+      absl::StrCat(RanksText(missing), " of ", size_,
+                   missing.size() == 1 ? " is" : " are", " missing; arrived: ");
+  constexpr size_t kShown = 8;
+  for (size_t i = 0; i < std::min(kShown, members_.size()); ++i) {
+    absl::StrAppend(&out, i > 0 ? ", " : "", Says(members_[i]));
+  }
+  if (members_.size() > kShown) {
+    absl::StrAppend(&out, " and ", members_.size() - kShown, " more nodes");
+  }
+  return out;
+}
+
+std::vector<Member> Gathering::Take() {
+  std::vector<Member> out = std::move(members_);
+  Clear();
+  auto smallest = [](const Member& m) {
+    return *std::min_element(m.ranks.begin(), m.ranks.end());
+  };
+  std::sort(out.begin(), out.end(), [&](const Member& a, const Member& b) {
+    return smallest(a) < smallest(b);
+  });
+  return out;
+}
+
+}  // namespace maypole::coordinator

@@ -1,0 +1,71 @@
+// Gathering: the ranks that wait for a job's next epoch.
+//
+// Purpose: collects what nodes say about their ranks (RanksReady) until ranks
+// 0..size-1 are there exactly once, and finds the words for what is wrong or
+// missing until then.
+//
+// Thread contract: not synchronized; pure.
+//
+// Invariants: a session is in it at most once. After a failed Add() the owner
+// tells all members and clears it.
+#ifndef MAYPOLE_COORDINATOR_CORE_GATHERING_H_
+#define MAYPOLE_COORDINATOR_CORE_GATHERING_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/core/actions.h"
+#include "proto/coordinator.pb.h"
+
+namespace maypole::coordinator {
+
+// A node with its ranks of one job.
+struct Member {
+  SessionId session = 0;
+  std::string node;
+  std::string host;
+  std::vector<uint32_t> ranks;  // by local rank
+  std::vector<int64_t> pids;    // by local rank; may be empty
+
+  bool HasRank(uint32_t rank) const;
+  // "rank 3 (node n1, host h, pid 77)"
+  std::string RankText(uint32_t rank) const;
+};
+
+// Refuses what no sound executor sends: no ranks, too many, absurd sizes.
+absl::Status CheckRanksReady(const proto::RanksReady& ready);
+
+class Gathering {
+ public:
+  // Takes the member in, in any case. An error is the reason why this start
+  // cannot succeed: sizes that differ, ranks given twice or out of range.
+  absl::Status Add(Member member, uint32_t size);
+  void Remove(SessionId session);
+  void Clear();
+
+  // Exactly the ranks 0..size-1 are there.
+  bool Complete() const { return !members_.empty() && ranks_ == size_; }
+  bool empty() const { return members_.empty(); }
+  const Member* Find(SessionId session) const;
+  const std::vector<Member>& members() const { return members_; }
+  uint32_t size() const { return size_; }
+
+  // "ranks 2,3 of 4 are missing; here are rank 0 (node a), ..."
+  std::string MissingText() const;
+
+  // The members of a complete gathering, ordered by smallest rank; empties it.
+  std::vector<Member> Take();
+
+ private:
+  absl::Status CheckAgainstOthers(const Member& member, uint32_t size) const;
+
+  std::vector<Member> members_;
+  uint32_t size_ = 0;   // as the first member said
+  uint32_t ranks_ = 0;  // of all members
+};
+
+}  // namespace maypole::coordinator
+
+#endif  // MAYPOLE_COORDINATOR_CORE_GATHERING_H_

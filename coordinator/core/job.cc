@@ -1,0 +1,326 @@
+#include "coordinator/core/job.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/limits.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/core/text.h"
+
+namespace maypole::coordinator {
+
+Job::Job(std::string id, std::string token, const Config& config)
+    : id_(std::move(id)), token_(std::move(token)), config_(config) {}
+
+void Job::Join(SessionId session, Node node) {
+  nodes_.emplace(session, std::move(node));
+}
+
+std::optional<SessionId> Job::SessionOf(const std::string& node) const {
+  for (const auto& [session, n] : nodes_) {
+    if (n.node == node) return session;
+  }
+  return std::nullopt;
+}
+
+bool Job::Needs(SessionId session) const {
+  if (gathering_.Find(session) != nullptr) return true;
+  if (epoch_ == nullptr) return false;
+  const std::optional<size_t> node = epoch_->IndexOf(session);
+  return node && !epoch_->LiveRanks(*node).empty();
+}
+
+absl::Status Job::Handle(Time now, SessionId session,
+                         const proto::ExecutorMessage& message,
+                         JobOutput* out) {
+  switch (message.payload_case()) {
+    case proto::ExecutorMessage::kRanksReady:
+      return OnReady(now, session, message.ranks_ready(), out);
+    case proto::ExecutorMessage::kRankGone:
+      return OnGone(session, message.rank_gone(), out);
+    case proto::ExecutorMessage::kFailed:
+      return OnFailed(session, message.failed(), out);
+    case proto::ExecutorMessage::kEndpoint:
+    case proto::ExecutorMessage::kPresence: {
+      const bool presence = message.has_presence();
+      const uint64_t epoch =
+          presence ? message.presence().epoch() : message.endpoint().epoch();
+      absl::Status status = CheckEpoch(epoch);
+      if (!status.ok() || !IsCurrent(epoch)) return status;
+      const std::optional<size_t> node = epoch_->IndexOf(session);
+      if (!node) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "the node has no ranks in epoch ", epoch, " of the job"));
+      }
+      return presence ? epoch_->OnPresence(now, *node, message.presence(), out)
+                      : epoch_->OnEndpoint(*node, message.endpoint(), out);
+    }
+    case proto::ExecutorMessage::kHello:
+    case proto::ExecutorMessage::PAYLOAD_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError(
+      "a numbered message with a payload this coordinator does not know");
+}
+
+absl::Status Job::CheckEpoch(uint64_t epoch) const {
+  if (epoch <= epoch_number_) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("a message of epoch ", epoch,
+                                                 ", the job's last epoch is ",
+                                                 epoch_number_));
+}
+
+absl::Status Job::OnReady(Time now, SessionId session,
+                          const proto::RanksReady& ready, JobOutput* out) {
+  absl::Status sound = CheckRanksReady(ready);
+  if (!sound.ok()) return sound;
+  if (gathering_.Find(session) != nullptr) {
+    return absl::InvalidArgumentError("ranks that are ready twice");
+  }
+  if (epoch_ != nullptr) {
+    const std::optional<size_t> node = epoch_->IndexOf(session);
+    if (node && !epoch_->LiveRanks(*node).empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("ranks that are ready for a new epoch while ",
+                       RanksText(epoch_->LiveRanks(*node)),
+                       " of the node have not left epoch ", epoch_number_));
+    }
+  }
+  const Node& node = nodes_.at(session);
+  Member member{session,
+                node.node,
+                node.host,
+                {ready.ranks().begin(), ready.ranks().end()},
+                {ready.pids().begin(), ready.pids().end()}};
+  out->Info(absl::StrCat(
+      LogPrefix("ranks_ready"), " node=", node.node, " host=", node.host,
+      " ranks=", LogValue(RanksText(member.ranks)), " size=", ready.size()));
+  if (failed_start_ && failed_start_->told.insert(session).second) {
+    proto::CoordinatorMessage m;
+    m.mutable_epoch_end()->set_code(
+        static_cast<int>(absl::StatusCode::kAborted));
+    m.mutable_epoch_end()->set_message(failed_start_->message);
+    out->messages.emplace_back(session, std::move(m));
+    return absl::OkStatus();
+  }
+  failed_start_.reset();
+  if (gathering_.empty()) start_deadline_ = now + config_.start_timeout;
+  absl::Status status = gathering_.Add(std::move(member), ready.size());
+  if (!status.ok()) {
+    FailStart(std::string(status.message()), out);
+  } else {
+    StartIfComplete(out);
+  }
+  return absl::OkStatus();
+}
+
+void Job::StartIfComplete(JobOutput* out) {
+  if (epoch_ != nullptr || !gathering_.Complete()) return;
+  const uint32_t size = gathering_.size();
+  start_deadline_.reset();
+  epoch_ = std::make_unique<Epoch>(++epoch_number_, size, gathering_.Take(),
+                                   config_);
+  out->Info(absl::StrCat(LogPrefix("epoch_start"), " size=", size,
+                         " nodes=", epoch_->members().size()));
+  epoch_->Start(out);
+}
+
+void Job::FailStart(const std::string& message, JobOutput* out) {
+  out->Warn(
+      absl::StrCat(LogPrefix("start_failed"), " reason=", LogValue(message)));
+  failed_start_.emplace();
+  failed_start_->message = Cut(message, kMaxErrorBytes);
+  for (const Member& member : gathering_.members()) {
+    proto::CoordinatorMessage m;
+    m.mutable_epoch_end()->set_code(
+        static_cast<int>(absl::StatusCode::kAborted));
+    m.mutable_epoch_end()->set_message(failed_start_->message);
+    out->messages.emplace_back(member.session, std::move(m));
+    failed_start_->told.insert(member.session);
+  }
+  // With nobody left to try again it would be remembered for ever.
+  if (failed_start_->told.empty()) failed_start_.reset();
+  gathering_.Clear();
+  start_deadline_.reset();
+}
+
+absl::Status Job::OnGone(SessionId session, const proto::RankGone& gone,
+                         JobOutput* out) {
+  absl::Status status = CheckEpoch(gone.epoch());
+  if (!status.ok()) return status;
+  const Member* waiting = gathering_.Find(session);
+  // Epoch 0: the executor had not heard of an epoch yet when it wrote this.
+  if (gone.epoch() == 0 && waiting != nullptr) {
+    if (!waiting->HasRank(gone.rank())) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "rank ", gone.rank(), " is gone, but is not a rank of the node"));
+    }
+    out->Count(ErrorKind::kRankLost);
+    FailStart(
+        absl::StrCat("the job cannot start: ", waiting->RankText(gone.rank()),
+                     " ended: ", Cut(gone.how(), kMaxForeignText)),
+        out);
+    return absl::OkStatus();
+  }
+  if (epoch_ == nullptr) return absl::OkStatus();
+  if (gone.epoch() != 0 && !IsCurrent(gone.epoch())) return absl::OkStatus();
+  const std::optional<size_t> node = epoch_->IndexOf(session);
+  if (!node) return absl::OkStatus();
+  return OnGoneFromEpoch(*node, gone, out);
+}
+
+absl::Status Job::OnGoneFromEpoch(size_t node, const proto::RankGone& gone,
+                                  JobOutput* out) {
+  const Member& member = epoch_->members()[node];
+  if (!member.HasRank(gone.rank())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", gone.rank(), " is gone, but is not a rank of the node"));
+  }
+  if (epoch_->HasLeft(gone.rank())) return absl::OkStatus();
+  const std::string how = Cut(gone.how(), kMaxForeignText);
+  if (!gone.clean()) {
+    out->Count(ErrorKind::kRankLost);
+    EndEpoch(absl::StrCat(member.RankText(gone.rank()), " was lost: ", how),
+             out);
+    return absl::OkStatus();
+  }
+  out->Info(absl::StrCat(LogPrefix("rank_left"), " node=", member.node,
+                         " rank=", gone.rank()));
+  if (epoch_->pending() > 0) out->Count(ErrorKind::kRankLeft);
+  epoch_->OnRankLeft(node, gone.rank(), out);
+  if (epoch_->AllLeft()) {
+    out->Info(absl::StrCat(LogPrefix("epoch_end"),
+                           " reason=\"all ranks have left\""));
+    epoch_.reset();
+    StartIfComplete(out);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Job::OnFailed(SessionId session,
+                           const proto::ExecutorFailed& failed,
+                           JobOutput* out) {
+  absl::Status status = CheckEpoch(failed.epoch());
+  if (!status.ok()) return status;
+  const Node& node = nodes_.at(session);
+  const std::string message = Cut(failed.message(), kMaxForeignText);
+  if (const Member* waiting = gathering_.Find(session);
+      failed.epoch() == 0 && waiting != nullptr) {
+    out->Count(ErrorKind::kExecutorLost);
+    FailStart(absl::StrCat(
+                  "the job cannot start: ", ExecutorText(node, waiting->ranks),
+                  " failed: ", message),
+              out);
+    return absl::OkStatus();
+  }
+  if (epoch_ == nullptr) return absl::OkStatus();
+  if (failed.epoch() != 0 && !IsCurrent(failed.epoch())) {
+    return absl::OkStatus();
+  }
+  const std::optional<size_t> index = epoch_->IndexOf(session);
+  if (!index) return absl::OkStatus();
+  out->Count(ErrorKind::kExecutorLost);
+  EndEpoch(absl::StrCat(ExecutorText(node, epoch_->members()[*index].ranks),
+                        " failed: ", message),
+           out);
+  return absl::OkStatus();
+}
+
+void Job::Lost(SessionId session, const std::string& how, JobOutput* out) {
+  const Node node = nodes_.at(session);
+  nodes_.erase(session);
+  if (failed_start_) {
+    failed_start_->told.erase(session);
+    if (failed_start_->told.empty()) failed_start_.reset();
+  }
+  if (const Member* waiting = gathering_.Find(session)) {
+    const std::string who = ExecutorText(node, waiting->ranks);
+    gathering_.Remove(session);
+    out->Count(ErrorKind::kExecutorLost);
+    FailStart(absl::StrCat("the job cannot start: ", who, " ", how), out);
+  }
+  if (epoch_ == nullptr) return;
+  const std::optional<size_t> index = epoch_->IndexOf(session);
+  if (!index) return;
+  epoch_->Forget(*index);
+  if (epoch_->LiveRanks(*index).empty()) return;
+  out->Count(ErrorKind::kExecutorLost);
+  EndEpoch(absl::StrCat(ExecutorText(node, epoch_->members()[*index].ranks),
+                        " ", how),
+           out);
+}
+
+void Job::EndEpoch(const std::string& message, JobOutput* out) {
+  out->Warn(
+      absl::StrCat(LogPrefix("epoch_end"), " reason=", LogValue(message)));
+  epoch_->End(message, out);
+  epoch_.reset();
+  StartIfComplete(out);
+}
+
+void Job::Stop(const std::string& message, JobOutput* out) {
+  if (epoch_ != nullptr) {
+    epoch_->End(message, out);
+    epoch_.reset();
+  }
+  if (!gathering_.empty()) FailStart(message, out);
+}
+
+void Job::OnTime(Time now, JobOutput* out) {
+  if (!start_deadline_ || now < *start_deadline_) return;
+  out->Count(ErrorKind::kStartTimeout);
+  std::string message = absl::StrCat("the job did not start within ",
+                                     SecondsText(config_.start_timeout), ": ");
+  if (epoch_ != nullptr) {
+    absl::StrAppend(&message, "epoch ", epoch_number_,
+                    " is still running; end it before you start another");
+  } else {
+    absl::StrAppend(&message, gathering_.MissingText());
+  }
+  FailStart(message, out);
+}
+
+size_t Job::live_ranks() const {
+  size_t n = 0;
+  if (epoch_ == nullptr) return n;
+  for (size_t i = 0; i < epoch_->members().size(); ++i) {
+    n += epoch_->LiveRanks(i).size();
+  }
+  return n;
+}
+
+void Job::FillStatus(proto::JobStatus* status) const {
+  status->set_job(id_);
+  status->set_epoch(epoch_number_);
+  status->set_state(epoch_ != nullptr     ? "running"
+                    : !gathering_.empty() ? "starting"
+                    : epoch_number_ == 0  ? "starting"
+                                          : "ended");
+  status->set_size(gathering_.size());
+  if (epoch_ != nullptr) epoch_->FillStatus(status);
+  for (const auto& [session, node] : nodes_) {
+    proto::NodeStatus* n = status->add_nodes();
+    n->set_node(node.node);
+    n->set_host(node.host);
+    const Member* member = gathering_.Find(session);
+    if (epoch_ != nullptr) {
+      if (const std::optional<size_t> i = epoch_->IndexOf(session)) {
+        member = &epoch_->members()[*i];
+      }
+    }
+    if (member == nullptr) continue;
+    n->mutable_ranks()->Assign(member->ranks.begin(), member->ranks.end());
+  }
+}
+
+std::string Job::ExecutorText(const Node& node,
+                              const std::vector<uint32_t>& ranks) const {
+  return absl::StrCat("the executor of ", NodeText(node.node, node.host),
+                      " with ", RanksText(ranks));
+}
+
+std::string Job::LogPrefix(absl::string_view event) const {
+  return absl::StrCat("event=", event, " job=", id_, " epoch=", epoch_number_);
+}
+
+}  // namespace maypole::coordinator

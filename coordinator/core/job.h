@@ -1,0 +1,122 @@
+// Job: one training job; its executors, its starts and its epochs.
+//
+// Purpose: gathers the ranks of the next epoch, runs the current one, and
+// decides what ends either (docs/design.md section 12, "Who ends what").
+//
+//   state      an epoch is      what ends it
+//   starting   being gathered   complete -> running; failed start -> ended
+//   running    there            all ranks left, or something was lost -> ended
+//   ended      not there        RanksReady -> starting
+//
+// Ranks that have left a running epoch may already gather for the next one.
+//
+// A failed start is told to all who wait, and to those who come late (they
+// belonged to it): until one of those who were told tries again.
+//
+// Thread contract: not synchronized; pure.
+//
+// Invariants: every session of the job has one entry in nodes_; the members of
+// the gathering and the connected members of the epoch are among them.
+#ifndef MAYPOLE_COORDINATOR_CORE_JOB_H_
+#define MAYPOLE_COORDINATOR_CORE_JOB_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "absl/status/status.h"
+#include "coordinator/core/actions.h"
+#include "coordinator/core/epoch.h"
+#include "coordinator/core/gathering.h"
+#include "proto/admin.pb.h"
+#include "proto/coordinator.pb.h"
+
+namespace maypole::coordinator {
+
+class Job {
+ public:
+  struct Node {
+    std::string node;
+    std::string host;
+  };
+
+  Job(std::string id, std::string token, const Config& config);
+
+  const std::string& id() const { return id_; }
+  const std::string& token() const { return token_; }
+
+  // A new executor. The caller has checked that the node's name is free.
+  void Join(SessionId session, Node node);
+  std::optional<SessionId> SessionOf(const std::string& node) const;
+  bool empty() const { return nodes_.empty(); }
+  size_t nodes() const { return nodes_.size(); }
+
+  // The session has ranks that wait for an epoch or live in one.
+  bool Needs(SessionId session) const;
+
+  // The payload of a message. An error means that the executor breaks the
+  // protocol; the caller gives its session up.
+  absl::Status Handle(Time now, SessionId session,
+                      const proto::ExecutorMessage& message, JobOutput* out);
+
+  // The session is gone for ever; `how` completes "the executor of node n1 ".
+  void Lost(SessionId session, const std::string& how, JobOutput* out);
+
+  // The coordinator ends: everything running and waiting ends with the text.
+  void Stop(const std::string& message, JobOutput* out);
+
+  // When OnTime() must be called; none: no need.
+  std::optional<Time> Deadline() const { return start_deadline_; }
+  void OnTime(Time now, JobOutput* out);
+
+  size_t live_ranks() const;
+  size_t pending() const { return epoch_ ? epoch_->pending() : 0; }
+  // All but whether a node is connected.
+  void FillStatus(proto::JobStatus* status) const;
+
+ private:
+  struct FailedStart {
+    std::string message;
+    std::set<SessionId> told;
+  };
+
+  absl::Status OnReady(Time now, SessionId session,
+                       const proto::RanksReady& ready, JobOutput* out);
+  absl::Status OnGone(SessionId session, const proto::RankGone& gone,
+                      JobOutput* out);
+  absl::Status OnGoneFromEpoch(size_t node, const proto::RankGone& gone,
+                               JobOutput* out);
+  absl::Status OnFailed(SessionId session, const proto::ExecutorFailed& failed,
+                        JobOutput* out);
+
+  // An epoch of the past is all right (the message crossed its end and is
+  // dropped), one that has not been announced is not.
+  absl::Status CheckEpoch(uint64_t epoch) const;
+  bool IsCurrent(uint64_t epoch) const {
+    return epoch_ != nullptr && epoch == epoch_->number();
+  }
+
+  void StartIfComplete(JobOutput* out);
+  void FailStart(const std::string& message, JobOutput* out);
+  void EndEpoch(const std::string& message, JobOutput* out);
+  std::string ExecutorText(const Node& node,
+                           const std::vector<uint32_t>& ranks) const;
+  std::string LogPrefix(absl::string_view event) const;
+
+  const std::string id_;
+  const std::string token_;
+  const Config config_;
+  std::map<SessionId, Node> nodes_;
+  Gathering gathering_;
+  std::optional<Time> start_deadline_;
+  std::optional<FailedStart> failed_start_;
+  std::unique_ptr<Epoch> epoch_;
+  uint64_t epoch_number_ = 0;  // of the current epoch or the last one
+};
+
+}  // namespace maypole::coordinator
+
+#endif  // MAYPOLE_COORDINATOR_CORE_JOB_H_

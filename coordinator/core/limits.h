@@ -1,0 +1,35 @@
+// Limits of the coordinator (promise 8 of docs/design.md): what one executor,
+// one job or all of them together may cost it.
+#ifndef MAYPOLE_COORDINATOR_CORE_LIMITS_H_
+#define MAYPOLE_COORDINATOR_CORE_LIMITS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/limits.h"
+
+namespace maypole::coordinator {
+
+inline constexpr size_t kMaxJobs = 1024;
+inline constexpr size_t kMaxNodes = 1024;            // executors of a job
+inline constexpr size_t kMaxSessions = 4096;         // executors of all jobs
+inline constexpr size_t kMaxOperations = kMaxSlots;  // names of a job's epoch
+
+// Messages to an executor that it has not acknowledged. One that is this far
+// behind is given up.
+inline constexpr size_t kMaxUnacknowledged = 4096;
+
+// Bytes of one message in either direction; gRPC refuses longer ones.
+inline constexpr size_t kMaxMessageBytes = size_t{4} << 20;
+// Execute messages are cut when they get this long.
+inline constexpr size_t kMaxExecuteBytes = size_t{1} << 20;
+inline constexpr size_t kMaxAddressBytes = 1024;  // one address of an Endpoint
+
+// Text of an executor ("how", "message") that goes into an error of ours.
+inline constexpr size_t kMaxForeignText = 512;
+// Pending operations that a job's status shows.
+inline constexpr int kMaxStatusPending = 256;
+
+}  // namespace maypole::coordinator
+
+#endif  // MAYPOLE_COORDINATOR_CORE_LIMITS_H_

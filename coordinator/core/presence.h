@@ -1,0 +1,105 @@
+// OperationTable: the operations of one epoch, and where they are present.
+//
+// Purpose: gives identities their ids, notes which node has which operation
+// present, and validates what the ranks submitted once all nodes have it.
+//
+//   absl::StatusOr<Operation*> op = table.Resolve(message);   // may be new
+//   absl::Status s = table.Note(now, node, message, *op);
+//   if (table.Complete(**op)) {
+//     absl::StatusOr<ReadyOperation> ready = table.Validate(**op);
+//     ...
+//     table.Settle(*op);       // issued or failed: its next generation may
+//     come
+//   }
+//
+// Errors of Resolve() and Note() mean that the message is bad (the executor is
+// broken), but for kResourceExhausted of Resolve(): the table is full. An error
+// of Validate() is the ranks' mismatch.
+//
+// Thread contract: not synchronized; pure.
+//
+// Invariants: ids count from 1; an operation has at most one generation pending
+// per node; Operation pointers stay valid as long as the table.
+#ifndef MAYPOLE_COORDINATOR_CORE_PRESENCE_H_
+#define MAYPOLE_COORDINATOR_CORE_PRESENCE_H_
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/signature.h"
+#include "coordinator/core/fusion.h"
+#include "coordinator/core/gathering.h"
+#include "proto/coordinator.pb.h"
+
+namespace maypole::coordinator {
+
+// What a node says of an operation that is present there.
+struct NodePresence {
+  // Ranks that agree on one signature; normally one group.
+  struct Group {
+    std::vector<uint32_t> ranks;
+    Signature signature;
+  };
+  bool present = false;
+  uint32_t generation = 0;
+  std::vector<Group> groups;
+  std::vector<int64_t> first_dims;  // allgather: by local rank
+};
+
+struct Operation {
+  uint32_t id = 0;
+  proto::Identity identity;
+  bool told = false;  // every node has been told the id
+  Time first_present{};
+  size_t present = 0;               // nodes
+  std::vector<NodePresence> nodes;  // empty while present on none
+
+  // "allreduce 'layer1.weight'"
+  std::string Text() const;
+};
+
+class OperationTable {
+ public:
+  // `members` outlives the table.
+  OperationTable(const std::vector<Member>* members, uint32_t size);
+
+  absl::StatusOr<Operation*> Resolve(const proto::PresentOperation& message);
+  absl::Status Note(Time now, size_t node,
+                    const proto::PresentOperation& message, Operation* op);
+  bool Complete(const Operation& op) const {
+    return op.present == members_.size();
+  }
+  absl::StatusOr<ReadyOperation> Validate(const Operation& op) const;
+  void Settle(Operation* op);
+
+  // The operation of an id that the table gave out.
+  Operation* Find(uint32_t id) { return &operations_[id - 1]; }
+
+  // Present somewhere, not settled.
+  std::vector<Operation*> Pending();
+  std::vector<const Operation*> Pending() const;
+  size_t pending() const { return pending_; }
+
+ private:
+  absl::StatusOr<NodePresence> Read(size_t node, const Operation& op,
+                                    const proto::PresentOperation& m) const;
+  absl::Status CheckRanks(size_t node, const NodePresence& p) const;
+  std::string DescribeDisagreement(const Operation& op) const;
+  absl::StatusOr<ReadyOperation> Gathered(const Operation& op,
+                                          ReadyOperation ready) const;
+
+  const std::vector<Member>& members_;
+  const uint32_t size_;
+  std::deque<Operation> operations_;  // id - 1
+  std::unordered_map<std::string, uint32_t> ids_;
+  size_t pending_ = 0;
+};
+
+}  // namespace maypole::coordinator
+
+#endif  // MAYPOLE_COORDINATOR_CORE_PRESENCE_H_

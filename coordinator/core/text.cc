@@ -1,0 +1,59 @@
+#include "coordinator/core/text.h"
+
+#include <algorithm>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+
+namespace maypole::coordinator {
+
+std::string RanksText(const std::vector<uint32_t>& ranks) {
+  constexpr size_t kShown = 16;
+  const size_t shown = std::min(kShown, ranks.size());
+  std::string out = ranks.size() == 1 ? "rank " : "ranks ";
+  absl::StrAppend(&out,
+                  absl::StrJoin(ranks.begin(), ranks.begin() + shown, ","));
+  if (ranks.size() > shown) {
+    absl::StrAppend(&out, " and ", ranks.size() - shown, " more");
+  }
+  return out;
+}
+
+std::string NodeText(absl::string_view node, absl::string_view host) {
+  if (host.empty() || host == node) return absl::StrCat("node ", node);
+  return absl::StrCat("node ", node, " (host ", host, ")");
+}
+
+std::string SecondsText(Time time) {
+  return absl::StrFormat("%g s", std::chrono::duration<double>(time).count());
+}
+
+std::string Cut(absl::string_view text, size_t max_bytes) {
+  if (text.size() <= max_bytes) return std::string(text);
+  size_t n = max_bytes;
+  while (n > 0 && (static_cast<unsigned char>(text[n]) & 0xc0) == 0x80) --n;
+  return std::string(text.substr(0, n));
+}
+
+std::string LogValue(absl::string_view text) {
+  return absl::StrCat("\"", absl::Utf8SafeCEscape(text), "\"");
+}
+
+bool IsPlainName(absl::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) {
+    return c > ' ' && c < 0x7f && c != '"' && c != '\'';
+  });
+}
+
+bool EqualSecrets(absl::string_view expected, absl::string_view given) {
+  unsigned difference = expected.size() == given.size() ? 0 : 1;
+  for (size_t i = 0; i < given.size(); ++i) {
+    const char e = expected.empty() ? 0 : expected[i % expected.size()];
+    difference |= static_cast<unsigned char>(e ^ given[i]);
+  }
+  return difference == 0;
+}
+
+}  // namespace maypole::coordinator

@@ -1,0 +1,40 @@
+// Words for messages and log lines, and comparing secrets.
+//
+// Thread contract: pure functions.
+#ifndef MAYPOLE_COORDINATOR_CORE_TEXT_H_
+#define MAYPOLE_COORDINATOR_CORE_TEXT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "coordinator/core/actions.h"
+
+namespace maypole::coordinator {
+
+// "rank 2", "ranks 0,1,5", with "and 9 more" after sixteen.
+std::string RanksText(const std::vector<uint32_t>& ranks);
+
+// "node n1 (host h7)"; "node n1" where both are the same.
+std::string NodeText(absl::string_view node, absl::string_view host);
+
+// "120 s", "0.5 s"
+std::string SecondsText(Time time);
+
+// At most max_bytes of it, never half a UTF-8 character.
+std::string Cut(absl::string_view text, size_t max_bytes);
+
+// In quotes, control characters and quotes escaped: a value of a log line.
+std::string LogValue(absl::string_view text);
+
+// Fit for a log line and an error as it is: graphic ASCII, no quotes.
+bool IsPlainName(absl::string_view text);
+
+// In a time that depends on the length of `given` alone.
+bool EqualSecrets(absl::string_view expected, absl::string_view given);
+
+}  // namespace maypole::coordinator
+
+#endif  // MAYPOLE_COORDINATOR_CORE_TEXT_H_
