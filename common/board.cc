@@ -331,7 +331,7 @@ std::string Board::ErrorOf(uint32_t slot_number, uint32_t generation) const {
 
 void Board::Abort(Code code, std::string_view text) const {
   BoardHeader& h = header();
-  if (h.abort_code.load(std::memory_order_acquire) != 0) return;
+  if (h.abort_claim.exchange(1, std::memory_order_acq_rel) != 0) return;
   const size_t n = std::min(text.size(), kMaxErrorBytes);
   std::memcpy(h.abort_text, text.data(), n);
   h.abort_text[n] = 0;

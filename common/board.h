@@ -34,8 +34,8 @@
 //   Progress            its rank; release, read with acquire
 //   Run.granted, done   the executor; release, read with acquire
 //   Plan                the executor, before the ticket that publishes it
-//   abort               the executor (clients never): after it no ticket of a
-//                       negotiated run is placed
+//   abort               the executor, which places no ticket of a negotiated
+//                       run after it; a client only when the executor is gone
 //
 // Thread contract: everything shared is a std::atomic; the class itself is
 // immutable after Create/Attach and may be used by any thread.
@@ -88,8 +88,9 @@ struct alignas(64) BoardHeader {
   uint32_t header_bytes;
   BoardConfig config;
   // Abort: 0 while the epoch lives; else the Code of what ended it. The text
-  // is written before the code (release).
+  // is written before the code (release), by who won abort_claim.
   alignas(64) std::atomic<uint32_t> abort_code;
+  std::atomic<uint32_t> abort_claim;
   char abort_text[kMaxErrorBytes + 1];
   // Number of ranks of the whole job that have left by shutdown; the text
   // names the first. 0 while all are there.
@@ -237,7 +238,7 @@ class Board {
   std::string ErrorOf(uint32_t slot, uint32_t generation) const;
 
   // --- Epoch ---------------------------------------------------------------
-  // Executor only; the first call wins, all ranks are woken.
+  // Ends the epoch on this node; the first call wins, all ranks are woken.
   void Abort(Code code, std::string_view text) const;
   bool aborted() const {
     return header().abort_code.load(std::memory_order_acquire) != 0;

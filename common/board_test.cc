@@ -1,0 +1,158 @@
+#include "common/board.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <thread>
+#include <vector>
+
+namespace maypole {
+namespace {
+
+BoardConfig Config(uint32_t k) {
+  BoardConfig c;
+  c.size = c.local_size = k;
+  c.slots = 64;
+  c.runs = 2;
+  c.chunk_bytes = 4096;
+  c.ring_depth = 2;
+  for (uint32_t i = 0; i < k; ++i) c.global_rank[i] = static_cast<int>(i);
+  return c;
+}
+
+std::unique_ptr<Board> Create(uint32_t k) {
+  std::unique_ptr<Board> b;
+  const Status s = Board::Create(Config(k), &b);
+  EXPECT_TRUE(s.ok()) << s.message();
+  return b;
+}
+
+TEST(BoardTest, AttachSeesTheSameMemoryAndConfig) {
+  auto a = Create(3);
+  std::unique_ptr<Board> b;
+  ASSERT_TRUE(Board::Attach(Fd(dup(a->fd())), &b).ok());
+  EXPECT_EQ(b->config().local_size, 3u);
+  Signature s;
+  s.shape[0] = 42;
+  a->Arrive(63, 2, 7, s);
+  EXPECT_EQ(b->arrival(63, 2).generation.load(), 7u);
+  EXPECT_EQ(b->SignatureOf(63, 2).shape[0], 42);
+  *a->node_ring(1) = std::byte{9};
+  EXPECT_EQ(*b->node_ring(1), std::byte{9});
+  EXPECT_EQ(b->node_ring(1) + 4096, b->rank_ring(0, 0) + 8 * 4096)
+      << "the node ring ends the memory";
+}
+
+TEST(BoardTest, MemoryIsSealed) {
+  auto a = Create(1);
+  EXPECT_EQ(ftruncate(a->fd(), 4096), -1);
+}
+
+TEST(BoardTest, AttachRefusesWhatIsNoBoardAndNamesBothVersions) {
+  std::unique_ptr<Board> b;
+  Fd empty(memfd_create("x", MFD_CLOEXEC));
+  EXPECT_EQ(Board::Attach(std::move(empty), &b).code(), Code::kInvalidArgument);
+  auto a = Create(1);
+  a->header().version = 77;
+  const Status s = Board::Attach(Fd(dup(a->fd())), &b);
+  EXPECT_EQ(s.code(), Code::kFailedPrecondition);
+  EXPECT_NE(s.message().find("version 77"), std::string::npos) << s.message();
+  EXPECT_NE(s.message().find("version " + std::to_string(kProtocolVersion)),
+            std::string::npos);
+  a->header().version = kProtocolVersion;
+  a->header().config.slots = 128;  // does not fit the memory's size
+  EXPECT_EQ(Board::Attach(Fd(dup(a->fd())), &b).code(), Code::kInvalidArgument);
+}
+
+TEST(BoardTest, ConfigsOutOfBoundsAreRefused) {
+  for (auto change : std::vector<void (*)(BoardConfig&)>{
+           [](BoardConfig& c) { c.local_size = 65; },
+           [](BoardConfig& c) { c.slots = 65; },
+           [](BoardConfig& c) { c.slots = 1 << 20; },
+           [](BoardConfig& c) { c.chunk_bytes = 1000; },
+           [](BoardConfig& c) { c.ring_depth = 1; },
+           [](BoardConfig& c) { c.node_index = 1; }}) {
+    BoardConfig c = Config(2);
+    change(c);
+    EXPECT_FALSE(CheckConfig(c).ok());
+  }
+}
+
+TEST(BoardTest, TicketOfARunIsPlacedOnceHoweverManyPlaceIt) {
+  auto b = Create(4);
+  constexpr int kRuns = 60;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < kRuns; ++i) {
+        b->PlaceTicket(static_cast<RunRef>((i * 7 + t * 13) % kRuns), 0);
+      }
+    });
+  }
+  for (auto& t : threads) t.join();
+  std::vector<int> seen(kRuns, 0);
+  RunRef ref;
+  uint64_t position = 0;
+  while (b->ReadTicket(position, &ref)) {
+    ++seen[ref];
+    ++position;
+  }
+  EXPECT_EQ(position, static_cast<uint64_t>(kRuns));
+  for (int n : seen) EXPECT_EQ(n, 1);
+}
+
+TEST(BoardTest, TicketRingWrapsAround) {
+  auto b = Create(1);
+  RunRef ref;
+  for (uint64_t p = 0; p < 2 * kTicketCells + 5; ++p) {
+    ASSERT_FALSE(b->ReadTicket(p, &ref));
+    ASSERT_EQ(b->PlaceTicket(static_cast<RunRef>(p % 64), p), p);
+    ASSERT_TRUE(b->ReadTicket(p, &ref));
+    ASSERT_EQ(ref, p % 64);
+  }
+}
+
+TEST(BoardTest, FirstDecisionOfAGenerationWins) {
+  auto b = Create(2);
+  EXPECT_EQ(b->OutcomeOf(5, 1), Outcome::kRunning);
+  EXPECT_EQ(b->Decide(5, 1, Outcome::kCommitted), Outcome::kCommitted);
+  EXPECT_EQ(b->Decide(5, 1, Outcome::kAborted), Outcome::kCommitted);
+  EXPECT_FALSE(b->Fail(5, 1, "late"));
+  EXPECT_TRUE(b->Fail(5, 2, "no good"));
+  EXPECT_EQ(b->OutcomeOf(5, 2), Outcome::kFailed);
+  EXPECT_EQ(b->ErrorOf(5, 2), "no good");
+  EXPECT_EQ(b->ErrorOf(5, 1), "");
+  EXPECT_EQ(b->header().failures.load(), 1u);
+}
+
+TEST(BoardTest, FirstAbortWinsAndItsTextIsCut) {
+  auto b = Create(1);
+  EXPECT_TRUE(b->AbortStatus().ok());
+  b->Abort(Code::kAborted, std::string(5000, 'a'));
+  b->Abort(Code::kInternal, "second");
+  EXPECT_EQ(b->AbortStatus().code(), Code::kAborted);
+  EXPECT_EQ(b->AbortStatus().message(), std::string(kMaxErrorBytes, 'a'));
+}
+
+TEST(BoardTest, SlicesCoverAChunkOnceAndAreAligned) {
+  for (uint64_t size : {0ull, 1ull, 64ull, 65ull, 4000ull, 4096ull}) {
+    for (uint32_t k : {1u, 2u, 3u, 7u}) {
+      uint64_t at = 0;
+      for (uint32_t j = 0; j < k; ++j) {
+        const Range r = SliceRange(size, k, j);
+        EXPECT_EQ(r.begin, at);
+        EXPECT_TRUE(r.begin % 64 == 0 || r.begin == size);
+        at = r.end;
+      }
+      EXPECT_EQ(at, size);
+    }
+  }
+  EXPECT_EQ(ChunkCount(0, 4096), 0u);
+  EXPECT_EQ(ChunkCount(4097, 4096), 2u);
+  EXPECT_EQ(ChunkRange(4097, 4096, 1).size(), 1u);
+}
+
+}  // namespace
+}  // namespace maypole

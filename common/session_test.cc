@@ -1,0 +1,121 @@
+#include "common/session.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "common/unix_socket.h"
+
+namespace maypole {
+namespace {
+
+TEST(SessionTest, MessagesSurviveTheTrip) {
+  auto hello = session::Make<session::Hello>();
+  hello.rank = 3;
+  session::SetText(hello.job, "train");
+  ASSERT_TRUE(session::CheckHeader(&hello, sizeof(hello), "client").ok());
+  session::Hello copy;
+  ASSERT_TRUE(session::Parse(&hello, sizeof(hello), &copy).ok());
+  EXPECT_EQ(copy.rank, 3);
+  EXPECT_STREQ(copy.job, "train");
+}
+
+TEST(SessionTest, AnotherVersionIsRefusedWithBothNamed) {
+  auto m = session::Make<session::Goodbye>();
+  m.header.version = 9;
+  const Status s = session::CheckHeader(&m, sizeof(m), "client");
+  EXPECT_EQ(s.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(s.message(),
+            "the client speaks version 9 of the session protocol, this side "
+            "version " +
+                std::to_string(kProtocolVersion) +
+                "; install the same Maypole on both sides");
+}
+
+TEST(SessionTest, HostileBytesAreRefused) {
+  const char junk[] = "GET / HTTP/1.1\r\n\r\n";
+  EXPECT_FALSE(session::CheckHeader(junk, sizeof(junk), "client").ok());
+  EXPECT_FALSE(session::CheckHeader(junk, 3, "client").ok());
+  auto m = session::Make<session::Hello>();
+  m.header.size = 12;
+  EXPECT_FALSE(session::CheckHeader(&m, sizeof(m), "client").ok());
+  m = session::Make<session::Hello>();
+  std::fill(std::begin(m.job), std::end(m.job), 'x');  // no end
+  session::Hello copy;
+  EXPECT_FALSE(session::Parse(&m, sizeof(m), &copy).ok());
+  session::Goodbye bye;
+  EXPECT_FALSE(session::Parse(&m, sizeof(m), &bye).ok());
+}
+
+TEST(SessionTest, LongTextIsCutAndEnded) {
+  session::Refused r = session::Make<session::Refused>();
+  session::SetText(r.text, std::string(5000, 'e'));
+  EXPECT_EQ(std::string(r.text).size(), kMaxErrorBytes);
+}
+
+class SocketTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string dir = std::string(getenv("TEST_TMPDIR")) + "/sXXXXXX";
+    ASSERT_NE(mkdtemp(dir.data()), nullptr);
+    // Bazel's directories may be too long for a socket's path.
+    ASSERT_EQ(chdir(dir.c_str()), 0);
+  }
+};
+
+TEST_F(SocketTest, DescriptorsAndCredentialsArrive) {
+  Fd listener, client, server;
+  ASSERT_TRUE(ListenUnix("a.sock", 0600, &listener).ok());
+  ASSERT_TRUE(ConnectUnix("a.sock", &client).ok());
+  ASSERT_TRUE(AcceptUnix(listener.get(), &server).ok());
+  PeerCredentials peer;
+  ASSERT_TRUE(PeerOf(server.get(), &peer).ok());
+  EXPECT_EQ(peer.pid, getpid());
+  EXPECT_EQ(peer.uid, getuid());
+  int p[2];
+  ASSERT_EQ(pipe(p), 0);
+  const int fds[] = {p[1]};
+  ASSERT_TRUE(SendMessage(client.get(), "hi", 2, fds).ok());
+  Received r;
+  ASSERT_TRUE(ReceiveMessage(server.get(), 100, 1000, &r).ok());
+  EXPECT_EQ(std::string(r.data.begin(), r.data.end()), "hi");
+  ASSERT_EQ(r.fds.size(), 1u);
+  ASSERT_EQ(write(r.fds[0].get(), "x", 1), 1);
+  char c = 0;
+  ASSERT_EQ(read(p[0], &c, 1), 1);
+  EXPECT_EQ(c, 'x');
+  close(p[0]);
+  close(p[1]);
+  client.Reset();
+  ASSERT_TRUE(ReceiveMessage(server.get(), 100, 1000, &r).ok());
+  EXPECT_TRUE(r.data.empty()) << "closed";
+}
+
+TEST_F(SocketTest, ALiveListenerIsKeptAStaleOneReplaced) {
+  Fd first, second;
+  ASSERT_TRUE(ListenUnix("b.sock", 0600, &first).ok());
+  EXPECT_EQ(ListenUnix("b.sock", 0600, &second).code(), Code::kAlreadyExists);
+  first.Reset();
+  EXPECT_TRUE(ListenUnix("b.sock", 0600, &second).ok());
+  EXPECT_EQ(ListenUnix(std::string(200, 'p'), 0600, &first).code(),
+            Code::kInvalidArgument);
+}
+
+TEST_F(SocketTest, TooLongMessagesAreAnError) {
+  int s[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, s), 0);
+  Fd a(s[0]), b(s[1]);
+  const std::string big(5000, 'x');
+  ASSERT_TRUE(SendMessage(a.get(), big.data(), big.size()).ok());
+  Received r;
+  EXPECT_EQ(ReceiveMessage(b.get(), 2048, 1000, &r).code(),
+            Code::kInvalidArgument);
+  EXPECT_EQ(ReceiveMessage(b.get(), 2048, 0, &r).code(),
+            Code::kDeadlineExceeded);
+}
+
+}  // namespace
+}  // namespace maypole

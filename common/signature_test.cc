@@ -1,0 +1,129 @@
+#include "common/signature.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace maypole {
+namespace {
+
+Signature Make(Kind kind, std::vector<int64_t> shape) {
+  Signature s;
+  s.kind = kind;
+  s.dtype = DType::kFloat32;
+  s.dims = static_cast<uint8_t>(shape.size());
+  std::copy(shape.begin(), shape.end(), s.shape);
+  return s;
+}
+
+using Submitted = std::vector<std::pair<int, Signature>>;
+
+TEST(SignatureTest, SizesCountElementsRowsAndScalars) {
+  const Signature s = Make(Kind::kAllreduce, {2, 3, 4});
+  EXPECT_EQ(s.Elements(), 24);
+  EXPECT_EQ(s.Bytes(), 96u);
+  EXPECT_EQ(s.RowBytes(), 48u);
+  EXPECT_EQ(Make(Kind::kAllreduce, {}).Elements(), 1);
+  EXPECT_EQ(Make(Kind::kAllreduce, {5, 0}).Bytes(), 0u);
+}
+
+TEST(SignatureTest, EqualSubmissionsAgreeAndSayNothing) {
+  const Signature s = Make(Kind::kAllreduce, {3});
+  EXPECT_EQ(DescribeMismatch("x", Submitted{{0, s}, {1, s}}), "");
+  EXPECT_EQ(AgreementHash(s), AgreementHash(Make(Kind::kAllreduce, {3})));
+}
+
+TEST(SignatureTest, EveryMismatchNamesTensorRanksAndBothValues) {
+  const Signature base = Make(Kind::kAllreduce, {3});
+  struct Case {
+    void (*change)(Signature&);
+    const char* text;
+  };
+  const Case cases[] = {
+      {[](Signature& s) { s.shape[0] = 4; },
+       "allreduce 'x': mismatched shapes: ranks 0,2 submitted [3], rank 1 "
+       "submitted [4]; every rank must submit the same shape"},
+      {[](Signature& s) { s.dtype = DType::kInt64; },
+       "allreduce 'x': mismatched dtypes: ranks 0,2 submitted float32, rank 1 "
+       "submitted int64; every rank must submit the same dtype"},
+      {[](Signature& s) { s.op = Op::kAverage; },
+       "allreduce 'x': mismatched reduction operations: ranks 0,2 submitted "
+       "sum, rank 1 submitted average; every rank must submit the same "
+       "reduction"},
+      {[](Signature& s) { s.device = Device::kGpu; },
+       "allreduce 'x': mismatched devices: ranks 0,2 submitted CPU, rank 1 "
+       "submitted GPU; every rank must submit the same device class"},
+      {[](Signature& s) { s.prescale = 0.5; },
+       "allreduce 'x': mismatched prescale factors: ranks 0,2 submitted 1, "
+       "rank 1 submitted 0.5; every rank must submit the same prescale "
+       "factor"},
+      {[](Signature& s) { s.postscale = 2; },
+       "allreduce 'x': mismatched postscale factors: ranks 0,2 submitted 1, "
+       "rank 1 submitted 2; every rank must submit the same postscale factor"},
+  };
+  for (const Case& c : cases) {
+    Signature other = base;
+    c.change(other);
+    EXPECT_FALSE(Agree(base, other));
+    EXPECT_NE(AgreementHash(base), AgreementHash(other));
+    EXPECT_EQ(
+        DescribeMismatch("x", Submitted{{2, base}, {0, base}, {1, other}}),
+        c.text);
+  }
+}
+
+TEST(SignatureTest, BroadcastRootsMustAgree) {
+  Signature a = Make(Kind::kBroadcast, {3}), b = a;
+  a.root = 0;
+  b.root = 1;
+  EXPECT_EQ(DescribeMismatch("w", Submitted{{0, a}, {1, b}}),
+            "broadcast 'w': mismatched root ranks: rank 0 submitted 0, rank 1 "
+            "submitted 1; every rank must submit the same root rank");
+}
+
+TEST(SignatureTest, GatheredFirstDimensionMayDifferOthersNot) {
+  const Signature a = Make(Kind::kAllgather, {3, 2});
+  EXPECT_TRUE(Agree(a, Make(Kind::kAllgather, {7, 2})));
+  EXPECT_EQ(
+      DescribeMismatch("g",
+                       Submitted{{0, a}, {1, Make(Kind::kAllgather, {3, 5})}}),
+      "allgather 'g': mismatched shapes: rank 0 submitted [*, 2], rank 1 "
+      "submitted [*, 5]; every rank must submit the same shape but for the "
+      "first dimension");
+  EXPECT_FALSE(Agree(a, Make(Kind::kAllgather, {3, 2, 1})));
+}
+
+TEST(SignatureTest, ManyRanksAreCutShort) {
+  Submitted all;
+  for (int r = 0; r < 100; ++r) {
+    all.emplace_back(r, Make(Kind::kAllreduce, {r == 50 ? 4 : 3}));
+  }
+  EXPECT_NE(DescribeMismatch("x", all).find(
+                "ranks 0,1,2,3,4,5,6,7 and 91 more submitted [3], rank 50"),
+            std::string::npos);
+}
+
+TEST(SignatureTest, BadInputIsRefusedWithTheReason) {
+  const auto code = [](const Signature& s) {
+    return CheckSignature("x", s).code();
+  };
+  EXPECT_EQ(code(Make(Kind::kAllreduce, {3})), Code::kOk);
+  EXPECT_EQ(code(Make(Kind::kAllreduce, {-1})), Code::kInvalidArgument);
+  EXPECT_EQ(code(Make(Kind::kAllreduce, {int64_t{1} << 40, 1 << 20})),
+            Code::kInvalidArgument);
+  EXPECT_EQ(
+      code(Make(Kind::kAllreduce, {0, int64_t{1} << 62, int64_t{1} << 62})),
+      Code::kInvalidArgument);
+  EXPECT_EQ(code(Make(Kind::kAllgather, {})), Code::kInvalidArgument);
+  EXPECT_EQ(code(Make(Kind::kAlltoall, {3})), Code::kUnimplemented);
+  Signature ints = Make(Kind::kAllreduce, {3});
+  ints.dtype = DType::kInt32;
+  ints.prescale = 0.5;
+  EXPECT_EQ(code(ints), Code::kInvalidArgument);
+  EXPECT_EQ(
+      CheckSignature(std::string(600, 'n'), Make(Kind::kBarrier, {})).code(),
+      Code::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace maypole
