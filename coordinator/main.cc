@@ -1,0 +1,243 @@
+// maypole-coordinator: reads its flags, serves, and ends on SIGTERM or SIGINT.
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/reflection.h"
+#include "absl/flags/usage_config.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/absl_status.h"
+#include "common/fd.h"
+#include "common/limits.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/core/version.h"
+#include "coordinator/service/secret.h"
+#include "coordinator/service/server.h"
+#include "grpc/support/log.h"
+#include "spdlog/sinks/stdout_sinks.h"
+#include "spdlog/spdlog.h"
+
+ABSL_FLAG(std::string, listen, "127.0.0.1:0",
+          "HOST:PORT for executors and maypolectl; port 0 takes a free one "
+          "(see --announce_fd). Any but a loopback address needs "
+          "--secret_file.");
+ABSL_FLAG(std::string, metrics, "127.0.0.1:0",
+          "HOST:PORT where Prometheus finds /metrics; empty for none.");
+ABSL_FLAG(std::string, secret_file, "",
+          "File (mode 0600) with the cluster secret in one line. Workers and "
+          "maypolectl must present the same. Empty: no secret.");
+ABSL_FLAG(int, announce_fd, -1,
+          "Descriptor to which one line 'listen=HOST:PORT metrics=HOST:PORT' "
+          "is written when the coordinator is ready; it is closed then.");
+ABSL_FLAG(absl::Duration, start_timeout, absl::Seconds(120),
+          "How long the first ranks of a job wait for the others.");
+ABSL_FLAG(absl::Duration, resume_timeout, absl::Seconds(3),
+          "How long an executor whose connection broke may stay away before "
+          "it counts as lost.");
+ABSL_FLAG(uint64_t, fusion_threshold, uint64_t{64} << 20,
+          "Small tensors are fused until a run has so many bytes; 0 turns "
+          "fusion off.");
+ABSL_FLAG(std::string, log_level, "info",
+          "Least level that is logged: trace, debug, info, warning, error, "
+          "off.");
+
+namespace maypole::coordinator {
+namespace {
+
+constexpr char kUsage[] =
+    R"(maypole-coordinator: knows the members of Maypole training jobs and the order
+in which their tensors are reduced. Run one per cluster; each node's
+maypole-worker connects to it. It serves many jobs and keeps nothing on disk.
+
+Usage:
+  maypole-coordinator [flags]
+
+Example:
+  (umask 077; openssl rand -hex 32 > /etc/maypole/secret)
+  maypole-coordinator --listen=0.0.0.0:4001 --metrics=0.0.0.0:9401 \
+      --secret_file=/etc/maypole/secret
+  curl http://localhost:9401/metrics
+
+SIGTERM and SIGINT end it with status 0: running jobs get an error that says so.
+Log lines (key=value) go to stderr.
+
+Flags:
+)";
+
+bool IsOurs(absl::string_view file) {
+  return absl::EndsWith(file, "coordinator/main.cc");
+}
+
+void PrintHelp() {
+  std::printf("%s", kUsage);
+  std::vector<std::string> lines;
+  for (const auto& [name, flag] : absl::GetAllFlags()) {
+    if (!IsOurs(flag->Filename())) continue;
+    lines.push_back(absl::StrCat("  --", name, "=", flag->DefaultValue(),
+                                 "\n      ", flag->Help(), "\n"));
+  }
+  std::sort(lines.begin(), lines.end());
+  for (const std::string& line : lines) std::printf("%s", line.c_str());
+  std::printf(
+      "  --version\n      Prints the version.\n\nLimits: %zu jobs, %zu "
+      "executors, %d ranks of a job, %zu names of operations of a job."
+      "\n",
+      kMaxJobs, kMaxSessions, kMaxRanks, kMaxOperations);
+}
+
+bool WantsHelp(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const absl::string_view argument = argv[i];
+    if (argument == "--help" || argument == "-help" || argument == "-h") {
+      return true;
+    }
+  }
+  return false;
+}
+
+absl::Status SetUpLog() {
+  auto logger = spdlog::stderr_logger_mt("coordinator");
+  logger->set_pattern(
+      "time=%Y-%m-%dT%H:%M:%S.%e%z level=%l program=maypole-coordinator %v");
+  const std::string level = absl::GetFlag(FLAGS_log_level);
+  const auto parsed = spdlog::level::from_str(level);
+  if (parsed == spdlog::level::off && level != "off") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--log_level=", level,
+                     " is none of trace, debug, info, warning, error, off"));
+  }
+  logger->set_level(parsed);
+  spdlog::set_default_logger(std::move(logger));
+  gpr_set_log_function([](gpr_log_func_args* args) {
+    spdlog::debug("event=grpc text=\"{}\"", args->message);
+  });
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Time> PositiveTime(const char* flag, absl::Duration duration) {
+  if (duration <= absl::ZeroDuration() || duration > absl::Hours(24 * 365)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, "=", absl::FormatDuration(duration),
+                     " must be more than 0 and at most a year"));
+  }
+  return Time(absl::ToInt64Nanoseconds(duration));
+}
+
+absl::StatusOr<ServerOptions> ReadFlags() {
+  ServerOptions options;
+  auto listen = ParseAddress("--listen", absl::GetFlag(FLAGS_listen));
+  if (!listen.ok()) return listen.status();
+  options.listen = *listen;
+  if (const std::string text = absl::GetFlag(FLAGS_metrics); !text.empty()) {
+    auto metrics = ParseAddress("--metrics", text);
+    if (!metrics.ok()) return metrics.status();
+    options.metrics = *metrics;
+  }
+  if (const std::string path = absl::GetFlag(FLAGS_secret_file);
+      !path.empty()) {
+    auto secret = ReadSecretFile(path);
+    if (!secret.ok()) return secret.status();
+    options.secret = *secret;
+  } else if (!IsLoopback(options.listen)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen=", options.listen.Text(),
+                     " can be reached from other "
+                     "machines; give --secret_file, or listen on 127.0.0.1"));
+  }
+  auto start =
+      PositiveTime("--start_timeout", absl::GetFlag(FLAGS_start_timeout));
+  if (!start.ok()) return start.status();
+  auto resume =
+      PositiveTime("--resume_timeout", absl::GetFlag(FLAGS_resume_timeout));
+  if (!resume.ok()) return resume.status();
+  options.config.start_timeout = *start;
+  options.config.resume_timeout = *resume;
+  options.config.fusion_threshold = absl::GetFlag(FLAGS_fusion_threshold);
+  return options;
+}
+
+absl::Status Announce(const Server& server) {
+  const int number = absl::GetFlag(FLAGS_announce_fd);
+  if (number < 0) return absl::OkStatus();
+  const Fd fd(number);
+  const std::string line = absl::StrCat(
+      "listen=", server.listen().Text(),
+      " metrics=", server.metrics() ? server.metrics()->Text() : std::string(),
+      "\n");
+  if (::write(fd.get(), line.data(), line.size()) !=
+      static_cast<ssize_t>(line.size())) {
+    return ToAbsl(ErrnoStatus(errno, absl::StrCat("--announce_fd=", number)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run() {
+  absl::Status status = SetUpLog();
+  if (!status.ok()) return status;
+  // All threads inherit the mask; only sigwait below takes them.
+  sigset_t ends;
+  sigemptyset(&ends);
+  sigaddset(&ends, SIGTERM);
+  sigaddset(&ends, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &ends, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+
+  const absl::StatusOr<ServerOptions> options = ReadFlags();
+  if (!options.ok()) return options.status();
+  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(*options);
+  if (!server.ok()) return server.status();
+  spdlog::info(
+      "event=started version={} protocol={} pid={} listen={} metrics={} "
+      "secret={}",
+      kVersion, kProtocolVersion, getpid(), (*server)->listen().Text(),
+      (*server)->metrics() ? (*server)->metrics()->Text() : "none",
+      options->secret.empty() ? "no" : "yes");
+  status = Announce(**server);
+  if (!status.ok()) return status;
+  int signal_number = 0;
+  sigwait(&ends, &signal_number);
+  spdlog::info("event=stopping signal={}", strsignal(signal_number));
+  (*server)->Shutdown();
+  spdlog::info("event=stopped");
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace maypole::coordinator
+
+int main(int argc, char** argv) {
+  using maypole::coordinator::kVersion;
+  if (maypole::coordinator::WantsHelp(argc, argv)) {
+    maypole::coordinator::PrintHelp();
+    return 0;
+  }
+  absl::FlagsUsageConfig usage;
+  usage.version_string = [] {
+    return absl::StrCat("maypole-coordinator ", kVersion, "\n");
+  };
+  absl::SetFlagsUsageConfig(usage);
+  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
+  if (rest.size() > 1) {
+    std::fprintf(stderr,
+                 "maypole-coordinator: '%s' is not a flag; see --help\n",
+                 rest[1]);
+    return 1;
+  }
+  const absl::Status status = maypole::coordinator::Run();
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "maypole-coordinator: %s\n",
+               std::string(status.message()).c_str());
+  return 1;
+}

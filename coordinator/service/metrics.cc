@@ -1,0 +1,140 @@
+#include "coordinator/service/metrics.h"
+
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/version.h"
+#include "prometheus/gauge.h"
+#include "prometheus/metric_family.h"
+
+namespace maypole::coordinator {
+namespace {
+
+constexpr int kHttpThreads = 2;
+constexpr const char* kErrorKinds[] = {"mismatch",      "rank_lost",
+                                       "rank_left",     "executor_lost",
+                                       "start_timeout", "bad_message"};
+
+// Asks the core at every scrape, so that gauges are never stale.
+class Gauges : public prometheus::Collectable {
+ public:
+  explicit Gauges(std::function<Totals()> totals)
+      : totals_(std::move(totals)) {}
+
+  std::vector<prometheus::MetricFamily> Collect() const override {
+    const Totals t = totals_();
+    return {Gauge("maypole_jobs", "Jobs that have executors.", t.jobs),
+            Gauge("maypole_nodes", "Executors, one per job and node.", t.nodes),
+            Gauge("maypole_ranks", "Ranks of running epochs.", t.ranks),
+            Gauge("maypole_pending_operations",
+                  "Operations that are present on some nodes and awaited from "
+                  "others.",
+                  t.pending_operations)};
+  }
+
+ private:
+  static prometheus::MetricFamily Gauge(const char* name, const char* help,
+                                        size_t value) {
+    prometheus::ClientMetric metric;
+    metric.gauge.value = static_cast<double>(value);
+    prometheus::MetricFamily family;
+    family.name = name;
+    family.help = help;
+    family.type = prometheus::MetricType::Gauge;
+    family.metric.push_back(metric);
+    return family;
+  }
+
+  const std::function<Totals()> totals_;
+};
+
+prometheus::Family<prometheus::Counter>& CounterFamily(
+    prometheus::Registry* registry, const char* name, const char* help) {
+  return prometheus::BuildCounter().Name(name).Help(help).Register(*registry);
+}
+
+prometheus::Histogram* AddHistogram(prometheus::Registry* registry,
+                                    const char* name, const char* help,
+                                    std::vector<double> buckets) {
+  return &prometheus::BuildHistogram()
+              .Name(name)
+              .Help(help)
+              .Register(*registry)
+              .Add({}, std::move(buckets));
+}
+
+}  // namespace
+
+Metrics::Metrics() : registry_(std::make_shared<prometheus::Registry>()) {
+  prometheus::Registry* r = registry_.get();
+  prometheus::BuildGauge()
+      .Name("maypole_build_info")
+      .Help("The coordinator's version; always 1.")
+      .Register(*r)
+      .Add({{"version", kVersion}})
+      .Set(1);
+  auto& operations =
+      CounterFamily(r, "maypole_operations_total", "Operations issued to run.");
+  auto& bytes = CounterFamily(r, "maypole_operation_bytes_total",
+                              "Bytes of the results of operations issued.");
+  for (int k = 0; k < kKinds; ++k) {
+    const std::string kind(Name(static_cast<Kind>(k)));
+    operations_.push_back(&operations.Add({{"kind", kind}}));
+    bytes_.push_back(&bytes.Add({{"kind", kind}}));
+  }
+  auto& errors = CounterFamily(r, "maypole_errors_total",
+                               "Errors that reached executors, by cause.");
+  for (const char* kind : kErrorKinds) {
+    errors_.push_back(&errors.Add({{"kind", kind}}));
+  }
+  runs_ = &CounterFamily(r, "maypole_runs_total", "Runs issued.").Add({});
+  reconnects_ = &CounterFamily(r, "maypole_reconnects_total",
+                               "Broken streams that executors resumed.")
+                     .Add({});
+  run_operations_ =
+      AddHistogram(r, "maypole_run_operations", "Operations of a run.",
+                   {1, 2, 4, 8, 16, 32, 64, 128, 256, 512});
+  negotiation_ = AddHistogram(
+      r, "maypole_negotiation_seconds",
+      "From an operation's presence on the first node until it is issued.",
+      {1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1, 3, 10, 60});
+}
+
+void Metrics::Observe(const OperationIssued& fact) {
+  const int kind = static_cast<int>(fact.kind);
+  operations_[kind]->Increment();
+  bytes_[kind]->Increment(static_cast<double>(fact.bytes));
+  negotiation_->Observe(
+      std::chrono::duration<double>(fact.negotiation).count());
+}
+
+void Metrics::Observe(const RunIssued& fact) {
+  runs_->Increment();
+  run_operations_->Observe(static_cast<double>(fact.operations));
+}
+
+void Metrics::Observe(const ErrorCounted& fact) {
+  errors_[static_cast<int>(fact.kind)]->Increment();
+}
+
+void Metrics::Observe(const Reconnected&) { reconnects_->Increment(); }
+
+absl::StatusOr<int> Metrics::Serve(const Address& address,
+                                   std::function<Totals()> totals) {
+  try {
+    exposer_ =
+        std::make_unique<prometheus::Exposer>(address.Text(), kHttpThreads);
+  } catch (const std::exception&) {
+    return absl::UnavailableError(absl::StrCat(
+        "cannot serve metrics: ", WhyNotBound(address),
+        "; choose another --metrics, or end the program that holds the port"));
+  }
+  gauges_ = std::make_shared<Gauges>(std::move(totals));
+  exposer_->RegisterCollectable(registry_);
+  exposer_->RegisterCollectable(gauges_);
+  return exposer_->GetListeningPorts().front();
+}
+
+}  // namespace maypole::coordinator

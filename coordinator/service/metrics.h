@@ -1,0 +1,69 @@
+// Metrics: what Prometheus reads from the coordinator.
+//
+//   maypole_build_info{version}                 1
+//   maypole_jobs, _nodes, _ranks                now; ranks of running epochs
+//   maypole_pending_operations                  present on some nodes only
+//   maypole_operations_total{kind}              issued
+//   maypole_operation_bytes_total{kind}         bytes of their results
+//   maypole_runs_total                          issued
+//   maypole_run_operations                      histogram: operations of a run
+//   maypole_negotiation_seconds                 histogram: first node's
+//                                               presence until issued
+//   maypole_errors_total{kind}                  mismatch, rank_lost, rank_left,
+//                                               executor_lost, start_timeout,
+//                                               bad_message
+//   maypole_reconnects_total                    streams resumed
+//
+// Every label has a fixed set of values.
+//
+// Thread contract: all methods from any thread. The totals function is called
+// by the scraping thread.
+#ifndef MAYPOLE_COORDINATOR_SERVICE_METRICS_H_
+#define MAYPOLE_COORDINATOR_SERVICE_METRICS_H_
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/types.h"
+#include "coordinator/core/actions.h"
+#include "coordinator/core/core.h"
+#include "coordinator/service/address.h"
+#include "prometheus/counter.h"
+#include "prometheus/exposer.h"
+#include "prometheus/histogram.h"
+#include "prometheus/registry.h"
+
+namespace maypole::coordinator {
+
+class Metrics {
+ public:
+  Metrics();
+
+  void Observe(const OperationIssued& fact);
+  void Observe(const RunIssued& fact);
+  void Observe(const ErrorCounted& fact);
+  void Observe(const Reconnected& fact);
+
+  // Serves them over HTTP until StopServing(); returns the port.
+  absl::StatusOr<int> Serve(const Address& address,
+                            std::function<Totals()> totals);
+  void StopServing() { exposer_.reset(); }
+
+ private:
+  std::shared_ptr<prometheus::Registry> registry_;
+  std::vector<prometheus::Counter*> operations_;  // by Kind
+  std::vector<prometheus::Counter*> bytes_;       // by Kind
+  std::vector<prometheus::Counter*> errors_;      // by ErrorKind
+  prometheus::Counter* runs_;
+  prometheus::Counter* reconnects_;
+  prometheus::Histogram* run_operations_;
+  prometheus::Histogram* negotiation_;
+  std::shared_ptr<prometheus::Collectable> gauges_;
+  std::unique_ptr<prometheus::Exposer> exposer_;
+};
+
+}  // namespace maypole::coordinator
+
+#endif  // MAYPOLE_COORDINATOR_SERVICE_METRICS_H_

@@ -1,0 +1,97 @@
+#include "coordinator/service/server.h"
+
+#include <chrono>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "coordinator/core/limits.h"
+#include "grpc/grpc.h"
+#include "grpcpp/security/server_credentials.h"
+#include "grpcpp/server_builder.h"
+
+namespace maypole::coordinator {
+namespace {
+
+// A peer that is gone without a word (power, network) is noticed by pings.
+constexpr int kPingIntervalMs = 2000;
+constexpr int kPingTimeoutMs = 2000;
+// Executors ping as often as we do; gRPC's default calls that abuse.
+constexpr int kLeastPingIntervalMs = 500;
+constexpr std::chrono::seconds kShutdownGrace(2);
+
+std::string NewIncarnation() {
+  std::random_device random;
+  return absl::StrFormat("%08x%08x", random(), random());
+}
+
+void SetChannelArguments(grpc::ServerBuilder* builder) {
+  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kPingIntervalMs);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder->AddChannelArgument(
+      GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+      kLeastPingIntervalMs);
+  builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder->SetMaxSendMessageSize(kMaxMessageBytes);
+}
+
+}  // namespace
+
+Server::Server(const ServerOptions& options)
+    : listen_(options.listen),
+      metrics_address_(options.metrics),
+      hub_(options.config, NewIncarnation(), &metrics_),
+      coordinator_(&hub_, options.secret),
+      admin_(&hub_, options.secret) {}
+
+Server::~Server() { Shutdown(); }
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(
+    const ServerOptions& options) {
+  std::unique_ptr<Server> server(new Server(options));
+  absl::Status status = server->Listen();
+  if (status.ok()) status = server->ServeMetrics();
+  if (!status.ok()) return status;
+  return server;
+}
+
+absl::Status Server::Listen() {
+  grpc::ServerBuilder builder;
+  SetChannelArguments(&builder);
+  int port = 0;
+  builder.AddListeningPort(listen_.Text(), grpc::InsecureServerCredentials(),
+                           &port);
+  builder.RegisterService(&coordinator_);
+  builder.RegisterService(&admin_);
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr || port == 0) {
+    return absl::UnavailableError(absl::StrCat(
+        "cannot listen: ", WhyNotBound(listen_),
+        "; choose another --listen, or end the program that holds the port"));
+  }
+  listen_.port = port;
+  return absl::OkStatus();
+}
+
+absl::Status Server::ServeMetrics() {
+  if (!metrics_address_) return absl::OkStatus();
+  const absl::StatusOr<int> port =
+      metrics_.Serve(*metrics_address_, [this] { return hub_.totals(); });
+  if (!port.ok()) return port.status();
+  metrics_address_->port = *port;
+  return absl::OkStatus();
+}
+
+void Server::Shutdown() {
+  metrics_.StopServing();  // its threads ask the hub
+  if (server_ == nullptr) return;
+  hub_.Stop();
+  server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
+  server_->Wait();
+  server_.reset();
+}
+
+}  // namespace maypole::coordinator

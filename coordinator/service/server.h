@@ -1,0 +1,64 @@
+// Server: the whole coordinator in one object, as main and tests start it.
+//
+//   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
+//   if (!server.ok()) ...one clear sentence...
+//   (*server)->listen();      // 127.0.0.1:40001
+//   (*server)->Shutdown();
+//
+// Thread contract: Shutdown() once; the accessors from any thread.
+#ifndef MAYPOLE_COORDINATOR_SERVICE_SERVER_H_
+#define MAYPOLE_COORDINATOR_SERVICE_SERVER_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "coordinator/core/actions.h"
+#include "coordinator/service/address.h"
+#include "coordinator/service/hub.h"
+#include "coordinator/service/metrics.h"
+#include "coordinator/service/services.h"
+#include "grpcpp/server.h"
+
+namespace maypole::coordinator {
+
+struct ServerOptions {
+  Address listen{"127.0.0.1", 0};
+  std::optional<Address> metrics;  // none: no metrics
+  std::string secret;              // empty: everybody may come in
+  Config config;
+};
+
+class Server {
+ public:
+  static absl::StatusOr<std::unique_ptr<Server>> Start(
+      const ServerOptions& options);
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  // With the ports that were chosen.
+  const Address& listen() const { return listen_; }
+  const std::optional<Address>& metrics() const { return metrics_address_; }
+
+  // Tells the executors, ends their streams, stops all threads.
+  void Shutdown();
+
+ private:
+  explicit Server(const ServerOptions& options);
+  absl::Status Listen();
+  absl::Status ServeMetrics();
+
+  Address listen_;
+  std::optional<Address> metrics_address_;
+  Metrics metrics_;
+  Hub hub_;
+  CoordinatorService coordinator_;
+  AdminService admin_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace maypole::coordinator
+
+#endif  // MAYPOLE_COORDINATOR_SERVICE_SERVER_H_
