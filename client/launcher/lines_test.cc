@@ -1,0 +1,106 @@
+#include "client/launcher/lines.h"
+
+#include <gtest/gtest.h>
+
+namespace maypole::launcher {
+namespace {
+
+using std::chrono::seconds;
+
+// Pieces as text: '|' stands for a newline, '<' for a return, '~' for none.
+std::string Shown(const std::vector<Piece>& pieces) {
+  std::string out;
+  for (const Piece& p : pieces) {
+    out += p.text;
+    out += p.end == LineEnd::kNewline  ? '|'
+           : p.end == LineEnd::kReturn ? '<'
+                                       : '~';
+  }
+  return out;
+}
+
+TEST(LineSplitterTest, WholeLines) {
+  LineSplitter s;
+  EXPECT_EQ(Shown(s.Feed("a\nb\n\nc")), "a|b||");
+  EXPECT_TRUE(s.HasPartial());
+  EXPECT_EQ(Shown(s.Feed("d\n")), "cd|");
+  EXPECT_FALSE(s.HasPartial());
+}
+
+TEST(LineSplitterTest, ReturnsEndLinesToo) {
+  LineSplitter s;
+  EXPECT_EQ(Shown(s.Feed("\r10%\r20%")), "<10%<");
+  EXPECT_EQ(Shown(s.Feed("\r\n")), "20%|");
+}
+
+TEST(LineSplitterTest, AReturnAndNewlineMayComeApart) {
+  LineSplitter s;
+  EXPECT_EQ(Shown(s.Feed("a\r")), "");
+  EXPECT_EQ(Shown(s.Feed("\nb")), "a|");
+  EXPECT_EQ(Shown(s.Feed("\r")), "");
+  EXPECT_EQ(Shown(s.Feed("c\n")), "b<c|");
+}
+
+TEST(LineSplitterTest, PartialLinesAreGivenOnDemand) {
+  LineSplitter s;
+  EXPECT_FALSE(s.TakePartial().has_value());
+  s.Feed("name? ");
+  EXPECT_EQ(Shown({*s.TakePartial()}), "name? ~");
+  EXPECT_FALSE(s.HasPartial());
+  s.Feed("50%\r");
+  EXPECT_EQ(Shown({*s.TakePartial()}), "50%<");
+}
+
+TEST(LineSplitterTest, HoldsNoMoreThanItsLimit) {
+  LineSplitter s;
+  std::vector<Piece> pieces = s.Feed(std::string(kMaxLineBytes, 'x'));
+  ASSERT_EQ(pieces.size(), 1u);
+  EXPECT_EQ(pieces[0].text.size(), kMaxLineBytes);
+  EXPECT_EQ(pieces[0].end, LineEnd::kNone);
+  EXPECT_FALSE(s.HasPartial());
+}
+
+Piece Line(std::string text) {
+  return {.text = std::move(text), .end = LineEnd::kNewline};
+}
+
+TEST(TailTest, KeepsTheLastLinesAndTheUnfinishedOne) {
+  Tail tail;
+  EXPECT_TRUE(tail.empty());
+  for (size_t i = 0; i < kTailLines + 5; ++i) {
+    tail.Add(Line(std::to_string(i)), Time());
+  }
+  tail.Add({.text = "end", .end = LineEnd::kNone}, Time());
+  std::vector<std::string> lines = tail.Lines();
+  ASSERT_EQ(lines.size(), kTailLines + 1);
+  EXPECT_EQ(lines.front(), "5");
+  EXPECT_EQ(lines.back(), "end");
+}
+
+TEST(TailTest, ProgressBarsOverwriteThemselves) {
+  Tail tail;
+  tail.Add({.text = "10%", .end = LineEnd::kReturn}, Time());
+  tail.Add({.text = "20%", .end = LineEnd::kReturn}, Time());
+  tail.Add(Line("30%"), Time());
+  EXPECT_EQ(tail.Lines(), std::vector<std::string>{"30%"});
+}
+
+TEST(TailTest, KnowsWhenTheLastTracebackBegan) {
+  Tail tail;
+  Time start{};
+  tail.Add(Line("all well"), start);
+  EXPECT_FALSE(tail.last_traceback().has_value());
+  tail.Add(Line("Traceback (most recent call last):"), start + seconds(1));
+  tail.Add(Line("Traceback (most recent call last):"), start + seconds(2));
+  tail.Add(Line("ValueError: no"), start + seconds(3));
+  EXPECT_EQ(tail.last_traceback(), start + seconds(2));
+}
+
+TEST(TailTest, LongLinesAreCut) {
+  Tail tail;
+  tail.Add(Line(std::string(kTailLineBytes + 1, 'x')), Time());
+  EXPECT_EQ(tail.Lines()[0].size(), kTailLineBytes);
+}
+
+}  // namespace
+}  // namespace maypole::launcher

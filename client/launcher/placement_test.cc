@@ -1,0 +1,92 @@
+#include "client/launcher/placement.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "client/launcher/announce.h"
+
+namespace maypole::launcher {
+namespace {
+
+std::vector<int> NodesOf(int ranks, int nodes) {
+  std::vector<int> out;
+  for (const Place& p : PlaceRanks(ranks, nodes)) out.push_back(p.node);
+  return out;
+}
+
+std::map<std::string, std::string> Map(const Variables& variables) {
+  return {variables.begin(), variables.end()};
+}
+
+JobEnvironment FourOnTwo() {
+  return {.ranks = 4,
+          .nodes = 2,
+          .job = "j",
+          .token = "t",
+          .start_timeout_s = 7,
+          .usable_cores = 10,
+          .agents = {"/a0", "/a1"}};
+}
+
+TEST(PlacementTest, RanksGoNodeByNode) {
+  EXPECT_EQ(NodesOf(4, 2), (std::vector<int>{0, 0, 1, 1}));
+  EXPECT_EQ(NodesOf(3, 2), (std::vector<int>{0, 0, 1}));
+  EXPECT_EQ(NodesOf(5, 3), (std::vector<int>{0, 0, 1, 1, 2}));
+  EXPECT_EQ(NodesOf(3, 1), (std::vector<int>{0, 0, 0}));
+}
+
+TEST(PlacementTest, RanksAreNumberedWithinTheirNode) {
+  std::vector<Place> places = PlaceRanks(3, 2);
+  ASSERT_EQ(places.size(), 3u);
+  EXPECT_EQ(places[1].rank, 1);
+  EXPECT_EQ(places[1].local_rank, 1);
+  EXPECT_EQ(places[1].local_size, 2);
+  EXPECT_EQ(places[2].rank, 2);
+  EXPECT_EQ(places[2].local_rank, 0);
+  EXPECT_EQ(places[2].local_size, 1);
+}
+
+TEST(PlacementTest, EnvironmentOfARank) {
+  auto v = Map(RankVariables(FourOnTwo(), PlaceRanks(4, 2)[3],
+                             [](const std::string&) { return false; }));
+  std::map<std::string, std::string> expected = {
+      {"MAYPOLE_RANK", "3"},       {"MAYPOLE_SIZE", "4"},
+      {"MAYPOLE_LOCAL_RANK", "1"}, {"MAYPOLE_LOCAL_SIZE", "2"},
+      {"MAYPOLE_CROSS_RANK", "1"}, {"MAYPOLE_CROSS_SIZE", "2"},
+      {"MAYPOLE_JOB", "j"},        {"MAYPOLE_TOKEN", "t"},
+      {"MAYPOLE_AGENT", "/a1"},    {"MAYPOLE_START_TIMEOUT", "7"},
+      {"MAYPOLE_NODE", "node1"},   {"PYTHONUNBUFFERED", "1"},
+      {"OMP_NUM_THREADS", "2"},
+  };
+  EXPECT_EQ(v, expected);
+}
+
+TEST(PlacementTest, WhatTheUserSetStays) {
+  auto v = Map(RankVariables(FourOnTwo(), PlaceRanks(4, 2)[0],
+                             [](const std::string&) { return true; }));
+  EXPECT_FALSE(v.contains("PYTHONUNBUFFERED"));
+  EXPECT_FALSE(v.contains("OMP_NUM_THREADS"));
+  EXPECT_EQ(v["MAYPOLE_RANK"], "0");
+}
+
+TEST(PlacementTest, AJobInProcessHasNoAgent) {
+  JobEnvironment job{.ranks = 1, .nodes = 1};
+  auto v = Map(RankVariables(job, PlaceRanks(1, 1)[0],
+                             [](const std::string&) { return false; }));
+  EXPECT_FALSE(v.contains("MAYPOLE_AGENT"));
+  EXPECT_EQ(v["OMP_NUM_THREADS"], "1");
+}
+
+TEST(AnnouncementTest, Parses) {
+  Announcement a =
+      ParseAnnouncement("listen=127.0.0.1:1 x=y metrics=[::1]:2\n");
+  EXPECT_EQ(a.listen, "127.0.0.1:1");
+  EXPECT_EQ(a.metrics, "[::1]:2");
+  EXPECT_EQ(a.socket, "");
+  EXPECT_EQ(ParseAnnouncement("socket=/a=b metrics=").socket, "/a=b");
+  EXPECT_EQ(ParseAnnouncement("nonsense").listen, "");
+}
+
+}  // namespace
+}  // namespace maypole::launcher
