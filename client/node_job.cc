@@ -245,8 +245,15 @@ void NodeJob::AllotSlot(const session::SlotReply& reply) {
   awaited_replies_.fetch_sub(1);
   Name& name = *by_request_[reply.request];
   if (reply.code != 0 || reply.slot >= by_slot_.size()) {
-    FailQueue(name, Status(static_cast<Code>(reply.code), reply.text));
-    names_.erase(KeyOf(name.process_set, name.kind, std::string(name.name)));
+    FailQueue(name, reply.code != 0
+                        ? Status(static_cast<Code>(reply.code), reply.text)
+                        : Status(Code::kInternal,
+                                 "the executor allotted slot " +
+                                     std::to_string(reply.slot) +
+                                     ", which the board does not have"));
+    const std::string key = KeyOf(name.process_set, name.kind, name.name);
+    by_request_[reply.request] = nullptr;
+    names_.erase(key);
     return;
   }
   name.known = true;

@@ -1,0 +1,260 @@
+// Clients of several ranks as threads of one process, over a real socket and
+// board: what tsan looks at.
+#include "client/client.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "client/fake_executor.h"
+
+namespace maypole {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class ClientTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string dir = std::string(getenv("TEST_TMPDIR")) + "/cXXXXXX";
+    ASSERT_NE(mkdtemp(dir.data()), nullptr);
+    ASSERT_EQ(chdir(dir.c_str()), 0);  // socket paths are short
+  }
+
+  // Runs `rank` in one thread per rank, each with its client.
+  void Run(int ranks, const std::function<void(int, Client&)>& rank) {
+    std::vector<std::thread> threads;
+    for (int r = 0; r < ranks; ++r) {
+      threads.emplace_back([&, r] {
+        Options o;
+        o.rank = o.local_rank = r;
+        o.size = o.local_size = ranks;
+        o.job = "test";
+        o.agent = "agent.sock";
+        std::unique_ptr<Client> client;
+        const Status s = Client::Join(o, &client);
+        ASSERT_TRUE(s.ok()) << s.message();
+        rank(r, *client);
+      });
+    }
+    for (auto& t : threads) t.join();
+  }
+};
+
+Tensor Floats(std::vector<float>& v) {
+  return {
+      DType::kFloat32, {static_cast<int64_t>(v.size())}, v.data(), v.data()};
+}
+
+TEST_F(ClientTest, ManyOperationsInAnyOrderByRank) {
+  FakeExecutor executor("agent.sock", 3);
+  Run(3, [](int rank, Client& client) {
+    for (int round = 0; round < 20; ++round) {
+      constexpr int kTensors = 12;
+      std::vector<std::vector<float>> data;
+      for (int i = 0; i < kTensors; ++i) {
+        data.emplace_back(static_cast<size_t>(1 + i * 400),
+                          static_cast<float>(rank + i + round));
+      }
+      std::map<int, int64_t> handles;
+      for (int n = 0; n < kTensors; ++n) {
+        const int i = (n * 5 + rank * 3) % kTensors;
+        const Status s =
+            client.Allreduce("t" + std::to_string(i), Floats(data[i]),
+                             {.op = Op::kSum}, &handles[i]);
+        ASSERT_TRUE(s.ok()) << s.message();
+      }
+      for (auto& [i, handle] : handles) {
+        const Status s = client.Wait(handle, -1);
+        ASSERT_TRUE(s.ok()) << s.message();
+        ASSERT_TRUE(client.Release(handle).ok());
+        const float want = 3.f * static_cast<float>(i + round) + 3.f;
+        for (float v : data[static_cast<size_t>(i)]) ASSERT_EQ(v, want);
+      }
+    }
+    EXPECT_EQ(client.pending(), 0);
+    EXPECT_EQ(client.counters().completed.load(), 240);
+  });
+}
+
+// Nobody waits: the progress thread alone must carry the operation out.
+TEST_F(ClientTest, OperationsCompleteWithoutAnybodyWaiting) {
+  FakeExecutor executor("agent.sock", 2);
+  Run(2, [](int rank, Client& client) {
+    std::vector<float> v(100000, static_cast<float>(rank + 1));
+    int64_t handle;
+    ASSERT_TRUE(client.Allreduce("", Floats(v), {}, &handle).ok());
+    while (client.pending() > 0) std::this_thread::yield();
+    ASSERT_TRUE(client.Wait(handle, 0).ok());
+    EXPECT_EQ(v[99999], 1.5f);
+  });
+}
+
+TEST_F(ClientTest, UnnamedOperationsMayOutnumberTheirSlots) {
+  FakeExecutor executor("agent.sock", 2);
+  Run(2, [](int rank, Client& client) {
+    std::vector<std::vector<float>> data(
+        300, std::vector<float>(1, static_cast<float>(rank)));
+    std::vector<int64_t> handles(data.size());
+    for (size_t i = 0; i < data.size(); ++i) {
+      data[i][0] += static_cast<float>(i);
+      const Status s =
+          client.Allreduce("", Floats(data[i]), {.op = Op::kSum}, &handles[i]);
+      ASSERT_TRUE(s.ok()) << s.message();
+    }
+    for (size_t i = 0; i < data.size(); ++i) {
+      const Status s = client.Wait(handles[i], -1);
+      ASSERT_TRUE(s.ok()) << s.message();
+      EXPECT_EQ(data[i][0], 1.f + 2.f * static_cast<float>(i));
+    }
+  });
+}
+
+TEST_F(ClientTest, SecondSubmissionOfAPendingNameIsRefused) {
+  FakeExecutor executor("agent.sock", 2);
+  std::atomic<bool> tried{false};
+  Run(2, [&](int rank, Client& client) {
+    std::vector<float> v(1, 1.f), w(1, 1.f);
+    int64_t a, b;
+    if (rank == 1) {
+      while (!tried.load()) std::this_thread::yield();
+    }
+    ASSERT_TRUE(client.Allreduce("x", Floats(v), {.op = Op::kSum}, &a).ok());
+    if (rank == 0) {
+      const Status s = client.Allreduce("x", Floats(w), {.op = Op::kSum}, &b);
+      EXPECT_EQ(s.code(), Code::kAlreadyExists);
+      EXPECT_NE(s.message().find("allreduce 'x'"), std::string::npos);
+      // Another kind of the same name is another operation.
+      EXPECT_TRUE(client.Broadcast("x", Floats(w), 0, &b).ok());
+      tried.store(true);
+    } else {
+      ASSERT_TRUE(client.Broadcast("x", Floats(w), 0, &b).ok());
+    }
+    EXPECT_TRUE(client.Wait(a, -1).ok());
+    EXPECT_TRUE(client.Wait(b, -1).ok());
+    EXPECT_EQ(v[0], 2.f);
+  });
+}
+
+TEST_F(ClientTest, AnExecutorsDeathEndsWaitsWithinABound) {
+  auto executor = std::make_unique<FakeExecutor>("agent.sock", 2);
+  Run(2, [&](int rank, Client& client) {
+    std::vector<float> v(1, 1.f);
+    int64_t handle;
+    if (rank == 1) {
+      executor->Die();
+      while (client.Barrier(&handle).ok()) {
+        if (!client.Wait(handle, 50).ok()) break;
+      }
+      return;
+    }
+    ASSERT_TRUE(client.Allreduce("never", Floats(v), {}, &handle).ok());
+    const auto start = Clock::now();
+    const Status s = client.Wait(handle, 20000);
+    EXPECT_LT(Clock::now() - start, std::chrono::seconds(5));
+    EXPECT_EQ(s.code(), Code::kAborted) << s.message();
+    EXPECT_NE(s.message().find("allreduce 'never': the executor"),
+              std::string::npos)
+        << s.message();
+    EXPECT_FALSE(client.Allreduce("later", Floats(v), {}, &handle).ok());
+  });
+}
+
+TEST_F(ClientTest, LeavingWithOperationsPendingEndsTheOthers) {
+  FakeExecutor executor("agent.sock", 2);
+  Run(2, [](int rank, Client& client) {
+    std::vector<float> v(1, 1.f);
+    int64_t a;
+    const char* name = rank == 0 ? "mine" : "yours";
+    ASSERT_TRUE(client.Allreduce(name, Floats(v), {}, &a).ok());
+    if (rank == 1) {
+      client.Leave();
+      const Status s = client.Wait(a, 0);
+      EXPECT_EQ(s.code(), Code::kAborted);
+      EXPECT_NE(s.message().find("this rank has left"), std::string::npos);
+      return;
+    }
+    const Status s = client.Wait(a, 20000);
+    EXPECT_EQ(s.message(),
+              "allreduce 'mine': rank 1 left with operations pending");
+  });
+}
+
+TEST_F(ClientTest, WaitTimesOutAndTheOperationGoesOn) {
+  FakeExecutor executor("agent.sock", 2);
+  std::atomic<bool> timed_out{false};
+  Run(2, [&](int rank, Client& client) {
+    std::vector<float> v(1, 1.f);
+    int64_t handle;
+    if (rank == 1) {
+      while (!timed_out.load()) std::this_thread::yield();
+    }
+    ASSERT_TRUE(
+        client.Allreduce("x", Floats(v), {.op = Op::kSum}, &handle).ok());
+    if (rank == 0) {
+      EXPECT_EQ(client.Wait(handle, 10).code(), Code::kDeadlineExceeded);
+      bool done = true;
+      EXPECT_TRUE(client.Poll(handle, &done).ok());
+      EXPECT_FALSE(done);
+      timed_out.store(true);
+    }
+    EXPECT_TRUE(client.Wait(handle, -1).ok());
+    EXPECT_EQ(v[0], 2.f);
+    EXPECT_TRUE(client.Release(handle).ok());
+    EXPECT_EQ(client.Wait(handle, 0).code(), Code::kNotFound);
+  });
+}
+
+TEST(LocalClientTest, AJobOfOneRankNeedsNoAgent) {
+  std::unique_ptr<Client> client;
+  ASSERT_TRUE(Client::Join(Options{}, &client).ok());
+  std::vector<float> v = {1, 2}, out(2);
+  int64_t handle;
+  Tensor t{DType::kFloat32, {2}, v.data(), out.data()};
+  ASSERT_TRUE(
+      client->Allreduce("x", t, {.op = Op::kSum, .postscale = 3}, &handle)
+          .ok());
+  EXPECT_TRUE(client->Wait(handle, -1).ok());
+  EXPECT_EQ(out, (std::vector<float>{3, 6}));
+  Tensor g{DType::kFloat32, {2}, v.data(), nullptr};
+  ASSERT_TRUE(client->Allgather("g", g, &handle).ok());
+  Result r;
+  ASSERT_TRUE(client->GetResult(handle, &r).ok());
+  EXPECT_EQ(r.first_dim, 2);
+  EXPECT_EQ(static_cast<float*>(r.data)[1], 2.f);
+  EXPECT_EQ(client->Broadcast("b", t, 1, &handle).code(),
+            Code::kInvalidArgument);
+}
+
+TEST(OptionsTest, BadEnvironmentsAreNamed) {
+  const auto read = [](std::map<std::string, std::string> env) {
+    Options o;
+    return ReadOptions(
+               [&](const char* name) -> const char* {
+                 const auto it = env.find(name);
+                 return it == env.end() ? nullptr : it->second.c_str();
+               },
+               &o)
+        .message();
+  };
+  EXPECT_EQ(read({}), "");
+  EXPECT_EQ(read({{"MAYPOLE_SIZE", "two"}}),
+            "MAYPOLE_SIZE='two': expected a number from 1 to 4096");
+  EXPECT_NE(read({{"MAYPOLE_SIZE", "4"}}).find("MAYPOLE_AGENT is not set"),
+            std::string::npos);
+  EXPECT_EQ(read({{"MAYPOLE_SIZE", "2"},
+                  {"MAYPOLE_RANK", "2"},
+                  {"MAYPOLE_AGENT", "/a"},
+                  {"MAYPOLE_JOB", "j"}}),
+            "MAYPOLE_RANK=2 does not fit MAYPOLE_SIZE=2");
+}
+
+}  // namespace
+}  // namespace maypole
