@@ -121,7 +121,8 @@ class FakeLibrary:
     # --- operations ---------------------------------------------------------
     def submit(self, *arguments):
         if not self.initialized:
-            raise _native.StatusError(_native.FAILED_PRECONDITION, "not in")
+            raise _native.StatusError(_native.FAILED_PRECONDITION,
+                                      "Maypole has not been initialized")
         submission = _Submission(self.rank(), arguments)
         with self._lock:
             key = (submission.kind, submission.name)

@@ -6,7 +6,8 @@ normally called once, by the main thread.
 """
 
 import atexit
-from typing import Any, Optional
+import threading
+from typing import Any, Callable, List, Optional, Tuple
 
 from maypole import _native
 from maypole.common.exceptions import NOT_INITIALIZED, from_status
@@ -24,7 +25,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     comm: None (all ranks); communicators and lists of ranks are not supported.
     process_sets: None; other sets than the global one are not there yet.
     Raises NotImplementedError for those, ValueError for a wrong environment,
-    HorovodInternalError if the job could not be joined in time.
+    HorovodInternalError if the job could not be joined in time. Ctrl-C ends
+    the wait.
     """
     global _atexit_registered
     # Horovod takes an empty list for "all ranks".
@@ -36,20 +38,35 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         raise NotImplementedError(
             "init(process_sets=...): this version of Maypole has the global "
             "process set only")
-    library = _native.library()
-    status = library.init()
-    while status == _native.CANCELLED:
-        # A signal came; its Python handler runs before the next call.
-        status = library.init()
+    status, text = _interruptibly(_native_init)
     if status != _native.OK:
-        raise from_status(status, library.last_error())
+        raise from_status(status, text)
     if not _atexit_registered:
         atexit.register(shutdown)
         _atexit_registered = True
 
 
+def _native_init() -> Tuple[int, str]:
+    library = _native.library()
+    status = library.init()
+    # Of the calling thread, so it is read here.
+    return status, library.last_error() if status != _native.OK else ""
+
+
+def _interruptibly(function: Callable[[], Any]) -> Any:
+    """function(), but so that Ctrl-C ends the main thread's wait for it."""
+    if threading.current_thread() is not threading.main_thread():
+        return function()
+    results: List[Any] = []
+    thread = threading.Thread(target=lambda: results.append(function()),
+                              name="maypole-init", daemon=True)
+    thread.start()
+    thread.join()
+    return results[0]
+
+
 def shutdown() -> None:
-    """Leaves the job; pending operations end with an error. Never blocks long.
+    """Leaves the job; pending operations end with an error.
 
     Does nothing when not initialized.
     """

@@ -14,7 +14,7 @@ import itertools
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 from maypole import _native
-from maypole.common.exceptions import NOT_INITIALIZED, from_status
+from maypole.common.exceptions import from_status
 
 # How long one native wait may keep Python's signal handlers from running.
 WAIT_SLICE_MS = 200
@@ -153,7 +153,7 @@ def submit(kind: int,
                                 output_address)
     except _native.StatusError as error:
         if not library.is_initialized():
-            raise ValueError(NOT_INITIALIZED) from None
+            raise ValueError(str(error)) from None
         raise from_status(error.code, str(error)) from None
     return Pending(native, input_owner, output_owner, finish, finish_releases)
 

@@ -1,0 +1,138 @@
+"""maypole.torch over the real library, in a job of one rank."""
+
+import gc
+import os
+import subprocess
+import sys
+import unittest
+
+import torch
+
+import maypole
+import maypole.torch as hvd
+from maypole import _native
+from maypole.common import basics
+
+
+class SingleRankTest(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        for name in list(os.environ):
+            if name.startswith("MAYPOLE_") and name != "MAYPOLE_LIBRARY":
+                del os.environ[name]
+
+    def setUp(self):
+        hvd.init()
+
+    def tearDown(self):
+        hvd.shutdown()
+
+    def test_identity(self):
+        self.assertTrue(hvd.is_initialized())
+        self.assertEqual((hvd.rank(), hvd.size()), (0, 1))
+        self.assertEqual((hvd.local_rank(), hvd.local_size()), (0, 1))
+        self.assertEqual((hvd.cross_rank(), hvd.cross_size()), (0, 1))
+        self.assertTrue(hvd.is_homogeneous())
+        self.assertEqual(hvd.global_process_set.ranks, [0])
+        hvd.init()  # a second time: nothing happens
+        hvd.shutdown()
+        self.assertFalse(hvd.is_initialized())
+        for call in (hvd.rank, hvd.size, hvd.barrier,
+                     lambda: hvd.allreduce(torch.ones(1))):
+            with self.assertRaisesRegex(ValueError, "not been initialized"):
+                call()
+
+    def test_allreduce_of_every_dtype(self):
+        for dtype in (torch.float16, torch.bfloat16, torch.float32,
+                      torch.float64, torch.int32, torch.int64, torch.uint8):
+            x = torch.arange(1000).remainder(100).to(dtype).reshape(10, 100)
+            result = hvd.allreduce(x, name=f"x.{dtype}")
+            self.assertTrue(torch.equal(result, x), dtype)
+            self.assertNotEqual(result.data_ptr(), x.data_ptr())
+            y = x.clone()
+            self.assertIs(hvd.allreduce_(y, op=hvd.Sum), y)
+            self.assertTrue(torch.equal(y, x), dtype)
+
+    def test_scale_factors(self):
+        x = torch.tensor([1.0, -2.0, 0.5])
+        result = hvd.allreduce(x, op=hvd.Sum, prescale_factor=3.0,
+                               postscale_factor=0.5)
+        self.assertEqual(result.tolist(), [1.5, -3.0, 0.75])
+
+    def test_shapes(self):
+        for shape in ((), (0,), (0, 3), (1, 1, 1, 1, 1, 1, 1, 2), (5, 0, 2)):
+            x = torch.full(shape, 2.5)
+            self.assertTrue(torch.equal(hvd.allreduce(x), x), shape)
+            self.assertTrue(torch.equal(hvd.broadcast(x, 0), x), shape)
+            gathered = hvd.allgather(x)
+            self.assertEqual(tuple(gathered.shape), shape or (1,))
+            self.assertTrue(torch.equal(gathered, x.reshape(gathered.shape)))
+        transposed = torch.arange(6.0).reshape(2, 3).t()
+        self.assertTrue(torch.equal(hvd.allreduce(transposed), transposed))
+
+    def test_every_dtype_travels(self):
+        for dtype in (torch.int8, torch.int16, torch.bool, torch.uint8,
+                      torch.bfloat16, torch.int64):
+            x = torch.tensor([1, 0, 1], dtype=dtype)
+            self.assertTrue(torch.equal(hvd.allgather(x, "a"), x), dtype)
+            self.assertTrue(torch.equal(hvd.broadcast(x, 0, "b"), x), dtype)
+
+    def test_gathered_memory_outlives_the_job(self):
+        gathered = hvd.allgather(torch.arange(100000), "x")
+        hvd.shutdown()
+        gc.collect()
+        self.assertEqual(gathered[99999].item(), 99999)
+
+    def test_many_at_once(self):
+        handles = [
+            hvd.allreduce_async(torch.full((100,), float(i)), name=f"t{i}")
+            for i in range(500)
+        ]
+        for i, handle in reversed(list(enumerate(handles))):
+            self.assertEqual(hvd.synchronize(handle)[99].item(), i)
+        self.assertEqual(basics.counter("pending"), 0)
+
+    def test_errors_of_the_library(self):
+        with self.assertRaises(ValueError):
+            hvd.broadcast(torch.ones(1), 7, "root")
+        with self.assertRaises(NotImplementedError):
+            hvd.allreduce(torch.ones(1), op=hvd.Adasum, name="adasum")
+        with self.assertRaises(ValueError):
+            hvd.allreduce(torch.ones(1), name="n" * 1000)
+
+    def test_training_and_objects(self):
+        model = torch.nn.Linear(3, 1)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.Adam(model.parameters()), model.named_parameters())
+        hvd.broadcast_parameters(model.state_dict(), 0)
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        hvd.broadcast_optimizer_state(optimizer, 0)
+        self.assertEqual(hvd.broadcast_object({"a": [1]}), {"a": [1]})
+        self.assertEqual(hvd.allgather_object("x"), ["x"])
+        hvd.barrier()
+
+    def test_a_forked_child_is_outside(self):
+        child = os.fork()
+        if child == 0:
+            os._exit(3 if hvd.is_initialized() else 0)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        self.assertTrue(hvd.is_initialized())
+        self.assertEqual(hvd.allreduce(torch.ones(1)).item(), 1.0)
+
+    def test_version(self):
+        self.assertRegex(maypole.__version__, r"^\d+\.\d+\.\d+$")
+        with self.assertRaises(AttributeError):
+            maypole.nothing  # pylint: disable=no-member,pointless-statement
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+        environment["MAYPOLE_LIBRARY"] = _native.library().path
+        output = subprocess.run([sys.executable, "-m", "maypole"],
+                                env=environment, check=True, text=True,
+                                stdout=subprocess.PIPE).stdout
+        self.assertIn(f"maypole: {maypole.__version__}\n", output)
+        self.assertIn("gloo: yes\n", output)
+
+
+if __name__ == "__main__":
+    unittest.main()
