@@ -1,0 +1,39 @@
+#!/bin/sh
+# Builds Maypole and puts the programs into out/bin, the library into out/lib.
+# Further arguments go to bazel build, for example: deploy/build.sh --config=static
+set -eu
+cd "$(dirname "$0")/.."
+. tools/ci/bazel.sh
+
+programs="coordinator/maypole-coordinator worker/maypole-worker client/launcher/maypolerun"
+library=client/libmaypole.so
+
+command -v bazel >/dev/null || {
+  echo "build: bazel is missing: run deploy/setup.sh first" >&2
+  exit 1
+}
+mkdir -p out/bin out/lib 2>/dev/null && [ -w out/bin ] && [ -w out/lib ] || {
+  echo "build: $(pwd)/out is not writable by $(id -un): build as the owner of this clone" >&2
+  exit 1
+}
+
+targets=""
+for file in $programs $library; do
+  targets="$targets //$(dirname "$file"):$(basename "$file")"
+done
+bazel build -c opt "$@" $targets
+# The same options again, or info names another configuration's place.
+bin="$(bazel info -c opt "$@" bazel-bin 2>/dev/null)"
+
+# A new file is moved over the old one, so running programs keep theirs.
+install_file() {
+  cmp -s "$1" "$2" && return
+  cp "$1" "$2.new.$$"
+  chmod "$3" "$2.new.$$"
+  mv "$2.new.$$" "$2"
+}
+for file in $programs; do
+  install_file "$bin/$file" "out/bin/$(basename "$file")" 755
+done
+install_file "$bin/$library" "out/lib/$(basename "$library")" 644
+echo "build: programs are in $(pwd)/out/bin, the library in $(pwd)/out/lib"

@@ -1,0 +1,38 @@
+# Puts the programs of this source build on PATH and the Python package on
+# PYTHONPATH. To be sourced, from sh, bash or zsh, in any directory:
+#   . deploy/env.sh
+
+# Where this file lies. bash and zsh tell; of other shells, Linux tells which
+# file they are just reading.
+if [ -n "${BASH_SOURCE:-}" ]; then
+  _maypole_file="${BASH_SOURCE}"
+elif [ -n "${ZSH_VERSION:-}" ]; then
+  eval '_maypole_file="${(%):-%x}"'
+else
+  _maypole_file=""
+  for _maypole_fd in /proc/$$/fd/*; do
+    case "$(readlink "$_maypole_fd" 2>/dev/null)" in
+      */deploy/env.sh) _maypole_file="$(readlink "$_maypole_fd")" ;;
+    esac
+  done
+  unset _maypole_fd
+fi
+
+if [ -f "$_maypole_file" ]; then
+  _maypole_root="$(cd "$(dirname "$_maypole_file")/.." >/dev/null && pwd)"
+  case ":$PATH:" in
+    *":$_maypole_root/out/bin:"*) ;;
+    *) export PATH="$_maypole_root/out/bin:$PATH" ;;
+  esac
+  case ":${PYTHONPATH:-}:" in
+    *":$_maypole_root/client/python:"*) ;;
+    *) export PYTHONPATH="$_maypole_root/client/python${PYTHONPATH:+:$PYTHONPATH}" ;;
+  esac
+  export MAYPOLE_LIBRARY="$_maypole_root/out/lib/libmaypole.so"
+  if [ ! -x "$_maypole_root/out/bin/maypolerun" ] || [ ! -f "$MAYPOLE_LIBRARY" ]; then
+    echo "env.sh: Maypole is not built yet: run $_maypole_root/deploy/build.sh" >&2
+  fi
+else
+  echo "env.sh: this shell does not say which file it reads: use bash or zsh" >&2
+fi
+unset _maypole_file _maypole_root
