@@ -13,6 +13,27 @@
 #include "common/status.h"
 
 namespace maypole::coordinator {
+namespace {
+
+using Resolved = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+absl::StatusOr<Resolved> Resolve(const Address& address) {
+  std::string host = address.host;
+  if (host.front() == '[') host = host.substr(1, host.size() - 2);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const int error = getaddrinfo(
+      host.c_str(), absl::StrCat(address.port).c_str(), &hints, &found);
+  if (error != 0) {
+    return absl::UnavailableError(
+        absl::StrCat(address.Text(), ": ", gai_strerror(error)));
+  }
+  return Resolved(found, freeaddrinfo);
+}
+
+}  // namespace
 
 std::string Address::Text() const { return absl::StrCat(host, ":", port); }
 
@@ -41,25 +62,26 @@ bool IsLoopback(const Address& address) {
 }
 
 std::string WhyNotBound(const Address& address) {
-  std::string host = address.host;
-  if (host.front() == '[') host = host.substr(1, host.size() - 2);
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(
-      host.c_str(), absl::StrCat(address.port).c_str(), &hints, &found);
-  if (error != 0) return gai_strerror(error);
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found,
-                                                                 freeaddrinfo);
-  const Fd socket(::socket(found->ai_family, found->ai_socktype, 0));
+  absl::StatusOr<Resolved> resolved = Resolve(address);
+  if (!resolved.ok()) return std::string(resolved.status().message());
+  const addrinfo& info = **resolved;
+  const Fd socket(::socket(info.ai_family, info.ai_socktype, 0));
   const int on = 1;
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (::bind(socket.get(), found->ai_addr, found->ai_addrlen) == 0 &&
+  if (::bind(socket.get(), info.ai_addr, info.ai_addrlen) == 0 &&
       ::listen(socket.get(), 1) == 0) {
     return "unknown reason";
   }
   return ErrnoStatus(errno, address.Text()).message();
+}
+
+void Knock(const Address& address) {
+  absl::StatusOr<Resolved> resolved = Resolve(address);
+  if (!resolved.ok()) return;
+  const addrinfo& info = **resolved;
+  const Fd socket(
+      ::socket(info.ai_family, info.ai_socktype | SOCK_NONBLOCK, 0));
+  (void)::connect(socket.get(), info.ai_addr, info.ai_addrlen);
 }
 
 }  // namespace maypole::coordinator

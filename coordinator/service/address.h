@@ -1,6 +1,6 @@
 // Addresses HOST:PORT as flags have them.
 //
-// Thread contract: pure functions, but for WhyNotBound.
+// Thread contract: functions; the last two touch the network of this machine.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_ADDRESS_H_
 #define MAYPOLE_COORDINATOR_SERVICE_ADDRESS_H_
 
@@ -27,6 +27,9 @@ bool IsLoopback(const Address& address);
 // gRPC does not say why it cannot listen: tries it and gives the reason
 // ("Address already in use"); "unknown reason" if it works.
 std::string WhyNotBound(const Address& address);
+
+// Connects and hangs up, to wake who sleeps in accept.
+void Knock(const Address& address);
 
 }  // namespace maypole::coordinator
 

@@ -1,7 +1,10 @@
 #include "coordinator/service/metrics.h"
 
+#include <atomic>
+#include <chrono>
 #include <exception>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -134,7 +137,24 @@ absl::StatusOr<int> Metrics::Serve(const Address& address,
   gauges_ = std::make_shared<Gauges>(std::move(totals));
   exposer_->RegisterCollectable(registry_);
   exposer_->RegisterCollectable(gauges_);
-  return exposer_->GetListeningPorts().front();
+  address_ = {address.host, exposer_->GetListeningPorts().front()};
+  return address_.port;
+}
+
+void Metrics::StopServing() {
+  if (exposer_ == nullptr) return;
+  // The HTTP server sees that it shall end when a connection comes, or after
+  // two seconds. So connections come.
+  std::atomic<bool> stopped = false;
+  std::thread knocker([&] {
+    while (!stopped) {
+      Knock(address_);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  });
+  exposer_.reset();
+  stopped = true;
+  knocker.join();
 }
 
 }  // namespace maypole::coordinator

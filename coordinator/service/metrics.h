@@ -49,7 +49,7 @@ class Metrics {
   // Serves them over HTTP until StopServing(); returns the port.
   absl::StatusOr<int> Serve(const Address& address,
                             std::function<Totals()> totals);
-  void StopServing() { exposer_.reset(); }
+  void StopServing();
 
  private:
   std::shared_ptr<prometheus::Registry> registry_;
@@ -61,6 +61,7 @@ class Metrics {
   prometheus::Histogram* run_operations_;
   prometheus::Histogram* negotiation_;
   std::shared_ptr<prometheus::Collectable> gauges_;
+  Address address_;  // with the port that was chosen
   std::unique_ptr<prometheus::Exposer> exposer_;
 };
 
