@@ -1,0 +1,84 @@
+"""Lost ranks, executors, coordinators: who is told what, and how soon."""
+
+import os
+import signal
+import time
+import unittest
+
+import harness
+
+
+class FailuresTest(unittest.TestCase):
+    def lose_rank(self, way, nodes, victim=1, status=None):
+        with harness.Job(np=4, nodes=nodes, program="victim.py", args=[way, victim]) as job:
+            got = job.wait(60)
+            ended = job.record(victim)["ended"]
+            for r in range(4):
+                if r == victim:
+                    continue
+                record = job.record(r)
+                self.assertIn("allreduce 'awaited'", record["text"], way)
+                self.assertIn("rank %d" % victim, record["text"], way)
+                self.assertLess(record["seen"] - ended, 1.0, "%s seen by rank %d" % (way, r))
+                self.assertIn("rank %d" % victim, record["later"], way)
+            if status is not None:
+                self.assertEqual(got, status)
+            return job.stderr()
+
+    def test_killed_rank(self):
+        for nodes in (1, 2):
+            self.lose_rank("sigkill", nodes, status=128 + signal.SIGKILL)
+
+    def test_segfault(self):
+        self.lose_rank("segfault", 1, status=128 + signal.SIGSEGV)
+
+    def test_exit_status_is_kept(self):
+        self.lose_rank("exit3", 2, status=3)
+
+    def test_own_traceback_comes_last(self):
+        err = self.lose_rank("exception", 2, status=1)
+        tail = err[err.rindex("its last lines of stderr"):]
+        self.assertIn("RuntimeError: the victim's own traceback", tail)
+        self.assertNotIn("HorovodInternalError", tail)
+
+    def test_clean_exit_of_a_rank_others_need(self):
+        for nodes in (1, 2):
+            self.lose_rank("exit0", nodes, victim=3)
+
+    def test_shutdown_by_one_rank(self):
+        for nodes in (1, 2):
+            with harness.Job(np=4, nodes=nodes, program="victim.py", args=["shutdown", 2]) as job:
+                for r in (0, 1, 3):
+                    job.await_file("rank.%d.json" % r)
+                job.touch("others.done")
+                job.check_ok(30)
+                for r in (0, 1, 3):
+                    self.assertIn("rank 2", job.record(r)["text"])
+                    self.assertIn("shut down", job.record(r)["text"])
+
+    def test_killed_daemons(self):
+        for nodes, who, words in (
+                (1, lambda job: job.executors()[0], "executor"),
+                (2, lambda job: job.executors()[1], "executor"),
+                (2, lambda job: job.daemons("maypole-coordinator")[0], "coordinator")):
+            with self.subTest(nodes=nodes, words=words):
+                self.check_daemon(nodes, who, words)
+
+    def check_daemon(self, nodes, who, words):
+        with harness.Job(np=4, nodes=nodes, program="hang.py") as job:
+            for r in range(3):
+                job.await_file("waiting.%d" % r)
+            pid = who(job)
+            killed = time.monotonic()
+            os.kill(pid, signal.SIGKILL)
+            for r in range(3):
+                job.await_file("rank.%d.json" % r, 20)
+            for r in range(3):
+                record = job.record(r)
+                self.assertIn("allreduce 'awaited'", record["text"])
+                self.assertIn(words, record["text"])
+                self.assertLess(record["seen"] - killed, 5.0)
+
+
+if __name__ == "__main__":
+    unittest.main()
