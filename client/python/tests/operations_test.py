@@ -73,6 +73,35 @@ class OperationsTest(unittest.TestCase):
         self.assertFalse(basics.is_initialized())
         self.assertIsNone(process_sets.global_process_set.ranks)
 
+    def test_ctrl_c_ends_init(self):
+        joining = threading.Event()
+        ended = threading.Event()
+
+        def init():
+            joining.set()
+            ended.wait(30)
+            return _native.OK
+
+        self.fake.init = init
+
+        def interrupt():
+            joining.wait(30)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        with self.assertRaises(KeyboardInterrupt):
+            basics.init()
+        ended.set()
+        thread.join()
+
+    def test_an_init_that_fails(self):
+        self.fake.init = lambda: _native.DEADLINE_EXCEEDED
+        self.fake.last_error = lambda: "rank 3 did not come"
+        with self.assertRaisesRegex(exceptions.HorovodInternalError,
+                                    "rank 3 did not come"):
+            basics.init()
+
     def test_only_the_global_process_set(self):
         self.assertEqual(process_sets.global_process_set.ranks, [0])
         process_sets.check(process_sets.global_process_set)

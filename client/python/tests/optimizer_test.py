@@ -1,5 +1,6 @@
 """DistributedOptimizer over ranks that are threads, with a fake library."""
 
+import gc
 import unittest
 import warnings
 
@@ -320,6 +321,32 @@ class OptimizerTest(unittest.TestCase):
             return a.item(), b.item(), c.item()
 
         self.assertEqual(self.both(rank), [(-3.0, -3.0, -3.0)] * 2)
+
+    def test_a_replaced_optimizer_no_longer_reduces(self):
+        def rank(r):
+            model = make_model()
+            for _ in range(2):
+                optimizer = hvd.DistributedOptimizer(
+                    torch.optim.SGD(model.parameters(), lr=0.1),
+                    model.named_parameters())
+                gc.collect()
+            loss_of(model, *batch(0, r, 2)).backward()
+            optimizer.step()
+
+        self.both(rank)
+        self.assertEqual(len(self.fake.completed), 4)
+
+    def test_a_gradient_that_is_part_of_a_graph(self):
+        def rank(_):
+            p = torch.nn.Parameter(torch.ones(1))
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD([p], lr=0.1), [("p", p)])
+            with self.assertRaisesRegex(AssertionError, "create_graph"):
+                (p * p).sum().backward(create_graph=True)
+            self.assertIsInstance(optimizer, torch.optim.SGD)
+            p.grad = None
+
+        self.both(rank)
 
     def test_arguments(self):
         model = make_model()

@@ -13,6 +13,8 @@ float64, int32, int64 and uint8 (broadcast and allgather: int8, int16 and bool
 too). A tensor of another kind is refused by an error that names it.
 """
 
+from typing import Any
+
 from maypole import _native
 from maypole.common.basics import (ccl_built, cross_rank, cross_size,
                                    cuda_built, ddl_built, gloo_built,
@@ -42,6 +44,19 @@ from maypole.torch.ops import (allgather, allreduce, allreduce_, broadcast,
                                grouped_allreduce_)
 from maypole.torch.optimizer import DistributedOptimizer
 from maypole.torch.sparse import sparse_allreduce_async
+
+_NOT_YET = frozenset((
+    "SyncBatchNorm", "alltoall", "alltoall_async", "elastic",
+    "grouped_allgather", "grouped_allgather_async", "grouped_reducescatter",
+    "grouped_reducescatter_async", "join", "reducescatter",
+    "reducescatter_async", "start_timeline", "stop_timeline"))
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NOT_YET:
+        raise AttributeError(f"maypole.torch.{name} is not there yet")
+    raise AttributeError(f"module 'maypole.torch' has no attribute {name!r}")
+
 
 # A missing library is said here, not at the first call.
 _native.library()

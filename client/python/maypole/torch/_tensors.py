@@ -41,7 +41,7 @@ def dtype_code(tensor: torch.Tensor, kind: str, name: Optional[str],
     if isinstance(tensor, torch.Tensor):
         code = supported.get(tensor.dtype)
     if (code is None or tensor.layout is not torch.strided
-            or tensor.device.type != "cpu"
+            or not tensor.is_cpu
             or tensor.dim() > _native.MAX_DIMS):
         raise _refusal(tensor, kind, name, supported)
     return code

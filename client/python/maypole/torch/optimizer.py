@@ -16,6 +16,7 @@ synchronize(), so that ranks whose graphs differ cannot wait for each other.
 
 import contextlib
 import warnings
+import weakref
 from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Tuple
 
 import torch
@@ -102,10 +103,18 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """Hooks the parameters that need gradients and have no hook yet."""
         if not self._distributed:
             return
+        # Weak: an optimizer that was replaced must not go on reducing.
+        method = weakref.WeakMethod(self._on_grad)
+
+        def hook(parameter: torch.Tensor) -> None:
+            on_grad = method()
+            if on_grad is not None:
+                on_grad(parameter)
+
         for parameter in self._names:
             if parameter.requires_grad and parameter not in self._passes_left:
                 self._passes_left[parameter] = self.backward_passes_per_step
-                self._hooks.append(on_gradient(parameter, self._on_grad))
+                self._hooks.append(on_gradient(parameter, hook))
 
     def _on_grad(self, parameter: torch.Tensor) -> None:
         if self._passes_left[parameter] <= 0:
