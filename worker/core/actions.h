@@ -1,0 +1,92 @@
+// Actions: what the core asks its shell to do. Carried out in order.
+//
+// Thread contract: values.
+#ifndef MAYPOLE_WORKER_CORE_ACTIONS_H_
+#define MAYPOLE_WORKER_CORE_ACTIONS_H_
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "common/board.h"
+#include "common/session.h"
+#include "common/status.h"
+#include "proto/coordinator.pb.h"
+#include "worker/core/run_spec.h"
+
+namespace maypole {
+
+using ClientId = uint64_t;
+
+struct ReplySlot {
+  ClientId client = 0;
+  session::SlotReply reply;
+};
+// Sends Refused and closes.
+struct RefuseClient {
+  ClientId client = 0;
+  Code code = Code::kUnknown;
+  std::string text;
+};
+struct CloseClient {
+  ClientId client = 0;
+};
+// Opens a session with the coordinator; messages wait until it stands.
+struct OpenLink {};
+struct SendToCoordinator {
+  proto::ExecutorMessage message;
+};
+// Makes the backend of an epoch: Core::OnBackendPrepared answers.
+struct PrepareBackend {
+  uint64_t epoch = 0;
+  uint32_t node_index = 0;
+  std::vector<std::string> node_names;  // "node n1 (host b)"
+};
+// Core::OnBackendConnected answers.
+struct ConnectBackend {
+  std::vector<std::string> addresses;
+};
+// Creates the board and welcomes the clients (by local rank):
+// Core::OnBoardCreated answers.
+struct CreateBoard {
+  BoardConfig config;
+  std::vector<ClientId> clients;
+  std::vector<int> pids;
+};
+struct AllotSlot {
+  uint32_t slot = 0;
+  uint64_t identity = 0;
+};
+// Writes the Plan, gives the run to the network thread, places the ticket.
+struct IssueRun {
+  RunSpec run;
+};
+struct FailSlot {
+  uint32_t slot = 0;
+  uint32_t generation = 0;
+  std::string text;
+};
+// Says on the board that a rank has left, and from then on fails operations
+// that wait on this node for a rank that cannot come.
+struct MarkLeft {
+  int local_rank = -1;  // -1: a rank of another node
+  std::string text;
+};
+struct AbortBoard {
+  Code code = Code::kAborted;
+  std::string text;
+};
+// Forgets board and backend.
+struct DropEpoch {};
+// No clients for a while: the supervisor decides whether the executor ends.
+struct ReportIdle {};
+
+using Action = std::variant<ReplySlot, RefuseClient, CloseClient, OpenLink,
+                            SendToCoordinator, PrepareBackend, ConnectBackend,
+                            CreateBoard, AllotSlot, IssueRun, FailSlot,
+                            MarkLeft, AbortBoard, DropEpoch, ReportIdle>;
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_WORKER_CORE_ACTIONS_H_

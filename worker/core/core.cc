@@ -1,0 +1,409 @@
+#include "worker/core/core.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/core/limits.h"
+
+namespace maypole {
+namespace {
+
+Code CodeOf(int code) {
+  return code > 0 && code <= 16 ? static_cast<Code>(code) : Code::kAborted;
+}
+
+}  // namespace
+
+std::string Core::RankText(const Member& m) const {
+  return absl::StrCat("rank ", m.rank, " (pid ", m.pid, ", host ",
+                      m.host.empty() ? options_.host : m.host, ", node ",
+                      options_.node, ")");
+}
+
+void Core::Send(proto::ExecutorMessage message) {
+  if (link_open_) actions_.push_back(SendToCoordinator{std::move(message)});
+}
+
+void Core::SendRankGone(int rank, bool clean, const std::string& how) {
+  proto::ExecutorMessage message;
+  proto::RankGone* gone = message.mutable_rank_gone();
+  gone->set_epoch(epoch_number());
+  gone->set_rank(static_cast<uint32_t>(rank));
+  gone->set_clean(clean);
+  gone->set_how(how);
+  Send(std::move(message));
+}
+
+void Core::SendFailed(uint64_t epoch, const absl::Status& status) {
+  proto::ExecutorMessage message;
+  proto::ExecutorFailed* failed = message.mutable_failed();
+  failed->set_epoch(epoch);
+  failed->set_code(static_cast<int>(status.code()));
+  failed->set_message(std::string(status.message()));
+  Send(std::move(message));
+}
+
+void Core::Refuse(Membership* membership, Code code, const std::string& text) {
+  for (const auto& [local, m] : membership->members()) {
+    actions_.push_back(RefuseClient{m.client, code, text});
+  }
+  *membership = Membership();
+}
+
+// --- Time --------------------------------------------------------------------
+
+void Core::OnTime(int64_t now_ms) {
+  now_ms_ = now_ms;
+  if (give_up_ms_ && now_ms >= *give_up_ms_) FailEpochHere(network_failure_);
+  if (!gathering_.empty() && !gathering_.complete() &&
+      now_ms - gathering_since_ms_ >= options_.start_timeout_ms) {
+    Refuse(&gathering_, Code::kDeadlineExceeded,
+           absl::StrCat("job '", options_.job,
+                        "' cannot start: ", gathering_.MissingText(), " of ",
+                        gathering_.local_size(), " on node ", options_.node,
+                        " did not connect within ",
+                        options_.start_timeout_ms / 1000, " s"));
+  }
+  if (clients() > 0) {
+    idle_since_ms_ = idle_told_ms_ = now_ms;
+  } else if (now_ms - idle_since_ms_ >= kIdleMs &&
+             now_ms - idle_told_ms_ >= kIdleMs / 10) {
+    idle_told_ms_ = now_ms;
+    actions_.push_back(ReportIdle{});
+  }
+}
+
+// --- Clients -----------------------------------------------------------------
+
+void Core::OnClient(ClientId client, const session::Hello& hello,
+                    int visible_pid) {
+  absl::Status status;
+  if (const Member* m = members_.FindRank(hello.rank)) {
+    status = absl::AlreadyExistsError(
+        absl::StrCat("rank ", hello.rank, " of job '", options_.job,
+                     "' is connected already (pid ", m->pid,
+                     "); is the job started twice with one MAYPOLE_JOB?"));
+  } else {
+    status = gathering_.Add(client, hello, visible_pid);
+  }
+  if (!status.ok()) {
+    actions_.push_back(RefuseClient{client, CodeOf(status.raw_code()),
+                                    std::string(status.message())});
+    return;
+  }
+  if (gathering_.members().size() == 1) gathering_since_ms_ = now_ms_;
+  if (!link_open_) {
+    link_open_ = true;
+    actions_.push_back(OpenLink{});
+  }
+  BeginIfComplete();
+}
+
+void Core::BeginIfComplete() {
+  if (phase_ != Phase::kIdle || !gathering_.complete()) return;
+  members_ = std::exchange(gathering_, Membership());
+  phase_ = Phase::kReady;
+  proto::ExecutorMessage message;
+  proto::RanksReady* ready = message.mutable_ranks_ready();
+  ready->set_size(static_cast<uint32_t>(members_.size()));
+  for (const auto& [local, m] : members_.members()) {
+    ready->add_ranks(static_cast<uint32_t>(m.rank));
+    ready->add_pids(m.pid);
+  }
+  Send(std::move(message));
+}
+
+void Core::OnSlotRequest(ClientId client, const session::SlotRequest& request) {
+  if (members_.Find(client) != nullptr && phase_ == Phase::kRunning) {
+    epoch_->OnSlotRequest(client, request);
+    return;
+  }
+  // After an abort the board says why; before Welcome nobody asks.
+  auto reply = session::Make<session::SlotReply>();
+  reply.request = request.request;
+  reply.code = static_cast<uint32_t>(Code::kAborted);
+  session::SetText(reply.text, "the epoch is over");
+  actions_.push_back(ReplySlot{client, reply});
+}
+
+void Core::OnGoodbye(ClientId client, uint32_t pending) {
+  actions_.push_back(CloseClient{client});
+  if (const Member* found = members_.Find(client)) {
+    const Member m = *found;
+    members_.Remove(client);
+    MemberGone(
+        m, pending == 0,
+        absl::StrCat("has shut down with ", pending, " operations pending"));
+  } else {
+    gathering_.Remove(client);
+  }
+}
+
+void Core::OnClientGone(ClientId client, const std::string& how) {
+  if (const Member* found = members_.Find(client)) {
+    const Member m = *found;
+    members_.Remove(client);
+    MemberGone(m, false, absl::StrCat("died: ", how));
+  } else {
+    gathering_.Remove(client);
+  }
+}
+
+void Core::MemberGone(const Member& m, bool clean, const std::string& how) {
+  if (starting()) {
+    SendRankGone(m.rank, false, how);
+    FailStart(Code::kAborted,
+              absl::StrCat("the job cannot start: ", RankText(m), " ", how));
+  } else if (phase_ == Phase::kRunning && clean) {
+    SendRankGone(m.rank, true, "has shut down");
+    epoch_->OnRankLeft(m.rank, m.local_rank,
+                       absl::StrCat(RankText(m),
+                                    " has shut down; operations that need it "
+                                    "cannot run"));
+  } else if (phase_ == Phase::kRunning) {
+    SendRankGone(m.rank, false, how);
+    FailEpoch(Code::kAborted, absl::StrCat(RankText(m), " ", how));
+  }
+  AfterMemberGone();
+}
+
+void Core::AfterMemberGone() {
+  if (!members_.empty()) return;
+  if (phase_ == Phase::kEnded) {
+    epoch_.reset();
+    actions_.push_back(DropEpoch{});
+    phase_ = Phase::kIdle;
+  } else if (phase_ == Phase::kRunning) {
+    phase_ = Phase::kIdle;
+    give_up_ms_.reset();
+    if (epoch_->AllHaveLeft()) {
+      epoch_.reset();
+      actions_.push_back(DropEpoch{});
+    }
+  }
+  BeginIfComplete();
+}
+
+// --- Start -------------------------------------------------------------------
+
+void Core::OnEpochStart(const proto::EpochStart& start) {
+  if (phase_ != Phase::kReady) return;          // crossed with our RankGone
+  if (epoch_) actions_.push_back(DropEpoch{});  // drained by now
+  epoch_.reset();
+  std::vector<int> ranks;
+  for (const auto& [local, m] : members_.members()) ranks.push_back(m.rank);
+  absl::StatusOr<EpochInfo> info = ReadEpochStart(start, ranks);
+  if (!info.ok()) {
+    SendFailed(start.epoch(), info.status());
+    return FailStart(Code::kInternal, std::string(info.status().message()));
+  }
+  epoch_.emplace(*info, options_.slots, options_.records, &actions_);
+  if (!info->several_nodes()) return MakeBoard();
+  phase_ = Phase::kPreparing;
+  PrepareBackend prepare{info->epoch, info->node_index, {}};
+  for (uint32_t i = 0; i < info->nodes.size(); ++i) {
+    prepare.node_names.push_back(info->NodeText(i));
+  }
+  actions_.push_back(std::move(prepare));
+}
+
+void Core::OnBackendPrepared(
+    const absl::StatusOr<std::vector<std::string>>& addresses) {
+  if (phase_ != Phase::kPreparing) return;
+  if (!addresses.ok()) {
+    SendFailed(epoch_number(), addresses.status());
+    return FailStart(Code::kUnavailable,
+                     std::string(addresses.status().message()));
+  }
+  proto::ExecutorMessage message;
+  message.mutable_endpoint()->set_epoch(epoch_number());
+  for (const std::string& a : *addresses) {
+    message.mutable_endpoint()->add_addresses(a);
+  }
+  Send(std::move(message));
+}
+
+void Core::OnEndpoints(const proto::Endpoints& endpoints) {
+  if (phase_ != Phase::kPreparing || endpoints.epoch() != epoch_number()) {
+    return;
+  }
+  phase_ = Phase::kConnecting;
+  actions_.push_back(ConnectBackend{
+      {endpoints.addresses().begin(), endpoints.addresses().end()}});
+}
+
+void Core::OnBackendConnected(const absl::Status& status) {
+  if (phase_ != Phase::kConnecting) return;
+  if (status.ok()) return MakeBoard();
+  SendFailed(epoch_number(), status);
+  FailStart(Code::kUnavailable, std::string(status.message()));
+}
+
+void Core::MakeBoard() {
+  phase_ = Phase::kCreating;
+  const EpochInfo& info = epoch_->info();
+  CreateBoard create;
+  create.config.epoch = info.epoch;
+  create.config.size = static_cast<uint32_t>(info.size);
+  create.config.local_size = static_cast<uint32_t>(members_.local_size());
+  create.config.nodes = static_cast<uint32_t>(info.nodes.size());
+  create.config.node_index = info.node_index;
+  create.config.slots = options_.slots;
+  create.config.runs = options_.records;
+  create.config.chunk_bytes = options_.chunk_bytes;
+  create.config.ring_depth = options_.ring_depth;
+  for (const auto& [local, m] : members_.members()) {
+    create.config.global_rank[local] = m.rank;
+    create.clients.push_back(m.client);
+    create.pids.push_back(m.visible_pid);
+  }
+  actions_.push_back(std::move(create));
+}
+
+void Core::OnBoardCreated(const absl::Status& status) {
+  if (phase_ != Phase::kCreating) return;
+  if (status.ok()) {
+    phase_ = Phase::kRunning;
+    return;
+  }
+  const std::string text =
+      absl::StrCat("node ", options_.node, " (host ", options_.host,
+                   ") cannot make the job's shared memory: ", status.message());
+  SendFailed(epoch_number(), absl::Status(status.code(), text));
+  FailStart(CodeOf(status.raw_code()), text);
+}
+
+void Core::FailStart(Code code, const std::string& text) {
+  Refuse(&members_, code, text);
+  phase_ = Phase::kIdle;
+  if (epoch_) actions_.push_back(DropEpoch{});
+  epoch_.reset();
+  BeginIfComplete();
+}
+
+// --- Running -----------------------------------------------------------------
+
+void Core::OnNews(const SlotNews& news) {
+  if (phase_ != Phase::kRunning) return;
+  if (absl::Status s = epoch_->OnNews(news); !s.ok()) FailEpochHere(s);
+}
+
+void Core::OnRunFree(uint32_t record) {
+  if (phase_ == Phase::kRunning) epoch_->OnRunFree(record);
+}
+
+void Core::OnPresenceAcknowledged() {
+  if (phase_ == Phase::kRunning) epoch_->OnPresenceAcknowledged();
+}
+
+void Core::OnNetworkFailed(const absl::Status& status) {
+  if (phase_ != Phase::kRunning || give_up_ms_) return;
+  network_failure_ = absl::Status(
+      status.code(),
+      absl::StrCat("the network between nodes failed on node ", options_.node,
+                   " (host ", options_.host, "): ", status.message()));
+  give_up_ms_ = now_ms_ + options_.resume_timeout_ms + kBackendGraceMs;
+}
+
+void Core::FailEpoch(Code code, const std::string& text) {
+  give_up_ms_.reset();
+  phase_ = Phase::kEnded;
+  actions_.push_back(AbortBoard{code, text});
+}
+
+void Core::FailEpochHere(const absl::Status& status) {
+  give_up_ms_.reset();
+  if (phase_ != Phase::kRunning) return;
+  SendFailed(epoch_number(), status);
+  FailEpoch(CodeOf(status.raw_code()), std::string(status.message()));
+}
+
+// --- Coordinator -------------------------------------------------------------
+
+void Core::OnCoordinator(const proto::CoordinatorMessage& message) {
+  const auto current = [&](uint64_t epoch) {
+    return phase_ == Phase::kRunning && epoch == epoch_number();
+  };
+  switch (message.payload_case()) {
+    case proto::CoordinatorMessage::kEpochStart:
+      return OnEpochStart(message.epoch_start());
+    case proto::CoordinatorMessage::kEndpoints:
+      return OnEndpoints(message.endpoints());
+    case proto::CoordinatorMessage::kExecute:
+      if (current(message.execute().epoch())) {
+        const absl::Status s = epoch_->OnExecute(message.execute());
+        if (!s.ok()) FailEpochHere(s);
+      }
+      return;
+    case proto::CoordinatorMessage::kOperationFailed:
+      if (current(message.operation_failed().epoch())) {
+        const absl::Status s =
+            epoch_->OnOperationFailed(message.operation_failed());
+        if (!s.ok()) FailEpochHere(s);
+      }
+      return;
+    case proto::CoordinatorMessage::kRankLeft:
+      return OnRankLeftElsewhere(message.rank_left());
+    case proto::CoordinatorMessage::kEpochEnd:
+      return OnEpochEnd(message.epoch_end());
+    case proto::CoordinatorMessage::kWelcome:
+    case proto::CoordinatorMessage::kRefused:
+    case proto::CoordinatorMessage::PAYLOAD_NOT_SET:
+      return;  // the link's business
+  }
+}
+
+void Core::OnRankLeftElsewhere(const proto::RankLeft& left) {
+  if (!epoch_ || left.epoch() != epoch_number() || starting()) return;
+  const int rank = static_cast<int>(left.rank());
+  if (phase_ == Phase::kRunning && members_.FindRank(rank) != nullptr) return;
+  epoch_->OnRankLeft(rank, -1, left.message());
+  if (phase_ == Phase::kIdle && epoch_->AllHaveLeft()) {
+    epoch_.reset();
+    actions_.push_back(DropEpoch{});
+  }
+}
+
+void Core::OnEpochEnd(const proto::EpochEnd& end) {
+  if (starting()) {
+    // Epoch 0: a start that failed; else the one that was about to run.
+    if (end.epoch() == 0 || end.epoch() == epoch_number()) {
+      FailStart(CodeOf(end.code()), end.message());
+    }
+  } else if (end.epoch() == epoch_number() && phase_ == Phase::kRunning) {
+    FailEpoch(CodeOf(end.code()), end.message());
+  } else if (end.epoch() == epoch_number() && phase_ == Phase::kIdle &&
+             epoch_) {
+    epoch_.reset();
+    actions_.push_back(DropEpoch{});
+  }
+}
+
+void Core::OnLinkLost(const absl::Status& status) {
+  link_open_ = false;
+  const Code code = CodeOf(status.raw_code());
+  const std::string text(status.message());
+  // First those that wait for the next epoch: nobody opens a link for them.
+  Refuse(&gathering_, code, text);
+  if (phase_ == Phase::kRunning) {
+    FailEpoch(code, text);
+  } else if (starting()) {
+    FailStart(code, text);
+  } else if (phase_ == Phase::kIdle && epoch_) {
+    epoch_.reset();
+    actions_.push_back(DropEpoch{});
+  }
+}
+
+void Core::OnStop(const std::string& text) {
+  Refuse(&gathering_, Code::kAborted, text);
+  if (phase_ == Phase::kRunning) {
+    SendFailed(epoch_number(), absl::AbortedError(text));
+    FailEpoch(Code::kAborted, text);
+  } else if (starting()) {
+    SendFailed(epoch_number(), absl::AbortedError(text));
+    FailStart(Code::kAborted, text);
+  }
+}
+
+}  // namespace maypole

@@ -1,0 +1,158 @@
+// Core: the executor's brain, a pure state machine.
+//
+// Purpose: one job on one node: gathers its ranks, starts an epoch together
+// with the coordinator, runs it, ends it, gathers again. Every event appends to
+// the actions that follow from it; the shell takes and does them in order.
+//
+//   Core core(options);
+//   core.OnTime(now_ms);
+//   core.OnClient(1, hello, pid);
+//   for (Action& a : core.TakeActions()) ...
+//
+//   phase       what it waits for                       next
+//   kIdle       all local ranks (in gathering_)         kReady
+//   kReady      EpochStart                              kPreparing or kCreating
+//   kPreparing  the backend's addresses, all Endpoints  kConnecting
+//   kConnecting the backend                             kCreating
+//   kCreating   the board                               kRunning
+//   kRunning    ranks to leave                          kIdle
+//   kEnded      (aborted) all local ranks to go         kIdle
+//
+// Ranks that come while an epoch is there gather for the next one. When all
+// local ranks have left cleanly the board is no longer needed, but other nodes
+// may still receive what our backend has sent: it stays until all ranks of the
+// job have left (draining).
+//
+// Thread contract: not synchronized; no I/O, threads or clock.
+//
+// Invariants: every client is in members_ or in gathering_ or unknown here; the
+// board is aborted at most once per epoch; every client that is not welcomed
+// gets a Refused with a reason.
+#ifndef MAYPOLE_WORKER_CORE_CORE_H_
+#define MAYPOLE_WORKER_CORE_CORE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/session.h"
+#include "proto/coordinator.pb.h"
+#include "worker/core/actions.h"
+#include "worker/core/epoch.h"
+#include "worker/core/membership.h"
+
+namespace maypole {
+
+struct CoreOptions {
+  std::string job;
+  std::string node;
+  std::string host;
+  uint32_t slots = 4096;
+  uint32_t records = kMaxRuns;
+  uint32_t chunk_bytes = 512 * 1024;
+  uint32_t ring_depth = 8;
+  int64_t start_timeout_ms = 120000;
+  int64_t resume_timeout_ms = 3000;
+};
+
+class Core {
+ public:
+  explicit Core(CoreOptions options) : options_(std::move(options)) {}
+
+  std::vector<Action> TakeActions() { return std::exchange(actions_, {}); }
+
+  // Time goes first: it is the time of the events that follow.
+  void OnTime(int64_t now_ms);
+
+  // --- Clients -------------------------------------------------------------
+  void OnClient(ClientId client, const session::Hello& hello, int visible_pid);
+  void OnSlotRequest(ClientId client, const session::SlotRequest& request);
+  void OnGoodbye(ClientId client, uint32_t pending);
+  // Gone without Goodbye; `how` completes "rank 3 died: ".
+  void OnClientGone(ClientId client, const std::string& how);
+
+  // --- Board and backend ---------------------------------------------------
+  void OnNews(const SlotNews& news);
+  void OnRunFree(uint32_t record);
+  void OnBoardCreated(const absl::Status& status);
+  void OnBackendPrepared(
+      const absl::StatusOr<std::vector<std::string>>& addresses);
+  void OnBackendConnected(const absl::Status& status);
+  void OnNetworkFailed(const absl::Status& status);
+
+  // --- Coordinator ---------------------------------------------------------
+  void OnCoordinator(const proto::CoordinatorMessage& message);
+  void OnPresenceAcknowledged();
+  // The link is lost for good, or was refused.
+  void OnLinkLost(const absl::Status& status);
+
+  // The executor is told to end.
+  void OnStop(const std::string& text);
+
+  size_t clients() const {
+    return members_.members().size() + gathering_.members().size();
+  }
+
+ private:
+  enum class Phase {
+    kIdle,
+    kReady,
+    kPreparing,
+    kConnecting,
+    kCreating,
+    kRunning,
+    kEnded
+  };
+
+  bool starting() const {
+    return phase_ != Phase::kIdle && phase_ != Phase::kRunning &&
+           phase_ != Phase::kEnded;
+  }
+  // Of the epoch that starts, runs or ends; 0 before EpochStart, when epoch_
+  // may still be the one before, draining.
+  uint64_t epoch_number() const {
+    return epoch_ && phase_ != Phase::kReady ? epoch_->info().epoch : 0;
+  }
+  std::string RankText(const Member& m) const;
+
+  void BeginIfComplete();
+  void OnEpochStart(const proto::EpochStart& start);
+  void OnEndpoints(const proto::Endpoints& endpoints);
+  void OnEpochEnd(const proto::EpochEnd& end);
+  void OnRankLeftElsewhere(const proto::RankLeft& left);
+  void MakeBoard();
+  // The start has failed: refuses all members, forgets the epoch.
+  void FailStart(Code code, const std::string& text);
+  // The epoch has failed: aborts the board; members leave by themselves.
+  void FailEpoch(Code code, const std::string& text);
+  // As FailEpoch, and the coordinator does not know it yet.
+  void FailEpochHere(const absl::Status& status);
+  void MemberGone(const Member& member, bool clean, const std::string& how);
+  void AfterMemberGone();
+  void Send(proto::ExecutorMessage message);
+  void SendRankGone(int rank, bool clean, const std::string& how);
+  void SendFailed(uint64_t epoch, const absl::Status& status);
+  void Refuse(Membership* membership, Code code, const std::string& text);
+
+  const CoreOptions options_;
+  std::vector<Action> actions_;
+  int64_t now_ms_ = 0;
+  Phase phase_ = Phase::kIdle;
+  Membership members_;    // of the epoch that starts or runs
+  Membership gathering_;  // for the next one
+  int64_t gathering_since_ms_ = 0;
+  std::optional<Epoch> epoch_;  // also while draining
+  bool link_open_ = false;
+  // Set while the backend has failed and the coordinator may know better why.
+  std::optional<int64_t> give_up_ms_;
+  absl::Status network_failure_;
+  int64_t idle_since_ms_ = 0;
+  int64_t idle_told_ms_ = 0;
+};
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_WORKER_CORE_CORE_H_

@@ -1,0 +1,43 @@
+// Limits of the worker agent (promise 8 of docs/design.md). Those that clients
+// share stand in common/limits.h.
+#ifndef MAYPOLE_WORKER_CORE_LIMITS_H_
+#define MAYPOLE_WORKER_CORE_LIMITS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/limits.h"
+
+namespace maypole {
+
+// --- Supervisor --------------------------------------------------------------
+// Connections that have not said Hello yet; the oldest is closed for a new one.
+inline constexpr size_t kMaxHalfOpen = 64;
+inline constexpr int64_t kHelloTimeoutMs = 5000;
+// Executors at once; also bounds the metrics' job label.
+inline constexpr size_t kMaxExecutors = 256;
+
+// --- Executor ----------------------------------------------------------------
+// Connections: the ranks of one epoch, and those that wait for the next.
+inline constexpr size_t kMaxClients = 2 * kMaxLocalRanks;
+// An executor without clients asks to end after this.
+inline constexpr int64_t kIdleMs = 10000;
+// A failed backend waits this much longer than the coordinator's own resume
+// timeout for the coordinator to say what really happened.
+inline constexpr int64_t kBackendGraceMs = 500;
+// While a rank has left, operations that wait for it are sought this often.
+inline constexpr int64_t kLeftScanMs = 100;
+// A Presence message is closed when it has reached this size.
+inline constexpr size_t kMaxPresenceBytes = 1 << 20;
+// Runs that wait for a free Plan record.
+inline constexpr size_t kMaxQueuedRuns = 65536;
+
+// --- Link to the coordinator -------------------------------------------------
+inline constexpr size_t kMaxUnacknowledged = 4096;
+inline constexpr int kMaxCoordinatorMessageBytes = 64 << 20;
+inline constexpr int kReconnectFirstMs = 50;
+inline constexpr int kReconnectMostMs = 500;
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_WORKER_CORE_LIMITS_H_

@@ -1,0 +1,59 @@
+// Membership: the ranks of one node that come together for an epoch.
+//
+// Purpose: checks every Hello against itself and against those before, so that
+// a wrong one is refused by a sentence and touches nobody else.
+//
+// Thread contract: not synchronized; no I/O, no clock.
+#ifndef MAYPOLE_WORKER_CORE_MEMBERSHIP_H_
+#define MAYPOLE_WORKER_CORE_MEMBERSHIP_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/session.h"
+#include "worker/core/actions.h"
+
+namespace maypole {
+
+struct Member {
+  ClientId client = 0;
+  int rank = 0;
+  int local_rank = 0;
+  int pid = 0;          // as the client sees itself; for messages
+  int visible_pid = 0;  // in our PID namespace, 0 if it is outside
+  std::string host;
+};
+
+class Membership {
+ public:
+  // An error is for the offender; nothing has changed then.
+  absl::Status Add(ClientId client, const session::Hello& hello,
+                   int visible_pid);
+  // Null if the client is none of these.
+  const Member* Find(ClientId client) const;
+  const Member* FindRank(int rank) const;
+  void Remove(ClientId client);
+
+  bool empty() const { return members_.empty(); }
+  bool complete() const;
+  int size() const { return size_; }
+  int local_size() const { return local_size_; }
+  // By local rank.
+  const std::map<int, Member>& members() const { return members_; }
+  // "local ranks 1,3"; of those that have not come.
+  std::string MissingText() const;
+
+ private:
+  absl::Status CheckAgainstFirst(const session::Hello& hello) const;
+
+  int size_ = 0;
+  int local_size_ = 0;
+  std::map<int, Member> members_;
+};
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_WORKER_CORE_MEMBERSHIP_H_

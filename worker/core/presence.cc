@@ -1,0 +1,64 @@
+#include "worker/core/presence.h"
+
+#include <utility>
+
+#include "worker/core/limits.h"
+
+namespace maypole {
+namespace {
+
+void Fill(const Signature& s, proto::LocalSignature* out) {
+  out->set_kind(static_cast<uint32_t>(s.kind));
+  out->set_dtype(static_cast<uint32_t>(s.dtype));
+  out->set_op(static_cast<uint32_t>(s.op));
+  out->set_device(static_cast<uint32_t>(s.device));
+  out->set_root(s.root);
+  out->set_prescale(s.prescale);
+  out->set_postscale(s.postscale);
+  for (int i = 0; i < s.dims; ++i) out->add_shape(s.shape[i]);
+}
+
+}  // namespace
+
+void PresenceBatch::Add(const SlotEntry& entry) {
+  proto::PresentOperation op;
+  if (entry.id != 0) {
+    op.set_id(entry.id);
+  } else {
+    proto::Identity* identity = op.mutable_identity();
+    identity->set_process_set(entry.process_set);
+    identity->set_kind(static_cast<uint32_t>(entry.kind));
+    identity->set_name(entry.name);
+  }
+  op.set_generation(entry.reported);
+  // One LocalSignature for each group of ranks that agree.
+  std::vector<const Signature*> groups;
+  for (size_t i = 0; i < entry.signatures.size(); ++i) {
+    const Signature& s = entry.signatures[i];
+    size_t g = 0;
+    while (g < groups.size() && !Agree(*groups[g], s)) ++g;
+    if (g == groups.size()) {
+      groups.push_back(&s);
+      Fill(s, op.add_signatures());
+    }
+    op.mutable_signatures(static_cast<int>(g))->add_ranks(ranks_[i]);
+    if (s.kind == Kind::kAllgather) op.add_first_dims(s.shape[0]);
+  }
+  waiting_.push_back(std::move(op));
+}
+
+std::optional<proto::Presence> PresenceBatch::Take() {
+  if (unacknowledged_ || waiting_.empty()) return std::nullopt;
+  proto::Presence presence;
+  presence.set_epoch(epoch_);
+  size_t bytes = 0;
+  while (!waiting_.empty() && bytes < kMaxPresenceBytes) {
+    bytes += waiting_.front().ByteSizeLong();
+    *presence.add_operations() = std::move(waiting_.front());
+    waiting_.pop_front();
+  }
+  unacknowledged_ = true;
+  return presence;
+}
+
+}  // namespace maypole

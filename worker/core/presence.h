@@ -1,0 +1,44 @@
+// PresenceBatch: tells the coordinator what is newly present on the node.
+//
+// Purpose: no cycle timer. What is new goes out at once if nothing is
+// unacknowledged, and otherwise with all that gathers until the
+// acknowledgement comes (acknowledged = received by the coordinator, not
+// executed).
+//
+// Thread contract: not synchronized; no I/O, no clock.
+//
+// Invariant: at most one Presence message is unacknowledged.
+#ifndef MAYPOLE_WORKER_CORE_PRESENCE_H_
+#define MAYPOLE_WORKER_CORE_PRESENCE_H_
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "proto/coordinator.pb.h"
+#include "worker/core/slots.h"
+
+namespace maypole {
+
+class PresenceBatch {
+ public:
+  PresenceBatch(uint64_t epoch, std::vector<int> local_ranks)
+      : epoch_(epoch), ranks_(std::move(local_ranks)) {}
+
+  // The entry's `reported` generation and signatures are news.
+  void Add(const SlotEntry& entry);
+  void OnAcknowledged() { unacknowledged_ = false; }
+  // What shall be sent now, if anything.
+  std::optional<proto::Presence> Take();
+
+ private:
+  const uint64_t epoch_;
+  const std::vector<int> ranks_;  // global, by local rank
+  std::deque<proto::PresentOperation> waiting_;
+  bool unacknowledged_ = false;
+};
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_WORKER_CORE_PRESENCE_H_

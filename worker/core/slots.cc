@@ -1,0 +1,63 @@
+#include "worker/core/slots.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace maypole {
+
+std::string SlotTable::Key(uint32_t process_set, Kind kind,
+                           const std::string& name) {
+  return absl::StrCat(process_set, "/", static_cast<int>(kind), "/", name);
+}
+
+absl::StatusOr<uint32_t> SlotTable::Allot(uint32_t process_set, Kind kind,
+                                          const std::string& name,
+                                          bool* is_new) {
+  *is_new = false;
+  const std::string key = Key(process_set, kind, name);
+  if (const auto it = by_identity_.find(key); it != by_identity_.end()) {
+    return it->second;
+  }
+  if (entries_.size() >= limit_) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        std::string(Name(kind)), " '", name, "': the job has used ", limit_,
+        " different operation names on this node; use the same names in every "
+        "step, or start maypole-worker with a larger --slots"));
+  }
+  *is_new = true;
+  const uint32_t slot = allotted();
+  SlotEntry entry;
+  entry.process_set = process_set;
+  entry.kind = kind;
+  entry.name = name;
+  entries_.push_back(std::move(entry));
+  by_identity_[key] = slot;
+  return slot;
+}
+
+SlotEntry* SlotTable::Resolve(uint32_t id, const proto::Identity* identity,
+                              uint32_t* slot) {
+  auto found = by_id_.find(id);
+  if (id == 0 || found == by_id_.end()) {
+    if (identity == nullptr) return nullptr;
+    const auto it = by_identity_.find(Key(identity->process_set(),
+                                          static_cast<Kind>(identity->kind()),
+                                          identity->name()));
+    if (it == by_identity_.end()) return nullptr;
+    *slot = it->second;
+    if (id != 0) {
+      by_id_[id] = *slot;
+      entries_[*slot].id = id;
+    }
+  } else {
+    *slot = found->second;
+  }
+  return &entries_[*slot];
+}
+
+SlotEntry* SlotTable::Get(uint32_t slot) {
+  return slot < entries_.size() ? &entries_[slot] : nullptr;
+}
+
+}  // namespace maypole

@@ -1,0 +1,111 @@
+#include "worker/executor_main.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/absl_status.h"
+#include "common/unix_socket.h"
+#include "worker/backend/gloo_backend.h"
+#include "worker/session/control.h"
+#include "worker/session/executor.h"
+#include "worker/session/grpc_transport.h"
+#include "worker/session/route.h"
+
+namespace maypole {
+namespace {
+
+// The supervisor has written it before it started us.
+constexpr int kSetupTimeoutMs = 10000;
+
+absl::StatusOr<control::Setup> ReadSetup(int fd) {
+  Received message;
+  const Status s =
+      ReceiveMessage(fd, control::kMaxMessageBytes, kSetupTimeoutMs, &message);
+  if (!s.ok()) return ToAbsl(s);
+  control::Setup setup;
+  if (message.data.size() != sizeof(setup)) {
+    return absl::InvalidArgumentError(
+        "--executor is internal: maypole-worker starts itself with it");
+  }
+  std::memcpy(&setup, message.data.data(), sizeof(setup));
+  return setup;
+}
+
+CoreOptions MakeCoreOptions(const WorkerFlags& f, const control::Setup& setup) {
+  CoreOptions o;
+  o.job = setup.job;
+  o.node = f.node;
+  o.host = f.host;
+  o.slots = f.slots;
+  o.chunk_bytes = f.chunk_bytes;
+  o.ring_depth = f.ring_depth;
+  o.start_timeout_ms = absl::ToInt64Milliseconds(f.start_timeout);
+  o.resume_timeout_ms = absl::ToInt64Milliseconds(f.resume_timeout);
+  return o;
+}
+
+GrpcTransportOptions MakeTransportOptions(const WorkerFlags& f,
+                                          const control::Setup& setup) {
+  GrpcTransportOptions o;
+  o.address = f.coordinator;
+  o.secret = setup.secret;
+  o.hello.set_protocol_version(kProtocolVersion);
+  o.hello.set_job(setup.job);
+  o.hello.set_token(setup.token);
+  o.hello.set_node(f.node);
+  o.hello.set_host(f.host);
+  o.resume_timeout = absl::ToChronoMilliseconds(f.resume_timeout);
+  return o;
+}
+
+std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
+                                     const control::Setup& setup,
+                                     uint64_t epoch,
+                                     std::vector<std::string> node_names) {
+  GlooOptions o;
+  o.host = f.network;
+  if (o.host.empty()) {
+    // An error shows when Gloo cannot listen on the empty address.
+    o.host = LocalAddressTowards(f.coordinator).value_or("");
+  }
+  o.nonce = HashBytes(absl::StrCat(setup.token, "/", setup.job, "/", epoch));
+  o.node_names = std::move(node_names);
+  return std::make_unique<GlooBackend>(std::move(o));
+}
+
+}  // namespace
+
+absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals) {
+  prctl(PR_SET_NAME, "maypole-exec");
+  Fd control(flags.control_fd);
+  Fd stats_fd(flags.stats_fd);
+  if (fcntl(control.get(), F_SETFD, FD_CLOEXEC) != 0 ||
+      fcntl(stats_fd.get(), F_SETFD, FD_CLOEXEC) != 0) {
+    return absl::InvalidArgumentError(
+        "--executor is internal: maypole-worker starts itself with it");
+  }
+  // The cluster secret is in this process now.
+  prctl(PR_SET_DUMPABLE, 0);
+  absl::StatusOr<control::Setup> setup = ReadSetup(control.get());
+  if (!setup.ok()) return setup.status();
+  absl::StatusOr<SharedStats> stats = SharedStats::Attach(std::move(stats_fd));
+  if (!stats.ok()) return stats.status();
+  ExecutorOptions options;
+  options.core = MakeCoreOptions(flags, *setup);
+  options.make_transport = [&](TransportCallbacks callbacks) {
+    return std::make_unique<GrpcTransport>(MakeTransportOptions(flags, *setup),
+                                           std::move(callbacks));
+  };
+  options.make_backend = [&](uint64_t epoch, std::vector<std::string> names) {
+    return MakeBackend(flags, *setup, epoch, std::move(names));
+  };
+  Executor executor(std::move(options), std::move(control), *std::move(stats));
+  return executor.Run(std::move(stop_signals));
+}
+
+}  // namespace maypole

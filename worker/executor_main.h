@@ -1,0 +1,15 @@
+// The program as a job's executor.
+#ifndef MAYPOLE_WORKER_EXECUTOR_MAIN_H_
+#define MAYPOLE_WORKER_EXECUTOR_MAIN_H_
+
+#include "absl/status/status.h"
+#include "common/fd.h"
+#include "worker/flags.h"
+
+namespace maypole {
+
+absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals);
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_WORKER_EXECUTOR_MAIN_H_

@@ -1,0 +1,196 @@
+#include "worker/flags.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/absl_status.h"
+#include "common/board.h"
+#include "common/limits.h"
+#include "worker/session/control.h"
+
+ABSL_FLAG(std::string, socket, "",
+          "path of the socket that training processes connect to (default: "
+          "/run/maypole/agent.sock for root, else "
+          "$XDG_RUNTIME_DIR/maypole-agent.sock)");
+ABSL_FLAG(std::string, coordinator, "",
+          "HOST:PORT of maypole-coordinator; required");
+ABSL_FLAG(std::string, node, "",
+          "name of this node, unique in the cluster (default: host name)");
+ABSL_FLAG(std::string, host, "",
+          "name of this machine in messages (default: host name)");
+ABSL_FLAG(std::string, network, "",
+          "IP address that other nodes reach this one by (default: that of the "
+          "route to the coordinator)");
+ABSL_FLAG(std::string, metrics, "127.0.0.1:0",
+          "HOST:PORT of the Prometheus endpoint; port 0: any free one; empty: "
+          "none");
+ABSL_FLAG(std::string, secret_file, "",
+          "file with the cluster secret, one line, readable by its owner only");
+ABSL_FLAG(int, announce_fd, -1,
+          "descriptor that gets one line 'socket=... metrics=...' when ready");
+ABSL_FLAG(absl::Duration, resume_timeout, absl::Seconds(3),
+          "how long a job goes on without its coordinator");
+ABSL_FLAG(absl::Duration, start_timeout, absl::Seconds(120),
+          "how long the first rank of a node waits for the node's others");
+ABSL_FLAG(uint32_t, chunk_bytes, 512 * 1024,
+          "bytes of a chunk; a multiple of 4096");
+ABSL_FLAG(uint32_t, ring_depth, 8, "chunks in each ring, 2 to 64");
+ABSL_FLAG(uint32_t, slots, 4096,
+          "different operation names of a job; a multiple of 64");
+ABSL_FLAG(std::string, log_level, "info",
+          "trace, debug, info, warning, error or off");
+ABSL_FLAG(bool, executor, false, "internal: run as a job's executor");
+ABSL_FLAG(int, control_fd, -1, "internal");
+ABSL_FLAG(int, stats_fd, -1, "internal");
+
+namespace maypole {
+namespace {
+
+constexpr char kUsage[] =
+    "The Maypole agent of one node: training processes connect to its socket, "
+    "it executes their collectives together with the other nodes.\n\n"
+    "  maypole-worker --coordinator=head:7070 --secret_file=/etc/maypole/secret"
+    "\n\nIt starts one process (executor) per job, under the job's user. "
+    "SIGTERM ends it and its jobs.";
+
+absl::Status Bad(const std::string& flag, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", what));
+}
+
+std::string HostName() {
+  char name[kMaxHostBytes + 1] = {};
+  gethostname(name, sizeof(name) - 1);
+  return name[0] == 0 ? "localhost" : name;
+}
+
+absl::StatusOr<std::string> DefaultSocket() {
+  if (geteuid() == 0) {
+    mkdir("/run/maypole", 0755);
+    return std::string("/run/maypole/agent.sock");
+  }
+  const char* dir = std::getenv("XDG_RUNTIME_DIR");
+  if (dir == nullptr || *dir == 0) {
+    return Bad("socket",
+               "XDG_RUNTIME_DIR is not set, so there is no default; give a "
+               "path in a directory of your own");
+  }
+  return absl::StrCat(dir, "/maypole-agent.sock");
+}
+
+absl::StatusOr<std::string> ReadSecret(const std::string& path) {
+  if (path.empty()) return std::string();
+  struct stat st;
+  std::ifstream file(path);
+  if (!file || stat(path.c_str(), &st) != 0) {
+    return Bad("secret_file", absl::StrCat("cannot read ", path));
+  }
+  if ((st.st_mode & 077) != 0) {
+    return Bad("secret_file",
+               absl::StrCat("others can read ", path, "; chmod 600 ", path));
+  }
+  std::string secret;
+  std::getline(file, secret);
+  secret = std::string(absl::StripAsciiWhitespace(secret));
+  if (secret.empty() || secret.size() > control::kMaxSecretBytes) {
+    return Bad("secret_file",
+               absl::StrCat("the first line of ", path, " must have 1 to ",
+                            control::kMaxSecretBytes, " bytes"));
+  }
+  return secret;
+}
+
+absl::Status CheckName(const std::string& flag, const std::string& name) {
+  bool plain = !name.empty() && name.size() <= kMaxHostBytes;
+  for (const char c : name) {
+    plain = plain && absl::ascii_isgraph(static_cast<unsigned char>(c)) &&
+            c != '"' && c != '\\';
+  }
+  if (plain) return absl::OkStatus();
+  return Bad(flag, absl::StrCat("'", name, "': 1 to ", kMaxHostBytes,
+                                " printable ASCII characters without spaces "
+                                "or quotes"));
+}
+
+absl::Status Check(const WorkerFlags& f) {
+  if (f.coordinator.find(':') == std::string::npos) {
+    return Bad("coordinator",
+               "HOST:PORT of a running maypole-coordinator is required");
+  }
+  if (absl::Status s = CheckName("node", f.node); !s.ok()) return s;
+  if (absl::Status s = CheckName("host", f.host); !s.ok()) return s;
+  if (f.resume_timeout <= absl::ZeroDuration() ||
+      f.start_timeout <= absl::ZeroDuration()) {
+    return Bad("resume_timeout, --start_timeout", "must be positive");
+  }
+  BoardConfig config;
+  config.chunk_bytes = f.chunk_bytes;
+  config.ring_depth = f.ring_depth;
+  config.slots = f.slots;
+  return ToAbsl(CheckConfig(config));
+}
+
+}  // namespace
+
+absl::StatusOr<WorkerFlags> ReadFlags(int argc, char** argv) {
+  absl::SetProgramUsageMessage(kUsage);
+  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
+  if (rest.size() > 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unexpected argument '", rest[1], "'; see --help"));
+  }
+  WorkerFlags f;
+  f.socket = absl::GetFlag(FLAGS_socket);
+  f.coordinator = absl::GetFlag(FLAGS_coordinator);
+  f.node = absl::GetFlag(FLAGS_node);
+  f.host = absl::GetFlag(FLAGS_host);
+  f.network = absl::GetFlag(FLAGS_network);
+  f.metrics = absl::GetFlag(FLAGS_metrics);
+  f.announce_fd = absl::GetFlag(FLAGS_announce_fd);
+  f.resume_timeout = absl::GetFlag(FLAGS_resume_timeout);
+  f.start_timeout = absl::GetFlag(FLAGS_start_timeout);
+  f.chunk_bytes = absl::GetFlag(FLAGS_chunk_bytes);
+  f.ring_depth = absl::GetFlag(FLAGS_ring_depth);
+  f.slots = absl::GetFlag(FLAGS_slots);
+  f.log_level = absl::GetFlag(FLAGS_log_level);
+  f.executor = absl::GetFlag(FLAGS_executor);
+  f.control_fd = absl::GetFlag(FLAGS_control_fd);
+  f.stats_fd = absl::GetFlag(FLAGS_stats_fd);
+  if (f.node.empty()) f.node = HostName();
+  if (f.host.empty()) f.host = HostName();
+  if (absl::Status s = Check(f); !s.ok()) return s;
+  if (f.executor) return f;
+  absl::StatusOr<std::string> secret =
+      ReadSecret(absl::GetFlag(FLAGS_secret_file));
+  if (!secret.ok()) return secret.status();
+  f.secret = *secret;
+  if (f.socket.empty()) {
+    absl::StatusOr<std::string> socket = DefaultSocket();
+    if (!socket.ok()) return socket.status();
+    f.socket = *socket;
+  }
+  return f;
+}
+
+std::vector<std::string> ExecutorArguments(const WorkerFlags& f) {
+  return {
+      absl::StrCat("--coordinator=", f.coordinator),
+      absl::StrCat("--node=", f.node),
+      absl::StrCat("--host=", f.host),
+      absl::StrCat("--network=", f.network),
+      absl::StrCat("--resume_timeout=", absl::FormatDuration(f.resume_timeout)),
+      absl::StrCat("--start_timeout=", absl::FormatDuration(f.start_timeout)),
+      absl::StrCat("--chunk_bytes=", f.chunk_bytes),
+      absl::StrCat("--ring_depth=", f.ring_depth),
+      absl::StrCat("--slots=", f.slots),
+      absl::StrCat("--log_level=", f.log_level)};
+}
+
+}  // namespace maypole

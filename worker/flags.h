@@ -1,0 +1,45 @@
+// Flags of maypole-worker, checked; and how a supervisor gives them to its
+// executors.
+#ifndef MAYPOLE_WORKER_FLAGS_H_
+#define MAYPOLE_WORKER_FLAGS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace maypole {
+
+struct WorkerFlags {
+  std::string socket;
+  std::string coordinator;
+  std::string node;
+  std::string host;
+  std::string network;
+  std::string metrics;
+  std::string secret;
+  int announce_fd = -1;
+  absl::Duration resume_timeout;
+  absl::Duration start_timeout;
+  uint32_t chunk_bytes = 0;
+  uint32_t ring_depth = 0;
+  uint32_t slots = 0;
+  std::string log_level;
+  bool executor = false;
+  int control_fd = -1;
+  int stats_fd = -1;
+};
+
+// Parses the command line (ends the program on --help and unknown flags) and
+// fills in defaults. An error says which flag is wrong.
+absl::StatusOr<WorkerFlags> ReadFlags(int argc, char** argv);
+
+// What an executor needs of it, as a command line.
+std::vector<std::string> ExecutorArguments(const WorkerFlags& flags);
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_WORKER_FLAGS_H_

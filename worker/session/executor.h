@@ -1,0 +1,112 @@
+// Executor: the process of one job on one node; the shell around the core.
+//
+// Purpose: one loop thread feeds the core with what happens (clients handed
+// over by the supervisor, their messages and deaths, the board, the
+// coordinator, the network thread, time) and does what the core answers.
+//
+// Life: it ends when the supervisor agrees that it is idle, when the supervisor
+// is gone and no client is left, or on SIGTERM.
+//
+// Thread contract: Run() on one thread; other threads only post to mailbox_.
+#ifndef MAYPOLE_WORKER_SESSION_EXECUTOR_H_
+#define MAYPOLE_WORKER_SESSION_EXECUTOR_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/fd.h"
+#include "worker/backend/backend.h"
+#include "worker/core/core.h"
+#include "worker/session/board_keeper.h"
+#include "worker/session/mailbox.h"
+#include "worker/session/network.h"
+#include "worker/session/stats_page.h"
+#include "worker/session/transport.h"
+
+namespace maypole {
+
+struct ExecutorOptions {
+  CoreOptions core;
+  // The seams; tests put others in.
+  std::function<std::unique_ptr<Transport>(TransportCallbacks)> make_transport;
+  std::function<std::unique_ptr<Backend>(uint64_t epoch,
+                                         std::vector<std::string> node_names)>
+      make_backend;
+};
+
+class Executor {
+ public:
+  Executor(ExecutorOptions options, Fd control, SharedStats stats);
+  ~Executor();
+
+  // Until the end of its life. stop_signals: a signalfd, or invalid.
+  absl::Status Run(Fd stop_signals);
+
+ private:
+  struct Client {
+    Fd socket;
+    Fd pidfd;  // invalid if the pid is not known
+  };
+
+  void Watch(int fd, uint64_t tag);
+  bool Sleep();  // epoll; false on a broken epoll
+  void HandleEvent(uint64_t tag);
+  void OnControl();
+  void OnHandOver(const char* data, size_t bytes, std::vector<Fd> fds);
+  void OnClientReadable(ClientId id);
+  bool OnClientMessage(ClientId id, const std::vector<char>& data);
+  void ClientGone(ClientId id, const std::string& how);
+  void OnStopSignal();
+  void Tick();
+  void CountNetworkBytes();
+
+  void DoActions();
+  void Do(ReplySlot& a);
+  void Do(RefuseClient& a);
+  void Do(CloseClient& a);
+  void Do(OpenLink& a);
+  void Do(SendToCoordinator& a);
+  void Do(PrepareBackend& a);
+  void Do(ConnectBackend& a);
+  void Do(CreateBoard& a);
+  void Do(AllotSlot& a);
+  void Do(IssueRun& a);
+  void Do(FailSlot& a);
+  void Do(MarkLeft& a);
+  void Do(AbortBoard& a);
+  void Do(DropEpoch& a);
+  void Do(ReportIdle& a);
+  void Welcome(const CreateBoard& a);
+  void SendToClient(ClientId id, const void* data, size_t bytes,
+                    std::vector<int> fds = {});
+
+  const ExecutorOptions options_;
+  Core core_;
+  SharedStats stats_;
+  Mailbox mailbox_;
+  Fd epoll_;
+  Fd control_;
+  Fd stop_signals_;
+  uint64_t received_ = 0;  // clients handed over
+  ClientId next_client_ = 1;
+  std::map<ClientId, Client> clients_;
+  std::unique_ptr<Transport> transport_;
+  uint64_t link_number_ = 0;        // of transport_; letters of older ones drop
+  uint64_t presence_sequence_ = 0;  // unacknowledged Presence, or 0
+  Fd board_wake_;
+  std::unique_ptr<BoardKeeper> keeper_;
+  std::unique_ptr<Network> network_;
+  uint64_t network_number_ = 0;
+  uint64_t counted_sent_ = 0;  // of network_, in the metrics already
+  uint64_t counted_received_ = 0;
+  bool done_ = false;
+};
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_WORKER_SESSION_EXECUTOR_H_

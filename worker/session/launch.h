@@ -1,0 +1,32 @@
+// Launch: starts an executor process for a user.
+//
+// Purpose: the same program again, with --executor, under the client's uid and
+// gid, with two descriptors: its control socket and its statistics page.
+//
+// Thread contract: any thread; between fork and exec only what is
+// async-signal-safe happens.
+#ifndef MAYPOLE_WORKER_SESSION_LAUNCH_H_
+#define MAYPOLE_WORKER_SESSION_LAUNCH_H_
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace maypole {
+
+struct LaunchOptions {
+  std::vector<std::string> arguments;  // after --executor and the descriptors
+  int control_fd = -1;
+  int stats_fd = -1;
+  uid_t uid = 0;
+  gid_t gid = 0;
+};
+
+absl::StatusOr<pid_t> LaunchExecutor(const LaunchOptions& options);
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_WORKER_SESSION_LAUNCH_H_

@@ -1,0 +1,56 @@
+// Mailbox: how other threads speak to the executor's loop. They post closures;
+// an eventfd wakes the loop, which runs them in order.
+//
+// Thread contract: Post() from any thread; the rest from the loop.
+#ifndef MAYPOLE_WORKER_SESSION_MAILBOX_H_
+#define MAYPOLE_WORKER_SESSION_MAILBOX_H_
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "common/fd.h"
+
+namespace maypole {
+
+class Mailbox {
+ public:
+  Mailbox() : wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+  int fd() const { return wake_.get(); }
+
+  void Post(std::function<void()> letter) {
+    {
+      std::lock_guard lock(mutex_);
+      letters_.push_back(std::move(letter));
+    }
+    const uint64_t one = 1;
+    // Fails only when the counter is full: then the loop is awake anyway.
+    [[maybe_unused]] const ssize_t n = write(wake_.get(), &one, sizeof(one));
+  }
+
+  void RunAll() {
+    uint64_t count;
+    [[maybe_unused]] const ssize_t n = read(wake_.get(), &count, sizeof(count));
+    std::vector<std::function<void()>> letters;
+    {
+      std::lock_guard lock(mutex_);
+      letters.swap(letters_);
+    }
+    for (auto& letter : letters) letter();
+  }
+
+ private:
+  Fd wake_;
+  std::mutex mutex_;
+  std::vector<std::function<void()>> letters_;
+};
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_WORKER_SESSION_MAILBOX_H_

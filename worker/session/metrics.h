@@ -1,0 +1,51 @@
+// WorkerMetrics: what the agent's Prometheus endpoint shows.
+//
+// Purpose: reads the statistics pages of the live executors when it is scraped.
+// The labels job and uid have as many values as there are live executors
+// (kMaxExecutors at most).
+//
+// Thread contract: any thread.
+#ifndef MAYPOLE_WORKER_SESSION_METRICS_H_
+#define MAYPOLE_WORKER_SESSION_METRICS_H_
+
+#include <prometheus/collectable.h>
+#include <prometheus/metric_family.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "worker/session/stats_page.h"
+
+namespace maypole {
+
+class WorkerMetrics : public prometheus::Collectable {
+ public:
+  void Add(uint64_t executor, const std::string& job, uid_t uid,
+           std::shared_ptr<SharedStats> stats);
+  void Remove(uint64_t executor, bool crashed);
+  void CountRefusal() { ++refusals_; }
+
+  std::vector<prometheus::MetricFamily> Collect() const override;
+
+ private:
+  struct Executor {
+    std::string job;
+    uid_t uid;
+    std::shared_ptr<SharedStats> stats;
+  };
+  mutable std::mutex mutex_;
+  std::map<uint64_t, Executor> executors_;
+  std::atomic<uint64_t> started_{0};
+  std::atomic<uint64_t> crashed_{0};
+  std::atomic<uint64_t> refusals_{0};
+};
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_WORKER_SESSION_METRICS_H_

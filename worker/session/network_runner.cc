@@ -1,0 +1,202 @@
+#include "worker/session/network_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "common/futex.h"
+
+namespace maypole {
+namespace {
+
+// A sleeping network thread looks around this often even if nobody wakes it.
+constexpr int kSleepMs = 100;
+
+// Smallest count of a progress word over the local ranks, at most `limit`.
+template <typename Word>
+uint32_t Slowest(const Board& board, RunRef ref, uint32_t generation,
+                 uint32_t limit, Word word) {
+  uint32_t count = limit;
+  for (uint32_t i = 0; i < board.config().local_size; ++i) {
+    const uint64_t seen =
+        (board.progress(ref, i).*word).load(std::memory_order_acquire);
+    count = std::min(count, CountAt(seen, generation));
+  }
+  return count;
+}
+
+}  // namespace
+
+std::vector<Segment> SegmentsOf(const std::vector<Block>& blocks, Range chunk) {
+  std::vector<Segment> out;
+  for (const Block& b : blocks) {
+    const uint64_t begin = std::max(b.begin, chunk.begin);
+    const uint64_t end = std::min(b.end, chunk.end);
+    if (begin >= end) continue;
+    const uint64_t offset = begin - chunk.begin;
+    if (!out.empty() && out.back().node == b.node &&
+        out.back().offset + out.back().bytes == offset) {
+      out.back().bytes += end - begin;
+    } else {
+      out.push_back({b.node, offset, end - begin});
+    }
+  }
+  return out;
+}
+
+NetworkRunner::NetworkRunner(const Board* board, Backend* backend,
+                             Callbacks callbacks)
+    : board_(board), backend_(backend), callbacks_(std::move(callbacks)) {}
+
+void NetworkRunner::Add(RunSpec run) {
+  {
+    std::lock_guard lock(mutex_);
+    added_.push_back(std::move(run));
+  }
+  board_->WakeNetwork();
+}
+
+void NetworkRunner::Stop() {
+  stop_ = true;
+  board_->WakeNetwork();
+}
+
+bool NetworkRunner::TakeAdded() {
+  std::vector<RunSpec> added;
+  {
+    std::lock_guard lock(mutex_);
+    added.swap(added_);
+  }
+  for (RunSpec& spec : added) {
+    Active run;
+    run.ref = board_->NegotiatedRef(spec.record);
+    run.first = next_chunk_;
+    run.chunks = ChunkCount(spec.bytes, board_->config().chunk_bytes);
+    next_chunk_ += run.chunks;
+    const auto place =
+        static_cast<uint32_t>(run.first % board_->config().ring_depth);
+    // Ranks look at node_base only after a grant.
+    board_->run(run.ref).node_base.store(Tagged(spec.generation, place),
+                                         std::memory_order_release);
+    const bool empty = run.chunks == 0;
+    run.spec = std::move(spec);
+    runs_.push_back(std::move(run));
+    if (empty && callbacks_.on_done) callbacks_.on_done(runs_.back().spec);
+  }
+  return !added.empty();
+}
+
+bool NetworkRunner::UpdateConsumed() {
+  const uint64_t before = consumed_;
+  for (Active& run : runs_) {
+    if (run.consumed < run.chunks) {
+      run.consumed = Slowest(*board_, run.ref, run.spec.generation, run.done,
+                             &Progress::consumed);
+      consumed_ = run.first + run.consumed;
+      if (run.consumed < run.chunks) break;
+    }
+  }
+  return consumed_ != before;
+}
+
+bool NetworkRunner::Grant() {
+  const uint64_t limit = consumed_ + board_->config().ring_depth;
+  bool granted = false;
+  for (Active& run : runs_) {
+    if (run.first >= limit) break;
+    const auto now = static_cast<uint32_t>(
+        std::min<uint64_t>(run.chunks, limit - run.first));
+    if (now <= run.granted) continue;
+    run.granted = now;
+    board_->run(run.ref).granted.store(Tagged(run.spec.generation, now),
+                                       std::memory_order_release);
+    granted = true;
+  }
+  if (granted) board_->WakeRanks();
+  return granted;
+}
+
+bool NetworkRunner::Ready(const Active& run) const {
+  if (run.granted <= run.done) return false;
+  const auto word = run.spec.kind == Kind::kAllreduce ? &Progress::reduced
+                                                      : &Progress::staged;
+  return Slowest(*board_, run.ref, run.spec.generation, run.chunks, word) >
+         run.done;
+}
+
+absl::Status NetworkRunner::Exchange(const Active& run, uint32_t chunk) {
+  const BoardConfig& config = board_->config();
+  const Range range = ChunkRange(run.spec.bytes, config.chunk_bytes, chunk);
+  const auto place =
+      static_cast<uint32_t>((run.first + chunk) % config.ring_depth);
+  const std::span<std::byte> data(board_->node_ring(place), range.size());
+  if (run.spec.kind == Kind::kAllreduce) {
+    return backend_->Allreduce(data, run.spec.dtype, run.spec.finish);
+  }
+  return backend_->Exchange(data, SegmentsOf(run.spec.blocks, range));
+}
+
+absl::StatusOr<bool> NetworkRunner::ExchangeNext() {
+  const auto run =
+      std::find_if(runs_.begin(), runs_.end(),
+                   [](const Active& r) { return r.done < r.chunks; });
+  if (run == runs_.end() || !Ready(*run)) return false;
+  if (absl::Status s = Exchange(*run, run->done); !s.ok()) return s;
+  ++run->done;
+  board_->run(run->ref).done.store(Tagged(run->spec.generation, run->done),
+                                   std::memory_order_release);
+  board_->WakeRanks();
+  if (run->done == run->chunks && callbacks_.on_done) {
+    callbacks_.on_done(run->spec);
+  }
+  return true;
+}
+
+bool NetworkRunner::AllLeft(const Active& run) const {
+  return Slowest(*board_, run.ref, run.spec.generation, UINT32_MAX,
+                 &Progress::consumed) == UINT32_MAX;
+}
+
+bool NetworkRunner::Retire() {
+  bool retired = false;
+  while (!runs_.empty() && runs_.front().finished() && AllLeft(runs_.front())) {
+    if (callbacks_.on_free) callbacks_.on_free(runs_.front().spec.record);
+    runs_.pop_front();
+    retired = true;
+  }
+  return retired;
+}
+
+absl::StatusOr<bool> NetworkRunner::Step() {
+  bool moved = TakeAdded();
+  moved |= UpdateConsumed();
+  moved |= Grant();
+  const absl::StatusOr<bool> exchanged = ExchangeNext();
+  if (!exchanged.ok()) return exchanged.status();
+  moved |= *exchanged;
+  moved |= Retire();
+  return moved;
+}
+
+absl::Status NetworkRunner::Run() {
+  BoardHeader& h = board_->header();
+  while (!stop_ && !board_->aborted()) {
+    absl::StatusOr<bool> moved = Step();
+    if (!moved.ok()) return moved.status();
+    if (*moved) continue;
+    // Announce the sleep, then look once more: whoever publishes after this
+    // look sees the announcement and wakes us.
+    const uint32_t wake = h.network_wake.load(std::memory_order_acquire);
+    h.network_sleeping.store(1, std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    moved = Step();
+    if (!moved.ok()) return moved.status();
+    if (!*moved && !stop_ && !board_->aborted()) {
+      FutexWait(h.network_wake, wake, kSleepMs);
+    }
+    h.network_sleeping.store(0, std::memory_order_relaxed);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace maypole

@@ -1,0 +1,97 @@
+// NetworkRunner: executes negotiated runs chunk by chunk, in ticket order.
+//
+// Purpose: the executor's side of the data path beyond the node. For every
+// chunk of every run it (1) grants a place of the node ring, (2) waits until
+// all local ranks have put their part there, (3) lets the backend exchange it
+// with the other nodes, in place, (4) says `done`. Ranks take it from there.
+//
+// The node ring has ring_depth places, given to chunks round robin over the
+// whole epoch: chunk number G of the epoch stands in place G % ring_depth, and
+// may be written once chunk G - ring_depth was consumed by all local ranks.
+// Grants reach into the next runs, so that ranks go on while the network works.
+//
+// Thread contract: Add() from any thread; everything else from one thread (the
+// network thread). Step() never waits, but for the backend.
+//
+// Invariants, as counts of chunks of the epoch:
+//   consumed_ <= done <= granted <= consumed_ + ring_depth
+// and everything read from the board (progress words) is clamped to the run.
+#ifndef MAYPOLE_WORKER_SESSION_NETWORK_RUNNER_H_
+#define MAYPOLE_WORKER_SESSION_NETWORK_RUNNER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/board.h"
+#include "worker/backend/backend.h"
+#include "worker/core/run_spec.h"
+
+namespace maypole {
+
+class NetworkRunner {
+ public:
+  struct Callbacks {
+    // From the network thread.
+    std::function<void(const RunSpec& run)> on_done;  // all chunks exchanged
+    std::function<void(uint32_t record)> on_free;     // all ranks have left it
+  };
+
+  NetworkRunner(const Board* board, Backend* backend, Callbacks callbacks);
+
+  // Takes a run whose Plan is written; its ticket may be placed afterwards.
+  void Add(RunSpec run);
+
+  // Does what can be done now. False: nothing could. An error is the backend's
+  // and final.
+  absl::StatusOr<bool> Step();
+
+  // Steps until the board is aborted (OK), Stop() (OK), or an error.
+  absl::Status Run();
+  void Stop();
+
+ private:
+  struct Active {
+    RunSpec spec;
+    RunRef ref = 0;
+    uint64_t first = 0;  // number of its chunk 0 in the epoch
+    uint32_t chunks = 0;
+    uint32_t granted = 0;
+    uint32_t done = 0;
+    uint32_t consumed = 0;  // by the slowest local rank
+
+    bool finished() const { return done == chunks && consumed == chunks; }
+  };
+
+  bool TakeAdded();
+  bool UpdateConsumed();
+  bool Grant();
+  absl::StatusOr<bool> ExchangeNext();
+  bool Retire();
+  bool Ready(const Active& run) const;
+  absl::Status Exchange(const Active& run, uint32_t chunk);
+  bool AllLeft(const Active& run) const;
+
+  const Board* const board_;
+  Backend* const backend_;
+  const Callbacks callbacks_;
+  std::deque<Active> runs_;  // in ticket order
+  uint64_t next_chunk_ = 0;  // number of the next run's chunk 0
+  uint64_t consumed_ = 0;  // chunks of the epoch all local ranks are done with
+
+  std::mutex mutex_;
+  std::vector<RunSpec> added_;
+  std::atomic<bool> stop_{false};
+};
+
+// The parts of a chunk by node; neighbours of one node are one segment.
+std::vector<Segment> SegmentsOf(const std::vector<Block>& blocks, Range chunk);
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_WORKER_SESSION_NETWORK_RUNNER_H_

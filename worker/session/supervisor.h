@@ -1,0 +1,98 @@
+// Supervisor: the agent's well-known socket, and the executors behind it.
+//
+// Purpose: for every client: who is it (peer uid), does it speak our version,
+// is its token the job's; then hand its connection to the job's executor, which
+// is started if it is not there. One job's trouble stays in its executor.
+//
+// Nothing here waits for a client: a connection that has not said Hello is
+// "half open", a bounded number of them for a bounded time.
+//
+// Thread contract: one thread; the metrics have their own lock.
+//
+// Invariants: an executor serves one (uid, job); the first token of a (uid,
+// job) is its token until the executor has ended.
+#ifndef MAYPOLE_WORKER_SESSION_SUPERVISOR_H_
+#define MAYPOLE_WORKER_SESSION_SUPERVISOR_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/fd.h"
+#include "common/session.h"
+#include "common/unix_socket.h"
+#include "worker/session/metrics.h"
+#include "worker/session/stats_page.h"
+
+namespace maypole {
+
+struct SupervisorOptions {
+  std::string socket;
+  std::string secret;  // the cluster's, for executors
+  std::vector<std::string> executor_arguments;
+};
+
+class Supervisor {
+ public:
+  Supervisor(SupervisorOptions options, std::shared_ptr<WorkerMetrics> metrics);
+  ~Supervisor();
+
+  absl::Status Listen();
+  // Until a signal can be read from stop_signals; then ends the executors.
+  absl::Status Run(Fd stop_signals);
+
+ private:
+  struct HalfOpen {
+    Fd socket;
+    PeerCredentials peer;
+    int64_t since_ms = 0;
+  };
+  struct Executor {
+    std::string job;
+    std::string token;
+    uid_t uid = 0;
+    pid_t pid = 0;
+    Fd pidfd;
+    Fd control;  // invalid: it is ending
+    uint64_t handed_over = 0;
+  };
+  using JobKey = std::pair<uid_t, std::string>;
+
+  void Watch(int fd, uint64_t tag);
+  void HandleEvent(uint64_t tag);
+  void Accept();
+  void OnHello(uint64_t id);
+  absl::Status Admit(const session::Hello& hello, HalfOpen& client);
+  absl::StatusOr<Executor*> ExecutorFor(const session::Hello& hello,
+                                        const PeerCredentials& peer);
+  absl::StatusOr<Executor*> StartExecutor(const session::Hello& hello,
+                                          const PeerCredentials& peer);
+  absl::Status HandOver(const session::Hello& hello, HalfOpen& client,
+                        Executor* executor);
+  void Refuse(const HalfOpen& client, Code code, const std::string& text);
+  void OnExecutorMessage(uint64_t id);
+  void OnExecutorEnded(uint64_t id);
+  void DropLateHalfOpen();
+  void EndExecutors();
+
+  const SupervisorOptions options_;
+  const std::shared_ptr<WorkerMetrics> metrics_;
+  Fd epoll_;
+  Fd listener_;
+  bool stop_ = false;
+  uint64_t next_id_ = 1;
+  std::map<uint64_t, HalfOpen> half_open_;  // oldest first
+  std::map<uint64_t, Executor> executors_;
+  std::map<JobKey, uint64_t> by_job_;  // those that take clients
+};
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_WORKER_SESSION_SUPERVISOR_H_
