@@ -1,5 +1,6 @@
 #include "client/launcher/job.h"
 
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -95,8 +96,9 @@ void Job::OnSignals() {
       int signal =
           supervision_.OnSignal(static_cast<int>(info.ssi_signo), Now());
       if (first) {
-        Say("got signal " + std::to_string(info.ssi_signo) +
-            ": stopping the job");
+        Say("got signal " + std::to_string(info.ssi_signo) + " (" +
+            strsignal(static_cast<int>(info.ssi_signo)) +
+            "): stopping the job");
       }
       // The guard sets the value if the signal came from the terminal.
       SignalRanks(signal, info.ssi_int == 1);
@@ -198,7 +200,11 @@ void Job::Report() {
   if (supervision_.interrupted()) return;
   const auto& failure = supervision_.first_failure();
   if (!failure) {
-    if (!lost_daemon_.empty()) Say("the job ended although " + lost_daemon_);
+    bool well = supervision_.exit_code() == 0;
+    if (!lost_daemon_.empty()) {
+      Say((well ? "all ranks ended well, but " : "the job was stopped: ") +
+          lost_daemon_);
+    }
     return;
   }
   if (!lost_daemon_.empty()) Say("before that, " + lost_daemon_);
