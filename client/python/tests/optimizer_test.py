@@ -104,7 +104,8 @@ class OptimizerTest(unittest.TestCase):
         self.assertEqual(self.fake.submitted, [])
 
     def test_an_allreduce_is_complete_before_backward_ends(self):
-        last, first = "DistributedOptimizer.2.weight", "DistributedOptimizer.0.weight"
+        last = "DistributedOptimizer.2.weight"
+        first = "DistributedOptimizer.0.weight"
         seen = [None, None]
         fake = self.fake
 

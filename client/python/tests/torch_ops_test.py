@@ -188,7 +188,8 @@ class TorchOpsTest(unittest.TestCase):
 
     def test_mismatch_is_an_error_on_both(self):
         def rank(r):
-            with self.assertRaisesRegex(hvd.HorovodInternalError, "bad: rank 0"):
+            with self.assertRaisesRegex(hvd.HorovodInternalError,
+                                        "bad: rank 0"):
                 hvd.allreduce(torch.ones(2 + r), name="bad")
             self.assert_tensor(hvd.allreduce(torch.ones(1), name="bad"), [1.0])
 

@@ -38,7 +38,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         raise NotImplementedError(
             "init(process_sets=...): this version of Maypole has the global "
             "process set only")
-    status, text = _interruptibly(_native_init)
+    library = _native.library()  # here, so that ImportError is the caller's
+    status, text = _interruptibly(lambda: _native_init(library))
     if status != _native.OK:
         raise from_status(status, text)
     if not _atexit_registered:
@@ -46,9 +47,10 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         _atexit_registered = True
 
 
-def _native_init() -> Tuple[int, str]:
-    library = _native.library()
+def _native_init(library: Any) -> Tuple[int, str]:
     status = library.init()
+    while status == _native.CANCELLED:
+        status = library.init()
     # Of the calling thread, so it is read here.
     return status, library.last_error() if status != _native.OK else ""
 

@@ -102,7 +102,7 @@ class PendingGroup:
         return all(member.done() for member in self.members)
 
     def wait(self) -> List[Any]:
-        """Waits for all members, then raises the first error if there is one."""
+        """Waits for all members, then raises the first error, if any."""
         results, error = wait_all(self.members)
         if error is not None:
             raise error

@@ -21,6 +21,7 @@ def on_gradient(parameter: torch.Tensor,
         return register(function)
     # Before, the node that accumulates the gradient is found through a view.
     with torch.enable_grad():
-        accumulator = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+        view = parameter.expand_as(parameter)
+    accumulator = view.grad_fn.next_functions[0][0]
     accumulator.register_hook(lambda *_: function(parameter))
     return accumulator

@@ -221,8 +221,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 "or synchronize() first")
         super().zero_grad(*args, **kwargs)
 
-    # torch wraps the step of an optimizer's class to profile it and to call step
-    # hooks; the wrapped class's own step is wrapped already.
+    # torch wraps the step of an optimizer's class to profile it and to call
+    # step hooks; the wrapped class's own step is wrapped already.
     step.hooked = True  # type: ignore[attr-defined]
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
