@@ -16,7 +16,7 @@
 #include "worker/session/grpc_transport.h"
 #include "worker/session/route.h"
 
-namespace maypole {
+namespace maypole::worker {
 namespace {
 
 // The supervisor has written it before it started us.
@@ -108,4 +108,4 @@ absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals) {
   return executor.Run(std::move(stop_signals));
 }
 
-}  // namespace maypole
+}  // namespace maypole::worker

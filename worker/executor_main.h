@@ -6,10 +6,10 @@
 #include "common/fd.h"
 #include "worker/flags.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals);
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_EXECUTOR_MAIN_H_

@@ -51,7 +51,7 @@ ABSL_FLAG(bool, executor, false, "internal: run as a job's executor");
 ABSL_FLAG(int, control_fd, -1, "internal");
 ABSL_FLAG(int, stats_fd, -1, "internal");
 
-namespace maypole {
+namespace maypole::worker {
 namespace {
 
 constexpr char kUsage[] =
@@ -193,4 +193,4 @@ std::vector<std::string> ExecutorArguments(const WorkerFlags& f) {
       absl::StrCat("--log_level=", f.log_level)};
 }
 
-}  // namespace maypole
+}  // namespace maypole::worker

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 struct WorkerFlags {
   std::string socket;
@@ -40,6 +40,6 @@ absl::StatusOr<WorkerFlags> ReadFlags(int argc, char** argv);
 // What an executor needs of it, as a command line.
 std::vector<std::string> ExecutorArguments(const WorkerFlags& flags);
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_FLAGS_H_

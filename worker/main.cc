@@ -20,7 +20,7 @@
 #include "worker/session/metrics.h"
 #include "worker/session/supervisor.h"
 
-namespace maypole {
+namespace maypole::worker {
 namespace {
 
 constexpr int kUsageError = 2;
@@ -112,6 +112,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace maypole
+}  // namespace maypole::worker
 
-int main(int argc, char** argv) { return maypole::Main(argc, argv); }
+int main(int argc, char** argv) { return maypole::worker::Main(argc, argv); }

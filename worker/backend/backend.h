@@ -29,7 +29,7 @@
 #include "common/reduce.h"
 #include "common/types.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 // A part of a chunk that one node has and all others need.
 struct Segment {
@@ -66,6 +66,6 @@ class Backend {
   virtual uint64_t bytes_received() const = 0;
 };
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_BACKEND_BACKEND_H_

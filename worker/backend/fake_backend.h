@@ -10,7 +10,7 @@
 
 #include "worker/backend/backend.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 class FakeBackend : public Backend {
  public:
@@ -60,6 +60,6 @@ class FakeBackend : public Backend {
   int aborts = 0;
 };
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_BACKEND_FAKE_BACKEND_H_

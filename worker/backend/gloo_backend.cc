@@ -17,7 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace maypole {
+namespace maypole::worker {
 namespace {
 
 // Gloo matches sends and receives of a pair by this number, in order. All our
@@ -336,4 +336,4 @@ void GlooBackend::Abort() {
   }
 }
 
-}  // namespace maypole
+}  // namespace maypole::worker

@@ -24,7 +24,7 @@
 
 #include "worker/backend/backend.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 struct GlooOptions {
   std::string host;  // address to listen on
@@ -75,6 +75,6 @@ class GlooBackend : public Backend {
   Wave* wave_ = nullptr;  // waited for now
 };
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_BACKEND_GLOO_BACKEND_H_

@@ -7,7 +7,7 @@
 #include <functional>
 #include <thread>
 
-namespace maypole {
+namespace maypole::worker {
 namespace {
 
 // N backends on loopback, prepared; each test connects them in threads.
@@ -255,4 +255,4 @@ TEST(GlooBackend, MalformedAddressIsAnError) {
 }
 
 }  // namespace
-}  // namespace maypole
+}  // namespace maypole::worker

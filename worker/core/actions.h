@@ -15,7 +15,7 @@
 #include "proto/coordinator.pb.h"
 #include "worker/core/run_spec.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 using ClientId = uint64_t;
 
@@ -87,6 +87,6 @@ using Action = std::variant<ReplySlot, RefuseClient, CloseClient, OpenLink,
                             CreateBoard, AllotSlot, IssueRun, FailSlot,
                             MarkLeft, AbortBoard, DropEpoch, ReportIdle>;
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_CORE_ACTIONS_H_

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "worker/core/limits.h"
 
-namespace maypole {
+namespace maypole::worker {
 namespace {
 
 Code CodeOf(int code) {
@@ -406,4 +406,4 @@ void Core::OnStop(const std::string& text) {
   }
 }
 
-}  // namespace maypole
+}  // namespace maypole::worker

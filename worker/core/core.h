@@ -44,7 +44,7 @@
 #include "worker/core/epoch.h"
 #include "worker/core/membership.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 struct CoreOptions {
   std::string job;
@@ -153,6 +153,6 @@ class Core {
   int64_t idle_told_ms_ = 0;
 };
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_CORE_CORE_H_

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace maypole {
+namespace maypole::worker {
 namespace {
 
 std::vector<int> LocalRanks(const EpochInfo& info) {
@@ -217,4 +217,4 @@ void Epoch::OnRankLeft(int rank, int local_rank, const std::string& text) {
   actions_->push_back(MarkLeft{local_rank, text});
 }
 
-}  // namespace maypole
+}  // namespace maypole::worker

@@ -24,7 +24,7 @@
 #include "worker/core/runs.h"
 #include "worker/core/slots.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 // What the shell has found on the board: every local rank is at `generation`
 // of the slot. Copied, not yet judged.
@@ -84,6 +84,6 @@ class Epoch {
   std::set<int> left_;
 };
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_CORE_EPOCH_H_

@@ -8,7 +8,7 @@
 
 #include "common/limits.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 // --- Supervisor --------------------------------------------------------------
 // Connections that have not said Hello yet; the oldest is closed for a new one.
@@ -38,6 +38,6 @@ inline constexpr int kMaxCoordinatorMessageBytes = 64 << 20;
 inline constexpr int kReconnectFirstMs = 50;
 inline constexpr int kReconnectMostMs = 500;
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_CORE_LIMITS_H_

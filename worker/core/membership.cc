@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-namespace maypole {
+namespace maypole::worker {
 namespace {
 
 // Bounds that hold for any Hello.
@@ -109,4 +109,4 @@ std::string Membership::MissingText() const {
                       absl::StrJoin(missing, ","));
 }
 
-}  // namespace maypole
+}  // namespace maypole::worker

@@ -16,7 +16,7 @@
 #include "common/session.h"
 #include "worker/core/actions.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 struct Member {
   ClientId client = 0;
@@ -54,6 +54,6 @@ class Membership {
   std::map<int, Member> members_;
 };
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_CORE_MEMBERSHIP_H_

@@ -4,7 +4,7 @@
 
 #include "worker/core/limits.h"
 
-namespace maypole {
+namespace maypole::worker {
 namespace {
 
 void Fill(const Signature& s, proto::LocalSignature* out) {
@@ -61,4 +61,4 @@ std::optional<proto::Presence> PresenceBatch::Take() {
   return presence;
 }
 
-}  // namespace maypole
+}  // namespace maypole::worker

@@ -19,7 +19,7 @@
 #include "proto/coordinator.pb.h"
 #include "worker/core/slots.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 class PresenceBatch {
  public:
@@ -39,6 +39,6 @@ class PresenceBatch {
   bool unacknowledged_ = false;
 };
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_CORE_PRESENCE_H_

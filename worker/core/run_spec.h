@@ -11,7 +11,7 @@
 #include "common/reduce.h"
 #include "common/types.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 // Bytes of a run's space that one node's ranks have.
 struct Block {
@@ -35,6 +35,6 @@ struct RunSpec {
   int64_t issued_ns = 0;            // by the shell's clock, for the metrics
 };
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_CORE_RUN_SPEC_H_

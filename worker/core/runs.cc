@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "worker/core/limits.h"
 
-namespace maypole {
+namespace maypole::worker {
 namespace {
 
 constexpr uint64_t kAlignment = 64;
@@ -138,4 +138,4 @@ std::optional<RunSpec> RunQueue::Take() {
   return spec;
 }
 
-}  // namespace maypole
+}  // namespace maypole::worker

@@ -22,7 +22,7 @@
 #include "worker/core/run_spec.h"
 #include "worker/core/slots.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 class RunQueue {
  public:
@@ -50,6 +50,6 @@ class RunQueue {
   std::vector<uint32_t> generations_;  // by record
 };
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_CORE_RUNS_H_

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 std::string SlotTable::Key(uint32_t process_set, Kind kind,
                            const std::string& name) {
@@ -60,4 +60,4 @@ SlotEntry* SlotTable::Get(uint32_t slot) {
   return slot < entries_.size() ? &entries_[slot] : nullptr;
 }
 
-}  // namespace maypole
+}  // namespace maypole::worker

@@ -18,7 +18,7 @@
 #include "common/signature.h"
 #include "proto/coordinator.pb.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 struct SlotEntry {
   uint32_t process_set = 0;
@@ -54,6 +54,6 @@ class SlotTable {
   std::unordered_map<uint32_t, uint32_t> by_id_;
 };
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_CORE_SLOTS_H_

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <utility>
 
-namespace maypole {
+namespace maypole::worker {
 
 BoardKeeper::BoardKeeper(std::unique_ptr<Board> board)
     : board_(std::move(board)),
@@ -148,4 +148,4 @@ void BoardKeeper::SetSleeping(bool sleeping) {
   std::atomic_thread_fence(std::memory_order_seq_cst);
 }
 
-}  // namespace maypole
+}  // namespace maypole::worker

@@ -18,7 +18,7 @@
 #include "worker/core/run_spec.h"
 #include "worker/session/stats_page.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 class BoardKeeper {
  public:
@@ -60,6 +60,6 @@ class BoardKeeper {
   std::vector<uint32_t> counted_;  // by slot: generation of local rank 0
 };
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_SESSION_BOARD_KEEPER_H_

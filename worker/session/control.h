@@ -20,7 +20,7 @@
 #include "common/limits.h"
 #include "common/session.h"
 
-namespace maypole::control {
+namespace maypole::worker::control {
 
 inline constexpr size_t kMaxSecretBytes = 255;
 inline constexpr size_t kMaxMessageBytes = 2048;
@@ -41,6 +41,6 @@ struct Idle {
   uint64_t received = 0;
 };
 
-}  // namespace maypole::control
+}  // namespace maypole::worker::control
 
 #endif  // MAYPOLE_WORKER_SESSION_CONTROL_H_

@@ -18,7 +18,7 @@
 #include "worker/core/limits.h"
 #include "worker/session/control.h"
 
-namespace maypole {
+namespace maypole::worker {
 namespace {
 
 enum Tag : uint64_t {
@@ -476,4 +476,4 @@ void Executor::DoActions() {
   }
 }
 
-}  // namespace maypole
+}  // namespace maypole::worker

@@ -28,7 +28,7 @@
 #include "worker/session/stats_page.h"
 #include "worker/session/transport.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 struct ExecutorOptions {
   CoreOptions core;
@@ -107,6 +107,6 @@ class Executor {
   bool done_ = false;
 };
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_SESSION_EXECUTOR_H_

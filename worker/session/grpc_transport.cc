@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace maypole {
+namespace maypole::worker {
 namespace {
 
 constexpr int kKeepaliveMs = 2000;
@@ -261,4 +261,4 @@ void GrpcTransport::WriteStream(Stream* stream, grpc::ClientContext* context,
   stream->WritesDone();
 }
 
-}  // namespace maypole
+}  // namespace maypole::worker

@@ -25,7 +25,7 @@
 #include "worker/core/limits.h"
 #include "worker/session/transport.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 struct GrpcTransportOptions {
   std::string address;  // HOST:PORT
@@ -86,6 +86,6 @@ class GrpcTransport : public Transport {
   std::thread main_;
 };
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_SESSION_GRPC_TRANSPORT_H_

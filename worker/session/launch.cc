@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/absl_status.h"
 
-namespace maypole {
+namespace maypole::worker {
 namespace {
 
 constexpr char kSelf[] = "/proc/self/exe";
@@ -74,4 +74,4 @@ absl::StatusOr<pid_t> LaunchExecutor(const LaunchOptions& options) {
   _exit(kCannotStart);
 }
 
-}  // namespace maypole
+}  // namespace maypole::worker

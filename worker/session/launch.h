@@ -15,7 +15,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 struct LaunchOptions {
   std::vector<std::string> arguments;  // after --executor and the descriptors
@@ -27,6 +27,6 @@ struct LaunchOptions {
 
 absl::StatusOr<pid_t> LaunchExecutor(const LaunchOptions& options);
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_SESSION_LAUNCH_H_

@@ -16,7 +16,7 @@
 
 #include "common/fd.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 class Mailbox {
  public:
@@ -51,6 +51,6 @@ class Mailbox {
   std::vector<std::function<void()>> letters_;
 };
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_SESSION_MAILBOX_H_

@@ -3,7 +3,7 @@
 #include <limits>
 #include <utility>
 
-namespace maypole {
+namespace maypole::worker {
 namespace {
 
 using prometheus::ClientMetric;
@@ -25,7 +25,7 @@ MetricFamily Family(const char* name, const char* help, MetricType type) {
   return family;
 }
 
-void Add(MetricFamily* family, Labels labels, uint64_t value) {
+void AddSample(MetricFamily* family, Labels labels, uint64_t value) {
   ClientMetric metric;
   metric.label = std::move(labels);
   if (family->type == MetricType::Counter) {
@@ -76,8 +76,7 @@ void WorkerMetrics::Remove(uint64_t executor, bool crashed) {
 std::vector<MetricFamily> WorkerMetrics::Collect() const {
   MetricFamily build =
       Family("maypole_build_info", "Version of the agent.", MetricType::Gauge);
-  maypole::Add(&build, {{"version", kVersion}, {"program", "maypole-worker"}},
-               1);
+  AddSample(&build, {{"version", kVersion}, {"program", "maypole-worker"}}, 1);
   MetricFamily live =
       Family("maypole_executors", "Executors that run now.", MetricType::Gauge);
   MetricFamily started = Family("maypole_executors_started_total",
@@ -127,10 +126,10 @@ std::vector<MetricFamily> WorkerMetrics::Collect() const {
              MetricType::Histogram);
 
   std::lock_guard lock(mutex_);
-  maypole::Add(&live, {}, executors_.size());
-  maypole::Add(&started, {}, started_);
-  maypole::Add(&crashed, {}, crashed_);
-  maypole::Add(&refusals, {}, refusals_);
+  AddSample(&live, {}, executors_.size());
+  AddSample(&started, {}, started_);
+  AddSample(&crashed, {}, crashed_);
+  AddSample(&refusals, {}, refusals_);
   for (const auto& [id, e] : executors_) {
     const StatsPage& page = **e.stats;
     const Labels job = {{"job", e.job}, {"uid", std::to_string(e.uid)}};
@@ -138,23 +137,23 @@ std::vector<MetricFamily> WorkerMetrics::Collect() const {
       const uint64_t n = Read(page.operations[k]);
       if (n == 0) continue;
       const Labels kind = With(job, "kind", Name(static_cast<Kind>(k)));
-      maypole::Add(&operations, kind, n);
-      maypole::Add(&bytes, kind, Read(page.operation_bytes[k]));
+      AddSample(&operations, kind, n);
+      AddSample(&bytes, kind, Read(page.operation_bytes[k]));
     }
     for (int k = 0; k < kErrorKinds; ++k) {
-      maypole::Add(&errors, With(job, "kind", Name(static_cast<ErrorKind>(k))),
-                   Read(page.errors[k]));
+      AddSample(&errors, With(job, "kind", Name(static_cast<ErrorKind>(k))),
+                Read(page.errors[k]));
     }
-    maypole::Add(&network, With(job, "direction", "sent"),
-                 Read(page.network_sent));
-    maypole::Add(&network, With(job, "direction", "received"),
-                 Read(page.network_received));
-    maypole::Add(&runs, job, Read(page.runs));
-    maypole::Add(&presence, job, Read(page.presence));
-    maypole::Add(&reconnects, job, Read(page.reconnects));
-    maypole::Add(&epochs, job, Read(page.epochs));
-    maypole::Add(&ranks, job, Read(page.local_ranks));
-    maypole::Add(&board, job, Read(page.board_bytes));
+    AddSample(&network, With(job, "direction", "sent"),
+              Read(page.network_sent));
+    AddSample(&network, With(job, "direction", "received"),
+              Read(page.network_received));
+    AddSample(&runs, job, Read(page.runs));
+    AddSample(&presence, job, Read(page.presence));
+    AddSample(&reconnects, job, Read(page.reconnects));
+    AddSample(&epochs, job, Read(page.epochs));
+    AddSample(&ranks, job, Read(page.local_ranks));
+    AddSample(&board, job, Read(page.board_bytes));
     seconds.metric.push_back(RunSeconds(page, job));
   }
   return {build,  live,    started, crashed,  refusals, operations,
@@ -162,4 +161,4 @@ std::vector<MetricFamily> WorkerMetrics::Collect() const {
           epochs, ranks,   board,   seconds};
 }
 
-}  // namespace maypole
+}  // namespace maypole::worker

@@ -22,7 +22,7 @@
 
 #include "worker/session/stats_page.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 class WorkerMetrics : public prometheus::Collectable {
  public:
@@ -46,6 +46,6 @@ class WorkerMetrics : public prometheus::Collectable {
   std::atomic<uint64_t> refusals_{0};
 };
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_SESSION_METRICS_H_

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace maypole {
+namespace maypole::worker {
 
 Network::Network(std::unique_ptr<Backend> backend, Callbacks callbacks)
     : backend_(std::move(backend)),
@@ -63,4 +63,4 @@ void Network::Start(const Board* board) {
   });
 }
 
-}  // namespace maypole
+}  // namespace maypole::worker

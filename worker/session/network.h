@@ -24,7 +24,7 @@
 #include "worker/core/run_spec.h"
 #include "worker/session/network_runner.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 class Network {
  public:
@@ -64,6 +64,6 @@ class Network {
   std::thread thread_;
 };
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_SESSION_NETWORK_H_

@@ -6,7 +6,7 @@
 #include "absl/status/statusor.h"
 #include "common/futex.h"
 
-namespace maypole {
+namespace maypole::worker {
 namespace {
 
 // A sleeping network thread looks around this often even if nobody wakes it.
@@ -199,4 +199,4 @@ absl::Status NetworkRunner::Run() {
   return absl::OkStatus();
 }
 
-}  // namespace maypole
+}  // namespace maypole::worker

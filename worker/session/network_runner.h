@@ -32,7 +32,7 @@
 #include "worker/backend/backend.h"
 #include "worker/core/run_spec.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 class NetworkRunner {
  public:
@@ -92,6 +92,6 @@ class NetworkRunner {
 // The parts of a chunk by node; neighbours of one node are one segment.
 std::vector<Segment> SegmentsOf(const std::vector<Block>& blocks, Range chunk);
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_SESSION_NETWORK_RUNNER_H_

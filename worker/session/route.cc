@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/fd.h"
 
-namespace maypole {
+namespace maypole::worker {
 namespace {
 
 // The numeric local address of a socket.
@@ -60,4 +60,4 @@ absl::StatusOr<std::string> LocalAddressTowards(const std::string& peer) {
       absl::StrCat("no route to '", host, "': ", std::strerror(errno)));
 }
 
-}  // namespace maypole
+}  // namespace maypole::worker

@@ -7,11 +7,11 @@
 
 #include "absl/status/statusor.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 // peer: HOST:PORT or [IPV6]:PORT. Sends nothing.
 absl::StatusOr<std::string> LocalAddressTowards(const std::string& peer);
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_SESSION_ROUTE_H_

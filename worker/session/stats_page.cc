@@ -10,7 +10,7 @@
 
 #include "common/absl_status.h"
 
-namespace maypole {
+namespace maypole::worker {
 namespace {
 
 constexpr size_t kPageBytes = 4096;
@@ -71,4 +71,4 @@ absl::StatusOr<SharedStats> SharedStats::Attach(Fd fd) {
   return SharedStats(std::move(fd), *std::move(mapping));
 }
 
-}  // namespace maypole
+}  // namespace maypole::worker

@@ -23,7 +23,7 @@
 #include "common/fd.h"
 #include "common/types.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 inline constexpr std::array<double, 16> kRunSecondsBounds = {
     50e-6, 100e-6, 200e-6, 500e-6, 1e-3,   2e-3, 5e-3, 10e-3,
@@ -85,6 +85,6 @@ class SharedStats {
   Mapping mapping_;
 };
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_SESSION_STATS_PAGE_H_

@@ -20,7 +20,7 @@
 #include "worker/session/control.h"
 #include "worker/session/launch.h"
 
-namespace maypole {
+namespace maypole::worker {
 namespace {
 
 // Tags of epoll: what the descriptor is, in the low bits.
@@ -371,4 +371,4 @@ void Supervisor::EndExecutors() {
   }
 }
 
-}  // namespace maypole
+}  // namespace maypole::worker

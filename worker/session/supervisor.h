@@ -31,7 +31,7 @@
 #include "worker/session/metrics.h"
 #include "worker/session/stats_page.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 struct SupervisorOptions {
   std::string socket;
@@ -93,6 +93,6 @@ class Supervisor {
   std::map<JobKey, uint64_t> by_job_;  // those that take clients
 };
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_SESSION_SUPERVISOR_H_

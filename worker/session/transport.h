@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "proto/coordinator.pb.h"
 
-namespace maypole {
+namespace maypole::worker {
 
 struct TransportCallbacks {
   std::function<void(proto::CoordinatorMessage)> on_message;
@@ -35,6 +35,6 @@ class Transport {
   virtual uint64_t Send(proto::ExecutorMessage message) = 0;
 };
 
-}  // namespace maypole
+}  // namespace maypole::worker
 
 #endif  // MAYPOLE_WORKER_SESSION_TRANSPORT_H_
