@@ -1,0 +1,264 @@
+// Starts and ends of epochs: who ends what (docs/design.md section 12).
+#include "coordinator/core/job.h"
+
+#include "coordinator/core/testing.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace maypole::coordinator {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int kAborted = static_cast<int>(absl::StatusCode::kAborted);
+
+// Two nodes; node n0 has ranks 0 and 1, node n1 has 2 and 3.
+class JobTest : public ::testing::Test {
+ protected:
+  void Start() {
+    bed_.Ready(b_, 4, {2, 3});
+    bed_.Ready(a_, 4, {0, 1});
+  }
+  TestBed bed_;
+  Executor& a_ = bed_.Connect("j", "n0");
+  Executor& b_ = bed_.Connect("j", "n1");
+};
+
+TEST_F(JobTest, StartsWhenAllRanksAreThereNodesOrderedBySmallestRank) {
+  bed_.Ready(b_, 4, {3, 2});
+  EXPECT_TRUE(b_.inbox.empty());
+  bed_.Ready(a_, 4, {0, 1});
+  ASSERT_EQ(a_.inbox.size(), 1u);
+  ASSERT_EQ(b_.inbox.size(), 1u);
+  const proto::EpochStart& start = b_.inbox[0].epoch_start();
+  EXPECT_EQ(start.epoch(), 1u);
+  EXPECT_EQ(start.size(), 4u);
+  EXPECT_EQ(start.node_index(), 1u);
+  EXPECT_EQ(a_.inbox[0].epoch_start().node_index(), 0u);
+  ASSERT_EQ(start.nodes_size(), 2);
+  EXPECT_EQ(start.nodes(0).node(), "n0");
+  EXPECT_EQ(start.nodes(1).host(), "host-n1");
+  EXPECT_EQ(start.nodes(1).ranks(0), 3u);  // by local rank
+  EXPECT_EQ(start.nodes(1).ranks(1), 2u);
+  EXPECT_FALSE(bed_.core().Deadline());
+}
+
+TEST_F(JobTest, DifferentSizesFailTheStartForAll) {
+  bed_.Ready(a_, 4, {0, 1});
+  bed_.Ready(b_, 5, {2, 3});
+  for (const Executor* e : {&a_, &b_}) {
+    ASSERT_EQ(e->ends.size(), 1u);
+    EXPECT_EQ(e->ends[0].epoch(), 0u);
+    EXPECT_THAT(e->ends[0].message(),
+                AllOf(HasSubstr("node n0 (host host-n0) with ranks 0,1"),
+                      HasSubstr("has 4 ranks"), HasSubstr("says 5"),
+                      HasSubstr("node n1 (host host-n1)")));
+  }
+}
+
+TEST_F(JobTest, ARankTwiceFailsTheStartForAll) {
+  bed_.Ready(a_, 4, {0, 1});
+  bed_.Ready(b_, 4, {1, 2});
+  ASSERT_EQ(a_.ends.size(), 1u);
+  EXPECT_THAT(a_.ends[0].message(),
+              AllOf(HasSubstr("rank 1 is there twice"), HasSubstr("node n0"),
+                    HasSubstr("node n1")));
+  EXPECT_EQ(b_.ends.size(), 1u);
+}
+
+TEST_F(JobTest, ARankTwiceOnOneNodeOrOutOfRangeFailsTheStart) {
+  bed_.Ready(a_, 4, {0, 0});
+  ASSERT_EQ(a_.ends.size(), 1u);
+  EXPECT_THAT(a_.ends[0].message(), HasSubstr("rank 0 is there twice"));
+  bed_.Ready(a_, 4, {0, 4});
+  ASSERT_EQ(a_.ends.size(), 2u);
+  EXPECT_THAT(a_.ends[1].message(),
+              AllOf(HasSubstr("rank 4"), HasSubstr("job of 4 ranks")));
+}
+
+TEST_F(JobTest, ThoseWhoComeLateToAFailedStartAreToldAtOnce) {
+  Executor& c = bed_.Connect("j", "n2");
+  bed_.Ready(a_, 4, {0});
+  bed_.Ready(b_, 5, {1});
+  bed_.Ready(c, 4, {2});
+  ASSERT_EQ(c.ends.size(), 1u);
+  EXPECT_EQ(c.ends[0].message(), a_.ends[0].message());
+  // Another attempt by all is another matter.
+  bed_.Ready(c, 3, {2});
+  bed_.Ready(a_, 3, {0});
+  bed_.Ready(b_, 3, {1});
+  EXPECT_TRUE(c.Last().has_epoch_start());
+}
+
+TEST_F(JobTest, StartTimeoutNamesTheMissingAndTheArrived) {
+  bed_.Ready(a_, 4, {0, 1});
+  bed_.Pass(seconds(119));
+  EXPECT_TRUE(a_.ends.empty());
+  bed_.Pass(seconds(2));
+  ASSERT_EQ(a_.ends.size(), 1u);
+  EXPECT_EQ(a_.ends[0].epoch(), 0u);
+  EXPECT_THAT(
+      a_.ends[0].message(),
+      AllOf(HasSubstr("within 120 s"), HasSubstr("ranks 2,3 of 4 are missing"),
+            HasSubstr("node n0 (host host-n0) with ranks 0,1")));
+  EXPECT_EQ(bed_.Count(ErrorKind::kStartTimeout), 1);
+  EXPECT_FALSE(bed_.core().Deadline());
+  bed_.Ready(a_, 4, {0, 1});  // again
+  bed_.Ready(b_, 4, {2, 3});
+  EXPECT_TRUE(a_.Last().has_epoch_start());
+}
+
+TEST_F(JobTest, ARankThatDiesWhileWaitingFailsTheStart) {
+  bed_.Ready(a_, 4, {0, 1});
+  bed_.From(a_, Gone(0, 1, false, "killed by signal 9"));
+  ASSERT_EQ(a_.ends.size(), 1u);
+  EXPECT_THAT(a_.ends[0].message(),
+              AllOf(HasSubstr("rank 1 (node n0, host host-n0, pid 1001)"),
+                    HasSubstr("killed by signal 9")));
+}
+
+TEST_F(JobTest, AnExecutorLostWhileWaitingFailsTheStart) {
+  bed_.Ready(a_, 4, {0, 1});
+  Executor& c = bed_.Connect("j", "n2");
+  bed_.Ready(c, 4, {2});
+  bed_.Break(a_);
+  bed_.Pass(seconds(4));
+  ASSERT_EQ(c.ends.size(), 1u);
+  EXPECT_THAT(c.ends[0].message(), HasSubstr("cannot start"));
+}
+
+TEST_F(JobTest, ADeadRankEndsTheEpochForAll) {
+  Start();
+  bed_.From(b_, Gone(1, 3, false, "closed its connection (pid 1003)"));
+  for (const Executor* e : {&a_, &b_}) {
+    ASSERT_EQ(e->ends.size(), 1u);
+    EXPECT_EQ(e->ends[0].epoch(), 1u);
+    EXPECT_EQ(e->ends[0].code(), kAborted);
+    EXPECT_THAT(e->ends[0].message(),
+                AllOf(HasSubstr("rank 3 (node n1, host host-n1, pid 1003)"),
+                      HasSubstr("closed its connection")));
+  }
+  EXPECT_EQ(bed_.Count(ErrorKind::kRankLost), 1);
+  EXPECT_EQ(bed_.core().Status().jobs(0).state(), "ended");
+}
+
+TEST_F(JobTest, ARankGoneThatCrossedTheEpochsStartCountsForIt) {
+  Start();
+  bed_.From(a_, Gone(0, 0, false, "died"));
+  ASSERT_EQ(b_.ends.size(), 1u);
+  EXPECT_EQ(b_.ends[0].epoch(), 1u);
+}
+
+TEST_F(JobTest, TheNextEpochAfterAnAbort) {
+  Start();
+  bed_.From(b_, Gone(1, 3, false, "died"));
+  // Crossed the end: dropped.
+  bed_.From(a_, Present(1, {Allreduce("x", {0, 1}, {3})}));
+  bed_.From(b_, Gone(1, 2, false, "died"));
+  bed_.Ready(a_, 4, {0, 1});
+  bed_.Ready(b_, 4, {2, 3});
+  EXPECT_EQ(a_.Last().epoch_start().epoch(), 2u);
+  EXPECT_EQ(bed_.Count(ErrorKind::kRankLost), 1);
+  // Ids start afresh.
+  bed_.From(a_, Present(2, {Allreduce("x", {0, 1}, {3})}));
+  bed_.From(b_, Present(2, {Allreduce("x", {2, 3}, {3})}));
+  ASSERT_EQ(a_.runs.size(), 1u);
+  EXPECT_EQ(a_.runs[0].run(), 1u);
+  EXPECT_EQ(a_.runs[0].operations(0).id(), 1u);
+}
+
+TEST_F(JobTest, AFailedExecutorEndsTheEpoch) {
+  Start();
+  proto::ExecutorMessage m;
+  m.mutable_failed()->set_epoch(1);
+  m.mutable_failed()->set_message("no route to node n0");
+  bed_.From(b_, m);
+  ASSERT_EQ(a_.ends.size(), 1u);
+  EXPECT_THAT(a_.ends[0].message(),
+              AllOf(HasSubstr("executor of node n1 (host host-n1) with ranks "
+                              "2,3 failed"),
+                    HasSubstr("no route to node n0")));
+}
+
+TEST_F(JobTest, ALostExecutorEndsTheEpochAfterTheResumeTimeout) {
+  Start();
+  bed_.Break(b_);
+  bed_.Pass(seconds(2));
+  EXPECT_TRUE(a_.ends.empty());
+  bed_.Pass(seconds(2));
+  ASSERT_EQ(a_.ends.size(), 1u);
+  EXPECT_THAT(a_.ends[0].message(),
+              AllOf(HasSubstr("node n1 (host host-n1) with ranks 2,3"),
+                    HasSubstr("did not come back within 3 s")));
+  EXPECT_EQ(bed_.Count(ErrorKind::kExecutorLost), 1);
+  EXPECT_EQ(bed_.core().totals().nodes, 1u);
+}
+
+TEST_F(JobTest, FinishingWithLiveRanksIsNoWayToLeave) {
+  Start();
+  bed_.Finish(b_);
+  EXPECT_TRUE(a_.ends.empty());
+  bed_.Pass(seconds(4));
+  EXPECT_EQ(a_.ends.size(), 1u);
+}
+
+TEST_F(JobTest, AnEpochIsOverWhenAllRanksHaveLeft) {
+  Start();
+  for (uint32_t rank : {0, 1}) bed_.From(a_, Gone(1, rank, true));
+  // Those who have left may wait for the next epoch already.
+  bed_.Ready(a_, 4, {0, 1});
+  EXPECT_EQ(bed_.core().Status().jobs(0).state(), "running");
+  for (uint32_t rank : {2, 3}) bed_.From(b_, Gone(1, rank, true));
+  EXPECT_TRUE(a_.ends.empty());
+  EXPECT_EQ(bed_.core().Status().jobs(0).state(), "starting");
+  bed_.Ready(b_, 4, {2, 3});
+  EXPECT_EQ(b_.Last().epoch_start().epoch(), 2u);
+}
+
+TEST_F(JobTest, AnExecutorWhoseRanksHaveLeftMayGo) {
+  Start();
+  for (uint32_t rank : {0, 1}) bed_.From(a_, Gone(1, rank, true));
+  bed_.Finish(a_);
+  EXPECT_TRUE(b_.ends.empty());
+  bed_.From(b_, Gone(1, 2, true));
+  bed_.From(b_, Gone(1, 3, true));
+  EXPECT_EQ(bed_.core().Status().jobs(0).state(), "ended");
+  bed_.Finish(b_);
+  EXPECT_EQ(bed_.core().totals().jobs, 0u);
+}
+
+TEST_F(JobTest, RanksThatHaveNotLeftCannotBeReady) {
+  Start();
+  bed_.Ready(a_, 4, {0, 1});
+  ASSERT_TRUE(a_.refused);
+  EXPECT_THAT(a_.refused->message(), HasSubstr("have not left epoch 1"));
+}
+
+TEST_F(JobTest, AStrangerWaitsForTheEndOfTheEpochAndIsToldWhyInVain) {
+  Start();
+  Executor& c = bed_.Connect("j", "n2");
+  bed_.Ready(c, 1, {0});
+  EXPECT_TRUE(c.inbox.empty());
+  bed_.Pass(seconds(121));
+  ASSERT_EQ(c.ends.size(), 1u);
+  EXPECT_THAT(c.ends[0].message(), HasSubstr("epoch 1 is still running"));
+  EXPECT_TRUE(a_.ends.empty());
+}
+
+TEST_F(JobTest, AbsurdRanksReadyIsABadMessage) {
+  bed_.Ready(a_, 0, {0});
+  EXPECT_TRUE(a_.refused);
+  bed_.Ready(b_, 1u << 31, {0});
+  EXPECT_TRUE(b_.refused);
+  Executor& c = bed_.Connect("j", "n2");
+  bed_.Ready(c, 4, std::vector<uint32_t>(1000, 0));
+  EXPECT_TRUE(c.refused);
+  Executor& d = bed_.Connect("j", "n3");
+  bed_.Ready(d, 4, {});
+  EXPECT_TRUE(d.refused);
+}
+
+}  // namespace
+}  // namespace maypole::coordinator

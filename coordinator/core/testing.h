@@ -1,0 +1,108 @@
+// TestBed: a core with fake executors, for tests. No threads, time by hand.
+//
+//   TestBed bed;
+//   Executor& a = bed.Connect("job", "n0");
+//   bed.Ready(a, 2, {0});
+//   bed.From(a, Present(1, {Allreduce("x", {0}, {3})}));
+//   a.inbox                 // payloads, each once and in order
+//
+// Thread contract: not synchronized.
+#ifndef MAYPOLE_COORDINATOR_CORE_TESTING_H_
+#define MAYPOLE_COORDINATOR_CORE_TESTING_H_
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/link.h"
+#include "coordinator/core/core.h"
+
+namespace maypole::coordinator {
+
+struct Executor {
+  std::string job;
+  std::string node;
+  std::string token;
+  StreamId stream = 0;  // 0: broken
+  std::string session;
+  std::string incarnation;
+  Link<proto::ExecutorMessage> link{1000};
+  std::vector<proto::CoordinatorMessage> inbox;
+  // Out of the inbox:
+  std::vector<proto::Run> runs;
+  std::vector<proto::OperationFailed> failures;
+  std::vector<proto::EpochEnd> ends;
+  std::optional<proto::Refused> refused;
+  std::optional<absl::Status> closed;
+
+  const proto::CoordinatorMessage& Last() const { return inbox.back(); }
+};
+
+class TestBed {
+ public:
+  explicit TestBed(const Config& config = Config());
+
+  // Opens a stream and says hello; the executor may be refused.
+  Executor& Connect(const std::string& job, const std::string& node,
+                    const std::string& token = "secret");
+  Executor& Hello(const proto::ExecutorHello& hello);
+  void Ready(Executor& e, uint32_t size, const std::vector<uint32_t>& ranks);
+  // Numbers the payload and delivers it, unless the stream is broken.
+  void From(Executor& e, proto::ExecutorMessage payload);
+  // Delivers it as it is.
+  void Raw(Executor& e, const proto::ExecutorMessage& message);
+
+  void Break(Executor& e);   // the network
+  void Finish(Executor& e);  // half-close
+  // A new stream that resumes the session; resends what was not acknowledged.
+  void Resume(Executor& e);
+  // Lets time pass, with the core's deadlines on the way.
+  void Pass(Time time);
+
+  Core& core() { return *core_; }
+  int Count(ErrorKind kind) const;
+  int reconnects() const { return reconnects_; }
+  const std::vector<OperationIssued>& issued() const { return issued_; }
+  const std::vector<std::string>& log() const { return log_; }
+  Time now() const { return now_; }
+
+ private:
+  void Carry(Actions actions);
+  Executor* On(StreamId stream);
+  static void Receive(Executor* e, const proto::CoordinatorMessage& message);
+
+  Time now_ = std::chrono::seconds(1000);
+  std::unique_ptr<Core> core_;
+  std::deque<Executor> executors_;
+  StreamId last_stream_ = 0;
+  std::vector<ErrorKind> errors_;
+  std::vector<OperationIssued> issued_;
+  std::vector<std::string> log_;
+  int reconnects_ = 0;
+};
+
+// Builders of payloads.
+proto::PresentOperation Allreduce(const std::string& name,
+                                  const std::vector<uint32_t>& ranks,
+                                  const std::vector<int64_t>& shape,
+                                  uint32_t generation = 1);
+proto::PresentOperation Broadcast(const std::string& name,
+                                  const std::vector<uint32_t>& ranks,
+                                  const std::vector<int64_t>& shape,
+                                  int32_t root);
+// One first dimension by local rank.
+proto::PresentOperation Allgather(const std::string& name,
+                                  const std::vector<uint32_t>& ranks,
+                                  const std::vector<int64_t>& first_dims,
+                                  int64_t row);
+proto::ExecutorMessage Present(
+    uint64_t epoch, const std::vector<proto::PresentOperation>& operations);
+proto::ExecutorMessage Gone(uint64_t epoch, uint32_t rank, bool clean,
+                            const std::string& how = "");
+
+}  // namespace maypole::coordinator
+
+#endif  // MAYPOLE_COORDINATOR_CORE_TESTING_H_

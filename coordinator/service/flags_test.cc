@@ -1,0 +1,87 @@
+// What comes from flags: addresses and the secret's file.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+#include "coordinator/service/address.h"
+#include "coordinator/service/secret.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace maypole::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(AddressTest, Parses) {
+  EXPECT_EQ(ParseAddress("--x", "127.0.0.1:80")->Text(), "127.0.0.1:80");
+  EXPECT_EQ(ParseAddress("--x", "[::1]:0")->host, "[::1]");
+  EXPECT_EQ(ParseAddress("--x", "host:65535")->port, 65535);
+}
+
+TEST(AddressTest, RefusesTheRestNamingTheFlag) {
+  for (const char* bad : {"", "host", ":80", "host:", "host:65536", "host:-1",
+                          "::1:80", "host:8o"}) {
+    const auto address = ParseAddress("--listen", bad);
+    ASSERT_FALSE(address.ok()) << bad;
+    EXPECT_THAT(std::string(address.status().message()),
+                HasSubstr("--listen="));
+  }
+}
+
+TEST(AddressTest, KnowsLoopback) {
+  EXPECT_TRUE(IsLoopback({"127.0.0.1", 1}));
+  EXPECT_TRUE(IsLoopback({"localhost", 1}));
+  EXPECT_TRUE(IsLoopback({"[::1]", 1}));
+  EXPECT_FALSE(IsLoopback({"0.0.0.0", 1}));
+  EXPECT_FALSE(IsLoopback({"10.0.0.1", 1}));
+}
+
+class SecretTest : public ::testing::Test {
+ protected:
+  SecretTest() : path_(std::string(getenv("TEST_TMPDIR")) + "/secret") {}
+  ~SecretTest() override { ::unlink(path_.c_str()); }
+  absl::StatusOr<std::string> Read(const std::string& text,
+                                   mode_t mode = 0600) {
+    std::ofstream(path_, std::ios::trunc) << text;
+    ::chmod(path_.c_str(), mode);
+    return ReadSecretFile(path_);
+  }
+  const std::string path_;
+};
+
+TEST_F(SecretTest, IsTheLineWithoutItsEnd) {
+  EXPECT_EQ(*Read("abc def\n"), "abc def");
+  EXPECT_EQ(*Read("abc\r\n"), "abc");
+  EXPECT_EQ(*Read("abc"), "abc");
+}
+
+TEST_F(SecretTest, RefusesWhatIsNoSecret) {
+  for (const std::string& bad :
+       {std::string(), std::string("\n"), std::string("a\nb\n"),
+        std::string("\x01"), std::string(kMaxSecretBytes + 1, 'x'),
+        std::string(1 << 20, 'x')}) {
+    const auto secret = Read(bad);
+    ASSERT_FALSE(secret.ok());
+    EXPECT_THAT(std::string(secret.status().message()), HasSubstr(path_));
+  }
+}
+
+TEST_F(SecretTest, RefusesAFileThatOthersRead) {
+  const auto secret = Read("abc\n", 0604);
+  ASSERT_FALSE(secret.ok());
+  EXPECT_THAT(std::string(secret.status().message()), HasSubstr("chmod 600"));
+}
+
+TEST_F(SecretTest, NamesAFileThatIsNotThere) {
+  const auto secret = ReadSecretFile("/nonexistent/secret");
+  ASSERT_FALSE(secret.ok());
+  EXPECT_THAT(std::string(secret.status().message()),
+              HasSubstr("/nonexistent/secret: No such file"));
+}
+
+}  // namespace
+}  // namespace maypole::coordinator

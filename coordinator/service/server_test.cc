@@ -1,0 +1,237 @@
+// The whole server in process, with real gRPC clients over loopback.
+#include "coordinator/service/server.h"
+
+#include <sys/socket.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "coordinator/core/testing.h"
+#include "coordinator/service/secret.h"
+#include "coordinator/service/test_executor.h"
+#include "coordinator/service/test_http.h"
+#include "gmock/gmock.h"
+#include "grpcpp/create_channel.h"
+#include "gtest/gtest.h"
+#include "proto/admin.grpc.pb.h"
+
+namespace maypole::coordinator {
+namespace {
+
+using ::testing::HasSubstr;
+using Message = proto::CoordinatorMessage;
+
+bool IsStart(const Message& m) { return m.has_epoch_start(); }
+bool IsEndpoints(const Message& m) { return m.has_endpoints(); }
+bool IsExecute(const Message& m) { return m.has_execute(); }
+bool IsEnd(const Message& m) { return m.has_epoch_end(); }
+
+class ServerTest : public ::testing::Test {
+ protected:
+  void Start(const ServerOptions& options) {
+    auto server = Server::Start(options);
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+  std::unique_ptr<TestExecutor> Executor(const std::string& node,
+                                         const std::string& secret = "") {
+    return std::make_unique<TestExecutor>(server_->listen().Text(), "j", node,
+                                          secret);
+  }
+  std::string Scrape() { return HttpGet(*server_->metrics(), "/metrics"); }
+  // Asks the server until it says so.
+  bool Eventually(const std::string& line) {
+    for (int i = 0; i < 500; ++i) {
+      if (Scrape().find(line) != std::string::npos) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return false;
+  }
+  static ServerOptions WithMetrics() {
+    ServerOptions options;
+    options.metrics = Address{"127.0.0.1", 0};
+    return options;
+  }
+  std::unique_ptr<Server> server_;
+};
+
+TEST_F(ServerTest, TwoNodesStartExchangeEndpointsAndRun) {
+  Start(WithMetrics());
+  auto a = Executor("n0"), b = Executor("n1");
+  ASSERT_TRUE(a->Connect());
+  ASSERT_TRUE(b->Connect());
+  a->Ready(3, {0, 1});
+  b->Ready(3, {2});
+  EXPECT_EQ(a->Await(IsStart).epoch_start().node_index(), 0u);
+  EXPECT_EQ(b->Await(IsStart).epoch_start().node_index(), 1u);
+
+  proto::ExecutorMessage endpoint;
+  endpoint.mutable_endpoint()->set_epoch(1);
+  endpoint.mutable_endpoint()->add_addresses("");
+  endpoint.mutable_endpoint()->add_addresses(std::string("a\0b", 3));
+  a->Send(endpoint);
+  endpoint.mutable_endpoint()->set_addresses(0, "b-for-a");
+  endpoint.mutable_endpoint()->set_addresses(1, "");
+  b->Send(endpoint);
+  EXPECT_EQ(a->Await(IsEndpoints).endpoints().addresses(1), "b-for-a");
+  EXPECT_EQ(b->Await(IsEndpoints).endpoints().addresses(0),
+            std::string("a\0b", 3));
+
+  a->Send(Present(1, {Allreduce("x", {0, 1}, {3})}));
+  b->Send(Present(1, {Allreduce("x", {2}, {3})}));
+  for (TestExecutor* e : {a.get(), b.get()}) {
+    const Message m = e->Await(IsExecute);
+    ASSERT_EQ(m.execute().runs_size(), 1);
+    EXPECT_EQ(m.execute().runs(0).operations(0).identity().name(), "x");
+  }
+  const std::string metrics = Scrape();
+  EXPECT_THAT(metrics,
+              HasSubstr("maypole_operations_total{kind=\"allreduce\"} 1"));
+  EXPECT_THAT(
+      metrics,
+      HasSubstr("maypole_operation_bytes_total{kind=\"allreduce\"} 12"));
+  EXPECT_THAT(metrics, HasSubstr("maypole_runs_total 1"));
+  EXPECT_THAT(metrics, HasSubstr("maypole_run_operations_count 1"));
+  EXPECT_THAT(metrics, HasSubstr("maypole_negotiation_seconds_count 1"));
+  EXPECT_THAT(metrics, HasSubstr("maypole_jobs 1"));
+  EXPECT_THAT(metrics, HasSubstr("maypole_nodes 2"));
+  EXPECT_THAT(metrics, HasSubstr("maypole_ranks 3"));
+  EXPECT_THAT(metrics, HasSubstr("maypole_pending_operations 0"));
+  EXPECT_THAT(metrics, HasSubstr("maypole_build_info{version=\""));
+
+  for (uint32_t rank : {0, 1}) a->Send(Gone(1, rank, true));
+  b->Send(Gone(1, 2, true));
+  EXPECT_TRUE(a->Finish().ok());
+  EXPECT_TRUE(b->Finish().ok());
+  EXPECT_TRUE(Eventually("maypole_jobs 0"));
+}
+
+TEST_F(ServerTest, ABrokenStreamIsResumedWithNothingLost) {
+  Start(WithMetrics());
+  auto a = Executor("n0"), b = Executor("n1");
+  ASSERT_TRUE(a->Connect());
+  ASSERT_TRUE(b->Connect());
+  a->Ready(2, {0});
+  b->Ready(2, {1});
+  a->Await(IsStart);
+  b->Await(IsStart);
+  a->Break();
+  a->Send(Present(1, {Allreduce("x", {0}, {3})}));  // kept
+  b->Send(Present(1, {Allreduce("x", {1}, {3})}));
+  ASSERT_TRUE(a->Connect());
+  EXPECT_EQ(a->Await(IsExecute).execute().runs(0).run(), 1u);
+  EXPECT_EQ(b->Await(IsExecute).execute().runs(0).run(), 1u);
+  EXPECT_TRUE(Eventually("maypole_reconnects_total 1"));
+  EXPECT_EQ(a->unacknowledged(), 0u);
+}
+
+TEST_F(ServerTest, AnExecutorThatStaysAwayEndsTheEpoch) {
+  ServerOptions options = WithMetrics();
+  options.config.resume_timeout = std::chrono::milliseconds(200);
+  Start(options);
+  auto a = Executor("n0"), b = Executor("n1");
+  ASSERT_TRUE(a->Connect());
+  ASSERT_TRUE(b->Connect());
+  a->Ready(2, {0});
+  b->Ready(2, {1});
+  b->Await(IsStart);
+  a->Break();
+  const Message end = b->Await(IsEnd);
+  EXPECT_EQ(end.epoch_end().epoch(), 1u);
+  EXPECT_THAT(end.epoch_end().message(), HasSubstr("executor of node n0"));
+  EXPECT_TRUE(Eventually("maypole_errors_total{kind=\"executor_lost\"} 1"));
+  EXPECT_FALSE(a->Connect());
+  EXPECT_THAT(a->refused().message(), HasSubstr("did not come back"));
+  EXPECT_EQ(a->AwaitEnd().error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(ServerTest, AStartThatTimesOutIsToldInTime) {
+  ServerOptions options;
+  options.config.start_timeout = std::chrono::milliseconds(100);
+  Start(options);
+  auto a = Executor("n0");
+  ASSERT_TRUE(a->Connect());
+  a->Ready(2, {0});
+  EXPECT_THAT(a->Await(IsEnd).epoch_end().message(),
+              HasSubstr("rank 1 of 2 is missing"));
+}
+
+TEST_F(ServerTest, TheSecretIsWanted) {
+  ServerOptions options;
+  options.secret = "open sesame";
+  Start(options);
+  auto none = Executor("n0");
+  EXPECT_FALSE(none->Connect());
+  grpc::Status status = none->AwaitEnd();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_THAT(status.error_message(), HasSubstr("--secret_file"));
+  auto wrong = Executor("n0", "open sesamf");
+  EXPECT_FALSE(wrong->Connect());
+  status = wrong->AwaitEnd();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_THAT(status.error_message(), HasSubstr("not this coordinator's"));
+  EXPECT_TRUE(Executor("n0", "open sesame")->Connect());
+}
+
+TEST_F(ServerTest, ARefusalReachesTheExecutorAndEndsTheStream) {
+  Start({});
+  auto a = Executor("n0"), twin = Executor("n0");
+  ASSERT_TRUE(a->Connect());
+  EXPECT_FALSE(twin->Connect());
+  EXPECT_THAT(twin->refused().message(), HasSubstr("already"));
+  EXPECT_EQ(twin->AwaitEnd().error_code(), grpc::StatusCode::ALREADY_EXISTS);
+}
+
+TEST_F(ServerTest, TheStatusCallAnswersWithTheSecretOnly) {
+  ServerOptions options;
+  options.secret = "s";
+  Start(options);
+  auto a = Executor("n0", "s");
+  ASSERT_TRUE(a->Connect());
+  auto stub = proto::Admin::NewStub(grpc::CreateChannel(
+      server_->listen().Text(), grpc::InsecureChannelCredentials()));
+  proto::StatusReply reply;
+  {
+    grpc::ClientContext context;
+    EXPECT_EQ(stub->GetStatus(&context, {}, &reply).error_code(),
+              grpc::StatusCode::UNAUTHENTICATED);
+  }
+  grpc::ClientContext context;
+  context.AddMetadata(kSecretMetadata, "s");
+  ASSERT_TRUE(stub->GetStatus(&context, {}, &reply).ok());
+  ASSERT_EQ(reply.jobs_size(), 1);
+  EXPECT_EQ(reply.jobs(0).job(), "j");
+  EXPECT_TRUE(reply.jobs(0).nodes(0).connected());
+}
+
+TEST_F(ServerTest, ShutdownTellsTheExecutors) {
+  Start({});
+  auto a = Executor("n0");
+  ASSERT_TRUE(a->Connect());
+  a->Ready(1, {0});
+  a->Await(IsStart);
+  server_->Shutdown();
+  EXPECT_THAT(a->Await(IsEnd).epoch_end().message(), HasSubstr("stopped"));
+  EXPECT_FALSE(a->AwaitEnd().ok());
+}
+
+TEST_F(ServerTest, APortInUseIsAClearError) {
+  Start(WithMetrics());
+  ServerOptions options;
+  options.listen = server_->listen();
+  auto second = Server::Start(options);
+  ASSERT_FALSE(second.ok());
+  EXPECT_THAT(std::string(second.status().message()),
+              HasSubstr("Address already in use"));
+  options.listen = {"127.0.0.1", 0};
+  options.metrics = server_->metrics();
+  second = Server::Start(options);
+  ASSERT_FALSE(second.ok());
+  EXPECT_THAT(std::string(second.status().message()),
+              HasSubstr("Address already in use"));
+}
+
+}  // namespace
+}  // namespace maypole::coordinator
