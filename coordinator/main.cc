@@ -1,4 +1,5 @@
 // maypole-coordinator: reads its flags, serves, and ends on SIGTERM or SIGINT.
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
@@ -137,6 +138,10 @@ absl::StatusOr<Time> PositiveTime(const char* flag, absl::Duration duration) {
 
 absl::StatusOr<ServerOptions> ReadFlags() {
   ServerOptions options;
+  if (const int fd = absl::GetFlag(FLAGS_announce_fd);
+      fd >= 0 && ::fcntl(fd, F_GETFD) < 0) {
+    return ToAbsl(ErrnoStatus(errno, absl::StrCat("--announce_fd=", fd)));
+  }
   auto listen = ParseAddress("--listen", absl::GetFlag(FLAGS_listen));
   if (!listen.ok()) return listen.status();
   options.listen = *listen;

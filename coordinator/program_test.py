@@ -1,0 +1,141 @@
+"""maypole-coordinator as an operator meets it: flags, announcement, signals."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import unittest
+import urllib.request
+
+PROGRAM = os.path.join(
+    os.environ["TEST_SRCDIR"],
+    os.environ["TEST_WORKSPACE"],
+    "coordinator/maypole-coordinator",
+)
+PATIENCE = 30  # seconds
+
+
+def run(*flags):
+    return subprocess.run(
+        [PROGRAM, *flags], capture_output=True, text=True, timeout=PATIENCE
+    )
+
+
+class Daemon:
+    """A running coordinator; ends it on the way out."""
+
+    def __init__(self, *flags):
+        read, write = os.pipe()
+        self.process = subprocess.Popen(
+            [PROGRAM, f"--announce_fd={write}", *flags],
+            pass_fds=[write],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        os.close(write)
+        with os.fdopen(read) as announced:
+            self.line = announced.read()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.returncode is None:
+            self.process.kill()
+            self.process.communicate()
+
+    def address(self, what):
+        return re.search(rf"\b{what}=(\S*)", self.line).group(1)
+
+    def stop(self, number):
+        self.process.send_signal(number)
+        _, err = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, err
+
+
+class ProgramTest(unittest.TestCase):
+    def assert_one_line(self, result, *parts):
+        self.assertEqual(result.returncode, 1)
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+        self.assertTrue(result.stderr.startswith("maypole-coordinator: "))
+        for part in parts:
+            self.assertIn(part, result.stderr)
+
+    def test_help_shows_usage_example_and_every_flag(self):
+        result = run("--help")
+        self.assertEqual(result.returncode, 0)
+        for word in [
+            "Usage:",
+            "Example:",
+            "--listen=127.0.0.1:0",
+            "--metrics=127.0.0.1:0",
+            "--secret_file=",
+            "--announce_fd=",
+            "--start_timeout=2m",
+            "--resume_timeout=3s",
+            "--fusion_threshold=67108864",
+            "--log_level=info",
+        ]:
+            self.assertIn(word, result.stdout)
+
+    def test_version(self):
+        result = run("--version")
+        self.assertEqual(result.returncode, 0)
+        self.assertRegex(result.stdout, r"^maypole-coordinator \d+\.\d+\.\d+\n")
+
+    def test_announces_serves_metrics_and_ends_by_sigterm(self):
+        with Daemon() as daemon:
+            self.assertRegex(
+                daemon.line,
+                r"^listen=127\.0\.0\.1:\d+ metrics=127\.0\.0\.1:\d+\n$",
+            )
+            url = f"http://{daemon.address('metrics')}/metrics"
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            with opener.open(url, timeout=PATIENCE) as page:
+                self.assertIn(b"maypole_build_info{", page.read())
+            status, log = daemon.stop(signal.SIGTERM)
+            self.assertEqual(status, 0)
+            self.assertIn("event=started ", log)
+            self.assertIn("event=stopped", log)
+
+    def test_ends_by_sigint(self):
+        with Daemon("--metrics=") as daemon:
+            self.assertRegex(daemon.line, r"^listen=127\.0\.0\.1:\d+ metrics=\n$")
+            self.assertEqual(daemon.stop(signal.SIGINT)[0], 0)
+
+    def test_a_port_in_use_is_one_clear_line(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            address = "127.0.0.1:%d" % taken.getsockname()[1]
+            for flag in ["--listen", "--metrics"]:
+                self.assert_one_line(
+                    run(f"{flag}={address}"),
+                    address,
+                    "Address already in use",
+                    f"choose another {flag}",
+                )
+
+    def test_bad_flags_are_one_clear_line(self):
+        self.assert_one_line(run("--listen=nowhere"), "is not HOST:PORT")
+        self.assert_one_line(run("--listen=0.0.0.0:0"), "--secret_file")
+        self.assert_one_line(run("--log_level=loud"), "--log_level=loud")
+        self.assert_one_line(run("--start_timeout=0s"), "--start_timeout")
+        self.assert_one_line(run("--announce_fd=99"), "Bad file descriptor")
+        self.assert_one_line(run("stray"), "'stray' is not a flag")
+        self.assert_one_line(
+            run("--secret_file=/nonexistent"), "/nonexistent", "No such file"
+        )
+
+    def test_a_secret_that_others_can_read_is_refused(self):
+        with tempfile.NamedTemporaryFile() as secret:
+            secret.write(b"sesame\n")
+            secret.flush()
+            os.chmod(secret.name, 0o644)
+            self.assert_one_line(
+                run(f"--secret_file={secret.name}"), "chmod 600"
+            )
+
+
+if __name__ == "__main__":
+    unittest.main()
