@@ -367,7 +367,10 @@ bool Mover::HandleFailures() {
       continue;
     }
     std::string text = board_->ErrorOf(op->slot, op->generation);
-    if (text.empty()) text = op->Title() + " failed on another rank";
+    if (text.empty()) text = "failed on another rank";
+    if (text.find("'" + op->name + "'") == std::string::npos) {
+      text = op->Title() + ": " + text;
+    }
     table_->Claim(op->slot, op->generation);
     table_->Finish(op, Status(Code::kFailedPrecondition, std::move(text)));
   }

@@ -31,23 +31,41 @@ def _root():
 
 
 ROOT = _root()
-PROGRAM_DIRS = ["client/launcher", "coordinator", "worker"]
+PROGRAMS = ["client/launcher/maypolerun", "coordinator/maypole-coordinator", "worker/maypole-worker"]
 LIBRARY = os.path.join(ROOT, "client", "libmaypole.so")
-PACKAGE = os.path.join(ROOT, "client", "python")
 
 
-def environment(extra=None):
+def environment(extra=None, root=ROOT):
     env = {k: v for k, v in os.environ.items() if not k.startswith("MAYPOLE_")}
-    dirs = [os.path.join(ROOT, d) for d in PROGRAM_DIRS]
+    dirs = [os.path.join(root, os.path.dirname(p)) for p in PROGRAMS]
     env["PATH"] = os.pathsep.join(dirs + ["/usr/sbin", "/usr/bin", "/sbin", "/bin"])
-    env["PYTHONPATH"] = os.pathsep.join([PACKAGE, os.path.join(ROOT, "tests")])
-    env["MAYPOLE_LIBRARY"] = LIBRARY
+    env["PYTHONPATH"] = os.pathsep.join([os.path.join(root, "client", "python"), os.path.join(root, "tests")])
+    env["MAYPOLE_LIBRARY"] = os.path.join(root, "client", "libmaypole.so")
     env["OMP_NUM_THREADS"] = "1"
     env["PYTHONDONTWRITEBYTECODE"] = "1"
     for name in ("PYTHONHOME", "PYTHONSAFEPATH"):
         env.pop(name, None)
     env.update(extra or {})
     return env
+
+
+def public_copy():
+    """A copy of programs, package and rank programs that every user can read.
+
+    (A build tree may lie in somebody's private home.) The caller removes it.
+    """
+    root = tempfile.mkdtemp(prefix="mpc", dir="/tmp")
+    os.chmod(root, 0o755)
+    for path in PROGRAMS + ["client/libmaypole.so"]:
+        os.makedirs(os.path.join(root, os.path.dirname(path)), exist_ok=True)
+        shutil.copy(os.path.join(ROOT, path), os.path.join(root, path))
+        os.chmod(os.path.join(root, path), 0o755)
+    for path in ("client/python/maypole", "tests"):
+        shutil.copytree(os.path.join(ROOT, path), os.path.join(root, path))
+    for at, dirs, files in os.walk(root):
+        for name in dirs + files:
+            os.chmod(os.path.join(at, name), os.stat(os.path.join(at, name)).st_mode | 0o555)
+    return root
 
 
 def wait_until(condition, seconds, what):
@@ -103,17 +121,16 @@ class Job:
     """One maypolerun with a rank program of tests/programs (or any command)."""
 
     def __init__(self, np, nodes=1, program=None, args=(), launcher_args=(),
-                 env=None, command=None, prefix=()):
+                 env=None, command=None, prefix=(), root=ROOT):
         # Short: unix sockets lie in here.
         self.dir = tempfile.mkdtemp(prefix="mp", dir="/tmp")
         os.chmod(self.dir, 0o777)
         if command is None:
-            path = program if os.path.isabs(program) else os.path.join(
-                ROOT, "tests", "programs", program)
+            path = os.path.join(root, "tests", "programs", program)
             command = [PYTHON, path] + [str(a) for a in args]
         self.endpoints_file = os.path.join(self.dir, "endpoints")
         self.argv = list(prefix) + [
-            os.path.join(ROOT, "client/launcher/maypolerun"), "-np", str(np),
+            os.path.join(root, PROGRAMS[0]), "-np", str(np),
             "--nodes", str(nodes), "--endpoints-file", self.endpoints_file,
         ] + list(launcher_args) + ["--"] + command
         extra = {"MAYPOLE_TEST_DIR": self.dir, "TMPDIR": self.dir}
@@ -122,7 +139,7 @@ class Job:
         self._out = open(os.path.join(self.dir, "stdout"), "wb")
         self._err = open(os.path.join(self.dir, "stderr"), "wb")
         self.process = subprocess.Popen(
-            self.argv, env=environment(extra), stdout=self._out,
+            self.argv, env=environment(extra, root), stdout=self._out,
             stderr=self._err, stdin=subprocess.DEVNULL, cwd=self.dir)
         self.started = time.monotonic()
 

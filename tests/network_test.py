@@ -1,0 +1,78 @@
+"""Two nodes that share nothing but a wire: the gradients really cross it."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+import harness
+import namespaces
+
+STEPS = 20
+REASON = namespaces.available()
+
+
+@unittest.skipIf(REASON, REASON)
+class NetworkTest(unittest.TestCase):
+    def setUp(self):
+        self.dir = tempfile.mkdtemp(prefix="mpn", dir="/tmp")
+        self.addCleanup(shutil.rmtree, self.dir, True)
+
+    def path(self, name):
+        return os.path.join(self.dir, name)
+
+    def start_node(self, net, node, coordinator):
+        socket = self.path("agent%d" % node)
+        spec = {
+            "socket": socket,
+            "agent": [os.path.join(harness.ROOT, "worker/maypole-worker"), "--socket=" + socket,
+                      "--coordinator=" + coordinator, "--node=n%d" % node, "--metrics="],
+            "ranks": [],
+        }
+        for local in range(2):
+            spec["ranks"].append({
+                "argv": [harness.PYTHON, os.path.join(harness.ROOT, "tests/programs/train.py"), str(STEPS)],
+                "env": {"MAYPOLE_RANK": str(2 * node + local), "MAYPOLE_SIZE": "4",
+                        "MAYPOLE_LOCAL_RANK": str(local), "MAYPOLE_LOCAL_SIZE": "2",
+                        "MAYPOLE_CROSS_RANK": str(node), "MAYPOLE_CROSS_SIZE": "2",
+                        "MAYPOLE_JOB": "wire", "MAYPOLE_TOKEN": "t", "MAYPOLE_AGENT": socket,
+                        "MAYPOLE_TEST_DIR": self.dir},
+            })
+        with open(self.path("node%d.json" % node), "w") as f:
+            json.dump(spec, f)
+        program = os.path.join(harness.ROOT, "tests/programs/node.py")
+        return net.run(node, [harness.PYTHON, program, f.name], isolated=node == 1,
+                       env=harness.environment())
+
+    def test_training_across_a_wire(self):
+        with namespaces.Namespaces() as net:
+            address = net.ADDRESSES[0] + ":47113"
+            coordinator = net.run(
+                0, [os.path.join(harness.ROOT, "coordinator/maypole-coordinator"),
+                    "--listen=" + address, "--metrics="], env=harness.environment())
+            before = net.crossed()
+            nodes = [self.start_node(net, n, address) for n in (0, 1)]
+            for node in nodes:
+                self.assertEqual(node.wait(timeout=90), 0)
+            after = net.crossed()
+            coordinator.terminate()
+            self.assertEqual(coordinator.wait(timeout=10), 0)
+        records = []
+        for r in range(4):
+            with open(self.path("rank.%d.json" % r)) as f:
+                records.append(json.load(f))
+        self.assertEqual({r["digest"] for r in records}, {records[0]["digest"]})
+        payload = records[0]["payload"] * STEPS
+        for name, a, b in zip(("sent", "received"), after, before):
+            crossed = a - b
+            # A ring over two nodes sends each byte of the gradients once in
+            # each direction; headers and negotiation come on top.
+            self.assertGreaterEqual(crossed, payload, name)
+            self.assertLess(crossed, 1.5 * payload + 2e6, name + ": more than a ring needs")
+            print("%s %d bytes for gradients of %d" % (name, crossed, payload))
+
+
+if __name__ == "__main__":
+    unittest.main()
