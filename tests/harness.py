@@ -26,8 +26,11 @@ PYTHON = "/usr/bin/python3"
 
 
 def _root():
-    """Bazel's runfiles of this test: the repository's tree with built files."""
-    return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    """Bazel's runfiles of this test: the repository's tree with built files.
+
+    (Not by __file__: Python resolves the links of the script's directory.)
+    """
+    return os.path.join(os.environ["TEST_SRCDIR"], os.environ["TEST_WORKSPACE"])
 
 
 ROOT = _root()
