@@ -131,9 +131,9 @@ void Core::OnGoodbye(ClientId client, uint32_t pending) {
   if (const Member* found = members_.Find(client)) {
     const Member m = *found;
     members_.Remove(client);
-    MemberGone(
-        m, pending == 0,
-        absl::StrCat("has shut down with ", pending, " operations pending"));
+    const std::string what =
+        absl::StrCat("has shut down with ", pending, " operations pending");
+    MemberGone(m, pending == 0, what, absl::StrCat("it ", what));
   } else {
     gathering_.Remove(client);
   }
@@ -143,17 +143,18 @@ void Core::OnClientGone(ClientId client, const std::string& how) {
   if (const Member* found = members_.Find(client)) {
     const Member m = *found;
     members_.Remove(client);
-    MemberGone(m, false, absl::StrCat("died: ", how));
+    MemberGone(m, false, absl::StrCat("died: ", how), how);
   } else {
     gathering_.Remove(client);
   }
 }
 
-void Core::MemberGone(const Member& m, bool clean, const std::string& how) {
+void Core::MemberGone(const Member& m, bool clean, const std::string& what,
+                      const std::string& how) {
   if (starting()) {
     SendRankGone(m.rank, false, how);
     FailStart(Code::kAborted,
-              absl::StrCat("the job cannot start: ", RankText(m), " ", how));
+              absl::StrCat("the job cannot start: ", RankText(m), " ", what));
   } else if (phase_ == Phase::kRunning && clean) {
     SendRankGone(m.rank, true, "has shut down");
     epoch_->OnRankLeft(m.rank, m.local_rank,
@@ -162,7 +163,7 @@ void Core::MemberGone(const Member& m, bool clean, const std::string& how) {
                                     "cannot run"));
   } else if (phase_ == Phase::kRunning) {
     SendRankGone(m.rank, false, how);
-    FailEpoch(Code::kAborted, absl::StrCat(RankText(m), " ", how));
+    FailEpoch(Code::kAborted, absl::StrCat(RankText(m), " ", what));
   }
   AfterMemberGone();
 }

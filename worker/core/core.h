@@ -130,7 +130,9 @@ class Core {
   void FailEpoch(Code code, const std::string& text);
   // As FailEpoch, and the coordinator does not know it yet.
   void FailEpochHere(const absl::Status& status);
-  void MemberGone(const Member& member, bool clean, const std::string& how);
+  // `how` completes "rank 3 was lost: "; `what` is "died" or what it did.
+  void MemberGone(const Member& member, bool clean, const std::string& what,
+                  const std::string& how);
   void AfterMemberGone();
   void Send(proto::ExecutorMessage message);
   void SendRankGone(int rank, bool clean, const std::string& how);

@@ -12,7 +12,8 @@ constexpr int kKeepaliveMs = 2000;
 // How long the destructor waits for the coordinator to end the stream.
 constexpr auto kLeaveTime = std::chrono::milliseconds(1000);
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
+std::shared_ptr<grpc::Channel> MakeChannel(
+    const std::string& address, std::chrono::milliseconds connect_timeout) {
   grpc::ChannelArguments args;
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
@@ -20,7 +21,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address) {
   args.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 0);
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectFirstMs);
-  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kReconnectFirstMs);
+  // This is how long one attempt to connect may take.
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
+              static_cast<int>(connect_timeout.count()));
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMostMs);
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   args.SetMaxReceiveMessageSize(kMaxCoordinatorMessageBytes);
@@ -42,7 +45,8 @@ GrpcTransport::GrpcTransport(GrpcTransportOptions options,
                              TransportCallbacks callbacks)
     : options_(std::move(options)),
       callbacks_(std::move(callbacks)),
-      stub_(proto::Coordinator::NewStub(MakeChannel(options_.address))),
+      stub_(proto::Coordinator::NewStub(
+          MakeChannel(options_.address, options_.resume_timeout))),
       main_([this] { Main(); }) {}
 
 GrpcTransport::~GrpcTransport() {
