@@ -74,9 +74,6 @@ absl::Status Job::OnReady(Time now, SessionId session,
                           const proto::RanksReady& ready, JobOutput* out) {
   absl::Status sound = CheckRanksReady(ready);
   if (!sound.ok()) return sound;
-  if (gathering_.Find(session) != nullptr) {
-    return absl::InvalidArgumentError("ranks that are ready twice");
-  }
   if (epoch_ != nullptr) {
     const std::optional<size_t> node = epoch_->IndexOf(session);
     if (node && !epoch_->LiveRanks(*node).empty()) {
@@ -96,18 +93,16 @@ absl::Status Job::OnReady(Time now, SessionId session,
       LogPrefix("ranks_ready"), " node=", node.node, " host=", node.host,
       " ranks=", LogValue(RanksText(member.ranks)), " size=", ready.size()));
   if (failed_start_ && failed_start_->told.insert(session).second) {
-    proto::CoordinatorMessage m;
-    m.mutable_epoch_end()->set_code(
-        static_cast<int>(absl::StatusCode::kAborted));
-    m.mutable_epoch_end()->set_message(failed_start_->message);
-    out->messages.emplace_back(session, std::move(m));
+    TellFailedStart(session, out);
     return absl::OkStatus();
   }
   failed_start_.reset();
+  // Ready again: a start that failed on the node crossed with its failure here.
+  gathering_.Remove(session);
   if (gathering_.empty()) start_deadline_ = now + config_.start_timeout;
   absl::Status status = gathering_.Add(std::move(member), ready.size());
   if (!status.ok()) {
-    FailStart(std::string(status.message()), out);
+    FailStart(std::string(status.message()), 0, out);
   } else {
     StartIfComplete(out);
   }
@@ -125,23 +120,27 @@ void Job::StartIfComplete(JobOutput* out) {
   epoch_->Start(out);
 }
 
-void Job::FailStart(const std::string& message, JobOutput* out) {
+void Job::FailStart(const std::string& message, SessionId reporter,
+                    JobOutput* out) {
   out->Warn(
       absl::StrCat(LogPrefix("start_failed"), " reason=", LogValue(message)));
   failed_start_.emplace();
   failed_start_->message = Cut(message, kMaxErrorBytes);
   for (const Member& member : gathering_.members()) {
-    proto::CoordinatorMessage m;
-    m.mutable_epoch_end()->set_code(
-        static_cast<int>(absl::StatusCode::kAborted));
-    m.mutable_epoch_end()->set_message(failed_start_->message);
-    out->messages.emplace_back(member.session, std::move(m));
     failed_start_->told.insert(member.session);
+    if (member.session != reporter) TellFailedStart(member.session, out);
   }
   // With nobody left to try again it would be remembered for ever.
   if (failed_start_->told.empty()) failed_start_.reset();
   gathering_.Clear();
   start_deadline_.reset();
+}
+
+void Job::TellFailedStart(SessionId session, JobOutput* out) const {
+  proto::CoordinatorMessage m;
+  m.mutable_epoch_end()->set_code(static_cast<int>(absl::StatusCode::kAborted));
+  m.mutable_epoch_end()->set_message(failed_start_->message);
+  out->messages.emplace_back(session, std::move(m));
 }
 
 absl::Status Job::OnGone(SessionId session, const proto::RankGone& gone,
@@ -159,7 +158,7 @@ absl::Status Job::OnGone(SessionId session, const proto::RankGone& gone,
     FailStart(
         absl::StrCat("the job cannot start: ", waiting->RankText(gone.rank()),
                      " ended: ", Cut(gone.how(), kMaxForeignText)),
-        out);
+        session, out);
     return absl::OkStatus();
   }
   if (epoch_ == nullptr) return absl::OkStatus();
@@ -210,7 +209,7 @@ absl::Status Job::OnFailed(SessionId session,
     FailStart(absl::StrCat(
                   "the job cannot start: ", ExecutorText(node, waiting->ranks),
                   " failed: ", message),
-              out);
+              session, out);
     return absl::OkStatus();
   }
   if (epoch_ == nullptr) return absl::OkStatus();
@@ -219,6 +218,10 @@ absl::Status Job::OnFailed(SessionId session,
   }
   const std::optional<size_t> index = epoch_->IndexOf(session);
   if (!index) return absl::OkStatus();
+  // Epoch 0 is of ranks that wait; here it means those that have just started.
+  if (failed.epoch() == 0 && epoch_->LiveRanks(*index).empty()) {
+    return absl::OkStatus();
+  }
   out->Count(ErrorKind::kExecutorLost);
   EndEpoch(absl::StrCat(ExecutorText(node, epoch_->members()[*index].ranks),
                         " failed: ", message),
@@ -237,7 +240,7 @@ void Job::Lost(SessionId session, const std::string& how, JobOutput* out) {
     const std::string who = ExecutorText(node, waiting->ranks);
     gathering_.Remove(session);
     out->Count(ErrorKind::kExecutorLost);
-    FailStart(absl::StrCat("the job cannot start: ", who, " ", how), out);
+    FailStart(absl::StrCat("the job cannot start: ", who, " ", how), 0, out);
   }
   if (epoch_ == nullptr) return;
   const std::optional<size_t> index = epoch_->IndexOf(session);
@@ -263,7 +266,7 @@ void Job::Stop(const std::string& message, JobOutput* out) {
     epoch_->End(message, out);
     epoch_.reset();
   }
-  if (!gathering_.empty()) FailStart(message, out);
+  if (!gathering_.empty()) FailStart(message, 0, out);
 }
 
 void Job::OnTime(Time now, JobOutput* out) {
@@ -277,7 +280,7 @@ void Job::OnTime(Time now, JobOutput* out) {
   } else {
     absl::StrAppend(&message, gathering_.MissingText());
   }
-  FailStart(message, out);
+  FailStart(message, 0, out);
 }
 
 size_t Job::live_ranks() const {

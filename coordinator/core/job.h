@@ -100,7 +100,11 @@ class Job {
   }
 
   void StartIfComplete(JobOutput* out);
-  void FailStart(const std::string& message, JobOutput* out);
+  // Tells all who wait but the reporter (0: none): it knows, and may be ready
+  // for another start before it would hear of this one's end.
+  void FailStart(const std::string& message, SessionId reporter,
+                 JobOutput* out);
+  void TellFailedStart(SessionId session, JobOutput* out) const;
   void EndEpoch(const std::string& message, JobOutput* out);
   std::string ExecutorText(const Node& node,
                            const std::vector<uint32_t>& ranks) const;

@@ -111,12 +111,41 @@ TEST_F(JobTest, StartTimeoutNamesTheMissingAndTheArrived) {
 }
 
 TEST_F(JobTest, ARankThatDiesWhileWaitingFailsTheStart) {
-  bed_.Ready(a_, 4, {0, 1});
+  Executor& c = bed_.Connect("j", "n2");
+  bed_.Ready(c, 5, {4});
+  bed_.Ready(a_, 5, {0, 1});
   bed_.From(a_, Gone(0, 1, false, "killed by signal 9"));
-  ASSERT_EQ(a_.ends.size(), 1u);
-  EXPECT_THAT(a_.ends[0].message(),
+  ASSERT_EQ(c.ends.size(), 1u);
+  EXPECT_THAT(c.ends[0].message(),
               AllOf(HasSubstr("rank 1 (node n0, host host-n0, pid 1001)"),
                     HasSubstr("killed by signal 9")));
+  // Who reported it is not told: it may be ready for the next start already.
+  EXPECT_TRUE(a_.ends.empty());
+  bed_.Ready(a_, 4, {0, 1});
+  bed_.Ready(b_, 4, {2, 3});
+  EXPECT_TRUE(a_.Last().has_epoch_start());
+}
+
+TEST_F(JobTest, AFailedExecutorFailsTheStartForTheOthers) {
+  bed_.Ready(a_, 4, {0, 1});
+  Executor& c = bed_.Connect("j", "n2");
+  bed_.Ready(c, 4, {2});
+  proto::ExecutorMessage m;
+  m.mutable_failed()->set_message("no memory");
+  bed_.From(a_, m);
+  EXPECT_TRUE(a_.ends.empty());
+  ASSERT_EQ(c.ends.size(), 1u);
+  EXPECT_THAT(c.ends[0].message(),
+              AllOf(HasSubstr("node n0 (host host-n0) with ranks 0,1 failed"),
+                    HasSubstr("no memory")));
+}
+
+TEST_F(JobTest, ReadyAgainTakesThePlaceOfTheOlder) {
+  bed_.Ready(a_, 4, {0, 1, 3});
+  bed_.Ready(a_, 4, {0, 1});
+  bed_.Ready(b_, 4, {2, 3});
+  ASSERT_TRUE(a_.Last().has_epoch_start());
+  EXPECT_EQ(a_.Last().epoch_start().nodes(0).ranks_size(), 2);
 }
 
 TEST_F(JobTest, AnExecutorLostWhileWaitingFailsTheStart) {
