@@ -360,7 +360,7 @@ void Mover::Retire(Run& run, const Status& status) {
 bool Mover::HandleFailures() {
   const uint32_t failures =
       board_->header().failures.load(std::memory_order_acquire);
-  if (failures == failures_seen_) return false;
+  if (failures == failures_seen_ && !recheck_.exchange(false)) return false;
   failures_seen_ = failures;
   for (Operation* op : table_->Waiting()) {
     if (board_->OutcomeOf(op->slot, op->generation) != Outcome::kFailed) {

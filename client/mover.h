@@ -70,7 +70,9 @@ class Mover {
   // Position of the next ticket to take. May be read by any thread.
   uint64_t cursor() const { return cursor_.load(std::memory_order_acquire); }
 
-  bool idle() const { return active_.empty(); }
+  // The rank has arrived at an operation that had failed before (a rank that
+  // it needs has left): the next Step() looks. By any thread.
+  void RecheckFailures() { recheck_.store(true, std::memory_order_release); }
 
  private:
   // Which chunk lies in a place of the own ring.
@@ -121,6 +123,7 @@ class Mover {
   std::vector<Occupant> places_;
   uint64_t next_place_ = 0;
   uint32_t failures_seen_ = 0;
+  std::atomic<bool> recheck_{false};
 };
 
 }  // namespace maypole

@@ -238,6 +238,24 @@ TEST(MoverTest, RankThatLeftFailsLaterOperations) {
   EXPECT_EQ(a.op->status.message(), "allreduce 'x': rank 1 has shut down");
 }
 
+// The failure was counted before this rank came: only a look at the operation
+// itself shows it.
+TEST(MoverTest, ArrivingAtAnOperationThatHasFailedAlreadyEndsIt) {
+  Node node(2);
+  std::mt19937 random(3);
+  Submission a = Allreduce({1}, Op::kSum, false);
+  Submission b = Allreduce({1}, Op::kSum, false);
+  node.Submit(0, 3, a);
+  node.board->Fail(3, 1, "rank 7 has shut down");
+  node.Settle(random);
+  ASSERT_TRUE(a.op->done.load());
+  node.Submit(1, 3, b);
+  node.ranks[1]->mover->RecheckFailures();
+  node.Settle(random);
+  ASSERT_TRUE(b.op->done.load());
+  EXPECT_EQ(b.op->status.message(), "allreduce 'x': rank 7 has shut down");
+}
+
 // Random programs: kinds, sizes, orders by rank, several operations in flight,
 // interleavings; half of them with an abort at a random moment.
 class RandomProgram {

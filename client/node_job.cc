@@ -143,6 +143,10 @@ void NodeJob::Begin(Name& name) {
                mover_.cursor(), op, name.negotiated)) {
     session_->WakeExecutor();
   }
+  // A failure after this look is counted on the board, and seen there.
+  if (board_->OutcomeOf(op.slot, op.generation) != Outcome::kRunning) {
+    mover_.RecheckFailures();
+  }
 }
 
 // --- OperationTable (called by who drives) ----------------------------------

@@ -225,8 +225,7 @@ class Job:
         table = processes()
         return [p for p in descendants(self.process.pid)
                 if p in table and os.path.basename(table[p][1][0]) == name
-                and "--executor" not in " ".join(table[p][1])
-                and table[p][0] == self.process.pid]
+                and "--executor" not in table[p][1]]
 
     def executors(self):
         """Pids of our executors, by node."""
@@ -235,7 +234,7 @@ class Job:
         found = []
         for worker in workers:
             found += [p for p, (pp, argv) in table.items()
-                      if pp == worker and "--executor" in " ".join(argv)]
+                      if pp == worker and "--executor" in argv]
         return found
 
     def endpoints(self):

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import tempfile
 import unittest
 
@@ -19,6 +18,8 @@ class NetworkTest(unittest.TestCase):
     def setUp(self):
         self.dir = tempfile.mkdtemp(prefix="mpn", dir="/tmp")
         self.addCleanup(shutil.rmtree, self.dir, True)
+        with open(self.path("secret"), "w", opener=lambda p, f: os.open(p, f, 0o600)) as f:
+            f.write("only those who know this may join\n")
 
     def path(self, name):
         return os.path.join(self.dir, name)
@@ -28,7 +29,8 @@ class NetworkTest(unittest.TestCase):
         spec = {
             "socket": socket,
             "agent": [os.path.join(harness.ROOT, "worker/maypole-worker"), "--socket=" + socket,
-                      "--coordinator=" + coordinator, "--node=n%d" % node, "--metrics="],
+                      "--coordinator=" + coordinator, "--node=n%d" % node, "--metrics=",
+                      "--secret_file=" + self.path("secret")],
             "ranks": [],
         }
         for local in range(2):
@@ -51,7 +53,7 @@ class NetworkTest(unittest.TestCase):
             address = net.ADDRESSES[0] + ":47113"
             coordinator = net.run(
                 0, [os.path.join(harness.ROOT, "coordinator/maypole-coordinator"),
-                    "--listen=" + address, "--metrics="], env=harness.environment())
+                    "--listen=" + address, "--metrics=", "--secret_file=" + self.path("secret")], env=harness.environment())
             before = net.crossed()
             nodes = [self.start_node(net, n, address) for n in (0, 1)]
             for node in nodes:
