@@ -1,0 +1,295 @@
+// The real program, supervisor and executors, against a coordinator in this
+// process and clients that speak the session protocol by hand.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/board.h"
+#include "common/session.h"
+#include "common/unix_socket.h"
+#include "worker/session/fake_coordinator.h"
+
+namespace maypole::worker {
+namespace {
+
+constexpr int kPatienceMs = 20000;
+
+class Agent {
+ public:
+  explicit Agent(const std::string& coordinator) {
+    std::string dir = std::string(getenv("TEST_TMPDIR")) + "/aXXXXXX";
+    EXPECT_NE(mkdtemp(dir.data()), nullptr);
+    EXPECT_EQ(chdir(dir.c_str()), 0);  // socket paths are short
+    int announce[2];
+    EXPECT_EQ(pipe(announce), 0);
+    const std::string binary = std::string(getenv("TEST_SRCDIR")) + "/" +
+                               getenv("TEST_WORKSPACE") +
+                               "/worker/maypole-worker";
+    std::vector<std::string> args = {
+        binary,
+        "--socket=agent.sock",
+        "--coordinator=" + coordinator,
+        "--node=n0",
+        "--host=hosta",
+        "--announce_fd=" + std::to_string(announce[1])};
+    std::vector<char*> argv;
+    for (std::string& a : args) argv.push_back(a.data());
+    argv.push_back(nullptr);
+    pid_ = fork();
+    if (pid_ == 0) {
+      close(announce[0]);
+      execv(argv[0], argv.data());
+      _exit(127);
+    }
+    close(announce[1]);
+    char line[256] = {};
+    EXPECT_GT(read(announce[0], line, sizeof(line) - 1), 0);
+    close(announce[0]);
+    EXPECT_EQ(std::string(line).find("socket=agent.sock metrics=127.0.0.1:"),
+              0u)
+        << line;
+  }
+  ~Agent() {
+    if (pid_ > 0) {
+      EXPECT_EQ(Terminate(), 0);
+    }
+  }
+
+  // Its exit status.
+  int Terminate() {
+    kill(pid_, SIGTERM);
+    int status = 0;
+    EXPECT_EQ(waitpid(std::exchange(pid_, 0), &status, 0) > 0, true);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+ private:
+  pid_t pid_ = 0;
+};
+
+// One rank of a job of two, both on this node.
+class Rank {
+ public:
+  explicit Rank(int rank, const char* token = "token") {
+    auto hello = session::Make<session::Hello>();
+    hello.rank = hello.local_rank = rank;
+    hello.size = hello.local_size = 2;
+    hello.pid = getpid();
+    session::SetText(hello.job, "job");
+    session::SetText(hello.token, token);
+    session::SetText(hello.host, "hosta");
+    Connect();
+    Send(&hello, sizeof(hello));
+  }
+  Rank() { Connect(); }
+
+  void Connect() {
+    const Status s = ConnectUnix("agent.sock", &socket_);
+    ASSERT_TRUE(s.ok()) << s.message();
+  }
+  void Send(const void* data, size_t bytes) {
+    const Status s = SendMessage(socket_.get(), data, bytes);
+    ASSERT_TRUE(s.ok()) << s.message();
+  }
+  Received Receive() {
+    Received r;
+    const Status s = ReceiveMessage(socket_.get(), session::kMaxMessageBytes,
+                                    kPatienceMs, &r);
+    EXPECT_TRUE(s.ok()) << s.message();
+    return r;
+  }
+  template <typename T>
+  T Expect() {
+    Received r = Receive();
+    T out{};
+    const Status s = session::Parse(r.data.data(), r.data.size(), &out);
+    EXPECT_TRUE(s.ok()) << s.message();
+    fds_ = std::move(r.fds);
+    return out;
+  }
+  void AwaitWelcome() {
+    EXPECT_EQ(Expect<session::Welcome>().epoch, 1u);
+    ASSERT_EQ(fds_.size(), 2u);
+    const Status s = Board::Attach(std::move(fds_[0]), &board_);
+    ASSERT_TRUE(s.ok()) << s.message();
+  }
+  void Goodbye(uint32_t pending) {
+    auto m = session::Make<session::Goodbye>();
+    m.pending = pending;
+    Send(&m, sizeof(m));
+  }
+  std::string AwaitAbort() {
+    // The executor closes or aborts; either way the board says it first.
+    for (int i = 0; i < kPatienceMs && !board_->aborted(); ++i) usleep(1000);
+    return board_->AbortStatus().message();
+  }
+  void Close() { socket_.Reset(); }
+  Board& board() { return *board_; }
+
+ private:
+  Fd socket_;
+  std::vector<Fd> fds_;
+  std::unique_ptr<Board> board_;
+};
+
+class AgentTest : public testing::Test {
+ protected:
+  AgentTest() {
+    coordinator_.on_message = [](const proto::ExecutorMessage& m,
+                                 const FakeCoordinator::Reply& reply) {
+      if (!m.has_ranks_ready()) return;
+      proto::CoordinatorMessage out;
+      proto::EpochStart* start = out.mutable_epoch_start();
+      start->set_epoch(1);
+      start->set_size(2);
+      proto::NodeInfo* node = start->add_nodes();
+      node->set_node("n0");
+      node->set_host("hosta");
+      node->add_ranks(0);
+      node->add_ranks(1);
+      reply(out);
+    };
+  }
+
+  FakeCoordinator coordinator_;
+  Agent agent_{coordinator_.address()};
+};
+
+TEST_F(AgentTest, WelcomesSlotsAndGoodbye) {
+  Rank a(0), b(1);
+  a.AwaitWelcome();
+  b.AwaitWelcome();
+  EXPECT_EQ(a.board().config().local_size, 2u);
+  for (Rank* r : {&a, &b}) {
+    auto request = session::Make<session::SlotRequest>();
+    request.request = 3;
+    session::SetText(request.name, "loss");
+    r->Send(&request, sizeof(request));
+    const auto reply = r->Expect<session::SlotReply>();
+    EXPECT_EQ(reply.code, 0u);
+    EXPECT_EQ(reply.request, 3u);
+    EXPECT_EQ(reply.slot, 0u);
+    EXPECT_EQ(reply.negotiated, 0u);
+  }
+  b.Goodbye(0);
+  for (int i = 0; i < kPatienceMs && a.board().header().left_count == 0; ++i) {
+    usleep(1000);
+  }
+  EXPECT_NE(std::string(a.board().header().left_text).find("rank 1 (pid "),
+            std::string::npos);
+  EXPECT_FALSE(a.board().aborted());
+  a.Goodbye(0);
+  EXPECT_TRUE(a.Receive().data.empty());
+}
+
+TEST_F(AgentTest, DeathOfARankReachesTheOther) {
+  Rank a(0), b(1);
+  a.AwaitWelcome();
+  b.AwaitWelcome();
+  b.Close();
+  EXPECT_EQ(a.AwaitAbort(),
+            "rank 1 (pid " + std::to_string(getpid()) +
+                ", host hosta, node n0) died: its connection closed without "
+                "shutdown");
+}
+
+TEST_F(AgentTest, BrokenMessagesCountAsDeath) {
+  Rank a(0), b(1);
+  a.AwaitWelcome();
+  b.AwaitWelcome();
+  b.Send("garbage", 7);
+  EXPECT_NE(a.AwaitAbort().find("it broke the session protocol"),
+            std::string::npos);
+}
+
+TEST_F(AgentTest, OtherVersionIsToldBoth) {
+  Rank r;
+  auto hello = session::Make<session::Hello>();
+  hello.header.version = 77;
+  r.Send(&hello, sizeof(hello));
+  const auto refused = r.Expect<session::Refused>();
+  EXPECT_NE(std::string(refused.text).find("version 77"), std::string::npos);
+  EXPECT_NE(std::string(refused.text)
+                .find("this side version " + std::to_string(kProtocolVersion)),
+            std::string::npos);
+}
+
+TEST_F(AgentTest, StrangersAreRefusedAndNobodyElseIsTouched) {
+  Rank a(0);
+  Rank garbage;
+  garbage.Send("GET / HTTP/1.1\r\n\r\n", 18);
+  EXPECT_NE(std::string(garbage.Expect<session::Refused>().text)
+                .find("does not speak"),
+            std::string::npos);
+  Rank silent;
+  Rank wrong(1, "guess");
+  const auto refused = wrong.Expect<session::Refused>();
+  EXPECT_EQ(refused.code, static_cast<uint32_t>(Code::kPermissionDenied));
+  EXPECT_NE(std::string(refused.text).find("another token"), std::string::npos);
+  // An endless name.
+  Rank endless;
+  auto hello = session::Make<session::Hello>();
+  std::memset(hello.job, 'x', sizeof(hello.job));
+  endless.Send(&hello, sizeof(hello));
+  EXPECT_NE(endless.Expect<session::Refused>().code, 0u);
+  Rank twice(0);
+  EXPECT_NE(std::string(twice.Expect<session::Refused>().text)
+                .find("rank 0 is connected already"),
+            std::string::npos);
+  Rank b(1);
+  a.AwaitWelcome();
+  b.AwaitWelcome();
+}
+
+TEST_F(AgentTest, ManyHalfOpenConnectionsDoNotBlockOthers) {
+  std::vector<Rank> silent(200);
+  Rank a(0), b(1);
+  a.AwaitWelcome();
+  b.AwaitWelcome();
+}
+
+TEST_F(AgentTest, SigtermEndsTheJobsWithAReason) {
+  Rank a(0), b(1);
+  a.AwaitWelcome();
+  b.AwaitWelcome();
+  EXPECT_EQ(agent_.Terminate(), 0);
+  EXPECT_EQ(a.AwaitAbort(),
+            "the executor of job 'job' on node n0 (host hosta) was stopped "
+            "(SIGTERM)");
+  struct stat st;
+  EXPECT_NE(stat("agent.sock", &st), 0);
+}
+
+TEST_F(AgentTest, LostCoordinatorEndsTheEpochByName) {
+  Rank a(0), b(1);
+  a.AwaitWelcome();
+  b.AwaitWelcome();
+  coordinator_.Stop();
+  EXPECT_EQ(
+      a.AwaitAbort().find("coordinator " + coordinator_.address() + " lost: "),
+      0u)
+      << a.AwaitAbort();
+}
+
+TEST(AgentWithoutCoordinator, StartIsRefusedWithItsAddress) {
+  int port = 0;
+  { port = FakeCoordinator().port(); }
+  Agent agent("127.0.0.1:" + std::to_string(port));
+  Rank a(0);
+  const auto refused = a.Expect<session::Refused>();
+  EXPECT_EQ(refused.code, static_cast<uint32_t>(Code::kUnavailable));
+  EXPECT_NE(std::string(refused.text).find(std::to_string(port)),
+            std::string::npos)
+      << refused.text;
+}
+
+}  // namespace
+}  // namespace maypole::worker
