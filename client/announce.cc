@@ -51,6 +51,9 @@ bool FailIfLeft(const Board& board, const Operation& op) {
 bool Announce(const Board& board, uint32_t me, uint64_t cursor,
               const Operation& op, bool negotiated) {
   board.Arrive(op.slot, me, op.generation, op.signature);
+  if (board.OutcomeOf(op.slot, op.generation) != Outcome::kRunning) {
+    return false;  // failed already; the mover will find it
+  }
   if (!board.AllArrived(op.slot, op.generation)) {
     FailIfLeft(board, op);
     return false;
