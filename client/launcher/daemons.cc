@@ -133,6 +133,10 @@ void Daemons::Stop(int signal) {
   }
 }
 
+void Daemons::Mute() {
+  for (const auto& d : daemons_) d->log->Mute();
+}
+
 std::set<pid_t> Daemons::pids() const {
   std::set<pid_t> pids;
   for (const auto& d : daemons_) {

@@ -46,6 +46,8 @@ class Daemons {
   bool all_ended() const;
   // Sends a signal to all; from now on their end is no loss.
   void Stop(int signal);
+  // Shows no more of their lines.
+  void Mute();
 
   std::set<pid_t> pids() const;
   // The announcement of the daemon of that name; it must have been started.

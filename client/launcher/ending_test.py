@@ -42,6 +42,26 @@ exit 1
         self.assertEqual(rc, 137)
         self.assertRegex(err.splitlines()[-1], r"rank 0 .* was killed by signal 9 \(Killed\)$")
 
+    def test_a_rank_that_leaves_quietly_is_the_cause(self):
+        # Rank 0 gets Maypole's error and ends before rank 1, the cause.
+        self.write("rank.sh", """
+if [ $MAYPOLE_RANK = 1 ]; then
+  while [ ! -e "$FAKE_DIR/zero_is_gone" ]; do :; done
+  exit 3
+fi
+echo "Traceback (most recent call last):" >&2
+echo "maypole.common.exceptions.HorovodInternalError: rank 1 has shut down" >&2
+exit 1
+""")
+        job = self.start("-np", "2", "sh", os.path.join(self.dir, "rank.sh"))
+        seen = ""
+        while "exited with code 1; waiting" not in seen:
+            seen += job.stderr.readline()
+        self.write("zero_is_gone", "")
+        err = job.stderr.read()
+        self.assertEqual(job.wait(timeout=60), 3)
+        self.assertRegex(err.splitlines()[-1], r"rank 1 .* exited with code 3$")
+
     def test_one_rank_keeps_its_exit_code(self):
         rc, _, err = self.run_job("-np", "1", "sh", "-c", "exit 9")
         self.assertEqual(rc, 9)
@@ -152,6 +172,22 @@ class SignalTest(LauncherTest):
         rc, took = self.stop(job, signal.SIGINT)
         self.assertEqual(rc, 130)
         self.assertLess(took, 2.0)
+
+    def test_nohup(self):
+        job = self.start("-np", "2", "sh", "-c", RANK_IS_UP + 'while [ ! -e "$FAKE_DIR/go" ]; do sleep 0.01; done',
+                         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        self.wait_for_ranks(2)
+        os.kill(job.pid, signal.SIGHUP)
+        self.write("go", "")
+        self.assertEqual(job.wait(timeout=60), 0)
+
+    def test_ctrl_c_works_where_a_shell_ignored_it(self):
+        job = self.start("-np", "2", "sh", "-c", RANK_IS_UP + "exec sleep %s" % self.marker,
+                         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+        self.wait_for_ranks(2)
+        rc, took = self.stop(job, signal.SIGINT)
+        self.assertEqual(rc, 130)
+        self.assertLess(took, 1.0)  # by the signal, not by the kill after 1.5 s
 
     def test_kill_9_of_maypolerun(self):
         job = self.start_stubborn()

@@ -79,9 +79,8 @@ int RunGuarded(const Options& options, const std::string& program) {
     }
   }
   prctl(PR_SET_CHILD_SUBREAPER, 1);
-  sigset_t set;
-  sigemptyset(&set);
-  for (int s : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD}) sigaddset(&set, s);
+  sigset_t set = EndingSignals();
+  sigaddset(&set, SIGCHLD);
   sigprocmask(SIG_BLOCK, &set, nullptr);
 
   pid_t guard = getpid();

@@ -96,6 +96,8 @@ void Job::OnSignals() {
       int signal =
           supervision_.OnSignal(static_cast<int>(info.ssi_signo), Now());
       if (first) {
+        // What they would tell now is that ranks are lost: we know why.
+        if (daemons_ && !options_.verbose) daemons_->Mute();
         Say("got signal " + std::to_string(info.ssi_signo) + " (" +
             strsignal(static_cast<int>(info.ssi_signo)) +
             "): stopping the job");
@@ -115,16 +117,17 @@ void Job::OnRankEnd(Rank* rank) {
   loop_.Unwatch(rank->watch);
   rank->child.pidfd.Reset();
   rank->alive = false;
-  std::optional<Time> traceback;
+  Clues clues;
   if (rank->err) {
     rank->out->Drain();
     rank->err->Drain();
-    traceback = rank->err->tail().last_traceback();
+    const Tail& tail = rank->err->tail();
+    clues = {.last_traceback = tail.last_traceback(),
+             .maypole_error = tail.maypole_error()};
   }
   bool first = !supervision_.first_failure();
-  SignalRanks(
-      supervision_.OnRankExit(rank->place.rank, *exit, Now(), traceback),
-      false);
+  SignalRanks(supervision_.OnRankExit(rank->place.rank, *exit, Now(), clues),
+              false);
   if (first && supervision_.first_failure() && !supervision_.ranks_ended()) {
     Say(Who(rank->place.rank) + " " + Describe(*exit) +
         "; waiting up to 5 s for the other ranks to end");

@@ -64,9 +64,8 @@ Status Job::Prepare() {
   rlimit most = {.rlim_cur = files_.rlim_max, .rlim_max = files_.rlim_max};
   setrlimit(RLIMIT_NOFILE, &most);
 
-  sigset_t set;
-  sigemptyset(&set);
-  for (int s : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD}) sigaddset(&set, s);
+  sigset_t set = EndingSignals();
+  sigaddset(&set, SIGCHLD);
   sigprocmask(SIG_BLOCK, &set, nullptr);
   signals_ = Fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_.valid()) return ErrnoStatus(errno, "signalfd");

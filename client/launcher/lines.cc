@@ -53,6 +53,10 @@ void Tail::Add(const Piece& piece, Time now) {
 void Tail::EndLine(Time now) {
   if (current_.starts_with("Traceback (most recent call last)")) {
     traceback_ = now;
+    maypole_error_ = false;
+  }
+  if (current_.find("HorovodInternalError: ") != std::string::npos) {
+    maypole_error_ = true;
   }
   lines_.push_back(std::exchange(current_, {}));
   if (lines_.size() > kTailLines) lines_.pop_front();

@@ -57,8 +57,11 @@ class Tail {
   void Add(const Piece& piece, Time now);
   std::vector<std::string> Lines() const;
   bool empty() const { return lines_.empty() && current_.empty(); }
-  // When the last Python traceback began, if one is among the lines.
+  // When the last Python traceback began.
   std::optional<Time> last_traceback() const { return traceback_; }
+  // Since then (or ever) a line named Maypole's own error: this process ends
+  // because of another.
+  bool maypole_error() const { return maypole_error_; }
 
  private:
   void EndLine(Time now);
@@ -66,6 +69,7 @@ class Tail {
   std::deque<std::string> lines_;
   std::string current_;
   std::optional<Time> traceback_;
+  bool maypole_error_ = false;
 };
 
 }  // namespace maypole::launcher

@@ -96,6 +96,18 @@ TEST(TailTest, KnowsWhenTheLastTracebackBegan) {
   EXPECT_EQ(tail.last_traceback(), start + seconds(2));
 }
 
+TEST(TailTest, KnowsMaypolesOwnErrorSinceTheLastTraceback) {
+  Tail tail;
+  tail.Add(Line("Traceback (most recent call last):"), Time());
+  tail.Add(Line("maypole.common.exceptions.HorovodInternalError: rank 1 died"),
+           Time());
+  EXPECT_TRUE(tail.maypole_error());
+  tail.Add(Line("Traceback (most recent call last):"), Time());
+  EXPECT_FALSE(tail.maypole_error());
+  tail.Add(Line("ValueError: bad batch"), Time());
+  EXPECT_FALSE(tail.maypole_error());
+}
+
 TEST(TailTest, LongLinesAreCut) {
   Tail tail;
   tail.Add(Line(std::string(kTailLineBytes + 1, 'x')), Time());

@@ -77,6 +77,7 @@ void OutputStream::OnTime(Time now) {
 
 void OutputStream::Show(const Piece& piece, Time now) {
   tail_.Add(piece, now);
+  if (muted_) return;
   settings_.sink->screen().Write(settings_.id, settings_.prefix, piece);
 }
 

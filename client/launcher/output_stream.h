@@ -46,6 +46,8 @@ class OutputStream {
   bool ended() const { return !pipe_.valid(); }
   // Stops reading; what is held back is shown.
   void Close();
+  // From now on lines go to the file and the tail only.
+  void Mute() { muted_ = true; }
 
   std::optional<Time> deadline() const { return flush_at_; }
   void OnTime(Time now);
@@ -65,6 +67,7 @@ class OutputStream {
   Fd file_;
   LineSplitter splitter_;
   Tail tail_;
+  bool muted_ = false;
   std::optional<Time> flush_at_;
 };
 

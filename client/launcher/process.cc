@@ -51,8 +51,7 @@ class ChildSetup {
 
  private:
   static void ResetSignals() {
-    signal(SIGPIPE, SIG_DFL);
-    signal(SIGTTOU, SIG_DFL);
+    for (int s : {SIGPIPE, SIGTTOU, SIGINT, SIGQUIT}) signal(s, SIG_DFL);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -162,6 +161,16 @@ Status Spawn(const SpawnSpec& spec, Child* out) {
     return status;
   }
   return Status();
+}
+
+sigset_t EndingSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (int s : {SIGINT, SIGTERM, SIGQUIT}) sigaddset(&set, s);
+  struct sigaction hangup;
+  sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);
+  return set;
 }
 
 std::optional<Exit> Reap(pid_t pid) {

@@ -8,6 +8,7 @@
 #ifndef MAYPOLE_CLIENT_LAUNCHER_PROCESS_H_
 #define MAYPOLE_CLIENT_LAUNCHER_PROCESS_H_
 
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/types.h>
 
@@ -43,6 +44,11 @@ struct Child {
 
 // Returns after the program runs; an error if it could not be run.
 Status Spawn(const SpawnSpec& spec, Child* out);
+
+// The signals that end maypolerun. SIGHUP is not among them if it is ignored
+// (nohup); SIGINT is, although shells ignore it for background commands:
+// ranks could not be interrupted at all otherwise.
+sigset_t EndingSignals();
 
 // How the child ended, once its pidfd is readable; takes it off the system.
 std::optional<Exit> Reap(pid_t pid);

@@ -13,6 +13,23 @@ std::string Describe(const Exit& exit) {
          (name == nullptr ? "" : " (" + std::string(name) + ")");
 }
 
+namespace {
+
+Time TimeOfFailure(Exit exit, Time now, const Clues& clues) {
+  if (clues.last_traceback && now - *clues.last_traceback < kTracebackAge) {
+    return *clues.last_traceback;
+  }
+  if (exit.signaled && exit.value != SIGABRT) return now - kSignalSlack;
+  return now;
+}
+
+bool IsBefore(const Supervision::Failure& a, const Supervision::Failure& b) {
+  if (a.maypole_error != b.maypole_error) return !a.maypole_error;
+  return a.when < b.when;
+}
+
+}  // namespace
+
 int Supervision::Enter(Phase phase, std::optional<Time> deadline, int signal) {
   phase_ = phase;
   deadline_ = deadline;
@@ -27,22 +44,18 @@ bool Supervision::WeStoppedIt(Exit exit) const {
   return false;
 }
 
-int Supervision::OnRankExit(int rank, Exit exit, Time now,
-                            std::optional<Time> last_traceback) {
+int Supervision::OnRankExit(int rank, Exit exit, Time now, const Clues& clues) {
   --alive_;
   if (exit.clean()) return 0;
   if (WeStoppedIt(exit)) {
     stopped_some_ = true;
     return 0;
   }
-  Time when = now;
-  if (!exit.signaled && last_traceback &&
-      now - *last_traceback < kTracebackAge) {
-    when = *last_traceback;
-  }
-  if (!first_ || when < first_->when) {
-    first_ = Failure{.rank = rank, .exit = exit, .when = when};
-  }
+  Failure failure{.rank = rank,
+                  .exit = exit,
+                  .maypole_error = clues.maypole_error,
+                  .when = TimeOfFailure(exit, now, clues)};
+  if (!first_ || IsBefore(failure, *first_)) first_ = failure;
   if (phase_ != Phase::kRunning) return 0;
   return Enter(Phase::kGrace, now + kFailureGrace, 0);
 }

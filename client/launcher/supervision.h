@@ -12,9 +12,15 @@
 // Grace exists because the other ranks get Maypole's own error, which names
 // who was lost, and end with it by themselves.
 //
-// Whose failure it was: the rank that failed first. A rank that dies of an
-// exception prints its traceback before it tells the others that it leaves, so
-// the traceback's time counts where there is one, else the time of its end.
+// Whose failure it was. Ranks fail because of another within milliseconds, and
+// the first to fail need not be the first to end. So:
+//   1. a rank that ended by Maypole's own error is not the cause if any other
+//      failed without;
+//   2. a rank that dies of an exception prints its traceback before it tells
+//      the others that it leaves: its time is the traceback's;
+//   3. a rank's connections close before its end by a signal is seen: its time
+//      is up to kSignalSlack earlier (SIGABRT is an exception's end: as 2);
+//   4. else the time is that of its end. The earliest time is the cause's.
 // Ranks that ended because we stopped them did not fail.
 //
 // Thread contract: a value; not synchronized. Times are the caller's.
@@ -40,6 +46,8 @@ inline constexpr std::chrono::milliseconds kImpatience{300};
 // A traceback older than this at a rank's end was not why it ended.
 inline constexpr std::chrono::milliseconds kTracebackAge{10000};
 
+inline constexpr std::chrono::milliseconds kSignalSlack{1000};
+
 // How a process ended.
 struct Exit {
   bool signaled = false;
@@ -52,19 +60,25 @@ struct Exit {
 // "exited with code 3", "was killed by signal 9 (Killed)".
 std::string Describe(const Exit& exit);
 
+// What a rank's last lines tell about its end.
+struct Clues {
+  std::optional<Time> last_traceback;
+  bool maypole_error = false;
+};
+
 class Supervision {
  public:
   struct Failure {
     int rank = 0;
     Exit exit;
+    bool maypole_error = false;
     Time when;
   };
 
   explicit Supervision(int ranks) : alive_(ranks) {}
 
   // Each event returns the signal to send to all living ranks; 0: none.
-  int OnRankExit(int rank, Exit exit, Time now,
-                 std::optional<Time> last_traceback);
+  int OnRankExit(int rank, Exit exit, Time now, const Clues& clues);
   int OnDaemonLost(Time now);
   int OnSignal(int signal, Time now);
   int OnLauncherLost();  // maypolerun's guard was killed: nobody to wait for

@@ -51,18 +51,48 @@ TEST(SupervisionTest, RanksThatEndBecauseOfItAreNotTheFirst) {
 TEST(SupervisionTest, TheFirstTracebackCountsNotTheFirstEnd) {
   Supervision s(2);
   // Rank 0 got the error of rank 1 later, but was quicker to end.
-  s.OnRankExit(0, Code(1), At(200), At(120));
-  s.OnRankExit(1, Code(5), At(250), At(100));
+  s.OnRankExit(0, Code(1), At(200), {.last_traceback = At(120)});
+  s.OnRankExit(1, Code(5), At(250), {.last_traceback = At(100)});
   EXPECT_EQ(s.first_failure()->rank, 1);
   EXPECT_EQ(s.exit_code(), 5);
 }
 
-TEST(SupervisionTest, OldTracebacksAndThoseOfKilledRanksDoNotCount) {
-  Supervision s(3);
+TEST(SupervisionTest, OldTracebacksDoNotCount) {
+  Supervision s(2);
   s.OnRankExit(0, Code(1), At(60000), {});
-  s.OnRankExit(1, Code(2), At(60001), At(0));
-  s.OnRankExit(2, Killed(SIGKILL), At(60002), At(59999));
+  s.OnRankExit(1, Code(2), At(60001), {.last_traceback = At(0)});
   EXPECT_EQ(s.first_failure()->rank, 0);
+}
+
+TEST(SupervisionTest, WhoEndsByMaypolesErrorIsNotTheCause) {
+  Supervision s(2);
+  // Rank 1 left quietly by exit(3); its interpreter took its time to end.
+  s.OnRankExit(0, Code(1), At(100),
+               {.last_traceback = At(50), .maypole_error = true});
+  s.OnRankExit(1, Code(3), At(200), {});
+  EXPECT_EQ(s.first_failure()->rank, 1);
+  EXPECT_EQ(s.exit_code(), 3);
+}
+
+TEST(SupervisionTest, AKilledRankIsSeenLate) {
+  Supervision s(2);
+  s.OnRankExit(0, Code(1), At(2000), {});
+  s.OnRankExit(1, Killed(SIGKILL), At(2100), {});
+  EXPECT_EQ(s.first_failure()->rank, 1);
+}
+
+TEST(SupervisionTest, ACrashAfterATracebackIsAsOldAsTheTraceback) {
+  Supervision s(2);
+  s.OnRankExit(1, Code(5), At(2000), {.last_traceback = At(1900)});
+  s.OnRankExit(0, Killed(SIGSEGV), At(2100), {.last_traceback = At(1950)});
+  EXPECT_EQ(s.first_failure()->rank, 1);
+}
+
+TEST(SupervisionTest, AnAbortGetsNoSlack) {
+  Supervision s(2);
+  s.OnRankExit(1, Code(5), At(2000), {});
+  s.OnRankExit(0, Killed(SIGABRT), At(2100), {});
+  EXPECT_EQ(s.first_failure()->rank, 1);
 }
 
 TEST(SupervisionTest, ASignalIsSentOnAndEndsInKill) {
