@@ -17,7 +17,7 @@ def scrape(address):
     for line in text.splitlines():
         if line and not line.startswith("#"):
             name, value = line.rsplit(" ", 1)
-            labels = sorted(x for x in re.findall(r'\w+="[^"]*"', name) if not x.startswith("job="))
+            labels = sorted(x for x in re.findall(r'\w+="[^"]*"', name) if not x.startswith(("job=", "uid=")))
             name = name.partition("{")[0] + ("{%s}" % ",".join(labels) if labels else "")
             values[name] = float(value)
     return values
