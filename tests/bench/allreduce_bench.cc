@@ -1,10 +1,8 @@
 // allreduce_bench: one rank of a measurement of allreduce by the C++ API.
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -42,46 +40,52 @@ int Fail(const std::string& message) {
   return 1;
 }
 
-std::string FileError(const std::string& path) {
-  return "--json: cannot write " + path + ": " + std::strerror(errno);
+// After every case, so that a failure leaves what was measured before it.
+Status WriteJson(const std::string& path, const Title& title,
+                 const std::vector<Row>& rows) {
+  std::FILE* file = std::fopen(path.c_str(), "w");
+  bool written = file != nullptr;
+  if (written) {
+    written = std::fputs(JsonText(title, rows).c_str(), file) >= 0;
+    written = std::fclose(file) == 0 && written;
+  }
+  return written ? Status() : ErrnoStatus(errno, "--json: writing " + path);
 }
 
-// Opened before the measurement, so that a bad path is known at once.
-using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
-
-File OpenJson(const std::string& path, bool first_rank) {
-  if (path.empty() || !first_rank) return File(nullptr, std::fclose);
-  return File(std::fopen(path.c_str(), "w"), std::fclose);
+// Rank 0's part: the table and the file.
+Status Show(const std::string& text, const std::string& json,
+            const Title& title, const std::vector<Row>& rows) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+  return json.empty() ? Status() : WriteJson(json, title, rows);
 }
 
-bool Write(File file, const std::string& text) {
-  const bool written = std::fputs(text.c_str(), file.get()) >= 0;
-  return std::fclose(file.release()) == 0 && written;
+Status Measure(Library* library, const std::vector<Case>& cases,
+               const std::string& json) {
+  const Title title{"C++", library->size(), library->nodes()};
+  const bool shows = library->rank() == 0;
+  std::vector<Row> rows;
+  if (shows) {
+    if (Status s = Show(HeadText(title), json, title, rows); !s.ok()) return s;
+  }
+  Runner runner(library);
+  for (const Case& c : cases) {
+    if (Status s = runner.Run(c, &rows.emplace_back()); !s.ok()) return s;
+    if (!shows) continue;
+    Status s = Show(RowText(rows.back()), json, title, rows);
+    if (!s.ok()) return s;
+  }
+  return Status();
 }
 
-int Measure(const std::vector<Case>& cases, const std::string& json) {
+int JoinAndMeasure(const std::vector<Case>& cases, const std::string& json) {
   std::unique_ptr<MaypoleLibrary> library;
   if (Status s = MaypoleLibrary::Join(&library); !s.ok()) {
     return Fail(s.message());
   }
-  const bool first_rank = library->rank() == 0;
-  File file = OpenJson(json, first_rank);
-  if (first_rank && !json.empty() && file == nullptr) {
-    return Fail(FileError(json));
-  }
-  const Title title{"C++", library->size(), library->nodes()};
-  if (first_rank) std::fputs(HeadText(title).c_str(), stdout);
-  Runner runner(library.get());
-  std::vector<Row> rows;
-  for (const Case& c : cases) {
-    if (Status s = runner.Run(c, &rows.emplace_back()); !s.ok()) {
-      return Fail(s.message());
-    }
-    if (first_rank) std::fputs(RowText(rows.back()).c_str(), stdout);
-    std::fflush(stdout);
-  }
-  if (file != nullptr && !Write(std::move(file), JsonText(title, rows))) {
-    return Fail(FileError(json));
+  if (Status s = Measure(library.get(), cases, json); !s.ok()) {
+    return Fail("rank " + std::to_string(library->rank()) + " of " +
+                std::to_string(library->size()) + ": " + s.message());
   }
   return 0;
 }
@@ -100,7 +104,7 @@ int Main() {
     std::fputs(ListText(cases).c_str(), stdout);
     return 0;
   }
-  return Measure(cases, absl::GetFlag(FLAGS_json));
+  return JoinAndMeasure(cases, absl::GetFlag(FLAGS_json));
 }
 
 }  // namespace

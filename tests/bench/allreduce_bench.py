@@ -16,7 +16,7 @@ import torch
 import cases
 import maypole.torch as hvd
 import report
-from runner import Runner, WrongResult
+from runner import Library, Runner, WrongResult
 
 
 class MaypoleLibrary:
@@ -66,36 +66,50 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _measure(found: List[cases.Case], path: str) -> None:
-    library = MaypoleLibrary()
-    first_rank = library.rank == 0
-    # Opened before the measurement, so that a bad path is known at once.
-    file = open(path, "w") if path and first_rank else None
-    title = ("maypole.torch", library.size, library.nodes)
-    if first_rank:
-        print(report.head_text(*title), end="", flush=True)
+class _Display:
+    """Rank 0's part: the table and the file."""
+
+    def __init__(self, library: Library, path: str):
+        self._title = ("maypole.torch", library.size, library.nodes)
+        self._path = path
+        self._rows: List[report.Row] = []
+        self._show(report.head_text(*self._title))
+
+    def add(self, row: report.Row) -> None:
+        self._rows.append(row)
+        self._show(report.row_text(row))
+
+    def _show(self, text: str) -> None:
+        print(text, end="", flush=True)
+        # After every case, so that a failure leaves what was measured before.
+        if self._path:
+            with open(self._path, "w", encoding="utf-8") as file:
+                file.write(report.json_text(*self._title, self._rows))
+
+
+def _measure(library: Library, found: List[cases.Case], path: str) -> None:
+    display = _Display(library, path) if library.rank == 0 else None
     runner = Runner(library)
-    rows = []
     for case in found:
-        rows.append(runner.run(case))
-        if first_rank:
-            print(report.row_text(rows[-1]), end="", flush=True)
-    if file is not None:
-        with file:
-            file.write(report.json_text(*title, rows))
+        row = runner.run(case)
+        if display is not None:
+            display.add(row)
 
 
 def main() -> int:
     arguments = _arguments()
+    who = ""
     try:
         found = cases.make_cases(arguments.sizes, arguments.max_bytes,
                                  arguments.rounds, arguments.resnet)
         if arguments.list:
             print(cases.list_text(found), end="")
-        else:
-            _measure(found, arguments.json)
+            return 0
+        library = MaypoleLibrary()
+        who = f"rank {library.rank} of {library.size}: "
+        _measure(library, found, arguments.json)
     except (ValueError, WrongResult, OSError, hvd.HorovodInternalError) as e:
-        print(f"allreduce_bench: {e}", file=sys.stderr)
+        print(f"allreduce_bench: {who}{e}", file=sys.stderr)
         return 1
     return 0
 

@@ -35,8 +35,8 @@ mv -f out/bench/allreduce_bench.new out/bench/allreduce_bench
 """
 
 
-def arguments() -> Tuple[argparse.Namespace, List[str]]:
-    """Our own, and the measurement's."""
+def parse(arguments: List[str]) -> Tuple[argparse.Namespace, List[str]]:
+    """Our own options, and the measurement's."""
     parser = argparse.ArgumentParser(
         description="Measures allreduce on this machine.",
         allow_abbrev=False,
@@ -53,7 +53,10 @@ def arguments() -> Tuple[argparse.Namespace, List[str]]:
                         "for example 1MiB")
     parser.add_argument("--timeout", type=float, default=900, metavar="S",
                         help="give up after so many seconds (900)")
-    return parser.parse_known_args()
+    own, others = parser.parse_known_args(arguments)
+    if own.max_bytes is not None:
+        others.append("--max_bytes=" + own.max_bytes)
+    return own, others
 
 
 def build(anew: bool, python: bool) -> None:
@@ -86,22 +89,24 @@ def machine() -> str:
             f"{time.strftime('%Y-%m-%d %H:%M:%S %z')}")
 
 
+def job(own: argparse.Namespace, others: List[str]) -> List[str]:
+    program = [BINARY]
+    if own.python:
+        program = [PYTHON, os.path.join(HERE, "allreduce_bench.py")]
+    return [
+        "maypolerun", "-np", str(own.np), "--nodes", str(own.nodes),
+        "--no-prefix", "--", *program, *others
+    ]
+
+
 def main() -> int:
-    own, others = arguments()
-    if own.max_bytes is not None:
-        others.append("--max_bytes=" + own.max_bytes)
+    own, others = parse(sys.argv[1:])
     try:
         build(own.build, own.python)
     except (OSError, subprocess.CalledProcessError) as e:
         print(f"run.py: the build failed: {e}", file=sys.stderr)
         return 1
-    program = [BINARY]
-    if own.python:
-        program = [PYTHON, os.path.join(HERE, "allreduce_bench.py")]
-    command = [
-        "maypolerun", "-np", str(own.np), "--nodes", str(own.nodes),
-        "--no-prefix", "--", *program, *others
-    ]
+    command = job(own, others)
     print(machine())
     print(shlex.join(command), flush=True)
     process = subprocess.Popen([

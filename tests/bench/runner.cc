@@ -77,11 +77,9 @@ Status Runner::Check(const Case& c, int round,
                                       buffers[t].data);
     if (!wrong) continue;
     return Status(Code::kDataLoss,
-                  "wrong result: rank " + std::to_string(library_->rank()) +
-                      " of " + std::to_string(library_->size()) + ", case " +
-                      c.label + ", tensor " + buffers[t].name + ", round " +
-                      std::to_string(round) + " (of " +
-                      std::to_string(c.warmup) + " + " +
+                  "wrong result: case " + c.label + ", tensor " +
+                      buffers[t].name + ", round " + std::to_string(round) +
+                      " (of " + std::to_string(c.warmup) + " + " +
                       std::to_string(c.rounds) + "), index " +
                       std::to_string(wrong->index) + " of " +
                       std::to_string(buffers[t].data.size()) + ": got " +

@@ -28,7 +28,7 @@ class Runner {
       : library_(library), pattern_(library->size()) {}
 
   // Called by all ranks; *row is the same on all. A wrong result is kDataLoss
-  // with rank, case, tensor, round, index and both values.
+  // with case, tensor, round, index and both values.
   Status Run(const Case& c, Row* row);
 
  private:

@@ -37,7 +37,7 @@ class Library(Protocol):
 
 
 class WrongResult(Exception):
-    """Names rank, case, tensor, round, index and both values."""
+    """Names case, tensor, round, index and both values."""
 
 
 class Runner:
@@ -81,8 +81,7 @@ class Runner:
             if wrong is None:
                 continue
             raise WrongResult(
-                f"wrong result: rank {self._library.rank} of "
-                f"{self._library.size}, case {case.label}, tensor "
+                f"wrong result: case {case.label}, tensor "
                 f"{names[number]}, round {turn} (of {case.warmup} + "
                 f"{case.rounds}), index {wrong.index} of {tensor.numel()}: "
                 f"got {wrong.got:.9g}, expected {wrong.expected:.9g}")

@@ -100,7 +100,7 @@ TEST(Runner, SaysWhichElementIsWrong) {
   const Status s = runner.Run(TwoTensors(), &row);
   EXPECT_EQ(s.code(), Code::kDataLoss);
   EXPECT_EQ(s.message(),
-            "wrong result: rank 1 of 3, case two, tensor bench.b, round 3 (of "
+            "wrong result: case two, tensor bench.b, round 3 (of "
             "2 + 3), index 65530 of 70000: got 0.5, expected " +
                 std::to_string(static_cast<int>(right)));
 }

@@ -113,7 +113,7 @@ class RunnerTest(unittest.TestCase):
                 Runner(FakeLibrary(spoil)).run(CASE)
             self.assertEqual(
                 str(caught.exception),
-                "wrong result: rank 1 of 3, case two, tensor bench.b, round 3 "
+                "wrong result: case two, tensor bench.b, round 3 "
                 f"(of 2 + 3), index {index} of 70000: got 0.5, expected "
                 f"{seen[0]:.9g}")
 

@@ -7,7 +7,9 @@ import sys
 import tempfile
 import unittest
 
-HERE = os.path.dirname(os.path.abspath(__file__))
+# The repository's tree with built files.
+HERE = os.path.join(os.environ["TEST_SRCDIR"], os.environ["TEST_WORKSPACE"],
+                    "tests", "bench")
 PROGRAMS = {
     "C++": [os.path.join(HERE, "allreduce_bench")],
     "maypole.torch": [sys.executable, os.path.join(HERE, "allreduce_bench.py")],
