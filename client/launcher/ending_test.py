@@ -115,6 +115,19 @@ exit 1
         self.assertRegex(err, r"before that, (coordinator|node0) \(pid %d\) was killed by signal 9" % agent)
         self.assertRegex(err.splitlines()[-1], r"rank \d .* exited with code 7$")
 
+    def test_a_job_that_does_not_need_its_lost_daemon_goes_on(self):
+        job = self.start("-np", "2", "sh", "-c", RANK_IS_UP + 'while [ ! -e "$FAKE_DIR/go" ]; do sleep 0.01; done')
+        self.wait_for_ranks(2)
+        agent = next(p for p in self.processes() if p != job.pid and b"sleep" in self.command_line(p))
+        os.kill(agent, signal.SIGKILL)
+        said = ""
+        while "was killed by signal 9" not in said:
+            said += job.stderr.readline()
+        self.write("go", "")
+        err = job.stderr.read()
+        self.assertEqual(job.wait(timeout=60), 0, err)
+        self.assertRegex(err, r"^maypolerun: all ranks ended well, but (coordinator|node0) \(pid %d\) was" % agent)
+
     @staticmethod
     def command_line(pid):
         with open("/proc/%d/cmdline" % pid, "rb") as f:

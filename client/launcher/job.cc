@@ -137,7 +137,6 @@ void Job::OnRankEnd(Rank* rank) {
 void Job::OnDaemonLost(const std::string& what) {
   if (lost_daemon_.empty()) lost_daemon_ = what;
   Say(what);
-  SignalRanks(supervision_.OnDaemonLost(Now()), false);
 }
 
 void Job::SignalRanks(int signal, bool from_terminal) {
@@ -203,11 +202,7 @@ void Job::Report() {
   if (supervision_.interrupted()) return;
   const auto& failure = supervision_.first_failure();
   if (!failure) {
-    bool well = supervision_.exit_code() == 0;
-    if (!lost_daemon_.empty()) {
-      Say((well ? "all ranks ended well, but " : "the job was stopped: ") +
-          lost_daemon_);
-    }
+    if (!lost_daemon_.empty()) Say("all ranks ended well, but " + lost_daemon_);
     return;
   }
   if (!lost_daemon_.empty()) Say("before that, " + lost_daemon_);

@@ -47,10 +47,7 @@ bool Supervision::WeStoppedIt(Exit exit) const {
 int Supervision::OnRankExit(int rank, Exit exit, Time now, const Clues& clues) {
   --alive_;
   if (exit.clean()) return 0;
-  if (WeStoppedIt(exit)) {
-    stopped_some_ = true;
-    return 0;
-  }
+  if (WeStoppedIt(exit)) return 0;
   Failure failure{.rank = rank,
                   .exit = exit,
                   .maypole_error = clues.maypole_error,
@@ -58,11 +55,6 @@ int Supervision::OnRankExit(int rank, Exit exit, Time now, const Clues& clues) {
   if (!first_ || IsBefore(failure, *first_)) first_ = failure;
   if (phase_ != Phase::kRunning) return 0;
   return Enter(Phase::kGrace, now + kFailureGrace, 0);
-}
-
-int Supervision::OnDaemonLost(Time now) {
-  if (phase_ != Phase::kRunning) return 0;
-  return Enter(Phase::kGrace, now + kDaemonGrace, 0);
 }
 
 int Supervision::OnSignal(int signal, Time now) {
@@ -91,8 +83,7 @@ int Supervision::OnTime(Time now) {
 
 int Supervision::exit_code() const {
   if (signal_ != 0) return 128 + signal_;
-  if (first_) return first_->exit.code();
-  return stopped_some_ ? 1 : 0;
+  return first_ ? first_->exit.code() : 0;
 }
 
 }  // namespace maypole::launcher

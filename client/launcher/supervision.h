@@ -3,14 +3,14 @@
 //
 //   phase         entered when                             left after
 //   kRunning      the ranks were started                   -
-//   kGrace        a rank failed or a daemon was lost       kFailureGrace, or
-//                                                          kDaemonGrace
+//   kGrace        a rank failed                            kFailureGrace
 //   kTerminating  grace is over (SIGTERM to the ranks)     kTermGrace
 //   kInterrupted  maypolerun got a signal (sent on)        kInterruptGrace
 //   kKilling      the phase before is over (SIGKILL)       -
 //
 // Grace exists because the other ranks get Maypole's own error, which names
-// who was lost, and end with it by themselves.
+// who was lost, and end with it by themselves. A lost daemon is no event here:
+// ranks that need it get an error, and a job may go on without its agents.
 //
 // Whose failure it was. Ranks fail because of another within milliseconds, and
 // the first to fail need not be the first to end. So:
@@ -37,8 +37,6 @@
 namespace maypole::launcher {
 
 inline constexpr std::chrono::milliseconds kFailureGrace{5000};
-// Ranks learn of a lost daemon within 5 s, then print why they end.
-inline constexpr std::chrono::milliseconds kDaemonGrace{10000};
 inline constexpr std::chrono::milliseconds kTermGrace{2000};
 inline constexpr std::chrono::milliseconds kInterruptGrace{1500};
 // A second Ctrl-C later than this after the first one kills at once.
@@ -79,7 +77,6 @@ class Supervision {
 
   // Each event returns the signal to send to all living ranks; 0: none.
   int OnRankExit(int rank, Exit exit, Time now, const Clues& clues);
-  int OnDaemonLost(Time now);
   int OnSignal(int signal, Time now);
   int OnLauncherLost();  // maypolerun's guard was killed: nobody to wait for
   int OnTime(Time now);
@@ -102,7 +99,6 @@ class Supervision {
   std::optional<Time> deadline_;
   int signal_ = 0;  // that maypolerun itself got
   Time signal_time_;
-  bool stopped_some_ = false;
   std::optional<Failure> first_;
 };
 

@@ -120,26 +120,6 @@ TEST(SupervisionTest, ImpatienceKillsButAnEchoDoesNot) {
   EXPECT_EQ(s.OnSignal(SIGINT, At(800)), SIGKILL);
 }
 
-TEST(SupervisionTest, ALostDaemonGivesRanksTimeToSaySo) {
-  Supervision s(2);
-  EXPECT_EQ(s.OnDaemonLost(At(0)), 0);
-  EXPECT_EQ(s.deadline(), At(0) + kDaemonGrace);
-  s.OnRankExit(0, Code(7), At(4000), {});
-  EXPECT_EQ(s.deadline(), At(0) + kDaemonGrace);
-  EXPECT_EQ(s.OnTime(At(10000)), SIGTERM);
-  s.OnRankExit(1, Killed(SIGTERM), At(10001), {});
-  EXPECT_EQ(s.exit_code(), 7);
-}
-
-TEST(SupervisionTest, RanksWeHadToStopMakeTheJobFail) {
-  Supervision s(1);
-  s.OnDaemonLost(At(0));
-  s.OnTime(At(10000));
-  s.OnRankExit(0, Killed(SIGTERM), At(10001), {});
-  EXPECT_FALSE(s.first_failure());
-  EXPECT_EQ(s.exit_code(), 1);
-}
-
 TEST(SupervisionTest, WithoutItsGuardAllIsKilledAtOnce) {
   Supervision s(2);
   EXPECT_EQ(s.OnLauncherLost(), SIGKILL);
