@@ -13,7 +13,9 @@ import run
 ROOT = os.path.join(os.environ["TEST_SRCDIR"], os.environ["TEST_WORKSPACE"])
 BENCH = os.path.join(ROOT, "tests", "bench", "allreduce_bench")
 PROGRAM_DIRS = ["client/launcher", "coordinator", "worker"]
-SMALL = ["--sizes=4,1KiB,4MiB", "--rounds=2"]
+SIZES = ["--sizes=4,1KiB,4MiB", "--rounds=2", "--noresnet"]
+LABELS = ["4 B", "1 KiB", "4 MiB"]
+RESNET = ["--sizes=", "--rounds=2"]
 
 
 class CommandTest(unittest.TestCase):
@@ -53,9 +55,9 @@ class JobTest(unittest.TestCase):
         env["TMPDIR"] = self.dir
         return env
 
-    def measure(self, *options):
+    def measure(self, options, labels):
         path = os.path.join(self.dir, "result.json")
-        own, others = run.parse(list(options) + SMALL + ["--json=" + path])
+        own, others = run.parse(options + ["--json=" + path])
         command = run.job(own, others)
         if not own.python:
             command[command.index(run.BINARY)] = BENCH
@@ -67,18 +69,24 @@ class JobTest(unittest.TestCase):
         with open(path, encoding="utf-8") as f:
             found = json.load(f)
         self.assertEqual((found["ranks"], found["nodes"]), (own.np, own.nodes))
-        self.assertEqual([c["label"] for c in found["cases"]],
-                         ["4 B", "1 KiB", "4 MiB", "ResNet-50"])
-        self.assertEqual(len(result.stdout.splitlines()), 6, result.stdout)
+        self.assertEqual([c["label"] for c in found["cases"]], labels)
+        self.assertEqual(len(result.stdout.splitlines()), 2 + len(labels),
+                         result.stdout)
 
     def test_cpp_on_one_node(self):
-        self.measure("--np=2")
+        self.measure(["--np=2"] + SIZES, LABELS)
 
     def test_cpp_on_two_nodes(self):
-        self.measure("--np=3", "--nodes=2")
+        self.measure(["--np=3", "--nodes=2"] + SIZES, LABELS)
 
     def test_python_on_two_nodes(self):
-        self.measure("--np=2", "--nodes=2", "--python")
+        self.measure(["--np=2", "--nodes=2", "--python"] + SIZES, LABELS)
+
+    def test_resnet_submits_161_new_names_at_once(self):
+        for options in (["--np=2"], ["--np=2", "--nodes=2"],
+                        ["--np=2", "--nodes=2", "--python"]):
+            with self.subTest(options):
+                self.measure(options + RESNET, ["ResNet-50"])
 
 
 if __name__ == "__main__":
