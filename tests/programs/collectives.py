@@ -91,6 +91,16 @@ def check_async_in_any_order():
             expect(tensors[n], torch.full_like(tensors[n], want), "async " + n)
 
 
+def check_many_new_names():
+    """A first step of a large model: a thousand names the executor has not seen."""
+    n = 1000
+    tensors = [torch.full((3,), float(i + hvd.rank())) for i in range(n)]
+    handles = [hvd.allreduce_async_(t, op=hvd.Sum, name="new%d" % i) for i, t in enumerate(tensors)]
+    for i, handle in enumerate(handles):
+        hvd.synchronize(handle)
+        expect(tensors[i], torch.full((3,), float(sum(i + r for r in range(hvd.size())))), "new name %d" % i)
+
+
 def check_poll():
     handle = hvd.allreduce_async(torch.ones(100000), op=hvd.Sum, name="polled")
     while not hvd.poll(handle):
@@ -117,6 +127,7 @@ def main():
     check_broadcast()
     check_allgather()
     check_async_in_any_order()
+    check_many_new_names()
     check_poll()
     check_objects_and_grouped()
     for _ in range(3):

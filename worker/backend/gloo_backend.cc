@@ -197,8 +197,7 @@ absl::Status GlooBackend::Connect(const std::vector<std::string>& addresses) {
         "expected addresses of ", nodes_, " nodes, got ", addresses.size()));
   }
   if (absl::Status s = ConnectPairs(addresses); !s.ok()) {
-    broken_ = true;
-    return aborted_ ? Usable() : s;
+    return Broken(std::string(s.message()));
   }
   return ShakeHands();
 }
@@ -233,8 +232,7 @@ absl::Status GlooBackend::ShakeHands() {
                   sizeof(mine));
       }
     } catch (const std::exception& e) {
-      broken_ = true;
-      return absl::UnavailableError(e.what());
+      return Broken(e.what());
     }
     if (absl::Status s = Finished(wave); !s.ok()) return s;
   }
@@ -248,6 +246,12 @@ absl::Status GlooBackend::ShakeHands() {
                      " was answered by somebody outside the job"));
   }
   return absl::OkStatus();
+}
+
+absl::Status GlooBackend::Broken(const std::string& text) {
+  broken_ = true;
+  // What pairs say that Abort() has closed is no news.
+  return aborted_ ? Usable() : absl::UnavailableError(text);
 }
 
 absl::Status GlooBackend::Finished(Wave& wave) {
@@ -284,8 +288,7 @@ absl::Status GlooBackend::Allreduce(std::span<std::byte> chunk, DType dtype,
     }
     if (absl::Status s = Finished(wave); !s.ok()) return s;
   } catch (const std::exception& e) {
-    broken_ = true;
-    return absl::UnavailableError(e.what());
+    return Broken(e.what());
   }
   if (own.bytes > 0) {
     std::vector<const std::byte*> inputs(nodes_);
@@ -319,8 +322,7 @@ absl::Status GlooBackend::Exchange(std::span<std::byte> chunk,
     }
     return Finished(wave);
   } catch (const std::exception& e) {
-    broken_ = true;
-    return absl::UnavailableError(e.what());
+    return Broken(e.what());
   }
 }
 

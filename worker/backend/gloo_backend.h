@@ -59,6 +59,7 @@ class GlooBackend : public Backend {
   absl::Status ShakeHands();
   absl::Status Usable() const;
   absl::Status Finished(Wave& wave);
+  absl::Status Broken(const std::string& text);
   std::string NodeName(uint32_t node) const;
 
   const GlooOptions options_;

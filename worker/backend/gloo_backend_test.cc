@@ -7,6 +7,11 @@
 #include <functional>
 #include <thread>
 
+// Gloo loses an addrinfo when it finds no address that can be bound.
+extern "C" const char* __lsan_default_suppressions() {
+  return "leak:gloo::transport::tcp::CreateDeviceAttr";
+}
+
 namespace maypole::worker {
 namespace {
 

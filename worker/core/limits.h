@@ -20,6 +20,9 @@ inline constexpr size_t kMaxExecutors = 256;
 // --- Executor ----------------------------------------------------------------
 // Connections: the ranks of one epoch, and those that wait for the next.
 inline constexpr size_t kMaxClients = 2 * kMaxLocalRanks;
+// Replies kept for a client that does not read them yet: one for every name it
+// may have.
+inline constexpr size_t kMaxUnsentReplies = kMaxSlots;
 // An executor without clients asks to end after this.
 inline constexpr int64_t kIdleMs = 10000;
 // A failed backend waits this much longer than the coordinator's own resume

@@ -143,7 +143,7 @@ void Executor::HandleEvent(uint64_t tag) {
       break;
     default: {
       const ClientId id = (tag - kFirstClient) / 2;
-      OnClientReadable(id);
+      OnClientReady(id);
       if (tag == PidTag(id) && clients_.contains(id)) {
         ClientGone(id, "its process ended without shutdown");
       }
@@ -176,11 +176,13 @@ void Executor::OnHandOver(const char* data, size_t bytes, std::vector<Fd> fds) {
   ++received_;
   if (clients_.size() >= kMaxClients) return;
   const ClientId id = next_client_++;
-  Client& client = clients_[id];
-  client.socket = std::move(fds[0]);
-  if (fds.size() > 1) client.pidfd = std::move(fds[1]);
-  Watch(client.socket.get(), SocketTag(id));
-  if (client.pidfd.valid()) Watch(client.pidfd.get(), PidTag(id));
+  const Connection& client =
+      clients_
+          .try_emplace(id, std::move(fds[0]),
+                       fds.size() > 1 ? std::move(fds[1]) : Fd())
+          .first->second;
+  Watch(client.socket(), SocketTag(id));
+  if (client.pidfd().valid()) Watch(client.pidfd().get(), PidTag(id));
   spdlog::info("event=client job={} rank={} pid={}", options_.core.job,
                hand_over.hello.rank, hand_over.pid);
   core_.OnClient(id, hand_over.hello, hand_over.pid);
@@ -206,12 +208,21 @@ void Executor::Do(ReportIdle&) {
 
 // --- Clients -----------------------------------------------------------------
 
+void Executor::OnClientReady(ClientId id) {
+  const auto it = clients_.find(id);
+  if (it != clients_.end() && it->second.wants_to_write()) {
+    it->second.Flush();
+    if (!it->second.wants_to_write()) WatchWrites(id, false);
+  }
+  OnClientReadable(id);
+}
+
 void Executor::OnClientReadable(ClientId id) {
   for (int i = 0; i < kMessagesPerTurn; ++i) {
     const auto it = clients_.find(id);
     if (it == clients_.end()) return;
     Received message;
-    const Status s = ReceiveMessage(it->second.socket.get(),
+    const Status s = ReceiveMessage(it->second.socket(),
                                     session::kMaxMessageBytes, 0, &message);
     if (s.code() == Code::kDeadlineExceeded || s.code() == Code::kCancelled) {
       return;
@@ -260,11 +271,18 @@ void Executor::SendToClient(ClientId id, const void* data, size_t bytes,
                             std::vector<int> fds) {
   const auto it = clients_.find(id);
   if (it == clients_.end()) return;
-  const Status s = SendMessage(it->second.socket.get(), data, bytes, fds);
-  // A client that has gone shows as a closed connection by itself.
-  if (s.code() == Code::kResourceExhausted) {
-    ClientGone(id, "it does not read what the executor sends");
+  const bool watched = it->second.wants_to_write();
+  if (!it->second.Send(data, bytes, fds)) {
+    return ClientGone(id, "it does not read what the executor sends");
   }
+  if (!watched && it->second.wants_to_write()) WatchWrites(id, true);
+}
+
+void Executor::WatchWrites(ClientId id, bool wanted) {
+  epoll_event event{};
+  event.events = wanted ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  event.data.u64 = SocketTag(id);
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, clients_.at(id).socket(), &event);
 }
 
 void Executor::Do(ReplySlot& a) {

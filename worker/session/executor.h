@@ -23,6 +23,7 @@
 #include "worker/backend/backend.h"
 #include "worker/core/core.h"
 #include "worker/session/board_keeper.h"
+#include "worker/session/connection.h"
 #include "worker/session/mailbox.h"
 #include "worker/session/network.h"
 #include "worker/session/stats_page.h"
@@ -48,16 +49,12 @@ class Executor {
   absl::Status Run(Fd stop_signals);
 
  private:
-  struct Client {
-    Fd socket;
-    Fd pidfd;  // invalid if the pid is not known
-  };
-
   void Watch(int fd, uint64_t tag);
   bool Sleep();  // epoll; false on a broken epoll
   void HandleEvent(uint64_t tag);
   void OnControl();
   void OnHandOver(const char* data, size_t bytes, std::vector<Fd> fds);
+  void OnClientReady(ClientId id);
   void OnClientReadable(ClientId id);
   bool OnClientMessage(ClientId id, const std::vector<char>& data);
   void ClientGone(ClientId id, const std::string& how);
@@ -82,6 +79,7 @@ class Executor {
   void Do(DropEpoch& a);
   void Do(ReportIdle& a);
   void Welcome(const CreateBoard& a);
+  void WatchWrites(ClientId id, bool wanted);
   void SendToClient(ClientId id, const void* data, size_t bytes,
                     std::vector<int> fds = {});
 
@@ -94,7 +92,7 @@ class Executor {
   Fd stop_signals_;
   uint64_t received_ = 0;  // clients handed over
   ClientId next_client_ = 1;
-  std::map<ClientId, Client> clients_;
+  std::map<ClientId, Connection> clients_;
   std::unique_ptr<Transport> transport_;
   uint64_t link_number_ = 0;        // of transport_; letters of older ones drop
   uint64_t presence_sequence_ = 0;  // unacknowledged Presence, or 0

@@ -1,0 +1,46 @@
+// Connection: the executor's end of one client's socket.
+//
+// Purpose: sends without waiting. A client that submits hundreds of new names
+// in a row reads the replies when it next moves data; what its socket does not
+// take meanwhile is kept here, in order, up to a limit.
+//
+// Thread contract: the executor's loop only. The socket is non-blocking.
+#ifndef MAYPOLE_WORKER_SESSION_CONNECTION_H_
+#define MAYPOLE_WORKER_SESSION_CONNECTION_H_
+
+#include <cstddef>
+#include <deque>
+#include <span>
+#include <vector>
+
+#include "common/fd.h"
+
+namespace maypole::worker {
+
+class Connection {
+ public:
+  Connection() = default;
+  Connection(Fd socket, Fd pidfd)
+      : socket_(std::move(socket)), pidfd_(std::move(pidfd)) {}
+
+  int socket() const { return socket_.get(); }
+  const Fd& pidfd() const { return pidfd_; }  // invalid: the pid is not known
+
+  // False when the limit is reached: the client does not read. A client that
+  // has gone shows as a closed connection by itself. Descriptors go only with
+  // the first message.
+  bool Send(const void* data, size_t bytes, std::span<const int> fds = {});
+  // Sends what was kept, as far as the socket takes it.
+  void Flush();
+  // Something is kept: call Flush() when the socket can be written.
+  bool wants_to_write() const { return !unsent_.empty(); }
+
+ private:
+  Fd socket_;
+  Fd pidfd_;
+  std::deque<std::vector<char>> unsent_;
+};
+
+}  // namespace maypole::worker
+
+#endif  // MAYPOLE_WORKER_SESSION_CONNECTION_H_
