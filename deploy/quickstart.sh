@@ -14,18 +14,21 @@ if [ -w . ] || [ ! -x out/bin/maypolerun ]; then deploy/build.sh; fi
 work="$(mktemp -d)"
 job=""
 clean_up() {
-  [ -z "$job" ] || kill "$job" 2>/dev/null || true
+  if [ -n "$job" ]; then
+    kill "$job" 2>/dev/null || true
+    wait "$job" 2>/dev/null || true
+  fi
   rm -rf "$work"
 }
 trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# Some lines of every endpoint that maypolerun has written down.
+# Some lines that are not zero of every endpoint that maypolerun has written down.
 sample() {
   while IFS='=' read -r name address; do
     curl -sf --noproxy '*' --max-time 2 "http://$address/metrics" |
-      grep -E '^maypole_' | grep -vE '_bucket|_build_info|_created' |
+      grep -E '^maypole_' | grep -vE '_bucket|_build_info|_created| 0$' |
       sed "s/^/$name  /" | head -n "$1" || true
   done <"$work/endpoints"
 }
