@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <stdexcept>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -85,25 +86,29 @@ class GlooBackend::Wave {
     backend_->wave_ = nullptr;
   }
 
-  // Receives first: then what arrives has its place.
+  // Receives first: then what arrives has its place. Throws as Wait().
   void Receive(uint32_t node, Tag tag, std::byte* data, uint64_t bytes) {
     if (bytes == 0) return;
-    auto buffer = backend_->mesh_->createUnboundBuffer(data, bytes);
-    buffer->recv(static_cast<int>(node), tag);
-    parts_.push_back({std::move(buffer), node, false});
+    Naming(node, [&] {
+      auto buffer = backend_->mesh_->createUnboundBuffer(data, bytes);
+      buffer->recv(static_cast<int>(node), tag);
+      parts_.push_back({std::move(buffer), node, false});
+    });
     received_ += bytes;
   }
 
   void Send(uint32_t node, Tag tag, const std::byte* data, uint64_t bytes) {
     if (bytes == 0) return;
-    auto buffer = backend_->mesh_->createUnboundBuffer(
-        const_cast<std::byte*>(data), bytes);
-    parts_.push_back({std::move(buffer), node, true});
-    parts_.back().buffer->send(static_cast<int>(node), tag);
+    Naming(node, [&] {
+      auto buffer = backend_->mesh_->createUnboundBuffer(
+          const_cast<std::byte*>(data), bytes);
+      parts_.push_back({std::move(buffer), node, true});
+      parts_.back().buffer->send(static_cast<int>(node), tag);
+    });
     sent_ += bytes;
   }
 
-  // False: aborted. Throws what Gloo throws; failed_node() then tells where.
+  // False: aborted. Throws an exception that names the node.
   bool Wait() {
     {
       std::lock_guard lock(backend_->mutex_);
@@ -111,9 +116,11 @@ class GlooBackend::Wave {
       backend_->wave_ = this;
     }
     for (Part& p : parts_) {
-      failed_node_ = p.node;
-      const bool done = p.is_send ? p.buffer->waitSend(nullptr, kForEver)
-                                  : p.buffer->waitRecv(nullptr, kForEver);
+      bool done = false;
+      Naming(p.node, [&] {
+        done = p.is_send ? p.buffer->waitSend(nullptr, kForEver)
+                         : p.buffer->waitRecv(nullptr, kForEver);
+      });
       if (!done) return false;
     }
     backend_->sent_ += sent_;
@@ -132,9 +139,19 @@ class GlooBackend::Wave {
     }
   }
 
-  uint32_t failed_node() const { return failed_node_; }
-
  private:
+  // Gloo's exceptions do not say which connection it was.
+  template <typename F>
+  void Naming(uint32_t node, F&& f) {
+    try {
+      f();
+    } catch (const std::exception& e) {
+      throw std::runtime_error(absl::StrCat("the connection to ",
+                                            backend_->NodeName(node),
+                                            " failed: ", e.what()));
+    }
+  }
+
   struct Part {
     std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
     uint32_t node;
@@ -144,7 +161,6 @@ class GlooBackend::Wave {
   std::vector<Part> parts_;
   uint64_t sent_ = 0;
   uint64_t received_ = 0;
-  uint32_t failed_node_ = 0;
 };
 
 GlooBackend::GlooBackend(GlooOptions options) : options_(std::move(options)) {}
@@ -256,14 +272,9 @@ absl::Status GlooBackend::Broken(const std::string& text) {
 
 absl::Status GlooBackend::Finished(Wave& wave) {
   try {
-    if (wave.Wait()) return absl::OkStatus();
-    broken_ = true;
-    return absl::AbortedError("the network backend was stopped");
+    return wave.Wait() ? absl::OkStatus() : Broken("a wait was stopped");
   } catch (const std::exception& e) {
-    broken_ = true;
-    return absl::UnavailableError(absl::StrCat("the connection to ",
-                                               NodeName(wave.failed_node()),
-                                               " failed: ", e.what()));
+    return Broken(e.what());
   }
 }
 
