@@ -73,11 +73,10 @@ bool NetworkRunner::TakeAdded() {
     run.first = next_chunk_;
     run.chunks = ChunkCount(spec.bytes, board_->config().chunk_bytes);
     next_chunk_ += run.chunks;
-    const auto place =
-        static_cast<uint32_t>(run.first % board_->config().ring_depth);
-    // Ranks look at node_base only after a grant.
-    board_->run(run.ref).node_base.store(Tagged(spec.generation, place),
-                                         std::memory_order_release);
+    const uint64_t place = run.first % board_->config().ring_depth;
+    // Not tagged: ranks look at it only after a grant of this generation, and
+    // it stays until all of them have left the run.
+    board_->run(run.ref).node_base.store(place, std::memory_order_release);
     const bool empty = run.chunks == 0;
     run.spec = std::move(spec);
     runs_.push_back(std::move(run));

@@ -84,7 +84,7 @@ TEST_F(NetworkRunnerTest, ChunkWaitsForAllLocalRanks) {
   runner_->Add(spec);
   StepAll();
   EXPECT_EQ(Granted(0, 1), 3u);
-  EXPECT_EQ(ValueOf(Run(0).node_base.load()), 0u);
+  EXPECT_EQ(Run(0).node_base.load(), 0u);
   Publish(&Progress::reduced, 0, 0, 1, 3);
   StepAll();
   EXPECT_TRUE(backend_.calls.empty());
@@ -111,7 +111,7 @@ TEST_F(NetworkRunnerTest, PlacesAreGrantedOverRunsAndOnlyWhenConsumed) {
   StepAll();
   EXPECT_EQ(Granted(0, 1), 2u);
   EXPECT_EQ(Granted(1, 1), 1u);  // three places in all
-  EXPECT_EQ(ValueOf(Run(1).node_base.load()), 2u);
+  EXPECT_EQ(Run(1).node_base.load(), 2u);
   Publish(&Progress::reduced, 0, 1, 2);
   Publish(&Progress::reduced, 1, 1, 1);
   StepAll();
@@ -137,7 +137,7 @@ TEST_F(NetworkRunnerTest, RecordIsUsedAgainWithItsNextGeneration) {
     runner_->Add(Spec(2, g, 2 * kChunk));
     StepAll();
     EXPECT_EQ(Granted(2, g), 2u) << g;
-    EXPECT_EQ(ValueOf(Run(2).node_base.load()), (g - 1) * 2 % 3);
+    EXPECT_EQ(Run(2).node_base.load(), (g - 1) * 2 % 3);
     Publish(&Progress::reduced, 2, g, 2);
     StepAll();
     EXPECT_EQ(Done(2, g), 2u);
