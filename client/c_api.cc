@@ -212,7 +212,8 @@ maypole_status maypole_submit(const maypole_operation* operation,
   maypole::Signature s;
   if (Status e = SignatureOf(*operation, &s); !e.ok()) return Return(e);
   return Return(c->Submit(operation->name != nullptr ? operation->name : "", s,
-                          operation->input, operation->output, handle));
+                          operation->input, operation->output, handle,
+                          operation->awaited != 0));
 }
 
 maypole_status maypole_poll(int64_t handle, int* done) {

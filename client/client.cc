@@ -58,7 +58,7 @@ Status Client::Allreduce(std::string_view name, const Tensor& tensor,
   s.op = options.op;
   s.prescale = options.prescale;
   s.postscale = options.postscale;
-  return Submit(name, s, tensor.input, tensor.output, handle);
+  return Submit(name, s, tensor.input, tensor.output, handle, options.awaited);
 }
 
 Status Client::Allgather(std::string_view name, const Tensor& tensor,
@@ -84,11 +84,13 @@ Status Client::Barrier(int64_t* handle) {
 }
 
 Status Client::Submit(std::string_view name, const Signature& signature,
-                      const void* input, void* output, int64_t* handle) {
+                      const void* input, void* output, int64_t* handle,
+                      bool awaited) {
   if (Status s = CheckSignature(name, signature); !s.ok()) return s;
   auto op = std::make_shared<Operation>();
   op->name = name;
   op->signature = signature;
+  op->awaited = awaited;
   if (signature.kind == Kind::kBroadcast && signature.root >= options_.size) {
     return Status(Code::kInvalidArgument,
                   op->Title() + ": root rank " +

@@ -42,6 +42,7 @@ struct AllreduceOptions {
   Op op = Op::kAverage;
   double prescale = 1.0;   // inputs are multiplied by it; floats only
   double postscale = 1.0;  // results are multiplied by it; floats only
+  bool awaited = false;    // Wait() comes next; see Client::Submit
 };
 
 // What an operation has delivered.
@@ -77,9 +78,11 @@ class Client {
                    int64_t* handle);
   Status Barrier(int64_t* handle);
 
-  // The general form behind them.
+  // The general form behind them. awaited: the caller calls Wait() next, so
+  // the progress thread need not be woken for it (a hint).
   Status Submit(std::string_view name, const Signature& signature,
-                const void* input, void* output, int64_t* handle);
+                const void* input, void* output, int64_t* handle,
+                bool awaited = false);
 
   Status Poll(int64_t handle, bool* done);
   // The operation's outcome; kDeadlineExceeded and kCancelled (a signal) leave

@@ -145,10 +145,12 @@ TEST_F(ClientTest, SecondSubmissionOfAPendingNameIsRefused) {
 
 TEST_F(ClientTest, AnExecutorsDeathEndsWaitsWithinABound) {
   auto executor = std::make_unique<FakeExecutor>("agent.sock", 2);
+  std::atomic<bool> submitted{false};
   Run(2, [&](int rank, Client& client) {
     std::vector<float> v(1, 1.f);
     int64_t handle;
     if (rank == 1) {
+      while (!submitted.load()) std::this_thread::yield();
       executor->Die();
       while (client.Barrier(&handle).ok()) {
         if (!client.Wait(handle, 50).ok()) break;
@@ -156,6 +158,7 @@ TEST_F(ClientTest, AnExecutorsDeathEndsWaitsWithinABound) {
       return;
     }
     ASSERT_TRUE(client.Allreduce("never", Floats(v), {}, &handle).ok());
+    submitted.store(true);
     const auto start = Clock::now();
     const Status s = client.Wait(handle, 20000);
     EXPECT_LT(Clock::now() - start, std::chrono::seconds(5));

@@ -83,7 +83,8 @@ typedef struct {
   int32_t process_set;     /* 0: all ranks. Others are not there yet. */
   int32_t root;            /* global rank; broadcast */
   int32_t dims;            /* 0 (scalar) .. MAYPOLE_MAX_DIMS */
-  int32_t reserved;
+  int32_t awaited;         /* 1: maypole_wait() comes next (a hint: nobody else
+                              need attend to the operation meanwhile) */
   int64_t shape[MAYPOLE_MAX_DIMS];
   double prescale;         /* allreduce: inputs are multiplied by it; 1.0 */
   double postscale;        /* allreduce: the result is multiplied by it; 1.0 */

@@ -17,9 +17,8 @@ using Clock = std::chrono::steady_clock;
 
 // Bound of one sleep; also how soon an executor's death is seen.
 constexpr int kSleepMs = 100;
-// While somebody awaits, the progress thread looks this often whether it must
-// take over.
-constexpr auto kHandOver = std::chrono::milliseconds(2);
+// The same while nothing is outstanding.
+constexpr int kIdleSleepMs = 1000;
 
 std::chrono::microseconds SpinBudget(const Options& options,
                                      uint32_t local_size) {
@@ -52,6 +51,7 @@ NodeJob::NodeJob(const Options& options, std::unique_ptr<AgentSession> session)
     : options_(options),
       session_(std::move(session)),
       board_(&session_->board()),
+      me_(board_->rank(static_cast<uint32_t>(options.local_rank))),
       mover_(board_, static_cast<uint32_t>(options.local_rank), this),
       by_slot_(board_->config().slots, nullptr) {
   const BoardConfig& config = board_->config();
@@ -102,32 +102,31 @@ Status NodeJob::Start(std::shared_ptr<Operation> operation) {
     const Status s = board_->AbortStatus();
     return Status(s.code(), operation->Title() + ": " + s.message());
   }
-  bool first;
-  {
-    std::lock_guard lock(table_mutex_);
-    if (left_) {
-      return Status(Code::kFailedPrecondition,
-                    operation->Title() + ": this rank has left the job");
-    }
-    const Signature& s = operation->signature;
-    const bool unnamed = operation->name.empty();
-    if (unnamed) operation->name = NameUnnamed(s.kind);
-    Name& name =
-        FindName(*operation, KeyOf(s.process_set, s.kind, operation->name));
-    if (!unnamed && (name.current != nullptr || !name.queue.empty())) {
-      return Status(Code::kAlreadyExists,
-                    operation->Title() +
-                        ": an operation of this name is still pending on this "
-                        "rank; wait for it first, or use another name");
-    }
-    name.queue.push_back(std::move(operation));
-    first = outstanding_.fetch_add(1) == 0;
-    Begin(name);
+  std::lock_guard lock(table_mutex_);
+  if (left_) {
+    return Status(Code::kFailedPrecondition,
+                  operation->Title() + ": this rank has left the job");
   }
-  if (first) {
-    std::lock_guard lock(progress_mutex_);
-    progress_wake_.notify_one();
+  const Signature& s = operation->signature;
+  const bool unnamed = operation->name.empty();
+  if (unnamed) operation->name = NameUnnamed(s.kind);
+  Name& name =
+      FindName(*operation, KeyOf(s.process_set, s.kind, operation->name));
+  if (!unnamed && (name.current != nullptr || !name.queue.empty())) {
+    return Status(Code::kAlreadyExists,
+                  operation->Title() +
+                      ": an operation of this name is still pending on this "
+                      "rank; wait for it first, or use another name");
   }
+  // Counted first: a waiter that stops attending now sees it. Then, before the
+  // arrival is seen: who moves something for us must wake the progress thread,
+  // unless somebody attends.
+  outstanding_.fetch_add(1);
+  if (!operation->awaited && waiters_.load() == 0) {
+    me_.sleeping.store(1, std::memory_order_seq_cst);
+  }
+  name.queue.push_back(std::move(operation));
+  Begin(name);
   return Status();
 }
 
@@ -191,9 +190,7 @@ void NodeJob::End(Operation& operation, Status status) {
   operation.status = std::move(status);
   operation.done.store(true, std::memory_order_release);
   outstanding_.fetch_sub(1);
-  if (waiters_.load() > 0) {
-    board_->WakeRank(static_cast<uint32_t>(options_.local_rank));
-  }
+  if (waiters_.load() > 1) WakeOwnThreads();
 }
 
 void NodeJob::Break(Status status) {
@@ -294,21 +291,38 @@ void NodeJob::LoseExecutor(const std::string& how) {
 }
 
 bool NodeJob::SleepOnBoard(int timeout_ms, bool* interrupted) {
-  RankBlock& me = board_->rank(static_cast<uint32_t>(options_.local_rank));
-  const uint32_t seen = me.wake.load(std::memory_order_acquire);
-  me.sleeping.store(1, std::memory_order_seq_cst);
+  const uint32_t seen = me_.wake.load(std::memory_order_acquire);
+  me_.sleeping.store(1, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   {
     std::lock_guard lock(drive_mutex_);
     if (Drive(false)) return true;
   }
-  const FutexResult r = FutexWait(me.wake, seen, timeout_ms);
-  if (r == FutexResult::kInterrupted && interrupted != nullptr) {
-    *interrupted = true;
-  }
+  const FutexResult r = FutexWait(me_.wake, seen, timeout_ms);
+  if (r == FutexResult::kInterrupted) *interrupted = true;
   if (r != FutexResult::kTimeout) return true;
   std::lock_guard lock(drive_mutex_);
   return Drive(true);
+}
+
+void NodeJob::WakeOwnThreads() {
+  me_.wake.fetch_add(1, std::memory_order_seq_cst);
+  FutexWakeAll(me_.wake);
+}
+
+// The last waiter leaves others' work to the progress thread, and other waiters
+// to whoever wakes the rank.
+void NodeJob::StopAttending() {
+  const bool others_wait = waiters_.fetch_sub(1) > 1;
+  if (!others_wait && outstanding_.load() == 0) return;
+  me_.sleeping.store(1, std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  bool more;
+  {
+    std::lock_guard lock(drive_mutex_);
+    more = Drive(false);
+  }
+  if (more) WakeOwnThreads();
 }
 
 void NodeJob::Poke() {
@@ -327,6 +341,7 @@ Status NodeJob::Await(const Operation& operation, int timeout_ms) {
                             .count();
   };
   waiters_.fetch_add(1);
+  me_.sleeping.store(0, std::memory_order_relaxed);
   auto idle_since = start;
   Status result;
   while (!operation.done.load(std::memory_order_acquire)) {
@@ -351,35 +366,42 @@ Status NodeJob::Await(const Operation& operation, int timeout_ms) {
                      &interrupted)) {
       idle_since = Clock::now();
     }
+    me_.sleeping.store(0, std::memory_order_relaxed);
     if (interrupted) {
       result = Status(Code::kCancelled, "a signal interrupted the wait");
       break;
     }
   }
-  waiters_.fetch_sub(1);
+  StopAttending();
   return result;
 }
 
 void NodeJob::ProgressLoop() {
-  std::unique_lock lock(progress_mutex_);
-  while (!stop_) {
-    if (outstanding_.load() == 0) {
-      progress_wake_.wait(lock);
-      continue;
-    }
-    if (waiters_.load() > 0) {
-      progress_wake_.wait_for(lock, kHandOver);
-      continue;
-    }
-    lock.unlock();
-    bool moved;
-    {
+  while (!stop_.load()) {
+    bool moved = false;
+    if (waiters_.load() == 0 && outstanding_.load() > 0) {
       std::lock_guard drive(drive_mutex_);
       moved = Drive(false);
     }
-    if (!moved) SleepOnBoard(kSleepMs, nullptr);
-    lock.lock();
+    if (!moved) Park();
   }
+}
+
+// Waiters attend themselves, and leave the sleeping flag as it must be.
+void NodeJob::Park() {
+  const uint32_t seen = me_.wake.load(std::memory_order_acquire);
+  if (stop_.load()) return;
+  if (waiters_.load() == 0 && outstanding_.load() > 0) {
+    me_.sleeping.store(1, std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    std::lock_guard drive(drive_mutex_);
+    if (Drive(false)) return;
+  }
+  const int timeout_ms = outstanding_.load() > 0 ? kSleepMs : kIdleSleepMs;
+  if (FutexWait(me_.wake, seen, timeout_ms) != FutexResult::kTimeout) return;
+  if (waiters_.load() > 0 || outstanding_.load() == 0) return;
+  std::lock_guard drive(drive_mutex_);
+  Drive(true);
 }
 
 // --- Leaving ----------------------------------------------------------------
@@ -391,12 +413,8 @@ void NodeJob::Leave() {
     left_ = true;
   }
   session_->SayGoodbye(outstanding_.load());
-  {
-    std::lock_guard lock(progress_mutex_);
-    stop_ = true;
-    progress_wake_.notify_all();
-  }
-  board_->WakeRank(static_cast<uint32_t>(options_.local_rank));
+  stop_.store(true);
+  WakeOwnThreads();
   progress_.join();
   const Status status(Code::kAborted,
                       "this rank has left the job (shutdown) with the "

@@ -8,17 +8,23 @@
 //   A thread that holds the drive mutex may take the table mutex, not the other
 //   way round.
 //
-// Who drives: Await() drives while it waits; the progress thread drives while
+// Who drives: Await() drives while it waits; the progress thread while
 // operations are outstanding and nobody awaits. Whoever finds nothing to do
-// spins for its budget, then sleeps on the rank's futex word with a bound,
-// after which it looks at the executor's socket: an executor's death ends
-// everything within that bound.
+// spins for its budget (the progress thread does not), then sleeps on the
+// rank's futex word with a bound, after which it looks at the executor's
+// socket: an executor's death ends everything within that bound.
+//
+// The sleeping flag on the board says that the rank needs a futex wake-up to
+// move. It is off while somebody awaits and spins, though the progress thread
+// sleeps meanwhile: waking that would only take a core from the waiter. Who
+// stops attending puts it on again and then looks once more.
 //
 // Thread contract: as Job. The progress thread takes no signals.
 #ifndef MAYPOLE_CLIENT_NODE_JOB_H_
 #define MAYPOLE_CLIENT_NODE_JOB_H_
 
-#include <condition_variable>
+#include <atomic>
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -88,11 +94,15 @@ class NodeJob : public Job, private OperationTable {
   void LoseExecutor(const std::string& how);
   // True if there was something to do, or somebody has woken us.
   bool SleepOnBoard(int timeout_ms, bool* interrupted);
+  void StopAttending();
+  void WakeOwnThreads();
   void ProgressLoop();
+  void Park();
 
   const Options options_;
   std::unique_ptr<AgentSession> session_;
   const Board* board_;
+  RankBlock& me_;
   bool homogeneous_ = true;
   std::chrono::microseconds spin_;
 
@@ -111,9 +121,7 @@ class NodeJob : public Job, private OperationTable {
   std::atomic<uint32_t> outstanding_{0};
   std::atomic<uint32_t> waiters_{0};
 
-  std::mutex progress_mutex_;
-  std::condition_variable progress_wake_;
-  bool stop_ = false;
+  std::atomic<bool> stop_{false};
   std::thread progress_;
 };
 

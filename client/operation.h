@@ -30,6 +30,9 @@ struct Operation {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;  // null: allgather, see `gathered`
 
+  // The caller waits for it right away: nobody else need attend.
+  bool awaited = false;
+
   uint32_t slot = 0;
   uint32_t generation = 0;
 
