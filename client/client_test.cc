@@ -172,12 +172,15 @@ TEST_F(ClientTest, AnExecutorsDeathEndsWaitsWithinABound) {
 
 TEST_F(ClientTest, LeavingWithOperationsPendingEndsTheOthers) {
   FakeExecutor executor("agent.sock", 2);
-  Run(2, [](int rank, Client& client) {
+  std::atomic<bool> submitted{false};
+  Run(2, [&](int rank, Client& client) {
     std::vector<float> v(1, 1.f);
     int64_t a;
     const char* name = rank == 0 ? "mine" : "yours";
     ASSERT_TRUE(client.Allreduce(name, Floats(v), {}, &a).ok());
+    if (rank == 0) submitted.store(true);
     if (rank == 1) {
+      while (!submitted.load()) std::this_thread::yield();
       client.Leave();
       const Status s = client.Wait(a, 0);
       EXPECT_EQ(s.code(), Code::kAborted);
