@@ -38,7 +38,7 @@ bool FailIfLeft(const Board& board, const Operation& op) {
         board.arrival(op.slot, i).generation.load(std::memory_order_seq_cst) >=
         op.generation;
     if (left && !arrived) {
-      board.Fail(op.slot, op.generation,
+      board.Fail(op.slot, op.generation, Code::kAborted,
                  op.Title() + ": " + board.header().left_text);
       return true;
     }
@@ -67,7 +67,7 @@ bool Announce(const Board& board, uint32_t me, uint64_t cursor,
   if (all.empty()) return false;
   const std::string mismatch = DescribeMismatch(op.name, all);
   if (!mismatch.empty()) {
-    board.Fail(op.slot, op.generation, mismatch);
+    board.Fail(op.slot, op.generation, Code::kFailedPrecondition, mismatch);
     return false;
   }
   board.PlaceTicket(op.slot, cursor);

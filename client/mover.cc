@@ -366,13 +366,14 @@ bool Mover::HandleFailures() {
     if (board_->OutcomeOf(op->slot, op->generation) != Outcome::kFailed) {
       continue;
     }
-    std::string text = board_->ErrorOf(op->slot, op->generation);
+    const Status error = board_->ErrorOf(op->slot, op->generation);
+    std::string text = error.message();
     if (text.empty()) text = "failed on another rank";
     if (text.find("'" + op->name + "'") == std::string::npos) {
       text = op->Title() + ": " + text;
     }
     table_->Claim(op->slot, op->generation);
-    table_->Finish(op, Status(Code::kFailedPrecondition, std::move(text)));
+    table_->Finish(op, Status(error.code(), std::move(text)));
   }
   return true;
 }

@@ -235,6 +235,7 @@ TEST(MoverTest, RankThatLeftFailsLaterOperations) {
   node.Submit(0, 3, a);
   node.Settle(random);
   ASSERT_TRUE(a.op->done.load());
+  EXPECT_EQ(a.op->status.code(), Code::kAborted);
   EXPECT_EQ(a.op->status.message(), "allreduce 'x': rank 1 has shut down");
 }
 
@@ -246,7 +247,7 @@ TEST(MoverTest, ArrivingAtAnOperationThatHasFailedAlreadyEndsIt) {
   Submission a = Allreduce({1}, Op::kSum, false);
   Submission b = Allreduce({1}, Op::kSum, false);
   node.Submit(0, 3, a);
-  node.board->Fail(3, 1, "rank 7 has shut down");
+  node.board->Fail(3, 1, Code::kAborted, "rank 7 has shut down");
   node.Settle(random);
   ASSERT_TRUE(a.op->done.load());
   node.Submit(1, 3, b);

@@ -202,6 +202,7 @@ void NodeJob::Break(Status status) {
 // --- Driving ----------------------------------------------------------------
 
 bool NodeJob::Drive(bool look_at_socket) {
+  if (closed_) return false;
   bool moved = mover_.Step();
   if (awaited_replies_.load() > 0 || look_at_socket) moved |= ReadReplies();
   return moved;
@@ -412,14 +413,20 @@ void NodeJob::Leave() {
     if (left_) return;
     left_ = true;
   }
-  session_->SayGoodbye(outstanding_.load());
   stop_.store(true);
   WakeOwnThreads();
   progress_.join();
-  const Status status(Code::kAborted,
-                      "this rank has left the job (shutdown) with the "
-                      "operation pending");
   std::lock_guard drive(drive_mutex_);
+  closed_ = true;
+  const uint32_t pending = outstanding_.load();
+  FailAll(Status(Code::kAborted,
+                 "this rank has left the job (shutdown) with the operation "
+                 "pending"));
+  session_->SayGoodbye(pending);
+  session_->Close();
+}
+
+void NodeJob::FailAll(const Status& status) {
   std::lock_guard lock(table_mutex_);
   for (auto& [key, name] : names_) {
     FailQueue(*name, status);
@@ -429,7 +436,6 @@ void NodeJob::Leave() {
     name->waiting = false;
     End(*op, Status(status.code(), op->Title() + ": " + status.message()));
   }
-  session_->Close();
 }
 
 }  // namespace maypole

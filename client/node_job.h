@@ -91,6 +91,7 @@ class NodeJob : public Job, private OperationTable {
   bool ResendRequests();
   void AllotSlot(const session::SlotReply& reply);
   void FailQueue(Name& name, const Status& status);
+  void FailAll(const Status& status);
   void LoseExecutor(const std::string& how);
   // True if there was something to do, or somebody has woken us.
   bool SleepOnBoard(int timeout_ms, bool* interrupted);
@@ -108,6 +109,7 @@ class NodeJob : public Job, private OperationTable {
 
   std::mutex drive_mutex_;
   Mover mover_;
+  bool closed_ = false;  // has left: the mover's operations are gone
 
   std::mutex table_mutex_;
   std::unordered_map<std::string, std::unique_ptr<Name>> names_;

@@ -18,6 +18,8 @@ constexpr uint64_t kPage = 4096;
 constexpr int kRefBits = 24;
 constexpr uint64_t kRefMask = (uint64_t{1} << kRefBits) - 1;
 
+constexpr uint32_t kOutcomeMask = 0xff;  // above it: the detail
+
 uint64_t RoundUp(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
 uint64_t LapOf(uint64_t position) { return position / kTicketCells + 1; }
@@ -274,8 +276,9 @@ Outcome Board::OutcomeOf(RunRef ref, uint32_t generation) const {
   // A newer generation can only be asked about by somebody who was not part of
   // it: all members finish g before g + 1 begins.
   if (TagOf(word) > generation) return Outcome::kCommitted;
-  return TagOf(word) == generation ? static_cast<Outcome>(ValueOf(word))
-                                   : Outcome::kRunning;
+  return TagOf(word) == generation
+             ? static_cast<Outcome>(ValueOf(word) & kOutcomeMask)
+             : Outcome::kRunning;
 }
 
 Outcome Board::Decide(RunRef ref, uint32_t generation, Outcome to) const {
@@ -291,7 +294,7 @@ Outcome Board::Decide(RunRef ref, uint32_t generation, Outcome to) const {
   return OutcomeOf(ref, generation);
 }
 
-bool Board::Fail(uint32_t slot_number, uint32_t generation,
+bool Board::Fail(uint32_t slot_number, uint32_t generation, Code code,
                  std::string_view text) const {
   std::atomic<uint64_t>& outcome = run(slot_number).outcome;
   uint64_t seen = outcome.load(std::memory_order_acquire);
@@ -308,14 +311,15 @@ bool Board::Fail(uint32_t slot_number, uint32_t generation,
     std::memcpy(&word, padded + i * 8, 8);
     s.error[i].store(word, std::memory_order_relaxed);
   }
-  outcome.store(Tagged(generation, static_cast<uint32_t>(Outcome::kFailed)),
-                std::memory_order_release);
+  const uint32_t failed = static_cast<uint32_t>(Outcome::kFailed) |
+                          static_cast<uint32_t>(code) << 8;
+  outcome.store(Tagged(generation, failed), std::memory_order_release);
   header().failures.fetch_add(1, std::memory_order_seq_cst);
   WakeRanks();
   return true;
 }
 
-std::string Board::ErrorOf(uint32_t slot_number, uint32_t generation) const {
+Status Board::ErrorOf(uint32_t slot_number, uint32_t generation) const {
   char text[kMaxErrorBytes + 1];
   const SlotHeader& s = slot(slot_number);
   for (size_t i = 0; i < std::size(s.error); ++i) {
@@ -324,9 +328,9 @@ std::string Board::ErrorOf(uint32_t slot_number, uint32_t generation) const {
   }
   std::atomic_thread_fence(std::memory_order_acquire);
   const uint64_t now = run(slot_number).outcome.load(std::memory_order_relaxed);
-  if (TagOf(now) != generation) return "";
+  if (TagOf(now) != generation) return Status(Code::kAborted, "");
   text[kMaxErrorBytes] = 0;
-  return text;
+  return Status(static_cast<Code>(ValueOf(now) >> 8 & 0x1f), text);
 }
 
 void Board::Abort(Code code, std::string_view text) const {

@@ -147,7 +147,7 @@ inline constexpr uint32_t CountAt(uint64_t word, uint32_t g) {
 }
 
 struct alignas(64) RunHeader {
-  std::atomic<uint64_t> outcome;    // Tagged(generation, Outcome)
+  std::atomic<uint64_t> outcome;    // Tagged(generation, Outcome | detail << 8)
   std::atomic<uint64_t> granted;    // chunks whose node ring place is free
   std::atomic<uint64_t> done;       // chunks whose network stage is done
   std::atomic<uint64_t> node_base;  // node ring index of chunk 0
@@ -231,11 +231,13 @@ class Board {
   // decided already; returns what is decided.
   Outcome Decide(RunRef ref, uint32_t generation, Outcome to) const;
   Outcome OutcomeOf(RunRef ref, uint32_t generation) const;
-  // Fails generation g of the slot with a text, unless decided otherwise.
-  // True if this call decided. Wakes all local ranks.
-  bool Fail(uint32_t slot, uint32_t generation, std::string_view text) const;
-  // "" if a later generation has overwritten it.
-  std::string ErrorOf(uint32_t slot, uint32_t generation) const;
+  // Fails generation g of the slot with a code and a text, unless decided
+  // otherwise. True if this call decided. Wakes all local ranks.
+  bool Fail(uint32_t slot, uint32_t generation, Code code,
+            std::string_view text) const;
+  // Of a generation that failed; the text is "" if a later generation has
+  // overwritten it.
+  Status ErrorOf(uint32_t slot, uint32_t generation) const;
 
   // --- Epoch ---------------------------------------------------------------
   // Ends the epoch on this node; the first call wins, all ranks are woken.

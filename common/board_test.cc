@@ -119,11 +119,12 @@ TEST(BoardTest, FirstDecisionOfAGenerationWins) {
   EXPECT_EQ(b->OutcomeOf(5, 1), Outcome::kRunning);
   EXPECT_EQ(b->Decide(5, 1, Outcome::kCommitted), Outcome::kCommitted);
   EXPECT_EQ(b->Decide(5, 1, Outcome::kAborted), Outcome::kCommitted);
-  EXPECT_FALSE(b->Fail(5, 1, "late"));
-  EXPECT_TRUE(b->Fail(5, 2, "no good"));
+  EXPECT_FALSE(b->Fail(5, 1, Code::kAborted, "late"));
+  EXPECT_TRUE(b->Fail(5, 2, Code::kFailedPrecondition, "no good"));
   EXPECT_EQ(b->OutcomeOf(5, 2), Outcome::kFailed);
-  EXPECT_EQ(b->ErrorOf(5, 2), "no good");
-  EXPECT_EQ(b->ErrorOf(5, 1), "");
+  EXPECT_EQ(b->ErrorOf(5, 2).message(), "no good");
+  EXPECT_EQ(b->ErrorOf(5, 2).code(), Code::kFailedPrecondition);
+  EXPECT_EQ(b->ErrorOf(5, 1).message(), "");
   EXPECT_EQ(b->header().failures.load(), 1u);
 }
 

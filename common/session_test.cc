@@ -104,6 +104,20 @@ TEST_F(SocketTest, ALiveListenerIsKeptAStaleOneReplaced) {
             Code::kInvalidArgument);
 }
 
+TEST_F(SocketTest, LastWordsOfAPeerThatHasNotReadEverythingArrive) {
+  int s[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, s), 0);
+  Fd here(s[0]), peer(s[1]);
+  ASSERT_TRUE(SendMessage(here.get(), "unread", 6).ok());
+  ASSERT_TRUE(SendMessage(peer.get(), "goodbye", 7).ok());
+  peer.Reset();
+  Received r;
+  ASSERT_TRUE(ReceiveMessage(here.get(), 100, 1000, &r).ok());
+  EXPECT_EQ(std::string(r.data.begin(), r.data.end()), "goodbye");
+  ASSERT_TRUE(ReceiveMessage(here.get(), 100, 1000, &r).ok());
+  EXPECT_TRUE(r.data.empty());
+}
+
 TEST_F(SocketTest, TooLongMessagesAreAnError) {
   int s[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, s), 0);

@@ -140,7 +140,12 @@ Status ReceiveMessage(int socket, size_t max_bytes, int timeout_ms,
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof(control);
-  const ssize_t n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  ssize_t n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  // A peer that closes without having read everything resets the connection.
+  // The kernel says so once, then gives what the peer had sent before.
+  if (n < 0 && errno == ECONNRESET) {
+    n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  }
   if (n < 0) {
     out->data.clear();
     if (errno == EINTR) return Status(Code::kCancelled, "interrupted");

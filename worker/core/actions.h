@@ -65,6 +65,7 @@ struct IssueRun {
 struct FailSlot {
   uint32_t slot = 0;
   uint32_t generation = 0;
+  Code code = Code::kFailedPrecondition;
   std::string text;
 };
 // Says on the board that a rank has left, and from then on fails operations

@@ -208,7 +208,11 @@ absl::Status Epoch::OnOperationFailed(const proto::OperationFailed& failed) {
     if (!allotted.ok()) return absl::OkStatus();
     slots_.Resolve(failed.id(), identity, &slot);
   }
-  actions_->push_back(FailSlot{slot, failed.generation(), failed.message()});
+  const bool known = failed.code() > 0 && failed.code() <= 16;
+  actions_->push_back(FailSlot{
+      slot, failed.generation(),
+      known ? static_cast<Code>(failed.code()) : Code::kFailedPrecondition,
+      failed.message()});
   return absl::OkStatus();
 }
 

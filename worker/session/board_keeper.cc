@@ -123,7 +123,7 @@ void BoardKeeper::FailWaiting() {
   for (uint32_t slot = 0; slot < allotted_; ++slot) {
     uint32_t generation = 0;
     if (WaitsForLeft(slot, &generation)) {
-      board_->Fail(slot, generation, left_text_);
+      board_->Fail(slot, generation, Code::kAborted, left_text_);
     }
   }
 }

@@ -64,7 +64,7 @@ TEST_F(BoardKeeperTest, WaitersForARankThatHasLeftFail) {
   Arrive(1, 1, 1);  // complete
   keeper_->MarkLeft(1, "rank 1 has shut down");
   EXPECT_EQ(board().OutcomeOf(0, 1), Outcome::kFailed);
-  EXPECT_EQ(board().ErrorOf(0, 1), "rank 1 has shut down");
+  EXPECT_EQ(board().ErrorOf(0, 1).message(), "rank 1 has shut down");
   EXPECT_EQ(board().OutcomeOf(1, 1), Outcome::kRunning);
   EXPECT_EQ(board().OutcomeOf(2, 0), Outcome::kRunning);
   EXPECT_EQ(board().header().left_count.load(), 1u);

@@ -453,7 +453,7 @@ void Executor::Do(FailSlot& a) {
   spdlog::warn("event=operation_failed job={} reason=\"{}\"", options_.core.job,
                a.text);
   stats_->Count(ErrorKind::kOperationFailed);
-  keeper_->board().Fail(a.slot, a.generation, a.text);
+  keeper_->board().Fail(a.slot, a.generation, a.code, a.text);
 }
 
 void Executor::Do(MarkLeft& a) {
