@@ -1,7 +1,14 @@
 // Announce: marks an operation present and, as the last local rank to come,
-// sets it going.
+// sets it going; a small one it carries out at once.
 //
-// Thread contract: may be called by any thread, for one slot by one thread at a
+// Small operations (allreduce and broadcast within the node, up to
+// small_bytes): each rank copies its input into a buffer of its pool before it
+// arrives. The last to arrive claims the reduction, reduces all inputs into its
+// own buffer and commits; the others copy the result from there when they see
+// the ticket. If some rank had no free buffer, the operation goes the large
+// way.
+//
+// Thread contract: may be called by any thread, for one rank by one thread at a
 // time. `cursor` must have been read from the rank's mover before the call.
 #ifndef MAYPOLE_CLIENT_ANNOUNCE_H_
 #define MAYPOLE_CLIENT_ANNOUNCE_H_
@@ -9,19 +16,31 @@
 #include <cstdint>
 
 #include "client/operation.h"
+#include "client/small_pool.h"
 #include "common/board.h"
 
 namespace maypole {
 
+struct Announced {
+  bool wake_executor = false;  // it sleeps: write its eventfd
+  bool done = false;           // the operation has ended well already
+  uint64_t ticket = kNoPlace;  // position of the ticket that this call placed
+};
+
 // Publishes the operation's arrival (slot and generation are set). The last
 // local rank to arrive
-//   within the node: compares the signatures; places the ticket, or fails the
-//     operation for all;
-//   across nodes: tells the executor by the news bit. Returns true if the
-//     executor sleeps and must be woken by its eventfd.
+//   within the node: compares the signatures; carries a small operation out,
+//     places the ticket, or fails the operation for all;
+//   across nodes: tells the executor by the news bit.
 // If a local rank that has not arrived has left the job, the operation fails.
-bool Announce(const Board& board, uint32_t me, uint64_t cursor,
-              const Operation& operation, bool negotiated);
+Announced Announce(const Board& board, uint32_t me, uint64_t cursor,
+                   const Operation& operation, bool negotiated,
+                   SmallPool* pool);
+
+// Copies a committed small operation's result to this rank's output and says
+// so on the board.
+void DeliverSmall(const Board& board, uint32_t me, const Operation& operation,
+                  const SmallResult& result);
 
 }  // namespace maypole
 

@@ -80,7 +80,7 @@ Status Client::Barrier(int64_t* handle) {
   Signature s;
   s.kind = Kind::kBarrier;
   s.dims = 1;  // no elements
-  return Submit("", s, nullptr, nullptr, handle);
+  return Submit("", s, nullptr, nullptr, handle, /*awaited=*/true);
 }
 
 Status Client::Submit(std::string_view name, const Signature& signature,

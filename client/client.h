@@ -76,7 +76,7 @@ class Client {
                    int64_t* handle);
   Status Broadcast(std::string_view name, const Tensor& tensor, int root,
                    int64_t* handle);
-  Status Barrier(int64_t* handle);
+  Status Barrier(int64_t* handle);  // to be awaited at once
 
   // The general form behind them. awaited: the caller calls Wait() next, so
   // the progress thread need not be woken for it (a hint).

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "client/announce.h"
 #include "common/reduce.h"
 
 namespace maypole {
@@ -57,22 +58,29 @@ bool Mover::Step() {
 
 bool Mover::TakeTickets() {
   bool moved = false;
-  RunRef ref;
-  while (active_.size() < kWindow &&
-         board_->ReadTicket(cursor_.load(std::memory_order_relaxed), &ref)) {
-    TakeTicket(ref);
-    cursor_.fetch_add(1, std::memory_order_release);
+  Ticket ticket;
+  while (active_.size() < kWindow) {
+    uint64_t expected = cursor_.load(std::memory_order_acquire);
+    uint64_t position = expected;
+    if (!board_->ReadTicket(&position, &ticket)) break;
+    TakeTicket(ticket);
+    // If Pass() was faster, the ticket had ended and taking it did nothing.
+    cursor_.compare_exchange_strong(expected, position + 1,
+                                    std::memory_order_acq_rel);
     moved = true;
   }
   return moved;
 }
 
-void Mover::TakeTicket(RunRef ref) {
+void Mover::TakeTicket(const Ticket& ticket) {
   Run run;
-  if (board_->IsNegotiated(ref)) {
-    run = MakePlannedRun(ref);
-  } else if (const uint32_t g = table_->WaitingGeneration(ref); g != 0) {
-    run = MakeSlotRun(ref, g);
+  if (board_->IsNegotiated(ticket.ref)) {
+    run = MakePlannedRun(ticket.ref);
+  } else {
+    const uint32_t g = table_->WaitingGeneration(ticket.ref);
+    // Not ours any more: it ended as it was announced, or by an abort.
+    if (g == 0 || !ticket.Is(g) || TakeSmall(ticket.ref, g)) return;
+    run = MakeSlotRun(ticket.ref, g);
   }
   if (run.parts.empty()) return;  // ended by an abort before its ticket came
   if (Status s = LayOut(*board_, me_, run); !s.ok()) {
@@ -81,6 +89,16 @@ void Mover::TakeTicket(RunRef ref) {
   }
   active_.push_back(std::move(run));
   PublishStaged(active_.back());
+}
+
+// A small operation that another rank has carried out: true once delivered.
+bool Mover::TakeSmall(uint32_t slot, uint32_t generation) {
+  SmallResult result;
+  if (!board_->ResultOf(slot, generation, &result)) return false;
+  Operation* op = table_->Claim(slot, generation);
+  DeliverSmall(*board_, me_, *op, result);
+  table_->Finish(op, Status());
+  return true;
 }
 
 Run Mover::MakeSlotRun(RunRef ref, uint32_t generation) {
@@ -411,6 +429,8 @@ bool Mover::HandleAbort() {
   for (Operation* op : table_->Waiting()) {
     if (board_->Decide(op->slot, op->generation, Outcome::kAborted) ==
         Outcome::kCommitted) {
+      // Its ticket may never come: who carried it out may have died.
+      moved |= TakeSmall(op->slot, op->generation);
       continue;
     }
     table_->Claim(op->slot, op->generation);

@@ -70,6 +70,13 @@ class Mover {
   // Position of the next ticket to take. May be read by any thread.
   uint64_t cursor() const { return cursor_.load(std::memory_order_acquire); }
 
+  // Passes the ticket at `position`, if that is the next one, for its operation
+  // has ended on this rank. By any thread.
+  void Pass(uint64_t position) {
+    cursor_.compare_exchange_strong(position, position + 1,
+                                    std::memory_order_acq_rel);
+  }
+
   // The rank has arrived at an operation that had failed before (a rank that
   // it needs has left): the next Step() looks. By any thread.
   void RecheckFailures() { recheck_.store(true, std::memory_order_release); }
@@ -83,7 +90,8 @@ class Mover {
   };
 
   bool TakeTickets();
-  void TakeTicket(RunRef ref);
+  void TakeTicket(const Ticket& ticket);
+  bool TakeSmall(uint32_t slot, uint32_t generation);
   Run MakeSlotRun(RunRef ref, uint32_t generation);
   Run MakePlannedRun(RunRef ref);
 

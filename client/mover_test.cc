@@ -50,6 +50,8 @@ class Table : public OperationTable {
 };
 
 struct Rank {
+  Rank(const Board* board, uint32_t me) : pool(board, me) {}
+  SmallPool pool;
   Table table;
   std::unique_ptr<Mover> mover;
   std::map<uint32_t, uint32_t> generation;  // by slot
@@ -72,11 +74,13 @@ class Node {
     config.runs = 2;
     config.chunk_bytes = chunk_bytes;
     config.ring_depth = ring_depth;
+    config.small_bytes = 512;  // so that both ways are taken
+    config.pool_buffers = 3;
     for (uint32_t i = 0; i < k; ++i)
       config.global_rank[i] = static_cast<int>(i);
     EXPECT_TRUE(Board::Create(config, &board).ok());
     for (uint32_t i = 0; i < k; ++i) {
-      ranks.push_back(std::make_unique<Rank>());
+      ranks.push_back(std::make_unique<Rank>(board.get(), i));
       ranks[i]->mover =
           std::make_unique<Mover>(board.get(), i, &ranks[i]->table);
     }
@@ -91,7 +95,12 @@ class Node {
       s.op->output = s.in_place ? s.input.data() : s.output.data();
     }
     ranks[r]->table.waiting[slot] = s.op.get();
-    Announce(*board, r, ranks[r]->mover->cursor(), *s.op, false);
+    const Announced a = Announce(*board, r, ranks[r]->mover->cursor(), *s.op,
+                                 false, &ranks[r]->pool);
+    if (!a.done) return;
+    ranks[r]->table.waiting.erase(slot);
+    ranks[r]->table.Finish(s.op.get(), Status());
+    ranks[r]->mover->Pass(a.ticket);
   }
 
   // Steps ranks in random order until none can move.

@@ -53,7 +53,8 @@ NodeJob::NodeJob(const Options& options, std::unique_ptr<AgentSession> session)
       board_(&session_->board()),
       me_(board_->rank(static_cast<uint32_t>(options.local_rank))),
       mover_(board_, static_cast<uint32_t>(options.local_rank), this),
-      by_slot_(board_->config().slots, nullptr) {
+      by_slot_(board_->config().slots, nullptr),
+      pool_(board_, static_cast<uint32_t>(options.local_rank)) {
   const BoardConfig& config = board_->config();
   homogeneous_ = config.local_size * config.nodes == config.size;
   spin_ = SpinBudget(options_, config.local_size);
@@ -131,21 +132,36 @@ Status NodeJob::Start(std::shared_ptr<Operation> operation) {
 }
 
 void NodeJob::Begin(Name& name) {
-  if (!name.known || name.current != nullptr || name.queue.empty()) return;
+  while (name.known && name.current == nullptr && !name.queue.empty()) {
+    if (!AnnounceFirst(name)) return;
+  }
+}
+
+// True if it has ended at once.
+bool NodeJob::AnnounceFirst(Name& name) {
   name.current = std::move(name.queue.front());
   name.queue.pop_front();
   Operation& op = *name.current;
   op.slot = name.slot;
   op.generation = ++name.generation;
   name.waiting = true;
-  if (Announce(*board_, static_cast<uint32_t>(options_.local_rank),
-               mover_.cursor(), op, name.negotiated)) {
-    session_->WakeExecutor();
+  const Announced announced =
+      Announce(*board_, static_cast<uint32_t>(options_.local_rank),
+               mover_.cursor(), op, name.negotiated, &pool_);
+  if (announced.wake_executor) session_->WakeExecutor();
+  if (announced.done) {
+    const std::shared_ptr<Operation> keep = std::move(name.current);
+    name.current = nullptr;
+    name.waiting = false;
+    mover_.Pass(announced.ticket);
+    End(*keep, Status());
+    return true;
   }
   // A failure after this look is counted on the board, and seen there.
   if (board_->OutcomeOf(op.slot, op.generation) != Outcome::kRunning) {
     mover_.RecheckFailures();
   }
+  return false;
 }
 
 // --- OperationTable (called by who drives) ----------------------------------

@@ -36,6 +36,7 @@
 #include "client/job.h"
 #include "client/mover.h"
 #include "client/session.h"
+#include "client/small_pool.h"
 
 namespace maypole {
 
@@ -83,7 +84,8 @@ class NodeJob : public Job, private OperationTable {
   std::string NameUnnamed(Kind kind);
   Name& FindName(const Operation& operation, const std::string& key);
   void RequestSlot(Name& name);
-  void Begin(Name& name);  // announces the first of the queue, if it can
+  void Begin(Name& name);  // announces those of the queue that can begin
+  bool AnnounceFirst(Name& name);
   void End(Operation& operation, Status status);
 
   bool Drive(bool look_at_socket);
@@ -117,6 +119,7 @@ class NodeJob : public Job, private OperationTable {
   std::vector<Name*> by_request_;
   std::deque<uint32_t> unsent_requests_;
   uint64_t unnamed_[kKinds] = {};
+  SmallPool pool_;
   bool left_ = false;
 
   std::atomic<uint32_t> awaited_replies_{0};

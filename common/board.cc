@@ -15,8 +15,12 @@ namespace maypole {
 namespace {
 
 constexpr uint64_t kPage = 4096;
+// A ticket: lap of the ring (24 bits), generation (16), run (24).
 constexpr int kRefBits = 24;
+constexpr int kLapShift = 40;
 constexpr uint64_t kRefMask = (uint64_t{1} << kRefBits) - 1;
+// Detail of a small commit: flag, local rank (7 bits), buffer (16).
+constexpr uint32_t kSmallFlag = 1u << 23;
 
 constexpr uint32_t kOutcomeMask = 0xff;  // above it: the detail
 
@@ -32,7 +36,7 @@ Status Bad(const std::string& what) {
 
 // Where each part starts, in bytes from the beginning of the memory.
 struct Board::Layout {
-  uint64_t ranks, tickets, news, slots, runs, plans, rings, end;
+  uint64_t ranks, tickets, news, slots, runs, plans, pools, rings, end;
   uint64_t slot_bytes, run_bytes, plan_bytes, plan_dims;
 
   explicit Layout(const BoardConfig& c) {
@@ -48,7 +52,8 @@ struct Board::Layout {
     plans = RoundUp(runs + (uint64_t{c.slots} + c.runs) * run_bytes, kPage);
     plan_dims = sizeof(PlanHeader) + kMaxRunOperations * sizeof(PlanOperation);
     plan_bytes = RoundUp(plan_dims + uint64_t{c.size} * 8, 64);
-    rings = RoundUp(plans + c.runs * plan_bytes, kPage);
+    pools = RoundUp(plans + c.runs * plan_bytes, kPage);
+    rings = RoundUp(pools + k * c.pool_buffers * c.small_bytes, kPage);
     end = rings + (k + 1) * c.ring_depth * c.chunk_bytes;
   }
 };
@@ -74,6 +79,11 @@ Status CheckConfig(const BoardConfig& c) {
   if (c.ring_depth < 2 || c.ring_depth > 64) {
     return Bad("ring depth must be from 2 to 64");
   }
+  if (c.small_bytes < 64 || c.small_bytes % 64 != 0 ||
+      c.small_bytes > (1u << 20) || c.pool_buffers < 1 ||
+      c.pool_buffers > 1024) {
+    return Bad("small tensors of 64 bytes to 1 MiB, 1 to 1024 buffers");
+  }
   return Status();
 }
 
@@ -95,11 +105,11 @@ Status Board::Create(const BoardConfig& config, std::unique_ptr<Board>* out) {
                        "board of " + std::to_string(layout.end) + " bytes");
   }
   if (const int err =
-          posix_fallocate(fd.get(), static_cast<off_t>(layout.rings),
-                          static_cast<off_t>(layout.end - layout.rings));
+          posix_fallocate(fd.get(), static_cast<off_t>(layout.pools),
+                          static_cast<off_t>(layout.end - layout.pools));
       err != 0) {
     return ErrnoStatus(err, "no shared memory for rings of " +
-                                std::to_string(layout.end - layout.rings) +
+                                std::to_string(layout.end - layout.pools) +
                                 " bytes (lower --chunk_bytes or --ring_depth)");
   }
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) !=
@@ -203,6 +213,12 @@ std::atomic<uint64_t>& Board::news(uint32_t word) const {
                                                   layout_->news)[word];
 }
 
+std::byte* Board::pool(uint32_t local, uint32_t buffer) const {
+  return mapping_.data() + layout_->pools +
+         (uint64_t{local} * config_.pool_buffers + buffer) *
+             config_.small_bytes;
+}
+
 std::byte* Board::rank_ring(uint32_t local, uint32_t index) const {
   return mapping_.data() + layout_->rings +
          (uint64_t{local} * config_.ring_depth + index) * config_.chunk_bytes;
@@ -213,13 +229,14 @@ std::byte* Board::node_ring(uint32_t index) const {
 }
 
 void Board::Arrive(uint32_t slot, uint32_t local, uint32_t generation,
-                   const Signature& s) const {
+                   const Signature& s, int buffer) const {
   Arrival& a = arrival(slot, local);
   uint64_t words[sizeof(Signature) / 8];
   std::memcpy(words, &s, sizeof(s));
   for (size_t i = 0; i < std::size(words); ++i) {
     a.signature[i].store(words[i], std::memory_order_relaxed);
   }
+  a.buffer.store(static_cast<uint32_t>(buffer + 1), std::memory_order_relaxed);
   a.generation.store(generation, std::memory_order_seq_cst);
 }
 
@@ -244,14 +261,17 @@ Signature Board::SignatureOf(uint32_t slot, uint32_t local) const {
   return s;
 }
 
-uint64_t Board::PlaceTicket(RunRef ref, uint64_t start) const {
+uint64_t Board::PlaceTicket(RunRef ref, uint32_t generation,
+                            uint64_t start) const {
   auto* cells = reinterpret_cast<std::atomic<uint64_t>*>(mapping_.data() +
                                                          layout_->tickets);
-  for (uint64_t position = start;; ++position) {
+  const uint64_t run = uint64_t{generation & 0xffff} << kRefBits | ref;
+  for (uint64_t position = start; position < start + 2 * kTicketCells;
+       ++position) {
     std::atomic<uint64_t>& cell = cells[position % kTicketCells];
-    const uint64_t ticket = LapOf(position) << kRefBits | ref;
+    const uint64_t ticket = LapOf(position) << kLapShift | run;
     uint64_t seen = cell.load(std::memory_order_acquire);
-    while ((seen >> kRefBits) < LapOf(position)) {
+    while ((seen >> kLapShift) < LapOf(position)) {
       if (cell.compare_exchange_weak(seen, ticket, std::memory_order_seq_cst,
                                      std::memory_order_acquire)) {
         return position;
@@ -259,15 +279,19 @@ uint64_t Board::PlaceTicket(RunRef ref, uint64_t start) const {
     }
     if (seen == ticket) return position;  // another last arriver was faster
   }
+  return kNoPlace;
 }
 
-bool Board::ReadTicket(uint64_t position, RunRef* ref) const {
+bool Board::ReadTicket(uint64_t* position, Ticket* ticket) const {
   const auto* cells = reinterpret_cast<const std::atomic<uint64_t>*>(
       mapping_.data() + layout_->tickets);
-  const uint64_t seen =
-      cells[position % kTicketCells].load(std::memory_order_acquire);
-  if ((seen >> kRefBits) != LapOf(position)) return false;
-  *ref = static_cast<RunRef>(seen & kRefMask);
+  const uint64_t index = *position % kTicketCells;
+  const uint64_t seen = cells[index].load(std::memory_order_acquire);
+  const uint64_t lap = seen >> kLapShift;
+  if (lap < LapOf(*position)) return false;
+  *position = (lap - 1) * kTicketCells + index;
+  ticket->ref = static_cast<RunRef>(seen & kRefMask);
+  ticket->generation = static_cast<uint32_t>(seen >> kRefBits & 0xffff);
   return true;
 }
 
@@ -284,7 +308,14 @@ Outcome Board::OutcomeOf(RunRef ref, uint32_t generation) const {
 Outcome Board::Decide(RunRef ref, uint32_t generation, Outcome to) const {
   std::atomic<uint64_t>& outcome = run(ref).outcome;
   uint64_t seen = outcome.load(std::memory_order_acquire);
-  while (TagOf(seen) < generation) {
+  // A claimed reduction may not outlive its rank: an abort overrules it.
+  const auto open = [&](uint64_t word) {
+    return TagOf(word) < generation ||
+           (to == Outcome::kAborted &&
+            word ==
+                Tagged(generation, static_cast<uint32_t>(Outcome::kReducing)));
+  };
+  while (open(seen)) {
     if (outcome.compare_exchange_weak(
             seen, Tagged(generation, static_cast<uint32_t>(to)),
             std::memory_order_acq_rel, std::memory_order_acquire)) {
@@ -292,6 +323,43 @@ Outcome Board::Decide(RunRef ref, uint32_t generation, Outcome to) const {
     }
   }
   return OutcomeOf(ref, generation);
+}
+
+bool Board::ClaimReduction(uint32_t slot, uint32_t generation) const {
+  std::atomic<uint64_t>& outcome = run(slot).outcome;
+  uint64_t seen = outcome.load(std::memory_order_acquire);
+  while (TagOf(seen) < generation) {
+    if (outcome.compare_exchange_weak(
+            seen, Tagged(generation, static_cast<uint32_t>(Outcome::kReducing)),
+            std::memory_order_acq_rel, std::memory_order_acquire)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Board::CommitSmall(uint32_t slot, uint32_t generation,
+                        SmallResult r) const {
+  uint64_t claimed =
+      Tagged(generation, static_cast<uint32_t>(Outcome::kReducing));
+  const uint32_t detail = kSmallFlag | r.local << 16 | r.buffer;
+  const uint64_t committed = Tagged(
+      generation, static_cast<uint32_t>(Outcome::kCommitted) | detail << 8);
+  return run(slot).outcome.compare_exchange_strong(
+      claimed, committed, std::memory_order_acq_rel, std::memory_order_acquire);
+}
+
+bool Board::ResultOf(uint32_t slot, uint32_t generation, SmallResult* r) const {
+  const uint64_t word = run(slot).outcome.load(std::memory_order_acquire);
+  const uint32_t value = ValueOf(word);
+  if (TagOf(word) != generation ||
+      static_cast<Outcome>(value & kOutcomeMask) != Outcome::kCommitted ||
+      (value >> 8 & kSmallFlag) == 0) {
+    return false;
+  }
+  r->local = value >> 24 & 0x7f;
+  r->buffer = value >> 8 & 0xffff;
+  return r->local < config_.local_size && r->buffer < config_.pool_buffers;
 }
 
 bool Board::Fail(uint32_t slot_number, uint32_t generation, Code code,

@@ -15,6 +15,7 @@
 //   | Slot        x S|  identity, error text, one Arrival per local rank
 //   | Run     x (S+R)|  outcome and progress; run s < S runs slot s alone,
 //   | Plan        x R|  run S+n is a negotiated run: Plan n lists its slots
+//   | pools       x k|  pool_buffers of small_bytes each, for small tensors
 //   | rank rings  x k|  ring_depth chunks each, written by their rank only
 //   | node ring      |  ring_depth chunks, by executor and local ranks
 //   +----------------+
@@ -30,6 +31,8 @@
 //                       everybody who published before)
 //   ticket cell         any rank that sees all members arrived, or the
 //                       executor: CAS into the first empty cell
+//   pool buffer         its rank before it arrives; then, if it is the result,
+//                       the rank that claimed the reduction
 //   Run.outcome         anybody: CAS, first wins, per generation
 //   Progress            its rank; release, read with acquire
 //   Run.granted, done   the executor; release, read with acquire
@@ -74,6 +77,8 @@ struct BoardConfig {
   uint32_t runs = kMaxRuns;
   uint32_t chunk_bytes = 512 * 1024;         // a multiple of 4096
   uint32_t ring_depth = 8;                   // chunks of a ring, at least 2
+  uint32_t small_bytes = 64 * 1024;    // largest small tensor; multiple of 64
+  uint32_t pool_buffers = 32;          // small tensors of a rank in flight
   int32_t global_rank[kMaxLocalRanks] = {};  // by local rank
 };
 
@@ -113,6 +118,7 @@ struct alignas(64) RankBlock {
 
 struct alignas(128) Arrival {
   std::atomic<uint32_t> generation;
+  std::atomic<uint32_t> buffer;  // pool buffer with the input, + 1; 0: none
   std::atomic<uint64_t> signature[sizeof(Signature) / 8];
 };
 
@@ -126,7 +132,14 @@ enum class Outcome : uint8_t {
   kFailing = 1,  // somebody writes the error text
   kFailed = 2,   // text in the slot
   kCommitted = 3,
-  kAborted = 4,  // text in the header
+  kAborted = 4,    // text in the header
+  kReducing = 5,   // a rank reduces the small tensors of all
+};
+
+// Where a committed small operation's result lies: the detail of its outcome.
+struct SmallResult {
+  uint32_t local = 0;
+  uint32_t buffer = 0;
 };
 
 // Words of the form generation << 32 | value.
@@ -179,6 +192,13 @@ struct alignas(64) PlanHeader {
 // Reference of a run: slot number, or slots + number of the negotiated run.
 using RunRef = uint32_t;
 
+struct Ticket {
+  RunRef ref = 0;
+  uint32_t generation = 0;  // its low 16 bits
+  bool Is(uint32_t g) const { return (g & 0xffff) == generation; }
+};
+inline constexpr uint64_t kNoPlace = UINT64_MAX;
+
 class Board {
  public:
   // Creates and seals the memory; the rings are reserved at once, so that
@@ -207,13 +227,15 @@ class Board {
   int64_t* plan_first_dims(uint32_t n) const;        // [size], by global rank
   std::atomic<uint64_t>& news(uint32_t word) const;  // [slots / 64]
   uint32_t news_words() const { return config_.slots / 64; }
+  std::byte* pool(uint32_t local, uint32_t buffer) const;
   std::byte* rank_ring(uint32_t local, uint32_t index) const;
   std::byte* node_ring(uint32_t index) const;
 
   // --- Arrival -------------------------------------------------------------
-  // Publishes that `local` has submitted generation g of the slot.
+  // Publishes that `local` has submitted generation g of the slot; buffer: the
+  // pool buffer with its input, or -1.
   void Arrive(uint32_t slot, uint32_t local, uint32_t generation,
-              const Signature& s) const;
+              const Signature& s, int buffer = -1) const;
   bool AllArrived(uint32_t slot, uint32_t generation) const;
   Signature SignatureOf(uint32_t slot, uint32_t local) const;
 
@@ -221,16 +243,24 @@ class Board {
   // Puts the run into the first empty cell at or after `start` and returns its
   // position; if somebody has put it there already, returns that one. `start`
   // must be a position that the caller had passed before it arrived at this
-  // generation of the run (its own cursor).
-  uint64_t PlaceTicket(RunRef ref, uint64_t start) const;
-  // The run at `position`, or false while the cell is empty.
-  bool ReadTicket(uint64_t position, RunRef* ref) const;
+  // generation of the run (its own cursor). kNoPlace: no cell of the ring is
+  // empty, which only a rank that spoils the board can bring about.
+  uint64_t PlaceTicket(RunRef ref, uint32_t generation, uint64_t start) const;
+  // The ticket at *position, or false while the cell is empty. A position that
+  // has been lapped moves on: the reader had no part in what stood there.
+  bool ReadTicket(uint64_t* position, Ticket* ticket) const;
 
   // --- Outcome -------------------------------------------------------------
   // Moves generation g of the run from kRunning to `to` unless somebody has
   // decided already; returns what is decided.
   Outcome Decide(RunRef ref, uint32_t generation, Outcome to) const;
   Outcome OutcomeOf(RunRef ref, uint32_t generation) const;
+  // Small operations: one rank claims the reduction, reduces into its own pool
+  // buffer and commits. False: another one does; or an abort was faster.
+  bool ClaimReduction(uint32_t slot, uint32_t generation) const;
+  bool CommitSmall(uint32_t slot, uint32_t generation, SmallResult r) const;
+  // Where the result lies if generation g was committed as a small operation.
+  bool ResultOf(uint32_t slot, uint32_t generation, SmallResult* r) const;
   // Fails generation g of the slot with a code and a text, unless decided
   // otherwise. True if this call decided. Wakes all local ranks.
   bool Fail(uint32_t slot, uint32_t generation, Code code,

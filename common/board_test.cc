@@ -87,31 +87,65 @@ TEST(BoardTest, TicketOfARunIsPlacedOnceHoweverManyPlaceIt) {
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < kRuns; ++i) {
-        b->PlaceTicket(static_cast<RunRef>((i * 7 + t * 13) % kRuns), 0);
+        b->PlaceTicket(static_cast<RunRef>((i * 7 + t * 13) % kRuns), 1, 0);
       }
     });
   }
   for (auto& t : threads) t.join();
   std::vector<int> seen(kRuns, 0);
-  RunRef ref;
+  Ticket ticket;
   uint64_t position = 0;
-  while (b->ReadTicket(position, &ref)) {
-    ++seen[ref];
+  while (b->ReadTicket(&position, &ticket)) {
+    ++seen[ticket.ref];
     ++position;
   }
   EXPECT_EQ(position, static_cast<uint64_t>(kRuns));
   for (int n : seen) EXPECT_EQ(n, 1);
 }
 
-TEST(BoardTest, TicketRingWrapsAround) {
+TEST(BoardTest, TicketRingWrapsAroundAndASlowReaderIsMovedOn) {
   auto b = Create(1);
-  RunRef ref;
+  Ticket ticket;
+  uint64_t slow = 3;
   for (uint64_t p = 0; p < 2 * kTicketCells + 5; ++p) {
-    ASSERT_FALSE(b->ReadTicket(p, &ref));
-    ASSERT_EQ(b->PlaceTicket(static_cast<RunRef>(p % 64), p), p);
-    ASSERT_TRUE(b->ReadTicket(p, &ref));
-    ASSERT_EQ(ref, p % 64);
+    uint64_t at = p;
+    ASSERT_FALSE(b->ReadTicket(&at, &ticket));
+    const auto ref = static_cast<RunRef>(p % 64);
+    ASSERT_EQ(b->PlaceTicket(ref, 70000 + ref, p), p);
+    ASSERT_TRUE(b->ReadTicket(&at, &ticket));
+    ASSERT_EQ(at, p);
+    ASSERT_EQ(ticket.ref, ref);
+    ASSERT_TRUE(ticket.Is(70000 + ref));
   }
+  ASSERT_TRUE(b->ReadTicket(&slow, &ticket));
+  EXPECT_EQ(slow, 2 * kTicketCells + 3u);
+}
+
+TEST(BoardTest, ASpoiledTicketRingDoesNotHoldItsWriter) {
+  auto b = Create(1);
+  const uint64_t far = uint64_t{50} * kTicketCells;
+  for (uint64_t p = 0; p < kTicketCells; ++p) {
+    ASSERT_EQ(b->PlaceTicket(1, p & 0xffff, far + p), far + p);
+  }
+  EXPECT_EQ(b->PlaceTicket(3, 1, 0), kNoPlace);
+}
+
+TEST(BoardTest, SmallOperationsAreReducedByOneRankOnly) {
+  auto b = Create(2);
+  SmallResult r;
+  EXPECT_TRUE(b->ClaimReduction(4, 1));
+  EXPECT_FALSE(b->ClaimReduction(4, 1));
+  EXPECT_FALSE(b->ResultOf(4, 1, &r));
+  EXPECT_TRUE(b->CommitSmall(4, 1, {1, 31}));
+  EXPECT_EQ(b->OutcomeOf(4, 1), Outcome::kCommitted);
+  ASSERT_TRUE(b->ResultOf(4, 1, &r));
+  EXPECT_EQ(r.local, 1u);
+  EXPECT_EQ(r.buffer, 31u);
+  EXPECT_EQ(b->Decide(4, 1, Outcome::kAborted), Outcome::kCommitted);
+  // An abort overrules a claim, and the claimer learns of it.
+  EXPECT_TRUE(b->ClaimReduction(4, 2));
+  EXPECT_EQ(b->Decide(4, 2, Outcome::kAborted), Outcome::kAborted);
+  EXPECT_FALSE(b->CommitSmall(4, 2, {0, 0}));
 }
 
 TEST(BoardTest, FirstDecisionOfAGenerationWins) {

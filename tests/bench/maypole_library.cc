@@ -28,12 +28,13 @@ Status MaypoleLibrary::Join(std::unique_ptr<MaypoleLibrary>* out) {
   return Status();
 }
 
-Status MaypoleLibrary::Submit(const Buffer& buffer) {
+Status MaypoleLibrary::Submit(const Buffer& buffer, bool awaited) {
   const Tensor tensor{DType::kFloat32, buffer.shape, buffer.data.data(),
                       buffer.data.data()};
   int64_t handle = 0;
   AllreduceOptions options;
   options.op = Op::kSum;
+  options.awaited = awaited;
   Status s = client_->Allreduce(buffer.name, tensor, options, &handle);
   if (s.ok()) handles_.push_back(handle);
   return s;
@@ -52,7 +53,7 @@ Status MaypoleLibrary::Finish() {
 
 Status MaypoleLibrary::Allreduce(const std::vector<Buffer>& buffers) {
   for (auto buffer = buffers.rbegin(); buffer != buffers.rend(); ++buffer) {
-    if (Status s = Submit(*buffer); !s.ok()) {
+    if (Status s = Submit(*buffer, buffers.size() == 1); !s.ok()) {
       // The other ranks wait for what this one cannot submit: leaving ends
       // their operations, and ours that are in flight.
       client_->Leave();

@@ -31,7 +31,7 @@ class MaypoleLibrary : public Library {
   explicit MaypoleLibrary(std::unique_ptr<Client> client)
       : client_(std::move(client)) {}
 
-  Status Submit(const Buffer& buffer);
+  Status Submit(const Buffer& buffer, bool awaited);
   // Waits for all of handles_ and releases them; the first error.
   Status Finish();
 

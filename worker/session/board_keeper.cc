@@ -65,7 +65,14 @@ void BoardKeeper::WritePlan(const RunSpec& run) {
 
 void BoardKeeper::Issue(const RunSpec& run) {
   const RunRef ref = board_->NegotiatedRef(run.record);
-  next_ticket_ = board_->PlaceTicket(ref, next_ticket_) + 1;
+  const uint64_t position =
+      board_->PlaceTicket(ref, run.generation, next_ticket_);
+  if (position == kNoPlace) {
+    board_->Abort(Code::kInternal,
+                  "a rank of this node has spoiled the board's ticket ring");
+    return;
+  }
+  next_ticket_ = position + 1;
   board_->WakeRanks();
 }
 

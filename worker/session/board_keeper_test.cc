@@ -100,13 +100,14 @@ TEST_F(BoardKeeperTest, PlansAreIssuedInOrder) {
   EXPECT_EQ(board().plan(1).bytes, 68u);
   EXPECT_EQ(board().plan_operations(1)[1].slot, 0u);
   EXPECT_EQ(board().plan_first_dims(1)[1], 8);
-  RunRef ref = 0;
-  for (const auto& [position, record] :
+  Ticket ticket;
+  for (auto [position, record] :
        std::vector<std::pair<uint64_t, uint32_t>>{{0, 1}, {1, 0}, {2, 1}}) {
-    ASSERT_TRUE(board().ReadTicket(position, &ref));
-    EXPECT_EQ(ref, board().NegotiatedRef(record));
+    ASSERT_TRUE(board().ReadTicket(&position, &ticket));
+    EXPECT_EQ(ticket.ref, board().NegotiatedRef(record));
   }
-  EXPECT_FALSE(board().ReadTicket(3, &ref));
+  uint64_t next = 3;
+  EXPECT_FALSE(board().ReadTicket(&next, &ticket));
 }
 
 TEST_F(BoardKeeperTest, CountsWhatRanksDoAmongThemselves) {

@@ -1,0 +1,42 @@
+// SmallPool: which of a rank's pool buffers are free.
+//
+// A buffer is taken when a small tensor is submitted and may be used again when
+// nobody reads it any more: as soon as its operation's outcome is decided, but
+// if it holds the result, when all local ranks have delivered it.
+//
+// Thread contract: one thread at a time; only the rank that owns the pool.
+#ifndef MAYPOLE_CLIENT_SMALL_POOL_H_
+#define MAYPOLE_CLIENT_SMALL_POOL_H_
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "common/board.h"
+
+namespace maypole {
+
+class SmallPool {
+ public:
+  SmallPool(const Board* board, uint32_t me);
+
+  // A buffer for generation g of the slot, or -1 if all are in use.
+  int Take(uint32_t slot, uint32_t generation);
+
+ private:
+  struct Use {
+    uint32_t buffer;
+    uint32_t slot;
+    uint32_t generation;
+  };
+  bool Unused(const Use& use) const;
+
+  const Board* const board_;
+  const uint32_t me_;
+  std::vector<uint32_t> free_;
+  std::deque<Use> uses_;  // oldest first
+};
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_CLIENT_SMALL_POOL_H_
