@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 
 #include "client/announce.h"
 #include "common/reduce.h"
@@ -271,8 +272,14 @@ void Mover::ReduceSlice(const Run& run, const Range& chunk, uint32_t number) {
              if (run.signature.prescale == 1.0) {
                inputs[me_] = part.operation->input + (begin - part.begin);
              }
-             Sum(run.signature.dtype, inputs, to + (begin - chunk.begin),
-                 (end - begin) / size, finish);
+             // Within the node this is the result: our own output takes it
+             // along.
+             std::byte* const outputs[] = {
+                 to + (begin - chunk.begin),
+                 part.operation->output + (begin - part.begin)};
+             SumTo(run.signature.dtype, inputs,
+                   std::span(outputs, run.negotiated ? 1 : 2),
+                   (end - begin) / size, finish);
            });
 }
 
@@ -321,6 +328,7 @@ bool Mover::TryConsume(Run& run) {
     Deliver(run, chunk, NodeChunk(run, c));
   } else if (run.reduces()) {
     for (uint32_t j = 0; j < local_size_; ++j) {
+      if (j == me_) continue;  // ReduceSlice has delivered it
       const Range slice = SliceRange(chunk.size(), local_size_, j);
       Deliver(run, {chunk.begin + slice.begin, chunk.begin + slice.end},
               StagedChunk(run, j, c) + slice.begin);
@@ -400,7 +408,7 @@ Status Mover::AbortedStatus(const Run& run) const {
   const Status status = board_->AbortStatus();
   const Operation* op = run.parts.front().operation;
   std::string text = op->Title() + ": " + status.message();
-  if (run.consumed > 0 && op->in_place()) {
+  if (std::max(run.reduced, run.consumed) > 0 && op->in_place()) {
     text +=
         " (the tensor was being reduced in place: its contents are "
         "undefined)";

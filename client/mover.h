@@ -10,7 +10,7 @@
 //               that others own (all, when there is a prescale factor).
 //   reduce(c)   needs stage(c) of every local rank and, if the run spans
 //               nodes, a granted place of the node ring. Result: slice of the
-//               own ring place, or of the node ring's.
+//               own ring place (and the own output), or of the node ring's.
 //   consume(c)  needs reduce(c) of every local rank, or the network stage.
 //               Copies to the output.
 // Gathering kinds (broadcast, allgather) have no reduce: who owns bytes of a

@@ -4,6 +4,9 @@
 #include <bit>
 #include <cstring>
 #include <type_traits>
+#include <vector>
+
+#include "common/reduce_simd.h"
 
 namespace maypole {
 namespace {
@@ -106,8 +109,8 @@ void ScaleOf(const std::byte* input, std::byte* output, size_t elements,
 
 }  // namespace
 
-void Sum(DType dtype, std::span<const std::byte* const> inputs,
-         std::byte* output, size_t elements, const Finish& finish) {
+void SumPortable(DType dtype, std::span<const std::byte* const> inputs,
+                 std::byte* output, size_t elements, const Finish& finish) {
   switch (dtype) {
     case DType::kUint8:
     case DType::kBool:
@@ -131,6 +134,40 @@ void Sum(DType dtype, std::span<const std::byte* const> inputs,
     case DType::kBfloat16:
       return SumOf<Brain>(inputs, output, elements, finish);
   }
+}
+
+bool HasAvx2() {
+#if defined(__x86_64__)
+  static const bool has = __builtin_cpu_supports("avx2") &&
+                          __builtin_cpu_supports("fma") &&
+                          __builtin_cpu_supports("f16c") &&
+                          __builtin_cpu_supports("aes");
+  return has;
+#else
+  return false;
+#endif
+}
+
+void SumTo(DType dtype, std::span<const std::byte* const> inputs,
+           std::span<std::byte* const> outputs, size_t elements,
+           const Finish& finish) {
+  const size_t done =
+      HasAvx2() ? SumAvx2(dtype, inputs, outputs, elements, finish) : 0;
+  if (done == elements) return;
+  const size_t offset = done * SizeOf(dtype);
+  std::vector<const std::byte*> rest(inputs.begin(), inputs.end());
+  for (const std::byte*& in : rest) in += offset;
+  std::byte* const first = outputs[0] + offset;
+  SumPortable(dtype, rest, first, elements - done, finish);
+  for (std::byte* out : outputs.subspan(1)) {
+    std::memcpy(out + offset, first, (elements - done) * SizeOf(dtype));
+  }
+}
+
+void Sum(DType dtype, std::span<const std::byte* const> inputs,
+         std::byte* output, size_t elements, const Finish& finish) {
+  std::byte* const outputs[] = {output};
+  SumTo(dtype, inputs, outputs, elements, finish);
 }
 
 void Scale(DType dtype, const std::byte* input, std::byte* output,

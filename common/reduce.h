@@ -30,6 +30,16 @@ struct Finish {
 void Sum(DType dtype, std::span<const std::byte* const> inputs,
          std::byte* output, size_t elements, const Finish& finish);
 
+// The same, written to every output (at least one); none of them may overlap
+// an input but as a whole.
+void SumTo(DType dtype, std::span<const std::byte* const> inputs,
+           std::span<std::byte* const> outputs, size_t elements,
+           const Finish& finish);
+
+// What Sum and SumTo do where there are no vector kernels; for tests.
+void SumPortable(DType dtype, std::span<const std::byte* const> inputs,
+                 std::byte* output, size_t elements, const Finish& finish);
+
 // output[i] = input[i] * factor, floats only; output may be input.
 void Scale(DType dtype, const std::byte* input, std::byte* output,
            size_t elements, double factor);

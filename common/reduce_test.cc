@@ -24,6 +24,42 @@ std::vector<T> SumOf(DType dtype, const std::vector<std::vector<T>>& in,
   return out;
 }
 
+// Equal bits, or both NaN: which of two NaNs an addition keeps is the
+// compiler's choice.
+bool SameButNan(DType dtype, const std::vector<std::byte>& a,
+                const std::vector<std::byte>& b) {
+  const size_t size = SizeOf(dtype);
+  for (size_t i = 0; i < a.size(); i += size) {
+    if (std::memcmp(&a[i], &b[i], size) == 0) continue;
+    uint16_t x, y;
+    float f, g;
+    double p, q;
+    switch (dtype) {
+      case DType::kFloat16:
+      case DType::kBfloat16:
+        std::memcpy(&x, &a[i], 2);
+        std::memcpy(&y, &b[i], 2);
+        f = dtype == DType::kFloat16 ? HalfToFloat(x) : Bfloat16ToFloat(x);
+        g = dtype == DType::kFloat16 ? HalfToFloat(y) : Bfloat16ToFloat(y);
+        if (!std::isnan(f) || !std::isnan(g)) return false;
+        break;
+      case DType::kFloat32:
+        std::memcpy(&f, &a[i], 4);
+        std::memcpy(&g, &b[i], 4);
+        if (!std::isnan(f) || !std::isnan(g)) return false;
+        break;
+      case DType::kFloat64:
+        std::memcpy(&p, &a[i], 8);
+        std::memcpy(&q, &b[i], 8);
+        if (!std::isnan(p) || !std::isnan(q)) return false;
+        break;
+      default:
+        return false;
+    }
+  }
+  return true;
+}
+
 TEST(ReduceTest, IntegersWrapAndAverageTruncatesTowardZero) {
   EXPECT_EQ(SumOf<uint8_t>(DType::kUint8, {{250, 1}, {10, 2}}),
             (std::vector<uint8_t>{4, 3}));
@@ -97,6 +133,38 @@ TEST(ReduceTest, SixteenBitFloatsAccumulateInFloat32AndRoundOnce) {
             258.f);
   EXPECT_EQ(b(1.f + 0x1p-8f), 0x3f80);  // tie to even
   EXPECT_TRUE(std::isnan(Bfloat16ToFloat(b(std::nanf("")))));
+}
+
+// The vector kernels must give the portable ones' bits, on any input bits.
+TEST(ReduceTest, VectorKernelsAgreeWithPortableOnes) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 400; ++round) {
+    for (int d = 0; d < kDTypes; ++d) {
+      const auto dtype = static_cast<DType>(d);
+      if (dtype == DType::kBool) continue;
+      const size_t n = random() % 150, k = 1 + random() % 4;
+      const size_t bytes = n * SizeOf(dtype);
+      std::vector<std::vector<std::byte>> in(k,
+                                             std::vector<std::byte>(bytes + 1));
+      std::vector<const std::byte*> inputs;
+      for (auto& v : in) {
+        for (auto& b : v) b = static_cast<std::byte>(random());
+        inputs.push_back(v.data() + round % 2);
+      }
+      Finish finish;
+      if (random() % 2) finish.divisor = 3;
+      const bool is_float =
+          dtype == DType::kFloat16 || dtype == DType::kFloat32 ||
+          dtype == DType::kFloat64 || dtype == DType::kBfloat16;
+      if (is_float && random() % 2) finish.scale = 0.7;
+      std::vector<std::byte> want(bytes), a(bytes), b(bytes);
+      SumPortable(dtype, inputs, want.data(), n, finish);
+      std::byte* const outputs[] = {a.data(), b.data()};
+      SumTo(dtype, inputs, outputs, n, finish);
+      EXPECT_EQ(a, b);
+      ASSERT_TRUE(SameButNan(dtype, want, a)) << Name(dtype) << " " << n;
+    }
+  }
 }
 
 TEST(ReduceTest, ScaleMultipliesFloats) {

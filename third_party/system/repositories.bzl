@@ -48,6 +48,13 @@ def system_libraries():
         paths = ["include/spdlog", "include/fmt"],
     )
 
+    system_repository(
+        name = "com_github_google_highway",
+        build_file = "@//third_party/system:highway.BUILD",
+        package = "libhwy-dev",
+        paths = ["include/hwy"],
+    )
+
     # Abseil is some sixty small libraries; pkg-config knows which need which.
     pkg_config_repository(
         name = "com_google_absl",
