@@ -8,6 +8,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -62,6 +63,8 @@ class Agent {
       EXPECT_EQ(Terminate(), 0);
     }
   }
+
+  pid_t pid() const { return pid_; }
 
   // Its exit status.
   int Terminate() {
@@ -121,6 +124,12 @@ class Rank {
     const Status s = Board::Attach(std::move(fds_[0]), &board_);
     ASSERT_TRUE(s.ok()) << s.message();
   }
+  void RequestSlot(const std::string& name) {
+    auto request = session::Make<session::SlotRequest>();
+    request.request = 3;
+    session::SetText(request.name, name);
+    Send(&request, sizeof(request));
+  }
   void Goodbye(uint32_t pending) {
     auto m = session::Make<session::Goodbye>();
     m.pending = pending;
@@ -140,15 +149,32 @@ class Rank {
   std::unique_ptr<Board> board_;
 };
 
+pid_t OnlyChild(pid_t parent) {
+  const std::string p = std::to_string(parent);
+  std::ifstream children("/proc/" + p + "/task/" + p + "/children");
+  pid_t child = 0;
+  children >> child;
+  return child;
+}
+
+// The supervisor has dealt with all Hellos that were sent before: it takes its
+// events in their order.
+void AwaitSupervisor() {
+  Rank garbage;
+  garbage.Send("garbage", 7);
+  garbage.Expect<session::Refused>();
+}
+
 class AgentTest : public testing::Test {
  protected:
   AgentTest() {
-    coordinator_.on_message = [](const proto::ExecutorMessage& m,
-                                 const FakeCoordinator::Reply& reply) {
+    coordinator_.on_message = [epoch = 0](
+                                  const proto::ExecutorMessage& m,
+                                  const FakeCoordinator::Reply& reply) mutable {
       if (!m.has_ranks_ready()) return;
       proto::CoordinatorMessage out;
       proto::EpochStart* start = out.mutable_epoch_start();
-      start->set_epoch(1);
+      start->set_epoch(++epoch);
       start->set_size(2);
       proto::NodeInfo* node = start->add_nodes();
       node->set_node("n0");
@@ -169,10 +195,7 @@ TEST_F(AgentTest, WelcomesSlotsAndGoodbye) {
   b.AwaitWelcome();
   EXPECT_EQ(a.board().config().local_size, 2u);
   for (Rank* r : {&a, &b}) {
-    auto request = session::Make<session::SlotRequest>();
-    request.request = 3;
-    session::SetText(request.name, "loss");
-    r->Send(&request, sizeof(request));
+    r->RequestSlot("loss");
     const auto reply = r->Expect<session::SlotReply>();
     EXPECT_EQ(reply.code, 0u);
     EXPECT_EQ(reply.request, 3u);
@@ -188,6 +211,25 @@ TEST_F(AgentTest, WelcomesSlotsAndGoodbye) {
   EXPECT_FALSE(a.board().aborted());
   a.Goodbye(0);
   EXPECT_TRUE(a.Receive().data.empty());
+}
+
+TEST_F(AgentTest, InitRightAfterShutdownWithRequestsStillUnread) {
+  Rank a(0), b(1);
+  a.AwaitWelcome();
+  b.AwaitWelcome();
+  // While the executor stands still, its sockets fill.
+  const pid_t executor = OnlyChild(agent_.pid());
+  ASSERT_GT(executor, 0);
+  ASSERT_EQ(kill(executor, SIGSTOP), 0);
+  for (Rank* r : {&a, &b}) {
+    for (int i = 0; i < 100; ++i) r->RequestSlot("t" + std::to_string(i));
+    r->Goodbye(0);
+  }
+  Rank again_a(0), again_b(1);
+  AwaitSupervisor();
+  ASSERT_EQ(kill(executor, SIGCONT), 0);
+  EXPECT_EQ(again_a.Expect<session::Welcome>().local_rank, 0u);
+  EXPECT_EQ(again_b.Expect<session::Welcome>().local_rank, 1u);
 }
 
 TEST_F(AgentTest, DeathOfARankReachesTheOther) {

@@ -33,6 +33,9 @@ constexpr int kTickMs = 500;
 constexpr int kMaxEvents = 512;  // more than there are descriptors
 // A client that floods us is read this far, then others have their turn.
 constexpr int kMessagesPerTurn = 32;
+// Before a new client is taken in, all that the others have sent is read: more
+// than a socket's buffer holds.
+constexpr int kMessagesBeforeHandOver = 16384;
 
 int64_t NowNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -95,7 +98,7 @@ bool Executor::Sleep() {
   if (n < 0 && errno != EINTR) return false;
   if (keeper_ != nullptr) keeper_->SetSleeping(false);
   Tick();
-  // New clients last: a rank that comes again has left before.
+  // New clients last (see OnHandOver).
   bool control = false;
   for (int i = 0; i < n; ++i) {
     control = control || events[i].data.u64 == kControl;
@@ -143,7 +146,7 @@ void Executor::HandleEvent(uint64_t tag) {
       break;
     default: {
       const ClientId id = (tag - kFirstClient) / 2;
-      OnClientReady(id);
+      OnClientReady(id, kMessagesPerTurn);
       if (tag == PidTag(id) && clients_.contains(id)) {
         ClientGone(id, "its process ended without shutdown");
       }
@@ -174,6 +177,9 @@ void Executor::OnHandOver(const char* data, size_t bytes, std::vector<Fd> fds) {
   if (bytes != sizeof(hand_over) || fds.empty()) return;
   std::memcpy(&hand_over, data, sizeof(hand_over));
   ++received_;
+  // A rank that comes again has left before: its Goodbye may stand behind
+  // hundreds of requests in its old socket.
+  ReadAllClients();
   if (clients_.size() >= kMaxClients) return;
   const ClientId id = next_client_++;
   const Connection& client =
@@ -208,17 +214,19 @@ void Executor::Do(ReportIdle&) {
 
 // --- Clients -----------------------------------------------------------------
 
-void Executor::OnClientReady(ClientId id) {
-  const auto it = clients_.find(id);
-  if (it != clients_.end() && it->second.wants_to_write()) {
+void Executor::ReadAllClients() {
+  std::vector<ClientId> ids;
+  for (const auto& [id, client] : clients_) ids.push_back(id);
+  for (const ClientId id : ids) OnClientReady(id, kMessagesBeforeHandOver);
+}
+
+void Executor::OnClientReady(ClientId id, int max_messages) {
+  if (const auto it = clients_.find(id);
+      it != clients_.end() && it->second.wants_to_write()) {
     it->second.Flush();
     if (!it->second.wants_to_write()) WatchWrites(id, false);
   }
-  OnClientReadable(id);
-}
-
-void Executor::OnClientReadable(ClientId id) {
-  for (int i = 0; i < kMessagesPerTurn; ++i) {
+  for (int i = 0; i < max_messages; ++i) {
     const auto it = clients_.find(id);
     if (it == clients_.end()) return;
     Received message;

@@ -54,8 +54,8 @@ class Executor {
   void HandleEvent(uint64_t tag);
   void OnControl();
   void OnHandOver(const char* data, size_t bytes, std::vector<Fd> fds);
-  void OnClientReady(ClientId id);
-  void OnClientReadable(ClientId id);
+  void ReadAllClients();
+  void OnClientReady(ClientId id, int max_messages);
   bool OnClientMessage(ClientId id, const std::vector<char>& data);
   void ClientGone(ClientId id, const std::string& how);
   void OnStopSignal();
