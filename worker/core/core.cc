@@ -118,11 +118,13 @@ void Core::OnSlotRequest(ClientId client, const session::SlotRequest& request) {
     epoch_->OnSlotRequest(client, request);
     return;
   }
-  // After an abort the board says why; before Welcome nobody asks.
+  const bool aborted =
+      members_.Find(client) != nullptr && phase_ == Phase::kEnded;
   auto reply = session::Make<session::SlotReply>();
   reply.request = request.request;
-  reply.code = static_cast<uint32_t>(Code::kAborted);
-  session::SetText(reply.text, "the epoch is over");
+  reply.code =
+      static_cast<uint32_t>(aborted ? abort_code_ : Code::kFailedPrecondition);
+  session::SetText(reply.text, aborted ? abort_text_ : "no epoch is running");
   actions_.push_back(ReplySlot{client, reply});
 }
 
@@ -198,6 +200,7 @@ void Core::OnEpochStart(const proto::EpochStart& start) {
     SendFailed(start.epoch(), info.status());
     return FailStart(Code::kInternal, std::string(info.status().message()));
   }
+  early_.clear();
   epoch_.emplace(*info, options_.slots, options_.records, &actions_);
   if (!info->several_nodes()) return MakeBoard();
   phase_ = Phase::kPreparing;
@@ -265,6 +268,7 @@ void Core::OnBoardCreated(const absl::Status& status) {
   if (phase_ != Phase::kCreating) return;
   if (status.ok()) {
     phase_ = Phase::kRunning;
+    for (const auto& m : std::exchange(early_, {})) OnCoordinator(m);
     return;
   }
   const std::string text =
@@ -309,6 +313,8 @@ void Core::OnNetworkFailed(const absl::Status& status) {
 void Core::FailEpoch(Code code, const std::string& text) {
   give_up_ms_.reset();
   phase_ = Phase::kEnded;
+  abort_code_ = code;
+  abort_text_ = text;
   actions_.push_back(AbortBoard{code, text});
 }
 
@@ -321,7 +327,19 @@ void Core::FailEpochHere(const absl::Status& status) {
 
 // --- Coordinator -------------------------------------------------------------
 
+bool Core::KeptForLater(const proto::CoordinatorMessage& message) {
+  if (!starting() || epoch_number() == 0) return false;
+  const bool current =
+      message.has_rank_left()
+          ? message.rank_left().epoch() == epoch_number()
+          : message.has_operation_failed() &&
+                message.operation_failed().epoch() == epoch_number();
+  if (current) early_.push_back(message);
+  return current;
+}
+
 void Core::OnCoordinator(const proto::CoordinatorMessage& message) {
+  if (KeptForLater(message)) return;
   const auto current = [&](uint64_t epoch) {
     return phase_ == Phase::kRunning && epoch == epoch_number();
   };

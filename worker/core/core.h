@@ -123,6 +123,8 @@ class Core {
   void OnEndpoints(const proto::Endpoints& endpoints);
   void OnEpochEnd(const proto::EpochEnd& end);
   void OnRankLeftElsewhere(const proto::RankLeft& left);
+  // True: the message is of the epoch that starts, and kept until it runs.
+  bool KeptForLater(const proto::CoordinatorMessage& message);
   void MakeBoard();
   // The start has failed: refuses all members, forgets the epoch.
   void FailStart(Code code, const std::string& text);
@@ -148,6 +150,12 @@ class Core {
   int64_t gathering_since_ms_ = 0;
   std::optional<Epoch> epoch_;  // also while draining
   bool link_open_ = false;
+  // Why epoch_ was aborted, in kEnded.
+  Code abort_code_ = Code::kAborted;
+  std::string abort_text_;
+  // What came for epoch_ before its board was there; bounded by the job's
+  // ranks and names.
+  std::vector<proto::CoordinatorMessage> early_;
   // Set while the backend has failed and the coordinator may know better why.
   std::optional<int64_t> give_up_ms_;
   absl::Status network_failure_;

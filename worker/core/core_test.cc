@@ -481,6 +481,63 @@ TEST_F(CoreTest, BackendStaysUntilAllRanksOfTheJobHaveLeft) {
   EXPECT_EQ(Take<DropEpoch>().size(), 1u);
 }
 
+TEST_F(CoreTest, WhatComesWhileStartingIsDoneWhenTheBoardIsThere) {
+  Join(4);
+  core_.OnCoordinator(StartMessage(1, 2));
+  core_.OnBackendPrepared(std::vector<std::string>{"", "a"});
+  proto::CoordinatorMessage failed;
+  failed.mutable_operation_failed()->set_epoch(1);
+  failed.mutable_operation_failed()->set_id(1);
+  failed.mutable_operation_failed()->set_generation(1);
+  failed.mutable_operation_failed()->set_code(9);
+  failed.mutable_operation_failed()->set_message("rank 2 has left");
+  failed.mutable_operation_failed()->mutable_identity()->set_name("x");
+  core_.OnCoordinator(failed);
+  proto::CoordinatorMessage m;
+  m.mutable_endpoints()->set_epoch(1);
+  m.mutable_endpoints()->add_addresses("");
+  m.mutable_endpoints()->add_addresses("b");
+  core_.OnCoordinator(m);
+  proto::CoordinatorMessage left;
+  left.mutable_rank_left()->set_epoch(1);
+  left.mutable_rank_left()->set_rank(2);
+  left.mutable_rank_left()->set_message("rank 2 has left");
+  core_.OnCoordinator(left);
+  core_.OnBackendConnected(absl::OkStatus());
+  Drop();
+  core_.OnBoardCreated(absl::OkStatus());
+  const std::vector<Action> actions = core_.TakeActions();
+  ASSERT_EQ(actions.size(), 3u);  // AllotSlot first
+  ASSERT_TRUE(std::holds_alternative<FailSlot>(actions[1]));
+  EXPECT_EQ(std::get<FailSlot>(actions[1]).text, "rank 2 has left");
+  ASSERT_TRUE(std::holds_alternative<MarkLeft>(actions[2]));
+  EXPECT_EQ(std::get<MarkLeft>(actions[2]).text, "rank 2 has left");
+}
+
+TEST_F(CoreTest, WhatCameForAStartThatFailedIsForgotten) {
+  Join(4);
+  core_.OnCoordinator(StartMessage(1, 2));
+  proto::CoordinatorMessage left;
+  left.mutable_rank_left()->set_epoch(1);
+  left.mutable_rank_left()->set_rank(2);
+  left.mutable_rank_left()->set_message("rank 2 has left");
+  core_.OnCoordinator(left);
+  core_.OnCoordinator(EndMessage(1, "node n1 was lost"));
+  StartOneNode(2);
+  EXPECT_TRUE(Take<MarkLeft>().empty());
+}
+
+TEST_F(CoreTest, ARequestAfterAnAbortIsAnsweredWithItsReason) {
+  StartOneNode();
+  core_.OnClientGone(2, "its process ended without shutdown");
+  Drop();
+  const session::SlotReply reply = Slot("x");
+  EXPECT_EQ(reply.code, static_cast<uint32_t>(Code::kAborted));
+  EXPECT_EQ(std::string(reply.text),
+            "rank 1 (pid 101, host hosta, node n0) died: its process ended "
+            "without shutdown");
+}
+
 TEST_F(CoreTest, NextEpochStartsWhileTheLastOneDrains) {
   StartTwoNodes();
   core_.OnGoodbye(1, 0);
