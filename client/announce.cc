@@ -12,20 +12,13 @@
 namespace maypole {
 namespace {
 
-// The signatures of generation g by global rank. Empty if a rank has gone on to
-// a newer one: then somebody else has set g going long ago.
+// The signatures of generation g by global rank.
 std::vector<std::pair<int, Signature>> Collect(const Board& board,
                                                uint32_t slot, uint32_t g) {
   const BoardConfig& config = board.config();
   std::vector<std::pair<int, Signature>> all;
   for (uint32_t i = 0; i < config.local_size; ++i) {
-    all.emplace_back(config.global_rank[i], board.SignatureOf(slot, i));
-  }
-  for (uint32_t i = 0; i < config.local_size; ++i) {
-    if (board.arrival(slot, i).generation.load(std::memory_order_acquire) !=
-        g) {
-      return {};
-    }
+    all.emplace_back(config.global_rank[i], board.SignatureOf(slot, i, g));
   }
   return all;
 }
@@ -36,9 +29,10 @@ bool SameSignatures(const Board& board, const Operation& op) {
   std::array<uint64_t, kWords> mine;
   std::memcpy(mine.data(), &op.signature, sizeof(Signature));
   for (uint32_t i = 0; i < board.config().local_size; ++i) {
-    const Arrival& a = board.arrival(op.slot, i);
+    const Submission& theirs =
+        board.arrival(op.slot, i).submissions[op.generation % 2];
     for (size_t w = 0; w < kWords; ++w) {
-      if (a.signature[w].load(std::memory_order_relaxed) != mine[w]) {
+      if (theirs.signature[w].load(std::memory_order_relaxed) != mine[w]) {
         return false;
       }
     }
@@ -114,10 +108,9 @@ SmallResult Reduce(const Board& board, uint32_t me, const Operation& op,
 bool AllContributed(const Board& board, const Operation& op,
                     std::span<uint32_t> buffers) {
   for (uint32_t i = 0; i < board.config().local_size; ++i) {
-    const uint32_t b =
-        board.arrival(op.slot, i).buffer.load(std::memory_order_relaxed);
-    if (b == 0 || b > board.config().pool_buffers) return false;
-    buffers[i] = b - 1;
+    const int buffer = board.BufferOf(op.slot, i, op.generation);
+    if (buffer < 0) return false;
+    buffers[i] = static_cast<uint32_t>(buffer);
   }
   return true;
 }
@@ -186,9 +179,8 @@ Announced Announce(const Board& board, uint32_t me, uint64_t cursor,
     return a;
   }
   if (!SameSignatures(board, op)) {
-    const auto all = Collect(board, op.slot, op.generation);
-    if (all.empty()) return a;
-    const std::string mismatch = DescribeMismatch(op.name, all);
+    const std::string mismatch =
+        DescribeMismatch(op.name, Collect(board, op.slot, op.generation));
     if (!mismatch.empty()) {
       board.Fail(op.slot, op.generation, Code::kFailedPrecondition, mismatch);
       return a;

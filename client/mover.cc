@@ -389,25 +389,32 @@ bool Mover::HandleFailures() {
   if (failures == failures_seen_ && !recheck_.exchange(false)) return false;
   failures_seen_ = failures;
   for (Operation* op : table_->Waiting()) {
-    if (board_->OutcomeOf(op->slot, op->generation) != Outcome::kFailed) {
-      continue;
+    const Outcome outcome = board_->OutcomeOf(op->slot, op->generation);
+    if (outcome == Outcome::kFailed || outcome == Outcome::kSuperseded) {
+      table_->Claim(op->slot, op->generation);
+      table_->Finish(op, FailedStatus(*op));
     }
-    const Status error = board_->ErrorOf(op->slot, op->generation);
-    std::string text = error.message();
-    if (text.empty()) text = "failed on another rank";
-    if (text.find("'" + op->name + "'") == std::string::npos) {
-      text = op->Title() + ": " + text;
-    }
-    table_->Claim(op->slot, op->generation);
-    table_->Finish(op, Status(error.code(), std::move(text)));
   }
   return true;
+}
+
+Status Mover::FailedStatus(const Operation& op) const {
+  Status error = board_->ErrorOf(op.slot, op.generation);
+  if (error.message().empty()) {  // superseded: why, the board knows
+    error = board_->AbortStatus();
+    if (error.ok()) {
+      const bool left = board_->header().left_count.load() > 0;
+      error = Status(Code::kAborted, left ? board_->header().left_text
+                                          : "failed on another rank");
+    }
+  }
+  return op.Explain(error);
 }
 
 Status Mover::AbortedStatus(const Run& run) const {
   const Status status = board_->AbortStatus();
   const Operation* op = run.parts.front().operation;
-  std::string text = op->Title() + ": " + status.message();
+  std::string text = op->Explain(status).message();
   if (std::max(run.reduced, run.consumed) > 0 && op->in_place()) {
     text +=
         " (the tensor was being reduced in place: its contents are "
@@ -442,8 +449,7 @@ bool Mover::HandleAbort() {
       continue;
     }
     table_->Claim(op->slot, op->generation);
-    table_->Finish(
-        op, Status(status.code(), op->Title() + ": " + status.message()));
+    table_->Finish(op, op->Explain(status));
     moved = true;
   }
   return moved;

@@ -118,6 +118,7 @@ class Mover {
   void PublishStaged(const Run& run);
   void Publish(std::atomic<uint64_t>& word, const Run& run, uint32_t count);
   Status AbortedStatus(const Run& run) const;
+  Status FailedStatus(const Operation& operation) const;
 
   const Board* const board_;
   const uint32_t me_;

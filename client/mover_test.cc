@@ -57,7 +57,7 @@ struct Rank {
   std::map<uint32_t, uint32_t> generation;  // by slot
 };
 
-struct Submission {
+struct Submitted {
   std::unique_ptr<Operation> op = std::make_unique<Operation>();
   std::vector<std::byte> input;
   std::vector<std::byte> output;
@@ -86,7 +86,7 @@ class Node {
     }
   }
 
-  void Submit(uint32_t r, uint32_t slot, Submission& s) {
+  void Submit(uint32_t r, uint32_t slot, Submitted& s) {
     s.op->slot = slot;
     s.op->generation = ++ranks[r]->generation[slot];
     s.op->input = s.input.data();
@@ -129,8 +129,8 @@ std::vector<T> Values(const std::byte* p, size_t bytes) {
   return out;
 }
 
-Submission Allreduce(const std::vector<float>& v, Op op, bool in_place) {
-  Submission s;
+Submitted Allreduce(const std::vector<float>& v, Op op, bool in_place) {
+  Submitted s;
   s.op->name = "x";
   s.op->signature.kind = Kind::kAllreduce;
   s.op->signature.dtype = DType::kFloat32;
@@ -147,7 +147,7 @@ TEST(MoverTest, AllreduceSumsInRankOrderAndAverages) {
     for (size_t n : {size_t{0}, size_t{1}, size_t{17}, size_t{5000}}) {
       Node node(k);
       std::mt19937 random(k);
-      std::vector<Submission> s;
+      std::vector<Submitted> s;
       std::vector<float> want(n, 0.f);
       for (uint32_t r = 0; r < k; ++r) {
         std::vector<float> v(n);
@@ -170,7 +170,7 @@ TEST(MoverTest, AllreduceSumsInRankOrderAndAverages) {
 TEST(MoverTest, ScaleFactorsApplyBeforeAndAfter) {
   Node node(2);
   std::mt19937 random(1);
-  std::vector<Submission> s;
+  std::vector<Submitted> s;
   for (uint32_t r = 0; r < 2; ++r) {
     s.push_back(Allreduce({1.f, 2.f, 3.f}, Op::kSum, false));
     s[r].op->signature.prescale = 0.5;
@@ -186,7 +186,7 @@ TEST(MoverTest, ScaleFactorsApplyBeforeAndAfter) {
 TEST(MoverTest, AllgatherTakesBlocksOfAnySize) {
   Node node(3);
   std::mt19937 random(2);
-  std::vector<Submission> s(3);
+  std::vector<Submitted> s(3);
   const int64_t rows[3] = {0, 3000, 5};
   std::vector<int64_t> want;
   for (uint32_t r = 0; r < 3; ++r) {
@@ -213,20 +213,20 @@ TEST(MoverTest, AllgatherTakesBlocksOfAnySize) {
 TEST(MoverTest, MismatchFailsOnEveryRankAndTheNameIsFreeAgain) {
   Node node(2);
   std::mt19937 random(3);
-  Submission a = Allreduce({1, 2, 3}, Op::kSum, false);
-  Submission b = Allreduce({1, 2, 3, 4}, Op::kSum, false);
+  Submitted a = Allreduce({1, 2, 3}, Op::kSum, false);
+  Submitted b = Allreduce({1, 2, 3, 4}, Op::kSum, false);
   node.Submit(1, 3, b);
   node.Submit(0, 3, a);
   node.Settle(random);
-  for (Submission* s : {&a, &b}) {
+  for (Submitted* s : {&a, &b}) {
     ASSERT_TRUE(s->op->done.load());
     EXPECT_EQ(s->op->status.code(), Code::kFailedPrecondition);
     EXPECT_EQ(s->op->status.message(),
               "allreduce 'x': mismatched shapes: rank 0 submitted [3], rank 1 "
               "submitted [4]; every rank must submit the same shape");
   }
-  Submission c = Allreduce({1}, Op::kSum, true);
-  Submission d = Allreduce({2}, Op::kSum, true);
+  Submitted c = Allreduce({1}, Op::kSum, true);
+  Submitted d = Allreduce({2}, Op::kSum, true);
   node.Submit(0, 3, c);
   node.Submit(1, 3, d);
   node.Settle(random);
@@ -240,7 +240,7 @@ TEST(MoverTest, RankThatLeftFailsLaterOperations) {
   std::strcpy(node.board->header().left_text, "rank 1 has shut down");
   node.board->rank(1).state.store(static_cast<uint32_t>(RankState::kLeft));
   node.board->header().left_count.store(1);
-  Submission a = Allreduce({1}, Op::kSum, false);
+  Submitted a = Allreduce({1}, Op::kSum, false);
   node.Submit(0, 3, a);
   node.Settle(random);
   ASSERT_TRUE(a.op->done.load());
@@ -253,8 +253,8 @@ TEST(MoverTest, RankThatLeftFailsLaterOperations) {
 TEST(MoverTest, ArrivingAtAnOperationThatHasFailedAlreadyEndsIt) {
   Node node(2);
   std::mt19937 random(3);
-  Submission a = Allreduce({1}, Op::kSum, false);
-  Submission b = Allreduce({1}, Op::kSum, false);
+  Submitted a = Allreduce({1}, Op::kSum, false);
+  Submitted b = Allreduce({1}, Op::kSum, false);
   node.Submit(0, 3, a);
   node.board->Fail(3, 1, Code::kAborted, "rank 7 has shut down");
   node.Settle(random);
@@ -264,6 +264,96 @@ TEST(MoverTest, ArrivingAtAnOperationThatHasFailedAlreadyEndsIt) {
   node.Settle(random);
   ASSERT_TRUE(b.op->done.load());
   EXPECT_EQ(b.op->status.message(), "allreduce 'x': rank 7 has shut down");
+}
+
+Submitted Allgather(const std::vector<int64_t>& v) {
+  Submitted s;
+  s.op->name = "g";
+  s.op->signature.kind = Kind::kAllgather;
+  s.op->signature.dtype = DType::kInt64;
+  s.op->signature.dims = 1;
+  s.op->signature.shape[0] = static_cast<int64_t>(v.size());
+  s.input = Bytes(v);
+  return s;
+}
+
+// A rank without rows holds nobody up: the others may be a step ahead when it
+// looks who has submitted how much.
+TEST(MoverTest, RanksOfAnAllgatherMayRunAheadOfOneWithoutRows) {
+  Node node(3);
+  std::vector<Submitted> first, second;
+  for (int64_t r = 0; r < 3; ++r) {
+    first.push_back(Allgather(std::vector<int64_t>(r == 2 ? 0 : 3 + r, r)));
+    second.push_back(
+        Allgather(std::vector<int64_t>(r == 2 ? 0 : 8 + r, 10 + r)));
+  }
+  for (uint32_t r = 0; r < 3; ++r) node.Submit(r, 1, first[r]);
+  for (int n = 0; n < 40; ++n) node.ranks[n % 2]->mover->Step();
+  ASSERT_TRUE(first[0].op->done.load());
+  ASSERT_TRUE(first[1].op->done.load());
+  for (uint32_t r = 0; r < 2; ++r) node.Submit(r, 1, second[r]);
+  std::mt19937 random(5);
+  node.Settle(random);
+  ASSERT_TRUE(first[2].op->done.load());
+  EXPECT_EQ(Values<int64_t>(first[2].op->output, first[2].op->gathered_bytes),
+            (std::vector<int64_t>{0, 0, 0, 1, 1, 1, 1}));
+  node.Submit(2, 1, second[2]);
+  node.Settle(random);
+  EXPECT_EQ(second[2].op->gathered_rows, 17);
+}
+
+// A rank that waits in generation 1 while another has already failed alone in
+// generation 2 (it did not wait) must not wait for ever.
+TEST(MoverTest, AnOperationThatOthersHaveGivenUpEnds) {
+  Node node(3);
+  std::mt19937 random(6);
+  std::strcpy(node.board->header().left_text, "rank 2 has shut down");
+  node.board->rank(2).state.store(static_cast<uint32_t>(RankState::kLeft));
+  node.board->header().left_count.store(1);
+  Submitted a = Allreduce({1}, Op::kSum, false);
+  Submitted b = Allreduce({1}, Op::kSum, false);
+  Submitted late = Allreduce({1}, Op::kSum, false);
+  for (Submitted* s : {&a, &b}) {
+    node.Submit(0, 3, *s);
+    node.Settle(random);
+    ASSERT_TRUE(s->op->done.load());
+  }
+  node.Submit(1, 3, late);
+  node.ranks[1]->mover->RecheckFailures();
+  node.Settle(random);
+  ASSERT_TRUE(late.op->done.load());
+  EXPECT_EQ(late.op->status.code(), Code::kAborted);
+  EXPECT_EQ(late.op->status.message(), "allreduce 'x': rank 2 has shut down");
+}
+
+// The last to arrive has claimed a small operation and died before or after it
+// committed: the abort that follows gives all ranks one outcome.
+TEST(MoverTest, DeathOfWhoCarriesOutASmallOperationEndsItAlike) {
+  for (const bool committed : {false, true}) {
+    Node node(3);
+    std::mt19937 random(7);
+    Submitted a = Allreduce({1}, Op::kSum, false);
+    Submitted b = Allreduce({2}, Op::kSum, false);
+    node.Submit(0, 3, a);
+    node.Submit(1, 3, b);
+    ASSERT_TRUE(node.board->ClaimReduction(3, 1));
+    const float result = 42;
+    std::memcpy(node.board->pool(2, 0), &result, sizeof(result));
+    if (committed) {
+      ASSERT_TRUE(node.board->CommitSmall(3, 1, {2, 0}));
+    }
+    node.board->Abort(Code::kAborted, "rank 2 died");
+    node.Settle(random);
+    for (Submitted* s : {&a, &b}) {
+      ASSERT_TRUE(s->op->done.load());
+      EXPECT_EQ(s->op->status.ok(), committed);
+      if (committed) {
+        EXPECT_EQ(Values<float>(s->op->output, 4), std::vector<float>{42});
+      } else {
+        EXPECT_EQ(s->op->status.message(), "allreduce 'x': rank 2 died");
+      }
+    }
+  }
 }
 
 // Random programs: kinds, sizes, orders by rank, several operations in flight,
@@ -283,14 +373,14 @@ class RandomProgram {
   struct Planned {
     Kind kind;
     uint32_t slot;
-    std::vector<Submission> by_rank;
+    std::vector<Submitted> by_rank;
     std::vector<int32_t> want;
   };
 
   Planned Make(uint32_t slot) {
     Planned p{static_cast<Kind>(random_() % 2 == 0 ? 0 : random_() % 3),
               slot,
-              std::vector<Submission>(k_),
+              std::vector<Submitted>(k_),
               {}};
     if (random_() % 8 == 0) p.kind = Kind::kBarrier;
     const size_t n = random_() % 3 == 0 ? random_() % 20000 : random_() % 40;
@@ -351,7 +441,7 @@ class RandomProgram {
 
   void Check(Planned& p) {
     const bool ok = p.by_rank[0].op->status.ok();
-    for (Submission& s : p.by_rank) {
+    for (Submitted& s : p.by_rank) {
       ASSERT_TRUE(s.op->done.load()) << "kind " << static_cast<int>(p.kind);
       ASSERT_EQ(s.op->status.ok(), ok) << "ranks differ in outcome";
       if (!ok) {

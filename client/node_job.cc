@@ -33,6 +33,8 @@ std::chrono::microseconds SpinBudget(const Options& options,
   return std::chrono::microseconds(cores >= local_size ? 50 : 0);
 }
 
+thread_local bool this_thread_waits = false;
+
 std::string KeyOf(uint32_t process_set, Kind kind, const std::string& name) {
   return std::to_string(process_set) + "/" +
          std::to_string(static_cast<int>(kind)) + "/" + name;
@@ -100,8 +102,7 @@ void NodeJob::RequestSlot(Name& name) {
 
 Status NodeJob::Start(std::shared_ptr<Operation> operation) {
   if (board_->aborted()) {
-    const Status s = board_->AbortStatus();
-    return Status(s.code(), operation->Title() + ": " + s.message());
+    return operation->Explain(board_->AbortStatus());
   }
   std::lock_guard lock(table_mutex_);
   if (left_) {
@@ -132,6 +133,9 @@ Status NodeJob::Start(std::shared_ptr<Operation> operation) {
 }
 
 void NodeJob::Begin(Name& name) {
+  // A generation begun now would only hide from slower ranks what became of
+  // the one before.
+  if (board_->aborted()) return FailQueue(name, board_->AbortStatus());
   while (name.known && name.current == nullptr && !name.queue.empty()) {
     if (!AnnounceFirst(name)) return;
   }
@@ -206,7 +210,8 @@ void NodeJob::End(Operation& operation, Status status) {
   operation.status = std::move(status);
   operation.done.store(true, std::memory_order_release);
   outstanding_.fetch_sub(1);
-  if (waiters_.load() > 1) WakeOwnThreads();
+  // Waiters sleep, but for this thread, if it is one.
+  if (waiters_.load() > (this_thread_waits ? 1u : 0u)) WakeOwnThreads();
 }
 
 void NodeJob::Break(Status status) {
@@ -289,7 +294,7 @@ void NodeJob::FailQueue(Name& name, const Status& status) {
   while (!name.queue.empty()) {
     const std::shared_ptr<Operation> op = std::move(name.queue.front());
     name.queue.pop_front();
-    End(*op, Status(status.code(), op->Title() + ": " + status.message()));
+    End(*op, op->Explain(status));
   }
 }
 
@@ -307,7 +312,8 @@ void NodeJob::LoseExecutor(const std::string& how) {
   awaited_replies_.store(0);
 }
 
-bool NodeJob::SleepOnBoard(int timeout_ms, bool* interrupted) {
+bool NodeJob::SleepOnBoard(const Operation& operation, int timeout_ms,
+                           bool* interrupted) {
   const uint32_t seen = me_.wake.load(std::memory_order_acquire);
   me_.sleeping.store(1, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -315,6 +321,8 @@ bool NodeJob::SleepOnBoard(int timeout_ms, bool* interrupted) {
     std::lock_guard lock(drive_mutex_);
     if (Drive(false)) return true;
   }
+  // Another thread may have ended it before `seen` was read.
+  if (operation.done.load(std::memory_order_acquire)) return true;
   const FutexResult r = FutexWait(me_.wake, seen, timeout_ms);
   if (r == FutexResult::kInterrupted) *interrupted = true;
   if (r != FutexResult::kTimeout) return true;
@@ -358,6 +366,7 @@ Status NodeJob::Await(const Operation& operation, int timeout_ms) {
                             .count();
   };
   waiters_.fetch_add(1);
+  this_thread_waits = true;
   me_.sleeping.store(0, std::memory_order_relaxed);
   auto idle_since = start;
   Status result;
@@ -379,7 +388,8 @@ Status NodeJob::Await(const Operation& operation, int timeout_ms) {
       break;
     }
     bool interrupted = false;
-    if (SleepOnBoard(static_cast<int>(std::min<int64_t>(kSleepMs, left())),
+    if (SleepOnBoard(operation,
+                     static_cast<int>(std::min<int64_t>(kSleepMs, left())),
                      &interrupted)) {
       idle_since = Clock::now();
     }
@@ -390,6 +400,7 @@ Status NodeJob::Await(const Operation& operation, int timeout_ms) {
     }
   }
   StopAttending();
+  this_thread_waits = false;
   return result;
 }
 
@@ -450,7 +461,7 @@ void NodeJob::FailAll(const Status& status) {
     const std::shared_ptr<Operation> op = std::move(name->current);
     name->current = nullptr;
     name->waiting = false;
-    End(*op, Status(status.code(), op->Title() + ": " + status.message()));
+    End(*op, op->Explain(status));
   }
 }
 

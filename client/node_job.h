@@ -96,7 +96,8 @@ class NodeJob : public Job, private OperationTable {
   void FailAll(const Status& status);
   void LoseExecutor(const std::string& how);
   // True if there was something to do, or somebody has woken us.
-  bool SleepOnBoard(int timeout_ms, bool* interrupted);
+  bool SleepOnBoard(const Operation& operation, int timeout_ms,
+                    bool* interrupted);
   void StopAttending();
   void WakeOwnThreads();
   void ProgressLoop();

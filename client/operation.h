@@ -49,6 +49,13 @@ struct Operation {
   std::string Title() const {
     return std::string(Name(signature.kind)) + " '" + name + "'";
   }
+  // The error, with the operation's title before it if it is not named yet.
+  Status Explain(const Status& error) const {
+    if (error.message().find("'" + name + "'") != std::string::npos) {
+      return error;
+    }
+    return Status(error.code(), Title() + ": " + error.message());
+  }
 };
 
 }  // namespace maypole

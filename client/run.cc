@@ -19,8 +19,10 @@ std::vector<int64_t> FirstDims(const Board& board, const Run& run) {
       dims[rank] = board.plan_first_dims(run.ref - config.slots)[rank];
     } else {
       const int local = LocalRankOf(config, static_cast<int32_t>(rank));
-      dims[rank] =
-          board.SignatureOf(run.ref, static_cast<uint32_t>(local)).shape[0];
+      dims[rank] = board
+                       .SignatureOf(run.ref, static_cast<uint32_t>(local),
+                                    run.generation)
+                       .shape[0];
     }
   }
   return dims;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <new>
 
 #include "common/futex.h"
@@ -23,6 +24,10 @@ constexpr uint64_t kRefMask = (uint64_t{1} << kRefBits) - 1;
 constexpr uint32_t kSmallFlag = 1u << 23;
 
 constexpr uint32_t kOutcomeMask = 0xff;  // above it: the detail
+
+Outcome OutcomeIn(uint64_t word) {
+  return static_cast<Outcome>(ValueOf(word) & kOutcomeMask);
+}
 
 uint64_t RoundUp(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
@@ -231,12 +236,14 @@ std::byte* Board::node_ring(uint32_t index) const {
 void Board::Arrive(uint32_t slot, uint32_t local, uint32_t generation,
                    const Signature& s, int buffer) const {
   Arrival& a = arrival(slot, local);
+  Submission& submission = a.submissions[generation % 2];
   uint64_t words[sizeof(Signature) / 8];
   std::memcpy(words, &s, sizeof(s));
   for (size_t i = 0; i < std::size(words); ++i) {
-    a.signature[i].store(words[i], std::memory_order_relaxed);
+    submission.signature[i].store(words[i], std::memory_order_relaxed);
   }
-  a.buffer.store(static_cast<uint32_t>(buffer + 1), std::memory_order_relaxed);
+  submission.buffer.store(static_cast<uint32_t>(buffer + 1),
+                          std::memory_order_relaxed);
   a.generation.store(generation, std::memory_order_seq_cst);
 }
 
@@ -250,15 +257,23 @@ bool Board::AllArrived(uint32_t slot, uint32_t generation) const {
   return true;
 }
 
-Signature Board::SignatureOf(uint32_t slot, uint32_t local) const {
-  const Arrival& a = arrival(slot, local);
+Signature Board::SignatureOf(uint32_t slot, uint32_t local,
+                             uint32_t generation) const {
+  const Submission& from = arrival(slot, local).submissions[generation % 2];
   uint64_t words[sizeof(Signature) / 8];
   for (size_t i = 0; i < std::size(words); ++i) {
-    words[i] = a.signature[i].load(std::memory_order_relaxed);
+    words[i] = from.signature[i].load(std::memory_order_relaxed);
   }
   Signature s;
   std::memcpy(&s, words, sizeof(s));
   return s;
+}
+
+int Board::BufferOf(uint32_t slot, uint32_t local, uint32_t generation) const {
+  const uint32_t b = arrival(slot, local)
+                         .submissions[generation % 2]
+                         .buffer.load(std::memory_order_relaxed);
+  return b <= config_.pool_buffers ? static_cast<int>(b) - 1 : -1;
 }
 
 uint64_t Board::PlaceTicket(RunRef ref, uint32_t generation,
@@ -295,14 +310,31 @@ bool Board::ReadTicket(uint64_t* position, Ticket* ticket) const {
   return true;
 }
 
-Outcome Board::OutcomeOf(RunRef ref, uint32_t generation) const {
+// The first to see a commit may have died, so everybody who sees it copies it.
+void Board::KeepCommit(RunRef ref, uint64_t word) const {
+  std::atomic<uint64_t>& committed = run(ref).committed;
+  uint64_t seen = committed.load(std::memory_order_acquire);
+  while (TagOf(seen) < TagOf(word) &&
+         !committed.compare_exchange_weak(seen, word, std::memory_order_acq_rel,
+                                          std::memory_order_acquire)) {
+  }
+}
+
+// What is decided of generation g, detail included; 0 if nothing yet.
+uint64_t Board::OutcomeWord(RunRef ref, uint32_t generation) const {
   const uint64_t word = run(ref).outcome.load(std::memory_order_acquire);
-  // A newer generation can only be asked about by somebody who was not part of
-  // it: all members finish g before g + 1 begins.
-  if (TagOf(word) > generation) return Outcome::kCommitted;
-  return TagOf(word) == generation
-             ? static_cast<Outcome>(ValueOf(word) & kOutcomeMask)
-             : Outcome::kRunning;
+  if (TagOf(word) < generation) return 0;
+  if (TagOf(word) == generation) {
+    if (OutcomeIn(word) == Outcome::kCommitted) KeepCommit(ref, word);
+    return word;
+  }
+  const uint64_t kept = run(ref).committed.load(std::memory_order_acquire);
+  if (TagOf(kept) == generation) return kept;
+  return Tagged(generation, static_cast<uint32_t>(Outcome::kSuperseded));
+}
+
+Outcome Board::OutcomeOf(RunRef ref, uint32_t generation) const {
+  return OutcomeIn(OutcomeWord(ref, generation));
 }
 
 Outcome Board::Decide(RunRef ref, uint32_t generation, Outcome to) const {
@@ -319,7 +351,7 @@ Outcome Board::Decide(RunRef ref, uint32_t generation, Outcome to) const {
     if (outcome.compare_exchange_weak(
             seen, Tagged(generation, static_cast<uint32_t>(to)),
             std::memory_order_acq_rel, std::memory_order_acquire)) {
-      return to;
+      break;
     }
   }
   return OutcomeOf(ref, generation);
@@ -345,15 +377,19 @@ bool Board::CommitSmall(uint32_t slot, uint32_t generation,
   const uint32_t detail = kSmallFlag | r.local << 16 | r.buffer;
   const uint64_t committed = Tagged(
       generation, static_cast<uint32_t>(Outcome::kCommitted) | detail << 8);
-  return run(slot).outcome.compare_exchange_strong(
-      claimed, committed, std::memory_order_acq_rel, std::memory_order_acquire);
+  if (!run(slot).outcome.compare_exchange_strong(claimed, committed,
+                                                 std::memory_order_acq_rel,
+                                                 std::memory_order_acquire)) {
+    return false;
+  }
+  KeepCommit(slot, committed);
+  return true;
 }
 
 bool Board::ResultOf(uint32_t slot, uint32_t generation, SmallResult* r) const {
-  const uint64_t word = run(slot).outcome.load(std::memory_order_acquire);
+  const uint64_t word = OutcomeWord(slot, generation);
   const uint32_t value = ValueOf(word);
-  if (TagOf(word) != generation ||
-      static_cast<Outcome>(value & kOutcomeMask) != Outcome::kCommitted ||
+  if (OutcomeIn(word) != Outcome::kCommitted ||
       (value >> 8 & kSmallFlag) == 0) {
     return false;
   }
@@ -403,15 +439,30 @@ Status Board::ErrorOf(uint32_t slot_number, uint32_t generation) const {
 
 void Board::Abort(Code code, std::string_view text) const {
   BoardHeader& h = header();
-  if (h.abort_claim.exchange(1, std::memory_order_acq_rel) != 0) return;
-  const size_t n = std::min(text.size(), kMaxErrorBytes);
-  std::memcpy(h.abort_text, text.data(), n);
-  h.abort_text[n] = 0;
-  h.abort_code.store(
-      static_cast<uint32_t>(code == Code::kOk ? Code::kAborted : code),
-      std::memory_order_seq_cst);
+  if (h.abort_claim.exchange(1, std::memory_order_acq_rel) == 0) {
+    const size_t n = std::min(text.size(), kMaxErrorBytes);
+    std::memcpy(h.abort_text, text.data(), n);
+    h.abort_code.store(
+        static_cast<uint32_t>(code == Code::kOk ? Code::kAborted : code),
+        std::memory_order_seq_cst);
+  } else {
+    AwaitAbortText();
+  }
   WakeRanks();
   WakeNetwork();
+}
+
+// Another process writes the text. Should it have died doing so, the abort must
+// still come; the text is cut then.
+void Board::AwaitAbortText() const {
+  std::atomic<uint32_t>& code = header().abort_code;
+  for (int i = 0; i < 100 && code.load(std::memory_order_acquire) == 0; ++i) {
+    timespec pause{0, 100000};
+    nanosleep(&pause, nullptr);
+  }
+  uint32_t none = 0;
+  code.compare_exchange_strong(none, static_cast<uint32_t>(Code::kAborted),
+                               std::memory_order_seq_cst);
 }
 
 Status Board::AbortStatus() const {

@@ -116,10 +116,17 @@ struct alignas(64) RankBlock {
   std::atomic<int32_t> pid;        // in the executor's PID namespace; or 0
 };
 
+// What a rank submits with one generation.
+struct Submission {
+  std::atomic<uint64_t> signature[sizeof(Signature) / 8];
+  std::atomic<uint32_t> buffer;  // pool buffer with the input, + 1; 0: none
+};
+
+// A rank can be one generation ahead of a slow one that still reads what it had
+// submitted before, never two: so there are two places, by parity.
 struct alignas(128) Arrival {
   std::atomic<uint32_t> generation;
-  std::atomic<uint32_t> buffer;  // pool buffer with the input, + 1; 0: none
-  std::atomic<uint64_t> signature[sizeof(Signature) / 8];
+  Submission submissions[2];
 };
 
 struct alignas(64) SlotHeader {
@@ -133,7 +140,11 @@ enum class Outcome : uint8_t {
   kFailed = 2,   // text in the slot
   kCommitted = 3,
   kAborted = 4,    // text in the header
-  kReducing = 5,   // a rank reduces the small tensors of all
+  kReducing = 5,  // a rank reduces the small tensors of all
+  // This generation was never committed, and a later one has been decided: a
+  // rank that could not wait went on alone (somebody has left, or the epoch has
+  // ended).
+  kSuperseded = 6,
 };
 
 // Where a committed small operation's result lies: the detail of its outcome.
@@ -161,7 +172,10 @@ inline constexpr uint32_t CountAt(uint64_t word, uint32_t g) {
 
 struct alignas(64) RunHeader {
   std::atomic<uint64_t> outcome;    // Tagged(generation, Outcome | detail << 8)
-  std::atomic<uint64_t> granted;    // chunks whose node ring place is free
+  // The last outcome word that said kCommitted. Whoever sees a commit copies it
+  // here before going on, so that it is not lost when a later generation ends.
+  std::atomic<uint64_t> committed;
+  std::atomic<uint64_t> granted;  // chunks whose node ring place is free
   std::atomic<uint64_t> done;       // chunks whose network stage is done
   std::atomic<uint64_t> node_base;  // node ring index of chunk 0
 };
@@ -237,7 +251,10 @@ class Board {
   void Arrive(uint32_t slot, uint32_t local, uint32_t generation,
               const Signature& s, int buffer = -1) const;
   bool AllArrived(uint32_t slot, uint32_t generation) const;
-  Signature SignatureOf(uint32_t slot, uint32_t local) const;
+  Signature SignatureOf(uint32_t slot, uint32_t local,
+                        uint32_t generation) const;
+  // The pool buffer submitted with generation g, or -1.
+  int BufferOf(uint32_t slot, uint32_t local, uint32_t generation) const;
 
   // --- Tickets -------------------------------------------------------------
   // Puts the run into the first empty cell at or after `start` and returns its
@@ -287,6 +304,9 @@ class Board {
 
  private:
   struct Layout;
+  uint64_t OutcomeWord(RunRef ref, uint32_t generation) const;
+  void KeepCommit(RunRef ref, uint64_t word) const;
+  void AwaitAbortText() const;
   Board(Fd fd, Mapping mapping, const BoardConfig& config);
 
   Fd fd_;

@@ -38,7 +38,7 @@ TEST(BoardTest, AttachSeesTheSameMemoryAndConfig) {
   s.shape[0] = 42;
   a->Arrive(63, 2, 7, s);
   EXPECT_EQ(b->arrival(63, 2).generation.load(), 7u);
-  EXPECT_EQ(b->SignatureOf(63, 2).shape[0], 42);
+  EXPECT_EQ(b->SignatureOf(63, 2, 7).shape[0], 42);
   *a->node_ring(1) = std::byte{9};
   EXPECT_EQ(*b->node_ring(1), std::byte{9});
   EXPECT_EQ(b->node_ring(1) + 4096, b->rank_ring(0, 0) + 8 * 4096)
@@ -160,6 +160,31 @@ TEST(BoardTest, FirstDecisionOfAGenerationWins) {
   EXPECT_EQ(b->ErrorOf(5, 2).code(), Code::kFailedPrecondition);
   EXPECT_EQ(b->ErrorOf(5, 1).message(), "");
   EXPECT_EQ(b->header().failures.load(), 1u);
+}
+
+// A rank may still deliver generation 1 when another has failed alone in 2.
+TEST(BoardTest, ACommitIsRememberedWhenALaterGenerationEnds) {
+  auto b = Create(2);
+  SmallResult r;
+  ASSERT_TRUE(b->ClaimReduction(4, 1));
+  ASSERT_TRUE(b->CommitSmall(4, 1, {1, 7}));
+  EXPECT_EQ(b->Decide(4, 2, Outcome::kAborted), Outcome::kAborted);
+  EXPECT_EQ(b->OutcomeOf(4, 1), Outcome::kCommitted);
+  ASSERT_TRUE(b->ResultOf(4, 1, &r));
+  EXPECT_EQ(r.buffer, 7u);
+  EXPECT_EQ(b->Decide(9, 1, Outcome::kCommitted), Outcome::kCommitted);
+  EXPECT_TRUE(b->Fail(9, 3, Code::kAborted, "alone"));
+  EXPECT_EQ(b->OutcomeOf(9, 1), Outcome::kCommitted);
+  EXPECT_EQ(b->OutcomeOf(9, 2), Outcome::kSuperseded);
+}
+
+TEST(BoardTest, AnAbortWhoseWriterDiedStillComes) {
+  auto b = Create(1);
+  b->header().abort_claim.store(1);  // and nothing more
+  EXPECT_FALSE(b->aborted());
+  b->Abort(Code::kInternal, "second");
+  EXPECT_TRUE(b->aborted());
+  EXPECT_FALSE(b->AbortStatus().ok());
 }
 
 TEST(BoardTest, FirstAbortWinsAndItsTextIsCut) {

@@ -29,7 +29,7 @@ bool BoardKeeper::CopyNews(uint32_t slot, SlotNews* news) const {
     // A rank that is ahead has ended this generation already (it failed); its
     // own next arrival sets the bit again.
     if (generation(i) != news->generation) return false;
-    news->signatures[i] = board_->SignatureOf(slot, i);
+    news->signatures[i] = board_->SignatureOf(slot, i, news->generation);
   }
   return news->generation != 0;
 }
@@ -141,7 +141,7 @@ void BoardKeeper::CountLocalOperations(StatsPage* stats) {
         board_->arrival(slot, 0).generation.load(std::memory_order_acquire);
     const uint32_t done = now - std::exchange(counted_[slot], now);
     if (done == 0) continue;
-    const Signature s = board_->SignatureOf(slot, 0);
+    const Signature s = board_->SignatureOf(slot, 0, now);
     if (!CheckSignature("", s).ok()) continue;
     StatsPage::Add(stats->operations[static_cast<int>(s.kind)], done);
     StatsPage::Add(stats->operation_bytes[static_cast<int>(s.kind)],
