@@ -12,12 +12,23 @@ std::string AnnounceFlag() {
   return "--announce_fd=" + std::to_string(kAnnounceFd);
 }
 
+std::string StartTimeoutFlag(int seconds) {
+  return "--start_timeout=" + std::to_string(seconds) + "s";
+}
+
 }  // namespace
 
 Announcement ParseAnnouncement(std::string_view line) {
+  line = line.substr(0, line.find('\n'));
   Announcement out;
   while (!line.empty()) {
-    size_t end = line.find_first_of(" \n");
+    // A path may hold spaces. What follows it can only be the metrics address,
+    // and only if that has not come before.
+    size_t end =
+        line.starts_with("socket=") ? std::string_view::npos : line.find(' ');
+    if (end == std::string_view::npos && out.metrics.empty()) {
+      end = line.rfind(" metrics=");
+    }
     std::string_view word = line.substr(0, end);
     line.remove_prefix(end == std::string_view::npos ? line.size() : end + 1);
     size_t equals = word.find('=');
@@ -36,7 +47,7 @@ std::vector<std::string> CoordinatorArguments(const CoordinatorSettings& s) {
           "--listen=127.0.0.1:0",
           "--metrics=127.0.0.1:0",
           "--secret_file=" + s.secret_file,
-          "--start_timeout=" + std::to_string(s.start_timeout_s) + "s",
+          StartTimeoutFlag(s.start_timeout_s),
           LogLevel(s.verbose),
           AnnounceFlag()};
 }
@@ -45,8 +56,8 @@ std::vector<std::string> WorkerArguments(const WorkerSettings& s) {
   std::vector<std::string> args = {
       kWorkerProgram,          "--node=" + s.node,
       "--socket=" + s.socket,  "--coordinator=" + s.coordinator,
-      "--metrics=127.0.0.1:0", LogLevel(s.verbose),
-      AnnounceFlag()};
+      "--metrics=127.0.0.1:0", StartTimeoutFlag(s.start_timeout_s),
+      LogLevel(s.verbose),     AnnounceFlag()};
   if (!s.secret_file.empty()) args.push_back("--secret_file=" + s.secret_file);
   if (!s.network.empty()) args.push_back("--network=" + s.network);
   return args;

@@ -17,6 +17,7 @@ inline constexpr int kAnnounceFd = 3;  // in the daemon
 inline constexpr size_t kMaxAnnouncementBytes = 4096;
 
 // "listen=127.0.0.1:40001 metrics=127.0.0.1:40002": unknown keys are skipped.
+// A worker's socket may stand before or after its metrics and hold spaces.
 struct Announcement {
   std::string listen;   // coordinator
   std::string socket;   // worker
@@ -37,6 +38,7 @@ struct WorkerSettings {
   std::string coordinator;  // HOST:PORT
   std::string secret_file;  // empty: none
   std::string network;      // empty: the agent's own choice
+  int start_timeout_s = 120;
   bool verbose = false;
 };
 std::vector<std::string> WorkerArguments(const WorkerSettings& s);

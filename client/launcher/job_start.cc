@@ -105,6 +105,7 @@ Status Job::StartDaemons() {
                    .secret_file = secret,
                    .network =
                        options_.networks.empty() ? "" : options_.networks[node],
+                   .start_timeout_s = options_.start_timeout_s,
                    .verbose = options_.verbose}));
     if (!status.ok()) return status;
   }

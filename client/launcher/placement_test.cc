@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 #include "client/launcher/announce.h"
@@ -86,6 +87,27 @@ TEST(AnnouncementTest, Parses) {
   EXPECT_EQ(a.socket, "");
   EXPECT_EQ(ParseAnnouncement("socket=/a=b metrics=").socket, "/a=b");
   EXPECT_EQ(ParseAnnouncement("nonsense").listen, "");
+}
+
+TEST(AnnouncementTest, ASocketMayHoldSpacesAndStandFirstOrLast) {
+  for (const char* line : {"socket=/a b/c  d metrics=127.0.0.1:9",
+                           "metrics=127.0.0.1:9 socket=/a b/c  d\n"}) {
+    EXPECT_EQ(ParseAnnouncement(line).socket, "/a b/c  d") << line;
+    EXPECT_EQ(ParseAnnouncement(line).metrics, "127.0.0.1:9") << line;
+  }
+  EXPECT_EQ(ParseAnnouncement("socket=/a b").socket, "/a b");
+  Announcement odd = ParseAnnouncement("metrics=h:1 socket=/a metrics=x/s");
+  EXPECT_EQ(odd.socket, "/a metrics=x/s");
+  EXPECT_EQ(odd.metrics, "h:1");
+}
+
+TEST(ArgumentsTest, BothDaemonsGetTheStartTimeout) {
+  for (const auto& args : {CoordinatorArguments({.start_timeout_s = 7}),
+                           WorkerArguments({.start_timeout_s = 7})}) {
+    EXPECT_NE(std::find(args.begin(), args.end(), "--start_timeout=7s"),
+              args.end())
+        << args[0];
+  }
 }
 
 }  // namespace
