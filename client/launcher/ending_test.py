@@ -75,6 +75,15 @@ exit 1
         self.assertLess(time.monotonic() - start, 10)
         self.assertIn("waiting up to 5 s", err)
 
+    def test_who_waits_for_a_rank_that_left_early_is_told(self):
+        job = self.start("-np", "3", "sh", "-c", '[ $MAYPOLE_RANK = 1 ] && exit 0; '
+                         'while [ ! -e "$FAKE_DIR/go" ]; do sleep 0.01; done')
+        said = job.stderr.readline()  # after 10 s
+        self.write("go", "")
+        self.assertEqual(said, "maypolerun: rank 1 exited with code 0; waiting for ranks 0,2\n")
+        self.assertEqual(job.wait(timeout=60), 0)
+        self.assertEqual(job.stderr.read(), "")
+
     def test_what_ranks_leave_behind_is_ended(self):
         rc, _, err = self.run_job("-np", "2", "sh", "-c", "setsid sleep %s & sleep %s & exit 0" % ((self.marker,) * 2))
         self.assertEqual(rc, 0, err)

@@ -36,7 +36,8 @@ std::optional<Time> Earlier(std::optional<Time> a, std::optional<Time> b) {
 Job::Job(Settings settings)
     : settings_(std::move(settings)),
       options_(settings_.options),
-      supervision_(settings_.options.ranks) {}
+      supervision_(settings_.options.ranks),
+      leavers_(settings_.options.ranks) {}
 
 Job::~Job() = default;
 
@@ -65,6 +66,7 @@ int Job::Run() {
 }
 
 void Job::Round(std::optional<Time> deadline) {
+  deadline = Earlier(deadline, leavers_.deadline());
   if (daemons_) deadline = Earlier(deadline, daemons_->deadline());
   for (const auto& rank : ranks_) {
     if (!rank->out) continue;
@@ -82,6 +84,7 @@ void Job::Round(std::optional<Time> deadline) {
   int signal = supervision_.OnTime(now);
   if (signal == SIGTERM) Say("the other ranks did not end: SIGTERM");
   SignalRanks(signal, false);
+  if (std::string line = leavers_.TakeLine(now); !line.empty()) Say(line);
 }
 
 void Job::OnSignals() {
@@ -93,6 +96,7 @@ void Job::OnSignals() {
       SignalRanks(supervision_.OnLauncherLost(), false);
     } else {
       bool first = !supervision_.interrupted();
+      leavers_.Stop();
       int signal =
           supervision_.OnSignal(static_cast<int>(info.ssi_signo), Now());
       if (first) {
@@ -128,6 +132,9 @@ void Job::OnRankEnd(Rank* rank) {
   bool first = !supervision_.first_failure();
   SignalRanks(supervision_.OnRankExit(rank->place.rank, *exit, Now(), clues),
               false);
+  if (!supervision_.interrupted()) {
+    leavers_.OnRankExit(rank->place.rank, exit->clean(), Now());
+  }
   if (first && supervision_.first_failure() && !supervision_.ranks_ended()) {
     Say(Who(rank->place.rank) + " " + Describe(*exit) +
         "; waiting up to 5 s for the other ranks to end");

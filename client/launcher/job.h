@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "client/launcher/daemons.h"
+#include "client/launcher/early_leavers.h"
 #include "client/launcher/events.h"
 #include "client/launcher/options.h"
 #include "client/launcher/output_stream.h"
@@ -93,6 +94,7 @@ class Job {
   std::unique_ptr<Daemons> daemons_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   Supervision supervision_;
+  EarlyLeavers leavers_;
   std::string lost_daemon_;  // what happened to it
 };
 
