@@ -12,7 +12,13 @@ namespace maypole::coordinator {
 namespace {
 
 std::string Says(const Member& m) {
-  return absl::StrCat(NodeText(m.node, m.host), " with ", RanksText(m.ranks));
+  std::string out =
+      absl::StrCat(NodeText(m.node, m.host), " with ", RanksText(m.ranks));
+  if (m.local_size > m.ranks.size()) {
+    absl::StrAppend(&out, " (", m.ranks.size(), " of its ", m.local_size,
+                    " ranks)");
+  }
+  return out;
 }
 
 }  // namespace
@@ -49,6 +55,17 @@ absl::Status CheckRanksReady(const proto::RanksReady& ready) {
   return absl::OkStatus();
 }
 
+absl::Status CheckRanksWaiting(const proto::RanksWaiting& waiting) {
+  if (waiting.size() <= kMaxRanks && waiting.ranks_size() <= kMaxLocalRanks &&
+      waiting.local_size() <= kMaxLocalRanks) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(waiting.ranks_size(), " of ", waiting.local_size(),
+                   " ranks wait on one node for a job of ", waiting.size(),
+                   "; ", kMaxLocalRanks, " and ", kMaxRanks, " are allowed"));
+}
+
 absl::Status Gathering::Add(Member member, uint32_t size) {
   absl::Status status = CheckAgainstOthers(member, size);
   if (members_.empty()) size_ = size;
@@ -64,6 +81,13 @@ absl::Status Gathering::CheckAgainstOthers(const Member& member,
         "the job cannot start: ", Says(members_.front()), " says that it has ",
         size_, " ranks, ", Says(member), " says ", size,
         "; start all ranks with the same MAYPOLE_SIZE"));
+  }
+  if (!members_.empty() && member.chunk_bytes != members_.front().chunk_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the job cannot start: ", Says(members_.front()),
+        " runs with --chunk_bytes=", members_.front().chunk_bytes, ", ",
+        Says(member), " with --chunk_bytes=", member.chunk_bytes,
+        "; start maypole-worker with the same --chunk_bytes on all nodes"));
   }
   std::set<uint32_t> own;
   for (uint32_t rank : member.ranks) {
@@ -92,7 +116,24 @@ absl::Status Gathering::CheckAgainstOthers(const Member& member,
   return absl::OkStatus();
 }
 
+void Gathering::SetWaiting(Member member, uint32_t size) {
+  Remove(member.session);
+  waiting_size_ = size;
+  waiting_.push_back(std::move(member));
+}
+
+void Gathering::TakeWaitingIn() {
+  if (members_.empty()) size_ = waiting_size_;
+  for (Member& m : waiting_) {
+    ranks_ += m.ranks.size();
+    members_.push_back(std::move(m));
+  }
+  waiting_.clear();
+}
+
 void Gathering::Remove(SessionId session) {
+  std::erase_if(waiting_,
+                [&](const Member& m) { return m.session == session; });
   auto it = std::find_if(members_.begin(), members_.end(),
                          [&](const Member& m) { return m.session == session; });
   if (it == members_.end()) return;
@@ -114,21 +155,23 @@ const Member* Gathering::Find(SessionId session) const {
 }
 
 std::string Gathering::MissingText() const {
+  std::vector<Member> arrived = members_;
+  arrived.insert(arrived.end(), waiting_.begin(), waiting_.end());
   std::set<uint32_t> here;
-  for (const Member& m : members_) here.insert(m.ranks.begin(), m.ranks.end());
+  for (const Member& m : arrived) here.insert(m.ranks.begin(), m.ranks.end());
   std::vector<uint32_t> missing;
-  for (uint32_t rank = 0; rank < size_; ++rank) {
+  for (uint32_t rank = 0; rank < size(); ++rank) {
     if (!here.contains(rank)) missing.push_back(rank);
   }
-  std::string out =
-      absl::StrCat(RanksText(missing), " of ", size_,
-                   missing.size() == 1 ? " is" : " are", " missing; arrived: ");
+  std::string out = absl::StrCat(RanksText(missing), " of ", size(),
+                                 missing.size() == 1 ? " has" : " have",
+                                 " not called init(); arrived: ");
   constexpr size_t kShown = 8;
-  for (size_t i = 0; i < std::min(kShown, members_.size()); ++i) {
-    absl::StrAppend(&out, i > 0 ? ", " : "", Says(members_[i]));
+  for (size_t i = 0; i < std::min(kShown, arrived.size()); ++i) {
+    absl::StrAppend(&out, i > 0 ? ", " : "", Says(arrived[i]));
   }
-  if (members_.size() > kShown) {
-    absl::StrAppend(&out, " and ", members_.size() - kShown, " more nodes");
+  if (arrived.size() > kShown) {
+    absl::StrAppend(&out, " and ", arrived.size() - kShown, " more nodes");
   }
   return out;
 }

@@ -6,6 +6,9 @@
 //
 // Thread contract: not synchronized; pure.
 //
+// Nodes some of whose ranks have not come yet are known too (SetWaiting): they
+// count for nothing but the words about who is missing.
+//
 // Invariants: a session is in it at most once. After a failed Add() the owner
 // tells all members and clears it.
 #ifndef MAYPOLE_COORDINATOR_CORE_GATHERING_H_
@@ -28,6 +31,8 @@ struct Member {
   std::string host;
   std::vector<uint32_t> ranks;  // by local rank
   std::vector<int64_t> pids;    // by local rank; may be empty
+  uint32_t chunk_bytes = 0;     // the node's --chunk_bytes
+  uint32_t local_size = 0;      // more than ranks: some have not come yet
 
   bool HasRank(uint32_t rank) const;
   // "rank 3 (node n1, host h, pid 77)"
@@ -36,23 +41,31 @@ struct Member {
 
 // Refuses what no sound executor sends: no ranks, too many, absurd sizes.
 absl::Status CheckRanksReady(const proto::RanksReady& ready);
+absl::Status CheckRanksWaiting(const proto::RanksWaiting& waiting);
 
 class Gathering {
  public:
   // Takes the member in, in any case. An error is the reason why this start
-  // cannot succeed: sizes that differ, ranks given twice or out of range.
+  // cannot succeed: sizes or --chunk_bytes that differ, ranks given twice or
+  // out of range.
   absl::Status Add(Member member, uint32_t size);
+  void SetWaiting(Member member, uint32_t size);
+  // Makes nodes that wait for local ranks members like others: to be told.
+  void TakeWaitingIn();
   void Remove(SessionId session);
+  // Forgets the members.
   void Clear();
 
   // Exactly the ranks 0..size-1 are there.
   bool Complete() const { return !members_.empty() && ranks_ == size_; }
-  bool empty() const { return members_.empty(); }
+  bool empty() const { return members_.empty() && waiting_.empty(); }
+  // Among the members.
   const Member* Find(SessionId session) const;
   const std::vector<Member>& members() const { return members_; }
-  uint32_t size() const { return size_; }
+  uint32_t size() const { return members_.empty() ? waiting_size_ : size_; }
 
-  // "ranks 2,3 of 4 are missing; here are rank 0 (node a), ..."
+  // "rank 1 of 4 has not called init(); arrived: node a with rank 0 (1 of its
+  // 2 ranks), node b with ranks 2,3"
   std::string MissingText() const;
 
   // The members of a complete gathering, ordered by smallest rank; empties it.
@@ -64,6 +77,8 @@ class Gathering {
   std::vector<Member> members_;
   uint32_t size_ = 0;   // as the first member said
   uint32_t ranks_ = 0;  // of all members
+  std::vector<Member> waiting_;
+  uint32_t waiting_size_ = 0;  // as the last of them said
 };
 
 }  // namespace maypole::coordinator

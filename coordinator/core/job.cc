@@ -36,6 +36,8 @@ absl::Status Job::Handle(Time now, SessionId session,
   switch (message.payload_case()) {
     case proto::ExecutorMessage::kRanksReady:
       return OnReady(now, session, message.ranks_ready(), out);
+    case proto::ExecutorMessage::kRanksWaiting:
+      return OnWaiting(now, session, message.ranks_waiting(), out);
     case proto::ExecutorMessage::kRankGone:
       return OnGone(session, message.rank_gone(), out);
     case proto::ExecutorMessage::kFailed:
@@ -88,7 +90,9 @@ absl::Status Job::OnReady(Time now, SessionId session,
                 node.node,
                 node.host,
                 {ready.ranks().begin(), ready.ranks().end()},
-                {ready.pids().begin(), ready.pids().end()}};
+                {ready.pids().begin(), ready.pids().end()},
+                ready.chunk_bytes(),
+                static_cast<uint32_t>(ready.ranks_size())};
   out->Info(absl::StrCat(
       LogPrefix("ranks_ready"), " node=", node.node, " host=", node.host,
       " ranks=", LogValue(RanksText(member.ranks)), " size=", ready.size()));
@@ -99,13 +103,50 @@ absl::Status Job::OnReady(Time now, SessionId session,
   failed_start_.reset();
   // Ready again: a start that failed on the node crossed with its failure here.
   gathering_.Remove(session);
-  if (gathering_.empty()) start_deadline_ = now + config_.start_timeout;
+  if (!start_deadline_) start_deadline_ = now + config_.start_timeout;
   absl::Status status = gathering_.Add(std::move(member), ready.size());
   if (!status.ok()) {
     FailStart(std::string(status.message()), 0, out);
   } else {
     StartIfComplete(out);
   }
+  return absl::OkStatus();
+}
+
+absl::Status Job::OnWaiting(Time now, SessionId session,
+                            const proto::RanksWaiting& waiting,
+                            JobOutput* out) {
+  absl::Status sound = CheckRanksWaiting(waiting);
+  if (!sound.ok()) return sound;
+  const Node& node = nodes_.at(session);
+  if (epoch_ != nullptr) {
+    const std::optional<size_t> i = epoch_->IndexOf(session);
+    if (i && !epoch_->LiveRanks(*i).empty()) {
+      // A start that it was told has timed out crossed with its last ranks.
+      EndEpoch(absl::StrCat("the job cannot start: ",
+                            ExecutorText(node, epoch_->members()[*i].ranks),
+                            " has given up waiting for it"),
+               out);
+    }
+  }
+  gathering_.Remove(session);
+  if (waiting.ranks().empty()) {
+    if (gathering_.empty()) start_deadline_.reset();
+    return absl::OkStatus();
+  }
+  Member member;
+  member.session = session;
+  member.node = node.node;
+  member.host = node.host;
+  member.ranks = {waiting.ranks().begin(), waiting.ranks().end()};
+  member.local_size = waiting.local_size();
+  gathering_.SetWaiting(std::move(member), waiting.size());
+  // Some who come late to a failed start: told when all of the node are there.
+  if (failed_start_ && !failed_start_->told.contains(session)) {
+    return absl::OkStatus();
+  }
+  failed_start_.reset();
+  if (!start_deadline_) start_deadline_ = now + config_.start_timeout;
   return absl::OkStatus();
 }
 
@@ -242,6 +283,8 @@ void Job::Lost(SessionId session, const std::string& how, JobOutput* out) {
     out->Count(ErrorKind::kExecutorLost);
     FailStart(absl::StrCat("the job cannot start: ", who, " ", how), 0, out);
   }
+  gathering_.Remove(session);
+  if (gathering_.empty()) start_deadline_.reset();
   if (epoch_ == nullptr) return;
   const std::optional<size_t> index = epoch_->IndexOf(session);
   if (!index) return;
@@ -266,6 +309,7 @@ void Job::Stop(const std::string& message, JobOutput* out) {
     epoch_->End(message, out);
     epoch_.reset();
   }
+  gathering_.TakeWaitingIn();
   if (!gathering_.empty()) FailStart(message, 0, out);
 }
 
@@ -280,6 +324,7 @@ void Job::OnTime(Time now, JobOutput* out) {
   } else {
     absl::StrAppend(&message, gathering_.MissingText());
   }
+  gathering_.TakeWaitingIn();
   FailStart(message, 0, out);
 }
 

@@ -85,6 +85,8 @@ class Job {
 
   absl::Status OnReady(Time now, SessionId session,
                        const proto::RanksReady& ready, JobOutput* out);
+  absl::Status OnWaiting(Time now, SessionId session,
+                         const proto::RanksWaiting& waiting, JobOutput* out);
   absl::Status OnGone(SessionId session, const proto::RankGone& gone,
                       JobOutput* out);
   absl::Status OnGoneFromEpoch(size_t node, const proto::RankGone& gone,

@@ -58,6 +58,19 @@ TEST_F(JobTest, DifferentSizesFailTheStartForAll) {
   }
 }
 
+TEST_F(JobTest, DifferentChunksFailTheStartForAll) {
+  bed_.Ready(a_, 4, {0, 1}, 524288);
+  bed_.Ready(b_, 4, {2, 3}, 262144);
+  for (const Executor* e : {&a_, &b_}) {
+    ASSERT_EQ(e->ends.size(), 1u);
+    EXPECT_EQ(e->ends[0].message(),
+              "the job cannot start: node n0 (host host-n0) with ranks 0,1 "
+              "runs with --chunk_bytes=524288, node n1 (host host-n1) with "
+              "ranks 2,3 with --chunk_bytes=262144; start maypole-worker with "
+              "the same --chunk_bytes on all nodes");
+  }
+}
+
 TEST_F(JobTest, ARankTwiceFailsTheStartForAll) {
   bed_.Ready(a_, 4, {0, 1});
   bed_.Ready(b_, 4, {1, 2});
@@ -99,15 +112,71 @@ TEST_F(JobTest, StartTimeoutNamesTheMissingAndTheArrived) {
   bed_.Pass(seconds(2));
   ASSERT_EQ(a_.ends.size(), 1u);
   EXPECT_EQ(a_.ends[0].epoch(), 0u);
-  EXPECT_THAT(
-      a_.ends[0].message(),
-      AllOf(HasSubstr("within 120 s"), HasSubstr("ranks 2,3 of 4 are missing"),
-            HasSubstr("node n0 (host host-n0) with ranks 0,1")));
+  EXPECT_THAT(a_.ends[0].message(),
+              AllOf(HasSubstr("within 120 s"),
+                    HasSubstr("ranks 2,3 of 4 have not called init()"),
+                    HasSubstr("node n0 (host host-n0) with ranks 0,1")));
   EXPECT_EQ(bed_.Count(ErrorKind::kStartTimeout), 1);
   EXPECT_FALSE(bed_.core().Deadline());
   bed_.Ready(a_, 4, {0, 1});  // again
   bed_.Ready(b_, 4, {2, 3});
   EXPECT_TRUE(a_.Last().has_epoch_start());
+}
+
+TEST_F(JobTest, StartTimeoutNamesRanksMissingOnANodeThatHasOthers) {
+  bed_.Waiting(a_, 4, {0}, 2);
+  bed_.Pass(seconds(100));
+  bed_.Ready(b_, 4, {2, 3});
+  bed_.Pass(seconds(21));
+  for (const Executor* e : {&a_, &b_}) {
+    ASSERT_EQ(e->ends.size(), 1u);
+    EXPECT_EQ(e->ends[0].epoch(), 0u);
+    EXPECT_EQ(e->ends[0].message(),
+              "the job did not start within 120 s: rank 1 of 4 has not called "
+              "init(); arrived: node n1 (host host-n1) with ranks 2,3, node n0 "
+              "(host host-n0) with rank 0 (1 of its 2 ranks)");
+  }
+  EXPECT_THAT(bed_.log().back(), HasSubstr("rank 1 of 4 has not called init"));
+  EXPECT_FALSE(bed_.core().Deadline());
+  // Who comes late is no part of it; all may try again.
+  bed_.Waiting(a_, 4, {0}, 2);
+  bed_.Ready(a_, 4, {0, 1});
+  bed_.Ready(b_, 4, {2, 3});
+  EXPECT_TRUE(a_.Last().has_epoch_start());
+}
+
+TEST_F(JobTest, NobodyWaitsAnyMore) {
+  bed_.Waiting(a_, 4, {0}, 2);
+  EXPECT_TRUE(bed_.core().Deadline());
+  bed_.Waiting(a_, 4, {}, 2);
+  EXPECT_FALSE(bed_.core().Deadline());
+  bed_.Waiting(a_, 4, {0}, 2);
+  bed_.Finish(a_);
+  EXPECT_FALSE(bed_.core().Deadline());
+}
+
+TEST_F(JobTest, AStartThatTimedOutWhileItsLastRanksCame) {
+  bed_.Ready(b_, 4, {2, 3});
+  bed_.Waiting(a_, 4, {0}, 2);
+  bed_.Pass(seconds(121));
+  ASSERT_EQ(a_.ends.size(), 1u);
+  // Node n0 was complete before it heard of that, and gave up when it did.
+  bed_.Ready(b_, 4, {2, 3});
+  bed_.Ready(a_, 4, {0, 1});
+  bed_.Waiting(a_, 0, {}, 0);
+  ASSERT_EQ(b_.ends.size(), 2u);
+  EXPECT_EQ(b_.ends[1].epoch(), 1u);
+  EXPECT_THAT(b_.ends[1].message(), HasSubstr("node n0"));
+}
+
+TEST_F(JobTest, ANodeThatIsNotCompleteHearsOfAFailedStartWhenItIs) {
+  bed_.Waiting(b_, 4, {2}, 2);
+  bed_.Ready(a_, 4, {0, 1});
+  bed_.From(a_, Gone(0, 1, false, "killed by signal 9"));
+  EXPECT_TRUE(b_.ends.empty());
+  bed_.Ready(b_, 4, {2, 3});
+  ASSERT_EQ(b_.ends.size(), 1u);
+  EXPECT_THAT(b_.ends[0].message(), HasSubstr("killed by signal 9"));
 }
 
 TEST_F(JobTest, ARankThatDiesWhileWaitingFailsTheStart) {

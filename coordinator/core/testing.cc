@@ -58,13 +58,24 @@ Executor& TestBed::Hello(const proto::ExecutorHello& hello) {
 }
 
 void TestBed::Ready(Executor& e, uint32_t size,
-                    const std::vector<uint32_t>& ranks) {
+                    const std::vector<uint32_t>& ranks, uint32_t chunk_bytes) {
   proto::ExecutorMessage m;
+  m.mutable_ranks_ready()->set_chunk_bytes(chunk_bytes);
   m.mutable_ranks_ready()->set_size(size);
   for (uint32_t rank : ranks) {
     m.mutable_ranks_ready()->add_ranks(rank);
     m.mutable_ranks_ready()->add_pids(1000 + rank);
   }
+  From(e, std::move(m));
+}
+
+void TestBed::Waiting(Executor& e, uint32_t size,
+                      const std::vector<uint32_t>& ranks, uint32_t local_size) {
+  proto::ExecutorMessage m;
+  m.mutable_ranks_waiting()->set_size(size);
+  m.mutable_ranks_waiting()->mutable_ranks()->Assign(ranks.begin(),
+                                                     ranks.end());
+  m.mutable_ranks_waiting()->set_local_size(local_size);
   From(e, std::move(m));
 }
 

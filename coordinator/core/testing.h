@@ -49,7 +49,10 @@ class TestBed {
   Executor& Connect(const std::string& job, const std::string& node,
                     const std::string& token = "secret");
   Executor& Hello(const proto::ExecutorHello& hello);
-  void Ready(Executor& e, uint32_t size, const std::vector<uint32_t>& ranks);
+  void Ready(Executor& e, uint32_t size, const std::vector<uint32_t>& ranks,
+             uint32_t chunk_bytes = 524288);
+  void Waiting(Executor& e, uint32_t size, const std::vector<uint32_t>& ranks,
+               uint32_t local_size);
   // Numbers the payload and delivers it, unless the stream is broken.
   void From(Executor& e, proto::ExecutorMessage payload);
   // Delivers it as it is.

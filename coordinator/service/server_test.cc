@@ -155,7 +155,7 @@ TEST_F(ServerTest, AStartThatTimesOutIsToldInTime) {
   ASSERT_TRUE(a->Connect());
   a->Ready(2, {0});
   EXPECT_THAT(a->Await(IsEnd).epoch_end().message(),
-              HasSubstr("rank 1 of 2 is missing"));
+              HasSubstr("rank 1 of 2 has not called init()"));
 }
 
 TEST_F(ServerTest, TheSecretIsWanted) {

@@ -56,13 +56,14 @@ void Core::OnTime(int64_t now_ms) {
   now_ms_ = now_ms;
   if (give_up_ms_ && now_ms >= *give_up_ms_) FailEpochHere(network_failure_);
   if (!gathering_.empty() && !gathering_.complete() &&
-      now_ms - gathering_since_ms_ >= options_.start_timeout_ms) {
+      now_ms - gathering_since_ms_ >=
+          options_.start_timeout_ms + kStartGraceMs) {
+    SendWaiting(Membership());
     Refuse(&gathering_, Code::kDeadlineExceeded,
            absl::StrCat("job '", options_.job,
-                        "' cannot start: ", gathering_.MissingText(), " of ",
-                        gathering_.local_size(), " on node ", options_.node,
-                        " did not connect within ",
-                        options_.start_timeout_ms / 1000, " s"));
+                        "' cannot start: ", gathering_.MissingText(),
+                        " on node ", options_.node, " (host ", options_.host,
+                        ") within ", options_.start_timeout_ms / 1000, " s"));
   }
   if (clients() > 0) {
     idle_since_ms_ = idle_told_ms_ = now_ms;
@@ -100,15 +101,31 @@ void Core::OnClient(ClientId client, const session::Hello& hello,
 }
 
 void Core::BeginIfComplete() {
-  if (phase_ != Phase::kIdle || !gathering_.complete()) return;
+  if (phase_ != Phase::kIdle) return;
+  if (!gathering_.complete()) {
+    if (!gathering_.empty()) SendWaiting(gathering_);
+    return;
+  }
   members_ = std::exchange(gathering_, Membership());
   phase_ = Phase::kReady;
   proto::ExecutorMessage message;
   proto::RanksReady* ready = message.mutable_ranks_ready();
   ready->set_size(static_cast<uint32_t>(members_.size()));
+  ready->set_chunk_bytes(options_.chunk_bytes);
   for (const auto& [local, m] : members_.members()) {
     ready->add_ranks(static_cast<uint32_t>(m.rank));
     ready->add_pids(m.pid);
+  }
+  Send(std::move(message));
+}
+
+void Core::SendWaiting(const Membership& waiting) {
+  proto::ExecutorMessage message;
+  proto::RanksWaiting* w = message.mutable_ranks_waiting();
+  w->set_size(static_cast<uint32_t>(waiting.size()));
+  w->set_local_size(static_cast<uint32_t>(waiting.local_size()));
+  for (const auto& [local, m] : waiting.members()) {
+    w->add_ranks(static_cast<uint32_t>(m.rank));
   }
   Send(std::move(message));
 }
@@ -136,8 +153,8 @@ void Core::OnGoodbye(ClientId client, uint32_t pending) {
     const std::string what =
         absl::StrCat("has shut down with ", pending, " operations pending");
     MemberGone(m, pending == 0, what, absl::StrCat("it ", what));
-  } else {
-    gathering_.Remove(client);
+  } else if (gathering_.Find(client) != nullptr) {
+    LeaveGathering(client);
   }
 }
 
@@ -146,9 +163,14 @@ void Core::OnClientGone(ClientId client, const std::string& how) {
     const Member m = *found;
     members_.Remove(client);
     MemberGone(m, false, absl::StrCat("died: ", how), how);
-  } else {
-    gathering_.Remove(client);
+  } else if (gathering_.Find(client) != nullptr) {
+    LeaveGathering(client);
   }
+}
+
+void Core::LeaveGathering(ClientId client) {
+  gathering_.Remove(client);
+  if (phase_ == Phase::kIdle) SendWaiting(gathering_);
 }
 
 void Core::MemberGone(const Member& m, bool clean, const std::string& what,
@@ -384,9 +406,14 @@ void Core::OnRankLeftElsewhere(const proto::RankLeft& left) {
 }
 
 void Core::OnEpochEnd(const proto::EpochEnd& end) {
-  if (starting()) {
+  if (end.epoch() == 0 && phase_ == Phase::kIdle) {
+    if (gathering_.empty()) return;
+    SendWaiting(Membership());  // whom we have told of since are refused too
+    Refuse(&gathering_, CodeOf(end.code()), end.message());
+  } else if (starting()) {
     // Epoch 0: a start that failed; else the one that was about to run.
     if (end.epoch() == 0 || end.epoch() == epoch_number()) {
+      if (phase_ == Phase::kReady) SendWaiting(Membership());
       FailStart(CodeOf(end.code()), end.message());
     }
   } else if (end.epoch() == epoch_number() && phase_ == Phase::kRunning) {

@@ -118,7 +118,9 @@ class Core {
   }
   std::string RankText(const Member& m) const;
 
+  // All local ranks are there, or the coordinator is told which.
   void BeginIfComplete();
+  void SendWaiting(const Membership& waiting);
   void OnEpochStart(const proto::EpochStart& start);
   void OnEndpoints(const proto::Endpoints& endpoints);
   void OnEpochEnd(const proto::EpochEnd& end);
@@ -136,6 +138,7 @@ class Core {
   void MemberGone(const Member& member, bool clean, const std::string& what,
                   const std::string& how);
   void AfterMemberGone();
+  void LeaveGathering(ClientId client);
   void Send(proto::ExecutorMessage message);
   void SendRankGone(int rank, bool clean, const std::string& how);
   void SendFailed(uint64_t epoch, const absl::Status& status);

@@ -153,6 +153,7 @@ TEST_F(CoreTest, RanksReadyWhenAllLocalRanksAreThere) {
   const auto sent = TakeSent();
   ASSERT_EQ(sent.size(), 1u);
   const proto::RanksReady& ready = sent[0].ranks_ready();
+  EXPECT_EQ(ready.chunk_bytes(), 524288u);
   EXPECT_EQ(ready.size(), 2u);
   ASSERT_EQ(ready.ranks_size(), 2);
   EXPECT_EQ(ready.ranks(0), 0u);
@@ -202,14 +203,55 @@ TEST_F(CoreTest, WrongHelloIsRefusedAndTouchesNobodyElse) {
 
 TEST_F(CoreTest, MissingLocalRankIsNamedAfterTheStartTimeout) {
   core_.OnClient(1, MakeHello(0, 2, 0, 2), 0);
-  core_.OnTime(119999);
+  core_.OnTime(120999);  // the coordinator goes first
   EXPECT_TRUE(Take<RefuseClient>().empty());
-  core_.OnTime(120000);
+  core_.OnTime(121000);
   const auto refused = Take<RefuseClient>();
   ASSERT_EQ(refused.size(), 1u);
   EXPECT_EQ(refused[0].text,
-            "job 'job' cannot start: local rank 1 of 2 on node n0 did not "
-            "connect within 120 s");
+            "job 'job' cannot start: local rank 1 of 2 has not called init() "
+            "on node n0 (host hosta) within 120 s");
+  core_.OnClientGone(1, "its connection closed");
+  EXPECT_TRUE(TakeSent().empty());  // nobody has died
+}
+
+TEST_F(CoreTest, TheCoordinatorIsToldWhoWaits) {
+  core_.OnClient(1, MakeHello(2, 4, 0, 2), 0);
+  auto sent = TakeSent();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].ranks_waiting().size(), 4u);
+  EXPECT_EQ(sent[0].ranks_waiting().local_size(), 2u);
+  ASSERT_EQ(sent[0].ranks_waiting().ranks_size(), 1);
+  EXPECT_EQ(sent[0].ranks_waiting().ranks(0), 2u);
+  core_.OnClientGone(1, "its connection closed");
+  sent = TakeSent();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_TRUE(sent[0].has_ranks_waiting());
+  EXPECT_EQ(sent[0].ranks_waiting().ranks_size(), 0);
+}
+
+TEST_F(CoreTest, TheCoordinatorsSentenceReachesRanksThatWaitForLocalOnes) {
+  core_.OnClient(1, MakeHello(0, 4, 0, 2), 0);
+  Drop();
+  core_.OnCoordinator(EndMessage(0, "rank 1 of 4 has not called init()"));
+  const auto refused = Take<RefuseClient>();
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_EQ(refused[0].client, 1u);
+  EXPECT_EQ(refused[0].text, "rank 1 of 4 has not called init()");
+  core_.OnClientGone(1, "its connection closed");
+  EXPECT_TRUE(TakeSent().empty());
+  Join(4);
+  EXPECT_TRUE(TakeSent().back().has_ranks_ready());
+}
+
+TEST_F(CoreTest, AStartThatTimedOutWhileTheLastRankCameIsGivenUp) {
+  Join(4);
+  Drop();
+  core_.OnCoordinator(EndMessage(0, "rank 1 of 4 has not called init()"));
+  const auto sent = TakeSent();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_TRUE(sent[0].has_ranks_waiting());
+  EXPECT_EQ(sent[0].ranks_waiting().ranks_size(), 0);
 }
 
 TEST_F(CoreTest, FailedStartIsToldToAllLocalRanks) {
@@ -221,7 +263,7 @@ TEST_F(CoreTest, FailedStartIsToldToAllLocalRanks) {
   EXPECT_EQ(refused[1].text, "ranks 2,3 did not come");
   // They may try again.
   Join(4);
-  EXPECT_TRUE(TakeSent().at(0).has_ranks_ready());
+  EXPECT_TRUE(TakeSent().back().has_ranks_ready());
 }
 
 TEST_F(CoreTest, RankThatDiesWhileStartingFailsTheStart) {
@@ -544,7 +586,7 @@ TEST_F(CoreTest, NextEpochStartsWhileTheLastOneDrains) {
   core_.OnGoodbye(2, 0);
   Drop();
   Join(4);
-  EXPECT_TRUE(TakeSent().at(0).has_ranks_ready());
+  EXPECT_TRUE(TakeSent().back().has_ranks_ready());
   core_.OnCoordinator(StartMessage(2, 2));
   const auto actions = core_.TakeActions();
   EXPECT_TRUE(std::holds_alternative<DropEpoch>(actions.at(0)));

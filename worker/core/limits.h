@@ -25,6 +25,9 @@ inline constexpr size_t kMaxClients = 2 * kMaxLocalRanks;
 inline constexpr size_t kMaxUnsentReplies = kMaxSlots;
 // An executor without clients asks to end after this.
 inline constexpr int64_t kIdleMs = 10000;
+// Ranks that wait for others of their node wait this much longer than the start
+// timeout: the coordinator can say more about who is missing.
+inline constexpr int64_t kStartGraceMs = 1000;
 // A failed backend waits this much longer than the coordinator's own resume
 // timeout for the coordinator to say what really happened.
 inline constexpr int64_t kBackendGraceMs = 500;

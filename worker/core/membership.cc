@@ -106,7 +106,9 @@ std::string Membership::MissingText() const {
     if (!members_.contains(i)) missing.push_back(i);
   }
   return absl::StrCat(missing.size() == 1 ? "local rank " : "local ranks ",
-                      absl::StrJoin(missing, ","));
+                      absl::StrJoin(missing, ","), " of ", local_size_,
+                      missing.size() == 1 ? " has" : " have",
+                      " not called init()");
 }
 
 }  // namespace maypole::worker

@@ -43,7 +43,7 @@ class Membership {
   int local_size() const { return local_size_; }
   // By local rank.
   const std::map<int, Member>& members() const { return members_; }
-  // "local ranks 1,3"; of those that have not come.
+  // "local ranks 1,3 of 4 have not called init()"
   std::string MissingText() const;
 
  private:
