@@ -468,7 +468,10 @@ void Board::AwaitAbortText() const {
 Status Board::AbortStatus() const {
   const uint32_t code = header().abort_code.load(std::memory_order_acquire);
   if (code == 0) return Status();
-  return Status(static_cast<Code>(code), header().abort_text);
+  const std::string text = header().abort_text;
+  return Status(static_cast<Code>(code),
+                text.empty() ? "the job has ended; who was to say why has died"
+                             : text);
 }
 
 void Board::WakeRank(uint32_t local) const {
