@@ -261,12 +261,12 @@ bool NodeJob::ResendRequests() {
 
 void NodeJob::AllotSlot(const session::SlotReply& reply) {
   std::lock_guard lock(table_mutex_);
-  if (reply.request >= by_request_.size() ||
-      by_request_[reply.request]->known) {
-    return;
-  }
+  // A reply answers one request, once.
+  if (reply.request >= by_request_.size()) return;
+  Name* const asked = by_request_[reply.request];
+  if (asked == nullptr || asked->known) return;
   awaited_replies_.fetch_sub(1);
-  Name& name = *by_request_[reply.request];
+  Name& name = *asked;
   if (reply.code != 0 || reply.slot >= by_slot_.size()) {
     FailQueue(name, reply.code != 0
                         ? Status(static_cast<Code>(reply.code), reply.text)
