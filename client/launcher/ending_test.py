@@ -32,10 +32,35 @@ exit 1
         self.assertEqual(rc, 3, err)
         lines = err.splitlines()
         self.assertIn("[0]<stderr>:rank 1 was lost", lines)
-        self.assertRegex(lines[-4], r"^maypolerun: rank 1 \(pid \d+, node0\) exited with code 3; its last lines")
+        self.assertRegex(lines[-4], r"^maypolerun: rank 1 \(pid \d+, node0\): its last lines of stderr:$")
         self.assertEqual(lines[-3:-1], ["[1]<stderr>:Traceback (most recent call last):",
                                         "[1]<stderr>:ValueError: bad batch"])
         self.assertRegex(lines[-1], r"^maypolerun: rank 1 \(pid \d+, node0\) exited with code 3$")
+        said = [l for l in lines if "rank 1 (" in l and "exited with code" in l]
+        self.assertEqual(len(said), 2, err)  # at the time, and at the end
+
+    def test_last_words_that_stand_last_are_not_repeated(self):
+        rc, _, err = self.run_job("-np", "2", "sh", "-c", """
+[ $MAYPOLE_RANK = 0 ] && exit 0
+echo "Traceback (most recent call last):" >&2
+echo "ValueError: bad batch" >&2
+exit 3
+""")
+        self.assertEqual(rc, 3, err)
+        self.assertEqual(err.count("ValueError: bad batch"), 1, err)
+        self.assertNotIn("its last lines", err)
+        self.assertRegex(err.splitlines()[-1], r"^maypolerun: rank 1 .* exited with code 3$")
+
+    def test_a_start_timeout_is_not_blamed_on_the_rank_that_waited(self):
+        rc, _, err = self.run_job("-np", "2", "sh", "-c", """
+[ $MAYPOLE_RANK = 1 ] && exec sleep %s
+echo "Traceback (most recent call last):" >&2
+echo "maypole.common.exceptions.HorovodInternalError: start timeout: rank 1 is missing" >&2
+exit 1
+""" % self.marker)
+        self.assertEqual(rc, 1, err)
+        self.assertRegex(err.splitlines()[-1], r"rank 0 .* exited with code 1 by Maypole's error, which another rank "
+                         r"may have caused: rank 1 \(pid \d+, node0\) did not end by itself$")
 
     def test_a_killed_rank(self):
         rc, _, err = self.run_job("-np", "2", "sh", "-c", "[ $MAYPOLE_RANK = 0 ] && kill -KILL $$; exit 0")

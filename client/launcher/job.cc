@@ -14,13 +14,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int kOwnStream = 1 << 30;  // what maypolerun itself says
 // How long the end may take, in its parts; shorter after a signal, because
 // within 2 s of it everything must be over (kInterruptGrace is spent first).
 constexpr milliseconds kDrainLimit{1000}, kDrainLimitInterrupted{100};
 constexpr milliseconds kDaemonLimit{3000}, kDaemonLimitInterrupted{200};
 constexpr milliseconds kKillLimit{1000}, kKillLimitInterrupted{100};
 constexpr milliseconds kFinishLimitInterrupted{50};
+constexpr size_t kMaxSuspects = 4;                      // named
 constexpr milliseconds kFinishLimit{24 * 3600 * 1000};  // a pager may wait
 
 Time Now() { return std::chrono::steady_clock::now(); }
@@ -213,15 +213,39 @@ void Job::Report() {
     return;
   }
   if (!lost_daemon_.empty()) Say("before that, " + lost_daemon_);
-  std::string what = Who(failure->rank) + " " + Describe(failure->exit);
-  const auto& err = ranks_[failure->rank]->err;
-  if (err && !err->tail().empty()) {
-    Say(what + "; its last lines of stderr:");
-    for (const std::string& line : err->tail().Lines()) {
-      err_sink_->screen().WriteLine(kOwnStream, err->prefix(), line);
-    }
+  ShowLastWords(failure->rank);
+  Say(Who(failure->rank) + " " + Describe(failure->exit) + Suspects());
+}
+
+// The rank's last lines, unless they stand last already.
+void Job::ShowLastWords(int rank) {
+  const auto& err = ranks_[rank]->err;
+  if (!err || err->tail().empty()) return;
+  Screen& screen = err_sink_->screen();
+  if (screen.LastLinesAre(err->id(), err->tail().telling_lines())) return;
+  Say(Who(rank) + ": its last lines of stderr:");
+  for (const std::string& line : err->tail().Lines()) {
+    screen.WriteLine(kOwnStream, err->prefix(), line);
   }
-  Say(what);
+}
+
+// Whose trouble the failed rank may have had.
+std::string Job::Suspects() const {
+  std::string text;
+  // With a daemon lost, that is the reason.
+  if (!lost_daemon_.empty()) return text;
+  std::vector<Supervision::Suspect> suspects = supervision_.suspects();
+  for (size_t i = 0; i < suspects.size(); ++i) {
+    text += i == 0 ? " by Maypole's error, which another rank may have caused: "
+                   : ", ";
+    if (i == kMaxSuspects) {
+      return text + std::to_string(suspects.size() - i) + " more";
+    }
+    text += Who(suspects[i].rank) + (suspects[i].exited_well
+                                         ? " had exited with code 0"
+                                         : " did not end by itself");
+  }
+  return text;
 }
 
 std::string Job::Who(int rank) const {

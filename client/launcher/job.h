@@ -72,6 +72,8 @@ class Job {
   void EndRanks();
   void EndDaemons();
   void Report();
+  void ShowLastWords(int rank);
+  std::string Suspects() const;
 
   void Round(std::optional<Time> deadline);
   void OnSignals();

@@ -1,8 +1,18 @@
 #include "client/launcher/lines.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace maypole::launcher {
+namespace {
+
+// Python's words between two tracebacks of one exception.
+bool IsChain(std::string_view line) {
+  return line.starts_with("The above exception was the direct cause of") ||
+         line.starts_with("During handling of the above exception, another");
+}
+
+}  // namespace
 
 std::vector<Piece> LineSplitter::Feed(std::string_view bytes) {
   std::vector<Piece> pieces;
@@ -51,15 +61,26 @@ void Tail::Add(const Piece& piece, Time now) {
 }
 
 void Tail::EndLine(Time now) {
+  if (traceback_) ++since_traceback_;
   if (current_.starts_with("Traceback (most recent call last)")) {
-    traceback_ = now;
-    maypole_error_ = false;
+    if (!std::exchange(chained_, false)) {
+      traceback_ = now;
+      since_traceback_ = 1;
+      maypole_error_ = own_cause_ = false;
+    }
+  } else if (IsChain(current_)) {
+    chained_ = true;
+    own_cause_ = !maypole_error_;
   }
   if (current_.find("HorovodInternalError: ") != std::string::npos) {
-    maypole_error_ = true;
+    maypole_error_ = !own_cause_;
   }
   lines_.push_back(std::exchange(current_, {}));
   if (lines_.size() > kTailLines) lines_.pop_front();
+}
+
+size_t Tail::telling_lines() const {
+  return std::min(lines_.size(), traceback_ ? since_traceback_ : kTellingLines);
 }
 
 std::vector<std::string> Tail::Lines() const {

@@ -27,6 +27,7 @@ using Time = std::chrono::steady_clock::time_point;
 inline constexpr size_t kMaxLineBytes = 64 * 1024;  // longer: in pieces
 inline constexpr size_t kTailLines = 200;           // kept of each rank
 inline constexpr size_t kTailLineBytes = 4096;      // kept of each line
+inline constexpr size_t kTellingLines = 10;  // of a stderr without traceback
 
 enum class LineEnd {
   kNewline,  // "\n" or "\r\n"
@@ -57,7 +58,11 @@ class Tail {
   void Add(const Piece& piece, Time now);
   std::vector<std::string> Lines() const;
   bool empty() const { return lines_.empty() && current_.empty(); }
-  // When the last Python traceback began.
+  // How many of the last lines tell why the process ended, as far as one can
+  // see: those since the last traceback began, else the last few.
+  size_t telling_lines() const;
+  // When the last Python traceback began. Chained ones ("the direct cause of
+  // the following exception") count as one.
   std::optional<Time> last_traceback() const { return traceback_; }
   // Since then (or ever) a line named Maypole's own error: this process ends
   // because of another.
@@ -70,6 +75,9 @@ class Tail {
   std::string current_;
   std::optional<Time> traceback_;
   bool maypole_error_ = false;
+  size_t since_traceback_ = 0;  // lines, with the traceback's first
+  bool chained_ = false;        // the next traceback belongs to the last
+  bool own_cause_ = false;      // a chain that began with another error
 };
 
 }  // namespace maypole::launcher

@@ -108,6 +108,42 @@ TEST(TailTest, KnowsMaypolesOwnErrorSinceTheLastTraceback) {
   EXPECT_FALSE(tail.maypole_error());
 }
 
+constexpr char kBegin[] = "Traceback (most recent call last):";
+constexpr char kLost[] =
+    "maypole.common.exceptions.HorovodInternalError: rank 1 died";
+constexpr char kCause[] =
+    "The above exception was the direct cause of the following exception:";
+
+Tail TailOf(const std::vector<std::string>& lines) {
+  Tail tail;
+  Time now{};
+  for (const std::string& line : lines) tail.Add(Line(line), now += seconds(1));
+  return tail;
+}
+
+TEST(TailTest, AChainOfExceptionsIsAsItsFirst) {
+  Tail tail = TailOf({"x", kBegin, kLost, "", kCause, "", kBegin,
+                      "RuntimeError: training failed"});
+  EXPECT_TRUE(tail.maypole_error());
+  EXPECT_EQ(tail.last_traceback(), Time() + seconds(2));
+  EXPECT_EQ(tail.telling_lines(), 7u);
+
+  tail =
+      TailOf({kBegin, "ValueError: bad batch", "", kCause, "", kBegin, kLost});
+  EXPECT_FALSE(tail.maypole_error());
+  // A fresh one, after the chain, is judged by itself.
+  tail.Add(Line(kBegin), Time());
+  tail.Add(Line(kLost), Time());
+  EXPECT_TRUE(tail.maypole_error());
+}
+
+TEST(TailTest, TellingLines) {
+  EXPECT_EQ(TailOf({"a", "b"}).telling_lines(), 2u);
+  EXPECT_EQ(TailOf(std::vector<std::string>(50, "a")).telling_lines(),
+            kTellingLines);
+  EXPECT_EQ(TailOf({"a", kBegin, "b", kBegin, "c", "d"}).telling_lines(), 3u);
+}
+
 TEST(TailTest, LongLinesAreCut) {
   Tail tail;
   tail.Add(Line(std::string(kTailLineBytes + 1, 'x')), Time());

@@ -53,6 +53,7 @@ class OutputStream {
   void OnTime(Time now);
 
   const Tail& tail() const { return tail_; }
+  int id() const { return settings_.id; }
   const std::string& prefix() const { return settings_.prefix; }
 
  private:

@@ -3,6 +3,11 @@
 namespace maypole::launcher {
 
 void Screen::Write(int stream, std::string_view prefix, const Piece& piece) {
+  if (stream != kOwnStream) {
+    if (run_stream_ != stream) run_lines_ = 0;
+    run_stream_ = stream;
+    if (piece.end == LineEnd::kNewline) ++run_lines_;
+  }
   bool goes_on = open_stream_ == stream && !returned_;
   // "\r" before a text (as progress bars write it) moves nothing here.
   if (piece.end == LineEnd::kReturn && piece.text.empty() && !goes_on) return;

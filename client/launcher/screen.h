@@ -20,12 +20,20 @@
 
 namespace maypole::launcher {
 
+inline constexpr int kOwnStream = 1 << 30;  // what maypolerun itself says
+
 class Screen {
  public:
   void Write(int stream, std::string_view prefix, const Piece& piece);
   void WriteLine(int stream, std::string_view prefix, std::string_view line);
   // Ends an unfinished line.
   void EndLine();
+
+  // Whether the last lines, as many or more, are all this stream's. What
+  // maypolerun said in between does not count.
+  bool LastLinesAre(int stream, size_t lines) const {
+    return run_stream_ == stream && run_lines_ >= lines;
+  }
 
   const std::string& pending() const { return pending_; }
   void Consume(size_t bytes) { pending_.erase(0, bytes); }
@@ -35,7 +43,9 @@ class Screen {
 
   std::string pending_;
   int open_stream_ = kNobody;  // whose line stands unfinished
-  bool returned_ = false;      // ... and its cursor is at the line's beginning
+  int run_stream_ = kNobody;   // whose lines came last, and how many
+  size_t run_lines_ = 0;
+  bool returned_ = false;  // ... and its cursor is at the line's beginning
 };
 
 }  // namespace maypole::launcher

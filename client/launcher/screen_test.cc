@@ -68,5 +68,18 @@ TEST_F(ScreenTest, EndLineEndsOnlyWhatIsOpen) {
   EXPECT_EQ(Taken(), "0:x\n");
 }
 
+TEST(LastLinesTest, KnowsWhoseLinesCameLast) {
+  Screen screen;
+  screen.WriteLine(1, "", "a");
+  screen.WriteLine(2, "", "b");
+  EXPECT_FALSE(screen.LastLinesAre(1, 1));
+  screen.WriteLine(1, "", "c");
+  screen.WriteLine(kOwnStream, "", "waiting");
+  screen.WriteLine(1, "", "d");
+  EXPECT_TRUE(screen.LastLinesAre(1, 2));
+  EXPECT_FALSE(screen.LastLinesAre(1, 3));
+  EXPECT_FALSE(screen.LastLinesAre(2, 1));
+}
+
 }  // namespace
 }  // namespace maypole::launcher

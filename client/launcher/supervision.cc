@@ -46,8 +46,14 @@ bool Supervision::WeStoppedIt(Exit exit) const {
 
 int Supervision::OnRankExit(int rank, Exit exit, Time now, const Clues& clues) {
   --alive_;
-  if (exit.clean()) return 0;
-  if (WeStoppedIt(exit)) return 0;
+  if (exit.clean()) {
+    if (!first_) suspects_.push_back({.rank = rank, .exited_well = true});
+    return 0;
+  }
+  if (WeStoppedIt(exit)) {
+    if (signal_ == 0) suspects_.push_back({.rank = rank});
+    return 0;
+  }
   Failure failure{.rank = rank,
                   .exit = exit,
                   .maypole_error = clues.maypole_error,
@@ -79,6 +85,11 @@ int Supervision::OnTime(Time now) {
     return Enter(Phase::kTerminating, now + kTermGrace, SIGTERM);
   }
   return Enter(Phase::kKilling, std::nullopt, SIGKILL);
+}
+
+std::vector<Supervision::Suspect> Supervision::suspects() const {
+  if (!first_ || !first_->maypole_error) return {};
+  return suspects_;
 }
 
 int Supervision::exit_code() const {

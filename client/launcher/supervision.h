@@ -21,7 +21,10 @@
 //   3. a rank's connections close before its end by a signal is seen: its time
 //      is up to kSignalSlack earlier (SIGABRT is an exception's end: as 2);
 //   4. else the time is that of its end. The earliest time is the cause's.
-// Ranks that ended because we stopped them did not fail.
+// Ranks that ended because we stopped them did not fail. But if all failures
+// are Maypole's own errors (a start timeout, a rank that has left), the first
+// of them is not the cause either: suspects are ranks that had ended well
+// before it, and ranks that we had to stop after it.
 //
 // Thread contract: a value; not synchronized. Times are the caller's.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_SUPERVISION_H_
@@ -73,6 +76,12 @@ class Supervision {
     Time when;
   };
 
+  // Whose trouble a failure by Maypole's own error may be.
+  struct Suspect {
+    int rank = 0;
+    bool exited_well = false;  // before; else: it had to be stopped
+  };
+
   explicit Supervision(int ranks) : alive_(ranks) {}
 
   // Each event returns the signal to send to all living ranks; 0: none.
@@ -85,6 +94,8 @@ class Supervision {
   bool ranks_ended() const { return alive_ == 0; }
   bool interrupted() const { return signal_ != 0; }
   const std::optional<Failure>& first_failure() const { return first_; }
+  // Empty unless the first failure is Maypole's own error.
+  std::vector<Suspect> suspects() const;
   // Of the whole job, once all ranks have ended.
   int exit_code() const;
 
@@ -100,6 +111,7 @@ class Supervision {
   int signal_ = 0;  // that maypolerun itself got
   Time signal_time_;
   std::optional<Failure> first_;
+  std::vector<Suspect> suspects_;
 };
 
 }  // namespace maypole::launcher

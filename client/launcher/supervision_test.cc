@@ -74,6 +74,30 @@ TEST(SupervisionTest, WhoEndsByMaypolesErrorIsNotTheCause) {
   EXPECT_EQ(s.exit_code(), 3);
 }
 
+TEST(SupervisionTest, BehindMaypolesErrorStandsWhoLeftOrHadToBeStopped) {
+  const Clues lost{.last_traceback = At(9000), .maypole_error = true};
+  Supervision s(4);
+  s.OnRankExit(1, kClean, At(0), {});
+  s.OnRankExit(0, Code(1), At(9000), lost);
+  s.OnRankExit(2, Code(1), At(9100), lost);
+  EXPECT_EQ(s.OnTime(At(14000)), SIGTERM);
+  s.OnRankExit(3, Killed(SIGTERM), At(14001), {});
+  std::vector<Supervision::Suspect> suspects = s.suspects();
+  ASSERT_EQ(suspects.size(), 2u);
+  EXPECT_EQ(suspects[0].rank, 1);
+  EXPECT_TRUE(suspects[0].exited_well);
+  EXPECT_EQ(suspects[1].rank, 3);
+  EXPECT_FALSE(suspects[1].exited_well);
+  EXPECT_EQ(s.exit_code(), 1);
+}
+
+TEST(SupervisionTest, ARankThatFailedByItselfNeedsNoSuspects) {
+  Supervision s(2);
+  s.OnRankExit(1, kClean, At(0), {});
+  s.OnRankExit(0, Code(1), At(9000), {.last_traceback = At(9000)});
+  EXPECT_TRUE(s.suspects().empty());
+}
+
 TEST(SupervisionTest, AKilledRankIsSeenLate) {
   Supervision s(2);
   s.OnRankExit(0, Code(1), At(2000), {});
