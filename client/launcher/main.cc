@@ -1,4 +1,7 @@
 // maypolerun: starts the ranks of a job; see usage.cc.
+#include <limits.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -13,10 +16,16 @@ constexpr int kWrongUsage = 2;
 constexpr int kCannotRun = 126;  // as shells say it
 constexpr int kNotFound = 127;
 
+std::string OwnHost() {
+  char name[HOST_NAME_MAX + 1] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
 int Run(const std::vector<std::string>& args) {
   namespace launcher = maypole::launcher;
   launcher::Options options;
-  maypole::Status status = launcher::ParseOptions(args, &options);
+  maypole::Status status = launcher::ParseOptions(args, OwnHost(), &options);
   if (!status.ok()) {
     std::fprintf(stderr, "maypolerun: %s\n", status.message().c_str());
     return kWrongUsage;

@@ -20,6 +20,7 @@ enum Flag {
   kEndpoints,
   kNetworks,
   kHosts,
+  kHostFile,
   kHelp,
   kVersionFlag,
 };
@@ -39,8 +40,8 @@ constexpr option kFlags[] = {
     {"network-addresses", required_argument, nullptr, kNetworks},
     {"H", required_argument, nullptr, kHosts},
     {"hosts", required_argument, nullptr, kHosts},
-    {"hostfile", required_argument, nullptr, kHosts},
-    {"host-file", required_argument, nullptr, kHosts},
+    {"hostfile", required_argument, nullptr, kHostFile},
+    {"host-file", required_argument, nullptr, kHostFile},
     {"h", no_argument, nullptr, kHelp},
     {"help", no_argument, nullptr, kHelp},
     {"v", no_argument, nullptr, kVersionFlag},
@@ -76,7 +77,49 @@ std::vector<std::string> SplitCommas(std::string_view text) {
   }
 }
 
-Status Apply(int flag, const std::string& value, Options* out) {
+Status OtherHosts() {
+  return Status(Code::kUnimplemented,
+                "-H, --hosts and --hostfile are not there yet: this "
+                "version starts ranks on this machine only; use -np N "
+                "--nodes M for M executors here");
+}
+
+// "localhost:2,127.0.0.1:2": all of it must be this machine.
+Status ParseHosts(const std::string& value, const std::string& own_host,
+                  int* slots) {
+  *slots = 0;
+  for (const std::string& entry : SplitCommas(value)) {
+    size_t colon = entry.rfind(':');
+    std::string host = entry.substr(0, colon);
+    if (host != "localhost" && host != "127.0.0.1" && host != own_host) {
+      return OtherHosts();
+    }
+    if (colon == std::string::npos) {
+      return Invalid("-H takes HOST:SLOTS, not '" + entry + "'");
+    }
+    int n = 0;
+    Status status =
+        ParseCount("-H " + host + ":SLOTS",
+                   std::string_view(entry).substr(colon + 1), kMaxRanks, &n);
+    if (!status.ok()) return status;
+    *slots += n;
+  }
+  return Status();
+}
+
+// "-np4" and "-n4": the number without a space, as mpirun's users write it.
+std::string_view AttachedCount(std::string_view word) {
+  for (std::string_view flag : {"-np", "-n"}) {
+    if (!word.starts_with(flag)) continue;
+    std::string_view count = word.substr(flag.size());
+    bool digits = count.find_first_not_of("0123456789") == count.npos;
+    if (!count.empty() && digits) return count;
+  }
+  return "";
+}
+
+Status Apply(int flag, const std::string& value, const std::string& own_host,
+             Options* out) {
   switch (flag) {
     case kRanks:
       return ParseCount("-np", value, kMaxRanks, &out->ranks);
@@ -113,10 +156,9 @@ Status Apply(int flag, const std::string& value, Options* out) {
       out->version = true;
       return Status();
     case kHosts:
-      return Status(Code::kUnimplemented,
-                    "-H, --hosts and --hostfile are not there yet: this "
-                    "version starts ranks on this machine only; use -np N "
-                    "--nodes M for M executors here");
+      return ParseHosts(value, own_host, &out->slots);
+    case kHostFile:
+      return OtherHosts();
   }
   return Status(Code::kInternal, "flag without a meaning");
 }
@@ -141,6 +183,11 @@ Status CheckTogether(const Options& o) {
     return Invalid(
         "say what to run after the options, for example: maypolerun -np " +
         std::to_string(o.ranks) + " python3 train.py");
+  }
+  if (o.slots > 0 && o.slots < o.ranks) {
+    return Invalid("-H has " + std::to_string(o.slots) +
+                   " slot(s), but -np is " + std::to_string(o.ranks) +
+                   ": give more slots or start fewer ranks");
   }
   if (o.nodes > o.ranks) {
     return Invalid("--nodes " + std::to_string(o.nodes) +
@@ -172,7 +219,8 @@ Status CheckTogether(const Options& o) {
 
 }  // namespace
 
-Status ParseOptions(const std::vector<std::string>& args, Options* out) {
+Status ParseOptions(const std::vector<std::string>& args,
+                    const std::string& own_host, Options* out) {
   std::vector<std::string> copy = args;
   std::vector<char*> argv = {const_cast<char*>("maypolerun")};
   for (std::string& arg : copy) argv.push_back(arg.data());
@@ -189,12 +237,17 @@ Status ParseOptions(const std::vector<std::string>& args, Options* out) {
          -1) {
     if (flag == '?' || flag == ':') {
       std::string word = argv[optind - 1];
+      if (std::string_view count = AttachedCount(word); !count.empty()) {
+        Status status = Apply(kRanks, std::string(count), own_host, out);
+        if (!status.ok()) return status;
+        continue;
+      }
       return Invalid(flag == ':' ? "option '" + word + "' needs a value"
                                  : "option '" + word +
                                        "' is unknown, ambiguous or takes no "
                                        "value; maypolerun --help lists all");
     }
-    Status status = Apply(flag, optarg == nullptr ? "" : optarg, out);
+    Status status = Apply(flag, optarg == nullptr ? "" : optarg, own_host, out);
     if (!status.ok()) return status;
     if (out->help || out->version) return Status();
   }

@@ -26,6 +26,7 @@ inline constexpr int kMaxStartTimeout = 24 * 3600;  // seconds
 struct Options {
   int ranks = 0;
   int nodes = 1;
+  int slots = 0;            // by -H, all on this machine; 0: not given
   std::string coordinator;  // HOST:PORT; empty: start one for this job
   std::string secret_file;  // of that coordinator; empty: it asks for none
   int start_timeout_s = 120;
@@ -40,8 +41,10 @@ struct Options {
   bool version = false;
 };
 
-// args: without the program's name.
-Status ParseOptions(const std::vector<std::string>& args, Options* out);
+// args: without the program's name. own_host: this machine's name, which -H
+// may give.
+Status ParseOptions(const std::vector<std::string>& args,
+                    const std::string& own_host, Options* out);
 
 // The text of --help.
 std::string Usage();

@@ -9,14 +9,14 @@ using Args = std::vector<std::string>;
 
 Options Parsed(const Args& args) {
   Options options;
-  Status status = ParseOptions(args, &options);
+  Status status = ParseOptions(args, "vm7", &options);
   EXPECT_TRUE(status.ok()) << status.message();
   return options;
 }
 
 std::string Refused(const Args& args) {
   Options options;
-  Status status = ParseOptions(args, &options);
+  Status status = ParseOptions(args, "vm7", &options);
   EXPECT_FALSE(status.ok());
   return status.message();
 }
@@ -25,7 +25,9 @@ TEST(OptionsTest, HorovodSpellingsOfTheNumberOfRanks) {
   for (const Args& args :
        {Args{"-np", "4", "train"}, Args{"-np=4", "train"},
         Args{"--np", "4", "train"}, Args{"-n", "4", "train"},
-        Args{"--num-proc", "4", "train"}, Args{"--num-proc=4", "train"}}) {
+        Args{"-np4", "train"}, Args{"-n4", "train"}, Args{"-n=4", "train"},
+        Args{"--np=4", "train"}, Args{"--num-proc", "4", "train"},
+        Args{"--num-proc=4", "train"}}) {
     Options o = Parsed(args);
     EXPECT_EQ(o.ranks, 4) << args[0];
     EXPECT_EQ(o.command, Args{"train"}) << args[0];
@@ -101,6 +103,31 @@ TEST(OptionsTest, RefusalsSayWhatToDo) {
   EXPECT_NE(Refused({"-np", "2", "--secret-file", "s", "x"})
                 .find("goes with --coordinator"),
             std::string::npos);
+}
+
+TEST(OptionsTest, ThisHostMayBeNamed) {
+  for (const char* hosts :
+       {"localhost:4", "127.0.0.1:5", "vm7:4", "localhost:2,vm7:2"}) {
+    Options o = Parsed({"-np", "4", "-H", hosts, "train"});
+    EXPECT_EQ(o.nodes, 1) << hosts;
+    EXPECT_EQ(o.command, Args{"train"}) << hosts;
+  }
+  EXPECT_EQ(Refused({"-np", "4", "-H", "localhost:3", "x"}),
+            "-H has 3 slot(s), but -np is 4: give more slots or start fewer "
+            "ranks");
+  EXPECT_EQ(Refused({"-np", "1", "-H", "localhost", "x"}),
+            "-H takes HOST:SLOTS, not 'localhost'");
+  EXPECT_EQ(Refused({"-np", "1", "-H", "localhost:x", "x"}),
+            "-H localhost:SLOTS takes a number from 1 to 4096, not 'x'");
+  EXPECT_NE(
+      Refused({"-np", "2", "-H", "vm7:1,other:1", "x"}).find("not there yet"),
+      std::string::npos);
+}
+
+TEST(OptionsTest, AnAttachedNumberIsChecked) {
+  EXPECT_EQ(Refused({"-np0", "x"}),
+            "-np takes a number from 1 to 4096, not '0'");
+  EXPECT_NE(Refused({"-np4x", "x"}).find("'-np4x'"), std::string::npos);
 }
 
 TEST(OptionsTest, HostsAreNotThereYet) {

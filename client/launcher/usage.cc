@@ -18,6 +18,8 @@ examples
 
 options
   -np N, -n N, --num-proc N   ranks to start
+  -H, --hosts HOST:SLOTS,...  as horovodrun's; only this machine's names are
+                              accepted, with N slots or more: one node
   --nodes N                   nodes (executors) to spread them over, all on
                               this machine, 1 by default; ranks go node by
                               node: -np 3 --nodes 2 puts 0,1 and 2
