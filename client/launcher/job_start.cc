@@ -19,6 +19,11 @@
 namespace maypole::launcher {
 namespace {
 
+// Open files: maypolerun has pipes and a pidfd per process it starts; daemons
+// have their servers and a few per rank or node.
+constexpr rlim_t kOwnFiles = 32, kFilesPerRank = 4, kFilesPerDaemon = 4;
+constexpr rlim_t kDaemonFiles = 64;
+
 int UsableCores() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
@@ -42,6 +47,23 @@ std::vector<std::string> EnvironmentWith(const Variables& variables) {
   return environment;
 }
 
+// Before anything is started: running out of them halfway says less.
+Status CheckOpenFiles(const Options& o, rlim_t limit) {
+  if (!NeedsDaemons(o)) return Status();
+  rlim_t ours = kOwnFiles + kFilesPerRank * o.ranks + kFilesPerDaemon * o.nodes;
+  int local = (o.ranks + o.nodes - 1) / o.nodes;
+  rlim_t daemons = kDaemonFiles + kFilesPerRank * std::max(local, o.nodes);
+  rlim_t needed = std::max(ours, daemons);
+  if (limit >= needed) return Status();
+  return Status(
+      Code::kResourceExhausted,
+      "the limit of open files (ulimit -Hn) is " + std::to_string(limit) +
+          ", and this job needs " + std::to_string(needed) +
+          ": raise it (as root: ulimit -Hn " + std::to_string(needed) +
+          "; permanently: nofile in /etc/security/limits.conf, or a "
+          "service's LimitNOFILE=), or start fewer ranks");
+}
+
 std::string RankDirectory(const Options& options, int rank) {
   size_t width = std::to_string(options.ranks - 1).size();
   std::string number = std::to_string(rank);
@@ -59,10 +81,12 @@ Status Job::Prepare() {
       out.st_ino == err.st_ino) {
     err_sink_ = &out_;  // one place, so one order of lines
   }
-  // Each rank costs us three descriptors; ranks get the limit we were given.
+  // Ranks get the limit we were given, we and the daemons the most there is.
   getrlimit(RLIMIT_NOFILE, &files_);
   rlimit most = {.rlim_cur = files_.rlim_max, .rlim_max = files_.rlim_max};
   setrlimit(RLIMIT_NOFILE, &most);
+  status = CheckOpenFiles(options_, most.rlim_max);
+  if (!status.ok()) return status;
 
   sigset_t set = EndingSignals();
   sigaddset(&set, SIGCHLD);
@@ -75,7 +99,8 @@ Status Job::Prepare() {
 
 Status Job::StartDaemons() {
   daemons_ = std::make_unique<Daemons>(
-      &loop_, err_sink_, 2 * options_.ranks, files_,
+      &loop_, err_sink_, 2 * options_.ranks,
+      rlimit{.rlim_cur = files_.rlim_max, .rlim_max = files_.rlim_max},
       [this](const std::string& what) { OnDaemonLost(what); });
   Time deadline = std::chrono::steady_clock::now() +
                   std::chrono::seconds(options_.start_timeout_s);

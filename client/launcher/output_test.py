@@ -1,6 +1,7 @@
 """maypolerun's output, environment and files, with fake daemons."""
 import os
 import re
+import resource
 import subprocess
 import unittest
 
@@ -118,6 +119,20 @@ class OutputTest(LauncherTest):
         self.assertIn("examples", out)
         rc, out, _ = self.run_job("--version")
         self.assertTrue(re.match(r"maypolerun \d+\.\d+\.\d+\n$", out), out)
+
+    def test_too_few_open_files(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+
+        rc, out, err = self.run_job("-np", "16", "echo", "never", preexec_fn=limit)
+        self.assertEqual((rc, out), (1, ""))
+        self.assertEqual(err.count("\n"), 1, err)
+        self.assertRegex(err, r"^maypolerun: the limit of open files \(ulimit -Hn\) is 60, and this job needs 128: "
+                         r"raise it .*or start fewer ranks$")
+        # One rank alone needs none of it; a soft limit is no limit.
+        self.assertEqual(self.run_job("-np", "1", "true", preexec_fn=limit)[0], 0)
+        soft = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (60, 500))
+        self.assertEqual(self.run_job("-np", "16", "true", preexec_fn=soft)[0], 0)
 
     def test_a_command_that_cannot_run(self):
         rc, _, err = self.run_job("-np", "2", "no-such-command-here")
