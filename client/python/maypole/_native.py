@@ -43,7 +43,7 @@ MAX_DIMS = 8
 # struct maypole_operation as bytes; packing is several times cheaper than
 # filling a ctypes.Structure and needs no memory shared between calls.
 #   size_t struct_size; int32 kind, dtype, op, device, process_set, root, dims,
-#   reserved; int64 shape[8]; double prescale, postscale; void* name, input,
+#   awaited; int64 shape[8]; double prescale, postscale; void* name, input,
 #   output
 OPERATION = struct.Struct("@N8i8q2dPPP")
 _pack = OPERATION.pack
@@ -101,18 +101,20 @@ class Library:
     def submit(self, kind: int, dtype: int, op: int, root: int,
                shape: Sequence[int], prescale: float, postscale: float,
                name: Optional[str], input_address: int,
-               output_address: int) -> int:
+               output_address: int, awaited: bool = False) -> int:
         """Submits an operation on host memory and returns its handle.
 
         `shape` has at most MAX_DIMS entries. Raises StatusError. The memory at
-        the addresses must live until the operation has ended.
+        the addresses must live until the operation has ended. `awaited`: this
+        thread calls wait() next, which saves waking another one.
         """
         # The local name keeps the encoded bytes alive during the call.
         encoded, name_address = self._encode(name)
         dims = len(shape)
-        operation = _pack(OPERATION.size, kind, dtype, op, 0, 0, root, dims, 0,
-                          *shape, *_SHAPE_PADDING[dims], prescale, postscale,
-                          name_address, input_address, output_address)
+        operation = _pack(OPERATION.size, kind, dtype, op, 0, 0, root, dims,
+                          awaited, *shape, *_SHAPE_PADDING[dims], prescale,
+                          postscale, name_address, input_address,
+                          output_address)
         handle = ctypes.c_int64()
         status = self._submit(operation, ctypes.addressof(handle))
         del encoded

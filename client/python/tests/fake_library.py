@@ -75,6 +75,7 @@ class FakeLibrary:
         self.completed = []  # names, in the order of completion
         self.submitted = []  # (rank, name)
         self.released = []
+        self.awaited = {}  # name -> whether its submitter waits at once
         self.wait_statuses = []  # handed out by wait() before the outcome
 
     # --- identity -----------------------------------------------------------
@@ -120,6 +121,7 @@ class FakeLibrary:
 
     # --- operations ---------------------------------------------------------
     def submit(self, *arguments):
+        *arguments, awaited = arguments
         if not self.initialized:
             raise _native.StatusError(_native.FAILED_PRECONDITION,
                                       "Maypole has not been initialized")
@@ -136,6 +138,7 @@ class FakeLibrary:
                                           f"{submission.name!r} is pending")
             present[submission.rank] = submission
             self.submitted.append((submission.rank, submission.name))
+            self.awaited[submission.name] = awaited
             handle = next(self._next_handle)
             self._handles[handle] = submission
             if len(present) == self._size:

@@ -15,7 +15,7 @@ class Operation(ctypes.Structure):
     _fields_ = [("struct_size", ctypes.c_size_t)] + [
         (name, ctypes.c_int32)
         for name in ("kind", "dtype", "op", "device", "process_set", "root",
-                     "dims", "reserved")
+                     "dims", "awaited")
     ] + [
         ("shape", ctypes.c_int64 * 8),
         ("prescale", ctypes.c_double),
@@ -39,7 +39,7 @@ class LayoutTest(unittest.TestCase):
         self.assertEqual(
             (operation.kind, operation.dtype, operation.op, operation.device,
              operation.process_set, operation.root, operation.dims,
-             operation.reserved), (1, 2, 3, 4, 5, 6, 7, 8))
+             operation.awaited), (1, 2, 3, 4, 5, 6, 7, 8))
         self.assertEqual(list(operation.shape), list(range(10, 18)))
         self.assertEqual((operation.prescale, operation.postscale), (0.5, 0.25))
         self.assertEqual((operation.name, operation.input, operation.output),

@@ -11,7 +11,7 @@ import torch
 import maypole
 import maypole.torch as hvd
 from maypole import _native
-from maypole.common import basics
+from maypole.common import basics, exceptions
 
 
 class SingleRankTest(unittest.TestCase):
@@ -120,6 +120,38 @@ class SingleRankTest(unittest.TestCase):
         self.assertEqual(os.waitpid(child, 0)[1], 0)
         self.assertTrue(hvd.is_initialized())
         self.assertEqual(hvd.allreduce(torch.ones(1)).item(), 1.0)
+
+    def test_a_forked_child_cannot_join(self):
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            for call in (hvd.init, hvd.rank, lambda: hvd.allreduce(torch.ones(1))):
+                try:
+                    call()
+                except ValueError as error:
+                    os.write(writer, f"{error}\n".encode())
+            os._exit(0)
+        os.close(writer)
+        self.assertEqual(os.waitpid(child, 0)[1], 0)
+        with os.fdopen(reader) as said:
+            lines = said.read().splitlines()
+        self.assertEqual(len(lines), 3, lines)
+        self.assertEqual(set(lines), {exceptions.FORKED})
+
+    def test_one_text_for_not_initialized(self):
+        hvd.shutdown()
+        for call in (hvd.rank, hvd.barrier, lambda: hvd.allreduce(torch.ones(1)),
+                     lambda: hvd.broadcast_async(torch.ones(1), 0, "x"),
+                     lambda: hvd.allgather(torch.ones(1))):
+            with self.assertRaises(ValueError) as raised:
+                call()
+            self.assertEqual(str(raised.exception), exceptions.NOT_INITIALIZED)
+
+    def test_an_unnamed_tensor_is_not_named(self):
+        with self.assertRaises(NotImplementedError) as raised:
+            hvd.allreduce(torch.ones(1), op=hvd.Adasum)
+        self.assertNotIn("''", str(raised.exception))
+        self.assertIn("allreduce", str(raised.exception))
 
     def test_version(self):
         self.assertRegex(maypole.__version__, r"^\d+\.\d+\.\d+$")

@@ -40,6 +40,25 @@ class TorchOpsTest(unittest.TestCase):
                                       [60.0, 120.0]])
         self.assertEqual(self.fake.pending(), 0)
 
+    def test_only_what_is_waited_for_at_once_says_so(self):
+        def rank(_):
+            x = torch.ones(2)
+            hvd.allreduce(x, name="a")
+            hvd.allreduce_(x, name="b")
+            hvd.broadcast(x, 0, "c")
+            hvd.broadcast_(x, 0, "d")
+            hvd.allgather(x, "e")
+            hvd.barrier()
+            for handle in (hvd.allreduce_async(x, name="u"),
+                           hvd.broadcast_async(x, 0, "v"),
+                           hvd.allgather_async(x, "w")):
+                hvd.synchronize(handle)
+
+        self.both(rank)
+        expected = dict.fromkeys(["a", "b", "c", "d", "e", None], True)
+        expected.update(dict.fromkeys("uvw", False))
+        self.assertEqual(self.fake.awaited, expected)
+
     def test_dtypes(self):
         def rank(r):
             for dtype in (torch.uint8, torch.int32, torch.int64, torch.float16,

@@ -10,7 +10,8 @@ import threading
 from typing import Any, Callable, List, Optional, Tuple
 
 from maypole import _native
-from maypole.common.exceptions import NOT_INITIALIZED, from_status
+from maypole.common.exceptions import (FORKED, forked, from_status,
+                                       not_initialized, note_joined)
 
 _atexit_registered = False
 
@@ -24,7 +25,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
 
     comm: None (all ranks); communicators and lists of ranks are not supported.
     process_sets: None; other sets than the global one are not there yet.
-    Raises NotImplementedError for those, ValueError for a wrong environment,
+    Raises NotImplementedError for those, ValueError for a wrong environment or
+    in a forked child of a rank,
     HorovodInternalError if the job could not be joined in time. Ctrl-C ends
     the wait.
     """
@@ -38,10 +40,14 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         raise NotImplementedError(
             "init(process_sets=...): this version of Maypole has the global "
             "process set only")
+    if forked():
+        raise ValueError(FORKED)
     library = _native.library()  # here, so that ImportError is the caller's
     status, text = _interruptibly(lambda: _native_init(library))
     if status != _native.OK:
         raise from_status(status, text)
+    note_joined()
+    # Ends the native threads while the tensors they may write to still live.
     if not _atexit_registered:
         atexit.register(shutdown)
         _atexit_registered = True
@@ -83,7 +89,7 @@ def is_initialized() -> bool:
 def _initialized(value: int) -> int:
     # The library answers -1 outside a job.
     if value < 0:
-        raise ValueError(NOT_INITIALIZED)
+        raise ValueError(not_initialized())
     return value
 
 

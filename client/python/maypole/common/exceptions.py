@@ -1,5 +1,8 @@
 """What Maypole raises, and the translation of the library's statuses."""
 
+import os
+from typing import Set
+
 from maypole import _native
 
 
@@ -27,6 +30,26 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 NOT_INITIALIZED = ("Maypole has not been initialized; use maypole.torch.init() "
                    "or hvd.init().")
+FORKED = ("this process was forked from a rank and is not part of the job; use "
+          "Maypole in the rank itself")
+
+# Processes that have joined a job: this one, or one it was forked from.
+_joined: Set[int] = set()
+
+
+def note_joined() -> None:
+    """This process is a rank, its forked children are none."""
+    _joined.add(os.getpid())
+
+
+def forked() -> bool:
+    """Whether this process is a forked child of a rank."""
+    return bool(_joined) and os.getpid() not in _joined
+
+
+def not_initialized() -> str:
+    """What to say to who calls without init()."""
+    return FORKED if forked() else NOT_INITIALIZED
 
 
 def from_status(code: int, text: str) -> Exception:

@@ -14,7 +14,7 @@ import itertools
 from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 from maypole import _native
-from maypole.common.exceptions import from_status
+from maypole.common.exceptions import from_status, not_initialized
 
 # How long one native wait may keep Python's signal handlers from running.
 WAIT_SLICE_MS = 200
@@ -138,9 +138,11 @@ def submit(kind: int,
            input_owner: Any = None,
            output_owner: Any = None,
            finish: Optional[Callable[[int], Any]] = None,
-           finish_releases: bool = False) -> Pending:
+           finish_releases: bool = False,
+           awaited: bool = False) -> Pending:
     """Submits an operation on host memory that the owners keep alive.
 
+    awaited: the caller waits for it at once (saves waking another thread).
     Raises ValueError (wrong arguments; a pending operation has this name; not
     initialized), NotImplementedError, HorovodInternalError.
     """
@@ -150,11 +152,14 @@ def submit(kind: int,
     try:
         native = library.submit(kind, dtype, op, root, shape, prescale,
                                 postscale, name, input_address,
-                                output_address)
+                                output_address, awaited)
     except _native.StatusError as error:
         if not library.is_initialized():
-            raise ValueError(str(error)) from None
-        raise from_status(error.code, str(error)) from None
+            raise ValueError(not_initialized()) from None
+        text = str(error)
+        if name is None:
+            text = text.replace(" ''", "", 1)  # it has no name to tell
+        raise from_status(error.code, text) from None
     return Pending(native, input_owner, output_owner, finish, finish_releases)
 
 

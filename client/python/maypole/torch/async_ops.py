@@ -38,7 +38,8 @@ def reduction(average: Optional[bool], op: Optional[int]) -> int:
 
 def _submit_allreduce(tensor: torch.Tensor, output: torch.Tensor,
                       name: Optional[str], op: int, prescale: float,
-                      postscale: float) -> operations.Pending:
+                      postscale: float,
+                      awaited: bool = False) -> operations.Pending:
     """Reduces `tensor` into `output`, which may be `tensor` itself."""
     dtype = dtype_code(tensor, "allreduce", name, REDUCIBLE)
     source = tensor.contiguous()
@@ -49,7 +50,8 @@ def _submit_allreduce(tensor: torch.Tensor, output: torch.Tensor,
             finish = copy_back(output, target)
     return operations.submit(_native.ALLREDUCE, dtype, op, 0, source.shape,
                              prescale, postscale, name, source.data_ptr(),
-                             target.data_ptr(), source, target, finish)
+                             target.data_ptr(), source, target, finish,
+                             awaited=awaited)
 
 
 def _new_output(tensor: torch.Tensor) -> torch.Tensor:
@@ -98,6 +100,18 @@ def allreduce_async_(tensor: torch.Tensor,
     return operations.add(
         _submit_allreduce(tensor, tensor, name, reduction(average, op),
                           prescale_factor, postscale_factor))
+
+
+def allreduce_now(tensor: torch.Tensor, output: Optional[torch.Tensor],
+                  name: Optional[str], op: int, prescale: float,
+                  postscale: float) -> torch.Tensor:
+    """Reduces `tensor` into `output` (None: a new tensor) and waits for it."""
+    if output is None:
+        output = _new_output(tensor)
+    return synchronize(
+        operations.add(
+            _submit_allreduce(tensor, output, name, op, prescale, postscale,
+                              awaited=True)))
 
 
 def member_name(name: Optional[str], i: int, n: int) -> Optional[str]:
@@ -185,18 +199,28 @@ def allgather_async(tensor: torch.Tensor,
     [sum of the first dimensions, ...], in rank order.
     """
     process_sets.check(process_set)
+    return operations.add(_submit_allgather(tensor, name))
+
+
+def _submit_allgather(tensor: torch.Tensor, name: Optional[str],
+                      awaited: bool = False) -> operations.Pending:
     dtype = dtype_code(tensor, "allgather", name, DTYPES)
     source = (tensor.reshape(1) if tensor.dim() == 0 else tensor).contiguous()
-    return operations.add(
-        operations.submit(_native.ALLGATHER, dtype, 0, 0, source.shape, 1.0,
-                          1.0, name, source.data_ptr(), 0, source, None,
-                          lambda native: _adopt_gathered(native, source),
-                          finish_releases=True))
+    return operations.submit(_native.ALLGATHER, dtype, 0, 0, source.shape, 1.0,
+                             1.0, name, source.data_ptr(), 0, source, None,
+                             lambda native: _adopt_gathered(native, source),
+                             finish_releases=True, awaited=awaited)
+
+
+def allgather_now(tensor: torch.Tensor, name: Optional[str]) -> torch.Tensor:
+    """allgather_async(), waited for."""
+    return synchronize(
+        operations.add(_submit_allgather(tensor, name, awaited=True)))
 
 
 def _submit_broadcast(tensor: torch.Tensor, output: torch.Tensor,
-                      root_rank: int,
-                      name: Optional[str]) -> operations.Pending:
+                      root_rank: int, name: Optional[str],
+                      awaited: bool = False) -> operations.Pending:
     """Brings the root's `tensor` into `output`, which may be `tensor`."""
     dtype = dtype_code(tensor, "broadcast", name, DTYPES)
     source = tensor.contiguous()
@@ -207,7 +231,8 @@ def _submit_broadcast(tensor: torch.Tensor, output: torch.Tensor,
             finish = copy_back(output, target)
     return operations.submit(_native.BROADCAST, dtype, 0, root_rank,
                              source.shape, 1.0, 1.0, name, source.data_ptr(),
-                             target.data_ptr(), source, target, finish)
+                             target.data_ptr(), source, target, finish,
+                             awaited=awaited)
 
 
 def broadcast_async(tensor: torch.Tensor,
@@ -233,12 +258,22 @@ def broadcast_async_(tensor: torch.Tensor,
     return operations.add(_submit_broadcast(tensor, tensor, root_rank, name))
 
 
+def broadcast_now(tensor: torch.Tensor, output: Optional[torch.Tensor],
+                  root_rank: int, name: Optional[str]) -> torch.Tensor:
+    """Brings the root's values into `output` (None: a new tensor); waits."""
+    if output is None:
+        output = _new_output(tensor)
+    return synchronize(
+        operations.add(
+            _submit_broadcast(tensor, output, root_rank, name, awaited=True)))
+
+
 def barrier(process_set: Any = global_process_set) -> None:
     """Blocks until all ranks have called barrier()."""
     process_sets.check(process_set)
     basics.size()  # a barrier outside a job is an error
     operations.submit(_native.BARRIER, _native.UINT8, 0, 0, (), 1.0, 1.0, None,
-                      0, 0).wait()
+                      0, 0, awaited=True).wait()
 
 
 def poll(handle: int) -> bool:

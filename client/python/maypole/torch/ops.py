@@ -12,9 +12,7 @@ from maypole.common import basics, process_sets
 from maypole.common.constants import Average
 from maypole.common.process_sets import global_process_set
 from maypole.torch import async_ops
-from maypole.torch.async_ops import (allgather_async, allreduce_async,
-                                     broadcast_async, broadcast_async_,
-                                     grouped_allreduce_async,
+from maypole.torch.async_ops import (grouped_allreduce_async,
                                      grouped_allreduce_async_, reduction,
                                      synchronize)
 from maypole.torch.compression import Compression
@@ -31,8 +29,8 @@ class _Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, name, op, prescale, postscale):
         ctx.arguments = (_backward_name(name), op, prescale, postscale)
-        return synchronize(
-            allreduce_async(tensor, None, name, op, prescale, postscale))
+        return async_ops.allreduce_now(tensor, None, name, op, prescale,
+                                       postscale)
 
     @staticmethod
     def backward(ctx, grad):
@@ -65,14 +63,13 @@ class _Allgather(torch.autograd.Function):
     def forward(ctx, tensor, name):
         ctx.rows = tensor.shape[0]
         ctx.name = _backward_name(name)
-        return synchronize(allgather_async(tensor, name))
+        return async_ops.allgather_now(tensor, name)
 
     @staticmethod
     def backward(ctx, grad):
         mean = allreduce(grad, name=ctx.name, op=Average)
-        rows = synchronize(
-            allgather_async(torch.tensor([ctx.rows], dtype=torch.int64),
-                            ctx.name)).tolist()
+        rows = async_ops.allgather_now(
+            torch.tensor([ctx.rows], dtype=torch.int64), ctx.name).tolist()
         rank = basics.rank()
         return mean.narrow(0, sum(rows[:rank]), rows[rank]), None
 
@@ -84,7 +81,7 @@ class _Broadcast(torch.autograd.Function):
     def forward(ctx, tensor, root_rank, name):
         ctx.root_rank = root_rank
         ctx.name = _backward_name(name)
-        return synchronize(broadcast_async(tensor, root_rank, name))
+        return async_ops.broadcast_now(tensor, None, root_rank, name)
 
     @staticmethod
     def backward(ctx, grad):
@@ -130,9 +127,10 @@ def allreduce_(tensor: torch.Tensor,
 
     Not differentiable. After an error the tensor's contents are undefined.
     """
-    return synchronize(
-        async_ops.allreduce_async_(tensor, average, name, op, prescale_factor,
-                                   postscale_factor, process_set))
+    process_sets.check(process_set)
+    return async_ops.allreduce_now(tensor, tensor, name,
+                                   reduction(average, op), prescale_factor,
+                                   postscale_factor)
 
 
 def grouped_allreduce(
@@ -210,4 +208,5 @@ def broadcast_(tensor: torch.Tensor,
                name: Optional[str] = None,
                process_set: Any = global_process_set) -> torch.Tensor:
     """broadcast in place: writes the root's values to `tensor`, returns it."""
-    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+    process_sets.check(process_set)
+    return async_ops.broadcast_now(tensor, tensor, root_rank, name)
