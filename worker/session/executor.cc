@@ -165,7 +165,11 @@ void Executor::OnControl() {
     return;
   }
   if (!s.ok() || message.data.empty()) {
-    spdlog::info("event=supervisor_gone job={}", options_.core.job);
+    if (idle_reported_) {
+      spdlog::info("event=end job={} reason=\"idle\"", options_.core.job);
+    } else {
+      spdlog::warn("event=supervisor_gone job={}", options_.core.job);
+    }
     control_.Reset();
     return;
   }
@@ -177,6 +181,7 @@ void Executor::OnHandOver(const char* data, size_t bytes, std::vector<Fd> fds) {
   if (bytes != sizeof(hand_over) || fds.empty()) return;
   std::memcpy(&hand_over, data, sizeof(hand_over));
   ++received_;
+  idle_reported_ = false;
   // A rank that comes again has left before: its Goodbye may stand behind
   // hundreds of requests in its old socket.
   ReadAllClients();
@@ -207,6 +212,7 @@ void Executor::OnStopSignal() {
 
 void Executor::Do(ReportIdle&) {
   control::Idle idle{received_};
+  idle_reported_ = true;
   if (control_.valid()) {
     (void)SendMessage(control_.get(), &idle, sizeof(idle));
   }

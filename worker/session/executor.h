@@ -91,6 +91,7 @@ class Executor {
   Fd control_;
   Fd stop_signals_;
   uint64_t received_ = 0;  // clients handed over
+  bool idle_reported_ = false;
   ClientId next_client_ = 1;
   std::map<ClientId, Connection> clients_;
   std::unique_ptr<Transport> transport_;
