@@ -77,9 +77,14 @@ uint64_t GrpcTransport::Send(proto::ExecutorMessage message) {
 }
 
 absl::Status GrpcTransport::LostStatus(const absl::Status& last) const {
+  const bool reached = !session_.empty();
   return absl::UnavailableError(absl::StrCat(
-      "coordinator ", options_.address, " lost: ", std::string(last.message()),
-      " (tried again for ", options_.resume_timeout.count() / 1000.0, " s)"));
+      reached ? absl::StrCat("coordinator ", options_.address, " lost: ")
+              : absl::StrCat("cannot reach the coordinator at ",
+                             options_.address, ": "),
+      std::string(last.message()),
+      reached ? " (tried again for " : " (tried for ",
+      options_.resume_timeout.count() / 1000.0, " s)"));
 }
 
 void GrpcTransport::Main() {
