@@ -59,6 +59,9 @@ TEST(CoreTest, RefusesAnotherToken) {
   ASSERT_TRUE(b.refused);
   EXPECT_EQ(b.refused->code(), Code(absl::StatusCode::kPermissionDenied));
   EXPECT_THAT(b.refused->message(), HasSubstr("another token"));
+  EXPECT_TRUE(bed.Connect("j", "n1", "").refused);
+  bed.Connect("k", "n0", "");
+  EXPECT_TRUE(bed.Connect("k", "n1", "secret").refused);
   // The token goes with the job.
   bed.Finish(a);
   EXPECT_FALSE(bed.Connect("j", "n1", "wrong").refused);
