@@ -3,6 +3,8 @@
 #include <limits>
 #include <utility>
 
+#include "worker/core/version.h"
+
 namespace maypole::worker {
 namespace {
 
@@ -11,10 +13,12 @@ using prometheus::MetricFamily;
 using prometheus::MetricType;
 using Labels = std::vector<ClientMetric::Label>;
 
-constexpr char kVersion[] = "0.1.0";
-
 uint64_t Read(const StatsPage::Counter& c) {
   return c.load(std::memory_order_relaxed);
+}
+
+uint64_t RefusedBy(const StatsPage& page) {
+  return Read(page.errors[static_cast<int>(ErrorKind::kRefused)]);
 }
 
 MetricFamily Family(const char* name, const char* help, MetricType type) {
@@ -69,7 +73,11 @@ void WorkerMetrics::Add(uint64_t executor, const std::string& job, uid_t uid,
 
 void WorkerMetrics::Remove(uint64_t executor, bool crashed) {
   std::lock_guard lock(mutex_);
-  executors_.erase(executor);
+  const auto it = executors_.find(executor);
+  if (it != executors_.end()) {
+    refusals_ += RefusedBy(**it->second.stats);
+    executors_.erase(it);
+  }
   if (crashed) ++crashed_;
 }
 
@@ -85,10 +93,9 @@ std::vector<MetricFamily> WorkerMetrics::Collect() const {
       Family("maypole_executor_crashes_total",
              "Executors that ended by a signal or with an error.",
              MetricType::Counter);
-  MetricFamily refusals =
-      Family("maypole_clients_refused_total",
-             "Connections the agent refused before an executor saw them.",
-             MetricType::Counter);
+  MetricFamily refusals = Family(
+      "maypole_clients_refused_total",
+      "Ranks refused, by the agent or by an executor.", MetricType::Counter);
   MetricFamily operations = Family(
       "maypole_executor_operations_total",
       "Collectives of the job on this node (within one node: sampled from the "
@@ -129,7 +136,9 @@ std::vector<MetricFamily> WorkerMetrics::Collect() const {
   AddSample(&live, {}, executors_.size());
   AddSample(&started, {}, started_);
   AddSample(&crashed, {}, crashed_);
-  AddSample(&refusals, {}, refusals_);
+  uint64_t refused = refusals_;
+  for (const auto& [id, e] : executors_) refused += RefusedBy(**e.stats);
+  AddSample(&refusals, {}, refused);
   for (const auto& [id, e] : executors_) {
     const StatsPage& page = **e.stats;
     const Labels job = {{"job", e.job}, {"uid", std::to_string(e.uid)}};
