@@ -4,7 +4,6 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -14,17 +13,17 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
-#include "absl/flags/reflection.h"
 #include "absl/flags/usage_config.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/absl_status.h"
 #include "common/fd.h"
 #include "common/limits.h"
+#include "common/program/address.h"
+#include "common/program/arguments.h"
+#include "common/program/secret_file.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/version.h"
-#include "coordinator/service/secret.h"
 #include "coordinator/service/server.h"
 #include "grpc/support/log.h"
 #include "spdlog/sinks/stdout_sinks.h"
@@ -77,35 +76,13 @@ Log lines (key=value) go to stderr.
 Flags:
 )";
 
-bool IsOurs(absl::string_view file) {
-  return absl::EndsWith(file, "coordinator/main.cc");
-}
-
 void PrintHelp() {
   std::printf("%s", kUsage);
-  std::vector<std::string> lines;
-  for (const auto& [name, flag] : absl::GetAllFlags()) {
-    if (!IsOurs(flag->Filename())) continue;
-    lines.push_back(absl::StrCat("  --", name, "=", flag->DefaultValue(),
-                                 "\n      ", flag->Help(), "\n"));
-  }
-  std::sort(lines.begin(), lines.end());
-  for (const std::string& line : lines) std::printf("%s", line.c_str());
+  PrintFlags("coordinator/main.cc");
   std::printf(
-      "  --version\n      Prints the version.\n\nLimits: %zu jobs, %zu "
-      "executors, %d ranks of a job, %zu names of operations of a job."
-      "\n",
+      "\nLimits: %zu jobs, %zu executors, %d ranks of a job, %zu names of "
+      "operations of a job.\n",
       kMaxJobs, kMaxSessions, kMaxRanks, kMaxOperations);
-}
-
-bool WantsHelp(int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) {
-    const absl::string_view argument = argv[i];
-    if (argument == "--help" || argument == "-help" || argument == "-h") {
-      return true;
-    }
-  }
-  return false;
 }
 
 absl::Status SetUpLog() {
@@ -188,9 +165,7 @@ absl::Status Announce(const Server& server) {
   return absl::OkStatus();
 }
 
-absl::Status Run() {
-  absl::Status status = SetUpLog();
-  if (!status.ok()) return status;
+absl::Status Run(const ServerOptions& options) {
   // All threads inherit the mask; only sigwait below takes them.
   sigset_t ends;
   sigemptyset(&ends);
@@ -199,18 +174,16 @@ absl::Status Run() {
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);
   signal(SIGPIPE, SIG_IGN);
 
-  const absl::StatusOr<ServerOptions> options = ReadFlags();
-  if (!options.ok()) return options.status();
-  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(*options);
+  absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
   if (!server.ok()) return server.status();
   spdlog::info(
       "event=started version={} protocol={} pid={} listen={} metrics={} "
       "secret={}",
       kVersion, kProtocolVersion, getpid(), (*server)->listen().Text(),
       (*server)->metrics() ? (*server)->metrics()->Text() : "none",
-      options->secret.empty() ? "no" : "yes");
-  status = Announce(**server);
-  if (!status.ok()) return status;
+      options.secret.empty() ? "no" : "yes");
+  const absl::Status announced = Announce(**server);
+  if (!announced.ok()) return announced;
   int signal_number = 0;
   sigwait(&ends, &signal_number);
   spdlog::info("event=stopping signal={}", strsignal(signal_number));
@@ -224,7 +197,7 @@ absl::Status Run() {
 
 int main(int argc, char** argv) {
   using maypole::coordinator::kVersion;
-  if (maypole::coordinator::WantsHelp(argc, argv)) {
+  if (maypole::WantsHelp(argc, argv)) {
     maypole::coordinator::PrintHelp();
     return 0;
   }
@@ -233,16 +206,18 @@ int main(int argc, char** argv) {
     return absl::StrCat("maypole-coordinator ", kVersion, "\n");
   };
   absl::SetFlagsUsageConfig(usage);
-  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
-  if (rest.size() > 1) {
-    std::fprintf(stderr,
-                 "maypole-coordinator: '%s' is not a flag; see --help\n",
-                 rest[1]);
-    return 1;
-  }
-  const absl::Status status = maypole::coordinator::Run();
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "maypole-coordinator: %s\n",
-               std::string(status.message()).c_str());
-  return 1;
+  const auto fail = [](const absl::Status& status, int code) {
+    std::fprintf(stderr, "maypole-coordinator: %s\n",
+                 std::string(status.message()).c_str());
+    return code;
+  };
+  absl::Status status = maypole::CheckArguments(argc, argv);
+  if (!status.ok()) return fail(status, maypole::kUsageError);
+  absl::ParseCommandLine(argc, argv);
+  status = maypole::coordinator::SetUpLog();
+  if (!status.ok()) return fail(status, maypole::kUsageError);
+  const auto options = maypole::coordinator::ReadFlags();
+  if (!options.ok()) return fail(options.status(), maypole::kUsageError);
+  status = maypole::coordinator::Run(*options);
+  return status.ok() ? 0 : fail(status, 1);
 }

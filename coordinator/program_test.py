@@ -56,8 +56,8 @@ class Daemon:
 
 
 class ProgramTest(unittest.TestCase):
-    def assert_one_line(self, result, *parts):
-        self.assertEqual(result.returncode, 1)
+    def assert_one_line(self, result, *parts, status=2):
+        self.assertEqual(result.returncode, status)
         self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
         self.assertTrue(result.stderr.startswith("maypole-coordinator: "))
         for part in parts:
@@ -114,6 +114,7 @@ class ProgramTest(unittest.TestCase):
                     address,
                     "Address already in use",
                     f"choose another {flag}",
+                    status=1,
                 )
 
     def test_bad_flags_are_one_clear_line(self):
@@ -123,6 +124,8 @@ class ProgramTest(unittest.TestCase):
         self.assert_one_line(run("--start_timeout=0s"), "--start_timeout")
         self.assert_one_line(run("--announce_fd=99"), "Bad file descriptor")
         self.assert_one_line(run("stray"), "'stray' is not a flag")
+        self.assert_one_line(run("--nosuch=1"), "there is no flag '--nosuch'")
+        self.assert_one_line(run("--fusion_threshold=x"), "--fusion_threshold=")
         self.assert_one_line(
             run("--secret_file=/nonexistent"), "/nonexistent", "No such file"
         )
@@ -131,10 +134,11 @@ class ProgramTest(unittest.TestCase):
         with tempfile.NamedTemporaryFile() as secret:
             secret.write(b"sesame\n")
             secret.flush()
-            os.chmod(secret.name, 0o644)
-            self.assert_one_line(
-                run(f"--secret_file={secret.name}"), "chmod 600"
-            )
+            for mode in [0o644, 0o640]:
+                os.chmod(secret.name, mode)
+                self.assert_one_line(
+                    run(f"--secret_file={secret.name}"), "chmod 600"
+                )
 
 
 if __name__ == "__main__":

@@ -3,17 +3,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
-#include <fstream>
 
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
-#include "absl/flags/usage.h"
+#include "absl/flags/usage_config.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/absl_status.h"
 #include "common/board.h"
 #include "common/limits.h"
+#include "common/program/address.h"
+#include "common/program/arguments.h"
+#include "common/program/secret_file.h"
+#include "spdlog/spdlog.h"
+#include "worker/core/limits.h"
+#include "worker/core/version.h"
 #include "worker/session/control.h"
 
 ABSL_FLAG(std::string, socket, "",
@@ -34,8 +40,9 @@ ABSL_FLAG(std::string, metrics, "127.0.0.1:0",
           "none");
 ABSL_FLAG(std::string, secret_file, "",
           "file with the cluster secret, one line, readable by its owner only");
-ABSL_FLAG(int, announce_fd, -1,
-          "descriptor that gets one line 'socket=... metrics=...' when ready");
+ABSL_FLAG(
+    int, announce_fd, -1,
+    "descriptor that gets one line 'metrics=HOST:PORT socket=PATH' when ready");
 ABSL_FLAG(absl::Duration, resume_timeout, absl::Seconds(3),
           "how long a job goes on without its coordinator");
 ABSL_FLAG(absl::Duration, start_timeout, absl::Seconds(120),
@@ -55,11 +62,24 @@ namespace maypole::worker {
 namespace {
 
 constexpr char kUsage[] =
-    "The Maypole agent of one node: training processes connect to its socket, "
-    "it executes their collectives together with the other nodes.\n\n"
-    "  maypole-worker --coordinator=head:7070 --secret_file=/etc/maypole/secret"
-    "\n\nIt starts one process (executor) per job, under the job's user. "
-    "SIGTERM ends it and its jobs.";
+    R"(maypole-worker: the Maypole agent of one node. Training processes connect to its
+socket; it executes their collectives together with the agents of other nodes.
+It starts one process (executor) per job, under the job's user.
+
+Usage:
+  maypole-worker --coordinator=HOST:PORT [flags]
+
+Example:
+  maypole-worker --coordinator=head:4001 --secret_file=/etc/maypole/secret \
+      --socket=/run/maypole/agent.sock --metrics=0.0.0.0:9402
+  MAYPOLE_AGENT=/run/maypole/agent.sock MAYPOLE_JOB=a MAYPOLE_RANK=0 \
+      MAYPOLE_SIZE=8 ... python3 train.py
+
+SIGTERM and SIGINT end it with status 0: its jobs get an error that says so.
+Log lines (key=value) go to stderr.
+
+Flags:
+)";
 
 absl::Status Bad(const std::string& flag, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", what));
@@ -85,28 +105,6 @@ absl::StatusOr<std::string> DefaultSocket() {
   return absl::StrCat(dir, "/maypole-agent.sock");
 }
 
-absl::StatusOr<std::string> ReadSecret(const std::string& path) {
-  if (path.empty()) return std::string();
-  struct stat st;
-  std::ifstream file(path);
-  if (!file || stat(path.c_str(), &st) != 0) {
-    return Bad("secret_file", absl::StrCat("cannot read ", path));
-  }
-  if ((st.st_mode & 077) != 0) {
-    return Bad("secret_file",
-               absl::StrCat("others can read ", path, "; chmod 600 ", path));
-  }
-  std::string secret;
-  std::getline(file, secret);
-  secret = std::string(absl::StripAsciiWhitespace(secret));
-  if (secret.empty() || secret.size() > control::kMaxSecretBytes) {
-    return Bad("secret_file",
-               absl::StrCat("the first line of ", path, " must have 1 to ",
-                            control::kMaxSecretBytes, " bytes"));
-  }
-  return secret;
-}
-
 absl::Status CheckName(const std::string& flag, const std::string& name) {
   bool plain = !name.empty() && name.size() <= kMaxHostBytes;
   for (const char c : name) {
@@ -120,9 +118,22 @@ absl::Status CheckName(const std::string& flag, const std::string& name) {
 }
 
 absl::Status Check(const WorkerFlags& f) {
-  if (f.coordinator.find(':') == std::string::npos) {
+  if (f.coordinator.empty()) {
     return Bad("coordinator",
                "HOST:PORT of a running maypole-coordinator is required");
+  }
+  const auto coordinator = ParseAddress("--coordinator", f.coordinator);
+  if (!coordinator.ok()) return coordinator.status();
+  if (!f.metrics.empty()) {
+    const auto metrics = ParseAddress("--metrics", f.metrics);
+    if (!metrics.ok()) return metrics.status();
+  }
+  if (spdlog::level::from_str(f.log_level) == spdlog::level::off &&
+      f.log_level != "off") {
+    return Bad("log_level",
+               absl::StrCat("'", f.log_level,
+                            "' is none of trace, debug, info, warning, error, "
+                            "off"));
   }
   if (absl::Status s = CheckName("node", f.node); !s.ok()) return s;
   if (absl::Status s = CheckName("host", f.host); !s.ok()) return s;
@@ -140,12 +151,13 @@ absl::Status Check(const WorkerFlags& f) {
 }  // namespace
 
 absl::StatusOr<WorkerFlags> ReadFlags(int argc, char** argv) {
-  absl::SetProgramUsageMessage(kUsage);
-  const std::vector<char*> rest = absl::ParseCommandLine(argc, argv);
-  if (rest.size() > 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("unexpected argument '", rest[1], "'; see --help"));
-  }
+  absl::FlagsUsageConfig usage;
+  usage.version_string = [] {
+    return absl::StrCat("maypole-worker ", kVersion, "\n");
+  };
+  absl::SetFlagsUsageConfig(usage);
+  if (absl::Status s = CheckArguments(argc, argv); !s.ok()) return s;
+  absl::ParseCommandLine(argc, argv);
   WorkerFlags f;
   f.socket = absl::GetFlag(FLAGS_socket);
   f.coordinator = absl::GetFlag(FLAGS_coordinator);
@@ -167,16 +179,25 @@ absl::StatusOr<WorkerFlags> ReadFlags(int argc, char** argv) {
   if (f.host.empty()) f.host = HostName();
   if (absl::Status s = Check(f); !s.ok()) return s;
   if (f.executor) return f;
-  absl::StatusOr<std::string> secret =
-      ReadSecret(absl::GetFlag(FLAGS_secret_file));
-  if (!secret.ok()) return secret.status();
-  f.secret = *secret;
+  if (const std::string path = absl::GetFlag(FLAGS_secret_file);
+      !path.empty()) {
+    absl::StatusOr<std::string> secret = ReadSecretFile(path);
+    if (!secret.ok()) return secret.status();
+    f.secret = *secret;
+  }
   if (f.socket.empty()) {
     absl::StatusOr<std::string> socket = DefaultSocket();
     if (!socket.ok()) return socket.status();
     f.socket = *socket;
   }
   return f;
+}
+
+void PrintHelp() {
+  std::printf("%s", kUsage);
+  PrintFlags("worker/flags.cc");
+  std::printf("\nLimits: %zu executors, %d ranks of a job on a node.\n",
+              kMaxExecutors, kMaxLocalRanks);
 }
 
 std::vector<std::string> ExecutorArguments(const WorkerFlags& f) {

@@ -33,9 +33,12 @@ struct WorkerFlags {
   int stats_fd = -1;
 };
 
-// Parses the command line (ends the program on --help and unknown flags) and
-// fills in defaults. An error says which flag is wrong.
+// Parses the command line (ends the program on --version) and fills in
+// defaults. An error says which flag is wrong.
 absl::StatusOr<WorkerFlags> ReadFlags(int argc, char** argv);
+
+// To stdout.
+void PrintHelp();
 
 // What an executor needs of it, as a command line.
 std::vector<std::string> ExecutorArguments(const WorkerFlags& flags);

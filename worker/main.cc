@@ -15,6 +15,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/fd.h"
+#include "common/program/address.h"
+#include "common/program/arguments.h"
 #include "worker/executor_main.h"
 #include "worker/flags.h"
 #include "worker/session/metrics.h"
@@ -22,8 +24,6 @@
 
 namespace maypole::worker {
 namespace {
-
-constexpr int kUsageError = 2;
 
 void SetUpLog(const WorkerFlags& flags) {
   auto logger = spdlog::stderr_logger_mt("maypole");
@@ -62,10 +62,11 @@ absl::StatusOr<std::unique_ptr<prometheus::Exposer>> ServeMetrics(
     const std::string host = address.substr(0, address.rfind(':'));
     *bound = absl::StrCat(host, ":", exposer->GetListeningPorts().at(0));
     return exposer;
-  } catch (const std::exception& e) {
-    return absl::UnavailableError(absl::StrCat("--metrics: cannot serve on '",
-                                               address, "': ", e.what(),
-                                               " (is the port in use?)"));
+  } catch (const std::exception&) {
+    const absl::StatusOr<Address> parsed = ParseAddress("--metrics", address);
+    return absl::UnavailableError(absl::StrCat(
+        "cannot serve metrics: ", parsed.ok() ? WhyNotBound(*parsed) : address,
+        "; choose another --metrics, or end the program that holds the port"));
   }
 }
 
@@ -88,7 +89,8 @@ absl::Status SupervisorMain(const WorkerFlags& flags, Fd stop_signals) {
   spdlog::info("event=ready socket={} coordinator={} metrics={}", flags.socket,
                flags.coordinator, bound);
   Announce(flags.announce_fd,
-           absl::StrCat("socket=", flags.socket, " metrics=", bound, "\n"));
+           // A path may hold spaces: it is the rest of the line.
+           absl::StrCat("metrics=", bound, " socket=", flags.socket, "\n"));
   absl::Status s = supervisor.Run(std::move(stop_signals));
   spdlog::info("event=end");
   // The socket is gone and the executors have ended. The rest is the metrics
@@ -98,6 +100,10 @@ absl::Status SupervisorMain(const WorkerFlags& flags, Fd stop_signals) {
 }
 
 int Main(int argc, char** argv) {
+  if (WantsHelp(argc, argv)) {
+    PrintHelp();
+    return 0;
+  }
   const absl::StatusOr<WorkerFlags> flags = ReadFlags(argc, argv);
   if (!flags.ok()) {
     std::fprintf(stderr, "maypole-worker: %s\n",

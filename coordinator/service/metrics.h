@@ -26,10 +26,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/program/address.h"
 #include "common/types.h"
 #include "coordinator/core/actions.h"
 #include "coordinator/core/core.h"
-#include "coordinator/service/address.h"
 #include "prometheus/counter.h"
 #include "prometheus/exposer.h"
 #include "prometheus/histogram.h"

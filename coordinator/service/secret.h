@@ -1,5 +1,4 @@
-// The cluster secret: a line in a file that only its owner may read, and
-// metadata "maypole-secret" of every call.
+// The cluster secret as metadata "maypole-secret" of every call.
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_SECRET_H_
@@ -7,16 +6,12 @@
 
 #include <string>
 
-#include "absl/status/statusor.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/status.h"
 
 namespace maypole::coordinator {
 
 inline constexpr char kSecretMetadata[] = "maypole-secret";
-inline constexpr size_t kMaxSecretBytes = 1024;
-
-absl::StatusOr<std::string> ReadSecretFile(const std::string& path);
 
 // UNAUTHENTICATED with a sentence unless the call carries the secret. An empty
 // secret lets everybody in.

@@ -14,8 +14,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/program/address.h"
 #include "coordinator/core/actions.h"
-#include "coordinator/service/address.h"
 #include "coordinator/service/hub.h"
 #include "coordinator/service/metrics.h"
 #include "coordinator/service/services.h"

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "coordinator/service/address.h"
+#include "common/program/address.h"
 
 namespace maypole::coordinator {
 

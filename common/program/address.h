@@ -1,14 +1,14 @@
 // Addresses HOST:PORT as flags have them.
 //
 // Thread contract: functions; the last two touch the network of this machine.
-#ifndef MAYPOLE_COORDINATOR_SERVICE_ADDRESS_H_
-#define MAYPOLE_COORDINATOR_SERVICE_ADDRESS_H_
+#ifndef MAYPOLE_COMMON_PROGRAM_ADDRESS_H_
+#define MAYPOLE_COMMON_PROGRAM_ADDRESS_H_
 
 #include <string>
 
 #include "absl/status/statusor.h"
 
-namespace maypole::coordinator {
+namespace maypole {
 
 struct Address {
   std::string host;  // "[::1]" keeps its brackets
@@ -31,6 +31,6 @@ std::string WhyNotBound(const Address& address);
 // Connects and hangs up, to wake who sleeps in accept.
 void Knock(const Address& address);
 
-}  // namespace maypole::coordinator
+}  // namespace maypole
 
-#endif  // MAYPOLE_COORDINATOR_SERVICE_ADDRESS_H_
+#endif  // MAYPOLE_COMMON_PROGRAM_ADDRESS_H_

@@ -1,4 +1,4 @@
-#include "coordinator/service/address.h"
+#include "common/program/address.h"
 
 #include <netdb.h>
 #include <sys/socket.h>
@@ -12,7 +12,7 @@
 #include "common/fd.h"
 #include "common/status.h"
 
-namespace maypole::coordinator {
+namespace maypole {
 namespace {
 
 using Resolved = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
@@ -84,4 +84,4 @@ void Knock(const Address& address) {
   (void)::connect(socket.get(), info.ai_addr, info.ai_addrlen);
 }
 
-}  // namespace maypole::coordinator
+}  // namespace maypole

@@ -1,20 +1,49 @@
-// What comes from flags: addresses and the secret's file.
+// Arguments, addresses and the secret's file.
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <vector>
 
-#include "coordinator/service/address.h"
-#include "coordinator/service/secret.h"
+#include "absl/flags/flag.h"
+#include "common/program/address.h"
+#include "common/program/arguments.h"
+#include "common/program/secret_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace maypole::coordinator {
+ABSL_FLAG(int, number, 3, "a number");
+ABSL_FLAG(bool, loud, false, "a switch");
+
+namespace maypole {
 namespace {
 
 using ::testing::HasSubstr;
+
+absl::Status Check(std::vector<std::string> arguments) {
+  std::vector<char*> argv = {const_cast<char*>("program")};
+  for (std::string& a : arguments) argv.push_back(a.data());
+  return CheckArguments(static_cast<int>(argv.size()), argv.data());
+}
+
+TEST(ArgumentsTest, TakesKnownFlags) {
+  EXPECT_TRUE(Check({"--number=4", "-number", "5", "--loud", "--noloud"}).ok());
+  EXPECT_EQ(absl::GetFlag(FLAGS_number), 5);
+}
+
+TEST(ArgumentsTest, RefusesTheRestByName) {
+  EXPECT_EQ(Check({"stray"}).message(), "'stray' is not a flag; see --help");
+  EXPECT_EQ(Check({"--nosuch=1"}).message(),
+            "there is no flag '--nosuch'; see --help");
+  EXPECT_EQ(Check({"--nonumber"}).message(),
+            "there is no flag '--nonumber'; see --help");
+  EXPECT_EQ(Check({"--number"}).message(),
+            "--number needs a value; see --help");
+  EXPECT_THAT(std::string(Check({"--number=x"}).message()),
+              HasSubstr("--number='x' is not a value"));
+}
 
 TEST(AddressTest, Parses) {
   EXPECT_EQ(ParseAddress("--x", "127.0.0.1:80")->Text(), "127.0.0.1:80");
@@ -70,10 +99,14 @@ TEST_F(SecretTest, RefusesWhatIsNoSecret) {
   }
 }
 
-TEST_F(SecretTest, RefusesAFileThatOthersRead) {
-  const auto secret = Read("abc\n", 0604);
-  ASSERT_FALSE(secret.ok());
-  EXPECT_THAT(std::string(secret.status().message()), HasSubstr("chmod 600"));
+TEST_F(SecretTest, RefusesAFileThatOthersThanItsOwnerRead) {
+  for (const mode_t mode : {0604, 0640, 0660, 0620}) {
+    const auto secret = Read("abc\n", mode);
+    ASSERT_FALSE(secret.ok()) << mode;
+    EXPECT_EQ(std::string(secret.status().message()),
+              "secret file " + path_ +
+                  ": others than its owner may use it; chmod 600 " + path_);
+  }
 }
 
 TEST_F(SecretTest, NamesAFileThatIsNotThere) {
@@ -84,4 +117,4 @@ TEST_F(SecretTest, NamesAFileThatIsNotThere) {
 }
 
 }  // namespace
-}  // namespace maypole::coordinator
+}  // namespace maypole
