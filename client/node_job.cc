@@ -17,20 +17,19 @@ using Clock = std::chrono::steady_clock;
 
 // Bound of one sleep; also how soon an executor's death is seen.
 constexpr int kSleepMs = 100;
+// How long a waiter that finds nothing to do looks again before it sleeps:
+// with a core of its own, and when it gives its core to others meanwhile.
+constexpr int kSpinUs = 50;
+constexpr int kYieldUs = 20;
 // The same while nothing is outstanding.
 constexpr int kIdleSleepMs = 1000;
 
-std::chrono::microseconds SpinBudget(const Options& options,
-                                     uint32_t local_size) {
-  if (options.spin_microseconds >= 0) {
-    return std::chrono::microseconds(options.spin_microseconds);
-  }
+// Cores this process may use.
+uint32_t Cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
-  const bool known = sched_getaffinity(0, sizeof(set), &set) == 0;
-  const uint32_t cores = known ? static_cast<uint32_t>(CPU_COUNT(&set)) : 1;
-  // Spinning helps only while every rank has a core of its own.
-  return std::chrono::microseconds(cores >= local_size ? 50 : 0);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
+  return static_cast<uint32_t>(CPU_COUNT(&set));
 }
 
 thread_local bool this_thread_waits = false;
@@ -59,7 +58,13 @@ NodeJob::NodeJob(const Options& options, std::unique_ptr<AgentSession> session)
       pool_(board_, static_cast<uint32_t>(options.local_rank)) {
   const BoardConfig& config = board_->config();
   homogeneous_ = config.local_size * config.nodes == config.size;
-  spin_ = SpinBudget(options_, config.local_size);
+  // Spinning helps only while every rank has a core of its own; else a waiter
+  // gives its core to those it waits for.
+  yields_ = Cores() < config.local_size;
+  spin_ = std::chrono::microseconds(options_.spin_microseconds >= 0
+                                        ? options_.spin_microseconds
+                                    : yields_ ? kYieldUs
+                                              : kSpinUs);
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -381,7 +386,10 @@ Status NodeJob::Await(const Operation& operation, int timeout_ms) {
       continue;
     }
     if (operation.done.load(std::memory_order_acquire)) break;
-    if (Clock::now() - idle_since < spin_) continue;
+    if (Clock::now() - idle_since < spin_) {
+      if (yields_) sched_yield();
+      continue;
+    }
     if (left() <= 0) {
       result = Status(Code::kDeadlineExceeded,
                       operation.Title() + " is still pending");

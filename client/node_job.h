@@ -108,6 +108,7 @@ class NodeJob : public Job, private OperationTable {
   const Board* board_;
   RankBlock& me_;
   bool homogeneous_ = true;
+  bool yields_ = false;
   std::chrono::microseconds spin_;
 
   std::mutex drive_mutex_;
