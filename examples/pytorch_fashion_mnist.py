@@ -81,7 +81,11 @@ class Net(torch.nn.Module):
 
 
 class Progress:
-    """A bar on a terminal, a line every five seconds elsewhere; rank 0 only."""
+    """A bar on a terminal, a line every five seconds elsewhere; rank 0 only.
+
+    Under maypolerun standard output is a pipe, also when you watch it on a
+    terminal: there it is the lines, and the bar comes with one rank alone.
+    """
 
     def __init__(self, epoch, steps):
         self.epoch, self.steps = epoch, steps
