@@ -1,0 +1,217 @@
+// What becomes of operations and of the epoch: the part of Board that decides,
+// ends and wakes.
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+
+#include "common/board.h"
+#include "common/futex.h"
+
+namespace maypole {
+namespace {
+
+// Detail of a small commit: flag, local rank (7 bits), buffer (16).
+constexpr uint32_t kSmallFlag = 1u << 23;
+
+constexpr uint32_t kOutcomeMask = 0xff;  // above it: the detail
+
+Outcome OutcomeIn(uint64_t word) {
+  return static_cast<Outcome>(ValueOf(word) & kOutcomeMask);
+}
+
+}  // namespace
+
+// The first to see a commit may have died, so everybody who sees it copies it.
+void Board::KeepCommit(RunRef ref, uint64_t word) const {
+  std::atomic<uint64_t>& committed = run(ref).committed;
+  uint64_t seen = committed.load(std::memory_order_acquire);
+  while (TagOf(seen) < TagOf(word) &&
+         !committed.compare_exchange_weak(seen, word, std::memory_order_acq_rel,
+                                          std::memory_order_acquire)) {
+  }
+}
+
+// What is decided of generation g, detail included; 0 if nothing yet.
+uint64_t Board::OutcomeWord(RunRef ref, uint32_t generation) const {
+  const uint64_t word = run(ref).outcome.load(std::memory_order_acquire);
+  if (TagOf(word) < generation) return 0;
+  if (TagOf(word) == generation) {
+    if (OutcomeIn(word) == Outcome::kCommitted) KeepCommit(ref, word);
+    return word;
+  }
+  const uint64_t kept = run(ref).committed.load(std::memory_order_acquire);
+  if (TagOf(kept) == generation) return kept;
+  return Tagged(generation, static_cast<uint32_t>(Outcome::kSuperseded));
+}
+
+Outcome Board::OutcomeOf(RunRef ref, uint32_t generation) const {
+  return OutcomeIn(OutcomeWord(ref, generation));
+}
+
+Outcome Board::Decide(RunRef ref, uint32_t generation, Outcome to) const {
+  std::atomic<uint64_t>& outcome = run(ref).outcome;
+  uint64_t seen = outcome.load(std::memory_order_acquire);
+  // A claimed reduction may not outlive its rank: an abort overrules it.
+  const auto open = [&](uint64_t word) {
+    return TagOf(word) < generation ||
+           (to == Outcome::kAborted &&
+            word ==
+                Tagged(generation, static_cast<uint32_t>(Outcome::kReducing)));
+  };
+  while (open(seen)) {
+    if (outcome.compare_exchange_weak(
+            seen, Tagged(generation, static_cast<uint32_t>(to)),
+            std::memory_order_acq_rel, std::memory_order_acquire)) {
+      break;
+    }
+  }
+  return OutcomeOf(ref, generation);
+}
+
+bool Board::ClaimReduction(uint32_t slot, uint32_t generation) const {
+  std::atomic<uint64_t>& outcome = run(slot).outcome;
+  uint64_t seen = outcome.load(std::memory_order_acquire);
+  while (TagOf(seen) < generation) {
+    if (outcome.compare_exchange_weak(
+            seen, Tagged(generation, static_cast<uint32_t>(Outcome::kReducing)),
+            std::memory_order_acq_rel, std::memory_order_acquire)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Board::CommitSmall(uint32_t slot, uint32_t generation,
+                        SmallResult r) const {
+  uint64_t claimed =
+      Tagged(generation, static_cast<uint32_t>(Outcome::kReducing));
+  const uint32_t detail = kSmallFlag | r.local << 16 | r.buffer;
+  const uint64_t committed = Tagged(
+      generation, static_cast<uint32_t>(Outcome::kCommitted) | detail << 8);
+  if (!run(slot).outcome.compare_exchange_strong(claimed, committed,
+                                                 std::memory_order_acq_rel,
+                                                 std::memory_order_acquire)) {
+    return false;
+  }
+  KeepCommit(slot, committed);
+  return true;
+}
+
+bool Board::ResultOf(uint32_t slot, uint32_t generation, SmallResult* r) const {
+  const uint64_t word = OutcomeWord(slot, generation);
+  const uint32_t value = ValueOf(word);
+  if (OutcomeIn(word) != Outcome::kCommitted ||
+      (value >> 8 & kSmallFlag) == 0) {
+    return false;
+  }
+  r->local = value >> 24 & 0x7f;
+  r->buffer = value >> 8 & 0xffff;
+  return r->local < config_.local_size && r->buffer < config_.pool_buffers;
+}
+
+bool Board::Fail(uint32_t slot_number, uint32_t generation, Code code,
+                 std::string_view text) const {
+  std::atomic<uint64_t>& outcome = run(slot_number).outcome;
+  uint64_t seen = outcome.load(std::memory_order_acquire);
+  do {
+    if (TagOf(seen) >= generation) return false;
+  } while (!outcome.compare_exchange_weak(
+      seen, Tagged(generation, static_cast<uint32_t>(Outcome::kFailing)),
+      std::memory_order_acq_rel, std::memory_order_acquire));
+  char padded[kMaxErrorBytes + 1] = {};
+  std::memcpy(padded, text.data(), std::min(text.size(), kMaxErrorBytes));
+  SlotHeader& s = slot(slot_number);
+  for (size_t i = 0; i < std::size(s.error); ++i) {
+    uint64_t word;
+    std::memcpy(&word, padded + i * 8, 8);
+    s.error[i].store(word, std::memory_order_relaxed);
+  }
+  const uint32_t failed = static_cast<uint32_t>(Outcome::kFailed) |
+                          static_cast<uint32_t>(code) << 8;
+  outcome.store(Tagged(generation, failed), std::memory_order_release);
+  header().failures.fetch_add(1, std::memory_order_seq_cst);
+  WakeRanks();
+  return true;
+}
+
+Status Board::ErrorOf(uint32_t slot_number, uint32_t generation) const {
+  char text[kMaxErrorBytes + 1];
+  const SlotHeader& s = slot(slot_number);
+  for (size_t i = 0; i < std::size(s.error); ++i) {
+    const uint64_t word = s.error[i].load(std::memory_order_relaxed);
+    std::memcpy(text + i * 8, &word, 8);
+  }
+  std::atomic_thread_fence(std::memory_order_acquire);
+  const uint64_t now = run(slot_number).outcome.load(std::memory_order_relaxed);
+  if (TagOf(now) != generation) return Status(Code::kAborted, "");
+  text[kMaxErrorBytes] = 0;
+  return Status(static_cast<Code>(ValueOf(now) >> 8 & 0x1f), text);
+}
+
+void Board::Abort(Code code, std::string_view text) const {
+  BoardHeader& h = header();
+  if (h.abort_claim.exchange(1, std::memory_order_acq_rel) == 0) {
+    const size_t n = std::min(text.size(), kMaxErrorBytes);
+    std::memcpy(h.abort_text, text.data(), n);
+    h.abort_code.store(
+        static_cast<uint32_t>(code == Code::kOk ? Code::kAborted : code),
+        std::memory_order_seq_cst);
+  } else {
+    AwaitAbortText();
+  }
+  WakeRanks();
+  WakeNetwork();
+}
+
+// Another process writes the text. Should it have died doing so, the abort must
+// still come; the text is cut then.
+void Board::AwaitAbortText() const {
+  std::atomic<uint32_t>& code = header().abort_code;
+  for (int i = 0; i < 100 && code.load(std::memory_order_acquire) == 0; ++i) {
+    timespec pause{0, 100000};
+    nanosleep(&pause, nullptr);
+  }
+  uint32_t none = 0;
+  code.compare_exchange_strong(none, static_cast<uint32_t>(Code::kAborted),
+                               std::memory_order_seq_cst);
+}
+
+Status Board::AbortStatus() const {
+  const uint32_t code = header().abort_code.load(std::memory_order_acquire);
+  if (code == 0) return Status();
+  const std::string text = header().abort_text;
+  return Status(
+      static_cast<Code>(code),
+      text.empty() ? "the job has ended; who was to say why has died" : text);
+}
+
+void Board::WakeRank(uint32_t local) const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  RankBlock& r = rank(local);
+  if (r.sleeping.load(std::memory_order_relaxed) == 0) return;
+  if (r.sleeping.exchange(0, std::memory_order_seq_cst) == 0) return;
+  r.wake.fetch_add(1, std::memory_order_seq_cst);
+  FutexWakeAll(r.wake);
+}
+
+void Board::WakeRanks() const {
+  for (uint32_t i = 0; i < config_.local_size; ++i) WakeRank(i);
+}
+
+void Board::WakeNetwork() const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  BoardHeader& h = header();
+  if (h.network_sleeping.load(std::memory_order_relaxed) == 0) return;
+  if (h.network_sleeping.exchange(0, std::memory_order_seq_cst) == 0) return;
+  h.network_wake.fetch_add(1, std::memory_order_seq_cst);
+  FutexWakeAll(h.network_wake);
+}
+
+bool Board::ClaimExecutorWake() const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  BoardHeader& h = header();
+  return h.executor_sleeping.load(std::memory_order_relaxed) != 0 &&
+         h.executor_sleeping.exchange(0, std::memory_order_seq_cst) != 0;
+}
+
+}  // namespace maypole
