@@ -271,6 +271,21 @@ TEST_F(ClientTest, LeavingWhileAnotherThreadWaitsIsSafe) {
   }
 }
 
+TEST_F(ClientTest, ASlotOfAnotherNameIsRefused) {
+  FakeExecutor executor("agent.sock", 1);
+  executor.MixNames();
+  Run(1, [](int, Client& client) {
+    std::vector<float> v(1, 1.f);
+    int64_t handle;
+    ASSERT_TRUE(client.Allreduce("x", Floats(v), {}, &handle).ok());
+    const Status s = client.Wait(handle, 20000);
+    EXPECT_EQ(s.code(), Code::kInternal);
+    EXPECT_EQ(s.message(),
+              "allreduce 'x': the executor allotted slot 0, which is not this "
+              "operation's");
+  });
+}
+
 TEST(LocalClientTest, AJobOfOneRankNeedsNoAgent) {
   std::unique_ptr<Client> client;
   ASSERT_TRUE(Client::Join(Options{}, &client).ok());

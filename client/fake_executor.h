@@ -32,6 +32,9 @@ class FakeExecutor {
   // As by kill -9: connections close, the board stays.
   void Die() { stop_.store(true); }
 
+  // Answers with slots of other names from now on.
+  void MixNames() { mixes_names_.store(true); }
+
  private:
   void Run() {
     BoardConfig config;
@@ -91,6 +94,10 @@ class FakeExecutor {
                        .emplace(std::to_string(request.kind) + request.name,
                                 slots_.size())
                        .first->second;
+      board_->slot(reply.slot)
+          .identity.store(IdentityHash(request.process_set,
+                                       static_cast<Kind>(request.kind),
+                                       mixes_names_ ? "?" : request.name));
       (void)SendMessage(clients_[i].get(), &reply, sizeof(reply));
       board_->WakeRank(i);
     } else if (session::Parse(r.data.data(), r.data.size(), &bye).ok()) {
@@ -108,6 +115,7 @@ class FakeExecutor {
   std::vector<Fd> clients_;
   std::map<std::string, uint32_t> slots_;
   std::atomic<bool> stop_{false};
+  std::atomic<bool> mixes_names_{false};
   std::thread thread_;
 };
 

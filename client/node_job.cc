@@ -267,6 +267,20 @@ bool NodeJob::ResendRequests() {
   return false;
 }
 
+// The slot must be the name's: two names in one slot would mix their tensors.
+Status NodeJob::CheckReply(const Name& name,
+                           const session::SlotReply& reply) const {
+  if (reply.code != 0) return Status(static_cast<Code>(reply.code), reply.text);
+  const bool fits =
+      reply.slot < by_slot_.size() &&
+      board_->slot(reply.slot).identity.load(std::memory_order_acquire) ==
+          IdentityHash(name.process_set, name.kind, name.name);
+  if (fits) return Status();
+  return Status(Code::kInternal, "the executor allotted slot " +
+                                     std::to_string(reply.slot) +
+                                     ", which is not this operation's");
+}
+
 void NodeJob::AllotSlot(const session::SlotReply& reply) {
   std::lock_guard lock(table_mutex_);
   // A reply answers one request, once.
@@ -275,13 +289,8 @@ void NodeJob::AllotSlot(const session::SlotReply& reply) {
   if (asked == nullptr || asked->known) return;
   awaited_replies_.fetch_sub(1);
   Name& name = *asked;
-  if (reply.code != 0 || reply.slot >= by_slot_.size()) {
-    FailQueue(name, reply.code != 0
-                        ? Status(static_cast<Code>(reply.code), reply.text)
-                        : Status(Code::kInternal,
-                                 "the executor allotted slot " +
-                                     std::to_string(reply.slot) +
-                                     ", which the board does not have"));
+  if (const Status s = CheckReply(name, reply); !s.ok()) {
+    FailQueue(name, s);
     const std::string key = KeyOf(name.process_set, name.kind, name.name);
     by_request_[reply.request] = nullptr;
     names_.erase(key);

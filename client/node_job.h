@@ -91,6 +91,7 @@ class NodeJob : public Job, private OperationTable {
   bool Drive(bool look_at_socket);
   bool ReadReplies();
   bool ResendRequests();
+  Status CheckReply(const Name& name, const session::SlotReply& reply) const;
   void AllotSlot(const session::SlotReply& reply);
   void FailQueue(Name& name, const Status& status);
   void FailAll(const Status& status);

@@ -38,7 +38,8 @@
 //   Run.granted, done   the executor; release, read with acquire
 //   Plan                the executor, before the ticket that publishes it
 //   abort               the executor, which places no ticket of a negotiated
-//                       run after it; a client only when the executor is gone
+//                       run after it; a client when the executor is gone, or when
+//                       it cannot go on itself
 //
 // Thread contract: everything shared is a std::atomic; the class itself is
 // immutable after Create/Attach and may be used by any thread.
@@ -84,7 +85,7 @@ struct BoardConfig {
 
 Status CheckConfig(const BoardConfig& config);
 
-// Pause of a rank's membership in the epoch.
+// A rank's membership in the epoch.
 enum class RankState : uint32_t { kAbsent = 0, kPresent = 1, kLeft = 2 };
 
 struct alignas(64) BoardHeader {
