@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/kill_point.h"
 #include "common/reduce.h"
 
 namespace maypole {
@@ -70,6 +71,7 @@ int Contribute(const Board& board, uint32_t me, const Operation& op,
   const Signature& s = op.signature;
   const int buffer = pool->Take(op.slot, op.generation);
   if (buffer < 0) return -1;
+  MAYPOLE_KILL_POINT("pool.taken");
   std::byte* to = board.pool(me, static_cast<uint32_t>(buffer));
   const bool reads =
       s.kind == Kind::kAllreduce || s.root == board.config().global_rank[me];
@@ -129,15 +131,21 @@ Announced SetGoing(const Board& board, uint32_t me, uint64_t cursor,
   if (IsSmall(board, op) && AllContributed(board, op, buffers)) {
     // Another last arriver may be at it, or an abort have come.
     if (!board.ClaimReduction(op.slot, op.generation)) return a;
+    MAYPOLE_KILL_POINT("announce.claimed");
     const SmallResult result = Reduce(board, me, op, buffers);
+    MAYPOLE_KILL_POINT("announce.reduced");
     if (!board.CommitSmall(op.slot, op.generation, result)) return a;
+    MAYPOLE_KILL_POINT("announce.committed");
     DeliverSmall(board, me, op, result);
     a.done = true;
+    MAYPOLE_KILL_POINT("announce.delivered");
     a.ticket = board.PlaceTicket(op.slot, op.generation, cursor);
+    MAYPOLE_KILL_POINT("announce.small_placed");
     WakeOthers(board, me);
     return a;
   }
   a.ticket = board.PlaceTicket(op.slot, op.generation, cursor);
+  MAYPOLE_KILL_POINT("announce.placed");
   if (op.awaited) {
     WakeOthers(board, me);
   } else {
@@ -154,9 +162,11 @@ void DeliverSmall(const Board& board, uint32_t me, const Operation& op,
   if (bytes > 0) {
     std::memcpy(op.output, board.pool(result.local, result.buffer), bytes);
   }
+  MAYPOLE_KILL_POINT("small.copied");
   board.progress(op.slot, me)
       .consumed.store(Tagged(op.generation, UINT32_MAX),
                       std::memory_order_release);
+  MAYPOLE_KILL_POINT("small.consumed");
 }
 
 Announced Announce(const Board& board, uint32_t me, uint64_t cursor,
@@ -172,10 +182,13 @@ Announced Announce(const Board& board, uint32_t me, uint64_t cursor,
     FailIfLeft(board, op);
     return a;
   }
+  MAYPOLE_KILL_POINT("announce.complete");
   if (negotiated) {
     board.news(op.slot / 64)
         .fetch_or(uint64_t{1} << (op.slot % 64), std::memory_order_seq_cst);
+    MAYPOLE_KILL_POINT("news.set");
     a.wake_executor = board.ClaimExecutorWake();
+    MAYPOLE_KILL_POINT("news.claimed");
     return a;
   }
   if (!SameSignatures(board, op)) {

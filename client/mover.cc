@@ -5,6 +5,7 @@
 #include <span>
 
 #include "client/announce.h"
+#include "common/kill_point.h"
 #include "common/reduce.h"
 
 namespace maypole {
@@ -64,6 +65,7 @@ bool Mover::TakeTickets() {
     uint64_t expected = cursor_.load(std::memory_order_acquire);
     uint64_t position = expected;
     if (!board_->ReadTicket(&position, &ticket)) break;
+    MAYPOLE_KILL_POINT("mover.ticket");
     TakeTicket(ticket);
     // If Pass() was faster, the ticket had ended and taking it did nothing.
     cursor_.compare_exchange_strong(expected, position + 1,
@@ -89,6 +91,7 @@ void Mover::TakeTicket(const Ticket& ticket) {
     table_->Break(std::move(s));
   }
   active_.push_back(std::move(run));
+  MAYPOLE_KILL_POINT("mover.taken");
   PublishStaged(active_.back());
 }
 
@@ -160,6 +163,7 @@ bool Mover::TryStage(Run& run) {
       progress.base.store(index + depth_ - c % depth_,
                           std::memory_order_relaxed);
     }
+    MAYPOLE_KILL_POINT("stage.place");
     places_[index] = {run.ref, run.generation, c};
     ++next_place_;
     place = board_->rank_ring(me_, index);
@@ -175,8 +179,10 @@ bool Mover::TryStage(Run& run) {
   } else {
     StageGathered(run, chunk, place);
   }
+  MAYPOLE_KILL_POINT("stage.copied");
   run.staged = c + 1;
   PublishStaged(run);
+  MAYPOLE_KILL_POINT("stage.published");
   return true;
 }
 
@@ -242,9 +248,12 @@ bool Mover::TryReduce(Run& run) {
         board_->run(run.ref).granted.load(std::memory_order_acquire);
     if (CountAt(granted, run.generation) <= c) return false;
   }
+  MAYPOLE_KILL_POINT("reduce.ready");
   ReduceSlice(run, ChunkRange(run.bytes, chunk_bytes_, c), c);
+  MAYPOLE_KILL_POINT("reduce.summed");
   run.reduced = c + 1;
   Publish(board_->progress(run.ref, me_).reduced, run, run.reduced);
+  MAYPOLE_KILL_POINT("reduce.published");
   return true;
 }
 
@@ -322,7 +331,9 @@ bool Mover::TryConsume(Run& run) {
   if (c >= run.staged && c < run.stage_end) return false;
   if (run.reduces() && c >= run.reduced) return false;
   if (!ResultReady(run, c)) return false;
+  MAYPOLE_KILL_POINT("consume.ready");
   if (c + 1 == run.chunks && !Commit(run)) return false;
+  MAYPOLE_KILL_POINT("consume.decided");
   const Range chunk = ChunkRange(run.bytes, chunk_bytes_, c);
   if (run.negotiated) {
     Deliver(run, chunk, NodeChunk(run, c));
@@ -342,8 +353,10 @@ bool Mover::TryConsume(Run& run) {
               StagedChunk(run, local, c) + (piece.begin - chunk.begin));
     }
   }
+  MAYPOLE_KILL_POINT("consume.copied");
   run.consumed = c + 1;
   Publish(board_->progress(run.ref, me_).consumed, run, run.consumed);
+  MAYPOLE_KILL_POINT("consume.published");
   return true;
 }
 
@@ -379,7 +392,9 @@ bool Mover::RetireEnded() {
 }
 
 void Mover::Retire(Run& run, const Status& status) {
+  MAYPOLE_KILL_POINT("retire.begun");
   Publish(board_->progress(run.ref, me_).consumed, run, UINT32_MAX);
+  MAYPOLE_KILL_POINT("retire.published");
   for (const Part& part : run.parts) table_->Finish(part.operation, status);
 }
 
@@ -474,6 +489,7 @@ std::byte* Mover::NodeChunk(const Run& run, uint32_t chunk) const {
 void Mover::Publish(std::atomic<uint64_t>& word, const Run& run,
                     uint32_t count) {
   word.store(Tagged(run.generation, count), std::memory_order_release);
+  MAYPOLE_KILL_POINT("publish.stored");
   for (uint32_t j = 0; j < local_size_; ++j) {
     if (j != me_) board_->WakeRank(j);
   }

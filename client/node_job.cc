@@ -9,6 +9,7 @@
 
 #include "client/announce.h"
 #include "common/futex.h"
+#include "common/kill_point.h"
 
 namespace maypole {
 namespace {
@@ -101,11 +102,13 @@ NodeJob::Name& NodeJob::FindName(const Operation& op, const std::string& key) {
 void NodeJob::RequestSlot(Name& name) {
   const auto request = static_cast<uint32_t>(by_request_.size());
   by_request_.push_back(&name);
+  MAYPOLE_KILL_POINT("slot.wanted");
   awaited_replies_.fetch_add(1);
   const Status s =
       session_->RequestSlot(request, name.process_set, name.kind, name.name);
   // A full socket: the driver sends again. A broken one: the driver sees it.
   if (!s.ok()) unsent_requests_.push_back(request);
+  MAYPOLE_KILL_POINT("slot.requested");
 }
 
 Status NodeJob::Start(std::shared_ptr<Operation> operation) {
@@ -134,6 +137,7 @@ Status NodeJob::Start(std::shared_ptr<Operation> operation) {
   outstanding_.fetch_add(1);
   if (!operation->awaited && waiters_.load() == 0) {
     me_.sleeping.store(1, std::memory_order_seq_cst);
+    MAYPOLE_KILL_POINT("start.flag");
   }
   name.queue.push_back(std::move(operation));
   Begin(name);
@@ -161,6 +165,7 @@ bool NodeJob::AnnounceFirst(Name& name) {
       Announce(*board_, static_cast<uint32_t>(options_.local_rank),
                mover_.cursor(), op, name.negotiated, &pool_);
   if (announced.wake_executor) session_->WakeExecutor();
+  MAYPOLE_KILL_POINT("start.announced");
   if (announced.done) {
     const std::shared_ptr<Operation> keep = std::move(name.current);
     name.current = nullptr;
@@ -296,6 +301,7 @@ void NodeJob::AllotSlot(const session::SlotReply& reply) {
     names_.erase(key);
     return;
   }
+  MAYPOLE_KILL_POINT("slot.allotted");
   name.known = true;
   name.negotiated = reply.negotiated != 0;
   name.slot = reply.slot;
@@ -334,13 +340,16 @@ bool NodeJob::SleepOnBoard(const Operation& operation, int timeout_ms,
   const uint32_t seen = me_.wake.load(std::memory_order_acquire);
   me_.sleeping.store(1, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
+  MAYPOLE_KILL_POINT("sleep.flag");
   {
     std::lock_guard lock(drive_mutex_);
     if (Drive(false)) return true;
   }
   // Another thread may have ended it before `seen` was read.
   if (operation.done.load(std::memory_order_acquire)) return true;
+  MAYPOLE_KILL_POINT("sleep.looked");
   const FutexResult r = FutexWait(me_.wake, seen, timeout_ms);
+  MAYPOLE_KILL_POINT("sleep.over");
   if (r == FutexResult::kInterrupted) *interrupted = true;
   if (r != FutexResult::kTimeout) return true;
   std::lock_guard lock(drive_mutex_);
@@ -358,6 +367,7 @@ void NodeJob::StopAttending() {
   const bool others_wait = waiters_.fetch_sub(1) > 1;
   if (!others_wait && outstanding_.load() == 0) return;
   me_.sleeping.store(1, std::memory_order_seq_cst);
+  MAYPOLE_KILL_POINT("attend.flag");
   std::atomic_thread_fence(std::memory_order_seq_cst);
   bool more;
   {
@@ -385,6 +395,7 @@ Status NodeJob::Await(const Operation& operation, int timeout_ms) {
   waiters_.fetch_add(1);
   this_thread_waits = true;
   me_.sleeping.store(0, std::memory_order_relaxed);
+  MAYPOLE_KILL_POINT("wait.begun");
   auto idle_since = start;
   Status result;
   while (!operation.done.load(std::memory_order_acquire)) {
@@ -441,6 +452,7 @@ void NodeJob::Park() {
   if (stop_.load()) return;
   if (waiters_.load() == 0 && outstanding_.load() > 0) {
     me_.sleeping.store(1, std::memory_order_seq_cst);
+    MAYPOLE_KILL_POINT("park.flag");
     std::atomic_thread_fence(std::memory_order_seq_cst);
     std::lock_guard drive(drive_mutex_);
     if (Drive(false)) return;

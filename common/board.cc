@@ -9,6 +9,8 @@
 #include <cstring>
 #include <new>
 
+#include "common/kill_point.h"
+
 namespace maypole {
 namespace {
 
@@ -233,7 +235,9 @@ void Board::Arrive(uint32_t slot, uint32_t local, uint32_t generation,
   }
   submission.buffer.store(static_cast<uint32_t>(buffer + 1),
                           std::memory_order_relaxed);
+  MAYPOLE_KILL_POINT("arrive.written");
   a.generation.store(generation, std::memory_order_seq_cst);
+  MAYPOLE_KILL_POINT("arrive.published");
 }
 
 bool Board::AllArrived(uint32_t slot, uint32_t generation) const {
@@ -276,8 +280,10 @@ uint64_t Board::PlaceTicket(RunRef ref, uint32_t generation,
     const uint64_t ticket = LapOf(position) << kLapShift | run;
     uint64_t seen = cell.load(std::memory_order_acquire);
     while ((seen >> kLapShift) < LapOf(position)) {
+      MAYPOLE_KILL_POINT("ticket.found");
       if (cell.compare_exchange_weak(seen, ticket, std::memory_order_seq_cst,
                                      std::memory_order_acquire)) {
+        MAYPOLE_KILL_POINT("ticket.placed");
         return position;
       }
     }

@@ -6,6 +6,7 @@
 
 #include "common/board.h"
 #include "common/futex.h"
+#include "common/kill_point.h"
 
 namespace maypole {
 namespace {
@@ -29,6 +30,7 @@ void Board::KeepCommit(RunRef ref, uint64_t word) const {
          !committed.compare_exchange_weak(seen, word, std::memory_order_acq_rel,
                                           std::memory_order_acquire)) {
   }
+  MAYPOLE_KILL_POINT("commit.kept");
 }
 
 // What is decided of generation g, detail included; 0 if nothing yet.
@@ -62,6 +64,7 @@ Outcome Board::Decide(RunRef ref, uint32_t generation, Outcome to) const {
     if (outcome.compare_exchange_weak(
             seen, Tagged(generation, static_cast<uint32_t>(to)),
             std::memory_order_acq_rel, std::memory_order_acquire)) {
+      MAYPOLE_KILL_POINT("decide.decided");
       break;
     }
   }
@@ -93,6 +96,7 @@ bool Board::CommitSmall(uint32_t slot, uint32_t generation,
                                                  std::memory_order_acquire)) {
     return false;
   }
+  MAYPOLE_KILL_POINT("commit.small");
   KeepCommit(slot, committed);
   return true;
 }
@@ -118,6 +122,7 @@ bool Board::Fail(uint32_t slot_number, uint32_t generation, Code code,
   } while (!outcome.compare_exchange_weak(
       seen, Tagged(generation, static_cast<uint32_t>(Outcome::kFailing)),
       std::memory_order_acq_rel, std::memory_order_acquire));
+  MAYPOLE_KILL_POINT("fail.failing");
   char padded[kMaxErrorBytes + 1] = {};
   std::memcpy(padded, text.data(), std::min(text.size(), kMaxErrorBytes));
   SlotHeader& s = slot(slot_number);
@@ -126,10 +131,13 @@ bool Board::Fail(uint32_t slot_number, uint32_t generation, Code code,
     std::memcpy(&word, padded + i * 8, 8);
     s.error[i].store(word, std::memory_order_relaxed);
   }
+  MAYPOLE_KILL_POINT("fail.text");
   const uint32_t failed = static_cast<uint32_t>(Outcome::kFailed) |
                           static_cast<uint32_t>(code) << 8;
   outcome.store(Tagged(generation, failed), std::memory_order_release);
+  MAYPOLE_KILL_POINT("fail.failed");
   header().failures.fetch_add(1, std::memory_order_seq_cst);
+  MAYPOLE_KILL_POINT("fail.counted");
   WakeRanks();
   return true;
 }
@@ -151,14 +159,17 @@ Status Board::ErrorOf(uint32_t slot_number, uint32_t generation) const {
 void Board::Abort(Code code, std::string_view text) const {
   BoardHeader& h = header();
   if (h.abort_claim.exchange(1, std::memory_order_acq_rel) == 0) {
+    MAYPOLE_KILL_POINT("abort.claimed");
     const size_t n = std::min(text.size(), kMaxErrorBytes);
     std::memcpy(h.abort_text, text.data(), n);
+    MAYPOLE_KILL_POINT("abort.text");
     h.abort_code.store(
         static_cast<uint32_t>(code == Code::kOk ? Code::kAborted : code),
         std::memory_order_seq_cst);
   } else {
     AwaitAbortText();
   }
+  MAYPOLE_KILL_POINT("abort.coded");
   WakeRanks();
   WakeNetwork();
 }
@@ -190,6 +201,7 @@ void Board::WakeRank(uint32_t local) const {
   RankBlock& r = rank(local);
   if (r.sleeping.load(std::memory_order_relaxed) == 0) return;
   if (r.sleeping.exchange(0, std::memory_order_seq_cst) == 0) return;
+  MAYPOLE_KILL_POINT("wake.claimed");
   r.wake.fetch_add(1, std::memory_order_seq_cst);
   FutexWakeAll(r.wake);
 }
