@@ -11,7 +11,11 @@ build="
   libabsl-dev libgloo-dev prometheus-cpp-dev libspdlog-dev libhwy-dev libssl-dev
 "
 # To test: GoogleTest, Google Benchmark; tests look at processes and networks.
-test="libgtest-dev libgmock-dev libbenchmark-dev procps iproute2 util-linux"
+# tests/bench compares with Open MPI, measures the wire, draws a picture.
+test="
+  libgtest-dev libgmock-dev libbenchmark-dev procps iproute2 util-linux
+  openmpi-bin libopenmpi-dev iperf3 python3-matplotlib
+"
 # To run the example: PyTorch and its data; curl for the metrics.
 run="python3 python3-numpy python3-torch dataset-fashion-mnist curl"
 

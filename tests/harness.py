@@ -29,7 +29,10 @@ def _root():
     """Bazel's runfiles of this test: the repository's tree with built files.
 
     (Not by __file__: Python resolves the links of the script's directory.)
+    Outside a test: the repository, where nothing is built.
     """
+    if "TEST_SRCDIR" not in os.environ:
+        return os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     return os.path.join(os.environ["TEST_SRCDIR"], os.environ["TEST_WORKSPACE"])
 
 

@@ -1,14 +1,15 @@
-// Library: what can reduce tensors, as the bench sees it.
+// Reducer, Library: what can reduce tensors, as the bench sees it.
 //
 // Purpose: the seam between measuring and the thing measured. Maypole stands
-// behind it here; a test puts a faulty one there, a comparison its peers.
+// behind it here; a test puts a faulty one there, the comparison its peers.
 //
-// Thread contract: one thread. Every function is called by all ranks of the
-// job, in the same order.
+// Thread contract: one thread. Every function but Allocate is called by all
+// ranks of the job, in the same order.
 #ifndef MAYPOLE_TESTS_BENCH_LIBRARY_H_
 #define MAYPOLE_TESTS_BENCH_LIBRARY_H_
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,20 +24,38 @@ struct Buffer {
   std::span<float> data;
 };
 
-class Library {
+// Where tensors lie: in the rank's own memory, or in memory of the library that
+// all ranks of the node map.
+enum class Storage { kPrivate, kArena };
+
+struct Memory {
+  std::span<float> data;
+  std::shared_ptr<void> owner;  // keeps `data` there
+};
+
+class Reducer {
  public:
-  virtual ~Library() = default;
+  virtual ~Reducer() = default;
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual int nodes() const = 0;
 
-  virtual Status Barrier() = 0;
+  virtual bool has_arena() const { return false; }
+
+  // Aligned as torch aligns its tensors. kArena: only if has_arena().
+  virtual Status Allocate(Storage storage, int64_t elements, Memory* out);
 
   // Replaces each buffer by its sum over the ranks: submits all of them, the
   // last one first as a backward pass does, then waits for all. When it
   // returns, also with an error, nothing is in flight.
   virtual Status Allreduce(const std::vector<Buffer>& buffers) = 0;
+};
+
+class Library : public Reducer {
+ public:
+  virtual int nodes() const = 0;
+
+  virtual Status Barrier() = 0;
 
   // `mine` of all ranks, in rank order; equally long on all.
   virtual Status Gather(const std::vector<double>& mine,

@@ -35,9 +35,9 @@ void Repeat(std::vector<float>* table) {
 }
 
 // The compiler makes this a vector loop; a search with an early end it cannot.
-bool Equal(const float* a, const float* b, int64_t n) {
+bool Equal(const float* a, const float* b, float factor, int64_t n) {
   int different = 0;
-  for (int64_t i = 0; i < n; ++i) different |= a[i] != b[i];
+  for (int64_t i = 0; i < n; ++i) different |= a[i] != b[i] * factor;
   return different == 0;
 }
 
@@ -62,16 +62,17 @@ void Pattern::Fill(int rank, int64_t round, int64_t tensor,
   }
 }
 
-std::optional<Pattern::Wrong> Pattern::Check(
-    int64_t round, int64_t tensor, std::span<const float> result) const {
+std::optional<Pattern::Wrong> Pattern::Check(int64_t round, int64_t tensor,
+                                             std::span<const float> result,
+                                             float factor) const {
   const float* window = &sums_[Shift(0, round, tensor)];
   const int64_t size = static_cast<int64_t>(result.size());
   for (int64_t at = 0; at < size; at += P) {
     const int64_t n = std::min(P, size - at);
-    if (Equal(&result[at], window, n)) continue;
+    if (Equal(&result[at], window, factor, n)) continue;
     int64_t i = 0;
-    while (result[at + i] == window[i]) ++i;
-    return Wrong{at + i, result[at + i], window[i]};
+    while (result[at + i] == window[i] * factor) ++i;
+    return Wrong{at + i, result[at + i], window[i] * factor};
   }
   return std::nullopt;
 }

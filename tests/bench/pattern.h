@@ -41,9 +41,12 @@ class Pattern {
   void Fill(int rank, int64_t round, int64_t tensor,
             std::span<float> out) const;
 
-  // Compares with the sum over all ranks; empty if right.
+  // Compares with the sum over all ranks, times `factor`; empty if right. A
+  // result that was reduced n times more is ranks^n of it, exactly so while
+  // ranks is a power of two and the float's exponent suffices.
   std::optional<Wrong> Check(int64_t round, int64_t tensor,
-                             std::span<const float> result) const;
+                             std::span<const float> result,
+                             float factor = 1) const;
 
  private:
   // Both twice in a row: every window of kPeriod elements is contiguous.

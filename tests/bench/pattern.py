@@ -1,7 +1,8 @@
-"""Inputs whose exact sum over the ranks is known; the twin of pattern.h.
+""
+    "Inputs whose exact sum over the ranks is known; the twin of pattern.h.
 
-Every input is a window into one table of small integers, so every sum is a
-window too, into a table of sums; pattern.h says why that finds errors.
+    Every input is a window into one table of small integers,
+    so every sum is a window too, into a table of sums; pattern.h says why that finds errors.
 
 Thread contract: after construction, any thread.
 """
@@ -34,7 +35,7 @@ class Pattern:
     def __init__(self, ranks: int):
         hashes = (torch.arange(PERIOD) * 2654435761) & 0xffffffff
         table = ((hashes >> 21) - 1024).to(torch.float32)
-        # Both twice in a row: every window of PERIOD elements is contiguous.
+#Both twice in a row : every window of PERIOD elements is contiguous.
         self._table = torch.cat([table, table])
         sums = torch.zeros(PERIOD)
         for rank in range(ranks):
@@ -48,10 +49,12 @@ class Pattern:
         for part in out.view(-1).split(PERIOD):
             part.copy_(window[:part.numel()])
 
-    def check(self, turn: int, number: int,
-              result: torch.Tensor) -> Optional[Wrong]:
-        """Compares with the sum over all ranks; None if right."""
+    def check(self, turn: int, number: int, result: torch.Tensor,
+              factor: float = 1) -> Optional[Wrong]:
+        """Compares with the sum over all ranks, times factor; None if right."""
         window = self._sums[_shift(0, turn, number):][:PERIOD]
+        if factor != 1:
+            window = window * factor
         for block, part in enumerate(result.view(-1).split(PERIOD)):
             expected = window[:part.numel()]
             if torch.equal(part, expected):

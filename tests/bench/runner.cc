@@ -15,9 +15,9 @@ std::string Text(float value) {
 }
 
 // One allocation per tensor, as a training program has it.
-class Memory {
+class Tensors {
  public:
-  explicit Memory(const Case& c) {
+  explicit Tensors(const Case& c) {
     tensors_.reserve(c.tensors.size());
     for (const Parameter& p : c.tensors) {
       auto& data = tensors_.emplace_back(static_cast<size_t>(p.elements()));
@@ -35,11 +35,11 @@ class Memory {
 }  // namespace
 
 Status Runner::Run(const Case& c, Row* row) {
-  const Memory memory(c);
+  const Tensors tensors(c);
   std::vector<double> mine;
   for (int round = 0; round < c.warmup + c.rounds; ++round) {
     double microseconds = 0;
-    if (Status s = Round(c, round, memory.buffers(), &microseconds); !s.ok()) {
+    if (Status s = Round(c, round, tensors.buffers(), &microseconds); !s.ok()) {
       return s;
     }
     if (round >= c.warmup) mine.push_back(microseconds);

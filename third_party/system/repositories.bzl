@@ -48,6 +48,14 @@ def system_libraries():
         paths = ["include/spdlog", "include/fmt"],
     )
 
+    # For tests/bench only: a peer that Maypole is compared with.
+    system_repository(
+        name = "org_open_mpi",
+        build_file = "@//third_party/system:openmpi.BUILD",
+        package = "libopenmpi-dev",
+        paths = ["lib/x86_64-linux-gnu/openmpi/include"],
+    )
+
     system_repository(
         name = "com_github_google_highway",
         build_file = "@//third_party/system:highway.BUILD",

@@ -1,0 +1,1 @@
+"""The comparison with the peers: see ../compare.py."""

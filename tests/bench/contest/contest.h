@@ -1,0 +1,82 @@
+// Contest: one rank of a contestant of the comparison.
+//
+// Purpose: all contestants' processes are alive at the same time and sleep;
+// the conductor (compare.py) lets one after the other do a few rounds. A rank
+// talks with it over a unix SOCK_SEQPACKET socket, a line of text per message:
+//
+//   rank: hello CONTESTANT RANK PID STORAGE...   storages: private, arena
+//   then, each answered before the next comes:
+//   open ID WHAT STORAGE OPERATIONS  ok    makes tensors: WHAT is bytes or
+//   resnet turn ID ROUND WARMUPS ROUNDS     times MICROSECONDS...   of one
+//   operation each close ID                         ok    frees them quit ok
+//   and ends or, answered instead:            error TEXT   and ends
+//
+// A round: fill the tensors with new values; meet at the start line; start the
+// clock; OPERATIONS times allreduce in place, each submitted and waited for;
+// stop the clock; check each element. (The n-th allreduce of the same tensor
+// multiplies the sum by the number of ranks, which is checked.)
+//
+// The environment tells where: BENCH_CONTESTANT, BENCH_CONDUCTOR (socket),
+// BENCH_START_LINE (see start_line.h). rank_loop.py is the Python twin.
+//
+// Thread contract: one thread.
+#ifndef MAYPOLE_TESTS_BENCH_CONTEST_CONTEST_H_
+#define MAYPOLE_TESTS_BENCH_CONTEST_CONTEST_H_
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "common/fd.h"
+#include "common/status.h"
+#include "tests/bench/contest/start_line.h"
+#include "tests/bench/library.h"
+#include "tests/bench/pattern.h"
+
+namespace maypole::bench {
+
+class Contest {
+ public:
+  // `reducer` must outlive the contest.
+  explicit Contest(Reducer* reducer);
+
+  // Until the conductor says quit or is gone.
+  Status Run();
+
+ private:
+  struct Case {
+    std::string what;
+    int operations = 0;
+    std::vector<Memory> memory;
+    std::vector<Buffer> buffers;
+  };
+  using Words = std::vector<std::string>;
+
+  Status Enter();
+  Status Send(const std::string& line);
+  // Empty: the conductor is gone.
+  Status Receive(Words* words);
+
+  Status Obey(const Words& words, std::string* answer);
+  Status Open(const Words& words);
+  Status Turn(const Words& words, std::string* answer);
+  Status Round(const Case& c, int64_t round, double* microseconds);
+  Status Check(const Case& c, int64_t round) const;
+
+  Reducer* const reducer_;
+  const Pattern pattern_;
+  Fd conductor_;
+  std::unique_ptr<StartLine> start_line_;
+  std::unordered_map<std::string, Case> cases_;
+};
+
+// A contestant's main(): Run(), and what went wrong on stderr; the exit status.
+int RunContest(Reducer* reducer);
+
+// A variable that the conductor sets; an error says that it must.
+Status Environment(const char* name, std::string* value);
+
+}  // namespace maypole::bench
+
+#endif  // MAYPOLE_TESTS_BENCH_CONTEST_CONTEST_H_

@@ -1,0 +1,37 @@
+"""maypole.torch, as a contestant; see rank_loop.py."""
+
+import torch
+
+import maypole.torch as hvd
+from contest import rank_loop
+
+
+class MaypoleReducer:
+
+    def __init__(self):
+        hvd.init()
+        self.rank = hvd.rank()
+        self.size = hvd.size()
+        # The arena is there only if this version has it.
+        self._arena = getattr(hvd, "empty", None)
+        self.storages = ["private"] + ["arena"] * (self._arena is not None)
+
+    def make(self, storage, shapes):
+        empty = self._arena if storage == "arena" else torch.empty
+        return [empty(*shape) for shape in shapes]
+
+    def allreduce(self, names, tensors):
+        if len(tensors) == 1:
+            hvd.allreduce_(tensors[0], name=names[0], op=hvd.Sum)
+            return
+        handles = [
+            hvd.allreduce_async_(tensor, name=name, op=hvd.Sum)
+            for name, tensor in zip(reversed(names), reversed(tensors))
+        ]
+        for handle in handles:
+            hvd.synchronize(handle)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    rank_loop.run(MaypoleReducer())
