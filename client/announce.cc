@@ -9,6 +9,7 @@
 
 #include "common/kill_point.h"
 #include "common/reduce.h"
+#include "common/urgent.h"
 
 namespace maypole {
 namespace {
@@ -169,10 +170,22 @@ void DeliverSmall(const Board& board, uint32_t me, const Operation& op,
   MAYPOLE_KILL_POINT("small.consumed");
 }
 
+bool MakeNews(const Board& board, const Operation& op) {
+  board.news(op.slot / 64)
+      .fetch_or(uint64_t{1} << (op.slot % 64), std::memory_order_seq_cst);
+  MAYPOLE_KILL_POINT("news.set");
+  const bool wake = board.ClaimExecutorWake();
+  MAYPOLE_KILL_POINT("news.claimed");
+  return wake;
+}
+
 Announced Announce(const Board& board, uint32_t me, uint64_t cursor,
                    const Operation& op, bool negotiated, SmallPool* pool) {
   const int buffer =
       !negotiated && IsSmall(board, op) ? Contribute(board, me, op, pool) : -1;
+  if (negotiated && op.urgency() != Urgency::kNone) {  // seen with the arrival
+    RaiseUrgency(board, op.slot, op.generation, op.urgency());
+  }
   board.Arrive(op.slot, me, op.generation, op.signature, buffer);
   Announced a;
   if (board.OutcomeOf(op.slot, op.generation) != Outcome::kRunning) {
@@ -184,11 +197,7 @@ Announced Announce(const Board& board, uint32_t me, uint64_t cursor,
   }
   MAYPOLE_KILL_POINT("announce.complete");
   if (negotiated) {
-    board.news(op.slot / 64)
-        .fetch_or(uint64_t{1} << (op.slot % 64), std::memory_order_seq_cst);
-    MAYPOLE_KILL_POINT("news.set");
-    a.wake_executor = board.ClaimExecutorWake();
-    MAYPOLE_KILL_POINT("news.claimed");
+    a.wake_executor = MakeNews(board, op);
     return a;
   }
   if (!SameSignatures(board, op)) {

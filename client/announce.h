@@ -37,6 +37,10 @@ Announced Announce(const Board& board, uint32_t me, uint64_t cursor,
                    const Operation& operation, bool negotiated,
                    SmallPool* pool);
 
+// Across nodes: makes the executor look at the slot. True if it sleeps: write
+// its eventfd.
+bool MakeNews(const Board& board, const Operation& operation);
+
 // Copies a committed small operation's result to this rank's output and says
 // so on the board.
 void DeliverSmall(const Board& board, uint32_t me, const Operation& operation,

@@ -134,7 +134,7 @@ std::shared_ptr<Operation> Client::Find(int64_t handle) const {
 Status Client::Poll(int64_t handle, bool* done) {
   const auto op = Find(handle);
   if (op == nullptr) return UnknownHandle(handle);
-  if (!op->done.load(std::memory_order_acquire)) job_->Poke();
+  if (!op->done.load(std::memory_order_acquire)) job_->Poke(*op);
   *done = op->done.load(std::memory_order_acquire);
   return Status();
 }

@@ -20,8 +20,8 @@ class Job {
   // unnamed (the job names it). Never blocks. On error nothing was started.
   virtual Status Start(std::shared_ptr<Operation> operation) = 0;
 
-  // Moves data along, without waiting.
-  virtual void Poke() = 0;
+  // Moves data along, without waiting for the operation, which somebody polls.
+  virtual void Poke(const Operation& operation) = 0;
 
   // Until operation->done, at most timeout_ms (-1: no end). kOk then;
   // kDeadlineExceeded, kCancelled (a signal) otherwise.

@@ -9,7 +9,7 @@ namespace maypole {
 class LocalJob : public Job {
  public:
   Status Start(std::shared_ptr<Operation> operation) override;
-  void Poke() override {}
+  void Poke(const Operation&) override {}
   Status Await(const Operation&, int) override { return Status(); }
   void Leave() override {}
   bool homogeneous() const override { return true; }

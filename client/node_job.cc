@@ -10,6 +10,7 @@
 #include "client/announce.h"
 #include "common/futex.h"
 #include "common/kill_point.h"
+#include "common/urgent.h"
 
 namespace maypole {
 namespace {
@@ -377,8 +378,24 @@ void NodeJob::StopAttending() {
   if (more) WakeOwnThreads();
 }
 
-void NodeJob::Poke() {
+void NodeJob::Want(const Operation& op) {
+  if (board_->config().nodes == 1 || op.awaited || op.wanted.exchange(true)) {
+    return;
+  }
+  std::lock_guard lock(table_mutex_);
+  // The operation's numbers are written with `current`, under this mutex.
+  Name* name = op.slot < by_slot_.size() ? by_slot_[op.slot] : nullptr;
+  const bool announced = name != nullptr && name->current.get() == &op;
+  if (!announced || !name->waiting || !name->negotiated) return;
+  if (RaiseUrgency(*board_, op.slot, op.generation, op.urgency()) &&
+      board_->AllArrived(op.slot, op.generation) && MakeNews(*board_, op)) {
+    session_->WakeExecutor();
+  }
+}
+
+void NodeJob::Poke(const Operation& operation) {
   if (outstanding_.load() == 0) return;
+  Want(operation);
   std::unique_lock lock(drive_mutex_, std::try_to_lock);
   if (lock.owns_lock()) Drive(false);
 }
@@ -392,6 +409,7 @@ Status NodeJob::Await(const Operation& operation, int timeout_ms) {
                             Clock::now() - start)
                             .count();
   };
+  Want(operation);
   waiters_.fetch_add(1);
   this_thread_waits = true;
   me_.sleeping.store(0, std::memory_order_relaxed);

@@ -47,7 +47,7 @@ class NodeJob : public Job, private OperationTable {
   ~NodeJob() override;
 
   Status Start(std::shared_ptr<Operation> operation) override;
-  void Poke() override;
+  void Poke(const Operation& operation) override;
   Status Await(const Operation& operation, int timeout_ms) override;
   void Leave() override;
   bool homogeneous() const override { return homogeneous_; }
@@ -87,6 +87,9 @@ class NodeJob : public Job, private OperationTable {
   void Begin(Name& name);  // announces those of the queue that can begin
   bool AnnounceFirst(Name& name);
   void End(Operation& operation, Status status);
+
+  // Across nodes: what somebody waits for is not held back (fusion).
+  void Want(const Operation& operation);
 
   bool Drive(bool look_at_socket);
   bool ReadReplies();

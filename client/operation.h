@@ -16,6 +16,7 @@
 
 #include "common/signature.h"
 #include "common/status.h"
+#include "common/urgent.h"
 
 namespace maypole {
 
@@ -32,6 +33,8 @@ struct Operation {
 
   // The caller waits for it right away: nobody else need attend.
   bool awaited = false;
+  // Somebody waits for it or polls it; sticky, whether announced or not.
+  mutable std::atomic<bool> wanted{false};
 
   uint32_t slot = 0;
   uint32_t generation = 0;
@@ -45,6 +48,10 @@ struct Operation {
   std::atomic<bool> done{false};
 
   bool in_place() const { return output != nullptr && output == input; }
+  Urgency urgency() const {
+    if (awaited) return Urgency::kImmediate;
+    return wanted.load() ? Urgency::kAwaited : Urgency::kNone;
+  }
   // "allreduce 'loss'"
   std::string Title() const {
     return std::string(Name(signature.kind)) + " '" + name + "'";

@@ -132,6 +132,7 @@ struct alignas(128) Arrival {
 
 struct alignas(64) SlotHeader {
   std::atomic<uint64_t> identity;  // IdentityHash, by the executor
+  std::atomic<uint64_t> urgency;   // Tagged; see common/urgent.h
   std::atomic<uint64_t> error[(kMaxErrorBytes + 1) / 8];
 };
 
