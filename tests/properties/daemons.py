@@ -1,0 +1,87 @@
+"""A coordinator and one agent a node, on loopback, with flags of the test's.
+
+    with daemons.Daemons(nodes=2, worker_flags=["--chunk_bytes=4096"]) as d:
+        subprocess.run([program, "--agents=" + d.agents])
+
+What it starts it ends by process id, also when the test fails. One set of
+daemons serves many jobs, one after the other.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import harness
+
+
+class Daemons:
+    def __init__(self, nodes, worker_flags=()):
+        self.dir = tempfile.mkdtemp(prefix="mpd", dir="/tmp")  # short: sockets
+        self.nodes = nodes
+        self.worker_flags = list(worker_flags)
+        self.processes = []
+        self._log = open(os.path.join(self.dir, "log"), "wb")
+
+    def __enter__(self):
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
+        return self
+
+    def _start(self):
+        secret = os.path.join(self.dir, "secret")
+        with open(secret, "w", opener=lambda p, f: os.open(p, f, 0o600)) as f:
+            f.write("of this test\n")
+        listen = self._daemon("coordinator/maypole-coordinator", ["--secret_file=" + secret, "--metrics="])["listen"]
+        self.sockets = [os.path.join(self.dir, "agent%d" % n) for n in range(self.nodes)]
+        for n, socket in enumerate(self.sockets):
+            self._daemon("worker/maypole-worker", [
+                "--secret_file=" + secret, "--coordinator=" + listen, "--socket=" + socket,
+                "--node=n%d" % n, "--network=127.0.0.1", "--metrics="] + self.worker_flags)
+
+    def _daemon(self, program, flags):
+        """Starts it and returns what it announces, as {"listen": ...}."""
+        reader, writer = os.pipe()
+        process = subprocess.Popen(
+            [os.path.join(harness.ROOT, program), "--announce_fd=%d" % writer, "--log_level=warning"] + flags,
+            env=harness.environment(), pass_fds=[writer], stdin=subprocess.DEVNULL,
+            stdout=self._log, stderr=self._log)
+        self.processes.append(process)
+        os.close(writer)
+        with os.fdopen(reader) as f:
+            line = f.readline()
+        if not line.endswith("\n"):
+            raise AssertionError("%s ended before it was ready" % program)
+        return dict(word.split("=", 1) for word in line.split() if "=" in word)
+
+    @property
+    def agents(self):
+        return ",".join(self.sockets)
+
+    @property
+    def workers(self):
+        """Process ids of the agents, by node."""
+        return [p.pid for p in self.processes[1:]]
+
+    def log(self):
+        with open(os.path.join(self.dir, "log"), errors="replace") as f:
+            return f.read()
+
+    def __exit__(self, kind, value, trace):
+        if kind is not None:
+            sys.stderr.write("--- daemons\n%s\n" % self.log()[-4000:])
+        for process in reversed(self.processes):
+            process.terminate()
+        for process in self.processes:
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self._log.close()
+        shutil.rmtree(self.dir, ignore_errors=True)
+        return False
