@@ -24,7 +24,7 @@ sys.path[:0] = [BENCH, os.path.dirname(BENCH)]
 
 import namespaces  # noqa: E402
 import run as machine  # noqa: E402
-from contest import limits, measure, plan  # noqa: E402
+from contest import analysis, example, limits, measure, page, plan, plot  # noqa: E402
 
 RAW = os.path.join(ROOT, "docs", "benchmarks.jsonl")
 PAGE = os.path.join(ROOT, "docs", "benchmarks.md")
@@ -117,6 +117,7 @@ def measure_all(options: argparse.Namespace, tree: str) -> List[str]:
     reason = namespaces.available() if any(s.nodes > 1 for s in wanted) else None
     with limits.Machine(os.path.join(tree, "tests/bench/contest/limits")) as m, \
             measure.RawFile(options.raw) as raw:
+        measure.say("raw rounds: " + options.raw)
         raw.add("run", machine=machine.machine(), versions=versions(),
                 cores=len(os.sched_getaffinity(0)), quick=options.quick)
         measurement = measure.Measurement(raw, m, tree, contestants,
@@ -132,7 +133,23 @@ def measure_all(options: argparse.Namespace, tree: str) -> List[str]:
                                     list(plan.SIZES + (plan.RESNET,)), "case")
             measurement.setting(setting, whats)
         failures += measurement.failures
+        if not options.noexample:
+            measure.say("Fashion-MNIST example")
+            try:
+                raw.add("example", **example.measure(tree, options.quick))
+            except ValueError as e:
+                failures.append(str(e))
+                measure.say("FAILED " + failures[-1])
     return failures
+
+
+def render(options: argparse.Namespace) -> None:
+    results = analysis.load(options.raw)
+    for path in (options.page, options.picture):
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    plot.draw(results, options.picture)
+    page.write(results, options.page, options.picture, options.raw)
+    measure.say(f"written: {options.page}, {options.picture}")
 
 
 def main(argv: List[str]) -> int:
@@ -143,11 +160,13 @@ def main(argv: List[str]) -> int:
     try:
         if options.command == "measure":
             failures = measure_all(options, options.tree or build())
+        render(options)
     except (ValueError, OSError, subprocess.CalledProcessError) as e:
         print(f"compare.py: {e}", file=sys.stderr)
         return 1
-    for failure in failures:
-        print("compare.py: " + failure, file=sys.stderr)
+    if failures:
+        print(f"compare.py: {len(failures)} failures, see above",
+              file=sys.stderr)
     return 1 if failures else 0
 
 

@@ -1,8 +1,7 @@
-""
-    "Inputs whose exact sum over the ranks is known; the twin of pattern.h.
+"""Inputs whose exact sum over the ranks is known; the twin of pattern.h.
 
-    Every input is a window into one table of small integers,
-    so every sum is a window too, into a table of sums; pattern.h says why that finds errors.
+Every input is a window into one table of small integers, so every sum is a
+window too, into a table of sums; pattern.h says why that finds errors.
 
 Thread contract: after construction, any thread.
 """
@@ -35,7 +34,7 @@ class Pattern:
     def __init__(self, ranks: int):
         hashes = (torch.arange(PERIOD) * 2654435761) & 0xffffffff
         table = ((hashes >> 21) - 1024).to(torch.float32)
-#Both twice in a row : every window of PERIOD elements is contiguous.
+        # Both twice in a row: every window of PERIOD elements is contiguous.
         self._table = torch.cat([table, table])
         sums = torch.zeros(PERIOD)
         for rank in range(ranks):

@@ -45,7 +45,7 @@ class Runner:
     def __init__(self, library: Library):
         self._library = library
         self._pattern = Pattern(library.size)
-#Runs on over all cases : stale data of an earlier case is wrong data.
+        # Runs on over all cases: stale data of an earlier case is wrong data.
         self._pattern_round = 0
 
     def run(self, case: Case) -> report.Row:

@@ -74,6 +74,8 @@ class Measurement:
             net = None
             if setting.nodes > 1:
                 net = stack.enter_context(namespaces.Namespaces(setting.rate))
+                if setting.rate is not None:
+                    limits.shape(net, setting.rate)
                 self._wire = [self._iperf3(net)]
             team = self._start(setting, net, stack)
             for what in whats:

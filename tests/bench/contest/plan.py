@@ -105,7 +105,7 @@ def case_plan(what: str, setting: Setting, quick: bool = False) -> CasePlan:
     size = bytes_of(what)
     small = size <= _MIB
     turns = 2 if quick else _turns(size, setting)
-    measured = 2 if small else 1
+    measured = 3 if small else 1
     # What is large brings nothing warm from the round before.
     return CasePlan(what, size, _operations(size, setting), turns,
                     1 if small else 0, measured)

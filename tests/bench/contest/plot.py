@@ -1,0 +1,99 @@
+"""The picture: time of an operation over its size, a panel per setting."""
+
+import math
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot  # noqa: E402
+from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator  # noqa: E402
+
+from contest import analysis
+from contest.plan import COLUMNS, SETTINGS, SIZES, bytes_of, label
+
+# Maypole in strong colours, peers in pale ones.
+_STYLES = {
+    "maypole": dict(color="#c1121f", marker="o", linewidth=2.4),
+    "maypole_arena": dict(color="#7b2cbf", marker="D", linewidth=2.4),
+    "maypole_py": dict(color="#f08a24", marker="v", linewidth=1.6),
+    "maypole_py_arena": dict(color="#b08900", marker="^", linewidth=1.6),
+    "torch": dict(color="#1f77b4", marker="s", linewidth=1.4),
+    "openmpi": dict(color="#2a9d5c", marker="P", linewidth=1.4),
+    "gloo": dict(color="#6c757d", marker="X", linewidth=1.4),
+}
+
+
+def draw(results: analysis.Results, path: str) -> None:
+    settings = [s for s in SETTINGS if s.key in analysis.setting_keys(results)]
+    columns = min(2, max(1, len(settings)))
+    rows = max(1, math.ceil(len(settings) / columns))
+    figure, grid = pyplot.subplots(rows, columns, squeeze=False,
+                                   figsize=(7 * columns, 5.2 * rows + 0.8))
+    panels = [p for row in grid for p in row]
+    for panel, setting in zip(panels, settings):
+        _panel(panel, results, setting)
+    for panel in panels[len(settings):]:
+        panel.axis("off")
+    handles = {}
+    for panel in panels:
+        for handle, name in zip(*panel.get_legend_handles_labels()):
+            handles.setdefault(name, handle)
+    figure.suptitle("Allreduce, float32 sum, in place: median time of an "
+                    "operation (less is better)", fontsize=14)
+    figure.legend(handles.values(), handles.keys(), loc="lower center",
+                  ncol=4, frameon=False, fontsize=11)
+    figure.tight_layout(rect=(0, 0.35 / figure.get_figheight() + 0.05, 1, 0.98))
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    pyplot.close(figure)
+
+
+def _panel(panel, results: analysis.Results, setting) -> None:
+    cases = [(what, results.case(setting.key, what)) for what in SIZES]
+    cases = [(what, case) for what, case in cases if case is not None]
+    for column in COLUMNS:
+        points = [(bytes_of(what), case.median(column.key))
+                  for what, case in cases if case.has(column.key)]
+        if points:
+            panel.plot(*zip(*points), label=column.title, markersize=6,
+                       **_STYLES[column.key])
+    for points, name, line in _bounds(results, setting, cases):
+        panel.plot(*zip(*points), linestyle=line, color="black", linewidth=1.3,
+                   label=name)
+    panel.set_xscale("log")
+    panel.set_yscale("log")
+    ticks = [bytes_of(what) for what, _ in cases]
+    panel.xaxis.set_major_locator(FixedLocator(ticks))
+    panel.xaxis.set_major_formatter(
+        FixedFormatter([label(what) for what, _ in cases]))
+    panel.xaxis.set_minor_locator(NullLocator())
+    low, high = panel.get_ylim()
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    panel.yaxis.set_major_locator(FixedLocator([10.0**d for d in decades]))
+    panel.yaxis.set_major_formatter(FixedFormatter([_time(d) for d in decades]))
+    panel.set_ylim(low, high)
+    panel.tick_params(labelsize=10)
+    panel.grid(True, which="major", color="#dddddd", linewidth=0.8)
+    panel.set_title(setting.title, fontsize=12)
+
+
+def _time(decade: int) -> str:
+    unit, base = (("µs", 0) if decade < 3 else ("ms", 3) if decade < 6
+                  else ("s", 6))
+    return "%g %s" % (10.0**(decade - base), unit)
+
+
+def _bounds(results: analysis.Results, setting, cases):
+    """(points, name, line style) of what the machine allows."""
+    large = [(bytes_of(what), case) for what, case in cases
+             if bytes_of(what) >= 1 << 20]
+    if large:
+        yield ([(size, analysis.bound_us(setting.ranks, size, case.memcpy()))
+                for size, case in large],
+               "bound: each buffer read and written once, at memcpy's rate",
+               "--")
+    wire = results.wire.get(setting.key)
+    if large and wire:
+        nodes = setting.nodes
+        yield ([(size, 2 * (nodes - 1) / nodes * size * 8e6 / max(wire))
+                for size, _ in large], "bound: the wire, at iperf3's rate", ":")
