@@ -37,7 +37,6 @@ Mover::Mover(const Board* board, uint32_t local_rank, OperationTable* table)
     : board_(board),
       me_(local_rank),
       local_size_(board->config().local_size),
-      chunk_bytes_(board->config().chunk_bytes),
       depth_(board->config().ring_depth),
       table_(table),
       places_(depth_) {}
@@ -173,7 +172,7 @@ bool Mover::TryStage(Run& run) {
     if (CountAt(granted, run.generation) <= c) return false;
     place = NodeChunk(run, c);
   }
-  const Range chunk = ChunkRange(run.bytes, chunk_bytes_, c);
+  const Range chunk = run.chunk(c);
   if (run.reduces()) {
     StageReduction(run, chunk, place);
   } else {
@@ -249,7 +248,7 @@ bool Mover::TryReduce(Run& run) {
     if (CountAt(granted, run.generation) <= c) return false;
   }
   MAYPOLE_KILL_POINT("reduce.ready");
-  ReduceSlice(run, ChunkRange(run.bytes, chunk_bytes_, c), c);
+  ReduceSlice(run, run.chunk(c), c);
   MAYPOLE_KILL_POINT("reduce.summed");
   run.reduced = c + 1;
   Publish(board_->progress(run.ref, me_).reduced, run, run.reduced);
@@ -258,8 +257,9 @@ bool Mover::TryReduce(Run& run) {
 }
 
 void Mover::ReduceSlice(const Run& run, const Range& chunk, uint32_t number) {
-  std::byte* const to =
-      run.negotiated ? NodeChunk(run, number) : StagedChunk(run, me_, number);
+  std::byte* const to = run.negotiated
+                            ? NodeChunk(run, number)
+                            : StagedChunk(run, HolderOf(me_), number);
   Finish finish;
   if (!run.negotiated) {  // else the executor finishes, after the network
     if (run.signature.op == Op::kAverage)
@@ -299,7 +299,7 @@ bool Mover::OwnersStaged(const Run& run, const Range& chunk) const {
     const uint64_t word =
         board_->progress(run.ref, static_cast<uint32_t>(block.local))
             .staged.load(std::memory_order_acquire);
-    if (CountAt(word, run.generation) <= chunk.begin / chunk_bytes_) {
+    if (CountAt(word, run.generation) <= chunk.begin / run.chunk_bytes) {
       return false;
     }
   }
@@ -313,7 +313,7 @@ bool Mover::ResultReady(const Run& run, uint32_t chunk) const {
     return CountAt(done, run.generation) > chunk;
   }
   if (!run.reduces()) {
-    return OwnersStaged(run, ChunkRange(run.bytes, chunk_bytes_, chunk));
+    return OwnersStaged(run, run.chunk(chunk));
   }
   for (uint32_t j = 0; j < local_size_; ++j) {
     const uint64_t word =
@@ -334,7 +334,7 @@ bool Mover::TryConsume(Run& run) {
   MAYPOLE_KILL_POINT("consume.ready");
   if (c + 1 == run.chunks && !Commit(run)) return false;
   MAYPOLE_KILL_POINT("consume.decided");
-  const Range chunk = ChunkRange(run.bytes, chunk_bytes_, c);
+  const Range chunk = run.chunk(c);
   if (run.negotiated) {
     Deliver(run, chunk, NodeChunk(run, c));
   } else if (run.reduces()) {
@@ -342,7 +342,7 @@ bool Mover::TryConsume(Run& run) {
       if (j == me_) continue;  // ReduceSlice has delivered it
       const Range slice = SliceRange(chunk.size(), local_size_, j);
       Deliver(run, {chunk.begin + slice.begin, chunk.begin + slice.end},
-              StagedChunk(run, j, c) + slice.begin);
+              StagedChunk(run, HolderOf(j), c) + slice.begin);
     }
   } else {
     for (const Block& block : run.blocks) {
@@ -478,6 +478,14 @@ std::byte* Mover::StagedChunk(const Run& run, uint32_t local,
       board_->progress(run.ref, local).base.load(std::memory_order_relaxed);
   return board_->rank_ring(local,
                            static_cast<uint32_t>((base + chunk) % depth_));
+}
+
+// In whose ring the result of a slice is left: over what another rank had
+// staged for it. Those cache lines have just been read by the slice's owner, so
+// writing them again costs little; lines of its own ring were last read by the
+// others and would have to be taken from them first.
+uint32_t Mover::HolderOf(uint32_t slice) const {
+  return (slice + 1) % local_size_;
 }
 
 std::byte* Mover::NodeChunk(const Run& run, uint32_t chunk) const {

@@ -110,6 +110,7 @@ class Mover {
   bool AllStaged(const Run& run, uint32_t chunk) const;
   bool OwnersStaged(const Run& run, const Range& chunk) const;
   std::byte* StagedChunk(const Run& run, uint32_t local, uint32_t chunk) const;
+  uint32_t HolderOf(uint32_t slice) const;
   std::byte* NodeChunk(const Run& run, uint32_t chunk) const;
   void StageReduction(const Run& run, const Range& chunk, std::byte* place);
   void StageGathered(const Run& run, const Range& chunk, std::byte* place);
@@ -123,7 +124,6 @@ class Mover {
   const Board* const board_;
   const uint32_t me_;
   const uint32_t local_size_;
-  const uint32_t chunk_bytes_;
   const uint32_t depth_;
   OperationTable* const table_;
 

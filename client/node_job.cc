@@ -22,8 +22,7 @@ constexpr int kSleepMs = 100;
 // How long a waiter that finds nothing to do looks again before it sleeps. The
 // first is longer than a wake-up takes: or one rank's sleep makes the next wait
 // too long for its peers' budget, and from then on all sleep in turns. The
-// second is for waits that end by a kernel wake-up anyway (over several nodes)
-// or by giving the core to others.
+// second is for waits that end by a kernel wake-up anyway (over several nodes).
 constexpr int kSpinUs = 200;
 constexpr int kShortSpinUs = 20;
 // The same while nothing is outstanding.
@@ -68,8 +67,8 @@ NodeJob::NodeJob(const Options& options, std::unique_ptr<AgentSession> session)
   yields_ = Cores() < config.local_size;
   spin_ = std::chrono::microseconds(options_.spin_microseconds >= 0
                                         ? options_.spin_microseconds
-                                    : yields_ || config.nodes > 1 ? kShortSpinUs
-                                                                  : kSpinUs);
+                                    : config.nodes > 1 ? kShortSpinUs
+                                                       : kSpinUs);
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -3,6 +3,8 @@
 namespace maypole {
 namespace {
 
+constexpr uint32_t kLeastChunkBytes = 64 * 1024;
+
 int LocalRankOf(const BoardConfig& config, int32_t rank) {
   for (uint32_t i = 0; i < config.local_size; ++i) {
     if (config.global_rank[i] == rank) return static_cast<int>(i);
@@ -57,21 +59,29 @@ Status LayOutAllgather(const Board& board, Run& run) {
   return Status();
 }
 
+// Within the node a chunk is smaller the more ranks there are: the pieces that
+// all of them have in hand shall fit their caches together. Network chunks fill
+// their places, for each costs a round between the nodes.
+uint32_t ChunkBytes(const BoardConfig& config, bool negotiated) {
+  if (negotiated) return config.chunk_bytes;
+  const uint32_t shared = config.chunk_bytes / config.local_size / 64 * 64;
+  return std::min(config.chunk_bytes, std::max(shared, kLeastChunkBytes));
+}
+
 // The chunks that hold bytes of this rank's blocks.
-void FindContribution(uint32_t me, uint32_t chunk_bytes, Run& run) {
+void FindContribution(uint32_t me, Run& run) {
   for (const Block& block : run.blocks) {
     if (block.local != static_cast<int>(me) || block.begin == block.end) {
       continue;
     }
-    run.stage_begin = static_cast<uint32_t>(block.begin / chunk_bytes);
-    run.stage_end = ChunkCount(block.end, chunk_bytes);
+    run.stage_begin = static_cast<uint32_t>(block.begin / run.chunk_bytes);
+    run.stage_end = ChunkCount(block.end, run.chunk_bytes);
   }
 }
 
 }  // namespace
 
 Status LayOut(const Board& board, uint32_t me, Run& run) {
-  const uint32_t chunk_bytes = board.config().chunk_bytes;
   run.signature = run.parts.front().operation->signature;
   Status status;
   switch (run.signature.kind) {
@@ -88,11 +98,12 @@ Status LayOut(const Board& board, uint32_t me, Run& run) {
     default:
       break;
   }
-  run.chunks = ChunkCount(run.bytes, chunk_bytes);
+  run.chunk_bytes = ChunkBytes(board.config(), run.negotiated);
+  run.chunks = ChunkCount(run.bytes, run.chunk_bytes);
   if (run.reduces()) {
     run.stage_end = run.chunks;
   } else {
-    FindContribution(me, chunk_bytes, run);
+    FindContribution(me, run);
   }
   run.staged = run.stage_begin;
   return status;

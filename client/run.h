@@ -40,6 +40,7 @@ struct Run {
   std::vector<Part> parts;    // by begin
   std::vector<Block> blocks;  // gathering kinds only, by begin
   uint64_t bytes = 0;
+  uint32_t chunk_bytes = 0;
   uint32_t chunks = 0;
   // Chunks to which this rank contributes: [stage_begin, stage_end).
   uint32_t stage_begin = 0;
@@ -48,6 +49,7 @@ struct Run {
   uint32_t reduced = 0;
   uint32_t consumed = 0;
 
+  Range chunk(uint32_t c) const { return ChunkRange(bytes, chunk_bytes, c); }
   bool reduces() const { return signature.kind == Kind::kAllreduce; }
   bool uses_own_ring() const { return reduces() || !negotiated; }
 };
