@@ -90,9 +90,13 @@ int RunRank(const Round& round, int rank, Scoreboard* board) {
   const Options options =
       properties::OptionsOf(rank, round.world.ranks, round.agents, round.job);
   if (Status s = Client::Join(options, &client); !s.ok()) {
-    SetText(part->wrong, "cannot join: " + std::string(s.message()));
+    // Another node's ranks may run, and die, before this one has joined.
+    part->failed = true;
+    part->ended_ns = NowNs();
+    SetText(part->error, s.message());
+    SetText(part->later, s.message());
     part->state.store(State::kOver, std::memory_order_release);
-    return 1;
+    return 0;
   }
   part->state.store(State::kJoined, std::memory_order_release);
   const int64_t deadline = NowNs() + round.play_ms * int64_t{1000000};

@@ -286,18 +286,19 @@ void Core::MakeBoard() {
   actions_.push_back(std::move(create));
 }
 
-void Core::OnBoardCreated(const absl::Status& status) {
-  if (phase_ != Phase::kCreating) return;
+bool Core::OnBoardCreated(const absl::Status& status) {
+  if (phase_ != Phase::kCreating) return false;
   if (status.ok()) {
     phase_ = Phase::kRunning;
     for (const auto& m : std::exchange(early_, {})) OnCoordinator(m);
-    return;
+    return true;
   }
   const std::string text =
       absl::StrCat("node ", options_.node, " (host ", options_.host,
                    ") cannot make the job's shared memory: ", status.message());
   SendFailed(epoch_number(), absl::Status(status.code(), text));
   FailStart(CodeOf(status.raw_code()), text);
+  return false;
 }
 
 void Core::FailStart(Code code, const std::string& text) {

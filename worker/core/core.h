@@ -77,7 +77,9 @@ class Core {
   // --- Board and backend ---------------------------------------------------
   void OnNews(const SlotNews& news);
   void OnRunFree(uint32_t record);
-  void OnBoardCreated(const absl::Status& status);
+  // True: welcome the clients. False: they have been, or will be, refused (the
+  // start may have failed while the board was made).
+  bool OnBoardCreated(const absl::Status& status);
   void OnBackendPrepared(
       const absl::StatusOr<std::vector<std::string>>& addresses);
   void OnBackendConnected(const absl::Status& status);

@@ -313,6 +313,23 @@ TEST_F(CoreTest, BackendThatCannotConnectFailsTheStart) {
   EXPECT_EQ(std::get<RefuseClient>(sent.at(1)).text, "no such address");
 }
 
+// A rank of another node may run, and die, before this node has its board.
+TEST_F(CoreTest, NobodyIsWelcomeWhenTheStartFailsWhileTheBoardIsMade) {
+  Join(4);
+  core_.OnCoordinator(StartMessage(1, 2));
+  core_.OnBackendPrepared(std::vector<std::string>{"address"});
+  proto::CoordinatorMessage endpoints;
+  endpoints.mutable_endpoints()->set_epoch(1);
+  core_.OnCoordinator(endpoints);
+  core_.OnBackendConnected(absl::OkStatus());
+  Drop();
+  core_.OnCoordinator(EndMessage(1, "rank 2 was lost"));
+  EXPECT_FALSE(core_.OnBoardCreated(absl::OkStatus()));
+  const auto refused = Take<RefuseClient>();
+  ASSERT_EQ(refused.size(), 2u);
+  EXPECT_EQ(refused[0].text, "rank 2 was lost");
+}
+
 TEST_F(CoreTest, PresenceIsBatchedWhileOneIsUnacknowledged) {
   StartTwoNodes();
   for (const char* name : {"a", "b", "c"}) {

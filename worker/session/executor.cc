@@ -429,8 +429,7 @@ void Executor::Do(CreateBoard& a) {
                  options_.core.job, a.config.epoch, a.config.size,
                  a.config.local_size, a.config.nodes);
   }
-  core_.OnBoardCreated(s);
-  if (s.ok()) Welcome(a);
+  if (core_.OnBoardCreated(s)) Welcome(a);
 }
 
 void Executor::Welcome(const CreateBoard& a) {
