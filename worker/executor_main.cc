@@ -75,6 +75,7 @@ std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
   }
   o.nonce = HashBytes(absl::StrCat(setup.token, "/", setup.job, "/", epoch));
   o.node_names = std::move(node_names);
+  o.connections = f.network_connections;
   return std::make_unique<GlooBackend>(std::move(o));
 }
 

@@ -18,6 +18,7 @@
 #include "common/program/arguments.h"
 #include "common/program/secret_file.h"
 #include "spdlog/spdlog.h"
+#include "worker/backend/gloo_backend.h"
 #include "worker/core/limits.h"
 #include "worker/core/version.h"
 #include "worker/session/control.h"
@@ -35,6 +36,9 @@ ABSL_FLAG(std::string, host, "",
 ABSL_FLAG(std::string, network, "",
           "IP address that other nodes reach this one by (default: that of the "
           "route to the coordinator)");
+ABSL_FLAG(uint32_t, network_connections, 1,
+          "TCP connections to each other node, 1 to 4; the same on all nodes. "
+          "More than one where one does not fill the link");
 ABSL_FLAG(std::string, metrics, "127.0.0.1:0",
           "HOST:PORT of the Prometheus endpoint; port 0: any free one; empty: "
           "none");
@@ -141,6 +145,9 @@ absl::Status Check(const WorkerFlags& f) {
       f.start_timeout <= absl::ZeroDuration()) {
     return Bad("resume_timeout, --start_timeout", "must be positive");
   }
+  if (f.network_connections < 1 || f.network_connections > kMaxConnections) {
+    return Bad("network_connections", absl::StrCat("1 to ", kMaxConnections));
+  }
   BoardConfig config;
   config.chunk_bytes = f.chunk_bytes;
   config.ring_depth = f.ring_depth;
@@ -164,6 +171,7 @@ absl::StatusOr<WorkerFlags> ReadFlags(int argc, char** argv) {
   f.node = absl::GetFlag(FLAGS_node);
   f.host = absl::GetFlag(FLAGS_host);
   f.network = absl::GetFlag(FLAGS_network);
+  f.network_connections = absl::GetFlag(FLAGS_network_connections);
   f.metrics = absl::GetFlag(FLAGS_metrics);
   f.announce_fd = absl::GetFlag(FLAGS_announce_fd);
   f.resume_timeout = absl::GetFlag(FLAGS_resume_timeout);
@@ -206,6 +214,7 @@ std::vector<std::string> ExecutorArguments(const WorkerFlags& f) {
       absl::StrCat("--node=", f.node),
       absl::StrCat("--host=", f.host),
       absl::StrCat("--network=", f.network),
+      absl::StrCat("--network_connections=", f.network_connections),
       absl::StrCat("--resume_timeout=", absl::FormatDuration(f.resume_timeout)),
       absl::StrCat("--start_timeout=", absl::FormatDuration(f.start_timeout)),
       absl::StrCat("--chunk_bytes=", f.chunk_bytes),

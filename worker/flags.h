@@ -19,6 +19,7 @@ struct WorkerFlags {
   std::string node;
   std::string host;
   std::string network;
+  uint32_t network_connections = 1;
   std::string metrics;
   std::string secret;
   int announce_fd = -1;

@@ -1,25 +1,33 @@
 // Backend: moves chunks between the nodes of a job.
 //
 // Purpose: the seam between the network thread of an executor and what carries
-// bytes to other nodes (Gloo now). All nodes of a job make the same calls with
-// the same sizes in the same order; that order is the coordinator's.
+// bytes to other nodes (Gloo now). Several chunks are on their way at once. All
+// nodes start the same chunks with the same sizes in the same order; that order
+// is the coordinator's.
 //
 //   backend.Prepare(0, 2)            -> addresses[i]: where node i reaches us
 //   ... addresses travel through the coordinator ...
 //   backend.Connect(their_addresses)
-//   backend.Allreduce(chunk, DType::kFloat32, {.divisor = 4});
+//   backend.OnEnded([](const absl::Status& s) { ... });
+//   backend.Start({.chunk = a, .reduces = true, .dtype = DType::kFloat32});
+//   backend.Start({.chunk = b, ...});   // -> ended(a), ended(b)
 //
-// Thread contract: Prepare, Connect, Allreduce, Exchange from one thread, and
-// they may block; Abort() and the counters from any thread.
+// Thread contract: Prepare, Connect, OnEnded, Start from one thread, and all
+// but OnEnded may block; Start only for a small chunk while no other is on its
+// way. Abort() and the counters from any thread. The callback comes from
+// threads of the backend, one call at a time, or from within Start.
 //
-// Invariants: after an error or Abort() every further call fails at once; a
-// backend serves one epoch. No exception leaves it. When a call has returned,
-// nobody writes to its chunk any more.
+// Invariants: each Start is answered by one call of the callback, in the order
+// of the starts; until then the chunk belongs to the backend, after it nobody
+// reads or writes it any more. After an error or Abort() every chunk that has
+// not ended, and every later one, ends with an error, soon. A backend serves
+// one epoch. No exception leaves it; no callback comes after its destructor.
 #ifndef MAYPOLE_WORKER_BACKEND_BACKEND_H_
 #define MAYPOLE_WORKER_BACKEND_BACKEND_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,6 +48,18 @@ struct Segment {
   bool operator==(const Segment&) const = default;
 };
 
+// What to do with a chunk.
+struct Work {
+  std::span<std::byte> chunk;
+  // True: sum the chunk over all nodes, in place, then finish it; all nodes
+  // end with the same bits. False: give every segment of this node to all
+  // others and receive theirs.
+  bool reduces = false;
+  DType dtype = DType::kUint8;
+  Finish finish = {};
+  std::vector<Segment> segments = {};
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -50,18 +70,15 @@ class Backend {
   // addresses[i]: where we reach node i.
   virtual absl::Status Connect(const std::vector<std::string>& addresses) = 0;
 
-  // Sums the chunk over all nodes, in place, then finishes it. All nodes end
-  // with the same bits.
-  virtual absl::Status Allreduce(std::span<std::byte> chunk, DType dtype,
-                                 const Finish& finish) = 0;
-  // Gives every segment of this node to all others and receives theirs.
-  virtual absl::Status Exchange(std::span<std::byte> chunk,
-                                std::span<const Segment> segments) = 0;
+  // Who hears of ended chunks; before the first Start.
+  virtual void OnEnded(std::function<void(const absl::Status&)> on_ended) = 0;
+  virtual void Start(Work work) = 0;
 
-  // Makes a blocked call return kAborted, soon. May be called many times.
+  // Makes what is on its way end with kAborted, and a Connect that waits
+  // return it, soon. May be called many times.
   virtual void Abort() = 0;
 
-  // Payload bytes so far.
+  // Payload bytes of the chunks that have ended well.
   virtual uint64_t bytes_sent() const = 0;
   virtual uint64_t bytes_received() const = 0;
 };

@@ -1,11 +1,15 @@
-// FakeBackend: a Backend for tests that records its calls.
+// FakeBackend: a Backend for tests that records what is started.
 //
-// Thread contract: as Backend; `calls` is read when no call is running.
+// Chunks end at once, with `result`; or, if `holds`, when the test says so with
+// End(), which may be called from any thread, one at a time.
+//
+// Thread contract: as Backend; `calls` is read by the thread that starts.
 #ifndef MAYPOLE_WORKER_BACKEND_FAKE_BACKEND_H_
 #define MAYPOLE_WORKER_BACKEND_FAKE_BACKEND_H_
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "worker/backend/backend.h"
@@ -14,15 +18,6 @@ namespace maypole::worker {
 
 class FakeBackend : public Backend {
  public:
-  struct Call {
-    Kind kind = Kind::kAllreduce;
-    std::byte* data = nullptr;
-    size_t bytes = 0;
-    DType dtype = DType::kUint8;
-    Finish finish;
-    std::vector<Segment> segments;
-  };
-
   absl::StatusOr<std::vector<std::string>> Prepare(uint32_t node_index,
                                                    uint32_t nodes) override {
     std::vector<std::string> addresses(nodes, "fake");
@@ -32,32 +27,25 @@ class FakeBackend : public Backend {
   absl::Status Connect(const std::vector<std::string>&) override {
     return result;
   }
-  absl::Status Allreduce(std::span<std::byte> chunk, DType dtype,
-                         const Finish& finish) override {
-    calls.push_back(
-        {Kind::kAllreduce, chunk.data(), chunk.size(), dtype, finish, {}});
-    if (on_call) on_call(chunk);
-    return result;
+  void OnEnded(std::function<void(const absl::Status&)> f) override {
+    on_ended_ = std::move(f);
   }
-  absl::Status Exchange(std::span<std::byte> chunk,
-                        std::span<const Segment> segments) override {
-    calls.push_back({Kind::kAllgather,
-                     chunk.data(),
-                     chunk.size(),
-                     DType::kUint8,
-                     {},
-                     {segments.begin(), segments.end()}});
-    if (on_call) on_call(chunk);
-    return result;
+  void Start(Work work) override {
+    calls.push_back(std::move(work));
+    if (!holds) on_ended_(result);
   }
+  void End(const absl::Status& status) { on_ended_(status); }
   void Abort() override { ++aborts; }
   uint64_t bytes_sent() const override { return 0; }
   uint64_t bytes_received() const override { return 0; }
 
-  std::vector<Call> calls;
-  std::function<void(std::span<std::byte>)> on_call;
+  std::vector<Work> calls;
   absl::Status result;
+  bool holds = false;
   int aborts = 0;
+
+ private:
+  std::function<void(const absl::Status&)> on_ended_;
 };
 
 }  // namespace maypole::worker

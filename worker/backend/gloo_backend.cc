@@ -1,43 +1,27 @@
+// Setting up and ending; the way of a chunk is in gloo_flight.cc.
 #include "worker/backend/gloo_backend.h"
 
-#include <gloo/common/error.h>
-#include <gloo/context.h>
-#include <gloo/transport/address.h>
-#include <gloo/transport/context.h>
-#include <gloo/transport/device.h>
 #include <gloo/transport/pair.h>
-#include <gloo/transport/tcp/attr.h>
-#include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "worker/backend/gloo_mesh.h"
 
 namespace maypole::worker {
 namespace {
 
-// Gloo matches sends and receives of a pair by this number, in order. All our
-// calls come in one order on all nodes, so one number per purpose is enough.
-enum Tag : uint64_t { kHandshake = 1, kScatter = 2, kExchange = 3 };
+// Gloo matches sends and receives of a pair by such a number. Those of chunks
+// lie above (gloo_flight.cc).
+constexpr uint64_t kHandshakeSlot = 1;
+constexpr uint64_t kWatchSlot = 2;
 
-// Gloo multiplies a pair's timeout by 5 when it connects.
-constexpr int kGlooConnectFactor = 5;
 constexpr auto kForEver = std::chrono::hours(24 * 365);
-
-constexpr uint64_t kSegmentAlignment = 64;
-
-// Largest part of a chunk that node `node` reduces.
-Segment OwnedSegment(uint64_t chunk_bytes, uint32_t nodes, uint32_t node) {
-  uint64_t each = (chunk_bytes + nodes - 1) / nodes;
-  each = (each + kSegmentAlignment - 1) / kSegmentAlignment * kSegmentAlignment;
-  const uint64_t begin = std::min(each * node, chunk_bytes);
-  return {node, begin, std::min(each, chunk_bytes - begin)};
-}
 
 struct Handshake {
   uint64_t nonce;
@@ -45,138 +29,49 @@ struct Handshake {
   uint32_t nodes;
 };
 
+// The addresses of several connections as one: each after its length.
+std::string Join(const std::vector<std::string>& parts) {
+  std::string out;
+  for (const std::string& p : parts) {
+    out.push_back(static_cast<char>(p.size()));
+    out += p;
+  }
+  return out;
+}
+
+std::vector<std::string> Split(const std::string& joined) {
+  std::vector<std::string> out;
+  for (size_t at = 0; at < joined.size();) {
+    const size_t bytes = static_cast<unsigned char>(joined[at]);
+    out.push_back(joined.substr(at + 1, bytes));
+    at += 1 + bytes;
+  }
+  return out;
+}
+
 }  // namespace
-
-class GlooBackend::Mesh : public gloo::Context {
- public:
-  Mesh(const std::string& host, int self, int nodes,
-       std::chrono::milliseconds connect_timeout)
-      : gloo::Context(self, nodes) {
-    gloo::transport::tcp::attr attr;
-    attr.hostname = host;
-    device_ = gloo::transport::tcp::CreateDevice(attr);
-    transportContext_ = device_->createContext(self, nodes);
-    transportContext_->setTimeout(connect_timeout / kGlooConnectFactor);
-    for (int i = 0; i < nodes; ++i) {
-      if (i != self) transportContext_->createPair(i)->setLocalRank(0);
-    }
-  }
-
-  std::string AddressFor(int node) {
-    const std::vector<char> bytes = getPair(node)->address().bytes();
-    return std::string(bytes.begin(), bytes.end());
-  }
-
-  void Connect(int node, const std::string& address) {
-    getPair(node)->connect(std::vector<char>(address.begin(), address.end()));
-  }
-
-  void Close() {
-    for (int i = 0; i < size; ++i) {
-      if (i != rank) getPair(i)->close();
-    }
-  }
-};
-
-class GlooBackend::Wave {
- public:
-  explicit Wave(GlooBackend* backend) : backend_(backend) {}
-  ~Wave() {
-    std::lock_guard lock(backend_->mutex_);
-    backend_->wave_ = nullptr;
-  }
-
-  // Receives first: then what arrives has its place. Throws as Wait().
-  void Receive(uint32_t node, Tag tag, std::byte* data, uint64_t bytes) {
-    if (bytes == 0) return;
-    Naming(node, [&] {
-      auto buffer = backend_->mesh_->createUnboundBuffer(data, bytes);
-      buffer->recv(static_cast<int>(node), tag);
-      parts_.push_back({std::move(buffer), node, false});
-    });
-    received_ += bytes;
-  }
-
-  void Send(uint32_t node, Tag tag, const std::byte* data, uint64_t bytes) {
-    if (bytes == 0) return;
-    Naming(node, [&] {
-      auto buffer = backend_->mesh_->createUnboundBuffer(
-          const_cast<std::byte*>(data), bytes);
-      parts_.push_back({std::move(buffer), node, true});
-      parts_.back().buffer->send(static_cast<int>(node), tag);
-    });
-    sent_ += bytes;
-  }
-
-  // False: aborted. Throws an exception that names the node.
-  bool Wait() {
-    {
-      std::lock_guard lock(backend_->mutex_);
-      if (backend_->aborted_) return false;
-      backend_->wave_ = this;
-    }
-    for (Part& p : parts_) {
-      bool done = false;
-      Naming(p.node, [&] {
-        done = p.is_send ? p.buffer->waitSend(nullptr, kForEver)
-                         : p.buffer->waitRecv(nullptr, kForEver);
-      });
-      if (!done) return false;
-    }
-    backend_->sent_ += sent_;
-    backend_->received_ += received_;
-    return true;
-  }
-
-  // Called with the backend's mutex held.
-  void Abort() {
-    for (Part& p : parts_) {
-      if (p.is_send) {
-        p.buffer->abortWaitSend();
-      } else {
-        p.buffer->abortWaitRecv();
-      }
-    }
-  }
-
- private:
-  // Gloo's exceptions do not say which connection it was.
-  template <typename F>
-  void Naming(uint32_t node, F&& f) {
-    try {
-      f();
-    } catch (const std::exception& e) {
-      throw std::runtime_error(absl::StrCat("the connection to ",
-                                            backend_->NodeName(node),
-                                            " failed: ", e.what()));
-    }
-  }
-
-  struct Part {
-    std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
-    uint32_t node;
-    bool is_send;
-  };
-  GlooBackend* const backend_;
-  std::vector<Part> parts_;
-  uint64_t sent_ = 0;
-  uint64_t received_ = 0;
-};
 
 GlooBackend::GlooBackend(GlooOptions options) : options_(std::move(options)) {}
 
 GlooBackend::~GlooBackend() {
   Abort();
+  // What is on its way ends, with its callbacks, before the threads do.
+  to_reduce_.Close();
+  if (reducer_.joinable()) reducer_.join();
+  to_finish_.Close();
+  if (finisher_.joinable()) finisher_.join();
+  if (watcher_.joinable()) watcher_.join();
+  watched_.buffer.reset();
   try {
-    mesh_.reset();
+    meshes_.clear();
   } catch (const std::exception&) {
     // Closing broken pairs may complain; there is nothing left to do.
   }
 }
 
 std::string GlooBackend::NodeName(uint32_t node) const {
-  if (node < options_.node_names.size()) return options_.node_names[node];
-  return absl::StrCat("node ", node);
+  return node < options_.node_names.size() ? options_.node_names[node]
+                                           : absl::StrCat("node ", node);
 }
 
 absl::StatusOr<std::vector<std::string>> GlooBackend::Prepare(
@@ -184,15 +79,24 @@ absl::StatusOr<std::vector<std::string>> GlooBackend::Prepare(
   self_ = node_index;
   nodes_ = nodes;
   try {
-    auto mesh = std::make_shared<Mesh>(
-        options_.host, static_cast<int>(node_index), static_cast<int>(nodes),
-        options_.connect_timeout);
-    std::vector<std::string> addresses(nodes);
-    for (uint32_t i = 0; i < nodes; ++i) {
-      if (i != self_) addresses[i] = mesh->AddressFor(static_cast<int>(i));
+    std::vector<std::shared_ptr<GlooMesh>> meshes;
+    for (uint32_t c = 0; c < options_.connections; ++c) {
+      meshes.push_back(std::make_shared<GlooMesh>(
+          options_.host, static_cast<int>(self_), static_cast<int>(nodes_),
+          options_.connect_timeout));
+    }
+    std::vector<std::string> addresses(nodes_);
+    for (uint32_t i = 0; i < nodes_; ++i) {
+      if (i == self_) continue;
+      std::vector<std::string> parts;
+      for (const auto& mesh : meshes) {
+        parts.push_back(mesh->AddressFor(static_cast<int>(i)));
+      }
+      addresses[i] = Join(parts);
     }
     std::lock_guard lock(mutex_);
-    mesh_ = std::move(mesh);
+    if (aborted_) return absl::AbortedError("the network backend was stopped");
+    meshes_ = std::move(meshes);
     return addresses;
   } catch (const std::exception& e) {
     return absl::UnavailableError(
@@ -201,152 +105,222 @@ absl::StatusOr<std::vector<std::string>> GlooBackend::Prepare(
   }
 }
 
-absl::Status GlooBackend::Usable() const {
-  if (aborted_) return absl::AbortedError("the network backend was stopped");
-  if (broken_) return absl::UnavailableError("the network backend has failed");
-  return absl::OkStatus();
-}
-
 absl::Status GlooBackend::Connect(const std::vector<std::string>& addresses) {
-  if (mesh_ == nullptr || addresses.size() != nodes_) {
+  if (meshes_.empty() || addresses.size() != nodes_) {
     return absl::InvalidArgumentError(absl::StrCat(
         "expected addresses of ", nodes_, " nodes, got ", addresses.size()));
   }
   if (absl::Status s = ConnectPairs(addresses); !s.ok()) {
-    return Broken(std::string(s.message()));
+    Break(std::string(s.message()));
+    return Why();
   }
-  return ShakeHands();
+  if (absl::Status s = ShakeHands(); !s.ok()) return s;
+  try {
+    StartThreads();
+  } catch (const std::exception& e) {
+    Break(absl::StrCat("cannot start to exchange data: ", e.what()));
+    return Why();
+  }
+  return absl::OkStatus();
 }
 
 absl::Status GlooBackend::ConnectPairs(
     const std::vector<std::string>& addresses) {
   for (uint32_t i = 0; i < nodes_; ++i) {
     if (i == self_) continue;
-    if (absl::Status s = Usable(); !s.ok()) return s;
-    try {
-      mesh_->Connect(static_cast<int>(i), addresses[i]);
-    } catch (const std::exception& e) {
-      return absl::UnavailableError(absl::StrCat(
-          "cannot connect to ", NodeName(i), ": ", e.what(),
-          "; check that --network is an address other nodes can reach"));
+    const std::vector<std::string> parts = Split(addresses[i]);
+    if (parts.size() != meshes_.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          NodeName(i), " offers ", parts.size(), " connections, expected ",
+          meshes_.size(),
+          "; --network_connections must be the same on all nodes"));
+    }
+    for (size_t c = 0; c < meshes_.size(); ++c) {
+      if (absl::Status s = Why(); !s.ok()) return s;
+      try {
+        meshes_[c]->Connect(static_cast<int>(i), parts[c]);
+      } catch (const std::exception& e) {
+        return absl::UnavailableError(absl::StrCat(
+            "cannot connect to ", NodeName(i), ": ", e.what(),
+            "; check that --network is an address other nodes can reach"));
+      }
     }
   }
   return absl::OkStatus();
 }
 
 absl::Status GlooBackend::ShakeHands() {
-  const Handshake mine{options_.nonce, self_, nodes_};
-  std::vector<Handshake> theirs(nodes_);
-  {
-    Wave wave(this);
+  Handshake mine{options_.nonce, self_, nodes_};
+  for (const auto& mesh : meshes_) {
+    std::vector<Handshake> theirs(nodes_);
+    std::vector<Part> parts;
     try {
       for (uint32_t i = 0; i < nodes_; ++i) {
         if (i == self_) continue;
-        wave.Receive(i, kHandshake, reinterpret_cast<std::byte*>(&theirs[i]),
-                     sizeof(Handshake));
-        wave.Send(i, kHandshake, reinterpret_cast<const std::byte*>(&mine),
-                  sizeof(mine));
+        parts.push_back(MakePart(*mesh, i, false, kHandshakeSlot,
+                                 reinterpret_cast<std::byte*>(&theirs[i]),
+                                 sizeof(Handshake)));
+        parts.push_back(MakePart(*mesh, i, true, kHandshakeSlot,
+                                 reinterpret_cast<std::byte*>(&mine),
+                                 sizeof(Handshake)));
       }
     } catch (const std::exception& e) {
-      return Broken(e.what());
+      Break(e.what());
     }
-    if (absl::Status s = Finished(wave); !s.ok()) return s;
-  }
-  for (uint32_t i = 0; i < nodes_; ++i) {
-    if (i == self_) continue;
-    const Handshake& h = theirs[i];
-    if (h.nonce == mine.nonce && h.node == i && h.nodes == nodes_) continue;
-    broken_ = true;
-    return absl::PermissionDeniedError(
-        absl::StrCat("the connection to ", NodeName(i),
-                     " was answered by somebody outside the job"));
+    if (!WaitAll(parts)) return Why();
+    for (uint32_t i = 0; i < nodes_; ++i) {
+      const Handshake& h = theirs[i];
+      if (i == self_ ||
+          (h.nonce == mine.nonce && h.node == i && h.nodes == nodes_)) {
+        continue;
+      }
+      const std::string text =
+          absl::StrCat("the connection to ", NodeName(i),
+                       " was answered by somebody outside the job");
+      Break(text);
+      return absl::PermissionDeniedError(text);
+    }
   }
   return absl::OkStatus();
 }
 
-absl::Status GlooBackend::Broken(const std::string& text) {
-  broken_ = true;
-  // What pairs say that Abort() has closed is no news.
-  return aborted_ ? Usable() : absl::UnavailableError(text);
-}
-
-absl::Status GlooBackend::Finished(Wave& wave) {
-  try {
-    return wave.Wait() ? absl::OkStatus() : Broken("a wait was stopped");
-  } catch (const std::exception& e) {
-    return Broken(e.what());
-  }
-}
-
-absl::Status GlooBackend::Allreduce(std::span<std::byte> chunk, DType dtype,
-                                    const Finish& finish) {
-  if (absl::Status s = Usable(); !s.ok()) return s;
-  const Segment own = OwnedSegment(chunk.size(), nodes_, self_);
-  std::byte* const own_data = chunk.data() + own.offset;
-  inbox_.resize(std::max<size_t>(inbox_.size(), own.bytes * nodes_));
-  const auto inbox = [&](uint32_t node) {
-    return inbox_.data() + node * own.bytes;
-  };
-  try {
-    Wave wave(this);
-    for (uint32_t i = 0; i < nodes_; ++i) {
-      if (i != self_) wave.Receive(i, kScatter, inbox(i), own.bytes);
-    }
+void GlooBackend::StartThreads() {
+  // One buffer hears of all pairs; no byte is ever sent to it.
+  watched_.buffer = meshes_[0]->createUnboundBuffer(&watched_, 1);
+  for (const auto& mesh : meshes_) {
     for (uint32_t i = 0; i < nodes_; ++i) {
       if (i == self_) continue;
-      const Segment theirs = OwnedSegment(chunk.size(), nodes_, i);
-      wave.Send(i, kScatter, chunk.data() + theirs.offset, theirs.bytes);
+      mesh->getPair(static_cast<int>(i))
+          ->recv(watched_.buffer.get(), kWatchSlot, 0, 0);
     }
-    if (absl::Status s = Finished(wave); !s.ok()) return s;
-  } catch (const std::exception& e) {
-    return Broken(e.what());
   }
-  if (own.bytes > 0) {
-    std::vector<const std::byte*> inputs(nodes_);
-    for (uint32_t i = 0; i < nodes_; ++i) {
-      inputs[i] = i == self_ ? own_data : inbox(i);
-    }
-    Sum(dtype, inputs, own_data, own.bytes / SizeOf(dtype), finish);
-  }
-  std::vector<Segment> segments;
-  for (uint32_t i = 0; i < nodes_; ++i) {
-    segments.push_back(OwnedSegment(chunk.size(), nodes_, i));
-  }
-  return Exchange(chunk, segments);
+  reducer_ = std::thread([this] { ReduceAll(); });
+  finisher_ = std::thread([this] { FinishAll(); });
+  watcher_ = std::thread([this] { Watch(); });
 }
 
-absl::Status GlooBackend::Exchange(std::span<std::byte> chunk,
-                                   std::span<const Segment> segments) {
-  if (absl::Status s = Usable(); !s.ok()) return s;
-  try {
-    Wave wave(this);
-    for (const Segment& s : segments) {
-      if (s.node == self_ || s.node >= nodes_) continue;
-      wave.Receive(s.node, kExchange, chunk.data() + s.offset, s.bytes);
+// --- Ends -------------------------------------------------------------------
+
+absl::Status GlooBackend::Why() const {
+  std::lock_guard lock(mutex_);
+  // What pairs say that Abort() has closed is no news.
+  if (aborted_) return absl::AbortedError("the network backend was stopped");
+  if (broken_) return absl::UnavailableError(broken_text_);
+  return absl::OkStatus();
+}
+
+void GlooBackend::Break(const std::string& text) {
+  std::lock_guard lock(mutex_);
+  if (broken_) return;
+  broken_ = true;
+  broken_text_ = text;
+  // Other pairs stay open: who closed them would be taken for the culprit.
+  for (Part* p : waiting_) {
+    if (p->is_send) {
+      p->buffer->abortWaitSend();
+    } else {
+      p->buffer->abortWaitRecv();
     }
-    for (const Segment& s : segments) {
-      if (s.node != self_) continue;
-      for (uint32_t i = 0; i < nodes_; ++i) {
-        if (i == self_) continue;
-        wave.Send(i, kExchange, chunk.data() + s.offset, s.bytes);
-      }
-    }
-    return Finished(wave);
-  } catch (const std::exception& e) {
-    return Broken(e.what());
   }
 }
 
 void GlooBackend::Abort() {
-  std::lock_guard lock(mutex_);
-  if (aborted_.exchange(true)) return;
-  if (wave_ != nullptr) wave_->Abort();
-  if (mesh_ == nullptr) return;
-  try {
-    mesh_->Close();  // also ends a Connect that waits
-  } catch (const std::exception&) {
-    // A pair that is broken already complains; it is closed all the same.
+  {
+    std::lock_guard lock(mutex_);
+    if (std::exchange(aborted_, true)) return;
+    try {
+      for (const auto& mesh : meshes_) mesh->Close();  // ends Connect, too
+    } catch (const std::exception&) {
+      // A pair that is broken already complains; it is closed all the same.
+    }
   }
+  Break("stopped");
+}
+
+void GlooBackend::Watch() {
+  bool heard = true;
+  {
+    std::lock_guard lock(mutex_);
+    if (broken_) return;
+    waiting_.push_back(&watched_);
+  }
+  std::string text = "it sent what nobody waits for";
+  try {
+    heard = watched_.buffer->waitRecv(nullptr, kForEver);
+  } catch (const std::exception& e) {
+    text = e.what();
+  }
+  {
+    std::lock_guard lock(mutex_);
+    std::erase(waiting_, &watched_);
+  }
+  if (heard) NameTheLost(text);
+}
+
+// The buffer that hears of all pairs does not say which one has failed: the
+// one that takes no further receive.
+void GlooBackend::NameTheLost(const std::string& text) {
+  for (const auto& mesh : meshes_) {
+    for (uint32_t i = 0; i < nodes_; ++i) {
+      if (i == self_) continue;
+      try {
+        mesh->getPair(static_cast<int>(i))
+            ->recv(watched_.buffer.get(), kWatchSlot, 0, 0);
+      } catch (const std::exception&) {
+        return Break(
+            absl::StrCat("the connection to ", NodeName(i), " failed: ", text));
+      }
+    }
+  }
+  Break(absl::StrCat("a connection to another node failed: ", text));
+}
+
+// --- Sends and receives -----------------------------------------------------
+
+GlooBackend::Part GlooBackend::MakePart(GlooMesh& mesh, uint32_t node,
+                                        bool is_send, uint64_t slot,
+                                        std::byte* data, uint64_t bytes) {
+  try {
+    Part part{mesh.createUnboundBuffer(data, bytes), node, is_send};
+    if (is_send) {
+      part.buffer->send(static_cast<int>(node), slot);
+    } else {
+      part.buffer->recv(static_cast<int>(node), slot);
+    }
+    return part;
+  } catch (const std::exception& e) {
+    // Gloo's exceptions do not say which connection it was.
+    throw std::runtime_error(absl::StrCat("the connection to ", NodeName(node),
+                                          " failed: ", e.what()));
+  }
+}
+
+bool GlooBackend::Wait(Part& part) {
+  {
+    std::lock_guard lock(mutex_);
+    if (broken_) return false;
+    waiting_.push_back(&part);
+  }
+  bool ended = false;
+  std::optional<std::string> failure;
+  try {
+    ended = part.is_send ? part.buffer->waitSend(nullptr, kForEver)
+                         : part.buffer->waitRecv(nullptr, kForEver);
+  } catch (const std::exception& e) {
+    failure = absl::StrCat("the connection to ", NodeName(part.node),
+                           " failed: ", e.what());
+  }
+  {
+    std::lock_guard lock(mutex_);
+    std::erase(waiting_, &part);
+  }
+  if (failure) Break(*failure);
+  return ended;
+}
+
+bool GlooBackend::WaitAll(std::vector<Part>& parts) {
+  return std::all_of(parts.begin(), parts.end(),
+                     [this](Part& p) { return Wait(p); });
 }
 
 }  // namespace maypole::worker

@@ -1,17 +1,32 @@
-// GlooBackend: Backend over Gloo's TCP pairs, one to every other node.
+// GlooBackend: Backend over Gloo's TCP pairs, to every other node one or more.
 //
 // There is no store: every pair's address travels through the coordinator.
 // After connecting, both ends show each other a nonce of the job and the epoch,
 // so that a stranger who reached the port first is noticed.
 //
-// Allreduce: the chunk is cut in one segment per node. Each node sends segment
-// i to node i, sums the own segment over all nodes in node order, finishes it
-// and sends it to all others. This moves the bytes of a ring (2 (n-1)/n of the
+// Reducing: the chunk is cut in one segment per node. Each node sends segment i
+// to node i, sums the own segment over all nodes in node order, finishes it and
+// sends it to all others. This moves the bytes of a ring (2 (n-1)/n of the
 // chunk each way) in two steps instead of 2 (n-1), rounds half precision once,
 // and gives equal bits everywhere, because one node alone computes a segment.
 //
+// A chunk's way: Start posts all its receives and first sends to Gloo, whose
+// own threads move the bytes; the reducer thread waits for the contributions
+// of others to the own segment, sums, and sends the sums; the finisher thread
+// waits for the rest and tells the owner. Both take chunks in order, as the
+// bytes come; so the link always has the next chunks to carry. A small chunk
+// with nothing else on its way does all that within Start: three wake-ups of
+// threads less.
+//
+// The result of segment i is received into the chunk where its contribution
+// was sent from. That is safe: node i sends the one after it has got the other.
+//
 // Waits have no timeout of Gloo's, which would break all its pairs: who is late
-// is not dead. Abort() ends them.
+// is not dead. Gloo does not tell a message that is half sent or received that
+// its pair has failed; so a watcher thread waits on every pair for a message
+// that never comes, and what it hears ends all waits. Abort() does as well.
+//
+// The process must ignore SIGPIPE: Gloo writes to what a peer has closed.
 #ifndef MAYPOLE_WORKER_BACKEND_GLOO_BACKEND_H_
 #define MAYPOLE_WORKER_BACKEND_GLOO_BACKEND_H_
 
@@ -20,11 +35,19 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "worker/backend/backend.h"
+#include "worker/backend/hand_off.h"
+
+namespace gloo::transport {
+class UnboundBuffer;
+}
 
 namespace maypole::worker {
+
+class GlooMesh;
 
 struct GlooOptions {
   std::string host;  // address to listen on
@@ -33,7 +56,13 @@ struct GlooOptions {
   std::vector<std::string> node_names;
   // A peer that cannot be reached within this fails Connect.
   std::chrono::milliseconds connect_timeout{20000};
+  // To each other node; the same on all nodes. Chunks take turns.
+  uint32_t connections = 1;
+  // A chunk up to this size that is alone is carried out within Start.
+  uint64_t small_bytes = 32 * 1024;
 };
+
+inline constexpr uint32_t kMaxConnections = 4;
 
 class GlooBackend : public Backend {
  public:
@@ -43,37 +72,92 @@ class GlooBackend : public Backend {
   absl::StatusOr<std::vector<std::string>> Prepare(uint32_t node_index,
                                                    uint32_t nodes) override;
   absl::Status Connect(const std::vector<std::string>& addresses) override;
-  absl::Status Allreduce(std::span<std::byte> chunk, DType dtype,
-                         const Finish& finish) override;
-  absl::Status Exchange(std::span<std::byte> chunk,
-                        std::span<const Segment> segments) override;
+  void OnEnded(std::function<void(const absl::Status&)> on_ended) override;
+  void Start(Work work) override;
   void Abort() override;
   uint64_t bytes_sent() const override { return sent_; }
   uint64_t bytes_received() const override { return received_; }
 
  private:
-  class Mesh;  // the Gloo context with its pairs
-  class Wave;  // sends and receives of one step, waited for together
+  // One send or receive.
+  struct Part {
+    std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
+    uint32_t node = 0;
+    bool is_send = false;
+  };
+
+  // One chunk on its way.
+  struct Flight {
+    Work work;
+    uint64_t number = 0;
+    GlooMesh* mesh = nullptr;
+    bool failed = false;
+    std::vector<std::byte> inbox;     // others' versions of the own segment
+    std::vector<Part> contributions;  // receives into the inbox
+    std::vector<Part> rest;
+    uint64_t sent = 0;
+    uint64_t received = 0;
+  };
+  enum class Step : uint64_t { kScatter = 0, kGather = 1 };
 
   absl::Status ConnectPairs(const std::vector<std::string>& addresses);
   absl::Status ShakeHands();
-  absl::Status Usable() const;
-  absl::Status Finished(Wave& wave);
-  absl::Status Broken(const std::string& text);
+  void StartThreads();
   std::string NodeName(uint32_t node) const;
+
+  // The ways a backend ends.
+  void Break(const std::string& text);
+  absl::Status Why() const;
+  void Watch();
+  void NameTheLost(const std::string& text);
+
+  // The steps of a chunk.
+  void Post(Flight& flight);
+  void PostReduction(Flight& flight);
+  void PostExchange(Flight& flight);
+  void Reduce(Flight& flight);
+  void SendSums(Flight& flight, const Segment& own);
+  void Finish(Flight& flight);
+  void ReduceAll();
+  void FinishAll();
+
+  // These throw an exception that names the node.
+  void Receive(Flight& flight, std::vector<Part>& parts, uint32_t node,
+               Step step, std::byte* data, uint64_t bytes);
+  void Send(Flight& flight, uint32_t node, Step step, const std::byte* data,
+            uint64_t bytes);
+  Part MakePart(GlooMesh& mesh, uint32_t node, bool is_send, uint64_t slot,
+                std::byte* data, uint64_t bytes);
+  // False: it will not end well; what broke the backend is known.
+  bool Wait(Part& part);
+  bool WaitAll(std::vector<Part>& parts);
+
+  std::vector<std::byte> TakeInbox(uint64_t bytes);
+  void GiveInbox(std::vector<std::byte> inbox);
 
   const GlooOptions options_;
   uint32_t self_ = 0;
   uint32_t nodes_ = 1;
-  std::vector<std::byte> inbox_;  // others' versions of the own segment
+  std::function<void(const absl::Status&)> on_ended_;
+  uint64_t started_ = 0;
+  std::atomic<uint32_t> in_flight_{0};
   std::atomic<uint64_t> sent_{0};
   std::atomic<uint64_t> received_{0};
-  std::atomic<bool> aborted_{false};
-  bool broken_ = false;
 
-  std::mutex mutex_;  // guards what Abort() touches
-  std::shared_ptr<Mesh> mesh_;
-  Wave* wave_ = nullptr;  // waited for now
+  mutable std::mutex mutex_;  // guards what follows
+  bool aborted_ = false;
+  bool broken_ = false;
+  std::string broken_text_;
+  std::vector<Part*> waiting_;  // whom somebody waits for now
+  std::vector<std::shared_ptr<GlooMesh>> meshes_;  // set once, by Prepare
+  std::vector<std::vector<std::byte>> inboxes_;    // for use again
+
+  Part watched_;
+  HandOff<Flight> to_reduce_;
+  HandOff<Flight> to_finish_;
+  std::thread reducer_;
+  std::thread finisher_;
+  std::thread watcher_;
 };
 
 }  // namespace maypole::worker

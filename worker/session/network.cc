@@ -17,6 +17,7 @@ Network::~Network() {
     changed_.notify_all();
   }
   thread_.join();
+  backend_.reset();  // its threads call the runner
 }
 
 void Network::Abort() {

@@ -4,8 +4,8 @@
 // and connecting at the start, then the chunks of all runs.
 //
 // Thread contract: the owner (the executor's loop) calls everything; the
-// callbacks come from the network thread. The destructor aborts what is going
-// on and joins.
+// callbacks come from the network thread, and the runner's from the backend's,
+// too. The destructor aborts what is going on and joins.
 #ifndef MAYPOLE_WORKER_SESSION_NETWORK_H_
 #define MAYPOLE_WORKER_SESSION_NETWORK_H_
 
@@ -53,7 +53,7 @@ class Network {
   void Post(std::function<void()> task);
   void Main();
 
-  const std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Backend> backend_;
   const Callbacks callbacks_;
   std::unique_ptr<NetworkRunner> runner_;
 

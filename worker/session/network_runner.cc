@@ -46,7 +46,9 @@ std::vector<Segment> SegmentsOf(const std::vector<Block>& blocks, Range chunk) {
 
 NetworkRunner::NetworkRunner(const Board* board, Backend* backend,
                              Callbacks callbacks)
-    : board_(board), backend_(backend), callbacks_(std::move(callbacks)) {}
+    : board_(board), backend_(backend), callbacks_(std::move(callbacks)) {
+  backend_->OnEnded([this](const absl::Status& s) { Ended(s); });
+}
 
 void NetworkRunner::Add(RunSpec run) {
   {
@@ -68,31 +70,30 @@ bool NetworkRunner::TakeAdded() {
     added.swap(added_);
   }
   for (RunSpec& spec : added) {
-    Active run;
-    run.ref = board_->NegotiatedRef(spec.record);
-    run.first = next_chunk_;
-    run.chunks = ChunkCount(spec.bytes, board_->config().chunk_bytes);
-    next_chunk_ += run.chunks;
-    const uint64_t place = run.first % board_->config().ring_depth;
+    auto run = std::make_shared<Active>();
+    run->ref = board_->NegotiatedRef(spec.record);
+    run->first = next_chunk_;
+    run->chunks = ChunkCount(spec.bytes, board_->config().chunk_bytes);
+    next_chunk_ += run->chunks;
+    const uint64_t place = run->first % board_->config().ring_depth;
     // Not tagged: ranks look at it only after a grant of this generation, and
     // it stays until all of them have left the run.
-    board_->run(run.ref).node_base.store(place, std::memory_order_release);
-    const bool empty = run.chunks == 0;
-    run.spec = std::move(spec);
+    board_->run(run->ref).node_base.store(place, std::memory_order_release);
+    run->spec = std::move(spec);
+    if (run->chunks == 0 && callbacks_.on_done) callbacks_.on_done(run->spec);
     runs_.push_back(std::move(run));
-    if (empty && callbacks_.on_done) callbacks_.on_done(runs_.back().spec);
   }
   return !added.empty();
 }
 
 bool NetworkRunner::UpdateConsumed() {
   const uint64_t before = consumed_;
-  for (Active& run : runs_) {
-    if (run.consumed < run.chunks) {
-      run.consumed = Slowest(*board_, run.ref, run.spec.generation, run.done,
-                             &Progress::consumed);
-      consumed_ = run.first + run.consumed;
-      if (run.consumed < run.chunks) break;
+  for (const auto& run : runs_) {
+    if (run->consumed < run->chunks) {
+      run->consumed = Slowest(*board_, run->ref, run->spec.generation,
+                              run->done, &Progress::consumed);
+      consumed_ = run->first + run->consumed;
+      if (run->consumed < run->chunks) break;
     }
   }
   return consumed_ != before;
@@ -101,54 +102,84 @@ bool NetworkRunner::UpdateConsumed() {
 bool NetworkRunner::Grant() {
   const uint64_t limit = consumed_ + board_->config().ring_depth;
   bool granted = false;
-  for (Active& run : runs_) {
-    if (run.first >= limit) break;
+  for (const auto& run : runs_) {
+    if (run->first >= limit) break;
     const auto now = static_cast<uint32_t>(
-        std::min<uint64_t>(run.chunks, limit - run.first));
-    if (now <= run.granted) continue;
-    run.granted = now;
-    board_->run(run.ref).granted.store(Tagged(run.spec.generation, now),
-                                       std::memory_order_release);
+        std::min<uint64_t>(run->chunks, limit - run->first));
+    if (now <= run->granted) continue;
+    run->granted = now;
+    board_->run(run->ref).granted.store(Tagged(run->spec.generation, now),
+                                        std::memory_order_release);
     granted = true;
   }
   if (granted) board_->WakeRanks();
   return granted;
 }
 
-bool NetworkRunner::Ready(const Active& run) const {
-  if (run.granted <= run.done) return false;
+uint32_t NetworkRunner::ReadyChunks(const Active& run) const {
+  if (run.granted == run.started) return run.started;
   const auto word = run.spec.kind == Kind::kAllreduce ? &Progress::reduced
                                                       : &Progress::staged;
-  return Slowest(*board_, run.ref, run.spec.generation, run.chunks, word) >
-         run.done;
+  return Slowest(*board_, run.ref, run.spec.generation, run.granted, word);
 }
 
-absl::Status NetworkRunner::Exchange(const Active& run, uint32_t chunk) {
-  const BoardConfig& config = board_->config();
-  const Range range = ChunkRange(run.spec.bytes, config.chunk_bytes, chunk);
-  const auto place =
-      static_cast<uint32_t>((run.first + chunk) % config.ring_depth);
-  const std::span<std::byte> data(board_->node_ring(place), range.size());
-  if (run.spec.kind == Kind::kAllreduce) {
-    return backend_->Allreduce(data, run.spec.dtype, run.spec.finish);
+// In the one order of all nodes: a run after all runs before it.
+bool NetworkRunner::StartReady() {
+  bool started = false;
+  for (const auto& run : runs_) {
+    while (run->started < ReadyChunks(*run)) {
+      StartChunk(run);
+      started = true;
+    }
+    if (run->started < run->chunks) break;
   }
-  return backend_->Exchange(data, SegmentsOf(run.spec.blocks, range));
+  return started;
 }
 
-absl::StatusOr<bool> NetworkRunner::ExchangeNext() {
-  const auto run =
-      std::find_if(runs_.begin(), runs_.end(),
-                   [](const Active& r) { return r.done < r.chunks; });
-  if (run == runs_.end() || !Ready(*run)) return false;
-  if (absl::Status s = Exchange(*run, run->done); !s.ok()) return s;
-  ++run->done;
-  board_->run(run->ref).done.store(Tagged(run->spec.generation, run->done),
+void NetworkRunner::StartChunk(const std::shared_ptr<Active>& run) {
+  const BoardConfig& config = board_->config();
+  const RunSpec& spec = run->spec;
+  const uint32_t chunk = run->started++;
+  const Range range = ChunkRange(spec.bytes, config.chunk_bytes, chunk);
+  const auto place =
+      static_cast<uint32_t>((run->first + chunk) % config.ring_depth);
+  Work work;
+  work.chunk = std::span(board_->node_ring(place), range.size());
+  work.reduces = spec.kind == Kind::kAllreduce;
+  work.dtype = spec.dtype;
+  work.finish = spec.finish;
+  if (!work.reduces) work.segments = SegmentsOf(spec.blocks, range);
+  {
+    std::lock_guard lock(flights_mutex_);
+    flights_.push_back(run);
+  }
+  backend_->Start(std::move(work));
+}
+
+void NetworkRunner::Ended(const absl::Status& status) {
+  std::shared_ptr<Active> run;
+  {
+    std::lock_guard lock(flights_mutex_);
+    run = std::move(flights_.front());
+    flights_.pop_front();
+    failure_.Update(status);
+    if (!failure_.ok()) {
+      board_->WakeNetwork();
+      return;
+    }
+  }
+  // Our own count first: consumed words are taken for no more than it says.
+  const uint32_t done = run->done.load(std::memory_order_relaxed) + 1;
+  run->done.store(done, std::memory_order_release);
+  board_->run(run->ref).done.store(Tagged(run->spec.generation, done),
                                    std::memory_order_release);
   board_->WakeRanks();
-  if (run->done == run->chunks && callbacks_.on_done) {
-    callbacks_.on_done(run->spec);
-  }
-  return true;
+  if (done == run->chunks && callbacks_.on_done) callbacks_.on_done(run->spec);
+}
+
+absl::Status NetworkRunner::Failure() {
+  std::lock_guard lock(flights_mutex_);
+  return failure_;
 }
 
 bool NetworkRunner::AllLeft(const Active& run) const {
@@ -158,8 +189,9 @@ bool NetworkRunner::AllLeft(const Active& run) const {
 
 bool NetworkRunner::Retire() {
   bool retired = false;
-  while (!runs_.empty() && runs_.front().finished() && AllLeft(runs_.front())) {
-    if (callbacks_.on_free) callbacks_.on_free(runs_.front().spec.record);
+  while (!runs_.empty() && runs_.front()->finished() &&
+         AllLeft(*runs_.front())) {
+    if (callbacks_.on_free) callbacks_.on_free(runs_.front()->spec.record);
     runs_.pop_front();
     retired = true;
   }
@@ -170,10 +202,9 @@ absl::StatusOr<bool> NetworkRunner::Step() {
   bool moved = TakeAdded();
   moved |= UpdateConsumed();
   moved |= Grant();
-  const absl::StatusOr<bool> exchanged = ExchangeNext();
-  if (!exchanged.ok()) return exchanged.status();
-  moved |= *exchanged;
+  moved |= StartReady();
   moved |= Retire();
+  if (absl::Status s = Failure(); !s.ok()) return s;
   return moved;
 }
 

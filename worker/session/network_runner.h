@@ -1,21 +1,26 @@
 // NetworkRunner: executes negotiated runs chunk by chunk, in ticket order.
 //
 // Purpose: the executor's side of the data path beyond the node. For every
-// chunk of every run it (1) grants a place of the node ring, (2) waits until
-// all local ranks have put their part there, (3) lets the backend exchange it
-// with the other nodes, in place, (4) says `done`. Ranks take it from there.
+// chunk of every run it (1) grants a place of the node ring, (2) sees that all
+// local ranks have put their part there, (3) lets the backend exchange it with
+// the other nodes, in place, (4) says `done`. Ranks take it from there.
+// As many chunks are at (3) at once as the ranks have made ready; the backend
+// ends them in order, so (4) is in order too.
 //
 // The node ring has ring_depth places, given to chunks round robin over the
 // whole epoch: chunk number G of the epoch stands in place G % ring_depth, and
 // may be written once chunk G - ring_depth was consumed by all local ranks.
 // Grants reach into the next runs, so that ranks go on while the network works.
 //
-// Thread contract: Add() from any thread; everything else from one thread (the
-// network thread). Step() never waits, but for the backend.
+// Thread contract: Add() and Stop() from any thread; everything else from one
+// thread (the network thread). Ended chunks come from threads of the backend,
+// which must be gone before this object is. Step() waits only where
+// Backend::Start does.
 //
 // Invariants, as counts of chunks of the epoch:
-//   consumed_ <= done <= granted <= consumed_ + ring_depth
+//   consumed_ <= done <= started <= granted <= consumed_ + ring_depth
 // and everything read from the board (progress words) is clamped to the run.
+// After the first error nothing is said to be done any more.
 #ifndef MAYPOLE_WORKER_SESSION_NETWORK_RUNNER_H_
 #define MAYPOLE_WORKER_SESSION_NETWORK_RUNNER_H_
 
@@ -23,6 +28,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -37,9 +43,10 @@ namespace maypole::worker {
 class NetworkRunner {
  public:
   struct Callbacks {
-    // From the network thread.
-    std::function<void(const RunSpec& run)> on_done;  // all chunks exchanged
-    std::function<void(uint32_t record)> on_free;     // all ranks have left it
+    // All chunks exchanged. From the network thread or one of the backend's.
+    std::function<void(const RunSpec& run)> on_done;
+    // All ranks have left it. From the network thread.
+    std::function<void(uint32_t record)> on_free;
   };
 
   NetworkRunner(const Board* board, Backend* backend, Callbacks callbacks);
@@ -62,8 +69,9 @@ class NetworkRunner {
     uint64_t first = 0;  // number of its chunk 0 in the epoch
     uint32_t chunks = 0;
     uint32_t granted = 0;
-    uint32_t done = 0;
-    uint32_t consumed = 0;  // by the slowest local rank
+    uint32_t started = 0;
+    std::atomic<uint32_t> done{0};  // by who hears of an ended chunk
+    uint32_t consumed = 0;          // by the slowest local rank
 
     bool finished() const { return done == chunks && consumed == chunks; }
   };
@@ -71,22 +79,28 @@ class NetworkRunner {
   bool TakeAdded();
   bool UpdateConsumed();
   bool Grant();
-  absl::StatusOr<bool> ExchangeNext();
+  bool StartReady();
   bool Retire();
-  bool Ready(const Active& run) const;
-  absl::Status Exchange(const Active& run, uint32_t chunk);
+  uint32_t ReadyChunks(const Active& run) const;
+  void StartChunk(const std::shared_ptr<Active>& run);
+  void Ended(const absl::Status& status);
+  absl::Status Failure();
   bool AllLeft(const Active& run) const;
 
   const Board* const board_;
   Backend* const backend_;
   const Callbacks callbacks_;
-  std::deque<Active> runs_;  // in ticket order
+  std::deque<std::shared_ptr<Active>> runs_;  // in ticket order
   uint64_t next_chunk_ = 0;  // number of the next run's chunk 0
   uint64_t consumed_ = 0;  // chunks of the epoch all local ranks are done with
 
   std::mutex mutex_;
   std::vector<RunSpec> added_;
   std::atomic<bool> stop_{false};
+
+  std::mutex flights_mutex_;
+  std::deque<std::shared_ptr<Active>> flights_;  // one per chunk on its way
+  absl::Status failure_;
 };
 
 // The parts of a chunk by node; neighbours of one node are one segment.

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 #include "worker/backend/fake_backend.h"
@@ -91,16 +92,18 @@ TEST_F(NetworkRunnerTest, ChunkWaitsForAllLocalRanks) {
   Publish(&Progress::reduced, 0, 1, 1, 1);
   StepAll();
   ASSERT_EQ(backend_.calls.size(), 1u);
-  EXPECT_EQ(backend_.calls[0].data, board_->node_ring(0));
-  EXPECT_EQ(backend_.calls[0].bytes, kChunk);
+  EXPECT_EQ(backend_.calls[0].chunk.data(), board_->node_ring(0));
+  EXPECT_EQ(backend_.calls[0].chunk.size(), kChunk);
+  EXPECT_TRUE(backend_.calls[0].reduces);
+  EXPECT_EQ(backend_.calls[0].dtype, DType::kFloat32);
   EXPECT_EQ(backend_.calls[0].finish.divisor, 4);
   EXPECT_EQ(backend_.calls[0].finish.scale, 0.5);
   EXPECT_EQ(Done(0, 1), 1u);
   Publish(&Progress::reduced, 0, 1, 1, 3);
   StepAll();
   ASSERT_EQ(backend_.calls.size(), 3u);
-  EXPECT_EQ(backend_.calls[2].bytes, 100u);
-  EXPECT_EQ(backend_.calls[2].data, board_->node_ring(2));
+  EXPECT_EQ(backend_.calls[2].chunk.size(), 100u);
+  EXPECT_EQ(backend_.calls[2].chunk.data(), board_->node_ring(2));
   EXPECT_EQ(done_, (std::vector<uint32_t>{0}));
   EXPECT_TRUE(freed_.empty());
 }
@@ -170,6 +173,7 @@ TEST_F(NetworkRunnerTest, GatheringSendsTheSegmentsOfEachNode) {
   Publish(&Progress::staged, 0, 1, 2);
   StepAll();
   ASSERT_EQ(backend_.calls.size(), 2u);
+  EXPECT_FALSE(backend_.calls[0].reduces);
   EXPECT_EQ(backend_.calls[0].segments,
             (std::vector<Segment>{{0, 0, 100}, {1, 100, kChunk - 100}}));
   EXPECT_EQ(backend_.calls[1].segments,
@@ -184,6 +188,140 @@ TEST_F(NetworkRunnerTest, WildProgressOfARankHarmsNobody) {
   EXPECT_EQ(backend_.calls.size(), 5u);
   EXPECT_EQ(Granted(0, 1), 5u);
   EXPECT_EQ(freed_.size(), 1u);
+}
+
+TEST_F(NetworkRunnerTest, SeveralChunksAreOnTheirWayAndDoneGrowsAsTheyEnd) {
+  backend_.holds = true;
+  runner_->Add(Spec(0, 1, 2 * kChunk));
+  runner_->Add(Spec(1, 1, 3 * kChunk));
+  StepAll();
+  Publish(&Progress::reduced, 1, 1, 1);  // its turn comes after run 0
+  StepAll();
+  EXPECT_TRUE(backend_.calls.empty());
+  Publish(&Progress::reduced, 0, 1, 2);
+  StepAll();
+  ASSERT_EQ(backend_.calls.size(), 3u);  // all places, over both runs
+  for (uint32_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(backend_.calls[i].chunk.data(), board_->node_ring(i));
+  }
+  EXPECT_EQ(Done(0, 1), 0u);
+  backend_.End(absl::OkStatus());
+  EXPECT_EQ(Done(0, 1), 1u);
+  EXPECT_TRUE(done_.empty());
+  backend_.End(absl::OkStatus());
+  backend_.End(absl::OkStatus());
+  EXPECT_EQ(Done(0, 1), 2u);
+  EXPECT_EQ(Done(1, 1), 1u);
+  EXPECT_EQ(done_, (std::vector<uint32_t>{0}));
+}
+
+TEST_F(NetworkRunnerTest, NoPlaceIsUsedAgainWhileItsChunkIsOnItsWay) {
+  backend_.holds = true;
+  runner_->Add(Spec(0, 1, 5 * kChunk));
+  // Ranks that claim to be through long before.
+  Publish(&Progress::reduced, 0, 1, UINT32_MAX);
+  Publish(&Progress::consumed, 0, 1, UINT32_MAX);
+  StepAll();
+  EXPECT_EQ(backend_.calls.size(), 3u);
+  EXPECT_EQ(Granted(0, 1), 3u);
+  EXPECT_TRUE(freed_.empty());
+  backend_.End(absl::OkStatus());
+  StepAll();
+  EXPECT_EQ(backend_.calls.size(), 4u);
+  EXPECT_EQ(backend_.calls[3].chunk.data(), board_->node_ring(0));
+  EXPECT_EQ(Granted(0, 1), 4u);
+  for (int i = 0; i < 4; ++i) {
+    backend_.End(absl::OkStatus());
+    StepAll();
+  }
+  EXPECT_EQ(Done(0, 1), 5u);
+  EXPECT_EQ(freed_, (std::vector<uint32_t>{0}));
+}
+
+TEST_F(NetworkRunnerTest, AfterAnErrorNothingIsDoneAnyMore) {
+  backend_.holds = true;
+  runner_->Add(Spec(0, 1, 3 * kChunk));
+  Publish(&Progress::reduced, 0, 1, 3);
+  StepAll();
+  backend_.End(absl::OkStatus());
+  backend_.End(absl::UnavailableError("node n1 has gone"));
+  backend_.End(absl::OkStatus());
+  EXPECT_EQ(Done(0, 1), 1u);
+  EXPECT_EQ(runner_->Step().status().message(), "node n1 has gone");
+}
+
+TEST_F(NetworkRunnerTest, AnErrorWhileItSleepsEndsIt) {
+  backend_.holds = true;
+  absl::Status result;
+  runner_->Add(Spec(0, 1, kChunk));
+  Publish(&Progress::reduced, 0, 1, 1);
+  StepAll();
+  std::thread network([&] { result = runner_->Run(); });
+  while (board_->header().network_sleeping == 0) std::this_thread::yield();
+  backend_.End(absl::UnavailableError("node n1 has gone"));
+  network.join();
+  EXPECT_EQ(result.message(), "node n1 has gone");
+}
+
+// Ranks, network thread and a backend that ends chunks when it likes: every
+// chunk is exchanged once, in its place, after its ranks and before `done`.
+TEST_F(NetworkRunnerTest, ManyRunsWithRanksAndBackendAsThreads) {
+  constexpr uint32_t kRuns = 200;
+  backend_.holds = true;
+  std::atomic<uint32_t> started{0};
+  std::atomic<bool> over{false};
+  std::atomic<uint32_t> freed{0};
+  NetworkRunner::Callbacks callbacks;
+  callbacks.on_free = [&](uint32_t) { ++freed; };
+  runner_ = std::make_unique<NetworkRunner>(board_.get(), &backend_, callbacks);
+  const auto chunks = [](uint32_t run) { return 1 + run * 7 % 11; };
+  std::thread network([&] {
+    while (!over) {
+      const auto moved = runner_->Step();
+      ASSERT_TRUE(moved.ok());
+      started = static_cast<uint32_t>(backend_.calls.size());
+    }
+  });
+  std::thread ender([&] {
+    for (uint32_t ended = 0; !over;) {
+      if (ended == started) {
+        std::this_thread::yield();
+        continue;
+      }
+      backend_.End(absl::OkStatus());
+      ++ended;
+    }
+  });
+  const auto rank = [&](uint32_t me) {
+    for (uint32_t run = 0; run < kRuns; ++run) {
+      const uint32_t record = run % 4;
+      const uint32_t g = run / 4 + 1;
+      for (uint32_t c = 0; c < chunks(run); ++c) {
+        while (Granted(record, g) <= c) std::this_thread::yield();
+        Publish(&Progress::reduced, record, me, g, c + 1);
+        while (Done(record, g) <= c) std::this_thread::yield();
+        Publish(&Progress::consumed, record, me, g, c + 1);
+      }
+      Publish(&Progress::consumed, record, me, g, UINT32_MAX);
+    }
+  };
+  std::thread a(rank, 0), b(rank, 1);
+  uint32_t total = 0;
+  for (uint32_t run = 0; run < kRuns; ++run) {
+    while (run >= 4 && freed < run - 3) std::this_thread::yield();
+    runner_->Add(Spec(run % 4, run / 4 + 1, chunks(run) * kChunk));
+    total += chunks(run);
+  }
+  a.join();
+  b.join();
+  while (freed < kRuns) std::this_thread::yield();
+  over = true;
+  network.join();
+  ender.join();
+  ASSERT_EQ(backend_.calls.size(), total);
+  for (uint32_t i = 0; i < total; ++i) {
+    ASSERT_EQ(backend_.calls[i].chunk.data(), board_->node_ring(i % 3));
+  }
 }
 
 TEST_F(NetworkRunnerTest, ErrorOfTheBackendIsFinal) {
