@@ -33,6 +33,7 @@ struct Config {
   Time start_timeout = std::chrono::seconds(120);
   Time resume_timeout = std::chrono::seconds(3);
   uint64_t fusion_threshold = uint64_t{64} << 20;  // bytes; 0: no fusion
+  Time fusion_age = std::chrono::milliseconds(5);  // longest that one waits
 };
 
 // Write the message to the stream.
@@ -63,6 +64,11 @@ struct OperationIssued {
 struct RunIssued {
   size_t operations;
 };
+// Why (a part of) a bucket runs; see buckets.h.
+enum class BucketEnd { kComplete, kUrgent, kAge, kForgotten };
+struct BucketRan {
+  BucketEnd end;
+};
 enum class ErrorKind {
   kMismatch,
   kRankLost,
@@ -77,7 +83,7 @@ struct ErrorCounted {
 struct Reconnected {};
 
 using Action = std::variant<Send, Close, Log, OperationIssued, RunIssued,
-                            ErrorCounted, Reconnected>;
+                            BucketRan, ErrorCounted, Reconnected>;
 using Actions = std::vector<Action>;
 
 // What a job asks for: messages go to sessions (which number and keep them),
@@ -87,12 +93,12 @@ struct JobOutput {
   Actions facts;
 
   void Info(std::string line) {
-    facts.push_back(Log{Level::kInfo, std::move(line)});
+    facts.emplace_back(Log{Level::kInfo, std::move(line)});
   }
   void Warn(std::string line) {
-    facts.push_back(Log{Level::kWarning, std::move(line)});
+    facts.emplace_back(Log{Level::kWarning, std::move(line)});
   }
-  void Count(ErrorKind kind) { facts.push_back(ErrorCounted{kind}); }
+  void Count(ErrorKind kind) { facts.emplace_back(ErrorCounted{kind}); }
 };
 
 }  // namespace maypole::coordinator

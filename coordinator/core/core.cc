@@ -65,7 +65,7 @@ void Core::Payload(Time now, Session* session,
   session = &it->second;
   if (!status.ok()) return BreakOff(session, status, actions);
   if (session->link.AckDue() && session->stream != 0) {
-    actions->push_back(Send{session->stream, session->link.Bare({})});
+    actions->emplace_back(Send{session->stream, session->link.Bare({})});
   }
 }
 
@@ -85,7 +85,7 @@ void Core::Hello(Time now, StreamId stream,
   }
   if (status.ok()) return;
   if (absl::IsInvalidArgument(status)) {
-    actions->push_back(ErrorCounted{ErrorKind::kBadMessage});
+    actions->emplace_back(ErrorCounted{ErrorKind::kBadMessage});
   }
   Refuse(stream, status, actions);
 }
@@ -211,15 +211,15 @@ absl::Status Core::Resume(StreamId stream,
   }
   if (session.stream != 0) {  // the old stream's end has not been seen yet
     streams_.erase(session.stream);
-    actions->push_back(Close{
+    actions->emplace_back(Close{
         session.stream, absl::AbortedError("a newer stream has taken over")});
   }
-  actions->push_back(Reconnected{});
+  actions->emplace_back(Reconnected{});
   Note(Level::kInfo, session, "session_resumed",
        absl::StrCat("resent=", session.link.unacknowledged()), actions);
   Welcome(&session, stream, actions);
   session.link.Resend([&](const proto::CoordinatorMessage& m) {
-    actions->push_back(Send{stream, m});
+    actions->emplace_back(Send{stream, m});
   });
   return absl::OkStatus();
 }
@@ -231,7 +231,7 @@ void Core::Welcome(Session* session, StreamId stream, Actions* actions) {
   proto::CoordinatorMessage message;
   message.mutable_welcome()->set_session(absl::StrCat(session->id));
   message.mutable_welcome()->set_incarnation(incarnation_);
-  actions->push_back(Send{stream, session->link.Bare(std::move(message))});
+  actions->emplace_back(Send{stream, session->link.Bare(std::move(message))});
 }
 
 void Core::Refuse(StreamId stream, const absl::Status& status,
@@ -239,9 +239,9 @@ void Core::Refuse(StreamId stream, const absl::Status& status,
   proto::CoordinatorMessage message;
   message.mutable_refused()->set_code(static_cast<int>(status.code()));
   message.mutable_refused()->set_message(Cut(status.message(), kMaxErrorBytes));
-  actions->push_back(Send{stream, std::move(message)});
-  actions->push_back(Close{stream, status});
-  actions->push_back(
+  actions->emplace_back(Send{stream, std::move(message)});
+  actions->emplace_back(Close{stream, status});
+  actions->emplace_back(
       Log{Level::kWarning, absl::StrCat("event=session_refused reason=",
                                         LogValue(status.message()))});
 }
@@ -289,7 +289,7 @@ std::optional<Time> Core::Deadline() const {
 
 void Core::BreakOff(Session* session, const absl::Status& status,
                     Actions* actions) {
-  actions->push_back(ErrorCounted{ErrorKind::kBadMessage});
+  actions->emplace_back(ErrorCounted{ErrorKind::kBadMessage});
   const absl::Status told(
       status.code(),
       absl::StrCat("the executor of ", NodeText(session->node, session->host),
@@ -304,7 +304,7 @@ void Core::Lose(SessionId id, const std::string& how,
   if (session.stream != 0) {
     streams_.erase(session.stream);
     if (status.ok()) {
-      actions->push_back(Close{session.stream, status});
+      actions->emplace_back(Close{session.stream, status});
     } else {
       Refuse(session.stream, status, actions);
     }
@@ -318,7 +318,7 @@ void Core::Lose(SessionId id, const std::string& how,
   // Delivering may have lost the other sessions and the job with them.
   const Job* job = FindJob(job_id);
   if (job == nullptr || !job->empty()) return;
-  actions->push_back(
+  actions->emplace_back(
       Log{Level::kInfo, absl::StrCat("event=job_forgotten job=", job_id)});
   jobs_.erase(job_id);
 }
@@ -333,7 +333,7 @@ void Core::Deliver(JobOutput output, Actions* actions) {
     if (m == nullptr) {
       behind.push_back(id);
     } else if (session.stream != 0) {
-      actions->push_back(Send{session.stream, *m});
+      actions->emplace_back(Send{session.stream, *m});
     }
   }
   std::move(output.facts.begin(), output.facts.end(),
@@ -357,7 +357,7 @@ void Core::Stop(Actions* actions) {
   const absl::Status status =
       absl::UnavailableError("the coordinator was stopped by its operator");
   for (const auto& [stream, session] : streams_) {
-    actions->push_back(Close{stream, status});
+    actions->emplace_back(Close{stream, status});
   }
   streams_.clear();
   sessions_.clear();
@@ -396,7 +396,7 @@ void Core::Note(Level level, const Session& session, absl::string_view event,
       "event=", event, " job=", session.job->id(), " node=", session.node,
       " host=", session.host, " session=", session.id);
   if (!more.empty()) absl::StrAppend(&line, " ", more);
-  actions->push_back(Log{level, std::move(line)});
+  actions->emplace_back(Log{level, std::move(line)});
 }
 
 }  // namespace maypole::coordinator

@@ -18,7 +18,8 @@ Epoch::Epoch(uint64_t number, uint32_t size, std::vector<Member> members,
       fusion_threshold_(config.fusion_threshold),
       connected_(members_.size(), true),
       endpoints_(members_.size()),
-      table_(&members_, size) {}
+      table_(&members_, size),
+      buckets_(config.fusion_threshold, config.fusion_age) {}
 
 void Epoch::Start(JobOutput* out) const {
   proto::CoordinatorMessage message;
@@ -70,20 +71,40 @@ absl::Status Epoch::OnEndpoint(size_t node, const proto::Endpoint& message,
 
 absl::Status Epoch::OnPresence(Time now, size_t node,
                                const proto::Presence& message, JobOutput* out) {
-  std::vector<ReadyOperation> ready;
+  Release release;
   absl::Status status;
   for (const proto::PresentOperation& m : message.operations()) {
-    status = Report(now, node, m, &ready, out);
+    status = Report(now, node, m, &release, out);
     if (!status.ok()) break;
   }
-  // Also after a bad message: what was complete before it has been settled.
-  Issue(now, std::move(ready), out);
+  for (const proto::UrgentOperation& m : message.urgent()) {
+    if (!status.ok()) break;
+    status = OnUrgent(node, m, &release);
+  }
+  // Also after a bad message: what is released must run.
+  Issue(now, release, out);
   return status;
+}
+
+void Epoch::OnTime(Time now, JobOutput* out) {
+  Release release;
+  buckets_.OnTime(now, &release);
+  Issue(now, release, out);
+}
+
+absl::Status Epoch::OnUrgent(size_t node, const proto::UrgentOperation& message,
+                             Release* release) {
+  absl::StatusOr<Operation*> op = table_.Resolve(message);
+  if (!op.ok()) return op.status();
+  if (*op != nullptr && table_.NoteUrgent(node, message.generation(), *op)) {
+    buckets_.Urge((*op)->id, release);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Epoch::Report(Time now, size_t node,
                            const proto::PresentOperation& message,
-                           std::vector<ReadyOperation>* ready, JobOutput* out) {
+                           Release* release, JobOutput* out) {
   absl::StatusOr<Operation*> found = table_.Resolve(message);
   if (absl::IsResourceExhausted(found.status())) {
     Operation unknown;
@@ -102,8 +123,7 @@ absl::Status Epoch::Report(Time now, size_t node,
   if (!table_.Complete(*op)) return absl::OkStatus();
   absl::StatusOr<ReadyOperation> valid = table_.Validate(*op);
   if (valid.ok()) {
-    ready->push_back(*std::move(valid));
-    table_.Settle(op);
+    buckets_.Add(now, *std::move(valid), release);
     return absl::OkStatus();
   }
   out->Count(ErrorKind::kMismatch);
@@ -115,42 +135,57 @@ absl::Status Epoch::Report(Time now, size_t node,
   return absl::OkStatus();
 }
 
-void Epoch::Issue(Time now, std::vector<ReadyOperation> ready, JobOutput* out) {
+void Epoch::Issue(Time now, const Release& release, JobOutput* out) {
+  if (release.empty()) return;
+  std::vector<proto::Run> runs;
+  for (const Release::Part& part : release.parts) {
+    out->facts.emplace_back(BucketRan{part.end});
+    AddRuns(now, part.operations, &runs, out);
+  }
+  AddRuns(now, release.loose, &runs, out);
   proto::CoordinatorMessage message;
   size_t bytes = 0;
-  for (const std::vector<size_t>& run : Fuse(ready, fusion_threshold_)) {
-    proto::Execute* execute = message.mutable_execute();
-    AddRun(ready, run, execute);
-    out->facts.push_back(RunIssued{run.size()});
-    bytes += execute->runs().rbegin()->ByteSizeLong();
+  for (proto::Run& run : runs) {
+    bytes += run.ByteSizeLong();
+    message.mutable_execute()->set_epoch(number_);
+    *message.mutable_execute()->add_runs() = std::move(run);
     if (bytes < kMaxExecuteBytes) continue;
     ToAll(message, out);
     message.Clear();
     bytes = 0;
   }
   if (message.has_execute()) ToAll(message, out);
+}
+
+void Epoch::AddRuns(Time now, const std::vector<ReadyOperation>& ready,
+                    std::vector<proto::Run>* runs, JobOutput* out) {
+  for (const std::vector<size_t>& run : Fuse(ready, fusion_threshold_)) {
+    runs->push_back(MakeRun(ready, run));
+    out->facts.emplace_back(RunIssued{run.size()});
+  }
   for (const ReadyOperation& r : ready) {
-    out->facts.push_back(
+    out->facts.emplace_back(
         OperationIssued{r.signature.kind, r.bytes, now - r.first_present});
+    table_.Settle(table_.Find(r.id));
   }
   operations_ += ready.size();
 }
 
-void Epoch::AddRun(const std::vector<ReadyOperation>& ready,
-                   const std::vector<size_t>& run, proto::Execute* execute) {
-  execute->set_epoch(number_);
-  proto::Run* m = execute->add_runs();
-  m->set_run(++runs_);
+proto::Run Epoch::MakeRun(const std::vector<ReadyOperation>& ready,
+                          const std::vector<size_t>& run) {
+  proto::Run m;
+  m.set_run(++runs_);
   for (size_t i : run) {
     Operation* op = table_.Find(ready[i].id);
-    proto::RunOperation* o = m->add_operations();
+    proto::RunOperation* o = m.add_operations();
     o->set_id(op->id);
     o->set_generation(ready[i].generation);
     if (!op->told) *o->mutable_identity() = op->identity;
     op->told = true;
   }
   const std::vector<int64_t>& dims = ready[run.front()].first_dims;
-  m->mutable_first_dims()->Assign(dims.begin(), dims.end());
+  m.mutable_first_dims()->Assign(dims.begin(), dims.end());
+  return m;
 }
 
 void Epoch::OnRankLeft(size_t node, uint32_t rank, JobOutput* out) {
@@ -165,6 +200,7 @@ void Epoch::OnRankLeft(size_t node, uint32_t rank, JobOutput* out) {
   m->set_message(
       absl::StrCat(who, " has shut down; operations that need it cannot run"));
   ToAll(message, out);
+  buckets_.DropHeld();
   const std::vector<Operation*> pending = table_.Pending();
   for (Operation* op : pending) Fail(op, LeftStatus(*op), out);
 }

@@ -7,6 +7,7 @@
 // operation that a rank's leaving makes impossible goes to the nodes that have
 // reported it, the others learn by RankLeft. So every reported presence gets
 // exactly one answer: its place in a run, OperationFailed, or the epoch's end.
+// An operation stays in the table, and can fail, until its run is issued.
 //
 // Thread contract: not synchronized; pure.
 //
@@ -24,6 +25,7 @@
 
 #include "absl/status/status.h"
 #include "coordinator/core/actions.h"
+#include "coordinator/core/buckets.h"
 #include "coordinator/core/gathering.h"
 #include "coordinator/core/presence.h"
 #include "proto/admin.pb.h"
@@ -47,6 +49,9 @@ class Epoch {
                           JobOutput* out);
   absl::Status OnPresence(Time now, size_t node, const proto::Presence& message,
                           JobOutput* out);
+  // What has waited for its bucket too long runs.
+  void OnTime(Time now, JobOutput* out);
+  std::optional<Time> Deadline() const { return buckets_.Deadline(); }
   // The rank has left cleanly.
   void OnRankLeft(size_t node, uint32_t rank, JobOutput* out);
 
@@ -69,11 +74,16 @@ class Epoch {
 
  private:
   absl::Status Report(Time now, size_t node,
-                      const proto::PresentOperation& message,
-                      std::vector<ReadyOperation>* ready, JobOutput* out);
-  void Issue(Time now, std::vector<ReadyOperation> ready, JobOutput* out);
-  void AddRun(const std::vector<ReadyOperation>& ready,
-              const std::vector<size_t>& run, proto::Execute* execute);
+                      const proto::PresentOperation& message, Release* release,
+                      JobOutput* out);
+  absl::Status OnUrgent(size_t node, const proto::UrgentOperation& message,
+                        Release* release);
+  void Issue(Time now, const Release& release, JobOutput* out);
+  // Numbers the runs of what is fused by itself.
+  void AddRuns(Time now, const std::vector<ReadyOperation>& ready,
+               std::vector<proto::Run>* runs, JobOutput* out);
+  proto::Run MakeRun(const std::vector<ReadyOperation>& ready,
+                     const std::vector<size_t>& run);
   void FailOn(size_t node, const Operation& op, uint32_t generation,
               const absl::Status& status, JobOutput* out) const;
   // Fails it on all nodes that have reported it.
@@ -91,6 +101,7 @@ class Epoch {
   std::vector<std::vector<std::string>> endpoints_;  // by member; empty: none
   size_t endpoints_given_ = 0;
   OperationTable table_;
+  Buckets buckets_;  // of operations that are complete in table_
   std::set<uint32_t> left_;
   std::string first_left_;  // "rank 2 (node n1)"
   uint64_t runs_ = 0;

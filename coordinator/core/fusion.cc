@@ -1,20 +1,11 @@
 #include "coordinator/core/fusion.h"
 
 #include <map>
-#include <optional>
-#include <tuple>
 
 #include "common/limits.h"
 
 namespace maypole::coordinator {
-namespace {
-
-// What operations of one run have in common.
-using Key =
-    std::tuple<Kind, uint32_t /*process set*/, DType, Op, Device,
-               int32_t /*root*/, double /*prescale*/, double /*postscale*/>;
-
-std::optional<Key> KeyOf(const Signature& s) {
+std::optional<FusionKey> FusionKeyOf(const Signature& s) {
   if (s.kind != Kind::kAllreduce && s.kind != Kind::kBroadcast) {
     return std::nullopt;
   }
@@ -23,9 +14,11 @@ std::optional<Key> KeyOf(const Signature& s) {
     return std::nullopt;
   }
   const Signature a = AgreedPart(s);
-  return Key{a.kind,   a.process_set, a.dtype,    a.op,
-             a.device, a.root,        a.prescale, a.postscale};
+  return FusionKey{a.kind,   a.process_set, a.dtype,    a.op,
+                   a.device, a.root,        a.prescale, a.postscale};
 }
+
+namespace {
 
 uint64_t Padded(uint64_t bytes) {
   return (bytes + kFusionAlignment - 1) / kFusionAlignment * kFusionAlignment;
@@ -42,10 +35,10 @@ struct Open {
 std::vector<std::vector<size_t>> Fuse(std::span<const ReadyOperation> ready,
                                       uint64_t threshold) {
   std::vector<std::vector<size_t>> runs;
-  std::map<Key, Open> open;
+  std::map<FusionKey, Open> open;
   for (size_t i = 0; i < ready.size(); ++i) {
     const uint64_t bytes = Padded(ready[i].bytes);
-    const std::optional<Key> key = KeyOf(ready[i].signature);
+    const std::optional<FusionKey> key = FusionKeyOf(ready[i].signature);
     if (!key || threshold == 0 || bytes > threshold) {
       runs.push_back({i});
       continue;

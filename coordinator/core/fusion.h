@@ -1,8 +1,8 @@
 // Fusion: which operations run together, and in which order.
 //
-// Purpose: what has become present everywhere by one event is grouped into
-// runs. One run is one pass through rings and network, so small tensors share
-// its cost.
+// Purpose: what may run now is grouped into runs. One run is one pass through
+// rings and network, so small tensors share its cost. What waits for what is
+// decided in buckets.h.
 //
 //   allreduce  fuses with allreduces of the same process set, dtype, op, device
 //              and scale factors (shapes may differ)
@@ -19,10 +19,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "common/signature.h"
+#include "common/urgent.h"
 #include "coordinator/core/actions.h"
 
 namespace maypole::coordinator {
@@ -37,7 +40,16 @@ struct ReadyOperation {
   uint64_t bytes = 0;               // of the result
   std::vector<int64_t> first_dims;  // allgather: by global rank
   Time first_present{};
+  uint64_t order = 0;  // in which the first node has reported it
+  Urgency urgency = Urgency::kNone;
 };
+
+// What operations of one run have in common.
+using FusionKey =
+    std::tuple<Kind, uint32_t /*process set*/, DType, Op, Device,
+               int32_t /*root*/, double /*prescale*/, double /*postscale*/>;
+// None: it runs alone.
+std::optional<FusionKey> FusionKeyOf(const Signature& s);
 
 // Runs as indices into `ready`. Every index is in exactly one run; runs stand
 // in the order of their first operation, operations in the order of `ready`.

@@ -21,6 +21,21 @@ std::string Says(const Member& m) {
   return out;
 }
 
+absl::Status CheckThresholds(const proto::RanksReady& ready) {
+  if (ready.fusion_thresholds_size() != 0 &&
+      ready.fusion_thresholds_size() != ready.ranks_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ready.fusion_thresholds_size(), " fusion thresholds for ",
+                     ready.ranks_size(), " ranks"));
+  }
+  for (const int64_t bytes : ready.fusion_thresholds()) {
+    if (bytes >= -1 && bytes <= static_cast<int64_t>(kMaxTensorBytes)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a fusion threshold of ", bytes, " bytes; 0 to 2^44 are allowed"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 bool Member::HasRank(uint32_t rank) const {
@@ -52,7 +67,7 @@ absl::Status CheckRanksReady(const proto::RanksReady& ready) {
     return absl::InvalidArgumentError(absl::StrCat(
         ready.pids_size(), " pids for ", ready.ranks_size(), " ranks"));
   }
-  return absl::OkStatus();
+  return CheckThresholds(ready);
 }
 
 absl::Status CheckRanksWaiting(const proto::RanksWaiting& waiting) {
@@ -152,6 +167,21 @@ const Member* Gathering::Find(SessionId session) const {
     if (m.session == session) return &m;
   }
   return nullptr;
+}
+
+std::vector<RankThreshold> Gathering::FusionThresholds() const {
+  std::vector<RankThreshold> said;
+  for (const Member& m : members_) {
+    for (size_t i = 0; i < m.fusion_thresholds.size(); ++i) {
+      if (m.fusion_thresholds[i] < 0) continue;
+      said.push_back({m.ranks[i], m.fusion_thresholds[i]});
+    }
+  }
+  std::sort(said.begin(), said.end(),
+            [](const RankThreshold& a, const RankThreshold& b) {
+              return a.rank < b.rank;
+            });
+  return said;
 }
 
 std::string Gathering::MissingText() const {

@@ -33,10 +33,18 @@ struct Member {
   std::vector<int64_t> pids;    // by local rank; may be empty
   uint32_t chunk_bytes = 0;     // the node's --chunk_bytes
   uint32_t local_size = 0;      // more than ranks: some have not come yet
+  // By local rank, -1: none; or empty.
+  std::vector<int64_t> fusion_thresholds;
 
   bool HasRank(uint32_t rank) const;
   // "rank 3 (node n1, host h, pid 77)"
   std::string RankText(uint32_t rank) const;
+};
+
+// What a rank's environment says of fusion.
+struct RankThreshold {
+  uint32_t rank = 0;
+  int64_t bytes = 0;
 };
 
 // Refuses what no sound executor sends: no ranks, too many, absurd sizes.
@@ -63,6 +71,9 @@ class Gathering {
   const Member* Find(SessionId session) const;
   const std::vector<Member>& members() const { return members_; }
   uint32_t size() const { return members_.empty() ? waiting_size_ : size_; }
+
+  // Of the members' ranks that say something, by rank.
+  std::vector<RankThreshold> FusionThresholds() const;
 
   // "rank 1 of 4 has not called init(); arrived: node a with rank 0 (1 of its
   // 2 ranks), node b with ranks 2,3"

@@ -1,5 +1,6 @@
 #include "coordinator/core/job.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -86,13 +87,15 @@ absl::Status Job::OnReady(Time now, SessionId session,
     }
   }
   const Node& node = nodes_.at(session);
-  Member member{session,
-                node.node,
-                node.host,
-                {ready.ranks().begin(), ready.ranks().end()},
-                {ready.pids().begin(), ready.pids().end()},
-                ready.chunk_bytes(),
-                static_cast<uint32_t>(ready.ranks_size())};
+  Member member{
+      session,
+      node.node,
+      node.host,
+      {ready.ranks().begin(), ready.ranks().end()},
+      {ready.pids().begin(), ready.pids().end()},
+      ready.chunk_bytes(),
+      static_cast<uint32_t>(ready.ranks_size()),
+      {ready.fusion_thresholds().begin(), ready.fusion_thresholds().end()}};
   out->Info(absl::StrCat(
       LogPrefix("ranks_ready"), " node=", node.node, " host=", node.host,
       " ranks=", LogValue(RanksText(member.ranks)), " size=", ready.size()));
@@ -154,18 +157,39 @@ void Job::StartIfComplete(JobOutput* out) {
   if (epoch_ != nullptr || !gathering_.Complete()) return;
   const uint32_t size = gathering_.size();
   start_deadline_.reset();
-  epoch_ = std::make_unique<Epoch>(++epoch_number_, size, gathering_.Take(),
-                                   config_);
+  ++epoch_number_;
+  const Config config = ConfigOfStart(out);
+  epoch_ =
+      std::make_unique<Epoch>(epoch_number_, size, gathering_.Take(), config);
   out->Info(absl::StrCat(LogPrefix("epoch_start"), " size=", size,
                          " nodes=", epoch_->members().size()));
   epoch_->Start(out);
 }
 
+Config Job::ConfigOfStart(JobOutput* out) const {
+  Config config = config_;
+  const std::vector<RankThreshold> said = gathering_.FusionThresholds();
+  if (said.empty()) return config;
+  config.fusion_threshold = static_cast<uint64_t>(said.front().bytes);
+  for (const RankThreshold& other : said) {
+    if (other.bytes == said.front().bytes) continue;
+    out->Warn(absl::StrCat(
+        LogPrefix("fusion_thresholds_differ"), " rank=", said.front().rank,
+        " bytes=", said.front().bytes, " other_rank=", other.rank,
+        " other_bytes=", other.bytes, " used=", said.front().bytes,
+        " reason=\"the smallest rank's counts; give all ranks the same "
+        "MAYPOLE_FUSION_THRESHOLD\""));
+    break;
+  }
+  return config;
+}
+
 void Job::FailStart(const std::string& message, SessionId reporter,
-                    JobOutput* out) {
+                    JobOutput* out, absl::StatusCode code) {
   out->Warn(
       absl::StrCat(LogPrefix("start_failed"), " reason=", LogValue(message)));
   failed_start_.emplace();
+  failed_start_->code = code;
   failed_start_->message = Cut(message, kMaxErrorBytes);
   for (const Member& member : gathering_.members()) {
     failed_start_->told.insert(member.session);
@@ -179,7 +203,7 @@ void Job::FailStart(const std::string& message, SessionId reporter,
 
 void Job::TellFailedStart(SessionId session, JobOutput* out) const {
   proto::CoordinatorMessage m;
-  m.mutable_epoch_end()->set_code(static_cast<int>(absl::StatusCode::kAborted));
+  m.mutable_epoch_end()->set_code(static_cast<int>(failed_start_->code));
   m.mutable_epoch_end()->set_message(failed_start_->message);
   out->messages.emplace_back(session, std::move(m));
 }
@@ -313,8 +337,19 @@ void Job::Stop(const std::string& message, JobOutput* out) {
   if (!gathering_.empty()) FailStart(message, 0, out);
 }
 
+std::optional<Time> Job::Deadline() const {
+  const std::optional<Time> held =
+      epoch_ != nullptr ? epoch_->Deadline() : std::nullopt;
+  if (!held || !start_deadline_) return held ? held : start_deadline_;
+  return std::min(*held, *start_deadline_);
+}
+
 void Job::OnTime(Time now, JobOutput* out) {
-  if (!start_deadline_ || now < *start_deadline_) return;
+  if (epoch_ != nullptr) epoch_->OnTime(now, out);
+  if (start_deadline_ && *start_deadline_ <= now) StartTimedOut(out);
+}
+
+void Job::StartTimedOut(JobOutput* out) {
   out->Count(ErrorKind::kStartTimeout);
   std::string message = absl::StrCat("the job did not start within ",
                                      SecondsText(config_.start_timeout), ": ");
@@ -325,7 +360,7 @@ void Job::OnTime(Time now, JobOutput* out) {
     absl::StrAppend(&message, gathering_.MissingText());
   }
   gathering_.TakeWaitingIn();
-  FailStart(message, 0, out);
+  FailStart(message, 0, out, absl::StatusCode::kDeadlineExceeded);
 }
 
 size_t Job::live_ranks() const {

@@ -69,7 +69,7 @@ class Job {
   void Stop(const std::string& message, JobOutput* out);
 
   // When OnTime() must be called; none: no need.
-  std::optional<Time> Deadline() const { return start_deadline_; }
+  std::optional<Time> Deadline() const;
   void OnTime(Time now, JobOutput* out);
 
   size_t live_ranks() const;
@@ -79,6 +79,7 @@ class Job {
 
  private:
   struct FailedStart {
+    absl::StatusCode code = absl::StatusCode::kAborted;
     std::string message;
     std::set<SessionId> told;
   };
@@ -102,10 +103,13 @@ class Job {
   }
 
   void StartIfComplete(JobOutput* out);
+  // The config with what the ranks say of it.
+  Config ConfigOfStart(JobOutput* out) const;
+  void StartTimedOut(JobOutput* out);
   // Tells all who wait but the reporter (0: none): it knows, and may be ready
   // for another start before it would hear of this one's end.
-  void FailStart(const std::string& message, SessionId reporter,
-                 JobOutput* out);
+  void FailStart(const std::string& message, SessionId reporter, JobOutput* out,
+                 absl::StatusCode code = absl::StatusCode::kAborted);
   void TellFailedStart(SessionId session, JobOutput* out) const;
   void EndEpoch(const std::string& message, JobOutput* out);
   std::string ExecutorText(const Node& node,

@@ -98,6 +98,10 @@ absl::StatusOr<Operation*> OperationTable::Resolve(
 absl::Status OperationTable::Note(Time now, size_t node,
                                   const proto::PresentOperation& message,
                                   Operation* op) {
+  if (message.urgency() > static_cast<uint32_t>(Urgency::kImmediate)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(op->Text(), ": unknown urgency ", message.urgency()));
+  }
   if (op->present > 0 && op->nodes[node].present) {
     return absl::InvalidArgumentError(absl::StrCat(
         op->Text(), " was reported twice, as generations ",
@@ -112,7 +116,30 @@ absl::Status OperationTable::Note(Time now, size_t node,
   }
   op->nodes[node] = *std::move(read);
   ++op->present;
+  if (node == 0) op->order = ++last_order_;
+  op->urgency = std::max(op->urgency, static_cast<Urgency>(message.urgency()));
   return absl::OkStatus();
+}
+
+absl::StatusOr<Operation*> OperationTable::Resolve(
+    const proto::UrgentOperation& message) {
+  if (message.id() > operations_.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown operation id ", message.id()));
+  }
+  if (message.id() != 0) return &operations_[message.id() - 1];
+  auto it = ids_.find(KeyOf(message.identity()));
+  return it == ids_.end() ? nullptr : &operations_[it->second - 1];
+}
+
+bool OperationTable::NoteUrgent(size_t node, uint32_t generation,
+                                Operation* op) {
+  if (op->present == 0 || !op->nodes[node].present ||
+      op->nodes[node].generation != generation) {
+    return false;
+  }
+  op->urgency = std::max(op->urgency, Urgency::kAwaited);
+  return true;
 }
 
 absl::StatusOr<NodePresence> OperationTable::Read(
@@ -187,6 +214,8 @@ absl::StatusOr<ReadyOperation> OperationTable::Validate(
   ready.signature = s;
   ready.bytes = s.Bytes();
   ready.first_present = op.first_present;
+  ready.order = op.order;
+  ready.urgency = op.urgency;
   if (s.kind == Kind::kAllgather) return Gathered(op, std::move(ready));
   return ready;
 }
@@ -241,6 +270,7 @@ absl::StatusOr<ReadyOperation> OperationTable::Gathered(
 void OperationTable::Settle(Operation* op) {
   if (op->present == 0) return;
   op->present = 0;
+  op->urgency = Urgency::kNone;
   op->nodes.clear();
   op->nodes.shrink_to_fit();
   --pending_;

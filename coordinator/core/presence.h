@@ -9,7 +9,7 @@
 //     absl::StatusOr<ReadyOperation> ready = table.Validate(**op);
 //     ...
 //     table.Settle(*op);       // issued or failed: its next generation may
-//     come
+//                              // come
 //   }
 //
 // Errors of Resolve() and Note() mean that the message is bad (the executor is
@@ -17,6 +17,8 @@
 // of Validate() is the ranks' mismatch.
 //
 // Thread contract: not synchronized; pure.
+//
+// Urgency is sticky: the greatest that any node has told, until it is settled.
 //
 // Invariants: ids count from 1; an operation has at most one generation pending
 // per node; Operation pointers stay valid as long as the table.
@@ -56,6 +58,8 @@ struct Operation {
   proto::Identity identity;
   bool told = false;  // every node has been told the id
   Time first_present{};
+  uint64_t order = 0;  // of the first node's report
+  Urgency urgency = Urgency::kNone;
   size_t present = 0;               // nodes
   std::vector<NodePresence> nodes;  // empty while present on none
 
@@ -69,8 +73,13 @@ class OperationTable {
   OperationTable(const std::vector<Member>* members, uint32_t size);
 
   absl::StatusOr<Operation*> Resolve(const proto::PresentOperation& message);
+  // What was reported before; null: it is unknown (the table was full).
+  absl::StatusOr<Operation*> Resolve(const proto::UrgentOperation& message);
   absl::Status Note(Time now, size_t node,
                     const proto::PresentOperation& message, Operation* op);
+  // Somebody on the node waits for it. True if the generation is still pending:
+  // else it was answered when this was written.
+  bool NoteUrgent(size_t node, uint32_t generation, Operation* op);
   bool Complete(const Operation& op) const {
     return op.present == members_.size();
   }
@@ -98,6 +107,7 @@ class OperationTable {
   std::deque<Operation> operations_;  // id - 1
   std::unordered_map<std::string, uint32_t> ids_;
   size_t pending_ = 0;
+  uint64_t last_order_ = 0;
 };
 
 }  // namespace maypole::coordinator

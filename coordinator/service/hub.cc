@@ -95,8 +95,11 @@ void Hub::Do(const std::function<void(Time, Actions*)>& event) {
     event(Now(), &actions);
     Apply(&actions);
     const std::optional<Time> deadline = core_.Deadline();
-    if (deadline != deadline_) {
-      deadline_ = deadline;
+    deadline_ = deadline;
+    // Buckets set and clear deadlines all the time: a timer that wakes early
+    // for nothing costs less than one that is told of each.
+    if (deadline && (!timer_waits_for_ || *deadline < *timer_waits_for_)) {
+      timer_waits_for_ = deadline;
       deadline_changed_.notify_all();
     }
   }
@@ -117,6 +120,8 @@ void Hub::Apply(Actions* actions) {
       metrics_->Observe(*issued);
     } else if (auto* run = std::get_if<RunIssued>(&action)) {
       metrics_->Observe(*run);
+    } else if (auto* bucket = std::get_if<BucketRan>(&action)) {
+      metrics_->Observe(*bucket);
     } else if (auto* error = std::get_if<ErrorCounted>(&action)) {
       metrics_->Observe(*error);
     } else if (auto* again = std::get_if<Reconnected>(&action)) {
@@ -128,10 +133,12 @@ void Hub::Apply(Actions* actions) {
 void Hub::RunTimer() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!timer_ends_) {
+    timer_waits_for_ = deadline_;
     if (!deadline_) {
       deadline_changed_.wait(lock);
     } else if (Now() < *deadline_) {
-      deadline_changed_.wait_until(lock, ToClock(*deadline_));
+      // (By value: who changes deadline_ does not always wake us.)
+      deadline_changed_.wait_until(lock, ToClock(Time(*deadline_)));
     } else {
       lock.unlock();
       Do([this](Time now, Actions* actions) { core_.Passed(now, actions); });

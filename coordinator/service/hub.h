@@ -67,6 +67,7 @@ class Hub {
   std::unordered_map<StreamId, StreamWriter*> streams_;
   StreamId last_stream_ = 0;
   std::optional<Time> deadline_;
+  std::optional<Time> timer_waits_for_;  // none: until it is woken
   bool stopped_ = false;
   bool timer_ends_ = false;
   std::thread timer_;  // last: starts when all else is there

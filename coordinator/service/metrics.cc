@@ -19,6 +19,8 @@ constexpr int kHttpThreads = 2;
 constexpr const char* kErrorKinds[] = {"mismatch",      "rank_lost",
                                        "rank_left",     "executor_lost",
                                        "start_timeout", "bad_message"};
+constexpr const char* kBucketEnds[] = {"complete", "urgent", "age",
+                                       "forgotten"};
 
 // Asks the core at every scrape, so that gauges are never stale.
 class Gauges : public prometheus::Collectable {
@@ -87,6 +89,12 @@ Metrics::Metrics() : registry_(std::make_shared<prometheus::Registry>()) {
     operations_.push_back(&operations.Add({{"kind", kind}}));
     bytes_.push_back(&bytes.Add({{"kind", kind}}));
   }
+  auto& buckets = CounterFamily(
+      r, "maypole_buckets_total",
+      "Buckets of operations, or parts of them, that ran, by cause.");
+  for (const char* end : kBucketEnds) {
+    buckets_.push_back(&buckets.Add({{"end", end}}));
+  }
   auto& errors = CounterFamily(r, "maypole_errors_total",
                                "Errors that reached executors, by cause.");
   for (const char* kind : kErrorKinds) {
@@ -116,6 +124,10 @@ void Metrics::Observe(const OperationIssued& fact) {
 void Metrics::Observe(const RunIssued& fact) {
   runs_->Increment();
   run_operations_->Observe(static_cast<double>(fact.operations));
+}
+
+void Metrics::Observe(const BucketRan& fact) {
+  buckets_[static_cast<int>(fact.end)]->Increment();
 }
 
 void Metrics::Observe(const ErrorCounted& fact) {

@@ -7,6 +7,8 @@
 //   maypole_operation_bytes_total{kind}         bytes of their results
 //   maypole_runs_total                          issued
 //   maypole_run_operations                      histogram: operations of a run
+//   maypole_buckets_total{end}                  complete, urgent, age,
+//                                               forgotten
 //   maypole_negotiation_seconds                 histogram: first node's
 //                                               presence until issued
 //   maypole_errors_total{kind}                  mismatch, rank_lost, rank_left,
@@ -43,6 +45,7 @@ class Metrics {
 
   void Observe(const OperationIssued& fact);
   void Observe(const RunIssued& fact);
+  void Observe(const BucketRan& fact);
   void Observe(const ErrorCounted& fact);
   void Observe(const Reconnected& fact);
 
@@ -55,6 +58,7 @@ class Metrics {
   std::shared_ptr<prometheus::Registry> registry_;
   std::vector<prometheus::Counter*> operations_;  // by Kind
   std::vector<prometheus::Counter*> bytes_;       // by Kind
+  std::vector<prometheus::Counter*> buckets_;     // by BucketEnd
   std::vector<prometheus::Counter*> errors_;      // by ErrorKind
   prometheus::Counter* runs_;
   prometheus::Counter* reconnects_;

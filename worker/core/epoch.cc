@@ -148,15 +148,30 @@ absl::Status Epoch::OnNews(const SlotNews& news) {
   SlotEntry* entry = slots_.Get(news.slot);
   // With one node ranks need nobody; else an old bit may be set once more.
   if (entry == nullptr || !info_.several_nodes() ||
-      news.generation <= entry->reported) {
+      news.generation < entry->reported) {
+    return absl::OkStatus();
+  }
+  if (news.generation == entry->reported) {
+    OnUrgent(news.urgency, entry);
     return absl::OkStatus();
   }
   if (absl::Status s = CheckNews(news, *entry); !s.ok()) return s;
   entry->reported = news.generation;
   entry->signatures = news.signatures;
+  entry->urgency = news.urgency;
   presence_.Add(*entry);
   SendPresence();
   return absl::OkStatus();
+}
+
+void Epoch::OnUrgent(Urgency urgency, SlotEntry* entry) {
+  const bool told = entry->urgency != Urgency::kNone;
+  if (told || urgency == Urgency::kNone || entry->answered == entry->reported) {
+    return;
+  }
+  entry->urgency = urgency;
+  presence_.AddUrgent(*entry);
+  SendPresence();
 }
 
 void Epoch::SendPresence() {
@@ -208,6 +223,7 @@ absl::Status Epoch::OnOperationFailed(const proto::OperationFailed& failed) {
     if (!allotted.ok()) return absl::OkStatus();
     slots_.Resolve(failed.id(), identity, &slot);
   }
+  slots_.Get(slot)->answered = failed.generation();
   const bool known = failed.code() > 0 && failed.code() <= 16;
   actions_->push_back(FailSlot{
       slot, failed.generation(),

@@ -32,6 +32,7 @@ struct SlotNews {
   uint32_t slot = 0;
   uint32_t generation = 0;
   std::vector<Signature> signatures;  // by local rank
+  Urgency urgency = Urgency::kNone;
 };
 
 struct EpochInfo {
@@ -73,6 +74,8 @@ class Epoch {
   absl::StatusOr<uint32_t> Allot(uint32_t process_set, Kind kind,
                                  const std::string& name);
   absl::Status CheckNews(const SlotNews& news, const SlotEntry& entry) const;
+  // News of what was reported before: somebody waits for it now.
+  void OnUrgent(Urgency urgency, SlotEntry* entry);
   void SendPresence();
   void IssueRuns();
 

@@ -18,19 +18,26 @@ void Fill(const Signature& s, proto::LocalSignature* out) {
   for (int i = 0; i < s.dims; ++i) out->add_shape(s.shape[i]);
 }
 
+// By id, or by identity as long as there is none.
+template <typename Message>
+void Identify(const SlotEntry& entry, Message* out) {
+  if (entry.id != 0) {
+    out->set_id(entry.id);
+    return;
+  }
+  proto::Identity* identity = out->mutable_identity();
+  identity->set_process_set(entry.process_set);
+  identity->set_kind(static_cast<uint32_t>(entry.kind));
+  identity->set_name(entry.name);
+}
+
 }  // namespace
 
 void PresenceBatch::Add(const SlotEntry& entry) {
   proto::PresentOperation op;
-  if (entry.id != 0) {
-    op.set_id(entry.id);
-  } else {
-    proto::Identity* identity = op.mutable_identity();
-    identity->set_process_set(entry.process_set);
-    identity->set_kind(static_cast<uint32_t>(entry.kind));
-    identity->set_name(entry.name);
-  }
+  Identify(entry, &op);
   op.set_generation(entry.reported);
+  op.set_urgency(static_cast<uint32_t>(entry.urgency));
   // One LocalSignature for each group of ranks that agree.
   std::vector<const Signature*> groups;
   for (size_t i = 0; i < entry.signatures.size(); ++i) {
@@ -47,8 +54,17 @@ void PresenceBatch::Add(const SlotEntry& entry) {
   waiting_.push_back(std::move(op));
 }
 
+void PresenceBatch::AddUrgent(const SlotEntry& entry) {
+  proto::UrgentOperation op;
+  Identify(entry, &op);
+  op.set_generation(entry.reported);
+  urgent_.push_back(std::move(op));
+}
+
 std::optional<proto::Presence> PresenceBatch::Take() {
-  if (unacknowledged_ || waiting_.empty()) return std::nullopt;
+  if (unacknowledged_ || (waiting_.empty() && urgent_.empty())) {
+    return std::nullopt;
+  }
   proto::Presence presence;
   presence.set_epoch(epoch_);
   size_t bytes = 0;
@@ -56,6 +72,12 @@ std::optional<proto::Presence> PresenceBatch::Take() {
     bytes += waiting_.front().ByteSizeLong();
     *presence.add_operations() = std::move(waiting_.front());
     waiting_.pop_front();
+  }
+  // Not before the presence that it is about.
+  while (waiting_.empty() && !urgent_.empty() && bytes < kMaxPresenceBytes) {
+    bytes += urgent_.front().ByteSizeLong();
+    *presence.add_urgent() = std::move(urgent_.front());
+    urgent_.pop_front();
   }
   unacknowledged_ = true;
   return presence;

@@ -28,6 +28,8 @@ class PresenceBatch {
 
   // The entry's `reported` generation and signatures are news.
   void Add(const SlotEntry& entry);
+  // Its `reported` generation was added before and is urgent now.
+  void AddUrgent(const SlotEntry& entry);
   void OnAcknowledged() { unacknowledged_ = false; }
   // What shall be sent now, if anything.
   std::optional<proto::Presence> Take();
@@ -36,6 +38,7 @@ class PresenceBatch {
   const uint64_t epoch_;
   const std::vector<int> ranks_;  // global, by local rank
   std::deque<proto::PresentOperation> waiting_;
+  std::deque<proto::UrgentOperation> urgent_;
   bool unacknowledged_ = false;
 };
 

@@ -52,7 +52,7 @@ absl::StatusOr<RunSpec> RunQueue::LayOut(const proto::Run& run,
   Signature first;
   for (const proto::RunOperation& op : run.operations()) {
     uint32_t slot = 0;
-    const SlotEntry* entry = slots->Resolve(
+    SlotEntry* entry = slots->Resolve(
         op.id(), op.has_identity() ? &op.identity() : nullptr, &slot);
     if (entry == nullptr) {
       return Lost(run, absl::StrCat("operation ", op.id(), " is not known"));
@@ -63,6 +63,7 @@ absl::StatusOr<RunSpec> RunQueue::LayOut(const proto::Run& run,
                             "' is at generation ", entry->reported, ", not ",
                             op.generation()));
     }
+    entry->answered = op.generation();
     const Signature& s = entry->signatures.front();
     if (spec.operations.empty()) first = s;
     const uint64_t offset = Aligned(spec.bytes);

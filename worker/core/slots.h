@@ -16,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/signature.h"
+#include "common/urgent.h"
 #include "proto/coordinator.pb.h"
 
 namespace maypole::worker {
@@ -27,6 +28,8 @@ struct SlotEntry {
   uint32_t id = 0;                    // the coordinator's; 0: not told yet
   uint32_t reported = 0;              // last generation reported as present
   std::vector<Signature> signatures;  // of `reported`, by local rank
+  Urgency urgency = Urgency::kNone;   // of `reported`, as it was reported
+  uint32_t answered = 0;              // last generation that has run, or failed
 };
 
 class SlotTable {

@@ -5,7 +5,15 @@
 #include <cstring>
 #include <utility>
 
+#include "common/urgent.h"
+
 namespace maypole::worker {
+namespace {
+
+// Ranks that submit all the time are not watched for ever.
+constexpr int kMaxNewsPasses = 16;
+
+}  // namespace
 
 BoardKeeper::BoardKeeper(std::unique_ptr<Board> board)
     : board_(std::move(board)),
@@ -31,25 +39,41 @@ bool BoardKeeper::CopyNews(uint32_t slot, SlotNews* news) const {
     if (generation(i) != news->generation) return false;
     news->signatures[i] = board_->SignatureOf(slot, i, news->generation);
   }
+  news->urgency = UrgencyOf(*board_, slot, news->generation);
   return news->generation != 0;
 }
 
 std::vector<SlotNews> BoardKeeper::TakeNews() {
   std::vector<SlotNews> all;
+  // Until nothing is new: what became present while later words were looked at
+  // must not come after what became present after it. Sorted by slot, the news
+  // are then in the order of submission, if the ranks have one (fusion learns
+  // it).
+  for (int pass = 0; pass < kMaxNewsPasses && TakeNewsOnce(&all); ++pass) {
+  }
+  std::stable_sort(
+      all.begin(), all.end(),
+      [](const SlotNews& a, const SlotNews& b) { return a.slot < b.slot; });
+  return all;
+}
+
+bool BoardKeeper::TakeNewsOnce(std::vector<SlotNews>* all) {
+  bool some = false;
   for (uint32_t w = 0; w * 64 < allotted_; ++w) {
     std::atomic<uint64_t>& word = board_->news(w);
     if (word.load(std::memory_order_relaxed) == 0) continue;
     uint64_t bits = word.exchange(0, std::memory_order_seq_cst);
+    some = true;
     for (; bits != 0; bits &= bits - 1) {
       const uint32_t slot =
           w * 64 + static_cast<uint32_t>(std::countr_zero(bits));
       SlotNews news;
       if (slot < allotted_ && CopyNews(slot, &news)) {
-        all.push_back(std::move(news));
+        all->push_back(std::move(news));
       }
     }
   }
-  return all;
+  return some;
 }
 
 void BoardKeeper::WritePlan(const RunSpec& run) {

@@ -27,7 +27,7 @@ class BoardKeeper {
   const Board& board() const { return *board_; }
 
   void Allot(uint32_t slot, uint64_t identity);
-  // What has become present since the last call.
+  // What has become present, or urgent, since the last call; by slot.
   std::vector<SlotNews> TakeNews();
   // Writes the plan of a run; Issue() then puts it into the ticket order.
   void WritePlan(const RunSpec& run);
@@ -48,6 +48,8 @@ class BoardKeeper {
   void SetSleeping(bool sleeping);
 
  private:
+  // True if there was any.
+  bool TakeNewsOnce(std::vector<SlotNews>* all);
   bool CopyNews(uint32_t slot, SlotNews* news) const;
   bool WaitsForLeft(uint32_t slot, uint32_t* generation) const;
 
