@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "client/small.h"
 #include "common/kill_point.h"
-#include "common/reduce.h"
 #include "common/urgent.h"
 
 namespace maypole {
@@ -60,91 +60,15 @@ void FailIfLeft(const Board& board, const Operation& op) {
   }
 }
 
-bool IsSmall(const Board& board, const Operation& op) {
-  const Kind kind = op.signature.kind;
-  return (kind == Kind::kAllreduce || kind == Kind::kBroadcast) &&
-         op.signature.Bytes() <= board.config().small_bytes;
-}
-
-// Takes a buffer and copies the input in, if this rank contributes one.
-int Contribute(const Board& board, uint32_t me, const Operation& op,
-               SmallPool* pool) {
-  const Signature& s = op.signature;
-  const int buffer = pool->Take(op.slot, op.generation);
-  if (buffer < 0) return -1;
-  MAYPOLE_KILL_POINT("pool.taken");
-  std::byte* to = board.pool(me, static_cast<uint32_t>(buffer));
-  const bool reads =
-      s.kind == Kind::kAllreduce || s.root == board.config().global_rank[me];
-  if (!reads || s.Bytes() == 0) return buffer;
-  if (s.prescale != 1.0) {
-    Scale(s.dtype, op.input, to, static_cast<size_t>(s.Elements()), s.prescale);
-  } else {
-    std::memcpy(to, op.input, s.Bytes());
-  }
-  return buffer;
-}
-
-// Reduces into the own buffer (allreduce), or finds the root's (broadcast).
-SmallResult Reduce(const Board& board, uint32_t me, const Operation& op,
-                   std::span<const uint32_t> buffers) {
-  const BoardConfig& config = board.config();
-  const Signature& s = op.signature;
-  if (s.kind == Kind::kBroadcast) {
-    for (uint32_t i = 0; i < config.local_size; ++i) {
-      if (config.global_rank[i] == s.root) return {i, buffers[i]};
-    }
-  }
-  std::array<const std::byte*, kMaxLocalRanks> inputs;
-  for (uint32_t i = 0; i < config.local_size; ++i) {
-    inputs[i] = board.pool(i, buffers[i]);
-  }
-  Finish finish;
-  if (s.op == Op::kAverage) finish.divisor = config.size;
-  finish.scale = s.postscale;
-  Sum(s.dtype, std::span(inputs.data(), config.local_size),
-      board.pool(me, buffers[me]), static_cast<size_t>(s.Elements()), finish);
-  return {me, buffers[me]};
-}
-
-// False if some rank had no buffer: the operation goes the large way.
-bool AllContributed(const Board& board, const Operation& op,
-                    std::span<uint32_t> buffers) {
-  for (uint32_t i = 0; i < board.config().local_size; ++i) {
-    const int buffer = board.BufferOf(op.slot, i, op.generation);
-    if (buffer < 0) return false;
-    buffers[i] = static_cast<uint32_t>(buffer);
-  }
-  return true;
-}
-
 void WakeOthers(const Board& board, uint32_t me) {
   for (uint32_t i = 0; i < board.config().local_size; ++i) {
     if (i != me) board.WakeRank(i);
   }
 }
 
-// All local ranks are there and agree.
-Announced SetGoing(const Board& board, uint32_t me, uint64_t cursor,
-                   const Operation& op) {
+Announced PlaceInLine(const Board& board, uint32_t me, uint64_t cursor,
+                      const Operation& op) {
   Announced a;
-  std::array<uint32_t, kMaxLocalRanks> buffers;
-  if (IsSmall(board, op) && AllContributed(board, op, buffers)) {
-    // Another last arriver may be at it, or an abort have come.
-    if (!board.ClaimReduction(op.slot, op.generation)) return a;
-    MAYPOLE_KILL_POINT("announce.claimed");
-    const SmallResult result = Reduce(board, me, op, buffers);
-    MAYPOLE_KILL_POINT("announce.reduced");
-    if (!board.CommitSmall(op.slot, op.generation, result)) return a;
-    MAYPOLE_KILL_POINT("announce.committed");
-    DeliverSmall(board, me, op, result);
-    a.done = true;
-    MAYPOLE_KILL_POINT("announce.delivered");
-    a.ticket = board.PlaceTicket(op.slot, op.generation, cursor);
-    MAYPOLE_KILL_POINT("announce.small_placed");
-    WakeOthers(board, me);
-    return a;
-  }
   a.ticket = board.PlaceTicket(op.slot, op.generation, cursor);
   MAYPOLE_KILL_POINT("announce.placed");
   if (op.awaited) {
@@ -155,20 +79,37 @@ Announced SetGoing(const Board& board, uint32_t me, uint64_t cursor,
   return a;
 }
 
-}  // namespace
-
-void DeliverSmall(const Board& board, uint32_t me, const Operation& op,
-                  const SmallResult& result) {
-  const uint64_t bytes = op.signature.Bytes();
-  if (bytes > 0) {
-    std::memcpy(op.output, board.pool(result.local, result.buffer), bytes);
+// All local ranks are there and agree.
+Announced SetGoing(const Board& board, uint32_t me, uint64_t cursor,
+                   Operation& op) {
+  const Brought brought = WhatWasBrought(board, me, op);
+  if (brought.next == Brought::Next::kLargeWay) {
+    return PlaceInLine(board, me, cursor, op);
   }
-  MAYPOLE_KILL_POINT("small.copied");
-  board.progress(op.slot, me)
-      .consumed.store(Tagged(op.generation, UINT32_MAX),
-                      std::memory_order_release);
-  MAYPOLE_KILL_POINT("small.consumed");
+  // Another last arriver is at it, or an abort has come.
+  if (brought.next == Brought::Next::kOther ||
+      !board.ClaimReduction(op.slot, op.generation)) {
+    return Announced();
+  }
+  MAYPOLE_KILL_POINT("announce.claimed");
+  const SmallResult result = CarryOut(board, me, op, brought);
+  MAYPOLE_KILL_POINT("announce.reduced");
+  if (!board.CommitSmall(op.slot, op.generation, result)) return Announced();
+  MAYPOLE_KILL_POINT("announce.committed");
+  // What it gathers is memory to be found first, and the mover's business.
+  if (op.signature.kind == Kind::kAllgather) {
+    return PlaceInLine(board, me, cursor, op);
+  }
+  Announced a;
+  a.done = DeliverSmall(board, me, op, result).ok();
+  MAYPOLE_KILL_POINT("announce.delivered");
+  a.ticket = board.PlaceTicket(op.slot, op.generation, cursor);
+  MAYPOLE_KILL_POINT("announce.small_placed");
+  WakeOthers(board, me);
+  return a;
 }
+
+}  // namespace
 
 bool MakeNews(const Board& board, const Operation& op) {
   board.news(op.slot / 64)
@@ -180,9 +121,8 @@ bool MakeNews(const Board& board, const Operation& op) {
 }
 
 Announced Announce(const Board& board, uint32_t me, uint64_t cursor,
-                   const Operation& op, bool negotiated, SmallPool* pool) {
-  const int buffer =
-      !negotiated && IsSmall(board, op) ? Contribute(board, me, op, pool) : -1;
+                   Operation& op, bool negotiated, SmallPool* pool) {
+  const int buffer = negotiated ? kNoBuffer : Contribute(board, me, op, pool);
   if (negotiated && op.urgency() != Urgency::kNone) {  // seen with the arrival
     RaiseUrgency(board, op.slot, op.generation, op.urgency());
   }

@@ -1,12 +1,8 @@
 // Announce: marks an operation present and, as the last local rank to come,
 // sets it going; a small one it carries out at once.
 //
-// Small operations (allreduce and broadcast within the node, up to
-// small_bytes): each rank copies its input into a buffer of its pool before it
-// arrives. The last to arrive claims the reduction, reduces all inputs into its
-// own buffer and commits; the others copy the result from there when they see
-// the ticket. If some rank had no free buffer, the operation goes the large
-// way.
+// Small operations are carried out at once by the last to arrive
+// (client/small.h); the others get a ticket.
 //
 // Thread contract: may be called by any thread, for one rank by one thread at a
 // time. `cursor` must have been read from the rank's mover before the call.
@@ -34,17 +30,11 @@ struct Announced {
 //   across nodes: tells the executor by the news bit.
 // If a local rank that has not arrived has left the job, the operation fails.
 Announced Announce(const Board& board, uint32_t me, uint64_t cursor,
-                   const Operation& operation, bool negotiated,
-                   SmallPool* pool);
+                   Operation& operation, bool negotiated, SmallPool* pool);
 
 // Across nodes: makes the executor look at the slot. True if it sleeps: write
 // its eventfd.
 bool MakeNews(const Board& board, const Operation& operation);
-
-// Copies a committed small operation's result to this rank's output and says
-// so on the board.
-void DeliverSmall(const Board& board, uint32_t me, const Operation& operation,
-                  const SmallResult& result);
 
 }  // namespace maypole
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <span>
 
-#include "client/announce.h"
+#include "client/small.h"
 #include "common/kill_point.h"
 #include "common/reduce.h"
 
@@ -99,7 +99,11 @@ bool Mover::TakeSmall(uint32_t slot, uint32_t generation) {
   SmallResult result;
   if (!board_->ResultOf(slot, generation, &result)) return false;
   Operation* op = table_->Claim(slot, generation);
-  DeliverSmall(*board_, me_, *op, result);
+  if (Status s = DeliverSmall(*board_, me_, *op, result); !s.ok()) {
+    table_->Break(s);
+    table_->Finish(op, std::move(s));
+    return true;
+  }
   table_->Finish(op, Status());
   return true;
 }

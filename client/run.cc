@@ -15,19 +15,9 @@ int LocalRankOf(const BoardConfig& config, int32_t rank) {
 // First dimension of every rank's tensor, by global rank.
 std::vector<int64_t> FirstDims(const Board& board, const Run& run) {
   const BoardConfig& config = board.config();
-  std::vector<int64_t> dims(config.size);
-  for (uint32_t rank = 0; rank < config.size; ++rank) {
-    if (run.negotiated) {
-      dims[rank] = board.plan_first_dims(run.ref - config.slots)[rank];
-    } else {
-      const int local = LocalRankOf(config, static_cast<int32_t>(rank));
-      dims[rank] = board
-                       .SignatureOf(run.ref, static_cast<uint32_t>(local),
-                                    run.generation)
-                       .shape[0];
-    }
-  }
-  return dims;
+  if (!run.negotiated) return LocalFirstDims(board, run.ref, run.generation);
+  const int64_t* dims = board.plan_first_dims(run.ref - config.slots);
+  return std::vector<int64_t>(dims, dims + config.size);
 }
 
 // The space of an allgather is its output: the ranks' tensors in rank order.
@@ -35,28 +25,17 @@ Status LayOutAllgather(const Board& board, Run& run) {
   Operation* op = run.parts.front().operation;
   const uint64_t row = op->signature.RowBytes();
   uint64_t at = 0;
-  int64_t rows = 0;
   const std::vector<int64_t> dims = FirstDims(board, run);
   for (size_t rank = 0; rank < dims.size(); ++rank) {
     const uint64_t bytes = static_cast<uint64_t>(dims[rank]) * row;
     run.blocks.push_back(
         {LocalRankOf(board.config(), static_cast<int>(rank)), at, at + bytes});
     at += bytes;
-    rows += dims[rank];
   }
   run.bytes = at;
   run.parts.front().begin = 0;
   run.parts.front().end = at;
-  op->gathered.reset(static_cast<std::byte*>(std::malloc(at > 0 ? at : 1)));
-  if (op->gathered == nullptr) {
-    return Status(Code::kResourceExhausted, op->Title() +
-                                                ": no memory for a result of " +
-                                                std::to_string(at) + " bytes");
-  }
-  op->gathered_bytes = at;
-  op->gathered_rows = rows;
-  op->output = op->gathered.get();
-  return Status();
+  return AllocateGathered(dims, op);
 }
 
 // Within the node a chunk is smaller the more ranks there are: the pieces that
@@ -80,6 +59,34 @@ void FindContribution(uint32_t me, Run& run) {
 }
 
 }  // namespace
+
+std::vector<int64_t> LocalFirstDims(const Board& board, uint32_t slot,
+                                    uint32_t generation) {
+  const BoardConfig& config = board.config();
+  std::vector<int64_t> dims(config.size);
+  for (uint32_t i = 0; i < config.local_size; ++i) {
+    dims[static_cast<size_t>(config.global_rank[i])] =
+        board.SignatureOf(slot, i, generation).shape[0];
+  }
+  return dims;
+}
+
+Status AllocateGathered(const std::vector<int64_t>& first_dims, Operation* op) {
+  int64_t rows = 0;
+  for (const int64_t n : first_dims) rows += n;
+  const uint64_t bytes = static_cast<uint64_t>(rows) * op->signature.RowBytes();
+  op->gathered.reset(
+      static_cast<std::byte*>(std::malloc(bytes > 0 ? bytes : 1)));
+  if (op->gathered == nullptr) {
+    return Status(Code::kResourceExhausted,
+                  op->Title() + ": no memory for a result of " +
+                      std::to_string(bytes) + " bytes");
+  }
+  op->gathered_bytes = bytes;
+  op->gathered_rows = rows;
+  op->output = op->gathered.get();
+  return Status();
+}
 
 Status LayOut(const Board& board, uint32_t me, Run& run) {
   run.signature = run.parts.front().operation->signature;

@@ -64,6 +64,14 @@ inline Range Overlap(const Range& a, uint64_t begin, uint64_t end) {
 // if that fails.
 Status LayOut(const Board& board, uint32_t me, Run& run);
 
+// First dimensions of an operation within the node, by global rank.
+std::vector<int64_t> LocalFirstDims(const Board& board, uint32_t slot,
+                                    uint32_t generation);
+
+// Memory for an allgather's result, by the ranks' first dimensions.
+Status AllocateGathered(const std::vector<int64_t>& first_dims,
+                        Operation* operation);
+
 }  // namespace maypole
 
 #endif  // MAYPOLE_CLIENT_RUN_H_

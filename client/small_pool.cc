@@ -14,10 +14,9 @@ bool SmallPool::Unused(const Use& use) const {
     return false;
   }
   SmallResult result;
-  if (!board_->ResultOf(use.slot, use.generation, &result) ||
-      result.local != me_ || result.buffer != use.buffer) {
-    return true;
-  }
+  if (!board_->ResultOf(use.slot, use.generation, &result)) return true;
+  const bool mine = result.local == me_ && result.buffer == use.buffer;
+  if (!mine && !use.all_read) return true;
   for (uint32_t i = 0; i < board_->config().local_size; ++i) {
     const uint64_t word =
         board_->progress(use.slot, i).consumed.load(std::memory_order_acquire);
@@ -26,7 +25,7 @@ bool SmallPool::Unused(const Use& use) const {
   return true;
 }
 
-int SmallPool::Take(uint32_t slot, uint32_t generation) {
+int SmallPool::Take(uint32_t slot, uint32_t generation, bool all_read) {
   // Oldest first; the whole list only when nothing is free.
   while (!uses_.empty() && Unused(uses_.front())) {
     free_.push_back(uses_.front().buffer);
@@ -39,10 +38,10 @@ int SmallPool::Take(uint32_t slot, uint32_t generation) {
       return true;
     });
   }
-  if (free_.empty()) return -1;
+  if (free_.empty()) return kNoBuffer;
   const uint32_t buffer = free_.back();
   free_.pop_back();
-  uses_.push_back({buffer, slot, generation});
+  uses_.push_back({buffer, slot, generation, all_read});
   return static_cast<int>(buffer);
 }
 

@@ -2,7 +2,7 @@
 //
 // A buffer is taken when a small tensor is submitted and may be used again when
 // nobody reads it any more: as soon as its operation's outcome is decided, but
-// if it holds the result, when all local ranks have delivered it.
+// if it holds the result, or all read it, when all local ranks have delivered.
 //
 // Thread contract: one thread at a time; only the rank that owns the pool.
 #ifndef MAYPOLE_CLIENT_SMALL_POOL_H_
@@ -20,14 +20,16 @@ class SmallPool {
  public:
   SmallPool(const Board* board, uint32_t me);
 
-  // A buffer for generation g of the slot, or -1 if all are in use.
-  int Take(uint32_t slot, uint32_t generation);
+  // A buffer for generation g of the slot, or kNoBuffer if all are in use.
+  // all_read: every rank reads it, result or not (an allgather's).
+  int Take(uint32_t slot, uint32_t generation, bool all_read = false);
 
  private:
   struct Use {
     uint32_t buffer;
     uint32_t slot;
     uint32_t generation;
+    bool all_read;
   };
   bool Unused(const Use& use) const;
 

@@ -225,7 +225,7 @@ std::byte* Board::node_ring(uint32_t index) const {
 }
 
 void Board::Arrive(uint32_t slot, uint32_t local, uint32_t generation,
-                   const Signature& s, int buffer) const {
+                   const Signature& s, int brought) const {
   Arrival& a = arrival(slot, local);
   Submission& submission = a.submissions[generation % 2];
   uint64_t words[sizeof(Signature) / 8];
@@ -233,8 +233,8 @@ void Board::Arrive(uint32_t slot, uint32_t local, uint32_t generation,
   for (size_t i = 0; i < std::size(words); ++i) {
     submission.signature[i].store(words[i], std::memory_order_relaxed);
   }
-  submission.buffer.store(static_cast<uint32_t>(buffer + 1),
-                          std::memory_order_relaxed);
+  submission.brought.store(static_cast<uint32_t>(brought + 3),
+                           std::memory_order_relaxed);
   MAYPOLE_KILL_POINT("arrive.written");
   a.generation.store(generation, std::memory_order_seq_cst);
   MAYPOLE_KILL_POINT("arrive.published");
@@ -265,8 +265,8 @@ Signature Board::SignatureOf(uint32_t slot, uint32_t local,
 int Board::BufferOf(uint32_t slot, uint32_t local, uint32_t generation) const {
   const uint32_t b = arrival(slot, local)
                          .submissions[generation % 2]
-                         .buffer.load(std::memory_order_relaxed);
-  return b <= config_.pool_buffers ? static_cast<int>(b) - 1 : -1;
+                         .brought.load(std::memory_order_relaxed);
+  return b < config_.pool_buffers + 3 ? static_cast<int>(b) - 3 : kNoBuffer;
 }
 
 uint64_t Board::PlaceTicket(RunRef ref, uint32_t generation,

@@ -38,8 +38,8 @@
 //   Run.granted, done   the executor; release, read with acquire
 //   Plan                the executor, before the ticket that publishes it
 //   abort               the executor, which places no ticket of a negotiated
-//                       run after it; a client when the executor is gone, or when
-//                       it cannot go on itself
+//                       run after it; a client when the executor is gone, or
+//                       when it cannot go on itself
 //
 // Thread contract: everything shared is a std::atomic; the class itself is
 // immutable after Create/Attach and may be used by any thread.
@@ -76,10 +76,10 @@ struct BoardConfig {
   uint32_t node_index = 0;
   uint32_t slots = 4096;
   uint32_t runs = kMaxRuns;
-  uint32_t chunk_bytes = 512 * 1024;         // a multiple of 4096
-  uint32_t ring_depth = 8;                   // chunks of a ring, at least 2
-  uint32_t small_bytes = 64 * 1024;    // largest small tensor; multiple of 64
-  uint32_t pool_buffers = 32;          // small tensors of a rank in flight
+  uint32_t chunk_bytes = 512 * 1024;  // a multiple of 4096
+  uint32_t ring_depth = 8;            // chunks of a ring, at least 2
+  uint32_t small_bytes = 64 * 1024;   // largest small tensor; multiple of 64
+  uint32_t pool_buffers = 32;         // small tensors of a rank in flight
   int32_t global_rank[kMaxLocalRanks] = {};  // by local rank
 };
 
@@ -117,10 +117,17 @@ struct alignas(64) RankBlock {
   std::atomic<int32_t> pid;        // in the executor's PID namespace; or 0
 };
 
+// What a rank brings with its submission for the small way (client/small.h):
+// the number of its pool buffer, or one of these.
+inline constexpr int kNoBuffer =
+    -1;  // nothing: the operation goes the large way
+inline constexpr int kOwnInput = -2;  // it came last and reads its own memory
+inline constexpr int kNothing = -3;   // the operation needs nothing from it
+
 // What a rank submits with one generation.
 struct Submission {
   std::atomic<uint64_t> signature[sizeof(Signature) / 8];
-  std::atomic<uint32_t> buffer;  // pool buffer with the input, + 1; 0: none
+  std::atomic<uint32_t> brought;  // pool buffer or kNoBuffer.., + 3
 };
 
 // A rank can be one generation ahead of a slow one that still reads what it had
@@ -141,7 +148,7 @@ enum class Outcome : uint8_t {
   kFailing = 1,  // somebody writes the error text
   kFailed = 2,   // text in the slot
   kCommitted = 3,
-  kAborted = 4,    // text in the header
+  kAborted = 4,   // text in the header
   kReducing = 5,  // a rank reduces the small tensors of all
   // This generation was never committed, and a later one has been decided: a
   // rank that could not wait went on alone (somebody has left, or the epoch has
@@ -173,11 +180,11 @@ inline constexpr uint32_t CountAt(uint64_t word, uint32_t g) {
 }
 
 struct alignas(64) RunHeader {
-  std::atomic<uint64_t> outcome;    // Tagged(generation, Outcome | detail << 8)
+  std::atomic<uint64_t> outcome;  // Tagged(generation, Outcome | detail << 8)
   // The last outcome word that said kCommitted. Whoever sees a commit copies it
   // here before going on, so that it is not lost when a later generation ends.
   std::atomic<uint64_t> committed;
-  std::atomic<uint64_t> granted;  // chunks whose node ring place is free
+  std::atomic<uint64_t> granted;    // chunks whose node ring place is free
   std::atomic<uint64_t> done;       // chunks whose network stage is done
   std::atomic<uint64_t> node_base;  // node ring index of chunk 0
 };
@@ -248,14 +255,14 @@ class Board {
   std::byte* node_ring(uint32_t index) const;
 
   // --- Arrival -------------------------------------------------------------
-  // Publishes that `local` has submitted generation g of the slot; buffer: the
-  // pool buffer with its input, or -1.
+  // Publishes that `local` has submitted generation g of the slot, and what it
+  // has brought: a pool buffer with its input, or kNoBuffer, ...
   void Arrive(uint32_t slot, uint32_t local, uint32_t generation,
-              const Signature& s, int buffer = -1) const;
+              const Signature& s, int brought = kNoBuffer) const;
   bool AllArrived(uint32_t slot, uint32_t generation) const;
   Signature SignatureOf(uint32_t slot, uint32_t local,
                         uint32_t generation) const;
-  // The pool buffer submitted with generation g, or -1.
+  // What was brought with generation g.
   int BufferOf(uint32_t slot, uint32_t local, uint32_t generation) const;
 
   // --- Tickets -------------------------------------------------------------
