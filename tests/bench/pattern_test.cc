@@ -1,6 +1,7 @@
 #include "tests/bench/pattern.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "gtest/gtest.h"
@@ -31,6 +32,19 @@ TEST(Pattern, SumsAreExactAndInRange) {
   const auto [low, high] = std::minmax_element(values.begin(), values.end());
   EXPECT_EQ(*low, -1024);
   EXPECT_EQ(*high, 1023);
+}
+
+TEST(Pattern, ASumThatIsReducedAgainIsMultiplied) {
+  const Pattern pattern(kRanks);
+  std::vector<float> sum = Sum(pattern, kRanks, 5, 0);
+  const float factor = std::pow(kRanks, 24);
+  for (float& value : sum) value *= factor;
+  EXPECT_FALSE(pattern.Check(5, 0, sum, factor));
+  EXPECT_TRUE(pattern.Check(5, 0, sum));
+  sum[70000] = std::nextafter(sum[70000], 0.0f);
+  const auto wrong = pattern.Check(5, 0, sum, factor);
+  ASSERT_TRUE(wrong);
+  EXPECT_EQ(wrong->index, 70000);
 }
 
 TEST(Pattern, InputsChangeWithRankRoundAndTensor) {
