@@ -328,6 +328,32 @@ TEST(OptionsTest, BadEnvironmentsAreNamed) {
                   {"MAYPOLE_AGENT", "/a"},
                   {"MAYPOLE_JOB", "j"}}),
             "MAYPOLE_RANK=2 does not fit MAYPOLE_SIZE=2");
+  EXPECT_EQ(read({{"HOROVOD_FUSION_THRESHOLD", "64MB"}}),
+            "HOROVOD_FUSION_THRESHOLD='64MB': expected bytes, a number from 0 "
+            "(no fusion) to 17592186044416");
+  EXPECT_NE(read({{"MAYPOLE_FUSION_THRESHOLD", "-1"}}), "");
+}
+
+TEST(OptionsTest, OurFusionThresholdGoesBeforeHorovods) {
+  std::map<std::string, std::string> env;
+  const auto read = [&] {
+    Options o;
+    const Status s = ReadOptions(
+        [&](const char* name) -> const char* {
+          const auto it = env.find(name);
+          return it == env.end() ? nullptr : it->second.c_str();
+        },
+        &o);
+    EXPECT_TRUE(s.ok()) << s.message();
+    return o.fusion_threshold;
+  };
+  EXPECT_EQ(read(), -1);
+  env["HOROVOD_FUSION_THRESHOLD"] = "1000";
+  EXPECT_EQ(read(), 1000);
+  env["MAYPOLE_FUSION_THRESHOLD"] = "";
+  EXPECT_EQ(read(), 1000);
+  env["MAYPOLE_FUSION_THRESHOLD"] = "0";
+  EXPECT_EQ(read(), 0);
 }
 
 }  // namespace

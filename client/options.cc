@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cstring>
 
+#include "common/fusion_threshold.h"
 #include "common/limits.h"
 
 namespace maypole {
@@ -83,6 +84,9 @@ Status ReadOptions(const Getter& get, Options* out) {
     if (Status s = ReadInt(get, n.name, n.least, n.most, n.value); !s.ok()) {
       return s;
     }
+  }
+  if (Status s = ReadFusionThreshold(get, &o.fusion_threshold); !s.ok()) {
+    return s;
   }
   if (Status s = ReadText(get, "MAYPOLE_JOB", kMaxJobBytes, &o.job); !s.ok()) {
     return s;

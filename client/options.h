@@ -2,6 +2,7 @@
 #ifndef MAYPOLE_CLIENT_OPTIONS_H_
 #define MAYPOLE_CLIENT_OPTIONS_H_
 
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -20,14 +21,16 @@ struct Options {
   std::string token;
   std::string agent;  // path of the agent's socket; empty: none
   int start_timeout_seconds = 120;
-  int spin_microseconds = -1;  // -1: chosen by the cores at hand
+  int spin_microseconds = -1;     // -1: chosen by the cores at hand
+  int64_t fusion_threshold = -1;  // bytes; -1: the coordinator's own
 
   // A job of one rank without an agent runs in this process alone.
   bool local() const { return size == 1 && agent.empty(); }
 };
 
-// Reads MAYPOLE_* through `get` (as getenv: null if unset). A missing or
-// malformed variable is an error that names it and what to do.
+// Reads MAYPOLE_* (and HOROVOD_FUSION_THRESHOLD) through `get` (as getenv: null
+// if unset). A missing or malformed variable is an error that names it and what
+// to do.
 Status ReadOptions(const std::function<const char*(const char*)>& get,
                    Options* out);
 

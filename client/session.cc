@@ -48,6 +48,7 @@ session::Hello MakeHello(const Options& o) {
   m.cross_rank = o.cross_rank;
   m.cross_size = o.cross_size;
   m.pid = static_cast<int32_t>(getpid());
+  m.fusion_threshold = o.fusion_threshold;
   session::SetText(m.job, o.job);
   session::SetText(m.token, o.token);
   char host[kMaxHostBytes + 1] = {};

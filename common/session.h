@@ -66,6 +66,7 @@ struct Hello {
   int32_t cross_size = 1;
   int32_t pid = 0;  // in the client's own PID namespace; for messages only
   uint32_t reserved = 0;
+  int64_t fusion_threshold = -1;  // bytes, by the rank's environment; -1: none
   char job[kMaxJobBytes + 1] = {};
   char token[kMaxTokenBytes + 1] = {};
   char host[kMaxHostBytes + 1] = {};

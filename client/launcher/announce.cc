@@ -43,13 +43,17 @@ Announcement ParseAnnouncement(std::string_view line) {
 }
 
 std::vector<std::string> CoordinatorArguments(const CoordinatorSettings& s) {
-  return {kCoordinatorProgram,
-          "--listen=127.0.0.1:0",
-          "--metrics=127.0.0.1:0",
-          "--secret_file=" + s.secret_file,
-          StartTimeoutFlag(s.start_timeout_s),
-          LogLevel(s.verbose),
-          AnnounceFlag()};
+  std::vector<std::string> args = {kCoordinatorProgram,
+                                   "--listen=127.0.0.1:0",
+                                   "--metrics=127.0.0.1:0",
+                                   "--secret_file=" + s.secret_file,
+                                   StartTimeoutFlag(s.start_timeout_s),
+                                   LogLevel(s.verbose),
+                                   AnnounceFlag()};
+  if (s.fusion_threshold >= 0) {
+    args.push_back("--fusion_threshold=" + std::to_string(s.fusion_threshold));
+  }
+  return args;
 }
 
 std::vector<std::string> WorkerArguments(const WorkerSettings& s) {

@@ -5,6 +5,7 @@
 #ifndef MAYPOLE_CLIENT_LAUNCHER_ANNOUNCE_H_
 #define MAYPOLE_CLIENT_LAUNCHER_ANNOUNCE_H_
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +29,7 @@ Announcement ParseAnnouncement(std::string_view line);
 struct CoordinatorSettings {
   std::string secret_file;
   int start_timeout_s = 120;
+  int64_t fusion_threshold = -1;  // -1: the coordinator's default
   bool verbose = false;
 };
 std::vector<std::string> CoordinatorArguments(const CoordinatorSettings& s);

@@ -114,6 +114,7 @@ Status Job::StartDaemons() {
         "coordinator",
         CoordinatorArguments({.secret_file = secret,
                               .start_timeout_s = options_.start_timeout_s,
+                              .fusion_threshold = options_.fusion_threshold,
                               .verbose = options_.verbose}));
     if (!status.ok()) return status;
     status = WaitForDaemons(deadline);

@@ -3,12 +3,14 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "client/launcher/guard.h"
 #include "client/launcher/options.h"
 #include "client/launcher/process.h"
+#include "common/fusion_threshold.h"
 
 namespace {
 
@@ -37,6 +39,11 @@ int Run(const std::vector<std::string>& args) {
   if (options.version) {
     std::printf("maypolerun %s\n", launcher::kVersion);
     return 0;
+  }
+  status = maypole::ReadFusionThreshold(getenv, &options.fusion_threshold);
+  if (!status.ok()) {
+    std::fprintf(stderr, "maypolerun: %s\n", status.message().c_str());
+    return kWrongUsage;
   }
   std::string program;
   status = launcher::FindProgram(options.command[0], &program);

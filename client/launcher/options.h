@@ -11,6 +11,7 @@
 #ifndef MAYPOLE_CLIENT_LAUNCHER_OPTIONS_H_
 #define MAYPOLE_CLIENT_LAUNCHER_OPTIONS_H_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct Options {
   std::string coordinator;  // HOST:PORT; empty: start one for this job
   std::string secret_file;  // of that coordinator; empty: it asks for none
   int start_timeout_s = 120;
+  int64_t fusion_threshold = -1;  // by the environment; -1: it says nothing
   bool verbose = false;
   bool prefix = true;
   std::string output_directory;       // empty: no files

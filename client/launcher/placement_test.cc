@@ -110,5 +110,16 @@ TEST(ArgumentsTest, BothDaemonsGetTheStartTimeout) {
   }
 }
 
+TEST(ArgumentsTest, TheCoordinatorGetsTheFusionThresholdIfThereIsOne) {
+  const auto has = [](const std::vector<std::string>& args) {
+    return std::any_of(args.begin(), args.end(), [](const std::string& a) {
+      return a.starts_with("--fusion_threshold");
+    });
+  };
+  EXPECT_FALSE(has(CoordinatorArguments({})));
+  const auto args = CoordinatorArguments({.fusion_threshold = 0});
+  EXPECT_EQ(args.back(), "--fusion_threshold=0");
+}
+
 }  // namespace
 }  // namespace maypole::launcher

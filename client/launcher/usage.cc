@@ -47,6 +47,9 @@ and what the library needs (MAYPOLE_JOB, MAYPOLE_TOKEN, MAYPOLE_AGENT,
 MAYPOLE_NODE, MAYPOLE_START_TIMEOUT). PYTHONUNBUFFERED is set to 1 if it is not
 set, and OMP_NUM_THREADS to the cores each rank may use.
 
+environment: MAYPOLE_FUSION_THRESHOLD (or HOROVOD_FUSION_THRESHOLD): bytes that
+operations between nodes run together, 0 for none (default 64 MiB).
+
 exit status: 0 if all ranks ended with 0; else that of the rank that failed
 first (128 + signal number if a signal killed it). When a rank fails, the others
 have 5 s to end by themselves, then they are stopped. Ctrl-C stops all ranks

@@ -312,5 +312,124 @@ TEST(EpochMessageTest, OneNodeNeedsNoEndpoints) {
   EXPECT_EQ(a.runs.size(), 1u);
 }
 
+// --- Buckets -----------------------------------------------------------------
+
+constexpr int kNames = 3;
+
+// Steps of three allreduces, learned by the first.
+class BucketTest : public EpochTest {
+ protected:
+  void SetUp() override {
+    EpochTest::SetUp();
+    for (int i = 0; i < kNames; ++i) Both(i, 1);
+    ASSERT_EQ(a_.runs.size(), 3u);
+  }
+  static proto::PresentOperation Make(int name,
+                                      const std::vector<uint32_t>& ranks,
+                                      uint32_t generation) {
+    return Allreduce("t" + std::to_string(name), ranks, {4}, generation);
+  }
+  using EpochTest::Both;
+  void Both(int name, uint32_t generation) {
+    Both(Make(name, {0, 1}, generation), Make(name, {2}, generation));
+  }
+  static proto::ExecutorMessage Urgent(uint32_t id, uint32_t generation) {
+    proto::ExecutorMessage m;
+    m.mutable_presence()->set_epoch(1);
+    proto::UrgentOperation* op = m.mutable_presence()->add_urgent();
+    op->set_id(id);
+    op->set_generation(generation);
+    return m;
+  }
+  // The ids of the run after those of the first step.
+  std::vector<uint32_t> Run(const Executor& e, size_t i) {
+    std::vector<uint32_t> ids;
+    if (e.runs.size() <= 3 + i) return ids;
+    for (const auto& op : e.runs[3 + i].operations()) ids.push_back(op.id());
+    return ids;
+  }
+};
+
+TEST_F(BucketTest, ASecondStepIsOneRunInTheOrderOfTheFirst) {
+  for (const int name : {2, 0, 1}) {
+    EXPECT_EQ(a_.runs.size(), 3u);
+    Both(name, 2);
+  }
+  for (const Executor* e : {&a_, &b_}) {
+    ASSERT_EQ(e->runs.size(), 4u);
+    EXPECT_EQ(Run(*e, 0), (std::vector<uint32_t>{1, 2, 3}));
+    EXPECT_EQ(e->runs[3].run(), 4u);
+  }
+  EXPECT_EQ(bed_.core().totals().pending_operations, 0u);
+  EXPECT_FALSE(bed_.core().Deadline());
+}
+
+TEST_F(BucketTest, WhatIsMissingIsNotWaitedForLongerThanTheAge) {
+  Both(1, 2);
+  Both(0, 2);
+  EXPECT_EQ(a_.runs.size(), 3u);
+  EXPECT_EQ(bed_.core().totals().pending_operations, 2u);
+  bed_.Pass(milliseconds(5));
+  EXPECT_EQ(Run(a_, 0), (std::vector<uint32_t>{1, 2}));
+  EXPECT_EQ(Run(b_, 0), (std::vector<uint32_t>{1, 2}));
+  Both(2, 2);
+  EXPECT_EQ(Run(b_, 1), (std::vector<uint32_t>{3}));
+}
+
+TEST_F(BucketTest, AWaitOnOneNodeRunsWhatIsHeld) {
+  Both(0, 2);
+  Both(1, 2);
+  bed_.From(b_, Urgent(1, 1));  // of the step before: answered long ago
+  EXPECT_EQ(a_.runs.size(), 3u);
+  bed_.From(b_, Urgent(1, 2));
+  EXPECT_EQ(Run(a_, 0), (std::vector<uint32_t>{1, 2}));
+  bed_.From(b_, Urgent(1, 2));  // crossed with the run
+  EXPECT_EQ(a_.runs.size(), 4u);
+}
+
+TEST_F(BucketTest, AWaitIsRememberedUntilItIsPresentEverywhere) {
+  Both(0, 2);
+  bed_.From(b_, Present(1, {Make(1, {2}, 2)}));
+  bed_.From(b_, Urgent(2, 2));
+  EXPECT_EQ(a_.runs.size(), 3u);
+  bed_.From(a_, Present(1, {Make(1, {0, 1}, 2)}));
+  EXPECT_EQ(Run(a_, 0), (std::vector<uint32_t>{1, 2}));
+  // Not into the next generation.
+  Both(2, 2);
+  Both(1, 3);
+  EXPECT_EQ(a_.runs.size(), 5u);
+}
+
+TEST_F(BucketTest, AnUrgencyThatComesWithThePresenceCounts) {
+  Both(0, 2);
+  auto awaited = Make(1, {2}, 2);
+  awaited.set_urgency(static_cast<uint32_t>(Urgency::kImmediate));
+  Both(Make(1, {0, 1}, 2), awaited);
+  EXPECT_EQ(Run(a_, 0), (std::vector<uint32_t>{1, 2}));
+}
+
+TEST_F(BucketTest, AWaitForAnUnknownIdIsABadMessage) {
+  bed_.From(a_, Urgent(4, 1));
+  EXPECT_TRUE(a_.refused);
+}
+
+TEST_F(BucketTest, AnUnknownUrgencyIsABadMessage) {
+  auto unknown = Make(1, {2}, 2);
+  unknown.set_urgency(3);
+  bed_.From(b_, Present(1, {unknown}));
+  EXPECT_TRUE(b_.refused);
+}
+
+TEST_F(BucketTest, ARankThatLeavesFailsWhatIsHeld) {
+  Both(0, 2);
+  bed_.From(b_, Gone(1, 2, true));
+  ASSERT_EQ(a_.failures.size(), 1u);
+  EXPECT_EQ(a_.failures[0].id(), 1u);
+  EXPECT_EQ(a_.failures[0].generation(), 2u);
+  ASSERT_EQ(b_.failures.size(), 1u);
+  bed_.Pass(milliseconds(50));
+  EXPECT_EQ(a_.runs.size(), 3u);
+}
+
 }  // namespace
 }  // namespace maypole::coordinator

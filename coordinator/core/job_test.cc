@@ -10,7 +10,9 @@ namespace {
 
 using std::chrono::seconds;
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int kAborted = static_cast<int>(absl::StatusCode::kAborted);
 
@@ -112,6 +114,8 @@ TEST_F(JobTest, StartTimeoutNamesTheMissingAndTheArrived) {
   bed_.Pass(seconds(2));
   ASSERT_EQ(a_.ends.size(), 1u);
   EXPECT_EQ(a_.ends[0].epoch(), 0u);
+  EXPECT_EQ(a_.ends[0].code(),
+            static_cast<int>(absl::StatusCode::kDeadlineExceeded));
   EXPECT_THAT(a_.ends[0].message(),
               AllOf(HasSubstr("within 120 s"),
                     HasSubstr("ranks 2,3 of 4 have not called init()"),
@@ -121,6 +125,50 @@ TEST_F(JobTest, StartTimeoutNamesTheMissingAndTheArrived) {
   bed_.Ready(a_, 4, {0, 1});  // again
   bed_.Ready(b_, 4, {2, 3});
   EXPECT_TRUE(a_.Last().has_epoch_start());
+}
+
+proto::ExecutorMessage ReadyWith(const std::vector<uint32_t>& ranks,
+                                 const std::vector<int64_t>& thresholds) {
+  proto::ExecutorMessage m;
+  proto::RanksReady* ready = m.mutable_ranks_ready();
+  ready->set_size(4);
+  ready->mutable_ranks()->Assign(ranks.begin(), ranks.end());
+  ready->mutable_fusion_thresholds()->Assign(thresholds.begin(),
+                                             thresholds.end());
+  return m;
+}
+
+// Two allreduces of 64 bytes in one message: the runs they make.
+size_t RunsOfTwo(TestBed* bed, Executor* a, Executor* b) {
+  bed->From(*a, Present(1, {Allreduce("x", {0, 1}, {16}),
+                            Allreduce("y", {0, 1}, {16})}));
+  bed->From(*b, Present(1, {Allreduce("x", {2, 3}, {16}),
+                            Allreduce("y", {2, 3}, {16})}));
+  return a->runs.size();
+}
+
+TEST_F(JobTest, TheSmallestRanksFusionThresholdCounts) {
+  bed_.From(b_, ReadyWith({2, 3}, {1024, -1}));
+  bed_.From(a_, ReadyWith({0, 1}, {-1, 64}));
+  EXPECT_EQ(RunsOfTwo(&bed_, &a_, &b_), 2u);
+  EXPECT_THAT(bed_.log(),
+              Contains(AllOf(HasSubstr("event=fusion_thresholds_differ job=j"),
+                             HasSubstr("rank=1 bytes=64 other_rank=2 "
+                                       "other_bytes=1024 used=64"))));
+}
+
+TEST_F(JobTest, WithoutAThresholdOfItsRanksAJobHasTheCoordinators) {
+  bed_.From(a_, ReadyWith({0, 1}, {}));
+  bed_.From(b_, ReadyWith({2, 3}, {-1, -1}));
+  EXPECT_EQ(RunsOfTwo(&bed_, &a_, &b_), 1u);
+  EXPECT_THAT(bed_.log(), Not(Contains(HasSubstr("fusion"))));
+}
+
+TEST_F(JobTest, AbsurdThresholdsAreBadMessages) {
+  bed_.From(a_, ReadyWith({0, 1}, {1}));
+  EXPECT_TRUE(a_.refused);
+  bed_.From(b_, ReadyWith({2, 3}, {-2, 0}));
+  EXPECT_TRUE(b_.refused);
 }
 
 TEST_F(JobTest, StartTimeoutNamesRanksMissingOnANodeThatHasOthers) {

@@ -1,5 +1,6 @@
-// Property: whatever the order in which nodes report, and however often streams
-// break, all nodes get the same runs, every operation exactly once.
+// Property: whatever the order in which nodes report, whichever operations a
+// step has, whoever waits for one, and however often streams break: all nodes
+// get the same runs, every operation exactly once, at its age at the latest.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -16,8 +17,8 @@ namespace {
 
 constexpr uint64_t kThreshold = 1024;
 
-// One job with random nodes that run `kRounds` generations of random
-// operations; some of them mismatch.
+// One job with random nodes that run `kRounds` steps of random operations; some
+// of them mismatch. A third of the jobs leave some out of each step.
 class Simulation {
  public:
   explicit Simulation(uint64_t seed) : random_(seed), bed_(ConfigOf()) {}
@@ -25,20 +26,23 @@ class Simulation {
   void Run() {
     Start();
     MakeOperations();
-    for (uint32_t generation = 1; generation <= kRounds; ++generation) {
-      Round(generation);
+    dynamic_ = Pick(3) == 0;
+    for (int round = 0; round < kRounds; ++round) {
+      Round(round);
+      if (::testing::Test::HasFailure()) return;
     }
     Check();
   }
 
  private:
-  static constexpr uint32_t kRounds = 3;
+  static constexpr int kRounds = 6;
 
   struct Planned {
     std::string name;
     int kind;  // 0: allreduce float32, 1: float64, 2: broadcast, 3: allgather
     int64_t elements;
-    bool mismatch;  // node 0 submits another shape
+    bool mismatch;            // node 0 submits another shape
+    uint32_t generation = 0;  // the last one
   };
   struct Node {
     Executor* executor;
@@ -102,29 +106,54 @@ class Simulation {
     return op;
   }
 
-  // All nodes report all operations, in orders and batches of their own.
-  void Round(uint32_t generation) {
-    std::vector<std::vector<size_t>> left(nodes_.size());
+  std::vector<size_t> Step(int round) {
+    std::vector<size_t> step;
+    for (size_t i = 0; i < planned_.size(); ++i) {
+      if (round > 0 && dynamic_ && Pick(3) == 0) continue;
+      step.push_back(i);
+      ++planned_[i].generation;
+    }
+    return step;
+  }
+
+  // All nodes report the step's operations, in orders and batches of their own.
+  void Round(int round) {
+    const std::vector<size_t> step = Step(round);
+    std::vector<std::vector<size_t>> left(nodes_.size(), step);
     for (auto& order : left) {
-      for (size_t i = 0; i < planned_.size(); ++i) order.push_back(i);
       std::shuffle(order.begin(), order.end(), random_);
     }
-    size_t todo = nodes_.size() * planned_.size();
+    size_t todo = nodes_.size() * step.size();
     while (todo > 0) {
       const size_t n = Pick(nodes_.size());
       MaybeBreak(n);
       std::vector<proto::PresentOperation> batch;
       for (uint64_t k = Pick(6); k > 0 && !left[n].empty(); --k) {
-        batch.push_back(Make(planned_[left[n].back()], n, generation));
+        const Planned& p = planned_[left[n].back()];
+        batch.push_back(Make(p, n, p.generation));
+        if (Pick(20) == 0) batch.back().set_urgency(1 + Pick(2));
         left[n].pop_back();
         --todo;
       }
-      bed_.From(*nodes_[n].executor, Present(1, batch));
+      proto::ExecutorMessage message = Present(1, batch);
+      if (round > 0 && Pick(4) == 0) AddUrgent(n, &message);
+      bed_.From(*nodes_[n].executor, std::move(message));
+      if (Pick(5) == 0) bed_.Pass(std::chrono::milliseconds(Pick(3)));
     }
     for (Node& n : nodes_) {
       if (n.executor->stream == 0) bed_.Resume(*n.executor);
-      LearnIds(n);
     }
+    bed_.Pass(Config().fusion_age);
+    EXPECT_EQ(bed_.core().totals().pending_operations, 0u);
+    for (Node& n : nodes_) LearnIds(n);
+  }
+
+  // Somebody waits for any operation: pending, held, answered, not yet there.
+  void AddUrgent(size_t n, proto::ExecutorMessage* message) {
+    const Planned& p = planned_[Pick(planned_.size())];
+    proto::UrgentOperation* op = message->mutable_presence()->add_urgent();
+    op->set_id(nodes_[n].ids.at(p.name));
+    op->set_generation(p.generation);
   }
 
   void MaybeBreak(size_t n) {
@@ -190,7 +219,7 @@ class Simulation {
   void CheckOutcome(const Planned& p,
                     const std::set<std::pair<uint32_t, uint32_t>>& seen) {
     const uint32_t id = nodes_[0].ids.at(p.name);
-    for (uint32_t g = 1; g <= kRounds; ++g) {
+    for (uint32_t g = 1; g <= p.generation; ++g) {
       EXPECT_EQ(seen.contains({id, g}), !p.mismatch) << p.name;
       for (Node& n : nodes_) {
         int failures = 0;
@@ -206,6 +235,7 @@ class Simulation {
   TestBed bed_;
   std::vector<Node> nodes_;
   std::vector<Planned> planned_;
+  bool dynamic_ = false;
 };
 
 TEST(OrderTest, AllNodesRunTheSameEachOperationOnce) {

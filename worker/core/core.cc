@@ -112,10 +112,14 @@ void Core::BeginIfComplete() {
   proto::RanksReady* ready = message.mutable_ranks_ready();
   ready->set_size(static_cast<uint32_t>(members_.size()));
   ready->set_chunk_bytes(options_.chunk_bytes);
+  bool said = false;
   for (const auto& [local, m] : members_.members()) {
     ready->add_ranks(static_cast<uint32_t>(m.rank));
     ready->add_pids(m.pid);
+    ready->add_fusion_thresholds(m.fusion_threshold);
+    said = said || m.fusion_threshold >= 0;
   }
+  if (!said) ready->clear_fusion_thresholds();
   Send(std::move(message));
 }
 

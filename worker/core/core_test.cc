@@ -160,6 +160,23 @@ TEST_F(CoreTest, RanksReadyWhenAllLocalRanksAreThere) {
   EXPECT_EQ(ready.pids(1), 101);
 }
 
+TEST_F(CoreTest, TheRanksFusionThresholdsAreTold) {
+  session::Hello first = MakeHello(0, 2, 0, 2);
+  first.fusion_threshold = 0;
+  core_.OnClient(1, first, 1000);
+  session::Hello bad = MakeHello(1, 2, 1, 2);
+  bad.fusion_threshold = -2;
+  core_.OnClient(2, bad, 1001);
+  EXPECT_EQ(Take<RefuseClient>().at(0).client, 2u);
+  core_.OnClient(3, MakeHello(1, 2, 1, 2), 1001);
+  const auto sent = TakeSent();
+  ASSERT_EQ(sent.size(), 1u);
+  const auto& ready = sent.back().ranks_ready();
+  ASSERT_EQ(ready.fusion_thresholds_size(), 2);
+  EXPECT_EQ(ready.fusion_thresholds(0), 0);
+  EXPECT_EQ(ready.fusion_thresholds(1), -1);
+}
+
 TEST_F(CoreTest, OneNodeNeedsNoBackend) {
   Join(2);
   Drop();
@@ -356,6 +373,62 @@ TEST_F(CoreTest, PresenceIsBatchedWhileOneIsUnacknowledged) {
   EXPECT_EQ(sent[0].presence().operations(1).signatures(1).ranks(0), 1u);
   core_.OnPresenceAcknowledged();
   EXPECT_TRUE(TakeSent().empty());
+}
+
+TEST_F(CoreTest, AWaitIsToldOncePerGeneration) {
+  StartTwoNodes();
+  Slot("a");
+  Slot("b");
+  core_.OnNews(News(0, 1, Kind::kAllreduce, 8, 8));
+  core_.OnPresenceAcknowledged();
+  auto sent = TakeSent();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].presence().operations(0).urgency(), 0u);
+  SlotNews waited = News(0, 1, Kind::kAllreduce, 8, 8);
+  waited.urgency = Urgency::kAwaited;
+  core_.OnNews(waited);
+  core_.OnNews(waited);
+  sent = TakeSent();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].presence().operations_size(), 0);
+  ASSERT_EQ(sent[0].presence().urgent_size(), 1);
+  EXPECT_EQ(sent[0].presence().urgent(0).identity().name(), "a");
+  EXPECT_EQ(sent[0].presence().urgent(0).generation(), 1u);
+  // It waits for the acknowledgement like any news, with what comes meanwhile.
+  SlotNews immediate = News(1, 1, Kind::kAllreduce, 8, 8);
+  immediate.urgency = Urgency::kImmediate;
+  core_.OnNews(immediate);
+  EXPECT_TRUE(TakeSent().empty());
+  core_.OnPresenceAcknowledged();
+  sent = TakeSent();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].presence().operations(0).urgency(), 2u);
+  EXPECT_EQ(sent[0].presence().urgent_size(), 0);
+  core_.OnPresenceAcknowledged();
+  core_.OnNews(immediate);
+  EXPECT_TRUE(TakeSent().empty());
+}
+
+TEST_F(CoreTest, AWaitForWhatRunsAlreadyIsNotTold) {
+  StartTwoNodes();
+  Slot("a");
+  core_.OnNews(News(0, 1, Kind::kAllreduce, 8, 8));
+  core_.OnPresenceAcknowledged();
+  proto::CoordinatorMessage m;
+  AddOperation(AddRun(&m, 1), 11, "a", Kind::kAllreduce, 1);
+  core_.OnCoordinator(m);
+  Drop();
+  SlotNews waited = News(0, 1, Kind::kAllreduce, 8, 8);
+  waited.urgency = Urgency::kAwaited;
+  core_.OnNews(waited);
+  EXPECT_TRUE(TakeSent().empty());
+  // The next generation is another matter; by id now.
+  core_.OnNews(News(0, 2, Kind::kAllreduce, 8, 8));
+  core_.OnPresenceAcknowledged();
+  Drop();
+  waited.generation = 2;
+  core_.OnNews(waited);
+  EXPECT_EQ(TakeSent().at(0).presence().urgent(0).id(), 11u);
 }
 
 TEST_F(CoreTest, ExecuteBecomesAFusedRun) {

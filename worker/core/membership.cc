@@ -30,6 +30,11 @@ absl::Status CheckAlone(const session::Hello& h) {
     return bad("MAYPOLE_LOCAL_RANK must be from 0 to ", h.local_size - 1,
                ", it is ", h.local_rank);
   }
+  if (h.fusion_threshold < -1 ||
+      h.fusion_threshold > static_cast<int64_t>(kMaxTensorBytes)) {
+    return bad("a fusion threshold of ", h.fusion_threshold,
+               " bytes; 0 to 2^44 are allowed");
+  }
   return absl::OkStatus();
 }
 
@@ -72,8 +77,8 @@ absl::Status Membership::Add(ClientId client, const session::Hello& h,
   } else if (absl::Status s = CheckAgainstFirst(h); !s.ok()) {
     return s;
   }
-  members_[h.local_rank] = {client, h.rank,      h.local_rank,
-                            h.pid,  visible_pid, h.host};
+  members_[h.local_rank] = {client,      h.rank, h.local_rank,      h.pid,
+                            visible_pid, h.host, h.fusion_threshold};
   return absl::OkStatus();
 }
 

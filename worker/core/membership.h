@@ -25,6 +25,7 @@ struct Member {
   int pid = 0;          // as the client sees itself; for messages
   int visible_pid = 0;  // in our PID namespace, 0 if it is outside
   std::string host;
+  int64_t fusion_threshold = -1;  // -1: its environment says nothing
 };
 
 class Membership {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "common/urgent.h"
+
 namespace maypole::worker {
 namespace {
 
@@ -48,6 +50,29 @@ TEST_F(BoardKeeperTest, NewsAreCopiedOnce) {
   EXPECT_EQ(news[0].generation, 1u);
   EXPECT_EQ(news[0].signatures.at(1).shape[0], 10);
   EXPECT_TRUE(keeper_->TakeNews().empty());
+}
+
+TEST_F(BoardKeeperTest, NewsStandBySlotAndTellWhoIsWaitedFor) {
+  for (const uint32_t slot : {2u, 0u}) {
+    Arrive(slot, 0, 1);
+    Arrive(slot, 1, 1);
+    SetNews(slot);
+  }
+  EXPECT_TRUE(RaiseUrgency(board(), 2, 1, Urgency::kAwaited));
+  EXPECT_FALSE(RaiseUrgency(board(), 2, 1, Urgency::kAwaited));
+  const auto news = keeper_->TakeNews();
+  ASSERT_EQ(news.size(), 2u);
+  EXPECT_EQ(news[0].slot, 0u);
+  EXPECT_EQ(news[0].urgency, Urgency::kNone);
+  EXPECT_EQ(news[1].urgency, Urgency::kAwaited);
+  // It is of that generation only, and nonsense is no more than urgent.
+  Arrive(2, 0, 2);
+  Arrive(2, 1, 2);
+  SetNews(2);
+  EXPECT_EQ(keeper_->TakeNews().at(0).urgency, Urgency::kNone);
+  board().slot(2).urgency.store(Tagged(2, 77));
+  SetNews(2);
+  EXPECT_EQ(keeper_->TakeNews().at(0).urgency, Urgency::kImmediate);
 }
 
 TEST_F(BoardKeeperTest, NewsThatAreNotTrueAreDropped) {
