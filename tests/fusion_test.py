@@ -1,0 +1,74 @@
+"""Steps of many tensors over two nodes run in few parts, whatever is missing."""
+
+import re
+import statistics
+import unittest
+import urllib.request
+
+import harness
+
+NP, STEPS, TENSORS = 4, 40, 50
+WAYS = ("steady", "polled", "dynamic")
+
+
+def count(address, name):
+    """Sum of a metric over its labels."""
+    with urllib.request.urlopen("http://%s/metrics" % address, timeout=5) as reply:
+        text = reply.read().decode()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines()
+               if re.match(re.escape(name) + r"[{ ]", line))
+
+
+class FusionTest(unittest.TestCase):
+    def run_ways(self, env):
+        """Runs, operations and median seconds per step of each way."""
+        out = {}
+        with harness.Job(np=NP, nodes=2, program="fusion.py", args=[STEPS, TENSORS], env=env) as job:
+            coordinator = job.endpoints()["coordinator"]
+            before = (0, 0, 0)
+            for way in WAYS:
+                for r in range(NP):
+                    job.await_file("%s.%d" % (way, r), 120)
+                now = tuple(count(coordinator, name) for name in (
+                    "maypole_runs_total", "maypole_operations_total", "maypole_buckets_total"))
+                took = [s for r in range(NP) for s in job.record(r)[way]]
+                out[way] = [n - b for n, b in zip(now, before)] + [statistics.median(took), max(took)]
+                before = now
+                job.touch("after_" + way)
+            job.check_ok(30)
+            self.stderr = job.stderr()
+        print({k: [round(x, 4) for x in v] for k, v in out.items()}, flush=True)
+        return out
+
+    def test_steps_are_fused(self):
+        ways = self.run_ways({})
+        for way in ("steady", "polled"):
+            runs, operations, buckets, median, _ = ways[way]
+            self.assertEqual(operations, STEPS * TENSORS, way)
+            # The first step is learned, one by one at worst.
+            self.assertLess(runs, TENSORS + STEPS * TENSORS / 3, way)
+            self.assertGreater(buckets, 0, way)
+            self.assertLess(median, 0.5, way)
+        runs, operations, _, median, _ = ways["dynamic"]
+        self.assertEqual(operations, sum(1 + s % TENSORS for s in range(STEPS)))
+        self.assertLessEqual(runs, operations)
+        self.assertLess(median, 0.5)
+
+    def test_the_environment_turns_it_off(self):
+        ways = self.run_ways({"HOROVOD_FUSION_THRESHOLD": "0"})
+        for way in WAYS:
+            runs, operations, buckets, _, _ = ways[way]
+            self.assertEqual(runs, operations, way)
+            self.assertEqual(buckets, 0, way)
+
+    def test_a_bad_threshold_is_one_line(self):
+        with harness.Job(np=2, program="fusion.py", args=[1, 1],
+                         env={"MAYPOLE_FUSION_THRESHOLD": "64MB"}) as job:
+            self.assertEqual(job.wait(20), 2)
+            self.assertEqual(job.stderr(), (
+                "maypolerun: MAYPOLE_FUSION_THRESHOLD='64MB': expected bytes, a number from 0 "
+                "(no fusion) to 17592186044416\n"))
+
+
+if __name__ == "__main__":
+    unittest.main()
