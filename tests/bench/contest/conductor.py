@@ -110,6 +110,10 @@ class Contestant:
         times = [[float(w) for w in answer.split()[1:]] for answer in answers]
         return [max(round_) for round_ in zip(*times)]
 
+    def cpu_seconds(self) -> float:
+        """What all its processes have run."""
+        return cpu_seconds(self._pids)
+
     def waiting(self) -> float:
         """The part of a core that all its processes used between its turns."""
         wall = time.monotonic() - self._born - self._busy[0]

@@ -1,6 +1,7 @@
 """What the machine and the wire can do, measured between the turns."""
 
 import json
+import os
 import subprocess
 from typing import List
 
@@ -21,6 +22,12 @@ class Machine:
         self._process.stdin.close()
         self._process.stdout.close()
         self._process.wait()
+
+    def cpu_seconds(self) -> float:
+        """What it has run, its threads that have ended included."""
+        with open(f"/proc/{self._process.pid}/stat", encoding="ascii") as f:
+            fields = f.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def _ask(self, line: str) -> List[float]:
         self._process.stdin.write(line + "\n")

@@ -7,7 +7,7 @@ not lost:
   {"kind": "setting", "setting": "1x2", "missing": {contestant: reason}}
   {"kind": "case", "setting": "1x2", "what": "4", "operations": 50, ...,
    "pingpong_ns": [before each round, and after the last],
-   "memcpy_gbs": [of each round], "us": {column: [[times of a turn], ...]}}
+   "memcpy_gbs": [of each round], "others": cores that others used, "us": {column: [[times of a turn], ...]}}
   {"kind": "waiting", "setting": "1x2", "cores": {contestant: ...}}
   {"kind": "wire", "setting": "2x2-1g", "iperf3_bps": [before, after]}
   {"kind": "example", ...}: see example.py
@@ -15,6 +15,7 @@ not lost:
 
 import contextlib
 import json
+import os
 import sys
 import time
 from typing import Dict, Iterable, List, Optional
@@ -23,6 +24,7 @@ import namespaces
 from contest import limits
 from contest.conductor import Contestant, Failed
 from contest.plan import COLUMNS, CasePlan, Column, Setting, case_plan, label
+from contest.processes import machine_seconds
 
 _SETUP_SECONDS = 0.2  # a socket that has just connected is not asleep yet
 
@@ -131,11 +133,13 @@ class Measurement:
         if plan.warmups == 0:
             self._all_turns(case, team, 0, keep=False)
         turns = self._turns or plan.turns
+        others = _Others(team, self._machine)
         for turn in range(turns):
             case.pingpong.append(short(self._machine.pingpong()))
             case.memcpy.append(short(self._machine.memcpy()))
             self._all_turns(case, team, turn, keep=True)
         case.pingpong.append(short(self._machine.pingpong()))
+        case.others = others.cores()
         for number, column in enumerate(columns):
             self._try(case, team, column, lambda c, n=number: c.close_case(n))
         self._raw.add("case", **case.raw())
@@ -175,6 +179,25 @@ class Measurement:
             return None
 
 
+class _Others:
+    """What ran on the machine beside us: it spoils figures."""
+
+    def __init__(self, team: Dict[str, Contestant], machine: limits.Machine):
+        self._team = dict(team)
+        self._machine = machine
+        self._start = time.monotonic()
+        self._before = self._foreign()
+
+    def _foreign(self) -> float:
+        ours = sum(c.cpu_seconds() for c in self._team.values())
+        return (machine_seconds() - ours - self._machine.cpu_seconds()
+                - sum(os.times()[:2]))
+
+    def cores(self) -> float:
+        return max(0.0, (self._foreign() - self._before)
+                   / (time.monotonic() - self._start))
+
+
 class _Case:
     """What was found so far."""
 
@@ -186,6 +209,7 @@ class _Case:
         self.times: Dict[str, List[List[float]]] = {c.key: [] for c in columns}
         self.pingpong: List[float] = []
         self.memcpy: List[float] = []
+        self.others = 0.0
 
     def raw(self) -> Dict:
         plan = self.plan
@@ -194,10 +218,11 @@ class _Case:
             "bytes": plan.bytes, "operations": plan.operations,
             "warmups": plan.warmups, "measured": plan.measured,
             "pingpong_ns": self.pingpong, "memcpy_gbs": self.memcpy,
+            "others": short(self.others),
             "us": {key: times for key, times in self.times.items() if times},
         }
 
     def summary(self) -> str:
         """The best round of each column, for who watches."""
-        return ", ".join("%s %.5g" % (key, min(min(t) for t in times))
+        return f"others {self.others:.2f} cores; " + ", ".join("%s %.5g" % (key, min(min(t) for t in times))
                          for key, times in self.times.items() if times)

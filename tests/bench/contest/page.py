@@ -35,6 +35,7 @@ One command measures all of this and writes this page and the picture, as root:
 * **Limits**, measured in each round: the time a flag takes from one core to another (what tells near rounds from far ones), and memcpy of
   256 MiB on all cores at once. The *bound* is every rank's buffer read once and written once at that rate. In the last level of cache it
   is no bound. Before and after a setting with several nodes: iperf3, one connection.
+* *Others* is how many cores somebody else used meanwhile, the hypervisor included: where it is not near 0, mistrust the line.
 * **Nodes** are network namespaces joined by a veth pair; 1 Gbit/s is a token bucket (tbf) of 128 KiB on both ends.
 * Peers: torch.distributed with its Gloo backend from Python, tensors as torch makes them, `OMP_NUM_THREADS=1`; Open MPI's `MPI_Allreduce`
   from C++, unbound, `mpi_yield_when_idle 1` where there are more ranks than cores; Gloo's ring allreduce from C++, over TCP.
@@ -172,10 +173,11 @@ def _times(results, setting, cases) -> str:
                 bound = _number(analysis.bound_us(setting.ranks,
                                                   bytes_of(what), memcpy))
             rows.append([_what(what), kind, str(len(case.rounds(kind))),
-                         str(case.raw["operations"]), "%.1f" % memcpy, bound]
+                         str(case.raw["operations"]),
+                         "%.2f" % case.raw["others"], "%.1f" % memcpy, bound]
                         + [_number(case.median(c.key, kind)) for c in columns])
     return _table(["case", "rounds", "count", "operations per batch",
-                   "memcpy GB/s", "bound"] + [c.title for c in columns], rows)
+                   "others", "memcpy GB/s", "bound"] + [c.title for c in columns], rows)
 
 
 def _wire(results: analysis.Results, setting: Setting) -> str:
