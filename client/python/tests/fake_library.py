@@ -12,6 +12,7 @@ too early shows.
 
 import ctypes
 import itertools
+import mmap
 import threading
 import time
 
@@ -76,6 +77,9 @@ class FakeLibrary:
         self.submitted = []  # (rank, name)
         self.released = []
         self.awaited = {}  # name -> whether its submitter waits at once
+        self.arena = {}  # address -> memory
+        self.arena_limit = 1 << 30
+        self.arena_operations = []  # names
         self.wait_statuses = []  # handed out by wait() before the outcome
 
     # --- identity -----------------------------------------------------------
@@ -117,7 +121,39 @@ class FakeLibrary:
         return getattr(self._thread, "error", "")
 
     def counter(self, name):
-        return len(self.completed) if name == "completed" else -1
+        return {
+            "completed": len(self.completed),
+            "arena_bytes": self._arena_bytes(),
+            "arena_operations": len(self.arena_operations),
+        }.get(name, -1)
+
+    # --- arena --------------------------------------------------------------
+    def allocate(self, size):
+        if not self.initialized:
+            raise _native.StatusError(_native.FAILED_PRECONDITION,
+                                      "Maypole has not been initialized")
+        with self._lock:
+            if self._arena_bytes() + size > self.arena_limit:
+                raise _native.StatusError(_native.RESOURCE_EXHAUSTED,
+                                          "the arena is full")
+            memory = mmap.mmap(-1, size)  # page aligned, zeroed
+            address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+            self.arena[address] = memory
+        return address
+
+    def free(self, address):
+        # Called by a finalizer, which may run while this thread has the lock.
+        del self.arena[address]
+        return _native.OK
+
+    def _arena_bytes(self):
+        return sum(len(memory) for memory in list(self.arena.values()))
+
+    def _in_arena(self, submission):
+        return (submission.input == submission.output
+                and submission.prescale == 1.0 and submission.input % 64 == 0
+                and any(start <= submission.input < start + len(memory)
+                        for start, memory in list(self.arena.items())))
 
     # --- operations ---------------------------------------------------------
     def submit(self, *arguments):
@@ -167,6 +203,8 @@ class FakeLibrary:
         }[first.kind](ranks)
         for r in ranks:
             r.status = _native.OK
+        if all(self._in_arena(r) for r in ranks):
+            self.arena_operations.append(first.name)
         self.completed.append(first.name)
 
     def _allreduce(self, ranks):

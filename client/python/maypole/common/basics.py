@@ -14,6 +14,7 @@ from maypole.common.exceptions import (FORKED, forked, from_status,
                                        not_initialized, note_joined)
 
 _atexit_registered = False
+_joins = 0
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
@@ -30,7 +31,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     HorovodInternalError if the job could not be joined in time. Ctrl-C ends
     the wait.
     """
-    global _atexit_registered
+    global _atexit_registered, _joins
     # Horovod takes an empty list for "all ranks".
     if comm is not None and comm != []:
         raise NotImplementedError(
@@ -43,10 +44,12 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     if forked():
         raise ValueError(FORKED)
     library = _native.library()  # here, so that ImportError is the caller's
+    joining = not library.is_initialized()
     status, text = _interruptibly(lambda: _native_init(library))
     if status != _native.OK:
         raise from_status(status, text)
     note_joined()
+    _joins += joining
     # Ends the native threads while the tensors they may write to still live.
     if not _atexit_registered:
         atexit.register(shutdown)
@@ -79,6 +82,11 @@ def shutdown() -> None:
     Does nothing when not initialized.
     """
     _native.library().shutdown()
+
+
+def joins() -> int:
+    """How often this process has joined a job: changes with the epoch."""
+    return _joins
 
 
 def is_initialized() -> bool:
@@ -182,6 +190,6 @@ def rocm_built() -> bool:
 
 def counter(name: str) -> Optional[int]:
     """A counter of this process (`operations`, `completed`, `failed`, `bytes`,
-    `pending`; see maypole.h), None if there is none of that name."""
+    `pending`, ...; see maypole.h), None if there is none of that name."""
     value = _native.library().counter(name)
     return None if value < 0 else value

@@ -29,6 +29,7 @@ from maypole.common.exceptions import (HorovodInternalError,
 from maypole.common.process_sets import (ProcessSet, add_process_set,
                                          global_process_set,
                                          remove_process_set)
+from maypole.torch.arena import arena_statistics, empty, empty_like
 from maypole.torch.async_ops import (allgather_async, allreduce_async,
                                      allreduce_async_, barrier,
                                      broadcast_async, broadcast_async_,

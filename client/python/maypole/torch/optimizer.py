@@ -12,18 +12,25 @@ Invariants: between the first hook after a step and synchronize(), `_pending`
 has an entry per parameter whose gradient came; its reduction is None while
 backward passes are still awaited. All parameters are reduced at each
 synchronize(), so that ranks whose graphs differ cannot wait for each other.
+
+With gradient_as_bucket_view, a step in which a parameter is new reduces its
+gradient by itself. Then all ranks know whether it is sparse, and those that are
+not go into a bucket together. Ranks that see different errors would have
+different buckets: after any error, and in another epoch, they start again.
 """
 
 import contextlib
 import warnings
 import weakref
-from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Tuple
+from typing import (Any, Callable, Dict, Iterable, Iterator, Optional, Set,
+                    Tuple)
 
 import torch
 
 from maypole.common import basics, process_sets
 from maypole.common.constants import Adasum, Average, OP_NAMES, Sum
 from maypole.common.process_sets import global_process_set
+from maypole.torch._buckets import Bucket, Buckets
 from maypole.torch._hooks import on_gradient
 from maypole.torch.async_ops import allreduce_async_, synchronize
 from maypole.torch.compression import Compression
@@ -59,15 +66,20 @@ class _Reducer:
                 f"the gradient of {name!r} is part of a graph itself; "
                 "DistributedOptimizer cannot be used with backward("
                 "create_graph=True)")
-        small, ctx = self.compression.compress(grad)
+        return self.start_dense(grad, name)
+
+    def start_dense(self, tensor: torch.Tensor,
+                    name: str) -> Callable[[], None]:
+        """Starts reducing `tensor` in place; the result waits for it."""
+        small, ctx = self.compression.compress(tensor)
         handle = allreduce_async_(small, None, name, self.op, self.prescale,
                                   self.postscale)
 
         def finish() -> None:
             result = self.compression.decompress(synchronize(handle), ctx)
-            if result is not grad:
+            if result is not tensor:
                 with torch.no_grad():
-                    grad.copy_(result)
+                    tensor.copy_(result)
 
         return finish
 
@@ -86,16 +98,22 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     # pylint: disable=super-init-not-called
     def _attach(self, names: Dict[torch.Tensor, str], reducer: _Reducer,
-                backward_passes_per_step: int) -> None:
+                backward_passes_per_step: int,
+                buckets: Optional[Buckets]) -> None:
         self.backward_passes_per_step = backward_passes_per_step
         self._names = names
         self._reducer = reducer
         self._synchronized = False
         self._should_synchronize = True
-        self._pending: Dict[torch.Tensor, Optional[Callable[[], None]]] = {}
+        # By parameter or bucket.
+        self._pending: Dict[Any, Optional[Callable[[], None]]] = {}
         # Backward passes still to come before a gradient is reduced.
         self._passes_left: Dict[torch.Tensor, int] = {}
         self._hooks = []
+        self._buckets = buckets
+        # Parameters that are in a bucket, or never will be.
+        self._settled: Set[torch.Tensor] = set()
+        self._joins = basics.joins()
         self._distributed = basics.size() > 1
         self._watch_parameters()
 
@@ -124,14 +142,57 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 " times before step(); increase backward_passes_per_step to "
                 "accumulate gradients locally")
         self._passes_left[parameter] -= 1
+        if self._buckets is not None and not self._pending:
+            self._follow_epoch()
         self._pending[parameter] = None
         self._synchronized = False
-        if self._passes_left[parameter] == 0:
+        if self._passes_left[parameter] > 0:
+            return
+        bucket = self._bucket_of(parameter)
+        if bucket is None:
             self._start(parameter)
+            return
+        bucket.missing -= 1
+        if bucket.missing == 0:
+            self._start_bucket(bucket)
 
     def _start(self, parameter: torch.Tensor) -> None:
         self._pending[parameter] = self._reducer.start(parameter,
                                                        self._names[parameter])
+
+    def _bucket_of(self, parameter: torch.Tensor) -> Optional[Bucket]:
+        return (None
+                if self._buckets is None else self._buckets.of(parameter))
+
+    def _start_bucket(self, bucket: Bucket) -> None:
+        bucket.gather()
+        self._pending[bucket] = self._reducer.start_dense(
+            bucket.buffer, bucket.name)
+
+    def _fill_buckets(self) -> None:
+        """Puts gradients that were reduced by themselves into buckets."""
+        if self._buckets is None:
+            return
+        fresh = [
+            p for p in self._passes_left
+            if p not in self._settled and p.requires_grad
+        ]
+        self._settled.update(fresh)
+        self._buckets.add([
+            p for p in fresh
+            if p.grad.layout is torch.strided and p.grad.numel() > 0
+        ], self._names)
+
+    def _drop_buckets(self) -> None:
+        if self._buckets is not None:
+            self._buckets.drop()
+            self._settled.clear()
+
+    def _follow_epoch(self) -> None:
+        # The ranks of an earlier epoch do not share the memory of this one.
+        if self._joins != basics.joins():
+            self._joins = basics.joins()
+            self._drop_buckets()
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """How many backward passes are accumulated locally before a step."""
@@ -141,6 +202,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def _reset_passes(self) -> None:
         for parameter in self._passes_left:
             self._passes_left[parameter] = self.backward_passes_per_step
+        for bucket in self._buckets or ():
+            bucket.reset()
 
     def synchronize(self) -> None:
         """Waits until all gradients are reduced; .grad then has the results.
@@ -151,21 +214,32 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """
         first_error = None
         self._watch_parameters()  # of those unfrozen since
-        for parameter in self._passes_left:
-            if (self._pending.get(parameter) is None
-                    and parameter.requires_grad):
-                self._start(parameter)
-        for parameter, finish in list(self._pending.items()):
+        self._start_the_rest()
+        for key, finish in list(self._pending.items()):
             try:
                 if finish is not None:
                     finish()
             except RuntimeError as error:
                 first_error = first_error or error
-            del self._pending[parameter]
+            del self._pending[key]
         self._reset_passes()
         self._synchronized = True
         if first_error is not None:
+            self._drop_buckets()
             raise first_error
+        self._fill_buckets()
+
+    def _start_the_rest(self) -> None:
+        if self._buckets is not None and not self._pending:
+            self._follow_epoch()
+        for bucket in self._buckets or ():
+            if bucket not in self._pending and bucket.active():
+                self._start_bucket(bucket)
+        for parameter in self._passes_left:
+            if (self._pending.get(parameter) is None
+                    and parameter.requires_grad
+                    and self._bucket_of(parameter) is None):
+                self._start(parameter)
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -213,13 +287,22 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         return run
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """Clears the gradients. AssertionError while they are being reduced."""
+        """Clears the gradients. AssertionError while they are being reduced.
+
+        Those in buckets are zeroed in place and stay there, whatever
+        set_to_none is.
+        """
         if self._pending:
             raise AssertionError(
                 "zero_grad() was called after backward() and before step() or "
                 "synchronize(), while gradients are being reduced; call step() "
                 "or synchronize() first")
+        if self._buckets is None:
+            super().zero_grad(*args, **kwargs)
+            return
+        self._buckets.detach()
         super().zero_grad(*args, **kwargs)
+        self._buckets.zero()
 
     # torch wraps the step of an optimizer's class to profile it and to call
     # step hooks; the wrapped class's own step is wrapped already.
@@ -252,7 +335,9 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
         num_groups: int = 0,
         groups: Any = None,
         sparse_as_dense: bool = False,
-        process_set: Any = global_process_set) -> torch.optim.Optimizer:
+        process_set: Any = global_process_set,
+        gradient_as_bucket_view: bool = False,
+        bucket_cap_mb: float = 25.0) -> torch.optim.Optimizer:
     """Returns an optimizer like `optimizer` that steps on all ranks' gradients.
 
     It shares parameters, options and state with `optimizer` and is an instance
@@ -272,6 +357,15 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
     parameters; accepted, and without effect: the coordinator groups by itself.
     sparse_as_dense: sparse gradients are reduced as dense ones, otherwise by
     gathering.
+    gradient_as_bucket_view: from the second step on, gradients live in buckets
+    in the arena (maypole.torch.arena), and backward() starts an allreduce for
+    each bucket that is complete. .grad is a view of its bucket, contiguous, and
+    each rank's own. Call zero_grad() of this optimizer: it zeroes in place. If
+    .grad was replaced or set to None otherwise, the gradient is copied into
+    the bucket; arena_statistics() counts it. Sparse gradients stay outside.
+    With a compression other than none, what is sent is not in the arena; with
+    a gradient_predivide_factor other than 1 the ranks copy, too.
+    bucket_cap_mb: the greatest size of a bucket, in MiB, the same on all ranks.
 
     Raises ValueError for wrong arguments, each naming what is expected.
     """
@@ -282,6 +376,9 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
         groups = num_groups if groups is None else groups
     _check_arguments(op, gradient_predivide_factor, backward_passes_per_step,
                      groups)
+    if not bucket_cap_mb > 0:
+        raise ValueError(f"DistributedOptimizer: bucket_cap_mb={bucket_cap_mb},"
+                         " expected a number above 0")
     names = _parameter_names(optimizer, named_parameters)
     base = optimizer.__class__
     wrapped_class = type(base.__name__, (_DistributedOptimizer, base), {})
@@ -292,7 +389,8 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
     wrapped._attach(
         names,
         _Reducer(compression, op, gradient_predivide_factor, sparse_as_dense),
-        backward_passes_per_step)
+        backward_passes_per_step,
+        Buckets(int(bucket_cap_mb * 2**20)) if gradient_as_bucket_view else None)
     return wrapped
 
 

@@ -1,0 +1,202 @@
+"""Gradient buckets: the gradients of several parameters in one arena tensor.
+
+    buckets = Buckets(cap_bytes)
+    buckets.add(parameters, names)   # their gradients move into buckets
+    bucket = buckets.of(parameter)
+    bucket.gather()                  # whatever the user did to .grad meanwhile
+    ... reduce bucket.buffer in place ...
+
+A bucket holds gradients of one dtype, each at a multiple of 64 bytes, as many
+as fit in the cap (one that is larger has a bucket of its own). Buckets are
+filled from the last parameter to the first, the order in which backward()
+computes gradients. The layout depends on shapes, dtypes and order alone, so it
+is the same on all ranks.
+
+Thread contract: one thread at a time.
+
+Invariants: between add() and drop(), after gather() and after zero(), .grad of
+each member that requires a gradient is its view of the buffer. In between the
+user may have replaced it. Bytes between the gradients are zero.
+"""
+
+from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+
+import torch
+
+from maypole.torch import arena
+
+_ALIGNMENT = 64
+
+
+class _Place:
+    """A parameter's place in a buffer."""
+
+    __slots__ = ("parameter", "_buffer", "_offset", "_view", "address")
+
+    def __init__(self, parameter: torch.Tensor, buffer: torch.Tensor,
+                 offset: int):
+        self.parameter = parameter
+        self._buffer = buffer
+        self._offset = offset
+        self._view = self._new_view()
+        self.address = self._view.data_ptr()
+
+    def _new_view(self) -> torch.Tensor:
+        flat = self._buffer.narrow(0, self._offset, self.parameter.numel())
+        return flat.view(self.parameter.shape)
+
+    def view(self) -> torch.Tensor:
+        """The gradient in the buffer."""
+        # It is the user's as .grad; who sets .grad.data moves it elsewhere.
+        if self._view.data_ptr() != self.address:
+            self._view = self._new_view()
+        return self._view
+
+
+class Bucket:
+    """A flat buffer and the parameters whose gradients lie in it.
+
+    missing: how many of their gradients have not come in this step.
+    """
+
+    def __init__(self, name: str, parameters: Sequence[torch.Tensor],
+                 offsets: Sequence[int], count: int):
+        self.name = name
+        self.buffer = arena.zeros_flat(count, parameters[0].dtype)
+        self.missing = len(parameters)
+        self._places = [
+            _Place(parameter, self.buffer, offset)
+            for parameter, offset in zip(parameters, offsets)
+        ]
+
+    def adopt(self) -> None:
+        """Moves the gradients of all parameters into the buffer."""
+        with torch.no_grad():
+            for place in self._places:
+                view = place.view()
+                view.copy_(place.parameter.grad)
+                place.parameter.grad = view
+
+    def gather(self) -> None:
+        """Brings gradients that are elsewhere into the buffer; counts them.
+
+        A gradient that is None is zero. AssertionError for one that is part of
+        a graph.
+        """
+        for place in self._places:
+            grad = place.parameter.grad
+            if (grad is None or grad.is_sparse
+                    or grad.data_ptr() != place.address):
+                self._bring(place)
+
+    def _bring(self, place: _Place) -> None:
+        grad = place.parameter.grad
+        if grad is not None and grad.requires_grad:
+            raise AssertionError(
+                f"a gradient of {self.name!r} is part of a graph itself; "
+                "DistributedOptimizer cannot be used with backward("
+                "create_graph=True)")
+        view = place.view()
+        if grad is None:
+            # Not computed in this step; the view has an earlier one.
+            view.zero_()
+        else:
+            view.copy_(grad.to_dense() if grad.is_sparse else grad)
+            arena.note_fallback(
+                "gradient_replaced",
+                f"a gradient of {self.name!r} was found outside of the bucket "
+                "and copied into it; call zero_grad() of the "
+                "DistributedOptimizer, not the model's, and leave .grad in "
+                "place")
+        if place.parameter.requires_grad:
+            place.parameter.grad = view
+
+    def detach(self) -> None:
+        """Takes the gradients away from the parameters that need them."""
+        for place in self._places:
+            if place.parameter.requires_grad:
+                place.parameter.grad = None
+
+    def zero(self) -> None:
+        """Zeros the buffer and puts the gradients back."""
+        self.buffer.zero_()
+        for place in self._places:
+            if place.parameter.requires_grad:
+                place.parameter.grad = place.view()
+
+    def reset(self) -> None:
+        """Another step begins: all gradients are missing."""
+        self.missing = len(self._places)
+
+    def active(self) -> bool:
+        """Whether any member requires a gradient (now)."""
+        return any(place.parameter.requires_grad for place in self._places)
+
+
+class Buckets:
+    """The buckets of one optimizer."""
+
+    def __init__(self, cap_bytes: int):
+        self._cap_bytes = cap_bytes
+        self._buckets: List[Bucket] = []
+        self._of: Dict[torch.Tensor, Bucket] = {}
+
+    def __iter__(self) -> Iterator[Bucket]:
+        return iter(self._buckets)
+
+    def of(self, parameter: torch.Tensor) -> Optional[Bucket]:
+        """The bucket with this parameter's gradient."""
+        return self._of.get(parameter)
+
+    def add(self, parameters: Sequence[torch.Tensor],
+            names: Dict[torch.Tensor, str]) -> None:
+        """Makes buckets for `parameters`, which have dense gradients."""
+        for members, offsets, count in _layout(parameters, self._cap_bytes):
+            # Of the first: no parameter is in two buckets.
+            bucket = Bucket(f"{names[members[0]]}.bucket", members, offsets,
+                            count)
+            bucket.adopt()
+            self._buckets.append(bucket)
+            for parameter in members:
+                self._of[parameter] = bucket
+
+    def drop(self) -> None:
+        """Forgets all buckets. Gradients stay where they are."""
+        self._buckets.clear()
+        self._of.clear()
+
+    def detach(self) -> None:
+        """Takes the gradients away from the parameters that need them.
+
+        So that the optimizer's zero_grad() leaves them alone; zero() is next.
+        """
+        for bucket in self._buckets:
+            bucket.detach()
+
+    def zero(self) -> None:
+        """Zeros all gradients in place and puts them back."""
+        for bucket in self._buckets:
+            bucket.zero()
+
+
+def _layout(
+    parameters: Sequence[torch.Tensor], cap_bytes: int
+) -> Iterable[Tuple[List[torch.Tensor], List[int], int]]:
+    """(members, their offsets, length) of each bucket, in elements."""
+    open_buckets: Dict[torch.dtype, Tuple[List[torch.Tensor], List[int]]] = {}
+    ends: Dict[torch.dtype, int] = {}
+    for parameter in reversed(parameters):
+        dtype = parameter.dtype
+        size = parameter.element_size()
+        align = _ALIGNMENT // size
+        length = -(-parameter.numel() // align) * align
+        end = ends.get(dtype, 0)
+        if dtype in open_buckets and (end + length) * size > cap_bytes:
+            yield (*open_buckets.pop(dtype), end)
+            end = 0
+        members, offsets = open_buckets.setdefault(dtype, ([], []))
+        members.append(parameter)
+        offsets.append(end)
+        ends[dtype] = end + length
+    for dtype, (members, offsets) in open_buckets.items():
+        yield members, offsets, ends[dtype]
