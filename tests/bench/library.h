@@ -42,6 +42,9 @@ class Reducer {
 
   virtual bool has_arena() const { return false; }
 
+  // Tensors reduced so far without a copy, where they lie.
+  virtual int64_t arena_operations() const { return 0; }
+
   // Aligned as torch aligns its tensors. kArena: only if has_arena().
   virtual Status Allocate(Storage storage, int64_t elements, Memory* out);
 

@@ -13,7 +13,7 @@ def case(what, us, flags, setting="1x2", memcpy=20.0):
     turns = len(flags) - 1
     return {"kind": "case", "setting": setting, "what": what,
             "bytes": plan.bytes_of(what), "operations": 1, "warmups": 0,
-            "measured": 1, "others": 0.01, "pingpong_ns": flags,
+            "measured": 1, "others": 0.01, "in_arena": {}, "pingpong_ns": flags,
             "memcpy_gbs": [memcpy] * turns, "us": us}
 
 

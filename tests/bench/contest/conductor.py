@@ -97,8 +97,13 @@ class Contestant:
         self._tell(f"open {number} {case.what} {column.storage} "
                    f"{case.operations}")
 
-    def close_case(self, number: int) -> None:
-        self._tell(f"close {number}")
+    def close_case(self, number: int) -> float:
+        """The part of all reductions that moved no copies, in the arena."""
+        parts = []
+        for answer in self._tell(f"close {number}"):
+            reduced, in_arena = (int(w) for w in answer.split()[1:])
+            parts.append(in_arena / reduced if reduced else 0.0)
+        return min(parts)
 
     def turn(self, number: int, first_round: int, warmups: int,
              measured: int) -> List[float]:

@@ -116,10 +116,7 @@ Status Contest::Receive(Words* words) {
 Status Contest::Obey(const Words& words, std::string* answer) {
   if (words[0] == "open" && words.size() == 5) return Open(words);
   if (words[0] == "turn" && words.size() == 5) return Turn(words, answer);
-  if (words[0] == "close" && words.size() == 2) {
-    cases_.erase(words[1]);
-    return Status();
-  }
+  if (words[0] == "close" && words.size() == 2) return Close(words, answer);
   if (words[0] == "quit") return Status();
   return Invalid("unknown command " + words[0]);
 }
@@ -154,27 +151,39 @@ Status Contest::Turn(const Words& words, std::string* answer) {
   *answer = "times";
   for (int64_t i = 0; i < warmups + rounds; ++i) {
     double microseconds = 0;
-    Status s = Round(found->second, round + i, &microseconds);
+    Status s = Round(&found->second, round + i, &microseconds);
     if (!s.ok()) return s;
     if (i >= warmups) *answer += " " + Text(microseconds);
   }
   return Status();
 }
 
-Status Contest::Round(const Case& c, int64_t round, double* microseconds) {
-  for (size_t t = 0; t < c.buffers.size(); ++t) {
+Status Contest::Close(const Words& words, std::string* answer) {
+  const auto found = cases_.find(words[1]);
+  if (found == cases_.end()) return Invalid("case " + words[1] + " is closed");
+  *answer = "closed " + std::to_string(found->second.reduced) + " " +
+            std::to_string(found->second.in_arena);
+  cases_.erase(found);
+  return Status();
+}
+
+Status Contest::Round(Case* c, int64_t round, double* microseconds) {
+  for (size_t t = 0; t < c->buffers.size(); ++t) {
     pattern_.Fill(reducer_->rank(), round, static_cast<int64_t>(t),
-                  c.buffers[t].data);
+                  c->buffers[t].data);
   }
+  const int64_t in_arena = reducer_->arena_operations();
   start_line_->Meet();
   const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < c.operations; ++i) {
-    if (Status s = reducer_->Allreduce(c.buffers); !s.ok()) return s;
+  for (int i = 0; i < c->operations; ++i) {
+    if (Status s = reducer_->Allreduce(c->buffers); !s.ok()) return s;
   }
   const std::chrono::duration<double, std::micro> took =
       std::chrono::steady_clock::now() - start;
-  *microseconds = took.count() / c.operations;
-  return Check(c, round);
+  *microseconds = took.count() / c->operations;
+  c->reduced += c->operations * static_cast<int64_t>(c->buffers.size());
+  c->in_arena += reducer_->arena_operations() - in_arena;
+  return Check(*c, round);
 }
 
 Status Contest::Check(const Case& c, int64_t round) const {

@@ -4,12 +4,19 @@
 // the conductor (compare.py) lets one after the other do a few rounds. A rank
 // talks with it over a unix SOCK_SEQPACKET socket, a line of text per message:
 //
-//   rank: hello CONTESTANT RANK PID STORAGE...   storages: private, arena
-//   then, each answered before the next comes:
-//   open ID WHAT STORAGE OPERATIONS  ok    makes tensors: WHAT is bytes or
-//   resnet turn ID ROUND WARMUPS ROUNDS     times MICROSECONDS...   of one
-//   operation each close ID                         ok    frees them quit ok
-//   and ends or, answered instead:            error TEXT   and ends
+//   rank       hello CONTESTANT RANK PID STORAGE...   (private, arena)
+//
+//   conductor  open ID WHAT STORAGE OPERATIONS        (WHAT: bytes or resnet)
+//   rank       ok                                     has made the tensors
+//   conductor  turn ID ROUND WARMUPS ROUNDS
+//   rank       times MICROSECONDS...                  of one operation each
+//   conductor  close ID
+//   rank       closed TENSORS ARENA                   so many were reduced, so
+//                                                     many of them in the arena
+//   conductor  quit
+//   rank       ok                                     and ends
+//
+//   rank       error TEXT                             instead, and ends
 //
 // A round: fill the tensors with new values; meet at the start line; start the
 // clock; OPERATIONS times allreduce in place, each submitted and waited for;
@@ -50,6 +57,8 @@ class Contest {
     int operations = 0;
     std::vector<Memory> memory;
     std::vector<Buffer> buffers;
+    int64_t reduced = 0;   // tensors
+    int64_t in_arena = 0;  // of them
   };
   using Words = std::vector<std::string>;
 
@@ -61,7 +70,8 @@ class Contest {
   Status Obey(const Words& words, std::string* answer);
   Status Open(const Words& words);
   Status Turn(const Words& words, std::string* answer);
-  Status Round(const Case& c, int64_t round, double* microseconds);
+  Status Close(const Words& words, std::string* answer);
+  Status Round(Case* c, int64_t round, double* microseconds);
   Status Check(const Case& c, int64_t round) const;
 
   Reducer* const reducer_;

@@ -81,7 +81,7 @@ TEST_F(ContestTest, ATurnIsItsRoundsAndTheirOperations) {
   EXPECT_EQ(times.substr(0, 6), "times ");
   EXPECT_EQ(std::count(times.begin(), times.end(), ' '), 2);
   EXPECT_EQ(reducer_.operations, 15);
-  EXPECT_EQ(Ask("close 3"), "ok");
+  EXPECT_EQ(Ask("close 3"), "closed 15 0");
   EXPECT_EQ(Ask("quit"), "ok");
   rank_.join();
   EXPECT_TRUE(outcome_.ok()) << outcome_.message();

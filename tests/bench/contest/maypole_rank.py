@@ -4,6 +4,7 @@ import torch
 
 import maypole.torch as hvd
 from contest import rank_loop
+from maypole.common import basics
 
 
 class MaypoleReducer:
@@ -19,6 +20,9 @@ class MaypoleReducer:
     def make(self, storage, shapes):
         empty = self._arena if storage == "arena" else torch.empty
         return [empty(*shape) for shape in shapes]
+
+    def arena_operations(self):
+        return basics.counter("arena_operations") or 0
 
     def allreduce(self, names, tensors):
         if len(tensors) == 1:

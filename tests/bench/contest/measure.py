@@ -7,7 +7,8 @@ not lost:
   {"kind": "setting", "setting": "1x2", "missing": {contestant: reason}}
   {"kind": "case", "setting": "1x2", "what": "4", "operations": 50, ...,
    "pingpong_ns": [before each round, and after the last],
-   "memcpy_gbs": [of each round], "others": cores that others used, "us": {column: [[times of a turn], ...]}}
+   "memcpy_gbs": [of each round], "others": cores that others used,
+   "in_arena": {column: part of its reductions that moved no copies}, "us": {column: [[times of a turn], ...]}}
   {"kind": "waiting", "setting": "1x2", "cores": {contestant: ...}}
   {"kind": "wire", "setting": "2x2-1g", "iperf3_bps": [before, after]}
   {"kind": "example", ...}: see example.py
@@ -141,7 +142,10 @@ class Measurement:
         case.pingpong.append(short(self._machine.pingpong()))
         case.others = others.cores()
         for number, column in enumerate(columns):
-            self._try(case, team, column, lambda c, n=number: c.close_case(n))
+            part = self._try(case, team, column,
+                             lambda c, n=number: c.close_case(n))
+            if column.storage == "arena" and part is not None:
+                case.arena[column.key] = short(part)
         self._raw.add("case", **case.raw())
         say(f"{setting.key} {label(plan.what)}: {turns} rounds of "
             f"{len(columns)} columns in {time.monotonic() - start:.1f} s; "
@@ -210,6 +214,7 @@ class _Case:
         self.pingpong: List[float] = []
         self.memcpy: List[float] = []
         self.others = 0.0
+        self.arena: Dict[str, float] = {}
 
     def raw(self) -> Dict:
         plan = self.plan
@@ -218,7 +223,7 @@ class _Case:
             "bytes": plan.bytes, "operations": plan.operations,
             "warmups": plan.warmups, "measured": plan.measured,
             "pingpong_ns": self.pingpong, "memcpy_gbs": self.memcpy,
-            "others": short(self.others),
+            "others": short(self.others), "in_arena": self.arena,
             "us": {key: times for key, times in self.times.items() if times},
         }
 

@@ -152,9 +152,23 @@ def _setting(results: analysis.Results, setting: Setting) -> str:
     cases = [c for c in cases if c is not None]
     parts.append("Microseconds of an operation, medians.\n")
     parts.append(_times(results, setting, cases))
+    parts.append(_in_arena(cases))
     if setting.key in results.wire:
         parts.append(_wire(results, setting))
     return "\n".join(parts)
+
+
+def _in_arena(cases) -> str:
+    """How much of the arena columns was the arena's doing."""
+    lines = []
+    for column in COLUMNS:
+        said = ["%s %.0f %%" % (_what(c.raw["what"]),
+                                100 * c.raw["in_arena"][column.key])
+                for c in cases if column.key in c.raw["in_arena"]]
+        if said:
+            lines.append(f"{column.title}: reduced where they lie, without a "
+                         f"copy: {', '.join(said)} of the tensors.\n")
+    return "\n".join(lines)
 
 
 def _times(results, setting, cases) -> str:

@@ -27,6 +27,9 @@ class Reducer(Protocol):
     # "private" and, if it has one, "arena"; also ways of its own, see open().
     storages: Sequence[str]
 
+    def arena_operations(self) -> int:
+        """Tensors reduced so far without a copy, where they lie."""
+
     def make(self, storage: str, shapes: Sequence[Sequence[int]]
             ) -> List[torch.Tensor]:
         """The tensors of a case."""
@@ -71,6 +74,8 @@ class _Case:
             f"{storage}.{what}.{number}" for number in range(len(self.tensors))
         ]
         self.operations = operations
+        self.reduced = 0  # tensors
+        self.in_arena = 0  # of them
 
 
 class Contest:
@@ -117,7 +122,8 @@ class Contest:
                      for i in range(warmups + rounds)][warmups:]
             return "times " + " ".join("%.9g" % t for t in times)
         elif words[0] == "close":
-            del self._cases[words[1]]
+            case = self._cases.pop(words[1])
+            return f"closed {case.reduced} {case.in_arena}"
         elif words[0] != "quit":
             raise ValueError("unknown command " + words[0])
         return "ok"
@@ -128,11 +134,14 @@ class Contest:
         for index, tensor in enumerate(tensors):
             self._pattern.fill(reducer.rank, number, index, tensor)
         operations = range(case.operations)
+        in_arena = reducer.arena_operations()
         self._line.meet()
         start = time.perf_counter_ns()
         for _ in operations:
             reducer.allreduce(names, tensors)
         took = time.perf_counter_ns() - start
+        case.reduced += case.operations * len(tensors)
+        case.in_arena += reducer.arena_operations() - in_arena
         self._check(case, number)
         return took / 1e3 / case.operations
 

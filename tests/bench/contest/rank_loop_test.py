@@ -25,6 +25,9 @@ class FakeReducer:
         self.operations = 0
         self.spoil = None
 
+    def arena_operations(self):
+        return self.operations // 3  # every third
+
     def make(self, storage, shapes):
         return [torch.empty(shape) for shape in shapes]
 
@@ -83,7 +86,7 @@ class RankLoopTest(unittest.TestCase):
         words = self.ask("turn 0 40 1 2").split()
         self.assertEqual((words[0], len(words)), ("times", 3))
         self.assertEqual(self.reducer.operations, 9)
-        self.assertEqual(self.ask("close 0"), "ok")
+        self.assertEqual(self.ask("close 0"), "closed 9 3")
         self.assertEqual(self.ask("quit"), "ok")
         self.thread.join()
         self.assertIsNone(self.error)
