@@ -8,7 +8,7 @@ import urllib.request
 import harness
 
 NP, STEPS, TENSORS = 4, 40, 50
-WAYS = ("steady", "polled", "dynamic")
+WAYS = ("steady", "polled", "dynamic", "synchronous")
 
 
 def count(address, name):
@@ -53,6 +53,10 @@ class FusionTest(unittest.TestCase):
         self.assertEqual(operations, sum(1 + s % TENSORS for s in range(STEPS)))
         self.assertLessEqual(runs, operations)
         self.assertLess(median, 0.5)
+        # Never held, so never late by a bucket's age.
+        runs, operations, buckets, _, _ = ways["synchronous"]
+        self.assertEqual(runs, operations)
+        self.assertEqual(buckets, 0)
 
     def test_the_environment_turns_it_off(self):
         ways = self.run_ways({"HOROVOD_FUSION_THRESHOLD": "0"})

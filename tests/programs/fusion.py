@@ -4,7 +4,7 @@ usage: fusion.py STEPS TENSORS
 
 Records the seconds that each step took: "steady" submits all tensors and then
 waits, "polled" polls instead, "dynamic" submits a different part each time and
-waits in another order on each rank.
+waits in another order on each rank, "synchronous" makes calls that wait.
 """
 
 import random
@@ -56,12 +56,18 @@ def dynamic(step, tensors):
         check(step, i, hvd.synchronize(handle))
 
 
+def synchronous(step, tensors):
+    for i in range(tensors // 10):
+        tensor = torch.full((ELEMENTS,), float(hvd.rank() + i + step))
+        check(step, i, hvd.allreduce(tensor, op=hvd.Sum, name="s%d" % i))
+
+
 def main():
     rank.started()
     hvd.init()
     steps, tensors = int(sys.argv[1]), int(sys.argv[2])
     took = {}
-    for way in (steady, polled, dynamic):
+    for way in (steady, polled, dynamic, synchronous):
         seconds = took[way.__name__] = []
         for step in range(steps):
             begin = time.monotonic()
