@@ -126,7 +126,7 @@ Announced Announce(const Board& board, uint32_t me, uint64_t cursor,
   if (negotiated && op.urgency() != Urgency::kNone) {  // seen with the arrival
     RaiseUrgency(board, op.slot, op.generation, op.urgency());
   }
-  board.Arrive(op.slot, me, op.generation, op.signature, buffer);
+  board.Arrive(op.slot, me, op.generation, op.signature, buffer, op.arena);
   Announced a;
   if (board.OutcomeOf(op.slot, op.generation) != Outcome::kRunning) {
     return a;  // decided already; the mover will find it

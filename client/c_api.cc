@@ -252,19 +252,36 @@ maypole_status maypole_release(int64_t handle) {
   return MAYPOLE_OK;
 }
 
+maypole_status maypole_allocate(uint64_t bytes, void** memory) {
+  const auto c = Current();
+  if (c == nullptr) return Return(NotInitialized());
+  return Return(c->Allocate(bytes, memory));
+}
+
+maypole_status maypole_free(void* memory) {
+  return Return(Client::Free(memory));
+}
+
 const char* maypole_last_error(void) { return last_error.c_str(); }
 
 const char* maypole_version(void) { return "0.1.0"; }
 
 int64_t maypole_counter(const char* name) {
+  if (name == nullptr) return -1;
+  if (std::strcmp(name, "arena_bytes") == 0) {  // outlives the job
+    return static_cast<int64_t>(maypole::AllocatedInArenas());
+  }
   const auto c = Current();
-  if (c == nullptr || name == nullptr) return -1;
+  if (c == nullptr) return -1;
   const maypole::Counters& n = c->counters();
   if (std::strcmp(name, "operations") == 0) return n.operations.load();
   if (std::strcmp(name, "completed") == 0) return n.completed.load();
   if (std::strcmp(name, "failed") == 0) return n.failed.load();
   if (std::strcmp(name, "bytes") == 0) return n.bytes.load();
   if (std::strcmp(name, "pending") == 0) return c->pending();
+  if (std::strcmp(name, "arena_operations") == 0) {
+    return n.arena_operations.load();
+  }
   return -1;
 }
 

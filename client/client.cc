@@ -182,6 +182,9 @@ void Client::Count(const Operation& op) {
   if (!op.done.load(std::memory_order_acquire)) return;
   if (op.status.ok()) {
     counters_.completed.fetch_add(1, std::memory_order_relaxed);
+    if (op.ran_in_arena) {
+      counters_.arena_operations.fetch_add(1, std::memory_order_relaxed);
+    }
     counters_.bytes.fetch_add(static_cast<int64_t>(op.signature.Bytes()),
                               std::memory_order_relaxed);
   } else {

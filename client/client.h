@@ -57,6 +57,7 @@ struct Counters {
   std::atomic<int64_t> completed{0};
   std::atomic<int64_t> failed{0};
   std::atomic<int64_t> bytes{0};
+  std::atomic<int64_t> arena_operations{0};
 };
 
 class Client {
@@ -90,6 +91,12 @@ class Client {
   Status Wait(int64_t handle, int timeout_ms);
   Status GetResult(int64_t handle, Result* out);
   Status Release(int64_t handle);
+
+  // See maypole_allocate() in client/maypole.h.
+  Status Allocate(uint64_t bytes, void** memory) {
+    return AllocateMemory(job_->arena(), bytes, memory);
+  }
+  static Status Free(void* memory) { return ReleaseMemory(memory); }
 
   void Leave() { job_->Leave(); }
   int64_t pending() const;

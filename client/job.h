@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "client/arena.h"
 #include "client/operation.h"
 #include "common/status.h"
 
@@ -31,6 +32,9 @@ class Job {
   virtual void Leave() = 0;
 
   virtual bool homogeneous() const = 0;
+
+  // Null: the job has none.
+  virtual std::shared_ptr<Arena> arena() const { return nullptr; }
 };
 
 }  // namespace maypole

@@ -138,6 +138,19 @@ maypole_status maypole_result(int64_t handle, void** data, int64_t* bytes,
  * memory must stay valid until then. */
 maypole_status maypole_release(int64_t handle);
 
+/* Memory of this rank that the other ranks of its node map too: an allreduce in
+ * place on it, or on any part that starts at a multiple of 64 bytes, moves no
+ * copies if all ranks of the node do so (prescale 1.0). What is written to it
+ * is still seen by this rank alone, but for the results of operations.
+ * Page aligned, zeroed. Ordinary memory where there is no arena (a job of one
+ * rank; --arena_bytes=0). It lives until maypole_free(), also after
+ * maypole_shutdown(). MAYPOLE_RESOURCE_EXHAUSTED: the arena (--arena_bytes of
+ * the agent) or the machine's memory is full; nothing was allocated. */
+maypole_status maypole_allocate(uint64_t bytes, void** memory);
+
+/* NULL: nothing happens. No operation may be pending on it. */
+maypole_status maypole_free(void* memory);
+
 /* The calling thread's last error, never NULL. */
 const char* maypole_last_error(void);
 
@@ -151,6 +164,8 @@ const char* maypole_version(void);
  *   "failed"           ended with an error
  *   "bytes"            of completed operations' inputs
  *   "pending"          now
+ *   "arena_operations" completed ones that ran in arenas
+ *   "arena_bytes"      allocated now, by this process
  */
 int64_t maypole_counter(const char* name);
 

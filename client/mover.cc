@@ -134,10 +134,13 @@ Run Mover::MakePlannedRun(RunRef ref) {
 // --- Chunks -----------------------------------------------------------------
 
 bool Mover::Advance(Run& run, bool may_stage) {
-  if (run.broken) return false;
+  if (run.broken || run.left) return false;
   bool moved = false;
   while (TryConsume(run)) moved = true;
-  while (run.reduces() && TryReduce(run)) moved = true;
+  while (run.reduces() && TryReduce(run)) {
+    moved = true;
+    if (run.arena) break;  // chunks that wait for nobody: others' turn
+  }
   if (may_stage && TryStage(run)) moved = true;
   return moved;
 }
@@ -243,16 +246,21 @@ bool Mover::AllStaged(const Run& run, uint32_t chunk) const {
 }
 
 bool Mover::TryReduce(Run& run) {
-  if (run.reduced == run.staged) return false;
   const uint32_t c = run.reduced;
-  if (!AllStaged(run, c)) return false;
+  if (c == (run.arena ? run.chunks : run.staged)) return false;
+  // An arena's tensors are there since their ranks have arrived.
+  if (!run.arena && !AllStaged(run, c)) return false;
   if (run.negotiated) {
     const uint64_t granted =
         board_->run(run.ref).granted.load(std::memory_order_acquire);
     if (CountAt(granted, run.generation) <= c) return false;
   }
   MAYPOLE_KILL_POINT("reduce.ready");
-  ReduceSlice(run, run.chunk(c), c);
+  if (run.arena) {
+    ReduceInArena(run, run.chunk(c), c);
+  } else {
+    ReduceSlice(run, run.chunk(c), c);
+  }
   MAYPOLE_KILL_POINT("reduce.summed");
   run.reduced = c + 1;
   Publish(board_->progress(run.ref, me_).reduced, run, run.reduced);
@@ -260,16 +268,43 @@ bool Mover::TryReduce(Run& run) {
   return true;
 }
 
+// The executor finishes what goes over the network.
+Finish Mover::FinishOf(const Run& run) const {
+  Finish finish;
+  if (run.negotiated) return finish;
+  if (run.signature.op == Op::kAverage) finish.divisor = board_->config().size;
+  finish.scale = run.signature.postscale;
+  return finish;
+}
+
+// Reads and writes the tensors of all ranks where they are.
+void Mover::ReduceInArena(const Run& run, const Range& chunk, uint32_t number) {
+  const Range slice = SliceRange(chunk.size(), local_size_, me_);
+  const size_t size = SizeOf(run.signature.dtype);
+  std::vector<const std::byte*> inputs(local_size_);
+  std::vector<std::byte*> outputs(run.negotiated ? 1 : local_size_);
+  ForParts(run, {chunk.begin + slice.begin, chunk.begin + slice.end},
+           [&](const Part& part, uint64_t begin, uint64_t end) {
+             for (uint32_t j = 0; j < local_size_; ++j) {
+               inputs[j] = part.tensors[j] + (begin - part.begin);
+             }
+             if (run.negotiated) {
+               outputs[0] = NodeChunk(run, number) + (begin - chunk.begin);
+             } else {
+               for (uint32_t j = 0; j < local_size_; ++j) {
+                 outputs[j] = part.tensors[j] + (begin - part.begin);
+               }
+             }
+             SumTo(run.signature.dtype, inputs, outputs, (end - begin) / size,
+                   FinishOf(run));
+           });
+}
+
 void Mover::ReduceSlice(const Run& run, const Range& chunk, uint32_t number) {
   std::byte* const to = run.negotiated
                             ? NodeChunk(run, number)
                             : StagedChunk(run, HolderOf(me_), number);
-  Finish finish;
-  if (!run.negotiated) {  // else the executor finishes, after the network
-    if (run.signature.op == Op::kAverage)
-      finish.divisor = board_->config().size;
-    finish.scale = run.signature.postscale;
-  }
+  const Finish finish = FinishOf(run);
   std::vector<const std::byte*> places(local_size_);
   for (uint32_t j = 0; j < local_size_; ++j) {
     places[j] = StagedChunk(run, j, number);
@@ -341,7 +376,7 @@ bool Mover::TryConsume(Run& run) {
   const Range chunk = run.chunk(c);
   if (run.negotiated) {
     Deliver(run, chunk, NodeChunk(run, c));
-  } else if (run.reduces()) {
+  } else if (run.reduces() && !run.arena) {
     for (uint32_t j = 0; j < local_size_; ++j) {
       if (j == me_) continue;  // ReduceSlice has delivered it
       const Range slice = SliceRange(chunk.size(), local_size_, j);
@@ -382,7 +417,7 @@ bool Mover::RetireEnded() {
   bool moved = false;
   while (!active_.empty()) {
     Run& run = active_.front();
-    if (run.broken) break;
+    if (run.broken || run.left) break;
     if (run.chunks == 0) {
       if (!Commit(run)) break;  // aborted: HandleAbort retires it
     } else if (run.consumed < run.chunks) {
@@ -434,7 +469,8 @@ Status Mover::AbortedStatus(const Run& run) const {
   const Status status = board_->AbortStatus();
   const Operation* op = run.parts.front().operation;
   std::string text = op->Explain(status).message();
-  if (std::max(run.reduced, run.consumed) > 0 && op->in_place()) {
+  const bool written = run.arena || std::max(run.reduced, run.consumed) > 0;
+  if (written && op->in_place()) {
     text +=
         " (the tensor was being reduced in place: its contents are "
         "undefined)";
@@ -454,6 +490,13 @@ bool Mover::HandleAbort() {
       ++it;  // all results are on the board: deliver them
       continue;
     }
+    if (it->arena && !it->negotiated) {
+      moved |= LeaveArena(*it);
+      if (!PeersHaveLeft(*it)) {
+        ++it;
+        continue;
+      }
+    }
     Retire(*it, AbortedStatus(*it));
     it = active_.erase(it);
     moved = true;
@@ -467,11 +510,40 @@ bool Mover::HandleAbort() {
       moved |= TakeSmall(op->slot, op->generation);
       continue;
     }
+    // Peers that have the ticket need not wait for us: see PeersHaveLeft.
+    Publish(board_->progress(op->slot, me_).consumed,
+            Run{.ref = op->slot, .generation = op->generation}, UINT32_MAX);
     table_->Claim(op->slot, op->generation);
     table_->Finish(op, op->Explain(status));
     moved = true;
   }
   return moved;
+}
+
+// This rank writes to nobody's tensors any more.
+bool Mover::LeaveArena(Run& run) {
+  if (run.left) return false;
+  run.left = true;
+  Publish(board_->progress(run.ref, me_).consumed, run, UINT32_MAX);
+  MAYPOLE_KILL_POINT("abort.arena_left");
+  return true;
+}
+
+// No peer writes to our tensors any more: it has left the run, or is gone. Who
+// is stuck writes to pages that we no longer look at.
+bool Mover::PeersHaveLeft(const Run& run) {
+  for (uint32_t j = 0; j < local_size_; ++j) {
+    if (j == me_) continue;
+    const uint64_t word =
+        board_->progress(run.ref, j).consumed.load(std::memory_order_acquire);
+    const bool gone = board_->rank(j).state.load(std::memory_order_acquire) ==
+                      static_cast<uint32_t>(RankState::kLeft);
+    if (gone || CountAt(word, run.generation) == UINT32_MAX) continue;
+    if (!table_->PatienceIsOver()) return false;
+    for (const Part& part : run.parts) table_->Detach(part.operation);
+    return true;
+  }
+  return true;
 }
 
 // --- Helpers ----------------------------------------------------------------

@@ -37,6 +37,7 @@
 #include "client/operation.h"
 #include "client/run.h"
 #include "common/board.h"
+#include "common/reduce.h"
 
 namespace maypole {
 
@@ -55,6 +56,10 @@ class OperationTable {
   virtual void Finish(Operation* operation, Status status) = 0;
   // All operations that have arrived and wait for a ticket.
   virtual std::vector<Operation*> Waiting() = 0;
+  // An abort has come so long ago that who has not left a run by now is stuck.
+  virtual bool PatienceIsOver() = 0;
+  // Peers may still write to the operation's arena tensor: nobody is to see it.
+  virtual void Detach(Operation* operation) = 0;
   // This rank cannot go on (no memory for a result): leave the job, so that
   // the executor ends the epoch for all.
   virtual void Break(Status status) = 0;
@@ -104,6 +109,8 @@ class Mover {
   bool RetireEnded();
   bool HandleFailures();
   bool HandleAbort();
+  bool LeaveArena(Run& run);
+  bool PeersHaveLeft(const Run& run);
 
   bool PlaceIsFree(uint32_t index) const;
   bool ResultReady(const Run& run, uint32_t chunk) const;
@@ -114,6 +121,8 @@ class Mover {
   std::byte* NodeChunk(const Run& run, uint32_t chunk) const;
   void StageReduction(const Run& run, const Range& chunk, std::byte* place);
   void StageGathered(const Run& run, const Range& chunk, std::byte* place);
+  void ReduceInArena(const Run& run, const Range& chunk, uint32_t number);
+  Finish FinishOf(const Run& run) const;
   void ReduceSlice(const Run& run, const Range& chunk, uint32_t number);
   void Deliver(const Run& run, const Range& range, const std::byte* from);
   void PublishStaged(const Run& run);

@@ -43,7 +43,12 @@ class Table : public OperationTable {
     for (auto& [slot, op] : waiting) all.push_back(op);
     return all;
   }
+  bool PatienceIsOver() override { return patience_is_over; }
+  void Detach(Operation* op) override { detached.push_back(op); }
   void Break(Status status) override { broken = std::move(status); }
+
+  bool patience_is_over = false;
+  std::vector<Operation*> detached;
 
   std::map<uint32_t, Operation*> waiting;
   Status broken;
@@ -76,6 +81,7 @@ class Node {
     config.ring_depth = ring_depth;
     config.small_bytes = 512;  // so that both ways are taken
     config.pool_buffers = 3;
+    config.arena_bytes = 16 << 20;
     for (uint32_t i = 0; i < k; ++i)
       config.global_rank[i] = static_cast<int>(i);
     EXPECT_TRUE(Board::Create(config, &board).ok());
@@ -475,6 +481,147 @@ TEST(MoverTest, AbortsEndEverythingAlikeOnAllRanks) {
     RandomProgram program(seed, true);
     if (HasFatalFailure()) return;
   }
+}
+
+// Puts a rank's tensor into its arena, at `offset`, to be reduced in place.
+Submitted ArenaAllreduce(const Node& node, uint32_t rank, uint64_t offset,
+                         const std::vector<float>& v) {
+  Submitted s = Allreduce(v, Op::kSum, true);
+  std::byte* const tensor = node.board->arena(rank) + offset;
+  std::memcpy(tensor, s.input.data(), s.input.size());
+  s.op->input = s.op->output = tensor;
+  s.op->arena = offset + 1;
+  return s;
+}
+
+void SubmitArena(Node& node, uint32_t r, uint32_t slot, Submitted& s) {
+  s.op->slot = slot;
+  s.op->generation = ++node.ranks[r]->generation[slot];
+  node.ranks[r]->table.waiting[slot] = s.op.get();
+  Announce(*node.board, r, node.ranks[r]->mover->cursor(), *s.op, false,
+           &node.ranks[r]->pool);
+}
+
+TEST(MoverTest, ArenaTensorsAreReducedWhereTheyLie) {
+  for (uint32_t k : {2u, 3u, 4u}) {
+    for (size_t n : {size_t{200}, size_t{5001}, size_t{1} << 20}) {
+      Node node(k);
+      std::mt19937 random(k);
+      std::vector<float> want(n, 0);
+      std::vector<Submitted> s;
+      for (uint32_t r = 0; r < k; ++r) {
+        std::vector<float> v(n);
+        for (size_t i = 0; i < n; ++i) v[i] = 0.1f * (r + 1) + i % 1000;
+        for (size_t i = 0; i < n; ++i) want[i] = r == 0 ? v[i] : want[i] + v[i];
+        s.push_back(ArenaAllreduce(node, r, 64 * (r + 1), v));
+      }
+      for (uint32_t r = 0; r < k; ++r) SubmitArena(node, r, 5, s[r]);
+      node.Settle(random);
+      for (uint32_t r = 0; r < k; ++r) {
+        ASSERT_TRUE(s[r].op->done.load()) << k << " " << n;
+        EXPECT_TRUE(s[r].op->ran_in_arena);
+        EXPECT_EQ(Values<float>(s[r].op->output, n * 4), want);
+      }
+      // Each has its own: what one writes, the others do not see.
+      const float mine = 7;
+      std::memcpy(s[0].op->output, &mine, sizeof(mine));
+      EXPECT_EQ(Values<float>(s[1].op->output, 4)[0], want[0]);
+    }
+  }
+}
+
+TEST(MoverTest, OneTensorOutsideTheArenaMakesAllStage) {
+  Node node(3);
+  std::mt19937 random(3);
+  const std::vector<float> v(3000, 1.f);
+  Submitted a = ArenaAllreduce(node, 0, 0, v);
+  Submitted b = Allreduce(v, Op::kSum, true);
+  Submitted c = ArenaAllreduce(node, 2, 4096, v);
+  SubmitArena(node, 0, 1, a);
+  node.Submit(1, 1, b);
+  SubmitArena(node, 2, 1, c);
+  node.Settle(random);
+  for (Submitted* s : {&a, &b, &c}) {
+    ASSERT_TRUE(s->op->done.load());
+    EXPECT_FALSE(s->op->ran_in_arena);
+    EXPECT_EQ(Values<float>(s->op->output, 12000),
+              std::vector<float>(3000, 3.f));
+  }
+}
+
+// A peer's word that leads out of its arena is no tensor.
+TEST(MoverTest, AnArenaTensorMustLieWithinItsArena) {
+  Node node(2);
+  std::mt19937 random(3);
+  const std::vector<float> v(3000, 1.f);
+  Submitted a = ArenaAllreduce(node, 0, 0, v);
+  Submitted b = Allreduce(v, Op::kSum, true);
+  b.op->input = b.op->output = b.input.data();
+  b.op->arena = (16u << 20) - 64 + 1;
+  SubmitArena(node, 0, 1, a);
+  SubmitArena(node, 1, 1, b);
+  node.Settle(random);
+  ASSERT_TRUE(a.op->done.load());
+  EXPECT_FALSE(a.op->ran_in_arena);
+  EXPECT_EQ(Values<float>(b.op->output, 12000), std::vector<float>(3000, 2.f));
+}
+
+// After an abort a rank gets its error only when no peer can write to its
+// tensor any more.
+class ArenaAbortTest : public testing::Test {
+ protected:
+  ArenaAbortTest() : node_(3) {
+    const std::vector<float> v(size_t{3} << 18, 1.f);  // 3 chunks
+    for (uint32_t r = 0; r < 3; ++r) {
+      s_.push_back(ArenaAllreduce(node_, r, 0, v));
+      SubmitArena(node_, r, 1, s_[r]);
+    }
+    for (uint32_t r = 0; r < 3; ++r) {
+      EXPECT_TRUE(node_.ranks[r]->mover->Step());  // all have begun
+      EXPECT_FALSE(s_[r].op->done.load());
+    }
+    node_.board->Abort(Code::kAborted, "rank 2 died");
+  }
+  void StepFirstTwo() {
+    for (int n = 0; n < 40; ++n) node_.ranks[n % 2]->mover->Step();
+  }
+
+  Node node_;
+  std::vector<Submitted> s_;
+};
+
+TEST_F(ArenaAbortTest, WaitsForAPeerThatMayStillWrite) {
+  StepFirstTwo();
+  EXPECT_FALSE(s_[0].op->done.load());
+  for (int n = 0; n < 4; ++n) node_.ranks[2]->mover->Step();
+  StepFirstTwo();
+  for (uint32_t r = 0; r < 2; ++r) {
+    ASSERT_TRUE(s_[r].op->done.load());
+    EXPECT_EQ(s_[r].op->status.message(),
+              "allreduce 'x': rank 2 died (the tensor was being reduced in "
+              "place: its contents are undefined)");
+    EXPECT_TRUE(node_.ranks[r]->table.detached.empty());
+  }
+}
+
+TEST_F(ArenaAbortTest, DoesNotWaitForOneThatIsGone) {
+  node_.board->rank(2).state.store(static_cast<uint32_t>(RankState::kLeft));
+  StepFirstTwo();
+  for (uint32_t r = 0; r < 2; ++r) {
+    EXPECT_TRUE(s_[r].op->done.load());
+    EXPECT_TRUE(node_.ranks[r]->table.detached.empty());
+  }
+}
+
+TEST_F(ArenaAbortTest, TakesTheTensorAwayFromOneThatIsStuck) {
+  StepFirstTwo();
+  EXPECT_FALSE(s_[0].op->done.load());
+  node_.ranks[0]->table.patience_is_over = true;
+  StepFirstTwo();
+  ASSERT_TRUE(s_[0].op->done.load());
+  EXPECT_EQ(node_.ranks[0]->table.detached,
+            std::vector<Operation*>{s_[0].op.get()});
+  EXPECT_FALSE(s_[1].op->done.load());
 }
 
 }  // namespace

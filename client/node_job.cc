@@ -27,6 +27,9 @@ constexpr int kSpinUs = 200;
 constexpr int kShortSpinUs = 20;
 // The same while nothing is outstanding.
 constexpr int kIdleSleepMs = 1000;
+// After an abort: who writes to an arena for longer is stuck. With the looks
+// every kSleepMs, all waits end within a second.
+constexpr auto kPatience = std::chrono::milliseconds(700);
 
 // Cores this process may use.
 uint32_t Cores() {
@@ -48,7 +51,14 @@ std::string KeyOf(uint32_t process_set, Kind kind, const std::string& name) {
 Status NodeJob::Join(const Options& options, std::unique_ptr<NodeJob>* out) {
   std::unique_ptr<AgentSession> session;
   if (Status s = AgentSession::Join(options, &session); !s.ok()) return s;
+  std::shared_ptr<Arena> arena;
+  if (Status s = Arena::Map(session->board(),
+                            static_cast<uint32_t>(options.local_rank), &arena);
+      !s.ok()) {
+    return s;
+  }
   out->reset(new NodeJob(options, std::move(session)));
+  (*out)->arena_ = std::move(arena);
   return Status();
 }
 
@@ -122,6 +132,12 @@ Status NodeJob::Start(std::shared_ptr<Operation> operation) {
   }
   const Signature& s = operation->signature;
   const bool unnamed = operation->name.empty();
+  uint64_t offset;
+  if (arena_ != nullptr && s.kind == Kind::kAllreduce && s.prescale == 1.0 &&
+      operation->in_place() &&
+      arena_->Find(operation->input, s.Bytes(), &offset)) {
+    operation->arena = offset + 1;
+  }
   if (unnamed) operation->name = NameUnnamed(s.kind);
   Name& name =
       FindName(*operation, KeyOf(s.process_set, s.kind, operation->name));
@@ -225,6 +241,18 @@ void NodeJob::End(Operation& operation, Status status) {
   outstanding_.fetch_sub(1);
   // Waiters sleep, but for this thread, if it is one.
   if (waiters_.load() > (this_thread_waits ? 1u : 0u)) WakeOwnThreads();
+}
+
+bool NodeJob::PatienceIsOver() {
+  const auto now = Clock::now();
+  if (abort_seen_ == Clock::time_point{}) abort_seen_ = now;
+  return now - abort_seen_ > kPatience;
+}
+
+void NodeJob::Detach(Operation* operation) {
+  // Without memory for a copy the tensor stays where it is: it is undefined
+  // anyway, the error says so.
+  (void)arena_->Detach(operation->output, operation->signature.Bytes());
 }
 
 void NodeJob::Break(Status status) {
@@ -507,6 +535,8 @@ void NodeJob::FailAll(const Status& status) {
   for (auto& [key, name] : names_) {
     FailQueue(*name, status);
     if (name->current == nullptr) continue;
+    // Peers that do not know yet may still write to it.
+    if (name->current->arena != 0) Detach(name->current.get());
     const std::shared_ptr<Operation> op = std::move(name->current);
     name->current = nullptr;
     name->waiting = false;

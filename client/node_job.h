@@ -51,6 +51,7 @@ class NodeJob : public Job, private OperationTable {
   Status Await(const Operation& operation, int timeout_ms) override;
   void Leave() override;
   bool homogeneous() const override { return homogeneous_; }
+  std::shared_ptr<Arena> arena() const override { return arena_; }
 
   // In a forked child: closes descriptors, unmaps the board. Nothing else of
   // this object may be used afterwards, its destructor included.
@@ -79,6 +80,8 @@ class NodeJob : public Job, private OperationTable {
   uint32_t WaitingGeneration(uint32_t slot) override;
   void Finish(Operation* operation, Status status) override;
   std::vector<Operation*> Waiting() override;
+  bool PatienceIsOver() override;
+  void Detach(Operation* operation) override;
   void Break(Status status) override;
 
   std::string NameUnnamed(Kind kind);
@@ -114,6 +117,9 @@ class NodeJob : public Job, private OperationTable {
   bool homogeneous_ = true;
   bool yields_ = false;
   std::chrono::microseconds spin_;
+
+  std::shared_ptr<Arena> arena_;  // null: the board has none
+  std::chrono::steady_clock::time_point abort_seen_{};  // by who drives
 
   std::mutex drive_mutex_;
   Mover mover_;

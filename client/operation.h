@@ -36,6 +36,10 @@ struct Operation {
   // Somebody waits for it or polls it; sticky, whether announced or not.
   mutable std::atomic<bool> wanted{false};
 
+  // Where in this rank's arena the tensor lies, + 1; 0: elsewhere.
+  uint64_t arena = 0;
+  bool ran_in_arena = false;
+
   uint32_t slot = 0;
   uint32_t generation = 0;
 

@@ -4,6 +4,9 @@ namespace maypole {
 namespace {
 
 constexpr uint32_t kLeastChunkBytes = 64 * 1024;
+// Nothing is staged, so nothing need fit a cache; other runs get their turn
+// between chunks.
+constexpr uint32_t kArenaChunkBytes = 1024 * 1024;
 
 int LocalRankOf(const BoardConfig& config, int32_t rank) {
   for (uint32_t i = 0; i < config.local_size; ++i) {
@@ -38,11 +41,27 @@ Status LayOutAllgather(const Board& board, Run& run) {
   return AllocateGathered(dims, op);
 }
 
+// Whether all ranks have all tensors of the reduction in their arenas.
+bool FindTensors(const Board& board, Run& run) {
+  for (Part& part : run.parts) {
+    const Operation& op = *part.operation;
+    for (uint32_t i = 0; i < board.config().local_size; ++i) {
+      std::byte* const tensor =
+          board.ArenaTensorOf(op.slot, i, op.generation, op.signature.Bytes());
+      if (tensor == nullptr) return false;
+      part.tensors.push_back(tensor);
+    }
+  }
+  for (const Part& part : run.parts) part.operation->ran_in_arena = true;
+  return true;
+}
+
 // Within the node a chunk is smaller the more ranks there are: the pieces that
 // all of them have in hand shall fit their caches together. Network chunks fill
 // their places, for each costs a round between the nodes.
-uint32_t ChunkBytes(const BoardConfig& config, bool negotiated) {
-  if (negotiated) return config.chunk_bytes;
+uint32_t ChunkBytes(const BoardConfig& config, const Run& run) {
+  if (run.negotiated) return config.chunk_bytes;
+  if (run.arena) return kArenaChunkBytes;
   const uint32_t shared = config.chunk_bytes / config.local_size / 64 * 64;
   return std::min(config.chunk_bytes, std::max(shared, kLeastChunkBytes));
 }
@@ -105,9 +124,12 @@ Status LayOut(const Board& board, uint32_t me, Run& run) {
     default:
       break;
   }
-  run.chunk_bytes = ChunkBytes(board.config(), run.negotiated);
+  run.arena = run.reduces() && FindTensors(board, run);
+  run.chunk_bytes = ChunkBytes(board.config(), run);
   run.chunks = ChunkCount(run.bytes, run.chunk_bytes);
-  if (run.reduces()) {
+  if (run.arena) {
+    run.stage_end = 0;  // what others read lies there already
+  } else if (run.reduces()) {
     run.stage_end = run.chunks;
   } else {
     FindContribution(me, run);

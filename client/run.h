@@ -21,6 +21,8 @@ struct Part {
   Operation* operation;
   uint64_t begin;
   uint64_t end;
+  // In an arena run: the tensor of each local rank.
+  std::vector<std::byte*> tensors = {};
 };
 
 // A range of a gathering run's space that one rank stages; local -1: a rank of
@@ -35,6 +37,8 @@ struct Run {
   RunRef ref = 0;
   uint32_t generation = 0;
   bool negotiated = false;  // spans nodes; the executor takes part
+  bool arena = false;       // all ranks have all its tensors in their arenas
+  bool left = false;        // an abort has come; this rank writes no more
   bool broken = false;      // this rank cannot take part; an abort will end it
   Signature signature;
   std::vector<Part> parts;    // by begin

@@ -24,6 +24,15 @@ uint64_t RoundUp(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
 uint64_t LapOf(uint64_t position) { return position / kTicketCells + 1; }
 
+constexpr char kCannotMap[] =
+    "cannot map the board (is there a limit of address space, ulimit -v? Then "
+    "lower --arena_bytes of the agent)";
+
+void* MapAll(int fd, size_t bytes) {
+  return mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+              MAP_SHARED | MAP_NORESERVE, fd, 0);
+}
+
 Status Bad(const std::string& what) {
   return Status(Code::kInvalidArgument, "board: " + what);
 }
@@ -32,7 +41,7 @@ Status Bad(const std::string& what) {
 
 // Where each part starts, in bytes from the beginning of the memory.
 struct Board::Layout {
-  uint64_t ranks, tickets, news, slots, runs, plans, pools, rings, end;
+  uint64_t ranks, tickets, news, slots, runs, plans, pools, rings, arenas, end;
   uint64_t slot_bytes, run_bytes, plan_bytes, plan_dims;
 
   explicit Layout(const BoardConfig& c) {
@@ -50,7 +59,9 @@ struct Board::Layout {
     plan_bytes = RoundUp(plan_dims + uint64_t{c.size} * 8, 64);
     pools = RoundUp(plans + c.runs * plan_bytes, kPage);
     rings = RoundUp(pools + k * c.pool_buffers * c.small_bytes, kPage);
-    end = rings + (k + 1) * c.ring_depth * c.chunk_bytes;
+    arenas =
+        RoundUp(rings + uint64_t{k + 1} * c.ring_depth * c.chunk_bytes, kPage);
+    end = arenas + k * c.arena_bytes;
   }
 };
 
@@ -80,6 +91,10 @@ Status CheckConfig(const BoardConfig& c) {
       c.pool_buffers > 1024) {
     return Bad("small tensors of 64 bytes to 1 MiB, 1 to 1024 buffers");
   }
+  if (c.arena_bytes % kPage != 0 || c.arena_bytes > kMaxArenaBytes) {
+    return Bad("arena bytes must be a multiple of 4096 up to " +
+               std::to_string(kMaxArenaBytes));
+  }
   return Status();
 }
 
@@ -102,19 +117,18 @@ Status Board::Create(const BoardConfig& config, std::unique_ptr<Board>* out) {
   }
   if (const int err =
           posix_fallocate(fd.get(), static_cast<off_t>(layout.pools),
-                          static_cast<off_t>(layout.end - layout.pools));
+                          static_cast<off_t>(layout.arenas - layout.pools));
       err != 0) {
     return ErrnoStatus(err, "no shared memory for rings of " +
-                                std::to_string(layout.end - layout.pools) +
+                                std::to_string(layout.arenas - layout.pools) +
                                 " bytes (lower --chunk_bytes or --ring_depth)");
   }
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) !=
       0) {
     return ErrnoStatus(errno, "cannot seal the board");
   }
-  void* p = mmap(nullptr, layout.end, PROT_READ | PROT_WRITE, MAP_SHARED,
-                 fd.get(), 0);
-  if (p == MAP_FAILED) return ErrnoStatus(errno, "cannot map the board");
+  void* p = MapAll(fd.get(), layout.end);
+  if (p == MAP_FAILED) return ErrnoStatus(errno, kCannotMap);
   auto* header = new (p) BoardHeader{};  // the rest is zero, as it should be
   header->magic = kBoardMagic;
   header->version = kProtocolVersion;
@@ -135,9 +149,8 @@ Status Board::Attach(Fd memory, std::unique_ptr<Board>* out) {
     return Bad("the memory is not sealed");
   }
   const size_t size = static_cast<size_t>(st.st_size);
-  void* p =
-      mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
-  if (p == MAP_FAILED) return ErrnoStatus(errno, "cannot map the board");
+  void* p = MapAll(memory.get(), size);
+  if (p == MAP_FAILED) return ErrnoStatus(errno, kCannotMap);
   Mapping mapping(p, size);
   const auto* header = static_cast<const BoardHeader*>(p);
   if (header->magic != kBoardMagic) return Bad("wrong magic");
@@ -224,8 +237,18 @@ std::byte* Board::node_ring(uint32_t index) const {
   return rank_ring(config_.local_size, index);
 }
 
+size_t Board::bytes() const { return layout_->arenas; }
+
+uint64_t Board::arena_offset(uint32_t local) const {
+  return layout_->arenas + local * config_.arena_bytes;
+}
+
+std::byte* Board::arena(uint32_t local) const {
+  return mapping_.data() + arena_offset(local);
+}
+
 void Board::Arrive(uint32_t slot, uint32_t local, uint32_t generation,
-                   const Signature& s, int brought) const {
+                   const Signature& s, int brought, uint64_t arena) const {
   Arrival& a = arrival(slot, local);
   Submission& submission = a.submissions[generation % 2];
   uint64_t words[sizeof(Signature) / 8];
@@ -233,6 +256,7 @@ void Board::Arrive(uint32_t slot, uint32_t local, uint32_t generation,
   for (size_t i = 0; i < std::size(words); ++i) {
     submission.signature[i].store(words[i], std::memory_order_relaxed);
   }
+  submission.arena.store(arena, std::memory_order_relaxed);
   submission.brought.store(static_cast<uint32_t>(brought + 3),
                            std::memory_order_relaxed);
   MAYPOLE_KILL_POINT("arrive.written");
@@ -267,6 +291,19 @@ int Board::BufferOf(uint32_t slot, uint32_t local, uint32_t generation) const {
                          .submissions[generation % 2]
                          .brought.load(std::memory_order_relaxed);
   return b < config_.pool_buffers + 3 ? static_cast<int>(b) - 3 : kNoBuffer;
+}
+
+// Checked: a peer's word must not lead out of its arena.
+std::byte* Board::ArenaTensorOf(uint32_t slot, uint32_t local,
+                                uint32_t generation, uint64_t bytes) const {
+  const uint64_t word = arrival(slot, local)
+                            .submissions[generation % 2]
+                            .arena.load(std::memory_order_relaxed);
+  if (word == 0 || bytes > config_.arena_bytes ||
+      word - 1 > config_.arena_bytes - bytes) {
+    return nullptr;
+  }
+  return this->arena(local) + (word - 1);
 }
 
 uint64_t Board::PlaceTicket(RunRef ref, uint32_t generation,

@@ -18,6 +18,7 @@
 //   | pools       x k|  pool_buffers of small_bytes each, for small tensors
 //   | rank rings  x k|  ring_depth chunks each, written by their rank only
 //   | node ring      |  ring_depth chunks, by executor and local ranks
+//   | arenas      x k|  arena_bytes of address space each (client/arena.h)
 //   +----------------+
 //
 // Generations: the n-th submission of a name by a rank has generation n in the
@@ -80,6 +81,9 @@ struct BoardConfig {
   uint32_t ring_depth = 8;            // chunks of a ring, at least 2
   uint32_t small_bytes = 64 * 1024;   // largest small tensor; multiple of 64
   uint32_t pool_buffers = 32;         // small tensors of a rank in flight
+  // Of a rank: what its arena tensors may take. Reserved when allocated.
+  uint64_t arena_bytes = 0;
+
   int32_t global_rank[kMaxLocalRanks] = {};  // by local rank
 };
 
@@ -127,6 +131,9 @@ inline constexpr int kNothing = -3;   // the operation needs nothing from it
 // What a rank submits with one generation.
 struct Submission {
   std::atomic<uint64_t> signature[sizeof(Signature) / 8];
+  // Where in the rank's arena the tensor lies, + 1; 0: not there. It is reduced
+  // in place.
+  std::atomic<uint64_t> arena;
   std::atomic<uint32_t> brought;  // pool buffer or kNoBuffer.., + 3
 };
 
@@ -235,7 +242,8 @@ class Board {
 
   const BoardConfig& config() const { return config_; }
   int fd() const { return fd_.get(); }
-  size_t bytes() const { return mapping_.size(); }
+  // Without arenas.
+  size_t bytes() const;
   RunRef NegotiatedRef(uint32_t n) const { return config_.slots + n; }
   bool IsNegotiated(RunRef ref) const { return ref >= config_.slots; }
 
@@ -253,15 +261,22 @@ class Board {
   std::byte* pool(uint32_t local, uint32_t buffer) const;
   std::byte* rank_ring(uint32_t local, uint32_t index) const;
   std::byte* node_ring(uint32_t index) const;
+  std::byte* arena(uint32_t local) const;
+  uint64_t arena_offset(uint32_t local) const;  // in the memory
 
   // --- Arrival -------------------------------------------------------------
   // Publishes that `local` has submitted generation g of the slot, and what it
-  // has brought: a pool buffer with its input, or kNoBuffer, ...
+  // has brought: a pool buffer with its input, or kNoBuffer, ...; `arena` as in
+  // Submission.
   void Arrive(uint32_t slot, uint32_t local, uint32_t generation,
-              const Signature& s, int brought = kNoBuffer) const;
+              const Signature& s, int brought = kNoBuffer,
+              uint64_t arena = 0) const;
   bool AllArrived(uint32_t slot, uint32_t generation) const;
   Signature SignatureOf(uint32_t slot, uint32_t local,
                         uint32_t generation) const;
+  // The arena tensor submitted with generation g, or null.
+  std::byte* ArenaTensorOf(uint32_t slot, uint32_t local, uint32_t generation,
+                           uint64_t bytes) const;
   // What was brought with generation g.
   int BufferOf(uint32_t slot, uint32_t local, uint32_t generation) const;
 

@@ -27,6 +27,7 @@ inline constexpr uint32_t kMaxRuns = 256;           // negotiated runs in flight
 inline constexpr uint32_t kMaxRunOperations = 512;  // operations fused in a run
 inline constexpr uint32_t kTicketCells = 65536;  // at least 2 x (slots + runs)
 inline constexpr uint32_t kUnnamedSlots = 256;   // unnamed operations per kind
+inline constexpr uint64_t kMaxArenaBytes = uint64_t{1} << 40;  // of a rank
 inline constexpr uint64_t kMaxTensorBytes = uint64_t{1} << 44;
 
 static_assert(kTicketCells >= 2 * (kMaxSlots + kMaxRuns));

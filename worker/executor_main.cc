@@ -44,6 +44,7 @@ CoreOptions MakeCoreOptions(const WorkerFlags& f, const control::Setup& setup) {
   o.slots = f.slots;
   o.chunk_bytes = f.chunk_bytes;
   o.ring_depth = f.ring_depth;
+  o.arena_bytes = f.arena_bytes;
   o.start_timeout_ms = absl::ToInt64Milliseconds(f.start_timeout);
   o.resume_timeout_ms = absl::ToInt64Milliseconds(f.resume_timeout);
   return o;

@@ -54,6 +54,9 @@ ABSL_FLAG(absl::Duration, start_timeout, absl::Seconds(120),
 ABSL_FLAG(uint32_t, chunk_bytes, 512 * 1024,
           "bytes of a chunk; a multiple of 4096");
 ABSL_FLAG(uint32_t, ring_depth, 8, "chunks in each ring, 2 to 64");
+ABSL_FLAG(uint64_t, arena_bytes, uint64_t{8} << 30,
+          "limit of each rank's arena tensors, a multiple of 4096: address "
+          "space, memory is taken as tensors are made; 0: no arenas");
 ABSL_FLAG(uint32_t, slots, 4096,
           "different operation names of a job; a multiple of 64");
 ABSL_FLAG(std::string, log_level, "info",
@@ -151,6 +154,7 @@ absl::Status Check(const WorkerFlags& f) {
   BoardConfig config;
   config.chunk_bytes = f.chunk_bytes;
   config.ring_depth = f.ring_depth;
+  config.arena_bytes = f.arena_bytes;
   config.slots = f.slots;
   return ToAbsl(CheckConfig(config));
 }
@@ -178,6 +182,7 @@ absl::StatusOr<WorkerFlags> ReadFlags(int argc, char** argv) {
   f.start_timeout = absl::GetFlag(FLAGS_start_timeout);
   f.chunk_bytes = absl::GetFlag(FLAGS_chunk_bytes);
   f.ring_depth = absl::GetFlag(FLAGS_ring_depth);
+  f.arena_bytes = absl::GetFlag(FLAGS_arena_bytes);
   f.slots = absl::GetFlag(FLAGS_slots);
   f.log_level = absl::GetFlag(FLAGS_log_level);
   f.executor = absl::GetFlag(FLAGS_executor);
@@ -219,6 +224,7 @@ std::vector<std::string> ExecutorArguments(const WorkerFlags& f) {
       absl::StrCat("--start_timeout=", absl::FormatDuration(f.start_timeout)),
       absl::StrCat("--chunk_bytes=", f.chunk_bytes),
       absl::StrCat("--ring_depth=", f.ring_depth),
+      absl::StrCat("--arena_bytes=", f.arena_bytes),
       absl::StrCat("--slots=", f.slots),
       absl::StrCat("--log_level=", f.log_level)};
 }

@@ -27,6 +27,7 @@ struct WorkerFlags {
   absl::Duration start_timeout;
   uint32_t chunk_bytes = 0;
   uint32_t ring_depth = 0;
+  uint64_t arena_bytes = 0;
   uint32_t slots = 0;
   std::string log_level;
   bool executor = false;

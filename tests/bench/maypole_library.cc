@@ -28,6 +28,23 @@ Status MaypoleLibrary::Join(std::unique_ptr<MaypoleLibrary>* out) {
   return Status();
 }
 
+Status MaypoleLibrary::Allocate(Storage storage, int64_t elements,
+                                Memory* out) {
+  if (storage != Storage::kArena) {
+    return Reducer::Allocate(storage, elements, out);
+  }
+  void* data = nullptr;
+  if (Status s = client_->Allocate(
+          static_cast<uint64_t>(elements) * sizeof(float), &data);
+      !s.ok()) {
+    return s;
+  }
+  out->owner =
+      std::shared_ptr<void>(data, [](void* p) { (void)Client::Free(p); });
+  out->data = {static_cast<float*>(data), static_cast<size_t>(elements)};
+  return Status();
+}
+
 Status MaypoleLibrary::Submit(const Buffer& buffer, bool awaited) {
   const Tensor tensor{DType::kFloat32, buffer.shape, buffer.data.data(),
                       buffer.data.data()};

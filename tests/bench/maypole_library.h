@@ -22,6 +22,9 @@ class MaypoleLibrary : public Library {
   int size() const override { return client_->options().size; }
   int nodes() const override { return client_->options().cross_size; }
 
+  bool has_arena() const override { return true; }
+  Status Allocate(Storage storage, int64_t elements, Memory* out) override;
+
   Status Barrier() override;
   Status Allreduce(const std::vector<Buffer>& buffers) override;
   Status Gather(const std::vector<double>& mine,

@@ -74,6 +74,11 @@ struct MarkLeft {
   int local_rank = -1;  // -1: a rank of another node
   std::string text;
 };
+// Says on the board that a rank of this node writes to nobody's memory any
+// more: its process has ended, or said Goodbye. The epoch is over.
+struct MarkGone {
+  int local_rank = 0;
+};
 struct AbortBoard {
   Code code = Code::kAborted;
   std::string text;
@@ -83,10 +88,11 @@ struct DropEpoch {};
 // No clients for a while: the supervisor decides whether the executor ends.
 struct ReportIdle {};
 
-using Action = std::variant<ReplySlot, RefuseClient, CloseClient, OpenLink,
-                            SendToCoordinator, PrepareBackend, ConnectBackend,
-                            CreateBoard, AllotSlot, IssueRun, FailSlot,
-                            MarkLeft, AbortBoard, DropEpoch, ReportIdle>;
+using Action =
+    std::variant<ReplySlot, RefuseClient, CloseClient, OpenLink,
+                 SendToCoordinator, PrepareBackend, ConnectBackend, CreateBoard,
+                 AllotSlot, IssueRun, FailSlot, MarkLeft, MarkGone, AbortBoard,
+                 DropEpoch, ReportIdle>;
 
 }  // namespace maypole::worker
 

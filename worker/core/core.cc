@@ -193,6 +193,7 @@ void Core::MemberGone(const Member& m, bool clean, const std::string& what,
     SendRankGone(m.rank, false, how);
     FailEpoch(Code::kAborted, absl::StrCat(RankText(m), " ", what));
   }
+  if (phase_ != Phase::kRunning) actions_.push_back(MarkGone{m.local_rank});
   AfterMemberGone();
 }
 
@@ -282,6 +283,7 @@ void Core::MakeBoard() {
   create.config.runs = options_.records;
   create.config.chunk_bytes = options_.chunk_bytes;
   create.config.ring_depth = options_.ring_depth;
+  create.config.arena_bytes = options_.arena_bytes;
   for (const auto& [local, m] : members_.members()) {
     create.config.global_rank[local] = m.rank;
     create.clients.push_back(m.client);

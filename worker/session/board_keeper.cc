@@ -130,6 +130,13 @@ void BoardKeeper::MarkLeft(int local_rank, const std::string& text) {
   FailWaiting();
 }
 
+void BoardKeeper::MarkGone(uint32_t local) {
+  if (local >= board_->config().local_size) return;
+  board_->rank(local).state.store(static_cast<uint32_t>(RankState::kLeft),
+                                  std::memory_order_release);
+  board_->WakeRanks();
+}
+
 bool BoardKeeper::WaitsForLeft(uint32_t slot, uint32_t* generation) const {
   const uint32_t ranks = board_->config().local_size;
   std::vector<uint32_t> reached(ranks);

@@ -35,6 +35,8 @@ class BoardKeeper {
   void MarkPresent(uint32_t local, int pid);
   // local_rank -1: a rank of another node.
   void MarkLeft(int local_rank, const std::string& text);
+  // After an abort: peers need not wait for the rank to leave their arenas.
+  void MarkGone(uint32_t local);
   // Fails what waits on this node for a rank that has left. To be repeated
   // while somebody has left: an arrival may cross MarkLeft.
   void FailWaiting();

@@ -475,6 +475,11 @@ void Executor::Do(MarkLeft& a) {
   keeper_->MarkLeft(a.local_rank, a.text);
 }
 
+void Executor::Do(MarkGone& a) {
+  if (keeper_ != nullptr)
+    keeper_->MarkGone(static_cast<uint32_t>(a.local_rank));
+}
+
 void Executor::Do(AbortBoard& a) {
   spdlog::error("event=epoch_aborted job={} reason=\"{}\"", options_.core.job,
                 a.text);

@@ -75,6 +75,7 @@ class Executor {
   void Do(IssueRun& a);
   void Do(FailSlot& a);
   void Do(MarkLeft& a);
+  void Do(MarkGone& a);
   void Do(AbortBoard& a);
   void Do(DropEpoch& a);
   void Do(ReportIdle& a);

@@ -12,7 +12,8 @@ the GIL during each call. Waits are the caller's loop over short slices, see
 `maypole.common.operations`: a signal's Python handler runs only between calls.
 
 Invariants: statuses are returned as plain ints (gRPC's codes); nothing here
-raises for a status except `submit`, which has a handle to return.
+raises for a status but what has something else to return (`submit`, `result`,
+`allocate`).
 """
 
 import ctypes
@@ -27,6 +28,7 @@ INVALID_ARGUMENT = 3
 DEADLINE_EXCEEDED = 4
 NOT_FOUND = 5
 ALREADY_EXISTS = 6
+RESOURCE_EXHAUSTED = 8
 FAILED_PRECONDITION = 9
 ABORTED = 10
 UNIMPLEMENTED = 12
@@ -82,6 +84,9 @@ class Library:
         for name in ("rank", "size", "local_rank", "local_size", "cross_rank",
                      "cross_size", "init", "shutdown"):
             setattr(self, name, _bind(lib, "maypole_" + name))
+        _bind(lib, "maypole_allocate", ctypes.c_uint64,
+              ctypes.POINTER(ctypes.c_void_p))
+        _bind(lib, "maypole_free", ctypes.c_void_p)
         _bind(lib, "maypole_is_initialized")
         _bind(lib, "maypole_is_homogeneous")
         _bind(lib, "maypole_result", ctypes.c_int64,
@@ -156,6 +161,21 @@ class Library:
         if status != OK:
             raise StatusError(status, self.last_error())
         return data.value or 0, size.value, first_dim.value
+
+    def allocate(self, size: int) -> int:
+        """The address of `size` zeroed bytes in the arena, for free().
+
+        Raises StatusError; RESOURCE_EXHAUSTED: the arena is full.
+        """
+        memory = ctypes.c_void_p()
+        status = self._lib.maypole_allocate(size, memory)
+        if status != OK:
+            raise StatusError(status, self.last_error())
+        return memory.value or 0
+
+    def free(self, address: int) -> int:
+        """Gives back what allocate() gave; also after shutdown()."""
+        return self._lib.maypole_free(address)
 
     def last_error(self) -> str:
         """The calling thread's last error."""
