@@ -108,9 +108,11 @@ class CompareTest(unittest.TestCase):
             self.assertEqual(f.read(), page)
 
     def check_case(self, case):
-        expected = {c.key for c in plan.COLUMNS if case["what"] in c.whats
-                    and c.storage != "arena"}
-        self.assertLessEqual(expected, set(case["us"]))
+        expected = {c.key for c in plan.COLUMNS if case["what"] in c.whats}
+        self.assertEqual(set(case["us"]), expected)
+        if (case["setting"], case["what"]) == ("1x2", "1MiB"):
+            self.assertEqual(case["in_arena"], {"maypole_arena": 1.0,
+                                                "maypole_py_arena": 1.0})
         turns = len(case["memcpy_gbs"])
         self.assertEqual(len(case["pingpong_ns"]), turns + 1)
         for key, times in case["us"].items():

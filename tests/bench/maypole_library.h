@@ -23,6 +23,9 @@ class MaypoleLibrary : public Library {
   int nodes() const override { return client_->options().cross_size; }
 
   bool has_arena() const override { return true; }
+  int64_t arena_operations() const override {
+    return client_->counters().arena_operations.load();
+  }
   Status Allocate(Storage storage, int64_t elements, Memory* out) override;
 
   Status Barrier() override;

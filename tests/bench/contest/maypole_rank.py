@@ -9,17 +9,16 @@ from maypole.common import basics
 
 class MaypoleReducer:
 
+    storages = ("private", "arena")
+
     def __init__(self):
         hvd.init()
         self.rank = hvd.rank()
         self.size = hvd.size()
-        # The arena is there only if this version has it.
-        self._arena = getattr(hvd, "empty", None)
-        self.storages = ["private"] + ["arena"] * (self._arena is not None)
 
     def make(self, storage, shapes):
-        empty = self._arena if storage == "arena" else torch.empty
-        return [empty(*shape) for shape in shapes]
+        empty = hvd.empty if storage == "arena" else torch.empty
+        return [empty(shape) for shape in shapes]
 
     def arena_operations(self):
         return basics.counter("arena_operations") or 0
