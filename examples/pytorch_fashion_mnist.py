@@ -35,6 +35,9 @@ def parse_arguments():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--limit", type=int, default=None,
                         help="use only the first LIMIT images of each set")
+    parser.add_argument("--bucket-view", action="store_true",
+                        help="keep gradients in memory that the ranks of a "
+                        "node share")
     return parser.parse_args()
 
 
@@ -155,7 +158,8 @@ def main():
                                 lr=arguments.lr * hvd.size(), momentum=0.9)
     # (hvd) Gradients are averaged over all ranks.
     optimizer = hvd.DistributedOptimizer(
-        optimizer, named_parameters=model.named_parameters())
+        optimizer, named_parameters=model.named_parameters(),
+        gradient_as_bucket_view=arguments.bucket_view)
     # (hvd) All ranks start with the weights and the state of rank 0.
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
