@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Verifies the models of the board protocol with spin, and that they can fail.
+
+usage: verify.py [MODEL...]   (tickets, small, large, sleep; all if none)
+
+Each model is verified in some sizes: pan must explore all states and find no
+error. Each mutant, a model with one rule of the protocol taken away, must be
+found wrong. A failing verification prints the steps that lead to the error.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SECONDS = 300  # far more than any takes (under a minute)
+MEGABYTES = 2000
+
+SIZES = {
+    "tickets": ["GENERATIONS=3", "RANKS=3 GENERATIONS=1", "RANKS=3 GENERATIONS=2"],
+    "small": ["", "DEATH GENERATIONS=2", "DEATH BUFFERS=1 GENERATIONS=2", "LEAVE", "LEAVE RANKS=3 GENERATIONS=2"],
+    "large": ["CHUNKS=3", "DEATH", "DEATH RUNS=1 CHUNKS=3", "RANKS=3 RUNS=1 CHUNKS=3", "RANKS=3 RUNS=1 CHUNKS=1 DEATH"],
+    "sleep": [""],
+}
+MUTANTS = {
+    "tickets": ["LOOK_FIRST", "STORE_TICKET", "START_AHEAD", "NO_GENERATION", "SMALL_RING"],
+    "small": ["CLAIM_BY_STORE", "REUSE_EARLY RANKS=3 GENERATIONS=2", "REUSE_UNDECIDED RANKS=3 GENERATIONS=2",
+              "NO_KEEP LEAVE RANKS=3 GENERATIONS=2", "NO_OVERRULE DEATH GENERATIONS=2",
+              "TICKET_ONLY DEATH GENERATIONS=2", "LOOK_THEN_COUNT LEAVE", "RANK_LOOKS_FIRST LEAVE"],
+    "large": ["PLACE_EARLY CHUNKS=3", "FREE_BY_SELF RANKS=3 RUNS=1 CHUNKS=3", "PUBLISH_FIRST", "ANY_ORDER",
+              "COMMIT_EARLY DEATH", "NO_COMMIT DEATH", "DROP_COMMITTED DEATH"],
+    "sleep": ["NO_WAKER_FENCE", "NO_SECOND_LOOK", "SEEN_LATE", "NO_FLAG_AT_SUBMIT", "STOP_WITHOUT_FLAG",
+              "NO_WAKE_OF_OWN SECOND DIRECT"],
+}
+
+
+class Broken(Exception):
+    """The verification could not be done."""
+
+
+def command(arguments, directory):
+    done = subprocess.run(arguments, cwd=directory, capture_output=True, text=True, timeout=SECONDS)
+    return done.returncode, done.stdout + done.stderr
+
+
+def verify(model, defines, directory):
+    """(errors found, pan's output, spin's options)."""
+    shutil.copy(os.path.join(HERE, model + ".pml"), os.path.join(directory, "m.pml"))
+    options = ["-D" + d for d in defines.split()]
+    status, out = command(["spin"] + options + ["-a", "m.pml"], directory)
+    if status != 0 or "rror" in out:
+        raise Broken("spin: " + out)
+    status, out = command(["gcc", "-O2", "-w", "-DSAFETY", "-DCOLLAPSE", "-DVECTORSZ=4096",
+                           "-DMEMLIM=%d" % MEGABYTES, "-o", "pan", "pan.c"], directory)
+    if status != 0:
+        raise Broken("gcc: " + out)
+    status, out = command(["./pan", "-n", "-m1000000"], directory)
+    errors = re.search(r"errors: (\d+)", out)
+    if errors is None or "max search depth too small" in out:
+        raise Broken("pan: " + out)
+    if errors.group(1) == "0" and "Search not completed" in out:
+        raise Broken("pan has not seen all states: " + out)
+    return int(errors.group(1)), out, options
+
+
+def line(model, defines, text):
+    print("%-8s %-40s %s" % (model, defines or "-", text), flush=True)
+
+
+def check(model, defines, mutant):
+    """True if it is as it should be."""
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            errors, out, options = verify(model, defines, directory)
+        except (Broken, OSError, subprocess.TimeoutExpired) as e:
+            line(model, defines, "FAILED: %s" % e)
+            return False
+        states = re.search(r"([\d.e+]+) states, stored", out).group(1)
+        if mutant:
+            why = re.search(r"pan:1: (.*?) \(at depth", out)
+            line(model, defines, "found: %s" % why.group(1) if errors else "FAILED: the mutant was not found")
+            return errors > 0
+        line(model, defines, "errors: %d, %s states" % (errors, states))
+        if errors:
+            print(out)
+            print(command(["spin"] + options + ["-t", "-p", "m.pml"], directory)[1])
+        return errors == 0
+
+
+def main():
+    models = sys.argv[1:] or list(SIZES)
+    if any(m not in SIZES for m in models):
+        sys.exit(__doc__)
+    if shutil.which("spin") is None:
+        sys.exit("spin is not installed (deploy/setup.sh installs it)")
+    done = [check(m, d, False) for m in models for d in SIZES[m]]
+    done += [check(m, d, True) for m in models for d in MUTANTS[m]]
+    print("%d as they should be, %d not" % (done.count(True), done.count(False)))
+    sys.exit(0 if all(done) else 1)
+
+
+if __name__ == "__main__":
+    main()
