@@ -13,7 +13,7 @@ build="
 # To test: GoogleTest, Google Benchmark; tests look at processes and networks.
 # tests/bench compares with Open MPI, measures the wire, draws a picture.
 test="
-  libgtest-dev libgmock-dev libbenchmark-dev procps iproute2 util-linux
+  libgtest-dev libgmock-dev libbenchmark-dev spin procps iproute2 util-linux
   openmpi-bin libopenmpi-dev iperf3 python3-matplotlib
 "
 # To run the example: PyTorch and its data; curl for the metrics.
