@@ -36,9 +36,11 @@ ABSL_FLAG(std::string, host, "",
 ABSL_FLAG(std::string, network, "",
           "IP address that other nodes reach this one by (default: that of the "
           "route to the coordinator)");
-ABSL_FLAG(uint32_t, network_connections, 1,
-          "TCP connections to each other node, 1 to 4; the same on all nodes. "
-          "More than one where one does not fill the link");
+ABSL_FLAG(
+    uint32_t, network_connections, 1,
+    "TCP connections to each other node, and as many from it, 1 to 3; the "
+    "same on all nodes. "
+    "More than one where one does not fill the link");
 ABSL_FLAG(std::string, metrics, "127.0.0.1:0",
           "HOST:PORT of the Prometheus endpoint; port 0: any free one; empty: "
           "none");

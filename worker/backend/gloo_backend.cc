@@ -80,7 +80,7 @@ absl::StatusOr<std::vector<std::string>> GlooBackend::Prepare(
   nodes_ = nodes;
   try {
     std::vector<std::shared_ptr<GlooMesh>> meshes;
-    for (uint32_t c = 0; c < options_.connections; ++c) {
+    for (uint32_t c = 0; c < 2 * options_.connections; ++c) {
       meshes.push_back(std::make_shared<GlooMesh>(
           options_.host, static_cast<int>(self_), static_cast<int>(nodes_),
           options_.connect_timeout));

@@ -1,4 +1,4 @@
-// GlooBackend: Backend over Gloo's TCP pairs, to every other node one or more.
+// GlooBackend: Backend over Gloo's TCP pairs, to every other node two or more.
 //
 // There is no store: every pair's address travels through the coordinator.
 // After connecting, both ends show each other a nonce of the job and the epoch,
@@ -17,6 +17,10 @@
 // bytes come; so the link always has the next chunks to carry. A small chunk
 // with nothing else on its way does all that within Start: three wake-ups of
 // threads less.
+//
+// Each connection carries data one way only: Gloo locks a connection while it
+// writes to it or reads from it, and its thread that finds the lock taken does
+// not sleep.
 //
 // The result of segment i is received into the chunk where its contribution
 // was sent from. That is safe: node i sends the one after it has got the other.
@@ -56,13 +60,14 @@ struct GlooOptions {
   std::vector<std::string> node_names;
   // A peer that cannot be reached within this fails Connect.
   std::chrono::milliseconds connect_timeout{20000};
-  // To each other node; the same on all nodes. Chunks take turns.
+  // To each other node, and as many from it; the same on all nodes. Chunks
+  // take turns.
   uint32_t connections = 1;
   // A chunk up to this size that is alone is carried out within Start.
   uint64_t small_bytes = 32 * 1024;
 };
 
-inline constexpr uint32_t kMaxConnections = 4;
+inline constexpr uint32_t kMaxConnections = 3;
 
 class GlooBackend : public Backend {
  public:
@@ -90,7 +95,6 @@ class GlooBackend : public Backend {
   struct Flight {
     Work work;
     uint64_t number = 0;
-    GlooMesh* mesh = nullptr;
     bool failed = false;
     std::vector<std::byte> inbox;     // others' versions of the own segment
     std::vector<Part> contributions;  // receives into the inbox
@@ -121,6 +125,7 @@ class GlooBackend : public Backend {
   void ReduceAll();
   void FinishAll();
 
+  GlooMesh& MeshFor(uint64_t chunk, uint32_t from, uint32_t to) const;
   // These throw an exception that names the node.
   void Receive(Flight& flight, std::vector<Part>& parts, uint32_t node,
                Step step, std::byte* data, uint64_t bytes);

@@ -363,10 +363,11 @@ TEST_P(GlooBackendTest, AbortEndsAllChunksOnTheirWay) {
 // nothing.
 TEST_P(GlooBackendTest, APeerThatDiesInFlightEndsAllChunks) {
   for (int round = 0; round < 10; ++round) {
-    Nodes nodes(GetParam());
-    nodes.Connect();
+    // Outlives the backends: node 1's are on their way to the end.
     std::vector<std::vector<float>> chunks(16,
                                            std::vector<float>(1 << 20, 1.0f));
+    Nodes nodes(GetParam());
+    nodes.Connect();
     for (size_t c = 0; c < 8; ++c) nodes[0].Start(Reduction(chunks[c]));
     for (size_t c = 0; c < 8; ++c) nodes[1].Start(Reduction(chunks[8 + c]));
     if (round % 2 == 0 && GetParam() == 2) {

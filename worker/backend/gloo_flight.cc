@@ -64,7 +64,6 @@ void GlooBackend::Post(Flight& flight) {
     flight.failed = true;
     return;
   }
-  flight.mesh = meshes_[flight.number % meshes_.size()].get();
   try {
     if (flight.work.reduces) {
       PostReduction(flight);
@@ -160,13 +159,19 @@ void GlooBackend::Finish(Flight& flight) {
 
 // --- Parts ------------------------------------------------------------------
 
+GlooMesh& GlooBackend::MeshFor(uint64_t chunk, uint32_t from,
+                               uint32_t to) const {
+  return *meshes_[2 * (chunk % options_.connections) + (from < to ? 0 : 1)];
+}
+
 void GlooBackend::Receive(Flight& flight, std::vector<Part>& parts,
                           uint32_t node, Step step, std::byte* data,
                           uint64_t bytes) {
   if (bytes == 0) return;
   const uint64_t slot = kFirstSlot + flight.number % kSlotChunks * 2 +
                         static_cast<uint64_t>(step);
-  parts.push_back(MakePart(*flight.mesh, node, false, slot, data, bytes));
+  parts.push_back(MakePart(MeshFor(flight.number, node, self_), node, false,
+                           slot, data, bytes));
   flight.received += bytes;
 }
 
@@ -175,8 +180,9 @@ void GlooBackend::Send(Flight& flight, uint32_t node, Step step,
   if (bytes == 0) return;
   const uint64_t slot = kFirstSlot + flight.number % kSlotChunks * 2 +
                         static_cast<uint64_t>(step);
-  flight.rest.push_back(MakePart(*flight.mesh, node, true, slot,
-                                 const_cast<std::byte*>(data), bytes));
+  flight.rest.push_back(MakePart(MeshFor(flight.number, self_, node), node,
+                                 true, slot, const_cast<std::byte*>(data),
+                                 bytes));
   flight.sent += bytes;
 }
 

@@ -50,40 +50,30 @@ NetworkRunner::NetworkRunner(const Board* board, Backend* backend,
   backend_->OnEnded([this](const absl::Status& s) { Ended(s); });
 }
 
-void NetworkRunner::Add(RunSpec run) {
+// Grants at once what there is, so that the ranks find the places when they
+// find the ticket, and need no turn of the network thread before.
+void NetworkRunner::Add(RunSpec spec) {
+  auto run = std::make_shared<Active>();
+  run->ref = board_->NegotiatedRef(spec.record);
+  run->chunks = ChunkCount(spec.bytes, board_->config().chunk_bytes);
+  run->spec = std::move(spec);
   {
     std::lock_guard lock(mutex_);
-    added_.push_back(std::move(run));
-  }
-  board_->WakeNetwork();
-}
-
-void NetworkRunner::Stop() {
-  stop_ = true;
-  board_->WakeNetwork();
-}
-
-bool NetworkRunner::TakeAdded() {
-  std::vector<RunSpec> added;
-  {
-    std::lock_guard lock(mutex_);
-    added.swap(added_);
-  }
-  for (RunSpec& spec : added) {
-    auto run = std::make_shared<Active>();
-    run->ref = board_->NegotiatedRef(spec.record);
     run->first = next_chunk_;
-    run->chunks = ChunkCount(spec.bytes, board_->config().chunk_bytes);
     next_chunk_ += run->chunks;
     const uint64_t place = run->first % board_->config().ring_depth;
     // Not tagged: ranks look at it only after a grant of this generation, and
     // it stays until all of them have left the run.
     board_->run(run->ref).node_base.store(place, std::memory_order_release);
-    run->spec = std::move(spec);
-    if (run->chunks == 0 && callbacks_.on_done) callbacks_.on_done(run->spec);
-    runs_.push_back(std::move(run));
+    GrantTo(*run);
+    runs_.push_back(run);
   }
-  return !added.empty();
+  if (run->chunks == 0 && callbacks_.on_done) callbacks_.on_done(run->spec);
+}
+
+void NetworkRunner::Stop() {
+  stop_ = true;
+  board_->WakeNetwork();
 }
 
 bool NetworkRunner::UpdateConsumed() {
@@ -99,19 +89,21 @@ bool NetworkRunner::UpdateConsumed() {
   return consumed_ != before;
 }
 
-bool NetworkRunner::Grant() {
+bool NetworkRunner::GrantTo(Active& run) {
   const uint64_t limit = consumed_ + board_->config().ring_depth;
+  if (run.first >= limit) return false;
+  const auto now =
+      static_cast<uint32_t>(std::min<uint64_t>(run.chunks, limit - run.first));
+  if (now <= run.granted) return false;
+  run.granted = now;
+  board_->run(run.ref).granted.store(Tagged(run.spec.generation, now),
+                                     std::memory_order_release);
+  return true;
+}
+
+bool NetworkRunner::Grant() {
   bool granted = false;
-  for (const auto& run : runs_) {
-    if (run->first >= limit) break;
-    const auto now = static_cast<uint32_t>(
-        std::min<uint64_t>(run->chunks, limit - run->first));
-    if (now <= run->granted) continue;
-    run->granted = now;
-    board_->run(run->ref).granted.store(Tagged(run->spec.generation, now),
-                                        std::memory_order_release);
-    granted = true;
-  }
+  for (const auto& run : runs_) granted |= GrantTo(*run);
   if (granted) board_->WakeRanks();
   return granted;
 }
@@ -124,14 +116,20 @@ uint32_t NetworkRunner::ReadyChunks(const Active& run) const {
 }
 
 // In the one order of all nodes: a run after all runs before it.
+std::shared_ptr<NetworkRunner::Active> NetworkRunner::NextReady() {
+  std::lock_guard lock(mutex_);
+  for (const auto& run : runs_) {
+    if (run->started == run->chunks) continue;
+    return run->started < ReadyChunks(*run) ? run : nullptr;
+  }
+  return nullptr;
+}
+
 bool NetworkRunner::StartReady() {
   bool started = false;
-  for (const auto& run : runs_) {
-    while (run->started < ReadyChunks(*run)) {
-      StartChunk(run);
-      started = true;
-    }
-    if (run->started < run->chunks) break;
+  while (const std::shared_ptr<Active> run = NextReady()) {
+    StartChunk(run);
+    started = true;
   }
   return started;
 }
@@ -188,20 +186,28 @@ bool NetworkRunner::AllLeft(const Active& run) const {
 }
 
 bool NetworkRunner::Retire() {
-  bool retired = false;
-  while (!runs_.empty() && runs_.front()->finished() &&
-         AllLeft(*runs_.front())) {
-    if (callbacks_.on_free) callbacks_.on_free(runs_.front()->spec.record);
-    runs_.pop_front();
-    retired = true;
+  std::vector<uint32_t> free;
+  {
+    std::lock_guard lock(mutex_);
+    while (!runs_.empty() && runs_.front()->finished() &&
+           AllLeft(*runs_.front())) {
+      free.push_back(runs_.front()->spec.record);
+      runs_.pop_front();
+    }
   }
-  return retired;
+  for (const uint32_t record : free) {
+    if (callbacks_.on_free) callbacks_.on_free(record);
+  }
+  return !free.empty();
 }
 
 absl::StatusOr<bool> NetworkRunner::Step() {
-  bool moved = TakeAdded();
-  moved |= UpdateConsumed();
-  moved |= Grant();
+  bool moved = false;
+  {
+    std::lock_guard lock(mutex_);
+    moved |= UpdateConsumed();
+    moved |= Grant();
+  }
   moved |= StartReady();
   moved |= Retire();
   if (absl::Status s = Failure(); !s.ok()) return s;

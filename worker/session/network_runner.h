@@ -43,7 +43,8 @@ namespace maypole::worker {
 class NetworkRunner {
  public:
   struct Callbacks {
-    // All chunks exchanged. From the network thread or one of the backend's.
+    // All chunks exchanged. From a thread of the backend's or, for a run
+    // without bytes, from Add().
     std::function<void(const RunSpec& run)> on_done;
     // All ranks have left it. From the network thread.
     std::function<void(uint32_t record)> on_free;
@@ -51,8 +52,9 @@ class NetworkRunner {
 
   NetworkRunner(const Board* board, Backend* backend, Callbacks callbacks);
 
-  // Takes a run whose Plan is written; its ticket may be placed afterwards.
-  void Add(RunSpec run);
+  // Takes a run whose Plan is written; its ticket may be placed afterwards,
+  // in the order of these calls.
+  void Add(RunSpec spec);
 
   // Does what can be done now. False: nothing could. An error is the backend's
   // and final.
@@ -68,35 +70,35 @@ class NetworkRunner {
     RunRef ref = 0;
     uint64_t first = 0;  // number of its chunk 0 in the epoch
     uint32_t chunks = 0;
-    uint32_t granted = 0;
-    uint32_t started = 0;
+    uint32_t granted = 0;           // guarded by mutex_
+    uint32_t started = 0;           // the network thread's
     std::atomic<uint32_t> done{0};  // by who hears of an ended chunk
-    uint32_t consumed = 0;          // by the slowest local rank
+    uint32_t consumed = 0;  // by the slowest local rank; the network thread's
 
     bool finished() const { return done == chunks && consumed == chunks; }
   };
 
-  bool TakeAdded();
   bool UpdateConsumed();
   bool Grant();
+  bool GrantTo(Active& run);
   bool StartReady();
+  std::shared_ptr<Active> NextReady();
+  void StartChunk(const std::shared_ptr<Active>& run);
   bool Retire();
   uint32_t ReadyChunks(const Active& run) const;
-  void StartChunk(const std::shared_ptr<Active>& run);
+  bool AllLeft(const Active& run) const;
   void Ended(const absl::Status& status);
   absl::Status Failure();
-  bool AllLeft(const Active& run) const;
 
   const Board* const board_;
   Backend* const backend_;
   const Callbacks callbacks_;
+  std::atomic<bool> stop_{false};
+
+  std::mutex mutex_;                          // guards what follows
   std::deque<std::shared_ptr<Active>> runs_;  // in ticket order
   uint64_t next_chunk_ = 0;  // number of the next run's chunk 0
   uint64_t consumed_ = 0;  // chunks of the epoch all local ranks are done with
-
-  std::mutex mutex_;
-  std::vector<RunSpec> added_;
-  std::atomic<bool> stop_{false};
 
   std::mutex flights_mutex_;
   std::deque<std::shared_ptr<Active>> flights_;  // one per chunk on its way
