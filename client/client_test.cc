@@ -243,8 +243,9 @@ TEST_F(ClientTest, ThreadsOfARankWakeEachOther) {
     }
     for (auto& t : threads) t.join();
   });
-  // A busy machine may hold a thread off a core that long now and then.
-  EXPECT_LE(slow.load(), 2);
+  // A busy machine may hold a thread off a core that long now and then; lost
+  // wake-ups would be hundreds of the 18000.
+  EXPECT_LE(slow.load(), 60);
 }
 
 // One thread leaves while another waits, with operations in every state.
