@@ -34,6 +34,8 @@ sleep.looked sleep.over attend.flag wait.begun park.flag
 """.split()
 SEVERAL_NODES = "news.set news.claimed".split()
 EXECUTOR = "abort.claimed abort.text abort.coded".split()
+# As the others are told of a death; the one that dies here is the second.
+SECOND_DEATH = "abort.arena_left".split()
 
 
 def points_in_source():
@@ -74,7 +76,7 @@ class KillPointsTest(unittest.TestCase):
         return int(re.search(r"reached=(\d+)", done.stdout).group(1))
 
     def test_every_point_is_listed(self):
-        self.assertEqual(points_in_source(), set(ONE_NODE + ANY_NODES + SEVERAL_NODES + EXECUTOR))
+        self.assertEqual(points_in_source(), set(ONE_NODE + ANY_NODES + SEVERAL_NODES + EXECUTOR + SECOND_DEATH))
 
     def test_one_node(self):
         for ranks in (2, 3, 4) if LONG else (3,):
@@ -88,6 +90,7 @@ class KillPointsTest(unittest.TestCase):
     def test_executor_dies_and_then_who_says_so(self):
         # Which rank sees it first is chance: some rounds, and it need not be
         # reached.
+        self.rounds(1, 3, SECOND_DEATH, (1,), extra=["--executor", "--rounds=%d" % (20 if LONG else 3)], must=False)
         self.rounds(1, 2, EXECUTOR, (1,), extra=["--executor", "--rounds=%d" % (20 if LONG else 3)], must=LONG)
 
 

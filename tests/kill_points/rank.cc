@@ -100,7 +100,7 @@ int RunRank(const Round& round, int rank, Scoreboard* board) {
   }
   part->state.store(State::kJoined, std::memory_order_release);
   const int64_t deadline = NowNs() + round.play_ms * int64_t{1000000};
-  properties::HeapMemory memory;
+  properties::Memory memory(client.get());
   properties::Player player(client.get(), rank, round.world, &memory,
                             kPatienceMs);
   for (int n = 0; !Over(round, rank, n, deadline, board); ++n) {

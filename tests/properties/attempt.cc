@@ -27,7 +27,12 @@ bool Equal(const Bytes& want, const std::byte* got) {
 
 }  // namespace
 
-std::shared_ptr<std::byte[]> HeapMemory::Allocate(size_t bytes) {
+std::shared_ptr<std::byte[]> Memory::Allocate(size_t bytes, bool arena) {
+  void* memory = nullptr;
+  if (arena && client_->Allocate(bytes, &memory).ok()) {
+    return {static_cast<std::byte*>(memory),
+            [](std::byte* p) { (void)Client::Free(p); }};
+  }
   return std::make_shared<std::byte[]>(bytes);
 }
 
@@ -40,11 +45,13 @@ Attempt::Attempt(const OperationSpec& spec, int rank, int ranks, Random& random,
   // Mostly as an allocator aligns, sometimes anywhere.
   offset_ = kGuard + (OneIn(random, 4) ? Below(random, 64) : 0);
   block_bytes_ = offset_ + output_bytes_ + kGuard;
-  block_ = memory->Allocate(block_bytes_);
+  // Now and then one rank is elsewhere than the others.
+  const bool arena = spec.arena && !OneIn(random, 10);
+  block_ = memory->Allocate(block_bytes_, arena);
   std::fill_n(block_.get(), block_bytes_, kGuardByte);
   std::byte* in = output();
   if (!spec.in_place) {
-    input_ = memory->Allocate(std::max<size_t>(1, values_.size()));
+    input_ = memory->Allocate(std::max<size_t>(1, values_.size()), arena);
     in = input_.get();
   }
   std::copy(values_.begin(), values_.end(), in);

@@ -19,16 +19,15 @@
 
 namespace maypole::properties {
 
-// Where tensors lie.
+// Where tensors lie: the heap, or the client's arena. An arena that is full or
+// absent gives heap memory, as a program's fall-back would.
 class Memory {
  public:
-  virtual ~Memory() = default;
-  virtual std::shared_ptr<std::byte[]> Allocate(size_t bytes) = 0;
-};
+  explicit Memory(Client* client) : client_(client) {}
+  std::shared_ptr<std::byte[]> Allocate(size_t bytes, bool arena);
 
-class HeapMemory : public Memory {
- public:
-  std::shared_ptr<std::byte[]> Allocate(size_t bytes) override;
+ private:
+  Client* const client_;
 };
 
 class Attempt {

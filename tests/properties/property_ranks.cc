@@ -88,7 +88,7 @@ int RunRank(int rank, const World& world, Shared* shared) {
   }
   const int64_t deadline =
       NowNs() + static_cast<int64_t>(absl::GetFlag(FLAGS_seconds) * 1e9);
-  HeapMemory memory;
+  Memory memory(client.get());
   Player player(client.get(), rank, world, &memory, kPatienceMs);
   for (int n = 0; !Over(rank, n, deadline, shared); ++n) {
     const uint64_t seed = absl::GetFlag(FLAGS_seed) + static_cast<uint64_t>(n);

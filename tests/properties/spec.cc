@@ -105,6 +105,7 @@ OperationSpec DrawOperation(Random& random, const World& w) {
   o.shape.assign(static_cast<size_t>(w.ranks),
                  DrawShape(random, DrawBytes(random, w) / SizeOf(o.dtype)));
   o.in_place = OneIn(random, 2);
+  o.arena = OneIn(random, 2);
   if (OneIn(random, 15)) {
     o.odd_one = static_cast<int>(Below(random, static_cast<uint64_t>(w.ranks)));
     o.shape[static_cast<size_t>(o.odd_one)].push_back(3);
@@ -149,6 +150,7 @@ std::string OperationSpec::Text() const {
   if (prescale != 1.0) out += " prescale " + std::to_string(prescale);
   if (postscale != 1.0) out += " postscale " + std::to_string(postscale);
   if (in_place) out += " in place";
+  if (arena) out += " arena";
   if (rounded) out += " rounded";
   if (odd_one >= 0) out += " mismatched by rank " + std::to_string(odd_one);
   return out + " phase " + std::to_string(phase);

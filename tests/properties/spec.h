@@ -51,6 +51,7 @@ struct OperationSpec {
   double prescale = 1.0;
   double postscale = 1.0;
   bool in_place = false;
+  bool arena = false;  // tensors in memory that all local ranks map
   // Values whose sums are rounded: the order of the ranks shows. Otherwise
   // sums are exact in any order.
   bool rounded = false;
