@@ -454,8 +454,13 @@ Status NodeJob::Await(const Operation& operation, int timeout_ms) {
       continue;
     }
     if (operation.done.load(std::memory_order_acquire)) break;
-    if (Clock::now() - idle_since < spin_) {
-      if (yields_) sched_yield();
+    const auto idle = Clock::now() - idle_since;
+    if (idle < spin_) {
+      // Two ranks on one core, for a third process has the other one: who
+      // waited without yielding would wait for itself.
+      if (yields_ || idle > std::chrono::microseconds(kShortSpinUs)) {
+        sched_yield();
+      }
       continue;
     }
     if (left() <= 0) {

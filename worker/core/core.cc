@@ -193,7 +193,9 @@ void Core::MemberGone(const Member& m, bool clean, const std::string& what,
     SendRankGone(m.rank, false, how);
     FailEpoch(Code::kAborted, absl::StrCat(RankText(m), " ", what));
   }
-  if (phase_ != Phase::kRunning) actions_.push_back(MarkGone{m.local_rank});
+  if (phase_ != Phase::kRunning && !members_.empty()) {
+    actions_.push_back(MarkGone{m.local_rank});
+  }
   AfterMemberGone();
 }
 

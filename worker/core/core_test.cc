@@ -553,6 +553,7 @@ TEST_F(CoreTest, DeathAbortsAtOnceAndTheNextEpochCanFollow) {
   EXPECT_FALSE(gone.clean());
   EXPECT_EQ(std::get<AbortBoard>(actions.at(1)).text,
             "rank 1 (pid 101, host hosta, node n0) died: its process ended");
+  EXPECT_EQ(std::get<MarkGone>(actions.at(2)).local_rank, 1);
   core_.OnCoordinator(EndMessage(1, "rank 1 was lost"));  // no second abort
   EXPECT_TRUE(core_.TakeActions().empty());
   // Rank 1 comes again while rank 0 is still there.
