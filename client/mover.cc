@@ -195,7 +195,8 @@ bool Mover::TryStage(Run& run) {
 // Chunks without a contribution of this rank count as staged.
 void Mover::PublishStaged(const Run& run) {
   Publish(board_->progress(run.ref, me_).staged, run,
-          run.staged == run.stage_end ? run.chunks : run.staged);
+          run.staged == run.stage_end ? run.chunks : run.staged,
+          /*for_network=*/!run.reduces());
 }
 
 void Mover::StageReduction(const Run& run, const Range& chunk,
@@ -570,14 +571,14 @@ std::byte* Mover::NodeChunk(const Run& run, uint32_t chunk) const {
   return board_->node_ring(static_cast<uint32_t>((base + chunk) % depth_));
 }
 
-void Mover::Publish(std::atomic<uint64_t>& word, const Run& run,
-                    uint32_t count) {
+void Mover::Publish(std::atomic<uint64_t>& word, const Run& run, uint32_t count,
+                    bool for_network) {
   word.store(Tagged(run.generation, count), std::memory_order_release);
   MAYPOLE_KILL_POINT("publish.stored");
   for (uint32_t j = 0; j < local_size_; ++j) {
     if (j != me_) board_->WakeRank(j);
   }
-  if (run.negotiated) board_->WakeNetwork();
+  if (run.negotiated && for_network) board_->WakeNetwork();
 }
 
 }  // namespace maypole

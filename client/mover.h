@@ -126,7 +126,9 @@ class Mover {
   void ReduceSlice(const Run& run, const Range& chunk, uint32_t number);
   void Deliver(const Run& run, const Range& range, const std::byte* from);
   void PublishStaged(const Run& run);
-  void Publish(std::atomic<uint64_t>& word, const Run& run, uint32_t count);
+  // for_network: the executor waits for it too, if the run spans nodes.
+  void Publish(std::atomic<uint64_t>& word, const Run& run, uint32_t count,
+               bool for_network = true);
   Status AbortedStatus(const Run& run) const;
   Status FailedStatus(const Operation& operation) const;
 
