@@ -486,8 +486,10 @@ bool Mover::HandleAbort() {
   if (TakeTickets()) return true;
   bool moved = false;
   for (auto it = active_.begin(); it != active_.end();) {
-    if (board_->Decide(it->ref, it->generation, Outcome::kAborted) ==
-        Outcome::kCommitted) {
+    const bool committed =
+        board_->Decide(it->ref, it->generation, Outcome::kAborted) ==
+        Outcome::kCommitted;
+    if (committed && !it->broken) {
       ++it;  // all results are on the board: deliver them
       continue;
     }

@@ -483,6 +483,20 @@ TEST(MoverTest, AbortsEndEverythingAlikeOnAllRanks) {
   }
 }
 
+// A claimer that an abort has overruled may still write its sum into this
+// rank's buffer.
+TEST(MoverTest, NoBufferIsUsedAgainAfterAnAbort) {
+  Node node(3);
+  SmallPool pool(node.board.get(), 1);
+  for (uint32_t slot = 0; slot < 3; ++slot) EXPECT_GE(pool.Take(slot, 1), 0);
+  EXPECT_EQ(pool.Take(3, 1), kNoBuffer);
+  EXPECT_TRUE(node.board->ClaimReduction(0, 1));
+  node.board->Decide(0, 1, Outcome::kAborted);
+  EXPECT_EQ(pool.Take(3, 1), kNoBuffer);
+  EXPECT_EQ(node.board->Decide(1, 1, Outcome::kCommitted), Outcome::kCommitted);
+  EXPECT_GE(pool.Take(3, 1), 0);  // the large way: nobody reads the buffer
+}
+
 // Puts a rank's tensor into its arena, at `offset`, to be reduced in place.
 Submitted ArenaAllreduce(const Node& node, uint32_t rank, uint64_t offset,
                          const std::vector<float>& v) {

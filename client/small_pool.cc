@@ -10,7 +10,9 @@ SmallPool::SmallPool(const Board* board, uint32_t me) : board_(board), me_(me) {
 
 bool SmallPool::Unused(const Use& use) const {
   const Outcome outcome = board_->OutcomeOf(use.slot, use.generation);
-  if (outcome == Outcome::kRunning || outcome == Outcome::kReducing) {
+  // Aborted: a claimer may still write its sum there, and the epoch is over.
+  if (outcome == Outcome::kRunning || outcome == Outcome::kReducing ||
+      outcome == Outcome::kAborted) {
     return false;
   }
   SmallResult result;

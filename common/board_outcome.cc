@@ -123,6 +123,9 @@ bool Board::Fail(uint32_t slot_number, uint32_t generation, Code code,
       seen, Tagged(generation, static_cast<uint32_t>(Outcome::kFailing)),
       std::memory_order_acq_rel, std::memory_order_acquire));
   MAYPOLE_KILL_POINT("fail.failing");
+  // Whoever reads a word of the text sees `kFailing` or later when it looks
+  // again: see ErrorOf.
+  std::atomic_thread_fence(std::memory_order_release);
   char padded[kMaxErrorBytes + 1] = {};
   std::memcpy(padded, text.data(), std::min(text.size(), kMaxErrorBytes));
   SlotHeader& s = slot(slot_number);
