@@ -5,6 +5,7 @@
 #include <span>
 
 #include "client/small.h"
+#include "common/copy.h"
 #include "common/kill_point.h"
 #include "common/reduce.h"
 
@@ -89,9 +90,28 @@ void Mover::TakeTicket(const Ticket& ticket) {
     run.broken = true;
     table_->Break(std::move(s));
   }
+  ChooseStore(run);
   active_.push_back(std::move(run));
   MAYPOLE_KILL_POINT("mover.taken");
   PublishStaged(active_.back());
+}
+
+// Counted for the same runs on all ranks of the node.
+void Mover::ChooseStore(Run& run) {
+  if (!run.reduces() || run.negotiated || run.arena ||
+      run.bytes < StoreChoice::kFromBytes) {
+    return;
+  }
+  const StoreChoice::Decision decision = store_choice_.Next();
+  run.store = decision.store;
+  run.measured = decision.measure;
+}
+
+// From when all had begun: a late rank is no slow store.
+void Mover::RecordStore(const Run& run) {
+  if (!run.measured || run.all_began == 0) return;
+  const auto took = static_cast<double>(table_->Now() - run.all_began);
+  store_choice_.Record(run.store, took / static_cast<double>(run.bytes));
 }
 
 // A small operation that another rank has carried out: true once delivered.
@@ -211,7 +231,9 @@ void Mover::StageReduction(const Run& run, const Range& chunk,
                const std::byte* from =
                    part.operation->input + (begin - part.begin);
                std::byte* to = place + (begin - chunk.begin);
-               if (prescale == 1.0) {
+               if (prescale == 1.0 && run.store == Store::kStreamed) {
+                 CopyStreamed(to, from, end - begin);
+               } else if (prescale == 1.0) {
                  Copy(to, from, end - begin);
                } else {
                  Scale(run.signature.dtype, from, to, (end - begin) / size,
@@ -256,6 +278,7 @@ bool Mover::TryReduce(Run& run) {
         board_->run(run.ref).granted.load(std::memory_order_acquire);
     if (CountAt(granted, run.generation) <= c) return false;
   }
+  if (run.measured && c == 0) run.all_began = table_->Now();
   MAYPOLE_KILL_POINT("reduce.ready");
   if (run.arena) {
     ReduceInArena(run, run.chunk(c), c);
@@ -424,6 +447,7 @@ bool Mover::RetireEnded() {
     } else if (run.consumed < run.chunks) {
       break;
     }
+    RecordStore(run);
     Retire(run, Status());
     active_.pop_front();
     moved = true;

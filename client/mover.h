@@ -60,6 +60,8 @@ class OperationTable {
   virtual bool PatienceIsOver() = 0;
   // Peers may still write to the operation's arena tensor: nobody is to see it.
   virtual void Detach(Operation* operation) = 0;
+  // A steady clock's nanoseconds.
+  virtual int64_t Now() = 0;
   // This rank cannot go on (no memory for a result): leave the job, so that
   // the executor ends the epoch for all.
   virtual void Break(Status status) = 0;
@@ -109,6 +111,8 @@ class Mover {
   bool RetireEnded();
   bool HandleFailures();
   bool HandleAbort();
+  void ChooseStore(Run& run);
+  void RecordStore(const Run& run);
   bool LeaveArena(Run& run);
   bool PeersHaveLeft(const Run& run);
 
@@ -142,6 +146,7 @@ class Mover {
   std::deque<Run> active_;
   std::vector<Occupant> places_;
   uint64_t next_place_ = 0;
+  StoreChoice store_choice_;
   uint32_t failures_seen_ = 0;
   std::atomic<bool> recheck_{false};
 };

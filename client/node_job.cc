@@ -255,6 +255,12 @@ void NodeJob::Detach(Operation* operation) {
   (void)arena_->Detach(operation->output, operation->signature.Bytes());
 }
 
+int64_t NodeJob::Now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             Clock::now().time_since_epoch())
+      .count();
+}
+
 void NodeJob::Break(Status status) {
   session_->SayGoodbye(std::max(1u, outstanding_.load()));
   board_->Abort(status.code(), "rank " + std::to_string(options_.rank) + ": " +

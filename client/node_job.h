@@ -82,6 +82,7 @@ class NodeJob : public Job, private OperationTable {
   std::vector<Operation*> Waiting() override;
   bool PatienceIsOver() override;
   void Detach(Operation* operation) override;
+  int64_t Now() override;
   void Break(Status status) override;
 
   std::string NameUnnamed(Kind kind);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "client/operation.h"
+#include "client/store_choice.h"
 #include "common/board.h"
 
 namespace maypole {
@@ -39,7 +40,10 @@ struct Run {
   bool negotiated = false;  // spans nodes; the executor takes part
   bool arena = false;       // all ranks have all its tensors in their arenas
   bool left = false;        // an abort has come; this rank writes no more
-  bool broken = false;      // this rank cannot take part; an abort will end it
+  Store store = Store::kCached;  // of what this rank stages
+  bool measured = false;         // StoreChoice wants to know how long it takes
+  int64_t all_began = 0;         // when all had staged chunk 0, nanoseconds
+  bool broken = false;  // this rank cannot take part; an abort will end it
   Signature signature;
   std::vector<Part> parts;    // by begin
   std::vector<Block> blocks;  // gathering kinds only, by begin
