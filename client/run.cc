@@ -62,7 +62,8 @@ bool FindTensors(const Board& board, Run& run) {
 uint32_t ChunkBytes(const BoardConfig& config, const Run& run) {
   if (run.negotiated) return config.chunk_bytes;
   if (run.arena) return kArenaChunkBytes;
-  const uint32_t shared = config.chunk_bytes / config.local_size / 64 * 64;
+  const uint32_t shared =
+      config.chunk_bytes / (2 * config.local_size) / 64 * 64;
   return std::min(config.chunk_bytes, std::max(shared, kLeastChunkBytes));
 }
 
