@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "client/announce.h"
+#include "client/cores.h"
 #include "common/futex.h"
 #include "common/kill_point.h"
 #include "common/urgent.h"
@@ -19,25 +20,13 @@ using Clock = std::chrono::steady_clock;
 
 // Bound of one sleep; also how soon an executor's death is seen.
 constexpr int kSleepMs = 100;
-// How long a waiter that finds nothing to do looks again before it sleeps. The
-// first is longer than a wake-up takes: or one rank's sleep makes the next wait
-// too long for its peers' budget, and from then on all sleep in turns. The
-// second is for waits that end by a kernel wake-up anyway (over several nodes).
-constexpr int kSpinUs = 200;
-constexpr int kShortSpinUs = 20;
 // The same while nothing is outstanding.
 constexpr int kIdleSleepMs = 1000;
+// A waiter yields from then on, though there seem to be cores for all.
+constexpr auto kPoliteAfter = std::chrono::microseconds(20);
 // After an abort: who writes to an arena for longer is stuck. With the looks
 // every kSleepMs, all waits end within a second.
 constexpr auto kPatience = std::chrono::milliseconds(700);
-
-// Cores this process may use.
-uint32_t Cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return static_cast<uint32_t>(CPU_COUNT(&set));
-}
 
 thread_local bool this_thread_waits = false;
 
@@ -72,13 +61,13 @@ NodeJob::NodeJob(const Options& options, std::unique_ptr<AgentSession> session)
       pool_(board_, static_cast<uint32_t>(options.local_rank)) {
   const BoardConfig& config = board_->config();
   homogeneous_ = config.local_size * config.nodes == config.size;
-  // Spinning helps only while every rank has a core of its own; else a waiter
-  // gives its core to those it waits for.
-  yields_ = Cores() < config.local_size;
-  spin_ = std::chrono::microseconds(options_.spin_microseconds >= 0
-                                        ? options_.spin_microseconds
-                                    : config.nodes > 1 ? kShortSpinUs
-                                                       : kSpinUs);
+  const WaitPolicy waiting =
+      ChooseWaitPolicy(AffinityCores(), CpuQuota(ReadFilesUnder("/")),
+                       config.local_size, config.nodes);
+  yields_ = waiting.yields;
+  spin_ = options_.spin_microseconds >= 0
+              ? std::chrono::microseconds(options_.spin_microseconds)
+              : waiting.spin;
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -464,7 +453,7 @@ Status NodeJob::Await(const Operation& operation, int timeout_ms) {
     if (idle < spin_) {
       // Two ranks on one core, for a third process has the other one: who
       // waited without yielding would wait for itself.
-      if (yields_ || idle > std::chrono::microseconds(kShortSpinUs)) {
+      if (yields_ || idle > kPoliteAfter) {
         sched_yield();
       }
       continue;
