@@ -138,10 +138,9 @@ void SumPortable(DType dtype, std::span<const std::byte* const> inputs,
 
 bool HasAvx2() {
 #if defined(__x86_64__)
-  static const bool has = __builtin_cpu_supports("avx2") &&
-                          __builtin_cpu_supports("fma") &&
-                          __builtin_cpu_supports("f16c") &&
-                          __builtin_cpu_supports("aes");
+  static const bool has =
+      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+      __builtin_cpu_supports("f16c") && __builtin_cpu_supports("aes");
   return has;
 #else
   return false;
@@ -151,8 +150,10 @@ bool HasAvx2() {
 void SumTo(DType dtype, std::span<const std::byte* const> inputs,
            std::span<std::byte* const> outputs, size_t elements,
            const Finish& finish) {
-  const size_t done =
-      HasAvx2() ? SumAvx2(dtype, inputs, outputs, elements, finish) : 0;
+  const SumTask task = {dtype,          inputs.data(),  inputs.size(),
+                        outputs.data(), outputs.size(), elements,
+                        finish.divisor, finish.scale};
+  const size_t done = HasAvx2() ? SumAvx2(task) : 0;
   if (done == elements) return;
   const size_t offset = done * SizeOf(dtype);
   std::vector<const std::byte*> rest(inputs.begin(), inputs.end());

@@ -1,6 +1,12 @@
 // Compiled for AVX2 (see BUILD.bazel), by Google Highway's static dispatch: its
 // dynamic one needs libhwy, which libmaypole must not bring along. On other
-// architectures this file is empty but for the stubs.
+// architectures this file is empty but for the stub.
+//
+// Nothing with a name that another file may define too leaves this object: the
+// linker would keep one copy of an inline function, perhaps this one, and
+// processors without AVX2 would run it. So everything is in the unnamed
+// namespace, the interface is plain, and common/avx2_symbols_test.py looks at
+// what the compiler made of it.
 #include "common/reduce_simd.h"
 
 #if defined(__AVX2__) && defined(__F16C__)
@@ -76,55 +82,59 @@ struct Brain {
 };
 
 template <typename V, typename D>
-V Finished(V v, const D& d, const Finish& finish) {
+V Finished(V v, const D& d, const SumTask& task) {
   using T = hn::TFromD<D>;
   if constexpr (hwy::IsFloat<T>()) {
-    if (finish.divisor != 1) {
-      v = hn::Div(v, hn::Set(d, static_cast<T>(finish.divisor)));
+    if (task.divisor != 1) {
+      v = hn::Div(v, hn::Set(d, static_cast<T>(task.divisor)));
     }
-    if (finish.scale != 1.0) {
-      v = hn::Mul(v, hn::Set(d, static_cast<T>(finish.scale)));
+    if (task.scale != 1.0) {
+      v = hn::Mul(v, hn::Set(d, static_cast<T>(task.scale)));
     }
   }
   return v;
 }
 
+bool IsPlain(const SumTask& task) {
+  return task.divisor == 1 && task.scale == 1.0;
+}
+
 template <typename E>
-size_t SumOf(std::span<const std::byte* const> inputs,
-             std::span<std::byte* const> outputs, size_t elements,
-             const Finish& finish) {
+size_t SumOf(const SumTask& task) {
   const size_t lanes = E::Lanes();
-  const bool plain = finish.identity();
+  const bool plain = IsPlain(task);
   using D = hn::DFromV<typename E::V>;
   size_t i = 0;
-  for (; i + lanes <= elements; i += lanes) {
-    auto acc = E::Load(inputs[0], i);
-    for (size_t k = 1; k < inputs.size(); ++k) {
-      acc = hn::Add(acc, E::Load(inputs[k], i));
+  for (; i + lanes <= task.elements; i += lanes) {
+    auto acc = E::Load(task.inputs[0], i);
+    for (size_t k = 1; k < task.input_count; ++k) {
+      acc = hn::Add(acc, E::Load(task.inputs[k], i));
     }
-    if (!plain) acc = Finished(acc, D(), finish);
-    for (std::byte* out : outputs) E::Store(acc, out, i);
+    if (!plain) acc = Finished(acc, D(), task);
+    for (size_t k = 0; k < task.output_count; ++k) {
+      E::Store(acc, task.outputs[k], i);
+    }
   }
   return i;
 }
 
 // Two inputs of float32 are what most jobs reduce: four vectors a turn.
-size_t SumTwoFloats(std::span<const std::byte* const> inputs,
-                    std::span<std::byte* const> outputs, size_t elements,
-                    const Finish& finish) {
+size_t SumTwoFloats(const SumTask& task) {
   using E = Plain<float>;
   const size_t lanes = E::Lanes();
-  const bool plain = finish.identity();
+  const bool plain = IsPlain(task);
   size_t i = 0;
-  for (; i + 4 * lanes <= elements; i += 4 * lanes) {
+  for (; i + 4 * lanes <= task.elements; i += 4 * lanes) {
     E::V v[4];
     for (size_t u = 0; u < 4; ++u) {
-      v[u] = hn::Add(E::Load(inputs[0], i + u * lanes),
-                     E::Load(inputs[1], i + u * lanes));
-      if (!plain) v[u] = Finished(v[u], E::d, finish);
+      v[u] = hn::Add(E::Load(task.inputs[0], i + u * lanes),
+                     E::Load(task.inputs[1], i + u * lanes));
+      if (!plain) v[u] = Finished(v[u], E::d, task);
     }
-    for (std::byte* out : outputs) {
-      for (size_t u = 0; u < 4; ++u) E::Store(v[u], out, i + u * lanes);
+    for (size_t k = 0; k < task.output_count; ++k) {
+      for (size_t u = 0; u < 4; ++u) {
+        E::Store(v[u], task.outputs[k], i + u * lanes);
+      }
     }
   }
   return i;
@@ -132,32 +142,25 @@ size_t SumTwoFloats(std::span<const std::byte* const> inputs,
 
 }  // namespace
 
-size_t SumAvx2(DType dtype, std::span<const std::byte* const> inputs,
-               std::span<std::byte* const> outputs, size_t elements,
-               const Finish& finish) {
+size_t SumAvx2(const SumTask& task) {
   // Integers are divided one by one (average).
-  const bool divides = finish.divisor != 1;
-  switch (dtype) {
+  const bool divides = task.divisor != 1;
+  switch (task.dtype) {
     case DType::kFloat32:
-      if (inputs.size() == 2) {
-        return SumTwoFloats(inputs, outputs, elements, finish);
-      }
-      return SumOf<Plain<float>>(inputs, outputs, elements, finish);
+      return task.input_count == 2 ? SumTwoFloats(task)
+                                   : SumOf<Plain<float>>(task);
     case DType::kFloat64:
-      return SumOf<Plain<double>>(inputs, outputs, elements, finish);
+      return SumOf<Plain<double>>(task);
     case DType::kInt32:
-      if (divides) return 0;
-      return SumOf<Plain<int32_t>>(inputs, outputs, elements, finish);
+      return divides ? 0 : SumOf<Plain<int32_t>>(task);
     case DType::kInt64:
-      if (divides) return 0;
-      return SumOf<Plain<int64_t>>(inputs, outputs, elements, finish);
+      return divides ? 0 : SumOf<Plain<int64_t>>(task);
     case DType::kUint8:
-      if (divides) return 0;
-      return SumOf<Plain<uint8_t>>(inputs, outputs, elements, finish);
+      return divides ? 0 : SumOf<Plain<uint8_t>>(task);
     case DType::kFloat16:
-      return SumOf<Half>(inputs, outputs, elements, finish);
+      return SumOf<Half>(task);
     case DType::kBfloat16:
-      return SumOf<Brain>(inputs, outputs, elements, finish);
+      return SumOf<Brain>(task);
     default:
       return 0;
   }
@@ -169,10 +172,7 @@ size_t SumAvx2(DType dtype, std::span<const std::byte* const> inputs,
 
 namespace maypole {
 
-size_t SumAvx2(DType, std::span<const std::byte* const>,
-               std::span<std::byte* const>, size_t, const Finish&) {
-  return 0;
-}
+size_t SumAvx2(const SumTask&) { return 0; }
 
 }  // namespace maypole
 

@@ -1,19 +1,33 @@
 // Vector kernels of common/reduce.h, for processors that have them.
+//
+// Plain on purpose: what includes this is compiled for such processors, and an
+// inline function of a shared header in it could be the copy that the linker
+// keeps for all (see reduce_avx2.cc).
 #ifndef MAYPOLE_COMMON_REDUCE_SIMD_H_
 #define MAYPOLE_COMMON_REDUCE_SIMD_H_
 
 #include <cstddef>
-#include <span>
+#include <cstdint>
 
-#include "common/reduce.h"
+#include "common/types.h"
 
 namespace maypole {
 
-// As Sum(), bit for bit, for the leading elements; returns how many it has
+// A call of SumTo(), see there; divisor and scale are its Finish.
+struct SumTask {
+  DType dtype;
+  const std::byte* const* inputs;
+  size_t input_count;
+  std::byte* const* outputs;
+  size_t output_count;
+  size_t elements;
+  int64_t divisor;
+  double scale;
+};
+
+// As SumTo(), bit for bit, for the leading elements; returns how many it has
 // done (0: none of this dtype or finish). Call only if HasAvx2().
-size_t SumAvx2(DType dtype, std::span<const std::byte* const> inputs,
-               std::span<std::byte* const> outputs, size_t elements,
-               const Finish& finish);
+size_t SumAvx2(const SumTask& task);
 
 // What Highway's target AVX2 needs: FMA, F16C, AES too; x86 processors since
 // 2013.
