@@ -113,15 +113,18 @@ Status Board::Create(const BoardConfig& config, std::unique_ptr<Board>* out) {
   if (!fd.valid()) return ErrnoStatus(errno, "memfd_create");
   if (ftruncate(fd.get(), static_cast<off_t>(layout.end)) != 0) {
     return ErrnoStatus(errno,
-                       "board of " + std::to_string(layout.end) + " bytes");
+                       "cannot make a board of " + std::to_string(layout.end) +
+                           " bytes, arenas included (is there a limit of file "
+                           "size, ulimit -f? Then raise it, or lower "
+                           "--arena_bytes of the agent)");
   }
   if (const int err =
-          posix_fallocate(fd.get(), static_cast<off_t>(layout.pools),
-                          static_cast<off_t>(layout.arenas - layout.pools));
+          posix_fallocate(fd.get(), 0, static_cast<off_t>(layout.arenas));
       err != 0) {
-    return ErrnoStatus(err, "no shared memory for rings of " +
-                                std::to_string(layout.arenas - layout.pools) +
-                                " bytes (lower --chunk_bytes or --ring_depth)");
+    return ErrnoStatus(err, "no shared memory for a board of " +
+                                std::to_string(layout.arenas) +
+                                " bytes (lower --chunk_bytes, --ring_depth or "
+                                "--slots of the agent)");
   }
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) !=
       0) {

@@ -231,8 +231,8 @@ inline constexpr uint64_t kNoPlace = UINT64_MAX;
 
 class Board {
  public:
-  // Creates and seals the memory; the rings are reserved at once, so that
-  // shortage is an error here and no SIGBUS later.
+  // Creates and seals the memory; all but the arenas is reserved at once, so
+  // that shortage is an error here and no SIGBUS later.
   static Status Create(const BoardConfig& config, std::unique_ptr<Board>* out);
   // Maps a board made by Create; checks magic, version, config and size.
   static Status Attach(Fd memory, std::unique_ptr<Board>* out);

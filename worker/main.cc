@@ -39,6 +39,8 @@ void SetUpLog(const WorkerFlags& flags) {
 // Before any thread starts: all of them inherit the mask.
 Fd CatchStopSignals(bool executor) {
   signal(SIGPIPE, SIG_IGN);
+  // A limit of file size (ulimit -f) makes calls fail, and is then reported.
+  signal(SIGXFSZ, SIG_IGN);
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
