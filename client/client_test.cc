@@ -97,6 +97,27 @@ TEST_F(ClientTest, OperationsCompleteWithoutAnybodyWaiting) {
   });
 }
 
+// The executor's answer to a new name may come before submit() returns; it was
+// then read a second later, when the progress thread's sleep was over.
+TEST_F(ClientTest, NewNamesAreNotHeldUpWithoutAnybodyWaiting) {
+  FakeExecutor executor("agent.sock", 2);
+  Run(2, [](int, Client& client) {
+    for (int i = 0; i < 30; ++i) {
+      std::vector<float> v(100, 1);
+      const auto start = Clock::now();
+      int64_t handle;
+      ASSERT_TRUE(client
+                      .Allreduce("n" + std::to_string(i), Floats(v),
+                                 {.op = Op::kSum}, &handle)
+                      .ok());
+      while (client.pending() > 0) std::this_thread::yield();
+      EXPECT_LT(Clock::now() - start, std::chrono::milliseconds(900)) << i;
+      ASSERT_TRUE(client.Wait(handle, 0).ok());
+      EXPECT_EQ(v[99], 2.f);
+    }
+  });
+}
+
 TEST_F(ClientTest, UnnamedOperationsMayOutnumberTheirSlots) {
   FakeExecutor executor("agent.sock", 2);
   Run(2, [](int rank, Client& client) {

@@ -140,12 +140,16 @@ Status NodeJob::Start(std::shared_ptr<Operation> operation) {
   // arrival is seen: who moves something for us must wake the progress thread,
   // unless somebody attends.
   outstanding_.fetch_add(1);
-  if (!operation->awaited && waiters_.load() == 0) {
+  const bool left_alone = !operation->awaited && waiters_.load() == 0;
+  if (left_alone) {
     me_.sleeping.store(1, std::memory_order_seq_cst);
     MAYPOLE_KILL_POINT("start.flag");
   }
   name.queue.push_back(std::move(operation));
   Begin(name);
+  // The slot was asked for before the flag was up: if the reply has come
+  // already, it has woken nobody.
+  if (left_alone && !name.known) WakeOwnThreads();
   return Status();
 }
 
