@@ -122,6 +122,12 @@ bool MakeNews(const Board& board, const Operation& op) {
 
 Announced Announce(const Board& board, uint32_t me, uint64_t cursor,
                    Operation& op, bool negotiated, SmallPool* pool) {
+  // An operation that cannot come to be is not arrived at: the rank could go on
+  // to the next generations and overwrite what slower ones still read.
+  FailIfLeft(board, op);
+  if (board.OutcomeOf(op.slot, op.generation) != Outcome::kRunning) {
+    return Announced();  // the mover will find it
+  }
   const int buffer = negotiated ? kNoBuffer : Contribute(board, me, op, pool);
   if (negotiated && op.urgency() != Urgency::kNone) {  // seen with the arrival
     RaiseUrgency(board, op.slot, op.generation, op.urgency());

@@ -102,12 +102,14 @@ void Arena::Free(std::byte* memory) {
   used_.erase(it);
   allocated_ -= size;
   if (detached_) {
-    // Nothing is allocated here any more: private copies are dropped.
+    // Peers may still read the shared pages, and a forked child's parent owns
+    // them: only what is private goes. The rest goes with the epoch.
     (void)madvise(memory, size, MADV_DONTNEED);
+  } else {
+    (void)fallocate(memory_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                    static_cast<off_t>(file_offset_ + begin),
+                    static_cast<off_t>(size));
   }
-  (void)fallocate(memory_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-                  static_cast<off_t>(file_offset_ + begin),
-                  static_cast<off_t>(size));
   auto next = free_.lower_bound(begin);
   if (next != free_.end() && next->first == end) {
     end += next->second;
@@ -198,7 +200,8 @@ Status AllocateMemory(const std::shared_ptr<Arena>& arena, uint64_t bytes,
   (void)once;
   Registry& r = registry();
   std::lock_guard lock(r.mutex);
-  if (arena != nullptr) {
+  const bool shared = arena != nullptr && !arena->detached();
+  if (shared) {
     std::byte* p = nullptr;
     if (Status s = arena->Allocate(bytes, &p); !s.ok()) return s;
     *memory = p;
@@ -210,7 +213,7 @@ Status AllocateMemory(const std::shared_ptr<Arena>& arena, uint64_t bytes,
     }
     std::memset(*memory, 0, size);
   }
-  r.held[*memory] = arena;
+  r.held[*memory] = shared ? arena : nullptr;
   return Status();
 }
 

@@ -54,9 +54,11 @@ class Arena {
   // From then on Find() finds nothing: the epoch is over.
   Status Detach(const std::byte* begin, uint64_t bytes);
 
-  // In a forked child: its writes are its own from now on.
+  // In a forked child: its writes are its own from now on. Of pages that it has
+  // not written to it sees what the parent makes of them.
   void BecomePrivate();
 
+  bool detached() const { return detached_.load(); }
   uint64_t allocated() const { return allocated_.load(); }
 
  private:

@@ -90,6 +90,9 @@ Status Client::Submit(std::string_view name, const Signature& signature,
   auto op = std::make_shared<Operation>();
   op->name = name;
   op->signature = signature;
+  if (signature.kind != Kind::kAllreduce) {  // no other kind has factors
+    op->signature.prescale = op->signature.postscale = 1.0;
+  }
   op->awaited = awaited;
   if (signature.kind == Kind::kBroadcast && signature.root >= options_.size) {
     return Status(Code::kInvalidArgument,

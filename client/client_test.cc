@@ -84,6 +84,25 @@ TEST_F(ClientTest, ManyOperationsInAnyOrderByRank) {
   });
 }
 
+// A C caller fills in what the kind needs; a broadcast has no factors.
+TEST_F(ClientTest, FactorsCountForAllreduceOnly) {
+  FakeExecutor executor("agent.sock", 2);
+  Run(2, [](int rank, Client& client) {
+    std::vector<float> v(10, static_cast<float>(rank + 5));
+    Signature s;
+    s.kind = Kind::kBroadcast;
+    s.dtype = DType::kFloat32;
+    s.dims = 1;
+    s.shape[0] = 10;
+    s.root = 1;
+    s.prescale = s.postscale = 0.0;
+    int64_t handle;
+    ASSERT_TRUE(client.Submit("b", s, v.data(), v.data(), &handle).ok());
+    ASSERT_TRUE(client.Wait(handle, -1).ok());
+    EXPECT_EQ(v, std::vector<float>(10, 6.f));
+  });
+}
+
 // Nobody waits: the progress thread alone must carry the operation out.
 TEST_F(ClientTest, OperationsCompleteWithoutAnybodyWaiting) {
   FakeExecutor executor("agent.sock", 2);

@@ -99,7 +99,7 @@ void Mover::TakeTicket(const Ticket& ticket) {
 // Counted for the same runs on all ranks of the node.
 void Mover::ChooseStore(Run& run) {
   if (!run.reduces() || run.negotiated || run.arena ||
-      run.bytes < StoreChoice::kFromBytes) {
+      run.signature.prescale != 1.0 || run.bytes < StoreChoice::kFromBytes) {
     return;
   }
   const StoreChoice::Decision decision = store_choice_.Next();
@@ -271,6 +271,10 @@ bool Mover::AllStaged(const Run& run, uint32_t chunk) const {
 bool Mover::TryReduce(Run& run) {
   const uint32_t c = run.reduced;
   if (c == (run.arena ? run.chunks : run.staged)) return false;
+  // After an abort a peer that has not seen this run's ticket has ended the
+  // operation: its tensor is its own again. One that has seen it waits for us
+  // (PeersHaveLeft). The ticket was read before this.
+  if (run.arena && board_->header().abort_code.load() != 0) return false;
   // An arena's tensors are there since their ranks have arrived.
   if (!run.arena && !AllStaged(run, c)) return false;
   if (run.negotiated) {

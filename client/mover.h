@@ -3,14 +3,16 @@
 // Purpose: the client's pure core. It takes the tickets of its rank in ticket
 // order and, chunk by chunk, stages what others need, reduces its own slice and
 // delivers results to its rank's private memory. Nobody else touches that
-// memory.
+// memory, but for arena tensors (client/arena.h), of which each rank reduces
+// its slice in place, for all.
 //
 //   stage(c)    needs a free place of the own ring: every local rank has
 //               consumed the chunk that lay there before. Copies the slices
 //               that others own (all, when there is a prescale factor).
 //   reduce(c)   needs stage(c) of every local rank and, if the run spans
-//               nodes, a granted place of the node ring. Result: slice of the
-//               own ring place (and the own output), or of the node ring's.
+//               nodes, a granted place of the node ring. Result: to the own
+//               output and over what the next rank has staged of this slice,
+//               or to the node ring.
 //   consume(c)  needs reduce(c) of every local rank, or the network stage.
 //               Copies to the output.
 // Gathering kinds (broadcast, allgather) have no reduce: who owns bytes of a

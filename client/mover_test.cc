@@ -75,7 +75,7 @@ struct Submitted {
 class Node {
  public:
   explicit Node(uint32_t k, uint32_t chunk_bytes = 4096,
-                uint32_t ring_depth = 3) {
+                uint32_t ring_depth = 3, bool backwards = false) {
     BoardConfig config;
     config.size = config.local_size = k;
     config.slots = 64;
@@ -86,7 +86,7 @@ class Node {
     config.pool_buffers = 3;
     config.arena_bytes = 16 << 20;
     for (uint32_t i = 0; i < k; ++i)
-      config.global_rank[i] = static_cast<int>(i);
+      config.global_rank[i] = static_cast<int>(backwards ? k - 1 - i : i);
     EXPECT_TRUE(Board::Create(config, &board).ok());
     for (uint32_t i = 0; i < k; ++i) {
       ranks.push_back(std::make_unique<Rank>(board.get(), i));
@@ -243,6 +243,22 @@ TEST(MoverTest, MismatchFailsOnEveryRankAndTheNameIsFreeAgain) {
   EXPECT_EQ(Values<float>(d.op->output, 4), std::vector<float>{3});
 }
 
+// What others submitted before may still be read by a slower rank.
+TEST(MoverTest, ARankDoesNotArriveAtWhatCannotCome) {
+  Node node(2);
+  std::mt19937 random(3);
+  node.board->rank(1).state.store(static_cast<uint32_t>(RankState::kLeft));
+  node.board->header().left_count.store(1);
+  for (int round = 0; round < 3; ++round) {
+    Submitted a = Allreduce({1}, Op::kSum, false);
+    node.Submit(0, 3, a);
+    node.ranks[0]->mover->RecheckFailures();
+    node.Settle(random);
+    EXPECT_EQ(a.op->status.code(), Code::kAborted);
+  }
+  EXPECT_EQ(node.board->arrival(3, 0).generation.load(), 0u);
+}
+
 TEST(MoverTest, RankThatLeftFailsLaterOperations) {
   Node node(2);
   std::mt19937 random(3);
@@ -284,6 +300,25 @@ Submitted Allgather(const std::vector<int64_t>& v) {
   s.op->signature.shape[0] = static_cast<int64_t>(v.size());
   s.input = Bytes(v);
   return s;
+}
+
+// Local ranks may be numbered otherwise than global ones.
+TEST(MoverTest, AllgatherIsInTheOrderOfGlobalRanks) {
+  for (size_t n : {size_t{2}, size_t{2000}}) {  // the small way and the large
+    Node node(2, 4096, 3, /*backwards=*/true);
+    std::mt19937 random(5);
+    Submitted a = Allgather(std::vector<int64_t>(n, 10));      // global rank 1
+    Submitted b = Allgather(std::vector<int64_t>(n + 1, 20));  // global rank 0
+    node.Submit(0, 1, a);
+    node.Submit(1, 1, b);
+    node.Settle(random);
+    std::vector<int64_t> want(n + 1, 20);
+    want.resize(2 * n + 1, 10);
+    for (Submitted* s : {&a, &b}) {
+      ASSERT_TRUE(s->op->done.load());
+      EXPECT_EQ(Values<int64_t>(s->op->output, s->op->gathered_bytes), want);
+    }
+  }
 }
 
 // A rank without rows holds nobody up: the others may be a step ahead when it
@@ -640,6 +675,15 @@ TEST_F(ArenaAbortTest, WaitsForAPeerThatMayStillWrite) {
               "place: its contents are undefined)");
     EXPECT_TRUE(node_.ranks[r]->table.detached.empty());
   }
+}
+
+// A peer that never saw the ticket has its error already: its tensor is its
+// own.
+TEST_F(ArenaAbortTest, NothingIsWrittenOnceTheAbortIsSeen) {
+  const size_t bytes = size_t{3} << 20;
+  const auto before = Values<float>(s_[0].op->output, bytes);
+  for (int n = 0; n < 10; ++n) node_.ranks[2]->mover->Step();
+  EXPECT_EQ(Values<float>(s_[0].op->output, bytes), before);
 }
 
 TEST_F(ArenaAbortTest, DoesNotWaitForOneThatIsGone) {

@@ -8,13 +8,6 @@ constexpr uint32_t kLeastChunkBytes = 64 * 1024;
 // between chunks.
 constexpr uint32_t kArenaChunkBytes = 1024 * 1024;
 
-int LocalRankOf(const BoardConfig& config, int32_t rank) {
-  for (uint32_t i = 0; i < config.local_size; ++i) {
-    if (config.global_rank[i] == rank) return static_cast<int>(i);
-  }
-  return -1;
-}
-
 // First dimension of every rank's tensor, by global rank.
 std::vector<int64_t> FirstDims(const Board& board, const Run& run) {
   const BoardConfig& config = board.config();
@@ -79,6 +72,13 @@ void FindContribution(uint32_t me, Run& run) {
 }
 
 }  // namespace
+
+int LocalRankOf(const BoardConfig& config, int32_t rank) {
+  for (uint32_t i = 0; i < config.local_size; ++i) {
+    if (config.global_rank[i] == rank) return static_cast<int>(i);
+  }
+  return -1;
+}
 
 std::vector<int64_t> LocalFirstDims(const Board& board, uint32_t slot,
                                     uint32_t generation) {

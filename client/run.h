@@ -72,6 +72,9 @@ inline Range Overlap(const Range& a, uint64_t begin, uint64_t end) {
 // if that fails.
 Status LayOut(const Board& board, uint32_t me, Run& run);
 
+// -1: a rank of another node.
+int LocalRankOf(const BoardConfig& config, int32_t rank);
+
 // First dimensions of an operation within the node, by global rank.
 std::vector<int64_t> LocalFirstDims(const Board& board, uint32_t slot,
                                     uint32_t generation);

@@ -44,18 +44,20 @@ bool OthersArrived(const Board& board, uint32_t me, const Operation& op) {
   return board.config().local_size > 1;
 }
 
+// In the order of global ranks, whatever their local ones are.
 Status DeliverGathered(const Board& board, Operation& op) {
-  if (Status s =
-          AllocateGathered(LocalFirstDims(board, op.slot, op.generation), &op);
-      !s.ok()) {
-    return s;
-  }
+  const std::vector<int64_t> rows =
+      LocalFirstDims(board, op.slot, op.generation);
+  if (Status s = AllocateGathered(rows, &op); !s.ok()) return s;
   std::byte* to = op.gathered.get();
-  for (uint32_t i = 0; i < board.config().local_size; ++i) {
-    const int buffer = board.BufferOf(op.slot, i, op.generation);
-    const uint64_t bytes = board.SignatureOf(op.slot, i, op.generation).Bytes();
+  for (size_t rank = 0; rank < rows.size(); ++rank) {
+    const auto local = static_cast<uint32_t>(
+        LocalRankOf(board.config(), static_cast<int>(rank)));
+    const int buffer = board.BufferOf(op.slot, local, op.generation);
+    const uint64_t bytes =
+        static_cast<uint64_t>(rows[rank]) * op.signature.RowBytes();
     if (buffer < 0 || bytes == 0) continue;
-    std::memcpy(to, board.pool(i, static_cast<uint32_t>(buffer)), bytes);
+    std::memcpy(to, board.pool(local, static_cast<uint32_t>(buffer)), bytes);
     to += bytes;
   }
   return Status();

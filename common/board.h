@@ -296,7 +296,7 @@ class Board {
   // decided already; returns what is decided.
   Outcome Decide(RunRef ref, uint32_t generation, Outcome to) const;
   Outcome OutcomeOf(RunRef ref, uint32_t generation) const;
-  // Small operations: one rank claims the reduction, reduces into its own pool
+  // Small operations: one rank claims the reduction, reduces into a pool
   // buffer and commits. False: another one does; or an abort was faster.
   bool ClaimReduction(uint32_t slot, uint32_t generation) const;
   bool CommitSmall(uint32_t slot, uint32_t generation, SmallResult r) const;

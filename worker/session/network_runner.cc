@@ -128,6 +128,9 @@ std::shared_ptr<NetworkRunner::Active> NetworkRunner::NextReady() {
 bool NetworkRunner::StartReady() {
   bool started = false;
   while (const std::shared_ptr<Active> run = NextReady()) {
+    // Ranks that know of an abort may have changed tensors that others still
+    // reduce: what was published after it goes nowhere.
+    if (board_->aborted()) break;
     StartChunk(run);
     started = true;
   }
