@@ -26,6 +26,8 @@
 // abort that came first fails it. Both go through Board::Decide, so all ranks
 // of the node tell the same.
 //
+// mover.cc moves, mover_ends.cc ends.
+//
 // Thread contract: not synchronized; the client lets one thread at a time in.
 // Step() never waits.
 #ifndef MAYPOLE_CLIENT_MOVER_H_
@@ -91,6 +93,9 @@ class Mover {
   void RecheckFailures() { recheck_.store(true, std::memory_order_release); }
 
  private:
+  // Runs in progress at once.
+  static constexpr size_t kWindow = 16;
+
   // Which chunk lies in a place of the own ring.
   struct Occupant {
     RunRef ref = 0;

@@ -554,6 +554,8 @@ TEST(MoverTest, LargeRunsAreRightWithEitherStore) {
     EXPECT_EQ(Values<float>(a.op->output, v.size() * 4), want);
     EXPECT_EQ(Values<float>(b.op->output, v.size() * 4), want);
   }
+  // The second and the third run were measured: begin and end of each.
+  for (const auto& rank : node.ranks) EXPECT_EQ(rank->table.now, 4 * 1000);
 }
 
 // Puts a rank's tensor into its arena, at `offset`, to be reduced in place.

@@ -55,6 +55,17 @@ def train(rank, steps=4, model=None, zero=None, **options):
     return [p.detach().clone() for p in model.parameters()]
 
 
+def in_buckets(rank):
+    """A model whose gradients lie in buckets, reduced once there, not stepped."""
+    model = make_model()
+    optimizer = wrap(model)
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss_of(model, 0, rank).backward()
+        optimizer.synchronize()
+    return model, optimizer
+
+
 def replaced():
     return hvd.arena_statistics()["fallbacks"].get("gradient_replaced", 0)
 
@@ -161,12 +172,7 @@ class BucketsTest(unittest.TestCase):
 
     def test_a_gradient_replaced_by_hand(self):
         def rank(r):
-            model = make_model()
-            optimizer = wrap(model)
-            for _ in range(2):
-                optimizer.zero_grad()
-                loss_of(model, 0, r).backward()
-                optimizer.synchronize()
+            model, optimizer = in_buckets(r)
             with optimizer.skip_synchronize():
                 optimizer.step()
             weight = model[0].weight
@@ -206,12 +212,7 @@ class BucketsTest(unittest.TestCase):
 
     def test_clipping_on_one_rank_stays_there(self):
         def rank(r):
-            model = make_model()
-            optimizer = wrap(model)
-            for _ in range(2):
-                optimizer.zero_grad()
-                loss_of(model, 0, r).backward()
-                optimizer.synchronize()
+            model, optimizer = in_buckets(r)
             before = [p.grad.clone() for p in model.parameters()]
             hvd.barrier()
             if r == 0:
