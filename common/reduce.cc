@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
@@ -20,15 +21,6 @@ struct Plain {
   using Acc = T;
   static Acc Load(Stored v) { return v; }
   static Stored Store(Acc v) { return v; }
-  static Acc Add(Acc a, Acc b) {
-    if constexpr (std::is_integral_v<T>) {
-      using U = std::make_unsigned_t<T>;  // wraps, without overflow's UB
-      return static_cast<T>(
-          static_cast<U>(static_cast<U>(a) + static_cast<U>(b)));
-    } else {
-      return a + b;
-    }
-  }
 };
 
 struct Half {
@@ -36,7 +28,6 @@ struct Half {
   using Acc = float;
   static Acc Load(Stored v) { return HalfToFloat(v); }
   static Stored Store(Acc v) { return FloatToHalf(v); }
-  static Acc Add(Acc a, Acc b) { return a + b; }
 };
 
 struct Brain {
@@ -44,11 +35,68 @@ struct Brain {
   using Acc = float;
   static Acc Load(Stored v) { return Bfloat16ToFloat(v); }
   static Stored Store(Acc v) { return FloatToBfloat16(v); }
-  static Acc Add(Acc a, Acc b) { return a + b; }
+};
+
+// Read as bytes: what an application stores need not be 0 or 1.
+struct Truth {
+  using Stored = uint8_t;
+  using Acc = bool;
+  static Acc Load(Stored v) { return v != 0; }
+  static Stored Store(Acc v) { return v ? 1 : 0; }
+};
+
+// Integers wrap, without overflow's undefined behaviour: in an unsigned type
+// that is not promoted to int.
+template <typename T>
+using Wrapping = std::common_type_t<std::make_unsigned_t<T>, unsigned>;
+
+struct AddOp {
+  template <typename T>
+  static T Of(T a, T b) {
+    if constexpr (std::is_same_v<T, bool>) {
+      return a || b;
+    } else if constexpr (std::is_integral_v<T>) {
+      using W = Wrapping<T>;
+      return static_cast<T>(static_cast<W>(a) + static_cast<W>(b));
+    } else {
+      return a + b;
+    }
+  }
+};
+
+struct MultiplyOp {
+  template <typename T>
+  static T Of(T a, T b) {
+    if constexpr (std::is_same_v<T, bool>) {
+      return a && b;
+    } else if constexpr (std::is_integral_v<T>) {
+      using W = Wrapping<T>;
+      return static_cast<T>(static_cast<W>(a) * static_cast<W>(b));
+    } else {
+      return a * b;
+    }
+  }
+};
+
+// The second condition is for NaN: in b it is taken, in a it stays, since no
+// comparison with it is true.
+struct MinOp {
+  template <typename T>
+  static T Of(T a, T b) {
+    return b < a || b != b ? b : a;
+  }
+};
+
+struct MaxOp {
+  template <typename T>
+  static T Of(T a, T b) {
+    return b > a || b != b ? b : a;
+  }
 };
 
 template <typename Acc>
 void Apply(const Finish& finish, Acc* acc, size_t n) {
+  if constexpr (std::is_same_v<Acc, bool>) return;
   if (finish.divisor != 1) {
     if constexpr (std::is_integral_v<Acc>) {
       for (size_t i = 0; i < n; ++i) {
@@ -75,9 +123,9 @@ T LoadAt(const std::byte* p, size_t i) {
   return v;
 }
 
-template <typename E>
-void SumOf(std::span<const std::byte* const> inputs, std::byte* output,
-           size_t elements, const Finish& finish) {
+template <typename E, typename O>
+void Fold(std::span<const std::byte* const> inputs, std::byte* output,
+          size_t elements, const Finish& finish) {
   using Stored = typename E::Stored;
   using Acc = typename E::Acc;
   Acc acc[kBlock];
@@ -91,7 +139,7 @@ void SumOf(std::span<const std::byte* const> inputs, std::byte* output,
     for (size_t k = 1; k < inputs.size(); ++k) {
       const std::byte* in = inputs[k] + offset;
       for (size_t i = 0; i < n; ++i) {
-        acc[i] = E::Add(acc[i], E::Load(LoadAt<Stored>(in, i)));
+        acc[i] = O::Of(acc[i], E::Load(LoadAt<Stored>(in, i)));
       }
     }
     Apply(finish, acc, n);
@@ -101,39 +149,94 @@ void SumOf(std::span<const std::byte* const> inputs, std::byte* output,
 }
 
 template <typename E>
+void FoldBy(Op op, std::span<const std::byte* const> inputs, std::byte* output,
+            size_t elements, const Finish& finish) {
+  switch (op) {
+    case Op::kSum:
+    case Op::kAverage:
+    case Op::kAdasum:
+      return Fold<E, AddOp>(inputs, output, elements, finish);
+    case Op::kMin:
+      return Fold<E, MinOp>(inputs, output, elements, finish);
+    case Op::kMax:
+      return Fold<E, MaxOp>(inputs, output, elements, finish);
+    case Op::kProduct:
+      return Fold<E, MultiplyOp>(inputs, output, elements, finish);
+  }
+}
+
+template <typename E>
+typename E::Acc NeutralOf(Op op) {
+  using Acc = typename E::Acc;
+  using Limits = std::numeric_limits<Acc>;
+  switch (op) {
+    case Op::kSum:
+    case Op::kAverage:
+    case Op::kAdasum:
+      return Acc{0};
+    case Op::kMin:
+      return Limits::has_infinity ? Limits::infinity() : Limits::max();
+    case Op::kMax:
+      return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
+    case Op::kProduct:
+      return Acc{1};
+  }
+  return Acc{0};
+}
+
+// Calls visit(E()) with the reader E of the dtype.
+template <typename Visit>
+void WithReader(DType dtype, const Visit& visit) {
+  switch (dtype) {
+    case DType::kUint8:
+      return visit(Plain<uint8_t>());
+    case DType::kInt8:
+      return visit(Plain<int8_t>());
+    case DType::kUint16:
+      return visit(Plain<uint16_t>());
+    case DType::kInt16:
+      return visit(Plain<int16_t>());
+    case DType::kInt32:
+      return visit(Plain<int32_t>());
+    case DType::kInt64:
+      return visit(Plain<int64_t>());
+    case DType::kFloat16:
+      return visit(Half());
+    case DType::kFloat32:
+      return visit(Plain<float>());
+    case DType::kFloat64:
+      return visit(Plain<double>());
+    case DType::kBool:
+      return visit(Truth());
+    case DType::kBfloat16:
+      return visit(Brain());
+  }
+}
+
+template <typename E>
 void ScaleOf(const std::byte* input, std::byte* output, size_t elements,
              double factor) {
   const std::byte* inputs[] = {input};
-  SumOf<E>(inputs, output, elements, Finish{1, factor});
+  Fold<E, AddOp>(inputs, output, elements, Finish{1, factor});
 }
 
 }  // namespace
 
-void SumPortable(DType dtype, std::span<const std::byte* const> inputs,
-                 std::byte* output, size_t elements, const Finish& finish) {
-  switch (dtype) {
-    case DType::kUint8:
-    case DType::kBool:
-      return SumOf<Plain<uint8_t>>(inputs, output, elements, finish);
-    case DType::kInt8:
-      return SumOf<Plain<int8_t>>(inputs, output, elements, finish);
-    case DType::kUint16:
-      return SumOf<Plain<uint16_t>>(inputs, output, elements, finish);
-    case DType::kInt16:
-      return SumOf<Plain<int16_t>>(inputs, output, elements, finish);
-    case DType::kInt32:
-      return SumOf<Plain<int32_t>>(inputs, output, elements, finish);
-    case DType::kInt64:
-      return SumOf<Plain<int64_t>>(inputs, output, elements, finish);
-    case DType::kFloat16:
-      return SumOf<Half>(inputs, output, elements, finish);
-    case DType::kFloat32:
-      return SumOf<Plain<float>>(inputs, output, elements, finish);
-    case DType::kFloat64:
-      return SumOf<Plain<double>>(inputs, output, elements, finish);
-    case DType::kBfloat16:
-      return SumOf<Brain>(inputs, output, elements, finish);
-  }
+void ReducePortable(DType dtype, Op op,
+                    std::span<const std::byte* const> inputs, std::byte* output,
+                    size_t elements, const Finish& finish) {
+  WithReader(dtype, [&]<typename E>(E) {
+    FoldBy<E>(op, inputs, output, elements, finish);
+  });
+}
+
+void FillNeutral(DType dtype, Op op, std::byte* output, size_t elements) {
+  WithReader(dtype, [&]<typename E>(E) {
+    const typename E::Stored value = E::Store(NeutralOf<E>(op));
+    for (size_t i = 0; i < elements; ++i) {
+      std::memcpy(output + i * sizeof(value), &value, sizeof(value));
+    }
+  });
 }
 
 bool HasAvx2() {
@@ -147,28 +250,30 @@ bool HasAvx2() {
 #endif
 }
 
-void SumTo(DType dtype, std::span<const std::byte* const> inputs,
-           std::span<std::byte* const> outputs, size_t elements,
-           const Finish& finish) {
+void ReduceTo(DType dtype, Op op, std::span<const std::byte* const> inputs,
+              std::span<std::byte* const> outputs, size_t elements,
+              const Finish& finish) {
   const SumTask task = {dtype,          inputs.data(),  inputs.size(),
                         outputs.data(), outputs.size(), elements,
                         finish.divisor, finish.scale};
-  const size_t done = HasAvx2() ? SumAvx2(task) : 0;
+  const bool sums = op == Op::kSum || op == Op::kAverage;
+  const size_t done =
+      sums && dtype != DType::kBool && HasAvx2() ? SumAvx2(task) : 0;
   if (done == elements) return;
   const size_t offset = done * SizeOf(dtype);
   std::vector<const std::byte*> rest(inputs.begin(), inputs.end());
   for (const std::byte*& in : rest) in += offset;
   std::byte* const first = outputs[0] + offset;
-  SumPortable(dtype, rest, first, elements - done, finish);
+  ReducePortable(dtype, op, rest, first, elements - done, finish);
   for (std::byte* out : outputs.subspan(1)) {
     std::memcpy(out + offset, first, (elements - done) * SizeOf(dtype));
   }
 }
 
-void Sum(DType dtype, std::span<const std::byte* const> inputs,
-         std::byte* output, size_t elements, const Finish& finish) {
+void Reduce(DType dtype, Op op, std::span<const std::byte* const> inputs,
+            std::byte* output, size_t elements, const Finish& finish) {
   std::byte* const outputs[] = {output};
-  SumTo(dtype, inputs, outputs, elements, finish);
+  ReduceTo(dtype, op, inputs, outputs, elements, finish);
 }
 
 void Scale(DType dtype, const std::byte* input, std::byte* output,

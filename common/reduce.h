@@ -1,9 +1,22 @@
-// Reduction kernels.
+// Reduction kernels, for all element types and operations of common/types.h.
 //
 // All of them reduce in the order of `inputs` (fixed rank order), so that the
-// result has the same bits wherever it is computed. float16 and bfloat16
-// accumulate in float32 and round once, to nearest even. Integers wrap.
-// `output` may be one of the inputs; otherwise they must not overlap.
+// result has the same bits wherever it is computed. `output` may be one of the
+// inputs; otherwise they must not overlap.
+//
+//   float32/64  As the hardware does. Min and max give NaN if any input is NaN
+//               (as NumPy and torch do), and of equal zeros (-0, +0) the one of
+//               the first input. Which of several NaNs' bits a result has is
+//               not said.
+//   float16,    The same, accumulated in float32 and rounded once, to nearest
+//   bfloat16    even. Min and max are exact.
+//   integers    Sum and product wrap.
+//   bool        Any byte but 0 is true, results are 0 or 1. Sum and max are or,
+//               product and min are and. Finish is ignored (CheckSignature
+//               refuses an average).
+//
+// kAverage adds as kSum does: its division is Finish's. So does kAdasum, which
+// is not an operation on elements: how to pair what was added is the caller's.
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_COMMON_REDUCE_H_
@@ -17,28 +30,47 @@
 
 namespace maypole {
 
-// Last step of a reduction: divide by `divisor` (average; integers truncate
-// toward zero as Horovod's do), then multiply by `scale` (floats only).
+// Last step of a reduction, whatever the operation: divide by `divisor`
+// (average; integers truncate toward zero as Horovod's do), then multiply by
+// `scale` (floats only).
 struct Finish {
   int64_t divisor = 1;
   double scale = 1.0;
   bool identity() const { return divisor == 1 && scale == 1.0; }
 };
 
-// output[i] = finish(inputs[0][i] + inputs[1][i] + ...), `elements` long.
+// output[i] = finish(op(op(inputs[0][i], inputs[1][i]), ...)), `elements` long.
 // At least one input.
-void Sum(DType dtype, std::span<const std::byte* const> inputs,
-         std::byte* output, size_t elements, const Finish& finish);
+void Reduce(DType dtype, Op op, std::span<const std::byte* const> inputs,
+            std::byte* output, size_t elements, const Finish& finish);
 
 // The same, written to every output (at least one); none of them may overlap
 // an input but as a whole.
-void SumTo(DType dtype, std::span<const std::byte* const> inputs,
-           std::span<std::byte* const> outputs, size_t elements,
-           const Finish& finish);
+void ReduceTo(DType dtype, Op op, std::span<const std::byte* const> inputs,
+              std::span<std::byte* const> outputs, size_t elements,
+              const Finish& finish);
 
-// What Sum and SumTo do where there are no vector kernels; for tests.
-void SumPortable(DType dtype, std::span<const std::byte* const> inputs,
-                 std::byte* output, size_t elements, const Finish& finish);
+// What Reduce and ReduceTo do where there are no vector kernels; for tests.
+void ReducePortable(DType dtype, Op op,
+                    std::span<const std::byte* const> inputs, std::byte* output,
+                    size_t elements, const Finish& finish);
+
+// Fills `output` with what changes nothing when it is one more input of
+// Reduce: for a sum 0 (false), for a product 1 (true), for a min the greatest
+// value (infinity, true), for a max the least (-infinity, false). Only -0 does
+// not stay what it was, in a sum.
+void FillNeutral(DType dtype, Op op, std::byte* output, size_t elements);
+
+// Reduce and ReduceTo with kSum.
+inline void Sum(DType dtype, std::span<const std::byte* const> inputs,
+                std::byte* output, size_t elements, const Finish& finish) {
+  Reduce(dtype, Op::kSum, inputs, output, elements, finish);
+}
+inline void SumTo(DType dtype, std::span<const std::byte* const> inputs,
+                  std::span<std::byte* const> outputs, size_t elements,
+                  const Finish& finish) {
+  ReduceTo(dtype, Op::kSum, inputs, outputs, elements, finish);
+}
 
 // output[i] = input[i] * factor, floats only; output may be input.
 void Scale(DType dtype, const std::byte* input, std::byte* output,

@@ -158,7 +158,7 @@ TEST(ReduceTest, VectorKernelsAgreeWithPortableOnes) {
           dtype == DType::kFloat64 || dtype == DType::kBfloat16;
       if (is_float && random() % 2) finish.scale = 0.7;
       std::vector<std::byte> want(bytes), a(bytes), b(bytes);
-      SumPortable(dtype, inputs, want.data(), n, finish);
+      ReducePortable(dtype, Op::kSum, inputs, want.data(), n, finish);
       std::byte* const outputs[] = {a.data(), b.data()};
       SumTo(dtype, inputs, outputs, n, finish);
       EXPECT_EQ(a, b);
