@@ -37,12 +37,17 @@ Status Bad(const std::string& what) {
   return Status(Code::kInvalidArgument, "board: " + what);
 }
 
+uint32_t SplitNames(const BoardConfig& c) {
+  return std::min(c.slots, kMaxSplitNames);
+}
+
 }  // namespace
 
 // Where each part starts, in bytes from the beginning of the memory.
 struct Board::Layout {
-  uint64_t ranks, tickets, news, slots, runs, plans, pools, rings, arenas, end;
-  uint64_t slot_bytes, run_bytes, plan_bytes, plan_dims;
+  uint64_t ranks, tickets, news, slots, runs, plans, splits, matrices, pools,
+      rings, arenas, end;
+  uint64_t slot_bytes, run_bytes, plan_bytes, plan_dims, matrix_bytes;
 
   explicit Layout(const BoardConfig& c) {
     const uint64_t k = c.local_size;
@@ -57,7 +62,12 @@ struct Board::Layout {
     plans = RoundUp(runs + (uint64_t{c.slots} + c.runs) * run_bytes, kPage);
     plan_dims = sizeof(PlanHeader) + kMaxRunOperations * sizeof(PlanOperation);
     plan_bytes = RoundUp(plan_dims + uint64_t{c.size} * 8, 64);
-    pools = RoundUp(plans + c.runs * plan_bytes, kPage);
+    splits = RoundUp(plans + c.runs * plan_bytes, kPage);
+    matrices = RoundUp(
+        splits + uint64_t{2} * SplitNames(c) * k * c.size * 8, kPage);
+    const uint64_t n = std::min<uint64_t>(c.size, kMaxAlltoallRanks);
+    matrix_bytes = c.nodes > 1 ? n * n * 8 : 0;
+    pools = RoundUp(matrices + kMatrices * matrix_bytes, kPage);
     rings = RoundUp(pools + k * c.pool_buffers * c.small_bytes, kPage);
     arenas =
         RoundUp(rings + uint64_t{k + 1} * c.ring_depth * c.chunk_bytes, kPage);
@@ -220,6 +230,19 @@ int64_t* Board::plan_first_dims(uint32_t n) const {
                                     layout_->plan_dims);
 }
 
+int64_t* Board::matrix(uint32_t n) const {
+  return reinterpret_cast<int64_t*>(mapping_.data() + layout_->matrices +
+                                    n * layout_->matrix_bytes);
+}
+
+std::atomic<int64_t>* Board::splits(uint32_t number, uint32_t local,
+                                    uint32_t generation) const {
+  const uint64_t row =
+      (uint64_t{number} * config_.local_size + local) * 2 + generation % 2;
+  return reinterpret_cast<std::atomic<int64_t>*>(
+      mapping_.data() + layout_->splits + row * config_.size * 8);
+}
+
 std::atomic<uint64_t>& Board::news(uint32_t word) const {
   return reinterpret_cast<std::atomic<uint64_t>*>(mapping_.data() +
                                                   layout_->news)[word];
@@ -250,6 +273,67 @@ std::byte* Board::arena(uint32_t local) const {
   return mapping_.data() + arena_offset(local);
 }
 
+void Board::Allot(uint32_t slot_number, uint32_t process_set, Kind kind,
+                  std::string_view name, uint64_t members,
+                  uint32_t splits) const {
+  SlotHeader& s = slot(slot_number);
+  s.members.store(members, std::memory_order_relaxed);
+  s.process_set.store(process_set, std::memory_order_relaxed);
+  s.kind.store(static_cast<uint32_t>(kind), std::memory_order_relaxed);
+  s.splits.store(splits, std::memory_order_relaxed);
+  const size_t n = std::min(name.size(), kMaxNameBytes);
+  std::memcpy(s.name, name.data(), n);
+  s.name[n] = 0;
+  s.identity.store(IdentityHash(process_set, kind, name),
+                   std::memory_order_release);
+  std::atomic<uint32_t>& allotted = header().allotted;
+  if (allotted.load(std::memory_order_relaxed) <= slot_number) {
+    allotted.store(slot_number + 1, std::memory_order_release);
+  }
+}
+
+void Board::Want(uint32_t slot_number, uint32_t generation,
+                 const Signature& signature) const {
+  SlotHeader& s = slot(slot_number);
+  uint64_t words[sizeof(Signature) / 8];
+  std::memcpy(words, &signature, sizeof(signature));
+  for (size_t i = 0; i < std::size(words); ++i) {
+    s.wanted_signature[i].store(words[i], std::memory_order_relaxed);
+  }
+  s.wanted.store(Tagged(generation, 1), std::memory_order_release);
+  WakeAside();
+}
+
+uint32_t Board::Wanted(uint32_t slot_number, Signature* signature) const {
+  const SlotHeader& s = slot(slot_number);
+  const uint32_t generation = TagOf(s.wanted.load(std::memory_order_acquire));
+  if (generation == 0) return 0;
+  uint64_t words[sizeof(Signature) / 8];
+  for (size_t i = 0; i < std::size(words); ++i) {
+    words[i] = s.wanted_signature[i].load(std::memory_order_relaxed);
+  }
+  std::memcpy(signature, words, sizeof(*signature));
+  return generation;
+}
+
+void Board::SetRunMembers(RunRef ref, uint32_t generation,
+                          uint64_t members) const {
+  for (int half = 0; half < 2; ++half) {
+    run(ref).members[half].store(
+        Tagged(generation, static_cast<uint32_t>(members >> 32 * half)),
+        std::memory_order_release);
+  }
+}
+
+// A member's record is not used again before the member has left the run; so
+// who finds another generation is none, however late it comes.
+bool Board::IsMember(const Ticket& ticket, uint32_t local) const {
+  if (!IsNegotiated(ticket.ref)) return (Members(ticket.ref) >> local & 1) != 0;
+  const uint64_t word =
+      run(ticket.ref).members[local / 32].load(std::memory_order_acquire);
+  return ticket.Is(TagOf(word)) && (ValueOf(word) >> local % 32 & 1) != 0;
+}
+
 void Board::Arrive(uint32_t slot, uint32_t local, uint32_t generation,
                    const Signature& s, int brought, uint64_t arena) const {
   Arrival& a = arrival(slot, local);
@@ -268,7 +352,9 @@ void Board::Arrive(uint32_t slot, uint32_t local, uint32_t generation,
 }
 
 bool Board::AllArrived(uint32_t slot, uint32_t generation) const {
+  const uint64_t members = Members(slot);
   for (uint32_t i = 0; i < config_.local_size; ++i) {
+    if ((members >> i & 1) == 0) continue;
     if (arrival(slot, i).generation.load(std::memory_order_seq_cst) <
         generation) {
       return false;

@@ -15,6 +15,8 @@
 //   | Slot        x S|  identity, error text, one Arrival per local rank
 //   | Run     x (S+R)|  outcome and progress; run s < S runs slot s alone,
 //   | Plan        x R|  run S+n is a negotiated run: Plan n lists its slots
+//   | splits         |  what each rank sends to whom, by alltoall name
+//   | matrices       |  the same of alltoalls over nodes, by run
 //   | pools       x k|  pool_buffers of small_bytes each, for small tensors
 //   | rank rings  x k|  ring_depth chunks each, written by their rank only
 //   | node ring      |  ring_depth chunks, by executor and local ranks
@@ -38,6 +40,9 @@
 //   Progress            its rank; release, read with acquire
 //   Run.granted, done   the executor; release, read with acquire
 //   Plan                the executor, before the ticket that publishes it
+//   splits              its rank, before Arrival.generation
+//   slot's members, ..  the executor, before SlotHeader.identity
+//   slot's wanted       the executor: ranks that stand aside shall submit it
 //   abort               the executor, which places no ticket of a negotiated
 //                       run after it; a client when the executor is gone, or
 //                       when it cannot go on itself
@@ -108,6 +113,9 @@ struct alignas(64) BoardHeader {
   char left_text[kMaxErrorBytes + 1];
   // Bumped after an operation's outcome became FAILED, so that movers look.
   std::atomic<uint32_t> failures;
+  std::atomic<uint32_t> allotted;  // slots below it have been allotted
+  // Local ranks that stand aside (have joined): who arrives wakes them.
+  std::atomic<uint32_t> aside_count;
   alignas(64) std::atomic<uint32_t> executor_sleeping;
   // The executor's network thread sleeps on this futex word.
   alignas(64) std::atomic<uint32_t> network_wake;
@@ -119,7 +127,22 @@ struct alignas(64) RankBlock {
   std::atomic<uint32_t> sleeping;  // set by the sleeper, taken by the waker
   std::atomic<uint32_t> state;     // RankState, written by the executor
   std::atomic<int32_t> pid;        // in the executor's PID namespace; or 0
+  // The number of the join that the rank is in; 0: none. Seq_cst against
+  // arrivals, as left_count.
+  std::atomic<uint32_t> aside;
+  // Grows while the rank's threads attend to operations: every kHeartbeatMs at
+  // the latest while it has any that are not ended.
+  std::atomic<uint32_t> heartbeat;
+  // For what the rank waits without a bound: Tagged(generation, slot), or
+  // kBlockedInJoin, kBlockedForSet. Written before blocked_count becomes odd.
+  std::atomic<uint64_t> blocked_on;
+  // Odd: its only thread that uses Maypole waits, and has found nothing to do
+  // for a while. It grows at each change.
+  std::atomic<uint64_t> blocked_count;
 };
+inline constexpr int kHeartbeatMs = 100;
+inline constexpr uint64_t kBlockedInJoin = UINT64_MAX;
+inline constexpr uint64_t kBlockedForSet = UINT64_MAX - 1;
 
 // What a rank brings with its submission for the small way (client/small.h):
 // the number of its pool buffer, or one of these.
@@ -146,6 +169,16 @@ struct alignas(128) Arrival {
 
 struct alignas(64) SlotHeader {
   std::atomic<uint64_t> identity;  // IdentityHash, by the executor
+  // What the slot is for; before `identity`, and constant.
+  std::atomic<uint64_t> members;  // bit i: local rank i is in the process set
+  std::atomic<uint32_t> process_set;
+  std::atomic<uint32_t> kind;
+  std::atomic<uint32_t> splits;  // an alltoall's number + 1; 0: none
+  char name[kMaxNameBytes + 1];
+  // Tagged(generation, 1): members that stand aside shall submit this, for
+  // nobody on this node does. The signature stands before it.
+  std::atomic<uint64_t> wanted;
+  std::atomic<uint64_t> wanted_signature[sizeof(Signature) / 8];
   std::atomic<uint64_t> urgency;   // Tagged; see common/urgent.h
   std::atomic<uint64_t> error[(kMaxErrorBytes + 1) / 8];
 };
@@ -194,6 +227,9 @@ struct alignas(64) RunHeader {
   std::atomic<uint64_t> granted;    // chunks whose node ring place is free
   std::atomic<uint64_t> done;       // chunks whose network stage is done
   std::atomic<uint64_t> node_base;  // node ring index of chunk 0
+  // Of a negotiated run, before its ticket: its local members, as two tagged
+  // halves. A local rank that is no member may read an old ticket.
+  std::atomic<uint64_t> members[2];
 };
 
 // Progress of one local rank in one run, in chunks, tagged by generation.
@@ -216,7 +252,8 @@ struct PlanOperation {
 struct alignas(64) PlanHeader {
   uint32_t generation;  // counts the uses of this record, from 1
   uint32_t operations;
-  uint64_t bytes;  // of the run's space, gaps included
+  uint64_t bytes;   // of the run's space, gaps included
+  uint32_t matrix;  // alltoall: where its splits are
 };
 
 // Reference of a run: slot number, or slots + number of the negotiated run.
@@ -256,6 +293,11 @@ class Board {
   PlanHeader& plan(uint32_t n) const;
   PlanOperation* plan_operations(uint32_t n) const;  // [kMaxRunOperations]
   int64_t* plan_first_dims(uint32_t n) const;        // [size], by global rank
+  // n x n, n ranks of the alltoall's process set, at most kMaxAlltoallRanks.
+  int64_t* matrix(uint32_t n) const;
+  // What a rank sends to each rank of the process set with generation g.
+  std::atomic<int64_t>* splits(uint32_t number, uint32_t local,
+                               uint32_t generation) const;  // [size]
   std::atomic<uint64_t>& news(uint32_t word) const;  // [slots / 64]
   uint32_t news_words() const { return config_.slots / 64; }
   std::byte* pool(uint32_t local, uint32_t buffer) const;
@@ -264,6 +306,22 @@ class Board {
   std::byte* arena(uint32_t local) const;
   uint64_t arena_offset(uint32_t local) const;  // in the memory
 
+  // --- Slots ---------------------------------------------------------------
+  // By the executor, once for a slot; `splits` as SlotHeader's.
+  void Allot(uint32_t slot, uint32_t process_set, Kind kind,
+             std::string_view name, uint64_t members, uint32_t splits) const;
+  uint64_t Members(uint32_t slot) const {
+    return this->slot(slot).members.load(std::memory_order_relaxed);
+  }
+  // By the executor: ranks that stand aside shall submit generation g.
+  void Want(uint32_t slot, uint32_t generation, const Signature& s) const;
+  // The generation that is wanted, 0 if none, and its signature.
+  uint32_t Wanted(uint32_t slot, Signature* s) const;
+  // By the executor, before the run's ticket.
+  void SetRunMembers(RunRef ref, uint32_t generation, uint64_t members) const;
+  // False: the ticket is of a run that has ended, or `local` has no part in it.
+  bool IsMember(const Ticket& ticket, uint32_t local) const;
+
   // --- Arrival -------------------------------------------------------------
   // Publishes that `local` has submitted generation g of the slot, and what it
   // has brought: a pool buffer with its input, or kNoBuffer, ...; `arena` as in
@@ -271,6 +329,7 @@ class Board {
   void Arrive(uint32_t slot, uint32_t local, uint32_t generation,
               const Signature& s, int brought = kNoBuffer,
               uint64_t arena = 0) const;
+  // All members.
   bool AllArrived(uint32_t slot, uint32_t generation) const;
   Signature SignatureOf(uint32_t slot, uint32_t local,
                         uint32_t generation) const;
@@ -321,7 +380,9 @@ class Board {
   // --- Sleeping and waking -------------------------------------------------
   // Call after publishing; costs one load when nobody sleeps.
   void WakeRank(uint32_t local) const;
-  void WakeRanks() const;
+  void WakeRanks() const { WakeRanks(UINT64_MAX); }
+  void WakeRanks(uint64_t members) const;
+  void WakeAside() const;  // those who stand aside
   void WakeNetwork() const;
   // True if the executor sleeps and the caller must write its eventfd.
   bool ClaimExecutorWake() const;

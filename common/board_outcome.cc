@@ -141,7 +141,7 @@ bool Board::Fail(uint32_t slot_number, uint32_t generation, Code code,
   MAYPOLE_KILL_POINT("fail.failed");
   header().failures.fetch_add(1, std::memory_order_seq_cst);
   MAYPOLE_KILL_POINT("fail.counted");
-  WakeRanks();
+  WakeRanks(Members(slot_number));
   return true;
 }
 
@@ -209,8 +209,17 @@ void Board::WakeRank(uint32_t local) const {
   FutexWakeAll(r.wake);
 }
 
-void Board::WakeRanks() const {
-  for (uint32_t i = 0; i < config_.local_size; ++i) WakeRank(i);
+void Board::WakeRanks(uint64_t members) const {
+  for (uint32_t i = 0; i < config_.local_size; ++i) {
+    if ((members >> i & 1) != 0) WakeRank(i);
+  }
+}
+
+void Board::WakeAside() const {
+  if (header().aside_count.load(std::memory_order_seq_cst) == 0) return;
+  for (uint32_t i = 0; i < config_.local_size; ++i) {
+    if (rank(i).aside.load(std::memory_order_seq_cst) != 0) WakeRank(i);
+  }
 }
 
 void Board::WakeNetwork() const {

@@ -12,7 +12,7 @@ namespace maypole {
 
 // Version of the session structs and of the board's layout. Both sides must
 // run the same one; a peer of another version is refused, both being named.
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 
 inline constexpr int kMaxDims = 8;                  // dimensions of a tensor
 inline constexpr size_t kMaxNameBytes = 511;        // an operation's name
@@ -26,7 +26,12 @@ inline constexpr uint32_t kMaxSlots = 16384;        // names of a job
 inline constexpr uint32_t kMaxRuns = 256;           // negotiated runs in flight
 inline constexpr uint32_t kMaxRunOperations = 512;  // operations fused in a run
 inline constexpr uint32_t kTicketCells = 65536;  // at least 2 x (slots + runs)
-inline constexpr uint32_t kUnnamedSlots = 256;   // unnamed operations per kind
+// Unnamed operations per process set and kind.
+inline constexpr uint32_t kUnnamedSlots = 256;
+inline constexpr uint32_t kMaxProcessSets = 1024;  // of an epoch, removed too
+inline constexpr uint32_t kMaxSplitNames = 512;    // names of alltoalls
+inline constexpr int kMaxAlltoallRanks = 1024;     // over several nodes
+inline constexpr uint32_t kMatrices = 2;  // alltoalls over nodes in flight
 inline constexpr uint64_t kMaxArenaBytes = uint64_t{1} << 40;  // of a rank
 inline constexpr uint64_t kMaxTensorBytes = uint64_t{1} << 44;
 

@@ -11,6 +11,9 @@
 //     |     (when all ranks of the job are there)   or Refused       |
 //     |-- SlotRequest ---------------------------------------------->|
 //     |<-- SlotReply ------------------------------------------------|
+//     |-- SetRequest, JoinRequest ---------------------------------->|
+//     |<-- SetReply, JoinReply (when all ranks have asked) ----------|
+//     |<-- Notice (a line for the user) -----------------------------|
 //     |-- Goodbye -------------------------------------------------->|
 //
 // After Welcome the board says everything else. A closed connection without
@@ -46,6 +49,11 @@ enum class Type : uint32_t {
   kSlotRequest = 4,
   kSlotReply = 5,
   kGoodbye = 6,
+  kSetRequest = 7,
+  kSetReply = 8,
+  kJoinRequest = 9,
+  kJoinReply = 10,
+  kNotice = 11,
 };
 
 struct Header {
@@ -67,6 +75,10 @@ struct Hello {
   int32_t pid = 0;  // in the client's own PID namespace; for messages only
   uint32_t reserved = 0;
   int64_t fusion_threshold = -1;  // bytes, by the rank's environment; -1: none
+  // After how long a late rank is reported, and ends the epoch; milliseconds by
+  // the rank's environment; -1: none, 0: never.
+  int64_t stall_check_ms = -1;
+  int64_t stall_shutdown_ms = -1;
   char job[kMaxJobBytes + 1] = {};
   char token[kMaxTokenBytes + 1] = {};
   char host[kMaxHostBytes + 1] = {};
@@ -106,6 +118,56 @@ struct SlotReply {
   uint32_t slot = 0;
   uint32_t negotiated = 0;  // 1: the process set has members on other nodes
   uint32_t code = 0;        // Code; not kOk: `text` says why
+  char text[kMaxErrorBytes + 1] = {};
+};
+
+// Makes or removes a process set. Every rank asks, in the same order: the n-th
+// requests of all ranks belong together.
+struct SetRequest {
+  static constexpr Type kType = Type::kSetRequest;
+  Header header;
+  uint32_t number = 0;       // n, from 1
+  uint32_t remove = 0;       // 1: remove process_set; 0: make one of members
+  uint32_t process_set = 0;  // to be removed
+  uint32_t reserved = 0;
+  uint64_t members[kMaxRanks / 64] = {};  // bit r: global rank r
+};
+
+struct SetReply {
+  static constexpr Type kType = Type::kSetReply;
+  Header header;
+  uint32_t number = 0;
+  uint32_t process_set = 0;  // made or removed
+  uint32_t code = 0;         // Code; not kOk: `text` says why
+  uint32_t reserved = 0;
+  char text[kMaxErrorBytes + 1] = {};
+};
+
+// The rank's n-th join. First when it begins: from now on it stands aside, and
+// others may need it (RankBlock.aside is set). Again, settled, when no
+// operation that it submitted before is pending.
+struct JoinRequest {
+  static constexpr Type kType = Type::kJoinRequest;
+  Header header;
+  uint32_t number = 0;  // n, from 1
+  uint32_t settled = 0;
+};
+
+// All ranks have joined and settled.
+struct JoinReply {
+  static constexpr Type kType = Type::kJoinReply;
+  Header header;
+  uint32_t number = 0;
+  int32_t last_rank = 0;  // the last to begin
+  uint32_t code = 0;      // Code; not kOk: `text` says why
+  uint32_t reserved = 0;
+  char text[kMaxErrorBytes + 1] = {};
+};
+
+// To be written to the rank's stderr, as it is, as one line.
+struct Notice {
+  static constexpr Type kType = Type::kNotice;
+  Header header;
   char text[kMaxErrorBytes + 1] = {};
 };
 

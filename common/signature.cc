@@ -29,6 +29,19 @@ std::string GatheredShapeText(const Signature& s) {
   return out + "]";
 }
 
+// "no", "3 allreduces, 1 broadcast": a barrier's counts.
+std::string UnnamedText(const Signature& s) {
+  std::string out;
+  for (int kind = 0; kind + 1 < std::min<int>(s.dims, kMaxDims); ++kind) {
+    const int64_t n = s.shape[kind + 1];
+    if (n == 0) continue;
+    if (!out.empty()) out += ", ";
+    out += std::to_string(n) + " x " +
+           std::string(Name(static_cast<Kind>(kind)));
+  }
+  return out.empty() ? "none" : out;
+}
+
 std::string Number(double v) {
   char buffer[32];
   snprintf(buffer, sizeof(buffer), "%.9g", v);
@@ -91,11 +104,18 @@ const std::vector<Aspect>& Aspects() {
        }},
       {"shapes", "the same shape",
        [](const Signature& s) {
-         return Gathers(s.kind) ? std::string() : ShapeText(s);
+         return Gathers(s.kind) || s.kind == Kind::kBarrier ? std::string()
+                                                            : ShapeText(s);
        }},
       {"shapes", "the same shape but for the first dimension",
        [](const Signature& s) {
          return Gathers(s.kind) ? GatheredShapeText(s) : std::string();
+       }},
+      {"counts of unnamed operations before it",
+       "as many unnamed operations of each kind (give them names to match "
+       "them whatever their order)",
+       [](const Signature& s) {
+         return s.kind == Kind::kBarrier ? UnnamedText(s) : std::string();
        }},
   };
   return aspects;
@@ -147,6 +167,40 @@ uint64_t Signature::RowBytes() const {
   return n;
 }
 
+namespace {
+
+// What a reduction asks of op, dtype and factors.
+Status CheckReduction(std::string_view name, const Signature& s) {
+  auto bad = [&](const std::string& what) {
+    return Status(Code::kInvalidArgument, Quoted(name, s) + ": " + what);
+  };
+  if (s.op == Op::kAdasum) {
+    return Status(Code::kUnimplemented,
+                  Quoted(name, s) +
+                      ": reduction adasum is not there yet; use average");
+  }
+  if (s.op == Op::kAverage && s.dtype == DType::kBool) {
+    return bad("bool has no average; sum, min, max and product are or, and");
+  }
+  if (!IsFloat(s.dtype) && (s.prescale != 1.0 || s.postscale != 1.0)) {
+    return bad("scale factors need a floating point tensor, this one is " +
+               std::string(Name(s.dtype)));
+  }
+  return Status();
+}
+
+// The root of a broadcast, if it stands aside: -1 else.
+int AbsentRoot(std::span<const std::pair<int, Signature>> submitted) {
+  for (const auto& [rank, s] : submitted) {
+    if (s.kind == Kind::kBroadcast && s.aside != 0 && s.root == rank) {
+      return rank;
+    }
+  }
+  return -1;
+}
+
+}  // namespace
+
 Status CheckSignature(std::string_view name, const Signature& s) {
   auto bad = [&](const std::string& what) {
     return Status(Code::kInvalidArgument, Quoted(name, s) + ": " + what);
@@ -165,6 +219,9 @@ Status CheckSignature(std::string_view name, const Signature& s) {
     return bad("a tensor may have " + std::to_string(kMaxDims) +
                " dimensions, this one has " + std::to_string(s.dims));
   }
+  if (s.kind == Kind::kBarrier) {
+    return s.Elements() == 0 ? Status() : bad("a barrier has no elements");
+  }
   // Zero-sized dimensions must not hide an overflow of the others.
   uint64_t bytes = SizeOf(s.dtype);
   for (int i = 0; i < s.dims; ++i) {
@@ -176,38 +233,39 @@ Status CheckSignature(std::string_view name, const Signature& s) {
     bytes *= d;
   }
   switch (s.kind) {
-    case Kind::kAllreduce:
-      if (s.op != Op::kSum && s.op != Op::kAverage) {
-        return Status(Code::kUnimplemented,
-                      Quoted(name, s) + ": reduction " +
-                          std::string(Name(s.op)) +
-                          " is not there yet; use sum or average");
+    case Kind::kReducescatter:
+      if (s.dims == 0) {
+        return bad("a scalar cannot be scattered; reshape to [1]");
       }
-      if (s.dtype == DType::kBool) return bad("bool has no sum");
-      if (!IsFloat(s.dtype) && (s.prescale != 1.0 || s.postscale != 1.0)) {
-        return bad("scale factors need a floating point tensor, this one is " +
-                   std::string(Name(s.dtype)));
+      if (s.op != Op::kSum && s.op != Op::kAverage) {
+        return bad("reducescatter sums or averages, " +
+                   std::string(Name(s.op)) + " is for allreduce");
+      }
+      return CheckReduction(name, s);
+    case Kind::kAllreduce:
+      return CheckReduction(name, s);
+    case Kind::kAllgather:
+      if (s.dims == 0) {
+        return bad("a scalar cannot be gathered; reshape to [1]");
       }
       break;
-    case Kind::kAllgather:
-      if (s.dims == 0)
-        return bad("a scalar cannot be gathered; reshape to [1]");
+    case Kind::kAlltoall:
+      if (s.dims == 0) {
+        return bad("a scalar cannot be split among ranks; reshape to [1]");
+      }
       break;
     case Kind::kBroadcast:
       if (s.root < 0) return bad("root rank " + std::to_string(s.root));
       break;
-    case Kind::kBarrier:
-      break;
     default:
-      return Status(Code::kUnimplemented,
-                    Quoted(name, s) + ": this collective is not there yet");
+      break;
   }
   return Status();
 }
 
 Signature AgreedPart(const Signature& s) {
   Signature a = s;
-  std::fill(std::begin(a.padding), std::end(a.padding), uint8_t{0});
+  a.aside = a.joins = a.padding = 0;
   for (int i = s.dims; i < kMaxDims; ++i) a.shape[i] = 0;
   if (Gathers(s.kind)) a.shape[0] = 0;
   if (s.kind != Kind::kBroadcast) a.root = -1;
@@ -236,14 +294,29 @@ std::string DescribeMismatch(
   for (const auto& [rank, s] : submitted) {
     all_agree = all_agree && Agree(s, submitted.front().second);
   }
-  if (all_agree) return "";
   const std::string what = Quoted(name, submitted.front().second);
+  if (all_agree) {
+    const int root = AbsentRoot(submitted);
+    if (root < 0) return "";
+    return what + ": its root, rank " + std::to_string(root) +
+           ", has joined (it has no more inputs) and has nothing to "
+           "broadcast; take a root that still has work";
+  }
   for (const Aspect& aspect : Aspects()) {
     std::string text = DescribeAspect(aspect, submitted);
     if (!text.empty()) return what + ": " + text;
   }
   return what +
          ": ranks submitted different values; every rank must submit the same";
+}
+
+int64_t ScatteredRows(const Signature& s, int ranks, int position) {
+  return s.shape[0] / ranks + (position < s.shape[0] % ranks ? 1 : 0);
+}
+
+int64_t FirstScatteredRow(const Signature& s, int ranks, int position) {
+  return s.shape[0] / ranks * position +
+         std::min<int64_t>(position, s.shape[0] % ranks);
 }
 
 std::string ShapeText(const Signature& s) {

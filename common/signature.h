@@ -12,8 +12,10 @@
 //   broadcast      shape, root
 //   allgather      number of dimensions (at least 1), every dimension but the
 //                  first
-//   alltoall       as allgather
-//   barrier, join  nothing else
+//   alltoall       as allgather; the splits of each rank are its own
+//   barrier        how many unnamed operations of each kind came before, in
+//                  shape[1..7]; shape[0] is 0: it has no elements
+//   join           nothing else
 #ifndef MAYPOLE_COMMON_SIGNATURE_H_
 #define MAYPOLE_COMMON_SIGNATURE_H_
 
@@ -39,7 +41,11 @@ struct Signature {
   Op op = Op::kSum;
   Device device = Device::kCpu;
   uint8_t dims = 0;
-  uint8_t padding[3] = {0, 0, 0};
+  // A rank that has joined stands aside: it brings nothing (zero rows, or what
+  // changes no result), and this is not compared.
+  uint8_t aside = 0;
+  uint8_t joins = 0;  // joins that the rank has returned from, modulo 256
+  uint8_t padding = 0;
   uint32_t process_set = 0;
   int32_t root = -1;  // global rank; broadcast only
   double prescale = 1.0;
@@ -66,10 +72,17 @@ uint64_t AgreementHash(const Signature& s);
 
 bool Agree(const Signature& a, const Signature& b);
 
+// Of a reducescatter over `ranks` ranks: the rows of the result that the rank
+// at `position` of its process set gets. The first shape[0] % ranks get one
+// more.
+int64_t ScatteredRows(const Signature& s, int ranks, int position);
+int64_t FirstScatteredRow(const Signature& s, int ranks, int position);
+
 // A sentence that names the tensor, the ranks and both values of the first
 // thing on which they differ, as:
 //   allreduce 'loss': mismatched shapes: rank 0 submitted [3], ranks 1,3
 //   submitted [4]; every rank must submit the same shape
+// or that a broadcast's root stands aside.
 // `submitted` holds (global rank, its signature). Empty if all agree.
 std::string DescribeMismatch(
     std::string_view name,
