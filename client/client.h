@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -29,8 +30,9 @@
 
 namespace maypole {
 
-// A contiguous tensor. output may be input (in place); for an allgather it is
-// null, for a broadcast it is used on every rank and input on the root.
+// A contiguous tensor. output may be input (in place); for an allgather or
+// alltoall it is null, for a broadcast it is used on every rank and input on
+// the root, for a reducescatter it is this rank's rows of the result.
 struct Tensor {
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape;
@@ -38,18 +40,37 @@ struct Tensor {
   void* output = nullptr;
 };
 
-struct AllreduceOptions {
+// Of allreduce and reducescatter.
+struct ReduceOptions {
   Op op = Op::kAverage;
   double prescale = 1.0;   // inputs are multiplied by it; floats only
   double postscale = 1.0;  // results are multiplied by it; floats only
   bool awaited = false;    // Wait() comes next; see Client::Submit
+  uint32_t process_set = 0;
+};
+using AllreduceOptions = ReduceOptions;
+
+// The general form of an operation.
+struct Request {
+  std::string name;  // empty: unnamed
+  Signature signature;
+  const void* input = nullptr;
+  void* output = nullptr;
+  // The caller calls Wait() next, so the progress thread need not be woken for
+  // it (a hint).
+  bool awaited = false;
+  // Alltoall: rows for each rank of the process set; empty: equal parts.
+  std::vector<int64_t> splits = {};
 };
 
 // What an operation has delivered.
 struct Result {
-  void* data = nullptr;  // allgather: the library's, until Release()
+  // Allgather, alltoall: the library's, until Release().
+  void* data = nullptr;
   int64_t bytes = 0;
-  int64_t first_dim = 0;  // allgather: sum over the ranks
+  int64_t first_dim = 0;  // rows; of a join the last rank, of a set its id
+  // Alltoall: rows from each rank of the process set.
+  std::vector<int64_t> received_splits = {};
 };
 
 struct Counters {
@@ -69,21 +90,41 @@ class Client {
   const Options& options() const { return options_; }
   bool homogeneous() const { return job_->homogeneous(); }
 
-  // An empty name: matched by order of submission within the kind. kOk means
-  // submitted; *handle must be released some day.
+  // An empty name: matched by order of submission within process set and kind.
+  // kOk means submitted; *handle must be released some day.
   Status Allreduce(std::string_view name, const Tensor& tensor,
-                   const AllreduceOptions& options, int64_t* handle);
-  Status Allgather(std::string_view name, const Tensor& tensor,
-                   int64_t* handle);
+                   const ReduceOptions& options, int64_t* handle);
+  Status Reducescatter(std::string_view name, const Tensor& tensor,
+                       const ReduceOptions& options, int64_t* handle);
+  Status Allgather(std::string_view name, const Tensor& tensor, int64_t* handle,
+                   uint32_t process_set = 0);
+  // splits: rows for each rank of the set; empty: equal parts.
+  Status Alltoall(std::string_view name, const Tensor& tensor,
+                  std::vector<int64_t> splits, int64_t* handle,
+                  uint32_t process_set = 0);
   Status Broadcast(std::string_view name, const Tensor& tensor, int root,
-                   int64_t* handle);
-  Status Barrier(int64_t* handle);  // to be awaited at once
+                   int64_t* handle, uint32_t process_set = 0);
+  // To be awaited at once.
+  Status Barrier(int64_t* handle, uint32_t process_set = 0);
+  // This rank has no more inputs; see maypole.h.
+  Status Join(int64_t* handle);
 
-  // The general form behind them. awaited: the caller calls Wait() next, so
-  // the progress thread need not be woken for it (a hint).
+  // The general forms. A group is submitted whole or not at all.
+  Status Submit(Request request, int64_t* handle);
+  Status SubmitGroup(std::vector<Request> requests, int64_t* handles);
   Status Submit(std::string_view name, const Signature& signature,
                 const void* input, void* output, int64_t* handle,
-                bool awaited = false);
+                bool awaited = false) {
+    return Submit({std::string(name), signature, input, output, awaited},
+                  handle);
+  }
+
+  // By all ranks of the job in the same order; see maypole.h. Its result's
+  // first_dim is the id.
+  Status AddProcessSet(std::vector<int> ranks, int64_t* handle);
+  Status RemoveProcessSet(uint32_t id, int64_t* handle);
+  // Its ranks, ascending; empty: there is no such set.
+  std::vector<int> ProcessSetRanks(uint32_t id) const;
 
   Status Poll(int64_t handle, bool* done);
   // The operation's outcome; kDeadlineExceeded and kCancelled (a signal) leave

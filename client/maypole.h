@@ -30,7 +30,7 @@
 extern "C" {
 #endif
 
-#define MAYPOLE_ABI_VERSION 1
+#define MAYPOLE_ABI_VERSION 2
 #define MAYPOLE_MAX_DIMS 8
 
 /* gRPC's codes. */
@@ -73,27 +73,60 @@ typedef enum {
   MAYPOLE_JOIN = 6
 } maypole_kind;
 
-/* Zero-initialize, set struct_size and what the kind needs. */
+/* Zero-initialize, set struct_size and what the kind needs.
+ *
+ *   kind           shape                   result
+ *   allreduce      equal on all ranks      output, of that shape
+ *   broadcast      equal on all ranks      output, of that shape
+ *   allgather      [rows, ...]: rows may   maypole_result(): all rows, by rank
+ *                  differ by rank
+ *   reducescatter  [rows, ...]             output: this rank's rows of the
+ *                                          reduced tensor. Each of the n ranks
+ *                                          gets rows / n, the first rows % n
+ *                                          ranks one more
+ *   alltoall       [rows, ...]: rows may   maypole_result(): the rows from
+ *                  differ by rank          rank 0, from rank 1, ...; see
+ *                                          maypole_received_splits()
+ *   barrier        none                    none
+ *   join           none                    maypole_result(): *first_dim is the
+ *                                          rank that joined last
+ *
+ * Join: this rank has no more inputs. Until all ranks have joined, operations
+ * of the others go on: to a reduction it brings what changes nothing (average
+ * still divides by all ranks), to allgather and alltoall no rows; what it would
+ * get is dropped. A broadcast from it is an error. It submits nothing before
+ * its join has ended.
+ *
+ * Reductions: sum, average (not of bool; integers truncate toward zero), min,
+ * max, product; reducescatter sums or averages. Of bool, sum and max are or,
+ * product and min are and. Integers wrap; NaN wins min and max. */
 typedef struct {
   size_t struct_size;      /* sizeof(maypole_operation) */
   int32_t kind;            /* maypole_kind */
   int32_t dtype;           /* maypole_dtype */
-  int32_t op;              /* maypole_op; allreduce */
+  int32_t op;              /* maypole_op; allreduce, reducescatter */
   int32_t device;          /* 0: host memory. GPUs are not there yet. */
-  int32_t process_set;     /* 0: all ranks. Others are not there yet. */
+  int32_t process_set;     /* 0: all ranks; or of maypole_process_set_add() */
   int32_t root;            /* global rank; broadcast */
   int32_t dims;            /* 0 (scalar) .. MAYPOLE_MAX_DIMS */
   int32_t awaited;         /* 1: maypole_wait() comes next (a hint: nobody else
                               need attend to the operation meanwhile) */
   int64_t shape[MAYPOLE_MAX_DIMS];
-  double prescale;         /* allreduce: inputs are multiplied by it; 1.0 */
-  double postscale;        /* allreduce: the result is multiplied by it; 1.0 */
+  double prescale;         /* reductions: inputs are multiplied by it; 1.0 */
+  double postscale;        /* reductions: the result is multiplied by it; 1.0 */
   const char* name;        /* NULL: unnamed, matched by order of submission
-                              within its kind */
+                              within its process set and kind */
   const void* input;       /* contiguous, row major */
   void* output;            /* same size as input and may be input (in place).
                               Broadcast: used on every rank, input only on
-                              root. Allgather: NULL; see maypole_result(). */
+                              root. Reducescatter: this rank's rows; must not
+                              overlap input. Allgather, alltoall: NULL; see
+                              maypole_result(). */
+  const int64_t* splits;   /* alltoall: rows of input for each rank of the
+                              process set, in the order of ranks; their sum is
+                              shape[0]. NULL: equal parts */
+  int32_t splits_count;    /* the process set's size; 0 if splits is NULL */
+  int32_t reserved;
 } maypole_operation;
 
 /* Reads MAYPOLE_* (set by maypolerun; docs/design.md section 8). Without them
@@ -119,6 +152,12 @@ int maypole_is_homogeneous(void);  /* every node has the same number of ranks */
 maypole_status maypole_submit(const maypole_operation* operation,
                               int64_t* handle);
 
+/* Submits all of them or, if one cannot be (an error in its arguments, a name
+ * that is pending or comes twice), none: then the error names it and nothing
+ * was done. handles[i] is that of operations[i]; each ends on its own. */
+maypole_status maypole_submit_group(const maypole_operation* operations,
+                                    int32_t count, int64_t* handles);
+
 /* *done: 1 when the operation has ended (well or with an error). Moves data
  * along, so polling alone makes progress. */
 maypole_status maypole_poll(int64_t handle, int* done);
@@ -128,11 +167,33 @@ maypole_status maypole_poll(int64_t handle, int* done);
  * MAYPOLE_CANCELLED (a signal handler ran) leave the operation going. */
 maypole_status maypole_wait(int64_t handle, int timeout_ms);
 
-/* What an allgather has gathered: memory of the library, valid until
- * maypole_release(); *first_dim is the sum of the ranks' first dimensions. For
- * other kinds the output and the input's first dimension. */
+/* What an allgather or alltoall has brought: memory of the library, valid until
+ * maypole_release(); *first_dim is its number of rows. Of a reducescatter the
+ * output and this rank's rows; of other kinds the output and the input's first
+ * dimension; of a join the last rank, of a process set request its id. */
 maypole_status maypole_result(int64_t handle, void** data, int64_t* bytes,
                               int64_t* first_dim);
+
+/* Of an alltoall that has ended well: the rows that came from each rank of the
+ * process set. count is the process set's size. */
+maypole_status maypole_received_splits(int64_t handle, int64_t* splits,
+                                       int32_t count);
+
+/* Makes a process set of these ranks of the job (in any order, each once), or
+ * removes one. Every rank of the job, member or not, must ask for the same in
+ * the same order; the operation (wait, poll, release it) ends when all have.
+ * maypole_result() gives the id as *first_dim: 1, 2, ... in the order of
+ * requests, on every rank the same. Removing one needs that none of its
+ * operations is pending. Sets end with the epoch (maypole_shutdown()). */
+maypole_status maypole_process_set_add(const int32_t* ranks, int32_t count,
+                                       int64_t* handle);
+maypole_status maypole_process_set_remove(int32_t process_set,
+                                          int64_t* handle);
+
+/* Its size, and up to `capacity` of its ranks, ascending; -1: there is no such
+ * set. */
+int maypole_process_set_ranks(int32_t process_set, int32_t* ranks,
+                              int32_t capacity);
 
 /* Forgets the handle. An operation still pending goes on to its end, and its
  * memory must stay valid until then. */
