@@ -9,7 +9,7 @@ import sys
 import unittest
 
 OBJECTS = sys.argv[1:]
-OWN = "maypole::SumAvx2("
+OWN = "maypole::ReduceAvx2("
 
 
 class Avx2SymbolsTest(unittest.TestCase):

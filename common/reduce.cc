@@ -78,8 +78,8 @@ struct MultiplyOp {
   }
 };
 
-// The second condition is for NaN: in b it is taken, in a it stays, since no
-// comparison with it is true.
+// The second condition takes a NaN in b; one in a stays, since no comparison
+// with it is true.
 struct MinOp {
   template <typename T>
   static T Of(T a, T b) {
@@ -253,12 +253,10 @@ bool HasAvx2() {
 void ReduceTo(DType dtype, Op op, std::span<const std::byte* const> inputs,
               std::span<std::byte* const> outputs, size_t elements,
               const Finish& finish) {
-  const SumTask task = {dtype,          inputs.data(),  inputs.size(),
-                        outputs.data(), outputs.size(), elements,
-                        finish.divisor, finish.scale};
-  const bool sums = op == Op::kSum || op == Op::kAverage;
-  const size_t done =
-      sums && dtype != DType::kBool && HasAvx2() ? SumAvx2(task) : 0;
+  const ReduceTask task = {
+      dtype,          op,       inputs.data(),  inputs.size(), outputs.data(),
+      outputs.size(), elements, finish.divisor, finish.scale};
+  const size_t done = HasAvx2() ? ReduceAvx2(task) : 0;
   if (done == elements) return;
   const size_t offset = done * SizeOf(dtype);
   std::vector<const std::byte*> rest(inputs.begin(), inputs.end());

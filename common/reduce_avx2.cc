@@ -11,6 +11,8 @@
 
 #if defined(__AVX2__) && defined(__F16C__)
 
+#include <type_traits>
+
 #include "hwy/highway.h"
 
 // With a flag missing Highway falls back to an older target without a word.
@@ -21,7 +23,7 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// How a vector of a dtype is loaded, finished and stored; Acc is what is added.
+// How a vector of a dtype is loaded, finished and stored; V is what is reduced.
 template <typename T>
 struct Plain {
   using D = hn::ScalableTag<T>;
@@ -81,8 +83,15 @@ struct Brain {
   }
 };
 
+// Any byte but 0 is true.
+struct Truth : Plain<uint8_t> {
+  static V Load(const std::byte* p, size_t i) {
+    return hn::Min(Plain<uint8_t>::Load(p, i), hn::Set(d, 1));
+  }
+};
+
 template <typename V, typename D>
-V Finished(V v, const D& d, const SumTask& task) {
+V Finished(V v, const D& d, const ReduceTask& task) {
   using T = hn::TFromD<D>;
   if constexpr (hwy::IsFloat<T>()) {
     if (task.divisor != 1) {
@@ -95,12 +104,67 @@ V Finished(V v, const D& d, const SumTask& task) {
   return v;
 }
 
-bool IsPlain(const SumTask& task) {
+bool IsPlain(const ReduceTask& task) {
   return task.divisor == 1 && task.scale == 1.0;
 }
 
-template <typename E>
-size_t SumOf(const SumTask& task) {
+// The operations, of what came before and the next input. Their NaN and zeros
+// are those of reduce.h, and so of reduce.cc.
+struct AddOp {
+  template <typename V>
+  static V Of(V a, V b) {
+    return hn::Add(a, b);
+  }
+};
+
+struct MultiplyOp {
+  template <typename V>
+  static V Of(V a, V b) {
+    using D = hn::DFromV<V>;
+    if constexpr (sizeof(hn::TFromD<D>) > 1) {
+      return hn::Mul(a, b);
+    } else {
+      // There is no multiplication of bytes: the even and the odd ones as the
+      // low bytes of products of 16 bits.
+      const hn::Repartition<uint16_t, D> d16;
+      const auto a16 = hn::BitCast(d16, a), b16 = hn::BitCast(d16, b);
+      const auto even = hn::And(hn::Mul(a16, b16), hn::Set(d16, 0xff));
+      const auto odd = hn::Mul(hn::ShiftRight<8>(a16), hn::ShiftRight<8>(b16));
+      return hn::BitCast(D(), hn::Or(even, hn::ShiftLeft<8>(odd)));
+    }
+  }
+};
+
+// b where it wins or is NaN; a NaN in a stays, as it loses no comparison.
+template <typename V, typename M>
+V Chosen(V a, V b, M b_wins) {
+  return hn::IfThenElse(hn::Or(b_wins, hn::IsNaN(b)), b, a);
+}
+
+struct MinOp {
+  template <typename V>
+  static V Of(V a, V b) {
+    if constexpr (hwy::IsFloat<hn::TFromV<V>>()) {
+      return Chosen(a, b, hn::Lt(b, a));
+    } else {
+      return hn::Min(a, b);
+    }
+  }
+};
+
+struct MaxOp {
+  template <typename V>
+  static V Of(V a, V b) {
+    if constexpr (hwy::IsFloat<hn::TFromV<V>>()) {
+      return Chosen(a, b, hn::Gt(b, a));
+    } else {
+      return hn::Max(a, b);
+    }
+  }
+};
+
+template <typename E, typename O>
+size_t Fold(const ReduceTask& task) {
   const size_t lanes = E::Lanes();
   const bool plain = IsPlain(task);
   using D = hn::DFromV<typename E::V>;
@@ -108,7 +172,7 @@ size_t SumOf(const SumTask& task) {
   for (; i + lanes <= task.elements; i += lanes) {
     auto acc = E::Load(task.inputs[0], i);
     for (size_t k = 1; k < task.input_count; ++k) {
-      acc = hn::Add(acc, E::Load(task.inputs[k], i));
+      acc = O::Of(acc, E::Load(task.inputs[k], i));
     }
     if (!plain) acc = Finished(acc, D(), task);
     for (size_t k = 0; k < task.output_count; ++k) {
@@ -119,7 +183,8 @@ size_t SumOf(const SumTask& task) {
 }
 
 // Two inputs of float32 are what most jobs reduce: four vectors a turn.
-size_t SumTwoFloats(const SumTask& task) {
+template <typename O>
+size_t FoldTwoFloats(const ReduceTask& task) {
   using E = Plain<float>;
   const size_t lanes = E::Lanes();
   const bool plain = IsPlain(task);
@@ -127,8 +192,8 @@ size_t SumTwoFloats(const SumTask& task) {
   for (; i + 4 * lanes <= task.elements; i += 4 * lanes) {
     E::V v[4];
     for (size_t u = 0; u < 4; ++u) {
-      v[u] = hn::Add(E::Load(task.inputs[0], i + u * lanes),
-                     E::Load(task.inputs[1], i + u * lanes));
+      v[u] = O::Of(E::Load(task.inputs[0], i + u * lanes),
+                   E::Load(task.inputs[1], i + u * lanes));
       if (!plain) v[u] = Finished(v[u], E::d, task);
     }
     for (size_t k = 0; k < task.output_count; ++k) {
@@ -140,30 +205,89 @@ size_t SumTwoFloats(const SumTask& task) {
   return i;
 }
 
+template <typename E, typename O>
+size_t FoldFloats(const ReduceTask& task) {
+  if constexpr (std::is_same_v<E, Plain<float>>) {
+    if (task.input_count == 2) return FoldTwoFloats<O>(task);
+  }
+  return Fold<E, O>(task);
+}
+
+template <typename E>
+size_t Floats(const ReduceTask& task) {
+  switch (task.op) {
+    case Op::kSum:
+    case Op::kAverage:
+    case Op::kAdasum:
+      return FoldFloats<E, AddOp>(task);
+    case Op::kMin:
+      return FoldFloats<E, MinOp>(task);
+    case Op::kMax:
+      return FoldFloats<E, MaxOp>(task);
+    case Op::kProduct:
+      return FoldFloats<E, MultiplyOp>(task);
+  }
+  return 0;
+}
+
+template <typename T>
+size_t Integers(const ReduceTask& task) {
+  if (task.divisor != 1) return 0;  // they are divided one by one
+  using E = Plain<T>;
+  switch (task.op) {
+    case Op::kSum:
+    case Op::kAverage:
+    case Op::kAdasum:
+      return Fold<E, AddOp>(task);
+    case Op::kMin:
+      return Fold<E, MinOp>(task);
+    case Op::kMax:
+      return Fold<E, MaxOp>(task);
+    case Op::kProduct:
+      return Fold<E, MultiplyOp>(task);
+  }
+  return 0;
+}
+
+// 0 or 1 each: or is the greater one, and the smaller one.
+size_t Truths(const ReduceTask& task) {
+  switch (task.op) {
+    case Op::kMin:
+    case Op::kProduct:
+      return Fold<Truth, MinOp>(task);
+    default:
+      return Fold<Truth, MaxOp>(task);
+  }
+}
+
 }  // namespace
 
-size_t SumAvx2(const SumTask& task) {
-  // Integers are divided one by one (average).
-  const bool divides = task.divisor != 1;
+size_t ReduceAvx2(const ReduceTask& task) {
   switch (task.dtype) {
-    case DType::kFloat32:
-      return task.input_count == 2 ? SumTwoFloats(task)
-                                   : SumOf<Plain<float>>(task);
-    case DType::kFloat64:
-      return SumOf<Plain<double>>(task);
-    case DType::kInt32:
-      return divides ? 0 : SumOf<Plain<int32_t>>(task);
-    case DType::kInt64:
-      return divides ? 0 : SumOf<Plain<int64_t>>(task);
     case DType::kUint8:
-      return divides ? 0 : SumOf<Plain<uint8_t>>(task);
+      return Integers<uint8_t>(task);
+    case DType::kInt8:
+      return Integers<int8_t>(task);
+    case DType::kUint16:
+      return Integers<uint16_t>(task);
+    case DType::kInt16:
+      return Integers<int16_t>(task);
+    case DType::kInt32:
+      return Integers<int32_t>(task);
+    case DType::kInt64:
+      return Integers<int64_t>(task);
     case DType::kFloat16:
-      return SumOf<Half>(task);
+      return Floats<Half>(task);
+    case DType::kFloat32:
+      return Floats<Plain<float>>(task);
+    case DType::kFloat64:
+      return Floats<Plain<double>>(task);
+    case DType::kBool:
+      return Truths(task);
     case DType::kBfloat16:
-      return SumOf<Brain>(task);
-    default:
-      return 0;
+      return Floats<Brain>(task);
   }
+  return 0;
 }
 
 }  // namespace maypole
@@ -172,7 +296,7 @@ size_t SumAvx2(const SumTask& task) {
 
 namespace maypole {
 
-size_t SumAvx2(const SumTask&) { return 0; }
+size_t ReduceAvx2(const ReduceTask&) { return 0; }
 
 }  // namespace maypole
 

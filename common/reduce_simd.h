@@ -13,9 +13,10 @@
 
 namespace maypole {
 
-// A call of SumTo(), see there; divisor and scale are its Finish.
-struct SumTask {
+// A call of ReduceTo(), see there; divisor and scale are its Finish.
+struct ReduceTask {
   DType dtype;
+  Op op;
   const std::byte* const* inputs;
   size_t input_count;
   std::byte* const* outputs;
@@ -25,9 +26,10 @@ struct SumTask {
   double scale;
 };
 
-// As SumTo(), bit for bit, for the leading elements; returns how many it has
-// done (0: none of this dtype or finish). Call only if HasAvx2().
-size_t SumAvx2(const SumTask& task);
+// As ReduceTo(), bit for bit but for NaN's, for the leading elements; returns
+// how many it has done (0: none of this dtype, operation or finish). Call only
+// if HasAvx2().
+size_t ReduceAvx2(const ReduceTask& task);
 
 // What Highway's target AVX2 needs: FMA, F16C, AES too; x86 processors since
 // 2013.
