@@ -19,8 +19,8 @@ std::vector<T> SumOf(DType dtype, const std::vector<std::vector<T>>& in,
     inputs.push_back(reinterpret_cast<const std::byte*>(v.data()));
   }
   std::vector<T> out(in[0].size());
-  Sum(dtype, inputs, reinterpret_cast<std::byte*>(out.data()), out.size(),
-      finish);
+  Reduce(dtype, Op::kSum, inputs, reinterpret_cast<std::byte*>(out.data()),
+         out.size(), finish);
   return out;
 }
 
@@ -83,7 +83,7 @@ TEST(ReduceTest, OutputMayBeAnInputAndAnyAlignment) {
   std::memcpy(raw.data() + 1, a.data(), 12000);
   std::memcpy(other.data() + 1, b.data(), 12000);
   const std::byte* inputs[] = {raw.data() + 1, other.data() + 1};
-  Sum(DType::kFloat32, inputs, raw.data() + 1, 3000, {});
+  Reduce(DType::kFloat32, Op::kSum, inputs, raw.data() + 1, 3000, {});
   std::memcpy(a.data(), raw.data() + 1, 12000);
   for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(a[i], 3.f * i);
 }
@@ -160,7 +160,7 @@ TEST(ReduceTest, VectorKernelsAgreeWithPortableOnes) {
       std::vector<std::byte> want(bytes), a(bytes), b(bytes);
       ReducePortable(dtype, Op::kSum, inputs, want.data(), n, finish);
       std::byte* const outputs[] = {a.data(), b.data()};
-      SumTo(dtype, inputs, outputs, n, finish);
+      ReduceTo(dtype, Op::kSum, inputs, outputs, n, finish);
       EXPECT_EQ(a, b);
       ASSERT_TRUE(SameButNan(dtype, want, a)) << Name(dtype) << " " << n;
     }
