@@ -14,13 +14,14 @@
 namespace maypole {
 namespace {
 
-// The signatures of generation g by global rank.
+// What all have submitted, by global rank.
 std::vector<std::pair<int, Signature>> Collect(const Board& board,
-                                               uint32_t slot, uint32_t g) {
+                                               const Operation& op) {
   const BoardConfig& config = board.config();
   std::vector<std::pair<int, Signature>> all;
-  for (uint32_t i = 0; i < config.local_size; ++i) {
-    all.emplace_back(config.global_rank[i], board.SignatureOf(slot, i, g));
+  for (const uint32_t i : op.set->locals) {
+    all.emplace_back(config.global_rank[i],
+                     board.SignatureOf(op.slot, i, op.generation));
   }
   return all;
 }
@@ -30,7 +31,7 @@ bool SameSignatures(const Board& board, const Operation& op) {
   constexpr size_t kWords = sizeof(Signature) / 8;
   std::array<uint64_t, kWords> mine;
   std::memcpy(mine.data(), &op.signature, sizeof(Signature));
-  for (uint32_t i = 0; i < board.config().local_size; ++i) {
+  for (const uint32_t i : op.set->locals) {
     const Submission& theirs =
         board.arrival(op.slot, i).submissions[op.generation % 2];
     for (size_t w = 0; w < kWords; ++w) {
@@ -46,7 +47,7 @@ bool SameSignatures(const Board& board, const Operation& op) {
 // and in the executor), so at least one side sees both.
 void FailIfLeft(const Board& board, const Operation& op) {
   if (board.header().left_count.load(std::memory_order_seq_cst) == 0) return;
-  for (uint32_t i = 0; i < board.config().local_size; ++i) {
+  for (const uint32_t i : op.set->locals) {
     const bool left = board.rank(i).state.load(std::memory_order_seq_cst) ==
                       static_cast<uint32_t>(RankState::kLeft);
     const bool arrived =
@@ -54,28 +55,32 @@ void FailIfLeft(const Board& board, const Operation& op) {
         op.generation;
     if (left && !arrived) {
       board.Fail(op.slot, op.generation, Code::kAborted,
-                 op.Title() + ": " + board.header().left_text);
+                 op.Title() + ": rank " +
+                     std::to_string(board.config().global_rank[i]) +
+                     " has shut down; operations that need it cannot run");
       return;
     }
   }
 }
 
-void WakeOthers(const Board& board, uint32_t me) {
-  for (uint32_t i = 0; i < board.config().local_size; ++i) {
+void WakeOthers(const Board& board, uint32_t me, const Operation& op) {
+  for (const uint32_t i : op.set->locals) {
     if (i != me) board.WakeRank(i);
   }
 }
 
-Announced PlaceInLine(const Board& board, uint32_t me, uint64_t cursor,
-                      const Operation& op) {
+// What others will do with the operation they do when they see the ticket.
+Announced PutTicket(const Board& board, uint32_t me, uint64_t cursor,
+                    const Operation& op, bool wake_me) {
   Announced a;
   a.ticket = board.PlaceTicket(op.slot, op.generation, cursor);
-  MAYPOLE_KILL_POINT("announce.placed");
-  if (op.awaited) {
-    WakeOthers(board, me);
-  } else {
-    board.WakeRanks();
+  if (a.ticket == kNoPlace) {
+    a.held = true;
+    return a;
   }
+  MAYPOLE_KILL_POINT("announce.placed");
+  WakeOthers(board, me, op);
+  if (wake_me) board.WakeRank(me);
   return a;
 }
 
@@ -84,7 +89,7 @@ Announced SetGoing(const Board& board, uint32_t me, uint64_t cursor,
                    Operation& op) {
   const Brought brought = WhatWasBrought(board, me, op);
   if (brought.next == Brought::Next::kLargeWay) {
-    return PlaceInLine(board, me, cursor, op);
+    return PutTicket(board, me, cursor, op, !op.awaited);
   }
   // Another last arriver is at it, or an abort has come.
   if (brought.next == Brought::Next::kOther ||
@@ -97,16 +102,24 @@ Announced SetGoing(const Board& board, uint32_t me, uint64_t cursor,
   if (!board.CommitSmall(op.slot, op.generation, result)) return Announced();
   MAYPOLE_KILL_POINT("announce.committed");
   // What it gathers is memory to be found first, and the mover's business.
-  if (op.signature.kind == Kind::kAllgather) {
-    return PlaceInLine(board, me, cursor, op);
+  if (op.signature.kind == Kind::kAllgather ||
+      op.signature.kind == Kind::kAlltoall) {
+    return PutTicket(board, me, cursor, op, !op.awaited);
   }
-  Announced a;
-  a.done = DeliverSmall(board, me, op, result).ok();
+  const bool done = DeliverSmall(board, me, op, result).ok();
   MAYPOLE_KILL_POINT("announce.delivered");
-  a.ticket = board.PlaceTicket(op.slot, op.generation, cursor);
-  MAYPOLE_KILL_POINT("announce.small_placed");
-  WakeOthers(board, me);
+  Announced a = PutTicket(board, me, cursor, op, /*wake_me=*/false);
+  a.done = done;
   return a;
+}
+
+void WriteSplits(const Board& board, uint32_t me, const Operation& op) {
+  const uint32_t number =
+      board.slot(op.slot).splits.load(std::memory_order_relaxed);
+  std::atomic<int64_t>* row = board.splits(number - 1, me, op.generation);
+  for (size_t i = 0; i < op.splits.size(); ++i) {
+    row[i].store(op.splits[i], std::memory_order_relaxed);
+  }
 }
 
 }  // namespace
@@ -118,6 +131,13 @@ bool MakeNews(const Board& board, const Operation& op) {
   const bool wake = board.ClaimExecutorWake();
   MAYPOLE_KILL_POINT("news.claimed");
   return wake;
+}
+
+bool PlaceHeld(const Board& board, uint64_t cursor, RunRef slot,
+               uint32_t generation) {
+  if (board.PlaceTicket(slot, generation, cursor) == kNoPlace) return false;
+  board.WakeRanks(board.Members(slot));
+  return true;
 }
 
 Announced Announce(const Board& board, uint32_t me, uint64_t cursor,
@@ -132,7 +152,9 @@ Announced Announce(const Board& board, uint32_t me, uint64_t cursor,
   if (negotiated && op.urgency() != Urgency::kNone) {  // seen with the arrival
     RaiseUrgency(board, op.slot, op.generation, op.urgency());
   }
+  if (!op.splits.empty()) WriteSplits(board, me, op);
   board.Arrive(op.slot, me, op.generation, op.signature, buffer, op.arena);
+  board.WakeAside();  // who has joined submits it too
   Announced a;
   if (board.OutcomeOf(op.slot, op.generation) != Outcome::kRunning) {
     return a;  // decided already; the mover will find it
@@ -147,8 +169,7 @@ Announced Announce(const Board& board, uint32_t me, uint64_t cursor,
     return a;
   }
   if (!SameSignatures(board, op)) {
-    const std::string mismatch =
-        DescribeMismatch(op.name, Collect(board, op.slot, op.generation));
+    const std::string mismatch = DescribeMismatch(op.name, Collect(board, op));
     if (!mismatch.empty()) {
       board.Fail(op.slot, op.generation, Code::kFailedPrecondition, mismatch);
       return a;

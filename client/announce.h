@@ -21,6 +21,9 @@ struct Announced {
   bool wake_executor = false;  // it sleeps: write its eventfd
   bool done = false;           // the operation has ended well already
   uint64_t ticket = kNoPlace;  // position of the ticket that this call placed
+  // The ticket could not be placed yet: PlaceHeld() must be tried again, by
+  // this rank, until it can.
+  bool held = false;
 };
 
 // Publishes the operation's arrival (slot and generation are set). The last
@@ -31,6 +34,10 @@ struct Announced {
 // If a local rank that has not arrived has left the job, the operation fails.
 Announced Announce(const Board& board, uint32_t me, uint64_t cursor,
                    Operation& operation, bool negotiated, SmallPool* pool);
+
+// True when the ticket of such an operation has been placed.
+bool PlaceHeld(const Board& board, uint64_t cursor, RunRef slot,
+               uint32_t generation);
 
 // Across nodes: makes the executor look at the slot. True if it sleeps: write
 // its eventfd.

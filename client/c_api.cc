@@ -1,11 +1,13 @@
 // The C ABI: translates to maypole::Client; nothing else happens here.
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/client.h"
@@ -94,7 +96,8 @@ void HandleForks() {
   (void)once;
 }
 
-Status SignatureOf(const maypole_operation& o, maypole::Signature* s) {
+Status RequestOf(const maypole_operation& o, maypole::Request* request) {
+  maypole::Signature* const s = &request->signature;
   auto bad = [](const std::string& what) {
     return Status(Code::kInvalidArgument, "maypole_submit: " + what);
   };
@@ -114,9 +117,11 @@ Status SignatureOf(const maypole_operation& o, maypole::Signature* s) {
     return Status(Code::kUnimplemented,
                   "GPU tensors are not there yet; use CPU tensors");
   }
-  if (o.process_set != 0) {
-    return Status(Code::kUnimplemented,
-                  "process sets other than the global one are not there yet");
+  if (o.process_set < 0) {
+    return bad("process set " + std::to_string(o.process_set));
+  }
+  if (o.splits_count < 0 || (o.splits != nullptr && o.splits_count == 0)) {
+    return bad(std::to_string(o.splits_count) + " splits");
   }
   s->kind = static_cast<maypole::Kind>(o.kind);
   s->dtype = static_cast<maypole::DType>(o.dtype);
@@ -125,10 +130,14 @@ Status SignatureOf(const maypole_operation& o, maypole::Signature* s) {
   s->root = o.root;
   s->prescale = o.prescale;
   s->postscale = o.postscale;
+  s->process_set = static_cast<uint32_t>(o.process_set);
   for (int i = 0; i < o.dims; ++i) s->shape[i] = o.shape[i];
-  if (s->kind == maypole::Kind::kBarrier) {
-    s->dims = 1;  // no elements
-    s->shape[0] = 0;
+  request->name = o.name != nullptr ? o.name : "";
+  request->input = o.input;
+  request->output = o.output;
+  request->awaited = o.awaited != 0;
+  if (o.splits != nullptr) {
+    request->splits.assign(o.splits, o.splits + o.splits_count);
   }
   return Status();
 }
@@ -209,11 +218,27 @@ maypole_status maypole_submit(const maypole_operation* operation,
   if (operation == nullptr || handle == nullptr) {
     return Return(Status(Code::kInvalidArgument, "maypole_submit: null"));
   }
-  maypole::Signature s;
-  if (Status e = SignatureOf(*operation, &s); !e.ok()) return Return(e);
-  return Return(c->Submit(operation->name != nullptr ? operation->name : "", s,
-                          operation->input, operation->output, handle,
-                          operation->awaited != 0));
+  maypole::Request request;
+  if (Status e = RequestOf(*operation, &request); !e.ok()) return Return(e);
+  return Return(c->Submit(std::move(request), handle));
+}
+
+maypole_status maypole_submit_group(const maypole_operation* operations,
+                                    int32_t count, int64_t* handles) {
+  const auto c = Current();
+  if (c == nullptr) return Return(NotInitialized());
+  if (count < 0 ||
+      (count > 0 && (operations == nullptr || handles == nullptr))) {
+    return Return(
+        Status(Code::kInvalidArgument, "maypole_submit_group: null or count"));
+  }
+  std::vector<maypole::Request> requests(static_cast<size_t>(count));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (Status e = RequestOf(operations[i], &requests[i]); !e.ok()) {
+      return Return(e);
+    }
+  }
+  return Return(c->SubmitGroup(std::move(requests), handles));
 }
 
 maypole_status maypole_poll(int64_t handle, int* done) {
@@ -241,6 +266,61 @@ maypole_status maypole_result(int64_t handle, void** data, int64_t* bytes,
   *bytes = r.bytes;
   *first_dim = r.first_dim;
   return Return(s);
+}
+
+maypole_status maypole_received_splits(int64_t handle, int64_t* splits,
+                                       int32_t count) {
+  const auto c = OwnerOf(handle);
+  if (c == nullptr) return Return(NotInitialized());
+  maypole::Result r;
+  if (Status s = c->GetResult(handle, &r); !s.ok()) return Return(s);
+  if (splits == nullptr ||
+      static_cast<size_t>(count) != r.received_splits.size()) {
+    return Return(Status(Code::kInvalidArgument,
+                         "maypole_received_splits: there are " +
+                             std::to_string(r.received_splits.size()) +
+                             " received splits, not " + std::to_string(count)));
+  }
+  std::copy(r.received_splits.begin(), r.received_splits.end(), splits);
+  return MAYPOLE_OK;
+}
+
+maypole_status maypole_process_set_add(const int32_t* ranks, int32_t count,
+                                       int64_t* handle) {
+  const auto c = Current();
+  if (c == nullptr) return Return(NotInitialized());
+  if (ranks == nullptr || count < 0 || handle == nullptr) {
+    return Return(
+        Status(Code::kInvalidArgument, "maypole_process_set_add: null"));
+  }
+  return Return(
+      c->AddProcessSet(std::vector<int>(ranks, ranks + count), handle));
+}
+
+maypole_status maypole_process_set_remove(int32_t process_set,
+                                          int64_t* handle) {
+  const auto c = Current();
+  if (c == nullptr) return Return(NotInitialized());
+  if (process_set < 0 || handle == nullptr) {
+    return Return(Status(Code::kInvalidArgument,
+                         "maypole_process_set_remove: bad arguments"));
+  }
+  return Return(
+      c->RemoveProcessSet(static_cast<uint32_t>(process_set), handle));
+}
+
+int maypole_process_set_ranks(int32_t process_set, int32_t* ranks,
+                              int32_t capacity) {
+  const auto c = Current();
+  if (c == nullptr || process_set < 0) return -1;
+  const std::vector<int> all =
+      c->ProcessSetRanks(static_cast<uint32_t>(process_set));
+  if (all.empty()) return -1;
+  for (size_t i = 0; i < all.size() && static_cast<int32_t>(i) < capacity;
+       ++i) {
+    ranks[i] = all[i];
+  }
+  return static_cast<int>(all.size());
 }
 
 maypole_status maypole_release(int64_t handle) {

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -150,6 +151,14 @@ class Client {
 
  private:
   Client(const Options& options, std::unique_ptr<Job> job);
+  Status SubmitReduction(std::string_view name, Kind kind, const Tensor& tensor,
+                         const ReduceOptions& options, int64_t* handle);
+  Status MakeOperation(Request request, Operation* operation) const;
+  Status FindSet(Operation* operation) const;
+  Status CompleteSplits(Operation* operation) const;
+  Status CheckBuffers(const Operation& operation) const;
+  Status StartAll(std::span<const std::shared_ptr<Operation>> operations,
+                  int64_t* handles);
   std::shared_ptr<Operation> Find(int64_t handle) const;
   void Count(const Operation& operation);
 

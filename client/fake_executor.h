@@ -94,10 +94,10 @@ class FakeExecutor {
                        .emplace(std::to_string(request.kind) + request.name,
                                 slots_.size())
                        .first->second;
-      board_->slot(reply.slot)
-          .identity.store(IdentityHash(request.process_set,
-                                       static_cast<Kind>(request.kind),
-                                       mixes_names_ ? "?" : request.name));
+      board_->Allot(reply.slot, request.process_set,
+                    static_cast<Kind>(request.kind),
+                    mixes_names_ ? "?" : request.name,
+                    (uint64_t{1} << ranks_) - 1, reply.slot + 1);
       (void)SendMessage(clients_[i].get(), &reply, sizeof(reply));
       board_->WakeRank(i);
     } else if (session::Parse(r.data.data(), r.data.size(), &bye).ok()) {

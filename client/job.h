@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "client/arena.h"
 #include "client/operation.h"
@@ -17,9 +18,15 @@ class Job {
  public:
   virtual ~Job() = default;
 
-  // Starts an operation whose signature has been checked; `name` empty means
-  // unnamed (the job names it). Never blocks. On error nothing was started.
-  virtual Status Start(std::shared_ptr<Operation> operation) = 0;
+  // Starts operations whose signatures and process sets have been checked, all
+  // or none; `name` empty means unnamed (the job names it). An operation that
+  // is none on tensors (Control) stands alone. Never blocks. On error nothing
+  // was started.
+  virtual Status Start(
+      std::span<const std::shared_ptr<Operation>> operations) = 0;
+
+  // Null: there is none of this id.
+  virtual std::shared_ptr<const ProcessSet> FindSet(uint32_t id) const = 0;
 
   // Moves data along, without waiting for the operation, which somebody polls.
   virtual void Poke(const Operation& operation) = 0;

@@ -11,18 +11,23 @@ void Copy(std::byte* to, const std::byte* from, uint64_t bytes) {
   if (to != from && bytes > 0) std::memcpy(to, from, bytes);
 }
 
-void Allreduce(Operation& op) {
+// Of one rank's tensor; average, min, ... leave it as it is.
+void ReduceAlone(Operation& op) {
   const Signature& s = op.signature;
   const double factor = s.prescale * s.postscale;
-  if (factor == 1.0) {
-    Copy(op.output, op.input, s.Bytes());
+  const auto elements = static_cast<size_t>(s.Elements());
+  if (factor != 1.0) {
+    Scale(s.dtype, op.input, op.output, elements, factor);
+  } else if (s.dtype == DType::kBool && elements > 0) {
+    const std::byte* const inputs[] = {op.input};
+    Reduce(s.dtype, s.op, inputs, op.output, elements, {});
   } else {
-    Scale(s.dtype, op.input, op.output, static_cast<size_t>(s.Elements()),
-          factor);
+    Copy(op.output, op.input, s.Bytes());
   }
 }
 
-Status Allgather(Operation& op) {
+// An allgather's or alltoall's result is this rank's rows.
+Status GatherAlone(Operation& op) {
   const uint64_t bytes = op.signature.Bytes();
   op.gathered.reset(
       static_cast<std::byte*>(std::malloc(bytes > 0 ? bytes : 1)));
@@ -35,27 +40,48 @@ Status Allgather(Operation& op) {
   op.output = op.gathered.get();
   op.gathered_bytes = bytes;
   op.gathered_rows = op.signature.shape[0];
+  op.received = op.splits;
   return Status();
 }
 
-}  // namespace
-
-Status LocalJob::Start(std::shared_ptr<Operation> operation) {
-  Operation& op = *operation;
+Status CarryOutAlone(Operation& op) {
   switch (op.signature.kind) {
     case Kind::kAllreduce:
-      Allreduce(op);
+    case Kind::kReducescatter:
+      ReduceAlone(op);
       break;
     case Kind::kBroadcast:
       Copy(op.output, op.input, op.signature.Bytes());
       break;
     case Kind::kAllgather:
-      op.status = Allgather(op);
-      break;
+    case Kind::kAlltoall:
+      return GatherAlone(op);
     default:
       break;
   }
-  op.done.store(true, std::memory_order_release);
+  return Status();
+}
+
+}  // namespace
+
+LocalJob::LocalJob()
+    : set_(std::make_shared<const ProcessSet>(ProcessSet{0, {0}, {0}})) {}
+
+Status LocalJob::Start(std::span<const std::shared_ptr<Operation>> operations) {
+  for (const std::shared_ptr<Operation>& op : operations) {
+    if (op->control == Control::kSetRequest) {
+      // The only set there can be is there already.
+      op->status = Status(
+          Code::kInvalidArgument,
+          op->removes != 0
+              ? op->Title() + ": there is no process set " +
+                    std::to_string(op->removes)
+              : op->Title() + ": its ranks are all ranks, process set 0");
+    } else if (op->control == Control::kNone) {
+      op->status = CarryOutAlone(*op);
+    }
+    op->done.store(true, std::memory_order_release);
+  }
   return Status();
 }
 

@@ -8,11 +8,18 @@ namespace maypole {
 
 class LocalJob : public Job {
  public:
-  Status Start(std::shared_ptr<Operation> operation) override;
+  LocalJob();
+  Status Start(std::span<const std::shared_ptr<Operation>> operations) override;
+  std::shared_ptr<const ProcessSet> FindSet(uint32_t id) const override {
+    return id == 0 ? set_ : nullptr;
+  }
   void Poke(const Operation&) override {}
   Status Await(const Operation&, int) override { return Status(); }
   void Leave() override {}
   bool homogeneous() const override { return true; }
+
+ private:
+  const std::shared_ptr<const ProcessSet> set_;
 };
 
 }  // namespace maypole

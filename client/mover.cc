@@ -29,12 +29,16 @@ void Copy(std::byte* to, const std::byte* from, uint64_t bytes) {
   if (to != from && bytes > 0) std::memcpy(to, from, bytes);
 }
 
+// What a rank reduces of it, it writes to its own output too.
+bool TakesAlong(const Run& run) {
+  return !run.negotiated && run.signature.kind == Kind::kAllreduce;
+}
+
 }  // namespace
 
 Mover::Mover(const Board* board, uint32_t local_rank, OperationTable* table)
     : board_(board),
       me_(local_rank),
-      local_size_(board->config().local_size),
       depth_(board->config().ring_depth),
       table_(table),
       places_(depth_) {}
@@ -72,7 +76,19 @@ bool Mover::TakeTickets() {
   return moved;
 }
 
+void Mover::SkipTickets() {
+  Ticket ticket;
+  for (;;) {
+    uint64_t expected = cursor_.load(std::memory_order_acquire);
+    uint64_t position = expected;
+    if (!board_->ReadTicket(&position, &ticket)) return;
+    cursor_.compare_exchange_strong(expected, position + 1,
+                                    std::memory_order_acq_rel);
+  }
+}
+
 void Mover::TakeTicket(const Ticket& ticket) {
+  if (!board_->IsMember(ticket, me_)) return;
   Run run;
   if (board_->IsNegotiated(ticket.ref)) {
     run = MakePlannedRun(ticket.ref);
@@ -95,7 +111,8 @@ void Mover::TakeTicket(const Ticket& ticket) {
 
 // Counted for the same runs on all ranks of the node.
 void Mover::ChooseStore(Run& run) {
-  if (!run.reduces() || run.negotiated || run.arena ||
+  if (run.signature.kind != Kind::kAllreduce ||
+      run.signature.process_set != 0 || run.negotiated || run.arena ||
       run.signature.prescale != 1.0 || run.bytes < StoreChoice::kFromBytes) {
     return;
   }
@@ -165,7 +182,8 @@ bool Mover::Advance(Run& run, bool may_stage) {
 bool Mover::PlaceIsFree(uint32_t index) const {
   const Occupant& o = places_[index];
   if (o.generation == 0) return true;
-  for (uint32_t i = 0; i < local_size_; ++i) {
+  for (uint32_t i = 0; i < board_->config().local_size; ++i) {
+    if ((o.members >> i & 1) == 0) continue;
     const uint64_t word =
         board_->progress(o.ref, i).consumed.load(std::memory_order_acquire);
     if (CountAt(word, o.generation) <= o.chunk) return false;
@@ -187,7 +205,7 @@ bool Mover::TryStage(Run& run) {
                           std::memory_order_relaxed);
     }
     MAYPOLE_KILL_POINT("stage.place");
-    places_[index] = {run.ref, run.generation, c};
+    places_[index] = {run.ref, run.generation, c, run.set->mask()};
     ++next_place_;
     place = board_->rank_ring(me_, index);
   } else {
@@ -218,23 +236,25 @@ void Mover::PublishStaged(const Run& run) {
 
 void Mover::StageReduction(const Run& run, const Range& chunk,
                            std::byte* place) {
-  const double prescale = run.signature.prescale;
   const size_t size = SizeOf(run.signature.dtype);
-  for (uint32_t j = 0; j < local_size_; ++j) {
-    if (j == me_ && prescale == 1.0) continue;  // read from private memory
-    const Range slice = SliceRange(chunk.size(), local_size_, j);
+  const auto ranks = static_cast<uint32_t>(run.set->locals.size());
+  for (uint32_t j = 0; j < ranks; ++j) {
+    const Range slice = SliceRange(chunk.size(), ranks, j);
     ForParts(run, {chunk.begin + slice.begin, chunk.begin + slice.end},
              [&](const Part& part, uint64_t begin, uint64_t end) {
+               const double prescale = part.operation->prescale();
                const std::byte* from =
                    part.operation->input + (begin - part.begin);
                std::byte* to = place + (begin - chunk.begin);
-               if (prescale == 1.0 && run.store == Store::kStreamed) {
-                 CopyStreamed(to, from, end - begin);
-               } else if (prescale == 1.0) {
-                 Copy(to, from, end - begin);
-               } else {
+               if (prescale != 1.0) {
                  Scale(run.signature.dtype, from, to, (end - begin) / size,
                        prescale);
+               } else if (j == run.place) {
+                 return;  // read from private memory
+               } else if (run.store == Store::kStreamed) {
+                 CopyStreamed(to, from, end - begin);
+               } else {
+                 Copy(to, from, end - begin);
                }
              });
   }
@@ -246,10 +266,10 @@ void Mover::StageGathered(const Run& run, const Range& chunk,
     if (block.local != static_cast<int>(me_)) continue;
     const Range mine = Overlap(chunk, block.begin, block.end);
     ForParts(run, mine, [&](const Part& part, uint64_t begin, uint64_t end) {
-      // A broadcast's root reads each part's input; an allgather's input is
-      // the rank's own block.
+      // A broadcast's root reads each part's input; otherwise the input is the
+      // rank's own block.
       const uint64_t origin =
-          run.signature.kind == Kind::kAllgather ? block.begin : part.begin;
+          run.signature.kind == Kind::kBroadcast ? part.begin : block.begin;
       Copy(place + (begin - chunk.begin),
            part.operation->input + (begin - origin), end - begin);
     });
@@ -257,7 +277,7 @@ void Mover::StageGathered(const Run& run, const Range& chunk,
 }
 
 bool Mover::AllStaged(const Run& run, uint32_t chunk) const {
-  for (uint32_t j = 0; j < local_size_; ++j) {
+  for (const uint32_t j : run.set->locals) {
     const uint64_t word =
         board_->progress(run.ref, j).staged.load(std::memory_order_acquire);
     if (CountAt(word, run.generation) <= chunk) return false;
@@ -297,62 +317,67 @@ bool Mover::TryReduce(Run& run) {
 Finish Mover::FinishOf(const Run& run) const {
   Finish finish;
   if (run.negotiated) return finish;
-  if (run.signature.op == Op::kAverage) finish.divisor = board_->config().size;
+  if (run.signature.op == Op::kAverage) finish.divisor = run.set->size();
   finish.scale = run.signature.postscale;
   return finish;
 }
 
 // Reads and writes the tensors of all ranks where they are.
 void Mover::ReduceInArena(const Run& run, const Range& chunk, uint32_t number) {
-  const Range slice = SliceRange(chunk.size(), local_size_, me_);
+  const size_t ranks = run.set->locals.size();
+  const Range slice =
+      SliceRange(chunk.size(), static_cast<uint32_t>(ranks), run.place);
   const size_t size = SizeOf(run.signature.dtype);
-  std::vector<const std::byte*> inputs(local_size_);
-  std::vector<std::byte*> outputs(run.negotiated ? 1 : local_size_);
+  std::vector<const std::byte*> inputs(ranks);
+  std::vector<std::byte*> outputs(run.negotiated ? 1 : ranks);
   ForParts(run, {chunk.begin + slice.begin, chunk.begin + slice.end},
            [&](const Part& part, uint64_t begin, uint64_t end) {
-             for (uint32_t j = 0; j < local_size_; ++j) {
+             for (size_t j = 0; j < ranks; ++j) {
                inputs[j] = part.tensors[j] + (begin - part.begin);
              }
              if (run.negotiated) {
                outputs[0] = NodeChunk(run, number) + (begin - chunk.begin);
              } else {
-               for (uint32_t j = 0; j < local_size_; ++j) {
+               for (size_t j = 0; j < ranks; ++j) {
                  outputs[j] = part.tensors[j] + (begin - part.begin);
                }
              }
-             SumTo(run.signature.dtype, inputs, outputs, (end - begin) / size,
-                   FinishOf(run));
+             ReduceTo(run.signature.dtype, run.signature.op, inputs, outputs,
+                      (end - begin) / size, FinishOf(run));
            });
 }
 
 void Mover::ReduceSlice(const Run& run, const Range& chunk, uint32_t number) {
-  std::byte* const to = run.negotiated
-                            ? NodeChunk(run, number)
-                            : StagedChunk(run, HolderOf(me_), number);
+  const auto ranks = static_cast<uint32_t>(run.set->locals.size());
+  std::byte* const to =
+      run.negotiated ? NodeChunk(run, number)
+                     : StagedChunk(run, HolderOf(run, run.place), number);
   const Finish finish = FinishOf(run);
-  std::vector<const std::byte*> places(local_size_);
-  for (uint32_t j = 0; j < local_size_; ++j) {
-    places[j] = StagedChunk(run, j, number);
+  std::vector<const std::byte*> places(ranks);
+  for (uint32_t j = 0; j < ranks; ++j) {
+    places[j] = StagedChunk(run, run.set->locals[j], number);
   }
-  const Range slice = SliceRange(chunk.size(), local_size_, me_);
+  const Range slice = SliceRange(chunk.size(), ranks, run.place);
   const size_t size = SizeOf(run.signature.dtype);
-  std::vector<const std::byte*> inputs(local_size_);
+  std::vector<const std::byte*> inputs(ranks);
   ForParts(run, {chunk.begin + slice.begin, chunk.begin + slice.end},
            [&](const Part& part, uint64_t begin, uint64_t end) {
-             for (uint32_t j = 0; j < local_size_; ++j) {
+             const Operation& op = *part.operation;
+             for (uint32_t j = 0; j < ranks; ++j) {
                inputs[j] = places[j] + (begin - chunk.begin);
              }
-             if (run.signature.prescale == 1.0) {
-               inputs[me_] = part.operation->input + (begin - part.begin);
+             if (op.prescale() == 1.0) {
+               inputs[run.place] = op.input + (begin - part.begin);
              }
-             // Within the node this is the result: our own output takes it
-             // along.
+             // Within the node this is an allreduce's result: our own output
+             // takes it along.
+             const bool along = TakesAlong(run) && op.output != nullptr;
              std::byte* const outputs[] = {
                  to + (begin - chunk.begin),
-                 part.operation->output + (begin - part.begin)};
-             SumTo(run.signature.dtype, inputs,
-                   std::span(outputs, run.negotiated ? 1 : 2),
-                   (end - begin) / size, finish);
+                 along ? op.output + (begin - part.begin) : nullptr};
+             ReduceTo(run.signature.dtype, run.signature.op, inputs,
+                      std::span(outputs, along ? 2 : 1), (end - begin) / size,
+                      finish);
            });
 }
 
@@ -379,7 +404,7 @@ bool Mover::ResultReady(const Run& run, uint32_t chunk) const {
   if (!run.reduces()) {
     return OwnersStaged(run, run.chunk(chunk));
   }
-  for (uint32_t j = 0; j < local_size_; ++j) {
+  for (const uint32_t j : run.set->locals) {
     const uint64_t word =
         board_->progress(run.ref, j).reduced.load(std::memory_order_acquire);
     if (CountAt(word, run.generation) <= chunk) return false;
@@ -401,13 +426,8 @@ bool Mover::TryConsume(Run& run) {
   const Range chunk = run.chunk(c);
   if (run.negotiated) {
     Deliver(run, chunk, NodeChunk(run, c));
-  } else if (run.reduces() && !run.arena) {
-    for (uint32_t j = 0; j < local_size_; ++j) {
-      if (j == me_) continue;  // ReduceSlice has delivered it
-      const Range slice = SliceRange(chunk.size(), local_size_, j);
-      Deliver(run, {chunk.begin + slice.begin, chunk.begin + slice.end},
-              StagedChunk(run, HolderOf(j), c) + slice.begin);
-    }
+  } else if (run.reduces()) {
+    if (!run.arena) DeliverReduced(run, chunk, c);
   } else {
     for (const Block& block : run.blocks) {
       const Range piece = Overlap(chunk, block.begin, block.end);
@@ -424,11 +444,27 @@ bool Mover::TryConsume(Run& run) {
   return true;
 }
 
+void Mover::DeliverReduced(const Run& run, const Range& chunk,
+                           uint32_t number) {
+  const auto ranks = static_cast<uint32_t>(run.set->locals.size());
+  for (uint32_t j = 0; j < ranks; ++j) {
+    if (j == run.place && TakesAlong(run)) continue;  // ReduceSlice did
+    const Range slice = SliceRange(chunk.size(), ranks, j);
+    Deliver(run, {chunk.begin + slice.begin, chunk.begin + slice.end},
+            StagedChunk(run, HolderOf(run, j), number) + slice.begin);
+  }
+}
+
 void Mover::Deliver(const Run& run, const Range& range, const std::byte* from) {
-  ForParts(run, range, [&](const Part& part, uint64_t begin, uint64_t end) {
-    Copy(part.operation->output + (begin - part.begin),
-         from + (begin - range.begin), end - begin);
-  });
+  auto it = std::upper_bound(
+      run.pieces.begin(), run.pieces.end(), range.begin,
+      [](uint64_t at, const Piece& piece) { return at < piece.end; });
+  for (; it != run.pieces.end() && it->begin < range.end; ++it) {
+    const Range part = Overlap(range, it->begin, it->end);
+    if (part.size() == 0) continue;
+    Copy(it->to + (part.begin - it->begin), from + (part.begin - range.begin),
+         part.size());
+  }
 }
 
 // --- Helpers ----------------------------------------------------------------
@@ -445,8 +481,8 @@ std::byte* Mover::StagedChunk(const Run& run, uint32_t local,
 // staged for it. Those cache lines have just been read by the slice's owner, so
 // writing them again costs little; lines of its own ring were last read by the
 // others and would have to be taken from them first.
-uint32_t Mover::HolderOf(uint32_t slice) const {
-  return (slice + 1) % local_size_;
+uint32_t Mover::HolderOf(const Run& run, uint32_t slice) const {
+  return run.set->locals[(slice + 1) % run.set->locals.size()];
 }
 
 std::byte* Mover::NodeChunk(const Run& run, uint32_t chunk) const {
@@ -459,7 +495,7 @@ void Mover::Publish(std::atomic<uint64_t>& word, const Run& run, uint32_t count,
                     bool for_network) {
   word.store(Tagged(run.generation, count), std::memory_order_release);
   MAYPOLE_KILL_POINT("publish.stored");
-  for (uint32_t j = 0; j < local_size_; ++j) {
+  for (const uint32_t j : run.set->locals) {
     if (j != me_) board_->WakeRank(j);
   }
   if (run.negotiated && for_network) board_->WakeNetwork();

@@ -15,8 +15,10 @@
 //               or to the node ring.
 //   consume(c)  needs reduce(c) of every local rank, or the network stage.
 //               Copies to the output.
-// Gathering kinds (broadcast, allgather) have no reduce: who owns bytes of a
-// chunk stages them, everybody consumes when the owners have staged.
+// Gathering kinds (broadcast, allgather, alltoall) have no reduce: who owns
+// bytes of a chunk stages them, everybody consumes when the owners have staged.
+// "Every local rank" is every one in the run's process set; the others pass its
+// ticket.
 //
 // Progress: each of these needs only earlier chunks or earlier stages of the
 // same chunk, in the one ticket order that all ranks share, so some rank can
@@ -92,6 +94,10 @@ class Mover {
   // it needs has left): the next Step() looks. By any thread.
   void RecheckFailures() { recheck_.store(true, std::memory_order_release); }
 
+  // Passes all tickets that are there; while this rank has no operation. By any
+  // thread.
+  void SkipTickets();
+
  private:
   // Runs in progress at once.
   static constexpr size_t kWindow = 16;
@@ -101,6 +107,7 @@ class Mover {
     RunRef ref = 0;
     uint32_t generation = 0;
     uint32_t chunk = 0;
+    uint64_t members = 0;
   };
 
   bool TakeTickets();
@@ -128,13 +135,14 @@ class Mover {
   bool AllStaged(const Run& run, uint32_t chunk) const;
   bool OwnersStaged(const Run& run, const Range& chunk) const;
   std::byte* StagedChunk(const Run& run, uint32_t local, uint32_t chunk) const;
-  uint32_t HolderOf(uint32_t slice) const;
+  uint32_t HolderOf(const Run& run, uint32_t slice) const;
   std::byte* NodeChunk(const Run& run, uint32_t chunk) const;
   void StageReduction(const Run& run, const Range& chunk, std::byte* place);
   void StageGathered(const Run& run, const Range& chunk, std::byte* place);
   void ReduceInArena(const Run& run, const Range& chunk, uint32_t number);
   Finish FinishOf(const Run& run) const;
   void ReduceSlice(const Run& run, const Range& chunk, uint32_t number);
+  void DeliverReduced(const Run& run, const Range& chunk, uint32_t number);
   void Deliver(const Run& run, const Range& range, const std::byte* from);
   void PublishStaged(const Run& run);
   // for_network: the executor waits for it too, if the run spans nodes.
@@ -145,7 +153,6 @@ class Mover {
 
   const Board* const board_;
   const uint32_t me_;
-  const uint32_t local_size_;
   const uint32_t depth_;
   OperationTable* const table_;
 

@@ -117,7 +117,8 @@ bool Mover::HandleAbort() {
     }
     // Peers that have the ticket need not wait for us: see PeersHaveLeft.
     Publish(board_->progress(op->slot, me_).consumed,
-            Run{.ref = op->slot, .generation = op->generation}, UINT32_MAX);
+            Run{.ref = op->slot, .generation = op->generation, .set = op->set},
+            UINT32_MAX);
     table_->Claim(op->slot, op->generation);
     table_->Finish(op, op->Explain(status));
     moved = true;
@@ -137,7 +138,7 @@ bool Mover::LeaveArena(Run& run) {
 // No peer writes to our tensors any more: it has left the run, or is gone. Who
 // is stuck writes to pages that we no longer look at.
 bool Mover::PeersHaveLeft(const Run& run) {
-  for (uint32_t j = 0; j < local_size_; ++j) {
+  for (const uint32_t j : run.set->locals) {
     if (j == me_) continue;
     const uint64_t word =
         board_->progress(run.ref, j).consumed.load(std::memory_order_acquire);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 
 #include "client/announce.h"
 #include "client/cores.h"
@@ -18,24 +19,16 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Bound of one sleep; also how soon an executor's death is seen.
-constexpr int kSleepMs = 100;
-// The same while nothing is outstanding.
-constexpr int kIdleSleepMs = 1000;
-// A waiter yields from then on, though there seem to be cores for all.
-constexpr auto kPoliteAfter = std::chrono::microseconds(20);
 // After an abort: who writes to an arena for longer is stuck. With the looks
 // every kSleepMs, all waits end within a second.
 constexpr auto kPatience = std::chrono::milliseconds(700);
 
-thread_local bool this_thread_waits = false;
+}  // namespace
 
 std::string KeyOf(uint32_t process_set, Kind kind, const std::string& name) {
   return std::to_string(process_set) + "/" +
          std::to_string(static_cast<int>(kind)) + "/" + name;
 }
-
-}  // namespace
 
 Status NodeJob::Join(const Options& options, std::unique_ptr<NodeJob>* out) {
   std::unique_ptr<AgentSession> session;
@@ -58,7 +51,10 @@ NodeJob::NodeJob(const Options& options, std::unique_ptr<AgentSession> session)
       me_(board_->rank(static_cast<uint32_t>(options.local_rank))),
       mover_(board_, static_cast<uint32_t>(options.local_rank), this),
       by_slot_(board_->config().slots, nullptr),
-      pool_(board_, static_cast<uint32_t>(options.local_rank)) {
+      pool_(board_, static_cast<uint32_t>(options.local_rank)),
+      global_set_(
+          std::make_shared<const ProcessSet>(MakeGlobalSet(board_->config()))) {
+  me_.tickets_read.store(kAllRead, std::memory_order_release);
   const BoardConfig& config = board_->config();
   homogeneous_ = config.local_size * config.nodes == config.size;
   const WaitPolicy waiting =
@@ -81,11 +77,6 @@ void NodeJob::AbandonInChild() { session_->Abandon(); }
 
 // --- Submitting -------------------------------------------------------------
 
-std::string NodeJob::NameUnnamed(Kind kind) {
-  const uint64_t n = unnamed_[static_cast<int>(kind)]++;
-  return "unnamed." + std::to_string(n % kUnnamedSlots);
-}
-
 NodeJob::Name& NodeJob::FindName(const Operation& op, const std::string& key) {
   std::unique_ptr<Name>& entry = names_[key];
   if (entry == nullptr) {
@@ -99,47 +90,118 @@ NodeJob::Name& NodeJob::FindName(const Operation& op, const std::string& key) {
 }
 
 void NodeJob::RequestSlot(Name& name) {
-  const auto request = static_cast<uint32_t>(by_request_.size());
+  auto m = session::Make<session::SlotRequest>();
+  m.request = static_cast<uint32_t>(by_request_.size());
+  m.process_set = name.process_set;
+  m.kind = static_cast<uint32_t>(name.kind);
+  session::SetText(m.name, name.name);
   by_request_.push_back(&name);
   MAYPOLE_KILL_POINT("slot.wanted");
   awaited_replies_.fetch_add(1);
-  const Status s =
-      session_->RequestSlot(request, name.process_set, name.kind, name.name);
-  // A full socket: the driver sends again. A broken one: the driver sees it.
-  if (!s.ok()) unsent_requests_.push_back(request);
+  SendOrKeep(m);
   MAYPOLE_KILL_POINT("slot.requested");
 }
 
-Status NodeJob::Start(std::shared_ptr<Operation> operation) {
-  if (board_->aborted()) {
-    return operation->Explain(board_->AbortStatus());
-  }
+Status NodeJob::Start(std::span<const std::shared_ptr<Operation>> operations) {
+  const Operation& first = *operations.front();
+  NoteUser();
+  if (board_->aborted()) return first.Explain(board_->AbortStatus());
   std::lock_guard lock(table_mutex_);
   if (left_) {
     return Status(Code::kFailedPrecondition,
-                  operation->Title() + ": this rank has left the job");
+                  first.Title() + ": this rank has left the job");
   }
-  const Signature& s = operation->signature;
-  const bool unnamed = operation->name.empty();
+  if (join_ != nullptr) {
+    return Status(Code::kFailedPrecondition,
+                  first.Title() +
+                      ": this rank has joined; wait until its join has ended");
+  }
+  if (first.control != Control::kNone) {
+    return StartControl(operations.front());
+  }
+  if (operations.size() > 1) {
+    if (Status s = CheckGroup(operations); !s.ok()) return s;
+  }
+  for (const std::shared_ptr<Operation>& operation : operations) {
+    if (Status s = StartOne(operation); !s.ok()) return s;
+  }
+  return Status();
+}
+
+// After this none of them is refused.
+Status NodeJob::CheckGroup(
+    std::span<const std::shared_ptr<Operation>> operations) const {
+  std::set<std::string> keys;
+  for (const std::shared_ptr<Operation>& op : operations) {
+    if (op->name.empty()) continue;
+    const Signature& s = op->signature;
+    const std::string key = KeyOf(s.process_set, s.kind, op->name);
+    if (!keys.insert(key).second) {
+      return Status(
+          Code::kAlreadyExists,
+          op->Title() + ": the name comes twice in one group; none of the " +
+              std::to_string(operations.size()) + " operations was submitted");
+    }
+    const auto it = names_.find(key);
+    if (it != names_.end() && it->second->busy()) {
+      return Status(Code::kAlreadyExists,
+                    op->Title() +
+                        ": an operation of this name is still pending on this "
+                        "rank; none of the group's " +
+                        std::to_string(operations.size()) +
+                        " operations was submitted");
+    }
+  }
+  return Status();
+}
+
+// What the job adds to an operation.
+void NodeJob::Prepare(Operation& op) {
+  Signature& s = op.signature;
+  s.joins = static_cast<uint8_t>(joins_);
   uint64_t offset;
   if (arena_ != nullptr && s.kind == Kind::kAllreduce && s.prescale == 1.0 &&
-      operation->in_place() &&
-      arena_->Find(operation->input, s.Bytes(), &offset)) {
-    operation->arena = offset + 1;
+      op.in_place() && arena_->Find(op.input, s.Bytes(), &offset)) {
+    op.arena = offset + 1;
   }
-  if (unnamed) operation->name = NameUnnamed(s.kind);
-  Name& name =
-      FindName(*operation, KeyOf(s.process_set, s.kind, operation->name));
-  if (!unnamed && (name.current != nullptr || !name.queue.empty())) {
-    return Status(Code::kAlreadyExists,
-                  operation->Title() +
-                      ": an operation of this name is still pending on this "
-                      "rank; wait for it first, or use another name");
+  if (!op.name.empty() && s.kind != Kind::kBarrier) return;
+  std::array<uint64_t, kKinds>& counts = unnamed_[s.process_set];
+  if (s.kind == Kind::kBarrier) {  // compares them
+    s.dims = kMaxDims;
+    s.shape[0] = 0;
+    for (int kind = 0; kind < kMaxDims - 1; ++kind) {
+      s.shape[kind + 1] = static_cast<int64_t>(counts[kind]);
+    }
   }
+  if (!op.name.empty()) return;
+  const uint64_t n = counts[static_cast<int>(s.kind)]++;
+  op.name = kUnnamedPrefix + std::to_string(n % kUnnamedSlots);
+}
+
+Status NodeJob::StartOne(const std::shared_ptr<Operation>& operation) {
+  Operation& op = *operation;
+  const Signature& s = op.signature;
+  const bool unnamed = op.name.empty();
+  if (unnamed) Prepare(op);
+  Name& name = FindName(op, KeyOf(s.process_set, s.kind, op.name));
+  if (!unnamed) {
+    if (name.busy()) {
+      return Status(Code::kAlreadyExists,
+                    op.Title() +
+                        ": an operation of this name is still pending on this "
+                        "rank; wait for it first, or use another name");
+    }
+    Prepare(op);
+  }
+  Enqueue(name, operation);
+  return Status();
+}
+
+void NodeJob::Enqueue(Name& name, std::shared_ptr<Operation> operation) {
   // Counted first: a waiter that stops attending now sees it. Then, before the
   // arrival is seen: who moves something for us must wake the progress thread,
   // unless somebody attends.
-  outstanding_.fetch_add(1);
+  CountIn();
   const bool left_alone = !operation->awaited && waiters_.load() == 0;
   if (left_alone) {
     me_.sleeping.store(1, std::memory_order_seq_cst);
@@ -150,7 +212,21 @@ Status NodeJob::Start(std::shared_ptr<Operation> operation) {
   // The slot was asked for before the flag was up: if the reply has come
   // already, it has woken nobody.
   if (left_alone && !name.known) WakeOwnThreads();
-  return Status();
+}
+
+// Who has nothing outstanding needs none of the tickets there are.
+void NodeJob::CountIn() {
+  if (outstanding_.load() == 0) {
+    mover_.SkipTickets();
+    me_.tickets_read.store(mover_.cursor(), std::memory_order_release);
+  }
+  outstanding_.fetch_add(1);
+}
+
+void NodeJob::CountOut() {
+  if (outstanding_.fetch_sub(1) == 1) {
+    me_.tickets_read.store(kAllRead, std::memory_order_release);
+  }
 }
 
 void NodeJob::Begin(Name& name) {
@@ -174,12 +250,17 @@ bool NodeJob::AnnounceFirst(Name& name) {
       Announce(*board_, static_cast<uint32_t>(options_.local_rank),
                mover_.cursor(), op, name.negotiated, &pool_);
   if (announced.wake_executor) session_->WakeExecutor();
+  if (announced.held) {
+    CountIn();
+    held_.push_back({op.slot, op.generation});
+    has_held_.store(true);
+  }
   MAYPOLE_KILL_POINT("start.announced");
   if (announced.done) {
     const std::shared_ptr<Operation> keep = std::move(name.current);
     name.current = nullptr;
     name.waiting = false;
-    mover_.Pass(announced.ticket);
+    if (!announced.held) mover_.Pass(announced.ticket);
     End(*keep, Status());
     return true;
   }
@@ -230,10 +311,11 @@ void NodeJob::Finish(Operation* operation, Status status) {
 
 void NodeJob::End(Operation& operation, Status status) {
   operation.status = std::move(status);
+  if (operation.stands_in) --stand_ins_;
   operation.done.store(true, std::memory_order_release);
-  outstanding_.fetch_sub(1);
+  CountOut();
   // Waiters sleep, but for this thread, if it is one.
-  if (waiters_.load() > (this_thread_waits ? 1u : 0u)) WakeOwnThreads();
+  if (waiters_.load() > (this_thread_waits_ ? 1u : 0u)) WakeOwnThreads();
 }
 
 bool NodeJob::PatienceIsOver() {
@@ -260,259 +342,6 @@ void NodeJob::Break(Status status) {
                                    status.message());
 }
 
-// --- Driving ----------------------------------------------------------------
-
-bool NodeJob::Drive(bool look_at_socket) {
-  if (closed_) return false;
-  bool moved = mover_.Step();
-  if (awaited_replies_.load() > 0 || look_at_socket) moved |= ReadReplies();
-  return moved;
-}
-
-bool NodeJob::ReadReplies() {
-  bool moved = ResendRequests();
-  for (;;) {
-    bool got = false;
-    session::SlotReply reply;
-    const Status s = session_->NextReply(&got, &reply);
-    if (!s.ok()) {
-      LoseExecutor(s.message());
-      return moved;
-    }
-    if (!got) return moved;
-    AllotSlot(reply);
-    moved = true;
-  }
-}
-
-bool NodeJob::ResendRequests() {
-  std::lock_guard lock(table_mutex_);
-  while (!unsent_requests_.empty()) {
-    const uint32_t request = unsent_requests_.front();
-    const Name& name = *by_request_[request];
-    if (!session_->RequestSlot(request, name.process_set, name.kind, name.name)
-             .ok()) {
-      return false;
-    }
-    unsent_requests_.pop_front();
-  }
-  return false;
-}
-
-// The slot must be the name's: two names in one slot would mix their tensors.
-Status NodeJob::CheckReply(const Name& name,
-                           const session::SlotReply& reply) const {
-  if (reply.code != 0) return Status(static_cast<Code>(reply.code), reply.text);
-  const bool fits =
-      reply.slot < by_slot_.size() &&
-      board_->slot(reply.slot).identity.load(std::memory_order_acquire) ==
-          IdentityHash(name.process_set, name.kind, name.name);
-  if (fits) return Status();
-  return Status(Code::kInternal, "the executor allotted slot " +
-                                     std::to_string(reply.slot) +
-                                     ", which is not this operation's");
-}
-
-void NodeJob::AllotSlot(const session::SlotReply& reply) {
-  std::lock_guard lock(table_mutex_);
-  // A reply answers one request, once.
-  if (reply.request >= by_request_.size()) return;
-  Name* const asked = by_request_[reply.request];
-  if (asked == nullptr || asked->known) return;
-  awaited_replies_.fetch_sub(1);
-  Name& name = *asked;
-  if (const Status s = CheckReply(name, reply); !s.ok()) {
-    FailQueue(name, s);
-    const std::string key = KeyOf(name.process_set, name.kind, name.name);
-    by_request_[reply.request] = nullptr;
-    names_.erase(key);
-    return;
-  }
-  MAYPOLE_KILL_POINT("slot.allotted");
-  name.known = true;
-  name.negotiated = reply.negotiated != 0;
-  name.slot = reply.slot;
-  // Earlier members of this rank (an elastic job) may have used the slot.
-  name.generation =
-      board_->arrival(reply.slot, static_cast<uint32_t>(options_.local_rank))
-          .generation.load(std::memory_order_acquire);
-  by_slot_[reply.slot] = &name;
-  Begin(name);
-}
-
-void NodeJob::FailQueue(Name& name, const Status& status) {
-  while (!name.queue.empty()) {
-    const std::shared_ptr<Operation> op = std::move(name.queue.front());
-    name.queue.pop_front();
-    End(*op, op->Explain(status));
-  }
-}
-
-// The executor's death ends the epoch; whoever sees it first says so to all.
-void NodeJob::LoseExecutor(const std::string& how) {
-  if (!board_->aborted()) {
-    board_->Abort(Code::kAborted, "the executor of this node (agent " +
-                                      options_.agent + ") died: " + how +
-                                      "; see the agent's log");
-  }
-  // Operations that wait for a slot number will never get one.
-  const Status status = board_->AbortStatus();
-  std::lock_guard lock(table_mutex_);
-  for (auto& [key, name] : names_) FailQueue(*name, status);
-  awaited_replies_.store(0);
-}
-
-bool NodeJob::SleepOnBoard(const Operation& operation, int timeout_ms,
-                           bool* interrupted) {
-  const uint32_t seen = me_.wake.load(std::memory_order_acquire);
-  me_.sleeping.store(1, std::memory_order_seq_cst);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  MAYPOLE_KILL_POINT("sleep.flag");
-  {
-    std::lock_guard lock(drive_mutex_);
-    if (Drive(false)) return true;
-  }
-  // Another thread may have ended it before `seen` was read.
-  if (operation.done.load(std::memory_order_acquire)) return true;
-  MAYPOLE_KILL_POINT("sleep.looked");
-  const FutexResult r = FutexWait(me_.wake, seen, timeout_ms);
-  MAYPOLE_KILL_POINT("sleep.over");
-  if (r == FutexResult::kInterrupted) *interrupted = true;
-  if (r != FutexResult::kTimeout) return true;
-  std::lock_guard lock(drive_mutex_);
-  return Drive(true);
-}
-
-void NodeJob::WakeOwnThreads() {
-  me_.wake.fetch_add(1, std::memory_order_seq_cst);
-  FutexWakeAll(me_.wake);
-}
-
-// The last waiter leaves others' work to the progress thread, and other waiters
-// to whoever wakes the rank.
-void NodeJob::StopAttending() {
-  const bool others_wait = waiters_.fetch_sub(1) > 1;
-  if (!others_wait && outstanding_.load() == 0) return;
-  me_.sleeping.store(1, std::memory_order_seq_cst);
-  MAYPOLE_KILL_POINT("attend.flag");
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  bool more;
-  {
-    std::lock_guard lock(drive_mutex_);
-    more = Drive(false);
-  }
-  if (more) WakeOwnThreads();
-}
-
-void NodeJob::Want(const Operation& op) {
-  if (board_->config().nodes == 1 || op.awaited || op.wanted.exchange(true)) {
-    return;
-  }
-  std::lock_guard lock(table_mutex_);
-  // The operation's numbers are written with `current`, under this mutex.
-  Name* name = op.slot < by_slot_.size() ? by_slot_[op.slot] : nullptr;
-  const bool announced = name != nullptr && name->current.get() == &op;
-  if (!announced || !name->waiting || !name->negotiated) return;
-  if (RaiseUrgency(*board_, op.slot, op.generation, op.urgency()) &&
-      board_->AllArrived(op.slot, op.generation) && MakeNews(*board_, op)) {
-    session_->WakeExecutor();
-  }
-}
-
-void NodeJob::Poke(const Operation& operation) {
-  if (outstanding_.load() == 0) return;
-  Want(operation);
-  std::unique_lock lock(drive_mutex_, std::try_to_lock);
-  if (lock.owns_lock()) Drive(false);
-}
-
-Status NodeJob::Await(const Operation& operation, int timeout_ms) {
-  if (operation.done.load(std::memory_order_acquire)) return Status();
-  const auto start = Clock::now();
-  const auto left = [&]() -> int64_t {
-    if (timeout_ms < 0) return kSleepMs;
-    return timeout_ms - std::chrono::duration_cast<std::chrono::milliseconds>(
-                            Clock::now() - start)
-                            .count();
-  };
-  Want(operation);
-  waiters_.fetch_add(1);
-  this_thread_waits = true;
-  me_.sleeping.store(0, std::memory_order_relaxed);
-  MAYPOLE_KILL_POINT("wait.begun");
-  auto idle_since = start;
-  Status result;
-  while (!operation.done.load(std::memory_order_acquire)) {
-    bool moved;
-    {
-      std::lock_guard lock(drive_mutex_);
-      moved = Drive(false);
-    }
-    if (moved) {
-      idle_since = Clock::now();
-      continue;
-    }
-    if (operation.done.load(std::memory_order_acquire)) break;
-    const auto idle = Clock::now() - idle_since;
-    if (idle < spin_) {
-      // Two ranks on one core, for a third process has the other one: who
-      // waited without yielding would wait for itself.
-      if (yields_ || idle > kPoliteAfter) {
-        sched_yield();
-      }
-      continue;
-    }
-    if (left() <= 0) {
-      result = Status(Code::kDeadlineExceeded,
-                      operation.Title() + " is still pending");
-      break;
-    }
-    bool interrupted = false;
-    if (SleepOnBoard(operation,
-                     static_cast<int>(std::min<int64_t>(kSleepMs, left())),
-                     &interrupted)) {
-      idle_since = Clock::now();
-    }
-    me_.sleeping.store(0, std::memory_order_relaxed);
-    if (interrupted) {
-      result = Status(Code::kCancelled, "a signal interrupted the wait");
-      break;
-    }
-  }
-  StopAttending();
-  this_thread_waits = false;
-  return result;
-}
-
-void NodeJob::ProgressLoop() {
-  while (!stop_.load()) {
-    bool moved = false;
-    if (waiters_.load() == 0 && outstanding_.load() > 0) {
-      std::lock_guard drive(drive_mutex_);
-      moved = Drive(false);
-    }
-    if (!moved) Park();
-  }
-}
-
-// Waiters attend themselves, and leave the sleeping flag as it must be.
-void NodeJob::Park() {
-  const uint32_t seen = me_.wake.load(std::memory_order_acquire);
-  if (stop_.load()) return;
-  if (waiters_.load() == 0 && outstanding_.load() > 0) {
-    me_.sleeping.store(1, std::memory_order_seq_cst);
-    MAYPOLE_KILL_POINT("park.flag");
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-    std::lock_guard drive(drive_mutex_);
-    if (Drive(false)) return;
-  }
-  const int timeout_ms = outstanding_.load() > 0 ? kSleepMs : kIdleSleepMs;
-  if (FutexWait(me_.wake, seen, timeout_ms) != FutexResult::kTimeout) return;
-  if (waiters_.load() > 0 || outstanding_.load() == 0) return;
-  std::lock_guard drive(drive_mutex_);
-  Drive(true);
-}
-
 // --- Leaving ----------------------------------------------------------------
 
 void NodeJob::Leave() {
@@ -530,10 +359,17 @@ void NodeJob::Leave() {
   FailAll(Status(Code::kAborted,
                  "this rank has left the job (shutdown) with the operation "
                  "pending"));
+  {
+    std::lock_guard lock(table_mutex_);
+    FailControls(
+        Status(Code::kAborted,
+               "this rank has left the job (shutdown) before it ended"));
+  }
   session_->SayGoodbye(pending);
   session_->Close();
 }
 
+// But for what is no operation on tensors: FailControls() does that.
 void NodeJob::FailAll(const Status& status) {
   std::lock_guard lock(table_mutex_);
   for (auto& [key, name] : names_) {

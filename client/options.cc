@@ -40,6 +40,54 @@ Status ReadText(const Getter& get, const char* name, size_t most,
   return Status();
 }
 
+// The first of MAYPOLE_<name>, HOROVOD_<name> that is set.
+const char* Either(const Getter& get, const std::string& name,
+                   std::string* full) {
+  for (const char* prefix : {"MAYPOLE_", "HOROVOD_"}) {
+    *full = prefix + name;
+    const char* text = get(full->c_str());
+    if (text != nullptr && *text != 0) return text;
+  }
+  return nullptr;
+}
+
+// Seconds, fractions allowed, as milliseconds.
+Status ReadSeconds(const Getter& get, const std::string& name, int64_t* out) {
+  std::string full;
+  const char* text = Either(get, name, &full);
+  if (text == nullptr) return Status();
+  double value = 0;
+  const char* end = text + std::strlen(text);
+  const auto [at, error] = std::from_chars(text, end, value);
+  if (error != std::errc() || at != end || !(value >= 0) || value > 1e6) {
+    return Status(
+        Code::kInvalidArgument,
+        full + "='" + text + "': expected seconds, a number from 0 to 1000000");
+  }
+  *out = static_cast<int64_t>(value * 1000);
+  return Status();
+}
+
+bool IsSet(const Getter& get, const std::string& name) {
+  std::string full;
+  const char* text = Either(get, name, &full);
+  return text != nullptr && std::strcmp(text, "0") != 0;
+}
+
+// Horovod's variables, and ours of the same meaning.
+Status ReadStall(const Getter& get, Options* o) {
+  Status s = ReadSeconds(get, "STALL_CHECK_TIME_SECONDS", &o->stall_check_ms);
+  if (s.ok()) {
+    s = ReadSeconds(get, "STALL_SHUTDOWN_TIME_SECONDS", &o->stall_shutdown_ms);
+  }
+  if (!s.ok()) return s;
+  if (IsSet(get, "STALL_CHECK_DISABLE")) {
+    o->stall_check_ms = o->stall_shutdown_ms = 0;
+  }
+  o->deadlock_check = !IsSet(get, "DEADLOCK_CHECK_DISABLE");
+  return Status();
+}
+
 Status CheckPlaces(const Options& o) {
   auto bad = [](const char* what, int value, const char* of, int limit) {
     return Status(Code::kInvalidArgument,
@@ -88,6 +136,7 @@ Status ReadOptions(const Getter& get, Options* out) {
   if (Status s = ReadFusionThreshold(get, &o.fusion_threshold); !s.ok()) {
     return s;
   }
+  if (Status s = ReadStall(get, &o); !s.ok()) return s;
   if (Status s = ReadText(get, "MAYPOLE_JOB", kMaxJobBytes, &o.job); !s.ok()) {
     return s;
   }

@@ -23,12 +23,17 @@ struct Options {
   int start_timeout_seconds = 120;
   int spin_microseconds = -1;     // -1: chosen by the cores at hand
   int64_t fusion_threshold = -1;  // bytes; -1: the coordinator's own
+  // After how long late ranks are reported, and end the job; -1: as the
+  // coordinator does, 0: never.
+  int64_t stall_check_ms = -1;
+  int64_t stall_shutdown_ms = -1;
+  bool deadlock_check = true;  // tell when this rank is blocked for certain
 
   // A job of one rank without an agent runs in this process alone.
   bool local() const { return size == 1 && agent.empty(); }
 };
 
-// Reads MAYPOLE_* (and HOROVOD_FUSION_THRESHOLD) through `get` (as getenv: null
+// Reads MAYPOLE_* (and HOROVOD_FUSION_THRESHOLD, HOROVOD_STALL_*) through `get` (as getenv: null
 // if unset). A missing or malformed variable is an error that names it and what
 // to do.
 Status ReadOptions(const std::function<const char*(const char*)>& get,

@@ -11,9 +11,21 @@ constexpr uint32_t kArenaChunkBytes = 1024 * 1024;
 // First dimension of every rank's tensor, by global rank.
 std::vector<int64_t> FirstDims(const Board& board, const Run& run) {
   const BoardConfig& config = board.config();
-  if (!run.negotiated) return LocalFirstDims(board, run.ref, run.generation);
+  if (!run.negotiated) {
+    return LocalFirstDims(board, *run.parts.front().operation);
+  }
   const int64_t* dims = board.plan_first_dims(run.ref - config.slots);
   return std::vector<int64_t>(dims, dims + config.size);
+}
+
+std::vector<int64_t> Splits(const Board& board, const Run& run) {
+  if (!run.negotiated) {
+    return LocalSplits(board, *run.parts.front().operation);
+  }
+  const PlanHeader& plan = board.plan(run.ref - board.config().slots);
+  const int64_t* rows = board.matrix(plan.matrix % kMatrices);
+  const size_t n = run.set->ranks.size();
+  return std::vector<int64_t>(rows, rows + n * n);
 }
 
 // The space of an allgather is its output: the ranks' tensors in rank order.
@@ -24,21 +36,74 @@ Status LayOutAllgather(const Board& board, Run& run) {
   const std::vector<int64_t> dims = FirstDims(board, run);
   for (size_t rank = 0; rank < dims.size(); ++rank) {
     const uint64_t bytes = static_cast<uint64_t>(dims[rank]) * row;
+    if (bytes == 0) continue;
     run.blocks.push_back(
         {LocalRankOf(board.config(), static_cast<int>(rank)), at, at + bytes});
     at += bytes;
   }
   run.bytes = at;
-  run.parts.front().begin = 0;
   run.parts.front().end = at;
-  return AllocateGathered(dims, op);
+  Status status = AllocateGathered(dims, op);
+  if (op->output != nullptr) run.pieces.push_back({0, at, op->output});
+  return status;
+}
+
+// The space of an alltoall is the ranks' inputs in rank order; each is cut in
+// what goes to the first rank, to the second, ...
+Status LayOutAlltoall(const Board& board, uint32_t me, Run& run) {
+  Operation* op = run.parts.front().operation;
+  const ProcessSet& set = *run.set;
+  const size_t n = set.ranks.size();
+  const auto mine =
+      static_cast<size_t>(set.PositionOf(board.config().global_rank[me]));
+  const uint64_t row = op->signature.RowBytes();
+  const std::vector<int64_t> splits = Splits(board, run);
+  op->received.clear();
+  for (size_t from = 0; from < n; ++from) {
+    op->received.push_back(splits[from * n + mine]);
+  }
+  Status status = AllocateGathered(op->received, op);
+  std::byte* to = op->output;
+  uint64_t at = 0;
+  for (size_t from = 0; from < n; ++from) {
+    const uint64_t begin = at;
+    for (size_t rank = 0; rank < n; ++rank) {
+      const uint64_t bytes =
+          static_cast<uint64_t>(splits[from * n + rank]) * row;
+      if (rank == mine && bytes > 0 && to != nullptr) {
+        run.pieces.push_back({at, at + bytes, to});
+        to += bytes;
+      }
+      at += bytes;
+    }
+    if (at == begin) continue;
+    run.blocks.push_back(
+        {LocalRankOf(board.config(), set.ranks[from]), begin, at});
+  }
+  run.bytes = at;
+  run.parts.front().end = at;
+  return status;
+}
+
+// What this rank wants of an allreduce, broadcast or reducescatter.
+void FindPieces(const Board& board, uint32_t me, Run& run) {
+  for (const Part& part : run.parts) {
+    if (part.operation->output == nullptr) continue;
+    Range range{0, part.end - part.begin};
+    if (run.signature.kind == Kind::kReducescatter) {
+      range = ScatteredBytes(board.config(), me, *part.operation);
+    }
+    if (range.size() == 0) continue;
+    run.pieces.push_back({part.begin + range.begin, part.begin + range.end,
+                          part.operation->output});
+  }
 }
 
 // Whether all ranks have all tensors of the reduction in their arenas.
 bool FindTensors(const Board& board, Run& run) {
   for (Part& part : run.parts) {
     const Operation& op = *part.operation;
-    for (uint32_t i = 0; i < board.config().local_size; ++i) {
+    for (const uint32_t i : run.set->locals) {
       std::byte* const tensor =
           board.ArenaTensorOf(op.slot, i, op.generation, op.signature.Bytes());
       if (tensor == nullptr) return false;
@@ -55,8 +120,8 @@ bool FindTensors(const Board& board, Run& run) {
 uint32_t ChunkBytes(const BoardConfig& config, const Run& run) {
   if (run.negotiated) return config.chunk_bytes;
   if (run.arena) return kArenaChunkBytes;
-  const uint32_t shared =
-      config.chunk_bytes / (2 * config.local_size) / 64 * 64;
+  const auto ranks = static_cast<uint32_t>(run.set->locals.size());
+  const uint32_t shared = config.chunk_bytes / (2 * ranks) / 64 * 64;
   return std::min(config.chunk_bytes, std::max(shared, kLeastChunkBytes));
 }
 
@@ -80,20 +145,37 @@ int LocalRankOf(const BoardConfig& config, int32_t rank) {
   return -1;
 }
 
-std::vector<int64_t> LocalFirstDims(const Board& board, uint32_t slot,
-                                    uint32_t generation) {
+std::vector<int64_t> LocalFirstDims(const Board& board, const Operation& op) {
   const BoardConfig& config = board.config();
   std::vector<int64_t> dims(config.size);
-  for (uint32_t i = 0; i < config.local_size; ++i) {
+  for (const uint32_t i : op.set->locals) {
     dims[static_cast<size_t>(config.global_rank[i])] =
-        board.SignatureOf(slot, i, generation).shape[0];
+        board.SignatureOf(op.slot, i, op.generation).shape[0];
   }
   return dims;
 }
 
-Status AllocateGathered(const std::vector<int64_t>& first_dims, Operation* op) {
+std::vector<int64_t> LocalSplits(const Board& board, const Operation& op) {
+  const size_t n = op.set->ranks.size();
+  std::vector<int64_t> rows(n * n);
+  const uint32_t number =
+      board.slot(op.slot).splits.load(std::memory_order_relaxed);
+  for (const uint32_t i : op.set->locals) {
+    const auto at =
+        static_cast<size_t>(op.set->PositionOf(board.config().global_rank[i]));
+    const std::atomic<int64_t>* row =
+        board.splits(number - 1, i, op.generation);
+    for (size_t to = 0; to < n; ++to) {
+      rows[at * n + to] = row[to].load(std::memory_order_relaxed);
+    }
+  }
+  return rows;
+}
+
+Status AllocateGathered(const std::vector<int64_t>& counts, Operation* op) {
+  if (op->stands_in) return Status();
   int64_t rows = 0;
-  for (const int64_t n : first_dims) rows += n;
+  for (const int64_t n : counts) rows += n;
   const uint64_t bytes = static_cast<uint64_t>(rows) * op->signature.RowBytes();
   op->gathered.reset(
       static_cast<std::byte*>(std::malloc(bytes > 0 ? bytes : 1)));
@@ -108,8 +190,23 @@ Status AllocateGathered(const std::vector<int64_t>& first_dims, Operation* op) {
   return Status();
 }
 
+Range ScatteredBytes(const BoardConfig& config, uint32_t me,
+                     const Operation& op) {
+  const int ranks = op.set->size();
+  const int position = op.set->PositionOf(config.global_rank[me]);
+  const uint64_t row = op.signature.RowBytes();
+  const auto first =
+      static_cast<uint64_t>(FirstScatteredRow(op.signature, ranks, position));
+  const auto rows =
+      static_cast<uint64_t>(ScatteredRows(op.signature, ranks, position));
+  return {first * row, (first + rows) * row};
+}
+
 Status LayOut(const Board& board, uint32_t me, Run& run) {
-  run.signature = run.parts.front().operation->signature;
+  const Operation& first = *run.parts.front().operation;
+  run.signature = first.signature;
+  run.set = first.set;
+  run.place = static_cast<uint32_t>(run.set->PlaceOf(me));
   Status status;
   switch (run.signature.kind) {
     case Kind::kBarrier:
@@ -118,11 +215,16 @@ Status LayOut(const Board& board, uint32_t me, Run& run) {
     case Kind::kAllgather:
       status = LayOutAllgather(board, run);
       break;
+    case Kind::kAlltoall:
+      status = LayOutAlltoall(board, me, run);
+      break;
     case Kind::kBroadcast:
       run.blocks.push_back(
           {LocalRankOf(board.config(), run.signature.root), 0, run.bytes});
+      FindPieces(board, me, run);
       break;
     default:
+      FindPieces(board, me, run);
       break;
   }
   run.arena = run.reduces() && FindTensors(board, run);

@@ -17,12 +17,12 @@
 
 namespace maypole {
 
-// A range of the run's space that belongs to one operation's buffer.
+// A range of the run's space that belongs to one operation.
 struct Part {
   Operation* operation;
   uint64_t begin;
   uint64_t end;
-  // In an arena run: the tensor of each local rank.
+  // In an arena run: the tensor of each local member.
   std::vector<std::byte*> tensors = {};
 };
 
@@ -32,6 +32,13 @@ struct Block {
   int local;
   uint64_t begin;
   uint64_t end;
+};
+
+// A range of the run's result that this rank wants, and where to.
+struct Piece {
+  uint64_t begin;
+  uint64_t end;
+  std::byte* to;
 };
 
 struct Run {
@@ -45,8 +52,11 @@ struct Run {
   int64_t all_began = 0;         // when all had staged chunk 0, nanoseconds
   bool broken = false;  // this rank cannot take part; an abort will end it
   Signature signature;
+  std::shared_ptr<const ProcessSet> set;
+  uint32_t place = 0;         // of this rank among the set's local members
   std::vector<Part> parts;    // by begin
   std::vector<Block> blocks;  // gathering kinds only, by begin
+  std::vector<Piece> pieces;  // by begin
   uint64_t bytes = 0;
   uint32_t chunk_bytes = 0;
   uint32_t chunks = 0;
@@ -58,7 +68,10 @@ struct Run {
   uint32_t consumed = 0;
 
   Range chunk(uint32_t c) const { return ChunkRange(bytes, chunk_bytes, c); }
-  bool reduces() const { return signature.kind == Kind::kAllreduce; }
+  bool reduces() const {
+    return signature.kind == Kind::kAllreduce ||
+           signature.kind == Kind::kReducescatter;
+  }
   bool uses_own_ring() const { return reduces() || !negotiated; }
 };
 
@@ -68,20 +81,28 @@ inline Range Overlap(const Range& a, uint64_t begin, uint64_t end) {
 }
 
 // Fills in all from `signature` on, given ref, generation, negotiated, parts
-// and (fused runs) bytes. Allocates an allgather's result; kResourceExhausted
-// if that fails.
+// and (fused runs) bytes. Allocates an allgather's or alltoall's result;
+// kResourceExhausted if that fails.
 Status LayOut(const Board& board, uint32_t me, Run& run);
 
 // -1: a rank of another node.
 int LocalRankOf(const BoardConfig& config, int32_t rank);
 
-// First dimensions of an operation within the node, by global rank.
-std::vector<int64_t> LocalFirstDims(const Board& board, uint32_t slot,
-                                    uint32_t generation);
+// First dimensions of an operation within the node, by global rank; 0 of ranks
+// outside its process set.
+std::vector<int64_t> LocalFirstDims(const Board& board, const Operation& op);
 
-// Memory for an allgather's result, by the ranks' first dimensions.
-Status AllocateGathered(const std::vector<int64_t>& first_dims,
-                        Operation* operation);
+// What each rank of an alltoall within the node sends to each: a row for each
+// rank of the process set.
+std::vector<int64_t> LocalSplits(const Board& board, const Operation& op);
+
+// Memory for the result of an allgather (the ranks' first dimensions) or an
+// alltoall (rows from each rank). Nothing if nobody wants it.
+Status AllocateGathered(const std::vector<int64_t>& rows, Operation* operation);
+
+// Rows of a reducescatter's result that this rank gets.
+Range ScatteredBytes(const BoardConfig& config, uint32_t me,
+                     const Operation& operation);
 
 }  // namespace maypole
 

@@ -49,6 +49,8 @@ session::Hello MakeHello(const Options& o) {
   m.cross_size = o.cross_size;
   m.pid = static_cast<int32_t>(getpid());
   m.fusion_threshold = o.fusion_threshold;
+  m.stall_check_ms = o.stall_check_ms;
+  m.stall_shutdown_ms = o.stall_shutdown_ms;
   session::SetText(m.job, o.job);
   session::SetText(m.token, o.token);
   char host[kMaxHostBytes + 1] = {};
@@ -127,14 +129,8 @@ Status AgentSession::AwaitWelcome(const Options& options, int timeout_ms) {
   return Status();
 }
 
-Status AgentSession::RequestSlot(uint32_t request, uint32_t process_set,
-                                 Kind kind, std::string_view name) {
-  auto m = session::Make<session::SlotRequest>();
-  m.request = request;
-  m.process_set = process_set;
-  m.kind = static_cast<uint32_t>(kind);
-  session::SetText(m.name, name);
-  return SendMessage(socket_.get(), &m, sizeof(m));
+Status AgentSession::Send(const void* message, size_t bytes) {
+  return SendMessage(socket_.get(), message, bytes);
 }
 
 void AgentSession::SayGoodbye(uint32_t pending) {
@@ -150,8 +146,8 @@ void AgentSession::WakeExecutor() {
   (void)!write(executor_wake_.get(), &one, sizeof(one));
 }
 
-Status AgentSession::NextReply(bool* got, session::SlotReply* reply) {
-  *got = false;
+Status AgentSession::NextMessage(std::vector<char>* message) {
+  message->clear();
   Received r;
   Status s = ReceiveMessage(socket_.get(), session::kMaxMessageBytes, 0, &r);
   if (s.code() == Code::kDeadlineExceeded || s.code() == Code::kCancelled) {
@@ -162,9 +158,7 @@ Status AgentSession::NextReply(bool* got, session::SlotReply* reply) {
     return Status(Code::kUnavailable, "the executor has closed the connection");
   }
   s = session::CheckHeader(r.data.data(), r.data.size(), "executor");
-  if (!s.ok()) return s;
-  s = session::Parse(r.data.data(), r.data.size(), reply);
-  *got = s.ok();
+  if (s.ok()) *message = std::move(r.data);
   return s;
 }
 

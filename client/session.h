@@ -26,17 +26,16 @@ class AgentSession {
 
   const Board& board() const { return *board_; }
 
-  // kResourceExhausted: the socket is full, try again later.
-  Status RequestSlot(uint32_t request, uint32_t process_set, Kind kind,
-                     std::string_view name);
+  // A session message. kResourceExhausted: the socket is full, try again later.
+  Status Send(const void* message, size_t bytes);
   void SayGoodbye(uint32_t pending);
   void WakeExecutor();
   // The board stays mapped.
   void Close() { socket_.Reset(); }
 
-  // The next reply, if one is there (*got). kUnavailable: the executor has
-  // gone.
-  Status NextReply(bool* got, session::SlotReply* reply);
+  // The next message that the executor has sent, header checked; empty: none is
+  // there. kUnavailable: the executor has gone.
+  Status NextMessage(std::vector<char>* message);
 
   // In a forked child: lets go of everything without saying so.
   void Abandon();

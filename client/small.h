@@ -1,19 +1,21 @@
 // Small: operations that one rank carries out alone, at once.
 //
-// Within the node, an allreduce, broadcast or allgather of up to small_bytes
-// and every barrier go this way: each rank copies its input into a buffer of
+// Within the node, an operation of up to small_bytes (of each rank) and every
+// barrier go this way: each rank copies its input into a buffer of
 // its pool before it arrives; the last to arrive claims the operation, reduces
 // and commits; the others copy the result when they see the ticket. Who knows
 // before it arrives that it is the last one reads its input where it is.
 //
-//   kind       brought by each rank            result
-//   allreduce  its input (scaled)              in the next rank's buffer
-//   broadcast  the root's input                in the root's buffer
-//   allgather  its rows                        all buffers
-//   barrier    nothing                         nothing
+//   kind           brought by each rank        result
+//   allreduce      its input (scaled)          in the next rank's buffer
+//   reducescatter  its input (scaled)          in the next rank's buffer
+//   broadcast      the root's input            in the root's buffer
+//   allgather      its rows                    all buffers
+//   alltoall       its rows                    all buffers
+//   barrier        nothing                     nothing
 //
-// If some rank brought nothing though it should (no buffer was free, its part
-// of an allgather is large, or it prefers that all take part in the work), the
+// If some rank brought nothing though it should (no buffer was free, its rows
+// of an allgather or alltoall are large, or it prefers that all take part in the work), the
 // operation goes the large way (client/mover.h).
 //
 // Thread contract: pure functions on the board; for one rank by one thread at a

@@ -19,7 +19,9 @@ bool SmallPool::Unused(const Use& use) const {
   if (!board_->ResultOf(use.slot, use.generation, &result)) return true;
   const bool mine = result.local == me_ && result.buffer == use.buffer;
   if (!mine && !use.all_read) return true;
+  const uint64_t members = board_->Members(use.slot);
   for (uint32_t i = 0; i < board_->config().local_size; ++i) {
+    if ((members >> i & 1) == 0) continue;
     const uint64_t word =
         board_->progress(use.slot, i).consumed.load(std::memory_order_acquire);
     if (CountAt(word, use.generation) != UINT32_MAX) return false;

@@ -63,8 +63,8 @@ struct Board::Layout {
     plan_dims = sizeof(PlanHeader) + kMaxRunOperations * sizeof(PlanOperation);
     plan_bytes = RoundUp(plan_dims + uint64_t{c.size} * 8, 64);
     splits = RoundUp(plans + c.runs * plan_bytes, kPage);
-    matrices = RoundUp(
-        splits + uint64_t{2} * SplitNames(c) * k * c.size * 8, kPage);
+    matrices =
+        RoundUp(splits + uint64_t{2} * SplitNames(c) * k * c.size * 8, kPage);
     const uint64_t n = std::min<uint64_t>(c.size, kMaxAlltoallRanks);
     matrix_bytes = c.nodes > 1 ? n * n * 8 : 0;
     pools = RoundUp(matrices + kMatrices * matrix_bytes, kPage);
@@ -400,12 +400,15 @@ uint64_t Board::PlaceTicket(RunRef ref, uint32_t generation,
   auto* cells = reinterpret_cast<std::atomic<uint64_t>*>(mapping_.data() +
                                                          layout_->tickets);
   const uint64_t run = uint64_t{generation & 0xffff} << kRefBits | ref;
-  for (uint64_t position = start; position < start + 2 * kTicketCells;
-       ++position) {
+  for (uint64_t position = start;; ++position) {
     std::atomic<uint64_t>& cell = cells[position % kTicketCells];
-    const uint64_t ticket = LapOf(position) << kLapShift | run;
     uint64_t seen = cell.load(std::memory_order_acquire);
-    while ((seen >> kLapShift) < LapOf(position)) {
+    // Lapped: every position up to the newest of this cell is full.
+    const uint64_t lap = std::max(LapOf(position), seen >> kLapShift);
+    position = (lap - 1) * kTicketCells + position % kTicketCells;
+    const uint64_t ticket = lap << kLapShift | run;
+    while ((seen >> kLapShift) < lap) {
+      if (!MayPlaceAt(position)) return kNoPlace;
       MAYPOLE_KILL_POINT("ticket.found");
       if (cell.compare_exchange_weak(seen, ticket, std::memory_order_seq_cst,
                                      std::memory_order_acquire)) {
@@ -415,7 +418,19 @@ uint64_t Board::PlaceTicket(RunRef ref, uint32_t generation,
     }
     if (seen == ticket) return position;  // another last arriver was faster
   }
-  return kNoPlace;
+}
+
+// Tickets that a rank still needs must not be overwritten, however far ranks
+// without it get. Whoever fills the first cell of a stretch looks for all of
+// it: half a ring and a stretch leave room for those who looked before.
+bool Board::MayPlaceAt(uint64_t position) const {
+  constexpr uint64_t kStretch = 1024;
+  if (position % kStretch != 0) return true;
+  for (uint32_t i = 0; i < config_.local_size; ++i) {
+    const uint64_t read = rank(i).tickets_read.load(std::memory_order_acquire);
+    if (read != kAllRead && position > read + kTicketCells / 2) return false;
+  }
+  return true;
 }
 
 bool Board::ReadTicket(uint64_t* position, Ticket* ticket) const {

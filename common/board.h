@@ -130,6 +130,9 @@ struct alignas(64) RankBlock {
   // The number of the join that the rank is in; 0: none. Seq_cst against
   // arrivals, as left_count.
   std::atomic<uint32_t> aside;
+  // Tickets below it are read; kAllRead while the rank has nothing that waits
+  // for one. Written now and then: see PlaceTicket.
+  alignas(64) std::atomic<uint64_t> tickets_read;
   // Grows while the rank's threads attend to operations: every kHeartbeatMs at
   // the latest while it has any that are not ended.
   std::atomic<uint32_t> heartbeat;
@@ -140,6 +143,7 @@ struct alignas(64) RankBlock {
   // for a while. It grows at each change.
   std::atomic<uint64_t> blocked_count;
 };
+inline constexpr uint64_t kAllRead = UINT64_MAX;
 inline constexpr int kHeartbeatMs = 100;
 inline constexpr uint64_t kBlockedInJoin = UINT64_MAX;
 inline constexpr uint64_t kBlockedForSet = UINT64_MAX - 1;
@@ -179,7 +183,7 @@ struct alignas(64) SlotHeader {
   // nobody on this node does. The signature stands before it.
   std::atomic<uint64_t> wanted;
   std::atomic<uint64_t> wanted_signature[sizeof(Signature) / 8];
-  std::atomic<uint64_t> urgency;   // Tagged; see common/urgent.h
+  std::atomic<uint64_t> urgency;  // Tagged; see common/urgent.h
   std::atomic<uint64_t> error[(kMaxErrorBytes + 1) / 8];
 };
 
@@ -298,7 +302,7 @@ class Board {
   // What a rank sends to each rank of the process set with generation g.
   std::atomic<int64_t>* splits(uint32_t number, uint32_t local,
                                uint32_t generation) const;  // [size]
-  std::atomic<uint64_t>& news(uint32_t word) const;  // [slots / 64]
+  std::atomic<uint64_t>& news(uint32_t word) const;         // [slots / 64]
   uint32_t news_words() const { return config_.slots / 64; }
   std::byte* pool(uint32_t local, uint32_t buffer) const;
   std::byte* rank_ring(uint32_t local, uint32_t index) const;
@@ -343,8 +347,8 @@ class Board {
   // Puts the run into the first empty cell at or after `start` and returns its
   // position; if somebody has put it there already, returns that one. `start`
   // must be a position that the caller had passed before it arrived at this
-  // generation of the run (its own cursor). kNoPlace: no cell of the ring is
-  // empty, which only a rank that spoils the board can bring about.
+  // generation of the run (its own cursor). kNoPlace: a rank has not read
+  // tickets of half a ring yet; try again later.
   uint64_t PlaceTicket(RunRef ref, uint32_t generation, uint64_t start) const;
   // The ticket at *position, or false while the cell is empty. A position that
   // has been lapped moves on: the reader had no part in what stood there.
@@ -389,6 +393,7 @@ class Board {
 
  private:
   struct Layout;
+  bool MayPlaceAt(uint64_t position) const;
   uint64_t OutcomeWord(RunRef ref, uint32_t generation) const;
   void KeepCommit(RunRef ref, uint64_t word) const;
   void AwaitAbortText() const;

@@ -72,5 +72,10 @@ template Status Parse(const void*, size_t, Welcome*);
 template Status Parse(const void*, size_t, SlotRequest*);
 template Status Parse(const void*, size_t, SlotReply*);
 template Status Parse(const void*, size_t, Goodbye*);
+template Status Parse(const void*, size_t, SetRequest*);
+template Status Parse(const void*, size_t, SetReply*);
+template Status Parse(const void*, size_t, JoinRequest*);
+template Status Parse(const void*, size_t, JoinReply*);
+template Status Parse(const void*, size_t, Notice*);
 
 }  // namespace maypole::session

@@ -36,8 +36,8 @@ std::string UnnamedText(const Signature& s) {
     const int64_t n = s.shape[kind + 1];
     if (n == 0) continue;
     if (!out.empty()) out += ", ";
-    out += std::to_string(n) + " x " +
-           std::string(Name(static_cast<Kind>(kind)));
+    out +=
+        std::to_string(n) + " x " + std::string(Name(static_cast<Kind>(kind)));
   }
   return out.empty() ? "none" : out;
 }
@@ -49,7 +49,11 @@ std::string Number(double v) {
 }
 
 std::string Quoted(std::string_view name, const Signature& s) {
-  return std::string(Name(s.kind)) + " '" + std::string(name) + "'";
+  std::string out = std::string(Name(s.kind)) + " '" + std::string(name) + "'";
+  if (s.process_set != 0) {
+    out += " of process set " + std::to_string(s.process_set);
+  }
+  return out;
 }
 
 // "rank 0", "ranks 1,3", "ranks 0,1,2,3 and 60 more"
@@ -175,9 +179,9 @@ Status CheckReduction(std::string_view name, const Signature& s) {
     return Status(Code::kInvalidArgument, Quoted(name, s) + ": " + what);
   };
   if (s.op == Op::kAdasum) {
-    return Status(Code::kUnimplemented,
-                  Quoted(name, s) +
-                      ": reduction adasum is not there yet; use average");
+    return Status(
+        Code::kUnimplemented,
+        Quoted(name, s) + ": reduction adasum is not there yet; use average");
   }
   if (s.op == Op::kAverage && s.dtype == DType::kBool) {
     return bad("bool has no average; sum, min, max and product are or, and");

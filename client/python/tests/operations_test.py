@@ -1,10 +1,12 @@
 """Handles, waiting and error translation, without a framework's tensors."""
 
 import ctypes
+import gc
 import os
 import signal
 import threading
 import unittest
+import weakref
 
 import fake_library
 from maypole import _native
@@ -160,6 +162,44 @@ class TwoRanksTest(unittest.TestCase):
         self.assertEqual(len(self.fake.released), 2)
         last = submit("y", 6.0)
         self.assertEqual(last.wait().value, 11.0)
+
+    def test_memory_outlives_a_submit_that_a_signal_has_interrupted(self):
+        self.fake = fake_library.FakeLibrary(2)  # the other rank never comes
+        _native.use(self.fake)
+        owners = []
+
+        class Interrupting:
+
+            def __getattr__(_, name):
+                return getattr(self.fake, name)
+
+            def submit(_, *arguments):
+                # Submitted; then a handler raises before anybody has the handle.
+                self.fake.submit(*arguments)
+                raise KeyboardInterrupt
+
+        class Owner:
+            pass
+
+        def interrupted():
+            owner = Owner()
+            owners.append(weakref.ref(owner))
+            memory = ctypes.c_double(1.0)
+            owner.memory = memory
+            address = ctypes.addressof(memory)
+            operations.submit(_native.ALLREDUCE, _native.FLOAT64, 1, 0, (1,),
+                              1.0, 1.0, "x", address, address, owner, owner)
+
+        _native.use(Interrupting())
+        with self.assertRaises(KeyboardInterrupt):
+            interrupted()
+        gc.collect()
+        self.assertIsNotNone(owners[0]())
+
+    def test_memory_of_an_ended_operation_is_let_go(self):
+        owner = weakref.ref(submit(value=2.0).wait())
+        gc.collect()
+        self.assertIsNone(owner())
 
     def test_a_group_waits_for_all_before_it_fails(self):
         def rank(number):

@@ -11,7 +11,8 @@ handler raises (Ctrl-C) leaves the operation going and its handle valid.
 
 import collections
 import itertools
-from typing import Any, Callable, Deque, Dict, List, Optional, Sequence, Tuple
+from typing import (Any, Callable, Deque, Dict, List, Optional, Sequence, Set,
+                    Tuple)
 
 from maypole import _native
 from maypole.common.exceptions import from_status, not_initialized
@@ -34,7 +35,7 @@ class Pending:
     __slots__ = ("native", "input", "output", "finish", "finish_releases",
                  "error")
 
-    def __init__(self, native: int, input_owner: Any, output_owner: Any,
+    def __init__(self, native: Optional[int], input_owner: Any, output_owner: Any,
                  finish: Optional[Callable[[int], Any]],
                  finish_releases: bool):
         self.native: Optional[int] = native
@@ -73,6 +74,7 @@ class Pending:
             status = library.wait(self.native, WAIT_SLICE_MS)
         native, self.native = self.native, None
         self.input = None
+        _submitted.discard(self)
         release = True
         try:
             if status != _native.OK:
@@ -149,19 +151,27 @@ def submit(kind: int,
     if _abandoned:
         _sweep_abandoned()
     library = _native.library()
+    pending = Pending(None, input_owner, output_owner, finish, finish_releases)
+    _submitted.add(pending)
     try:
-        native = library.submit(kind, dtype, op, root, shape, prescale,
-                                postscale, name, input_address,
-                                output_address, awaited)
+        pending.native = library.submit(kind, dtype, op, root, shape, prescale,
+                                        postscale, name, input_address,
+                                        output_address, awaited)
     except _native.StatusError as error:
+        _submitted.discard(pending)
         if not library.is_initialized():
             raise ValueError(not_initialized()) from None
         text = str(error)
         if name is None:
             text = text.replace(" ''", "", 1)  # it has no name to tell
         raise from_status(error.code, text) from None
-    return Pending(native, input_owner, output_owner, finish, finish_releases)
+    return pending
 
+
+# Operations that nobody has seen to end. Their memory must not go before, and
+# whoever submitted one may be gone at any moment: a signal's handler may raise
+# (Ctrl-C, sys.exit) even between the library's submit and our return.
+_submitted: Set[Pending] = set()
 
 # Operations nobody will wait for; they keep their memory until they end.
 _abandoned: Deque[Pending] = collections.deque()
@@ -183,6 +193,7 @@ def _sweep_abandoned() -> None:
         if status == _native.OK and not done:
             _abandoned.append(pending)
         else:
+            _submitted.discard(pending)
             library.release(pending.native)
 
 

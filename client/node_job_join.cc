@@ -1,0 +1,277 @@
+// NodeJob's process sets and joins.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "client/node_job.h"
+#include "common/reduce.h"
+
+namespace maypole {
+namespace {
+
+bool Reduces(Kind kind) {
+  return kind == Kind::kAllreduce || kind == Kind::kReducescatter;
+}
+
+// An input that changes no result. Zeros cost no memory: pages that are only
+// read are all the same one.
+bool MakeNeutral(Operation& op) {
+  const Signature& s = op.signature;
+  if (s.Bytes() == 0) return true;
+  void* p = mmap(nullptr, s.Bytes(), PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) return false;
+  op.neutral = {static_cast<std::byte*>(p), Unmap{s.Bytes()}};
+  op.input = op.neutral.get();
+  const bool zeros =
+      !Reduces(s.kind) || s.op == Op::kSum || s.op == Op::kAverage;
+  if (!zeros) {
+    FillNeutral(s.dtype, s.op, op.neutral.get(),
+                static_cast<size_t>(s.Elements()));
+  }
+  return true;
+}
+
+}  // namespace
+
+void Unmap::operator()(std::byte* p) const { munmap(p, bytes); }
+
+// --- Process sets -----------------------------------------------------------
+
+std::shared_ptr<const ProcessSet> NodeJob::SetOf(uint32_t id) const {
+  if (id == 0) return global_set_;
+  const auto it = sets_.find(id);
+  return it == sets_.end() ? nullptr : it->second;
+}
+
+std::shared_ptr<const ProcessSet> NodeJob::FindSet(uint32_t id) const {
+  if (id == 0) return global_set_;
+  std::lock_guard lock(table_mutex_);
+  return SetOf(id);
+}
+
+Status NodeJob::StartControl(const std::shared_ptr<Operation>& operation) {
+  if (operation->control == Control::kSetRequest) return RequestSet(operation);
+  BeginJoin(operation);
+  return Status();
+}
+
+Status NodeJob::RequestSet(const std::shared_ptr<Operation>& operation) {
+  const Operation& op = *operation;
+  if (op.removes != 0) {
+    if (SetOf(op.removes) == nullptr) {
+      return Status(Code::kInvalidArgument, op.Title() +
+                                                ": there is no process set " +
+                                                std::to_string(op.removes));
+    }
+    for (const auto& [key, name] : names_) {
+      if (name->process_set != op.removes || !name->busy()) continue;
+      return Status(Code::kFailedPrecondition,
+                    op.Title() + ": " + std::string(maypole::Name(name->kind)) +
+                        " '" + name->name +
+                        "' is still pending on it; wait for it first");
+    }
+  }
+  auto m = session::Make<session::SetRequest>();
+  m.number = ++set_requests_;
+  m.remove = op.removes != 0 ? 1 : 0;
+  m.process_set = op.removes;
+  for (const int rank : op.ranks) {
+    m.members[rank / 64] |= uint64_t{1} << rank % 64;
+  }
+  CountIn();
+  asked_[m.number] = operation;
+  has_controls_.store(true);
+  awaited_replies_.fetch_add(1);
+  SendOrKeep(m);
+  WakeOwnThreads();
+  return Status();
+}
+
+void NodeJob::OnSetReply(const session::SetReply& reply) {
+  std::lock_guard lock(table_mutex_);
+  const auto it = asked_.find(reply.number);
+  if (it == asked_.end()) return;
+  const std::shared_ptr<Operation> op = std::move(it->second);
+  asked_.erase(it);
+  awaited_replies_.fetch_sub(1);
+  has_controls_.store(join_ != nullptr || !asked_.empty());
+  if (reply.code != 0) {
+    End(*op, op->Explain(Status(static_cast<Code>(reply.code), reply.text)));
+    return;
+  }
+  if (op->removes != 0) {
+    sets_.erase(op->removes);
+  } else {
+    sets_[reply.process_set] = std::make_shared<const ProcessSet>(
+        MakeProcessSet(board_->config(), reply.process_set, op->ranks));
+  }
+  op->answer = reply.process_set;
+  End(*op, Status());
+}
+
+// --- Joins ------------------------------------------------------------------
+
+void NodeJob::BeginJoin(const std::shared_ptr<Operation>& operation) {
+  CountIn();
+  join_ = operation;
+  settled_ = false;
+  join_reply_.reset();
+  has_controls_.store(true);
+  awaited_replies_.fetch_add(1);
+  // Said on the board before anything is looked at: who arrives from now on
+  // wakes this rank, what others have arrived at before is found by StandIn().
+  board_->header().aside_count.fetch_add(1, std::memory_order_seq_cst);
+  me_.aside.store(joins_ + 1, std::memory_order_seq_cst);
+  auto m = session::Make<session::JoinRequest>();
+  m.number = joins_ + 1;
+  SendOrKeep(m);
+  WakeOwnThreads();
+}
+
+bool NodeJob::StandIn() {
+  std::lock_guard lock(table_mutex_);
+  if (board_->aborted()) {
+    FailControls(board_->AbortStatus());
+    return true;
+  }
+  if (join_ == nullptr) return false;
+  bool moved = false;
+  if (!join_reply_) {
+    const uint32_t slots =
+        std::min(board_->header().allotted.load(std::memory_order_acquire),
+                 board_->config().slots);
+    for (uint32_t slot = 0; slot < slots; ++slot) moved |= StandInAt(slot);
+    SettleJoin();
+  } else if (stand_ins_ == 0) {
+    EndJoin(Status(static_cast<Code>(join_reply_->code), join_reply_->text));
+    moved = true;
+  }
+  return moved;
+}
+
+// What a member has submitted, or the executor wants, after generation `beyond`
+// of the slot; not what comes after this join.
+bool NodeJob::FindSubmitted(uint32_t slot, uint32_t beyond,
+                            Signature* found) const {
+  const uint64_t members = board_->Members(slot);
+  for (uint32_t i = 0; i < board_->config().local_size; ++i) {
+    if ((members >> i & 1) == 0) continue;
+    const uint32_t reached =
+        board_->arrival(slot, i).generation.load(std::memory_order_seq_cst);
+    if (reached <= beyond) continue;
+    *found = board_->SignatureOf(slot, i, beyond + 1);
+    if (found->joins == static_cast<uint8_t>(joins_)) return true;
+  }
+  return board_->Wanted(slot, found) > beyond;
+}
+
+// Null: this rank has asked for the slot's number and not been told yet.
+NodeJob::Name* NodeJob::NameOfSlot(uint32_t slot) {
+  if (by_slot_[slot] != nullptr) return by_slot_[slot];
+  const SlotHeader& header = board_->slot(slot);
+  const uint32_t set = header.process_set.load(std::memory_order_relaxed);
+  const auto kind =
+      static_cast<Kind>(header.kind.load(std::memory_order_relaxed));
+  const auto process_set = SetOf(set);
+  if (process_set == nullptr) return nullptr;
+  std::unique_ptr<Name>& entry = names_[KeyOf(set, kind, header.name)];
+  if (entry != nullptr) return nullptr;
+  entry = std::make_unique<Name>();
+  entry->process_set = set;
+  entry->kind = kind;
+  entry->name = header.name;
+  entry->known = true;
+  entry->negotiated = process_set->negotiated();
+  entry->slot = slot;
+  entry->generation =
+      board_->arrival(slot, static_cast<uint32_t>(options_.local_rank))
+          .generation.load(std::memory_order_acquire);
+  by_slot_[slot] = entry.get();
+  return entry.get();
+}
+
+// This rank's next unnamed operation must be the others' next one.
+void NodeJob::FollowUnnamed(const Name& name) {
+  uint64_t& count = unnamed_[name.process_set][static_cast<size_t>(name.kind)];
+  if (name.name == kUnnamedPrefix + std::to_string(count % kUnnamedSlots)) {
+    ++count;
+  }
+}
+
+bool NodeJob::StandInAt(uint32_t slot) {
+  const auto me = static_cast<uint32_t>(options_.local_rank);
+  if (board_->slot(slot).identity.load(std::memory_order_acquire) == 0 ||
+      (board_->Members(slot) >> me & 1) == 0) {
+    return false;
+  }
+  Signature s;
+  const uint32_t reached = by_slot_[slot] != nullptr
+                               ? by_slot_[slot]->generation
+                               : board_->arrival(slot, me).generation.load(
+                                     std::memory_order_relaxed);
+  if (!FindSubmitted(slot, reached, &s)) return false;
+  Name* const name = NameOfSlot(slot);
+  if (name == nullptr || name->busy()) return false;
+  auto op = std::make_shared<Operation>();
+  op->name = name->name;
+  op->stands_in = true;
+  op->signature = s;
+  op->signature.aside = 1;
+  op->signature.joins = static_cast<uint8_t>(joins_);
+  op->set = SetOf(name->process_set);
+  if (s.kind == Kind::kAllgather || s.kind == Kind::kAlltoall) {
+    op->signature.shape[0] = 0;
+  }
+  if (s.kind == Kind::kAlltoall) op->splits.assign(op->set->ranks.size(), 0);
+  const bool is_root = s.kind == Kind::kBroadcast && s.root == options_.rank;
+  if ((Reduces(s.kind) || is_root) && !MakeNeutral(*op)) {
+    Break(Status(Code::kResourceExhausted,
+                 op->Title() + ": no memory to stand in for a rank that has "
+                               "joined"));
+    return false;
+  }
+  FollowUnnamed(*name);
+  ++stand_ins_;
+  Enqueue(*name, std::move(op));
+  return true;
+}
+
+// Once nothing that this rank submitted itself is pending, so that when all
+// ranks have said so there is nothing left to stand in for.
+void NodeJob::SettleJoin() {
+  if (settled_ || outstanding_.load() > stand_ins_ + 1) return;
+  settled_ = true;
+  auto m = session::Make<session::JoinRequest>();
+  m.number = joins_ + 1;
+  m.settled = 1;
+  SendOrKeep(m);
+}
+
+void NodeJob::EndJoin(const Status& status) {
+  const std::shared_ptr<Operation> op = std::exchange(join_, nullptr);
+  if (join_reply_) op->answer = join_reply_->last_rank;
+  ++joins_;
+  awaited_replies_.fetch_sub(1);
+  has_controls_.store(!asked_.empty());
+  me_.aside.store(0, std::memory_order_seq_cst);
+  board_->header().aside_count.fetch_sub(1, std::memory_order_seq_cst);
+  End(*op, status.ok() ? Status() : op->Explain(status));
+}
+
+void NodeJob::FailControls(const Status& status) {
+  for (const auto& [number, op] : std::exchange(asked_, {})) {
+    awaited_replies_.fetch_sub(1);
+    End(*op, op->Explain(status));
+  }
+  if (join_ != nullptr) {
+    join_reply_.reset();
+    EndJoin(status);
+  }
+  has_controls_.store(false);
+}
+
+}  // namespace maypole
