@@ -5,151 +5,15 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <map>
 #include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "client/announce.h"
-#include "common/reduce.h"
+#include "client/mover_testing.h"
 
 namespace maypole {
 namespace {
-
-// A rank's operations, without the client's threads.
-class Table : public OperationTable {
- public:
-  Operation* Claim(uint32_t slot, uint32_t generation) override {
-    auto it = waiting.find(slot);
-    if (it == waiting.end() || it->second->generation != generation) {
-      return nullptr;
-    }
-    Operation* op = it->second;
-    waiting.erase(it);
-    return op;
-  }
-  uint32_t WaitingGeneration(uint32_t slot) override {
-    auto it = waiting.find(slot);
-    return it == waiting.end() ? 0 : it->second->generation;
-  }
-  void Finish(Operation* op, Status status) override {
-    EXPECT_FALSE(op->done.load()) << op->Title() << " finished twice";
-    op->status = std::move(status);
-    op->done.store(true);
-  }
-  std::vector<Operation*> Waiting() override {
-    std::vector<Operation*> all;
-    for (auto& [slot, op] : waiting) all.push_back(op);
-    return all;
-  }
-  bool PatienceIsOver() override { return patience_is_over; }
-  void Detach(Operation* op) override { detached.push_back(op); }
-  void Break(Status status) override { broken = std::move(status); }
-
-  int64_t Now() override { return now += 1000; }
-
-  int64_t now = 0;
-  bool patience_is_over = false;
-  std::vector<Operation*> detached;
-
-  std::map<uint32_t, Operation*> waiting;
-  Status broken;
-};
-
-struct Rank {
-  Rank(const Board* board, uint32_t me) : pool(board, me) {}
-  SmallPool pool;
-  Table table;
-  std::unique_ptr<Mover> mover;
-  std::map<uint32_t, uint32_t> generation;  // by slot
-};
-
-struct Submitted {
-  std::unique_ptr<Operation> op = std::make_unique<Operation>();
-  std::vector<std::byte> input;
-  std::vector<std::byte> output;
-  bool in_place = false;
-};
-
-class Node {
- public:
-  explicit Node(uint32_t k, uint32_t chunk_bytes = 4096,
-                uint32_t ring_depth = 3, bool backwards = false) {
-    BoardConfig config;
-    config.size = config.local_size = k;
-    config.slots = 64;
-    config.runs = 2;
-    config.chunk_bytes = chunk_bytes;
-    config.ring_depth = ring_depth;
-    config.small_bytes = 512;  // so that both ways are taken
-    config.pool_buffers = 3;
-    config.arena_bytes = 16 << 20;
-    for (uint32_t i = 0; i < k; ++i)
-      config.global_rank[i] = static_cast<int>(backwards ? k - 1 - i : i);
-    EXPECT_TRUE(Board::Create(config, &board).ok());
-    for (uint32_t i = 0; i < k; ++i) {
-      ranks.push_back(std::make_unique<Rank>(board.get(), i));
-      ranks[i]->mover =
-          std::make_unique<Mover>(board.get(), i, &ranks[i]->table);
-    }
-  }
-
-  void Submit(uint32_t r, uint32_t slot, Submitted& s) {
-    s.op->slot = slot;
-    s.op->generation = ++ranks[r]->generation[slot];
-    s.op->input = s.input.data();
-    if (s.op->signature.kind != Kind::kAllgather) {
-      if (!s.in_place) s.output.resize(s.input.size());
-      s.op->output = s.in_place ? s.input.data() : s.output.data();
-    }
-    ranks[r]->table.waiting[slot] = s.op.get();
-    const Announced a = Announce(*board, r, ranks[r]->mover->cursor(), *s.op,
-                                 false, &ranks[r]->pool);
-    if (!a.done) return;
-    ranks[r]->table.waiting.erase(slot);
-    ranks[r]->table.Finish(s.op.get(), Status());
-    ranks[r]->mover->Pass(a.ticket);
-  }
-
-  // Steps ranks in random order until none can move.
-  void Settle(std::mt19937& random) {
-    uint32_t idle = 0;
-    while (idle < 20 * ranks.size()) {
-      idle = ranks[random() % ranks.size()]->mover->Step() ? 0 : idle + 1;
-    }
-  }
-
-  std::unique_ptr<Board> board;
-  std::vector<std::unique_ptr<Rank>> ranks;
-};
-
-template <typename T>
-std::vector<std::byte> Bytes(const std::vector<T>& v) {
-  std::vector<std::byte> out(v.size() * sizeof(T));
-  if (!v.empty()) std::memcpy(out.data(), v.data(), out.size());
-  return out;
-}
-
-template <typename T>
-std::vector<T> Values(const std::byte* p, size_t bytes) {
-  std::vector<T> out(bytes / sizeof(T));
-  if (bytes > 0) std::memcpy(out.data(), p, bytes);
-  return out;
-}
-
-Submitted Allreduce(const std::vector<float>& v, Op op, bool in_place) {
-  Submitted s;
-  s.op->name = "x";
-  s.op->signature.kind = Kind::kAllreduce;
-  s.op->signature.dtype = DType::kFloat32;
-  s.op->signature.op = op;
-  s.op->signature.dims = 1;
-  s.op->signature.shape[0] = static_cast<int64_t>(v.size());
-  s.input = Bytes(v);
-  s.in_place = in_place;
-  return s;
-}
 
 TEST(MoverTest, AllreduceSumsInRankOrderAndAverages) {
   for (uint32_t k : {1u, 2u, 3u, 4u}) {
@@ -270,7 +134,9 @@ TEST(MoverTest, RankThatLeftFailsLaterOperations) {
   node.Settle(random);
   ASSERT_TRUE(a.op->done.load());
   EXPECT_EQ(a.op->status.code(), Code::kAborted);
-  EXPECT_EQ(a.op->status.message(), "allreduce 'x': rank 1 has shut down");
+  EXPECT_EQ(a.op->status.message(),
+            "allreduce 'x': rank 1 has shut down; operations that need it "
+            "cannot run");
 }
 
 // The failure was counted before this rank came: only a look at the operation
@@ -367,7 +233,8 @@ TEST(MoverTest, AnOperationThatOthersHaveGivenUpEnds) {
   node.Settle(random);
   ASSERT_TRUE(late.op->done.load());
   EXPECT_EQ(late.op->status.code(), Code::kAborted);
-  EXPECT_EQ(late.op->status.message(), "allreduce 'x': rank 2 has shut down");
+  EXPECT_NE(late.op->status.message().find("rank 2 has shut down"),
+            std::string::npos);
 }
 
 // The last to arrive has claimed a small operation and died before or after it
@@ -397,127 +264,6 @@ TEST(MoverTest, DeathOfWhoCarriesOutASmallOperationEndsItAlike) {
         EXPECT_EQ(s->op->status.message(), "allreduce 'x': rank 2 died");
       }
     }
-  }
-}
-
-// Random programs: kinds, sizes, orders by rank, several operations in flight,
-// interleavings; half of them with an abort at a random moment.
-class RandomProgram {
- public:
-  RandomProgram(uint32_t seed, bool with_abort)
-      : random_(seed),
-        k_(1 + random_() % 4),
-        node_(k_, 4096, 2 + random_() % 3) {
-    const int steps = 1 + static_cast<int>(random_() % 6);
-    abort_at_ = with_abort ? static_cast<int>(random_() % 400) : -1;
-    for (int i = 0; i < steps && !node_.board->aborted(); ++i) Round();
-  }
-
- private:
-  struct Planned {
-    Kind kind;
-    uint32_t slot;
-    std::vector<Submitted> by_rank;
-    std::vector<int32_t> want;
-  };
-
-  Planned Make(uint32_t slot) {
-    Planned p{static_cast<Kind>(random_() % 2 == 0 ? 0 : random_() % 3),
-              slot,
-              std::vector<Submitted>(k_),
-              {}};
-    if (random_() % 8 == 0) p.kind = Kind::kBarrier;
-    const size_t n = random_() % 3 == 0 ? random_() % 20000 : random_() % 40;
-    const int root = static_cast<int>(random_() % k_);
-    if (p.kind == Kind::kAllreduce) p.want.assign(n, 0);
-    for (uint32_t r = 0; r < k_; ++r) {
-      Signature& s = p.by_rank[r].op->signature;
-      s.kind = p.kind;
-      s.dtype = DType::kInt32;
-      s.dims = 1;
-      size_t count = p.kind == Kind::kAllgather ? random_() % (n + 1) : n;
-      if (p.kind == Kind::kBarrier) count = s.dims = 0;
-      s.shape[0] = static_cast<int64_t>(count);
-      if (p.kind == Kind::kBroadcast) s.root = root;
-      if (p.kind == Kind::kBarrier) s.shape[0] = 0, s.dims = 1;
-      std::vector<int32_t> v(count);
-      for (auto& x : v) x = static_cast<int32_t>(random_());
-      p.by_rank[r].input = Bytes(v);
-      p.by_rank[r].in_place = random_() % 2 == 0;
-      if (p.kind == Kind::kAllgather) {
-        p.want.insert(p.want.end(), v.begin(), v.end());
-      } else if (p.kind == Kind::kAllreduce) {
-        for (size_t i = 0; i < n; ++i) {
-          p.want[i] = static_cast<int32_t>(static_cast<uint32_t>(p.want[i]) +
-                                           static_cast<uint32_t>(v[i]));
-        }
-      } else if (static_cast<int>(r) == root) {
-        p.want = v;
-      }
-    }
-    return p;
-  }
-
-  void Step() {
-    node_.ranks[random_() % k_]->mover->Step();
-    if (abort_at_ >= 0 && abort_at_-- == 0) {
-      node_.board->Abort(Code::kAborted, "rank 9 died");
-    }
-  }
-
-  void Round() {
-    std::vector<Planned> plan;
-    const uint32_t count = 1 + random_() % 5;
-    for (uint32_t i = 0; i < count; ++i) plan.push_back(Make(i));
-    std::vector<std::pair<uint32_t, uint32_t>> submits;  // rank, operation
-    for (uint32_t r = 0; r < k_; ++r) {
-      for (uint32_t i = 0; i < count; ++i) submits.emplace_back(r, i);
-    }
-    std::shuffle(submits.begin(), submits.end(), random_);
-    for (auto [r, i] : submits) {
-      node_.Submit(r, plan[i].slot, plan[i].by_rank[r]);
-      for (uint32_t n = random_() % 8; n > 0; --n) Step();
-    }
-    for (int n = 0; abort_at_ >= 0 && n < 400; ++n) Step();
-    node_.Settle(random_);
-    for (Planned& p : plan) Check(p);
-  }
-
-  void Check(Planned& p) {
-    const bool ok = p.by_rank[0].op->status.ok();
-    for (Submitted& s : p.by_rank) {
-      ASSERT_TRUE(s.op->done.load()) << "kind " << static_cast<int>(p.kind);
-      ASSERT_EQ(s.op->status.ok(), ok) << "ranks differ in outcome";
-      if (!ok) {
-        EXPECT_TRUE(node_.board->aborted());
-        EXPECT_NE(s.op->status.message().find("rank 9 died"),
-                  std::string::npos);
-        continue;
-      }
-      if (p.kind == Kind::kBarrier) continue;
-      EXPECT_EQ(Values<int32_t>(s.op->output, p.want.size() * 4), p.want);
-    }
-  }
-
-  std::mt19937 random_;
-  uint32_t k_;
-  Node node_;
-  int abort_at_ = -1;
-};
-
-TEST(MoverTest, RandomProgramsGiveTheReferenceResult) {
-  for (uint32_t seed = 0; seed < 300; ++seed) {
-    SCOPED_TRACE(seed);
-    RandomProgram program(seed, false);
-    if (HasFatalFailure()) return;
-  }
-}
-
-TEST(MoverTest, AbortsEndEverythingAlikeOnAllRanks) {
-  for (uint32_t seed = 0; seed < 600; ++seed) {
-    SCOPED_TRACE(seed);
-    RandomProgram program(seed, true);
-    if (HasFatalFailure()) return;
   }
 }
 
@@ -570,9 +316,7 @@ Submitted ArenaAllreduce(const Node& node, uint32_t rank, uint64_t offset,
 }
 
 void SubmitArena(Node& node, uint32_t r, uint32_t slot, Submitted& s) {
-  s.op->slot = slot;
-  s.op->generation = ++node.ranks[r]->generation[slot];
-  node.ranks[r]->table.waiting[slot] = s.op.get();
+  node.Begin(r, slot, *s.op);
   Announce(*node.board, r, node.ranks[r]->mover->cursor(), *s.op, false,
            &node.ranks[r]->pool);
 }

@@ -54,7 +54,6 @@ NodeJob::NodeJob(const Options& options, std::unique_ptr<AgentSession> session)
       pool_(board_, static_cast<uint32_t>(options.local_rank)),
       global_set_(
           std::make_shared<const ProcessSet>(MakeGlobalSet(board_->config()))) {
-  me_.tickets_read.store(kAllRead, std::memory_order_release);
   const BoardConfig& config = board_->config();
   homogeneous_ = config.local_size * config.nodes == config.size;
   const WaitPolicy waiting =
@@ -218,7 +217,7 @@ void NodeJob::Enqueue(Name& name, std::shared_ptr<Operation> operation) {
 void NodeJob::CountIn() {
   if (outstanding_.load() == 0) {
     mover_.SkipTickets();
-    me_.tickets_read.store(mover_.cursor(), std::memory_order_release);
+    me_.tickets_read.store(mover_.cursor() + 1, std::memory_order_release);
   }
   outstanding_.fetch_add(1);
 }

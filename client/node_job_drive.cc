@@ -48,7 +48,7 @@ void NodeJob::TellWhereIAm() {
   if (me_.tickets_read.load(std::memory_order_relaxed) != kAllRead) {
     std::lock_guard lock(table_mutex_);
     if (outstanding_.load() > 0) {
-      me_.tickets_read.store(mover_.cursor(), std::memory_order_release);
+      me_.tickets_read.store(mover_.cursor() + 1, std::memory_order_release);
     }
   }
 }

@@ -37,8 +37,6 @@ bool MakeNeutral(Operation& op) {
 
 }  // namespace
 
-void Unmap::operator()(std::byte* p) const { munmap(p, bytes); }
-
 // --- Process sets -----------------------------------------------------------
 
 std::shared_ptr<const ProcessSet> NodeJob::SetOf(uint32_t id) const {

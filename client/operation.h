@@ -7,6 +7,8 @@
 #ifndef MAYPOLE_CLIENT_OPERATION_H_
 #define MAYPOLE_CLIENT_OPERATION_H_
 
+#include <sys/mman.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +30,7 @@ struct FreeMemory {
 
 struct Unmap {
   uint64_t bytes = 0;
-  void operator()(std::byte* p) const;
+  void operator()(std::byte* p) const { munmap(p, bytes); }
 };
 
 // What an operation is, if it is none on tensors.

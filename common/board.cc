@@ -400,7 +400,8 @@ uint64_t Board::PlaceTicket(RunRef ref, uint32_t generation,
   auto* cells = reinterpret_cast<std::atomic<uint64_t>*>(mapping_.data() +
                                                          layout_->tickets);
   const uint64_t run = uint64_t{generation & 0xffff} << kRefBits | ref;
-  for (uint64_t position = start;; ++position) {
+  uint64_t position = start;
+  for (uint32_t looks = 0; looks < 2 * kTicketCells; ++looks, ++position) {
     std::atomic<uint64_t>& cell = cells[position % kTicketCells];
     uint64_t seen = cell.load(std::memory_order_acquire);
     // Lapped: every position up to the newest of this cell is full.
@@ -418,6 +419,7 @@ uint64_t Board::PlaceTicket(RunRef ref, uint32_t generation,
     }
     if (seen == ticket) return position;  // another last arriver was faster
   }
+  return kNoPlace;  // a rank has spoiled the ring
 }
 
 // Tickets that a rank still needs must not be overwritten, however far ranks
@@ -428,7 +430,7 @@ bool Board::MayPlaceAt(uint64_t position) const {
   if (position % kStretch != 0) return true;
   for (uint32_t i = 0; i < config_.local_size; ++i) {
     const uint64_t read = rank(i).tickets_read.load(std::memory_order_acquire);
-    if (read != kAllRead && position > read + kTicketCells / 2) return false;
+    if (read != kAllRead && position >= read + kTicketCells / 2) return false;
   }
   return true;
 }

@@ -130,8 +130,8 @@ struct alignas(64) RankBlock {
   // The number of the join that the rank is in; 0: none. Seq_cst against
   // arrivals, as left_count.
   std::atomic<uint32_t> aside;
-  // Tickets below it are read; kAllRead while the rank has nothing that waits
-  // for one. Written now and then: see PlaceTicket.
+  // Position of the next ticket that it will read, + 1; kAllRead while the rank
+  // has nothing that waits for one. Written now and then: see PlaceTicket.
   alignas(64) std::atomic<uint64_t> tickets_read;
   // Grows while the rank's threads attend to operations: every kHeartbeatMs at
   // the latest while it has any that are not ended.
@@ -143,7 +143,7 @@ struct alignas(64) RankBlock {
   // for a while. It grows at each change.
   std::atomic<uint64_t> blocked_count;
 };
-inline constexpr uint64_t kAllRead = UINT64_MAX;
+inline constexpr uint64_t kAllRead = 0;
 inline constexpr int kHeartbeatMs = 100;
 inline constexpr uint64_t kBlockedInJoin = UINT64_MAX;
 inline constexpr uint64_t kBlockedForSet = UINT64_MAX - 1;

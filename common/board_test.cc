@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -22,10 +23,19 @@ BoardConfig Config(uint32_t k) {
   return c;
 }
 
+// Allots the first slots to all ranks.
+void AllotAll(const Board& b) {
+  const uint64_t all = (uint64_t{1} << b.config().local_size) - 1;
+  for (uint32_t slot = 0; slot < b.config().slots; ++slot) {
+    b.Allot(slot, 0, Kind::kAllreduce, std::to_string(slot), all, 0);
+  }
+}
+
 std::unique_ptr<Board> Create(uint32_t k) {
   std::unique_ptr<Board> b;
   const Status s = Board::Create(Config(k), &b);
   EXPECT_TRUE(s.ok()) << s.message();
+  if (s.ok()) AllotAll(*b);
   return b;
 }
 
@@ -121,13 +131,36 @@ TEST(BoardTest, TicketRingWrapsAroundAndASlowReaderIsMovedOn) {
   EXPECT_EQ(slow, 2 * kTicketCells + 3u);
 }
 
-TEST(BoardTest, ASpoiledTicketRingDoesNotHoldItsWriter) {
+// As the executor, which places few tickets among many of the ranks.
+TEST(BoardTest, AWriterThatIsFarBehindFindsTheEndOfTheRing) {
   auto b = Create(1);
   const uint64_t far = uint64_t{50} * kTicketCells;
   for (uint64_t p = 0; p < kTicketCells; ++p) {
     ASSERT_EQ(b->PlaceTicket(1, p & 0xffff, far + p), far + p);
   }
-  EXPECT_EQ(b->PlaceTicket(3, 1, 0), kNoPlace);
+  EXPECT_EQ(b->PlaceTicket(3, 1, 0), far + kTicketCells);
+}
+
+TEST(BoardTest, ASpoiledTicketRingDoesNotHoldItsWriter) {
+  auto b = Create(1);
+  const uint64_t far = ((uint64_t{1} << 24) - 2) * kTicketCells;
+  for (uint64_t p = 0; p < kTicketCells; ++p) {
+    b->PlaceTicket(1, p & 0xffff, far + p);
+  }
+  b->PlaceTicket(3, 1, 0);  // anywhere, or nowhere: but it comes back
+}
+
+// A rank that still needs a ticket keeps its cell from being used again.
+TEST(BoardTest, TicketsAreNotPlacedFarAheadOfARankThatReads) {
+  auto b = Create(2);
+  uint64_t p = 0;
+  b->rank(1).tickets_read.store(100 + 1);
+  while (b->PlaceTicket(5, p & 0xffff, p) == p) ++p;
+  EXPECT_GT(p, kTicketCells / 2);
+  EXPECT_LE(p, kTicketCells / 2 + 100 + 1024);
+  EXPECT_EQ(b->PlaceTicket(5, 7, p), kNoPlace);
+  b->rank(1).tickets_read.store(kAllRead);
+  EXPECT_EQ(b->PlaceTicket(5, 7, p), p);
 }
 
 TEST(BoardTest, SmallOperationsAreReducedByOneRankOnly) {
@@ -212,6 +245,63 @@ TEST(BoardTest, SlicesCoverAChunkOnceAndAreAligned) {
   EXPECT_EQ(ChunkCount(0, 4096), 0u);
   EXPECT_EQ(ChunkCount(4097, 4096), 2u);
   EXPECT_EQ(ChunkRange(4097, 4096, 1).size(), 1u);
+}
+
+TEST(BoardTest, OnlyMembersMustArrive) {
+  auto b = Create(1);
+  std::unique_ptr<Board> three;
+  ASSERT_TRUE(Board::Create(Config(3), &three).ok());
+  three->Allot(7, 2, Kind::kBroadcast, "x", 0b101, 0);
+  EXPECT_EQ(three->slot(7).identity.load(),
+            IdentityHash(2, Kind::kBroadcast, "x"));
+  EXPECT_STREQ(three->slot(7).name, "x");
+  EXPECT_EQ(three->header().allotted.load(), 8u);
+  three->Arrive(7, 0, 1, Signature());
+  EXPECT_FALSE(three->AllArrived(7, 1));
+  three->Arrive(7, 2, 1, Signature());
+  EXPECT_TRUE(three->AllArrived(7, 1));
+}
+
+TEST(BoardTest, ATicketOfARunThatHasEndedIsNobodys) {
+  std::unique_ptr<Board> b;
+  ASSERT_TRUE(Board::Create(Config(3), &b).ok());
+  const RunRef run = b->NegotiatedRef(1);
+  b->SetRunMembers(run, 70001, 0b110);
+  const Ticket ticket{run, 70001 & 0xffff};
+  EXPECT_FALSE(b->IsMember(ticket, 0));
+  EXPECT_TRUE(b->IsMember(ticket, 1));
+  EXPECT_TRUE(b->IsMember(ticket, 2));
+  b->SetRunMembers(run, 70002, 0b111);
+  EXPECT_FALSE(b->IsMember(ticket, 1));
+  EXPECT_TRUE(b->IsMember({run, 70002 & 0xffff}, 0));
+}
+
+TEST(BoardTest, WhatIsWantedIsReadWithItsSignature) {
+  auto b = Create(2);
+  Signature s;
+  EXPECT_EQ(b->Wanted(3, &s), 0u);
+  Signature wanted;
+  wanted.dims = 1;
+  wanted.shape[0] = 77;
+  b->Want(3, 4, wanted);
+  EXPECT_EQ(b->Wanted(3, &s), 4u);
+  EXPECT_EQ(s.shape[0], 77);
+}
+
+TEST(BoardTest, SplitsAreByNameRankAndParity) {
+  auto b = Create(2);
+  for (uint32_t number = 0; number < 3; ++number) {
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      for (uint32_t g = 0; g < 2; ++g) {
+        for (int i = 0; i < 2; ++i) {
+          b->splits(number, rank, g)[i].store(number * 100 + rank * 10 + g * 2 +
+                                              i);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(b->splits(2, 1, 5)[1].load(), 2 * 100 + 10 + 2 + 1);
+  EXPECT_EQ(b->splits(0, 0, 4)[0].load(), 0);
 }
 
 }  // namespace

@@ -11,6 +11,11 @@ bool StringsEnd(const Welcome&) { return true; }
 bool StringsEnd(const SlotRequest& m) { return Ends(m.name); }
 bool StringsEnd(const SlotReply& m) { return Ends(m.text); }
 bool StringsEnd(const Goodbye&) { return true; }
+bool StringsEnd(const SetRequest&) { return true; }
+bool StringsEnd(const SetReply& m) { return Ends(m.text); }
+bool StringsEnd(const JoinRequest&) { return true; }
+bool StringsEnd(const JoinReply& m) { return Ends(m.text); }
+bool StringsEnd(const Notice& m) { return Ends(m.text); }
 
 }  // namespace
 

@@ -115,7 +115,22 @@ TEST(SignatureTest, BadInputIsRefusedWithTheReason) {
       code(Make(Kind::kAllreduce, {0, int64_t{1} << 62, int64_t{1} << 62})),
       Code::kInvalidArgument);
   EXPECT_EQ(code(Make(Kind::kAllgather, {})), Code::kInvalidArgument);
-  EXPECT_EQ(code(Make(Kind::kAlltoall, {3})), Code::kUnimplemented);
+  EXPECT_EQ(code(Make(Kind::kAlltoall, {3})), Code::kOk);
+  EXPECT_EQ(code(Make(Kind::kAlltoall, {})), Code::kInvalidArgument);
+  EXPECT_EQ(code(Make(Kind::kReducescatter, {})), Code::kInvalidArgument);
+  Signature scatter = Make(Kind::kReducescatter, {3});
+  EXPECT_EQ(code(scatter), Code::kOk);
+  scatter.op = Op::kMax;
+  EXPECT_EQ(code(scatter), Code::kInvalidArgument);
+  Signature bools = Make(Kind::kAllreduce, {3});
+  bools.dtype = DType::kBool;
+  bools.op = Op::kAverage;
+  EXPECT_EQ(code(bools), Code::kInvalidArgument);
+  bools.op = Op::kProduct;
+  EXPECT_EQ(code(bools), Code::kOk);
+  Signature adasum = Make(Kind::kAllreduce, {3});
+  adasum.op = Op::kAdasum;
+  EXPECT_EQ(code(adasum), Code::kUnimplemented);
   Signature ints = Make(Kind::kAllreduce, {3});
   ints.dtype = DType::kInt32;
   ints.prescale = 0.5;
@@ -123,6 +138,53 @@ TEST(SignatureTest, BadInputIsRefusedWithTheReason) {
   EXPECT_EQ(
       CheckSignature(std::string(600, 'n'), Make(Kind::kBarrier, {})).code(),
       Code::kInvalidArgument);
+}
+
+TEST(SignatureTest, ABarrierComparesUnnamedOperations) {
+  Signature a;
+  a.kind = Kind::kBarrier;
+  a.dims = kMaxDims;
+  a.shape[1 + static_cast<int>(Kind::kAllreduce)] = 3;
+  Signature b = a;
+  b.shape[1 + static_cast<int>(Kind::kAllreduce)] = 2;
+  b.shape[1 + static_cast<int>(Kind::kBroadcast)] = 1;
+  EXPECT_TRUE(CheckSignature("b", a).ok());
+  EXPECT_EQ(a.Bytes(), 0u);
+  const std::vector<std::pair<int, Signature>> all = {{0, a}, {1, b}, {2, a}};
+  EXPECT_EQ(DescribeMismatch("b", all),
+            "barrier 'b': mismatched counts of unnamed operations before it: "
+            "ranks 0,2 submitted 3 x allreduce, rank 1 submitted 2 x "
+            "allreduce, 1 x broadcast; every rank must submit as many unnamed "
+            "operations of each kind (give them names to match them whatever "
+            "their order)");
+}
+
+TEST(SignatureTest, ABroadcastNeedsARootThatHasNotJoined) {
+  Signature here = Make(Kind::kBroadcast, {3});
+  here.root = 1;
+  Signature joined = here;
+  joined.aside = 1;
+  joined.joins = 5;
+  EXPECT_TRUE(Agree(here, joined));
+  std::vector<std::pair<int, Signature>> all = {{0, joined}, {1, here}};
+  EXPECT_EQ(DescribeMismatch("x", all), "");
+  all = {{0, here}, {1, joined}};
+  EXPECT_NE(DescribeMismatch("x", all).find(
+                "broadcast 'x': its root, rank 1, has joined"),
+            std::string::npos);
+}
+
+TEST(SignatureTest, ScatteredRowsCoverTheTensorOnce) {
+  for (int64_t rows : {0, 1, 3, 4, 5, 11}) {
+    Signature s = Make(Kind::kReducescatter, {rows, 2});
+    int64_t next = 0;
+    for (int i = 0; i < 4; ++i) {
+      EXPECT_EQ(FirstScatteredRow(s, 4, i), next);
+      next += ScatteredRows(s, 4, i);
+      EXPECT_EQ(ScatteredRows(s, 4, i), rows / 4 + (i < rows % 4 ? 1 : 0));
+    }
+    EXPECT_EQ(next, rows);
+  }
 }
 
 }  // namespace
