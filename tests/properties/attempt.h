@@ -12,6 +12,8 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "client/client.h"
 #include "tests/properties/reference.h"
@@ -32,20 +34,26 @@ class Memory {
 
 class Attempt {
  public:
-  Attempt(const OperationSpec& spec, int rank, int ranks, Random& random,
-          Memory* memory);
+  // The rank is one that the operation concerns.
+  Attempt(const OperationSpec& spec, int rank, Random& random, Memory* memory);
 
   const OperationSpec& spec() const { return spec_; }
   bool submitted() const { return submitted_; }
   bool ended() const { return ended_; }
   const Status& status() const { return status_; }
-  // It ended with the error that it should end with: of a mismatch.
+  // True once: when it has ended and nobody has looked yet.
+  bool TakeEnd() { return ended_ && !std::exchange(taken_, true); }
+  // It ended with the error that it should end with.
   bool refused() const {
-    return spec_.odd_one >= 0 && status_.code() == Code::kFailedPrecondition;
+    return spec_.MustFail() && status_.code() == Code::kFailedPrecondition;
   }
 
-  // A refused submission has ended with the refusal.
-  void Submit(Client* client, bool awaited);
+  // A refused submission has ended with the refusal. process_set: the id.
+  void Submit(Client* client, uint32_t process_set, bool awaited);
+  // For a group: what to submit, and what came of it.
+  Request MakeRequest(uint32_t process_set, bool awaited);
+  void Submitted(const Status& status, int64_t handle);
+
   void Poll(Client* client);
   void Wait(Client* client, int timeout_ms);
 
@@ -56,7 +64,13 @@ class Attempt {
   std::string Changed() const;
 
  private:
+  Status SubmitByName(Client* client, uint32_t process_set, bool awaited);
   void End(Client* client, Status status);
+  void KeepResult(Client* client);
+  // The library's memory brings the result.
+  bool gathers() const {
+    return spec_.kind == Kind::kAllgather || spec_.kind == Kind::kAlltoall;
+  }
   std::byte* output() const { return block_.get() + offset_; }
   const std::byte* input() const {
     return spec_.in_place ? output() : input_.get();
@@ -64,10 +78,11 @@ class Attempt {
   std::string CheckResult() const;
   std::string CheckGuards() const;
   std::string CheckRefused() const;
+  std::string CheckMismatchText() const;
 
   const OperationSpec spec_;
   const int rank_;
-  const int ranks_;
+  const Signature signature_;
   const Bytes values_;                  // of the input
   Bytes before_;                        // the block as it was submitted
   std::shared_ptr<std::byte[]> input_;  // out of place
@@ -75,12 +90,15 @@ class Attempt {
   size_t block_bytes_ = 0;
   size_t offset_ = 0;
   size_t output_bytes_ = 0;
+  bool by_name_ = false;  // submitted by the function of its kind
 
   bool submitted_ = false;
   bool ended_ = false;
+  bool taken_ = false;
   int64_t handle_ = 0;
   Status status_;
-  Bytes gathered_;  // copy of an allgather's result
+  Result result_;  // its data are in gathered_
+  Bytes gathered_;
   Bytes frozen_;
 };
 

@@ -1,8 +1,11 @@
 """Random programs of collectives against a plain reference, in many settings.
 
 Each setting is a job that plays one program after the other for a while, on
-agents with rings small enough to meet every edge. A failure prints the command
-that plays the same programs again. MAYPOLE_TEST_SECONDS: how long a setting.
+agents with rings small enough to meet every edge. At the end a table tells what
+all of them have covered. A failure prints the command that plays the programs
+of its epoch again. MAYPOLE_TEST_SECONDS: how long a setting;
+MAYPOLE_TEST_PROGRAMS: how many programs at most; MAYPOLE_TEST_SEED: of the
+first; MAYPOLE_TEST_LONG: what is not covered is a failure.
 """
 
 import os
@@ -10,54 +13,92 @@ import random
 import subprocess
 import unittest
 
+import coverage_table
 import daemons
 import harness
 
 PROGRAM = os.path.join(harness.ROOT, "tests/properties/property_ranks")
 SECONDS = float(os.environ.get("MAYPOLE_TEST_SECONDS", "1"))
+PROGRAMS = int(os.environ.get("MAYPOLE_TEST_PROGRAMS", "1000000"))
 SEED = int(os.environ.get("MAYPOLE_TEST_SEED") or random.SystemRandom().randrange(1, 10**9))
+LONG = os.environ.get("MAYPOLE_TEST_LONG") == "1"
+
+
+def again(test, stderr):
+    """The command that plays what went wrong again."""
+    lines = [line for line in stderr.splitlines() if line.startswith("again: ")]
+    what = dict(word.split("=") for word in lines[0].split()[1:]) if lines else {"seed": SEED, "programs": PROGRAMS}
+    return ("again: bazel test -c opt --nocache_test_results --test_output=all --test_env=MAYPOLE_TEST_SECONDS=60 "
+            "--test_env=MAYPOLE_TEST_SEED=%s --test_env=MAYPOLE_TEST_PROGRAMS=%s "
+            "//tests/properties:properties_test --test_arg=%s" % (
+                what["seed"], what["programs"], test.id().partition(".")[2]))
 
 
 class PropertiesTest(unittest.TestCase):
-    def play(self, ranks, nodes, chunk_bytes, ring_depth, most_bytes=256 * 1024, least=20, env=None):
+    coverage = coverage_table.Coverage()
+
+    @classmethod
+    def tearDownClass(cls):
+        print("\n" + cls.coverage.text(), flush=True)
+        print("not covered: %s" % (", ".join(cls.coverage.gaps()) or "nothing"), flush=True)
+
+    def play(self, layout, chunk_bytes, ring_depth, most_bytes=256 * 1024, least=20, env=None, times=1):
+        seconds = SECONDS * times
         flags = ["--chunk_bytes=%d" % chunk_bytes]
-        with daemons.Daemons(nodes, flags + ["--ring_depth=%d" % ring_depth]) as d:
-            command = [PROGRAM, "--agents=" + d.agents, "--ranks=%d" % ranks, "--seed=%d" % SEED,
-                       "--programs=1000000", "--seconds=%g" % SECONDS, "--most_bytes=%d" % most_bytes] + flags
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60 + 3 * SECONDS,
+        with daemons.Daemons(len(layout), flags + ["--ring_depth=%d" % ring_depth]) as d:
+            command = [PROGRAM, "--agents=" + d.agents, "--layout=" + ",".join(map(str, layout)), "--seed=%d" % SEED,
+                       "--programs=%d" % PROGRAMS, "--seconds=%g" % seconds, "--most_bytes=%d" % most_bytes] + flags
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60 + 3 * seconds,
                                   env=dict(harness.environment(), **(env or {})))
-        what = "%d ranks on %d nodes, agents' flags %s --ring_depth=%d" % (ranks, nodes, flags[0], ring_depth)
-        print("%s, seed %d: %s" % (what, SEED, done.stdout.strip()), flush=True)
-        self.assertEqual(done.returncode, 0, what + "\n" + done.stderr)
-        played = int(done.stdout.split("programs=")[1].split()[0])
-        self.assertGreaterEqual(played, least * min(1, SECONDS))
+            what = "%s ranks on %d nodes, agents' flags %s --ring_depth=%d" % (
+                "+".join(map(str, layout)), len(layout), flags[0], ring_depth)
+            events = self.coverage.add(done.stdout)
+            print("%s, seed %d: %d programs, %d operations" % (what, SEED, events["programs"], events["operations"]),
+                  flush=True)
+            if done.returncode != 0:
+                self.fail("%s\n%s%s" % (what, done.stderr, again(self, done.stderr)))
+        self.assertGreaterEqual(events["programs"], min(PROGRAMS, least * min(1, seconds)))
 
-    def test_two_ranks_smallest_rings(self):
-        self.play(2, 1, 4096, 2)
-
-    def test_two_ranks(self):
-        self.play(2, 1, 512 * 1024, 8, most_bytes=3 << 20, least=10)
-
-    def test_two_ranks_that_sleep_at_once(self):
-        self.play(2, 1, 8192, 3, env={"MAYPOLE_SPIN_US": "0"})
-
-    def test_three_ranks(self):
-        self.play(3, 1, 12288, 3)
+    # The three that play for long: four ranks, one node, two, unequal ones.
 
     def test_four_ranks(self):
-        self.play(4, 1, 4096, 5)
-
-    def test_two_nodes_of_one_rank(self):
-        self.play(2, 2, 4096, 2, least=10)
+        self.play([4], 4096, 5, most_bytes=48 * 1024, times=5)
 
     def test_two_nodes_of_two_ranks(self):
-        self.play(4, 2, 4096, 2, least=10)
+        self.play([2, 2], 4096, 2, most_bytes=48 * 1024, times=5)
+
+    def test_three_ranks_and_one(self):
+        self.play([3, 1], 4096, 3, most_bytes=48 * 1024, times=5)
+
+    # Other edges of the data path.
+
+    def test_two_ranks_smallest_rings(self):
+        self.play([2], 4096, 2)
+
+    def test_two_ranks(self):
+        self.play([2], 512 * 1024, 8, most_bytes=3 << 20, least=10)
+
+    def test_two_ranks_that_sleep_at_once(self):
+        self.play([2], 8192, 3, env={"MAYPOLE_SPIN_US": "0"})
+
+    def test_three_ranks(self):
+        self.play([3], 12288, 3)
+
+    def test_two_nodes_of_one_rank(self):
+        self.play([1, 1], 4096, 2, least=10)
+
+    def test_three_nodes(self):
+        self.play([1, 2, 1], 4096, 2, least=10)
 
     def test_four_ranks_on_two_nodes_large(self):
-        self.play(4, 2, 65536, 4, most_bytes=1 << 20, least=5)
+        self.play([2, 2], 65536, 4, most_bytes=1 << 20, least=5)
 
     def test_uneven_nodes(self):
-        self.play(3, 2, 8192, 3, least=10)
+        self.play([2, 1], 8192, 3, least=10)
+
+    @unittest.skipUnless(LONG, "needs a long run")
+    def test_zz_everything_was_covered(self):
+        self.assertEqual(self.coverage.gaps(), [])
 
 
 if __name__ == "__main__":

@@ -9,25 +9,33 @@
 #include <cstdlib>
 #include <ctime>
 
+#include "tests/properties/spec.h"
+
 namespace maypole::properties {
 
 Options OptionsOf(int rank, int ranks, const std::vector<std::string>& agents,
                   const std::string& job) {
-  const int nodes = static_cast<int>(agents.size());
+  World world;
+  world.ranks = ranks;
+  world.nodes = static_cast<int>(agents.size());
+  return OptionsOf(rank, world.LocalSizes(), agents, job);
+}
+
+Options OptionsOf(int rank, const std::vector<int>& local_sizes,
+                  const std::vector<std::string>& agents,
+                  const std::string& job) {
   Options o;
   o.rank = rank;
-  o.size = ranks;
-  o.cross_size = nodes;
-  // The first ranks % nodes nodes have one rank more.
-  int first = 0;
-  for (int node = 0; node < nodes; ++node) {
-    const int here = ranks / nodes + (node < ranks % nodes ? 1 : 0);
-    if (rank >= first && rank < first + here) {
+  o.cross_size = static_cast<int>(local_sizes.size());
+  o.size = 0;
+  for (int node = 0; node < o.cross_size; ++node) {
+    const int here = local_sizes[static_cast<size_t>(node)];
+    if (rank >= o.size && rank < o.size + here) {
       o.cross_rank = node;
-      o.local_rank = rank - first;
+      o.local_rank = rank - o.size;
       o.local_size = here;
     }
-    first += here;
+    o.size += here;
   }
   o.agent = agents[static_cast<size_t>(o.cross_rank)];
   o.job = job;

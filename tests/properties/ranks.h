@@ -18,6 +18,10 @@ namespace maypole::properties {
 // by node, one agent (path of its socket) a node.
 Options OptionsOf(int rank, int ranks, const std::vector<std::string>& agents,
                   const std::string& job);
+// The same with so many ranks on each node.
+Options OptionsOf(int rank, const std::vector<int>& local_sizes,
+                  const std::vector<std::string>& agents,
+                  const std::string& job);
 
 // A child process that runs body() and ends with its result; it dies with its
 // parent.

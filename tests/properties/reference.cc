@@ -1,6 +1,9 @@
 #include "tests/properties/reference.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #include "common/reduce.h"
@@ -8,40 +11,86 @@
 namespace maypole::properties {
 namespace {
 
-// A cheap stream of random numbers: most of the time goes into values.
-class Values {
- public:
-  explicit Values(uint64_t seed) : state_(seed) {}
-  uint64_t Next() {
-    uint64_t z = (state_ += 0x9e3779b97f4a7c15);
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-    z = (z ^ z >> 27) * 0x94d049bb133111eb;
-    return z ^ z >> 31;
-  }
-
- private:
-  uint64_t state_;
+// How the reference computes with each element type: in `Acc`.
+template <typename T>
+struct Integer {
+  using Stored = T;
+  using Acc = int64_t;  // wrapped to T when stored
+  static Acc Load(T v) { return static_cast<Acc>(v); }
+  static T Store(Acc v) { return static_cast<T>(v); }
+};
+template <typename T>
+struct Float {
+  using Stored = T;
+  using Acc = T;
+  static T Load(T v) { return v; }
+  static T Store(T v) { return v; }
+};
+struct Half {
+  using Stored = uint16_t;
+  using Acc = float;
+  static float Load(uint16_t v) { return HalfToFloat(v); }
+  static uint16_t Store(float v) { return FloatToHalf(v); }
+};
+struct Brain {
+  using Stored = uint16_t;
+  using Acc = float;
+  static float Load(uint16_t v) { return Bfloat16ToFloat(v); }
+  static uint16_t Store(float v) { return FloatToBfloat16(v); }
+};
+struct Truth {
+  using Stored = uint8_t;
+  using Acc = bool;
+  static bool Load(uint8_t v) { return v != 0; }
+  static uint8_t Store(bool v) { return v ? 1 : 0; }
 };
 
-// A value whose sums over a few ranks are exact in every floating type, or
-// (rounded) one whose sums are not.
-double FloatValue(uint64_t bits, bool rounded) {
-  if (rounded) return static_cast<double>(bits >> 11) * 0x1p-53 - 0.5;
-  return static_cast<double>(static_cast<int>(bits % 63) - 31) / 8;
+template <typename Acc>
+Acc Plus(Acc a, Acc b) {
+  if constexpr (std::is_same_v<Acc, bool>) {
+    return a || b;
+  } else if constexpr (std::is_integral_v<Acc>) {
+    return static_cast<Acc>(static_cast<uint64_t>(a) +
+                            static_cast<uint64_t>(b));
+  } else {
+    return a + b;
+  }
 }
 
-uint16_t ToStored(double v, DType dtype) {
-  const auto f = static_cast<float>(v);
-  return dtype == DType::kFloat16 ? FloatToHalf(f) : FloatToBfloat16(f);
+template <typename Acc>
+Acc Times(Acc a, Acc b) {
+  if constexpr (std::is_same_v<Acc, bool>) {
+    return a && b;
+  } else if constexpr (std::is_integral_v<Acc>) {
+    return static_cast<Acc>(static_cast<uint64_t>(a) *
+                            static_cast<uint64_t>(b));
+  } else {
+    return a * b;
+  }
 }
 
-float FromStored(uint16_t v, DType dtype) {
-  return dtype == DType::kFloat16 ? HalfToFloat(v) : Bfloat16ToFloat(v);
+// NaN wins; of equals the first.
+template <typename Acc>
+Acc Better(Acc a, Acc b, bool smaller) {
+  if constexpr (std::is_floating_point_v<Acc>) {
+    if (std::isnan(a)) return a;
+    if (std::isnan(b)) return b;
+  }
+  return (smaller ? b < a : b > a) ? b : a;
 }
 
-template <typename T>
-void Put(Bytes* to, size_t i, T v) {
-  std::memcpy(to->data() + i * sizeof(T), &v, sizeof(T));
+template <typename Acc>
+Acc Combine(Op op, Acc a, Acc b) {
+  switch (op) {
+    case Op::kMin:
+      return Better(a, b, true);
+    case Op::kMax:
+      return Better(a, b, false);
+    case Op::kProduct:
+      return Times(a, b);
+    default:
+      return Plus(a, b);
+  }
 }
 
 template <typename T>
@@ -51,135 +100,242 @@ T Get(const Bytes& from, size_t i) {
   return v;
 }
 
-template <typename T>
-T Finished(T sum, const OperationSpec& spec, int ranks) {
-  if (spec.op == Op::kAverage)
-    sum = static_cast<T>(sum / static_cast<T>(ranks));
-  return static_cast<T>(sum * static_cast<T>(spec.postscale));
-}
+template <typename E>
+class Reduction {
+ public:
+  using Stored = typename E::Stored;
+  using Acc = typename E::Acc;
 
-template <typename T>
-void SumIntegers(const OperationSpec& spec, const std::vector<Bytes>& inputs,
-                 Bytes* out) {
-  using U = std::make_unsigned_t<T>;
-  const auto ranks = static_cast<int64_t>(inputs.size());
-  for (size_t i = 0; i < out->size() / sizeof(T); ++i) {
-    U sum = 0;
-    for (const Bytes& in : inputs) sum = static_cast<U>(sum + Get<U>(in, i));
-    auto result = static_cast<T>(sum);
-    if (spec.op == Op::kAverage) result = static_cast<T>(result / ranks);
-    Put(out, i, result);
-  }
-}
-
-template <typename T>
-void SumFloats(const OperationSpec& spec, const std::vector<Bytes>& inputs,
-               Bytes* out) {
-  const T pre = static_cast<T>(spec.prescale);
-  for (size_t i = 0; i < out->size() / sizeof(T); ++i) {
-    T sum = Get<T>(inputs[0], i) * pre;
-    for (size_t r = 1; r < inputs.size(); ++r) {
-      sum += Get<T>(inputs[r], i) * pre;
+  explicit Reduction(const OperationSpec& spec) : spec_(spec) {
+    for (const int rank : spec.ranks) {
+      inputs_.push_back(spec.IsAside(rank) ? Bytes() : InputOf(spec, rank));
     }
-    Put(out, i, Finished(sum, spec, static_cast<int>(inputs.size())));
   }
-}
 
-void SumHalves(const OperationSpec& spec, const std::vector<Bytes>& inputs,
-               Bytes* out) {
-  const auto pre = static_cast<float>(spec.prescale);
-  for (size_t i = 0; i < out->size() / 2; ++i) {
-    const auto value = [&](size_t r) {
-      return FromStored(Get<uint16_t>(inputs[r], i), spec.dtype) * pre;
-    };
-    float sum = value(0);
-    for (size_t r = 1; r < inputs.size(); ++r) sum += value(r);
-    const float all = Finished(sum, spec, static_cast<int>(inputs.size()));
-    Put(out, i,
-        spec.dtype == DType::kFloat16 ? FloatToHalf(all)
-                                      : FloatToBfloat16(all));
+  Bytes All() const {
+    const auto n = static_cast<size_t>(Elements());
+    Bytes out(n * sizeof(Stored));
+    for (size_t i = 0; i < n; ++i) {
+      const Stored v = E::Store(Finished(Element(i)));
+      std::memcpy(out.data() + i * sizeof(Stored), &v, sizeof(v));
+    }
+    return out;
   }
-}
 
-Bytes Reduced(const OperationSpec& spec, const std::vector<Bytes>& inputs) {
-  Bytes out(inputs[0].size());
+ private:
+  int64_t Elements() const {
+    int64_t n = 1;
+    for (const int64_t d : spec_.shape.front()) n *= d;
+    return n;
+  }
+
+  Acc Input(size_t position, size_t i) const {
+    const Acc v = E::Load(Get<Stored>(inputs_[position], i));
+    if constexpr (std::is_floating_point_v<Acc>) {
+      if (spec_.prescale == 1.0) return v;
+      return E::Load(E::Store(v * static_cast<Acc>(spec_.prescale)));
+    }
+    return v;
+  }
+
+  // Over the nodes, what their ranks have.
+  Acc Element(size_t i) const {
+    Acc all{};
+    bool any = false;
+    for (size_t begin = 0, end; begin < spec_.ranks.size(); begin = end) {
+      Acc part{};
+      bool here = false;
+      for (end = begin;
+           end < spec_.ranks.size() && spec_.nodes[end] == spec_.nodes[begin];
+           ++end) {
+        if (spec_.IsAside(spec_.ranks[end])) continue;
+        const Acc v = Input(end, i);
+        part = here ? Combine(spec_.op, part, v) : v;
+        here = true;
+      }
+      if (!here) continue;
+      if (!spec_.within_node()) part = E::Load(E::Store(part));
+      all = any ? Combine(spec_.op, all, part) : part;
+      any = true;
+    }
+    return all;
+  }
+
+  Acc Finished(Acc v) const {
+    if constexpr (std::is_same_v<Acc, bool>) {
+      return v;
+    } else if constexpr (std::is_integral_v<Acc>) {
+      if (spec_.op != Op::kAverage) return v;
+      const auto wrapped = static_cast<Acc>(E::Store(v));
+      return wrapped / static_cast<Acc>(spec_.ranks.size());
+    } else {
+      if (spec_.op == Op::kAverage) v /= static_cast<Acc>(spec_.ranks.size());
+      if (spec_.postscale != 1.0) v *= static_cast<Acc>(spec_.postscale);
+      return v;
+    }
+  }
+
+  const OperationSpec& spec_;
+  std::vector<Bytes> inputs_;
+};
+
+Bytes Reduced(const OperationSpec& spec) {
   switch (spec.dtype) {
     case DType::kUint8:
-      SumIntegers<uint8_t>(spec, inputs, &out);
-      break;
+      return Reduction<Integer<uint8_t>>(spec).All();
     case DType::kInt8:
-      SumIntegers<int8_t>(spec, inputs, &out);
-      break;
+      return Reduction<Integer<int8_t>>(spec).All();
     case DType::kUint16:
-      SumIntegers<uint16_t>(spec, inputs, &out);
-      break;
+      return Reduction<Integer<uint16_t>>(spec).All();
     case DType::kInt16:
-      SumIntegers<int16_t>(spec, inputs, &out);
-      break;
+      return Reduction<Integer<int16_t>>(spec).All();
     case DType::kInt32:
-      SumIntegers<int32_t>(spec, inputs, &out);
-      break;
+      return Reduction<Integer<int32_t>>(spec).All();
     case DType::kInt64:
-      SumIntegers<int64_t>(spec, inputs, &out);
-      break;
+      return Reduction<Integer<int64_t>>(spec).All();
     case DType::kFloat32:
-      SumFloats<float>(spec, inputs, &out);
-      break;
+      return Reduction<Float<float>>(spec).All();
     case DType::kFloat64:
-      SumFloats<double>(spec, inputs, &out);
-      break;
+      return Reduction<Float<double>>(spec).All();
     case DType::kFloat16:
+      return Reduction<Half>(spec).All();
     case DType::kBfloat16:
-      SumHalves(spec, inputs, &out);
-      break;
-    case DType::kBool:  // not drawn
-      break;
+      return Reduction<Brain>(spec).All();
+    case DType::kBool:
+      return Reduction<Truth>(spec).All();
   }
-  return out;
+  return {};
+}
+
+size_t RowBytes(const OperationSpec& spec) {
+  size_t n = SizeOf(spec.dtype);
+  const auto& shape = spec.shape.front();
+  for (size_t i = 1; i < shape.size(); ++i) n *= static_cast<size_t>(shape[i]);
+  return n;
+}
+
+// Rows [begin, begin + rows) of `from`.
+void AppendRows(const Bytes& from, size_t row_bytes, int64_t begin,
+                int64_t rows, Bytes* to) {
+  const auto first =
+      static_cast<std::ptrdiff_t>(static_cast<size_t>(begin) * row_bytes);
+  const auto length =
+      static_cast<std::ptrdiff_t>(static_cast<size_t>(rows) * row_bytes);
+  to->insert(to->end(), from.begin() + first, from.begin() + first + length);
+}
+
+// The first row of a reducescatter that a rank gets: one after the other, the
+// first ranks one more.
+int64_t FirstRow(const OperationSpec& spec, int position) {
+  const int64_t rows = spec.shape.front()[0];
+  const auto n = static_cast<int64_t>(spec.ranks.size());
+  int64_t first = 0;
+  for (int p = 0; p < position; ++p) first += rows / n + (p < rows % n ? 1 : 0);
+  return first;
+}
+
+Bytes Gathered(const OperationSpec& spec) {
+  Bytes all;
+  for (const int rank : spec.ranks) {
+    if (spec.IsAside(rank)) continue;
+    const Bytes in = InputOf(spec, rank);
+    all.insert(all.end(), in.begin(), in.end());
+  }
+  return all;
+}
+
+Bytes Exchanged(const OperationSpec& spec, int rank) {
+  const auto me = static_cast<size_t>(spec.PositionOf(rank));
+  Bytes all;
+  for (size_t from = 0; from < spec.ranks.size(); ++from) {
+    if (spec.IsAside(spec.ranks[from])) continue;
+    const auto& splits = spec.splits[from];
+    int64_t begin = 0;
+    for (size_t to = 0; to < me; ++to) begin += splits[to];
+    AppendRows(InputOf(spec, spec.ranks[from]), RowBytes(spec), begin,
+               splits[me], &all);
+  }
+  return all;
+}
+
+template <typename T, typename IsNan>
+void Replace(Bytes* values, T nan, const IsNan& is_nan) {
+  for (size_t i = 0; i < values->size() / sizeof(T); ++i) {
+    if (is_nan(Get<T>(*values, i))) {
+      std::memcpy(values->data() + i * sizeof(T), &nan, sizeof(T));
+    }
+  }
 }
 
 }  // namespace
 
-Bytes InputOf(const OperationSpec& spec, int rank) {
-  const auto n = static_cast<size_t>(spec.Elements(rank));
-  Bytes out(n * SizeOf(spec.dtype));
-  Values values(spec.seed + static_cast<uint64_t>(rank) * 0x5851f42d4c957f2d);
-  switch (spec.dtype) {
-    case DType::kFloat32:
-      for (size_t i = 0; i < n; ++i) {
-        Put(&out, i,
-            static_cast<float>(FloatValue(values.Next(), spec.rounded)));
-      }
-      break;
-    case DType::kFloat64:
-      for (size_t i = 0; i < n; ++i) {
-        Put(&out, i, FloatValue(values.Next(), spec.rounded));
-      }
-      break;
-    case DType::kFloat16:
-    case DType::kBfloat16:
-      for (size_t i = 0; i < n; ++i) {
-        Put(&out, i,
-            ToStored(FloatValue(values.Next(), spec.rounded), spec.dtype));
-      }
-      break;
-    default:  // integers: any bits
-      for (size_t at = 0; at < out.size(); at += 8) {
-        const uint64_t v = values.Next();
-        std::memcpy(out.data() + at, &v, std::min<size_t>(8, out.size() - at));
-      }
+Bytes ResultOf(const OperationSpec& spec, int rank) {
+  switch (spec.kind) {
+    case Kind::kBroadcast:
+      return InputOf(spec, spec.root);
+    case Kind::kAllreduce:
+      return Reduced(spec);
+    case Kind::kAllgather:
+      return Gathered(spec);
+    case Kind::kAlltoall:
+      return Exchanged(spec, rank);
+    case Kind::kReducescatter: {
+      Bytes mine;
+      AppendRows(Reduced(spec), RowBytes(spec),
+                 FirstRow(spec, spec.PositionOf(rank)), ResultRows(spec, rank),
+                 &mine);
+      return mine;
+    }
+    default:
+      return {};
+  }
+}
+
+int64_t ResultRows(const OperationSpec& spec, int rank) {
+  int64_t rows = 0;
+  if (spec.kind == Kind::kReducescatter) {
+    const int position = spec.PositionOf(rank);
+    const auto n = static_cast<int>(spec.ranks.size());
+    return (position + 1 < n ? FirstRow(spec, position + 1)
+                             : spec.shape.front()[0]) -
+           FirstRow(spec, position);
+  }
+  if (spec.kind == Kind::kAlltoall) {
+    for (const int64_t n : ReceivedSplits(spec, rank)) rows += n;
+    return rows;
+  }
+  for (size_t i = 0; i < spec.ranks.size(); ++i) {
+    if (!spec.IsAside(spec.ranks[i])) rows += spec.shape[i][0];
+  }
+  return rows;
+}
+
+std::vector<int64_t> ReceivedSplits(const OperationSpec& spec, int rank) {
+  const auto me = static_cast<size_t>(spec.PositionOf(rank));
+  std::vector<int64_t> out;
+  for (size_t from = 0; from < spec.ranks.size(); ++from) {
+    out.push_back(spec.IsAside(spec.ranks[from]) ? 0 : spec.splits[from][me]);
   }
   return out;
 }
 
-Bytes ResultOf(const OperationSpec& spec, int ranks) {
-  if (spec.kind == Kind::kBroadcast) return InputOf(spec, spec.root);
-  std::vector<Bytes> inputs;
-  for (int r = 0; r < ranks; ++r) inputs.push_back(InputOf(spec, r));
-  if (spec.kind == Kind::kAllreduce) return Reduced(spec, inputs);
-  Bytes all;
-  for (const Bytes& in : inputs) all.insert(all.end(), in.begin(), in.end());
-  return all;
+void SameNans(DType dtype, Bytes* values) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return Replace(values, std::numeric_limits<float>::quiet_NaN(),
+                     [](float v) { return std::isnan(v); });
+    case DType::kFloat64:
+      return Replace(values, std::numeric_limits<double>::quiet_NaN(),
+                     [](double v) { return std::isnan(v); });
+    case DType::kFloat16:
+      return Replace(values, uint16_t{0x7e00},
+                     [](uint16_t v) { return std::isnan(HalfToFloat(v)); });
+    case DType::kBfloat16:
+      return Replace(values, uint16_t{0x7fc0},
+                     [](uint16_t v) { return std::isnan(Bfloat16ToFloat(v)); });
+    default:
+      return;
+  }
 }
 
 }  // namespace maypole::properties

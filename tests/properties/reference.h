@@ -1,28 +1,37 @@
-// Reference: what a rank submits and what it must get, computed plainly.
+// Reference: what a rank must get, computed plainly.
 //
-// One element after the other, in rank order, by the rules of docs/design.md:
-// float16 and bfloat16 accumulate in float32 and round once, integers wrap, an
-// average of integers truncates toward zero. Shares no code with the kernels
-// but the conversions of half and bfloat16 (which have a test of their own).
+// One element after the other, by the rules of docs/design.md and maypole.h:
+// within a node in the order of ranks; over several nodes each node's part
+// first, in the tensor's dtype, then the parts in the order of nodes. float16
+// and bfloat16 accumulate in float32 and round once per step of these; a
+// prescaled input is rounded to the tensor's dtype. Integers wrap, an average
+// of integers truncates toward zero. Ranks aside are left out, but an average
+// divides by all. Shares no code with the kernels but the conversions of half
+// and bfloat16 (which have a test of their own).
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_TESTS_PROPERTIES_REFERENCE_H_
 #define MAYPOLE_TESTS_PROPERTIES_REFERENCE_H_
 
-#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "tests/properties/spec.h"
+#include "tests/properties/values.h"
 
 namespace maypole::properties {
 
-using Bytes = std::vector<std::byte>;
+// What the operation delivers to a global rank that it concerns.
+Bytes ResultOf(const OperationSpec& spec, int rank);
 
-// The input of a rank.
-Bytes InputOf(const OperationSpec& spec, int rank);
+// Rows of that: of an allgather, alltoall or reducescatter.
+int64_t ResultRows(const OperationSpec& spec, int rank);
 
-// The result, the same for every rank.
-Bytes ResultOf(const OperationSpec& spec, int ranks);
+// Of an alltoall: rows from each rank of the set.
+std::vector<int64_t> ReceivedSplits(const OperationSpec& spec, int rank);
+
+// Makes all NaNs of float elements the same: which one comes is not said.
+void SameNans(DType dtype, Bytes* values);
 
 }  // namespace maypole::properties
 

@@ -1,122 +1,27 @@
 #include "tests/properties/spec.h"
 
 #include <algorithm>
+#include <cstring>
+
+#include "tests/properties/draw.h"
 
 namespace maypole::properties {
 namespace {
 
-bool IsFloat(DType d) {
-  return d == DType::kFloat16 || d == DType::kFloat32 || d == DType::kFloat64 ||
-         d == DType::kBfloat16;
+std::string List(const std::vector<int64_t>& values) {
+  std::string out = "[";
+  for (size_t i = 0; i < values.size(); ++i) {
+    out += (i > 0 ? "," : "") + std::to_string(values[i]);
+  }
+  return out + "]";
 }
 
-Kind DrawKind(Random& random) {
-  constexpr Kind kKinds[] = {
-      Kind::kAllreduce, Kind::kAllreduce, Kind::kAllreduce, Kind::kAllreduce,
-      Kind::kBroadcast, Kind::kBroadcast, Kind::kAllgather, Kind::kAllgather};
-  return OneIn(random, 20) ? Kind::kBarrier
-                           : kKinds[Below(random, std::size(kKinds))];
+std::string List(const std::vector<int>& values) {
+  return List(std::vector<int64_t>(values.begin(), values.end()));
 }
 
-// Bytes near an edge, or anything.
-uint64_t DrawBytes(Random& random, const World& w) {
-  const uint64_t k = static_cast<uint64_t>(w.ranks);
-  const uint64_t edges[] = {0,
-                            1,
-                            64,
-                            64 * k,
-                            w.chunk_bytes / k,
-                            w.chunk_bytes,
-                            w.chunk_bytes * 2,
-                            w.small_bytes,
-                            w.chunk_bytes * (3 + Below(random, 20))};
-  uint64_t bytes;
-  if (OneIn(random, 3)) {
-    bytes = Below(random, 1 + w.most_bytes / (1 + Below(random, 1000)));
-  } else {
-    const uint64_t edge = edges[Below(random, std::size(edges))];
-    const uint64_t off = OneIn(random, 2) ? 0 : Below(random, 2 * 65);
-    bytes = edge + off > 65 && off > 0 ? edge + off - 65 : edge + off / 2;
-  }
-  return std::min(bytes, w.most_bytes);
-}
-
-// Up to three dimensions whose product is about `elements`.
-std::vector<int64_t> DrawShape(Random& random, uint64_t elements) {
-  const auto n = static_cast<int64_t>(elements);
-  switch (Below(random, 6)) {
-    case 0:
-      if (n == 1) return {};
-      return {n};
-    case 1: {
-      const auto rows = static_cast<int64_t>(1 + Below(random, 5));
-      return {rows, n / rows};
-    }
-    case 2: {
-      const auto last = static_cast<int64_t>(1 + Below(random, 7));
-      return {n / last, last};
-    }
-    case 3:
-      return {1, n, 1};
-    default:
-      return {n};
-  }
-}
-
-void DrawGather(Random& random, const World& w, OperationSpec* o) {
-  uint64_t row_elements = 1 + (OneIn(random, 2) ? Below(random, 70) : 0);
-  if (OneIn(random, 12)) row_elements = 0;
-  const uint64_t row = std::max<uint64_t>(1, row_elements * SizeOf(o->dtype));
-  const uint64_t all = DrawBytes(random, w);
-  for (int r = 0; r < w.ranks; ++r) {
-    uint64_t rows = all / row / static_cast<uint64_t>(w.ranks);
-    if (OneIn(random, 3)) rows = Below(random, 2 * rows + 2);
-    if (OneIn(random, 6)) rows = 0;
-    o->shape.push_back(
-        {static_cast<int64_t>(rows), static_cast<int64_t>(row_elements)});
-  }
-}
-
-void DrawReduction(Random& random, const World& w, OperationSpec* o) {
-  o->op = OneIn(random, 2) ? Op::kSum : Op::kAverage;
-  o->rounded = IsFloat(o->dtype) && w.nodes == 1 && OneIn(random, 2);
-  if (!IsFloat(o->dtype)) return;
-  // Powers of two: exact, whether applied before or after rounding.
-  constexpr double kFactors[] = {0.5, 0.25, 2.0};
-  if (!o->rounded && OneIn(random, 3)) o->prescale = kFactors[Below(random, 3)];
-  if (OneIn(random, 3)) o->postscale = kFactors[Below(random, 3)];
-}
-
-OperationSpec DrawOperation(Random& random, const World& w) {
-  OperationSpec o;
-  o.kind = DrawKind(random);
-  o.seed = random();
-  if (o.kind == Kind::kBarrier) {
-    o.shape.assign(static_cast<size_t>(w.ranks), {0});
-    return o;
-  }
-  do {
-    o.dtype = static_cast<DType>(Below(random, kDTypes));
-  } while (o.kind == Kind::kAllreduce && o.dtype == DType::kBool);
-  if (o.kind == Kind::kAllgather) {
-    DrawGather(random, w, &o);
-    return o;
-  }
-  o.shape.assign(static_cast<size_t>(w.ranks),
-                 DrawShape(random, DrawBytes(random, w) / SizeOf(o.dtype)));
-  o.in_place = OneIn(random, 2);
-  o.arena = OneIn(random, 2);
-  if (OneIn(random, 15)) {
-    o.odd_one = static_cast<int>(Below(random, static_cast<uint64_t>(w.ranks)));
-    o.shape[static_cast<size_t>(o.odd_one)].push_back(3);
-  }
-  if (o.kind == Kind::kBroadcast) {
-    o.root = static_cast<int>(Below(random, static_cast<uint64_t>(w.ranks)));
-  } else {
-    DrawReduction(random, w, &o);
-  }
-  return o;
-}
+constexpr const char* kAspects[] = {"nothing",  "shape",     "dtype", "op",
+                                    "prescale", "postscale", "root"};
 
 }  // namespace
 
@@ -125,57 +30,107 @@ Random RandomFor(uint64_t seed, uint64_t purpose) {
   return Random(all);
 }
 
-int64_t OperationSpec::Elements(int rank) const {
-  int64_t n = 1;
-  for (int64_t d : shape[static_cast<size_t>(rank)]) n *= d;
-  return n;
+std::vector<int> World::LocalSizes() const {
+  if (!local_sizes.empty()) return local_sizes;
+  std::vector<int> sizes;
+  for (int node = 0; node < nodes; ++node) {
+    sizes.push_back(ranks / nodes + (node < ranks % nodes ? 1 : 0));
+  }
+  return sizes;
+}
+
+int World::NodeOf(int rank) const {
+  int node = 0;
+  for (const int size : LocalSizes()) {
+    if (rank < size) return node;
+    rank -= size;
+    ++node;
+  }
+  return node;
+}
+
+std::vector<std::vector<int>> UsualSets(const World& world) {
+  const int n = world.ranks;
+  std::vector<int> first_two, but_first, even, last_two;
+  for (int r = 0; r < n; ++r) {
+    if (r < 2) first_two.push_back(r);
+    if (r > 0) but_first.push_back(r);
+    if (r % 2 == 0) even.push_back(r);
+    if (r >= n - 2) last_two.push_back(r);
+  }
+  std::vector<std::vector<int>> sets;
+  for (const auto& set :
+       {std::vector<int>{0}, first_two, but_first, even, last_two}) {
+    if (set.empty() || static_cast<int>(set.size()) >= n) continue;
+    if (std::find(sets.begin(), sets.end(), set) == sets.end()) {
+      sets.push_back(set);
+    }
+  }
+  return sets;
+}
+
+int OperationSpec::PositionOf(int rank) const {
+  const auto at = std::lower_bound(ranks.begin(), ranks.end(), rank);
+  if (at == ranks.end() || *at != rank) return -1;
+  return static_cast<int>(at - ranks.begin());
+}
+
+Signature OperationSpec::SignatureOf(int rank) const {
+  Signature s;
+  s.kind = kind;
+  s.dtype = dtype;
+  s.op = op;
+  const auto& mine = shape[static_cast<size_t>(PositionOf(rank))];
+  s.dims = static_cast<uint8_t>(mine.size());
+  std::copy(mine.begin(), mine.end(), s.shape);
+  if (kind == Kind::kBroadcast) s.root = root;
+  s.prescale = prescale;
+  s.postscale = postscale;
+  return rank == odd_one ? Altered(s, aspect, ranks) : s;
 }
 
 uint64_t OperationSpec::Bytes(int rank) const {
-  return static_cast<uint64_t>(Elements(rank)) * SizeOf(dtype);
+  return SignatureOf(rank).Bytes();
 }
 
 std::string OperationSpec::Text() const {
   std::string out(maypole::Name(kind));
-  out += " '" + name + "' " + std::string(maypole::Name(dtype)) + " ";
-  if (kind == Kind::kAllreduce) out += std::string(maypole::Name(op)) + " ";
-  for (size_t r = 0; r < (kind == Kind::kAllgather ? shape.size() : 1); ++r) {
-    out += "[";
-    for (size_t i = 0; i < shape[r].size(); ++i) {
-      out += (i > 0 ? "," : "") + std::to_string(shape[r][i]);
-    }
-    out += "]";
+  out += " '" + (name.size() > 40 ? name.substr(0, 40) + "..." : name) + "' " +
+         std::string(maypole::Name(dtype)) + " ";
+  const bool reduces = kind == Kind::kAllreduce || kind == Kind::kReducescatter;
+  if (reduces) out += std::string(maypole::Name(op)) + " ";
+  const bool varies = kind == Kind::kAllgather || kind == Kind::kAlltoall;
+  for (size_t i = 0; i < (varies ? shape.size() : 1); ++i) {
+    out += List(shape[i]);
+    if (kind == Kind::kAlltoall) out += ":" + List(splits[i]);
   }
   if (kind == Kind::kBroadcast) out += " root " + std::to_string(root);
+  if (equal_parts) out += " equal parts";
   if (prescale != 1.0) out += " prescale " + std::to_string(prescale);
   if (postscale != 1.0) out += " postscale " + std::to_string(postscale);
   if (in_place) out += " in place";
   if (arena) out += " arena";
-  if (rounded) out += " rounded";
-  if (odd_one >= 0) out += " mismatched by rank " + std::to_string(odd_one);
+  if (values == Values::kRounded) out += " rounded";
+  if (values == Values::kAnyBits) out += " any bits";
+  if (set != 0) {
+    out += " set " + std::to_string(set) + " of ranks " + List(ranks);
+  }
+  for (const int rank : ranks) {
+    if (IsAside(rank)) out += " joined: " + std::to_string(rank);
+  }
+  if (odd_one >= 0) {
+    out += " mismatched by rank " + std::to_string(odd_one) + " (" +
+           kAspects[static_cast<int>(aspect)] + ")";
+  }
+  if (group >= 0) out += " group " + std::to_string(group);
   return out + " phase " + std::to_string(phase);
 }
 
-Program MakeProgram(uint64_t seed, const World& world) {
-  Random random = RandomFor(seed, 0);
-  Program p;
-  p.seed = seed;
-  p.phases = 1 + static_cast<int>(Below(random, 3));
-  const auto most = static_cast<uint64_t>(world.most_operations);
-  const int n = 1 + static_cast<int>(Below(random, most));
-  const uint64_t first_name = Below(random, 100);
-  for (int i = 0; i < n; ++i) {
-    OperationSpec o = DrawOperation(random, world);
-    if (o.kind != Kind::kBarrier && !OneIn(random, 6)) {
-      o.name = "t" + std::to_string(first_name + static_cast<uint64_t>(i));
-    }
-    o.phase = static_cast<int>(Below(random, static_cast<uint64_t>(p.phases)));
-    p.operations.push_back(std::move(o));
-  }
-  std::stable_sort(
-      p.operations.begin(), p.operations.end(),
-      [](const auto& a, const auto& b) { return a.phase < b.phase; });
-  return p;
+std::string SetRequest::Text() const {
+  std::string out = remove ? "removal of" : "request for";
+  out += " process set " + std::to_string(set);
+  for (const auto& ranks : asked) out += " " + List(ranks);
+  return out + " phase " + std::to_string(phase);
 }
 
 }  // namespace maypole::properties
