@@ -4,14 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <utility>
 
-#include "client/announce.h"
 #include "client/node_job.h"
 #include "common/futex.h"
 #include "common/kill_point.h"
-#include "common/urgent.h"
 
 namespace maypole {
 namespace {
@@ -33,42 +30,15 @@ thread_local bool NodeJob::this_thread_waits_ = false;
 
 bool NodeJob::Drive(bool look_at_socket) {
   if (closed_) return false;
-  bool moved = mover_.Step();
-  if (++drives_ % kTellEvery == 0) TellWhereIAm();
-  if (has_held_.load(std::memory_order_relaxed)) moved |= PlaceHeldTickets();
-  if (awaited_replies_.load() > 0 || look_at_socket) moved |= ReadReplies();
-  if (has_controls_.load(std::memory_order_relaxed)) moved |= StandIn();
-  return moved;
-}
-
-// For the executor, which takes who is silent for frozen, and for those who
-// place tickets.
-void NodeJob::TellWhereIAm() {
-  me_.heartbeat.fetch_add(1, std::memory_order_relaxed);
-  if (me_.tickets_read.load(std::memory_order_relaxed) != kAllRead) {
-    std::lock_guard lock(table_mutex_);
-    if (outstanding_.load() > 0) {
-      me_.tickets_read.store(mover_.cursor() + 1, std::memory_order_release);
-    }
-  }
-}
-
-bool NodeJob::PlaceHeldTickets() {
-  std::lock_guard lock(table_mutex_);
-  bool moved = false;
-  while (!held_.empty() &&
-         PlaceHeld(*board_, mover_.cursor(), held_.front().slot,
-                   held_.front().generation)) {
-    held_.pop_front();
-    CountOut();
-    moved = true;
-  }
-  if (held_.empty()) has_held_.store(false);
+  bool moved = core_.Step();
+  if (++drives_ % kTellEvery == 0) core_.TellWhereItIs();
+  if (core_.expects_messages() || look_at_socket) moved |= ReadReplies();
   return moved;
 }
 
 bool NodeJob::ReadReplies() {
-  bool moved = ResendMessages();
+  ResendMessages();
+  bool moved = false;
   std::vector<char> message;
   for (;;) {
     const Status s = session_->NextMessage(&message);
@@ -77,96 +47,8 @@ bool NodeJob::ReadReplies() {
       return moved;
     }
     if (message.empty()) return moved;
-    OnMessage(message);
+    core_.OnMessage(message);
     moved = true;
-  }
-}
-
-void NodeJob::OnMessage(const std::vector<char>& message) {
-  session::SlotReply slot;
-  session::SetReply set;
-  session::JoinReply join;
-  session::Notice notice;
-  if (session::Parse(message.data(), message.size(), &slot).ok()) {
-    AllotSlot(slot);
-  } else if (session::Parse(message.data(), message.size(), &set).ok()) {
-    OnSetReply(set);
-  } else if (session::Parse(message.data(), message.size(), &join).ok()) {
-    std::lock_guard lock(table_mutex_);
-    if (join_ == nullptr || join.number != joins_ + 1) return;
-    join_reply_ = join;
-  } else if (session::Parse(message.data(), message.size(), &notice).ok()) {
-    std::fprintf(stderr, "maypole: %s\n", notice.text);
-  }
-}
-
-// A full socket: the driver sends again. A broken one: the driver sees it.
-template <typename Message>
-void NodeJob::SendOrKeep(const Message& message) {
-  if (unsent_.empty() && session_->Send(&message, sizeof(message)).ok()) return;
-  const char* bytes = reinterpret_cast<const char*>(&message);
-  unsent_.emplace_back(bytes, bytes + sizeof(message));
-}
-template void NodeJob::SendOrKeep(const session::SlotRequest&);
-template void NodeJob::SendOrKeep(const session::SetRequest&);
-template void NodeJob::SendOrKeep(const session::JoinRequest&);
-
-bool NodeJob::ResendMessages() {
-  std::lock_guard lock(table_mutex_);
-  while (!unsent_.empty()) {
-    const std::vector<char>& message = unsent_.front();
-    if (!session_->Send(message.data(), message.size()).ok()) return false;
-    unsent_.pop_front();
-  }
-  return false;
-}
-
-// The slot must be the name's: two names in one slot would mix their tensors.
-Status NodeJob::CheckReply(const Name& name,
-                           const session::SlotReply& reply) const {
-  if (reply.code != 0) return Status(static_cast<Code>(reply.code), reply.text);
-  const bool fits =
-      reply.slot < by_slot_.size() &&
-      board_->slot(reply.slot).identity.load(std::memory_order_acquire) ==
-          IdentityHash(name.process_set, name.kind, name.name);
-  if (fits) return Status();
-  return Status(Code::kInternal, "the executor allotted slot " +
-                                     std::to_string(reply.slot) +
-                                     ", which is not this operation's");
-}
-
-void NodeJob::AllotSlot(const session::SlotReply& reply) {
-  std::lock_guard lock(table_mutex_);
-  // A reply answers one request, once.
-  if (reply.request >= by_request_.size()) return;
-  Name* const asked = by_request_[reply.request];
-  if (asked == nullptr || asked->known) return;
-  awaited_replies_.fetch_sub(1);
-  Name& name = *asked;
-  if (const Status s = CheckReply(name, reply); !s.ok()) {
-    FailQueue(name, s);
-    const std::string key = KeyOf(name.process_set, name.kind, name.name);
-    by_request_[reply.request] = nullptr;
-    names_.erase(key);
-    return;
-  }
-  MAYPOLE_KILL_POINT("slot.allotted");
-  name.known = true;
-  name.negotiated = reply.negotiated != 0;
-  name.slot = reply.slot;
-  // Earlier members of this rank (an elastic job) may have used the slot.
-  name.generation =
-      board_->arrival(reply.slot, static_cast<uint32_t>(options_.local_rank))
-          .generation.load(std::memory_order_acquire);
-  by_slot_[reply.slot] = &name;
-  Begin(name);
-}
-
-void NodeJob::FailQueue(Name& name, const Status& status) {
-  while (!name.queue.empty()) {
-    const std::shared_ptr<Operation> op = std::move(name.queue.front());
-    name.queue.pop_front();
-    End(*op, op->Explain(status));
   }
 }
 
@@ -177,12 +59,7 @@ void NodeJob::LoseExecutor(const std::string& how) {
                                       options_.agent + ") died: " + how +
                                       "; see the agent's log");
   }
-  // Operations that wait for a slot number will never get one.
-  const Status status = board_->AbortStatus();
-  std::lock_guard lock(table_mutex_);
-  for (auto& [key, name] : names_) FailQueue(*name, status);
-  FailControls(status);
-  awaited_replies_.store(0);
+  core_.LoseExecutor();
 }
 
 bool NodeJob::SleepOnBoard(const Operation& operation, int timeout_ms,
@@ -193,7 +70,7 @@ bool NodeJob::SleepOnBoard(const Operation& operation, int timeout_ms,
   MAYPOLE_KILL_POINT("sleep.flag");
   {
     std::lock_guard lock(drive_mutex_);
-    TellWhereIAm();
+    core_.TellWhereItIs();
     if (Drive(false)) return true;
   }
   // Another thread may have ended it before `seen` was read.
@@ -207,16 +84,11 @@ bool NodeJob::SleepOnBoard(const Operation& operation, int timeout_ms,
   return Drive(true);
 }
 
-void NodeJob::WakeOwnThreads() {
-  me_.wake.fetch_add(1, std::memory_order_seq_cst);
-  FutexWakeAll(me_.wake);
-}
-
 // The last waiter leaves others' work to the progress thread, and other waiters
 // to whoever wakes the rank.
 void NodeJob::StopAttending() {
   const bool others_wait = waiters_.fetch_sub(1) > 1;
-  if (!others_wait && outstanding_.load() == 0) return;
+  if (!others_wait && core_.outstanding() == 0) return;
   me_.sleeping.store(1, std::memory_order_seq_cst);
   MAYPOLE_KILL_POINT("attend.flag");
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -225,27 +97,12 @@ void NodeJob::StopAttending() {
     std::lock_guard lock(drive_mutex_);
     more = Drive(false);
   }
-  if (more) WakeOwnThreads();
-}
-
-void NodeJob::Want(const Operation& op) {
-  if (board_->config().nodes == 1 || op.awaited || op.wanted.exchange(true)) {
-    return;
-  }
-  std::lock_guard lock(table_mutex_);
-  // The operation's numbers are written with `current`, under this mutex.
-  Name* name = op.slot < by_slot_.size() ? by_slot_[op.slot] : nullptr;
-  const bool announced = name != nullptr && name->current.get() == &op;
-  if (!announced || !name->waiting || !name->negotiated) return;
-  if (RaiseUrgency(*board_, op.slot, op.generation, op.urgency()) &&
-      board_->AllArrived(op.slot, op.generation) && MakeNews(*board_, op)) {
-    session_->WakeExecutor();
-  }
+  if (more) WakeThreads();
 }
 
 void NodeJob::Poke(const Operation& operation) {
-  if (outstanding_.load() == 0) return;
-  Want(operation);
+  if (core_.outstanding() == 0) return;
+  core_.Want(operation);
   std::unique_lock lock(drive_mutex_, std::try_to_lock);
   if (lock.owns_lock()) Drive(false);
 }
@@ -260,7 +117,7 @@ Status NodeJob::Await(const Operation& operation, int timeout_ms) {
                             Clock::now() - start)
                             .count();
   };
-  Want(operation);
+  core_.Want(operation);
   waiters_.fetch_add(1);
   this_thread_waits_ = true;
   me_.sleeping.store(0, std::memory_order_relaxed);
@@ -275,7 +132,7 @@ Status NodeJob::Await(const Operation& operation, int timeout_ms) {
       moved = Drive(false);
     }
     if (moved) {
-      if (std::exchange(blocked, false)) ClearBlocked();
+      if (std::exchange(blocked, false)) core_.ClearBlocked();
       idle_since = Clock::now();
       continue;
     }
@@ -298,10 +155,10 @@ Status NodeJob::Await(const Operation& operation, int timeout_ms) {
     if (SleepOnBoard(operation,
                      static_cast<int>(std::min<int64_t>(kSleepMs, left())),
                      &interrupted)) {
-      if (std::exchange(blocked, false)) ClearBlocked();
+      if (std::exchange(blocked, false)) core_.ClearBlocked();
       idle_since = Clock::now();
     } else if (timeout_ms < 0 && !blocked && !interrupted) {
-      blocked = SetBlocked(operation);
+      blocked = IsCertainlyBlocked(operation);
     }
     me_.sleeping.store(0, std::memory_order_relaxed);
     if (interrupted) {
@@ -309,7 +166,7 @@ Status NodeJob::Await(const Operation& operation, int timeout_ms) {
       break;
     }
   }
-  if (blocked) ClearBlocked();
+  if (blocked) core_.ClearBlocked();
   StopAttending();
   this_thread_waits_ = false;
   return result;
@@ -324,41 +181,17 @@ void NodeJob::NoteUser() {
   }
 }
 
-// Says on the board that nothing moves on this rank until another one does
-// something: no other thread of it is known to use Maypole. The last one of the
-// node to be blocked wakes the executor. False if it is not certain.
-bool NodeJob::SetBlocked(const Operation& op) {
-  if (!options_.deadlock_check || several_users_.load()) return false;
-  {
-    std::lock_guard lock(table_mutex_);
-    uint64_t on =
-        op.control == Control::kJoin ? kBlockedInJoin : kBlockedForSet;
-    if (op.control == Control::kNone) {
-      if (op.generation == 0) return false;  // it waits for its slot
-      on = Tagged(op.generation, op.slot);
-    }
-    me_.blocked_on.store(on, std::memory_order_relaxed);
-  }
-  me_.blocked_count.fetch_add(1, std::memory_order_seq_cst);
-  for (uint32_t i = 0; i < board_->config().local_size; ++i) {
-    const RankBlock& rank = board_->rank(i);
-    const bool left = rank.state.load(std::memory_order_relaxed) ==
-                      static_cast<uint32_t>(RankState::kLeft);
-    const uint64_t count = rank.blocked_count.load(std::memory_order_seq_cst);
-    if (!left && count % 2 == 0) return true;
-  }
-  session_->WakeExecutor();
-  return true;
-}
-
-void NodeJob::ClearBlocked() {
-  me_.blocked_count.fetch_add(1, std::memory_order_seq_cst);
+// Nothing moves on this rank until another one does something: no other thread
+// of it is known to use Maypole.
+bool NodeJob::IsCertainlyBlocked(const Operation& op) {
+  return options_.deadlock_check && !several_users_.load() &&
+         core_.SetBlocked(op);
 }
 
 void NodeJob::ProgressLoop() {
   while (!stop_.load()) {
     bool moved = false;
-    if (waiters_.load() == 0 && outstanding_.load() > 0) {
+    if (waiters_.load() == 0 && core_.outstanding() > 0) {
       std::lock_guard drive(drive_mutex_);
       moved = Drive(false);
     }
@@ -370,17 +203,17 @@ void NodeJob::ProgressLoop() {
 void NodeJob::Park() {
   const uint32_t seen = me_.wake.load(std::memory_order_acquire);
   if (stop_.load()) return;
-  if (waiters_.load() == 0 && outstanding_.load() > 0) {
+  if (waiters_.load() == 0 && core_.outstanding() > 0) {
     me_.sleeping.store(1, std::memory_order_seq_cst);
     MAYPOLE_KILL_POINT("park.flag");
     std::atomic_thread_fence(std::memory_order_seq_cst);
     std::lock_guard drive(drive_mutex_);
-    TellWhereIAm();
+    core_.TellWhereItIs();
     if (Drive(false)) return;
   }
-  const int timeout_ms = outstanding_.load() > 0 ? kSleepMs : kIdleSleepMs;
+  const int timeout_ms = core_.outstanding() > 0 ? kSleepMs : kIdleSleepMs;
   if (FutexWait(me_.wake, seen, timeout_ms) != FutexResult::kTimeout) return;
-  if (waiters_.load() > 0 || outstanding_.load() == 0) return;
+  if (waiters_.load() > 0 || core_.outstanding() == 0) return;
   std::lock_guard drive(drive_mutex_);
   Drive(true);
 }

@@ -20,7 +20,7 @@ LONG = os.environ.get("MAYPOLE_TEST_LONG") == "1"
 # nodes; only in those; by who finds the executor dead.
 ONE_NODE = """
 pool.taken announce.claimed announce.reduced announce.committed
-announce.delivered announce.small_placed announce.placed commit.small
+announce.delivered announce.placed commit.small
 small.copied small.consumed ticket.found ticket.placed
 fail.failing fail.text fail.failed fail.counted
 """.split()

@@ -1,4 +1,4 @@
-// NodeJob's process sets and joins.
+// RankCore's process sets and joins.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 #include <new>
 #include <utility>
 
-#include "client/node_job.h"
+#include "client/rank_core.h"
 #include "common/reduce.h"
 
 namespace maypole {
@@ -39,25 +39,25 @@ bool MakeNeutral(Operation& op) {
 
 // --- Process sets -----------------------------------------------------------
 
-std::shared_ptr<const ProcessSet> NodeJob::SetOf(uint32_t id) const {
+std::shared_ptr<const ProcessSet> RankCore::SetOf(uint32_t id) const {
   if (id == 0) return global_set_;
   const auto it = sets_.find(id);
   return it == sets_.end() ? nullptr : it->second;
 }
 
-std::shared_ptr<const ProcessSet> NodeJob::FindSet(uint32_t id) const {
+std::shared_ptr<const ProcessSet> RankCore::FindSet(uint32_t id) const {
   if (id == 0) return global_set_;
-  std::lock_guard lock(table_mutex_);
+  std::lock_guard lock(mutex_);
   return SetOf(id);
 }
 
-Status NodeJob::StartControl(const std::shared_ptr<Operation>& operation) {
+Status RankCore::StartControl(const std::shared_ptr<Operation>& operation) {
   if (operation->control == Control::kSetRequest) return RequestSet(operation);
   BeginJoin(operation);
   return Status();
 }
 
-Status NodeJob::RequestSet(const std::shared_ptr<Operation>& operation) {
+Status RankCore::RequestSet(const std::shared_ptr<Operation>& operation) {
   const Operation& op = *operation;
   if (op.removes != 0) {
     if (SetOf(op.removes) == nullptr) {
@@ -83,19 +83,19 @@ Status NodeJob::RequestSet(const std::shared_ptr<Operation>& operation) {
   CountIn();
   asked_[m.number] = operation;
   has_controls_.store(true);
-  awaited_replies_.fetch_add(1);
-  SendOrKeep(m);
-  WakeOwnThreads();
+  expected_.fetch_add(1);
+  shell_->Send(&m, sizeof(m));
+  shell_->WakeThreads();
   return Status();
 }
 
-void NodeJob::OnSetReply(const session::SetReply& reply) {
-  std::lock_guard lock(table_mutex_);
+void RankCore::OnSetReply(const session::SetReply& reply) {
+  std::lock_guard lock(mutex_);
   const auto it = asked_.find(reply.number);
   if (it == asked_.end()) return;
   const std::shared_ptr<Operation> op = std::move(it->second);
   asked_.erase(it);
-  awaited_replies_.fetch_sub(1);
+  expected_.fetch_sub(1);
   has_controls_.store(join_ != nullptr || !asked_.empty());
   if (reply.code != 0) {
     End(*op, op->Explain(Status(static_cast<Code>(reply.code), reply.text)));
@@ -113,48 +113,51 @@ void NodeJob::OnSetReply(const session::SetReply& reply) {
 
 // --- Joins ------------------------------------------------------------------
 
-void NodeJob::BeginJoin(const std::shared_ptr<Operation>& operation) {
+void RankCore::BeginJoin(const std::shared_ptr<Operation>& operation) {
   CountIn();
   join_ = operation;
+  joining_.store(true);
   settled_ = false;
   join_reply_.reset();
   has_controls_.store(true);
-  awaited_replies_.fetch_add(1);
+  expected_.fetch_add(1);
   // Said on the board before anything is looked at: who arrives from now on
   // wakes this rank, what others have arrived at before is found by StandIn().
   board_->header().aside_count.fetch_add(1, std::memory_order_seq_cst);
   me_.aside.store(joins_ + 1, std::memory_order_seq_cst);
   auto m = session::Make<session::JoinRequest>();
   m.number = joins_ + 1;
-  SendOrKeep(m);
-  WakeOwnThreads();
+  shell_->Send(&m, sizeof(m));
+  shell_->WakeThreads();
 }
 
-bool NodeJob::StandIn() {
-  std::lock_guard lock(table_mutex_);
+bool RankCore::LookAfterControls() {
+  std::lock_guard lock(mutex_);
   if (board_->aborted()) {
     FailControls(board_->AbortStatus());
     return true;
   }
   if (join_ == nullptr) return false;
+  if (!join_reply_) return StandIn();
+  if (stand_ins_ > 0) return false;
+  EndJoin(Status(static_cast<Code>(join_reply_->code), join_reply_->text));
+  return true;
+}
+
+bool RankCore::StandIn() {
+  const uint32_t slots =
+      std::min(board_->header().allotted.load(std::memory_order_acquire),
+               board_->config().slots);
   bool moved = false;
-  if (!join_reply_) {
-    const uint32_t slots =
-        std::min(board_->header().allotted.load(std::memory_order_acquire),
-                 board_->config().slots);
-    for (uint32_t slot = 0; slot < slots; ++slot) moved |= StandInAt(slot);
-    SettleJoin();
-  } else if (stand_ins_ == 0) {
-    EndJoin(Status(static_cast<Code>(join_reply_->code), join_reply_->text));
-    moved = true;
-  }
+  for (uint32_t slot = 0; slot < slots; ++slot) moved |= StandInAt(slot);
+  SettleJoin();
   return moved;
 }
 
 // What a member has submitted, or the executor wants, after generation `beyond`
 // of the slot; not what comes after this join.
-bool NodeJob::FindSubmitted(uint32_t slot, uint32_t beyond,
-                            Signature* found) const {
+bool RankCore::FindSubmitted(uint32_t slot, uint32_t beyond,
+                             Signature* found) const {
   const uint64_t members = board_->Members(slot);
   for (uint32_t i = 0; i < board_->config().local_size; ++i) {
     if ((members >> i & 1) == 0) continue;
@@ -168,7 +171,7 @@ bool NodeJob::FindSubmitted(uint32_t slot, uint32_t beyond,
 }
 
 // Null: this rank has asked for the slot's number and not been told yet.
-NodeJob::Name* NodeJob::NameOfSlot(uint32_t slot) {
+RankCore::Name* RankCore::NameOfSlot(uint32_t slot) {
   if (by_slot_[slot] != nullptr) return by_slot_[slot];
   const SlotHeader& header = board_->slot(slot);
   const uint32_t set = header.process_set.load(std::memory_order_relaxed);
@@ -185,32 +188,31 @@ NodeJob::Name* NodeJob::NameOfSlot(uint32_t slot) {
   entry->known = true;
   entry->negotiated = process_set->negotiated();
   entry->slot = slot;
-  entry->generation =
-      board_->arrival(slot, static_cast<uint32_t>(options_.local_rank))
-          .generation.load(std::memory_order_acquire);
+  entry->generation = board_->arrival(slot, local_rank_)
+                          .generation.load(std::memory_order_acquire);
   by_slot_[slot] = entry.get();
   return entry.get();
 }
 
 // This rank's next unnamed operation must be the others' next one.
-void NodeJob::FollowUnnamed(const Name& name) {
+void RankCore::FollowUnnamed(const Name& name) {
   uint64_t& count = unnamed_[name.process_set][static_cast<size_t>(name.kind)];
   if (name.name == kUnnamedPrefix + std::to_string(count % kUnnamedSlots)) {
     ++count;
   }
 }
 
-bool NodeJob::StandInAt(uint32_t slot) {
-  const auto me = static_cast<uint32_t>(options_.local_rank);
+bool RankCore::StandInAt(uint32_t slot) {
   if (board_->slot(slot).identity.load(std::memory_order_acquire) == 0 ||
-      (board_->Members(slot) >> me & 1) == 0) {
+      (board_->Members(slot) >> local_rank_ & 1) == 0) {
     return false;
   }
   Signature s;
-  const uint32_t reached = by_slot_[slot] != nullptr
-                               ? by_slot_[slot]->generation
-                               : board_->arrival(slot, me).generation.load(
-                                     std::memory_order_relaxed);
+  const uint32_t reached =
+      by_slot_[slot] != nullptr
+          ? by_slot_[slot]->generation
+          : board_->arrival(slot, local_rank_)
+                .generation.load(std::memory_order_relaxed);
   if (!FindSubmitted(slot, reached, &s)) return false;
   Name* const name = NameOfSlot(slot);
   if (name == nullptr || name->busy()) return false;
@@ -225,11 +227,12 @@ bool NodeJob::StandInAt(uint32_t slot) {
     op->signature.shape[0] = 0;
   }
   if (s.kind == Kind::kAlltoall) op->splits.assign(op->set->ranks.size(), 0);
-  const bool is_root = s.kind == Kind::kBroadcast && s.root == options_.rank;
+  const bool is_root = s.kind == Kind::kBroadcast && s.root == rank_;
   if ((Reduces(s.kind) || is_root) && !MakeNeutral(*op)) {
-    Break(Status(Code::kResourceExhausted,
-                 op->Title() + ": no memory to stand in for a rank that has "
-                               "joined"));
+    shell_->Break(Status(Code::kResourceExhausted,
+                         op->Title() +
+                             ": no memory to stand in for a rank that has "
+                             "joined"));
     return false;
   }
   FollowUnnamed(*name);
@@ -240,29 +243,30 @@ bool NodeJob::StandInAt(uint32_t slot) {
 
 // Once nothing that this rank submitted itself is pending, so that when all
 // ranks have said so there is nothing left to stand in for.
-void NodeJob::SettleJoin() {
+void RankCore::SettleJoin() {
   if (settled_ || outstanding_.load() > stand_ins_ + 1) return;
   settled_ = true;
   auto m = session::Make<session::JoinRequest>();
   m.number = joins_ + 1;
   m.settled = 1;
-  SendOrKeep(m);
+  shell_->Send(&m, sizeof(m));
 }
 
-void NodeJob::EndJoin(const Status& status) {
+void RankCore::EndJoin(const Status& status) {
   const std::shared_ptr<Operation> op = std::exchange(join_, nullptr);
   if (join_reply_) op->answer = join_reply_->last_rank;
   ++joins_;
-  awaited_replies_.fetch_sub(1);
+  expected_.fetch_sub(1);
   has_controls_.store(!asked_.empty());
+  joining_.store(false);
   me_.aside.store(0, std::memory_order_seq_cst);
   board_->header().aside_count.fetch_sub(1, std::memory_order_seq_cst);
   End(*op, status.ok() ? Status() : op->Explain(status));
 }
 
-void NodeJob::FailControls(const Status& status) {
+void RankCore::FailControls(const Status& status) {
   for (const auto& [number, op] : std::exchange(asked_, {})) {
-    awaited_replies_.fetch_sub(1);
+    expected_.fetch_sub(1);
     End(*op, op->Explain(status));
   }
   if (join_ != nullptr) {

@@ -1,0 +1,436 @@
+#include "client/rank_core.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "client/announce.h"
+#include "common/kill_point.h"
+#include "common/urgent.h"
+
+namespace maypole {
+
+RankCore::RankCore(const Board* board, uint32_t local_rank, RankShell* shell)
+    : board_(board),
+      local_rank_(local_rank),
+      rank_(board->config().global_rank[local_rank]),
+      me_(board->rank(local_rank)),
+      shell_(shell),
+      mover_(board, local_rank, this),
+      by_slot_(board->config().slots, nullptr),
+      pool_(board, local_rank),
+      global_set_(
+          std::make_shared<const ProcessSet>(MakeGlobalSet(board->config()))) {}
+
+std::string RankCore::KeyOf(uint32_t process_set, Kind kind,
+                            const std::string& name) {
+  return std::to_string(process_set) + "/" +
+         std::to_string(static_cast<int>(kind)) + "/" + name;
+}
+
+// --- Submitting ------------------------------------------------------------
+
+RankCore::Name& RankCore::FindName(const Operation& op,
+                                   const std::string& key) {
+  std::unique_ptr<Name>& entry = names_[key];
+  if (entry == nullptr) {
+    entry = std::make_unique<Name>();
+    entry->process_set = op.signature.process_set;
+    entry->kind = op.signature.kind;
+    entry->name = op.name;
+    RequestSlot(*entry);
+  }
+  return *entry;
+}
+
+void RankCore::RequestSlot(Name& name) {
+  auto m = session::Make<session::SlotRequest>();
+  m.request = static_cast<uint32_t>(by_request_.size());
+  m.process_set = name.process_set;
+  m.kind = static_cast<uint32_t>(name.kind);
+  session::SetText(m.name, name.name);
+  by_request_.push_back(&name);
+  MAYPOLE_KILL_POINT("slot.wanted");
+  expected_.fetch_add(1);
+  shell_->Send(&m, sizeof(m));
+  MAYPOLE_KILL_POINT("slot.requested");
+}
+
+Status RankCore::Start(std::span<const std::shared_ptr<Operation>> operations) {
+  const Operation& first = *operations.front();
+  if (board_->aborted()) return first.Explain(board_->AbortStatus());
+  std::lock_guard lock(mutex_);
+  if (left_) {
+    return Status(Code::kFailedPrecondition,
+                  first.Title() + ": this rank has left the job");
+  }
+  if (join_ != nullptr) {
+    return Status(Code::kFailedPrecondition,
+                  first.Title() +
+                      ": this rank has joined; wait until its join has ended");
+  }
+  if (first.control != Control::kNone) {
+    return StartControl(operations.front());
+  }
+  if (operations.size() > 1) {
+    if (Status s = CheckGroup(operations); !s.ok()) return s;
+  }
+  for (const std::shared_ptr<Operation>& operation : operations) {
+    if (Status s = StartOne(operation); !s.ok()) return s;
+  }
+  return Status();
+}
+
+// After this none of them is refused.
+Status RankCore::CheckGroup(
+    std::span<const std::shared_ptr<Operation>> operations) const {
+  std::set<std::string> keys;
+  for (const std::shared_ptr<Operation>& op : operations) {
+    if (op->name.empty()) continue;
+    const Signature& s = op->signature;
+    const std::string key = KeyOf(s.process_set, s.kind, op->name);
+    if (!keys.insert(key).second) {
+      return Status(
+          Code::kAlreadyExists,
+          op->Title() + ": the name comes twice in one group; none of the " +
+              std::to_string(operations.size()) + " operations was submitted");
+    }
+    const auto it = names_.find(key);
+    if (it != names_.end() && it->second->busy()) {
+      return Status(Code::kAlreadyExists,
+                    op->Title() +
+                        ": an operation of this name is still pending on this "
+                        "rank; none of the group's " +
+                        std::to_string(operations.size()) +
+                        " operations was submitted");
+    }
+  }
+  return Status();
+}
+
+// What the job adds to an operation.
+void RankCore::Prepare(Operation& op) {
+  Signature& s = op.signature;
+  s.joins = static_cast<uint8_t>(joins_);
+  if (!op.name.empty() && s.kind != Kind::kBarrier) return;
+  std::array<uint64_t, kKinds>& counts = unnamed_[s.process_set];
+  if (s.kind == Kind::kBarrier) {  // compares them
+    s.dims = kMaxDims;
+    s.shape[0] = 0;
+    for (int kind = 0; kind < kMaxDims - 1; ++kind) {
+      s.shape[kind + 1] = static_cast<int64_t>(counts[kind]);
+    }
+  }
+  if (!op.name.empty()) return;
+  const uint64_t n = counts[static_cast<int>(s.kind)]++;
+  op.name = kUnnamedPrefix + std::to_string(n % kUnnamedSlots);
+}
+
+Status RankCore::StartOne(const std::shared_ptr<Operation>& operation) {
+  Operation& op = *operation;
+  const Signature& s = op.signature;
+  const bool unnamed = op.name.empty();
+  if (unnamed) Prepare(op);
+  Name& name = FindName(op, KeyOf(s.process_set, s.kind, op.name));
+  if (!unnamed) {
+    if (name.busy()) {
+      return Status(Code::kAlreadyExists,
+                    op.Title() +
+                        ": an operation of this name is still pending on this "
+                        "rank; wait for it first, or use another name");
+    }
+    Prepare(op);
+  }
+  Enqueue(name, operation);
+  return Status();
+}
+
+void RankCore::Enqueue(Name& name, std::shared_ptr<Operation> operation) {
+  // Counted first: a waiter that stops attending now sees it. Then, before the
+  // arrival is seen, the shell.
+  CountIn();
+  const bool left_alone = shell_->LeaveAlone(*operation);
+  name.queue.push_back(std::move(operation));
+  Begin(name);
+  // The slot was asked for before the flag was up: if the reply has come
+  // already, it has woken nobody.
+  if (left_alone && !name.known) shell_->WakeThreads();
+}
+
+// Who has nothing outstanding needs none of the tickets there are.
+void RankCore::CountIn() {
+  if (outstanding_.load() == 0) {
+    mover_.SkipTickets();
+    me_.tickets_read.store(mover_.cursor() + 1, std::memory_order_release);
+  }
+  outstanding_.fetch_add(1);
+}
+
+void RankCore::CountOut() {
+  if (outstanding_.fetch_sub(1) == 1) {
+    me_.tickets_read.store(kAllRead, std::memory_order_release);
+  }
+}
+
+void RankCore::Begin(Name& name) {
+  // A generation begun now would only hide from slower ranks what became of
+  // the one before.
+  if (board_->aborted()) return FailQueue(name, board_->AbortStatus());
+  while (name.known && name.current == nullptr && !name.queue.empty()) {
+    if (!AnnounceFirst(name)) return;
+  }
+}
+
+// True if it has ended at once.
+bool RankCore::AnnounceFirst(Name& name) {
+  name.current = std::move(name.queue.front());
+  name.queue.pop_front();
+  Operation& op = *name.current;
+  op.slot = name.slot;
+  op.generation = ++name.generation;
+  name.waiting = true;
+  const Announced announced = Announce(*board_, local_rank_, mover_.cursor(),
+                                       op, name.negotiated, &pool_);
+  if (announced.wake_executor) shell_->WakeExecutor();
+  if (announced.held) {
+    CountIn();
+    held_.push_back({op.slot, op.generation});
+    has_held_.store(true);
+  }
+  MAYPOLE_KILL_POINT("start.announced");
+  if (announced.done) {
+    const std::shared_ptr<Operation> keep = std::move(name.current);
+    name.current = nullptr;
+    name.waiting = false;
+    if (!announced.held) mover_.Pass(announced.ticket);
+    End(*keep, Status());
+    return true;
+  }
+  // A failure after this look is counted on the board, and seen there.
+  if (board_->OutcomeOf(op.slot, op.generation) != Outcome::kRunning) {
+    mover_.RecheckFailures();
+  }
+  return false;
+}
+
+// --- OperationTable (called by who drives) -------------------------------
+
+Operation* RankCore::Claim(uint32_t slot, uint32_t generation) {
+  std::lock_guard lock(mutex_);
+  Name* name = slot < by_slot_.size() ? by_slot_[slot] : nullptr;
+  if (name == nullptr || !name->waiting || name->generation != generation) {
+    return nullptr;
+  }
+  name->waiting = false;
+  return name->current.get();
+}
+
+uint32_t RankCore::WaitingGeneration(uint32_t slot) {
+  std::lock_guard lock(mutex_);
+  Name* name = slot < by_slot_.size() ? by_slot_[slot] : nullptr;
+  return name != nullptr && name->waiting ? name->generation : 0;
+}
+
+std::vector<Operation*> RankCore::Waiting() {
+  std::lock_guard lock(mutex_);
+  std::vector<Operation*> all;
+  for (Name* name : by_slot_) {
+    if (name != nullptr && name->waiting) all.push_back(name->current.get());
+  }
+  return all;
+}
+
+void RankCore::Finish(Operation* operation, Status status) {
+  std::lock_guard lock(mutex_);
+  Name* name = by_slot_[operation->slot];
+  // The handle may be released the moment `done` is seen; this keeps it.
+  const std::shared_ptr<Operation> keep = std::move(name->current);
+  name->current = nullptr;
+  name->waiting = false;
+  End(*keep, std::move(status));
+  Begin(*name);
+}
+
+void RankCore::End(Operation& operation, Status status) {
+  operation.status = std::move(status);
+  if (operation.stands_in) --stand_ins_;
+  operation.done.store(true, std::memory_order_release);
+  CountOut();
+  shell_->Ended();
+}
+
+// --- Driving -------------------------------------------------------------
+
+// For the executor, which takes who is silent for frozen, and for those who
+// place tickets.
+void RankCore::TellWhereItIs() {
+  me_.heartbeat.fetch_add(1, std::memory_order_relaxed);
+  if (me_.tickets_read.load(std::memory_order_relaxed) != kAllRead) {
+    std::lock_guard lock(mutex_);
+    if (outstanding_.load() > 0) {
+      me_.tickets_read.store(mover_.cursor() + 1, std::memory_order_release);
+    }
+  }
+}
+
+bool RankCore::Step() {
+  bool moved = mover_.Step();
+  if (has_held_.load(std::memory_order_relaxed)) moved |= PlaceHeldTickets();
+  if (has_controls_.load(std::memory_order_relaxed)) {
+    moved |= LookAfterControls();
+  }
+  return moved;
+}
+
+bool RankCore::PlaceHeldTickets() {
+  std::lock_guard lock(mutex_);
+  bool moved = false;
+  while (!held_.empty() &&
+         PlaceHeld(*board_, mover_.cursor(), held_.front().slot,
+                   held_.front().generation)) {
+    held_.pop_front();
+    CountOut();
+    moved = true;
+  }
+  if (held_.empty()) has_held_.store(false);
+  return moved;
+}
+
+void RankCore::OnMessage(const std::vector<char>& message) {
+  session::SlotReply slot;
+  session::SetReply set;
+  session::JoinReply join;
+  session::Notice notice;
+  if (session::Parse(message.data(), message.size(), &slot).ok()) {
+    AllotSlot(slot);
+  } else if (session::Parse(message.data(), message.size(), &set).ok()) {
+    OnSetReply(set);
+  } else if (session::Parse(message.data(), message.size(), &join).ok()) {
+    std::lock_guard lock(mutex_);
+    if (join_ == nullptr || join.number != joins_ + 1) return;
+    join_reply_ = join;
+  } else if (session::Parse(message.data(), message.size(), &notice).ok()) {
+    shell_->Tell(notice.text);
+  }
+}
+
+// The slot must be the name's: two names in one slot would mix their tensors.
+Status RankCore::CheckReply(const Name& name,
+                            const session::SlotReply& reply) const {
+  if (reply.code != 0) return Status(static_cast<Code>(reply.code), reply.text);
+  const bool fits =
+      reply.slot < by_slot_.size() &&
+      board_->slot(reply.slot).identity.load(std::memory_order_acquire) ==
+          IdentityHash(name.process_set, name.kind, name.name);
+  if (fits) return Status();
+  return Status(Code::kInternal, "the executor allotted slot " +
+                                     std::to_string(reply.slot) +
+                                     ", which is not this operation's");
+}
+
+void RankCore::AllotSlot(const session::SlotReply& reply) {
+  std::lock_guard lock(mutex_);
+  // A reply answers one request, once.
+  if (reply.request >= by_request_.size()) return;
+  Name* const asked = by_request_[reply.request];
+  if (asked == nullptr || asked->known) return;
+  expected_.fetch_sub(1);
+  Name& name = *asked;
+  if (const Status s = CheckReply(name, reply); !s.ok()) {
+    FailQueue(name, s);
+    const std::string key = KeyOf(name.process_set, name.kind, name.name);
+    by_request_[reply.request] = nullptr;
+    names_.erase(key);
+    return;
+  }
+  MAYPOLE_KILL_POINT("slot.allotted");
+  name.known = true;
+  name.negotiated = reply.negotiated != 0;
+  name.slot = reply.slot;
+  // Earlier members of this rank (an elastic job) may have used the slot.
+  name.generation = board_->arrival(reply.slot, local_rank_)
+                        .generation.load(std::memory_order_acquire);
+  by_slot_[reply.slot] = &name;
+  Begin(name);
+}
+
+void RankCore::FailQueue(Name& name, const Status& status) {
+  while (!name.queue.empty()) {
+    const std::shared_ptr<Operation> op = std::move(name.queue.front());
+    name.queue.pop_front();
+    End(*op, op->Explain(status));
+  }
+}
+
+void RankCore::Want(const Operation& op) {
+  if (board_->config().nodes == 1 || op.awaited || op.wanted.exchange(true)) {
+    return;
+  }
+  std::lock_guard lock(mutex_);
+  // The operation's numbers are written with `current`, under this mutex.
+  Name* name = op.slot < by_slot_.size() ? by_slot_[op.slot] : nullptr;
+  const bool announced = name != nullptr && name->current.get() == &op;
+  if (!announced || !name->waiting || !name->negotiated) return;
+  if (RaiseUrgency(*board_, op.slot, op.generation, op.urgency()) &&
+      board_->AllArrived(op.slot, op.generation) && MakeNews(*board_, op)) {
+    shell_->WakeExecutor();
+  }
+}
+
+bool RankCore::SetBlocked(const Operation& op) {
+  {
+    std::lock_guard lock(mutex_);
+    uint64_t on =
+        op.control == Control::kJoin ? kBlockedInJoin : kBlockedForSet;
+    if (op.control == Control::kNone) {
+      if (op.generation == 0) return false;
+      on = Tagged(op.generation, op.slot);
+    }
+    me_.blocked_on.store(on, std::memory_order_relaxed);
+  }
+  me_.blocked_count.fetch_add(1, std::memory_order_seq_cst);
+  for (uint32_t i = 0; i < board_->config().local_size; ++i) {
+    const RankBlock& rank = board_->rank(i);
+    const bool left = rank.state.load(std::memory_order_relaxed) ==
+                      static_cast<uint32_t>(RankState::kLeft);
+    const uint64_t count = rank.blocked_count.load(std::memory_order_seq_cst);
+    if (!left && count % 2 == 0) return true;
+  }
+  shell_->WakeExecutor();  // this rank was the last of the node
+  return true;
+}
+
+void RankCore::ClearBlocked() {
+  me_.blocked_count.fetch_add(1, std::memory_order_seq_cst);
+}
+
+// What waits for a slot number will never get one.
+void RankCore::LoseExecutor() {
+  const Status status = board_->AbortStatus();
+  std::lock_guard lock(mutex_);
+  for (auto& [key, name] : names_) FailQueue(*name, status);
+  FailControls(status);
+  expected_.store(0);
+}
+
+void RankCore::Leave() {
+  std::lock_guard lock(mutex_);
+  left_ = true;
+}
+
+void RankCore::FailAll(const Status& status) {
+  std::lock_guard lock(mutex_);
+  for (auto& [key, name] : names_) {
+    FailQueue(*name, status);
+    if (name->current == nullptr) continue;
+    // Peers that do not know yet may still write to it.
+    if (name->current->arena != 0) shell_->Detach(name->current.get());
+    const std::shared_ptr<Operation> op = std::move(name->current);
+    name->current = nullptr;
+    name->waiting = false;
+    End(*op, op->Explain(status));
+  }
+  FailControls(status);
+}
+
+}  // namespace maypole
