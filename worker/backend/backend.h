@@ -1,9 +1,9 @@
 // Backend: moves chunks between the nodes of a job.
 //
 // Purpose: the seam between the network thread of an executor and what carries
-// bytes to other nodes (Gloo now). Several chunks are on their way at once. All
-// nodes start the same chunks with the same sizes in the same order; that order
-// is the coordinator's.
+// bytes to other nodes (Gloo now). Several chunks are on their way at once. A
+// chunk concerns some nodes or all; any two nodes start the chunks that concern
+// both with the same sizes in the same order; that order is the coordinator's.
 //
 //   backend.Prepare(0, 2)            -> addresses[i]: where node i reaches us
 //   ... addresses travel through the coordinator ...
@@ -39,9 +39,12 @@
 
 namespace maypole::worker {
 
-// A part of a chunk that one node has and all others need.
+inline constexpr uint32_t kEveryNode = UINT32_MAX;
+
+// A part of a chunk that node `from` has and node `to` needs, or all others do.
 struct Segment {
-  uint32_t node = 0;
+  uint32_t from = 0;
+  uint32_t to = kEveryNode;
   uint64_t offset = 0;  // in the chunk
   uint64_t bytes = 0;
 
@@ -51,13 +54,20 @@ struct Segment {
 // What to do with a chunk.
 struct Work {
   std::span<std::byte> chunk;
-  // True: sum the chunk over all nodes, in place, then finish it; all nodes
-  // end with the same bits. False: give every segment of this node to all
-  // others and receive theirs.
+  // Reduce the chunk over its nodes, in place, then finish it.
   bool reduces = false;
+  // With reduces: a node needs the result of the segments `to` it only, and has
+  // nonsense in the rest afterwards. Without: all nodes get all of it, with the
+  // same bits.
+  bool scatters = false;
+  Op op = Op::kSum;
   DType dtype = DType::kUint8;
   Finish finish = {};
+  // Without reduces: who gives what to whom. What does not concern this node
+  // may be left out; the rest is the same, in the same order, at both ends.
   std::vector<Segment> segments = {};
+  // Who has a part in the chunk, ascending; empty: all.
+  std::vector<uint32_t> nodes = {};
 };
 
 class Backend {

@@ -78,6 +78,7 @@ absl::StatusOr<std::vector<std::string>> GlooBackend::Prepare(
     uint32_t node_index, uint32_t nodes) {
   self_ = node_index;
   nodes_ = nodes;
+  started_.assign(nodes, 0);
   try {
     std::vector<std::shared_ptr<GlooMesh>> meshes;
     for (uint32_t c = 0; c < 2 * options_.connections; ++c) {

@@ -4,11 +4,16 @@
 // After connecting, both ends show each other a nonce of the job and the epoch,
 // so that a stranger who reached the port first is noticed.
 //
-// Reducing: the chunk is cut in one segment per node. Each node sends segment i
-// to node i, sums the own segment over all nodes in node order, finishes it and
-// sends it to all others. This moves the bytes of a ring (2 (n-1)/n of the
-// chunk each way) in two steps instead of 2 (n-1), rounds half precision once,
-// and gives equal bits everywhere, because one node alone computes a segment.
+// Reducing: the chunk is cut in one segment per node that has a part in it.
+// Each node sends segment i to the i-th node, reduces the own segment over all
+// in node order, finishes it and sends it to all others. This moves the bytes
+// of a ring (2 (n-1)/n of the chunk each way) in two steps instead of 2 (n-1),
+// rounds half precision once, and gives equal bits everywhere, because one node
+// alone computes a segment. A chunk that scatters says itself which node needs
+// what; then the second step is not there.
+//
+// Numbers: sends and receives of two nodes are matched by the number of the
+// chunk among those that concern both (each end counts them).
 //
 // A chunk's way: Start posts all its receives and first sends to Gloo, whose
 // own threads move the bytes; the reducer thread waits for the contributions
@@ -84,6 +89,18 @@ class GlooBackend : public Backend {
   uint64_t bytes_received() const override { return received_; }
 
  private:
+  // The number of a chunk for one peer.
+  struct Numbered {
+    uint32_t node = 0;
+    uint64_t number = 0;
+  };
+  // A piece of the own segments, in the chunk and in the inbox.
+  struct Piece {
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+    uint64_t packed = 0;  // offset in each contribution
+  };
+
   // One send or receive.
   struct Part {
     std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
@@ -94,9 +111,11 @@ class GlooBackend : public Backend {
   // One chunk on its way.
   struct Flight {
     Work work;
-    uint64_t number = 0;
+    std::vector<Numbered> peers;  // ascending, without this node
     bool failed = false;
-    std::vector<std::byte> inbox;     // others' versions of the own segment
+    std::vector<Piece> own;           // what this node reduces
+    uint64_t own_bytes = 0;           // of all of `own`
+    std::vector<std::byte> inbox;     // peers' versions of it, by peer
     std::vector<Part> contributions;  // receives into the inbox
     std::vector<Part> rest;
     uint64_t sent = 0;
@@ -116,21 +135,24 @@ class GlooBackend : public Backend {
   void NameTheLost(const std::string& text);
 
   // The steps of a chunk.
+  void Number(Flight& flight);
+  std::vector<Piece> PiecesOf(const Flight& flight, uint32_t node) const;
   void Post(Flight& flight);
   void PostReduction(Flight& flight);
   void PostExchange(Flight& flight);
   void Reduce(Flight& flight);
-  void SendSums(Flight& flight, const Segment& own);
+  void ReduceOwn(Flight& flight);
+  void SendSums(Flight& flight);
   void Finish(Flight& flight);
   void ReduceAll();
   void FinishAll();
 
-  GlooMesh& MeshFor(uint64_t chunk, uint32_t from, uint32_t to) const;
+  GlooMesh& MeshFor(uint64_t number, uint32_t from, uint32_t to) const;
   // These throw an exception that names the node.
-  void Receive(Flight& flight, std::vector<Part>& parts, uint32_t node,
+  void Receive(Flight& flight, std::vector<Part>& parts, const Numbered& peer,
                Step step, std::byte* data, uint64_t bytes);
-  void Send(Flight& flight, uint32_t node, Step step, const std::byte* data,
-            uint64_t bytes);
+  void Send(Flight& flight, const Numbered& peer, Step step,
+            const std::byte* data, uint64_t bytes);
   Part MakePart(GlooMesh& mesh, uint32_t node, bool is_send, uint64_t slot,
                 std::byte* data, uint64_t bytes);
   // False: it will not end well; what broke the backend is known.
@@ -144,7 +166,7 @@ class GlooBackend : public Backend {
   uint32_t self_ = 0;
   uint32_t nodes_ = 1;
   std::function<void(const absl::Status&)> on_ended_;
-  uint64_t started_ = 0;
+  std::vector<uint64_t> started_;  // chunks by peer; of the starting thread
   std::atomic<uint32_t> in_flight_{0};
   std::atomic<uint64_t> sent_{0};
   std::atomic<uint64_t> received_{0};

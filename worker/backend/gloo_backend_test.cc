@@ -229,8 +229,10 @@ TEST_P(GlooBackendTest, ExchangeGivesEverySegmentToAll) {
   // Node i owns bytes [i*10, i*10+7) and one byte at 40+i; the rest is
   // nobody's.
   std::vector<Segment> segments;
-  for (uint32_t i = 0; i < GetParam(); ++i) segments.push_back({i, i * 10, 7});
-  for (uint32_t i = 0; i < GetParam(); ++i) segments.push_back({i, 40 + i, 1});
+  for (uint32_t i = 0; i < GetParam(); ++i)
+    segments.push_back({i, kEveryNode, i * 10, 7});
+  for (uint32_t i = 0; i < GetParam(); ++i)
+    segments.push_back({i, kEveryNode, 40 + i, 1});
   nodes.Together([&](uint32_t node) {
     std::vector<uint8_t> chunk(64, 200);
     for (int i = 0; i < 7; ++i) {
@@ -301,7 +303,7 @@ TEST_P(GlooBackendTest, ManyChunksOnTheirWay) {
         const uint64_t each = elements / n * sizeof(float);
         Work work{.chunk = std::as_writable_bytes(std::span(chunks[c]))};
         for (uint32_t i = 0; i < n; ++i) {
-          work.segments.push_back({i, i * each, each});
+          work.segments.push_back({i, kEveryNode, i * each, each});
         }
         nodes[node].Start(std::move(work));
       }

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <exception>
+#include <numeric>
 #include <utility>
 
+#include "common/board.h"
 #include "worker/backend/gloo_backend.h"
 #include "worker/backend/gloo_mesh.h"
 
@@ -12,18 +14,18 @@ namespace maypole::worker {
 namespace {
 
 // Sends and receives of a pair are matched by slot, and in order within one
-// slot. So chunks may share slots, as long as all nodes number them alike.
+// slot. So chunks may share slots, as long as both ends number them alike.
 constexpr uint64_t kFirstSlot = 16;
 constexpr uint64_t kSlotChunks = 256;
 
 constexpr uint64_t kSegmentAlignment = 64;
 
-// The part of a chunk that node `node` reduces.
-Segment OwnedSegment(uint64_t chunk_bytes, uint32_t nodes, uint32_t node) {
-  uint64_t each = (chunk_bytes + nodes - 1) / nodes;
+// The part of a chunk that the i-th of n nodes reduces.
+Range OwnedRange(uint64_t chunk_bytes, uint64_t n, uint64_t i) {
+  uint64_t each = (chunk_bytes + n - 1) / n;
   each = (each + kSegmentAlignment - 1) / kSegmentAlignment * kSegmentAlignment;
-  const uint64_t begin = std::min(each * node, chunk_bytes);
-  return {node, begin, std::min(each, chunk_bytes - begin)};
+  const uint64_t begin = std::min(each * i, chunk_bytes);
+  return {begin, std::min(begin + each, chunk_bytes)};
 }
 
 }  // namespace
@@ -35,7 +37,7 @@ void GlooBackend::OnEnded(std::function<void(const absl::Status&)> on_ended) {
 void GlooBackend::Start(Work work) {
   auto flight = std::make_unique<Flight>();
   flight->work = std::move(work);
-  flight->number = started_++;
+  Number(*flight);
   const bool alone = in_flight_.fetch_add(1, std::memory_order_acq_rel) == 0;
   Post(*flight);
   if (alone && flight->work.chunk.size() <= options_.small_bytes) {
@@ -59,6 +61,18 @@ void GlooBackend::FinishAll() {
 
 // --- Steps ------------------------------------------------------------------
 
+void GlooBackend::Number(Flight& flight) {
+  std::vector<uint32_t>& nodes = flight.work.nodes;
+  if (nodes.empty()) {
+    nodes.resize(nodes_);
+    std::iota(nodes.begin(), nodes.end(), 0u);
+  }
+  for (const uint32_t node : nodes) {
+    if (node == self_) continue;
+    flight.peers.push_back({node, started_[node]++});
+  }
+}
+
 void GlooBackend::Post(Flight& flight) {
   if (!Why().ok() || meshes_.empty()) {
     flight.failed = true;
@@ -76,66 +90,112 @@ void GlooBackend::Post(Flight& flight) {
   }
 }
 
+// What `node` reduces; the same on all nodes.
+std::vector<GlooBackend::Piece> GlooBackend::PiecesOf(const Flight& flight,
+                                                      uint32_t node) const {
+  const Work& work = flight.work;
+  std::vector<Piece> pieces;
+  uint64_t packed = 0;
+  const auto add = [&](uint64_t offset, uint64_t bytes) {
+    if (bytes > 0) pieces.push_back({offset, bytes, packed});
+    packed += bytes;
+  };
+  if (!work.scatters) {
+    const auto place = static_cast<uint64_t>(
+        std::lower_bound(work.nodes.begin(), work.nodes.end(), node) -
+        work.nodes.begin());
+    const Range r = OwnedRange(work.chunk.size(), work.nodes.size(), place);
+    add(r.begin, r.size());
+  } else {
+    for (const Segment& s : work.segments) {
+      if (s.to == node) add(s.offset, s.bytes);
+    }
+  }
+  return pieces;
+}
+
 // Receives first: then what arrives has its place.
 void GlooBackend::PostReduction(Flight& flight) {
-  const std::span<std::byte> chunk = flight.work.chunk;
-  const Segment own = OwnedSegment(chunk.size(), nodes_, self_);
-  flight.inbox = TakeInbox(own.bytes * nodes_);
-  for (uint32_t i = 0; i < nodes_; ++i) {
-    if (i == self_) continue;
-    Receive(flight, flight.contributions, i, Step::kScatter,
-            flight.inbox.data() + i * own.bytes, own.bytes);
-    const Segment theirs = OwnedSegment(chunk.size(), nodes_, i);
-    Receive(flight, flight.rest, i, Step::kGather, chunk.data() + theirs.offset,
-            theirs.bytes);
+  std::byte* const chunk = flight.work.chunk.data();
+  flight.own = PiecesOf(flight, self_);
+  for (const Piece& p : flight.own) flight.own_bytes += p.bytes;
+  flight.inbox = TakeInbox(flight.own_bytes * flight.peers.size());
+  std::byte* from_peer = flight.inbox.data();
+  for (const Numbered& peer : flight.peers) {
+    for (const Piece& p : flight.own) {
+      Receive(flight, flight.contributions, peer, Step::kScatter,
+              from_peer + p.packed, p.bytes);
+    }
+    from_peer += flight.own_bytes;
   }
-  for (uint32_t i = 0; i < nodes_; ++i) {
-    if (i == self_) continue;
-    const Segment theirs = OwnedSegment(chunk.size(), nodes_, i);
-    Send(flight, i, Step::kScatter, chunk.data() + theirs.offset, theirs.bytes);
+  if (!flight.work.scatters) {
+    for (const Numbered& peer : flight.peers) {
+      for (const Piece& p : PiecesOf(flight, peer.node)) {
+        Receive(flight, flight.rest, peer, Step::kGather, chunk + p.offset,
+                p.bytes);
+      }
+    }
+  }
+  for (const Numbered& peer : flight.peers) {
+    for (const Piece& p : PiecesOf(flight, peer.node)) {
+      Send(flight, peer, Step::kScatter, chunk + p.offset, p.bytes);
+    }
   }
 }
 
 void GlooBackend::PostExchange(Flight& flight) {
-  const std::span<std::byte> chunk = flight.work.chunk;
-  for (const Segment& s : flight.work.segments) {
-    if (s.node == self_ || s.node >= nodes_) continue;
-    Receive(flight, flight.rest, s.node, Step::kGather, chunk.data() + s.offset,
-            s.bytes);
+  std::byte* const chunk = flight.work.chunk.data();
+  const auto is_for = [](const Segment& s, uint32_t node) {
+    return s.to == node || s.to == kEveryNode;
+  };
+  for (const Numbered& peer : flight.peers) {
+    for (const Segment& s : flight.work.segments) {
+      if (s.from != peer.node || !is_for(s, self_)) continue;
+      Receive(flight, flight.rest, peer, Step::kGather, chunk + s.offset,
+              s.bytes);
+    }
   }
-  for (const Segment& s : flight.work.segments) {
-    if (s.node != self_) continue;
-    for (uint32_t i = 0; i < nodes_; ++i) {
-      if (i == self_) continue;
-      Send(flight, i, Step::kGather, chunk.data() + s.offset, s.bytes);
+  for (const Numbered& peer : flight.peers) {
+    for (const Segment& s : flight.work.segments) {
+      if (s.from != self_ || !is_for(s, peer.node)) continue;
+      Send(flight, peer, Step::kGather, chunk + s.offset, s.bytes);
     }
   }
 }
 
 void GlooBackend::Reduce(Flight& flight) {
   if (flight.failed || !flight.work.reduces) return;
-  const Segment own = OwnedSegment(flight.work.chunk.size(), nodes_, self_);
   if (!WaitAll(flight.contributions)) {
     flight.failed = true;
     return;
   }
-  if (own.bytes == 0) return;
-  std::byte* const own_data = flight.work.chunk.data() + own.offset;
-  std::vector<const std::byte*> inputs(nodes_);
-  for (uint32_t i = 0; i < nodes_; ++i) {
-    inputs[i] = i == self_ ? own_data : flight.inbox.data() + i * own.bytes;
-  }
-  Sum(flight.work.dtype, inputs, own_data,
-      own.bytes / SizeOf(flight.work.dtype), flight.work.finish);
-  SendSums(flight, own);
+  ReduceOwn(flight);
+  if (!flight.work.scatters) SendSums(flight);
 }
 
-void GlooBackend::SendSums(Flight& flight, const Segment& own) {
+// In the order of the nodes.
+void GlooBackend::ReduceOwn(Flight& flight) {
+  const Work& work = flight.work;
+  std::vector<const std::byte*> inputs(work.nodes.size());
+  for (const Piece& p : flight.own) {
+    std::byte* const own = work.chunk.data() + p.offset;
+    const std::byte* theirs = flight.inbox.data() + p.packed;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      inputs[i] = work.nodes[i] == self_ ? own : theirs;
+      if (work.nodes[i] != self_) theirs += flight.own_bytes;
+    }
+    maypole::Reduce(work.dtype, work.op, inputs, own,
+                    p.bytes / SizeOf(work.dtype), work.finish);
+  }
+}
+
+void GlooBackend::SendSums(Flight& flight) {
   try {
-    for (uint32_t i = 0; i < nodes_; ++i) {
-      if (i == self_) continue;
-      Send(flight, i, Step::kGather, flight.work.chunk.data() + own.offset,
-           own.bytes);
+    for (const Numbered& peer : flight.peers) {
+      for (const Piece& p : flight.own) {
+        Send(flight, peer, Step::kGather, flight.work.chunk.data() + p.offset,
+             p.bytes);
+      }
     }
   } catch (const std::exception& e) {
     flight.failed = true;
@@ -159,30 +219,30 @@ void GlooBackend::Finish(Flight& flight) {
 
 // --- Parts ------------------------------------------------------------------
 
-GlooMesh& GlooBackend::MeshFor(uint64_t chunk, uint32_t from,
+GlooMesh& GlooBackend::MeshFor(uint64_t number, uint32_t from,
                                uint32_t to) const {
-  return *meshes_[2 * (chunk % options_.connections) + (from < to ? 0 : 1)];
+  return *meshes_[2 * (number % options_.connections) + (from < to ? 0 : 1)];
 }
 
 void GlooBackend::Receive(Flight& flight, std::vector<Part>& parts,
-                          uint32_t node, Step step, std::byte* data,
+                          const Numbered& peer, Step step, std::byte* data,
                           uint64_t bytes) {
   if (bytes == 0) return;
-  const uint64_t slot = kFirstSlot + flight.number % kSlotChunks * 2 +
-                        static_cast<uint64_t>(step);
-  parts.push_back(MakePart(MeshFor(flight.number, node, self_), node, false,
-                           slot, data, bytes));
+  const uint64_t slot =
+      kFirstSlot + peer.number % kSlotChunks * 2 + static_cast<uint64_t>(step);
+  parts.push_back(MakePart(MeshFor(peer.number, peer.node, self_), peer.node,
+                           false, slot, data, bytes));
   flight.received += bytes;
 }
 
-void GlooBackend::Send(Flight& flight, uint32_t node, Step step,
+void GlooBackend::Send(Flight& flight, const Numbered& peer, Step step,
                        const std::byte* data, uint64_t bytes) {
   if (bytes == 0) return;
-  const uint64_t slot = kFirstSlot + flight.number % kSlotChunks * 2 +
-                        static_cast<uint64_t>(step);
-  flight.rest.push_back(MakePart(MeshFor(flight.number, self_, node), node,
-                                 true, slot, const_cast<std::byte*>(data),
-                                 bytes));
+  const uint64_t slot =
+      kFirstSlot + peer.number % kSlotChunks * 2 + static_cast<uint64_t>(step);
+  flight.rest.push_back(MakePart(MeshFor(peer.number, self_, peer.node),
+                                 peer.node, true, slot,
+                                 const_cast<std::byte*>(data), bytes));
   flight.sent += bytes;
 }
 

@@ -14,14 +14,17 @@
 #include "common/status.h"
 #include "proto/coordinator.pb.h"
 #include "worker/core/run_spec.h"
+#include "worker/core/sets.h"
 
 namespace maypole::worker {
 
 using ClientId = uint64_t;
 
-struct ReplySlot {
+struct ReplyClient {
   ClientId client = 0;
-  session::SlotReply reply;
+  std::variant<session::SlotReply, session::SetReply, session::JoinReply,
+               session::Notice>
+      reply;
 };
 // Sends Refused and closes.
 struct RefuseClient {
@@ -56,7 +59,16 @@ struct CreateBoard {
 };
 struct AllotSlot {
   uint32_t slot = 0;
-  uint64_t identity = 0;
+  Kind kind = Kind::kBarrier;
+  std::string name;
+  SharedSet set;
+  uint32_t splits = 0;  // as SlotHeader.splits on the board
+};
+// Says on the board what members that stand aside shall submit.
+struct WantSlot {
+  uint32_t slot = 0;
+  uint32_t generation = 0;
+  Signature signature;
 };
 // Writes the Plan, gives the run to the network thread, places the ticket.
 struct IssueRun {
@@ -71,6 +83,7 @@ struct FailSlot {
 // Says on the board that a rank has left, and from then on fails operations
 // that wait on this node for a rank that cannot come.
 struct MarkLeft {
+  int rank = 0;
   int local_rank = -1;  // -1: a rank of another node
   std::string text;
 };
@@ -89,10 +102,10 @@ struct DropEpoch {};
 struct ReportIdle {};
 
 using Action =
-    std::variant<ReplySlot, RefuseClient, CloseClient, OpenLink,
+    std::variant<ReplyClient, RefuseClient, CloseClient, OpenLink,
                  SendToCoordinator, PrepareBackend, ConnectBackend, CreateBoard,
-                 AllotSlot, IssueRun, FailSlot, MarkLeft, MarkGone, AbortBoard,
-                 DropEpoch, ReportIdle>;
+                 AllotSlot, WantSlot, IssueRun, FailSlot, MarkLeft, MarkGone,
+                 AbortBoard, DropEpoch, ReportIdle>;
 
 }  // namespace maypole::worker
 

@@ -112,8 +112,15 @@ void Core::BeginIfComplete() {
   proto::RanksReady* ready = message.mutable_ranks_ready();
   ready->set_size(static_cast<uint32_t>(members_.size()));
   ready->set_chunk_bytes(options_.chunk_bytes);
+  ready->set_stall_check_ms(-1);
+  ready->set_stall_shutdown_ms(-1);
   bool said = false;
   for (const auto& [local, m] : members_.members()) {
+    if (ready->stall_check_ms() < 0)
+      ready->set_stall_check_ms(m.stall_check_ms);
+    if (ready->stall_shutdown_ms() < 0) {
+      ready->set_stall_shutdown_ms(m.stall_shutdown_ms);
+    }
     ready->add_ranks(static_cast<uint32_t>(m.rank));
     ready->add_pids(m.pid);
     ready->add_fusion_thresholds(m.fusion_threshold);
@@ -134,19 +141,49 @@ void Core::SendWaiting(const Membership& waiting) {
   Send(std::move(message));
 }
 
-void Core::OnSlotRequest(ClientId client, const session::SlotRequest& request) {
-  if (members_.Find(client) != nullptr && phase_ == Phase::kRunning) {
-    epoch_->OnSlotRequest(client, request);
-    return;
-  }
+const Member* Core::RunningMember(ClientId client) const {
+  return phase_ == Phase::kRunning ? members_.Find(client) : nullptr;
+}
+
+template <typename Reply>
+void Core::ReplyNoEpoch(ClientId client, Reply reply) {
   const bool aborted =
       members_.Find(client) != nullptr && phase_ == Phase::kEnded;
-  auto reply = session::Make<session::SlotReply>();
-  reply.request = request.request;
   reply.code =
       static_cast<uint32_t>(aborted ? abort_code_ : Code::kFailedPrecondition);
   session::SetText(reply.text, aborted ? abort_text_ : "no epoch is running");
-  actions_.push_back(ReplySlot{client, reply});
+  actions_.push_back(ReplyClient{client, reply});
+}
+
+void Core::OnSlotRequest(ClientId client, const session::SlotRequest& request) {
+  if (const Member* m = RunningMember(client)) {
+    return epoch_->OnSlotRequest(*m, request);
+  }
+  auto reply = session::Make<session::SlotReply>();
+  reply.request = request.request;
+  ReplyNoEpoch(client, reply);
+}
+
+void Core::OnSetRequest(ClientId client, const session::SetRequest& request) {
+  if (const Member* m = RunningMember(client)) {
+    const absl::Status s = epoch_->OnSetRequest(*m, request);
+    if (!s.ok()) FailEpochHere(s);
+    return;
+  }
+  auto reply = session::Make<session::SetReply>();
+  reply.number = request.number;
+  ReplyNoEpoch(client, reply);
+}
+
+void Core::OnJoinRequest(ClientId client, const session::JoinRequest& request) {
+  if (const Member* m = RunningMember(client)) {
+    const absl::Status s = epoch_->OnJoinRequest(*m, request);
+    if (!s.ok()) FailEpochHere(s);
+    return;
+  }
+  auto reply = session::Make<session::JoinReply>();
+  reply.number = request.number;
+  ReplyNoEpoch(client, reply);
 }
 
 void Core::OnGoodbye(ClientId client, uint32_t pending) {
@@ -358,49 +395,85 @@ void Core::FailEpochHere(const absl::Status& status) {
 
 // --- Coordinator -------------------------------------------------------------
 
+namespace {
+
+// The epoch that a message is for, if the running epoch has to do with it; 0
+// otherwise.
+uint64_t EpochOf(const proto::CoordinatorMessage& m) {
+  switch (m.payload_case()) {
+    case proto::CoordinatorMessage::kExecute:
+      return m.execute().epoch();
+    case proto::CoordinatorMessage::kOperationFailed:
+      return m.operation_failed().epoch();
+    case proto::CoordinatorMessage::kSetReply:
+      return m.set_reply().epoch();
+    case proto::CoordinatorMessage::kJoinReply:
+      return m.join_reply().epoch();
+    case proto::CoordinatorMessage::kStandIn:
+      return m.stand_in().epoch();
+    case proto::CoordinatorMessage::kNotice:
+      return m.notice().epoch();
+    default:
+      return 0;
+  }
+}
+
+}  // namespace
+
 bool Core::KeptForLater(const proto::CoordinatorMessage& message) {
   if (!starting() || epoch_number() == 0) return false;
-  const bool current =
-      message.has_rank_left()
-          ? message.rank_left().epoch() == epoch_number()
-          : message.has_operation_failed() &&
-                message.operation_failed().epoch() == epoch_number();
-  if (current) early_.push_back(message);
-  return current;
+  const uint64_t epoch =
+      message.has_rank_left() ? message.rank_left().epoch() : EpochOf(message);
+  if (epoch != epoch_number()) return false;
+  early_.push_back(message);
+  return true;
 }
 
 void Core::OnCoordinator(const proto::CoordinatorMessage& message) {
   if (KeptForLater(message)) return;
-  const auto current = [&](uint64_t epoch) {
-    return phase_ == Phase::kRunning && epoch == epoch_number();
-  };
   switch (message.payload_case()) {
     case proto::CoordinatorMessage::kEpochStart:
       return OnEpochStart(message.epoch_start());
     case proto::CoordinatorMessage::kEndpoints:
       return OnEndpoints(message.endpoints());
-    case proto::CoordinatorMessage::kExecute:
-      if (current(message.execute().epoch())) {
-        const absl::Status s = epoch_->OnExecute(message.execute());
-        if (!s.ok()) FailEpochHere(s);
-      }
-      return;
-    case proto::CoordinatorMessage::kOperationFailed:
-      if (current(message.operation_failed().epoch())) {
-        const absl::Status s =
-            epoch_->OnOperationFailed(message.operation_failed());
-        if (!s.ok()) FailEpochHere(s);
-      }
-      return;
     case proto::CoordinatorMessage::kRankLeft:
       return OnRankLeftElsewhere(message.rank_left());
     case proto::CoordinatorMessage::kEpochEnd:
       return OnEpochEnd(message.epoch_end());
-    case proto::CoordinatorMessage::kWelcome:
-    case proto::CoordinatorMessage::kRefused:
-    case proto::CoordinatorMessage::PAYLOAD_NOT_SET:
-      return;  // the link's business
+    default:
+      break;  // of the running epoch, or the link's business
   }
+  if (phase_ != Phase::kRunning || EpochOf(message) != epoch_number()) return;
+  if (absl::Status s = OnEpochMessage(message); !s.ok()) FailEpochHere(s);
+}
+
+absl::Status Core::OnEpochMessage(const proto::CoordinatorMessage& message) {
+  switch (message.payload_case()) {
+    case proto::CoordinatorMessage::kExecute:
+      return epoch_->OnExecute(message.execute());
+    case proto::CoordinatorMessage::kOperationFailed:
+      return epoch_->OnOperationFailed(message.operation_failed());
+    case proto::CoordinatorMessage::kSetReply:
+      return epoch_->OnSetReply(message.set_reply());
+    case proto::CoordinatorMessage::kJoinReply:
+      epoch_->OnJoinReply(message.join_reply());
+      break;
+    case proto::CoordinatorMessage::kStandIn:
+      return epoch_->OnStandIn(message.stand_in());
+    case proto::CoordinatorMessage::kNotice:
+      OnNotice(message.notice());
+      break;
+    default:
+      break;
+  }
+  return absl::OkStatus();
+}
+
+void Core::OnNotice(const proto::Notice& notice) {
+  auto line = session::Make<session::Notice>();
+  session::SetText(line.text, notice.text());
+  actions_.push_back(
+      ReplyClient{members_.members().begin()->second.client, line});
 }
 
 void Core::OnRankLeftElsewhere(const proto::RankLeft& left) {

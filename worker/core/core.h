@@ -71,6 +71,8 @@ class Core {
   // --- Clients -------------------------------------------------------------
   void OnClient(ClientId client, const session::Hello& hello, int visible_pid);
   void OnSlotRequest(ClientId client, const session::SlotRequest& request);
+  void OnSetRequest(ClientId client, const session::SetRequest& request);
+  void OnJoinRequest(ClientId client, const session::JoinRequest& request);
   void OnGoodbye(ClientId client, uint32_t pending);
   // Gone without Goodbye; `how` completes "rank 3 died: ".
   void OnClientGone(ClientId client, const std::string& how);
@@ -120,6 +122,11 @@ class Core {
     return epoch_ && phase_ != Phase::kReady ? epoch_->info().epoch : 0;
   }
   std::string RankText(const Member& m) const;
+  // Of the running epoch; null: no epoch runs for it.
+  const Member* RunningMember(ClientId client) const;
+  // Why a member's request has no answer but this.
+  template <typename Reply>
+  void ReplyNoEpoch(ClientId client, Reply reply);
 
   // All local ranks are there, or the coordinator is told which.
   void BeginIfComplete();
@@ -128,6 +135,9 @@ class Core {
   void OnEndpoints(const proto::Endpoints& endpoints);
   void OnEpochEnd(const proto::EpochEnd& end);
   void OnRankLeftElsewhere(const proto::RankLeft& left);
+  // A message for the running epoch.
+  absl::Status OnEpochMessage(const proto::CoordinatorMessage& message);
+  void OnNotice(const proto::Notice& notice);
   // True: the message is of the epoch that starts, and kept until it runs.
   bool KeptForLater(const proto::CoordinatorMessage& message);
   void MakeBoard();

@@ -88,6 +88,14 @@ class CoreTest : public testing::Test {
     Drop();
   }
 
+  // The one reply of this type since the last call.
+  template <typename T>
+  T Reply() {
+    const auto replies = Take<ReplyClient>();
+    EXPECT_EQ(replies.size(), 1u);
+    return replies.empty() ? T{} : std::get<T>(replies[0].reply);
+  }
+
   session::SlotReply Slot(const std::string& name,
                           Kind kind = Kind::kAllreduce) {
     auto request = session::Make<session::SlotRequest>();
@@ -95,8 +103,7 @@ class CoreTest : public testing::Test {
     request.kind = static_cast<uint32_t>(kind);
     session::SetText(request.name, name);
     core_.OnSlotRequest(1, request);
-    const auto replies = Take<ReplySlot>();
-    return replies.empty() ? session::SlotReply{} : replies[0].reply;
+    return Reply<session::SlotReply>();
   }
 
   SlotNews News(uint32_t slot, uint32_t generation, Kind kind, int64_t rows0,
@@ -105,7 +112,7 @@ class CoreTest : public testing::Test {
     s.kind = kind;
     s.dtype = DType::kFloat32;
     s.op = Op::kAverage;
-    s.dims = kind == Kind::kBarrier ? 0 : 1;
+    s.dims = kind == Kind::kBarrier ? kMaxDims : 1;
     s.postscale = 0.5;
     if (kind == Kind::kBroadcast) s.root = 2;
     if (kind != Kind::kAllreduce) s.postscale = 1.0;
@@ -480,8 +487,8 @@ TEST_F(CoreTest, AllgatherSpaceIsByGlobalRank) {
   ASSERT_EQ(issued.size(), 1u);
   EXPECT_EQ(issued[0].run.bytes, 40u);
   EXPECT_EQ(issued[0].run.first_dims, (std::vector<int64_t>{3, 0, 2, 5}));
-  EXPECT_EQ(issued[0].run.blocks,
-            (std::vector<Block>{{0, 0, 12}, {1, 12, 40}}));
+  EXPECT_EQ(issued[0].run.blocks, (std::vector<Block>{{0, kAllNodes, 0, 12},
+                                                      {1, kAllNodes, 12, 40}}));
 }
 
 TEST_F(CoreTest, BroadcastBelongsToTheRootsNodeAndBarrierHasNoBytes) {
@@ -497,7 +504,7 @@ TEST_F(CoreTest, BroadcastBelongsToTheRootsNodeAndBarrierHasNoBytes) {
   core_.OnCoordinator(m);
   const auto issued = Take<IssueRun>();
   ASSERT_EQ(issued.size(), 2u);
-  EXPECT_EQ(issued[0].run.blocks, (std::vector<Block>{{1, 0, 16}}));
+  EXPECT_EQ(issued[0].run.blocks, (std::vector<Block>{{1, kAllNodes, 0, 16}}));
   EXPECT_EQ(issued[1].run.bytes, 0u);
 }
 
@@ -749,7 +756,8 @@ TEST_F(CoreTest, FullSlotTableSaysWhatToDo) {
     core.OnSlotRequest(1, request);
   }
   const auto actions = core.TakeActions();
-  const auto& last = std::get<ReplySlot>(actions.back()).reply;
+  const auto& last =
+      std::get<session::SlotReply>(std::get<ReplyClient>(actions.back()).reply);
   EXPECT_EQ(last.code, static_cast<uint32_t>(Code::kResourceExhausted));
   EXPECT_NE(std::string(last.text).find("--slots"), std::string::npos);
 }
@@ -758,9 +766,9 @@ TEST_F(CoreTest, RequestsThatCannotBeAreAnswered) {
   StartOneNode();
   EXPECT_EQ(Slot("").code, static_cast<uint32_t>(Code::kInvalidArgument));
   EXPECT_EQ(Slot("x", Kind::kJoin).code,
-            static_cast<uint32_t>(Code::kUnimplemented));
+            static_cast<uint32_t>(Code::kInvalidArgument));
   EXPECT_EQ(Slot("x", static_cast<Kind>(200)).code,
-            static_cast<uint32_t>(Code::kUnimplemented));
+            static_cast<uint32_t>(Code::kInvalidArgument));
   EXPECT_EQ(Slot("x").code, 0u);
   EXPECT_EQ(Slot("x").slot, Slot("x").slot);
 }
@@ -788,11 +796,12 @@ TEST_F(CoreTest, StopTellsEverybody) {
 // Records are given out again only when all local ranks have left them.
 TEST(RunQueueTest, WaitsForAFreeRecord) {
   SlotTable slots(64);
+  SetTable sets({0, 1}, {0});
   bool is_new = false;
-  ASSERT_TRUE(slots.Allot(0, Kind::kBarrier, "b", &is_new).ok());
+  ASSERT_TRUE(slots.Allot(sets.all(), Kind::kBarrier, "b", &is_new).ok());
   slots.Get(0)->reported = 1;
   slots.Get(0)->signatures.resize(1);
-  RunQueue queue({0, 1}, 1);
+  RunQueue queue(2, 0, 1);
   proto::Run run;
   run.add_operations()->set_generation(1);
   run.mutable_operations(0)->mutable_identity()->set_kind(5);
@@ -811,15 +820,16 @@ TEST(RunQueueTest, WaitsForAFreeRecord) {
 
 TEST(RunQueueTest, GatherThatIsTooLargeIsAnError) {
   SlotTable slots(64);
+  SetTable sets({0, 1}, {0});
   bool is_new = false;
-  ASSERT_TRUE(slots.Allot(0, Kind::kAllgather, "g", &is_new).ok());
+  ASSERT_TRUE(slots.Allot(sets.all(), Kind::kAllgather, "g", &is_new).ok());
   slots.Get(0)->reported = 1;
   Signature s;
   s.kind = Kind::kAllgather;
   s.dims = 2;
   s.shape[0] = s.shape[1] = 1024;
   slots.Get(0)->signatures = {s};
-  RunQueue queue({0, 1}, 1);
+  RunQueue queue(2, 0, 1);
   proto::Run run;
   run.set_run(1);
   run.add_operations()->set_generation(1);

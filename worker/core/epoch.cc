@@ -20,30 +20,8 @@ std::vector<uint32_t> NodeOfRank(const EpochInfo& info) {
   return out;
 }
 
-bool IsThereYet(uint32_t kind) {
-  return kind == static_cast<uint32_t>(Kind::kAllreduce) ||
-         kind == static_cast<uint32_t>(Kind::kAllgather) ||
-         kind == static_cast<uint32_t>(Kind::kBroadcast) ||
-         kind == static_cast<uint32_t>(Kind::kBarrier);
-}
-
-// What is wrong with a request, if anything.
-absl::Status CheckRequest(const session::SlotRequest& r) {
-  const std::string name(r.name);
-  if (name.empty()) {
-    return absl::InvalidArgumentError("an operation needs a name");
-  }
-  if (!IsThereYet(r.kind)) {
-    return absl::UnimplementedError(absl::StrCat("operation '", name,
-                                                 "': collective number ",
-                                                 r.kind, " is not there yet"));
-  }
-  if (r.process_set != 0) {
-    return absl::UnimplementedError(
-        absl::StrCat("operation '", name, "': process set ", r.process_set,
-                     " is not there yet; use process set 0 (all ranks)"));
-  }
-  return absl::OkStatus();
+bool HasNames(uint32_t kind) {
+  return kind < static_cast<uint32_t>(Kind::kJoin);
 }
 
 }  // namespace
@@ -87,67 +65,78 @@ Epoch::Epoch(EpochInfo info, uint32_t slots, uint32_t records,
              std::vector<Action>* actions)
     : info_(std::move(info)),
       actions_(actions),
+      sets_(NodeOfRank(info_), LocalRanks(info_)),
       slots_(slots),
-      presence_(info_.epoch, LocalRanks(info_)),
-      runs_(NodeOfRank(info_), records) {}
+      presence_(info_.epoch),
+      runs_(static_cast<uint32_t>(info_.size), info_.node_index, records) {}
 
-absl::StatusOr<uint32_t> Epoch::Allot(uint32_t process_set, Kind kind,
+void Epoch::Send(proto::ExecutorMessage message) {
+  actions_->push_back(SendToCoordinator{std::move(message)});
+}
+
+absl::StatusOr<uint32_t> Epoch::Allot(SharedSet set, Kind kind,
                                       const std::string& name) {
   bool is_new = false;
-  absl::StatusOr<uint32_t> slot =
-      slots_.Allot(process_set, kind, name, &is_new);
+  absl::StatusOr<uint32_t> slot = slots_.Allot(set, kind, name, &is_new);
   if (slot.ok() && is_new) {
-    actions_->push_back(
-        AllotSlot{*slot, IdentityHash(process_set, kind, name)});
+    actions_->push_back(AllotSlot{*slot, kind, name, std::move(set),
+                                  slots_.Get(*slot)->splits_number});
   }
   return slot;
 }
 
-void Epoch::OnSlotRequest(ClientId client,
+absl::StatusOr<uint32_t> Epoch::AllotFor(const Member& member,
+                                         const session::SlotRequest& r,
+                                         bool* negotiated) {
+  const std::string name(r.name);
+  if (name.empty()) {
+    return absl::InvalidArgumentError("an operation needs a name");
+  }
+  if (!HasNames(r.kind)) {
+    return absl::InvalidArgumentError(absl::StrCat("operation '", name,
+                                                   "': there is no collective ",
+                                                   r.kind, " with names"));
+  }
+  const Kind kind = static_cast<Kind>(r.kind);
+  const std::string what =
+      absl::StrCat(std::string(Name(kind)), " '", name, "': ");
+  const absl::StatusOr<SharedSet> set = sets_.Get(r.process_set);
+  if (!set.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, set.status().message()));
+  }
+  if (!(*set)->Has(member.rank)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, "rank ", member.rank, " is not in process set ",
+                     r.process_set, " (", (*set)->RanksText(), ")"));
+  }
+  *negotiated = (*set)->negotiated();
+  if (kind == Kind::kAlltoall && *negotiated &&
+      (*set)->size() > kMaxAlltoallRanks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, "over several nodes an alltoall may have ", kMaxAlltoallRanks,
+        " ranks, process set ", r.process_set, " has ", (*set)->size()));
+  }
+  return Allot(*set, kind, name);
+}
+
+void Epoch::OnSlotRequest(const Member& member,
                           const session::SlotRequest& request) {
   auto reply = session::Make<session::SlotReply>();
   reply.request = request.request;
-  absl::Status status = CheckRequest(request);
-  if (status.ok()) {
-    absl::StatusOr<uint32_t> slot = Allot(
-        request.process_set, static_cast<Kind>(request.kind), request.name);
-    if (slot.ok()) reply.slot = *slot;
-    status = slot.status();
-  }
-  reply.negotiated = info_.several_nodes() ? 1 : 0;
-  reply.code = static_cast<uint32_t>(status.code());
-  session::SetText(reply.text, std::string(status.message()));
-  actions_->push_back(ReplySlot{client, reply});
-}
-
-absl::Status Epoch::CheckNews(const SlotNews& news,
-                              const SlotEntry& entry) const {
-  const auto& ranks = info_.nodes[info_.node_index].ranks();
-  if (news.signatures.size() != static_cast<size_t>(ranks.size())) {
-    return absl::InternalError("signatures of the wrong number of ranks");
-  }
-  for (int i = 0; i < ranks.size(); ++i) {
-    const Signature& s = news.signatures[i];
-    const Status checked = CheckSignature(entry.name, s);
-    const bool root_ok = s.kind != Kind::kBroadcast || s.root < info_.size;
-    if (checked.ok() && root_ok && s.kind == entry.kind &&
-        s.process_set == entry.process_set) {
-      continue;
-    }
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank ", ranks[i], " (", info_.NodeText(info_.node_index),
-                     ") has submitted ", std::string(Name(entry.kind)), " '",
-                     entry.name, "' with a signature that cannot be: ",
-                     checked.ok() ? "another kind, process set or root"
-                                  : checked.message()));
-  }
-  return absl::OkStatus();
+  bool negotiated = false;
+  const absl::StatusOr<uint32_t> slot = AllotFor(member, request, &negotiated);
+  if (slot.ok()) reply.slot = *slot;
+  reply.negotiated = negotiated ? 1 : 0;
+  reply.code = static_cast<uint32_t>(slot.status().code());
+  session::SetText(reply.text, std::string(slot.status().message()));
+  actions_->push_back(ReplyClient{member.client, reply});
 }
 
 absl::Status Epoch::OnNews(const SlotNews& news) {
   SlotEntry* entry = slots_.Get(news.slot);
-  // With one node ranks need nobody; else an old bit may be set once more.
-  if (entry == nullptr || !info_.several_nodes() ||
+  // Within the node ranks need nobody; else an old bit may be set once more.
+  if (entry == nullptr || !entry->set->negotiated() ||
       news.generation < entry->reported) {
     return absl::OkStatus();
   }
@@ -155,9 +144,11 @@ absl::Status Epoch::OnNews(const SlotNews& news) {
     OnUrgent(news.urgency, entry);
     return absl::OkStatus();
   }
-  if (absl::Status s = CheckNews(news, *entry); !s.ok()) return s;
+  const std::string node = info_.NodeText(info_.node_index);
+  if (absl::Status s = CheckNews(news, *entry, node); !s.ok()) return s;
   entry->reported = news.generation;
   entry->signatures = news.signatures;
+  entry->splits = news.splits;
   entry->urgency = news.urgency;
   presence_.Add(*entry);
   SendPresence();
@@ -178,7 +169,7 @@ void Epoch::SendPresence() {
   if (auto presence = presence_.Take()) {
     proto::ExecutorMessage message;
     *message.mutable_presence() = *std::move(presence);
-    actions_->push_back(SendToCoordinator{std::move(message)});
+    Send(std::move(message));
   }
 }
 
@@ -205,25 +196,30 @@ void Epoch::OnRunFree(uint32_t record) {
   IssueRuns();
 }
 
-absl::Status Epoch::OnOperationFailed(const proto::OperationFailed& failed) {
-  const proto::Identity* identity =
-      failed.has_identity() ? &failed.identity() : nullptr;
-  uint32_t slot = 0;
-  if (slots_.Resolve(failed.id(), identity, &slot) == nullptr) {
-    if (identity == nullptr) {
-      return absl::InternalError(
-          absl::StrCat("the coordinator has failed operation ", failed.id(),
-                       ", which this node does not know"));
-    }
-    // No rank of this node has used the name yet; those that will shall learn.
-    absl::StatusOr<uint32_t> allotted =
-        Allot(identity->process_set(), static_cast<Kind>(identity->kind()),
-              identity->name());
-    // With a full table a rank that uses the name is told that instead.
-    if (!allotted.ok()) return absl::OkStatus();
-    slots_.Resolve(failed.id(), identity, &slot);
+absl::StatusOr<SlotEntry*> Epoch::ResolveOrAllot(
+    uint32_t id, const proto::Identity* identity, uint32_t* slot) {
+  if (SlotEntry* entry = slots_.Resolve(id, identity, slot)) return entry;
+  if (identity == nullptr || !HasNames(identity->kind())) {
+    return absl::InternalError(absl::StrCat("the coordinator speaks of ",
+                                            "operation ", id,
+                                            ", which this node does not know"));
   }
-  slots_.Get(slot)->answered = failed.generation();
+  const SharedSet set = sets_.Find(identity->process_set());
+  if (set == nullptr || set->locals.empty()) return nullptr;
+  const absl::StatusOr<uint32_t> allotted =
+      Allot(set, static_cast<Kind>(identity->kind()), identity->name());
+  // With a full table a rank that uses the name is told that instead.
+  if (!allotted.ok()) return nullptr;
+  return slots_.Resolve(id, identity, slot);
+}
+
+absl::Status Epoch::OnOperationFailed(const proto::OperationFailed& failed) {
+  uint32_t slot = 0;
+  const absl::StatusOr<SlotEntry*> entry = ResolveOrAllot(
+      failed.id(), failed.has_identity() ? &failed.identity() : nullptr, &slot);
+  if (!entry.ok()) return entry.status();
+  if (*entry == nullptr) return absl::OkStatus();
+  (*entry)->answered = failed.generation();
   const bool known = failed.code() > 0 && failed.code() <= 16;
   actions_->push_back(FailSlot{
       slot, failed.generation(),
@@ -234,7 +230,11 @@ absl::Status Epoch::OnOperationFailed(const proto::OperationFailed& failed) {
 
 void Epoch::OnRankLeft(int rank, int local_rank, const std::string& text) {
   if (!left_.insert(rank).second) return;
-  actions_->push_back(MarkLeft{local_rank, text});
+  if (local_rank >= 0) {
+    set_requests_.Forget(local_rank);
+    joins_.Forget(local_rank);
+  }
+  actions_->push_back(MarkLeft{rank, local_rank, text});
 }
 
 }  // namespace maypole::worker

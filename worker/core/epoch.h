@@ -1,8 +1,9 @@
 // Epoch: a running epoch on this node, from Welcome to its end.
 //
-// Purpose: slots, presence and runs put together: what ranks announce goes to
-// the coordinator, what the coordinator orders goes to the board. With one node
-// the ranks need nobody for that, and only slots and departures remain.
+// Purpose: process sets, slots, presence and runs put together: what ranks
+// announce goes to the coordinator, what the coordinator orders goes to the
+// board. Within one node (a job of one, or a process set) ranks need nobody for
+// that, and only slots and departures remain.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 //
@@ -12,6 +13,7 @@
 #define MAYPOLE_WORKER_CORE_EPOCH_H_
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -20,20 +22,16 @@
 #include "common/session.h"
 #include "proto/coordinator.pb.h"
 #include "worker/core/actions.h"
+#include "worker/core/limits.h"
+#include "worker/core/membership.h"
+#include "worker/core/news.h"
 #include "worker/core/presence.h"
+#include "worker/core/requests.h"
 #include "worker/core/runs.h"
+#include "worker/core/sets.h"
 #include "worker/core/slots.h"
 
 namespace maypole::worker {
-
-// What the shell has found on the board: every local rank is at `generation`
-// of the slot. Copied, not yet judged.
-struct SlotNews {
-  uint32_t slot = 0;
-  uint32_t generation = 0;
-  std::vector<Signature> signatures;  // by local rank
-  Urgency urgency = Urgency::kNone;
-};
 
 struct EpochInfo {
   uint64_t epoch = 0;
@@ -56,12 +54,22 @@ class Epoch {
 
   const EpochInfo& info() const { return info_; }
 
-  void OnSlotRequest(ClientId client, const session::SlotRequest& request);
+  void OnSlotRequest(const Member& member, const session::SlotRequest& request);
   absl::Status OnNews(const SlotNews& news);
   void OnPresenceAcknowledged();
   absl::Status OnExecute(const proto::Execute& execute);
   absl::Status OnOperationFailed(const proto::OperationFailed& failed);
   void OnRunFree(uint32_t record);
+
+  // --- Asked of all ranks of the job (epoch_requests.cc) --------------------
+  absl::Status OnSetRequest(const Member& member,
+                            const session::SetRequest& request);
+  absl::Status OnSetReply(const proto::SetReply& reply);
+  absl::Status OnJoinRequest(const Member& member,
+                             const session::JoinRequest& request);
+  void OnJoinReply(const proto::JoinReply& reply);
+  absl::Status OnStandIn(const proto::StandIn& stand_in);
+
   // local_rank -1: a rank of another node. The first text counts.
   void OnRankLeft(int rank, int local_rank, const std::string& text);
 
@@ -71,9 +79,18 @@ class Epoch {
   }
 
  private:
-  absl::StatusOr<uint32_t> Allot(uint32_t process_set, Kind kind,
+  absl::StatusOr<uint32_t> Allot(SharedSet set, Kind kind,
                                  const std::string& name);
-  absl::Status CheckNews(const SlotNews& news, const SlotEntry& entry) const;
+  absl::StatusOr<uint32_t> AllotFor(const Member& member,
+                                    const session::SlotRequest& request,
+                                    bool* negotiated);
+  // The slot of what the coordinator speaks of, allotted if no rank of this
+  // node has used the name. Null: the table is full, or the set is gone. An
+  // error if nobody can know it.
+  absl::StatusOr<SlotEntry*> ResolveOrAllot(uint32_t id,
+                                            const proto::Identity* identity,
+                                            uint32_t* slot);
+  void Send(proto::ExecutorMessage message);
   // News of what was reported before: somebody waits for it now.
   void OnUrgent(Urgency urgency, SlotEntry* entry);
   void SendPresence();
@@ -81,10 +98,18 @@ class Epoch {
 
   const EpochInfo info_;
   std::vector<Action>* const actions_;
+  SetTable sets_;
   SlotTable slots_;
   PresenceBatch presence_;
   RunQueue runs_;
   std::set<int> left_;
+  Requests set_requests_{kMaxWaitingRequests};
+  uint32_t sets_answered_ = 0;  // the last number
+  // Answers that may come before a slow rank asks: somebody has left.
+  std::map<uint32_t, session::SetReply> set_errors_;
+  Requests joins_{1};
+  std::map<uint32_t, session::JoinReply> join_errors_;
+  std::set<int> settled_;  // local ranks, in their last join
 };
 
 }  // namespace maypole::worker

@@ -35,6 +35,11 @@ absl::Status CheckAlone(const session::Hello& h) {
     return bad("a fusion threshold of ", h.fusion_threshold,
                " bytes; 0 to 2^44 are allowed");
   }
+  if (h.stall_check_ms < -1 || h.stall_shutdown_ms < -1) {
+    return bad("a stall check after ", h.stall_check_ms,
+               " ms and a shutdown after ", h.stall_shutdown_ms,
+               " ms; they must not be negative");
+  }
   return absl::OkStatus();
 }
 
@@ -77,8 +82,15 @@ absl::Status Membership::Add(ClientId client, const session::Hello& h,
   } else if (absl::Status s = CheckAgainstFirst(h); !s.ok()) {
     return s;
   }
-  members_[h.local_rank] = {client,      h.rank, h.local_rank,      h.pid,
-                            visible_pid, h.host, h.fusion_threshold};
+  members_[h.local_rank] = {client,
+                            h.rank,
+                            h.local_rank,
+                            h.pid,
+                            visible_pid,
+                            h.host,
+                            h.fusion_threshold,
+                            h.stall_check_ms,
+                            h.stall_shutdown_ms};
   return absl::OkStatus();
 }
 

@@ -26,6 +26,8 @@ struct Member {
   int visible_pid = 0;  // in our PID namespace, 0 if it is outside
   std::string host;
   int64_t fusion_threshold = -1;  // -1: its environment says nothing
+  int64_t stall_check_ms = -1;    // the same
+  int64_t stall_shutdown_ms = -1;
 };
 
 class Membership {

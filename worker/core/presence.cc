@@ -16,6 +16,7 @@ void Fill(const Signature& s, proto::LocalSignature* out) {
   out->set_prescale(s.prescale);
   out->set_postscale(s.postscale);
   for (int i = 0; i < s.dims; ++i) out->add_shape(s.shape[i]);
+  out->set_aside(s.aside != 0);
 }
 
 // By id, or by identity as long as there is none.
@@ -26,7 +27,7 @@ void Identify(const SlotEntry& entry, Message* out) {
     return;
   }
   proto::Identity* identity = out->mutable_identity();
-  identity->set_process_set(entry.process_set);
+  identity->set_process_set(entry.set->id);
   identity->set_kind(static_cast<uint32_t>(entry.kind));
   identity->set_name(entry.name);
 }
@@ -38,19 +39,27 @@ void PresenceBatch::Add(const SlotEntry& entry) {
   Identify(entry, &op);
   op.set_generation(entry.reported);
   op.set_urgency(static_cast<uint32_t>(entry.urgency));
-  // One LocalSignature for each group of ranks that agree.
+  // One LocalSignature for each group of ranks that agree; those who stand
+  // aside agree with all, and are told apart.
   std::vector<const Signature*> groups;
   for (size_t i = 0; i < entry.signatures.size(); ++i) {
     const Signature& s = entry.signatures[i];
     size_t g = 0;
-    while (g < groups.size() && !Agree(*groups[g], s)) ++g;
+    while (g < groups.size() &&
+           (!Agree(*groups[g], s) || groups[g]->aside != s.aside)) {
+      ++g;
+    }
     if (g == groups.size()) {
       groups.push_back(&s);
       Fill(s, op.add_signatures());
     }
-    op.mutable_signatures(static_cast<int>(g))->add_ranks(ranks_[i]);
-    if (s.kind == Kind::kAllgather) op.add_first_dims(s.shape[0]);
+    op.mutable_signatures(static_cast<int>(g))
+        ->add_ranks(static_cast<uint32_t>(entry.set->here[i]));
+    if (s.kind == Kind::kAllgather || s.kind == Kind::kAlltoall) {
+      op.add_first_dims(s.shape[0]);
+    }
   }
+  op.mutable_splits()->Add(entry.splits.begin(), entry.splits.end());
   waiting_.push_back(std::move(op));
 }
 

@@ -23,8 +23,7 @@ namespace maypole::worker {
 
 class PresenceBatch {
  public:
-  PresenceBatch(uint64_t epoch, std::vector<int> local_ranks)
-      : epoch_(epoch), ranks_(std::move(local_ranks)) {}
+  explicit PresenceBatch(uint64_t epoch) : epoch_(epoch) {}
 
   // The entry's `reported` generation and signatures are news.
   void Add(const SlotEntry& entry);
@@ -36,7 +35,6 @@ class PresenceBatch {
 
  private:
   const uint64_t epoch_;
-  const std::vector<int> ranks_;  // global, by local rank
   std::deque<proto::PresentOperation> waiting_;
   std::deque<proto::UrgentOperation> urgent_;
   bool unacknowledged_ = false;

@@ -13,9 +13,13 @@
 
 namespace maypole::worker {
 
-// Bytes of a run's space that one node's ranks have.
+inline constexpr uint32_t kAllNodes = UINT32_MAX;
+
+// Bytes of a run's space that the ranks of node `from` have and those of node
+// `to` need.
 struct Block {
-  uint32_t node = 0;
+  uint32_t from = 0;
+  uint32_t to = kAllNodes;  // all nodes of the run
   uint64_t begin = 0;
   uint64_t end = 0;
 
@@ -23,15 +27,27 @@ struct Block {
 };
 
 struct RunSpec {
+  bool reduces() const {
+    return kind == Kind::kAllreduce || kind == Kind::kReducescatter;
+  }
+
   uint32_t record = 0;      // number of its Plan on the board
   uint32_t generation = 0;  // of the record
   uint64_t bytes = 0;       // of its space
   Kind kind = Kind::kBarrier;
   DType dtype = DType::kUint8;
-  Finish finish;              // allreduce
-  std::vector<Block> blocks;  // broadcast, allgather: who has what
+  Op op = Op::kSum;             // allreduce, reducescatter
+  Finish finish;                // the same
+  uint64_t members = 0;         // local ranks of its process set, as a mask
+  std::vector<uint32_t> nodes;  // of its process set, ascending
+  // Broadcast, allgather: who has what. Alltoall: what this node sends or
+  // receives. Reducescatter: which node needs what (`from` says nothing). They
+  // ascend and do not overlap.
+  std::vector<Block> blocks;
   std::vector<PlanOperation> operations;
   std::vector<int64_t> first_dims;  // allgather, by global rank
+  std::vector<int64_t> splits;      // alltoall: row i is what rank i sends
+  uint32_t matrix = 0;              // the board's place for `splits`
   int64_t issued_ns = 0;            // by the shell's clock, for the metrics
 };
 

@@ -1,5 +1,6 @@
 #include "worker/core/slots.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,11 +12,11 @@ std::string SlotTable::Key(uint32_t process_set, Kind kind,
   return absl::StrCat(process_set, "/", static_cast<int>(kind), "/", name);
 }
 
-absl::StatusOr<uint32_t> SlotTable::Allot(uint32_t process_set, Kind kind,
+absl::StatusOr<uint32_t> SlotTable::Allot(SharedSet set, Kind kind,
                                           const std::string& name,
                                           bool* is_new) {
   *is_new = false;
-  const std::string key = Key(process_set, kind, name);
+  const std::string key = Key(set->id, kind, name);
   if (const auto it = by_identity_.find(key); it != by_identity_.end()) {
     return it->second;
   }
@@ -25,10 +26,18 @@ absl::StatusOr<uint32_t> SlotTable::Allot(uint32_t process_set, Kind kind,
         " different operation names on this node; use the same names in every "
         "step, or start maypole-worker with a larger --slots"));
   }
+  const bool splits = kind == Kind::kAlltoall;
+  const uint32_t most = std::min(limit_, kMaxSplitNames);
+  if (splits && split_names_ >= most) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("alltoall '", name, "': the job has used more than ", most,
+                     " names of alltoall; use the same names in every step"));
+  }
   *is_new = true;
   const uint32_t slot = allotted();
   SlotEntry entry;
-  entry.process_set = process_set;
+  if (splits) entry.splits_number = ++split_names_;
+  entry.set = std::move(set);
   entry.kind = kind;
   entry.name = name;
   entries_.push_back(std::move(entry));

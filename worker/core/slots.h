@@ -18,18 +18,21 @@
 #include "common/signature.h"
 #include "common/urgent.h"
 #include "proto/coordinator.pb.h"
+#include "worker/core/sets.h"
 
 namespace maypole::worker {
 
 struct SlotEntry {
-  uint32_t process_set = 0;
+  SharedSet set;
   Kind kind = Kind::kBarrier;
   std::string name;
   uint32_t id = 0;                    // the coordinator's; 0: not told yet
   uint32_t reported = 0;              // last generation reported as present
-  std::vector<Signature> signatures;  // of `reported`, by local rank
+  std::vector<Signature> signatures;  // of `reported`, by local member
+  std::vector<int64_t> splits;        // of `reported`; alltoall
   Urgency urgency = Urgency::kNone;   // of `reported`, as it was reported
   uint32_t answered = 0;              // last generation that has run, or failed
+  uint32_t splits_number = 0;         // as SlotHeader.splits on the board
 };
 
 class SlotTable {
@@ -37,8 +40,8 @@ class SlotTable {
   explicit SlotTable(uint32_t slots) : limit_(slots) {}
 
   // The slot of the identity; *is_new if it was allotted just now. An error if
-  // the table is full.
-  absl::StatusOr<uint32_t> Allot(uint32_t process_set, Kind kind,
+  // the table is full, or the places for splits are.
+  absl::StatusOr<uint32_t> Allot(SharedSet set, Kind kind,
                                  const std::string& name, bool* is_new);
   // By the coordinator's id, or else by identity, which then learns the id.
   // Null if there is none.
@@ -52,6 +55,7 @@ class SlotTable {
                          const std::string& name);
 
   const uint32_t limit_;
+  uint32_t split_names_ = 0;
   std::vector<SlotEntry> entries_;
   std::unordered_map<std::string, uint32_t> by_identity_;
   std::unordered_map<uint32_t, uint32_t> by_id_;

@@ -16,31 +16,44 @@ constexpr int kMaxNewsPasses = 16;
 }  // namespace
 
 BoardKeeper::BoardKeeper(std::unique_ptr<Board> board)
-    : board_(std::move(board)),
-      local_left_(board_->config().local_size, false),
-      counted_(board_->config().slots, 0) {}
+    : board_(std::move(board)), slots_(board_->config().slots) {}
 
-void BoardKeeper::Allot(uint32_t slot, uint64_t identity) {
-  board_->slot(slot).identity.store(identity, std::memory_order_release);
-  allotted_ = std::max(allotted_, slot + 1);
+void BoardKeeper::Allot(const AllotSlot& a) {
+  slots_[a.slot] = {a.set, a.splits};
+  allotted_ = std::max(allotted_, a.slot + 1);
+  board_->Allot(a.slot, a.set->id, a.kind, a.name, a.set->mask(), a.splits);
 }
 
 bool BoardKeeper::CopyNews(uint32_t slot, SlotNews* news) const {
-  const uint32_t ranks = board_->config().local_size;
-  const auto generation = [&](uint32_t i) {
-    return board_->arrival(slot, i).generation.load(std::memory_order_acquire);
+  const SharedSet& set = slots_[slot].set;
+  if (set == nullptr) return false;
+  const auto generation = [&](uint32_t local) {
+    return board_->arrival(slot, local)
+        .generation.load(std::memory_order_acquire);
   };
   news->slot = slot;
-  news->generation = generation(0);
-  news->signatures.resize(ranks);
-  for (uint32_t i = 0; i < ranks; ++i) {
+  news->generation = generation(set->locals.front());
+  for (const uint32_t local : set->locals) {
     // A rank that is ahead has ended this generation already (it failed); its
     // own next arrival sets the bit again.
-    if (generation(i) != news->generation) return false;
-    news->signatures[i] = board_->SignatureOf(slot, i, news->generation);
+    if (generation(local) != news->generation) return false;
+    news->signatures.push_back(
+        board_->SignatureOf(slot, local, news->generation));
   }
+  if (slots_[slot].splits != 0) CopySplits(slot, news);
   news->urgency = UrgencyOf(*board_, slot, news->generation);
   return news->generation != 0;
+}
+
+void BoardKeeper::CopySplits(uint32_t slot, SlotNews* news) const {
+  const KeptSlot& kept = slots_[slot];
+  for (const uint32_t local : kept.set->locals) {
+    const std::atomic<int64_t>* row =
+        board_->splits(kept.splits - 1, local, news->generation);
+    for (int i = 0; i < kept.set->size(); ++i) {
+      news->splits.push_back(row[i].load(std::memory_order_relaxed));
+    }
+  }
 }
 
 std::vector<SlotNews> BoardKeeper::TakeNews() {
@@ -82,9 +95,15 @@ void BoardKeeper::WritePlan(const RunSpec& run) {
             board_->plan_operations(run.record));
   std::copy(run.first_dims.begin(), run.first_dims.end(),
             board_->plan_first_dims(run.record));
+  if (!run.splits.empty()) {
+    plan.matrix = run.matrix;
+    std::copy(run.splits.begin(), run.splits.end(), board_->matrix(run.matrix));
+  }
   plan.operations = static_cast<uint32_t>(run.operations.size());
   plan.bytes = run.bytes;
   plan.generation = run.generation;
+  board_->SetRunMembers(board_->NegotiatedRef(run.record), run.generation,
+                        run.members);
 }
 
 void BoardKeeper::Issue(const RunSpec& run) {
@@ -97,7 +116,7 @@ void BoardKeeper::Issue(const RunSpec& run) {
     return;
   }
   next_ticket_ = position + 1;
-  board_->WakeRanks();
+  board_->WakeRanks(run.members);
 }
 
 void BoardKeeper::MarkPresent(uint32_t local, int pid) {
@@ -107,21 +126,18 @@ void BoardKeeper::MarkPresent(uint32_t local, int pid) {
                    std::memory_order_release);
 }
 
-void BoardKeeper::MarkLeft(int local_rank, const std::string& text) {
+void BoardKeeper::MarkLeft(const worker::MarkLeft& left) {
   BoardHeader& h = board_->header();
-  if (left_text_.empty()) {
-    left_text_ = text;
-    const size_t n = std::min(text.size(), kMaxErrorBytes);
-    std::memcpy(h.left_text, text.data(), n);
+  if (left_.empty()) {
+    const size_t n = std::min(left.text.size(), kMaxErrorBytes);
+    std::memcpy(h.left_text, left.text.data(), n);
     h.left_text[n] = 0;
   }
-  if (local_rank >= 0) {
-    local_left_[local_rank] = true;
-    board_->rank(static_cast<uint32_t>(local_rank))
+  left_.push_back(left);
+  if (left.local_rank >= 0) {
+    board_->rank(static_cast<uint32_t>(left.local_rank))
         .state.store(static_cast<uint32_t>(RankState::kLeft),
                      std::memory_order_release);
-  } else {
-    remote_left_ = true;
   }
   // Seq_cst against arrivals: either the rank sees this, or FailWaiting() sees
   // its arrival.
@@ -137,42 +153,51 @@ void BoardKeeper::MarkGone(uint32_t local) {
   board_->WakeRanks();
 }
 
-bool BoardKeeper::WaitsForLeft(uint32_t slot, uint32_t* generation) const {
-  const uint32_t ranks = board_->config().local_size;
-  std::vector<uint32_t> reached(ranks);
-  for (uint32_t i = 0; i < ranks; ++i) {
-    reached[i] =
-        board_->arrival(slot, i).generation.load(std::memory_order_seq_cst);
+const worker::MarkLeft* BoardKeeper::LeftBehind(uint32_t slot,
+                                                uint32_t* generation) const {
+  const NodeSet& set = *slots_[slot].set;
+  uint32_t reached[kMaxLocalRanks] = {};
+  *generation = 0;
+  for (const uint32_t local : set.locals) {
+    reached[local] =
+        board_->arrival(slot, local).generation.load(std::memory_order_seq_cst);
+    *generation = std::max(*generation, reached[local]);
   }
-  *generation = *std::max_element(reached.begin(), reached.end());
-  bool incomplete = false;
-  bool waits_for_left = false;
-  for (uint32_t i = 0; i < ranks; ++i) {
-    if (reached[i] >= *generation) continue;
-    incomplete = true;
-    waits_for_left = waits_for_left || local_left_[i];
-  }
+  const bool incomplete =
+      std::any_of(set.locals.begin(), set.locals.end(),
+                  [&](uint32_t local) { return reached[local] < *generation; });
+  if (!incomplete) return nullptr;
   // An operation that this node has not complete is unknown to the coordinator,
-  // so nobody else fails it.
-  return waits_for_left || (incomplete && remote_left_);
+  // so nobody else fails it for a rank of another node.
+  for (const worker::MarkLeft& left : left_) {
+    if (!set.Has(left.rank)) continue;
+    if (left.local_rank < 0 || reached[left.local_rank] < *generation) {
+      return &left;
+    }
+  }
+  return nullptr;
 }
 
 void BoardKeeper::FailWaiting() {
   for (uint32_t slot = 0; slot < allotted_; ++slot) {
     uint32_t generation = 0;
-    if (WaitsForLeft(slot, &generation)) {
-      board_->Fail(slot, generation, Code::kAborted, left_text_);
+    if (slots_[slot].set == nullptr) continue;
+    if (const worker::MarkLeft* left = LeftBehind(slot, &generation)) {
+      board_->Fail(slot, generation, Code::kAborted, left->text);
     }
   }
 }
 
 void BoardKeeper::CountLocalOperations(StatsPage* stats) {
   for (uint32_t slot = 0; slot < allotted_; ++slot) {
+    KeptSlot& kept = slots_[slot];
+    if (kept.set == nullptr || kept.set->negotiated()) continue;
+    const uint32_t first = kept.set->locals.front();
     const uint32_t now =
-        board_->arrival(slot, 0).generation.load(std::memory_order_acquire);
-    const uint32_t done = now - std::exchange(counted_[slot], now);
+        board_->arrival(slot, first).generation.load(std::memory_order_acquire);
+    const uint32_t done = now - std::exchange(kept.counted, now);
     if (done == 0) continue;
-    const Signature s = board_->SignatureOf(slot, 0, now);
+    const Signature s = board_->SignatureOf(slot, first, now);
     if (!CheckSignature("", s).ok()) continue;
     StatsPage::Add(stats->operations[static_cast<int>(s.kind)], done);
     StatsPage::Add(stats->operation_bytes[static_cast<int>(s.kind)],

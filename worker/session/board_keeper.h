@@ -14,7 +14,8 @@
 #include <vector>
 
 #include "common/board.h"
-#include "worker/core/epoch.h"
+#include "worker/core/actions.h"
+#include "worker/core/news.h"
 #include "worker/core/run_spec.h"
 #include "worker/session/stats_page.h"
 
@@ -26,24 +27,24 @@ class BoardKeeper {
 
   const Board& board() const { return *board_; }
 
-  void Allot(uint32_t slot, uint64_t identity);
+  void Allot(const AllotSlot& allot);
   // What has become present, or urgent, since the last call; by slot.
   std::vector<SlotNews> TakeNews();
-  // Writes the plan of a run; Issue() then puts it into the ticket order.
+  // Writes the plan of a run and who takes part; Issue() then puts it into the
+  // ticket order.
   void WritePlan(const RunSpec& run);
   void Issue(const RunSpec& run);
   void MarkPresent(uint32_t local, int pid);
-  // local_rank -1: a rank of another node.
-  void MarkLeft(int local_rank, const std::string& text);
+  void MarkLeft(const worker::MarkLeft& left);
   // After an abort: peers need not wait for the rank to leave their arenas.
   void MarkGone(uint32_t local);
   // Fails what waits on this node for a rank that has left. To be repeated
   // while somebody has left: an arrival may cross MarkLeft.
   void FailWaiting();
-  bool somebody_left() const { return !left_text_.empty(); }
+  bool somebody_left() const { return !left_.empty(); }
 
-  // Counts what ranks have done among themselves since the last call (with one
-  // node the executor does not see their operations otherwise).
+  // Counts what ranks have done among themselves since the last call: the
+  // executor does not see operations of process sets within the node otherwise.
   void CountLocalOperations(StatsPage* stats);
 
   // True while a wake-up is wanted; see Board::ClaimExecutorWake.
@@ -53,15 +54,22 @@ class BoardKeeper {
   // True if there was any.
   bool TakeNewsOnce(std::vector<SlotNews>* all);
   bool CopyNews(uint32_t slot, SlotNews* news) const;
-  bool WaitsForLeft(uint32_t slot, uint32_t* generation) const;
+  void CopySplits(uint32_t slot, SlotNews* news) const;
+  // Whose departure the slot's last generation cannot do without; null: it can.
+  const worker::MarkLeft* LeftBehind(uint32_t slot, uint32_t* generation) const;
+
+  // Our own copy of what a slot is for; what the board says may be spoiled.
+  struct KeptSlot {
+    SharedSet set;         // null: not allotted
+    uint32_t splits = 0;   // number + 1
+    uint32_t counted = 0;  // generation of its first local member
+  };
 
   const std::unique_ptr<Board> board_;
   uint32_t allotted_ = 0;
   uint64_t next_ticket_ = 0;
-  std::string left_text_;  // of the first
-  bool remote_left_ = false;
-  std::vector<bool> local_left_;
-  std::vector<uint32_t> counted_;  // by slot: generation of local rank 0
+  std::vector<worker::MarkLeft> left_;
+  std::vector<KeptSlot> slots_;
 };
 
 }  // namespace maypole::worker

@@ -11,8 +11,10 @@ class BoardKeeperTest : public testing::Test {
  protected:
   void SetUp() override {
     BoardConfig config;
-    config.size = 2;
+    config.size = 3;
     config.local_size = 2;
+    config.nodes = 2;
+    config.global_rank[1] = 1;
     config.slots = 64;
     config.runs = 2;
     config.chunk_bytes = 4096;
@@ -21,13 +23,17 @@ class BoardKeeperTest : public testing::Test {
     const Status s = Board::Create(config, &board);
     ASSERT_TRUE(s.ok()) << s.message();
     keeper_ = std::make_unique<BoardKeeper>(std::move(board));
-    for (uint32_t i = 0; i < 3; ++i) keeper_->Allot(i, 100 + i);
+    for (uint32_t i = 0; i < 3; ++i) Allot(i, sets_.all());
     signature_.kind = Kind::kAllreduce;
     signature_.dtype = DType::kFloat32;
     signature_.dims = 1;
     signature_.shape[0] = 10;
   }
 
+  void Allot(uint32_t slot, SharedSet set, Kind kind = Kind::kAllreduce,
+             uint32_t splits = 0) {
+    keeper_->Allot({slot, kind, "x" + std::to_string(slot), set, splits});
+  }
   const Board& board() { return keeper_->board(); }
   void Arrive(uint32_t slot, uint32_t rank, uint32_t generation) {
     board().Arrive(slot, rank, generation, signature_);
@@ -36,6 +42,12 @@ class BoardKeeperTest : public testing::Test {
     board().news(slot / 64).fetch_or(uint64_t{1} << (slot % 64));
   }
 
+  SharedSet MakeSet(uint32_t id, const std::vector<int>& ranks) {
+    EXPECT_TRUE(sets_.Add(id, ranks).ok());
+    return sets_.Find(id);
+  }
+
+  SetTable sets_{{0, 0, 1}, {0, 1}};  // rank 2 is on the other node
   std::unique_ptr<BoardKeeper> keeper_;
   Signature signature_;
 };
@@ -87,7 +99,7 @@ TEST_F(BoardKeeperTest, WaitersForARankThatHasLeftFail) {
   Arrive(0, 0, 1);  // waits for rank 1
   Arrive(1, 0, 1);
   Arrive(1, 1, 1);  // complete
-  keeper_->MarkLeft(1, "rank 1 has shut down");
+  keeper_->MarkLeft({1, 1, "rank 1 has shut down"});
   EXPECT_EQ(board().OutcomeOf(0, 1), Outcome::kFailed);
   EXPECT_EQ(board().ErrorOf(0, 1).message(), "rank 1 has shut down");
   EXPECT_EQ(board().OutcomeOf(1, 1), Outcome::kRunning);
@@ -101,12 +113,58 @@ TEST_F(BoardKeeperTest, WaitersForARankThatHasLeftFail) {
 }
 
 TEST_F(BoardKeeperTest, RemoteDepartureFailsWhatIsNotCompleteHere) {
+  Allot(3, MakeSet(1, {0, 1}));
   Arrive(0, 1, 1);
   Arrive(1, 0, 1);
   Arrive(1, 1, 1);  // the coordinator knows of it and fails it if it must
-  keeper_->MarkLeft(-1, "rank 5 has shut down");
+  Arrive(3, 1, 1);  // does not need the other node
+  keeper_->MarkLeft({2, -1, "rank 2 has shut down"});
   EXPECT_EQ(board().OutcomeOf(0, 1), Outcome::kFailed);
   EXPECT_EQ(board().OutcomeOf(1, 1), Outcome::kRunning);
+  EXPECT_EQ(board().OutcomeOf(3, 1), Outcome::kRunning);
+}
+
+TEST_F(BoardKeeperTest, AFailureNamesTheRankThatIsNeeded) {
+  Allot(3, MakeSet(1, {0, 1}));
+  Allot(4, MakeSet(2, {0, 2}));
+  Arrive(4, 0, 1);  // all that this node has of it
+  Arrive(3, 0, 1);
+  keeper_->MarkLeft({2, -1, "rank 2 has shut down"});
+  EXPECT_EQ(board().OutcomeOf(3, 1), Outcome::kRunning);
+  keeper_->MarkLeft({1, 1, "rank 1 has shut down"});
+  EXPECT_EQ(board().OutcomeOf(3, 1), Outcome::kFailed);
+  EXPECT_EQ(board().ErrorOf(3, 1).message(), "rank 1 has shut down");
+  EXPECT_EQ(board().OutcomeOf(4, 1), Outcome::kRunning);
+  EXPECT_EQ(board().header().left_count.load(), 2u);
+  EXPECT_STREQ(board().header().left_text, "rank 2 has shut down");
+}
+
+TEST_F(BoardKeeperTest, NewsAreOfTheMembersOnly) {
+  Allot(3, MakeSet(1, {1, 2}));
+  EXPECT_EQ(board().Members(3), 2u);
+  board().slot(3).members = 1;  // a rank that spoils the board
+  Arrive(3, 1, 7);
+  SetNews(3);
+  const auto news = keeper_->TakeNews();
+  ASSERT_EQ(news.size(), 1u);
+  EXPECT_EQ(news[0].generation, 7u);
+  EXPECT_EQ(news[0].signatures.size(), 1u);
+}
+
+TEST_F(BoardKeeperTest, SplitsAreCopiedByGeneration) {
+  Allot(3, sets_.all(), Kind::kAlltoall, 1);
+  EXPECT_EQ(board().slot(3).splits.load(), 1u);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    for (int to = 0; to < 3; ++to) {
+      board().splits(0, rank, 1)[to] = 10 * rank + to;
+      board().splits(0, rank, 2)[to] = 100;
+    }
+    Arrive(3, rank, 1);
+  }
+  SetNews(3);
+  const auto news = keeper_->TakeNews();
+  ASSERT_EQ(news.size(), 1u);
+  EXPECT_EQ(news[0].splits, (std::vector<int64_t>{0, 1, 2, 10, 11, 12}));
 }
 
 TEST_F(BoardKeeperTest, PlansAreIssuedInOrder) {
@@ -115,7 +173,10 @@ TEST_F(BoardKeeperTest, PlansAreIssuedInOrder) {
   run.generation = 1;
   run.bytes = 68;
   run.operations = {{2, 5, 0}, {0, 3, 64}};
-  run.first_dims = {7, 8};
+  run.first_dims = {7, 8, 9};
+  run.members = 2;
+  run.splits = {1, 2, 3, 4};
+  run.matrix = 1;
   for (const uint32_t record : {1u, 0u, 1u}) {
     run.record = record;
     keeper_->WritePlan(run);
@@ -125,11 +186,15 @@ TEST_F(BoardKeeperTest, PlansAreIssuedInOrder) {
   EXPECT_EQ(board().plan(1).bytes, 68u);
   EXPECT_EQ(board().plan_operations(1)[1].slot, 0u);
   EXPECT_EQ(board().plan_first_dims(1)[1], 8);
+  EXPECT_EQ(board().plan(1).matrix, 1u);
+  EXPECT_EQ(board().matrix(1)[3], 4);
   Ticket ticket;
   for (auto [position, record] :
        std::vector<std::pair<uint64_t, uint32_t>>{{0, 1}, {1, 0}, {2, 1}}) {
     ASSERT_TRUE(board().ReadTicket(&position, &ticket));
     EXPECT_EQ(ticket.ref, board().NegotiatedRef(record));
+    EXPECT_TRUE(board().IsMember(ticket, 1));
+    EXPECT_FALSE(board().IsMember(ticket, 0));
   }
   uint64_t next = 3;
   EXPECT_FALSE(board().ReadTicket(&next, &ticket));
@@ -138,10 +203,12 @@ TEST_F(BoardKeeperTest, PlansAreIssuedInOrder) {
 TEST_F(BoardKeeperTest, CountsWhatRanksDoAmongThemselves) {
   auto stats = SharedStats::Create();
   ASSERT_TRUE(stats.ok()) << stats.status();
-  Arrive(0, 0, 3);
+  Allot(3, MakeSet(1, {0, 1}));
+  Arrive(0, 0, 3);  // over the nodes: counted when it runs
+  Arrive(3, 0, 3);
   keeper_->CountLocalOperations(&**stats);
   keeper_->CountLocalOperations(&**stats);
-  Arrive(0, 0, 4);
+  Arrive(3, 0, 4);
   keeper_->CountLocalOperations(&**stats);
   EXPECT_EQ((*stats)->operations[0].load(), 4u);
   EXPECT_EQ((*stats)->operation_bytes[0].load(), 160u);

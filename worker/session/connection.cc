@@ -7,9 +7,8 @@ namespace maypole::worker {
 
 bool Connection::Send(const void* data, size_t bytes,
                       std::span<const int> fds) {
-  if (unsent_.empty() &&
-      SendMessage(socket_.get(), data, bytes, fds).code() !=
-          Code::kResourceExhausted) {
+  if (unsent_.empty() && SendMessage(socket_.get(), data, bytes, fds).code() !=
+                             Code::kResourceExhausted) {
     return true;
   }
   if (unsent_.size() >= kMaxUnsentReplies) return false;

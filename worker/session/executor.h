@@ -7,6 +7,9 @@
 // Life: it ends when the supervisor agrees that it is idle, when the supervisor
 // is gone and no client is left, or on SIGTERM.
 //
+// Its parts: executor.cc (the loop, the supervisor), executor_clients.cc,
+// executor_epoch.cc (coordinator, backend, board).
+//
 // Thread contract: Run() on one thread; other threads only post to mailbox_.
 #ifndef MAYPOLE_WORKER_SESSION_EXECUTOR_H_
 #define MAYPOLE_WORKER_SESSION_EXECUTOR_H_
@@ -20,6 +23,7 @@
 
 #include "absl/status/status.h"
 #include "common/fd.h"
+#include "common/status.h"
 #include "worker/backend/backend.h"
 #include "worker/core/core.h"
 #include "worker/session/board_keeper.h"
@@ -57,13 +61,14 @@ class Executor {
   void ReadAllClients();
   void OnClientReady(ClientId id, int max_messages);
   bool OnClientMessage(ClientId id, const std::vector<char>& data);
+  Status Dispatch(ClientId id, const std::vector<char>& data);
   void ClientGone(ClientId id, const std::string& how);
   void OnStopSignal();
   void Tick();
   void CountNetworkBytes();
 
   void DoActions();
-  void Do(ReplySlot& a);
+  void Do(ReplyClient& a);
   void Do(RefuseClient& a);
   void Do(CloseClient& a);
   void Do(OpenLink& a);
@@ -72,6 +77,7 @@ class Executor {
   void Do(ConnectBackend& a);
   void Do(CreateBoard& a);
   void Do(AllotSlot& a);
+  void Do(WantSlot& a);
   void Do(IssueRun& a);
   void Do(FailSlot& a);
   void Do(MarkLeft& a);

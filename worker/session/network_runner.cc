@@ -1,6 +1,7 @@
 #include "worker/session/network_runner.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -12,15 +13,18 @@ namespace {
 // A sleeping network thread looks around this often even if nobody wakes it.
 constexpr int kSleepMs = 100;
 
-// Smallest count of a progress word over the local ranks, at most `limit`.
+static_assert(kAllNodes == kEveryNode);
+
+// Smallest count of a progress word over the run's members, at most `limit`.
 template <typename Word>
-uint32_t Slowest(const Board& board, RunRef ref, uint32_t generation,
+uint32_t Slowest(const Board& board, RunRef ref, const RunSpec& spec,
                  uint32_t limit, Word word) {
   uint32_t count = limit;
-  for (uint32_t i = 0; i < board.config().local_size; ++i) {
+  for (uint64_t rest = spec.members; rest != 0; rest &= rest - 1) {
+    const auto local = static_cast<uint32_t>(std::countr_zero(rest));
     const uint64_t seen =
-        (board.progress(ref, i).*word).load(std::memory_order_acquire);
-    count = std::min(count, CountAt(seen, generation));
+        (board.progress(ref, local).*word).load(std::memory_order_acquire);
+    count = std::min(count, CountAt(seen, spec.generation));
   }
   return count;
 }
@@ -29,16 +33,18 @@ uint32_t Slowest(const Board& board, RunRef ref, uint32_t generation,
 
 std::vector<Segment> SegmentsOf(const std::vector<Block>& blocks, Range chunk) {
   std::vector<Segment> out;
-  for (const Block& b : blocks) {
-    const uint64_t begin = std::max(b.begin, chunk.begin);
-    const uint64_t end = std::min(b.end, chunk.end);
-    if (begin >= end) continue;
+  const auto first = std::partition_point(
+      blocks.begin(), blocks.end(),
+      [&](const Block& b) { return b.end <= chunk.begin; });
+  for (auto b = first; b != blocks.end() && b->begin < chunk.end; ++b) {
+    const uint64_t begin = std::max(b->begin, chunk.begin);
+    const uint64_t end = std::min(b->end, chunk.end);
     const uint64_t offset = begin - chunk.begin;
-    if (!out.empty() && out.back().node == b.node &&
+    if (!out.empty() && out.back().from == b->from && out.back().to == b->to &&
         out.back().offset + out.back().bytes == offset) {
       out.back().bytes += end - begin;
     } else {
-      out.push_back({b.node, offset, end - begin});
+      out.push_back({b->from, b->to, offset, end - begin});
     }
   }
   return out;
@@ -80,8 +86,8 @@ bool NetworkRunner::UpdateConsumed() {
   const uint64_t before = consumed_;
   for (const auto& run : runs_) {
     if (run->consumed < run->chunks) {
-      run->consumed = Slowest(*board_, run->ref, run->spec.generation,
-                              run->done, &Progress::consumed);
+      run->consumed =
+          Slowest(*board_, run->ref, run->spec, run->done, &Progress::consumed);
       consumed_ = run->first + run->consumed;
       if (run->consumed < run->chunks) break;
     }
@@ -102,17 +108,18 @@ bool NetworkRunner::GrantTo(Active& run) {
 }
 
 bool NetworkRunner::Grant() {
-  bool granted = false;
-  for (const auto& run : runs_) granted |= GrantTo(*run);
-  if (granted) board_->WakeRanks();
-  return granted;
+  uint64_t members = 0;
+  for (const auto& run : runs_) {
+    if (GrantTo(*run)) members |= run->spec.members;
+  }
+  board_->WakeRanks(members);
+  return members != 0;
 }
 
 uint32_t NetworkRunner::ReadyChunks(const Active& run) const {
   if (run.granted == run.started) return run.started;
-  const auto word = run.spec.kind == Kind::kAllreduce ? &Progress::reduced
-                                                      : &Progress::staged;
-  return Slowest(*board_, run.ref, run.spec.generation, run.granted, word);
+  const auto word = run.spec.reduces() ? &Progress::reduced : &Progress::staged;
+  return Slowest(*board_, run.ref, run.spec, run.granted, word);
 }
 
 // In the one order of all nodes: a run after all runs before it.
@@ -146,10 +153,13 @@ void NetworkRunner::StartChunk(const std::shared_ptr<Active>& run) {
       static_cast<uint32_t>((run->first + chunk) % config.ring_depth);
   Work work;
   work.chunk = std::span(board_->node_ring(place), range.size());
-  work.reduces = spec.kind == Kind::kAllreduce;
+  work.reduces = spec.reduces();
+  work.scatters = spec.kind == Kind::kReducescatter;
+  work.op = spec.op;
   work.dtype = spec.dtype;
   work.finish = spec.finish;
-  if (!work.reduces) work.segments = SegmentsOf(spec.blocks, range);
+  work.nodes = spec.nodes;
+  work.segments = SegmentsOf(spec.blocks, range);
   {
     std::lock_guard lock(flights_mutex_);
     flights_.push_back(run);
@@ -174,7 +184,7 @@ void NetworkRunner::Ended(const absl::Status& status) {
   run->done.store(done, std::memory_order_release);
   board_->run(run->ref).done.store(Tagged(run->spec.generation, done),
                                    std::memory_order_release);
-  board_->WakeRanks();
+  board_->WakeRanks(run->spec.members);
   if (done == run->chunks && callbacks_.on_done) callbacks_.on_done(run->spec);
 }
 
@@ -184,8 +194,8 @@ absl::Status NetworkRunner::Failure() {
 }
 
 bool NetworkRunner::AllLeft(const Active& run) const {
-  return Slowest(*board_, run.ref, run.spec.generation, UINT32_MAX,
-                 &Progress::consumed) == UINT32_MAX;
+  return Slowest(*board_, run.ref, run.spec, UINT32_MAX, &Progress::consumed) ==
+         UINT32_MAX;
 }
 
 bool NetworkRunner::Retire() {

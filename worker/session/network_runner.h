@@ -2,7 +2,8 @@
 //
 // Purpose: the executor's side of the data path beyond the node. For every
 // chunk of every run it (1) grants a place of the node ring, (2) sees that all
-// local ranks have put their part there, (3) lets the backend exchange it with
+// local ranks of the run (the members of its process set) have put their part
+// there, (3) lets the backend exchange it with
 // the other nodes, in place, (4) says `done`. Ranks take it from there.
 // As many chunks are at (3) at once as the ranks have made ready; the backend
 // ends them in order, so (4) is in order too.
@@ -105,7 +106,8 @@ class NetworkRunner {
   absl::Status failure_;
 };
 
-// The parts of a chunk by node; neighbours of one node are one segment.
+// The parts of a chunk by their way; neighbours with one way are one segment.
+// The blocks ascend.
 std::vector<Segment> SegmentsOf(const std::vector<Block>& blocks, Range chunk);
 
 }  // namespace maypole::worker

@@ -42,6 +42,7 @@ class NetworkRunnerTest : public testing::Test {
     spec.bytes = bytes;
     spec.kind = kind;
     spec.dtype = DType::kFloat32;
+    spec.members = 3;
     return spec;
   }
 
@@ -164,8 +165,9 @@ TEST_F(NetworkRunnerTest, RunWithoutBytesNeedsNothing) {
 
 TEST_F(NetworkRunnerTest, GatheringSendsTheSegmentsOfEachNode) {
   RunSpec spec = Spec(0, 1, kChunk + 1000, Kind::kAllgather);
-  spec.blocks = {
-      {0, 0, 100}, {1, 100, kChunk + 500}, {0, kChunk + 500, kChunk + 1000}};
+  spec.blocks = {{0, kAllNodes, 0, 100},
+                 {1, kAllNodes, 100, kChunk + 500},
+                 {0, kAllNodes, kChunk + 500, kChunk + 1000}};
   runner_->Add(spec);
   Publish(&Progress::reduced, 0, 1, 2);  // not what counts here
   StepAll();
@@ -175,9 +177,11 @@ TEST_F(NetworkRunnerTest, GatheringSendsTheSegmentsOfEachNode) {
   ASSERT_EQ(backend_.calls.size(), 2u);
   EXPECT_FALSE(backend_.calls[0].reduces);
   EXPECT_EQ(backend_.calls[0].segments,
-            (std::vector<Segment>{{0, 0, 100}, {1, 100, kChunk - 100}}));
+            (std::vector<Segment>{{0, kEveryNode, 0, 100},
+                                  {1, kEveryNode, 100, kChunk - 100}}));
   EXPECT_EQ(backend_.calls[1].segments,
-            (std::vector<Segment>{{1, 0, 500}, {0, 500, 500}}));
+            (std::vector<Segment>{{1, kEveryNode, 0, 500},
+                                  {0, kEveryNode, 500, 500}}));
 }
 
 TEST_F(NetworkRunnerTest, WildProgressOfARankHarmsNobody) {
@@ -347,9 +351,12 @@ TEST_F(NetworkRunnerTest, SleepsUntilWokenAndEndsWithTheBoard) {
 }
 
 TEST(SegmentsOfTest, NeighboursOfOneNodeAreOneSegment) {
-  EXPECT_EQ(SegmentsOf({{0, 0, 10}, {0, 10, 20}, {1, 20, 30}}, {5, 25}),
-            (std::vector<Segment>{{0, 0, 15}, {1, 15, 5}}));
-  EXPECT_TRUE(SegmentsOf({{0, 0, 10}}, {10, 20}).empty());
+  EXPECT_EQ(
+      SegmentsOf({{0, 2, 0, 10}, {0, 2, 10, 20}, {1, 2, 20, 30}}, {5, 25}),
+      (std::vector<Segment>{{0, 2, 0, 15}, {1, 2, 15, 5}}));
+  EXPECT_EQ(SegmentsOf({{0, 2, 0, 10}, {0, 3, 10, 20}}, {0, 25}),
+            (std::vector<Segment>{{0, 2, 0, 10}, {0, 3, 10, 10}}));
+  EXPECT_TRUE(SegmentsOf({{0, 2, 0, 10}}, {10, 20}).empty());
 }
 
 }  // namespace

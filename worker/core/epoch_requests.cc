@@ -1,0 +1,156 @@
+// What the ranks ask of all others: process sets, joins.
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/core/epoch.h"
+#include "worker/core/limits.h"
+
+namespace maypole::worker {
+namespace {
+
+// A rank whose numbers jump has lost its own count.
+absl::Status OutOfOrder(const Member& m, const char* what, uint32_t number) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("rank ", m.rank, " has sent its ", what, " number ", number,
+                   " out of order, or too many at once"));
+}
+
+// Answers that nobody may ever ask for are not kept for ever.
+template <typename Reply>
+void Keep(uint32_t number, const Reply& reply,
+          std::map<uint32_t, Reply>* answers) {
+  answers->insert_or_assign(number, reply);
+  if (answers->size() > kMaxWaitingRequests) answers->erase(answers->begin());
+}
+
+Signature ToSignature(const proto::LocalSignature& s, uint32_t process_set) {
+  Signature out;
+  out.kind = static_cast<Kind>(s.kind());
+  out.dtype = static_cast<DType>(s.dtype());
+  out.op = static_cast<Op>(s.op());
+  out.device = static_cast<Device>(s.device());
+  out.process_set = process_set;
+  out.root = s.root();
+  out.prescale = s.prescale();
+  out.postscale = s.postscale();
+  out.dims = static_cast<uint8_t>(std::min(s.shape_size(), kMaxDims + 1));
+  for (int i = 0; i < std::min(s.shape_size(), kMaxDims); ++i) {
+    out.shape[i] = s.shape(i);
+  }
+  return out;
+}
+
+}  // namespace
+
+// --- Process sets ------------------------------------------------------------
+
+absl::Status Epoch::OnSetRequest(const Member& member,
+                                 const session::SetRequest& request) {
+  if (!set_requests_.Ask(member.local_rank, member.client, request.number)) {
+    return OutOfOrder(member, "request for a process set", request.number);
+  }
+  proto::ExecutorMessage message;
+  proto::SetRequest* out = message.mutable_set_request();
+  out->set_epoch(info_.epoch);
+  out->set_rank(static_cast<uint32_t>(member.rank));
+  out->set_number(request.number);
+  out->set_remove(request.remove != 0);
+  out->set_process_set(request.process_set);
+  for (uint32_t rank = 0; rank < static_cast<uint32_t>(kMaxRanks); ++rank) {
+    if ((request.members[rank / 64] >> rank % 64 & 1) != 0) {
+      out->add_ranks(rank);
+    }
+  }
+  Send(std::move(message));
+  if (const auto it = set_errors_.find(request.number);
+      it != set_errors_.end()) {
+    set_requests_.Answer(request.number);
+    actions_->push_back(ReplyClient{member.client, it->second});
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Epoch::OnSetReply(const proto::SetReply& r) {
+  if (r.number() > sets_answered_) {
+    sets_answered_ = r.number();
+    if (r.code() == 0 && r.remove()) {
+      sets_.Remove(r.process_set());
+    } else if (r.code() == 0) {
+      const std::vector<int> ranks(r.ranks().begin(), r.ranks().end());
+      if (absl::Status s = sets_.Add(r.process_set(), ranks); !s.ok()) return s;
+    }
+  }
+  auto reply = session::Make<session::SetReply>();
+  reply.number = r.number();
+  reply.process_set = r.process_set();
+  reply.code = static_cast<uint32_t>(r.code());
+  session::SetText(reply.text, r.message());
+  if (r.code() != 0) Keep(r.number(), reply, &set_errors_);
+  for (const ClientId client : set_requests_.Answer(r.number())) {
+    actions_->push_back(ReplyClient{client, reply});
+  }
+  return absl::OkStatus();
+}
+
+// --- Joins -------------------------------------------------------------------
+
+absl::Status Epoch::OnJoinRequest(const Member& member,
+                                  const session::JoinRequest& request) {
+  const bool settles = request.settled != 0;
+  if (settles ? joins_.last(member.local_rank) != request.number ||
+                    !settled_.insert(member.local_rank).second
+              : !joins_.Ask(member.local_rank, member.client, request.number)) {
+    return OutOfOrder(member, "join", request.number);
+  }
+  if (!settles) settled_.erase(member.local_rank);
+  proto::ExecutorMessage message;
+  proto::JoinState* state = message.mutable_join_state();
+  state->set_epoch(info_.epoch);
+  state->set_rank(static_cast<uint32_t>(member.rank));
+  state->set_number(request.number);
+  state->set_settled(settles);
+  Send(std::move(message));
+  const auto it = join_errors_.find(request.number);
+  if (!settles && it != join_errors_.end()) {
+    joins_.Answer(request.number);
+    actions_->push_back(ReplyClient{member.client, it->second});
+  }
+  return absl::OkStatus();
+}
+
+void Epoch::OnJoinReply(const proto::JoinReply& r) {
+  auto reply = session::Make<session::JoinReply>();
+  reply.number = r.number();
+  reply.last_rank = r.last_rank();
+  reply.code = static_cast<uint32_t>(r.code());
+  session::SetText(reply.text, r.message());
+  if (r.code() != 0) Keep(r.number(), reply, &join_errors_);
+  for (const ClientId client : joins_.Answer(r.number())) {
+    actions_->push_back(ReplyClient{client, reply});
+  }
+}
+
+absl::Status Epoch::OnStandIn(const proto::StandIn& s) {
+  uint32_t slot = 0;
+  const absl::StatusOr<SlotEntry*> entry =
+      ResolveOrAllot(s.id(), s.has_identity() ? &s.identity() : nullptr, &slot);
+  if (!entry.ok()) return entry.status();
+  // Its ranks have submitted it meanwhile.
+  if (*entry == nullptr || (*entry)->reported >= s.generation()) {
+    return absl::OkStatus();
+  }
+  const Signature signature = ToSignature(s.signature(), (*entry)->set->id);
+  const Status checked = CheckSignature((*entry)->name, signature);
+  if (!checked.ok() || signature.kind != (*entry)->kind) {
+    return absl::InternalError(absl::StrCat(
+        "the coordinator wants ", std::string(Name((*entry)->kind)), " '",
+        (*entry)->name, "' with a signature that cannot be: ",
+        checked.message(), "; this is a bug in Maypole, please report it"));
+  }
+  actions_->push_back(WantSlot{slot, s.generation(), signature});
+  return absl::OkStatus();
+}
+
+}  // namespace maypole::worker
