@@ -413,7 +413,9 @@ class JoinProgram {
       const uint32_t id = w_.MakeSet(ranks);
       sets_.push_back(w_.cores[0]->FindSet(id));
     }
-    for (int round = 0; round < 3; ++round) Round();
+    for (int round = 0; round < 3; ++round) rounds_.push_back(MakeRound());
+    Play();
+    for (const Round& round : rounds_) Check(round);
   }
 
  private:
@@ -468,35 +470,59 @@ class JoinProgram {
     return p;
   }
 
-  void Round() {
-    const int count = 1 + static_cast<int>(random_() % 8);
-    std::vector<int> limit(k_);
-    for (int& n : limit) n = static_cast<int>(random_() % (count + 1));
+  struct Round {
+    std::vector<int> limit;  // by rank: it takes part in so many
     std::vector<Planned> plan;
-    for (int i = 0; i < count; ++i) plan.push_back(Make(i, limit));
-    std::vector<int> next(k_, 0);
-    std::vector<std::shared_ptr<Operation>> joins(k_);
-    for (uint32_t left = k_; left > 0;) {
-      const uint32_t r = random_() % k_;
-      for (uint32_t n = random_() % 10; n > 0; --n) w_.Step();
-      if (joins[r] != nullptr) continue;
-      if (next[r] == limit[r]) {
-        joins[r] = w_.Join(r);
-        --left;
-        continue;
-      }
-      Planned& p = plan[static_cast<size_t>(next[r]++)];
-      if (!p.set->Has(static_cast<int>(r))) continue;
+    std::vector<std::shared_ptr<Operation>> joins;
+  };
+
+  Round MakeRound() {
+    const int count = 1 + static_cast<int>(random_() % 8);
+    Round round;
+    round.limit.resize(k_);
+    for (int& n : round.limit) n = static_cast<int>(random_() % (count + 1));
+    for (int i = 0; i < count; ++i) round.plan.push_back(Make(i, round.limit));
+    round.joins.resize(k_);
+    return round;
+  }
+
+  // The next thing that rank r does; it waits for nothing but its joins, and
+  // goes on to the next round while others still end theirs.
+  void Act(uint32_t r, std::vector<int>& next, std::vector<size_t>& at) {
+    if (at[r] == rounds_.size()) return;
+    Round& round = rounds_[at[r]];
+    if (round.joins[r] != nullptr) {
+      if (!round.joins[r]->done.load()) return;
+      next[r] = 0;
+      ++at[r];
+    } else if (next[r] == round.limit[r]) {
+      round.joins[r] = w_.Join(r);
+    } else {
+      Planned& p = round.plan[static_cast<size_t>(next[r]++)];
+      if (!p.set->Has(static_cast<int>(r))) return;
       const Status s = w_.Submit(r, p.by_rank[r]);
       EXPECT_TRUE(s.ok()) << s.message();
     }
-    w_.Settle();
-    for (const auto& join : joins) {
-      ASSERT_TRUE(join->done.load());
-      EXPECT_TRUE(join->status.ok()) << join->status.message();
-      EXPECT_EQ(join->answer, joins[0]->answer);
+  }
+
+  void Play() {
+    std::vector<int> next(k_, 0);
+    std::vector<size_t> at(k_, 0);
+    for (int turn = 0; turn < 100000; ++turn) {
+      Act(random_() % k_, next, at);
+      for (uint32_t n = random_() % 10; n > 0; --n) w_.Step();
+      if (std::count(at.begin(), at.end(), rounds_.size()) == k_) break;
     }
-    for (const Planned& p : plan) Check(p);
+    w_.Settle();
+  }
+
+  void Check(const Round& round) {
+    for (const auto& join : round.joins) {
+      ASSERT_TRUE(join != nullptr && join->done.load());
+      EXPECT_TRUE(join->status.ok()) << join->status.message();
+      EXPECT_EQ(join->answer, round.joins[0]->answer);
+    }
+    for (const Planned& p : round.plan) Check(p);
   }
 
   void Check(const Planned& p) {
@@ -574,6 +600,7 @@ class JoinProgram {
   uint32_t k_;
   World w_;
   std::vector<std::shared_ptr<const ProcessSet>> sets_;
+  std::vector<Round> rounds_;
 };
 
 TEST(RankCoreTest, JoinsAtAnyTimeLeaveTheOthersRightResults) {
