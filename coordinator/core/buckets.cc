@@ -157,15 +157,16 @@ std::optional<Time> Buckets::Deadline() const {
   return waiting_.begin()->first + age_;
 }
 
-void Buckets::DropHeld() {
-  for (const auto& [since, id] : waiting_) {
-    Bucket& bucket = buckets_.at(id);
+void Buckets::DropHeld(uint32_t process_set) {
+  std::erase_if(waiting_, [&](const std::pair<Time, BucketId>& waiting) {
+    Bucket& bucket = buckets_.at(waiting.second);
+    if (std::get<1>(bucket.key) != process_set) return false;
     bucket.held = 0;
     for (Member& m : bucket.members) {
       if (m.state == State::kHeld) m.state = State::kAwaited;
     }
-  }
-  waiting_.clear();
+    return true;
+  });
 }
 
 }  // namespace maypole::coordinator

@@ -75,8 +75,8 @@ class Buckets {
   void Urge(uint32_t id, Release* release);
   void OnTime(Time now, Release* release);
   std::optional<Time> Deadline() const;
-  // Forgets what it holds: the owner ends it otherwise.
-  void DropHeld();
+  // Forgets what it holds of a process set: the owner ends it otherwise.
+  void DropHeld(uint32_t process_set);
 
  private:
   enum class State { kAwaited, kHeld, kRan };

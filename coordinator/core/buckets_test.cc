@@ -28,6 +28,7 @@ class Bench {
     r.id = id;
     r.signature.kind = Kind::kAllreduce;
     r.signature.dtype = dtype;
+    r.signature.process_set = process_set;
     r.bytes = bytes;
     r.order = ++orders_;
     r.urgency = urgency;
@@ -49,7 +50,7 @@ class Bench {
     buckets_.OnTime(now_, &release);
     Take(release);
   }
-  void DropHeld() { buckets_.DropHeld(); }
+  void DropHeld(uint32_t process_set) { buckets_.DropHeld(process_set); }
   std::optional<Time> Deadline() const { return buckets_.Deadline(); }
   Time now() const { return now_; }
 
@@ -58,6 +59,7 @@ class Bench {
   std::vector<BucketEnd> Ends() { return std::exchange(ends_, {}); }
 
   DType dtype = DType::kFloat32;
+  uint32_t process_set = 0;
 
  private:
   void Take(const Release& release) {
@@ -271,11 +273,38 @@ TEST(BucketsTest, DropHeldForgetsWhatIsHeldOnly) {
   b.AddAll({1, 2});
   b.Add(1);
   b.Parted();
-  b.DropHeld();
+  b.DropHeld(0);
   EXPECT_EQ(b.Deadline(), std::nullopt);
   b.Pass(kAge);
   EXPECT_EQ(b.Parted(), Parts{});
   b.AddAll({1, 2});
+  EXPECT_EQ(b.Parted(), (Parts{{1, 2}}));
+}
+
+TEST(BucketsTest, ProcessSetsHaveBucketsOfTheirOwn) {
+  Bench b(1024);
+  for (int step = 0; step < 2; ++step) {
+    b.process_set = 0;
+    b.Add(1);
+    b.Add(2);
+    b.process_set = 1;
+    b.Add(3);
+    b.Add(4);
+  }
+  b.Parted();
+  b.process_set = 0;
+  b.Add(1);
+  b.Pass(milliseconds(2));
+  b.process_set = 1;
+  b.Add(3);
+  EXPECT_EQ(b.Deadline(), b.now() + kAge - milliseconds(2));  // the earliest
+  b.DropHeld(0);
+  EXPECT_EQ(b.Deadline(), b.now() + kAge);
+  b.Add(4);
+  EXPECT_EQ(b.Parted(), (Parts{{3, 4}}));
+  b.process_set = 0;
+  b.Add(1);
+  b.Add(2);
   EXPECT_EQ(b.Parted(), (Parts{{1, 2}}));
 }
 

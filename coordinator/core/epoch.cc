@@ -18,8 +18,10 @@ Epoch::Epoch(uint64_t number, uint32_t size, std::vector<Member> members,
       fusion_threshold_(config.fusion_threshold),
       connected_(members_.size(), true),
       endpoints_(members_.size()),
-      table_(&members_, size),
-      buckets_(config.fusion_threshold, config.fusion_age) {}
+      sets_(&members_, size),
+      table_(&members_, &sets_),
+      buckets_(config.fusion_threshold, config.fusion_age),
+      node_runs_(members_.size(), 0) {}
 
 void Epoch::Start(JobOutput* out) const {
   proto::CoordinatorMessage message;
@@ -35,6 +37,21 @@ void Epoch::Start(JobOutput* out) const {
   for (size_t i = 0; i < members_.size(); ++i) {
     start->set_node_index(i);
     ToNode(i, message, out);
+  }
+}
+
+absl::Status Epoch::Handle(Time now, size_t node,
+                           const proto::ExecutorMessage& message,
+                           JobOutput* out) {
+  switch (message.payload_case()) {
+    case proto::ExecutorMessage::kEndpoint:
+      return OnEndpoint(node, message.endpoint(), out);
+    case proto::ExecutorMessage::kPresence:
+      return OnPresence(now, node, message.presence(), out);
+    case proto::ExecutorMessage::kSetRequest:
+      return OnSetRequest(now, node, message.set_request(), out);
+    default:
+      return absl::InvalidArgumentError("a message that is of no epoch");
   }
 }
 
@@ -67,6 +84,41 @@ absl::Status Epoch::OnEndpoint(size_t node, const proto::Endpoint& message,
     ToNode(i, std::move(m), out);
   }
   return absl::OkStatus();
+}
+
+absl::Status Epoch::OnSetRequest(Time now, size_t node,
+                                 const proto::SetRequest& message,
+                                 JobOutput* out) {
+  ProcessSets::Replies replies;
+  const auto busy = [this](uint32_t process_set) {
+    for (const Operation* op : std::as_const(table_).Pending()) {
+      if (op->set->id == process_set) return true;
+    }
+    return false;
+  };
+  absl::Status status = sets_.Ask(now, node, message, busy, &replies);
+  for (const auto& [to, reply] : replies) {
+    if (reply.code() != 0) continue;
+    out->Info(absl::StrCat(
+        reply.remove() ? "event=process_set_removed" : "event=process_set_made",
+        " epoch=", number_, " process_set=", reply.process_set(), " ranks=",
+        LogValue(MembersText({reply.ranks().begin(), reply.ranks().end()}))));
+  }
+  SendReplies(std::move(replies), out);
+  return status;
+}
+
+void Epoch::SendReplies(ProcessSets::Replies replies, JobOutput* out) const {
+  for (auto& [node, reply] : replies) {
+    proto::CoordinatorMessage message;
+    *message.mutable_set_reply() = std::move(reply);
+    message.mutable_set_reply()->set_epoch(number_);
+    if (node) {
+      ToNode(*node, std::move(message), out);
+    } else {
+      ToAll(message, out);
+    }
+  }
 }
 
 absl::Status Epoch::OnPresence(Time now, size_t node,
@@ -116,8 +168,8 @@ absl::Status Epoch::Report(Time now, size_t node,
   Operation* op = *found;
   absl::Status noted = table_.Note(now, node, message, op);
   if (!noted.ok()) return noted;
-  if (!left_.empty()) {
-    Fail(op, LeftStatus(*op), out);
+  if (absl::Status able = CheckSet(*op); !able.ok()) {
+    Fail(op, able, out);
     return absl::OkStatus();
   }
   if (!table_.Complete(*op)) return absl::OkStatus();
@@ -137,30 +189,38 @@ absl::Status Epoch::Report(Time now, size_t node,
 
 void Epoch::Issue(Time now, const Release& release, JobOutput* out) {
   if (release.empty()) return;
-  std::vector<proto::Run> runs;
+  Runs runs;
   for (const Release::Part& part : release.parts) {
     out->facts.emplace_back(BucketRan{part.end});
     AddRuns(now, part.operations, &runs, out);
   }
   AddRuns(now, release.loose, &runs, out);
+  for (size_t i = 0; i < members_.size(); ++i) SendRuns(i, runs, out);
+}
+
+void Epoch::SendRuns(size_t node, const Runs& runs, JobOutput* out) {
   proto::CoordinatorMessage message;
   size_t bytes = 0;
-  for (proto::Run& run : runs) {
-    bytes += run.ByteSizeLong();
+  for (const auto& [set, run] : runs) {
+    if (set->by_node[node].empty()) continue;
     message.mutable_execute()->set_epoch(number_);
-    *message.mutable_execute()->add_runs() = std::move(run);
+    proto::Run* m = message.mutable_execute()->add_runs();
+    *m = run;
+    m->set_run(++node_runs_[node]);
+    bytes += m->ByteSizeLong();
     if (bytes < kMaxExecuteBytes) continue;
-    ToAll(message, out);
-    message.Clear();
+    ToNode(node, std::move(message), out);
+    message = proto::CoordinatorMessage();
     bytes = 0;
   }
-  if (message.has_execute()) ToAll(message, out);
+  if (message.has_execute()) ToNode(node, std::move(message), out);
 }
 
 void Epoch::AddRuns(Time now, const std::vector<ReadyOperation>& ready,
-                    std::vector<proto::Run>* runs, JobOutput* out) {
+                    Runs* runs, JobOutput* out) {
   for (const std::vector<size_t>& run : Fuse(ready, fusion_threshold_)) {
-    runs->push_back(MakeRun(ready, run));
+    runs->emplace_back(table_.Find(ready[run.front()].id)->set,
+                       MakeRun(ready, run));
     out->facts.emplace_back(RunIssued{run.size()});
   }
   for (const ReadyOperation& r : ready) {
@@ -174,7 +234,7 @@ void Epoch::AddRuns(Time now, const std::vector<ReadyOperation>& ready,
 proto::Run Epoch::MakeRun(const std::vector<ReadyOperation>& ready,
                           const std::vector<size_t>& run) {
   proto::Run m;
-  m.set_run(++runs_);
+  ++runs_;
   for (size_t i : run) {
     Operation* op = table_.Find(ready[i].id);
     proto::RunOperation* o = m.add_operations();
@@ -185,14 +245,23 @@ proto::Run Epoch::MakeRun(const std::vector<ReadyOperation>& ready,
   }
   const std::vector<int64_t>& dims = ready[run.front()].first_dims;
   m.mutable_first_dims()->Assign(dims.begin(), dims.end());
+  const std::vector<int64_t>& splits = ready[run.front()].splits;
+  m.mutable_splits()->Assign(splits.begin(), splits.end());
   return m;
 }
 
-void Epoch::OnRankLeft(size_t node, uint32_t rank, JobOutput* out) {
-  left_.insert(rank);
-  const std::string who =
-      absl::StrCat("rank ", rank, " (node ", members_[node].node, ")");
-  if (first_left_.empty()) first_left_ = who;
+std::string Epoch::WhoText(uint32_t rank) const {
+  for (const Member& m : members_) {
+    if (m.HasRank(rank)) {
+      return absl::StrCat("rank ", rank, " (node ", m.node, ")");
+    }
+  }
+  return absl::StrCat("rank ", rank);
+}
+
+void Epoch::OnRankLeft(uint32_t rank, JobOutput* out) {
+  left_.push_back(rank);
+  const std::string who = WhoText(rank);
   proto::CoordinatorMessage message;
   proto::RankLeft* m = message.mutable_rank_left();
   m->set_epoch(number_);
@@ -200,14 +269,25 @@ void Epoch::OnRankLeft(size_t node, uint32_t rank, JobOutput* out) {
   m->set_message(
       absl::StrCat(who, " has shut down; operations that need it cannot run"));
   ToAll(message, out);
-  buckets_.DropHeld();
-  const std::vector<Operation*> pending = table_.Pending();
-  for (Operation* op : pending) Fail(op, LeftStatus(*op), out);
+  for (Operation* op : table_.Pending()) {
+    if (!op->set->Has(rank)) continue;
+    buckets_.DropHeld(op->set->id);
+    Fail(op, CheckSet(*op), out);
+  }
+  ProcessSets::Replies replies;
+  sets_.OnRankLeft(who, &replies);
+  SendReplies(std::move(replies), out);
 }
 
-absl::Status Epoch::LeftStatus(const Operation& op) const {
-  return absl::AbortedError(
-      absl::StrCat(first_left_, " has shut down; ", op.Text(), " needs it"));
+absl::Status Epoch::CheckSet(const Operation& op) const {
+  for (const uint32_t rank : left_) {
+    if (!op.set->Has(rank)) continue;
+    return absl::AbortedError(absl::StrCat(WhoText(rank), " has shut down; ",
+                                           op.Text(), " needs it"));
+  }
+  if (!op.set->removed) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(op.Text(), " cannot run: the set has been removed"));
 }
 
 void Epoch::Fail(Operation* op, const absl::Status& status, JobOutput* out) {
@@ -249,7 +329,7 @@ std::optional<size_t> Epoch::IndexOf(SessionId session) const {
 std::vector<uint32_t> Epoch::LiveRanks(size_t node) const {
   std::vector<uint32_t> out;
   for (uint32_t rank : members_[node].ranks) {
-    if (!left_.contains(rank)) out.push_back(rank);
+    if (!HasLeft(rank)) out.push_back(rank);
   }
   return out;
 }
@@ -263,7 +343,7 @@ void Epoch::FillStatus(proto::JobStatus* status) const {
     proto::PendingOperation* p = status->add_pending();
     p->set_name(op->identity.name());
     p->set_kind(op->identity.kind());
-    for (size_t i = 0; i < op->nodes.size(); ++i) {
+    for (const size_t i : op->set->nodes) {
       if (op->nodes[i].present) {
         p->set_generation(op->nodes[i].generation);
       } else {

@@ -3,24 +3,27 @@
 // Purpose: exchanges the nodes' endpoints, turns presence into runs in the one
 // order of the job, and fails what cannot run.
 //
-// Who is told what: a mismatch goes to all nodes (all have submitted it); an
-// operation that a rank's leaving makes impossible goes to the nodes that have
-// reported it, the others learn by RankLeft. So every reported presence gets
-// exactly one answer: its place in a run, OperationFailed, or the epoch's end.
-// An operation stays in the table, and can fail, until its run is issued.
+// Who is told what: a run and a mismatch go to all nodes of the process set
+// (all have submitted it); an operation that a rank's leaving makes impossible
+// goes to the nodes that have reported it, the others learn by RankLeft. So
+// every reported presence gets exactly one answer: its place in a run,
+// OperationFailed, or the epoch's end. An operation stays in the table, and can
+// fail, until its run is issued.
 //
 // Thread contract: not synchronized; pure.
 //
-// Invariants: members are ordered by smallest rank and do not change; runs are
-// numbered from 1 without gaps and go to all connected members alike; after the
-// first RankLeft nothing is issued any more (every process set has all ranks).
+// Invariants: members are ordered by smallest rank and do not change; there is
+// one order of runs, each node gets those of process sets with ranks there, in
+// that order, numbered from 1 without gaps; nothing is issued any more that
+// needs a rank that has left.
 #ifndef MAYPOLE_COORDINATOR_CORE_EPOCH_H_
 #define MAYPOLE_COORDINATOR_CORE_EPOCH_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -28,6 +31,7 @@
 #include "coordinator/core/buckets.h"
 #include "coordinator/core/gathering.h"
 #include "coordinator/core/presence.h"
+#include "coordinator/core/process_sets.h"
 #include "proto/admin.pb.h"
 #include "proto/coordinator.pb.h"
 
@@ -43,17 +47,16 @@ class Epoch {
   // EpochStart to all.
   void Start(JobOutput* out) const;
 
-  // Messages of member `node` (an index into members()). An error means that
-  // the executor breaks the protocol.
-  absl::Status OnEndpoint(size_t node, const proto::Endpoint& message,
-                          JobOutput* out);
-  absl::Status OnPresence(Time now, size_t node, const proto::Presence& message,
-                          JobOutput* out);
+  // A message of this epoch from member `node` (an index into members()), of
+  // any kind but those that the job decides (RankGone, ExecutorFailed). An
+  // error means that the executor breaks the protocol.
+  absl::Status Handle(Time now, size_t node,
+                      const proto::ExecutorMessage& message, JobOutput* out);
   // What has waited for its bucket too long runs.
   void OnTime(Time now, JobOutput* out);
   std::optional<Time> Deadline() const { return buckets_.Deadline(); }
   // The rank has left cleanly.
-  void OnRankLeft(size_t node, uint32_t rank, JobOutput* out);
+  void OnRankLeft(uint32_t rank, JobOutput* out);
 
   // EpochEnd(ABORTED) to all who are connected.
   void End(const std::string& message, JobOutput* out) const;
@@ -63,7 +66,9 @@ class Epoch {
 
   std::optional<size_t> IndexOf(SessionId session) const;
   std::vector<uint32_t> LiveRanks(size_t node) const;
-  bool HasLeft(uint32_t rank) const { return left_.contains(rank); }
+  bool HasLeft(uint32_t rank) const {
+    return std::find(left_.begin(), left_.end(), rank) != left_.end();
+  }
   bool AllLeft() const { return left_.size() == size_; }
 
   uint64_t number() const { return number_; }
@@ -73,22 +78,36 @@ class Epoch {
   void FillStatus(proto::JobStatus* status) const;
 
  private:
+  absl::Status OnEndpoint(size_t node, const proto::Endpoint& message,
+                          JobOutput* out);
+  absl::Status OnPresence(Time now, size_t node, const proto::Presence& message,
+                          JobOutput* out);
+  absl::Status OnSetRequest(Time now, size_t node,
+                            const proto::SetRequest& message, JobOutput* out);
+  void SendReplies(ProcessSets::Replies replies, JobOutput* out) const;
   absl::Status Report(Time now, size_t node,
                       const proto::PresentOperation& message, Release* release,
                       JobOutput* out);
   absl::Status OnUrgent(size_t node, const proto::UrgentOperation& message,
                         Release* release);
   void Issue(Time now, const Release& release, JobOutput* out);
-  // Numbers the runs of what is fused by itself.
-  void AddRuns(Time now, const std::vector<ReadyOperation>& ready,
-               std::vector<proto::Run>* runs, JobOutput* out);
+  // Runs in the order of the job, each with its process set.
+  using Runs = std::vector<std::pair<const RankSet*, proto::Run>>;
+  // The runs of what is fused by itself.
+  void AddRuns(Time now, const std::vector<ReadyOperation>& ready, Runs* runs,
+               JobOutput* out);
+  // Numbers those that concern the node and sends them.
+  void SendRuns(size_t node, const Runs& runs, JobOutput* out);
   proto::Run MakeRun(const std::vector<ReadyOperation>& ready,
                      const std::vector<size_t>& run);
   void FailOn(size_t node, const Operation& op, uint32_t generation,
               const absl::Status& status, JobOutput* out) const;
   // Fails it on all nodes that have reported it.
   void Fail(Operation* op, const absl::Status& status, JobOutput* out);
-  absl::Status LeftStatus(const Operation& op) const;
+  // Why the operation cannot run: OK, or a rank of its set has left, or the set
+  // was removed.
+  absl::Status CheckSet(const Operation& op) const;
+  std::string WhoText(uint32_t rank) const;  // "rank 2 (node n1)"
   void ToAll(const proto::CoordinatorMessage& message, JobOutput* out) const;
   void ToNode(size_t node, proto::CoordinatorMessage message,
               JobOutput* out) const;
@@ -100,10 +119,11 @@ class Epoch {
   std::vector<bool> connected_;                      // by member
   std::vector<std::vector<std::string>> endpoints_;  // by member; empty: none
   size_t endpoints_given_ = 0;
+  ProcessSets sets_;
   OperationTable table_;
-  Buckets buckets_;  // of operations that are complete in table_
-  std::set<uint32_t> left_;
-  std::string first_left_;  // "rank 2 (node n1)"
+  Buckets buckets_;             // of operations that are complete in table_
+  std::vector<uint32_t> left_;  // in the order in which they have
+  std::vector<uint64_t> node_runs_;  // by member: sent to it
   uint64_t runs_ = 0;
   uint64_t operations_ = 0;  // issued
 };

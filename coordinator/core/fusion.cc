@@ -5,8 +5,10 @@
 #include "common/limits.h"
 
 namespace maypole::coordinator {
+
 std::optional<FusionKey> FusionKeyOf(const Signature& s) {
-  if (s.kind != Kind::kAllreduce && s.kind != Kind::kBroadcast) {
+  if (s.kind != Kind::kAllreduce && s.kind != Kind::kReducescatter &&
+      s.kind != Kind::kBroadcast) {
     return std::nullopt;
   }
   // NaN would break the order of the map; such an operation runs alone.

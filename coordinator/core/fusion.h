@@ -4,10 +4,12 @@
 // rings and network, so small tensors share its cost. What waits for what is
 // decided in buckets.h.
 //
-//   allreduce  fuses with allreduces of the same process set, dtype, op, device
-//              and scale factors (shapes may differ)
-//   broadcast  with broadcasts of the same process set, dtype, device and root
-//   others     run alone
+//   allreduce      fuses with allreduces of the same process set, dtype, op,
+//                  device and scale factors (shapes may differ)
+//   reducescatter  with reducescatters, likewise
+//   broadcast      with broadcasts of the same process set, dtype, device and
+//                  root
+//   others         run alone
 //
 // A run holds at most `threshold` bytes (each operation rounded up to
 // kFusionAlignment) and kMaxRunOperations operations; an operation larger than
@@ -32,13 +34,15 @@ namespace maypole::coordinator {
 
 inline constexpr uint64_t kFusionAlignment = 64;
 
-// Present on all nodes and validated.
+// Present on all nodes of its process set and validated.
 struct ReadyOperation {
   uint32_t id = 0;
   uint32_t generation = 0;
   Signature signature;
-  uint64_t bytes = 0;               // of the result
+  // Of the result; reducescatter: of the input; alltoall: of all ranks' inputs.
+  uint64_t bytes = 0;
   std::vector<int64_t> first_dims;  // allgather: by global rank
+  std::vector<int64_t> splits;      // alltoall: a row for each rank of the set
   Time first_present{};
   uint64_t order = 0;  // in which the first node has reported it
   Urgency urgency = Urgency::kNone;

@@ -46,13 +46,33 @@ TEST(FuseTest, FusesBroadcastsByRoot) {
   EXPECT_EQ(Fuse(ready, 1024), (Runs{{0, 2}, {1}}));
 }
 
+TEST(FuseTest, FusesReducescattersButNotWithAllreduces) {
+  std::vector<ReadyOperation> ready(
+      5, Ready(Kind::kReducescatter, DType::kFloat32, 8));
+  ready[1].signature.kind = Kind::kAllreduce;
+  ready[3].signature.op = Op::kAverage;
+  EXPECT_EQ(Fuse(ready, 1024), (Runs{{0, 2, 4}, {1}, {3}}));
+}
+
+TEST(FuseTest, SeparatesProcessSets) {
+  for (const Kind kind :
+       {Kind::kAllreduce, Kind::kReducescatter, Kind::kBroadcast}) {
+    std::vector<ReadyOperation> ready(4, Ready(kind, DType::kFloat32, 8));
+    ready[1].signature.process_set = 1;
+    ready[3].signature.process_set = 1;
+    EXPECT_EQ(Fuse(ready, 1024), (Runs{{0, 2}, {1, 3}}));
+  }
+}
+
 TEST(FuseTest, GathersAndBarriersRunAlone) {
   std::vector<ReadyOperation> ready = {
+      Ready(Kind::kAlltoall, DType::kFloat32, 8),
+      Ready(Kind::kAlltoall, DType::kFloat32, 8),
       Ready(Kind::kAllgather, DType::kFloat32, 8),
       Ready(Kind::kAllgather, DType::kFloat32, 8),
       Ready(Kind::kBarrier, DType::kUint8, 0),
       Ready(Kind::kBarrier, DType::kUint8, 0)};
-  EXPECT_EQ(Fuse(ready, 1024), (Runs{{0}, {1}, {2}, {3}}));
+  EXPECT_EQ(Fuse(ready, 1024), (Runs{{0}, {1}, {2}, {3}, {4}, {5}}));
 }
 
 TEST(FuseTest, CountsBytesRoundedUpTo64) {

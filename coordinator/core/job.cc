@@ -9,6 +9,29 @@
 #include "coordinator/core/text.h"
 
 namespace maypole::coordinator {
+namespace {
+
+// Of a message that an epoch handles.
+uint64_t EpochOf(const proto::ExecutorMessage& m) {
+  switch (m.payload_case()) {
+    case proto::ExecutorMessage::kEndpoint:
+      return m.endpoint().epoch();
+    case proto::ExecutorMessage::kPresence:
+      return m.presence().epoch();
+    case proto::ExecutorMessage::kSetRequest:
+      return m.set_request().epoch();
+    case proto::ExecutorMessage::kJoinState:
+      return m.join_state().epoch();
+    case proto::ExecutorMessage::kLate:
+      return m.late().epoch();
+    case proto::ExecutorMessage::kBlocked:
+      return m.blocked().epoch();
+    default:
+      return 0;
+  }
+}
+
+}  // namespace
 
 Job::Job(std::string id, std::string token, const Config& config)
     : id_(std::move(id)), token_(std::move(token)), config_(config) {}
@@ -43,27 +66,27 @@ absl::Status Job::Handle(Time now, SessionId session,
       return OnGone(session, message.rank_gone(), out);
     case proto::ExecutorMessage::kFailed:
       return OnFailed(session, message.failed(), out);
-    case proto::ExecutorMessage::kEndpoint:
-    case proto::ExecutorMessage::kPresence: {
-      const bool presence = message.has_presence();
-      const uint64_t epoch =
-          presence ? message.presence().epoch() : message.endpoint().epoch();
-      absl::Status status = CheckEpoch(epoch);
-      if (!status.ok() || !IsCurrent(epoch)) return status;
-      const std::optional<size_t> node = epoch_->IndexOf(session);
-      if (!node) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            "the node has no ranks in epoch ", epoch, " of the job"));
-      }
-      return presence ? epoch_->OnPresence(now, *node, message.presence(), out)
-                      : epoch_->OnEndpoint(*node, message.endpoint(), out);
-    }
     case proto::ExecutorMessage::kHello:
     case proto::ExecutorMessage::PAYLOAD_NOT_SET:
-      break;
+      return absl::InvalidArgumentError(
+          "a numbered message with a payload this coordinator does not know");
+    default:
+      return OnEpochMessage(now, session, message, out);
   }
-  return absl::InvalidArgumentError(
-      "a numbered message with a payload this coordinator does not know");
+}
+
+absl::Status Job::OnEpochMessage(Time now, SessionId session,
+                                 const proto::ExecutorMessage& message,
+                                 JobOutput* out) {
+  const uint64_t epoch = EpochOf(message);
+  absl::Status status = CheckEpoch(epoch);
+  if (!status.ok() || !IsCurrent(epoch)) return status;
+  const std::optional<size_t> node = epoch_->IndexOf(session);
+  if (!node) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the node has no ranks in epoch ", epoch, " of the job"));
+  }
+  return epoch_->Handle(now, *node, message, out);
 }
 
 absl::Status Job::CheckEpoch(uint64_t epoch) const {
@@ -251,7 +274,7 @@ absl::Status Job::OnGoneFromEpoch(size_t node, const proto::RankGone& gone,
   out->Info(absl::StrCat(LogPrefix("rank_left"), " node=", member.node,
                          " rank=", gone.rank()));
   if (epoch_->pending() > 0) out->Count(ErrorKind::kRankLeft);
-  epoch_->OnRankLeft(node, gone.rank(), out);
+  epoch_->OnRankLeft(gone.rank(), out);
   if (epoch_->AllLeft()) {
     out->Info(absl::StrCat(LogPrefix("epoch_end"),
                            " reason=\"all ranks have left\""));

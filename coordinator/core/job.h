@@ -94,6 +94,10 @@ class Job {
                                JobOutput* out);
   absl::Status OnFailed(SessionId session, const proto::ExecutorFailed& failed,
                         JobOutput* out);
+  // What the epoch decides by itself.
+  absl::Status OnEpochMessage(Time now, SessionId session,
+                              const proto::ExecutorMessage& message,
+                              JobOutput* out);
 
   // An epoch of the past is all right (the message crossed its end and is
   // dropped), one that has not been announced is not.

@@ -14,13 +14,18 @@ inline constexpr size_t kMaxJobs = 1024;
 inline constexpr size_t kMaxNodes = 1024;            // executors of a job
 inline constexpr size_t kMaxSessions = 4096;         // executors of all jobs
 inline constexpr size_t kMaxOperations = kMaxSlots;  // names of a job's epoch
+// Process set requests of a rank while an older one waits for other ranks.
+inline constexpr uint32_t kMaxSetRequests = 256;
 
 // Messages to an executor that it has not acknowledged. One that is this far
 // behind is given up.
 inline constexpr size_t kMaxUnacknowledged = 4096;
 
-// Bytes of one message in either direction; gRPC refuses longer ones.
+// Bytes of one message of an executor; gRPC refuses longer ones.
 inline constexpr size_t kMaxMessageBytes = size_t{4} << 20;
+// And of one to an executor: the splits of an alltoall of kMaxAlltoallRanks
+// ranks are 7 MiB at most.
+inline constexpr size_t kMaxSentBytes = size_t{16} << 20;
 // Execute messages are cut when they get this long.
 inline constexpr size_t kMaxExecuteBytes = size_t{1} << 20;
 inline constexpr size_t kMaxAddressBytes = 1024;  // one address of an Endpoint

@@ -1,7 +1,8 @@
 // OperationTable: the operations of one epoch, and where they are present.
 //
 // Purpose: gives identities their ids, notes which node has which operation
-// present, and validates what the ranks submitted once all nodes have it.
+// present, and validates what the ranks submitted once all nodes of its process
+// set have it.
 //
 //   absl::StatusOr<Operation*> op = table.Resolve(message);   // may be new
 //   absl::Status s = table.Note(now, node, message, *op);
@@ -15,6 +16,9 @@
 // Errors of Resolve() and Note() mean that the message is bad (the executor is
 // broken), but for kResourceExhausted of Resolve(): the table is full. An error
 // of Validate() is the ranks' mismatch.
+//
+// A process set that has been removed is still known here: what comes late for
+// it is the owner's to fail (set->removed).
 //
 // Thread contract: not synchronized; pure.
 //
@@ -36,41 +40,32 @@
 #include "common/signature.h"
 #include "coordinator/core/fusion.h"
 #include "coordinator/core/gathering.h"
+#include "coordinator/core/process_sets.h"
+#include "coordinator/core/reported.h"
 #include "proto/coordinator.pb.h"
 
 namespace maypole::coordinator {
 
-// What a node says of an operation that is present there.
-struct NodePresence {
-  // Ranks that agree on one signature; normally one group.
-  struct Group {
-    std::vector<uint32_t> ranks;
-    Signature signature;
-  };
-  bool present = false;
-  uint32_t generation = 0;
-  std::vector<Group> groups;
-  std::vector<int64_t> first_dims;  // allgather: by local rank
-};
-
 struct Operation {
   uint32_t id = 0;
   proto::Identity identity;
-  bool told = false;  // every node has been told the id
+  const RankSet* set = nullptr;
+  bool told = false;  // every node of the set has been told the id
   Time first_present{};
-  uint64_t order = 0;  // of the first node's report
+  uint64_t order = 0;  // of the report of the set's first node
   Urgency urgency = Urgency::kNone;
   size_t present = 0;               // nodes
   std::vector<NodePresence> nodes;  // empty while present on none
+  uint32_t settled = 0;             // the last generation that was
 
   // "allreduce 'layer1.weight'"
-  std::string Text() const;
+  std::string Text() const { return OperationText(identity); }
 };
 
 class OperationTable {
  public:
-  // `members` outlives the table.
-  OperationTable(const std::vector<Member>* members, uint32_t size);
+  // `members` and `sets` outlive the table.
+  OperationTable(const std::vector<Member>* members, const ProcessSets* sets);
 
   absl::StatusOr<Operation*> Resolve(const proto::PresentOperation& message);
   // What was reported before; null: it is unknown (the table was full).
@@ -80,14 +75,16 @@ class OperationTable {
   // Somebody on the node waits for it. True if the generation is still pending:
   // else it was answered when this was written.
   bool NoteUrgent(size_t node, uint32_t generation, Operation* op);
-  bool Complete(const Operation& op) const {
-    return op.present == members_.size();
+  static bool Complete(const Operation& op) {
+    return op.present > 0 && op.present == op.set->nodes.size();
   }
   absl::StatusOr<ReadyOperation> Validate(const Operation& op) const;
   void Settle(Operation* op);
 
   // The operation of an id that the table gave out.
   Operation* Find(uint32_t id) { return &operations_[id - 1]; }
+  // Null: never reported.
+  const Operation* Find(const proto::Identity& identity) const;
 
   // Present somewhere, not settled.
   std::vector<Operation*> Pending();
@@ -95,15 +92,13 @@ class OperationTable {
   size_t pending() const { return pending_; }
 
  private:
-  absl::StatusOr<NodePresence> Read(size_t node, const Operation& op,
-                                    const proto::PresentOperation& m) const;
-  absl::Status CheckRanks(size_t node, const NodePresence& p) const;
   std::string DescribeDisagreement(const Operation& op) const;
+  // What each rank brings, by position in the set.
   absl::StatusOr<ReadyOperation> Gathered(const Operation& op,
                                           ReadyOperation ready) const;
 
   const std::vector<Member>& members_;
-  const uint32_t size_;
+  const ProcessSets& sets_;
   std::deque<Operation> operations_;  // id - 1
   std::unordered_map<std::string, uint32_t> ids_;
   size_t pending_ = 0;

@@ -1,6 +1,7 @@
 #include "coordinator/core/testing.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 #include <variant>
 
@@ -66,6 +67,8 @@ void TestBed::Ready(Executor& e, uint32_t size,
     m.mutable_ranks_ready()->add_ranks(rank);
     m.mutable_ranks_ready()->add_pids(1000 + rank);
   }
+  m.mutable_ranks_ready()->set_stall_check_ms(-1);
+  m.mutable_ranks_ready()->set_stall_shutdown_ms(-1);
   From(e, std::move(m));
 }
 
@@ -160,6 +163,7 @@ void TestBed::Receive(Executor* e, const proto::CoordinatorMessage& message) {
   if (message.has_operation_failed()) {
     e->failures.push_back(message.operation_failed());
   }
+  if (message.has_set_reply()) e->set_replies.push_back(message.set_reply());
   if (message.has_epoch_end()) e->ends.push_back(message.epoch_end());
 }
 
@@ -210,6 +214,41 @@ proto::PresentOperation Allgather(const std::string& name,
       Make(Kind::kAllgather, name, ranks, {first_dims.front(), row});
   op.mutable_first_dims()->Assign(first_dims.begin(), first_dims.end());
   return op;
+}
+
+proto::PresentOperation Alltoall(
+    const std::string& name, const std::vector<uint32_t>& ranks,
+    const std::vector<std::vector<int64_t>>& splits, int64_t row) {
+  proto::PresentOperation op = Make(Kind::kAlltoall, name, ranks, {0, row});
+  for (const std::vector<int64_t>& to : splits) {
+    op.add_first_dims(std::accumulate(to.begin(), to.end(), int64_t{0}));
+    for (const int64_t rows : to) op.add_splits(rows);
+  }
+  return op;
+}
+
+proto::PresentOperation In(uint32_t process_set, proto::PresentOperation op) {
+  op.mutable_identity()->set_process_set(process_set);
+  return op;
+}
+
+proto::ExecutorMessage MakeSet(uint32_t rank, uint32_t number,
+                               const std::vector<uint32_t>& ranks) {
+  proto::ExecutorMessage m;
+  proto::SetRequest* request = m.mutable_set_request();
+  request->set_epoch(1);
+  request->set_rank(rank);
+  request->set_number(number);
+  request->mutable_ranks()->Assign(ranks.begin(), ranks.end());
+  return m;
+}
+
+proto::ExecutorMessage RemoveSet(uint32_t rank, uint32_t number,
+                                 uint32_t process_set) {
+  proto::ExecutorMessage m = MakeSet(rank, number, {});
+  m.mutable_set_request()->set_remove(true);
+  m.mutable_set_request()->set_process_set(process_set);
+  return m;
 }
 
 proto::ExecutorMessage Present(

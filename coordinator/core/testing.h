@@ -34,6 +34,7 @@ struct Executor {
   // Out of the inbox:
   std::vector<proto::Run> runs;
   std::vector<proto::OperationFailed> failures;
+  std::vector<proto::SetReply> set_replies;
   std::vector<proto::EpochEnd> ends;
   std::optional<proto::Refused> refused;
   std::optional<absl::Status> closed;
@@ -101,6 +102,16 @@ proto::PresentOperation Allgather(const std::string& name,
                                   const std::vector<uint32_t>& ranks,
                                   const std::vector<int64_t>& first_dims,
                                   int64_t row);
+// By rank of the process set on the node: what it sends to each rank of it.
+proto::PresentOperation Alltoall(
+    const std::string& name, const std::vector<uint32_t>& ranks,
+    const std::vector<std::vector<int64_t>>& splits, int64_t row);
+// The same of a process set.
+proto::PresentOperation In(uint32_t process_set, proto::PresentOperation op);
+proto::ExecutorMessage MakeSet(uint32_t rank, uint32_t number,
+                               const std::vector<uint32_t>& ranks);
+proto::ExecutorMessage RemoveSet(uint32_t rank, uint32_t number,
+                                 uint32_t process_set);
 proto::ExecutorMessage Present(
     uint64_t epoch, const std::vector<proto::PresentOperation>& operations);
 proto::ExecutorMessage Gone(uint64_t epoch, uint32_t rank, bool clean,

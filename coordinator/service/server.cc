@@ -35,7 +35,7 @@ void SetChannelArguments(grpc::ServerBuilder* builder) {
       GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
       kLeastPingIntervalMs);
   builder->SetMaxReceiveMessageSize(kMaxMessageBytes);
-  builder->SetMaxSendMessageSize(kMaxMessageBytes);
+  builder->SetMaxSendMessageSize(kMaxSentBytes);
 }
 
 }  // namespace
