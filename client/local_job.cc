@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "client/rank_core.h"
 #include "common/reduce.h"
 
 namespace maypole {
@@ -11,18 +12,21 @@ void Copy(std::byte* to, const std::byte* from, uint64_t bytes) {
   if (to != from && bytes > 0) std::memcpy(to, from, bytes);
 }
 
-// Of one rank's tensor; average, min, ... leave it as it is.
+// The same steps as with more ranks, so the same bits.
 void ReduceAlone(Operation& op) {
   const Signature& s = op.signature;
-  const double factor = s.prescale * s.postscale;
   const auto elements = static_cast<size_t>(s.Elements());
-  if (factor != 1.0) {
-    Scale(s.dtype, op.input, op.output, elements, factor);
-  } else if (s.dtype == DType::kBool && elements > 0) {
-    const std::byte* const inputs[] = {op.input};
-    Reduce(s.dtype, s.op, inputs, op.output, elements, {});
+  if (elements == 0) return;
+  const std::byte* input = op.input;
+  if (s.prescale != 1.0) {
+    Scale(s.dtype, input, op.output, elements, s.prescale);
+    input = op.output;
+  }
+  if (s.postscale != 1.0 || s.dtype == DType::kBool) {
+    Reduce(s.dtype, s.op, {&input, 1}, op.output, elements,
+           {.scale = s.postscale});
   } else {
-    Copy(op.output, op.input, s.Bytes());
+    Copy(op.output, input, s.Bytes());
   }
 }
 
@@ -68,6 +72,8 @@ LocalJob::LocalJob()
     : set_(std::make_shared<const ProcessSet>(ProcessSet{0, {0}, {0}})) {}
 
 Status LocalJob::Start(std::span<const std::shared_ptr<Operation>> operations) {
+  if (Status s = CheckDoubles(operations); !s.ok()) return s;
+
   for (const std::shared_ptr<Operation>& op : operations) {
     if (op->control == Control::kSetRequest) {
       // The only set there can be is there already.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "client/announce.h"
@@ -9,6 +11,23 @@
 #include "common/urgent.h"
 
 namespace maypole {
+
+Status CheckDoubles(std::span<const std::shared_ptr<Operation>> operations) {
+  if (operations.size() < 2) return Status();
+  std::set<std::tuple<uint32_t, Kind, std::string_view>> seen;
+  for (const std::shared_ptr<Operation>& op : operations) {
+    const Signature& s = op->signature;
+    if (op->name.empty() ||
+        seen.emplace(s.process_set, s.kind, op->name).second) {
+      continue;
+    }
+    return Status(
+        Code::kAlreadyExists,
+        op->Title() + ": the name comes twice in one group; none of its " +
+            std::to_string(operations.size()) + " operations was submitted");
+  }
+  return Status();
+}
 
 RankCore::RankCore(const Board* board, uint32_t local_rank, RankShell* shell)
     : board_(board),
@@ -84,18 +103,10 @@ Status RankCore::Start(std::span<const std::shared_ptr<Operation>> operations) {
 // After this none of them is refused.
 Status RankCore::CheckGroup(
     std::span<const std::shared_ptr<Operation>> operations) const {
-  std::set<std::string> keys;
   for (const std::shared_ptr<Operation>& op : operations) {
     if (op->name.empty()) continue;
     const Signature& s = op->signature;
-    const std::string key = KeyOf(s.process_set, s.kind, op->name);
-    if (!keys.insert(key).second) {
-      return Status(
-          Code::kAlreadyExists,
-          op->Title() + ": the name comes twice in one group; none of the " +
-              std::to_string(operations.size()) + " operations was submitted");
-    }
-    const auto it = names_.find(key);
+    const auto it = names_.find(KeyOf(s.process_set, s.kind, op->name));
     if (it != names_.end() && it->second->busy()) {
       return Status(Code::kAlreadyExists,
                     op->Title() +
@@ -105,7 +116,7 @@ Status RankCore::CheckGroup(
                         " operations was submitted");
     }
   }
-  return Status();
+  return CheckDoubles(operations);
 }
 
 // What the job adds to an operation.

@@ -69,6 +69,9 @@ class RankShell {
   virtual void Break(Status status) = 0;
 };
 
+// An error if a name comes twice (of one process set and kind).
+Status CheckDoubles(std::span<const std::shared_ptr<Operation>> operations);
+
 class RankCore : private OperationTable {
  public:
   RankCore(const Board* board, uint32_t local_rank, RankShell* shell);
