@@ -121,7 +121,7 @@ class Mover {
   bool TryReduce(Run& run);
   bool TryConsume(Run& run);
   bool Commit(Run& run);
-  void Retire(Run& run, const Status& status);
+  void Retire(Run& run, bool aborted = false);
   bool RetireEnded();
   bool HandleFailures();
   bool HandleAbort();
@@ -148,7 +148,7 @@ class Mover {
   // for_network: the executor waits for it too, if the run spans nodes.
   void Publish(std::atomic<uint64_t>& word, const Run& run, uint32_t count,
                bool for_network = true);
-  Status AbortedStatus(const Run& run) const;
+  Status AbortedStatus(const Run& run, const Operation& operation) const;
   Status FailedStatus(const Operation& operation) const;
 
   const Board* const board_;

@@ -26,18 +26,22 @@ bool Mover::RetireEnded() {
       break;
     }
     RecordStore(run);
-    Retire(run, Status());
+    Retire(run);
     active_.pop_front();
     moved = true;
   }
   return moved;
 }
 
-void Mover::Retire(Run& run, const Status& status) {
+// Well, or by an abort: then each operation's error names it.
+void Mover::Retire(Run& run, bool aborted) {
   MAYPOLE_KILL_POINT("retire.begun");
   Publish(board_->progress(run.ref, me_).consumed, run, UINT32_MAX);
   MAYPOLE_KILL_POINT("retire.published");
-  for (const Part& part : run.parts) table_->Finish(part.operation, status);
+  for (const Part& part : run.parts) {
+    table_->Finish(part.operation,
+                   aborted ? AbortedStatus(run, *part.operation) : Status());
+  }
 }
 
 bool Mover::HandleFailures() {
@@ -68,12 +72,11 @@ Status Mover::FailedStatus(const Operation& op) const {
   return op.Explain(error);
 }
 
-Status Mover::AbortedStatus(const Run& run) const {
+Status Mover::AbortedStatus(const Run& run, const Operation& op) const {
   const Status status = board_->AbortStatus();
-  const Operation* op = run.parts.front().operation;
-  std::string text = op->Explain(status).message();
+  std::string text = op.Explain(status).message();
   const bool written = run.arena || std::max(run.reduced, run.consumed) > 0;
-  if (written && op->in_place()) {
+  if (written && op.in_place()) {
     text +=
         " (the tensor was being reduced in place: its contents are "
         "undefined)";
@@ -102,7 +105,7 @@ bool Mover::HandleAbort() {
         continue;
       }
     }
-    Retire(*it, AbortedStatus(*it));
+    Retire(*it, /*aborted=*/true);
     it = active_.erase(it);
     moved = true;
   }

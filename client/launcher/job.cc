@@ -52,6 +52,10 @@ int Job::Run() {
   }
   EndRanks();
   EndDaemons();
+  if (lost_files_ > 1) {
+    Say(std::to_string(lost_files_) + " files in " +
+        options_.output_directory + " end early: they could not be written");
+  }
   if (!status.ok()) {
     Say(status.message());
   } else {
@@ -144,6 +148,12 @@ void Job::OnRankEnd(Rank* rank) {
 void Job::OnDaemonLost(const std::string& what) {
   if (lost_daemon_.empty()) lost_daemon_ = what;
   Say(what);
+}
+
+// One line for all files: with a full disk they go together.
+void Job::OnFileLost(const std::string& what) {
+  if (++lost_files_ > 1) return;
+  Say(what + "; nothing more goes there, and the job goes on");
 }
 
 void Job::SignalRanks(int signal, bool from_terminal) {

@@ -79,6 +79,7 @@ class Job {
   void OnSignals();
   void OnRankEnd(Rank* rank);
   void OnDaemonLost(const std::string& what);
+  void OnFileLost(const std::string& what);
   void SignalRanks(int signal, bool from_terminal);
   std::set<pid_t> KnownProcesses() const;
   bool RawOutput() const;
@@ -98,6 +99,7 @@ class Job {
   Supervision supervision_;
   EarlyLeavers leavers_;
   std::string lost_daemon_;  // what happened to it
+  size_t lost_files_ = 0;    // of --output-filename, that end early
 };
 
 }  // namespace maypole::launcher

@@ -260,7 +260,8 @@ Status Job::OpenOutput(Rank* rank, Fd* out, Fd* err, SpawnSpec* spec) {
         .id = id,
         .prefix = prefix ? "[" + std::to_string(r) + "]<" + name + ">:" : "",
         .sink = sink,
-        .file = directory.empty() ? "" : directory + "/" + name};
+        .file = directory.empty() ? "" : directory + "/" + name,
+        .on_file_lost = [this](const std::string& what) { OnFileLost(what); }};
   };
   rank->out = std::make_unique<OutputStream>(&loop_);
   rank->err = std::make_unique<OutputStream>(&loop_);

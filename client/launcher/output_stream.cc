@@ -86,11 +86,10 @@ void OutputStream::CopyToFile(const char* data, size_t size) {
     ssize_t n = write(file_.get(), data, size);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) {
-      settings_.sink->screen().WriteLine(settings_.id, "maypolerun: ",
-                                         "cannot write " + settings_.file +
-                                             ": " + std::strerror(errno) +
-                                             "; nothing more goes there");
+      const std::string what =
+          "cannot write " + settings_.file + ": " + std::strerror(errno);
       file_.Reset();
+      settings_.on_file_lost(what);
       return;
     }
     data += n;

@@ -9,6 +9,7 @@
 #define MAYPOLE_CLIENT_LAUNCHER_OUTPUT_STREAM_H_
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -30,6 +31,9 @@ class OutputStream {
     std::string prefix;  // of each line
     Sink* sink = nullptr;
     std::string file;  // a copy of the bytes goes there; empty: none
+    // Called once if the file takes no more (a full disk), with what happened;
+    // needed with a file only.
+    std::function<void(const std::string&)> on_file_lost = {};
   };
 
   explicit OutputStream(EventLoop* loop) : loop_(loop) {}

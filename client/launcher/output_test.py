@@ -44,6 +44,22 @@ class OutputTest(LauncherTest):
         self.assertEqual(self.read("logs/run/rank.10/stderr"), "e10\n")
         self.assertIn("[10]<stdout>:o10\n", out)
 
+    @unittest.skipUnless(os.path.exists("/dev/full"), "needs /dev/full")
+    def test_a_full_disk_is_told_once_and_the_job_goes_on(self):
+        d = os.path.join(self.dir, "logs")
+        for rank in (0, 1):
+            os.makedirs(os.path.join(d, "rank.%d" % rank))
+            os.symlink("/dev/full", os.path.join(d, "rank.%d" % rank, "stdout"))
+        rc, out, err = self.run_job("-np", "2", "--output-filename", d, "sh", "-c",
+                                    "echo a; sleep 0.1; echo b; echo e >&2")
+        self.assertEqual(rc, 0)
+        self.assertEqual(sorted(out.splitlines()), ["[%d]<stdout>:%s" % (r, x) for r in (0, 1) for x in "ab"])
+        said = [line for line in err.splitlines() if line.startswith("maypolerun: ")]
+        self.assertRegex(said[0], r"cannot write %s/rank\.[01]/stdout: No space left on device; nothing more goes there, "
+                         r"and the job goes on$" % re.escape(d))
+        self.assertEqual(said[1:], ["maypolerun: 2 files in %s end early: they could not be written" % d])
+        self.assertEqual(self.read("logs/rank.1/stderr"), "e\n")
+
     def test_a_prompt_is_shown_and_rank_0_reads_stdin(self):
         script = 'if [ $MAYPOLE_RANK = 0 ]; then printf "name? "; fi; read x; echo "got $x"'
         job = self.start("-np", "2", "sh", "-c", script, stdin=subprocess.PIPE)

@@ -13,13 +13,13 @@ the GIL during each call. Waits are the caller's loop over short slices, see
 
 Invariants: statuses are returned as plain ints (gRPC's codes); nothing here
 raises for a status but what has something else to return (`submit`, `result`,
-`allocate`).
+`allocate`, `process_set_add`, ...).
 """
 
 import ctypes
 import os
 import struct
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 # maypole_status
 OK = 0
@@ -38,7 +38,8 @@ UINT8, INT8, UINT16, INT16, INT32, INT64 = 0, 1, 2, 3, 4, 5
 FLOAT16, FLOAT32, FLOAT64, BOOL, BFLOAT16 = 6, 7, 8, 9, 10
 
 # maypole_kind
-ALLREDUCE, ALLGATHER, BROADCAST, BARRIER = 0, 1, 2, 5
+ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL = 0, 1, 2, 3
+REDUCESCATTER, BARRIER, JOIN = 4, 5, 6
 
 MAX_DIMS = 8
 
@@ -46,14 +47,20 @@ MAX_DIMS = 8
 # filling a ctypes.Structure and needs no memory shared between calls.
 #   size_t struct_size; int32 kind, dtype, op, device, process_set, root, dims,
 #   awaited; int64 shape[8]; double prescale, postscale; void* name, input,
-#   output
-OPERATION = struct.Struct("@N8i8q2dPPP")
+#   output, splits; int32 splits_count, reserved
+OPERATION = struct.Struct("@N8i8q2dPPPPii")
 _pack = OPERATION.pack
 _SHAPE_PADDING = tuple((0,) * (MAX_DIMS - dims) for dims in range(MAX_DIMS + 1))
 
 # Encoded names, for names come back at every step. Emptied when it is full:
 # a program that never repeats a name must not grow without bound.
 _MAX_CACHED_NAMES = 16384
+
+# Ranks that fit in the first try at process_set_ranks().
+_LIKELY_RANKS = 64
+
+# What Library.submit() takes, see there.
+Arguments = Tuple[Any, ...]
 
 
 class StatusError(Exception):
@@ -67,9 +74,9 @@ class StatusError(Exception):
 class Library:
     """The functions of maypole.h, with Python's types."""
 
-    __slots__ = ("path", "_lib", "_submit", "_wait", "_poll", "_names",
-                 "rank", "size", "local_rank", "local_size", "cross_rank",
-                 "cross_size", "init", "shutdown", "release")
+    __slots__ = ("path", "_lib", "_submit", "_submit_group", "_wait", "_poll",
+                 "_names", "rank", "size", "local_rank", "local_size",
+                 "cross_rank", "cross_size", "init", "shutdown", "release")
 
     def __init__(self, path: str):
         self.path = path
@@ -77,6 +84,9 @@ class Library:
         self._names: Dict[str, Tuple[Any, int]] = {}
         self._submit = _bind(lib, "maypole_submit", ctypes.c_void_p,
                              ctypes.c_void_p)
+        self._submit_group = _bind(lib, "maypole_submit_group",
+                                   ctypes.c_void_p, ctypes.c_int32,
+                                   ctypes.c_void_p)
         self._wait = _bind(lib, "maypole_wait", ctypes.c_int64, ctypes.c_int)
         self._poll = _bind(lib, "maypole_poll", ctypes.c_int64,
                            ctypes.POINTER(ctypes.c_int))
@@ -92,6 +102,14 @@ class Library:
         _bind(lib, "maypole_result", ctypes.c_int64,
               ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64),
               ctypes.POINTER(ctypes.c_int64))
+        _bind(lib, "maypole_received_splits", ctypes.c_int64,
+              ctypes.POINTER(ctypes.c_int64), ctypes.c_int32)
+        _bind(lib, "maypole_process_set_add", ctypes.POINTER(ctypes.c_int32),
+              ctypes.c_int32, ctypes.POINTER(ctypes.c_int64))
+        _bind(lib, "maypole_process_set_remove", ctypes.c_int32,
+              ctypes.POINTER(ctypes.c_int64))
+        _bind(lib, "maypole_process_set_ranks", ctypes.c_int32,
+              ctypes.POINTER(ctypes.c_int32), ctypes.c_int32)
         _bind(lib, "maypole_last_error").restype = ctypes.c_char_p
         _bind(lib, "maypole_version").restype = ctypes.c_char_p
         _bind(lib, "maypole_counter",
@@ -103,29 +121,79 @@ class Library:
     def is_homogeneous(self) -> bool:
         return bool(self._lib.maypole_is_homogeneous())
 
-    def submit(self, kind: int, dtype: int, op: int, root: int,
-               shape: Sequence[int], prescale: float, postscale: float,
-               name: Optional[str], input_address: int,
-               output_address: int, awaited: bool = False) -> int:
+    def submit(self,
+               kind: int,
+               dtype: int,
+               op: int,
+               root: int,
+               shape: Sequence[int],
+               prescale: float,
+               postscale: float,
+               name: Optional[str],
+               input_address: int,
+               output_address: int,
+               awaited: bool = False,
+               process_set: int = 0,
+               splits: Optional[Sequence[int]] = None) -> int:
         """Submits an operation on host memory and returns its handle.
 
         `shape` has at most MAX_DIMS entries. Raises StatusError. The memory at
         the addresses must live until the operation has ended. `awaited`: this
         thread calls wait() next, which saves waking another one.
         """
-        # The local name keeps the encoded bytes alive during the call.
-        encoded, name_address = self._encode(name)
-        dims = len(shape)
-        operation = _pack(OPERATION.size, kind, dtype, op, 0, 0, root, dims,
-                          awaited, *shape, *_SHAPE_PADDING[dims], prescale,
-                          postscale, name_address, input_address,
-                          output_address)
+        operation, kept = self._packed(kind, dtype, op, root, shape, prescale,
+                                       postscale, name, input_address,
+                                       output_address, awaited, process_set,
+                                       splits)
         handle = ctypes.c_int64()
         status = self._submit(operation, ctypes.addressof(handle))
-        del encoded
+        del kept
         if status != OK:
             raise StatusError(status, self.last_error())
         return handle.value
+
+    def submit_group(self, members: Sequence[Arguments]) -> Sequence[int]:
+        """Submits all of `members` or, if one is refused, none of them.
+
+        Each is a tuple of submit()'s arguments. Returns a handle for each.
+        Raises StatusError, whose text names the one that was refused.
+        """
+        packed, kept = zip(*(self._packed(*member) for member in members))
+        handles = (ctypes.c_int64 * len(packed))()
+        status = self._submit_group(b"".join(packed), len(packed),
+                                    ctypes.addressof(handles))
+        del kept
+        if status != OK:
+            raise StatusError(status, self.last_error())
+        return list(handles)
+
+    def _packed(self,
+                kind: int,
+                dtype: int,
+                op: int,
+                root: int,
+                shape: Sequence[int],
+                prescale: float,
+                postscale: float,
+                name: Optional[str],
+                input_address: int,
+                output_address: int,
+                awaited: bool = False,
+                process_set: int = 0,
+                splits: Optional[Sequence[int]] = None) -> Tuple[bytes, Any]:
+        """(a maypole_operation, what must live until it is submitted)"""
+        encoded, name_address = self._encode(name)
+        numbers, count = None, 0
+        if splits is not None:
+            count = len(splits)
+            numbers = (ctypes.c_int64 * count)(*splits)
+        dims = len(shape)
+        operation = _pack(OPERATION.size, kind, dtype, op, 0, process_set, root,
+                          dims, awaited, *shape, *_SHAPE_PADDING[dims],
+                          prescale, postscale, name_address, input_address,
+                          output_address,
+                          ctypes.addressof(numbers) if count else 0, count, 0)
+        return operation, (encoded, numbers)
 
     def _encode(self, name: Optional[str]) -> Tuple[Any, int]:
         if name is None:
@@ -161,6 +229,46 @@ class Library:
         if status != OK:
             raise StatusError(status, self.last_error())
         return data.value or 0, size.value, first_dim.value
+
+    def received_splits(self, handle: int, count: int) -> List[int]:
+        """Rows that an alltoall has brought from each of `count` ranks.
+
+        Raises StatusError.
+        """
+        splits = (ctypes.c_int64 * count)()
+        status = self._lib.maypole_received_splits(handle, splits, count)
+        if status != OK:
+            raise StatusError(status, self.last_error())
+        return list(splits)
+
+    def process_set_add(self, ranks: Sequence[int]) -> int:
+        """Asks for a set of these ranks; the handle of an operation whose
+        result()'s first dimension is its id. Raises StatusError."""
+        handle = ctypes.c_int64()
+        status = self._lib.maypole_process_set_add(
+            (ctypes.c_int32 * len(ranks))(*ranks), len(ranks), handle)
+        if status != OK:
+            raise StatusError(status, self.last_error())
+        return handle.value
+
+    def process_set_remove(self, process_set: int) -> int:
+        """Asks to remove a set; the handle of an operation. StatusError."""
+        handle = ctypes.c_int64()
+        status = self._lib.maypole_process_set_remove(process_set, handle)
+        if status != OK:
+            raise StatusError(status, self.last_error())
+        return handle.value
+
+    def process_set_ranks(self, process_set: int) -> Optional[List[int]]:
+        """The ranks of a set, ascending; None: there is no such set."""
+        capacity = _LIKELY_RANKS
+        while True:
+            ranks = (ctypes.c_int32 * capacity)()
+            count = self._lib.maypole_process_set_ranks(process_set, ranks,
+                                                        capacity)
+            if count <= capacity:
+                return None if count < 0 else ranks[:count]
+            capacity = count
 
     def allocate(self, size: int) -> int:
         """The address of `size` zeroed bytes in the arena, for free().

@@ -157,7 +157,7 @@ class FakeLibrary:
 
     # --- operations ---------------------------------------------------------
     def submit(self, *arguments):
-        *arguments, awaited = arguments
+        arguments, awaited = arguments[:10], arguments[10]
         if not self.initialized:
             raise _native.StatusError(_native.FAILED_PRECONDITION,
                                       "Maypole has not been initialized")

@@ -23,6 +23,9 @@ class Operation(ctypes.Structure):
         ("name", ctypes.c_char_p),
         ("input", ctypes.c_void_p),
         ("output", ctypes.c_void_p),
+        ("splits", ctypes.c_void_p),
+        ("splits_count", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
     ]
 
 
@@ -31,11 +34,12 @@ class LayoutTest(unittest.TestCase):
     def test_packed_operation_is_the_c_struct(self):
         self.assertEqual(_native.OPERATION.size, ctypes.sizeof(Operation))
         name = ctypes.create_string_buffer(b"x")
-        packed = _native.OPERATION.pack(144, 1, 2, 3, 4, 5, 6, 7, 8,
+        packed = _native.OPERATION.pack(160, 1, 2, 3, 4, 5, 6, 7, 8,
                                         *range(10, 18), 0.5, 0.25,
-                                        ctypes.addressof(name), 21, 22)
+                                        ctypes.addressof(name), 21, 22, 23, 24,
+                                        0)
         operation = Operation.from_buffer_copy(packed)
-        self.assertEqual(operation.struct_size, 144)
+        self.assertEqual(operation.struct_size, 160)
         self.assertEqual(
             (operation.kind, operation.dtype, operation.op, operation.device,
              operation.process_set, operation.root, operation.dims,
@@ -44,6 +48,7 @@ class LayoutTest(unittest.TestCase):
         self.assertEqual((operation.prescale, operation.postscale), (0.5, 0.25))
         self.assertEqual((operation.name, operation.input, operation.output),
                          (b"x", 21, 22))
+        self.assertEqual((operation.splits, operation.splits_count), (23, 24))
 
 
 class LookupTest(unittest.TestCase):
