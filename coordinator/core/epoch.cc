@@ -19,6 +19,7 @@ Epoch::Epoch(uint64_t number, uint32_t size, std::vector<Member> members,
       connected_(members_.size(), true),
       endpoints_(members_.size()),
       sets_(&members_, size),
+      joins_(size),
       table_(&members_, &sets_),
       buckets_(config.fusion_threshold, config.fusion_age),
       node_runs_(members_.size(), 0) {}
@@ -50,6 +51,8 @@ absl::Status Epoch::Handle(Time now, size_t node,
       return OnPresence(now, node, message.presence(), out);
     case proto::ExecutorMessage::kSetRequest:
       return OnSetRequest(now, node, message.set_request(), out);
+    case proto::ExecutorMessage::kJoinState:
+      return OnJoinState(node, message.join_state(), out);
     default:
       return absl::InvalidArgumentError("a message that is of no epoch");
   }
@@ -108,11 +111,51 @@ absl::Status Epoch::OnSetRequest(Time now, size_t node,
   return status;
 }
 
-void Epoch::SendReplies(ProcessSets::Replies replies, JobOutput* out) const {
+absl::Status Epoch::OnJoinState(size_t node, const proto::JoinState& message,
+                                JobOutput* out) {
+  if (!members_[node].HasRank(message.rank()) || HasLeft(message.rank())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a join of rank ", message.rank(),
+                     ", which is not a rank of the node or has left"));
+  }
+  Joins::Replies replies;
+  absl::StatusOr<bool> aside = joins_.Take(node, message, &replies);
+  if (!aside.ok()) return aside.status();
+  SendReplies(std::move(replies), out);
+  if (!*aside) return absl::OkStatus();
+  for (Operation* op : table_.Pending()) {
+    if (op->set->Has(message.rank())) AskToStandIn(op, out);
+  }
+  return absl::OkStatus();
+}
+
+void Epoch::AskToStandIn(Operation* op, JobOutput* out) {
+  for (const size_t node : joins_.ToStandIn(op)) {
+    proto::CoordinatorMessage message;
+    *message.mutable_stand_in() = Joins::Request(*op);
+    message.mutable_stand_in()->set_epoch(number_);
+    ToNode(node, std::move(message), out);
+  }
+}
+
+void Epoch::SendReplies(ProcessSets::Replies replies, JobOutput* out) {
   for (auto& [node, reply] : replies) {
     proto::CoordinatorMessage message;
     *message.mutable_set_reply() = std::move(reply);
     message.mutable_set_reply()->set_epoch(number_);
+    if (node) {
+      ToNode(*node, std::move(message), out);
+    } else {
+      ToAll(message, out);
+    }
+  }
+}
+
+void Epoch::SendReplies(Joins::Replies replies, JobOutput* out) {
+  for (auto& [node, reply] : replies) {
+    proto::CoordinatorMessage message;
+    *message.mutable_join_reply() = std::move(reply);
+    message.mutable_join_reply()->set_epoch(number_);
     if (node) {
       ToNode(*node, std::move(message), out);
     } else {
@@ -172,7 +215,10 @@ absl::Status Epoch::Report(Time now, size_t node,
     Fail(op, able, out);
     return absl::OkStatus();
   }
-  if (!table_.Complete(*op)) return absl::OkStatus();
+  if (!table_.Complete(*op)) {
+    AskToStandIn(op, out);
+    return absl::OkStatus();
+  }
   absl::StatusOr<ReadyOperation> valid = table_.Validate(*op);
   if (valid.ok()) {
     buckets_.Add(now, *std::move(valid), release);
@@ -274,9 +320,12 @@ void Epoch::OnRankLeft(uint32_t rank, JobOutput* out) {
     buckets_.DropHeld(op->set->id);
     Fail(op, CheckSet(*op), out);
   }
-  ProcessSets::Replies replies;
-  sets_.OnRankLeft(who, &replies);
-  SendReplies(std::move(replies), out);
+  ProcessSets::Replies sets;
+  sets_.OnRankLeft(who, &sets);
+  SendReplies(std::move(sets), out);
+  Joins::Replies joins;
+  joins_.OnRankLeft(who, &joins);
+  SendReplies(std::move(joins), out);
 }
 
 absl::Status Epoch::CheckSet(const Operation& op) const {

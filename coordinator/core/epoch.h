@@ -30,6 +30,7 @@
 #include "coordinator/core/actions.h"
 #include "coordinator/core/buckets.h"
 #include "coordinator/core/gathering.h"
+#include "coordinator/core/joins.h"
 #include "coordinator/core/presence.h"
 #include "coordinator/core/process_sets.h"
 #include "proto/admin.pb.h"
@@ -84,7 +85,12 @@ class Epoch {
                           JobOutput* out);
   absl::Status OnSetRequest(Time now, size_t node,
                             const proto::SetRequest& message, JobOutput* out);
-  void SendReplies(ProcessSets::Replies replies, JobOutput* out) const;
+  absl::Status OnJoinState(size_t node, const proto::JoinState& message,
+                           JobOutput* out);
+  void SendReplies(ProcessSets::Replies replies, JobOutput* out);
+  void SendReplies(Joins::Replies replies, JobOutput* out);
+  // Asks nodes whose ranks stand aside to submit it too.
+  void AskToStandIn(Operation* op, JobOutput* out);
   absl::Status Report(Time now, size_t node,
                       const proto::PresentOperation& message, Release* release,
                       JobOutput* out);
@@ -120,6 +126,7 @@ class Epoch {
   std::vector<std::vector<std::string>> endpoints_;  // by member; empty: none
   size_t endpoints_given_ = 0;
   ProcessSets sets_;
+  Joins joins_;
   OperationTable table_;
   Buckets buckets_;             // of operations that are complete in table_
   std::vector<uint32_t> left_;  // in the order in which they have

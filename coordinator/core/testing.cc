@@ -164,6 +164,8 @@ void TestBed::Receive(Executor* e, const proto::CoordinatorMessage& message) {
     e->failures.push_back(message.operation_failed());
   }
   if (message.has_set_reply()) e->set_replies.push_back(message.set_reply());
+  if (message.has_join_reply()) e->join_replies.push_back(message.join_reply());
+  if (message.has_stand_in()) e->stand_ins.push_back(message.stand_in());
   if (message.has_epoch_end()) e->ends.push_back(message.epoch_end());
 }
 
@@ -248,6 +250,15 @@ proto::ExecutorMessage RemoveSet(uint32_t rank, uint32_t number,
   proto::ExecutorMessage m = MakeSet(rank, number, {});
   m.mutable_set_request()->set_remove(true);
   m.mutable_set_request()->set_process_set(process_set);
+  return m;
+}
+
+proto::ExecutorMessage Join(uint32_t rank, uint32_t number, bool settled) {
+  proto::ExecutorMessage m;
+  m.mutable_join_state()->set_epoch(1);
+  m.mutable_join_state()->set_rank(rank);
+  m.mutable_join_state()->set_number(number);
+  m.mutable_join_state()->set_settled(settled);
   return m;
 }
 

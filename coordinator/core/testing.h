@@ -35,6 +35,8 @@ struct Executor {
   std::vector<proto::Run> runs;
   std::vector<proto::OperationFailed> failures;
   std::vector<proto::SetReply> set_replies;
+  std::vector<proto::JoinReply> join_replies;
+  std::vector<proto::StandIn> stand_ins;
   std::vector<proto::EpochEnd> ends;
   std::optional<proto::Refused> refused;
   std::optional<absl::Status> closed;
@@ -112,6 +114,7 @@ proto::ExecutorMessage MakeSet(uint32_t rank, uint32_t number,
                                const std::vector<uint32_t>& ranks);
 proto::ExecutorMessage RemoveSet(uint32_t rank, uint32_t number,
                                  uint32_t process_set);
+proto::ExecutorMessage Join(uint32_t rank, uint32_t number, bool settled);
 proto::ExecutorMessage Present(
     uint64_t epoch, const std::vector<proto::PresentOperation>& operations);
 proto::ExecutorMessage Gone(uint64_t epoch, uint32_t rank, bool clean,
