@@ -13,7 +13,6 @@
 #define MAYPOLE_WORKER_CORE_EPOCH_H_
 
 #include <cstdint>
-#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -105,10 +104,7 @@ class Epoch {
   std::set<int> left_;
   Requests set_requests_{kMaxWaitingRequests};
   uint32_t sets_answered_ = 0;  // the last number
-  // Answers that may come before a slow rank asks: somebody has left.
-  std::map<uint32_t, session::SetReply> set_errors_;
   Requests joins_{1};
-  std::map<uint32_t, session::JoinReply> join_errors_;
   std::set<int> settled_;  // local ranks, in their last join
 };
 

@@ -1,6 +1,5 @@
 // What the ranks ask of all others: process sets, joins.
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,14 +14,6 @@ absl::Status OutOfOrder(const Member& m, const char* what, uint32_t number) {
   return absl::InvalidArgumentError(
       absl::StrCat("rank ", m.rank, " has sent its ", what, " number ", number,
                    " out of order, or too many at once"));
-}
-
-// Answers that nobody may ever ask for are not kept for ever.
-template <typename Reply>
-void Keep(uint32_t number, const Reply& reply,
-          std::map<uint32_t, Reply>* answers) {
-  answers->insert_or_assign(number, reply);
-  if (answers->size() > kMaxWaitingRequests) answers->erase(answers->begin());
 }
 
 Signature ToSignature(const proto::LocalSignature& s, uint32_t process_set) {
@@ -64,11 +55,6 @@ absl::Status Epoch::OnSetRequest(const Member& member,
     }
   }
   Send(std::move(message));
-  if (const auto it = set_errors_.find(request.number);
-      it != set_errors_.end()) {
-    set_requests_.Answer(request.number);
-    actions_->push_back(ReplyClient{member.client, it->second});
-  }
   return absl::OkStatus();
 }
 
@@ -87,7 +73,7 @@ absl::Status Epoch::OnSetReply(const proto::SetReply& r) {
   reply.process_set = r.process_set();
   reply.code = static_cast<uint32_t>(r.code());
   session::SetText(reply.text, r.message());
-  if (r.code() != 0) Keep(r.number(), reply, &set_errors_);
+  // More than once after a rank has left: for those that asked late.
   for (const ClientId client : set_requests_.Answer(r.number())) {
     actions_->push_back(ReplyClient{client, reply});
   }
@@ -112,11 +98,6 @@ absl::Status Epoch::OnJoinRequest(const Member& member,
   state->set_number(request.number);
   state->set_settled(settles);
   Send(std::move(message));
-  const auto it = join_errors_.find(request.number);
-  if (!settles && it != join_errors_.end()) {
-    joins_.Answer(request.number);
-    actions_->push_back(ReplyClient{member.client, it->second});
-  }
   return absl::OkStatus();
 }
 
@@ -126,7 +107,6 @@ void Epoch::OnJoinReply(const proto::JoinReply& r) {
   reply.last_rank = r.last_rank();
   reply.code = static_cast<uint32_t>(r.code());
   session::SetText(reply.text, r.message());
-  if (r.code() != 0) Keep(r.number(), reply, &join_errors_);
   for (const ClientId client : joins_.Answer(r.number())) {
     actions_->push_back(ReplyClient{client, reply});
   }

@@ -34,7 +34,7 @@ inline constexpr int64_t kBackendGraceMs = 500;
 // While a rank has left, operations that wait for it are sought this often.
 inline constexpr int64_t kLeftScanMs = 100;
 // Requests of a rank for process sets that wait for their answers.
-inline constexpr size_t kMaxWaitingRequests = 64;
+inline constexpr size_t kMaxWaitingRequests = 256;
 // A Presence message is closed when it has reached this size.
 inline constexpr size_t kMaxPresenceBytes = 1 << 20;
 // Runs that wait for a free Plan record.
