@@ -53,8 +53,8 @@ int Job::Run() {
   EndRanks();
   EndDaemons();
   if (lost_files_ > 1) {
-    Say(std::to_string(lost_files_) + " files in " +
-        options_.output_directory + " end early: they could not be written");
+    Say(std::to_string(lost_files_) + " files in " + options_.output_directory +
+        " end early: they could not be written");
   }
   if (!status.ok()) {
     Say(status.message());

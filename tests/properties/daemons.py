@@ -17,12 +17,13 @@ import harness
 
 
 class Daemons:
-    def __init__(self, nodes, worker_flags=()):
+    def __init__(self, nodes, worker_flags=(), coordinator_flags=(), log=None):
         self.dir = tempfile.mkdtemp(prefix="mpd", dir="/tmp")  # short: sockets
         self.nodes = nodes
         self.worker_flags = list(worker_flags)
+        self.coordinator_flags = list(coordinator_flags)
         self.processes = []
-        self._log = open(os.path.join(self.dir, "log"), "wb")
+        self._log = open(log or os.path.join(self.dir, "log"), "wb")
 
     def __enter__(self):
         try:
@@ -36,18 +37,25 @@ class Daemons:
         secret = os.path.join(self.dir, "secret")
         with open(secret, "w", opener=lambda p, f: os.open(p, f, 0o600)) as f:
             f.write("of this test\n")
-        listen = self._daemon("coordinator/maypole-coordinator", ["--secret_file=" + secret, "--metrics="])["listen"]
+        self.listen = self.start_coordinator(
+            ["--secret_file=" + secret, "--metrics="] + self.coordinator_flags)["listen"]
         self.sockets = [os.path.join(self.dir, "agent%d" % n) for n in range(self.nodes)]
         for n, socket in enumerate(self.sockets):
-            self._daemon("worker/maypole-worker", [
-                "--secret_file=" + secret, "--coordinator=" + listen, "--socket=" + socket,
-                "--node=n%d" % n, "--network=127.0.0.1", "--metrics="] + self.worker_flags)
+            self.start_worker(n, ["--secret_file=" + secret, "--coordinator=" + self.listen, "--socket=" + socket,
+                                  "--node=n%d" % n, "--metrics="] + self.worker_flags)
 
-    def _daemon(self, program, flags):
+    # For those who start them elsewhere.
+    def start_coordinator(self, flags):
+        return self.daemon("coordinator/maypole-coordinator", flags)
+
+    def start_worker(self, node, flags):
+        self.daemon("worker/maypole-worker", flags + ["--network=127.0.0.1"])
+
+    def daemon(self, program, flags, prefix=()):
         """Starts it and returns what it announces, as {"listen": ...}."""
         reader, writer = os.pipe()
         process = subprocess.Popen(
-            [os.path.join(harness.ROOT, program), "--announce_fd=%d" % writer, "--log_level=warning"] + flags,
+            list(prefix) + [os.path.join(harness.ROOT, program), "--announce_fd=%d" % writer, "--log_level=warning"] + flags,
             env=harness.environment(), pass_fds=[writer], stdin=subprocess.DEVNULL,
             stdout=self._log, stderr=self._log)
         self.processes.append(process)
@@ -63,11 +71,18 @@ class Daemons:
         return ",".join(self.sockets)
 
     @property
+    def coordinator(self):
+        """Its process id."""
+        return self.processes[0].pid
+
+    @property
     def workers(self):
         """Process ids of the agents, by node."""
         return [p.pid for p in self.processes[1:]]
 
     def log(self):
+        if not os.path.exists(os.path.join(self.dir, "log")):
+            return ""
         with open(os.path.join(self.dir, "log"), errors="replace") as f:
             return f.read()
 

@@ -1,0 +1,102 @@
+"""A daemon is killed: who is told, who is not, and who goes on."""
+
+import os
+import signal
+import time
+
+import harness
+from faults import Fault, Outcome, check_seconds, expect
+from rank_faults import place_of, told_by
+
+
+def kill_executor(scene, layout, fault):
+    with scene.job(layout, "doomed.py", ["compute", 0]) as job:
+        job.await_ready()
+        node = job.nodes - 1
+        executor = scene.executors(job)[node]
+        since = time.monotonic()
+        os.kill(executor, signal.SIGKILL)
+        others = list(range(1, job.np))
+        seconds, records = {}, {}
+        for name, ranks in (("same node", [r for r in others if place_of(r, layout) == node]),
+                            ("other nodes", [r for r in others if place_of(r, layout) != node])):
+            if ranks:
+                seconds[name], told = told_by(job, ranks, since)
+                records.update(told)
+        job.touch("go")  # the rank that computed sees it when it next looks
+        records[0] = job.await_record(0)
+        job.touch("over")
+        outcome = Outcome(seconds)
+        for r, record in records.items():
+            there = place_of(r, layout) == node
+            expect("allreduce 'awaited': .*executor.*(%s|node n%d).*" % (
+                scene.daemons.sockets[node] if there else "n%d" % node, node), record["text"], "rank %d" % r)
+            if r != 0:
+                outcome.texts["same node" if there else "other nodes"] = record["text"]
+        outcome.pause = scene.check_witness(since)
+    check_seconds(fault, outcome)
+    # The agent starts another one for the next job.
+    with scene.job(layout, "doomed.py", ["compute", 0]) as job:
+        job.touch("go")
+        if job.statuses() != [0] * job.np:
+            raise AssertionError("the next job ended with %s" % job.statuses())
+    return outcome
+
+
+def kill_agent(scene, layout, fault):
+    with scene.job(layout, "doomed.py", ["submit", 0]) as job:
+        job.await_ready()
+        executors = scene.executors(job)
+        scene.orphans += executors
+        since = time.monotonic()
+        os.kill(scene.daemons.workers[-1], signal.SIGKILL)
+        time.sleep(1)
+        pause = scene.check_witness(since)
+        # Who comes now is told at once what is missing.
+        with scene.job(layout, "doomed.py", ["submit", 0]) as late:
+            told = late.np - 1
+            if late.status(told) != 1:
+                raise AssertionError("a job without an agent ended with %s" % late.status(told))
+            text = late.text("stderr", told).strip().splitlines()[-1].partition(": ")[2]
+            expect(r"no agent listens at %s \(.*\); start maypole-worker on this node, or the ranks with maypolerun" %
+                   scene.daemons.sockets[-1], text, "a rank that came later")
+        job.touch("go")
+        for r in range(job.np):
+            record = job.await_record(r)
+            if record["text"] is not None or record["later"] is not None:
+                raise AssertionError("rank %d of a running job was told: %s" % (r, record))
+        if job.statuses() != [0] * job.np:
+            raise AssertionError("statuses %s" % job.statuses())
+    # Nothing of it stays: its executor ends with its last rank.
+    harness.wait_until(lambda: not harness.alive(executors[-1]), 20, "the executor without an agent to end")
+    return Outcome({}, {"running jobs": None, "a rank that comes later": text}, pause)
+
+
+def kill_coordinator(scene, layout, fault):
+    with scene.job(layout, "doomed.py", ["compute", 0]) as job:
+        job.await_ready()
+        since = time.monotonic()
+        os.kill(scene.daemons.coordinator, signal.SIGKILL)
+        seconds, records = told_by(job, range(1, job.np), since)
+        job.touch("go")
+        records[0] = job.await_record(0)
+        job.touch("over")
+        for r, record in records.items():
+            expect(r"allreduce 'awaited': .*coordinator %s lost: .*" % scene.daemons.listen, record["text"],
+                   "rank %d" % r)
+    outcome = Outcome({"all": seconds}, {"all": records[1]["text"]})
+    check_seconds(fault, outcome)
+    return outcome
+
+
+FAULTS = [
+    Fault(name="executor-sigkill", topic="daemons", what="the executor of a job gets SIGKILL",
+          sees="all ranks of that job: an error that names it; the agent starts another one for the next job",
+          layouts=("1x4", "2x2"), run=kill_executor, bound=5.0),
+    Fault(name="agent-sigkill", topic="daemons", what="the agent of a node (maypole-worker) gets SIGKILL",
+          sees="running jobs go on; who comes later is told that no agent listens", layouts=("1x4", "2x2"),
+          run=kill_agent, bound=10.0, own_daemons=True),
+    Fault(name="coordinator-sigkill", topic="daemons", what="the coordinator gets SIGKILL",
+          sees="all ranks of all its jobs: an error that names its address, after the resume timeout",
+          layouts=("1x4", "2x2"), run=kill_coordinator, bound=5.0, own_daemons=True, witness=False),
+]

@@ -1,0 +1,9 @@
+"""A full disk: the registry's faults of disks."""
+
+import os
+
+import disk_faults
+import topic
+
+if __name__ == "__main__":
+    topic.main(disk_faults.FAULTS, skip=None if os.geteuid() == 0 else "making a small disk needs root")

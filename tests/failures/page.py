@@ -1,0 +1,109 @@
+"""docs/failures.md, made from the runs of docs/failures.jsonl.
+
+A line of the raw file is one run of one fault: {"fault", "layout", "seconds":
+{who: seconds}, "pause": seconds or null, "texts": {who: text or null}}; the
+first line says where it was measured.
+"""
+
+import json
+import re
+
+import registry
+
+HEAD = """# What each rank sees when something fails
+
+Made by `tests/failures/measure.py` from [failures.jsonl](failures.jsonl); do not edit. %(where)s
+
+Every fault is injected in a real job while **a second job runs on the same coordinator and the same agents**. That job must go on
+without an error; *other job* is the longest time between two of its steps during the fault (it pauses for 5 ms after each step;
+a job on a machine whose cores are busy stands still for some tens of milliseconds without any fault).
+
+*After* is the time from the fault until the slowest rank of those named knew, median / 99th percentile (with 20 runs: the slowest run).
+Layouts are nodes x ranks on each; the nodes of one layout are agents on one machine, except in "The network", where they are network
+namespaces with a wire between them. Texts are those of one run; `N` stands for process ids and ports.
+Each line of a table is tested by the command below it; the name of a fault as argument runs that one alone.
+"""
+
+TITLES = {
+    "ranks": "A rank ends or stops", "daemons": "A daemon is killed", "wire": "The network",
+    "memory": "Memory", "disk": "A full disk", "leaving": "Leaving, forking, Ctrl-C", "mismatches": "Ranks disagree",
+}
+
+
+def percentile(values, share):
+    """The smallest value that `share` of all values do not exceed."""
+    ordered = sorted(values)
+    at = max(0, -int(-share * len(ordered) // 1) - 1)
+    return ordered[at]
+
+
+def milliseconds(seconds):
+    ms = 1000 * seconds
+    return "%.1f ms" % ms if ms < 10 else "%.0f ms" % ms if ms < 1000 else "%.2f s" % seconds
+
+
+def both(values):
+    return "%s / %s" % (milliseconds(percentile(values, 0.5)), milliseconds(percentile(values, 0.99)))
+
+
+def normal(text):
+    """Without what differs from run to run."""
+    text = re.sub(r"pid \d+", "pid N", text)
+    text = re.sub(r"/tmp/mp\w+/", "/run/", text)
+    text = re.sub(r"host [\w.-]+", "host H", text)
+    return re.sub(r"(\d+\.\d+\.\d+\.\d+):\d+", r"\1:N", text)
+
+
+def read(path):
+    """(what the first line says, the runs)"""
+    with open(path, encoding="utf-8") as f:
+        lines = [json.loads(line) for line in f]
+    return lines[0], lines[1:]
+
+
+def row(fault, layout, runs):
+    seconds = {}
+    for run in runs:
+        for who, value in run["seconds"].items():
+            seconds.setdefault(who, []).append(value)
+    after = "<br>".join("%s: %s" % (who, both(values)) for who, values in seconds.items()) or "-"
+    pauses = [run["pause"] for run in runs if run["pause"] is not None]
+    return "| `%s` | %s | %s | %s | %s | %s | %d |" % (
+        fault.name, fault.what, layout, fault.sees, after, both(pauses) if pauses else "-", len(runs))
+
+
+def told(fault, runs):
+    """What ranks were told, each text once."""
+    lines = []
+    for run in runs:
+        for who, text in run.get("texts", {}).items():
+            line = "    %s: %s" % (who, normal(text) if text is not None else "(no error)")
+            if line not in lines:
+                lines.append(line)
+    return ["", "`%s`" % fault.name, ""] + lines if lines else []
+
+
+def section(topic, faults, runs):
+    here = [f for f in faults if any(run["fault"] == f.name for run in runs)]
+    if not here:
+        return []
+    out = ["", "## " + TITLES[topic], "",
+           "| fault | what happens | layout | what ranks see | after | other job | runs |", "|---|---|---|---|---|---|---|"]
+    for fault in here:
+        for layout in fault.layouts:
+            of = [run for run in runs if run["fault"] == fault.name and run["layout"] == layout]
+            if of:
+                out.append(row(fault, layout, of))
+    out += ["", "```", "bazel test -c opt //tests/failures:%s_test --test_output=all --test_arg=%s" % (
+        topic, here[0].name), "```", "", "What they are told:"]
+    for fault in here:
+        out += told(fault, [run for run in runs if run["fault"] == fault.name])
+    return out
+
+
+def render(where, runs):
+    """The page's text."""
+    out = [HEAD % {"where": "Measured on %(machine)s." % where}]
+    for topic, faults in registry.TOPICS.items():
+        out += section(topic, faults, runs)
+    return "\n".join(out).rstrip() + "\n"

@@ -1,0 +1,95 @@
+"""A job in which a fault happens; every rank tells what it saw, and when.
+
+usage: doomed.py PLACE VICTIM [WAY] [--small]
+
+PLACE is what the victim does when the fault comes; the file ready.N says that
+rank N has come so far.
+  compute  it computes; the other ranks wait for it in an operation
+  submit   all ranks submit and wait as fast as they can
+  wait     it waits with others in an operation that one rank has not submitted
+           (the next one after the victim, which computes)
+WAY is what the victim does at SIGUSR1: exception, exit0, exit3, shutdown.
+
+A rank without an error goes on: when the file "go" appears, the victim that
+computes and the late rank do what the others wait for, training ends, and all
+end well.
+"""
+
+import os
+import signal
+import sys
+import time
+
+import plain
+import rank
+
+SIZE = 16 if "--small" in sys.argv else 1000000
+
+
+def act(way):
+    """What a program does to itself; told before, for the end is no moment to tell."""
+    rank.record(ended=time.monotonic())
+    if way == "exception":
+        raise RuntimeError("the victim's own error")
+    if way == "shutdown":
+        plain.shutdown()
+        rank.await_file("over")
+    sys.exit(3 if way == "exit3" else 0)
+
+
+def compute():
+    """Until the test says go."""
+    rank.touch("ready.%d" % rank.RANK)
+    while not os.path.exists(os.path.join(rank.DIR, "go")):
+        sum(range(2000))
+        time.sleep(0.001)
+
+
+def await_others():
+    pending = plain.submit("awaited", n=SIZE, value=rank.RANK + 1)
+    rank.touch("ready.%d" % rank.RANK)
+    return pending.wait()[-1]
+
+
+def train():
+    """Steps of many operations, until rank 0 sees "go"."""
+    rank.touch("ready.%d" % rank.RANK)
+    while True:
+        step = [plain.submit("grad.%d" % i, n=100 if i % 2 else 30000, value=1) for i in range(16)]
+        over = rank.RANK == 0 and os.path.exists(os.path.join(rank.DIR, "go"))
+        step.append(plain.submit("over", n=1, value=1 if over else 0))
+        totals = [pending.wait()[0] for pending in step]
+        if totals[:-1] != [plain.size()] * 16:
+            sys.exit("wrong sums: %r" % totals)
+        if totals[-1]:
+            return totals[0]
+
+
+def play(place, victim):
+    late = victim if place == "compute" else (victim + 1) % plain.size()
+    if place == "submit":
+        return train()
+    if rank.RANK == late:
+        compute()
+    return await_others()
+
+
+def main():
+    place, victim = sys.argv[1], int(sys.argv[2])
+    way = sys.argv[3] if len(sys.argv) > 3 else ""
+    if rank.RANK == victim:
+        signal.signal(signal.SIGUSR1, lambda *_: act(way))
+    plain.init()
+    for _ in range(3):
+        plain.allreduce("warm", 100000)
+    text, value = plain.text_of(lambda: play(place, victim))
+    seen = time.monotonic()
+    later, _ = plain.text_of(lambda: plain.allreduce("later"))
+    rank.record(text=text, value=value, seen=seen, later=later)
+    if text is not None:
+        rank.await_file("over")  # others are to see the fault, not that we leave
+    plain.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,7 @@
+"""A rank ends in every way, at every place: the registry's faults of ranks."""
+
+import rank_faults
+import topic
+
+if __name__ == "__main__":
+    topic.main(rank_faults.FAULTS)

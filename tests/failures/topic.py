@@ -1,0 +1,99 @@
+"""One test for each fault and layout of a list; scenes are shared where it can be.
+
+    topic.main(FAULTS)
+
+A name of a fault as argument runs that one only. MAYPOLE_TEST_LONG=1: the long
+ones instead of the others. MAYPOLE_TEST_TIMES: how often each is run (1).
+"""
+
+import contextlib
+import os
+import sys
+import unittest
+
+import scene
+import wire
+
+LONG = os.environ.get("MAYPOLE_TEST_LONG") == "1"
+TIMES = int(os.environ.get("MAYPOLE_TEST_TIMES", "1"))
+
+
+class Scenes:
+    """Scenes by number of nodes, made when first asked for."""
+
+    def __init__(self):
+        self._stack = contextlib.ExitStack()
+        self._shared = {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        return self._stack.__exit__(*exc)
+
+    @contextlib.contextmanager
+    def of(self, fault, layout):
+        """One for a run of the fault."""
+        nodes = scene.read_layout(layout)[0]
+        flags = (tuple(fault.worker_flags), tuple(fault.coordinator_flags))
+        if fault.own_daemons:
+            with scene.Scene(nodes, *flags, witness=fault.witness) as s:
+                yield s
+            return
+        key = (fault.scene, nodes) + flags
+        if key not in self._shared:
+            if "wire" in fault.scene:
+                new = wire.WireScene(fault.scene == "data wire", *flags)
+            else:
+                new = scene.Scene(nodes, *flags, log="/dev/full" if fault.scene == "full logs" else None)
+            self._shared[key] = self._stack.enter_context(new)
+        yield self._shared[key]
+
+
+def run_once(scenes, fault, layout):
+    """The fault's Outcome."""
+    with scenes.of(fault, layout) as s:
+        return fault.run(s, layout, fault)
+
+
+def report(fault, layout, outcome):
+    print("%s %s: %s%s" % (
+        fault.name, layout, ", ".join("%s %.1f ms" % (who, 1e3 * s) for who, s in outcome.seconds.items()),
+        "" if outcome.pause is None else "; other job's pause %.0f ms" % (1e3 * outcome.pause)), flush=True)
+    if os.environ.get("MAYPOLE_TEST_TEXTS"):
+        for who, text in outcome.texts.items():
+            print("    %s: %s" % (who, text), flush=True)
+
+
+def make_case(faults):
+    class FaultsTest(unittest.TestCase):
+        @classmethod
+        def setUpClass(cls):
+            cls.scenes = Scenes()
+            cls.scenes.__enter__()
+            cls.addClassCleanup(lambda: cls.scenes.__exit__(None, None, None))
+
+    def test_of(fault, layout):
+        def test(self):
+            for _ in range(TIMES):
+                report(fault, layout, run_once(self.scenes, fault, layout))
+        return test
+
+    for fault in faults:
+        for layout in fault.layouts:
+            setattr(FaultsTest, "test_%s_%s" % (fault.name.replace("-", "_"), layout), test_of(fault, layout))
+    return FaultsTest
+
+
+def main(faults, skip=None):
+    """skip: why none of them can be tried here."""
+    names = [a for a in sys.argv[1:] if not a.startswith("-")]
+    unknown = set(names) - {f.name for f in faults}
+    if unknown:
+        sys.exit("no such fault: %s" % ", ".join(sorted(unknown)))
+    case = make_case([f for f in faults if (f.name in names if names else f.long == LONG)])
+    if skip:
+        case = unittest.skip(skip)(case)
+    suite = unittest.defaultTestLoader.loadTestsFromTestCase(case)
+    result = unittest.TextTestRunner(verbosity=1).run(suite)
+    sys.exit(not result.wasSuccessful())

@@ -1,0 +1,112 @@
+"""A scene of two nodes with a wire between them that can be cut (needs root).
+
+Each node is a network namespace (tests/namespaces.py). Packets that leave a
+node for the other are lost while `cut` says so: the neighbour's address is
+given to a card that is not there. So nobody is told, as with a cable that was
+pulled somewhere on the way.
+
+    with wire.WireScene() as s:
+        s.wire.cut(0)      # what node 0 sends is lost
+        s.wire.cut(1)      # and what node 1 sends
+        s.wire.heal()
+
+There are two wires: ADDRESSES (the coordinator's, and the data's unless
+`own_data_wire`) and DATA. The coordinator is on node 0; the witness, two ranks,
+too: it does not use the wire.
+"""
+
+import itertools
+import os
+import subprocess
+
+import daemons
+import harness
+import namespaces
+import scene
+
+NOBODY = "02:00:00:00:00:01"  # no card has this address
+
+
+class Wire(namespaces.Namespaces):
+    DATA = ("10.213.78.1", "10.213.78.2")
+    _numbers = itertools.count(1)
+
+    def __init__(self):
+        super().__init__()
+        tag = "mp%d.%d" % (os.getpid(), next(self._numbers))  # several at once
+        self.names = [tag + side for side in "ab"]
+
+    def _make(self):
+        super()._make()
+        self.data_links = ["w%d%s" % (os.getpid(), side) for side in "ab"]
+        self._ip("link", "add", self.data_links[0], "netns", self.names[0], "type", "veth",
+                 "peer", "name", self.data_links[1], "netns", self.names[1])
+        for name, link, address in zip(self.names, self.data_links, self.DATA):
+            self._ip("-n", name, "addr", "add", address + "/24", "dev", link)
+            self._ip("-n", name, "link", "set", link, "up")
+
+    @staticmethod
+    def _ip(*args):
+        subprocess.run(["ip"] + list(args), check=True, env=harness.environment())
+
+    def _wires(self, data):
+        return (self.DATA, self.data_links) if data else (self.ADDRESSES, self.links)
+
+    def cut(self, node, data=False):
+        """What `node` sends over the wire is lost from now on."""
+        addresses, links = self._wires(data)
+        self._ip("-n", self.names[node], "neigh", "replace", addresses[1 - node], "lladdr", NOBODY, "dev", links[node],
+                 "nud", "permanent")
+
+    def heal(self):
+        for data in (False, True):
+            addresses, links = self._wires(data)
+            for node in (0, 1):
+                self._ip("-n", self.names[node], "neigh", "flush", "to", addresses[1 - node], "dev", links[node],
+                         "nud", "permanent")
+
+    def inside(self, node):
+        return ["ip", "netns", "exec", self.names[node]]
+
+
+class WireDaemons(daemons.Daemons):
+    """The coordinator on node 0, an agent on each node."""
+
+    def __init__(self, wire, own_data_wire, worker_flags, coordinator_flags):
+        super().__init__(2, worker_flags, coordinator_flags)
+        self.wire = wire
+        self.data = wire.DATA if own_data_wire else wire.ADDRESSES
+
+    def start_coordinator(self, flags):
+        return self.daemon("coordinator/maypole-coordinator",
+                           ["--listen=%s:0" % self.wire.ADDRESSES[0]] + flags, self.wire.inside(0))
+
+    def start_worker(self, node, flags):
+        self.daemon("worker/maypole-worker", flags + ["--network=" + self.data[node]], self.wire.inside(node))
+
+
+class WireScene(scene.Scene):
+    def __init__(self, own_data_wire=False, worker_flags=(), coordinator_flags=()):
+        super().__init__(2, worker_flags, coordinator_flags)
+        self.wire = Wire()
+        self.daemons = WireDaemons(self.wire, own_data_wire, worker_flags, coordinator_flags)
+
+    def __enter__(self):
+        self.wire.__enter__()
+        try:
+            return super().__enter__()
+        except BaseException:
+            self.wire.__exit__()
+            raise
+
+    def __exit__(self, kind, value, trace):
+        try:
+            return super().__exit__(kind, value, trace)
+        finally:
+            self.wire.__exit__()
+
+    def start_witness(self):
+        return scene.Witness(self.daemons.sockets, "1x2", wrap=self.wire.inside)
+
+    def job(self, layout, program, args=(), **kwargs):
+        return super().job(layout, program, args, wrap=self.wire.inside, **kwargs)

@@ -1,0 +1,91 @@
+"""The wire between two nodes is cut, for good or for a while."""
+
+import time
+
+from faults import Fault, Outcome, check_seconds, expect
+from rank_faults import place_of, told_by
+
+
+def cut(scene, layout, fault):
+    """For good: both sides are told."""
+    ends, data = fault.args
+    with scene.job(layout, "doomed.py", ["submit", 0]) as job:
+        job.await_ready()
+        time.sleep(0.1)
+        since = time.monotonic()
+        for node in ends:
+            scene.wire.cut(node, data)
+        try:
+            seconds, texts = {}, {}
+            for node in (0, 1):
+                ranks = [r for r in range(job.np) if place_of(r, layout) == node]
+                told, records = told_by(job, ranks, since)
+                seconds["node n%d" % node] = told
+                texts["node n%d" % node] = records[ranks[0]]["text"]
+                for r in ranks:
+                    expect(TOLD[data][node], records[r]["text"], "rank %d" % r)
+            pause = scene.check_witness(since)
+        finally:
+            scene.wire.heal()
+            job.touch("over")
+    outcome = Outcome(seconds, texts, pause)
+    check_seconds(fault, outcome)
+    # Nothing is to be cleaned: the next job runs.
+    with scene.job(layout, "doomed.py", ["compute", 0]) as job:
+        job.touch("go")
+        if job.statuses(60) != [0] * job.np:
+            raise AssertionError("the next job ended with %s" % job.statuses())
+    return outcome
+
+
+TOLD = {
+    False: (r"allreduce '.*': .*node n1 .*", r"allreduce '.*': .*coordinator 10\.213\.77\.1:\d+ lost: .*"),
+    True: (r"allreduce '.*': .*network between nodes.*", r"allreduce '.*': .*network between nodes.*"),
+}
+
+
+def heal(scene, layout, fault):
+    """Cut and healed: the job goes on, with right sums."""
+    ends, data, rest = fault.args
+    with scene.job(layout, "doomed.py", ["submit", 0]) as job:
+        job.await_ready()
+        time.sleep(0.1)
+        since = time.monotonic()
+        try:
+            for node in ends:
+                scene.wire.cut(node, data)
+            time.sleep(rest)
+        finally:
+            scene.wire.heal()
+        healed = time.monotonic()
+        job.touch("go")  # the training ends in a step that is yet to come
+        records = [job.await_record(r, 60) for r in range(job.np)]
+        for r, record in enumerate(records):
+            if (record["text"], record["later"]) != (None, None):
+                raise AssertionError("rank %d: %s" % (r, record))
+        if job.statuses() != [0] * job.np:
+            raise AssertionError("statuses %s" % job.statuses())
+        pause = scene.check_witness(since)
+    outcome = Outcome({"all go on": max(r["seen"] for r in records) - healed}, {"all go on": None}, pause)
+    check_seconds(fault, outcome)
+    return outcome
+
+
+def fault(name, what, sees, run, bound, args, long=False):
+    return Fault(name="wire-" + name, topic="wire", what=what, sees=sees, layouts=("2x2",), run=run, bound=bound,
+                 args=args, long=long, times=5, scene="data wire" if args[1] else "wire")
+
+
+GOES_ON = "no error: all wait and go on"
+ENDS = "both sides: an error that names the node or the coordinator that is lost; the job ends"
+
+FAULTS = [
+    fault("cut", "the network between two nodes is cut, for good", ENDS, cut, 15.0, ((0, 1), False)),
+    fault("cut-from-0", "what the coordinator's node sends is lost, for good", ENDS, cut, 15.0, ((0,), False), True),
+    fault("cut-from-1", "what the other node sends is lost, for good", ENDS, cut, 15.0, ((1,), False), True),
+    fault("healed", "the network between two nodes is cut for 1 s", GOES_ON, heal, 10.0, ((0, 1), False, 1.0)),
+    fault("healed-late", "the network between two nodes is cut for 5 s: the coordinator's stream breaks and is resumed",
+          GOES_ON, heal, 15.0, ((0, 1), False, 5.0), True),
+    fault("healed-from-1", "what the other node sends is lost for 5 s", GOES_ON, heal, 15.0, ((1,), False, 5.0), True),
+    fault("data-healed", "the data's network alone is cut for 1 s", GOES_ON, heal, 10.0, ((0, 1), True, 1.0)),
+]
