@@ -142,8 +142,10 @@ void Player::JudgeRequest(const PendingRequest& pending, uint32_t id) {
   const std::string text(pending.status.message());
   const std::string wrong = CheckRequest(pending, id);
   if (!wrong.empty()) return Wrong(request.Text() + ": " + wrong + ": " + text);
-  MustAgree(Agreement::Sort::kRequest, pending.index,
-            text.empty() ? std::to_string(id) : text, request.Text());
+  // An error begins with what this rank has asked for.
+  const std::string said =
+      text.empty() ? std::to_string(id) : text.substr(text.find(": ") + 1);
+  MustAgree(Agreement::Sort::kRequest, pending.index, said, request.Text());
   if (witness_ == nullptr || rank_ != 0) return;
   witness_->coverage.Count(request.outcome != SetOutcome::kOk
                                ? Event::kSetErrors

@@ -27,7 +27,8 @@
 #include "tests/properties/ranks.h"
 #include "tests/properties/spec.h"
 
-ABSL_FLAG(std::vector<std::string>, agents, {}, "sockets, one a node");
+ABSL_FLAG(std::vector<std::string>, agents, {},
+          "sockets, one a node; none: one rank alone, in its process");
 ABSL_FLAG(std::vector<std::string>, layout, {"2"}, "ranks of each node");
 ABSL_FLAG(std::string, job, "properties", "the job's id");
 ABSL_FLAG(uint64_t, seed, 1, "of the first program; then seed + 1, ...");
@@ -37,6 +38,9 @@ ABSL_FLAG(double, seconds, 1e9, "how long at most");
 ABSL_FLAG(uint32_t, chunk_bytes, 512 * 1024, "as the agents' flag");
 ABSL_FLAG(uint64_t, most_bytes, 256 * 1024, "of a tensor");
 ABSL_FLAG(int, most_operations, 12, "of a program");
+ABSL_FLAG(bool, sets, true, "process sets");
+ABSL_FLAG(bool, joins, true, "joins");
+ABSL_FLAG(bool, groups, true, "grouped operations");
 
 namespace maypole::properties {
 namespace {
@@ -47,6 +51,11 @@ struct Shared {
   std::atomic<int> stop_at;  // programs to play; rank 0 says so, 0: not yet
   Witness witness;
 };
+
+std::vector<std::string> Agents() {
+  auto agents = absl::GetFlag(FLAGS_agents);
+  return agents.empty() ? std::vector<std::string>{""} : agents;
+}
 
 World ReadWorld() {
   World w;
@@ -61,8 +70,10 @@ World ReadWorld() {
   w.chunk_bytes = absl::GetFlag(FLAGS_chunk_bytes);
   w.most_bytes = absl::GetFlag(FLAGS_most_bytes);
   w.most_operations = absl::GetFlag(FLAGS_most_operations);
-  w.sets = UsualSets(w);
-  w.set_changes = w.joins = w.groups = true;
+  w.set_changes = absl::GetFlag(FLAGS_sets);
+  if (w.set_changes) w.sets = UsualSets(w);
+  w.joins = absl::GetFlag(FLAGS_joins);
+  w.groups = absl::GetFlag(FLAGS_groups);
   return w;
 }
 
@@ -73,7 +84,7 @@ class RankRun {
       : rank_(rank),
         world_(world),
         shared_(shared),
-        options_(OptionsOf(rank, world.local_sizes, absl::GetFlag(FLAGS_agents),
+        options_(OptionsOf(rank, world.local_sizes, Agents(),
                            absl::GetFlag(FLAGS_job))),
         deadline_(NowNs() +
                   static_cast<int64_t>(absl::GetFlag(FLAGS_seconds) * 1e9)) {}
@@ -161,8 +172,7 @@ class RankRun {
 
 int Main() {
   const World world = ReadWorld();
-  if (world.ranks < 1 ||
-      world.local_sizes.size() != absl::GetFlag(FLAGS_agents).size()) {
+  if (world.ranks < 1 || world.local_sizes.size() != Agents().size()) {
     std::fprintf(stderr,
                  "--layout: ranks of each node; --agents: one a node\n");
     return 2;
