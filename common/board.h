@@ -116,6 +116,9 @@ struct alignas(64) BoardHeader {
   std::atomic<uint32_t> allotted;  // slots below it have been allotted
   // Local ranks that stand aside (have joined): who arrives wakes them.
   std::atomic<uint32_t> aside_count;
+  // An elastic job: how many ranks want to come in or out; while it is not 0
+  // the epoch's ranks should leave when it suits them. By the executor.
+  std::atomic<uint32_t> change_wanted;
   alignas(64) std::atomic<uint32_t> executor_sleeping;
   // The executor's network thread sleeps on this futex word.
   alignas(64) std::atomic<uint32_t> network_wake;

@@ -73,7 +73,12 @@ struct Hello {
   int32_t cross_rank = 0;
   int32_t cross_size = 1;
   int32_t pid = 0;  // in the client's own PID namespace; for messages only
-  uint32_t reserved = 0;
+  // 1: the epoch's start says who is which rank. Then `rank` is what the
+  // process was in its last epoch, and the places above mean nothing.
+  uint32_t elastic = 0;
+  uint64_t last_epoch = 0;  // elastic; 0: the process is new
+  int32_t min_size = 0;     // elastic: ranks that an epoch has
+  int32_t max_size = 0;
   int64_t fusion_threshold = -1;  // bytes, by the rank's environment; -1: none
   // After how long a late rank is reported, and ends the epoch; milliseconds by
   // the rank's environment; -1: none, 0: never.
@@ -175,7 +180,7 @@ struct Goodbye {
   static constexpr Type kType = Type::kGoodbye;
   Header header;
   uint32_t pending = 0;  // operations the rank leaves unfinished
-  uint32_t reserved = 0;
+  uint32_t returns = 0;  // elastic; 1: the process means to say Hello again
 };
 
 template <typename T>
