@@ -200,12 +200,13 @@ bool RankCore::AnnounceFirst(Name& name) {
   op.slot = name.slot;
   op.generation = ++name.generation;
   name.waiting = true;
-  const Announced announced = Announce(*board_, local_rank_, mover_.cursor(),
-                                       op, name.negotiated, &pool_);
+  const uint64_t start = mover_.cursor();
+  const Announced announced =
+      Announce(*board_, local_rank_, start, op, name.negotiated, &pool_);
   if (announced.wake_executor) shell_->WakeExecutor();
   if (announced.held) {
     CountIn();
-    held_.push_back({op.slot, op.generation});
+    held_.push_back({op.slot, op.generation, start});
     has_held_.store(true);
   }
   MAYPOLE_KILL_POINT("start.announced");
@@ -296,9 +297,9 @@ bool RankCore::Step() {
 bool RankCore::PlaceHeldTickets() {
   std::lock_guard lock(mutex_);
   bool moved = false;
-  while (!held_.empty() &&
-         PlaceHeld(*board_, mover_.cursor(), held_.front().slot,
-                   held_.front().generation)) {
+  while (!held_.empty()) {
+    const Held& held = held_.front();
+    if (!PlaceHeld(*board_, held.start, held.slot, held.generation)) break;
     held_.pop_front();
     CountOut();
     moved = true;

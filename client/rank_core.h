@@ -125,6 +125,7 @@ class RankCore : private OperationTable {
   struct Held {
     uint32_t slot;
     uint32_t generation;
+    uint64_t start;  // of the search, as when it was tried first
   };
 
   // What unnamed operations are called: this and a number below kUnnamedSlots.

@@ -4,6 +4,6 @@ basics        init, shutdown, rank, size, ...
 constants     reduction operations
 exceptions    what a failed operation raises
 operations    submitting memory, handles, waiting
-process_sets  the global process set
+process_sets  sets of ranks, for all collectives
 objects       Python objects as bytes
 """

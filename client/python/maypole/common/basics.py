@@ -10,6 +10,7 @@ import threading
 from typing import Any, Callable, List, Optional, Tuple
 
 from maypole import _native
+from maypole.common import process_sets as sets
 from maypole.common.exceptions import (FORKED, forked, from_status,
                                        not_initialized, note_joined)
 
@@ -25,11 +26,13 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     shutdown() it joins the job's next epoch. shutdown() runs at exit.
 
     comm: None (all ranks); communicators and lists of ranks are not supported.
-    process_sets: None; other sets than the global one are not there yet.
-    Raises NotImplementedError for those, ValueError for a wrong environment or
-    in a forked child of a rank,
-    HorovodInternalError if the job could not be joined in time. Ctrl-C ends
-    the wait.
+    process_sets: None; a list of ProcessSet, the same on all ranks, that are
+    made then (also by a second call); "dynamic" changes nothing, for sets may
+    always be added. Two that are equal are a ValueError; the job is joined
+    nevertheless, and init() may be called again.
+    Raises NotImplementedError for `comm`, ValueError for a wrong environment or
+    in a forked child of a rank, HorovodInternalError if the job could not be
+    joined in time. Ctrl-C ends the wait.
     """
     global _atexit_registered, _joins
     # Horovod takes an empty list for "all ranks".
@@ -37,10 +40,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         raise NotImplementedError(
             "init(comm=...): Maypole takes its ranks from the launcher; "
             "call init() without comm")
-    if process_sets:
-        raise NotImplementedError(
-            "init(process_sets=...): this version of Maypole has the global "
-            "process set only")
+    wanted_sets = sets.check_new(process_sets)
     if forked():
         raise ValueError(FORKED)
     library = _native.library()  # here, so that ImportError is the caller's
@@ -49,11 +49,14 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     if status != _native.OK:
         raise from_status(status, text)
     note_joined()
-    _joins += joining
+    if joining:
+        _joins += 1
+        sets.forget_all()
     # Ends the native threads while the tensors they may write to still live.
     if not _atexit_registered:
         atexit.register(shutdown)
         _atexit_registered = True
+    sets.add_all(wanted_sets)
 
 
 def _native_init(library: Any) -> Tuple[int, str]:
@@ -79,9 +82,10 @@ def _interruptibly(function: Callable[[], Any]) -> Any:
 def shutdown() -> None:
     """Leaves the job; pending operations end with an error.
 
-    Does nothing when not initialized.
+    Process sets end, too. Does nothing when not initialized.
     """
     _native.library().shutdown()
+    sets.forget_all()
 
 
 def joins() -> int:

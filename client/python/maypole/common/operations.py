@@ -1,18 +1,17 @@
 """Submitting operations on raw memory; handles; waiting.
 
-A `Pending` is one submitted operation. It owns its input and output, which must
-stay alive until the operation has ended. A framework gives its users plain ints
-for these (Horovod's handles); the table at the end of this file maps them.
+A `Pending` is one operation: prepare() describes it, start() or start_group()
+submits it. It owns its input and output, which must stay alive until the
+operation has ended. A framework gives its users plain ints for these (Horovod's
+handles); the table at the end of this file maps them.
 
 Thread contract: any thread may submit, poll and synchronize; one thread at a
 time per handle. Waiting releases the GIL and lets signal handlers run: what a
 handler raises (Ctrl-C) leaves the operation going and its handle valid.
 """
 
-import collections
 import itertools
-from typing import (Any, Callable, Deque, Dict, List, Optional, Sequence, Set,
-                    Tuple)
+from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from maypole import _native
 from maypole.common.exceptions import from_status, not_initialized
@@ -22,8 +21,9 @@ WAIT_SLICE_MS = 200
 
 
 class Pending:
-    """One operation that was submitted and not yet synchronized.
+    """One operation that is to be submitted, or was and is not synchronized.
 
+    arguments: those of the library's submit(); None for what is none.
     native: the library's handle, None once the operation has ended.
     finish: what makes the result, called with the native handle after the
     operation has ended well; without it the result is `output`.
@@ -32,13 +32,15 @@ class Pending:
     An ended operation keeps its outcome: waiting again gives it again.
     """
 
-    __slots__ = ("native", "input", "output", "finish", "finish_releases",
-                 "error")
+    __slots__ = ("arguments", "native", "input", "output", "finish",
+                 "finish_releases", "error")
 
-    def __init__(self, native: Optional[int], input_owner: Any, output_owner: Any,
+    def __init__(self, arguments: Optional[_native.Arguments],
+                 input_owner: Any, output_owner: Any,
                  finish: Optional[Callable[[int], Any]],
                  finish_releases: bool):
-        self.native: Optional[int] = native
+        self.arguments = arguments
+        self.native: Optional[int] = None
         self.input = input_owner
         self.output = output_owner
         self.finish = finish
@@ -127,75 +129,94 @@ def wait_all(members: Sequence[Any]) -> Tuple[List[Any], Optional[Exception]]:
     return results, first_error
 
 
-def submit(kind: int,
-           dtype: int,
-           op: int,
-           root: int,
-           shape: Sequence[int],
-           prescale: float,
-           postscale: float,
-           name: Optional[str],
-           input_address: int,
-           output_address: int,
-           input_owner: Any = None,
-           output_owner: Any = None,
-           finish: Optional[Callable[[int], Any]] = None,
-           finish_releases: bool = False,
-           awaited: bool = False) -> Pending:
-    """Submits an operation on host memory that the owners keep alive.
+def prepare(kind: int,
+            dtype: int,
+            op: int,
+            root: int,
+            shape: Sequence[int],
+            prescale: float,
+            postscale: float,
+            name: Optional[str],
+            input_address: int,
+            output_address: int,
+            input_owner: Any = None,
+            output_owner: Any = None,
+            finish: Optional[Callable[[int], Any]] = None,
+            finish_releases: bool = False,
+            awaited: bool = False,
+            process_set: int = 0,
+            splits: Optional[Sequence[int]] = None) -> Pending:
+    """An operation on host memory that the owners keep alive; for start().
 
     awaited: the caller waits for it at once (saves waking another thread).
+    """
+    return Pending((kind, dtype, op, root, shape, prescale, postscale, name,
+                    input_address, output_address, awaited, process_set,
+                    splits), input_owner, output_owner, finish,
+                   finish_releases)
+
+
+def submit(*args: Any, **kwargs: Any) -> Pending:
+    """start(prepare(...))."""
+    return start(prepare(*args, **kwargs))
+
+
+def start(pending: Pending) -> Pending:
+    """Submits a prepared operation and returns it.
+
     Raises ValueError (wrong arguments; a pending operation has this name; not
     initialized), NotImplementedError, HorovodInternalError.
     """
-    if _abandoned:
-        _sweep_abandoned()
-    library = _native.library()
-    pending = Pending(None, input_owner, output_owner, finish, finish_releases)
-    _submitted.add(pending)
+    return start_with(pending,
+                      lambda library: library.submit(*pending.arguments))
+
+
+def start_with(pending: Pending, native_submit: Callable[[Any],
+                                                         int]) -> Pending:
+    """start() by native_submit(library), which returns a native handle."""
+    library = _begin([pending])
     try:
-        pending.native = library.submit(kind, dtype, op, root, shape, prescale,
-                                        postscale, name, input_address,
-                                        output_address, awaited)
+        pending.native = native_submit(library)
     except _native.StatusError as error:
-        _submitted.discard(pending)
-        if not library.is_initialized():
-            raise ValueError(not_initialized()) from None
-        text = str(error)
-        if name is None:
-            text = text.replace(" ''", "", 1)  # it has no name to tell
-        raise from_status(error.code, text) from None
+        raise _refused([pending], error) from None
     return pending
+
+
+def start_group(members: Sequence[Pending]) -> "PendingGroup":
+    """Submits all prepared operations or, if one is refused, none of them.
+
+    Raises what start() does; the text names the one that was refused.
+    """
+    if members:
+        library = _begin(members)
+        try:
+            natives = library.submit_group(
+                [member.arguments for member in members])
+        except _native.StatusError as error:
+            raise _refused(members, error) from None
+        for member, native in zip(members, natives):
+            member.native = native
+    return PendingGroup(list(members))
+
+
+def _begin(members: Sequence[Pending]) -> Any:
+    _submitted.update(members)
+    return _native.library()
+
+
+def _refused(members: Sequence[Pending],
+             error: _native.StatusError) -> Exception:
+    _submitted.difference_update(members)
+    if not _native.library().is_initialized():
+        return ValueError(not_initialized())
+    # An unnamed one has no name to tell.
+    return from_status(error.code, str(error).replace(" ''", "", 1))
 
 
 # Operations that nobody has seen to end. Their memory must not go before, and
 # whoever submitted one may be gone at any moment: a signal's handler may raise
 # (Ctrl-C, sys.exit) even between the library's submit and our return.
 _submitted: Set[Pending] = set()
-
-# Operations nobody will wait for; they keep their memory until they end.
-_abandoned: Deque[Pending] = collections.deque()
-
-
-def abandon(pending: Pending) -> None:
-    """Lets an operation run to its end without anybody waiting for it."""
-    _abandoned.append(pending)
-
-
-def _sweep_abandoned() -> None:
-    library = _native.library()
-    for _ in range(len(_abandoned)):
-        try:
-            pending = _abandoned.popleft()
-        except IndexError:
-            return  # another thread sweeps too
-        status, done = library.poll(pending.native)
-        if status == _native.OK and not done:
-            _abandoned.append(pending)
-        else:
-            _submitted.discard(pending)
-            library.release(pending.native)
-
 
 _handles: Dict[int, Any] = {}
 _next_handle = itertools.count()

@@ -9,8 +9,8 @@
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
 Works with torch 1.13 and newer, on CPU tensors of float16, bfloat16, float32,
-float64, int32, int64 and uint8 (broadcast and allgather: int8, int16 and bool
-too). A tensor of another kind is refused by an error that names it.
+float64, int8, int16, int32, int64, uint8, bool and (torch 2.3) uint16. A tensor
+of another kind is refused by an error that names it.
 """
 
 from typing import Any
@@ -31,26 +31,26 @@ from maypole.common.process_sets import (ProcessSet, add_process_set,
                                          remove_process_set)
 from maypole.torch.arena import arena_statistics, empty, empty_like
 from maypole.torch.async_ops import (allgather_async, allreduce_async,
-                                     allreduce_async_, barrier,
+                                     allreduce_async_, alltoall_async, barrier,
                                      broadcast_async, broadcast_async_,
+                                     grouped_allgather_async,
                                      grouped_allreduce_async,
-                                     grouped_allreduce_async_, poll,
-                                     synchronize)
+                                     grouped_allreduce_async_,
+                                     grouped_reducescatter_async, join, poll,
+                                     reducescatter_async, synchronize)
 from maypole.torch.compression import Compression
 from maypole.torch.functions import (allgather_object, broadcast_object,
                                      broadcast_optimizer_state,
                                      broadcast_parameters)
-from maypole.torch.ops import (allgather, allreduce, allreduce_, broadcast,
-                               broadcast_, grouped_allreduce,
-                               grouped_allreduce_)
+from maypole.torch.ops import (allgather, allreduce, allreduce_, alltoall,
+                               broadcast, broadcast_, grouped_allgather,
+                               grouped_allreduce, grouped_allreduce_,
+                               grouped_reducescatter, reducescatter)
 from maypole.torch.optimizer import DistributedOptimizer
 from maypole.torch.sparse import sparse_allreduce_async
 
-_NOT_YET = frozenset((
-    "SyncBatchNorm", "alltoall", "alltoall_async", "elastic",
-    "grouped_allgather", "grouped_allgather_async", "grouped_reducescatter",
-    "grouped_reducescatter_async", "join", "reducescatter",
-    "reducescatter_async", "start_timeline", "stop_timeline"))
+_NOT_YET = frozenset(
+    ("SyncBatchNorm", "elastic", "start_timeline", "stop_timeline"))
 
 
 def __getattr__(name: str) -> Any:

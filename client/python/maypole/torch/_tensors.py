@@ -3,7 +3,7 @@
 Thread contract: pure functions.
 """
 
-from typing import Callable, Dict, Optional
+from typing import Dict, Optional
 
 import torch
 
@@ -21,17 +21,11 @@ DTYPES: Dict[torch.dtype, int] = {
     torch.float64: _native.FLOAT64,
     torch.bool: _native.BOOL,
 }
-
-# The others only travel: they are gathered and broadcast, not reduced.
-REDUCIBLE: Dict[torch.dtype, int] = {
-    dtype: code
-    for dtype, code in DTYPES.items()
-    if dtype not in (torch.int8, torch.int16, torch.bool)
-}
+if hasattr(torch, "uint16"):  # torch 2.3 and newer
+    DTYPES[torch.uint16] = _native.UINT16
 
 
-def dtype_code(tensor: torch.Tensor, kind: str, name: Optional[str],
-               supported: Dict[torch.dtype, int]) -> int:
+def dtype_code(tensor: torch.Tensor, kind: str, name: Optional[str]) -> int:
     """Checks that `tensor` can be submitted; returns its maypole_dtype.
 
     Raises TypeError (no tensor), NotImplementedError (not in host memory) and
@@ -39,17 +33,22 @@ def dtype_code(tensor: torch.Tensor, kind: str, name: Optional[str],
     """
     code = None
     if isinstance(tensor, torch.Tensor):
-        code = supported.get(tensor.dtype)
+        code = DTYPES.get(tensor.dtype)
     if (code is None or tensor.layout is not torch.strided
             or not tensor.is_cpu
             or tensor.dim() > _native.MAX_DIMS):
-        raise _refusal(tensor, kind, name, supported)
+        raise _refusal(tensor, kind, name)
     return code
 
 
-def _refusal(tensor: torch.Tensor, kind: str, name: Optional[str],
-             supported: Dict[torch.dtype, int]) -> Exception:
-    what = f"{kind} of " + (f"tensor {name!r}" if name else "an unnamed tensor")
+def title(kind: str, name: Optional[str]) -> str:
+    """How an error calls an operation that was not submitted."""
+    return f"{kind} of " + (f"tensor {name!r}" if name else "an unnamed tensor")
+
+
+def _refusal(tensor: torch.Tensor, kind: str,
+             name: Optional[str]) -> Exception:
+    what = title(kind, name)
     if not isinstance(tensor, torch.Tensor):
         return TypeError(f"{what}: expected a torch.Tensor, got "
                          f"{type(tensor).__name__}")
@@ -64,18 +63,6 @@ def _refusal(tensor: torch.Tensor, kind: str, name: Optional[str],
     if tensor.dim() > _native.MAX_DIMS:
         return ValueError(f"{what}: it has {tensor.dim()} dimensions, at most "
                           f"{_native.MAX_DIMS} are supported; reshape it")
-    names = ", ".join(str(dtype).replace("torch.", "") for dtype in supported)
+    names = ", ".join(str(dtype).replace("torch.", "") for dtype in DTYPES)
     return ValueError(f"{what}: dtype {tensor.dtype} is not supported; "
                       f"supported are {names}")
-
-
-def copy_back(target: torch.Tensor,
-              work: torch.Tensor) -> Callable[[int], torch.Tensor]:
-    """A `finish` that brings `work` into the non-contiguous `target`."""
-
-    def finish(_: int) -> torch.Tensor:
-        with torch.no_grad():
-            target.copy_(work)
-        return target
-
-    return finish

@@ -1,26 +1,28 @@
 """Collectives on torch tensors that return a handle at once.
 
-Operations are matched between ranks by kind and name, in any order; unnamed
-ones by the order of submission within their kind. A name is free again when
-its operation has ended. None of these blocks. A handle owns its tensors until
-synchronize(); the input must not be changed until then.
+Operations are matched between ranks by process set, kind and name, in any
+order; unnamed ones by the order of submission within their set and kind. A name
+is free again when its operation has ended. None of these blocks. A handle owns
+its tensors until synchronize(); the input must not be changed until then.
+Groups are accepted whole or, if one member is refused, not at all.
+
+process_set: the ranks that take part, all of which must submit the operation.
 
 Thread contract: any thread. Errors of the call itself (not initialized, name
-pending, dtype, layout, root) are ValueError; CUDA tensors and what is not there
-yet NotImplementedError; errors of the operation come from synchronize().
+pending, dtype, layout, root, splits, a process set that this rank is not in)
+are ValueError; CUDA tensors and what is not there yet NotImplementedError;
+errors of the operation come from synchronize().
 """
 
-import ctypes
-import weakref
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence
 
 import torch
 
 from maypole import _native
-from maypole.common import basics, operations, process_sets
+from maypole.common import operations
 from maypole.common.constants import OP_NAMES, Average, Sum
-from maypole.common.process_sets import global_process_set
-from maypole.torch._tensors import DTYPES, REDUCIBLE, copy_back, dtype_code
+from maypole.common.process_sets import global_process_set, id_of
+from maypole.torch import _submissions
 
 
 def reduction(average: Optional[bool], op: Optional[int]) -> int:
@@ -36,28 +38,19 @@ def reduction(average: Optional[bool], op: Optional[int]) -> int:
     return op
 
 
-def _submit_allreduce(tensor: torch.Tensor, output: torch.Tensor,
-                      name: Optional[str], op: int, prescale: float,
-                      postscale: float,
-                      awaited: bool = False) -> operations.Pending:
-    """Reduces `tensor` into `output`, which may be `tensor` itself."""
-    dtype = dtype_code(tensor, "allreduce", name, REDUCIBLE)
-    source = tensor.contiguous()
-    target, finish = output, None
-    if output is tensor:
-        target = source
-        if source is not tensor:
-            finish = copy_back(output, target)
-    return operations.submit(_native.ALLREDUCE, dtype, op, 0, source.shape,
-                             prescale, postscale, name, source.data_ptr(),
-                             target.data_ptr(), source, target, finish,
-                             awaited=awaited)
+def member_names(name: Optional[str], count: int) -> List[Optional[str]]:
+    """The names of the members of a group."""
+    return [
+        None if name is None else f"{name}.{i}of{count}" for i in range(count)
+    ]
 
 
-def _new_output(tensor: torch.Tensor) -> torch.Tensor:
-    if not isinstance(tensor, torch.Tensor):
-        return tensor  # dtype_code() will refuse it, with its name
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+def _start(pending: operations.Pending) -> int:
+    return operations.add(operations.start(pending))
+
+
+def _start_group(members: List[operations.Pending]) -> int:
+    return operations.add(operations.start_group(members))
 
 
 def allreduce_async(tensor: torch.Tensor,
@@ -67,21 +60,22 @@ def allreduce_async(tensor: torch.Tensor,
                     prescale_factor: float = 1.0,
                     postscale_factor: float = 1.0,
                     process_set: Any = global_process_set) -> int:
-    """Starts reducing `tensor` over all ranks; returns a handle.
+    """Starts reducing `tensor` over the ranks of a set; returns a handle.
 
     tensor: any shape, the same on all ranks; it is not changed.
     average: older form of op: True for Average, False for Sum.
-    op: Average (default), Sum. Integers are averaged truncating toward zero.
+    op: Average (default), Sum, Min, Max, Product. Integers are averaged
+    truncating toward zero and wrap. Of bool, Sum and Max are or, Product and
+    Min are and. NaN wins Min and Max.
     prescale_factor, postscale_factor: the inputs, the result are multiplied by
     it (floating dtypes).
     synchronize() returns a new tensor of the same shape, bit-equal on all
     ranks.
     """
-    process_sets.check(process_set)
-    return operations.add(
-        _submit_allreduce(tensor, _new_output(tensor), name,
-                          reduction(average, op), prescale_factor,
-                          postscale_factor))
+    return _start(
+        _submissions.allreduce(tensor, name, reduction(average, op),
+                               prescale_factor, postscale_factor,
+                               id_of(process_set), False))
 
 
 def allreduce_async_(tensor: torch.Tensor,
@@ -96,42 +90,22 @@ def allreduce_async_(tensor: torch.Tensor,
     A tensor that is not contiguous gets its result at synchronize(). After an
     error its contents are undefined.
     """
-    process_sets.check(process_set)
-    return operations.add(
-        _submit_allreduce(tensor, tensor, name, reduction(average, op),
-                          prescale_factor, postscale_factor))
+    return _start(
+        _submissions.allreduce(tensor, name, reduction(average, op),
+                               prescale_factor, postscale_factor,
+                               id_of(process_set), True))
 
 
-def allreduce_now(tensor: torch.Tensor, output: Optional[torch.Tensor],
-                  name: Optional[str], op: int, prescale: float,
-                  postscale: float) -> torch.Tensor:
-    """Reduces `tensor` into `output` (None: a new tensor) and waits for it."""
-    if output is None:
-        output = _new_output(tensor)
-    return synchronize(
-        operations.add(
-            _submit_allreduce(tensor, output, name, op, prescale, postscale,
-                              awaited=True)))
-
-
-def member_name(name: Optional[str], i: int, n: int) -> Optional[str]:
-    """The name of member `i` of a group of `n`."""
-    return None if name is None else f"{name}.{i}of{n}"
-
-
-def _submit_group(
-        submit_member: Callable[[int], operations.Pending],
-        count: int) -> int:
-    members: List[operations.Pending] = []
-    try:
-        for i in range(count):
-            members.append(submit_member(i))
-    except Exception:
-        # The other ranks will run those that went out; keep their memory.
-        for member in members:
-            operations.abandon(member)
-        raise
-    return operations.add(operations.PendingGroup(members))
+def _grouped_allreduce(tensors: Sequence[torch.Tensor],
+                       average: Optional[bool], name: Optional[str],
+                       op: Optional[int], prescale: float, postscale: float,
+                       process_set: Any, in_place: bool) -> int:
+    op, number = reduction(average, op), id_of(process_set)
+    return _start_group([
+        _submissions.allreduce(tensor, member, op, prescale, postscale, number,
+                               in_place)
+        for tensor, member in zip(tensors, member_names(name, len(tensors)))
+    ])
 
 
 def grouped_allreduce_async(tensors: Sequence[torch.Tensor],
@@ -144,17 +118,10 @@ def grouped_allreduce_async(tensors: Sequence[torch.Tensor],
     """Starts reducing each of `tensors`; one handle for all.
 
     Arguments are those of allreduce_async; synchronize() returns the list of
-    results. Members are submitted one by one as `<name>.<i>of<n>`: if one is
-    refused, those before it were accepted nevertheless. (That a group is
-    accepted or refused as a whole comes in a later version.)
+    results. Members are named `<name>.<i>of<n>`.
     """
-    process_sets.check(process_set)
-    op = reduction(average, op)
-    n = len(tensors)
-    return _submit_group(
-        lambda i: _submit_allreduce(
-            tensors[i], _new_output(tensors[i]), member_name(name, i, n), op,
-            prescale_factor, postscale_factor), n)
+    return _grouped_allreduce(tensors, average, name, op, prescale_factor,
+                              postscale_factor, process_set, False)
 
 
 def grouped_allreduce_async_(tensors: Sequence[torch.Tensor],
@@ -165,74 +132,35 @@ def grouped_allreduce_async_(tensors: Sequence[torch.Tensor],
                              postscale_factor: float = 1.0,
                              process_set: Any = global_process_set) -> int:
     """grouped_allreduce_async in place: results are written to `tensors`."""
-    process_sets.check(process_set)
-    op = reduction(average, op)
-    n = len(tensors)
-    return _submit_group(
-        lambda i: _submit_allreduce(
-            tensors[i], tensors[i], member_name(name, i, n), op,
-            prescale_factor, postscale_factor), n)
-
-
-def _adopt_gathered(native: int, tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor over the library's memory; releases `native` with itself."""
-    library = _native.library()
-    address, size, first_dim = library.result(native)
-    shape = (first_dim,) + tuple(tensor.shape[1:])
-    if size == 0:
-        library.release(native)
-        return torch.empty(shape, dtype=tensor.dtype)
-    memory = (ctypes.c_ubyte * size).from_address(address)
-    release = weakref.finalize(memory, library.release, native)
-    # At exit tensors may still be read; the memory ends with the process.
-    release.atexit = False
-    return torch.frombuffer(memory, dtype=tensor.dtype).view(shape)
+    return _grouped_allreduce(tensors, average, name, op, prescale_factor,
+                              postscale_factor, process_set, True)
 
 
 def allgather_async(tensor: torch.Tensor,
                     name: Optional[str] = None,
                     process_set: Any = global_process_set) -> int:
-    """Starts concatenating all ranks' `tensor`s along dimension 0.
+    """Starts concatenating the ranks' `tensor`s along dimension 0.
 
     The first dimension may differ between ranks (and be 0), the others not. A
     scalar counts as one element. synchronize() returns a tensor of shape
     [sum of the first dimensions, ...], in rank order.
     """
-    process_sets.check(process_set)
-    return operations.add(_submit_allgather(tensor, name))
+    return _start(_submissions.allgather(tensor, name, id_of(process_set)))
 
 
-def _submit_allgather(tensor: torch.Tensor, name: Optional[str],
-                      awaited: bool = False) -> operations.Pending:
-    dtype = dtype_code(tensor, "allgather", name, DTYPES)
-    source = (tensor.reshape(1) if tensor.dim() == 0 else tensor).contiguous()
-    return operations.submit(_native.ALLGATHER, dtype, 0, 0, source.shape, 1.0,
-                             1.0, name, source.data_ptr(), 0, source, None,
-                             lambda native: _adopt_gathered(native, source),
-                             finish_releases=True, awaited=awaited)
+def grouped_allgather_async(tensors: Sequence[torch.Tensor],
+                            name: Optional[str] = None,
+                            process_set: Any = global_process_set) -> int:
+    """Starts gathering each of `tensors`; one handle for all.
 
-
-def allgather_now(tensor: torch.Tensor, name: Optional[str]) -> torch.Tensor:
-    """allgather_async(), waited for."""
-    return synchronize(
-        operations.add(_submit_allgather(tensor, name, awaited=True)))
-
-
-def _submit_broadcast(tensor: torch.Tensor, output: torch.Tensor,
-                      root_rank: int, name: Optional[str],
-                      awaited: bool = False) -> operations.Pending:
-    """Brings the root's `tensor` into `output`, which may be `tensor`."""
-    dtype = dtype_code(tensor, "broadcast", name, DTYPES)
-    source = tensor.contiguous()
-    target, finish = output, None
-    if output is tensor:
-        target = source
-        if source is not tensor:
-            finish = copy_back(output, target)
-    return operations.submit(_native.BROADCAST, dtype, 0, root_rank,
-                             source.shape, 1.0, 1.0, name, source.data_ptr(),
-                             target.data_ptr(), source, target, finish,
-                             awaited=awaited)
+    synchronize() returns the list of results. Members are named
+    `<name>.<i>of<n>`.
+    """
+    number = id_of(process_set)
+    return _start_group([
+        _submissions.allgather(tensor, member, number)
+        for tensor, member in zip(tensors, member_names(name, len(tensors)))
+    ])
 
 
 def broadcast_async(tensor: torch.Tensor,
@@ -241,12 +169,13 @@ def broadcast_async(tensor: torch.Tensor,
                     process_set: Any = global_process_set) -> int:
     """Starts sending `tensor` of rank `root_rank` to all; returns a handle.
 
+    root_rank: its number in the job, also for a process set; it is in the set.
     Shape and dtype are the same on all ranks. synchronize() returns a new
     tensor with the root's values.
     """
-    process_sets.check(process_set)
-    return operations.add(
-        _submit_broadcast(tensor, _new_output(tensor), root_rank, name))
+    return _start(
+        _submissions.broadcast(tensor, root_rank, name, id_of(process_set),
+                               False))
 
 
 def broadcast_async_(tensor: torch.Tensor,
@@ -254,26 +183,89 @@ def broadcast_async_(tensor: torch.Tensor,
                      name: Optional[str] = None,
                      process_set: Any = global_process_set) -> int:
     """broadcast_async in place: the root's values are written to `tensor`."""
-    process_sets.check(process_set)
-    return operations.add(_submit_broadcast(tensor, tensor, root_rank, name))
+    return _start(
+        _submissions.broadcast(tensor, root_rank, name, id_of(process_set),
+                               True))
 
 
-def broadcast_now(tensor: torch.Tensor, output: Optional[torch.Tensor],
-                  root_rank: int, name: Optional[str]) -> torch.Tensor:
-    """Brings the root's values into `output` (None: a new tensor); waits."""
-    if output is None:
-        output = _new_output(tensor)
-    return synchronize(
-        operations.add(
-            _submit_broadcast(tensor, output, root_rank, name, awaited=True)))
+def alltoall_async(tensor: torch.Tensor,
+                   splits: Any = None,
+                   name: Optional[str] = None,
+                   process_set: Any = global_process_set) -> int:
+    """Starts sending each rank some rows of `tensor`; returns a handle.
+
+    tensor: all dimensions but the first are the same on all ranks.
+    splits: how many rows go to each rank of the set, in rank order: a list or
+    an int32 or int64 tensor; None: equal parts.
+    synchronize() returns (the rows from all ranks, in rank order; how many
+    came from each, int32 or of the dtype of `splits`).
+    """
+    return _start(
+        _submissions.alltoall(tensor, splits, name, id_of(process_set)))
+
+
+def reducescatter_async(tensor: torch.Tensor,
+                        name: Optional[str] = None,
+                        op: int = Average,
+                        process_set: Any = global_process_set,
+                        prescale_factor: float = 1.0,
+                        postscale_factor: float = 1.0) -> int:
+    """Starts reducing `tensor` and scattering the result; returns a handle.
+
+    tensor: at least one dimension, the same shape on all ranks.
+    op: Average or Sum.
+    synchronize() returns this rank's rows of the result. Of r rows and n ranks
+    each gets r // n, the first r % n ranks one more.
+    """
+    return _start(
+        _submissions.reducescatter(tensor, name, reduction(None, op),
+                                   prescale_factor, postscale_factor,
+                                   id_of(process_set)))
+
+
+def grouped_reducescatter_async(tensors: Sequence[torch.Tensor],
+                                name: Optional[str] = None,
+                                op: int = Average,
+                                process_set: Any = global_process_set,
+                                prescale_factor: float = 1.0,
+                                postscale_factor: float = 1.0) -> int:
+    """Starts a reducescatter of each of `tensors`; one handle for all.
+
+    synchronize() returns the list of results. Members are named
+    `<name>.<i>of<n>`.
+    """
+    op, number = reduction(None, op), id_of(process_set)
+    return _start_group([
+        _submissions.reducescatter(tensor, member, op, prescale_factor,
+                                   postscale_factor, number)
+        for tensor, member in zip(tensors, member_names(name, len(tensors)))
+    ])
+
+
+def _submit_without_tensor(kind: int, process_set: int,
+                           finish: Any = None) -> operations.Pending:
+    return operations.submit(kind, _native.UINT8, 0, 0, (), 1.0, 1.0, None, 0,
+                             0, None, None, finish, awaited=True,
+                             process_set=process_set)
+
+
+def join(device: int = -1) -> int:
+    """Says that this rank has no more inputs; blocks until all ranks have.
+
+    Until then the other ranks' operations go on: to a reduction this rank
+    brings what changes nothing (Average still divides by all ranks), to
+    allgather and alltoall no rows. A broadcast from it is an error. Returns
+    the rank that joined last. `device` is accepted for compatibility.
+    """
+    del device
+    return _submit_without_tensor(
+        _native.JOIN, 0,
+        lambda native: _native.library().result(native)[2]).wait()
 
 
 def barrier(process_set: Any = global_process_set) -> None:
-    """Blocks until all ranks have called barrier()."""
-    process_sets.check(process_set)
-    basics.size()  # a barrier outside a job is an error
-    operations.submit(_native.BARRIER, _native.UINT8, 0, 0, (), 1.0, 1.0, None,
-                      0, 0, awaited=True).wait()
+    """Blocks until all ranks of the set have called barrier()."""
+    _submit_without_tensor(_native.BARRIER, id_of(process_set)).wait()
 
 
 def poll(handle: int) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
 
 import torch
 
-from maypole.common import basics, objects, process_sets
+from maypole.common import basics, objects
 from maypole.common.exceptions import HorovodInternalError
 from maypole.common.process_sets import global_process_set
 from maypole.torch.async_ops import (allgather_async, broadcast_async_,
@@ -146,20 +146,21 @@ def broadcast_object(obj: Any,
                      process_set: Any = global_process_set) -> Any:
     """Returns rank `root_rank`'s `obj` on all ranks; others' are ignored.
 
+    root_rank: its number in the job, also for a process set; it is in the set.
     The object is pickled (by cloudpickle if it is installed). name: needed if
     several threads do this at once.
     """
-    process_sets.check(process_set)
     name = name or "broadcast_object"
     is_root = basics.rank() == root_rank
     length = torch.zeros(1, dtype=torch.int64)
     if is_root:
         data = torch.frombuffer(objects.dumps(obj), dtype=torch.uint8)
         length[0] = data.numel()
-    synchronize(broadcast_async_(length, root_rank, f"{name}.size"))
+    synchronize(
+        broadcast_async_(length, root_rank, f"{name}.size", process_set))
     if not is_root:
         data = torch.empty(int(length.item()), dtype=torch.uint8)
-    synchronize(broadcast_async_(data, root_rank, f"{name}.data"))
+    synchronize(broadcast_async_(data, root_rank, f"{name}.data", process_set))
     return obj if is_root else objects.loads(_bytes(data))
 
 
@@ -171,12 +172,12 @@ def allgather_object(obj: Any,
     The objects are pickled (by cloudpickle if it is installed). name: needed
     if several threads do this at once.
     """
-    process_sets.check(process_set)
     name = name or "allgather_object"
     data = torch.frombuffer(objects.dumps(obj), dtype=torch.uint8)
     length = torch.tensor([data.numel()], dtype=torch.int64)
-    lengths = synchronize(allgather_async(length, f"{name}.size")).tolist()
-    gathered = synchronize(allgather_async(data, f"{name}.data"))
+    lengths = synchronize(
+        allgather_async(length, f"{name}.size", process_set)).tolist()
+    gathered = synchronize(allgather_async(data, f"{name}.data", process_set))
     return [objects.loads(_bytes(part)) for part in gathered.split(lengths)]
 
 

@@ -1,94 +1,20 @@
 """Collectives on torch tensors that wait for their result.
 
-The out-of-place ones are differentiable. Names, errors and the thread contract
-are those of async_ops; in addition the errors of synchronize() come from here.
+The out-of-place ones are differentiable. Names, process sets, errors and the
+thread contract are those of async_ops; in addition the errors of synchronize()
+come from here.
 """
 
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import torch
 
-from maypole.common import basics, process_sets
 from maypole.common.constants import Average
-from maypole.common.process_sets import global_process_set
-from maypole.torch import async_ops
-from maypole.torch.async_ops import (grouped_allreduce_async,
-                                     grouped_allreduce_async_, reduction,
+from maypole.common.process_sets import global_process_set, id_of
+from maypole.torch import _autograd, _submissions
+from maypole.torch.async_ops import (grouped_allreduce_async_, reduction,
                                      synchronize)
 from maypole.torch.compression import Compression
-
-
-def _backward_name(name: Optional[str]) -> Optional[str]:
-    # Of the same kind as the forward operation, so it needs a name of its own.
-    return None if name is None else f"{name}.backward"
-
-
-class _Allreduce(torch.autograd.Function):
-    """Backward: the same reduction of the gradient."""
-
-    @staticmethod
-    def forward(ctx, tensor, name, op, prescale, postscale):
-        ctx.arguments = (_backward_name(name), op, prescale, postscale)
-        return async_ops.allreduce_now(tensor, None, name, op, prescale,
-                                       postscale)
-
-    @staticmethod
-    def backward(ctx, grad):
-        name, op, prescale, postscale = ctx.arguments
-        reduced = _Allreduce.apply(grad, name, op, prescale, postscale)
-        return reduced, None, None, None, None
-
-
-class _GroupedAllreduce(torch.autograd.Function):
-    """Backward: the same reduction of the gradients."""
-
-    @staticmethod
-    def forward(ctx, name, op, prescale, postscale, *tensors):
-        ctx.arguments = (_backward_name(name), op, prescale, postscale)
-        return tuple(
-            synchronize(
-                grouped_allreduce_async(tensors, None, name, op, prescale,
-                                        postscale)))
-
-    @staticmethod
-    def backward(ctx, *grads):
-        reduced = _GroupedAllreduce.apply(*ctx.arguments, *grads)
-        return (None, None, None, None) + reduced
-
-
-class _Allgather(torch.autograd.Function):
-    """Backward: the averaged gradient's rows that are this rank's."""
-
-    @staticmethod
-    def forward(ctx, tensor, name):
-        ctx.rows = tensor.shape[0]
-        ctx.name = _backward_name(name)
-        return async_ops.allgather_now(tensor, name)
-
-    @staticmethod
-    def backward(ctx, grad):
-        mean = allreduce(grad, name=ctx.name, op=Average)
-        rows = async_ops.allgather_now(
-            torch.tensor([ctx.rows], dtype=torch.int64), ctx.name).tolist()
-        rank = basics.rank()
-        return mean.narrow(0, sum(rows[:rank]), rows[rank]), None
-
-
-class _Broadcast(torch.autograd.Function):
-    """Backward: the averaged gradient on the root, zero elsewhere."""
-
-    @staticmethod
-    def forward(ctx, tensor, root_rank, name):
-        ctx.root_rank = root_rank
-        ctx.name = _backward_name(name)
-        return async_ops.broadcast_now(tensor, None, root_rank, name)
-
-    @staticmethod
-    def backward(ctx, grad):
-        mean = allreduce(grad, name=ctx.name, op=Average)
-        if basics.rank() != ctx.root_rank:
-            mean = mean * 0
-        return mean, None, None
 
 
 def allreduce(tensor: torch.Tensor,
@@ -99,20 +25,19 @@ def allreduce(tensor: torch.Tensor,
               prescale_factor: float = 1.0,
               postscale_factor: float = 1.0,
               process_set: Any = global_process_set) -> torch.Tensor:
-    """Reduces `tensor` over all ranks into a new tensor of the same shape.
+    """Reduces `tensor` over the ranks into a new tensor of the same shape.
 
     tensor: any shape, the same on all ranks; it is not changed.
     average: older form of op: True for Average, False for Sum.
     compression: Compression.fp16 sends floats as float16.
-    op: Average (default), Sum. Integers are averaged truncating toward zero.
+    op: Average (default), Sum, Min, Max, Product; see allreduce_async.
     prescale_factor, postscale_factor: inputs, result are multiplied by it.
     Differentiable: the gradient is reduced in the same way.
     """
-    process_sets.check(process_set)
     op = reduction(average, op)
     small, ctx = compression.compress(tensor)
-    reduced = _Allreduce.apply(small, name, op, prescale_factor,
-                               postscale_factor)
+    reduced = _autograd.Allreduce.apply(small, name, op, prescale_factor,
+                                        postscale_factor, process_set)
     return compression.decompress(reduced, ctx)
 
 
@@ -127,10 +52,10 @@ def allreduce_(tensor: torch.Tensor,
 
     Not differentiable. After an error the tensor's contents are undefined.
     """
-    process_sets.check(process_set)
-    return async_ops.allreduce_now(tensor, tensor, name,
-                                   reduction(average, op), prescale_factor,
-                                   postscale_factor)
+    return _autograd.now(
+        _submissions.allreduce(tensor, name, reduction(average, op),
+                               prescale_factor, postscale_factor,
+                               id_of(process_set), True, awaited=True))
 
 
 def grouped_allreduce(
@@ -144,21 +69,25 @@ def grouped_allreduce(
         process_set: Any = global_process_set) -> List[torch.Tensor]:
     """Reduces each of `tensors`; returns the list of results.
 
-    Arguments are those of allreduce. Members are submitted as
-    `<name>.<i>of<n>`; that a group is accepted or refused as a whole comes in a
-    later version. Differentiable.
+    Arguments are those of allreduce. Members are named `<name>.<i>of<n>`; all
+    are accepted or none. Differentiable.
     """
-    process_sets.check(process_set)
     op = reduction(average, op)
+    return _compressed(
+        tensors, compression, lambda small: _autograd.GroupedAllreduce.apply(
+            name, op, prescale_factor, postscale_factor, process_set, *small))
+
+
+def _compressed(tensors: Sequence[torch.Tensor], compression: Any,
+                function: Any) -> List[torch.Tensor]:
+    """What `function` makes of the compressed tensors, decompressed."""
     compressed = [compression.compress(tensor) for tensor in tensors]
     if not compressed:
         return []
-    reduced: Tuple[torch.Tensor, ...] = _GroupedAllreduce.apply(
-        name, op, prescale_factor, postscale_factor,
-        *(small for small, _ in compressed))
+    results = function([small for small, _ in compressed])
     return [
         compression.decompress(tensor, ctx)
-        for tensor, (_, ctx) in zip(reduced, compressed)
+        for tensor, (_, ctx) in zip(results, compressed)
     ]
 
 
@@ -176,18 +105,37 @@ def grouped_allreduce_(
                                  postscale_factor, process_set))
 
 
+def _at_least_1d(tensor: torch.Tensor) -> torch.Tensor:
+    if isinstance(tensor, torch.Tensor) and tensor.dim() == 0:
+        return tensor.reshape(1)
+    return tensor
+
+
 def allgather(tensor: torch.Tensor,
               name: Optional[str] = None,
               process_set: Any = global_process_set) -> torch.Tensor:
-    """Concatenates all ranks' `tensor`s along dimension 0, in rank order.
+    """Concatenates the ranks' `tensor`s along dimension 0, in rank order.
 
     The first dimension may differ between ranks (and be 0), the others not. A
     scalar counts as one element. Differentiable.
     """
-    process_sets.check(process_set)
-    if isinstance(tensor, torch.Tensor) and tensor.dim() == 0:
-        tensor = tensor.reshape(1)
-    return _Allgather.apply(tensor, name)
+    return _autograd.Allgather.apply(_at_least_1d(tensor), name, process_set)
+
+
+def grouped_allgather(
+        tensors: Sequence[torch.Tensor],
+        name: Optional[str] = None,
+        process_set: Any = global_process_set) -> List[torch.Tensor]:
+    """Gathers each of `tensors`; returns the list of results.
+
+    Members are named `<name>.<i>of<n>`; all are accepted or none.
+    Differentiable.
+    """
+    if not tensors:
+        return []
+    return list(
+        _autograd.GroupedAllgather.apply(
+            name, process_set, *(_at_least_1d(tensor) for tensor in tensors)))
 
 
 def broadcast(tensor: torch.Tensor,
@@ -196,11 +144,11 @@ def broadcast(tensor: torch.Tensor,
               process_set: Any = global_process_set) -> torch.Tensor:
     """Returns a new tensor with the values of rank `root_rank`'s `tensor`.
 
+    root_rank: its number in the job, also for a process set; it is in the set.
     Shape and dtype are the same on all ranks. Differentiable: the averaged
     gradient goes to the root.
     """
-    process_sets.check(process_set)
-    return _Broadcast.apply(tensor, root_rank, name)
+    return _autograd.Broadcast.apply(tensor, root_rank, name, process_set)
 
 
 def broadcast_(tensor: torch.Tensor,
@@ -208,5 +156,68 @@ def broadcast_(tensor: torch.Tensor,
                name: Optional[str] = None,
                process_set: Any = global_process_set) -> torch.Tensor:
     """broadcast in place: writes the root's values to `tensor`, returns it."""
-    process_sets.check(process_set)
-    return async_ops.broadcast_now(tensor, tensor, root_rank, name)
+    return _autograd.now(
+        _submissions.broadcast(tensor, root_rank, name, id_of(process_set),
+                               True, awaited=True))
+
+
+def alltoall(
+    tensor: torch.Tensor,
+    splits: Any = None,
+    name: Optional[str] = None,
+    process_set: Any = global_process_set
+) -> Union[torch.Tensor, Tuple[torch.Tensor, torch.Tensor]]:
+    """Sends each rank some rows of `tensor`; returns the rows received.
+
+    splits: how many rows go to each rank of the set, in rank order: a list or
+    an int32 or int64 tensor; None: equal parts.
+    Returns the rows from all ranks, in rank order; if splits is given, (these;
+    how many came from each rank). Differentiable.
+    """
+    rows, received = _autograd.Alltoall.apply(tensor, splits, name,
+                                              process_set)
+    return rows if splits is None else (rows, received)
+
+
+def reducescatter(tensor: torch.Tensor,
+                  name: Optional[str] = None,
+                  compression: Any = Compression.none,
+                  op: int = Average,
+                  process_set: Any = global_process_set,
+                  prescale_factor: float = 1.0,
+                  postscale_factor: float = 1.0) -> torch.Tensor:
+    """Reduces `tensor` over the ranks; returns this rank's rows of the result.
+
+    tensor: at least one dimension, the same shape on all ranks.
+    compression: Compression.fp16 sends floats as float16.
+    op: Average or Sum. Of r rows and n ranks each gets r // n, the first r % n
+    ranks one more.
+    prescale_factor, postscale_factor: inputs, result are multiplied by it.
+    Differentiable, as if by an allreduce: the gradient is gathered, and for a
+    sum multiplied by the number of ranks.
+    """
+    op = reduction(None, op)
+    small, ctx = compression.compress(tensor)
+    reduced = _autograd.Reducescatter.apply(small, name, op, prescale_factor,
+                                            postscale_factor, process_set)
+    return compression.decompress(reduced, ctx)
+
+
+def grouped_reducescatter(
+        tensors: Sequence[torch.Tensor],
+        name: Optional[str] = None,
+        compression: Any = Compression.none,
+        op: int = Average,
+        process_set: Any = global_process_set,
+        prescale_factor: float = 1.0,
+        postscale_factor: float = 1.0) -> List[torch.Tensor]:
+    """A reducescatter of each of `tensors`; returns the list of results.
+
+    Arguments are those of reducescatter. Members are named `<name>.<i>of<n>`;
+    all are accepted or none. Differentiable.
+    """
+    op = reduction(None, op)
+    return _compressed(
+        tensors, compression,
+        lambda small: _autograd.GroupedReducescatter.apply(
+            name, op, prescale_factor, postscale_factor, process_set, *small))

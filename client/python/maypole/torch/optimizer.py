@@ -43,8 +43,9 @@ class _Reducer:
     """How one gradient is reduced; starts it and gives what ends it."""
 
     def __init__(self, compression: Any, op: int, predivide: float,
-                 sparse_as_dense: bool):
+                 sparse_as_dense: bool, process_set: Any):
         self.compression = compression
+        self.process_set = process_set
         self.op = op
         # Average is a sum divided by size; this splits that division in two.
         self.prescale = 1.0 / predivide
@@ -73,7 +74,7 @@ class _Reducer:
         """Starts reducing `tensor` in place; the result waits for it."""
         small, ctx = self.compression.compress(tensor)
         handle = allreduce_async_(small, None, name, self.op, self.prescale,
-                                  self.postscale)
+                                  self.postscale, self.process_set)
 
         def finish() -> None:
             result = self.compression.decompress(synchronize(handle), ctx)
@@ -85,7 +86,8 @@ class _Reducer:
 
     def _start_sparse(self, parameter: torch.Tensor,
                       name: str) -> Callable[[], None]:
-        wait = sparse_allreduce_async(parameter.grad, name, self.op)
+        wait = sparse_allreduce_async(parameter.grad, name, self.op,
+                                      self.process_set)
 
         def finish() -> None:
             parameter.grad = wait()
@@ -114,7 +116,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         # Parameters that are in a bucket, or never will be.
         self._settled: Set[torch.Tensor] = set()
         self._joins = basics.joins()
-        self._distributed = basics.size() > 1
+        process_set = reducer.process_set
+        self._distributed = process_set.included() and process_set.size() > 1
         self._watch_parameters()
 
     def _watch_parameters(self) -> None:
@@ -357,6 +360,8 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
     parameters; accepted, and without effect: the coordinator groups by itself.
     sparse_as_dense: sparse gradients are reduced as dense ones, otherwise by
     gathering.
+    process_set: whose gradients are reduced. On a rank that is not in it, the
+    optimizer steps on the rank's own.
     gradient_as_bucket_view: from the second step on, gradients live in buckets
     in the arena (maypole.torch.arena), and backward() starts an allreduce for
     each bucket that is complete. .grad is a view of its bucket, contiguous, and
@@ -369,7 +374,8 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
 
     Raises ValueError for wrong arguments, each naming what is expected.
     """
-    process_sets.check(process_set)
+    basics.size()  # before init() there is nothing to wrap it for
+    process_sets.id_of(process_set)
     if num_groups != 0:
         warnings.warn("num_groups is deprecated, use groups",
                       DeprecationWarning)
@@ -388,7 +394,8 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
     wrapped.__dict__.pop("step", None)
     wrapped._attach(
         names,
-        _Reducer(compression, op, gradient_predivide_factor, sparse_as_dense),
+        _Reducer(compression, op, gradient_predivide_factor, sparse_as_dense,
+                 process_set),
         backward_passes_per_step,
         Buckets(int(bucket_cap_mb * 2**20)) if gradient_as_bucket_view else None)
     return wrapped

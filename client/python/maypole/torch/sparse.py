@@ -4,7 +4,6 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from maypole.common import basics, process_sets
 from maypole.common.constants import Average, Sum
 from maypole.common.process_sets import global_process_set
 from maypole.torch.async_ops import allgather_async, synchronize
@@ -22,7 +21,6 @@ def sparse_allreduce_async(
     may repeat). Gathers `<name>.indices` and `<name>.values`, so the number of
     entries may differ between ranks. op: Average or Sum, else ValueError.
     """
-    process_sets.check(process_set)
     if op not in (Average, Sum):
         raise ValueError(f"sparse_allreduce_async of {name!r}: op={op!r}, "
                          "expected Average or Sum")
@@ -32,16 +30,18 @@ def sparse_allreduce_async(
     tensor = tensor if tensor.is_coalesced() else tensor.coalesce()
     # Entries along dimension 0, which is what allgather concatenates.
     indices = allgather_async(tensor.indices().t().contiguous(),
-                              None if name is None else f"{name}.indices")
+                              None if name is None else f"{name}.indices",
+                              process_set)
     values = allgather_async(tensor.values(),
-                             None if name is None else f"{name}.values")
+                             None if name is None else f"{name}.values",
+                             process_set)
     shape = tensor.shape
 
     def finish() -> torch.Tensor:
         all_indices = synchronize(indices).t()
         all_values = synchronize(values)
         if op == Average:
-            all_values = all_values / basics.size()
+            all_values = all_values / process_set.size()
         return torch.sparse_coo_tensor(all_indices, all_values, shape)
 
     return finish
