@@ -2,8 +2,8 @@
 
 `FakeLibrary(size)` goes in the library's place by `maypole._native.use()`;
 `run_ranks(fake, function)` calls `function(rank)` on one thread per rank. An
-operation is executed by the rank that submits it last. Sum, average, gather,
-broadcast and barrier are real; a dtype or shape mismatch fails on all ranks.
+operation is executed by the rank that submits it last. All collectives, process
+sets, groups and joins are real; a dtype or shape mismatch fails on all ranks.
 
 It checks the memory contract of maypole.h: the submitters' addresses are read
 and written only when the operation runs, so a binding that lets a tensor go
@@ -16,48 +16,8 @@ import mmap
 import threading
 import time
 
-import torch
-
+import fake_collectives
 from maypole import _native
-
-_TORCH_DTYPES = {
-    _native.UINT8: torch.uint8,
-    _native.INT8: torch.int8,
-    _native.INT16: torch.int16,
-    _native.INT32: torch.int32,
-    _native.INT64: torch.int64,
-    _native.FLOAT16: torch.float16,
-    _native.BFLOAT16: torch.bfloat16,
-    _native.FLOAT32: torch.float32,
-    _native.FLOAT64: torch.float64,
-    _native.BOOL: torch.bool,
-}
-
-
-def _view(address, shape, dtype):
-    count = 1
-    for n in shape:
-        count *= n
-    if count == 0:
-        return torch.empty(tuple(shape), dtype=dtype)
-    size = count * torch.empty(0, dtype=dtype).element_size()
-    memory = (ctypes.c_ubyte * size).from_address(address)
-    return torch.frombuffer(memory, dtype=dtype).view(tuple(shape))
-
-
-class _Submission:
-
-    def __init__(self, rank, arguments):
-        self.rank = rank
-        (self.kind, self.dtype, self.op, self.root, self.shape, self.prescale,
-         self.postscale, self.name, self.input, self.output) = arguments
-        self.shape = tuple(self.shape)
-        self.status = None
-        self.text = ""
-        self.gathered = None
-
-    def tensor(self, address):
-        return _view(address, self.shape, _TORCH_DTYPES[self.dtype])
 
 
 class FakeLibrary:
@@ -70,11 +30,17 @@ class FakeLibrary:
         self._lock = threading.Condition()
         self._handles = {}
         self._next_handle = itertools.count(1)
-        self._waiting = {}  # (kind, name or number) -> {rank: submission}
-        self._unnamed = {}  # (rank, kind) -> count
+        # (process set, kind, name or number) -> {rank: submission}
+        self._waiting = {}
+        self._unnamed = {}  # (rank, process set, kind) -> count
+        self._sets = {0: list(range(size))}
+        self._set_requests = []  # {rank: (ranks or id, submission)}, in order
+        self._next_set = itertools.count(1)
+        self._joined = {}  # rank -> submission, in the order of joining
         self.initialized = True
         self.completed = []  # names, in the order of completion
         self.submitted = []  # (rank, name)
+        self.groups = []  # the names of each group
         self.released = []
         self.awaited = {}  # name -> whether its submitter waits at once
         self.arena = {}  # address -> memory
@@ -150,88 +116,143 @@ class FakeLibrary:
         return sum(len(memory) for memory in list(self.arena.values()))
 
     def _in_arena(self, submission):
-        return (submission.input == submission.output
+        return (submission.kind == _native.ALLREDUCE
+                and submission.input == submission.output
                 and submission.prescale == 1.0 and submission.input % 64 == 0
                 and any(start <= submission.input < start + len(memory)
                         for start, memory in list(self.arena.items())))
 
     # --- operations ---------------------------------------------------------
     def submit(self, *arguments):
-        arguments, awaited = arguments[:10], arguments[10]
+        return self._submit_all([arguments])[0]
+
+    def submit_group(self, members):
+        self.groups.append([member[7] for member in members])
+        return self._submit_all(members)
+
+    def _submit_all(self, members):
+        self._check_initialized()
+        submissions = [
+            fake_collectives.Submission(self.rank(), member)
+            for member in members
+        ]
+        with self._lock:
+            for s in submissions:
+                self._check(s)
+            handles = [self._enqueue(s) for s in submissions]
+            self._execute_complete()
+        return handles
+
+    def _check_initialized(self):
         if not self.initialized:
             raise _native.StatusError(_native.FAILED_PRECONDITION,
                                       "Maypole has not been initialized")
-        submission = _Submission(self.rank(), arguments)
-        with self._lock:
-            key = (submission.kind, submission.name)
-            if submission.name is None:
-                counter = (submission.rank, submission.kind)
-                self._unnamed[counter] = self._unnamed.get(counter, 0) + 1
-                key = (submission.kind, self._unnamed[counter])
-            present = self._waiting.setdefault(key, {})
-            if submission.rank in present:
-                raise _native.StatusError(_native.ALREADY_EXISTS,
-                                          f"{submission.name!r} is pending")
-            present[submission.rank] = submission
-            self.submitted.append((submission.rank, submission.name))
-            self.awaited[submission.name] = awaited
-            handle = next(self._next_handle)
-            self._handles[handle] = submission
-            if len(present) == self._size:
-                del self._waiting[key]
-                self._execute([present[r] for r in range(self._size)])
-                self._lock.notify_all()
+
+    def _check(self, submission):
+        name, number = submission.name, submission.process_set
+        refuse = lambda text: _native.StatusError(_native.INVALID_ARGUMENT,
+                                                  f"{name!r}: {text}")
+        if number not in self._sets:
+            raise refuse(f"there is no process set {number}")
+        ranks = self._sets[number]
+        if submission.rank not in ranks:
+            raise refuse(f"rank {submission.rank} is not in it")
+        splits = submission.splits
+        if splits is not None and (len(splits) != len(ranks)
+                                   or sum(splits) != submission.shape[0]):
+            raise refuse(f"splits {splits}")
+        key = (number, submission.kind, name)
+        if name is not None and submission.rank in self._waiting.get(key, {}):
+            raise _native.StatusError(_native.ALREADY_EXISTS,
+                                      f"{name!r} is pending")
+
+    def _enqueue(self, submission):
+        rank, number = submission.rank, submission.process_set
+        self.submitted.append((rank, submission.name))
+        self.awaited[submission.name] = submission.awaited
+        if submission.kind == _native.JOIN:
+            self._joined[rank] = submission
+            return self._handle_of(submission)
+        which = submission.name
+        if which is None:
+            counter = (rank, number, submission.kind)
+            which = self._unnamed[counter] = self._unnamed.get(counter, 0) + 1
+        key = (number, submission.kind, which)
+        self._waiting.setdefault(key, {})[rank] = submission
+        return self._handle_of(submission)
+
+    def _handle_of(self, submission):
+        handle = next(self._next_handle)
+        self._handles[handle] = submission
         return handle
 
-    def _execute(self, ranks):
-        first = ranks[0]
-        for other in ranks[1:]:
-            same = (first.dtype == other.dtype and first.op == other.op
-                    and (first.kind == _native.ALLGATHER
-                         or first.shape == other.shape))
-            if not same:
-                for r in ranks:
-                    r.status = _native.FAILED_PRECONDITION
-                    r.text = (f"{first.name}: rank 0 has {first.shape}, rank "
-                              f"{other.rank} has {other.shape}")
-                return
-        {
-            _native.ALLREDUCE: self._allreduce,
-            _native.ALLGATHER: self._allgather,
-            _native.BROADCAST: self._broadcast,
-            _native.BARRIER: lambda ranks: None,
-        }[first.kind](ranks)
-        for r in ranks:
-            r.status = _native.OK
-        if all(self._in_arena(r) for r in ranks):
-            self.arena_operations.append(first.name)
-        self.completed.append(first.name)
+    def _execute_complete(self):
+        """Runs all operations whose ranks are there or have joined."""
+        for key, present in list(self._waiting.items()):
+            ranks = self._sets[key[0]]
+            if all(rank in present or rank in self._joined for rank in ranks):
+                del self._waiting[key]
+                self._execute([present[r] for r in ranks if r in present],
+                              ranks)
+        if len(self._joined) == self._size:
+            last = list(self._joined)[-1]
+            for submission in self._joined.values():
+                submission.answer = last
+                submission.status = _native.OK
+            self._joined = {}
+        self._lock.notify_all()
 
-    def _allreduce(self, ranks):
-        total = None
-        for r in ranks:
-            value = r.tensor(r.input).clone()
-            if r.prescale != 1.0:
-                value = value * r.prescale
-            total = value if total is None else total + value
-        if ranks[0].op == 0:
-            total = (total / len(ranks) if total.dtype.is_floating_point else
-                     torch.div(total, len(ranks), rounding_mode="trunc"))
-        if ranks[0].postscale != 1.0:
-            total = total * ranks[0].postscale
-        for r in ranks:
-            r.tensor(r.output).copy_(total)
+    def _execute(self, submissions, ranks):
+        fake_collectives.execute(submissions, ranks)
+        if submissions[0].status == _native.OK:
+            if all(self._in_arena(s) for s in submissions):
+                self.arena_operations.append(submissions[0].name)
+            self.completed.append(submissions[0].name)
 
-    def _allgather(self, ranks):
-        gathered = torch.cat([r.tensor(r.input) for r in ranks])
-        for r in ranks:
-            r.gathered = gathered.clone()
+    # --- process sets -------------------------------------------------------
+    def process_set_add(self, ranks):
+        if not ranks or not all(0 <= r < self._size for r in ranks):
+            raise _native.StatusError(_native.INVALID_ARGUMENT,
+                                      f"ranks {list(ranks)}")
+        return self._request_set(list(ranks))
 
-    def _broadcast(self, ranks):
-        root = ranks[ranks[0].root]
-        value = root.tensor(root.input).clone()
-        for r in ranks:
-            r.tensor(r.output).copy_(value)
+    def process_set_remove(self, process_set):
+        return self._request_set(process_set)
+
+    def process_set_ranks(self, process_set):
+        return self._sets.get(process_set) if self.initialized else None
+
+    def _request_set(self, wanted):
+        """A handle; carried out when all ranks have asked so often."""
+        self._check_initialized()
+        submission = fake_collectives.Submission(self.rank())
+        with self._lock:
+            request = next((r for r in self._set_requests
+                            if submission.rank not in r), None)
+            if request is None:
+                request = {}
+                self._set_requests.append(request)
+            request[submission.rank] = (wanted, submission)
+            if len(request) == self._size:
+                self._answer(list(request.values()))
+                self._lock.notify_all()
+            return self._handle_of(submission)
+
+    def _answer(self, request):
+        wanted = request[0][0]
+        status, text, answer = _native.OK, "", 0
+        if any(other != wanted for other, _ in request):
+            status, text = _native.FAILED_PRECONDITION, "ranks differ"
+        elif isinstance(wanted, int):
+            del self._sets[wanted]
+        elif wanted in self._sets.values():
+            status, text = _native.INVALID_ARGUMENT, f"{wanted} is a set"
+        else:
+            answer = next(self._next_set)
+            self._sets[answer] = wanted
+        for _, submission in request:
+            submission.answer = answer
+            submission.fail(status, text)
 
     def wait(self, handle, timeout_ms):
         with self._lock:
@@ -251,9 +272,17 @@ class FakeLibrary:
             return _native.OK, self._handles[handle].status is not None
 
     def result(self, handle):
-        gathered = self._handles[handle].gathered
+        submission = self._handles[handle]
+        gathered = submission.gathered
+        if gathered is None:
+            return 0, 0, submission.answer
         return (gathered.data_ptr(), gathered.numel() * gathered.element_size(),
                 gathered.shape[0])
+
+    def received_splits(self, handle, count):
+        received = self._handles[handle].received
+        assert len(received) == count, (received, count)
+        return received
 
     def release(self, handle):
         with self._lock:

@@ -13,13 +13,17 @@ from maypole import _native
 from maypole.common import basics, exceptions, operations, process_sets
 
 
-def submit(name="x", value=1.0):
-    """An allreduce of one float64 in place; (pending, memory)."""
+def prepared(name="x", value=1.0):
+    """An allreduce of one float64 in place, not submitted."""
     memory = ctypes.c_double(value)
     address = ctypes.addressof(memory)
-    return operations.submit(_native.ALLREDUCE, _native.FLOAT64, 1, 0, (1,),
-                             1.0, 1.0, name, address, address, memory,
-                             memory)
+    return operations.prepare(_native.ALLREDUCE, _native.FLOAT64, 1, 0, (1,),
+                              1.0, 1.0, name, address, address, memory,
+                              memory)
+
+
+def submit(name="x", value=1.0):
+    return operations.start(prepared(name, value))
 
 
 class OperationsTest(unittest.TestCase):
@@ -109,16 +113,9 @@ class OperationsTest(unittest.TestCase):
                                     "rank 3 did not come"):
             basics.init()
 
-    def test_only_the_global_process_set(self):
-        self.assertEqual(process_sets.global_process_set.ranks, [0])
-        process_sets.check(process_sets.global_process_set)
-        for attempt in (lambda: process_sets.ProcessSet([0]),
-                        lambda: process_sets.check(3),
-                        lambda: process_sets.add_process_set([0]),
-                        lambda: basics.init(process_sets="dynamic"),
-                        lambda: basics.init(comm=[0])):
-            with self.assertRaises(NotImplementedError):
-                attempt()
+    def test_init_takes_no_communicator(self):
+        with self.assertRaisesRegex(NotImplementedError, "comm"):
+            basics.init(comm=[0])
 
 
 class TwoRanksTest(unittest.TestCase):
@@ -156,18 +153,6 @@ class TwoRanksTest(unittest.TestCase):
         submit(value=2.0)
         self.assertEqual(operations.synchronize(handle).value, 3.0)
 
-    def test_an_abandoned_operation_keeps_its_memory_until_its_end(self):
-        self.fake.set_rank(0)
-        operations.abandon(submit(value=1.0))
-        operations.abandon(submit("y", 5.0))
-        self.fake.set_rank(1)
-        other = submit(value=2.0)  # reads the abandoned memory
-        self.assertEqual(other.wait().value, 3.0)
-        submit("z")  # the next submission forgets what has ended
-        self.assertEqual(len(self.fake.released), 2)
-        last = submit("y", 6.0)
-        self.assertEqual(last.wait().value, 11.0)
-
     def test_memory_outlives_a_submit_that_a_signal_has_interrupted(self):
         self.fake.set_rank(0)  # the other one never comes
         owners = []
@@ -200,15 +185,39 @@ class TwoRanksTest(unittest.TestCase):
         gc.collect()
         self.assertIsNotNone(owners[0]())
 
+    def test_memory_outlives_a_group_that_a_signal_has_interrupted(self):
+        self.fake.set_rank(0)  # the other one never comes
+        owners = []
+
+        class Interrupting:
+
+            def __getattr__(_, name):
+                return getattr(self.fake, name)
+
+            def submit_group(_, members):
+                self.fake.submit_group(members)
+                raise KeyboardInterrupt
+
+        def interrupted():
+            members = [prepared("x"), prepared("y")]
+            owners.extend(weakref.ref(member.input) for member in members)
+            operations.start_group(members)
+
+        _native.use(Interrupting())
+        with self.assertRaises(KeyboardInterrupt):
+            interrupted()
+        gc.collect()
+        self.assertNotIn(None, [owner() for owner in owners])
+
     def test_a_group_waits_for_all_before_it_fails(self):
         def rank(number):
-            good = submit("good", float(number))
+            good = prepared("good", float(number))
             bad_memory = (ctypes.c_double * 2)()
-            bad = operations.submit(_native.ALLREDUCE, _native.FLOAT64, 1, 0,
-                                    (1 + number,), 1.0, 1.0, "bad",
-                                    ctypes.addressof(bad_memory),
-                                    ctypes.addressof(bad_memory), bad_memory)
-            handle = operations.add(operations.PendingGroup([bad, good]))
+            bad = operations.prepare(_native.ALLREDUCE, _native.FLOAT64, 1, 0,
+                                     (1 + number,), 1.0, 1.0, "bad",
+                                     ctypes.addressof(bad_memory),
+                                     ctypes.addressof(bad_memory), bad_memory)
+            handle = operations.add(operations.start_group([bad, good]))
             with self.assertRaisesRegex(exceptions.HorovodInternalError,
                                         "bad: rank 0 has"):
                 operations.synchronize(handle)
@@ -216,6 +225,20 @@ class TwoRanksTest(unittest.TestCase):
 
         self.assertEqual(fake_library.run_ranks(self.fake, rank), [1.0, 1.0])
         self.assertEqual(self.fake.pending(), 0)
+
+    def test_a_group_is_accepted_whole_or_not_at_all(self):
+        self.fake.set_rank(0)
+        submit("b")
+        owner = prepared("a")
+        reference = weakref.ref(owner.input)
+        with self.assertRaisesRegex(ValueError, "'b' is pending"):
+            operations.start_group([owner, prepared("b")])
+        self.assertEqual(self.fake.submitted, [(0, "b")])
+        self.assertEqual(self.fake.pending(), 1)
+        del owner
+        gc.collect()
+        self.assertIsNone(reference())
+        self.assertEqual(operations.start_group([]).wait(), [])
 
 
 if __name__ == "__main__":

@@ -78,6 +78,71 @@ class SingleRankTest(unittest.TestCase):
             self.assertTrue(torch.equal(hvd.allgather(x, "a"), x), dtype)
             self.assertTrue(torch.equal(hvd.broadcast(x, 0, "b"), x), dtype)
 
+    def test_every_reduction(self):
+        for dtype in (torch.bool, torch.int8, torch.int16, torch.uint8,
+                      torch.int64, torch.bfloat16, torch.float32):
+            x = torch.tensor([1, 0, 1, 1, 0], dtype=dtype)
+            for op in (hvd.Sum, hvd.Min, hvd.Max, hvd.Product):
+                result = hvd.allreduce(x, op=op)
+                self.assertTrue(torch.equal(result, x), (dtype, op))
+
+    def test_alltoall_and_reducescatter(self):
+        x = torch.arange(6.0).reshape(3, 2)
+        self.assertTrue(torch.equal(hvd.alltoall(x), x))
+        rows, received = hvd.alltoall(x.t(), [2], "a")
+        self.assertTrue(torch.equal(rows, x.t()))
+        self.assertEqual((received.tolist(), received.dtype), ([2], torch.int32))
+        self.assertEqual(hvd.alltoall(torch.ones(0, 2)).numel(), 0)
+        self.assertTrue(torch.equal(hvd.reducescatter(x), x))
+        doubled = hvd.reducescatter(x, op=hvd.Sum, postscale_factor=2.0)
+        self.assertTrue(torch.equal(doubled, 2 * x))
+        for call in (lambda: hvd.alltoall(x, [2]),
+                     lambda: hvd.alltoall(x, [-1]),
+                     lambda: hvd.alltoall(x, [2, 1]),
+                     lambda: hvd.alltoall(torch.tensor(1.0)),
+                     lambda: hvd.reducescatter(x, op=hvd.Max)):
+            with self.assertRaises(ValueError):
+                call()
+
+    def test_groups(self):
+        xs = [torch.ones(2), torch.arange(4)]
+        for call in (hvd.grouped_allreduce, hvd.grouped_allreduce_,
+                     hvd.grouped_allgather, hvd.grouped_reducescatter):
+            for x, result in zip(xs, call(xs, name="g")):
+                self.assertTrue(torch.equal(x, result), call)
+        before = basics.counter("operations")
+        for wrong in ([torch.ones(2), torch.tensor(True)], [torch.ones(1)] * 2):
+            with self.assertRaises((ValueError, NotImplementedError)):
+                hvd.grouped_allreduce(wrong, name="n" * 1000)
+        self.assertEqual(basics.counter("operations"), before)
+
+    def test_join(self):
+        self.assertEqual(hvd.join(), 0)
+        self.assertEqual(hvd.allreduce(torch.ones(1)).item(), 1.0)
+        self.assertEqual(hvd.join(), 0)
+
+    def test_process_sets(self):
+        for ranks in ([0], [], [1], [0, 0], [-1]):
+            with self.assertRaises(ValueError):
+                hvd.add_process_set(ranks)
+        with self.assertRaises(ValueError):
+            hvd.init(process_sets=[hvd.ProcessSet([0])])
+        gone = hvd.ProcessSet([0])
+        gone.process_set_id = 5
+        with self.assertRaisesRegex(ValueError, "no process set 5"):
+            hvd.allreduce(torch.ones(1), process_set=gone)
+        with self.assertRaisesRegex(ValueError, "no process set 5"):
+            hvd.remove_process_set(gone)
+
+    def test_gradients(self):
+        x = torch.tensor([1.0, 2.0], requires_grad=True)
+        for call in (hvd.alltoall, hvd.reducescatter,
+                     lambda t: hvd.grouped_allgather([t])[0],
+                     lambda t: hvd.grouped_reducescatter([t])[0]):
+            x.grad = None
+            (call(x) * 3).sum().backward()
+            self.assertEqual(x.grad.tolist(), [3.0, 3.0])
+
     def test_gathered_memory_outlives_the_job(self):
         gathered = hvd.allgather(torch.arange(100000), "x")
         hvd.shutdown()
@@ -158,7 +223,7 @@ class SingleRankTest(unittest.TestCase):
         with self.assertRaises(AttributeError):
             maypole.nothing  # pylint: disable=no-member,pointless-statement
         with self.assertRaisesRegex(AttributeError, "not there yet"):
-            hvd.alltoall  # pylint: disable=no-member,pointless-statement
+            hvd.elastic  # pylint: disable=no-member,pointless-statement
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
         environment["MAYPOLE_LIBRARY"] = _native.library().path
         output = subprocess.run([sys.executable, "-m", "maypole"],

@@ -71,8 +71,8 @@ class TorchOpsTest(unittest.TestCase):
                 x = torch.tensor([r], dtype=dtype)
                 self.assert_tensor(hvd.allgather(x, f"all.{dtype}"), [0, 1])
                 self.assert_tensor(hvd.broadcast(x, 1, f"root.{dtype}"), [1])
-                with self.assertRaisesRegex(ValueError, f"'n'.*{dtype}"):
-                    hvd.allreduce(x, name="n")
+                self.assert_tensor(
+                    hvd.allreduce(x, name=f"sum.{dtype}", op=hvd.Sum), [1])
 
         self.both(rank)
 
@@ -152,7 +152,7 @@ class TorchOpsTest(unittest.TestCase):
             self.assert_tensor(xs[1], [1, 1])
 
         self.both(rank)
-        self.assertIn((0, "g.1of2"), self.fake.submitted)
+        self.assertIn(["g.0of2", "g.1of2"], self.fake.groups)
 
     def test_fp16_compression(self):
         def rank(r):
@@ -230,8 +230,18 @@ class TorchOpsTest(unittest.TestCase):
             (NotImplementedError, "'m'.*meta.*CPU",
              lambda: hvd.broadcast(torch.ones(1, device="meta"), 0, "m")),
             (TypeError, "'l'.*list", lambda: hvd.allreduce_([1.0], name="l")),
-            (NotImplementedError, "global process set",
+            (TypeError, "process_set=5.*ProcessSet",
              lambda: hvd.allreduce(torch.ones(1), process_set=5)),
+            (ValueError, r"'s'.*scalar.*\[1\]",
+             lambda: hvd.reducescatter(torch.tensor(1.0), "s")),
+            (ValueError, "'s'.*splits=.*integers",
+             lambda: hvd.alltoall(torch.ones(2), [0.5, 1.5], "s")),
+            (ValueError, "'s'.*float32 tensor of shape",
+             lambda: hvd.alltoall(torch.ones(2), torch.ones(2), "s")),
+            (ValueError, "'s'.*splits",
+             lambda: hvd.alltoall(torch.ones(2), [1, 2], "s")),
+            (TypeError, "'g.1of2'.*int",
+             lambda: hvd.grouped_allgather([torch.ones(1), 3], "g")),
         )
         for error, text, call in cases:
             with self.assertRaisesRegex(error, text):
@@ -246,6 +256,8 @@ class TorchOpsTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "'g.1of2' is pending"):
             hvd.grouped_allreduce_async([torch.ones(1)] * 2, name="g")
         self.assertFalse(hvd.poll(first))
+        self.assertEqual([name for _, name in self.fake.submitted],
+                         ["dup", "g.1of2"])
 
 
 if __name__ == "__main__":

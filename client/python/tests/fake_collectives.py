@@ -1,0 +1,162 @@
+"""What the collectives of the fake library do, on the ranks' memory.
+
+`execute(submissions, ranks)` carries one operation out: submissions are those
+of the ranks that have submitted it, in the order of `ranks`, the set's; a rank
+that has joined has none. It reads and writes the submitters' addresses.
+"""
+
+import ctypes
+import functools
+
+import torch
+
+from maypole import _native
+
+_TORCH_DTYPES = {
+    _native.UINT8: torch.uint8,
+    _native.INT8: torch.int8,
+    _native.INT16: torch.int16,
+    _native.INT32: torch.int32,
+    _native.INT64: torch.int64,
+    _native.FLOAT16: torch.float16,
+    _native.BFLOAT16: torch.bfloat16,
+    _native.FLOAT32: torch.float32,
+    _native.FLOAT64: torch.float64,
+    _native.BOOL: torch.bool,
+}
+
+_AVERAGE, _SUM, _MIN, _MAX, _PRODUCT = 0, 1, 3, 4, 5
+
+
+def _view(address, shape, dtype):
+    count = 1
+    for n in shape:
+        count *= n
+    if count == 0:
+        return torch.empty(tuple(shape), dtype=dtype)
+    size = count * torch.empty(0, dtype=dtype).element_size()
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    return torch.frombuffer(memory, dtype=dtype).view(tuple(shape))
+
+
+class Submission:
+    """One rank's part of an operation, and its outcome.
+
+    status: None until it has ended. gathered: what it has brought as memory of
+    the library. answer: of a join the last rank, of a set request its id.
+    """
+
+    def __init__(self, rank, arguments=None):
+        self.rank = rank
+        self.name = self.kind = None
+        self.status = None
+        self.text = ""
+        self.gathered = None
+        self.received = None
+        self.answer = None
+        if arguments is not None:
+            (self.kind, self.dtype, self.op, self.root, shape, self.prescale,
+             self.postscale, self.name, self.input, self.output, self.awaited,
+             self.process_set, self.splits) = arguments
+            self.shape = tuple(shape)
+
+    def tensor(self):
+        """The input."""
+        return _view(self.input, self.shape, _TORCH_DTYPES[self.dtype])
+
+    def store(self, value):
+        """Writes `value` to the output."""
+        _view(self.output, value.shape, value.dtype).copy_(value)
+
+    def fail(self, status, text):
+        self.status, self.text = status, text
+
+
+def execute(submissions, ranks):
+    """See the head of this file."""
+    first = submissions[0]
+    for other in submissions[1:]:
+        shapes_agree = (first.kind in (_native.ALLGATHER, _native.ALLTOALL)
+                        or first.shape == other.shape)
+        if not shapes_agree or (first.dtype, first.op) != (other.dtype,
+                                                           other.op):
+            for s in submissions:
+                s.fail(
+                    _native.FAILED_PRECONDITION,
+                    f"{first.name}: rank {first.rank} has {first.shape}, rank "
+                    f"{other.rank} has {other.shape}")
+            return
+    {
+        _native.ALLREDUCE: _allreduce,
+        _native.ALLGATHER: _allgather,
+        _native.BROADCAST: _broadcast,
+        _native.ALLTOALL: _alltoall,
+        _native.REDUCESCATTER: _reducescatter,
+        _native.BARRIER: lambda submissions, ranks: None,
+    }[first.kind](submissions, ranks)
+    for s in submissions:
+        s.status = _native.OK
+
+
+def _combine(op, dtype):
+    if dtype == torch.bool:
+        return torch.logical_or if op in (_SUM, _MAX) else torch.logical_and
+    return {
+        _MIN: torch.minimum,
+        _MAX: torch.maximum,
+        _PRODUCT: torch.mul,
+    }.get(op, torch.add)
+
+
+def _reduced(submissions, ranks):
+    first = submissions[0]
+    values = [
+        s.tensor().clone() if s.prescale == 1.0 else s.tensor() * s.prescale
+        for s in submissions
+    ]
+    total = functools.reduce(_combine(first.op, values[0].dtype), values)
+    if first.op == _AVERAGE:
+        total = (total / len(ranks) if total.dtype.is_floating_point else
+                 torch.div(total, len(ranks), rounding_mode="trunc"))
+    return total if first.postscale == 1.0 else total * first.postscale
+
+
+def _allreduce(submissions, ranks):
+    total = _reduced(submissions, ranks)
+    for s in submissions:
+        s.store(total)
+
+
+def _reducescatter(submissions, ranks):
+    parts = _reduced(submissions, ranks).tensor_split(len(ranks))
+    for s in submissions:
+        s.store(parts[ranks.index(s.rank)])
+
+
+def _allgather(submissions, ranks):
+    del ranks
+    gathered = torch.cat([s.tensor() for s in submissions])
+    for s in submissions:
+        s.gathered = gathered.clone()
+
+
+def _alltoall(submissions, ranks):
+    n = len(ranks)
+    parts, counts = {}, {}
+    for s in submissions:
+        splits = s.splits or [s.shape[0] // n] * n
+        parts[s.rank] = s.tensor().split(splits)
+        counts[s.rank] = splits
+    for s in submissions:
+        place = ranks.index(s.rank)
+        s.gathered = torch.cat(
+            [parts[r][place] for r in ranks if r in parts]).clone()
+        s.received = [counts[r][place] if r in counts else 0 for r in ranks]
+
+
+def _broadcast(submissions, ranks):
+    del ranks
+    (root,) = [s for s in submissions if s.rank == submissions[0].root]
+    value = root.tensor().clone()
+    for s in submissions:
+        s.store(value)
