@@ -1,0 +1,42 @@
+"""Two optimizers, a model used twice, DataLoader's workers: in real jobs."""
+
+import os
+import unittest
+
+import harness
+
+
+class OptimizersTest(unittest.TestCase):
+    def check(self, np, nodes):
+        program = os.path.join(harness.ROOT, "tests", "failures", "programs", "optimizers.py")
+        with harness.Job(np=np, nodes=nodes, command=[harness.PYTHON, program]) as job:
+            job.check_ok(50)
+            for r, record in enumerate(job.records()):
+                with self.subTest(rank=r):
+                    self.check_record(record, np, r)
+
+    def check_record(self, seen, np, r):
+        self.assertLess(seen["model_used_twice"], 1e-6)
+        text, off = seen["two_backwards"]
+        self.assertRegex(text, r"the gradient of '.*' was computed more than backward_passes_per_step=1 times before "
+                         r"step\(\); increase backward_passes_per_step")
+        self.assertLess(off, 1e-6)
+        self.assertLess(seen["in_turn"], 1e-6)
+        self.assertLess(seen["named_apart"], 1e-6)
+        text, off = seen["same_names"]
+        if r == 0:
+            self.assertRegex(text, r"allreduce 'DistributedOptimizer\..*': .*still pending")
+        else:
+            self.assertIsNone(text)
+        self.assertLess(off, 1e-6)
+        self.assertEqual(seen["data_loader"], [4, [np] * 3])
+
+    def test_one_node(self):
+        self.check(2, 1)
+
+    def test_two_nodes(self):
+        self.check(2, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
