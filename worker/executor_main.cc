@@ -77,6 +77,7 @@ std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
   o.nonce = HashBytes(absl::StrCat(setup.token, "/", setup.job, "/", epoch));
   o.node_names = std::move(node_names);
   o.connections = f.network_connections;
+  o.answer_timeout = absl::ToChronoMilliseconds(f.network_timeout);
   return std::make_unique<GlooBackend>(std::move(o));
 }
 

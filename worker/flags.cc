@@ -41,6 +41,10 @@ ABSL_FLAG(
     "TCP connections to each other node, and as many from it, 1 to 3; the "
     "same on all nodes. "
     "More than one where one does not fill the link");
+ABSL_FLAG(absl::Duration, network_timeout, absl::Seconds(10),
+          "a connection to another node whose kernel has not answered for so "
+          "long has failed; 0: after what the kernel does by itself (15 "
+          "minutes)");
 ABSL_FLAG(std::string, metrics, "127.0.0.1:0",
           "HOST:PORT of the Prometheus endpoint; port 0: any free one; empty: "
           "none");
@@ -153,6 +157,10 @@ absl::Status Check(const WorkerFlags& f) {
   if (f.network_connections < 1 || f.network_connections > kMaxConnections) {
     return Bad("network_connections", absl::StrCat("1 to ", kMaxConnections));
   }
+  if (f.network_timeout < absl::ZeroDuration() ||
+      f.network_timeout > absl::Hours(1)) {
+    return Bad("network_timeout", "0 to 1h");
+  }
   BoardConfig config;
   config.chunk_bytes = f.chunk_bytes;
   config.ring_depth = f.ring_depth;
@@ -178,6 +186,7 @@ absl::StatusOr<WorkerFlags> ReadFlags(int argc, char** argv) {
   f.host = absl::GetFlag(FLAGS_host);
   f.network = absl::GetFlag(FLAGS_network);
   f.network_connections = absl::GetFlag(FLAGS_network_connections);
+  f.network_timeout = absl::GetFlag(FLAGS_network_timeout);
   f.metrics = absl::GetFlag(FLAGS_metrics);
   f.announce_fd = absl::GetFlag(FLAGS_announce_fd);
   f.resume_timeout = absl::GetFlag(FLAGS_resume_timeout);
@@ -222,6 +231,8 @@ std::vector<std::string> ExecutorArguments(const WorkerFlags& f) {
       absl::StrCat("--host=", f.host),
       absl::StrCat("--network=", f.network),
       absl::StrCat("--network_connections=", f.network_connections),
+      absl::StrCat("--network_timeout=",
+                   absl::FormatDuration(f.network_timeout)),
       absl::StrCat("--resume_timeout=", absl::FormatDuration(f.resume_timeout)),
       absl::StrCat("--start_timeout=", absl::FormatDuration(f.start_timeout)),
       absl::StrCat("--chunk_bytes=", f.chunk_bytes),

@@ -20,6 +20,7 @@ struct WorkerFlags {
   std::string host;
   std::string network;
   uint32_t network_connections = 1;
+  absl::Duration network_timeout;
   std::string metrics;
   std::string secret;
   int announce_fd = -1;

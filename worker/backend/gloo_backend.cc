@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/backend/gloo_mesh.h"
+#include "worker/backend/unanswered.h"
 
 namespace maypole::worker {
 namespace {
@@ -115,6 +116,7 @@ absl::Status GlooBackend::Connect(const std::vector<std::string>& addresses) {
     Break(std::string(s.message()));
     return Why();
   }
+  BoundUnanswered(options_.answer_timeout);
   if (absl::Status s = ShakeHands(); !s.ok()) return s;
   try {
     StartThreads();

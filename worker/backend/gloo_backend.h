@@ -33,7 +33,8 @@
 // Waits have no timeout of Gloo's, which would break all its pairs: who is late
 // is not dead. Gloo does not tell a message that is half sent or received that
 // its pair has failed; so a watcher thread waits on every pair for a message
-// that never comes, and what it hears ends all waits. Abort() does as well.
+// that never comes, and what it hears ends all waits. Abort() does as well. A
+// wire that is cut is seen when what was sent stays unanswered (unanswered.h).
 //
 // The process must ignore SIGPIPE: Gloo writes to what a peer has closed.
 #ifndef MAYPOLE_WORKER_BACKEND_GLOO_BACKEND_H_
@@ -65,6 +66,9 @@ struct GlooOptions {
   std::vector<std::string> node_names;
   // A peer that cannot be reached within this fails Connect.
   std::chrono::milliseconds connect_timeout{20000};
+  // A connection on which the peer's kernel has not acknowledged what was sent
+  // for so long has failed; 0: never.
+  std::chrono::milliseconds answer_timeout{10000};
   // To each other node, and as many from it; the same on all nodes. Chunks
   // take turns.
   uint32_t connections = 1;
