@@ -167,19 +167,29 @@ def start(pending: Pending) -> Pending:
     Raises ValueError (wrong arguments; a pending operation has this name; not
     initialized), NotImplementedError, HorovodInternalError.
     """
-    return start_with(pending,
-                      lambda library: library.submit(*pending.arguments))
+    library = _native.library()
+    _submitted.add(pending)
+    try:
+        pending.native = library.submit(*pending.arguments)
+    except _native.StatusError as error:
+        raise _refused([pending], error) from None
+    return pending
 
 
-def start_with(pending: Pending, native_submit: Callable[[Any],
-                                                         int]) -> Pending:
-    """start() by native_submit(library), which returns a native handle."""
-    library = _begin([pending])
+def request(native_submit: Callable[[Any], int]) -> int:
+    """Has native_submit(library) ask for something; waits for its answer.
+
+    native_submit returns a native handle; the answer is the number it has as
+    its result. Raises what start() and wait() do.
+    """
+    library = _native.library()
+    pending = Pending(None, None, None,
+                      lambda native: library.result(native)[2], False)
     try:
         pending.native = native_submit(library)
     except _native.StatusError as error:
         raise _refused([pending], error) from None
-    return pending
+    return pending.wait()
 
 
 def start_group(members: Sequence[Pending]) -> "PendingGroup":
@@ -188,7 +198,8 @@ def start_group(members: Sequence[Pending]) -> "PendingGroup":
     Raises what start() does; the text names the one that was refused.
     """
     if members:
-        library = _begin(members)
+        library = _native.library()
+        _submitted.update(members)
         try:
             natives = library.submit_group(
                 [member.arguments for member in members])
@@ -197,11 +208,6 @@ def start_group(members: Sequence[Pending]) -> "PendingGroup":
         for member, native in zip(members, natives):
             member.native = native
     return PendingGroup(list(members))
-
-
-def _begin(members: Sequence[Pending]) -> Any:
-    _submitted.update(members)
-    return _native.library()
 
 
 def _refused(members: Sequence[Pending],

@@ -118,14 +118,6 @@ def id_of(process_set: Any) -> int:
     return process_set.process_set_id
 
 
-def _wait_for_request(native_submit: Any) -> int:
-    """Has a request to all ranks carried out; its result."""
-    pending = operations.Pending(
-        None, None, None,
-        lambda native: _native.library().result(native)[2], False)
-    return operations.start_with(pending, native_submit).wait()
-
-
 def add_process_set(
         process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
     """Makes a process set; every rank of the job must call this alike.
@@ -144,7 +136,7 @@ def add_process_set(
         raise ValueError(f"{process_set!r} was removed; make a new one")
     ranks = process_set.ranks
     _register(process_set,
-              _wait_for_request(lambda lib: lib.process_set_add(ranks)))
+              operations.request(lambda lib: lib.process_set_add(ranks)))
     return process_set
 
 
@@ -159,7 +151,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     process_set_id = id_of(process_set)
     if process_set_id == 0:
         return False
-    _wait_for_request(lambda lib: lib.process_set_remove(process_set_id))
+    operations.request(lambda lib: lib.process_set_remove(process_set_id))
     for ended in [process_set, *_registered.pop(process_set_id, ())]:
         ended.process_set_id = ended.ranks = None
     return True
