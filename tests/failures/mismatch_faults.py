@@ -3,7 +3,7 @@
 import json
 import time
 
-from faults import Fault, Outcome, check_seconds
+from faults import Fault, Outcome, check_seconds, expect
 
 
 def run(scene, layout, fault):
@@ -21,6 +21,23 @@ def run(scene, layout, fault):
             raise AssertionError("the name's next use gave rank %d %s" % (r, record["total"]))
     since = records[max(int(r) for r in spec["odd"])]["since"]
     outcome = Outcome({"all": max(record["seen"] for record in records) - since}, {"all": text}, pause)
+    check_seconds(fault, outcome)
+    return outcome
+
+
+def duplicate(scene, layout, fault):
+    start = time.monotonic()
+    with scene.job(layout, "duplicate.py") as job:
+        if job.statuses() != [0] * job.np:
+            raise AssertionError("statuses %s" % job.statuses())
+        records = job.records()
+        pause = scene.check_witness(start)
+    for r, record in enumerate(records):
+        if record["totals"] != [job.np, 2 * job.np]:
+            raise AssertionError("rank %d: %s" % (r, record))
+    expect(r"allreduce 'grad\.w'.* is still pending.*", records[0]["text"], "the rank")
+    outcome = Outcome({"that rank": records[0]["seen"] - records[0]["since"]}, {"that rank": records[0]["text"],
+                                                                                "others": None}, pause)
     check_seconds(fault, outcome)
     return outcome
 
@@ -70,4 +87,7 @@ FAULTS = [
     mismatch("three", "three shapes", {"n": 3}, {"1": {"n": 4}, "3": {"n": 5}},
              "allreduce 'grad.w': mismatched shapes: ranks 0,2 submitted [3], rank 1 submitted [4], rank 3 submitted [5]; "
              "every rank must submit the same shape"),
+    Fault(name="duplicate-name", topic="mismatches", what="a rank submits a name that is pending already",
+          sees="that rank: an error of the call; the first operation and all other ranks go on",
+          layouts=("1x4", "2x2"), run=duplicate, bound=0.2),
 ]

@@ -84,8 +84,10 @@ FAULTS = [
     fault("cut-from-0", "what the coordinator's node sends is lost, for good", ENDS, cut, 15.0, ((0,), False), True),
     fault("cut-from-1", "what the other node sends is lost, for good", ENDS, cut, 15.0, ((1,), False), True),
     fault("healed", "the network between two nodes is cut for 1 s", GOES_ON, heal, 10.0, ((0, 1), False, 1.0)),
-    fault("healed-late", "the network between two nodes is cut for 5 s: the coordinator's stream breaks and is resumed",
-          GOES_ON, heal, 15.0, ((0, 1), False, 5.0), True),
-    fault("healed-from-1", "what the other node sends is lost for 5 s", GOES_ON, heal, 15.0, ((1,), False, 5.0), True),
+    fault("healed-late", "the network between two nodes is cut for 3.5 s: the coordinator's stream breaks and is resumed",
+          GOES_ON, heal, 15.0, ((0, 1), False, 3.5), True),
+    fault("healed-from-1", "what the other node sends is lost for 3.5 s", GOES_ON, heal, 15.0, ((1,), False, 3.5), True),
+    fault("data-cut", "the data's network alone is cut, for good; the coordinator is still reached",
+          "both sides: an error that names the connection; the job ends", cut, 30.0, ((0, 1), True)),
     fault("data-healed", "the data's network alone is cut for 1 s", GOES_ON, heal, 10.0, ((0, 1), True, 1.0)),
 ]
