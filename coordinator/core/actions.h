@@ -34,6 +34,10 @@ struct Config {
   Time resume_timeout = std::chrono::seconds(3);
   uint64_t fusion_threshold = uint64_t{64} << 20;  // bytes; 0: no fusion
   Time fusion_age = std::chrono::milliseconds(5);  // longest that one waits
+  // Late ranks are reported after, and end the epoch after; 0: never. Of a job
+  // whose ranks say nothing.
+  Time stall_check = std::chrono::seconds(5);
+  Time stall_shutdown{};
 };
 
 // Write the message to the stream.
@@ -76,6 +80,8 @@ enum class ErrorKind {
   kExecutorLost,
   kStartTimeout,
   kBadMessage,
+  kStalled,
+  kDeadlock,
 };
 struct ErrorCounted {
   ErrorKind kind;

@@ -371,6 +371,8 @@ Totals Core::totals() const {
   for (const auto& [id, job] : jobs_) {
     t.ranks += job->live_ranks();
     t.pending_operations += job->pending();
+    t.late_ranks += job->late_ranks();
+    t.late_operations += job->late_operations();
   }
   return t;
 }

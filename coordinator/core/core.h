@@ -58,6 +58,8 @@ struct Totals {
   size_t nodes = 0;
   size_t ranks = 0;  // of running epochs, not left
   size_t pending_operations = 0;
+  size_t late_ranks = 0;
+  size_t late_operations = 0;
 };
 
 class Core {

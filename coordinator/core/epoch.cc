@@ -11,24 +11,33 @@
 namespace maypole::coordinator {
 
 Epoch::Epoch(uint64_t number, uint32_t size, std::vector<Member> members,
-             const Config& config)
+             const Config& config, std::string job)
     : number_(number),
       size_(size),
       members_(std::move(members)),
+      job_(std::move(job)),
       fusion_threshold_(config.fusion_threshold),
+      stall_check_(config.stall_check),
+      stall_shutdown_(config.stall_shutdown),
       connected_(members_.size(), true),
       endpoints_(members_.size()),
       sets_(&members_, size),
       joins_(size),
       table_(&members_, &sets_),
       buckets_(config.fusion_threshold, config.fusion_age),
+      late_(&members_, &sets_, &table_, &joins_, stall_check_, stall_shutdown_),
+      deadlock_(&members_, &sets_, &table_, &joins_),
+      sent_(members_.size(), 0),
       node_runs_(members_.size(), 0) {}
 
-void Epoch::Start(JobOutput* out) const {
+void Epoch::Start(JobOutput* out) {
   proto::CoordinatorMessage message;
   proto::EpochStart* start = message.mutable_epoch_start();
   start->set_epoch(number_);
   start->set_size(size_);
+  start->set_stall_check_ms(
+      std::chrono::duration_cast<std::chrono::milliseconds>(stall_check_)
+          .count());
   for (const Member& m : members_) {
     proto::NodeInfo* node = start->add_nodes();
     node->set_node(m.node);
@@ -44,6 +53,15 @@ void Epoch::Start(JobOutput* out) const {
 absl::Status Epoch::Handle(Time now, size_t node,
                            const proto::ExecutorMessage& message,
                            JobOutput* out) {
+  absl::Status status = Dispatch(now, node, message, out);
+  late_.Watch(now);
+  LookForDeadlock(now, out);
+  return status;
+}
+
+absl::Status Epoch::Dispatch(Time now, size_t node,
+                             const proto::ExecutorMessage& message,
+                             JobOutput* out) {
   switch (message.payload_case()) {
     case proto::ExecutorMessage::kEndpoint:
       return OnEndpoint(node, message.endpoint(), out);
@@ -53,6 +71,13 @@ absl::Status Epoch::Handle(Time now, size_t node,
       return OnSetRequest(now, node, message.set_request(), out);
     case proto::ExecutorMessage::kJoinState:
       return OnJoinState(node, message.join_state(), out);
+    case proto::ExecutorMessage::kBlocked:
+      return deadlock_.Take(node, message.blocked());
+    case proto::ExecutorMessage::kLate: {
+      absl::Status status = late_.Take(now, node, message.late());
+      if (status.ok()) LookForLateRanks(now, out);
+      return status;
+    }
     default:
       return absl::InvalidArgumentError("a message that is of no epoch");
   }
@@ -89,81 +114,6 @@ absl::Status Epoch::OnEndpoint(size_t node, const proto::Endpoint& message,
   return absl::OkStatus();
 }
 
-absl::Status Epoch::OnSetRequest(Time now, size_t node,
-                                 const proto::SetRequest& message,
-                                 JobOutput* out) {
-  ProcessSets::Replies replies;
-  const auto busy = [this](uint32_t process_set) {
-    for (const Operation* op : std::as_const(table_).Pending()) {
-      if (op->set->id == process_set) return true;
-    }
-    return false;
-  };
-  absl::Status status = sets_.Ask(now, node, message, busy, &replies);
-  for (const auto& [to, reply] : replies) {
-    if (reply.code() != 0) continue;
-    out->Info(absl::StrCat(
-        reply.remove() ? "event=process_set_removed" : "event=process_set_made",
-        " epoch=", number_, " process_set=", reply.process_set(), " ranks=",
-        LogValue(MembersText({reply.ranks().begin(), reply.ranks().end()}))));
-  }
-  SendReplies(std::move(replies), out);
-  return status;
-}
-
-absl::Status Epoch::OnJoinState(size_t node, const proto::JoinState& message,
-                                JobOutput* out) {
-  if (!members_[node].HasRank(message.rank()) || HasLeft(message.rank())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a join of rank ", message.rank(),
-                     ", which is not a rank of the node or has left"));
-  }
-  Joins::Replies replies;
-  absl::StatusOr<bool> aside = joins_.Take(node, message, &replies);
-  if (!aside.ok()) return aside.status();
-  SendReplies(std::move(replies), out);
-  if (!*aside) return absl::OkStatus();
-  for (Operation* op : table_.Pending()) {
-    if (op->set->Has(message.rank())) AskToStandIn(op, out);
-  }
-  return absl::OkStatus();
-}
-
-void Epoch::AskToStandIn(Operation* op, JobOutput* out) {
-  for (const size_t node : joins_.ToStandIn(op)) {
-    proto::CoordinatorMessage message;
-    *message.mutable_stand_in() = Joins::Request(*op);
-    message.mutable_stand_in()->set_epoch(number_);
-    ToNode(node, std::move(message), out);
-  }
-}
-
-void Epoch::SendReplies(ProcessSets::Replies replies, JobOutput* out) {
-  for (auto& [node, reply] : replies) {
-    proto::CoordinatorMessage message;
-    *message.mutable_set_reply() = std::move(reply);
-    message.mutable_set_reply()->set_epoch(number_);
-    if (node) {
-      ToNode(*node, std::move(message), out);
-    } else {
-      ToAll(message, out);
-    }
-  }
-}
-
-void Epoch::SendReplies(Joins::Replies replies, JobOutput* out) {
-  for (auto& [node, reply] : replies) {
-    proto::CoordinatorMessage message;
-    *message.mutable_join_reply() = std::move(reply);
-    message.mutable_join_reply()->set_epoch(number_);
-    if (node) {
-      ToNode(*node, std::move(message), out);
-    } else {
-      ToAll(message, out);
-    }
-  }
-}
-
 absl::Status Epoch::OnPresence(Time now, size_t node,
                                const proto::Presence& message, JobOutput* out) {
   Release release;
@@ -185,6 +135,22 @@ void Epoch::OnTime(Time now, JobOutput* out) {
   Release release;
   buckets_.OnTime(now, &release);
   Issue(now, release, out);
+  if (const auto late = late_.Deadline(); late && *late <= now) {
+    LookForLateRanks(now, out);
+  }
+  LookForDeadlock(now, out);
+}
+
+std::optional<Time> Epoch::Deadline() const {
+  std::optional<Time> first = buckets_.Deadline();
+  for (const auto& other : {late_.Deadline(), deadlock_.Deadline()}) {
+    if (other && (!first || *other < *first)) first = other;
+  }
+  return first;
+}
+
+std::string Epoch::LogPrefix(absl::string_view event) const {
+  return absl::StrCat("event=", event, " job=", job_, " epoch=", number_);
 }
 
 absl::Status Epoch::OnUrgent(size_t node, const proto::UrgentOperation& message,
@@ -225,7 +191,7 @@ absl::Status Epoch::Report(Time now, size_t node,
     return absl::OkStatus();
   }
   out->Count(ErrorKind::kMismatch);
-  out->Warn(absl::StrCat("event=operation_failed epoch=", number_,
+  out->Warn(absl::StrCat(LogPrefix("operation_failed"),
                          " tensor=", LogValue(op->identity.name()),
                          " reason=", LogValue(valid.status().message())));
   Fail(op, valid.status(), out);
@@ -296,49 +262,6 @@ proto::Run Epoch::MakeRun(const std::vector<ReadyOperation>& ready,
   return m;
 }
 
-std::string Epoch::WhoText(uint32_t rank) const {
-  for (const Member& m : members_) {
-    if (m.HasRank(rank)) {
-      return absl::StrCat("rank ", rank, " (node ", m.node, ")");
-    }
-  }
-  return absl::StrCat("rank ", rank);
-}
-
-void Epoch::OnRankLeft(uint32_t rank, JobOutput* out) {
-  left_.push_back(rank);
-  const std::string who = WhoText(rank);
-  proto::CoordinatorMessage message;
-  proto::RankLeft* m = message.mutable_rank_left();
-  m->set_epoch(number_);
-  m->set_rank(rank);
-  m->set_message(
-      absl::StrCat(who, " has shut down; operations that need it cannot run"));
-  ToAll(message, out);
-  for (Operation* op : table_.Pending()) {
-    if (!op->set->Has(rank)) continue;
-    buckets_.DropHeld(op->set->id);
-    Fail(op, CheckSet(*op), out);
-  }
-  ProcessSets::Replies sets;
-  sets_.OnRankLeft(who, &sets);
-  SendReplies(std::move(sets), out);
-  Joins::Replies joins;
-  joins_.OnRankLeft(who, &joins);
-  SendReplies(std::move(joins), out);
-}
-
-absl::Status Epoch::CheckSet(const Operation& op) const {
-  for (const uint32_t rank : left_) {
-    if (!op.set->Has(rank)) continue;
-    return absl::AbortedError(absl::StrCat(WhoText(rank), " has shut down; ",
-                                           op.Text(), " needs it"));
-  }
-  if (!op.set->removed) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(op.Text(), " cannot run: the set has been removed"));
-}
-
 void Epoch::Fail(Operation* op, const absl::Status& status, JobOutput* out) {
   for (size_t i = 0; i < op->nodes.size(); ++i) {
     const NodePresence& p = op->nodes[i];
@@ -348,7 +271,7 @@ void Epoch::Fail(Operation* op, const absl::Status& status, JobOutput* out) {
 }
 
 void Epoch::FailOn(size_t node, const Operation& op, uint32_t generation,
-                   const absl::Status& status, JobOutput* out) const {
+                   const absl::Status& status, JobOutput* out) {
   proto::CoordinatorMessage message;
   proto::OperationFailed* m = message.mutable_operation_failed();
   m->set_epoch(number_);
@@ -360,7 +283,7 @@ void Epoch::FailOn(size_t node, const Operation& op, uint32_t generation,
   ToNode(node, std::move(message), out);
 }
 
-void Epoch::End(const std::string& message, JobOutput* out) const {
+void Epoch::End(const std::string& message, JobOutput* out) {
   proto::CoordinatorMessage m;
   m.mutable_epoch_end()->set_epoch(number_);
   m.mutable_epoch_end()->set_code(static_cast<int>(absl::StatusCode::kAborted));
@@ -402,14 +325,14 @@ void Epoch::FillStatus(proto::JobStatus* status) const {
   }
 }
 
-void Epoch::ToAll(const proto::CoordinatorMessage& message,
-                  JobOutput* out) const {
+void Epoch::ToAll(const proto::CoordinatorMessage& message, JobOutput* out) {
   for (size_t i = 0; i < members_.size(); ++i) ToNode(i, message, out);
 }
 
 void Epoch::ToNode(size_t node, proto::CoordinatorMessage message,
-                   JobOutput* out) const {
+                   JobOutput* out) {
   if (!connected_[node]) return;
+  ++sent_[node];
   out->messages.emplace_back(members_[node].session, std::move(message));
 }
 

@@ -29,8 +29,10 @@
 #include "absl/status/status.h"
 #include "coordinator/core/actions.h"
 #include "coordinator/core/buckets.h"
+#include "coordinator/core/deadlock.h"
 #include "coordinator/core/gathering.h"
 #include "coordinator/core/joins.h"
+#include "coordinator/core/late.h"
 #include "coordinator/core/presence.h"
 #include "coordinator/core/process_sets.h"
 #include "proto/admin.pb.h"
@@ -41,26 +43,29 @@ namespace maypole::coordinator {
 class Epoch {
  public:
   Epoch(uint64_t number, uint32_t size, std::vector<Member> members,
-        const Config& config);
+        const Config& config, std::string job);
   Epoch(const Epoch&) = delete;
   Epoch& operator=(const Epoch&) = delete;
 
   // EpochStart to all.
-  void Start(JobOutput* out) const;
+  void Start(JobOutput* out);
 
   // A message of this epoch from member `node` (an index into members()), of
   // any kind but those that the job decides (RankGone, ExecutorFailed). An
   // error means that the executor breaks the protocol.
   absl::Status Handle(Time now, size_t node,
                       const proto::ExecutorMessage& message, JobOutput* out);
-  // What has waited for its bucket too long runs.
+  // What has waited for its bucket too long runs; who is late is reported.
   void OnTime(Time now, JobOutput* out);
-  std::optional<Time> Deadline() const { return buckets_.Deadline(); }
+  std::optional<Time> Deadline() const;
   // The rank has left cleanly.
   void OnRankLeft(uint32_t rank, JobOutput* out);
 
+  // Why the epoch must end, as it has found itself; empty: it need not.
+  const std::string& verdict() const { return verdict_; }
+
   // EpochEnd(ABORTED) to all who are connected.
-  void End(const std::string& message, JobOutput* out) const;
+  void End(const std::string& message, JobOutput* out);
 
   // The member's session is gone for ever: it is sent nothing any more.
   void Forget(size_t node) { connected_[node] = false; }
@@ -76,9 +81,12 @@ class Epoch {
   uint32_t size() const { return size_; }
   const std::vector<Member>& members() const { return members_; }
   size_t pending() const { return table_.pending(); }
+  const LateRanks& late() const { return late_; }
   void FillStatus(proto::JobStatus* status) const;
 
  private:
+  absl::Status Dispatch(Time now, size_t node,
+                        const proto::ExecutorMessage& message, JobOutput* out);
   absl::Status OnEndpoint(size_t node, const proto::Endpoint& message,
                           JobOutput* out);
   absl::Status OnPresence(Time now, size_t node, const proto::Presence& message,
@@ -89,6 +97,11 @@ class Epoch {
                            JobOutput* out);
   void SendReplies(ProcessSets::Replies replies, JobOutput* out);
   void SendReplies(Joins::Replies replies, JobOutput* out);
+  void LookForLateRanks(Time now, JobOutput* out);
+  void LookForDeadlock(Time now, JobOutput* out);
+  // To the node of the smallest rank that has not left.
+  void Notify(const std::string& text, JobOutput* out);
+  std::string LogPrefix(absl::string_view event) const;
   // Asks nodes whose ranks stand aside to submit it too.
   void AskToStandIn(Operation* op, JobOutput* out);
   absl::Status Report(Time now, size_t node,
@@ -107,29 +120,35 @@ class Epoch {
   proto::Run MakeRun(const std::vector<ReadyOperation>& ready,
                      const std::vector<size_t>& run);
   void FailOn(size_t node, const Operation& op, uint32_t generation,
-              const absl::Status& status, JobOutput* out) const;
+              const absl::Status& status, JobOutput* out);
   // Fails it on all nodes that have reported it.
   void Fail(Operation* op, const absl::Status& status, JobOutput* out);
   // Why the operation cannot run: OK, or a rank of its set has left, or the set
   // was removed.
   absl::Status CheckSet(const Operation& op) const;
   std::string WhoText(uint32_t rank) const;  // "rank 2 (node n1)"
-  void ToAll(const proto::CoordinatorMessage& message, JobOutput* out) const;
-  void ToNode(size_t node, proto::CoordinatorMessage message,
-              JobOutput* out) const;
+  void ToAll(const proto::CoordinatorMessage& message, JobOutput* out);
+  void ToNode(size_t node, proto::CoordinatorMessage message, JobOutput* out);
 
   const uint64_t number_;
   const uint32_t size_;
   const std::vector<Member> members_;
+  const std::string job_;
   const uint64_t fusion_threshold_;
+  const Time stall_check_;
+  const Time stall_shutdown_;
   std::vector<bool> connected_;                      // by member
   std::vector<std::vector<std::string>> endpoints_;  // by member; empty: none
   size_t endpoints_given_ = 0;
   ProcessSets sets_;
   Joins joins_;
   OperationTable table_;
-  Buckets buckets_;             // of operations that are complete in table_
-  std::vector<uint32_t> left_;  // in the order in which they have
+  Buckets buckets_;  // of operations that are complete in table_
+  LateRanks late_;
+  Deadlock deadlock_;
+  std::string verdict_;
+  std::vector<uint32_t> left_;       // in the order in which they have
+  std::vector<uint64_t> sent_;       // by member: messages of the epoch
   std::vector<uint64_t> node_runs_;  // by member: sent to it
   uint64_t runs_ = 0;
   uint64_t operations_ = 0;  // issued

@@ -21,6 +21,16 @@ std::string Says(const Member& m) {
   return out;
 }
 
+absl::Status CheckStallTimes(const proto::RanksReady& ready) {
+  constexpr int64_t kYearMs = int64_t{1000} * 3600 * 24 * 365;
+  for (const int64_t ms : {ready.stall_check_ms(), ready.stall_shutdown_ms()}) {
+    if (ms >= -1 && ms <= kYearMs) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a stall time of ", ms, " ms; 0 to ", kYearMs, " are allowed"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckThresholds(const proto::RanksReady& ready) {
   if (ready.fusion_thresholds_size() != 0 &&
       ready.fusion_thresholds_size() != ready.ranks_size()) {
@@ -67,7 +77,8 @@ absl::Status CheckRanksReady(const proto::RanksReady& ready) {
     return absl::InvalidArgumentError(absl::StrCat(
         ready.pids_size(), " pids for ", ready.ranks_size(), " ranks"));
   }
-  return CheckThresholds(ready);
+  absl::Status status = CheckStallTimes(ready);
+  return status.ok() ? CheckThresholds(ready) : status;
 }
 
 absl::Status CheckRanksWaiting(const proto::RanksWaiting& waiting) {

@@ -35,6 +35,9 @@ struct Member {
   uint32_t local_size = 0;      // more than ranks: some have not come yet
   // By local rank, -1: none; or empty.
   std::vector<int64_t> fusion_thresholds;
+  // As the smallest local rank that says anything says; -1: none does.
+  int64_t stall_check_ms = -1;
+  int64_t stall_shutdown_ms = -1;
 
   bool HasRank(uint32_t rank) const;
   // "rank 3 (node n1, host h, pid 77)"

@@ -86,7 +86,9 @@ absl::Status Job::OnEpochMessage(Time now, SessionId session,
     return absl::InvalidArgumentError(
         absl::StrCat("the node has no ranks in epoch ", epoch, " of the job"));
   }
-  return epoch_->Handle(now, *node, message, out);
+  status = epoch_->Handle(now, *node, message, out);
+  EndIfDecided(out);
+  return status;
 }
 
 absl::Status Job::CheckEpoch(uint64_t epoch) const {
@@ -118,7 +120,9 @@ absl::Status Job::OnReady(Time now, SessionId session,
       {ready.pids().begin(), ready.pids().end()},
       ready.chunk_bytes(),
       static_cast<uint32_t>(ready.ranks_size()),
-      {ready.fusion_thresholds().begin(), ready.fusion_thresholds().end()}};
+      {ready.fusion_thresholds().begin(), ready.fusion_thresholds().end()},
+      ready.stall_check_ms(),
+      ready.stall_shutdown_ms()};
   out->Info(absl::StrCat(
       LogPrefix("ranks_ready"), " node=", node.node, " host=", node.host,
       " ranks=", LogValue(RanksText(member.ranks)), " size=", ready.size()));
@@ -182,8 +186,8 @@ void Job::StartIfComplete(JobOutput* out) {
   start_deadline_.reset();
   ++epoch_number_;
   const Config config = ConfigOfStart(out);
-  epoch_ =
-      std::make_unique<Epoch>(epoch_number_, size, gathering_.Take(), config);
+  epoch_ = std::make_unique<Epoch>(epoch_number_, size, gathering_.Take(),
+                                   config, id_);
   out->Info(absl::StrCat(LogPrefix("epoch_start"), " size=", size,
                          " nodes=", epoch_->members().size()));
   epoch_->Start(out);
@@ -191,6 +195,7 @@ void Job::StartIfComplete(JobOutput* out) {
 
 Config Job::ConfigOfStart(JobOutput* out) const {
   Config config = config_;
+  ReadStallTimes(&config, out);
   const std::vector<RankThreshold> said = gathering_.FusionThresholds();
   if (said.empty()) return config;
   config.fusion_threshold = static_cast<uint64_t>(said.front().bytes);
@@ -205,6 +210,44 @@ Config Job::ConfigOfStart(JobOutput* out) const {
     break;
   }
   return config;
+}
+
+void Job::ReadStallTimes(Config* config, JobOutput* out) const {
+  auto smallest = [this](int64_t Member::*field) {
+    const Member* first = nullptr;
+    for (const Member& m : gathering_.members()) {
+      if (m.*field < 0) continue;
+      if (first == nullptr ||
+          *std::min_element(m.ranks.begin(), m.ranks.end()) <
+              *std::min_element(first->ranks.begin(), first->ranks.end())) {
+        first = &m;
+      }
+    }
+    return first == nullptr ? -1 : first->*field;
+  };
+  const int64_t check = smallest(&Member::stall_check_ms);
+  const int64_t shutdown = smallest(&Member::stall_shutdown_ms);
+  if (check >= 0) config->stall_check = std::chrono::milliseconds(check);
+  if (shutdown >= 0)
+    config->stall_shutdown = std::chrono::milliseconds(shutdown);
+  const bool checks = config->stall_check > Time::zero();
+  if (config->stall_shutdown == Time::zero() ||
+      (checks && config->stall_shutdown > config->stall_check)) {
+    return;
+  }
+  out->Warn(absl::StrCat(
+      LogPrefix("stall_shutdown_too_short"),
+      " check=", LogValue(SecondsText(config->stall_check)),
+      " shutdown=", LogValue(SecondsText(config->stall_shutdown)),
+      !checks
+          ? " reason=\"late ranks are not looked for; the job is not ended\""
+          : " reason=\"a wait is known to be long after the check time "
+            "only\""));
+}
+
+void Job::EndIfDecided(JobOutput* out) {
+  if (epoch_ == nullptr || epoch_->verdict().empty()) return;
+  EndEpoch(std::string(epoch_->verdict()), out);
 }
 
 void Job::FailStart(const std::string& message, SessionId reporter,
@@ -369,6 +412,7 @@ std::optional<Time> Job::Deadline() const {
 
 void Job::OnTime(Time now, JobOutput* out) {
   if (epoch_ != nullptr) epoch_->OnTime(now, out);
+  EndIfDecided(out);
   if (start_deadline_ && *start_deadline_ <= now) StartTimedOut(out);
 }
 

@@ -74,6 +74,10 @@ class Job {
 
   size_t live_ranks() const;
   size_t pending() const { return epoch_ ? epoch_->pending() : 0; }
+  size_t late_ranks() const { return epoch_ ? epoch_->late().ranks() : 0; }
+  size_t late_operations() const {
+    return epoch_ ? epoch_->late().operations() : 0;
+  }
   // All but whether a node is connected.
   void FillStatus(proto::JobStatus* status) const;
 
@@ -109,6 +113,9 @@ class Job {
   void StartIfComplete(JobOutput* out);
   // The config with what the ranks say of it.
   Config ConfigOfStart(JobOutput* out) const;
+  void ReadStallTimes(Config* config, JobOutput* out) const;
+  // If the epoch has found a reason to end.
+  void EndIfDecided(JobOutput* out);
   void StartTimedOut(JobOutput* out);
   // Tells all who wait but the reporter (0: none): it knows, and may be ready
   // for another start before it would hear of this one's end.

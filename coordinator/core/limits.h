@@ -16,6 +16,8 @@ inline constexpr size_t kMaxSessions = 4096;         // executors of all jobs
 inline constexpr size_t kMaxOperations = kMaxSlots;  // names of a job's epoch
 // Process set requests of a rank while an older one waits for other ranks.
 inline constexpr uint32_t kMaxSetRequests = 256;
+// Operations that an executor names as late.
+inline constexpr int kMaxLateOperations = 64;
 
 // Messages to an executor that it has not acknowledged. One that is this far
 // behind is given up.

@@ -67,8 +67,8 @@ void TestBed::Ready(Executor& e, uint32_t size,
     m.mutable_ranks_ready()->add_ranks(rank);
     m.mutable_ranks_ready()->add_pids(1000 + rank);
   }
-  m.mutable_ranks_ready()->set_stall_check_ms(-1);
-  m.mutable_ranks_ready()->set_stall_shutdown_ms(-1);
+  m.mutable_ranks_ready()->set_stall_check_ms(stall_check_ms);
+  m.mutable_ranks_ready()->set_stall_shutdown_ms(stall_shutdown_ms);
   From(e, std::move(m));
 }
 
@@ -166,6 +166,7 @@ void TestBed::Receive(Executor* e, const proto::CoordinatorMessage& message) {
   if (message.has_set_reply()) e->set_replies.push_back(message.set_reply());
   if (message.has_join_reply()) e->join_replies.push_back(message.join_reply());
   if (message.has_stand_in()) e->stand_ins.push_back(message.stand_in());
+  if (message.has_notice()) e->notices.push_back(message.notice().text());
   if (message.has_epoch_end()) e->ends.push_back(message.epoch_end());
 }
 

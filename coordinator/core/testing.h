@@ -37,6 +37,7 @@ struct Executor {
   std::vector<proto::SetReply> set_replies;
   std::vector<proto::JoinReply> join_replies;
   std::vector<proto::StandIn> stand_ins;
+  std::vector<std::string> notices;
   std::vector<proto::EpochEnd> ends;
   std::optional<proto::Refused> refused;
   std::optional<absl::Status> closed;
@@ -54,6 +55,9 @@ class TestBed {
   Executor& Hello(const proto::ExecutorHello& hello);
   void Ready(Executor& e, uint32_t size, const std::vector<uint32_t>& ranks,
              uint32_t chunk_bytes = 524288);
+  // As its ranks' environment says of late ranks.
+  int64_t stall_check_ms = -1;
+  int64_t stall_shutdown_ms = -1;
   void Waiting(Executor& e, uint32_t size, const std::vector<uint32_t>& ranks,
                uint32_t local_size);
   // Numbers the payload and delivers it, unless the stream is broken.

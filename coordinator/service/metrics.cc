@@ -16,9 +16,9 @@ namespace maypole::coordinator {
 namespace {
 
 constexpr int kHttpThreads = 2;
-constexpr const char* kErrorKinds[] = {"mismatch",      "rank_lost",
-                                       "rank_left",     "executor_lost",
-                                       "start_timeout", "bad_message"};
+constexpr const char* kErrorKinds[] = {
+    "mismatch",      "rank_lost",   "rank_left", "executor_lost",
+    "start_timeout", "bad_message", "stalled",   "deadlock"};
 constexpr const char* kBucketEnds[] = {"complete", "urgent", "age",
                                        "forgotten"};
 
@@ -36,7 +36,13 @@ class Gauges : public prometheus::Collectable {
             Gauge("maypole_pending_operations",
                   "Operations that are present on some nodes and awaited from "
                   "others.",
-                  t.pending_operations)};
+                  t.pending_operations),
+            Gauge("maypole_late_ranks",
+                  "Ranks that have kept others waiting for longer than the "
+                  "stall check time.",
+                  t.late_ranks),
+            Gauge("maypole_late_operations", "Operations that they hold up.",
+                  t.late_operations)};
   }
 
  private:

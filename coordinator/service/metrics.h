@@ -3,6 +3,7 @@
 //   maypole_build_info{version}                 1
 //   maypole_jobs, _nodes, _ranks                now; ranks of running epochs
 //   maypole_pending_operations                  present on some nodes only
+//   maypole_late_ranks, _late_operations        reported as late
 //   maypole_operations_total{kind}              issued
 //   maypole_operation_bytes_total{kind}         bytes of their results
 //   maypole_runs_total                          issued
@@ -13,7 +14,8 @@
 //                                               presence until issued
 //   maypole_errors_total{kind}                  mismatch, rank_lost, rank_left,
 //                                               executor_lost, start_timeout,
-//                                               bad_message
+//                                               bad_message, stalled,
+//                                               deadlock
 //   maypole_reconnects_total                    streams resumed
 //
 // Every label has a fixed set of values.

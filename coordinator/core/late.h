@@ -1,0 +1,135 @@
+// LateRanks: who keeps others waiting, and for how long.
+//
+// Purpose: a live rank that is late is reported, not failed. Executors say
+// which operations some of their ranks have submitted and others not for longer
+// than the check time (LateOperations); the table says which are present on
+// some nodes only, the process sets which requests are not complete. Both
+// together give ranks and the operations they hold up, and one sentence about
+// them.
+//
+//   LateRanks late(&members, &sets, &table, &joins, check, shutdown);
+//   late.Take(now, node, message);     // an error: the message is bad
+//   late.Watch(now);                   // after any event
+//   if (late.Deadline() <= now) LateRanks::Report r = late.Look(now, left);
+//
+//   a report is made         when
+//   first                    kSettle after an operation has become late
+//   new                      kSettle after a rank has that was not in the last
+//   again                    after 1, 2, 4, .. times the check time
+//   over                     nothing is late any more
+//
+// Ranks that stand aside are never late, nor are those that have left.
+//
+// Thread contract: not synchronized; pure.
+#ifndef MAYPOLE_COORDINATOR_CORE_LATE_H_
+#define MAYPOLE_COORDINATOR_CORE_LATE_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/core/actions.h"
+#include "coordinator/core/joins.h"
+#include "coordinator/core/presence.h"
+#include "coordinator/core/process_sets.h"
+#include "proto/coordinator.pb.h"
+
+namespace maypole::coordinator {
+
+class LateRanks {
+ public:
+  // What different nodes say at about the same time makes one report.
+  static constexpr Time kSettle = std::chrono::milliseconds(200);
+  // How often it looks whether it is over.
+  static constexpr Time kLookAgain = std::chrono::seconds(1);
+
+  struct Report {
+    std::string late;             // a sentence; empty: no report now
+    std::vector<uint32_t> ranks;  // of the sentence, ascending
+    Time waited{};                // the longest wait
+    bool over = false;            // what was reported is over
+    bool shutdown = false;        // the shutdown time has passed
+  };
+
+  // All pointers outlive this. check 0: nothing is ever late; shutdown 0:
+  // never.
+  LateRanks(const std::vector<Member>* members, const ProcessSets* sets,
+            const OperationTable* table, const Joins* joins, Time check,
+            Time shutdown);
+
+  absl::Status Take(Time now, size_t node,
+                    const proto::LateOperations& message);
+  void Watch(Time now);
+  std::optional<Time> Deadline() const;
+  // `left`: ranks that have left.
+  Report Look(Time now, const std::vector<uint32_t>& left);
+
+  // As of the last look.
+  size_t ranks() const { return late_ranks_; }
+  size_t operations() const { return late_operations_; }
+
+ private:
+  // What a node has said.
+  struct Said {
+    proto::Identity identity;
+    uint32_t generation = 0;
+    Time since{};
+    std::vector<uint32_t> arrived;
+    std::vector<uint32_t> missing;
+    std::vector<uint32_t> stopped;
+  };
+  struct Late {
+    std::string text;  // "allreduce 'x'"
+    Time since{};
+    std::set<uint32_t> arrived;
+    std::set<uint32_t> missing;
+  };
+  // By process set, kind, name and generation.
+  using Key = std::tuple<uint32_t, uint32_t, std::string, uint32_t>;
+
+  absl::Status Check(size_t node, const proto::LateOperation& op) const;
+  bool NeedsLook() const;
+  // Oldest first. Sets next_ to when something else may become late.
+  std::vector<Late> Collect(Time now, const std::vector<uint32_t>& left);
+  void CollectSaid(const std::vector<uint32_t>& left, std::map<Key, Late>* late,
+                   std::map<Key, std::set<size_t>>* said_by) const;
+  void CollectPending(Time now, std::map<Key, Late>* late,
+                      const std::map<Key, std::set<size_t>>& said_by);
+  // It has been answered, or will fail: a rank of its set has left.
+  bool Stale(size_t node, const Said& said,
+             const std::vector<uint32_t>& left) const;
+  std::string Sentence(Time now, const std::vector<Late>& late) const;
+  std::string GroupText(Time now, const std::vector<uint32_t>& ranks,
+                        const std::vector<const Late*>& late) const;
+  std::string RankText(uint32_t rank) const;
+
+  const std::vector<Member>& members_;
+  const ProcessSets& sets_;
+  const OperationTable& table_;
+  const Joins& joins_;
+  const Time check_;
+  const Time shutdown_;
+  std::vector<std::vector<Said>> said_;  // by node
+  std::vector<uint32_t> more_;           // by node: left out of said_
+  std::set<uint32_t> stopped_;           // as said
+  std::optional<Time> look_at_;
+  std::optional<Time> next_;
+  bool reported_ = false;
+  std::set<uint32_t> reported_ranks_;
+  std::optional<Time> report_at_;  // a new report
+  Time repeat_at_{};               // if reported_
+  Time interval_{};
+  Time longest_{};  // wait since the first report
+  size_t late_ranks_ = 0;
+  size_t late_operations_ = 0;
+};
+
+}  // namespace maypole::coordinator
+
+#endif  // MAYPOLE_COORDINATOR_CORE_LATE_H_
