@@ -9,7 +9,8 @@
 //
 // then kills the process (SIGKILL) as it passes that point for the third time.
 // Names are listed in tests/kill_points_test.py, which fails if one is missing
-// there.
+// there. A simulation takes the points itself (kill_point_hook): it lets others
+// go on while a rank stands at one.
 //
 // Thread contract: any thread.
 #ifndef MAYPOLE_COMMON_KILL_POINT_H_
@@ -18,6 +19,8 @@
 #ifdef MAYPOLE_KILL_POINTS
 
 namespace maypole {
+// Called at every point instead, if it is set. For one thread; it may throw.
+extern void (*kill_point_hook)(const char* name);
 // Passes the point: dies here if MAYPOLE_KILL_AT says so.
 void PassKillPoint(const char* name);
 }  // namespace maypole

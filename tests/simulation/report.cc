@@ -1,0 +1,94 @@
+#include "tests/simulation/report.h"
+
+#include <cstdio>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace maypole::simulation {
+namespace {
+
+struct Counter {
+  const char* name;
+  uint64_t Counts::*value;
+};
+
+constexpr Counter kCounters[] = {
+    {"seeds", &Counts::seeds},
+    {"steps", &Counts::steps},
+    {"boards of epochs", &Counts::epochs},
+    {"operations submitted", &Counts::submitted},
+    {"  ended well", &Counts::ended_well},
+    {"  ended with an error", &Counts::ended_badly},
+    {"    of them mismatches", &Counts::mismatches},
+    {"starts refused", &Counts::refused_starts},
+    {"streams resumed", &Counts::reconnects},
+    {"ranks killed", &Counts::ranks_killed},
+    {"  within a step", &Counts::ranks_killed_within_a_step},
+    {"ranks interrupted in a step", &Counts::interruptions},
+    {"ranks stopped for a while", &Counts::ranks_frozen},
+    {"ranks that left early", &Counts::early_leavers},
+    {"executors killed", &Counts::executors_killed},
+    {"coordinators killed", &Counts::coordinators_killed},
+    {"links cut", &Counts::links_cut},
+    {"backends failed", &Counts::backends_failed},
+};
+
+const std::vector<std::pair<std::string, Sabotage>>& Sabotages() {
+  static const auto& all = *new std::vector<std::pair<std::string, Sabotage>>{
+      {"", Sabotage::kNone},
+      {"drop_message", Sabotage::kDropMessage},
+      {"early_ticket", Sabotage::kEarlyTicket},
+      {"ignore_death", Sabotage::kIgnoreDeath},
+      {"wrong_sum", Sabotage::kWrongSum},
+      {"no_wake", Sabotage::kNoWake},
+      {"no_mismatch", Sabotage::kNoMismatch},
+      {"skip_run", Sabotage::kSkipRun},
+      {"forget_chunk", Sabotage::kForgetChunk},
+      {"late_write", Sabotage::kLateWrite},
+  };
+  return all;
+}
+
+}  // namespace
+
+void Report::Add(uint64_t seed, const RunResult& result) {
+  for (const Counter& c : kCounters) counts_.*c.value += result.counts.*c.value;
+  if (result.found.empty()) return;
+  ++failures_;
+  for (const std::string& found : result.found) {
+    absl::PrintF("seed %d: %s\n", seed, found);
+  }
+  absl::PrintF("  play it again: simulation --seed=%d --trace\n", seed);
+  std::fflush(stdout);
+}
+
+std::string Report::Text() const {
+  std::string out;
+  for (const Counter& c : kCounters) {
+    absl::StrAppendFormat(&out, "%-28s %d\n", c.name, counts_.*c.value);
+  }
+  absl::StrAppendFormat(&out, "%-28s %d\n", "seeds that failed", failures_);
+  return out;
+}
+
+bool ReadSabotage(const std::string& name, Sabotage* out) {
+  for (const auto& [n, sabotage] : Sabotages()) {
+    if (n != name) continue;
+    *out = sabotage;
+    return true;
+  }
+  return false;
+}
+
+std::string SabotageNames() {
+  std::string out;
+  for (const auto& [name, sabotage] : Sabotages()) {
+    if (!name.empty()) absl::StrAppend(&out, name, " ");
+  }
+  return out;
+}
+
+}  // namespace maypole::simulation

@@ -1,0 +1,44 @@
+// simulation: plays seeds.
+//
+//   simulation --seed=17 --trace        one, with what happens
+//   simulation --first=1 --seeds=1000   many; prints what was found
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "tests/simulation/report.h"
+#include "tests/simulation/world.h"
+
+ABSL_FLAG(uint64_t, seed, 0, "play this one seed");
+ABSL_FLAG(bool, trace, false, "print what happens");
+ABSL_FLAG(uint64_t, first, 1, "play --seeds seeds from this one on");
+ABSL_FLAG(uint64_t, seeds, 1000, "how many");
+ABSL_FLAG(int, most_failures, 10, "stop after so many seeds that fail");
+ABSL_FLAG(std::string, sabotage, "",
+          "make this part wrong, to see the checker find it; 'list' lists");
+
+int main(int argc, char** argv) {
+  using namespace maypole::simulation;
+  absl::ParseCommandLine(argc, argv);
+  RunOptions options;
+  options.trace = absl::GetFlag(FLAGS_trace);
+  if (!ReadSabotage(absl::GetFlag(FLAGS_sabotage), &options.sabotage)) {
+    absl::PrintF("sabotages: %s\n", SabotageNames());
+    return 2;
+  }
+  const uint64_t seed = absl::GetFlag(FLAGS_seed);
+  const uint64_t first = seed > 0 ? seed : absl::GetFlag(FLAGS_first);
+  const uint64_t seeds = seed > 0 ? 1 : absl::GetFlag(FLAGS_seeds);
+  Report report;
+  for (uint64_t i = first; i < first + seeds; ++i) {
+    options.seed = i;
+    report.Add(i, Play(options));
+    if (report.failures() >= absl::GetFlag(FLAGS_most_failures)) break;
+  }
+  absl::PrintF("%s", report.Text());
+  return report.failures() > 0 ? 1 : 0;
+}

@@ -1,0 +1,90 @@
+// Plays seeds, and sees that the checker finds what is made wrong on purpose.
+// --long: 10,000 seeds.
+#include <gtest/gtest.h>
+
+#include <iostream>
+#include <string>
+
+#include "tests/simulation/report.h"
+#include "tests/simulation/world.h"
+
+namespace maypole::simulation {
+namespace {
+
+bool play_all = false;
+
+TEST(SimulationTest, NoSeedBreaksAPromise) {
+  const uint64_t seeds = play_all ? 10000 : 400;
+  Report report;
+  for (uint64_t seed = 1; seed <= seeds; ++seed) {
+    report.Add(seed, Play({.seed = seed}));
+  }
+  std::cout << report.Text();
+  EXPECT_EQ(report.failures(), 0);
+  // It did what it is for.
+  EXPECT_EQ(report.counts().seeds, seeds);
+  EXPECT_GT(report.counts().ended_well, 20 * seeds);
+  EXPECT_GT(report.counts().mismatches, seeds);
+  EXPECT_GT(report.counts().interruptions, seeds);
+  EXPECT_GT(report.counts().ranks_killed, seeds / 4);
+  EXPECT_GT(report.counts().ranks_killed_within_a_step, seeds / 20);
+  EXPECT_GT(report.counts().executors_killed, seeds / 20);
+  EXPECT_GT(report.counts().coordinators_killed, seeds / 20);
+  EXPECT_GT(report.counts().links_cut, seeds / 20);
+  EXPECT_GT(report.counts().reconnects, seeds / 20);
+  EXPECT_GT(report.counts().backends_failed, seeds / 40);
+}
+
+// Seeds that have found something once.
+TEST(SimulationTest, SeedsOfOldBugs) {
+  for (const uint64_t seed : {3575}) {
+    Report report;
+    report.Add(seed, Play({.seed = seed}));
+    EXPECT_EQ(report.failures(), 0) << seed;
+  }
+}
+
+TEST(SimulationTest, EqualSeedsGiveEqualRuns) {
+  for (const uint64_t seed : {7, 21, 63}) {
+    EXPECT_EQ(Play({.seed = seed}).counts.steps,
+              Play({.seed = seed}).counts.steps);
+  }
+}
+
+class Sabotaged : public testing::TestWithParam<std::string> {};
+
+TEST_P(Sabotaged, IsFound) {
+  RunOptions options;
+  ASSERT_TRUE(ReadSabotage(GetParam(), &options.sabotage));
+  for (options.seed = 1; options.seed <= 200; ++options.seed) {
+    const RunResult result = Play(options);
+    if (result.found.empty()) continue;
+    std::cout << GetParam() << ": seed " << options.seed << ": "
+              << result.found.front() << "\n";
+    return;
+  }
+  FAIL() << GetParam() << " was not found in 200 seeds";
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Sabotaged,
+                         testing::Values("drop_message", "early_ticket",
+                                         "ignore_death", "wrong_sum", "no_wake",
+                                         "no_mismatch", "skip_run",
+                                         "forget_chunk", "late_write"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+
+void ReadArguments(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    play_all = play_all || argv[i] == std::string("--long");
+  }
+}
+
+}  // namespace maypole::simulation
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  maypole::simulation::ReadArguments(argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,43 @@
+// World: one simulated run: nodes, ranks, the coordinator, and what befalls
+// them.
+//
+// Purpose: makes a job of a few ranks on a few nodes from the seed, lets it
+// live through the seed's faults, epoch after epoch, until an epoch that began
+// after the last fault has been played to its end; then sees that nothing is
+// left behind.
+//
+// Thread contract: not synchronized.
+#ifndef MAYPOLE_TESTS_SIMULATION_WORLD_H_
+#define MAYPOLE_TESTS_SIMULATION_WORLD_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/simulation/backend.h"
+#include "tests/simulation/coordinator.h"
+#include "tests/simulation/executor.h"
+#include "tests/simulation/ledger.h"
+#include "tests/simulation/process.h"
+#include "tests/simulation/stage.h"
+
+namespace maypole::simulation {
+
+struct RunOptions {
+  uint64_t seed = 1;
+  bool trace = false;
+  Sabotage sabotage = Sabotage::kNone;
+};
+
+struct RunResult {
+  Counts counts;
+  std::vector<std::string> found;  // promises that were broken
+};
+
+// Plays one seed.
+RunResult Play(const RunOptions& options);
+
+}  // namespace maypole::simulation
+
+#endif  // MAYPOLE_TESTS_SIMULATION_WORLD_H_
