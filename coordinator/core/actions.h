@@ -34,6 +34,9 @@ struct Config {
   Time resume_timeout = std::chrono::seconds(3);
   uint64_t fusion_threshold = uint64_t{64} << 20;  // bytes; 0: no fusion
   Time fusion_age = std::chrono::milliseconds(5);  // longest that one waits
+  // Nobody has come or gone for so long: an elastic job's epoch may start with
+  // fewer ranks than it may have.
+  Time elastic_settle = std::chrono::seconds(1);
   // Late ranks are reported after, and end the epoch after; 0: never. Of a job
   // whose ranks say nothing.
   Time stall_check = std::chrono::seconds(5);

@@ -46,6 +46,8 @@ void Epoch::Start(JobOutput* out) {
   }
   for (size_t i = 0; i < members_.size(); ++i) {
     start->set_node_index(i);
+    start->mutable_clients()->Assign(members_[i].clients.begin(),
+                                     members_[i].clients.end());
     ToNode(i, message, out);
   }
 }

@@ -31,12 +31,12 @@ absl::Status CheckStallTimes(const proto::RanksReady& ready) {
   return absl::OkStatus();
 }
 
-absl::Status CheckThresholds(const proto::RanksReady& ready) {
+absl::Status CheckThresholds(const proto::RanksReady& ready, int ranks) {
   if (ready.fusion_thresholds_size() != 0 &&
-      ready.fusion_thresholds_size() != ready.ranks_size()) {
+      ready.fusion_thresholds_size() != ranks) {
     return absl::InvalidArgumentError(
         absl::StrCat(ready.fusion_thresholds_size(), " fusion thresholds for ",
-                     ready.ranks_size(), " ranks"));
+                     ranks, " ranks"));
   }
   for (const int64_t bytes : ready.fusion_thresholds()) {
     if (bytes >= -1 && bytes <= static_cast<int64_t>(kMaxTensorBytes)) continue;
@@ -77,8 +77,12 @@ absl::Status CheckRanksReady(const proto::RanksReady& ready) {
     return absl::InvalidArgumentError(absl::StrCat(
         ready.pids_size(), " pids for ", ready.ranks_size(), " ranks"));
   }
+  return CheckRankFacts(ready, ready.ranks_size());
+}
+
+absl::Status CheckRankFacts(const proto::RanksReady& ready, int ranks) {
   absl::Status status = CheckStallTimes(ready);
-  return status.ok() ? CheckThresholds(ready) : status;
+  return status.ok() ? CheckThresholds(ready, ranks) : status;
 }
 
 absl::Status CheckRanksWaiting(const proto::RanksWaiting& waiting) {

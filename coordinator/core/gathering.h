@@ -38,6 +38,8 @@ struct Member {
   // As the smallest local rank that says anything says; -1: none does.
   int64_t stall_check_ms = -1;
   int64_t stall_shutdown_ms = -1;
+  // Elastic: the executor's numbers of them, by local rank; else empty.
+  std::vector<uint64_t> clients = {};
 
   bool HasRank(uint32_t rank) const;
   // "rank 3 (node n1, host h, pid 77)"
@@ -52,6 +54,8 @@ struct RankThreshold {
 
 // Refuses what no sound executor sends: no ranks, too many, absurd sizes.
 absl::Status CheckRanksReady(const proto::RanksReady& ready);
+// Of this part of it: what so many ranks' environment says.
+absl::Status CheckRankFacts(const proto::RanksReady& ready, int ranks);
 absl::Status CheckRanksWaiting(const proto::RanksWaiting& waiting);
 
 class Gathering {

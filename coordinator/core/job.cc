@@ -34,7 +34,10 @@ uint64_t EpochOf(const proto::ExecutorMessage& m) {
 }  // namespace
 
 Job::Job(std::string id, std::string token, const Config& config)
-    : id_(std::move(id)), token_(std::move(token)), config_(config) {}
+    : id_(std::move(id)),
+      token_(std::move(token)),
+      config_(config),
+      elastic_(config.elastic_settle, config.start_timeout) {}
 
 void Job::Join(SessionId session, Node node) {
   nodes_.emplace(session, std::move(node));
@@ -48,7 +51,9 @@ std::optional<SessionId> Job::SessionOf(const std::string& node) const {
 }
 
 bool Job::Needs(SessionId session) const {
-  if (gathering_.Find(session) != nullptr) return true;
+  if (gathering_.Find(session) != nullptr || elastic_.Waits(session)) {
+    return true;
+  }
   if (epoch_ == nullptr) return false;
   const std::optional<size_t> node = epoch_->IndexOf(session);
   return node && !epoch_->LiveRanks(*node).empty();
@@ -100,6 +105,7 @@ absl::Status Job::CheckEpoch(uint64_t epoch) const {
 
 absl::Status Job::OnReady(Time now, SessionId session,
                           const proto::RanksReady& ready, JobOutput* out) {
+  if (ready.elastic()) return OnElasticReady(now, session, ready, out);
   absl::Status sound = CheckRanksReady(ready);
   if (!sound.ok()) return sound;
   if (epoch_ != nullptr) {
@@ -110,6 +116,10 @@ absl::Status Job::OnReady(Time now, SessionId session,
                        RanksText(epoch_->LiveRanks(*node)),
                        " of the node have not left epoch ", epoch_number_));
     }
+  }
+  if (!TakesFixed()) {
+    RefuseMixed(session, false, out);
+    return absl::OkStatus();
   }
   const Node& node = nodes_.at(session);
   Member member{
@@ -164,6 +174,10 @@ absl::Status Job::OnWaiting(Time now, SessionId session,
     if (gathering_.empty()) start_deadline_.reset();
     return absl::OkStatus();
   }
+  if (!TakesFixed()) {
+    RefuseMixed(session, false, out);
+    return absl::OkStatus();
+  }
   Member member;
   member.session = session;
   member.node = node.node;
@@ -190,6 +204,7 @@ void Job::StartIfComplete(JobOutput* out) {
                                    config, id_);
   out->Info(absl::StrCat(LogPrefix("epoch_start"), " size=", size,
                          " nodes=", epoch_->members().size()));
+  for (const Member& m : epoch_->members()) ++nodes_.at(m.session).round;
   epoch_->Start(out);
 }
 
@@ -267,7 +282,8 @@ void Job::FailStart(const std::string& message, SessionId reporter,
   start_deadline_.reset();
 }
 
-void Job::TellFailedStart(SessionId session, JobOutput* out) const {
+void Job::TellFailedStart(SessionId session, JobOutput* out) {
+  ++nodes_.at(session).round;
   proto::CoordinatorMessage m;
   m.mutable_epoch_end()->set_code(static_cast<int>(failed_start_->code));
   m.mutable_epoch_end()->set_message(failed_start_->message);
@@ -278,6 +294,7 @@ absl::Status Job::OnGone(SessionId session, const proto::RankGone& gone,
                          JobOutput* out) {
   absl::Status status = CheckEpoch(gone.epoch());
   if (!status.ok()) return status;
+  elastic_.OnLeft(session, gone.epoch(), gone.rank(), gone.returns());
   const Member* waiting = gathering_.Find(session);
   // Epoch 0: the executor had not heard of an epoch yet when it wrote this.
   if (gone.epoch() == 0 && waiting != nullptr) {
@@ -318,6 +335,7 @@ absl::Status Job::OnGoneFromEpoch(size_t node, const proto::RankGone& gone,
                          " rank=", gone.rank()));
   if (epoch_->pending() > 0) out->Count(ErrorKind::kRankLeft);
   epoch_->OnRankLeft(gone.rank(), out);
+  SendWanted(out);
   if (epoch_->AllLeft()) {
     out->Info(absl::StrCat(LogPrefix("epoch_end"),
                            " reason=\"all ranks have left\""));
@@ -375,6 +393,7 @@ void Job::Lost(SessionId session, const std::string& how, JobOutput* out) {
   }
   gathering_.Remove(session);
   if (gathering_.empty()) start_deadline_.reset();
+  elastic_.OnLost(session);
   if (epoch_ == nullptr) return;
   const std::optional<size_t> index = epoch_->IndexOf(session);
   if (!index) return;
@@ -399,20 +418,25 @@ void Job::Stop(const std::string& message, JobOutput* out) {
     epoch_->End(message, out);
     epoch_.reset();
   }
+  StopElastic(message, out);
   gathering_.TakeWaitingIn();
   if (!gathering_.empty()) FailStart(message, 0, out);
 }
 
 std::optional<Time> Job::Deadline() const {
-  const std::optional<Time> held =
-      epoch_ != nullptr ? epoch_->Deadline() : std::nullopt;
-  if (!held || !start_deadline_) return held ? held : start_deadline_;
-  return std::min(*held, *start_deadline_);
+  std::optional<Time> next = start_deadline_;
+  const auto consider = [&next](const std::optional<Time>& time) {
+    if (time && (!next || *time < *next)) next = time;
+  };
+  if (epoch_ != nullptr) consider(epoch_->Deadline());
+  if (elastic_.active()) consider(elastic_.Deadline(epoch_ != nullptr));
+  return next;
 }
 
 void Job::OnTime(Time now, JobOutput* out) {
   if (epoch_ != nullptr) epoch_->OnTime(now, out);
   EndIfDecided(out);
+  OnElasticTime(now, out);
   if (start_deadline_ && *start_deadline_ <= now) StartTimedOut(out);
 }
 
@@ -446,6 +470,7 @@ void Job::FillStatus(proto::JobStatus* status) const {
                     : !gathering_.empty() ? "starting"
                     : epoch_number_ == 0  ? "starting"
                                           : "ended");
+  if (epoch_ == nullptr && elastic_.waiting() > 0) status->set_state("starting");
   status->set_size(gathering_.size());
   if (epoch_ != nullptr) epoch_->FillStatus(status);
   for (const auto& [session, node] : nodes_) {

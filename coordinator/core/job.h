@@ -13,6 +13,9 @@
 // A failed start is told to all who wait, and to those who come late (they
 // belonged to it): until one of those who were told tries again.
 //
+// An elastic job (its ranks say so) has elastic_ in place of the gathering,
+// which then only holds the members of an epoch while it starts.
+//
 // Thread contract: not synchronized; pure.
 //
 // Invariants: every session of the job has one entry in nodes_; the members of
@@ -26,9 +29,12 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "coordinator/core/actions.h"
+#include "coordinator/core/elastic.h"
 #include "coordinator/core/epoch.h"
 #include "coordinator/core/gathering.h"
 #include "proto/admin.pb.h"
@@ -41,6 +47,8 @@ class Job {
   struct Node {
     std::string node;
     std::string host;
+    // EpochStarts, and EpochEnds of epoch 0, that it has been sent.
+    uint64_t round = 0;
   };
 
   Job(std::string id, std::string token, const Config& config);
@@ -121,8 +129,29 @@ class Job {
   // for another start before it would hear of this one's end.
   void FailStart(const std::string& message, SessionId reporter, JobOutput* out,
                  absl::StatusCode code = absl::StatusCode::kAborted);
-  void TellFailedStart(SessionId session, JobOutput* out) const;
+  void TellFailedStart(SessionId session, JobOutput* out);
   void EndEpoch(const std::string& message, JobOutput* out);
+
+  // --- Elastic jobs (job_elastic.cc) -----------------------------------------
+  absl::Status OnElasticReady(Time now, SessionId session,
+                              const proto::RanksReady& ready, JobOutput* out);
+  void OnElasticTime(Time now, JobOutput* out);
+  bool IsElasticEpoch() const;
+  bool TakesElastic() const;
+  bool TakesFixed() const;
+  // Ranks of the node are of the other sort than the job's.
+  void RefuseMixed(SessionId session, bool elastic, JobOutput* out);
+  // These clients of the node, or (none) all that wait there.
+  void RefuseWaiting(SessionId session, const std::vector<uint64_t>& clients,
+                     absl::StatusCode code, const std::string& message,
+                     JobOutput* out);
+  // Tells the nodes of the running epoch who wants to come or go, if that has
+  // changed.
+  void SendWanted(JobOutput* out);
+  std::string RunningText() const;
+  void StartElastic(JobOutput* out);
+  void StopElastic(const std::string& message, JobOutput* out);
+
   std::string ExecutorText(const Node& node,
                            const std::vector<uint32_t>& ranks) const;
   std::string LogPrefix(absl::string_view event) const;
@@ -132,6 +161,8 @@ class Job {
   const Config config_;
   std::map<SessionId, Node> nodes_;
   Gathering gathering_;
+  Elastic elastic_;
+  std::pair<uint32_t, uint32_t> wanted_;  // as told: new ranks, leaving
   std::optional<Time> start_deadline_;
   std::optional<FailedStart> failed_start_;
   std::unique_ptr<Epoch> epoch_;
