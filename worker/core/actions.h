@@ -35,6 +35,11 @@ struct RefuseClient {
 struct CloseClient {
   ClientId client = 0;
 };
+// The client is about to be closed, but its process means to come back:
+// Core::OnProcessEnded says when it cannot any more.
+struct KeepWatching {
+  ClientId client = 0;
+};
 // Opens a session with the coordinator; messages wait until it stands.
 struct OpenLink {};
 struct SendToCoordinator {
@@ -96,16 +101,20 @@ struct AbortBoard {
   Code code = Code::kAborted;
   std::string text;
 };
+// Says on the board how many ranks want to come into an elastic job, or out.
+struct WantChange {
+  uint32_t ranks = 0;
+};
 // Forgets board and backend.
 struct DropEpoch {};
 // No clients for a while: the supervisor decides whether the executor ends.
 struct ReportIdle {};
 
 using Action =
-    std::variant<ReplyClient, RefuseClient, CloseClient, OpenLink,
+    std::variant<ReplyClient, RefuseClient, CloseClient, KeepWatching, OpenLink,
                  SendToCoordinator, PrepareBackend, ConnectBackend, CreateBoard,
                  AllotSlot, WantSlot, IssueRun, FailSlot, MarkLeft, MarkGone,
-                 AbortBoard, DropEpoch, ReportIdle>;
+                 AbortBoard, WantChange, DropEpoch, ReportIdle>;
 
 }  // namespace maypole::worker
 

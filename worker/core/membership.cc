@@ -8,6 +8,24 @@
 namespace maypole::worker {
 namespace {
 
+absl::Status CheckTimes(const session::Hello& h) {
+  const auto bad = [&](const auto&... what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", h.rank, ": ", what...));
+  };
+  if (h.fusion_threshold < -1 ||
+      h.fusion_threshold > static_cast<int64_t>(kMaxTensorBytes)) {
+    return bad("a fusion threshold of ", h.fusion_threshold,
+               " bytes; 0 to 2^44 are allowed");
+  }
+  if (h.stall_check_ms < -1 || h.stall_shutdown_ms < -1) {
+    return bad("a stall check after ", h.stall_check_ms,
+               " ms and a shutdown after ", h.stall_shutdown_ms,
+               " ms; they must not be negative");
+  }
+  return absl::OkStatus();
+}
+
 // Bounds that hold for any Hello.
 absl::Status CheckAlone(const session::Hello& h) {
   const auto bad = [&](const auto&... what) {
@@ -30,17 +48,25 @@ absl::Status CheckAlone(const session::Hello& h) {
     return bad("MAYPOLE_LOCAL_RANK must be from 0 to ", h.local_size - 1,
                ", it is ", h.local_rank);
   }
-  if (h.fusion_threshold < -1 ||
-      h.fusion_threshold > static_cast<int64_t>(kMaxTensorBytes)) {
-    return bad("a fusion threshold of ", h.fusion_threshold,
-               " bytes; 0 to 2^44 are allowed");
+  return CheckTimes(h);
+}
+
+absl::Status CheckElasticAlone(const session::Hello& h) {
+  if (h.min_size < 1 || h.max_size < h.min_size || h.max_size > kMaxRanks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "an elastic job has 1 to ", kMaxRanks, " ranks; at least ", h.min_size,
+        " and at most ", h.max_size, " are not possible"));
   }
-  if (h.stall_check_ms < -1 || h.stall_shutdown_ms < -1) {
-    return bad("a stall check after ", h.stall_check_ms,
-               " ms and a shutdown after ", h.stall_shutdown_ms,
-               " ms; they must not be negative");
+  if (h.last_epoch > 0 && (h.rank < 0 || h.rank >= kMaxRanks)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", h.rank, " of epoch ", h.last_epoch,
+                     " cannot have been: ranks are from 0 to ", kMaxRanks - 1));
   }
-  return absl::OkStatus();
+  return CheckTimes(h);
+}
+
+std::string Terms(int min_size, int max_size) {
+  return absl::StrCat(min_size, " to ", max_size, " ranks");
 }
 
 }  // namespace
@@ -73,25 +99,97 @@ absl::Status Membership::CheckAgainstFirst(const session::Hello& h) const {
   return absl::OkStatus();
 }
 
+absl::Status Membership::CheckElastic(const session::Hello& h) const {
+  if (h.min_size != min_size_ || h.max_size != max_size_) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the process (pid ", h.pid, ") says that the job has ",
+        Terms(h.min_size, h.max_size), ", others of the node have said ",
+        Terms(min_size_, max_size_),
+        "; start all ranks with the same smallest and greatest number"));
+  }
+  if (members_.size() >= kMaxLocalRanks) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(kMaxLocalRanks,
+                     " processes of the job wait on this node already, which "
+                     "is the limit"));
+  }
+  for (const auto& [local, m] : members_) {
+    if (h.last_epoch == 0 || m.last_epoch != h.last_epoch ||
+        m.last_rank != h.rank) {
+      continue;
+    }
+    return absl::AlreadyExistsError(
+        absl::StrCat("rank ", h.rank, " of epoch ", h.last_epoch,
+                     " has come back already (pid ", m.pid, ")"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Membership::Add(ClientId client, const session::Hello& h,
                              int visible_pid) {
-  if (absl::Status s = CheckAlone(h); !s.ok()) return s;
+  const bool is_elastic = h.elastic != 0;
+  absl::Status s = is_elastic ? CheckElasticAlone(h) : CheckAlone(h);
+  if (!s.ok()) return s;
   if (members_.empty()) {
     size_ = h.size;
     local_size_ = h.local_size;
-  } else if (absl::Status s = CheckAgainstFirst(h); !s.ok()) {
-    return s;
+    min_size_ = h.min_size;
+    max_size_ = h.max_size;
+  } else if (is_elastic != elastic()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the process (pid ", h.pid, ") is ", is_elastic ? "" : "not ",
+        "elastic, others of the node are", is_elastic ? " not" : "",
+        "; start all ranks of a job alike"));
+  } else {
+    s = is_elastic ? CheckElastic(h) : CheckAgainstFirst(h);
+    if (!s.ok()) return s;
   }
-  members_[h.local_rank] = {client,
-                            h.rank,
-                            h.local_rank,
-                            h.pid,
-                            visible_pid,
-                            h.host,
-                            h.fusion_threshold,
-                            h.stall_check_ms,
-                            h.stall_shutdown_ms};
+  Member m{client,
+           h.rank,
+           h.local_rank,
+           h.pid,
+           visible_pid,
+           h.host,
+           h.fusion_threshold,
+           h.stall_check_ms,
+           h.stall_shutdown_ms};
+  if (is_elastic) {
+    m.elastic = true;
+    m.last_epoch = h.last_epoch;
+    m.last_rank = std::exchange(m.rank, -1);
+    m.local_rank = arrivals_++;
+  }
+  members_[m.local_rank] = std::move(m);
   return absl::OkStatus();
+}
+
+Membership Membership::TakeOut(const std::vector<ClientId>& clients,
+                               const std::vector<int>& ranks, int size) {
+  Membership out;
+  out.size_ = size;
+  out.local_size_ = static_cast<int>(clients.size());
+  out.min_size_ = min_size_;
+  out.max_size_ = max_size_;
+  for (size_t i = 0; i < clients.size(); ++i) {
+    Member m = *Find(clients[i]);
+    Remove(clients[i]);
+    m.rank = ranks[i];
+    m.local_rank = static_cast<int>(i);
+    out.members_[m.local_rank] = std::move(m);
+  }
+  return out;
+}
+
+void Membership::TakeBack(Membership members) {
+  if (members_.empty()) {
+    min_size_ = members.min_size_;
+    max_size_ = members.max_size_;
+  }
+  for (auto& [local, m] : members.members_) {
+    m.rank = -1;
+    m.local_rank = arrivals_++;
+    members_[m.local_rank] = std::move(m);
+  }
 }
 
 const Member* Membership::Find(ClientId client) const {
@@ -113,8 +211,8 @@ void Membership::Remove(ClientId client) {
 }
 
 bool Membership::complete() const {
-  return !members_.empty() &&
-         members_.size() == static_cast<size_t>(local_size_);
+  return elastic() || (!members_.empty() &&
+                       members_.size() == static_cast<size_t>(local_size_));
 }
 
 std::string Membership::MissingText() const {

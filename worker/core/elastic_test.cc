@@ -1,0 +1,391 @@
+// Elastic ranks: reported as they come, in an epoch as the coordinator says.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "worker/core/limits.h"
+#include "worker/core/testing.h"
+
+namespace maypole::worker {
+namespace {
+
+session::Hello ElasticHello(int pid, uint64_t last_epoch = 0, int rank = -1) {
+  auto hello = session::Make<session::Hello>();
+  hello.elastic = 1;
+  hello.rank = rank;
+  hello.last_epoch = last_epoch;
+  hello.min_size = 2;
+  hello.max_size = 4;
+  hello.pid = pid;
+  session::SetText(hello.job, "job");
+  session::SetText(hello.host, "hosta");
+  return hello;
+}
+
+// Core's process `pid` is visible as 1000 + pid.
+class ElasticCoreTest : public CoreTest {
+ protected:
+  void Come(ClientId client, int pid, uint64_t last_epoch = 0, int rank = -1) {
+    core_.OnClient(client, ElasticHello(pid, last_epoch, rank), 1000 + pid);
+  }
+  // The last RanksReady since the last call.
+  proto::RanksReady Said() {
+    proto::RanksReady out;
+    for (const auto& m : TakeSent()) {
+      if (m.has_ranks_ready()) out = m.ranks_ready();
+    }
+    return out;
+  }
+  std::vector<proto::RankGone> Gone() {
+    std::vector<proto::RankGone> out;
+    for (const auto& m : TakeSent()) {
+      if (m.has_rank_gone()) out.push_back(m.rank_gone());
+    }
+    return out;
+  }
+  // One node: these clients are ranks 0, 1, ...
+  static proto::CoordinatorMessage Start(uint64_t epoch,
+                                         const std::vector<ClientId>& clients) {
+    proto::CoordinatorMessage m;
+    proto::EpochStart* start = m.mutable_epoch_start();
+    start->set_epoch(epoch);
+    start->set_size(static_cast<uint32_t>(clients.size()));
+    proto::NodeInfo* node = start->add_nodes();
+    node->set_node("n0");
+    for (uint32_t i = 0; i < clients.size(); ++i) {
+      node->add_ranks(i);
+      start->add_clients(clients[i]);
+    }
+    return m;
+  }
+  void Run(uint64_t epoch, const std::vector<ClientId>& clients) {
+    core_.OnCoordinator(Start(epoch, clients));
+    EXPECT_TRUE(core_.OnBoardCreated(absl::OkStatus()));
+    Drop();
+  }
+};
+
+TEST_F(ElasticCoreTest, WhoComesIsToldAtOnceWithWhatItWas) {
+  Come(1, 11);
+  EXPECT_EQ(Take<OpenLink>().size(), 1u);
+  Come(2, 12, 7, 3);
+  const proto::RanksReady ready = Said();
+  EXPECT_TRUE(ready.elastic());
+  EXPECT_EQ(ready.min_size(), 2u);
+  EXPECT_EQ(ready.max_size(), 4u);
+  EXPECT_EQ(ready.chunk_bytes(), 524288u);
+  EXPECT_EQ(ready.round(), 0u);
+  ASSERT_EQ(ready.members_size(), 2);
+  EXPECT_EQ(ready.members(0).client(), 1u);
+  EXPECT_EQ(ready.members(0).epoch(), 0u);
+  EXPECT_EQ(ready.members(0).pid(), 11);
+  EXPECT_EQ(ready.members(1).epoch(), 7u);
+  EXPECT_EQ(ready.members(1).rank(), 3u);
+  core_.OnClientGone(1, "its connection closed");
+  EXPECT_EQ(Said().members_size(), 1);
+  core_.OnGoodbye(2, 0);
+  EXPECT_EQ(Said().members_size(), 0);
+}
+
+TEST_F(ElasticCoreTest, TheStartSaysWhoIsInTheOthersWaitOn) {
+  Come(1, 11);
+  Come(2, 12);
+  Come(3, 13);
+  Drop();
+  core_.OnCoordinator(Start(4, {3, 1}));
+  std::vector<CreateBoard> created;
+  proto::RanksReady said;
+  for (Action& a : core_.TakeActions()) {
+    if (auto* c = std::get_if<CreateBoard>(&a)) created.push_back(*c);
+    if (auto* s = std::get_if<SendToCoordinator>(&a)) {
+      said = s->message.ranks_ready();
+    }
+  }
+  ASSERT_EQ(created.size(), 1u);
+  EXPECT_EQ(created[0].clients, (std::vector<ClientId>{3, 1}));
+  EXPECT_EQ(created[0].pids, (std::vector<int>{1013, 1011}));
+  EXPECT_EQ(created[0].config.size, 2u);
+  EXPECT_EQ(created[0].config.local_size, 2u);
+  EXPECT_EQ(said.round(), 1u);
+  ASSERT_EQ(said.members_size(), 1);
+  EXPECT_EQ(said.members(0).client(), 2u);
+}
+
+TEST_F(ElasticCoreTest, AChangeThatIsWantedGoesToTheBoardAlsoIfItCameEarly) {
+  Come(1, 11);
+  Come(2, 12);
+  core_.OnCoordinator(Start(1, {1, 2}));
+  proto::CoordinatorMessage m;
+  m.mutable_membership_wanted()->set_epoch(1);
+  m.mutable_membership_wanted()->set_new_ranks(2);
+  core_.OnCoordinator(m);
+  EXPECT_TRUE(Take<WantChange>().empty());
+  core_.OnBoardCreated(absl::OkStatus());
+  auto wants = Take<WantChange>();
+  ASSERT_EQ(wants.size(), 1u);
+  EXPECT_EQ(wants[0].ranks, 2u);
+  m.mutable_membership_wanted()->set_leaving(1);
+  core_.OnCoordinator(m);
+  wants = Take<WantChange>();
+  ASSERT_EQ(wants.size(), 1u);
+  EXPECT_EQ(wants[0].ranks, 3u);
+  m.mutable_membership_wanted()->set_epoch(9);
+  core_.OnCoordinator(m);
+  EXPECT_TRUE(Take<WantChange>().empty());
+}
+
+TEST_F(ElasticCoreTest, WhoMeansToReturnIsWatchedUntilItDoes) {
+  Come(1, 11);
+  Come(2, 12);
+  Run(1, {1, 2});
+  core_.OnGoodbye(1, 0, true);
+  std::vector<Action> actions = core_.TakeActions();
+  // Its pidfd must be kept before the connection goes.
+  ASSERT_GE(actions.size(), 2u);
+  EXPECT_EQ(std::get<KeepWatching>(actions[0]).client, 1u);
+  EXPECT_EQ(std::get<CloseClient>(actions[1]).client, 1u);
+  core_.OnGoodbye(2, 0, true);
+  const auto gone = Gone();
+  ASSERT_EQ(gone.size(), 1u);
+  EXPECT_TRUE(gone[0].clean() && gone[0].returns());
+  EXPECT_EQ(core_.clients(), 2u);  // the executor stays for them
+  Come(3, 12, 1, 1);
+  Drop();
+  core_.OnProcessEnded(2);  // of the connection before: it is back
+  EXPECT_TRUE(Gone().empty());
+  core_.OnProcessEnded(1);
+  const auto ended = Gone();
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].epoch(), 1u);
+  EXPECT_EQ(ended[0].rank(), 0u);
+  EXPECT_FALSE(ended[0].returns());
+  EXPECT_EQ(core_.clients(), 1u);
+}
+
+TEST_F(ElasticCoreTest, WhoIsNotVisibleIsNotSaidToReturn) {
+  core_.OnClient(1, ElasticHello(11), 0);
+  Come(2, 12);
+  Run(1, {1, 2});
+  core_.OnGoodbye(1, 0, true);
+  core_.OnGoodbye(2, 0, false);
+  const auto gone = Gone();
+  ASSERT_EQ(gone.size(), 2u);
+  EXPECT_FALSE(gone[0].returns());
+  EXPECT_FALSE(gone[1].returns());
+  EXPECT_EQ(core_.clients(), 0u);
+}
+
+TEST_F(ElasticCoreTest, AfterADeathTheOthersAreToldOfAsTheyLeave) {
+  Come(1, 11);
+  Come(2, 12);
+  Come(3, 13);
+  Run(1, {1, 2, 3});
+  core_.OnClientGone(1, "it was killed");
+  EXPECT_EQ(Take<AbortBoard>().size(), 1u);
+  core_.OnGoodbye(2, 5, true);
+  auto gone = Gone();
+  ASSERT_EQ(gone.size(), 1u);
+  EXPECT_EQ(gone[0].rank(), 1u);
+  EXPECT_TRUE(gone[0].returns());
+  Come(4, 12, 1, 1);
+  Drop();
+  core_.OnClientGone(3, "it was killed too");
+  gone = Gone();
+  ASSERT_EQ(gone.size(), 1u);
+  EXPECT_EQ(gone[0].rank(), 2u);
+  EXPECT_FALSE(gone[0].returns());
+  Come(5, 15);
+  Run(2, {4, 5});
+  EXPECT_EQ(Slot("x").code, static_cast<uint32_t>(Code::kFailedPrecondition));
+}
+
+TEST_F(ElasticCoreTest, TheJobGoesOnWithoutThoseWhoDoNotLeave) {
+  Come(1, 11);
+  Come(2, 12);
+  Come(3, 13);
+  Run(1, {1, 2, 3});
+  core_.OnClientGone(1, "it was killed");
+  core_.OnGoodbye(2, 0, true);
+  Come(4, 12, 1, 1);
+  Come(5, 14);
+  Drop();
+  // The coordinator has waited long enough for client 3.
+  core_.OnCoordinator(Start(2, {4, 5}));
+  const auto actions = core_.TakeActions();
+  int closed = 0, dropped = 0, made = 0;
+  for (const Action& a : actions) {
+    if (const auto* c = std::get_if<CloseClient>(&a)) closed += c->client == 3;
+    dropped += std::holds_alternative<DropEpoch>(a);
+    made += std::holds_alternative<CreateBoard>(a);
+  }
+  EXPECT_EQ(closed, 1);
+  EXPECT_EQ(dropped, 1);
+  EXPECT_EQ(made, 1);
+}
+
+TEST_F(ElasticCoreTest, AStartWithOneWhoHasEndedIsGivenBack) {
+  Come(1, 11);
+  Come(2, 12);
+  core_.OnClientGone(1, "it was killed");
+  Drop();
+  core_.OnCoordinator(Start(1, {1, 2}));
+  const auto sent = TakeSent();
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].rank_gone().epoch(), 1u);
+  EXPECT_EQ(sent[0].rank_gone().rank(), 0u);
+  EXPECT_EQ(sent[1].ranks_ready().round(), 1u);
+  ASSERT_EQ(sent[1].ranks_ready().members_size(), 1);
+  EXPECT_EQ(sent[1].ranks_ready().members(0).client(), 2u);
+  core_.OnCoordinator(EndMessage(1, "rank 0 was lost"));
+  EXPECT_TRUE(Take<RefuseClient>().empty());
+  EXPECT_EQ(core_.clients(), 1u);
+}
+
+TEST_F(ElasticCoreTest, AStartThatFailsElsewhereIsWaitedForAgain) {
+  Come(1, 11, 1, 0);
+  Come(2, 12);
+  core_.OnCoordinator(Start(2, {1, 2}));
+  Drop();
+  core_.OnCoordinator(EndMessage(2, "rank 3 was lost"));
+  auto actions = core_.TakeActions();
+  ASSERT_EQ(actions.size(), 2u);
+  EXPECT_TRUE(std::holds_alternative<DropEpoch>(actions[0]));
+  const auto& ready =
+      std::get<SendToCoordinator>(actions[1]).message.ranks_ready();
+  ASSERT_EQ(ready.members_size(), 2);
+  EXPECT_EQ(ready.members(0).client(), 1u);
+  EXPECT_EQ(ready.members(0).epoch(), 1u);  // it has not heard of epoch 2
+  EXPECT_FALSE(core_.OnBoardCreated(absl::OkStatus()));
+  Run(3, {1, 2});
+}
+
+TEST_F(ElasticCoreTest, WhoDiesInAStartEndsItForTheOthersOnly) {
+  Come(1, 11);
+  Come(2, 12);
+  core_.OnCoordinator(Start(1, {1, 2}));
+  Drop();
+  core_.OnClientGone(2, "it was killed");
+  const auto sent = TakeSent();
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].rank_gone().epoch(), 1u);
+  EXPECT_EQ(sent[0].rank_gone().rank(), 1u);
+  ASSERT_EQ(sent[1].ranks_ready().members_size(), 1);
+  EXPECT_EQ(sent[1].ranks_ready().members(0).client(), 1u);
+}
+
+TEST_F(ElasticCoreTest, ANodeWithoutMemoryTellsItsRanksAndTheCoordinator) {
+  Come(1, 11);
+  Come(2, 12);
+  core_.OnCoordinator(Start(1, {1, 2}));
+  Drop();
+  EXPECT_FALSE(core_.OnBoardCreated(absl::ResourceExhaustedError("no memory")));
+  int refused = 0, failed = 0, gone = 0;
+  for (const Action& a : core_.TakeActions()) {
+    refused += std::holds_alternative<RefuseClient>(a);
+    if (const auto* s = std::get_if<SendToCoordinator>(&a)) {
+      failed += s->message.has_failed();
+      gone += s->message.has_rank_gone();
+    }
+  }
+  EXPECT_EQ(refused, 2);
+  EXPECT_EQ(failed, 1);
+  EXPECT_EQ(gone, 2);
+}
+
+TEST_F(ElasticCoreTest, ARefusalIsForThoseItNamesOrForAllWhoWait) {
+  Come(1, 11);
+  Come(2, 12);
+  Come(3, 13);
+  Drop();
+  proto::CoordinatorMessage m = EndMessage(0, "too late");
+  m.mutable_epoch_end()->add_clients(2);
+  m.mutable_epoch_end()->set_code(static_cast<int>(Code::kDeadlineExceeded));
+  core_.OnCoordinator(m);
+  std::vector<RefuseClient> refused;
+  proto::RanksReady said;
+  for (Action& a : core_.TakeActions()) {
+    if (auto* r = std::get_if<RefuseClient>(&a)) refused.push_back(*r);
+    if (auto* s = std::get_if<SendToCoordinator>(&a)) {
+      said = s->message.ranks_ready();
+    }
+  }
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_EQ(refused[0].client, 2u);
+  EXPECT_EQ(refused[0].code, Code::kDeadlineExceeded);
+  EXPECT_EQ(refused[0].text, "too late");
+  EXPECT_EQ(said.round(), 1u);
+  EXPECT_EQ(said.members_size(), 2);
+  core_.OnCoordinator(EndMessage(0, "stopped"));
+  EXPECT_EQ(Take<RefuseClient>().size(), 2u);
+  EXPECT_EQ(core_.clients(), 0u);
+}
+
+TEST_F(ElasticCoreTest, WrongHellosAreRefusedAlone) {
+  const auto refusal = [this](const session::Hello& hello) {
+    core_.OnClient(9, hello, 1);
+    const auto refused = Take<RefuseClient>();
+    return refused.size() == 1 ? refused[0].text : "";
+  };
+  session::Hello hello = ElasticHello(11);
+  hello.max_size = 1;
+  EXPECT_EQ(refusal(hello),
+            "an elastic job has 1 to 4096 ranks; at least 2 and at most 1 are "
+            "not possible");
+  EXPECT_EQ(refusal(ElasticHello(11, 3, -1)),
+            "rank -1 of epoch 3 cannot have been: ranks are from 0 to 4095");
+  Come(1, 11, 3, 1);
+  Drop();
+  EXPECT_EQ(refusal(ElasticHello(12, 3, 1)),
+            "rank 1 of epoch 3 has come back already (pid 11)");
+  hello = ElasticHello(12);
+  hello.max_size = 8;
+  EXPECT_EQ(refusal(hello),
+            "the process (pid 12) says that the job has 2 to 8 ranks, others "
+            "of the node have said 2 to 4 ranks; start all ranks with the same "
+            "smallest and greatest number");
+  EXPECT_EQ(refusal(MakeHello(0, 2, 0, 2)),
+            "the process (pid 100) is not elastic, others of the node are; "
+            "start all ranks of a job alike");
+  Come(2, 12);
+  Run(1, {1, 2});
+  EXPECT_EQ(refusal(MakeHello(0, 2, 0, 2)),
+            "rank 0 is not elastic, job 'job' is running with ranks that are; "
+            "start all ranks of a job alike");
+  EXPECT_EQ(refusal(ElasticHello(13, 1, 0)),
+            "rank 0 of job 'job' is connected already (pid 11)");
+}
+
+TEST_F(ElasticCoreTest, AFixedJobRefusesElasticRanks) {
+  StartOneNode();
+  Come(3, 13);
+  const auto refused = Take<RefuseClient>();
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_EQ(refused[0].text,
+            "the process (pid 13) is elastic, job 'job' is running with ranks "
+            "that are not; start all ranks of a job alike");
+}
+
+TEST_F(ElasticCoreTest, TheLinksEndIsToldToAll) {
+  Come(1, 11);
+  Come(2, 12);
+  Come(3, 13);
+  Run(1, {1, 2});
+  core_.OnLinkLost(absl::UnavailableError("coordinator lost"));
+  int aborted = 0, refused = 0;
+  for (const Action& a : core_.TakeActions()) {
+    aborted += std::holds_alternative<AbortBoard>(a);
+    refused += std::holds_alternative<RefuseClient>(a);
+  }
+  EXPECT_EQ(aborted, 1);
+  EXPECT_EQ(refused, 1);
+  core_.OnGoodbye(1, 0, true);
+  core_.OnGoodbye(2, 0, true);
+  Drop();
+  // A new session: rounds count from 0 again.
+  Come(4, 11, 1, 0);
+  EXPECT_EQ(Said().round(), 0u);
+}
+
+}  // namespace
+}  // namespace maypole::worker
