@@ -174,9 +174,9 @@ std::optional<Deadlock::Wait> Deadlock::WaitOf(
   }
   if (!wait) return wait;
   std::sort(wait->missing.begin(), wait->missing.end());
-  // Those who stand aside submit it without being asked twice.
+  // Those who stand aside submit operations, though nothing else.
   std::erase_if(wait->missing, [&](uint32_t r) {
-    return Contains(left, r) || joins_.Aside(r);
+    return Contains(left, r) || (rank.has_identity() && joins_.Aside(r));
   });
   if (wait->missing.empty()) return std::nullopt;
   wait->exact = wait->exact || wait->missing.size() == 1;

@@ -179,7 +179,13 @@ std::vector<LateRanks::Late> LateRanks::Collect(
   CollectSaid(left, &late, &said_by);
   CollectPending(now, &late, said_by);
   std::vector<Late> out;
-  for (auto& [key, l] : late) out.push_back(std::move(l));
+  for (auto& [key, l] : late) {
+    // Those who stand aside submit operations, though nothing else.
+    std::erase_if(l.missing, [&l = l, this](uint32_t rank) {
+      return l.arrived.contains(rank) || joins_.Aside(rank);
+    });
+    out.push_back(std::move(l));
+  }
   for (const ProcessSets::Incomplete& request : sets_.Waiting()) {
     const Time becomes = request.since + check_;
     if (becomes > now) {
@@ -190,11 +196,6 @@ std::vector<LateRanks::Late> LateRanks::Collect(
                    request.since,
                    {request.asked.begin(), request.asked.end()},
                    {request.missing.begin(), request.missing.end()}});
-  }
-  for (Late& l : out) {
-    std::erase_if(l.missing, [&](uint32_t rank) {
-      return l.arrived.contains(rank) || joins_.Aside(rank);
-    });
   }
   std::erase_if(out, [](const Late& l) { return l.missing.empty(); });
   std::stable_sort(out.begin(), out.end(), [](const Late& a, const Late& b) {

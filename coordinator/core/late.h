@@ -18,7 +18,8 @@
 //   again                    after 1, 2, 4, .. times the check time
 //   over                     nothing is late any more
 //
-// Ranks that stand aside are never late, nor are those that have left.
+// Ranks that stand aside are not late for operations, nor are those that have
+// left for anything.
 //
 // Thread contract: not synchronized; pure.
 #ifndef MAYPOLE_COORDINATOR_CORE_LATE_H_
