@@ -95,8 +95,9 @@ FAULTS = [
           layouts=("1x4", "2x2"), run=kill_executor, bound=5.0),
     Fault(name="agent-sigkill", topic="daemons", what="the agent of a node (maypole-worker) gets SIGKILL",
           sees="running jobs go on; who comes later is told that no agent listens", layouts=("1x4", "2x2"),
-          run=kill_agent, bound=10.0, own_daemons=True),
+          run=kill_agent, bound=10.0, own_daemons=True, long_layouts=("1x4",), times=5),
     Fault(name="coordinator-sigkill", topic="daemons", what="the coordinator gets SIGKILL",
           sees="all ranks of all its jobs: an error that names its address, after the resume timeout",
-          layouts=("1x4", "2x2"), run=kill_coordinator, bound=5.0, own_daemons=True, witness=False),
+          layouts=("1x4", "2x2"), run=kill_coordinator, bound=5.0, own_daemons=True, witness=False,
+          long_layouts=("1x4",)),
 ]

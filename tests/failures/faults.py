@@ -31,7 +31,8 @@ class Fault:
     for the page, what that means for the job. layouts: nodes x ranks on each.
     run(scene, layout, self) -> Outcome. bound: seconds after which every rank
     that is told must know. own_daemons: it hurts them, so they serve it alone.
-    witness: False where no job can go on. long: not in the plain run of tests.
+    witness: False where no job can go on. long: not in the plain run of tests;
+    long_layouts: nor in these.
     times: how often it is measured. scene: which kind ("wire", "data wire",
     "full logs"; see topic.py).
     """
@@ -49,6 +50,7 @@ class Fault:
     coordinator_flags: Sequence[str] = ()
     args: Sequence = ()
     long: bool = False
+    long_layouts: Sequence[str] = ()
     times: int = 20
     scene: str = ""
 

@@ -135,7 +135,7 @@ FORKED = "this process was forked from a rank and is not part of the job; use Ma
 
 
 def leaving(name, what, sees, run, args, bound=1.0, layouts=("1x4", "2x2"), times=20):
-    return Fault(name=name, topic="leaving", what=what, sees=sees, layouts=layouts, run=run, bound=bound, args=args,
+    return Fault(long_layouts=("1x4",), name=name, topic="leaving", what=what, sees=sees, layouts=layouts, run=run, bound=bound, args=args,
                  times=times)
 
 

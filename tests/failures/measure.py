@@ -33,7 +33,8 @@ NEEDS = {"wire": namespaces.available, "memory": limits.available}
 def machine():
     with open("/proc/cpuinfo") as f:
         model = next((line.split(":")[1].strip() for line in f if line.startswith("model name")), platform.machine())
-    return "a machine with %d cores (%s, Linux %s)" % (os.cpu_count(), model, platform.release().split("-")[0])
+    return "a machine with %d cores (%s, Linux %s), load average %.1f when it began" % (
+        os.cpu_count(), model, platform.release().split("-")[0], os.getloadavg()[0])
 
 
 def measure(fault, times):

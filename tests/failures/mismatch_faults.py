@@ -48,6 +48,7 @@ def mismatch(name, what, everywhere, odd, text):
         odd = {"3": odd}
     return Fault(name="mismatch-" + name, topic="mismatches", what=what,
                  sees="all: the same error, before any data moves; the job goes on", layouts=("1x4", "2x2"), run=run,
+                 long_layouts=() if name in ("dtype", "shape", "op") else ("1x4",),
                  bound=1.0, args=({"all": everywhere, "odd": odd}, text))
 
 

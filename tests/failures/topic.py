@@ -65,7 +65,16 @@ def report(fault, layout, outcome):
             print("    %s: %s" % (who, text), flush=True)
 
 
-def make_case(faults):
+def chosen(faults, names):
+    """(fault, layout) of what is to be run."""
+    for fault in faults:
+        for layout in fault.layouts:
+            long = fault.long or layout in fault.long_layouts
+            if (fault.name in names) if names else (long == LONG):
+                yield fault, layout
+
+
+def make_case(chosen_ones):
     class FaultsTest(unittest.TestCase):
         @classmethod
         def setUpClass(cls):
@@ -79,9 +88,8 @@ def make_case(faults):
                 report(fault, layout, run_once(self.scenes, fault, layout))
         return test
 
-    for fault in faults:
-        for layout in fault.layouts:
-            setattr(FaultsTest, "test_%s_%s" % (fault.name.replace("-", "_"), layout), test_of(fault, layout))
+    for fault, layout in chosen_ones:
+        setattr(FaultsTest, "test_%s_%s" % (fault.name.replace("-", "_"), layout), test_of(fault, layout))
     return FaultsTest
 
 
@@ -91,7 +99,7 @@ def main(faults, skip=None):
     unknown = set(names) - {f.name for f in faults}
     if unknown:
         sys.exit("no such fault: %s" % ", ".join(sorted(unknown)))
-    case = make_case([f for f in faults if (f.name in names if names else f.long == LONG)])
+    case = make_case(chosen(faults, names))
     if skip:
         case = unittest.skip(skip)(case)
     suite = unittest.defaultTestLoader.loadTestsFromTestCase(case)

@@ -72,7 +72,7 @@ def heal(scene, layout, fault):
 
 
 def fault(name, what, sees, run, bound, args, long=False):
-    return Fault(name="wire-" + name, topic="wire", what=what, sees=sees, layouts=("2x2",), run=run, bound=bound,
+    return Fault(worker_flags=("--network_timeout=3s",) if args[1] else (), name="wire-" + name, topic="wire", what=what, sees=sees, layouts=("2x2",), run=run, bound=bound,
                  args=args, long=long, times=5, scene="data wire" if args[1] else "wire")
 
 
@@ -87,7 +87,7 @@ FAULTS = [
     fault("healed-late", "the network between two nodes is cut for 3.5 s: the coordinator's stream breaks and is resumed",
           GOES_ON, heal, 15.0, ((0, 1), False, 3.5), True),
     fault("healed-from-1", "what the other node sends is lost for 3.5 s", GOES_ON, heal, 15.0, ((1,), False, 3.5), True),
-    fault("data-cut", "the data's network alone is cut, for good; the coordinator is still reached",
-          "both sides: an error that names the connection; the job ends", cut, 30.0, ((0, 1), True)),
-    fault("data-healed", "the data's network alone is cut for 1 s", GOES_ON, heal, 10.0, ((0, 1), True, 1.0)),
+    fault("data-cut", "the data's network alone is cut, for good (--network_timeout=3s); the coordinator is still reached",
+          "both sides: an error that names the connection; the job ends", cut, 15.0, ((0, 1), True)),
+    fault("data-healed", "the data's network alone is cut for 1 s (--network_timeout=3s)", GOES_ON, heal, 10.0, ((0, 1), True, 1.0)),
 ]

@@ -1,0 +1,7 @@
+"""Late and frozen ranks, certain deadlock: the registry's faults of those."""
+
+import late_faults
+import topic
+
+if __name__ == "__main__":
+    topic.main(late_faults.FAULTS)
