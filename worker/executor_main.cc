@@ -46,6 +46,7 @@ CoreOptions MakeCoreOptions(const WorkerFlags& f, const control::Setup& setup) {
   o.ring_depth = f.ring_depth;
   o.arena_bytes = f.arena_bytes;
   o.start_timeout_ms = absl::ToInt64Milliseconds(f.start_timeout);
+  o.frozen_timeout_ms = absl::ToInt64Milliseconds(f.frozen_timeout);
   o.resume_timeout_ms = absl::ToInt64Milliseconds(f.resume_timeout);
   return o;
 }

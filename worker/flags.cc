@@ -57,6 +57,9 @@ ABSL_FLAG(absl::Duration, resume_timeout, absl::Seconds(3),
           "how long a job goes on without its coordinator");
 ABSL_FLAG(absl::Duration, start_timeout, absl::Seconds(120),
           "how long the first rank of a node waits for the node's others");
+ABSL_FLAG(absl::Duration, frozen_timeout, absl::Seconds(10),
+          "a rank that does not move for so long in the middle of an operation "
+          "(it is stopped by a signal, say) is lost; 0: never");
 ABSL_FLAG(uint32_t, chunk_bytes, 512 * 1024,
           "bytes of a chunk; a multiple of 4096");
 ABSL_FLAG(uint32_t, ring_depth, 8, "chunks in each ring, 2 to 64");
@@ -154,6 +157,10 @@ absl::Status Check(const WorkerFlags& f) {
       f.start_timeout <= absl::ZeroDuration()) {
     return Bad("resume_timeout, --start_timeout", "must be positive");
   }
+  if (f.frozen_timeout < absl::ZeroDuration() ||
+      f.frozen_timeout == absl::InfiniteDuration()) {
+    return Bad("frozen_timeout", "must not be negative or infinite");
+  }
   if (f.network_connections < 1 || f.network_connections > kMaxConnections) {
     return Bad("network_connections", absl::StrCat("1 to ", kMaxConnections));
   }
@@ -191,6 +198,7 @@ absl::StatusOr<WorkerFlags> ReadFlags(int argc, char** argv) {
   f.announce_fd = absl::GetFlag(FLAGS_announce_fd);
   f.resume_timeout = absl::GetFlag(FLAGS_resume_timeout);
   f.start_timeout = absl::GetFlag(FLAGS_start_timeout);
+  f.frozen_timeout = absl::GetFlag(FLAGS_frozen_timeout);
   f.chunk_bytes = absl::GetFlag(FLAGS_chunk_bytes);
   f.ring_depth = absl::GetFlag(FLAGS_ring_depth);
   f.arena_bytes = absl::GetFlag(FLAGS_arena_bytes);
@@ -235,6 +243,7 @@ std::vector<std::string> ExecutorArguments(const WorkerFlags& f) {
                    absl::FormatDuration(f.network_timeout)),
       absl::StrCat("--resume_timeout=", absl::FormatDuration(f.resume_timeout)),
       absl::StrCat("--start_timeout=", absl::FormatDuration(f.start_timeout)),
+      absl::StrCat("--frozen_timeout=", absl::FormatDuration(f.frozen_timeout)),
       absl::StrCat("--chunk_bytes=", f.chunk_bytes),
       absl::StrCat("--ring_depth=", f.ring_depth),
       absl::StrCat("--arena_bytes=", f.arena_bytes),

@@ -26,6 +26,7 @@ struct WorkerFlags {
   int announce_fd = -1;
   absl::Duration resume_timeout;
   absl::Duration start_timeout;
+  absl::Duration frozen_timeout;
   uint32_t chunk_bytes = 0;
   uint32_t ring_depth = 0;
   uint64_t arena_bytes = 0;

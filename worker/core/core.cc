@@ -6,13 +6,10 @@
 #include "worker/core/limits.h"
 
 namespace maypole::worker {
-namespace {
 
-Code CodeOf(int code) {
+Code Core::CodeOf(int code) {
   return code > 0 && code <= 16 ? static_cast<Code>(code) : Code::kAborted;
 }
-
-}  // namespace
 
 std::string Core::RankText(const Member& m) const {
   return absl::StrCat("rank ", m.rank, " (pid ", m.pid, ", host ",
@@ -24,13 +21,15 @@ void Core::Send(proto::ExecutorMessage message) {
   if (link_open_) actions_.push_back(SendToCoordinator{std::move(message)});
 }
 
-void Core::SendRankGone(int rank, bool clean, const std::string& how) {
+void Core::SendRankGone(int rank, bool clean, const std::string& how,
+                        bool returns) {
   proto::ExecutorMessage message;
   proto::RankGone* gone = message.mutable_rank_gone();
   gone->set_epoch(epoch_number());
   gone->set_rank(static_cast<uint32_t>(rank));
   gone->set_clean(clean);
   gone->set_how(how);
+  gone->set_returns(returns);
   Send(std::move(message));
 }
 
@@ -65,6 +64,9 @@ void Core::OnTime(int64_t now_ms) {
                         " on node ", options_.node, " (host ", options_.host,
                         ") within ", options_.start_timeout_ms / 1000, " s"));
   }
+  std::erase_if(returning_, [&](const auto& r) {
+    return now_ms - r.second.since_ms >= options_.start_timeout_ms;
+  });
   if (clients() > 0) {
     idle_since_ms_ = idle_told_ms_ = now_ms;
   } else if (now_ms - idle_since_ms_ >= kIdleMs &&
@@ -79,7 +81,13 @@ void Core::OnTime(int64_t now_ms) {
 void Core::OnClient(ClientId client, const session::Hello& hello,
                     int visible_pid) {
   absl::Status status;
-  if (const Member* m = members_.FindRank(hello.rank)) {
+  if (hello.elastic != 0) {
+    status = AdmitElastic(client, hello, visible_pid);
+  } else if (members_.elastic()) {
+    status = absl::InvalidArgumentError(absl::StrCat(
+        "rank ", hello.rank, " is not elastic, job '", options_.job,
+        "' is running with ranks that are; start all ranks of a job alike"));
+  } else if (const Member* m = members_.FindRank(hello.rank)) {
     status = absl::AlreadyExistsError(
         absl::StrCat("rank ", hello.rank, " of job '", options_.job,
                      "' is connected already (pid ", m->pid,
@@ -95,13 +103,15 @@ void Core::OnClient(ClientId client, const session::Hello& hello,
   if (gathering_.members().size() == 1) gathering_since_ms_ = now_ms_;
   if (!link_open_) {
     link_open_ = true;
+    round_ = 0;
     actions_.push_back(OpenLink{});
   }
+  if (gathering_.elastic()) return SayWaiting();
   BeginIfComplete();
 }
 
 void Core::BeginIfComplete() {
-  if (phase_ != Phase::kIdle) return;
+  if (phase_ != Phase::kIdle || gathering_.elastic()) return;
   if (!gathering_.complete()) {
     if (!gathering_.empty()) SendWaiting(gathering_);
     return;
@@ -111,23 +121,29 @@ void Core::BeginIfComplete() {
   proto::ExecutorMessage message;
   proto::RanksReady* ready = message.mutable_ranks_ready();
   ready->set_size(static_cast<uint32_t>(members_.size()));
+  for (const auto& [local, m] : members_.members()) {
+    ready->add_ranks(static_cast<uint32_t>(m.rank));
+    ready->add_pids(m.pid);
+  }
+  AddFacts(members_, ready);
+  Send(std::move(message));
+}
+
+void Core::AddFacts(const Membership& membership, proto::RanksReady* ready) {
   ready->set_chunk_bytes(options_.chunk_bytes);
   ready->set_stall_check_ms(-1);
   ready->set_stall_shutdown_ms(-1);
   bool said = false;
-  for (const auto& [local, m] : members_.members()) {
+  for (const auto& [local, m] : membership.members()) {
     if (ready->stall_check_ms() < 0)
       ready->set_stall_check_ms(m.stall_check_ms);
     if (ready->stall_shutdown_ms() < 0) {
       ready->set_stall_shutdown_ms(m.stall_shutdown_ms);
     }
-    ready->add_ranks(static_cast<uint32_t>(m.rank));
-    ready->add_pids(m.pid);
     ready->add_fusion_thresholds(m.fusion_threshold);
     said = said || m.fusion_threshold >= 0;
   }
   if (!said) ready->clear_fusion_thresholds();
-  Send(std::move(message));
 }
 
 void Core::SendWaiting(const Membership& waiting) {
@@ -186,14 +202,19 @@ void Core::OnJoinRequest(ClientId client, const session::JoinRequest& request) {
   ReplyNoEpoch(client, reply);
 }
 
-void Core::OnGoodbye(ClientId client, uint32_t pending) {
+void Core::OnGoodbye(ClientId client, uint32_t pending, bool returns) {
+  const Member* found = members_.Find(client);
+  // Who cannot be watched is not waited for.
+  returns = returns && found != nullptr && found->elastic &&
+            found->visible_pid > 0 && epoch_number() > 0;
+  if (returns) KeepWatch(*found);
   actions_.push_back(CloseClient{client});
-  if (const Member* found = members_.Find(client)) {
+  if (found != nullptr) {
     const Member m = *found;
     members_.Remove(client);
     const std::string what =
         absl::StrCat("has shut down with ", pending, " operations pending");
-    MemberGone(m, pending == 0, what, absl::StrCat("it ", what));
+    MemberGone(m, pending == 0, what, absl::StrCat("it ", what), returns);
   } else if (gathering_.Find(client) != nullptr) {
     LeaveGathering(client);
   }
@@ -210,25 +231,34 @@ void Core::OnClientGone(ClientId client, const std::string& how) {
 }
 
 void Core::LeaveGathering(ClientId client) {
+  const bool elastic = gathering_.elastic();
   gathering_.Remove(client);
+  if (elastic) return SayWaiting();
   if (phase_ == Phase::kIdle) SendWaiting(gathering_);
 }
 
 void Core::MemberGone(const Member& m, bool clean, const std::string& what,
-                      const std::string& how) {
+                      const std::string& how, bool returns) {
+  if (starting() && m.elastic) {
+    SendRankGone(m.rank, false, how);
+    return WaitAgain();
+  }
   if (starting()) {
     SendRankGone(m.rank, false, how);
     FailStart(Code::kAborted,
               absl::StrCat("the job cannot start: ", RankText(m), " ", what));
   } else if (phase_ == Phase::kRunning && clean) {
-    SendRankGone(m.rank, true, "has shut down");
+    SendRankGone(m.rank, true, "has shut down", returns);
     epoch_->OnRankLeft(m.rank, m.local_rank,
                        absl::StrCat(RankText(m),
                                     " has shut down; operations that need it "
                                     "cannot run"));
   } else if (phase_ == Phase::kRunning) {
-    SendRankGone(m.rank, false, how);
+    SendRankGone(m.rank, false, how, returns);
     FailEpoch(Code::kAborted, absl::StrCat(RankText(m), " ", what));
+  } else if (phase_ == Phase::kEnded && m.elastic) {
+    // Who may come back, and who not, decides when the next epoch starts.
+    SendRankGone(m.rank, clean, how, returns);
   }
   if (phase_ != Phase::kRunning && !members_.empty()) {
     actions_.push_back(MarkGone{m.local_rank});
@@ -256,6 +286,8 @@ void Core::AfterMemberGone() {
 // --- Start -------------------------------------------------------------------
 
 void Core::OnEpochStart(const proto::EpochStart& start) {
+  const bool elastic = !start.clients().empty();
+  if (elastic && !TakeIn(start)) return;
   if (phase_ != Phase::kReady) return;          // crossed with our RankGone
   if (epoch_) actions_.push_back(DropEpoch{});  // drained by now
   epoch_.reset();
@@ -267,7 +299,9 @@ void Core::OnEpochStart(const proto::EpochStart& start) {
     return FailStart(Code::kInternal, std::string(info.status().message()));
   }
   early_.clear();
-  epoch_.emplace(*info, options_.slots, options_.records, &actions_);
+  epoch_.emplace(*info, options_.slots, options_.records,
+                 options_.frozen_timeout_ms, &actions_);
+  epoch_->CountHandled();
   if (!info->several_nodes()) return MakeBoard();
   phase_ = Phase::kPreparing;
   PrepareBackend prepare{info->epoch, info->node_index, {}};
@@ -281,9 +315,7 @@ void Core::OnBackendPrepared(
     const absl::StatusOr<std::vector<std::string>>& addresses) {
   if (phase_ != Phase::kPreparing) return;
   if (!addresses.ok()) {
-    SendFailed(epoch_number(), addresses.status());
-    return FailStart(Code::kUnavailable,
-                     std::string(addresses.status().message()));
+    return StartFailedHere(addresses.status());
   }
   proto::ExecutorMessage message;
   message.mutable_endpoint()->set_epoch(epoch_number());
@@ -297,6 +329,7 @@ void Core::OnEndpoints(const proto::Endpoints& endpoints) {
   if (phase_ != Phase::kPreparing || endpoints.epoch() != epoch_number()) {
     return;
   }
+  epoch_->CountHandled();
   phase_ = Phase::kConnecting;
   actions_.push_back(ConnectBackend{
       {endpoints.addresses().begin(), endpoints.addresses().end()}});
@@ -305,8 +338,7 @@ void Core::OnEndpoints(const proto::Endpoints& endpoints) {
 void Core::OnBackendConnected(const absl::Status& status) {
   if (phase_ != Phase::kConnecting) return;
   if (status.ok()) return MakeBoard();
-  SendFailed(epoch_number(), status);
-  FailStart(Code::kUnavailable, std::string(status.message()));
+  StartFailedHere(status);
 }
 
 void Core::MakeBoard() {
@@ -335,6 +367,7 @@ bool Core::OnBoardCreated(const absl::Status& status) {
   if (phase_ != Phase::kCreating) return false;
   if (status.ok()) {
     phase_ = Phase::kRunning;
+    failed_starts_ = 0;
     for (const auto& m : std::exchange(early_, {})) OnCoordinator(m);
     return true;
   }
@@ -347,6 +380,11 @@ bool Core::OnBoardCreated(const absl::Status& status) {
 }
 
 void Core::FailStart(Code code, const std::string& text) {
+  if (members_.elastic() && epoch_number() > 0) {
+    for (const auto& [local, m] : members_.members()) {
+      SendRankGone(m.rank, false, "it was refused");
+    }
+  }
   Refuse(&members_, code, text);
   phase_ = Phase::kIdle;
   if (epoch_) actions_.push_back(DropEpoch{});
@@ -359,6 +397,24 @@ void Core::FailStart(Code code, const std::string& text) {
 void Core::OnNews(const SlotNews& news) {
   if (phase_ != Phase::kRunning) return;
   if (absl::Status s = epoch_->OnNews(news); !s.ok()) FailEpochHere(s);
+}
+
+void Core::OnLook(const BoardLook& look) {
+  if (phase_ != Phase::kRunning) return;
+  if (const auto frozen = epoch_->OnLook(now_ms_, look)) Expel(*frozen);
+}
+
+// Its process lives, and may yet write to other ranks' memory: it is not marked
+// as gone.
+void Core::Expel(const Epoch::Frozen& frozen) {
+  const auto it = members_.members().find(static_cast<int>(frozen.local));
+  if (it == members_.members().end()) return;
+  const Member m = it->second;
+  members_.Remove(m.client);
+  actions_.push_back(CloseClient{m.client});
+  SendRankGone(m.rank, false, absl::StrCat("it ", frozen.what));
+  FailEpoch(Code::kAborted, absl::StrCat(RankText(m), " ", frozen.what));
+  AfterMemberGone();
 }
 
 void Core::OnRunFree(uint32_t record) {
@@ -413,6 +469,10 @@ uint64_t EpochOf(const proto::CoordinatorMessage& m) {
       return m.stand_in().epoch();
     case proto::CoordinatorMessage::kNotice:
       return m.notice().epoch();
+    case proto::CoordinatorMessage::kConfirmBlocked:
+      return m.confirm_blocked().epoch();
+    case proto::CoordinatorMessage::kRankLeft:
+      return m.rank_left().epoch();
     default:
       return 0;
   }
@@ -430,7 +490,14 @@ bool Core::KeptForLater(const proto::CoordinatorMessage& message) {
 }
 
 void Core::OnCoordinator(const proto::CoordinatorMessage& message) {
+  // Elastic jobs: see proto RanksReady.
+  round_ += message.has_epoch_start() ||
+            (message.has_epoch_end() && message.epoch_end().epoch() == 0);
+  if (message.has_membership_wanted()) return OnMembershipWanted(message);
   if (KeptForLater(message)) return;
+  const bool of_epoch =
+      phase_ == Phase::kRunning && EpochOf(message) == epoch_number();
+  if (of_epoch) epoch_->CountHandled();
   switch (message.payload_case()) {
     case proto::CoordinatorMessage::kEpochStart:
       return OnEpochStart(message.epoch_start());
@@ -443,7 +510,7 @@ void Core::OnCoordinator(const proto::CoordinatorMessage& message) {
     default:
       break;  // of the running epoch, or the link's business
   }
-  if (phase_ != Phase::kRunning || EpochOf(message) != epoch_number()) return;
+  if (!of_epoch) return;
   if (absl::Status s = OnEpochMessage(message); !s.ok()) FailEpochHere(s);
 }
 
@@ -462,6 +529,9 @@ absl::Status Core::OnEpochMessage(const proto::CoordinatorMessage& message) {
       return epoch_->OnStandIn(message.stand_in());
     case proto::CoordinatorMessage::kNotice:
       OnNotice(message.notice());
+      break;
+    case proto::CoordinatorMessage::kConfirmBlocked:
+      epoch_->OnConfirmBlocked(message.confirm_blocked().round());
       break;
     default:
       break;
@@ -488,6 +558,9 @@ void Core::OnRankLeftElsewhere(const proto::RankLeft& left) {
 }
 
 void Core::OnEpochEnd(const proto::EpochEnd& end) {
+  if (end.epoch() == 0 && (gathering_.elastic() || members_.elastic())) {
+    return RefuseWaiting(end);
+  }
   if (end.epoch() == 0 && phase_ == Phase::kIdle) {
     if (gathering_.empty()) return;
     SendWaiting(Membership());  // whom we have told of since are refused too
@@ -495,6 +568,7 @@ void Core::OnEpochEnd(const proto::EpochEnd& end) {
   } else if (starting()) {
     // Epoch 0: a start that failed; else the one that was about to run.
     if (end.epoch() == 0 || end.epoch() == epoch_number()) {
+      if (members_.elastic()) return WaitAgain();
       if (phase_ == Phase::kReady) SendWaiting(Membership());
       FailStart(CodeOf(end.code()), end.message());
     }

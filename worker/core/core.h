@@ -18,6 +18,9 @@
 //   kRunning    ranks to leave                          kIdle
 //   kEnded      (aborted) all local ranks to go         kIdle
 //
+// Elastic ranks are told of as they come, in any phase; EpochStart says who of
+// them is in: from kIdle straight to kPreparing or kCreating.
+//
 // Ranks that come while an epoch is there gather for the next one. When all
 // local ranks have left cleanly the board is no longer needed, but other nodes
 // may still receive what our backend has sent: it stays until all ranks of the
@@ -32,6 +35,7 @@
 #define MAYPOLE_WORKER_CORE_CORE_H_
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -57,6 +61,8 @@ struct CoreOptions {
   uint64_t arena_bytes = 0;
   int64_t start_timeout_ms = 120000;
   int64_t resume_timeout_ms = 3000;
+  // A rank that stands still in an operation that long is lost; 0: never.
+  int64_t frozen_timeout_ms = 10000;
 };
 
 class Core {
@@ -73,13 +79,25 @@ class Core {
   void OnSlotRequest(ClientId client, const session::SlotRequest& request);
   void OnSetRequest(ClientId client, const session::SetRequest& request);
   void OnJoinRequest(ClientId client, const session::JoinRequest& request);
-  void OnGoodbye(ClientId client, uint32_t pending);
+  void OnGoodbye(ClientId client, uint32_t pending, bool returns = false);
   // Gone without Goodbye; `how` completes "rank 3 died: ".
   void OnClientGone(ClientId client, const std::string& how);
+  // Of one that is kept watch on.
+  void OnProcessEnded(ClientId client);
 
   // --- Board and backend ---------------------------------------------------
   void OnNews(const SlotNews& news);
   void OnRunFree(uint32_t record);
+  // Every kBoardLookMs; and every kBlockedLookMs while all ranks say that they
+  // are blocked; and when it is wanted.
+  void OnLook(const BoardLook& look);
+  bool wants_look() const {
+    return phase_ == Phase::kRunning && epoch_->wants_look();
+  }
+  // Local ranks of whom a look should say whether they are stopped; as a mask.
+  uint64_t suspects() const {
+    return phase_ == Phase::kRunning ? epoch_->suspects() : 0;
+  }
   // True: welcome the clients. False: they have been, or will be, refused (the
   // start may have failed while the board was made).
   bool OnBoardCreated(const absl::Status& status);
@@ -97,8 +115,10 @@ class Core {
   // The executor is told to end.
   void OnStop(const std::string& text);
 
+  // Connected, or about to come back.
   size_t clients() const {
-    return members_.members().size() + gathering_.members().size();
+    return members_.members().size() + gathering_.members().size() +
+           returning_.size();
   }
 
  private:
@@ -121,6 +141,8 @@ class Core {
   uint64_t epoch_number() const {
     return epoch_ && phase_ != Phase::kReady ? epoch_->info().epoch : 0;
   }
+  // Of gRPC's number, as somebody else says it.
+  static Code CodeOf(int code);
   std::string RankText(const Member& m) const;
   // Of the running epoch; null: no epoch runs for it.
   const Member* RunningMember(ClientId client) const;
@@ -131,6 +153,8 @@ class Core {
   // All local ranks are there, or the coordinator is told which.
   void BeginIfComplete();
   void SendWaiting(const Membership& waiting);
+  // What the ranks and this node say beside who they are.
+  void AddFacts(const Membership& membership, proto::RanksReady* ready);
   void OnEpochStart(const proto::EpochStart& start);
   void OnEndpoints(const proto::Endpoints& endpoints);
   void OnEpochEnd(const proto::EpochEnd& end);
@@ -149,13 +173,32 @@ class Core {
   void FailEpochHere(const absl::Status& status);
   // `how` completes "rank 3 was lost: "; `what` is "died" or what it did.
   void MemberGone(const Member& member, bool clean, const std::string& what,
-                  const std::string& how);
+                  const std::string& how, bool returns = false);
   void AfterMemberGone();
+  // The epoch is over for a member that does not move.
+  void Expel(const Epoch::Frozen& frozen);
   void LeaveGathering(ClientId client);
   void Send(proto::ExecutorMessage message);
-  void SendRankGone(int rank, bool clean, const std::string& how);
+  void SendRankGone(int rank, bool clean, const std::string& how,
+                    bool returns = false);
   void SendFailed(uint64_t epoch, const absl::Status& status);
   void Refuse(Membership* membership, Code code, const std::string& text);
+
+  // --- Elastic jobs (core_elastic.cc) ----------------------------------------
+  absl::Status AdmitElastic(ClientId client, const session::Hello& hello,
+                            int visible_pid);
+  // Tells the coordinator who waits here.
+  void SayWaiting();
+  // Who of those that wait is in the epoch. False: it cannot start here.
+  bool TakeIn(const proto::EpochStart& start);
+  void RefuseWaiting(const proto::EpochEnd& end);
+  // A start has failed by somebody else's fault: its members wait again.
+  void WaitAgain();
+  // By the backend: so they do, but not for ever.
+  void StartFailedHere(const absl::Status& status);
+  // The process of a member that leaves means to come back.
+  void KeepWatch(const Member& member);
+  void OnMembershipWanted(const proto::CoordinatorMessage& message);
 
   const CoreOptions options_;
   std::vector<Action> actions_;
@@ -164,6 +207,15 @@ class Core {
   Membership members_;    // of the epoch that starts or runs
   Membership gathering_;  // for the next one
   int64_t gathering_since_ms_ = 0;
+  struct Returning {
+    uint64_t epoch = 0;
+    int rank = 0;
+    int visible_pid = 0;
+    int64_t since_ms = 0;
+  };
+  std::map<ClientId, Returning> returning_;  // elastic; bounded by processes
+  uint64_t round_ = 0;  // see proto RanksReady; of the session
+  int failed_starts_ = 0;
   std::optional<Epoch> epoch_;  // also while draining
   bool link_open_ = false;
   // Why epoch_ was aborted, in kEnded.

@@ -41,7 +41,8 @@ absl::StatusOr<EpochInfo> ReadEpochStart(const proto::EpochStart& start,
   EpochInfo info{start.epoch(),
                  static_cast<int>(start.size()),
                  start.node_index(),
-                 {start.nodes().begin(), start.nodes().end()}};
+                 {start.nodes().begin(), start.nodes().end()},
+                 start.stall_check_ms()};
   if (start.size() < 1 || start.size() > static_cast<uint32_t>(kMaxRanks) ||
       info.node_index >= info.nodes.size()) {
     return bad("size or node index out of range");
@@ -62,13 +63,16 @@ absl::StatusOr<EpochInfo> ReadEpochStart(const proto::EpochStart& start,
 }
 
 Epoch::Epoch(EpochInfo info, uint32_t slots, uint32_t records,
-             std::vector<Action>* actions)
+             int64_t frozen_timeout_ms, std::vector<Action>* actions)
     : info_(std::move(info)),
       actions_(actions),
       sets_(NodeOfRank(info_), LocalRanks(info_)),
       slots_(slots),
       presence_(info_.epoch),
-      runs_(static_cast<uint32_t>(info_.size), info_.node_index, records) {}
+      runs_(static_cast<uint32_t>(info_.size), info_.node_index, records),
+      late_(info_.stall_check_ms),
+      frozen_(static_cast<uint32_t>(info_.nodes[info_.node_index].ranks_size()),
+              frozen_timeout_ms) {}
 
 void Epoch::Send(proto::ExecutorMessage message) {
   actions_->push_back(SendToCoordinator{std::move(message)});

@@ -13,6 +13,8 @@
 #define MAYPOLE_WORKER_CORE_EPOCH_H_
 
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -21,6 +23,10 @@
 #include "common/session.h"
 #include "proto/coordinator.pb.h"
 #include "worker/core/actions.h"
+#include "worker/core/blocked.h"
+#include "worker/core/board_look.h"
+#include "worker/core/frozen.h"
+#include "worker/core/late.h"
 #include "worker/core/limits.h"
 #include "worker/core/membership.h"
 #include "worker/core/news.h"
@@ -37,6 +43,7 @@ struct EpochInfo {
   int size = 1;
   uint32_t node_index = 0;
   std::vector<proto::NodeInfo> nodes;
+  int64_t stall_check_ms = 0;  // 0: late ranks are not reported
 
   bool several_nodes() const { return nodes.size() > 1; }
   std::string NodeText(uint32_t node) const;  // "node n1 (host b)"
@@ -46,10 +53,10 @@ struct EpochInfo {
 absl::StatusOr<EpochInfo> ReadEpochStart(const proto::EpochStart& start,
                                          const std::vector<int>& local_ranks);
 
-class Epoch {
+class Epoch : private WaitJudge {
  public:
   Epoch(EpochInfo info, uint32_t slots, uint32_t records,
-        std::vector<Action>* actions);
+        int64_t frozen_timeout_ms, std::vector<Action>* actions);
 
   const EpochInfo& info() const { return info_; }
 
@@ -72,6 +79,23 @@ class Epoch {
   // local_rank -1: a rank of another node. The first text counts.
   void OnRankLeft(int rank, int local_rank, const std::string& text);
 
+  // --- Looking around (epoch_look.cc) ---------------------------------------
+  struct Frozen {
+    uint32_t local = 0;
+    std::string what;  // "has not moved for 10 s while ..."
+  };
+  // A rank that counts as lost from now on, if there is one.
+  std::optional<Frozen> OnLook(int64_t now_ms, const BoardLook& look);
+  // Of whom the next look should say whether they are stopped; as a mask.
+  uint64_t suspects() const { return late_.suspects() | frozen_.suspects(); }
+  // A message of this epoch has been handled, its start and the endpoints
+  // among them; see proto Blocked.
+  void CountHandled() { ++handled_; }
+  // The next look answers it.
+  void OnConfirmBlocked(uint64_t round) { confirm_round_ = round; }
+  // A look is wanted now.
+  bool wants_look() const { return confirm_round_ != 0; }
+
   bool HasLeft(int rank) const { return left_.contains(rank); }
   bool AllHaveLeft() const {
     return left_.size() == static_cast<size_t>(info_.size);
@@ -93,6 +117,16 @@ class Epoch {
   // News of what was reported before: somebody waits for it now.
   void OnUrgent(Urgency urgency, SlotEntry* entry);
   void SendPresence();
+  bool WaitsInJoin(uint32_t local) const override;
+  bool WaitsForSet(uint32_t local) const override;
+  bool WaitsForOthers(uint32_t slot, uint32_t generation) const override;
+  void LookForLate(int64_t now_ms, const BoardLook& look);
+  void LookForBlocked(const BoardLook& look);
+  proto::Blocked BlockedMessage(bool blocked) const;
+  void SetIdentity(const SlotEntry& entry, proto::Identity* out) const;
+  // Global ranks of a mask of local ones.
+  template <typename Field>
+  void AddRanks(uint64_t locals, Field* out) const;
   void IssueRuns();
 
   const EpochInfo info_;
@@ -106,6 +140,16 @@ class Epoch {
   uint32_t sets_answered_ = 0;  // the last number
   Requests joins_{1};
   std::set<int> settled_;  // local ranks, in their last join
+  // By slot: what members that stand aside were asked for last.
+  std::map<uint32_t, uint32_t> wanted_;
+
+  LateSlots late_;
+  std::string late_told_;  // what the coordinator knows, in short
+  FrozenRanks frozen_;
+  BlockedRanks blocked_;
+  std::string blocked_told_;
+  uint64_t confirm_round_ = 0;
+  uint64_t handled_ = 0;
 };
 
 }  // namespace maypole::worker

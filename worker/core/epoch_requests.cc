@@ -129,6 +129,7 @@ absl::Status Epoch::OnStandIn(const proto::StandIn& s) {
         (*entry)->name, "' with a signature that cannot be: ",
         checked.message(), "; this is a bug in Maypole, please report it"));
   }
+  wanted_[slot] = s.generation();
   actions_->push_back(WantSlot{slot, s.generation(), signature});
   return absl::OkStatus();
 }

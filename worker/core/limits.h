@@ -33,6 +33,12 @@ inline constexpr int64_t kStartGraceMs = 1000;
 inline constexpr int64_t kBackendGraceMs = 500;
 // While a rank has left, operations that wait for it are sought this often.
 inline constexpr int64_t kLeftScanMs = 100;
+// How often the board is looked at for ranks that are late or stand still; and
+// while all of them say that they are blocked.
+inline constexpr int64_t kBoardLookMs = 500;
+inline constexpr int64_t kBlockedLookMs = 100;
+// Late operations in one message.
+inline constexpr size_t kMaxLateOperations = 64;
 // Requests of a rank for process sets that wait for their answers.
 inline constexpr size_t kMaxWaitingRequests = 256;
 // A Presence message is closed when it has reached this size.

@@ -29,6 +29,8 @@ class PresenceBatch {
   void Add(const SlotEntry& entry);
   // Its `reported` generation was added before and is urgent now.
   void AddUrgent(const SlotEntry& entry);
+  // All that was added has been sent.
+  bool sent() const { return waiting_.empty() && urgent_.empty(); }
   void OnAcknowledged() { unacknowledged_ = false; }
   // What shall be sent now, if anything.
   std::optional<proto::Presence> Take();

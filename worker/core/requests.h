@@ -38,6 +38,10 @@ class Requests {
     const auto it = askers_.find(local_rank);
     return it == askers_.end() ? 0 : it->second.last;
   }
+  bool Waits(int local_rank) const {
+    const auto it = askers_.find(local_rank);
+    return it != askers_.end() && !it->second.waiting.empty();
+  }
   // Who waits for the answer of that number; they do not any more.
   std::vector<ClientId> Answer(uint32_t number) {
     std::vector<ClientId> clients;

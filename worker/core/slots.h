@@ -48,6 +48,8 @@ class SlotTable {
   SlotEntry* Resolve(uint32_t id, const proto::Identity* identity,
                      uint32_t* slot);
   SlotEntry* Get(uint32_t slot);
+  // Of a slot that is allotted.
+  const SlotEntry& at(uint32_t slot) const { return entries_.at(slot); }
   uint32_t allotted() const { return static_cast<uint32_t>(entries_.size()); }
 
  private:

@@ -16,7 +16,10 @@ constexpr int kMaxNewsPasses = 16;
 }  // namespace
 
 BoardKeeper::BoardKeeper(std::unique_ptr<Board> board)
-    : board_(std::move(board)), slots_(board_->config().slots) {}
+    : board_(std::move(board)),
+      slots_(board_->config().slots),
+      issued_(board_->config().runs),
+      present_(board_->config().local_size) {}
 
 void BoardKeeper::Allot(const AllotSlot& a) {
   slots_[a.slot] = {a.set, a.splits};
@@ -107,19 +110,28 @@ void BoardKeeper::WritePlan(const RunSpec& run) {
 }
 
 void BoardKeeper::Issue(const RunSpec& run) {
-  const RunRef ref = board_->NegotiatedRef(run.record);
-  const uint64_t position =
-      board_->PlaceTicket(ref, run.generation, next_ticket_);
-  if (position == kNoPlace) {
-    board_->Abort(Code::kInternal,
-                  "a rank of this node has spoiled the board's ticket ring");
-    return;
+  issued_[run.record] = {run.operations.front().slot, run.generation,
+                         run.members};
+  held_.push_back({run.record, run.generation, run.members});
+  PlaceHeldTickets();
+}
+
+// In order; a rank that has not read for half a ring keeps them waiting.
+bool BoardKeeper::PlaceHeldTickets() {
+  while (!held_.empty() && !board_->aborted()) {
+    const Held& held = held_.front();
+    const uint64_t position = board_->PlaceTicket(
+        board_->NegotiatedRef(held.record), held.generation, next_ticket_);
+    if (position == kNoPlace) return true;
+    next_ticket_ = position + 1;
+    board_->WakeRanks(held.members);
+    held_.pop_front();
   }
-  next_ticket_ = position + 1;
-  board_->WakeRanks(run.members);
+  return false;
 }
 
 void BoardKeeper::MarkPresent(uint32_t local, int pid) {
+  present_[local] = {true, pid};
   RankBlock& rank = board_->rank(local);
   rank.pid.store(pid, std::memory_order_relaxed);
   rank.state.store(static_cast<uint32_t>(RankState::kPresent),
@@ -135,6 +147,7 @@ void BoardKeeper::MarkLeft(const worker::MarkLeft& left) {
   }
   left_.push_back(left);
   if (left.local_rank >= 0) {
+    present_[static_cast<size_t>(left.local_rank)].here = false;
     board_->rank(static_cast<uint32_t>(left.local_rank))
         .state.store(static_cast<uint32_t>(RankState::kLeft),
                      std::memory_order_release);
@@ -148,6 +161,7 @@ void BoardKeeper::MarkLeft(const worker::MarkLeft& left) {
 
 void BoardKeeper::MarkGone(uint32_t local) {
   if (local >= board_->config().local_size) return;
+  present_[local].here = false;
   board_->rank(local).state.store(static_cast<uint32_t>(RankState::kLeft),
                                   std::memory_order_release);
   board_->WakeRanks();

@@ -9,12 +9,14 @@
 #define MAYPOLE_WORKER_SESSION_BOARD_KEEPER_H_
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "common/board.h"
 #include "worker/core/actions.h"
+#include "worker/core/board_look.h"
 #include "worker/core/news.h"
 #include "worker/core/run_spec.h"
 #include "worker/session/stats_page.h"
@@ -34,6 +36,9 @@ class BoardKeeper {
   // ticket order.
   void WritePlan(const RunSpec& run);
   void Issue(const RunSpec& run);
+  // True while tickets wait for a rank to read older ones: call it now and
+  // then.
+  bool PlaceHeldTickets();
   void MarkPresent(uint32_t local, int pid);
   void MarkLeft(const worker::MarkLeft& left);
   // After an abort: peers need not wait for the rank to leave their arenas.
@@ -42,6 +47,12 @@ class BoardKeeper {
   // while somebody has left: an arrival may cross MarkLeft.
   void FailWaiting();
   bool somebody_left() const { return !left_.empty(); }
+
+  // What ranks have said about themselves and each other. asked: local ranks of
+  // whom it shall tell whether they are stopped.
+  BoardLook Look(uint64_t asked);
+  // All ranks that are there say that they are blocked.
+  bool AllSayBlocked() const;
 
   // Counts what ranks have done among themselves since the last call: the
   // executor does not see operations of process sets within the node otherwise.
@@ -65,11 +76,37 @@ class BoardKeeper {
     uint32_t counted = 0;  // generation of its first local member
   };
 
+  // A negotiated run that has been issued.
+  struct Issued {
+    uint32_t slot = 0;  // of its first operation
+    uint32_t generation = 0;
+    uint64_t members = 0;  // that have not left it; 0: nobody is in it
+  };
+  struct Present {
+    bool here = false;
+    int pid = 0;  // in our namespace, or 0
+  };
+  void LookAtSlot(uint32_t slot, BoardLook* look) const;
+  void LookAtRun(uint32_t record, BoardLook* look);
+  void LookAtBlocked(uint32_t local, RankLook* rank) const;
+  // True: the rank has not left generation g of the run.
+  bool Holds(RunRef ref, uint32_t generation, uint32_t local, uint32_t slot,
+             BoardLook* look) const;
+
   const std::unique_ptr<Board> board_;
   uint32_t allotted_ = 0;
   uint64_t next_ticket_ = 0;
   std::vector<worker::MarkLeft> left_;
   std::vector<KeptSlot> slots_;
+  std::vector<Issued> issued_;  // by record
+  std::vector<Present> present_;
+  // Tickets that could not be placed yet: record, generation, members.
+  struct Held {
+    uint32_t record = 0;
+    uint32_t generation = 0;
+    uint64_t members = 0;
+  };
+  std::deque<Held> held_;
 };
 
 }  // namespace maypole::worker

@@ -25,6 +25,7 @@ class Connection {
 
   int socket() const { return socket_.get(); }
   const Fd& pidfd() const { return pidfd_; }  // invalid: the pid is not known
+  Fd TakePidFd() { return std::move(pidfd_); }
 
   // False when the limit is reached: the client does not read. A client that
   // has gone shows as a closed connection by itself. Descriptors go only with

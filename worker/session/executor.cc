@@ -5,6 +5,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -20,7 +21,8 @@
 namespace maypole::worker {
 namespace {
 
-constexpr int kTickMs = 500;
+constexpr int kTickMs = static_cast<int>(kBoardLookMs);
+constexpr int kHeldTicketMs = 5;
 constexpr int kMaxEvents = 512;  // more than there are descriptors
 // A client that floods us is read this far, then others have their turn.
 constexpr int kMessagesPerTurn = 32;
@@ -60,6 +62,7 @@ absl::Status Executor::Run(Fd stop_signals) {
       keeper_->SetSleeping(true);
       for (const SlotNews& news : keeper_->TakeNews()) core_.OnNews(news);
       DoActions();
+      LookAround();
     }
     if (!Sleep()) return ToAbsl(ErrnoStatus(errno, "epoll_wait"));
     if (!control_.valid() && clients_.empty()) done_ = true;
@@ -69,9 +72,7 @@ absl::Status Executor::Run(Fd stop_signals) {
 
 bool Executor::Sleep() {
   epoll_event events[kMaxEvents];
-  const bool hurry = keeper_ != nullptr && keeper_->somebody_left();
-  const int n = epoll_wait(epoll_.get(), events, kMaxEvents,
-                           hurry ? static_cast<int>(kLeftScanMs) : kTickMs);
+  const int n = epoll_wait(epoll_.get(), events, kMaxEvents, SleepMs());
   if (n < 0 && errno != EINTR) return false;
   if (keeper_ != nullptr) keeper_->SetSleeping(false);
   Tick();
@@ -90,8 +91,28 @@ void Executor::Tick() {
   DoActions();
   if (keeper_ == nullptr) return;
   if (keeper_->somebody_left()) keeper_->FailWaiting();
-  keeper_->CountLocalOperations(&*stats_);
   CountNetworkBytes();
+}
+
+int Executor::SleepMs() const {
+  if (keeper_ == nullptr) return kTickMs;
+  if (keeper_->PlaceHeldTickets()) return kHeldTicketMs;
+  const bool hurry = keeper_->somebody_left() || keeper_->AllSayBlocked();
+  return hurry ? static_cast<int>(std::min(kLeftScanMs, kBlockedLookMs))
+               : kTickMs;
+}
+
+void Executor::LookAround() {
+  if (keeper_ == nullptr) return;
+  const int64_t now = NowMs();
+  const int64_t pause =
+      keeper_->AllSayBlocked() ? kBlockedLookMs : kBoardLookMs;
+  if (now - looked_ms_ < pause && !core_.wants_look()) return;
+  looked_ms_ = now;
+  core_.OnTime(now);
+  keeper_->CountLocalOperations(&*stats_);
+  core_.OnLook(keeper_->Look(core_.suspects()));
+  DoActions();
 }
 
 void Executor::CountNetworkBytes() {
@@ -123,6 +144,10 @@ void Executor::HandleEvent(uint64_t tag) {
       break;
     default: {
       const ClientId id = (tag - kFirstClient) / 2;
+      if (tag == PidTag(id) && kept_pidfds_.erase(id) > 0) {
+        core_.OnProcessEnded(id);
+        break;
+      }
       OnClientReady(id, kMessagesPerTurn);
       if (tag == PidTag(id) && clients_.contains(id)) {
         ClientGone(id, "its process ended without shutdown");

@@ -65,12 +65,16 @@ class Executor {
   void ClientGone(ClientId id, const std::string& how);
   void OnStopSignal();
   void Tick();
+  // Looks at the board for what nobody tells, if it is time.
+  void LookAround();
+  int SleepMs() const;
   void CountNetworkBytes();
 
   void DoActions();
   void Do(ReplyClient& a);
   void Do(RefuseClient& a);
   void Do(CloseClient& a);
+  void Do(KeepWatching& a);
   void Do(OpenLink& a);
   void Do(SendToCoordinator& a);
   void Do(PrepareBackend& a);
@@ -83,6 +87,7 @@ class Executor {
   void Do(MarkLeft& a);
   void Do(MarkGone& a);
   void Do(AbortBoard& a);
+  void Do(WantChange& a);
   void Do(DropEpoch& a);
   void Do(ReportIdle& a);
   void Welcome(const CreateBoard& a);
@@ -98,9 +103,11 @@ class Executor {
   Fd control_;
   Fd stop_signals_;
   uint64_t received_ = 0;  // clients handed over
+  int64_t looked_ms_ = 0;
   bool idle_reported_ = false;
   ClientId next_client_ = 1;
   std::map<ClientId, Connection> clients_;
+  std::map<ClientId, Fd> kept_pidfds_;  // of clients that have been closed
   std::unique_ptr<Transport> transport_;
   uint64_t link_number_ = 0;        // of transport_; letters of older ones drop
   uint64_t presence_sequence_ = 0;  // unacknowledged Presence, or 0

@@ -71,7 +71,9 @@ Status Executor::Dispatch(ClientId id, const std::vector<char>& data) {
   switch (session::TypeOf(data.data())) {
     case session::Type::kGoodbye:
       return Handle<session::Goodbye>(
-          data, [&](const auto& m) { core_.OnGoodbye(id, m.pending); });
+          data, [&](const auto& m) {
+            core_.OnGoodbye(id, m.pending, m.returns != 0);
+          });
     case session::Type::kSetRequest:
       return Handle<session::SetRequest>(
           data, [&](const auto& m) { core_.OnSetRequest(id, m); });
@@ -130,5 +132,16 @@ void Executor::Do(RefuseClient& a) {
 }
 
 void Executor::Do(CloseClient& a) { clients_.erase(a.client); }
+
+void Executor::Do(KeepWatching& a) {
+  const auto it = clients_.find(a.client);
+  if (it == clients_.end()) return;
+  Fd pidfd = it->second.TakePidFd();
+  if (pidfd.valid()) {
+    kept_pidfds_[a.client] = std::move(pidfd);
+  } else {
+    core_.OnProcessEnded(a.client);  // nobody could say so
+  }
+}
 
 }  // namespace maypole::worker

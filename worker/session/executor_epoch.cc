@@ -187,6 +187,14 @@ void Executor::Do(AbortBoard& a) {
   if (network_ != nullptr) network_->Abort();
 }
 
+void Executor::Do(WantChange& a) {
+  spdlog::info("event=change_wanted job={} ranks={}", options_.core.job,
+               a.ranks);
+  if (keeper_ == nullptr) return;
+  keeper_->board().header().change_wanted.store(a.ranks,
+                                                std::memory_order_release);
+}
+
 void Executor::Do(DropEpoch&) {
   spdlog::info("event=epoch_over job={}", options_.core.job);
   ++network_number_;

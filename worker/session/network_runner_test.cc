@@ -184,6 +184,43 @@ TEST_F(NetworkRunnerTest, GatheringSendsTheSegmentsOfEachNode) {
                                   {0, kEveryNode, 500, 500}}));
 }
 
+TEST_F(NetworkRunnerTest, OnlyTheMembersCount) {
+  RunSpec spec = Spec(0, 1, 2 * kChunk);
+  spec.members = 2;
+  spec.nodes = {0, 1};
+  spec.op = Op::kMax;
+  runner_->Add(spec);
+  Publish(&Progress::reduced, 0, 0, 1, 2);  // is not in it
+  StepAll();
+  EXPECT_TRUE(backend_.calls.empty());
+  Publish(&Progress::reduced, 0, 1, 1, 2);
+  StepAll();
+  ASSERT_EQ(backend_.calls.size(), 2u);
+  EXPECT_EQ(backend_.calls[0].nodes, (std::vector<uint32_t>{0, 1}));
+  EXPECT_EQ(backend_.calls[0].op, Op::kMax);
+  Publish(&Progress::consumed, 0, 1, 1, UINT32_MAX);
+  StepAll();
+  EXPECT_EQ(freed_, (std::vector<uint32_t>{0}));
+}
+
+TEST_F(NetworkRunnerTest, AScatterSaysWhoNeedsWhat) {
+  RunSpec spec = Spec(0, 1, kChunk + 100, Kind::kReducescatter);
+  spec.blocks = {{0, 0, 0, 1000}, {0, 1, 1000, kChunk + 100}};
+  runner_->Add(spec);
+  Publish(&Progress::staged, 0, 1, 2);  // not what counts here
+  StepAll();
+  EXPECT_TRUE(backend_.calls.empty());
+  Publish(&Progress::reduced, 0, 1, 2);
+  StepAll();
+  ASSERT_EQ(backend_.calls.size(), 2u);
+  EXPECT_TRUE(backend_.calls[0].reduces);
+  EXPECT_TRUE(backend_.calls[0].scatters);
+  EXPECT_EQ(
+      backend_.calls[0].segments,
+      (std::vector<Segment>{{0, 0, 0, 1000}, {0, 1, 1000, kChunk - 1000}}));
+  EXPECT_EQ(backend_.calls[1].segments, (std::vector<Segment>{{0, 1, 0, 100}}));
+}
+
 TEST_F(NetworkRunnerTest, WildProgressOfARankHarmsNobody) {
   runner_->Add(Spec(0, 1, 5 * kChunk));
   Publish(&Progress::reduced, 0, 1, UINT32_MAX);
