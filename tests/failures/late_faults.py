@@ -112,13 +112,15 @@ def of(name, what, sees, run, bound, args=(), **kwargs):
                  **kwargs)
 
 
+WAITS = (r"all\w+ '[xab]': deadlock: every rank waits for another: ranks 0,1,2 wait for %s, which rank 3 has not "
+         r"submitted; rank 3 waits for %s, which ranks 0,1,2 have not submitted; ")
+
 FAULTS = [
     of("deadlock-kinds", "allreduce 'x' on some ranks, allgather 'x' on another", "all: an error that names both; "
-       "the job ends", crossed, 3.0, ("kinds", r"all\w+ 'x'.*: .*deadlock: .*rank 0 waits for allreduce 'x'.*"
-                                      r"rank 3 waits for allgather 'x'.*")),
-    of("deadlock-names", "ranks wait for 'a' and for 'b' in another order", "all: an error that names both; "
-       "the job ends", crossed, 3.0, ("names", r"allreduce '[ab]'.*: .*deadlock: .*rank 0 waits for allreduce 'a'.*"
-                                      r"rank 3 waits for allreduce 'b'.*")),
+       "the job ends", crossed, 3.0, ("kinds", WAITS % ("allreduce 'x'", "allgather 'x'") +
+                                      r".*; 'x' is the same name in different collectives")),
+    of("deadlock-names", "ranks wait for 'a' and 'b' in different orders", "all: an error that names both; "
+       "the job ends", crossed, 3.0, ("names", WAITS % ("allreduce 'a'", "allreduce 'b'") + r".* in different orders")),
     of("late-busy", "a rank computes, the others wait (stall check after 1 s)", "no error: the coordinator's log "
        "names the rank and what it holds up", late, 5.0, ("busy",), times=10),
     of("late-stopped", "a rank is stopped (SIGSTOP), the others wait (stall check after 1 s)",

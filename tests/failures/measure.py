@@ -37,19 +37,18 @@ def machine():
         os.cpu_count(), model, platform.release().split("-")[0], os.getloadavg()[0])
 
 
-def measure(fault, times):
+def measure(scenes, fault, times):
     """The fault's runs, as lines of the raw file."""
     runs = []
     for layout in fault.layouts:
-        with topic.Scenes() as scenes:
-            for i in range(min(times, fault.times)):
-                outcome = topic.run_once(scenes, fault, layout)
-                topic.report(fault, layout, outcome)
-                run = {"fault": fault.name, "layout": layout, "pause": _rounded(outcome.pause),
-                       "seconds": {who: _rounded(s) for who, s in outcome.seconds.items()}}
-                if i == 0:
-                    run["texts"] = {who: page.normal(t) if t else t for who, t in outcome.texts.items()}
-                runs.append(run)
+        for i in range(min(times, fault.times)):
+            outcome = topic.run_once(scenes, fault, layout)
+            topic.report(fault, layout, outcome)
+            run = {"fault": fault.name, "layout": layout, "pause": _rounded(outcome.pause),
+                   "seconds": {who: _rounded(s) for who, s in outcome.seconds.items()}}
+            if i == 0:
+                run["texts"] = {who: page.normal(t) if t else t for who, t in outcome.texts.items()}
+            runs.append(run)
     return runs
 
 
@@ -80,15 +79,17 @@ def main():
     unknown = [n for n in args.faults if n not in registry.BY_NAME and n not in registry.TOPICS]
     if unknown:
         parser.error("no such fault or topic: " + ", ".join(unknown))
-    for fault in registry.ALL:
-        if args.faults and fault.name not in args.faults and fault.topic not in args.faults:
-            continue
-        reason = NEEDS[fault.topic]() if fault.topic in NEEDS else None
+    where = {"machine": machine()}
+    for name, faults in registry.TOPICS.items():
+        wanted = [f for f in faults if not args.faults or f.name in args.faults or name in args.faults]
+        reason = NEEDS[name]() if wanted and name in NEEDS else None
         if reason:
-            print("%s is left out: %s" % (fault.name, reason), flush=True)
+            print("%s is left out: %s" % (name, reason), flush=True)
             continue
-        runs = [r for r in runs if r["fault"] != fault.name] + measure(fault, args.times)
-        save({"machine": machine()}, runs)
+        with topic.Scenes() as scenes:
+            for fault in wanted:
+                runs = [r for r in runs if r["fault"] != fault.name] + measure(scenes, fault, args.times)
+                save(where, runs)
 
 
 if __name__ == "__main__":
