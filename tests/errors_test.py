@@ -15,9 +15,21 @@ EXPECTED = {
                 "every rank must submit the same prescale factor",
     "root": "broadcast 'grad.w': mismatched root ranks: %s submitted 0, rank 3 submitted 1; "
             "every rank must submit the same root rank",
+    "max": "allreduce 'grad.w': mismatched reduction operations: %s submitted product, rank 3 submitted max; "
+           "every rank must submit the same reduction",
+    "scatter": "reducescatter 'grad.w': mismatched shapes: %s submitted [4, 2], rank 3 submitted [5, 2]; "
+               "every rank must submit the same shape",
+    "exchange": "alltoall 'grad.w': mismatched shapes: %s submitted [*, 2], rank 3 submitted [*, 3]; "
+                "every rank must submit the same shape but for the first dimension",
+    "group": "allreduce 'grad.w.1of3': mismatched shapes: %s submitted [3], rank 3 submitted [4]; "
+             "every rank must submit the same shape",
     "gather": "allgather 'grad.w': mismatched shapes: %s submitted [*, 4], rank 3 submitted [*, 5]; "
               "every rank must submit the same shape but for the first dimension",
 }
+
+# Told to the members, ranks 0 and 3.
+IN_A_SET = ("allreduce 'grad.w' of process set 1: mismatched shapes: rank 0 submitted [3], rank 3 submitted [4]; "
+            "every rank must submit the same shape")
 
 
 class ErrorsTest(unittest.TestCase):
@@ -29,6 +41,7 @@ class ErrorsTest(unittest.TestCase):
                     self.assertEqual(record[case], text % "ranks 0,1,2", case)
                 self.assertEqual(record["late"], [10.0] * 3)
             duplicate = job.record(0)["duplicate"]
+            self.assertEqual([r["set"] for r in job.records()], [IN_A_SET, "no error", "no error", IN_A_SET])
         self.assertIn("allreduce 'late'", duplicate)
         self.assertIn("still pending", duplicate)
 

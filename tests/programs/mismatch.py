@@ -16,6 +16,7 @@ def attempt(submit):
 
 def main():
     hvd.init()
+    ends = hvd.add_process_set([0, hvd.size() - 1])
     odd = hvd.rank() == hvd.size() - 1
     cases = {
         "shape": lambda: hvd.allreduce_async(torch.ones(4 if odd else 3), name="grad.w", op=hvd.Sum),
@@ -25,6 +26,13 @@ def main():
         "prescale": lambda: hvd.allreduce_async(
             torch.ones(3), name="grad.w", op=hvd.Sum, prescale_factor=0.5 if odd else 1.0),
         "root": lambda: hvd.broadcast_async(torch.ones(3), root_rank=1 if odd else 0, name="grad.w"),
+        "max": lambda: hvd.allreduce_async(torch.ones(3), name="grad.w", op=hvd.Max if odd else hvd.Product),
+        "scatter": lambda: hvd.reducescatter_async(torch.ones(5 if odd else 4, 2), "grad.w"),
+        "exchange": lambda: hvd.alltoall_async(torch.ones(4, 3 if odd else 2), [1] * 4, "grad.w"),
+        "set": lambda: hvd.allreduce_async(torch.ones(4 if odd else 3), name="grad.w", process_set=ends)
+        if ends.included() else None,
+        "group": lambda: hvd.grouped_allreduce_async(
+            [torch.ones(2), torch.ones(4 if odd else 3), torch.ones(2)], name="grad.w"),
         "gather": lambda: hvd.allgather_async(torch.ones(2, 5 if odd else 4), name="grad.w"),
     }
     texts = {}
