@@ -66,7 +66,11 @@ def uneven(shift, n, subset, names):
         members = [r for r in active if r in subset.ranks]
         if hvd.rank() in members:
             step(members, subset.ranks, subset, n, names)
-    return hvd.join()
+    # Its own earlier operation goes on while it stands aside.
+    handle = hvd.allreduce_async(torch.full((n,), 1.0), op=hvd.Sum, name="tail")
+    last = hvd.join()
+    expect(hvd.synchronize(handle), torch.full((n,), float(hvd.size())), "submitted before the join")
+    return last
 
 
 def main():
