@@ -78,13 +78,17 @@ std::string AspectText(const Signature& s, Aspect aspect) {
   }
 }
 
-constexpr const char* kAspectWords[] = {"",
-                                        "mismatched shapes",
-                                        "mismatched dtypes",
-                                        "mismatched reduction operations",
-                                        "mismatched prescale factors",
-                                        "mismatched postscale factors",
-                                        "mismatched root ranks"};
+// By Aspect.
+constexpr const char* kAspectWords[] = {
+    "",
+    "mismatched shapes",
+    "mismatched shapes",
+    "mismatched dtypes",
+    "mismatched reduction operations",
+    "mismatched prescale factors",
+    "mismatched postscale factors",
+    "mismatched root ranks",
+};
 
 bool Has(std::string_view text, const std::string& part) {
   return text.find(part) != std::string_view::npos;

@@ -19,6 +19,10 @@ struct Place {
   int phase = 0;
 };
 
+// Whether there is such an operation on such elements, with such factors. What
+// the library itself says of it is not asked: that is under test.
+bool Exists(const Signature& s);
+
 Kind DrawKind(Random& random);
 
 // Everything but name and group; now and then one that must fail.

@@ -201,25 +201,33 @@ Request RightRequest(Random& random, int number) {
   return r;
 }
 
+std::string TryNameTwice(Client* client, Random& random) {
+  std::vector<Request> group{RightRequest(random, 0), RightRequest(random, 1)};
+  group[0].name = group[1].name = "twice";
+  int64_t handles[2];
+  const Status s = client->SubmitGroup(std::move(group), handles);
+  if (s.code() == Code::kAlreadyExists &&
+      s.message().find("none of") == std::string::npos) {
+    return "probe: a name twice: refused for another reason: " + s.message();
+  }
+  return Refusal(s, "probe: a name twice in a group");
+}
+
 }  // namespace
 
 std::string TryWrongCall(Client* client, int rank, int ranks,
                          const std::vector<KnownSet>& sets, int patience_ms,
                          Random& random) {
+  if (OneIn(random, 8)) return TryNameTwice(client, random);
   Caller caller{rank, ranks, sets, random};
   const auto& calls = WrongCalls();
   const WrongCall& call = calls[Below(random, calls.size())];
   Request wrong = RightRequest(random, 0);
-  std::string what = std::string("probe: ") + call.what;
-  const bool possible = call.spoil(caller, &wrong);
-  if (!possible || OneIn(random, 3)) {
+  if (!call.spoil(caller, &wrong)) return "";
+  const std::string what = std::string("probe: ") + call.what;
+  if (OneIn(random, 3)) {
     // A right one before it in a group: neither may be accepted.
     std::vector<Request> group{RightRequest(random, 1), wrong};
-    if (!possible) {
-      what = "probe: a name twice in a group";
-      group[0].name = group[1].name = "twice";
-      group[1].signature = group[0].signature;
-    }
     int64_t handles[2];
     return Refusal(client->SubmitGroup(std::move(group), handles),
                    what + " in a group");

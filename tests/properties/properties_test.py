@@ -62,13 +62,13 @@ class PropertiesTest(unittest.TestCase):
     # The three that play for long: four ranks, one node, two, unequal ones.
 
     def test_four_ranks(self):
-        self.play([4], 4096, 5, most_bytes=48 * 1024, times=5)
+        self.play([4], 4096, 5, most_bytes=128 * 1024, times=5)
 
     def test_two_nodes_of_two_ranks(self):
-        self.play([2, 2], 4096, 2, most_bytes=48 * 1024, times=5)
+        self.play([2, 2], 4096, 2, most_bytes=128 * 1024, times=5)
 
     def test_three_ranks_and_one(self):
-        self.play([3, 1], 4096, 3, most_bytes=48 * 1024, times=5)
+        self.play([3, 1], 4096, 3, most_bytes=128 * 1024, times=5)
 
     # Other edges of the data path.
 

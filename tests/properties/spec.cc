@@ -20,8 +20,8 @@ std::string List(const std::vector<int>& values) {
   return List(std::vector<int64_t>(values.begin(), values.end()));
 }
 
-constexpr const char* kAspects[] = {"nothing",  "shape",     "dtype", "op",
-                                    "prescale", "postscale", "root"};
+constexpr const char* kAspects[] = {"nothing", "shape",    "dimension", "dtype",
+                                    "op",      "prescale", "postscale", "root"};
 
 }  // namespace
 

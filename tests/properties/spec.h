@@ -72,7 +72,16 @@ enum class Values {
 };
 
 // What ranks disagree on, on purpose.
-enum class Aspect { kNone, kShape, kDType, kOp, kPrescale, kPostscale, kRoot };
+enum class Aspect {
+  kNone,
+  kShape,      // one dimension more
+  kDimension,  // the last one greater
+  kDType,
+  kOp,
+  kPrescale,
+  kPostscale,
+  kRoot,
+};
 
 // Vectors by rank are by position in `ranks`.
 struct OperationSpec {

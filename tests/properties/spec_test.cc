@@ -121,7 +121,7 @@ TEST(ProgramTest, MismatchesAreMismatches) {
       ++aspects[o.aspect];
     }
   }
-  EXPECT_EQ(aspects.size(), 7u);
+  EXPECT_EQ(aspects.size(), 8u);
 }
 
 // A set is used after it was made and before it is removed, while no rank is
