@@ -1,4 +1,5 @@
-"""Errors that concern one operation: on all ranks, with names and values."""
+"""Errors that concern one operation: on all ranks, with names and values; waits
+that a signal or a deadlock ends."""
 
 import unittest
 
@@ -44,6 +45,28 @@ class ErrorsTest(unittest.TestCase):
             self.assertEqual([r["set"] for r in job.records()], [IN_A_SET, "no error", "no error", IN_A_SET])
         self.assertIn("allreduce 'late'", duplicate)
         self.assertIn("still pending", duplicate)
+
+    def test_one_node(self):
+        self.check(1)
+
+    def test_two_nodes(self):
+        self.check(2)
+
+
+class BlockedTest(unittest.TestCase):
+    def check(self, nodes):
+        with harness.Job(np=2, nodes=nodes, program="blocked.py") as job:
+            job.check_ok(60)
+            records = job.records()
+        for record in records:
+            self.assertEqual(record["total"], [2.0] * 3)
+            self.assertIn("deadlock", record["text"])
+            self.assertIn("allreduce 'loss', which rank 1 has not submitted", record["text"])
+            self.assertIn("allgather 'loss', which rank 0 has not submitted", record["text"])
+            self.assertLess(record["seconds"], 20)
+        # The signal came after 2 s, its handler ran soon.
+        self.assertGreater(records[0]["interrupted_after"], 1.9)
+        self.assertLess(records[0]["interrupted_after"], 4)
 
     def test_one_node(self):
         self.check(1)

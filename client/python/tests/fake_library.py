@@ -46,6 +46,7 @@ class FakeLibrary:
         self.arena = {}  # address -> memory
         self.arena_limit = 1 << 30
         self.arena_operations = []  # names
+        self.wait_timeouts = []
         self.wait_statuses = []  # handed out by wait() before the outcome
 
     # --- identity -----------------------------------------------------------
@@ -256,11 +257,13 @@ class FakeLibrary:
 
     def wait(self, handle, timeout_ms):
         with self._lock:
+            self.wait_timeouts.append(timeout_ms)
             if self.wait_statuses:
                 return self.wait_statuses.pop(0)
             submission = self._handles[handle]
             if not self._lock.wait_for(lambda: submission.status is not None,
-                                       timeout_ms / 1000):
+                                       timeout_ms / 1000
+                                       if timeout_ms >= 0 else None):
                 return _native.DEADLINE_EXCEEDED
             self._thread.error = submission.text
             return submission.status

@@ -8,6 +8,8 @@ handles); the table at the end of this file maps them.
 Thread contract: any thread may submit, poll and synchronize; one thread at a
 time per handle. Waiting releases the GIL and lets signal handlers run: what a
 handler raises (Ctrl-C) leaves the operation going and its handle valid.
+(_thread.interrupt_main() is no signal: after the first second it is seen when
+the wait ends, as in Python's own blocking calls.)
 """
 
 import itertools
@@ -16,8 +18,12 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 from maypole import _native
 from maypole.common.exceptions import from_status, not_initialized
 
-# How long one native wait may keep Python's signal handlers from running.
+# A native wait ends when a signal comes, so that Python's handlers run; but not
+# if the signal came just before it. Short waits bound how long they may be late.
 WAIT_SLICE_MS = 200
+# After so many of them the wait has no bound: only of a rank that waits without
+# one does the library take for certain that it is blocked (deadlocks).
+BOUNDED_WAITS = 5
 
 
 class Pending:
@@ -72,8 +78,11 @@ class Pending:
     def _await_end(self) -> None:
         library = _native.library()
         status = library.wait(self.native, WAIT_SLICE_MS)
+        waits = 1
         while status in (_native.DEADLINE_EXCEEDED, _native.CANCELLED):
-            status = library.wait(self.native, WAIT_SLICE_MS)
+            status = library.wait(self.native,
+                                  WAIT_SLICE_MS if waits < BOUNDED_WAITS else -1)
+            waits += 1
         native, self.native = self.native, None
         self.input = None
         _submitted.discard(self)
