@@ -224,7 +224,8 @@ Status CheckSignature(std::string_view name, const Signature& s) {
                " dimensions, this one has " + std::to_string(s.dims));
   }
   if (s.kind == Kind::kBarrier) {
-    return s.Elements() == 0 ? Status() : bad("a barrier has no elements");
+    const bool empty = s.dims > 0 && s.shape[0] == 0;
+    return empty ? Status() : bad("a barrier has no elements");
   }
   // Zero-sized dimensions must not hide an overflow of the others.
   uint64_t bytes = SizeOf(s.dtype);

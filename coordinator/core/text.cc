@@ -4,6 +4,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
@@ -37,8 +38,12 @@ std::string Cut(absl::string_view text, size_t max_bytes) {
   return std::string(text.substr(0, n));
 }
 
+// Names stand in single quotes, which need no escape within double ones.
 std::string LogValue(absl::string_view text) {
-  return absl::StrCat("\"", absl::Utf8SafeCEscape(text), "\"");
+  return absl::StrCat("\"",
+                      absl::StrReplaceAll(absl::Utf8SafeCEscape(text),
+                                          {{"\\'", "'"}}),
+                      "\"");
 }
 
 bool IsPlainName(absl::string_view text) {
