@@ -18,7 +18,7 @@ Every fault is injected in a real job while **a second job runs on the same coor
 without an error; *other job* is the longest time between two of its steps during the fault (it pauses for 5 ms after each step;
 a job on a machine whose cores are busy stands still for some tens of milliseconds without any fault).
 
-*After* is the time from the fault until the slowest rank of those named knew, median / 99th percentile (with 20 runs: the slowest run).
+*After* is the time from the fault until the slowest rank of those named knew, median / 99th percentile (of fewer than 100 runs that is the slowest).
 Layouts are nodes x ranks on each; the nodes of one layout are agents on one machine, except in "The network", where they are network
 namespaces with a wire between them. Texts are those of one run; `N` stands for process ids and ports.
 Each line of a table is tested by the command below it; the name of a fault as argument runs that one alone.
@@ -26,7 +26,7 @@ Each line of a table is tested by the command below it; the name of a fault as a
 
 TITLES = {
     "ranks": "A rank ends or stops", "daemons": "A daemon is killed", "wire": "The network",
-    "late": "Late and frozen ranks, deadlock", "memory": "Memory", "disk": "A full disk", "leaving": "Leaving, forking, Ctrl-C", "mismatches": "Ranks disagree",
+    "late": "Late and frozen ranks", "memory": "Memory", "disk": "A full disk", "leaving": "Leaving, forking, Ctrl-C", "mismatches": "Ranks disagree",
 }
 
 

@@ -2,6 +2,7 @@
 
 import daemon_faults
 import disk_faults
+import late_faults
 import leaving_faults
 import memory_faults
 import mismatch_faults
@@ -10,6 +11,7 @@ import wire_faults
 
 TOPICS = {
     "ranks": rank_faults.FAULTS,
+    "late": late_faults.FAULTS,
     "daemons": daemon_faults.FAULTS,
     "wire": wire_faults.FAULTS,
     "memory": memory_faults.FAULTS,
