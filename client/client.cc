@@ -52,15 +52,14 @@ Client::Client(const Options& options, std::unique_ptr<Job> job)
 Client::~Client() { job_->Leave(); }
 
 Status Client::Join(const Options& options, std::unique_ptr<Client>* out) {
-  std::unique_ptr<Job> job;
   if (options.local()) {
-    job = std::make_unique<LocalJob>();
-  } else {
-    std::unique_ptr<NodeJob> node_job;
-    if (Status s = NodeJob::Join(options, &node_job); !s.ok()) return s;
-    job = std::move(node_job);
+    out->reset(new Client(options, std::make_unique<LocalJob>()));
+    return Status();
   }
-  out->reset(new Client(options, std::move(job)));
+  std::unique_ptr<NodeJob> job;
+  if (Status s = NodeJob::Join(options, &job); !s.ok()) return s;
+  const Options placed = job->options();
+  out->reset(new Client(placed, std::move(job)));
   return Status();
 }
 

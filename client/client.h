@@ -88,7 +88,12 @@ class Client {
   static Status Join(const Options& options, std::unique_ptr<Client>* out);
   ~Client();
 
+  // In an elastic job with the places of this epoch: to join the next one, hand
+  // them to Join() again.
   const Options& options() const { return options_; }
+  // An elastic job: ranks that want to come in or out. While it is not 0 all
+  // ranks should leave when it suits them, and join again.
+  uint32_t change_wanted() const { return job_->change_wanted(); }
   bool homogeneous() const { return job_->homogeneous(); }
 
   // An empty name: matched by order of submission within process set and kind.

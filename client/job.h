@@ -40,6 +40,9 @@ class Job {
 
   virtual bool homogeneous() const = 0;
 
+  // An elastic job: ranks that want to come in or out; 0: none.
+  virtual uint32_t change_wanted() const { return 0; }
+
   // Null: the job has none.
   virtual std::shared_ptr<Arena> arena() const { return nullptr; }
 };

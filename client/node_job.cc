@@ -27,13 +27,14 @@ constexpr auto kPatience = std::chrono::milliseconds(700);
 Status NodeJob::Join(const Options& options, std::unique_ptr<NodeJob>* out) {
   std::unique_ptr<AgentSession> session;
   if (Status s = AgentSession::Join(options, &session); !s.ok()) return s;
+  const Options placed = session->Placed(options);
   std::shared_ptr<Arena> arena;
   if (Status s = Arena::Map(session->board(),
-                            static_cast<uint32_t>(options.local_rank), &arena);
+                            static_cast<uint32_t>(placed.local_rank), &arena);
       !s.ok()) {
     return s;
   }
-  out->reset(new NodeJob(options, std::move(session)));
+  out->reset(new NodeJob(placed, std::move(session)));
   (*out)->arena_ = std::move(arena);
   return Status();
 }
@@ -121,7 +122,7 @@ void NodeJob::Ended() {
 }
 
 void NodeJob::Tell(const std::string& line) {
-  std::fprintf(stderr, "maypole: %s\n", line.c_str());
+  std::fprintf(stderr, "%s\n", line.c_str());
 }
 
 bool NodeJob::PatienceIsOver() {
@@ -143,7 +144,7 @@ int64_t NodeJob::Now() {
 }
 
 void NodeJob::Break(Status status) {
-  session_->SayGoodbye(std::max(1u, core_.outstanding()));
+  session_->SayGoodbye(std::max(1u, core_.outstanding()), options_.elastic);
   board_->Abort(status.code(), "rank " + std::to_string(options_.rank) + ": " +
                                    status.message());
 }
@@ -165,7 +166,7 @@ void NodeJob::Leave() {
   core_.FailAll(Status(Code::kAborted,
                        "this rank has left the job (shutdown) with the "
                        "operation pending"));
-  session_->SayGoodbye(pending);
+  session_->SayGoodbye(pending, options_.elastic);
   session_->Close();
 }
 

@@ -54,6 +54,11 @@ class NodeJob : public Job, private RankShell {
   Status Await(const Operation& operation, int timeout_ms) override;
   void Leave() override;
   bool homogeneous() const override { return homogeneous_; }
+  // With this rank's places, if they were not known before.
+  const Options& options() const { return options_; }
+  uint32_t change_wanted() const override {
+    return board_->header().change_wanted.load(std::memory_order_acquire);
+  }
   std::shared_ptr<Arena> arena() const override { return arena_; }
 
   // In a forked child: closes descriptors, unmaps the board. Nothing else of

@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#include "common/limits.h"
 #include "common/status.h"
 
 namespace maypole {
@@ -28,6 +29,13 @@ struct Options {
   int64_t stall_check_ms = -1;
   int64_t stall_shutdown_ms = -1;
   bool deadlock_check = true;  // tell when this rank is blocked for certain
+  // An elastic job: the places above are given by each epoch's start. To go on
+  // in the next epoch, a process joins with the options that its last client
+  // had: `rank` in `last_epoch` is then what it was (last_epoch 0: it is new).
+  bool elastic = false;
+  int min_size = 1;  // ranks that an epoch has
+  int max_size = kMaxRanks;
+  uint64_t last_epoch = 0;
 
   // A job of one rank without an agent runs in this process alone.
   bool local() const { return size == 1 && agent.empty(); }

@@ -51,6 +51,10 @@ session::Hello MakeHello(const Options& o) {
   m.fusion_threshold = o.fusion_threshold;
   m.stall_check_ms = o.stall_check_ms;
   m.stall_shutdown_ms = o.stall_shutdown_ms;
+  m.elastic = o.elastic ? 1 : 0;
+  m.last_epoch = o.last_epoch;
+  m.min_size = o.min_size;
+  m.max_size = o.max_size;
   session::SetText(m.job, o.job);
   session::SetText(m.token, o.token);
   char host[kMaxHostBytes + 1] = {};
@@ -95,10 +99,16 @@ Status AgentSession::AwaitWelcome(const Options& options, int timeout_ms) {
   } while (s.code() == Code::kCancelled && Clock::now() < deadline);
   if (s.code() == Code::kDeadlineExceeded) {
     return Status(Code::kDeadlineExceeded,
-                  "rank " + std::to_string(options.rank) + " waited " +
+                  (options.elastic
+                       ? "this process"
+                       : "rank " + std::to_string(options.rank)) +
+                      " waited " +
                       std::to_string(options.start_timeout_seconds) +
-                      " s for the other " + std::to_string(options.size - 1) +
-                      " ranks of job " + options.job +
+                      " s for the other " +
+                      (options.elastic
+                           ? ""
+                           : std::to_string(options.size - 1) + " ") +
+                      "ranks of job " + options.job +
                       "; see the agent's log for who is missing");
   }
   if (!s.ok()) return s;
@@ -125,6 +135,10 @@ Status AgentSession::AwaitWelcome(const Options& options, int timeout_ms) {
   executor_wake_ = std::move(r.fds[1]);
   s = Board::Attach(std::move(r.fds[0]), &board_);
   if (!s.ok()) return s;
+  local_rank_ = welcome.local_rank;
+  if (options.elastic && local_rank_ >= board_->config().local_size) {
+    return Status(Code::kInternal, "the executor's welcome has no place");
+  }
   fcntl(socket_.get(), F_SETFL, O_NONBLOCK);
   return Status();
 }
@@ -133,9 +147,23 @@ Status AgentSession::Send(const void* message, size_t bytes) {
   return SendMessage(socket_.get(), message, bytes);
 }
 
-void AgentSession::SayGoodbye(uint32_t pending) {
+Options AgentSession::Placed(Options options) const {
+  if (!options.elastic) return options;
+  const BoardConfig& config = board_->config();
+  options.rank = config.global_rank[local_rank_];
+  options.size = static_cast<int>(config.size);
+  options.local_rank = static_cast<int>(local_rank_);
+  options.local_size = static_cast<int>(config.local_size);
+  options.cross_rank = static_cast<int>(config.node_index);
+  options.cross_size = static_cast<int>(config.nodes);
+  options.last_epoch = config.epoch;
+  return options;
+}
+
+void AgentSession::SayGoodbye(uint32_t pending, bool returns) {
   auto m = session::Make<session::Goodbye>();
   m.pending = pending;
+  m.returns = returns ? 1 : 0;
   // If the executor has gone, nobody needs the goodbye.
   (void)SendMessage(socket_.get(), &m, sizeof(m));
 }

@@ -28,7 +28,10 @@ class AgentSession {
 
   // A session message. kResourceExhausted: the socket is full, try again later.
   Status Send(const void* message, size_t bytes);
-  void SayGoodbye(uint32_t pending);
+  // The options with this rank's places in the epoch, if it is elastic.
+  Options Placed(Options options) const;
+  // returns: the process lives on and may join the job's next epoch.
+  void SayGoodbye(uint32_t pending, bool returns);
   void WakeExecutor();
   // The board stays mapped.
   void Close() { socket_.Reset(); }
@@ -46,6 +49,7 @@ class AgentSession {
   Fd socket_;
   Fd executor_wake_;
   std::unique_ptr<Board> board_;
+  uint32_t local_rank_ = 0;
 };
 
 }  // namespace maypole

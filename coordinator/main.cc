@@ -46,6 +46,9 @@ ABSL_FLAG(absl::Duration, start_timeout, absl::Seconds(120),
 ABSL_FLAG(absl::Duration, resume_timeout, absl::Seconds(3),
           "How long an executor whose connection broke may stay away before "
           "it counts as lost.");
+ABSL_FLAG(absl::Duration, elastic_settle, absl::Seconds(1),
+          "An elastic job that could have more ranks starts when so long "
+          "nobody has come or gone.");
 ABSL_FLAG(uint64_t, fusion_threshold, uint64_t{64} << 20,
           "Small tensors are fused until a run has so many bytes; 0 turns "
           "fusion off.");
@@ -144,8 +147,12 @@ absl::StatusOr<ServerOptions> ReadFlags() {
   auto resume =
       PositiveTime("--resume_timeout", absl::GetFlag(FLAGS_resume_timeout));
   if (!resume.ok()) return resume.status();
+  auto settle =
+      PositiveTime("--elastic_settle", absl::GetFlag(FLAGS_elastic_settle));
+  if (!settle.ok()) return settle.status();
   options.config.start_timeout = *start;
   options.config.resume_timeout = *resume;
+  options.config.elastic_settle = *settle;
   options.config.fusion_threshold = absl::GetFlag(FLAGS_fusion_threshold);
   return options;
 }
