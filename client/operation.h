@@ -96,9 +96,12 @@ struct Operation {
   }
   // The error, with the operation's title before it if it is not named yet.
   Status Explain(const Status& error) const {
-    if (error.message().find("'" + name + "'") != std::string::npos) {
-      return error;
-    }
+    // With its kind: others may have the same name.
+    const std::string named =
+        control != Control::kNone
+            ? "'" + name + "'"
+            : std::string(maypole::Name(signature.kind)) + " '" + name + "'";
+    if (error.message().find(named) != std::string::npos) return error;
     return Status(error.code(), Title() + ": " + error.message());
   }
 };

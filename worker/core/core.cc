@@ -386,10 +386,17 @@ void Core::FailStart(Code code, const std::string& text) {
     }
   }
   Refuse(&members_, code, text);
+  // Before EpochStart epoch_ is the one before, still draining: others may be
+  // receiving what our backend has sent.
+  const bool draining = phase_ == Phase::kReady;
   phase_ = Phase::kIdle;
+  if (!draining) ForgetEpoch();
+  BeginIfComplete();
+}
+
+void Core::ForgetEpoch() {
   if (epoch_) actions_.push_back(DropEpoch{});
   epoch_.reset();
-  BeginIfComplete();
 }
 
 // --- Running -----------------------------------------------------------------
@@ -547,19 +554,22 @@ void Core::OnNotice(const proto::Notice& notice) {
 }
 
 void Core::OnRankLeftElsewhere(const proto::RankLeft& left) {
-  if (!epoch_ || left.epoch() != epoch_number() || starting()) return;
+  const bool draining = phase_ == Phase::kIdle || phase_ == Phase::kReady;
+  if (!epoch_ || left.epoch() != epoch_->info().epoch) return;
+  if (starting() && !draining) return;
   const int rank = static_cast<int>(left.rank());
   if (phase_ == Phase::kRunning && members_.FindRank(rank) != nullptr) return;
   epoch_->OnRankLeft(rank, -1, left.message());
-  if (phase_ == Phase::kIdle && epoch_->AllHaveLeft()) {
-    epoch_.reset();
-    actions_.push_back(DropEpoch{});
-  }
+  if (draining && epoch_->AllHaveLeft()) ForgetEpoch();
 }
 
 void Core::OnEpochEnd(const proto::EpochEnd& end) {
   if (end.epoch() == 0 && (gathering_.elastic() || members_.elastic())) {
     return RefuseWaiting(end);
+  }
+  if (phase_ == Phase::kReady && epoch_ &&
+      end.epoch() == epoch_->info().epoch) {
+    return ForgetEpoch();  // the one before
   }
   if (end.epoch() == 0 && phase_ == Phase::kIdle) {
     if (gathering_.empty()) return;
@@ -591,10 +601,8 @@ void Core::OnLinkLost(const absl::Status& status) {
     FailEpoch(code, text);
   } else if (starting()) {
     FailStart(code, text);
-  } else if (phase_ == Phase::kIdle && epoch_) {
-    epoch_.reset();
-    actions_.push_back(DropEpoch{});
   }
+  if (phase_ == Phase::kIdle) ForgetEpoch();
 }
 
 void Core::OnStop(const std::string& text) {

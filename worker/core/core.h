@@ -167,6 +167,7 @@ class Core {
   void MakeBoard();
   // The start has failed: refuses all members, forgets the epoch.
   void FailStart(Code code, const std::string& text);
+  void ForgetEpoch();
   // The epoch has failed: aborts the board; members leave by themselves.
   void FailEpoch(Code code, const std::string& text);
   // As FailEpoch, and the coordinator does not know it yet.

@@ -354,6 +354,27 @@ TEST_F(CoreTest, NextEpochStartsWhileTheLastOneDrains) {
             "node n1 (host host1)");
 }
 
+// Other nodes may still receive what its backend has sent.
+TEST_F(CoreTest, AStartThatFailsLeavesTheEpochBeforeItToDrain) {
+  StartTwoNodes();
+  core_.OnGoodbye(1, 0);
+  core_.OnGoodbye(2, 0);
+  Join(4);
+  Drop();
+  core_.OnClientGone(1, "its process ended without shutdown");
+  EXPECT_TRUE(Take<DropEpoch>().empty());
+  Join(4);
+  Drop();
+  proto::CoordinatorMessage left;
+  left.mutable_rank_left()->set_epoch(1);
+  left.mutable_rank_left()->set_rank(2);
+  core_.OnCoordinator(left);
+  EXPECT_TRUE(Take<DropEpoch>().empty());
+  left.mutable_rank_left()->set_rank(3);
+  core_.OnCoordinator(left);
+  EXPECT_EQ(Take<DropEpoch>().size(), 1u);
+}
+
 TEST_F(CoreTest, NetworkFailureWaitsForTheCoordinatorsReason) {
   StartTwoNodes();
   core_.OnTime(1000);
