@@ -154,12 +154,24 @@ void Coordinator::Do(coordinator::Actions actions) {
       Close(*close);
     } else if (auto* log = std::get_if<coordinator::Log>(&action)) {
       stage_->Trace("coordinator: ", log->line);
-      if (log->line.starts_with("event=job_forgotten")) ++jobs_;
+      Note(log->line);
     } else if (std::get_if<coordinator::Reconnected>(&action) != nullptr) {
       ++stage_->counts.reconnects;
     }
   }
   AskForTime();
+}
+
+void Coordinator::Note(const std::string& line) {
+  const bool is_end = line.starts_with("event=epoch_end");
+  if (line.starts_with("event=job_forgotten")) ++jobs_;
+  if (line.starts_with("event=late_ranks ")) ++stage_->counts.late_reports;
+  if (is_end && line.find("deadlock: ") != std::string::npos) {
+    ++stage_->counts.deadlocks;
+  }
+  if (is_end && line.find("has not moved for") != std::string::npos) {
+    ++stage_->counts.frozen_expelled;
+  }
 }
 
 void Coordinator::Send(const coordinator::Send& send) {

@@ -82,6 +82,7 @@ class Coordinator {
   void Do(coordinator::Actions actions);
   void Send(const coordinator::Send& send);
   void Close(const coordinator::Close& close);
+  void Note(const std::string& line);
   void AskForTime();
   void OnTimer();
   coordinator::Time Now() const {

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -12,7 +13,8 @@
 namespace maypole::simulation {
 namespace {
 
-constexpr int64_t kTick = 500 * kMillisecond;
+constexpr int64_t kTick = worker::kBoardLookMs * kMillisecond;
+constexpr int64_t kHeldTicket = 5 * kMillisecond;
 constexpr int kMessagesPerTurn = 32;
 constexpr int kMessagesBeforeHandOver = 16384;
 // A network thread that sleeps looks around this often.
@@ -103,8 +105,7 @@ void Executor::LoopTurn() {
     // First say that we sleep, then look: who comes later wakes us.
     keeper_->SetSleeping(true);
     for (worker::SlotNews& news : keeper_->TakeNews()) {
-      if (!woken && had_board && stage_->counts.ranks_killed == 0 &&
-          stage_->interrupted == 0) {
+      if (!woken && had_board && !stage_->SomebodyOwesAWake()) {
         stage_->Found("node ", options_.node,
                       ": news, and nobody has woken "
                       "the executor");
@@ -116,11 +117,33 @@ void Executor::LoopTurn() {
     }
     DoActions();
   }
-  const bool hurry = keeper_ != nullptr && keeper_->somebody_left();
-  loop_.Ask(hurry ? worker::kLeftScanMs * kMillisecond : kTick, life_);
+  LookAround();
+  loop_.Ask(SleepTime(), life_);
   for (const auto& [id, client] : clients_) {
     if (client->to_executor.readable()) WakeLoop();
   }
+}
+
+int64_t Executor::SleepTime() {
+  if (keeper_ == nullptr) return kTick;
+  if (keeper_->PlaceHeldTickets()) return kHeldTicket;
+  const bool hurry = keeper_->somebody_left() || keeper_->AllSayBlocked();
+  return hurry ? std::min(worker::kLeftScanMs, worker::kBlockedLookMs) *
+                     kMillisecond
+               : kTick;
+}
+
+void Executor::LookAround() {
+  if (keeper_ == nullptr) return;
+  const int64_t now = stage_->scheduler.now() / kMillisecond;
+  const int64_t pause =
+      keeper_->AllSayBlocked() ? worker::kBlockedLookMs : worker::kBoardLookMs;
+  if (now - looked_ms_ < pause && !core_.wants_look()) return;
+  looked_ms_ = now;
+  core_.OnTime(now);
+  // Nobody is asked for: there are no processes to look at.
+  core_.OnLook(keeper_->Look(0));
+  DoActions();
 }
 
 void Executor::RunLetters() {
@@ -180,8 +203,9 @@ Status Executor::OnClientMessage(ClientId id, const std::vector<char>& data) {
   }
   switch (session::TypeOf(data.data())) {
     case session::Type::kGoodbye:
-      return Handle<session::Goodbye>(
-          data, [&](const auto& m) { core_.OnGoodbye(id, m.pending); });
+      return Handle<session::Goodbye>(data, [&](const auto& m) {
+        core_.OnGoodbye(id, m.pending, m.returns != 0);
+      });
     case session::Type::kSetRequest:
       return Handle<session::SetRequest>(
           data, [&](const auto& m) { core_.OnSetRequest(id, m); });
@@ -234,6 +258,9 @@ void Executor::Do(worker::CloseClient& a) {
 }
 
 // --- Coordinator -------------------------------------------------------------
+
+// As on a node that does not see its clients' processes.
+void Executor::Do(worker::KeepWatching& a) { core_.OnProcessEnded(a.client); }
 
 void Executor::Do(worker::OpenLink&) {
   if (transport_ != nullptr) transport_->Close();
@@ -375,10 +402,8 @@ void Executor::Do(worker::IssueRun& a) {
                 " bytes, record ", a.run.record, ":", a.run.generation);
   if (stage_->Spoils(Sabotage::kSkipRun, 64)) return;
   keeper_->WritePlan(a.run);
-  const bool early = stage_->Spoils(Sabotage::kEarlyTicket, 4);
-  if (early) keeper_->Issue(a.run);
   network_->runner->Add(a.run);
-  if (!early) keeper_->Issue(a.run);
+  keeper_->Issue(a.run);
 }
 
 void Executor::Do(worker::FailSlot& a) {
@@ -409,6 +434,11 @@ void Executor::Do(worker::AbortBoard& a) {
   }
 }
 
+void Executor::Do(worker::WantChange& a) {
+  if (keeper_ == nullptr) return;
+  keeper_->board().header().change_wanted.store(a.ranks);
+}
+
 void Executor::Do(worker::DropEpoch&) {
   stage_->Trace("node ", options_.node, ": epoch over");
   ++network_number_;
@@ -418,9 +448,23 @@ void Executor::Do(worker::DropEpoch&) {
 
 void Executor::Do(worker::ReportIdle&) { idle_ = true; }
 
+// Puts two runs into the other order.
+void Executor::Spoil(std::vector<worker::Action>* actions) {
+  for (size_t i = 1; i < actions->size(); ++i) {
+    worker::Action& first = (*actions)[i - 1];
+    worker::Action& second = (*actions)[i];
+    if (std::holds_alternative<worker::IssueRun>(first) &&
+        std::holds_alternative<worker::IssueRun>(second) &&
+        stage_->Spoils(Sabotage::kSwapRuns, 4)) {
+      std::swap(first, second);
+    }
+  }
+}
+
 void Executor::DoActions() {
   for (auto actions = core_.TakeActions(); !actions.empty();
        actions = core_.TakeActions()) {
+    Spoil(&actions);
     for (worker::Action& action : actions) {
       std::visit([this](auto& a) { Do(a); }, action);
     }
@@ -457,7 +501,7 @@ void Executor::NetworkTurn() {
     return;
   }
   if (*moved) {
-    if (by_itself) {
+    if (by_itself && !stage_->SomebodyOwesAWake()) {
       stage_->Found("node ", options_.node,
                     ": nobody has woken the network thread");
     }

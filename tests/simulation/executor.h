@@ -90,6 +90,8 @@ class Executor : public std::enable_shared_from_this<Executor> {
 
   void WakeLoop();
   void LoopTurn();
+  int64_t SleepTime();
+  void LookAround();
   void RunLetters();
   void ReadClient(ClientId id, int max_messages);
   Status OnClientMessage(ClientId id, const std::vector<char>& data);
@@ -99,10 +101,12 @@ class Executor : public std::enable_shared_from_this<Executor> {
   void NetworkTurn();
   void DropNetwork();
 
+  void Spoil(std::vector<worker::Action>* actions);
   void DoActions();
   void Do(worker::ReplyClient& a);
   void Do(worker::RefuseClient& a);
   void Do(worker::CloseClient& a);
+  void Do(worker::KeepWatching& a);
   void Do(worker::OpenLink& a);
   void Do(worker::SendToCoordinator& a);
   void Do(worker::PrepareBackend& a);
@@ -115,6 +119,7 @@ class Executor : public std::enable_shared_from_this<Executor> {
   void Do(worker::MarkLeft& a);
   void Do(worker::MarkGone& a);
   void Do(worker::AbortBoard& a);
+  void Do(worker::WantChange& a);
   void Do(worker::DropEpoch& a);
   void Do(worker::ReportIdle& a);
   void SendToClient(ClientId id, const void* data, size_t bytes, Fd board);
@@ -137,6 +142,7 @@ class Executor : public std::enable_shared_from_this<Executor> {
   std::shared_ptr<SimulatedTransport> transport_;
   uint64_t link_number_ = 0;
   uint64_t presence_sequence_ = 0;
+  int64_t looked_ms_ = 0;
   std::string epoch_key_;
   std::unique_ptr<worker::BoardKeeper> keeper_;
   std::unique_ptr<Network> network_;

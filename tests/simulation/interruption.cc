@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kMostDepth = 3;
 constexpr uint64_t kOneIn = 48;  // points
+constexpr int64_t kLongest = 2 * kMillisecond;
 
 #ifdef MAYPOLE_KILL_POINTS
 Interruption* current = nullptr;
@@ -62,7 +63,11 @@ void Interruption::AtPoint(const char* name) {
   ++stage_->counts.interruptions;
   ++stage_->interrupted;
   int* const mine = std::exchange(points_left_, nullptr);
-  for (int64_t n = stage_->random.Magnitude(1, 64); n > 0; --n) go_on_();
+  const int64_t until = stage_->scheduler.now() + kLongest;
+  for (int64_t n = stage_->random.Magnitude(1, 64); n > 0; --n) {
+    if (stage_->scheduler.empty() || stage_->scheduler.next() > until) break;
+    go_on_();
+  }
   points_left_ = mine;
   --stage_->interrupted;
 }

@@ -48,6 +48,7 @@ EpochRecord* Ledger::Begin(const std::string& key, Program program,
   }
   epoch->set_ids.assign(epoch->program.sets.size(), -1);
   epoch->last_ranks.assign(epoch->program.joins, -1);
+  if (epoch->program.deadlocks) Blame({"deadlock: "});
   epoch->over.assign(size, false);
   epoch->died.assign(size, false);
   epoch->finished.assign(size, false);

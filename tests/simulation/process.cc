@@ -374,8 +374,9 @@ void Process::Leave(bool finished) {
   const Program& program = epoch_->program;
   if (!finished || program.leaver == place_.rank) {
     ++stage_->counts.early_leavers;
-    ledger_->Blame({absl::StrCat("rank ", place_.rank)});
   }
+  // In a calm epoch nobody needs it any more.
+  if (!program.calm) ledger_->Blame({absl::StrCat("rank ", place_.rank)});
   state_ = State::kOutside;
   client_->Leave();
   LookAtEnded();
@@ -420,10 +421,7 @@ void Process::DriveTurn() {
   const uint64_t before = timed_out ? OwnProgress() : 0;
   const bool moved = client_->Drive(timed_out, &by_board);
   // A ticket that does not concern it may be passed at any time.
-  // Who has died, or stands at a kill point, may owe a wake-up.
-  const bool others_owe =
-      stage_->counts.ranks_killed > 0 || stage_->interrupted > 0;
-  const bool late = timed_out && by_board && !others_owe &&
+  const bool late = timed_out && by_board && !stage_->SomebodyOwesAWake() &&
                     me.wake.load() == seen_ && OwnProgress() != before;
   LookAtEnded();
   const bool woken = !timed_out && driver_state_ == Driver::kAsleep;

@@ -54,6 +54,7 @@ class Maker {
   void RequestSet();
   void Step();
   void JoinPhase();
+  void Cross();
   std::vector<Action>& ActionsOf(int rank) {
     return program_.actions[static_cast<size_t>(rank)];
   }
@@ -84,7 +85,7 @@ int64_t Maker::SomeCount() {
 Action Maker::Compute() {
   return {.what = What::kCompute,
           .time = random_.OneIn(40)
-                      ? random_.Magnitude(100, 3000) * kMillisecond
+                      ? random_.Magnitude(100, 9000) * kMillisecond
                       : random_.Magnitude(100, kMillisecond)};
 }
 
@@ -330,6 +331,31 @@ void Maker::JoinPhase() {
   ++program_.joins;
 }
 
+// One rank reduces 'crossed', the others gather it, and all wait.
+void Maker::Cross() {
+  program_.deadlocks = true;
+  const int odd = random_.Pick(all_);
+  for (const Kind kind : {Kind::kAllreduce, Kind::kAllgather}) {
+    Planned op;
+    op.number = static_cast<uint32_t>(program_.operations.size());
+    op.name = "crossed";
+    op.ranks = all_;
+    Signature s;
+    s.kind = kind;
+    s.dtype = DType::kInt32;
+    s.dims = 1;
+    s.shape[0] = 5;
+    op.signatures.assign(static_cast<size_t>(size_), s);
+    for (int rank = 0; rank < size_; ++rank) {
+      if ((rank == odd) != (kind == Kind::kAllreduce)) continue;
+      const size_t index = program_.operations.size();
+      ActionsOf(rank).push_back({.what = What::kSubmit, .index = index});
+      ActionsOf(rank).push_back({.what = What::kWait, .index = index});
+    }
+    program_.operations.push_back(std::move(op));
+  }
+}
+
 Program Maker::Make() {
   if (!program_.calm && random_.OneIn(5)) {
     program_.leaver =
@@ -346,6 +372,7 @@ Program Maker::Make() {
     const bool all_there = program_.leaver < 0 || !left_;
     if (joins && all_there && random_.OneIn(2)) JoinPhase();
   }
+  if (!program_.calm && program_.leaver < 0 && random_.OneIn(10)) Cross();
   if (program_.leaver >= 0 && random_.OneIn(2)) {
     // It leaves with operations pending: those it does not wait for.
     std::vector<Action>& actions = ActionsOf(program_.leaver);

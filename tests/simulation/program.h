@@ -65,6 +65,8 @@ struct Program {
   bool calm = false;
   // A rank that leaves in the middle; -1: none.
   int leaver = -1;
+  // At last the ranks wait for each other.
+  bool deadlocks = false;
   std::vector<Planned> operations;
   std::vector<SetPlan> sets;
   size_t joins = 0;

@@ -34,13 +34,16 @@ constexpr Counter kCounters[] = {
     {"coordinators killed", &Counts::coordinators_killed},
     {"links cut", &Counts::links_cut},
     {"backends failed", &Counts::backends_failed},
+    {"reports of late ranks", &Counts::late_reports},
+    {"deadlocks told", &Counts::deadlocks},
+    {"stopped ranks given up", &Counts::frozen_expelled},
 };
 
 const std::vector<std::pair<std::string, Sabotage>>& Sabotages() {
   static const auto& all = *new std::vector<std::pair<std::string, Sabotage>>{
       {"", Sabotage::kNone},
       {"drop_message", Sabotage::kDropMessage},
-      {"early_ticket", Sabotage::kEarlyTicket},
+      {"swap_runs", Sabotage::kSwapRuns},
       {"ignore_death", Sabotage::kIgnoreDeath},
       {"wrong_sum", Sabotage::kWrongSum},
       {"no_wake", Sabotage::kNoWake},

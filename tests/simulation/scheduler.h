@@ -33,6 +33,8 @@ class Scheduler {
 
   int64_t now() const { return now_; }  // ns
   uint64_t steps() const { return steps_; }
+  // When the next event is; there is one.
+  int64_t next() const { return events_.front().time; }
   bool empty() const { return events_.empty(); }
 
   void At(int64_t time, Owner owner, std::function<void()> what) {

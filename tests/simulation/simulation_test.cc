@@ -33,11 +33,13 @@ TEST(SimulationTest, NoSeedBreaksAPromise) {
   EXPECT_GT(report.counts().links_cut, seeds / 20);
   EXPECT_GT(report.counts().reconnects, seeds / 20);
   EXPECT_GT(report.counts().backends_failed, seeds / 40);
+  EXPECT_GT(report.counts().late_reports, seeds / 100);
+  EXPECT_GT(report.counts().deadlocks, seeds / 100);
 }
 
-// Seeds that have found something once.
+// Seeds beyond the plain run's that have found something once.
 TEST(SimulationTest, SeedsOfOldBugs) {
-  for (const uint64_t seed : {3575}) {
+  for (const uint64_t seed : {446, 1271, 1797, 1906, 4382, 5980, 6773}) {
     Report report;
     report.Add(seed, Play({.seed = seed}));
     EXPECT_EQ(report.failures(), 0) << seed;
@@ -67,7 +69,7 @@ TEST_P(Sabotaged, IsFound) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Sabotaged,
-                         testing::Values("drop_message", "early_ticket",
+                         testing::Values("drop_message", "swap_runs",
                                          "ignore_death", "wrong_sum", "no_wake",
                                          "no_mismatch", "skip_run",
                                          "forget_chunk", "late_write"),

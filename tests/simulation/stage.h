@@ -39,6 +39,9 @@ struct Counts {
   uint64_t coordinators_killed = 0;
   uint64_t links_cut = 0;
   uint64_t backends_failed = 0;
+  uint64_t late_reports = 0;
+  uint64_t deadlocks = 0;
+  uint64_t frozen_expelled = 0;
 };
 
 // A part of the system that is made wrong on purpose, to see the checker find
@@ -46,7 +49,7 @@ struct Counts {
 enum class Sabotage {
   kNone,
   kDropMessage,  // a message to an executor is lost, its number is not
-  kEarlyTicket,  // a run's ticket is placed before the node ring is granted
+  kSwapRuns,     // a node places two tickets in another order
   kIgnoreDeath,  // an executor does not hear that a rank has died
   kWrongSum,     // the backend leaves one node's part of a chunk out
   kNoWake,       // a rank's wake-up of the executor is lost
@@ -72,6 +75,11 @@ class Stage {
   Scheduler scheduler;
   Counts counts;
   int interrupted = 0;  // ranks that stand at a kill point
+
+  // Who has died, or stands at a kill point, may owe others a wake-up.
+  bool SomebodyOwesAWake() const {
+    return counts.ranks_killed > 0 || interrupted > 0;
+  }
 
   bool tracing() const { return trace_; }
   template <typename... Args>

@@ -258,6 +258,9 @@ bool World::KillRankInTurn() {
   const std::shared_ptr<Process> process = SomeProcess();
   if (process == nullptr || process->epoch() == nullptr) return false;
   process->KillAfter(static_cast<int>(random_.Magnitude(1, 100)));
+  stage_.scheduler.After(kSecond, process, [p = process.get()] {
+    p->KillAfter(0);  // it has not come so far
+  });
   return true;
 }
 
@@ -287,7 +290,9 @@ bool World::KillExecutor() {
   const size_t i = random_.Below(nodes_.size());
   if (nodes_[i].executor == nullptr) return false;
   const std::string who = absl::StrCat("node n", i);
-  ledger_.Blame({who, "the executor of this node died"});
+  // The last: a rank that was to write the text stands at a kill point.
+  ledger_.Blame(
+      {who, "the executor of this node died", "who was to say why has died"});
   for (const auto& process : ranks_) {
     if (process == nullptr || process->epoch() == nullptr) continue;
     ExpectEnds(process->epoch(), kSoon + kResumeTimeout,
@@ -346,7 +351,9 @@ bool World::FailBackend() {
 bool World::FreezeRank() {
   const std::shared_ptr<Process> process = SomeProcess();
   if (process == nullptr || process->frozen()) return false;
-  const int64_t time = random_.Magnitude(kMillisecond, 5 * kSecond);
+  // The longer ones may be given up for lost.
+  const int64_t time = random_.Magnitude(kMillisecond, 30 * kSecond);
+  ledger_.Blame({absl::StrCat("rank ", process->place().rank)});
   ++stage_.counts.ranks_frozen;
   process->Freeze(time);
   Disturb(stage_.scheduler.now() + time);
