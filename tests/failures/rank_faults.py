@@ -60,11 +60,10 @@ def check(job, layout, fault, records):
     how, status = HOW[way]
     operation = r"allreduce '(grad\.\d+|over)'" if place == "submit" else "allreduce 'awaited'"
     for r, record in records.items():
-        expect("%s.*: .*%s %s|%s has shut down; %s needs it" % (operation, who, how, who, operation), record["text"],
-               "rank %d" % r)
-        # A new operation is refused here, by what this rank knows.
-        expect(r"allreduce 'later'.*: .*(%s|rank %d) %s|%s has shut down; allreduce 'later' needs it" % (
-            who, victim, how, who), record["later"], "rank %d, later" % r)
+        # By the executor or the coordinator, or by what this rank knows itself.
+        for name, text in ((operation, record["text"]), ("allreduce 'later'", record["later"])):
+            expect(r"%s.*: .*(%s|rank %d) %s|%s has shut down; %s needs it" % (name, who, victim, how, who, name), text,
+                   "rank %d" % r)
     for r in range(job.np):
         want = status if r == victim else 0
         got = job.status(r)
