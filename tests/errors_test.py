@@ -36,7 +36,7 @@ IN_A_SET = ("allreduce 'grad.w' of process set 1: mismatched shapes: rank 0 subm
 class ErrorsTest(unittest.TestCase):
     def check(self, nodes):
         with harness.Job(np=4, nodes=nodes, program="mismatch.py") as job:
-            job.check_ok(60)
+            job.check_ok(120)
             for record in job.records():
                 for case, text in EXPECTED.items():
                     self.assertEqual(record[case], text % "ranks 0,1,2", case)
@@ -56,7 +56,7 @@ class ErrorsTest(unittest.TestCase):
 class BlockedTest(unittest.TestCase):
     def check(self, nodes):
         with harness.Job(np=2, nodes=nodes, program="blocked.py") as job:
-            job.check_ok(60)
+            job.check_ok(120)
             records = job.records()
         for record in records:
             self.assertEqual(record["total"], [2.0] * 3)
