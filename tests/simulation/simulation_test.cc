@@ -39,7 +39,7 @@ TEST(SimulationTest, NoSeedBreaksAPromise) {
 
 // Seeds beyond the plain run's that have found something once.
 TEST(SimulationTest, SeedsOfOldBugs) {
-  for (const uint64_t seed : {446, 1271, 1797, 1906, 4382, 5980, 6773}) {
+  for (const uint64_t seed : {446, 1271, 1465, 1797, 1906, 4382, 5980, 6773}) {
     Report report;
     report.Add(seed, Play({.seed = seed}));
     EXPECT_EQ(report.failures(), 0) << seed;
