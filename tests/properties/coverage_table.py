@@ -48,7 +48,7 @@ class Coverage:
             rows.append((kind, op) + tuple(cells))
         names = list(dict.fromkeys(feature for _, feature in self.features))
         more = [("kind",) + tuple(names)]
-        for kind in dict.fromkeys(kind for kind, _ in self.features):
+        for kind in dict.fromkeys(kind for (kind, _), n in self.features.items() if n):
             more.append((kind,) + tuple(str(self.features[kind, f] or "") for f in names))
         events = ", ".join("%s %d" % (name.replace("_", " "), n) for name, n in self.events.items())
         return "\n\n".join([_table(rows), _table(more), events])

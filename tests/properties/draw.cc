@@ -125,7 +125,7 @@ void DrawReduction(Random& random, OperationSpec* o) {
 int DrawRoot(Random& random, const OperationSpec& o) {
   for (int tries = 0;; ++tries) {
     const int root = o.ranks[Below(random, o.ranks.size())];
-    if (!o.IsAside(root) || (tries == 0 && OneIn(random, 4))) return root;
+    if (!o.IsAside(root) || (tries == 0 && OneIn(random, 2))) return root;
   }
 }
 

@@ -76,7 +76,7 @@ class PropertiesTest(unittest.TestCase):
         self.play([2], 4096, 2)
 
     def test_two_ranks(self):
-        self.play([2], 512 * 1024, 8, most_bytes=3 << 20, least=10)
+        self.play([2], 512 * 1024, 8, most_bytes=3 << 20, least=5)
 
     def test_two_ranks_that_sleep_at_once(self):
         self.play([2], 8192, 3, env={"MAYPOLE_SPIN_US": "0"})
@@ -85,16 +85,16 @@ class PropertiesTest(unittest.TestCase):
         self.play([3], 12288, 3)
 
     def test_two_nodes_of_one_rank(self):
-        self.play([1, 1], 4096, 2, least=10)
+        self.play([1, 1], 4096, 2, least=5)
 
     def test_three_nodes(self):
-        self.play([1, 2, 1], 4096, 2, least=10)
+        self.play([1, 2, 1], 4096, 2, least=5)
 
     def test_four_ranks_on_two_nodes_large(self):
         self.play([2, 2], 65536, 4, most_bytes=1 << 20, least=5)
 
     def test_uneven_nodes(self):
-        self.play([2, 1], 8192, 3, least=10)
+        self.play([2, 1], 8192, 3, least=5)
 
     @unittest.skipUnless(LONG, "needs a long run")
     def test_zz_everything_was_covered(self):
