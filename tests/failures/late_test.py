@@ -1,4 +1,4 @@
-"""Late and frozen ranks, certain deadlock: the registry's faults of those."""
+"""Late and frozen ranks: the registry's faults of those."""
 
 import late_faults
 import topic

@@ -26,7 +26,8 @@ Each line of a table is tested by the command below it; the name of a fault as a
 
 TITLES = {
     "ranks": "A rank ends or stops", "daemons": "A daemon is killed", "wire": "The network",
-    "late": "Late and frozen ranks", "memory": "Memory", "disk": "A full disk", "leaving": "Leaving, forking, Ctrl-C", "mismatches": "Ranks disagree",
+    "late": "Late and frozen ranks", "deadlock": "Ranks wait for each other",
+    "memory": "Memory", "disk": "A full disk", "leaving": "Leaving, forking, Ctrl-C", "mismatches": "Ranks disagree",
 }
 
 

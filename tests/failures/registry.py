@@ -1,6 +1,7 @@
 """All faults there are, by topic; the order is the page's."""
 
 import daemon_faults
+import deadlock_faults
 import disk_faults
 import late_faults
 import leaving_faults
@@ -12,6 +13,7 @@ import wire_faults
 TOPICS = {
     "ranks": rank_faults.FAULTS,
     "late": late_faults.FAULTS,
+    "deadlock": deadlock_faults.FAULTS,
     "daemons": daemon_faults.FAULTS,
     "wire": wire_faults.FAULTS,
     "memory": memory_faults.FAULTS,

@@ -1,0 +1,7 @@
+"""Certain deadlock: the registry's faults of those."""
+
+import deadlock_faults
+import topic
+
+if __name__ == "__main__":
+    topic.main(deadlock_faults.FAULTS)
