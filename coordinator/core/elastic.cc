@@ -13,6 +13,9 @@
 namespace maypole::coordinator {
 namespace {
 
+// Later ones are not believed: there must be others after them.
+constexpr uint64_t kMaxSaidEpoch = uint64_t{1} << 62;
+
 std::string CountText(size_t n) {
   return absl::StrCat(n, n == 1 ? " rank" : " ranks");
 }
@@ -84,7 +87,7 @@ absl::Status Elastic::SetWaiting(Time now, Member node,
     const auto it = nodes_.find(session);
     const auto& before = it == nodes_.end() ? kNobody : it->second.processes;
     for (int i = 0; i < ready.members_size(); ++i) {
-      next.processes.push_back(MakeProcess(now, session, ready, i, before));
+      next.processes.push_back(MakeProcess(now, node, ready, i, before));
     }
   }
   node.chunk_bytes = ready.chunk_bytes();
@@ -95,7 +98,7 @@ absl::Status Elastic::SetWaiting(Time now, Member node,
   return status;
 }
 
-Elastic::Process Elastic::MakeProcess(Time now, SessionId session,
+Elastic::Process Elastic::MakeProcess(Time now, const Member& node,
                                       const proto::RanksReady& ready, int i,
                                       const std::vector<Process>& before) {
   const proto::ElasticMember& said = ready.members(i);
@@ -112,11 +115,11 @@ Elastic::Process Elastic::MakeProcess(Time now, SessionId session,
   }
   p.arrival = ++arrivals_;
   p.since = now;
-  p.seat = FindSeat(session, p);
+  p.seat = FindSeat(node, p);
   if (p.seat) {
     Seat& seat = seats_[*p.seat];
     // The same connection waits on after a start that failed.
-    if (seat.session == session && seat.process.client == p.client) {
+    if (seat.session == node.session && seat.process.client == p.client) {
       p.arrival = seat.process.arrival;
       p.since = seat.process.since;
     }
@@ -125,15 +128,18 @@ Elastic::Process Elastic::MakeProcess(Time now, SessionId session,
   return p;
 }
 
-std::optional<uint32_t> Elastic::FindSeat(SessionId session,
+std::optional<uint32_t> Elastic::FindSeat(const Member& node,
                                           const Process& process) const {
   std::optional<uint32_t> found;
-  if (process.said_epoch > 0) {
-    const auto it = names_.find({process.said_epoch, process.said_rank});
-    if (it != names_.end()) found = it->second;
+  const auto it = process.said_epoch == 0
+                      ? names_.end()
+                      : names_.find({process.said_epoch, process.said_rank});
+  if (it != names_.end() && seats_[it->second].node == node.node &&
+      seats_[it->second].process.pid == process.pid) {
+    found = it->second;
   }
   for (uint32_t i = 0; i < seats_.size() && !found; ++i) {
-    if (seats_[i].session == session &&
+    if (seats_[i].session == node.session &&
         seats_[i].process.client == process.client) {
       found = i;
     }
@@ -231,7 +237,8 @@ std::optional<Time> Elastic::Deadline(bool running) const {
   if (!running) next = StartsAt();
   for (const auto& [session, node] : nodes_) {
     for (const Process& p : node.processes) {
-      if (!next || p.since + timeout_ < *next) next = p.since + timeout_;
+      const Time late = p.since + timeout_;
+      if (!next || late < *next) next = late;
     }
   }
   return next;
@@ -241,6 +248,11 @@ Elastic::Verdict Elastic::OnTime(Time now, bool running,
                                  const std::string& running_text) {
   Verdict verdict;
   if (std::exchange(changed_, false)) changed_at_ = now;
+  if (running) {
+    over_since_.reset();
+  } else if (!over_since_) {
+    over_since_ = now;
+  }
   const auto is_late = [&](const Process& p) {
     return p.since + timeout_ <= now;
   };
@@ -250,13 +262,15 @@ Elastic::Verdict Elastic::OnTime(Time now, bool running,
            std::any_of(node.processes.begin(), node.processes.end(), is_late);
   }
   // Rather without those who do not come back than not at all.
-  if (late && !running) GiveUpMissing(&verdict.left_behind);
+  if (late && !running && now >= *over_since_ + timeout_) {
+    GiveUpMissing(&verdict.left_behind);
+  }
   const std::optional<Time> start = running ? std::nullopt : StartsAt();
   verdict.start = start && (*start <= now || late);
   if (!late || verdict.start) return verdict;
   verdict.why =
       absl::StrCat("the job did not start within ", SecondsText(timeout_), ": ",
-                   running ? running_text : TooFewText());
+                   running ? running_text : MissingText());
   for (const SessionId session : WaitingSessions()) {
     Node rest = nodes_.at(session);
     Late gone{session, {}};
@@ -280,9 +294,12 @@ void Elastic::GiveUpMissing(std::vector<std::string>* left_behind) {
   changed_ = false;  // no reason to wait longer
 }
 
-std::string Elastic::TooFewText() const {
-  std::string out =
-      absl::StrCat(waiting_, " of at least ", min_size_, " ranks are there: ");
+std::string Elastic::MissingText() const {
+  std::string out = CountText(waiting_);
+  if (waiting_ < min_size_) {
+    out = absl::StrCat(waiting_, " of at least ", CountText(min_size_));
+  }
+  out += waiting_ == 1 && min_size_ == 1 ? " is there: " : " are there: ";
   constexpr size_t kShown = 8;
   size_t shown = 0;
   for (const auto& [session, node] : nodes_) {
@@ -296,7 +313,7 @@ std::string Elastic::TooFewText() const {
   }
   shown = 0;
   for (const Seat& seat : seats_) {
-    if (seat.presence != Presence::kGone) continue;
+    if (seat.presence == Presence::kBack) continue;
     if (shown == kShown) {
       out += " and others";
       break;
@@ -341,6 +358,16 @@ Elastic::Chosen Elastic::Choose() const {
   return chosen;
 }
 
+uint64_t Elastic::LastEpochSaid() const {
+  uint64_t last = 0;
+  for (const auto& [session, node] : nodes_) {
+    for (const Process& p : node.processes) {
+      if (p.said_epoch <= kMaxSaidEpoch) last = std::max(last, p.said_epoch);
+    }
+  }
+  return last;
+}
+
 std::vector<Member> Elastic::Begin(uint64_t epoch) {
   std::vector<Member> members;
   std::vector<Seat> seats;
@@ -349,8 +376,8 @@ std::vector<Member> Elastic::Begin(uint64_t epoch) {
     members.push_back(TakeOut(session, processes, first));
     for (const Process& p : processes) {
       const auto rank = static_cast<uint32_t>(seats.size());
-      seats.push_back(
-          {Presence::kIn, session, p, members.back().RankText(rank)});
+      seats.push_back({Presence::kIn, session, members.back().node, p,
+                       members.back().RankText(rank)});
     }
   }
   epoch_ = epoch;

@@ -18,9 +18,10 @@
 // of arrival. The ranks of a node stand together, nodes ordered by their first.
 // So while anybody is left who knows the job's state, rank 0 does.
 //
-// Who a process is: (last epoch, rank) as it says. When a start fails, its
-// processes have been given ranks of an epoch that some have never heard of:
-// they still say the one before, and are known by both.
+// Who a process is: (last epoch, rank) as it says, and node and pid, for
+// another life of the job may have had an epoch of that number too. When a
+// start fails, its processes have been given ranks of an epoch that some have
+// never heard of: they still say the one before, and are known by both.
 //
 // Thread contract: not synchronized; pure. Time comes by OnTime() alone: after
 // a change Deadline() is the beginning of time, that is at once.
@@ -87,7 +88,10 @@ class Elastic {
   Verdict OnTime(Time now, bool running, const std::string& running_text);
   std::optional<Time> Deadline(bool running) const;
 
-  // The members of the next epoch, with their ranks.
+  // The latest epoch that anybody who waits has been in; of an earlier
+  // coordinator too, or of a job that this one has forgotten since.
+  uint64_t LastEpochSaid() const;
+  // The members of the next epoch, with their ranks. It is after all that.
   std::vector<Member> Begin(uint64_t epoch);
   // All who wait are out: for a reason that they are told.
   void Clear();
@@ -112,15 +116,16 @@ class Elastic {
   struct Seat {
     Presence presence = Presence::kIn;
     SessionId session = 0;
+    std::string node;
     Process process;
     std::string text;  // "rank 2 (node n1, host h, pid 77)"
   };
 
   absl::Status CheckTerms(const Member& node, const proto::RanksReady& ready);
-  Process MakeProcess(Time now, SessionId session,
+  Process MakeProcess(Time now, const Member& node,
                       const proto::RanksReady& ready, int i,
                       const std::vector<Process>& before);
-  std::optional<uint32_t> FindSeat(SessionId session,
+  std::optional<uint32_t> FindSeat(const Member& node,
                                    const Process& process) const;
   void Replace(SessionId session, Node node);
   void SetPresence(Seat* seat, Presence presence);
@@ -130,7 +135,8 @@ class Elastic {
   // When the next epoch may start, if nothing changes; none: not by itself.
   std::optional<Time> StartsAt() const;
   void GiveUpMissing(std::vector<std::string>* left_behind);
-  std::string TooFewText() const;
+  // Who is there and who is not.
+  std::string MissingText() const;
   // Those who are in of all that wait: the nodes in order, of each its
   // processes in order.
   using Chosen = std::vector<std::pair<SessionId, std::vector<Process>>>;
@@ -154,6 +160,7 @@ class Elastic {
   uint64_t arrivals_ = 0;
   bool changed_ = false;
   Time changed_at_{};
+  std::optional<Time> over_since_;  // no epoch runs
 };
 
 }  // namespace maypole::coordinator

@@ -153,7 +153,7 @@ TEST_F(ElasticTest, ALostExecutorsRanksAreNotWaitedForButKnownAgain) {
   ASSERT_EQ(b_.executor->ends.size(), 1u);
   Wait(b_, {{22, 1, 2}});
   a_ = ElasticNode{&bed_.Connect("j", "n0")};
-  Wait(a_, {{1, 1, 1}});
+  Wait(a_, {{1, 1, 1, 1012}});
   bed_.Pass(seconds(1));
   EXPECT_EQ(epoch(), 2u);
   EXPECT_THAT(Ranks(), ElementsAre(1, 22));  // as before: rank 1 before rank 2
@@ -219,6 +219,27 @@ TEST_F(ElasticTest, WhoDoesNotComeBackInTimeIsLeftBehindAndNewLater) {
                                         HasSubstr("rank 0 (node n0"))));
   Wait(a_, {{14, 1, 0}});
   EXPECT_EQ(b_.Wanted(), (std::pair<uint32_t, uint32_t>(1, 0)));
+}
+
+TEST_F(ElasticTest, ThatANewOneHasWaitedLongIsNoReasonToLeaveOthersBehind) {
+  StartThree();
+  Wait(c_, {{31}});
+  bed_.Pass(seconds(119));
+  for (uint32_t rank : {0, 1}) Leave(a_, rank, true);
+  Leave(b_, 2, true);
+  Wait(a_, {{13, 1, 0}, {14, 1, 1}});
+  bed_.Pass(seconds(1));
+  ASSERT_EQ(c_.Refused().size(), 1u);
+  EXPECT_EQ(c_.Refused()[0].message(),
+            "the job did not start within 120 s: 3 ranks are there: node n0 "
+            "(host host-n0) with 2 ranks, node n2 (host host-n2) with 1 rank; "
+            "not there of the last epoch: rank 2 (node n1, host host-n1, pid "
+            "1021)");
+  bed_.Pass(seconds(5));
+  EXPECT_EQ(epoch(), 1u);
+  Wait(b_, {{22, 1, 2}});
+  bed_.Pass(seconds(1));
+  EXPECT_THAT(Ranks(), ElementsAre(13, 14, 22));
 }
 
 TEST_F(ElasticTest, WhoWaitsTooLongForARunningEpochIsToldAloneAndWhy) {
@@ -302,6 +323,26 @@ TEST_F(ElasticTest, ElasticAndFixedRanksDoNotMix) {
   Wait(a_, {{11}});
   ASSERT_EQ(a_.Refused().size(), 1u);
   EXPECT_THAT(a_.Refused()[0].message(), HasSubstr("they are elastic, the"));
+}
+
+// The job was another coordinator's before, or all its executors were lost.
+TEST_F(ElasticTest, WhoWasInAnEpochIsFirstAndInALaterOneAlsoInAJobThatIsNew) {
+  Wait(c_, {{31}});
+  Wait(b_, {{21, 7, 2}});
+  Wait(a_, {{11}, {12, 7, 1}});
+  EXPECT_EQ(epoch(), 8u);
+  EXPECT_THAT(Ranks(), ElementsAre(12, 11, 21, 31));
+}
+
+TEST_F(ElasticTest, AnotherProcessIsNotTakenForOneOfTheEpoch) {
+  StartThree();
+  Wait(a_, {{13, 1, 0, 77}});  // it has been rank 0 in another life of the job
+  EXPECT_EQ(a_.Wanted(), (std::pair<uint32_t, uint32_t>(1, 0)));
+  for (uint32_t rank : {0, 1}) Leave(a_, rank, true);
+  Leave(b_, 2, true);
+  Wait(b_, {{22, 1, 2}});
+  Wait(a_, {{13, 1, 0, 77}, {14, 1, 1}, {15, 1, 0}});
+  EXPECT_THAT(Ranks(), ElementsAre(15, 14, 13, 22));
 }
 
 TEST_F(ElasticTest, MalformedRanksEndTheSession) {

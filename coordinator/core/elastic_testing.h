@@ -5,6 +5,7 @@
 #define MAYPOLE_COORDINATOR_CORE_ELASTIC_TESTING_H_
 
 #include <cstdint>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -16,13 +17,15 @@ struct ElasticRank {
   uint64_t client = 0;
   uint64_t epoch = 0;  // its last one; 0: it is new
   uint32_t rank = 0;   // what it was there
+  int64_t pid = 0;     // 0: as then; of a new one 1000 + client
 };
 
 struct ElasticNode {
   Executor* executor;
   std::vector<ElasticRank> waiting = {};
+  std::map<uint64_t, int64_t> pids = {};  // by client
 
-  proto::ExecutorMessage Ready(uint32_t min_size, uint32_t max_size) const {
+  proto::ExecutorMessage Ready(uint32_t min_size, uint32_t max_size) {
     proto::ExecutorMessage m;
     proto::RanksReady* ready = m.mutable_ranks_ready();
     ready->set_elastic(true);
@@ -37,9 +40,22 @@ struct ElasticNode {
       member->set_client(r.client);
       member->set_epoch(r.epoch);
       member->set_rank(r.rank);
-      member->set_pid(static_cast<int64_t>(1000 + r.client));
+      member->set_pid(PidOf(r));
     }
     return m;
+  }
+  int64_t PidOf(const ElasticRank& r) {
+    if (r.pid != 0) return pids[r.client] = r.pid;
+    auto pid = static_cast<int64_t>(1000 + r.client);
+    for (const proto::CoordinatorMessage& m : executor->inbox) {
+      if (!m.has_epoch_start() || m.epoch_start().epoch() != r.epoch) continue;
+      const proto::EpochStart& start = m.epoch_start();
+      const auto& own = start.nodes(start.node_index()).ranks();
+      for (int i = 0; i < own.size(); ++i) {
+        if (own[i] == r.rank) pid = pids.at(start.clients(i));
+      }
+    }
+    return pids[r.client] = pid;
   }
   // Starts and refusals that it has been sent.
   uint64_t Round() const {

@@ -1,4 +1,5 @@
 // The job's part in what elastic.h decides: who is told what.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -134,6 +135,8 @@ void Job::OnElasticTime(Time now, JobOutput* out) {
 }
 
 void Job::StartElastic(JobOutput* out) {
+  // Nobody is told the number of an epoch that it has been in.
+  epoch_number_ = std::max(epoch_number_, elastic_.LastEpochSaid());
   std::vector<Member> members = elastic_.Begin(epoch_number_ + 1);
   wanted_ = {};
   uint32_t size = 0;

@@ -22,8 +22,9 @@ absl::Status Core::AdmitElastic(ClientId client, const session::Hello& hello,
         "alike"));
   }
   const Member* m = members_.FindRank(hello.rank);
+  // Another process may have been that rank in an earlier life of the job.
   if (m != nullptr && hello.last_epoch > 0 &&
-      hello.last_epoch == epoch_number()) {
+      hello.last_epoch == epoch_number() && hello.pid == m->pid) {
     return absl::AlreadyExistsError(
         absl::StrCat("rank ", hello.rank, " of job '", options_.job,
                      "' is connected already (pid ", m->pid, ")"));

@@ -115,7 +115,7 @@ absl::Status Membership::CheckElastic(const session::Hello& h) const {
   }
   for (const auto& [local, m] : members_) {
     if (h.last_epoch == 0 || m.last_epoch != h.last_epoch ||
-        m.last_rank != h.rank) {
+        m.last_rank != h.rank || m.pid != h.pid) {
       continue;
     }
     return absl::AlreadyExistsError(
