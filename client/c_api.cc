@@ -120,8 +120,9 @@ Status RequestOf(const maypole_operation& o, maypole::Request* request) {
   if (o.process_set < 0) {
     return bad("process set " + std::to_string(o.process_set));
   }
-  if (o.splits_count < 0 || (o.splits != nullptr && o.splits_count == 0)) {
-    return bad(std::to_string(o.splits_count) + " splits");
+  if (o.splits_count < 0 || (o.splits != nullptr) != (o.splits_count > 0)) {
+    return bad(std::to_string(o.splits_count) + " splits, and " +
+               (o.splits == nullptr ? "no array" : "an array") + " of them");
   }
   s->kind = static_cast<maypole::Kind>(o.kind);
   s->dtype = static_cast<maypole::DType>(o.dtype);
@@ -244,6 +245,9 @@ maypole_status maypole_submit_group(const maypole_operation* operations,
 maypole_status maypole_poll(int64_t handle, int* done) {
   const auto c = OwnerOf(handle);
   if (c == nullptr) return Return(NotInitialized());
+  if (done == nullptr) {
+    return Return(Status(Code::kInvalidArgument, "maypole_poll: null"));
+  }
   bool d = false;
   const Status s = c->Poll(handle, &d);
   *done = d ? 1 : 0;
@@ -262,9 +266,9 @@ maypole_status maypole_result(int64_t handle, void** data, int64_t* bytes,
   if (c == nullptr) return Return(NotInitialized());
   maypole::Result r;
   const Status s = c->GetResult(handle, &r);
-  *data = r.data;
-  *bytes = r.bytes;
-  *first_dim = r.first_dim;
+  if (data != nullptr) *data = r.data;
+  if (bytes != nullptr) *bytes = r.bytes;
+  if (first_dim != nullptr) *first_dim = r.first_dim;
   return Return(s);
 }
 
@@ -312,7 +316,9 @@ maypole_status maypole_process_set_remove(int32_t process_set,
 int maypole_process_set_ranks(int32_t process_set, int32_t* ranks,
                               int32_t capacity) {
   const auto c = Current();
-  if (c == nullptr || process_set < 0) return -1;
+  if (c == nullptr || process_set < 0 || (ranks == nullptr && capacity > 0)) {
+    return -1;
+  }
   const std::vector<int> all =
       c->ProcessSetRanks(static_cast<uint32_t>(process_set));
   if (all.empty()) return -1;

@@ -224,6 +224,9 @@ Status Client::MakeOperation(Request request, Operation* op) const {
   }
   if (s.kind == Kind::kAlltoall) {
     if (Status e = CompleteSplits(op); !e.ok()) return e;
+  } else if (!op->splits.empty()) {
+    return Status(Code::kInvalidArgument,
+                  op->Title() + ": splits are for alltoall only");
   }
   return CheckBuffers(*op);
 }
@@ -388,6 +391,7 @@ void Client::Count(const Operation& op) {
     if (op.ran_in_arena) {
       counters_.arena_operations.fetch_add(1, std::memory_order_relaxed);
     }
+    if (op.control != Control::kNone) return;
     counters_.bytes.fetch_add(static_cast<int64_t>(op.signature.Bytes()),
                               std::memory_order_relaxed);
   } else {

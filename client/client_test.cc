@@ -348,6 +348,61 @@ TEST(LocalClientTest, AJobOfOneRankNeedsNoAgent) {
             Code::kInvalidArgument);
 }
 
+TEST(LocalClientTest, SplitsAreForAlltoallOnly) {
+  std::unique_ptr<Client> client;
+  ASSERT_TRUE(Client::Join(Options(), &client).ok());
+  std::vector<float> v = {1, 2};
+  Request request{.name = "x", .input = v.data(), .output = v.data()};
+  request.signature.kind = Kind::kAllreduce;
+  request.signature.dtype = DType::kFloat32;
+  request.signature.dims = 1;
+  request.signature.shape[0] = 2;
+  request.splits = {2};
+  int64_t handle;
+  const Status s = client->Submit(request, &handle);
+  EXPECT_EQ(s.code(), Code::kInvalidArgument);
+  EXPECT_EQ(s.message(), "allreduce 'x': splits are for alltoall only");
+  request.signature.kind = Kind::kAlltoall;
+  ASSERT_TRUE(client->Submit(request, &handle).ok());
+  Result result;
+  ASSERT_TRUE(client->GetResult(handle, &result).ok());
+  EXPECT_EQ(result.first_dim, 2);
+  EXPECT_EQ(result.received_splits, std::vector<int64_t>{2});
+  EXPECT_TRUE(client->Release(handle).ok());
+}
+
+TEST(OptionsTest, StallTimesAreOursOrHorovodsInSeconds) {
+  const auto read = [](std::map<std::string, std::string> environment,
+                       Options* o) {
+    return ReadOptions(
+        [&](const char* name) -> const char* {
+          const auto it = environment.find(name);
+          return it == environment.end() ? nullptr : it->second.c_str();
+        },
+        o);
+  };
+  Options o;
+  EXPECT_TRUE(read({}, &o).ok());
+  EXPECT_EQ(o.stall_check_ms, -1);
+  EXPECT_TRUE(read({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "2.5"},
+                    {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "60"}},
+                   &o)
+                  .ok());
+  EXPECT_EQ(o.stall_check_ms, 2500);
+  EXPECT_EQ(o.stall_shutdown_ms, 60000);
+  EXPECT_TRUE(read({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "2"},
+                    {"MAYPOLE_STALL_CHECK_TIME_SECONDS", "7"}},
+                   &o)
+                  .ok());
+  EXPECT_EQ(o.stall_check_ms, 7000);
+  EXPECT_TRUE(read({{"HOROVOD_STALL_CHECK_DISABLE", "1"}}, &o).ok());
+  EXPECT_EQ(o.stall_check_ms, 0);
+  EXPECT_NE(read({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "soon"}}, &o)
+                .message()
+                .find("HOROVOD_STALL_CHECK_TIME_SECONDS='soon'"),
+            std::string::npos);
+}
+
 TEST(OptionsTest, BadEnvironmentsAreNamed) {
   const auto read = [](std::map<std::string, std::string> env) {
     Options o;

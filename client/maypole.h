@@ -167,7 +167,7 @@ maypole_status maypole_poll(int64_t handle, int* done);
  * MAYPOLE_CANCELLED (a signal handler ran) leave the operation going. */
 maypole_status maypole_wait(int64_t handle, int timeout_ms);
 
-/* What an allgather or alltoall has brought: memory of the library, valid until
+/* Any of the three may be NULL. What an allgather or alltoall has brought: memory of the library, valid until
  * maypole_release(); *first_dim is its number of rows. Of a reducescatter the
  * output and this rank's rows; of other kinds the output and the input's first
  * dimension; of a join the last rank, of a process set request its id. */

@@ -101,6 +101,7 @@ void NodeJob::StopAttending() {
 }
 
 void NodeJob::Poke(const Operation& operation) {
+  NoteUser();
   if (core_.outstanding() == 0) return;
   core_.Want(operation);
   std::unique_lock lock(drive_mutex_, std::try_to_lock);
@@ -177,7 +178,8 @@ void NodeJob::NoteUser() {
   const void* user = user_.load(std::memory_order_relaxed);
   if (user == &self) return;
   if (user != nullptr || !user_.compare_exchange_strong(user, &self)) {
-    several_users_.store(true, std::memory_order_relaxed);
+    // Who waits has said that it is blocked for certain: no more.
+    if (!several_users_.exchange(true)) WakeThreads();
   }
 }
 
@@ -213,7 +215,8 @@ void NodeJob::Park() {
   }
   const int timeout_ms = core_.outstanding() > 0 ? kSleepMs : kIdleSleepMs;
   if (FutexWait(me_.wake, seen, timeout_ms) != FutexResult::kTimeout) return;
-  if (waiters_.load() > 0 || core_.outstanding() == 0) return;
+  if (waiters_.load() > 0) return;
+  // Also with nothing outstanding: the executor may have a line for the user.
   std::lock_guard drive(drive_mutex_);
   Drive(true);
 }

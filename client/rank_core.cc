@@ -91,6 +91,9 @@ Status RankCore::Start(std::span<const std::shared_ptr<Operation>> operations) {
   if (first.control != Control::kNone) {
     return StartControl(operations.front());
   }
+  if (!removing_.empty()) {
+    if (Status s = CheckNotRemoved(operations); !s.ok()) return s;
+  }
   if (operations.size() > 1) {
     if (Status s = CheckGroup(operations); !s.ok()) return s;
   }
@@ -134,7 +137,7 @@ void RankCore::Prepare(Operation& op) {
   }
   if (!op.name.empty()) return;
   const uint64_t n = counts[static_cast<int>(s.kind)]++;
-  op.name = kUnnamedPrefix + std::to_string(n % kUnnamedSlots);
+  op.name = kUnnamedPrefix + std::to_string(n % UnnamedNames(s.process_set));
 }
 
 Status RankCore::StartOne(const std::shared_ptr<Operation>& operation) {
@@ -392,6 +395,12 @@ void RankCore::Want(const Operation& op) {
 bool RankCore::SetBlocked(const Operation& op) {
   {
     std::lock_guard lock(mutex_);
+    // Something may begin without another rank: when its slot's number comes,
+    // when what it queues behind is delivered.
+    if (has_held_.load() || asked_.size() > 1) return false;
+    for (const auto& [key, name] : names_) {
+      if (!name->queue.empty()) return false;
+    }
     uint64_t on =
         op.control == Control::kJoin ? kBlockedInJoin : kBlockedForSet;
     if (op.control == Control::kNone) {

@@ -30,6 +30,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -128,8 +129,11 @@ class RankCore : private OperationTable {
     uint64_t start;  // of the search, as when it was tried first
   };
 
-  // What unnamed operations are called: this and a number below kUnnamedSlots.
+  // What unnamed operations are called: this and a number below UnnamedNames().
   static constexpr char kUnnamedPrefix[] = "unnamed.";
+  static uint64_t UnnamedNames(uint32_t process_set) {
+    return process_set == 0 ? kUnnamedSlots : kUnnamedSlotsOfASet;
+  }
   static std::string KeyOf(uint32_t process_set, Kind kind,
                            const std::string& name);
 
@@ -173,6 +177,8 @@ class RankCore : private OperationTable {
   bool FindSubmitted(uint32_t slot, uint32_t beyond, Signature* found) const;
   Name* NameOfSlot(uint32_t slot);
   void FollowUnnamed(const Name& name);
+  Status CheckNotRemoved(
+      std::span<const std::shared_ptr<Operation>> operations) const;
   void SettleJoin();
   void EndJoin(const Status& status);
   void FailControls(const Status& status);
@@ -196,8 +202,10 @@ class RankCore : private OperationTable {
 
   const std::shared_ptr<const ProcessSet> global_set_;
   std::map<uint32_t, std::shared_ptr<const ProcessSet>> sets_;  // not 0
-  uint32_t set_requests_ = 0;                                   // made
-  std::map<uint32_t, std::shared_ptr<Operation>> asked_;        // by number
+  std::set<uint32_t> removing_;  // asked for, not answered
+  uint32_t set_requests_ = 0;    // made
+
+  std::map<uint32_t, std::shared_ptr<Operation>> asked_;  // by number
 
   std::shared_ptr<Operation> join_;  // null: this rank has not joined
   uint32_t joins_ = 0;               // ended

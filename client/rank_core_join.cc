@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -73,6 +74,12 @@ Status RankCore::RequestSet(const std::shared_ptr<Operation>& operation) {
                         "' is still pending on it; wait for it first");
     }
   }
+  if (asked_.size() >= kMaxSetRequests) {
+    return Status(Code::kResourceExhausted,
+                  op.Title() + ": " + std::to_string(kMaxSetRequests) +
+                      " requests of this rank are unanswered; wait for one");
+  }
+  if (op.removes != 0) removing_.insert(op.removes);
   auto m = session::Make<session::SetRequest>();
   m.number = ++set_requests_;
   m.remove = op.removes != 0 ? 1 : 0;
@@ -89,6 +96,17 @@ Status RankCore::RequestSet(const std::shared_ptr<Operation>& operation) {
   return Status();
 }
 
+// Others may have seen the set go already.
+Status RankCore::CheckNotRemoved(
+    std::span<const std::shared_ptr<Operation>> operations) const {
+  for (const std::shared_ptr<Operation>& op : operations) {
+    if (!removing_.contains(op->signature.process_set)) continue;
+    return Status(Code::kFailedPrecondition,
+                  op->Title() + ": the process set is being removed");
+  }
+  return Status();
+}
+
 void RankCore::OnSetReply(const session::SetReply& reply) {
   std::lock_guard lock(mutex_);
   const auto it = asked_.find(reply.number);
@@ -97,6 +115,7 @@ void RankCore::OnSetReply(const session::SetReply& reply) {
   asked_.erase(it);
   expected_.fetch_sub(1);
   has_controls_.store(join_ != nullptr || !asked_.empty());
+  removing_.erase(op->removes);
   if (reply.code != 0) {
     End(*op, op->Explain(Status(static_cast<Code>(reply.code), reply.text)));
     return;
@@ -139,7 +158,8 @@ bool RankCore::LookAfterControls() {
   }
   if (join_ == nullptr) return false;
   if (!join_reply_) return StandIn();
-  if (stand_ins_ > 0) return false;
+  // After an error nobody need bring what this rank stands in for.
+  if (stand_ins_ > 0 && join_reply_->code == 0) return false;
   EndJoin(Status(static_cast<Code>(join_reply_->code), join_reply_->text));
   return true;
 }
@@ -194,12 +214,19 @@ RankCore::Name* RankCore::NameOfSlot(uint32_t slot) {
   return entry.get();
 }
 
-// This rank's next unnamed operation must be the others' next one.
+// This rank's next unnamed operation must be the others' next one. Which one
+// this is, name and generation say: they may be found in any order.
 void RankCore::FollowUnnamed(const Name& name) {
+  const std::string prefix = kUnnamedPrefix;
+  if (name.name.compare(0, prefix.size(), prefix) != 0) return;
+  const uint64_t names = UnnamedNames(name.process_set);
+  uint64_t number = 0;
+  const char* end = name.name.data() + name.name.size();
+  const auto [at, error] =
+      std::from_chars(name.name.data() + prefix.size(), end, number);
+  if (error != std::errc() || at != end || number >= names) return;
   uint64_t& count = unnamed_[name.process_set][static_cast<size_t>(name.kind)];
-  if (name.name == kUnnamedPrefix + std::to_string(count % kUnnamedSlots)) {
-    ++count;
-  }
+  count = std::max(count, name.generation * names + number + 1);
 }
 
 bool RankCore::StandInAt(uint32_t slot) {

@@ -360,6 +360,67 @@ TEST(RankCoreTest, ARankThatHasJoinedSubmitsNothingAndIsNotWaitedFor) {
   EXPECT_EQ(w.board->header().aside_count.load(), 0u);
 }
 
+// Around the end of the ring of names a joined rank finds what comes later
+// first; its own next unnamed operation must be the others' next one all the
+// same.
+TEST(RankCoreTest, AJoinedRankFollowsUnnamedOperationsAroundTheirRing) {
+  World w(2);
+  const uint32_t set = w.MakeSet({0, 1});
+  const auto submit = [&](uint32_t r, int32_t value) {
+    auto t = std::make_unique<Tensor>(
+        Make(Kind::kAllreduce, "", {value}, Op::kSum, set));
+    EXPECT_TRUE(w.Submit(r, *t).ok());
+    return t;
+  };
+  for (uint32_t i = 0; i + 1 < kUnnamedSlotsOfASet; ++i) {
+    const auto a = submit(0, 1), b = submit(1, 2);
+    w.Settle();
+    ASSERT_TRUE(a->op->done.load() && b->op->done.load());
+  }
+  const auto join = w.Join(1);
+  const auto last = submit(0, 5);   // the ring's last name
+  const auto first = submit(0, 6);  // and its first one again
+  for (int n = 0; n < 200; ++n) w.Step();
+  w.Settle();
+  EXPECT_EQ(last->output, std::vector<int32_t>{5});
+  EXPECT_EQ(first->output, std::vector<int32_t>{6});
+  const auto other = w.Join(0);
+  w.Settle();
+  ASSERT_TRUE(join->done.load() && other->done.load());
+  const auto a = submit(0, 10), b = submit(1, 20);
+  w.Settle();
+  ASSERT_TRUE(a->op->done.load() && b->op->done.load());
+  EXPECT_EQ(a->output, std::vector<int32_t>{30});
+  EXPECT_EQ(b->op->name, a->op->name);
+}
+
+TEST(RankCoreTest, ASetThatIsBeingRemovedTakesNoOperations) {
+  World w(2);
+  const uint32_t id = w.MakeSet({0});
+  auto remove = std::make_shared<Operation>();
+  remove->control = Control::kSetRequest;
+  remove->name = "removal";
+  remove->removes = id;
+  EXPECT_TRUE(w.Start(0, remove).ok());
+  Tensor a = Make(Kind::kAllreduce, "a", {1}, Op::kSum, id);
+  const Status s = w.Submit(0, a);
+  EXPECT_EQ(s.code(), Code::kFailedPrecondition);
+  EXPECT_EQ(s.message(),
+            "allreduce 'a' of process set 1: the process set is being removed");
+}
+
+TEST(RankCoreTest, ARankIsNotBlockedWhileSomethingOfItMayStillBegin) {
+  World w(2);
+  Tensor a = Make(Kind::kAllreduce, "a", {1});
+  EXPECT_TRUE(w.Submit(0, a).ok());
+  w.Settle();
+  Tensor other = Make(Kind::kAllreduce, "b", {1});
+  EXPECT_TRUE(w.Submit(0, other).ok());  // its slot's number is to come
+  EXPECT_FALSE(w.cores[0]->SetBlocked(*a.op));
+  w.Settle();
+  EXPECT_TRUE(w.cores[0]->SetBlocked(*a.op));
+}
+
 TEST(RankCoreTest, AnAbortEndsJoinsAndRequests) {
   World w(2);
   const auto join = w.Join(0);

@@ -26,8 +26,10 @@ inline constexpr uint32_t kMaxSlots = 16384;        // names of a job
 inline constexpr uint32_t kMaxRuns = 256;           // negotiated runs in flight
 inline constexpr uint32_t kMaxRunOperations = 512;  // operations fused in a run
 inline constexpr uint32_t kTicketCells = 65536;  // at least 2 x (slots + runs)
-// Unnamed operations per process set and kind.
+// Names of unnamed operations per kind: of the set of all ranks, of another.
 inline constexpr uint32_t kUnnamedSlots = 256;
+inline constexpr uint32_t kUnnamedSlotsOfASet = 32;
+inline constexpr uint32_t kMaxSetRequests = 256;   // of a rank, unanswered
 inline constexpr uint32_t kMaxProcessSets = 1024;  // of an epoch, removed too
 inline constexpr uint32_t kMaxSplitNames = 512;    // names of alltoalls
 inline constexpr int kMaxAlltoallRanks = 1024;     // over several nodes
