@@ -72,7 +72,7 @@ absl::Status Epoch::Dispatch(Time now, size_t node,
     case proto::ExecutorMessage::kSetRequest:
       return OnSetRequest(now, node, message.set_request(), out);
     case proto::ExecutorMessage::kJoinState:
-      return OnJoinState(node, message.join_state(), out);
+      return OnJoinState(now, node, message.join_state(), out);
     case proto::ExecutorMessage::kBlocked:
       return deadlock_.Take(node, message.blocked());
     case proto::ExecutorMessage::kLate: {

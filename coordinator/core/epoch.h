@@ -93,14 +93,16 @@ class Epoch {
                           JobOutput* out);
   absl::Status OnSetRequest(Time now, size_t node,
                             const proto::SetRequest& message, JobOutput* out);
-  absl::Status OnJoinState(size_t node, const proto::JoinState& message,
-                           JobOutput* out);
+  absl::Status OnJoinState(Time now, size_t node,
+                           const proto::JoinState& message, JobOutput* out);
   void SendReplies(ProcessSets::Replies replies, JobOutput* out);
   void SendReplies(Joins::Replies replies, JobOutput* out);
   void LookForLateRanks(Time now, JobOutput* out);
   void LookForDeadlock(Time now, JobOutput* out);
-  // To the node of the smallest rank that has not left.
-  void Notify(const std::string& text, JobOutput* out);
+  // To the node of the first of these ranks that has not left (a process that
+  // waits prints it at once), or of the smallest rank of all.
+  void Notify(const std::vector<uint32_t>& waiting, const std::string& text,
+              JobOutput* out);
   std::string LogPrefix(absl::string_view event) const;
   // Asks nodes whose ranks stand aside to submit it too.
   void AskToStandIn(Operation* op, JobOutput* out);
@@ -145,6 +147,7 @@ class Epoch {
   OperationTable table_;
   Buckets buckets_;  // of operations that are complete in table_
   LateRanks late_;
+  std::vector<uint32_t> told_;  // Report::waiting of the last notice
   Deadlock deadlock_;
   std::string verdict_;
   std::vector<uint32_t> left_;       // in the order in which they have

@@ -1,5 +1,6 @@
 // What an epoch does about its ranks: their process sets and joins, those that
 // leave, are late, or wait for one another.
+#include <algorithm>
 #include <chrono>
 #include <string>
 #include <utility>
@@ -35,7 +36,8 @@ absl::Status Epoch::OnSetRequest(Time now, size_t node,
   return status;
 }
 
-absl::Status Epoch::OnJoinState(size_t node, const proto::JoinState& message,
+absl::Status Epoch::OnJoinState(Time now, size_t node,
+                                const proto::JoinState& message,
                                 JobOutput* out) {
   if (!members_[node].HasRank(message.rank()) || HasLeft(message.rank())) {
     return absl::InvalidArgumentError(
@@ -47,6 +49,7 @@ absl::Status Epoch::OnJoinState(size_t node, const proto::JoinState& message,
   if (!aside.ok()) return aside.status();
   SendReplies(std::move(replies), out);
   if (!*aside) return absl::OkStatus();
+  late_.OnAside(now, message.rank());
   for (Operation* op : table_.Pending()) {
     if (op->set->Has(message.rank())) AskToStandIn(op, out);
   }
@@ -138,7 +141,8 @@ void Epoch::LookForLateRanks(Time now, JobOutput* out) {
       "%.1f", std::chrono::duration<double>(report.waited).count());
   if (report.over) {
     out->Info(absl::StrCat(LogPrefix("late_ranks_over"), " waited=", waited));
-    Notify(absl::StrCat("no rank is late any more (the longest wait was ",
+    Notify(told_,
+           absl::StrCat("no rank is late any more (the longest wait was ",
                         waited, " s)"),
            out);
   }
@@ -147,7 +151,10 @@ void Epoch::LookForLateRanks(Time now, JobOutput* out) {
                          " ranks=", LogValue(RanksText(report.ranks)),
                          " operations=", late_.operations(), " waited=", waited,
                          " reason=", LogValue(report.late)));
-  if (!report.shutdown) return Notify(report.late, out);
+  if (!report.shutdown) {
+    told_ = report.waiting;
+    return Notify(told_, report.late, out);
+  }
   out->Count(ErrorKind::kStalled);
   // What matters first must not be cut off.
   verdict_ =
@@ -168,17 +175,23 @@ void Epoch::LookForDeadlock(Time now, JobOutput* out) {
   verdict_ = std::move(verdict.text);
 }
 
-void Epoch::Notify(const std::string& text, JobOutput* out) {
-  for (uint32_t rank = 0; rank < size_; ++rank) {
-    if (HasLeft(rank)) continue;
-    for (size_t i = 0; i < members_.size(); ++i) {
-      if (!members_[i].HasRank(rank)) continue;
-      proto::CoordinatorMessage message;
-      message.mutable_notice()->set_epoch(number_);
-      message.mutable_notice()->set_text(
-          Cut(absl::StrCat("maypole: ", text), kMaxErrorBytes));
-      return ToNode(i, std::move(message), out);
-    }
+void Epoch::Notify(const std::vector<uint32_t>& waiting,
+                   const std::string& text, JobOutput* out) {
+  const auto here = [this](uint32_t rank) { return !HasLeft(rank); };
+  uint32_t rank = 0;
+  if (const auto it = std::find_if(waiting.begin(), waiting.end(), here);
+      it != waiting.end()) {
+    rank = *it;
+  } else {
+    while (rank < size_ && !here(rank)) ++rank;
+  }
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (!members_[i].HasRank(rank)) continue;
+    proto::CoordinatorMessage message;
+    message.mutable_notice()->set_epoch(number_);
+    message.mutable_notice()->set_text(
+        Cut(absl::StrCat("maypole: ", text), kMaxErrorBytes));
+    return ToNode(i, std::move(message), out);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "coordinator/core/late.h"
 
 #include <algorithm>
+#include <iterator>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
@@ -171,6 +172,34 @@ void LateRanks::CollectPending(Time now, std::map<Key, Late>* late,
   }
 }
 
+void LateRanks::JudgeAside(Time now, const Key& key,
+                           const std::set<size_t>& said_by, Late* late) {
+  const RankSet& set = *sets_.Find(std::get<0>(key));
+  proto::Identity identity;
+  identity.set_process_set(std::get<0>(key));
+  identity.set_kind(std::get<1>(key));
+  identity.set_name(std::get<2>(key));
+  const Operation* op = table_.Find(identity);
+  for (const size_t i : set.nodes) {
+    const bool said = said_by.contains(i);
+    // Asked to stand in, if other nodes have it.
+    const bool asked = op != nullptr && op->present > 0 && joins_.Aside(set, i);
+    for (const uint32_t rank : set.by_node[i]) {
+      if (!joins_.Aside(rank) || !late->missing.contains(rank)) continue;
+      Time becomes = aside_since_[rank] + check_;
+      if (!said && asked) {
+        becomes = std::max(becomes, op->first_present + check_);
+      }
+      if ((said || asked) && becomes <= now) {
+        late->aside.insert(rank);
+        continue;
+      }
+      late->missing.erase(rank);
+      if (said || asked) next_ = next_ ? std::min(*next_, becomes) : becomes;
+    }
+  }
+}
+
 std::vector<LateRanks::Late> LateRanks::Collect(
     Time now, const std::vector<uint32_t>& left) {
   next_.reset();
@@ -180,10 +209,9 @@ std::vector<LateRanks::Late> LateRanks::Collect(
   CollectPending(now, &late, said_by);
   std::vector<Late> out;
   for (auto& [key, l] : late) {
-    // Those who stand aside submit operations, though nothing else.
-    std::erase_if(l.missing, [&l = l, this](uint32_t rank) {
-      return l.arrived.contains(rank) || joins_.Aside(rank);
-    });
+    std::erase_if(l.missing,
+                  [&l = l](uint32_t rank) { return l.arrived.contains(rank); });
+    if (joins_.AnyAside()) JudgeAside(now, key, said_by[key], &l);
     out.push_back(std::move(l));
   }
   for (const ProcessSets::Incomplete& request : sets_.Waiting()) {
@@ -195,7 +223,8 @@ std::vector<LateRanks::Late> LateRanks::Collect(
     out.push_back({absl::StrCat("process set request ", request.number),
                    request.since,
                    {request.asked.begin(), request.asked.end()},
-                   {request.missing.begin(), request.missing.end()}});
+                   {request.missing.begin(), request.missing.end()},
+                   {}});
   }
   std::erase_if(out, [](const Late& l) { return l.missing.empty(); });
   std::stable_sort(out.begin(), out.end(), [](const Late& a, const Late& b) {
@@ -241,6 +270,12 @@ LateRanks::Report LateRanks::Look(Time now, const std::vector<uint32_t>& left) {
   if (due || report.shutdown || (reported_ && repeat_at_ <= now)) {
     report.late = Sentence(now, late);
     report.ranks = {ranks.begin(), ranks.end()};
+    std::set<uint32_t> waiting;
+    for (const Late& l : late) {
+      std::set_difference(l.arrived.begin(), l.arrived.end(), ranks.begin(),
+                          ranks.end(), std::inserter(waiting, waiting.end()));
+    }
+    report.waiting = {waiting.begin(), waiting.end()};
     report.waited = waited;
     if (!reported_) interval_ = check_;
     if (!reported_ || repeat_at_ <= now) {
@@ -274,19 +309,31 @@ std::string LateRanks::RankText(uint32_t rank) const {
 
 std::string LateRanks::Sentence(Time now, const std::vector<Late>& late) const {
   // Ranks that hold up the same operations share a part of the sentence.
-  std::map<uint32_t, std::vector<const Late*>> by_rank;
+  // One that stands aside may be in two: for operations, and for requests.
+  struct Group {
+    bool aside;
+    std::vector<uint32_t> ranks;
+    std::vector<const Late*> held;
+  };
+  std::map<std::pair<uint32_t, bool>, std::vector<const Late*>> by_rank;
+  std::set<uint32_t> all;
   for (const Late& l : late) {
-    for (const uint32_t rank : l.missing) by_rank[rank].push_back(&l);
+    for (const uint32_t rank : l.missing) {
+      by_rank[{rank, l.aside.contains(rank)}].push_back(&l);
+      all.insert(rank);
+    }
   }
-  std::vector<std::pair<std::vector<uint32_t>, std::vector<const Late*>>>
-      groups;
-  for (const auto& [rank, held] : by_rank) {
+  std::vector<Group> groups;
+  for (const auto& [who, held] : by_rank) {
+    const auto& [rank, aside] = who;
     auto same = std::find_if(groups.begin(), groups.end(),
-                             [&](const auto& g) { return g.second == held; });
+                             [&held = held, aside = aside](const Group& g) {
+                               return g.aside == aside && g.held == held;
+                             });
     if (same != groups.end()) {
-      same->first.push_back(rank);
+      same->ranks.push_back(rank);
     } else {
-      groups.push_back({{rank}, held});
+      groups.push_back({aside, {rank}, held});
     }
   }
   constexpr size_t kShown = 4;
@@ -294,23 +341,25 @@ std::string LateRanks::Sentence(Time now, const std::vector<Late>& late) const {
   size_t hidden = 0;
   for (size_t i = 0; i < groups.size(); ++i) {
     if (i >= kShown) {
-      hidden += groups[i].first.size();
+      hidden += groups[i].ranks.size();
       continue;
     }
-    absl::StrAppend(&out, i > 0 ? "; " : "",
-                    GroupText(now, groups[i].first, groups[i].second));
+    absl::StrAppend(
+        &out, i > 0 ? "; " : "",
+        GroupText(now, groups[i].ranks, groups[i].aside, groups[i].held));
   }
   if (hidden > 0) absl::StrAppend(&out, "; and ", hidden, " more ranks");
   const bool all_stopped =
-      std::all_of(by_rank.begin(), by_rank.end(),
-                  [this](const auto& b) { return stopped_.contains(b.first); });
+      std::all_of(all.begin(), all.end(),
+                  [this](uint32_t rank) { return stopped_.contains(rank); });
   if (all_stopped) return out;
-  return absl::StrCat(out, by_rank.size() == 1 ? "; it" : "; they",
+  return absl::StrCat(out, all.size() == 1 ? "; it" : "; they",
                       " may be slow, stopped or in another branch of the "
                       "program");
 }
 
 std::string LateRanks::GroupText(Time now, const std::vector<uint32_t>& ranks,
+                                 bool aside,
                                  const std::vector<const Late*>& late) const {
   constexpr size_t kShownRanks = 4;
   constexpr size_t kShownOperations = 3;
@@ -323,8 +372,13 @@ std::string LateRanks::GroupText(Time now, const std::vector<uint32_t>& ranks,
     absl::StrAppend(&out, RanksText(ranks), ", the first being ",
                     RankText(ranks.front()), ",");
   }
-  absl::StrAppend(&out, ranks.size() == 1 ? " has" : " have",
-                  " not submitted: ");
+  absl::StrAppend(&out, ranks.size() == 1 ? " has" : " have");
+  if (aside) {
+    absl::StrAppend(&out, " joined, and ", ranks.size() == 1 ? "does" : "do",
+                    " not stand in for: ");
+  } else {
+    absl::StrAppend(&out, " not submitted: ");
+  }
   for (size_t i = 0; i < std::min(kShownOperations, late.size()); ++i) {
     const Late& l = *late[i];
     const std::vector<uint32_t> arrived(l.arrived.begin(), l.arrived.end());

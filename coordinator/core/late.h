@@ -18,8 +18,10 @@
 //   again                    after 1, 2, 4, .. times the check time
 //   over                     nothing is late any more
 //
-// Ranks that stand aside are not late for operations, nor are those that have
-// left for anything.
+// Ranks that have left are late for nothing. One that stands aside submits what
+// the others need: it is late only if it could for longer than the check time
+// and has not. It cannot while no rank of its node has submitted the operation
+// and a rank of its node does not stand aside.
 //
 // Thread contract: not synchronized; pure.
 #ifndef MAYPOLE_COORDINATOR_CORE_LATE_H_
@@ -53,9 +55,11 @@ class LateRanks {
   struct Report {
     std::string late;             // a sentence; empty: no report now
     std::vector<uint32_t> ranks;  // of the sentence, ascending
-    Time waited{};                // the longest wait
-    bool over = false;            // what was reported is over
-    bool shutdown = false;        // the shutdown time has passed
+    // Those that wait for them and are not late themselves, ascending.
+    std::vector<uint32_t> waiting;
+    Time waited{};          // the longest wait
+    bool over = false;      // what was reported is over
+    bool shutdown = false;  // the shutdown time has passed
   };
 
   // All pointers outlive this. check 0: nothing is ever late; shutdown 0:
@@ -66,6 +70,8 @@ class LateRanks {
 
   absl::Status Take(Time now, size_t node,
                     const proto::LateOperations& message);
+  // The rank stands aside from now on.
+  void OnAside(Time now, uint32_t rank) { aside_since_[rank] = now; }
   void Watch(Time now);
   std::optional<Time> Deadline() const;
   // `left`: ranks that have left.
@@ -90,6 +96,7 @@ class LateRanks {
     Time since{};
     std::set<uint32_t> arrived;
     std::set<uint32_t> missing;
+    std::set<uint32_t> aside;  // of missing
   };
   // By process set, kind, name and generation.
   using Key = std::tuple<uint32_t, uint32_t, std::string, uint32_t>;
@@ -102,12 +109,16 @@ class LateRanks {
                    std::map<Key, std::set<size_t>>* said_by) const;
   void CollectPending(Time now, std::map<Key, Late>* late,
                       const std::map<Key, std::set<size_t>>& said_by);
+  // Of those that stand aside only who should have submitted it by now stays
+  // missing. `said_by`: nodes that have named their ranks themselves.
+  void JudgeAside(Time now, const Key& key, const std::set<size_t>& said_by,
+                  Late* late);
   // It has been answered, or will fail: a rank of its set has left.
   bool Stale(size_t node, const Said& said,
              const std::vector<uint32_t>& left) const;
   std::string Sentence(Time now, const std::vector<Late>& late) const;
   std::string GroupText(Time now, const std::vector<uint32_t>& ranks,
-                        const std::vector<const Late*>& late) const;
+                        bool aside, const std::vector<const Late*>& late) const;
   std::string RankText(uint32_t rank) const;
 
   const std::vector<Member>& members_;
@@ -116,9 +127,10 @@ class LateRanks {
   const Joins& joins_;
   const Time check_;
   const Time shutdown_;
-  std::vector<std::vector<Said>> said_;  // by node
-  std::vector<uint32_t> more_;           // by node: left out of said_
-  std::set<uint32_t> stopped_;           // as said
+  std::vector<std::vector<Said>> said_;   // by node
+  std::vector<uint32_t> more_;            // by node: left out of said_
+  std::set<uint32_t> stopped_;            // as said
+  std::map<uint32_t, Time> aside_since_;  // counts while joins_ says so
   std::optional<Time> look_at_;
   std::optional<Time> next_;
   bool reported_ = false;

@@ -196,7 +196,7 @@ TEST_F(LateTest, WhatHasBeenAnsweredMeanwhileIsNotLate) {
   // But its next generation is.
   bed_.From(b_, Late({{"x", 2, 5000, {2}, {3}}}));
   bed_.Pass(seconds(1));
-  EXPECT_EQ(a_.notices.size(), 1u);
+  EXPECT_EQ(b_.notices.size(), 1u);
 }
 
 TEST_F(LateTest, RanksThatStandAsideOrHaveLeftAreNotLate) {
@@ -213,6 +213,71 @@ TEST_F(LateTest, RanksThatStandAsideOrHaveLeftAreNotLate) {
   EXPECT_EQ(bed_.core().totals().late_ranks, 0u);
   ASSERT_EQ(a_.notices.size(), 2u);
   EXPECT_THAT(a_.notices[1], HasSubstr("no rank is late any more"));
+}
+
+// A joined rank that is stopped, on a node with one that waits.
+TEST_F(LateTest, WhoStandsAsideAndDoesNotStandInIsLate) {
+  bed_.From(b_, Join(3, 1, false));
+  bed_.Pass(seconds(2));
+  bed_.From(a_, Present(1, {Allreduce("x", {0, 1}, {3})}));
+  bed_.Pass(seconds(5));
+  bed_.From(b_, Late({{"x", 1, 5000, {2}, {3}, {3}}}));
+  bed_.Pass(milliseconds(200));
+  ASSERT_EQ(a_.notices.size(), 1u);
+  EXPECT_EQ(a_.notices[0],
+            "maypole: rank 3 (node n1, host host-n1, pid 1003) (stopped by a "
+            "signal) has joined, and does not stand in for: allreduce 'x' "
+            "(ranks 0,1,2 have waited 5.2 s)");
+}
+
+TEST_F(LateTest, WhoHasJustJoinedHasTheCheckTimeToStandIn) {
+  bed_.From(a_, Present(1, {Allreduce("x", {0, 1}, {3})}));
+  bed_.From(b_, Late({{"x", 1, 5000, {2}, {3}}}));
+  bed_.From(b_, Join(3, 1, false));
+  bed_.Pass(milliseconds(5190));
+  EXPECT_THAT(a_.notices, IsEmpty());
+  bed_.Pass(milliseconds(10));
+  EXPECT_EQ(a_.notices.size(), 1u);
+}
+
+// All ranks of a node have joined, and were asked to stand in.
+TEST_F(LateTest, ANodeThatDoesNotStandInIsLate) {
+  for (const uint32_t r : {2, 3}) bed_.From(b_, Join(r, 1, false));
+  bed_.Pass(seconds(60));
+  bed_.From(a_, Present(1, {Allreduce("x", {0, 1}, {3})}));
+  EXPECT_EQ(b_.stand_ins.size(), 1u);
+  bed_.Pass(milliseconds(5190));
+  EXPECT_THAT(a_.notices, IsEmpty());
+  bed_.Pass(milliseconds(10));
+  ASSERT_EQ(a_.notices.size(), 1u);
+  EXPECT_THAT(a_.notices[0],
+              HasSubstr("rank 3 (node n1, host host-n1, pid 1003) have joined, "
+                        "and do not stand in for: allreduce 'x' (ranks 0,1 "
+                        "have waited 5.2 s); they may be slow"));
+  bed_.From(b_, Present(1, {Allreduce("x", {2, 3}, {3})}));
+  bed_.Pass(seconds(1));
+  EXPECT_EQ(a_.notices.size(), 2u);
+}
+
+// Rank 0 cannot print what it does not read.
+TEST_F(LateTest, ANoticeGoesToTheNodeOfARankThatWaits) {
+  bed_.From(b_, Present(1, {Allreduce("x", {2, 3}, {3})}));
+  bed_.Pass(milliseconds(5200));
+  EXPECT_THAT(a_.notices, IsEmpty());
+  EXPECT_THAT(b_.notices, ElementsAre(HasSubstr("rank 0 (node n0")));
+  bed_.From(a_, Present(1, {Allreduce("x", {0, 1}, {3})}));
+  bed_.Pass(seconds(1));
+  EXPECT_THAT(a_.notices, IsEmpty());
+  EXPECT_THAT(b_.notices, ElementsAre(testing::_, HasSubstr("no rank is late "
+                                                            "any more")));
+}
+
+TEST_F(LateTest, IfAllAreLateForSomethingTheSmallestIsTold) {
+  bed_.From(a_, Present(1, {Allreduce("x", {0, 1}, {3})}));
+  bed_.From(b_, Present(1, {Allreduce("y", {2, 3}, {3})}));
+  bed_.Pass(milliseconds(5200));
+  EXPECT_EQ(a_.notices.size(), 1u);
+  EXPECT_THAT(b_.notices, IsEmpty());
 }
 
 TEST_F(LateTest, RequestsForProcessSetsAreLateToo) {
