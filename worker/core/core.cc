@@ -213,7 +213,9 @@ void Core::OnGoodbye(ClientId client, uint32_t pending, bool returns) {
     const Member m = *found;
     members_.Remove(client);
     const std::string what =
-        absl::StrCat("has shut down with ", pending, " operations pending");
+        absl::StrCat("has shut down with ", pending,
+                     pending == 1 ? " operation" : " operations", " pending",
+                     phase_ == Phase::kRunning ? epoch_->AfterText() : "");
     MemberGone(m, pending == 0, what, absl::StrCat("it ", what), returns);
   } else if (gathering_.Find(client) != nullptr) {
     LeaveGathering(client);
@@ -288,6 +290,9 @@ void Core::AfterMemberGone() {
 void Core::OnEpochStart(const proto::EpochStart& start) {
   const bool elastic = !start.clients().empty();
   if (elastic && !TakeIn(start)) return;
+  // The last that waited may have gone while this was on its way, and what we
+  // said then was of the round before.
+  if (elastic && gathering_.empty()) SayWaiting();
   if (phase_ != Phase::kReady) return;          // crossed with our RankGone
   if (epoch_) actions_.push_back(DropEpoch{});  // drained by now
   epoch_.reset();
@@ -549,8 +554,11 @@ absl::Status Core::OnEpochMessage(const proto::CoordinatorMessage& message) {
 void Core::OnNotice(const proto::Notice& notice) {
   auto line = session::Make<session::Notice>();
   session::SetText(line.text, notice.text());
-  actions_.push_back(
-      ReplyClient{members_.members().begin()->second.client, line});
+  uint64_t here = 0;
+  for (const auto& [local, m] : members_.members())
+    here |= uint64_t{1} << local;
+  const int to = static_cast<int>(epoch_->RankToTell(here));
+  actions_.push_back(ReplyClient{members_.members().at(to).client, line});
 }
 
 void Core::OnRankLeftElsewhere(const proto::RankLeft& left) {
@@ -565,7 +573,9 @@ void Core::OnRankLeftElsewhere(const proto::RankLeft& left) {
 
 void Core::OnEpochEnd(const proto::EpochEnd& end) {
   if (end.epoch() == 0 && (gathering_.elastic() || members_.elastic())) {
-    return RefuseWaiting(end);
+    RefuseWaiting(end);
+    if (gathering_.empty()) SayWaiting();  // likewise
+    return;
   }
   if (phase_ == Phase::kReady && epoch_ &&
       end.epoch() == epoch_->info().epoch) {

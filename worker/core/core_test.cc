@@ -246,6 +246,41 @@ TEST_F(CoreTest, GoodbyeWithPendingOperationsEndsTheEpoch) {
             "operations pending");
 }
 
+TEST_F(CoreTest, OneOperationIsOne) {
+  StartOneNode();
+  core_.OnGoodbye(2, 1);
+  EXPECT_EQ(Take<AbortBoard>().at(0).text,
+            "rank 1 (pid 101, host hosta, node n0) has shut down with 1 "
+            "operation pending");
+}
+
+// Who gives up because another has left is not the first cause.
+TEST_F(CoreTest, GoodbyeAfterAnotherHasLeftNamesTheFirst) {
+  StartTwoNodes();
+  proto::CoordinatorMessage left;
+  left.mutable_rank_left()->set_epoch(1);
+  left.mutable_rank_left()->set_rank(3);
+  core_.OnCoordinator(left);
+  core_.OnGoodbye(1, 0);
+  Drop();
+  core_.OnGoodbye(2, 15);
+  const std::string text =
+      "has shut down with 15 operations pending (after rank 3 (node n1) had "
+      "shut down)";
+  std::vector<std::string> how;
+  std::vector<std::string> aborted;
+  for (Action& a : core_.TakeActions()) {
+    if (auto* b = std::get_if<AbortBoard>(&a)) aborted.push_back(b->text);
+    if (auto* s = std::get_if<SendToCoordinator>(&a)) {
+      how.push_back(s->message.rank_gone().how());
+    }
+  }
+  ASSERT_EQ(aborted.size(), 1u);
+  EXPECT_EQ(aborted[0], "rank 1 (pid 101, host hosta, node n0) " + text);
+  ASSERT_EQ(how.size(), 1u);
+  EXPECT_EQ(how[0], "it " + text);
+}
+
 TEST_F(CoreTest, CleanGoodbyeMarksTheRank) {
   StartTwoNodes();
   core_.OnGoodbye(2, 0);

@@ -112,6 +112,38 @@ TEST_F(ElasticCoreTest, TheStartSaysWhoIsInTheOthersWaitOn) {
   EXPECT_EQ(said.members(0).client(), 2u);
 }
 
+// The coordinator drops what was said in the round before.
+TEST_F(ElasticCoreTest, ThatNobodyWaitsIsSaidAgainAfterAStart) {
+  for (const int i : {1, 2, 3}) Come(static_cast<ClientId>(i), 10 + i);
+  core_.OnClientGone(3, "its connection closed");  // crosses with the start
+  Drop();
+  core_.OnCoordinator(Start(4, {1, 2}));
+  std::vector<proto::RanksReady> said;
+  for (const auto& m : TakeSent()) {
+    if (m.has_ranks_ready()) said.push_back(m.ranks_ready());
+  }
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_TRUE(said[0].elastic());
+  EXPECT_EQ(said[0].round(), 1u);
+  EXPECT_EQ(said[0].members_size(), 0);
+}
+
+TEST_F(ElasticCoreTest, ThatNobodyWaitsIsSaidAgainAfterARefusal) {
+  for (const int i : {1, 2}) Come(static_cast<ClientId>(i), 10 + i);
+  core_.OnClientGone(2, "its connection closed");  // crosses with the refusal
+  Drop();
+  auto end = EndMessage(0, "there is no place");
+  end.mutable_epoch_end()->add_clients(1);
+  core_.OnCoordinator(end);
+  std::vector<proto::RanksReady> said;
+  for (const auto& m : TakeSent()) {
+    if (m.has_ranks_ready()) said.push_back(m.ranks_ready());
+  }
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_EQ(said[0].round(), 1u);
+  EXPECT_EQ(said[0].members_size(), 0);
+}
+
 TEST_F(ElasticCoreTest, AChangeThatIsWantedGoesToTheBoardAlsoIfItCameEarly) {
   Come(1, 11);
   Come(2, 12);

@@ -1,5 +1,6 @@
 #include "worker/core/epoch.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -212,8 +213,7 @@ absl::StatusOr<SlotEntry*> Epoch::ResolveOrAllot(
   if (set == nullptr || set->locals.empty()) return nullptr;
   const absl::StatusOr<uint32_t> allotted =
       Allot(set, static_cast<Kind>(identity->kind()), identity->name());
-  // With a full table a rank that uses the name is told that instead.
-  if (!allotted.ok()) return nullptr;
+  if (!allotted.ok()) return allotted.status();
   return slots_.Resolve(id, identity, slot);
 }
 
@@ -221,6 +221,8 @@ absl::Status Epoch::OnOperationFailed(const proto::OperationFailed& failed) {
   uint32_t slot = 0;
   const absl::StatusOr<SlotEntry*> entry = ResolveOrAllot(
       failed.id(), failed.has_identity() ? &failed.identity() : nullptr, &slot);
+  // With a full table a rank that uses the name is told that instead.
+  if (absl::IsResourceExhausted(entry.status())) return absl::OkStatus();
   if (!entry.ok()) return entry.status();
   if (*entry == nullptr) return absl::OkStatus();
   (*entry)->answered = failed.generation();
@@ -234,11 +236,26 @@ absl::Status Epoch::OnOperationFailed(const proto::OperationFailed& failed) {
 
 void Epoch::OnRankLeft(int rank, int local_rank, const std::string& text) {
   if (!left_.insert(rank).second) return;
+  if (left_.size() == 1) first_left_ = rank;
   if (local_rank >= 0) {
     set_requests_.Forget(local_rank);
     joins_.Forget(local_rank);
   }
   actions_->push_back(MarkLeft{rank, local_rank, text});
+}
+
+std::string Epoch::AfterText() const {
+  if (first_left_ < 0) return "";
+  for (const proto::NodeInfo& node : info_.nodes) {
+    const auto& ranks = node.ranks();
+    if (std::find(ranks.begin(), ranks.end(),
+                  static_cast<uint32_t>(first_left_)) == ranks.end()) {
+      continue;
+    }
+    return absl::StrCat(" (after rank ", first_left_, " (node ", node.node(),
+                        ") had shut down)");
+  }
+  return "";
 }
 
 }  // namespace maypole::worker

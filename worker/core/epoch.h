@@ -96,6 +96,13 @@ class Epoch : private WaitJudge {
   // A look is wanted now.
   bool wants_look() const { return confirm_round_ != 0; }
 
+  // Which of these local ranks (a mask, not empty) a notice is for: the first
+  // that waits, and that nobody waits for here; it prints the text at once.
+  uint32_t RankToTell(uint64_t locals) const;
+  // " (after rank 0 (node n0) had shut down)", if one has: what came later may
+  // be the consequence. Empty otherwise.
+  std::string AfterText() const;
+
   bool HasLeft(int rank) const { return left_.contains(rank); }
   bool AllHaveLeft() const {
     return left_.size() == static_cast<size_t>(info_.size);
@@ -108,8 +115,8 @@ class Epoch : private WaitJudge {
                                     const session::SlotRequest& request,
                                     bool* negotiated);
   // The slot of what the coordinator speaks of, allotted if no rank of this
-  // node has used the name. Null: the table is full, or the set is gone. An
-  // error if nobody can know it.
+  // node has used the name. Null: the set is gone. An error if nobody can know
+  // it, or RESOURCE_EXHAUSTED: the table is full.
   absl::StatusOr<SlotEntry*> ResolveOrAllot(uint32_t id,
                                             const proto::Identity* identity,
                                             uint32_t* slot);
@@ -117,6 +124,8 @@ class Epoch : private WaitJudge {
   // News of what was reported before: somebody waits for it now.
   void OnUrgent(Urgency urgency, SlotEntry* entry);
   void SendPresence();
+  // Local ranks that wait for others, as far as it is known here.
+  uint64_t Waiting() const;
   bool WaitsInJoin(uint32_t local) const override;
   bool WaitsForSet(uint32_t local) const override;
   bool WaitsForOthers(uint32_t slot, uint32_t generation) const override;
@@ -136,6 +145,7 @@ class Epoch : private WaitJudge {
   PresenceBatch presence_;
   RunQueue runs_;
   std::set<int> left_;
+  int first_left_ = -1;
   Requests set_requests_{kMaxWaitingRequests};
   uint32_t sets_answered_ = 0;  // the last number
   Requests joins_{1};

@@ -73,6 +73,33 @@ void Epoch::LookForLate(int64_t now_ms, const BoardLook& look) {
   Send(std::move(message));
 }
 
+uint64_t Epoch::Waiting() const {
+  uint64_t ranks = 0;
+  for (const LateSlots::Late& late : late_.late()) ranks |= late.slot.arrived;
+  for (uint32_t slot = 0; slot < slots_.allotted(); ++slot) {
+    const SlotEntry& entry = slots_.at(slot);
+    if (!entry.set->negotiated() || entry.reported <= entry.answered) continue;
+    for (const uint32_t local : entry.set->locals) {
+      ranks |= uint64_t{1} << local;
+    }
+  }
+  const int locals = info_.nodes[info_.node_index].ranks_size();
+  for (int local = 0; local < locals; ++local) {
+    if (set_requests_.Waits(local)) ranks |= uint64_t{1} << local;
+  }
+  return ranks;
+}
+
+uint32_t Epoch::RankToTell(uint64_t locals) const {
+  uint64_t late = 0;
+  for (const LateSlots::Late& l : late_.late()) late |= l.slot.missing;
+  for (const uint64_t choice : {Waiting() & ~late, ~late}) {
+    if ((choice & locals) == 0) continue;
+    return static_cast<uint32_t>(std::countr_zero(choice & locals));
+  }
+  return static_cast<uint32_t>(std::countr_zero(locals));
+}
+
 // --- Blocked -----------------------------------------------------------------
 
 bool Epoch::WaitsInJoin(uint32_t local) const {

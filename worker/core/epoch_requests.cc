@@ -85,9 +85,12 @@ absl::Status Epoch::OnSetReply(const proto::SetReply& r) {
 absl::Status Epoch::OnJoinRequest(const Member& member,
                                   const session::JoinRequest& request) {
   const bool settles = request.settled != 0;
-  if (settles ? joins_.last(member.local_rank) != request.number ||
-                    !settled_.insert(member.local_rank).second
-              : !joins_.Ask(member.local_rank, member.client, request.number)) {
+  // A join may be answered before it settles: when a rank leaves.
+  if (request.number == 0 ||
+      (settles
+           ? joins_.last(member.local_rank) != request.number ||
+                 !settled_.insert(member.local_rank).second
+           : !joins_.Ask(member.local_rank, member.client, request.number))) {
     return OutOfOrder(member, "join", request.number);
   }
   if (!settles) settled_.erase(member.local_rank);
@@ -116,6 +119,13 @@ absl::Status Epoch::OnStandIn(const proto::StandIn& s) {
   uint32_t slot = 0;
   const absl::StatusOr<SlotEntry*> entry =
       ResolveOrAllot(s.id(), s.has_identity() ? &s.identity() : nullptr, &slot);
+  // Nobody here can submit it, and the others would wait for ever.
+  if (absl::IsResourceExhausted(entry.status())) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(entry.status().message(), "; the ranks of ",
+                     info_.NodeText(info_.node_index),
+                     " have joined and cannot stand in for it"));
+  }
   if (!entry.ok()) return entry.status();
   // Its ranks have submitted it meanwhile.
   if (*entry == nullptr || (*entry)->reported >= s.generation()) {

@@ -103,6 +103,44 @@ TEST_F(LookTest, LateRanksAreToldOnceAndWhenItIsOver) {
   EXPECT_EQ(TakeLate().size(), 1u);
 }
 
+// A rank that is late does not read it.
+TEST_F(LookTest, ANoticeGoesToARankThatWaits) {
+  Start();
+  Slot("x");
+  Slot("y");
+  proto::CoordinatorMessage notice;
+  notice.mutable_notice()->set_epoch(1);
+  const auto told = [&] {
+    Drop();
+    core_.OnCoordinator(notice);
+    const auto replies = Take<ReplyClient>();
+    return replies.empty() ? 0 : replies[0].client;
+  };
+  EXPECT_EQ(told(), 1u);  // nobody waits
+  look_.waiting = {{0, 1, 2, 1}};
+  LookUntil(6000);
+  EXPECT_EQ(told(), 2u);
+  // Both are late: the smallest.
+  look_.waiting = {{0, 1, 2, 1}, {1, 1, 1, 2}};
+  LookUntil(12000);
+  EXPECT_EQ(told(), 1u);
+}
+
+TEST_F(LookTest, ANoticeGoesToARankThatWaitsForOtherNodes) {
+  Start();
+  MakeSet(1, 1, {1, 3});
+  Slot("x", Kind::kAllreduce, 1, 2);
+  SlotNews news = News(0, 1, Kind::kAllreduce, 8, 8);
+  news.signatures.resize(1);
+  news.signatures[0].process_set = 1;
+  core_.OnNews(news);
+  Drop();
+  proto::CoordinatorMessage notice;
+  notice.mutable_notice()->set_epoch(1);
+  core_.OnCoordinator(notice);
+  EXPECT_EQ(Take<ReplyClient>().at(0).client, 2u);
+}
+
 TEST_F(LookTest, AStopIsToldWhenItIsSeen) {
   Start();
   Slot("x");

@@ -271,16 +271,79 @@ TEST_P(BadJoinTest, JoinsOutOfOrderEndTheEpoch) {
   StartTwoNodes();
   if (GetParam() == 0) AskJoin(1, 2, false);  // skips one
   if (GetParam() == 1) AskJoin(1, 1, true);   // settles what has not begun
-  if (GetParam() > 1) AskJoin(1, 1, false);
+  if (GetParam() == 4) AskJoin(1, 0, true);   // there is no such join
+  if (GetParam() == 2 || GetParam() == 3) AskJoin(1, 1, false);
   if (GetParam() == 2) AskJoin(1, 2, false);  // the first is not over
   if (GetParam() == 3) {
     AskJoin(1, 1, true);
     AskJoin(1, 1, true);
   }
-  EXPECT_EQ(Take<AbortBoard>().size(), 1u);
+  const auto aborted = Take<AbortBoard>();
+  ASSERT_EQ(aborted.size(), 1u);
+  EXPECT_NE(aborted[0].text.find("rank 0 has sent its join number "),
+            std::string::npos);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, BadJoinTest, testing::Range(0, 4));
+INSTANTIATE_TEST_SUITE_P(All, BadJoinTest, testing::Range(0, 5));
+
+TEST_F(RequestsTest, AJoinMaySettleAfterItsAnswer) {
+  StartTwoNodes();
+  AskJoin(1, 1, false);
+  proto::CoordinatorMessage m;
+  m.mutable_join_reply()->set_epoch(1);
+  m.mutable_join_reply()->set_number(1);
+  m.mutable_join_reply()->set_code(10);
+  core_.OnCoordinator(m);
+  Drop();
+  AskJoin(1, 1, true);
+  EXPECT_TRUE(TakeSent().at(0).join_state().settled());
+}
+
+// They have joined; if nobody said a word the others would wait for ever.
+TEST_F(RequestsTest, StandInWithoutAFreeNameEndsTheEpoch) {
+  StartTwoNodes();
+  for (uint32_t i = 0; i < CoreOptions().slots; ++i) {
+    ASSERT_EQ(Slot("x" + std::to_string(i)).code, 0u);
+  }
+  core_.OnCoordinator(StandIn("x7", 1));
+  EXPECT_EQ(Take<WantSlot>().size(), 1u);
+  proto::CoordinatorMessage more = StandIn("one more", 1);
+  more.mutable_stand_in()->set_id(5);
+  core_.OnCoordinator(more);
+  std::vector<AbortBoard> aborted;
+  proto::ExecutorFailed failed;
+  for (Action& a : core_.TakeActions()) {
+    if (auto* b = std::get_if<AbortBoard>(&a)) aborted.push_back(*b);
+    if (auto* s = std::get_if<SendToCoordinator>(&a)) {
+      failed = s->message.failed();
+    }
+  }
+  ASSERT_EQ(aborted.size(), 1u);
+  EXPECT_EQ(aborted[0].code, Code::kResourceExhausted);
+  EXPECT_NE(aborted[0].text.find("allreduce 'one more': the job has used "),
+            std::string::npos)
+      << aborted[0].text;
+  EXPECT_NE(aborted[0].text.find("; the ranks of node n0 (host host0) have "
+                                 "joined and cannot stand in for it"),
+            std::string::npos)
+      << aborted[0].text;
+  EXPECT_EQ(failed.message(), aborted[0].text);
+}
+
+TEST_F(RequestsTest, WhatHasFailedWithoutAFreeNameNeedsNone) {
+  StartTwoNodes();
+  for (uint32_t i = 0; i < CoreOptions().slots; ++i) {
+    ASSERT_EQ(Slot("x" + std::to_string(i)).code, 0u);
+  }
+  proto::CoordinatorMessage m;
+  m.mutable_operation_failed()->set_epoch(1);
+  m.mutable_operation_failed()->set_id(9);
+  m.mutable_operation_failed()->mutable_identity()->set_name("one more");
+  m.mutable_operation_failed()->set_generation(1);
+  m.mutable_operation_failed()->set_code(10);
+  core_.OnCoordinator(m);
+  EXPECT_TRUE(core_.TakeActions().empty());
+}
 
 TEST_F(RequestsTest, StandInIsWantedOnceAndOnlyIfTheNodeIsBehind) {
   StartTwoNodes();
@@ -375,7 +438,7 @@ TEST_F(RequestsTest, SplitNamesHaveALimit) {
   EXPECT_EQ(Slot("other", Kind::kAllgather).code, 0u);
 }
 
-TEST_F(RequestsTest, ANoticeGoesToTheSmallestLocalRank) {
+TEST_F(RequestsTest, ANoticeGoesToTheSmallestLocalRankIfNobodyWaits) {
   StartTwoNodes();
   core_.OnGoodbye(1, 0);
   Drop();
