@@ -61,17 +61,6 @@ void ReducePortable(DType dtype, Op op,
 // not stay what it was, in a sum.
 void FillNeutral(DType dtype, Op op, std::byte* output, size_t elements);
 
-// Reduce and ReduceTo with kSum.
-inline void Sum(DType dtype, std::span<const std::byte* const> inputs,
-                std::byte* output, size_t elements, const Finish& finish) {
-  Reduce(dtype, Op::kSum, inputs, output, elements, finish);
-}
-inline void SumTo(DType dtype, std::span<const std::byte* const> inputs,
-                  std::span<std::byte* const> outputs, size_t elements,
-                  const Finish& finish) {
-  ReduceTo(dtype, Op::kSum, inputs, outputs, elements, finish);
-}
-
 // output[i] = input[i] * factor, floats only; output may be input.
 void Scale(DType dtype, const std::byte* input, std::byte* output,
            size_t elements, double factor);

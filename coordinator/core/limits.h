@@ -14,8 +14,6 @@ inline constexpr size_t kMaxJobs = 1024;
 inline constexpr size_t kMaxNodes = 1024;            // executors of a job
 inline constexpr size_t kMaxSessions = 4096;         // executors of all jobs
 inline constexpr size_t kMaxOperations = kMaxSlots;  // names of a job's epoch
-// Process set requests of a rank while an older one waits for other ranks.
-inline constexpr uint32_t kMaxSetRequests = 256;
 // Operations that an executor names as late.
 inline constexpr int kMaxLateOperations = 64;
 

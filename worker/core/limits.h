@@ -40,7 +40,7 @@ inline constexpr int64_t kBlockedLookMs = 100;
 // Late operations in one message.
 inline constexpr size_t kMaxLateOperations = 64;
 // Requests of a rank for process sets that wait for their answers.
-inline constexpr size_t kMaxWaitingRequests = 256;
+inline constexpr size_t kMaxWaitingRequests = kMaxSetRequests;
 // A Presence message is closed when it has reached this size.
 inline constexpr size_t kMaxPresenceBytes = 1 << 20;
 // Runs that wait for a free Plan record.
