@@ -12,7 +12,7 @@ namespace maypole {
 
 // Version of the session structs and of the board's layout. Both sides must
 // run the same one; a peer of another version is refused, both being named.
-inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kProtocolVersion = 3;
 
 inline constexpr int kMaxDims = 8;                  // dimensions of a tensor
 inline constexpr size_t kMaxNameBytes = 511;        // an operation's name
