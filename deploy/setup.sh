@@ -12,9 +12,13 @@ build="
 "
 # To test: GoogleTest, Google Benchmark; tests look at processes and networks.
 # tests/bench compares with Open MPI, measures the wire, draws a picture.
+# tests/start starts jobs by ssh, mpirun and Slurm; Prometheus scrapes them.
+# tests/fuzz needs clang and its libFuzzer.
 test="
   libgtest-dev libgmock-dev libbenchmark-dev spin procps iproute2 util-linux
   openmpi-bin libopenmpi-dev iperf3 python3-matplotlib
+  openssh-client openssh-server slurm-wlm munge prometheus
+  clang-14 libclang-rt-14-dev
 "
 # To run the example: PyTorch and its data; curl for the metrics.
 run="python3 python3-numpy python3-torch dataset-fashion-mnist curl"
