@@ -9,6 +9,7 @@ build="
   bazel-bootstrap g++ pkg-config git ca-certificates
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
   libabsl-dev libgloo-dev prometheus-cpp-dev libspdlog-dev libhwy-dev libssl-dev
+  libpmix-dev
 "
 # To test: GoogleTest, Google Benchmark; tests look at processes and networks.
 # tests/bench compares with Open MPI, measures the wire, draws a picture.
