@@ -9,7 +9,7 @@
 //
 //   +----------------+  header: constants, abort word, executor's sleep flag
 //   | BoardHeader    |
-//   | RankBlock   x k|  k local ranks: state, wake word
+//   | RankBlock   x k|  k local ranks: state, wake word, counters
 //   | tickets     x T|  one word each: lap and run reference
 //   | news    x S/64 |  bit s: slot s is present on this node
 //   | Slot        x S|  identity, error text, one Arrival per local rank
@@ -67,6 +67,7 @@
 #include "common/limits.h"
 #include "common/signature.h"
 #include "common/status.h"
+#include "common/types.h"
 
 namespace maypole {
 
@@ -125,6 +126,33 @@ struct alignas(64) BoardHeader {
   std::atomic<uint32_t> network_sleeping;
 };
 
+// For what a rank has slept in a wait: see RankCounters.
+enum class WaitFor : uint32_t {
+  kRanks = 0,  // a rank of this node had not submitted the operation
+  kNodes = 1,  // all of this node had: other nodes, the coordinator's order
+  kData = 2,   // the operation runs: its data moves
+  kAgent = 3,  // the executor's answer, to a new name or a request for a set
+};
+inline constexpr int kWaitFors = 4;
+
+// What a rank counts for the executor, which reads it now and then. Written by
+// the rank's own threads only, relaxed; nothing relies on it. A word only
+// grows, from 0 with the epoch.
+struct alignas(64) RankCounters {
+  using Counter = std::atomic<uint64_t>;
+  // Operations within the node that have ended well, and the bytes of their
+  // results; counted by the first local member of their process set, so that
+  // the node has each of them once.
+  Counter operations[kKinds];
+  Counter operation_bytes[kKinds];
+  Counter mismatches;  // operations that this rank has failed for all
+  // Waits that came to sleep, by what they slept for first, and the time.
+  alignas(64) Counter waits[kWaitFors];
+  Counter wait_ns[kWaitFors];
+  // For which local rank this one has slept.
+  Counter waited_for_ns[kMaxLocalRanks];
+};
+
 struct alignas(64) RankBlock {
   std::atomic<uint32_t> wake;      // futex word; bumped by who wakes the rank
   std::atomic<uint32_t> sleeping;  // set by the sleeper, taken by the waker
@@ -145,6 +173,7 @@ struct alignas(64) RankBlock {
   // Odd: its only thread that uses Maypole waits, and has found nothing to do
   // for a while. It grows at each change.
   std::atomic<uint64_t> blocked_count;
+  RankCounters counters;
 };
 inline constexpr uint64_t kAllRead = 0;
 inline constexpr int kHeartbeatMs = 100;
