@@ -1,5 +1,9 @@
 #include "common/reduce.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -241,9 +245,14 @@ void FillNeutral(DType dtype, Op op, std::byte* output, size_t elements) {
 
 bool HasAvx2() {
 #if defined(__x86_64__)
-  static const bool has =
-      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-      __builtin_cpu_supports("f16c") && __builtin_cpu_supports("aes");
+  // The first also says that the system keeps the registers. clang 14 knows
+  // not all of these names for __builtin_cpu_supports.
+  static const bool has = [] {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0 &&
+           (c & bit_AES) != 0;
+  }();
   return has;
 #else
   return false;
