@@ -171,7 +171,8 @@ Announced Announce(const Board& board, uint32_t me, uint64_t cursor,
   if (!SameSignatures(board, op)) {
     const std::string mismatch = DescribeMismatch(op.name, Collect(board, op));
     if (!mismatch.empty()) {
-      board.Fail(op.slot, op.generation, Code::kFailedPrecondition, mismatch);
+      a.mismatch = board.Fail(op.slot, op.generation, Code::kFailedPrecondition,
+                              mismatch);
       return a;
     }
   }

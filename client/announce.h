@@ -20,6 +20,7 @@ namespace maypole {
 struct Announced {
   bool wake_executor = false;  // it sleeps: write its eventfd
   bool done = false;           // the operation has ended well already
+  bool mismatch = false;       // this rank has failed it for all
   uint64_t ticket = kNoPlace;  // position of the ticket that this call placed
   // The ticket could not be placed yet: PlaceHeld() must be tried again, by
   // this rank, until it can.

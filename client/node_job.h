@@ -37,6 +37,7 @@
 #include "client/options.h"
 #include "client/rank_core.h"
 #include "client/session.h"
+#include "common/futex.h"
 
 namespace maypole {
 
@@ -85,9 +86,15 @@ class NodeJob : public Job, private RankShell {
   bool ReadReplies();
   void ResendMessages();
   void LoseExecutor(const std::string& how);
+  // What has happened in the sleeps of one wait.
+  struct Sleeps {
+    bool interrupted = false;  // the last one, by a signal
+    bool counted = false;      // the wait is among those that came to sleep
+  };
   // True if there was something to do, or somebody has woken us.
-  bool SleepOnBoard(const Operation& operation, int timeout_ms,
-                    bool* interrupted);
+  bool SleepOnBoard(const Operation& operation, int timeout_ms, Sleeps* sleeps);
+  FutexResult SleepCounted(const Operation& operation, uint32_t seen,
+                           int timeout_ms, Sleeps* sleeps);
   void StopAttending();
   void NoteUser();
   bool IsCertainlyBlocked(const Operation& operation);

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "client/node_job.h"
-#include "common/futex.h"
 #include "common/kill_point.h"
 
 namespace maypole {
@@ -62,8 +61,23 @@ void NodeJob::LoseExecutor(const std::string& how) {
   core_.LoseExecutor();
 }
 
+// The only place where the time of a wait is taken: who does not sleep pays
+// nothing for it.
+FutexResult NodeJob::SleepCounted(const Operation& operation, uint32_t seen,
+                                  int timeout_ms, Sleeps* sleeps) {
+  uint64_t late = 0;
+  const WaitFor what = core_.WaitsFor(operation, &late);
+  const auto begin = Clock::now();
+  const FutexResult r = FutexWait(me_.wake, seen, timeout_ms);
+  const auto slept = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      Clock::now() - begin);
+  core_.CountSleep(what, late, static_cast<uint64_t>(slept.count()),
+                   !std::exchange(sleeps->counted, true));
+  return r;
+}
+
 bool NodeJob::SleepOnBoard(const Operation& operation, int timeout_ms,
-                           bool* interrupted) {
+                           Sleeps* sleeps) {
   const uint32_t seen = me_.wake.load(std::memory_order_acquire);
   me_.sleeping.store(1, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -76,9 +90,9 @@ bool NodeJob::SleepOnBoard(const Operation& operation, int timeout_ms,
   // Another thread may have ended it before `seen` was read.
   if (operation.done.load(std::memory_order_acquire)) return true;
   MAYPOLE_KILL_POINT("sleep.looked");
-  const FutexResult r = FutexWait(me_.wake, seen, timeout_ms);
+  const FutexResult r = SleepCounted(operation, seen, timeout_ms, sleeps);
   MAYPOLE_KILL_POINT("sleep.over");
-  if (r == FutexResult::kInterrupted) *interrupted = true;
+  sleeps->interrupted = r == FutexResult::kInterrupted;
   if (r != FutexResult::kTimeout) return true;
   std::lock_guard lock(drive_mutex_);
   return Drive(true);
@@ -125,6 +139,7 @@ Status NodeJob::Await(const Operation& operation, int timeout_ms) {
   MAYPOLE_KILL_POINT("wait.begun");
   auto idle_since = start;
   bool blocked = false;
+  Sleeps sleeps;
   Status result;
   while (!operation.done.load(std::memory_order_acquire)) {
     bool moved;
@@ -152,17 +167,16 @@ Status NodeJob::Await(const Operation& operation, int timeout_ms) {
                       operation.Title() + " is still pending");
       break;
     }
-    bool interrupted = false;
     if (SleepOnBoard(operation,
                      static_cast<int>(std::min<int64_t>(kSleepMs, left())),
-                     &interrupted)) {
+                     &sleeps)) {
       if (std::exchange(blocked, false)) core_.ClearBlocked();
       idle_since = Clock::now();
-    } else if (timeout_ms < 0 && !blocked && !interrupted) {
+    } else if (timeout_ms < 0 && !blocked && !sleeps.interrupted) {
       blocked = IsCertainlyBlocked(operation);
     }
     me_.sleeping.store(0, std::memory_order_relaxed);
-    if (interrupted) {
+    if (sleeps.interrupted) {
       result = Status(Code::kCancelled, "a signal interrupted the wait");
       break;
     }

@@ -207,6 +207,7 @@ bool RankCore::AnnounceFirst(Name& name) {
   const Announced announced =
       Announce(*board_, local_rank_, start, op, name.negotiated, &pool_);
   if (announced.wake_executor) shell_->WakeExecutor();
+  if (announced.mismatch) Grow(me_.counters.mismatches, 1);
   if (announced.held) {
     CountIn();
     held_.push_back({op.slot, op.generation, start});
@@ -218,6 +219,7 @@ bool RankCore::AnnounceFirst(Name& name) {
     name.current = nullptr;
     name.waiting = false;
     if (!announced.held) mover_.Pass(announced.ticket);
+    CountEnded(name, *keep);
     End(*keep, Status());
     return true;
   }
@@ -262,6 +264,7 @@ void RankCore::Finish(Operation* operation, Status status) {
   const std::shared_ptr<Operation> keep = std::move(name->current);
   name->current = nullptr;
   name->waiting = false;
+  if (status.ok()) CountEnded(*name, *keep);
   End(*keep, std::move(status));
   Begin(*name);
 }

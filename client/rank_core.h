@@ -100,6 +100,14 @@ class RankCore : private OperationTable {
   bool SetBlocked(const Operation& operation);
   void ClearBlocked();
 
+  // For what a wait for the operation is now; *late: the local ranks that have
+  // not submitted it, as a mask.
+  WaitFor WaitsFor(const Operation& operation, uint64_t* late) const;
+  // On the board, for the metrics: a thread has slept so long; the first time
+  // in its wait.
+  void CountSleep(WaitFor what, uint64_t late, uint64_t nanoseconds,
+                  bool first) const;
+
   uint32_t outstanding() const { return outstanding_.load(); }
   // The executor owes an answer.
   bool expects_messages() const { return expected_.load() > 0; }
@@ -156,12 +164,14 @@ class RankCore : private OperationTable {
   void CountIn();
   void CountOut();
   Name& FindName(const Operation& operation, const std::string& key);
+  uint64_t RanksNotJoined() const;
   void RequestSlot(Name& name);
   Status CheckReply(const Name& name, const session::SlotReply& reply) const;
   void AllotSlot(const session::SlotReply& reply);
   void Begin(Name& name);  // announces those of the queue that can begin
   bool AnnounceFirst(Name& name);
   void End(Operation& operation, Status status);
+  void CountEnded(const Name& name, const Operation& operation) const;
   void FailQueue(Name& name, const Status& status);
   bool PlaceHeldTickets();
 

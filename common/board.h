@@ -153,6 +153,12 @@ struct alignas(64) RankCounters {
   Counter waited_for_ns[kMaxLocalRanks];
 };
 
+// Of a counter that is written under one lock only.
+inline void Grow(RankCounters::Counter& counter, uint64_t n) {
+  counter.store(counter.load(std::memory_order_relaxed) + n,
+                std::memory_order_relaxed);
+}
+
 struct alignas(64) RankBlock {
   std::atomic<uint32_t> wake;      // futex word; bumped by who wakes the rank
   std::atomic<uint32_t> sleeping;  // set by the sleeper, taken by the waker

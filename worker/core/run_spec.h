@@ -31,9 +31,10 @@ struct RunSpec {
     return kind == Kind::kAllreduce || kind == Kind::kReducescatter;
   }
 
-  uint32_t record = 0;      // number of its Plan on the board
-  uint32_t generation = 0;  // of the record
-  uint64_t bytes = 0;       // of its space
+  uint32_t record = 0;        // number of its Plan on the board
+  uint32_t generation = 0;    // of the record
+  uint64_t bytes = 0;         // of its space
+  uint64_t tensor_bytes = 0;  // the same without gaps
   Kind kind = Kind::kBarrier;
   DType dtype = DType::kUint8;
   Op op = Op::kSum;             // allreduce, reducescatter

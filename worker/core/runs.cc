@@ -81,6 +81,9 @@ absl::StatusOr<RunSpec> RunQueue::LayOut(const proto::Run& run,
     }
     if (absl::Status s = Place(run, *entry, slot, &spec); !s.ok()) return s;
   }
+  if (spec.kind == Kind::kAllgather || spec.kind == Kind::kAlltoall) {
+    spec.tensor_bytes = spec.bytes;
+  }
   if (spec.kind == Kind::kBroadcast) {
     const int root = first->set->PositionOf(first->signatures.front().root);
     spec.blocks = {{first->set->node_of[static_cast<size_t>(root)], kAllNodes,
@@ -107,6 +110,7 @@ absl::Status RunQueue::Place(const proto::Run& run, const SlotEntry& entry,
     default:
       break;
   }
+  spec->tensor_bytes += s.Bytes();
   spec->bytes = offset + s.Bytes();
   if (spec->bytes <= kMaxTensorBytes) return absl::OkStatus();
   return Misfit(run, "it is too large");

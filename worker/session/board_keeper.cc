@@ -202,23 +202,6 @@ void BoardKeeper::FailWaiting() {
   }
 }
 
-void BoardKeeper::CountLocalOperations(StatsPage* stats) {
-  for (uint32_t slot = 0; slot < allotted_; ++slot) {
-    KeptSlot& kept = slots_[slot];
-    if (kept.set == nullptr || kept.set->negotiated()) continue;
-    const uint32_t first = kept.set->locals.front();
-    const uint32_t now =
-        board_->arrival(slot, first).generation.load(std::memory_order_acquire);
-    const uint32_t done = now - std::exchange(kept.counted, now);
-    if (done == 0) continue;
-    const Signature s = board_->SignatureOf(slot, first, now);
-    if (!CheckSignature("", s).ok()) continue;
-    StatsPage::Add(stats->operations[static_cast<int>(s.kind)], done);
-    StatsPage::Add(stats->operation_bytes[static_cast<int>(s.kind)],
-                   done * s.Bytes());
-  }
-}
-
 void BoardKeeper::SetSleeping(bool sleeping) {
   board_->header().executor_sleeping.store(sleeping ? 1 : 0,
                                            std::memory_order_seq_cst);

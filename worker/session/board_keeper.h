@@ -19,7 +19,6 @@
 #include "worker/core/board_look.h"
 #include "worker/core/news.h"
 #include "worker/core/run_spec.h"
-#include "worker/session/stats_page.h"
 
 namespace maypole::worker {
 
@@ -54,10 +53,6 @@ class BoardKeeper {
   // All ranks that are there say that they are blocked.
   bool AllSayBlocked() const;
 
-  // Counts what ranks have done among themselves since the last call: the
-  // executor does not see operations of process sets within the node otherwise.
-  void CountLocalOperations(StatsPage* stats);
-
   // True while a wake-up is wanted; see Board::ClaimExecutorWake.
   void SetSleeping(bool sleeping);
 
@@ -71,9 +66,8 @@ class BoardKeeper {
 
   // Our own copy of what a slot is for; what the board says may be spoiled.
   struct KeptSlot {
-    SharedSet set;         // null: not allotted
-    uint32_t splits = 0;   // number + 1
-    uint32_t counted = 0;  // generation of its first local member
+    SharedSet set;        // null: not allotted
+    uint32_t splits = 0;  // number + 1
   };
 
   // A negotiated run that has been issued.

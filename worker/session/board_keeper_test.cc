@@ -200,29 +200,5 @@ TEST_F(BoardKeeperTest, PlansAreIssuedInOrder) {
   EXPECT_FALSE(board().ReadTicket(&next, &ticket));
 }
 
-TEST_F(BoardKeeperTest, CountsWhatRanksDoAmongThemselves) {
-  auto stats = SharedStats::Create();
-  ASSERT_TRUE(stats.ok()) << stats.status();
-  Allot(3, MakeSet(1, {0, 1}));
-  Arrive(0, 0, 3);  // over the nodes: counted when it runs
-  Arrive(3, 0, 3);
-  keeper_->CountLocalOperations(&**stats);
-  keeper_->CountLocalOperations(&**stats);
-  Arrive(3, 0, 4);
-  keeper_->CountLocalOperations(&**stats);
-  EXPECT_EQ((*stats)->operations[0].load(), 4u);
-  EXPECT_EQ((*stats)->operation_bytes[0].load(), 160u);
-}
-
-TEST(SharedStatsTest, PageIsSharedAndBad) {
-  auto page = SharedStats::Create();
-  ASSERT_TRUE(page.ok());
-  auto other = SharedStats::Attach(Fd(dup(page->fd())));
-  ASSERT_TRUE(other.ok());
-  (*page)->ObserveRun(150000);
-  EXPECT_EQ((*other)->run_seconds[2].load(), 1u);
-  EXPECT_FALSE(SharedStats::Attach(Fd()).ok());
-}
-
 }  // namespace
 }  // namespace maypole::worker

@@ -60,7 +60,7 @@ absl::Status Executor::Run(Fd stop_signals) {
     if (keeper_ != nullptr) {
       // First say that we sleep, then look: who comes later wakes us.
       keeper_->SetSleeping(true);
-      for (const SlotNews& news : keeper_->TakeNews()) core_.OnNews(news);
+      TakeNews();
       DoActions();
       LookAround();
     }
@@ -68,6 +68,18 @@ absl::Status Executor::Run(Fd stop_signals) {
     if (!control_.valid() && clients_.empty()) done_ = true;
   }
   return absl::OkStatus();
+}
+
+void Executor::TakeNews() {
+  const std::vector<SlotNews> all = keeper_->TakeNews();
+  if (all.empty()) return;
+  const int64_t now = NowNs();
+  for (const SlotNews& news : all) {
+    // It comes again when somebody waits for it.
+    PresentSince& since = present_since_[news.slot];
+    if (since.generation != news.generation) since = {news.generation, now};
+    core_.OnNews(news);
+  }
 }
 
 bool Executor::Sleep() {
@@ -110,7 +122,7 @@ void Executor::LookAround() {
   if (now - looked_ms_ < pause && !core_.wants_look()) return;
   looked_ms_ = now;
   core_.OnTime(now);
-  keeper_->CountLocalOperations(&*stats_);
+  sampler_->Sample(&*stats_);
   core_.OnLook(keeper_->Look(core_.suspects()));
   DoActions();
 }

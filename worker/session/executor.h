@@ -28,6 +28,7 @@
 #include "worker/core/core.h"
 #include "worker/session/board_keeper.h"
 #include "worker/session/connection.h"
+#include "worker/session/counter_sampler.h"
 #include "worker/session/mailbox.h"
 #include "worker/session/network.h"
 #include "worker/session/stats_page.h"
@@ -67,6 +68,8 @@ class Executor {
   void Tick();
   // Looks at the board for what nobody tells, if it is time.
   void LookAround();
+  void TakeNews();
+  void CountIssued(const RunSpec& run);
   int SleepMs() const;
   void CountNetworkBytes();
 
@@ -111,6 +114,13 @@ class Executor {
   std::unique_ptr<Transport> transport_;
   uint64_t link_number_ = 0;        // of transport_; letters of older ones drop
   uint64_t presence_sequence_ = 0;  // unacknowledged Presence, or 0
+  std::unique_ptr<CounterSampler> sampler_;  // there with keeper_
+  // Since when an operation is present on this node, by slot; for the metrics.
+  struct PresentSince {
+    uint32_t generation = 0;
+    int64_t ns = 0;
+  };
+  std::vector<PresentSince> present_since_;
   Fd board_wake_;
   std::unique_ptr<BoardKeeper> keeper_;
   std::unique_ptr<Network> network_;

@@ -91,7 +91,8 @@ void Executor::Do(PrepareBackend& a) {
     });
   };
   callbacks.runner.on_done = [this](const RunSpec& run) {
-    stats_->ObserveRun(NowNs() - run.issued_ns);
+    stats_->run_ns.Observe(static_cast<uint64_t>(NowNs() - run.issued_ns),
+                           1e-9);
   };
   callbacks.runner.on_free = [this, post](uint32_t record) {
     post([this, record] { core_.OnRunFree(record); });
@@ -116,6 +117,9 @@ void Executor::Do(CreateBoard& a) {
       keeper_->MarkPresent(i, a.pids[i]);
     }
     if (network_ != nullptr) network_->Start(&keeper_->board());
+    sampler_ = std::make_unique<CounterSampler>(&keeper_->board());
+    present_since_.assign(a.config.slots, {});
+    stats_->SetRanks({a.config.global_rank, a.config.local_size});
     stats_->local_ranks = a.config.local_size;
     stats_->board_bytes = keeper_->board().bytes();
     StatsPage::Add(stats_->epochs, 1);
@@ -150,14 +154,25 @@ void Executor::Do(IssueRun& a) {
   if (keeper_ == nullptr || network_ == nullptr || keeper_->board().aborted()) {
     return;
   }
-  const int kind = static_cast<int>(a.run.kind);
-  StatsPage::Add(stats_->operations[kind], a.run.operations.size());
-  StatsPage::Add(stats_->operation_bytes[kind], a.run.bytes);
-  StatsPage::Add(stats_->runs, 1);
   a.run.issued_ns = NowNs();
+  CountIssued(a.run);
   keeper_->WritePlan(a.run);
   network_->Add(a.run);
   keeper_->Issue(a.run);
+}
+
+void Executor::CountIssued(const RunSpec& run) {
+  const int kind = static_cast<int>(run.kind);
+  StatsPage::Add(stats_->operations[kind], run.operations.size());
+  StatsPage::Add(stats_->operation_bytes[kind], run.tensor_bytes);
+  StatsPage::Add(stats_->runs, 1);
+  stats_->run_operations.Observe(run.operations.size(), 1);
+  for (const PlanOperation& op : run.operations) {
+    const PresentSince& since = present_since_[op.slot];
+    if (since.generation != op.generation) continue;
+    stats_->presence_ns.Observe(
+        static_cast<uint64_t>(run.issued_ns - since.ns), 1e-9);
+  }
 }
 
 void Executor::Do(FailSlot& a) {
@@ -198,14 +213,16 @@ void Executor::Do(WantChange& a) {
 void Executor::Do(DropEpoch&) {
   spdlog::info("event=epoch_over job={}", options_.core.job);
   ++network_number_;
-  if (keeper_ != nullptr) keeper_->CountLocalOperations(&*stats_);
+  if (sampler_ != nullptr) sampler_->Sample(&*stats_);
   CountNetworkBytes();
   network_.reset();
   counted_sent_ = counted_received_ = 0;
+  sampler_.reset();
   keeper_.reset();
   board_wake_.Reset();
   stats_->local_ranks = 0;
   stats_->board_bytes = 0;
+  stats_->arena_bytes = 0;
 }
 
 }  // namespace maypole::worker

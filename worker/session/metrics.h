@@ -1,6 +1,7 @@
 // WorkerMetrics: what the agent's Prometheus endpoint shows.
 //
-// Purpose: reads the statistics pages of the live executors when it is scraped.
+// Purpose: reads the statistics pages of the live executors when it is scraped,
+// and what the system says about them and this process.
 // The labels job and uid have as many values as there are live executors
 // (kMaxExecutors at most).
 //
@@ -10,23 +11,22 @@
 
 #include <prometheus/collectable.h>
 #include <prometheus/metric_family.h>
-#include <sys/types.h>
 
 #include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <string>
 #include <vector>
 
+#include "worker/session/executor_families.h"
 #include "worker/session/stats_page.h"
 
 namespace maypole::worker {
 
 class WorkerMetrics : public prometheus::Collectable {
  public:
-  void Add(uint64_t executor, const std::string& job, uid_t uid,
+  void Add(uint64_t executor, ExecutorFacts facts,
            std::shared_ptr<SharedStats> stats);
   void Remove(uint64_t executor, bool crashed);
   void CountRefusal() { ++refusals_; }
@@ -35,8 +35,7 @@ class WorkerMetrics : public prometheus::Collectable {
 
  private:
   struct Executor {
-    std::string job;
-    uid_t uid;
+    ExecutorFacts facts;
     std::shared_ptr<SharedStats> stats;
   };
   mutable std::mutex mutex_;

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <map>
 #include <utility>
 
 #include "common/absl_status.h"
@@ -39,16 +40,38 @@ std::string_view Name(ErrorKind kind) {
       return "operation_failed";
     case ErrorKind::kRefused:
       return "refused";
+    case ErrorKind::kMismatch:
+      return "mismatch";
   }
   return "unknown";
 }
 
-void StatsPage::ObserveRun(int64_t nanoseconds) {
-  const double seconds = static_cast<double>(nanoseconds) * 1e-9;
-  size_t i = 0;
-  while (i < kRunSecondsBounds.size() && seconds > kRunSecondsBounds[i]) ++i;
-  Add(run_seconds[i], 1);
-  Add(run_nanoseconds, static_cast<uint64_t>(nanoseconds));
+std::string_view Name(WaitFor what) {
+  switch (what) {
+    case WaitFor::kRanks:
+      return "ranks";
+    case WaitFor::kNodes:
+      return "nodes";
+    case WaitFor::kData:
+      return "data";
+    case WaitFor::kAgent:
+      return "agent";
+  }
+  return "unknown";
+}
+
+// Who reads meanwhile sees a rank with its own time, or none.
+void StatsPage::SetRanks(std::span<const int32_t> ranks) {
+  std::map<uint64_t, uint64_t> late;
+  for (int i = 0; i < kMaxLocalRanks; ++i) {
+    const uint64_t number = rank_number[i].exchange(0);
+    if (number != 0) late[number] = late_ns[i].load();
+  }
+  for (size_t i = 0; i < ranks.size() && i < size_t{kMaxLocalRanks}; ++i) {
+    const auto number = static_cast<uint64_t>(ranks[i]) + 1;
+    late_ns[i].store(late[number]);
+    rank_number[i].store(number);
+  }
 }
 
 absl::StatusOr<SharedStats> SharedStats::Create() {

@@ -302,7 +302,7 @@ absl::StatusOr<Supervisor::Executor*> Supervisor::StartExecutor(
   const uint64_t id = next_id_++;
   Watch(executor.control.get(), TagOf(kControl, id));
   Watch(executor.pidfd.get(), TagOf(kPidFd, id));
-  metrics_->Add(id, executor.job, executor.uid,
+  metrics_->Add(id, {executor.job, executor.uid, executor.pid},
                 std::make_shared<SharedStats>(*std::move(stats)));
   by_job_[{executor.uid, executor.job}] = id;
   return &(executors_[id] = std::move(executor));

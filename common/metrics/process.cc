@@ -1,0 +1,130 @@
+#include "common/metrics/process.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <memory>
+#include <string>
+
+#include "common/fd.h"
+
+namespace maypole {
+namespace {
+
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+
+std::string ReadFile(const std::string& path) {
+  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string text;
+  char part[4096];
+  ssize_t n = 0;
+  while (fd.valid() && (n = read(fd.get(), part, sizeof(part))) > 0) {
+    text.append(part, static_cast<size_t>(n));
+  }
+  return text;
+}
+
+// The number in `text` after `what`; none: it is not there.
+std::optional<uint64_t> NumberAfter(std::string_view text,
+                                    std::string_view what) {
+  const size_t at = text.find(what);
+  if (at == std::string_view::npos) return std::nullopt;
+  uint64_t value = 0;
+  const char* begin = text.data() + at + what.size();
+  if (std::from_chars(begin, text.data() + text.size(), value).ec !=
+      std::errc()) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+std::optional<uint64_t> OpenDescriptors() {
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir("/proc/self/fd"),
+                                                closedir);
+  if (dir == nullptr) return std::nullopt;
+  uint64_t n = 0;
+  while (readdir(dir.get()) != nullptr) ++n;
+  return n - 3;  // ".", "..", and the directory itself
+}
+
+void Add(const char* name, const char* help, MetricType type, double value,
+         std::vector<MetricFamily>* all) {
+  MetricFamily family;
+  family.name = name;
+  family.help = help;
+  family.type = type;
+  prometheus::ClientMetric metric;
+  metric.counter.value = value;
+  metric.gauge.value = value;
+  family.metric.push_back(std::move(metric));
+  all->push_back(std::move(family));
+}
+
+}  // namespace
+
+// "77 (a name, with anything in it) S 1 77 ...": utime is the 14th field.
+std::optional<ProcessUse> ParseProcessStat(std::string_view text,
+                                           uint64_t ticks_per_second,
+                                           uint64_t page_bytes) {
+  const size_t end = text.rfind(") ");
+  if (end == std::string_view::npos) return std::nullopt;
+  constexpr size_t kFirst = 3;  // the state
+  constexpr size_t kUser = 14, kSystem = 15, kStart = 22, kVirtual = 23,
+                   kResident = 24;
+  uint64_t fields[kResident + 1] = {};
+  size_t at = end + 2;
+  for (size_t field = kFirst; field <= kResident; ++field) {
+    const size_t space = text.find(' ', at);
+    if (space == std::string_view::npos) return std::nullopt;
+    // Others may be negative, or the state's letter: they stay 0.
+    std::from_chars(text.data() + at, text.data() + space, fields[field]);
+    at = space + 1;
+  }
+  const auto ticks = static_cast<double>(ticks_per_second);
+  ProcessUse use;
+  use.cpu_seconds =
+      static_cast<double>(fields[kUser] + fields[kSystem]) / ticks;
+  use.started = static_cast<double>(fields[kStart]) / ticks;
+  use.virtual_bytes = fields[kVirtual];
+  use.resident_bytes = fields[kResident] * page_bytes;
+  return use;
+}
+
+std::optional<ProcessUse> ReadProcessUse(pid_t pid) {
+  return ParseProcessStat(ReadFile("/proc/" + std::to_string(pid) + "/stat"),
+                          static_cast<uint64_t>(sysconf(_SC_CLK_TCK)),
+                          static_cast<uint64_t>(sysconf(_SC_PAGESIZE)));
+}
+
+std::vector<MetricFamily> ProcessMetrics::Collect() const {
+  std::vector<MetricFamily> all;
+  if (const auto use = ReadProcessUse(getpid())) {
+    Add("process_cpu_seconds_total", "User and system CPU time of the process.",
+        MetricType::Counter, use->cpu_seconds, &all);
+    Add("process_resident_memory_bytes", "Resident memory of the process.",
+        MetricType::Gauge, static_cast<double>(use->resident_bytes), &all);
+    Add("process_virtual_memory_bytes", "Virtual memory of the process.",
+        MetricType::Gauge, static_cast<double>(use->virtual_bytes), &all);
+    if (const auto boot = NumberAfter(ReadFile("/proc/stat"), "\nbtime ")) {
+      Add("process_start_time_seconds",
+          "When the process started, in seconds since 1970.", MetricType::Gauge,
+          static_cast<double>(*boot) + use->started, &all);
+    }
+  }
+  if (const auto open = OpenDescriptors()) {
+    Add("process_open_fds", "Open file descriptors of the process.",
+        MetricType::Gauge, static_cast<double>(*open), &all);
+  }
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    Add("process_max_fds", "How many descriptors the process may open.",
+        MetricType::Gauge, static_cast<double>(limit.rlim_cur), &all);
+  }
+  return all;
+}
+
+}  // namespace maypole
