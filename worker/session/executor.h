@@ -68,10 +68,10 @@ class Executor {
   void Tick();
   // Looks at the board for what nobody tells, if it is time.
   void LookAround();
-  void TakeNews();
-  void CountIssued(const RunSpec& run);
   int SleepMs() const;
   void CountNetworkBytes();
+  void TakeNews();
+  void CountIssued(const RunSpec& run);
 
   void DoActions();
   void Do(ReplyClient& a);
@@ -114,6 +114,8 @@ class Executor {
   std::unique_ptr<Transport> transport_;
   uint64_t link_number_ = 0;        // of transport_; letters of older ones drop
   uint64_t presence_sequence_ = 0;  // unacknowledged Presence, or 0
+  Fd board_wake_;
+  std::unique_ptr<BoardKeeper> keeper_;
   std::unique_ptr<CounterSampler> sampler_;  // there with keeper_
   // Since when an operation is present on this node, by slot; for the metrics.
   struct PresentSince {
@@ -121,8 +123,6 @@ class Executor {
     int64_t ns = 0;
   };
   std::vector<PresentSince> present_since_;
-  Fd board_wake_;
-  std::unique_ptr<BoardKeeper> keeper_;
   std::unique_ptr<Network> network_;
   uint64_t network_number_ = 0;
   uint64_t counted_sent_ = 0;  // of network_, in the metrics already
