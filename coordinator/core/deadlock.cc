@@ -242,8 +242,9 @@ std::string Deadlock::Describe(const std::vector<size_t>& nodes,
   }
   std::vector<Group> groups;
   for (auto& [rank, wait] : waits) {
+    const Wait& w = wait;
     auto same = std::find_if(groups.begin(), groups.end(), [&](const Group& g) {
-      return g.wait.text == wait.text && g.wait.missing == wait.missing;
+      return g.wait.text == w.text && g.wait.missing == w.missing;
     });
     if (same != groups.end()) {
       same->ranks.push_back(rank);
