@@ -15,6 +15,7 @@
 #include "worker/session/executor.h"
 #include "worker/session/grpc_transport.h"
 #include "worker/session/route.h"
+#include "worker/session/sealed_tls.h"
 
 namespace maypole::worker {
 namespace {
@@ -52,10 +53,12 @@ CoreOptions MakeCoreOptions(const WorkerFlags& f, const control::Setup& setup) {
 }
 
 GrpcTransportOptions MakeTransportOptions(const WorkerFlags& f,
-                                          const control::Setup& setup) {
+                                          const control::Setup& setup,
+                                          const TlsOptions& tls) {
   GrpcTransportOptions o;
   o.address = f.coordinator;
   o.secret = setup.secret;
+  o.tls = tls;
   o.hello.set_protocol_version(kProtocolVersion);
   o.hello.set_job(setup.job);
   o.hello.set_token(setup.token);
@@ -67,16 +70,16 @@ GrpcTransportOptions MakeTransportOptions(const WorkerFlags& f,
 
 std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
                                      const control::Setup& setup,
-                                     uint64_t epoch,
-                                     std::vector<std::string> node_names) {
+                                     const PrepareBackend& prepare) {
   GlooOptions o;
   o.host = f.network;
   if (o.host.empty()) {
     // An error shows when Gloo cannot listen on the empty address.
-    o.host = LocalAddressTowards(f.coordinator).value_or("");
+    o.host = OwnAddress(f.coordinator, prepare.node_addresses).value_or("");
   }
-  o.nonce = HashBytes(absl::StrCat(setup.token, "/", setup.job, "/", epoch));
-  o.node_names = std::move(node_names);
+  o.nonce =
+      HashBytes(absl::StrCat(setup.token, "/", setup.job, "/", prepare.epoch));
+  o.node_names = prepare.node_names;
   o.connections = f.network_connections;
   o.answer_timeout = absl::ToChronoMilliseconds(f.network_timeout);
   return std::make_unique<GlooBackend>(std::move(o));
@@ -88,6 +91,7 @@ absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals) {
   prctl(PR_SET_NAME, "maypole-exec");
   Fd control(flags.control_fd);
   Fd stats_fd(flags.stats_fd);
+  Fd tls_fd(flags.tls_fd);
   if (fcntl(control.get(), F_SETFD, FD_CLOEXEC) != 0 ||
       fcntl(stats_fd.get(), F_SETFD, FD_CLOEXEC) != 0) {
     return absl::InvalidArgumentError(
@@ -97,16 +101,18 @@ absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals) {
   prctl(PR_SET_DUMPABLE, 0);
   absl::StatusOr<control::Setup> setup = ReadSetup(control.get());
   if (!setup.ok()) return setup.status();
+  absl::StatusOr<TlsOptions> tls = ReadSealedTls(std::move(tls_fd));
+  if (!tls.ok()) return tls.status();
   absl::StatusOr<SharedStats> stats = SharedStats::Attach(std::move(stats_fd));
   if (!stats.ok()) return stats.status();
   ExecutorOptions options;
   options.core = MakeCoreOptions(flags, *setup);
   options.make_transport = [&](TransportCallbacks callbacks) {
-    return std::make_unique<GrpcTransport>(MakeTransportOptions(flags, *setup),
-                                           std::move(callbacks));
+    return std::make_unique<GrpcTransport>(
+        MakeTransportOptions(flags, *setup, *tls), std::move(callbacks));
   };
-  options.make_backend = [&](uint64_t epoch, std::vector<std::string> names) {
-    return MakeBackend(flags, *setup, epoch, std::move(names));
+  options.make_backend = [&](const PrepareBackend& prepare) {
+    return MakeBackend(flags, *setup, prepare);
   };
   Executor executor(std::move(options), std::move(control), *std::move(stats));
   return executor.Run(std::move(stop_signals));

@@ -17,6 +17,7 @@
 #include "common/program/address.h"
 #include "common/program/arguments.h"
 #include "common/program/secret_file.h"
+#include "common/program/tls.h"
 #include "spdlog/spdlog.h"
 #include "worker/backend/gloo_backend.h"
 #include "worker/core/limits.h"
@@ -51,6 +52,18 @@ ABSL_FLAG(std::string, metrics, "127.0.0.1:0",
 ABSL_FLAG(std::string, secret_file, "",
           "file with the cluster secret, one line, readable by its owner only");
 ABSL_FLAG(
+    std::string, tls_ca, "",
+    "file (PEM) with the cluster's own CA; with --tls_cert and --tls_key: "
+    "calls to the coordinator use TLS, and it must show a certificate of "
+    "this CA");
+ABSL_FLAG(std::string, tls_cert, "",
+          "file (PEM) with this node's certificate of that CA");
+ABSL_FLAG(std::string, tls_key, "",
+          "file (PEM, mode 0600) with the certificate's key");
+ABSL_FLAG(std::string, tls_server_name, "",
+          "name that the coordinator's certificate must be for (default: the "
+          "host of --coordinator)");
+ABSL_FLAG(
     int, announce_fd, -1,
     "descriptor that gets one line 'metrics=HOST:PORT socket=PATH' when ready");
 ABSL_FLAG(absl::Duration, resume_timeout, absl::Seconds(3),
@@ -73,6 +86,7 @@ ABSL_FLAG(std::string, log_level, "info",
 ABSL_FLAG(bool, executor, false, "internal: run as a job's executor");
 ABSL_FLAG(int, control_fd, -1, "internal");
 ABSL_FLAG(int, stats_fd, -1, "internal");
+ABSL_FLAG(int, tls_fd, -1, "internal");
 
 namespace maypole::worker {
 namespace {
@@ -207,6 +221,7 @@ absl::StatusOr<WorkerFlags> ReadFlags(int argc, char** argv) {
   f.executor = absl::GetFlag(FLAGS_executor);
   f.control_fd = absl::GetFlag(FLAGS_control_fd);
   f.stats_fd = absl::GetFlag(FLAGS_stats_fd);
+  f.tls_fd = absl::GetFlag(FLAGS_tls_fd);
   if (f.node.empty()) f.node = HostName();
   if (f.host.empty()) f.host = HostName();
   if (absl::Status s = Check(f); !s.ok()) return s;
@@ -217,6 +232,12 @@ absl::StatusOr<WorkerFlags> ReadFlags(int argc, char** argv) {
     if (!secret.ok()) return secret.status();
     f.secret = *secret;
   }
+  absl::StatusOr<TlsOptions> tls =
+      ReadTlsFiles(absl::GetFlag(FLAGS_tls_ca), absl::GetFlag(FLAGS_tls_cert),
+                   absl::GetFlag(FLAGS_tls_key));
+  if (!tls.ok()) return tls.status();
+  f.tls = *std::move(tls);
+  f.tls.server_name = absl::GetFlag(FLAGS_tls_server_name);
   if (f.socket.empty()) {
     absl::StatusOr<std::string> socket = DefaultSocket();
     if (!socket.ok()) return socket.status();

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/program/tls.h"
 
 namespace maypole::worker {
 
@@ -23,6 +24,7 @@ struct WorkerFlags {
   absl::Duration network_timeout;
   std::string metrics;
   std::string secret;
+  TlsOptions tls;
   int announce_fd = -1;
   absl::Duration resume_timeout;
   absl::Duration start_timeout;
@@ -35,6 +37,7 @@ struct WorkerFlags {
   bool executor = false;
   int control_fd = -1;
   int stats_fd = -1;
+  int tls_fd = -1;  // negative: no TLS
 };
 
 // Parses the command line (ends the program on --version) and fills in

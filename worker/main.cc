@@ -15,11 +15,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/fd.h"
+#include "common/log_value.h"
 #include "common/program/address.h"
 #include "common/program/arguments.h"
+#include "common/program/process.h"
 #include "worker/executor_main.h"
 #include "worker/flags.h"
 #include "worker/session/metrics.h"
+#include "worker/session/sealed_tls.h"
 #include "worker/session/supervisor.h"
 
 namespace maypole::worker {
@@ -82,14 +85,17 @@ void Announce(int fd, const std::string& line) {
 
 absl::Status SupervisorMain(const WorkerFlags& flags, Fd stop_signals) {
   auto metrics = std::make_shared<WorkerMetrics>();
-  Supervisor supervisor({flags.socket, flags.secret, ExecutorArguments(flags)},
-                        metrics);
+  absl::StatusOr<Fd> tls = SealTls(flags.tls);
+  if (!tls.ok()) return tls.status();
+  Supervisor supervisor(
+      {flags.socket, flags.secret, *std::move(tls), ExecutorArguments(flags)},
+      metrics);
   if (absl::Status s = supervisor.Listen(); !s.ok()) return s;
   std::string bound;
   const auto exposer = ServeMetrics(flags.metrics, metrics, &bound);
   if (!exposer.ok()) return exposer.status();
-  spdlog::info("event=ready socket={} coordinator={} metrics={}", flags.socket,
-               flags.coordinator, bound);
+  spdlog::info("event=ready socket={} coordinator={} metrics={}",
+               LogValue(flags.socket), flags.coordinator, bound);
   Announce(flags.announce_fd,
            // A path may hold spaces: it is the rest of the line.
            absl::StrCat("metrics=", bound, " socket=", flags.socket, "\n"));
@@ -112,13 +118,15 @@ int Main(int argc, char** argv) {
                  std::string(flags.status().message()).c_str());
     return kUsageError;
   }
+  LeaveNoCore();
+  RaiseOpenFiles();
   Fd stop_signals = CatchStopSignals(flags->executor);
   SetUpLog(*flags);
   const absl::Status s = flags->executor
                              ? ExecutorMain(*flags, std::move(stop_signals))
                              : SupervisorMain(*flags, std::move(stop_signals));
   if (s.ok()) return 0;
-  spdlog::error("event=failed reason=\"{}\"", std::string(s.message()));
+  spdlog::error("event=failed reason={}", LogValue(s.message()));
   return 1;
 }
 

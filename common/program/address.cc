@@ -1,6 +1,10 @@
 #include "common/program/address.h"
 
+#include <arpa/inet.h>
+#include <fcntl.h>
 #include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -18,8 +22,7 @@ namespace {
 using Resolved = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 absl::StatusOr<Resolved> Resolve(const Address& address) {
-  std::string host = address.host;
-  if (host.front() == '[') host = host.substr(1, host.size() - 2);
+  const std::string host = WithoutBrackets(address.host);
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
@@ -56,10 +59,21 @@ absl::StatusOr<Address> ParseAddress(const std::string& flag,
       " is not HOST:PORT, as 127.0.0.1:4001 or [::1]:4001 (port 0: any)"));
 }
 
-bool IsLoopback(const Address& address) {
-  return address.host == "localhost" || address.host == "[::1]" ||
-         address.host.rfind("127.", 0) == 0;
+bool IsLoopbackHost(const std::string& host) {
+  if (host == "localhost") return true;
+  in_addr v4;
+  if (inet_pton(AF_INET, host.c_str(), &v4) == 1) {
+    return ntohl(v4.s_addr) >> 24 == 127;
+  }
+  in6_addr v6;
+  if (inet_pton(AF_INET6, WithoutBrackets(host).c_str(), &v6) != 1) {
+    return false;
+  }
+  return IN6_IS_ADDR_LOOPBACK(&v6) ||
+         (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
 }
+
+bool IsLoopback(const Address& address) { return IsLoopbackHost(address.host); }
 
 std::string WhyNotBound(const Address& address) {
   absl::StatusOr<Resolved> resolved = Resolve(address);
@@ -73,6 +87,35 @@ std::string WhyNotBound(const Address& address) {
     return "unknown reason";
   }
   return ErrnoStatus(errno, address.Text()).message();
+}
+
+std::string WithoutBrackets(const std::string& host) {
+  if (host.size() < 2 || host.front() != '[' || host.back() != ']') return host;
+  return host.substr(1, host.size() - 2);
+}
+
+Fd ConnectTcp(const Address& address, std::chrono::milliseconds timeout) {
+  absl::StatusOr<Resolved> resolved = Resolve(address);
+  if (!resolved.ok()) return Fd();
+  for (const addrinfo* a = resolved->get(); a != nullptr; a = a->ai_next) {
+    Fd fd(::socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC,
+                   0));
+    if (::connect(fd.get(), a->ai_addr, a->ai_addrlen) != 0 &&
+        errno != EINPROGRESS) {
+      continue;
+    }
+    pollfd wait{fd.get(), POLLOUT, 0};
+    int error = 0;
+    socklen_t size = sizeof(error);
+    if (::poll(&wait, 1, static_cast<int>(timeout.count())) != 1 ||
+        ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0 ||
+        error != 0) {
+      continue;
+    }
+    ::fcntl(fd.get(), F_SETFL, ::fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
+    return fd;
+  }
+  return Fd();
 }
 
 void Knock(const Address& address) {

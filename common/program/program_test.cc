@@ -65,6 +65,13 @@ TEST(AddressTest, KnowsLoopback) {
   EXPECT_TRUE(IsLoopback({"127.0.0.1", 1}));
   EXPECT_TRUE(IsLoopback({"localhost", 1}));
   EXPECT_TRUE(IsLoopback({"[::1]", 1}));
+  EXPECT_TRUE(IsLoopbackHost("::1"));
+  EXPECT_TRUE(IsLoopbackHost("127.0.1.1"));
+  EXPECT_TRUE(IsLoopbackHost("::ffff:127.0.0.1"));
+  EXPECT_FALSE(IsLoopbackHost("127.example"));
+  EXPECT_FALSE(IsLoopbackHost("::"));
+  EXPECT_FALSE(IsLoopbackHost("fd00::1"));
+  EXPECT_FALSE(IsLoopbackHost(""));
   EXPECT_FALSE(IsLoopback({"0.0.0.0", 1}));
   EXPECT_FALSE(IsLoopback({"10.0.0.1", 1}));
 }

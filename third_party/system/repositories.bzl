@@ -47,6 +47,12 @@ def system_libraries():
         package = "libspdlog-dev",
         paths = ["include/spdlog", "include/fmt"],
     )
+    system_repository(
+        name = "org_openssl",
+        build_file = "@//third_party/system:openssl.BUILD",
+        package = "libssl-dev",
+        paths = ["include/openssl", "include/x86_64-linux-gnu/openssl"],
+    )
 
     # For tests/bench only: a peer that Maypole is compared with.
     system_repository(

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "worker/backend/gate.h"
 #include "worker/backend/gloo_mesh.h"
 #include "worker/backend/unanswered.h"
 
@@ -19,36 +20,9 @@ namespace {
 
 // Gloo matches sends and receives of a pair by such a number. Those of chunks
 // lie above (gloo_flight.cc).
-constexpr uint64_t kHandshakeSlot = 1;
 constexpr uint64_t kWatchSlot = 2;
 
 constexpr auto kForEver = std::chrono::hours(24 * 365);
-
-struct Handshake {
-  uint64_t nonce;
-  uint32_t node;
-  uint32_t nodes;
-};
-
-// The addresses of several connections as one: each after its length.
-std::string Join(const std::vector<std::string>& parts) {
-  std::string out;
-  for (const std::string& p : parts) {
-    out.push_back(static_cast<char>(p.size()));
-    out += p;
-  }
-  return out;
-}
-
-std::vector<std::string> Split(const std::string& joined) {
-  std::vector<std::string> out;
-  for (size_t at = 0; at < joined.size();) {
-    const size_t bytes = static_cast<unsigned char>(joined[at]);
-    out.push_back(joined.substr(at + 1, bytes));
-    at += 1 + bytes;
-  }
-  return out;
-}
 
 }  // namespace
 
@@ -80,30 +54,35 @@ absl::StatusOr<std::vector<std::string>> GlooBackend::Prepare(
   self_ = node_index;
   nodes_ = nodes;
   started_.assign(nodes, 0);
+  const auto cannot_listen = [this](const std::string& why) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen for other nodes on address '",
+                     options_.host, "' (set --network): ", why));
+  };
+  absl::StatusOr<std::unique_ptr<Gate>> gate =
+      Gate::Open({.host = options_.host,
+                  .self = self_,
+                  .nodes = nodes_,
+                  .connections = 2 * options_.connections,
+                  .epoch = options_.nonce});
+  if (!gate.ok()) return cannot_listen(std::string(gate.status().message()));
   try {
     std::vector<std::shared_ptr<GlooMesh>> meshes;
     for (uint32_t c = 0; c < 2 * options_.connections; ++c) {
       meshes.push_back(std::make_shared<GlooMesh>(
-          options_.host, static_cast<int>(self_), static_cast<int>(nodes_),
-          options_.connect_timeout));
+          options_.host, static_cast<int>(self_), static_cast<int>(nodes_)));
     }
     std::vector<std::string> addresses(nodes_);
     for (uint32_t i = 0; i < nodes_; ++i) {
-      if (i == self_) continue;
-      std::vector<std::string> parts;
-      for (const auto& mesh : meshes) {
-        parts.push_back(mesh->AddressFor(static_cast<int>(i)));
-      }
-      addresses[i] = Join(parts);
+      if (i != self_) addresses[i] = (*gate)->AddressFor(i);
     }
     std::lock_guard lock(mutex_);
     if (aborted_) return absl::AbortedError("the network backend was stopped");
     meshes_ = std::move(meshes);
+    gate_ = *std::move(gate);
     return addresses;
   } catch (const std::exception& e) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen for other nodes on address '",
-                     options_.host, "' (set --network): ", e.what()));
+    return cannot_listen(e.what());
   }
 }
 
@@ -112,12 +91,15 @@ absl::Status GlooBackend::Connect(const std::vector<std::string>& addresses) {
     return absl::InvalidArgumentError(absl::StrCat(
         "expected addresses of ", nodes_, " nodes, got ", addresses.size()));
   }
-  if (absl::Status s = ConnectPairs(addresses); !s.ok()) {
-    Break(std::string(s.message()));
-    return Why();
+  const absl::Status connected = ConnectPairs(addresses);
+  gate_->Close();  // nobody else shall come
+  if (!connected.ok()) {
+    Break(std::string(connected.message()));
+    const absl::Status why = Why();
+    // Broken by this: with its code.
+    return absl::IsAborted(why) ? why : connected;
   }
   BoundUnanswered(options_.answer_timeout);
-  if (absl::Status s = ShakeHands(); !s.ok()) return s;
   try {
     StartThreads();
   } catch (const std::exception& e) {
@@ -129,59 +111,28 @@ absl::Status GlooBackend::Connect(const std::vector<std::string>& addresses) {
 
 absl::Status GlooBackend::ConnectPairs(
     const std::vector<std::string>& addresses) {
+  if (const auto bad = gate_->Meet(addresses)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cannot connect to ", NodeName(bad->node), ": ", bad->why));
+  }
+  const auto deadline = Gate::Clock::now() + options_.connect_timeout;
   for (uint32_t i = 0; i < nodes_; ++i) {
-    if (i == self_) continue;
-    const std::vector<std::string> parts = Split(addresses[i]);
-    if (parts.size() != meshes_.size()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          NodeName(i), " offers ", parts.size(), " connections, expected ",
-          meshes_.size(),
-          "; --network_connections must be the same on all nodes"));
-    }
-    for (size_t c = 0; c < meshes_.size(); ++c) {
-      if (absl::Status s = Why(); !s.ok()) return s;
+    for (uint32_t c = 0; i != self_ && c < meshes_.size(); ++c) {
+      absl::StatusOr<Fd> connection = gate_->Connection(i, c, deadline);
+      if (!connection.ok()) {
+        return absl::Status(
+            connection.status().code(),
+            absl::StrCat(
+                "cannot connect to ", NodeName(i), ": ",
+                std::string(connection.status().message()),
+                "; check that --network is an address other nodes can reach"));
+      }
       try {
-        meshes_[c]->Connect(static_cast<int>(i), parts[c]);
+        meshes_[c]->Adopt(static_cast<int>(i), *std::move(connection));
       } catch (const std::exception& e) {
         return absl::UnavailableError(absl::StrCat(
-            "cannot connect to ", NodeName(i), ": ", e.what(),
-            "; check that --network is an address other nodes can reach"));
+            "the connection to ", NodeName(i), " failed: ", e.what()));
       }
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status GlooBackend::ShakeHands() {
-  Handshake mine{options_.nonce, self_, nodes_};
-  for (const auto& mesh : meshes_) {
-    std::vector<Handshake> theirs(nodes_);
-    std::vector<Part> parts;
-    try {
-      for (uint32_t i = 0; i < nodes_; ++i) {
-        if (i == self_) continue;
-        parts.push_back(MakePart(*mesh, i, false, kHandshakeSlot,
-                                 reinterpret_cast<std::byte*>(&theirs[i]),
-                                 sizeof(Handshake)));
-        parts.push_back(MakePart(*mesh, i, true, kHandshakeSlot,
-                                 reinterpret_cast<std::byte*>(&mine),
-                                 sizeof(Handshake)));
-      }
-    } catch (const std::exception& e) {
-      Break(e.what());
-    }
-    if (!WaitAll(parts)) return Why();
-    for (uint32_t i = 0; i < nodes_; ++i) {
-      const Handshake& h = theirs[i];
-      if (i == self_ ||
-          (h.nonce == mine.nonce && h.node == i && h.nodes == nodes_)) {
-        continue;
-      }
-      const std::string text =
-          absl::StrCat("the connection to ", NodeName(i),
-                       " was answered by somebody outside the job");
-      Break(text);
-      return absl::PermissionDeniedError(text);
     }
   }
   return absl::OkStatus();
@@ -231,8 +182,9 @@ void GlooBackend::Abort() {
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(aborted_, true)) return;
+    if (gate_ != nullptr) gate_->Close();  // ends Connect
     try {
-      for (const auto& mesh : meshes_) mesh->Close();  // ends Connect, too
+      for (const auto& mesh : meshes_) mesh->Close();
     } catch (const std::exception&) {
       // A pair that is broken already complains; it is closed all the same.
     }

@@ -1,8 +1,8 @@
 // GlooBackend: Backend over Gloo's TCP pairs, to every other node two or more.
 //
-// There is no store: every pair's address travels through the coordinator.
-// After connecting, both ends show each other a nonce of the job and the epoch,
-// so that a stranger who reached the port first is noticed.
+// There is no store: every pair's address travels through the coordinator, and
+// with it a secret by which both ends prove to each other that they belong to
+// the job (gate.h): strangers who reach the port do not come near Gloo.
 //
 // Reducing: the chunk is cut in one segment per node that has a part in it.
 // Each node sends segment i to the i-th node, reduces the own segment over all
@@ -57,11 +57,12 @@ class UnboundBuffer;
 
 namespace maypole::worker {
 
+class Gate;
 class GlooMesh;
 
 struct GlooOptions {
-  std::string host;  // address to listen on
-  uint64_t nonce = 0;
+  std::string host;    // address to listen on
+  uint64_t nonce = 0;  // of job and epoch, the same on all nodes
   // "node n1 (host b)" by node index, for messages.
   std::vector<std::string> node_names;
   // A peer that cannot be reached within this fails Connect.
@@ -128,7 +129,6 @@ class GlooBackend : public Backend {
   enum class Step : uint64_t { kScatter = 0, kGather = 1 };
 
   absl::Status ConnectPairs(const std::vector<std::string>& addresses);
-  absl::Status ShakeHands();
   void StartThreads();
   std::string NodeName(uint32_t node) const;
 
@@ -181,6 +181,7 @@ class GlooBackend : public Backend {
   std::string broken_text_;
   std::vector<Part*> waiting_;  // whom somebody waits for now
   std::vector<std::shared_ptr<GlooMesh>> meshes_;  // set once, by Prepare
+  std::unique_ptr<Gate> gate_;                     // likewise
   std::vector<std::vector<std::byte>> inboxes_;    // for use again
 
   Part watched_;

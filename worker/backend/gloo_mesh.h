@@ -1,5 +1,8 @@
 // GlooMesh: one TCP connection of Gloo's to every other node.
 //
+// Purpose: Gloo's pairs over connections that others have made (gate.h). Gloo
+// would make them itself, with whoever comes first.
+//
 // Thread contract: as Gloo's: buffers may be used by several threads, Close()
 // may be called while others wait.
 // Invariants: everything may throw std::exception, as Gloo does.
@@ -8,19 +11,19 @@
 
 #include <gloo/context.h>
 
-#include <chrono>
 #include <string>
+
+#include "common/fd.h"
 
 namespace maypole::worker {
 
 class GlooMesh : public gloo::Context {
  public:
-  // Listens on `host`, one port per peer.
-  GlooMesh(const std::string& host, int self, int nodes,
-           std::chrono::milliseconds connect_timeout);
+  // `host`: an address of this machine.
+  GlooMesh(const std::string& host, int self, int nodes);
 
-  std::string AddressFor(int node);
-  void Connect(int node, const std::string& address);
+  // The connection to `node`.
+  void Adopt(int node, Fd connection);
   void Close();
 };
 

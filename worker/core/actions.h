@@ -50,6 +50,8 @@ struct PrepareBackend {
   uint64_t epoch = 0;
   uint32_t node_index = 0;
   std::vector<std::string> node_names;  // "node n1 (host b)"
+  // Where the coordinator sees each node; empty: unknown.
+  std::vector<std::string> node_addresses;
 };
 // Core::OnBackendConnected answers.
 struct ConnectBackend {

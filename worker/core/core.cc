@@ -309,9 +309,10 @@ void Core::OnEpochStart(const proto::EpochStart& start) {
   epoch_->CountHandled();
   if (!info->several_nodes()) return MakeBoard();
   phase_ = Phase::kPreparing;
-  PrepareBackend prepare{info->epoch, info->node_index, {}};
+  PrepareBackend prepare{info->epoch, info->node_index, {}, {}};
   for (uint32_t i = 0; i < info->nodes.size(); ++i) {
     prepare.node_names.push_back(info->NodeText(i));
+    prepare.node_addresses.push_back(info->nodes[i].address());
   }
   actions_.push_back(std::move(prepare));
 }

@@ -387,6 +387,8 @@ TEST_F(CoreTest, NextEpochStartsWhileTheLastOneDrains) {
   EXPECT_TRUE(std::holds_alternative<DropEpoch>(actions.at(0)));
   EXPECT_EQ(std::get<PrepareBackend>(actions.at(1)).node_names.at(1),
             "node n1 (host host1)");
+  EXPECT_EQ(std::get<PrepareBackend>(actions.at(1)).node_addresses,
+            (std::vector<std::string>{"10.0.0.1", "10.0.0.2"}));
 }
 
 // Other nodes may still receive what its backend has sent.

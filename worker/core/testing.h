@@ -62,6 +62,7 @@ class CoreTest : public testing::Test {
       proto::NodeInfo* node = start->add_nodes();
       node->set_node("n" + std::to_string(i));
       node->set_host("host" + std::to_string(i));
+      node->set_address("10.0.0." + std::to_string(i + 1));
       node->add_ranks(static_cast<uint32_t>(2 * i));
       node->add_ranks(static_cast<uint32_t>(2 * i + 1));
     }

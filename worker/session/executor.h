@@ -40,9 +40,7 @@ struct ExecutorOptions {
   CoreOptions core;
   // The seams; tests put others in.
   std::function<std::unique_ptr<Transport>(TransportCallbacks)> make_transport;
-  std::function<std::unique_ptr<Backend>(uint64_t epoch,
-                                         std::vector<std::string> node_names)>
-      make_backend;
+  std::function<std::unique_ptr<Backend>(const PrepareBackend&)> make_backend;
 };
 
 class Executor {

@@ -97,8 +97,8 @@ void Executor::Do(PrepareBackend& a) {
   callbacks.runner.on_free = [this, post](uint32_t record) {
     post([this, record] { core_.OnRunFree(record); });
   };
-  network_ = std::make_unique<Network>(
-      options_.make_backend(a.epoch, a.node_names), std::move(callbacks));
+  network_ = std::make_unique<Network>(options_.make_backend(a),
+                                       std::move(callbacks));
   network_->Prepare(a.node_index, nodes);
 }
 

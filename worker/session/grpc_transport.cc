@@ -13,7 +13,8 @@ constexpr int kKeepaliveMs = 2000;
 constexpr auto kLeaveTime = std::chrono::milliseconds(1000);
 
 std::shared_ptr<grpc::Channel> MakeChannel(
-    const std::string& address, std::chrono::milliseconds connect_timeout) {
+    const std::string& address, const TlsOptions& tls,
+    std::chrono::milliseconds connect_timeout) {
   grpc::ChannelArguments args;
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
@@ -27,8 +28,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMostMs);
   args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   args.SetMaxReceiveMessageSize(kMaxCoordinatorMessageBytes);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
-                                   args);
+  SetServerName(tls, &args);
+  return grpc::CreateCustomChannel(address, ClientCredentials(tls), args);
 }
 
 // Codes with which a coordinator says no; trying again will not help.
@@ -45,8 +46,8 @@ GrpcTransport::GrpcTransport(GrpcTransportOptions options,
                              TransportCallbacks callbacks)
     : options_(std::move(options)),
       callbacks_(std::move(callbacks)),
-      stub_(proto::Coordinator::NewStub(
-          MakeChannel(options_.address, options_.resume_timeout))),
+      stub_(proto::Coordinator::NewStub(MakeChannel(
+          options_.address, options_.tls, options_.resume_timeout))),
       main_([this] { Main(); }) {}
 
 GrpcTransport::~GrpcTransport() {
@@ -78,11 +79,12 @@ uint64_t GrpcTransport::Send(proto::ExecutorMessage message) {
 
 absl::Status GrpcTransport::LostStatus(const absl::Status& last) const {
   const bool reached = !session_.empty();
+  const std::string tls = DiagnoseTls(options_.address, options_.tls);
   return absl::UnavailableError(absl::StrCat(
       reached ? absl::StrCat("coordinator ", options_.address, " lost: ")
               : absl::StrCat("cannot reach the coordinator at ",
                              options_.address, ": "),
-      std::string(last.message()),
+      tls.empty() ? std::string(last.message()) : tls,
       reached ? " (tried again for " : " (tried for ",
       options_.resume_timeout.count() / 1000.0, " s)"));
 }

@@ -21,6 +21,7 @@
 #include <thread>
 
 #include "common/link.h"
+#include "common/program/tls.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "worker/core/limits.h"
 #include "worker/session/transport.h"
@@ -30,6 +31,7 @@ namespace maypole::worker {
 struct GrpcTransportOptions {
   std::string address;  // HOST:PORT
   std::string secret;
+  TlsOptions tls;
   proto::ExecutorHello hello;  // without session and incarnation
   std::chrono::milliseconds resume_timeout{3000};
 };

@@ -52,6 +52,9 @@ absl::StatusOr<pid_t> LaunchExecutor(const LaunchOptions& options) {
       "maypole-worker", "--executor",
       absl::StrCat("--control_fd=", options.control_fd),
       absl::StrCat("--stats_fd=", options.stats_fd)};
+  if (options.tls_fd >= 0) {
+    arguments.push_back(absl::StrCat("--tls_fd=", options.tls_fd));
+  }
   arguments.insert(arguments.end(), options.arguments.begin(),
                    options.arguments.end());
   std::vector<char*> argv;
@@ -68,6 +71,7 @@ absl::StatusOr<pid_t> LaunchExecutor(const LaunchOptions& options) {
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
   if (KeepOpen(options.control_fd) && KeepOpen(options.stats_fd) &&
+      (options.tls_fd < 0 || KeepOpen(options.tls_fd)) &&
       (!change_user || BecomeUser(options.uid, options.gid, groups))) {
     execv(kSelf, argv.data());
   }

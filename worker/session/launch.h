@@ -1,7 +1,8 @@
 // Launch: starts an executor process for a user.
 //
 // Purpose: the same program again, with --executor, under the client's uid and
-// gid, with two descriptors: its control socket and its statistics page.
+// gid, with two or three descriptors: its control socket, its statistics page,
+// and certificate and key, if there is TLS.
 //
 // Thread contract: any thread; between fork and exec only what is
 // async-signal-safe happens.
@@ -21,6 +22,7 @@ struct LaunchOptions {
   std::vector<std::string> arguments;  // after --executor and the descriptors
   int control_fd = -1;
   int stats_fd = -1;
+  int tls_fd = -1;  // negative: none
   uid_t uid = 0;
   gid_t gid = 0;
 };

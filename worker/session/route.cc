@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/fd.h"
+#include "common/program/address.h"
 
 namespace maypole::worker {
 namespace {
@@ -26,23 +27,13 @@ absl::StatusOr<std::string> LocalAddress(int fd) {
   return std::string(host);
 }
 
-}  // namespace
-
-absl::StatusOr<std::string> LocalAddressTowards(const std::string& peer) {
-  const size_t colon = peer.rfind(':');
-  if (colon == std::string::npos || colon == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", peer, "' is not of the form HOST:PORT"));
-  }
-  std::string host = peer.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[') {
-    host = host.substr(1, host.size() - 2);
-  }
+// `host` without brackets.
+absl::StatusOr<std::string> Towards(const std::string& host,
+                                    const std::string& port) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
-  const int rc =
-      getaddrinfo(host.c_str(), peer.substr(colon + 1).c_str(), &hints, &found);
+  const int rc = getaddrinfo(host.c_str(), port.c_str(), &hints, &found);
   if (rc != 0) {
     return absl::NotFoundError(
         absl::StrCat("cannot resolve '", host, "': ", gai_strerror(rc)));
@@ -58,6 +49,33 @@ absl::StatusOr<std::string> LocalAddressTowards(const std::string& peer) {
   }
   return absl::UnavailableError(
       absl::StrCat("no route to '", host, "': ", std::strerror(errno)));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> LocalAddressTowards(const std::string& peer) {
+  const size_t colon = peer.rfind(':');
+  if (colon == std::string::npos || colon == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", peer, "' is not of the form HOST:PORT"));
+  }
+  std::string host = peer.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[') {
+    host = host.substr(1, host.size() - 2);
+  }
+  return Towards(host, peer.substr(colon + 1));
+}
+
+absl::StatusOr<std::string> OwnAddress(const std::string& coordinator,
+                                       const std::vector<std::string>& others) {
+  const absl::StatusOr<std::string> own = LocalAddressTowards(coordinator);
+  if (own.ok() && !IsLoopbackHost(*own)) return own;
+  for (const std::string& other : others) {
+    if (other.empty() || IsLoopbackHost(other)) continue;
+    const absl::StatusOr<std::string> towards = Towards(other, "");
+    if (towards.ok() && !IsLoopbackHost(*towards)) return towards;
+  }
+  return own;  // all are on this machine
 }
 
 }  // namespace maypole::worker

@@ -293,7 +293,7 @@ absl::StatusOr<Supervisor::Executor*> Supervisor::StartExecutor(
   if (!s.ok()) return ToAbsl(s);
   absl::StatusOr<pid_t> pid =
       LaunchExecutor({options_.executor_arguments, theirs.get(), stats->fd(),
-                      peer.uid, peer.gid});
+                      options_.tls.get(), peer.uid, peer.gid});
   if (!pid.ok()) return pid.status();
   executor.pid = *pid;
   executor.pidfd = OpenPidFd(*pid);

@@ -36,6 +36,7 @@ namespace maypole::worker {
 struct SupervisorOptions {
   std::string socket;
   std::string secret;  // the cluster's, for executors
+  Fd tls;              // sealed_tls.h, for executors; invalid: no TLS
   std::vector<std::string> executor_arguments;
 };
 

@@ -1,0 +1,243 @@
+// Peers find each other through the gate; strangers of every kind do not get
+// in, and hold nobody up.
+#include "worker/backend/gate.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "worker/backend/gate_proof.h"
+
+namespace maypole::worker {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+Gate::Clock::time_point In(milliseconds time) {
+  return Gate::Clock::now() + time;
+}
+
+std::unique_ptr<Gate> Open(uint32_t self, uint64_t epoch = 7,
+                           const std::string& host = "127.0.0.1") {
+  auto gate = Gate::Open({.host = host,
+                          .self = self,
+                          .nodes = 2,
+                          .connections = 2,
+                          .epoch = epoch});
+  EXPECT_TRUE(gate.ok()) << gate.status();
+  return *std::move(gate);
+}
+
+// A TCP connection to the port of a gate, which `offer` ends with.
+class Stranger {
+ public:
+  explicit Stranger(const std::string& offer)
+      : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const std::string tail = offer.substr(33);
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port =
+        htons(static_cast<uint16_t>(static_cast<unsigned char>(tail[0]) << 8 |
+                                    static_cast<unsigned char>(tail[1])));
+    inet_pton(AF_INET, tail.c_str() + 2, &to.sin_addr);
+    EXPECT_EQ(connect(fd_.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)),
+              0);
+  }
+
+  void Send(const void* data, size_t bytes) {
+    EXPECT_EQ(send(fd_.get(), data, bytes, MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes));
+  }
+  // Fills `data`, or less, when the gate hangs up or is silent.
+  size_t Read(void* data, size_t bytes, milliseconds time = seconds(10)) {
+    size_t got = 0;
+    while (got < bytes) {
+      pollfd wait{fd_.get(), POLLIN, 0};
+      if (poll(&wait, 1, static_cast<int>(time.count())) != 1) break;
+      const ssize_t n =
+          recv(fd_.get(), static_cast<char*>(data) + got, bytes - got, 0);
+      if (n <= 0) break;
+      got += static_cast<size_t>(n);
+    }
+    return got;
+  }
+  // The gate has ended the connection, with no byte more.
+  bool HungUp() {
+    pollfd wait{fd_.get(), POLLIN, 0};
+    char byte;
+    return poll(&wait, 1, 10000) == 1 && recv(fd_.get(), &byte, 1, 0) <= 0;
+  }
+
+ private:
+  Fd fd_;
+};
+
+class GateTest : public testing::Test {
+ protected:
+  // Both have met and all connections stand.
+  void ExpectToMeet() {
+    ASSERT_EQ(one_->Meet({zero_->AddressFor(1), ""}), nullptr);
+    for (uint32_t c = 0; c < 2; ++c) {
+      auto called = one_->Connection(0, c, In(seconds(10)));
+      ASSERT_TRUE(called.ok()) << called.status();
+      auto taken = zero_->Connection(1, c, In(seconds(10)));
+      ASSERT_TRUE(taken.ok()) << taken.status();
+      EXPECT_EQ(send(called->get(), "x", 1, 0), 1);
+      char byte = 0;
+      EXPECT_EQ(recv(taken->get(), &byte, 1, 0), 1);
+      EXPECT_EQ(byte, 'x');
+    }
+  }
+  void Meet() { ASSERT_EQ(zero_->Meet({"", one_->AddressFor(0)}), nullptr); }
+  std::string Port() { return zero_->AddressFor(1); }
+
+  gate::Hello HelloOfOne() {
+    gate::Hello hello;
+    hello.from = 1;
+    return hello;
+  }
+
+  std::unique_ptr<Gate> zero_ = Open(0);
+  std::unique_ptr<Gate> one_ = Open(1);
+};
+
+TEST_F(GateTest, PeersMeet) {
+  Meet();
+  ExpectToMeet();
+}
+
+TEST(Gate, PeersMeetOverIpv6) {
+  auto zero = Open(0, 7, "::1"), one = Open(1, 7, "::1");
+  ASSERT_EQ(zero->Meet({"", one->AddressFor(0)}), nullptr);
+  ASSERT_EQ(one->Meet({zero->AddressFor(1), ""}), nullptr);
+  EXPECT_TRUE(one->Connection(0, 1, In(seconds(10))).ok());
+  EXPECT_TRUE(zero->Connection(1, 1, In(seconds(10))).ok());
+}
+
+TEST_F(GateTest, WhoTalksNonsenseIsHungUpOn) {
+  Meet();
+  for (const size_t bytes : {56u, 1000u}) {
+    Stranger s(Port());
+    s.Send(std::string(bytes, 'G').data(), bytes);
+    EXPECT_TRUE(s.HungUp());
+  }
+  for (gate::Hello bad : {gate::Hello{.from = 0}, gate::Hello{.from = 2},
+                          gate::Hello{.from = 1, .to = 1},
+                          gate::Hello{.from = 1, .connection = 2},
+                          gate::Hello{.magic = 1, .from = 1}}) {
+    Stranger s(Port());
+    s.Send(&bad, sizeof(bad));
+    EXPECT_TRUE(s.HungUp());
+  }
+  ExpectToMeet();
+}
+
+TEST_F(GateTest, WhoHasNoProofIsHungUpOn) {
+  Meet();
+  Stranger s(Port());
+  const gate::Hello hello = HelloOfOne();
+  s.Send(&hello, sizeof(hello));
+  gate::Answer answer;
+  ASSERT_EQ(s.Read(&answer, sizeof(answer)), sizeof(answer));
+  const gate::Proof zeros = {};
+  s.Send(&zeros, sizeof(zeros));
+  EXPECT_TRUE(s.HungUp());
+  ExpectToMeet();
+}
+
+TEST_F(GateTest, WhatTheGateSaysIsNoProofWhenItIsSentBack) {
+  Meet();
+  Stranger s(Port());
+  const gate::Hello hello = HelloOfOne();
+  s.Send(&hello, sizeof(hello));
+  gate::Answer answer;
+  ASSERT_EQ(s.Read(&answer, sizeof(answer)), sizeof(answer));
+  s.Send(&answer.proof, sizeof(answer.proof));
+  EXPECT_TRUE(s.HungUp());
+  // Nor as the challenge of another connection.
+  Stranger again(Port());
+  gate::Hello reflected = HelloOfOne();
+  reflected.challenge = answer.challenge;
+  again.Send(&reflected, sizeof(reflected));
+  gate::Answer second;
+  ASSERT_EQ(again.Read(&second, sizeof(second)), sizeof(second));
+  EXPECT_FALSE(gate::Same(second.proof, answer.proof));
+  again.Send(&second.proof, sizeof(second.proof));
+  EXPECT_TRUE(again.HungUp());
+  ExpectToMeet();
+}
+
+TEST_F(GateTest, HalfOpenStrangersHoldNobodyUp) {
+  std::vector<std::unique_ptr<Stranger>> before, after;
+  for (int i = 0; i < 60; ++i) {
+    before.push_back(std::make_unique<Stranger>(Port()));
+  }
+  Meet();
+  for (size_t i = 0; i < kMaxVisitors + 40; ++i) {
+    after.push_back(std::make_unique<Stranger>(Port()));
+    if (i % 2 == 0) after.back()->Send("half a hello", 12);
+  }
+  ExpectToMeet();
+}
+
+TEST_F(GateTest, ANodeOfAnotherEpochIsAStranger) {
+  auto late = Open(1, 6);
+  Meet();
+  // It knows the secrets of this epoch, and still its key is another.
+  ASSERT_EQ(late->Meet({zero_->AddressFor(1), ""}), nullptr);
+  const auto fd = late->Connection(0, 0, In(seconds(10)));
+  EXPECT_EQ(fd.status().code(), absl::StatusCode::kPermissionDenied)
+      << fd.status();
+  ExpectToMeet();
+}
+
+TEST_F(GateTest, WhoDoesNotComeIsSaid) {
+  Meet();
+  const auto fd = zero_->Connection(1, 0, In(milliseconds(50)));
+  EXPECT_EQ(fd.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(fd.status().message().find("it has not connected to 127.0.0.1:"),
+            std::string::npos)
+      << fd.status();
+}
+
+TEST_F(GateTest, AfterClosingNobodyListens) {
+  Meet();
+  zero_.reset();
+  ASSERT_EQ(one_->Meet({Open(0)->AddressFor(1), ""}), nullptr);
+  const auto fd = one_->Connection(0, 0, In(seconds(10)));
+  EXPECT_EQ(fd.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(fd.status().message().find("Connection refused"), std::string::npos)
+      << fd.status();
+}
+
+TEST_F(GateTest, CloseEndsWaits) {
+  Meet();
+  absl::Status status;
+  std::thread waiter(
+      [&] { status = zero_->Connection(1, 0, In(seconds(60))).status(); });
+  zero_->Close();
+  waiter.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+}
+
+TEST_F(GateTest, OffersThatAreNoneAreNamed) {
+  for (const std::string& bad :
+       {std::string(), std::string("nonsense"), std::string(36, '\0'),
+        std::string(1000, 'x')}) {
+    auto gate = Open(0);
+    const auto offer = gate->Meet({"", bad});
+    ASSERT_NE(offer, nullptr);
+    EXPECT_EQ(offer->node, 1u);
+  }
+}
+
+}  // namespace
+}  // namespace maypole::worker
