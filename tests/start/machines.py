@@ -66,12 +66,16 @@ def hosts_of(names, addresses):
 
 class Machine:
     def __init__(self, name, hosts, binds, directory):
-        """`binds`: [(directory to show, where)], for this machine only."""
+        """`binds`: [(directory made in `directory`, where it is shown)]."""
         self.name = name
+        self._started = []
         hosts_file = os.path.join(directory, "hosts." + name)
         with open(hosts_file, "w") as f:
             f.write(hosts)
-        mounts = [(hosts_file, "/etc/hosts")] + list(binds)
+        mounts = [(hosts_file, "/etc/hosts")]
+        for source, target in binds:
+            os.makedirs(os.path.join(directory, source), exist_ok=True)
+            mounts.append((os.path.join(directory, source), target))
         script = _OWN_TMP + "".join('mount --bind "$%d" "$%d" && ' % (2 * i + 2, 2 * i + 3) for i in range(len(mounts)))
         script += 'hostname "$1" && ip link set lo up && exec %s -c "%s"' % (harness.PYTHON, _SLEEPER)
         self._unshare = subprocess.Popen(
@@ -95,7 +99,8 @@ class Machine:
     def start(self, argv, cwd=None, **kwargs):
         kwargs.setdefault("env", harness.environment())
         kwargs.setdefault("stdin", subprocess.DEVNULL)
-        return subprocess.Popen(self.command(argv, cwd), **kwargs)
+        self._started.append(subprocess.Popen(self.command(argv, cwd), **kwargs))
+        return self._started[-1]
 
     def run(self, argv, cwd=None, timeout=60, **kwargs):
         """The completed process, its output as text."""
@@ -112,6 +117,8 @@ class Machine:
         self._unshare.kill()
         self._unshare.wait()
         harness.wait_until(lambda: not harness.alive(self.pid), 10, "machine %s to end" % self.name)
+        for process in self._started:
+            process.wait()
 
 
 class Machines:

@@ -1,0 +1,111 @@
+"""Clients and daemons of different versions: one line that names both."""
+
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import unittest
+
+import daemons
+import harness
+
+MAGIC = 0x4D41594C
+HELLO, REFUSED = 1, 2
+REFUSED_BYTES = 16 + 8 + 1024
+HEADER = struct.Struct("@IIII")  # magic, version, type, size: for ever (common/session.h)
+
+
+def message(version, kind, payload):
+    return HEADER.pack(MAGIC, version, kind, HEADER.size + len(payload)) + payload
+
+
+def run_client(answer):
+    """A real client against an agent that answers answer(Hello): (Hello, completed process)."""
+    at = tempfile.mkdtemp(prefix="mpv", dir="/tmp")
+    heard = []
+
+    def serve(listener):
+        connection, _ = listener.accept()
+        with connection:
+            heard.append(connection.recv(4096))
+            connection.send(answer(heard[0]))
+
+    try:
+        path = os.path.join(at, "agent")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(path)
+            listener.listen()
+            listener.settimeout(30)
+            thread = threading.Thread(target=serve, args=(listener,))
+            thread.start()
+            env = {"MAYPOLE_RANK": "0", "MAYPOLE_SIZE": "2", "MAYPOLE_LOCAL_RANK": "0", "MAYPOLE_LOCAL_SIZE": "2",
+                   "MAYPOLE_JOB": "j", "MAYPOLE_TOKEN": "t", "MAYPOLE_AGENT": path}
+            done = subprocess.run([harness.PYTHON, os.path.join(harness.ROOT, "tests/programs/where.py")],
+                                  env=harness.environment(env), capture_output=True, text=True, timeout=60,
+                                  stdin=subprocess.DEVNULL)
+            thread.join()
+        return heard[0], done
+    finally:
+        shutil.rmtree(at)
+
+
+def version_of(data):
+    return HEADER.unpack_from(data)[1]
+
+
+class VersionsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        hello, _ = run_client(lambda hello: message(version_of(hello), REFUSED, b"\0" * (REFUSED_BYTES - HEADER.size)))
+        cls.ours = version_of(hello)
+
+    def check_client(self, version, size):
+        """What the real agent answers to a Hello of another version."""
+        with daemons.Daemons(1) as d:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+                client.settimeout(10)
+                client.connect(d.sockets[0])
+                client.send(message(version, HELLO, b"\1" * size))
+                answer = client.recv(4096)
+            log = d.log()
+        magic, said, kind, length = HEADER.unpack_from(answer)
+        self.assertEqual((magic, said, kind, length), (MAGIC, self.ours, REFUSED, len(answer)))
+        text = answer[HEADER.size + 8:].split(b"\0")[0].decode()
+        self.assertEqual(text, "the client speaks version %d of the session protocol, this side version %d; install "
+                               "the same Maypole on both sides" % (version, self.ours))
+        # The operator reads it too.
+        self.assertEqual(len([line for line in log.splitlines() if text in line]), 1, log)
+        print(text)
+
+    def test_older_client(self):
+        self.check_client(self.ours - 1, 300)
+
+    def test_newer_client_with_other_structs(self):
+        self.check_client(self.ours + 6, 1500)
+
+    def check_agent(self, version):
+        _, done = run_client(lambda _: message(version, REFUSED, b"\0" * 40))
+        self.assertEqual(done.returncode, 1)
+        last = done.stderr.splitlines()[-1]
+        self.assertIn("the agent speaks version %d of the session protocol, this side version %d; install the same "
+                      "Maypole on both sides" % (version, self.ours), last)
+        print(last)
+
+    def test_older_agent(self):
+        self.check_agent(self.ours - 1)
+
+    def test_newer_agent(self):
+        self.check_agent(self.ours + 6)
+
+    def test_something_else_that_listens_there(self):
+        _, done = run_client(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("the agent does not speak Maypole's session protocol", done.stderr.splitlines()[-1])
+        print(done.stderr.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    unittest.main()
