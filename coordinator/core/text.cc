@@ -2,9 +2,7 @@
 
 #include <algorithm>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
@@ -36,14 +34,6 @@ std::string Cut(absl::string_view text, size_t max_bytes) {
   size_t n = max_bytes;
   while (n > 0 && (static_cast<unsigned char>(text[n]) & 0xc0) == 0x80) --n;
   return std::string(text.substr(0, n));
-}
-
-// Names stand in single quotes, which need no escape within double ones.
-std::string LogValue(absl::string_view text) {
-  return absl::StrCat("\"",
-                      absl::StrReplaceAll(absl::Utf8SafeCEscape(text),
-                                          {{"\\'", "'"}}),
-                      "\"");
 }
 
 bool IsPlainName(absl::string_view text) {

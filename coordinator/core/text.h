@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "common/log_value.h"
 #include "coordinator/core/actions.h"
 
 namespace maypole::coordinator {
@@ -25,9 +26,6 @@ std::string SecondsText(Time time);
 
 // At most max_bytes of it, never half a UTF-8 character.
 std::string Cut(absl::string_view text, size_t max_bytes);
-
-// In quotes, control characters and quotes escaped: a value of a log line.
-std::string LogValue(absl::string_view text);
 
 // Fit for a log line and an error as it is: graphic ASCII, no quotes.
 bool IsPlainName(absl::string_view text);
