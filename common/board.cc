@@ -33,6 +33,12 @@ void* MapAll(int fd, size_t bytes) {
               MAP_SHARED | MAP_NORESERVE, fd, 0);
 }
 
+Status Reserve(int fd, uint64_t begin, uint64_t end) {
+  const int err = posix_fallocate(fd, static_cast<off_t>(begin),
+                                  static_cast<off_t>(end - begin));
+  return err == 0 ? Status() : ErrnoStatus(err, "no shared memory");
+}
+
 Status Bad(const std::string& what) {
   return Status(Code::kInvalidArgument, "board: " + what);
 }
@@ -45,8 +51,8 @@ uint32_t SplitNames(const BoardConfig& c) {
 
 // Where each part starts, in bytes from the beginning of the memory.
 struct Board::Layout {
-  uint64_t ranks, tickets, news, slots, runs, plans, splits, matrices, pools,
-      rings, arenas, end;
+  uint64_t ranks, tickets, news, slots, runs, negotiated, plans, splits,
+      matrices, pools, rings, arenas, end;
   uint64_t slot_bytes, run_bytes, plan_bytes, plan_dims, matrix_bytes;
 
   explicit Layout(const BoardConfig& c) {
@@ -59,7 +65,8 @@ struct Board::Layout {
         RoundUp(sizeof(SlotHeader), alignof(Arrival)) + k * sizeof(Arrival);
     runs = RoundUp(slots + c.slots * slot_bytes, kPage);
     run_bytes = sizeof(RunHeader) + k * sizeof(Progress);
-    plans = RoundUp(runs + (uint64_t{c.slots} + c.runs) * run_bytes, kPage);
+    negotiated = runs + c.slots * run_bytes;
+    plans = RoundUp(negotiated + c.runs * run_bytes, kPage);
     plan_dims = sizeof(PlanHeader) + kMaxRunOperations * sizeof(PlanOperation);
     plan_bytes = RoundUp(plan_dims + uint64_t{c.size} * 8, 64);
     splits = RoundUp(plans + c.runs * plan_bytes, kPage);
@@ -73,7 +80,16 @@ struct Board::Layout {
         RoundUp(rings + uint64_t{k + 1} * c.ring_depth * c.chunk_bytes, kPage);
     end = arenas + k * c.arena_bytes;
   }
+
+  // Without arenas, when so many slots are reserved.
+  uint64_t BytesWith(uint32_t used) const {
+    return arenas - (negotiated - slots) + used * (slot_bytes + run_bytes);
+  }
 };
+
+static_assert(kSlotStep * alignof(Arrival) % kPage == 0 &&
+                  kSlotStep * alignof(RunHeader) % kPage == 0,
+              "what ReserveSlots() takes are whole pages");
 
 Status CheckConfig(const BoardConfig& c) {
   if (c.size < 1 || c.size > kMaxRanks) return Bad("size out of range");
@@ -84,7 +100,7 @@ Status CheckConfig(const BoardConfig& c) {
                " ranks a node)");
   }
   if (c.nodes < 1 || c.node_index >= c.nodes) return Bad("node out of range");
-  if (c.slots < 64 || c.slots > kMaxSlots || c.slots % 64 != 0) {
+  if (c.slots < 64 || c.slots > kMaxSlots || c.slots % kSlotStep != 0) {
     return Bad("slots must be a multiple of 64 from 64 to " +
                std::to_string(kMaxSlots));
   }
@@ -128,13 +144,15 @@ Status Board::Create(const BoardConfig& config, std::unique_ptr<Board>* out) {
                            "size, ulimit -f? Then raise it, or lower "
                            "--arena_bytes of the agent)");
   }
-  if (const int err =
-          posix_fallocate(fd.get(), 0, static_cast<off_t>(layout.arenas));
-      err != 0) {
-    return ErrnoStatus(err, "no shared memory for a board of " +
-                                std::to_string(layout.arenas) +
-                                " bytes (lower --chunk_bytes, --ring_depth or "
-                                "--slots of the agent)");
+  // Slots and their runs follow one another: see ReserveSlots().
+  Status s = Reserve(fd.get(), 0, layout.slots);
+  if (s.ok()) s = Reserve(fd.get(), layout.negotiated, layout.arenas);
+  if (!s.ok()) {
+    return Status(s.code(),
+                  s.message() + " for a board of " +
+                      std::to_string(layout.BytesWith(0)) +
+                      " bytes (lower --chunk_bytes or --ring_depth of the "
+                      "agent)");
   }
   if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) !=
       0) {
@@ -263,7 +281,18 @@ std::byte* Board::node_ring(uint32_t index) const {
   return rank_ring(config_.local_size, index);
 }
 
-size_t Board::bytes() const { return layout_->arenas; }
+size_t Board::bytes(uint32_t slots) const { return layout_->BytesWith(slots); }
+
+Status Board::ReserveSlots(uint32_t from, uint32_t to) const {
+  const auto reserve = [&](uint64_t first, uint64_t each) {
+    return Reserve(fd_.get(), first + from * each, first + to * each);
+  };
+  Status s = reserve(layout_->slots, layout_->slot_bytes);
+  if (s.ok()) s = reserve(layout_->runs, layout_->run_bytes);
+  if (s.ok()) return s;
+  return Status(s.code(), s.message() + " for " + std::to_string(to) +
+                              " different operation names");
+}
 
 uint64_t Board::arena_offset(uint32_t local) const {
   return layout_->arenas + local * config_.arena_bytes;

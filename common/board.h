@@ -71,6 +71,9 @@
 
 namespace maypole {
 
+// Slots are reserved by so many: whole pages for any number of ranks.
+inline constexpr uint32_t kSlotStep = 64;
+
 inline constexpr uint64_t kBoardMagic = 0x6d6179706f6c6531;  // "maypole1"
 
 // Constants of one board, fixed at creation. All counts are bounded by
@@ -81,7 +84,7 @@ struct BoardConfig {
   uint32_t local_size = 1;  // ranks of the job on this node
   uint32_t nodes = 1;
   uint32_t node_index = 0;
-  uint32_t slots = 4096;
+  uint32_t slots = kMaxSlots;
   uint32_t runs = kMaxRuns;
   uint32_t chunk_bytes = 512 * 1024;  // a multiple of 4096
   uint32_t ring_depth = 8;            // chunks of a ring, at least 2
@@ -310,8 +313,8 @@ inline constexpr uint64_t kNoPlace = UINT64_MAX;
 
 class Board {
  public:
-  // Creates and seals the memory; all but the arenas is reserved at once, so
-  // that shortage is an error here and no SIGBUS later.
+  // Creates and seals the memory; all but slots, their runs and the arenas is
+  // reserved at once, so that shortage is an error here and no SIGBUS later.
   static Status Create(const BoardConfig& config, std::unique_ptr<Board>* out);
   // Maps a board made by Create; checks magic, version, config and size.
   static Status Attach(Fd memory, std::unique_ptr<Board>* out);
@@ -321,8 +324,11 @@ class Board {
 
   const BoardConfig& config() const { return config_; }
   int fd() const { return fd_.get(); }
-  // Without arenas.
-  size_t bytes() const;
+  // Without arenas, and with so many slots.
+  size_t bytes(uint32_t slots) const;
+  // Reserves slots from .. to - 1 and their runs, both multiples of kSlotStep:
+  // by the executor before it allots one of them; shortage is an error here.
+  Status ReserveSlots(uint32_t from, uint32_t to) const;
   RunRef NegotiatedRef(uint32_t n) const { return config_.slots + n; }
   bool IsNegotiated(RunRef ref) const { return ref >= config_.slots; }
 

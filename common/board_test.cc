@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <string>
@@ -53,6 +54,32 @@ TEST(BoardTest, AttachSeesTheSameMemoryAndConfig) {
   EXPECT_EQ(*b->node_ring(1), std::byte{9});
   EXPECT_EQ(b->node_ring(1) + 4096, b->rank_ring(0, 0) + 8 * 4096)
       << "the node ring ends the memory";
+}
+
+TEST(BoardTest, SlotsTakeMemoryWhenTheyAreReserved) {
+  for (const uint32_t k : {1u, 3u}) {
+    BoardConfig config = Config(k);
+    config.slots = 3 * kSlotStep;
+    std::unique_ptr<Board> b;
+    ASSERT_TRUE(Board::Create(config, &b).ok());
+    const auto taken = [&] {
+      struct stat st;
+      EXPECT_EQ(fstat(b->fd(), &st), 0);
+      return static_cast<size_t>(st.st_blocks) * 512;
+    };
+    EXPECT_EQ(taken(), b->bytes(0));
+    ASSERT_TRUE(b->ReserveSlots(0, kSlotStep).ok());
+    EXPECT_EQ(taken(), b->bytes(kSlotStep));
+    ASSERT_TRUE(b->ReserveSlots(kSlotStep, 3 * kSlotStep).ok());
+    EXPECT_EQ(taken(), b->bytes(3 * kSlotStep));
+    EXPECT_GT(b->bytes(kSlotStep), b->bytes(0));
+    for (uint32_t slot = 0; slot < config.slots; ++slot) {
+      b->Allot(slot, 0, Kind::kAllreduce, "x", 1, 0);
+      b->Arrive(slot, k - 1, 1, Signature());
+      b->progress(slot, k - 1).consumed.store(1);
+    }
+    EXPECT_EQ(taken(), b->bytes(3 * kSlotStep)) << "a slot lies elsewhere";
+  }
 }
 
 TEST(BoardTest, MemoryIsSealed) {

@@ -15,17 +15,19 @@ KIB, MIB = 1 << 10, 1 << 20
 RESOURCE_EXHAUSTED = 8
 
 
-def board_bytes(local_size, size=None, chunk_bytes=512 * KIB, ring_depth=8, slots=4096):
+def board_bytes(local_size, size=None, nodes=1, chunk_bytes=512 * KIB, ring_depth=8, slots=16384, names=1):
     """The formula of docs/memory.md."""
 
     def pages(n):
         return (n + 4095) // 4096 * 4096
 
-    k, runs = local_size, 256
-    plan = (64 + 512 * 16 + 8 * (size or k) + 63) // 64 * 64
-    return (pages(2624) + pages(64 * k) + pages(65536 * 8 + slots // 8) +
-            pages(slots * (1152 + 256 * k)) +
-            pages((slots + runs) * (64 + 64 * k)) + pages(runs * plan) +
+    k, n, runs = local_size, size or local_size, 256
+    plan = (64 + 512 * 16 + 8 * n + 63) // 64 * 64
+    matrices = 2 * 8 * min(n, 1024) ** 2 if nodes > 1 else 0
+    return (pages(2624) + pages(832 * k) + pages(65536 * 8 + slots // 8) +
+            (names + 63) // 64 * 64 * (1856 + 320 * k) +
+            pages(runs * (64 + 64 * k)) + pages(runs * plan) +
+            pages(2 * min(slots, 512) * k * n * 8) + pages(matrices) +
             k * 32 * 64 * KIB + (k + 1) * ring_depth * chunk_bytes)
 
 
@@ -150,7 +152,7 @@ class OwnDaemonsJob:
 class MemoryTest(unittest.TestCase):
     def check_default(self, np, nodes=1):
         local = np // nodes
-        want = board_bytes(local, size=np)
+        want = board_bytes(local, np, nodes)
         with harness.Job(np=np, nodes=nodes, program="memory.py") as job:
             for r in range(np):
                 job.await_file("used.%d" % r)
@@ -158,7 +160,8 @@ class MemoryTest(unittest.TestCase):
             self.assertEqual(len({b.inode for b in boards}), nodes)
             for board in boards:
                 self.assertEqual(board.taken(), want)
-                self.assertEqual(board.size(), want + local * (8 << 30))
+                unused = board_bytes(local, np, nodes, names=16384) - want
+                self.assertEqual(board.size(), want + unused + local * (8 << 30))
             harness.wait_until(lambda: metric(job.endpoints()["node0"], "maypole_board_bytes") == [want],
                                5, "the metric")
             pss = [board.pss() for board in boards]
@@ -198,7 +201,17 @@ class MemoryTest(unittest.TestCase):
         self.check_flags(chunk_bytes=64 * KIB, ring_depth=4)
 
     def test_flag_of_the_names(self):
-        self.check_flags(slots=16384)
+        self.check_flags(slots=64)
+
+    # Names take memory as they come, 64 at a time.
+    def test_many_names(self):
+        with harness.Job(np=2, program="many_names.py", args=[1000, 1]) as job:
+            for r in range(2):
+                job.await_file("done.%d" % r)
+            board = Board(job.rank_pid(0))
+            self.assertEqual(board.taken(), board_bytes(2, names=1000))
+            job.touch("end")
+            job.check_ok(60)
 
     def test_full_arena(self):
         tensor, limit = MIB, 10 * MIB
@@ -207,7 +220,7 @@ class MemoryTest(unittest.TestCase):
                 job.reach("used")
                 board = Board(job.ranks[0].pid)
                 self.assertEqual(board.taken(), board_bytes(2))
-                self.assertEqual(board.size(), board_bytes(2) + 2 * limit)
+                self.assertEqual(board.size(), board_bytes(2, names=16384) + 2 * limit)
                 job.touch("fill")
                 job.reach("full")
                 self.assertEqual(board.taken(), board_bytes(2) + 2 * limit)

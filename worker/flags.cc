@@ -79,8 +79,9 @@ ABSL_FLAG(uint32_t, ring_depth, 8, "chunks in each ring, 2 to 64");
 ABSL_FLAG(uint64_t, arena_bytes, uint64_t{8} << 30,
           "limit of each rank's arena tensors, a multiple of 4096: address "
           "space, memory is taken as tensors are made; 0: no arenas");
-ABSL_FLAG(uint32_t, slots, 4096,
-          "different operation names of a job; a multiple of 64");
+ABSL_FLAG(uint32_t, slots, maypole::kMaxSlots,
+          "limit of a job's different operation names, a multiple of 64; "
+          "memory is taken as they are used");
 ABSL_FLAG(std::string, log_level, "info",
           "trace, debug, info, warning, error or off");
 ABSL_FLAG(bool, executor, false, "internal: run as a job's executor");

@@ -55,8 +55,9 @@ def available():
 
 
 class Slurm:
-    def __init__(self, binds=None):
-        self.machines = machines.Machines(["n0", "n1"], binds=binds)
+    def __init__(self, **kwargs):
+        """`kwargs`: of the Machines, but names and addresses."""
+        self.machines = machines.Machines(["n0", "n1"], **kwargs)
 
     def __enter__(self):
         self.machines.__enter__()

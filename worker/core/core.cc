@@ -447,6 +447,12 @@ void Core::OnNetworkFailed(const absl::Status& status) {
   give_up_ms_ = now_ms_ + options_.resume_timeout_ms + kBackendGraceMs;
 }
 
+void Core::OnBoardFull(const absl::Status& status) {
+  FailEpochHere(absl::Status(
+      status.code(), absl::StrCat("node ", options_.node, " (host ",
+                                  options_.host, "): ", status.message())));
+}
+
 void Core::FailEpoch(Code code, const std::string& text) {
   give_up_ms_.reset();
   phase_ = Phase::kEnded;

@@ -54,7 +54,7 @@ struct CoreOptions {
   std::string job;
   std::string node;
   std::string host;
-  uint32_t slots = 4096;
+  uint32_t slots = kMaxSlots;
   uint32_t records = kMaxRuns;
   uint32_t chunk_bytes = 512 * 1024;
   uint32_t ring_depth = 8;
@@ -86,6 +86,8 @@ class Core {
   void OnProcessEnded(ClientId client);
 
   // --- Board and backend ---------------------------------------------------
+  // No memory for another slot: the epoch ends.
+  void OnBoardFull(const absl::Status& status);
   void OnNews(const SlotNews& news);
   void OnRunFree(uint32_t record);
   // Every kBoardLookMs; and every kBlockedLookMs while all ranks say that they

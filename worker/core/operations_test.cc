@@ -225,6 +225,16 @@ TEST_F(CoreTest, FullSlotTableSaysWhatToDo) {
   EXPECT_NE(std::string(last.text).find("--slots"), std::string::npos);
 }
 
+TEST_F(CoreTest, NoMemoryForAnotherSlotEndsTheEpoch) {
+  StartOneNode();
+  core_.OnBoardFull(
+      absl::ResourceExhaustedError("no shared memory for 128 names"));
+  const auto aborts = Take<AbortBoard>();
+  ASSERT_EQ(aborts.size(), 1u);
+  EXPECT_EQ(aborts[0].code, Code::kResourceExhausted);
+  EXPECT_EQ(aborts[0].text, "node n0 (host hosta): no shared memory for 128 names");
+}
+
 TEST_F(CoreTest, RequestsThatCannotBeAreAnswered) {
   StartOneNode();
   EXPECT_EQ(Slot("").code, static_cast<uint32_t>(Code::kInvalidArgument));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/limits.h"
 
 namespace maypole::worker {
 
@@ -24,7 +25,9 @@ absl::StatusOr<uint32_t> SlotTable::Allot(SharedSet set, Kind kind,
     return absl::ResourceExhaustedError(absl::StrCat(
         std::string(Name(kind)), " '", name, "': the job has used ", limit_,
         " different operation names on this node; use the same names in every "
-        "step, or start maypole-worker with a larger --slots"));
+        "step",
+        limit_ < kMaxSlots ? ", or start maypole-worker with a larger --slots"
+                           : ""));
   }
   const bool splits = kind == Kind::kAlltoall;
   const uint32_t most = std::min(limit_, kMaxSplitNames);

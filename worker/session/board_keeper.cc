@@ -17,14 +17,20 @@ constexpr int kMaxNewsPasses = 16;
 
 BoardKeeper::BoardKeeper(std::unique_ptr<Board> board)
     : board_(std::move(board)),
-      slots_(board_->config().slots),
       issued_(board_->config().runs),
       present_(board_->config().local_size) {}
 
-void BoardKeeper::Allot(const AllotSlot& a) {
-  slots_[a.slot] = {a.set, a.splits};
+Status BoardKeeper::Allot(const AllotSlot& a) {
+  if (a.slot >= reserved_) {
+    const uint32_t to = (a.slot / kSlotStep + 1) * kSlotStep;
+    if (Status s = board_->ReserveSlots(reserved_, to); !s.ok()) return s;
+    reserved_ = to;
+  }
   allotted_ = std::max(allotted_, a.slot + 1);
+  slots_.resize(allotted_);
+  slots_[a.slot] = {a.set, a.splits};
   board_->Allot(a.slot, a.set->id, a.kind, a.name, a.set->mask(), a.splits);
+  return Status();
 }
 
 bool BoardKeeper::CopyNews(uint32_t slot, SlotNews* news) const {

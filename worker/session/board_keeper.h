@@ -28,7 +28,13 @@ class BoardKeeper {
 
   const Board& board() const { return *board_; }
 
-  void Allot(const AllotSlot& allot);
+  // An error: there is no memory for the slot, and nobody may touch it.
+  Status Allot(const AllotSlot& allot);
+  bool IsAllotted(uint32_t slot) const {
+    return slot < allotted_ && slots_[slot].set != nullptr;
+  }
+  // What the board takes now.
+  size_t bytes() const { return board_->bytes(reserved_); }
   // What has become present, or urgent, since the last call; by slot.
   std::vector<SlotNews> TakeNews();
   // Writes the plan of a run and who takes part; Issue() then puts it into the
@@ -89,9 +95,10 @@ class BoardKeeper {
 
   const std::unique_ptr<Board> board_;
   uint32_t allotted_ = 0;
+  uint32_t reserved_ = 0;  // slots; a multiple of kSlotStep
   uint64_t next_ticket_ = 0;
   std::vector<worker::MarkLeft> left_;
-  std::vector<KeptSlot> slots_;
+  std::vector<KeptSlot> slots_;  // allotted_ of them
   std::vector<Issued> issued_;  // by record
   std::vector<Present> present_;
   // Tickets that could not be placed yet: record, generation, members.

@@ -1,6 +1,8 @@
 #include "worker/session/board_keeper.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "common/urgent.h"
 
@@ -32,7 +34,8 @@ class BoardKeeperTest : public testing::Test {
 
   void Allot(uint32_t slot, SharedSet set, Kind kind = Kind::kAllreduce,
              uint32_t splits = 0) {
-    keeper_->Allot({slot, kind, "x" + std::to_string(slot), set, splits});
+    const AllotSlot allot{slot, kind, "x" + std::to_string(slot), set, splits};
+    ASSERT_TRUE(keeper_->Allot(allot).ok());
   }
   const Board& board() { return keeper_->board(); }
   void Arrive(uint32_t slot, uint32_t rank, uint32_t generation) {
@@ -198,6 +201,29 @@ TEST_F(BoardKeeperTest, PlansAreIssuedInOrder) {
   }
   uint64_t next = 3;
   EXPECT_FALSE(board().ReadTicket(&next, &ticket));
+}
+
+TEST_F(BoardKeeperTest, ASlotWithoutMemoryIsNotThere) {
+  BoardConfig config = board().config();
+  config.slots = 2 * kSlotStep;
+  std::unique_ptr<Board> larger;
+  ASSERT_TRUE(Board::Create(config, &larger).ok());
+  keeper_ = std::make_unique<BoardKeeper>(std::move(larger));
+  for (uint32_t i = 0; i < kSlotStep; ++i) Allot(i, sets_.all());
+  EXPECT_EQ(keeper_->bytes(), board().bytes(kSlotStep));
+  // In the place of its memory what cannot be reserved.
+  const Fd nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
+  ASSERT_GE(dup2(nothing.get(), board().fd()), 0);
+  const Status s =
+      keeper_->Allot({kSlotStep, Kind::kAllreduce, "y", sets_.all(), 0});
+  EXPECT_NE(s.message().find("no shared memory"), std::string::npos)
+      << s.message();
+  EXPECT_NE(s.message().find("128 different operation names"),
+            std::string::npos)
+      << s.message();
+  EXPECT_FALSE(keeper_->IsAllotted(kSlotStep));
+  EXPECT_TRUE(keeper_->IsAllotted(kSlotStep - 1));
+  EXPECT_EQ(keeper_->bytes(), board().bytes(kSlotStep));
 }
 
 }  // namespace

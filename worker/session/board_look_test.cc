@@ -31,7 +31,8 @@ class BoardLookTest : public testing::Test {
     ASSERT_TRUE(sets_.Add(1, {0, 1}).ok());
     ASSERT_TRUE(sets_.Add(2, {1, 2}).ok());
     for (uint32_t i = 0; i < 3; ++i) {
-      keeper_->Allot({i, Kind::kAllreduce, "x", sets_.Find(i), 0});
+      ASSERT_TRUE(
+          keeper_->Allot({i, Kind::kAllreduce, "x", sets_.Find(i), 0}).ok());
     }
     for (uint32_t i = 0; i < 2; ++i) keeper_->MarkPresent(i, 0);
   }

@@ -16,12 +16,13 @@ void AddGrowth(const RankCounters::Counter& counter, uint64_t* seen,
   if (now > before) StatsPage::Add(to, now - before);
 }
 
-// Of the board's memory: pages are counted when they are first used.
-uint64_t ArenaBytes(const Board& board) {
+// Of the board's memory, which takes `reserved` itself: pages are counted when
+// they are first used.
+uint64_t ArenaBytes(const Board& board, uint64_t reserved) {
   struct stat st;
   if (fstat(board.fd(), &st) != 0) return 0;
   const uint64_t all = static_cast<uint64_t>(st.st_blocks) * 512;
-  return all - std::min<uint64_t>(all, board.bytes());
+  return all - std::min(all, reserved);
 }
 
 }  // namespace
@@ -31,7 +32,8 @@ CounterSampler::CounterSampler(const Board* board)
 
 void CounterSampler::Sample(StatsPage* stats) {
   for (uint32_t i = 0; i < seen_.size(); ++i) SampleRank(i, stats);
-  stats->arena_bytes.store(ArenaBytes(*board_), std::memory_order_relaxed);
+  stats->arena_bytes.store(ArenaBytes(*board_, stats->board_bytes.load()),
+                           std::memory_order_relaxed);
 }
 
 void CounterSampler::SampleRank(uint32_t local, StatsPage* stats) {

@@ -28,6 +28,7 @@ class CounterSampler {
   // `board` outlives it.
   explicit CounterSampler(const Board* board);
 
+  // board_bytes of the page is up to date.
   void Sample(StatsPage* stats);
 
  private:

@@ -113,6 +113,13 @@ void Executor::WatchWrites(ClientId id, bool wanted) {
 }
 
 void Executor::Do(ReplyClient& a) {
+  auto* slot = std::get_if<session::SlotReply>(&a.reply);
+  if (slot != nullptr && slot->code == 0 && keeper_ != nullptr &&
+      !keeper_->IsAllotted(slot->slot)) {
+    const Status why = keeper_->board().AbortStatus();
+    slot->code = static_cast<uint32_t>(why.code());
+    session::SetText(slot->text, why.message());
+  }
   std::visit(
       [&](const auto& reply) { SendToClient(a.client, &reply, sizeof(reply)); },
       a.reply);

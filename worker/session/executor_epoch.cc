@@ -121,7 +121,7 @@ void Executor::Do(CreateBoard& a) {
     present_since_.assign(a.config.slots, {});
     stats_->SetRanks({a.config.global_rank, a.config.local_size});
     stats_->local_ranks = a.config.local_size;
-    stats_->board_bytes = keeper_->board().bytes();
+    stats_->board_bytes = keeper_->bytes();
     StatsPage::Add(stats_->epochs, 1);
     spdlog::info("event=epoch_start job={} epoch={} ranks={} local={} nodes={}",
                  options_.core.job, a.config.epoch, a.config.size,
@@ -141,11 +141,19 @@ void Executor::Welcome(const CreateBoard& a) {
 }
 
 void Executor::Do(AllotSlot& a) {
-  if (keeper_ != nullptr) keeper_->Allot(a);
+  if (keeper_ == nullptr) return;
+  if (const Status s = keeper_->Allot(a); !s.ok()) {
+    core_.OnBoardFull(ToAbsl(s));
+    // Before what the core has said of the slot in the belief that it is there:
+    // after an abort nothing of it is done.
+    DoActions();
+    return;
+  }
+  stats_->board_bytes = keeper_->bytes();
 }
 
 void Executor::Do(WantSlot& a) {
-  if (keeper_ == nullptr) return;
+  if (keeper_ == nullptr || !keeper_->IsAllotted(a.slot)) return;
   keeper_->board().Want(a.slot, a.generation, a.signature);
 }
 
@@ -176,7 +184,7 @@ void Executor::CountIssued(const RunSpec& run) {
 }
 
 void Executor::Do(FailSlot& a) {
-  if (keeper_ == nullptr) return;
+  if (keeper_ == nullptr || !keeper_->IsAllotted(a.slot)) return;
   spdlog::warn("event=operation_failed job={} reason=\"{}\"", options_.core.job,
                a.text);
   stats_->Count(ErrorKind::kOperationFailed);
