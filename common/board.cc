@@ -281,6 +281,8 @@ std::byte* Board::node_ring(uint32_t index) const {
   return rank_ring(config_.local_size, index);
 }
 
+size_t Board::bytes() const { return layout_->arenas; }
+
 size_t Board::bytes(uint32_t slots) const { return layout_->BytesWith(slots); }
 
 Status Board::ReserveSlots(uint32_t from, uint32_t to) const {

@@ -324,7 +324,9 @@ class Board {
 
   const BoardConfig& config() const { return config_; }
   int fd() const { return fd_.get(); }
-  // Without arenas, and with so many slots.
+  // Up to the arenas, all slots included; and what that takes of memory while
+  // so many slots are reserved.
+  size_t bytes() const;
   size_t bytes(uint32_t slots) const;
   // Reserves slots from .. to - 1 and their runs, both multiples of kSlotStep:
   // by the executor before it allots one of them; shortage is an error here.
