@@ -38,7 +38,8 @@ Status ListenUnix(const std::string& path, mode_t mode, Fd* out) {
   Fd probe;
   if (ConnectUnix(path, &probe).ok()) {
     return Status(Code::kAlreadyExists,
-                  "another agent already listens at " + path);
+                  "another agent already listens at " + path +
+                      "; use it, or end it, or give this one another --socket");
   }
   struct stat st;
   if (lstat(path.c_str(), &st) == 0 && S_ISSOCK(st.st_mode)) {

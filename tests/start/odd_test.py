@@ -212,6 +212,7 @@ class PortsTest(OddCase):
         holder.bind(path)
         holder.listen()
         self.check("worker/maypole-worker", ["--metrics=", "--coordinator=127.0.0.1:1", "--socket=" + path],
+                   "another agent already listens at %s; use it, or end it, or give this one another --socket" %
                    re.escape(path))
 
 

@@ -111,6 +111,25 @@ class TwoUsersTest(unittest.TestCase):
                          for uid, directory in zip(USERS, directories)), [])
         self.assertEqual(self.meet(directories, processes), list(USERS))
 
+    # Whoever listens where an agent should could read tensors.
+    def test_an_agent_of_another_user(self):
+        at = self.directory(USERS[0])
+        os.chmod(at, 0o755)
+        path = os.path.join(at, "agent")
+        self.start(USERS[0], [os.path.join(self.root, harness.PROGRAMS[2]), "--socket=" + path, "--metrics=",
+                              "--coordinator=127.0.0.1:1", "--log_level=error"], {})
+        harness.wait_until(lambda: os.path.exists(path), 10, "the agent")
+        os.chmod(path, 0o666)
+        rank = self.start(USERS[1], self.where(at), {
+            "MAYPOLE_RANK": "0", "MAYPOLE_SIZE": "2", "MAYPOLE_LOCAL_RANK": "0", "MAYPOLE_LOCAL_SIZE": "2",
+            "MAYPOLE_JOB": "j", "MAYPOLE_TOKEN": "t", "MAYPOLE_AGENT": path})
+        _, errors = rank.communicate(timeout=30)
+        self.assertEqual(rank.returncode, 1)
+        last = errors.splitlines()[-1]
+        self.assertIn("the agent at %s runs under uid %d, which is neither this user's (%d) nor root" %
+                      (path, USERS[0], USERS[1]), last)
+        print(last)
+
     # A job's name is the cluster's: the second gets one line, the first goes on.
     def test_one_name(self):
         d = self.agent()
