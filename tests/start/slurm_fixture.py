@@ -8,6 +8,7 @@ slurmctld runs on n0, where `run` and `start` start their commands too. Key,
 configuration, state, logs: all in a temporary directory that goes with it.
 """
 
+import ipaddress
 import os
 import shutil
 
@@ -18,7 +19,8 @@ PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "salloc", "scancel", "squeu
 
 CONF = """\
 ClusterName=maypole
-SlurmctldHost=n0(10.213.78.1)
+SlurmctldHost=n0({addresses[0]})
+{ipv6}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
@@ -40,7 +42,8 @@ LaunchParameters=use_interactive_step
 ReturnToService=2
 MpiDefault=none
 KillWait=2
-NodeName=n[0-1] NodeAddr=10.213.78.[1-2] CPUs=4 State=UNKNOWN
+NodeName=n0 NodeAddr={addresses[0]} CPUs=4 State=UNKNOWN
+NodeName=n1 NodeAddr={addresses[1]} CPUs=4 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES State=UP
 """
 
@@ -56,7 +59,7 @@ def available():
 
 class Slurm:
     def __init__(self, **kwargs):
-        """`kwargs`: of the Machines, but names and addresses."""
+        """`kwargs`: of the Machines, but names; each's first address is Slurm's."""
         self.machines = machines.Machines(["n0", "n1"], **kwargs)
 
     def __enter__(self):
@@ -79,7 +82,9 @@ class Slurm:
         with open(self._path("munge", "key"), "wb", opener=lambda p, f: os.open(p, f, 0o600)) as f:
             f.write(os.urandom(128))
         with open(self._path("slurm.conf"), "w") as f:
-            f.write(CONF.format(dir=self.dir))
+            addresses = [str(ipaddress.ip_interface(own[0]).ip) for own in self.machines.addresses]
+            ipv6 = "CommunicationParameters=EnableIPv6,DisableIPv4" if ":" in addresses[0] else ""
+            f.write(CONF.format(dir=self.dir, addresses=addresses, ipv6=ipv6))
         with open(self._path("cgroup.conf"), "w") as f:
             f.write("CgroupAutomount=no\n")
 

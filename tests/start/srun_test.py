@@ -13,6 +13,7 @@ import time
 import unittest
 
 import harness
+import machines
 import slurm_fixture
 
 REASON = slurm_fixture.available()
@@ -331,6 +332,17 @@ class NamesTest(SlurmCase):
 
     MACHINES = {"hosts": ["127.0.0.1 localhost\n127.0.1.1 n%d\n10.213.78.%d n%d\n" % (i, 2 - i, 1 - i)
                           for i in range(2)]}
+
+    def test_two_nodes(self):
+        job = Job(self.slurm)
+        self.run_ok(["srun", "-N2", "-n4", "--ntasks-per-node=2"] + job.command)
+        self.assertEqual([p[0] for p in job.places(4)], ["n0", "n0", "n1", "n1"])
+        self.check_nothing_left()
+
+
+@unittest.skipIf(REASON, REASON)
+class Ipv6Test(SlurmCase):
+    MACHINES = {"addresses": [[a] for a in machines.V6]}
 
     def test_two_nodes(self):
         job = Job(self.slurm)
