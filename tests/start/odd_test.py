@@ -178,6 +178,67 @@ class CommandTest(OddCase):
         self.assertEqual(sorted(done.stdout.splitlines()), ["[0]<stdout>:0 of 2", "[1]<stdout>:1 of 2"])
 
 
+MPIRUN_REASON = None if shutil.which("mpirun", path=harness.environment()["PATH"]) else "Open MPI is not installed"
+
+
+@unittest.skipIf(MPIRUN_REASON, MPIRUN_REASON)
+class MeetingTest(OddCase):
+    """Where ranks that maypolerun has not started meet, by mpirun."""
+
+    def setUp(self):
+        self.outer = self.directory(prefix="mp ü ")
+        os.chmod(self.outer, 0o755)
+        self.root = os.path.join(self.outer, "my files")
+        os.rename(harness.public_copy(), self.root)
+        self.meeting = os.path.join(self.outer, "meet here")
+        os.mkdir(self.meeting)
+        os.chmod(self.meeting, 0o1777)
+
+    def mpirun(self, env=None, prefix=()):
+        env = dict({"MAYPOLE_RUNTIME_DIR": self.meeting, "OMPI_ALLOW_RUN_AS_ROOT": "1",
+                    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "MAYPOLE_START_TIMEOUT": "20"}, **(env or {}))
+        program = os.path.join(self.root, "tests/programs/where.py")
+        return subprocess.run([*prefix, "mpirun", "--oversubscribe", "-np", "3", harness.PYTHON, program], cwd="/",
+                              env=harness.environment(env, self.root), capture_output=True, text=True, timeout=60,
+                              stdin=subprocess.DEVNULL)
+
+    def check(self, env=None, prefix=()):
+        done = self.mpirun(env, prefix)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(re.findall("rank . of 3: local . of 3, node 0 of 1: sum 6", done.stdout)), 3, done.stdout)
+        harness.wait_until(lambda: not os.listdir(self.meeting), 10, "the job to leave nothing")
+
+    def test_paths_with_spaces(self):
+        self.check()
+
+    def test_no_home_and_a_proxy(self):
+        self.check({"HOME": "/nonexistent", "http_proxy": "http://127.0.0.1:9", "grpc_proxy": "http://127.0.0.1:9"})
+
+    @unittest.skipIf(ROOT_REASON, ROOT_REASON)
+    def test_ordinary_user(self):
+        self.check({"HOME": "/nonexistent"}, ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"])
+
+    def test_few_descriptors_on_one_core(self):
+        core = min(os.sched_getaffinity(0))
+        self.check(prefix=["sh", "-c", 'ulimit -n 256 && exec taskset -c "$0" "$@"', str(core)])
+
+    def error(self, directory):
+        done = self.mpirun({"MAYPOLE_RUNTIME_DIR": directory})
+        self.assertEqual(done.returncode, 1)
+        line = next(line for line in done.stderr.splitlines() if "Error: " in line)
+        print(line)
+        return line
+
+    def test_directory_that_is_not_there(self):
+        self.assertRegex(self.error("/nonexistent"),
+                         "cannot make /nonexistent/maypole-.*: No such file or directory; set MAYPOLE_RUNTIME_DIR to a "
+                         "directory of this machine that you may write to")
+
+    def test_directory_whose_name_is_too_long(self):
+        self.assertRegex(self.error("/tmp/" + "d" * 120),
+                         "MAYPOLE_RUNTIME_DIR=/tmp/d* is too long for the names of sockets: choose a shorter one")
+
+
 class PortsTest(OddCase):
     def taken(self):
         holder = socket.socket()

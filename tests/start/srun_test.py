@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -338,6 +339,31 @@ class NamesTest(SlurmCase):
         self.run_ok(["srun", "-N2", "-n4", "--ntasks-per-node=2"] + job.command)
         self.assertEqual([p[0] for p in job.places(4)], ["n0", "n0", "n1", "n1"])
         self.check_nothing_left()
+
+
+MPIRUN_REASON = REASON or (None if shutil.which("mpirun", path=harness.environment()["PATH"]) else
+                           "Open MPI is not installed")
+
+
+@unittest.skipIf(MPIRUN_REASON, MPIRUN_REASON)
+class MpirunTest(SlurmCase):
+    """mpirun over two machines, which it reaches through Slurm."""
+
+    def mpirun(self, *flags):
+        job = Job(self.slurm)
+        done = self.run_ok(["salloc", "-N2", "-n4", "--ntasks-per-node=2", "mpirun", *flags] + job.command,
+                           {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                            "HOME": "/nonexistent"})
+        self.assertNotIn("improperly", done.stderr)
+        self.check_nothing_left()
+        return job.places(4)
+
+    def test_two_nodes(self):
+        self.assertEqual(self.mpirun(), [("n0", 0, 2, 0, 2), ("n0", 1, 2, 0, 2), ("n1", 0, 2, 1, 2), ("n1", 1, 2, 1, 2)])
+
+    def test_ranks_of_a_node_do_not_follow_each_other(self):
+        self.assertEqual(self.mpirun("--map-by", "node"),
+                         [("n0", 0, 2, 0, 2), ("n1", 0, 2, 1, 2), ("n0", 1, 2, 0, 2), ("n1", 1, 2, 1, 2)])
 
 
 @unittest.skipIf(REASON, REASON)
