@@ -21,7 +21,9 @@
 #include "common/limits.h"
 #include "common/program/address.h"
 #include "common/program/arguments.h"
+#include "common/program/process.h"
 #include "common/program/secret_file.h"
+#include "common/program/tls.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/version.h"
 #include "coordinator/service/server.h"
@@ -32,12 +34,22 @@
 ABSL_FLAG(std::string, listen, "127.0.0.1:0",
           "HOST:PORT for executors and maypolectl; port 0 takes a free one "
           "(see --announce_fd). Any but a loopback address needs "
-          "--secret_file.");
+          "--secret_file or TLS.");
 ABSL_FLAG(std::string, metrics, "127.0.0.1:0",
           "HOST:PORT where Prometheus finds /metrics; empty for none.");
 ABSL_FLAG(std::string, secret_file, "",
           "File (mode 0600) with the cluster secret in one line. Workers and "
           "maypolectl must present the same. Empty: no secret.");
+ABSL_FLAG(
+    std::string, tls_ca, "",
+    "File (PEM) with the cluster's own CA. With --tls_cert and --tls_key: "
+    "all calls use TLS, and every caller must show a certificate of this "
+    "CA; maypolectl one with the name maypole-admin.");
+ABSL_FLAG(std::string, tls_cert, "",
+          "File (PEM) with this program's certificate, for the name or address "
+          "that workers call it by.");
+ABSL_FLAG(std::string, tls_key, "",
+          "File (PEM, mode 0600) with the certificate's key.");
 ABSL_FLAG(int, announce_fd, -1,
           "Descriptor to which one line 'listen=HOST:PORT metrics=HOST:PORT' "
           "is written when the coordinator is ready; it is closed then.");
@@ -135,11 +147,19 @@ absl::StatusOr<ServerOptions> ReadFlags() {
     auto secret = ReadSecretFile(path);
     if (!secret.ok()) return secret.status();
     options.secret = *secret;
-  } else if (!IsLoopback(options.listen)) {
+  }
+  auto tls =
+      ReadTlsFiles(absl::GetFlag(FLAGS_tls_ca), absl::GetFlag(FLAGS_tls_cert),
+                   absl::GetFlag(FLAGS_tls_key));
+  if (!tls.ok()) return tls.status();
+  options.tls = *std::move(tls);
+  if (options.secret.empty() && !options.tls.enabled() &&
+      !IsLoopback(options.listen)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--listen=", options.listen.Text(),
-                     " can be reached from other "
-                     "machines; give --secret_file, or listen on 127.0.0.1"));
+                     " can be reached from other machines; give --secret_file, "
+                     "or --tls_ca, --tls_cert and --tls_key, or listen on "
+                     "127.0.0.1"));
   }
   auto start =
       PositiveTime("--start_timeout", absl::GetFlag(FLAGS_start_timeout));
@@ -180,15 +200,18 @@ absl::Status Run(const ServerOptions& options) {
   sigaddset(&ends, SIGINT);
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);
   signal(SIGPIPE, SIG_IGN);
+  LeaveNoCore();
+  RaiseOpenFiles();
 
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
   if (!server.ok()) return server.status();
   spdlog::info(
       "event=started version={} protocol={} pid={} listen={} metrics={} "
-      "secret={}",
+      "secret={} tls={}",
       kVersion, kProtocolVersion, getpid(), (*server)->listen().Text(),
       (*server)->metrics() ? (*server)->metrics()->Text() : "none",
-      options.secret.empty() ? "no" : "yes");
+      options.secret.empty() ? "no" : "yes",
+      options.tls.enabled() ? "yes" : "no");
   const absl::Status announced = Announce(**server);
   if (!announced.ok()) return announced;
   int signal_number = 0;

@@ -206,7 +206,7 @@ absl::StatusOr<WorkerFlags> ReadFlags(int argc, char** argv) {
   f.coordinator = absl::GetFlag(FLAGS_coordinator);
   f.node = absl::GetFlag(FLAGS_node);
   f.host = absl::GetFlag(FLAGS_host);
-  f.network = absl::GetFlag(FLAGS_network);
+  f.network = WithoutBrackets(absl::GetFlag(FLAGS_network));
   f.network_connections = absl::GetFlag(FLAGS_network_connections);
   f.network_timeout = absl::GetFlag(FLAGS_network_timeout);
   f.metrics = absl::GetFlag(FLAGS_metrics);

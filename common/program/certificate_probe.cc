@@ -119,12 +119,16 @@ std::string DiagnoseTls(const std::string& address, const TlsOptions& options) {
     return text;
   }
   // With TLS 1.3 a server looks at our certificate after the handshake is done
-  // for us. One that takes it sends its settings.
+  // for us. One that takes it sends its settings; gRPC's hangs up on another
+  // without a word.
   char byte;
   ERR_clear_error();
-  if (SSL_read(ssl.get(), &byte, 1) == 1) return "";
+  const int got = SSL_read(ssl.get(), &byte, 1);
+  if (got == 1 || SSL_get_error(ssl.get(), got) == SSL_ERROR_WANT_READ) {
+    return "";
+  }
   const std::string late = Alert();
-  return late.empty() ? "" : NotAccepted(late);
+  return NotAccepted(late.empty() ? "it hangs up when it has seen it" : late);
 }
 
 }  // namespace maypole

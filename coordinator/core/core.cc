@@ -178,7 +178,7 @@ absl::Status Core::Open(StreamId stream, const proto::ExecutorHello& hello,
   session.job = job;
   session.node = hello.node();
   session.host = hello.host().empty() ? hello.node() : hello.host();
-  job->Join(session.id, {session.node, session.host});
+  job->Join(session.id, {session.node, session.host, hello.seen_address()});
   Note(Level::kInfo, session, "session_opened", "", actions);
   Welcome(&session, stream, actions);
   return absl::OkStatus();

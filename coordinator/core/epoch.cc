@@ -42,6 +42,7 @@ void Epoch::Start(JobOutput* out) {
     proto::NodeInfo* node = start->add_nodes();
     node->set_node(m.node);
     node->set_host(m.host);
+    node->set_address(m.address);
     node->mutable_ranks()->Assign(m.ranks.begin(), m.ranks.end());
   }
   for (size_t i = 0; i < members_.size(); ++i) {

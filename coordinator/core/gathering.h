@@ -29,6 +29,7 @@ struct Member {
   SessionId session = 0;
   std::string node;
   std::string host;
+  std::string address = {};     // where the coordinator sees it; may be empty
   std::vector<uint32_t> ranks;  // by local rank
   std::vector<int64_t> pids;    // by local rank; may be empty
   uint32_t chunk_bytes = 0;     // the node's --chunk_bytes

@@ -126,6 +126,7 @@ absl::Status Job::OnReady(Time now, SessionId session,
       session,
       node.node,
       node.host,
+      node.address,
       {ready.ranks().begin(), ready.ranks().end()},
       {ready.pids().begin(), ready.pids().end()},
       ready.chunk_bytes(),
@@ -182,6 +183,7 @@ absl::Status Job::OnWaiting(Time now, SessionId session,
   member.session = session;
   member.node = node.node;
   member.host = node.host;
+  member.address = node.address;
   member.ranks = {waiting.ranks().begin(), waiting.ranks().end()};
   member.local_size = waiting.local_size();
   gathering_.SetWaiting(std::move(member), waiting.size());

@@ -47,6 +47,7 @@ class Job {
   struct Node {
     std::string node;
     std::string host;
+    std::string address;  // where the coordinator sees it; may be empty
     // EpochStarts, and EpochEnds of epoch 0, that it has been sent.
     uint64_t round = 0;
   };

@@ -1,16 +1,50 @@
 #include "coordinator/service/secret.h"
 
+#include <memory>
+
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/limits.h"
+#include "common/program/tls.h"
 #include "coordinator/core/text.h"
+#include "grpc/grpc_security_constants.h"
+#include "grpcpp/security/auth_context.h"
 
 namespace maypole::coordinator {
+
+grpc::Status CheckRole(Role role, bool authenticated,
+                       const std::string& common_name) {
+  if (!authenticated || role != Role::kAdmin || common_name == kAdminName) {
+    return grpc::Status::OK;
+  }
+  return grpc::Status(
+      grpc::StatusCode::PERMISSION_DENIED,
+      absl::StrCat("only a certificate with the name ", kAdminName,
+                   " may do this, the caller's has the name ",
+                   LogValue(Cut(common_name, kMaxHostBytes)),
+                   "; give an operator's with --tls_cert and --tls_key"));
+}
+
+grpc::Status Authorize(const grpc::ServerContext& context, Role role,
+                       const std::string& secret) {
+  const std::shared_ptr<const grpc::AuthContext> auth = context.auth_context();
+  const bool authenticated = auth != nullptr && auth->IsPeerAuthenticated();
+  std::string name;
+  if (authenticated) {
+    const auto names = auth->FindPropertyValues(GRPC_X509_CN_PROPERTY_NAME);
+    if (!names.empty()) name = {names[0].data(), names[0].size()};
+  }
+  const grpc::Status status = CheckRole(role, authenticated, name);
+  return status.ok() ? CheckSecret(context, secret) : status;
+}
 
 grpc::Status CheckSecret(const grpc::ServerContext& context,
                          const std::string& secret) {
   if (secret.empty()) return grpc::Status::OK;
   const auto& metadata = context.client_metadata();
   const auto it = metadata.find(kSecretMetadata);
-  if (it == metadata.end()) {
+  // A worker without a secret shows an empty one.
+  if (it == metadata.end() || it->second.empty()) {
     return grpc::Status(grpc::StatusCode::UNAUTHENTICATED,
                         "this coordinator wants the cluster secret; give "
                         "--secret_file with the coordinator's secret");

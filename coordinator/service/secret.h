@@ -1,4 +1,6 @@
-// The cluster secret as metadata "maypole-secret" of every call.
+// Who may call: the cluster secret as metadata "maypole-secret" of every call,
+// and, with TLS, the caller's certificate (that the CA has issued it has been
+// checked before the call came here).
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_SECRET_H_
@@ -12,6 +14,21 @@
 namespace maypole::coordinator {
 
 inline constexpr char kSecretMetadata[] = "maypole-secret";
+
+enum class Role {
+  kExecutor,
+  kAdmin,  // the operator's calls
+};
+
+// OK, or why not. With TLS the operator's calls need a certificate whose common
+// name is kAdminName (common/program/tls.h).
+grpc::Status Authorize(const grpc::ServerContext& context, Role role,
+                       const std::string& secret);
+
+// The part of it that needs no call: `authenticated`: by a certificate of the
+// CA, with this common name.
+grpc::Status CheckRole(Role role, bool authenticated,
+                       const std::string& common_name);
 
 // UNAUTHENTICATED with a sentence unless the call carries the secret. An empty
 // secret lets everybody in.

@@ -7,7 +7,6 @@
 #include "absl/strings/str_format.h"
 #include "coordinator/core/limits.h"
 #include "grpc/grpc.h"
-#include "grpcpp/security/server_credentials.h"
 #include "grpcpp/server_builder.h"
 
 namespace maypole::coordinator {
@@ -19,6 +18,10 @@ constexpr int kPingTimeoutMs = 2000;
 // Executors ping as often as we do; gRPC's default calls that abuse.
 constexpr int kLeastPingIntervalMs = 500;
 constexpr std::chrono::seconds kShutdownGrace(2);
+// Who has connected and does not speak (TLS, HTTP/2) is hung up on after this;
+// who has no call under way, after that.
+constexpr int kHandshakeMs = 5000;
+constexpr int kIdleMs = 30000;
 
 std::string NewIncarnation() {
   std::random_device random;
@@ -26,7 +29,9 @@ std::string NewIncarnation() {
 }
 
 void SetChannelArguments(grpc::ServerBuilder* builder) {
-  builder->AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                              kHandshakeMs);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kPingIntervalMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingTimeoutMs);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
@@ -41,7 +46,8 @@ void SetChannelArguments(grpc::ServerBuilder* builder) {
 }  // namespace
 
 Server::Server(const ServerOptions& options)
-    : listen_(options.listen),
+    : tls_(options.tls),
+      listen_(options.listen),
       metrics_address_(options.metrics),
       hub_(options.config, NewIncarnation(), &metrics_),
       coordinator_(&hub_, options.secret),
@@ -59,20 +65,28 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
 }
 
 absl::Status Server::Listen() {
+  absl::StatusOr<std::unique_ptr<Door>> door =
+      Door::Listen(listen_, kPingTimeoutMs);
+  if (!door.ok()) {
+    return absl::UnavailableError(absl::StrCat(
+        "cannot listen: ", std::string(door.status().message()),
+        "; choose another --listen, or end the program that holds the port"));
+  }
+  door_ = *std::move(door);
+  listen_.port = door_->port();
   grpc::ServerBuilder builder;
   SetChannelArguments(&builder);
-  int port = 0;
-  builder.AddListeningPort(listen_.Text(), grpc::InsecureServerCredentials(),
-                           &port);
+  using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+  std::unique_ptr<Door::Acceptor> acceptor =
+      builder.experimental().AddExternalConnectionAcceptor(
+          Type::FROM_FD, ServerCredentials(tls_));
   builder.RegisterService(&coordinator_);
   builder.RegisterService(&admin_);
   server_ = builder.BuildAndStart();
-  if (server_ == nullptr || port == 0) {
-    return absl::UnavailableError(absl::StrCat(
-        "cannot listen: ", WhyNotBound(listen_),
-        "; choose another --listen, or end the program that holds the port"));
+  if (server_ == nullptr) {
+    return absl::InternalError("gRPC cannot serve; see --log_level=debug");
   }
-  listen_.port = port;
+  door_->Open(std::move(acceptor));
   return absl::OkStatus();
 }
 
@@ -88,6 +102,7 @@ absl::Status Server::ServeMetrics() {
 void Server::Shutdown() {
   metrics_.StopServing();  // its threads ask the hub
   if (server_ == nullptr) return;
+  if (door_ != nullptr) door_->Close();
   hub_.Stop();
   server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
   server_->Wait();

@@ -15,7 +15,9 @@
 
 #include "absl/status/statusor.h"
 #include "common/program/address.h"
+#include "common/program/tls.h"
 #include "coordinator/core/actions.h"
+#include "coordinator/service/door.h"
 #include "coordinator/service/hub.h"
 #include "coordinator/service/metrics.h"
 #include "coordinator/service/services.h"
@@ -27,6 +29,7 @@ struct ServerOptions {
   Address listen{"127.0.0.1", 0};
   std::optional<Address> metrics;  // none: no metrics
   std::string secret;              // empty: everybody may come in
+  TlsOptions tls;                  // off: connections are not encrypted
   Config config;
 };
 
@@ -50,12 +53,14 @@ class Server {
   absl::Status Listen();
   absl::Status ServeMetrics();
 
+  const TlsOptions tls_;
   Address listen_;
   std::optional<Address> metrics_address_;
   Metrics metrics_;
   Hub hub_;
   CoordinatorService coordinator_;
   AdminService admin_;
+  std::unique_ptr<Door> door_;
   std::unique_ptr<grpc::Server> server_;
 };
 

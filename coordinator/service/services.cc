@@ -1,6 +1,7 @@
 #include "coordinator/service/services.h"
 
 #include "coordinator/core/text.h"
+#include "coordinator/service/peer.h"
 #include "coordinator/service/secret.h"
 #include "coordinator/service/stream_writer.h"
 #include "spdlog/spdlog.h"
@@ -8,9 +9,9 @@
 namespace maypole::coordinator {
 namespace {
 
-grpc::Status Authenticate(const grpc::ServerContext& context,
+grpc::Status Authenticate(const grpc::ServerContext& context, Role role,
                           const std::string& secret) {
-  grpc::Status status = CheckSecret(context, secret);
+  grpc::Status status = Authorize(context, role, secret);
   if (!status.ok()) {
     spdlog::warn("event=unauthenticated peer={} reason={}", context.peer(),
                  LogValue(status.error_message()));
@@ -24,7 +25,8 @@ grpc::Status CoordinatorService::Session(
     grpc::ServerContext* context,
     grpc::ServerReaderWriter<proto::CoordinatorMessage, proto::ExecutorMessage>*
         stream) {
-  const grpc::Status authentic = Authenticate(*context, secret_);
+  const grpc::Status authentic =
+      Authenticate(*context, Role::kExecutor, secret_);
   if (!authentic.ok()) return authentic;
   StreamWriter writer(context, stream);
   const absl::StatusOr<StreamId> id = hub_->Add(&writer);
@@ -34,6 +36,9 @@ grpc::Status CoordinatorService::Session(
   }
   proto::ExecutorMessage message;
   while (!writer.closing() && stream->Read(&message)) {
+    if (message.has_hello()) {
+      message.mutable_hello()->set_seen_address(PeerAddress(context->peer()));
+    }
     hub_->Received(*id, message);
   }
   hub_->Remove(
@@ -44,7 +49,8 @@ grpc::Status CoordinatorService::Session(
 grpc::Status AdminService::GetStatus(grpc::ServerContext* context,
                                      const proto::StatusRequest* /*request*/,
                                      proto::StatusReply* reply) {
-  const grpc::Status authentic = Authenticate(*context, secret_);
+  const grpc::Status authentic =
+      Authenticate(*context, Role::kAdmin, secret_);
   if (!authentic.ok()) return authentic;
   *reply = hub_->Status();
   return grpc::Status::OK;
