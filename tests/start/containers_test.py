@@ -115,5 +115,51 @@ class ContainersTest(unittest.TestCase):
             self.check_sums([self.start(d, rank, 3, contained=False) for rank in range(3)])
 
 
+@unittest.skipIf(REASON, REASON)
+class RootlessTest(unittest.TestCase):
+    """Containers that an ordinary user has started; the agent is root's, which in there is nobody's."""
+
+    def setUp(self):
+        root, harness.ROOT = harness.ROOT, harness.public_copy()
+        self.addCleanup(setattr, harness, "ROOT", root)
+        self.addCleanup(shutil.rmtree, harness.ROOT)
+        box = ["setpriv", "--reuid=65533", "--regid=65533", "--clear-groups", "unshare", "--user"]
+        made = subprocess.run(box + ["true"], capture_output=True, text=True)
+        if made.returncode != 0:
+            self.skipTest("no user namespaces: " + made.stderr)
+        self.box = box
+
+    def run_ranks(self, *flags, env=None):
+        """(status, output, the last line of errors) of two ranks."""
+        with daemons.Daemons(1) as d:
+            os.chmod(d.dir, 0o755)
+            processes = []
+            for rank in range(2):
+                extra = {"MAYPOLE_RANK": str(rank), "MAYPOLE_SIZE": "2", "MAYPOLE_LOCAL_RANK": str(rank),
+                         "MAYPOLE_LOCAL_SIZE": "2", "MAYPOLE_JOB": "rootless", "MAYPOLE_TOKEN": "t",
+                         "MAYPOLE_AGENT": d.sockets[0], **(env or {})}
+                processes.append(subprocess.Popen(
+                    self.box + list(flags) + [harness.PYTHON, os.path.join(harness.ROOT, "tests/programs/where.py")],
+                    env=harness.environment(extra, harness.ROOT), cwd="/", stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+            ended = []
+            for process in processes:
+                output, errors = process.communicate(timeout=60)
+                ended.append((process.returncode, output, (errors.splitlines() or [""])[-1]))
+            return ended
+
+    def test_an_agent_that_looks_like_nobodys(self):
+        for status, _, error in self.run_ranks("--map-current-user"):
+            self.assertEqual(status, 1)
+            self.assertRegex(error, r"runs under uid 65534, which is neither this user's \(65533\) nor root: if it is to be "
+                                    "trusted, set MAYPOLE_AGENT_UID=65534")
+
+    def test_trusted(self):
+        for flag in ("--map-current-user", "--map-root-user"):
+            for status, output, error in self.run_ranks(flag, env={"MAYPOLE_AGENT_UID": "65534"}):
+                self.assertEqual(status, 0, error)
+                self.assertIn("sum 3", output)
+
+
 if __name__ == "__main__":
     unittest.main()
