@@ -19,6 +19,7 @@
 #include "common/absl_status.h"
 #include "common/fd.h"
 #include "common/limits.h"
+#include "common/log_value.h"
 #include "common/program/address.h"
 #include "common/program/arguments.h"
 #include "common/program/process.h"
@@ -114,7 +115,7 @@ absl::Status SetUpLog() {
   logger->set_level(parsed);
   spdlog::set_default_logger(std::move(logger));
   gpr_set_log_function([](gpr_log_func_args* args) {
-    spdlog::debug("event=grpc text=\"{}\"", args->message);
+    spdlog::debug("event=grpc text={}", LogValue(args->message));
   });
   return absl::OkStatus();
 }

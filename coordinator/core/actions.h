@@ -90,9 +90,15 @@ struct ErrorCounted {
   ErrorKind kind;
 };
 struct Reconnected {};
+// Others have waited for a node so long, more than was told before.
+struct NodeLate {
+  std::string job;
+  std::string node;
+  Time time{};
+};
 
 using Action = std::variant<Send, Close, Log, OperationIssued, RunIssued,
-                            BucketRan, ErrorCounted, Reconnected>;
+                            BucketRan, ErrorCounted, Reconnected, NodeLate>;
 using Actions = std::vector<Action>;
 
 // What a job asks for: messages go to sessions (which number and keep them),

@@ -364,6 +364,15 @@ void Core::Stop(Actions* actions) {
   jobs_.clear();
 }
 
+std::vector<NodeLate> Core::TakeLateness(Time now) {
+  std::vector<NodeLate> all;
+  for (const auto& [id, session] : sessions_) {
+    all.push_back({session.job->id(), session.node,
+                   session.job->TakeLateness(now, id)});
+  }
+  return all;
+}
+
 Totals Core::totals() const {
   Totals t;
   t.jobs = jobs_.size();

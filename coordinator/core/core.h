@@ -80,6 +80,9 @@ class Core {
   std::optional<Time> Deadline() const;
 
   Totals totals() const;
+  // Of all sessions: how long others have waited for the node since the last
+  // call, apart from what actions have told.
+  std::vector<NodeLate> TakeLateness(Time now);
   proto::StatusReply Status() const;
 
  private:

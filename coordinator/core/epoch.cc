@@ -292,6 +292,7 @@ void Epoch::End(const std::string& message, JobOutput* out) {
   m.mutable_epoch_end()->set_code(static_cast<int>(absl::StatusCode::kAborted));
   m.mutable_epoch_end()->set_message(Cut(message, kMaxErrorBytes));
   ToAll(m, out);
+  TellLateness(out);
 }
 
 std::optional<size_t> Epoch::IndexOf(SessionId session) const {

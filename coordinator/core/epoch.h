@@ -82,6 +82,10 @@ class Epoch {
   const std::vector<Member>& members() const { return members_; }
   size_t pending() const { return table_.pending(); }
   const LateRanks& late() const { return late_; }
+  // How long others have waited for the node since the last call.
+  Time TakeLateness(Time now, size_t node) {
+    return table_.lateness().Take(now, node);
+  }
   void FillStatus(proto::JobStatus* status) const;
 
  private:
@@ -98,6 +102,7 @@ class Epoch {
   void SendReplies(ProcessSets::Replies replies, JobOutput* out);
   void SendReplies(Joins::Replies replies, JobOutput* out);
   void LookForLateRanks(Time now, JobOutput* out);
+  void TellLateness(JobOutput* out);  // when the epoch ends
   void LookForDeadlock(Time now, JobOutput* out);
   // To the node of the first of these ranks that has not left (a process that
   // waits prints it at once), or of the smallest rank of all.

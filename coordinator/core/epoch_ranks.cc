@@ -113,6 +113,15 @@ void Epoch::OnRankLeft(uint32_t rank, JobOutput* out) {
   joins_.OnRankLeft(who, &joins);
   SendReplies(std::move(joins), out);
   deadlock_.Wake();
+  if (AllLeft()) TellLateness(out);
+}
+
+void Epoch::TellLateness(JobOutput* out) {
+  for (size_t i = 0; i < members_.size(); ++i) {
+    const Time late = table_.lateness().TakeUntilNow(i);
+    if (late == Time::zero()) continue;
+    out->facts.emplace_back(NodeLate{job_, members_[i].node, late});
+  }
 }
 
 absl::Status Epoch::CheckSet(const Operation& op) const {

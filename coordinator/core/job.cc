@@ -456,6 +456,12 @@ void Job::StartTimedOut(JobOutput* out) {
   FailStart(message, 0, out, absl::StatusCode::kDeadlineExceeded);
 }
 
+Time Job::TakeLateness(Time now, SessionId session) {
+  if (epoch_ == nullptr) return Time::zero();
+  const std::optional<size_t> node = epoch_->IndexOf(session);
+  return node ? epoch_->TakeLateness(now, *node) : Time::zero();
+}
+
 size_t Job::live_ranks() const {
   size_t n = 0;
   if (epoch_ == nullptr) return n;

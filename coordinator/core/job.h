@@ -83,6 +83,8 @@ class Job {
 
   size_t live_ranks() const;
   size_t pending() const { return epoch_ ? epoch_->pending() : 0; }
+  // How long others have waited for the session's node since the last call.
+  Time TakeLateness(Time now, SessionId session);
   size_t late_ranks() const { return epoch_ ? epoch_->late().ranks() : 0; }
   size_t late_operations() const {
     return epoch_ ? epoch_->late().operations() : 0;

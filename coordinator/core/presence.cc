@@ -19,7 +19,7 @@ std::string KeyOf(const proto::Identity& identity) {
 
 OperationTable::OperationTable(const std::vector<Member>* members,
                                const ProcessSets* sets)
-    : members_(*members), sets_(*sets) {}
+    : members_(*members), sets_(*sets), lateness_(members->size()) {}
 
 const Operation* OperationTable::Find(const proto::Identity& identity) const {
   auto it = ids_.find(KeyOf(identity));
@@ -80,9 +80,18 @@ absl::Status OperationTable::Note(Time now, size_t node,
   }
   op->nodes[node] = *std::move(read);
   ++op->present;
+  NoteLateness(now, node, *op);
   if (node == op->set->nodes.front()) op->order = ++last_order_;
   op->urgency = std::max(op->urgency, static_cast<Urgency>(message.urgency()));
   return absl::OkStatus();
+}
+
+// `node` has just reported it.
+void OperationTable::NoteLateness(Time now, size_t node, const Operation& op) {
+  if (op.present > 1) return lateness_.Came(now, node);
+  for (const size_t i : op.set->nodes) {
+    if (i != node) lateness_.Await(now, i);
+  }
 }
 
 absl::StatusOr<Operation*> OperationTable::Resolve(
@@ -211,6 +220,9 @@ void OperationTable::Settle(Operation* op) {
   if (op->present == 0) return;
   for (const NodePresence& p : op->nodes) {
     if (p.present) op->settled = std::max(op->settled, p.generation);
+  }
+  for (const size_t i : op->set->nodes) {
+    if (!op->nodes[i].present) lateness_.Drop(i);
   }
   op->present = 0;
   op->urgency = Urgency::kNone;

@@ -40,6 +40,7 @@
 #include "common/signature.h"
 #include "coordinator/core/fusion.h"
 #include "coordinator/core/gathering.h"
+#include "coordinator/core/lateness.h"
 #include "coordinator/core/process_sets.h"
 #include "coordinator/core/reported.h"
 #include "proto/coordinator.pb.h"
@@ -90,8 +91,11 @@ class OperationTable {
   std::vector<Operation*> Pending();
   std::vector<const Operation*> Pending() const;
   size_t pending() const { return pending_; }
+  // Of the members, by what they have not reported yet.
+  NodeLateness& lateness() { return lateness_; }
 
  private:
+  void NoteLateness(Time now, size_t node, const Operation& op);
   std::string DescribeDisagreement(const Operation& op) const;
   // What each rank brings, by position in the set.
   absl::StatusOr<ReadyOperation> Gathered(const Operation& op,
@@ -103,6 +107,7 @@ class OperationTable {
   std::unordered_map<std::string, uint32_t> ids_;
   size_t pending_ = 0;
   uint64_t last_order_ = 0;
+  NodeLateness lateness_;
 };
 
 }  // namespace maypole::coordinator

@@ -179,6 +179,8 @@ void TestBed::Carry(Actions actions) {
         e->closed = close->status;
         e->stream = 0;
       }
+    } else if (const NodeLate* late = std::get_if<NodeLate>(&action)) {
+      late_.push_back(*late);
     } else if (const ErrorCounted* error = std::get_if<ErrorCounted>(&action)) {
       errors_.push_back(error->kind);
     } else if (const auto* issued = std::get_if<OperationIssued>(&action)) {

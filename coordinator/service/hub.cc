@@ -78,6 +78,11 @@ void Hub::Stop() {
   });
 }
 
+std::vector<NodeLate> Hub::TakeLateness() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return core_.TakeLateness(Now());
+}
+
 Totals Hub::totals() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return core_.totals();
@@ -124,8 +129,12 @@ void Hub::Apply(Actions* actions) {
       metrics_->Observe(*bucket);
     } else if (auto* error = std::get_if<ErrorCounted>(&action)) {
       metrics_->Observe(*error);
+    } else if (auto* late = std::get_if<NodeLate>(&action)) {
+      metrics_->Observe(*late);
     } else if (auto* again = std::get_if<Reconnected>(&action)) {
       metrics_->Observe(*again);
+    } else if (const Log* log = std::get_if<Log>(&action)) {
+      metrics_->Observe(*log);
     }
   }
 }

@@ -52,6 +52,8 @@ class Hub {
   void Stop();
 
   Totals totals() const;
+  // See Core.
+  std::vector<NodeLate> TakeLateness();
   proto::StatusReply Status() const;
 
  private:

@@ -3,11 +3,15 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <map>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/metrics/process.h"
+#include "coordinator/core/limits.h"
 #include "coordinator/core/version.h"
 #include "prometheus/gauge.h"
 #include "prometheus/metric_family.h"
@@ -19,6 +23,7 @@ constexpr int kHttpThreads = 2;
 constexpr const char* kErrorKinds[] = {
     "mismatch",      "rank_lost",   "rank_left", "executor_lost",
     "start_timeout", "bad_message", "stalled",   "deadlock"};
+constexpr const char* kLevels[] = {"info", "warning", "error"};
 constexpr const char* kBucketEnds[] = {"complete", "urgent", "age",
                                        "forgotten"};
 
@@ -30,6 +35,13 @@ class Gauges : public prometheus::Collectable {
 
   std::vector<prometheus::MetricFamily> Collect() const override {
     const Totals t = totals_();
+    std::vector<prometheus::MetricFamily> all = ProcessMetrics().Collect();
+    for (auto& family : OfTotals(t)) all.push_back(std::move(family));
+    return all;
+  }
+
+ private:
+  static std::vector<prometheus::MetricFamily> OfTotals(const Totals& t) {
     return {Gauge("maypole_jobs", "Jobs that have executors.", t.jobs),
             Gauge("maypole_nodes", "Executors, one per job and node.", t.nodes),
             Gauge("maypole_ranks", "Ranks of running epochs.", t.ranks),
@@ -45,7 +57,6 @@ class Gauges : public prometheus::Collectable {
                   t.late_operations)};
   }
 
- private:
   static prometheus::MetricFamily Gauge(const char* name, const char* help,
                                         size_t value) {
     prometheus::ClientMetric metric;
@@ -60,6 +71,60 @@ class Gauges : public prometheus::Collectable {
 
   const std::function<Totals()> totals_;
 };
+
+}  // namespace
+
+// maypole_node_late_seconds_total, of the nodes that are there when it is
+// scraped.
+class LateNodes : public prometheus::Collectable {
+ public:
+  // Before it is scraped.
+  void Ask(std::function<std::vector<NodeLate>()> take) {
+    take_ = std::move(take);
+  }
+
+  void Add(const NodeLate& late) {
+    std::lock_guard lock(mutex_);
+    // Nobody has scraped for many jobs: nobody misses them.
+    if (seconds_.size() >= 2 * kMaxSessions) seconds_.clear();
+    seconds_[{late.job, late.node}] += Seconds(late);
+  }
+
+  std::vector<prometheus::MetricFamily> Collect() const override {
+    const std::vector<NodeLate> all = take_();
+    prometheus::MetricFamily family;
+    family.name = "maypole_node_late_seconds_total";
+    family.help =
+        "Time in which operations of other nodes of the job waited for this "
+        "one.";
+    family.type = prometheus::MetricType::Counter;
+    std::lock_guard lock(mutex_);
+    std::map<Key, double> before;
+    before.swap(seconds_);
+    for (const NodeLate& late : all) {
+      const Key key(late.job, late.node);
+      const double seconds = before[key] + Seconds(late);
+      seconds_[key] = seconds;
+      prometheus::ClientMetric metric;
+      metric.label = {{"job", late.job}, {"node", late.node}};
+      metric.counter.value = seconds;
+      family.metric.push_back(std::move(metric));
+    }
+    return {family};
+  }
+
+ private:
+  using Key = std::pair<std::string, std::string>;  // job, node
+  static double Seconds(const NodeLate& late) {
+    return std::chrono::duration<double>(late.time).count();
+  }
+
+  std::function<std::vector<NodeLate>()> take_;
+  mutable std::mutex mutex_;
+  mutable std::map<Key, double> seconds_;
+};
+
+namespace {
 
 prometheus::Family<prometheus::Counter>& CounterFamily(
     prometheus::Registry* registry, const char* name, const char* help) {
@@ -78,7 +143,9 @@ prometheus::Histogram* AddHistogram(prometheus::Registry* registry,
 
 }  // namespace
 
-Metrics::Metrics() : registry_(std::make_shared<prometheus::Registry>()) {
+Metrics::Metrics()
+    : registry_(std::make_shared<prometheus::Registry>()),
+      late_nodes_(std::make_shared<LateNodes>()) {
   prometheus::Registry* r = registry_.get();
   prometheus::BuildGauge()
       .Name("maypole_build_info")
@@ -105,6 +172,11 @@ Metrics::Metrics() : registry_(std::make_shared<prometheus::Registry>()) {
                                "Errors that reached executors, by cause.");
   for (const char* kind : kErrorKinds) {
     errors_.push_back(&errors.Add({{"kind", kind}}));
+  }
+  auto& events = CounterFamily(r, "maypole_events_total",
+                               "Events of jobs that were logged, by level.");
+  for (const char* level : kLevels) {
+    events_.push_back(&events.Add({{"level", level}}));
   }
   runs_ = &CounterFamily(r, "maypole_runs_total", "Runs issued.").Add({});
   reconnects_ = &CounterFamily(r, "maypole_reconnects_total",
@@ -140,10 +212,17 @@ void Metrics::Observe(const ErrorCounted& fact) {
   errors_[static_cast<int>(fact.kind)]->Increment();
 }
 
+void Metrics::Observe(const Log& line) {
+  events_[static_cast<int>(line.level)]->Increment();
+}
+
 void Metrics::Observe(const Reconnected&) { reconnects_->Increment(); }
 
-absl::StatusOr<int> Metrics::Serve(const Address& address,
-                                   std::function<Totals()> totals) {
+void Metrics::Observe(const NodeLate& fact) { late_nodes_->Add(fact); }
+
+absl::StatusOr<int> Metrics::Serve(
+    const Address& address, std::function<Totals()> totals,
+    std::function<std::vector<NodeLate>()> take_lateness) {
   try {
     exposer_ =
         std::make_unique<prometheus::Exposer>(address.Text(), kHttpThreads);
@@ -155,6 +234,8 @@ absl::StatusOr<int> Metrics::Serve(const Address& address,
   gauges_ = std::make_shared<Gauges>(std::move(totals));
   exposer_->RegisterCollectable(registry_);
   exposer_->RegisterCollectable(gauges_);
+  late_nodes_->Ask(std::move(take_lateness));
+  exposer_->RegisterCollectable(late_nodes_);
   address_ = {address.host, exposer_->GetListeningPorts().front()};
   return address_.port;
 }

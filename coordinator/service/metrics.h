@@ -17,11 +17,15 @@
 //                                               bad_message, stalled,
 //                                               deadlock
 //   maypole_reconnects_total                    streams resumed
+//   maypole_events_total{level}                 info, warning, error
+//   maypole_node_late_seconds_total{job,node}   awaited by others
+//   process_*                                   common/metrics/process.h
 //
-// Every label has a fixed set of values.
+// The labels job and node have the values of live sessions (kMaxSessions at
+// most); every other label has a fixed set of them.
 //
-// Thread contract: all methods from any thread. The totals function is called
-// by the scraping thread.
+// Thread contract: all methods from any thread. The functions given to Serve()
+// are called by the scraping thread.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_METRICS_H_
 #define MAYPOLE_COORDINATOR_SERVICE_METRICS_H_
 
@@ -41,6 +45,8 @@
 
 namespace maypole::coordinator {
 
+class LateNodes;
+
 class Metrics {
  public:
   Metrics();
@@ -50,10 +56,14 @@ class Metrics {
   void Observe(const BucketRan& fact);
   void Observe(const ErrorCounted& fact);
   void Observe(const Reconnected& fact);
+  void Observe(const NodeLate& fact);
+  void Observe(const Log& line);
 
   // Serves them over HTTP until StopServing(); returns the port.
-  absl::StatusOr<int> Serve(const Address& address,
-                            std::function<Totals()> totals);
+  // take_lateness: as Core::TakeLateness.
+  absl::StatusOr<int> Serve(
+      const Address& address, std::function<Totals()> totals,
+      std::function<std::vector<NodeLate>()> take_lateness);
   void StopServing();
 
  private:
@@ -62,11 +72,13 @@ class Metrics {
   std::vector<prometheus::Counter*> bytes_;       // by Kind
   std::vector<prometheus::Counter*> buckets_;     // by BucketEnd
   std::vector<prometheus::Counter*> errors_;      // by ErrorKind
+  std::vector<prometheus::Counter*> events_;      // by Level
   prometheus::Counter* runs_;
   prometheus::Counter* reconnects_;
   prometheus::Histogram* run_operations_;
   prometheus::Histogram* negotiation_;
   std::shared_ptr<prometheus::Collectable> gauges_;
+  const std::shared_ptr<LateNodes> late_nodes_;
   Address address_;  // with the port that was chosen
   std::unique_ptr<prometheus::Exposer> exposer_;
 };

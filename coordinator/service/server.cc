@@ -92,8 +92,9 @@ absl::Status Server::Listen() {
 
 absl::Status Server::ServeMetrics() {
   if (!metrics_address_) return absl::OkStatus();
-  const absl::StatusOr<int> port =
-      metrics_.Serve(*metrics_address_, [this] { return hub_.totals(); });
+  const absl::StatusOr<int> port = metrics_.Serve(
+      *metrics_address_, [this] { return hub_.totals(); },
+      [this] { return hub_.TakeLateness(); });
   if (!port.ok()) return port.status();
   metrics_address_->port = *port;
   return absl::OkStatus();

@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/core/testing.h"
 #include "coordinator/service/secret.h"
 #include "coordinator/service/test_executor.h"
@@ -87,6 +88,15 @@ TEST_F(ServerTest, TwoNodesStartExchangeEndpointsAndRun) {
     EXPECT_EQ(m.execute().runs(0).operations(0).identity().name(), "x");
   }
   const std::string metrics = Scrape();
+  for (const char* node : {"n0", "n1"}) {
+    EXPECT_THAT(metrics,
+                HasSubstr(absl::StrCat("maypole_node_late_seconds_total{job=",
+                                       "\"j\",node=\"", node, "\"} ")));
+  }
+  EXPECT_THAT(metrics, HasSubstr("process_resident_memory_bytes "));
+  // Two sessions opened, two nodes ready, one epoch started.
+  EXPECT_THAT(metrics, HasSubstr("maypole_events_total{level=\"info\"} 5"));
+  EXPECT_THAT(metrics, HasSubstr("maypole_events_total{level=\"error\"} 0"));
   EXPECT_THAT(metrics,
               HasSubstr("maypole_operations_total{kind=\"allreduce\"} 1"));
   EXPECT_THAT(
