@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 . tools/ci/bazel.sh
 
-programs="coordinator/maypole-coordinator worker/maypole-worker client/launcher/maypolerun"
+programs="coordinator/maypole-coordinator worker/maypole-worker client/launcher/maypolerun client/ctl/maypolectl"
 library=client/libmaypole.so
 
 command -v bazel >/dev/null || {

@@ -9,7 +9,6 @@
 #include "common/limits.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/text.h"
-#include "coordinator/core/version.h"
 
 namespace maypole::coordinator {
 
@@ -18,6 +17,7 @@ Core::Core(const Config& config, std::string incarnation)
 
 void Core::Received(Time now, StreamId stream,
                     const proto::ExecutorMessage& message, Actions* actions) {
+  now_ = now;
   auto it = streams_.find(stream);
   if (it == streams_.end()) return Hello(now, stream, message, actions);
   Session* session = &sessions_.at(it->second);
@@ -72,6 +72,7 @@ void Core::Payload(Time now, Session* session,
 void Core::Hello(Time now, StreamId stream,
                  const proto::ExecutorMessage& message, Actions* actions) {
   absl::Status status;
+  std::string who;
   if (!message.has_hello() || message.sequence() != 0) {
     status = absl::InvalidArgumentError(
         "the first message of a stream must be a hello");
@@ -79,6 +80,8 @@ void Core::Hello(Time now, StreamId stream,
     status = CheckHello(message.hello());
   }
   if (status.ok()) {
+    who = absl::StrCat(" job=", message.hello().job(),
+                       " node=", message.hello().node());
     status = message.hello().session().empty()
                  ? Open(stream, message.hello(), actions)
                  : Resume(stream, message, actions);
@@ -87,7 +90,7 @@ void Core::Hello(Time now, StreamId stream,
   if (absl::IsInvalidArgument(status)) {
     actions->emplace_back(ErrorCounted{ErrorKind::kBadMessage});
   }
-  Refuse(stream, status, actions);
+  Refuse(stream, status, who, actions);
 }
 
 absl::Status Core::CheckHello(const proto::ExecutorHello& hello) const {
@@ -134,6 +137,7 @@ Job* Core::FindJob(const std::string& id) {
 
 absl::Status Core::Open(StreamId stream, const proto::ExecutorHello& hello,
                         Actions* actions) {
+  if (absl::Status able = CheckDrained(hello); !able.ok()) return able;
   if (sessions_.size() >= kMaxSessions) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "the coordinator serves ", kMaxSessions,
@@ -178,7 +182,8 @@ absl::Status Core::Open(StreamId stream, const proto::ExecutorHello& hello,
   session.job = job;
   session.node = hello.node();
   session.host = hello.host().empty() ? hello.node() : hello.host();
-  job->Join(session.id, {session.node, session.host, hello.seen_address()});
+  job->Join(now_, session.id,
+            {session.node, session.host, hello.seen_address()});
   Note(Level::kInfo, session, "session_opened", "", actions);
   Welcome(&session, stream, actions);
   return absl::OkStatus();
@@ -235,18 +240,19 @@ void Core::Welcome(Session* session, StreamId stream, Actions* actions) {
 }
 
 void Core::Refuse(StreamId stream, const absl::Status& status,
-                  Actions* actions) {
+                  absl::string_view who, Actions* actions) {
   proto::CoordinatorMessage message;
   message.mutable_refused()->set_code(static_cast<int>(status.code()));
   message.mutable_refused()->set_message(Cut(status.message(), kMaxErrorBytes));
   actions->emplace_back(Send{stream, std::move(message)});
   actions->emplace_back(Close{stream, status});
-  actions->emplace_back(
-      Log{Level::kWarning, absl::StrCat("event=session_refused reason=",
-                                        LogValue(status.message()))});
+  actions->emplace_back(Log{
+      Level::kWarning, absl::StrCat("event=session_refused", who,
+                                    " reason=", LogValue(status.message()))});
 }
 
 void Core::Ended(Time now, StreamId stream, StreamEnd end, Actions* actions) {
+  now_ = now;
   auto it = streams_.find(stream);
   if (it == streams_.end()) return;
   Session& session = sessions_.at(it->second);
@@ -261,6 +267,7 @@ void Core::Ended(Time now, StreamId stream, StreamEnd end, Actions* actions) {
 }
 
 void Core::Passed(Time now, Actions* actions) {
+  now_ = now;
   std::vector<SessionId> lost;
   for (const auto& [id, session] : sessions_) {
     if (session.deadline && *session.deadline <= now) lost.push_back(id);
@@ -306,21 +313,27 @@ void Core::Lose(SessionId id, const std::string& how,
     if (status.ok()) {
       actions->emplace_back(Close{session.stream, status});
     } else {
-      Refuse(session.stream, status, actions);
+      Refuse(session.stream, status,
+             absl::StrCat(" job=", session.job->id(), " node=", session.node),
+             actions);
     }
   }
   Note(Level::kInfo, session, "session_ended",
        absl::StrCat("reason=", LogValue(how)), actions);
   const std::string job_id = session.job->id();
   JobOutput output;
-  session.job->Lost(id, how, &output);
+  session.job->Lost(now_, id, how, &output);
   Deliver(std::move(output), actions);
   // Delivering may have lost the other sessions and the job with them.
   const Job* job = FindJob(job_id);
-  if (job == nullptr || !job->empty()) return;
+  if (job != nullptr && job->empty()) Forget(job_id, actions);
+}
+
+void Core::Forget(const std::string& job, Actions* actions) {
   actions->emplace_back(
-      Log{Level::kInfo, absl::StrCat("event=job_forgotten job=", job_id)});
-  jobs_.erase(job_id);
+      Log{Level::kInfo, absl::StrCat("event=job_forgotten job=", job)});
+  for (auto& [node, kept] : drained_) kept.erase(job);
+  jobs_.erase(job);
 }
 
 void Core::Deliver(JobOutput output, Actions* actions) {
@@ -367,8 +380,8 @@ void Core::Stop(Actions* actions) {
 std::vector<NodeLate> Core::TakeLateness(Time now) {
   std::vector<NodeLate> all;
   for (const auto& [id, session] : sessions_) {
-    all.push_back({session.job->id(), session.node,
-                   session.job->TakeLateness(now, id)});
+    all.push_back(
+        {session.job->id(), session.node, session.job->TakeLateness(now, id)});
   }
   return all;
 }
@@ -384,21 +397,6 @@ Totals Core::totals() const {
     t.late_operations += job->late_operations();
   }
   return t;
-}
-
-proto::StatusReply Core::Status() const {
-  proto::StatusReply reply;
-  reply.set_version(kVersion);
-  reply.set_incarnation(incarnation_);
-  for (const auto& [id, job] : jobs_) {
-    proto::JobStatus* status = reply.add_jobs();
-    job->FillStatus(status);
-    for (proto::NodeStatus& node : *status->mutable_nodes()) {
-      const std::optional<SessionId> session = job->SessionOf(node.node());
-      node.set_connected(session && sessions_.at(*session).stream != 0);
-    }
-  }
-  return reply;
 }
 
 void Core::Note(Level level, const Session& session, absl::string_view event,

@@ -32,11 +32,13 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/link.h"
 #include "coordinator/core/actions.h"
@@ -83,7 +85,18 @@ class Core {
   // Of all sessions: how long others have waited for the node since the last
   // call, apart from what actions have told.
   std::vector<NodeLate> TakeLateness(Time now);
-  proto::StatusReply Status() const;
+
+  // --- The operator (admin.cc) -----------------------------------------------
+  // All but the uptime. An error: there is no such job.
+  absl::StatusOr<proto::StatusReply> Status(
+      Time now, const proto::StatusRequest& request) const;
+  absl::StatusOr<proto::AbortReply> Abort(Time now,
+                                          const proto::AbortRequest& request,
+                                          Actions* actions);
+  // A drained node keeps the jobs that it has now, also if their executors
+  // there come anew, and is refused to others.
+  absl::StatusOr<proto::DrainReply> Drain(const proto::DrainRequest& request,
+                                          Actions* actions);
 
  private:
   struct Session {
@@ -104,9 +117,11 @@ class Core {
                       Actions* actions);
   absl::Status Open(StreamId stream, const proto::ExecutorHello& hello,
                     Actions* actions);
+  absl::Status CheckDrained(const proto::ExecutorHello& hello) const;
   void Welcome(Session* session, StreamId stream, Actions* actions);
+  // `who`: fields of the log line.
   static void Refuse(StreamId stream, const absl::Status& status,
-                     Actions* actions);
+                     absl::string_view who, Actions* actions);
   void Payload(Time now, Session* session,
                const proto::ExecutorMessage& message, Actions* actions);
 
@@ -119,7 +134,10 @@ class Core {
   void Deliver(JobOutput output, Actions* actions);
   void Note(Level level, const Session& session, absl::string_view event,
             absl::string_view more, Actions* actions) const;
+  void Forget(const std::string& job, Actions* actions);
   Job* FindJob(const std::string& id);
+  absl::Status UnknownJob(const std::string& id) const;
+  std::vector<std::string> JobsOn(const std::string& node) const;
 
   const Config config_;
   const std::string incarnation_;
@@ -127,6 +145,9 @@ class Core {
   std::map<SessionId, Session> sessions_;
   std::unordered_map<StreamId, SessionId> streams_;
   SessionId last_session_ = 0;
+  // By node: the jobs that it keeps.
+  std::map<std::string, std::set<std::string>> drained_;
+  Time now_{};  // of the event under way
 };
 
 }  // namespace maypole::coordinator

@@ -287,11 +287,11 @@ TEST(CoreTest, StatusShowsJobsNodesAndWhatIsPending) {
   Executor& a = bed.Connect("j", "n0");
   Executor& b = bed.Connect("j", "n1");
   bed.Ready(a, 3, {0, 1});
-  EXPECT_EQ(bed.core().Status().jobs(0).state(), "starting");
+  EXPECT_EQ(bed.Status().jobs(0).state(), "starting");
   bed.Ready(b, 3, {2});
   bed.From(a, Present(1, {Allreduce("x", {0, 1}, {3}, 4)}));
   bed.Break(b);
-  const proto::StatusReply reply = bed.core().Status();
+  const proto::StatusReply reply = bed.Status();
   ASSERT_EQ(reply.jobs_size(), 1);
   const proto::JobStatus& job = reply.jobs(0);
   EXPECT_EQ(reply.incarnation(), "incarnation-1");

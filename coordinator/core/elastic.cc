@@ -203,6 +203,14 @@ std::vector<SessionId> Elastic::WaitingSessions() const {
   return out;
 }
 
+std::vector<int64_t> Elastic::WaitingPids(SessionId session) const {
+  std::vector<int64_t> out;
+  const auto it = nodes_.find(session);
+  if (it == nodes_.end()) return out;
+  for (const Process& p : it->second.processes) out.push_back(p.pid);
+  return out;
+}
+
 void Elastic::Clear() {
   for (const SessionId session : WaitingSessions()) Replace(session, {});
 }

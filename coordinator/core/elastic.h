@@ -66,6 +66,8 @@ class Elastic {
   bool Waits(SessionId session) const { return nodes_.contains(session); }
   std::vector<SessionId> WaitingSessions() const;
   size_t waiting() const { return waiting_; }
+  // Of those that wait on the node, in order of arrival.
+  std::vector<int64_t> WaitingPids(SessionId session) const;
   uint32_t max_size() const { return max_size_; }
 
   // What MembershipWanted says while the last epoch runs.

@@ -310,25 +310,6 @@ std::vector<uint32_t> Epoch::LiveRanks(size_t node) const {
   return out;
 }
 
-void Epoch::FillStatus(proto::JobStatus* status) const {
-  status->set_size(size_);
-  status->set_runs(runs_);
-  status->set_operations(operations_);
-  for (const Operation* op : table_.Pending()) {
-    if (status->pending_size() >= kMaxStatusPending) break;
-    proto::PendingOperation* p = status->add_pending();
-    p->set_name(op->identity.name());
-    p->set_kind(op->identity.kind());
-    for (const size_t i : op->set->nodes) {
-      if (op->nodes[i].present) {
-        p->set_generation(op->nodes[i].generation);
-      } else {
-        p->add_missing_nodes(members_[i].node);
-      }
-    }
-  }
-}
-
 void Epoch::ToAll(const proto::CoordinatorMessage& message, JobOutput* out) {
   for (size_t i = 0; i < members_.size(); ++i) ToNode(i, message, out);
 }

@@ -86,7 +86,9 @@ class Epoch {
   Time TakeLateness(Time now, size_t node) {
     return table_.lateness().Take(now, node);
   }
+  // Of the job, and of the node that is this member. (status.cc)
   void FillStatus(proto::JobStatus* status) const;
+  void FillStatus(size_t node, proto::NodeStatus* status) const;
 
  private:
   absl::Status Dispatch(Time now, size_t node,

@@ -184,6 +184,13 @@ const Member* Gathering::Find(SessionId session) const {
   return nullptr;
 }
 
+const Member* Gathering::FindWaiting(SessionId session) const {
+  for (const Member& m : waiting_) {
+    if (m.session == session) return &m;
+  }
+  return nullptr;
+}
+
 std::vector<RankThreshold> Gathering::FusionThresholds() const {
   std::vector<RankThreshold> said;
   for (const Member& m : members_) {

@@ -29,7 +29,7 @@ struct Member {
   SessionId session = 0;
   std::string node;
   std::string host;
-  std::string address = {};     // where the coordinator sees it; may be empty
+  std::string address = {};  // where the coordinator sees it; may be empty
   std::vector<uint32_t> ranks;  // by local rank
   std::vector<int64_t> pids;    // by local rank; may be empty
   uint32_t chunk_bytes = 0;     // the node's --chunk_bytes
@@ -77,6 +77,8 @@ class Gathering {
   bool empty() const { return members_.empty() && waiting_.empty(); }
   // Among the members.
   const Member* Find(SessionId session) const;
+  // Among the nodes that wait for local ranks.
+  const Member* FindWaiting(SessionId session) const;
   const std::vector<Member>& members() const { return members_; }
   uint32_t size() const { return members_.empty() ? waiting_size_ : size_; }
 

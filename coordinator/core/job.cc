@@ -39,7 +39,8 @@ Job::Job(std::string id, std::string token, const Config& config)
       config_(config),
       elastic_(config.elastic_settle, config.start_timeout) {}
 
-void Job::Join(SessionId session, Node node) {
+void Job::Join(Time now, SessionId session, Node node) {
+  if (nodes_.empty()) seen_since_ = now;
   nodes_.emplace(session, std::move(node));
 }
 
@@ -62,6 +63,14 @@ bool Job::Needs(SessionId session) const {
 absl::Status Job::Handle(Time now, SessionId session,
                          const proto::ExecutorMessage& message,
                          JobOutput* out) {
+  absl::Status status = Dispatch(now, session, message, out);
+  NoteState(now);
+  return status;
+}
+
+absl::Status Job::Dispatch(Time now, SessionId session,
+                           const proto::ExecutorMessage& message,
+                           JobOutput* out) {
   switch (message.payload_case()) {
     case proto::ExecutorMessage::kRanksReady:
       return OnReady(now, session, message.ranks_ready(), out);
@@ -116,6 +125,10 @@ absl::Status Job::OnReady(Time now, SessionId session,
                        RanksText(epoch_->LiveRanks(*node)),
                        " of the node have not left epoch ", epoch_number_));
     }
+  }
+  if (aborted_) {
+    RefuseAborted(session, out);
+    return absl::OkStatus();
   }
   if (!TakesFixed()) {
     RefuseMixed(session, false, out);
@@ -173,6 +186,10 @@ absl::Status Job::OnWaiting(Time now, SessionId session,
   gathering_.Remove(session);
   if (waiting.ranks().empty()) {
     if (gathering_.empty()) start_deadline_.reset();
+    return absl::OkStatus();
+  }
+  if (aborted_) {
+    RefuseAborted(session, out);
     return absl::OkStatus();
   }
   if (!TakesFixed()) {
@@ -271,7 +288,7 @@ void Job::FailStart(const std::string& message, SessionId reporter,
                     JobOutput* out, absl::StatusCode code) {
   out->Warn(
       absl::StrCat(LogPrefix("start_failed"), " reason=", LogValue(message)));
-  failed_start_.emplace();
+  failed_start_ = FailedStart();
   failed_start_->code = code;
   failed_start_->message = Cut(message, kMaxErrorBytes);
   for (const Member& member : gathering_.members()) {
@@ -329,6 +346,8 @@ absl::Status Job::OnGoneFromEpoch(size_t node, const proto::RankGone& gone,
   const std::string how = Cut(gone.how(), kMaxForeignText);
   if (!gone.clean()) {
     out->Count(ErrorKind::kRankLost);
+    out->Warn(absl::StrCat(LogPrefix("rank_lost"), " node=", member.node,
+                           " rank=", gone.rank(), " reason=", LogValue(how)));
     EndEpoch(absl::StrCat(member.RankText(gone.rank()), " was lost: ", how),
              out);
     return absl::OkStatus();
@@ -380,7 +399,14 @@ absl::Status Job::OnFailed(SessionId session,
   return absl::OkStatus();
 }
 
-void Job::Lost(SessionId session, const std::string& how, JobOutput* out) {
+void Job::Lost(Time now, SessionId session, const std::string& how,
+               JobOutput* out) {
+  LoseMember(session, how, out);
+  NoteState(now);
+}
+
+void Job::LoseMember(SessionId session, const std::string& how,
+                     JobOutput* out) {
   const Node node = nodes_.at(session);
   nodes_.erase(session);
   if (failed_start_) {
@@ -417,6 +443,8 @@ void Job::EndEpoch(const std::string& message, JobOutput* out) {
 
 void Job::Stop(const std::string& message, JobOutput* out) {
   if (epoch_ != nullptr) {
+    out->Warn(
+        absl::StrCat(LogPrefix("epoch_end"), " reason=", LogValue(message)));
     epoch_->End(message, out);
     epoch_.reset();
   }
@@ -440,6 +468,7 @@ void Job::OnTime(Time now, JobOutput* out) {
   EndIfDecided(out);
   OnElasticTime(now, out);
   if (start_deadline_ && *start_deadline_ <= now) StartTimedOut(out);
+  NoteState(now);
 }
 
 void Job::StartTimedOut(JobOutput* out) {
@@ -469,31 +498,6 @@ size_t Job::live_ranks() const {
     n += epoch_->LiveRanks(i).size();
   }
   return n;
-}
-
-void Job::FillStatus(proto::JobStatus* status) const {
-  status->set_job(id_);
-  status->set_epoch(epoch_number_);
-  status->set_state(epoch_ != nullptr     ? "running"
-                    : !gathering_.empty() ? "starting"
-                    : epoch_number_ == 0  ? "starting"
-                                          : "ended");
-  if (epoch_ == nullptr && elastic_.waiting() > 0) status->set_state("starting");
-  status->set_size(gathering_.size());
-  if (epoch_ != nullptr) epoch_->FillStatus(status);
-  for (const auto& [session, node] : nodes_) {
-    proto::NodeStatus* n = status->add_nodes();
-    n->set_node(node.node);
-    n->set_host(node.host);
-    const Member* member = gathering_.Find(session);
-    if (epoch_ != nullptr) {
-      if (const std::optional<size_t> i = epoch_->IndexOf(session)) {
-        member = &epoch_->members()[*i];
-      }
-    }
-    if (member == nullptr) continue;
-    n->mutable_ranks()->Assign(member->ranks.begin(), member->ranks.end());
-  }
 }
 
 std::string Job::ExecutorText(const Node& node,

@@ -44,6 +44,7 @@ namespace maypole::coordinator {
 
 class Job {
  public:
+  enum class State { kStarting, kRunning, kEnded };
   struct Node {
     std::string node;
     std::string host;
@@ -58,7 +59,7 @@ class Job {
   const std::string& token() const { return token_; }
 
   // A new executor. The caller has checked that the node's name is free.
-  void Join(SessionId session, Node node);
+  void Join(Time now, SessionId session, Node node);
   std::optional<SessionId> SessionOf(const std::string& node) const;
   bool empty() const { return nodes_.empty(); }
   size_t nodes() const { return nodes_.size(); }
@@ -72,10 +73,14 @@ class Job {
                       const proto::ExecutorMessage& message, JobOutput* out);
 
   // The session is gone for ever; `how` completes "the executor of node n1 ".
-  void Lost(SessionId session, const std::string& how, JobOutput* out);
+  void Lost(Time now, SessionId session, const std::string& how,
+            JobOutput* out);
 
   // The coordinator ends: everything running and waiting ends with the text.
   void Stop(const std::string& message, JobOutput* out);
+  // The operator has so decided: as Stop(), and no other epoch starts as long
+  // as the job exists. The ranks that were told.
+  uint32_t Abort(Time now, const std::string& message, JobOutput* out);
 
   // When OnTime() must be called; none: no need.
   std::optional<Time> Deadline() const;
@@ -89,8 +94,9 @@ class Job {
   size_t late_operations() const {
     return epoch_ ? epoch_->late().operations() : 0;
   }
+  State state() const;
   // All but whether a node is connected.
-  void FillStatus(proto::JobStatus* status) const;
+  void FillStatus(Time now, proto::JobStatus* status) const;
 
  private:
   struct FailedStart {
@@ -99,6 +105,8 @@ class Job {
     std::set<SessionId> told;
   };
 
+  absl::Status Dispatch(Time now, SessionId session,
+                        const proto::ExecutorMessage& message, JobOutput* out);
   absl::Status OnReady(Time now, SessionId session,
                        const proto::RanksReady& ready, JobOutput* out);
   absl::Status OnWaiting(Time now, SessionId session,
@@ -133,7 +141,16 @@ class Job {
   void FailStart(const std::string& message, SessionId reporter, JobOutput* out,
                  absl::StatusCode code = absl::StatusCode::kAborted);
   void TellFailedStart(SessionId session, JobOutput* out);
+  void LoseMember(SessionId session, const std::string& how, JobOutput* out);
   void EndEpoch(const std::string& message, JobOutput* out);
+
+  // --- The operator (job_admin.cc) -------------------------------------------
+  // After every event: since when the job has been in its state.
+  void NoteState(Time now);
+  void FillStatus(SessionId session, const Node& node,
+                  proto::NodeStatus* status) const;
+  // Ranks that wait on the node, after an abort.
+  void RefuseAborted(SessionId session, JobOutput* out);
 
   // --- Elastic jobs (job_elastic.cc) -----------------------------------------
   absl::Status OnElasticReady(Time now, SessionId session,
@@ -169,7 +186,10 @@ class Job {
   std::optional<Time> start_deadline_;
   std::optional<FailedStart> failed_start_;
   std::unique_ptr<Epoch> epoch_;
-  uint64_t epoch_number_ = 0;  // of the current epoch or the last one
+  uint64_t epoch_number_ = 0;           // of the current epoch or the last one
+  std::optional<std::string> aborted_;  // what ranks are told
+  std::pair<State, uint64_t> seen_;     // the state, and of which epoch
+  Time seen_since_{};
 };
 
 }  // namespace maypole::coordinator

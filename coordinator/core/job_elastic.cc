@@ -32,6 +32,10 @@ absl::Status Job::OnElasticReady(Time now, SessionId session,
   }
   // It crossed with a start, or a refusal: the node says it again.
   if (ready.round() < node.round) return absl::OkStatus();
+  if (aborted_ && !ready.members().empty()) {
+    RefuseAborted(session, out);
+    return absl::OkStatus();
+  }
   if (!ready.members().empty() && !TakesElastic()) {
     RefuseMixed(session, true, out);
     return absl::OkStatus();

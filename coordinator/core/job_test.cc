@@ -287,7 +287,7 @@ TEST_F(JobTest, ADeadRankEndsTheEpochForAll) {
                       HasSubstr("closed its connection")));
   }
   EXPECT_EQ(bed_.Count(ErrorKind::kRankLost), 1);
-  EXPECT_EQ(bed_.core().Status().jobs(0).state(), "ended");
+  EXPECT_EQ(bed_.Status().jobs(0).state(), "ended");
 }
 
 TEST_F(JobTest, ARankGoneThatCrossedTheEpochsStartCountsForIt) {
@@ -355,10 +355,10 @@ TEST_F(JobTest, AnEpochIsOverWhenAllRanksHaveLeft) {
   for (uint32_t rank : {0, 1}) bed_.From(a_, Gone(1, rank, true));
   // Those who have left may wait for the next epoch already.
   bed_.Ready(a_, 4, {0, 1});
-  EXPECT_EQ(bed_.core().Status().jobs(0).state(), "running");
+  EXPECT_EQ(bed_.Status().jobs(0).state(), "running");
   for (uint32_t rank : {2, 3}) bed_.From(b_, Gone(1, rank, true));
   EXPECT_TRUE(a_.ends.empty());
-  EXPECT_EQ(bed_.core().Status().jobs(0).state(), "starting");
+  EXPECT_EQ(bed_.Status().jobs(0).state(), "starting");
   bed_.Ready(b_, 4, {2, 3});
   EXPECT_EQ(b_.Last().epoch_start().epoch(), 2u);
 }
@@ -370,7 +370,7 @@ TEST_F(JobTest, AnExecutorWhoseRanksHaveLeftMayGo) {
   EXPECT_TRUE(b_.ends.empty());
   bed_.From(b_, Gone(1, 2, true));
   bed_.From(b_, Gone(1, 3, true));
-  EXPECT_EQ(bed_.core().Status().jobs(0).state(), "ended");
+  EXPECT_EQ(bed_.Status().jobs(0).state(), "ended");
   bed_.Finish(b_);
   EXPECT_EQ(bed_.core().totals().jobs, 0u);
 }

@@ -271,7 +271,7 @@ class JoinSimulation {
   }
 
   std::string Text() {
-    std::string out = bed_.core().Status().ShortDebugString();
+    std::string out = bed_.Status().ShortDebugString();
     for (size_t i = 0; i < ranks_.size(); ++i) {
       out += "\nrank " + std::to_string(i) +
              (ranks_[i].settled ? " settled"

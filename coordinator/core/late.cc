@@ -86,7 +86,7 @@ absl::Status LateRanks::Take(Time now, size_t node,
 bool LateRanks::NeedsLook() const {
   if (check_ <= Time::zero()) return false;
   return reported_ || table_.pending() > 0 || sets_.waiting() > 0 ||
-         late_ranks_ > 0 ||
+         !late_for_.empty() ||
          std::any_of(said_.begin(), said_.end(),
                      [](const auto& said) { return !said.empty(); });
 }
@@ -233,6 +233,16 @@ std::vector<LateRanks::Late> LateRanks::Collect(
   return out;
 }
 
+void LateRanks::NoteLate(const std::vector<Late>& late) {
+  late_for_.clear();
+  for (const Late& l : late) {
+    for (const uint32_t rank : l.missing) {
+      std::vector<std::string>& held = late_for_[rank];
+      if (held.size() < kMaxStatusLateFor) held.push_back(l.text);
+    }
+  }
+}
+
 LateRanks::Report LateRanks::Look(Time now, const std::vector<uint32_t>& left) {
   Report report;
   look_at_.reset();
@@ -248,7 +258,7 @@ LateRanks::Report LateRanks::Look(Time now, const std::vector<uint32_t>& left) {
   const std::vector<Late> late = Collect(now, left);
   std::set<uint32_t> ranks;
   for (const Late& l : late) ranks.insert(l.missing.begin(), l.missing.end());
-  late_ranks_ = ranks.size();
+  NoteLate(late);
   late_operations_ = late.empty() ? 0 : late.size() + more;
   if (late.empty()) {
     report.over = std::exchange(reported_, false);

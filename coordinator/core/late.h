@@ -78,8 +78,13 @@ class LateRanks {
   Report Look(Time now, const std::vector<uint32_t>& left);
 
   // As of the last look.
-  size_t ranks() const { return late_ranks_; }
+  size_t ranks() const { return late_for_.size(); }
   size_t operations() const { return late_operations_; }
+  // By rank: operations that it holds up, the oldest first, at most
+  // kMaxStatusLateFor.
+  const std::map<uint32_t, std::vector<std::string>>& late_for() const {
+    return late_for_;
+  }
 
  private:
   // What a node has said.
@@ -116,6 +121,7 @@ class LateRanks {
   // It has been answered, or will fail: a rank of its set has left.
   bool Stale(size_t node, const Said& said,
              const std::vector<uint32_t>& left) const;
+  void NoteLate(const std::vector<Late>& late);
   std::string Sentence(Time now, const std::vector<Late>& late) const;
   std::string GroupText(Time now, const std::vector<uint32_t>& ranks,
                         bool aside, const std::vector<const Late*>& late) const;
@@ -139,7 +145,7 @@ class LateRanks {
   Time repeat_at_{};               // if reported_
   Time interval_{};
   Time longest_{};  // wait since the first report
-  size_t late_ranks_ = 0;
+  std::map<uint32_t, std::vector<std::string>> late_for_;
   size_t late_operations_ = 0;
 };
 

@@ -32,8 +32,17 @@ inline constexpr size_t kMaxAddressBytes = 1024;  // one address of an Endpoint
 
 // Text of an executor ("how", "message") that goes into an error of ours.
 inline constexpr size_t kMaxForeignText = 512;
-// Pending operations that a job's status shows.
+// What a status shows: pending operations of a job, nodes that one of them
+// waits for, operations that one rank holds up; bytes of details in all.
 inline constexpr int kMaxStatusPending = 256;
+inline constexpr int kMaxStatusMissing = 16;
+inline constexpr size_t kMaxStatusLateFor = 8;
+inline constexpr size_t kMaxStatusBytes = size_t{8} << 20;
+// Nodes that are drained.
+inline constexpr size_t kMaxDrained = 4096;
+// Events that are remembered, and bytes of each one's text.
+inline constexpr size_t kMaxEvents = 4096;
+inline constexpr size_t kMaxEventBytes = 2048;
 
 }  // namespace maypole::coordinator
 

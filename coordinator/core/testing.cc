@@ -135,6 +135,37 @@ void TestBed::Pass(Time time) {
   now_ = end;
 }
 
+proto::StatusReply TestBed::Status(const std::string& job) {
+  proto::StatusRequest request;
+  request.set_job(job);
+  const auto reply = core_->Status(now_, request);
+  return reply.ok() ? *reply : proto::StatusReply();
+}
+
+absl::StatusOr<proto::AbortReply> TestBed::Abort(const std::string& job,
+                                                 const std::string& reason) {
+  proto::AbortRequest request;
+  request.set_job(job);
+  request.set_reason(reason);
+  request.set_who("root@head");
+  Actions actions;
+  auto reply = core_->Abort(now_, request, &actions);
+  Carry(std::move(actions));
+  return reply;
+}
+
+absl::StatusOr<proto::DrainReply> TestBed::Drain(const std::string& node,
+                                                 bool undo) {
+  proto::DrainRequest request;
+  request.set_node(node);
+  request.set_undo(undo);
+  request.set_who("root@head");
+  Actions actions;
+  auto reply = core_->Drain(request, &actions);
+  Carry(std::move(actions));
+  return reply;
+}
+
 int TestBed::Count(ErrorKind kind) const {
   return std::count(errors_.begin(), errors_.end(), kind);
 }

@@ -72,6 +72,13 @@ class TestBed {
   // Lets time pass, with the core's deadlines on the way.
   void Pass(Time time);
 
+  // As an operator asks; an unknown job is an empty reply.
+  proto::StatusReply Status(const std::string& job = "");
+  absl::StatusOr<proto::AbortReply> Abort(const std::string& job,
+                                          const std::string& reason = "");
+  absl::StatusOr<proto::DrainReply> Drain(const std::string& node,
+                                          bool undo = false);
+
   Core& core() { return *core_; }
   int Count(ErrorKind kind) const;
   int reconnects() const { return reconnects_; }

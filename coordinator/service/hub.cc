@@ -32,6 +32,7 @@ void Write(const Log& log) {
 
 Hub::Hub(const Config& config, std::string incarnation, Metrics* metrics)
     : metrics_(metrics),
+      started_(Now()),
       core_(config, std::move(incarnation)),
       timer_([this] { RunTimer(); }) {}
 
@@ -76,6 +77,7 @@ void Hub::Stop() {
     stopped_ = true;
     core_.Stop(actions);
   });
+  events_.Stop();
 }
 
 std::vector<NodeLate> Hub::TakeLateness() {
@@ -88,9 +90,32 @@ Totals Hub::totals() const {
   return core_.totals();
 }
 
-proto::StatusReply Hub::Status() const {
+absl::StatusOr<proto::StatusReply> Hub::Status(
+    const proto::StatusRequest& request) const {
   std::lock_guard<std::mutex> lock(mutex_);
-  return core_.Status();
+  const Time now = Now();
+  absl::StatusOr<proto::StatusReply> reply = core_.Status(now, request);
+  if (reply.ok()) {
+    reply->set_uptime_seconds(
+        std::chrono::duration<double>(now - started_).count());
+  }
+  return reply;
+}
+
+absl::StatusOr<proto::AbortReply> Hub::Abort(
+    const proto::AbortRequest& request) {
+  absl::StatusOr<proto::AbortReply> reply;
+  Do([&](Time now, Actions* actions) {
+    reply = core_.Abort(now, request, actions);
+  });
+  return reply;
+}
+
+absl::StatusOr<proto::DrainReply> Hub::Drain(
+    const proto::DrainRequest& request) {
+  absl::StatusOr<proto::DrainReply> reply;
+  Do([&](Time, Actions* actions) { reply = core_.Drain(request, actions); });
+  return reply;
 }
 
 void Hub::Do(const std::function<void(Time, Actions*)>& event) {
@@ -121,6 +146,9 @@ void Hub::Apply(Actions* actions) {
     } else if (Close* close = std::get_if<Close>(&action)) {
       auto it = streams_.find(close->stream);
       if (it != streams_.end()) it->second->Close(std::move(close->status));
+    } else if (const Log* log = std::get_if<Log>(&action)) {
+      events_.Add(*log);
+      metrics_->Observe(*log);
     } else if (auto* issued = std::get_if<OperationIssued>(&action)) {
       metrics_->Observe(*issued);
     } else if (auto* run = std::get_if<RunIssued>(&action)) {
@@ -133,8 +161,6 @@ void Hub::Apply(Actions* actions) {
       metrics_->Observe(*late);
     } else if (auto* again = std::get_if<Reconnected>(&action)) {
       metrics_->Observe(*again);
-    } else if (const Log* log = std::get_if<Log>(&action)) {
-      metrics_->Observe(*log);
     }
   }
 }

@@ -3,8 +3,8 @@
 // Purpose: the shell around the pure core. Handler threads bring events, a
 // timer thread brings the passing of time; the core's actions are carried out
 // under the same lock, so that messages reach the streams' queues in the order
-// the core gave. Log lines are written after the lock is released: a slow
-// stderr holds up one thread, not all jobs.
+// the core gave. Log lines go into the events under it, and are written after
+// it is released: a slow stderr holds up one thread, not all jobs.
 //
 // Thread contract: all methods from any thread. No method blocks for a peer.
 //
@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/core/actions.h"
 #include "coordinator/core/core.h"
+#include "coordinator/service/event_log.h"
 #include "coordinator/service/metrics.h"
 #include "coordinator/service/stream_writer.h"
 #include "proto/admin.pb.h"
@@ -47,14 +48,20 @@ class Hub {
   // The stream has ended and its writer goes away.
   void Remove(StreamId stream, StreamEnd end);
 
-  // Tells all executors that the coordinator ends, and closes their streams.
-  // New streams are refused from now on.
+  // Tells all executors that the coordinator ends, and closes their streams and
+  // the events. New streams are refused from now on.
   void Stop();
 
   Totals totals() const;
   // See Core.
   std::vector<NodeLate> TakeLateness();
-  proto::StatusReply Status() const;
+
+  // See proto/admin.proto.
+  absl::StatusOr<proto::StatusReply> Status(
+      const proto::StatusRequest& request) const;
+  absl::StatusOr<proto::AbortReply> Abort(const proto::AbortRequest& request);
+  absl::StatusOr<proto::DrainReply> Drain(const proto::DrainRequest& request);
+  EventLog* events() { return &events_; }
 
  private:
   // Runs `event` on the core and carries out what follows.
@@ -63,6 +70,8 @@ class Hub {
   void RunTimer();
 
   Metrics* const metrics_;
+  const Time started_;
+  EventLog events_;
   mutable std::mutex mutex_;
   std::condition_variable deadline_changed_;
   Core core_;

@@ -104,7 +104,7 @@ void Server::Shutdown() {
   metrics_.StopServing();  // its threads ask the hub
   if (server_ == nullptr) return;
   if (door_ != nullptr) door_->Close();
-  hub_.Stop();
+  hub_.Stop();  // followers of events too
   server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
   server_->Wait();
   server_.reset();

@@ -17,6 +17,7 @@
 #include "common/program/address.h"
 #include "common/program/tls.h"
 #include "coordinator/core/actions.h"
+#include "coordinator/service/admin_service.h"
 #include "coordinator/service/door.h"
 #include "coordinator/service/hub.h"
 #include "coordinator/service/metrics.h"

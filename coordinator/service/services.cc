@@ -1,26 +1,10 @@
 #include "coordinator/service/services.h"
 
-#include "coordinator/core/text.h"
+#include "coordinator/service/authenticate.h"
 #include "coordinator/service/peer.h"
-#include "coordinator/service/secret.h"
 #include "coordinator/service/stream_writer.h"
-#include "spdlog/spdlog.h"
 
 namespace maypole::coordinator {
-namespace {
-
-grpc::Status Authenticate(const grpc::ServerContext& context, Role role,
-                          const std::string& secret) {
-  grpc::Status status = Authorize(context, role, secret);
-  if (!status.ok()) {
-    spdlog::warn("event=unauthenticated peer={} reason={}", context.peer(),
-                 LogValue(status.error_message()));
-  }
-  return status;
-}
-
-}  // namespace
-
 grpc::Status CoordinatorService::Session(
     grpc::ServerContext* context,
     grpc::ServerReaderWriter<proto::CoordinatorMessage, proto::ExecutorMessage>*
@@ -44,16 +28,6 @@ grpc::Status CoordinatorService::Session(
   hub_->Remove(
       *id, context->IsCancelled() ? StreamEnd::kBroken : StreamEnd::kFinished);
   return writer.Finish();
-}
-
-grpc::Status AdminService::GetStatus(grpc::ServerContext* context,
-                                     const proto::StatusRequest* /*request*/,
-                                     proto::StatusReply* reply) {
-  const grpc::Status authentic =
-      Authenticate(*context, Role::kAdmin, secret_);
-  if (!authentic.ok()) return authentic;
-  *reply = hub_->Status();
-  return grpc::Status::OK;
 }
 
 }  // namespace maypole::coordinator

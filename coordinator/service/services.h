@@ -1,4 +1,4 @@
-// The gRPC services: executors' streams and the operator's calls.
+// The gRPC service of the executors' streams.
 //
 // Thread contract: gRPC calls the methods from threads of its own.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_SERVICES_H_
@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "coordinator/service/hub.h"
-#include "proto/admin.grpc.pb.h"
 #include "proto/coordinator.grpc.pb.h"
 
 namespace maypole::coordinator {
@@ -23,20 +22,6 @@ class CoordinatorService final : public proto::Coordinator::Service {
       grpc::ServerContext* context,
       grpc::ServerReaderWriter<proto::CoordinatorMessage,
                                proto::ExecutorMessage>* stream) override;
-
- private:
-  Hub* const hub_;
-  const std::string secret_;
-};
-
-class AdminService final : public proto::Admin::Service {
- public:
-  AdminService(Hub* hub, std::string secret)
-      : hub_(hub), secret_(std::move(secret)) {}
-
-  grpc::Status GetStatus(grpc::ServerContext* context,
-                         const proto::StatusRequest* request,
-                         proto::StatusReply* reply) override;
 
  private:
   Hub* const hub_;

@@ -1,0 +1,214 @@
+#include "client/ctl/commands.h"
+
+#include <pwd.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/ctl/connection.h"
+#include "client/ctl/json.h"
+#include "client/ctl/text.h"
+#include "client/ctl/views.h"
+#include "common/limits.h"
+
+namespace maypole::ctl {
+namespace {
+
+constexpr std::chrono::milliseconds kWaitStep(500);
+
+// A pipe or a file gets all of it.
+size_t TerminalWidth() {
+  const char* columns = std::getenv("COLUMNS");
+  size_t width = 0;
+  if (columns != nullptr && absl::SimpleAtoi(columns, &width)) return width;
+  winsize size{};
+  if (!isatty(1) || ioctl(1, TIOCGWINSZ, &size) != 0) return 0;
+  return size.ws_col == 0 ? 80 : size.ws_col;
+}
+
+void Print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+// "alice@head"
+std::string Self() {
+  char host[kMaxHostBytes + 1] = {};
+  gethostname(host, sizeof(host) - 1);
+  const passwd* user = getpwuid(geteuid());
+  return absl::StrCat(
+      user != nullptr ? user->pw_name : absl::StrCat("uid ", geteuid()), "@",
+      host);
+}
+
+absl::Status Look(const Options& o, Connection* coordinator) {
+  const auto reply = coordinator->Status(o.job);
+  if (!reply.ok()) return reply.status();
+  if (o.json) {
+    Print(Json(*reply) + "\n");
+  } else if (o.command == Command::kStatus) {
+    Print(StatusView(coordinator->address(), *reply, TerminalWidth()));
+  } else if (o.command == Command::kJobs) {
+    Print(JobsView(*reply, TerminalWidth()));
+  } else {
+    Print(RanksView(*reply, o.each, TerminalWidth()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Events(const Options& o, Connection* coordinator) {
+  const auto line = [&o](const proto::Event& e) {
+    return (o.json ? Json(e) : EventLine(e)) + "\n";
+  };
+  proto::EventsRequest request;
+  request.set_job(o.job);
+  if (o.last == 0) {
+    request.set_follow(o.follow);
+    return coordinator->Watch(request, [&](const proto::Event& e) {
+      Print(line(e));
+      return std::ferror(stdout) == 0;
+    });
+  }
+  std::deque<std::string> last;
+  absl::Status status = coordinator->Watch(request, [&](const auto& e) {
+    last.push_back(line(e));
+    if (last.size() > static_cast<size_t>(o.last)) last.pop_front();
+    request.set_after(e.number());
+    return true;
+  });
+  if (!status.ok()) return status;
+  for (const std::string& text : last) Print(text);
+  if (!o.follow) return absl::OkStatus();
+  request.set_follow(true);
+  return coordinator->Watch(request, [&](const proto::Event& e) {
+    Print(line(e));
+    return std::ferror(stdout) == 0;
+  });
+}
+
+absl::Status Abort(const Options& o, Connection* coordinator) {
+  proto::AbortRequest request;
+  request.set_job(o.job);
+  request.set_reason(o.reason);
+  request.set_who(Self());
+  const auto reply = coordinator->Abort(request);
+  if (!reply.ok()) return reply.status();
+  Print(o.json
+            ? Json(*reply) + "\n"
+            : absl::StrCat("job ", o.job, " is aborted; ",
+                           Count(reply->ranks(), "rank"),
+                           reply->ranks() == 1 ? " was" : " were", " told\n"));
+  return absl::OkStatus();
+}
+
+// What a typing error would look like.
+std::string OtherNodes(const proto::StatusReply& status) {
+  std::set<std::string> nodes;
+  for (const auto& job : status.jobs()) {
+    for (const auto& n : job.nodes()) nodes.insert(n.node());
+  }
+  constexpr size_t kShown = 8;
+  if (nodes.empty() || nodes.size() > kShown) return "";
+  return absl::StrCat(" (nodes with jobs: ", absl::StrJoin(nodes, ", "), ")");
+}
+
+// Until no job is left on the node.
+absl::Status WaitForEmpty(const Options& o, Connection* coordinator) {
+  std::string said;
+  while (true) {
+    const auto status = coordinator->Status("");
+    if (!status.ok()) return status.status();
+    const auto& drained = status->drained_nodes();
+    if (std::find(drained.begin(), drained.end(), o.node) == drained.end()) {
+      return absl::AbortedError(
+          absl::StrCat("node ", o.node,
+                       " is not drained any more: somebody has undone it, or "
+                       "the coordinator has been restarted"));
+    }
+    std::set<std::string> jobs;
+    for (const auto& job : status->jobs()) {
+      for (const auto& n : job.nodes()) {
+        if (n.node() == o.node) jobs.insert(job.job());
+      }
+    }
+    if (jobs.empty()) return absl::OkStatus();
+    const std::string there = absl::StrJoin(jobs, ", ");
+    if (!o.json && there != said) {
+      Print(absl::StrCat("waiting for ", there, "\n"));
+    }
+    said = there;
+    std::this_thread::sleep_for(kWaitStep);
+  }
+}
+
+absl::Status Drain(const Options& o, Connection* coordinator) {
+  proto::DrainRequest request;
+  request.set_node(o.node);
+  request.set_undo(o.undo);
+  request.set_who(Self());
+  const auto reply = coordinator->Drain(request);
+  if (!reply.ok()) return reply.status();
+  if (o.json && !o.wait) {
+    Print(Json(*reply) + "\n");
+  } else if (o.undo) {
+    Print(absl::StrCat("node ", o.node, " takes new jobs again\n"));
+  } else if (!o.json) {
+    std::string jobs = absl::StrJoin(reply->jobs(), ", ");
+    if (jobs.empty()) {
+      const auto status = coordinator->Status("");
+      jobs = absl::StrCat("none", status.ok() ? OtherNodes(*status) : "");
+    }
+    Print(absl::StrCat(
+        "node ", o.node,
+        " is drained: it gets no new jobs; jobs there now: ", jobs, "\n"));
+  }
+  if (!o.wait) return absl::OkStatus();
+  absl::Status status = WaitForEmpty(o, coordinator);
+  if (!status.ok()) return status;
+  Print(o.json ? Json(proto::DrainReply()) + "\n"
+               : absl::StrCat("node ", o.node, " has no jobs\n"));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Run(const Options& options) {
+  auto coordinator = Connection::Make(options);
+  if (!coordinator.ok()) return coordinator.status();
+  absl::Status status;
+  switch (options.command) {
+    case Command::kStatus:
+    case Command::kJobs:
+    case Command::kRanks:
+      status = Look(options, coordinator->get());
+      break;
+    case Command::kEvents:
+      status = Events(options, coordinator->get());
+      break;
+    case Command::kAbort:
+      status = Abort(options, coordinator->get());
+      break;
+    case Command::kDrain:
+      status = Drain(options, coordinator->get());
+      break;
+  }
+  if (status.ok() && std::fflush(stdout) != 0) {
+    return absl::DataLossError("cannot write to stdout");
+  }
+  return status;
+}
+
+}  // namespace maypole::ctl

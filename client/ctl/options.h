@@ -1,0 +1,63 @@
+// Options: what the operator asked maypolectl for.
+//
+// Purpose: turns an argument vector into a checked Options value, or into one
+// line that says what is wrong. Nothing here touches the system.
+//
+// Thread contract: pure functions.
+//
+// Invariants of a parsed Options: what the command needs is there, and nothing
+// that it does not know.
+#ifndef MAYPOLE_CLIENT_CTL_OPTIONS_H_
+#define MAYPOLE_CLIENT_CTL_OPTIONS_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace maypole::ctl {
+
+inline constexpr char kVersion[] = "0.1.0";
+inline constexpr char kDefaultCoordinator[] = "127.0.0.1:4001";
+inline constexpr int kMaxTimeout = 3600;  // seconds
+inline constexpr size_t kMaxReasonBytes = 512;
+
+enum class Command { kStatus, kJobs, kRanks, kEvents, kAbort, kDrain };
+
+struct Options {
+  Command command = Command::kStatus;
+  std::string coordinator = kDefaultCoordinator;
+  std::string secret_file;  // empty: none
+  std::string tls_ca;
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_server_name;
+  int timeout_s = 10;  // for an answer
+  bool json = false;
+
+  std::string job;     // ranks, events, abort; empty: all
+  std::string node;    // drain
+  std::string reason;  // abort
+  bool each = false;   // ranks: a line for each
+  bool follow = false;
+  int last = 0;  // events: no more than these; 0: all
+  bool undo = false;
+  bool wait = false;
+
+  bool help = false;
+  bool version = false;
+};
+
+// args: without the program's name. variable: of the environment; empty: it is
+// not set.
+absl::StatusOr<Options> ParseOptions(
+    const std::vector<std::string>& args,
+    const std::function<std::string(const std::string&)>& variable);
+
+// The text of --help.
+std::string Usage();
+
+}  // namespace maypole::ctl
+
+#endif  // MAYPOLE_CLIENT_CTL_OPTIONS_H_

@@ -1,0 +1,94 @@
+#include "client/ctl/options.h"
+
+#include <map>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace maypole::ctl {
+namespace {
+
+using ::testing::HasSubstr;
+
+absl::StatusOr<Options> Parse(const std::vector<std::string>& args,
+                              std::map<std::string, std::string> env = {}) {
+  return ParseOptions(args, [env](const std::string& name) {
+    const auto it = env.find(name);
+    return it == env.end() ? "" : it->second;
+  });
+}
+
+std::string Error(const std::vector<std::string>& args) {
+  const auto options = Parse(args);
+  EXPECT_FALSE(options.ok());
+  return std::string(options.status().message());
+}
+
+TEST(OptionsTest, DefaultsAndTheEnvironment) {
+  auto o = Parse({"status"});
+  ASSERT_TRUE(o.ok()) << o.status();
+  EXPECT_EQ(o->command, Command::kStatus);
+  EXPECT_EQ(o->coordinator, "127.0.0.1:4001");
+  EXPECT_EQ(o->secret_file, "");
+  const std::map<std::string, std::string> env = {
+      {"MAYPOLE_COORDINATOR", "head:1"}, {"MAYPOLE_SECRET_FILE", "/s"}};
+  o = Parse({"jobs"}, env);
+  EXPECT_EQ(o->coordinator, "head:1");
+  EXPECT_EQ(o->secret_file, "/s");
+  o = Parse({"--coordinator=other:2", "jobs", "--secret-file", "/t"}, env);
+  EXPECT_EQ(o->coordinator, "other:2");
+  EXPECT_EQ(o->secret_file, "/t");
+}
+
+TEST(OptionsTest, EveryCommandWithItsFlags) {
+  auto o = Parse({"abort", "--reason", "too slow", "train", "--json"});
+  ASSERT_TRUE(o.ok()) << o.status();
+  EXPECT_EQ(o->command, Command::kAbort);
+  EXPECT_EQ(o->job, "train");
+  EXPECT_EQ(o->reason, "too slow");
+  EXPECT_TRUE(o->json);
+  o = Parse({"events", "-f", "-n", "5", "train"});
+  ASSERT_TRUE(o.ok()) << o.status();
+  EXPECT_TRUE(o->follow);
+  EXPECT_EQ(o->last, 5);
+  o = Parse({"drain", "n1", "--wait", "--timeout=3"});
+  ASSERT_TRUE(o.ok()) << o.status();
+  EXPECT_EQ(o->node, "n1");
+  EXPECT_TRUE(o->wait);
+  EXPECT_EQ(o->timeout_s, 3);
+  o = Parse({"ranks", "--each"});
+  EXPECT_TRUE(o->each);
+  EXPECT_EQ(o->job, "");
+  EXPECT_TRUE(Parse({"drain", "n1", "--undo"})->undo);
+}
+
+TEST(OptionsTest, WrongArgumentsAreOneLine) {
+  EXPECT_THAT(Error({}), HasSubstr("say what to do"));
+  EXPECT_THAT(Error({"stats"}), HasSubstr("no command 'stats'"));
+  EXPECT_THAT(Error({"abort"}), HasSubstr("needs the name of a job"));
+  EXPECT_THAT(Error({"drain"}), HasSubstr("needs the name of a node"));
+  EXPECT_THAT(Error({"status", "x"}), HasSubstr("'x' is too much"));
+  EXPECT_THAT(Error({"abort", "a", "b"}), HasSubstr("'b' is too much"));
+  EXPECT_THAT(Error({"abort", ""}), HasSubstr("a name is ''"));
+  EXPECT_THAT(Error({"status", "--follow"}),
+              HasSubstr("--follow is not for this command"));
+  EXPECT_THAT(Error({"status", "--what"}), HasSubstr("no flag --what"));
+  EXPECT_THAT(Error({"status", "--timeout"}), HasSubstr("needs a value"));
+  EXPECT_THAT(Error({"status", "--timeout=0"}), HasSubstr("not a number"));
+  EXPECT_THAT(Error({"status", "--timeout=9999"}), HasSubstr("at most"));
+  EXPECT_THAT(Error({"status", "--json=yes"}), HasSubstr("takes no value"));
+  EXPECT_THAT(Error({"drain", "n", "--undo", "--wait"}),
+              HasSubstr("contradict"));
+  EXPECT_THAT(Error({"abort", "a", "--reason", std::string(600, 'x')}),
+              HasSubstr("512 are allowed"));
+}
+
+TEST(OptionsTest, HelpNeedsNothingElse) {
+  EXPECT_TRUE(Parse({"--help"})->help);
+  EXPECT_TRUE(Parse({"abort", "-h"})->help);
+  EXPECT_TRUE(Parse({"--version"})->version);
+  EXPECT_THAT(Usage(), HasSubstr("drain NODE"));
+}
+
+}  // namespace
+}  // namespace maypole::ctl

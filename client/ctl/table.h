@@ -1,0 +1,50 @@
+// Table: columns that line up, within a terminal's width.
+//
+//   Table table({{"JOB"}, {"RANKS", Table::Align::kRight}});
+//   table.Add({"train", "1024"});
+//   out += table.Text(80);
+//
+// When it is too wide, the last column is cut at its end, but not below
+// kLeastLast columns; then the widest of the others in the middle.
+//
+// Thread contract: not synchronized; pure.
+#ifndef MAYPOLE_CLIENT_CTL_TABLE_H_
+#define MAYPOLE_CLIENT_CTL_TABLE_H_
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace maypole::ctl {
+
+class Table {
+ public:
+  enum class Align { kLeft, kRight };
+  struct Column {
+    std::string name;
+    Align align = Align::kLeft;
+  };
+  static constexpr size_t kLeastLast = 16;
+  static constexpr size_t kLeastOther = 12;
+
+  explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
+
+  // A cell for each column; control characters are made harmless.
+  void Add(std::vector<std::string> cells);
+  bool empty() const { return rows_.empty(); }
+
+  // With a line of names; each line ends with a newline. Width 0: no limit.
+  std::string Text(size_t width) const;
+
+ private:
+  std::vector<size_t> Widths(size_t width) const;
+  std::string Line(const std::vector<std::string>& cells,
+                   const std::vector<size_t>& widths) const;
+
+  const std::vector<Column> columns_;
+  std::vector<std::vector<std::string>> rows_;
+};
+
+}  // namespace maypole::ctl
+
+#endif  // MAYPOLE_CLIENT_CTL_TABLE_H_

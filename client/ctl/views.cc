@@ -1,0 +1,384 @@
+#include "client/ctl/views.h"
+
+#include <algorithm>
+#include <cmath>
+#include <ctime>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "client/ctl/table.h"
+#include "client/ctl/text.h"
+#include "common/types.h"
+
+namespace maypole::ctl {
+namespace {
+
+using Align = Table::Align;
+
+std::string NumberOrDash(uint64_t n) { return n == 0 ? "-" : absl::StrCat(n); }
+
+std::vector<uint64_t> RanksOf(const proto::NodeStatus& node) {
+  return {node.ranks().begin(), node.ranks().end()};
+}
+
+// Of an elastic job some may wait without a number.
+size_t Unnumbered(const proto::JobStatus& job) {
+  size_t n = 0;
+  for (const proto::NodeStatus& node : job.nodes()) {
+    for (const proto::RankStatus& r : node.rank_status()) n += r.unnumbered();
+  }
+  return n;
+}
+
+std::string SizeText(const proto::JobStatus& job) {
+  return job.elastic() ? absl::StrCat(job.size(), " elastic")
+                       : absl::StrCat(job.size());
+}
+
+std::string OperationText(const proto::PendingOperation& op) {
+  const auto kind = static_cast<Kind>(op.kind());
+  std::string out =
+      absl::StrCat(IsKnown(kind) ? std::string(Name(kind)) : "operation", " '",
+                   Printable(op.name()), "'");
+  if (op.process_set() > 0) {
+    absl::StrAppend(&out, " of process set ", op.process_set());
+  }
+  return out;
+}
+
+// --- status ------------------------------------------------------------------
+
+struct NodeSum {
+  std::string host;
+  std::string address;
+  size_t jobs = 0;
+  size_t ranks = 0;
+  std::set<std::string> notes;
+};
+
+std::map<std::string, NodeSum> Nodes(const proto::StatusReply& reply) {
+  std::map<std::string, NodeSum> nodes;
+  for (const proto::JobStatus& job : reply.jobs()) {
+    for (const proto::NodeStatus& n : job.nodes()) {
+      NodeSum& sum = nodes[n.node()];
+      sum.host = n.host();
+      sum.address = n.address();
+      ++sum.jobs;
+      sum.ranks += n.ranks_size();
+      if (!n.connected()) {
+        sum.notes.insert(
+            absl::StrCat("no connection from its executor of ", job.job()));
+      }
+    }
+  }
+  for (const std::string& node : reply.drained_nodes()) {
+    nodes[node].notes.insert("drained");
+  }
+  return nodes;
+}
+
+std::string NodesTable(const std::map<std::string, NodeSum>& nodes,
+                       size_t width) {
+  Table table({{"NODE"},
+               {"HOST"},
+               {"ADDRESS"},
+               {"JOBS", Align::kRight},
+               {"RANKS", Align::kRight},
+               {"NOTE"}});
+  size_t hidden = 0;
+  for (const auto& [name, n] : nodes) {
+    if (nodes.size() > kMaxNodeLines && n.notes.empty()) {
+      ++hidden;
+      continue;
+    }
+    table.Add({name, n.host, n.address, NumberOrDash(n.jobs),
+               NumberOrDash(n.ranks), absl::StrJoin(n.notes, ", ")});
+  }
+  std::string out = table.empty() ? "" : "\n" + table.Text(width);
+  if (hidden > 0) {
+    absl::StrAppend(&out, table.empty() ? "\n" : "",
+                    table.empty() ? "" : "and ", Count(hidden, "node"),
+                    " of which there is nothing to say; see: maypolectl "
+                    "ranks\n");
+  }
+  return out;
+}
+
+std::string Where(const proto::JobStatus& job, uint32_t rank) {
+  for (const proto::NodeStatus& n : job.nodes()) {
+    for (const proto::RankStatus& r : n.rank_status()) {
+      if (r.unnumbered() || r.rank() != rank) continue;
+      return absl::StrCat(" (node ", n.node(), ", pid ", r.pid(), ")");
+    }
+  }
+  return "";
+}
+
+std::vector<std::string> HeldUp(const proto::JobStatus& job, uint32_t rank) {
+  for (const proto::NodeStatus& n : job.nodes()) {
+    for (const proto::RankStatus& r : n.rank_status()) {
+      if (r.unnumbered() || r.rank() != rank) continue;
+      return {r.late_for().begin(), r.late_for().end()};
+    }
+  }
+  return {};
+}
+
+// What is wrong with the job, a sentence a line.
+std::string Troubles(const proto::JobStatus& job) {
+  std::string out;
+  if (job.late_ranks_size() > 0) {
+    const uint32_t first = job.late_ranks(0);
+    const std::vector<std::string> held = HeldUp(job, first);
+    std::vector<uint64_t> all(job.late_ranks().begin(), job.late_ranks().end());
+    absl::StrAppend(&out, job.job(), ": ", all.size() == 1 ? "rank " : "ranks ",
+                    Fold(all), all.size() == 1 ? "" : ", the first being",
+                    all.size() == 1 ? "" : absl::StrCat(" rank ", first),
+                    Where(job, first), all.size() == 1 ? " keeps" : ", keep",
+                    " others waiting");
+    if (!held.empty()) {
+      absl::StrAppend(&out, " for ", Printable(held[0]));
+      if (held.size() > 1) {
+        absl::StrAppend(&out, " and ", held.size() - 1, " more");
+      }
+    }
+    out += "\n";
+  } else if (job.pending_operations() > 0 && job.pending_size() > 0 &&
+             job.pending(0).missing() > 0) {
+    const proto::PendingOperation& op = job.pending(0);
+    const uint32_t more = op.missing() - op.missing_nodes_size();
+    absl::StrAppend(&out, job.job(), ": ", OperationText(op),
+                    " is awaited from node ",
+                    absl::StrJoin(op.missing_nodes(), ", "));
+    if (more > 0) absl::StrAppend(&out, " and ", more, " more");
+    out += "\n";
+  }
+  return out;
+}
+
+std::string Summary(const std::string& address, const proto::StatusReply& reply,
+                    size_t nodes) {
+  size_t ranks = 0, late = 0;
+  for (const proto::JobStatus& job : reply.jobs()) {
+    ranks += job.state() == "running" ? job.size() : 0;
+    late += job.late_ranks_size();
+  }
+  std::string out = absl::StrCat(
+      "coordinator ", address, "  version ", reply.version(), "  protocol ",
+      reply.protocol_version(), "  up ", Duration(reply.uptime_seconds()), "\n",
+      Count(reply.jobs_size(), "job"), ", ", Count(nodes, "node"), ", ",
+      Count(ranks, "running rank"));
+  if (late > 0) absl::StrAppend(&out, ", ", late, " late");
+  return out + "\n";
+}
+
+// --- ranks -------------------------------------------------------------------
+
+struct RankLine {
+  std::vector<uint64_t> ranks;
+  size_t unnumbered = 0;
+  std::vector<std::string> nodes;
+  std::string state;
+  std::vector<uint64_t> pids;
+  std::string late_for;
+
+  uint64_t First() const { return ranks.empty() ? UINT64_MAX : ranks.front(); }
+};
+
+bool Alike(const RankLine& a, const RankLine& b) {
+  return a.state == b.state && a.late_for == b.late_for &&
+         (a.unnumbered > 0) == (b.unnumbered > 0);
+}
+
+void Merge(RankLine&& from, RankLine* into) {
+  into->ranks.insert(into->ranks.end(), from.ranks.begin(), from.ranks.end());
+  std::sort(into->ranks.begin(), into->ranks.end());
+  into->unnumbered += from.unnumbered;
+  into->pids.insert(into->pids.end(), from.pids.begin(), from.pids.end());
+  if (into->nodes.back() != from.nodes.front()) {
+    into->nodes.push_back(from.nodes.front());
+  }
+}
+
+RankLine LineOf(const proto::NodeStatus& node, const proto::RankStatus& r) {
+  RankLine line;
+  if (r.unnumbered()) {
+    line.unnumbered = 1;
+  } else {
+    line.ranks.push_back(r.rank());
+  }
+  line.nodes.push_back(node.node());
+  line.state = node.connected() ? r.state() : r.state() + "?";
+  if (r.pid() > 0) line.pids.push_back(static_cast<uint64_t>(r.pid()));
+  constexpr int kShown = 2;
+  line.late_for = absl::StrJoin(
+      r.late_for().begin(),
+      r.late_for().begin() + std::min(kShown, r.late_for_size()), ", ");
+  if (r.late_for_size() > kShown) {
+    absl::StrAppend(&line.late_for, " and ", r.late_for_size() - kShown,
+                    " more");
+  }
+  return line;
+}
+
+std::vector<RankLine> RankLines(const proto::JobStatus& job, bool each) {
+  std::vector<RankLine> lines;
+  for (const proto::NodeStatus& node : job.nodes()) {
+    const size_t first = lines.size();
+    for (const proto::RankStatus& r : node.rank_status()) {
+      RankLine line = LineOf(node, r);
+      const auto same = std::find_if(
+          lines.begin() + first, lines.end(),
+          [&](const RankLine& other) { return Alike(line, other); });
+      if (each || same == lines.end()) {
+        lines.push_back(std::move(line));
+      } else {
+        Merge(std::move(line), &*same);
+      }
+    }
+  }
+  const auto by_rank = [](const RankLine& a, const RankLine& b) {
+    return a.First() < b.First();
+  };
+  std::stable_sort(lines.begin(), lines.end(), by_rank);
+  if (each || lines.size() <= kMaxRankLines) return lines;
+  std::vector<RankLine> merged;
+  for (RankLine& line : lines) {
+    const auto same =
+        std::find_if(merged.begin(), merged.end(),
+                     [&](const RankLine& other) { return Alike(line, other); });
+    if (same == merged.end()) {
+      merged.push_back(std::move(line));
+    } else {
+      Merge(std::move(line), &*same);
+    }
+  }
+  return merged;
+}
+
+std::string RankCell(const RankLine& line) {
+  if (line.unnumbered == 0) return Fold(line.ranks);
+  return line.unnumbered == 1 ? "new" : absl::StrCat(line.unnumbered, " new");
+}
+
+std::string Heading(const proto::JobStatus& job) {
+  std::string out = absl::StrCat(
+      "job ", job.job(), "  epoch ", job.epoch(), "  ", job.state(), " for ",
+      Duration(job.state_seconds()), "  ", Count(job.size(), "rank"), " on ",
+      Count(job.nodes_size(), "node"));
+  if (job.elastic()) out += "  elastic";
+  return out + "\n";
+}
+
+}  // namespace
+
+std::string StatusView(const std::string& address,
+                       const proto::StatusReply& reply, size_t width) {
+  const std::map<std::string, NodeSum> nodes = Nodes(reply);
+  std::string out = Summary(address, reply, nodes.size());
+  std::string troubles;
+  Table table({{"JOB"},
+               {"STATE"},
+               {"FOR", Align::kRight},
+               {"EPOCH", Align::kRight},
+               {"RANKS", Align::kRight},
+               {"NODES", Align::kRight},
+               {"LATE", Align::kRight},
+               {"PENDING", Align::kRight}});
+  for (const proto::JobStatus& job : reply.jobs()) {
+    table.Add({job.job(), job.state(), Duration(job.state_seconds()),
+               NumberOrDash(job.epoch()), SizeText(job),
+               absl::StrCat(job.nodes_size()),
+               NumberOrDash(job.late_ranks_size()),
+               NumberOrDash(job.pending_operations())});
+    troubles += Troubles(job);
+  }
+  if (!table.empty()) out += "\n" + table.Text(width);
+  if (!nodes.empty()) out += NodesTable(nodes, width);
+  if (!troubles.empty()) out += "\n" + troubles;
+  if (reply.cut()) out += "\nToo much to show all of it; ask for one job.\n";
+  return out;
+}
+
+std::string JobsView(const proto::StatusReply& reply, size_t width) {
+  Table table({{"JOB"},
+               {"STATE"},
+               {"FOR", Align::kRight},
+               {"EPOCH", Align::kRight},
+               {"RANKS", Align::kRight},
+               {"OPERATIONS", Align::kRight},
+               {"WHERE"}});
+  for (const proto::JobStatus& job : reply.jobs()) {
+    std::vector<std::string> where;
+    for (const proto::NodeStatus& node : job.nodes()) {
+      where.push_back(absl::StrCat(node.node(), node.ranks().empty() ? "" : ":",
+                                   Fold(RanksOf(node))));
+    }
+    // Within one node ranks agree without the coordinator.
+    const std::string operations =
+        job.nodes_size() > 1 ? absl::StrCat(job.operations()) : "-";
+    table.Add({job.job(), job.state(), Duration(job.state_seconds()),
+               NumberOrDash(job.epoch()), SizeText(job), operations,
+               absl::StrJoin(where, " ")});
+  }
+  return table.empty() ? "no jobs\n" : table.Text(width);
+}
+
+std::string RanksView(const proto::StatusReply& reply, bool each,
+                      size_t width) {
+  std::string out;
+  for (const proto::JobStatus& job : reply.jobs()) {
+    absl::StrAppend(&out, out.empty() ? "" : "\n", Heading(job));
+    Table table({{"RANK"}, {"NODE"}, {"STATE"}, {"PID"}, {"LATE FOR"}});
+    for (const RankLine& line : RankLines(job, each)) {
+      table.Add({RankCell(line),
+                 line.nodes.size() == 1 ? line.nodes.front()
+                                        : Count(line.nodes.size(), "node"),
+                 line.state, line.nodes.size() == 1 ? Fold(line.pids) : "-",
+                 line.late_for.empty() ? "-" : line.late_for});
+    }
+    if (!table.empty()) out += table.Text(width);
+    const size_t waiting = Unnumbered(job);
+    if (waiting > 0) {
+      absl::StrAppend(&out, Count(waiting, "new rank"),
+                      " will be numbered when the next epoch starts\n");
+    }
+  }
+  if (reply.cut()) out += "\nToo much to show all of it; ask for one job.\n";
+  return out.empty() ? "no jobs\n" : out;
+}
+
+std::string EventLine(const proto::Event& event) {
+  const auto seconds = static_cast<time_t>(std::floor(event.unix_seconds()));
+  const int ms = static_cast<int>(
+      (event.unix_seconds() - static_cast<double>(seconds)) * 1000);
+  tm local{};
+  localtime_r(&seconds, &local);
+  char stamp[32];
+  strftime(stamp, sizeof(stamp), "%m-%d %H:%M:%S", &local);
+  // The line's own fields, without those that stand before it already.
+  std::string rest = absl::StrCat(" ", event.text());
+  rest =
+      absl::StrReplaceAll(rest, {{absl::StrCat(" event=", event.kind()), ""}});
+  if (!event.job().empty()) {
+    const std::string job = absl::StrCat(" job=", event.job());
+    if (const size_t at = rest.find(job + " "); at != std::string::npos) {
+      rest.erase(at, job.size());
+    } else if (absl::EndsWith(rest, job)) {
+      rest.erase(rest.size() - job.size());
+    }
+  }
+  return absl::StrFormat("%s.%03d %-7s %s %s%s", stamp, ms, event.level(),
+                         event.job().empty() ? "-" : event.job(), event.kind(),
+                         Printable(rest));
+}
+
+}  // namespace maypole::ctl

@@ -1,0 +1,200 @@
+#include "client/ctl/views.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
+#include <sstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace maypole::ctl {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+proto::JobStatus Job(const std::string& name, int nodes, int local) {
+  proto::JobStatus job;
+  job.set_job(name);
+  job.set_epoch(1);
+  job.set_state("running");
+  job.set_state_seconds(65);
+  job.set_size(nodes * local);
+  job.set_operations(12);
+  for (int n = 0; n < nodes; ++n) {
+    proto::NodeStatus* node = job.add_nodes();
+    node->set_node("node" + std::to_string(n));
+    node->set_host("host" + std::to_string(n));
+    node->set_address("10.0.0." + std::to_string(n + 1));
+    node->set_connected(true);
+    for (int i = 0; i < local; ++i) {
+      proto::RankStatus* r = node->add_rank_status();
+      node->add_ranks(n * local + i);
+      r->set_rank(n * local + i);
+      r->set_pid(4000 + n * local + i);
+      r->set_state("running");
+    }
+  }
+  return job;
+}
+
+void MakeLate(proto::JobStatus* job, int node, int local, const char* what) {
+  proto::RankStatus* r = job->mutable_nodes(node)->mutable_rank_status(local);
+  r->set_state("late");
+  r->add_late_for(what);
+  job->add_late_ranks(r->rank());
+}
+
+size_t Longest(const std::string& text) {
+  size_t longest = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    longest = std::max(longest, line.size());
+  }
+  return longest;
+}
+
+size_t Lines(const std::string& text) {
+  return std::count(text.begin(), text.end(), '\n');
+}
+
+TEST(ViewsTest, StatusOfTwoJobs) {
+  proto::StatusReply reply;
+  reply.set_version("0.1.0");
+  reply.set_protocol_version(3);
+  reply.set_uptime_seconds(7980);
+  *reply.add_jobs() = Job("train-a", 2, 2);
+  *reply.add_jobs() = Job("train-b", 1, 1);
+  MakeLate(reply.mutable_jobs(0), 1, 1, "allreduce 'x'");
+  reply.add_drained_nodes("node1");
+  EXPECT_EQ(StatusView("head:4001", reply, 80),
+            "coordinator head:4001  version 0.1.0  protocol 3  up 2h13m\n"
+            "2 jobs, 2 nodes, 5 running ranks, 1 late\n"
+            "\n"
+            "JOB      STATE      FOR  EPOCH  RANKS  NODES  LATE  PENDING\n"
+            "train-a  running  1m05s      1      4      2     1        -\n"
+            "train-b  running  1m05s      1      1      1     -        -\n"
+            "\n"
+            "NODE   HOST   ADDRESS   JOBS  RANKS  NOTE\n"
+            "node0  host0  10.0.0.1     2      3\n"
+            "node1  host1  10.0.0.2     1      2  drained\n"
+            "\n"
+            "train-a: rank 3 (node node1, pid 4003) keeps others waiting for "
+            "allreduce 'x'\n");
+}
+
+TEST(ViewsTest, NothingThere) {
+  proto::StatusReply reply;
+  reply.set_version("0.1.0");
+  EXPECT_EQ(StatusView("h:1", reply, 80),
+            "coordinator h:1  version 0.1.0  protocol 0  up 0.0s\n"
+            "0 jobs, 0 nodes, 0 running ranks\n");
+  EXPECT_EQ(JobsView(reply, 80), "no jobs\n");
+  EXPECT_EQ(RanksView(reply, false, 80), "no jobs\n");
+}
+
+TEST(ViewsTest, JobsSayWhereTheirRanksAre) {
+  proto::StatusReply reply;
+  *reply.add_jobs() = Job("train-a", 2, 2);
+  *reply.add_jobs() = Job("b", 1, 2);
+  EXPECT_EQ(
+      JobsView(reply, 80),
+      "JOB      STATE      FOR  EPOCH  RANKS  OPERATIONS  WHERE\n"
+      "train-a  running  1m05s      1      4          12  node0:0-1 node1:2-3\n"
+      "b        running  1m05s      1      2           -  node0:0-1\n");
+}
+
+TEST(ViewsTest, RanksThatAreAlikeStandTogether) {
+  proto::StatusReply reply;
+  *reply.add_jobs() = Job("train-a", 2, 3);
+  MakeLate(reply.mutable_jobs(0), 1, 1, "allreduce 'x'");
+  EXPECT_EQ(RanksView(reply, false, 80),
+            "job train-a  epoch 1  running for 1m05s  6 ranks on 2 nodes\n"
+            "RANK  NODE   STATE    PID        LATE FOR\n"
+            "0-2   node0  running  4000-4002  -\n"
+            "3,5   node1  running  4003,4005  -\n"
+            "4     node1  late     4004       allreduce 'x'\n");
+  const std::string each = RanksView(reply, true, 80);
+  EXPECT_EQ(Lines(each), 8u);
+  EXPECT_THAT(each, HasSubstr("\n5     node1  running  4005  -\n"));
+  reply.mutable_jobs(0)->mutable_nodes(0)->set_connected(false);
+  EXPECT_THAT(RanksView(reply, false, 80), HasSubstr("node0  running?"));
+}
+
+TEST(ViewsTest, RanksThatWaitWithoutANumber) {
+  proto::StatusReply reply;
+  *reply.add_jobs() = Job("e", 1, 2);
+  reply.mutable_jobs(0)->set_elastic(true);
+  for (const int pid : {77, 78}) {
+    auto* r = reply.mutable_jobs(0)->mutable_nodes(0)->add_rank_status();
+    r->set_unnumbered(true);
+    r->set_state("waiting");
+    r->set_pid(pid);
+  }
+  const std::string text = RanksView(reply, false, 80);
+  EXPECT_THAT(text, HasSubstr("2 new  node0  waiting  77-78"));
+  EXPECT_THAT(text, HasSubstr("2 new ranks will be numbered"));
+  EXPECT_THAT(JobsView(reply, 80), HasSubstr("2 elastic"));
+}
+
+TEST(ViewsTest, AThousandRanksAreAFewLinesOfEightyColumns) {
+  proto::StatusReply reply;
+  *reply.add_jobs() = Job(std::string(63, 'j'), 125, 8);
+  proto::JobStatus* job = reply.mutable_jobs(0);
+  MakeLate(job, 52, 2, "allreduce 'layer.weight.gradient.number.1'");
+  job->mutable_nodes(3)->set_connected(false);
+  job->set_pending_operations(1);
+  for (const std::string& text :
+       {RanksView(reply, false, 80), JobsView(reply, 80)}) {
+    EXPECT_LE(Lines(text), 6u) << text;
+  }
+  EXPECT_THAT(RanksView(reply, false, 80),
+              HasSubstr("0-23,32-417,419-999  124 nodes  running"));
+  EXPECT_THAT(RanksView(reply, false, 80),
+              HasSubstr("418                  node52     late"));
+  const std::string status = StatusView("head:4001", reply, 80);
+  EXPECT_LE(Lines(status), 12u) << status;
+  EXPECT_THAT(status, HasSubstr("node3"));
+  EXPECT_THAT(status, HasSubstr("124 nodes"));
+  EXPECT_LE(Longest(JobsView(reply, 80)), 80u) << JobsView(reply, 80);
+  EXPECT_EQ(Lines(RanksView(reply, true, 80)), 1002u);
+  std::istringstream lines(RanksView(reply, false, 80));
+  std::string line;
+  std::getline(lines, line);  // the heading may be longer
+  while (std::getline(lines, line)) EXPECT_LE(line.size(), 80u) << line;
+}
+
+TEST(ViewsTest, WhatIsAwaitedFromNodes) {
+  proto::StatusReply reply;
+  *reply.add_jobs() = Job("a", 2, 1);
+  proto::JobStatus* job = reply.mutable_jobs(0);
+  job->set_pending_operations(1);
+  proto::PendingOperation* op = job->add_pending();
+  op->set_name("grad\x1b[2J");
+  op->set_missing(3);
+  op->add_missing_nodes("node1");
+  EXPECT_THAT(StatusView("h:1", reply, 80),
+              HasSubstr("a: allreduce 'grad?[2J' is awaited from node node1 "
+                        "and 2 more\n"));
+}
+
+TEST(ViewsTest, EventsSayTheirJobOnce) {
+  setenv("TZ", "UTC", 1);
+  tzset();
+  proto::Event event;
+  event.set_unix_seconds(1700000000.25);
+  event.set_level("warning");
+  event.set_job("a");
+  event.set_kind("rank_lost");
+  event.set_text("event=rank_lost job=a epoch=1 reason=\"x job=ab\"");
+  EXPECT_EQ(EventLine(event),
+            "11-14 22:13:20.250 warning a rank_lost epoch=1 reason=\"x "
+            "job=ab\"");
+  event.set_job("");
+  event.set_text("event=rank_lost node=n");
+  EXPECT_EQ(EventLine(event), "11-14 22:13:20.250 warning - rank_lost node=n");
+}
+
+}  // namespace
+}  // namespace maypole::ctl

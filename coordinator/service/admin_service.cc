@@ -1,0 +1,126 @@
+#include "coordinator/service/admin_service.h"
+
+#include <chrono>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "coordinator/service/authenticate.h"
+
+namespace maypole::coordinator {
+namespace {
+
+// A follower that has hung up is noticed after so long.
+constexpr std::chrono::milliseconds kLookAgain(500);
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
+                      std::string(status.message()));
+}
+
+template <typename Reply>
+grpc::Status Answer(absl::StatusOr<Reply> from, Reply* reply) {
+  if (!from.ok()) return ToGrpc(from.status());
+  *reply = *std::move(from);
+  return grpc::Status::OK;
+}
+
+// In the place of events that the reader was too slow for.
+proto::Event Forgotten(uint64_t number, uint64_t count) {
+  proto::Event event;
+  event.set_number(number);
+  event.set_level("warning");
+  event.set_kind("events_forgotten");
+  event.set_text(absl::StrCat("event=events_forgotten count=", count));
+  return event;
+}
+
+// False: the reader has hung up.
+bool Write(const EventRing::Page& page, uint64_t asked_after,
+           grpc::ServerWriter<proto::Event>* writer) {
+  // Who asks for all of them knows that the oldest go.
+  if (page.forgotten > 0 && asked_after > 0 &&
+      !writer->Write(Forgotten(asked_after + page.forgotten, page.forgotten))) {
+    return false;
+  }
+  for (const EventRing::Event& event : page.events) {
+    if (!writer->Write(*event)) return false;
+  }
+  return true;
+}
+
+grpc::Status Follow(const proto::EventsRequest& request, uint64_t after,
+                    EventLog* events, grpc::ServerContext* context,
+                    grpc::ServerWriter<proto::Event>* writer) {
+  while (!context->IsCancelled()) {
+    const bool goes_on = events->Wait(after, kLookAgain);
+    const EventRing::Page page = events->Read(request.job(), after);
+    if (!Write(page, after, writer)) break;
+    if (!goes_on && page.after == after) {
+      return grpc::Status(grpc::StatusCode::UNAVAILABLE,
+                          "the coordinator was stopped by its operator");
+    }
+    after = page.after;
+  }
+  return grpc::Status::CANCELLED;
+}
+
+}  // namespace
+
+grpc::Status AdminService::GetStatus(grpc::ServerContext* context,
+                                     const proto::StatusRequest* request,
+                                     proto::StatusReply* reply) {
+  const grpc::Status authentic = Authenticate(*context, Role::kAdmin, secret_);
+  if (!authentic.ok()) return authentic;
+  return Answer(hub_->Status(*request), reply);
+}
+
+grpc::Status AdminService::WatchEvents(
+    grpc::ServerContext* context, const proto::EventsRequest* request,
+    grpc::ServerWriter<proto::Event>* writer) {
+  const grpc::Status authentic = Authenticate(*context, Role::kAdmin, secret_);
+  if (!authentic.ok()) return authentic;
+  EventLog* const events = hub_->events();
+  if (!events->BeginToFollow()) {
+    return grpc::Status(
+        grpc::StatusCode::RESOURCE_EXHAUSTED,
+        absl::StrCat(kMaxFollowers,
+                     " callers read events already, which is the limit; end "
+                     "one of them"));
+  }
+  // The caller knows by this that it misses nothing from now on.
+  writer->SendInitialMetadata();
+  uint64_t after = request->after();
+  bool alive = true;
+  bool more = true;
+  while (alive && more) {
+    const EventRing::Page page = events->Read(request->job(), after);
+    alive = Write(page, after, writer);
+    more = page.after > after;
+    after = page.after;
+  }
+  grpc::Status status = grpc::Status::OK;
+  if (alive && request->follow()) {
+    status = Follow(*request, after, events, context, writer);
+  }
+  events->EndToFollow();
+  return status;
+}
+
+grpc::Status AdminService::AbortJob(grpc::ServerContext* context,
+                                    const proto::AbortRequest* request,
+                                    proto::AbortReply* reply) {
+  const grpc::Status authentic = Authenticate(*context, Role::kAdmin, secret_);
+  if (!authentic.ok()) return authentic;
+  return Answer(hub_->Abort(*request), reply);
+}
+
+grpc::Status AdminService::DrainNode(grpc::ServerContext* context,
+                                     const proto::DrainRequest* request,
+                                     proto::DrainReply* reply) {
+  const grpc::Status authentic = Authenticate(*context, Role::kAdmin, secret_);
+  if (!authentic.ok()) return authentic;
+  return Answer(hub_->Drain(*request), reply);
+}
+
+}  // namespace maypole::coordinator

@@ -1,0 +1,20 @@
+// Authorize() of secret.h, with a log line for each call that is refused.
+//
+// Thread contract: any thread.
+#ifndef MAYPOLE_COORDINATOR_SERVICE_AUTHENTICATE_H_
+#define MAYPOLE_COORDINATOR_SERVICE_AUTHENTICATE_H_
+
+#include <string>
+
+#include "coordinator/service/secret.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/status.h"
+
+namespace maypole::coordinator {
+
+grpc::Status Authenticate(const grpc::ServerContext& context, Role role,
+                          const std::string& secret);
+
+}  // namespace maypole::coordinator
+
+#endif  // MAYPOLE_COORDINATOR_SERVICE_AUTHENTICATE_H_
