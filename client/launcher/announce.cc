@@ -44,7 +44,7 @@ Announcement ParseAnnouncement(std::string_view line) {
 
 std::vector<std::string> CoordinatorArguments(const CoordinatorSettings& s) {
   std::vector<std::string> args = {kCoordinatorProgram,
-                                   "--listen=127.0.0.1:0",
+                                   "--listen=" + s.listen,
                                    "--metrics=127.0.0.1:0",
                                    "--secret_file=" + s.secret_file,
                                    StartTimeoutFlag(s.start_timeout_s),
@@ -63,6 +63,7 @@ std::vector<std::string> WorkerArguments(const WorkerSettings& s) {
       "--metrics=127.0.0.1:0", StartTimeoutFlag(s.start_timeout_s),
       LogLevel(s.verbose),     AnnounceFlag()};
   if (!s.secret_file.empty()) args.push_back("--secret_file=" + s.secret_file);
+  if (!s.host.empty()) args.push_back("--host=" + s.host);
   if (!s.network.empty()) args.push_back("--network=" + s.network);
   return args;
 }

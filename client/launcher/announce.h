@@ -27,6 +27,7 @@ struct Announcement {
 Announcement ParseAnnouncement(std::string_view line);
 
 struct CoordinatorSettings {
+  std::string listen = "127.0.0.1:0";
   std::string secret_file;
   int start_timeout_s = 120;
   int64_t fusion_threshold = -1;  // -1: the coordinator's default
@@ -36,6 +37,7 @@ std::vector<std::string> CoordinatorArguments(const CoordinatorSettings& s);
 
 struct WorkerSettings {
   std::string node;
+  std::string host;  // this machine's name in messages; empty: its own
   std::string socket;
   std::string coordinator;  // HOST:PORT
   std::string secret_file;  // empty: none

@@ -12,6 +12,14 @@
 namespace maypole::launcher {
 namespace {
 
+std::vector<std::string> OwnEnvironment() {
+  std::vector<std::string> environment;
+  for (char** e = environ; *e != nullptr; ++e) environment.emplace_back(*e);
+  return environment;
+}
+
+}  // namespace
+
 Status FindDaemon(const std::string& name, std::string* path) {
   std::error_code error;
   auto self = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -23,14 +31,6 @@ Status FindDaemon(const std::string& name, std::string* path) {
       name + " stands neither beside maypolerun (" + beside +
           ") nor on PATH: build it (deploy/build.sh) or put it there");
 }
-
-std::vector<std::string> OwnEnvironment() {
-  std::vector<std::string> environment;
-  for (char** e = environ; *e != nullptr; ++e) environment.emplace_back(*e);
-  return environment;
-}
-
-}  // namespace
 
 Status Daemons::Start(const std::string& name,
                       const std::vector<std::string>& args) {
@@ -45,7 +45,8 @@ Status Daemons::Start(const std::string& name,
   Fd log_writer;
   status = d->log->Open({.id = next_stream_id_++,
                          .prefix = "[" + name + "] ",
-                         .sink = log_,
+                         .sink = settings_.log,
+                         .raw = settings_.raw_log,
                          .file = ""},
                         &log_writer);
   if (!status.ok()) return status;
@@ -60,7 +61,7 @@ Status Daemons::Start(const std::string& name,
   spec.stderr_fd = log_writer.get();
   spec.extra_fd = announce_writer.get();
   spec.death_signal = SIGTERM;
-  spec.files = files_;
+  spec.files = settings_.files;
   status = Spawn(spec, &d->child);
   if (!status.ok()) return status;
 
@@ -99,11 +100,11 @@ void Daemons::OnEnd(Daemon* d) {
   d->child.pidfd.Reset();
   d->log->Drain();  // its last words stand before ours
   if (stopping_) return;
-  on_lost_(d->name + " (pid " + std::to_string(d->child.pid) + ") " +
-           Describe(*exit) + (d->ready ? "" : " before it was ready") +
-           (d->log->tail().empty()
-                ? " and wrote nothing"
-                : "; its last lines begin with [" + d->name + "]"));
+  settings_.on_lost(d->name + " (pid " + std::to_string(d->child.pid) + ") " +
+                    Describe(*exit) + (d->ready ? "" : " before it was ready") +
+                    (d->log->tail().empty()
+                         ? " and wrote nothing"
+                         : "; its last lines begin with [" + d->name + "]"));
 }
 
 bool Daemons::all_ready() const {

@@ -14,6 +14,8 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "client/launcher/announce.h"
@@ -25,16 +27,25 @@
 
 namespace maypole::launcher {
 
+// Beside maypolerun, then on PATH.
+Status FindDaemon(const std::string& name, std::string* path);
+
 class Daemons {
  public:
-  // on_lost: called with a sentence when a daemon ended unasked.
-  Daemons(EventLoop* loop, Sink* log, int first_stream_id, rlimit files,
-          std::function<void(const std::string&)> on_lost)
+  struct Settings {
+    // Where their log lines go: one of the two (see OutputStream).
+    Sink* log = nullptr;
+    std::function<void(std::string_view)> raw_log = {};
+    int first_stream_id = 0;
+    rlimit files = {};
+    // Called with a sentence when a daemon ended unasked.
+    std::function<void(const std::string&)> on_lost = {};
+  };
+
+  Daemons(EventLoop* loop, Settings settings)
       : loop_(loop),
-        log_(log),
-        next_stream_id_(first_stream_id),
-        files_(files),
-        on_lost_(std::move(on_lost)) {}
+        settings_(std::move(settings)),
+        next_stream_id_(settings_.first_stream_id) {}
 
   // args[0] is the program's name: looked up beside maypolerun, then on PATH.
   Status Start(const std::string& name, const std::vector<std::string>& args);
@@ -76,10 +87,8 @@ class Daemons {
   void OnEnd(Daemon* d);
 
   EventLoop* loop_;
-  Sink* log_;
+  Settings settings_;
   int next_stream_id_;
-  rlimit files_;
-  std::function<void(const std::string&)> on_lost_;
   bool stopping_ = false;
   std::vector<std::unique_ptr<Daemon>> daemons_;
 };

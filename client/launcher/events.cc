@@ -23,8 +23,8 @@ int MillisecondsUntil(std::optional<Time> deadline) {
 
 }  // namespace
 
-Status EventLoop::Init(std::vector<Sink*> sinks) {
-  sinks_ = std::move(sinks);
+Status EventLoop::Init(std::vector<Outlet*> outlets) {
+  outlets_ = std::move(outlets);
   for (Fd& epoll : epoll_) {
     epoll = Fd(epoll_create1(EPOLL_CLOEXEC));
     if (!epoll.valid()) return ErrnoStatus(errno, "epoll_create1");
@@ -48,9 +48,9 @@ void EventLoop::Unwatch(WatchId id) {
   watched_.erase(it);
 }
 
-bool EventLoop::SinksFull() const {
-  return std::any_of(sinks_.begin(), sinks_.end(),
-                     [](const Sink* sink) { return sink->full(); });
+bool EventLoop::OutletsFull() const {
+  return std::any_of(outlets_.begin(), outlets_.end(),
+                     [](const Outlet* outlet) { return outlet->full(); });
 }
 
 void EventLoop::Dispatch(Class c) {
@@ -65,19 +65,19 @@ void EventLoop::Dispatch(Class c) {
 }
 
 void EventLoop::Poll(std::optional<Time> deadline) {
-  bool full = SinksFull();
+  bool full = OutletsFull();
   std::vector<pollfd> entries = {
       {.fd = epoll_[kControl].get(), .events = POLLIN, .revents = 0},
       {.fd = full ? -1 : epoll_[kOutput].get(), .events = POLLIN, .revents = 0},
   };
-  for (Sink* sink : sinks_) {
-    if (sink->idle()) continue;
-    entries.push_back({.fd = sink->fd(), .events = POLLOUT, .revents = 0});
+  for (Outlet* outlet : outlets_) {
+    if (outlet->idle()) continue;
+    entries.push_back({.fd = outlet->fd(), .events = POLLOUT, .revents = 0});
   }
   poll(entries.data(), entries.size(), MillisecondsUntil(deadline));
   if (!full) Dispatch(kOutput);
   Dispatch(kControl);
-  for (Sink* sink : sinks_) sink->Flush();
+  for (Outlet* outlet : outlets_) outlet->Flush();
 }
 
 }  // namespace maypole::launcher

@@ -1,7 +1,7 @@
 // EventLoop: calls a handler when a descriptor is readable.
 //
 // Purpose: two classes of descriptors. Output (pipes of ranks) is handled
-// first and only while the sinks have room; control (signals, ends of
+// first and only while the outlets have room; control (signals, ends of
 // processes) always. Within a class handlers are called in the order in which
 // the kernel saw the events, so the first rank to end is the first handled.
 //
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "client/launcher/lines.h"
-#include "client/launcher/sink.h"
+#include "client/launcher/outlet.h"
 #include "common/fd.h"
 #include "common/status.h"
 
@@ -30,8 +30,11 @@ class EventLoop {
   enum Class { kOutput = 0, kControl = 1 };
   using WatchId = uint64_t;
 
-  // Sinks are flushed in every round; they must outlive the loop.
-  Status Init(std::vector<Sink*> sinks);
+  // Outlets are flushed in every round. They must outlive the loop or be taken
+  // off it.
+  Status Init(std::vector<Outlet*> outlets);
+  void AddOutlet(Outlet* outlet) { outlets_.push_back(outlet); }
+  void RemoveOutlet(Outlet* outlet) { std::erase(outlets_, outlet); }
 
   WatchId Watch(Class c, int fd, Handler handler);
   // Before the descriptor is closed.
@@ -48,11 +51,11 @@ class EventLoop {
     std::shared_ptr<Handler> handler;
   };
 
-  bool SinksFull() const;
+  bool OutletsFull() const;
   void Dispatch(Class c);
 
   Fd epoll_[2];
-  std::vector<Sink*> sinks_;
+  std::vector<Outlet*> outlets_;
   WatchId next_ = 1;
   std::map<WatchId, Watched> watched_;
 };

@@ -10,7 +10,6 @@
 #include <csignal>
 #include <cstring>
 
-#include "client/launcher/job.h"
 #include "client/launcher/private_directory.h"
 #include "client/launcher/process.h"
 #include "client/launcher/supervision.h"
@@ -29,24 +28,16 @@ void FillStandardDescriptors() {
   if (fd > 2) close(fd);
 }
 
-[[noreturn]] void Supervise(const Options& options, const std::string& program,
-                            PrivateDirectory* directory, pid_t guard,
-                            pid_t guard_group) {
+[[noreturn]] void Supervise(const Supervised& where,
+                            const std::function<int(const Supervised&)>& work,
+                            PrivateDirectory* directory) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (getppid() != guard) _exit(1);
+  if (getppid() != where.guard) _exit(1);
   setpgid(0, 0);
   signal(SIGPIPE, SIG_IGN);
   signal(SIGTTOU, SIG_IGN);  // "stty tostop" must not stop our output
-  int code;
-  {
-    Job job({.options = options,
-             .program = program,
-             .directory = directory->path(),
-             .guard = guard,
-             .guard_group = guard_group});
-    code = job.Run();
-  }
-  if (getppid() != guard) directory->Remove();  // nobody else will
+  int code = work(where);
+  if (getppid() != where.guard) directory->Remove();  // nobody else will
   _exit(code);
 }
 
@@ -68,10 +59,11 @@ int Watch(pid_t supervisor, const sigset_t& set) {
 
 }  // namespace
 
-int RunGuarded(const Options& options, const std::string& program) {
+int RunGuarded(bool needs_directory,
+               const std::function<int(const Supervised&)>& work) {
   FillStandardDescriptors();
   PrivateDirectory directory;
-  if (NeedsDaemons(options)) {
+  if (needs_directory) {
     Status status = directory.Create();
     if (!status.ok()) {
       fprintf(stderr, "maypolerun: %s\n", status.message().c_str());
@@ -90,7 +82,10 @@ int RunGuarded(const Options& options, const std::string& program) {
     return 1;
   }
   if (supervisor == 0) {
-    Supervise(options, program, &directory, guard, getpgid(guard));
+    Supervise({.directory = directory.path(),
+               .guard = guard,
+               .guard_group = getpgid(guard)},
+              work, &directory);
   }
   int status = Watch(supervisor, set);
   if (WIFEXITED(status)) return WEXITSTATUS(status);

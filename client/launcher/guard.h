@@ -19,14 +19,23 @@
 #ifndef MAYPOLE_CLIENT_LAUNCHER_GUARD_H_
 #define MAYPOLE_CLIENT_LAUNCHER_GUARD_H_
 
-#include <string>
+#include <sys/types.h>
 
-#include "client/launcher/options.h"
+#include <functional>
+#include <string>
 
 namespace maypole::launcher {
 
-// Runs the job and returns the exit status of maypolerun.
-int RunGuarded(const Options& options, const std::string& program);
+// Where the supervisor finds itself.
+struct Supervised {
+  std::string directory;  // private; empty if none was asked for
+  pid_t guard = 0;        // its parent
+  pid_t guard_group = 0;  // the terminal's foreground group, if we are there
+};
+
+// Calls work in the supervisor and returns its result as our exit status.
+int RunGuarded(bool needs_directory,
+               const std::function<int(const Supervised&)>& work);
 
 }  // namespace maypole::launcher
 

@@ -20,6 +20,10 @@ constexpr milliseconds kDrainLimit{1000}, kDrainLimitInterrupted{100};
 constexpr milliseconds kDaemonLimit{3000}, kDaemonLimitInterrupted{200};
 constexpr milliseconds kKillLimit{1000}, kKillLimitInterrupted{100};
 constexpr milliseconds kFinishLimitInterrupted{50};
+// Another host does the same as we do, and has a way to go.
+constexpr milliseconds kHostLimit{6000}, kHostLimitInterrupted{300};
+// From the order to kill to the news that it was done.
+constexpr milliseconds kAnswerLimit{5000}, kAnswerLimitInterrupted{150};
 constexpr size_t kMaxSuspects = 4;                      // named
 constexpr milliseconds kFinishLimit{24 * 3600 * 1000};  // a pager may wait
 
@@ -45,7 +49,7 @@ int Job::Run() {
   // What ranks leave behind comes to us, and can be ended.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   Status status = Prepare();
-  if (status.ok() && NeedsDaemons(options_)) status = StartDaemons();
+  if (status.ok()) status = StartNodes();
   if (status.ok()) status = StartRanks();
   if (status.ok()) {
     while (!supervision_.ranks_ended()) Round(supervision_.deadline());
@@ -71,7 +75,11 @@ int Job::Run() {
 
 void Job::Round(std::optional<Time> deadline) {
   deadline = Earlier(deadline, leavers_.deadline());
+  deadline = Earlier(deadline, answer_by_);
   if (daemons_) deadline = Earlier(deadline, daemons_->deadline());
+  for (const auto& remote : remotes_) {
+    deadline = Earlier(deadline, remote->deadline());
+  }
   for (const auto& rank : ranks_) {
     if (!rank->out) continue;
     deadline = Earlier(deadline, rank->out->deadline());
@@ -80,6 +88,7 @@ void Job::Round(std::optional<Time> deadline) {
   loop_.Poll(deadline);
   Time now = Now();
   if (daemons_) daemons_->OnTime(now);
+  for (const auto& remote : remotes_) remote->OnTime(now);
   for (const auto& rank : ranks_) {
     if (!rank->out) continue;
     rank->out->OnTime(now);
@@ -88,6 +97,7 @@ void Job::Round(std::optional<Time> deadline) {
   int signal = supervision_.OnTime(now);
   if (signal == SIGTERM) Say("the other ranks did not end: SIGTERM");
   SignalRanks(signal, false);
+  GiveUpSilentHosts(now);
   if (std::string line = leavers_.TakeLine(now); !line.empty()) Say(line);
 }
 
@@ -96,7 +106,7 @@ void Job::OnSignals() {
   while (read(signals_.get(), &info, sizeof info) == sizeof info) {
     if (info.ssi_signo == SIGCHLD) {
       ReapOrphans(KnownProcesses());
-    } else if (getppid() != settings_.guard) {
+    } else if (getppid() != settings_.where.guard) {
       SignalRanks(supervision_.OnLauncherLost(), false);
     } else {
       bool first = !supervision_.interrupted();
@@ -106,6 +116,10 @@ void Job::OnSignals() {
       if (first) {
         // What they would tell now is that ranks are lost: we know why.
         if (daemons_ && !options_.verbose) daemons_->Mute();
+        for (const auto& remote : remotes_) {
+          if (!options_.verbose) remote->Mute();
+          remote->Hurry();
+        }
         Say("got signal " + std::to_string(info.ssi_signo) + " (" +
             strsignal(static_cast<int>(info.ssi_signo)) +
             "): stopping the job");
@@ -124,24 +138,48 @@ void Job::OnRankEnd(Rank* rank) {
   if (!exit) return;
   loop_.Unwatch(rank->watch);
   rank->child.pidfd.Reset();
+  OnRankEnded(rank, *exit);
+}
+
+void Job::OnRankEnded(Rank* rank, Exit exit) {
+  if (!rank->alive) return;
   rank->alive = false;
   Clues clues;
   if (rank->err) {
-    rank->out->Drain();
-    rank->err->Drain();
+    for (const auto& stream : {rank->out.get(), rank->err.get()}) {
+      stream->Drain();
+      // From another host all has come; what is unfinished belongs to the end.
+      if (rank->remote) stream->OnTime(Time::max());
+    }
     const Tail& tail = rank->err->tail();
     clues = {.last_traceback = tail.last_traceback(),
              .maypole_error = tail.maypole_error()};
   }
   bool first = !supervision_.first_failure();
-  SignalRanks(supervision_.OnRankExit(rank->place.rank, *exit, Now(), clues),
+  SignalRanks(supervision_.OnRankExit(rank->place.rank, exit, Now(), clues),
               false);
   if (!supervision_.interrupted()) {
-    leavers_.OnRankExit(rank->place.rank, exit->clean(), Now());
+    leavers_.OnRankExit(rank->place.rank, exit.clean(), Now());
   }
   if (first && supervision_.first_failure() && !supervision_.ranks_ended()) {
-    Say(Who(rank->place.rank) + " " + Describe(*exit) +
+    Say(Who(rank->place.rank) + " " + Describe(exit) +
         "; waiting up to 5 s for the other ranks to end");
+  }
+}
+
+void Job::OnHostLost(const RemoteNode& remote, const std::string& why) {
+  if (!supervision_.interrupted()) Say(remote.host().name + ": " + why);
+  for (const auto& rank : ranks_) {
+    if (rank->remote == &remote) OnRankEnded(rank.get(), {.lost = true});
+  }
+}
+
+// They were told to kill their ranks, and we cannot wait for ever.
+void Job::GiveUpSilentHosts(Time now) {
+  if (!answer_by_ || now < *answer_by_) return;
+  answer_by_ = std::nullopt;
+  for (const auto& rank : ranks_) {
+    if (rank->alive && rank->remote) rank->remote->GiveUp("it does not answer");
   }
 }
 
@@ -159,12 +197,20 @@ void Job::OnFileLost(const std::string& what) {
 void Job::SignalRanks(int signal, bool from_terminal) {
   if (signal == 0) return;
   for (const auto& rank : ranks_) {
-    if (!rank->alive) continue;
+    if (!rank->alive || rank->remote) continue;
     if (!rank->foreground) {
       kill(-rank->child.pid, signal);
     } else if (!from_terminal) {  // else it got the signal as we did
       kill(rank->child.pid, signal);
     }
+  }
+  for (const auto& remote : remotes_) {
+    remote->Send(launcher::SignalRanks{.signal = signal,
+                                       .hurry = supervision_.interrupted()});
+  }
+  if (signal == SIGKILL && !answer_by_) {
+    answer_by_ = Now() + (supervision_.interrupted() ? kAnswerLimitInterrupted
+                                                     : kAnswerLimit);
   }
 }
 
@@ -172,16 +218,23 @@ std::set<pid_t> Job::KnownProcesses() const {
   std::set<pid_t> known;
   if (daemons_) known = daemons_->pids();
   for (const auto& rank : ranks_) {
-    if (rank->alive) known.insert(rank->child.pid);
+    if (rank->alive && !rank->remote) known.insert(rank->child.pid);
+  }
+  for (const auto& remote : remotes_) {
+    if (!remote->ended()) known.insert(remote->pid());
   }
   return known;
 }
 
-// After this no rank and nothing a rank has started lives, and all they wrote
-// was taken.
+// After this no rank here and nothing it has started lives, and all they wrote
+// was taken. Other hosts begin to do the same.
 void Job::EndRanks() {
   std::set<pid_t> keep;
   if (daemons_) keep = daemons_->pids();
+  for (const auto& remote : remotes_) {
+    remote->Finish();
+    if (!remote->ended()) keep.insert(remote->pid());
+  }
   if (!KillDescendants(keep, supervision_.interrupted() ? kKillLimitInterrupted
                                                         : kKillLimit)) {
     Say("some processes of the ranks could not be ended");
@@ -189,30 +242,44 @@ void Job::EndRanks() {
   Time deadline = Now() + (supervision_.interrupted() ? kDrainLimitInterrupted
                                                       : kDrainLimit);
   auto ended = [](const auto& rank) {
-    return !rank->out || (rank->out->ended() && rank->err->ended());
+    return !rank->out || rank->remote ||
+           (rank->out->ended() && rank->err->ended());
   };
   while (!std::all_of(ranks_.begin(), ranks_.end(), ended) &&
          Now() < deadline) {
     Round(deadline);
   }
   for (const auto& rank : ranks_) {
-    if (!rank->out) continue;
+    if (!rank->out || rank->remote) continue;
     rank->out->Close();
     rank->err->Close();
   }
 }
 
 void Job::EndDaemons() {
-  if (!daemons_) return;
-  daemons_->Stop(SIGTERM);
+  if (!daemons_ && remotes_.empty()) return;
+  if (daemons_) daemons_->Stop(SIGTERM);
   Time asked = Now();
   auto deadline = [&] {
-    return asked + (supervision_.interrupted() ? kDaemonLimitInterrupted
-                                               : kDaemonLimit);
+    if (supervision_.interrupted()) {
+      return asked + (remotes_.empty() ? kDaemonLimitInterrupted
+                                       : kHostLimitInterrupted);
+    }
+    return asked + (remotes_.empty() ? kDaemonLimit : kHostLimit);
   };
-  while (!daemons_->all_ended() && Now() < deadline()) Round(deadline());
+  auto all_ended = [this] {
+    return (!daemons_ || daemons_->all_ended()) &&
+           std::all_of(remotes_.begin(), remotes_.end(),
+                       [](const auto& remote) { return remote->ended(); });
+  };
+  while (!all_ended() && Now() < deadline()) Round(deadline());
   // Also executors that a killed agent has left.
   KillDescendants({}, kKillLimit);
+  for (const auto& rank : ranks_) {
+    if (!rank->remote) continue;
+    rank->out->Close();
+    rank->err->Close();
+  }
 }
 
 void Job::Report() {
@@ -260,8 +327,12 @@ std::string Job::Suspects() const {
 
 std::string Job::Who(int rank) const {
   const Rank& r = *ranks_[rank];
-  return "rank " + std::to_string(rank) + " (pid " +
-         std::to_string(r.child.pid) + ", " + NodeName(r.place.node) + ")";
+  const auto node = static_cast<size_t>(r.place.node);
+  return "rank " + std::to_string(rank) + " (" +
+         (r.pid == 0 ? "" : "pid " + std::to_string(r.pid) + ", ") +
+         (options_.hosts.empty() ? NodeName(r.place.node)
+                                 : "host " + options_.hosts[node].name) +
+         ")";
 }
 
 void Job::Say(const std::string& line) {

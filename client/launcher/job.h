@@ -3,7 +3,8 @@
 //
 // Purpose: the shell around Supervision. Runs in the supervisor process, the
 // child of the guard (guard.h), which sends it the signals that maypolerun
-// gets and removes the private directory afterwards.
+// gets and removes the private directory afterwards. Ranks on other hosts are
+// reached through RemoteNodes; apart from that they are ranks as those here.
 //
 // Thread contract: one thread; Run() once.
 //
@@ -15,6 +16,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -22,28 +24,31 @@
 #include "client/launcher/daemons.h"
 #include "client/launcher/early_leavers.h"
 #include "client/launcher/events.h"
+#include "client/launcher/guard.h"
 #include "client/launcher/options.h"
 #include "client/launcher/output_stream.h"
 #include "client/launcher/placement.h"
 #include "client/launcher/process.h"
+#include "client/launcher/remote_node.h"
 #include "client/launcher/sink.h"
 #include "client/launcher/supervision.h"
 
 namespace maypole::launcher {
 
-// A job of one rank runs in process: no daemon is needed.
-inline bool NeedsDaemons(const Options& options) {
-  return options.ranks > 1 || !options.coordinator.empty();
+// A job of one rank runs in process: no daemon is needed. Running agents have
+// theirs.
+inline bool StartsDaemons(const Options& options) {
+  return !options.running_agents &&
+         (options.ranks > 1 || !options.coordinator.empty());
 }
 
 class Job {
  public:
   struct Settings {
     Options options;
-    std::string program;    // the path of options.command[0]
-    std::string directory;  // private; empty if no daemons are needed
-    pid_t guard = 0;        // our parent
-    pid_t guard_group = 0;  // the terminal's foreground group, if we are there
+    std::string program;  // the path of options.command[0]; for ranks here
+    std::string remote_program;  // of maypolerun on other hosts
+    Supervised where;
   };
 
   explicit Job(Settings settings);
@@ -55,7 +60,9 @@ class Job {
  private:
   struct Rank {
     Place place;
-    Child child;
+    RemoteNode* remote = nullptr;  // its host, if that is another
+    pid_t pid = 0;
+    Child child;  // if it runs here
     EventLoop::WatchId watch = 0;
     bool alive = false;
     bool foreground = false;  // in the guard's process group, for the terminal
@@ -63,12 +70,23 @@ class Job {
   };
 
   Status Prepare();
-  Status StartDaemons();
-  Status WaitForDaemons(Time deadline);
+  Status StartNodes();
+  Status StartRemotes();
+  RemoteNode::Events EventsOf(size_t remote);
+  Status StartCoordinator(std::string* secret_file);
+  Status StartAgents(const std::string& secret_file);
+  Status TellRemotes();
+  std::vector<std::string> CoordinatorsFor(const RemoteNode* remote) const;
+  Status Network(int node, std::string* network) const;
+  Status WaitFor(bool (Job::*done)() const, Time deadline);
+  bool NodesMayBeTold() const;
+  bool NodesAreReady() const;
+  std::string NotReady() const;
+  std::string AdminAddress() const;
   Status WriteEndpoints();
   Status StartRanks();
-  Status StartRank(const JobEnvironment& job, Rank* rank);
-  Status OpenOutput(Rank* rank, Fd* out, Fd* err, SpawnSpec* spec);
+  Status StartRank(Rank* rank);
+  Status OpenOutput(Rank* rank, Fd* out, Fd* err);
   void EndRanks();
   void EndDaemons();
   void Report();
@@ -78,6 +96,9 @@ class Job {
   void Round(std::optional<Time> deadline);
   void OnSignals();
   void OnRankEnd(Rank* rank);
+  void OnRankEnded(Rank* rank, Exit exit);
+  void OnHostLost(const RemoteNode& remote, const std::string& why);
+  void GiveUpSilentHosts(Time now);
   void OnDaemonLost(const std::string& what);
   void OnFileLost(const std::string& what);
   void SignalRanks(int signal, bool from_terminal);
@@ -94,7 +115,11 @@ class Job {
   EventLoop loop_;
   Fd signals_;
   rlimit files_ = {};
+  JobEnvironment environment_;  // of all ranks
+  std::string secret_;          // of the coordinator, for other hosts
   std::unique_ptr<Daemons> daemons_;
+  std::vector<std::unique_ptr<RemoteNode>> remotes_;
+  std::optional<Time> answer_by_;  // hosts that were told to kill their ranks
   std::vector<std::unique_ptr<Rank>> ranks_;
   Supervision supervision_;
   EarlyLeavers leavers_;

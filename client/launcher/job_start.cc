@@ -1,8 +1,6 @@
-// The beginning of a job: daemons, endpoints, ranks.
+// The beginning of a job: what it needs, and its ranks.
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
@@ -14,45 +12,29 @@
 #include <filesystem>
 
 #include "client/launcher/job.h"
-#include "client/launcher/private_directory.h"
+#include "client/launcher/rank_start.h"
 
 namespace maypole::launcher {
 namespace {
 
 // Open files: maypolerun has pipes and a pidfd per process it starts; daemons
 // have their servers and a few per rank or node.
-constexpr rlim_t kOwnFiles = 32, kFilesPerRank = 4, kFilesPerDaemon = 4;
+constexpr rlim_t kOwnFiles = 32, kFilesPerRank = 4, kFilesPerNode = 4;
 constexpr rlim_t kDaemonFiles = 64;
-
-int UsableCores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return CPU_COUNT(&set);
-}
-
-// Our environment with these variables replaced.
-std::vector<std::string> EnvironmentWith(const Variables& variables) {
-  std::vector<std::string> environment;
-  for (char** e = environ; *e != nullptr; ++e) {
-    std::string entry = *e;
-    std::string name = entry.substr(0, entry.find('='));
-    bool replaced = std::any_of(variables.begin(), variables.end(),
-                                [&](const auto& v) { return v.first == name; });
-    // An agent of a job around ours is not ours.
-    if (!replaced && name != "MAYPOLE_AGENT") environment.push_back(entry);
-  }
-  for (const auto& [name, value] : variables) {
-    environment.push_back(name + "=" + value);
-  }
-  return environment;
-}
 
 // Before anything is started: running out of them halfway says less.
 Status CheckOpenFiles(const Options& o, rlim_t limit) {
-  if (!NeedsDaemons(o)) return Status();
-  rlim_t ours = kOwnFiles + kFilesPerRank * o.ranks + kFilesPerDaemon * o.nodes;
-  int local = (o.ranks + o.nodes - 1) / o.nodes;
-  rlim_t daemons = kDaemonFiles + kFilesPerRank * std::max(local, o.nodes);
+  if (!StartsDaemons(o) && o.hosts.empty()) return Status();
+  rlim_t ours = kOwnFiles;
+  int most = o.nodes;
+  const std::vector<int> ranks = RanksByNode(o);
+  for (int node = 0; node < o.nodes; ++node) {
+    ours += kFilesPerNode;
+    if (!NodeIsHere(o, node)) continue;
+    ours += kFilesPerRank * static_cast<rlim_t>(ranks[node]);
+    most = std::max(most, ranks[node]);
+  }
+  rlim_t daemons = kDaemonFiles + kFilesPerRank * static_cast<rlim_t>(most);
   rlim_t needed = std::max(ours, daemons);
   if (limit >= needed) return Status();
   return Status(
@@ -97,137 +79,42 @@ Status Job::Prepare() {
   return Status();
 }
 
-Status Job::StartDaemons() {
-  daemons_ = std::make_unique<Daemons>(
-      &loop_, err_sink_, 2 * options_.ranks,
-      rlimit{.rlim_cur = files_.rlim_max, .rlim_max = files_.rlim_max},
-      [this](const std::string& what) { OnDaemonLost(what); });
-  Time deadline = std::chrono::steady_clock::now() +
-                  std::chrono::seconds(options_.start_timeout_s);
-  std::string address = options_.coordinator;
-  std::string secret = options_.secret_file;
-  if (address.empty()) {
-    secret = settings_.directory + "/secret";
-    Status status = WriteSecretFile(secret, RandomHex());
-    if (!status.ok()) return status;
-    status = daemons_->Start(
-        "coordinator",
-        CoordinatorArguments({.secret_file = secret,
-                              .start_timeout_s = options_.start_timeout_s,
-                              .fusion_threshold = options_.fusion_threshold,
-                              .verbose = options_.verbose}));
-    if (!status.ok()) return status;
-    status = WaitForDaemons(deadline);
-    if (!status.ok()) return status;
-    address = daemons_->announcement("coordinator").listen;
-  }
-  for (int node = 0; node < options_.nodes; ++node) {
-    std::string name = NodeName(node);
-    Status status = daemons_->Start(
-        name, WorkerArguments(
-                  {.node = name,
-                   .socket = settings_.directory + "/" + name + ".sock",
-                   .coordinator = address,
-                   .secret_file = secret,
-                   .network =
-                       options_.networks.empty() ? "" : options_.networks[node],
-                   .start_timeout_s = options_.start_timeout_s,
-                   .verbose = options_.verbose}));
-    if (!status.ok()) return status;
-  }
-  Status status = WaitForDaemons(deadline);
-  if (!status.ok()) return status;
-  if (options_.verbose) {
-    for (const std::string& line : daemons_->Summary()) Say(line);
-  }
-  return WriteEndpoints();
-}
-
-Status Job::WaitForDaemons(Time deadline) {
-  while (!daemons_->all_ready()) {
-    if (supervision_.interrupted()) {
-      return Status(Code::kCancelled, "stopped before the ranks were started");
-    }
-    if (!lost_daemon_.empty()) {
-      return Status(Code::kUnavailable, "the job was not started");
-    }
-    if (std::chrono::steady_clock::now() >= deadline) {
-      return Status(Code::kDeadlineExceeded,
-                    daemons_->not_ready() + " not ready after " +
-                        std::to_string(options_.start_timeout_s) +
-                        " s (--start-timeout); --verbose shows its log");
-    }
-    Round(deadline);
-  }
-  return Status();
-}
-
-Status Job::WriteEndpoints() {
-  if (options_.endpoints_file.empty()) return Status();
-  std::string text;
-  auto add = [&](const std::string& name) {
-    const std::string& metrics = daemons_->announcement(name).metrics;
-    if (!metrics.empty()) text += name + "=" + metrics + "\n";
-  };
-  if (options_.coordinator.empty()) add("coordinator");
-  for (int node = 0; node < options_.nodes; ++node) add(NodeName(node));
-  // Renamed into place: whoever waits for the file finds it complete.
-  std::string partial =
-      options_.endpoints_file + "." + std::to_string(getpid());
-  FILE* file = fopen(partial.c_str(), "we");
-  bool written = file != nullptr && fputs(text.c_str(), file) >= 0;
-  written = file != nullptr && fclose(file) == 0 && written;
-  if (!written ||
-      rename(partial.c_str(), options_.endpoints_file.c_str()) != 0) {
-    return ErrnoStatus(errno, "cannot write " + options_.endpoints_file +
-                                  " (--endpoints-file)");
-  }
-  return Status();
-}
-
 Status Job::StartRanks() {
-  JobEnvironment job;
-  job.ranks = options_.ranks;
-  job.nodes = options_.nodes;
-  job.job = RandomHex().substr(0, 16);
-  job.token = RandomHex();
-  job.start_timeout_s = options_.start_timeout_s;
-  job.usable_cores = UsableCores();
-  if (daemons_) {
-    for (int node = 0; node < options_.nodes; ++node) {
-      job.agents.push_back(daemons_->announcement(NodeName(node)).socket);
-    }
-  }
-  for (const Place& place : PlaceRanks(options_.ranks, options_.nodes)) {
+  for (const auto& remote : remotes_) remote->Send(launcher::StartRanks());
+  for (const Place& place : PlaceRanks(RanksByNode(options_))) {
     ranks_.push_back(std::make_unique<Rank>());
-    ranks_.back()->place = place;
-    Status status = StartRank(job, ranks_.back().get());
+    Rank* rank = ranks_.back().get();
+    rank->place = place;
+    for (const auto& remote : remotes_) {
+      if (remote->node() == place.node) rank->remote = remote.get();
+    }
+    Status status = StartRank(rank);
     if (!status.ok()) return status;
   }
   return Status();
 }
 
-Status Job::StartRank(const JobEnvironment& job, Rank* rank) {
-  SpawnSpec spec;
-  spec.program = settings_.program;
-  spec.argv = options_.command;
-  spec.environment = EnvironmentWith(RankVariables(
-      job, rank->place,
-      [](const std::string& name) { return getenv(name.c_str()) != nullptr; }));
-  spec.death_signal = SIGKILL;
+Status Job::StartRank(Rank* rank) {
+  Fd out, err;
+  Status status = OpenOutput(rank, &out, &err);
+  if (!status.ok()) return status;
+  rank->alive = true;
+  if (rank->remote) return Status();
+  SpawnSpec spec =
+      RankSpec(settings_.program, options_.command, environment_, rank->place);
   spec.files = files_;
+  if (out.valid()) spec.stdout_fd = out.get();
+  if (err.valid()) spec.stderr_fd = err.get();
   if (rank->place.rank == 0) {
     spec.stdin_fd = 0;
     // Only the terminal's foreground group may read from it.
     rank->foreground = isatty(0) != 0;
-    if (rank->foreground) spec.group = settings_.guard_group;
+    if (rank->foreground) spec.group = settings_.where.guard_group;
   }
-  Fd out, err;
-  Status status = OpenOutput(rank, &out, &err, &spec);
-  if (!status.ok()) return status;
   status = Spawn(spec, &rank->child);
+  rank->alive = status.ok();
   if (!status.ok()) return status;
-  rank->alive = true;
+  rank->pid = rank->child.pid;
   rank->watch = loop_.Watch(EventLoop::kControl, rank->child.pidfd.get(),
                             [this, rank] { OnRankEnd(rank); });
   if (options_.verbose) {
@@ -240,8 +127,9 @@ bool Job::RawOutput() const {
   return options_.ranks == 1 && options_.output_directory.empty();
 }
 
-Status Job::OpenOutput(Rank* rank, Fd* out, Fd* err, SpawnSpec* spec) {
-  if (RawOutput()) return Status();  // a rank of its own writes where we do
+Status Job::OpenOutput(Rank* rank, Fd* out, Fd* err) {
+  // A rank of its own writes where we do.
+  if (RawOutput() && !rank->remote) return Status();
   int r = rank->place.rank;
   bool prefix = options_.prefix && options_.ranks > 1;
   std::string directory;
@@ -260,17 +148,22 @@ Status Job::OpenOutput(Rank* rank, Fd* out, Fd* err, SpawnSpec* spec) {
         .id = id,
         .prefix = prefix ? "[" + std::to_string(r) + "]<" + name + ">:" : "",
         .sink = sink,
+        .raw = RawOutput()
+                   ? [sink](std::string_view
+                                bytes) { sink->screen().WriteBytes(bytes); }
+                   : std::function<void(std::string_view)>(),
         .file = directory.empty() ? "" : directory + "/" + name,
         .on_file_lost = [this](const std::string& what) { OnFileLost(what); }};
   };
   rank->out = std::make_unique<OutputStream>(&loop_);
   rank->err = std::make_unique<OutputStream>(&loop_);
-  Status status = rank->out->Open(settings(2 * r, "stdout", &out_), out);
+  auto open = [&](OutputStream* stream, OutputStream::Settings s, Fd* writer) {
+    return rank->remote ? stream->Open(std::move(s))
+                        : stream->Open(std::move(s), writer);
+  };
+  Status status = open(rank->out.get(), settings(2 * r, "stdout", &out_), out);
   if (!status.ok()) return status;
-  status = rank->err->Open(settings(2 * r + 1, "stderr", err_sink_), err);
-  spec->stdout_fd = out->get();
-  spec->stderr_fd = err->get();
-  return status;
+  return open(rank->err.get(), settings(2 * r + 1, "stderr", err_sink_), err);
 }
 
 }  // namespace maypole::launcher

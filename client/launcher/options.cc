@@ -2,8 +2,12 @@
 
 #include <getopt.h>
 
+#include <algorithm>
 #include <charconv>
 #include <string_view>
+#include <utility>
+
+#include "client/launcher/placement.h"
 
 namespace maypole::launcher {
 namespace {
@@ -19,8 +23,14 @@ enum Flag {
   kOutput,
   kEndpoints,
   kNetworks,
+  kInterfaces,
   kHosts,
   kHostFile,
+  kSshPort,
+  kIdentity,
+  kRemoteBin,
+  kAgent,
+  kCheckBuild,
   kHelp,
   kVersionFlag,
 };
@@ -38,10 +48,19 @@ constexpr option kFlags[] = {
     {"output-filename", required_argument, nullptr, kOutput},
     {"endpoints-file", required_argument, nullptr, kEndpoints},
     {"network-addresses", required_argument, nullptr, kNetworks},
+    {"network-interfaces", required_argument, nullptr, kInterfaces},
     {"H", required_argument, nullptr, kHosts},
     {"hosts", required_argument, nullptr, kHosts},
     {"hostfile", required_argument, nullptr, kHostFile},
     {"host-file", required_argument, nullptr, kHostFile},
+    {"p", required_argument, nullptr, kSshPort},
+    {"ssh-port", required_argument, nullptr, kSshPort},
+    {"i", required_argument, nullptr, kIdentity},
+    {"ssh-identity-file", required_argument, nullptr, kIdentity},
+    {"remote-bin", required_argument, nullptr, kRemoteBin},
+    {"agent", optional_argument, nullptr, kAgent},
+    {"cb", no_argument, nullptr, kCheckBuild},
+    {"check-build", no_argument, nullptr, kCheckBuild},
     {"h", no_argument, nullptr, kHelp},
     {"help", no_argument, nullptr, kHelp},
     {"v", no_argument, nullptr, kVersionFlag},
@@ -77,35 +96,12 @@ std::vector<std::string> SplitCommas(std::string_view text) {
   }
 }
 
-Status OtherHosts() {
-  return Status(Code::kUnimplemented,
-                "-H, --hosts and --hostfile are not there yet: this "
-                "version starts ranks on this machine only; use -np N "
-                "--nodes M for M executors here");
-}
-
-// "localhost:2,127.0.0.1:2": all of it must be this machine.
-Status ParseHosts(const std::string& value, const std::string& own_host,
-                  int* slots) {
-  *slots = 0;
-  for (const std::string& entry : SplitCommas(value)) {
-    size_t colon = entry.rfind(':');
-    std::string host = entry.substr(0, colon);
-    if (host != "localhost" && host != "127.0.0.1" && host != own_host) {
-      return OtherHosts();
-    }
-    if (colon == std::string::npos) {
-      return Invalid("-H takes HOST:SLOTS, not '" + entry + "'");
-    }
-    int n = 0;
-    Status status =
-        ParseCount("-H " + host + ":SLOTS",
-                   std::string_view(entry).substr(colon + 1), kMaxRanks, &n);
-    if (!status.ok()) return status;
-    *slots += n;
-  }
-  return Status();
-}
+// What was given on the command line, before it is looked at as a whole.
+struct Given {
+  std::vector<Host> hosts;
+  bool by_file = false;
+  bool nodes = false;
+};
 
 // "-np4" and "-n4": the number without a space, as mpirun's users write it.
 std::string_view AttachedCount(std::string_view word) {
@@ -118,12 +114,26 @@ std::string_view AttachedCount(std::string_view word) {
   return "";
 }
 
-Status Apply(int flag, const std::string& value, const std::string& own_host,
-             Options* out) {
+Status ApplyHosts(int flag, const std::string& value,
+                  const Surroundings& around, Given* given) {
+  if (!given->hosts.empty() && given->by_file != (flag == kHostFile)) {
+    return Invalid("give either -H or --hostfile, not both");
+  }
+  given->by_file = flag == kHostFile;
+  if (flag == kHosts) return ParseHosts(value, around.is_here, &given->hosts);
+  std::string text;
+  Status status = around.read_file(value, &text);
+  if (!status.ok()) return status;
+  return ParseHostFile(value, text, around.is_here, &given->hosts);
+}
+
+Status Apply(int flag, const std::string& value, const Surroundings& around,
+             Given* given, Options* out) {
   switch (flag) {
     case kRanks:
       return ParseCount("-np", value, kMaxRanks, &out->ranks);
     case kNodes:
+      given->nodes = true;
       return ParseCount("--nodes", value, kMaxNodes, &out->nodes);
     case kStartTimeout:
       return ParseCount("--start-timeout", value, kMaxStartTimeout,
@@ -155,10 +165,27 @@ Status Apply(int flag, const std::string& value, const std::string& own_host,
     case kVersionFlag:
       out->version = true;
       return Status();
+    case kCheckBuild:
+      out->check_build = true;
+      return Status();
+    case kInterfaces:
+      out->interfaces = SplitCommas(value);
+      return Status();
+    case kSshPort:
+      return ParseCount("--ssh-port", value, 65535, &out->ssh_port);
+    case kIdentity:
+      out->identity_file = value;
+      return Status();
+    case kRemoteBin:
+      out->remote_bin = value;
+      return Status();
+    case kAgent:
+      out->running_agents = true;
+      out->agent_socket = value;
+      return Status();
     case kHosts:
-      return ParseHosts(value, own_host, &out->slots);
     case kHostFile:
-      return OtherHosts();
+      return ApplyHosts(flag, value, around, given);
   }
   return Status(Code::kInternal, "flag without a meaning");
 }
@@ -175,52 +202,110 @@ Status CheckAddress(const std::string& address) {
   return Status();
 }
 
-Status CheckTogether(const Options& o) {
-  if (o.ranks == 0) {
-    return Invalid("say how many ranks to start: -np N");
+bool IsLoopback(std::string_view address) {
+  return address.starts_with("127.") || address.starts_with("localhost:") ||
+         address.starts_with("[::1]");
+}
+
+// Slots and -np; which hosts are nodes.
+Status ChooseHosts(const Given& given, Options* o) {
+  if (given.hosts.empty()) {
+    return o->ranks > 0 ? Status()
+                        : Invalid("say how many ranks to start: -np N");
   }
-  if (o.command.empty()) {
-    return Invalid(
-        "say what to run after the options, for example: maypolerun -np " +
-        std::to_string(o.ranks) + " python3 train.py");
-  }
-  if (o.slots > 0 && o.slots < o.ranks) {
-    return Invalid("-H has " + std::to_string(o.slots) +
-                   " slot(s), but -np is " + std::to_string(o.ranks) +
+  const char* flag = given.by_file ? "--hostfile" : "-H";
+  int slots = SlotsOf(given.hosts);
+  if (o->ranks == 0) o->ranks = slots;
+  if (slots < o->ranks) {
+    return Invalid(std::string(flag) + " has " + std::to_string(slots) +
+                   " slot(s), but -np is " + std::to_string(o->ranks) +
                    ": give more slots or start fewer ranks");
   }
-  if (o.nodes > o.ranks) {
-    return Invalid("--nodes " + std::to_string(o.nodes) +
-                   " needs at least as many ranks, but -np is " +
-                   std::to_string(o.ranks));
+  std::vector<Host> hosts = given.hosts;
+  FillHosts(o->ranks, &hosts);
+  if (hosts.size() == 1 && hosts[0].here) return Status();
+  if (given.nodes) {
+    return Invalid("--nodes is for this machine alone; with other hosts in " +
+                   std::string(flag) + " each host is a node");
   }
-  int most = (o.ranks + o.nodes - 1) / o.nodes;
-  if (most > kMaxLocalRanks) {
-    return Invalid("-np " + std::to_string(o.ranks) + " on " +
-                   std::to_string(o.nodes) + " node(s) puts " +
-                   std::to_string(most) + " ranks on one, and the limit is " +
-                   std::to_string(kMaxLocalRanks) + ": raise --nodes");
+  o->nodes = static_cast<int>(hosts.size());
+  o->hosts = std::move(hosts);
+  return Status();
+}
+
+Status CheckLocalRanks(const Options& o) {
+  const std::vector<int> ranks = RanksByNode(o);
+  const auto most = std::max_element(ranks.begin(), ranks.end());
+  if (*most <= kMaxLocalRanks) return Status();
+  if (!o.hosts.empty()) {
+    return Invalid(o.hosts[static_cast<size_t>(most - ranks.begin())].name +
+                   " has " + std::to_string(*most) +
+                   " ranks, and the limit of one host is " +
+                   std::to_string(kMaxLocalRanks) + ": give more hosts");
   }
-  if (!o.networks.empty() &&
-      o.networks.size() != static_cast<size_t>(o.nodes)) {
-    return Invalid("--network-addresses has " +
-                   std::to_string(o.networks.size()) +
-                   " address(es) for --nodes " + std::to_string(o.nodes) +
-                   ": give one per node, separated by commas");
+  return Invalid("-np " + std::to_string(o.ranks) + " on " +
+                 std::to_string(o.nodes) + " node(s) puts " +
+                 std::to_string(*most) + " ranks on one, and the limit is " +
+                 std::to_string(kMaxLocalRanks) + ": raise --nodes");
+}
+
+Status CheckCoordinator(const Options& o) {
+  if (o.running_agents &&
+      !(o.coordinator.empty() && o.networks.empty() && o.interfaces.empty())) {
+    return Invalid(
+        "--agent uses maypole-workers that run already, with the coordinator "
+        "and the network they were started with: leave --coordinator, "
+        "--network-addresses and --network-interfaces out");
   }
   if (!o.secret_file.empty() && o.coordinator.empty()) {
     return Invalid(
         "--secret-file goes with --coordinator; the embedded coordinator "
         "makes its own secret");
   }
-  if (!o.coordinator.empty()) return CheckAddress(o.coordinator);
+  if (o.coordinator.empty()) return Status();
+  if (Status status = CheckAddress(o.coordinator); !status.ok()) return status;
+  for (const Host& host : o.hosts) {
+    if (host.here || !IsLoopback(o.coordinator)) continue;
+    return Invalid("--coordinator " + o.coordinator +
+                   " is this machine alone: give an address that " + host.name +
+                   " can reach");
+  }
   return Status();
+}
+
+Status CheckTogether(const Given& given, Options* o) {
+  Status status = ChooseHosts(given, o);
+  if (!status.ok()) return status;
+  if (o->command.empty()) {
+    return Invalid(
+        "say what to run after the options, for example: maypolerun -np " +
+        std::to_string(o->ranks) + " python3 train.py");
+  }
+  if (o->nodes > o->ranks) {
+    return Invalid("--nodes " + std::to_string(o->nodes) +
+                   " needs at least as many ranks, but -np is " +
+                   std::to_string(o->ranks));
+  }
+  status = CheckLocalRanks(*o);
+  if (!status.ok()) return status;
+  if (!o->networks.empty() &&
+      o->networks.size() != static_cast<size_t>(o->nodes)) {
+    return Invalid(
+        "--network-addresses has " + std::to_string(o->networks.size()) +
+        " address(es) for " + (o->hosts.empty() ? "--nodes " : "hosts: ") +
+        std::to_string(o->nodes) + ": give one per node, separated by commas");
+  }
+  if (!o->networks.empty() && !o->interfaces.empty()) {
+    return Invalid(
+        "give either --network-addresses or --network-interfaces, not both");
+  }
+  return CheckCoordinator(*o);
 }
 
 }  // namespace
 
 Status ParseOptions(const std::vector<std::string>& args,
-                    const std::string& own_host, Options* out) {
+                    const Surroundings& around, Options* out) {
   std::vector<std::string> copy = args;
   std::vector<char*> argv = {const_cast<char*>("maypolerun")};
   for (std::string& arg : copy) argv.push_back(arg.data());
@@ -228,6 +313,7 @@ Status ParseOptions(const std::vector<std::string>& args,
   int argc = static_cast<int>(argv.size()) - 1;
 
   *out = Options();
+  Given given;
   optind = 0;  // start anew, also when called a second time
   opterr = 0;
   int flag;
@@ -238,7 +324,7 @@ Status ParseOptions(const std::vector<std::string>& args,
     if (flag == '?' || flag == ':') {
       std::string word = argv[optind - 1];
       if (std::string_view count = AttachedCount(word); !count.empty()) {
-        Status status = Apply(kRanks, std::string(count), own_host, out);
+        Status status = Apply(kRanks, std::string(count), around, &given, out);
         if (!status.ok()) return status;
         continue;
       }
@@ -247,12 +333,20 @@ Status ParseOptions(const std::vector<std::string>& args,
                                        "' is unknown, ambiguous or takes no "
                                        "value; maypolerun --help lists all");
     }
-    Status status = Apply(flag, optarg == nullptr ? "" : optarg, own_host, out);
+    Status status =
+        Apply(flag, optarg == nullptr ? "" : optarg, around, &given, out);
     if (!status.ok()) return status;
-    if (out->help || out->version) return Status();
+    if (out->help || out->version || out->check_build) return Status();
   }
   out->command.assign(argv.begin() + optind, argv.end() - 1);
-  return CheckTogether(*out);
+  return CheckTogether(given, out);
+}
+
+std::vector<int> RanksByNode(const Options& o) {
+  if (o.hosts.empty()) return SpreadEvenly(o.ranks, o.nodes);
+  std::vector<int> ranks;
+  for (const Host& host : o.hosts) ranks.push_back(host.ranks);
+  return ranks;
 }
 
 }  // namespace maypole::launcher

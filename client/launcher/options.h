@@ -1,20 +1,25 @@
 // Options: what the user asked maypolerun for.
 //
 // Purpose: turns an argument vector into a checked Options value, or into one
-// line that says what is wrong. Nothing here touches the system.
+// line that says what is wrong. Nothing here touches the system but what the
+// caller gives as Surroundings.
 //
 // Thread contract: ParseOptions() uses getopt_long_only and so one global
 // state: call it from one thread.
 //
-// Invariants of a parsed Options: ranks >= nodes >= 1, ranks and nodes within
-// the limits below, command not empty (unless help or version is asked for).
+// Invariants of a parsed Options (unless help, version or check_build is asked
+// for): ranks >= nodes >= 1, ranks and nodes within the limits, command not
+// empty. hosts is empty if all ranks run on this machine; else there is one per
+// node, and their ranks add up.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_OPTIONS_H_
 #define MAYPOLE_CLIENT_LAUNCHER_OPTIONS_H_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
+#include "client/launcher/hosts.h"
 #include "common/limits.h"
 #include "common/status.h"
 
@@ -27,26 +32,45 @@ inline constexpr int kMaxStartTimeout = 24 * 3600;  // seconds
 struct Options {
   int ranks = 0;
   int nodes = 1;
-  int slots = 0;            // by -H, all on this machine; 0: not given
+  std::vector<Host> hosts;  // by node, if some are other machines
   std::string coordinator;  // HOST:PORT; empty: start one for this job
   std::string secret_file;  // of that coordinator; empty: it asks for none
   int start_timeout_s = 120;
   int64_t fusion_threshold = -1;  // by the environment; -1: it says nothing
   bool verbose = false;
   bool prefix = true;
-  std::string output_directory;       // empty: no files
-  std::string endpoints_file;         // empty: none
-  std::vector<std::string> networks;  // one address per node, or empty
+  std::string output_directory;         // empty: no files
+  std::string endpoints_file;           // empty: none
+  std::vector<std::string> networks;    // one address per node, or empty
+  std::vector<std::string> interfaces;  // to take addresses from, or empty
   std::vector<std::string> command;
+
+  int ssh_port = 0;           // 0: ssh's own choice
+  std::string identity_file;  // of ssh; empty: its own choice
+  std::string remote_bin;     // directory of our programs there; empty: as here
+  bool running_agents = false;  // use maypole-workers that run on the hosts
+  std::string agent_socket;     // of those; empty: the default
 
   bool help = false;
   bool version = false;
+  bool check_build = false;
 };
 
-// args: without the program's name. own_host: this machine's name, which -H
-// may give.
+struct Surroundings {
+  IsHere is_here;  // whether a host's name is this machine's
+  std::function<Status(const std::string& path, std::string* out)> read_file;
+};
+
+// args: without the program's name.
 Status ParseOptions(const std::vector<std::string>& args,
-                    const std::string& own_host, Options* out);
+                    const Surroundings& surroundings, Options* out);
+
+// Whether the node's ranks run on this machine.
+inline bool NodeIsHere(const Options& o, int node) {
+  return o.hosts.empty() || o.hosts[static_cast<size_t>(node)].here;
+}
+// The number of ranks of each node.
+std::vector<int> RanksByNode(const Options& options);
 
 // The text of --help.
 std::string Usage();

@@ -7,16 +7,43 @@ namespace {
 
 using Args = std::vector<std::string>;
 
+Status Parse(const Args& args, Options* options) {
+  return ParseOptions(args,
+                      {.is_here =
+                           [](const std::string& name) {
+                             return name == "vm7" || name == "localhost" ||
+                                    name == "127.0.0.1";
+                           },
+                       .read_file =
+                           [](const std::string& path, std::string* out) {
+                             if (path != "hosts")
+                               return Status(Code::kNotFound, path + "?");
+                             *out = "vm7 slots=2\nb slots=2\nc slots=2\n";
+                             return Status();
+                           }},
+                      options);
+}
+
+// "vm7:2*,b:1": the ranks of each host; the star marks this one.
+std::string Hosts(const Options& o) {
+  std::string text;
+  for (const Host& h : o.hosts) {
+    text += (text.empty() ? "" : ",") + h.name + ":" + std::to_string(h.ranks) +
+            (h.here ? "*" : "");
+  }
+  return text;
+}
+
 Options Parsed(const Args& args) {
   Options options;
-  Status status = ParseOptions(args, "vm7", &options);
+  Status status = Parse(args, &options);
   EXPECT_TRUE(status.ok()) << status.message();
   return options;
 }
 
 std::string Refused(const Args& args) {
   Options options;
-  Status status = ParseOptions(args, "vm7", &options);
+  Status status = Parse(args, &options);
   EXPECT_FALSE(status.ok());
   return status.message();
 }
@@ -115,13 +142,8 @@ TEST(OptionsTest, ThisHostMayBeNamed) {
   EXPECT_EQ(Refused({"-np", "4", "-H", "localhost:3", "x"}),
             "-H has 3 slot(s), but -np is 4: give more slots or start fewer "
             "ranks");
-  EXPECT_EQ(Refused({"-np", "1", "-H", "localhost", "x"}),
-            "-H takes HOST:SLOTS, not 'localhost'");
-  EXPECT_EQ(Refused({"-np", "1", "-H", "localhost:x", "x"}),
-            "-H localhost:SLOTS takes a number from 1 to 4096, not 'x'");
-  EXPECT_NE(
-      Refused({"-np", "2", "-H", "vm7:1,other:1", "x"}).find("not there yet"),
-      std::string::npos);
+  EXPECT_EQ(Parsed({"-H", "localhost:3", "x"}).ranks, 3);
+  EXPECT_EQ(Parsed({"-np", "4", "-H", "vm7:4", "--nodes", "2", "x"}).nodes, 2);
 }
 
 TEST(OptionsTest, AnAttachedNumberIsChecked) {
@@ -130,12 +152,68 @@ TEST(OptionsTest, AnAttachedNumberIsChecked) {
   EXPECT_NE(Refused({"-np4x", "x"}).find("'-np4x'"), std::string::npos);
 }
 
-TEST(OptionsTest, HostsAreNotThereYet) {
-  for (const char* flag : {"-H", "--hosts", "--hostfile"}) {
-    EXPECT_NE(Refused({"-np", "2", flag, "a:1,b:1", "x"}).find("not there yet"),
-              std::string::npos)
-        << flag;
-  }
+TEST(OptionsTest, OtherHosts) {
+  Options o = Parsed({"-np", "3", "-H", "a:2,b:2,c:2", "x"});
+  EXPECT_EQ(Hosts(o), "a:2,b:1");
+  EXPECT_EQ(o.nodes, 2);
+  EXPECT_EQ(RanksByNode(o), (std::vector<int>{2, 1}));
+  EXPECT_FALSE(NodeIsHere(o, 0));
+  o = Parsed({"-H", "vm7:2,b:2,localhost:1", "x"});
+  EXPECT_EQ(o.ranks, 5);
+  EXPECT_EQ(Hosts(o), "vm7:3*,b:2");
+  EXPECT_TRUE(NodeIsHere(o, 0));
+  EXPECT_EQ(Hosts(Parsed({"--hosts", "b:2", "x"})), "b:2");
+  // The other host gets no rank: all run here.
+  EXPECT_EQ(Hosts(Parsed({"-np", "2", "-H", "vm7:2,b:2", "x"})), "");
+}
+
+TEST(OptionsTest, AHostFile) {
+  Options o = Parsed({"-np", "5", "--hostfile", "hosts", "x"});
+  EXPECT_EQ(Hosts(o), "vm7:2*,b:2,c:1");
+  EXPECT_EQ(Refused({"--hostfile", "none", "x"}), "none?");
+  EXPECT_EQ(Refused({"-H", "b:1", "--hostfile", "hosts", "x"}),
+            "give either -H or --hostfile, not both");
+  EXPECT_EQ(Refused({"-np", "7", "--hostfile", "hosts", "x"}),
+            "--hostfile has 6 slot(s), but -np is 7: give more slots or start "
+            "fewer ranks");
+}
+
+TEST(OptionsTest, SshAndAgents) {
+  Options o = Parsed({"-H", "b:2", "-p", "2222", "-i", "key", "--remote-bin",
+                      "/opt/bin", "--network-interfaces", "eth0,eth1", "x"});
+  EXPECT_EQ(o.ssh_port, 2222);
+  EXPECT_EQ(o.identity_file, "key");
+  EXPECT_EQ(o.remote_bin, "/opt/bin");
+  EXPECT_EQ(o.interfaces, (Args{"eth0", "eth1"}));
+  EXPECT_FALSE(o.running_agents);
+  EXPECT_EQ(Parsed({"-H", "b:2", "--ssh-port=22", "--ssh-identity-file=k", "x"})
+                .ssh_port,
+            22);
+  o = Parsed({"-np", "2", "--agent", "x"});
+  EXPECT_TRUE(o.running_agents);
+  EXPECT_EQ(o.agent_socket, "");
+  EXPECT_EQ(Parsed({"-np", "2", "--agent=/a", "x"}).agent_socket, "/a");
+  EXPECT_TRUE(Parsed({"--check-build"}).check_build);
+}
+
+TEST(OptionsTest, WhatOtherHostsCannotDo) {
+  EXPECT_EQ(Refused({"-np", "2", "-H", "b:2", "--nodes", "2", "x"}),
+            "--nodes is for this machine alone; with other hosts in -H each "
+            "host is a node");
+  EXPECT_EQ(Refused({"-H", "b:65", "x"}),
+            "b has 65 ranks, and the limit of one host is 64: give more hosts");
+  EXPECT_EQ(
+      Refused({"-H", "vm7:1,b:1", "--coordinator", "127.0.0.1:4001", "x"}),
+      "--coordinator 127.0.0.1:4001 is this machine alone: give an address "
+      "that b can reach");
+  EXPECT_NE(Refused({"-np", "2", "--agent", "--coordinator", "h:1", "x"})
+                .find("leave --coordinator"),
+            std::string::npos);
+  EXPECT_NE(Refused({"-H", "a:1,b:1", "--network-addresses", "10.0.0.1", "x"})
+                .find("1 address(es) for hosts: 2"),
+            std::string::npos);
+  EXPECT_EQ(Refused({"-np", "1", "-p", "0", "x"}),
+            "--ssh-port takes a number from 1 to 65535, not '0'");
 }
 
 }  // namespace

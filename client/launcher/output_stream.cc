@@ -16,7 +16,7 @@ constexpr int kMaxDrainReads = 64;  // 1 MiB: a pipe's content by far
 
 }  // namespace
 
-Status OutputStream::Open(Settings settings, Fd* writer) {
+Status OutputStream::Open(Settings settings) {
   settings_ = std::move(settings);
   if (!settings_.file.empty()) {
     file_ = Fd(open(settings_.file.c_str(),
@@ -25,6 +25,13 @@ Status OutputStream::Open(Settings settings, Fd* writer) {
       return ErrnoStatus(errno, "cannot write " + settings_.file);
     }
   }
+  open_ = true;
+  return Status();
+}
+
+Status OutputStream::Open(Settings settings, Fd* writer) {
+  Status status = Open(std::move(settings));
+  if (!status.ok()) return status;
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
   pipe_ = Fd(ends[0]);
@@ -43,25 +50,29 @@ bool OutputStream::ReadOnce() {
     Close();
     return false;
   }
-  Time now = std::chrono::steady_clock::now();
-  CopyToFile(buffer, static_cast<size_t>(n));
-  for (const Piece& piece :
-       splitter_.Feed(std::string_view(buffer, static_cast<size_t>(n)))) {
-    Show(piece, now);
-  }
-  flush_at_ = std::nullopt;
-  if (splitter_.HasPartial()) flush_at_ = now + kPartialDelay;
+  Take(std::string_view(buffer, static_cast<size_t>(n)));
   return true;
 }
 
+void OutputStream::Take(std::string_view bytes) {
+  if (!open_) return;
+  Time now = std::chrono::steady_clock::now();
+  CopyToFile(bytes.data(), bytes.size());
+  if (settings_.raw && !muted_) settings_.raw(bytes);
+  for (const Piece& piece : splitter_.Feed(bytes)) Show(piece, now);
+  flush_at_ = std::nullopt;
+  if (splitter_.HasPartial()) flush_at_ = now + kPartialDelay;
+}
+
 void OutputStream::Drain() {
-  for (int i = 0; i < kMaxDrainReads && !ended() && ReadOnce(); ++i) {
+  for (int i = 0; i < kMaxDrainReads && pipe_.valid() && ReadOnce(); ++i) {
   }
 }
 
 void OutputStream::Close() {
-  if (!pipe_.valid()) return;
-  loop_->Unwatch(watch_);
+  if (!open_) return;
+  open_ = false;
+  if (pipe_.valid()) loop_->Unwatch(watch_);
   pipe_.Reset();
   file_.Reset();
   OnTime(Time::max());
@@ -77,7 +88,7 @@ void OutputStream::OnTime(Time now) {
 
 void OutputStream::Show(const Piece& piece, Time now) {
   tail_.Add(piece, now);
-  if (muted_) return;
+  if (muted_ || settings_.raw) return;
   settings_.sink->screen().Write(settings_.id, settings_.prefix, piece);
 }
 

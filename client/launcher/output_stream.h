@@ -1,5 +1,6 @@
 // OutputStream: what one process writes to one pipe, on its way to a Sink, a
-// file and a Tail.
+// file and a Tail. The process may run on another host: then there is no pipe,
+// and the bytes are handed in.
 //
 // Thread contract: not synchronized; driven by an EventLoop.
 //
@@ -13,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "client/launcher/events.h"
 #include "client/launcher/lines.h"
@@ -30,6 +32,8 @@ class OutputStream {
     int id = 0;          // unique among the streams of a sink
     std::string prefix;  // of each line
     Sink* sink = nullptr;
+    // In place of the sink: gets the bytes as they come.
+    std::function<void(std::string_view)> raw = {};
     std::string file;  // a copy of the bytes goes there; empty: none
     // Called once if the file takes no more (a full disk), with what happened;
     // needed with a file only.
@@ -43,11 +47,14 @@ class OutputStream {
 
   // Makes the pipe and watches its reading end; *writer is for the process.
   Status Open(Settings settings, Fd* writer);
+  // Without a pipe: the bytes come by Take().
+  Status Open(Settings settings);
+  void Take(std::string_view bytes);
 
   // Takes what is in the pipe now.
   void Drain();
   // All writers are gone and all was taken.
-  bool ended() const { return !pipe_.valid(); }
+  bool ended() const { return !open_; }
   // Stops reading; what is held back is shown.
   void Close();
   // From now on lines go to the file and the tail only.
@@ -67,6 +74,7 @@ class OutputStream {
 
   EventLoop* loop_;
   Settings settings_;
+  bool open_ = false;
   EventLoop::WatchId watch_ = 0;
   Fd pipe_;
   Fd file_;

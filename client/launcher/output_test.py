@@ -111,10 +111,11 @@ class OutputTest(LauncherTest):
         rc, out, err = self.run_job(
             "-np", "2", "--nodes", "2", "--verbose", "--endpoints-file", path, "cat", path)
         self.assertEqual(rc, 0, err)
-        expected = "coordinator=127.0.0.1:1002\nnode0=127.0.0.1:02003\nnode1=127.0.0.1:12003\n"
+        expected = "admin=127.0.0.1:1001\ncoordinator=127.0.0.1:1002\nnode0=127.0.0.1:02003\nnode1=127.0.0.1:12003\n"
         self.assertEqual(self.read("endpoints"), expected)
         self.assertIn("[0]<stdout>:coordinator=127.0.0.1:1002\n", out)  # before the ranks
         self.assertRegex(err, r"maypolerun: coordinator pid=\d+ listen=127.0.0.1:1001 metrics=127.0.0.1:1002")
+        self.assertRegex(err, r"maypolectl --coordinator=127.0.0.1:1001 --secret_file=\S+/secret status")
         self.assertRegex(err, r"maypolerun: node1 pid=\d+ socket=\S+/node1.sock")
 
     def test_a_reader_that_is_gone_does_not_end_the_job(self):

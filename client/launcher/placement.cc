@@ -4,15 +4,22 @@
 
 namespace maypole::launcher {
 
-std::vector<Place> PlaceRanks(int ranks, int nodes) {
-  std::vector<Place> places;
+std::vector<int> SpreadEvenly(int ranks, int nodes) {
+  std::vector<int> by_node;
   for (int node = 0; node < nodes; ++node) {
-    int local_size = ranks / nodes + (node < ranks % nodes ? 1 : 0);
-    for (int local = 0; local < local_size; ++local) {
+    by_node.push_back(ranks / nodes + (node < ranks % nodes ? 1 : 0));
+  }
+  return by_node;
+}
+
+std::vector<Place> PlaceRanks(const std::vector<int>& ranks_by_node) {
+  std::vector<Place> places;
+  for (size_t node = 0; node < ranks_by_node.size(); ++node) {
+    for (int local = 0; local < ranks_by_node[node]; ++local) {
       places.push_back({.rank = static_cast<int>(places.size()),
-                        .node = node,
+                        .node = static_cast<int>(node),
                         .local_rank = local,
-                        .local_size = local_size});
+                        .local_size = ranks_by_node[node]});
     }
   }
   return places;
@@ -35,7 +42,8 @@ Variables RankVariables(const JobEnvironment& job, const Place& place,
       {"MAYPOLE_NODE", NodeName(place.node)},
   };
   if (!job.agents.empty()) {
-    variables.emplace_back("MAYPOLE_AGENT", job.agents.at(place.node));
+    variables.emplace_back("MAYPOLE_AGENT",
+                           job.agents.at(static_cast<size_t>(place.node)));
   }
   // Python keeps output back when it is not a terminal; a rank's must be seen.
   if (!is_set("PYTHONUNBUFFERED")) {
@@ -45,7 +53,7 @@ Variables RankVariables(const JobEnvironment& job, const Place& place,
   if (!is_set("OMP_NUM_THREADS")) {
     variables.emplace_back(
         "OMP_NUM_THREADS",
-        std::to_string(std::max(1, job.usable_cores / job.ranks)));
+        std::to_string(std::max(1, job.usable_cores / job.ranks_here)));
   }
   return variables;
 }

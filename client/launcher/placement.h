@@ -1,7 +1,6 @@
 // Placement: which rank runs on which node, and the environment it finds.
 //
-// Purpose: ranks are numbered node by node; the first (ranks % nodes) nodes
-// have one rank more than the others. Pure: values in, values out.
+// Purpose: ranks are numbered node by node. Pure: values in, values out.
 //
 // Thread contract: values and functions; not synchronized.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_PLACEMENT_H_
@@ -21,8 +20,12 @@ struct Place {
   int local_size = 0;
 };
 
-// One Place per rank, in the order of ranks. Requires ranks >= nodes >= 1.
-std::vector<Place> PlaceRanks(int ranks, int nodes);
+// Ranks of each node: the first (ranks % nodes) nodes have one rank more than
+// the others. Requires ranks >= nodes >= 1.
+std::vector<int> SpreadEvenly(int ranks, int nodes);
+
+// One Place per rank, in the order of ranks.
+std::vector<Place> PlaceRanks(const std::vector<int>& ranks_by_node);
 
 std::string NodeName(int node);
 
@@ -33,7 +36,8 @@ struct JobEnvironment {
   std::string job;
   std::string token;
   int start_timeout_s = 0;
-  int usable_cores = 1;
+  int usable_cores = 1;             // of this machine
+  int ranks_here = 1;               // on this machine
   std::vector<std::string> agents;  // socket by node; empty: a job in process
 };
 

@@ -12,7 +12,8 @@ namespace {
 
 std::vector<int> NodesOf(int ranks, int nodes) {
   std::vector<int> out;
-  for (const Place& p : PlaceRanks(ranks, nodes)) out.push_back(p.node);
+  for (const Place& p : PlaceRanks(SpreadEvenly(ranks, nodes)))
+    out.push_back(p.node);
   return out;
 }
 
@@ -27,6 +28,7 @@ JobEnvironment FourOnTwo() {
           .token = "t",
           .start_timeout_s = 7,
           .usable_cores = 10,
+          .ranks_here = 4,
           .agents = {"/a0", "/a1"}};
 }
 
@@ -38,7 +40,7 @@ TEST(PlacementTest, RanksGoNodeByNode) {
 }
 
 TEST(PlacementTest, RanksAreNumberedWithinTheirNode) {
-  std::vector<Place> places = PlaceRanks(3, 2);
+  std::vector<Place> places = PlaceRanks({2, 1});
   ASSERT_EQ(places.size(), 3u);
   EXPECT_EQ(places[1].rank, 1);
   EXPECT_EQ(places[1].local_rank, 1);
@@ -49,7 +51,7 @@ TEST(PlacementTest, RanksAreNumberedWithinTheirNode) {
 }
 
 TEST(PlacementTest, EnvironmentOfARank) {
-  auto v = Map(RankVariables(FourOnTwo(), PlaceRanks(4, 2)[3],
+  auto v = Map(RankVariables(FourOnTwo(), PlaceRanks({2, 2})[3],
                              [](const std::string&) { return false; }));
   std::map<std::string, std::string> expected = {
       {"MAYPOLE_RANK", "3"},       {"MAYPOLE_SIZE", "4"},
@@ -64,7 +66,7 @@ TEST(PlacementTest, EnvironmentOfARank) {
 }
 
 TEST(PlacementTest, WhatTheUserSetStays) {
-  auto v = Map(RankVariables(FourOnTwo(), PlaceRanks(4, 2)[0],
+  auto v = Map(RankVariables(FourOnTwo(), PlaceRanks({2, 2})[0],
                              [](const std::string&) { return true; }));
   EXPECT_FALSE(v.contains("PYTHONUNBUFFERED"));
   EXPECT_FALSE(v.contains("OMP_NUM_THREADS"));
@@ -73,7 +75,7 @@ TEST(PlacementTest, WhatTheUserSetStays) {
 
 TEST(PlacementTest, AJobInProcessHasNoAgent) {
   JobEnvironment job{.ranks = 1, .nodes = 1};
-  auto v = Map(RankVariables(job, PlaceRanks(1, 1)[0],
+  auto v = Map(RankVariables(job, PlaceRanks({1})[0],
                              [](const std::string&) { return false; }));
   EXPECT_FALSE(v.contains("MAYPOLE_AGENT"));
   EXPECT_EQ(v["OMP_NUM_THREADS"], "1");

@@ -7,6 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstring>
@@ -24,7 +25,7 @@ constexpr char kPattern[] = "/maypole-XXXXXX";
 
 bool SocketsFit(const std::string& directory) {
   size_t longest = directory.size() + std::strlen(kPattern) + 1 +
-                   NodeName(kMaxNodes - 1).size() + std::strlen(".sock") + 1;
+                   NodeName(std::max(kMaxNodes, kMaxHosts) - 1).size() + std::strlen(".sock") + 1;
   return longest <= sizeof(sockaddr_un::sun_path);
 }
 

@@ -26,6 +26,8 @@ class Screen {
  public:
   void Write(int stream, std::string_view prefix, const Piece& piece);
   void WriteLine(int stream, std::string_view prefix, std::string_view line);
+  // These bytes and nothing else.
+  void WriteBytes(std::string_view bytes) { pending_ += bytes; }
   // Ends an unfinished line.
   void EndLine();
 

@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstddef>
 
+#include "client/launcher/outlet.h"
 #include "client/launcher/screen.h"
 
 namespace maypole::launcher {
@@ -23,17 +24,17 @@ namespace maypole::launcher {
 // would for a full pipe.
 inline constexpr size_t kMaxPendingOutput = 1 << 20;
 
-class Sink {
+class Sink : public Outlet {
  public:
   explicit Sink(int fd) : fd_(fd) {}
 
   Screen& screen() { return screen_; }
-  int fd() const { return fd_; }
-  bool idle() const { return screen_.pending().empty(); }
-  bool full() const { return screen_.pending().size() > kMaxPendingOutput; }
-
-  // Writes what goes without waiting.
-  void Flush();
+  int fd() const override { return fd_; }
+  bool idle() const override { return screen_.pending().empty(); }
+  bool full() const override {
+    return screen_.pending().size() > kMaxPendingOutput;
+  }
+  void Flush() override;
   // Writes all, waiting for the reader up to limit; what is left is dropped.
   void Finish(std::chrono::milliseconds limit);
 

@@ -7,6 +7,7 @@
 namespace maypole::launcher {
 
 std::string Describe(const Exit& exit) {
+  if (exit.lost) return "was lost with its host";
   if (!exit.signaled) return "exited with code " + std::to_string(exit.value);
   const char* name = strsignal(exit.value);
   return "was killed by signal " + std::to_string(exit.value) +
@@ -39,6 +40,7 @@ int Supervision::Enter(Phase phase, std::optional<Time> deadline, int signal) {
 bool Supervision::WeStoppedIt(Exit exit) const {
   if (phase_ == Phase::kInterrupted || signal_ != 0) return true;
   if (phase_ == Phase::kTerminating || phase_ == Phase::kKilling) {
+    if (exit.lost) return true;
     return exit.signaled && (exit.value == SIGTERM || exit.value == SIGKILL);
   }
   return false;

@@ -49,13 +49,16 @@ inline constexpr std::chrono::milliseconds kTracebackAge{10000};
 
 inline constexpr std::chrono::milliseconds kSignalSlack{1000};
 
+inline constexpr int kLostCode = 255;  // as ssh ends when it is cut off
+
 // How a process ended.
 struct Exit {
   bool signaled = false;
-  int value = 0;  // exit code, or the signal
+  int value = 0;      // exit code, or the signal
+  bool lost = false;  // on a host that we have lost: nobody knows
 
-  bool clean() const { return !signaled && value == 0; }
-  int code() const { return signaled ? 128 + value : value; }
+  bool clean() const { return !lost && !signaled && value == 0; }
+  int code() const { return lost ? kLostCode : signaled ? 128 + value : value; }
 };
 
 // "exited with code 3", "was killed by signal 9 (Killed)".
