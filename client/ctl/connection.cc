@@ -101,6 +101,13 @@ absl::Status Connection::Explain(const grpc::Status& status) const {
   if (absl::StrContains(status.error_message(), "stopped by its operator")) {
     return absl::UnavailableError(absl::StrCat(who, " has been stopped"));
   }
+  if (absl::StrContains(status.error_message(), "parsing HTTP/2")) {
+    return absl::UnavailableError(
+        absl::StrCat("what listens at ", address_,
+                     " is no coordinator (its metrics' port?); "
+                     "--coordinator=HOST:PORT or MAYPOLE_COORDINATOR says "
+                     "where it is"));
+  }
   const std::string tls = DiagnoseTls(address_, tls_);
   return absl::UnavailableError(absl::StrCat(
       "no answer from ", who, ": ",

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 
 namespace maypole::ctl {
 namespace {
@@ -76,6 +77,21 @@ std::string CutMiddle(absl::string_view text, size_t columns) {
   const size_t head = columns - kDots.size() - tail;
   return absl::StrCat(text.substr(0, Bytes(text, head)), kDots,
                       text.substr(Bytes(text, width - tail)));
+}
+
+std::string Wrap(absl::string_view text, size_t columns) {
+  std::string out, line;
+  bool fresh = true;  // no word stands in the line yet
+  for (const absl::string_view word : absl::StrSplit(text, ' ')) {
+    if (!fresh && columns > 0 && Width(line) + 1 + Width(word) > columns) {
+      out += line + "\n";
+      line = "  ";
+      fresh = true;
+    }
+    absl::StrAppend(&line, fresh ? "" : " ", word);
+    fresh = false;
+  }
+  return out + line + "\n";
 }
 
 std::string CutEnd(absl::string_view text, size_t columns) {

@@ -33,6 +33,10 @@ size_t Width(absl::string_view text);
 std::string CutMiddle(absl::string_view text, size_t columns);
 std::string CutEnd(absl::string_view text, size_t columns);
 
+// Lines of at most so many columns, broken between words; what follows the
+// first is indented. 0 columns: one line. Ends with a newline.
+std::string Wrap(absl::string_view text, size_t columns);
+
 }  // namespace maypole::ctl
 
 #endif  // MAYPOLE_CLIENT_CTL_TEXT_H_

@@ -36,6 +36,14 @@ TEST(TextTest, CutsWholeCharacters) {
   EXPECT_EQ(Width("\u00e4\u00f6"), 2u);
 }
 
+TEST(TextTest, WrapsBetweenWords) {
+  EXPECT_EQ(Wrap("", 10), "\n");
+  EXPECT_EQ(Wrap("one two three four", 0), "one two three four\n");
+  EXPECT_EQ(Wrap("one two three four", 10), "one two\n  three\n  four\n");
+  EXPECT_EQ(Wrap("a verylongwordindeed b", 8),
+            "a\n  verylongwordindeed\n  b\n");
+}
+
 TEST(TextTest, ControlCharactersAreHarmless) {
   EXPECT_EQ(Printable("a\x1b[2Jb\nc"), "a?[2Jb?c");
   EXPECT_EQ(Printable("x\xc2\x9by"), "x?y");

@@ -29,6 +29,21 @@ std::vector<uint64_t> RanksOf(const proto::NodeStatus& node) {
   return {node.ranks().begin(), node.ranks().end()};
 }
 
+// Its nodes, by their smallest rank.
+std::vector<const proto::NodeStatus*> ByRank(const proto::JobStatus& job) {
+  std::vector<const proto::NodeStatus*> nodes;
+  for (const proto::NodeStatus& node : job.nodes()) nodes.push_back(&node);
+  const auto first = [](const proto::NodeStatus* node) {
+    const auto& ranks = node->ranks();
+    return ranks.empty() ? UINT32_MAX
+                         : *std::min_element(ranks.begin(), ranks.end());
+  };
+  std::stable_sort(
+      nodes.begin(), nodes.end(),
+      [&](const auto* a, const auto* b) { return first(a) < first(b); });
+  return nodes;
+}
+
 // Of an elastic job some may wait without a number.
 size_t Unnumbered(const proto::JobStatus& job) {
   size_t n = 0;
@@ -132,8 +147,8 @@ std::vector<std::string> HeldUp(const proto::JobStatus& job, uint32_t rank) {
   return {};
 }
 
-// What is wrong with the job, a sentence a line.
-std::string Troubles(const proto::JobStatus& job) {
+// The sentence about what is wrong with the job; empty: nothing.
+std::string Trouble(const proto::JobStatus& job) {
   std::string out;
   if (job.late_ranks_size() > 0) {
     const uint32_t first = job.late_ranks(0);
@@ -150,7 +165,6 @@ std::string Troubles(const proto::JobStatus& job) {
         absl::StrAppend(&out, " and ", held.size() - 1, " more");
       }
     }
-    out += "\n";
   } else if (job.pending_operations() > 0 && job.pending_size() > 0 &&
              job.pending(0).missing() > 0) {
     const proto::PendingOperation& op = job.pending(0);
@@ -159,7 +173,6 @@ std::string Troubles(const proto::JobStatus& job) {
                     " is awaited from node ",
                     absl::StrJoin(op.missing_nodes(), ", "));
     if (more > 0) absl::StrAppend(&out, " and ", more, " more");
-    out += "\n";
   }
   return out;
 }
@@ -299,7 +312,9 @@ std::string StatusView(const std::string& address,
                absl::StrCat(job.nodes_size()),
                NumberOrDash(job.late_ranks_size()),
                NumberOrDash(job.pending_operations())});
-    troubles += Troubles(job);
+    if (const std::string text = Trouble(job); !text.empty()) {
+      troubles += Wrap(text, width);
+    }
   }
   if (!table.empty()) out += "\n" + table.Text(width);
   if (!nodes.empty()) out += NodesTable(nodes, width);
@@ -318,9 +333,10 @@ std::string JobsView(const proto::StatusReply& reply, size_t width) {
                {"WHERE"}});
   for (const proto::JobStatus& job : reply.jobs()) {
     std::vector<std::string> where;
-    for (const proto::NodeStatus& node : job.nodes()) {
-      where.push_back(absl::StrCat(node.node(), node.ranks().empty() ? "" : ":",
-                                   Fold(RanksOf(node))));
+    for (const proto::NodeStatus* node : ByRank(job)) {
+      where.push_back(absl::StrCat(node->node(),
+                                   node->ranks().empty() ? "" : ":",
+                                   Fold(RanksOf(*node))));
     }
     // Within one node ranks agree without the coordinator.
     const std::string operations =
