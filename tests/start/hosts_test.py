@@ -88,7 +88,7 @@ class HostsTest(unittest.TestCase):
 
     def test_the_directory_is_not_there(self):
         self.net[0].run(["mkdir", "-p", "/tmp/only on a"])  # each has a /tmp of its own
-        self.assert_why(self.refused(["-H", "a:1,b:1"], cwd="/tmp/only on a"),
+        self.assert_why(self.refused(["-H", "a:1,b:1"], prefix=["env", "-C", "/tmp/only on a"]),
                         r"^b: cannot enter /tmp/only on a: No such file or directory; ranks run in the directory that "
                         r"maypolerun is started in")
 
@@ -119,7 +119,7 @@ class HostsTest(unittest.TestCase):
         directory = self.net.path("only_sh")
         os.makedirs(directory, exist_ok=True)
         os.symlink("/bin/sh", os.path.join(directory, "sh"))
-        lines = self.refused(["-H", "a:1,b:1"], env={"PATH": directory})
+        lines = self.refused(["-H", "a:1,b:1"], prefix=["env", "PATH=" + directory])
         self.assertEqual(lines, ["ssh: not found on PATH: install it (openssh-client) to start ranks on b"])
 
     def test_check_build(self):

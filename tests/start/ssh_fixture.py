@@ -64,7 +64,7 @@ def _is_sshd(argv):
 class Job:
     """One maypolerun on a machine."""
 
-    def __init__(self, net, machine, argv, env, **kwargs):
+    def __init__(self, net, machine, argv, env, prefix, **kwargs):
         self.net = net
         self.dir = os.path.join(net.dir, "job%d" % net.jobs)
         net.jobs += 1
@@ -76,7 +76,7 @@ class Job:
         self._out = open(os.path.join(self.dir, "stdout"), "wb")
         self._err = open(os.path.join(self.dir, "stderr"), "wb")
         kwargs.setdefault("cwd", self.dir)
-        self.process = machine.start(self.argv, env=harness.environment(variables),
+        self.process = machine.start(prefix + self.argv, env=harness.environment(variables),
                                      stdout=self._out, stderr=self._err, **kwargs)
 
     def maypolerun(self):
@@ -197,9 +197,10 @@ class SshMachines(machines.Machines):
                 os.kill(pid, signal.SIGKILL)
         self.sshd.wait()
 
-    def start(self, argv, machine=0, env=None, ssh=True, **kwargs):
+    def start(self, argv, machine=0, env=None, ssh=True, prefix=(), **kwargs):
+        """maypolerun; `ssh`: with sshd's port; `prefix`: what runs it."""
         options = ["-p", str(PORT)] if ssh else []
-        job = Job(self, self[machine], options + argv, env, **kwargs)
+        job = Job(self, self[machine], options + argv, env, list(prefix), **kwargs)
         self._started.append(job)
         return job
 

@@ -205,12 +205,19 @@ class SshTest(unittest.TestCase):
         self.net.await_quiet(5)
 
     def test_kill_9_of_maypolerun_there(self):
-        job = self.start_stubborn()
-        for pid, argv in self.net.strangers(1).items():
-            if "--node-of-job" in argv:
-                os.kill(pid, signal.SIGKILL)
-        self.assertEqual(job.wait(20), 255)
-        self.assertRegex(job.stderr(), r"maypolerun: b: the connection broke: ssh exited with code \d+")
+        for victim, said in [("guard", r"b: maypolerun there got signal 15 \(Terminated\)"),
+                             ("supervisor", r"b: the connection broke: ssh exited with code 137: maypolerun: the supervisor "
+                              r"\(pid \d+\) was killed by signal 9")]:
+            with self.subTest(victim=victim):
+                job = self.start_stubborn()
+                table = harness.processes()
+                ours = [p for p, argv in self.net.strangers(1).items() if "--node-of-job" in argv]
+                guard = next(p for p in ours if table[p][0] not in ours)
+                supervisor = next(p for p in ours if p != guard)
+                os.kill(guard if victim == "guard" else supervisor, signal.SIGKILL)
+                self.assertEqual(job.wait(20), 255)
+                self.assertRegex(job.stderr(), "maypolerun: " + said)
+                self.net.await_quiet(5)
 
     def test_a_connection_that_breaks(self):
         job = self.start_stubborn()
@@ -228,7 +235,7 @@ class SshTest(unittest.TestCase):
         program = next(p for p in harness.PROGRAMS if p.endswith(name))
         daemon = self.net[machine].start(
             ["sh", "-c", 'exec "$@" --announce_fd=1', "sh", os.path.join(harness.ROOT, program), *args],
-            stdout=subprocess.PIPE, text=True)
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self.addCleanup(daemon.stdout.close)
         self.addCleanup(daemon.wait)
         self.addCleanup(daemon.terminate)
