@@ -41,6 +41,11 @@ class RemoteTest(LauncherTest):
                 found.append(int(pid))
         return found
 
+    def remove_directories(self):
+        """What kill -9 of guard and supervisor at once leaves behind."""
+        for name in os.listdir(self.runtime):
+            shutil.rmtree(os.path.join(self.runtime, name))
+
     def test_a_job(self):
         rc, out, err = self.run_job(*HOSTS, "sh", "-c", "echo $MAYPOLE_RANK of $MAYPOLE_SIZE on $MAYPOLE_CROSS_RANK")
         self.assertEqual((rc, err), (0, ""))
@@ -74,6 +79,7 @@ class RemoteTest(LauncherTest):
                 except OSError:
                     pass
         wait_for(lambda: not self.nodes(), "the nodes' end")
+        self.remove_directories()
 
     def test_ctrl_c_while_nobody_reads(self):
         job = self.start(*HOSTS, "sh", "-c", RANK_IS_UP + "while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done")
@@ -93,9 +99,7 @@ class RemoteTest(LauncherTest):
         self.assertEqual(job.returncode, 255)
         self.assertIn("maypolerun: 192.0.2.7: the connection broke: ssh was killed by signal 9", err)
         self.assertRegex(err.splitlines()[-1], r"rank [01] \(pid \d+, host 192.0.2.[78]\) was lost with its host$")
-        # What kill -9 of guard and supervisor leaves behind is a directory.
-        for name in os.listdir(self.runtime):
-            shutil.rmtree(os.path.join(self.runtime, name))
+        self.remove_directories()
 
     def test_a_killed_agent_is_named(self):
         job = self.start(*HOSTS, "sh", "-c", WAIT_FOR_GO + "exit 7")
