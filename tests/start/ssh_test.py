@@ -8,6 +8,7 @@ import time
 import unittest
 
 import harness
+import machines
 import ssh_fixture
 
 REASON = ssh_fixture.available()
@@ -277,6 +278,25 @@ class SshTest(unittest.TestCase):
             self.end_daemons()
         self.assertEqual(status, 1)
         self.assertRegex(err, r"maypolerun: b: no maypole-worker can be reached \(.*/tmp/none.sock.*start it on this host")
+
+
+@unittest.skipIf(REASON, REASON)
+class AddressTest(unittest.TestCase):
+    def meet(self, net, hosts, *options):
+        job = net.start(["-H", hosts, *options, harness.PYTHON, "-c", MEET])
+        self.assertEqual(job.wait(), 0, job.stderr())
+        self.assertEqual(sorted(job.stdout().splitlines()), ["[0]<stdout>:met 2 on a", "[1]<stdout>:met 2 on b"])
+
+    def test_ipv6_alone(self):
+        with ssh_fixture.SshMachines(addresses=[[a] for a in machines.V6]) as net:
+            self.meet(net, "a:1,b:1")
+            self.meet(net, "a:1,[%s]:1" % machines.V6[1].split("/")[0], "--network-interfaces", "eth0")
+
+    def test_names_that_are_loopback_on_their_own_machine(self):
+        # As Debian's installer writes /etc/hosts.
+        hosts = ["127.0.0.1 localhost\n127.0.1.1 a\n10.213.78.2 b\n", "127.0.0.1 localhost\n127.0.1.1 b\n10.213.78.1 a\n"]
+        with ssh_fixture.SshMachines(hosts=hosts) as net:
+            self.meet(net, "a:1,b:1")
 
 
 if __name__ == "__main__":
