@@ -55,12 +55,13 @@ class Job:
 class SlurmCase(unittest.TestCase):
     MACHINES = {}
 
-    def setUp(self):
-        self.slurm = slurm_fixture.Slurm(**self.MACHINES)
-        self.slurm.__enter__()
-        self.addCleanup(self.slurm.__exit__, None, None, None)
-        self.home = os.path.join(self.slurm.dir, "home")
-        os.mkdir(self.home, 0o700)
+    @classmethod
+    def setUpClass(cls):
+        cls.slurm = slurm_fixture.Slurm(**cls.MACHINES)
+        cls.slurm.__enter__()
+        cls.addClassCleanup(cls.slurm.__exit__, None, None, None)
+        cls.home = os.path.join(cls.slurm.dir, "home")
+        os.mkdir(cls.home, 0o700)
 
     def environment(self, extra=None):
         env = {"HOME": self.home, "MAYPOLE_START_TIMEOUT": "20"}
@@ -152,8 +153,7 @@ class SrunTest(SlurmCase):
     def test_ordinary_user(self):
         root = os.path.join(self.slurm.dir, "copy")
         os.rename(harness.public_copy(), root)
-        os.chmod(self.home, 0o777)
-        home = os.path.join(self.home, "user")
+        home = os.path.join(self.slurm.dir, "home of another")
         os.mkdir(home)
         os.chown(home, 65534, 65534)
         job = Job(self.slurm)
@@ -223,20 +223,22 @@ class SizeOneTest(SlurmCase):
         self.run_ok(["salloc", "-N2", "-n4"] + job.command)
         self.check_alone(job)
 
-    def test_batch_script(self):
-        job = Job(self.slurm)
+    def run_batch(self, job, command):
         script = os.path.join(job.dir, "script")
         with open(script, "w") as f:
-            f.write("#!/bin/sh\nexec %s\n" % " ".join(job.command))
-        self.run_ok(["sbatch", "--wait", "-N2", "-n4", "-o", os.path.join(job.dir, "out"), script])
+            f.write("#!/bin/sh\n%s\n" % command)
+        self.run_ok(["sbatch", "-N2", "-n4", "-o", os.path.join(job.dir, "out"), script])
+        # (sbatch --wait looks every ten seconds.)
+        harness.wait_until(lambda: self.run_ok(["squeue", "-h"]).stdout == "", 30, "the batch job to end")
+
+    def test_batch_script(self):
+        job = Job(self.slurm)
+        self.run_batch(job, " ".join(job.command))
         self.check_alone(job)
 
     def test_step_of_a_batch_script(self):
         job = Job(self.slurm)
-        script = os.path.join(job.dir, "script")
-        with open(script, "w") as f:
-            f.write("#!/bin/sh\nexec srun %s\n" % " ".join(job.command))
-        self.run_ok(["sbatch", "--wait", "-N2", "-n4", "-o", os.path.join(job.dir, "out"), script])
+        self.run_batch(job, "srun " + " ".join(job.command))
         self.assertEqual(len(job.places(4)), 4)
         self.check_nothing_left()
 
@@ -305,7 +307,7 @@ class HomesTest(SlurmCase):
     def run_in(self, home, env=None):
         self.job = Job(self.slurm)
         return self.slurm.run(["srun", "-N2", "-n4", "--ntasks-per-node=2"] + self.job.command,
-                              env=self.environment(dict(env or {}, HOME=home)))
+                              env=self.environment(dict(env or {}, HOME=home, MAYPOLE_START_TIMEOUT="8")))
 
     def one_line(self, done):
         self.assertNotEqual(done.returncode, 0)
