@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "client/client.h"
+#include "client/exchange.h"
 #include "client/maypole.h"
+#include "client/meeting.h"
 
 namespace {
 
@@ -29,6 +31,7 @@ struct Process {
   // Clients that have left, while handles (and an allgather's memory) live.
   std::vector<std::shared_ptr<Client>> retired;
   bool forked = false;
+  std::unique_ptr<maypole::Exchange> exchange;
 };
 
 Process& process() {
@@ -80,6 +83,7 @@ void BeforeFork() { process().mutex.lock(); }
 void AfterForkInParent() { process().mutex.unlock(); }
 void AfterForkInChild() {
   Process& p = process();
+  maypole::LeaveMeetingInChild();
   if (p.client != nullptr) {
     p.client->AbandonInChild();
     // Its threads do not exist here: leave the rest of it alone.
@@ -95,6 +99,45 @@ void HandleForks() {
       pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild);
   (void)once;
 }
+
+// What the program carries values with.
+class ProgramExchange : public maypole::Exchange {
+ public:
+  explicit ProgramExchange(const maypole_exchange& e) : exchange_(e) {}
+
+  Status Put(const std::string& key, const std::string& value) override {
+    char error[kErrorBytes] = {};
+    const int status = exchange_.put(exchange_.context, key.c_str(),
+                                     value.c_str(), error, sizeof(error));
+    return StatusOf(status, error);
+  }
+
+  Status Get(const std::string& key, int timeout_ms,
+             std::string* value) override {
+    char error[kErrorBytes] = {};
+    std::vector<char> buffer(MAYPOLE_EXCHANGE_BYTES);
+    const int status =
+        exchange_.get(exchange_.context, key.c_str(), timeout_ms, buffer.data(),
+                      static_cast<int>(buffer.size()), error, sizeof(error));
+    buffer.back() = 0;
+    if (status == MAYPOLE_OK) *value = buffer.data();
+    return StatusOf(status, error);
+  }
+
+ private:
+  static constexpr size_t kErrorBytes = 1024;
+
+  static Status StatusOf(int status, char (&error)[kErrorBytes]) {
+    error[kErrorBytes - 1] = 0;
+    if (status == MAYPOLE_OK) return Status();
+    return Status(status > MAYPOLE_OK && status <= MAYPOLE_UNAUTHENTICATED
+                      ? static_cast<Code>(status)
+                      : Code::kUnknown,
+                  error);
+  }
+
+  const maypole_exchange exchange_;
+};
 
 Status RequestOf(const maypole_operation& o, maypole::Request* request) {
   maypole::Signature* const s = &request->signature;
@@ -164,6 +207,24 @@ maypole_status maypole_init(void) {
   std::unique_ptr<Client> client;
   if (Status s = Client::Join(options, &client); !s.ok()) return Return(s);
   p.client = std::move(client);
+  return MAYPOLE_OK;
+}
+
+maypole_status maypole_set_exchange(const maypole_exchange* exchange) {
+  Process& p = process();
+  std::lock_guard lock(p.mutex);
+  if (exchange != nullptr &&
+      (exchange->struct_size != sizeof(maypole_exchange) ||
+       exchange->put == nullptr || exchange->get == nullptr)) {
+    return Return(
+        Status(Code::kInvalidArgument,
+               "maypole_set_exchange: struct_size or a null function; "
+               "are header and library of different versions?"));
+  }
+  p.exchange = exchange != nullptr
+                   ? std::make_unique<ProgramExchange>(*exchange)
+                   : nullptr;
+  maypole::SetExchange(p.exchange.get());
   return MAYPOLE_OK;
 }
 

@@ -417,7 +417,7 @@ TEST(OptionsTest, BadEnvironmentsAreNamed) {
   EXPECT_EQ(read({}), "");
   EXPECT_EQ(read({{"MAYPOLE_SIZE", "two"}}),
             "MAYPOLE_SIZE='two': expected a number from 1 to 4096");
-  EXPECT_NE(read({{"MAYPOLE_SIZE", "4"}}).find("MAYPOLE_AGENT is not set"),
+  EXPECT_NE(read({{"MAYPOLE_SIZE", "4"}}).find("MAYPOLE_JOB is not set"),
             std::string::npos);
   EXPECT_EQ(read({{"MAYPOLE_SIZE", "2"},
                   {"MAYPOLE_RANK", "2"},
@@ -428,6 +428,44 @@ TEST(OptionsTest, BadEnvironmentsAreNamed) {
             "HOROVOD_FUSION_THRESHOLD='64MB': expected bytes, a number from 0 "
             "(no fusion) to 17592186044416");
   EXPECT_NE(read({{"MAYPOLE_FUSION_THRESHOLD", "-1"}}), "");
+}
+
+TEST(OptionsTest, OurVariablesWinOverALaunchers) {
+  std::map<std::string, std::string> env = {
+      {"OMPI_COMM_WORLD_RANK", "3"},       {"OMPI_COMM_WORLD_SIZE", "4"},
+      {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+      {"HOROVOD_START_TIMEOUT", "7"}};
+  const auto read = [&] {
+    Options o;
+    const Status s = ReadOptions(
+        [&](const char* name) -> const char* {
+          const auto it = env.find(name);
+          return it == env.end() ? nullptr : it->second.c_str();
+        },
+        &o);
+    EXPECT_TRUE(s.ok()) << s.message();
+    return o;
+  };
+  Options o = read();
+  EXPECT_EQ(o.rank, 3);
+  EXPECT_EQ(o.size, 4);
+  EXPECT_EQ(o.local_rank, 1);
+  EXPECT_EQ(o.local_size, 2);
+  EXPECT_EQ(o.start_timeout_seconds, 7);
+  EXPECT_NE(o.job, "");
+  EXPECT_EQ(o.agent, "");
+  env["MAYPOLE_JOB"] = "mine";
+  env["MAYPOLE_START_TIMEOUT"] = "9";
+  EXPECT_EQ(read().job, "mine");
+  EXPECT_EQ(read().start_timeout_seconds, 9);
+  env["MAYPOLE_RANK"] = "2";
+  EXPECT_EQ(read().rank, 2);
+  // Whole places: the launcher is not asked.
+  env["MAYPOLE_SIZE"] = "3";
+  o = read();
+  EXPECT_EQ(o.size, 3);
+  EXPECT_EQ(o.rank, 2);
+  EXPECT_EQ(o.local_size, 1);
 }
 
 TEST(OptionsTest, OurFusionThresholdGoesBeforeHorovods) {

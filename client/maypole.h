@@ -30,7 +30,7 @@
 extern "C" {
 #endif
 
-#define MAYPOLE_ABI_VERSION 2
+#define MAYPOLE_ABI_VERSION 3
 #define MAYPOLE_MAX_DIMS 8
 
 /* gRPC's codes. */
@@ -129,10 +129,31 @@ typedef struct {
   int32_t reserved;
 } maypole_operation;
 
-/* Reads MAYPOLE_* (set by maypolerun; docs/design.md section 8). Without them
- * this is a job of one rank, in process. Blocks until all ranks of the job are
- * there or the start timeout ends. Calling it twice is a no-op. After
- * maypole_shutdown() it joins the job's next epoch. */
+#define MAYPOLE_EXCHANGE_BYTES 8192
+
+/* Carries values from rank 0 to ranks on other nodes, before there is any
+ * connection between them; for launchers that libmaypole does not know itself.
+ * Both functions are called during maypole_init(), by its thread, and return a
+ * maypole_status; not MAYPOLE_OK: `error` says what happened. */
+typedef struct {
+  size_t struct_size; /* sizeof(maypole_exchange) */
+  void* context;      /* handed to the functions */
+  int (*put)(void* context, const char* key, const char* value, char* error,
+             int error_bytes);
+  /* MAYPOLE_DEADLINE_EXCEEDED: nobody has put it within timeout_ms. `value` has
+   * room for value_bytes with the final 0. */
+  int (*get)(void* context, const char* key, int timeout_ms, char* value,
+             int value_bytes, char* error, int error_bytes);
+} maypole_exchange;
+
+/* Before maypole_init(). The struct is copied; NULL: none. */
+maypole_status maypole_set_exchange(const maypole_exchange* exchange);
+
+/* Finds this process's place in its job: from MAYPOLE_* (set by maypolerun), or
+ * from what torchrun, mpirun or srun have set (docs/design.md section 8).
+ * Without them this is a job of one rank, in process. Blocks until all ranks of
+ * the job are there or the start timeout ends. Calling it twice is a no-op.
+ * After maypole_shutdown() it joins the job's next epoch. */
 maypole_status maypole_init(void);
 
 /* Leaves the job. Operations still pending end with an error, here and on the

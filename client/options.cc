@@ -2,14 +2,13 @@
 
 #include <charconv>
 #include <cstring>
+#include <limits>
 
 #include "common/fusion_threshold.h"
 #include "common/limits.h"
 
 namespace maypole {
 namespace {
-
-using Getter = std::function<const char*(const char*)>;
 
 Status ReadInt(const Getter& get, const char* name, int least, int most,
                int* out) {
@@ -112,48 +111,73 @@ Status CheckPlaces(const Options& o) {
 
 }  // namespace
 
-Status ReadOptions(const Getter& get, Options* out) {
-  Options o;
+namespace {
+
+Status ReadNumbers(const Getter& get, Options* o) {
+  int uid = -1;
+  std::string start_timeout;
+  (void)Either(get, "START_TIMEOUT", &start_timeout);
   const struct {
     const char* name;
     int least, most;
     int* value;
   } numbers[] = {
-      {"MAYPOLE_SIZE", 1, kMaxRanks, &o.size},
-      {"MAYPOLE_RANK", 0, kMaxRanks - 1, &o.rank},
-      {"MAYPOLE_LOCAL_SIZE", 1, kMaxLocalRanks, &o.local_size},
-      {"MAYPOLE_LOCAL_RANK", 0, kMaxLocalRanks - 1, &o.local_rank},
-      {"MAYPOLE_CROSS_SIZE", 1, kMaxRanks, &o.cross_size},
-      {"MAYPOLE_CROSS_RANK", 0, kMaxRanks - 1, &o.cross_rank},
-      {"MAYPOLE_START_TIMEOUT", 1, 86400, &o.start_timeout_seconds},
-      {"MAYPOLE_SPIN_US", 0, 1000000, &o.spin_microseconds},
+      {"MAYPOLE_SIZE", 1, kMaxRanks, &o->size},
+      {"MAYPOLE_RANK", 0, kMaxRanks - 1, &o->rank},
+      {"MAYPOLE_LOCAL_SIZE", 1, kMaxLocalRanks, &o->local_size},
+      {"MAYPOLE_LOCAL_RANK", 0, kMaxLocalRanks - 1, &o->local_rank},
+      {"MAYPOLE_CROSS_SIZE", 1, kMaxRanks, &o->cross_size},
+      {"MAYPOLE_CROSS_RANK", 0, kMaxRanks - 1, &o->cross_rank},
+      {start_timeout.c_str(), 1, 86400, &o->start_timeout_seconds},
+      {"MAYPOLE_SPIN_US", 0, 1000000, &o->spin_microseconds},
+      {"MAYPOLE_AGENT_UID", 0, std::numeric_limits<int>::max(), &uid},
   };
   for (const auto& n : numbers) {
     if (Status s = ReadInt(get, n.name, n.least, n.most, n.value); !s.ok()) {
       return s;
     }
   }
-  if (Status s = ReadFusionThreshold(get, &o.fusion_threshold); !s.ok()) {
-    return s;
-  }
-  if (Status s = ReadStall(get, &o); !s.ok()) return s;
-  if (Status s = ReadText(get, "MAYPOLE_JOB", kMaxJobBytes, &o.job); !s.ok()) {
-    return s;
-  }
-  if (Status s = ReadText(get, "MAYPOLE_TOKEN", kMaxTokenBytes, &o.token);
-      !s.ok()) {
-    return s;
-  }
-  if (Status s = ReadText(get, "MAYPOLE_AGENT", 107, &o.agent); !s.ok()) {
-    return s;
-  }
-  if (Status s = CheckPlaces(o); !s.ok()) return s;
-  if (o.size > 1 && (o.agent.empty() || o.job.empty())) {
+  o->agent_uid = uid;
+  return Status();
+}
+
+Status ReadTexts(const Getter& get, Options* o) {
+  Status s = ReadText(get, "MAYPOLE_JOB", kMaxJobBytes, &o->job);
+  if (s.ok()) s = ReadText(get, "MAYPOLE_TOKEN", kMaxTokenBytes, &o->token);
+  if (s.ok()) s = ReadText(get, "MAYPOLE_AGENT", 107, &o->agent);
+  return s;
+}
+
+// What the launcher says; MAYPOLE_SIZE: nobody is asked.
+Status ReadPlace(const Getter& get, const Facts& facts, Options* o) {
+  const char* size = get("MAYPOLE_SIZE");
+  if (size != nullptr && *size != 0) return Status();
+  if (Status s = FindPlace(get, facts, &o->found); !s.ok()) return s;
+  o->rank = o->found.rank;
+  o->size = o->found.size;
+  o->local_rank = o->found.local_rank;
+  o->local_size = o->found.local_size;
+  o->job = o->found.job;
+  return Status();
+}
+
+}  // namespace
+
+Status ReadOptions(const Getter& get, Options* out, const Facts& facts) {
+  Options o;
+  Status s = ReadPlace(get, facts, &o);
+  if (s.ok()) s = ReadNumbers(get, &o);
+  if (s.ok()) s = ReadFusionThreshold(get, &o.fusion_threshold);
+  if (s.ok()) s = ReadStall(get, &o);
+  if (s.ok()) s = ReadTexts(get, &o);
+  if (s.ok()) s = CheckPlaces(o);
+  if (!s.ok()) return s;
+  if (o.size > 1 && o.job.empty()) {
     return Status(Code::kInvalidArgument,
-                  "MAYPOLE_SIZE=" + std::to_string(o.size) + " but " +
-                      (o.agent.empty() ? "MAYPOLE_AGENT" : "MAYPOLE_JOB") +
-                      " is not set; start the ranks with maypolerun, or unset "
-                      "MAYPOLE_SIZE for a job of one rank");
+                  "MAYPOLE_SIZE=" + std::to_string(o.size) +
+                      " but MAYPOLE_JOB is not set; start the ranks with "
+                      "maypolerun, or unset MAYPOLE_SIZE for a job of one "
+                      "rank");
   }
   if (!o.agent.empty() && o.job.empty()) {
     return Status(Code::kInvalidArgument,

@@ -3,9 +3,9 @@
 #define MAYPOLE_CLIENT_OPTIONS_H_
 
 #include <cstdint>
-#include <functional>
 #include <string>
 
+#include "client/place.h"
 #include "common/limits.h"
 #include "common/status.h"
 
@@ -20,7 +20,9 @@ struct Options {
   int cross_size = 1;  // number of nodes
   std::string job;
   std::string token;
-  std::string agent;  // path of the agent's socket; empty: none
+  std::string agent;  // path of the agent's socket; empty: see client/meeting.h
+  int64_t agent_uid = -1;  // whose it may be besides root's and our own; -1: -
+  Found found;             // what the launcher says
   int start_timeout_seconds = 120;
   int spin_microseconds = -1;     // -1: chosen by the cores at hand
   int64_t fusion_threshold = -1;  // bytes; -1: the coordinator's own
@@ -41,11 +43,13 @@ struct Options {
   bool local() const { return size == 1 && agent.empty(); }
 };
 
-// Reads MAYPOLE_* (and HOROVOD_FUSION_THRESHOLD, HOROVOD_STALL_*) through `get` (as getenv: null
-// if unset). A missing or malformed variable is an error that names it and what
-// to do.
-Status ReadOptions(const std::function<const char*(const char*)>& get,
-                   Options* out);
+// Reads MAYPOLE_* (and HOROVOD_FUSION_THRESHOLD, HOROVOD_STALL_*,
+// HOROVOD_START_TIMEOUT) through `get` (as getenv: null if unset), and without
+// MAYPOLE_SIZE what the launcher has set (client/place.h): a variable of ours
+// wins over what is found there. A missing or malformed variable is an error
+// that names it and what to do.
+Status ReadOptions(const Getter& get, Options* out,
+                   const Facts& facts = FactsOfThisProcess());
 
 }  // namespace maypole
 

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <thread>
 
+#include "client/meeting.h"
 #include "common/unix_socket.h"
 
 namespace maypole {
@@ -27,6 +28,13 @@ Status Connect(const Options& options, Clock::time_point deadline, Fd* out) {
       std::min(deadline, Clock::now() + std::chrono::seconds(5));
   for (;;) {
     Status s = ConnectUnix(options.agent, out);
+    if (s.code() == Code::kPermissionDenied) {
+      return Status(s.code(),
+                    s.message() +
+                        "; that agent serves its own user only: start "
+                        "maypolerun as the user of the ranks, or "
+                        "maypole-worker as root");
+    }
     if (s.ok() || s.code() != Code::kUnavailable) return s;
     if (Clock::now() >= patience) {
       return Status(Code::kUnavailable,
@@ -37,6 +45,38 @@ Status Connect(const Options& options, Clock::time_point deadline, Fd* out) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
+}
+
+// Whoever listens there could read tensors and write results: it must be this
+// user's, root's, or one that the user names.
+Status CheckAgent(const Options& options, int socket) {
+  PeerCredentials peer;
+  if (Status s = PeerOf(socket, &peer); !s.ok()) return s;
+  if (peer.uid == 0 || peer.uid == geteuid() ||
+      static_cast<int64_t>(peer.uid) == options.agent_uid) {
+    return Status();
+  }
+  return Status(Code::kPermissionDenied,
+                "the agent at " + options.agent + " runs under uid " +
+                    std::to_string(peer.uid) +
+                    ", which is neither this user's (" +
+                    std::to_string(geteuid()) +
+                    ") nor root: if it is to be trusted, set "
+                    "MAYPOLE_AGENT_UID=" +
+                    std::to_string(peer.uid));
+}
+
+// Nodes of Slurm derive the secret from a file in the user's home.
+Status WithHint(const Options& asked, const Status& s) {
+  if (s.code() != Code::kUnauthenticated || asked.found.head.empty() ||
+      !asked.token.empty()) {
+    return s;
+  }
+  return Status(s.code(), s.message() +
+                              " (the secret comes from ~/.maypole/secret: if "
+                              "the nodes do not share the home, set "
+                              "MAYPOLE_TOKEN to the same random text on all "
+                              "ranks)");
 }
 
 session::Hello MakeHello(const Options& o) {
@@ -65,14 +105,20 @@ session::Hello MakeHello(const Options& o) {
 
 }  // namespace
 
-Status AgentSession::Join(const Options& options,
+Status AgentSession::Join(const Options& asked,
                           std::unique_ptr<AgentSession>* out) {
   const auto deadline =
-      Clock::now() + std::chrono::seconds(options.start_timeout_seconds);
-  std::unique_ptr<AgentSession> session(new AgentSession);
-  if (Status s = Connect(options, deadline, &session->socket_); !s.ok()) {
-    return s;
+      Clock::now() + std::chrono::seconds(asked.start_timeout_seconds);
+  Options options = asked;
+  if (options.agent.empty()) {
+    if (Status s = Meet(deadline, &options); !s.ok()) return s;
   }
+  std::unique_ptr<AgentSession> session(new AgentSession);
+  session->agent_ = options.agent;
+  session->token_ = options.token;
+  Status s = Connect(options, deadline, &session->socket_);
+  if (s.ok()) s = CheckAgent(options, session->socket_.get());
+  if (!s.ok()) return s;
   const session::Hello hello = MakeHello(options);
   if (Status s = SendMessage(session->socket_.get(), &hello, sizeof(hello));
       !s.ok()) {
@@ -80,11 +126,8 @@ Status AgentSession::Join(const Options& options,
   }
   // The coordinator's own start timeout knows who is missing: give it time to
   // say so.
-  if (Status s =
-          session->AwaitWelcome(options, MillisecondsUntil(deadline) + 3000);
-      !s.ok()) {
-    return s;
-  }
+  s = session->AwaitWelcome(options, MillisecondsUntil(deadline) + 3000);
+  if (!s.ok()) return WithHint(asked, s);
   *out = std::move(session);
   return Status();
 }
@@ -98,18 +141,15 @@ Status AgentSession::AwaitWelcome(const Options& options, int timeout_ms) {
                        MillisecondsUntil(deadline), &r);
   } while (s.code() == Code::kCancelled && Clock::now() < deadline);
   if (s.code() == Code::kDeadlineExceeded) {
-    return Status(Code::kDeadlineExceeded,
-                  (options.elastic
-                       ? "this process"
-                       : "rank " + std::to_string(options.rank)) +
-                      " waited " +
-                      std::to_string(options.start_timeout_seconds) +
-                      " s for the other " +
-                      (options.elastic
-                           ? ""
-                           : std::to_string(options.size - 1) + " ") +
-                      "ranks of job " + options.job +
-                      "; see the agent's log for who is missing");
+    return Status(
+        Code::kDeadlineExceeded,
+        (options.elastic ? "this process"
+                         : "rank " + std::to_string(options.rank)) +
+            " waited " + std::to_string(options.start_timeout_seconds) +
+            " s for the other " +
+            (options.elastic ? "" : std::to_string(options.size - 1) + " ") +
+            "ranks of job " + options.job +
+            "; see the agent's log for who is missing");
   }
   if (!s.ok()) return s;
   if (r.data.empty()) {
@@ -148,14 +188,16 @@ Status AgentSession::Send(const void* message, size_t bytes) {
 }
 
 Options AgentSession::Placed(Options options) const {
-  if (!options.elastic) return options;
+  options.agent = agent_;
+  options.token = token_;
   const BoardConfig& config = board_->config();
+  options.cross_rank = static_cast<int>(config.node_index);
+  options.cross_size = static_cast<int>(config.nodes);
+  if (!options.elastic) return options;
   options.rank = config.global_rank[local_rank_];
   options.size = static_cast<int>(config.size);
   options.local_rank = static_cast<int>(local_rank_);
   options.local_size = static_cast<int>(config.local_size);
-  options.cross_rank = static_cast<int>(config.node_index);
-  options.cross_size = static_cast<int>(config.nodes);
   options.last_epoch = config.epoch;
   return options;
 }

@@ -18,9 +18,9 @@ namespace maypole {
 
 class AgentSession {
  public:
-  // Connects to the agent (retrying while its socket is not there yet), says
-  // Hello and waits until all ranks of the job have joined, or refuses, or the
-  // start timeout ends.
+  // Meets the node's other ranks if no agent is named; connects to the agent
+  // (retrying while its socket is not there yet), says Hello and waits until
+  // all ranks of the job have joined, or refuses, or the start timeout ends.
   static Status Join(const Options& options,
                      std::unique_ptr<AgentSession>* out);
 
@@ -28,7 +28,7 @@ class AgentSession {
 
   // A session message. kResourceExhausted: the socket is full, try again later.
   Status Send(const void* message, size_t bytes);
-  // The options with this rank's places in the epoch, if it is elastic.
+  // The options with the agent and with this rank's places in the epoch.
   Options Placed(Options options) const;
   // returns: the process lives on and may join the job's next epoch.
   void SayGoodbye(uint32_t pending, bool returns);
@@ -50,6 +50,8 @@ class AgentSession {
   Fd executor_wake_;
   std::unique_ptr<Board> board_;
   uint32_t local_rank_ = 0;
+  std::string agent_;
+  std::string token_;
 };
 
 }  // namespace maypole

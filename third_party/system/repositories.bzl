@@ -63,6 +63,13 @@ def system_libraries():
     )
 
     system_repository(
+        name = "org_pmix",
+        build_file = "@//third_party/system:pmix.BUILD",
+        package = "libpmix-dev",
+        paths = ["lib/x86_64-linux-gnu/pmix2/include"],
+    )
+
+    system_repository(
         name = "com_github_google_highway",
         build_file = "@//third_party/system:highway.BUILD",
         package = "libhwy-dev",

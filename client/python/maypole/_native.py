@@ -19,7 +19,7 @@ raises for a status but what has something else to return (`submit`, `result`,
 import ctypes
 import os
 import struct
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 # maypole_status
 OK = 0
@@ -32,6 +32,7 @@ RESOURCE_EXHAUSTED = 8
 FAILED_PRECONDITION = 9
 ABORTED = 10
 UNIMPLEMENTED = 12
+UNAVAILABLE = 14
 
 # maypole_dtype
 UINT8, INT8, UINT16, INT16, INT32, INT64 = 0, 1, 2, 3, 4, 5
@@ -51,6 +52,19 @@ MAX_DIMS = 8
 OPERATION = struct.Struct("@N8i8q2dPPPPii")
 _pack = OPERATION.pack
 _SHAPE_PADDING = tuple((0,) * (MAX_DIMS - dims) for dims in range(MAX_DIMS + 1))
+
+# struct maypole_exchange and its functions.
+_PUT = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p,
+                        ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int)
+_GET = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p,
+                        ctypes.c_int, ctypes.c_void_p, ctypes.c_int,
+                        ctypes.c_void_p, ctypes.c_int)
+
+
+class _Exchange(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("context", ctypes.c_void_p),
+                ("put", _PUT), ("get", _GET)]
+
 
 # Encoded names, for names come back at every step. Emptied when it is full:
 # a program that never repeats a name must not grow without bound.
@@ -74,7 +88,7 @@ class StatusError(Exception):
 class Library:
     """The functions of maypole.h, with Python's types."""
 
-    __slots__ = ("path", "_lib", "_submit", "_submit_group", "_wait", "_poll",
+    __slots__ = ("path", "_lib", "_exchange", "_submit", "_submit_group", "_wait", "_poll",
                  "_names", "rank", "size", "local_rank", "local_size",
                  "cross_rank", "cross_size", "init", "shutdown", "release")
 
@@ -110,6 +124,7 @@ class Library:
               ctypes.POINTER(ctypes.c_int64))
         _bind(lib, "maypole_process_set_ranks", ctypes.c_int32,
               ctypes.POINTER(ctypes.c_int32), ctypes.c_int32)
+        _bind(lib, "maypole_set_exchange", ctypes.c_void_p)
         _bind(lib, "maypole_last_error").restype = ctypes.c_char_p
         _bind(lib, "maypole_version").restype = ctypes.c_char_p
         _bind(lib, "maypole_counter",
@@ -120,6 +135,42 @@ class Library:
 
     def is_homogeneous(self) -> bool:
         return bool(self._lib.maypole_is_homogeneous())
+
+    def set_exchange(self, put: Callable[[str, str], None],
+                     get: Callable[[str, int], Optional[str]]) -> None:
+        """How values get from rank 0 to the other nodes during init().
+
+        put(key, value); get(key, timeout in milliseconds) returns None if
+        nobody has put it in time. What they raise is init()'s error.
+        """
+
+        @_PUT
+        def c_put(_, key, value, error, error_bytes):
+            try:
+                put(key.decode("utf-8"), value.decode("utf-8"))
+            except Exception as e:  # must not pass through C
+                _fill(error, error_bytes, _described(e))
+                return UNAVAILABLE
+            return OK
+
+        @_GET
+        def c_get(_, key, timeout_ms, value, value_bytes, error, error_bytes):
+            try:
+                found = get(key.decode("utf-8"), timeout_ms)
+            except Exception as e:  # must not pass through C
+                _fill(error, error_bytes, _described(e))
+                return UNAVAILABLE
+            if found is None:
+                _fill(error, error_bytes, "nobody has published it")
+                return DEADLINE_EXCEEDED
+            _fill(value, value_bytes, found)
+            return OK
+
+        exchange = _Exchange(ctypes.sizeof(_Exchange), None, c_put, c_get)
+        status = self._lib.maypole_set_exchange(ctypes.byref(exchange))
+        if status != OK:
+            raise StatusError(status, self.last_error())
+        self._exchange = exchange  # C may call the functions as long as we live
 
     def submit(self,
                kind: int,
@@ -295,6 +346,16 @@ class Library:
     def counter(self, name: str) -> int:
         """A counter of this process by name (maypole.h), -1 if unknown."""
         return self._lib.maypole_counter(name.encode("utf-8"))
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _fill(address: int, size: int, text: str) -> None:
+    """Puts `text`, cut to fit, and a final 0 into C's buffer."""
+    encoded = text.encode("utf-8")[:size - 1] + b"\0"
+    ctypes.memmove(address, encoded, len(encoded))
 
 
 def _bind(lib: ctypes.CDLL, name: str, *argtypes: Any) -> Any:

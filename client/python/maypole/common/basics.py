@@ -11,6 +11,7 @@ from typing import Any, Callable, List, Optional, Tuple
 
 from maypole import _native
 from maypole.common import process_sets as sets
+from maypole.common import rendezvous
 from maypole.common.exceptions import (FORKED, forked, from_status,
                                        not_initialized, note_joined)
 
@@ -21,9 +22,10 @@ _joins = 0
 def init(comm: Any = None, process_sets: Any = None) -> None:
     """Joins the job and blocks until all its ranks are there.
 
-    The place in the job comes from the launcher's environment (maypolerun);
-    without one this is a job of one rank. A second call does nothing. After
-    shutdown() it joins the job's next epoch. shutdown() runs at exit.
+    The place in the job comes from the launcher's environment (maypolerun,
+    torchrun, mpirun, srun); without one this is a job of one rank. A second
+    call does nothing. After shutdown() it joins the job's next epoch.
+    shutdown() runs at exit.
 
     comm: None (all ranks); communicators and lists of ranks are not supported.
     process_sets: None; a list of ProcessSet, the same on all ranks, that are
@@ -45,6 +47,8 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         raise ValueError(FORKED)
     library = _native.library()  # here, so that ImportError is the caller's
     joining = not library.is_initialized()
+    if joining:
+        rendezvous.offer(library)
     status, text = _interruptibly(lambda: _native_init(library))
     if status != _native.OK:
         raise from_status(status, text)

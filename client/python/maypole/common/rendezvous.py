@@ -1,0 +1,79 @@
+"""torchrun's store, for ranks on several nodes to find each other.
+
+torchrun tells its ranks MASTER_ADDR and MASTER_PORT, where a TCPStore is: in
+the agent of node 0, or (TORCHELASTIC_USE_AGENT_STORE is not True) to be opened
+by rank 0. libmaypole cannot speak to it, so it gets two functions that do
+(maypole_set_exchange). They are called during init(), by its thread.
+
+torch is imported only when a job of torchrun has several nodes.
+"""
+
+import datetime
+import os
+from typing import Any, Callable, Mapping, Optional
+
+# A TCPStore's own patience, for connecting to it.
+_CONNECT = datetime.timedelta(seconds=30)
+
+
+def needed(environ: Mapping[str, str]) -> bool:
+    """Whether torchrun has started ranks of this job on several nodes."""
+    return ("TORCHELASTIC_RUN_ID" in environ and
+            not environ.get("MAYPOLE_SIZE") and
+            not environ.get("MAYPOLE_AGENT") and
+            environ.get("WORLD_SIZE") != environ.get("LOCAL_WORLD_SIZE"))
+
+
+class Store:
+    """put() and get() on a lazily opened store; it stays open, for rank 0's
+    may be the server of all others."""
+
+    def __init__(self, open_store: Callable[[], Any]):
+        self._open = open_store
+        self._store: Optional[Any] = None
+
+    def put(self, key: str, value: str) -> None:
+        self._opened().set(key, value)
+
+    def get(self, key: str, timeout_ms: int) -> Optional[str]:
+        """None: nobody has put it in time."""
+        store = self._opened()
+        try:
+            store.wait([key], datetime.timedelta(milliseconds=timeout_ms))
+        except RuntimeError as error:
+            # What a timeout raises has changed from version to version, its
+            # text has not.
+            if "timeout" in str(error).lower().replace(" ", ""):
+                return None
+            raise
+        return store.get(key).decode("utf-8")
+
+    def _opened(self) -> Any:
+        if self._store is None:
+            self._store = self._open()
+        return self._store
+
+
+def open_torchruns(environ: Mapping[str, str]) -> Any:
+    """The TCPStore of this job, as torch.distributed opens it."""
+    from torch.distributed import TCPStore
+    of_agent = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return TCPStore(environ["MASTER_ADDR"],
+                    int(environ["MASTER_PORT"]),
+                    is_master=not of_agent and environ["RANK"] == "0",
+                    timeout=_CONNECT,
+                    wait_for_workers=False,
+                    multi_tenant=True)
+
+
+_offered = False
+
+
+def offer(library: Any) -> None:
+    """Gives libmaypole torchrun's store, if it is the way to other nodes."""
+    global _offered
+    if _offered or not needed(os.environ):
+        return
+    store = Store(lambda: open_torchruns(os.environ))
+    library.set_exchange(store.put, store.get)
+    _offered = True

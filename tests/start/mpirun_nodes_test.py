@@ -1,0 +1,85 @@
+"""Jobs of Open MPI's mpirun on two nodes, which PMIx tells of each other."""
+
+import os
+import signal
+import unittest
+
+import namespaces
+import start_fixture
+from start_fixture import MPIRUN, mpirun
+
+
+# Where mpirun would call ssh: the other host is a network namespace with a host
+# name of its own.
+RSH_AGENT = """\
+#!/bin/sh
+shift
+exec ip netns exec {namespace} unshare --uts sh -c 'hostname n1; exec sh -c "$0"' "$*"
+"""
+
+
+@unittest.skipIf(MPIRUN is None, "Open MPI is not installed (openmpi-bin)")
+@unittest.skipIf(namespaces.available(), namespaces.available())
+class TwoNodesTest(start_fixture.StartTest):
+    def setUp(self):
+        super().setUp()
+        self.net = namespaces.Namespaces()
+        self.net.__enter__()
+        self.addCleanup(self.net.__exit__)
+        self.agent = os.path.join(self.dir, "rsh")
+        with open(self.agent, "w") as f:
+            f.write(RSH_AGENT.format(namespace=self.net.names[1]))
+        os.chmod(self.agent, 0o755)
+        self.hosts = os.path.join(self.dir, "hosts")
+        with open(self.hosts, "w") as f:
+            f.write("n0 slots=2\nn1 slots=2\n")
+
+    def mpirun(self, ranks, *args):
+        inside = ["ip", "netns", "exec", self.net.names[0], "unshare", "--uts", "sh", "-c",
+                  'hostname n0; exec "$@"', "sh"]
+        return inside + mpirun(ranks, "--hostfile", self.hosts, "--mca", "plm_rsh_agent", self.agent, *args)
+
+    def test_host_by_host(self):
+        self.start(self.mpirun(4) + start_fixture.program("twice"))
+        self.finish()
+        for node, ranks in enumerate([[0, 1], [2, 3]]):
+            for local, rank in enumerate(ranks):
+                for seen in self.record("rank.%d.json" % rank).values():
+                    self.check_place(seen, 4, rank=rank, local_rank=local, local_size=2, cross_rank=node,
+                                     cross_size=2, homogeneous=True)
+
+    def test_ranks_of_a_node_need_not_be_neighbours(self):
+        self.start(self.mpirun(3, "--map-by", "node") + start_fixture.program("sum"))
+        self.finish()
+        self.check_places(3, [[0, 2], [1]])
+        self.assertFalse(self.record("rank.1.json")["homogeneous"])
+
+    def test_kill_9_of_all_ranks_leaves_nothing_on_either_node(self):
+        self.start(self.mpirun(4) + start_fixture.program("hold"))
+        ranks = [self.await_record("rank.%d.json" % r) for r in range(4)]
+        self.assertEqual(len(os.listdir(self.runtime)), 2)
+        for rank in ranks:
+            os.kill(rank["pid"], signal.SIGKILL)
+        self.processes[0].wait(60)
+        self.check_nothing_left(20)
+
+    def test_the_coordinator_stays_while_the_other_node_works(self):
+        self.start(self.mpirun(4) + start_fixture.program("early"))
+        self.finish()
+        ended = [self.record("rank.%d.json" % rank)["ended"] for rank in range(4)]
+        self.assertGreater(min(ended[2:]) - max(ended[:2]), 4)
+
+    def test_rank_0_does_not_come(self):
+        # Its process ends before it joins: the others say who is missing.
+        script = 'test "$OMPI_COMM_WORLD_RANK" = 0 && sleep 8 && exit; exec "$0" "$@"'
+        self.start(self.mpirun(4, "-x", "MAYPOLE_START_TIMEOUT=3") + ["sh", "-c", script]
+                   + start_fixture.program("fail"))
+        self.finish()
+        for rank in (2, 3):
+            text = self.record("rank.%d.json" % rank)["text"]
+            self.assertIn("rank 0 of job mpirun.", text)
+            self.assertIn("has not come within 3 s", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
