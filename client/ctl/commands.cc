@@ -70,8 +70,9 @@ absl::Status Look(const Options& o, Connection* coordinator) {
 }
 
 absl::Status Events(const Options& o, Connection* coordinator) {
-  const auto line = [&o](const proto::Event& e) {
-    return (o.json ? Json(e) : EventLine(e)) + "\n";
+  const size_t width = isatty(1) ? TerminalWidth() : 0;
+  const auto line = [&o, width](const proto::Event& e) {
+    return o.json ? Json(e) + "\n" : Wrap(EventLine(e), width);
   };
   proto::EventsRequest request;
   request.set_job(o.job);
