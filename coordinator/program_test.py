@@ -72,6 +72,8 @@ class ProgramTest(unittest.TestCase):
             "--listen=127.0.0.1:0",
             "--metrics=127.0.0.1:0",
             "--secret_file=",
+            "--tls_ca=",
+            "--tls_key=",
             "--announce_fd=",
             "--start_timeout=2m",
             "--resume_timeout=3s",

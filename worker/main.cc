@@ -1,5 +1,6 @@
 // maypole-worker: the agent of one node (supervisor), and, started by itself
 // with --executor, the executor of one job.
+#include <grpc/support/log.h>
 #include <prometheus/exposer.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -37,6 +38,9 @@ void SetUpLog(const WorkerFlags& flags) {
   logger->set_level(spdlog::level::from_str(flags.log_level));
   logger->flush_on(spdlog::level::trace);
   spdlog::set_default_logger(std::move(logger));
+  gpr_set_log_function([](gpr_log_func_args* args) {
+    spdlog::debug("event=grpc text={}", LogValue(args->message));
+  });
 }
 
 // Before any thread starts: all of them inherit the mask.

@@ -41,6 +41,8 @@ class ProgramTest(unittest.TestCase):
             "Example:",
             "--socket=",
             "--coordinator=",
+            "--tls_ca=",
+            "--tls_key=",
             "--metrics=127.0.0.1:0",
             "--chunk_bytes=524288",
             "--start_timeout=2m",

@@ -110,8 +110,8 @@ absl::StatusOr<std::unique_ptr<Door>> Door::Listen(const Address& address,
   door->wake_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
-  const rlim_t most = std::min<rlim_t>(limit.rlim_cur, 1 << 30);
-  door->most_ = static_cast<int>(most) - kReservedDescriptors;
+  const int most = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 1 << 30));
+  door->most_ = most - std::min(kReservedDescriptors, most / 4);
   return door;
 }
 

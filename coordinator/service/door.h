@@ -25,7 +25,8 @@
 
 namespace maypole::coordinator {
 
-// Descriptors that connections do not get: metrics, files, a library's.
+// Descriptors that connections do not get (metrics, files, a library's), or a
+// quarter of all if that is less.
 inline constexpr int kReservedDescriptors = 32;
 
 class Door {
