@@ -172,6 +172,18 @@ class CommandTest(OddCase):
             f.write("not a program\n")
         self.one_line(self.run_command([MAYPOLERUN, "-np", "2", path]), 126, r"^maypolerun: .*%s" % re.escape(path))
 
+    @unittest.skipIf(ROOT_REASON, ROOT_REASON)
+    def test_ranks_of_another_user(self):
+        root = harness.public_copy()
+        self.addCleanup(shutil.rmtree, root)
+        done = subprocess.run(
+            [os.path.join(root, harness.PROGRAMS[0]), "-np", "2", "setpriv", "--reuid=65534", "--regid=65534",
+             "--clear-groups", harness.PYTHON, os.path.join(root, "tests/programs/where.py")],
+            env=harness.environment(root=root), capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, cwd="/")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"HorovodInternalError: cannot connect to .*: Permission denied; that agent serves its "
+                                      "own user only: start maypolerun as the user of the ranks, or maypole-worker as root")
+
     def test_command_that_knows_nothing_of_maypole(self):
         done = self.run_command([MAYPOLERUN, "-np", "2", "sh", "-c", "echo $MAYPOLE_RANK of $MAYPOLE_SIZE"])
         self.assertEqual(done.returncode, 0, done.stderr)
