@@ -88,11 +88,12 @@ class NodeJob : public Job, private RankShell {
   void LoseExecutor(const std::string& how);
   // What has happened in the sleeps of one wait.
   struct Sleeps {
+    int ms = 0;                // of those since anything moved
     bool interrupted = false;  // the last one, by a signal
-    bool counted = false;      // the wait is among those that came to sleep
   };
   // True if there was something to do, or somebody has woken us.
   bool SleepOnBoard(const Operation& operation, int timeout_ms, Sleeps* sleeps);
+  static int NextSleepMs(const Sleeps& sleeps);
   FutexResult SleepCounted(const Operation& operation, uint32_t seen,
                            int timeout_ms, Sleeps* sleeps);
   void StopAttending();

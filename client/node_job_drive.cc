@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <utility>
 
@@ -71,9 +72,21 @@ FutexResult NodeJob::SleepCounted(const Operation& operation, uint32_t seen,
   const FutexResult r = FutexWait(me_.wake, seen, timeout_ms);
   const auto slept = std::chrono::duration_cast<std::chrono::nanoseconds>(
       Clock::now() - begin);
+  sleeps->ms += static_cast<int>(slept.count() / 1'000'000) + 1;
+  // Of several that were late, those who still are have been so all the time.
+  uint64_t still = 0;
+  if (std::popcount(late) > 1) core_.WaitsFor(operation, &still);
+  if ((late & still) != 0) late &= still;
   core_.CountSleep(what, late, static_cast<uint64_t>(slept.count()),
-                   !std::exchange(sleeps->counted, true));
+                   !operation.slept_for.exchange(true));
   return r;
+}
+
+// The n-th sleep of a wait is about as long as all before it: so is the error
+// about who was late for how long.
+int NodeJob::NextSleepMs(const Sleeps& sleeps) {
+  if (sleeps.ms >= kSleepMs) return kSleepMs;
+  return std::min(std::max(sleeps.ms, 1), kSleepMs - sleeps.ms);
 }
 
 bool NodeJob::SleepOnBoard(const Operation& operation, int timeout_ms,
@@ -167,12 +180,15 @@ Status NodeJob::Await(const Operation& operation, int timeout_ms) {
                       operation.Title() + " is still pending");
       break;
     }
-    if (SleepOnBoard(operation,
-                     static_cast<int>(std::min<int64_t>(kSleepMs, left())),
-                     &sleeps)) {
+    if (SleepOnBoard(
+            operation,
+            static_cast<int>(std::min<int64_t>(NextSleepMs(sleeps), left())),
+            &sleeps)) {
+      sleeps.ms = 0;
       if (std::exchange(blocked, false)) core_.ClearBlocked();
       idle_since = Clock::now();
-    } else if (timeout_ms < 0 && !blocked && !sleeps.interrupted) {
+    } else if (timeout_ms < 0 && !blocked && !sleeps.interrupted &&
+               sleeps.ms >= kSleepMs) {
       blocked = IsCertainlyBlocked(operation);
     }
     me_.sleeping.store(0, std::memory_order_relaxed);

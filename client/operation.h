@@ -61,6 +61,8 @@ struct Operation {
   bool awaited = false;
   // Somebody waits for it or polls it; sticky, whether announced or not.
   mutable std::atomic<bool> wanted{false};
+  // Somebody has slept in a wait for it; for the metrics.
+  mutable std::atomic<bool> slept_for{false};
 
   // Where in this rank's arena the tensor lies, + 1; 0: elsewhere.
   uint64_t arena = 0;

@@ -104,7 +104,7 @@ class RankCore : private OperationTable {
   // not submitted it, as a mask.
   WaitFor WaitsFor(const Operation& operation, uint64_t* late) const;
   // On the board, for the metrics: a thread has slept so long; the first time
-  // in its wait.
+  // for that operation.
   void CountSleep(WaitFor what, uint64_t late, uint64_t nanoseconds,
                   bool first) const;
 

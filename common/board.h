@@ -149,7 +149,8 @@ struct alignas(64) RankCounters {
   Counter operations[kKinds];
   Counter operation_bytes[kKinds];
   Counter mismatches;  // operations that this rank has failed for all
-  // Waits that came to sleep, by what they slept for first, and the time.
+  // Operations in whose wait the rank came to sleep, by what it slept for
+  // first; and the time.
   alignas(64) Counter waits[kWaitFors];
   Counter wait_ns[kWaitFors];
   // For which local rank this one has slept.

@@ -28,7 +28,7 @@ Status BoardKeeper::Allot(const AllotSlot& a) {
   }
   allotted_ = std::max(allotted_, a.slot + 1);
   slots_.resize(allotted_);
-  slots_[a.slot] = {a.set, a.splits};
+  slots_[a.slot] = {a.set, a.splits, a.name};
   board_->Allot(a.slot, a.set->id, a.kind, a.name, a.set->mask(), a.splits);
   return Status();
 }

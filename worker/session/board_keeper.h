@@ -27,6 +27,8 @@ class BoardKeeper {
   explicit BoardKeeper(std::unique_ptr<Board> board);
 
   const Board& board() const { return *board_; }
+  // What the slot is for; by our own copy.
+  const std::string& NameOf(uint32_t slot) const { return slots_[slot].name; }
 
   // An error: there is no memory for the slot, and nobody may touch it.
   Status Allot(const AllotSlot& allot);
@@ -74,6 +76,7 @@ class BoardKeeper {
   struct KeptSlot {
     SharedSet set;        // null: not allotted
     uint32_t splits = 0;  // number + 1
+    std::string name = {};
   };
 
   // A negotiated run that has been issued.

@@ -122,9 +122,21 @@ void Executor::LookAround() {
   if (now - looked_ms_ < pause && !core_.wants_look()) return;
   looked_ms_ = now;
   core_.OnTime(now);
-  sampler_->Sample(&*stats_);
+  SampleCounters();
   core_.OnLook(keeper_->Look(core_.suspects()));
   DoActions();
+}
+
+void Executor::SampleCounters() {
+  const StatsPage::Counter& count =
+      stats_->errors[static_cast<int>(ErrorKind::kMismatch)];
+  const uint64_t before = count.load(std::memory_order_relaxed);
+  sampler_->Sample(&*stats_);
+  const uint64_t mismatches = count.load(std::memory_order_relaxed) - before;
+  if (mismatches == 0) return;
+  // The ranks have found them among themselves, and know which.
+  spdlog::warn("event=mismatch job={} epoch={} operations={}",
+               options_.core.job, epoch(), mismatches);
 }
 
 void Executor::CountNetworkBytes() {

@@ -70,6 +70,11 @@ class Executor {
   void CountNetworkBytes();
   void TakeNews();
   void CountIssued(const RunSpec& run);
+  void SampleCounters();
+  // Of the board; 0: there is none.
+  uint64_t epoch() const {
+    return keeper_ == nullptr ? 0 : keeper_->board().config().epoch;
+  }
 
   void DoActions();
   void Do(ReplyClient& a);

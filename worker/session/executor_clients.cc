@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/log_value.h"
 #include "common/unix_socket.h"
 #include "worker/session/executor.h"
 #include "worker/session/executor_tags.h"
@@ -70,10 +71,9 @@ bool Executor::OnClientMessage(ClientId id, const std::vector<char>& data) {
 Status Executor::Dispatch(ClientId id, const std::vector<char>& data) {
   switch (session::TypeOf(data.data())) {
     case session::Type::kGoodbye:
-      return Handle<session::Goodbye>(
-          data, [&](const auto& m) {
-            core_.OnGoodbye(id, m.pending, m.returns != 0);
-          });
+      return Handle<session::Goodbye>(data, [&](const auto& m) {
+        core_.OnGoodbye(id, m.pending, m.returns != 0);
+      });
     case session::Type::kSetRequest:
       return Handle<session::SetRequest>(
           data, [&](const auto& m) { core_.OnSetRequest(id, m); });
@@ -87,8 +87,8 @@ Status Executor::Dispatch(ClientId id, const std::vector<char>& data) {
 }
 
 void Executor::ClientGone(ClientId id, const std::string& how) {
-  spdlog::warn("event=client_gone job={} client={} how=\"{}\"",
-               options_.core.job, id, how);
+  spdlog::warn("event=client_gone job={} client={} how={}", options_.core.job,
+               id, LogValue(how));
   stats_->Count(ErrorKind::kRankLost);
   clients_.erase(id);
   core_.OnClientGone(id, how);
@@ -128,8 +128,8 @@ void Executor::Do(ReplyClient& a) {
 }
 
 void Executor::Do(RefuseClient& a) {
-  spdlog::warn("event=client_refused job={} client={} reason=\"{}\"",
-               options_.core.job, a.client, a.text);
+  spdlog::warn("event=client_refused job={} client={} reason={}",
+               options_.core.job, a.client, LogValue(a.text));
   stats_->Count(ErrorKind::kRefused);
   auto refused = session::Make<session::Refused>();
   refused.code = static_cast<uint32_t>(a.code);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/absl_status.h"
+#include "common/log_value.h"
 #include "worker/session/clock.h"
 #include "worker/session/executor.h"
 #include "worker/session/executor_tags.h"
@@ -42,8 +43,8 @@ void Executor::Do(OpenLink&) {
   };
   callbacks.on_lost = [this, post](absl::Status status) {
     post([this, status = std::move(status)] {
-      spdlog::error("event=coordinator_lost job={} reason=\"{}\"",
-                    options_.core.job, std::string(status.message()));
+      spdlog::error("event=coordinator_lost job={} epoch={} reason={}",
+                    options_.core.job, epoch(), LogValue(status.message()));
       stats_->Count(ErrorKind::kCoordinatorLost);
       transport_.reset();
       core_.OnLinkLost(status);
@@ -84,8 +85,8 @@ void Executor::Do(PrepareBackend& a) {
   };
   callbacks.on_failed = [this, post](absl::Status s) {
     post([this, s] {
-      spdlog::error("event=network_failed job={} reason=\"{}\"",
-                    options_.core.job, std::string(s.message()));
+      spdlog::error("event=network_failed job={} epoch={} reason={}",
+                    options_.core.job, epoch(), LogValue(s.message()));
       stats_->Count(ErrorKind::kNetwork);
       core_.OnNetworkFailed(s);
     });
@@ -178,22 +179,24 @@ void Executor::CountIssued(const RunSpec& run) {
   for (const PlanOperation& op : run.operations) {
     const PresentSince& since = present_since_[op.slot];
     if (since.generation != op.generation) continue;
-    stats_->presence_ns.Observe(
-        static_cast<uint64_t>(run.issued_ns - since.ns), 1e-9);
+    stats_->presence_ns.Observe(static_cast<uint64_t>(run.issued_ns - since.ns),
+                                1e-9);
   }
 }
 
 void Executor::Do(FailSlot& a) {
   if (keeper_ == nullptr || !keeper_->IsAllotted(a.slot)) return;
-  spdlog::warn("event=operation_failed job={} reason=\"{}\"", options_.core.job,
-               a.text);
+  spdlog::warn("event=operation_failed job={} epoch={} tensor={} reason={}",
+               options_.core.job, epoch(), LogValue(keeper_->NameOf(a.slot)),
+               LogValue(a.text));
   stats_->Count(ErrorKind::kOperationFailed);
   keeper_->board().Fail(a.slot, a.generation, a.code, a.text);
 }
 
 void Executor::Do(MarkLeft& a) {
   if (keeper_ == nullptr) return;
-  spdlog::info("event=rank_left job={} text=\"{}\"", options_.core.job, a.text);
+  spdlog::info("event=rank_left job={} epoch={} rank={} text={}",
+               options_.core.job, epoch(), a.rank, LogValue(a.text));
   keeper_->MarkLeft(a);
 }
 
@@ -203,25 +206,25 @@ void Executor::Do(MarkGone& a) {
 }
 
 void Executor::Do(AbortBoard& a) {
-  spdlog::error("event=epoch_aborted job={} reason=\"{}\"", options_.core.job,
-                a.text);
+  spdlog::error("event=epoch_aborted job={} epoch={} reason={}",
+                options_.core.job, epoch(), LogValue(a.text));
   stats_->Count(ErrorKind::kEpochAborted);
   if (keeper_ != nullptr) keeper_->board().Abort(a.code, a.text);
   if (network_ != nullptr) network_->Abort();
 }
 
 void Executor::Do(WantChange& a) {
-  spdlog::info("event=change_wanted job={} ranks={}", options_.core.job,
-               a.ranks);
+  spdlog::info("event=change_wanted job={} epoch={} ranks={}",
+               options_.core.job, epoch(), a.ranks);
   if (keeper_ == nullptr) return;
   keeper_->board().header().change_wanted.store(a.ranks,
                                                 std::memory_order_release);
 }
 
 void Executor::Do(DropEpoch&) {
-  spdlog::info("event=epoch_over job={}", options_.core.job);
+  spdlog::info("event=epoch_over job={} epoch={}", options_.core.job, epoch());
   ++network_number_;
-  if (sampler_ != nullptr) sampler_->Sample(&*stats_);
+  if (sampler_ != nullptr) SampleCounters();
   CountNetworkBytes();
   network_.reset();
   counted_sent_ = counted_received_ = 0;

@@ -1,6 +1,7 @@
 #include "worker/session/executor_families.h"
 
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "common/metrics/process.h"
@@ -64,7 +65,7 @@ constexpr Described kDescribed[kFamilies] = {
     {"maypole_network_bytes_total", "Payload exchanged with other nodes.",
      MetricType::Counter},
     {"maypole_waits_total",
-     "Waits of ranks that came to sleep, by what they slept for first.",
+     "Waits of ranks for operations that came to sleep, by what for first.",
      MetricType::Counter},
     {"maypole_wait_seconds_total",
      "Time that ranks slept in waits, by what they slept for.",
@@ -193,11 +194,13 @@ void ExecutorFamilies::AddWaits(const MetricLabels& job,
     AddSample(&families_[kWaits], what, Number(page.waits[i]));
     AddSample(&families_[kWaitSeconds], what, Seconds(page.wait_ns[i]));
   }
+  std::set<uint64_t> shown;  // whatever the page says, none comes twice
   for (int i = 0; i < kMaxLocalRanks; ++i) {
     const uint64_t number = page.rank_number[i].load();
     const double late = static_cast<double>(page.late_ns[i].load()) * 1e-9;
     // A new epoch has other ranks.
     if (number == 0 || page.rank_number[i].load() != number) continue;
+    if (number > kMaxRanks || !shown.insert(number).second) continue;
     AddSample(&families_[kRankLate],
               With(job, "rank", std::to_string(number - 1)), late);
   }

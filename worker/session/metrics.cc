@@ -1,5 +1,7 @@
 #include "worker/session/metrics.h"
 
+#include <map>
+#include <string>
 #include <utility>
 
 #include "common/metrics/process.h"
@@ -44,11 +46,15 @@ void WorkerMetrics::Remove(uint64_t executor, bool crashed) {
 std::vector<MetricFamily> WorkerMetrics::Collect() const {
   std::lock_guard lock(mutex_);
   uint64_t refused = refusals_;
-  ExecutorFamilies families;
+  // A new executor of a job may start while the last one ends: one of them is
+  // shown, or a series would be there twice.
+  std::map<std::pair<std::string, uid_t>, const Executor*> newest;
   for (const auto& [id, e] : executors_) {
     refused += RefusedBy(**e.stats);
-    families.Add(e.facts, **e.stats);
+    newest[{e.facts.job, e.facts.uid}] = &e;
   }
+  ExecutorFamilies families;
+  for (const auto& [job, e] : newest) families.Add(e->facts, **e->stats);
   std::vector<MetricFamily> all = families.Take();
   for (MetricFamily& family : ProcessMetrics().Collect()) {
     all.push_back(std::move(family));

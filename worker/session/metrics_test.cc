@@ -6,6 +6,7 @@
 #include <prometheus/text_serializer.h>
 #include <unistd.h>
 
+#include <iterator>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -103,6 +104,35 @@ TEST(WorkerMetrics, EachJobHasItsOwnValues) {
   }
   EXPECT_EQ(at("maypole_executor_crashes_total"), 1);
   EXPECT_EQ(at("maypole_executors_started_total"), 2);
+}
+
+// Prometheus would refuse what all jobs of the node have to say.
+TEST(WorkerMetrics, NoPageMakesASeriesTwice) {
+  WorkerMetrics metrics;
+  const auto old = NewPage(), now = NewPage();
+  metrics.Add(1, {"a", 7, 0}, old);
+  metrics.Add(2, {"a", 7, 0}, now);
+  (*old)->runs = 5;
+  for (const auto& page : {old, now}) {
+    for (int i = 0; i < kMaxLocalRanks; ++i) {
+      (*page)->rank_number[i] = i % 2 == 0 ? 4 : UINT64_MAX - i;
+      (*page)->late_ns[i] = UINT64_MAX;
+    }
+  }
+  std::istringstream lines(
+      prometheus::TextSerializer().Serialize(metrics.Collect()));
+  std::map<std::string, int> series;
+  for (std::string line; std::getline(lines, line);) {
+    if (line[0] != '#') ++series[line.substr(0, line.rfind(' '))];
+  }
+  for (const auto& [name, times] : series) EXPECT_EQ(times, 1) << name;
+  const auto v = Scrape(metrics);
+  EXPECT_EQ(v.at("maypole_executor_runs_total{job=\"a\",uid=\"7\"}"), 0);
+  const std::string late = "maypole_rank_late_seconds_total";
+  const auto first = v.lower_bound(late), end = v.lower_bound(late + "}");
+  ASSERT_NE(first, end);
+  EXPECT_EQ(first->first, late + "{job=\"a\",uid=\"7\",rank=\"3\"}");
+  EXPECT_EQ(std::next(first)->first.find(late), std::string::npos);
 }
 
 TEST(WorkerMetrics, HistogramsAreCumulative) {

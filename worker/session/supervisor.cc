@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/absl_status.h"
+#include "common/log_value.h"
 #include "worker/core/limits.h"
 #include "worker/session/control.h"
 #include "worker/session/launch.h"
@@ -148,7 +149,7 @@ void Supervisor::Accept() {
   HalfOpen client;
   const Status s = AcceptUnix(listener_.get(), &client.socket);
   if (!s.ok()) {
-    spdlog::error("event=accept_failed reason=\"{}\"", s.message());
+    spdlog::error("event=accept_failed reason={}", LogValue(s.message()));
     // Out of descriptors: make room, or the listener stays readable for ever.
     if (!half_open_.empty()) half_open_.erase(half_open_.begin());
     return;
@@ -206,8 +207,8 @@ void Supervisor::OnHello(uint64_t id) {
 
 void Supervisor::Refuse(const HalfOpen& client, Code code,
                         const std::string& text) {
-  spdlog::warn("event=client_refused uid={} pid={} reason=\"{}\"",
-               client.peer.uid, client.peer.pid, text);
+  spdlog::warn("event=client_refused uid={} pid={} reason={}", client.peer.uid,
+               client.peer.pid, LogValue(text));
   metrics_->CountRefusal();
   auto refused = session::Make<session::Refused>();
   refused.code = static_cast<uint32_t>(code);
@@ -338,8 +339,8 @@ void Supervisor::OnExecutorEnded(uint64_t id) {
   if (waitpid(e.pid, &status, WNOHANG) != e.pid) return;
   const bool crashed = !WIFEXITED(status) || WEXITSTATUS(status) != 0;
   spdlog::log(crashed ? spdlog::level::err : spdlog::level::info,
-              "event=executor_ended job={} uid={} pid={} how=\"{}\"", e.job,
-              e.uid, e.pid, HowEnded(status));
+              "event=executor_ended job={} uid={} pid={} how={}", e.job, e.uid,
+              e.pid, LogValue(HowEnded(status)));
   metrics_->Remove(id, crashed);
   if (e.control.valid()) by_job_.erase({e.uid, e.job});
   executors_.erase(it);
