@@ -126,8 +126,8 @@ class CtlTest(unittest.TestCase):
                          ["3", "node1", "late", str(a_job.rank_pid(3)), "allreduce", "'grad'"])
         self.assertEqual(self.line_of(out, ["0-1"])[1:3], ["node0", "running"])
         out, _ = self.ctl("status")
-        self.assertIn("%s: rank 3 (node node1, pid %d) keeps others waiting for allreduce 'grad'\n"
-                      % (a, a_job.rank_pid(3)), out)
+        self.assertIn("%s: rank 3 (node node1, pid %d) keeps others waiting for allreduce 'grad'"
+                      % (a, a_job.rank_pid(3)), " ".join(out.split()))
         self.assertIn("6 running ranks, 1 late\n", out)
         self.assertNotIn("late", self.ctl("ranks", b)[0])
         self.await_steps(b_job)
