@@ -103,6 +103,7 @@ TEST_F(CounterSamplerTest, ANewEpochCountsOn) {
 
 TEST_F(CounterSamplerTest, ArenasAreTheMemoryThatIsUsed) {
   page().board_bytes = board_->bytes(0);
+  page().board_bytes = board_->bytes(0);
   Sample();
   EXPECT_EQ(page().arena_bytes.load(), 0u);
   std::memset(board_->arena(1), 1, 64 * 1024);
