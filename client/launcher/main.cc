@@ -18,6 +18,7 @@
 #include "client/launcher/options.h"
 #include "client/launcher/own_addresses.h"
 #include "client/launcher/process.h"
+#include "client/launcher/service.h"
 #include "client/launcher/ssh.h"
 #include "common/fusion_threshold.h"
 
@@ -115,6 +116,9 @@ int Run(const std::vector<std::string>& args) {
 int main(int argc, char** argv) {
   if (argc == 2 && std::strcmp(argv[1], launcher::kNodeFlag) == 0) {
     return launcher::RunNodeOfJob();
+  }
+  if (argc == 3 && std::strcmp(argv[1], launcher::kNodeServiceFlag) == 0) {
+    return launcher::RunNodeService(argv[2]);
   }
   return Run(std::vector<std::string>(argv + 1, argv + argc));
 }
