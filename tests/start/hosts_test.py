@@ -38,8 +38,8 @@ class HostsTest(unittest.TestCase):
 
     def test_nobody_has_the_address(self):
         self.assert_why(self.refused(["-H", "a:1,10.213.78.77:1"]),
-                        r"^10\.213\.78\.77: ssh: .*(No route to host|timed out); it (cannot be reached|does not answer): "
-                        "is it up, the address right\\?")
+                        r"^10\.213\.78\.77: ssh: .*(No route to host|timed out); "
+                        r"it (cannot be reached|does not answer): is it up, the address right\?")
 
     def test_no_sshd_listens(self):
         self.assert_why(self.refused(["-H", "a:1,b:1", "-p", "2298"], ssh=False),
@@ -55,8 +55,8 @@ class HostsTest(unittest.TestCase):
         self.net.write("ssh_config", ssh_fixture.client_config(self.net.dir).replace("user_key", "strange_key"))
         self.addCleanup(self.net.write, "ssh_config", ssh_fixture.client_config(self.net.dir))
         self.assert_why(self.refused(["-H", "a:1,b:1", "-i", key]),
-                        r"^b: ssh: root@b: Permission denied \(publickey\)\.; it takes none of our keys: put yours there "
-                        r"\(ssh-copy-id HOST\), or name the right one \(--ssh-identity-file\)$")
+                        r"^b: ssh: root@b: Permission denied \(publickey\)\.; it takes none of our keys: put yours "
+                        r"there \(ssh-copy-id HOST\), or name the right one \(--ssh-identity-file\)$")
 
     def test_a_host_key_that_has_changed(self):
         self.assertEqual(self.net.start(["-H", "b:1", "true"]).wait(), 0)  # now it is known
@@ -65,8 +65,8 @@ class HostsTest(unittest.TestCase):
         self.net.start_sshd()
         self.addCleanup(os.unlink, self.net.path("known_hosts"))
         self.assert_why(self.refused(["-H", "a:1,b:1"]),
-                        r"^b: ssh: Host key verification failed\.; its host key is another than known_hosts has: if that "
-                        r"is right, remove the old one \(ssh-keygen -R HOST\)$")
+                        r"^b: ssh: Host key verification failed\.; its host key is another than known_hosts has: if "
+                        r"that is right, remove the old one \(ssh-keygen -R HOST\)$")
 
     def test_maypolerun_is_not_there(self):
         self.assert_why(self.refused(["-H", "a:1,b:1", "--remote-bin", "/no where"]),
@@ -75,8 +75,8 @@ class HostsTest(unittest.TestCase):
 
     def test_another_version_is_there(self):
         os.makedirs(self.net.path("old"), exist_ok=True)
-        self.net.write("old/maypolerun", "#!/bin/sh\nprintf '\\nmaypole-node protocol=1 version=0.0.9\\n'\ncat >/dev/null\n",
-                       0o755)
+        self.net.write("old/maypolerun", "#!/bin/sh\nprintf '\\nmaypole-node protocol=1 version=0.0.9\\n'\n"
+                       "cat >/dev/null\n", 0o755)
         self.assert_why(self.refused(["-H", "a:1,b:1", "--remote-bin", self.net.path("old")]),
                         r"^b: maypolerun there is version 0\.0\.9, and here \S+: install the same on all hosts$")
 
@@ -101,7 +101,8 @@ class HostsTest(unittest.TestCase):
         os.makedirs(self.net.path("deaf"), exist_ok=True)
         self.net.write("deaf/maypolerun", "#!/bin/sh\ncat >/dev/null\n", 0o755)
         lines = self.refused(["-H", "a:1,b:1", "--remote-bin", self.net.path("deaf"), "--start-timeout", "2"])
-        self.assertEqual(lines, ["b (no answer through ssh) not ready after 2 s (--start-timeout); --verbose shows its log"])
+        self.assertEqual(lines, ["b (no answer through ssh) not ready after 2 s (--start-timeout); "
+                                 "--verbose shows its log"])
 
     def test_an_interface_that_is_not_there(self):
         lines = self.refused(["-H", "a:1,b:1", "--network-interfaces", "eth7"])

@@ -96,7 +96,8 @@ class SshTest(unittest.TestCase):
         directory = self.net.path("my  job")
         os.mkdir(directory)
         status, out, err = self.run_job(
-            ["-H", "a:1,b:1", "sh", "-c", 'echo "$FROM_THE_HEAD|$(pwd)|$PWD|$HOME|$MAYPOLE_RANK|$XDG_RUNTIME_DIR|$MAYPOLE_AGENT"'],
+            ["-H", "a:1,b:1", "sh", "-c",
+             'echo "$FROM_THE_HEAD|$(pwd)|$PWD|$HOME|$MAYPOLE_RANK|$XDG_RUNTIME_DIR|$MAYPOLE_AGENT"'],
             cwd=directory, env={"HOME": "/of/a", "MAYPOLE_AGENT": "/of/another/job", "XDG_RUNTIME_DIR": self.net.dir})
         self.assertEqual(status, 0, err)
         by_rank = sorted(out.splitlines())
@@ -151,7 +152,8 @@ class SshTest(unittest.TestCase):
         victim = next(p for p, argv in self.net.strangers(1).items() if argv.startswith("sleep 60"))
         os.kill(victim, signal.SIGKILL)
         self.assertEqual(job.wait(20), 137)
-        self.assertRegex(job.stderr().splitlines()[-1], r"rank 1 \(pid \d+, host b\) was killed by signal 9 \(Killed\)$")
+        self.assertRegex(job.stderr().splitlines()[-1],
+                         r"rank 1 \(pid \d+, host b\) was killed by signal 9 \(Killed\)$")
 
     def test_ctrl_c(self):
         job = self.start_stubborn()
@@ -207,8 +209,8 @@ class SshTest(unittest.TestCase):
 
     def test_kill_9_of_maypolerun_there(self):
         for victim, said in [("guard", r"b: maypolerun there got signal 15 \(Terminated\)"),
-                             ("supervisor", r"b: the connection broke: ssh exited with code 137: maypolerun: the supervisor "
-                              r"\(pid \d+\) was killed by signal 9")]:
+                             ("supervisor", r"b: the connection broke: ssh exited with code 137: "
+                              r"maypolerun: the supervisor \(pid \d+\) was killed by signal 9")]:
             with self.subTest(victim=victim):
                 job = self.start_stubborn()
                 table = harness.processes()
@@ -277,7 +279,8 @@ class SshTest(unittest.TestCase):
         finally:
             self.end_daemons()
         self.assertEqual(status, 1)
-        self.assertRegex(err, r"maypolerun: b: no maypole-worker can be reached \(.*/tmp/none.sock.*start it on this host")
+        self.assertRegex(
+            err, r"maypolerun: b: no maypole-worker can be reached \(.*/tmp/none.sock.*start it on this host")
 
 
 @unittest.skipIf(REASON, REASON)
@@ -294,7 +297,8 @@ class AddressTest(unittest.TestCase):
 
     def test_names_that_are_loopback_on_their_own_machine(self):
         # As Debian's installer writes /etc/hosts.
-        hosts = ["127.0.0.1 localhost\n127.0.1.1 a\n10.213.78.2 b\n", "127.0.0.1 localhost\n127.0.1.1 b\n10.213.78.1 a\n"]
+        hosts = ["127.0.0.1 localhost\n127.0.1.1 a\n10.213.78.2 b\n",
+                 "127.0.0.1 localhost\n127.0.1.1 b\n10.213.78.1 a\n"]
         with ssh_fixture.SshMachines(hosts=hosts) as net:
             self.meet(net, "a:1,b:1")
 
