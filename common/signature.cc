@@ -216,8 +216,9 @@ Status CheckSignature(std::string_view name, const Signature& s) {
                       std::to_string(name.size()) + ": '" +
                       std::string(name.substr(0, 40)) + "...'");
   }
-  if (!IsKnown(s.kind) || !IsKnown(s.dtype) || !IsKnown(s.op)) {
-    return bad("unknown kind, dtype or reduction number");
+  if (!IsKnown(s.kind) || !IsKnown(s.dtype) || !IsKnown(s.op) ||
+      s.device > Device::kGpu) {
+    return bad("unknown kind, dtype, reduction or device number");
   }
   if (s.dims > kMaxDims) {
     return bad("a tensor may have " + std::to_string(kMaxDims) +
@@ -225,7 +226,10 @@ Status CheckSignature(std::string_view name, const Signature& s) {
   }
   if (s.kind == Kind::kBarrier) {
     const bool empty = s.dims > 0 && s.shape[0] == 0;
-    return empty ? Status() : bad("a barrier has no elements");
+    if (!empty) return bad("a barrier has no elements");
+    const bool counts = std::all_of(s.shape, s.shape + s.dims,
+                                    [](int64_t n) { return n >= 0; });
+    return counts ? Status() : bad("a barrier's counts are not negative");
   }
   // Zero-sized dimensions must not hide an overflow of the others.
   uint64_t bytes = SizeOf(s.dtype);

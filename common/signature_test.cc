@@ -118,6 +118,12 @@ TEST(SignatureTest, BadInputIsRefusedWithTheReason) {
   EXPECT_EQ(code(Make(Kind::kAlltoall, {3})), Code::kOk);
   EXPECT_EQ(code(Make(Kind::kAlltoall, {})), Code::kInvalidArgument);
   EXPECT_EQ(code(Make(Kind::kReducescatter, {})), Code::kInvalidArgument);
+  // What a rank may have scribbled: the coordinator takes none of it.
+  Signature device = Make(Kind::kAllreduce, {3});
+  device.device = static_cast<Device>(2);
+  EXPECT_EQ(code(device), Code::kInvalidArgument);
+  EXPECT_EQ(code(Make(Kind::kBarrier, {0, 3})), Code::kOk);
+  EXPECT_EQ(code(Make(Kind::kBarrier, {0, -1})), Code::kInvalidArgument);
   Signature scatter = Make(Kind::kReducescatter, {3});
   EXPECT_EQ(code(scatter), Code::kOk);
   scatter.op = Op::kMax;

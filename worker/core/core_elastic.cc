@@ -1,5 +1,6 @@
 // Elastic jobs: ranks are told of as they come; the coordinator says who is in
 // an epoch.
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -65,7 +66,9 @@ bool Core::TakeIn(const proto::EpochStart& start) {
     members_ = Membership();
     AfterMemberGone();
   }
+  const std::set<ClientId> once(start.clients().begin(), start.clients().end());
   if (phase_ != Phase::kIdle ||
+      once.size() != static_cast<size_t>(start.clients_size()) ||
       start.node_index() >= static_cast<uint32_t>(start.nodes_size()) ||
       start.nodes(start.node_index()).ranks_size() != start.clients_size()) {
     SendFailed(start.epoch(),

@@ -88,6 +88,16 @@ TEST_F(ElasticCoreTest, WhoComesIsToldAtOnceWithWhatItWas) {
   EXPECT_EQ(Said().members_size(), 0);
 }
 
+TEST_F(ElasticCoreTest, AStartThatNamesAClientTwiceIsRefused) {
+  Come(1, 11);
+  Come(2, 12);
+  Drop();
+  core_.OnCoordinator(Start(1, {1, 1}));
+  const auto sent = TakeSent();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].failed().message(), "an epoch's start that cannot be");
+}
+
 TEST_F(ElasticCoreTest, TheStartSaysWhoIsInTheOthersWaitOn) {
   Come(1, 11);
   Come(2, 12);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 
 namespace maypole::worker {
@@ -19,6 +20,33 @@ std::vector<uint32_t> NodeOfRank(const EpochInfo& info) {
     for (const uint32_t rank : info.nodes[i].ranks()) out[rank] = i;
   }
   return out;
+}
+
+// Well formed, without surrogates and what is longer than it need be: what
+// protobuf takes for a string.
+bool IsUtf8(const std::string& text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto byte = [&](size_t at) {
+      return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u;
+    };
+    const unsigned first = byte(i), second = byte(i + 1);
+    size_t more = 0;
+    if (first >= 0x80) {
+      if (first < 0xc2 || first > 0xf4) return false;
+      more = first < 0xe0 ? 1 : first < 0xf0 ? 2 : 3;
+      if ((first == 0xe0 && second < 0xa0) ||
+          (first == 0xed && second > 0x9f) ||
+          (first == 0xf0 && second < 0x90) ||
+          (first == 0xf4 && second > 0x8f)) {
+        return false;
+      }
+    }
+    for (size_t n = 1; n <= more; ++n) {
+      if ((byte(i + n) & 0xc0) != 0x80) return false;
+    }
+    i += more + 1;
+  }
+  return true;
 }
 
 bool HasNames(uint32_t kind) {
@@ -97,6 +125,12 @@ absl::StatusOr<uint32_t> Epoch::AllotFor(const Member& member,
   if (name.empty()) {
     return absl::InvalidArgumentError("an operation needs a name");
   }
+  // Others could not be told of it: a message with it would not be read, and
+  // the session with the coordinator would end.
+  if (!IsUtf8(name)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "operation '", absl::CHexEscape(name), "': a name must be UTF-8"));
+  }
   if (!HasNames(r.kind)) {
     return absl::InvalidArgumentError(absl::StrCat("operation '", name,
                                                    "': there is no collective ",
@@ -151,6 +185,18 @@ absl::Status Epoch::OnNews(const SlotNews& news) {
   }
   const std::string node = info_.NodeText(info_.node_index);
   if (absl::Status s = CheckNews(news, *entry, node); !s.ok()) return s;
+  // Ranks wait for the answer to what they have submitted, unless it fails
+  // because somebody has left. The coordinator takes nothing twice.
+  const bool left = std::any_of(left_.begin(), left_.end(), [&](int rank) {
+    return entry->set->Has(rank);
+  });
+  if (entry->reported > entry->answered && !left) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        entry->set->RanksText(), ": those of ", node, " have submitted ",
+        std::string(Name(entry->kind)), " '", entry->name, "' for the ",
+        news.generation, ". time before it had ended the ", entry->reported,
+        ". time; has a process written over its shared memory?"));
+  }
   entry->reported = news.generation;
   entry->signatures = news.signatures;
   entry->splits = news.splits;

@@ -93,6 +93,55 @@ TEST_F(CoreTest, AWaitForWhatRunsAlreadyIsNotTold) {
   EXPECT_EQ(TakeSent().at(0).presence().urgent(0).id(), 11u);
 }
 
+// The coordinator would take it for a broken protocol.
+TEST_F(CoreTest, WhatHasNotEndedIsNotSubmittedAgain) {
+  StartTwoNodes();
+  Slot("a");
+  core_.OnNews(News(0, 1, Kind::kAllreduce, 8, 8));
+  core_.OnPresenceAcknowledged();
+  Drop();
+  core_.OnNews(News(0, 2, Kind::kAllreduce, 8, 8));
+  const auto aborts = Take<AbortBoard>();
+  ASSERT_EQ(aborts.size(), 1u);
+  EXPECT_NE(aborts[0].text.find("allreduce 'a' for the 2. time before"),
+            std::string::npos)
+      << aborts[0].text;
+}
+
+// Whoever has waited for one that has left goes on before the answer is here.
+TEST_F(CoreTest, AfterSomebodyHasLeftRanksDoNotWaitForTheAnswer) {
+  StartTwoNodes();
+  Slot("a");
+  core_.OnNews(News(0, 1, Kind::kAllreduce, 8, 8));
+  core_.OnPresenceAcknowledged();
+  proto::CoordinatorMessage m;
+  m.mutable_rank_left()->set_epoch(1);
+  m.mutable_rank_left()->set_rank(3);
+  core_.OnCoordinator(m);
+  Drop();
+  core_.OnNews(News(0, 2, Kind::kAllreduce, 8, 8));
+  EXPECT_EQ(TakeSent().at(0).presence().operations(0).generation(), 2u);
+}
+
+// A message with other names would break the stream at the other end.
+TEST_F(CoreTest, NamesAreUtf8) {
+  StartOneNode();
+  const auto code = [&](const std::string& name) { return Slot(name).code; };
+  for (const char* name : {"a",
+                           "gr\xc3\xb6\xc3\x9f"
+                           "e",
+                           "\xe5\xb1\xa4", "\xf0\x9f\x8c\xb2"}) {
+    EXPECT_EQ(code(name), 0u) << name;
+  }
+  for (const char* name :
+       {"gr\xf6\xdf"
+        "e",
+        "\x80", "\xc3", "\xc0\x80", "\xed\xa0\x80", "\xe0\x80\x80",
+        "\xf4\x90\x80\x80", "\xf0\x9f\x8c", "\xff"}) {
+    EXPECT_EQ(code(name), static_cast<uint32_t>(Code::kInvalidArgument));
+  }
+}
+
 TEST_F(CoreTest, ExecuteBecomesAFusedRun) {
   StartTwoNodes();
   Slot("a");
