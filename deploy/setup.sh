@@ -18,7 +18,7 @@ build="
 test="
   libgtest-dev libgmock-dev libbenchmark-dev spin procps iproute2 util-linux
   openmpi-bin libopenmpi-dev iperf3 python3-matplotlib
-  openssh-client openssh-server slurm-wlm munge prometheus
+  openssh-client openssh-server openssl slurm-wlm munge prometheus
   clang-14 libclang-rt-14-dev
 "
 # To run the example: PyTorch and its data; curl for the metrics.
