@@ -64,7 +64,7 @@ class SlurmCase(unittest.TestCase):
         os.mkdir(cls.home, 0o700)
 
     def environment(self, extra=None):
-        env = {"HOME": self.home, "MAYPOLE_START_TIMEOUT": "20"}
+        env = {"HOME": self.home, "SHELL": "/bin/sh", "MAYPOLE_START_TIMEOUT": "20"}
         env.update(extra or {})
         return env
 
