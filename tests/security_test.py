@@ -306,6 +306,35 @@ class OtherUsersTest(unittest.TestCase):
             c.check_ok(ranks)
             self.assertEqual(c.record(1)["sum"], 3.0)
 
+    def test_one_user_cannot_take_all_executors(self):
+        with cluster.Cluster(self.root) as c:
+            flag = "--secret_file=" + c.secret(SECRET)
+            agents = [c.agent(0, c.coordinator(flag), flag)]
+            # A Hello of protocol 3 (common/session.h) of a rank that waits for another, in job after job.
+            code = ("import socket, struct, sys\n"
+                    "held = []\n"
+                    "for i in range(65):\n"
+                    "    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+                    "    s.connect(sys.argv[1])\n"
+                    "    body = struct.pack('<7iIQ2i3q64s128s64s', 0, 2, 0, 2, 0, 1, 1, 0, 0, 0, 0, -1, -1, -1,\n"
+                    "                       b'job%d' % i, b'token', b'host')\n"
+                    "    s.send(struct.pack('<4I', 0x4D41594C, 3, 1, 16 + len(body)) + body)\n"
+                    "    held.append(s)\n"
+                    "s.settimeout(30)\n"
+                    "print(s.recv(4096)[24:].split(b'\\0')[0].decode(), flush=True)\n"
+                    "sys.stdin.read()\n")
+            crowd = subprocess.Popen(self.user(NOBODY) + [harness.PYTHON, "-c", code, agents[0]],
+                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self.addCleanup(crowd.wait)
+            self.addCleanup(crowd.kill)
+            self.addCleanup(crowd.stdout.close)
+            self.addCleanup(crowd.stdin.close)
+            self.assertRegex(crowd.stdout.readline(),
+                             r"^this agent serves 64 jobs of uid %d already, its limit for one user" % NOBODY)
+            # Others find room.
+            c.check_ok(c.ranks(agents, token=TOKEN, prefix=self.user(4242)))
+            self.assertEqual(c.record(0)["sum"], 1.0)
+
     def directory_of(self, uid):
         path = "/tmp/mpu%d.%d" % (os.getpid(), uid)
         if not os.path.exists(path):

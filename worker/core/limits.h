@@ -16,6 +16,8 @@ inline constexpr size_t kMaxHalfOpen = 64;
 inline constexpr int64_t kHelloTimeoutMs = 5000;
 // Executors at once; also bounds the metrics' job label.
 inline constexpr size_t kMaxExecutors = 256;
+// Of one user, where an agent serves all: others find room, too.
+inline constexpr size_t kMaxExecutorsOfUser = 64;
 
 // --- Executor ----------------------------------------------------------------
 // Connections: the ranks of one epoch, and those that wait for the next.

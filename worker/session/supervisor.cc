@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -272,6 +273,17 @@ absl::StatusOr<Supervisor::Executor*> Supervisor::StartExecutor(
     return absl::ResourceExhaustedError(
         absl::StrCat("this agent serves ", kMaxExecutors,
                      " jobs already, which is its limit"));
+  }
+  // A user's own agent is all his; one for all users keeps room for others.
+  const size_t of_user = static_cast<size_t>(
+      std::count_if(executors_.begin(), executors_.end(),
+                    [&](const auto& e) { return e.second.uid == peer.uid; }));
+  if (geteuid() == 0 && peer.uid != 0 && of_user >= kMaxExecutorsOfUser) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "this agent serves ", kMaxExecutorsOfUser, " jobs of uid ", peer.uid,
+        " already, its limit for one user; end some (a job that has no "
+        "processes any more counts for ",
+        kIdleMs / 1000, " s)"));
   }
   absl::StatusOr<SharedStats> stats = SharedStats::Create();
   if (!stats.ok()) return stats.status();
