@@ -30,7 +30,7 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 
 constexpr milliseconds kTick{100};  // while something is under way
-constexpr seconds kIdleLimit{10};   // nobody has come since the start
+constexpr seconds kIdleLimit{3};    // nobody has come since the start
 constexpr milliseconds kDialSlice{2000};
 constexpr milliseconds kEndLimit{2000};  // until a daemon is killed
 constexpr char kSecret[] = "secret";
