@@ -223,8 +223,9 @@ void Coordinator::OnTimer() {
 }
 
 std::string Coordinator::StatusText() const {
-  return core_ == nullptr ? "the coordinator is down"
-                          : core_->Status().ShortDebugString();
+  if (core_ == nullptr) return "the coordinator is down";
+  const auto status = core_->Status(Now(), proto::StatusRequest());
+  return status.ok() ? status->ShortDebugString() : status.status().ToString();
 }
 
 }  // namespace maypole::simulation
