@@ -117,11 +117,6 @@ bool NodeJob::LeaveAlone(const Operation& operation) {
   return true;
 }
 
-// Waiters sleep, but for this thread, if it is one.
-void NodeJob::Ended() {
-  if (waiters_.load() > (this_thread_waits_ ? 1u : 0u)) WakeThreads();
-}
-
 // A reader that has stopped must not stop this rank: then the line is lost.
 void NodeJob::Tell(const std::string& line) {
   pollfd ready{STDERR_FILENO, POLLOUT, 0};

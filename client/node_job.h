@@ -102,8 +102,6 @@ class NodeJob : public Job, private RankShell {
   void ProgressLoop();
   void Park();
 
-  static thread_local bool this_thread_waits_;
-
   const Options options_;
   std::unique_ptr<AgentSession> session_;
   const Board* board_;

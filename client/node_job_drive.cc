@@ -24,9 +24,16 @@ constexpr auto kPoliteAfter = std::chrono::microseconds(20);
 // How often a thread that need not sleep tells where it is.
 constexpr uint32_t kTellEvery = 64;
 
+// Of this file alone: of a thread_local that others see, libmaypole would keep
+// the name.
+thread_local bool this_thread_waits = false;
+
 }  // namespace
 
-thread_local bool NodeJob::this_thread_waits_ = false;
+// Waiters sleep, but for this thread, if it is one.
+void NodeJob::Ended() {
+  if (waiters_.load() > (this_thread_waits ? 1u : 0u)) WakeThreads();
+}
 
 bool NodeJob::Drive(bool look_at_socket) {
   if (closed_) return false;
@@ -147,7 +154,7 @@ Status NodeJob::Await(const Operation& operation, int timeout_ms) {
   };
   core_.Want(operation);
   waiters_.fetch_add(1);
-  this_thread_waits_ = true;
+  this_thread_waits = true;
   me_.sleeping.store(0, std::memory_order_relaxed);
   MAYPOLE_KILL_POINT("wait.begun");
   auto idle_since = start;
@@ -199,7 +206,7 @@ Status NodeJob::Await(const Operation& operation, int timeout_ms) {
   }
   if (blocked) core_.ClearBlocked();
   StopAttending();
-  this_thread_waits_ = false;
+  this_thread_waits = false;
   return result;
 }
 

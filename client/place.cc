@@ -47,6 +47,9 @@ struct Names {
 };
 constexpr Names kTorchrunNames = {"torchrun", "RANK", "WORLD_SIZE",
                                   "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
+constexpr Names kTorchNames = {"a launcher for torch.distributed", "RANK",
+                               "WORLD_SIZE", "LOCAL_RANK",
+                               "LOCAL_WORLD_SIZE"};
 constexpr Names kOpenMpiNames = {
     "mpirun (Open MPI)", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
@@ -114,8 +117,9 @@ std::string JobName(const Getter& get, const Facts& facts, const Found& f,
   return std::string(launcher) + "." + HashHex(all);
 }
 
-Status FindTorchrun(const Getter& get, const Facts& facts, Found* f) {
-  if (Status s = ReadPlaces(get, kTorchrunNames, f); !s.ok()) return s;
+Status FindTorchrun(const Getter& get, const Facts& facts, const Names& names,
+                    Found* f) {
+  if (Status s = ReadPlaces(get, names, f); !s.ok()) return s;
   f->launcher = Launcher::kTorchrun;
   f->job = JobName(get, facts, *f, "torchrun",
                    {"TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT",
@@ -231,6 +235,16 @@ bool AnySet(const Getter& get, std::initializer_list<const char*> names) {
   return false;
 }
 
+// What torch.distributed's users set by hand, or Kubernetes' operator for them.
+// To overlook it would be several jobs of one rank, which nobody notices.
+bool SetAsForTorch(const Getter& get) {
+  const char* size = Text(get, "WORLD_SIZE");
+  int64_t count = 0;
+  return size != nullptr && Text(get, "RANK") != nullptr &&
+         Text(get, "MASTER_ADDR") != nullptr &&
+         (!ParseNumber(size, &count) || count > 1);
+}
+
 }  // namespace
 
 Facts FactsOfThisProcess() {
@@ -247,7 +261,7 @@ Status FindPlace(const Getter& get, const Facts& facts, Found* out) {
   Found f;
   Status s;
   if (AnySet(get, {"TORCHELASTIC_RUN_ID"})) {
-    s = FindTorchrun(get, facts, &f);
+    s = FindTorchrun(get, facts, kTorchrunNames, &f);
   } else if (AnySet(get, {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"})) {
     s = FindOpenMpi(get, facts, &f);
   } else if (AnySet(get, {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"})) {
@@ -255,6 +269,8 @@ Status FindPlace(const Getter& get, const Facts& facts, Found* out) {
     s = FindHydra(get, facts, &f);
   } else if (InStepWithTasks(get, facts)) {
     s = FindSlurm(get, &f);
+  } else if (SetAsForTorch(get)) {
+    s = FindTorchrun(get, facts, kTorchNames, &f);
   }
   if (s.ok()) *out = std::move(f);
   return s;

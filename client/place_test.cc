@@ -76,6 +76,25 @@ TEST(PlaceTest, NothingSetIsAJobOfOneRank) {
   EXPECT_EQ(f.job, "");
 }
 
+// By hand, or by Kubernetes' operator for PyTorch.
+TEST(PlaceTest, TorchsVariablesWithoutTorchrun) {
+  Variables all = kTorchrun;
+  all.erase("TORCHELASTIC_RUN_ID");
+  EXPECT_EQ(Must(all).launcher, Launcher::kTorchrun);
+  EXPECT_EQ(Must(all).rank, 5);
+  EXPECT_EQ(Must(With(all, kOpenMpi)).launcher, Launcher::kOpenMpi);
+  // Never several jobs of one rank that nobody has asked for.
+  Variables half = all;
+  half.erase("LOCAL_WORLD_SIZE");
+  EXPECT_EQ(ErrorOf(half),
+            "a launcher for torch.distributed started this process, but "
+            "LOCAL_WORLD_SIZE is not set: start it anew by the launcher, or "
+            "set all MAYPOLE_* variables");
+  EXPECT_EQ(Must(With(half, {{"WORLD_SIZE", "1"}, {"RANK", "0"}})).size, 1);
+  half.erase("MASTER_ADDR");
+  EXPECT_EQ(Must(half).launcher, Launcher::kNone);
+}
+
 TEST(PlaceTest, Torchrun) {
   const Found f = Must(kTorchrun);
   EXPECT_EQ(f.launcher, Launcher::kTorchrun);

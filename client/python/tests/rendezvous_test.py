@@ -47,6 +47,13 @@ class NeededTest(unittest.TestCase):
         self.assertFalse(rendezvous.needed(dict(TORCHRUN, MAYPOLE_AGENT="/a")))
 
 
+    def test_torchs_variables_without_torchrun(self):
+        alike = {k: v for k, v in TORCHRUN.items() if k != "TORCHELASTIC_RUN_ID"}
+        self.assertTrue(rendezvous.needed(alike))
+        self.assertFalse(rendezvous.needed(dict(alike, OMPI_COMM_WORLD_SIZE="4")))
+        self.assertFalse(rendezvous.needed(dict(alike, MASTER_ADDR="")))
+
+
 class StoreTest(unittest.TestCase):
 
     def test_it_is_opened_once_and_when_it_is_needed(self):

@@ -14,11 +14,18 @@ from typing import Any, Callable, Mapping, Optional
 
 # A TCPStore's own patience, for connecting to it.
 _CONNECT = datetime.timedelta(seconds=30)
+_PLACES = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# Launchers that libmaypole asks before it takes those for torch's.
+_OTHERS = ("OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_ID")
 
 
 def needed(environ: Mapping[str, str]) -> bool:
-    """Whether torchrun has started ranks of this job on several nodes."""
-    return ("TORCHELASTIC_RUN_ID" in environ and
+    """Whether torchrun, or who sets what it sets, has started ranks of this job
+    on several nodes."""
+    by_torchrun = "TORCHELASTIC_RUN_ID" in environ
+    alike = (all(environ.get(name) for name in _PLACES) and
+             not any(environ.get(name) for name in _OTHERS))
+    return ((by_torchrun or alike) and
             not environ.get("MAYPOLE_SIZE") and
             not environ.get("MAYPOLE_AGENT") and
             environ.get("WORLD_SIZE") != environ.get("LOCAL_WORLD_SIZE"))
