@@ -72,6 +72,10 @@ absl::StatusOr<RunSpec> RunQueue::LayOut(const proto::Run& run,
                             "' is at generation ", entry->reported, ", not ",
                             op.generation()));
     }
+    if (op.generation() == 0) {  // there is no signature to lay it out by
+      return Misfit(run, absl::StrCat(std::string(Name(entry->kind)), " '",
+                                      entry->name, "' was never reported"));
+    }
     entry->answered = op.generation();
     if (first == nullptr) {
       first = entry;

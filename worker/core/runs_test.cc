@@ -65,6 +65,16 @@ class RunsTest : public testing::Test {
   uint64_t number_ = 0;
 };
 
+// There are no signatures that a run could be laid out from.
+TEST_F(RunsTest, WhatWasNeverReportedDoesNotRun) {
+  bool is_new = false;
+  ASSERT_TRUE(slots_.Allot(sets_.all(), Kind::kAllreduce, "a", &is_new).ok());
+  proto::RunOperation* op = run_.add_operations();
+  op->mutable_identity()->set_name("a");
+  op->set_generation(0);
+  EXPECT_TRUE(absl::IsInternal(Add()));
+}
+
 TEST_F(RunsTest, ARunHasMembersNodesAndDivisorOfItsSet) {
   Signature s = Rows(Kind::kAllreduce, 3, 2);
   s.op = Op::kAverage;
