@@ -1,0 +1,380 @@
+// The messages of Coordinated's executors.
+#include <algorithm>
+
+#include "common/limits.h"
+#include "common/types.h"
+#include "tests/fuzz/executors.h"
+
+namespace maypole::fuzz {
+namespace {
+
+constexpr uint32_t kRanksOfNode = 2;
+
+}  // namespace
+
+uint64_t Coordinated::Epoch(const Player& p) {
+  return feed_.OnceIn(32) ? feed_.Number() : p.epoch;
+}
+
+uint32_t Coordinated::Rank(const Player& p) {
+  const std::vector<uint32_t> own = p.OwnRanks();
+  if (own.empty() || feed_.OnceIn(32)) {
+    return static_cast<uint32_t>(feed_.Number());
+  }
+  return own[feed_.Byte() % own.size()];
+}
+
+std::string Coordinated::Name() {
+  const uint32_t choice = feed_.Below(32);
+  if (choice == 31) return std::string(kMaxNameBytes + feed_.Below(2), 'n');
+  if (choice == 30) return std::string(feed_.Take(feed_.Below(8)));
+  return {static_cast<char>('a' + choice % 4)};
+}
+
+void Coordinated::Identity(proto::Identity* out) {
+  out->set_process_set(feed_.OnceIn(4) ? feed_.Below(4) : 0);
+  out->set_kind(feed_.OnceIn(32) ? static_cast<uint32_t>(feed_.Number())
+                                 : feed_.Below(kKinds - 1));
+  out->set_name(Name());
+}
+
+proto::ExecutorMessage Coordinated::Make(Player* p) {
+  proto::ExecutorMessage m;
+  switch (feed_.Below(24)) {
+    case 0:
+      return p->elastic != feed_.OnceIn(16) ? ElasticReady(p) : Ready(p);
+    case 1:
+      m.mutable_ranks_waiting()->set_size(
+          feed_.OnceIn(8) ? static_cast<uint32_t>(feed_.Number()) : 4);
+      m.mutable_ranks_waiting()->set_local_size(feed_.Below(4));
+      for (uint32_t i = feed_.Below(3); i > 0; --i) {
+        m.mutable_ranks_waiting()->add_ranks(feed_.Below(5));
+      }
+      return m;
+    case 2:
+      return Endpoint(p);
+    case 3:
+      return SetRequest(p);
+    case 4:
+    case 5:
+      return SetRequest(p);
+    case 6:
+    case 7: {
+      proto::JoinState* join = m.mutable_join_state();
+      join->set_epoch(Epoch(*p));
+      join->set_rank(Rank(*p));
+      join->set_settled(feed_.OnceIn(2));
+      uint32_t& number = p->joins[join->rank()];
+      if (!join->settled()) ++number;
+      join->set_number(feed_.OnceIn(32) ? feed_.Below(8) : number);
+      return m;
+    }
+    case 8: {
+      proto::RankGone* gone = m.mutable_rank_gone();
+      gone->set_epoch(feed_.OnceIn(8) ? 0 : Epoch(*p));
+      gone->set_rank(Rank(*p));
+      gone->set_clean(!feed_.OnceIn(4));
+      gone->set_returns(feed_.OnceIn(2));
+      gone->set_how(feed_.OnceIn(8) ? std::string(600, '\n') : "ended");
+      return m;
+    }
+    case 9:
+      m.mutable_failed()->set_epoch(Epoch(*p));
+      m.mutable_failed()->set_code(static_cast<int>(feed_.Byte()));
+      m.mutable_failed()->set_message(std::string(feed_.Take(20)));
+      return m;
+    case 10:
+    case 11:
+      return Late(p);
+    case 12:
+    case 13:
+      return Blocked(p);
+    case 14:
+      return Raw();
+    default:
+      return Presence(p);
+  }
+}
+
+proto::ExecutorMessage Coordinated::Ready(Player* p) {
+  uint32_t nodes = 0;
+  for (const Player& q : players_) nodes += q.job == p->job ? 1 : 0;
+  proto::ExecutorMessage m;
+  proto::RanksReady* ready = m.mutable_ranks_ready();
+  ready->set_size(std::min(nodes, 3u) * kRanksOfNode);
+  ready->set_chunk_bytes(4096);
+  ready->set_stall_check_ms(-1);
+  ready->set_stall_shutdown_ms(feed_.OnceIn(8) ? 5000 : -1);
+  for (uint32_t i = 0; i < kRanksOfNode; ++i) {
+    ready->add_ranks(p->index * kRanksOfNode + i);
+    ready->add_pids(100 + i);
+  }
+  if (!feed_.OnceIn(16)) return m;
+  switch (feed_.Below(6)) {
+    case 0:
+      ready->set_size(static_cast<uint32_t>(feed_.Number()));
+      break;
+    case 1:
+      ready->add_ranks(static_cast<uint32_t>(feed_.Number()));
+      break;
+    case 2:
+      ready->set_stall_check_ms(static_cast<int64_t>(feed_.Number()));
+      break;
+    case 3:
+      ready->add_fusion_thresholds(static_cast<int64_t>(feed_.Number()));
+      ready->add_fusion_thresholds(static_cast<int64_t>(feed_.Number()));
+      break;
+    case 4:
+      ready->set_stall_shutdown_ms(static_cast<int64_t>(feed_.Number()));
+      break;
+    default:
+      ready->set_chunk_bytes(static_cast<uint32_t>(feed_.Number()));
+  }
+  return m;
+}
+
+proto::ExecutorMessage Coordinated::ElasticReady(Player* p) {
+  proto::ExecutorMessage m;
+  proto::RanksReady* ready = m.mutable_ranks_ready();
+  ready->set_elastic(true);
+  ready->set_min_size(feed_.OnceIn(32) ? static_cast<uint32_t>(feed_.Number())
+                                       : 2);
+  ready->set_max_size(4);
+  ready->set_chunk_bytes(4096);
+  ready->set_stall_check_ms(-1);
+  ready->set_stall_shutdown_ms(-1);
+  ready->set_round(feed_.OnceIn(32) ? feed_.Number() : p->round);
+  if (!p->waiting.empty() && feed_.OnceIn(4)) p->waiting.pop_back();
+  while (p->waiting.size() < kRanksOfNode && !feed_.OnceIn(4)) {
+    proto::ElasticMember member;
+    member.set_client(++last_client_);
+    member.set_pid(static_cast<int64_t>(100 + last_client_));
+    if (p->epoch > 0 && feed_.OnceIn(2)) {
+      member.set_epoch(Epoch(*p));
+      member.set_rank(Rank(*p));
+    }
+    if (feed_.OnceIn(32)) member.set_client(feed_.Number());
+    p->waiting.push_back(member);
+  }
+  for (const auto& member : p->waiting) *ready->add_members() = member;
+  return m;
+}
+
+proto::ExecutorMessage Coordinated::Endpoint(Player* p) {
+  proto::ExecutorMessage m;
+  m.mutable_endpoint()->set_epoch(Epoch(*p));
+  const int n = p->start.nodes_size() + (feed_.OnceIn(32) ? 1 : 0);
+  for (int i = 0; i < n; ++i) m.mutable_endpoint()->add_addresses("a");
+  if (feed_.OnceIn(64)) {
+    m.mutable_endpoint()->add_addresses(std::string(2000, 'a'));
+  }
+  return m;
+}
+
+// --- Presence ----------------------------------------------------------------
+
+void Coordinated::AddSignatures(Player* p, uint32_t kind, uint32_t set,
+                                proto::PresentOperation* op) {
+  std::vector<uint32_t> members;  // of the set, and of them on this node
+  for (uint32_t r = 0; r < p->start.size() && r < 16; ++r) members.push_back(r);
+  if (set != 0 && p->sets.contains(set)) members = p->sets[set];
+  std::vector<uint32_t> ranks = p->OwnRanks();
+  std::sort(ranks.begin(), ranks.end());
+  std::erase_if(ranks, [&](uint32_t r) {
+    return std::find(members.begin(), members.end(), r) == members.end();
+  });
+  const uint32_t shape = feed_.OnceIn(16) ? feed_.Below(4) : 1;
+  const auto n = static_cast<int64_t>(members.size());
+  proto::LocalSignature* s = op->add_signatures();
+  for (const uint32_t rank : ranks) s->add_ranks(rank);
+  s->set_kind(kind);
+  s->set_dtype(7);
+  s->set_op(1);
+  s->set_root(kind == static_cast<uint32_t>(Kind::kBroadcast) ? 0 : -1);
+  s->set_prescale(1);
+  s->set_postscale(1);
+  s->set_aside(feed_.OnceIn(16));
+  if (kind == static_cast<uint32_t>(Kind::kBarrier)) {
+    s->set_dtype(0);
+    for (int i = 0; i < kMaxDims; ++i) s->add_shape(0);
+  } else {
+    s->add_shape(n * shape);
+  }
+  const bool alltoall = kind == static_cast<uint32_t>(Kind::kAlltoall);
+  if (alltoall || kind == static_cast<uint32_t>(Kind::kAllgather)) {
+    for (size_t i = 0; i < ranks.size(); ++i) op->add_first_dims(n * shape);
+  }
+  for (size_t i = 0; alltoall && i < ranks.size() * members.size(); ++i) {
+    op->add_splits(shape);
+  }
+  if (!feed_.OnceIn(16)) return;
+  const uint64_t value = feed_.Number();
+  switch (feed_.Below(8)) {
+    case 0:
+      s->set_dtype(static_cast<uint32_t>(value));
+      break;
+    case 1:
+      s->set_op(static_cast<uint32_t>(value));
+      break;
+    case 2:
+      s->set_root(static_cast<int32_t>(value));
+      break;
+    case 3:
+      s->add_shape(static_cast<int64_t>(value));
+      break;
+    case 4:
+      s->set_prescale(static_cast<double>(value) / 3);
+      break;
+    case 5:
+      if (op->first_dims_size() > 0) {
+        op->set_first_dims(0, static_cast<int64_t>(value));
+      }
+      break;
+    case 6:
+      if (op->splits_size() > 0) {
+        op->set_splits(0, static_cast<int64_t>(value));
+      }
+      break;
+    default:  // ranks that do not agree
+      if (s->ranks_size() > 1) {
+        proto::LocalSignature other = *s;
+        other.mutable_ranks()->Clear();
+        other.add_ranks(s->ranks(s->ranks_size() - 1));
+        s->mutable_ranks()->RemoveLast();
+        other.add_shape(2);
+        *op->add_signatures() = other;
+      }
+  }
+}
+
+void Coordinated::AddPresent(Player* p, proto::Presence* presence) {
+  proto::PresentOperation* op = presence->add_operations();
+  proto::Identity identity;
+  Identity(&identity);
+  const std::string key = std::to_string(identity.process_set()) + "/" +
+                          std::to_string(identity.kind()) + "/" +
+                          identity.name();
+  const auto id = p->ids.find(key);
+  if (id != p->ids.end() && !feed_.OnceIn(8)) {
+    op->set_id(id->second);
+  } else {
+    *op->mutable_identity() = identity;
+  }
+  if (feed_.OnceIn(64)) op->set_id(static_cast<uint32_t>(feed_.Number()));
+  uint32_t& generation = p->generations[key];
+  // Not twice before it is answered, normally.
+  if (!p->unanswered.contains({key, generation}) || feed_.OnceIn(64)) {
+    ++generation;
+  }
+  op->set_generation(feed_.OnceIn(64) ? static_cast<uint32_t>(feed_.Number())
+                                      : generation);
+  op->set_urgency(feed_.OnceIn(32) ? feed_.Byte() : feed_.Below(3));
+  AddSignatures(p, identity.kind(), identity.process_set(), op);
+  // What the coordinator may not take it for: then the session is over.
+  p->unanswered.insert({key, op->generation()});
+  for (const auto& [k, known] : p->ids) {
+    if (op->id() != 0 && known == op->id()) {
+      p->unanswered.insert({k, op->generation()});
+    }
+  }
+}
+
+proto::ExecutorMessage Coordinated::Presence(Player* p) {
+  proto::ExecutorMessage m;
+  m.mutable_presence()->set_epoch(Epoch(*p));
+  for (uint32_t i = 1 + feed_.Below(3); i > 0; --i) {
+    AddPresent(p, m.mutable_presence());
+  }
+  if (feed_.OnceIn(8)) {
+    proto::UrgentOperation* urgent = m.mutable_presence()->add_urgent();
+    if (feed_.OnceIn(2) && !p->ids.empty()) {
+      urgent->set_id(p->ids.begin()->second);
+    } else {
+      Identity(urgent->mutable_identity());
+    }
+    urgent->set_generation(feed_.Below(4));
+    if (feed_.OnceIn(16)) urgent->set_id(static_cast<uint32_t>(feed_.Number()));
+  }
+  return m;
+}
+
+// --- The rest ----------------------------------------------------------------
+
+proto::ExecutorMessage Coordinated::SetRequest(Player* p) {
+  proto::ExecutorMessage m;
+  proto::SetRequest* request = m.mutable_set_request();
+  request->set_epoch(Epoch(*p));
+  request->set_rank(Rank(*p));
+  uint32_t& number = p->set_requests[request->rank()];
+  ++number;
+  request->set_number(feed_.OnceIn(32) ? static_cast<uint32_t>(feed_.Number())
+                                       : number);
+  // The same for all ranks that make their n-th, mostly.
+  const uint32_t which = feed_.OnceIn(8) ? feed_.Byte() : number;
+  request->set_remove(which % 5 == 4);
+  request->set_process_set(which % 4);
+  for (uint32_t r = 0; r < p->start.size() && r < 8; ++r) {
+    if (!request->remove() && ((which * 5 + 3) >> r & 1) != 0) {
+      request->add_ranks(r);
+    }
+  }
+  if (feed_.OnceIn(32)) {
+    request->add_ranks(static_cast<uint32_t>(feed_.Number()));
+  }
+  return m;
+}
+
+proto::ExecutorMessage Coordinated::Late(Player* p) {
+  proto::ExecutorMessage m;
+  proto::LateOperations* late = m.mutable_late();
+  late->set_epoch(Epoch(*p));
+  late->set_more(feed_.OnceIn(16) ? static_cast<uint32_t>(feed_.Number()) : 0);
+  for (uint32_t i = feed_.OnceIn(64) ? 70 : feed_.Below(3); i > 0; --i) {
+    proto::LateOperation* op = late->add_operations();
+    Identity(op->mutable_identity());
+    op->set_generation(1 + feed_.Below(2));
+    op->set_waiting_ms(feed_.OnceIn(4) ? static_cast<int64_t>(feed_.Number())
+                                       : 2000);
+    op->add_arrived(Rank(*p));
+    op->add_missing(Rank(*p));
+    if (feed_.OnceIn(4)) op->add_stopped(Rank(*p));
+  }
+  return m;
+}
+
+proto::ExecutorMessage Coordinated::Blocked(Player* p) {
+  proto::ExecutorMessage m;
+  proto::Blocked* blocked = m.mutable_blocked();
+  blocked->set_epoch(Epoch(*p));
+  blocked->set_handled(feed_.OnceIn(8) ? feed_.Number() : p->handled);
+  blocked->set_round(feed_.OnceIn(8) ? feed_.Number() : p->confirm);
+  if (feed_.OnceIn(8)) return m;
+  const bool same = !feed_.OnceIn(4);  // all wait for one thing
+  const uint32_t on = feed_.Byte();
+  for (const uint32_t rank : p->OwnRanks()) {
+    const uint32_t what = same ? on : feed_.Byte();
+    proto::BlockedRank* r = blocked->add_ranks();
+    r->set_rank(feed_.OnceIn(32) ? static_cast<uint32_t>(feed_.Number())
+                                 : rank);
+    r->set_count(1);
+    r->set_joining(what % 8 == 0);
+    r->set_asks_for_set(what % 8 == 1);
+    if (what % 8 < 2) continue;
+    r->mutable_identity()->set_kind(what % 16 == 15 ? 99 : what % 6);
+    r->mutable_identity()->set_name({static_cast<char>('a' + p->index)});
+    r->set_generation(1);
+    if (what % 3 == 0) r->add_missing(Rank(*p));
+  }
+  return m;
+}
+
+proto::ExecutorMessage Coordinated::Raw() {
+  proto::ExecutorMessage m;
+  const std::string_view bytes = feed_.Take(feed_.Byte());
+  if (!m.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
+    m.Clear();
+  }
+  return m;
+}
+
+}  // namespace maypole::fuzz

@@ -1,0 +1,386 @@
+#include "tests/fuzz/executors.h"
+
+#include <algorithm>
+#include <memory>
+#include <variant>
+
+#include "common/limits.h"
+#include "coordinator/core/limits.h"
+
+namespace maypole::fuzz {
+
+using coordinator::StreamId;
+
+namespace {
+
+constexpr uint32_t kNodes = 3;
+
+coordinator::Config MakeConfig() {
+  coordinator::Config config;
+  config.start_timeout = std::chrono::seconds(10);
+  config.stall_check = std::chrono::seconds(1);
+  config.fusion_threshold = 4096;
+  return config;
+}
+
+std::string KeyOf(const proto::Identity& i) {
+  return std::to_string(i.process_set()) + "/" + std::to_string(i.kind()) +
+         "/" + i.name();
+}
+
+}  // namespace
+
+std::vector<uint32_t> Player::OwnRanks() const {
+  if (start.node_index() >= static_cast<uint32_t>(start.nodes_size())) {
+    return {};
+  }
+  const auto& ranks = start.nodes(static_cast<int>(start.node_index())).ranks();
+  return {ranks.begin(), ranks.end()};
+}
+
+Coordinated::Coordinated(Feed* feed)
+    : feed_(*feed), core_(MakeConfig(), "incarnation") {
+  Player& other = players_.emplace_back();
+  other.job = "undisturbed";
+  other.node = "n0";
+  other.token = "own";
+  other.undisturbed = true;
+  undisturbed_ = &other;
+  Open(&other, false);
+  proto::ExecutorMessage ready;
+  ready.mutable_ranks_ready()->set_size(2);
+  ready.mutable_ranks_ready()->add_ranks(0);
+  ready.mutable_ranks_ready()->add_ranks(1);
+  Say(&other, ready, true);
+  Expect(other.epoch == 1, "the undisturbed job starts");
+  undisturbed_heard_ = other.link.received();
+
+  const uint32_t nodes = 1 + feed_.Below(kNodes);
+  const bool elastic = feed_.OnceIn(4);
+  for (uint32_t i = 0; i < nodes; ++i) {
+    Player& p = players_.emplace_back();
+    p.job = "job";
+    p.token = "secret";
+    p.index = i;
+    p.node = "n" + std::to_string(i);
+    p.elastic = elastic;
+    Open(&p, false);
+  }
+  if (feed_.OnceIn(8)) return;
+  // Straight into a running epoch.
+  for (Player& p : players_) {
+    if (p.undisturbed || p.session.empty()) continue;
+    Say(&p, p.elastic ? ElasticReady(&p) : Ready(&p), true);
+  }
+  if (elastic) Pass();
+  for (Player& p : players_) {
+    if (!p.undisturbed && p.epoch != 0 && p.start.nodes_size() > 1) {
+      Say(&p, Endpoint(&p), true);
+    }
+  }
+}
+
+Player& Coordinated::Any() {
+  return players_[1 + feed_.Byte() % (players_.size() - 1)];
+}
+
+void Coordinated::Event() {
+  Player& p = Any();
+  switch (feed_.Below(16)) {
+    case 0:
+      return Pass();
+    case 1:
+      return Break(&p);
+    case 2:
+      if (p.stream == 0) return Open(&p, !p.session.empty());
+      if (feed_.OnceIn(8)) Open(&p, true);  // the old stream's end is not seen
+      return;
+    case 3:
+      if (players_.size() < 8 && feed_.OnceIn(8)) {
+        Player& q = players_.emplace_back(Player());
+        q.job = feed_.OnceIn(2) ? "undisturbed" : "job";
+        q.token = feed_.OnceIn(4) ? "other" : "secret";
+        q.index = feed_.Below(kNodes);
+        q.node = "n" + std::to_string(q.index);
+        q.elastic = feed_.OnceIn(4);
+        return Open(&q, false);
+      }
+      (void)core_.totals();
+      return;
+    default:
+      if (p.stream == 0) return Open(&p, !p.session.empty());
+      Say(&p, Make(&p));
+  }
+}
+
+void Coordinated::Finish() {
+  Expect(undisturbed_->link.received() == undisturbed_heard_ &&
+             undisturbed_->stream != 0,
+         "the undisturbed job has heard of nothing");
+  proto::ExecutorMessage gone;
+  gone.mutable_rank_gone()->set_epoch(1);
+  gone.mutable_rank_gone()->set_clean(true);
+  Say(undisturbed_, gone, true);
+  Expect(undisturbed_->link.received() == undisturbed_heard_ + 1,
+         "the undisturbed job goes on");
+  const coordinator::Totals totals = core_.totals();
+  Expect(totals.jobs <= totals.nodes && totals.nodes <= players_.size(),
+         "jobs and executors are counted");
+  coordinator::Actions actions;
+  core_.Stop(&actions);
+  Carry(std::move(actions));
+  Expect(streams_.empty(), "a stop closes all streams");
+}
+
+// --- Streams -----------------------------------------------------------------
+
+void Coordinated::Open(Player* p, bool resume) {
+  if (p->stream != 0) streams_.erase(p->stream);
+  p->stream = ++last_stream_;
+  streams_[p->stream] = p;
+  proto::ExecutorMessage m;
+  proto::ExecutorHello* hello = m.mutable_hello();
+  hello->set_protocol_version(kProtocolVersion);
+  hello->set_job(p->job);
+  hello->set_node(p->node);
+  hello->set_token(p->token);
+  if (resume) {
+    hello->set_session(p->session);
+    hello->set_incarnation(p->incarnation);
+  } else {
+    Player fresh;  // a new process in its place
+    fresh.job = p->job;
+    fresh.node = p->node;
+    fresh.token = p->token;
+    fresh.index = p->index;
+    fresh.undisturbed = p->undisturbed;
+    fresh.elastic = p->elastic;
+    fresh.stream = p->stream;
+    std::destroy_at(p);
+    std::construct_at(p, std::move(fresh));
+  }
+  if (!p->undisturbed && feed_.OnceIn(32)) {
+    const uint64_t value = feed_.Number();
+    switch (feed_.Below(5)) {
+      case 0:
+        hello->set_protocol_version(static_cast<uint32_t>(value));
+        break;
+      case 1:
+        hello->set_job(std::string(feed_.Take(70)));
+        break;
+      case 2:
+        hello->set_session(std::to_string(value));
+        break;
+      case 3:
+        hello->set_host(std::string(feed_.Take(80)));
+        break;
+      default:
+        p->lied = true;
+        m.set_acknowledged(value);
+        return Deliver(p, m);
+    }
+  }
+  const StreamId stream = p->stream;
+  Deliver(p, resume ? p->link.Bare(m) : m);
+  if (p->stream != stream || !resume) return;
+  std::vector<proto::ExecutorMessage> again;
+  p->link.Resend([&](const proto::ExecutorMessage& r) { again.push_back(r); });
+  for (const proto::ExecutorMessage& r : again) {
+    if (p->stream == stream) Deliver(p, r);
+  }
+}
+
+void Coordinated::Break(Player* p) {
+  if (p->stream == 0 || p->undisturbed) return;
+  const StreamId stream = std::exchange(p->stream, 0);
+  streams_.erase(stream);
+  coordinator::Actions actions;
+  core_.Ended(now_, stream,
+              feed_.OnceIn(4) ? coordinator::StreamEnd::kFinished
+                              : coordinator::StreamEnd::kBroken,
+              &actions);
+  Carry(std::move(actions));
+}
+
+void Coordinated::Say(Player* p, proto::ExecutorMessage message, bool honest) {
+  if (p->stream == 0 || p->session.empty()) return;
+  if (!honest && feed_.OnceIn(64)) {
+    p->lied = true;
+    message.set_sequence(feed_.Number());
+    message.set_acknowledged(feed_.Number());
+    return Deliver(p, message);
+  }
+  const proto::ExecutorMessage* m = p->link.Push(std::move(message));
+  if (m != nullptr) Deliver(p, proto::ExecutorMessage(*m));
+}
+
+void Coordinated::Deliver(Player* p, const proto::ExecutorMessage& message) {
+  proto::ExecutorMessage arrived;
+  if (!Transmit(message, &arrived)) return Break(p);
+  coordinator::Actions actions;
+  core_.Received(now_, p->stream, arrived, &actions);
+  Carry(std::move(actions));
+}
+
+void Coordinated::Pass() {
+  // To the next deadline, or some time.
+  const auto deadline = core_.Deadline();
+  if (deadline && feed_.OnceIn(2)) {
+    now_ = std::max(now_, *deadline);
+  } else {
+    now_ += std::chrono::milliseconds(uint64_t{1} << feed_.Below(15));
+  }
+  for (int i = 0; i == 0 || (core_.Deadline() && *core_.Deadline() <= now_);
+       ++i) {
+    Expect(i < 16, "what is due is done, and not due again at once");
+    coordinator::Actions actions;
+    core_.Passed(now_, &actions);
+    Carry(std::move(actions));
+  }
+}
+
+// --- What comes back ---------------------------------------------------------
+
+void Coordinated::Carry(coordinator::Actions actions) {
+  for (const coordinator::Action& action : actions) {
+    if (const auto* send = std::get_if<coordinator::Send>(&action)) {
+      Expect(send->message.ByteSizeLong() <= coordinator::kMaxSentBytes,
+             "a message has a bound");
+      proto::CoordinatorMessage arrived;
+      Expect(Transmit(send->message, &arrived), "what is sent arrives");
+      const auto it = streams_.find(send->stream);
+      if (it != streams_.end()) Receive(it->second, arrived);
+    } else if (const auto* close = std::get_if<coordinator::Close>(&action)) {
+      const auto it = streams_.find(close->stream);
+      if (it == streams_.end()) continue;
+      Player* p = it->second;
+      streams_.erase(it);
+      p->stream = 0;
+      // Its session is over, or it will hear so.
+      p->session.clear();
+    } else if (const auto* log = std::get_if<coordinator::Log>(&action)) {
+      Expect(log->line.find('\n') == std::string::npos,
+             "a log line is one line");
+      Expect(log->line.size() < 20000, "a log line has a bound");
+    }
+  }
+}
+
+void Coordinated::Receive(Player* p, const proto::CoordinatorMessage& m) {
+  if (m.has_welcome()) {
+    p->session = m.welcome().session();
+    p->incarnation = m.welcome().incarnation();
+  }
+  if (m.has_refused()) {
+    p->session.clear();
+    return;
+  }
+  const Receipt receipt = p->link.OnReceived(m.sequence(), m.acknowledged());
+  Expect(p->lied || (receipt != Receipt::kGap && receipt != Receipt::kBadAck),
+         "the coordinator's numbers have no gaps");
+  if (receipt == Receipt::kNew) Payload(p, m);
+}
+
+void Coordinated::Answered(Player* p, const std::string& key,
+                           uint32_t generation) {
+  Expect(p->unanswered.erase({key, generation}) == 1 || p->lied,
+         "what runs has been reported, and is answered once");
+}
+
+void Coordinated::ReceiveRuns(Player* p, const proto::Execute& execute) {
+  Expect(execute.epoch() == p->epoch || p->lied, "runs are of the epoch");
+  for (const proto::Run& run : execute.runs()) {
+    Expect(run.run() == ++p->last_run || p->lied, "runs come without gaps");
+    Expect(run.operations_size() > 0 &&
+               run.operations_size() <= static_cast<int>(kMaxRunOperations),
+           "a run has operations");
+    for (const proto::RunOperation& op : run.operations()) {
+      std::string key;
+      if (op.has_identity()) {
+        key = KeyOf(op.identity());
+        p->ids[key] = op.id();
+      } else {
+        for (const auto& [k, id] : p->ids) {
+          if (id == op.id()) key = k;
+        }
+      }
+      Answered(p, key, op.generation());
+    }
+  }
+}
+
+void Coordinated::Payload(Player* p, const proto::CoordinatorMessage& m) {
+  switch (m.payload_case()) {
+    case proto::CoordinatorMessage::kEpochStart: {
+      Expect(m.epoch_start().epoch() > p->epoch || p->lied, "epochs grow");
+      p->start = m.epoch_start();
+      p->epoch = p->start.epoch();
+      Expect(!p->OwnRanks().empty(), "a node that starts has ranks");
+      ++p->round;
+      p->handled = 1;
+      p->last_run = 0;
+      p->ids.clear();
+      p->generations.clear();
+      p->unanswered.clear();
+      p->sets.clear();
+      p->set_requests.clear();
+      p->joins.clear();
+      p->waiting.clear();
+      return;
+    }
+    case proto::CoordinatorMessage::kEpochEnd:
+      Expect(m.epoch_end().message().size() <= kMaxErrorBytes,
+             "an end has a bounded reason");
+      Expect(m.epoch_end().code() != 0, "an end has a code");
+      if (m.epoch_end().epoch() == 0) ++p->round;
+      p->waiting.clear();
+      p->unanswered.clear();
+      return;
+    case proto::CoordinatorMessage::kExecute:
+      ++p->handled;
+      return ReceiveRuns(p, m.execute());
+    case proto::CoordinatorMessage::kOperationFailed: {
+      ++p->handled;
+      const proto::OperationFailed& failed = m.operation_failed();
+      Expect(failed.message().size() <= 4 * kMaxErrorBytes,
+             "a failure has a bounded reason");
+      Expect(failed.code() != 0, "a failure has a code");
+      std::string key = KeyOf(failed.identity());
+      if (failed.id() != 0 && failed.has_identity()) {
+        p->ids[key] = failed.id();
+      } else if (!failed.has_identity()) {
+        for (const auto& [k, id] : p->ids) {
+          if (id == failed.id()) key = k;
+        }
+      }
+      p->unanswered.erase({key, failed.generation()});
+      return;
+    }
+    case proto::CoordinatorMessage::kSetReply: {
+      ++p->handled;
+      const proto::SetReply& r = m.set_reply();
+      if (r.code() != 0) return;
+      if (r.remove()) {
+        p->sets.erase(r.process_set());
+      } else {
+        p->sets[r.process_set()] = {r.ranks().begin(), r.ranks().end()};
+      }
+      return;
+    }
+    case proto::CoordinatorMessage::kConfirmBlocked:
+      ++p->handled;
+      p->confirm = m.confirm_blocked().round();
+      return;
+    case proto::CoordinatorMessage::kEndpoints:
+      Expect(m.endpoints().addresses_size() == p->start.nodes_size() || p->lied,
+             "endpoints are of all nodes");
+      ++p->handled;
+      return;
+    case proto::CoordinatorMessage::kMembershipWanted:
+      return;
+    default:
+      ++p->handled;
+  }
+}
+
+}  // namespace maypole::fuzz

@@ -1,0 +1,112 @@
+// Coordinated: the coordinator's core with executors that a Feed plays.
+//
+// Purpose: each executor keeps what an honest one would know (its stream, its
+// numbers, its epoch, the ids of operations, what it has reported), so that
+// messages reach the states behind the checks; and faults are made on purpose.
+// Every action of the core is judged: streams that are open, numbers without
+// gaps, runs in order, one answer to each presence, bounded texts, and nothing
+// at all for the executor of the job that nobody disturbs.
+//
+// Thread contract: not synchronized.
+#ifndef MAYPOLE_TESTS_FUZZ_EXECUTORS_H_
+#define MAYPOLE_TESTS_FUZZ_EXECUTORS_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/link.h"
+#include "coordinator/core/core.h"
+#include "proto/coordinator.pb.h"
+#include "tests/fuzz/feed.h"
+
+namespace maypole::fuzz {
+
+struct Player {
+  std::string job;
+  std::string node;
+  std::string token;
+  uint32_t index = 0;  // of the node in its job
+  bool undisturbed = false;
+  bool lied = false;  // with numbers: it cannot know what it will get
+  coordinator::StreamId stream = 0;  // 0: broken, or ended
+  std::string session;               // empty: it has none (any more)
+  std::string incarnation;
+  Link<proto::ExecutorMessage> link{4096};
+
+  uint64_t epoch = 0;  // as told last
+  proto::EpochStart start;
+  uint64_t round = 0;
+  uint64_t handled = 0;
+  uint64_t confirm = 0;
+  uint64_t last_run = 0;
+  std::vector<proto::ElasticMember> waiting;
+  bool elastic = false;
+  // Of the epoch: operations by "set/kind/name".
+  std::map<std::string, uint32_t> ids;
+  std::map<std::string, uint32_t> generations;
+  std::set<std::pair<std::string, uint32_t>> unanswered;
+  std::map<uint32_t, std::vector<uint32_t>> sets;
+  std::map<uint32_t, uint32_t> set_requests, joins;  // by rank
+
+  std::vector<uint32_t> OwnRanks() const;
+};
+
+class Coordinated {
+ public:
+  explicit Coordinated(Feed* feed);
+
+  void Event();
+  // Checks that the undisturbed job is as it was, then stops the coordinator.
+  void Finish();
+
+ private:
+  Player& Any();
+  void Open(Player* p, bool resume);
+  void Break(Player* p);
+  // Numbers and sends it; sometimes with other numbers.
+  void Say(Player* p, proto::ExecutorMessage message, bool honest = false);
+  void Deliver(Player* p, const proto::ExecutorMessage& message);
+  void Pass();
+  void Carry(coordinator::Actions actions);
+  void Receive(Player* p, const proto::CoordinatorMessage& message);
+  void Payload(Player* p, const proto::CoordinatorMessage& message);
+  void ReceiveRuns(Player* p, const proto::Execute& execute);
+  void Answered(Player* p, const std::string& key, uint32_t generation);
+
+  // Messages (executor_messages.cc).
+  proto::ExecutorMessage Make(Player* p);
+  proto::ExecutorMessage Ready(Player* p);
+  proto::ExecutorMessage ElasticReady(Player* p);
+  proto::ExecutorMessage Endpoint(Player* p);
+  proto::ExecutorMessage Presence(Player* p);
+  void AddPresent(Player* p, proto::Presence* presence);
+  void AddSignatures(Player* p, uint32_t kind, uint32_t set,
+                     proto::PresentOperation* op);
+  proto::ExecutorMessage SetRequest(Player* p);
+  proto::ExecutorMessage Late(Player* p);
+  proto::ExecutorMessage Blocked(Player* p);
+  proto::ExecutorMessage Raw();
+  uint64_t Epoch(const Player& p);
+  uint32_t Rank(const Player& p);
+  std::string Name();
+  void Identity(proto::Identity* out);
+
+  Feed& feed_;
+  coordinator::Time now_ = std::chrono::seconds(1000);
+  coordinator::Core core_;
+  std::deque<Player> players_;
+  std::map<coordinator::StreamId, Player*> streams_;
+  coordinator::StreamId last_stream_ = 0;
+  uint64_t last_client_ = 0;
+  Player* undisturbed_ = nullptr;
+  uint64_t undisturbed_heard_ = 0;
+};
+
+}  // namespace maypole::fuzz
+
+#endif  // MAYPOLE_TESTS_FUZZ_EXECUTORS_H_

@@ -1,0 +1,356 @@
+#include "tests/fuzz/rig.h"
+
+#include <utility>
+#include <variant>
+
+#include "common/session.h"
+#include "tests/fuzz/boards.h"
+
+namespace maypole::fuzz {
+
+using worker::ClientId;
+
+Rig::Rig(RigOptions options)
+    : options_(std::move(options)),
+      core_(options_.core),
+      stats_(std::make_unique<worker::StatsPage>()) {}
+
+Rig::~Rig() = default;
+
+ClientId Rig::Connect(const session::Hello& hello, int visible_pid) {
+  const ClientId id = next_client_++;
+  clients.insert(id);
+  core_.OnClient(id, hello, visible_pid);
+  Do();
+  return id;
+}
+
+void Rig::Goodbye(ClientId client, uint32_t pending, bool returns) {
+  core_.OnGoodbye(client, pending, returns);
+  Do();
+}
+
+void Rig::Gone(ClientId client) {
+  if (clients.erase(client) == 0) return;
+  core_.OnClientGone(client, "its process ended");
+  Do();
+}
+
+namespace {
+
+template <typename T, typename Take>
+bool Handle(const std::string& bytes, Take take) {
+  T message;
+  if (!session::Parse(bytes.data(), bytes.size(), &message).ok()) return false;
+  take(message);
+  return true;
+}
+
+}  // namespace
+
+bool Rig::Message(ClientId client, const std::string& bytes) {
+  if (!session::CheckHeader(bytes.data(), bytes.size(), "client").ok()) {
+    return false;
+  }
+  bool taken = false;
+  switch (session::TypeOf(bytes.data())) {
+    case session::Type::kGoodbye:
+      taken = Handle<session::Goodbye>(bytes, [&](const auto& m) {
+        core_.OnGoodbye(client, m.pending, m.returns != 0);
+      });
+      break;
+    case session::Type::kSetRequest:
+      taken = Handle<session::SetRequest>(
+          bytes, [&](const auto& m) { core_.OnSetRequest(client, m); });
+      break;
+    case session::Type::kJoinRequest:
+      taken = Handle<session::JoinRequest>(
+          bytes, [&](const auto& m) { core_.OnJoinRequest(client, m); });
+      break;
+    default:
+      taken = Handle<session::SlotRequest>(
+          bytes, [&](const auto& m) { core_.OnSlotRequest(client, m); });
+  }
+  if (taken) Do();
+  return taken;
+}
+
+void Rig::Do() {
+  for (auto actions = core_.TakeActions(); !actions.empty();
+       actions = core_.TakeActions()) {
+    for (worker::Action& action : actions) {
+      std::visit([this](auto& a) { Perform(a); }, action);
+    }
+  }
+}
+
+void Rig::Turn(int64_t now_ms, uint64_t stopped) {
+  core_.OnTime(now_ms);
+  Do();
+  if (keeper_ == nullptr) return;
+  if (runner_ != nullptr) {
+    // What Network::Run() does until it would sleep; ranks that scribble may
+    // always make it move.
+    for (int i = 0; i < 4 && !keeper_->board().aborted(); ++i) {
+      const absl::StatusOr<bool> moved = runner_->Step();
+      Expect(moved.ok(), "the network does not fail by what ranks write");
+      CheckWork();
+      if (!*moved) break;
+    }
+    for (const uint32_t record : std::exchange(freed_, {})) {
+      Expect(runs.erase(record) == 1, "a record is freed once");
+      core_.OnRunFree(record);
+    }
+    Do();
+    if (keeper_ == nullptr) return;
+  }
+  keeper_->SetSleeping(true);
+  for (const worker::SlotNews& news : keeper_->TakeNews()) core_.OnNews(news);
+  Do();
+  if (keeper_ == nullptr) return;
+  keeper_->PlaceHeldTickets();
+  if (keeper_->somebody_left()) keeper_->FailWaiting();
+  keeper_->AllSayBlocked();
+  sampler_->Sample(stats_.get());
+  worker::BoardLook look = keeper_->Look(0);
+  Expect(look.ranks.size() == config.local_size,
+         "a look is of all local ranks");
+  Expect(look.waiting.size() <= allotted, "a slot waits once");
+  look.stopped = stopped & core_.suspects();
+  core_.OnLook(look);
+  Do();
+  if (keeper_ != nullptr) keeper_->SetSleeping(false);
+}
+
+// --- Clients -----------------------------------------------------------------
+
+void Rig::Perform(worker::ReplyClient& a) {
+  Expect(clients.contains(a.client), "a reply goes to a client that is there");
+}
+
+void Rig::Perform(worker::RefuseClient& a) {
+  Expect(clients.erase(a.client) == 1, "a client is refused once");
+  Expect(a.code != Code::kOk, "a refusal has a code");
+  Expect(!a.text.empty(), "a refusal has a reason");
+}
+
+void Rig::Perform(worker::CloseClient& a) { clients.erase(a.client); }
+
+void Rig::Perform(worker::KeepWatching& a) {
+  Expect(clients.contains(a.client), "who is watched has been there");
+}
+
+// --- Coordinator -------------------------------------------------------------
+
+void Rig::Perform(worker::OpenLink&) {
+  Expect(!link_open, "one link at a time");
+  link_open = true;
+}
+
+void Rig::Perform(worker::SendToCoordinator& a) {
+  Expect(link_open, "messages go to an open link");
+  Expect(a.message.payload_case() != proto::ExecutorMessage::PAYLOAD_NOT_SET,
+         "a message has a payload");
+  proto::ExecutorMessage arrived;
+  Expect(Transmit(a.message, &arrived), "what is sent arrives");
+  outbox.push_back(std::move(arrived));
+}
+
+void Rig::Perform(worker::ReportIdle&) {
+  Expect(clients.empty(), "an executor with clients is not idle");
+}
+
+// --- Epoch -------------------------------------------------------------------
+
+void Rig::Perform(worker::PrepareBackend& a) {
+  Expect(a.node_names.size() > 1 && a.node_index < a.node_names.size(),
+         "a backend is for several nodes");
+  prepare_nodes = static_cast<uint32_t>(a.node_names.size());
+}
+
+void Rig::Perform(worker::ConnectBackend& a) {
+  prepare_nodes = 0;
+  connecting = true;
+}
+
+void Rig::Perform(worker::CreateBoard& a) {
+  Expect(!epoch_there, "one board at a time");
+  Expect(CheckConfig(a.config).ok(), "the board's config is sound");
+  Expect(a.clients.size() == a.config.local_size &&
+             a.pids.size() == a.clients.size(),
+         "a board has a client for each local rank");
+  std::set<ClientId> known;
+  for (const ClientId client : a.clients) {
+    Expect(clients.contains(client) && known.insert(client).second,
+           "a board's clients are there, each once");
+  }
+  connecting = false;
+  prepare_nodes = 0;
+  config = a.config;
+  allotted = 0;
+  slots.clear();
+  aborted_ = false;
+  runs.clear();
+  generations_.clear();
+  if (std::exchange(fail_board, false)) {
+    Expect(!core_.OnBoardCreated(absl::ResourceExhaustedError("no memory")),
+           "nobody is welcomed to a board that is not there");
+    return;
+  }
+  epoch_there = true;
+  if (options_.with_board) {
+    keeper_ = std::make_unique<worker::BoardKeeper>(EmptyBoard(a.config));
+    for (uint32_t i = 0; i < a.pids.size(); ++i) keeper_->MarkPresent(i, 0);
+    sampler_ = std::make_unique<worker::CounterSampler>(&keeper_->board());
+    if (a.config.nodes > 1) {
+      backend_ = std::make_unique<worker::FakeBackend>();
+      runner_ = std::make_unique<worker::NetworkRunner>(
+          &keeper_->board(), backend_.get(),
+          worker::NetworkRunner::Callbacks{
+              nullptr, [this](uint32_t record) { freed_.push_back(record); }});
+    }
+  }
+  if (core_.OnBoardCreated(absl::OkStatus())) welcomed = a.clients;
+}
+
+void Rig::Perform(worker::AllotSlot& a) {
+  Expect(epoch_there && a.slot == allotted && a.slot < config.slots,
+         "slots are allotted one after the other");
+  Expect(a.set != nullptr && !a.set->locals.empty(),
+         "a slot is for ranks of this node");
+  Expect(a.set->mask() >> (config.local_size - 1) >> 1 == 0,
+         "a set has local ranks that are there");
+  Expect(a.splits <= kMaxSplitNames && a.splits <= config.slots &&
+             (a.splits != 0) == (a.kind == Kind::kAlltoall),
+         "an alltoall has a place for its splits");
+  ++allotted;
+  slots.push_back(a);
+  if (keeper_ == nullptr) return;
+  Expect(keeper_->Allot(a).ok(), "there is memory for a slot");
+}
+
+void Rig::Perform(worker::WantSlot& a) {
+  Expect(a.slot < allotted, "a wanted slot is allotted");
+  if (keeper_ != nullptr) {
+    keeper_->board().Want(a.slot, a.generation, a.signature);
+  }
+}
+
+void Rig::JudgeBlocks(const worker::RunSpec& run) {
+  uint64_t end = 0;
+  for (const worker::Block& b : run.blocks) {
+    Expect(b.begin >= end && b.begin < b.end && b.end <= run.bytes,
+           "blocks ascend within the run");
+    Expect(b.from < config.nodes || run.kind == Kind::kReducescatter,
+           "a block is from a node");
+    Expect(b.to < config.nodes || b.to == worker::kAllNodes,
+           "a block is for a node");
+    end = b.end;
+  }
+}
+
+void Rig::Perform(worker::IssueRun& a) {
+  const worker::RunSpec& run = a.run;
+  Expect(epoch_there && run.record < config.runs &&
+             !runs.contains(run.record) &&
+             run.generation == ++generations_[run.record],
+         "a run has a record that is free");
+  Expect(!run.operations.empty() && run.operations.size() <= kMaxRunOperations,
+         "a run has operations");
+  uint64_t last = 0;
+  for (const PlanOperation& op : run.operations) {
+    Expect(op.slot < allotted && op.generation > 0 && op.offset >= last &&
+               op.offset <= run.bytes + 63 && op.offset % 64 == 0,
+           "a run's operations lie in its space");
+    last = op.offset;
+  }
+  Expect(run.bytes <= kMaxTensorBytes, "a run has a size");
+  Expect(run.members != 0 && run.members >> (config.local_size - 1) >> 1 == 0,
+         "a run has members here");
+  for (const uint32_t node : run.nodes) {
+    Expect(node < config.nodes, "a run is of nodes that are there");
+  }
+  Expect(run.matrix < kMatrices, "there is a place for the splits");
+  Expect(run.splits.size() <= uint64_t{config.size} * config.size,
+         "splits are of the set's ranks");
+  Expect(run.first_dims.size() <= config.size,
+         "first dimensions are of the job's ranks");
+  JudgeBlocks(run);
+  runs[run.record] = run;
+  if (keeper_ == nullptr || keeper_->board().aborted()) return;
+  keeper_->WritePlan(run);
+  if (runner_ != nullptr) runner_->Add(run);
+  keeper_->Issue(run);
+}
+
+// What goes to the backend lies in the node's ring, and its segments in it.
+void Rig::CheckWork() {
+  const Board& board = keeper_->board();
+  const std::byte* ring = board.node_ring(0);
+  for (const worker::Work& work : backend_->calls) {
+    Expect(work.chunk.data() >= ring &&
+               work.chunk.data() + work.chunk.size() <=
+                   ring + uint64_t{config.ring_depth} * config.chunk_bytes,
+           "a chunk lies in the node's ring");
+    for (const worker::Segment& s : work.segments) {
+      Expect(s.offset + s.bytes <= work.chunk.size(),
+             "a segment lies in its chunk");
+    }
+  }
+  Expect(backend_->calls.size() <= 64, "chunks on their way are bounded");
+  backend_->calls.clear();
+}
+
+void Rig::Perform(worker::FailSlot& a) {
+  Expect(a.slot < allotted, "a slot that fails is allotted");
+  Expect(a.code != Code::kOk, "a failure has a code");
+  if (keeper_ != nullptr) {
+    keeper_->board().Fail(a.slot, a.generation, a.code, a.text);
+  }
+}
+
+void Rig::Perform(worker::MarkLeft& a) {
+  Expect(
+      a.local_rank < static_cast<int>(config.local_size) && a.local_rank >= -1,
+      "who leaves has been there");
+  if (keeper_ != nullptr) keeper_->MarkLeft(a);
+}
+
+void Rig::Perform(worker::MarkGone& a) {
+  if (keeper_ != nullptr) {
+    keeper_->MarkGone(static_cast<uint32_t>(a.local_rank));
+  }
+}
+
+void Rig::Perform(worker::AbortBoard& a) {
+  Expect(epoch_there && !std::exchange(aborted_, true),
+         "an epoch is aborted once");
+  Expect(a.code != Code::kOk, "an abort has a code");
+  if (keeper_ == nullptr) return;
+  // A rank that has the claim makes the executor wait for its text, a little:
+  // not here.
+  keeper_->board().header().abort_claim = 0;
+  keeper_->board().Abort(a.code, a.text);
+  Expect(keeper_->board().aborted(), "an abort is an abort");
+}
+
+void Rig::Perform(worker::WantChange&) {}
+
+void Rig::Perform(worker::DropEpoch&) {
+  DropBoard();
+  connecting = false;
+  prepare_nodes = 0;
+}
+
+void Rig::DropBoard() {
+  if (sampler_ != nullptr) sampler_->Sample(stats_.get());
+  sampler_.reset();
+  runner_.reset();
+  backend_.reset();
+  keeper_.reset();
+  freed_.clear();
+  runs.clear();
+  epoch_there = false;
+}
+
+}  // namespace maypole::fuzz

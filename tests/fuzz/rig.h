@@ -1,0 +1,126 @@
+// Rig: an executor without sockets, for fuzzers: the real core, and, if wanted,
+// the real board with what the executor does on it.
+//
+// Purpose: does what the core asks for, in order, as worker/session/executor
+// does; and judges each of it first: the core never speaks of a client that it
+// has let go, of a slot or record that is not there, of bytes beyond a run.
+//
+//   Rig rig({.with_board = true});
+//   rig.core().OnTime(0);
+//   rig.Connect(hello);
+//   rig.Do();
+//   rig.outbox                 // for the coordinator
+//
+// Thread contract: not synchronized.
+#ifndef MAYPOLE_TESTS_FUZZ_RIG_H_
+#define MAYPOLE_TESTS_FUZZ_RIG_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "proto/coordinator.pb.h"
+#include "tests/fuzz/feed.h"
+#include "worker/backend/fake_backend.h"
+#include "worker/core/core.h"
+#include "worker/session/board_keeper.h"
+#include "worker/session/counter_sampler.h"
+#include "worker/session/network_runner.h"
+
+namespace maypole::fuzz {
+
+struct RigOptions {
+  worker::CoreOptions core = {.job = "job",
+                              .node = "n0",
+                              .host = "h0",
+                              .slots = 64,
+                              .records = 4,
+                              .chunk_bytes = 4096,
+                              .ring_depth = 2,
+                              .start_timeout_ms = 20000,
+                              .resume_timeout_ms = 3000,
+                              .frozen_timeout_ms = 4000};
+  bool with_board = false;
+};
+
+class Rig {
+ public:
+  explicit Rig(RigOptions options);
+  ~Rig();
+
+  worker::Core& core() { return core_; }
+  // Says Hello as the next client; its number.
+  worker::ClientId Connect(const session::Hello& hello, int visible_pid);
+  // The client has gone, or says that it goes.
+  void Goodbye(worker::ClientId client, uint32_t pending, bool returns);
+  void Gone(worker::ClientId client);
+  // As the executor dispatches what comes from a client's socket; false: that
+  // ends the connection.
+  bool Message(worker::ClientId client, const std::string& bytes);
+  // Does all that the core asks for, and what follows from it.
+  void Do();
+
+  // A running epoch's board; null without one.
+  worker::BoardKeeper* keeper() { return keeper_.get(); }
+  // One turn of the executor's loop and of its network thread.
+  void Turn(int64_t now_ms, uint64_t stopped);
+
+  // --- What the script sees -------------------------------------------------
+  std::set<worker::ClientId> clients;  // connected
+  std::vector<worker::ClientId> welcomed;
+  std::vector<proto::ExecutorMessage> outbox;
+  uint32_t prepare_nodes = 0;  // 0: nothing to prepare
+  bool connecting = false;
+  bool fail_board = false;  // the next board cannot be made
+  bool epoch_there = false;
+  bool link_open = false;
+  BoardConfig config;  // of the board
+  uint32_t allotted = 0;
+  std::vector<worker::AllotSlot> slots;
+  std::map<uint32_t, worker::RunSpec> runs;  // issued, by record
+
+ private:
+  void JudgeBlocks(const worker::RunSpec& run);
+  void Perform(worker::ReplyClient& a);
+  void Perform(worker::RefuseClient& a);
+  void Perform(worker::CloseClient& a);
+  void Perform(worker::KeepWatching& a);
+  void Perform(worker::OpenLink& a);
+  void Perform(worker::SendToCoordinator& a);
+  void Perform(worker::PrepareBackend& a);
+  void Perform(worker::ConnectBackend& a);
+  void Perform(worker::CreateBoard& a);
+  void Perform(worker::AllotSlot& a);
+  void Perform(worker::WantSlot& a);
+  void Perform(worker::IssueRun& a);
+  void Perform(worker::FailSlot& a);
+  void Perform(worker::MarkLeft& a);
+  void Perform(worker::MarkGone& a);
+  void Perform(worker::AbortBoard& a);
+  void Perform(worker::WantChange& a);
+  void Perform(worker::DropEpoch& a);
+  void Perform(worker::ReportIdle& a);
+  void CheckWork();
+  void DropBoard();
+
+  const RigOptions options_;
+  worker::Core core_;
+  worker::ClientId next_client_ = 1;
+  std::map<uint32_t, uint32_t> generations_;  // of records
+  bool aborted_ = false;
+  std::unique_ptr<worker::BoardKeeper> keeper_;
+  std::unique_ptr<worker::FakeBackend> backend_;
+  std::unique_ptr<worker::NetworkRunner> runner_;
+  std::vector<uint32_t> freed_;  // records, to be told to the core
+  std::unique_ptr<worker::CounterSampler> sampler_;
+  std::unique_ptr<worker::StatsPage> stats_;
+};
+
+}  // namespace maypole::fuzz
+
+#endif  // MAYPOLE_TESTS_FUZZ_RIG_H_
