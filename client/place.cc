@@ -6,7 +6,10 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <initializer_list>
+#include <iterator>
+#include <sstream>
 
 #include "common/fd.h"
 #include "common/limits.h"
@@ -29,6 +32,13 @@ const char* Text(const Getter& get, const char* name) {
 std::string TextOr(const Getter& get, const char* name, const char* instead) {
   const char* text = Text(get, name);
   return text != nullptr ? text : instead;
+}
+
+bool AnySet(const Getter& get, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (Text(get, name) != nullptr) return true;
+  }
+  return false;
 }
 
 bool ParseNumber(const char* text, int64_t* out) {
@@ -141,8 +151,15 @@ Status FindHydra(const Getter& get, const Facts& facts, Found* f) {
   if (Status s = ReadPlaces(get, kHydraNames, f); !s.ok()) return s;
   f->launcher = Launcher::kHydra;
   f->job = JobName(get, facts, *f, "mpiexec", {"PMI_PORT", "PMI_KVS"});
-  // Nothing else tells two of them on one node apart.
-  if (f->local_size == f->size) f->job += "." + std::to_string(facts.session);
+  if (f->local_size == f->size) {
+    // Nothing else tells two of them on one node apart.
+    if (!facts.hydra_proxy.empty()) f->job += "." + facts.hydra_proxy;
+  } else if (!AnySet(get, {"PMI_PORT", "PMI_KVS", "MAYPOLE_JOB"})) {
+    return Bad(
+        "mpiexec has started ranks on several nodes, and gives this job no "
+        "name that others do not have: set MAYPOLE_JOB to one on all ranks "
+        "(mpiexec -genv MAYPOLE_JOB NAME)");
+  }
   return Status();
 }
 
@@ -228,13 +245,6 @@ Status FindSlurm(const Getter& get, Found* f) {
   return Status();
 }
 
-bool AnySet(const Getter& get, std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    if (Text(get, name) != nullptr) return true;
-  }
-  return false;
-}
-
 // What torch.distributed's users set by hand, or Kubernetes' operator for them.
 // To overlook it would be several jobs of one rank, which nobody notices.
 bool SetAsForTorch(const Getter& get) {
@@ -243,6 +253,50 @@ bool SetAsForTorch(const Getter& get) {
   return size != nullptr && Text(get, "RANK") != nullptr &&
          Text(get, "MASTER_ADDR") != nullptr &&
          (!ParseNumber(size, &count) || count > 1);
+}
+
+// Launchers that are not known here, but say that there are several ranks.
+Status RefuseUnknownLaunchers(const Getter& get) {
+  // In Slurm's steps of one task PMI_SIZE may be the allocation's.
+  if (AnySet(get, {"SLURM_STEP_ID"})) return Status();
+  for (const char* name : {"PMI_SIZE", "MV2_COMM_WORLD_SIZE"}) {
+    const char* size = Text(get, name);
+    int64_t count = 0;
+    if (size == nullptr || (ParseNumber(size, &count) && count <= 1)) continue;
+    return Bad(std::string(name) + "=" + size +
+               " says that this process is one of several ranks, but not by a "
+               "launcher that Maypole knows: set MAYPOLE_RANK, MAYPOLE_SIZE, "
+               "MAYPOLE_LOCAL_RANK, MAYPOLE_LOCAL_SIZE and MAYPOLE_JOB from "
+               "what it sets (or MAYPOLE_SIZE=1 for a job of one rank)");
+  }
+  return Status();
+}
+
+// What follows the program's name in /proc/PID/stat.
+std::vector<std::string> StatOf(const std::string& pid, std::string* name) {
+  std::ifstream file("/proc/" + pid + "/stat");
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  const size_t begin = text.find('('), end = text.rfind(')');
+  std::vector<std::string> fields;
+  if (begin == text.npos || end == text.npos) return fields;
+  *name = text.substr(begin + 1, end - begin - 1);
+  std::istringstream rest(text.substr(end + 1));
+  for (std::string field; rest >> field;) fields.push_back(field);
+  return fields;
+}
+
+std::string FindHydraProxy() {
+  constexpr size_t kParent = 1, kStart = 19;
+  std::string pid = "self", name;
+  // Bounded: processes may come and go below our feet.
+  for (int i = 0; i < 64; ++i) {
+    const std::vector<std::string> stat = StatOf(pid, &name);
+    if (stat.size() <= kStart) break;
+    if (name.starts_with("hydra_pmi_prox")) return pid + "." + stat[kStart];
+    pid = stat[kParent];
+    if (pid == "0") break;
+  }
+  return "";
 }
 
 }  // namespace
@@ -254,7 +308,7 @@ Facts FactsOfThisProcess() {
   return {.uid = geteuid(),
           .host = host,
           .terminal = terminal.valid(),
-          .session = getsid(0)};
+          .hydra_proxy = FindHydraProxy()};
 }
 
 Status FindPlace(const Getter& get, const Facts& facts, Found* out) {
@@ -271,6 +325,8 @@ Status FindPlace(const Getter& get, const Facts& facts, Found* out) {
     s = FindSlurm(get, &f);
   } else if (SetAsForTorch(get)) {
     s = FindTorchrun(get, facts, kTorchNames, &f);
+  } else {
+    s = RefuseUnknownLaunchers(get);
   }
   if (s.ok()) *out = std::move(f);
   return s;

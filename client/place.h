@@ -54,7 +54,9 @@ struct Facts {
   uid_t uid = 0;
   std::string host;
   bool terminal = false;  // the process has a controlling terminal
-  pid_t session = 0;
+  // The ancestor that Hydra has for the ranks of a node, as "pid.start"; empty:
+  // there is none to be seen.
+  std::string hydra_proxy;
 };
 Facts FactsOfThisProcess();
 

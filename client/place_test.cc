@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 using Variables = std::map<std::string, std::string>;
 
-const Facts kFacts = {.uid = 1000, .host = "m1", .session = 77};
+const Facts kFacts = {.uid = 1000, .host = "m1", .hydra_proxy = "77.1"};
 
 Status Find(const Variables& variables, Found* out, Facts facts = kFacts) {
   return FindPlace(
@@ -137,8 +137,22 @@ TEST(PlaceTest, Hydra) {
   EXPECT_EQ(f.rank, 1);
   EXPECT_EQ(f.local_size, 2);
   // Two mpiexec on one machine.
-  EXPECT_NE(Must(kHydra, {.uid = 1000, .host = "m1", .session = 78}).job,
-            f.job);
+  EXPECT_NE(
+      Must(kHydra, {.uid = 1000, .host = "m1", .hydra_proxy = "77.2"}).job,
+      f.job);
+  // On several nodes they have one name, unless somebody gives another.
+  const Variables nodes = With(kHydra, {{"PMI_SIZE", "4"}});
+  EXPECT_THAT(ErrorOf(nodes), HasSubstr("set MAYPOLE_JOB to one on all ranks"));
+  EXPECT_EQ(Must(With(nodes, {{"MAYPOLE_JOB", "mine"}})).size, 4);
+}
+
+// Never several jobs of one rank that nobody has asked for.
+TEST(PlaceTest, UnknownLaunchersAreNamed) {
+  for (const char* name : {"PMI_SIZE", "MV2_COMM_WORLD_SIZE"}) {
+    EXPECT_THAT(ErrorOf({{name, "4"}}), StartsWith(std::string(name) + "=4 "));
+    EXPECT_EQ(Must({{name, "1"}}).size, 1);
+    EXPECT_EQ(Must({{name, "4"}, {"SLURM_STEP_ID", "0"}}).size, 1);
+  }
 }
 
 TEST(PlaceTest, Slurm) {

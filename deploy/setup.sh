@@ -17,7 +17,7 @@ build="
 # tests/fuzz needs clang and its libFuzzer.
 test="
   libgtest-dev libgmock-dev libbenchmark-dev spin procps iproute2 util-linux
-  openmpi-bin libopenmpi-dev iperf3 python3-matplotlib
+  openmpi-bin libopenmpi-dev mpich iperf3 python3-matplotlib
   openssh-client openssh-server openssl slurm-wlm munge prometheus
   clang-14 libclang-rt-14-dev
 "

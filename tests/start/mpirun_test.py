@@ -10,6 +10,9 @@ import harness
 import start_fixture
 from start_fixture import MPIRUN, mpirun
 
+MPIEXEC = shutil.which("mpiexec.hydra", path=harness.environment()["PATH"])
+
+
 @unittest.skipIf(MPIRUN is None, "Open MPI is not installed (openmpi-bin)")
 class OneNodeTest(start_fixture.StartTest):
     def test_four_ranks(self):
@@ -123,6 +126,29 @@ class OneNodeTest(start_fixture.StartTest):
         self.touch("go")
         self.touch("theirs/go")
         self.finish()
+
+
+@unittest.skipIf(MPIEXEC is None, "MPICH is not installed (mpich)")
+class MpichTest(start_fixture.StartTest):
+    def test_one_node(self):
+        self.start([MPIEXEC, "-n", "3"] + start_fixture.program("sum"))
+        self.finish()
+        self.check_places(3, [[0, 1, 2]])
+
+    def test_two_at_once_are_two_jobs(self):
+        held = self.start([MPIEXEC, "-n", "2"] + start_fixture.program("hold"))
+        for rank in range(2):
+            self.await_record("rank.%d.json" % rank)
+        self.assertEqual(len(os.listdir(self.runtime)), 1)
+        self.start([MPIEXEC, "-n", "2"] + start_fixture.program("hold"))
+        harness.wait_until(lambda: len(os.listdir(self.runtime)) == 2, 60, "the second job's directory")
+        self.assertIsNone(held.poll())
+
+    def test_several_nodes_want_a_name(self):
+        self.start([MPIEXEC, "-n", "2", "-launcher", "fork", "-hosts", "localhost,%s" % os.uname().nodename, "-ppn", "1"]
+                   + start_fixture.program("fail"))
+        self.processes[0].wait(60)
+        self.assertIn("set MAYPOLE_JOB to one on all ranks", self.record("rank.0.json")["text"])
 
 
 if __name__ == "__main__":

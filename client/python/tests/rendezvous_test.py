@@ -52,6 +52,10 @@ class NeededTest(unittest.TestCase):
         self.assertTrue(rendezvous.needed(alike))
         self.assertFalse(rendezvous.needed(dict(alike, OMPI_COMM_WORLD_SIZE="4")))
         self.assertFalse(rendezvous.needed(dict(alike, MASTER_ADDR="")))
+        slurm = dict(alike, SLURM_STEP_ID="0", SLURM_STEP_NUM_TASKS="4")
+        self.assertFalse(rendezvous.needed(slurm))
+        self.assertTrue(rendezvous.needed(dict(slurm, SLURM_STEP_NUM_TASKS="1")))
+        self.assertTrue(rendezvous.needed(dict(slurm, SLURM_STEP_ID="4294967290")))
 
 
 class StoreTest(unittest.TestCase):

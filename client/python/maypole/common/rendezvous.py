@@ -16,7 +16,9 @@ from typing import Any, Callable, Mapping, Optional
 _CONNECT = datetime.timedelta(seconds=30)
 _PLACES = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # Launchers that libmaypole asks before it takes those for torch's.
-_OTHERS = ("OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_ID")
+_OTHERS = ("OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
+# Slurm's numbers of steps from here on are those of scripts and shells.
+_FIRST_SPECIAL_STEP = 4294967280
 
 
 def needed(environ: Mapping[str, str]) -> bool:
@@ -24,11 +26,19 @@ def needed(environ: Mapping[str, str]) -> bool:
     on several nodes."""
     by_torchrun = "TORCHELASTIC_RUN_ID" in environ
     alike = (all(environ.get(name) for name in _PLACES) and
-             not any(environ.get(name) for name in _OTHERS))
+             not any(environ.get(name) for name in _OTHERS) and
+             not _in_step_with_tasks(environ))
     return ((by_torchrun or alike) and
             not environ.get("MAYPOLE_SIZE") and
             not environ.get("MAYPOLE_AGENT") and
             environ.get("WORLD_SIZE") != environ.get("LOCAL_WORLD_SIZE"))
+
+
+def _in_step_with_tasks(environ: Mapping[str, str]) -> bool:
+    tasks = environ.get("SLURM_STEP_NUM_TASKS") or environ.get("SLURM_NTASKS") or "1"
+    step = environ.get("SLURM_STEP_ID") or str(_FIRST_SPECIAL_STEP)
+    return (step.isdigit() and int(step) < _FIRST_SPECIAL_STEP and
+            tasks != "1")
 
 
 class Store:
