@@ -2,6 +2,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "client/exchange.h"
 #include "client/maypole.h"
 #include "client/meeting.h"
+#include "client/session.h"
 
 namespace {
 
@@ -26,7 +28,9 @@ static_assert(MAYPOLE_MAX_DIMS == maypole::kMaxDims);
 // One job per process. Calls share ownership, so that a shutdown by one thread
 // does not pull the client from under another's wait.
 struct Process {
-  std::mutex mutex;
+  std::mutex mutex;  // not held while a join waits: fork() needs it
+  std::condition_variable joined;
+  bool joining = false;
   std::shared_ptr<Client> client;
   // Clients that have left, while handles (and an allgather's memory) live.
   std::vector<std::shared_ptr<Client>> retired;
@@ -79,6 +83,9 @@ Status NotInitialized() {
 
 // fork() copies descriptors and the mapping, not the threads. The child lets go
 // of them, so that its exit is nobody's death and the rank's death is seen.
+//
+// A join under way is not waited for: it may be calling into the program
+// (ProgramExchange), and need what the forking thread holds (Python's GIL).
 void BeforeFork() { process().mutex.lock(); }
 void AfterForkInParent() { process().mutex.unlock(); }
 void AfterForkInChild() {
@@ -91,7 +98,19 @@ void AfterForkInChild() {
     p.client = nullptr;
     p.forked = true;
   }
+  if (p.joining) {
+    maypole::AgentSession::AbandonJoinInChild();
+    p.joining = false;
+    p.forked = true;
+  }
   p.mutex.unlock();
+}
+
+std::unique_lock<std::mutex> AwaitJoin() {
+  Process& p = process();
+  std::unique_lock lock(p.mutex);
+  p.joined.wait(lock, [&p] { return !p.joining; });
+  return lock;
 }
 
 void HandleForks() {
@@ -194,7 +213,7 @@ extern "C" {
 maypole_status maypole_init(void) {
   HandleForks();
   Process& p = process();
-  std::lock_guard lock(p.mutex);
+  auto lock = AwaitJoin();
   if (p.client != nullptr) return MAYPOLE_OK;
   if (p.forked) return Return(NotInitialized());
   maypole::Options options;
@@ -205,14 +224,20 @@ maypole_status maypole_init(void) {
     return Return(s);
   }
   std::unique_ptr<Client> client;
-  if (Status s = Client::Join(options, &client); !s.ok()) return Return(s);
+  p.joining = true;
+  lock.unlock();
+  const Status s = Client::Join(options, &client);
+  lock.lock();
+  p.joining = false;
+  p.joined.notify_all();
+  if (!s.ok()) return Return(s);
   p.client = std::move(client);
   return MAYPOLE_OK;
 }
 
 maypole_status maypole_set_exchange(const maypole_exchange* exchange) {
   Process& p = process();
-  std::lock_guard lock(p.mutex);
+  const auto lock = AwaitJoin();
   if (exchange != nullptr &&
       (exchange->struct_size != sizeof(maypole_exchange) ||
        exchange->put == nullptr || exchange->get == nullptr)) {
@@ -232,7 +257,7 @@ maypole_status maypole_shutdown(void) {
   Process& p = process();
   std::shared_ptr<Client> client;
   {
-    std::lock_guard lock(p.mutex);
+    const auto lock = AwaitJoin();
     client = std::move(p.client);
     p.client = nullptr;
     if (client != nullptr) p.retired.push_back(client);

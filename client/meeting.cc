@@ -224,21 +224,20 @@ Status MeetAnew(Clock::time_point deadline, Options* o) {
   Exchange* exchange = nullptr;
   const std::string place = Encode(MakePlace(*o, &exchange));
   for (int i = 0; i < kTries; ++i) {
-    Fd socket;
-    if (s = Connect(directory, deadline, &socket); !s.ok()) return s;
-    if (!SendMessage(socket.get(), place.data(), place.size()).ok()) {
-      s = Status(Code::kAborted, "it has ended");
-    } else {
-      s = Conversation(*o, deadline, socket.get(), exchange)
-              .Run(&c.agent, &c.token);
+    // There from the start: a child that is forked meanwhile lets go of it.
+    if (s = Connect(directory, deadline, &c.socket); s.ok()) {
+      s = SendMessage(c.socket.get(), place.data(), place.size()).ok()
+              ? Conversation(*o, deadline, c.socket.get(), exchange)
+                    .Run(&c.agent, &c.token)
+              : Status(Code::kAborted, "it has ended");
     }
     if (s.ok()) {
-      c.socket = std::move(socket);
       c.job = o->job;
       static const int once = atexit(SayBye);
       (void)once;
       return Status();
     }
+    c.socket.Reset();
     if (s.code() != Code::kAborted) return s;
     // It ended because the ranks before us have gone, or it was killed.
     std::this_thread::sleep_for(std::chrono::milliseconds(20));

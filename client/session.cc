@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -13,6 +14,9 @@
 
 namespace maypole {
 namespace {
+
+// The session of the last Join(), for fork().
+std::atomic<AgentSession*> last_joined{nullptr};
 
 using Clock = std::chrono::steady_clock;
 
@@ -114,6 +118,7 @@ Status AgentSession::Join(const Options& asked,
     if (Status s = Meet(deadline, &options); !s.ok()) return s;
   }
   std::unique_ptr<AgentSession> session(new AgentSession);
+  last_joined = session.get();
   session->agent_ = options.agent;
   session->token_ = options.token;
   Status s = Connect(options, deadline, &session->socket_);
@@ -130,6 +135,15 @@ Status AgentSession::Join(const Options& asked,
   if (!s.ok()) return WithHint(asked, s);
   *out = std::move(session);
   return Status();
+}
+
+AgentSession::~AgentSession() {
+  AgentSession* self = this;
+  last_joined.compare_exchange_strong(self, nullptr);
+}
+
+void AgentSession::AbandonJoinInChild() {
+  if (AgentSession* session = last_joined) session->Abandon();
 }
 
 Status AgentSession::AwaitWelcome(const Options& options, int timeout_ms) {

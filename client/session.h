@@ -23,6 +23,10 @@ class AgentSession {
   // all ranks of the job have joined, or refuses, or the start timeout ends.
   static Status Join(const Options& options,
                      std::unique_ptr<AgentSession>* out);
+  ~AgentSession();
+  // In a child that was forked while another thread was in Join(), or had not
+  // yet told anybody of its session.
+  static void AbandonJoinInChild();
 
   const Board& board() const { return *board_; }
 
