@@ -75,7 +75,7 @@ exit status: 0 if all ranks ended with 0; else that of the rank that failed
 first (128 + signal number if a signal killed it). When a rank fails, the others
 have 5 s to end by themselves, then they are stopped. Ctrl-C stops all ranks
 within 2 s (exit status 130). 2: wrong usage; 126, 127: the command cannot be
-run, is not found.
+run, is not found (1 if it is only other hosts that do not have it).
 )";
 }
 
