@@ -98,7 +98,10 @@ class World {
   }
 
   void Seldom() {
-    switch (feed_.Below(6)) {
+    switch (feed_.Below(8)) {
+      case 6:
+      case 7:
+        return Await();
       case 0:
         return MakeSet();
       case 1:
@@ -174,6 +177,14 @@ class World {
     } else {
       board().PlaceTicket(slot, generation, 0);
     }
+  }
+  // Somebody waits for what has been reported.
+  void Await() {
+    const uint32_t slot = Slot();
+    if (slot >= rig_.allotted) return;
+    RaiseUrgency(board(), slot, generations_[{slot, 0}], Urgency::kAwaited);
+    board().news(slot / 64).fetch_or(uint64_t{1} << slot % 64);
+    Turn();
   }
   void SubmitAll() {
     const uint32_t slot = Slot();

@@ -1,5 +1,6 @@
 // The messages of Coordinated's executors.
 #include <algorithm>
+#include <iterator>
 
 #include "common/limits.h"
 #include "common/types.h"
@@ -54,21 +55,11 @@ proto::ExecutorMessage Coordinated::Make(Player* p) {
     case 2:
       return Endpoint(p);
     case 3:
-      return SetRequest(p);
     case 4:
+      return SetRequest(p, Rank(*p));
     case 5:
-      return SetRequest(p);
     case 6:
-    case 7: {
-      proto::JoinState* join = m.mutable_join_state();
-      join->set_epoch(Epoch(*p));
-      join->set_rank(Rank(*p));
-      join->set_settled(feed_.OnceIn(2));
-      uint32_t& number = p->joins[join->rank()];
-      if (!join->settled()) ++number;
-      join->set_number(feed_.OnceIn(32) ? feed_.Below(8) : number);
-      return m;
-    }
+      return Join(p, Rank(*p), feed_.OnceIn(2));
     case 8: {
       proto::RankGone* gone = m.mutable_rank_gone();
       gone->set_epoch(feed_.OnceIn(8) ? 0 : Epoch(*p));
@@ -90,6 +81,7 @@ proto::ExecutorMessage Coordinated::Make(Player* p) {
     case 13:
       return Blocked(p);
     case 14:
+      p->lied = true;
       return Raw();
     default:
       return Presence(p);
@@ -247,20 +239,23 @@ void Coordinated::AddSignatures(Player* p, uint32_t kind, uint32_t set,
   }
 }
 
-void Coordinated::AddPresent(Player* p, proto::Presence* presence) {
+void Coordinated::AddPresent(Player* p, const proto::Identity& identity,
+                             proto::Presence* presence) {
   proto::PresentOperation* op = presence->add_operations();
-  proto::Identity identity;
-  Identity(&identity);
   const std::string key = std::to_string(identity.process_set()) + "/" +
                           std::to_string(identity.kind()) + "/" +
                           identity.name();
+  p->identities[key] = identity;
   const auto id = p->ids.find(key);
   if (id != p->ids.end() && !feed_.OnceIn(8)) {
     op->set_id(id->second);
   } else {
     *op->mutable_identity() = identity;
   }
-  if (feed_.OnceIn(64)) op->set_id(static_cast<uint32_t>(feed_.Number()));
+  if (feed_.OnceIn(64)) {  // it may be that of another operation
+    op->set_id(static_cast<uint32_t>(feed_.Number()));
+    p->lied = true;
+  }
   uint32_t& generation = p->generations[key];
   // Not twice before it is answered, normally.
   if (!p->unanswered.contains({key, generation}) || feed_.OnceIn(64)) {
@@ -271,7 +266,7 @@ void Coordinated::AddPresent(Player* p, proto::Presence* presence) {
   op->set_urgency(feed_.OnceIn(32) ? feed_.Byte() : feed_.Below(3));
   AddSignatures(p, identity.kind(), identity.process_set(), op);
   // What the coordinator may not take it for: then the session is over.
-  p->unanswered.insert({key, op->generation()});
+  if (!p->unanswered.insert({key, op->generation()}).second) p->lied = true;
   for (const auto& [k, known] : p->ids) {
     if (op->id() != 0 && known == op->id()) {
       p->unanswered.insert({k, op->generation()});
@@ -283,28 +278,74 @@ proto::ExecutorMessage Coordinated::Presence(Player* p) {
   proto::ExecutorMessage m;
   m.mutable_presence()->set_epoch(Epoch(*p));
   for (uint32_t i = 1 + feed_.Below(3); i > 0; --i) {
-    AddPresent(p, m.mutable_presence());
+    proto::Identity identity;
+    Identity(&identity);
+    AddPresent(p, identity, m.mutable_presence());
   }
-  if (feed_.OnceIn(8)) {
-    proto::UrgentOperation* urgent = m.mutable_presence()->add_urgent();
-    if (feed_.OnceIn(2) && !p->ids.empty()) {
-      urgent->set_id(p->ids.begin()->second);
-    } else {
-      Identity(urgent->mutable_identity());
-    }
-    urgent->set_generation(feed_.Below(4));
-    if (feed_.OnceIn(16)) urgent->set_id(static_cast<uint32_t>(feed_.Number()));
-  }
+  if (feed_.OnceIn(8)) AddUrgent(p, m.mutable_presence());
   return m;
+}
+
+// Of what waits for its answer, mostly.
+void Coordinated::AddUrgent(Player* p, proto::Presence* presence) {
+  proto::UrgentOperation* urgent = presence->add_urgent();
+  if (p->unanswered.empty() || feed_.OnceIn(8)) {
+    Identity(urgent->mutable_identity());
+    urgent->set_generation(feed_.Below(4));
+    if (feed_.OnceIn(4)) urgent->set_id(static_cast<uint32_t>(feed_.Number()));
+    return;
+  }
+  auto it = p->unanswered.begin();
+  std::advance(it, feed_.Byte() % p->unanswered.size());
+  const auto id = p->ids.find(it->first);
+  if (id != p->ids.end()) {
+    urgent->set_id(id->second);
+  } else {
+    *urgent->mutable_identity() = p->identities[it->first];
+  }
+  urgent->set_generation(it->second);
+}
+
+void Coordinated::Together() {
+  const uint32_t what = feed_.Below(5);
+  proto::Identity identity;
+  Identity(&identity);
+  const std::string job = Any().job;
+  for (Player& p : players_) {
+    if (p.undisturbed || p.job != job || p.epoch == 0) continue;
+    if (what < 2) {
+      proto::ExecutorMessage m;
+      m.mutable_presence()->set_epoch(p.epoch);
+      AddPresent(&p, identity, m.mutable_presence());
+      Say(&p, std::move(m));
+      continue;
+    }
+    for (const uint32_t rank : p.OwnRanks()) {
+      Say(&p, what == 2 ? SetRequest(&p, rank) : Join(&p, rank, what == 4));
+    }
+  }
 }
 
 // --- The rest ----------------------------------------------------------------
 
-proto::ExecutorMessage Coordinated::SetRequest(Player* p) {
+proto::ExecutorMessage Coordinated::Join(Player* p, uint32_t rank,
+                                         bool settled) {
+  proto::ExecutorMessage m;
+  proto::JoinState* join = m.mutable_join_state();
+  join->set_epoch(Epoch(*p));
+  join->set_rank(rank);
+  join->set_settled(settled);
+  uint32_t& number = p->joins[rank];
+  if (!settled) ++number;
+  join->set_number(feed_.OnceIn(32) ? feed_.Below(8) : number);
+  return m;
+}
+
+proto::ExecutorMessage Coordinated::SetRequest(Player* p, uint32_t rank) {
   proto::ExecutorMessage m;
   proto::SetRequest* request = m.mutable_set_request();
   request->set_epoch(Epoch(*p));
-  request->set_rank(Rank(*p));
+  request->set_rank(rank);
   uint32_t& number = p->set_requests[request->rank()];
   ++number;
   request->set_number(feed_.OnceIn(32) ? static_cast<uint32_t>(feed_.Number())

@@ -91,6 +91,9 @@ void Coordinated::Event() {
       return Pass();
     case 1:
       return Break(&p);
+    case 4:
+    case 5:
+      return Together();
     case 2:
       if (p.stream == 0) return Open(&p, !p.session.empty());
       if (feed_.OnceIn(8)) Open(&p, true);  // the old stream's end is not seen
@@ -283,8 +286,9 @@ void Coordinated::Receive(Player* p, const proto::CoordinatorMessage& m) {
 
 void Coordinated::Answered(Player* p, const std::string& key,
                            uint32_t generation) {
-  Expect(p->unanswered.erase({key, generation}) == 1 || p->lied,
-         "what runs has been reported, and is answered once");
+  if (p->unanswered.erase({key, generation}) == 1 || p->lied) return;
+  Expect(false, "what runs has been reported, and is answered once: '" + key +
+                    "', generation " + std::to_string(generation));
 }
 
 void Coordinated::ReceiveRuns(Player* p, const proto::Execute& execute) {
@@ -321,6 +325,7 @@ void Coordinated::Payload(Player* p, const proto::CoordinatorMessage& m) {
       p->last_run = 0;
       p->ids.clear();
       p->generations.clear();
+      p->identities.clear();
       p->unanswered.clear();
       p->sets.clear();
       p->set_requests.clear();
@@ -332,9 +337,12 @@ void Coordinated::Payload(Player* p, const proto::CoordinatorMessage& m) {
       Expect(m.epoch_end().message().size() <= kMaxErrorBytes,
              "an end has a bounded reason");
       Expect(m.epoch_end().code() != 0, "an end has a code");
-      if (m.epoch_end().epoch() == 0) ++p->round;
-      p->waiting.clear();
-      p->unanswered.clear();
+      if (m.epoch_end().epoch() == 0) {
+        ++p->round;
+        p->waiting.clear();
+      } else {
+        p->unanswered.clear();
+      }
       return;
     case proto::CoordinatorMessage::kExecute:
       ++p->handled;
@@ -377,6 +385,12 @@ void Coordinated::Payload(Player* p, const proto::CoordinatorMessage& m) {
       ++p->handled;
       return;
     case proto::CoordinatorMessage::kMembershipWanted:
+      return;
+    case proto::CoordinatorMessage::kStandIn:
+      ++p->handled;
+      if (m.stand_in().has_identity()) {
+        p->ids[KeyOf(m.stand_in().identity())] = m.stand_in().id();
+      }
       return;
     default:
       ++p->handled;

@@ -32,7 +32,7 @@ struct Player {
   std::string token;
   uint32_t index = 0;  // of the node in its job
   bool undisturbed = false;
-  bool lied = false;  // with numbers: it cannot know what it will get
+  bool lied = false;  // so that it cannot know what it will get
   coordinator::StreamId stream = 0;  // 0: broken, or ended
   std::string session;               // empty: it has none (any more)
   std::string incarnation;
@@ -49,6 +49,7 @@ struct Player {
   // Of the epoch: operations by "set/kind/name".
   std::map<std::string, uint32_t> ids;
   std::map<std::string, uint32_t> generations;
+  std::map<std::string, proto::Identity> identities;
   std::set<std::pair<std::string, uint32_t>> unanswered;
   std::map<uint32_t, std::vector<uint32_t>> sets;
   std::map<uint32_t, uint32_t> set_requests, joins;  // by rank
@@ -66,6 +67,8 @@ class Coordinated {
 
  private:
   Player& Any();
+  // All ranks of the job do the same: what needs all of them comes about.
+  void Together();
   void Open(Player* p, bool resume);
   void Break(Player* p);
   // Numbers and sends it; sometimes with other numbers.
@@ -84,10 +87,13 @@ class Coordinated {
   proto::ExecutorMessage ElasticReady(Player* p);
   proto::ExecutorMessage Endpoint(Player* p);
   proto::ExecutorMessage Presence(Player* p);
-  void AddPresent(Player* p, proto::Presence* presence);
+  void AddPresent(Player* p, const proto::Identity& identity,
+                  proto::Presence* presence);
+  void AddUrgent(Player* p, proto::Presence* presence);
   void AddSignatures(Player* p, uint32_t kind, uint32_t set,
                      proto::PresentOperation* op);
-  proto::ExecutorMessage SetRequest(Player* p);
+  proto::ExecutorMessage SetRequest(Player* p, uint32_t rank);
+  proto::ExecutorMessage Join(Player* p, uint32_t rank, bool settled);
   proto::ExecutorMessage Late(Player* p);
   proto::ExecutorMessage Blocked(Player* p);
   proto::ExecutorMessage Raw();
