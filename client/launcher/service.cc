@@ -10,9 +10,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
 
 #include "client/launcher/process.h"
+#include "client/launcher/service_directory.h"
 #include "client/launcher/service_shell.h"
 #include "client/meeting_text.h"
 
@@ -81,8 +81,10 @@ void AwaitChildren(milliseconds limit) {
     AwaitChildren(kGrace);
     KillDescendants({}, kSweepLimit);
   }
-  std::error_code ignored;
-  std::filesystem::remove_all(directory, ignored);
+  // One that has ended well has removed it, and the next may be there already.
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+    RemoveServiceDirectory(directory, kServiceLockFd);
+  }
   _exit(0);
 }
 

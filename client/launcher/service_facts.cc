@@ -153,6 +153,8 @@ Status GatherServiceFacts(const std::string& directory, ServiceFacts* out) {
   for (const std::string& a : OwnAddresses()) {
     f.addresses.push_back(a.find(':') == a.npos ? a : "[" + a + "]");
   }
+  // Several nodes on a machine without any network.
+  if (f.addresses.empty()) f.addresses = {kLoopbackAddress};
   f.user_secret = [](std::string* key) { return UserSecret(Home(), key); };
   f.cluster_secret = [path = f.secret_file](std::string* key) {
     const Status s = ReadSecretLine(path, key);

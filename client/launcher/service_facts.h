@@ -11,6 +11,9 @@
 
 namespace maypole::launcher {
 
+// What a machine without any network has for other nodes: those on itself.
+inline constexpr char kLoopbackAddress[] = "127.0.0.1";
+
 Status GatherServiceFacts(const std::string& directory, ServiceFacts* out);
 
 // HMAC-SHA-256 in hexadecimal.

@@ -5,20 +5,18 @@
 #include <netdb.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/file.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <utility>
 
 #include "client/launcher/own_addresses.h"
 #include "client/launcher/private_directory.h"
 #include "client/launcher/process.h"
+#include "client/launcher/service_directory.h"
 #include "client/launcher/service_facts.h"
 #include "common/unix_socket.h"
 
@@ -33,6 +31,8 @@ constexpr milliseconds kTick{100};  // while something is under way
 constexpr seconds kIdleLimit{3};    // nobody has come since the start
 constexpr milliseconds kDialSlice{2000};
 constexpr milliseconds kEndLimit{2000};  // until a daemon is killed
+// Less than ranks wait for us (client/meeting.cc), with kEndLimit.
+constexpr milliseconds kOthersLimit{2500};
 constexpr char kSecret[] = "secret";
 
 // Rows of /proc/net/tcp with this local port and a connection to another
@@ -113,8 +113,7 @@ void NodeService::Run() {
     OnRound();
   }
   EndDaemons();
-  std::error_code ignored;  // nothing to be done about it at the end
-  std::filesystem::remove_all(directory_, ignored);
+  RemoveServiceDirectory(directory_, kServiceLockFd);
 }
 
 void NodeService::OnRound() {
@@ -287,12 +286,19 @@ void NodeService::EndDaemons() {
   listener_.Reset();
   unlink((directory_ + "/" + kServiceSocket).c_str());
   End(agent_.get());
-  if (OthersNeedCoordinator()) {
-    // Who waits for us to clean up need not wait for other nodes.
+  // Nodes end within moments of each other. Launchers may kill us when we have
+  // let the last rank go.
+  const Time deadline = steady_clock::now() + kOthersLimit;
+  bool alone = false;
+  while (OthersNeedCoordinator()) {
+    loop_.Poll(steady_clock::now() + kTick);
+    const bool awaited = !connections_.empty();
+    if (alone || (awaited && steady_clock::now() < deadline)) continue;
+    // Who waits for us to clean up need not wait longer for other nodes. The
+    // lock stays: the next service of the job might want our port.
+    EmptyServiceDirectory(directory_, kServiceLockFd);
     while (!connections_.empty()) Drop(connections_.begin()->first);
-    do {
-      loop_.Poll(steady_clock::now() + kTick);
-    } while (OthersNeedCoordinator());
+    alone = true;
   }
   End(coordinator_.get());
 }
@@ -310,6 +316,10 @@ void NodeService::End(Daemons* daemons) {
 std::vector<std::string> ResolveForOthers(
     const std::vector<std::string>& addresses) {
   std::vector<std::string> out;
+  // Such a head says so in numbers, and has nothing else to say.
+  const bool no_network =
+      addresses.size() == 1 &&
+      addresses[0].starts_with(std::string(kLoopbackAddress) + ":");
   for (const std::string& address : addresses) {
     const size_t colon = address.rfind(':');
     if (colon == std::string::npos) continue;
@@ -321,7 +331,7 @@ std::vector<std::string> ResolveForOthers(
     if (getaddrinfo(host.c_str(), port.c_str(), &hints, &found) != 0) continue;
     for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
       char text[NI_MAXHOST];
-      if (!LeadsHere(a) &&
+      if ((no_network || !LeadsHere(a)) &&
           getnameinfo(a->ai_addr, a->ai_addrlen, text, sizeof(text), nullptr, 0,
                       NI_NUMERICHOST) == 0) {
         out.push_back(WithPort(text, port));
@@ -330,31 +340,6 @@ std::vector<std::string> ResolveForOthers(
     freeaddrinfo(found);
   }
   return out;
-}
-
-void SweepBeside(const std::string& directory) {
-  namespace fs = std::filesystem;
-  const fs::path own(directory);
-  const std::string prefix = "maypole-" + std::to_string(geteuid()) + "-";
-  std::error_code error;
-  std::vector<fs::path> left;
-  for (fs::directory_iterator i(own.parent_path(), error), end;
-       !error && i != end; i.increment(error)) {
-    const fs::path& path = i->path();
-    struct stat st;
-    if (path == own || !path.filename().string().starts_with(prefix) ||
-        lstat(path.c_str(), &st) != 0 || !S_ISDIR(st.st_mode) ||
-        st.st_uid != geteuid()) {
-      continue;
-    }
-    // No service has it: each holds its lock for life.
-    const Fd lock(
-        open((path / kServiceLock).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-    if (lock.valid() && flock(lock.get(), LOCK_EX | LOCK_NB) == 0) {
-      std::error_code ignored;
-      fs::remove_all(path, ignored);
-    }
-  }
 }
 
 }  // namespace maypole::launcher

@@ -69,13 +69,10 @@ class NodeService {
 };
 
 // Resolves names of HOST:PORT to numbers. What leads to this machine itself
-// (127.0.1.1, as installers put it in /etc/hosts) is left out.
+// (127.0.1.1, as installers put it in /etc/hosts) is left out, unless it is
+// all there is (kLoopbackAddress).
 std::vector<std::string> ResolveForOthers(
     const std::vector<std::string>& addresses);
-
-// Removes what services of this user have left beside `directory` that were
-// killed together with their guards.
-void SweepBeside(const std::string& directory);
 
 }  // namespace maypole::launcher
 

@@ -65,6 +65,13 @@ class TwoNodesTest(start_fixture.StartTest):
 
     def test_the_coordinator_stays_while_the_other_node_works(self):
         self.start(self.mpirun(4) + start_fixture.program("early"))
+        for rank in (0, 1):
+            self.await_record("rank.%d.json" % rank)
+        # Launchers that kill what ranks leave must find nothing to be left.
+        start_fixture.harness.wait_until(
+            lambda: any(os.listdir(os.path.join(self.runtime, name)) == ["lock"] for name in os.listdir(self.runtime)),
+            20, "the first node's directory to be empty")
+        self.assertFalse(os.path.exists(os.path.join(self.dir, "rank.2.json")))
         self.finish()
         ended = [self.record("rank.%d.json" % rank)["ended"] for rank in range(4)]
         self.assertGreater(min(ended[2:]) - max(ended[:2]), 4)
