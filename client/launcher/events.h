@@ -42,6 +42,8 @@ class EventLoop {
 
   // One round: waits until something happens or the deadline, handles it.
   void Poll(std::optional<Time> deadline);
+  // Output is not read, because somebody does not read ours.
+  bool OutletsFull() const;
 
  private:
   struct Watched {
@@ -51,7 +53,6 @@ class EventLoop {
     std::shared_ptr<Handler> handler;
   };
 
-  bool OutletsFull() const;
   void Dispatch(Class c);
 
   Fd epoll_[2];

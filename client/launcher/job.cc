@@ -177,6 +177,11 @@ void Job::OnHostLost(const RemoteNode& remote, const std::string& why) {
 // They were told to kill their ranks, and we cannot wait for ever.
 void Job::GiveUpSilentHosts(Time now) {
   if (!answer_by_ || now < *answer_by_) return;
+  if (loop_.OutletsFull() && !supervision_.interrupted()) {
+    // The answer comes behind output that nobody reads: a pager may wait.
+    answer_by_ = now + kAnswerLimit;
+    return;
+  }
   answer_by_ = std::nullopt;
   for (const auto& rank : ranks_) {
     if (rank->alive && rank->remote) rank->remote->GiveUp("it does not answer");

@@ -95,6 +95,23 @@ class RemoteTest(LauncherTest):
         self.assertEqual(job.wait(timeout=60), 130)
         self.assertLess(time.monotonic() - start, 2.0)
 
+    def test_a_host_behind_a_pager_is_waited_for(self):
+        job = self.start("-H", "localhost:1,192.0.2.8:1", "--coordinator", "192.0.2.1:4001", "sh", "-c",
+                         RANK_IS_UP + 'if [ "$MAYPOLE_RANK" = 0 ]; then ' + WAIT_FOR_GO + "exit 3; fi; "
+                         "trap 'echo the last word; exit 4' TERM; "
+                         "while :; do echo yyyyyyyyyyyyyyyyyyyyyyyyyyyyyy; done")
+        self.wait_for_ranks(2)
+        time.sleep(0.5)  # until all buffers on the way are full
+        self.write("go", "")
+        while "SIGTERM" not in job.stderr.readline():
+            pass
+        time.sleep(8)  # SIGKILL after 2 s, and 5 s for an answer
+        out, err = job.communicate(timeout=60)
+        self.assertEqual(job.returncode, 3, err)
+        self.assertNotIn("does not answer", err)
+        self.assertIn("yyyyyy", out.splitlines()[-1])
+        self.assertGreater(len(out), 1 << 20)
+
     def test_a_lost_host_is_told_once_and_ends_the_job(self):
         job = self.start(*HOSTS, "sh", "-c", WAIT_FOR_GO)
         self.wait_for_ranks(2)
