@@ -104,6 +104,14 @@ def processes():
     return out
 
 
+def kill(pid, number=signal.SIGKILL):
+    """A process that has ended meanwhile is as well."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
 def descendants(pid):
     table = processes()
     found, todo = [], [pid]

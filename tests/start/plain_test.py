@@ -33,6 +33,19 @@ class PlainTest(start_fixture.StartTest):
         self.finish()
         self.check_places(2, [[0, 1]])
 
+    def test_programs_one_after_another(self):
+        # Ranks of the next find the service of the last one, or its end.
+        where = os.path.join(start_fixture.harness.ROOT, "tests", "programs", "where.py")
+        for rank in "0123":
+            self.start(["sh", "-ec", 'for i in 1 2 3 4 5 6 7 8 9 10; do "$@"; done', "sh",
+                        start_fixture.harness.PYTHON, where],
+                       {"MAYPOLE_SIZE": "4", "MAYPOLE_LOCAL_SIZE": "4", "MAYPOLE_JOB": "mine", "MAYPOLE_RANK": rank,
+                        "MAYPOLE_LOCAL_RANK": rank})
+        self.finish()
+        for rank in range(4):
+            line = "rank %d of 4: local %d of 4, node 0 of 1: sum 10" % (rank, rank)
+            self.assertEqual(self.output().count(line), 10, self.output())
+
     def test_the_variables_of_mpich(self):
         # MPICH itself is not there to be tried.
         for rank in "01":
@@ -63,9 +76,9 @@ class PlainTest(start_fixture.StartTest):
         explicit = {"MAYPOLE_SIZE": "2", "MAYPOLE_LOCAL_SIZE": "2", "MAYPOLE_JOB": "mine"}
         hold = self.start(start_fixture.program("hold"), dict(explicit, MAYPOLE_RANK="0", MAYPOLE_LOCAL_RANK="0"))
         start_fixture.harness.wait_until(lambda: os.listdir(self.runtime), 30, "the directory")
+        name = os.path.join(self.runtime, os.listdir(self.runtime)[0])
         self.end(hold)
         self.processes.clear()
-        name = os.path.join(self.runtime, os.listdir(self.runtime)[0])
         self.check_nothing_left()
         os.mkdir(name)
         os.chown(name, 65534, 65534)

@@ -168,7 +168,8 @@ class SshMachines(machines.Machines):
         return path
 
     def _set_up(self):
-        os.makedirs("/run/sshd", mode=0o755, exist_ok=True)
+        # sshd wants it; the machine's own /run goes with it.
+        self[1].run(["sh", "-c", "mount -t tmpfs none /run && mkdir -m 755 /run/sshd"]).check_returncode()
         self.bin = self.path("bin")
         os.mkdir(self.bin)
         for key in ("host_key", "user_key"):
@@ -194,7 +195,7 @@ class SshMachines(machines.Machines):
     def stop_sshd(self):
         for pid, argv in self.inside(1).items():
             if _is_sshd(argv):
-                os.kill(pid, signal.SIGKILL)
+                harness.kill(pid)
         self.sshd.wait()
 
     def start(self, argv, machine=0, env=None, ssh=True, prefix=(), **kwargs):

@@ -189,7 +189,7 @@ class SshTest(unittest.TestCase):
             silent.kill()
             silent.wait()
             for pid in self.net.strangers(1):
-                os.kill(pid, signal.SIGKILL)
+                harness.kill(pid)
 
     def test_kill_9_of_the_head_leaves_nothing(self):
         job = self.start_stubborn()
@@ -200,10 +200,7 @@ class SshTest(unittest.TestCase):
     def test_kill_9_of_all_of_the_head_leaves_nothing_there(self):
         job = self.start_stubborn()
         for pid in self.net.strangers(0):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except OSError:
-                pass
+            harness.kill(pid)
         job.wait(10)
         self.net.await_quiet(5)
 
@@ -252,7 +249,7 @@ class SshTest(unittest.TestCase):
     def end_daemons(self):
         for machine in (0, 1):
             for pid in self.net.strangers(machine):
-                os.kill(pid, signal.SIGTERM)
+                harness.kill(pid, signal.SIGTERM)
 
     def test_a_coordinator_that_runs_already(self):
         self.addCleanup(self.end_daemons)

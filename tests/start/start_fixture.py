@@ -60,7 +60,7 @@ class StartTest(unittest.TestCase):
         for process in self.processes:
             self.end(process)
         for pid in self.daemons():
-            os.kill(pid, signal.SIGKILL)
+            harness.kill(pid)
         if self._failed():
             sys.stderr.write("--- output of %s\n%s\n" % (self.id(), self.output()[-6000:]))
         shutil.rmtree(self.dir, ignore_errors=True)
