@@ -2,10 +2,11 @@
 
 place_program.py MODE: `sum` works and ends; `twice` does so in two epochs,
 `notebook` calls init() again and again; `hold` stays until it is killed or
-told; `early`: node 0 ends before the other; `restart` exits once; `fail` tells what init() has raised. Each tells the test what it saw in
+told; `early`: node 0 ends before the other; `following` starts when the service ends; `restart` exits once; `fail` tells what init() has raised. Each tells the test what it saw in
 $MAYPOLE_TEST_DIR/rank.<rank>.json.
 """
 
+import glob
 import json
 import os
 import sys
@@ -92,6 +93,15 @@ def early():
     tell("rank.%d.json" % seen["rank"], ended=time.time(), **seen)
 
 
+def following():
+    """Joins while the service of the job before is ending."""
+    tell("waits.%s.json" % os.environ["MAYPOLE_RANK"])
+    while glob.glob(os.path.join(os.environ["MAYPOLE_RUNTIME_DIR"], "*", "service.sock")):
+        time.sleep(0.0005)
+    seen = join()
+    tell("rank.%d.json" % seen["rank"], **seen)
+
+
 def restart():
     seen = join()
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
@@ -115,7 +125,8 @@ def main():
         seen = join()
         tell("rank.%d.json" % seen["rank"], **seen)
     else:
-        {"twice": twice, "notebook": notebook, "hold": hold, "early": early, "restart": restart, "fail": fail}[mode]()
+        {"twice": twice, "notebook": notebook, "hold": hold, "early": early, "following": following,
+         "restart": restart, "fail": fail}[mode]()
 
 
 if __name__ == "__main__":

@@ -46,6 +46,24 @@ class PlainTest(start_fixture.StartTest):
             line = "rank %d of 4: local %d of 4, node 0 of 1: sum 10" % (rank, rank)
             self.assertEqual(self.output().count(line), 10, self.output())
 
+    def test_a_program_that_comes_while_the_service_ends(self):
+        hold = [self.start(start_fixture.program("hold"),
+                           {"MAYPOLE_SIZE": "2", "MAYPOLE_LOCAL_SIZE": "2", "MAYPOLE_JOB": "mine",
+                            "MAYPOLE_RANK": rank, "MAYPOLE_LOCAL_RANK": rank}) for rank in "01"]
+        for rank in "01":
+            self.await_record("rank.%s.json" % rank)
+        self.processes.clear()
+        for rank in "0123":
+            self.start(start_fixture.program("following"),
+                       {"MAYPOLE_SIZE": "4", "MAYPOLE_LOCAL_SIZE": "4", "MAYPOLE_JOB": "mine", "MAYPOLE_RANK": rank,
+                        "MAYPOLE_LOCAL_RANK": rank})
+        for rank in "0123":
+            self.await_record("waits.%s.json" % rank)
+        for process in hold:
+            self.end(process)
+        self.finish()
+        self.check_places(4, [[0, 1, 2, 3]])
+
     def test_the_variables_of_mpich(self):
         # MPICH itself is not there to be tried.
         for rank in "01":
