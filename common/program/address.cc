@@ -1,15 +1,19 @@
 #include "common/program/address.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <condition_variable>
 #include <cstring>
 #include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -21,11 +25,12 @@ namespace {
 
 using Resolved = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-absl::StatusOr<Resolved> Resolve(const Address& address) {
+absl::StatusOr<Resolved> Resolve(const Address& address,
+                                 int flags = AI_PASSIVE) {
   const std::string host = WithoutBrackets(address.host);
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
+  hints.ai_flags = flags;
   addrinfo* found = nullptr;
   const int error = getaddrinfo(
       host.c_str(), absl::StrCat(address.port).c_str(), &hints, &found);
@@ -34,6 +39,51 @@ absl::StatusOr<Resolved> Resolve(const Address& address) {
         absl::StrCat(address.Text(), ": ", gai_strerror(error)));
   }
   return Resolved(found, freeaddrinfo);
+}
+
+// What a thread asks the resolver, which cannot be told to stop.
+struct Question {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool answered = false;
+  Resolved found{nullptr, freeaddrinfo};
+};
+
+// Null: no address by then.
+Resolved ResolveUntil(const Address& address,
+                      std::chrono::steady_clock::time_point deadline) {
+  absl::StatusOr<Resolved> numeric = Resolve(address, AI_NUMERICHOST);
+  if (numeric.ok()) return *std::move(numeric);
+  const auto question = std::make_shared<Question>();
+  std::thread([question, address] {
+    absl::StatusOr<Resolved> resolved = Resolve(address, 0);
+    std::lock_guard lock(question->mutex);
+    if (resolved.ok()) question->found = *std::move(resolved);
+    question->answered = true;
+    question->changed.notify_all();
+  }).detach();
+  std::unique_lock lock(question->mutex);
+  question->changed.wait_until(lock, deadline,
+                               [&] { return question->answered; });
+  return std::exchange(question->found, Resolved(nullptr, freeaddrinfo));
+}
+
+Fd ConnectOne(const addrinfo& to, int timeout_ms) {
+  Fd fd(
+      ::socket(to.ai_family, to.ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (::connect(fd.get(), to.ai_addr, to.ai_addrlen) != 0 &&
+      errno != EINPROGRESS) {
+    return Fd();
+  }
+  pollfd wait{fd.get(), POLLOUT, 0};
+  int error = 0;
+  socklen_t size = sizeof(error);
+  if (::poll(&wait, 1, timeout_ms) != 1 ||
+      ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0 ||
+      error != 0) {
+    return Fd();
+  }
+  return fd;
 }
 
 }  // namespace
@@ -94,26 +144,20 @@ std::string WithoutBrackets(const std::string& host) {
   return host.substr(1, host.size() - 2);
 }
 
-Fd ConnectTcp(const Address& address, std::chrono::milliseconds timeout) {
-  absl::StatusOr<Resolved> resolved = Resolve(address);
-  if (!resolved.ok()) return Fd();
-  for (const addrinfo* a = resolved->get(); a != nullptr; a = a->ai_next) {
-    Fd fd(::socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC,
-                   0));
-    if (::connect(fd.get(), a->ai_addr, a->ai_addrlen) != 0 &&
-        errno != EINPROGRESS) {
-      continue;
-    }
-    pollfd wait{fd.get(), POLLOUT, 0};
-    int error = 0;
-    socklen_t size = sizeof(error);
-    if (::poll(&wait, 1, static_cast<int>(timeout.count())) != 1 ||
-        ::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0 ||
-        error != 0) {
-      continue;
-    }
-    ::fcntl(fd.get(), F_SETFL, ::fcntl(fd.get(), F_GETFL) & ~O_NONBLOCK);
-    return fd;
+int MillisLeft(std::chrono::steady_clock::time_point deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(
+      deadline - std::chrono::steady_clock::now());
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1 << 30));
+}
+
+Fd ConnectTcp(const Address& address,
+              std::chrono::steady_clock::time_point deadline) {
+  const Resolved resolved = ResolveUntil(address, deadline);
+  int rest = 0;
+  for (const addrinfo* a = resolved.get(); a != nullptr; a = a->ai_next) ++rest;
+  for (const addrinfo* a = resolved.get(); a != nullptr; a = a->ai_next) {
+    Fd fd = ConnectOne(*a, MillisLeft(deadline) / rest--);
+    if (fd.valid()) return fd;
   }
   return Fd();
 }

@@ -35,9 +35,15 @@ std::string WhyNotBound(const Address& address);
 // "::1" of "[::1]"; others as they are.
 std::string WithoutBrackets(const std::string& host);
 
-// A blocking TCP connection to it; invalid: there is none within the time (to
-// each address of the name).
-Fd ConnectTcp(const Address& address, std::chrono::milliseconds timeout);
+// A TCP connection to it that does not block; invalid: there is none by the
+// deadline. The addresses of a name share the time, and its resolution has no
+// more either: a thread that still waits for the resolver then is left behind,
+// and ends with its answer.
+Fd ConnectTcp(const Address& address,
+              std::chrono::steady_clock::time_point deadline);
+
+// Milliseconds until the deadline, for poll(); 0: it has passed.
+int MillisLeft(std::chrono::steady_clock::time_point deadline);
 
 // Connects and hangs up, to wake who sleeps in accept.
 void Knock(const Address& address);

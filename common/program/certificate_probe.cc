@@ -1,12 +1,18 @@
 // Why TLS does not come to be: the handshake once more, by hand. gRPC says
 // "certificate verify failed", or "Socket closed", and no more.
+//
+// What listens there may be anything, and do anything. So OpenSSL speaks to
+// memory, and the bytes are carried here: to a deadline, and without a SIGPIPE
+// (its own socket BIO raises one when the other side has hung up).
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <poll.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 
+#include <cerrno>
 #include <chrono>
 #include <memory>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/fd.h"
@@ -20,7 +26,8 @@ namespace {
 using Context = std::unique_ptr<SSL_CTX, FreeBy<SSL_CTX_free>>;
 using Connection = std::unique_ptr<SSL, FreeBy<SSL_free>>;
 
-constexpr std::chrono::milliseconds kPatience(1000);
+using Deadline = std::chrono::steady_clock::time_point;
+
 // gRPC's protocol, as TLS names it: length, name.
 constexpr unsigned char kProtocols[] = {2, 'h', '2'};
 
@@ -46,23 +53,127 @@ Context MakeContext(const TlsOptions& options) {
   return context;
 }
 
-void BoundWaits(int fd) {
-  timeval time{};
-  time.tv_sec = kPatience.count() / 1000;
-  time.tv_usec = kPatience.count() % 1000 * 1000;
-  ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof(time));
-  ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof(time));
-}
+// One connection: OpenSSL's side of it, and the socket.
+class Probe {
+ public:
+  // How a step has ended.
+  enum class End {
+    kDone,
+    kError,   // OpenSSL objects to what came, or an alert came: reason()
+    kHungUp,  // without an alert
+    kSilent,  // the deadline has passed
+  };
 
-// The last alert that the peer has sent, or empty.
-std::string Alert() {
-  const unsigned long error = ERR_peek_last_error();
-  if (ERR_GET_LIB(error) != ERR_LIB_SSL ||
-      ERR_GET_REASON(error) < SSL_AD_REASON_OFFSET) {
+  Probe(const TlsOptions& options, const std::string& name, Fd socket,
+        Deadline deadline)
+      : context_(MakeContext(options)),
+        ssl_(context_ == nullptr ? nullptr : SSL_new(context_.get())),
+        socket_(std::move(socket)),
+        deadline_(deadline) {
+    BIO* in = BIO_new(BIO_s_mem());
+    BIO* out = BIO_new(BIO_s_mem());
+    if (ssl_ == nullptr || in == nullptr || out == nullptr) {
+      BIO_free(in);
+      BIO_free(out);
+      return;
+    }
+    SSL_set_bio(ssl_.get(), in, out);  // it owns them now
+    SSL_set_tlsext_host_name(ssl_.get(), name.c_str());
+    ready_ = true;
+  }
+
+  bool ready() const { return ready_; }
+  SSL* ssl() const { return ssl_.get(); }
+
+  End Handshake() {
+    return Step([this] { return SSL_connect(ssl_.get()); });
+  }
+  // The first byte that the other side sends.
+  End Hear() {
+    return Step([this] {
+      char byte;
+      return SSL_read(ssl_.get(), &byte, 1);
+    });
+  }
+  // Of the last kError: OpenSSL's.
+  unsigned long reason() const { return reason_; }
+
+ private:
+  template <typename F>
+  End Step(F&& f) {
+    for (;;) {
+      ERR_clear_error();
+      const int result = f();
+      reason_ = ERR_peek_last_error();
+      const int error = SSL_get_error(ssl_.get(), result);
+      if (result == 1) {
+        Flush();  // if it hangs up now, Hear() tells
+        return End::kDone;
+      }
+      if (error == SSL_ERROR_ZERO_RETURN) return End::kHungUp;
+      if (error != SSL_ERROR_WANT_READ) return End::kError;
+      if (!Flush()) return End::kHungUp;
+      if (const End end = Receive(); end != End::kDone) return end;
+    }
+  }
+
+  // What OpenSSL has to say finds room in the socket: it is a hello and a
+  // certificate. False: the other side has hung up.
+  bool Flush() {
+    char* data = nullptr;
+    BIO* out = SSL_get_wbio(ssl_.get());
+    const long bytes = BIO_get_mem_data(out, &data);
+    if (bytes <= 0) return true;
+    const ssize_t n =
+        ::send(socket_.get(), data, static_cast<size_t>(bytes), MSG_NOSIGNAL);
+    (void)BIO_reset(out);
+    return n == bytes;
+  }
+
+  // Waits for bytes, and gives them to OpenSSL.
+  End Receive() {
+    char bytes[4096];
+    for (;;) {
+      const int left = MillisLeft(deadline_);
+      if (left == 0) return End::kSilent;
+      pollfd wait{socket_.get(), POLLIN, 0};
+      if (::poll(&wait, 1, left) != 1) continue;
+      const ssize_t n = ::recv(socket_.get(), bytes, sizeof(bytes), 0);
+      if (n < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+      if (n <= 0) return End::kHungUp;
+      BIO_write(SSL_get_rbio(ssl_.get()), bytes, static_cast<int>(n));
+      return End::kDone;
+    }
+  }
+
+  const Context context_;
+  const Connection ssl_;
+  const Fd socket_;
+  const Deadline deadline_;
+  bool ready_ = false;
+  unsigned long reason_ = 0;
+};
+
+// The alert that the other side has sent, or empty.
+std::string Alert(const Probe& probe, Probe::End end) {
+  if (end != Probe::End::kError || ERR_GET_LIB(probe.reason()) != ERR_LIB_SSL ||
+      ERR_GET_REASON(probe.reason()) < SSL_AD_REASON_OFFSET) {
     return "";
   }
-  const char* text = ERR_reason_error_string(error);
+  const char* text = ERR_reason_error_string(probe.reason());
   return text == nullptr ? "alert" : text;
+}
+
+// Bytes have come that are not TLS. One that says nothing, or hangs up, may be
+// stopped, crowded or about to end: that tells nothing of how it was started.
+bool SpeaksSomethingElse(const Probe& probe, Probe::End end) {
+  if (end != Probe::End::kError || ERR_GET_LIB(probe.reason()) != ERR_LIB_SSL) {
+    return false;
+  }
+  const int reason = ERR_GET_REASON(probe.reason());
+  return reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_HTTP_REQUEST ||
+         reason == SSL_R_HTTPS_PROXY_REQUEST ||
+         reason == SSL_R_UNKNOWN_PROTOCOL;
 }
 
 std::string NotAccepted(const std::string& alert) {
@@ -91,44 +202,40 @@ std::string ServerObjection(SSL* ssl, const std::string& name) {
 std::string DiagnoseTls(const std::string& address, const TlsOptions& options) {
   const absl::StatusOr<Address> parsed = ParseAddress("address", address);
   if (!parsed.ok()) return "";
-  const Fd fd = ConnectTcp(*parsed, kPatience);
+  const Deadline deadline = std::chrono::steady_clock::now() + kDiagnosisTime;
+  Fd fd = ConnectTcp(*parsed, deadline);
   if (!fd.valid()) return "";
-  BoundWaits(fd.get());
-  ERR_clear_error();
   const std::string name = options.server_name.empty()
                                ? WithoutBrackets(parsed->host)
                                : options.server_name;
-  const Context context = MakeContext(options);
-  const Connection ssl(context == nullptr ? nullptr : SSL_new(context.get()));
-  if (ssl == nullptr) return "";
-  SSL_set_fd(ssl.get(), fd.get());
-  SSL_set_tlsext_host_name(ssl.get(), name.c_str());
-  const bool done = SSL_connect(ssl.get()) == 1;
-  const std::string alert = Alert();
+  Probe probe(options, name, std::move(fd), deadline);
+  if (!probe.ready()) return "";
+  const Probe::End end = probe.Handshake();
+  const std::string alert = Alert(probe, end);
+  const bool done = end == Probe::End::kDone;
   if (!options.enabled()) {
     return done || !alert.empty()
                ? "it speaks TLS: give --tls_ca, --tls_cert and --tls_key"
                : "";
   }
-  if (!done) {
-    return alert.empty() ? "it does not speak TLS: start it with --tls_ca, "
-                           "--tls_cert and --tls_key, or leave them out here"
-                         : NotAccepted(alert);
+  if (!alert.empty()) return NotAccepted(alert);
+  if (SpeaksSomethingElse(probe, end)) {
+    return "it does not speak TLS: start it with --tls_ca, --tls_cert and "
+           "--tls_key, or leave them out here";
   }
-  if (std::string text = ServerObjection(ssl.get(), name); !text.empty()) {
+  if (!done) return "";
+  if (std::string text = ServerObjection(probe.ssl(), name); !text.empty()) {
     return text;
   }
   // With TLS 1.3 a server looks at our certificate after the handshake is done
   // for us. One that takes it sends its settings; gRPC's hangs up on another
   // without a word.
-  char byte;
-  ERR_clear_error();
-  const int got = SSL_read(ssl.get(), &byte, 1);
-  if (got == 1 || SSL_get_error(ssl.get(), got) == SSL_ERROR_WANT_READ) {
-    return "";
+  const Probe::End late = probe.Hear();
+  if (late == Probe::End::kHungUp) {
+    return NotAccepted("it hangs up when it has seen it");
   }
-  const std::string late = Alert();
-  return NotAccepted(late.empty() ? "it hangs up when it has seen it" : late);
+  const std::string refusal = Alert(probe, late);
+  return refusal.empty() ? "" : NotAccepted(refusal);
 }
 
 }  // namespace maypole

@@ -12,12 +12,14 @@
 //   SetServerName(*tls, &args);
 //   grpc::CreateCustomChannel(address, ClientCredentials(*tls), args);
 //
-// Thread contract: functions; DiagnoseTls takes up to two seconds.
+// Thread contract: functions. DiagnoseTls takes up to kDiagnosisTime, whatever
+// the other side and the resolver do: call it with no lock held.
 //
 // Invariants: options are enabled with all three texts or with none.
 #ifndef MAYPOLE_COMMON_PROGRAM_TLS_H_
 #define MAYPOLE_COMMON_PROGRAM_TLS_H_
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -60,9 +62,11 @@ std::shared_ptr<grpc::ServerCredentials> ServerCredentials(
     const TlsOptions& options);
 void SetServerName(const TlsOptions& options, grpc::ChannelArguments* args);
 
+inline constexpr std::chrono::milliseconds kDiagnosisTime(2000);
+
 // Why a client with these options does not get through to the server at
 // HOST:PORT, as far as TLS is the reason: "its certificate has expired (on
-// ...)" Empty: it is not, or the server cannot be reached at all.
+// ...)" Empty: it is not, or nobody there says anything that tells.
 std::string DiagnoseTls(const std::string& address, const TlsOptions& options);
 
 }  // namespace maypole

@@ -1,0 +1,62 @@
+// An operator's call to something that is no coordinator ends in its time, with
+// one line, and does not end maypolectl (this test leaves SIGPIPE as it is,
+// which is deadly).
+#include "client/ctl/connection.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "common/program/fake_listener.h"
+
+namespace maypole::ctl {
+namespace {
+
+using Caller = FakeListener::Caller;
+using std::chrono::milliseconds;
+
+void ExpectOneLine(FakeListener::Handler handler) {
+  FakeListener listener(std::move(handler));
+  ASSERT_NE(listener.port(), 0);
+  Options options;
+  options.coordinator = listener.address();
+  options.timeout_s = 2;
+  const auto connection = Connection::Make(options);
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  const auto start = std::chrono::steady_clock::now();
+  const auto status = (*connection)->Status("").status();
+  EXPECT_LT(std::chrono::steady_clock::now() - start,
+            std::chrono::seconds(options.timeout_s) + kDiagnosisTime +
+                milliseconds(2000));
+  EXPECT_FALSE(status.ok());
+  const std::string text(status.message());
+  EXPECT_NE(text.find("coordinator " + options.coordinator), std::string::npos)
+      << text;
+  EXPECT_EQ(text.find('\n'), std::string::npos) << text;
+  EXPECT_EQ(text.find("TLS"), std::string::npos) << text;
+}
+
+TEST(ConnectionTest, WhoHangsUpAtOnce) {
+  for (int i = 0; i < 3; ++i) ExpectOneLine([](Caller&) {});
+}
+
+TEST(ConnectionTest, WhoHangsUpOnTheFirstWord) {
+  for (int i = 0; i < 3; ++i) ExpectOneLine([](Caller& c) { c.Read(); });
+}
+
+TEST(ConnectionTest, WhoDribblesWhenAskedForTls) {
+  ExpectOneLine([](Caller& c) {
+    if (c.Read().substr(0, 1) != "\x16") return;
+    std::string bytes = "\x16\x03\x03\x40";
+    bytes += std::string("\0\x02\0\x3f\xfc\x03\x03", 7);
+    for (int i = 0; i < 100 && c.Send(bytes); ++i) {
+      bytes.assign(1, '\0');
+      std::this_thread::sleep_for(milliseconds(300));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace maypole::ctl
