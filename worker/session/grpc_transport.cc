@@ -77,9 +77,11 @@ uint64_t GrpcTransport::Send(proto::ExecutorMessage message) {
   return numbered->sequence();
 }
 
-absl::Status GrpcTransport::LostStatus(const absl::Status& last) const {
-  const bool reached = !session_.empty();
-  const std::string tls = DiagnoseTls(options_.address, options_.tls);
+absl::Status GrpcTransport::LostStatus(bool reached,
+                                       const absl::Status& last) const {
+  // TLS that has worked is not the reason.
+  const std::string tls =
+      reached ? "" : DiagnoseTls(options_.address, options_.tls);
   return absl::UnavailableError(absl::StrCat(
       reached ? absl::StrCat("coordinator ", options_.address, " lost: ")
               : absl::StrCat("cannot reach the coordinator at ",
@@ -112,7 +114,9 @@ void GrpcTransport::Main() {
       break;
     }
     if (Clock::now() >= deadline) {
-      lost = LostStatus(end.status);
+      const bool reached = !session_.empty();
+      lock.unlock();  // Send() must not wait for what listens there
+      lost = LostStatus(reached, end.status);
       break;
     }
     lock.unlock();

@@ -66,7 +66,9 @@ class GrpcTransport : public Transport {
                    Clock::time_point deadline);
   // Waits; false if the transport is being closed.
   bool Pause(std::chrono::milliseconds time);
-  absl::Status LostStatus(const absl::Status& last) const;
+  // Takes up to kDiagnosisTime: not under the mutex. `reached`: there has been
+  // a Welcome.
+  absl::Status LostStatus(bool reached, const absl::Status& last) const;
 
   const GrpcTransportOptions options_;
   const TransportCallbacks callbacks_;

@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <optional>
 
+#include "common/program/fake_listener.h"
 #include "worker/session/fake_coordinator.h"
 
 namespace maypole::worker {
@@ -122,6 +124,58 @@ TEST(GrpcTransport, CoordinatorThatStaysAwayIsLostAfterTheBound) {
       heard.lost->message().find("coordinator " + options.address + " lost: "),
       0u)
       << *heard.lost;
+}
+
+// Whoever sits at the coordinator's port when it is asked why TLS does not work
+// cannot hold what the executor has to say.
+TEST(GrpcTransport, NobodyWaitsForTheDiagnosis) {
+  std::atomic<bool> asked = false;
+  FakeListener listener([&](FakeListener::Caller& c) {
+    if (c.Read().substr(0, 1) != "\x16") return;  // gRPC's, not TLS
+    asked = true;
+    c.Wait();
+  });
+  Heard heard;
+  GrpcTransportOptions options = Options(listener.address());
+  options.resume_timeout = std::chrono::milliseconds(300);
+  GrpcTransport transport(options, heard.callbacks());
+  for (int i = 0; i < 2000 && !asked; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ASSERT_TRUE(asked);
+  const auto start = std::chrono::steady_clock::now();
+  transport.Send(Ready(1));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, kDiagnosisTime / 2);
+  ASSERT_TRUE(heard.Await([&] { return heard.lost.has_value(); }));
+  EXPECT_NE(heard.lost->message().find("cannot reach the coordinator at " +
+                                       options.address),
+            std::string::npos)
+      << *heard.lost;
+}
+
+// It has worked: TLS is not why it does not any more.
+TEST(GrpcTransport, ACoordinatorThatWasThereIsNotAskedForTls) {
+  auto coordinator = std::make_unique<FakeCoordinator>();
+  Echo(*coordinator);
+  Heard heard;
+  GrpcTransportOptions options = Options(coordinator->address());
+  options.resume_timeout = std::chrono::milliseconds(600);
+  GrpcTransport transport(options, heard.callbacks());
+  transport.Send(Ready(1));
+  ASSERT_TRUE(heard.Await([&] { return heard.messages.size() == 1; }));
+  const int port = coordinator->port();
+  coordinator.reset();
+  std::atomic<int> callers = 0, asked = 0;
+  FakeListener listener(
+      [&](FakeListener::Caller& c) {
+        ++callers;
+        if (c.Read().substr(0, 1) == "\x16") ++asked;
+      },
+      port);
+  ASSERT_EQ(listener.port(), port);
+  ASSERT_TRUE(heard.Await([&] { return heard.lost.has_value(); }));
+  EXPECT_GE(callers, 1);
+  EXPECT_EQ(asked, 0);
 }
 
 TEST(GrpcTransport, RefusalIsFinalAndKeepsItsWords) {
