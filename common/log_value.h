@@ -19,10 +19,21 @@ namespace maypole {
 // In quotes, control characters and quotes escaped; names within the text stand
 // in single quotes, which need none.
 inline std::string LogValue(absl::string_view text) {
-  return absl::StrCat("\"",
-                      absl::StrReplaceAll(absl::Utf8SafeCEscape(text),
-                                          {{"\\'", "'"}}),
-                      "\"");
+  const std::string escaped =
+      absl::StrReplaceAll(absl::Utf8SafeCEscape(text), {{"\\'", "'"}});
+  std::string out = "\"";
+  for (size_t i = 0; i < escaped.size(); ++i) {
+    // U+0080 to U+009F are control characters too: to a terminal U+009B is ESC
+    // and [.
+    const auto next =
+        static_cast<unsigned char>(i + 1 < escaped.size() ? escaped[i + 1] : 0);
+    if (escaped[i] == '\xc2' && next >= 0x80 && next < 0xa0) {
+      absl::StrAppend(&out, absl::CEscape(escaped.substr(i++, 2)));
+    } else {
+      out += escaped[i];
+    }
+  }
+  return out + "\"";
 }
 
 }  // namespace maypole
