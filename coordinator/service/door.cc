@@ -108,6 +108,8 @@ absl::StatusOr<std::unique_ptr<Door>> Door::Listen(const Address& address,
   door->listeners_ = *std::move(listeners);
   door->port_ = PortOf(door->listeners_.front().get());
   door->wake_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  // Without it the thread could not be ended.
+  if (!door->wake_.valid()) return ToAbsl(ErrnoStatus(errno, "eventfd"));
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   const int most = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 1 << 30));

@@ -45,8 +45,14 @@ absl::StatusOr<std::unique_ptr<Gate>> Gate::Open(GateOptions options) {
   absl::StatusOr<Fd> listener = gate::Listen(options.host, kBacklog);
   if (!listener.ok()) return listener.status();
   const gate::Endpoint own = gate::LocalEndpoint(listener->get());
-  return std::unique_ptr<Gate>(
+  std::unique_ptr<Gate> gate(
       new Gate(std::move(options), *std::move(listener), own.host, own.port));
+  // Without it the thread could not be ended.
+  if (!gate->wake_.valid()) {
+    return absl::UnavailableError(
+        "no file descriptor is free; raise the limit (ulimit -n)");
+  }
+  return gate;
 }
 
 std::string Gate::AddressFor(uint32_t node) const {

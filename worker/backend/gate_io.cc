@@ -1,5 +1,6 @@
 #include "worker/backend/gate_io.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -20,14 +21,25 @@ using Resolved = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 constexpr size_t kMaxHost = 64;
 
-absl::StatusOr<Resolved> Resolve(const std::string& host, int port) {
+absl::StatusOr<Resolved> Resolve(const std::string& host, int port, int flags) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags;
   addrinfo* found = nullptr;
   const int error =
       getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found);
   if (error != 0) return absl::UnavailableError(gai_strerror(error));
   return Resolved(found, freeaddrinfo);
+}
+
+// An IPv4 address, or an IPv6 one that may have a %zone.
+bool IsNumeric(const std::string& host) {
+  in_addr v4;
+  in6_addr v6;
+  return host.find('\0') == std::string::npos &&
+         (inet_pton(AF_INET, host.c_str(), &v4) == 1 ||
+          inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), &v6) ==
+              1);
 }
 
 absl::Status Errno() { return absl::UnavailableError(std::strerror(errno)); }
@@ -70,7 +82,8 @@ bool ReadOffer(const std::string& bytes, Offer* offer) {
   std::memcpy(offer->secret.data(), bytes.data() + 1, kSecret);
   offer->port = byte(kSecret + 1) << 8 | byte(kSecret + 2);
   offer->host = bytes.substr(kSecret + 3);
-  return offer->host.find('\0') == std::string::npos;
+  // A name would be looked up, which nothing can end.
+  return IsNumeric(offer->host);
 }
 
 std::string Text(const std::string& host, int port) {
@@ -81,7 +94,7 @@ std::string Text(const std::string& host, int port) {
 
 absl::StatusOr<Fd> Listen(const std::string& host, int backlog) {
   if (host.empty()) return absl::UnavailableError("no address");
-  absl::StatusOr<Resolved> resolved = Resolve(host, 0);
+  absl::StatusOr<Resolved> resolved = Resolve(host, 0, 0);
   if (!resolved.ok()) return resolved.status();
   const addrinfo& info = **resolved;
   Fd fd(socket(info.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -104,7 +117,7 @@ Endpoint LocalEndpoint(int fd) {
 }
 
 absl::StatusOr<Fd> StartCall(const std::string& host, int port) {
-  absl::StatusOr<Resolved> resolved = Resolve(host, port);
+  absl::StatusOr<Resolved> resolved = Resolve(host, port, AI_NUMERICHOST);
   if (!resolved.ok()) return resolved.status();
   const addrinfo& info = **resolved;
   Fd fd(socket(info.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));

@@ -35,10 +35,11 @@ struct Endpoint {
   std::string host;
   int port = 0;
 };
-absl::StatusOr<Fd> Listen(const std::string& host, int backlog);
+absl::StatusOr<Fd> Listen(const std::string& host, int backlog);  // or a name
 Endpoint LocalEndpoint(int fd);
 
-// Begins to connect; FinishCall() waits for it, and makes the socket block.
+// `host`: numeric. Begins to connect; FinishCall() waits for it, and makes the
+// socket block.
 absl::StatusOr<Fd> StartCall(const std::string& host, int port);
 absl::Status FinishCall(int fd, Deadline deadline);
 

@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -190,13 +191,12 @@ TEST_F(GateTest, HalfOpenStrangersHoldNobodyUp) {
 
 TEST_F(GateTest, ANodeOfAnotherEpochIsAStranger) {
   auto late = Open(1, 6);
-  Meet();
-  // It knows the secrets of this epoch, and still its key is another.
+  // The two know each other's secrets, and still their keys are not the same.
+  ASSERT_EQ(zero_->Meet({"", late->AddressFor(0)}), nullptr);
   ASSERT_EQ(late->Meet({zero_->AddressFor(1), ""}), nullptr);
   const auto fd = late->Connection(0, 0, In(seconds(10)));
   EXPECT_EQ(fd.status().code(), absl::StatusCode::kPermissionDenied)
       << fd.status();
-  ExpectToMeet();
 }
 
 TEST_F(GateTest, WhoDoesNotComeIsSaid) {
@@ -237,6 +237,36 @@ TEST_F(GateTest, OffersThatAreNoneAreNamed) {
     ASSERT_NE(offer, nullptr);
     EXPECT_EQ(offer->node, 1u);
   }
+}
+
+// A name would be looked up by a thread that nothing can end.
+TEST_F(GateTest, OffersAreOfAddressesNotNames) {
+  const std::string head(35, '\2');  // connections, secret, port
+  for (const std::string name :
+       {"localhost", "host.example", "127.0.0.1 ", "1", "%lo", "[::1]"}) {
+    const auto bad = Open(0)->Meet({"", head + name});
+    ASSERT_NE(bad, nullptr) << name;
+    EXPECT_NE(bad->why.find("its address is not one"), std::string::npos);
+  }
+  for (const std::string numeric : {"127.0.0.1", "::1", "fe80::1%lo"}) {
+    EXPECT_EQ(Open(0)->Meet({"", head + numeric}), nullptr) << numeric;
+  }
+}
+
+// The listener gets the last descriptor: nothing is left to wake the thread by.
+TEST(Gate, WithoutRoomForAllOfItsDescriptorsItDoesNotOpen) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int next = Fd(dup(0)).get();
+  ASSERT_GE(next, 0);
+  rlimit tight = before;
+  tight.rlim_cur = static_cast<rlim_t>(next) + 1;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
+  const auto gate = Gate::Open({.host = "127.0.0.1", .nodes = 2});
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_FALSE(gate.ok());
+  EXPECT_NE(gate.status().message().find("ulimit -n"), std::string::npos)
+      << gate.status();
 }
 
 }  // namespace
