@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import pwd
 import select
 import shlex
@@ -10,6 +11,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import tty
 import unittest
 
 import harness
@@ -49,11 +51,29 @@ class CtlTest(unittest.TestCase):
         return [CTL, "--coordinator", self.address, "--secret_file", self.secret_file] + list(args)
 
     def ctl(self, *args, status=0):
-        """(stdout, stderr)"""
-        done = subprocess.run(self.command(*args), env=harness.environment({"COLUMNS": "80", "TZ": "UTC"}),
+        """(stdout, stderr): pipes, in which nothing is cut."""
+        done = subprocess.run(self.command(*args), env=harness.environment({"COLUMNS": "40", "TZ": "UTC"}),
                               capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         return done.stdout, done.stderr
+
+    def on_terminal(self, *args, columns):
+        """What a terminal gets."""
+        master, slave = pty.openpty()
+        self.addCleanup(os.close, master)
+        tty.setraw(slave)
+        ctl = subprocess.Popen(self.command(*args), env=harness.environment({"COLUMNS": str(columns), "TZ": "UTC"}),
+                               stdout=slave, text=True)
+        os.close(slave)
+        out = b""
+        while True:
+            try:
+                some = os.read(master, 65536)
+            except OSError:  # nobody writes any more
+                break
+            out += some
+        self.assertEqual(ctl.wait(60), 0)
+        return out.decode()
 
     def refused(self, *args, status=1):
         """The one line that says why."""
@@ -104,7 +124,11 @@ class CtlTest(unittest.TestCase):
         self.assertEqual(self.line_of(out, [a, "running"])[3:7], ["1", "4", "2", "-"])
         self.assertEqual(self.line_of(out, [b, "running"])[3:6], ["1", "2", "2"])
         self.assertEqual(self.line_of(out, ["node0"])[2:], ["127.0.0.1", "2", "3"])
-        self.assertLessEqual(max(map(len, out.splitlines())), 80, out)
+        self.assertLessEqual(max(map(len, self.on_terminal("status", columns=80).splitlines())), 80)
+        self.assertIn(a, self.on_terminal("status", columns=80))
+        narrow = self.on_terminal("status", columns=50)
+        self.assertIn("2 jobs, 2 nodes, 6 running ranks\n", narrow)
+        self.assertNotIn(a, narrow)
         out, _ = self.ctl("jobs")
         self.assertEqual(self.line_of(out, [a])[-2:], ["node0:0-1", "node1:2-3"])
         self.assertGreater(int(self.line_of(out, [a])[5]), 10)

@@ -31,11 +31,12 @@ constexpr std::chrono::milliseconds kWaitStep(500);
 
 // A pipe or a file gets all of it.
 size_t TerminalWidth() {
+  if (!isatty(1)) return 0;
   const char* columns = std::getenv("COLUMNS");
   size_t width = 0;
   if (columns != nullptr && absl::SimpleAtoi(columns, &width)) return width;
   winsize size{};
-  if (!isatty(1) || ioctl(1, TIOCGWINSZ, &size) != 0) return 0;
+  if (ioctl(1, TIOCGWINSZ, &size) != 0) return 0;
   return size.ws_col == 0 ? 80 : size.ws_col;
 }
 
@@ -70,7 +71,7 @@ absl::Status Look(const Options& o, Connection* coordinator) {
 }
 
 absl::Status Events(const Options& o, Connection* coordinator) {
-  const size_t width = isatty(1) ? TerminalWidth() : 0;
+  const size_t width = TerminalWidth();
   const auto line = [&o, width](const proto::Event& e) {
     return o.json ? Json(e) + "\n" : Wrap(EventLine(e), width);
   };
