@@ -43,19 +43,25 @@ def hung_up(sock, seconds):
 
 
 def listening(pid):
-    """TCP ports that the process listens at."""
+    """TCP ports that the process listens at. Nobody but root may look into one
+    that is not dumpable: PermissionError."""
     inodes = set()
-    with contextlib.suppress(OSError):
-        for fd in os.listdir("/proc/%d/fd" % pid):
-            with contextlib.suppress(OSError):
-                inodes.add(os.readlink("/proc/%d/fd/%s" % (pid, fd)))
+    for fd in os.listdir("/proc/%d/fd" % pid):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            inodes.add(os.readlink("/proc/%d/fd/%s" % (pid, fd)))
     ports = []
-    with open("/proc/%d/net/tcp" % pid) as f:
-        for line in f.readlines()[1:]:
-            fields = line.split()
-            if fields[3] == "0A" and "socket:[%s]" % fields[9] in inodes:
-                ports.append(int(fields[1].split(":")[1], 16))
+    for family in ("tcp", "tcp6"):
+        with contextlib.suppress(FileNotFoundError), open("/proc/%d/net/%s" % (pid, family)) as f:
+            for line in f.readlines()[1:]:
+                fields = line.split()
+                if fields[3] == "0A" and "socket:[%s]" % fields[9] in inodes:
+                    ports.append(int(fields[1].split(":")[1], 16))
     return ports
+
+
+def executors(agent):
+    """Process numbers of the executors of the agent with this one."""
+    return [p for p in harness.descendants(agent) if "--executor" in harness.processes().get(p, (0, []))[1]]
 
 
 class Running:
@@ -153,6 +159,7 @@ class CoordinatorTest(unittest.TestCase):
 
 
 class NodeTest(unittest.TestCase):
+    @unittest.skipIf(os.geteuid() != 0, "only root may see where an executor listens")
     def test_executors_let_no_stranger_in_while_a_job_starts(self):
         with cluster.Cluster() as c:
             flag = "--secret_file=" + c.secret(SECRET)
@@ -160,10 +167,8 @@ class NodeTest(unittest.TestCase):
             agents = [c.agent(n, address, flag) for n in (0, 1)]
 
             def executor(node):
-                def find():
-                    return [p for p in harness.descendants(c.processes["agent%d" % node].pid)
-                            if "--executor" in harness.processes().get(p, (0, []))[1]]
-                return harness.wait_until(find, 20, "the executor of node %d" % node)[0]
+                return harness.wait_until(lambda: executors(c.processes["agent%d" % node].pid), 20,
+                                          "the executor of node %d" % node)[0]
 
             # Node 1 stands still: so node 0 waits at its port for it.
             ranks = [c.rank(1, 2, agents[1], node=1, nodes=2)]
@@ -200,11 +205,17 @@ class NodeTest(unittest.TestCase):
             for node in (0, 1):
                 self.assertNotIn("how=\"killed", c.log("agent%d" % node))
 
+    @unittest.skipIf(os.geteuid() != 0, "only root may see where an executor listens")
     def test_once_it_runs_an_executor_listens_nowhere(self):
         with cluster.Cluster() as c:
             job = Running(c)
+            # The look itself works.
+            port = int(job.address.rsplit(":", 1)[1])
+            self.assertIn(port, listening(c.processes["coordinator"].pid))
             for node in (0, 1):
-                for pid in harness.descendants(c.processes["agent%d" % node].pid):
+                agent = c.processes["agent%d" % node].pid
+                self.assertEqual(len(executors(agent)), 1)
+                for pid in harness.descendants(agent):
                     self.assertEqual(listening(pid), [])
             job.check()
 
