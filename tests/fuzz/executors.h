@@ -108,6 +108,7 @@ class Coordinated {
   std::deque<Player> players_;
   std::map<coordinator::StreamId, Player*> streams_;
   coordinator::StreamId last_stream_ = 0;
+  size_t opened_ = 0;  // sessions asked for
   uint64_t last_client_ = 0;
   Player* undisturbed_ = nullptr;
   uint64_t undisturbed_heard_ = 0;
