@@ -251,7 +251,9 @@ uint32_t RankCore::WaitingGeneration(uint32_t slot) {
 std::vector<Operation*> RankCore::Waiting() {
   std::lock_guard lock(mutex_);
   std::vector<Operation*> all;
-  for (Name* name : by_slot_) {
+  // Not all of by_slot_: this is asked in the middle of small operations.
+  for (uint32_t slot = 0; slot < slots_end_; ++slot) {
+    const Name* name = by_slot_[slot];
     if (name != nullptr && name->waiting) all.push_back(name->current.get());
   }
   return all;
@@ -369,6 +371,7 @@ void RankCore::AllotSlot(const session::SlotReply& reply) {
   name.generation = board_->arrival(reply.slot, local_rank_)
                         .generation.load(std::memory_order_acquire);
   by_slot_[reply.slot] = &name;
+  slots_end_ = std::max(slots_end_, reply.slot + 1);
   Begin(name);
 }
 

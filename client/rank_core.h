@@ -203,6 +203,7 @@ class RankCore : private OperationTable {
   mutable std::mutex mutex_;  // guards what follows, but for atomics
   std::unordered_map<std::string, std::unique_ptr<Name>> names_;
   std::vector<Name*> by_slot_;
+  uint32_t slots_end_ = 0;  // slots from here on are nobody's here
   std::vector<Name*> by_request_;
   // Unnamed operations submitted, by process set and kind.
   std::map<uint32_t, std::array<uint64_t, kKinds>> unnamed_;

@@ -211,6 +211,7 @@ RankCore::Name* RankCore::NameOfSlot(uint32_t slot) {
   entry->generation = board_->arrival(slot, local_rank_)
                           .generation.load(std::memory_order_acquire);
   by_slot_[slot] = entry.get();
+  slots_end_ = std::max(slots_end_, slot + 1);
   return entry.get();
 }
 
