@@ -23,7 +23,9 @@ log="$corpus.log"
 
 # max_len: sequences of a few hundred events. An execution may take 25 s, 2 GiB.
 # entropic: libFuzzer's own bookkeeping would take half of the time.
-export ASAN_OPTIONS="quarantine_size_mb=8:malloc_context_size=2${ASAN_OPTIONS:+:$ASAN_OPTIONS}"
+# Freed memory stays poisoned for about an execution; stacks of allocations are
+# left out (replay the input that failed without ASAN_OPTIONS to see them).
+export ASAN_OPTIONS="quarantine_size_mb=1:malloc_context_size=0:max_malloc_fill_size=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}"
 start="$(date +%s)"
 "$program" -runs="$runs" -max_total_time="${MAYPOLE_FUZZ_SECONDS:-0}" \
   -entropic=0 -max_len=512 -timeout=25 -rss_limit_mb=2048 \
