@@ -11,6 +11,12 @@ Code Core::CodeOf(int code) {
   return code > 0 && code <= 16 ? static_cast<Code>(code) : Code::kAborted;
 }
 
+std::string Core::TextOf(const proto::EpochEnd& end) {
+  if (!end.message().empty()) return end.message();
+  return absl::StrCat("the coordinator ended epoch ", end.epoch(),
+                      " without giving a reason");
+}
+
 std::string Core::RankText(const Member& m) const {
   return absl::StrCat("rank ", m.rank, " (pid ", m.pid, ", host ",
                       m.host.empty() ? options_.host : m.host, ", node ",
@@ -591,16 +597,16 @@ void Core::OnEpochEnd(const proto::EpochEnd& end) {
   if (end.epoch() == 0 && phase_ == Phase::kIdle) {
     if (gathering_.empty()) return;
     SendWaiting(Membership());  // whom we have told of since are refused too
-    Refuse(&gathering_, CodeOf(end.code()), end.message());
+    Refuse(&gathering_, CodeOf(end.code()), TextOf(end));
   } else if (starting()) {
     // Epoch 0: a start that failed; else the one that was about to run.
     if (end.epoch() == 0 || end.epoch() == epoch_number()) {
       if (members_.elastic()) return WaitAgain();
       if (phase_ == Phase::kReady) SendWaiting(Membership());
-      FailStart(CodeOf(end.code()), end.message());
+      FailStart(CodeOf(end.code()), TextOf(end));
     }
   } else if (end.epoch() == epoch_number() && phase_ == Phase::kRunning) {
-    FailEpoch(CodeOf(end.code()), end.message());
+    FailEpoch(CodeOf(end.code()), TextOf(end));
   } else if (end.epoch() == epoch_number() && phase_ == Phase::kIdle &&
              epoch_) {
     epoch_.reset();

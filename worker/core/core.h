@@ -145,6 +145,8 @@ class Core {
   }
   // Of gRPC's number, as somebody else says it.
   static Code CodeOf(int code);
+  // The reason that an EpochEnd gives, never empty: it goes to ranks.
+  static std::string TextOf(const proto::EpochEnd& end);
   std::string RankText(const Member& m) const;
   // Of the running epoch; null: no epoch runs for it.
   const Member* RunningMember(ClientId client) const;

@@ -107,7 +107,7 @@ void Core::RefuseWaiting(const proto::EpochEnd& end) {
   for (const ClientId client : refused) {
     if (gathering_.Find(client) == nullptr) continue;
     gathering_.Remove(client);
-    actions_.push_back(RefuseClient{client, CodeOf(end.code()), end.message()});
+    actions_.push_back(RefuseClient{client, CodeOf(end.code()), TextOf(end)});
   }
   if (!gathering_.empty()) SayWaiting();
 }

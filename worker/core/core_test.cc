@@ -147,6 +147,23 @@ TEST_F(CoreTest, FailedStartIsToldToAllLocalRanks) {
   EXPECT_TRUE(TakeSent().back().has_ranks_ready());
 }
 
+// It goes to ranks, whose errors are never without a text.
+TEST_F(CoreTest, AnEndWithoutAReasonIsSaidToBeOne) {
+  Join(4);
+  Drop();
+  core_.OnCoordinator(EndMessage(0, ""));
+  const auto refused = Take<RefuseClient>();
+  ASSERT_EQ(refused.size(), 2u);
+  EXPECT_EQ(refused[1].text,
+            "the coordinator ended epoch 0 without giving a reason");
+  StartOneNode(3);
+  core_.OnCoordinator(EndMessage(3, ""));
+  const auto aborted = Take<AbortBoard>();
+  ASSERT_EQ(aborted.size(), 1u);
+  EXPECT_EQ(aborted[0].text,
+            "the coordinator ended epoch 3 without giving a reason");
+}
+
 TEST_F(CoreTest, RankThatDiesWhileStartingFailsTheStart) {
   Join(4);
   Drop();
