@@ -56,7 +56,7 @@ Status Job::StartNodes() {
                   std::chrono::seconds(options_.start_timeout_s);
   environment_.ranks = options_.ranks;
   environment_.nodes = options_.nodes;
-  environment_.job = RandomHex().substr(0, 16);
+  environment_.job = JobId(options_.job_name, RandomHex());
   environment_.token = RandomHex();
   environment_.start_timeout_s = options_.start_timeout_s;
   environment_.usable_cores = UsableCores();

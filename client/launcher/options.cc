@@ -15,6 +15,7 @@ namespace {
 enum Flag {
   kRanks = 1,
   kNodes,
+  kJobName,
   kCoordinator,
   kSecretFile,
   kStartTimeout,
@@ -40,6 +41,7 @@ constexpr option kFlags[] = {
     {"n", required_argument, nullptr, kRanks},
     {"num-proc", required_argument, nullptr, kRanks},
     {"nodes", required_argument, nullptr, kNodes},
+    {"job-name", required_argument, nullptr, kJobName},
     {"coordinator", required_argument, nullptr, kCoordinator},
     {"secret-file", required_argument, nullptr, kSecretFile},
     {"start-timeout", required_argument, nullptr, kStartTimeout},
@@ -103,6 +105,19 @@ struct Given {
   bool nodes = false;
 };
 
+// It goes into log lines, labels and the names of files.
+Status ParseJobName(const std::string& name, std::string* out) {
+  constexpr std::string_view kAllowed =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+  if (name.empty() || name.size() > kMaxJobName ||
+      name.find_first_not_of(kAllowed) != name.npos) {
+    return Invalid("--job-name takes 1 to " + std::to_string(kMaxJobName) +
+                   " letters, digits, '.', '_' and '-', not '" + name + "'");
+  }
+  *out = name;
+  return Status();
+}
+
 // "-np4" and "-n4": the number without a space, as mpirun's users write it.
 std::string_view AttachedCount(std::string_view word) {
   for (std::string_view flag : {"-np", "-n"}) {
@@ -138,6 +153,8 @@ Status Apply(int flag, const std::string& value, const Surroundings& around,
     case kStartTimeout:
       return ParseCount("--start-timeout", value, kMaxStartTimeout,
                         &out->start_timeout_s);
+    case kJobName:
+      return ParseJobName(value, &out->job_name);
     case kCoordinator:
       out->coordinator = value;
       return Status();

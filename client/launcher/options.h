@@ -28,11 +28,13 @@ namespace maypole::launcher {
 inline constexpr char kVersion[] = "0.1.0";
 inline constexpr int kMaxNodes = 64;                // executors on this machine
 inline constexpr int kMaxStartTimeout = 24 * 3600;  // seconds
+inline constexpr size_t kMaxJobName = 40;
 
 struct Options {
   int ranks = 0;
   int nodes = 1;
   std::vector<Host> hosts;  // by node, if some are other machines
+  std::string job_name;     // empty: the job has a number only
   std::string coordinator;  // HOST:PORT; empty: start one for this job
   std::string secret_file;  // of that coordinator; empty: it asks for none
   int start_timeout_s = 120;

@@ -96,6 +96,25 @@ TEST(OptionsTest, AllOptions) {
   EXPECT_EQ(o.networks, (Args{"10.0.0.1", "10.0.0.2"}));
 }
 
+TEST(OptionsTest, TheJobsName) {
+  EXPECT_EQ(Parsed({"-np", "2", "cmd"}).job_name, "");
+  const std::string longest(40, 'x');
+  EXPECT_EQ(Parsed({"-np", "2", "--job-name", longest, "cmd"}).job_name,
+            longest);
+  EXPECT_EQ(Parsed({"-np", "2", "--job-name=res-net_5.0", "cmd"}).job_name,
+            "res-net_5.0");
+  for (const std::string& bad :
+       {std::string(), longest + "x", std::string("a b"), std::string("../x"),
+        std::string("a\nb"), std::string("\xc3\xa4")}) {
+    EXPECT_NE(Refused({"-np", "2", "--job-name", bad, "cmd"})
+                  .find("--job-name takes 1 to 40 letters, digits, '.', '_' "
+                        "and '-', not '" +
+                        bad),
+              std::string::npos)
+        << bad;
+  }
+}
+
 TEST(OptionsTest, HelpAndVersionNeedNothingElse) {
   EXPECT_TRUE(Parsed({"--help"}).help);
   EXPECT_TRUE(Parsed({"-h"}).help);

@@ -87,6 +87,12 @@ class OutputTest(LauncherTest):
         ])
         self.assertRegex(err, r"^([0-9a-f]{16} [0-9a-f]{64})\n\1\n\1\n$")
 
+    def test_a_job_has_a_name_for_operators(self):
+        rc, out, err = self.run_job(
+            "-np", "2", "--no-prefix", "--job-name", "res-net", "sh", "-c", 'echo "$MAYPOLE_JOB"')
+        self.assertEqual(rc, 0, err)
+        self.assertRegex(out, r"^(res-net-[0-9a-f]{8})\n\1\n$")
+
     def test_daemons_get_their_flags_and_a_private_secret(self):
         rc, _, err = self.run_job("-np", "2", "--nodes", "2", "--network-addresses", "127.0.0.2,127.0.0.3", "true")
         self.assertEqual(rc, 0, err)

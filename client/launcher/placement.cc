@@ -27,6 +27,10 @@ std::vector<Place> PlaceRanks(const std::vector<int>& ranks_by_node) {
 
 std::string NodeName(int node) { return "node" + std::to_string(node); }
 
+std::string JobId(const std::string& name, const std::string& random) {
+  return name.empty() ? random.substr(0, 16) : name + "-" + random.substr(0, 8);
+}
+
 Variables RankVariables(const JobEnvironment& job, const Place& place,
                         const IsSet& is_set) {
   Variables variables = {

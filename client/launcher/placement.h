@@ -44,6 +44,10 @@ struct JobEnvironment {
 using Variables = std::vector<std::pair<std::string, std::string>>;
 using IsSet = std::function<bool(const std::string& name)>;
 
+// The id of a new job: no other has it, and its name, if any, begins it.
+// random: at least 16 random digits.
+std::string JobId(const std::string& name, const std::string& random);
+
 // The variables to set for one rank. is_set tells what the user has set
 // already: PYTHONUNBUFFERED and OMP_NUM_THREADS are the user's if set.
 Variables RankVariables(const JobEnvironment& job, const Place& place,

@@ -32,6 +32,11 @@ JobEnvironment FourOnTwo() {
           .agents = {"/a0", "/a1"}};
 }
 
+TEST(PlacementTest, AJobsIdBeginsWithItsName) {
+  EXPECT_EQ(JobId("", "0123456789abcdef01"), "0123456789abcdef");
+  EXPECT_EQ(JobId("net", "0123456789abcdef01"), "net-01234567");
+}
+
 TEST(PlacementTest, RanksGoNodeByNode) {
   EXPECT_EQ(NodesOf(4, 2), (std::vector<int>{0, 0, 1, 1}));
   EXPECT_EQ(NodesOf(3, 2), (std::vector<int>{0, 0, 1}));

@@ -32,6 +32,8 @@ options
   --nodes N                   nodes (executors) to spread the ranks over, all
                               on this machine, 1 by default; ranks go node by
                               node: -np 3 --nodes 2 puts 0,1 and 2
+  --job-name NAME             what operators see: the job is NAME and a random
+                              number instead of the latter alone
   --coordinator HOST:PORT     use this coordinator instead of an own one
   --secret-file PATH          the cluster secret of that coordinator
   --network-addresses A,B     the IP address each node uses, one per node
