@@ -37,6 +37,7 @@
 #include "client/options.h"
 #include "client/rank_core.h"
 #include "client/session.h"
+#include "client/sleeps.h"
 #include "common/futex.h"
 
 namespace maypole {
@@ -86,14 +87,8 @@ class NodeJob : public Job, private RankShell {
   bool ReadReplies();
   void ResendMessages();
   void LoseExecutor(const std::string& how);
-  // What has happened in the sleeps of one wait.
-  struct Sleeps {
-    int ms = 0;                // of those since anything moved
-    bool interrupted = false;  // the last one, by a signal
-  };
   // True if there was something to do, or somebody has woken us.
   bool SleepOnBoard(const Operation& operation, int timeout_ms, Sleeps* sleeps);
-  static int NextSleepMs(const Sleeps& sleeps);
   FutexResult SleepCounted(const Operation& operation, uint32_t seen,
                            int timeout_ms, Sleeps* sleeps);
   void StopAttending();

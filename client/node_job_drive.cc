@@ -15,9 +15,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Bound of one sleep; also how soon an executor's death is seen.
-constexpr int kSleepMs = kHeartbeatMs;
-// The same while nothing is outstanding.
+// Bound of one sleep while nothing is outstanding.
 constexpr int kIdleSleepMs = 1000;
 // A waiter yields from then on, though there seem to be cores for all.
 constexpr auto kPoliteAfter = std::chrono::microseconds(20);
@@ -87,13 +85,6 @@ FutexResult NodeJob::SleepCounted(const Operation& operation, uint32_t seen,
   core_.CountSleep(what, late, static_cast<uint64_t>(slept.count()),
                    !operation.slept_for.exchange(true));
   return r;
-}
-
-// The n-th sleep of a wait is about as long as all before it: so is the error
-// about who was late for how long.
-int NodeJob::NextSleepMs(const Sleeps& sleeps) {
-  if (sleeps.ms >= kSleepMs) return kSleepMs;
-  return std::min(std::max(sleeps.ms, 1), kSleepMs - sleeps.ms);
 }
 
 bool NodeJob::SleepOnBoard(const Operation& operation, int timeout_ms,
@@ -189,7 +180,7 @@ Status NodeJob::Await(const Operation& operation, int timeout_ms) {
     }
     if (SleepOnBoard(
             operation,
-            static_cast<int>(std::min<int64_t>(NextSleepMs(sleeps), left())),
+            static_cast<int>(std::min<int64_t>(sleeps.NextMs(), left())),
             &sleeps)) {
       sleeps.ms = 0;
       if (std::exchange(blocked, false)) core_.ClearBlocked();
