@@ -1,7 +1,7 @@
 // The eight facts: one function each, in a file of its own (docs/gpu-facts.md
 // says what each is for). It adds rows to the lab's report, whatever happens:
-// those that could not be measured too. Its roles are declared here and known
-// to Roles() by the names in facts.cc.
+// those that could not be measured too. Its roles it adds to the table of
+// Roles() by its Add...Roles().
 #ifndef MAYPOLE_TESTS_GPU_PROBE_FACTS_H_
 #define MAYPOLE_TESTS_GPU_PROBE_FACTS_H_
 

@@ -7,8 +7,8 @@
 //
 //   // The parent:
 //   auto spinner = lab.Start("spin", {"20"});
-//   if (!spinner.ok()) return lab.Fail("1a", spinner.status());
-//   auto line = spinner->channel().Receive(Seconds(10));   // "ready"
+//   if (!spinner.ok()) return lab.report().Failed(1, "spin", spinner.status());
+//   auto line = spinner->channel().Expect("ready", Seconds(10));
 //   spinner->channel().Send("go");
 //   spinner->Kill();                                       // or its destructor
 //   // The role, in its process:
@@ -27,9 +27,11 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -112,8 +114,13 @@ class Stage {
   // to the parent if that fails, so a role may rely on it.
   gpu::Gpu& gpu();
   const gpu::Versions& versions();
+  // Tells the parent and ends the process at once: for a role whose streams
+  // may wait for ever, so that giving them back would too.
+  [[noreturn]] void Fail(const absl::Status& status);
 
  private:
+  void Open();
+
   Options options_;
   std::vector<std::string> arguments_;
   Channel channel_;
@@ -122,8 +129,16 @@ class Stage {
 };
 
 using Role = absl::Status (*)(Stage& stage);
+using RoleTable = std::map<std::string, Role>;
 // All roles by name; filled by the facts' files (facts.cc).
-const std::map<std::string, Role>& Roles();
+const RoleTable& Roles();
+
+// The first thing in main(): if this process is an actor, plays its role and
+// gives the exit status.
+std::optional<int> PlayRole(int argc, char** argv);
+
+// The driver that the options ask for. kUnavailable: no plugin, no driver.
+absl::StatusOr<std::unique_ptr<gpu::Driver>> OpenDriver(const Options& options);
 
 class Lab {
  public:
@@ -154,12 +169,21 @@ class Mps {
  public:
   static absl::StatusOr<std::unique_ptr<Mps>> Start();
   ~Mps();
+  Mps(const Mps&) = delete;
+  Mps& operator=(const Mps&) = delete;
   // For Lab::SetEnvironment.
   std::map<std::string, std::string> environment() const;
+  // The servers that it has started for clients: none, if clients go without
+  // MPS, which they do silently.
+  absl::StatusOr<std::vector<pid_t>> Servers();
 
  private:
   explicit Mps(std::string directory) : directory_(std::move(directory)) {}
+  absl::Status StartDaemon();
+
   std::string directory_;
+  pid_t daemon_ = -1;
+  std::vector<pid_t> servers_;
 };
 
 // Runs `measure` with actors outside of MPS ("no MPS"), then under it ("MPS");
