@@ -95,6 +95,7 @@ session::Hello MakeHello(const Options& o) {
   m.fusion_threshold = o.fusion_threshold;
   m.stall_check_ms = o.stall_check_ms;
   m.stall_shutdown_ms = o.stall_shutdown_ms;
+  m.start_timeout_ms = int64_t{o.start_timeout_seconds} * 1000;
   m.elastic = o.elastic ? 1 : 0;
   m.last_epoch = o.last_epoch;
   m.min_size = o.min_size;

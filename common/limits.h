@@ -17,6 +17,7 @@ inline constexpr uint32_t kProtocolVersion = 3;
 inline constexpr int kMaxDims = 8;                  // dimensions of a tensor
 inline constexpr size_t kMaxNameBytes = 511;        // an operation's name
 inline constexpr size_t kMaxJobBytes = 63;          // a job's id
+inline constexpr int64_t kMaxStartTimeoutMs = 86'400'000;  // a day
 inline constexpr size_t kMaxTokenBytes = 127;       // a job's token
 inline constexpr size_t kMaxHostBytes = 63;         // a host's or node's name
 inline constexpr size_t kMaxErrorBytes = 1023;      // one error's text

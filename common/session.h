@@ -84,6 +84,8 @@ struct Hello {
   // the rank's environment; -1: none, 0: never.
   int64_t stall_check_ms = -1;
   int64_t stall_shutdown_ms = -1;
+  // How long the rank waits for a start; milliseconds, -1: it does not say.
+  int64_t start_timeout_ms = -1;
   char job[kMaxJobBytes + 1] = {};
   char token[kMaxTokenBytes + 1] = {};
   char host[kMaxHostBytes + 1] = {};

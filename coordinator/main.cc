@@ -55,7 +55,8 @@ ABSL_FLAG(int, announce_fd, -1,
           "Descriptor to which one line 'listen=HOST:PORT metrics=HOST:PORT' "
           "is written when the coordinator is ready; it is closed then.");
 ABSL_FLAG(absl::Duration, start_timeout, absl::Seconds(120),
-          "How long the first ranks of a job wait for the others.");
+          "How long the first ranks of a job wait for the others, if they do "
+          "not say it themselves (MAYPOLE_START_TIMEOUT).");
 ABSL_FLAG(absl::Duration, resume_timeout, absl::Seconds(3),
           "How long an executor whose connection broke may stay away before "
           "it counts as lost.");

@@ -69,7 +69,8 @@ ABSL_FLAG(
 ABSL_FLAG(absl::Duration, resume_timeout, absl::Seconds(3),
           "how long a job goes on without its coordinator");
 ABSL_FLAG(absl::Duration, start_timeout, absl::Seconds(120),
-          "how long the first rank of a node waits for the node's others");
+          "how long the first rank of a node waits for the node's others, if "
+          "the ranks do not say it (MAYPOLE_START_TIMEOUT)");
 ABSL_FLAG(absl::Duration, frozen_timeout, absl::Seconds(10),
           "a rank that does not move for so long in the middle of an operation "
           "(it is stopped by a signal, say) is lost; 0: never");

@@ -31,6 +31,13 @@ absl::Status CheckStallTimes(const proto::RanksReady& ready) {
   return absl::OkStatus();
 }
 
+absl::Status CheckStartTimeout(int64_t ms) {
+  if (ms >= 0 && ms <= kMaxStartTimeoutMs) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a start timeout of ", ms, " ms; 0 (none) to ",
+                   kMaxStartTimeoutMs, " are allowed"));
+}
+
 absl::Status CheckThresholds(const proto::RanksReady& ready, int ranks) {
   if (ready.fusion_thresholds_size() != 0 &&
       ready.fusion_thresholds_size() != ranks) {
@@ -82,13 +89,14 @@ absl::Status CheckRanksReady(const proto::RanksReady& ready) {
 
 absl::Status CheckRankFacts(const proto::RanksReady& ready, int ranks) {
   absl::Status status = CheckStallTimes(ready);
+  if (status.ok()) status = CheckStartTimeout(ready.start_timeout_ms());
   return status.ok() ? CheckThresholds(ready, ranks) : status;
 }
 
 absl::Status CheckRanksWaiting(const proto::RanksWaiting& waiting) {
   if (waiting.size() <= kMaxRanks && waiting.ranks_size() <= kMaxLocalRanks &&
       waiting.local_size() <= kMaxLocalRanks) {
-    return absl::OkStatus();
+    return CheckStartTimeout(waiting.start_timeout_ms());
   }
   return absl::InvalidArgumentError(
       absl::StrCat(waiting.ranks_size(), " of ", waiting.local_size(),
@@ -189,6 +197,17 @@ const Member* Gathering::FindWaiting(SessionId session) const {
     if (m.session == session) return &m;
   }
   return nullptr;
+}
+
+Time Gathering::StartTimeout(Time otherwise) const {
+  int64_t least = 0;
+  for (const std::vector<Member>* all : {&members_, &waiting_}) {
+    for (const Member& m : *all) {
+      if (m.start_timeout_ms == 0) continue;
+      if (least == 0 || m.start_timeout_ms < least) least = m.start_timeout_ms;
+    }
+  }
+  return least == 0 ? otherwise : Time(std::chrono::milliseconds(least));
 }
 
 std::vector<RankThreshold> Gathering::FusionThresholds() const {

@@ -39,6 +39,7 @@ struct Member {
   // As the smallest local rank that says anything says; -1: none does.
   int64_t stall_check_ms = -1;
   int64_t stall_shutdown_ms = -1;
+  int64_t start_timeout_ms = 0;  // of the most impatient rank; 0: none says it
   // Elastic: the executor's numbers of them, by local rank; else empty.
   std::vector<uint64_t> clients = {};
 
@@ -84,6 +85,10 @@ class Gathering {
 
   // Of the members' ranks that say something, by rank.
   std::vector<RankThreshold> FusionThresholds() const;
+
+  // How long all of them wait for a start, as the most impatient says;
+  // `otherwise` if none says anything.
+  Time StartTimeout(Time otherwise) const;
 
   // "rank 1 of 4 has not called init(); arrived: node a with rank 0 (1 of its
   // 2 ranks), node b with ranks 2,3"

@@ -146,7 +146,8 @@ absl::Status Job::OnReady(Time now, SessionId session,
       static_cast<uint32_t>(ready.ranks_size()),
       {ready.fusion_thresholds().begin(), ready.fusion_thresholds().end()},
       ready.stall_check_ms(),
-      ready.stall_shutdown_ms()};
+      ready.stall_shutdown_ms(),
+      ready.start_timeout_ms()};
   out->Info(absl::StrCat(
       LogPrefix("ranks_ready"), " node=", node.node, " host=", node.host,
       " ranks=", LogValue(RanksText(member.ranks)), " size=", ready.size()));
@@ -157,7 +158,7 @@ absl::Status Job::OnReady(Time now, SessionId session,
   failed_start_.reset();
   // Ready again: a start that failed on the node crossed with its failure here.
   gathering_.Remove(session);
-  if (!start_deadline_) start_deadline_ = now + config_.start_timeout;
+  if (!start_since_) start_since_ = now;
   absl::Status status = gathering_.Add(std::move(member), ready.size());
   if (!status.ok()) {
     FailStart(std::string(status.message()), 0, out);
@@ -185,7 +186,7 @@ absl::Status Job::OnWaiting(Time now, SessionId session,
   }
   gathering_.Remove(session);
   if (waiting.ranks().empty()) {
-    if (gathering_.empty()) start_deadline_.reset();
+    if (gathering_.empty()) start_since_.reset();
     return absl::OkStatus();
   }
   if (aborted_) {
@@ -203,20 +204,21 @@ absl::Status Job::OnWaiting(Time now, SessionId session,
   member.address = node.address;
   member.ranks = {waiting.ranks().begin(), waiting.ranks().end()};
   member.local_size = waiting.local_size();
+  member.start_timeout_ms = waiting.start_timeout_ms();
   gathering_.SetWaiting(std::move(member), waiting.size());
   // Some who come late to a failed start: told when all of the node are there.
   if (failed_start_ && !failed_start_->told.contains(session)) {
     return absl::OkStatus();
   }
   failed_start_.reset();
-  if (!start_deadline_) start_deadline_ = now + config_.start_timeout;
+  if (!start_since_) start_since_ = now;
   return absl::OkStatus();
 }
 
 void Job::StartIfComplete(JobOutput* out) {
   if (epoch_ != nullptr || !gathering_.Complete()) return;
   const uint32_t size = gathering_.size();
-  start_deadline_.reset();
+  start_since_.reset();
   ++epoch_number_;
   const Config config = ConfigOfStart(out);
   epoch_ = std::make_unique<Epoch>(epoch_number_, size, gathering_.Take(),
@@ -298,7 +300,7 @@ void Job::FailStart(const std::string& message, SessionId reporter,
   // With nobody left to try again it would be remembered for ever.
   if (failed_start_->told.empty()) failed_start_.reset();
   gathering_.Clear();
-  start_deadline_.reset();
+  start_since_.reset();
 }
 
 void Job::TellFailedStart(SessionId session, JobOutput* out) {
@@ -420,7 +422,7 @@ void Job::LoseMember(SessionId session, const std::string& how,
     FailStart(absl::StrCat("the job cannot start: ", who, " ", how), 0, out);
   }
   gathering_.Remove(session);
-  if (gathering_.empty()) start_deadline_.reset();
+  if (gathering_.empty()) start_since_.reset();
   elastic_.OnLost(session);
   if (epoch_ == nullptr) return;
   const std::optional<size_t> index = epoch_->IndexOf(session);
@@ -453,8 +455,13 @@ void Job::Stop(const std::string& message, JobOutput* out) {
   if (!gathering_.empty()) FailStart(message, 0, out);
 }
 
+std::optional<Time> Job::StartDeadline() const {
+  if (!start_since_) return std::nullopt;
+  return *start_since_ + gathering_.StartTimeout(config_.start_timeout);
+}
+
 std::optional<Time> Job::Deadline() const {
-  std::optional<Time> next = start_deadline_;
+  std::optional<Time> next = StartDeadline();
   const auto consider = [&next](const std::optional<Time>& time) {
     if (time && (!next || *time < *next)) next = time;
   };
@@ -467,14 +474,16 @@ void Job::OnTime(Time now, JobOutput* out) {
   if (epoch_ != nullptr) epoch_->OnTime(now, out);
   EndIfDecided(out);
   OnElasticTime(now, out);
-  if (start_deadline_ && *start_deadline_ <= now) StartTimedOut(out);
+  const std::optional<Time> deadline = StartDeadline();
+  if (deadline && *deadline <= now) StartTimedOut(out);
   NoteState(now);
 }
 
 void Job::StartTimedOut(JobOutput* out) {
   out->Count(ErrorKind::kStartTimeout);
-  std::string message = absl::StrCat("the job did not start within ",
-                                     SecondsText(config_.start_timeout), ": ");
+  std::string message = absl::StrCat(
+      "the job did not start within ",
+      SecondsText(gathering_.StartTimeout(config_.start_timeout)), ": ");
   if (epoch_ != nullptr) {
     absl::StrAppend(&message, "epoch ", epoch_number_,
                     " is still running; end it before you start another");

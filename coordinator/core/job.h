@@ -135,6 +135,7 @@ class Job {
   void ReadStallTimes(Config* config, JobOutput* out) const;
   // If the epoch has found a reason to end.
   void EndIfDecided(JobOutput* out);
+  std::optional<Time> StartDeadline() const;
   void StartTimedOut(JobOutput* out);
   // Tells all who wait but the reporter (0: none): it knows, and may be ready
   // for another start before it would hear of this one's end.
@@ -183,7 +184,7 @@ class Job {
   Gathering gathering_;
   Elastic elastic_;
   std::pair<uint32_t, uint32_t> wanted_;  // as told: new ranks, leaving
-  std::optional<Time> start_deadline_;
+  std::optional<Time> start_since_;       // somebody waits for a start
   std::optional<FailedStart> failed_start_;
   std::unique_ptr<Epoch> epoch_;
   uint64_t epoch_number_ = 0;           // of the current epoch or the last one

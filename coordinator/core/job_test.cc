@@ -193,6 +193,34 @@ TEST_F(JobTest, StartTimeoutNamesRanksMissingOnANodeThatHasOthers) {
   EXPECT_TRUE(a_.Last().has_epoch_start());
 }
 
+// Who is missing is said while those are there who ask.
+TEST_F(JobTest, TheMostImpatientRankSaysHowLongAStartMayTake) {
+  bed_.start_timeout_ms = 300000;
+  bed_.Waiting(a_, 4, {0}, 2);
+  bed_.Pass(seconds(125));  // longer than --start_timeout
+  EXPECT_TRUE(a_.ends.empty());
+  bed_.start_timeout_ms = 130000;
+  bed_.Ready(b_, 4, {2, 3});
+  bed_.Pass(seconds(4));
+  EXPECT_TRUE(a_.ends.empty());
+  bed_.Pass(seconds(1));  // since the first came
+  for (const Executor* e : {&a_, &b_}) {
+    ASSERT_EQ(e->ends.size(), 1u);
+    EXPECT_THAT(e->ends[0].message(),
+                HasSubstr("did not start within 130 s: rank 1 of 4"));
+  }
+  EXPECT_FALSE(bed_.core().Deadline());
+}
+
+TEST_F(JobTest, AnAbsurdStartTimeoutIsRefused) {
+  bed_.start_timeout_ms = -1;
+  bed_.Waiting(a_, 4, {0}, 2);
+  EXPECT_TRUE(a_.refused);
+  bed_.start_timeout_ms = 86400001;
+  bed_.Ready(b_, 4, {2, 3});
+  EXPECT_TRUE(b_.refused);
+}
+
 TEST_F(JobTest, NobodyWaitsAnyMore) {
   bed_.Waiting(a_, 4, {0}, 2);
   EXPECT_TRUE(bed_.core().Deadline());

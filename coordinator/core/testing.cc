@@ -69,6 +69,7 @@ void TestBed::Ready(Executor& e, uint32_t size,
   }
   m.mutable_ranks_ready()->set_stall_check_ms(stall_check_ms);
   m.mutable_ranks_ready()->set_stall_shutdown_ms(stall_shutdown_ms);
+  m.mutable_ranks_ready()->set_start_timeout_ms(start_timeout_ms);
   From(e, std::move(m));
 }
 
@@ -76,6 +77,7 @@ void TestBed::Waiting(Executor& e, uint32_t size,
                       const std::vector<uint32_t>& ranks, uint32_t local_size) {
   proto::ExecutorMessage m;
   m.mutable_ranks_waiting()->set_size(size);
+  m.mutable_ranks_waiting()->set_start_timeout_ms(start_timeout_ms);
   m.mutable_ranks_waiting()->mutable_ranks()->Assign(ranks.begin(),
                                                      ranks.end());
   m.mutable_ranks_waiting()->set_local_size(local_size);

@@ -58,6 +58,8 @@ class TestBed {
   // As its ranks' environment says of late ranks.
   int64_t stall_check_ms = -1;
   int64_t stall_shutdown_ms = -1;
+  // And how long they wait for a start; 0: it says nothing.
+  int64_t start_timeout_ms = 0;
   void Waiting(Executor& e, uint32_t size, const std::vector<uint32_t>& ranks,
                uint32_t local_size);
   // Numbers the payload and delivers it, unless the stream is broken.

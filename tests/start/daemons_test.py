@@ -51,6 +51,21 @@ class DaemonsTest(start_fixture.StartTest):
         harness.wait_until(lambda: not self.daemons(), 10, "the service to end")
         self.assertEqual(os.listdir(runtime), [])
 
+    def test_who_is_missing_is_named_within_the_ranks_own_time(self):
+        # The daemons would wait for 120 s.
+        address = self.cluster.coordinator()
+        sockets = [self.cluster.agent(i, address) for i in range(2)]
+        for rank, socket in enumerate(sockets):
+            self.start(start_fixture.program("fail"), {
+                "MAYPOLE_SIZE": "4", "MAYPOLE_LOCAL_SIZE": str(rank + 1), "MAYPOLE_RANK": str(rank),
+                "MAYPOLE_LOCAL_RANK": "0", "MAYPOLE_JOB": "j", "MAYPOLE_TOKEN": "t", "MAYPOLE_AGENT": socket,
+                "MAYPOLE_START_TIMEOUT": "3"})
+        for rank, process in enumerate(self.processes):
+            self.assertEqual(process.wait(60), 0, self.output())
+            text = self.record("rank.%d.json" % rank)["text"]
+            self.assertIn("did not start within 3 s: ranks 2,3 of 4 have not called init(); arrived: node n0", text)
+            self.assertIn("node n1 (host %s) with rank 1 (1 of its 2 ranks)" % os.uname().nodename, text)
+
     def test_an_agent_of_somebody_else_is_refused(self):
         if os.geteuid() != 0:
             self.skipTest("an agent of another user needs root")

@@ -60,15 +60,16 @@ void Core::Refuse(Membership* membership, Code code, const std::string& text) {
 void Core::OnTime(int64_t now_ms) {
   now_ms_ = now_ms;
   if (give_up_ms_ && now_ms >= *give_up_ms_) FailEpochHere(network_failure_);
+  const int64_t start_timeout_ms =
+      gathering_.StartTimeoutMs(options_.start_timeout_ms);
   if (!gathering_.empty() && !gathering_.complete() &&
-      now_ms - gathering_since_ms_ >=
-          options_.start_timeout_ms + kStartGraceMs) {
+      now_ms - gathering_since_ms_ >= start_timeout_ms + kStartGraceMs) {
     SendWaiting(Membership());
     Refuse(&gathering_, Code::kDeadlineExceeded,
-           absl::StrCat("job '", options_.job,
-                        "' cannot start: ", gathering_.MissingText(),
-                        " on node ", options_.node, " (host ", options_.host,
-                        ") within ", options_.start_timeout_ms / 1000, " s"));
+           absl::StrCat("job '", options_.job, "' cannot start: ",
+                        gathering_.MissingText(), " on node ", options_.node,
+                        " (host ", options_.host, ") within ",
+                        static_cast<double>(start_timeout_ms) / 1000, " s"));
   }
   std::erase_if(returning_, [&](const auto& r) {
     return now_ms - r.second.since_ms >= options_.start_timeout_ms;
@@ -139,6 +140,7 @@ void Core::AddFacts(const Membership& membership, proto::RanksReady* ready) {
   ready->set_chunk_bytes(options_.chunk_bytes);
   ready->set_stall_check_ms(-1);
   ready->set_stall_shutdown_ms(-1);
+  ready->set_start_timeout_ms(membership.StartTimeoutMs(0));
   bool said = false;
   for (const auto& [local, m] : membership.members()) {
     if (ready->stall_check_ms() < 0)
@@ -157,6 +159,7 @@ void Core::SendWaiting(const Membership& waiting) {
   proto::RanksWaiting* w = message.mutable_ranks_waiting();
   w->set_size(static_cast<uint32_t>(waiting.size()));
   w->set_local_size(static_cast<uint32_t>(waiting.local_size()));
+  w->set_start_timeout_ms(waiting.StartTimeoutMs(0));
   for (const auto& [local, m] : waiting.members()) {
     w->add_ranks(static_cast<uint32_t>(m.rank));
   }

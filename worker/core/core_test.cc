@@ -96,10 +96,40 @@ TEST_F(CoreTest, MissingLocalRankIsNamedAfterTheStartTimeout) {
   EXPECT_TRUE(TakeSent().empty());  // nobody has died
 }
 
+TEST_F(CoreTest, TheMostImpatientRankSaysHowLongAStartMayTake) {
+  session::Hello hello = MakeHello(0, 3, 0, 3);
+  hello.start_timeout_ms = 300000;
+  core_.OnClient(1, hello, 0);
+  EXPECT_EQ(TakeSent().at(0).ranks_waiting().start_timeout_ms(), 300000);
+  core_.OnTime(299000);  // longer than --start_timeout
+  hello = MakeHello(1, 3, 1, 3);
+  hello.start_timeout_ms = 299500;
+  core_.OnClient(2, hello, 0);
+  EXPECT_EQ(TakeSent().at(0).ranks_waiting().start_timeout_ms(), 299500);
+  core_.OnTime(300499);
+  EXPECT_TRUE(Take<RefuseClient>().empty());
+  core_.OnTime(300500);
+  const auto refused = Take<RefuseClient>();
+  ASSERT_EQ(refused.size(), 2u);
+  EXPECT_EQ(refused[1].text,
+            "job 'job' cannot start: local rank 2 of 3 has not called init() "
+            "on node n0 (host hosta) within 299.5 s");
+}
+
+TEST_F(CoreTest, AnAbsurdStartTimeoutIsRefused) {
+  for (const int64_t ms : {int64_t{-2}, int64_t{0}, int64_t{86400001}}) {
+    session::Hello hello = MakeHello(0, 2, 0, 2);
+    hello.start_timeout_ms = ms;
+    core_.OnClient(1, hello, 0);
+    EXPECT_EQ(Take<RefuseClient>().size(), 1u) << ms;
+  }
+}
+
 TEST_F(CoreTest, TheCoordinatorIsToldWhoWaits) {
   core_.OnClient(1, MakeHello(2, 4, 0, 2), 0);
   auto sent = TakeSent();
   ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].ranks_waiting().start_timeout_ms(), 0);
   EXPECT_EQ(sent[0].ranks_waiting().size(), 4u);
   EXPECT_EQ(sent[0].ranks_waiting().local_size(), 2u);
   ASSERT_EQ(sent[0].ranks_waiting().ranks_size(), 1);

@@ -23,6 +23,11 @@ absl::Status CheckTimes(const session::Hello& h) {
                " ms and a shutdown after ", h.stall_shutdown_ms,
                " ms; they must not be negative");
   }
+  if (h.start_timeout_ms < -1 || h.start_timeout_ms == 0 ||
+      h.start_timeout_ms > kMaxStartTimeoutMs) {
+    return bad("a start timeout of ", h.start_timeout_ms,
+               " ms; 1 ms to a day are allowed");
+  }
   return absl::OkStatus();
 }
 
@@ -152,7 +157,8 @@ absl::Status Membership::Add(ClientId client, const session::Hello& h,
            h.host,
            h.fusion_threshold,
            h.stall_check_ms,
-           h.stall_shutdown_ms};
+           h.stall_shutdown_ms,
+           h.start_timeout_ms};
   if (is_elastic) {
     m.elastic = true;
     m.last_epoch = h.last_epoch;
@@ -213,6 +219,15 @@ void Membership::Remove(ClientId client) {
 bool Membership::complete() const {
   return elastic() || (!members_.empty() &&
                        members_.size() == static_cast<size_t>(local_size_));
+}
+
+int64_t Membership::StartTimeoutMs(int64_t otherwise) const {
+  int64_t least = -1;
+  for (const auto& [local, m] : members_) {
+    if (m.start_timeout_ms < 0) continue;
+    if (least < 0 || m.start_timeout_ms < least) least = m.start_timeout_ms;
+  }
+  return least < 0 ? otherwise : least;
 }
 
 std::string Membership::MissingText() const {

@@ -31,6 +31,7 @@ struct Member {
   int64_t fusion_threshold = -1;  // -1: its environment says nothing
   int64_t stall_check_ms = -1;    // the same
   int64_t stall_shutdown_ms = -1;
+  int64_t start_timeout_ms = -1;
   bool elastic = false;
   uint64_t last_epoch = 0;  // elastic; 0: it is new
   int last_rank = -1;       // what it was in last_epoch
@@ -64,6 +65,9 @@ class Membership {
   int local_size() const { return local_size_; }
   // By local rank.
   const std::map<int, Member>& members() const { return members_; }
+  // How long these wait for a start, as the most impatient says; `otherwise` if
+  // none says anything.
+  int64_t StartTimeoutMs(int64_t otherwise) const;
   // "local ranks 1,3 of 4 have not called init()"
   std::string MissingText() const;
 
