@@ -88,7 +88,7 @@ absl::StatusOr<RunSpec> RunQueue::LayOut(const proto::Run& run,
   if (spec.kind == Kind::kAllgather || spec.kind == Kind::kAlltoall) {
     spec.tensor_bytes = spec.bytes;
   }
-  if (spec.kind == Kind::kBroadcast) {
+  if (spec.kind == Kind::kBroadcast && spec.bytes > 0) {
     const int root = first->set->PositionOf(first->signatures.front().root);
     spec.blocks = {{first->set->node_of[static_cast<size_t>(root)], kAllNodes,
                     0, spec.bytes}};

@@ -114,6 +114,12 @@ TEST_F(RunsTest, ABroadcastBelongsToTheNodeOfItsRoot) {
   EXPECT_EQ(Take().blocks, (std::vector<Block>{{2, kAllNodes, 0, 24}}));
 }
 
+TEST_F(RunsTest, ABroadcastOfNothingHasNoBlocks) {
+  Report("b", Rows(Kind::kBroadcast, 0, 2), sets_.all());
+  ASSERT_TRUE(Add().ok());
+  EXPECT_TRUE(Take().blocks.empty());
+}
+
 TEST_F(RunsTest, AGatherHasTheMembersTensorsOnly) {
   Report("g", Rows(Kind::kAllgather, 1, 2), MakeSet(1, {1, 2, 3, 4}));
   for (int64_t rows : {9, 1, 2, 3, 0, 9}) run_.add_first_dims(rows);
