@@ -1,0 +1,102 @@
+#include "worker/backend/gpu/plugin/device.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+using maypole::gpu::plugin::Check;
+using maypole::gpu::plugin::InfoOfDevice;
+using maypole::gpu::plugin::Loaded;
+
+namespace maypole::gpu::plugin {
+namespace {
+
+int Attribute(cudaDeviceAttr attribute, int index) {
+  int value = 0;
+  Check(cudaDeviceGetAttribute(&value, attribute, index),
+        "cudaDeviceGetAttribute");
+  return value;
+}
+
+// Attributes that only the driver's header names; the numbers are shared.
+int Attribute(CUdevice_attribute attribute, int index) {
+  return Attribute(static_cast<cudaDeviceAttr>(attribute), index);
+}
+
+template <size_t N>
+void CopyText(const char* from, char (&to)[N]) {
+  const size_t length = std::min(strlen(from), N - 1);
+  memcpy(to, from, length);
+  to[length] = '\0';
+}
+
+// As nvidia-smi writes it.
+template <size_t N>
+void WriteUuid(const cudaUUID_t& uuid, char (&to)[N]) {
+  static_assert(N > 40);
+  char* end = to + sprintf(to, "GPU");
+  for (int i = 0; i < 16; ++i) {
+    const bool dash = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
+    end += sprintf(end, dash ? "-%02x" : "%02x",
+                   static_cast<unsigned char>(uuid.bytes[i]));
+  }
+}
+
+}  // namespace
+
+int DeviceCount() {
+  int count = 0;
+  Check(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
+  return count;
+}
+
+MaypoleGpuDeviceInfo InfoOfDevice(int index) {
+  cudaDeviceProp properties;
+  Check(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties");
+  MaypoleGpuDeviceInfo info = {};
+  WriteUuid(properties.uuid, info.uuid);
+  CopyText(properties.name, info.name);
+  Check(cudaDeviceGetPCIBusId(info.bus_id, sizeof(info.bus_id), index),
+        "cudaDeviceGetPCIBusId");
+  info.compute_major = properties.major;
+  info.compute_minor = properties.minor;
+  info.multiprocessors = properties.multiProcessorCount;
+  info.copy_engines = properties.asyncEngineCount;
+  info.total_bytes = properties.totalGlobalMem;
+  info.exports_memory =
+      Attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+                index) != 0 &&
+      Attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+                index) != 0;
+  info.stream_flags =
+      Attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, index) != 0;
+  return info;
+}
+
+}  // namespace maypole::gpu::plugin
+
+MaypoleGpu::MaypoleGpu(int index) : index_(index), driver_(Loaded().driver) {
+  const MaypoleGpuDeviceInfo info = InfoOfDevice(index);
+  where_ = ", on GPU " + std::to_string(index) + " (" + info.name + ")";
+  multiprocessors_ = info.multiprocessors;
+  exports_memory_ = info.exports_memory != 0;
+  stream_flags_ = info.stream_flags != 0;
+  // The runtime's own hold of the primary context: it lasts until the process
+  // ends, so that the runtime never sees another context of the device.
+  Check(cudaInitDevice(index, 0, 0), "cudaInitDevice");
+  // Runtime and driver count devices alike: CUDA_VISIBLE_DEVICES is for both.
+  device_ = index;
+  Check(driver_.primary_retain(&context_, device_), "cuDevicePrimaryCtxRetain");
+  if (!exports_memory_) return;
+  const CUmemAllocationProp wanted =
+      maypole::gpu::plugin::ExportableMemory(device_);
+  const CUresult result = driver_.mem_granularity(
+      &granularity_, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+  if (result == CUDA_SUCCESS && granularity_ != 0) return;
+  driver_.primary_release(device_);  // no destructor runs
+  Check(result, "cuMemGetAllocationGranularity");
+  throw maypole::gpu::plugin::Unimplemented(
+      "cuMemGetAllocationGranularity gives 0");
+}
+
+MaypoleGpu::~MaypoleGpu() { driver_.primary_release(device_); }

@@ -1,0 +1,91 @@
+// Events, also of other processes.
+#include <cstring>
+
+#include "worker/backend/gpu/plugin/device.h"
+
+using maypole::gpu::plugin::Check;
+using maypole::gpu::plugin::EventEntry;
+using maypole::gpu::plugin::InvalidArgument;
+
+namespace {
+
+// gpu.h: EventUse.
+constexpr int kTiming = 0;
+constexpr int kOrder = 1;
+constexpr int kInterprocess = 2;
+
+unsigned int FlagsOf(int use) {
+  switch (use) {
+    case kTiming:
+      return cudaEventDefault;
+    case kOrder:
+      return cudaEventDisableTiming;
+    case kInterprocess:  // which cannot time
+      return cudaEventInterprocess | cudaEventDisableTiming;
+    default:
+      throw InvalidArgument("there is no use " + std::to_string(use) +
+                            " of events");
+  }
+}
+
+}  // namespace
+
+uint64_t MaypoleGpu::CreateEvent(int use) {
+  EventEntry entry{nullptr, use};
+  Check(cudaEventCreateWithFlags(&entry.event, FlagsOf(use)),
+        "cudaEventCreateWithFlags");
+  return events_.Add(entry);
+}
+
+void MaypoleGpu::DestroyEvent(uint64_t event) {
+  Check(cudaEventDestroy(events_.Take(event).event), "cudaEventDestroy");
+}
+
+void MaypoleGpu::Record(uint64_t event, uint64_t stream) {
+  Check(cudaEventRecord(events_.Get(event).event, streams_.Get(stream)),
+        "cudaEventRecord");
+}
+
+void MaypoleGpu::WaitEvent(uint64_t stream, uint64_t event) {
+  Check(cudaStreamWaitEvent(streams_.Get(stream), events_.Get(event).event, 0),
+        "cudaStreamWaitEvent");
+}
+
+bool MaypoleGpu::EventDone(uint64_t event) {
+  const cudaError_t result = cudaEventQuery(events_.Get(event).event);
+  if (result == cudaErrorNotReady) return false;
+  Check(result, "cudaEventQuery");
+  return true;
+}
+
+double MaypoleGpu::Milliseconds(uint64_t from, uint64_t to) {
+  const EventEntry begin = events_.Get(from);
+  const EventEntry end = events_.Get(to);
+  if (begin.use != kTiming || end.use != kTiming) {
+    throw InvalidArgument("an event that was not made for timing has no time");
+  }
+  float milliseconds = 0;
+  Check(cudaEventElapsedTime(&milliseconds, begin.event, end.event),
+        "cudaEventElapsedTime");
+  return milliseconds;
+}
+
+void MaypoleGpu::ExportEvent(uint64_t event, uint8_t handle[64]) {
+  const EventEntry entry = events_.Get(event);
+  if (entry.use != kInterprocess) {
+    throw InvalidArgument(
+        "an event that was not made for other processes cannot be exported");
+  }
+  cudaIpcEventHandle_t ipc = {};
+  static_assert(sizeof(ipc) == 64);
+  Check(cudaIpcGetEventHandle(&ipc, entry.event), "cudaIpcGetEventHandle");
+  memcpy(handle, &ipc, sizeof(ipc));
+}
+
+uint64_t MaypoleGpu::ImportEvent(const uint8_t handle[64]) {
+  cudaIpcEventHandle_t ipc = {};
+  memcpy(&ipc, handle, sizeof(ipc));
+  EventEntry entry{nullptr, kInterprocess};
+  Check(cudaIpcOpenEventHandle(&entry.event, ipc), "cudaIpcOpenEventHandle");
+  return events_.Add(entry);
+}

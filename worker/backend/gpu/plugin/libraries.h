@@ -1,0 +1,77 @@
+// What the plugin opens at run time: the driver's own calls (those that CUDA's
+// runtime has not) and NCCL.
+//
+// Purpose: the plugin is linked with neither, so that it can be opened, and say
+// what is missing, on any machine.
+//
+//   Libraries& libraries = LoadLibraries("");      // initialize()
+//   libraries.driver.mem_release(handle);
+//   libraries.Nccl().get_version(&version);        // throws if there is none
+//
+// Thread contract: LoadLibraries from any thread; what it gives does not change
+// and lives until the process ends.
+#ifndef MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_LIBRARIES_H_
+#define MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_LIBRARIES_H_
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <nccl.h>
+
+#include <string>
+
+#include "worker/backend/gpu/plugin_abi.h"
+
+namespace maypole::gpu::plugin {
+
+// libcuda.so.1; the types' names say since which CUDA a call is as it is.
+struct DriverApi {
+  PFN_cuDevicePrimaryCtxRetain_v7000 primary_retain = nullptr;
+  PFN_cuDevicePrimaryCtxRelease_v11000 primary_release = nullptr;
+  PFN_cuCtxPushCurrent_v4000 ctx_push = nullptr;
+  PFN_cuCtxPopCurrent_v4000 ctx_pop = nullptr;
+  PFN_cuMemGetAllocationGranularity_v10020 mem_granularity = nullptr;
+  PFN_cuMemCreate_v10020 mem_create = nullptr;
+  PFN_cuMemRelease_v10020 mem_release = nullptr;
+  PFN_cuMemAddressReserve_v10020 mem_address_reserve = nullptr;
+  PFN_cuMemAddressFree_v10020 mem_address_free = nullptr;
+  PFN_cuMemMap_v10020 mem_map = nullptr;
+  PFN_cuMemUnmap_v10020 mem_unmap = nullptr;
+  PFN_cuMemSetAccess_v10020 mem_set_access = nullptr;
+  PFN_cuMemExportToShareableHandle_v10020 mem_export = nullptr;
+  PFN_cuMemImportFromShareableHandle_v10020 mem_import = nullptr;
+  PFN_cuMemsetD32Async_v3020 memset_d32_async = nullptr;
+  PFN_cuStreamWriteValue64_v11070 stream_write_value64 = nullptr;
+  PFN_cuStreamWaitValue64_v11070 stream_wait_value64 = nullptr;
+};
+
+struct NcclApi {
+  decltype(&ncclGetVersion) get_version = nullptr;
+  decltype(&ncclGetUniqueId) get_unique_id = nullptr;
+  decltype(&ncclCommInitRankConfig) comm_init_rank_config = nullptr;
+  decltype(&ncclCommGetAsyncError) comm_get_async_error = nullptr;
+  decltype(&ncclCommAbort) comm_abort = nullptr;
+  decltype(&ncclAllReduce) all_reduce = nullptr;
+  decltype(&ncclGetErrorString) get_error_string = nullptr;
+  decltype(&ncclGetLastError) get_last_error = nullptr;
+};
+
+struct Libraries {
+  DriverApi driver;
+  NcclApi nccl;
+  MaypoleGpuVersions versions = {};
+
+  // kUnavailable if NCCL could not be opened.
+  const NcclApi& Nccl() const;
+};
+
+// Opens them at the first call that succeeds; later ones give the same (and
+// look for NCCL again if it was not there). kUnavailable: no driver, or none
+// that serves this plugin, or no device.
+const Libraries& LoadLibraries(const std::string& nccl);
+
+// Those that were loaded; kFailedPrecondition before.
+const Libraries& Loaded();
+
+}  // namespace maypole::gpu::plugin
+
+#endif  // MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_LIBRARIES_H_
