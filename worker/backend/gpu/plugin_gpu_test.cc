@@ -1,9 +1,11 @@
 // The plugin on a real GPU. Skips where there is none; what needs several
 // processes is the probe's (tests/gpu/probe).
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -308,6 +310,45 @@ TEST_F(PluginGpuTest, AFlagInDeviceMemoryOrdersTwoStreams) {
   EXPECT_EQ(host.word(511), 0x500000005u);
 }
 
+// CUDA loads a kernel at its first launch, and waits for the context then: the
+// plugin must have loaded all of them before.
+TEST_F(PluginGpuTest, WorkIsEnqueuedAndRunsWhileAnotherStreamWaits) {
+  HostPages host(*gpu_, 4096);
+  const OwnedMemory memory = Allocate(kMiB);
+  auto waiting = OwnedStream::Create(*gpu_);
+  ASSERT_TRUE(waiting.ok());
+  ASSERT_TRUE(gpu_->WaitValue(waiting->get(), host.address(), 1).ok());
+  std::atomic<bool> ended{false}, released{false};
+  std::thread watchdog([&] {
+    for (int i = 0; i < 100 && !ended; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    released = !ended;
+    host.set_word(0, 1);
+  });
+  const Address at = memory.address();
+  EXPECT_TRUE(gpu_->Fill(on(), at, 1, 1024).ok());
+  EXPECT_TRUE(gpu_->Copy(on(), at + 4096, at, 4096).ok());
+  EXPECT_TRUE(gpu_->KernelCopy(on(), at + 8192, at, 4096, 0).ok());
+  EXPECT_TRUE(gpu_->Spin(on(), 1, 1000).ok());
+  for (const DType dtype :
+       {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBfloat16}) {
+    const std::vector<Address> inputs(7, at), outputs = {at + 12288};
+    EXPECT_TRUE(gpu_->Reduce(on(), {.inputs = inputs,
+                                    .outputs = outputs,
+                                    .elements = 512,
+                                    .dtype = dtype,
+                                    .op = Op::kMax})
+                    .ok());
+  }
+  EXPECT_TRUE(DoneWithin(*gpu_, on(), kLong));
+  EXPECT_FALSE(*gpu_->Done(waiting->get()));
+  ended = true;
+  watchdog.join();
+  EXPECT_FALSE(released) << "it needed the other stream to go on";
+  EXPECT_TRUE(DoneWithin(*gpu_, waiting->get(), kLong));
+}
+
 TEST_F(PluginGpuTest, EventsTimeASpin) {
   auto begin = OwnedEvent::Create(*gpu_, EventUse::kTiming);
   auto end = OwnedEvent::Create(*gpu_, EventUse::kTiming);
@@ -334,6 +375,8 @@ TEST_F(PluginGpuTest, ImportedMemoryIsTheExportedOne) {
   auto imported = OwnedMemory::Import(*gpu_, fd->get(), exported.bytes());
   ASSERT_TRUE(imported.ok()) << imported.status();
   fd->Reset();
+  EXPECT_EQ(gpu_->Export(imported->address()).status().code(),
+            absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(imported->address(), exported.address());
   ASSERT_TRUE(gpu_->Fill(on(), exported.address(), 3, kMiB).ok());
   Finish();
@@ -363,6 +406,8 @@ TEST_F(PluginGpuTest, RefusesWhatIsWrong) {
   EXPECT_EQ(CodeOf(gpu_->Export(at + 16)), kPrecondition);
   EXPECT_EQ(CodeOf(gpu_->Import(-1, memory->bytes)), kInvalid);
   EXPECT_EQ(CodeOf(gpu_->Import(0, 5)), kInvalid);
+  const Fd no_memory(open("/dev/null", O_RDWR | O_CLOEXEC));
+  EXPECT_FALSE(gpu_->Import(no_memory.get(), memory->bytes).ok());
   EXPECT_EQ(CodeOf(gpu_->RegisterHost(&gpu_, 0)), kInvalid);
   EXPECT_EQ(CodeOf(gpu_->UnregisterHost(&gpu_)), kPrecondition);
   EXPECT_EQ(CodeOf(gpu_->WriteValue(on(), at + 4, 1)), kInvalid);

@@ -28,6 +28,7 @@ Allocation Allocation::Create(const DriverApi& driver, CUdevice device,
 Allocation Allocation::Import(const DriverApi& driver, CUdevice device, int fd,
                               uint64_t bytes) {
   Allocation out(driver, bytes);
+  out.imported_ = true;
   // The descriptor itself goes where other systems' handles have a pointer.
   void* os_handle = reinterpret_cast<void*>(static_cast<uintptr_t>(fd));
   Check(driver.mem_import(&out.handle_, os_handle,
@@ -52,6 +53,10 @@ void Allocation::Map(CUdevice device) {
 }
 
 int Allocation::Export() const {
+  if (imported_) {
+    throw FailedPrecondition(Hex(address_) +
+                             " is imported memory: its maker exports it");
+  }
   int fd = -1;
   Check(driver_->mem_export(&fd, handle_,
                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
@@ -74,6 +79,12 @@ CUresult Allocation::Release() {
     note(driver_->mem_address_free(std::exchange(address_, 0), bytes_));
   }
   return first;
+}
+
+void Allocation::Abandon() {
+  mapped_ = false;
+  has_handle_ = false;
+  address_ = 0;
 }
 
 }  // namespace maypole::gpu::plugin

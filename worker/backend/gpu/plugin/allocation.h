@@ -36,16 +36,19 @@ class Allocation {
         has_handle_(std::exchange(o.has_handle_, false)),
         address_(std::exchange(o.address_, 0)),
         bytes_(o.bytes_),
-        mapped_(std::exchange(o.mapped_, false)) {}
+        mapped_(std::exchange(o.mapped_, false)),
+        imported_(o.imported_) {}
   Allocation& operator=(Allocation&&) = delete;
   ~Allocation() { Release(); }
 
   uint64_t address() const { return address_; }
   uint64_t bytes() const { return bytes_; }
-  // A new descriptor, closed on exec.
+  // A new descriptor, closed on exec. Throws for imported memory.
   int Export() const;
   // Gives all of it back, whatever fails; the first error.
   CUresult Release();
+  // Leaves all of it to the end of the process.
+  void Abandon();
 
  private:
   Allocation(const DriverApi& driver, uint64_t bytes)
@@ -59,6 +62,7 @@ class Allocation {
   CUdeviceptr address_ = 0;
   uint64_t bytes_ = 0;
   bool mapped_ = false;
+  bool imported_ = false;
 };
 
 }  // namespace maypole::gpu::plugin

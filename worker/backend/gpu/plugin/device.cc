@@ -5,22 +5,20 @@
 #include <cstring>
 
 using maypole::gpu::plugin::Check;
+using maypole::gpu::plugin::Current;
+using maypole::gpu::plugin::ExportableMemory;
 using maypole::gpu::plugin::InfoOfDevice;
 using maypole::gpu::plugin::Loaded;
+using maypole::gpu::plugin::Unimplemented;
 
 namespace maypole::gpu::plugin {
 namespace {
 
-int Attribute(cudaDeviceAttr attribute, int index) {
+bool Has(CUdevice_attribute attribute, int index) {
   int value = 0;
-  Check(cudaDeviceGetAttribute(&value, attribute, index),
-        "cudaDeviceGetAttribute");
-  return value;
-}
-
-// Attributes that only the driver's header names; the numbers are shared.
-int Attribute(CUdevice_attribute attribute, int index) {
-  return Attribute(static_cast<cudaDeviceAttr>(attribute), index);
+  Check(Loaded().driver.device_attribute(&value, attribute, index),
+        "cuDeviceGetAttribute");
+  return value != 0;
 }
 
 template <size_t N>
@@ -64,39 +62,45 @@ MaypoleGpuDeviceInfo InfoOfDevice(int index) {
   info.copy_engines = properties.asyncEngineCount;
   info.total_bytes = properties.totalGlobalMem;
   info.exports_memory =
-      Attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-                index) != 0 &&
-      Attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
-                index) != 0;
+      Has(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, index) &&
+      Has(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+          index);
   info.stream_flags =
-      Attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, index) != 0;
+      Has(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, index);
   return info;
 }
 
+PrimaryContext::PrimaryContext(const DriverApi& driver, int index)
+    : driver_(driver), device_(index) {
+  // The runtime's own hold of it lasts until the process ends, so that the
+  // runtime never sees another primary context of the device.
+  Check(cudaInitDevice(index, 0, 0), "cudaInitDevice");
+  Check(driver_.primary_retain(&context_, device_), "cuDevicePrimaryCtxRetain");
+}
+
+PrimaryContext::~PrimaryContext() { driver_.primary_release(device_); }
+
 }  // namespace maypole::gpu::plugin
 
-MaypoleGpu::MaypoleGpu(int index) : index_(index), driver_(Loaded().driver) {
+MaypoleGpu::MaypoleGpu(int index)
+    : driver_(Loaded().driver), primary_(driver_, index) {
   const MaypoleGpuDeviceInfo info = InfoOfDevice(index);
   where_ = ", on GPU " + std::to_string(index) + " (" + info.name + ")";
   multiprocessors_ = info.multiprocessors;
   exports_memory_ = info.exports_memory != 0;
   stream_flags_ = info.stream_flags != 0;
-  // The runtime's own hold of the primary context: it lasts until the process
-  // ends, so that the runtime never sees another context of the device.
-  Check(cudaInitDevice(index, 0, 0), "cudaInitDevice");
-  // Runtime and driver count devices alike: CUDA_VISIBLE_DEVICES is for both.
-  device_ = index;
-  Check(driver_.primary_retain(&context_, device_), "cuDevicePrimaryCtxRetain");
+  const Current current(*this);
+  LoadKernels();
   if (!exports_memory_) return;
-  const CUmemAllocationProp wanted =
-      maypole::gpu::plugin::ExportableMemory(device_);
-  const CUresult result = driver_.mem_granularity(
-      &granularity_, &wanted, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
-  if (result == CUDA_SUCCESS && granularity_ != 0) return;
-  driver_.primary_release(device_);  // no destructor runs
-  Check(result, "cuMemGetAllocationGranularity");
-  throw maypole::gpu::plugin::Unimplemented(
-      "cuMemGetAllocationGranularity gives 0");
+  const CUmemAllocationProp wanted = ExportableMemory(primary_.device());
+  Check(driver_.mem_granularity(&granularity_, &wanted,
+                                CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+        "cuMemGetAllocationGranularity");
+  if (granularity_ == 0) {
+    throw Unimplemented("cuMemGetAllocationGranularity gives 0");
+  }
 }
 
-MaypoleGpu::~MaypoleGpu() { driver_.primary_release(device_); }
+MaypoleGpu::~MaypoleGpu() {
+  for (auto& [address, allocation] : allocations_) allocation.Abandon();
+}

@@ -11,7 +11,7 @@
 //   gpu.Copy(stream, to, from, bytes);
 //
 // Thread contract: gpu.h's. The calling thread has a Current of this gpu, but
-// for the constructor and the destructor.
+// in the constructor and the destructor.
 //
 // Invariants: what is still there when it ends stays until the process ends:
 // giving it back could wait for ever.
@@ -40,9 +40,27 @@ namespace maypole::gpu::plugin {
 int DeviceCount();
 MaypoleGpuDeviceInfo InfoOfDevice(int index);
 
+// Holds the device's primary context, which is shared with the runtime and
+// with whoever else uses CUDA in this process.
+class PrimaryContext {
+ public:
+  // Runtime and driver count devices alike: CUDA_VISIBLE_DEVICES is for both.
+  PrimaryContext(const DriverApi& driver, int index);
+  PrimaryContext(const PrimaryContext&) = delete;
+  PrimaryContext& operator=(const PrimaryContext&) = delete;
+  ~PrimaryContext();
+  CUcontext get() const { return context_; }
+  CUdevice device() const { return device_; }
+
+ private:
+  const DriverApi& driver_;
+  const CUdevice device_;
+  CUcontext context_ = nullptr;
+};
+
 struct EventEntry {
   cudaEvent_t event = nullptr;
-  int use = 0;  // gpu.h: EventUse
+  int use = 0;  // gpu.h: EventUse; events.cc
 };
 
 }  // namespace maypole::gpu::plugin
@@ -57,7 +75,7 @@ struct MaypoleGpu {
 
   // ", on GPU 0 (NVIDIA H200)": how texts end.
   const std::string& where() const { return where_; }
-  CUcontext context() const { return context_; }
+  CUcontext context() const { return primary_.get(); }
   const maypole::gpu::plugin::DriverApi& driver() const { return driver_; }
 
   void MemoryRoom(uint64_t* free, uint64_t* total);
@@ -101,6 +119,9 @@ struct MaypoleGpu {
 
  private:
   uint64_t Keep(maypole::gpu::plugin::Allocation allocation);
+  // All of them, now: CUDA would load a kernel at its first launch, and wait
+  // for all that the context runs, which may be waiting for that very kernel.
+  void LoadKernels();
   // How many blocks of kThreads of this kernel the whole device runs at once.
   int BlocksThatFit(const void* kernel);
   void Launch(uint64_t stream, const void* kernel, uint64_t blocks, int threads,
@@ -109,14 +130,12 @@ struct MaypoleGpu {
   // Throws for a communicator with an error; true: in progress.
   bool InProgress(ncclComm_t communicator) const;
 
-  const int index_;
   const maypole::gpu::plugin::DriverApi& driver_;
+  const maypole::gpu::plugin::PrimaryContext primary_;
   std::string where_;
   int multiprocessors_ = 0;
   bool exports_memory_ = false;
   bool stream_flags_ = false;
-  CUdevice device_ = 0;
-  CUcontext context_ = nullptr;
   size_t granularity_ = 0;  // of allocations, bytes; if exports_memory_
 
   std::mutex mutex_;  // of the following

@@ -13,6 +13,8 @@ namespace {
 constexpr int kTiming = 0;
 constexpr int kOrder = 1;
 constexpr int kInterprocess = 2;
+// Not gpu.h's: another process's, which that one exports.
+constexpr int kImported = 3;
 
 unsigned int FlagsOf(int use) {
   switch (use) {
@@ -74,7 +76,8 @@ void MaypoleGpu::ExportEvent(uint64_t event, uint8_t handle[64]) {
   const EventEntry entry = events_.Get(event);
   if (entry.use != kInterprocess) {
     throw InvalidArgument(
-        "an event that was not made for other processes cannot be exported");
+        "an event that was not made for other processes, or was imported, "
+        "cannot be exported");
   }
   cudaIpcEventHandle_t ipc = {};
   static_assert(sizeof(ipc) == 64);
@@ -85,7 +88,7 @@ void MaypoleGpu::ExportEvent(uint64_t event, uint8_t handle[64]) {
 uint64_t MaypoleGpu::ImportEvent(const uint8_t handle[64]) {
   cudaIpcEventHandle_t ipc = {};
   memcpy(&ipc, handle, sizeof(ipc));
-  EventEntry entry{nullptr, kInterprocess};
+  EventEntry entry{nullptr, kImported};
   Check(cudaIpcOpenEventHandle(&entry.event, ipc), "cudaIpcOpenEventHandle");
   return events_.Add(entry);
 }

@@ -1,5 +1,6 @@
 // Our kernels, launched: how many blocks, and with checked arguments.
 #include <algorithm>
+#include <vector>
 
 #include "worker/backend/gpu/plugin/device.h"
 #include "worker/backend/gpu/plugin/kernels.h"
@@ -14,6 +15,7 @@ using maypole::gpu::plugin::CopyKernel;
 using maypole::gpu::plugin::CopyTask;
 using maypole::gpu::plugin::ElementBytes;
 using maypole::gpu::plugin::InvalidArgument;
+using maypole::gpu::plugin::kMaxBuffers;
 using maypole::gpu::plugin::kThreads;
 using maypole::gpu::plugin::kVectorBytes;
 using maypole::gpu::plugin::RangeOf;
@@ -30,6 +32,19 @@ constexpr int kWarp = 32;
 uint64_t BlocksWithWork(uint64_t bytes) {
   constexpr uint64_t kBlockBytes = kThreads * kVectorBytes;
   return bytes / kBlockBytes + 1;
+}
+
+std::vector<const void*> AllKernels() {
+  std::vector<const void*> kernels = {CopyKernel(), SpinKernel()};
+  for (const DType dtype :
+       {DType::kFloat16, DType::kFloat32, DType::kFloat64, DType::kBfloat16}) {
+    for (const Op op : {Op::kSum, Op::kMin, Op::kMax}) {
+      for (uint32_t inputs = 1; inputs <= kMaxBuffers; ++inputs) {
+        kernels.push_back(ReduceKernel(dtype, op, inputs));
+      }
+    }
+  }
+  return kernels;
 }
 
 }  // namespace
@@ -52,6 +67,13 @@ const void* ReduceKernel(DType dtype, Op op, uint32_t inputs) {
 }
 
 }  // namespace maypole::gpu::plugin
+
+void MaypoleGpu::LoadKernels() {
+  for (const void* kernel : AllKernels()) {
+    cudaFuncAttributes attributes;
+    Check(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
+  }
+}
 
 int MaypoleGpu::BlocksThatFit(const void* kernel) {
   std::lock_guard<std::mutex> lock(mutex_);

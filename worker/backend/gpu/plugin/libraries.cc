@@ -87,6 +87,7 @@ class DriverLoader {
 DriverApi LoadDriverApi() {
   DriverLoader from;
   DriverApi api;
+  from.Find("cuDeviceGetAttribute", 2000, &api.device_attribute);
   from.Find("cuDevicePrimaryCtxRetain", 7000, &api.primary_retain);
   from.Find("cuDevicePrimaryCtxRelease", 11000, &api.primary_release);
   from.Find("cuCtxPushCurrent", 4000, &api.ctx_push);

@@ -4,7 +4,7 @@
 // Purpose: the plugin is linked with neither, so that it can be opened, and say
 // what is missing, on any machine.
 //
-//   Libraries& libraries = LoadLibraries("");      // initialize()
+//   const Libraries& libraries = LoadLibraries("");   // initialize()
 //   libraries.driver.mem_release(handle);
 //   libraries.Nccl().get_version(&version);        // throws if there is none
 //
@@ -25,6 +25,7 @@ namespace maypole::gpu::plugin {
 
 // libcuda.so.1; the types' names say since which CUDA a call is as it is.
 struct DriverApi {
+  PFN_cuDeviceGetAttribute_v2000 device_attribute = nullptr;
   PFN_cuDevicePrimaryCtxRetain_v7000 primary_retain = nullptr;
   PFN_cuDevicePrimaryCtxRelease_v11000 primary_release = nullptr;
   PFN_cuCtxPushCurrent_v4000 ctx_push = nullptr;

@@ -43,7 +43,7 @@ uint64_t MaypoleGpu::Allocate(uint64_t* bytes) {
   }
   *bytes = (*bytes + granularity_ - 1) / granularity_ * granularity_;
   try {
-    return Keep(Allocation::Create(driver_, device_, *bytes));
+    return Keep(Allocation::Create(driver_, primary_.device(), *bytes));
   } catch (Failure& failure) {
     size_t free = 0, total = 0;
     if (cudaMemGetInfo(&free, &total) == cudaSuccess) {
@@ -66,7 +66,7 @@ uint64_t MaypoleGpu::Import(int fd, uint64_t bytes) {
                           "of " +
                           std::to_string(granularity_));
   }
-  return Keep(Allocation::Import(driver_, device_, fd, bytes));
+  return Keep(Allocation::Import(driver_, primary_.device(), fd, bytes));
 }
 
 uint64_t MaypoleGpu::Keep(Allocation allocation) {
