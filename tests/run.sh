@@ -3,6 +3,8 @@
 #   tests/run.sh         installs what is missing, builds, runs all but the long
 #   tests/run.sh --all   also the tests tagged "long", and all others once more
 #                        under each sanitizer: asan, ubsan, tsan
+# With CUDA's toolkit (nvcc in $CUDA_HOME/bin, /usr/local/cuda by default) also
+# what is compiled for GPUs; no GPU is needed.
 set -u
 cd "$(dirname "$0")/.."
 
@@ -49,6 +51,9 @@ echo "=== build"
 deploy/build.sh || failed=1
 
 part "tests" -c opt --test_tag_filters=-long
+if [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; then
+  part "cuda" -c opt --config=cuda --test_tag_filters=cuda --build_tests_only
+fi
 if [ "$all" = yes ]; then
   part "long tests" -c opt --test_tag_filters=long --build_tests_only
   for sanitizer in asan ubsan tsan; do

@@ -39,23 +39,29 @@ copy_libraries() {
   done
 }
 
-make_bundle() {
-  dir="$1"
+# build_and_bundle DIR
+build_and_bundle() {
   cd "$root"
   . tools/ci/bazel.sh
-  probe=//tests/gpu/probe:probe
-  plugin=//worker/backend/gpu:libmaypole_gpu.so
   nvcc="${CUDA_HOME:-/usr/local/cuda}/bin/nvcc"
   [ -x "$nvcc" ] ||
     die "no nvcc at $nvcc: install CUDA's toolkit, or set CUDA_HOME"
-  bazel build -c opt --config=cuda "$probe" "$plugin" ||
+  bazel build -c opt --config=cuda //tests/gpu/probe:probe \
+    //worker/backend/gpu:libmaypole_gpu.so ||
     die "the probe was not built (see above)"
   bin="$(bazel info -c opt --config=cuda bazel-bin 2>/dev/null)"
+  bundle "$1" "$bin/tests/gpu/probe/probe" \
+    "$bin/worker/backend/gpu/libmaypole_gpu.so"
+}
+
+# bundle DIR PROBE PLUGIN
+bundle() {
+  dir="$1"
   rm -rf "$dir.new"
   mkdir -p "$dir.new/lib"
-  cp "$bin/tests/gpu/probe/probe" "$bin/worker/backend/gpu/libmaypole_gpu.so" \
-    "$dir.new/"
-  chmod u+w "$dir.new"/*
+  cp -L "$2" "$dir.new/probe"
+  cp -L "$3" "$dir.new/libmaypole_gpu.so"
+  chmod u+w "$dir.new/probe" "$dir.new/libmaypole_gpu.so"
   strip "$dir.new/probe" "$dir.new/libmaypole_gpu.so"
   copy_libraries "$dir.new" "$dir.new/probe" "$dir.new/libmaypole_gpu.so"
   kib="$(du -sk "$dir.new" | cut -f 1)"
@@ -103,7 +109,11 @@ absolute() {
 
 case "${1:-}" in
   --bundle)
-    make_bundle "$(absolute "${2:-$root/out/gpu}")"
+    build_and_bundle "$(absolute "${2:-$root/out/gpu}")"
+    ;;
+  --bundle-of) # PROBE PLUGIN DIR: of files that are built already
+    [ $# -eq 4 ] || die "--bundle-of needs a probe, a plugin and a directory"
+    bundle "$(absolute "$4")" "$2" "$3"
     ;;
   --from)
     [ $# -ge 2 ] || die "--from needs the directory of a bundle"
@@ -115,7 +125,7 @@ case "${1:-}" in
     sed -n '2,/^set/s/^# \{0,1\}//p' "$here/run.sh"
     ;;
   *)
-    make_bundle "$root/out/gpu"
+    build_and_bundle "$root/out/gpu"
     run_bundle "$root/out/gpu" "$@"
     ;;
 esac
