@@ -107,7 +107,8 @@ std::string ExitText(int wait_status) {
   return absl::StrCat("ended with status ", WEXITSTATUS(wait_status));
 }
 
-absl::StatusOr<std::string> Run(const Command& command, Duration timeout) {
+absl::StatusOr<std::string> RunCommand(const Command& command,
+                                       Duration timeout) {
   const auto deadline = Clock::now() + timeout;
   const std::string program = FindProgram(command.arguments[0]);
   if (program.empty()) {

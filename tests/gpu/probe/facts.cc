@@ -1,11 +1,24 @@
 #include "tests/gpu/probe/facts.h"
 
+#include "tests/gpu/probe/exported_memory.h"
+#include "tests/gpu/probe/fact_roles.h"
+#include "tests/gpu/probe/hand_over.h"
 #include "tests/gpu/probe/machine.h"
+#include "tests/gpu/probe/overlap.h"
 
 namespace maypole::probe {
 
 const std::vector<Fact>& Facts() {
-  static const auto* facts = new std::vector<Fact>{};
+  static const auto* facts = new std::vector<Fact>{
+      {1, "kernels of two processes", KernelsOfTwoProcesses},
+      {2, "copies beside a kernel of another process", CopiesBesideAKernel},
+      {3, "hand-over between processes", HandOver},
+      {4, "exported memory and deaths", ExportedMemory},
+      {5, "reduction over the buffers of other processes", ReduceOfOthers},
+      {6, "streams that wait for the dead", WaitForTheDead},
+      {7, "two processes of one GPU in one NCCL communicator", NcclOnOneGpu},
+      {8, "many waiting streams", ManyWaits},
+  };
   return *facts;
 }
 
@@ -13,6 +26,13 @@ const RoleTable& Roles() {
   static const RoleTable* table = [] {
     auto* roles = new RoleTable;
     AddMachineRoles(roles);
+    (*roles)["spinner"] = PlaySpinner;
+    (*roles)["copier"] = PlayCopier;
+    (*roles)["first"] = PlayFirst;
+    (*roles)["second"] = PlaySecond;
+    (*roles)["holder"] = PlayHolder;
+    (*roles)["observer"] = PlayObserver;
+    AddFactRoles(roles);
     return roles;
   }();
   return *table;

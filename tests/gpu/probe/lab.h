@@ -137,6 +137,9 @@ const RoleTable& Roles();
 // gives the exit status.
 std::optional<int> PlayRole(int argc, char** argv);
 
+// Before the first actor is started: what the drivers of all processes share.
+// Keep it as long as there are actors.
+absl::StatusOr<std::shared_ptr<void>> PrepareDrivers(const Options& options);
 // The driver that the options ask for. kUnavailable: no plugin, no driver.
 absl::StatusOr<std::unique_ptr<gpu::Driver>> OpenDriver(const Options& options);
 

@@ -66,11 +66,11 @@ absl::Status Describe(Stage& stage) {
 // What nvidia-smi knows besides, where there is one.
 void AskNvidiaSmi(Report& report) {
   const auto text =
-      Run({{"nvidia-smi",
-            "--query-gpu=driver_version,compute_mode,mig.mode.current,"
-            "persistence_mode,clocks.max.sm,clocks.max.mem,power.limit",
-            "--format=csv,noheader"}},
-          Seconds(20));
+      RunCommand({{"nvidia-smi",
+                   "--query-gpu=driver_version,compute_mode,mig.mode.current,"
+                   "persistence_mode,clocks.max.sm,clocks.max.mem,power.limit",
+                   "--format=csv,noheader"}},
+                 Seconds(20));
   if (text.ok()) {
     report.SetMachine(
         "nvidia-smi (driver, compute mode, MIG, persistence, SM and memory "
@@ -102,7 +102,7 @@ absl::Status DescribeMachine(Lab& lab) {
                       std::string(entry.substr(equals + 1)));
   }
   if (!lab.options().fake) AskNvidiaSmi(report);
-  return absl::OkStatus();
+  return actor->End(kOpenTimeout);
 }
 
 void AddMachineRoles(RoleTable* roles) { (*roles)["describe"] = Describe; }

@@ -152,6 +152,12 @@ int Main(int argc, char** argv) {
   options.fake = absl::GetFlag(FLAGS_fake);
   options.quick = absl::GetFlag(FLAGS_quick);
   options.device = absl::GetFlag(FLAGS_device);
+  const auto drivers = PrepareDrivers(options);
+  if (!drivers.ok()) {
+    std::fprintf(stderr, "gpu probe: %s\n",
+                 std::string(drivers.status().message()).c_str());
+    return kFailure;
+  }
   return Run(std::move(options), chosen).Measure();
 }
 

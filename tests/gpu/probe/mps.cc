@@ -49,7 +49,7 @@ absl::Status CheckClient(Lab& lab, Mps& mps) {
   if (servers->empty()) {
     return absl::UnavailableError("it started no server for a client");
   }
-  return absl::OkStatus();
+  return client->End(kClientTimeout);
 }
 
 absl::StatusOr<std::unique_ptr<Mps>> StartMpsFor(Lab& lab) {
@@ -85,7 +85,7 @@ absl::StatusOr<std::unique_ptr<Mps>> Mps::Start() {
 
 absl::Status Mps::StartDaemon() {
   // To learn that there is no such program from its own words.
-  const auto program = Run(
+  const auto program = RunCommand(
       {{"sh", "-c", absl::StrCat("command -v ", kControl)}}, kCommandTimeout);
   if (!program.ok()) {
     return absl::UnavailableError(
@@ -124,8 +124,8 @@ std::map<std::string, std::string> Mps::environment() const {
 }
 
 absl::StatusOr<std::vector<pid_t>> Mps::Servers() {
-  const auto text =
-      Run({{kControl}, environment(), "get_server_list\n"}, kCommandTimeout);
+  const auto text = RunCommand({{kControl}, environment(), "get_server_list\n"},
+                               kCommandTimeout);
   if (!text.ok()) return text.status();
   std::vector<pid_t> out;
   for (const absl::string_view word :
@@ -140,7 +140,8 @@ absl::StatusOr<std::vector<pid_t>> Mps::Servers() {
 Mps::~Mps() {
   if (daemon_ > 0) {
     Servers().IgnoreError();
-    Run({{kControl}, environment(), "quit -t 2\n"}, kQuitTimeout).IgnoreError();
+    RunCommand({{kControl}, environment(), "quit -t 2\n"}, kQuitTimeout)
+        .IgnoreError();
     if (!WaitForExit(daemon_, kQuitTimeout).has_value()) {
       // A server that waits for a client that hangs: it goes with the daemon.
       for (const pid_t server : servers_) kill(server, SIGKILL);

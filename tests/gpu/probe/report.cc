@@ -42,14 +42,20 @@ std::vector<std::string> Wrap(std::string_view text, size_t width) {
   return lines;
 }
 
+// Four digits; more before the point are not hidden.
+std::string Short(double value) {
+  return std::abs(value) < 1000 ? absl::StrFormat("%.4g", value)
+                                : absl::StrFormat("%.0f", value);
+}
+
 // A figure is not broken if it fits in a line.
 std::vector<std::string> FigureLines(const std::vector<Figure>& figures,
                                      size_t width) {
   std::vector<std::string> lines;
   std::string line;
   for (const Figure& f : figures) {
-    const std::string text = absl::StrFormat("%s %.4g%s%s", f.name, f.value,
-                                             f.unit.empty() ? "" : " ", f.unit);
+    const std::string text = absl::StrCat(f.name, " ", Short(f.value),
+                                          f.unit.empty() ? "" : " ", f.unit);
     if (!line.empty() && line.size() + 2 + text.size() > width) {
       lines.push_back(line + ",");
       line.clear();
