@@ -26,6 +26,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <unordered_map>
 
@@ -140,7 +141,7 @@ struct MaypoleGpu {
 
   std::mutex mutex_;  // of the following
   std::map<uint64_t, maypole::gpu::plugin::Allocation> allocations_;
-  std::map<void*, uint64_t> registrations_;  // host address, bytes
+  std::set<void*> registrations_;  // host memory
   std::unordered_map<const void*, int> blocks_that_fit_;
 
   maypole::gpu::plugin::Handles<cudaStream_t> streams_{"stream"};

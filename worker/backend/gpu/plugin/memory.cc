@@ -116,7 +116,7 @@ uint64_t MaypoleGpu::RegisterHost(void* host, uint64_t bytes) {
     throw CudaFailure(result, "cudaHostGetDevicePointer");
   }
   std::lock_guard<std::mutex> lock(mutex_);
-  registrations_[host] = bytes;
+  registrations_.insert(host);
   return reinterpret_cast<uint64_t>(device);
 }
 
