@@ -49,6 +49,13 @@ FakeStreams FakeContext::Streams() const {
   return streams;
 }
 
+void FakeContext::Die() {
+  memory_.Vanish();
+  streams_.clear();
+  events_.clear();
+  communicators_.clear();
+}
+
 absl::Status FakeContext::Named(const char* call,
                                 const absl::Status& status) const {
   if (status.ok()) return status;

@@ -45,7 +45,8 @@
 //       device, or has another size; handles of another Gpu, or given back;
 //       ExportEvent of another use than kInterprocess, or of an imported event;
 //       Milliseconds of other than kTiming events, or of unrecorded ones; an id
-//       that is no NcclId, a rank that has joined already, another size.
+//       that is no NcclId, a rank that has joined already, another size; an
+//       AllReduce of nothing, or of a dtype that NCCL has not.
 //   kResourceExhausted  more memory than the device has left.
 //   kAborted  (PollCommunicator) two ranks on one device with equal NCCL_HOSTID
 //       ("Duplicate GPU detected"), members that call AllReduce differently.

@@ -76,25 +76,26 @@ absl::StatusOr<Memory> FakeMemory::Allocate(uint64_t bytes) {
     ledger_.Drop(process_, *memory);
     return fd.status();
   }
-  absl::StatusOr<Memory> out =
-      Map(Kind::kOwn, *memory, rounded, *std::move(fd));
+  absl::StatusOr<Memory> out = Map(Kind::kOwn, *memory, rounded, fd->get());
   if (!out.ok()) {
     ledger_.Drop(process_, *memory);
     return out;
   }
+  regions_.at(out->address).fd = *std::move(fd);
   memset(reinterpret_cast<void*>(out->address), 0xA5,
          std::min(rounded, kGarbageBytes));
   return out;
 }
 
 absl::StatusOr<Memory> FakeMemory::Map(Kind kind, uint64_t memory,
-                                       uint64_t bytes, Fd fd) {
-  absl::StatusOr<Mapping> mapping = MapShared(fd.get(), bytes);
+                                       uint64_t bytes, int fd) {
+  absl::StatusOr<Mapping> mapping = MapShared(fd, bytes);
   if (!mapping.ok()) return mapping.status();
   const Address address = reinterpret_cast<Address>(mapping->data());
-  // What was at this address was the host's, and is no more.
-  Region region{kind, bytes, memory, std::move(fd), *std::move(mapping)};
-  const bool is_new = regions_.emplace(address, std::move(region)).second;
+  const bool is_new = regions_
+                          .emplace(address, Region{kind, bytes, memory, Fd(),
+                                                   *std::move(mapping)})
+                          .second;
   if (!is_new) {
     return absl::FailedPreconditionError(
         absl::StrCat("registered host memory at ", Hex(address),
@@ -140,16 +141,10 @@ absl::StatusOr<Memory> FakeMemory::Import(int fd, uint64_t bytes) {
     return Invalid(absl::StrCat("descriptor ", fd, " is memory of device ",
                                 label.device, ", not ", device_));
   }
-  Fd own(fcntl(fd, F_DUPFD_CLOEXEC, 0));
-  if (!own.valid()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("F_DUPFD_CLOEXEC: ", strerror(errno)));
-  }
   const absl::Status held =
       ledger_.Hold(process_, label.memory, device_, bytes);
   if (!held.ok()) return held;
-  absl::StatusOr<Memory> out =
-      Map(Kind::kImported, label.memory, bytes, std::move(own));
+  absl::StatusOr<Memory> out = Map(Kind::kImported, label.memory, bytes, fd);
   if (!out.ok()) ledger_.Drop(process_, label.memory);
   return out;
 }

@@ -73,12 +73,13 @@ class FakeMemory {
     Kind kind;
     uint64_t bytes;
     uint64_t memory = 0;
-    Fd fd = {};
+    Fd fd = {};            // of kOwn
     Mapping mapping = {};  // not of kHost
   };
   using Regions = std::map<Address, Region>;
 
-  absl::StatusOr<Memory> Map(Kind kind, uint64_t memory, uint64_t bytes, Fd fd);
+  absl::StatusOr<Memory> Map(Kind kind, uint64_t memory, uint64_t bytes,
+                             int fd);
   static absl::Status TakeAccess(Region& region);
   Regions::const_iterator Containing(Address address) const;
 

@@ -130,7 +130,7 @@ void FakeProcess::StopStreams(Held& held) {
 void FakeProcess::Kill(Held& held) {
   state_ = State::kKilled;
   StopStreams(held);
-  for (FakeContext* context : contexts_) context->memory().Vanish();
+  for (FakeContext* context : contexts_) context->Die();
   nccl_pages_.clear();
   scheduler().ledger().EndProcess(number_);
 }

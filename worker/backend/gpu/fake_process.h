@@ -123,9 +123,10 @@ class FakeContext final : public Gpu {
                          uint64_t elements, DType dtype) override;
   absl::Status AbortCommunicator(Communicator communicator) override;
 
-  // Of the process, under the mutex.
+  // For the process, under the mutex. Die: what it has made is gone; its
+  // streams have been stopped.
   FakeStreams Streams() const;
-  FakeMemory& memory() { return memory_; }
+  void Die();
 
  private:
   using Held = FakeScheduler::Held;

@@ -1,4 +1,5 @@
 // Streams, flags and events of fake GPUs, stepped.
+#include <algorithm>
 #include <array>
 #include <limits>
 
@@ -29,6 +30,26 @@ TEST_F(FakeStreamTest, NothingRunsByItself) {
   EXPECT_EQ(machine_->Run(), 0);
   EXPECT_OK(gpu_.Copy(stream_, x, x, 0));  // no bytes, nothing to refuse
   EXPECT_OK(gpu_.Synchronize(stream_));
+}
+
+TEST(FakeStreamSeedsTest, WhatIsNotDoneMayBeSeenHalfDone) {
+  int none = 0, half = 0, all = 0;
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    const auto machine = Stepped(seed);
+    TestProcess process(machine);
+    const Address x = process.Allocate();
+    EXPECT_OK(process.gpu->Fill(process.stream, x, 0, 1024));
+    EXPECT_TRUE(machine->Step());
+    const uint32_t* const words = At<uint32_t>(x);
+    const auto done = std::count(words, words + 1024, 0u);
+    EXPECT_EQ(process.gpu->Done(process.stream).value(), done == 1024);
+    ++(done == 0 ? none : done < 1024 ? half : all);
+    machine->Run();
+    EXPECT_EQ(std::count(words, words + 1024, 0u), 1024);
+  }
+  EXPECT_EQ(none, 0);
+  EXPECT_GT(half, 10);
+  EXPECT_GT(all, 50);
 }
 
 TEST_F(FakeStreamTest, AFlagLetsAStreamGoOn) {
@@ -252,6 +273,19 @@ TEST_F(FakeStreamTest, InterprocessEventsOrderStreamsOfProcesses) {
   EXPECT_REFUSED(b_.gpu->Record(there, b_.stream), kFailedPrecondition,
                  "has destroyed it");
   EXPECT_REFUSED(b_.gpu->ImportEvent(handle), kInvalidArgument, "destroyed");
+}
+
+TEST_F(FakeStreamTest, EventsOfTheKilledAreNoMoreToBeHad) {
+  const Event event = gpu_.CreateEvent(EventUse::kInterprocess).value();
+  const EventHandle handle = gpu_.ExportEvent(event).value();
+  const Event there = b_.gpu->ImportEvent(handle).value();
+  EXPECT_OK(gpu_.Record(event, stream_));
+  EXPECT_OK(b_.gpu->WaitEvent(b_.stream, there));
+  a_.driver->Kill();
+  EXPECT_REFUSED(b_.gpu->ImportEvent(handle), kInvalidArgument, "gone");
+  EXPECT_FALSE(b_.gpu->EventDone(there).value());  // nor will it ever be
+  EXPECT_REFUSED(b_.gpu->Synchronize(b_.stream), kFailedPrecondition,
+                 "record 1 of an event and nothing enqueued can run");
 }
 
 TEST_F(FakeStreamTest, InterprocessEventsAreNotMisused) {
