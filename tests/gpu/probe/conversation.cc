@@ -86,13 +86,12 @@ absl::Status Serve(
     absl::StatusOr<Channel::Line> line = stage.channel().Receive(kPatience);
     if (absl::IsUnavailable(line.status())) return absl::OkStatus();
     if (!line.ok()) stage.Fail(line.status());
-    const std::string command = line->text;
     Words words(*std::move(line));
     const absl::StatusOr<std::string> answer = handle(words);
     if (!answer.ok()) {
-      stage.Fail(
-          absl::Status(answer.status().code(),
-                       absl::StrCat(command, ": ", answer.status().message())));
+      stage.Fail(absl::Status(
+          answer.status().code(),
+          absl::StrCat(words[0], ": ", answer.status().message())));
     }
     const absl::Status sent = stage.channel().Send(*answer);
     if (!sent.ok()) stage.Fail(sent);

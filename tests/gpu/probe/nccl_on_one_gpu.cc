@@ -27,10 +27,10 @@ namespace maypole::probe {
 namespace {
 
 constexpr int kFact = 7;
-constexpr Duration kStep = Seconds(30);  // longer than the role's own deadline
+constexpr Duration kStep = Seconds(25);  // longer than the role's own deadline
 constexpr Duration kEnd = Seconds(5);
 // Of one mode, with and without MPS; and of the repetitions of one size.
-constexpr Duration kSizesTime = Seconds(40);
+constexpr Duration kSizesTime = Seconds(25);
 constexpr double kRepetitionsMs = 1500;
 constexpr int kMostTimes = 20;
 constexpr size_t kWarnings = 2;
@@ -98,6 +98,9 @@ class Pair {
   absl::StatusOr<std::vector<Words>> Join();
   // The same, where a refusal is an error.
   absl::StatusOr<double> JoinOrFail();
+  void Kill() {
+    for (Actor& rank : ranks_) rank.Kill();
+  }
   // Ends both, by force if it must be.
   void End() {
     for (Actor& rank : ranks_) rank.End(kEnd).IgnoreError();
@@ -251,8 +254,9 @@ absl::Status SumOneSize(Pair& pair, uint64_t bytes,
   return absl::OkStatus();
 }
 
-// False: the pair is of no use any more.
-bool SumAllSizes(const Mode& mode, Pair& pair, const Logs& logs) {
+// How far it went.
+enum class Sums { kNone, kSome, kAll };
+Sums SumAllSizes(const Mode& mode, Pair& pair, const Logs& logs) {
   std::vector<Figure> figures;
   const auto end = Clock::now() + kSizesTime;
   std::string until;
@@ -275,11 +279,11 @@ bool SumAllSizes(const Mode& mode, Pair& pair, const Logs& logs) {
                                  logs.Text()),
                     figures);
     }
-    return false;
+    return figures.empty() ? Sums::kNone : Sums::kSome;
   }
   mode.Measured(kSums, absl::StrCat("works; sums right at both ranks", until),
                 figures);
-  return true;
+  return Sums::kAll;
 }
 
 // --- Aborts ------------------------------------------------------------------
@@ -325,7 +329,9 @@ absl::Status AbortAfterDeath(const Mode& mode, Pair& pair) {
   const auto waits = WaitsAlone(pair);
   if (!waits.ok()) return waits.status();
   pair.ranks()[1].Kill();
-  const auto heard = Ask(pair.ranks()[0], "listen 5", "heard", kStep);
+  const int patience = mode.lab.options().quick ? 1 : 5;  // seconds
+  const auto heard =
+      Ask(pair.ranks()[0], absl::StrCat("listen ", patience), "heard", kStep);
   if (!heard.ok()) return heard.status();
   const auto aborted = Ask(pair.ranks()[0], "abort", "aborted", kStep);
   if (!aborted.ok()) return aborted.status();
@@ -333,7 +339,8 @@ absl::Status AbortAfterDeath(const Mode& mode, Pair& pair) {
   if (!healthy.ok()) return healthy.status();
   std::vector<Figure> figures = {{"abort", aborted->Number(1), "ms"},
                                  {"its stream done", aborted->Number(2), "ms"}};
-  std::string told = "NCCL says nothing of the death in 5 s";
+  std::string told =
+      absl::StrCat("NCCL says nothing of the death in ", patience, " s");
   if (heard->Number(1) > 0) {
     told = absl::StrCat("NCCL tells of the death: ", heard->Rest(2));
     figures.push_back({"until told", heard->Number(1), "ms"});
@@ -370,13 +377,16 @@ void JoinSumAndAbort(const Mode& mode) {
     return;
   }
   mode.Measured(kJoin, "accepted", {{"join", ms, "ms"}});
-  if (SumAllSizes(mode, *pair, logs)) {
+  const Sums sums = SumAllSizes(mode, *pair, logs);
+  if (sums == Sums::kAll) {
     const absl::Status status = AbortBoth(mode, *pair);
     if (!status.ok()) mode.Trouble(kAbort, "abort", status, logs);
     pair->End();
   } else {
     mode.Missing(kAbort, "the all-reduces before it failed");
+    pair->Kill();
   }
+  if (sums == Sums::kNone) return mode.Missing(kKilled, "no all-reduce works");
   AbortOfAPairOfItsOwn(mode);
 }
 

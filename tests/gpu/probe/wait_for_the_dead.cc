@@ -53,7 +53,7 @@ struct Budget {
 Budget BudgetOf(const Options& options, bool mps) {
   if (options.quick) return {.rounds = 5, .own_rounds = 2, .time = Seconds(30)};
   if (mps) return {.rounds = 16, .own_rounds = 4, .time = Seconds(30)};
-  return {.rounds = 100, .own_rounds = 8, .time = Seconds(75)};
+  return {.rounds = 100, .own_rounds = 8, .time = Seconds(60)};
 }
 
 // What the rounds gave; times in milliseconds.
