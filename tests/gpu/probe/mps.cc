@@ -52,6 +52,16 @@ absl::Status CheckClient(Lab& lab, Mps& mps) {
   return client->End(kClientTimeout);
 }
 
+// Somebody else's daemon must not serve our actors: they look for one where
+// there is none.
+std::map<std::string, std::string> WithoutMps() {
+  if (getenv("CUDA_MPS_PIPE_DIRECTORY") == nullptr &&
+      access("/tmp/nvidia-mps/control", F_OK) != 0) {
+    return {};
+  }
+  return {{"CUDA_MPS_PIPE_DIRECTORY", "/tmp/maypole-without-mps"}};
+}
+
 absl::StatusOr<std::unique_ptr<Mps>> StartMpsFor(Lab& lab) {
   if (lab.options().fake) {
     return absl::UnavailableError("the fake has no MPS");
@@ -156,8 +166,7 @@ Mps::~Mps() {
 void WithoutAndWithMps(Lab& lab,
                        const std::function<void(const std::string&)>& measure,
                        const std::function<void(const std::string&)>& missing) {
-  // Where there is no daemon: somebody else's must not serve our actors.
-  lab.SetEnvironment({{"CUDA_MPS_PIPE_DIRECTORY", "/tmp/maypole-without-mps"}});
+  lab.SetEnvironment(WithoutMps());
   measure("no MPS");
   const auto mps = StartMpsFor(lab);
   if (mps.ok()) {

@@ -31,7 +31,8 @@ absl::Status Describe(Stage& stage) {
   if (directory != nullptr && access(directory, F_OK) == 0) {
     std::ofstream(absl::StrCat(directory, "/client")) << "here\n";
   }
-  const absl::Status sent = stage.channel().Send("machine");
+  const absl::Status sent = stage.channel().Send(
+      absl::StrCat("machine ", directory == nullptr ? "-" : directory));
   stage.channel().Receive(kSoon).status().IgnoreError();
   return sent;
 }
@@ -131,6 +132,26 @@ TEST_F(MpsTest, StartsADaemonOfItsOwnAndEndsIt) {
   mps->reset();
   EXPECT_EQ(kill(daemon, 0), -1);
   EXPECT_FALSE(std::filesystem::exists(directory));
+}
+
+TEST_F(MpsTest, SomebodyElsesServesNobody) {
+  setenv(kPipes, directory_.c_str(), 1);
+  std::string seen;
+  Options options;
+  options.fake = true;
+  Lab lab(options, &report_);
+  WithoutAndWithMps(
+      lab,
+      [&](const std::string&) {
+        auto actor = lab.Start("describe");
+        ASSERT_TRUE(actor.ok()) << actor.status();
+        const auto line = actor->channel().Expect("machine", kSoon);
+        ASSERT_TRUE(line.ok()) << line.status();
+        seen = line->text;
+      },
+      [](const std::string&) {});
+  unsetenv(kPipes);
+  EXPECT_EQ(seen, "machine /tmp/maypole-without-mps");
 }
 
 TEST_F(MpsTest, MeasuresWithoutThenWithIt) {

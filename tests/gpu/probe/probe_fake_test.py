@@ -85,6 +85,8 @@ class ProbeTest(unittest.TestCase):
                 self.assertIn("MPS", row["name"])
             self.assertNotIn("HANGS", row["text"])
         self.assertEqual(self.machine["device"], "Maypole fake GPU")
+        self.assertEqual(self.machine["note"],
+                         "a fake GPU: the figures mean nothing")
         self.assertIn("kernel", self.machine)
         self.assertIn("processor", self.machine)
         self.assertEqual(self.machine["MPS"], "no: the fake has no MPS")
@@ -121,8 +123,8 @@ class ProbeTest(unittest.TestCase):
             self.assertGreater(figures["least"], 0)
 
         shared = self.figures(rows, 4, "one writes, the other reads, no MPS")
-        self.assertEqual(shared["size"], 8)
-        self.assertEqual(shared["taken by the allocation"], 8)
+        self.assertEqual(shared["size"], 20)
+        self.assertEqual(shared["taken by the allocation"], 20)
         self.assertEqual(shared["taken by the import"], 0)
         gone = self.figures(rows, 4, "both gone, no MPS")
         self.assertEqual(gone["missing"], 0)
