@@ -123,6 +123,7 @@ absl::Status Crowds::Enqueue(size_t process, const std::string& what,
 void Crowds::Count(size_t words, size_t count, Seen* seen) {
   const int64_t start = Now();
   seen->of = count;
+  if (seen->enqueue_blocked) return;  // the host has released them already
   do {
     seen->ran = 0;
     for (size_t i = 0; i < count; ++i) {
