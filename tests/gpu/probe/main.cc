@@ -16,7 +16,7 @@
 #include "absl/flags/usage.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "tests/gpu/probe/facts.h"
 #include "tests/gpu/probe/lab.h"
 #include "tests/gpu/probe/machine.h"
@@ -49,6 +49,11 @@ constexpr char kUsage[] =
     "measures how processes share a GPU: what docs/gpu-facts.md lists.\n"
     "  probe [--facts=1,3] [--quick] [--json=FILE]";
 
+// Why there is no GPU, without saying once more that there is none.
+std::string Reason(const absl::Status& status) {
+  return std::string(absl::StripPrefix(status.message(), "no GPUs: "));
+}
+
 // The numbers asked for; empty: a word is none of a fact's.
 std::set<int> ChosenFacts(const std::vector<std::string>& words) {
   std::set<int> known, chosen;
@@ -77,7 +82,7 @@ class Run {
       std::fprintf(stderr,
                    "gpu probe: no GPU here: %s; build with --config=cuda and "
                    "run tests/gpu/run.sh on a machine with an NVIDIA driver\n",
-                   std::string(device.message()).c_str());
+                   Reason(device).c_str());
     }
     bool written = true;
     for (const Fact& fact : Facts()) {
@@ -93,7 +98,7 @@ class Run {
   void MeasureOne(const Fact& fact, const absl::Status& device) {
     if (!device.ok()) {
       report_.NotMeasured(fact.number, fact.title,
-                          absl::StrCat("no GPU: ", device.message()));
+                          absl::StrCat("no GPU: ", Reason(device)));
     } else if (chosen_.count(fact.number) == 0) {
       report_.NotMeasured(fact.number, fact.title, "not asked for");
     } else if (Elapsed() > absl::GetFlag(FLAGS_seconds)) {
