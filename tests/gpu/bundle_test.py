@@ -19,7 +19,8 @@ class BundleTest(unittest.TestCase):
         cls.addClassCleanup(shutil.rmtree, cls.dir)
         cls.bundle = os.path.join(cls.dir, "gpu")
         subprocess.run([os.path.join(HERE, "run.sh"), "--bundle-of", os.path.join(HERE, "probe/probe"),
-                        os.path.join(ROOT, "worker/backend/gpu/libmaypole_gpu.so"), cls.bundle],
+                        os.path.join(ROOT, "worker/backend/gpu/libmaypole_gpu.so"),
+                        os.path.join(ROOT, "worker/backend/gpu/plugin_gpu_test"), cls.bundle],
                        check=True, timeout=60)
 
     def run_bundle(self, *options, bundle=None, env=None):
@@ -32,13 +33,13 @@ class BundleTest(unittest.TestCase):
         files = [os.path.join(d, f) for d, _, names in os.walk(self.bundle) for f in names]
         self.assertLess(sum(map(os.path.getsize, files)), LIMIT)
         names = {os.path.basename(f) for f in files}
-        self.assertLessEqual({"probe", "libmaypole_gpu.so"}, names)
+        self.assertLessEqual({"probe", "libmaypole_gpu.so", "plugin_gpu_test"}, names)
         for name in names:
             self.assertFalse(name.startswith(("libc.so", "ld-linux", "libcuda.so", "libnccl")), name)
 
     def test_all_that_it_needs_is_in_it_or_of_libc(self):
         env = dict(os.environ, LD_LIBRARY_PATH=os.path.join(self.bundle, "lib"))
-        for name in ("probe", "libmaypole_gpu.so"):
+        for name in ("probe", "libmaypole_gpu.so", "plugin_gpu_test"):
             out = subprocess.run(["ldd", os.path.join(self.bundle, name)], env=env, check=True, text=True,
                                  stdout=subprocess.PIPE, timeout=60).stdout
             for line in out.splitlines():
@@ -66,6 +67,14 @@ class BundleTest(unittest.TestCase):
         ran = self.run_bundle("--fake", "--quick", "--facts=4")
         self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
         self.assertIn("fake", ran.stdout)
+
+    @unittest.skipIf(os.path.exists("/dev/nvidiactl"), "there is a GPU here")
+    def test_the_plugins_tests_start_out_of_it(self):
+        ran = subprocess.run([os.path.join(HERE, "run.sh"), "--check", self.bundle], env={"PATH": "/usr/bin:/bin"},
+                             text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+        self.assertEqual(ran.returncode, 0, ran.stdout)
+        self.assertIn("there is no NVIDIA driver on this machine", ran.stdout)
+        self.assertTrue(ran.stdout.endswith("run.sh: 0 of the plugin's tests failed\n"), ran.stdout)
 
     def test_what_is_missing_is_named(self):
         ran = self.run_bundle(bundle="nowhere")

@@ -4,8 +4,10 @@
 #   tests/gpu/run.sh --bundle [DIR]            builds and bundles into DIR only
 #   tests/gpu/run.sh --from DIR [OPTION...]    runs a bundle, builds nothing: for
 #                                              a machine with a GPU and no Bazel
-# DIR is out/gpu if it is not given. A bundle is the probe, the plugin and the
-# libraries that a machine without our packages lacks; less than 60 MiB. CUDA's
+#   tests/gpu/run.sh --check DIR               first the plugin's own tests, each
+#                                              in a process with a time limit
+# DIR is out/gpu if it is not given. A bundle is the probe, the plugin, its test
+# and the libraries that a machine without our packages lacks; less than 60 MiB. CUDA's
 # driver is the machine's. NCCL is too: $MAYPOLE_NCCL, or what the loader, CUDA
 # or the Python on PATH have. Options: see `probe --help`, as --json=FILE,
 # --quick, --facts=1,3.
@@ -47,23 +49,29 @@ build_and_bundle() {
   [ -x "$nvcc" ] ||
     die "no nvcc at $nvcc: install CUDA's toolkit, or set CUDA_HOME"
   bazel build -c opt --config=cuda //tests/gpu/probe:probe \
-    //worker/backend/gpu:libmaypole_gpu.so ||
+    //worker/backend/gpu:libmaypole_gpu.so \
+    //worker/backend/gpu:plugin_gpu_test ||
     die "the probe was not built (see above)"
   bin="$(bazel info -c opt --config=cuda bazel-bin 2>/dev/null)"
   bundle "$1" "$bin/tests/gpu/probe/probe" \
-    "$bin/worker/backend/gpu/libmaypole_gpu.so"
+    "$bin/worker/backend/gpu/libmaypole_gpu.so" \
+    "$bin/worker/backend/gpu/plugin_gpu_test"
 }
 
-# bundle DIR PROBE PLUGIN
+# bundle DIR PROBE PLUGIN TEST
 bundle() {
   dir="$1"
   rm -rf "$dir.new"
   mkdir -p "$dir.new/lib"
   cp -L "$2" "$dir.new/probe"
   cp -L "$3" "$dir.new/libmaypole_gpu.so"
-  chmod u+w "$dir.new/probe" "$dir.new/libmaypole_gpu.so"
-  strip "$dir.new/probe" "$dir.new/libmaypole_gpu.so"
-  copy_libraries "$dir.new" "$dir.new/probe" "$dir.new/libmaypole_gpu.so"
+  cp -L "$4" "$dir.new/plugin_gpu_test"
+  chmod u+w "$dir.new/probe" "$dir.new/libmaypole_gpu.so" \
+    "$dir.new/plugin_gpu_test"
+  # Bazel links a test to libraries of ours in its tree: found, and copied.
+  copy_libraries "$dir.new" "$2" "$3" "$4"
+  strip "$dir.new/probe" "$dir.new/libmaypole_gpu.so" \
+    "$dir.new/plugin_gpu_test"
   kib="$(du -sk "$dir.new" | cut -f 1)"
   [ "$kib" -le "$limit_kib" ] ||
     die "the bundle has $kib KiB, more than $limit_kib: see $dir.new"
@@ -89,13 +97,41 @@ for place in (spec.submodule_search_locations if spec else []):
 ' 2>/dev/null || true
 }
 
+# enter_bundle DIR: with its libraries, and NCCL if there is one.
+enter_bundle() {
+  [ -x "$1/probe" ] ||
+    die "no bundle in $1: make one with tests/gpu/run.sh --bundle $1"
+  nccl="$(find_nccl)"
+  export LD_LIBRARY_PATH="$1/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+  # Where containers have the driver's programs.
+  PATH="$PATH:/usr/local/nvidia/bin"
+  # While somebody has the device open the driver does not put it to sleep
+  # between one process and the next.
+  [ ! -r /dev/nvidia0 ] || exec 9</dev/nvidia0
+}
+
+# A test that hangs must not keep the others from running: the device would be
+# waited for by all that follow in its process.
+check_bundle() {
+  dir="$1"
+  enter_bundle "$dir"
+  export MAYPOLE_GPU_PLUGIN="$dir/libmaypole_gpu.so"
+  [ -z "$nccl" ] || export MAYPOLE_NCCL="$nccl"
+  failed=0
+  for name in $("$dir/plugin_gpu_test" --gtest_list_tests | grep '^  '); do
+    timeout -k 5 60 "$dir/plugin_gpu_test" --gtest_brief=1 \
+      --gtest_filter="PluginGpuTest.$name" && continue
+    echo "run.sh: $name: status $?" >&2
+    failed=$((failed + 1))
+  done
+  echo "run.sh: $failed of the plugin's tests failed"
+  [ "$failed" = 0 ]
+}
+
 run_bundle() {
   dir="$1"
   shift
-  [ -x "$dir/probe" ] ||
-    die "no bundle in $dir: make one with tests/gpu/run.sh --bundle $dir"
-  nccl="$(find_nccl)"
-  export LD_LIBRARY_PATH="$dir/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+  enter_bundle "$dir"
   exec "$dir/probe" --plugin="$dir/libmaypole_gpu.so" \
     ${nccl:+"--nccl=$nccl"} "$@"
 }
@@ -111,9 +147,13 @@ case "${1:-}" in
   --bundle)
     build_and_bundle "$(absolute "${2:-$root/out/gpu}")"
     ;;
-  --bundle-of) # PROBE PLUGIN DIR: of files that are built already
-    [ $# -eq 4 ] || die "--bundle-of needs a probe, a plugin and a directory"
-    bundle "$(absolute "$4")" "$2" "$3"
+  --bundle-of) # PROBE PLUGIN TEST DIR: of files that are built already
+    [ $# -eq 5 ] ||
+      die "--bundle-of needs a probe, a plugin, its test and a directory"
+    bundle "$(absolute "$5")" "$2" "$3" "$4"
+    ;;
+  --check)
+    check_bundle "$(absolute "${2:-$root/out/gpu}")"
     ;;
   --from)
     [ $# -ge 2 ] || die "--from needs the directory of a bundle"

@@ -31,7 +31,7 @@ constexpr const char* kCalls[] = {
     "register_host",
     "copy_to_host",
     "kernel",
-    "kernel_for_the_first_time",
+    "kernel_never_launched_before",
     "synchronize_other_stream",
     "destroy_event",
     "destroy_stream",
@@ -73,7 +73,9 @@ absl::Status Try(Actor& caller, const SharedMemory& page,
 absl::Status TryAll(Lab& lab, Verdicts& verdicts) {
   auto page = SharedMemory::Create(kCrowdPageBytes);
   if (!page.ok()) return page.status();
-  // CUDA's default, so that a kernel is loaded when it is first launched.
+  // CUDA's default, by which a kernel is loaded when it is first launched. The
+  // plugin loads its own when it opens a device: this says whether that is
+  // enough, not what a load would do.
   auto caller = lab.Start("caller", {}, {{"CUDA_MODULE_LOADING", "LAZY"}});
   if (!caller.ok()) return caller.status();
   const int fd = page->fd();

@@ -32,7 +32,8 @@ std::vector<char*> Pointers(std::vector<std::string>& strings);
 
 // What it wrote to stdout and stderr. kNotFound: no such program; kUnavailable:
 // it ended with another status than 0; kDeadlineExceeded: it was killed.
-absl::StatusOr<std::string> RunCommand(const Command& command, Duration timeout);
+absl::StatusOr<std::string> RunCommand(const Command& command,
+                                       Duration timeout);
 
 // How a child ended, if it does within the timeout; it is reaped then.
 std::optional<int> WaitForExit(pid_t child, Duration timeout);

@@ -256,7 +256,7 @@ absl::Status Caller::Call(const std::string& name) {
                                           memory_.address(), kHostBytes);
     return status.ok() ? Finish() : status;
   }
-  if (name == "kernel" || name == "kernel_for_the_first_time") {
+  if (name == "kernel" || name == "kernel_never_launched_before") {
     const absl::Status status =
         Launch(name == "kernel" ? DType::kFloat32 : DType::kFloat64);
     return status.ok() ? Finish() : status;

@@ -10,14 +10,14 @@ namespace maypole::probe {
 
 const std::vector<Fact>& Facts() {
   static const auto* facts = new std::vector<Fact>{
+      {5, "reduction over the buffers of other processes", ReduceOfOthers},
+      {8, "many waiting streams", ManyWaits},
+      {3, "hand-over between processes", HandOver},
       {1, "kernels of two processes", KernelsOfTwoProcesses},
       {2, "copies beside a kernel of another process", CopiesBesideAKernel},
-      {3, "hand-over between processes", HandOver},
-      {4, "exported memory and deaths", ExportedMemory},
-      {5, "reduction over the buffers of other processes", ReduceOfOthers},
-      {6, "streams that wait for the dead", WaitForTheDead},
       {7, "two processes of one GPU in one NCCL communicator", NcclOnOneGpu},
-      {8, "many waiting streams", ManyWaits},
+      {4, "exported memory and deaths", ExportedMemory},
+      {6, "streams that wait for the dead", WaitForTheDead},
   };
   return *facts;
 }

@@ -32,7 +32,9 @@ void NcclOnOneGpu(Lab& lab);
 // 8. Do many waiting streams block kernels that would release them?
 void ManyWaits(Lab& lab);
 
-// All of them in order.
+// All of them, as they are measured: what decides most first, what kills
+// processes in the middle of their work, and might harm the GPU's or MPS'
+// state, last.
 const std::vector<Fact>& Facts();
 
 }  // namespace maypole::probe

@@ -1,5 +1,6 @@
 // An MPS daemon of our own, in the foreground as our child, with its pipes and
 // logs in a new directory.
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -25,12 +26,17 @@ constexpr char kControl[] = "nvidia-cuda-mps-control";
 constexpr Duration kCommandTimeout = Seconds(5);
 constexpr Duration kQuitTimeout = Seconds(10);
 constexpr Duration kClientTimeout = Seconds(30);
+// A server that starts may refuse clients until it is ready.
+constexpr Duration kServerStart = Seconds(10);
 constexpr size_t kLogTail = 300;
 
 // What the daemon wrote last, in one line.
 std::string LogTail(const std::string& directory) {
-  std::ifstream in(directory + "/control.log");
-  std::string text((std::istreambuf_iterator<char>(in)), {});
+  std::string text;
+  for (const char* name : {"/output", "/control.log"}) {
+    std::ifstream in(directory + name);
+    text.append(std::istreambuf_iterator<char>(in), {});
+  }
   if (text.size() > kLogTail) text.erase(0, text.size() - kLogTail);
   for (char& c : text) {
     if (c == '\n') c = ' ';
@@ -69,7 +75,12 @@ absl::StatusOr<std::unique_ptr<Mps>> StartMpsFor(Lab& lab) {
   auto mps = Mps::Start();
   if (!mps.ok()) return mps.status();
   lab.SetEnvironment((*mps)->environment());
-  const absl::Status status = CheckClient(lab, **mps);
+  const auto deadline = Clock::now() + kServerStart;
+  absl::Status status = CheckClient(lab, **mps);
+  while (!status.ok() && Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    status = CheckClient(lab, **mps);
+  }
   if (!status.ok()) {
     return absl::UnavailableError(absl::StrCat(
         "MPS does not serve: ", status.message(), "; its log: ",
@@ -111,7 +122,11 @@ absl::Status Mps::StartDaemon() {
   }
   if (daemon_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    dup2(STDERR_FILENO, STDOUT_FILENO);
+    // Its servers keep its output open, which may be a pipe to somebody.
+    const int log = open((directory_ + "/output").c_str(),
+                         O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+    dup2(log, STDOUT_FILENO);
+    dup2(log, STDERR_FILENO);
     execve(program->c_str(), argv_pointers.data(), envp_pointers.data());
     _exit(1);
   }
@@ -152,9 +167,10 @@ Mps::~Mps() {
     Servers().IgnoreError();
     RunCommand({{kControl}, environment(), "quit -t 2\n"}, kQuitTimeout)
         .IgnoreError();
-    if (!WaitForExit(daemon_, kQuitTimeout).has_value()) {
-      // A server that waits for a client that hangs: it goes with the daemon.
-      for (const pid_t server : servers_) kill(server, SIGKILL);
+    const bool ended = WaitForExit(daemon_, kQuitTimeout).has_value();
+    // A server that waits for a client that hangs goes with the daemon.
+    for (const pid_t server : servers_) kill(server, SIGKILL);
+    if (!ended) {
       kill(daemon_, SIGKILL);
       WaitForExit(daemon_, kQuitTimeout);
     }

@@ -119,6 +119,7 @@ absl::StatusOr<Pair> Pair::Start(Lab& lab, const Logs& logs,
         {absl::StrCat(rank), absl::StrCat(Sizes(lab.options()).back())},
         {{"NCCL_HOSTID", hosts[static_cast<size_t>(rank)]},
          {"NCCL_NET", "Socket"},
+         {"NCCL_SOCKET_IFNAME", "lo"},  // whatever else the machine has
          // NCCL has hundreds of kernels, and loads what it needs by itself.
          {"CUDA_MODULE_LOADING", "LAZY"},
          {"NCCL_DEBUG", "WARN"},
@@ -210,8 +211,12 @@ void JoinAsOneHost(const Mode& mode) {
   auto pair = Pair::Start(mode.lab, logs, {"probe", "probe"});
   if (!pair.ok()) return mode.Trouble(kSame, "start", pair.status(), logs);
   const auto joined = pair->JoinOrFail();
-  if (!joined.ok()) return mode.Trouble(kSame, "join", joined.status(), logs);
-  mode.Measured(kSame, "accepted", {{"join", *joined, "ms"}});
+  if (joined.ok()) {
+    mode.Measured(kSame, "accepted", {{"join", *joined, "ms"}});
+  } else {
+    mode.Trouble(kSame, "join", joined.status(), logs);
+  }
+  pair->End();  // in good order: a client of MPS that is killed may disturb
 }
 
 absl::StatusOr<Pair> StartJoined(const Mode& mode, const Logs& logs,
@@ -394,7 +399,8 @@ void Measure(Lab& lab, const std::string& name) {
   const Mode mode = {lab, name};
   {
     const Logs logs;
-    const auto pair = Pair::Start(lab, logs, {"probe-0", "probe-1"});
+    auto pair = Pair::Start(lab, logs, {"probe-0", "probe-1"});
+    if (pair.ok()) pair->End();
     if (absl::IsUnavailable(pair.status())) {
       for (const char* row : kRows) {
         mode.Missing(row, std::string(pair.status().message()));

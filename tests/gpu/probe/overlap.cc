@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "tests/gpu/probe/conversation.h"
@@ -76,7 +77,8 @@ double Rate(const Options& options, const Case& c, int64_t count, double ms) {
   return bytes / ms / 1e6;
 }
 
-std::string Verdict(double ratio, int outlasted) {
+// There are no time slices between clients of MPS.
+std::string Verdict(double ratio, int outlasted, bool mps) {
   const std::string times =
       absl::StrFormat("%.2f times as long as alone", ratio);
   if (outlasted > 0) {
@@ -86,7 +88,7 @@ std::string Verdict(double ratio, int outlasted) {
                         times);
   }
   if (ratio < kOverlaps) return "OVERLAPS: " + times;
-  if (ratio > kSliced) return "TIME-SLICED: " + times;
+  if (ratio > kSliced) return (mps ? "SLOWER: " : "TIME-SLICED: ") + times;
   return "PARTLY: " + times;
 }
 
@@ -212,7 +214,7 @@ void AddBeside(Lab& lab, int fact, const std::string& name, const Case& c,
       {fact,
        name,
        Outcome::kMeasured,
-       Verdict(beside / alone, times.outlasted),
+       Verdict(beside / alone, times.outlasted, absl::EndsWith(name, ", MPS")),
        {{"alone", alone, "ms"},
         {"beside", beside, "ms"},
         {"ratio", beside / alone, ""},

@@ -148,6 +148,13 @@ void Report::SetMachine(const std::string& key, const std::string& value) {
   machine_.emplace_back(key, value);
 }
 
+void Report::Add(Row row) {
+  const auto after = std::upper_bound(
+      rows_.begin(), rows_.end(), row.fact,
+      [](int fact, const Row& other) { return fact < other.fact; });
+  rows_.insert(after, std::move(row));
+}
+
 void Report::Failed(int fact, const std::string& name,
                     const absl::Status& status) {
   Add({fact, name, Outcome::kFailed, std::string(status.message()), {}});

@@ -41,7 +41,8 @@ class Report {
  public:
   // key: "device", "driver", "nccl", "host cpu", ...: the JSON's "machine".
   void SetMachine(const std::string& key, const std::string& value);
-  void Add(Row row) { rows_.push_back(std::move(row)); }
+  // Rows are kept by fact, those of one as they came.
+  void Add(Row row);
   void NotMeasured(int fact, const std::string& name, const std::string& why) {
     Add({fact, name, Outcome::kNotMeasured, why, {}});
   }

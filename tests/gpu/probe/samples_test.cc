@@ -112,7 +112,9 @@ TEST(SamplesTest, SumsOfTheCpuAreRight) {
       EXPECT_EQ(check.other_bits, 0u);
       EXPECT_LE(check.worst, 1.0);
       // The bound is no wide one: with rounding, somebody comes near it.
-      if (inputs > 1) EXPECT_GT(check.worst, 0.3) << Name(dtype) << inputs;
+      if (inputs > 1) {
+        EXPECT_GT(check.worst, 0.3) << Name(dtype) << inputs;
+      }
     }
   }
 }

@@ -124,7 +124,7 @@ class StreamsTest(unittest.TestCase):
             "BLOCK until the wait ends: unmap_imported, free; go on: "), text)
         self.assertNotIn("failed:", text)
         self.assertEqual(len(figures), 14)
-        self.assertIn("kernel_for_the_first_time", figures)
+        self.assertIn("kernel_never_launched_before", figures)
 
 
 if __name__ == "__main__":

@@ -232,7 +232,8 @@ absl::Status PlayOwnRound(Lab& lab, Actor& worker, Actor& onlooker,
   if (!waiter.ok()) return waiter.status();
   const auto waiting = Ask(*waiter, "what do you do", "waiting", kStart);
   if (!waiting.ok()) return waiting.status();
-  const auto working = Ask(worker, "work 0.6", "working", kStart);
+  const std::string work = lab.options().quick ? "work 0.6" : "work 2";
+  const auto working = Ask(worker, work, "working", kStart);
   if (!working.ok()) return working.status();
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   ++waits.begun;

@@ -17,8 +17,10 @@
 // Everything that takes a Stream only enqueues: it is done after what was
 // enqueued there before, and seen by others after a flag, an event or Done()
 // says so. Nothing enqueued can be taken back; a stream that waits for a flag
-// that nobody writes waits for ever, and with it DestroyStream, Free and
-// Synchronize: whoever lets a stream wait keeps a host address of the flag.
+// that nobody writes waits for ever, also when its handle has been destroyed,
+// and with it all that waits for the device (below): whoever lets a stream wait
+// keeps a host address of the flag, and releases all flags before it aborts a
+// communicator.
 //
 // Memory is made by the virtual memory management calls of CUDA, so that it can
 // be exported as a file descriptor (passed by SCM_RIGHTS) and written by other
@@ -26,8 +28,9 @@
 // or holds a descriptor of it; the end of a process counts as both.
 //
 // Thread contract: any thread; calls for one stream, or one communicator, one
-// after the other. What may block: Open, Synchronize, Free, DestroyStream, and
-// the calls named Communicator; nothing else waits for the device.
+// after the other. What may wait for the device: Open, Synchronize, Free,
+// UnregisterHost, DestroyStream, a Copy between host memory and host memory,
+// and the calls named Communicator; nothing else does.
 //
 // Errors: kUnavailable (no driver, no device, no NCCL), kResourceExhausted,
 // kInvalidArgument (bad handle, address or size; nothing was done),
@@ -184,6 +187,7 @@ class Gpu {
   virtual absl::StatusOr<double> Milliseconds(Event from, Event to) = 0;
   // kInterprocess events, for another process of this machine.
   virtual absl::StatusOr<EventHandle> ExportEvent(Event event) = 0;
+  // The exporter outlives all use of it.
   virtual absl::StatusOr<Event> ImportEvent(const EventHandle& handle) = 0;
 
   // --- NCCL ------------------------------------------------------------------

@@ -77,11 +77,11 @@ void MaypoleGpu::MakeNcclId(uint8_t id[128]) {
 
 uint64_t MaypoleGpu::JoinCommunicator(const uint8_t id[128], int size,
                                       int rank) {
-  const NcclApi& nccl = Loaded().Nccl();
   if (size < 1 || rank < 0 || rank >= size) {
     throw InvalidArgument("there is no rank " + std::to_string(rank) + " of " +
                           std::to_string(size));
   }
+  const NcclApi& nccl = Loaded().Nccl();
   ncclUniqueId unique = {};
   memcpy(&unique, id, sizeof(unique));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -132,7 +132,8 @@ void MaypoleGpu::AllReduce(uint64_t communicator, uint64_t stream,
 }
 
 void MaypoleGpu::AbortCommunicator(uint64_t communicator) {
-  // Non-blocking here too: what is left is done by a thread of NCCL's.
+  // Whatever the configuration says, NCCL tears it down within the call, or in
+  // a thread of its own: versions differ.
   const ncclResult_t result =
       Loaded().Nccl().comm_abort(communicators_.Take(communicator));
   if (result != ncclSuccess && result != ncclInProgress) {

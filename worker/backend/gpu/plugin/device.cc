@@ -99,6 +99,7 @@ MaypoleGpu::MaypoleGpu(int index)
   if (granularity_ == 0) {
     throw Unimplemented("cuMemGetAllocationGranularity gives 0");
   }
+  LoadDriversKernels();
 }
 
 MaypoleGpu::~MaypoleGpu() {

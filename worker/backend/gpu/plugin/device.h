@@ -123,6 +123,7 @@ struct MaypoleGpu {
   // All of them, now: CUDA would load a kernel at its first launch, and wait
   // for all that the context runs, which may be waiting for that very kernel.
   void LoadKernels();
+  void LoadDriversKernels();
   // How many blocks of kThreads of this kernel the whole device runs at once.
   int BlocksThatFit(const void* kernel);
   void Launch(uint64_t stream, const void* kernel, uint64_t blocks, int threads,

@@ -9,6 +9,7 @@
 
 using maypole::DType;
 using maypole::Op;
+using maypole::gpu::plugin::Allocation;
 using maypole::gpu::plugin::Check;
 using maypole::gpu::plugin::CheckDisjoint;
 using maypole::gpu::plugin::CopyKernel;
@@ -73,6 +74,27 @@ void MaypoleGpu::LoadKernels() {
     cudaFuncAttributes attributes;
     Check(cudaFuncGetAttributes(&attributes, kernel), "cudaFuncGetAttributes");
   }
+}
+
+// The driver fills and copies by kernels of its own, loaded at first use too.
+void MaypoleGpu::LoadDriversKernels() {
+  const Allocation memory =
+      Allocation::Create(driver_, primary_.device(), granularity_);
+  cudaStream_t stream = nullptr;
+  Check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+        "cudaStreamCreateWithFlags");
+  const uint64_t half = granularity_ / 2;
+  const CUresult filled =
+      driver_.memset_d32_async(memory.address(), 0, half / 4, stream);
+  const cudaError_t copied =
+      cudaMemcpyAsync(reinterpret_cast<void*>(memory.address() + half),
+                      reinterpret_cast<const void*>(memory.address()), half,
+                      cudaMemcpyDefault, stream);
+  const cudaError_t done = cudaStreamSynchronize(stream);
+  cudaStreamDestroy(stream);
+  Check(filled, "cuMemsetD32Async");
+  Check(copied, "cudaMemcpyAsync");
+  Check(done, "cudaStreamSynchronize");
 }
 
 int MaypoleGpu::BlocksThatFit(const void* kernel) {
