@@ -6,6 +6,7 @@
 # directory if none is given). Stops at the first error, and leaves the input in
 # CORPUS.crashes/. MAYPOLE_FUZZER: a program that is built already;
 # MAYPOLE_FUZZ_SECONDS: ends it after so long, whatever it has done.
+# MAYPOLE_FUZZ_CONFIG=fuzz-fast: without asan. SIGUSR1 to the fuzzer ends it well.
 # The last line: target, executions, seconds, corpus, coverage, result.
 set -u
 cd "$(dirname "$0")/../.."
@@ -15,8 +16,9 @@ corpus="${3:-$(mktemp -d)}"
 program="${MAYPOLE_FUZZER:-}"
 if [ -z "$program" ]; then
   . tools/ci/bazel.sh
-  bazel build --config=fuzz "//tests/fuzz:$target" || exit 1
-  program="$(bazel info --config=fuzz bazel-bin)/tests/fuzz/$target"
+  config="${MAYPOLE_FUZZ_CONFIG:-fuzz}"
+  bazel build "--config=$config" "//tests/fuzz:$target" || exit 1
+  program="$(bazel info "--config=$config" bazel-bin)/tests/fuzz/$target"
 fi
 mkdir -p "$corpus" "$corpus.crashes"
 log="$corpus.log"
