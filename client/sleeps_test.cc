@@ -23,7 +23,9 @@ TEST(SleepsTest, NeverNoneAndNeverBeyondTheBound) {
     const int next = Sleeps{.ms = ms}.NextMs();
     EXPECT_GE(next, 1) << ms;
     EXPECT_LE(next, kSleepMs) << ms;
-    if (ms < kSleepMs) EXPECT_LE(ms + next, kSleepMs) << ms;
+    if (ms < kSleepMs) {
+      EXPECT_LE(ms + next, kSleepMs) << ms;
+    }
   }
 }
 
