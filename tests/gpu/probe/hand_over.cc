@@ -96,7 +96,8 @@ void AddTook(Lab& lab, const std::string& name, const Method& method,
        {"p99", p99, "us"},
        {"least", took.Number(4) / 1e3, "us"},
        {"most", took.Number(5) / 1e3, "us"},
-       {"rounds", took.Number(1), ""}}};
+       {"rounds", took.Number(1), ""},
+       {"rounds left out", took.Number(7), ""}}};
   if (*method.piece != '\0') {
     row.figures.push_back({method.piece, took.Number(6) / 1e3, "us"});
   }

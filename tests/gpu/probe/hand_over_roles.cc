@@ -30,6 +30,7 @@ struct Limits {
 struct Found {
   std::vector<double> each;
   std::vector<double> pieces;
+  uint64_t left_out = 0;  // rounds that ended before they could be timed
 
   std::string Answer() {
     const double p50 = Quantile(each, 0.5), p99 = Quantile(each, 0.99);
@@ -37,7 +38,7 @@ struct Found {
     const double most = each.empty() ? 0 : each.back();
     const double piece = pieces.empty() ? 0 : Quantile(pieces, 0.5);
     return absl::StrCat("took ", each.size(), " ", p50, " ", p99, " ", least,
-                        " ", most, " ", piece);
+                        " ", most, " ", piece, " ", left_out);
   }
 };
 
@@ -205,6 +206,8 @@ class First : public Player {
         found->each.insert(
             found->each.end(), rounds,
             static_cast<double>(now - last) / 2 / static_cast<double>(rounds));
+      } else {
+        found->left_out += rounds;
       }
       last = now;
       seen = value;
