@@ -93,6 +93,7 @@ absl::Status Elastic::SetWaiting(Time now, Member node,
   node.chunk_bytes = ready.chunk_bytes();
   node.stall_check_ms = ready.stall_check_ms();
   node.stall_shutdown_ms = ready.stall_shutdown_ms();
+  node.start_timeout_ms = ready.start_timeout_ms();
   next.member = std::move(node);
   Replace(session, std::move(next));
   return status;
@@ -232,6 +233,20 @@ uint32_t Elastic::Leaving() const {
 
 // --- The next start ----------------------------------------------------------
 
+Time Elastic::TimeoutOf(const Node& node) const {
+  const int64_t said = node.member.start_timeout_ms;
+  return said == 0 ? timeout_ : Time(std::chrono::milliseconds(said));
+}
+
+std::optional<Time> Elastic::LateAt(const Node& node) const {
+  std::optional<Time> first;
+  for (const Process& p : node.processes) {
+    if (!first || p.since < *first) first = p.since;
+  }
+  if (first) *first += TimeoutOf(node);
+  return first;
+}
+
 std::optional<Time> Elastic::StartsAt() const {
   if (expected_ > 0 || waiting_ == 0 || waiting_ < min_size_) {
     return std::nullopt;
@@ -244,10 +259,8 @@ std::optional<Time> Elastic::Deadline(bool running) const {
   std::optional<Time> next;
   if (!running) next = StartsAt();
   for (const auto& [session, node] : nodes_) {
-    for (const Process& p : node.processes) {
-      const Time late = p.since + timeout_;
-      if (!next || late < *next) next = late;
-    }
+    const std::optional<Time> late = LateAt(node);
+    if (late && (!next || *late < *next)) next = late;
   }
   return next;
 }
@@ -261,45 +274,57 @@ Elastic::Verdict Elastic::OnTime(Time now, bool running,
   } else if (!over_since_) {
     over_since_ = now;
   }
-  const auto is_late = [&](const Process& p) {
-    return p.since + timeout_ <= now;
-  };
   bool late = false;
+  bool without_missing = false;
   for (const auto& [session, node] : nodes_) {
-    late = late ||
-           std::any_of(node.processes.begin(), node.processes.end(), is_late);
+    const std::optional<Time> late_at = LateAt(node);
+    if (!late_at || *late_at > now) continue;
+    late = true;
+    if (running || now < *over_since_ + TimeoutOf(node)) continue;
+    without_missing = true;
+    verdict.waited = std::max(verdict.waited, TimeoutOf(node));
   }
   // Rather without those who do not come back than not at all.
-  if (late && !running && now >= *over_since_ + timeout_) {
-    GiveUpMissing(&verdict.left_behind);
-  }
+  if (without_missing) verdict.left_behind = GiveUpMissing();
   const std::optional<Time> start = running ? std::nullopt : StartsAt();
   verdict.start = start && (*start <= now || late);
-  if (!late || verdict.start) return verdict;
-  verdict.why =
-      absl::StrCat("the job did not start within ", SecondsText(timeout_), ": ",
-                   running ? running_text : MissingText());
-  for (const SessionId session : WaitingSessions()) {
-    Node rest = nodes_.at(session);
-    Late gone{session, {}};
-    for (const Process& p : rest.processes) {
-      if (is_late(p)) gone.clients.push_back(p.client);
-    }
-    if (gone.clients.empty()) continue;
-    std::erase_if(rest.processes, is_late);
-    verdict.late.push_back(std::move(gone));
-    Replace(session, std::move(rest));
+  if (late && !verdict.start) {
+    verdict.late = RefuseLate(now, running ? running_text : MissingText());
   }
   return verdict;
 }
 
-void Elastic::GiveUpMissing(std::vector<std::string>* left_behind) {
+std::vector<Elastic::Late> Elastic::RefuseLate(Time now,
+                                               const std::string& what_is) {
+  std::vector<Late> late;
+  for (const SessionId session : WaitingSessions()) {
+    Node rest = nodes_.at(session);
+    const Time timeout = TimeoutOf(rest);
+    Late gone{session,
+              {},
+              absl::StrCat("the job did not start within ",
+                           SecondsText(timeout), ": ", what_is)};
+    std::erase_if(rest.processes, [&](const Process& p) {
+      if (p.since + timeout > now) return false;
+      gone.clients.push_back(p.client);
+      return true;
+    });
+    if (gone.clients.empty()) continue;
+    late.push_back(std::move(gone));
+    Replace(session, std::move(rest));
+  }
+  return late;
+}
+
+std::vector<std::string> Elastic::GiveUpMissing() {
+  std::vector<std::string> left_behind;
   for (Seat& seat : seats_) {
     if (!IsExpected(seat.presence)) continue;
-    left_behind->push_back(seat.text);
+    left_behind.push_back(seat.text);
     SetPresence(&seat, Presence::kGone);
   }
   changed_ = false;  // no reason to wait longer
+  return left_behind;
 }
 
 std::string Elastic::MissingText() const {

@@ -49,6 +49,7 @@ absl::Status CheckElasticReady(const proto::RanksReady& ready);
 
 class Elastic {
  public:
+  // `timeout`: how long ranks wait for a start that do not say it themselves.
   Elastic(Time settle, Time timeout) : settle_(settle), timeout_(timeout) {}
 
   // The ranks of a node that wait; replaces what it has said before. `node`
@@ -77,14 +78,15 @@ class Elastic {
   struct Late {
     SessionId session = 0;
     std::vector<uint64_t> clients;
+    std::string why;
   };
   struct Verdict {
     bool start = false;  // Begin() now
     // Expected, and not waited for any longer: "rank 2 (node n1, ...)".
     std::vector<std::string> left_behind;
-    // They have waited too long, are out now, and must be told `why`.
+    Time waited{};  // for those
+    // They have waited too long, are out now, and must be told why.
     std::vector<Late> late;
-    std::string why;
   };
   // `running`: the last epoch has not ended, `running_text` tells of it.
   Verdict OnTime(Time now, bool running, const std::string& running_text);
@@ -134,9 +136,15 @@ class Elastic {
   static bool IsExpected(Presence presence) {
     return presence == Presence::kIn || presence == Presence::kReturning;
   }
+  // How long the node's ranks wait, as the most impatient of them says.
+  Time TimeoutOf(const Node& node) const;
+  // Its first rank that waits has done so for that long; none: nobody waits.
+  std::optional<Time> LateAt(const Node& node) const;
+  // Those who have waited too long are out.
+  std::vector<Late> RefuseLate(Time now, const std::string& what_is);
   // When the next epoch may start, if nothing changes; none: not by itself.
   std::optional<Time> StartsAt() const;
-  void GiveUpMissing(std::vector<std::string>* left_behind);
+  std::vector<std::string> GiveUpMissing();
   // Who is there and who is not.
   std::string MissingText() const;
   // Those who are in of all that wait: the nodes in order, of each its

@@ -242,6 +242,41 @@ TEST_F(ElasticTest, ThatANewOneHasWaitedLongIsNoReasonToLeaveOthersBehind) {
   EXPECT_THAT(Ranks(), ElementsAre(13, 14, 22));
 }
 
+TEST_F(ElasticTest, ANodesRanksWaitAsLongAsTheySay) {
+  StartThree();
+  c_.start_timeout_ms = 5000;
+  Wait(c_, {{31}});
+  Wait(b_, {{29}});  // does not say: 120 s
+  bed_.Pass(seconds(4));
+  EXPECT_EQ(c_.Refused().size(), 0u);
+  bed_.Pass(seconds(1));
+  ASSERT_EQ(c_.Refused().size(), 1u);
+  EXPECT_THAT(c_.Refused()[0].message(),
+              HasSubstr("did not start within 5 s: epoch 1 is running"));
+  bed_.Pass(seconds(100));
+  EXPECT_EQ(b_.Refused().size(), 0u);
+}
+
+TEST_F(ElasticTest, WhoIsMissingIsLeftBehindAfterTheTimeThatOthersSay) {
+  a_.start_timeout_ms = 300000;
+  b_.start_timeout_ms = 20000;
+  StartThree();
+  Leave(a_, 0, true);
+  Leave(a_, 1, true);
+  Leave(b_, 2, true);
+  Wait(a_, {{13, 1, 1}});
+  bed_.Pass(seconds(15));
+  Wait(b_, {{22, 1, 2}});
+  bed_.Pass(seconds(19));
+  EXPECT_EQ(epoch(), 1u);  // rank 0 has 300 s as node n0 sees it, n1 waits 20
+  bed_.Pass(seconds(1));
+  EXPECT_THAT(Ranks(), ElementsAre(13, 22));
+  EXPECT_THAT(bed_.log(),
+              ::testing::Contains(
+                  AllOf(HasSubstr("rank 0 (node n0"),
+                        HasSubstr("did not call init() again within 20 s"))));
+}
+
 TEST_F(ElasticTest, WhoWaitsTooLongForARunningEpochIsToldAloneAndWhy) {
   StartThree();
   Wait(c_, {{31}});

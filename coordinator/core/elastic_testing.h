@@ -24,6 +24,7 @@ struct ElasticNode {
   Executor* executor;
   std::vector<ElasticRank> waiting = {};
   std::map<uint64_t, int64_t> pids = {};  // by client
+  int64_t start_timeout_ms = 0;           // 0: its ranks do not say
 
   proto::ExecutorMessage Ready(uint32_t min_size, uint32_t max_size) {
     proto::ExecutorMessage m;
@@ -34,6 +35,7 @@ struct ElasticNode {
     ready->set_chunk_bytes(524288);
     ready->set_stall_check_ms(-1);
     ready->set_stall_shutdown_ms(-1);
+    ready->set_start_timeout_ms(start_timeout_ms);
     ready->set_round(Round());
     for (const ElasticRank& r : waiting) {
       proto::ElasticMember* member = ready->add_members();

@@ -127,13 +127,13 @@ void Job::OnElasticTime(Time now, JobOutput* out) {
         LogPrefix("ranks_left_behind"), " reason=",
         LogValue(Cut(absl::StrCat(absl::StrJoin(verdict.left_behind, ", "),
                                   " did not call init() again within ",
-                                  SecondsText(config_.start_timeout)),
+                                  SecondsText(verdict.waited)),
                      kMaxErrorBytes))));
   }
   if (!verdict.late.empty()) out->Count(ErrorKind::kStartTimeout);
   for (const Elastic::Late& late : verdict.late) {
     RefuseWaiting(late.session, late.clients,
-                  absl::StatusCode::kDeadlineExceeded, verdict.why, out);
+                  absl::StatusCode::kDeadlineExceeded, late.why, out);
   }
   if (verdict.start) StartElastic(out);
   SendWanted(out);

@@ -216,7 +216,7 @@ class Core {
     uint64_t epoch = 0;
     int rank = 0;
     int visible_pid = 0;
-    int64_t since_ms = 0;
+    int64_t until_ms = 0;
   };
   std::map<ClientId, Returning> returning_;  // elastic; bounded by processes
   uint64_t round_ = 0;  // see proto RanksReady; of the session

@@ -1,5 +1,6 @@
 // Elastic jobs: ranks are told of as they come; the coordinator says who is in
 // an epoch.
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -130,7 +131,11 @@ void Core::StartFailedHere(const absl::Status& status) {
 }
 
 void Core::KeepWatch(const Member& m) {
-  returning_[m.client] = {epoch_number(), m.rank, m.visible_pid, now_ms_};
+  // Others may wait longer for it than it says of itself.
+  const int64_t wait_ms =
+      std::max(m.start_timeout_ms, options_.start_timeout_ms);
+  returning_[m.client] = {epoch_number(), m.rank, m.visible_pid,
+                          now_ms_ + wait_ms};
   actions_.push_back(KeepWatching{m.client});
 }
 

@@ -205,6 +205,34 @@ TEST_F(ElasticCoreTest, WhoMeansToReturnIsWatchedUntilItDoes) {
   EXPECT_EQ(core_.clients(), 1u);
 }
 
+TEST_F(ElasticCoreTest, TheMostImpatientSaysHowLongAStartIsWaitedFor) {
+  Come(1, 11);
+  EXPECT_EQ(Said().start_timeout_ms(), 0);  // none says anything
+  for (const int seconds : {300, 20, 60}) {
+    session::Hello hello = ElasticHello(seconds);
+    hello.start_timeout_ms = seconds * 1000;
+    core_.OnClient(static_cast<ClientId>(seconds), hello, 1000 + seconds);
+  }
+  EXPECT_EQ(Said().start_timeout_ms(), 20000);
+}
+
+TEST_F(ElasticCoreTest, OneThatReturnsIsWatchedAsLongAsAnyoneMayWaitForIt) {
+  for (const int seconds : {10, 300}) {
+    session::Hello hello = ElasticHello(seconds);
+    hello.start_timeout_ms = seconds * 1000;
+    core_.OnClient(static_cast<ClientId>(seconds), hello, 1000 + seconds);
+  }
+  Run(1, {10, 300});
+  core_.OnGoodbye(10, 0, true);
+  core_.OnGoodbye(300, 0, true);
+  core_.OnTime(119999);
+  EXPECT_EQ(core_.clients(), 2u);
+  core_.OnTime(120000);  // --start_timeout
+  EXPECT_EQ(core_.clients(), 1u);
+  core_.OnTime(300000);
+  EXPECT_EQ(core_.clients(), 0u);
+}
+
 TEST_F(ElasticCoreTest, WhoIsNotVisibleIsNotSaidToReturn) {
   core_.OnClient(1, ElasticHello(11), 0);
   Come(2, 12);
