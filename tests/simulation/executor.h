@@ -69,9 +69,9 @@ class Executor : public std::enable_shared_from_this<Executor> {
   // A client writes the board's eventfd.
   void WakeByBoard();
 
-  // --- Faults
-  // ------------------------------------------------------------------ False:
-  // it has no connected backend.
+  // --- Faults ---------------------------------------------------------------
+
+  // False: it has no connected backend.
   bool FailBackend();
 
  private:
