@@ -82,6 +82,7 @@ Usage:
   maypole-coordinator [flags]
 
 Example:
+  mkdir -p /etc/maypole
   (umask 077; openssl rand -hex 32 > /etc/maypole/secret)
   maypole-coordinator --listen=0.0.0.0:4001 --metrics=0.0.0.0:9401 \
       --secret_file=/etc/maypole/secret

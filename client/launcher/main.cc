@@ -89,9 +89,11 @@ int RunJob(const launcher::Options& options) {
 
 int Run(const std::vector<std::string>& args) {
   launcher::Options options;
-  Status status = launcher::ParseOptions(
-      args, {.is_here = launcher::IsThisMachine, .read_file = ReadFile},
-      &options);
+  Status status = launcher::ParseOptions(args,
+                                         {.is_here = launcher::IsThisMachine,
+                                          .read_file = ReadFile,
+                                          .variable = getenv},
+                                         &options);
   if (!status.ok()) return Refuse(status, kWrongUsage);
   if (options.help) {
     std::fputs(launcher::Usage().c_str(), stdout);

@@ -103,6 +103,7 @@ struct Given {
   std::vector<Host> hosts;
   bool by_file = false;
   bool nodes = false;
+  bool start_timeout = false;
 };
 
 // It goes into log lines, labels and the names of files.
@@ -151,6 +152,7 @@ Status Apply(int flag, const std::string& value, const Surroundings& around,
       given->nodes = true;
       return ParseCount("--nodes", value, kMaxNodes, &out->nodes);
     case kStartTimeout:
+      given->start_timeout = true;
       return ParseCount("--start-timeout", value, kMaxStartTimeout,
                         &out->start_timeout_s);
     case kJobName:
@@ -290,6 +292,16 @@ Status CheckCoordinator(const Options& o) {
   return Status();
 }
 
+// What the ranks would read if we did not tell them.
+Status ReadStartTimeout(const Surroundings& around, Options* o) {
+  for (const char* name : {"MAYPOLE_START_TIMEOUT", "HOROVOD_START_TIMEOUT"}) {
+    const char* text = around.variable(name);
+    if (text == nullptr || *text == 0) continue;
+    return ParseCount(name, text, kMaxStartTimeout, &o->start_timeout_s);
+  }
+  return Status();
+}
+
 Status CheckTogether(const Given& given, Options* o) {
   Status status = ChooseHosts(given, o);
   if (!status.ok()) return status;
@@ -356,6 +368,9 @@ Status ParseOptions(const std::vector<std::string>& args,
     if (out->help || out->version || out->check_build) return Status();
   }
   out->command.assign(argv.begin() + optind, argv.end() - 1);
+  if (!given.start_timeout) {
+    if (Status s = ReadStartTimeout(around, out); !s.ok()) return s;
+  }
   return CheckTogether(given, out);
 }
 

@@ -33,11 +33,11 @@ inline constexpr size_t kMaxJobName = 40;
 struct Options {
   int ranks = 0;
   int nodes = 1;
-  std::vector<Host> hosts;  // by node, if some are other machines
-  std::string job_name;     // empty: the job has a number only
-  std::string coordinator;  // HOST:PORT; empty: start one for this job
-  std::string secret_file;  // of that coordinator; empty: it asks for none
-  int start_timeout_s = 120;
+  std::vector<Host> hosts;    // by node, if some are other machines
+  std::string job_name;       // empty: the job has a number only
+  std::string coordinator;    // HOST:PORT; empty: start one for this job
+  std::string secret_file;    // of that coordinator; empty: it asks for none
+  int start_timeout_s = 120;  // also by the environment
   int64_t fusion_threshold = -1;  // by the environment; -1: it says nothing
   bool verbose = false;
   bool prefix = true;
@@ -61,6 +61,8 @@ struct Options {
 struct Surroundings {
   IsHere is_here;  // whether a host's name is this machine's
   std::function<Status(const std::string& path, std::string* out)> read_file;
+  // As getenv.
+  std::function<const char*(const char* name)> variable;
 };
 
 // args: without the program's name.

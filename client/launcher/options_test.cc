@@ -2,26 +2,34 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 namespace maypole::launcher {
 namespace {
 
 using Args = std::vector<std::string>;
+using Environment = std::map<std::string, std::string>;
 
-Status Parse(const Args& args, Options* options) {
-  return ParseOptions(args,
-                      {.is_here =
-                           [](const std::string& name) {
-                             return name == "vm7" || name == "localhost" ||
-                                    name == "127.0.0.1";
-                           },
-                       .read_file =
-                           [](const std::string& path, std::string* out) {
-                             if (path != "hosts")
-                               return Status(Code::kNotFound, path + "?");
-                             *out = "vm7 slots=2\nb slots=2\nc slots=2\n";
-                             return Status();
-                           }},
-                      options);
+Status Parse(const Args& args, Options* options,
+             const Environment& environment = {}) {
+  return ParseOptions(
+      args,
+      {.is_here =
+           [](const std::string& name) {
+             return name == "vm7" || name == "localhost" || name == "127.0.0.1";
+           },
+       .read_file =
+           [](const std::string& path, std::string* out) {
+             if (path != "hosts") return Status(Code::kNotFound, path + "?");
+             *out = "vm7 slots=2\nb slots=2\nc slots=2\n";
+             return Status();
+           },
+       .variable =
+           [&](const char* name) {
+             const auto it = environment.find(name);
+             return it == environment.end() ? nullptr : it->second.c_str();
+           }},
+      options);
 }
 
 // "vm7:2*,b:1": the ranks of each host; the star marks this one.
@@ -94,6 +102,26 @@ TEST(OptionsTest, AllOptions) {
   EXPECT_EQ(o.output_directory, "d");
   EXPECT_EQ(o.endpoints_file, "e");
   EXPECT_EQ(o.networks, (Args{"10.0.0.1", "10.0.0.2"}));
+}
+
+TEST(OptionsTest, TheStartTimeoutMayStandInTheEnvironment) {
+  const auto timeout = [](const Environment& environment, Args args = {}) {
+    args.insert(args.end(), {"-np", "2", "cmd"});
+    Options o;
+    EXPECT_TRUE(Parse(args, &o, environment).ok());
+    return o.start_timeout_s;
+  };
+  EXPECT_EQ(timeout({{"HOROVOD_START_TIMEOUT", "30"}}), 30);
+  EXPECT_EQ(timeout({{"HOROVOD_START_TIMEOUT", "30"},
+                     {"MAYPOLE_START_TIMEOUT", "7"}}),
+            7);
+  EXPECT_EQ(timeout({{"MAYPOLE_START_TIMEOUT", ""}}), 120);
+  EXPECT_EQ(timeout({{"MAYPOLE_START_TIMEOUT", "x"}}, {"--start-timeout", "9"}),
+            9);
+  Options o;
+  EXPECT_EQ(Parse({"-np", "2", "cmd"}, &o, {{"MAYPOLE_START_TIMEOUT", "1.5"}})
+                .message(),
+            "MAYPOLE_START_TIMEOUT takes a number from 1 to 86400, not '1.5'");
 }
 
 TEST(OptionsTest, TheJobsName) {

@@ -39,7 +39,9 @@ options
   --network-addresses A,B     the IP address each node uses, one per node
   --network-interfaces E,F    the network interface whose address each node
                               uses: the first of these that it has
-  --start-timeout SECONDS     how long to wait until all is up (120)
+  --start-timeout SECONDS     how long to wait until all is up (120, or what
+                              MAYPOLE_START_TIMEOUT or HOROVOD_START_TIMEOUT
+                              says)
   --output-filename DIR       also write each rank's output to
                               DIR/rank.N/stdout and DIR/rank.N/stderr
   --no-prefix                 print the ranks' lines without [rank]<stdout>:
@@ -76,8 +78,9 @@ operations between nodes run together, 0 for none (default 64 MiB).
 exit status: 0 if all ranks ended with 0; else that of the rank that failed
 first (128 + signal number if a signal killed it). When a rank fails, the others
 have 5 s to end by themselves, then they are stopped. Ctrl-C stops all ranks
-within 2 s (exit status 130). 2: wrong usage; 126, 127: the command cannot be
-run, is not found (1 if it is only other hosts that do not have it).
+within 2 s (exit status 130). 1: the job could not be started. 2: wrong usage;
+126, 127: the command cannot be run, is not found (1 if it is only other hosts
+that do not have it).
 )";
 }
 

@@ -21,7 +21,7 @@ a job on a machine whose cores are busy stands still for some tens of millisecon
 *After* is the time from the fault until the slowest rank of those named knew, median / 99th percentile (of fewer than 100 runs that is the slowest).
 Layouts are nodes x ranks on each; the nodes of one layout are agents on one machine, except in "The network", where they are network
 namespaces with a wire between them. Texts are those of one run; `N` stands for process ids and ports.
-Each line of a table is tested by the command below it; the name of a fault as argument runs that one alone.
+The command below a table runs its first fault; with another fault's name it runs that one, and without `--test_arg` all but the long ones.
 """
 
 TITLES = {
