@@ -238,10 +238,15 @@ Time Elastic::TimeoutOf(const Node& node) const {
   return said == 0 ? timeout_ : Time(std::chrono::milliseconds(said));
 }
 
+Time Elastic::WaitsSince(const Process& p) const {
+  return p.seat && over_since_ ? std::max(p.since, *over_since_) : p.since;
+}
+
 std::optional<Time> Elastic::LateAt(const Node& node) const {
   std::optional<Time> first;
   for (const Process& p : node.processes) {
-    if (!first || p.since < *first) first = p.since;
+    const Time since = WaitsSince(p);
+    if (!first || since < *first) first = since;
   }
   if (first) *first += TimeoutOf(node);
   return first;
@@ -305,7 +310,7 @@ std::vector<Elastic::Late> Elastic::RefuseLate(Time now,
               absl::StrCat("the job did not start within ",
                            SecondsText(timeout), ": ", what_is)};
     std::erase_if(rest.processes, [&](const Process& p) {
-      if (p.since + timeout > now) return false;
+      if (WaitsSince(p) + timeout > now) return false;
       gone.clients.push_back(p.client);
       return true;
     });

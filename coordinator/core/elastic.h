@@ -138,6 +138,8 @@ class Elastic {
   }
   // How long the node's ranks wait, as the most impatient of them says.
   Time TimeoutOf(const Node& node) const;
+  // Who was in the last epoch waits for a start when that is over.
+  Time WaitsSince(const Process& process) const;
   // Its first rank that waits has done so for that long; none: nobody waits.
   std::optional<Time> LateAt(const Node& node) const;
   // Those who have waited too long are out.

@@ -221,6 +221,25 @@ TEST_F(ElasticTest, WhoDoesNotComeBackInTimeIsLeftBehindAndNewLater) {
   EXPECT_EQ(b_.Wanted(), (std::pair<uint32_t, uint32_t>(1, 0)));
 }
 
+// Ranks leave one after the other; the last one of them hangs.
+TEST_F(ElasticTest, WhoCameBackBeforeTheEpochWasOverStartsWithoutTheMissing) {
+  StartThree();
+  Leave(a_, 0, true);
+  Leave(a_, 1, true);
+  Wait(a_, {{13, 1, 0}, {14, 1, 1}});
+  bed_.Pass(seconds(1));
+  Leave(b_, 2, true);
+  bed_.Pass(seconds(119));
+  EXPECT_EQ(epoch(), 1u);
+  EXPECT_THAT(a_.Refused(), IsEmpty());
+  bed_.Pass(seconds(1));
+  EXPECT_EQ(epoch(), 2u);
+  EXPECT_THAT(Ranks(), ElementsAre(13, 14));
+  EXPECT_THAT(bed_.log(),
+              ::testing::Contains(AllOf(HasSubstr("ranks_left_behind"),
+                                        HasSubstr("rank 2 (node n1"))));
+}
+
 TEST_F(ElasticTest, ThatANewOneHasWaitedLongIsNoReasonToLeaveOthersBehind) {
   StartThree();
   Wait(c_, {{31}});

@@ -138,6 +138,11 @@ void Rig::Perform(worker::CloseClient& a) { clients.erase(a.client); }
 
 void Rig::Perform(worker::KeepWatching& a) {
   Expect(clients.contains(a.client), "who is watched has been there");
+  watched.insert(a.client);
+}
+
+void Rig::Perform(worker::StopWatching& a) {
+  Expect(watched.erase(a.client) == 1, "who is watched no more has been");
 }
 
 // --- Coordinator -------------------------------------------------------------

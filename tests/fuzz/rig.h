@@ -72,6 +72,7 @@ class Rig {
 
   // --- What the script sees -------------------------------------------------
   std::set<worker::ClientId> clients;  // connected
+  std::set<worker::ClientId> watched;  // closed, their processes looked at
   std::vector<worker::ClientId> welcomed;
   std::vector<proto::ExecutorMessage> outbox;
   uint32_t prepare_nodes = 0;  // 0: nothing to prepare
@@ -90,6 +91,7 @@ class Rig {
   void Perform(worker::RefuseClient& a);
   void Perform(worker::CloseClient& a);
   void Perform(worker::KeepWatching& a);
+  void Perform(worker::StopWatching& a);
   void Perform(worker::OpenLink& a);
   void Perform(worker::SendToCoordinator& a);
   void Perform(worker::PrepareBackend& a);

@@ -107,6 +107,7 @@ class Executor : public std::enable_shared_from_this<Executor> {
   void Do(worker::RefuseClient& a);
   void Do(worker::CloseClient& a);
   void Do(worker::KeepWatching& a);
+  void Do(worker::StopWatching&) {}
   void Do(worker::OpenLink& a);
   void Do(worker::SendToCoordinator& a);
   void Do(worker::PrepareBackend& a);

@@ -40,6 +40,10 @@ struct CloseClient {
 struct KeepWatching {
   ClientId client = 0;
 };
+// It has come back, or nobody waits for it any more.
+struct StopWatching {
+  ClientId client = 0;
+};
 // Opens a session with the coordinator; messages wait until it stands.
 struct OpenLink {};
 struct SendToCoordinator {
@@ -113,10 +117,11 @@ struct DropEpoch {};
 struct ReportIdle {};
 
 using Action =
-    std::variant<ReplyClient, RefuseClient, CloseClient, KeepWatching, OpenLink,
-                 SendToCoordinator, PrepareBackend, ConnectBackend, CreateBoard,
-                 AllotSlot, WantSlot, IssueRun, FailSlot, MarkLeft, MarkGone,
-                 AbortBoard, WantChange, DropEpoch, ReportIdle>;
+    std::variant<ReplyClient, RefuseClient, CloseClient, KeepWatching,
+                 StopWatching, OpenLink, SendToCoordinator, PrepareBackend,
+                 ConnectBackend, CreateBoard, AllotSlot, WantSlot, IssueRun,
+                 FailSlot, MarkLeft, MarkGone, AbortBoard, WantChange,
+                 DropEpoch, ReportIdle>;
 
 }  // namespace maypole::worker
 

@@ -71,9 +71,7 @@ void Core::OnTime(int64_t now_ms) {
                         " (host ", options_.host, ") within ",
                         static_cast<double>(start_timeout_ms) / 1000, " s"));
   }
-  std::erase_if(returning_, [&](const auto& r) {
-    return now_ms >= r.second.until_ms;
-  });
+  EndWatches([&](const Returning& r) { return now_ms >= r.until_ms; });
   if (clients() > 0) {
     idle_since_ms_ = idle_told_ms_ = now_ms;
   } else if (now_ms - idle_since_ms_ >= kIdleMs &&
@@ -111,6 +109,7 @@ void Core::OnClient(ClientId client, const session::Hello& hello,
   if (!link_open_) {
     link_open_ = true;
     round_ = 0;
+    told_of_elastic_ = false;
     actions_.push_back(OpenLink{});
   }
   if (gathering_.elastic()) return SayWaiting();

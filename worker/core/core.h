@@ -203,6 +203,15 @@ class Core {
   void StartFailedHere(const absl::Status& status);
   // The process of a member that leaves means to come back.
   void KeepWatch(const Member& member);
+  // Of those that `over` is true for.
+  template <typename Over>
+  void EndWatches(Over over) {
+    std::erase_if(returning_, [&](const auto& r) {
+      if (!over(r.second)) return false;
+      actions_.push_back(StopWatching{r.first});
+      return true;
+    });
+  }
   void OnMembershipWanted(const proto::CoordinatorMessage& message);
 
   const CoreOptions options_;
@@ -219,7 +228,8 @@ class Core {
     int64_t until_ms = 0;
   };
   std::map<ClientId, Returning> returning_;  // elastic; bounded by processes
-  uint64_t round_ = 0;  // see proto RanksReady; of the session
+  uint64_t round_ = 0;            // see proto RanksReady; of the session
+  bool told_of_elastic_ = false;  // likewise of the session
   int failed_starts_ = 0;
   std::optional<Epoch> epoch_;  // also while draining
   bool link_open_ = false;

@@ -112,7 +112,10 @@ void Core::OnRankLeftElsewhere(const proto::RankLeft& left) {
 }
 
 void Core::OnEpochEnd(const proto::EpochEnd& end) {
-  if (end.epoch() == 0 && (gathering_.elastic() || members_.elastic())) {
+  const bool elastic =
+      gathering_.elastic() || members_.elastic() ||
+      (members_.empty() && gathering_.empty() && told_of_elastic_);
+  if (end.epoch() == 0 && elastic) {
     RefuseWaiting(end);
     if (gathering_.empty()) SayWaiting();  // likewise
     return;

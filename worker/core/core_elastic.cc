@@ -33,13 +33,12 @@ absl::Status Core::AdmitElastic(ClientId client, const session::Hello& hello,
   }
   absl::Status status = gathering_.Add(client, hello, visible_pid);
   if (!status.ok()) return status;
-  std::erase_if(returning_, [&](const auto& r) {
-    return r.second.visible_pid == visible_pid;
-  });
+  EndWatches([&](const Returning& r) { return r.visible_pid == visible_pid; });
   return status;
 }
 
 void Core::SayWaiting() {
+  told_of_elastic_ = true;
   proto::ExecutorMessage message;
   proto::RanksReady* ready = message.mutable_ranks_ready();
   ready->set_elastic(true);

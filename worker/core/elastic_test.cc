@@ -154,6 +154,21 @@ TEST_F(ElasticCoreTest, ThatNobodyWaitsIsSaidAgainAfterARefusal) {
   EXPECT_EQ(said[0].members_size(), 0);
 }
 
+TEST_F(ElasticCoreTest, ThatNobodyWaitsIsSaidAgainIfAllHaveGoneAtARefusal) {
+  for (const int i : {1, 2}) Come(static_cast<ClientId>(i), 10 + i);
+  core_.OnClientGone(1, "its connection closed");
+  core_.OnClientGone(2, "its connection closed");
+  Drop();  // of the round before: the coordinator passes over it
+  auto end = EndMessage(0, "there is no place");
+  end.mutable_epoch_end()->add_clients(1);
+  core_.OnCoordinator(end);
+  const auto sent = TakeSent();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_TRUE(sent[0].ranks_ready().elastic());
+  EXPECT_EQ(sent[0].ranks_ready().round(), 1u);
+  EXPECT_EQ(sent[0].ranks_ready().members_size(), 0);
+}
+
 TEST_F(ElasticCoreTest, AChangeThatIsWantedGoesToTheBoardAlsoIfItCameEarly) {
   Come(1, 11);
   Come(2, 12);
@@ -193,8 +208,10 @@ TEST_F(ElasticCoreTest, WhoMeansToReturnIsWatchedUntilItDoes) {
   EXPECT_TRUE(gone[0].clean() && gone[0].returns());
   EXPECT_EQ(core_.clients(), 2u);  // the executor stays for them
   Come(3, 12, 1, 1);
-  Drop();
-  core_.OnProcessEnded(2);  // of the connection before: it is back
+  const auto back = Take<StopWatching>();
+  ASSERT_EQ(back.size(), 1u);
+  EXPECT_EQ(back[0].client, 2u);
+  core_.OnProcessEnded(2);  // of the connection before
   EXPECT_TRUE(Gone().empty());
   core_.OnProcessEnded(1);
   const auto ended = Gone();
@@ -226,10 +243,17 @@ TEST_F(ElasticCoreTest, OneThatReturnsIsWatchedAsLongAsAnyoneMayWaitForIt) {
   core_.OnGoodbye(10, 0, true);
   core_.OnGoodbye(300, 0, true);
   core_.OnTime(119999);
+  EXPECT_TRUE(Take<StopWatching>().empty());
   EXPECT_EQ(core_.clients(), 2u);
   core_.OnTime(120000);  // --start_timeout
+  auto over = Take<StopWatching>();
+  ASSERT_EQ(over.size(), 1u);
+  EXPECT_EQ(over[0].client, 10u);
   EXPECT_EQ(core_.clients(), 1u);
   core_.OnTime(300000);
+  over = Take<StopWatching>();
+  ASSERT_EQ(over.size(), 1u);
+  EXPECT_EQ(over[0].client, 300u);
   EXPECT_EQ(core_.clients(), 0u);
 }
 

@@ -65,6 +65,27 @@ void BoardKeeper::CopySplits(uint32_t slot, SlotNews* news) const {
   }
 }
 
+namespace {
+
+// Of a slot that was looked at twice the later look counts: whoever sets news
+// again and again makes no more of them.
+void SortBySlot(std::vector<SlotNews>* news) {
+  std::stable_sort(
+      news->begin(), news->end(),
+      [](const SlotNews& a, const SlotNews& b) { return a.slot < b.slot; });
+  std::vector<SlotNews> last;
+  for (SlotNews& n : *news) {
+    if (!last.empty() && last.back().slot == n.slot) {
+      last.back() = std::move(n);
+    } else {
+      last.push_back(std::move(n));
+    }
+  }
+  *news = std::move(last);
+}
+
+}  // namespace
+
 std::vector<SlotNews> BoardKeeper::TakeNews() {
   std::vector<SlotNews> all;
   // Until nothing is new: what became present while later words were looked at
@@ -72,10 +93,8 @@ std::vector<SlotNews> BoardKeeper::TakeNews() {
   // are then in the order of submission, if the ranks have one (fusion learns
   // it).
   for (int pass = 0; pass < kMaxNewsPasses && TakeNewsOnce(&all); ++pass) {
+    if (pass > 0) SortBySlot(&all);
   }
-  std::stable_sort(
-      all.begin(), all.end(),
-      [](const SlotNews& a, const SlotNews& b) { return a.slot < b.slot; });
   return all;
 }
 

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <thread>
+
 #include "common/urgent.h"
 
 namespace maypole::worker {
@@ -65,6 +68,30 @@ TEST_F(BoardKeeperTest, NewsAreCopiedOnce) {
   EXPECT_EQ(news[0].generation, 1u);
   EXPECT_EQ(news[0].signatures.at(1).shape[0], 10);
   EXPECT_TRUE(keeper_->TakeNews().empty());
+}
+
+TEST_F(BoardKeeperTest, NewsThatAreSetAgainAndAgainAreOneEach) {
+  for (uint32_t slot : {0, 2}) {
+    for (uint32_t rank : {0, 1}) Arrive(slot, rank, 1);
+  }
+  std::atomic<bool> over{false};
+  std::thread hostile([&] {
+    while (!over) {
+      SetNews(2);
+      SetNews(0);
+    }
+  });
+  size_t seen = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const auto news = keeper_->TakeNews();
+    seen += news.size();
+    for (size_t j = 1; j < news.size(); ++j) {
+      EXPECT_LT(news[j - 1].slot, news[j].slot);
+    }
+  }
+  over = true;
+  hostile.join();
+  EXPECT_GT(seen, 0u);
 }
 
 TEST_F(BoardKeeperTest, NewsStandBySlotAndTellWhoIsWaitedFor) {

@@ -81,6 +81,7 @@ class Executor {
   void Do(RefuseClient& a);
   void Do(CloseClient& a);
   void Do(KeepWatching& a);
+  void Do(StopWatching& a);
   void Do(OpenLink& a);
   void Do(SendToCoordinator& a);
   void Do(PrepareBackend& a);

@@ -151,4 +151,6 @@ void Executor::Do(KeepWatching& a) {
   }
 }
 
+void Executor::Do(StopWatching& a) { kept_pidfds_.erase(a.client); }
+
 }  // namespace maypole::worker
