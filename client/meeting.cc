@@ -201,7 +201,7 @@ class Conversation {
           kSayFailed,
           {late ? "rank 0 of job " + options_.job + " has not come within " +
                       std::to_string(options_.start_timeout_seconds) +
-                      " s (MAYPOLE_START_TIMEOUT)"
+                      " s (MAYPOLE_START_TIMEOUT): " + s.message()
                 : s.message()}));
     }
   }

@@ -58,8 +58,7 @@ struct Names {
 constexpr Names kTorchrunNames = {"torchrun", "RANK", "WORLD_SIZE",
                                   "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
 constexpr Names kTorchNames = {"a launcher for torch.distributed", "RANK",
-                               "WORLD_SIZE", "LOCAL_RANK",
-                               "LOCAL_WORLD_SIZE"};
+                               "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
 constexpr Names kOpenMpiNames = {
     "mpirun (Open MPI)", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
@@ -118,7 +117,7 @@ Status ReadPlaces(const Getter& get, const Names& n, Found* f) {
 // have, though the launcher's variables may be the same there.
 std::string JobName(const Getter& get, const Facts& facts, const Found& f,
                     const char* launcher,
-                    std::initializer_list<const char*> variables) {
+                    const std::vector<const char*>& variables) {
   std::string all = std::to_string(facts.uid);
   if (f.local_size == f.size) all += "\n" + facts.host;
   for (const char* name : variables) {
@@ -131,9 +130,17 @@ Status FindTorchrun(const Getter& get, const Facts& facts, const Names& names,
                     Found* f) {
   if (Status s = ReadPlaces(get, names, f); !s.ok()) return s;
   f->launcher = Launcher::kTorchrun;
-  f->job = JobName(get, facts, *f, "torchrun",
-                   {"TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT",
-                    "TORCHELASTIC_RESTART_COUNT"});
+  std::vector<const char*> variables = {"TORCHELASTIC_RUN_ID", "MASTER_ADDR",
+                                        "MASTER_PORT"};
+  // What tells a restarted job from the one before. Usually MASTER_PORT, which
+  // is new each time. It stays where ranks use their agents' store: there the
+  // count is part of the keys in it, for torch too. Nowhere else does it belong
+  // to a name: each agent counts for itself, only when its own ranks have
+  // failed, so that nodes of one job may have different ones.
+  if (TextOr(get, "TORCHELASTIC_USE_AGENT_STORE", "") == "True") {
+    variables.push_back("TORCHELASTIC_RESTART_COUNT");
+  }
+  f->job = JobName(get, facts, *f, "torchrun", variables);
   f->node_tag = TextOr(get, "GROUP_RANK", "");
   return Status();
 }

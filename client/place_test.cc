@@ -104,14 +104,27 @@ TEST(PlaceTest, Torchrun) {
   EXPECT_EQ(f.local_size, 4);
   EXPECT_EQ(f.node_tag, "1");
   EXPECT_THAT(f.job, StartsWith("torchrun."));
-  // All ranks of all nodes agree; a restart, another user are another job.
+  // All ranks of all nodes agree; another user has another job.
   EXPECT_EQ(Must(With(kTorchrun, {{"RANK", "0"}, {"LOCAL_RANK", "0"}}),
                  {.uid = 1000, .host = "m2"})
                 .job,
             f.job);
-  EXPECT_NE(Must(With(kTorchrun, {{"TORCHELASTIC_RESTART_COUNT", "1"}})).job,
-            f.job);
   EXPECT_NE(Must(kTorchrun, {.uid = 1001, .host = "m1"}).job, f.job);
+}
+
+// After a restart the agents of one job may have counted differently.
+TEST(PlaceTest, ARestartOfTorchrunIsAnotherJobOnAllNodes) {
+  const Variables counted = {{"TORCHELASTIC_RESTART_COUNT", "1"}};
+  const Variables own_store =
+      With(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "False"}});
+  const std::string job = Must(own_store).job;
+  EXPECT_EQ(Must(With(own_store, counted)).job, job);
+  EXPECT_NE(Must(With(own_store, {{"MASTER_PORT", "29501"}})).job, job);
+  EXPECT_EQ(Must(With(kTorchrun, counted)).job, Must(kTorchrun).job);
+  // The port stays: only the count tells them apart.
+  const Variables agents_store =
+      With(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+  EXPECT_NE(Must(With(agents_store, counted)).job, Must(agents_store).job);
 }
 
 TEST(PlaceTest, JobsOfOneNodeOnTwoMachinesAreTwo) {

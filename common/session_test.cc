@@ -2,10 +2,16 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "common/unix_socket.h"
 
@@ -78,9 +84,9 @@ TEST_F(SocketTest, DescriptorsAndCredentialsArrive) {
   int p[2];
   ASSERT_EQ(pipe(p), 0);
   const int fds[] = {p[1]};
-  ASSERT_TRUE(SendMessage(client.get(), "hi", 2, fds).ok());
+  ASSERT_TRUE(SendMessage(server.get(), "hi", 2, fds).ok());
   Received r;
-  ASSERT_TRUE(ReceiveMessage(server.get(), 100, 1000, &r).ok());
+  ASSERT_TRUE(ReceiveMessage(client.get(), 100, 1000, &r).ok());
   EXPECT_EQ(std::string(r.data.begin(), r.data.end()), "hi");
   ASSERT_EQ(r.fds.size(), 1u);
   ASSERT_EQ(write(r.fds[0].get(), "x", 1), 1);
@@ -102,6 +108,93 @@ TEST_F(SocketTest, ALiveListenerIsKeptAStaleOneReplaced) {
   EXPECT_TRUE(ListenUnix("b.sock", 0600, &second).ok());
   EXPECT_EQ(ListenUnix(std::string(200, 'p'), 0600, &first).code(),
             Code::kInvalidArgument);
+}
+
+TEST_F(SocketTest, TheSocketFileHasItsModeWhateverTheUmask) {
+  for (const mode_t mask : {0u, 022u, 077u}) {
+    for (const mode_t mode : {0600u, 0666u}) {
+      const mode_t before = umask(mask);
+      Fd listener;
+      const Status s = ListenUnix("m.sock", mode, &listener);
+      EXPECT_EQ(umask(before), mask) << "is as it was";
+      ASSERT_TRUE(s.ok()) << s.message();
+      struct stat st;
+      ASSERT_EQ(lstat("m.sock", &st), 0);
+      EXPECT_EQ(st.st_mode & 07777, mode) << "umask " << mask;
+    }
+  }
+}
+
+TEST_F(SocketTest, FullIsOnlyWhatRoomHelps) {
+  int s[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, s), 0);
+  Fd here(s[0]), peer(s[1]);
+  const std::string endless(16 << 20, 'x');  // EMSGSIZE
+  EXPECT_EQ(SendMessage(here.get(), endless.data(), endless.size()).code(),
+            Code::kUnknown);
+  Status last;
+  for (int i = 0; i < 100000 && last.ok(); ++i) {
+    last = SendMessage(here.get(), "x", 1);
+  }
+  EXPECT_EQ(last.code(), Code::kResourceExhausted);
+  peer.Reset();
+  // The first call may tell of what the peer has not read, the second cannot.
+  EXPECT_EQ(SendMessage(here.get(), "x", 1).code(), Code::kUnavailable);
+  EXPECT_EQ(SendMessage(here.get(), "x", 1).code(), Code::kUnavailable);
+}
+
+TEST_F(SocketTest, WhoConnectsCannotSendDescriptors) {
+  Fd listener, client, server;
+  ASSERT_TRUE(ListenUnix("d.sock", 0600, &listener).ok());
+  int on = 0;
+  socklen_t size = sizeof(on);
+  constexpr int kPassRights = 83;
+  if (getsockopt(listener.get(), SOL_SOCKET, kPassRights, &on, &size) != 0) {
+    GTEST_SKIP() << "this kernel has no SO_PASSRIGHTS";
+  }
+  ASSERT_TRUE(ConnectUnix("d.sock", &client).ok());
+  const int fds[] = {STDERR_FILENO};
+  EXPECT_EQ(SendMessage(client.get(), "hi", 2, fds).code(),
+            Code::kPermissionDenied);
+  ASSERT_TRUE(AcceptUnix(listener.get(), &server).ok());
+  EXPECT_EQ(SendMessage(client.get(), "hi", 2, fds).code(),
+            Code::kPermissionDenied);
+  EXPECT_TRUE(SendMessage(client.get(), "hi", 2).ok());
+}
+
+// A connection to ourselves with data that nobody reads and that close() waits
+// for.
+Fd Lingering(Fd* listener, Fd* peer) {
+  *listener = Fd(socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  auto* any = reinterpret_cast<sockaddr*>(&address);
+  EXPECT_EQ(bind(listener->get(), any, size), 0);
+  EXPECT_EQ(listen(listener->get(), 1), 0);
+  EXPECT_EQ(getsockname(listener->get(), any, &size), 0);
+  Fd fd(socket(AF_INET, SOCK_STREAM, 0));
+  EXPECT_EQ(connect(fd.get(), any, size), 0);
+  *peer = Fd(accept(listener->get(), nullptr, nullptr));
+  const std::string data(65536, 'x');
+  while (send(fd.get(), data.data(), data.size(), MSG_DONTWAIT) > 0) {
+  }
+  const linger patient{1, 10};
+  EXPECT_EQ(
+      setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &patient, sizeof(patient)),
+      0);
+  return fd;
+}
+
+TEST_F(SocketTest, AStrangersLingeringSocketIsClosedAtOnce) {
+  Fd listener, peer;
+  std::vector<Fd> fds;
+  fds.push_back(Lingering(&listener, &peer));
+  fds.emplace_back(dup(STDERR_FILENO));
+  const auto start = std::chrono::steady_clock::now();
+  CloseUnasked(std::move(fds));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
 }
 
 TEST_F(SocketTest, LastWordsOfAPeerThatHasNotReadEverythingArrive) {

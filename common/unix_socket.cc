@@ -13,6 +13,8 @@ namespace maypole {
 namespace {
 
 constexpr size_t kMaxFds = 8;
+// SO_PASSRIGHTS; headers older than Linux 6.16 lack it.
+constexpr int kPassRights = 83;
 
 Status AddressOf(const std::string& path, sockaddr_un* out) {
   if (path.empty() || path.size() >= sizeof(out->sun_path)) {
@@ -29,6 +31,27 @@ Status AddressOf(const std::string& path, sockaddr_un* out) {
 }
 
 Fd NewSocket() { return Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)); }
+
+// A stranger's descriptors could hold up who closes them: a file of a file
+// system that hangs, a socket that lingers. Connections inherit it.
+void TakeNoDescriptors(int listener) {
+  const int off = 0;
+  setsockopt(listener, SOL_SOCKET, kPassRights, &off, sizeof(off));
+}
+
+// The file gets the socket's mode less the umask. No chmod of the path: who
+// owns the directory could have put a symbolic link there meanwhile.
+bool BindWithMode(int fd, const sockaddr_un& address, mode_t mode) {
+  if (fchmod(fd, mode) != 0) return false;
+  const bool for_others = (mode & (S_IRWXG | S_IRWXO)) != 0;
+  const mode_t before = for_others ? umask(0777 & ~mode) : 0;
+  const bool bound = bind(fd, reinterpret_cast<const sockaddr*>(&address),
+                          sizeof(address)) == 0;
+  const int error = errno;
+  if (for_others) umask(before);
+  errno = error;
+  return bound;
+}
 
 }  // namespace
 
@@ -47,11 +70,8 @@ Status ListenUnix(const std::string& path, mode_t mode, Fd* out) {
   }
   Fd fd = NewSocket();
   if (!fd.valid()) return ErrnoStatus(errno, "socket");
-  if (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) !=
-      0) {
-    return ErrnoStatus(errno, "cannot listen at " + path);
-  }
-  if (chmod(path.c_str(), mode) != 0 || listen(fd.get(), 128) != 0) {
+  TakeNoDescriptors(fd.get());  // before anybody can connect
+  if (!BindWithMode(fd.get(), address, mode) || listen(fd.get(), 128) != 0) {
     return ErrnoStatus(errno, "cannot listen at " + path);
   }
   *out = std::move(fd);
@@ -119,7 +139,10 @@ Status SendMessage(int socket, const void* data, size_t bytes,
     if (errno == EAGAIN) {
       return Status(Code::kResourceExhausted, "the socket's buffer is full");
     }
-    return ErrnoStatus(errno, "cannot send");
+    Status s = ErrnoStatus(errno, "cannot send");
+    // Of memory (ENOMEM): waiting until the socket can be written is no help.
+    if (s.code() != Code::kResourceExhausted) return s;
+    return Status(Code::kUnknown, s.message());
   }
 }
 
@@ -171,6 +194,14 @@ Status ReceiveMessage(int socket, size_t max_bytes, int timeout_ms,
                                               " bytes");
   }
   return Status();
+}
+
+void CloseUnasked(std::vector<Fd> fds) {
+  const linger off{};
+  for (const Fd& fd : fds) {
+    // Of what is no socket it fails, and nothing is lost.
+    setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &off, sizeof(off));
+  }
 }
 
 }  // namespace maypole

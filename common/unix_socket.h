@@ -2,7 +2,9 @@
 // credentials.
 //
 // Thread contract: functions on descriptors; two threads may not receive from
-// the same socket at once.
+// the same socket at once. ListenUnix with a mode for others than the owner
+// changes the process's umask for an instant: no other thread may make files
+// meanwhile.
 #ifndef MAYPOLE_COMMON_UNIX_SOCKET_H_
 #define MAYPOLE_COMMON_UNIX_SOCKET_H_
 
@@ -24,8 +26,11 @@ struct PeerCredentials {
   gid_t gid = 0;
 };
 
-// Listens at a filesystem path; mode is the socket file's. A stale socket file
-// (nobody listens) is replaced; a live one is an error that says so.
+// Listens at a filesystem path; mode is the socket file's, from its first
+// moment; of a mode for the owner alone the umask may take something. A stale
+// socket file (nobody listens) is replaced; a live one is an error that says
+// so. Who connects cannot send descriptors, where the kernel can see to it
+// (SO_PASSRIGHTS, Linux 6.16); the other direction is free.
 Status ListenUnix(const std::string& path, mode_t mode, Fd* out);
 Status ConnectUnix(const std::string& path, Fd* out);
 // Accepts without blocking; an invalid *out with OK means nobody is there.
@@ -34,7 +39,7 @@ Status PeerOf(int socket, PeerCredentials* out);
 
 // Sends one message with up to 8 descriptors; never raises SIGPIPE.
 // kUnavailable: the peer is gone; kResourceExhausted: the socket's buffer is
-// full (with MSG_DONTWAIT sockets only).
+// full, and nothing else (non-blocking sockets only); else it cannot be sent.
 Status SendMessage(int socket, const void* data, size_t bytes,
                    std::span<const int> fds = {});
 
@@ -46,6 +51,10 @@ struct Received {
 // at most timeout_ms (-1: for ever): kDeadlineExceeded. EINTR: kCancelled.
 Status ReceiveMessage(int socket, size_t max_bytes, int timeout_ms,
                       Received* out);
+
+// Closes what a stranger has sent. A socket of his that lingers over unsent
+// data is not waited for.
+void CloseUnasked(std::vector<Fd> fds);
 
 }  // namespace maypole
 

@@ -1,21 +1,29 @@
 // The real program, supervisor and executors, against a coordinator in this
 // process and clients that speak the session protocol by hand.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "common/board.h"
 #include "common/session.h"
 #include "common/unix_socket.h"
+#include "worker/core/limits.h"
 #include "worker/session/fake_coordinator.h"
 
 namespace maypole::worker {
@@ -25,7 +33,8 @@ constexpr int kPatienceMs = 20000;
 
 class Agent {
  public:
-  explicit Agent(const std::string& coordinator) {
+  // `log`: a file for what it says; else that goes where the test's goes.
+  explicit Agent(const std::string& coordinator, const char* log = nullptr) {
     std::string dir = std::string(getenv("TEST_TMPDIR")) + "/aXXXXXX";
     EXPECT_NE(mkdtemp(dir.data()), nullptr);
     EXPECT_EQ(chdir(dir.c_str()), 0);  // socket paths are short
@@ -47,6 +56,9 @@ class Agent {
     pid_ = fork();
     if (pid_ == 0) {
       close(announce[0]);
+      if (log != nullptr) {
+        dup2(open(log, O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
+      }
       execv(argv[0], argv.data());
       _exit(127);
     }
@@ -83,6 +95,12 @@ class Agent {
 class Rank {
  public:
   explicit Rank(int rank, const char* token = "token") {
+    Connect();
+    SayHello(rank, token);
+  }
+  Rank() { Connect(); }
+
+  void SayHello(int rank, const char* token = "token") {
     auto hello = session::Make<session::Hello>();
     hello.rank = hello.local_rank = rank;
     hello.size = hello.local_size = 2;
@@ -90,11 +108,8 @@ class Rank {
     session::SetText(hello.job, "job");
     session::SetText(hello.token, token);
     session::SetText(hello.host, "hosta");
-    Connect();
     Send(&hello, sizeof(hello));
   }
-  Rank() { Connect(); }
-
   void Connect() {
     const Status s = ConnectUnix("agent.sock", &socket_);
     ASSERT_TRUE(s.ok()) << s.message();
@@ -303,6 +318,19 @@ TEST_F(AgentTest, ManyHalfOpenConnectionsDoNotBlockOthers) {
   b.AwaitWelcome();
 }
 
+TEST_F(AgentTest, AHelloThatCameWhileTheAgentStoodStillIsHeard) {
+  Rank a;
+  AwaitSupervisor();  // it has accepted
+  ASSERT_EQ(kill(agent_.pid(), SIGSTOP), 0);
+  a.SayHello(0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(kHelloTimeoutMs + 200));
+  // Its epoll_wait ends with EINTR now, without an event.
+  ASSERT_EQ(kill(agent_.pid(), SIGCONT), 0);
+  Rank b(1);
+  a.AwaitWelcome();
+  b.AwaitWelcome();
+}
+
 TEST_F(AgentTest, SigtermEndsTheJobsWithAReason) {
   Rank a(0), b(1);
   a.AwaitWelcome();
@@ -324,6 +352,45 @@ TEST_F(AgentTest, LostCoordinatorEndsTheEpochByName) {
       a.AwaitAbort().find("coordinator " + coordinator_.address() + " lost: "),
       0u)
       << a.AwaitAbort();
+}
+
+int64_t CpuNs(pid_t pid) {
+  clockid_t clock;
+  timespec t{};
+  EXPECT_EQ(clock_getcpuclockid(pid, &clock), 0);
+  EXPECT_EQ(clock_gettime(clock, &t), 0);
+  return t.tv_sec * int64_t{1000000000} + t.tv_nsec;
+}
+
+std::string ReadFile(const char* path) {
+  std::ifstream file(path);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+TEST(AgentWithoutDescriptors, WaitsQuietlyAndServesAgain) {
+  Agent agent("127.0.0.1:1", "agent.log");
+  AwaitSupervisor();
+  rlimit before{};
+  ASSERT_EQ(prlimit(agent.pid(), RLIMIT_NOFILE, nullptr, &before), 0);
+  const rlimit none_free{3, before.rlim_max};
+  ASSERT_EQ(prlimit(agent.pid(), RLIMIT_NOFILE, &none_free, nullptr), 0);
+  const int64_t cpu = CpuNs(agent.pid());
+  Rank waits;
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  EXPECT_LT(CpuNs(agent.pid()) - cpu, 500000000);
+  const std::string log = ReadFile("agent.log");
+  EXPECT_NE(log.find("event=accept_failed"), std::string::npos) << log;
+  EXPECT_LE(std::count(log.begin(), log.end(), '\n'), 5) << log;
+  ASSERT_EQ(prlimit(agent.pid(), RLIMIT_NOFILE, &before, nullptr), 0);
+  waits.Send("garbage", 7);
+  EXPECT_NE(
+      std::string(waits.Expect<session::Refused>().text).find("of 7 bytes"),
+      std::string::npos);
+  // After a second without failures it says so.
+  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
+  AwaitSupervisor();
+  EXPECT_NE(ReadFile("agent.log").find("event=accepts_again"),
+            std::string::npos);
 }
 
 TEST(AgentWithoutCoordinator, StartIsRefusedWithItsAddress) {

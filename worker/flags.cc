@@ -125,7 +125,8 @@ std::string HostName() {
 
 absl::StatusOr<std::string> DefaultSocket() {
   if (geteuid() == 0) {
-    mkdir("/run/maypole", 0755);
+    // Users must get in, whatever the umask.
+    if (mkdir("/run/maypole", 0755) == 0) chmod("/run/maypole", 0755);
     return std::string("/run/maypole/agent.sock");
   }
   const char* dir = std::getenv("XDG_RUNTIME_DIR");

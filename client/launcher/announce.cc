@@ -1,5 +1,7 @@
 #include "client/launcher/announce.h"
 
+#include "common/limits.h"
+
 namespace maypole::launcher {
 namespace {
 
@@ -14,6 +16,14 @@ std::string AnnounceFlag() {
 
 std::string StartTimeoutFlag(int seconds) {
   return "--start_timeout=" + std::to_string(seconds) + "s";
+}
+
+// The agent takes no longer name. It is for messages, so its beginning will do:
+// whole labels, if there are any.
+std::string HostForMessages(const std::string& host) {
+  if (host.size() <= kMaxHostBytes) return host;
+  const size_t dot = host.rfind('.', kMaxHostBytes);
+  return host.substr(0, dot == host.npos || dot == 0 ? kMaxHostBytes : dot);
 }
 
 }  // namespace
@@ -63,7 +73,7 @@ std::vector<std::string> WorkerArguments(const WorkerSettings& s) {
       "--metrics=127.0.0.1:0", StartTimeoutFlag(s.start_timeout_s),
       LogLevel(s.verbose),     AnnounceFlag()};
   if (!s.secret_file.empty()) args.push_back("--secret_file=" + s.secret_file);
-  if (!s.host.empty()) args.push_back("--host=" + s.host);
+  if (!s.host.empty()) args.push_back("--host=" + HostForMessages(s.host));
   if (!s.network.empty()) args.push_back("--network=" + s.network);
   return args;
 }

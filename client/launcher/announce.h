@@ -37,7 +37,8 @@ std::vector<std::string> CoordinatorArguments(const CoordinatorSettings& s);
 
 struct WorkerSettings {
   std::string node;
-  std::string host;  // this machine's name in messages; empty: its own
+  // This machine's name in messages, of any length; empty: its own.
+  std::string host;
   std::string socket;
   std::string coordinator;  // HOST:PORT
   std::string secret_file;  // empty: none

@@ -50,7 +50,8 @@ class Daemons {
   // args[0] is the program's name: looked up beside maypolerun, then on PATH.
   Status Start(const std::string& name, const std::vector<std::string>& args);
 
-  // All that were started have announced themselves.
+  // All that were started have announced themselves; so it is if none was (a
+  // job with --coordinator), or Start() has failed.
   bool all_ready() const;
   // The names of those that have not, for a message.
   std::string not_ready() const;

@@ -212,6 +212,34 @@ class SignalTest(LauncherTest):
         self.assertEqual(rc, 130)
         self.assertLess(took, 2.0)
 
+    def start_unread(self):
+        """A job whose ranks and daemons have ended; nobody reads the last of its output."""
+        script = RANK_IS_UP + "yes %s | head -n 1700" % ("y" * 60)  # 100 kB each; a pipe takes 64
+        # The marker is the shell's $0: maypolerun and its supervisor carry it.
+        job = self.start("-np", "2", "sh", "-c", script, self.marker)
+        self.wait_for_ranks(2)
+        wait_for(lambda: len(self.processes()) == 2, "the end of ranks and daemons")
+        return job
+
+    def test_term_while_nobody_reads_what_ended_ranks_have_written(self):
+        rc, took = self.stop(self.start_unread(), signal.SIGTERM)
+        self.assertEqual(rc, 143)
+        self.assertLess(took, 2.0)
+
+    def test_kill_9_while_nobody_reads_what_ended_ranks_have_written(self):
+        job = self.start_unread()
+        job.kill()
+        job.wait()
+        self.wait_until_none_lives()
+        wait_for(lambda: not os.listdir(self.runtime), "the directory's end")
+
+    def test_a_late_reader_gets_all_that_ended_ranks_have_written(self):
+        job = self.start_unread()
+        out, err = job.communicate(timeout=60)
+        self.assertEqual((job.returncode, err), (0, ""))
+        for rank in range(2):
+            self.assertEqual(out.splitlines().count("[%d]<stdout>:%s" % (rank, "y" * 60)), 1700)
+
     def test_ctrl_c_while_daemons_start(self):
         self.write("maypole-coordinator", '#!/bin/sh\n: >"$FAKE_DIR/up"\nexec sleep %s\n' % self.marker)
         job = self.start("-np", "2", "true")

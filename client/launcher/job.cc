@@ -65,10 +65,7 @@ int Job::Run() {
   } else {
     Report();
   }
-  for (Sink* sink : {&out_, &err_}) {
-    sink->Finish(supervision_.interrupted() ? kFinishLimitInterrupted
-                                            : kFinishLimit);
-  }
+  ShowRest();
   if (!status.ok() && !supervision_.interrupted()) return 1;
   return supervision_.exit_code();
 }
@@ -244,6 +241,13 @@ void Job::EndRanks() {
                                                         : kKillLimit)) {
     Say("some processes of the ranks could not be ended");
   }
+  for (const auto& rank : ranks_) {
+    if (!rank->alive || rank->remote) continue;
+    // Reaped above: from now on its process id may be another's.
+    rank->alive = false;
+    loop_.Unwatch(rank->watch);
+    rank->child.pidfd.Reset();
+  }
   Time deadline = Now() + (supervision_.interrupted() ? kDrainLimitInterrupted
                                                       : kDrainLimit);
   auto ended = [](const auto& rank) {
@@ -281,9 +285,27 @@ void Job::EndDaemons() {
   // Also executors that a killed agent has left.
   KillDescendants({}, kKillLimit);
   for (const auto& rank : ranks_) {
-    if (!rank->remote) continue;
+    if (!rank->out || !rank->remote) continue;
     rank->out->Close();
     rank->err->Close();
+  }
+}
+
+// All processes have ended. A pager may take its time, but a signal or the loss
+// of our guard ends the wait. In a loop of its own: a daemon that had to be
+// killed is still watched in the other one, always readable: a busy loop.
+void Job::ShowRest() {
+  EventLoop loop;
+  const bool deaf = !loop.Init({&out_, &err_}).ok() || !signals_.valid();
+  loop.Watch(EventLoop::kControl, signals_.get(), [this] { OnSignals(); });
+  for (Sink* sink : {&out_, &err_}) sink->screen().EndLine();
+  bool hurried = deaf || supervision_.interrupted();
+  Time deadline = Now() + (hurried ? kFinishLimitInterrupted : kFinishLimit);
+  while ((!out_.idle() || !err_.idle()) && Now() < deadline) {
+    loop.Poll(deadline);
+    if (supervision_.interrupted() && !std::exchange(hurried, true)) {
+      deadline = Now() + kFinishLimitInterrupted;
+    }
   }
 }
 

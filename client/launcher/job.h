@@ -89,6 +89,7 @@ class Job {
   Status OpenOutput(Rank* rank, Fd* out, Fd* err);
   void EndRanks();
   void EndDaemons();
+  void ShowRest();
   void Report();
   void ShowLastWords(int rank);
   std::string Suspects() const;

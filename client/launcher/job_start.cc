@@ -67,8 +67,6 @@ Status Job::Prepare() {
   getrlimit(RLIMIT_NOFILE, &files_);
   rlimit most = {.rlim_cur = files_.rlim_max, .rlim_max = files_.rlim_max};
   setrlimit(RLIMIT_NOFILE, &most);
-  status = CheckOpenFiles(options_, most.rlim_max);
-  if (!status.ok()) return status;
 
   sigset_t set = EndingSignals();
   sigaddset(&set, SIGCHLD);
@@ -76,7 +74,8 @@ Status Job::Prepare() {
   signals_ = Fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!signals_.valid()) return ErrnoStatus(errno, "signalfd");
   loop_.Watch(EventLoop::kControl, signals_.get(), [this] { OnSignals(); });
-  return Status();
+  // Not before we hear signals: the error may wait for who reads it.
+  return CheckOpenFiles(options_, most.rlim_max);
 }
 
 Status Job::StartRanks() {

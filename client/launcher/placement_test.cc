@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 
 #include "client/launcher/announce.h"
+#include "common/limits.h"
 
 namespace maypole::launcher {
 namespace {
@@ -115,6 +117,26 @@ TEST(ArgumentsTest, BothDaemonsGetTheStartTimeout) {
               args.end())
         << args[0];
   }
+}
+
+TEST(ArgumentsTest, OfALongHostTheAgentGetsTheFirstLabels) {
+  const auto host_of = [](const std::string& name) {
+    std::string found;
+    for (const std::string& a : WorkerArguments({.host = name})) {
+      if (a.starts_with("--host=")) found = a.substr(strlen("--host="));
+    }
+    return found;
+  };
+  const std::string fits(kMaxHostBytes, 'h');
+  EXPECT_EQ(host_of(fits), fits);
+  EXPECT_EQ(host_of(fits + "."), fits);
+  EXPECT_EQ(host_of(fits + "hhhhhhh"), fits);
+  EXPECT_EQ(host_of("." + fits + "hhhhhh"), "." + fits.substr(1));
+  const std::string pod =
+      "trainer-worker-0.trainer.some-very-long-namespace.svc.cluster.local.org";
+  ASSERT_GE(pod.size(), 70u);
+  EXPECT_EQ(host_of(pod),
+            "trainer-worker-0.trainer.some-very-long-namespace.svc.cluster");
 }
 
 TEST(ArgumentsTest, TheCoordinatorGetsTheFusionThresholdIfThereIsOne) {

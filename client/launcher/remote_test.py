@@ -56,6 +56,14 @@ class RemoteTest(LauncherTest):
         self.assertEqual((rc, err), (0, ""))
         self.assertEqual(sorted(out.splitlines()), ["[0]<stdout>:0 of 2 on 0", "[1]<stdout>:1 of 2 on 1"])
 
+    def test_output_files_that_cannot_be_made_are_told(self):
+        directory = os.path.join(self.dir, "out")
+        os.mkdir(directory)
+        self.write("out/rank.0", "a file where a directory shall be")
+        rc, out, err = self.run_job(*HOSTS, "--output-filename", directory, "sleep", self.marker)
+        self.assertEqual((rc, out), (1, ""), err)
+        self.assertRegex(err, r"^maypolerun: cannot make %s/rank.0 \(--output-filename\): [^\n]*\n$" % directory)
+
     def test_no_secret_stands_on_a_command_line(self):
         secret = self.write("secret", "sesame\n", 0o600)
         rc, _, err = self.run_job(*HOSTS, "--secret-file", secret, "sh", "-c", "echo $MAYPOLE_TOKEN >&2")

@@ -39,7 +39,8 @@ ServiceCore::Actions ServiceCore::Said(int connection,
     Place(connection, message);
   } else if (verb == kSayGot && asked_ == connection && !own_terms_) {
     Terms terms;
-    const Status s = Decode(rest, &terms);
+    Status s = Decode(rest, &terms);
+    if (s.ok()) s = Complete(&terms);
     if (s.ok()) {
       Use(terms);
     } else {
@@ -160,8 +161,7 @@ Status ServiceCore::DeriveTerms() {
   if (key.empty()) {
     if (Status s = facts_.user_secret(&key); !s.ok()) return s;
   }
-  terms_.secret = facts_.derive(key, "secret of " + first_->job);
-  terms_.token = facts_.derive(key, "token of " + first_->job);
+  Derive(key, &terms_);
   const std::string port = facts_.coordinator_port.empty()
                                ? DerivedPort(first_->job)
                                : facts_.coordinator_port;
@@ -171,6 +171,27 @@ Status ServiceCore::DeriveTerms() {
     terms_.coordinators = {first_->head + ":" + port};
     Use(terms_);
   }
+  return Status();
+}
+
+void ServiceCore::Derive(const std::string& key, Terms* terms) const {
+  terms->secret = facts_.derive(key, "secret of " + first_->job);
+  terms->token = facts_.derive(key, "token of " + first_->job);
+}
+
+// A node that has a token takes none from others: whoever can write where the
+// launcher carries values could have put it there.
+Status ServiceCore::Complete(Terms* terms) const {
+  const bool here = !facts_.token.empty();
+  if (here != terms->token.empty()) {
+    return Status(Code::kInvalidArgument,
+                  std::string("MAYPOLE_TOKEN is set ") +
+                      (here ? "on this node, but not on rank 0's"
+                            : "on rank 0's node, but not on this one") +
+                      ": set it to the same random text on all ranks, or on "
+                      "none");
+  }
+  if (here) Derive(facts_.token, terms);
   return Status();
 }
 
@@ -232,7 +253,10 @@ void ServiceCore::Carry() {
   if (own_terms_) {
     if (asked_ == head) return;
     asked_ = head;
-    Send(head, std::string(kSayPublish) + "\n" + Encode(terms_));
+    // torchrun's store, for one, shows them to everybody who can reach it.
+    Terms published = terms_;
+    if (!facts_.token.empty()) published.secret = published.token = "";
+    Send(head, std::string(kSayPublish) + "\n" + Encode(published));
     return;
   }
   if (!facts_.running_agent.empty() || !facts_.coordinator.empty()) {
@@ -241,8 +265,12 @@ void ServiceCore::Carry() {
     return Carry();
   }
   if (!terms_.secret.empty()) return;  // the coordinator is being started
-  terms_.secret = facts_.random_secret;
-  terms_.token = facts_.token.empty() ? facts_.random_token : facts_.token;
+  if (facts_.token.empty()) {
+    terms_.secret = facts_.random_secret;
+    terms_.token = facts_.random_token;
+  } else {
+    Derive(facts_.token, &terms_);
+  }
   StartCoordinator(facts_.any_address + ":0");
 }
 

@@ -102,6 +102,10 @@ class ServiceCore {
   Status ForeignTerms();
   Status FindToken(bool* known);
   Status DeriveTerms();
+  // Secret and token, as all nodes that know `key` make them.
+  void Derive(const std::string& key, Terms* terms) const;
+  // What has been published, made whole by what this node knows itself.
+  Status Complete(Terms* terms) const;
   void StartCoordinator(const std::string& listen);
   void StartWorker(const std::string& coordinator,
                    const std::string& secret_file);

@@ -206,6 +206,48 @@ TEST(ServiceCoreTest, OtherNodesGet) {
   EXPECT_THAT(s.AgentReady(), ElementsAre("send 2 agent|/d/agent.sock|T2"));
 }
 
+// Strangers may read what torchrun's store carries.
+TEST(ServiceCoreTest, WhoHasATokenPublishesAddressesOnly) {
+  ServiceFacts facts = Facts();
+  facts.token = "mine";
+  Service head(facts), other(facts);
+  const auto carried = ExchangeKind::kCarried;
+  EXPECT_THAT(
+      head.Come(1, Place(0, 4, 2, carried)),
+      ElementsAre("secret mine:secret of j", HasSubstr("--listen=[::]:0 ")));
+  EXPECT_THAT(
+      head.CoordinatorReady(),
+      ElementsAre("send 1 publish|" +
+                      PublishedTerms("10.0.0.1:4001 [fd00::1]:4001", "", ""),
+                  StartsWith("start agent")));
+  EXPECT_THAT(head.AgentReady(),
+              ElementsAre("send 1 agent|/d/agent.sock|mine:token of j"));
+  EXPECT_THAT(other.Come(1, Place(2, 4, 2, carried)),
+              ElementsAre("send 1 get"));
+  EXPECT_THAT(other.Say(1, "got\nmaypole-terms-1\n10.0.0.1:4001\n\n"),
+              ElementsAre("secret mine:secret of j", "dial 10.0.0.1:4001"));
+  EXPECT_THAT(Service::Texts(other.core.Dialed("10.0.0.1:4001")),
+              ElementsAre(HasSubstr("--secret_file=/d/secret")));
+  EXPECT_THAT(other.AgentReady(),
+              ElementsAre("send 1 agent|/d/agent.sock|mine:token of j"));
+}
+
+TEST(ServiceCoreTest, ATokenIsSetOnAllNodesOrOnNone) {
+  Service without;
+  without.Come(1, Place(2, 4, 2, ExchangeKind::kCarried));
+  EXPECT_THAT(without.Say(1, "got\nmaypole-terms-1\n10.0.0.1:4001\n\n"),
+              ElementsAre(AllOf(StartsWith("send 1 error|3|MAYPOLE_TOKEN"),
+                                HasSubstr("rank 0's node, but not on this"))));
+  ServiceFacts facts = Facts();
+  facts.token = "mine";
+  Service with(facts);
+  with.Come(1, Place(2, 4, 2, ExchangeKind::kCarried));
+  // Nothing of a stranger's is used.
+  EXPECT_THAT(with.Say(1, "got\nmaypole-terms-1\n10.0.0.1:4001\nS2\nT2"),
+              ElementsAre(AllOf(StartsWith("send 1 error|3|MAYPOLE_TOKEN"),
+                                HasSubstr("this node, but not on rank 0's"))));
+}
+
 TEST(ServiceCoreTest, ALauncherThatCarriesNothingAfterAll) {
   Service s;
   s.Come(1, Place(2, 4, 2, ExchangeKind::kCarried));

@@ -216,9 +216,11 @@ Status NodeService::StartDaemon(const ServiceAction& action) {
                                 .on_lost = [this](const std::string& what) {
                                   OnDaemonLost(what);
                                 }});
+  const Status s = daemons->Start(action.name, action.arguments);
+  if (!s.ok()) return s;  // there is none that could become ready
   starting_ = action.name;
   give_up_ = steady_clock::now() + seconds(core_->start_timeout_seconds());
-  return daemons->Start(action.name, action.arguments);
+  return s;
 }
 
 void NodeService::TellReady() {

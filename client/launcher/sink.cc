@@ -9,13 +9,13 @@
 
 namespace maypole::launcher {
 
-bool Sink::Writable(int timeout_ms) const {
+bool Sink::Writable() const {
   pollfd entry = {.fd = fd_, .events = POLLOUT, .revents = 0};
-  return poll(&entry, 1, timeout_ms) == 1;
+  return poll(&entry, 1, 0) == 1;
 }
 
 void Sink::Flush() {
-  while (!idle() && Writable(0)) {
+  while (!idle() && Writable()) {
     const std::string& pending = screen_.pending();
     size_t size = std::min<size_t>(pending.size(), PIPE_BUF);
     ssize_t n = write(fd_, pending.data(), size);
@@ -23,17 +23,6 @@ void Sink::Flush() {
     if (n < 0 && errno == EAGAIN) return;  // made non-blocking by another
     // A reader that is gone, a full disk: the job goes on without.
     screen_.Consume(n < 0 ? pending.size() : static_cast<size_t>(n));
-  }
-}
-
-void Sink::Finish(std::chrono::milliseconds limit) {
-  auto deadline = std::chrono::steady_clock::now() + limit;
-  screen_.EndLine();
-  while (Flush(), !idle()) {
-    auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-        deadline - std::chrono::steady_clock::now());
-    if (left.count() <= 0) return;
-    Writable(static_cast<int>(left.count()));
   }
 }
 

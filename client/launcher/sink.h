@@ -12,7 +12,6 @@
 #ifndef MAYPOLE_CLIENT_LAUNCHER_SINK_H_
 #define MAYPOLE_CLIENT_LAUNCHER_SINK_H_
 
-#include <chrono>
 #include <cstddef>
 
 #include "client/launcher/outlet.h"
@@ -35,11 +34,9 @@ class Sink : public Outlet {
     return screen_.pending().size() > kMaxPendingOutput;
   }
   void Flush() override;
-  // Writes all, waiting for the reader up to limit; what is left is dropped.
-  void Finish(std::chrono::milliseconds limit);
 
  private:
-  bool Writable(int timeout_ms) const;
+  bool Writable() const;
 
   int fd_;
   Screen screen_;

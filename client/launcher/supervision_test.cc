@@ -39,6 +39,15 @@ TEST(SupervisionTest, AFailureGivesGraceThenTermThenKill) {
   EXPECT_EQ(s.first_failure()->rank, 1);
 }
 
+TEST(SupervisionTest, WhenAllHaveEndedNobodyIsStopped) {
+  Supervision s(2);
+  s.OnRankExit(1, Code(3), At(0), {});
+  s.OnRankExit(0, Code(1), At(4900), {});
+  EXPECT_EQ(s.OnTime(At(5000)), 0);
+  EXPECT_EQ(s.OnTime(At(9000)), 0);
+  EXPECT_EQ(s.exit_code(), 3);
+}
+
 TEST(SupervisionTest, RanksThatEndBecauseOfItAreNotTheFirst) {
   Supervision s(3);
   s.OnRankExit(2, Killed(SIGSEGV), At(0), {});

@@ -87,7 +87,7 @@ class Rank {
 }  // namespace maypole
 
 int main(int argc, char** argv) {
-  if (argc != 5) return 2;
+  if (argc != 6) return 2;
   maypole::Options options;
   options.agent = argv[1];
   options.job = argv[2];
@@ -95,7 +95,7 @@ int main(int argc, char** argv) {
   options.elastic = true;
   options.min_size = std::atoi(argv[3]);
   options.max_size = std::atoi(argv[4]);
-  options.start_timeout_seconds = 60;
+  options.start_timeout_seconds = std::atoi(argv[5]);
   maypole::Rank rank(std::move(options));
   std::string line;
   while (std::getline(std::cin, line)) {

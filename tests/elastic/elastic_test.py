@@ -16,9 +16,10 @@ DEADLINE_EXCEEDED = 4
 
 
 class Rank:
-    def __init__(self, agent, job, least, most):
-        self.process = subprocess.Popen([PROGRAM, agent, job, str(least), str(most)], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, env=harness.environment(), bufsize=0)
+    def __init__(self, agent, job, least, most, start_timeout):
+        self.process = subprocess.Popen([PROGRAM, agent, job] + [str(n) for n in (least, most, start_timeout)],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=harness.environment(),
+                                        bufsize=0)
         self.pid = self.process.pid
 
     def tell(self, command):
@@ -52,8 +53,8 @@ class ElasticTest(unittest.TestCase):
         self.addCleanup(d.__exit__, None, None, None)
         return d
 
-    def rank(self, d, node, least=3, most=4):
-        rank = Rank(d.sockets[node], "elastic", least, most)
+    def rank(self, d, node, least=3, most=4, start_timeout=60):
+        rank = Rank(d.sockets[node], "elastic", least, most, start_timeout)
         self.addCleanup(rank.end)
         return rank
 
@@ -161,8 +162,8 @@ class ElasticTest(unittest.TestCase):
         self.check_sum([b, c], "x")
 
     def test_too_few_are_told_how_many_are_there(self):
-        d = self.start("--start_timeout=2s")
-        a, b = self.rank(d, 0), self.rank(d, 1)
+        d = self.start()
+        a, b = [self.rank(d, n, start_timeout=2) for n in (0, 1)]
         for r in (a, b):
             r.tell("join")
         words = [r.hear() for r in (a, b)]

@@ -16,6 +16,7 @@
 #include "coordinator/core/core.h"
 #include "tests/fuzz/clients.h"
 #include "tests/fuzz/rig.h"
+#include "worker/core/requests.h"
 
 namespace maypole::fuzz {
 namespace {
@@ -234,9 +235,7 @@ class World {
       out->set_number(set_requests_);
       out->set_remove(r.remove != 0);
       out->set_process_set(r.process_set);
-      for (uint32_t rank = 0; rank < static_cast<uint32_t>(kMaxRanks); ++rank) {
-        if ((r.members[rank / 64] >> rank % 64 & 1) != 0) out->add_ranks(rank);
-      }
+      worker::AddMembers(r, out);
       Theirs(std::move(m));
     }
   }

@@ -105,6 +105,19 @@ class OneNodeTest(start_fixture.StartTest):
         self.finish()
         self.assertIn("/nonexistent/maypolerun (MAYPOLE_BIN) is no program", self.record("rank.0.json")["text"])
 
+    def test_daemons_that_are_missing_are_named(self):
+        bin_dir = os.path.join(self.dir, "bin")
+        os.mkdir(bin_dir)
+        # A copy: beside the target of a link they would be found.
+        shutil.copy(os.path.join(harness.ROOT, harness.PROGRAMS[0]), bin_dir)
+        path = os.pathsep.join([os.path.dirname(MPIRUN), "/usr/bin", "/bin"])
+        self.start(mpirun(2) + start_fixture.program("fail"), {"MAYPOLE_BIN": bin_dir, "PATH": path})
+        self.finish()
+        for rank in range(2):
+            text = self.record("rank.%d.json" % rank)["text"]
+            self.assertIn("maypole-coordinator stands neither beside maypolerun (%s" % bin_dir, text)
+            self.assertNotIn("\n", text)
+
     def test_two_users_at_once(self):
         if os.geteuid() != 0:
             self.skipTest("a second user needs root")

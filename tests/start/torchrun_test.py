@@ -27,7 +27,13 @@ class OneNodeTest(start_fixture.StartTest):
             self.check_place(seen["second"], 2, rank=rank, local_size=2)
 
     def test_a_restart_is_a_new_job(self):
+        # Its port stays, for that is the agent's; the count tells it apart.
         self.start(torchrun(2, "--max_restarts", "1") + start_fixture.program("restart")[1:])
+        self.finish()
+        self.check_places(2, [[0, 1]])
+
+    def test_a_restart_with_a_port_of_its_own(self):
+        self.start(torchrun(2, "--standalone", "--max_restarts", "1") + start_fixture.program("restart")[1:])
         self.finish()
         self.check_places(2, [[0, 1]])
 

@@ -49,11 +49,7 @@ absl::Status Epoch::OnSetRequest(const Member& member,
   out->set_number(request.number);
   out->set_remove(request.remove != 0);
   out->set_process_set(request.process_set);
-  for (uint32_t rank = 0; rank < static_cast<uint32_t>(kMaxRanks); ++rank) {
-    if ((request.members[rank / 64] >> rank % 64 & 1) != 0) {
-      out->add_ranks(rank);
-    }
-  }
+  AddMembers(request, out);
   Send(std::move(message));
   return absl::OkStatus();
 }

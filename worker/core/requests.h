@@ -9,14 +9,27 @@
 #ifndef MAYPOLE_WORKER_CORE_REQUESTS_H_
 #define MAYPOLE_WORKER_CORE_REQUESTS_H_
 
+#include <bit>
 #include <cstdint>
 #include <map>
 #include <set>
 #include <vector>
 
+#include "common/session.h"
+#include "proto/coordinator.pb.h"
 #include "worker/core/actions.h"
 
 namespace maypole::worker {
+
+// The ranks that a request for a process set names, ascending, into `out`.
+inline void AddMembers(const session::SetRequest& request,
+                       proto::SetRequest* out) {
+  for (uint32_t w = 0; w < kMaxRanks / 64; ++w) {
+    for (uint64_t bits = request.members[w]; bits != 0; bits &= bits - 1) {
+      out->add_ranks(w * 64 + static_cast<uint32_t>(std::countr_zero(bits)));
+    }
+  }
+}
 
 class Requests {
  public:

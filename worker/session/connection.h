@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/fd.h"
+#include "common/status.h"
 
 namespace maypole::worker {
 
@@ -27,19 +28,26 @@ class Connection {
   const Fd& pidfd() const { return pidfd_; }  // invalid: the pid is not known
   Fd TakePidFd() { return std::move(pidfd_); }
 
-  // False when the limit is reached: the client does not read. A client that
-  // has gone shows as a closed connection by itself. Descriptors go only with
-  // the first message.
-  bool Send(const void* data, size_t bytes, std::span<const int> fds = {});
-  // Sends what was kept, as far as the socket takes it.
-  void Flush();
+  // Sends it, or keeps it with copies of its descriptors. An error: this client
+  // will never get it, the message says why. A client that has gone is none: it
+  // shows as a closed connection by itself.
+  Status Send(const void* data, size_t bytes, std::span<const int> fds = {});
+  // Sends what was kept, as far as the socket takes it; errors like Send.
+  Status Flush();
   // Something is kept: call Flush() when the socket can be written.
   bool wants_to_write() const { return !unsent_.empty(); }
 
  private:
+  struct Unsent {
+    std::vector<char> data;
+    std::vector<Fd> fds;
+  };
+
+  Status Keep(const void* data, size_t bytes, std::span<const int> fds);
+
   Fd socket_;
   Fd pidfd_;
-  std::deque<std::vector<char>> unsent_;
+  std::deque<Unsent> unsent_;
 };
 
 }  // namespace maypole::worker

@@ -37,7 +37,10 @@ void Executor::ReadAllClients() {
 void Executor::OnClientReady(ClientId id, int max_messages) {
   if (const auto it = clients_.find(id);
       it != clients_.end() && it->second.wants_to_write()) {
-    it->second.Flush();
+    if (const Status s = it->second.Flush(); !s.ok()) {
+      ClientGone(id, s.message());
+      return DoActions();
+    }
     if (!it->second.wants_to_write()) WatchWrites(id, false);
   }
   for (int i = 0; i < max_messages; ++i) {
@@ -99,8 +102,8 @@ void Executor::SendToClient(ClientId id, const void* data, size_t bytes,
   const auto it = clients_.find(id);
   if (it == clients_.end()) return;
   const bool watched = it->second.wants_to_write();
-  if (!it->second.Send(data, bytes, fds)) {
-    return ClientGone(id, "it does not read what the executor sends");
+  if (const Status s = it->second.Send(data, bytes, fds); !s.ok()) {
+    return ClientGone(id, s.message());
   }
   if (!watched && it->second.wants_to_write()) WatchWrites(id, true);
 }

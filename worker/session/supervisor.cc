@@ -36,6 +36,10 @@ enum Tag : uint64_t {
 constexpr uint64_t TagOf(Tag what, uint64_t id) { return id << 3 | what; }
 
 constexpr int kTickMs = 500;
+// Out of descriptors or memory: nobody is accepted for so long.
+constexpr int64_t kPauseMs = 50;
+// No accept has failed for so long: the trouble is over.
+constexpr int64_t kCalmMs = 1000;
 constexpr auto kEndTime = std::chrono::milliseconds(2000);
 
 int64_t NowMs() {
@@ -115,16 +119,24 @@ absl::Status Supervisor::Run(Fd stop_signals) {
   Watch(stop_signals.get(), TagOf(kStopSignal, 0));
   while (!stop_) {
     epoll_event events[64];
-    const int n =
-        epoll_wait(epoll_.get(), events, 64, half_open_.empty() ? -1 : kTickMs);
+    const int n = epoll_wait(epoll_.get(), events, 64, WaitMs());
     if (n < 0 && errno != EINTR) {
       return ToAbsl(ErrnoStatus(errno, "epoll_wait"));
     }
     for (int i = 0; i < n; ++i) HandleEvent(events[i].data.u64);
     DropLateHalfOpen();
+    if (resume_ms_ != 0 && NowMs() >= resume_ms_) ResumeAccepting();
   }
   EndExecutors();
   return absl::OkStatus();
+}
+
+int Supervisor::WaitMs() const {
+  if (resume_ms_ != 0) {
+    return static_cast<int>(
+        std::clamp<int64_t>(resume_ms_ - NowMs(), 0, kPauseMs));
+  }
+  return half_open_.empty() ? -1 : kTickMs;
 }
 
 void Supervisor::HandleEvent(uint64_t tag) {
@@ -150,31 +162,68 @@ void Supervisor::Accept() {
   HalfOpen client;
   const Status s = AcceptUnix(listener_.get(), &client.socket);
   if (!s.ok()) {
-    spdlog::error("event=accept_failed reason={}", LogValue(s.message()));
-    // Out of descriptors: make room, or the listener stays readable for ever.
-    if (!half_open_.empty()) half_open_.erase(half_open_.begin());
-    return;
+    if (!cannot_accept_) {
+      spdlog::error("event=accept_failed reason={}", LogValue(s.message()));
+    }
+    cannot_accept_ = true;
+    failed_ms_ = NowMs();
+    DropOldestHalfOpen();  // makes room, if descriptors are what is missing
+    return PauseAccepting();
   }
   if (!client.socket.valid()) return;
+  if (cannot_accept_ && NowMs() - failed_ms_ >= kCalmMs) {
+    cannot_accept_ = false;
+    spdlog::info("event=accepts_again");
+  }
   SetNonBlocking(client.socket.get());
   if (const Status p = PeerOf(client.socket.get(), &client.peer); !p.ok()) {
     return;
   }
-  if (half_open_.size() >= kMaxHalfOpen) half_open_.erase(half_open_.begin());
+  if (half_open_.size() >= kMaxHalfOpen) DropOldestHalfOpen();
   client.since_ms = NowMs();
   const uint64_t id = next_id_++;
   Watch(client.socket.get(), TagOf(kHalfOpen, id));
   half_open_[id] = std::move(client);
 }
 
+// The listener stays readable: who polled it would do nothing else.
+void Supervisor::PauseAccepting() {
+  resume_ms_ = NowMs() + kPauseMs;
+  epoll_event none{};
+  none.data.u64 = TagOf(kListener, 0);
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &none);
+}
+
+void Supervisor::ResumeAccepting() {
+  resume_ms_ = 0;
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = TagOf(kListener, 0);
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener_.get(), &event);
+}
+
+// Before a client is dropped. Its Hello may be there already: it is we who are
+// late (stopped, no time on a busy node), or its event is still before us.
+bool Supervisor::IsSilent(uint64_t id) {
+  OnHello(id);
+  return half_open_.contains(id);
+}
+
+void Supervisor::DropOldestHalfOpen() {
+  if (half_open_.empty()) return;
+  const uint64_t id = half_open_.begin()->first;
+  if (IsSilent(id)) half_open_.erase(id);
+}
+
 void Supervisor::DropLateHalfOpen() {
   const int64_t now = NowMs();
   while (!half_open_.empty() &&
          now - half_open_.begin()->second.since_ms >= kHelloTimeoutMs) {
-    spdlog::warn("event=no_hello uid={} pid={}",
-                 half_open_.begin()->second.peer.uid,
-                 half_open_.begin()->second.peer.pid);
-    half_open_.erase(half_open_.begin());
+    const auto [id, peer] =
+        std::pair(half_open_.begin()->first, half_open_.begin()->second.peer);
+    if (!IsSilent(id)) continue;
+    spdlog::warn("event=no_hello uid={} pid={}", peer.uid, peer.pid);
+    half_open_.erase(id);
   }
 }
 
@@ -187,6 +236,7 @@ void Supervisor::OnHello(uint64_t id) {
   if (s.code() == Code::kDeadlineExceeded || s.code() == Code::kCancelled) {
     return;
   }
+  CloseUnasked(std::move(message.fds));
   HalfOpen client = std::move(it->second);
   half_open_.erase(it);
   if (s.ok() && message.data.empty()) return;  // it has gone
@@ -359,8 +409,10 @@ void Supervisor::OnExecutorEnded(uint64_t id) {
 }
 
 void Supervisor::EndExecutors() {
-  listener_.Reset();
+  // In this order: once nobody listens, an agent that starts now may have put
+  // its own socket there.
   unlink(options_.socket.c_str());
+  listener_.Reset();
   half_open_.clear();
   for (const auto& [id, e] : executors_) kill(e.pid, SIGTERM);
   const auto deadline = std::chrono::steady_clock::now() + kEndTime;

@@ -45,6 +45,7 @@ class Supervisor {
   Supervisor(SupervisorOptions options, std::shared_ptr<WorkerMetrics> metrics);
   ~Supervisor();
 
+  // Before there are other threads (ListenUnix).
   absl::Status Listen();
   // Until a signal can be read from stop_signals; then ends the executors.
   absl::Status Run(Fd stop_signals);
@@ -80,7 +81,12 @@ class Supervisor {
   void Refuse(const HalfOpen& client, Code code, const std::string& text);
   void OnExecutorMessage(uint64_t id);
   void OnExecutorEnded(uint64_t id);
+  bool IsSilent(uint64_t id);
+  void DropOldestHalfOpen();
   void DropLateHalfOpen();
+  void PauseAccepting();
+  void ResumeAccepting();
+  int WaitMs() const;
   void EndExecutors();
 
   const SupervisorOptions options_;
@@ -88,6 +94,9 @@ class Supervisor {
   Fd epoll_;
   Fd listener_;
   bool stop_ = false;
+  int64_t resume_ms_ = 0;       // when to accept again; 0: accepts
+  int64_t failed_ms_ = 0;       // when the last accept failed
+  bool cannot_accept_ = false;  // said so in the log
   uint64_t next_id_ = 1;
   std::map<uint64_t, HalfOpen> half_open_;  // oldest first
   std::map<uint64_t, Executor> executors_;

@@ -137,11 +137,13 @@ class Library:
         return bool(self._lib.maypole_is_homogeneous())
 
     def set_exchange(self, put: Callable[[str, str], None],
-                     get: Callable[[str, int], Optional[str]]) -> None:
+                     get: Callable[[str, int], Optional[str]],
+                     why: Callable[[], str] = lambda: "nobody has published it") -> None:
         """How values get from rank 0 to the other nodes during init().
 
         put(key, value); get(key, timeout in milliseconds) returns None if
-        nobody has put it in time. What they raise is init()'s error.
+        nobody has put it in time; why() then says why. What they raise is
+        init()'s error.
         """
 
         @_PUT
@@ -161,7 +163,7 @@ class Library:
                 _fill(error, error_bytes, _described(e))
                 return UNAVAILABLE
             if found is None:
-                _fill(error, error_bytes, "nobody has published it")
+                _fill(error, error_bytes, why())
                 return DEADLINE_EXCEEDED
             _fill(value, value_bytes, found)
             return OK

@@ -1,6 +1,8 @@
 """torchrun's store as libmaypole sees it, without a store."""
 
 import datetime
+import socket
+import time
 import unittest
 from unittest import mock
 
@@ -80,6 +82,67 @@ class StoreTest(unittest.TestCase):
         store = rendezvous.Store(lambda: FakeStore("Connection reset by peer"))
         with self.assertRaisesRegex(RuntimeError, "reset by peer"):
             store.get("k", 200)
+
+
+    def test_a_store_that_is_not_there_yet_is_waited_for(self):
+        for error in (TimeoutError("The client socket has timed out after 1s"),
+                      RuntimeError("The client socket has timed out after 1s"),
+                      ConnectionRefusedError(111, "Connection refused")):
+            fake = FakeStore()
+            fake.set("k", "v")
+            store = rendezvous.Store(mock.Mock(side_effect=[error, error, fake]))
+            began = time.monotonic()
+            self.assertIsNone(store.get("k", 30))
+            self.assertEqual(store.why(), str(error))
+            self.assertIsNone(store.get("k", 30))
+            # A refusal comes at once: who asks in a loop must not spin.
+            self.assertGreaterEqual(time.monotonic() - began, 0.06)
+            self.assertEqual(store.get("k", 30), "v")
+
+    def test_a_store_is_not_opened_before_somebody_listens(self):
+        fake = FakeStore()
+        open_store = mock.Mock(return_value=fake)
+        look = mock.Mock(side_effect=[ConnectionError("refused"), None])
+        store = rendezvous.Store(open_store, look)
+        self.assertIsNone(store.get("k", 1))
+        open_store.assert_not_called()
+        self.assertEqual(store.why(), "refused")
+        self.assertIsNone(store.get("k", 1))
+        self.assertEqual(store.why(), "nobody has published it")
+        fake.set("k", "v")
+        self.assertEqual(store.get("k", 1), "v")
+        self.assertEqual(look.call_count, 2)
+
+    def test_what_will_not_change_is_an_error(self):
+        for error in (ImportError("No module named 'torch'"),
+                      OSError("libcudart.so: cannot open shared object file"),
+                      ValueError("port"), TypeError("port"),
+                      RuntimeError("Address already in use")):
+            store = rendezvous.Store(mock.Mock(side_effect=error))
+            with self.assertRaises(type(error)):
+                store.get("k", 1)
+
+
+class LookTest(unittest.TestCase):
+
+    def look(self, port):
+        rendezvous.look_for_torchruns(
+            dict(TORCHRUN, MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)))
+
+    def test_who_listens_and_who_does_not(self):
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            port = listener.getsockname()[1]
+            with self.assertRaisesRegex(
+                    ConnectionError, "store at 127.0.0.1:%d cannot.*refused" % port):
+                self.look(port)
+            listener.listen()
+            self.look(port)
+
+    def test_a_port_that_is_none(self):
+        for port in ("70000", "0", "x"):
+            with self.assertRaises(ValueError):
+                self.look(port)
 
 
 class OfferTest(unittest.TestCase):

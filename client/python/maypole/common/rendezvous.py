@@ -10,10 +10,14 @@ torch is imported only when a job of torchrun has several nodes.
 
 import datetime
 import os
+import socket
+import time
 from typing import Any, Callable, Mapping, Optional
 
 # A TCPStore's own patience, for connecting to it.
 _CONNECT = datetime.timedelta(seconds=30)
+# The same for a look whether anybody listens yet, of many.
+_LOOK_SECONDS = 1
 _PLACES = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 # Launchers that libmaypole asks before it takes those for torch's.
 _OTHERS = ("OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
@@ -43,24 +47,48 @@ def _in_step_with_tasks(environ: Mapping[str, str]) -> bool:
 
 class Store:
     """put() and get() on a lazily opened store; it stays open, for rank 0's
-    may be the server of all others."""
+    may be the server of all others.
 
-    def __init__(self, open_store: Callable[[], Any]):
+    look() raises ConnectionError while nobody listens there. A TCPStore that is
+    opened then waits, or gives up at once, and writes lines to stderr each time.
+    """
+
+    def __init__(self, open_store: Callable[[], Any],
+                 look: Callable[[], None] = lambda: None):
         self._open = open_store
+        self._look = look
         self._store: Optional[Any] = None
+        self._why = "nobody has published it"
+
+    def why(self) -> str:
+        """Why the last get() has found nothing."""
+        return self._why
 
     def put(self, key: str, value: str) -> None:
         self._opened().set(key, value)
 
     def get(self, key: str, timeout_ms: int) -> Optional[str]:
-        """None: nobody has put it in time."""
-        store = self._opened()
+        """None: nobody has put it in time, or there is no store yet."""
+        began = time.monotonic()
+        try:
+            if self._store is None:
+                self._look()
+            store = self._opened()
+        except (OSError, RuntimeError) as error:
+            # Rank 0, whose store it may be, comes when it comes: the caller
+            # knows how long it is waited for. (import torch, too, may raise
+            # an OSError: that one stays.)
+            if not isinstance(error, ConnectionError) and not _timed_out(error):
+                raise
+            self._why = str(error)
+            # Who is refused is so at once, and would be back at once.
+            time.sleep(max(0.0, began + timeout_ms / 1000 - time.monotonic()))
+            return None
         try:
             store.wait([key], datetime.timedelta(milliseconds=timeout_ms))
         except RuntimeError as error:
-            # What a timeout raises has changed from version to version, its
-            # text has not.
-            if "timeout" in str(error).lower().replace(" ", ""):
+            if _timed_out(error):
+                self._why = "nobody has published it"
                 return None
             raise
         return store.get(key).decode("utf-8")
@@ -69,6 +97,27 @@ class Store:
         if self._store is None:
             self._store = self._open()
         return self._store
+
+
+def _timed_out(error: Exception) -> bool:
+    """What a timeout raises has changed from version to version of torch, its
+    text hardly."""
+    text = str(error).lower().replace(" ", "")
+    return "timeout" in text or "timedout" in text
+
+
+def look_for_torchruns(environ: Mapping[str, str]) -> None:
+    """Raises ConnectionError while nobody listens where the TCPStore of this job
+    is to be."""
+    host, port = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
+    if not 0 < port < 1 << 16:
+        raise ValueError("MASTER_PORT='%d': expected a number from 1 to 65535" %
+                         port)
+    try:
+        socket.create_connection((host, port), _LOOK_SECONDS).close()
+    except OSError as error:
+        raise ConnectionError("torch's store at %s:%d cannot be reached: %s" %
+                              (host, port, error)) from error
 
 
 def open_torchruns(environ: Mapping[str, str]) -> Any:
@@ -91,6 +140,7 @@ def offer(library: Any) -> None:
     global _offered
     if _offered or not needed(os.environ):
         return
-    store = Store(lambda: open_torchruns(os.environ))
-    library.set_exchange(store.put, store.get)
+    store = Store(lambda: open_torchruns(os.environ),
+                  lambda: look_for_torchruns(os.environ))
+    library.set_exchange(store.put, store.get, store.why)
     _offered = True
