@@ -82,7 +82,7 @@ TEST_F(BoardKeeperTest, NewsThatAreSetAgainAndAgainAreOneEach) {
     }
   });
   size_t seen = 0;
-  for (int i = 0; i < 2000; ++i) {
+  while (seen < 5000) {
     const auto news = keeper_->TakeNews();
     seen += news.size();
     for (size_t j = 1; j < news.size(); ++j) {
@@ -91,7 +91,6 @@ TEST_F(BoardKeeperTest, NewsThatAreSetAgainAndAgainAreOneEach) {
   }
   over = true;
   hostile.join();
-  EXPECT_GT(seen, 0u);
 }
 
 TEST_F(BoardKeeperTest, NewsStandBySlotAndTellWhoIsWaitedFor) {
