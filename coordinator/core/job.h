@@ -107,6 +107,10 @@ class Job {
 
   absl::Status Dispatch(Time now, SessionId session,
                         const proto::ExecutorMessage& message, JobOutput* out);
+  // The node, with none of its ranks yet.
+  Member MemberOf(SessionId session) const;
+  // True: ranks that are not elastic cannot wait here, and have been told why.
+  bool RefusesFixed(SessionId session, JobOutput* out);
   absl::Status OnReady(Time now, SessionId session,
                        const proto::RanksReady& ready, JobOutput* out);
   absl::Status OnWaiting(Time now, SessionId session,

@@ -40,11 +40,7 @@ absl::Status Job::OnElasticReady(Time now, SessionId session,
     RefuseMixed(session, true, out);
     return absl::OkStatus();
   }
-  Member member;
-  member.session = session;
-  member.node = node.node;
-  member.host = node.host;
-  member.address = node.address;
+  Member member = MemberOf(session);
   absl::Status status = elastic_.SetWaiting(now, std::move(member), ready);
   out->Info(absl::StrCat(LogPrefix("ranks_wait"), " node=", node.node,
                          " host=", node.host, " waiting=", ready.members_size(),

@@ -11,6 +11,27 @@
 
 namespace maypole::coordinator {
 
+Member Job::MemberOf(SessionId session) const {
+  const Node& node = nodes_.at(session);
+  Member member;
+  member.session = session;
+  member.node = node.node;
+  member.host = node.host;
+  member.address = node.address;
+  return member;
+}
+
+bool Job::RefusesFixed(SessionId session, JobOutput* out) {
+  if (aborted_) {
+    RefuseAborted(session, out);
+  } else if (!TakesFixed()) {
+    RefuseMixed(session, false, out);
+  } else {
+    return false;
+  }
+  return true;
+}
+
 absl::Status Job::OnReady(Time now, SessionId session,
                           const proto::RanksReady& ready, JobOutput* out) {
   if (ready.elastic()) return OnElasticReady(now, session, ready, out);
@@ -25,28 +46,18 @@ absl::Status Job::OnReady(Time now, SessionId session,
                        " of the node have not left epoch ", epoch_number_));
     }
   }
-  if (aborted_) {
-    RefuseAborted(session, out);
-    return absl::OkStatus();
-  }
-  if (!TakesFixed()) {
-    RefuseMixed(session, false, out);
-    return absl::OkStatus();
-  }
+  if (RefusesFixed(session, out)) return absl::OkStatus();
   const Node& node = nodes_.at(session);
-  Member member{
-      session,
-      node.node,
-      node.host,
-      node.address,
-      {ready.ranks().begin(), ready.ranks().end()},
-      {ready.pids().begin(), ready.pids().end()},
-      ready.chunk_bytes(),
-      static_cast<uint32_t>(ready.ranks_size()),
-      {ready.fusion_thresholds().begin(), ready.fusion_thresholds().end()},
-      ready.stall_check_ms(),
-      ready.stall_shutdown_ms(),
-      ready.start_timeout_ms()};
+  Member member = MemberOf(session);
+  member.ranks = {ready.ranks().begin(), ready.ranks().end()};
+  member.pids = {ready.pids().begin(), ready.pids().end()};
+  member.chunk_bytes = ready.chunk_bytes();
+  member.local_size = static_cast<uint32_t>(ready.ranks_size());
+  member.fusion_thresholds = {ready.fusion_thresholds().begin(),
+                              ready.fusion_thresholds().end()};
+  member.stall_check_ms = ready.stall_check_ms();
+  member.stall_shutdown_ms = ready.stall_shutdown_ms();
+  member.start_timeout_ms = ready.start_timeout_ms();
   out->Info(absl::StrCat(
       LogPrefix("ranks_ready"), " node=", node.node, " host=", node.host,
       " ranks=", LogValue(RanksText(member.ranks)), " size=", ready.size()));
@@ -88,19 +99,8 @@ absl::Status Job::OnWaiting(Time now, SessionId session,
     if (gathering_.empty()) start_since_.reset();
     return absl::OkStatus();
   }
-  if (aborted_) {
-    RefuseAborted(session, out);
-    return absl::OkStatus();
-  }
-  if (!TakesFixed()) {
-    RefuseMixed(session, false, out);
-    return absl::OkStatus();
-  }
-  Member member;
-  member.session = session;
-  member.node = node.node;
-  member.host = node.host;
-  member.address = node.address;
+  if (RefusesFixed(session, out)) return absl::OkStatus();
+  Member member = MemberOf(session);
   member.ranks = {waiting.ranks().begin(), waiting.ranks().end()};
   member.local_size = waiting.local_size();
   member.start_timeout_ms = waiting.start_timeout_ms();
