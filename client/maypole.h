@@ -4,13 +4,34 @@
  * its tensors and waits for them. Submitting never blocks; operations are
  * matched between ranks by (process set, kind, name), in any order.
  *
- *   maypole_init(NULL);
- *   float x[4] = {1, 2, 3, 4};
- *   maypole_operation op = {.struct_size = sizeof op, ...see below};
- *   int64_t h;
- *   if (maypole_submit(&op, &h) != MAYPOLE_OK) puts(maypole_last_error());
- *   if (maypole_wait(h, -1) != MAYPOLE_OK) puts(maypole_last_error());
- *   maypole_release(h);
+ *   #include <stdio.h>
+ *   #include "maypole.h"
+ *
+ *   int main(void) {
+ *     float x[4] = {1, 2, 3, 4};
+ *     maypole_operation op = {.struct_size = sizeof op,
+ *                             .kind = MAYPOLE_ALLREDUCE,
+ *                             .dtype = MAYPOLE_FLOAT32,
+ *                             .op = MAYPOLE_SUM,
+ *                             .dims = 1,
+ *                             .shape = {4},
+ *                             .prescale = 1.0,
+ *                             .postscale = 1.0,
+ *                             .name = "x",
+ *                             .input = x,
+ *                             .output = x};
+ *     int64_t handle;
+ *     if (maypole_init() != MAYPOLE_OK ||
+ *         maypole_submit(&op, &handle) != MAYPOLE_OK ||
+ *         maypole_wait(handle, MAYPOLE_WAIT_FOREVER) != MAYPOLE_OK) {
+ *       fprintf(stderr, "%s\n", maypole_last_error());
+ *       return 1;
+ *     }
+ *     printf("rank %d of %d: %g\n", maypole_rank(), maypole_size(), x[3]);
+ *     maypole_release(handle);
+ *     maypole_shutdown();
+ *     return 0;
+ *   }
  *
  * Thread contract: every function may be called from any thread at any time.
  * After fork() the child is outside the job: maypole_is_initialized() is 0.
@@ -36,17 +57,17 @@ extern "C" {
 /* gRPC's codes. */
 typedef enum {
   MAYPOLE_OK = 0,
-  MAYPOLE_CANCELLED = 1,          /* a signal interrupted the wait: call again */
+  MAYPOLE_CANCELLED = 1, /* a signal interrupted the wait: call again */
   MAYPOLE_UNKNOWN = 2,
-  MAYPOLE_INVALID_ARGUMENT = 3,   /* this call's arguments; nothing was done */
-  MAYPOLE_DEADLINE_EXCEEDED = 4,  /* the wait's timeout; the operation goes on */
-  MAYPOLE_NOT_FOUND = 5,          /* no such handle */
-  MAYPOLE_ALREADY_EXISTS = 6,     /* an operation of this name is pending */
+  MAYPOLE_INVALID_ARGUMENT = 3,  /* this call's arguments; nothing was done */
+  MAYPOLE_DEADLINE_EXCEEDED = 4, /* the wait's timeout; the operation goes on */
+  MAYPOLE_NOT_FOUND = 5,         /* no such handle */
+  MAYPOLE_ALREADY_EXISTS = 6,    /* an operation of this name is pending */
   MAYPOLE_PERMISSION_DENIED = 7,
   MAYPOLE_RESOURCE_EXHAUSTED = 8,
-  MAYPOLE_FAILED_PRECONDITION = 9,/* mismatch between ranks; not initialized */
-  MAYPOLE_ABORTED = 10,           /* the epoch ended: a rank, executor or
-                                     coordinator was lost, or a rank left */
+  MAYPOLE_FAILED_PRECONDITION = 9, /* mismatch between ranks; not initialized */
+  MAYPOLE_ABORTED = 10,            /* the epoch ended: a rank, executor or
+                                      coordinator was lost, or a rank left */
   MAYPOLE_OUT_OF_RANGE = 11,
   MAYPOLE_UNIMPLEMENTED = 12,
   MAYPOLE_INTERNAL = 13,
@@ -56,20 +77,35 @@ typedef enum {
 } maypole_status;
 
 typedef enum {
-  MAYPOLE_UINT8 = 0, MAYPOLE_INT8 = 1, MAYPOLE_UINT16 = 2, MAYPOLE_INT16 = 3,
-  MAYPOLE_INT32 = 4, MAYPOLE_INT64 = 5, MAYPOLE_FLOAT16 = 6,
-  MAYPOLE_FLOAT32 = 7, MAYPOLE_FLOAT64 = 8, MAYPOLE_BOOL = 9,
+  MAYPOLE_UINT8 = 0,
+  MAYPOLE_INT8 = 1,
+  MAYPOLE_UINT16 = 2,
+  MAYPOLE_INT16 = 3,
+  MAYPOLE_INT32 = 4,
+  MAYPOLE_INT64 = 5,
+  MAYPOLE_FLOAT16 = 6,
+  MAYPOLE_FLOAT32 = 7,
+  MAYPOLE_FLOAT64 = 8,
+  MAYPOLE_BOOL = 9,
   MAYPOLE_BFLOAT16 = 10
 } maypole_dtype;
 
 typedef enum {
-  MAYPOLE_AVERAGE = 0, MAYPOLE_SUM = 1, MAYPOLE_ADASUM = 2, MAYPOLE_MIN = 3,
-  MAYPOLE_MAX = 4, MAYPOLE_PRODUCT = 5
+  MAYPOLE_AVERAGE = 0,
+  MAYPOLE_SUM = 1,
+  MAYPOLE_ADASUM = 2,
+  MAYPOLE_MIN = 3,
+  MAYPOLE_MAX = 4,
+  MAYPOLE_PRODUCT = 5
 } maypole_op;
 
 typedef enum {
-  MAYPOLE_ALLREDUCE = 0, MAYPOLE_ALLGATHER = 1, MAYPOLE_BROADCAST = 2,
-  MAYPOLE_ALLTOALL = 3, MAYPOLE_REDUCESCATTER = 4, MAYPOLE_BARRIER = 5,
+  MAYPOLE_ALLREDUCE = 0,
+  MAYPOLE_ALLGATHER = 1,
+  MAYPOLE_BROADCAST = 2,
+  MAYPOLE_ALLTOALL = 3,
+  MAYPOLE_REDUCESCATTER = 4,
+  MAYPOLE_BARRIER = 5,
   MAYPOLE_JOIN = 6
 } maypole_kind;
 
@@ -101,31 +137,31 @@ typedef enum {
  * max, product; reducescatter sums or averages. Of bool, sum and max are or,
  * product and min are and. Integers wrap; NaN wins min and max. */
 typedef struct {
-  size_t struct_size;      /* sizeof(maypole_operation) */
-  int32_t kind;            /* maypole_kind */
-  int32_t dtype;           /* maypole_dtype */
-  int32_t op;              /* maypole_op; allreduce, reducescatter */
-  int32_t device;          /* 0: host memory. GPUs are not there yet. */
-  int32_t process_set;     /* 0: all ranks; or of maypole_process_set_add() */
-  int32_t root;            /* global rank; broadcast */
-  int32_t dims;            /* 0 (scalar) .. MAYPOLE_MAX_DIMS */
-  int32_t awaited;         /* 1: maypole_wait() comes next (a hint: nobody else
-                              need attend to the operation meanwhile) */
+  size_t struct_size;  /* sizeof(maypole_operation) */
+  int32_t kind;        /* maypole_kind */
+  int32_t dtype;       /* maypole_dtype */
+  int32_t op;          /* maypole_op; allreduce, reducescatter */
+  int32_t device;      /* 0: host memory. GPUs are not there yet. */
+  int32_t process_set; /* 0: all ranks; or of maypole_process_set_add() */
+  int32_t root;        /* global rank; broadcast */
+  int32_t dims;        /* 0 (scalar) .. MAYPOLE_MAX_DIMS */
+  int32_t awaited;     /* 1: maypole_wait() comes next (a hint: nobody else
+                          need attend to the operation meanwhile) */
   int64_t shape[MAYPOLE_MAX_DIMS];
-  double prescale;         /* reductions: inputs are multiplied by it; 1.0 */
-  double postscale;        /* reductions: the result is multiplied by it; 1.0 */
-  const char* name;        /* NULL: unnamed, matched by order of submission
-                              within its process set and kind */
-  const void* input;       /* contiguous, row major */
-  void* output;            /* same size as input and may be input (in place).
-                              Broadcast: used on every rank, input only on
-                              root. Reducescatter: this rank's rows; must not
-                              overlap input. Allgather, alltoall: NULL; see
-                              maypole_result(). */
-  const int64_t* splits;   /* alltoall: rows of input for each rank of the
-                              process set, in the order of ranks; their sum is
-                              shape[0]. NULL: equal parts */
-  int32_t splits_count;    /* the process set's size; 0 if splits is NULL */
+  double prescale;       /* reductions: inputs are multiplied by it; 1.0 */
+  double postscale;      /* reductions: the result is multiplied by it; 1.0 */
+  const char* name;      /* NULL: unnamed, matched by order of submission
+                            within its process set and kind */
+  const void* input;     /* contiguous, row major */
+  void* output;          /* same size as input and may be input (in place).
+                            Broadcast: used on every rank, input only on
+                            root. Reducescatter: this rank's rows; must not
+                            overlap input. Allgather, alltoall: NULL; see
+                            maypole_result(). */
+  const int64_t* splits; /* alltoall: rows of input for each rank of the
+                            process set, in the order of ranks; their sum is
+                            shape[0]. NULL: equal parts */
+  int32_t splits_count;  /* the process set's size; 0 if splits is NULL */
   int32_t reserved;
 } maypole_operation;
 
@@ -168,7 +204,7 @@ int maypole_local_rank(void);
 int maypole_local_size(void);
 int maypole_cross_rank(void);
 int maypole_cross_size(void);
-int maypole_is_homogeneous(void);  /* every node has the same number of ranks */
+int maypole_is_homogeneous(void); /* every node has the same number of ranks */
 
 maypole_status maypole_submit(const maypole_operation* operation,
                               int64_t* handle);
@@ -183,15 +219,24 @@ maypole_status maypole_submit_group(const maypole_operation* operations,
  * along, so polling alone makes progress. */
 maypole_status maypole_poll(int64_t handle, int* done);
 
-/* Waits until the operation has ended, at most timeout_ms (-1: without end).
+/* Timeouts of maypole_wait() besides milliseconds. A signal that comes while
+ * the thread moves data ends no sleep, so it does not end a wait without end.
+ * With MAYPOLE_WAIT_INTERRUPTIBLE the wait returns MAYPOLE_CANCELLED at least
+ * every 0.1 s while data moves: for callers that look at their signals between
+ * calls, as interpreters do. */
+#define MAYPOLE_WAIT_FOREVER (-1)
+#define MAYPOLE_WAIT_INTERRUPTIBLE (-2)
+
+/* Waits until the operation has ended, at most timeout_ms or as said above.
  * Returns the operation's outcome. MAYPOLE_DEADLINE_EXCEEDED and
  * MAYPOLE_CANCELLED (a signal handler ran) leave the operation going. */
 maypole_status maypole_wait(int64_t handle, int timeout_ms);
 
-/* Any of the three may be NULL. What an allgather or alltoall has brought: memory of the library, valid until
- * maypole_release(); *first_dim is its number of rows. Of a reducescatter the
- * output and this rank's rows; of other kinds the output and the input's first
- * dimension; of a join the last rank, of a process set request its id. */
+/* Any of the three may be NULL. What an allgather or alltoall has brought:
+ * memory of the library, valid until maypole_release(); *first_dim is its
+ * number of rows. Of a reducescatter the output and this rank's rows; of other
+ * kinds the output and the input's first dimension; of a join the last rank, of
+ * a process set request its id. */
 maypole_status maypole_result(int64_t handle, void** data, int64_t* bytes,
                               int64_t* first_dim);
 
@@ -208,8 +253,7 @@ maypole_status maypole_received_splits(int64_t handle, int64_t* splits,
  * operations is pending. Sets end with the epoch (maypole_shutdown()). */
 maypole_status maypole_process_set_add(const int32_t* ranks, int32_t count,
                                        int64_t* handle);
-maypole_status maypole_process_set_remove(int32_t process_set,
-                                          int64_t* handle);
+maypole_status maypole_process_set_remove(int32_t process_set, int64_t* handle);
 
 /* Its size, and up to `capacity` of its ranks, ascending; -1: there is no such
  * set. */
@@ -227,7 +271,8 @@ maypole_status maypole_release(int64_t handle);
  * Page aligned, zeroed. Ordinary memory where there is no arena (a job of one
  * rank; --arena_bytes=0). It lives until maypole_free(), also after
  * maypole_shutdown(). MAYPOLE_RESOURCE_EXHAUSTED: the arena (--arena_bytes of
- * the agent) or the machine's memory is full; nothing was allocated. */
+ * the agent, or what ulimit -v leaves) or the machine's memory is full; nothing
+ * was allocated. */
 maypole_status maypole_allocate(uint64_t bytes, void** memory);
 
 /* NULL: nothing happens. No operation may be pending on it. */
@@ -236,7 +281,7 @@ maypole_status maypole_free(void* memory);
 /* The calling thread's last error, never NULL. */
 const char* maypole_last_error(void);
 
-/* "0.1.0" */
+/* Of the library: "MAJOR.MINOR.PATCH". */
 const char* maypole_version(void);
 
 /* Counters of this process, for tests and tuning. NULL-terminated names are
@@ -248,6 +293,8 @@ const char* maypole_version(void);
  *   "pending"          now
  *   "arena_operations" completed ones that ran in arenas
  *   "arena_bytes"      allocated now, by this process
+ *   "arena_limit"      bytes that this rank's arena can hold: those of
+ *                      --arena_bytes, or less under a limit of address space
  */
 int64_t maypole_counter(const char* name);
 
@@ -255,4 +302,4 @@ int64_t maypole_counter(const char* name);
 }
 #endif
 
-#endif  /* MAYPOLE_H_ */
+#endif /* MAYPOLE_H_ */

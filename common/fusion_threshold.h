@@ -4,12 +4,11 @@
 #ifndef MAYPOLE_COMMON_FUSION_THRESHOLD_H_
 #define MAYPOLE_COMMON_FUSION_THRESHOLD_H_
 
-#include <charconv>
 #include <cstdint>
-#include <cstring>
 #include <string>
 
 #include "common/limits.h"
+#include "common/parse.h"
 #include "common/status.h"
 
 namespace maypole {
@@ -25,16 +24,12 @@ Status ReadFusionThreshold(const Get& get, int64_t* out) {
     const char* text = get(name);
     if (text == nullptr || *text == 0) continue;
     constexpr auto kMost = static_cast<int64_t>(kMaxTensorBytes);
-    int64_t value = 0;
-    const char* end = text + std::strlen(text);
-    const auto [at, error] = std::from_chars(text, end, value);
-    if (error != std::errc() || at != end || value < 0 || value > kMost) {
+    if (!ParseNumber(text, 0, kMost, out)) {
       return Status(Code::kInvalidArgument,
                     std::string(name) + "='" + text +
                         "': expected bytes, a number from 0 (no fusion) to " +
                         std::to_string(kMost));
     }
-    *out = value;
     return Status();
   }
   return Status();

@@ -12,7 +12,7 @@
 #include <memory>
 #include <vector>
 
-#include "common/board.h"
+#include "common/board/board.h"
 
 namespace maypole {
 

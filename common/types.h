@@ -47,6 +47,24 @@ enum class Kind : uint8_t {
 };
 inline constexpr int kKinds = 7;
 
+// What becomes of the ranks' inputs, by kind:
+//
+//   allreduce      Reduces: one result, the same for all
+//   reducescatter  Reduces: each rank gets a part of the result
+//   allgather      Gathers: all inputs one after the other, the same for all
+//   alltoall       Gathers: each rank gets its part of each input
+//   broadcast      neither: one input goes to all
+//   barrier, join  neither: there are none
+//
+// An operation that reduces has an Op and scale factors; one that gathers may
+// have a different first dimension on each rank.
+constexpr bool Reduces(Kind k) {
+  return k == Kind::kAllreduce || k == Kind::kReducescatter;
+}
+constexpr bool Gathers(Kind k) {
+  return k == Kind::kAllgather || k == Kind::kAlltoall;
+}
+
 // Bytes of one element; 0 for a number that is no DType.
 size_t SizeOf(DType dtype);
 

@@ -69,18 +69,25 @@ class ProgramTest(unittest.TestCase):
         for word in [
             "Usage:",
             "Example:",
-            "--listen=127.0.0.1:0",
-            "--metrics=127.0.0.1:0",
             "--secret_file=",
             "--tls_ca=",
             "--tls_key=",
             "--announce_fd=",
-            "--start_timeout=2m",
-            "--resume_timeout=3s",
-            "--fusion_threshold=67108864",
-            "--log_level=info",
         ]:
             self.assertIn(word, result.stdout)
+        for flag, default in [
+            ("listen", "127.0.0.1:0"),
+            ("metrics", "127.0.0.1:0"),
+            ("start_timeout", "2m"),
+            ("resume_timeout", "3s"),
+            ("fusion_threshold", "67108864"),
+            ("log_level", "info"),
+        ]:
+            self.assertRegex(
+                " ".join(result.stdout.split()),
+                rf"--{flag}=[^=]*\[default: {default}\]",
+            )
+        self.assertLessEqual(max(map(len, result.stdout.splitlines())), 80)
 
     def test_version(self):
         result = run("--version")
@@ -122,12 +129,16 @@ class ProgramTest(unittest.TestCase):
     def test_bad_flags_are_one_clear_line(self):
         self.assert_one_line(run("--listen=nowhere"), "is not HOST:PORT")
         self.assert_one_line(run("--listen=0.0.0.0:0"), "--secret_file")
-        self.assert_one_line(run("--log_level=loud"), "--log_level=loud")
+        self.assert_one_line(
+            run("--log_level=loud"),
+            "--log_level: expected trace, debug,",
+            'got "loud"',
+        )
         self.assert_one_line(run("--start_timeout=0s"), "--start_timeout")
         self.assert_one_line(run("--announce_fd=99"), "Bad file descriptor")
-        self.assert_one_line(run("stray"), "'stray' is not a flag")
+        self.assert_one_line(run("stray"), "unexpected argument 'stray'")
         self.assert_one_line(run("--nosuch=1"), "there is no flag '--nosuch'")
-        self.assert_one_line(run("--fusion_threshold=x"), "--fusion_threshold=")
+        self.assert_one_line(run("--fusion_threshold=x"), "--fusion_threshold: ")
         self.assert_one_line(
             run("--secret_file=/nonexistent"), "/nonexistent", "No such file"
         )

@@ -31,6 +31,11 @@ if [ -f "$_maypole_file" ]; then
   export MAYPOLE_LIBRARY="$_maypole_root/out/lib/libmaypole.so"
   if [ ! -x "$_maypole_root/out/bin/maypolerun" ] || [ ! -f "$MAYPOLE_LIBRARY" ]; then
     echo "env.sh: Maypole is not built yet: run $_maypole_root/deploy/build.sh" >&2
+  elif [ -n "${BASH_VERSION:-}" ] && [ "${-#*i}" != "$-" ]; then
+    # An interactive bash completes our programs' options.
+    for _maypole_file in maypolerun maypolectl maypole-worker maypole-coordinator; do
+      eval "$("$_maypole_file" --completion=bash)"
+    done
   fi
 else
   echo "env.sh: this shell does not say which file it reads: use bash or zsh" >&2

@@ -9,17 +9,19 @@ build="
   bazel-bootstrap g++ pkg-config git ca-certificates
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
   libabsl-dev libgloo-dev prometheus-cpp-dev libspdlog-dev libhwy-dev libssl-dev
-  libpmix-dev
+  libcli11-dev libpmix-dev libasio-dev
 "
 # To test: GoogleTest, Google Benchmark; tests look at processes and networks.
 # tests/bench compares with Open MPI, measures the wire, draws a picture.
 # tests/start starts jobs by ssh, mpirun and Slurm; Prometheus scrapes them.
-# tests/fuzz needs clang and its libFuzzer.
+# tests/fuzz needs clang and its libFuzzer. The library is compiled for aarch64
+# too, where qemu runs its tests.
 test="
   libgtest-dev libgmock-dev libbenchmark-dev spin procps iproute2 util-linux
   openmpi-bin libopenmpi-dev mpich iperf3 python3-matplotlib
   openssh-client openssh-server openssl slurm-wlm munge prometheus
   clang-14 libclang-rt-14-dev
+  g++-aarch64-linux-gnu qemu-user-static googletest
 "
 # To run the example: PyTorch and its data; curl for the metrics.
 run="python3 python3-numpy python3-torch dataset-fashion-mnist curl"

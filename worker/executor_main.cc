@@ -1,21 +1,28 @@
 #include "worker/executor_main.h"
 
 #include <fcntl.h>
+#include <spdlog/spdlog.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/absl_status.h"
-#include "common/unix_socket.h"
+#include "common/log_value.h"
+#include "common/wire/unix_socket.h"
+#include "worker/agent/control.h"
+#include "worker/agent/sealed_tls.h"
 #include "worker/backend/gloo_backend.h"
-#include "worker/session/control.h"
-#include "worker/session/executor.h"
-#include "worker/session/grpc_transport.h"
-#include "worker/session/route.h"
-#include "worker/session/sealed_tls.h"
+#include "worker/core/limits.h"
+#include "worker/executor/become_user.h"
+#include "worker/executor/executor.h"
+#include "worker/network/grpc_transport.h"
+#include "worker/network/route.h"
 
 namespace maypole::worker {
 namespace {
@@ -37,8 +44,29 @@ absl::StatusOr<control::Setup> ReadSetup(int fd) {
   return setup;
 }
 
-CoreOptions MakeCoreOptions(const WorkerFlags& f, const control::Setup& setup) {
-  CoreOptions o;
+void Refuse(int client, const absl::Status& why) {
+  auto refused = session::Make<session::Refused>();
+  refused.code = static_cast<uint32_t>(why.code());
+  session::SetText(refused.text, std::string(why.message()));
+  (void)SendMessage(client, &refused, sizeof(refused));
+}
+
+// Ends a process that cannot become its user; who waits for it is told why.
+[[noreturn]] void RefuseAllAndEnd(int control, const absl::Status& why) {
+  spdlog::error("event=user_refused reason={}", LogValue(why.message()));
+  // From now on the agent itself tells new ones that we take nobody.
+  shutdown(control, SHUT_RD);
+  Received message;
+  while (ReceiveMessage(control, control::kMaxMessageBytes, 0, &message).ok() &&
+         !message.data.empty()) {
+    if (!message.fds.empty()) Refuse(message.fds[0].get(), why);
+  }
+  _exit(1);  // a thread may hang in the directory service
+}
+
+ExecutorCoreOptions MakeCoreOptions(const WorkerFlags& f,
+                                    const control::Setup& setup) {
+  ExecutorCoreOptions o;
   o.job = setup.job;
   o.node = f.node;
   o.host = f.host;
@@ -101,6 +129,12 @@ absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals) {
   prctl(PR_SET_DUMPABLE, 0);
   absl::StatusOr<control::Setup> setup = ReadSetup(control.get());
   if (!setup.ok()) return setup.status();
+  if (setup->change_user) {
+    const absl::Status s = BecomeUser(
+        setup->uid, setup->gid, std::chrono::milliseconds(kGroupLookupMs));
+    if (!s.ok()) RefuseAllAndEnd(control.get(), s);
+    prctl(PR_SET_DUMPABLE, 0);  // the kernel has set it anew
+  }
   absl::StatusOr<TlsOptions> tls = ReadSealedTls(std::move(tls_fd));
   if (!tls.ok()) return tls.status();
   absl::StatusOr<SharedStats> stats = SharedStats::Attach(std::move(stats_fd));

@@ -4,48 +4,47 @@
 #define MAYPOLE_WORKER_FLAGS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/limits.h"
 #include "common/program/tls.h"
 
 namespace maypole::worker {
 
 struct WorkerFlags {
+  std::optional<std::string> answer;  // --help and its like: print it, and end
   std::string socket;
   std::string coordinator;
   std::string node;
   std::string host;
   std::string network;
   uint32_t network_connections = 1;
-  absl::Duration network_timeout;
-  std::string metrics;
+  absl::Duration network_timeout = absl::Seconds(10);
+  std::string metrics = "127.0.0.1:0";
   std::string secret;
   TlsOptions tls;
   int announce_fd = -1;
-  absl::Duration resume_timeout;
-  absl::Duration start_timeout;
-  absl::Duration frozen_timeout;
-  uint32_t chunk_bytes = 0;
-  uint32_t ring_depth = 0;
-  uint64_t arena_bytes = 0;
-  uint32_t slots = 0;
-  std::string log_level;
+  absl::Duration resume_timeout = absl::Seconds(3);
+  absl::Duration start_timeout = absl::Seconds(120);
+  absl::Duration frozen_timeout = absl::Seconds(10);
+  uint32_t chunk_bytes = 512 * 1024;
+  uint32_t ring_depth = 8;
+  uint64_t arena_bytes = uint64_t{8} << 30;
+  uint32_t slots = kMaxSlots;
+  std::string log_level = "info";
   bool executor = false;
   int control_fd = -1;
   int stats_fd = -1;
   int tls_fd = -1;  // negative: no TLS
 };
 
-// Parses the command line (ends the program on --version) and fills in
-// defaults. An error says which flag is wrong.
-absl::StatusOr<WorkerFlags> ReadFlags(int argc, char** argv);
-
-// To stdout.
-void PrintHelp();
+// args: without the program's name. Reads the files that the flags name. An
+// error says which flag is wrong.
+absl::StatusOr<WorkerFlags> ReadFlags(const std::vector<std::string>& args);
 
 // What an executor needs of it, as a command line.
 std::vector<std::string> ExecutorArguments(const WorkerFlags& flags);

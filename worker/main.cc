@@ -1,30 +1,33 @@
 // maypole-worker: the agent of one node (supervisor), and, started by itself
 // with --executor, the executor of one job.
 #include <grpc/support/log.h>
-#include <prometheus/exposer.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include <cstdio>
-#include <exception>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/absl_status.h"
+#include "common/command_line/command_line.h"
 #include "common/fd.h"
 #include "common/log_value.h"
+#include "common/metrics/process.h"
+#include "common/metrics/server.h"
 #include "common/program/address.h"
-#include "common/program/arguments.h"
 #include "common/program/process.h"
+#include "common/program/secret_file.h"
+#include "worker/agent/metrics.h"
+#include "worker/agent/sealed_tls.h"
+#include "worker/agent/supervisor.h"
 #include "worker/executor_main.h"
 #include "worker/flags.h"
-#include "worker/session/metrics.h"
-#include "worker/session/sealed_tls.h"
-#include "worker/session/supervisor.h"
 
 namespace maypole::worker {
 namespace {
@@ -61,22 +64,17 @@ Fd CatchStopSignals(bool executor) {
   return Fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
-absl::StatusOr<std::unique_ptr<prometheus::Exposer>> ServeMetrics(
-    const std::string& address, std::shared_ptr<WorkerMetrics> metrics,
+// Null: no address, no metrics.
+absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(
+    const std::string& text, std::shared_ptr<WorkerMetrics> metrics,
     std::string* bound) {
-  if (address.empty()) return nullptr;
-  try {
-    auto exposer = std::make_unique<prometheus::Exposer>(address, 1);
-    exposer->RegisterCollectable(metrics);
-    const std::string host = address.substr(0, address.rfind(':'));
-    *bound = absl::StrCat(host, ":", exposer->GetListeningPorts().at(0));
-    return exposer;
-  } catch (const std::exception&) {
-    const absl::StatusOr<Address> parsed = ParseAddress("--metrics", address);
-    return absl::UnavailableError(absl::StrCat(
-        "cannot serve metrics: ", parsed.ok() ? WhyNotBound(*parsed) : address,
-        "; choose another --metrics, or end the program that holds the port"));
-  }
+  if (text.empty()) return nullptr;
+  absl::StatusOr<Address> address = ParseAddress("--metrics", text);
+  if (!address.ok()) return address.status();
+  auto server = MetricsServer::Start(
+      *address, {std::move(metrics), std::make_shared<ProcessMetrics>()});
+  if (server.ok()) *bound = Address{address->host, (*server)->port()}.Text();
+  return server;
 }
 
 void Announce(int fd, const std::string& line) {
@@ -88,6 +86,10 @@ void Announce(int fd, const std::string& line) {
 }
 
 absl::Status SupervisorMain(const WorkerFlags& flags, Fd stop_signals) {
+  if (const std::string warning = SecretWarning(flags.secret);
+      !warning.empty()) {
+    spdlog::warn("event=weak_secret text={}", LogValue(warning));
+  }
   auto metrics = std::make_shared<WorkerMetrics>();
   absl::StatusOr<Fd> tls = SealTls(flags.tls);
   if (!tls.ok()) return tls.status();
@@ -96,8 +98,8 @@ absl::Status SupervisorMain(const WorkerFlags& flags, Fd stop_signals) {
       metrics);
   if (absl::Status s = supervisor.Listen(); !s.ok()) return s;
   std::string bound;
-  const auto exposer = ServeMetrics(flags.metrics, metrics, &bound);
-  if (!exposer.ok()) return exposer.status();
+  const auto server = ServeMetrics(flags.metrics, metrics, &bound);
+  if (!server.ok()) return server.status();
   spdlog::info("event=ready socket={} coordinator={} metrics={}",
                LogValue(flags.socket), flags.coordinator, bound);
   Announce(flags.announce_fd,
@@ -105,24 +107,17 @@ absl::Status SupervisorMain(const WorkerFlags& flags, Fd stop_signals) {
            absl::StrCat("metrics=", bound, " socket=", flags.socket, "\n"));
   absl::Status s = supervisor.Run(std::move(stop_signals));
   spdlog::info("event=end");
-  // The socket is gone and the executors have ended. The rest is the metrics
-  // server, whose threads take two seconds to stop: the kernel is faster.
-  if (s.ok()) _exit(0);
   return s;
 }
 
-int Main(int argc, char** argv) {
-  if (WantsHelp(argc, argv)) {
-    PrintHelp();
-    return 0;
-  }
-  const absl::StatusOr<WorkerFlags> flags = ReadFlags(argc, argv);
+int Main(const std::vector<std::string>& args) {
+  const absl::StatusOr<WorkerFlags> flags = ReadFlags(args);
   if (!flags.ok()) {
-    std::fprintf(stderr, "maypole-worker: %s\n",
-                 std::string(flags.status().message()).c_str());
-    return kUsageError;
+    return PrintError("maypole-worker", FromAbsl(flags.status()), kUsageError);
   }
+  if (flags->answer) return PrintAnswer(*flags->answer);
   LeaveNoCore();
+  ExplainTermination("maypole-worker");
   RaiseOpenFiles();
   Fd stop_signals = CatchStopSignals(flags->executor);
   SetUpLog(*flags);
@@ -137,4 +132,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace maypole::worker
 
-int main(int argc, char** argv) { return maypole::worker::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return maypole::worker::Main({argv + 1, argv + argc});
+}

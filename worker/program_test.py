@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import tempfile
+import time
 import unittest
 
 PROGRAM = os.path.join(
@@ -43,13 +44,22 @@ class ProgramTest(unittest.TestCase):
             "--coordinator=",
             "--tls_ca=",
             "--tls_key=",
-            "--metrics=127.0.0.1:0",
-            "--chunk_bytes=524288",
-            "--start_timeout=2m",
             "--version",
         ]:
             self.assertIn(word, result.stdout)
         self.assertNotIn("--control_fd", result.stdout)
+        self.assertNotIn("--executor", result.stdout)
+        for flag, default in [
+            ("metrics", "127.0.0.1:0"),
+            ("chunk_bytes", "524288"),
+            ("start_timeout", "2m"),
+            ("slots", "16384"),
+        ]:
+            self.assertRegex(
+                " ".join(result.stdout.split()),
+                rf"--{flag}=[^=]*\[default: {default}\]",
+            )
+        self.assertLessEqual(max(map(len, result.stdout.splitlines())), 80)
 
     def test_version(self):
         result = run("--version")
@@ -62,12 +72,32 @@ class ProgramTest(unittest.TestCase):
             run("--coordinator=foo"), "--coordinator=foo is not HOST:PORT"
         )
         good = "--coordinator=127.0.0.1:1"
-        self.assert_one_line(run(good, "stray"), "'stray' is not a flag")
+        self.assert_one_line(run(good, "stray"), "unexpected argument 'stray'")
         self.assert_one_line(run(good, "--nosuch"), "no flag '--nosuch'")
-        self.assert_one_line(run(good, "--slots=many"), "--slots='many'")
+        self.assert_one_line(
+            run(good, "--network_timout=3s"),
+            "did you mean '--network_timeout'?",
+        )
+        self.assert_one_line(
+            run(good, "--slots=many"),
+            '--slots: expected an integer from 64 to 16384, got "many"',
+        )
         self.assert_one_line(run(good, "--metrics=9"), "is not HOST:PORT")
-        self.assert_one_line(run(good, "--log_level=loud"), "'loud'")
-        self.assert_one_line(run(good, "--node=a b"), "--node")
+        self.assert_one_line(run(good, "--log_level=loud"), '"loud"')
+        for flag in ["--node", "--host"]:
+            self.assert_one_line(
+                run(good, f"{flag}=a b"),
+                f"{flag} must be 1 to 63 printable ASCII characters without "
+                "spaces, quotes, slashes and backslashes, not 'a b'",
+            )
+
+    def test_a_secret_file_that_is_a_fifo_is_refused_at_once(self):
+        path = os.path.join(self.directory, "fifo")
+        os.mkfifo(path, 0o600)
+        self.assert_one_line(
+            run("--coordinator=127.0.0.1:1", f"--secret_file={path}"),
+            f"secret file {path}: must be a regular file",
+        )
 
     def test_a_secret_that_others_than_its_owner_can_read_is_refused(self):
         path = os.path.join(self.directory, "secret")
@@ -79,6 +109,55 @@ class ProgramTest(unittest.TestCase):
                 run("--coordinator=127.0.0.1:1", f"--secret_file={path}"),
                 f"chmod 600 {path}",
             )
+
+    def test_a_short_secret_is_warned_of(self):
+        path = os.path.join(self.directory, "secret")
+        with open(path, "w", encoding="ascii") as secret:
+            secret.write("abc\n")
+        os.chmod(path, 0o600)
+        with socket.create_server(("127.0.0.1", 0)) as taken:  # so that it ends
+            result = run(
+                "--coordinator=127.0.0.1:1",
+                f"--socket={self.directory}/s",
+                f"--secret_file={path}",
+                "--metrics=127.0.0.1:%d" % taken.getsockname()[1],
+            )
+        self.assertIn("level=warning", result.stderr)
+        self.assertIn("the secret has 3 characters", result.stderr)
+        self.assertIn("a good one has at least 16", result.stderr)
+
+    def test_of_agents_that_start_at_once_one_serves_and_others_name_it(self):
+        path = os.path.join(self.directory, "s")
+        for _ in range(10):  # a stale socket is there from the second on
+            agents = [
+                subprocess.Popen(
+                    [PROGRAM, "--coordinator=127.0.0.1:1", f"--socket={path}"],
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+                for _ in range(3)
+            ]
+            for agent in agents:
+                self.addCleanup(agent.kill)
+            # Who has not won ends by itself.
+            give_up = time.monotonic() + PATIENCE
+            while sum(a.poll() is None for a in agents) > 1:
+                self.assertLess(time.monotonic(), give_up, "two serve one socket")
+                time.sleep(0.005)
+            (winner,) = [a for a in agents if a.poll() is None]
+            # It hears who connects, and says what it thinks of it.
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+                client.settimeout(PATIENCE)
+                client.connect(path)
+                client.send(b"garbage")
+                self.assertIn(b"is it a Maypole process?", client.recv(4096))
+            winner.kill()
+            for agent in agents:
+                text = agent.communicate()[1]
+                if agent is winner:
+                    continue
+                self.assertEqual(agent.returncode, 1)
+                self.assertIn(f"already listens at {path} (pid {winner.pid}, uid ", text)
 
     def test_a_metrics_port_in_use_is_one_clear_line(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -55,7 +55,7 @@ std::string Self() {
       host);
 }
 
-absl::Status Look(const Options& o, Connection* coordinator) {
+absl::Status Look(const CtlOptions& o, CoordinatorClient* coordinator) {
   const auto reply = coordinator->Status(o.job);
   if (!reply.ok()) return reply.status();
   if (o.json) {
@@ -70,7 +70,7 @@ absl::Status Look(const Options& o, Connection* coordinator) {
   return absl::OkStatus();
 }
 
-absl::Status Events(const Options& o, Connection* coordinator) {
+absl::Status Events(const CtlOptions& o, CoordinatorClient* coordinator) {
   const size_t width = TerminalWidth();
   const auto line = [&o, width](const proto::Event& e) {
     return o.json ? Json(e) + "\n" : Wrap(EventLine(e), width);
@@ -101,7 +101,7 @@ absl::Status Events(const Options& o, Connection* coordinator) {
   });
 }
 
-absl::Status Abort(const Options& o, Connection* coordinator) {
+absl::Status Abort(const CtlOptions& o, CoordinatorClient* coordinator) {
   proto::AbortRequest request;
   request.set_job(o.job);
   request.set_reason(o.reason);
@@ -128,7 +128,7 @@ std::string OtherNodes(const proto::StatusReply& status) {
 }
 
 // Until no job is left on the node.
-absl::Status WaitForEmpty(const Options& o, Connection* coordinator) {
+absl::Status WaitForEmpty(const CtlOptions& o, CoordinatorClient* coordinator) {
   std::string said;
   while (true) {
     const auto status = coordinator->Status("");
@@ -156,7 +156,7 @@ absl::Status WaitForEmpty(const Options& o, Connection* coordinator) {
   }
 }
 
-absl::Status Drain(const Options& o, Connection* coordinator) {
+absl::Status Drain(const CtlOptions& o, CoordinatorClient* coordinator) {
   proto::DrainRequest request;
   request.set_node(o.node);
   request.set_undo(o.undo);
@@ -187,8 +187,8 @@ absl::Status Drain(const Options& o, Connection* coordinator) {
 
 }  // namespace
 
-absl::Status Run(const Options& options) {
-  auto coordinator = Connection::Make(options);
+absl::Status Run(const CtlOptions& options) {
+  auto coordinator = CoordinatorClient::Make(options);
   if (!coordinator.ok()) return coordinator.status();
   absl::Status status;
   switch (options.command) {

@@ -10,7 +10,7 @@
 namespace maypole::ctl {
 
 // Prints to stdout.
-absl::Status Run(const Options& options);
+absl::Status Run(const CtlOptions& options);
 
 }  // namespace maypole::ctl
 

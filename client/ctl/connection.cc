@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/ctl/text.h"
 #include "common/program/address.h"
+#include "common/program/secret.h"
 #include "common/program/secret_file.h"
 #include "grpc/grpc.h"
 #include "grpcpp/create_channel.h"
@@ -14,8 +15,6 @@
 namespace maypole::ctl {
 namespace {
 
-// The same as the coordinator's kSecretMetadata: part of the protocol.
-constexpr char kSecretMetadata[] = "maypole-secret";
 // A coordinator that is gone without a word is noticed by pings.
 constexpr int kPingMs = 2000;
 // More than any status has.
@@ -37,8 +36,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
 }
 
 // gRPC wraps the reason: "failed to connect to all addresses; last error:
-// UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host: Connection
-// refused"
+// UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host:
+// CoordinatorClient refused"
 std::string Reason(const std::string& text) {
   const size_t at = text.rfind(": ");
   return Printable(at == std::string::npos ? text : text.substr(at + 2));
@@ -46,8 +45,8 @@ std::string Reason(const std::string& text) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Connection>> Connection::Make(
-    const Options& options) {
+absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::Make(
+    const CtlOptions& options) {
   const auto address = ParseAddress("--coordinator", options.coordinator);
   if (!address.ok()) return address.status();
   std::string secret;
@@ -59,23 +58,23 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::Make(
   auto tls = ReadTlsFiles(options.tls_ca, options.tls_cert, options.tls_key);
   if (!tls.ok()) return tls.status();
   tls->server_name = options.tls_server_name;
-  return std::unique_ptr<Connection>(
-      new Connection(options, std::move(secret), *std::move(tls)));
+  return std::unique_ptr<CoordinatorClient>(
+      new CoordinatorClient(options, std::move(secret), *std::move(tls)));
 }
 
-Connection::Connection(const Options& options, std::string secret,
-                       TlsOptions tls)
+CoordinatorClient::CoordinatorClient(const CtlOptions& options,
+                                     std::string secret, TlsOptions tls)
     : address_(options.coordinator),
       timeout_s_(options.timeout_s),
       secret_(std::move(secret)),
       tls_(std::move(tls)),
       stub_(proto::Admin::NewStub(MakeChannel(address_, tls_, timeout_s_))) {}
 
-void Connection::Prepare(grpc::ClientContext* context) const {
+void CoordinatorClient::Prepare(grpc::ClientContext* context) const {
   if (!secret_.empty()) context->AddMetadata(kSecretMetadata, secret_);
 }
 
-absl::Status Connection::Explain(const grpc::Status& status) const {
+absl::Status CoordinatorClient::Explain(const grpc::Status& status) const {
   const auto code = static_cast<absl::StatusCode>(status.error_code());
   const std::string who = absl::StrCat("coordinator ", address_);
   switch (status.error_code()) {
@@ -101,7 +100,9 @@ absl::Status Connection::Explain(const grpc::Status& status) const {
   if (absl::StrContains(status.error_message(), "stopped by its operator")) {
     return absl::UnavailableError(absl::StrCat(who, " has been stopped"));
   }
-  if (absl::StrContains(status.error_message(), "parsing HTTP/2")) {
+  // As gRPC says it of a server of HTTP/1.
+  if (absl::StrContains(status.error_message(), "parsing HTTP/2") ||
+      absl::StrContains(status.error_message(), "http1.x server")) {
     return absl::UnavailableError(
         absl::StrCat("what listens at ", address_,
                      " is no coordinator (its metrics' port?); "
@@ -118,7 +119,7 @@ absl::Status Connection::Explain(const grpc::Status& status) const {
 }
 
 template <typename Request, typename Reply>
-absl::StatusOr<Reply> Connection::Call(
+absl::StatusOr<Reply> CoordinatorClient::Call(
     grpc::Status (proto::Admin::Stub::*method)(grpc::ClientContext*,
                                                const Request&, Reply*),
     const Request& request) {
@@ -132,23 +133,24 @@ absl::StatusOr<Reply> Connection::Call(
   return reply;
 }
 
-absl::StatusOr<proto::StatusReply> Connection::Status(const std::string& job) {
+absl::StatusOr<proto::StatusReply> CoordinatorClient::Status(
+    const std::string& job) {
   proto::StatusRequest request;
   request.set_job(job);
   return Call(&proto::Admin::Stub::GetStatus, request);
 }
 
-absl::StatusOr<proto::AbortReply> Connection::Abort(
+absl::StatusOr<proto::AbortReply> CoordinatorClient::Abort(
     const proto::AbortRequest& request) {
   return Call(&proto::Admin::Stub::AbortJob, request);
 }
 
-absl::StatusOr<proto::DrainReply> Connection::Drain(
+absl::StatusOr<proto::DrainReply> CoordinatorClient::Drain(
     const proto::DrainRequest& request) {
   return Call(&proto::Admin::Stub::DrainNode, request);
 }
 
-absl::Status Connection::Watch(
+absl::Status CoordinatorClient::Watch(
     const proto::EventsRequest& request,
     const std::function<bool(const proto::Event&)>& on_event) {
   grpc::ClientContext context;

@@ -1,5 +1,5 @@
-// Connection: the calls to one coordinator, with errors that an operator can
-// act on.
+// CoordinatorClient: the calls to one coordinator, with errors that an operator
+// can act on.
 //
 // Thread contract: one call at a time.
 #ifndef MAYPOLE_CLIENT_CTL_CONNECTION_H_
@@ -18,11 +18,11 @@
 
 namespace maypole::ctl {
 
-class Connection {
+class CoordinatorClient {
  public:
   // Reads the secret and the certificates; connects with the first call.
-  static absl::StatusOr<std::unique_ptr<Connection>> Make(
-      const Options& options);
+  static absl::StatusOr<std::unique_ptr<CoordinatorClient>> Make(
+      const CtlOptions& options);
 
   // job: empty: all.
   absl::StatusOr<proto::StatusReply> Status(const std::string& job);
@@ -36,7 +36,8 @@ class Connection {
   const std::string& address() const { return address_; }
 
  private:
-  Connection(const Options& options, std::string secret, TlsOptions tls);
+  CoordinatorClient(const CtlOptions& options, std::string secret,
+                    TlsOptions tls);
   void Prepare(grpc::ClientContext* context) const;
   absl::Status Explain(const grpc::Status& status) const;
   template <typename Request, typename Reply>

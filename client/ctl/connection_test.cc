@@ -9,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "common/program/fake_listener.h"
+#include "common/program/testing/fake_listener.h"
 
 namespace maypole::ctl {
 namespace {
@@ -20,10 +20,10 @@ using std::chrono::milliseconds;
 void ExpectOneLine(FakeListener::Handler handler) {
   FakeListener listener(std::move(handler));
   ASSERT_NE(listener.port(), 0);
-  Options options;
+  CtlOptions options;
   options.coordinator = listener.address();
   options.timeout_s = 2;
-  const auto connection = Connection::Make(options);
+  const auto connection = CoordinatorClient::Make(options);
   ASSERT_TRUE(connection.ok()) << connection.status();
   const auto start = std::chrono::steady_clock::now();
   const auto status = (*connection)->Status("").status();
@@ -38,15 +38,15 @@ void ExpectOneLine(FakeListener::Handler handler) {
   EXPECT_EQ(text.find("TLS"), std::string::npos) << text;
 }
 
-TEST(ConnectionTest, WhoHangsUpAtOnce) {
+TEST(CoordinatorClientTest, WhoHangsUpAtOnce) {
   for (int i = 0; i < 3; ++i) ExpectOneLine([](Caller&) {});
 }
 
-TEST(ConnectionTest, WhoHangsUpOnTheFirstWord) {
+TEST(CoordinatorClientTest, WhoHangsUpOnTheFirstWord) {
   for (int i = 0; i < 3; ++i) ExpectOneLine([](Caller& c) { c.Read(); });
 }
 
-TEST(ConnectionTest, WhoDribblesWhenAskedForTls) {
+TEST(CoordinatorClientTest, WhoDribblesWhenAskedForTls) {
   ExpectOneLine([](Caller& c) {
     if (c.Read().substr(0, 1) != "\x16") return;
     std::string bytes = "\x16\x03\x03\x40";

@@ -1,6 +1,5 @@
-// A message as JSON in one line: every field, in the order of the .proto, by
-// its name there; numbers as numbers (protobuf's own writes 64-bit ones as
-// strings).
+// A message as JSON in one line, as protobuf defines it: every field, in the
+// order of the .proto, by its name there; 64-bit integers are strings.
 //
 // Thread contract: pure function.
 #ifndef MAYPOLE_CLIENT_CTL_JSON_H_
@@ -12,7 +11,6 @@
 
 namespace maypole::ctl {
 
-// Of messages with strings, bools, integers, doubles and messages.
 std::string Json(const google::protobuf::Message& message);
 
 }  // namespace maypole::ctl

@@ -1,41 +1,30 @@
-// maypolectl: see Usage() in options.cc.
-#include <cstdio>
+// maypolectl: see --help, or options.cc.
 #include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "client/ctl/commands.h"
 #include "client/ctl/options.h"
-#include "common/program/arguments.h"
+#include "common/absl_status.h"
+#include "common/command_line/command_line.h"
 #include "grpc/support/log.h"
 
-namespace {
-
-int Fail(const absl::Status& status, int code) {
-  std::fprintf(stderr, "maypolectl: %s\n",
-               std::string(status.message()).c_str());
-  return code;
-}
-
-}  // namespace
-
 int main(int argc, char** argv) {
+  constexpr char kProgram[] = "maypolectl";
   const auto options = maypole::ctl::ParseOptions(
-      std::vector<std::string>(argv + 1, argv + argc),
-      [](const std::string& name) {
+      {argv + 1, argv + argc}, [](const std::string& name) {
         const char* value = std::getenv(name.c_str());
         return std::string(value == nullptr ? "" : value);
       });
-  if (!options.ok()) return Fail(options.status(), maypole::kUsageError);
-  if (options->help || options->version) {
-    const std::string text = options->help ? maypole::ctl::Usage()
-                                           : std::string("maypolectl ") +
-                                                 maypole::ctl::kVersion + "\n";
-    std::fputs(text.c_str(), stdout);
-    return 0;
+  if (!options.ok()) {
+    return maypole::PrintError(kProgram, maypole::FromAbsl(options.status()),
+                               maypole::kUsageError);
   }
+  if (options->answer) return maypole::PrintAnswer(*options->answer);
   // Its own lines would stand beside our one.
   gpr_set_log_function([](gpr_log_func_args*) {});
   const absl::Status status = maypole::ctl::Run(*options);
-  return status.ok() ? 0 : Fail(status, 1);
+  return status.ok()
+             ? 0
+             : maypole::PrintError(kProgram, maypole::FromAbsl(status), 1);
 }

@@ -1,16 +1,17 @@
-// Options: what the operator asked maypolectl for.
+// CtlOptions: what the operator asked maypolectl for.
 //
-// Purpose: turns an argument vector into a checked Options value, or into one
-// line that says what is wrong. Nothing here touches the system.
+// Purpose: turns an argument vector into a checked CtlOptions value, or into
+// one line that says what is wrong. Nothing here touches the system.
 //
 // Thread contract: pure functions.
 //
-// Invariants of a parsed Options: what the command needs is there, and nothing
-// that it does not know.
+// Invariants of a parsed CtlOptions: what the command needs is there, and
+// nothing that it does not know.
 #ifndef MAYPOLE_CLIENT_CTL_OPTIONS_H_
 #define MAYPOLE_CLIENT_CTL_OPTIONS_H_
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,14 +19,13 @@
 
 namespace maypole::ctl {
 
-inline constexpr char kVersion[] = "0.1.0";
 inline constexpr char kDefaultCoordinator[] = "127.0.0.1:4001";
 inline constexpr int kMaxTimeout = 3600;  // seconds
 inline constexpr size_t kMaxReasonBytes = 512;
 
 enum class Command { kStatus, kJobs, kRanks, kEvents, kAbort, kDrain };
 
-struct Options {
+struct CtlOptions {
   Command command = Command::kStatus;
   std::string coordinator = kDefaultCoordinator;
   std::string secret_file;  // empty: none
@@ -45,18 +45,14 @@ struct Options {
   bool undo = false;
   bool wait = false;
 
-  bool help = false;
-  bool version = false;
+  std::optional<std::string> answer;  // --help and its like: print it, and end
 };
 
 // args: without the program's name. variable: of the environment; empty: it is
 // not set.
-absl::StatusOr<Options> ParseOptions(
+absl::StatusOr<CtlOptions> ParseOptions(
     const std::vector<std::string>& args,
     const std::function<std::string(const std::string&)>& variable);
-
-// The text of --help.
-std::string Usage();
 
 }  // namespace maypole::ctl
 

@@ -10,8 +10,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-absl::StatusOr<Options> Parse(const std::vector<std::string>& args,
-                              std::map<std::string, std::string> env = {}) {
+absl::StatusOr<CtlOptions> Parse(const std::vector<std::string>& args,
+                                 std::map<std::string, std::string> env = {}) {
   return ParseOptions(args, [env](const std::string& name) {
     const auto it = env.find(name);
     return it == env.end() ? "" : it->second;
@@ -63,19 +63,22 @@ TEST(OptionsTest, EveryCommandWithItsFlags) {
 }
 
 TEST(OptionsTest, WrongArgumentsAreOneLine) {
-  EXPECT_THAT(Error({}), HasSubstr("say what to do"));
-  EXPECT_THAT(Error({"stats"}), HasSubstr("no command 'stats'"));
-  EXPECT_THAT(Error({"abort"}), HasSubstr("needs the name of a job"));
-  EXPECT_THAT(Error({"drain"}), HasSubstr("needs the name of a node"));
-  EXPECT_THAT(Error({"status", "x"}), HasSubstr("'x' is too much"));
-  EXPECT_THAT(Error({"abort", "a", "b"}), HasSubstr("'b' is too much"));
-  EXPECT_THAT(Error({"abort", ""}), HasSubstr("a name is ''"));
+  EXPECT_THAT(Error({}), HasSubstr("expected a command: status, jobs,"));
+  EXPECT_THAT(Error({"stats"}),
+              HasSubstr("no command 'stats'; did you mean 'status'?"));
+  EXPECT_THAT(Error({"abort"}), HasSubstr("JOB is required"));
+  EXPECT_THAT(Error({"drain"}), HasSubstr("NODE is required"));
+  EXPECT_THAT(Error({"status", "x"}), HasSubstr("unexpected argument 'x'"));
+  EXPECT_THAT(Error({"abort", "a", "b"}), HasSubstr("unexpected argument 'b'"));
+  EXPECT_THAT(Error({"abort", ""}),
+              HasSubstr("JOB: expected a name, got \"\""));
   EXPECT_THAT(Error({"status", "--follow"}),
-              HasSubstr("--follow is not for this command"));
-  EXPECT_THAT(Error({"status", "--what"}), HasSubstr("no flag --what"));
-  EXPECT_THAT(Error({"status", "--timeout"}), HasSubstr("needs a value"));
-  EXPECT_THAT(Error({"status", "--timeout=0"}), HasSubstr("not a number"));
-  EXPECT_THAT(Error({"status", "--timeout=9999"}), HasSubstr("at most"));
+              HasSubstr("--follow is an option of events, not of status"));
+  EXPECT_THAT(Error({"status", "--what"}), HasSubstr("no flag '--what'"));
+  const std::string timeout = "--timeout: expected an integer from 1 to 3600";
+  EXPECT_THAT(Error({"status", "--timeout"}), HasSubstr(timeout));
+  EXPECT_THAT(Error({"status", "--timeout=0"}), HasSubstr(timeout));
+  EXPECT_THAT(Error({"status", "--timeout=9999"}), HasSubstr(timeout));
   EXPECT_THAT(Error({"status", "--json=yes"}), HasSubstr("takes no value"));
   EXPECT_THAT(Error({"drain", "n", "--undo", "--wait"}),
               HasSubstr("contradict"));
@@ -84,10 +87,14 @@ TEST(OptionsTest, WrongArgumentsAreOneLine) {
 }
 
 TEST(OptionsTest, HelpNeedsNothingElse) {
-  EXPECT_TRUE(Parse({"--help"})->help);
-  EXPECT_TRUE(Parse({"abort", "-h"})->help);
-  EXPECT_TRUE(Parse({"--version"})->version);
-  EXPECT_THAT(Usage(), HasSubstr("drain NODE"));
+  const std::string help = Parse({"--help"})->answer.value();
+  for (const char* part :
+       {"drain NODE", "ranks [JOB]", "-f, --follow", "$MAYPOLE_COORDINATOR",
+        "[default: 127.0.0.1:4001]", "[default: 10]"}) {
+    EXPECT_THAT(help, HasSubstr(part));
+  }
+  EXPECT_THAT(Parse({"abort", "-h"})->answer.value(), HasSubstr("--reason"));
+  EXPECT_EQ(Parse({"--version"})->answer, "maypolectl 0.1.0\n");
 }
 
 }  // namespace

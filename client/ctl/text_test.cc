@@ -74,20 +74,20 @@ TEST(TableTest, FitsTheTerminal) {
   EXPECT_NE(table.Text(40).find("aaa...aaa"), std::string::npos);
 }
 
-TEST(JsonTest, AllFieldsByNameNumbersAsNumbers) {
+TEST(JsonTest, AllFieldsByNameIntegersOf64BitsAsStrings) {
   proto::Event event;
   event.set_number(uint64_t{1} << 60);
   event.set_unix_seconds(1.5);
   event.set_text("a \"b\" \\ \n");
   EXPECT_EQ(Json(event),
-            "{\"number\": 1152921504606846976, \"unix_seconds\": 1.500000, "
-            "\"level\": \"\", \"job\": \"\", \"kind\": \"\", "
-            "\"text\": \"a \\\"b\\\" \\\\ \\u000a\"}");
+            "{\"number\":\"1152921504606846976\",\"unix_seconds\":1.5,"
+            "\"level\":\"\",\"job\":\"\",\"kind\":\"\","
+            "\"text\":\"a \\\"b\\\" \\\\ \\n\"}");
   proto::DrainReply reply;
-  EXPECT_EQ(Json(reply), "{\"jobs\": []}");
+  EXPECT_EQ(Json(reply), "{\"jobs\":[]}");
   reply.add_jobs("a");
   reply.add_jobs("b");
-  EXPECT_EQ(Json(reply), "{\"jobs\": [\"a\", \"b\"]}");
+  EXPECT_EQ(Json(reply), "{\"jobs\":[\"a\",\"b\"]}");
 }
 
 }  // namespace

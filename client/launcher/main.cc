@@ -1,25 +1,24 @@
-// maypolerun: starts the ranks of a job; see usage.cc.
+// maypolerun: starts the ranks of a job; see usage.cc and options.h.
 #include <errno.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
 
-#include "client/launcher/build_info.h"
-#include "client/launcher/guard.h"
-#include "client/launcher/job.h"
-#include "client/launcher/node_runner.h"
-#include "client/launcher/options.h"
-#include "client/launcher/own_addresses.h"
-#include "client/launcher/process.h"
-#include "client/launcher/service.h"
-#include "client/launcher/ssh.h"
+#include "client/launcher/command/build_info.h"
+#include "client/launcher/command/options.h"
+#include "client/launcher/hosts/own_addresses.h"
+#include "client/launcher/hosts/ssh.h"
+#include "client/launcher/job/job_launcher.h"
+#include "client/launcher/node/node_runner.h"
+#include "client/launcher/process/guard.h"
+#include "client/launcher/process/process.h"
+#include "client/launcher/service/service.h"
+#include "common/command_line/command_line.h"
 #include "common/fusion_threshold.h"
 
 namespace {
@@ -27,7 +26,6 @@ namespace {
 namespace launcher = maypole::launcher;
 using maypole::Status;
 
-constexpr int kWrongUsage = 2;
 constexpr int kCannotRun = 126;  // as shells say it
 constexpr int kNotFound = 127;
 
@@ -45,12 +43,11 @@ std::string OwnPath() {
 }
 
 int Refuse(const Status& status, int code) {
-  std::fprintf(stderr, "maypolerun: %s\n", status.message().c_str());
-  return code;
+  return maypole::PrintError("maypolerun", status, code);
 }
 
 // What this machine can say before anything is started.
-Status CheckFiles(const launcher::Options& options) {
+Status CheckFiles(const launcher::LauncherOptions& options) {
   if (options.identity_file.empty() ||
       access(options.identity_file.c_str(), R_OK) == 0) {
     return Status();
@@ -59,18 +56,18 @@ Status CheckFiles(const launcher::Options& options) {
       errno, "cannot read " + options.identity_file + " (--ssh-identity-file)");
 }
 
-bool AnyNodeIsHere(const launcher::Options& options) {
+bool AnyNodeIsHere(const launcher::LauncherOptions& options) {
   for (int node = 0; node < options.nodes; ++node) {
     if (launcher::NodeIsHere(options, node)) return true;
   }
   return false;
 }
 
-int RunJob(const launcher::Options& options) {
-  launcher::Job::Settings settings{.options = options};
+int RunJob(const launcher::LauncherOptions& options) {
+  launcher::JobLauncher::Settings settings{.options = options};
   if (AnyNodeIsHere(options)) {
-    Status status =
-        launcher::FindProgram(options.command[0], &settings.program);
+    std::string program;
+    Status status = launcher::FindProgram(options.command[0], &program);
     if (!status.ok()) {
       bool denied = status.code() == maypole::Code::kPermissionDenied;
       return Refuse(Status(status.code(), "cannot run " + status.message()),
@@ -83,44 +80,34 @@ int RunJob(const launcher::Options& options) {
   return launcher::RunGuarded(launcher::StartsDaemons(options),
                               [&settings](const launcher::Supervised& where) {
                                 settings.where = where;
-                                return launcher::Job(settings).Run();
+                                return launcher::JobLauncher(settings).Run();
                               });
 }
 
 int Run(const std::vector<std::string>& args) {
-  launcher::Options options;
+  launcher::LauncherOptions options;
   Status status = launcher::ParseOptions(args,
                                          {.is_here = launcher::IsThisMachine,
                                           .read_file = ReadFile,
                                           .variable = getenv},
                                          &options);
-  if (!status.ok()) return Refuse(status, kWrongUsage);
-  if (options.help) {
-    std::fputs(launcher::Usage().c_str(), stdout);
-    return 0;
-  }
-  if (options.version) {
-    std::printf("maypolerun %s\n", launcher::kVersion);
-    return 0;
-  }
+  if (!status.ok()) return Refuse(status, maypole::kUsageError);
+  if (options.answer) return maypole::PrintAnswer(*options.answer);
   if (options.check_build) {
-    std::fputs(launcher::DescribeBuild().c_str(), stdout);
-    return 0;
+    return maypole::PrintAnswer(launcher::DescribeBuild());
+  }
+  if (options.node_of_job) return launcher::RunNodeOfJob();
+  if (!options.service_directory.empty()) {
+    return launcher::RunNodeService(options.service_directory);
   }
   status = maypole::ReadFusionThreshold(getenv, &options.fusion_threshold);
   if (status.ok()) status = CheckFiles(options);
-  if (!status.ok()) return Refuse(status, kWrongUsage);
+  if (!status.ok()) return Refuse(status, maypole::kUsageError);
   return RunJob(options);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 2 && std::strcmp(argv[1], launcher::kNodeFlag) == 0) {
-    return launcher::RunNodeOfJob();
-  }
-  if (argc == 3 && std::strcmp(argv[1], launcher::kNodeServiceFlag) == 0) {
-    return launcher::RunNodeService(argv[2]);
-  }
   return Run(std::vector<std::string>(argv + 1, argv + argc));
 }

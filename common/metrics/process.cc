@@ -10,12 +10,10 @@
 #include <string>
 
 #include "common/fd.h"
+#include "common/metrics/families.h"
 
 namespace maypole {
 namespace {
-
-using prometheus::MetricFamily;
-using prometheus::MetricType;
 
 std::string ReadFile(const std::string& path) {
   const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -49,19 +47,6 @@ std::optional<uint64_t> OpenDescriptors() {
   uint64_t n = 0;
   while (readdir(dir.get()) != nullptr) ++n;
   return n - 3;  // ".", "..", and the directory itself
-}
-
-void Add(const char* name, const char* help, MetricType type, double value,
-         std::vector<MetricFamily>* all) {
-  MetricFamily family;
-  family.name = name;
-  family.help = help;
-  family.type = type;
-  prometheus::ClientMetric metric;
-  metric.counter.value = value;
-  metric.gauge.value = value;
-  family.metric.push_back(std::move(metric));
-  all->push_back(std::move(family));
 }
 
 }  // namespace
@@ -100,31 +85,33 @@ std::optional<ProcessUse> ReadProcessUse(pid_t pid) {
                           static_cast<uint64_t>(sysconf(_SC_PAGESIZE)));
 }
 
-std::vector<MetricFamily> ProcessMetrics::Collect() const {
-  std::vector<MetricFamily> all;
+std::vector<prometheus::MetricFamily> ProcessMetrics::Collect() const {
+  Families all;
   if (const auto use = ReadProcessUse(getpid())) {
-    Add("process_cpu_seconds_total", "User and system CPU time of the process.",
-        MetricType::Counter, use->cpu_seconds, &all);
-    Add("process_resident_memory_bytes", "Resident memory of the process.",
-        MetricType::Gauge, static_cast<double>(use->resident_bytes), &all);
-    Add("process_virtual_memory_bytes", "Virtual memory of the process.",
-        MetricType::Gauge, static_cast<double>(use->virtual_bytes), &all);
+    all.Counter("process_cpu_seconds_total",
+                "User and system CPU time of the process.", {},
+                use->cpu_seconds);
+    all.Gauge("process_resident_memory_bytes",
+              "Resident memory of the process.", {},
+              static_cast<double>(use->resident_bytes));
+    all.Gauge("process_virtual_memory_bytes", "Virtual memory of the process.",
+              {}, static_cast<double>(use->virtual_bytes));
     if (const auto boot = NumberAfter(ReadFile("/proc/stat"), "\nbtime ")) {
-      Add("process_start_time_seconds",
-          "When the process started, in seconds since 1970.", MetricType::Gauge,
-          static_cast<double>(*boot) + use->started, &all);
+      all.Gauge("process_start_time_seconds",
+                "When the process started, in seconds since 1970.", {},
+                static_cast<double>(*boot) + use->started);
     }
   }
   if (const auto open = OpenDescriptors()) {
-    Add("process_open_fds", "Open file descriptors of the process.",
-        MetricType::Gauge, static_cast<double>(*open), &all);
+    all.Gauge("process_open_fds", "Open file descriptors of the process.", {},
+              static_cast<double>(*open));
   }
   rlimit limit;
   if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-    Add("process_max_fds", "How many descriptors the process may open.",
-        MetricType::Gauge, static_cast<double>(limit.rlim_cur), &all);
+    all.Gauge("process_max_fds", "How many descriptors the process may open.",
+              {}, static_cast<double>(limit.rlim_cur));
   }
-  return all;
+  return all.Take();
 }
 
 }  // namespace maypole

@@ -3,7 +3,7 @@
 // Purpose: the process_* metrics that every Prometheus client has, of this
 // process; and the same facts about an executor, which has no endpoint.
 //
-//   exposer.RegisterCollectable(std::make_shared<ProcessMetrics>());
+//   MetricsServer::Start(address, {std::make_shared<ProcessMetrics>(), ...});
 //
 // Thread contract: any thread. /proc is read at each call; what cannot be read
 // is left out.

@@ -1,6 +1,6 @@
-// Addresses HOST:PORT as flags have them.
+// Addresses HOST:PORT as flags have them (common/address.h has the rest).
 //
-// Thread contract: functions; the last three touch the network.
+// Thread contract: functions; ConnectTcp() touches the network.
 #ifndef MAYPOLE_COMMON_PROGRAM_ADDRESS_H_
 #define MAYPOLE_COMMON_PROGRAM_ADDRESS_H_
 
@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/address.h"
 #include "common/fd.h"
 
 namespace maypole {
@@ -23,17 +24,7 @@ struct Address {
 absl::StatusOr<Address> ParseAddress(const std::string& flag,
                                      const std::string& text);
 
-// 127.0.0.0/8, ::1 (with or without brackets), localhost. Other names are not
-// looked up.
-bool IsLoopbackHost(const std::string& host);
 bool IsLoopback(const Address& address);
-
-// gRPC does not say why it cannot listen: tries it and gives the reason
-// ("Address already in use"); "unknown reason" if it works.
-std::string WhyNotBound(const Address& address);
-
-// "::1" of "[::1]"; others as they are.
-std::string WithoutBrackets(const std::string& host);
 
 // A TCP connection to it that does not block; invalid: there is none by the
 // deadline. The addresses of a name share the time, and its resolution has no
@@ -44,9 +35,6 @@ Fd ConnectTcp(const Address& address,
 
 // Milliseconds until the deadline, for poll(); 0: it has passed.
 int MillisLeft(std::chrono::steady_clock::time_point deadline);
-
-// Connects and hangs up, to wake who sleeps in accept.
-void Knock(const Address& address);
 
 }  // namespace maypole
 

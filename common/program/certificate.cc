@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/address.h"
 
 namespace maypole {
 namespace {
@@ -52,12 +53,6 @@ std::string NameText(const GENERAL_NAME* name) {
   inet_ntop(ASN1_STRING_length(s) == 4 ? AF_INET : AF_INET6,
             ASN1_STRING_get0_data(s), text, sizeof(text));
   return text;
-}
-
-bool IsAddress(const std::string& name) {
-  in6_addr parsed;
-  return inet_pton(AF_INET, name.c_str(), &parsed) == 1 ||
-         inet_pton(AF_INET6, name.c_str(), &parsed) == 1;
 }
 
 // X509_V_OK, or what is wrong with the chain that starts with the first.
@@ -143,7 +138,7 @@ std::string NamesOf(const X509* certificate) {
 }
 
 bool IsFor(X509* certificate, const std::string& name) {
-  if (IsAddress(name)) {
+  if (IsNumericHost(name)) {
     return X509_check_ip_asc(certificate, name.c_str(), 0) == 1;
   }
   return X509_check_host(certificate, name.data(), name.size(), 0, nullptr) ==

@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "common/program/fake_listener.h"
+#include "common/program/testing/fake_listener.h"
 #include "common/program/tls.h"
 
 namespace maypole {

@@ -2,7 +2,40 @@
 
 #include <sys/resource.h>
 
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <system_error>
+
+#include "common/resource_limits.h"
+
 namespace maypole {
+namespace {
+
+const char* terminated_program = "";
+
+[[noreturn]] void Terminate() {
+  try {
+    if (const std::exception_ptr e = std::current_exception()) {
+      std::rethrow_exception(e);
+    }
+  } catch (const std::system_error& e) {
+    const int err = e.code().value();
+    const Status s =
+        err == EAGAIN
+            ? ResourceStatus(err, Needs::kThread, "cannot start a thread")
+            : ErrnoStatus(err, "ended by an exception");
+    std::fprintf(stderr, "%s: %s\n", terminated_program, s.message().c_str());
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s: ended by an exception: %s\n",
+                 terminated_program, e.what());
+  } catch (...) {
+  }
+  std::abort();
+}
+
+}  // namespace
 
 void LeaveNoCore() {
   rlimit limit{};
@@ -17,6 +50,11 @@ void RaiseOpenFiles() {
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+void ExplainTermination(const char* program) {
+  terminated_program = program;
+  std::set_terminate(Terminate);
 }
 
 }  // namespace maypole

@@ -1,4 +1,4 @@
-// Arguments, addresses and the secret's file.
+// Addresses and the secret's file.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -7,43 +7,15 @@
 #include <string>
 #include <vector>
 
-#include "absl/flags/flag.h"
 #include "common/program/address.h"
-#include "common/program/arguments.h"
 #include "common/program/secret_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-
-ABSL_FLAG(int, number, 3, "a number");
-ABSL_FLAG(bool, loud, false, "a switch");
 
 namespace maypole {
 namespace {
 
 using ::testing::HasSubstr;
-
-absl::Status Check(std::vector<std::string> arguments) {
-  std::vector<char*> argv = {const_cast<char*>("program")};
-  for (std::string& a : arguments) argv.push_back(a.data());
-  return CheckArguments(static_cast<int>(argv.size()), argv.data());
-}
-
-TEST(ArgumentsTest, TakesKnownFlags) {
-  EXPECT_TRUE(Check({"--number=4", "-number", "5", "--loud", "--noloud"}).ok());
-  EXPECT_EQ(absl::GetFlag(FLAGS_number), 5);
-}
-
-TEST(ArgumentsTest, RefusesTheRestByName) {
-  EXPECT_EQ(Check({"stray"}).message(), "'stray' is not a flag; see --help");
-  EXPECT_EQ(Check({"--nosuch=1"}).message(),
-            "there is no flag '--nosuch'; see --help");
-  EXPECT_EQ(Check({"--nonumber"}).message(),
-            "there is no flag '--nonumber'; see --help");
-  EXPECT_EQ(Check({"--number"}).message(),
-            "--number needs a value; see --help");
-  EXPECT_THAT(std::string(Check({"--number=x"}).message()),
-              HasSubstr("--number='x' is not a value"));
-}
 
 TEST(AddressTest, Parses) {
   EXPECT_EQ(ParseAddress("--x", "127.0.0.1:80")->Text(), "127.0.0.1:80");
@@ -114,6 +86,39 @@ TEST_F(SecretTest, RefusesAFileThatOthersThanItsOwnerRead) {
               "secret file " + path_ +
                   ": others than its owner may use it; chmod 600 " + path_);
   }
+}
+
+// Of a FIFO the call waited, in silence, for somebody who writes to it.
+TEST_F(SecretTest, RefusesWhatIsNoRegularFileAtOnce) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  for (const std::string& path :
+       {path_, std::string("/dev/null"), std::string(getenv("TEST_TMPDIR"))}) {
+    const auto secret = ReadSecretFile(path);
+    ASSERT_FALSE(secret.ok());
+    EXPECT_EQ(std::string(secret.status().message()),
+              "secret file " + path +
+                  ": must be a regular file with one line of text");
+  }
+}
+
+TEST_F(SecretTest, RefusesAFileOfSomebodyElse) {
+  std::ofstream(path_) << "abc\n";
+  ::chmod(path_.c_str(), 0600);
+  if (::chown(path_.c_str(), 65534, 65534) != 0) {
+    GTEST_SKIP() << "no right to give files away; see tests/security_test.py";
+  }
+  const auto secret = ReadSecretFile(path_);
+  ASSERT_FALSE(secret.ok());
+  EXPECT_EQ(secret.status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(std::string(secret.status().message()),
+              HasSubstr("belongs to uid 65534"));
+}
+
+TEST_F(SecretTest, WarnsOfAShortOne) {
+  EXPECT_THAT(SecretWarning("abc"), HasSubstr("has 3 characters"));
+  EXPECT_THAT(SecretWarning(std::string(kGoodSecretBytes - 1, 'x')),
+              HasSubstr("at least 16"));
+  EXPECT_EQ(SecretWarning(std::string(kGoodSecretBytes, 'x')), "");
 }
 
 TEST_F(SecretTest, NamesAFileThatIsNotThere) {

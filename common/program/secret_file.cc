@@ -30,19 +30,45 @@ absl::StatusOr<std::string> ReadAtMost(int fd, const std::string& path,
   return out;
 }
 
-}  // namespace
-
-absl::StatusOr<std::string> ReadSecretFile(const std::string& path) {
-  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat info {};
-  if (!fd.valid() || ::fstat(fd.get(), &info) != 0) {
-    return ToAbsl(ErrnoStatus(errno, absl::StrCat("secret file ", path)));
+absl::Status CheckFile(const struct stat& info, const std::string& path) {
+  if (!S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("secret file ", path,
+                     ": must be a regular file with one line of text"));
+  }
+  if (info.st_uid != 0 && info.st_uid != ::geteuid()) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "secret file ", path, ": belongs to uid ", info.st_uid,
+        ", who knows what is in it and may change it; it must belong to root ",
+        "or to this program's user (uid ", ::geteuid(), ")"));
   }
   if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
     return absl::PermissionDeniedError(
         absl::StrCat("secret file ", path,
                      ": others than its owner may use it; chmod 600 ", path));
   }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string SecretWarning(const std::string& secret) {
+  if (secret.empty() || secret.size() >= kGoodSecretBytes) return "";
+  return absl::StrCat("the secret has ", secret.size(),
+                      " characters and could be guessed; a good one has at "
+                      "least ",
+                      kGoodSecretBytes,
+                      ", and is random (`openssl rand -hex 32` prints one)");
+}
+
+absl::StatusOr<std::string> ReadSecretFile(const std::string& path) {
+  // O_NONBLOCK: of a FIFO the call would wait for somebody who writes to it.
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat info {};
+  if (!fd.valid() || ::fstat(fd.get(), &info) != 0) {
+    return ToAbsl(ErrnoStatus(errno, absl::StrCat("secret file ", path)));
+  }
+  if (absl::Status s = CheckFile(info, path); !s.ok()) return s;
   absl::StatusOr<std::string> text =
       ReadAtMost(fd.get(), path, kMaxSecretBytes);
   if (!text.ok()) return text;

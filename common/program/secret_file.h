@@ -1,6 +1,6 @@
 // The cluster secret: one line in a file that only its owner may read.
 //
-// Thread contract: pure but for the file.
+// Thread contract: functions; they read the file and nothing else.
 #ifndef MAYPOLE_COMMON_PROGRAM_SECRET_FILE_H_
 #define MAYPOLE_COMMON_PROGRAM_SECRET_FILE_H_
 
@@ -12,8 +12,17 @@
 namespace maypole {
 
 inline constexpr size_t kMaxSecretBytes = 255;
+// 64 random bits as hexadecimal digits.
+inline constexpr size_t kGoodSecretBytes = 16;
 
+// The secret. An error if the file is not a regular one, belongs to somebody
+// else than root or this process's user, may be used by others than its owner,
+// or does not hold one line of printable ASCII. Never waits.
 absl::StatusOr<std::string> ReadSecretFile(const std::string& path);
+
+// What an operator should be told about a short secret. Empty for a good one,
+// and for none at all.
+std::string SecretWarning(const std::string& secret);
 
 }  // namespace maypole
 

@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "common/types.h"
+#include "coordinator/core/limits.h"
 #include "proto/coordinator.pb.h"
 
 namespace maypole::coordinator {
@@ -37,10 +38,11 @@ struct Config {
   // Nobody has come or gone for so long: an elastic job's epoch may start with
   // fewer ranks than it may have.
   Time elastic_settle = std::chrono::seconds(1);
-  // Late ranks are reported after, and end the epoch after; 0: never. Of a job
+  // Stragglers are reported after, and end the epoch after; 0: never. Of a job
   // whose ranks say nothing.
   Time stall_check = std::chrono::seconds(5);
   Time stall_shutdown{};
+  size_t operations = kMaxOperations;  // at most that
 };
 
 // Write the message to the stream.
@@ -91,14 +93,15 @@ struct ErrorCounted {
 };
 struct Reconnected {};
 // Others have waited for a node so long, more than was told before.
-struct NodeLate {
+struct StragglerNode {
   std::string job;
   std::string node;
   Time time{};
 };
 
-using Action = std::variant<Send, Close, Log, OperationIssued, RunIssued,
-                            BucketRan, ErrorCounted, Reconnected, NodeLate>;
+using Action =
+    std::variant<Send, Close, Log, OperationIssued, RunIssued, BucketRan,
+                 ErrorCounted, Reconnected, StragglerNode>;
 using Actions = std::vector<Action>;
 
 // What a job asks for: messages go to sessions (which number and keep them),

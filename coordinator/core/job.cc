@@ -24,6 +24,8 @@ uint64_t EpochOf(const proto::ExecutorMessage& m) {
       return m.late().epoch();
     case proto::ExecutorMessage::kBlocked:
       return m.blocked().epoch();
+    case proto::ExecutorMessage::kRetireNames:
+      return m.retire_names().epoch();
     default:
       return 0;
   }
@@ -31,9 +33,8 @@ uint64_t EpochOf(const proto::ExecutorMessage& m) {
 
 }  // namespace
 
-Job::Job(std::string id, std::string token, const Config& config)
+Job::Job(std::string id, const Config& config)
     : id_(std::move(id)),
-      token_(std::move(token)),
       config_(config),
       elastic_(config.elastic_settle, config.start_timeout) {}
 
@@ -120,8 +121,9 @@ absl::Status Job::OnGone(SessionId session, const proto::RankGone& gone,
   absl::Status status = CheckEpoch(gone.epoch());
   if (!status.ok()) return status;
   elastic_.OnLeft(session, gone.epoch(), gone.rank(), gone.returns());
-  const Member* waiting = gathering_.Find(session);
-  // Epoch 0: the executor had not heard of an epoch yet when it wrote this.
+  const NodeMember* waiting = gathering_.Find(session);
+  // CoordinatorEpoch 0: the executor had not heard of an epoch yet when it
+  // wrote this.
   if (gone.epoch() == 0 && waiting != nullptr) {
     if (!waiting->HasRank(gone.rank())) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -143,7 +145,7 @@ absl::Status Job::OnGone(SessionId session, const proto::RankGone& gone,
 
 absl::Status Job::OnGoneFromEpoch(size_t node, const proto::RankGone& gone,
                                   JobOutput* out) {
-  const Member& member = epoch_->members()[node];
+  const NodeMember& member = epoch_->members()[node];
   if (!member.HasRank(gone.rank())) {
     return absl::InvalidArgumentError(absl::StrCat(
         "rank ", gone.rank(), " is gone, but is not a rank of the node"));
@@ -179,7 +181,7 @@ absl::Status Job::OnFailed(SessionId session,
   if (!status.ok()) return status;
   const Node& node = nodes_.at(session);
   const std::string message = Cut(failed.message(), kMaxForeignText);
-  if (const Member* waiting = gathering_.Find(session);
+  if (const NodeMember* waiting = gathering_.Find(session);
       failed.epoch() == 0 && waiting != nullptr) {
     out->Count(ErrorKind::kExecutorLost);
     FailStart(absl::StrCat(
@@ -194,7 +196,8 @@ absl::Status Job::OnFailed(SessionId session,
   }
   const std::optional<size_t> index = epoch_->IndexOf(session);
   if (!index) return absl::OkStatus();
-  // Epoch 0 is of ranks that wait; here it means those that have just started.
+  // CoordinatorEpoch 0 is of ranks that wait; here it means those that have
+  // just started.
   if (failed.epoch() == 0 && epoch_->LiveRanks(*index).empty()) {
     return absl::OkStatus();
   }
@@ -219,7 +222,7 @@ void Job::LoseMember(SessionId session, const std::string& how,
     failed_start_->told.erase(session);
     if (failed_start_->told.empty()) failed_start_.reset();
   }
-  if (const Member* waiting = gathering_.Find(session)) {
+  if (const NodeMember* waiting = gathering_.Find(session)) {
     const std::string who = ExecutorText(node, waiting->ranks);
     gathering_.Remove(session);
     out->Count(ErrorKind::kExecutorLost);
@@ -278,10 +281,10 @@ void Job::OnTime(Time now, JobOutput* out) {
   NoteState(now);
 }
 
-Time Job::TakeLateness(Time now, SessionId session) {
+Time Job::TakeStragglerTime(Time now, SessionId session) {
   if (epoch_ == nullptr) return Time::zero();
   const std::optional<size_t> node = epoch_->IndexOf(session);
-  return node ? epoch_->TakeLateness(now, *node) : Time::zero();
+  return node ? epoch_->TakeStragglerTime(now, *node) : Time::zero();
 }
 
 size_t Job::live_ranks() const {

@@ -34,9 +34,9 @@
 
 #include "absl/status/status.h"
 #include "coordinator/core/actions.h"
-#include "coordinator/core/elastic.h"
-#include "coordinator/core/epoch.h"
-#include "coordinator/core/gathering.h"
+#include "coordinator/core/coordinator_epoch.h"
+#include "coordinator/core/membership/elastic.h"
+#include "coordinator/core/membership/gathering.h"
 #include "proto/admin.pb.h"
 #include "proto/coordinator.pb.h"
 
@@ -53,10 +53,9 @@ class Job {
     uint64_t round = 0;
   };
 
-  Job(std::string id, std::string token, const Config& config);
+  Job(std::string id, const Config& config);
 
   const std::string& id() const { return id_; }
-  const std::string& token() const { return token_; }
 
   // A new executor. The caller has checked that the node's name is free.
   void Join(Time now, SessionId session, Node node);
@@ -89,7 +88,7 @@ class Job {
   size_t live_ranks() const;
   size_t pending() const { return epoch_ ? epoch_->pending() : 0; }
   // How long others have waited for the session's node since the last call.
-  Time TakeLateness(Time now, SessionId session);
+  Time TakeStragglerTime(Time now, SessionId session);
   size_t late_ranks() const { return epoch_ ? epoch_->late().ranks() : 0; }
   size_t late_operations() const {
     return epoch_ ? epoch_->late().operations() : 0;
@@ -108,7 +107,7 @@ class Job {
   absl::Status Dispatch(Time now, SessionId session,
                         const proto::ExecutorMessage& message, JobOutput* out);
   // The node, with none of its ranks yet.
-  Member MemberOf(SessionId session) const;
+  NodeMember MemberOf(SessionId session) const;
   // True: ranks that are not elastic cannot wait here, and have been told why.
   bool RefusesFixed(SessionId session, JobOutput* out);
   absl::Status OnReady(Time now, SessionId session,
@@ -182,7 +181,6 @@ class Job {
   std::string LogPrefix(absl::string_view event) const;
 
   const std::string id_;
-  const std::string token_;
   const Config config_;
   std::map<SessionId, Node> nodes_;
   Gathering gathering_;
@@ -190,7 +188,7 @@ class Job {
   std::pair<uint32_t, uint32_t> wanted_;  // as told: new ranks, leaving
   std::optional<Time> start_since_;       // somebody waits for a start
   std::optional<FailedStart> failed_start_;
-  std::unique_ptr<Epoch> epoch_;
+  std::unique_ptr<CoordinatorEpoch> epoch_;
   uint64_t epoch_number_ = 0;           // of the current epoch or the last one
   std::optional<std::string> aborted_;  // what ranks are told
   std::pair<State, uint64_t> seen_;     // the state, and of which epoch

@@ -1,7 +1,7 @@
 // Starts and ends of epochs: who ends what (docs/design.md section 12).
 #include "coordinator/core/job.h"
 
-#include "coordinator/core/testing.h"
+#include "coordinator/core/testing/testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

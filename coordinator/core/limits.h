@@ -11,9 +11,15 @@
 namespace maypole::coordinator {
 
 inline constexpr size_t kMaxJobs = 1024;
-inline constexpr size_t kMaxNodes = 1024;            // executors of a job
-inline constexpr size_t kMaxSessions = 4096;         // executors of all jobs
-inline constexpr size_t kMaxOperations = kMaxSlots;  // names of a job's epoch
+inline constexpr size_t kMaxNodes = 1024;     // executors of a job
+inline constexpr size_t kMaxSessions = 4096;  // executors of all jobs
+// Names of a job's operations that are known at a time.
+inline constexpr size_t kMaxOperations = kMaxSlots;
+// Where the operation of an id stands among those that are known: ids of
+// operations that are known at the same time have different places.
+inline constexpr size_t PlaceOf(uint32_t id) {
+  return (id - 1) % kMaxOperations;
+}
 // Operations that an executor names as late.
 inline constexpr int kMaxLateOperations = 64;
 

@@ -36,19 +36,4 @@ std::string Cut(absl::string_view text, size_t max_bytes) {
   return std::string(text.substr(0, n));
 }
 
-bool IsPlainName(absl::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) {
-    return c > ' ' && c < 0x7f && c != '"' && c != '\'';
-  });
-}
-
-bool EqualSecrets(absl::string_view expected, absl::string_view given) {
-  unsigned difference = expected.size() == given.size() ? 0 : 1;
-  for (size_t i = 0; i < given.size(); ++i) {
-    const char e = expected.empty() ? 0 : expected[i % expected.size()];
-    difference |= static_cast<unsigned char>(e ^ given[i]);
-  }
-  return difference == 0;
-}
-
 }  // namespace maypole::coordinator

@@ -1,4 +1,4 @@
-// Words for messages and log lines, and comparing secrets.
+// Words for messages and log lines.
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_COORDINATOR_CORE_TEXT_H_
@@ -26,12 +26,6 @@ std::string SecondsText(Time time);
 
 // At most max_bytes of it, never half a UTF-8 character.
 std::string Cut(absl::string_view text, size_t max_bytes);
-
-// Fit for a log line and an error as it is: graphic ASCII, no quotes.
-bool IsPlainName(absl::string_view text);
-
-// In a time that depends on the length of `given` alone.
-bool EqualSecrets(absl::string_view expected, absl::string_view given);
 
 }  // namespace maypole::coordinator
 

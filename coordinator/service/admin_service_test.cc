@@ -8,10 +8,10 @@
 #include <thread>
 #include <vector>
 
-#include "coordinator/core/testing.h"
-#include "coordinator/service/secret.h"
+#include "common/program/secret.h"
+#include "coordinator/core/testing/testing.h"
 #include "coordinator/service/server.h"
-#include "coordinator/service/test_executor.h"
+#include "coordinator/service/testing/test_executor.h"
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
 #include "gtest/gtest.h"

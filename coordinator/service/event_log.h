@@ -17,7 +17,7 @@
 #include <string>
 
 #include "coordinator/core/actions.h"
-#include "coordinator/core/events.h"
+#include "coordinator/core/admin/events.h"
 
 namespace maypole::coordinator {
 

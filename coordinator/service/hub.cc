@@ -38,61 +38,56 @@ Hub::Hub(const Config& config, std::string incarnation, Metrics* metrics)
 
 Hub::~Hub() {
   {
-    std::lock_guard<std::mutex> lock(mutex_);
+    std::lock_guard lock(timer_mutex_);
     timer_ends_ = true;
     deadline_changed_.notify_all();
   }
   timer_.join();
 }
 
-absl::StatusOr<StreamId> Hub::Add(StreamWriter* writer) {
-  std::lock_guard<std::mutex> lock(mutex_);
+absl::StatusOr<StreamId> Hub::Add(std::shared_ptr<StreamWriter> writer) {
+  std::lock_guard lock(streams_mutex_);
   if (stopped_) return absl::UnavailableError("the coordinator is stopping");
   if (streams_.size() >= kMaxStreams) {
     return absl::ResourceExhaustedError(
         "the coordinator has as many connections as it can serve; try again "
         "later");
   }
-  streams_.emplace(++last_stream_, writer);
+  streams_.emplace(++last_stream_, std::move(writer));
   return last_stream_;
 }
 
 void Hub::Received(StreamId stream, const proto::ExecutorMessage& message) {
-  Do([&](Time now, Actions* actions) {
-    // Read just before the stream was closed by what came from another.
-    if (streams_.at(stream)->closing()) return;
-    core_.Received(now, stream, message, actions);
+  Do([&](Time now, CoordinatorCore::Carry carry) {
+    core_.Received(now, stream, message, carry);
   });
 }
 
 void Hub::Remove(StreamId stream, StreamEnd end) {
-  Do([&](Time now, Actions* actions) {
-    core_.Ended(now, stream, end, actions);
-    streams_.erase(stream);
+  Do([&](Time now, CoordinatorCore::Carry carry) {
+    core_.Ended(now, stream, end, carry);
   });
+  std::lock_guard lock(streams_mutex_);
+  streams_.erase(stream);
 }
 
 void Hub::Stop() {
-  Do([this](Time, Actions* actions) {
+  {
+    std::lock_guard lock(streams_mutex_);
     stopped_ = true;
-    core_.Stop(actions);
-  });
+  }
+  Do([this](Time, CoordinatorCore::Carry carry) { core_.Stop(carry); });
   events_.Stop();
 }
 
-std::vector<NodeLate> Hub::TakeLateness() {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return core_.TakeLateness(Now());
+std::vector<StragglerNode> Hub::TakeStragglerTime() {
+  return core_.TakeStragglerTime(Now());
 }
 
-Totals Hub::totals() const {
-  std::lock_guard<std::mutex> lock(mutex_);
-  return core_.totals();
-}
+Totals Hub::totals() const { return core_.totals(); }
 
 absl::StatusOr<proto::StatusReply> Hub::Status(
     const proto::StatusRequest& request) const {
-  std::lock_guard<std::mutex> lock(mutex_);
   const Time now = Now();
   absl::StatusOr<proto::StatusReply> reply = core_.Status(now, request);
   if (reply.ok()) {
@@ -105,8 +100,8 @@ absl::StatusOr<proto::StatusReply> Hub::Status(
 absl::StatusOr<proto::AbortReply> Hub::Abort(
     const proto::AbortRequest& request) {
   absl::StatusOr<proto::AbortReply> reply;
-  Do([&](Time now, Actions* actions) {
-    reply = core_.Abort(now, request, actions);
+  Do([&](Time now, CoordinatorCore::Carry carry) {
+    reply = core_.Abort(now, request, carry);
   });
   return reply;
 }
@@ -114,38 +109,40 @@ absl::StatusOr<proto::AbortReply> Hub::Abort(
 absl::StatusOr<proto::DrainReply> Hub::Drain(
     const proto::DrainRequest& request) {
   absl::StatusOr<proto::DrainReply> reply;
-  Do([&](Time, Actions* actions) { reply = core_.Drain(request, actions); });
+  Do([&](Time, CoordinatorCore::Carry carry) {
+    reply = core_.Drain(request, carry);
+  });
   return reply;
 }
 
-void Hub::Do(const std::function<void(Time, Actions*)>& event) {
-  Actions actions;
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    event(Now(), &actions);
-    Apply(&actions);
-    const std::optional<Time> deadline = core_.Deadline();
-    deadline_ = deadline;
-    // Buckets set and clear deadlines all the time: a timer that wakes early
-    // for nothing costs less than one that is told of each.
-    if (deadline && (!timer_waits_for_ || *deadline < *timer_waits_for_)) {
-      timer_waits_for_ = deadline;
-      deadline_changed_.notify_all();
+void Hub::Do(const std::function<void(Time, CoordinatorCore::Carry)>& event) {
+  std::vector<Log> logs;
+  event(Now(), [&](Actions* actions) {
+    Apply(actions);
+    for (Action& action : *actions) {
+      if (Log* log = std::get_if<Log>(&action)) logs.push_back(std::move(*log));
     }
-  }
-  for (const Action& action : actions) {
-    if (const Log* log = std::get_if<Log>(&action)) Write(*log);
-  }
+  });
+  WakeTimer();
+  for (const Log& log : logs) Write(log);
+}
+
+std::shared_ptr<StreamWriter> Hub::Find(StreamId stream) const {
+  std::lock_guard lock(streams_mutex_);
+  const auto it = streams_.find(stream);
+  return it == streams_.end() ? nullptr : it->second;
 }
 
 void Hub::Apply(Actions* actions) {
   for (Action& action : *actions) {
     if (Send* send = std::get_if<Send>(&action)) {
-      auto it = streams_.find(send->stream);
-      if (it != streams_.end()) it->second->Push(std::move(send->message));
+      if (const auto writer = Find(send->stream)) {
+        writer->Push(std::move(send->message));
+      }
     } else if (Close* close = std::get_if<Close>(&action)) {
-      auto it = streams_.find(close->stream);
-      if (it != streams_.end()) it->second->Close(std::move(close->status));
+      if (const auto writer = Find(close->stream)) {
+        writer->Close(std::move(close->status));
+      }
     } else if (const Log* log = std::get_if<Log>(&action)) {
       events_.Add(*log);
       metrics_->Observe(*log);
@@ -157,7 +154,7 @@ void Hub::Apply(Actions* actions) {
       metrics_->Observe(*bucket);
     } else if (auto* error = std::get_if<ErrorCounted>(&action)) {
       metrics_->Observe(*error);
-    } else if (auto* late = std::get_if<NodeLate>(&action)) {
+    } else if (auto* late = std::get_if<StragglerNode>(&action)) {
       metrics_->Observe(*late);
     } else if (auto* again = std::get_if<Reconnected>(&action)) {
       metrics_->Observe(*again);
@@ -165,18 +162,33 @@ void Hub::Apply(Actions* actions) {
   }
 }
 
+// Buckets set and clear deadlines all the time: a timer that wakes early for
+// nothing costs less than one that is told of each.
+void Hub::WakeTimer() {
+  const std::optional<Time> deadline = core_.Deadline();
+  if (!deadline) return;
+  std::lock_guard lock(timer_mutex_);
+  if (timer_waits_for_ && *timer_waits_for_ <= *deadline) return;
+  timer_waits_for_ = deadline;
+  deadline_changed_.notify_all();
+}
+
+// A deadline that is set after the timer has asked for it finds, in
+// WakeTimer(), what the timer waits for: both is under timer_mutex_.
 void Hub::RunTimer() {
-  std::unique_lock<std::mutex> lock(mutex_);
+  std::unique_lock lock(timer_mutex_);
   while (!timer_ends_) {
-    timer_waits_for_ = deadline_;
-    if (!deadline_) {
+    const std::optional<Time> deadline = core_.Deadline();
+    timer_waits_for_ = deadline;
+    if (!deadline) {
       deadline_changed_.wait(lock);
-    } else if (Now() < *deadline_) {
-      // (By value: who changes deadline_ does not always wake us.)
-      deadline_changed_.wait_until(lock, ToClock(Time(*deadline_)));
+    } else if (Now() < *deadline) {
+      deadline_changed_.wait_until(lock, ToClock(*deadline));
     } else {
       lock.unlock();
-      Do([this](Time now, Actions* actions) { core_.Passed(now, actions); });
+      Do([this](Time now, CoordinatorCore::Carry carry) {
+        core_.Passed(now, carry);
+      });
       lock.lock();
     }
   }

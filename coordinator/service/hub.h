@@ -1,19 +1,23 @@
-// Hub: the core under its lock, with a clock and with streams to act on.
+// Hub: the core with a clock and with streams to act on.
 //
-// Purpose: the shell around the pure core. Handler threads bring events, a
-// timer thread brings the passing of time; the core's actions are carried out
-// under the same lock, so that messages reach the streams' queues in the order
-// the core gave. Log lines go into the events under it, and are written after
-// it is released: a slow stderr holds up one thread, not all jobs.
+// Purpose: the shell around the core. Handler threads bring events, a timer
+// thread brings the passing of time; the core's actions are carried out under
+// the lock of their job, so that messages reach the streams' queues in the
+// order the core gave, and events of other jobs go on meanwhile. Log lines go
+// into the events under it, and are written after it is released: a slow stderr
+// holds up one thread, not the job.
 //
 // Thread contract: all methods from any thread. No method blocks for a peer.
 //
-// Invariants: the core knows only streams that are in streams_.
+// Invariants: the core knows only streams that are in streams_. Locks are taken
+// in the order of coordinator_core.h, then streams_mutex_ or those of a writer,
+// the events and the metrics; timer_mutex_ by who holds no lock of a job.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_HUB_H_
 #define MAYPOLE_COORDINATOR_SERVICE_HUB_H_
 
 #include <condition_variable>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -22,7 +26,7 @@
 
 #include "absl/status/statusor.h"
 #include "coordinator/core/actions.h"
-#include "coordinator/core/core.h"
+#include "coordinator/core/coordinator_core.h"
 #include "coordinator/service/event_log.h"
 #include "coordinator/service/metrics.h"
 #include "coordinator/service/stream_writer.h"
@@ -42,10 +46,9 @@ class Hub {
   Hub(const Hub&) = delete;
   Hub& operator=(const Hub&) = delete;
 
-  // The writer must stay until Remove() has returned.
-  absl::StatusOr<StreamId> Add(StreamWriter* writer);
+  absl::StatusOr<StreamId> Add(std::shared_ptr<StreamWriter> writer);
   void Received(StreamId stream, const proto::ExecutorMessage& message);
-  // The stream has ended and its writer goes away.
+  // The stream has ended.
   void Remove(StreamId stream, StreamEnd end);
 
   // Tells all executors that the coordinator ends, and closes their streams and
@@ -53,8 +56,8 @@ class Hub {
   void Stop();
 
   Totals totals() const;
-  // See Core.
-  std::vector<NodeLate> TakeLateness();
+  // See CoordinatorCore.
+  std::vector<StragglerNode> TakeStragglerTime();
 
   // See proto/admin.proto.
   absl::StatusOr<proto::StatusReply> Status(
@@ -65,21 +68,25 @@ class Hub {
 
  private:
   // Runs `event` on the core and carries out what follows.
-  void Do(const std::function<void(Time, Actions*)>& event);
+  void Do(const std::function<void(Time, CoordinatorCore::Carry)>& event);
   void Apply(Actions* actions);
+  // Null: it has ended.
+  std::shared_ptr<StreamWriter> Find(StreamId stream) const;
+  // After an event: a deadline may have come before the one it waits for.
+  void WakeTimer();
   void RunTimer();
 
   Metrics* const metrics_;
   const Time started_;
   EventLog events_;
-  mutable std::mutex mutex_;
-  std::condition_variable deadline_changed_;
-  Core core_;
-  std::unordered_map<StreamId, StreamWriter*> streams_;
+  CoordinatorCore core_;
+  mutable std::mutex streams_mutex_;
+  std::unordered_map<StreamId, std::shared_ptr<StreamWriter>> streams_;
   StreamId last_stream_ = 0;
-  std::optional<Time> deadline_;
-  std::optional<Time> timer_waits_for_;  // none: until it is woken
   bool stopped_ = false;
+  std::mutex timer_mutex_;
+  std::condition_variable deadline_changed_;
+  std::optional<Time> timer_waits_for_;  // none: until it is woken
   bool timer_ends_ = false;
   std::thread timer_;  // last: starts when all else is there
 };

@@ -1,25 +1,21 @@
 #include "coordinator/service/metrics.h"
 
-#include <atomic>
 #include <chrono>
-#include <exception>
 #include <map>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "common/metrics/families.h"
 #include "common/metrics/process.h"
+#include "common/version.h"
 #include "coordinator/core/limits.h"
-#include "coordinator/core/version.h"
 #include "prometheus/gauge.h"
 #include "prometheus/metric_family.h"
 
 namespace maypole::coordinator {
 namespace {
 
-constexpr int kHttpThreads = 2;
 constexpr const char* kErrorKinds[] = {
     "mismatch",      "rank_lost",   "rank_left", "executor_lost",
     "start_timeout", "bad_message", "stalled",   "deadlock"};
@@ -35,40 +31,27 @@ class Gauges : public prometheus::Collectable {
 
   std::vector<prometheus::MetricFamily> Collect() const override {
     const Totals t = totals_();
-    std::vector<prometheus::MetricFamily> all = ProcessMetrics().Collect();
-    for (auto& family : OfTotals(t)) all.push_back(std::move(family));
-    return all;
+    Families all;
+    const auto gauge = [&all](const char* name, const char* help,
+                              size_t value) {
+      all.Gauge(name, help, {}, static_cast<double>(value));
+    };
+    gauge("maypole_jobs", "Jobs that have executors.", t.jobs);
+    gauge("maypole_nodes", "Executors, one per job and node.", t.nodes);
+    gauge("maypole_ranks", "Ranks of running epochs.", t.ranks);
+    gauge("maypole_pending_operations",
+          "Operations that are present on some nodes and awaited from others.",
+          t.pending_operations);
+    gauge("maypole_late_ranks",
+          "Ranks that have kept others waiting for longer than the stall check "
+          "time.",
+          t.late_ranks);
+    gauge("maypole_late_operations", "Operations that they hold up.",
+          t.late_operations);
+    return all.Take();
   }
 
  private:
-  static std::vector<prometheus::MetricFamily> OfTotals(const Totals& t) {
-    return {Gauge("maypole_jobs", "Jobs that have executors.", t.jobs),
-            Gauge("maypole_nodes", "Executors, one per job and node.", t.nodes),
-            Gauge("maypole_ranks", "Ranks of running epochs.", t.ranks),
-            Gauge("maypole_pending_operations",
-                  "Operations that are present on some nodes and awaited from "
-                  "others.",
-                  t.pending_operations),
-            Gauge("maypole_late_ranks",
-                  "Ranks that have kept others waiting for longer than the "
-                  "stall check time.",
-                  t.late_ranks),
-            Gauge("maypole_late_operations", "Operations that they hold up.",
-                  t.late_operations)};
-  }
-
-  static prometheus::MetricFamily Gauge(const char* name, const char* help,
-                                        size_t value) {
-    prometheus::ClientMetric metric;
-    metric.gauge.value = static_cast<double>(value);
-    prometheus::MetricFamily family;
-    family.name = name;
-    family.help = help;
-    family.type = prometheus::MetricType::Gauge;
-    family.metric.push_back(metric);
-    return family;
-  }
-
   const std::function<Totals()> totals_;
 };
 
@@ -76,14 +59,14 @@ class Gauges : public prometheus::Collectable {
 
 // maypole_node_late_seconds_total, of the nodes that are there when it is
 // scraped.
-class LateNodes : public prometheus::Collectable {
+class StragglerNodes : public prometheus::Collectable {
  public:
   // Before it is scraped.
-  void Ask(std::function<std::vector<NodeLate>()> take) {
+  void Ask(std::function<std::vector<StragglerNode>()> take) {
     take_ = std::move(take);
   }
 
-  void Add(const NodeLate& late) {
+  void Add(const StragglerNode& late) {
     std::lock_guard lock(mutex_);
     // Nobody has scraped for many jobs: nobody misses them.
     if (seconds_.size() >= 2 * kMaxSessions) seconds_.clear();
@@ -91,35 +74,30 @@ class LateNodes : public prometheus::Collectable {
   }
 
   std::vector<prometheus::MetricFamily> Collect() const override {
-    const std::vector<NodeLate> all = take_();
-    prometheus::MetricFamily family;
-    family.name = "maypole_node_late_seconds_total";
-    family.help =
-        "Time in which operations of other nodes of the job waited for this "
-        "one.";
-    family.type = prometheus::MetricType::Counter;
+    const std::vector<StragglerNode> taken = take_();
+    Families all;
     std::lock_guard lock(mutex_);
     std::map<Key, double> before;
     before.swap(seconds_);
-    for (const NodeLate& late : all) {
+    for (const StragglerNode& late : taken) {
       const Key key(late.job, late.node);
       const double seconds = before[key] + Seconds(late);
       seconds_[key] = seconds;
-      prometheus::ClientMetric metric;
-      metric.label = {{"job", late.job}, {"node", late.node}};
-      metric.counter.value = seconds;
-      family.metric.push_back(std::move(metric));
+      all.Counter("maypole_node_late_seconds_total",
+                  "Time in which operations of other nodes of the job waited "
+                  "for this one.",
+                  {{"job", late.job}, {"node", late.node}}, seconds);
     }
-    return {family};
+    return all.Take();
   }
 
  private:
   using Key = std::pair<std::string, std::string>;  // job, node
-  static double Seconds(const NodeLate& late) {
+  static double Seconds(const StragglerNode& late) {
     return std::chrono::duration<double>(late.time).count();
   }
 
-  std::function<std::vector<NodeLate>()> take_;
+  std::function<std::vector<StragglerNode>()> take_;
   mutable std::mutex mutex_;
   mutable std::map<Key, double> seconds_;
 };
@@ -145,7 +123,7 @@ prometheus::Histogram* AddHistogram(prometheus::Registry* registry,
 
 Metrics::Metrics()
     : registry_(std::make_shared<prometheus::Registry>()),
-      late_nodes_(std::make_shared<LateNodes>()) {
+      straggler_nodes_(std::make_shared<StragglerNodes>()) {
   prometheus::Registry* r = registry_.get();
   prometheus::BuildGauge()
       .Name("maypole_build_info")
@@ -218,42 +196,22 @@ void Metrics::Observe(const Log& line) {
 
 void Metrics::Observe(const Reconnected&) { reconnects_->Increment(); }
 
-void Metrics::Observe(const NodeLate& fact) { late_nodes_->Add(fact); }
+void Metrics::Observe(const StragglerNode& fact) {
+  straggler_nodes_->Add(fact);
+}
 
 absl::StatusOr<int> Metrics::Serve(
     const Address& address, std::function<Totals()> totals,
-    std::function<std::vector<NodeLate>()> take_lateness) {
-  try {
-    exposer_ =
-        std::make_unique<prometheus::Exposer>(address.Text(), kHttpThreads);
-  } catch (const std::exception&) {
-    return absl::UnavailableError(absl::StrCat(
-        "cannot serve metrics: ", WhyNotBound(address),
-        "; choose another --metrics, or end the program that holds the port"));
-  }
-  gauges_ = std::make_shared<Gauges>(std::move(totals));
-  exposer_->RegisterCollectable(registry_);
-  exposer_->RegisterCollectable(gauges_);
-  late_nodes_->Ask(std::move(take_lateness));
-  exposer_->RegisterCollectable(late_nodes_);
-  address_ = {address.host, exposer_->GetListeningPorts().front()};
-  return address_.port;
+    std::function<std::vector<StragglerNode>()> take_lateness) {
+  straggler_nodes_->Ask(std::move(take_lateness));
+  absl::StatusOr<std::unique_ptr<MetricsServer>> server = MetricsServer::Start(
+      address, {registry_, std::make_shared<ProcessMetrics>(),
+                std::make_shared<Gauges>(std::move(totals)), straggler_nodes_});
+  if (!server.ok()) return server.status();
+  server_ = *std::move(server);
+  return server_->port();
 }
 
-void Metrics::StopServing() {
-  if (exposer_ == nullptr) return;
-  // The HTTP server sees that it shall end when a connection comes, or after
-  // two seconds. So connections come.
-  std::atomic<bool> stopped = false;
-  std::thread knocker([&] {
-    while (!stopped) {
-      Knock(address_);
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-  });
-  exposer_.reset();
-  stopped = true;
-  knocker.join();
-}
+void Metrics::StopServing() { server_.reset(); }
 
 }  // namespace maypole::coordinator

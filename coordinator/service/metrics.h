@@ -34,18 +34,18 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/metrics/server.h"
 #include "common/program/address.h"
 #include "common/types.h"
 #include "coordinator/core/actions.h"
-#include "coordinator/core/core.h"
+#include "coordinator/core/coordinator_core.h"
 #include "prometheus/counter.h"
-#include "prometheus/exposer.h"
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
 
 namespace maypole::coordinator {
 
-class LateNodes;
+class StragglerNodes;
 
 class Metrics {
  public:
@@ -56,14 +56,14 @@ class Metrics {
   void Observe(const BucketRan& fact);
   void Observe(const ErrorCounted& fact);
   void Observe(const Reconnected& fact);
-  void Observe(const NodeLate& fact);
+  void Observe(const StragglerNode& fact);
   void Observe(const Log& line);
 
   // Serves them over HTTP until StopServing(); returns the port.
-  // take_lateness: as Core::TakeLateness.
+  // take_lateness: as CoordinatorCore::TakeStragglerTime.
   absl::StatusOr<int> Serve(
       const Address& address, std::function<Totals()> totals,
-      std::function<std::vector<NodeLate>()> take_lateness);
+      std::function<std::vector<StragglerNode>()> take_lateness);
   void StopServing();
 
  private:
@@ -77,10 +77,8 @@ class Metrics {
   prometheus::Counter* reconnects_;
   prometheus::Histogram* run_operations_;
   prometheus::Histogram* negotiation_;
-  std::shared_ptr<prometheus::Collectable> gauges_;
-  const std::shared_ptr<LateNodes> late_nodes_;
-  Address address_;  // with the port that was chosen
-  std::unique_ptr<prometheus::Exposer> exposer_;
+  const std::shared_ptr<StragglerNodes> straggler_nodes_;
+  std::unique_ptr<MetricsServer> server_;
 };
 
 }  // namespace maypole::coordinator

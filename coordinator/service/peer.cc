@@ -1,22 +1,13 @@
 #include "coordinator/service/peer.h"
 
-#include <arpa/inet.h>
-
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "common/address.h"
 
 namespace maypole::coordinator {
 namespace {
 
 constexpr absl::string_view kMapped = "::ffff:";
-
-bool IsAddress(const std::string& text) {
-  in6_addr parsed;
-  // The zone of a link-local address ("%eth0") is no part of what is parsed.
-  const std::string plain = text.substr(0, text.find('%'));
-  return inet_pton(AF_INET, plain.c_str(), &parsed) == 1 ||
-         inet_pton(AF_INET6, plain.c_str(), &parsed) == 1;
-}
 
 }  // namespace
 
@@ -32,15 +23,13 @@ std::string PeerAddress(absl::string_view peer) {
   const size_t colon = text.rfind(':');
   if (colon == std::string::npos) return "";
   text.resize(colon);
-  if (text.size() > 2 && text.front() == '[' && text.back() == ']') {
-    text = text.substr(1, text.size() - 2);
-  }
+  text = WithoutBrackets(text);
   // An IPv4 peer of a socket that takes both.
   if (absl::string_view rest = text;
       absl::ConsumePrefix(&rest, kMapped) && rest.find('.') != rest.npos) {
     text = std::string(rest);
   }
-  return IsAddress(text) ? text : "";
+  return IsNumericHost(text) ? text : "";
 }
 
 }  // namespace maypole::coordinator

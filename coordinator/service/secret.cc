@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "common/limits.h"
+#include "common/program/secret.h"
 #include "common/program/tls.h"
 #include "coordinator/core/text.h"
 #include "grpc/grpc_security_constants.h"
@@ -49,8 +49,8 @@ grpc::Status CheckSecret(const grpc::ServerContext& context,
                         "this coordinator wants the cluster secret; give "
                         "--secret_file with the coordinator's secret");
   }
-  const absl::string_view given(it->second.data(), it->second.size());
-  if (EqualSecrets(secret, given)) return grpc::Status::OK;
+  if (EqualSecrets(secret, {it->second.data(), it->second.size()}))
+    return grpc::Status::OK;
   return grpc::Status(grpc::StatusCode::UNAUTHENTICATED,
                       "the cluster secret is not this coordinator's; give "
                       "--secret_file with the coordinator's secret");

@@ -1,6 +1,6 @@
-// Who may call: the cluster secret as metadata "maypole-secret" of every call,
-// and, with TLS, the caller's certificate (that the CA has issued it has been
-// checked before the call came here).
+// Who may call: the cluster secret as metadata of every call
+// (common/program/secret.h) and, with TLS, the caller's certificate (that the
+// CA has issued it has been checked before the call came here).
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_SECRET_H_
@@ -12,8 +12,6 @@
 #include "grpcpp/support/status.h"
 
 namespace maypole::coordinator {
-
-inline constexpr char kSecretMetadata[] = "maypole-secret";
 
 enum class Role {
   kExecutor,

@@ -65,19 +65,19 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
 }
 
 absl::Status Server::Listen() {
-  absl::StatusOr<std::unique_ptr<Door>> door =
-      Door::Listen(listen_, kPingTimeoutMs);
+  absl::StatusOr<std::unique_ptr<AcceptLoop>> door =
+      AcceptLoop::Listen(listen_, kPingTimeoutMs);
   if (!door.ok()) {
     return absl::UnavailableError(absl::StrCat(
         "cannot listen: ", std::string(door.status().message()),
         "; choose another --listen, or end the program that holds the port"));
   }
-  door_ = *std::move(door);
-  listen_.port = door_->port();
+  accept_loop_ = *std::move(door);
+  listen_.port = accept_loop_->port();
   grpc::ServerBuilder builder;
   SetChannelArguments(&builder);
   using Type = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
-  std::unique_ptr<Door::Acceptor> acceptor =
+  std::unique_ptr<AcceptLoop::Acceptor> acceptor =
       builder.experimental().AddExternalConnectionAcceptor(
           Type::FROM_FD, ServerCredentials(tls_));
   builder.RegisterService(&coordinator_);
@@ -86,7 +86,7 @@ absl::Status Server::Listen() {
   if (server_ == nullptr) {
     return absl::InternalError("gRPC cannot serve; see --log_level=debug");
   }
-  door_->Open(std::move(acceptor));
+  accept_loop_->Open(std::move(acceptor));
   return absl::OkStatus();
 }
 
@@ -94,7 +94,7 @@ absl::Status Server::ServeMetrics() {
   if (!metrics_address_) return absl::OkStatus();
   const absl::StatusOr<int> port = metrics_.Serve(
       *metrics_address_, [this] { return hub_.totals(); },
-      [this] { return hub_.TakeLateness(); });
+      [this] { return hub_.TakeStragglerTime(); });
   if (!port.ok()) return port.status();
   metrics_address_->port = *port;
   return absl::OkStatus();
@@ -103,7 +103,7 @@ absl::Status Server::ServeMetrics() {
 void Server::Shutdown() {
   metrics_.StopServing();  // its threads ask the hub
   if (server_ == nullptr) return;
-  if (door_ != nullptr) door_->Close();
+  if (accept_loop_ != nullptr) accept_loop_->Close();
   hub_.Stop();  // followers of events too
   server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
   server_->Wait();

@@ -17,8 +17,8 @@
 #include "common/program/address.h"
 #include "common/program/tls.h"
 #include "coordinator/core/actions.h"
+#include "coordinator/service/accept_loop.h"
 #include "coordinator/service/admin_service.h"
-#include "coordinator/service/door.h"
 #include "coordinator/service/hub.h"
 #include "coordinator/service/metrics.h"
 #include "coordinator/service/services.h"
@@ -61,7 +61,7 @@ class Server {
   Hub hub_;
   CoordinatorService coordinator_;
   AdminService admin_;
-  std::unique_ptr<Door> door_;
+  std::unique_ptr<AcceptLoop> accept_loop_;
   std::unique_ptr<grpc::Server> server_;
 };
 

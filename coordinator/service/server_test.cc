@@ -9,10 +9,10 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "coordinator/core/testing.h"
-#include "coordinator/service/secret.h"
-#include "coordinator/service/test_executor.h"
-#include "coordinator/service/test_http.h"
+#include "common/program/secret.h"
+#include "coordinator/core/testing/testing.h"
+#include "coordinator/service/testing/test_executor.h"
+#include "coordinator/service/testing/test_http.h"
 #include "gmock/gmock.h"
 #include "grpcpp/create_channel.h"
 #include "gtest/gtest.h"

@@ -1,10 +1,13 @@
 #include "coordinator/service/services.h"
 
+#include <memory>
+
 #include "coordinator/service/authenticate.h"
 #include "coordinator/service/peer.h"
 #include "coordinator/service/stream_writer.h"
 
 namespace maypole::coordinator {
+
 grpc::Status CoordinatorService::Session(
     grpc::ServerContext* context,
     grpc::ServerReaderWriter<proto::CoordinatorMessage, proto::ExecutorMessage>*
@@ -12,14 +15,15 @@ grpc::Status CoordinatorService::Session(
   const grpc::Status authentic =
       Authenticate(*context, Role::kExecutor, secret_);
   if (!authentic.ok()) return authentic;
-  StreamWriter writer(context, stream);
-  const absl::StatusOr<StreamId> id = hub_->Add(&writer);
+  // Whoever has found it in the hub may still push when this call is over.
+  const auto writer = std::make_shared<StreamWriter>(context, stream);
+  const absl::StatusOr<StreamId> id = hub_->Add(writer);
   if (!id.ok()) {
-    writer.Close(id.status());
-    return writer.Finish();
+    writer->Close(id.status());
+    return writer->Finish();
   }
   proto::ExecutorMessage message;
-  while (!writer.closing() && stream->Read(&message)) {
+  while (!writer->closing() && stream->Read(&message)) {
     if (message.has_hello()) {
       message.mutable_hello()->set_seen_address(PeerAddress(context->peer()));
     }
@@ -27,7 +31,7 @@ grpc::Status CoordinatorService::Session(
   }
   hub_->Remove(
       *id, context->IsCancelled() ? StreamEnd::kBroken : StreamEnd::kFinished);
-  return writer.Finish();
+  return writer->Finish();
 }
 
 }  // namespace maypole::coordinator

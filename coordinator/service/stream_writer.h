@@ -10,8 +10,8 @@
 // The queue is bounded by its users: numbered messages by the link's limit,
 // bare acks are merged here, all others are one per stream.
 //
-// Thread contract: Push and Close from any thread until Finish returns; Finish
-// once, by the handler thread.
+// Thread contract: Push and Close from any thread, also when Finish has
+// returned (they do nothing then); Finish once, by the handler thread.
 //
 // Invariants: after Close nothing more is taken. When the peer does not end its
 // half within kCloseGrace after the last message, the call is cancelled.

@@ -20,7 +20,7 @@ from typing import Dict, List
 
 BENCH = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(BENCH))
-sys.path[:0] = [BENCH, os.path.dirname(BENCH)]
+sys.path[:0] = [BENCH, os.path.join(os.path.dirname(BENCH), "testing")]
 
 import namespaces  # noqa: E402
 import run as machine  # noqa: E402

@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/testing.h"
-#include "worker/core/core.h"
+#include "coordinator/core/testing/testing.h"
+#include "worker/core/executor_core.h"
 
 namespace maypole {
 namespace {
@@ -53,7 +53,7 @@ struct Process {
 // One node's agent, with its executor if there is one.
 struct Node {
   std::string name;
-  std::unique_ptr<worker::Core> core;
+  std::unique_ptr<worker::ExecutorCore> core;
   coordinator::Executor* link = nullptr;
   std::deque<proto::ExecutorMessage> up;
   size_t heard = 0;  // of the link's inbox
@@ -177,8 +177,9 @@ class World {
   void Join(Process* p) {
     Node& node = nodes_[p->node];
     if (node.core == nullptr) {
-      node.core = std::make_unique<worker::Core>(
-          worker::CoreOptions{.job = "j", .node = node.name, .host = "host"});
+      node.core =
+          std::make_unique<worker::ExecutorCore>(worker::ExecutorCoreOptions{
+              .job = "j", .node = node.name, .host = "host"});
       SetTime(&node);
     }
     auto hello = session::Make<session::Hello>();

@@ -15,7 +15,7 @@
 #include <sstream>
 #include <string>
 
-#include "client/client.h"
+#include "client/api/client.h"
 
 namespace maypole {
 namespace {
@@ -27,13 +27,13 @@ void Say(const Status& status) {
 
 class Rank {
  public:
-  explicit Rank(Options options) : options_(std::move(options)) {}
+  explicit Rank(RankOptions options) : options_(std::move(options)) {}
 
   void Join() {
     Status s = Client::Join(options_, &client_);
     if (!s.ok()) return Say(s);
     options_ = client_->options();
-    const Options& o = options_;
+    const RankOptions& o = options_;
     std::cout << "joined " << getpid() << " " << o.last_epoch << " " << o.rank
               << " " << o.size << " " << o.local_rank << " " << o.local_size
               << " " << o.cross_rank << " " << o.cross_size << std::endl;
@@ -79,7 +79,7 @@ class Rank {
   }
 
  private:
-  Options options_;
+  RankOptions options_;
   std::unique_ptr<Client> client_;
 };
 
@@ -88,7 +88,7 @@ class Rank {
 
 int main(int argc, char** argv) {
   if (argc != 6) return 2;
-  maypole::Options options;
+  maypole::RankOptions options;
   options.agent = argv[1];
   options.job = argv[2];
   options.token = "of this test";

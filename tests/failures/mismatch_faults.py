@@ -57,7 +57,7 @@ def words(what, common, odd, each, kind="allreduce", more=""):
             "every rank must submit the same %s%s" % (kind, what, common, odd, each, more))
 
 
-FIRST = " but for the first dimension"
+FIRST = " except for the first dimension"
 
 FAULTS = [
     mismatch("dtype", "dtypes", {"n": 3}, {"code": "d"}, words("dtypes", "float32", "float64", "dtype")),

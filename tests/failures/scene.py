@@ -132,14 +132,7 @@ class Ranks:
 
     def stop(self):
         for p in self.processes:
-            for pid in harness.descendants(p.pid) if p.poll() is None else []:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except OSError:
-                    pass
-            if p.poll() is None:
-                p.kill()  # also one that is stopped
-            p.wait()
+            harness.kill_tree(p)  # also one that is stopped
         shutil.rmtree(self.dir, ignore_errors=True)
 
 

@@ -1,6 +1,6 @@
 """A scene of two nodes with a wire between them that can be cut (needs root).
 
-Each node is a network namespace (tests/namespaces.py). Packets that leave a
+Each node is a network namespace (tests/testing/namespaces.py). Packets that leave a
 node for the other are lost while `cut` says so: the neighbour's address is
 given to a card that is not there. So nobody is told, as with a cable that was
 pulled somewhere on the way.

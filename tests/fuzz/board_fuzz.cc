@@ -5,18 +5,19 @@
 // tests/fuzz/rig.h allows, and keeps to the protocol towards the coordinator.
 #include <algorithm>
 #include <deque>
+#include <functional>
 #include <map>
 #include <set>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "common/link.h"
-#include "common/urgent.h"
-#include "coordinator/core/core.h"
+#include "common/board/urgent.h"
+#include "common/wire/link.h"
+#include "coordinator/core/coordinator_core.h"
 #include "tests/fuzz/clients.h"
 #include "tests/fuzz/rig.h"
-#include "worker/core/requests.h"
+#include "worker/core/operations/requests.h"
 
 namespace maypole::fuzz {
 namespace {
@@ -36,7 +37,7 @@ class World {
       : feed_(*feed),
         local_(1 + static_cast<int>(feed->Below(3))),
         nodes_(1 + static_cast<int>(feed->Below(4) != 0)),
-        rig_({.with_board = true}),
+        rig_(FewSlots()),
         coordinator_(MakeConfig(), "incarnation") {
     rig_.core().OnTime(now_ms_);
     Hello(kOurs, "n0");
@@ -360,16 +361,34 @@ class World {
   }
 
   // --- Time ------------------------------------------------------------------
+  static RigOptions FewSlots() {
+    RigOptions options;
+    options.core.slots = 16;
+    options.with_board = true;
+    return options;
+  }
+  // What ranks are asked for they give back, or keep some of it.
+  void Return() {
+    if (rig_.recalls.empty()) return;
+    const auto [client, recall] = rig_.recalls.front();
+    rig_.recalls.pop_front();
+    if (!rig_.clients.contains(client)) return;
+    auto m = session::Make<session::SlotReturn>();
+    for (uint32_t i = 0; i < recall.count; ++i) {
+      if (!feed_.OnceIn(8)) m.slots[m.count++] = recall.slots[i];
+    }
+    rig_.Message(client, BytesOf(m));
+  }
   void Turn() {
+    if (rig_.keeper() == nullptr) return;
+    Return();
     if (rig_.keeper() == nullptr) return;
     now_ms_ += int64_t{1} << feed_.Below(12);
     rig_.Turn(now_ms_, feed_.Below(8));
     Pump();
     const coordinator::Time now = std::chrono::milliseconds(now_ms_);
     if (coordinator_.Deadline() && *coordinator_.Deadline() <= now) {
-      coordinator::Actions actions;
-      coordinator_.Passed(now, &actions);
-      Carry(std::move(actions));
+      coordinator_.Passed(now, carry_);
       Pump();
     }
   }
@@ -383,12 +402,10 @@ class World {
     Deliver(stream, m);
   }
   void Deliver(coordinator::StreamId stream, const proto::ExecutorMessage& m) {
-    coordinator::Actions actions;
     coordinator_.Received(std::chrono::milliseconds(now_ms_), stream, m,
-                          &actions);
-    Carry(std::move(actions));
+                          carry_);
   }
-  void Carry(coordinator::Actions actions) {
+  void Carry(const coordinator::Actions& actions) {
     for (const coordinator::Action& action : actions) {
       if (const auto* send = std::get_if<coordinator::Send>(&action)) {
         const bool ours = send->stream == kOurs;
@@ -463,15 +480,12 @@ class World {
       Deliver(kTheirs, proto::ExecutorMessage(*numbered));
     }
   }
-  static std::string KeyOf(uint32_t set, uint32_t kind,
-                           const std::string& name) {
-    return std::to_string(set) + "/" + std::to_string(kind) + "/" + name;
-  }
   template <typename T>
   std::string TheirKey(const T& op) {
     if (op.has_identity()) {
-      const std::string key = KeyOf(op.identity().process_set(),
-                                    op.identity().kind(), op.identity().name());
+      const std::string key =
+          IdentityKey(op.identity().process_set(), op.identity().kind(),
+                      op.identity().name());
       if (op.id() != 0) their_ids_[op.id()] = key;
       return key;
     }
@@ -488,10 +502,10 @@ class World {
       Theirs(std::move(endpoint));
     }
     for (const proto::Run& run : m.execute().runs()) {
-      for (const auto& op : run.operations()) unanswered_.erase(TheirKey(op));
+      for (const auto& op : run.operations()) user_timeout_.erase(TheirKey(op));
     }
     if (m.has_operation_failed()) {
-      unanswered_.erase(TheirKey(m.operation_failed()));
+      user_timeout_.erase(TheirKey(m.operation_failed()));
     }
     if (m.has_epoch_end() && m.epoch_end().epoch() == epoch_) {
       they_are_there_ = false;  // they stay away
@@ -504,8 +518,8 @@ class World {
     const worker::AllotSlot& a = rig_.slots[slot];
     if (!a.set->negotiated()) return;
     const std::string key =
-        KeyOf(a.set->id, static_cast<uint32_t>(a.kind), a.name);
-    if (!unanswered_.insert(key).second) return;
+        IdentityKey(a.set->id, static_cast<uint32_t>(a.kind), a.name);
+    if (!user_timeout_.insert(key).second) return;
     proto::ExecutorMessage m;
     m.mutable_presence()->set_epoch(epoch_);
     proto::PresentOperation* op = m.mutable_presence()->add_operations();
@@ -519,7 +533,7 @@ class World {
     for (const int rank : a.set->ranks) {
       if (rank < local_) continue;
       out->add_ranks(static_cast<uint32_t>(rank));
-      if (a.kind == Kind::kAllgather || a.kind == Kind::kAlltoall) {
+      if (Gathers(a.kind)) {
         op->add_first_dims(s.shape[0]);
       }
       for (int j = 0; a.kind == Kind::kAlltoall && j < a.set->size(); ++j) {
@@ -540,7 +554,9 @@ class World {
   const int local_;
   const int nodes_;
   Rig rig_;
-  coordinator::Core coordinator_;
+  coordinator::CoordinatorCore coordinator_;
+  const std::function<void(coordinator::Actions*)> carry_ =
+      [this](coordinator::Actions* actions) { Carry(*actions); };
   int64_t now_ms_ = 1000;
   uint64_t epoch_ = 0;
   std::vector<worker::ClientId> clients_;
@@ -550,7 +566,7 @@ class World {
   std::deque<proto::CoordinatorMessage> our_inbox_, their_inbox_;
   bool they_are_there_ = true;
   std::map<uint32_t, std::string> their_ids_;
-  std::set<std::string> unanswered_;
+  std::set<std::string> user_timeout_;
   std::map<std::string, uint32_t> their_generations_;
 };
 

@@ -7,7 +7,7 @@
 
 #include <memory>
 
-#include "common/board.h"
+#include "common/board/board.h"
 
 namespace maypole::fuzz {
 

@@ -7,8 +7,8 @@
 
 #include <string>
 
-#include "common/session.h"
-#include "common/signature.h"
+#include "common/wire/session_messages.h"
+#include "common/wire/signature.h"
 #include "tests/fuzz/feed.h"
 
 namespace maypole::fuzz {

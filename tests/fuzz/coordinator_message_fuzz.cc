@@ -118,7 +118,7 @@ class Script {
   }
   void News() {
     if (rig_.allotted == 0) return Request();
-    worker::SlotNews news;
+    worker::ReadySlot news;
     news.slot = feed_.Byte() % (rig_.allotted + feed_.OnceIn(32));
     if (news.slot >= rig_.allotted) return;
     const worker::AllotSlot& slot = rig_.slots[news.slot];
@@ -141,7 +141,7 @@ class Script {
         news.splits.back() = static_cast<int64_t>(feed_.Number());
       }
     }
-    rig_.core().OnNews(news);
+    rig_.core().OnReadySlot(news);
     if (!feed_.OnceIn(4)) rig_.core().OnPresenceAcknowledged();
     rig_.Do();
   }
@@ -172,7 +172,7 @@ class Script {
     }
   }
   void Look() {
-    worker::BoardLook look;
+    worker::BoardSnapshot look;
     look.ranks.resize(rig_.epoch_there ? rig_.config.local_size : 0);
     for (auto& rank : look.ranks) {
       const uint8_t b = feed_.Byte();
@@ -196,7 +196,7 @@ class Script {
           {s - 1, feed_.Below(4), 1 + feed_.Below(3), 1 + feed_.Below(3)});
     }
     look.stopped = feed_.Below(4);
-    rig_.core().OnLook(look);
+    rig_.core().OnSnapshot(look);
     rig_.Do();
   }
   void Pass() {

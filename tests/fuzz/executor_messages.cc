@@ -83,9 +83,25 @@ proto::ExecutorMessage Coordinated::Make(Player* p) {
     case 14:
       p->lied = true;
       return Raw();
+    case 15:
+      return Retire(p);
     default:
       return Presence(p);
   }
+}
+
+// Some of the names that it knows by id are to be forgotten.
+proto::ExecutorMessage Coordinated::Retire(Player* p) {
+  proto::ExecutorMessage m;
+  m.mutable_retire_names()->set_epoch(Epoch(*p));
+  for (const auto& [key, id] : p->ids) {
+    if (id != 0 && feed_.OnceIn(2)) m.mutable_retire_names()->add_ids(id);
+  }
+  if (feed_.OnceIn(32)) {
+    m.mutable_retire_names()->add_ids(static_cast<uint32_t>(feed_.Number()));
+    p->lied = true;
+  }
+  return m;
 }
 
 proto::ExecutorMessage Coordinated::Ready(Player* p) {

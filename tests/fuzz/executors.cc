@@ -24,8 +24,7 @@ coordinator::Config MakeConfig() {
 }
 
 std::string KeyOf(const proto::Identity& i) {
-  return std::to_string(i.process_set()) + "/" + std::to_string(i.kind()) +
-         "/" + i.name();
+  return IdentityKey(i.process_set(), i.kind(), i.name());
 }
 
 }  // namespace
@@ -131,9 +130,7 @@ void Coordinated::Finish() {
   // has another by then.
   Expect(totals.jobs <= totals.nodes && totals.nodes <= opened_,
          "jobs and executors are counted");
-  coordinator::Actions actions;
-  core_.Stop(&actions);
-  Carry(std::move(actions));
+  core_.Stop(carry_);
   Expect(streams_.empty(), "a stop closes all streams");
 }
 
@@ -200,12 +197,10 @@ void Coordinated::Break(Player* p) {
   if (p->stream == 0 || p->undisturbed) return;
   const StreamId stream = std::exchange(p->stream, 0);
   streams_.erase(stream);
-  coordinator::Actions actions;
   core_.Ended(now_, stream,
               feed_.OnceIn(4) ? coordinator::StreamEnd::kFinished
                               : coordinator::StreamEnd::kBroken,
-              &actions);
-  Carry(std::move(actions));
+              carry_);
 }
 
 void Coordinated::Say(Player* p, proto::ExecutorMessage message, bool honest) {
@@ -223,9 +218,7 @@ void Coordinated::Say(Player* p, proto::ExecutorMessage message, bool honest) {
 void Coordinated::Deliver(Player* p, const proto::ExecutorMessage& message) {
   proto::ExecutorMessage arrived;
   if (!Transmit(message, &arrived)) return Break(p);
-  coordinator::Actions actions;
-  core_.Received(now_, p->stream, arrived, &actions);
-  Carry(std::move(actions));
+  core_.Received(now_, p->stream, arrived, carry_);
 }
 
 void Coordinated::Pass() {
@@ -239,15 +232,13 @@ void Coordinated::Pass() {
   for (int i = 0; i == 0 || (core_.Deadline() && *core_.Deadline() <= now_);
        ++i) {
     Expect(i < 16, "what is due is done, and not due again at once");
-    coordinator::Actions actions;
-    core_.Passed(now_, &actions);
-    Carry(std::move(actions));
+    core_.Passed(now_, carry_);
   }
 }
 
 // --- What comes back ---------------------------------------------------------
 
-void Coordinated::Carry(coordinator::Actions actions) {
+void Coordinated::Carry(const coordinator::Actions& actions) {
   for (const coordinator::Action& action : actions) {
     if (const auto* send = std::get_if<coordinator::Send>(&action)) {
       Expect(send->message.ByteSizeLong() <= coordinator::kMaxSentBytes,
@@ -388,6 +379,24 @@ void Coordinated::Payload(Player* p, const proto::CoordinatorMessage& m) {
       ++p->handled;
       return;
     case proto::CoordinatorMessage::kMembershipWanted:
+      return;
+    case proto::CoordinatorMessage::kNamesRetired:
+      ++p->handled;
+      for (const uint32_t id : m.names_retired().ids()) {
+        Expect(id != 0, "a name that is forgotten had an id");
+        for (auto it = p->ids.begin(); it != p->ids.end();) {
+          if (it->second != id) {
+            ++it;
+            continue;
+          }
+          // What was reported by this id is to be reported again.
+          const std::string key = it->first;
+          p->generations[key] = 0;
+          std::erase_if(p->unanswered,
+                        [&](const auto& u) { return u.first == key; });
+          it = p->ids.erase(it);
+        }
+      }
       return;
     case proto::CoordinatorMessage::kStandIn:
       ++p->handled;

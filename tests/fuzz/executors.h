@@ -13,14 +13,15 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "common/link.h"
-#include "coordinator/core/core.h"
+#include "common/wire/link.h"
+#include "coordinator/core/coordinator_core.h"
 #include "proto/coordinator.pb.h"
 #include "tests/fuzz/feed.h"
 
@@ -32,7 +33,7 @@ struct Player {
   std::string token;
   uint32_t index = 0;  // of the node in its job
   bool undisturbed = false;
-  bool lied = false;  // so that it cannot know what it will get
+  bool lied = false;                 // so that it cannot know what it will get
   coordinator::StreamId stream = 0;  // 0: broken, or ended
   std::string session;               // empty: it has none (any more)
   std::string incarnation;
@@ -75,7 +76,7 @@ class Coordinated {
   void Say(Player* p, proto::ExecutorMessage message, bool honest = false);
   void Deliver(Player* p, const proto::ExecutorMessage& message);
   void Pass();
-  void Carry(coordinator::Actions actions);
+  void Carry(const coordinator::Actions& actions);
   void Receive(Player* p, const proto::CoordinatorMessage& message);
   void Payload(Player* p, const proto::CoordinatorMessage& message);
   void ReceiveRuns(Player* p, const proto::Execute& execute);
@@ -96,6 +97,7 @@ class Coordinated {
   proto::ExecutorMessage Join(Player* p, uint32_t rank, bool settled);
   proto::ExecutorMessage Late(Player* p);
   proto::ExecutorMessage Blocked(Player* p);
+  proto::ExecutorMessage Retire(Player* p);
   proto::ExecutorMessage Raw();
   uint64_t Epoch(const Player& p);
   uint32_t Rank(const Player& p);
@@ -104,7 +106,9 @@ class Coordinated {
 
   Feed& feed_;
   coordinator::Time now_ = std::chrono::seconds(1000);
-  coordinator::Core core_;
+  coordinator::CoordinatorCore core_;
+  const std::function<void(coordinator::Actions*)> carry_ =
+      [this](coordinator::Actions* actions) { Carry(*actions); };
   std::deque<Player> players_;
   std::map<coordinator::StreamId, Player*> streams_;
   coordinator::StreamId last_stream_ = 0;

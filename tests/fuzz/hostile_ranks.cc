@@ -29,9 +29,9 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/strings/str_split.h"
-#include "common/board.h"
-#include "common/session.h"
-#include "common/unix_socket.h"
+#include "common/board/board.h"
+#include "common/wire/session_messages.h"
+#include "common/wire/unix_socket.h"
 
 ABSL_FLAG(std::string, agents, "", "sockets of agents");
 ABSL_FLAG(std::string, job, "hostile", "");
@@ -253,7 +253,7 @@ void Scribble(const Board& board, Random* random) {
     case 1:
       return Over(board, board.rank(local), random);
     case 2:
-      board.news(static_cast<uint32_t>(random->Below(board.news_words()))) =
+      board.news(static_cast<uint32_t>(random->Below(board.ready_words()))) =
           random->Word();
       return;
     case 3:

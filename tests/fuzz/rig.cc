@@ -3,7 +3,7 @@
 #include <utility>
 #include <variant>
 
-#include "common/session.h"
+#include "common/wire/session_messages.h"
 #include "tests/fuzz/boards.h"
 
 namespace maypole::fuzz {
@@ -59,6 +59,10 @@ bool Rig::Message(ClientId client, const std::string& bytes) {
         core_.OnGoodbye(client, m.pending, m.returns != 0);
       });
       break;
+    case session::Type::kSlotReturn:
+      taken = Handle<session::SlotReturn>(
+          bytes, [&](const auto& m) { core_.OnSlotReturn(client, m); });
+      break;
     case session::Type::kSetRequest:
       taken = Handle<session::SetRequest>(
           bytes, [&](const auto& m) { core_.OnSetRequest(client, m); });
@@ -105,19 +109,20 @@ void Rig::Turn(int64_t now_ms, uint64_t stopped) {
     if (keeper_ == nullptr) return;
   }
   keeper_->SetSleeping(true);
-  for (const worker::SlotNews& news : keeper_->TakeNews()) core_.OnNews(news);
+  for (const worker::ReadySlot& news : keeper_->TakeReadySlots())
+    core_.OnReadySlot(news);
   Do();
   if (keeper_ == nullptr) return;
   keeper_->PlaceHeldTickets();
   if (keeper_->somebody_left()) keeper_->FailWaiting();
   keeper_->AllSayBlocked();
   sampler_->Sample(stats_.get());
-  worker::BoardLook look = keeper_->Look(0);
+  worker::BoardSnapshot look = keeper_->Look(0);
   Expect(look.ranks.size() == config.local_size,
          "a look is of all local ranks");
   Expect(look.waiting.size() <= allotted, "a slot waits once");
   look.stopped = stopped & core_.suspects();
-  core_.OnLook(look);
+  core_.OnSnapshot(look);
   Do();
   if (keeper_ != nullptr) keeper_->SetSleeping(false);
 }
@@ -194,6 +199,8 @@ void Rig::Perform(worker::CreateBoard& a) {
   config = a.config;
   allotted = 0;
   slots.clear();
+  free_slots_.clear();
+  recalls.clear();
   aborted_ = false;
   runs.clear();
   generations_.clear();
@@ -219,8 +226,10 @@ void Rig::Perform(worker::CreateBoard& a) {
 }
 
 void Rig::Perform(worker::AllotSlot& a) {
-  Expect(epoch_there && a.slot == allotted && a.slot < config.slots,
-         "slots are allotted one after the other");
+  const bool again = free_slots_.erase(a.slot) > 0;
+  Expect(epoch_there && (again || a.slot == allotted) && a.slot < config.slots,
+         "slots are allotted one after the other, and when they are free");
+  Expect(again || a.base == 0, "a slot's first name begins at generation 1");
   Expect(a.set != nullptr && !a.set->locals.empty(),
          "a slot is for ranks of this node");
   Expect(a.set->mask() >> (config.local_size - 1) >> 1 == 0,
@@ -228,10 +237,42 @@ void Rig::Perform(worker::AllotSlot& a) {
   Expect(a.splits <= kMaxSplitNames && a.splits <= config.slots &&
              (a.splits != 0) == (a.kind == Kind::kAlltoall),
          "an alltoall has a place for its splits");
-  ++allotted;
-  slots.push_back(a);
+  if (again) {
+    slots[a.slot] = a;
+  } else {
+    ++allotted;
+    slots.push_back(a);
+  }
   if (keeper_ == nullptr) return;
   Expect(keeper_->Allot(a).ok(), "there is memory for a slot");
+}
+
+void Rig::Perform(worker::FindIdleSlots&) {
+  std::vector<worker::IdleSlot> idle;
+  if (keeper_ != nullptr) idle = keeper_->IdleSlots();
+  for (uint32_t slot = 0; keeper_ == nullptr && slot < allotted; ++slot) {
+    if (!free_slots_.contains(slot)) idle.push_back({slot, 1});
+  }
+  core_.OnIdleSlots(idle);
+}
+
+void Rig::Perform(worker::RecallFrom& a) {
+  Expect(clients.contains(a.client), "slots are recalled from a client");
+  Expect(a.message.count > 0 && a.message.count <= kMaxRecall,
+         "a recall is for some slots");
+  for (uint32_t i = 0; i < a.message.count; ++i) {
+    const uint32_t slot = a.message.slots[i];
+    Expect(slot < allotted && !free_slots_.contains(slot),
+           "a slot that is recalled is some name's");
+  }
+  recalls.emplace_back(a.client, a.message);
+  if (keeper_ != nullptr) keeper_->board().TellOfRecall(a.local_rank);
+}
+
+void Rig::Perform(worker::FreeSlot& a) {
+  Expect(a.slot < allotted && free_slots_.insert(a.slot).second,
+         "a slot that was some name's is free");
+  core_.OnSlotFreed(a.slot, keeper_ != nullptr ? keeper_->Free(a.slot) : 100);
 }
 
 void Rig::Perform(worker::WantSlot& a) {
@@ -243,7 +284,7 @@ void Rig::Perform(worker::WantSlot& a) {
 
 void Rig::JudgeBlocks(const worker::RunSpec& run) {
   uint64_t end = 0;
-  for (const worker::Block& b : run.blocks) {
+  for (const worker::NodeBlock& b : run.blocks) {
     Expect(b.begin >= end && b.begin < b.end && b.end <= run.bytes,
            "blocks ascend within the run");
     Expect(b.from < config.nodes || run.kind == Kind::kReducescatter,

@@ -1,9 +1,10 @@
 // Rig: an executor without sockets, for fuzzers: the real core, and, if wanted,
 // the real board with what the executor does on it.
 //
-// Purpose: does what the core asks for, in order, as worker/session/executor
-// does; and judges each of it first: the core never speaks of a client that it
-// has let go, of a slot or record that is not there, of bytes beyond a run.
+// Purpose: does what the core asks for, in order, as
+// worker/executor/executor_logic.h does; and judges each of it first: the core
+// never speaks of a client that it has let go, of a slot or record that is not
+// there, of bytes beyond a run.
 //
 //   Rig rig({.with_board = true});
 //   rig.core().OnTime(0);
@@ -26,25 +27,25 @@
 
 #include "proto/coordinator.pb.h"
 #include "tests/fuzz/feed.h"
-#include "worker/backend/fake_backend.h"
-#include "worker/core/core.h"
-#include "worker/session/board_keeper.h"
-#include "worker/session/counter_sampler.h"
-#include "worker/session/network_runner.h"
+#include "worker/backend/testing/fake_backend.h"
+#include "worker/core/executor_core.h"
+#include "worker/executor/board_keeper.h"
+#include "worker/executor/counter_sampler.h"
+#include "worker/network/network_runner.h"
 
 namespace maypole::fuzz {
 
 struct RigOptions {
-  worker::CoreOptions core = {.job = "job",
-                              .node = "n0",
-                              .host = "h0",
-                              .slots = 64,
-                              .records = 4,
-                              .chunk_bytes = 4096,
-                              .ring_depth = 2,
-                              .start_timeout_ms = 20000,
-                              .resume_timeout_ms = 3000,
-                              .frozen_timeout_ms = 4000};
+  worker::ExecutorCoreOptions core = {.job = "job",
+                                      .node = "n0",
+                                      .host = "h0",
+                                      .slots = 64,
+                                      .records = 4,
+                                      .chunk_bytes = 4096,
+                                      .ring_depth = 2,
+                                      .start_timeout_ms = 20000,
+                                      .resume_timeout_ms = 3000,
+                                      .frozen_timeout_ms = 4000};
   bool with_board = false;
 };
 
@@ -53,7 +54,7 @@ class Rig {
   explicit Rig(RigOptions options);
   ~Rig();
 
-  worker::Core& core() { return core_; }
+  worker::ExecutorCore& core() { return core_; }
   // Says Hello as the next client; its number.
   worker::ClientId Connect(const session::Hello& hello, int visible_pid);
   // The client has gone, or says that it goes.
@@ -84,6 +85,8 @@ class Rig {
   uint32_t allotted = 0;
   std::vector<worker::AllotSlot> slots;
   std::map<uint32_t, worker::RunSpec> runs;  // issued, by record
+  // Not answered yet.
+  std::deque<std::pair<worker::ClientId, session::SlotRecall>> recalls;
 
  private:
   void JudgeBlocks(const worker::RunSpec& run);
@@ -98,6 +101,9 @@ class Rig {
   void Perform(worker::ConnectBackend& a);
   void Perform(worker::CreateBoard& a);
   void Perform(worker::AllotSlot& a);
+  void Perform(worker::FindIdleSlots& a);
+  void Perform(worker::RecallFrom& a);
+  void Perform(worker::FreeSlot& a);
   void Perform(worker::WantSlot& a);
   void Perform(worker::IssueRun& a);
   void Perform(worker::FailSlot& a);
@@ -111,7 +117,7 @@ class Rig {
   void DropBoard();
 
   const RigOptions options_;
-  worker::Core core_;
+  worker::ExecutorCore core_;
   worker::ClientId next_client_ = 1;
   std::map<uint32_t, uint32_t> generations_;  // of records
   bool aborted_ = false;
@@ -119,6 +125,7 @@ class Rig {
   std::unique_ptr<worker::FakeBackend> backend_;
   std::unique_ptr<worker::NetworkRunner> runner_;
   std::vector<uint32_t> freed_;  // records, to be told to the core
+  std::set<uint32_t> free_slots_;
   std::unique_ptr<worker::CounterSampler> sampler_;
   std::unique_ptr<worker::StatsPage> stats_;
 };

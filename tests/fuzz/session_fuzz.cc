@@ -108,7 +108,12 @@ void FuzzMembership(Feed* feed) {
 // Answers as a coordinator of one node's job would.
 class Frames {
  public:
-  explicit Frames(Feed* feed) : feed_(*feed), rig_(RigOptions{}) {
+  static RigOptions FewSlots() {
+    RigOptions options;
+    options.core.slots = 8;
+    return options;
+  }
+  explicit Frames(Feed* feed) : feed_(*feed), rig_(FewSlots()) {
     rig_.core().OnTime(0);
     elastic_ = feed_.OnceIn(4);
     for (int i = 0; i < kLocal; ++i) Client(i);
@@ -146,7 +151,22 @@ class Frames {
     }
   }
 
+  // Gives some of the slots back that it was asked for.
+  std::string Return() {
+    auto m = session::Make<session::SlotReturn>();
+    const session::SlotRecall& recall = rig_.recalls.front().second;
+    for (uint32_t i = 0; i < recall.count; ++i) {
+      if (feed_.OnceIn(4)) continue;
+      m.slots[m.count++] = recall.slots[i];
+    }
+    rig_.recalls.pop_front();
+    return Spoiled(&feed_, m);
+  }
+
   std::string Frame(worker::ClientId client) {
+    if (!rig_.recalls.empty() && rig_.recalls.front().first == client) {
+      return Return();
+    }
     switch (feed_.Below(8)) {
       case 0: {
         auto m = session::Make<session::Goodbye>();

@@ -2,7 +2,7 @@
 
 #include <cctype>
 
-#include "tests/properties/ranks.h"
+#include "tests/properties/player/ranks.h"
 
 namespace maypole::kill_points {
 namespace {

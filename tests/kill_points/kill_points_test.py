@@ -19,20 +19,22 @@ LONG = os.environ.get("MAYPOLE_TEST_LONG") == "1"
 # Points by where ranks pass them: within one node; also in jobs over several
 # nodes; only in those; by who finds the executor dead.
 ONE_NODE = """
-pool.taken announce.claimed announce.reduced announce.committed
-announce.delivered announce.placed commit.small
-small.copied small.consumed ticket.found ticket.placed
+pool.taken arrival.claimed arrival.reduced arrival.committed
+arrival.delivered arrival.placed commit.eager
+eager.copied eager.consumed ticket.found ticket.placed
 fail.failing fail.text fail.failed fail.counted
 """.split()
 ANY_NODES = """
-arrive.written arrive.published announce.complete commit.kept decide.decided
-wake.claimed mover.ticket mover.taken stage.place stage.copied stage.published
+arrive.written arrive.published arrival.complete commit.kept decide.decided
+wake.claimed engine.ticket engine.taken stage.place stage.copied stage.published
 reduce.ready reduce.summed reduce.published consume.ready consume.decided
 consume.copied consume.published retire.begun retire.published publish.stored
-slot.wanted slot.requested slot.allotted start.flag start.announced sleep.flag
+slot.wanted slot.requested slot.allotted start.flag start.arrived sleep.flag
 sleep.looked sleep.over attend.flag wait.begun park.flag
 """.split()
-SEVERAL_NODES = "news.set news.claimed".split()
+SEVERAL_NODES = "ready.set ready.claimed".split()
+# With few slots.
+FEW_SLOTS = "slot.recalled slot.returned".split()
 EXECUTOR = "abort.claimed abort.text abort.coded".split()
 # As the others are told of a death; the one that dies here is the second.
 SECOND_DEATH = "abort.arena_left".split()
@@ -42,19 +44,19 @@ def points_in_source():
     """Of client/ and common/, as they stand in this test's data."""
     found = set()
     for part in ("client", "common"):
-        directory = os.path.join(harness.ROOT, part)
-        for name in os.listdir(directory):
-            if name.endswith(".cc"):
-                with open(os.path.join(directory, name)) as f:
-                    found.update(re.findall(r'MAYPOLE_KILL_POINT\("([^"]+)"\)', f.read()))
+        for directory, _, names in os.walk(os.path.join(harness.ROOT, part)):
+            for name in names:
+                if name.endswith(".cc"):
+                    with open(os.path.join(directory, name)) as f:
+                        found.update(re.findall(r'MAYPOLE_KILL_POINT\("([^"]+)"\)', f.read()))
     return found
 
 
 class KillPointsTest(unittest.TestCase):
-    def rounds(self, nodes, ranks, points, nths, depth=2, extra=(), must=True):
+    def rounds(self, nodes, ranks, points, nths, depth=2, extra=(), must=True, flags=()):
         """One round for each point and nth; returns the points never reached."""
         missed = []
-        with daemons.Daemons(nodes, FLAGS + ["--ring_depth=%d" % depth]) as d:
+        with daemons.Daemons(nodes, FLAGS + ["--ring_depth=%d" % depth] + list(flags)) as d:
             for point in points:
                 reached = 0
                 for nth in nths:
@@ -76,7 +78,8 @@ class KillPointsTest(unittest.TestCase):
         return int(re.search(r"reached=(\d+)", done.stdout).group(1))
 
     def test_every_point_is_listed(self):
-        self.assertEqual(points_in_source(), set(ONE_NODE + ANY_NODES + SEVERAL_NODES + EXECUTOR + SECOND_DEATH))
+        self.assertEqual(points_in_source(),
+                         set(ONE_NODE + ANY_NODES + SEVERAL_NODES + FEW_SLOTS + EXECUTOR + SECOND_DEATH))
 
     def test_one_node(self):
         for ranks in (2, 3, 4) if LONG else (3,):
@@ -86,6 +89,10 @@ class KillPointsTest(unittest.TestCase):
         points = ANY_NODES + SEVERAL_NODES
         for ranks in (3, 4) if LONG else (4,):
             self.rounds(2, ranks, points if LONG else points[::5], (1, 2, 5, 23) if LONG else (1,))
+
+    def test_slots_that_are_given_back(self):
+        for nodes, ranks in ((1, 3), (2, 4)):
+            self.rounds(nodes, ranks, FEW_SLOTS, (1, 2) if LONG else (1,), flags=["--slots=64"])
 
     def test_executor_dies_and_then_who_says_so(self):
         # Which rank sees it first is chance: some rounds, and it need not be

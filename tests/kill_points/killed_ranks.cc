@@ -3,10 +3,10 @@
 //   killed_ranks --agents=/path/a[,/path/b] --ranks=3 --rounds=10 --seed=1
 //
 // kills a random rank (SIGKILL) at a random time of each round. With
-// --kill_at=announce.claimed:3 the victim dies by itself as it passes that kill
-// point (common/kill_point.h) for the third time. With --executor it is the
-// first node's executor that is killed, for that is what makes ranks write an
-// abort; --kill_at may then kill the rank that does so.
+// --kill_at=arrival.claimed:3 the victim dies by itself as it passes that kill
+// point (common/board/kill_point.h) for the third time. With --executor it is
+// the first node's executor that is killed, for that is what makes ranks write
+// an abort; --kill_at may then kill the rank that does so.
 //
 // A round in which the victim never came to its kill point ends well on all
 // ranks, and counts as not reached. Prints one line a round that went wrong,
@@ -27,7 +27,7 @@
 #include "tests/kill_points/judge.h"
 #include "tests/kill_points/rank.h"
 #include "tests/kill_points/scoreboard.h"
-#include "tests/properties/ranks.h"
+#include "tests/properties/player/ranks.h"
 
 ABSL_FLAG(std::vector<std::string>, agents, {}, "sockets, one a node");
 ABSL_FLAG(std::vector<std::string>, workers, {}, "the agents' process ids");

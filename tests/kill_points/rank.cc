@@ -5,9 +5,9 @@
 #include <memory>
 #include <thread>
 
-#include "client/client.h"
-#include "tests/properties/player.h"
-#include "tests/properties/ranks.h"
+#include "client/api/client.h"
+#include "tests/properties/player/player.h"
+#include "tests/properties/player/ranks.h"
 
 namespace maypole::kill_points {
 namespace {
@@ -87,7 +87,7 @@ int RunRank(const Round& round, int rank, Scoreboard* board) {
   RankPart* const part = &board->ranks[rank];
   if (rank == round.victim) ShowLife(part);
   std::unique_ptr<Client> client;
-  const Options options =
+  const RankOptions options =
       properties::OptionsOf(rank, round.world.ranks, round.agents, round.job);
   if (Status s = Client::Join(options, &client); !s.ok()) {
     // Another node's ranks may run, and die, before this one has joined.

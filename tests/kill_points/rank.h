@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/kill_points/scoreboard.h"
-#include "tests/properties/spec.h"
+#include "tests/properties/spec/spec.h"
 
 namespace maypole::kill_points {
 

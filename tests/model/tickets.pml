@@ -2,12 +2,12 @@
  *
  * Ranks submit generations of several names in any order, small steps at a
  * time: store the own arrival, load the others', and whoever sees all arrived
- * places the ticket by Board::PlaceTicket. Each rank's mover reads tickets at
+ * places the ticket by Board::PlaceTicket. Each rank's progress engine reads tickets at
  * its cursor. A rank may be at any point while others run ahead. A name's
- * operation ends for a rank when its mover has taken the ticket, which is
+ * operation ends for a rank when its engine has taken the ticket, which is
  * sooner than in the code, so more can happen here.
  *
- * The table mutex keeps a rank's announcing and taking apart (client/node_job);
+ * The table mutex keeps a rank's announcing and taking apart (client/session/board_communicator);
  * so a rank is one process. But Finish() announces the next operation before
  * the cursor has passed the ticket that ended: a start may lag by one.
  *

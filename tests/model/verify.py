@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Verifies the models of the board protocol with spin, and that they can fail.
 
-usage: verify.py [MODEL...]   (tickets, ring, small, large, sleep; all if none)
+usage: verify.py [MODEL...]   (tickets, ring, eager, rendezvous, sleep, names; all if none)
 
 Each model is verified in some sizes: pan must explore all states and find no
 error. Each mutant, a model with one rule of the protocol taken away, must be
@@ -22,20 +22,22 @@ MEGABYTES = 2000
 SIZES = {
     "tickets": ["GENERATIONS=3", "RANKS=3 GENERATIONS=1", "RANKS=3 GENERATIONS=2"],
     "ring": ["", "PLACERS=1 TICKETS=14"],
-    "small": ["", "DEATH GENERATIONS=2", "DEATH BUFFERS=1 GENERATIONS=2", "LEAVE", "LEAVE RANKS=3 GENERATIONS=2"],
-    "large": ["CHUNKS=3", "DEATH", "DEATH RUNS=1 CHUNKS=3", "RANKS=3 RUNS=1 CHUNKS=3", "RANKS=3 RUNS=1 CHUNKS=1 DEATH"],
+    "eager": ["", "DEATH GENERATIONS=2", "DEATH BUFFERS=1 GENERATIONS=2", "LEAVE", "LEAVE RANKS=3 GENERATIONS=2"],
+    "rendezvous": ["CHUNKS=3", "DEATH", "DEATH RUNS=1 CHUNKS=3", "RANKS=3 RUNS=1 CHUNKS=3", "RANKS=3 RUNS=1 CHUNKS=1 DEATH"],
     "sleep": [""],
+    "names": ["STEPS=5", "NAMES=3", "SLOTS=2 NAMES=3"],
 }
 MUTANTS = {
     "tickets": ["LOOK_FIRST", "STORE_TICKET", "START_AHEAD", "NO_GENERATION", "SMALL_RING"],
     "ring": ["NO_LOOK PLACERS=1 TICKETS=10", "PUBLISH_LATE PLACERS=1 TICKETS=10", "LOOK_AT_LAST PLACERS=1 TICKETS=10"],
-    "small": ["CLAIM_BY_STORE", "REUSE_EARLY RANKS=3 GENERATIONS=2", "REUSE_UNDECIDED RANKS=3 GENERATIONS=2",
+    "eager": ["CLAIM_BY_STORE", "REUSE_EARLY RANKS=3 GENERATIONS=2", "REUSE_UNDECIDED RANKS=3 GENERATIONS=2",
               "NO_KEEP LEAVE RANKS=3 GENERATIONS=2", "NO_OVERRULE DEATH GENERATIONS=2",
               "TICKET_ONLY DEATH GENERATIONS=2", "LOOK_THEN_COUNT LEAVE", "RANK_LOOKS_FIRST LEAVE"],
-    "large": ["PLACE_EARLY CHUNKS=3", "FREE_BY_SELF RANKS=3 RUNS=1 CHUNKS=3", "PUBLISH_FIRST", "ANY_ORDER",
+    "rendezvous": ["PLACE_EARLY CHUNKS=3", "FREE_BY_SELF RANKS=3 RUNS=1 CHUNKS=3", "PUBLISH_FIRST", "ANY_ORDER",
               "COMMIT_EARLY DEATH", "NO_COMMIT DEATH", "DROP_COMMITTED DEATH"],
     "sleep": ["NO_WAKER_FENCE", "NO_SECOND_LOOK", "SEEN_LATE", "NO_FLAG_AT_SUBMIT", "STOP_WITHOUT_FLAG",
               "NO_WAKE_OF_OWN SECOND DIRECT"],
+    "names": ["FREE_BY_FIRST", "GIVE_BUSY", "KEEP_NUMBER", "NO_HOLDER", "FROM_ZERO"],
 }
 
 

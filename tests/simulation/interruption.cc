@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "common/kill_point.h"
+#include "common/board/kill_point.h"
 
 namespace maypole::simulation {
 namespace {

@@ -2,8 +2,8 @@
 // board's protocol.
 //
 // Purpose: a turn of a process runs to its end, but for the kill points in the
-// code (common/kill_point.h): at each of them the seed may let others go on for
-// a while before the rank does, or let the rank die right there.
+// code (common/board/kill_point.h): at each of them the seed may let others go
+// on for a while before the rank does, or let the rank die right there.
 //
 // Thread contract: one at a time in a process: the hook is global.
 #ifndef MAYPOLE_TESTS_SIMULATION_INTERRUPTION_H_

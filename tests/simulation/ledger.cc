@@ -13,10 +13,6 @@ namespace {
 // timeouts together.
 constexpr int64_t kBlameFor = 40 * kSecond;
 
-bool Gathers(Kind kind) {
-  return kind == Kind::kAllgather || kind == Kind::kAlltoall;
-}
-
 // What the operation has delivered, or worked on.
 std::vector<std::byte> ResultMemory(const Record& r) {
   if (Gathers(r.planned->kind())) {

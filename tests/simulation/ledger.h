@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "client/operation.h"
+#include "client/engine/operation.h"
 #include "tests/simulation/program.h"
 #include "tests/simulation/stage.h"
 

@@ -30,7 +30,8 @@ const std::vector<Kind>& Kinds() {
 
 class Maker {
  public:
-  Maker(Random* random, int size, bool calm) : random_(*random), size_(size) {
+  Maker(Random* random, int size, bool calm, bool new_names)
+      : random_(*random), size_(size), new_names_(new_names) {
     program_.calm = calm;
     program_.actions.resize(static_cast<size_t>(size));
     all_.resize(static_cast<size_t>(size));
@@ -62,6 +63,8 @@ class Maker {
 
   Random& random_;
   const int size_;
+  const bool new_names_;
+  int steps_ = 0;
   std::vector<int> all_;
   std::vector<size_t> live_sets_;
   bool left_ = false;  // the leaver has
@@ -118,7 +121,7 @@ void Maker::Spoil(Planned* op) {
   if (who.size() < 2 || op->kind() == Kind::kBarrier || !op->matches) return;
   Signature& s = op->signatures[static_cast<size_t>(random_.Pick(who))];
   op->matches = false;
-  const bool gathers = s.kind == Kind::kAllgather || s.kind == Kind::kAlltoall;
+  const bool gathers = Gathers(s.kind);
   switch (random_.Below(3)) {
     case 0:
       break;
@@ -131,7 +134,7 @@ void Maker::Spoil(Planned* op) {
       }
       return;
     default:
-      if (s.kind == Kind::kAllreduce || s.kind == Kind::kReducescatter) {
+      if (Reduces(s.kind)) {
         s.op = s.op == Op::kSum ? Op::kAverage : Op::kSum;
         return;
       }
@@ -175,16 +178,18 @@ void Maker::AddOperation(std::set<std::string>* taken,
   Signature s;
   s.kind = random_.Pick(Kinds());
   s.dims = 1;
-  const bool unnamed = s.kind == Kind::kBarrier || random_.OneIn(8);
+  const bool unnamed =
+      !new_names_ && (s.kind == Kind::kBarrier || random_.OneIn(8));
   for (int i = 0; !unnamed; ++i) {
     op.name = absl::StrCat(std::string(Name(s.kind)).substr(0, 6), i);
+    if (new_names_) absl::StrAppend(&op.name, ".", steps_);
     if (taken->insert(absl::StrCat(op.set, "/", op.name)).second) break;
   }
   if (s.kind != Kind::kBarrier) {
     s.dtype = random_.Pick(DTypes());
     s.shape[0] = SomeCount();
   }
-  if (s.kind == Kind::kAllreduce || s.kind == Kind::kReducescatter) {
+  if (Reduces(s.kind)) {
     s.op = SomeOp(s.kind, s.dtype);
   }
   if (s.kind == Kind::kBroadcast) {
@@ -261,6 +266,7 @@ void Maker::Wait(int rank, std::vector<size_t> submitted) {
 
 // A step of a training loop: submits all, waits for all.
 void Maker::Step() {
+  ++steps_;
   const size_t first = program_.operations.size();
   std::set<std::string> taken;
   for (uint64_t n = 1 + random_.Below(5); n > 0; --n) AddOperation(&taken, {});
@@ -312,6 +318,7 @@ void Maker::JoinPhase() {
     for (int rank = 0; rank < size_; ++rank) {
       if (steps[static_cast<size_t>(rank)] <= step) joined.push_back(rank);
     }
+    ++steps_;
     const size_t first = program_.operations.size();
     std::set<std::string> taken;
     for (uint64_t n = 1 + random_.Below(3); n > 0; --n) {
@@ -361,7 +368,7 @@ Program Maker::Make() {
     program_.leaver =
         static_cast<int>(random_.Below(static_cast<uint64_t>(size_)));
   }
-  const uint64_t steps = 1 + random_.Below(4);
+  const uint64_t steps = 1 + random_.Below(new_names_ ? 16 : 4);
   const uint64_t leaves_at = random_.Below(steps);
   const bool uses_sets = random_.OneIn(2);
   const bool joins = random_.OneIn(4);
@@ -391,8 +398,8 @@ Program Maker::Make() {
 
 }  // namespace
 
-Program MakeProgram(Random* random, int size, bool calm) {
-  return Maker(random, size, calm).Make();
+Program MakeProgram(Random* random, int size, bool calm, bool new_names) {
+  return Maker(random, size, calm, new_names).Make();
 }
 
 }  // namespace maypole::simulation

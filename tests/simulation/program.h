@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "common/signature.h"
+#include "common/wire/signature.h"
 #include "tests/simulation/random.h"
 
 namespace maypole::simulation {
@@ -73,7 +73,8 @@ struct Program {
   std::vector<std::vector<Action>> actions;  // by rank
 };
 
-Program MakeProgram(Random* random, int size, bool calm);
+// new_names: each step has its own, and unnamed operations there are none.
+Program MakeProgram(Random* random, int size, bool calm, bool new_names);
 
 // The input of a rank: small whole numbers, all of them different from those
 // of its neighbours.

@@ -37,6 +37,7 @@ constexpr Counter kCounters[] = {
     {"reports of late ranks", &Counts::late_reports},
     {"deadlocks told", &Counts::deadlocks},
     {"stopped ranks given up", &Counts::frozen_expelled},
+    {"slots taken back", &Counts::slots_freed},
 };
 
 const std::vector<std::pair<std::string, Sabotage>>& Sabotages() {
@@ -51,6 +52,8 @@ const std::vector<std::pair<std::string, Sabotage>>& Sabotages() {
       {"skip_run", Sabotage::kSkipRun},
       {"forget_chunk", Sabotage::kForgetChunk},
       {"late_write", Sabotage::kLateWrite},
+      {"keep_epoch", Sabotage::kKeepEpoch},
+      {"no_drain", Sabotage::kNoDrain},
   };
   return all;
 }

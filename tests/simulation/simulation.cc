@@ -17,6 +17,8 @@ ABSL_FLAG(uint64_t, seed, 0, "play this one seed");
 ABSL_FLAG(bool, trace, false, "print what happens");
 ABSL_FLAG(uint64_t, first, 1, "play --seeds seeds from this one on");
 ABSL_FLAG(uint64_t, seeds, 1000, "how many");
+ABSL_FLAG(uint32_t, slots, 64,
+          "of a node; with fewer than 64 each step has names of its own");
 ABSL_FLAG(int, most_failures, 10, "stop after so many seeds that fail");
 ABSL_FLAG(std::string, sabotage, "",
           "make this part wrong, to see the checker find it; 'list' lists");
@@ -26,6 +28,7 @@ int main(int argc, char** argv) {
   absl::ParseCommandLine(argc, argv);
   RunOptions options;
   options.trace = absl::GetFlag(FLAGS_trace);
+  options.slots = absl::GetFlag(FLAGS_slots);
   if (!ReadSabotage(absl::GetFlag(FLAGS_sabotage), &options.sabotage)) {
     absl::PrintF("sabotages: %s\n", SabotageNames());
     return 2;

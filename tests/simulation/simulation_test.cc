@@ -12,6 +12,8 @@ namespace maypole::simulation {
 namespace {
 
 bool play_all = false;
+// More than the three ranks of a node have under way at a time.
+constexpr uint32_t kFewSlots = 16;
 
 TEST(SimulationTest, NoSeedBreaksAPromise) {
   const uint64_t seeds = play_all ? 10000 : 400;
@@ -35,6 +37,18 @@ TEST(SimulationTest, NoSeedBreaksAPromise) {
   EXPECT_GT(report.counts().backends_failed, seeds / 40);
   EXPECT_GT(report.counts().late_reports, seeds / 100);
   EXPECT_GT(report.counts().deadlocks, seeds / 100);
+}
+
+// Names change with each step, and there are few slots for them.
+TEST(SimulationTest, SlotsGoFromNameToName) {
+  const uint64_t seeds = play_all ? 3000 : 150;
+  Report report;
+  for (uint64_t seed = 1; seed <= seeds; ++seed) {
+    report.Add(seed, Play({.seed = seed, .slots = kFewSlots}));
+  }
+  std::cout << report.Text();
+  EXPECT_EQ(report.failures(), 0);
+  EXPECT_GT(report.counts().slots_freed, 2 * seeds);
 }
 
 // Seeds beyond the plain run's that have found something once.
@@ -72,7 +86,8 @@ INSTANTIATE_TEST_SUITE_P(All, Sabotaged,
                          testing::Values("drop_message", "swap_runs",
                                          "ignore_death", "wrong_sum", "no_wake",
                                          "no_mismatch", "skip_run",
-                                         "forget_chunk", "late_write"),
+                                         "forget_chunk", "late_write",
+                                         "keep_epoch", "no_drain"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

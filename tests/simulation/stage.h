@@ -42,6 +42,7 @@ struct Counts {
   uint64_t late_reports = 0;
   uint64_t deadlocks = 0;
   uint64_t frozen_expelled = 0;
+  uint64_t slots_freed = 0;
 };
 
 // A part of the system that is made wrong on purpose, to see the checker find
@@ -57,6 +58,8 @@ enum class Sabotage {
   kSkipRun,      // an executor does not place a run's ticket
   kForgetChunk,  // a chunk never ends on one node
   kLateWrite,    // the backend writes to a chunk's place after its end
+  kKeepEpoch,    // an executor does not let go of an epoch that is over
+  kNoDrain,      // an executor does not read its board's eventfd
 };
 
 // What StrCat takes: absl's string_view need not be std's.

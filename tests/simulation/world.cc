@@ -30,7 +30,7 @@ enum class Fault {
 
 struct Node {
   std::shared_ptr<Executor> executor;
-  worker::CoreOptions core;
+  worker::ExecutorCoreOptions core;
 };
 
 class World : public Surroundings {
@@ -40,9 +40,11 @@ class World : public Surroundings {
         random_(stage_.random),
         ledger_(&stage_),
         fabric_(&stage_),
-        interruption_(&stage_, [this] {
-          if (stage_.scheduler.Step()) LookAround();
-        }) {
+        interruption_(&stage_,
+                      [this] {
+                        if (stage_.scheduler.Step()) LookAround();
+                      }),
+        slots_(options.slots) {
     MakeNodes();
     MakeRanks();
     MakeFaults();
@@ -52,7 +54,6 @@ class World : public Surroundings {
 
   void Connect(int node, std::shared_ptr<Connection> connection,
                const session::Hello& hello) override;
-  void WakeExecutor(int node) override;
   EpochRecord* CurrentEpoch(int node) override;
   int64_t InitDelay() override;
   Interruption* interruption() override { return &interruption_; }
@@ -91,6 +92,7 @@ class World : public Surroundings {
   Ledger ledger_;
   Fabric fabric_;
   Interruption interruption_;
+  const uint32_t slots_;
   std::unique_ptr<Coordinator> coordinator_;
   std::vector<Node> nodes_;
   std::vector<Place> places_;  // by rank
@@ -114,6 +116,7 @@ void World::MakeNodes() {
   config.resume_timeout = coordinator::Time(kResumeTimeout);
   static constexpr uint64_t kThresholds[] = {0, 4096, uint64_t{64} << 20};
   config.fusion_threshold = kThresholds[random_.Below(3)];
+  config.operations = slots_ * 3 / 2;
   coordinator_ = std::make_unique<Coordinator>(&stage_, config, nodes);
   const auto depth = static_cast<uint32_t>(random_.Between(2, 4));
   const auto records = static_cast<uint32_t>(random_.Between(1, 4));
@@ -122,7 +125,7 @@ void World::MakeNodes() {
     node.core.job = "job";
     node.core.node = absl::StrCat("n", i);
     node.core.host = absl::StrCat("h", i);
-    node.core.slots = 64;
+    node.core.slots = slots_;
     node.core.records = records;
     node.core.chunk_bytes = 4096;
     node.core.ring_depth = depth;
@@ -177,6 +180,10 @@ void World::StartRank(size_t rank) {
 
 Executor* World::ExecutorOf(int node) {
   Node& n = nodes_[static_cast<size_t>(node)];
+  if (n.executor != nullptr && n.executor->ending()) {
+    n.executor->End();
+    n.executor.reset();
+  }
   if (n.executor == nullptr) {
     Executor::Options options;
     options.node = node;
@@ -198,11 +205,6 @@ void World::Connect(int node, std::shared_ptr<Connection> connection,
                          });
 }
 
-void World::WakeExecutor(int node) {
-  Node& n = nodes_[static_cast<size_t>(node)];
-  if (n.executor != nullptr) n.executor->WakeByBoard();
-}
-
 EpochRecord* World::CurrentEpoch(int node) {
   const Node& n = nodes_[static_cast<size_t>(node)];
   if (n.executor == nullptr || n.executor->board() == nullptr) return nullptr;
@@ -210,7 +212,9 @@ EpochRecord* World::CurrentEpoch(int node) {
   if (EpochRecord* epoch = ledger_.Find(key)) return epoch;
   const bool calm = faults_.empty() && stage_.scheduler.now() >= calm_at_;
   return ledger_.Begin(
-      key, MakeProgram(&random_, static_cast<int>(places_.size()), calm),
+      key,
+      MakeProgram(&random_, static_cast<int>(places_.size()), calm,
+                  /*new_names=*/slots_ < 64),
       node_of_rank_);
 }
 
@@ -292,7 +296,7 @@ bool World::KillExecutor() {
   const std::string who = absl::StrCat("node n", i);
   // The last: a rank that was to write the text stands at a kill point.
   ledger_.Blame(
-      {who, "the executor of this node died", "who was to say why has died"});
+      {who, "the executor of this node died", "the process that was recording the reason died before it could"});
   for (const auto& process : ranks_) {
     if (process == nullptr || process->epoch() == nullptr) continue;
     ExpectEnds(process->epoch(), kSoon + kResumeTimeout,
@@ -409,7 +413,7 @@ void World::LookAround() {
   for (Node& node : nodes_) {
     if (node.executor == nullptr) continue;
     node.executor->LookAtWakeWords();
-    if (node.executor->idle() && node.executor->clients() == 0) {
+    if (node.executor->done()) {
       node.executor->End();
       node.executor.reset();
     }
@@ -446,6 +450,10 @@ void World::CheckNothingIsLeft() {
         stage_.Found("node n", i, " keeps ", executor->clients(),
                      " clients and ", executor->board() ? "a" : "no",
                      " board when all have left");
+      }
+      if (executor->watches_board()) {
+        stage_.Found("node n", i,
+                     " watches a board's eventfd when all have left");
       }
     }
     const coordinator::Totals totals = coordinator_->totals();

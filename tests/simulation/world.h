@@ -15,11 +15,11 @@
 #include <string>
 #include <vector>
 
-#include "tests/simulation/backend.h"
-#include "tests/simulation/coordinator.h"
-#include "tests/simulation/executor.h"
 #include "tests/simulation/ledger.h"
-#include "tests/simulation/process.h"
+#include "tests/simulation/parts/backend.h"
+#include "tests/simulation/parts/coordinator.h"
+#include "tests/simulation/parts/executor.h"
+#include "tests/simulation/parts/process.h"
 #include "tests/simulation/stage.h"
 
 namespace maypole::simulation {
@@ -28,6 +28,9 @@ struct RunOptions {
   uint64_t seed = 1;
   bool trace = false;
   Sabotage sabotage = Sabotage::kNone;
+  // Of each node. With fewer than 64 each step has names of its own, and the
+  // coordinator knows half as many names more.
+  uint32_t slots = 64;
 };
 
 struct RunResult {

@@ -41,16 +41,8 @@ class ContainersTest(unittest.TestCase):
         process = subprocess.Popen(box + [harness.PYTHON, WHERE, self.dir, *go],
                                    env=self.environment(d, rank, size, nodes), stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.addCleanup(self.end, process)
+        self.addCleanup(harness.end, process)
         return process
-
-    @staticmethod
-    def end(process):
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        process.stdout.close()
-        process.stderr.close()
 
     def check_sums(self, processes):
         for process in processes:

@@ -39,7 +39,8 @@ class HostsTest(unittest.TestCase):
     def test_nobody_has_the_address(self):
         self.assert_why(self.refused(["-H", "a:1,10.213.78.77:1"]),
                         r"^10\.213\.78\.77: ssh: .*(No route to host|timed out); "
-                        r"it (cannot be reached|does not answer): is it up, the address right\?")
+                        r"the host (cannot be reached: is it up, and is the address right"
+                        r"|does not answer: is it up, is the address right, is there a firewall in between)\?")
 
     def test_no_sshd_listens(self):
         self.assert_why(self.refused(["-H", "a:1,b:1", "-p", "2298"], ssh=False),

@@ -285,8 +285,8 @@ class PortsTest(OddCase):
         holder.bind(path)
         holder.listen()
         self.check("worker/maypole-worker", ["--metrics=", "--coordinator=127.0.0.1:1", "--socket=" + path],
-                   "another agent already listens at %s; use it, or end it, or give this one another --socket" %
-                   re.escape(path))
+                   r"another agent already listens at %s \(pid %d, uid %d\); use it, or end it, or give this one another --socket" %
+                   (re.escape(path), os.getpid(), os.getuid()))
 
 
 def pythons():

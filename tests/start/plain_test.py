@@ -60,7 +60,7 @@ class PlainTest(start_fixture.StartTest):
         for rank in "0123":
             self.await_record("waits.%s.json" % rank)
         for process in hold:
-            self.end(process)
+            start_fixture.harness.kill_tree(process)
         self.finish()
         self.check_places(4, [[0, 1, 2, 3]])
 
@@ -95,7 +95,7 @@ class PlainTest(start_fixture.StartTest):
         hold = self.start(start_fixture.program("hold"), dict(explicit, MAYPOLE_RANK="0", MAYPOLE_LOCAL_RANK="0"))
         start_fixture.harness.wait_until(lambda: os.listdir(self.runtime), 30, "the directory")
         name = os.path.join(self.runtime, os.listdir(self.runtime)[0])
-        self.end(hold)
+        start_fixture.harness.kill_tree(hold)
         self.processes.clear()
         self.check_nothing_left()
         os.mkdir(name)

@@ -11,7 +11,6 @@ or written. `ssh` on the jobs' PATH is the real one with that configuration.
 
 import os
 import shutil
-import signal
 import subprocess
 
 import harness
@@ -118,13 +117,7 @@ class Job:
             pass
 
     def close(self):
-        for pid in harness.descendants(self.process.pid) + [self.process.pid]:
-            if self.process.poll() is None:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except OSError:
-                    pass
-        self.process.wait()
+        harness.kill_tree(self.process)
         self._out.close()
         self._err.close()
 

@@ -58,7 +58,7 @@ class StartTest(unittest.TestCase):
 
     def tearDown(self):
         for process in self.processes:
-            self.end(process)
+            harness.kill_tree(process)
         for pid in self.daemons():
             harness.kill(pid)
         if self._failed():
@@ -70,18 +70,6 @@ class StartTest(unittest.TestCase):
         outcome = self._outcome
         result = outcome.result
         return any(test is self for test, _ in result.failures + result.errors)
-
-    @staticmethod
-    def end(process):
-        pids = harness.descendants(process.pid)
-        if process.poll() is None:
-            process.kill()
-        for pid in pids:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except OSError:
-                pass
-        process.wait()
 
     def environment(self, extra=None, root=harness.ROOT):
         env = {"MAYPOLE_TEST_DIR": self.dir, "MAYPOLE_RUNTIME_DIR": self.runtime, "TMPDIR": self.dir,

@@ -39,16 +39,8 @@ class TwoUsersTest(unittest.TestCase):
     def start(self, uid, argv, env):
         process = subprocess.Popen(become(uid) + argv, env=harness.environment(env, self.root), stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/")
-        self.addCleanup(self.end, process)
+        self.addCleanup(harness.end, process)
         return process
-
-    @staticmethod
-    def end(process):
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        process.stdout.close()
-        process.stderr.close()
 
     def where(self, directory):
         return [harness.PYTHON, os.path.join(self.root, "tests/programs/where.py"), directory, "go"]

@@ -1,4 +1,4 @@
-"""Clients and daemons of different versions: one line that names both."""
+"""Clients and daemons of different versions: one line that names both. And that a release has one version."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ import harness
 MAGIC = 0x4D41594C
 HELLO, REFUSED = 1, 2
 REFUSED_BYTES = 16 + 8 + 1024
-HEADER = struct.Struct("@IIII")  # magic, version, type, size: for ever (common/session.h)
+HEADER = struct.Struct("@IIII")  # magic, version, type, size: for ever (common/wire/session_messages.h)
 
 
 def message(version, kind, payload):
@@ -105,6 +105,28 @@ class VersionsTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("the agent does not speak Maypole's session protocol", done.stderr.splitlines()[-1])
         print(done.stderr.splitlines()[-1])
+
+
+class ReleaseTest(unittest.TestCase):
+    def said_by(self, *argv):
+        done = subprocess.run(argv, env=harness.environment(), capture_output=True, text=True, timeout=60,
+                              stdin=subprocess.DEVNULL)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout.splitlines()
+
+    def test_all_programs_and_the_package_print_the_same_version(self):
+        said = {}
+        for path in harness.PROGRAMS + ["client/ctl/maypolectl"]:
+            name, version = self.said_by(os.path.join(harness.ROOT, path), "--version")[0].split()
+            self.assertEqual(name, os.path.basename(path))
+            said[name] = version
+        said["package"] = self.said_by(harness.PYTHON, "-c", "import maypole; print(maypole.__version__)")[0]
+        said["-m maypole"] = self.said_by(harness.PYTHON, "-m", "maypole")[0].partition("maypole: ")[2]
+        built = self.said_by(os.path.join(harness.ROOT, harness.PROGRAMS[0]), "--check-build")[0]
+        said["--check-build"] = built.partition("Maypole v")[2].partition(" ")[0]
+        self.assertEqual(len(said), 7)
+        self.assertEqual(set(said.values()), {said["package"]}, said)
+        self.assertRegex(said["package"], r"^\d+\.\d+\.\d+$")
 
 
 if __name__ == "__main__":

@@ -20,8 +20,13 @@ def system_libraries():
     system_repository(
         name = "com_google_googletest",
         build_file = "@//third_party/system:googletest.BUILD",
-        package = "libgtest-dev libgmock-dev",
-        paths = ["include/gtest", "include/gmock"],
+        package = "libgtest-dev libgmock-dev googletest",
+        paths = [
+            "include/gtest",
+            "include/gmock",
+            "src/googletest/googletest/src",
+            "src/googletest/googlemock/src",
+        ],
     )
     system_repository(
         name = "com_github_google_benchmark",
@@ -48,6 +53,12 @@ def system_libraries():
         paths = ["include/spdlog", "include/fmt"],
     )
     system_repository(
+        name = "com_github_cliutils_cli11",
+        build_file = "@//third_party/system:cli11.BUILD",
+        package = "libcli11-dev",
+        paths = ["include/CLI"],
+    )
+    system_repository(
         name = "org_openssl",
         build_file = "@//third_party/system:openssl.BUILD",
         package = "libssl-dev",
@@ -70,6 +81,13 @@ def system_libraries():
     )
 
     system_repository(
+        name = "com_github_chriskohlhoff_asio",
+        build_file = "@//third_party/system:asio.BUILD",
+        package = "libasio-dev",
+        paths = ["include/asio", "include/asio.hpp"],
+    )
+
+    system_repository(
         name = "com_github_google_highway",
         build_file = "@//third_party/system:highway.BUILD",
         package = "libhwy-dev",
@@ -85,6 +103,7 @@ def system_libraries():
             "absl_flags",
             "absl_flags_parse",
             "absl_flat_hash_map",
+            "absl_function_ref",
             "absl_random_random",
             "absl_span",
             "absl_status",

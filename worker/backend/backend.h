@@ -34,7 +34,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/reduce.h"
+#include "common/reduce/reduce.h"
 #include "common/types.h"
 
 namespace maypole::worker {
@@ -62,7 +62,7 @@ struct Work {
   bool scatters = false;
   Op op = Op::kSum;
   DType dtype = DType::kUint8;
-  Finish finish = {};
+  Epilogue finish = {};
   // Without reduces: who gives what to whom. What does not concern this node
   // may be left out; the rest is the same, in the same order, at both ends.
   std::vector<Segment> segments = {};

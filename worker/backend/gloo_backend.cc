@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "worker/backend/gate.h"
+#include "worker/backend/authenticated_listener.h"
 #include "worker/backend/gloo_mesh.h"
-#include "worker/backend/unanswered.h"
+#include "worker/backend/tcp_user_timeout.h"
 
 namespace maypole::worker {
 namespace {
@@ -59,18 +59,18 @@ absl::StatusOr<std::vector<std::string>> GlooBackend::Prepare(
         absl::StrCat("cannot listen for other nodes on address '",
                      options_.host, "' (set --network): ", why));
   };
-  absl::StatusOr<std::unique_ptr<Gate>> gate =
-      Gate::Open({.host = options_.host,
-                  .self = self_,
-                  .nodes = nodes_,
-                  .connections = 2 * options_.connections,
-                  .epoch = options_.nonce});
+  absl::StatusOr<std::unique_ptr<AuthenticatedListener>> gate =
+      AuthenticatedListener::Open({.host = options_.host,
+                                   .self = self_,
+                                   .nodes = nodes_,
+                                   .connections = 2 * options_.connections,
+                                   .epoch = options_.nonce});
   if (!gate.ok()) return cannot_listen(std::string(gate.status().message()));
   try {
     std::vector<std::shared_ptr<GlooMesh>> meshes;
     for (uint32_t c = 0; c < 2 * options_.connections; ++c) {
-      meshes.push_back(std::make_shared<GlooMesh>(
-          options_.host, static_cast<int>(self_), static_cast<int>(nodes_)));
+      meshes.push_back(std::make_shared<GlooMesh>(static_cast<int>(self_),
+                                                  static_cast<int>(nodes_)));
     }
     std::vector<std::string> addresses(nodes_);
     for (uint32_t i = 0; i < nodes_; ++i) {
@@ -79,7 +79,7 @@ absl::StatusOr<std::vector<std::string>> GlooBackend::Prepare(
     std::lock_guard lock(mutex_);
     if (aborted_) return absl::AbortedError("the network backend was stopped");
     meshes_ = std::move(meshes);
-    gate_ = *std::move(gate);
+    listener_ = *std::move(gate);
     return addresses;
   } catch (const std::exception& e) {
     return cannot_listen(e.what());
@@ -92,14 +92,14 @@ absl::Status GlooBackend::Connect(const std::vector<std::string>& addresses) {
         "expected addresses of ", nodes_, " nodes, got ", addresses.size()));
   }
   const absl::Status connected = ConnectPairs(addresses);
-  gate_->Close();  // nobody else shall come
+  listener_->Close();  // nobody else shall come
   if (!connected.ok()) {
     Break(std::string(connected.message()));
     const absl::Status why = Why();
     // Broken by this: with its code.
     return absl::IsAborted(why) ? why : connected;
   }
-  BoundUnanswered(options_.answer_timeout);
+  SetTcpUserTimeout(options_.answer_timeout);
   try {
     StartThreads();
   } catch (const std::exception& e) {
@@ -111,14 +111,15 @@ absl::Status GlooBackend::Connect(const std::vector<std::string>& addresses) {
 
 absl::Status GlooBackend::ConnectPairs(
     const std::vector<std::string>& addresses) {
-  if (const auto bad = gate_->Meet(addresses)) {
+  if (const auto bad = listener_->SetPeers(addresses)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "cannot connect to ", NodeName(bad->node), ": ", bad->why));
   }
-  const auto deadline = Gate::Clock::now() + options_.connect_timeout;
+  const auto deadline =
+      AuthenticatedListener::Clock::now() + options_.connect_timeout;
   for (uint32_t i = 0; i < nodes_; ++i) {
     for (uint32_t c = 0; i != self_ && c < meshes_.size(); ++c) {
-      absl::StatusOr<Fd> connection = gate_->Connection(i, c, deadline);
+      absl::StatusOr<Fd> connection = listener_->Connection(i, c, deadline);
       if (!connection.ok()) {
         return absl::Status(
             connection.status().code(),
@@ -182,7 +183,7 @@ void GlooBackend::Abort() {
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(aborted_, true)) return;
-    if (gate_ != nullptr) gate_->Close();  // ends Connect
+    if (listener_ != nullptr) listener_->Close();  // ends Connect
     try {
       for (const auto& mesh : meshes_) mesh->Close();
     } catch (const std::exception&) {
@@ -199,7 +200,7 @@ void GlooBackend::Watch() {
     if (broken_) return;
     waiting_.push_back(&watched_);
   }
-  std::string text = "it sent what nobody waits for";
+  std::string text = "it sent data that no operation here expects";
   try {
     heard = watched_.buffer->waitRecv(nullptr, kForEver);
   } catch (const std::exception& e) {

@@ -2,7 +2,8 @@
 //
 // There is no store: every pair's address travels through the coordinator, and
 // with it a secret by which both ends prove to each other that they belong to
-// the job (gate.h): strangers who reach the port do not come near Gloo.
+// the job (authenticated_listener.h): strangers who reach the port do not come
+// near Gloo.
 //
 // Reducing: the chunk is cut in one segment per node that has a part in it.
 // Each node sends segment i to the i-th node, reduces the own segment over all
@@ -15,28 +16,25 @@
 // Numbers: sends and receives of two nodes are matched by the number of the
 // chunk among those that concern both (each end counts them).
 //
-// A chunk's way: Start posts all its receives and first sends to Gloo, whose
-// own threads move the bytes; the reducer thread waits for the contributions
-// of others to the own segment, sums, and sends the sums; the finisher thread
-// waits for the rest and tells the owner. Both take chunks in order, as the
-// bytes come; so the link always has the next chunks to carry. A small chunk
-// with nothing else on its way does all that within Start: three wake-ups of
-// threads less.
+// A chunk's way: Start posts all its receives and first sends to Gloo's
+// buffers; the transport's threads (tcp_transport.h) move the bytes; the
+// reducer thread waits for the contributions of others to the own segment,
+// sums, and sends the sums; the finisher thread waits for the rest and tells
+// the owner. Both take chunks in order, as the bytes come; so the link always
+// has the next chunks to carry. A small chunk with nothing else on its way does
+// all that within Start: three wake-ups of threads less.
 //
-// Each connection carries data one way only: Gloo locks a connection while it
-// writes to it or reads from it, and its thread that finds the lock taken does
-// not sleep.
+// Each connection carries data one way only: it is locked while it is written
+// to or read from.
 //
 // The result of segment i is received into the chunk where its contribution
 // was sent from. That is safe: node i sends the one after it has got the other.
 //
-// Waits have no timeout of Gloo's, which would break all its pairs: who is late
-// is not dead. Gloo does not tell a message that is half sent or received that
-// its pair has failed; so a watcher thread waits on every pair for a message
-// that never comes, and what it hears ends all waits. Abort() does as well. A
-// wire that is cut is seen when what was sent stays unanswered (unanswered.h).
-//
-// The process must ignore SIGPIPE: Gloo writes to what a peer has closed.
+// Waits have no timeout: who is late is not dead. A connection that fails shows
+// in what is posted on it only; so a watcher thread waits on every one for a
+// message that never comes, and what it hears ends all waits. Abort() does as
+// well. A wire that is cut is seen when what was sent stays unanswered
+// (tcp_user_timeout.h).
 #ifndef MAYPOLE_WORKER_BACKEND_GLOO_BACKEND_H_
 #define MAYPOLE_WORKER_BACKEND_GLOO_BACKEND_H_
 
@@ -49,7 +47,7 @@
 #include <vector>
 
 #include "worker/backend/backend.h"
-#include "worker/backend/hand_off.h"
+#include "worker/backend/blocking_queue.h"
 
 namespace gloo::transport {
 class UnboundBuffer;
@@ -57,7 +55,7 @@ class UnboundBuffer;
 
 namespace maypole::worker {
 
-class Gate;
+class AuthenticatedListener;
 class GlooMesh;
 
 struct GlooOptions {
@@ -74,7 +72,7 @@ struct GlooOptions {
   // take turns.
   uint32_t connections = 1;
   // A chunk up to this size that is alone is carried out within Start.
-  uint64_t small_bytes = 32 * 1024;
+  uint64_t eager_bytes = 32 * 1024;
 };
 
 inline constexpr uint32_t kMaxConnections = 3;
@@ -180,13 +178,13 @@ class GlooBackend : public Backend {
   bool broken_ = false;
   std::string broken_text_;
   std::vector<Part*> waiting_;  // whom somebody waits for now
-  std::vector<std::shared_ptr<GlooMesh>> meshes_;  // set once, by Prepare
-  std::unique_ptr<Gate> gate_;                     // likewise
-  std::vector<std::vector<std::byte>> inboxes_;    // for use again
+  std::vector<std::shared_ptr<GlooMesh>> meshes_;    // set once, by Prepare
+  std::unique_ptr<AuthenticatedListener> listener_;  // likewise
+  std::vector<std::vector<std::byte>> inboxes_;      // for use again
 
   Part watched_;
-  HandOff<Flight> to_reduce_;
-  HandOff<Flight> to_finish_;
+  BlockingQueue<Flight> to_reduce_;
+  BlockingQueue<Flight> to_finish_;
   std::thread reducer_;
   std::thread finisher_;
   std::thread watcher_;

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <thread>
 
-#include "worker/backend/gloo_testing.h"
+#include "worker/backend/testing/gloo_testing.h"
 
 namespace maypole::worker {
 namespace {

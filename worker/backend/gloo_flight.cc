@@ -6,7 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "common/board.h"
+#include "common/board/board.h"
 #include "worker/backend/gloo_backend.h"
 #include "worker/backend/gloo_mesh.h"
 
@@ -40,7 +40,7 @@ void GlooBackend::Start(Work work) {
   Number(*flight);
   const bool alone = in_flight_.fetch_add(1, std::memory_order_acq_rel) == 0;
   Post(*flight);
-  if (alone && flight->work.chunk.size() <= options_.small_bytes) {
+  if (alone && flight->work.chunk.size() <= options_.eager_bytes) {
     Reduce(*flight);
     Finish(*flight);
   } else {

@@ -1,7 +1,9 @@
-// GlooMesh: one TCP connection of Gloo's to every other node.
+// GlooMesh: one connection to every other node, as a context of Gloo's.
 //
-// Purpose: Gloo's pairs over connections that others have made (gate.h). Gloo
-// would make them itself, with whoever comes first.
+// Purpose: Gloo's unbound buffers over connections that others have made and
+// authenticated (authenticated_listener.h), by a transport of our own
+// (tcp_transport.h). Gloo's TCP transport would make them itself, with whoever
+// comes first.
 //
 // Thread contract: as Gloo's: buffers may be used by several threads, Close()
 // may be called while others wait.
@@ -11,20 +13,23 @@
 
 #include <gloo/context.h>
 
-#include <string>
+#include <memory>
 
 #include "common/fd.h"
+#include "worker/backend/tcp_transport.h"
 
 namespace maypole::worker {
 
 class GlooMesh : public gloo::Context {
  public:
-  // `host`: an address of this machine.
-  GlooMesh(const std::string& host, int self, int nodes);
+  GlooMesh(int self, int nodes);
 
   // The connection to `node`.
   void Adopt(int node, Fd connection);
-  void Close();
+  void Close() { transport_->Close(); }
+
+ private:
+  const std::shared_ptr<TcpTransport> transport_;  // as transportContext_
 };
 
 }  // namespace maypole::worker

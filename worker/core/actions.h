@@ -9,12 +9,12 @@
 #include <variant>
 #include <vector>
 
-#include "common/board.h"
-#include "common/session.h"
+#include "common/board/board.h"
 #include "common/status.h"
+#include "common/wire/session_messages.h"
 #include "proto/coordinator.pb.h"
-#include "worker/core/run_spec.h"
-#include "worker/core/sets.h"
+#include "worker/core/operations/run_spec.h"
+#include "worker/core/operations/sets.h"
 
 namespace maypole::worker {
 
@@ -36,7 +36,7 @@ struct CloseClient {
   ClientId client = 0;
 };
 // The client is about to be closed, but its process means to come back:
-// Core::OnProcessEnded says when it cannot any more.
+// ExecutorCore::OnProcessEnded says when it cannot any more.
 struct KeepWatching {
   ClientId client = 0;
 };
@@ -49,7 +49,7 @@ struct OpenLink {};
 struct SendToCoordinator {
   proto::ExecutorMessage message;
 };
-// Makes the backend of an epoch: Core::OnBackendPrepared answers.
+// Makes the backend of an epoch: ExecutorCore::OnBackendPrepared answers.
 struct PrepareBackend {
   uint64_t epoch = 0;
   uint32_t node_index = 0;
@@ -57,12 +57,12 @@ struct PrepareBackend {
   // Where the coordinator sees each node; empty: unknown.
   std::vector<std::string> node_addresses;
 };
-// Core::OnBackendConnected answers.
+// ExecutorCore::OnBackendConnected answers.
 struct ConnectBackend {
   std::vector<std::string> addresses;
 };
 // Creates the board and welcomes the clients (by local rank):
-// Core::OnBoardCreated answers.
+// ExecutorCore::OnBoardCreated answers.
 struct CreateBoard {
   BoardConfig config;
   std::vector<ClientId> clients;
@@ -73,7 +73,20 @@ struct AllotSlot {
   Kind kind = Kind::kBarrier;
   std::string name;
   SharedSet set;
-  uint32_t splits = 0;  // as SlotHeader.splits on the board
+  uint32_t splits = 0;  // as SlotHeader's on the board
+  uint32_t base = 0;
+};
+// Looks for slots that no rank seems to use: ExecutorCore::OnIdleSlots answers.
+struct FindIdleSlots {};
+// Asks a rank for slots, and sees to it that one of its threads reads that.
+struct RecallFrom {
+  ClientId client = 0;
+  uint32_t local_rank = 0;
+  session::SlotRecall message;
+};
+// No rank knows the slot's number any more: ExecutorCore::OnSlotFreed answers.
+struct FreeSlot {
+  uint32_t slot = 0;
 };
 // Says on the board what members that stand aside shall submit.
 struct WantSlot {
@@ -119,9 +132,9 @@ struct ReportIdle {};
 using Action =
     std::variant<ReplyClient, RefuseClient, CloseClient, KeepWatching,
                  StopWatching, OpenLink, SendToCoordinator, PrepareBackend,
-                 ConnectBackend, CreateBoard, AllotSlot, WantSlot, IssueRun,
-                 FailSlot, MarkLeft, MarkGone, AbortBoard, WantChange,
-                 DropEpoch, ReportIdle>;
+                 ConnectBackend, CreateBoard, AllotSlot, FindIdleSlots,
+                 RecallFrom, FreeSlot, WantSlot, IssueRun, FailSlot, MarkLeft,
+                 MarkGone, AbortBoard, WantChange, DropEpoch, ReportIdle>;
 
 }  // namespace maypole::worker
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "worker/core/limits.h"
-#include "worker/core/testing.h"
+#include "worker/core/testing/core_testing.h"
 
 namespace maypole::worker {
 namespace {
@@ -23,8 +23,8 @@ session::Hello ElasticHello(int pid, uint64_t last_epoch = 0, int rank = -1) {
   return hello;
 }
 
-// Core's process `pid` is visible as 1000 + pid.
-class ElasticCoreTest : public CoreTest {
+// ExecutorCore's process `pid` is visible as 1000 + pid.
+class ElasticCoreTest : public ExecutorCoreTest {
  protected:
   void Come(ClientId client, int pid, uint64_t last_epoch = 0, int rank = -1) {
     core_.OnClient(client, ElasticHello(pid, last_epoch, rank), 1000 + pid);

@@ -20,10 +20,12 @@ inline constexpr size_t kMaxExecutors = 256;
 inline constexpr size_t kMaxExecutorsOfUser = 64;
 
 // --- Executor ----------------------------------------------------------------
+// The directory service answers in this time which groups a user has.
+inline constexpr int64_t kGroupLookupMs = 10000;
 // Connections: the ranks of one epoch, and those that wait for the next.
 inline constexpr size_t kMaxClients = 2 * kMaxLocalRanks;
 // Replies kept for a client that does not read them yet: one for every name it
-// may have.
+// may have. As many requests wait for slots.
 inline constexpr size_t kMaxUnsentReplies = kMaxSlots;
 // An executor without clients asks to end after this.
 inline constexpr int64_t kIdleMs = 10000;
@@ -37,8 +39,15 @@ inline constexpr int64_t kBackendGraceMs = 500;
 inline constexpr int64_t kLeftScanMs = 100;
 // How often the board is looked at for ranks that are late or stand still; and
 // while all of them say that they are blocked.
-inline constexpr int64_t kBoardLookMs = 500;
-inline constexpr int64_t kBlockedLookMs = 100;
+inline constexpr int64_t kBoardScanMs = 500;
+inline constexpr int64_t kBlockedScanMs = 100;
+// A name that finds no slot is an error when none has become free for so long
+// (the coordinator, which is asked too, may be away for the resume timeout);
+// until then idle ones are looked for after this pause, twice as long after
+// each look that finds none.
+inline constexpr int64_t kSlotWaitMs = 4000;
+inline constexpr int64_t kRecallPauseMs = 10;
+inline constexpr int64_t kMostRecallPauseMs = 160;
 // Late operations in one message.
 inline constexpr size_t kMaxLateOperations = 64;
 // Requests of a rank for process sets that wait for their answers.

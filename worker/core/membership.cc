@@ -77,7 +77,7 @@ std::string Terms(int min_size, int max_size) {
 }  // namespace
 
 absl::Status Membership::CheckAgainstFirst(const session::Hello& h) const {
-  const Member& first = members_.begin()->second;
+  const LocalMember& first = members_.begin()->second;
   if (h.size != size_) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", h.rank, " says that the job has ", h.size,
@@ -90,7 +90,7 @@ absl::Status Membership::CheckAgainstFirst(const session::Hello& h) const {
                      " ranks, rank ", first.rank, " has said ", local_size_,
                      "; give all ranks of a node the same MAYPOLE_LOCAL_SIZE"));
   }
-  if (const Member* m = FindRank(h.rank)) {
+  if (const LocalMember* m = FindRank(h.rank)) {
     return absl::AlreadyExistsError(
         absl::StrCat("rank ", h.rank, " is connected already (pid ", m->pid,
                      "); is the job started twice with one MAYPOLE_JOB?"));
@@ -149,16 +149,16 @@ absl::Status Membership::Add(ClientId client, const session::Hello& h,
     s = is_elastic ? CheckElastic(h) : CheckAgainstFirst(h);
     if (!s.ok()) return s;
   }
-  Member m{client,
-           h.rank,
-           h.local_rank,
-           h.pid,
-           visible_pid,
-           h.host,
-           h.fusion_threshold,
-           h.stall_check_ms,
-           h.stall_shutdown_ms,
-           h.start_timeout_ms};
+  LocalMember m{client,
+                h.rank,
+                h.local_rank,
+                h.pid,
+                visible_pid,
+                h.host,
+                h.fusion_threshold,
+                h.stall_check_ms,
+                h.stall_shutdown_ms,
+                h.start_timeout_ms};
   if (is_elastic) {
     m.elastic = true;
     m.last_epoch = h.last_epoch;
@@ -177,7 +177,7 @@ Membership Membership::TakeOut(const std::vector<ClientId>& clients,
   out.min_size_ = min_size_;
   out.max_size_ = max_size_;
   for (size_t i = 0; i < clients.size(); ++i) {
-    Member m = *Find(clients[i]);
+    LocalMember m = *Find(clients[i]);
     Remove(clients[i]);
     m.rank = ranks[i];
     m.local_rank = static_cast<int>(i);
@@ -198,14 +198,14 @@ void Membership::TakeBack(Membership members) {
   }
 }
 
-const Member* Membership::Find(ClientId client) const {
+const LocalMember* Membership::Find(ClientId client) const {
   for (const auto& [local, m] : members_) {
     if (m.client == client) return &m;
   }
   return nullptr;
 }
 
-const Member* Membership::FindRank(int rank) const {
+const LocalMember* Membership::FindRank(int rank) const {
   for (const auto& [local, m] : members_) {
     if (m.rank == rank) return &m;
   }
@@ -213,7 +213,7 @@ const Member* Membership::FindRank(int rank) const {
 }
 
 void Membership::Remove(ClientId client) {
-  if (const Member* m = Find(client)) members_.erase(m->local_rank);
+  if (const LocalMember* m = Find(client)) members_.erase(m->local_rank);
 }
 
 bool Membership::complete() const {

@@ -16,12 +16,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/session.h"
+#include "common/wire/session_messages.h"
 #include "worker/core/actions.h"
 
 namespace maypole::worker {
 
-struct Member {
+struct LocalMember {
   ClientId client = 0;
   int rank = 0;
   int local_rank = 0;
@@ -43,8 +43,8 @@ class Membership {
   absl::Status Add(ClientId client, const session::Hello& hello,
                    int visible_pid);
   // Null if the client is none of these.
-  const Member* Find(ClientId client) const;
-  const Member* FindRank(int rank) const;
+  const LocalMember* Find(ClientId client) const;
+  const LocalMember* FindRank(int rank) const;
   void Remove(ClientId client);
 
   bool empty() const { return members_.empty(); }
@@ -64,7 +64,7 @@ class Membership {
   int size() const { return size_; }
   int local_size() const { return local_size_; }
   // By local rank.
-  const std::map<int, Member>& members() const { return members_; }
+  const std::map<int, LocalMember>& members() const { return members_; }
   // How long these wait for a start, as the most impatient says; `otherwise` if
   // none says anything.
   int64_t StartTimeoutMs(int64_t otherwise) const;
@@ -80,7 +80,7 @@ class Membership {
   int min_size_ = 0;
   int max_size_ = 0;
   int arrivals_ = 0;  // of elastic ranks
-  std::map<int, Member> members_;
+  std::map<int, LocalMember> members_;
 };
 
 }  // namespace maypole::worker

@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "worker/core/limits.h"
-#include "worker/core/testing.h"
+#include "worker/core/testing/core_testing.h"
 
 namespace maypole::worker {
 namespace {
 
-TEST_F(CoreTest, RanksReadyWhenAllLocalRanksAreThere) {
+TEST_F(ExecutorCoreTest, RanksReadyWhenAllLocalRanksAreThere) {
   core_.OnClient(1, MakeHello(1, 2, 1, 2), 1001);
   EXPECT_EQ(Take<OpenLink>().size(), 1u);
   core_.OnClient(2, MakeHello(0, 2, 0, 2), 1000);
@@ -24,7 +24,7 @@ TEST_F(CoreTest, RanksReadyWhenAllLocalRanksAreThere) {
   EXPECT_EQ(ready.pids(1), 101);
 }
 
-TEST_F(CoreTest, TheRanksFusionThresholdsAreTold) {
+TEST_F(ExecutorCoreTest, TheRanksFusionThresholdsAreTold) {
   session::Hello first = MakeHello(0, 2, 0, 2);
   first.fusion_threshold = 0;
   core_.OnClient(1, first, 1000);
@@ -41,7 +41,7 @@ TEST_F(CoreTest, TheRanksFusionThresholdsAreTold) {
   EXPECT_EQ(ready.fusion_thresholds(1), -1);
 }
 
-TEST_F(CoreTest, OneNodeNeedsNoBackend) {
+TEST_F(ExecutorCoreTest, OneNodeNeedsNoBackend) {
   Join(2);
   Drop();
   core_.OnCoordinator(StartMessage(4, 1));
@@ -54,11 +54,11 @@ TEST_F(CoreTest, OneNodeNeedsNoBackend) {
   core_.OnBoardCreated(absl::OkStatus());
   EXPECT_EQ(Slot("x").negotiated, 0u);
   // Ranks run their operations themselves: nothing is reported.
-  core_.OnNews(News(0, 1, Kind::kAllreduce, 8, 8));
+  core_.OnReadySlot(News(0, 1, Kind::kAllreduce, 8, 8));
   EXPECT_TRUE(TakeSent().empty());
 }
 
-TEST_F(CoreTest, WrongHelloIsRefusedAndTouchesNobodyElse) {
+TEST_F(ExecutorCoreTest, WrongHelloIsRefusedAndTouchesNobodyElse) {
   core_.OnClient(1, MakeHello(0, 2, 0, 2), 0);
   core_.OnClient(2, MakeHello(1, 3, 1, 2), 0);
   core_.OnClient(3, MakeHello(0, 2, 1, 2), 0);
@@ -82,7 +82,7 @@ TEST_F(CoreTest, WrongHelloIsRefusedAndTouchesNobodyElse) {
   EXPECT_EQ(TakeSent().size(), 1u);
 }
 
-TEST_F(CoreTest, MissingLocalRankIsNamedAfterTheStartTimeout) {
+TEST_F(ExecutorCoreTest, MissingLocalRankIsNamedAfterTheStartTimeout) {
   core_.OnClient(1, MakeHello(0, 2, 0, 2), 0);
   core_.OnTime(120999);  // the coordinator goes first
   EXPECT_TRUE(Take<RefuseClient>().empty());
@@ -96,7 +96,7 @@ TEST_F(CoreTest, MissingLocalRankIsNamedAfterTheStartTimeout) {
   EXPECT_TRUE(TakeSent().empty());  // nobody has died
 }
 
-TEST_F(CoreTest, TheMostImpatientRankSaysHowLongAStartMayTake) {
+TEST_F(ExecutorCoreTest, TheMostImpatientRankSaysHowLongAStartMayTake) {
   session::Hello hello = MakeHello(0, 3, 0, 3);
   hello.start_timeout_ms = 300000;
   core_.OnClient(1, hello, 0);
@@ -116,7 +116,7 @@ TEST_F(CoreTest, TheMostImpatientRankSaysHowLongAStartMayTake) {
             "on node n0 (host hosta) within 299.5 s");
 }
 
-TEST_F(CoreTest, AnAbsurdStartTimeoutIsRefused) {
+TEST_F(ExecutorCoreTest, AnAbsurdStartTimeoutIsRefused) {
   for (const int64_t ms : {int64_t{-2}, int64_t{0}, int64_t{86400001}}) {
     session::Hello hello = MakeHello(0, 2, 0, 2);
     hello.start_timeout_ms = ms;
@@ -125,7 +125,7 @@ TEST_F(CoreTest, AnAbsurdStartTimeoutIsRefused) {
   }
 }
 
-TEST_F(CoreTest, TheCoordinatorIsToldWhoWaits) {
+TEST_F(ExecutorCoreTest, TheCoordinatorIsToldWhoWaits) {
   core_.OnClient(1, MakeHello(2, 4, 0, 2), 0);
   auto sent = TakeSent();
   ASSERT_EQ(sent.size(), 1u);
@@ -141,7 +141,8 @@ TEST_F(CoreTest, TheCoordinatorIsToldWhoWaits) {
   EXPECT_EQ(sent[0].ranks_waiting().ranks_size(), 0);
 }
 
-TEST_F(CoreTest, TheCoordinatorsSentenceReachesRanksThatWaitForLocalOnes) {
+TEST_F(ExecutorCoreTest,
+       TheCoordinatorsSentenceReachesRanksThatWaitForLocalOnes) {
   core_.OnClient(1, MakeHello(0, 4, 0, 2), 0);
   Drop();
   core_.OnCoordinator(EndMessage(0, "rank 1 of 4 has not called init()"));
@@ -155,7 +156,7 @@ TEST_F(CoreTest, TheCoordinatorsSentenceReachesRanksThatWaitForLocalOnes) {
   EXPECT_TRUE(TakeSent().back().has_ranks_ready());
 }
 
-TEST_F(CoreTest, AStartThatTimedOutWhileTheLastRankCameIsGivenUp) {
+TEST_F(ExecutorCoreTest, AStartThatTimedOutWhileTheLastRankCameIsGivenUp) {
   Join(4);
   Drop();
   core_.OnCoordinator(EndMessage(0, "rank 1 of 4 has not called init()"));
@@ -165,7 +166,7 @@ TEST_F(CoreTest, AStartThatTimedOutWhileTheLastRankCameIsGivenUp) {
   EXPECT_EQ(sent[0].ranks_waiting().ranks_size(), 0);
 }
 
-TEST_F(CoreTest, FailedStartIsToldToAllLocalRanks) {
+TEST_F(ExecutorCoreTest, FailedStartIsToldToAllLocalRanks) {
   Join(4);
   Drop();
   core_.OnCoordinator(EndMessage(0, "ranks 2,3 did not come"));
@@ -178,7 +179,7 @@ TEST_F(CoreTest, FailedStartIsToldToAllLocalRanks) {
 }
 
 // It goes to ranks, whose errors are never without a text.
-TEST_F(CoreTest, AnEndWithoutAReasonIsSaidToBeOne) {
+TEST_F(ExecutorCoreTest, AnEndWithoutAReasonIsSaidToBeOne) {
   Join(4);
   Drop();
   core_.OnCoordinator(EndMessage(0, ""));
@@ -194,7 +195,7 @@ TEST_F(CoreTest, AnEndWithoutAReasonIsSaidToBeOne) {
             "the coordinator ended epoch 3 without giving a reason");
 }
 
-TEST_F(CoreTest, RankThatDiesWhileStartingFailsTheStart) {
+TEST_F(ExecutorCoreTest, RankThatDiesWhileStartingFailsTheStart) {
   Join(4);
   Drop();
   core_.OnClientGone(2, "its connection closed without shutdown");
@@ -216,7 +217,7 @@ TEST_F(CoreTest, RankThatDiesWhileStartingFailsTheStart) {
   EXPECT_TRUE(core_.TakeActions().empty());
 }
 
-TEST_F(CoreTest, EpochStartThatDoesNotFitIsRefused) {
+TEST_F(ExecutorCoreTest, EpochStartThatDoesNotFitIsRefused) {
   Join(4);
   Drop();
   auto m = StartMessage(1, 2);
@@ -230,7 +231,7 @@ TEST_F(CoreTest, EpochStartThatDoesNotFitIsRefused) {
   EXPECT_EQ(Take<RefuseClient>().size(), 2u);
 }
 
-TEST_F(CoreTest, BackendThatCannotConnectFailsTheStart) {
+TEST_F(ExecutorCoreTest, BackendThatCannotConnectFailsTheStart) {
   Join(4);
   core_.OnCoordinator(StartMessage(1, 2));
   Drop();
@@ -242,7 +243,7 @@ TEST_F(CoreTest, BackendThatCannotConnectFailsTheStart) {
 }
 
 // A rank of another node may run, and die, before this node has its board.
-TEST_F(CoreTest, NobodyIsWelcomeWhenTheStartFailsWhileTheBoardIsMade) {
+TEST_F(ExecutorCoreTest, NobodyIsWelcomeWhenTheStartFailsWhileTheBoardIsMade) {
   Join(4);
   core_.OnCoordinator(StartMessage(1, 2));
   core_.OnBackendPrepared(std::vector<std::string>{"address"});
@@ -258,7 +259,7 @@ TEST_F(CoreTest, NobodyIsWelcomeWhenTheStartFailsWhileTheBoardIsMade) {
   EXPECT_EQ(refused[0].text, "rank 2 was lost");
 }
 
-TEST_F(CoreTest, WhatComesWhileStartingIsDoneWhenTheBoardIsThere) {
+TEST_F(ExecutorCoreTest, WhatComesWhileStartingIsDoneWhenTheBoardIsThere) {
   Join(4);
   core_.OnCoordinator(StartMessage(1, 2));
   core_.OnBackendPrepared(std::vector<std::string>{"", "a"});
@@ -291,7 +292,7 @@ TEST_F(CoreTest, WhatComesWhileStartingIsDoneWhenTheBoardIsThere) {
   EXPECT_EQ(std::get<MarkLeft>(actions[2]).text, "rank 2 has left");
 }
 
-TEST_F(CoreTest, WhatCameForAStartThatFailedIsForgotten) {
+TEST_F(ExecutorCoreTest, WhatCameForAStartThatFailedIsForgotten) {
   Join(4);
   core_.OnCoordinator(StartMessage(1, 2));
   proto::CoordinatorMessage left;

@@ -44,6 +44,9 @@ REDUCESCATTER, BARRIER, JOIN = 4, 5, 6
 
 MAX_DIMS = 8
 
+# MAYPOLE_WAIT_INTERRUPTIBLE: no end, but back every 0.1 s while data moves.
+WAIT_INTERRUPTIBLE = -2
+
 # struct maypole_operation as bytes; packing is several times cheaper than
 # filling a ctypes.Structure and needs no memory shared between calls.
 #   size_t struct_size; int32 kind, dtype, op, device, process_set, root, dims,
@@ -261,7 +264,7 @@ class Library:
         return entry
 
     def wait(self, handle: int, timeout_ms: int) -> int:
-        """Waits at most `timeout_ms` (-1: no bound) and returns the status."""
+        """Waits at most `timeout_ms` (or WAIT_INTERRUPTIBLE); the status."""
         return self._wait(handle, timeout_ms)
 
     def poll(self, handle: int) -> Tuple[int, bool]:

@@ -217,6 +217,61 @@ class OptimizerTest(unittest.TestCase):
 
         self.both(rank)
 
+    def train_gan(self, rank, ranks, wrap, freeze):
+        """Two models that train each other, as in a GAN; their weights."""
+        generator, judge = torch.nn.Linear(3, 3), torch.nn.Linear(3, 1)
+        optimizers = []
+        for name, model in (("generator", generator), ("judge", judge)):
+            with torch.no_grad():
+                for p in model.parameters():
+                    p.copy_(torch.arange(p.numel()).sin().view_as(p))
+            sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+            optimizers.append(wrap(sgd, [(f"{name}.{n}", p) for n, p in
+                                         model.named_parameters()]))
+        for step in range(3):
+            x, _ = batch(step, rank, ranks)
+            optimizers[1].zero_grad()
+            (judge(generator(x).detach()) - judge(x)).mean().backward()
+            optimizers[1].step()
+            optimizers[0].zero_grad()
+            if freeze:
+                judge.requires_grad_(False)
+            judge(generator(x)).pow(2).mean().backward()
+            judge.requires_grad_(True)
+            optimizers[0].step()
+        return weights(generator) + weights(judge)
+
+    def test_two_optimizers_with_the_other_ones_parameters_frozen(self):
+        results = self.both(
+            lambda r: self.train_gan(r, 2, hvd.DistributedOptimizer, True))
+        want = self.train_gan(0, 1, lambda optimizer, _: optimizer, True)
+        for a, b, c in zip(*results, want):
+            self.assertTrue(torch.equal(a, b))
+            torch.testing.assert_close(a, c, rtol=1e-5, atol=1e-6)
+        self.assertEqual(self.fake.pending(), 0)
+
+    def test_the_other_optimizers_zero_grad_names_the_way_out(self):
+        def rank(r):
+            with self.assertRaisesRegex(
+                    AssertionError, r"'DistributedOptimizer\.judge\..*"
+                    r"requires_grad_\(False\).*requires_grad_\(True\)"):
+                self.train_gan(r, 2, hvd.DistributedOptimizer, False)
+
+        self.both(rank)
+
+    def test_a_backward_too_many_names_the_way_out(self):
+        def rank(r):
+            p = torch.nn.Parameter(torch.ones(2))
+            optimizer = hvd.DistributedOptimizer(torch.optim.SGD([p], lr=1.0),
+                                                 [("p", p)])
+            p.sum().backward()
+            with self.assertRaisesRegex(AssertionError,
+                                        r"requires_grad_\(False\)"):
+                p.sum().backward()
+            optimizer.step()
+
+        self.both(rank)
+
     def test_clipping_between_synchronize_and_step(self):
         def rank(r):
             model = make_model()

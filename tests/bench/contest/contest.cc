@@ -11,8 +11,8 @@
 #include <sstream>
 #include <utility>
 
-#include "common/unix_socket.h"
-#include "tests/bench/cases.h"
+#include "common/wire/unix_socket.h"
+#include "tests/bench/cpp/cases.h"
 
 namespace maypole::bench {
 namespace {

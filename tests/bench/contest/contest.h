@@ -38,8 +38,8 @@
 #include "common/fd.h"
 #include "common/status.h"
 #include "tests/bench/contest/start_line.h"
-#include "tests/bench/library.h"
-#include "tests/bench/pattern.h"
+#include "tests/bench/cpp/library.h"
+#include "tests/bench/cpp/pattern.h"
 
 namespace maypole::bench {
 

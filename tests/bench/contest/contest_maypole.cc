@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "tests/bench/contest/contest.h"
-#include "tests/bench/maypole_library.h"
+#include "tests/bench/cpp/maypole_library.h"
 
 int main() {
   std::unique_ptr<maypole::bench::MaypoleLibrary> library;

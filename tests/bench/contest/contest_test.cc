@@ -9,7 +9,7 @@
 #include <functional>
 #include <thread>
 
-#include "common/unix_socket.h"
+#include "common/wire/unix_socket.h"
 #include "gtest/gtest.h"
 
 namespace maypole::bench {

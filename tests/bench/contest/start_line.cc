@@ -7,16 +7,12 @@
 #include <cerrno>
 #include <utility>
 
+#include "common/cores.h"
+
 namespace maypole::bench {
 namespace {
 
 constexpr int kLooksBeforeYield = 2000;
-
-int UsableCores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-}
 
 }  // namespace
 
@@ -45,7 +41,7 @@ StartLine::StartLine(Mapping page, int rank, int ranks)
       cells_(reinterpret_cast<Cell*>(page_.data())),
       rank_(rank),
       ranks_(ranks),
-      crowded_(UsableCores() < ranks) {}
+      crowded_(AffinityCores() < static_cast<uint32_t>(ranks)) {}
 
 void StartLine::Meet() {
   cells_[rank_].arrivals.store(++arrivals_, std::memory_order_release);

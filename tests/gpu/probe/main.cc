@@ -17,10 +17,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "tests/gpu/probe/facts.h"
-#include "tests/gpu/probe/lab.h"
-#include "tests/gpu/probe/machine.h"
-#include "tests/gpu/probe/report.h"
+#include "tests/gpu/probe/facts/facts.h"
+#include "tests/gpu/probe/lab/lab.h"
+#include "tests/gpu/probe/lab/machine.h"
+#include "tests/gpu/probe/lab/report.h"
 
 ABSL_FLAG(std::string, plugin, "",
           "Path of libmaypole_gpu.so. Empty: $MAYPOLE_GPU_PLUGIN, or the one "

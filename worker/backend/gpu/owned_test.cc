@@ -1,6 +1,6 @@
 #include "worker/backend/gpu/owned.h"
 
-#include "worker/backend/gpu/fake_testing.h"
+#include "worker/backend/gpu/testing/fake_testing.h"
 
 namespace maypole::gpu {
 namespace {

@@ -18,7 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/fd.h"
-#include "common/reduce.h"
+#include "common/reduce/reduce.h"
 #include "worker/backend/gpu/loaded_gpu.h"
 #include "worker/backend/gpu/owned.h"
 
@@ -225,7 +225,7 @@ void CheckReduce(Gpu& gpu, Stream stream, const ReduceCase& c) {
     addresses.push_back(host.address() + k * room + c.offset);
   }
   std::vector<std::byte> want(bytes);
-  Reduce(c.dtype, c.op, inputs, want.data(), c.elements, Finish{1, 0.5});
+  Reduce(c.dtype, c.op, inputs, want.data(), c.elements, Epilogue{1, 0.5});
   std::byte* fresh = host.data() + c.inputs * room + c.offset;
   // To a buffer of its own and back to the last input.
   const std::vector<Address> outputs = {

@@ -9,7 +9,7 @@ Thread contract: any thread may submit, poll and synchronize; one thread at a
 time per handle. Waiting releases the GIL and lets signal handlers run: what a
 handler raises (Ctrl-C) leaves the operation going and its handle valid.
 (_thread.interrupt_main() is no signal: after the first second it is seen when
-the wait ends, as in Python's own blocking calls.)
+data moves or the wait ends, as in Python's own blocking calls.)
 """
 
 import itertools
@@ -18,12 +18,14 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 from maypole import _native
 from maypole.common.exceptions import from_status, not_initialized
 
-# A native wait ends when a signal comes, so that Python's handlers run; but not
-# if the signal came just before it. Short waits bound how long they may be late.
-WAIT_SLICE_MS = 200
-# After so many of them the wait has no bound: only of a rank that waits without
-# one does the library take for certain that it is blocked (deadlocks).
-BOUNDED_WAITS = 5
+# A native wait ends when a signal interrupts its sleep, so that Python's handlers
+# run; but not if the signal came just before the sleep, or while data moved.
+# Short waits bound how long the handlers may be late.
+WAIT_SLICE_MS = 100
+# After so many of them the wait has no bound while nothing moves: only of a rank
+# that waits without one does the library take for certain that it is blocked
+# (deadlocks).
+BOUNDED_WAITS = 10
 
 
 class Pending:
@@ -80,8 +82,9 @@ class Pending:
         status = library.wait(self.native, WAIT_SLICE_MS)
         waits = 1
         while status in (_native.DEADLINE_EXCEEDED, _native.CANCELLED):
-            status = library.wait(self.native,
-                                  WAIT_SLICE_MS if waits < BOUNDED_WAITS else -1)
+            status = library.wait(
+                self.native, WAIT_SLICE_MS
+                if waits < BOUNDED_WAITS else _native.WAIT_INTERRUPTIBLE)
             waits += 1
         native, self.native = self.native, None
         self.input = None

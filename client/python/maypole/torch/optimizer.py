@@ -38,6 +38,13 @@ from maypole.torch.sparse import sparse_allreduce_async
 
 _NAME_PREFIX = "DistributedOptimizer"
 
+# Two optimizers, as in a GAN: the generator's backward() goes through the
+# discriminator.
+_OTHER_OPTIMIZER_HINT = (
+    "if these gradients come from the loss of another optimizer (as in a GAN), "
+    "keep its backward() away from these parameters: requires_grad_(False) on "
+    "them before it, requires_grad_(True) after it")
+
 
 class _Reducer:
     """How one gradient is reduced; starts it and gives what ends it."""
@@ -143,7 +150,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 f"the gradient of {self._names[parameter]!r} was computed more "
                 f"than backward_passes_per_step={self.backward_passes_per_step}"
                 " times before step(); increase backward_passes_per_step to "
-                "accumulate gradients locally")
+                f"accumulate gradients locally; {_OTHER_OPTIMIZER_HINT}")
         self._passes_left[parameter] -= 1
         if self._buckets is not None and not self._pending:
             self._follow_epoch()
@@ -196,6 +203,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         if self._joins != basics.joins():
             self._joins = basics.joins()
             self._drop_buckets()
+
+    def _first_pending(self) -> str:
+        first = next(iter(self._pending))
+        return first.name if isinstance(first, Bucket) else self._names[first]
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """How many backward passes are accumulated locally before a step."""
@@ -298,8 +309,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         if self._pending:
             raise AssertionError(
                 "zero_grad() was called after backward() and before step() or "
-                "synchronize(), while gradients are being reduced; call step() "
-                "or synchronize() first")
+                f"synchronize(), while gradients are being reduced ("
+                f"{self._first_pending()!r} among them); call step() or "
+                f"synchronize() first; {_OTHER_OPTIMIZER_HINT}")
         if self._buckets is None:
             super().zero_grad(*args, **kwargs)
             return

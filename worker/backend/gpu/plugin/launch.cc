@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "worker/backend/gpu/plugin/device.h"
-#include "worker/backend/gpu/plugin/kernels.h"
+#include "worker/backend/gpu/plugin/kernels/kernels.h"
 #include "worker/backend/gpu/plugin/ranges.h"
 #include "worker/backend/gpu/plugin/reduction.h"
 

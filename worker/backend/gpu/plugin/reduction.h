@@ -4,7 +4,7 @@
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_REDUCTION_H_
 #define MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_REDUCTION_H_
 
-#include "worker/backend/gpu/plugin/kernels.h"
+#include "worker/backend/gpu/plugin/kernels/kernels.h"
 #include "worker/backend/gpu/plugin_abi.h"
 
 namespace maypole::gpu::plugin {

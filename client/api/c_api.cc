@@ -1,0 +1,465 @@
+// The C ABI: translates to maypole::Client; nothing else happens here.
+#include <pthread.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/api/client.h"
+#include "client/bootstrap/exchange.h"
+#include "client/bootstrap/node_bootstrap.h"
+#include "client/maypole.h"
+#include "client/session/rank_session.h"
+#include "common/version.h"
+
+namespace {
+
+using maypole::Client;
+using maypole::Code;
+using maypole::Status;
+
+static_assert(MAYPOLE_MAX_DIMS == maypole::kMaxDims);
+
+// One job per process. Calls share ownership, so that a shutdown by one thread
+// does not pull the client from under another's wait.
+struct Process {
+  std::mutex mutex;  // not held while a join waits: fork() needs it
+  std::condition_variable joined;
+  bool joining = false;
+  std::shared_ptr<Client> client;
+  // Clients that have left, while handles (and an allgather's memory) live.
+  std::vector<std::shared_ptr<Client>> retired;
+  bool forked = false;
+  std::unique_ptr<maypole::Exchange> exchange;
+};
+
+Process& process() {
+  static auto& p = *new Process;  // never destroyed: threads may outlive main
+  return p;
+}
+
+thread_local std::string last_error;
+
+maypole_status Return(const Status& s) {
+  if (!s.ok()) last_error = s.message();
+  return static_cast<maypole_status>(s.code());
+}
+
+std::shared_ptr<Client> Current() {
+  Process& p = process();
+  std::lock_guard lock(p.mutex);
+  return p.client;
+}
+
+// The client that issued the handle; the current one if none knows it.
+std::shared_ptr<Client> OwnerOf(int64_t handle) {
+  Process& p = process();
+  std::lock_guard lock(p.mutex);
+  if (p.client != nullptr && p.client->Knows(handle)) return p.client;
+  for (const auto& c : p.retired) {
+    if (c->Knows(handle)) return c;
+  }
+  return p.client;
+}
+
+void ForgetRetired() {
+  Process& p = process();
+  std::lock_guard lock(p.mutex);
+  std::erase_if(p.retired, [](const auto& c) { return c->handles() == 0; });
+}
+
+Status NotInitialized() {
+  return Status(Code::kFailedPrecondition,
+                process().forked
+                    ? "this process was forked from a rank and is not part of "
+                      "the job; use Maypole in the rank itself"
+                    : "Maypole has not been initialized; call init() first");
+}
+
+// fork() copies descriptors and the mapping, not the threads. The child lets go
+// of them, so that its exit is nobody's death and the rank's death is seen.
+//
+// A join under way is not waited for: it may be calling into the program
+// (ProgramExchange), and need what the forking thread holds (Python's GIL).
+void BeforeFork() { process().mutex.lock(); }
+void AfterForkInParent() { process().mutex.unlock(); }
+void AfterForkInChild() {
+  Process& p = process();
+  maypole::LeaveBootstrapInChild();
+  if (p.client != nullptr) {
+    p.client->AbandonInChild();
+    // Its threads do not exist here: leave the rest of it alone.
+    new std::shared_ptr<Client>(std::move(p.client));
+    p.client = nullptr;
+    p.forked = true;
+  }
+  if (p.joining) {
+    maypole::RankSession::AbandonJoinInChild();
+    p.joining = false;
+    p.forked = true;
+  }
+  p.mutex.unlock();
+}
+
+std::unique_lock<std::mutex> AwaitJoin() {
+  Process& p = process();
+  std::unique_lock lock(p.mutex);
+  p.joined.wait(lock, [&p] { return !p.joining; });
+  return lock;
+}
+
+void HandleForks() {
+  static const int once =
+      pthread_atfork(BeforeFork, AfterForkInParent, AfterForkInChild);
+  (void)once;
+}
+
+// What the program carries values with.
+class ProgramExchange : public maypole::Exchange {
+ public:
+  explicit ProgramExchange(const maypole_exchange& e) : exchange_(e) {}
+
+  Status Put(const std::string& key, const std::string& value) override {
+    char error[kErrorBytes] = {};
+    const int status = exchange_.put(exchange_.context, key.c_str(),
+                                     value.c_str(), error, sizeof(error));
+    return StatusOf(status, error);
+  }
+
+  Status Get(const std::string& key, int timeout_ms,
+             std::string* value) override {
+    char error[kErrorBytes] = {};
+    std::vector<char> buffer(MAYPOLE_EXCHANGE_BYTES);
+    const int status =
+        exchange_.get(exchange_.context, key.c_str(), timeout_ms, buffer.data(),
+                      static_cast<int>(buffer.size()), error, sizeof(error));
+    buffer.back() = 0;
+    if (status == MAYPOLE_OK) *value = buffer.data();
+    return StatusOf(status, error);
+  }
+
+ private:
+  static constexpr size_t kErrorBytes = 1024;
+
+  static Status StatusOf(int status, char (&error)[kErrorBytes]) {
+    error[kErrorBytes - 1] = 0;
+    if (status == MAYPOLE_OK) return Status();
+    return Status(status > MAYPOLE_OK && status <= MAYPOLE_UNAUTHENTICATED
+                      ? static_cast<Code>(status)
+                      : Code::kUnknown,
+                  error);
+  }
+
+  const maypole_exchange exchange_;
+};
+
+Status RequestOf(const maypole_operation& o, maypole::Request* request) {
+  maypole::Signature* const s = &request->signature;
+  auto bad = [](const std::string& what) {
+    return Status(Code::kInvalidArgument, "maypole_submit: " + what);
+  };
+  if (o.struct_size != sizeof(maypole_operation)) {
+    return bad("struct_size is " + std::to_string(o.struct_size) +
+               ", this library's maypole_operation has " +
+               std::to_string(sizeof(maypole_operation)) +
+               " bytes; header and library are of different versions");
+  }
+  if (o.kind < 0 || o.kind >= maypole::kKinds) return bad("unknown kind");
+  if (o.dtype < 0 || o.dtype >= maypole::kDTypes) return bad("unknown dtype");
+  if (o.op < 0 || o.op >= maypole::kOps) return bad("unknown op");
+  if (o.dims < 0 || o.dims > MAYPOLE_MAX_DIMS) {
+    return bad(std::to_string(o.dims) + " dimensions");
+  }
+  if (o.device != 0) {
+    return Status(Code::kUnimplemented,
+                  "GPU tensors are not there yet; use CPU tensors");
+  }
+  if (o.process_set < 0) {
+    return bad("process set " + std::to_string(o.process_set));
+  }
+  if (o.splits_count < 0 || (o.splits != nullptr) != (o.splits_count > 0)) {
+    return bad(std::to_string(o.splits_count) + " splits, and " +
+               (o.splits == nullptr ? "no array" : "an array") + " of them");
+  }
+  s->kind = static_cast<maypole::Kind>(o.kind);
+  s->dtype = static_cast<maypole::DType>(o.dtype);
+  s->op = static_cast<maypole::Op>(o.op);
+  s->dims = static_cast<uint8_t>(o.dims);
+  s->root = o.root;
+  s->prescale = o.prescale;
+  s->postscale = o.postscale;
+  s->process_set = static_cast<uint32_t>(o.process_set);
+  for (int i = 0; i < o.dims; ++i) s->shape[i] = o.shape[i];
+  request->name = o.name != nullptr ? o.name : "";
+  request->input = o.input;
+  request->output = o.output;
+  request->awaited = o.awaited != 0;
+  if (o.splits != nullptr) {
+    request->splits.assign(o.splits, o.splits + o.splits_count);
+  }
+  return Status();
+}
+
+}  // namespace
+
+#pragma GCC visibility push(default)
+extern "C" {
+
+maypole_status maypole_init(void) {
+  HandleForks();
+  Process& p = process();
+  auto lock = AwaitJoin();
+  if (p.client != nullptr) return MAYPOLE_OK;
+  if (p.forked) return Return(NotInitialized());
+  maypole::RankOptions options;
+  if (Status s = maypole::ReadRankOptions(
+          [](const char* name) -> const char* { return getenv(name); },
+          &options);
+      !s.ok()) {
+    return Return(s);
+  }
+  std::unique_ptr<Client> client;
+  p.joining = true;
+  lock.unlock();
+  const Status s = Client::Join(options, &client);
+  lock.lock();
+  p.joining = false;
+  p.joined.notify_all();
+  if (!s.ok()) return Return(s);
+  p.client = std::move(client);
+  return MAYPOLE_OK;
+}
+
+maypole_status maypole_set_exchange(const maypole_exchange* exchange) {
+  Process& p = process();
+  const auto lock = AwaitJoin();
+  if (exchange != nullptr &&
+      (exchange->struct_size != sizeof(maypole_exchange) ||
+       exchange->put == nullptr || exchange->get == nullptr)) {
+    return Return(
+        Status(Code::kInvalidArgument,
+               "maypole_set_exchange: struct_size or a null function; "
+               "are header and library of different versions?"));
+  }
+  p.exchange = exchange != nullptr
+                   ? std::make_unique<ProgramExchange>(*exchange)
+                   : nullptr;
+  maypole::SetExchange(p.exchange.get());
+  return MAYPOLE_OK;
+}
+
+maypole_status maypole_shutdown(void) {
+  Process& p = process();
+  std::shared_ptr<Client> client;
+  {
+    const auto lock = AwaitJoin();
+    client = std::move(p.client);
+    p.client = nullptr;
+    if (client != nullptr) p.retired.push_back(client);
+  }
+  if (client != nullptr) client->Leave();
+  ForgetRetired();
+  return MAYPOLE_OK;
+}
+
+int maypole_is_initialized(void) { return Current() != nullptr ? 1 : 0; }
+
+int maypole_rank(void) {
+  const auto c = Current();
+  return c ? c->options().rank : -1;
+}
+int maypole_size(void) {
+  const auto c = Current();
+  return c ? c->options().size : -1;
+}
+int maypole_local_rank(void) {
+  const auto c = Current();
+  return c ? c->options().local_rank : -1;
+}
+int maypole_local_size(void) {
+  const auto c = Current();
+  return c ? c->options().local_size : -1;
+}
+int maypole_cross_rank(void) {
+  const auto c = Current();
+  return c ? c->options().cross_rank : -1;
+}
+int maypole_cross_size(void) {
+  const auto c = Current();
+  return c ? c->options().cross_size : -1;
+}
+int maypole_is_homogeneous(void) {
+  const auto c = Current();
+  return c ? (c->homogeneous() ? 1 : 0) : -1;
+}
+
+maypole_status maypole_submit(const maypole_operation* operation,
+                              int64_t* handle) {
+  const auto c = Current();
+  if (c == nullptr) return Return(NotInitialized());
+  if (operation == nullptr || handle == nullptr) {
+    return Return(Status(Code::kInvalidArgument, "maypole_submit: null"));
+  }
+  maypole::Request request;
+  if (Status e = RequestOf(*operation, &request); !e.ok()) return Return(e);
+  return Return(c->Submit(std::move(request), handle));
+}
+
+maypole_status maypole_submit_group(const maypole_operation* operations,
+                                    int32_t count, int64_t* handles) {
+  const auto c = Current();
+  if (c == nullptr) return Return(NotInitialized());
+  if (count < 0 ||
+      (count > 0 && (operations == nullptr || handles == nullptr))) {
+    return Return(
+        Status(Code::kInvalidArgument, "maypole_submit_group: null or count"));
+  }
+  std::vector<maypole::Request> requests(static_cast<size_t>(count));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (Status e = RequestOf(operations[i], &requests[i]); !e.ok()) {
+      return Return(e);
+    }
+  }
+  return Return(c->SubmitGroup(std::move(requests), handles));
+}
+
+maypole_status maypole_poll(int64_t handle, int* done) {
+  const auto c = OwnerOf(handle);
+  if (c == nullptr) return Return(NotInitialized());
+  if (done == nullptr) {
+    return Return(Status(Code::kInvalidArgument, "maypole_poll: null"));
+  }
+  bool d = false;
+  const Status s = c->Poll(handle, &d);
+  *done = d ? 1 : 0;
+  return Return(s);
+}
+
+maypole_status maypole_wait(int64_t handle, int timeout_ms) {
+  const auto c = OwnerOf(handle);
+  if (c == nullptr) return Return(NotInitialized());
+  return Return(c->Wait(handle, timeout_ms));
+}
+
+maypole_status maypole_result(int64_t handle, void** data, int64_t* bytes,
+                              int64_t* first_dim) {
+  const auto c = OwnerOf(handle);
+  if (c == nullptr) return Return(NotInitialized());
+  maypole::Result r;
+  const Status s = c->GetResult(handle, &r);
+  if (data != nullptr) *data = r.data;
+  if (bytes != nullptr) *bytes = r.bytes;
+  if (first_dim != nullptr) *first_dim = r.first_dim;
+  return Return(s);
+}
+
+maypole_status maypole_received_splits(int64_t handle, int64_t* splits,
+                                       int32_t count) {
+  const auto c = OwnerOf(handle);
+  if (c == nullptr) return Return(NotInitialized());
+  maypole::Result r;
+  if (Status s = c->GetResult(handle, &r); !s.ok()) return Return(s);
+  if (splits == nullptr ||
+      static_cast<size_t>(count) != r.received_splits.size()) {
+    return Return(Status(Code::kInvalidArgument,
+                         "maypole_received_splits: there are " +
+                             std::to_string(r.received_splits.size()) +
+                             " received splits, not " + std::to_string(count)));
+  }
+  std::copy(r.received_splits.begin(), r.received_splits.end(), splits);
+  return MAYPOLE_OK;
+}
+
+maypole_status maypole_process_set_add(const int32_t* ranks, int32_t count,
+                                       int64_t* handle) {
+  const auto c = Current();
+  if (c == nullptr) return Return(NotInitialized());
+  if (ranks == nullptr || count < 0 || handle == nullptr) {
+    return Return(
+        Status(Code::kInvalidArgument, "maypole_process_set_add: null"));
+  }
+  return Return(
+      c->AddProcessSet(std::vector<int>(ranks, ranks + count), handle));
+}
+
+maypole_status maypole_process_set_remove(int32_t process_set,
+                                          int64_t* handle) {
+  const auto c = Current();
+  if (c == nullptr) return Return(NotInitialized());
+  if (process_set < 0 || handle == nullptr) {
+    return Return(Status(Code::kInvalidArgument,
+                         "maypole_process_set_remove: bad arguments"));
+  }
+  return Return(
+      c->RemoveProcessSet(static_cast<uint32_t>(process_set), handle));
+}
+
+int maypole_process_set_ranks(int32_t process_set, int32_t* ranks,
+                              int32_t capacity) {
+  const auto c = Current();
+  if (c == nullptr || process_set < 0 || (ranks == nullptr && capacity > 0)) {
+    return -1;
+  }
+  const std::vector<int> all =
+      c->ProcessSetRanks(static_cast<uint32_t>(process_set));
+  if (all.empty()) return -1;
+  for (size_t i = 0; i < all.size() && static_cast<int32_t>(i) < capacity;
+       ++i) {
+    ranks[i] = all[i];
+  }
+  return static_cast<int>(all.size());
+}
+
+maypole_status maypole_release(int64_t handle) {
+  const auto c = OwnerOf(handle);
+  if (c == nullptr) return Return(NotInitialized());
+  const Status s = c->Release(handle);
+  if (!s.ok()) return Return(s);
+  if (c != Current()) ForgetRetired();
+  return MAYPOLE_OK;
+}
+
+maypole_status maypole_allocate(uint64_t bytes, void** memory) {
+  const auto c = Current();
+  if (c == nullptr) return Return(NotInitialized());
+  return Return(c->Allocate(bytes, memory));
+}
+
+maypole_status maypole_free(void* memory) {
+  return Return(Client::Free(memory));
+}
+
+const char* maypole_last_error(void) { return last_error.c_str(); }
+
+const char* maypole_version(void) { return maypole::kVersion; }
+
+int64_t maypole_counter(const char* name) {
+  if (name == nullptr) return -1;
+  if (std::strcmp(name, "arena_bytes") == 0) {  // outlives the job
+    return static_cast<int64_t>(maypole::AllocatedInArenas());
+  }
+  const auto c = Current();
+  if (c == nullptr) return -1;
+  const maypole::Counters& n = c->counters();
+  if (std::strcmp(name, "operations") == 0) return n.operations.load();
+  if (std::strcmp(name, "completed") == 0) return n.completed.load();
+  if (std::strcmp(name, "failed") == 0) return n.failed.load();
+  if (std::strcmp(name, "bytes") == 0) return n.bytes.load();
+  if (std::strcmp(name, "pending") == 0) return c->pending();
+  if (std::strcmp(name, "arena_limit") == 0) {
+    return static_cast<int64_t>(c->arena_limit());
+  }
+  if (std::strcmp(name, "arena_operations") == 0) {
+    return n.arena_operations.load();
+  }
+  return -1;
+}
+
+}  // extern "C"
+#pragma GCC visibility pop

@@ -1,0 +1,422 @@
+#include "client/api/client.h"
+
+#include <algorithm>
+
+#include "client/session/board_communicator.h"
+#include "client/session/local_communicator.h"
+
+namespace maypole {
+namespace {
+
+// Unique in the process: handles outlive the client that issued them.
+std::atomic<int64_t> next_handle{1};
+
+Status UnknownHandle(int64_t handle) {
+  return Status(Code::kNotFound, "no operation has the handle " +
+                                     std::to_string(handle) +
+                                     " (released already?)");
+}
+
+// "[0, 2, 3]"
+std::string RanksText(const std::vector<int>& ranks) {
+  constexpr size_t kShown = 16;
+  std::string out = "[";
+  for (size_t i = 0; i < std::min(ranks.size(), kShown); ++i) {
+    out += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
+  }
+  if (ranks.size() > kShown) {
+    out += ", and " + std::to_string(ranks.size() - kShown) + " more";
+  }
+  return out + "]";
+}
+
+Status Describe(const Tensor& tensor, Kind kind, Signature* s) {
+  if (tensor.shape.size() > kMaxDims) {
+    return Status(Code::kInvalidArgument,
+                  "a tensor may have " + std::to_string(kMaxDims) +
+                      " dimensions, this one has " +
+                      std::to_string(tensor.shape.size()));
+  }
+  s->kind = kind;
+  s->dtype = tensor.dtype;
+  s->dims = static_cast<uint8_t>(tensor.shape.size());
+  std::copy(tensor.shape.begin(), tensor.shape.end(), s->shape);
+  return Status();
+}
+
+}  // namespace
+
+Client::Client(const RankOptions& options,
+               std::unique_ptr<Communicator> communicator)
+    : options_(options), communicator_(std::move(communicator)) {}
+
+Client::~Client() { communicator_->Leave(); }
+
+Status Client::Join(const RankOptions& options, std::unique_ptr<Client>* out) {
+  if (options.local()) {
+    out->reset(new Client(options, std::make_unique<LocalCommunicator>()));
+    return Status();
+  }
+  std::unique_ptr<BoardCommunicator> communicator;
+  Status s = BoardCommunicator::Join(options, &communicator);
+  if (!s.ok()) return s;
+  const RankOptions placed = communicator->options();
+  out->reset(new Client(placed, std::move(communicator)));
+  return Status();
+}
+
+Status Client::SubmitReduction(std::string_view name, Kind kind,
+                               const Tensor& tensor,
+                               const ReduceOptions& options, int64_t* handle) {
+  Request r{.name = std::string(name),
+            .input = tensor.input,
+            .output = tensor.output,
+            .awaited = options.awaited};
+  if (Status e = Describe(tensor, kind, &r.signature); !e.ok()) return e;
+  r.signature.op = options.op;
+  r.signature.prescale = options.prescale;
+  r.signature.postscale = options.postscale;
+  r.signature.process_set = options.process_set;
+  return Submit(std::move(r), handle);
+}
+
+Status Client::Allreduce(std::string_view name, const Tensor& tensor,
+                         const ReduceOptions& options, int64_t* handle) {
+  return SubmitReduction(name, Kind::kAllreduce, tensor, options, handle);
+}
+
+Status Client::Reducescatter(std::string_view name, const Tensor& tensor,
+                             const ReduceOptions& options, int64_t* handle) {
+  return SubmitReduction(name, Kind::kReducescatter, tensor, options, handle);
+}
+
+Status Client::Allgather(std::string_view name, const Tensor& tensor,
+                         int64_t* handle, uint32_t process_set) {
+  Request r{.name = std::string(name), .input = tensor.input};
+  if (Status e = Describe(tensor, Kind::kAllgather, &r.signature); !e.ok()) {
+    return e;
+  }
+  r.signature.process_set = process_set;
+  return Submit(std::move(r), handle);
+}
+
+Status Client::Alltoall(std::string_view name, const Tensor& tensor,
+                        std::vector<int64_t> splits, int64_t* handle,
+                        uint32_t process_set) {
+  Request r{.name = std::string(name),
+            .input = tensor.input,
+            .splits = std::move(splits)};
+  if (Status e = Describe(tensor, Kind::kAlltoall, &r.signature); !e.ok()) {
+    return e;
+  }
+  r.signature.process_set = process_set;
+  return Submit(std::move(r), handle);
+}
+
+Status Client::Broadcast(std::string_view name, const Tensor& tensor, int root,
+                         int64_t* handle, uint32_t process_set) {
+  Request r{.name = std::string(name),
+            .input = tensor.input,
+            .output = tensor.output};
+  if (Status e = Describe(tensor, Kind::kBroadcast, &r.signature); !e.ok()) {
+    return e;
+  }
+  r.signature.root = root;
+  r.signature.process_set = process_set;
+  return Submit(std::move(r), handle);
+}
+
+Status Client::Barrier(int64_t* handle, uint32_t process_set) {
+  Request r{.awaited = true};
+  r.signature.kind = Kind::kBarrier;
+  r.signature.process_set = process_set;
+  return Submit(std::move(r), handle);
+}
+
+Status Client::Join(int64_t* handle) {
+  Request r;
+  r.signature.kind = Kind::kJoin;
+  return Submit(std::move(r), handle);
+}
+
+Status Client::AddProcessSet(std::vector<int> ranks, int64_t* handle) {
+  auto op = std::make_shared<Operation>();
+  op->control = Control::kSetRequest;
+  op->name = "new process set " + RanksText(ranks);
+  std::sort(ranks.begin(), ranks.end());
+  const bool twice =
+      std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end();
+  if (ranks.empty() || twice || ranks.front() < 0 ||
+      ranks.back() >= options_.size) {
+    return Status(Code::kInvalidArgument,
+                  op->name + ": expected ranks from 0 to " +
+                      std::to_string(options_.size - 1) +
+                      ", each once, and at least one");
+  }
+  op->ranks = std::move(ranks);
+  return StartAll({&op, 1}, handle);
+}
+
+Status Client::RemoveProcessSet(uint32_t id, int64_t* handle) {
+  auto op = std::make_shared<Operation>();
+  op->control = Control::kSetRequest;
+  op->name = "removal of process set " + std::to_string(id);
+  op->removes = id;
+  if (id == 0) {
+    return Status(Code::kInvalidArgument,
+                  op->name + ": the set of all ranks cannot be removed");
+  }
+  return StartAll({&op, 1}, handle);
+}
+
+std::vector<int> Client::ProcessSetRanks(uint32_t id) const {
+  const auto set = communicator_->FindSet(id);
+  return set == nullptr ? std::vector<int>() : set->ranks;
+}
+
+Status Client::Submit(Request request, int64_t* handle) {
+  auto op = std::make_shared<Operation>();
+  if (Status s = MakeOperation(std::move(request), op.get()); !s.ok()) return s;
+  return StartAll({&op, 1}, handle);
+}
+
+Status Client::SubmitGroup(std::vector<Request> requests, int64_t* handles) {
+  std::vector<std::shared_ptr<Operation>> operations;
+  for (Request& request : requests) {
+    operations.push_back(std::make_shared<Operation>());
+    Status s = MakeOperation(std::move(request), operations.back().get());
+    if (s.ok() && operations.back()->control != Control::kNone) {
+      s = Status(Code::kInvalidArgument, "a join cannot be part of a group");
+    }
+    if (!s.ok()) return s;
+  }
+  return operations.empty() ? Status() : StartAll(operations, handles);
+}
+
+// Checks what can be checked on this rank alone.
+Status Client::MakeOperation(Request request, Operation* op) const {
+  Signature& s = request.signature;
+  if (s.kind == Kind::kBarrier) {
+    s.dims = 1;  // no elements
+    s.shape[0] = 0;
+  }
+  if (Status e = CheckSignature(request.name, s); !e.ok()) return e;
+  op->name = std::move(request.name);
+  op->signature = s;
+  op->input = static_cast<const std::byte*>(request.input);
+  op->output = static_cast<std::byte*>(request.output);
+  op->awaited = request.awaited;
+  op->splits = std::move(request.splits);
+  if (s.kind == Kind::kJoin) {
+    op->control = Control::kJoin;
+    op->name = "join";
+    return Status();
+  }
+  if (!Reduces(s.kind)) {
+    op->signature.prescale = op->signature.postscale = 1.0;  // it has none
+  }
+  if (Status e = FindSet(op); !e.ok()) return e;
+  if (s.kind == Kind::kBroadcast && !op->set->Has(s.root)) {
+    return Status(
+        Code::kInvalidArgument,
+        op->Title() + ": root rank " + std::to_string(s.root) +
+            (s.process_set == 0
+                 ? " of a job of " + std::to_string(options_.size) + " ranks"
+                 : " is not among its ranks " + RanksText(op->set->ranks)));
+  }
+  if (s.kind == Kind::kAlltoall) {
+    if (Status e = CompleteSplits(op); !e.ok()) return e;
+  } else if (!op->splits.empty()) {
+    return Status(Code::kInvalidArgument,
+                  op->Title() + ": splits are for alltoall only");
+  }
+  return CheckBuffers(*op);
+}
+
+Status Client::FindSet(Operation* op) const {
+  const uint32_t id = op->signature.process_set;
+  op->set = communicator_->FindSet(id);
+  if (op->set == nullptr) {
+    return Status(Code::kInvalidArgument,
+                  op->Title() + ": there is no process set " +
+                      std::to_string(id) +
+                      " in this epoch; all ranks make one together "
+                      "(maypole_process_set_add, add_process_set)");
+  }
+  if (op->set->Has(options_.rank)) return Status();
+  return Status(Code::kInvalidArgument, op->Title() + ": rank " +
+                                            std::to_string(options_.rank) +
+                                            " is not in it; its ranks are " +
+                                            RanksText(op->set->ranks));
+}
+
+Status Client::CompleteSplits(Operation* op) const {
+  const auto n = static_cast<int64_t>(op->set->ranks.size());
+  const int64_t rows = op->signature.shape[0];
+  auto bad = [&](const std::string& what) {
+    return Status(Code::kInvalidArgument, op->Title() + ": " + what);
+  };
+  if (op->splits.empty()) {
+    if (rows % n != 0) {
+      return bad(std::to_string(rows) + " rows cannot be split evenly among " +
+                 std::to_string(n) + " ranks; give splits");
+    }
+    op->splits.assign(static_cast<size_t>(n), rows / n);
+    return Status();
+  }
+  if (static_cast<int64_t>(op->splits.size()) != n) {
+    return bad(std::to_string(op->splits.size()) + " splits for " +
+               std::to_string(n) + " ranks; give one for each");
+  }
+  int64_t left = rows;
+  for (const int64_t split : op->splits) {
+    if (split < 0) return bad("a split of " + std::to_string(split) + " rows");
+    if (split > left) left = -1;
+    if (left < 0) break;
+    left -= split;
+  }
+  if (left != 0) {
+    return bad("the splits do not add up to the tensor's " +
+               std::to_string(rows) + " rows");
+  }
+  return Status();
+}
+
+Status Client::CheckBuffers(const Operation& op) const {
+  const Signature& s = op.signature;
+  bool needs_output = false;
+  if (s.kind == Kind::kAllreduce || s.kind == Kind::kBroadcast) {
+    needs_output = s.Bytes() > 0;
+  } else if (s.kind == Kind::kReducescatter) {
+    needs_output =
+        s.RowBytes() > 0 &&
+        ScatteredRows(s, op.set->size(), op.set->PositionOf(options_.rank)) > 0;
+  }
+  const bool needs_input =
+      s.Bytes() > 0 && (s.kind != Kind::kBroadcast || s.root == options_.rank);
+  if ((needs_input && op.input == nullptr) ||
+      (needs_output && op.output == nullptr)) {
+    return Status(Code::kInvalidArgument,
+                  op.Title() + ": a buffer is missing (null)");
+  }
+  return Status();
+}
+
+Status Client::StartAll(std::span<const std::shared_ptr<Operation>> operations,
+                        int64_t* handles) {
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& op : operations) {
+      op->handle = next_handle.fetch_add(1);
+      handles_[op->handle] = op;
+    }
+  }
+  if (Status s = communicator_->Start(operations); !s.ok()) {
+    std::lock_guard lock(mutex_);
+    for (const auto& op : operations) handles_.erase(op->handle);
+    return s;
+  }
+  counters_.operations.fetch_add(static_cast<int64_t>(operations.size()),
+                                 std::memory_order_relaxed);
+  for (size_t i = 0; i < operations.size(); ++i) {
+    handles[i] = operations[i]->handle;
+  }
+  return Status();
+}
+
+std::shared_ptr<Operation> Client::Find(int64_t handle) const {
+  std::lock_guard lock(mutex_);
+  const auto it = handles_.find(handle);
+  return it == handles_.end() ? nullptr : it->second;
+}
+
+Status Client::Poll(int64_t handle, bool* done) {
+  const auto op = Find(handle);
+  if (op == nullptr) return UnknownHandle(handle);
+  if (!op->done.load(std::memory_order_acquire)) communicator_->Progress(*op);
+  *done = op->done.load(std::memory_order_acquire);
+  return Status();
+}
+
+Status Client::Wait(int64_t handle, int timeout_ms) {
+  const auto op = Find(handle);
+  if (op == nullptr) return UnknownHandle(handle);
+  Status s = communicator_->Await(*op, timeout_ms);
+  return s.ok() ? op->status : s;
+}
+
+Status Client::GetResult(int64_t handle, Result* out) {
+  const auto op = Find(handle);
+  if (op == nullptr) return UnknownHandle(handle);
+  if (!op->done.load(std::memory_order_acquire)) {
+    return Status(Code::kFailedPrecondition,
+                  op->Title() + " is still pending; wait for it first");
+  }
+  if (!op->status.ok()) return op->status;
+  const Signature& signature = op->signature;
+  out->data = op->output;
+  if (op->control != Control::kNone) {
+    out->first_dim = op->answer;
+  } else if (Gathers(signature.kind)) {
+    out->bytes = static_cast<int64_t>(op->gathered_bytes);
+    out->first_dim = op->gathered_rows;
+    out->received_splits = op->received;
+  } else if (signature.kind == Kind::kReducescatter) {
+    out->first_dim = ScatteredRows(signature, op->set->size(),
+                                   op->set->PositionOf(options_.rank));
+    out->bytes = out->first_dim * static_cast<int64_t>(signature.RowBytes());
+  } else {
+    out->bytes = static_cast<int64_t>(op->signature.Bytes());
+    out->first_dim = op->signature.dims > 0 ? op->signature.shape[0] : 1;
+  }
+  return Status();
+}
+
+Status Client::Release(int64_t handle) {
+  std::shared_ptr<Operation> op;  // destroyed after the lock
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = handles_.find(handle);
+    if (it == handles_.end()) return UnknownHandle(handle);
+    op = std::move(it->second);
+    handles_.erase(it);
+  }
+  Count(*op);
+  return Status();
+}
+
+void Client::Count(const Operation& op) {
+  if (!op.done.load(std::memory_order_acquire)) return;
+  if (op.status.ok()) {
+    counters_.completed.fetch_add(1, std::memory_order_relaxed);
+    if (op.ran_in_arena) {
+      counters_.arena_operations.fetch_add(1, std::memory_order_relaxed);
+    }
+    if (op.control != Control::kNone) return;
+    counters_.bytes.fetch_add(static_cast<int64_t>(op.signature.Bytes()),
+                              std::memory_order_relaxed);
+  } else {
+    counters_.failed.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+size_t Client::handles() const {
+  std::lock_guard lock(mutex_);
+  return handles_.size();
+}
+
+int64_t Client::pending() const {
+  std::lock_guard lock(mutex_);
+  int64_t n = 0;
+  for (const auto& [handle, op] : handles_) {
+    n += op->done.load(std::memory_order_acquire) ? 0 : 1;
+  }
+  return n;
+}
+
+void Client::AbandonInChild() {
+  if (auto* node = dynamic_cast<BoardCommunicator*>(communicator_.get()))
+    node->AbandonInChild();
+}
+
+}  // namespace maypole

@@ -1,0 +1,186 @@
+// Client: the C++ API of libmaypole.
+//
+//   std::unique_ptr<maypole::Client> client;
+//   maypole::RankOptions options;
+//   maypole::ReadRankOptions(getenv, &options);
+//   maypole::Client::Join(options, &client);
+//   maypole::Tensor x{DType::kFloat32, {4}, data, data};
+//   int64_t h;
+//   client->Allreduce("grad", x, {.op = Op::kAverage}, &h);
+//   client->Wait(h, -1);
+//   client->Release(h);
+//
+// Thread contract: all functions may be called by any thread. Memory of a
+// tensor must stay valid, and its output untouched, until the operation ends.
+#ifndef MAYPOLE_CLIENT_API_CLIENT_H_
+#define MAYPOLE_CLIENT_API_CLIENT_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "client/bootstrap/rank_options.h"
+#include "client/session/communicator.h"
+#include "common/wire/signature.h"
+
+namespace maypole {
+
+// A contiguous tensor. output may be input (in place); for an allgather or
+// alltoall it is null, for a broadcast it is used on every rank and input on
+// the root, for a reducescatter it is this rank's rows of the result.
+struct Tensor {
+  DType dtype = DType::kFloat32;
+  std::vector<int64_t> shape;
+  const void* input = nullptr;
+  void* output = nullptr;
+};
+
+// Of allreduce and reducescatter.
+struct ReduceOptions {
+  Op op = Op::kAverage;
+  double prescale = 1.0;   // inputs are multiplied by it; floats only
+  double postscale = 1.0;  // results are multiplied by it; floats only
+  bool awaited = false;    // Wait() comes next; see Client::Submit
+  uint32_t process_set = 0;
+};
+using AllreduceOptions = ReduceOptions;
+
+// The general form of an operation.
+struct Request {
+  std::string name;  // empty: unnamed
+  Signature signature;
+  const void* input = nullptr;
+  void* output = nullptr;
+  // The caller calls Wait() next, so the progress thread need not be woken for
+  // it (a hint).
+  bool awaited = false;
+  // Alltoall: rows for each rank of the process set; empty: equal parts.
+  std::vector<int64_t> splits = {};
+};
+
+// What an operation has delivered.
+struct Result {
+  // Allgather, alltoall: the library's, until Release().
+  void* data = nullptr;
+  int64_t bytes = 0;
+  int64_t first_dim = 0;  // rows; of a join the last rank, of a set its id
+  // Alltoall: rows from each rank of the process set.
+  std::vector<int64_t> received_splits = {};
+};
+
+struct Counters {
+  std::atomic<int64_t> operations{0};
+  std::atomic<int64_t> completed{0};
+  std::atomic<int64_t> failed{0};
+  std::atomic<int64_t> bytes{0};
+  std::atomic<int64_t> arena_operations{0};
+};
+
+class Client {
+ public:
+  // Joins the job; blocks until all its ranks are there.
+  static Status Join(const RankOptions& options, std::unique_ptr<Client>* out);
+  ~Client();
+
+  // In an elastic job with the places of this epoch: to join the next one, hand
+  // them to Join() again.
+  const RankOptions& options() const { return options_; }
+  // An elastic job: ranks that want to come in or out. While it is not 0 all
+  // ranks should leave when it suits them, and join again.
+  uint32_t change_wanted() const { return communicator_->change_wanted(); }
+  bool homogeneous() const { return communicator_->homogeneous(); }
+
+  // An empty name: matched by order of submission within process set and kind.
+  // kOk means submitted; *handle must be released some day.
+  Status Allreduce(std::string_view name, const Tensor& tensor,
+                   const ReduceOptions& options, int64_t* handle);
+  Status Reducescatter(std::string_view name, const Tensor& tensor,
+                       const ReduceOptions& options, int64_t* handle);
+  Status Allgather(std::string_view name, const Tensor& tensor, int64_t* handle,
+                   uint32_t process_set = 0);
+  // splits: rows for each rank of the set; empty: equal parts.
+  Status Alltoall(std::string_view name, const Tensor& tensor,
+                  std::vector<int64_t> splits, int64_t* handle,
+                  uint32_t process_set = 0);
+  Status Broadcast(std::string_view name, const Tensor& tensor, int root,
+                   int64_t* handle, uint32_t process_set = 0);
+  // To be awaited at once.
+  Status Barrier(int64_t* handle, uint32_t process_set = 0);
+  // This rank has no more inputs; see maypole.h.
+  Status Join(int64_t* handle);
+
+  // The general forms. A group is submitted whole or not at all.
+  Status Submit(Request request, int64_t* handle);
+  Status SubmitGroup(std::vector<Request> requests, int64_t* handles);
+  Status Submit(std::string_view name, const Signature& signature,
+                const void* input, void* output, int64_t* handle,
+                bool awaited = false) {
+    return Submit({std::string(name), signature, input, output, awaited},
+                  handle);
+  }
+
+  // By all ranks of the job in the same order; see maypole.h. Its result's
+  // first_dim is the id.
+  Status AddProcessSet(std::vector<int> ranks, int64_t* handle);
+  Status RemoveProcessSet(uint32_t id, int64_t* handle);
+  // Its ranks, ascending; empty: there is no such set.
+  std::vector<int> ProcessSetRanks(uint32_t id) const;
+
+  Status Poll(int64_t handle, bool* done);
+  // The operation's outcome; kDeadlineExceeded and kCancelled (a signal) leave
+  // it going. Timeouts as in maypole.h.
+  Status Wait(int64_t handle, int timeout_ms);
+  Status GetResult(int64_t handle, Result* out);
+  Status Release(int64_t handle);
+
+  // What this rank's arena can hold; 0: it has none.
+  uint64_t arena_limit() const {
+    const auto arena = communicator_->arena();
+    return arena == nullptr ? 0 : arena->bytes();
+  }
+
+  // See maypole_allocate() in client/maypole.h.
+  Status Allocate(uint64_t bytes, void** memory) {
+    return AllocateMemory(communicator_->arena(), bytes, memory);
+  }
+  static Status Free(void* memory) { return ReleaseMemory(memory); }
+
+  void Leave() { communicator_->Leave(); }
+  int64_t pending() const;
+  size_t handles() const;  // not yet released
+  bool Knows(int64_t handle) const { return Find(handle) != nullptr; }
+  const Counters& counters() const { return counters_; }
+
+  // In a forked child, instead of the destructor.
+  void AbandonInChild();
+
+ private:
+  Client(const RankOptions& options,
+         std::unique_ptr<Communicator> communicator);
+  Status SubmitReduction(std::string_view name, Kind kind, const Tensor& tensor,
+                         const ReduceOptions& options, int64_t* handle);
+  Status MakeOperation(Request request, Operation* operation) const;
+  Status FindSet(Operation* operation) const;
+  Status CompleteSplits(Operation* operation) const;
+  Status CheckBuffers(const Operation& operation) const;
+  Status StartAll(std::span<const std::shared_ptr<Operation>> operations,
+                  int64_t* handles);
+  std::shared_ptr<Operation> Find(int64_t handle) const;
+  void Count(const Operation& operation);
+
+  const RankOptions options_;
+  std::unique_ptr<Communicator> communicator_;
+  mutable std::mutex mutex_;
+  std::unordered_map<int64_t, std::shared_ptr<Operation>> handles_;
+  Counters counters_;
+};
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_CLIENT_API_CLIENT_H_

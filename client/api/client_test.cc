@@ -1,0 +1,632 @@
+// Clients of several ranks as threads of one process, over a real socket and
+// board: what tsan looks at.
+#include "client/api/client.h"
+
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "client/testing/fake_executor.h"
+
+namespace maypole {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class ClientTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string dir = std::string(getenv("TEST_TMPDIR")) + "/cXXXXXX";
+    ASSERT_NE(mkdtemp(dir.data()), nullptr);
+    ASSERT_EQ(chdir(dir.c_str()), 0);  // socket paths are short
+  }
+
+  // Runs `rank` in one thread per rank, each with its client.
+  void Run(int ranks, const std::function<void(int, Client&)>& rank) {
+    std::vector<std::thread> threads;
+    for (int r = 0; r < ranks; ++r) {
+      threads.emplace_back([&, r] {
+        RankOptions o;
+        o.rank = o.local_rank = r;
+        o.size = o.local_size = ranks;
+        o.job = "test";
+        o.agent = "agent.sock";
+        std::unique_ptr<Client> client;
+        const Status s = Client::Join(o, &client);
+        ASSERT_TRUE(s.ok()) << s.message();
+        rank(r, *client);
+      });
+    }
+    for (auto& t : threads) t.join();
+  }
+};
+
+Tensor Floats(std::vector<float>& v) {
+  return {
+      DType::kFloat32, {static_cast<int64_t>(v.size())}, v.data(), v.data()};
+}
+
+TEST_F(ClientTest, ManyOperationsInAnyOrderByRank) {
+  FakeExecutor executor("agent.sock", 3);
+  Run(3, [](int rank, Client& client) {
+    for (int round = 0; round < 20; ++round) {
+      constexpr int kTensors = 12;
+      std::vector<std::vector<float>> data;
+      for (int i = 0; i < kTensors; ++i) {
+        data.emplace_back(static_cast<size_t>(1 + i * 400),
+                          static_cast<float>(rank + i + round));
+      }
+      std::map<int, int64_t> handles;
+      for (int n = 0; n < kTensors; ++n) {
+        const int i = (n * 5 + rank * 3) % kTensors;
+        const Status s =
+            client.Allreduce("t" + std::to_string(i), Floats(data[i]),
+                             {.op = Op::kSum}, &handles[i]);
+        ASSERT_TRUE(s.ok()) << s.message();
+      }
+      for (auto& [i, handle] : handles) {
+        const Status s = client.Wait(handle, -1);
+        ASSERT_TRUE(s.ok()) << s.message();
+        ASSERT_TRUE(client.Release(handle).ok());
+        const float want = 3.f * static_cast<float>(i + round) + 3.f;
+        for (float v : data[static_cast<size_t>(i)]) ASSERT_EQ(v, want);
+      }
+    }
+    EXPECT_EQ(client.pending(), 0);
+    EXPECT_EQ(client.counters().completed.load(), 240);
+  });
+}
+
+// A C caller fills in what the kind needs; a broadcast has no factors.
+TEST_F(ClientTest, FactorsCountForAllreduceOnly) {
+  FakeExecutor executor("agent.sock", 2);
+  Run(2, [](int rank, Client& client) {
+    std::vector<float> v(10, static_cast<float>(rank + 5));
+    Signature s;
+    s.kind = Kind::kBroadcast;
+    s.dtype = DType::kFloat32;
+    s.dims = 1;
+    s.shape[0] = 10;
+    s.root = 1;
+    s.prescale = s.postscale = 0.0;
+    int64_t handle;
+    ASSERT_TRUE(client.Submit("b", s, v.data(), v.data(), &handle).ok());
+    ASSERT_TRUE(client.Wait(handle, -1).ok());
+    EXPECT_EQ(v, std::vector<float>(10, 6.f));
+  });
+}
+
+// Nobody waits: the progress thread alone must carry the operation out.
+TEST_F(ClientTest, OperationsCompleteWithoutAnybodyWaiting) {
+  FakeExecutor executor("agent.sock", 2);
+  Run(2, [](int rank, Client& client) {
+    std::vector<float> v(100000, static_cast<float>(rank + 1));
+    int64_t handle;
+    ASSERT_TRUE(client.Allreduce("", Floats(v), {}, &handle).ok());
+    while (client.pending() > 0) std::this_thread::yield();
+    ASSERT_TRUE(client.Wait(handle, 0).ok());
+    EXPECT_EQ(v[99999], 1.5f);
+  });
+}
+
+// The executor's answer to a new name may come before submit() returns; it was
+// then read a second later, when the progress thread's sleep was over.
+TEST_F(ClientTest, NewNamesAreNotHeldUpWithoutAnybodyWaiting) {
+  FakeExecutor executor("agent.sock", 2);
+  Run(2, [](int, Client& client) {
+    for (int i = 0; i < 30; ++i) {
+      std::vector<float> v(100, 1);
+      const auto start = Clock::now();
+      int64_t handle;
+      ASSERT_TRUE(client
+                      .Allreduce("n" + std::to_string(i), Floats(v),
+                                 {.op = Op::kSum}, &handle)
+                      .ok());
+      while (client.pending() > 0) std::this_thread::yield();
+      EXPECT_LT(Clock::now() - start, std::chrono::milliseconds(900)) << i;
+      ASSERT_TRUE(client.Wait(handle, 0).ok());
+      EXPECT_EQ(v[99], 2.f);
+    }
+  });
+}
+
+TEST_F(ClientTest, UnnamedOperationsMayOutnumberTheirSlots) {
+  FakeExecutor executor("agent.sock", 2);
+  Run(2, [](int rank, Client& client) {
+    std::vector<std::vector<float>> data(
+        300, std::vector<float>(1, static_cast<float>(rank)));
+    std::vector<int64_t> handles(data.size());
+    for (size_t i = 0; i < data.size(); ++i) {
+      data[i][0] += static_cast<float>(i);
+      const Status s =
+          client.Allreduce("", Floats(data[i]), {.op = Op::kSum}, &handles[i]);
+      ASSERT_TRUE(s.ok()) << s.message();
+    }
+    for (size_t i = 0; i < data.size(); ++i) {
+      const Status s = client.Wait(handles[i], -1);
+      ASSERT_TRUE(s.ok()) << s.message();
+      EXPECT_EQ(data[i][0], 1.f + 2.f * static_cast<float>(i));
+    }
+  });
+}
+
+TEST_F(ClientTest, SecondSubmissionOfAPendingNameIsRefused) {
+  FakeExecutor executor("agent.sock", 2);
+  std::atomic<bool> tried{false};
+  Run(2, [&](int rank, Client& client) {
+    std::vector<float> v(1, 1.f), w(1, 1.f);
+    int64_t a, b;
+    if (rank == 1) {
+      while (!tried.load()) std::this_thread::yield();
+    }
+    ASSERT_TRUE(client.Allreduce("x", Floats(v), {.op = Op::kSum}, &a).ok());
+    if (rank == 0) {
+      const Status s = client.Allreduce("x", Floats(w), {.op = Op::kSum}, &b);
+      EXPECT_EQ(s.code(), Code::kAlreadyExists);
+      EXPECT_NE(s.message().find("allreduce 'x'"), std::string::npos);
+      // Another kind of the same name is another operation.
+      EXPECT_TRUE(client.Broadcast("x", Floats(w), 0, &b).ok());
+      tried.store(true);
+    } else {
+      ASSERT_TRUE(client.Broadcast("x", Floats(w), 0, &b).ok());
+    }
+    EXPECT_TRUE(client.Wait(a, -1).ok());
+    EXPECT_TRUE(client.Wait(b, -1).ok());
+    EXPECT_EQ(v[0], 2.f);
+  });
+}
+
+TEST_F(ClientTest, AnExecutorsDeathEndsWaitsWithinABound) {
+  auto executor = std::make_unique<FakeExecutor>("agent.sock", 2);
+  std::atomic<bool> submitted{false};
+  Run(2, [&](int rank, Client& client) {
+    std::vector<float> v(1, 1.f);
+    int64_t handle;
+    if (rank == 1) {
+      while (!submitted.load()) std::this_thread::yield();
+      executor->Die();
+      while (client.Barrier(&handle).ok()) {
+        if (!client.Wait(handle, 50).ok()) break;
+      }
+      return;
+    }
+    ASSERT_TRUE(client.Allreduce("never", Floats(v), {}, &handle).ok());
+    submitted.store(true);
+    const auto start = Clock::now();
+    const Status s = client.Wait(handle, 20000);
+    EXPECT_LT(Clock::now() - start, std::chrono::seconds(5));
+    EXPECT_EQ(s.code(), Code::kAborted) << s.message();
+    EXPECT_NE(s.message().find("allreduce 'never': the executor"),
+              std::string::npos)
+        << s.message();
+    EXPECT_FALSE(client.Allreduce("later", Floats(v), {}, &handle).ok());
+  });
+}
+
+TEST_F(ClientTest, LeavingWithOperationsPendingEndsTheOthers) {
+  FakeExecutor executor("agent.sock", 2);
+  std::atomic<bool> submitted{false};
+  Run(2, [&](int rank, Client& client) {
+    std::vector<float> v(1, 1.f);
+    int64_t a;
+    const char* name = rank == 0 ? "mine" : "yours";
+    ASSERT_TRUE(client.Allreduce(name, Floats(v), {}, &a).ok());
+    if (rank == 0) submitted.store(true);
+    if (rank == 1) {
+      while (!submitted.load()) std::this_thread::yield();
+      client.Leave();
+      const Status s = client.Wait(a, 0);
+      EXPECT_EQ(s.code(), Code::kAborted);
+      EXPECT_NE(s.message().find("this rank has left"), std::string::npos);
+      return;
+    }
+    const Status s = client.Wait(a, 20000);
+    EXPECT_EQ(s.message(),
+              "allreduce 'mine': rank 1 left with operations pending");
+  });
+}
+
+TEST_F(ClientTest, WaitTimesOutAndTheOperationGoesOn) {
+  FakeExecutor executor("agent.sock", 2);
+  std::atomic<bool> timed_out{false};
+  Run(2, [&](int rank, Client& client) {
+    std::vector<float> v(1, 1.f);
+    int64_t handle;
+    if (rank == 1) {
+      while (!timed_out.load()) std::this_thread::yield();
+    }
+    ASSERT_TRUE(
+        client.Allreduce("x", Floats(v), {.op = Op::kSum}, &handle).ok());
+    if (rank == 0) {
+      EXPECT_EQ(client.Wait(handle, 10).code(), Code::kDeadlineExceeded);
+      bool done = true;
+      EXPECT_TRUE(client.Poll(handle, &done).ok());
+      EXPECT_FALSE(done);
+      timed_out.store(true);
+    }
+    EXPECT_TRUE(client.Wait(handle, -1).ok());
+    EXPECT_EQ(v[0], 2.f);
+    EXPECT_TRUE(client.Release(handle).ok());
+    EXPECT_EQ(client.Wait(handle, 0).code(), Code::kNotFound);
+  });
+}
+
+// Several threads of a rank wait; each drives for the others. A lost wake-up
+// would show as the 100 ms bound of a sleep.
+TEST_F(ClientTest, ThreadsOfARankWakeEachOther) {
+  FakeExecutor executor("agent.sock", 2);
+  std::atomic<int> slow{0};
+  Run(2, [&](int, Client& client) {
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 3; ++t) {
+      threads.emplace_back([&client, &slow, t] {
+        std::vector<float> v(1, 1.f);
+        for (int i = 0; i < 3000; ++i) {
+          int64_t handle;
+          const auto start = Clock::now();
+          ASSERT_TRUE(client
+                          .Allreduce("t" + std::to_string(t), Floats(v),
+                                     {.op = Op::kAverage}, &handle)
+                          .ok());
+          ASSERT_TRUE(client.Wait(handle, -1).ok());
+          ASSERT_TRUE(client.Release(handle).ok());
+          if (Clock::now() - start > std::chrono::milliseconds(90)) ++slow;
+        }
+      });
+    }
+    for (auto& t : threads) t.join();
+  });
+  // A busy machine may hold a thread off a core that long now and then; lost
+  // wake-ups would be hundreds of the 18000.
+  EXPECT_LE(slow.load(), 60);
+}
+
+// One thread leaves while another waits, with operations in every state.
+TEST_F(ClientTest, LeavingWhileAnotherThreadWaitsIsSafe) {
+  for (int round = 0; round < 20; ++round) {
+    FakeExecutor executor("agent.sock", 2);
+    Run(2, [&](int rank, Client& client) {
+      std::vector<std::vector<float>> data(40, std::vector<float>(5000, 1.f));
+      std::vector<int64_t> handles;
+      for (size_t i = 0; i < data.size(); ++i) {
+        int64_t h;
+        if (client.Allreduce("x" + std::to_string(i), Floats(data[i]), {}, &h)
+                .ok()) {
+          handles.push_back(h);
+        }
+      }
+      std::thread waiter([&] {
+        for (int64_t h : handles) (void)client.Wait(h, -1);
+      });
+      if (rank == 0) client.Leave();
+      waiter.join();
+      EXPECT_EQ(client.pending(), 0);
+    });
+  }
+}
+
+TEST_F(ClientTest, ASlotOfAnotherNameIsRefused) {
+  FakeExecutor executor("agent.sock", 1);
+  executor.MixNames();
+  Run(1, [](int, Client& client) {
+    std::vector<float> v(1, 1.f);
+    int64_t handle;
+    ASSERT_TRUE(client.Allreduce("x", Floats(v), {}, &handle).ok());
+    const Status s = client.Wait(handle, 20000);
+    EXPECT_EQ(s.code(), Code::kInternal);
+    EXPECT_EQ(s.message(),
+              "allreduce 'x': the executor allotted slot 0, which is not this "
+              "operation's");
+  });
+}
+
+// Of both ranks all the time: the fake executor's chunks are of 4 KiB.
+constexpr size_t kBigElements = 32 << 20;
+constexpr auto kAtOnce = std::chrono::milliseconds(200);
+
+TEST_F(ClientTest, AWaitEndsInTimeWhileABigTensorMoves) {
+  FakeExecutor executor("agent.sock", 2);
+  Run(2, [](int, Client& client) {
+    std::vector<float> v(kBigElements, 1.f);
+    int64_t handle;
+    ASSERT_TRUE(
+        client.Allreduce("big", Floats(v), {.op = Op::kSum}, &handle).ok());
+    int late = 0;
+    for (int i = 0; i < 3; ++i) {
+      const auto start = Clock::now();
+      const Status s = client.Wait(handle, 20);
+      if (s.ok()) break;
+      EXPECT_EQ(s.code(), Code::kDeadlineExceeded) << s.message();
+      late += Clock::now() - start > kAtOnce ? 1 : 0;
+      EXPECT_GE(Clock::now() - start, std::chrono::milliseconds(20));
+    }
+    EXPECT_EQ(late, 0);
+    ASSERT_TRUE(client.Wait(handle, -1).ok());
+    EXPECT_EQ(v.front(), 2.f);
+    EXPECT_EQ(v.back(), 2.f);
+  });
+}
+
+TEST_F(ClientTest, AnInterruptibleWaitReturnsWhileABigTensorMoves) {
+  FakeExecutor executor("agent.sock", 2);
+  Run(2, [](int, Client& client) {
+    std::vector<float> v(kBigElements, 1.f);
+    int64_t handle;
+    ASSERT_TRUE(
+        client.Allreduce("big", Floats(v), {.op = Op::kSum}, &handle).ok());
+    for (;;) {
+      const auto start = Clock::now();
+      const Status s = client.Wait(handle, kWaitInterruptible);
+      EXPECT_LT(Clock::now() - start, kAtOnce);
+      if (s.ok()) break;
+      ASSERT_EQ(s.code(), Code::kCancelled) << s.message();
+    }
+    EXPECT_EQ(v.back(), 2.f);
+  });
+}
+
+// Other threads of both ranks keep the progress engines busy for a second.
+TEST_F(ClientTest, AWaitEndsInTimeWhileOtherOperationsMove) {
+  FakeExecutor executor("agent.sock", 2);
+  Run(2, [](int rank, Client& client) {
+    std::atomic<bool> moving{false};
+    std::thread traffic([&] {
+      std::vector<float> v(250000, 1.f);
+      const auto end = Clock::now() + std::chrono::seconds(1);
+      for (bool more = true; more;) {
+        // All ranks end with the same round.
+        v[0] = Clock::now() < end ? 0.f : 1.f;
+        int64_t handle;
+        ASSERT_TRUE(
+            client.Allreduce("traffic", Floats(v), {.op = Op::kMax}, &handle)
+                .ok());
+        ASSERT_TRUE(client.Wait(handle, -1).ok());
+        ASSERT_TRUE(client.Release(handle).ok());
+        more = v[0] == 0.f;
+        moving.store(true);
+      }
+    });
+    std::vector<float> v(1, 1.f);
+    int64_t handle;
+    if (rank == 0) {
+      while (!moving.load()) std::this_thread::yield();
+      ASSERT_TRUE(
+          client.Allreduce("late", Floats(v), {.op = Op::kSum}, &handle).ok());
+      const auto start = Clock::now();
+      EXPECT_EQ(client.Wait(handle, 50).code(), Code::kDeadlineExceeded);
+      EXPECT_LT(Clock::now() - start, kAtOnce);
+    }
+    traffic.join();
+    if (rank == 1) {
+      ASSERT_TRUE(
+          client.Allreduce("late", Floats(v), {.op = Op::kSum}, &handle).ok());
+    }
+    ASSERT_TRUE(client.Wait(handle, -1).ok());
+    EXPECT_EQ(v[0], 2.f);
+  });
+}
+
+// Sanitizers need address space themselves.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_F(ClientTest, WithoutAddressSpaceForAThreadInitFails) {
+  const pid_t child = fork();
+  if (child == 0) {
+    // A stack that does not fit, though all the rest does.
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, size_t{2} << 30);
+    uint64_t pages = 0;
+    std::ifstream("/proc/self/statm") >> pages;
+    const rlim_t most = pages * PageBytes() + (1 << 30);
+    const rlimit limit{most, most};
+    if (pthread_setattr_default_np(&attributes) != 0 ||
+        setrlimit(RLIMIT_AS, &limit) != 0) {
+      _exit(1);
+    }
+    RankOptions o;
+    o.job = "test";
+    o.agent = "agent.sock";
+    std::unique_ptr<Client> client;
+    const Status s = Client::Join(o, &client);
+    const std::string want =
+        "cannot start a thread: Resource temporarily unavailable: the limit of "
+        "this process's address space is " +
+        std::to_string(most) + " bytes (ulimit -v)";
+    if (s.message() != want) fprintf(stderr, "%s\n", s.message().c_str());
+    _exit(s.message() == want && s.code() == Code::kResourceExhausted ? 0 : 2);
+  }
+  FakeExecutor executor("agent.sock", 1);
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+#endif
+
+TEST(LocalClientTest, AJobOfOneRankNeedsNoAgent) {
+  std::unique_ptr<Client> client;
+  ASSERT_TRUE(Client::Join(RankOptions{}, &client).ok());
+  std::vector<float> v = {1, 2}, out(2);
+  int64_t handle;
+  Tensor t{DType::kFloat32, {2}, v.data(), out.data()};
+  ASSERT_TRUE(
+      client->Allreduce("x", t, {.op = Op::kSum, .postscale = 3}, &handle)
+          .ok());
+  EXPECT_TRUE(client->Wait(handle, -1).ok());
+  EXPECT_EQ(out, (std::vector<float>{3, 6}));
+  Tensor g{DType::kFloat32, {2}, v.data(), nullptr};
+  ASSERT_TRUE(client->Allgather("g", g, &handle).ok());
+  Result r;
+  ASSERT_TRUE(client->GetResult(handle, &r).ok());
+  EXPECT_EQ(r.first_dim, 2);
+  EXPECT_EQ(static_cast<float*>(r.data)[1], 2.f);
+  EXPECT_EQ(client->Broadcast("b", t, 1, &handle).code(),
+            Code::kInvalidArgument);
+}
+
+TEST(LocalClientTest, SplitsAreForAlltoallOnly) {
+  std::unique_ptr<Client> client;
+  ASSERT_TRUE(Client::Join(RankOptions(), &client).ok());
+  std::vector<float> v = {1, 2};
+  Request request{.name = "x", .input = v.data(), .output = v.data()};
+  request.signature.kind = Kind::kAllreduce;
+  request.signature.dtype = DType::kFloat32;
+  request.signature.dims = 1;
+  request.signature.shape[0] = 2;
+  request.splits = {2};
+  int64_t handle;
+  const Status s = client->Submit(request, &handle);
+  EXPECT_EQ(s.code(), Code::kInvalidArgument);
+  EXPECT_EQ(s.message(), "allreduce 'x': splits are for alltoall only");
+  request.signature.kind = Kind::kAlltoall;
+  ASSERT_TRUE(client->Submit(request, &handle).ok());
+  Result result;
+  ASSERT_TRUE(client->GetResult(handle, &result).ok());
+  EXPECT_EQ(result.first_dim, 2);
+  EXPECT_EQ(result.received_splits, std::vector<int64_t>{2});
+  EXPECT_TRUE(client->Release(handle).ok());
+}
+
+TEST(OptionsTest, StallTimesAreOursOrHorovodsInSeconds) {
+  const auto read = [](std::map<std::string, std::string> environment,
+                       RankOptions* o) {
+    return ReadRankOptions(
+        [&](const char* name) -> const char* {
+          const auto it = environment.find(name);
+          return it == environment.end() ? nullptr : it->second.c_str();
+        },
+        o);
+  };
+  RankOptions o;
+  EXPECT_TRUE(read({}, &o).ok());
+  EXPECT_EQ(o.stall_check_ms, -1);
+  EXPECT_TRUE(read({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "2.5"},
+                    {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "60"}},
+                   &o)
+                  .ok());
+  EXPECT_EQ(o.stall_check_ms, 2500);
+  EXPECT_EQ(o.stall_shutdown_ms, 60000);
+  EXPECT_TRUE(read({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "2"},
+                    {"MAYPOLE_STALL_CHECK_TIME_SECONDS", "7"}},
+                   &o)
+                  .ok());
+  EXPECT_EQ(o.stall_check_ms, 7000);
+  EXPECT_TRUE(read({{"HOROVOD_STALL_CHECK_DISABLE", "1"}}, &o).ok());
+  EXPECT_EQ(o.stall_check_ms, 0);
+  EXPECT_NE(read({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "soon"}}, &o)
+                .message()
+                .find("HOROVOD_STALL_CHECK_TIME_SECONDS='soon'"),
+            std::string::npos);
+}
+
+TEST(OptionsTest, BadEnvironmentsAreNamed) {
+  const auto read = [](std::map<std::string, std::string> env) {
+    RankOptions o;
+    return ReadRankOptions(
+               [&](const char* name) -> const char* {
+                 const auto it = env.find(name);
+                 return it == env.end() ? nullptr : it->second.c_str();
+               },
+               &o)
+        .message();
+  };
+  EXPECT_EQ(read({}), "");
+  EXPECT_EQ(read({{"MAYPOLE_SIZE", "two"}}),
+            "MAYPOLE_SIZE='two': expected a number from 1 to 4096");
+  EXPECT_NE(read({{"MAYPOLE_SIZE", "4"}}).find("MAYPOLE_JOB is not set"),
+            std::string::npos);
+  EXPECT_EQ(read({{"MAYPOLE_SIZE", "2"},
+                  {"MAYPOLE_RANK", "2"},
+                  {"MAYPOLE_AGENT", "/a"},
+                  {"MAYPOLE_JOB", "j"}}),
+            "MAYPOLE_RANK=2 does not fit MAYPOLE_SIZE=2");
+  for (const char* job : {"my job", "team/job", "a\nb"}) {
+    EXPECT_EQ(read({{"MAYPOLE_SIZE", "2"},
+                    {"MAYPOLE_AGENT", "/a"},
+                    {"MAYPOLE_JOB", job}})
+                  .substr(0, 39),
+              "MAYPOLE_JOB must be 1 to 63 printable A")
+        << job;
+    // Nobody is told the name of a job of one rank.
+    EXPECT_EQ(read({{"MAYPOLE_SIZE", "1"}, {"MAYPOLE_JOB", job}}), "");
+  }
+  EXPECT_EQ(read({{"HOROVOD_FUSION_THRESHOLD", "64MB"}}),
+            "HOROVOD_FUSION_THRESHOLD='64MB': expected bytes, a number from 0 "
+            "(no fusion) to 17592186044416");
+  EXPECT_NE(read({{"MAYPOLE_FUSION_THRESHOLD", "-1"}}), "");
+}
+
+TEST(OptionsTest, OurVariablesWinOverALaunchers) {
+  std::map<std::string, std::string> env = {{"OMPI_COMM_WORLD_RANK", "3"},
+                                            {"OMPI_COMM_WORLD_SIZE", "4"},
+                                            {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                                            {"HOROVOD_START_TIMEOUT", "7"}};
+  const auto read = [&] {
+    RankOptions o;
+    const Status s = ReadRankOptions(
+        [&](const char* name) -> const char* {
+          const auto it = env.find(name);
+          return it == env.end() ? nullptr : it->second.c_str();
+        },
+        &o);
+    EXPECT_TRUE(s.ok()) << s.message();
+    return o;
+  };
+  RankOptions o = read();
+  EXPECT_EQ(o.rank, 3);
+  EXPECT_EQ(o.size, 4);
+  EXPECT_EQ(o.local_rank, 1);
+  EXPECT_EQ(o.local_size, 2);
+  EXPECT_EQ(o.start_timeout_seconds, 7);
+  EXPECT_NE(o.job, "");
+  EXPECT_EQ(o.agent, "");
+  env["MAYPOLE_JOB"] = "mine";
+  env["MAYPOLE_START_TIMEOUT"] = "9";
+  EXPECT_EQ(read().job, "mine");
+  EXPECT_EQ(read().start_timeout_seconds, 9);
+  env["MAYPOLE_RANK"] = "2";
+  EXPECT_EQ(read().rank, 2);
+  // Whole places: the launcher is not asked.
+  env["MAYPOLE_SIZE"] = "3";
+  o = read();
+  EXPECT_EQ(o.size, 3);
+  EXPECT_EQ(o.rank, 2);
+  EXPECT_EQ(o.local_size, 1);
+}
+
+TEST(OptionsTest, OurFusionThresholdGoesBeforeHorovods) {
+  std::map<std::string, std::string> env;
+  const auto read = [&] {
+    RankOptions o;
+    const Status s = ReadRankOptions(
+        [&](const char* name) -> const char* {
+          const auto it = env.find(name);
+          return it == env.end() ? nullptr : it->second.c_str();
+        },
+        &o);
+    EXPECT_TRUE(s.ok()) << s.message();
+    return o.fusion_threshold;
+  };
+  EXPECT_EQ(read(), -1);
+  env["HOROVOD_FUSION_THRESHOLD"] = "1000";
+  EXPECT_EQ(read(), 1000);
+  env["MAYPOLE_FUSION_THRESHOLD"] = "";
+  EXPECT_EQ(read(), 1000);
+  env["MAYPOLE_FUSION_THRESHOLD"] = "0";
+  EXPECT_EQ(read(), 0);
+}
+
+}  // namespace
+}  // namespace maypole

@@ -1,0 +1,114 @@
+#include "client/bootstrap/bootstrap_messages.h"
+
+#include "common/parse.h"
+
+namespace maypole {
+namespace {
+
+constexpr char kTermsMagic[] = "maypole-terms-1";
+
+// One line stays one line, whatever a variable holds.
+std::string OneLine(std::string text) {
+  for (char& c : text) {
+    if (c == '\n' || c == '\0') c = ' ';
+  }
+  return text;
+}
+
+std::string JoinWords(const std::vector<std::string>& words) {
+  std::string out;
+  for (const std::string& word : words) out += (out.empty() ? "" : " ") + word;
+  return out;
+}
+
+std::vector<std::string> Split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  while (true) {
+    const size_t end = text.find(separator);
+    parts.emplace_back(text.substr(0, end));
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + 1);
+  }
+}
+
+}  // namespace
+
+std::string Say(std::string_view verb,
+                const std::vector<std::string>& arguments) {
+  std::string out(verb);
+  for (const std::string& a : arguments) out += "\n" + OneLine(a);
+  if (out.size() > kMaxBootstrapBytes) out.resize(kMaxBootstrapBytes);
+  return out;
+}
+
+std::vector<std::string> Lines(std::string_view message) {
+  return Split(message, '\n');
+}
+
+std::string Encode(const RankMessage& p) {
+  return Say(
+      kSayPlace,
+      {std::to_string(p.version), p.job, p.node, std::to_string(p.rank),
+       std::to_string(p.size), std::to_string(p.local_rank),
+       std::to_string(p.local_size), std::to_string(p.start_timeout_seconds),
+       std::to_string(static_cast<int>(p.exchange)), p.why_none, p.head,
+       p.at_head ? "1" : "0"});
+}
+
+Status Decode(std::string_view message, RankMessage* out) {
+  const std::vector<std::string> l = Lines(message);
+  int version = 0, exchange = 0, at_head = 0;
+  // The version has its place for ever, so that others can be refused by name.
+  if (l.size() < 2 || l[0] != kSayPlace ||
+      !ParseNumber(l[1], 0, 1 << 30, &version)) {
+    return Status(Code::kInvalidArgument, "that is not a rank's first message");
+  }
+  if (static_cast<uint32_t>(version) != kProtocolVersion) {
+    return Status(Code::kFailedPrecondition,
+                  "libmaypole speaks protocol " + l[1] +
+                      ", and the maypolerun that it has found protocol " +
+                      std::to_string(kProtocolVersion) +
+                      ": install the same version of both, or set MAYPOLE_BIN "
+                      "to the directory of the right programs");
+  }
+  RankMessage p;
+  if (l.size() != 13 || !ParseNumber(l[4], 0, kMaxRanks - 1, &p.rank) ||
+      !ParseNumber(l[5], 1, kMaxRanks, &p.size) ||
+      !ParseNumber(l[6], 0, kMaxLocalRanks - 1, &p.local_rank) ||
+      !ParseNumber(l[7], 1, kMaxLocalRanks, &p.local_size) ||
+      !ParseNumber(l[8], 1, 86400, &p.start_timeout_seconds) ||
+      !ParseNumber(l[9], 0, 2, &exchange) ||
+      !ParseNumber(l[12], 0, 1, &at_head)) {
+    return Status(Code::kInvalidArgument, "a rank's first message is damaged");
+  }
+  p.job = l[2];
+  p.node = l[3];
+  p.exchange = static_cast<ExchangeKind>(exchange);
+  p.why_none = l[10];
+  p.head = l[11];
+  p.at_head = at_head != 0;
+  *out = std::move(p);
+  return Status();
+}
+
+std::string Encode(const BootstrapInfo& terms) {
+  return Say(kTermsMagic,
+             {JoinWords(terms.coordinators), terms.secret, terms.token});
+}
+
+Status Decode(std::string_view text, BootstrapInfo* out) {
+  const std::vector<std::string> l = Lines(text);
+  if (l.size() != 4 || l[0] != kTermsMagic) {
+    return Status(
+        Code::kInvalidArgument,
+        "rank 0 published the address in the form of another version: "
+        "install the same version of Maypole on all nodes");
+  }
+  *out = BootstrapInfo{};
+  if (!l[1].empty()) out->coordinators = Split(l[1], ' ');
+  out->secret = l[2];
+  out->token = l[3];
+  return Status();
+}
+
+}  // namespace maypole

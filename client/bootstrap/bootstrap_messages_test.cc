@@ -1,0 +1,78 @@
+#include "client/bootstrap/bootstrap_messages.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace maypole {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(BootstrapMessagesTest, PlacesComeBack) {
+  const RankMessage in = {.job = "slurm.1.0.0",
+                          .node = "n3",
+                          .rank = 5,
+                          .size = 7,
+                          .local_rank = 1,
+                          .local_size = 2,
+                          .start_timeout_seconds = 30,
+                          .exchange = ExchangeKind::kDerived,
+                          .why_none = "no way",
+                          .head = "n1",
+                          .at_head = true};
+  RankMessage out;
+  ASSERT_TRUE(Decode(Encode(in), &out).ok());
+  EXPECT_EQ(out.job, "slurm.1.0.0");
+  EXPECT_EQ(out.node, "n3");
+  EXPECT_EQ(out.rank, 5);
+  EXPECT_EQ(out.size, 7);
+  EXPECT_EQ(out.local_rank, 1);
+  EXPECT_EQ(out.local_size, 2);
+  EXPECT_EQ(out.start_timeout_seconds, 30);
+  EXPECT_EQ(out.exchange, ExchangeKind::kDerived);
+  EXPECT_EQ(out.why_none, "no way");
+  EXPECT_EQ(out.head, "n1");
+  EXPECT_TRUE(out.at_head);
+}
+
+TEST(BootstrapMessagesTest, AnotherVersionIsNamed) {
+  RankMessage p, out;
+  p.version = kProtocolVersion + 1;
+  const Status s = Decode(Encode(p), &out);
+  EXPECT_EQ(s.code(), Code::kFailedPrecondition);
+  EXPECT_THAT(s.message(),
+              HasSubstr("protocol " + std::to_string(kProtocolVersion + 1)));
+}
+
+TEST(BootstrapMessagesTest, DamageIsRefused) {
+  RankMessage out;
+  const std::string good = Encode(RankMessage{.job = "a", .node = "b"});
+  for (size_t n = 0; n < good.size(); ++n) {
+    EXPECT_FALSE(Decode(good.substr(0, n), &out).ok()) << n;
+  }
+  EXPECT_FALSE(Decode(good + "\nmore", &out).ok());
+  EXPECT_FALSE(Decode("", &out).ok());
+}
+
+TEST(BootstrapMessagesTest, ALineStaysALine) {
+  EXPECT_THAT(Lines(Say("error", {"3", "two\nlines"})),
+              ElementsAre("error", "3", "two lines"));
+}
+
+TEST(BootstrapMessagesTest, TermsComeBack) {
+  BootstrapInfo out;
+  ASSERT_TRUE(Decode(Encode(BootstrapInfo{
+                         {"10.0.0.1:1", "[fd00::1]:1"}, "s", "a token"}),
+                     &out)
+                  .ok());
+  EXPECT_THAT(out.coordinators, ElementsAre("10.0.0.1:1", "[fd00::1]:1"));
+  EXPECT_EQ(out.secret, "s");
+  EXPECT_EQ(out.token, "a token");
+  ASSERT_TRUE(Decode(Encode(BootstrapInfo{{}, "", "t"}), &out).ok());
+  EXPECT_TRUE(out.coordinators.empty());
+  EXPECT_FALSE(Decode("maypole-terms-2\n\n\n", &out).ok());
+}
+
+}  // namespace
+}  // namespace maypole

@@ -1,0 +1,39 @@
+#include "client/bootstrap/exchange.h"
+
+#include <cstdlib>
+
+#include "client/bootstrap/pmix_exchange.h"
+
+namespace maypole {
+namespace {
+
+Exchange*& Given() {
+  static Exchange* exchange = nullptr;
+  return exchange;
+}
+
+}  // namespace
+
+void SetExchange(Exchange* exchange) { Given() = exchange; }
+
+Status ExchangeOf(const RankOptions& options, Exchange** out) {
+  *out = Given();
+  if (*out != nullptr) return Status();
+  switch (options.found.launcher) {
+    case Launcher::kOpenMpi:
+      return PmixExchange(out);
+    case Launcher::kTorchrun:
+      return Status(Code::kUnavailable,
+                    "torchrun's store can be reached from Python only (import "
+                    "maypole.torch)");
+    case Launcher::kSlurm:
+      // Only with --mpi=pmix; otherwise names and a shared secret must do.
+      if (std::getenv("PMIX_NAMESPACE") != nullptr) return PmixExchange(out);
+      [[fallthrough]];
+    default:
+      return Status(Code::kUnavailable,
+                    "this launcher carries nothing from node to node");
+  }
+}
+
+}  // namespace maypole

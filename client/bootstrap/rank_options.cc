@@ -1,0 +1,195 @@
+#include "client/bootstrap/rank_options.h"
+
+#include <charconv>
+#include <cstring>
+#include <limits>
+
+#include "common/fusion_threshold.h"
+#include "common/limits.h"
+#include "common/name.h"
+#include "common/parse.h"
+
+namespace maypole {
+namespace {
+
+Status ReadInt(const Getter& get, const char* name, int least, int most,
+               int* out) {
+  const char* text = get(name);
+  if (text == nullptr || *text == 0) return Status();
+  if (!ParseNumber(text, least, most, out)) {
+    return Status(Code::kInvalidArgument, std::string(name) + "='" + text +
+                                              "': expected a number from " +
+                                              std::to_string(least) + " to " +
+                                              std::to_string(most));
+  }
+  return Status();
+}
+
+Status ReadText(const Getter& get, const char* name, size_t most,
+                std::string* out) {
+  const char* text = get(name);
+  if (text == nullptr) return Status();
+  if (std::strlen(text) > most) {
+    return Status(Code::kInvalidArgument, std::string(name) + " has over " +
+                                              std::to_string(most) + " bytes");
+  }
+  *out = text;
+  return Status();
+}
+
+// The first of MAYPOLE_<name>, HOROVOD_<name> that is set.
+const char* Either(const Getter& get, const std::string& name,
+                   std::string* full) {
+  for (const char* prefix : {"MAYPOLE_", "HOROVOD_"}) {
+    *full = prefix + name;
+    const char* text = get(full->c_str());
+    if (text != nullptr && *text != 0) return text;
+  }
+  return nullptr;
+}
+
+// Seconds, fractions allowed, as milliseconds.
+Status ReadSeconds(const Getter& get, const std::string& name, int64_t* out) {
+  std::string full;
+  const char* text = Either(get, name, &full);
+  if (text == nullptr) return Status();
+  double value = 0;
+  const char* end = text + std::strlen(text);
+  const auto [at, error] = std::from_chars(text, end, value);
+  if (error != std::errc() || at != end || !(value >= 0) || value > 1e6) {
+    return Status(
+        Code::kInvalidArgument,
+        full + "='" + text + "': expected seconds, a number from 0 to 1000000");
+  }
+  *out = static_cast<int64_t>(value * 1000);
+  return Status();
+}
+
+bool IsSet(const Getter& get, const std::string& name) {
+  std::string full;
+  const char* text = Either(get, name, &full);
+  return text != nullptr && std::strcmp(text, "0") != 0;
+}
+
+// Horovod's variables, and ours of the same meaning.
+Status ReadStall(const Getter& get, RankOptions* o) {
+  Status s = ReadSeconds(get, "STALL_CHECK_TIME_SECONDS", &o->stall_check_ms);
+  if (s.ok()) {
+    s = ReadSeconds(get, "STALL_SHUTDOWN_TIME_SECONDS", &o->stall_shutdown_ms);
+  }
+  if (!s.ok()) return s;
+  if (IsSet(get, "STALL_CHECK_DISABLE")) {
+    o->stall_check_ms = o->stall_shutdown_ms = 0;
+  }
+  o->deadlock_check = !IsSet(get, "DEADLOCK_CHECK_DISABLE");
+  return Status();
+}
+
+Status CheckPlaces(const RankOptions& o) {
+  auto bad = [](const char* what, int value, const char* of, int limit) {
+    return Status(Code::kInvalidArgument,
+                  std::string(what) + "=" + std::to_string(value) +
+                      " does not fit " + of + "=" + std::to_string(limit));
+  };
+  if (o.rank >= o.size)
+    return bad("MAYPOLE_RANK", o.rank, "MAYPOLE_SIZE", o.size);
+  if (o.local_size > o.size) {
+    return bad("MAYPOLE_LOCAL_SIZE", o.local_size, "MAYPOLE_SIZE", o.size);
+  }
+  if (o.local_rank >= o.local_size) {
+    return bad("MAYPOLE_LOCAL_RANK", o.local_rank, "MAYPOLE_LOCAL_SIZE",
+               o.local_size);
+  }
+  if (o.cross_rank >= o.cross_size) {
+    return bad("MAYPOLE_CROSS_RANK", o.cross_rank, "MAYPOLE_CROSS_SIZE",
+               o.cross_size);
+  }
+  return Status();
+}
+
+}  // namespace
+
+namespace {
+
+Status ReadNumbers(const Getter& get, RankOptions* o) {
+  int uid = -1;
+  std::string start_timeout;
+  (void)Either(get, "START_TIMEOUT", &start_timeout);
+  const struct {
+    const char* name;
+    int least, most;
+    int* value;
+  } numbers[] = {
+      {"MAYPOLE_SIZE", 1, kMaxRanks, &o->size},
+      {"MAYPOLE_RANK", 0, kMaxRanks - 1, &o->rank},
+      {"MAYPOLE_LOCAL_SIZE", 1, kMaxLocalRanks, &o->local_size},
+      {"MAYPOLE_LOCAL_RANK", 0, kMaxLocalRanks - 1, &o->local_rank},
+      {"MAYPOLE_CROSS_SIZE", 1, kMaxRanks, &o->cross_size},
+      {"MAYPOLE_CROSS_RANK", 0, kMaxRanks - 1, &o->cross_rank},
+      {start_timeout.c_str(), 1, 86400, &o->start_timeout_seconds},
+      {"MAYPOLE_SPIN_US", 0, 1000000, &o->spin_microseconds},
+      {"MAYPOLE_AGENT_UID", 0, std::numeric_limits<int>::max(), &uid},
+  };
+  for (const auto& n : numbers) {
+    if (Status s = ReadInt(get, n.name, n.least, n.most, n.value); !s.ok()) {
+      return s;
+    }
+  }
+  o->agent_uid = uid;
+  return Status();
+}
+
+Status ReadTexts(const Getter& get, RankOptions* o) {
+  if (const char* job = get("MAYPOLE_JOB"); job != nullptr) o->job = job;
+  Status s = ReadText(get, "MAYPOLE_TOKEN", kMaxTokenBytes, &o->token);
+  if (s.ok()) s = ReadText(get, "MAYPOLE_AGENT", 107, &o->agent);
+  return s;
+}
+
+// What the launcher says; MAYPOLE_SIZE: nobody is asked.
+Status ReadPlace(const Getter& get, const ProcessFacts& facts, RankOptions* o) {
+  const char* size = get("MAYPOLE_SIZE");
+  if (size != nullptr && *size != 0) return Status();
+  if (Status s = DetectLauncher(get, facts, &o->found); !s.ok()) return s;
+  o->rank = o->found.rank;
+  o->size = o->found.size;
+  o->local_rank = o->found.local_rank;
+  o->local_size = o->found.local_size;
+  o->job = o->found.job;
+  return Status();
+}
+
+}  // namespace
+
+Status ReadRankOptions(const Getter& get, RankOptions* out,
+                       const ProcessFacts& facts) {
+  RankOptions o;
+  Status s = ReadPlace(get, facts, &o);
+  if (s.ok()) s = ReadNumbers(get, &o);
+  if (s.ok()) s = ReadFusionThreshold(get, &o.fusion_threshold);
+  if (s.ok()) s = ReadStall(get, &o);
+  if (s.ok()) s = ReadTexts(get, &o);
+  if (s.ok()) s = CheckPlaces(o);
+  if (!s.ok()) return s;
+  if (o.size > 1 && o.job.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "MAYPOLE_SIZE=" + std::to_string(o.size) +
+                      " but MAYPOLE_JOB is not set; start the ranks with "
+                      "maypolerun, or unset MAYPOLE_SIZE for a job of one "
+                      "rank");
+  }
+  if (!o.agent.empty() && o.job.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "MAYPOLE_AGENT is set but MAYPOLE_JOB is not; start the "
+                  "ranks with maypolerun, or unset MAYPOLE_AGENT");
+  }
+  // A job of one rank in process has a name for nobody.
+  if (!o.job.empty() && (o.size > 1 || !o.agent.empty())) {
+    s = CheckName("MAYPOLE_JOB", o.job, kMaxJobBytes);
+    if (!s.ok()) return s;
+  }
+  *out = std::move(o);
+  return Status();
+}
+
+}  // namespace maypole

@@ -1,0 +1,514 @@
+#include "client/engine/progress_engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+
+#include "client/engine/eager.h"
+#include "common/board/kill_point.h"
+#include "common/reduce/copy.h"
+#include "common/reduce/reduce.h"
+
+namespace maypole {
+namespace {
+
+// Calls f(part, begin, end) for each piece of the range that a part holds; gaps
+// between parts belong to nobody.
+template <typename F>
+void ForParts(const Run& run, const Range& range, F&& f) {
+  auto it = std::upper_bound(
+      run.parts.begin(), run.parts.end(), range.begin,
+      [](uint64_t at, const Part& part) { return at < part.end; });
+  for (; it != run.parts.end() && it->begin < range.end; ++it) {
+    const Range piece = Overlap(range, it->begin, it->end);
+    if (piece.size() > 0) f(*it, piece.begin, piece.end);
+  }
+}
+
+void Copy(std::byte* to, const std::byte* from, uint64_t bytes) {
+  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
+}
+
+// What a rank reduces of it, it writes to its own output too.
+bool TakesAlong(const Run& run) {
+  return !run.negotiated && run.signature.kind == Kind::kAllreduce;
+}
+
+}  // namespace
+
+ProgressEngine::ProgressEngine(const Board* board, uint32_t local_rank,
+                               SubmittedOperations* table)
+    : board_(board),
+      me_(local_rank),
+      depth_(board->config().ring_depth),
+      table_(table),
+      places_(depth_) {}
+
+bool ProgressEngine::Step() {
+  moved_bytes_ = 0;
+  bool moved = TakeTickets();
+  bool may_stage = true;
+  for (Run& run : active_) {
+    moved |= Advance(run, may_stage);
+    // Ring places are taken in ticket order.
+    may_stage = may_stage && run.staged == run.stage_end;
+  }
+  moved |= RetireEnded();
+  moved |= HandleFailures();
+  // It needs all tickets taken.
+  if (MayMove() && board_->aborted()) moved |= HandleAbort();
+  return moved;
+}
+
+// --- Tickets ----------------------------------------------------------------
+
+bool ProgressEngine::TakeTickets() {
+  bool moved = false;
+  Ticket ticket;
+  while (active_.size() < kWindow && MayMove()) {
+    uint64_t expected = cursor_.load(std::memory_order_acquire);
+    uint64_t position = expected;
+    if (!board_->ReadTicket(&position, &ticket)) break;
+    MAYPOLE_KILL_POINT("engine.ticket");
+    TakeTicket(ticket);
+    // If Pass() was faster, the ticket had ended and taking it did nothing.
+    cursor_.compare_exchange_strong(expected, position + 1,
+                                    std::memory_order_acq_rel);
+    moved = true;
+  }
+  return moved;
+}
+
+void ProgressEngine::SkipTickets() {
+  Ticket ticket;
+  for (;;) {
+    uint64_t expected = cursor_.load(std::memory_order_acquire);
+    uint64_t position = expected;
+    if (!board_->ReadTicket(&position, &ticket)) return;
+    cursor_.compare_exchange_strong(expected, position + 1,
+                                    std::memory_order_acq_rel);
+  }
+}
+
+void ProgressEngine::TakeTicket(const Ticket& ticket) {
+  if (!board_->IsMember(ticket, me_)) return;
+  Run run;
+  if (board_->IsNegotiated(ticket.ref)) {
+    run = MakePlannedRun(ticket.ref);
+  } else {
+    const uint32_t g = table_->WaitingGeneration(ticket.ref);
+    // Not ours any more: it ended as it was announced, or by an abort.
+    if (g == 0 || !ticket.Is(g) || TakeEager(ticket.ref, g)) return;
+    run = MakeSlotRun(ticket.ref, g);
+  }
+  if (run.parts.empty()) return;  // ended by an abort before its ticket came
+  if (Status s = LayOut(*board_, me_, run); !s.ok()) {
+    run.broken = true;
+    table_->Break(std::move(s));
+  }
+  ChooseStore(run);
+  active_.push_back(std::move(run));
+  MAYPOLE_KILL_POINT("engine.taken");
+  PublishStaged(active_.back());
+}
+
+// Counted for the same runs on all ranks of the node.
+void ProgressEngine::ChooseStore(Run& run) {
+  if (run.signature.kind != Kind::kAllreduce ||
+      run.signature.process_set != 0 || run.negotiated || run.arena ||
+      run.signature.prescale != 1.0 || run.bytes < StoreChoice::kFromBytes) {
+    return;
+  }
+  const StoreChoice::Decision decision = store_choice_.Next();
+  run.store = decision.store;
+  run.measured = decision.measure;
+}
+
+// From when all had begun: a straggler is no slow store.
+void ProgressEngine::RecordStore(const Run& run) {
+  if (!run.measured || run.all_began == 0) return;
+  const auto took = static_cast<double>(table_->Now() - run.all_began);
+  store_choice_.Record(run.store, took / static_cast<double>(run.bytes));
+}
+
+// A eager operation that another rank has carried out: true once delivered.
+bool ProgressEngine::TakeEager(uint32_t slot, uint32_t generation) {
+  EagerResult result;
+  if (!board_->ResultOf(slot, generation, &result)) return false;
+  Operation* op = table_->Claim(slot, generation);
+  moved_bytes_ += op->signature.Bytes();
+  if (Status s = DeliverEager(*board_, me_, *op, result); !s.ok()) {
+    table_->Break(s);
+    table_->Finish(op, std::move(s));
+    return true;
+  }
+  table_->Finish(op, Status());
+  return true;
+}
+
+Run ProgressEngine::MakeSlotRun(RunRef ref, uint32_t generation) {
+  Run run{.ref = ref, .generation = generation};
+  Operation* op = table_->Claim(ref, generation);
+  run.parts.push_back({op, 0, op->signature.Bytes()});
+  run.bytes = run.parts.back().end;
+  return run;
+}
+
+Run ProgressEngine::MakePlannedRun(RunRef ref) {
+  const uint32_t n = ref - board_->config().slots;
+  const PlanHeader& plan = board_->plan(n);
+  const PlanOperation* planned = board_->plan_operations(n);
+  Run run{.ref = ref, .generation = plan.generation, .negotiated = true};
+  run.bytes = plan.bytes;
+  for (uint32_t i = 0; i < plan.operations; ++i) {
+    Operation* op = table_->Claim(planned[i].slot, planned[i].generation);
+    if (op == nullptr) continue;
+    run.parts.push_back(
+        {op, planned[i].offset, planned[i].offset + op->signature.Bytes()});
+  }
+  return run;
+}
+
+// --- Chunks -----------------------------------------------------------------
+
+bool ProgressEngine::Advance(Run& run, bool may_stage) {
+  if (run.broken || run.left) return false;
+  bool moved = false;
+  while (MayMove() && TryConsume(run)) moved = true;
+  while (run.reduces() && MayMove() && TryReduce(run)) {
+    moved = true;
+    if (run.arena) break;  // chunks that wait for nobody: others' turn
+  }
+  if (may_stage && MayMove() && TryStage(run)) moved = true;
+  return moved;
+}
+
+bool ProgressEngine::PlaceIsFree(uint32_t index) const {
+  const Occupant& o = places_[index];
+  if (o.generation == 0) return true;
+  for (uint32_t i = 0; i < board_->config().local_size; ++i) {
+    if ((o.members >> i & 1) == 0) continue;
+    const uint64_t word =
+        board_->progress(o.ref, i).consumed.load(std::memory_order_acquire);
+    if (CountAt(word, o.generation) <= o.chunk) return false;
+  }
+  return true;
+}
+
+bool ProgressEngine::TryStage(Run& run) {
+  if (run.staged == run.stage_end) return false;
+  const uint32_t c = run.staged;
+  Progress& progress = board_->progress(run.ref, me_);
+  std::byte* place;
+  if (run.uses_own_ring()) {
+    const uint32_t index = static_cast<uint32_t>(next_place_ % depth_);
+    if (!PlaceIsFree(index)) return false;
+    if (c == run.stage_begin) {
+      // Chunk c lies at (base + c) % depth.
+      progress.base.store(index + depth_ - c % depth_,
+                          std::memory_order_relaxed);
+    }
+    MAYPOLE_KILL_POINT("stage.place");
+    places_[index] = {run.ref, run.generation, c, run.set->mask()};
+    ++next_place_;
+    place = board_->rank_ring(me_, index);
+  } else {
+    const uint64_t granted =
+        board_->run(run.ref).granted.load(std::memory_order_acquire);
+    if (CountAt(granted, run.generation) <= c) return false;
+    place = NodeChunk(run, c);
+  }
+  const Range chunk = run.chunk(c);
+  if (run.reduces()) {
+    StageReduction(run, chunk, place);
+  } else {
+    StageGathered(run, chunk, place);
+  }
+  MAYPOLE_KILL_POINT("stage.copied");
+  moved_bytes_ += chunk.size();
+  run.staged = c + 1;
+  PublishStaged(run);
+  MAYPOLE_KILL_POINT("stage.published");
+  return true;
+}
+
+// Chunks without a contribution of this rank count as staged.
+void ProgressEngine::PublishStaged(const Run& run) {
+  Publish(board_->progress(run.ref, me_).staged, run,
+          run.staged == run.stage_end ? run.chunks : run.staged,
+          /*for_network=*/!run.reduces());
+}
+
+void ProgressEngine::StageReduction(const Run& run, const Range& chunk,
+                                    std::byte* place) {
+  const size_t size = SizeOf(run.signature.dtype);
+  const auto ranks = static_cast<uint32_t>(run.set->locals.size());
+  for (uint32_t j = 0; j < ranks; ++j) {
+    const Range slice = SliceRange(chunk.size(), ranks, j);
+    ForParts(run, {chunk.begin + slice.begin, chunk.begin + slice.end},
+             [&](const Part& part, uint64_t begin, uint64_t end) {
+               const double prescale = part.operation->prescale();
+               const std::byte* from =
+                   part.operation->input + (begin - part.begin);
+               std::byte* to = place + (begin - chunk.begin);
+               if (prescale != 1.0) {
+                 Scale(run.signature.dtype, from, to, (end - begin) / size,
+                       prescale);
+               } else if (j == run.place) {
+                 return;  // read from private memory
+               } else if (run.store == Store::kStreamed) {
+                 CopyStreamed(to, from, end - begin);
+               } else {
+                 Copy(to, from, end - begin);
+               }
+             });
+  }
+}
+
+void ProgressEngine::StageGathered(const Run& run, const Range& chunk,
+                                   std::byte* place) {
+  for (const StagedBlock& block : run.blocks) {
+    if (block.local != static_cast<int>(me_)) continue;
+    const Range mine = Overlap(chunk, block.begin, block.end);
+    ForParts(run, mine, [&](const Part& part, uint64_t begin, uint64_t end) {
+      // A broadcast's root reads each part's input; otherwise the input is the
+      // rank's own block.
+      const uint64_t origin =
+          run.signature.kind == Kind::kBroadcast ? part.begin : block.begin;
+      Copy(place + (begin - chunk.begin),
+           part.operation->input + (begin - origin), end - begin);
+    });
+  }
+}
+
+bool ProgressEngine::AllStaged(const Run& run, uint32_t chunk) const {
+  for (const uint32_t j : run.set->locals) {
+    const uint64_t word =
+        board_->progress(run.ref, j).staged.load(std::memory_order_acquire);
+    if (CountAt(word, run.generation) <= chunk) return false;
+  }
+  return true;
+}
+
+bool ProgressEngine::TryReduce(Run& run) {
+  const uint32_t c = run.reduced;
+  if (c == (run.arena ? run.chunks : run.staged)) return false;
+  // After an abort a peer that has not seen this run's ticket has ended the
+  // operation: its tensor is its own again. One that has seen it waits for us
+  // (PeersHaveLeft). The ticket was read before this.
+  if (run.arena && board_->header().abort_code.load() != 0) return false;
+  // An arena's tensors are there since their ranks have arrived.
+  if (!run.arena && !AllStaged(run, c)) return false;
+  if (run.negotiated) {
+    const uint64_t granted =
+        board_->run(run.ref).granted.load(std::memory_order_acquire);
+    if (CountAt(granted, run.generation) <= c) return false;
+  }
+  if (run.measured && c == 0) run.all_began = table_->Now();
+  MAYPOLE_KILL_POINT("reduce.ready");
+  if (run.arena) {
+    ReduceInArena(run, run.chunk(c), c);
+  } else {
+    ReduceSlice(run, run.chunk(c), c);
+  }
+  MAYPOLE_KILL_POINT("reduce.summed");
+  moved_bytes_ += run.chunk(c).size();
+  run.reduced = c + 1;
+  Publish(board_->progress(run.ref, me_).reduced, run, run.reduced);
+  MAYPOLE_KILL_POINT("reduce.published");
+  return true;
+}
+
+// The executor finishes what goes over the network.
+Epilogue ProgressEngine::EpilogueOf(const Run& run) const {
+  Epilogue finish;
+  if (run.negotiated) return finish;
+  if (run.signature.op == Op::kAverage) finish.divisor = run.set->size();
+  finish.scale = run.signature.postscale;
+  return finish;
+}
+
+// Reads and writes the tensors of all ranks where they are.
+void ProgressEngine::ReduceInArena(const Run& run, const Range& chunk,
+                                   uint32_t number) {
+  const size_t ranks = run.set->locals.size();
+  const Range slice =
+      SliceRange(chunk.size(), static_cast<uint32_t>(ranks), run.place);
+  const size_t size = SizeOf(run.signature.dtype);
+  std::vector<const std::byte*> inputs(ranks);
+  std::vector<std::byte*> outputs(run.negotiated ? 1 : ranks);
+  ForParts(run, {chunk.begin + slice.begin, chunk.begin + slice.end},
+           [&](const Part& part, uint64_t begin, uint64_t end) {
+             for (size_t j = 0; j < ranks; ++j) {
+               inputs[j] = part.tensors[j] + (begin - part.begin);
+             }
+             if (run.negotiated) {
+               outputs[0] = NodeChunk(run, number) + (begin - chunk.begin);
+             } else {
+               for (size_t j = 0; j < ranks; ++j) {
+                 outputs[j] = part.tensors[j] + (begin - part.begin);
+               }
+             }
+             ReduceTo(run.signature.dtype, run.signature.op, inputs, outputs,
+                      (end - begin) / size, EpilogueOf(run));
+           });
+}
+
+void ProgressEngine::ReduceSlice(const Run& run, const Range& chunk,
+                                 uint32_t number) {
+  const auto ranks = static_cast<uint32_t>(run.set->locals.size());
+  std::byte* const to =
+      run.negotiated ? NodeChunk(run, number)
+                     : StagedChunk(run, HolderOf(run, run.place), number);
+  const Epilogue finish = EpilogueOf(run);
+  std::vector<const std::byte*> places(ranks);
+  for (uint32_t j = 0; j < ranks; ++j) {
+    places[j] = StagedChunk(run, run.set->locals[j], number);
+  }
+  const Range slice = SliceRange(chunk.size(), ranks, run.place);
+  const size_t size = SizeOf(run.signature.dtype);
+  std::vector<const std::byte*> inputs(ranks);
+  ForParts(run, {chunk.begin + slice.begin, chunk.begin + slice.end},
+           [&](const Part& part, uint64_t begin, uint64_t end) {
+             const Operation& op = *part.operation;
+             for (uint32_t j = 0; j < ranks; ++j) {
+               inputs[j] = places[j] + (begin - chunk.begin);
+             }
+             if (op.prescale() == 1.0) {
+               inputs[run.place] = op.input + (begin - part.begin);
+             }
+             // Within the node this is an allreduce's result: our own output
+             // takes it along.
+             const bool along = TakesAlong(run) && op.output != nullptr;
+             std::byte* const outputs[] = {
+                 to + (begin - chunk.begin),
+                 along ? op.output + (begin - part.begin) : nullptr};
+             ReduceTo(run.signature.dtype, run.signature.op, inputs,
+                      std::span(outputs, along ? 2 : 1), (end - begin) / size,
+                      finish);
+           });
+}
+
+bool ProgressEngine::OwnersStaged(const Run& run, const Range& chunk) const {
+  for (const StagedBlock& block : run.blocks) {
+    if (block.local < 0) continue;
+    if (Overlap(chunk, block.begin, block.end).size() == 0) continue;
+    const uint64_t word =
+        board_->progress(run.ref, static_cast<uint32_t>(block.local))
+            .staged.load(std::memory_order_acquire);
+    if (CountAt(word, run.generation) <= chunk.begin / run.chunk_bytes) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool ProgressEngine::ResultReady(const Run& run, uint32_t chunk) const {
+  if (run.negotiated) {
+    const uint64_t done =
+        board_->run(run.ref).done.load(std::memory_order_acquire);
+    return CountAt(done, run.generation) > chunk;
+  }
+  if (!run.reduces()) {
+    return OwnersStaged(run, run.chunk(chunk));
+  }
+  for (const uint32_t j : run.set->locals) {
+    const uint64_t word =
+        board_->progress(run.ref, j).reduced.load(std::memory_order_acquire);
+    if (CountAt(word, run.generation) <= chunk) return false;
+  }
+  return true;
+}
+
+bool ProgressEngine::TryConsume(Run& run) {
+  const uint32_t c = run.consumed;
+  // Own contributions come first: others need them, and what we deliver in
+  // place would overwrite them.
+  if (c == run.chunks) return false;
+  if (c >= run.staged && c < run.stage_end) return false;
+  if (run.reduces() && c >= run.reduced) return false;
+  if (!ResultReady(run, c)) return false;
+  MAYPOLE_KILL_POINT("consume.ready");
+  if (c + 1 == run.chunks && !Commit(run)) return false;
+  MAYPOLE_KILL_POINT("consume.decided");
+  const Range chunk = run.chunk(c);
+  if (run.negotiated) {
+    Deliver(run, chunk, NodeChunk(run, c));
+  } else if (run.reduces()) {
+    if (!run.arena) DeliverReduced(run, chunk, c);
+  } else {
+    for (const StagedBlock& block : run.blocks) {
+      const Range piece = Overlap(chunk, block.begin, block.end);
+      if (piece.size() == 0) continue;
+      const auto local = static_cast<uint32_t>(block.local);
+      Deliver(run, piece,
+              StagedChunk(run, local, c) + (piece.begin - chunk.begin));
+    }
+  }
+  MAYPOLE_KILL_POINT("consume.copied");
+  moved_bytes_ += chunk.size();
+  run.consumed = c + 1;
+  Publish(board_->progress(run.ref, me_).consumed, run, run.consumed);
+  MAYPOLE_KILL_POINT("consume.published");
+  return true;
+}
+
+void ProgressEngine::DeliverReduced(const Run& run, const Range& chunk,
+                                    uint32_t number) {
+  const auto ranks = static_cast<uint32_t>(run.set->locals.size());
+  for (uint32_t j = 0; j < ranks; ++j) {
+    if (j == run.place && TakesAlong(run)) continue;  // ReduceSlice did
+    const Range slice = SliceRange(chunk.size(), ranks, j);
+    Deliver(run, {chunk.begin + slice.begin, chunk.begin + slice.end},
+            StagedChunk(run, HolderOf(run, j), number) + slice.begin);
+  }
+}
+
+void ProgressEngine::Deliver(const Run& run, const Range& range,
+                             const std::byte* from) {
+  auto it = std::upper_bound(
+      run.pieces.begin(), run.pieces.end(), range.begin,
+      [](uint64_t at, const ResultPiece& piece) { return at < piece.end; });
+  for (; it != run.pieces.end() && it->begin < range.end; ++it) {
+    const Range part = Overlap(range, it->begin, it->end);
+    if (part.size() == 0) continue;
+    Copy(it->to + (part.begin - it->begin), from + (part.begin - range.begin),
+         part.size());
+  }
+}
+
+// --- Helpers ----------------------------------------------------------------
+
+std::byte* ProgressEngine::StagedChunk(const Run& run, uint32_t local,
+                                       uint32_t chunk) const {
+  const uint64_t base =
+      board_->progress(run.ref, local).base.load(std::memory_order_relaxed);
+  return board_->rank_ring(local,
+                           static_cast<uint32_t>((base + chunk) % depth_));
+}
+
+// In whose ring the result of a slice is left: over what another rank had
+// staged for it. Those cache lines have just been read by the slice's owner, so
+// writing them again costs little; lines of its own ring were last read by the
+// others and would have to be taken from them first.
+uint32_t ProgressEngine::HolderOf(const Run& run, uint32_t slice) const {
+  return run.set->locals[(slice + 1) % run.set->locals.size()];
+}
+
+std::byte* ProgressEngine::NodeChunk(const Run& run, uint32_t chunk) const {
+  const uint64_t base =
+      board_->run(run.ref).node_base.load(std::memory_order_acquire);
+  return board_->node_ring(static_cast<uint32_t>((base + chunk) % depth_));
+}
+
+void ProgressEngine::Publish(std::atomic<uint64_t>& word, const Run& run,
+                             uint32_t count, bool for_network) {
+  word.store(Tagged(run.generation, count), std::memory_order_release);
+  MAYPOLE_KILL_POINT("publish.stored");
+  for (const uint32_t j : run.set->locals) {
+    if (j != me_) board_->WakeRank(j);
+  }
+  if (run.negotiated && for_network) board_->WakeNetwork();
+}
+
+}  // namespace maypole

@@ -1,0 +1,160 @@
+// The ends of runs and operations: well, by a failure before any data moved, by
+// an abort. The other part of ProgressEngine is progress_engine.cc.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "client/engine/progress_engine.h"
+#include "common/board/copy_text.h"
+#include "common/board/kill_point.h"
+
+namespace maypole {
+
+bool ProgressEngine::Commit(Run& run) {
+  return board_->Decide(run.ref, run.generation, Outcome::kCommitted) ==
+         Outcome::kCommitted;
+}
+
+bool ProgressEngine::RetireEnded() {
+  bool moved = false;
+  while (!active_.empty()) {
+    Run& run = active_.front();
+    if (run.broken || run.left) break;
+    if (run.chunks == 0) {
+      if (!Commit(run)) break;  // aborted: HandleAbort retires it
+    } else if (run.consumed < run.chunks) {
+      break;
+    }
+    RecordStore(run);
+    Retire(run);
+    active_.pop_front();
+    moved = true;
+  }
+  return moved;
+}
+
+// Well, or by an abort: then each operation's error names it.
+void ProgressEngine::Retire(Run& run, bool aborted) {
+  MAYPOLE_KILL_POINT("retire.begun");
+  Publish(board_->progress(run.ref, me_).consumed, run, UINT32_MAX);
+  MAYPOLE_KILL_POINT("retire.published");
+  for (const Part& part : run.parts) {
+    table_->Finish(part.operation,
+                   aborted ? AbortedStatus(run, *part.operation) : Status());
+  }
+}
+
+bool ProgressEngine::HandleFailures() {
+  const uint32_t failures =
+      board_->header().failures.load(std::memory_order_acquire);
+  if (failures == failures_seen_ && !recheck_.exchange(false)) return false;
+  failures_seen_ = failures;
+  for (Operation* op : table_->Waiting()) {
+    const Outcome outcome = board_->OutcomeOf(op->slot, op->generation);
+    if (outcome == Outcome::kFailed || outcome == Outcome::kSuperseded) {
+      table_->Claim(op->slot, op->generation);
+      table_->Finish(op, FailedStatus(*op));
+    }
+  }
+  return true;
+}
+
+Status ProgressEngine::FailedStatus(const Operation& op) const {
+  Status error = board_->ErrorOf(op.slot, op.generation);
+  if (error.message().empty()) {  // superseded: why, the board knows
+    error = board_->AbortStatus();
+    if (error.ok()) {
+      const bool left = board_->header().left_count.load() > 0;
+      error = Status(Code::kAborted, left ? CopyText(board_->header().left_text)
+                                          : "failed on another rank");
+    }
+  }
+  return op.Explain(error);
+}
+
+Status ProgressEngine::AbortedStatus(const Run& run,
+                                     const Operation& op) const {
+  const Status status = board_->AbortStatus();
+  std::string text = op.Explain(status).message();
+  const bool written = run.arena || std::max(run.reduced, run.consumed) > 0;
+  if (written && op.in_place()) {
+    text +=
+        " (the tensor was being reduced in place: its contents are "
+        "undefined)";
+  }
+  return Status(status.code(), std::move(text));
+}
+
+// After an abort every run that is not committed fails, and so does everything
+// that waits for a ticket, unless somebody committed it (then its ticket is on
+// the board and the next Step takes it).
+bool ProgressEngine::HandleAbort() {
+  if (TakeTickets()) return true;
+  bool moved = false;
+  for (auto it = active_.begin(); it != active_.end();) {
+    const bool committed =
+        board_->Decide(it->ref, it->generation, Outcome::kAborted) ==
+        Outcome::kCommitted;
+    if (committed && !it->broken) {
+      ++it;  // all results are on the board: deliver them
+      continue;
+    }
+    if (it->arena && !it->negotiated) {
+      moved |= LeaveArena(*it);
+      if (!PeersHaveLeft(*it)) {
+        ++it;
+        continue;
+      }
+    }
+    Retire(*it, /*aborted=*/true);
+    it = active_.erase(it);
+    moved = true;
+  }
+  if (active_.size() >= kWindow) return moved;
+  const Status status = board_->AbortStatus();
+  for (Operation* op : table_->Waiting()) {
+    if (board_->Decide(op->slot, op->generation, Outcome::kAborted) ==
+        Outcome::kCommitted) {
+      // Its ticket may never come: who carried it out may have died.
+      moved |= TakeEager(op->slot, op->generation);
+      continue;
+    }
+    // Peers that have the ticket need not wait for us: see PeersHaveLeft.
+    Publish(board_->progress(op->slot, me_).consumed,
+            Run{.ref = op->slot, .generation = op->generation, .set = op->set},
+            UINT32_MAX);
+    table_->Claim(op->slot, op->generation);
+    table_->Finish(op, op->Explain(status));
+    moved = true;
+  }
+  return moved;
+}
+
+// This rank writes to nobody's tensors any more.
+bool ProgressEngine::LeaveArena(Run& run) {
+  if (run.left) return false;
+  run.left = true;
+  Publish(board_->progress(run.ref, me_).consumed, run, UINT32_MAX);
+  MAYPOLE_KILL_POINT("abort.arena_left");
+  return true;
+}
+
+// No peer writes to our tensors any more: it has left the run, or is gone. Who
+// is stuck writes to pages that we no longer look at.
+bool ProgressEngine::PeersHaveLeft(const Run& run) {
+  for (const uint32_t j : run.set->locals) {
+    if (j == me_) continue;
+    const uint64_t word =
+        board_->progress(run.ref, j).consumed.load(std::memory_order_acquire);
+    const bool gone = board_->rank(j).state.load(std::memory_order_acquire) ==
+                      static_cast<uint32_t>(RankState::kLeft);
+    if (gone || CountAt(word, run.generation) == UINT32_MAX) continue;
+    if (!table_->PatienceIsOver()) return false;
+    for (const Part& part : run.parts) table_->Detach(part.operation);
+    return true;
+  }
+  return true;
+}
+
+}  // namespace maypole

@@ -1,0 +1,306 @@
+#include "client/launcher/command/options.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "client/launcher/command/usage.h"
+#include "client/launcher/hosts/placement.h"
+#include "client/launcher/hosts/ssh.h"
+#include "common/address.h"
+#include "common/command_line/command_line.h"
+#include "common/name.h"
+#include "common/version.h"
+
+namespace maypole::launcher {
+namespace {
+
+Status Invalid(std::string message) {
+  return Status(Code::kInvalidArgument, std::move(message));
+}
+
+// What was given on the command line, before it is looked at as a whole.
+struct Given {
+  int nodes = 0;                        // 0: nothing
+  int start_timeout_s = 0;              // 0: nothing
+  int64_t arena_bytes = -1;             // -1: nothing
+  std::vector<std::string> job_names;   // of each --job-name
+  std::vector<std::string> host_lists;  // of each -H
+  std::vector<std::string> host_files;  // of each --hostfile
+  std::vector<Host> hosts;              // of one of the two
+};
+
+void DefineRanks(Given* given, LauncherOptions* o, CommandLine* line) {
+  line->Add({"-np", "-n", "--num-proc"},
+            IntegerValue(&o->ranks, 1, kMaxRanks)
+                .WithDefault("all slots of -H or --hostfile"),
+            "number of ranks to start");
+  line->Add({"-H", "--hosts"},
+            RepeatedValue(&given->host_lists, "HOST:SLOTS,..."),
+            "hosts to run on: [user@]HOST:SLOTS, 1 slot without :SLOTS. Ranks "
+            "fill one host after the other; hosts other than this one are "
+            "reached by ssh");
+  OptionValue host_files = RepeatedValue(&given->host_files, "FILE");
+  host_files.file = true;
+  line->Add({"--hostfile", "--host-file"}, std::move(host_files),
+            "file with the hosts, one \"HOST slots=N\" per line; # starts a "
+            "comment");
+  line->Add({"-p", "--ssh-port"},
+            IntegerValue(&o->ssh_port, 1, 65535)
+                .WithName("PORT")
+                .WithDefault("ssh's own"),
+            "port of sshd on the hosts");
+  line->Add({"-i", "--ssh-identity-file"}, FileValue(&o->identity_file),
+            "private key for ssh");
+  line->Add({"--remote-bin"},
+            FileValue(&o->remote_bin, "DIR").WithDefault("the same as here"),
+            "directory of maypolerun on the other hosts");
+  line->Add({"--nodes"},
+            IntegerValue(&given->nodes, 1, kMaxNodes).WithDefault("1"),
+            "nodes (executors) on this machine to spread the ranks over, node "
+            "by node: with -np 3 --nodes 2 node 0 has ranks 0,1 and node 1 has "
+            "rank 2");
+}
+
+void DefineJob(Given* given, LauncherOptions* o, CommandLine* line) {
+  line->Add({"--job-name"}, RepeatedValue(&given->job_names, "NAME"),
+            "name of the job for operators: its id is NAME and a random "
+            "number");
+  line->Add({"--coordinator"}, TextValue(&o->coordinator, "HOST:PORT"),
+            "connect to this coordinator instead of starting one");
+  line->Add({"--secret-file"}, FileValue(&o->secret_file),
+            "file with the cluster secret of --coordinator");
+  line->Add({"--agent"},
+            OptionalTextValue(&o->running_agents, &o->agent_socket, "SOCKET"),
+            "use the maypole-worker daemons that run on the hosts, and their "
+            "coordinator, instead of starting them");
+  line->Add({"--network-addresses"}, ListValue(&o->networks, "A,B,..."),
+            "IP address of each node, one per node");
+  line->Add({"--network-interfaces"}, ListValue(&o->interfaces, "E,F,..."),
+            "each node uses the address of the first of these network "
+            "interfaces that it has");
+  line->Add({"--start-timeout"},
+            IntegerValue(&given->start_timeout_s, 1, kMaxStartTimeout)
+                .WithName("SECONDS")
+                .WithDefault("$MAYPOLE_START_TIMEOUT, else "
+                             "$HOROVOD_START_TIMEOUT, else 120"),
+            "how long to wait until all ranks have started");
+  line->AddUnabbreviated(
+      {"--arena-bytes"},
+      IntegerValue(&given->arena_bytes, int64_t{0}, int64_t{kMaxArenaBytes})
+          .WithDefault("8589934592"),
+      "limit of each rank's arena tensors, for a machine where the address "
+      "space is limited (ulimit -v)");
+  line->AddUnabbreviated(
+      {"--agent-flag"}, RepeatedValue(&o->agent_flags, "FLAG"),
+      "a flag of maypole-worker, for each agent that maypolerun starts: "
+      "--agent-flag=--slots=4096; may be given several times");
+}
+
+void DefineOutput(LauncherOptions* o, CommandLine* line) {
+  line->Add({"--output-filename"}, FileValue(&o->output_directory, "DIR"),
+            "also write each rank's output to DIR/rank.N/stdout and "
+            "DIR/rank.N/stderr");
+  line->Add({"--no-prefix"}, SwitchValue(&o->prefix, false),
+            "print the lines of ranks without [rank]<stdout>:");
+  line->Add({"--endpoints-file"}, FileValue(&o->endpoints_file),
+            "write this machine's metrics endpoints to this file, one "
+            "NAME=HOST:PORT per line (coordinator, node0, ...), and "
+            "admin=HOST:PORT, the coordinator's address for maypolectl");
+  line->Add({"--verbose"}, SwitchValue(&o->verbose),
+            "print what is started where, and the daemons' log lines");
+  line->Add({"-cb", "--check-build"}, SwitchValue(&o->check_build),
+            "print the features of this build");
+  // How maypolerun starts itself.
+  line->Add({kNodeFlag}, SwitchValue(&o->node_of_job), "");
+  line->Add({kNodeServiceFlag}, NameValue(&o->service_directory, "DIR"), "");
+}
+
+Status ReadHosts(const Surroundings& around, Given* given) {
+  if (!given->host_lists.empty() && !given->host_files.empty()) {
+    return Invalid("give either -H or --hostfile, not both");
+  }
+  for (const std::string& list : given->host_lists) {
+    Status status = ParseHosts(list, around.is_here, &given->hosts);
+    if (!status.ok()) return status;
+  }
+  for (const std::string& path : given->host_files) {
+    std::string text;
+    Status status = around.read_file(path, &text);
+    if (status.ok()) {
+      status = ParseHostFile(path, text, around.is_here, &given->hosts);
+    }
+    if (!status.ok()) return status;
+  }
+  return Status();
+}
+
+Status CheckAddress(const std::string& address) {
+  HostPort at;
+  if (SplitHostPort(address, &at) && at.port > 0) return Status();
+  return Invalid("--coordinator takes HOST:PORT, not '" + address + "'");
+}
+
+bool IsLoopback(const std::string& address) {
+  HostPort at;
+  return SplitHostPort(address, &at) && IsLoopbackHost(at.host);
+}
+
+// Slots and -np; which hosts are nodes.
+Status ChooseHosts(const Given& given, LauncherOptions* o) {
+  if (given.hosts.empty()) {
+    return o->ranks > 0 ? Status()
+                        : Invalid("say how many ranks to start: -np N");
+  }
+  const char* flag = given.host_files.empty() ? "-H" : "--hostfile";
+  int slots = SlotsOf(given.hosts);
+  if (o->ranks == 0) o->ranks = slots;
+  if (slots < o->ranks) {
+    return Invalid(std::string(flag) + " has " + std::to_string(slots) +
+                   " slot(s), but -np is " + std::to_string(o->ranks) +
+                   ": give more slots or start fewer ranks");
+  }
+  std::vector<Host> hosts = given.hosts;
+  FillHosts(o->ranks, &hosts);
+  if (hosts.size() == 1 && hosts[0].here) return Status();
+  if (given.nodes > 0) {
+    return Invalid("--nodes is for this machine alone; with other hosts in " +
+                   std::string(flag) + " each host is a node");
+  }
+  o->nodes = static_cast<int>(hosts.size());
+  o->hosts = std::move(hosts);
+  return Status();
+}
+
+Status CheckLocalRanks(const LauncherOptions& o) {
+  const std::vector<int> ranks = RanksByNode(o);
+  const auto most = std::max_element(ranks.begin(), ranks.end());
+  if (*most <= kMaxLocalRanks) return Status();
+  if (!o.hosts.empty()) {
+    return Invalid(o.hosts[static_cast<size_t>(most - ranks.begin())].name +
+                   " has " + std::to_string(*most) +
+                   " ranks, and the limit of one host is " +
+                   std::to_string(kMaxLocalRanks) + ": give more hosts");
+  }
+  return Invalid("-np " + std::to_string(o.ranks) + " on " +
+                 std::to_string(o.nodes) + " node(s) puts " +
+                 std::to_string(*most) + " ranks on one, and the limit is " +
+                 std::to_string(kMaxLocalRanks) + ": raise --nodes");
+}
+
+Status CheckCoordinator(const LauncherOptions& o) {
+  if (o.running_agents && !o.agent_flags.empty()) {
+    return Invalid(
+        "--agent uses maypole-workers that run already, with their own flags: "
+        "leave --agent-flag and --arena-bytes out");
+  }
+  if (o.running_agents &&
+      !(o.coordinator.empty() && o.networks.empty() && o.interfaces.empty())) {
+    return Invalid(
+        "--agent uses maypole-workers that run already, with the coordinator "
+        "and the network they were started with: leave --coordinator, "
+        "--network-addresses and --network-interfaces out");
+  }
+  if (!o.secret_file.empty() && o.coordinator.empty()) {
+    return Invalid(
+        "--secret-file goes with --coordinator; the embedded coordinator "
+        "makes its own secret");
+  }
+  if (o.coordinator.empty()) return Status();
+  if (Status status = CheckAddress(o.coordinator); !status.ok()) return status;
+  for (const Host& host : o.hosts) {
+    if (host.here || !IsLoopback(o.coordinator)) continue;
+    return Invalid("--coordinator " + o.coordinator +
+                   " is this machine alone: give an address that " + host.name +
+                   " can reach");
+  }
+  return Status();
+}
+
+// Without the option: what the ranks would read if we did not tell them.
+Status ChooseStartTimeout(const Surroundings& around, const Given& given,
+                          LauncherOptions* o) {
+  if (given.start_timeout_s > 0) {
+    o->start_timeout_s = given.start_timeout_s;
+    return Status();
+  }
+  for (const char* name : {"MAYPOLE_START_TIMEOUT", "HOROVOD_START_TIMEOUT"}) {
+    const char* text = around.variable(name);
+    if (text == nullptr || *text == 0) continue;
+    return IntegerValue(&o->start_timeout_s, 1, kMaxStartTimeout)
+        .Read(name, text);
+  }
+  return Status();
+}
+
+Status CheckTogether(const Given& given, LauncherOptions* o) {
+  Status status = ChooseHosts(given, o);
+  if (!status.ok()) return status;
+  if (o->command.empty()) {
+    return Invalid(
+        "say what to run after the options, for example: maypolerun -np " +
+        std::to_string(o->ranks) + " python3 train.py");
+  }
+  if (o->nodes > o->ranks) {
+    return Invalid("--nodes " + std::to_string(o->nodes) +
+                   " needs at least as many ranks, but -np is " +
+                   std::to_string(o->ranks));
+  }
+  status = CheckLocalRanks(*o);
+  if (!status.ok()) return status;
+  if (!o->networks.empty() &&
+      o->networks.size() != static_cast<size_t>(o->nodes)) {
+    return Invalid(
+        "--network-addresses has " + std::to_string(o->networks.size()) +
+        " address(es) for " + (o->hosts.empty() ? "--nodes " : "hosts: ") +
+        std::to_string(o->nodes) + ": give one per node, separated by commas");
+  }
+  if (!o->networks.empty() && !o->interfaces.empty()) {
+    return Invalid(
+        "give either --network-addresses or --network-interfaces, not both");
+  }
+  return CheckCoordinator(*o);
+}
+
+}  // namespace
+
+Status ParseOptions(const std::vector<std::string>& args,
+                    const Surroundings& around, LauncherOptions* out) {
+  *out = LauncherOptions();
+  Given given;
+  CommandLine line({.name = "maypolerun",
+                    .version = kVersion,
+                    .about = kAbout,
+                    .notes = kNotes,
+                    .command = &out->command,
+                    .abbreviations = true});
+  DefineRanks(&given, out, &line);
+  DefineJob(&given, out, &line);
+  DefineOutput(out, &line);
+  Status status = line.Parse(args, &out->answer);
+  const bool no_job = out->answer || out->check_build || out->node_of_job ||
+                      !out->service_directory.empty();
+  if (!status.ok() || no_job) return status;
+  if (given.nodes > 0) out->nodes = given.nodes;
+  if (given.arena_bytes >= 0) {
+    out->agent_flags.push_back("--arena_bytes=" +
+                               std::to_string(given.arena_bytes));
+  }
+  for (const std::string& name : given.job_names) {
+    status = CheckName("--job-name", name, kMaxJobName);
+    if (!status.ok()) return status;
+    out->job_name = name;
+  }
+  status = ReadHosts(around, &given);
+  if (status.ok()) status = ChooseStartTimeout(around, given, out);
+  return status.ok() ? CheckTogether(given, out) : status;
+}
+
+std::vector<int> RanksByNode(const LauncherOptions& o) {
+  if (o.hosts.empty()) return SpreadEvenly(o.ranks, o.nodes);
+  std::vector<int> ranks;
+  for (const Host& host : o.hosts) ranks.push_back(host.ranks);
+  return ranks;
+}
+
+}  // namespace maypole::launcher

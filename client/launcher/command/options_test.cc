@@ -1,0 +1,322 @@
+#include "client/launcher/command/options.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace maypole::launcher {
+namespace {
+
+using Args = std::vector<std::string>;
+using Environment = std::map<std::string, std::string>;
+
+Status Parse(const Args& args, LauncherOptions* options,
+             const Environment& environment = {}) {
+  return ParseOptions(
+      args,
+      {.is_here =
+           [](const std::string& name) {
+             return name == "vm7" || name == "localhost" || name == "127.0.0.1";
+           },
+       .read_file =
+           [](const std::string& path, std::string* out) {
+             if (path != "hosts") return Status(Code::kNotFound, path + "?");
+             *out = "vm7 slots=2\nb slots=2\nc slots=2\n";
+             return Status();
+           },
+       .variable =
+           [&](const char* name) {
+             const auto it = environment.find(name);
+             return it == environment.end() ? nullptr : it->second.c_str();
+           }},
+      options);
+}
+
+// "vm7:2*,b:1": the ranks of each host; the star marks this one.
+std::string Hosts(const LauncherOptions& o) {
+  std::string text;
+  for (const Host& h : o.hosts) {
+    text += (text.empty() ? "" : ",") + h.name + ":" + std::to_string(h.ranks) +
+            (h.here ? "*" : "");
+  }
+  return text;
+}
+
+LauncherOptions Parsed(const Args& args) {
+  LauncherOptions options;
+  Status status = Parse(args, &options);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return options;
+}
+
+std::string Refused(const Args& args) {
+  LauncherOptions options;
+  Status status = Parse(args, &options);
+  EXPECT_FALSE(status.ok());
+  return status.message();
+}
+
+TEST(OptionsTest, HorovodSpellingsOfTheNumberOfRanks) {
+  for (const Args& args :
+       {Args{"-np", "4", "train"}, Args{"-np=4", "train"},
+        Args{"--np", "4", "train"}, Args{"-n", "4", "train"},
+        Args{"-np4", "train"}, Args{"-n4", "train"}, Args{"-n=4", "train"},
+        Args{"--np=4", "train"}, Args{"--num-proc", "4", "train"},
+        Args{"--num-proc=4", "train"}}) {
+    LauncherOptions o = Parsed(args);
+    EXPECT_EQ(o.ranks, 4) << args[0];
+    EXPECT_EQ(o.command, Args{"train"}) << args[0];
+  }
+}
+
+TEST(OptionsTest, TheCommandKeepsItsOwnOptions) {
+  LauncherOptions o =
+      Parsed({"-np", "2", "python3", "train.py", "--nodes", "7", "-np"});
+  EXPECT_EQ(o.nodes, 1);
+  EXPECT_EQ(o.command, (Args{"python3", "train.py", "--nodes", "7", "-np"}));
+  o = Parsed({"-np", "2", "--", "--odd-name", "-x"});
+  EXPECT_EQ(o.command, (Args{"--odd-name", "-x"}));
+}
+
+TEST(OptionsTest, Defaults) {
+  LauncherOptions o = Parsed({"-np", "1", "true"});
+  EXPECT_EQ(o.nodes, 1);
+  EXPECT_EQ(o.start_timeout_s, 120);
+  EXPECT_TRUE(o.prefix);
+  EXPECT_FALSE(o.verbose);
+  EXPECT_TRUE(o.coordinator.empty());
+}
+
+TEST(OptionsTest, AllOptions) {
+  LauncherOptions o =
+      Parsed({"-np", "4", "--nodes", "2", "--coordinator", "[::1]:40",
+              "--secret-file", "s", "--start-timeout", "9", "--verbose",
+              "--no-prefix", "--output-filename", "d", "--endpoints-file", "e",
+              "--network-addresses", "10.0.0.1,10.0.0.2", "cmd"});
+  EXPECT_EQ(o.nodes, 2);
+  EXPECT_EQ(o.coordinator, "[::1]:40");
+  EXPECT_EQ(o.secret_file, "s");
+  EXPECT_EQ(o.start_timeout_s, 9);
+  EXPECT_TRUE(o.verbose);
+  EXPECT_FALSE(o.prefix);
+  EXPECT_EQ(o.output_directory, "d");
+  EXPECT_EQ(o.endpoints_file, "e");
+  EXPECT_EQ(o.networks, (Args{"10.0.0.1", "10.0.0.2"}));
+}
+
+TEST(OptionsTest, TheStartTimeoutMayStandInTheEnvironment) {
+  const auto timeout = [](const Environment& environment, Args args = {}) {
+    args.insert(args.end(), {"-np", "2", "cmd"});
+    LauncherOptions o;
+    EXPECT_TRUE(Parse(args, &o, environment).ok());
+    return o.start_timeout_s;
+  };
+  EXPECT_EQ(timeout({{"HOROVOD_START_TIMEOUT", "30"}}), 30);
+  EXPECT_EQ(timeout({{"HOROVOD_START_TIMEOUT", "30"},
+                     {"MAYPOLE_START_TIMEOUT", "7"}}),
+            7);
+  EXPECT_EQ(timeout({{"MAYPOLE_START_TIMEOUT", ""}}), 120);
+  EXPECT_EQ(timeout({{"MAYPOLE_START_TIMEOUT", "x"}}, {"--start-timeout", "9"}),
+            9);
+  LauncherOptions o;
+  EXPECT_EQ(Parse({"-np", "2", "cmd"}, &o, {{"MAYPOLE_START_TIMEOUT", "1.5"}})
+                .message(),
+            "MAYPOLE_START_TIMEOUT: expected an integer from 1 to 86400, got "
+            "\"1.5\"");
+}
+
+TEST(OptionsTest, TheJobsName) {
+  EXPECT_EQ(Parsed({"-np", "2", "cmd"}).job_name, "");
+  const std::string longest(54, 'x');
+  EXPECT_EQ(Parsed({"-np", "2", "--job-name", longest, "cmd"}).job_name,
+            longest);
+  EXPECT_EQ(Parsed({"-np", "2", "--job-name=res-net_5.0", "cmd"}).job_name,
+            "res-net_5.0");
+  EXPECT_EQ(Parsed({"-np", "2", "--job-name=team:net", "cmd"}).job_name,
+            "team:net");
+  for (const std::string& bad :
+       {std::string(), longest + "x", std::string("a b"), std::string("../x"),
+        std::string("a\nb"), std::string("\xc3\xa4")}) {
+    const std::string refused = Refused({"-np", "2", "--job-name", bad, "cmd"});
+    EXPECT_NE(refused.find("--job-name must be 1 to 54 printable ASCII "
+                           "characters without spaces, quotes, slashes and "
+                           "backslashes, not '"),
+              std::string::npos)
+        << refused;
+  }
+}
+
+TEST(OptionsTest, HelpAndVersionNeedNothingElse) {
+  for (const char* flag : {"--help", "-h", "-help"}) {
+    const std::string help = Parsed({flag}).answer.value();
+    for (const char* part :
+         {"maypolerun -np N [options]", "-np, -n, --num-proc=N",
+          "--start-timeout=SECONDS", "$HOROVOD_START_TIMEOUT", "120]",
+          "--agent[=SOCKET]", "Exit status: 0 if"}) {
+      EXPECT_NE(help.find(part), std::string::npos) << part;
+    }
+    EXPECT_EQ(help.find("--node-of-job"), std::string::npos);
+    EXPECT_EQ(help.find("--node-service"), std::string::npos);
+    for (size_t at = 0; at < help.size(); at = help.find('\n', at) + 1) {
+      EXPECT_LE(help.find('\n', at) - at, 80u) << help.substr(at, 90);
+    }
+  }
+  EXPECT_EQ(Parsed({"--version"}).answer, "maypolerun 0.1.0\n");
+  EXPECT_EQ(Parsed({"-v"}).answer, "maypolerun 0.1.0\n");
+  EXPECT_FALSE(Parsed({"--verbose", "-np", "1", "x"}).answer);
+}
+
+TEST(OptionsTest, RefusalsSayWhatToDo) {
+  EXPECT_EQ(Refused({"true"}), "say how many ranks to start: -np N");
+  EXPECT_NE(Refused({"-np", "2"}).find("maypolerun -np 2 python3 train.py"),
+            std::string::npos);
+  EXPECT_EQ(Refused({"-np", "two", "x"}),
+            "-np: expected an integer from 1 to 4096, got \"two\"");
+  EXPECT_EQ(Refused({"-np", "0", "x"}),
+            "-np: expected an integer from 1 to 4096, got \"0\"");
+  EXPECT_EQ(Refused({"-np", "99999999999", "x"}),
+            "-np: expected an integer from 1 to 4096, got \"99999999999\"");
+  EXPECT_EQ(Refused({"-np"}),
+            "-np: expected an integer from 1 to 4096; see --help");
+  EXPECT_NE(Refused({"-np", "1", "--bogus", "x"}).find("'--bogus'"),
+            std::string::npos);
+  EXPECT_EQ(Refused({"-np", "2", "--nodes", "3", "x"}),
+            "--nodes 3 needs at least as many ranks, but -np is 2");
+  EXPECT_NE(Refused({"-np", "65", "x"}).find("raise --nodes"),
+            std::string::npos);
+  EXPECT_NE(Refused({"-np", "2", "--coordinator", "host", "x"})
+                .find("HOST:PORT, not 'host'"),
+            std::string::npos);
+  EXPECT_NE(Refused({"-np", "2", "--network-addresses", "a,b", "x"})
+                .find("2 address(es) for --nodes 1"),
+            std::string::npos);
+  EXPECT_NE(Refused({"-np", "2", "--secret-file", "s", "x"})
+                .find("goes with --coordinator"),
+            std::string::npos);
+}
+
+TEST(OptionsTest, ReadsWhatGetoptHasRead) {
+  // One dash or two, '-' or '_', an unambiguous beginning of the name.
+  EXPECT_EQ(Parsed({"-np2", "-nodes", "2", "x"}).nodes, 2);
+  EXPECT_EQ(Parsed({"-np2", "--start=9", "x"}).start_timeout_s, 9);
+  EXPECT_EQ(Parsed({"-np2", "--co", "h:1", "x"}).coordinator, "h:1");
+  EXPECT_TRUE(Parsed({"-np2", "--a", "x"}).running_agents);
+  EXPECT_EQ(Parsed({"-np2", "--job_name=j", "x"}).job_name, "j");
+  EXPECT_TRUE(Parsed({"-cb"}).check_build);
+  EXPECT_EQ(Hosts(Parsed({"-H", "b:1", "--hosts", "c:1", "x"})), "b:1,c:1");
+  EXPECT_EQ(Parsed({"-np", "1", "--host-file=hosts", "x"}).ranks, 1);
+  EXPECT_EQ(Refused({"-np2", "--host", "b:2", "x"}).find("there is no flag"),
+            0u);
+  EXPECT_NE(Refused({"-np2", "--netwrok-addresses=a", "x"})
+                .find("did you mean '--network-addresses'?"),
+            std::string::npos);
+}
+
+TEST(OptionsTest, FlagsOfTheAgents) {
+  const LauncherOptions o =
+      Parsed({"-np2", "--agent-flag=--slots=64", "--arena-bytes", "4096",
+              "--agent-flag", "--ring_depth=4", "x"});
+  EXPECT_EQ(o.agent_flags,
+            (Args{"--slots=64", "--ring_depth=4", "--arena_bytes=4096"}));
+  EXPECT_EQ(o.command, Args{"x"});
+  EXPECT_TRUE(Parsed({"-np2", "x"}).agent_flags.empty());
+  EXPECT_NE(Refused({"-np2", "--arena-bytes=1e9", "x"})
+                .find("--arena-bytes: expected an integer from 0 to "),
+            std::string::npos);
+  EXPECT_NE(Refused({"-np2", "--agent", "--arena-bytes=0", "x"})
+                .find("leave --agent-flag and --arena-bytes out"),
+            std::string::npos);
+}
+
+TEST(OptionsTest, WhatMaypolerunStartsItselfWith) {
+  EXPECT_TRUE(Parsed({"--node-of-job"}).node_of_job);
+  EXPECT_EQ(Parsed({"--node-service", "/d"}).service_directory, "/d");
+}
+
+TEST(OptionsTest, ThisHostMayBeNamed) {
+  for (const char* hosts :
+       {"localhost:4", "127.0.0.1:5", "vm7:4", "localhost:2,vm7:2"}) {
+    LauncherOptions o = Parsed({"-np", "4", "-H", hosts, "train"});
+    EXPECT_EQ(o.nodes, 1) << hosts;
+    EXPECT_EQ(o.command, Args{"train"}) << hosts;
+  }
+  EXPECT_EQ(Refused({"-np", "4", "-H", "localhost:3", "x"}),
+            "-H has 3 slot(s), but -np is 4: give more slots or start fewer "
+            "ranks");
+  EXPECT_EQ(Parsed({"-H", "localhost:3", "x"}).ranks, 3);
+  EXPECT_EQ(Parsed({"-np", "4", "-H", "vm7:4", "--nodes", "2", "x"}).nodes, 2);
+}
+
+TEST(OptionsTest, AnAttachedNumberIsChecked) {
+  EXPECT_EQ(Refused({"-np0", "x"}),
+            "-np: expected an integer from 1 to 4096, got \"0\"");
+  EXPECT_NE(Refused({"-np4x", "x"}).find("'-np4x'"), std::string::npos);
+}
+
+TEST(OptionsTest, OtherHosts) {
+  LauncherOptions o = Parsed({"-np", "3", "-H", "a:2,b:2,c:2", "x"});
+  EXPECT_EQ(Hosts(o), "a:2,b:1");
+  EXPECT_EQ(o.nodes, 2);
+  EXPECT_EQ(RanksByNode(o), (std::vector<int>{2, 1}));
+  EXPECT_FALSE(NodeIsHere(o, 0));
+  o = Parsed({"-H", "vm7:2,b:2,localhost:1", "x"});
+  EXPECT_EQ(o.ranks, 5);
+  EXPECT_EQ(Hosts(o), "vm7:3*,b:2");
+  EXPECT_TRUE(NodeIsHere(o, 0));
+  EXPECT_EQ(Hosts(Parsed({"--hosts", "b:2", "x"})), "b:2");
+  // The other host gets no rank: all run here.
+  EXPECT_EQ(Hosts(Parsed({"-np", "2", "-H", "vm7:2,b:2", "x"})), "");
+}
+
+TEST(OptionsTest, AHostFile) {
+  LauncherOptions o = Parsed({"-np", "5", "--hostfile", "hosts", "x"});
+  EXPECT_EQ(Hosts(o), "vm7:2*,b:2,c:1");
+  EXPECT_EQ(Refused({"--hostfile", "none", "x"}), "none?");
+  EXPECT_EQ(Refused({"-H", "b:1", "--hostfile", "hosts", "x"}),
+            "give either -H or --hostfile, not both");
+  EXPECT_EQ(Refused({"-np", "7", "--hostfile", "hosts", "x"}),
+            "--hostfile has 6 slot(s), but -np is 7: give more slots or start "
+            "fewer ranks");
+}
+
+TEST(OptionsTest, SshAndAgents) {
+  LauncherOptions o =
+      Parsed({"-H", "b:2", "-p", "2222", "-i", "key", "--remote-bin",
+              "/opt/bin", "--network-interfaces", "eth0,eth1", "x"});
+  EXPECT_EQ(o.ssh_port, 2222);
+  EXPECT_EQ(o.identity_file, "key");
+  EXPECT_EQ(o.remote_bin, "/opt/bin");
+  EXPECT_EQ(o.interfaces, (Args{"eth0", "eth1"}));
+  EXPECT_FALSE(o.running_agents);
+  EXPECT_EQ(Parsed({"-H", "b:2", "--ssh-port=22", "--ssh-identity-file=k", "x"})
+                .ssh_port,
+            22);
+  o = Parsed({"-np", "2", "--agent", "x"});
+  EXPECT_TRUE(o.running_agents);
+  EXPECT_EQ(o.agent_socket, "");
+  EXPECT_EQ(Parsed({"-np", "2", "--agent=/a", "x"}).agent_socket, "/a");
+  EXPECT_TRUE(Parsed({"--check-build"}).check_build);
+}
+
+TEST(OptionsTest, WhatOtherHostsCannotDo) {
+  EXPECT_EQ(Refused({"-np", "2", "-H", "b:2", "--nodes", "2", "x"}),
+            "--nodes is for this machine alone; with other hosts in -H each "
+            "host is a node");
+  EXPECT_EQ(Refused({"-H", "b:65", "x"}),
+            "b has 65 ranks, and the limit of one host is 64: give more hosts");
+  EXPECT_EQ(
+      Refused({"-H", "vm7:1,b:1", "--coordinator", "127.0.0.1:4001", "x"}),
+      "--coordinator 127.0.0.1:4001 is this machine alone: give an address "
+      "that b can reach");
+  EXPECT_NE(Refused({"-np", "2", "--agent", "--coordinator", "h:1", "x"})
+                .find("leave --coordinator"),
+            std::string::npos);
+  EXPECT_NE(Refused({"-H", "a:1,b:1", "--network-addresses", "10.0.0.1", "x"})
+                .find("1 address(es) for hosts: 2"),
+            std::string::npos);
+  EXPECT_EQ(Refused({"-np", "1", "-p", "0", "x"}),
+            "-p: expected an integer from 1 to 65535, got \"0\"");
+}
+
+}  // namespace
+}  // namespace maypole::launcher

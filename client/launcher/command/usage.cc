@@ -1,0 +1,52 @@
+#include "client/launcher/command/usage.h"
+
+namespace maypole::launcher {
+
+const char kAbout[] =
+    R"(maypolerun: starts a training job of several processes (ranks).
+
+Usage:
+  maypolerun -np N [options] [--] command [argument...]
+
+Each of the N ranks runs the command; inside it, maypole.init() finds its rank
+and the others. Without --coordinator and --agent, maypolerun starts a
+coordinator and one worker agent per node for the life of the job.
+
+Examples:
+  maypolerun -np 4 python3 train.py
+  maypolerun -np 4 --nodes 2 python3 train.py --epochs 3
+  maypolerun -np 4 -H h1:2,h2:2 python3 train.py
+  maypolerun -np 2 --coordinator 10.0.0.1:4000 --secret-file s ./train
+)";
+
+const char kNotes[] =
+    R"(Each line of a rank is printed as [rank]<stdout>:line or [rank]<stderr>:line;
+with one rank the output is passed through as it is. Rank 0 reads maypolerun's
+standard input if it runs on this machine, the others read nothing.
+
+Other hosts: ssh must work without a question (a key, known hosts; the key of an
+unknown host is accepted). Maypole must be installed there in the same version
+and at the same path, and the current directory must exist. Ranks get the
+environment of maypolerun, except variables that belong to a machine or a
+session (HOME, USER, SHELL, TMPDIR, DISPLAY, SSH_*, XDG_*, ...). The job's
+secret goes through ssh's standard input. If a host is lost, its ranks count as
+failed (status 255).
+
+Environment of a rank: MAYPOLE_RANK, MAYPOLE_SIZE, MAYPOLE_LOCAL_RANK,
+MAYPOLE_LOCAL_SIZE, MAYPOLE_CROSS_RANK (the node's number), MAYPOLE_CROSS_SIZE,
+and what the library needs (MAYPOLE_JOB, MAYPOLE_TOKEN, MAYPOLE_AGENT,
+MAYPOLE_NODE, MAYPOLE_START_TIMEOUT). PYTHONUNBUFFERED is set to 1 if it is not
+set, and OMP_NUM_THREADS to the cores each rank may use.
+
+Environment of maypolerun: MAYPOLE_FUSION_THRESHOLD (or
+HOROVOD_FUSION_THRESHOLD): bytes that operations between nodes run together, 0
+for none (default 64 MiB).
+
+Exit status: 0 if all ranks ended with 0; else that of the rank that failed
+first (128 + signal number if a signal killed it). When a rank fails, the others
+have 5 s to end by themselves, then they are stopped. Ctrl-C stops all ranks
+within 2 s (exit status 130). 1: the job could not be started. 2: wrong usage;
+126, 127: the command cannot be run, or is not found (1 if only other hosts do
+not have it).)";
+
+}  // namespace maypole::launcher

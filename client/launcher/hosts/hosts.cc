@@ -1,0 +1,162 @@
+#include "client/launcher/hosts/hosts.h"
+
+#include <algorithm>
+
+#include "common/limits.h"
+#include "common/name.h"
+#include "common/parse.h"
+
+namespace maypole::launcher {
+namespace {
+
+constexpr std::string_view kBlank = " \t\r";
+constexpr std::string_view kSlots = "slots=";
+
+Status Invalid(std::string message) {
+  return Status(Code::kInvalidArgument, std::move(message));
+}
+
+std::string Quoted(std::string_view text) {
+  return "'" + std::string(text) + "'";
+}
+
+std::string_view Trimmed(std::string_view text) {
+  size_t begin = text.find_first_not_of(kBlank);
+  if (begin == text.npos) return "";
+  return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
+}
+
+// What ssh takes for a host; nothing that it could take for an option.
+bool IsName(std::string_view name) {
+  return !name.empty() && name.front() != '-' && name.front() != '@' &&
+         name.back() != '@' && HasNameCharacters(name);
+}
+
+// "h2:4", "[::1]:2", "h2", "10::1" (an address of IPv6 alone).
+void SplitHost(std::string_view entry, std::string_view* name,
+               std::string_view* slots) {
+  *slots = "";
+  if (entry.starts_with('[')) {
+    size_t end = entry.find(']');
+    if (end != entry.npos &&
+        (end + 1 == entry.size() || entry[end + 1] == ':')) {
+      *name = entry.substr(1, end - 1);
+      if (end + 1 < entry.size()) *slots = entry.substr(end + 2);
+      if (end + 2 == entry.size()) *slots = ":";  // "[::1]:" is no number
+      return;
+    }
+  }
+  size_t colon = entry.rfind(':');
+  if (colon == entry.npos || entry.find(':') != colon) {
+    *name = entry;
+    return;
+  }
+  *name = entry.substr(0, colon);
+  *slots = colon + 1 < entry.size() ? entry.substr(colon + 1) : ":";
+}
+
+// where: "-H" or "hostfile:3", for messages.
+Status Add(const std::string& where, std::string_view name,
+           std::string_view slots, const IsHere& is_here,
+           std::vector<Host>* out) {
+  if (!IsName(name)) {
+    return Invalid(where + ": " + Quoted(name) +
+                   " is no host's name; hosts are given as HOST:SLOTS");
+  }
+  int count = 1;
+  if (!slots.empty()) {
+    if (!ParseNumber(slots, 1, kMaxRanks, &count)) {
+      return Invalid(where + ": the slots of " + std::string(name) +
+                     " are a number from 1 to " + std::to_string(kMaxRanks) +
+                     ", not " + Quoted(slots == ":" ? "" : slots));
+    }
+  }
+  Host host{.name = std::string(name), .slots = count};
+  // As another user even this machine is entered by ssh.
+  host.here = host.name.find('@') == host.name.npos && is_here(host.name);
+  auto same = std::find_if(out->begin(), out->end(), [&](const Host& h) {
+    return host.here ? h.here : h.name == host.name;
+  });
+  if (same != out->end()) {
+    same->slots = std::min(same->slots + count, kMaxRanks);
+    return Status();
+  }
+  if (out->size() == kMaxHosts) {
+    return Invalid(where + ": more than " + std::to_string(kMaxHosts) +
+                   " hosts, and that is the limit");
+  }
+  out->push_back(std::move(host));
+  return Status();
+}
+
+// "h1 slots=2", "h1:2".
+Status AddLine(const std::string& where, std::string_view line,
+               const IsHere& is_here, std::vector<Host>* out) {
+  size_t blank = line.find_first_of(kBlank);
+  std::string_view name, slots;
+  if (blank == line.npos) {
+    SplitHost(line, &name, &slots);
+    return Add(where, name, slots, is_here, out);
+  }
+  std::string_view rest = Trimmed(line.substr(blank));
+  std::string_view nothing;
+  SplitHost(line.substr(0, blank), &name, &nothing);
+  if (!rest.starts_with(kSlots) || rest.size() == kSlots.size() ||
+      !nothing.empty()) {
+    return Invalid(where + ": " + Quoted(line) +
+                   " is neither 'HOST slots=N' nor 'HOST:N'");
+  }
+  return Add(where, name, rest.substr(kSlots.size()), is_here, out);
+}
+
+}  // namespace
+
+Status ParseHosts(std::string_view text, const IsHere& is_here,
+                  std::vector<Host>* out) {
+  while (true) {
+    size_t comma = text.find(',');
+    std::string_view name, slots;
+    SplitHost(Trimmed(text.substr(0, comma)), &name, &slots);
+    Status status = Add("-H", name, slots, is_here, out);
+    if (!status.ok() || comma == text.npos) return status;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+Status ParseHostFile(const std::string& path, std::string_view text,
+                     const IsHere& is_here, std::vector<Host>* out) {
+  for (int number = 1; !text.empty(); ++number) {
+    size_t end = text.find('\n');
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(end == text.npos ? text.size() : end + 1);
+    line = Trimmed(line.substr(0, line.find('#')));
+    if (line.empty()) continue;
+    Status status =
+        AddLine(path + ":" + std::to_string(number), line, is_here, out);
+    if (!status.ok()) return status;
+  }
+  if (!out->empty()) return Status();
+  return Invalid(path + ": names no host; a line is 'HOST slots=N'");
+}
+
+int SlotsOf(const std::vector<Host>& hosts) {
+  int slots = 0;
+  for (const Host& host : hosts) {
+    slots = std::min(slots + host.slots, kMaxRanks);
+  }
+  return slots;
+}
+
+void FillHosts(int ranks, std::vector<Host>* hosts) {
+  for (Host& host : *hosts) {
+    host.ranks = std::min(ranks, host.slots);
+    ranks -= host.ranks;
+  }
+  std::erase_if(*hosts, [](const Host& host) { return host.ranks == 0; });
+}
+
+std::string MachineOf(const std::string& host) {
+  return host.substr(host.rfind('@') + 1);  // npos + 1 is 0
+}
+
+}  // namespace maypole::launcher

@@ -1,0 +1,102 @@
+#include "client/launcher/hosts/hosts.h"
+
+#include <gtest/gtest.h>
+
+namespace maypole::launcher {
+namespace {
+
+bool IsVm7(const std::string& name) {
+  return name == "vm7" || name == "localhost";
+}
+
+// "a:2 b:1*": the star marks this machine.
+std::string Text(const std::vector<Host>& hosts) {
+  std::string text;
+  for (const Host& h : hosts) {
+    text += (text.empty() ? "" : " ") + h.name + ":" + std::to_string(h.slots) +
+            (h.here ? "*" : "");
+  }
+  return text;
+}
+
+std::string List(const std::string& text) {
+  std::vector<Host> hosts;
+  Status status = ParseHosts(text, IsVm7, &hosts);
+  return status.ok() ? Text(hosts) : status.message();
+}
+
+std::string File(const std::string& text) {
+  std::vector<Host> hosts;
+  Status status = ParseHostFile("f", text, IsVm7, &hosts);
+  return status.ok() ? Text(hosts) : status.message();
+}
+
+TEST(HostsTest, Lists) {
+  EXPECT_EQ(List("a:2,b:4"), "a:2 b:4");
+  EXPECT_EQ(List("a"), "a:1");
+  EXPECT_EQ(List("me@a:3, b:1"), "me@a:3 b:1");
+  EXPECT_EQ(List("10.0.0.2:2,[fe80::1]:2,[::2],fd00::3"),
+            "10.0.0.2:2 fe80::1:2 ::2:1 fd00::3:1");
+}
+
+TEST(HostsTest, AHostNamedTwiceHasTheSlotsOfBoth) {
+  EXPECT_EQ(List("a:2,b:1,a:1"), "a:3 b:1");
+  EXPECT_EQ(List("localhost:2,a:1,vm7:3"), "localhost:5* a:1");
+  EXPECT_EQ(List("vm7:1,me@vm7:1"), "vm7:1* me@vm7:1");
+  EXPECT_EQ(List("a:4096,a:4096"), "a:4096");
+}
+
+TEST(HostsTest, Refusals) {
+  EXPECT_EQ(List(""),
+            "-H: '' is no host's name; hosts are given as HOST:SLOTS");
+  EXPECT_EQ(List("a:2,,b:2").substr(0, 24), "-H: '' is no host's name");
+  EXPECT_EQ(List("-oProxyCommand=x:1").substr(0, 24),
+            "-H: '-oProxyCommand=x' i");
+  EXPECT_EQ(List("a b:1").substr(0, 12), "-H: 'a b' is");
+  EXPECT_EQ(List("me@:1").substr(0, 12), "-H: 'me@' is");
+  EXPECT_EQ(List("a:x"),
+            "-H: the slots of a are a number from 1 to 4096, not 'x'");
+  EXPECT_EQ(List("a:"),
+            "-H: the slots of a are a number from 1 to 4096, not ''");
+  EXPECT_EQ(List("a:0"),
+            "-H: the slots of a are a number from 1 to 4096, not '0'");
+  std::string many;
+  for (int i = 0; i <= kMaxHosts; ++i) many += ",h" + std::to_string(i);
+  EXPECT_EQ(List(many.substr(1)),
+            "-H: more than 256 hosts, and that is the limit");
+}
+
+TEST(HostsTest, Files) {
+  EXPECT_EQ(File("# ours\n\na slots=2\n  b:3  # big\r\nvm7\nb slots=1"),
+            "a:2 b:4 vm7:1*");
+  EXPECT_EQ(File("[fd00::3] slots=2"), "fd00::3:2");
+}
+
+TEST(HostsTest, FilesNameTheLineThatIsWrong) {
+  EXPECT_EQ(File("a slots=2\nb cores=3\n"),
+            "f:2: 'b cores=3' is neither 'HOST slots=N' nor 'HOST:N'");
+  EXPECT_EQ(File("a slots=\n"),
+            "f:1: 'a slots=' is neither 'HOST slots=N' nor 'HOST:N'");
+  EXPECT_EQ(File("a:2 slots=2\n").substr(0, 18), "f:1: 'a:2 slots=2'");
+  EXPECT_EQ(File("a slots=2 max_slots=4").substr(0, 20),
+            "f:1: the slots of a ");
+  EXPECT_EQ(File("# nothing\n"), "f: names no host; a line is 'HOST slots=N'");
+}
+
+TEST(HostsTest, HostsAreFilledOneAfterTheOther) {
+  std::vector<Host> hosts;
+  ASSERT_TRUE(ParseHosts("a:2,b:2,c:2", IsVm7, &hosts).ok());
+  EXPECT_EQ(SlotsOf(hosts), 6);
+  FillHosts(3, &hosts);
+  ASSERT_EQ(hosts.size(), 2u);
+  EXPECT_EQ(hosts[0].ranks, 2);
+  EXPECT_EQ(hosts[1].ranks, 1);
+}
+
+TEST(HostsTest, TheMachineOfAUser) {
+  EXPECT_EQ(MachineOf("a"), "a");
+  EXPECT_EQ(MachineOf("me@there@a"), "a");
+}
+
+}  // namespace
+}  // namespace maypole::launcher

@@ -1,0 +1,202 @@
+#include "client/launcher/hosts/own_addresses.h"
+
+#include <errno.h>
+#include <ifaddrs.h>
+#include <limits.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <optional>
+
+#include "common/address.h"
+#include "common/fd.h"
+
+namespace maypole::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::steady_clock;
+
+constexpr int kLookMs = 5;
+constexpr milliseconds kPreference{300};  // an earlier address may take longer
+
+using Interfaces = std::unique_ptr<ifaddrs, decltype(&freeifaddrs)>;
+
+Interfaces AllInterfaces() {
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) first = nullptr;
+  return Interfaces(first, freeifaddrs);
+}
+
+bool IsForOthers(const ifaddrs& i) {
+  if ((i.ifa_flags & IFF_UP) == 0 || (i.ifa_flags & IFF_LOOPBACK) != 0) {
+    return false;
+  }
+  if (i.ifa_addr == nullptr || i.ifa_addr->sa_family != AF_INET6) return true;
+  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(i.ifa_addr);
+  return !IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr);
+}
+
+// A connection under way.
+struct Attempt {
+  std::string address;
+  Fd socket;
+  bool failed = false;
+};
+
+Attempt StartAttempt(const std::string& address) {
+  Attempt attempt{.address = address, .socket = Fd(), .failed = true};
+  HostPort at;
+  if (!SplitHostPort(address, &at)) return attempt;
+  const Addresses to = Resolve(at.host, at.port, AI_NUMERICHOST);
+  if (to == nullptr) return attempt;
+  attempt.socket =
+      Fd(socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  int result = connect(attempt.socket.get(), to->ai_addr, to->ai_addrlen);
+  attempt.failed = result != 0 && errno != EINPROGRESS;
+  return attempt;
+}
+
+// Whether it is connected; finds out about its failure.
+bool IsConnected(Attempt* attempt) {
+  pollfd entry = {.fd = attempt->socket.get(), .events = POLLOUT, .revents = 0};
+  if (attempt->failed || poll(&entry, 1, 0) != 1) return false;
+  int error = 0;
+  socklen_t size = sizeof error;
+  getsockopt(entry.fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  attempt->failed = error != 0;
+  return !attempt->failed;
+}
+
+struct Look {
+  const Attempt* best = nullptr;  // the first that is connected
+  bool earlier_open = false;      // one before it (or any) may still come
+};
+
+Look LookAt(std::vector<Attempt>* attempts) {
+  Look look;
+  for (Attempt& attempt : *attempts) {
+    if (IsConnected(&attempt)) {
+      look.best = &attempt;
+      return look;
+    }
+    if (!attempt.failed) look.earlier_open = true;
+  }
+  return look;
+}
+
+}  // namespace
+
+std::vector<std::string> OwnAddresses() {
+  std::vector<std::string> addresses;
+  Interfaces all = AllInterfaces();
+  for (int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* i = all.get(); i != nullptr; i = i->ifa_next) {
+      if (!IsForOthers(*i) || i->ifa_addr == nullptr ||
+          i->ifa_addr->sa_family != family) {
+        continue;
+      }
+      std::string text = NumericHost(i->ifa_addr);
+      if (!text.empty()) addresses.push_back(text);
+    }
+  }
+  return addresses;
+}
+
+bool IsThisMachine(const std::string& name) {
+  char host[HOST_NAME_MAX + 1] = {};
+  gethostname(host, sizeof host - 1);
+  if (name == "localhost" || name == host) return true;
+  const Addresses found = Resolve(name, 0, 0);
+  if (found == nullptr) return false;  // ssh may know it
+  Interfaces all = AllInterfaces();
+  for (const addrinfo* a = found.get(); a != nullptr; a = a->ai_next) {
+    if (IsLoopback(a->ai_addr)) return true;
+    std::string text = NumericHost(a->ai_addr);
+    for (const ifaddrs* i = all.get(); i != nullptr; i = i->ifa_next) {
+      if (!text.empty() && NumericHost(i->ifa_addr) == text) return true;
+    }
+  }
+  return false;
+}
+
+Status AddressOfInterface(const std::vector<std::string>& interfaces,
+                          std::string* address) {
+  Interfaces all = AllInterfaces();
+  std::string names;
+  for (const std::string& name : interfaces) {
+    names += (names.empty() ? "" : ",") + name;
+    for (int family : {AF_INET, AF_INET6}) {
+      for (const ifaddrs* i = all.get(); i != nullptr; i = i->ifa_next) {
+        if (name != i->ifa_name || i->ifa_addr == nullptr ||
+            i->ifa_addr->sa_family != family) {
+          continue;
+        }
+        *address = NumericHost(i->ifa_addr);
+        if (!address->empty()) return Status();
+      }
+    }
+  }
+  return Status(Code::kNotFound,
+                "no network interface " + names +
+                    " with an address (--network-interfaces); ip -br addr "
+                    "lists those there are");
+}
+
+std::vector<std::string> ResolveForOthers(
+    const std::vector<std::string>& addresses) {
+  std::vector<std::string> out;
+  // Such a head says so in numbers, and has nothing else to say.
+  const bool no_network =
+      addresses.size() == 1 &&
+      addresses[0].starts_with(std::string(kLoopbackAddress) + ":");
+  for (const std::string& address : addresses) {
+    HostPort at;
+    if (!SplitHostPort(address, &at)) continue;
+    const Addresses found = Resolve(at.host, at.port, 0);
+    for (const addrinfo* a = found.get(); a != nullptr; a = a->ai_next) {
+      const std::string host = NumericHost(a->ai_addr);
+      if (!host.empty() && (no_network || !IsLoopback(a->ai_addr))) {
+        out.push_back(JoinHostPort(host, at.port));
+      }
+    }
+  }
+  return out;
+}
+
+Status FirstThatAccepts(const std::vector<std::string>& addresses,
+                        milliseconds limit, std::string* found) {
+  std::vector<Attempt> attempts;
+  for (const std::string& a : addresses) attempts.push_back(StartAttempt(a));
+  auto deadline = steady_clock::now() + limit;
+  std::optional<steady_clock::time_point> answered;
+  do {
+    Look look = LookAt(&attempts);
+    auto now = steady_clock::now();
+    if (look.best != nullptr) {
+      if (!answered) answered = now;
+      if (!look.earlier_open || now - *answered >= kPreference) {
+        *found = look.best->address;
+        return Status();
+      }
+    } else if (!look.earlier_open) {
+      break;  // all have failed
+    }
+    poll(nullptr, 0, kLookMs);
+  } while (steady_clock::now() < deadline);
+  std::string tried;
+  for (const std::string& a : addresses) {
+    tried += (tried.empty() ? "" : ", ") + a;
+  }
+  return Status(Code::kUnavailable,
+                "none of the coordinator's addresses accepts a connection (" +
+                    tried + "): is a firewall in between?");
+}
+
+}  // namespace maypole::launcher

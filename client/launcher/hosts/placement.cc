@@ -1,0 +1,62 @@
+#include "client/launcher/hosts/placement.h"
+
+#include <algorithm>
+
+namespace maypole::launcher {
+
+std::vector<int> SpreadEvenly(int ranks, int nodes) {
+  std::vector<int> by_node;
+  for (int node = 0; node < nodes; ++node) {
+    by_node.push_back(ranks / nodes + (node < ranks % nodes ? 1 : 0));
+  }
+  return by_node;
+}
+
+std::vector<Place> PlaceRanks(const std::vector<int>& ranks_by_node) {
+  std::vector<Place> places;
+  for (size_t node = 0; node < ranks_by_node.size(); ++node) {
+    for (int local = 0; local < ranks_by_node[node]; ++local) {
+      places.push_back({.rank = static_cast<int>(places.size()),
+                        .node = static_cast<int>(node),
+                        .local_rank = local,
+                        .local_size = ranks_by_node[node]});
+    }
+  }
+  return places;
+}
+
+std::string NodeName(int node) { return "node" + std::to_string(node); }
+
+std::string JobId(const std::string& name, const std::string& random) {
+  return name.empty() ? random.substr(0, 16) : name + "-" + random.substr(0, 8);
+}
+
+Variables RankVariables(const JobEnvironment& job, const Place& place,
+                        const IsSet& is_set) {
+  Variables variables = {
+      {"MAYPOLE_RANK", std::to_string(place.rank)},
+      {"MAYPOLE_SIZE", std::to_string(job.ranks)},
+      {"MAYPOLE_LOCAL_RANK", std::to_string(place.local_rank)},
+      {"MAYPOLE_LOCAL_SIZE", std::to_string(place.local_size)},
+      {"MAYPOLE_CROSS_RANK", std::to_string(place.node)},
+      {"MAYPOLE_CROSS_SIZE", std::to_string(job.nodes)},
+      {"MAYPOLE_JOB", job.job},
+      {"MAYPOLE_TOKEN", job.token},
+      {"MAYPOLE_START_TIMEOUT", std::to_string(job.start_timeout_s)},
+      {"MAYPOLE_NODE", NodeName(place.node)},
+  };
+  if (!job.agent.empty()) variables.emplace_back("MAYPOLE_AGENT", job.agent);
+  // Python keeps output back when it is not a terminal; a rank's must be seen.
+  if (!is_set("PYTHONUNBUFFERED")) {
+    variables.emplace_back("PYTHONUNBUFFERED", "1");
+  }
+  // Each rank taking all cores for itself would make all of them slow.
+  if (!is_set("OMP_NUM_THREADS")) {
+    variables.emplace_back(
+        "OMP_NUM_THREADS",
+        std::to_string(std::max(1, job.usable_cores / job.ranks_here)));
+  }
+  return variables;
+}
+
+}  // namespace maypole::launcher

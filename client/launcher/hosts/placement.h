@@ -1,0 +1,58 @@
+// Placement: which rank runs on which node, and the environment it finds.
+//
+// Purpose: ranks are numbered node by node. Pure: values in, values out.
+//
+// Thread contract: values and functions; not synchronized.
+#ifndef MAYPOLE_CLIENT_LAUNCHER_HOSTS_PLACEMENT_H_
+#define MAYPOLE_CLIENT_LAUNCHER_HOSTS_PLACEMENT_H_
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace maypole::launcher {
+
+struct Place {
+  int rank = 0;
+  int node = 0;
+  int local_rank = 0;
+  int local_size = 0;
+};
+
+// Ranks of each node: the first (ranks % nodes) nodes have one rank more than
+// the others. Requires ranks >= nodes >= 1.
+std::vector<int> SpreadEvenly(int ranks, int nodes);
+
+// One Place per rank, in the order of ranks.
+std::vector<Place> PlaceRanks(const std::vector<int>& ranks_by_node);
+
+std::string NodeName(int node);
+
+// What all ranks of the job on one node have in common.
+struct JobEnvironment {
+  int ranks = 0;
+  int nodes = 0;
+  std::string job;
+  std::string token;
+  int start_timeout_s = 0;
+  int usable_cores = 1;  // of this machine
+  int ranks_here = 1;    // on this machine
+  std::string agent;     // socket of the node's; empty: a job in process
+};
+
+using Variables = std::vector<std::pair<std::string, std::string>>;
+using IsSet = std::function<bool(const std::string& name)>;
+
+// The id of a new job: no other has it, and its name, if any, begins it.
+// random: at least 16 random digits.
+std::string JobId(const std::string& name, const std::string& random);
+
+// The variables to set for one rank. is_set tells what the user has set
+// already: PYTHONUNBUFFERED and OMP_NUM_THREADS are the user's if set.
+Variables RankVariables(const JobEnvironment& job, const Place& place,
+                        const IsSet& is_set);
+
+}  // namespace maypole::launcher
+
+#endif  // MAYPOLE_CLIENT_LAUNCHER_HOSTS_PLACEMENT_H_

@@ -1,0 +1,354 @@
+#include "client/launcher/job/job_launcher.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "client/launcher/process/process.h"
+
+namespace maypole::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Another host does at its end what we do (node_core.h), and has a way to go.
+constexpr EndLimit kHostLimit{milliseconds(7000), milliseconds(400)};
+// From the order to kill to the news that it was done.
+constexpr EndLimit kAnswerLimit{milliseconds(5000), milliseconds(150)};
+// For the rest of the output: a pager may wait.
+constexpr EndLimit kFinishLimit{std::chrono::hours(24), milliseconds(50)};
+constexpr size_t kMaxSuspects = 4;  // named
+
+Time Now() { return std::chrono::steady_clock::now(); }
+
+std::optional<Time> Earlier(std::optional<Time> a, std::optional<Time> b) {
+  if (!a) return b;
+  if (!b) return a;
+  return std::min(*a, *b);
+}
+
+}  // namespace
+
+JobLauncher::JobLauncher(Settings settings)
+    : settings_(std::move(settings)),
+      options_(settings_.options),
+      here_(&loop_, {.directory = settings_.where.directory,
+                     .gives_stdin = true,
+                     .terminal_group = settings_.where.guard_group,
+                     .others =
+                         [this] {
+                           std::set<pid_t> pids;
+                           for (const auto& remote : remotes_) {
+                             if (!remote->ended()) pids.insert(remote->pid());
+                           }
+                           return pids;
+                         },
+                     .events = EventsOf("")}),
+      supervision_(settings_.options.ranks),
+      leavers_(settings_.options.ranks) {}
+
+JobLauncher::~JobLauncher() = default;
+
+int JobLauncher::Run() {
+  Status status = Prepare();
+  if (status.ok()) status = StartNodes();
+  if (status.ok()) status = StartRanks();
+  if (status.ok()) {
+    while (!supervision_.ranks_ended()) Round(supervision_.deadline());
+  }
+  End();
+  if (lost_files_ > 1) {
+    Say(std::to_string(lost_files_) + " files in " + options_.output_directory +
+        " end early: they could not be written");
+  }
+  if (!status.ok()) {
+    Say(status.message());
+  } else {
+    Report();
+  }
+  ShowRest();
+  if (!status.ok() && !supervision_.interrupted()) return 1;
+  return supervision_.exit_code();
+}
+
+void JobLauncher::ForEachStream(const std::function<void(OutputStream&)>& f) {
+  for (const auto& rank : ranks_) {
+    if (!rank->out) continue;
+    f(*rank->out);
+    f(*rank->err);
+  }
+  for (auto& [name, log] : daemon_logs_) f(log);
+}
+
+void JobLauncher::Round(std::optional<Time> deadline) {
+  deadline = Earlier(deadline, leavers_.deadline());
+  deadline = Earlier(deadline, answer_by_);
+  deadline = Earlier(deadline, here_.deadline());
+  ForEachStream([&](OutputStream& stream) {
+    deadline = Earlier(deadline, stream.deadline());
+  });
+  loop_.Poll(deadline);
+  Time now = Now();
+  here_.OnTime(now);
+  ForEachStream([&](OutputStream& stream) { stream.OnTime(now); });
+  int signal = supervision_.OnTime(now);
+  if (signal == SIGTERM) Say("the other ranks did not end: SIGTERM");
+  SignalRanks(signal, false);
+  GiveUpSilentHosts(now);
+  if (std::string line = leavers_.TakeLine(now); !line.empty()) Say(line);
+}
+
+void JobLauncher::OnSignal(const signalfd_siginfo& info) {
+  if (getppid() != settings_.where.guard) {
+    here_.Hurry();
+    return SignalRanks(supervision_.OnLauncherLost(), false);
+  }
+  const bool first = !supervision_.interrupted();
+  leavers_.Stop();
+  const int number = static_cast<int>(info.ssi_signo);
+  const int signal = supervision_.OnSignal(number, Now());
+  if (first) {
+    here_.Hurry();
+    for (const auto& remote : remotes_) {
+      if (!options_.verbose) remote->Mute();
+      remote->Hurry();
+    }
+    Say("got signal " + std::to_string(number) + " (" + strsignal(number) +
+        "): stopping the job");
+  }
+  // The guard sets the value if the signal came from the terminal.
+  SignalRanks(signal, info.ssi_int == 1);
+}
+
+NodeEvents JobLauncher::EventsOf(const std::string& host) {
+  NodeEvents events = {
+      .on_rank_started = [this](int rank,
+                                pid_t pid) { OnRankStarted(rank, pid); },
+      .on_rank_output =
+          [this](int rank, int stream, std::string_view bytes) {
+            const auto& r = ranks_[static_cast<size_t>(rank)];
+            (stream == 0 ? r->out : r->err)->Take(bytes);
+          },
+      .on_rank_ended =
+          [this](int rank, Exit exit) {
+            OnRankEnded(ranks_[static_cast<size_t>(rank)].get(), exit);
+          },
+      .on_daemon_log =
+          [this](const std::string& daemon, std::string_view bytes) {
+            OnDaemonLog(daemon, bytes);
+          },
+      .on_daemon_lost =
+          [this, host](const std::string& what) {
+            OnDaemonLost(host.empty() ? what : host + ": " + what);
+          }};
+  // A rank of its own writes where we do.
+  if (host.empty() && RawOutput()) events.on_rank_output = {};
+  return events;
+}
+
+void JobLauncher::OnRankStarted(int rank, pid_t pid) {
+  ranks_[static_cast<size_t>(rank)]->pid = pid;
+  if (options_.verbose) Say(Who(rank) + " started");
+}
+
+void JobLauncher::OnRankEnded(Rank* rank, Exit exit) {
+  if (!rank->alive) return;
+  rank->alive = false;
+  Clues clues;
+  if (rank->err) {
+    // All has come; what is unfinished belongs to the end.
+    rank->out->Flush();
+    rank->err->Flush();
+    const Tail& tail = rank->err->tail();
+    clues = {.last_traceback = tail.last_traceback(),
+             .maypole_error = tail.maypole_error()};
+  }
+  bool first = !supervision_.first_failure();
+  SignalRanks(supervision_.OnRankExit(rank->place.rank, exit, Now(), clues),
+              false);
+  if (!supervision_.interrupted()) {
+    leavers_.OnRankExit(rank->place.rank, exit.clean(), Now());
+  }
+  if (first && supervision_.first_failure() && !supervision_.ranks_ended()) {
+    Say(Who(rank->place.rank) + " " + Describe(exit) +
+        "; waiting up to 5 s for the other ranks to end");
+  }
+}
+
+void JobLauncher::OnDaemonLog(const std::string& daemon,
+                              std::string_view bytes) {
+  // What it would tell is that ranks are lost: we know why.
+  if (supervision_.interrupted() && !options_.verbose) return;
+  const auto [it, added] = daemon_logs_.try_emplace(daemon);
+  if (added) {
+    // Without a file this cannot fail.
+    (void)it->second.Open(
+        {.id = 2 * options_.ranks + static_cast<int>(daemon_logs_.size()),
+         .prefix = "[" + daemon + "] ",
+         .sink = err_sink_});
+  }
+  it->second.Take(bytes);
+}
+
+void JobLauncher::OnHostLost(const RemoteNode& remote, const std::string& why) {
+  if (!supervision_.interrupted()) Say(remote.host().name + ": " + why);
+  for (const auto& rank : ranks_) {
+    if (remote.Owns(rank->place.rank)) OnRankEnded(rank.get(), {.lost = true});
+  }
+}
+
+// They were told to kill their ranks, and we cannot wait for ever.
+void JobLauncher::GiveUpSilentHosts(Time now) {
+  if (!answer_by_ || now < *answer_by_) return;
+  if (loop_.OutletsFull() && !supervision_.interrupted()) {
+    // The answer comes behind output that nobody reads: a pager may wait.
+    answer_by_ = now + kAnswerLimit.normal;
+    return;
+  }
+  answer_by_ = std::nullopt;
+  for (const auto& remote : remotes_) {
+    auto waits = [&](const auto& rank) {
+      return rank->alive && remote->Owns(rank->place.rank);
+    };
+    if (std::any_of(ranks_.begin(), ranks_.end(), waits)) {
+      remote->GiveUp("it does not answer");
+    }
+  }
+}
+
+void JobLauncher::OnDaemonLost(const std::string& what) {
+  if (lost_daemon_.empty()) lost_daemon_ = what;
+  Say(what);
+}
+
+// One line for all files: with a full disk they go together.
+void JobLauncher::OnFileLost(const std::string& what) {
+  if (++lost_files_ > 1) return;
+  Say(what + "; nothing more goes there, and the job goes on");
+}
+
+void JobLauncher::SignalRanks(int signal, bool from_terminal) {
+  if (signal == 0) return;
+  here_.SignalRanks(signal, from_terminal);
+  ToNode message;
+  message.mutable_signal_ranks()->set_signal(signal);
+  message.mutable_signal_ranks()->set_hurry(supervision_.interrupted());
+  for (const auto& remote : remotes_) remote->Send(message);
+  if (signal == SIGKILL && !answer_by_) {
+    answer_by_ = Now() + here_.core().Within(kAnswerLimit);
+  }
+}
+
+// After this no process of the job lives, and all they wrote was taken.
+void JobLauncher::End() {
+  for (const auto& remote : remotes_) remote->Finish();
+  const Time asked = Now();
+  if (!here_.End()) Say("some processes of the ranks could not be ended");
+  for (const auto& rank : ranks_) {
+    if (rank->here) rank->alive = false;
+  }
+  auto hosts_awaited = [this] {
+    return std::any_of(remotes_.begin(), remotes_.end(),
+                       [](const auto& remote) { return !remote->ended(); });
+  };
+  auto deadline = [&] { return asked + here_.core().Within(kHostLimit); };
+  while (!here_.core().ended() || (hosts_awaited() && Now() < deadline())) {
+    Round(hosts_awaited() ? std::optional<Time>(deadline()) : std::nullopt);
+  }
+  if (hosts_awaited()) KillDescendants({}, kKillLimit.normal);
+  remotes_.clear();
+  ForEachStream([](OutputStream& stream) { stream.Flush(); });
+}
+
+// All processes have ended. A pager may take its time, but a signal or the loss
+// of our guard ends the wait.
+void JobLauncher::ShowRest() {
+  for (Sink* sink : {&out_, &err_}) sink->screen().EndLine();
+  if (!hears_signals_) here_.Hurry();
+  const Time since = Now();
+  auto deadline = [&] { return since + here_.core().Within(kFinishLimit); };
+  do {
+    out_.Flush();
+    err_.Flush();
+    if (out_.idle() && err_.idle()) return;
+    loop_.Poll(deadline());
+  } while (Now() < deadline());
+}
+
+void JobLauncher::Report() {
+  if (supervision_.interrupted()) return;
+  const auto& failure = supervision_.first_failure();
+  if (!failure) {
+    if (!lost_daemon_.empty()) Say("all ranks ended well, but " + lost_daemon_);
+    return;
+  }
+  if (!lost_daemon_.empty()) Say("before that, " + lost_daemon_);
+  ShowLastWords(failure->rank);
+  Say(Who(failure->rank) + " " + Describe(failure->exit) +
+      (failure->maypole_error ? Suspects() : Leavers()));
+}
+
+// The rank's last lines, unless they stand last already.
+void JobLauncher::ShowLastWords(int rank) {
+  const auto& err = ranks_[rank]->err;
+  if (!err || err->tail().empty()) return;
+  Screen& screen = err_sink_->screen();
+  if (screen.LastLinesAre(err->id(), err->tail().telling_lines())) return;
+  Say(Who(rank) + ": its last lines of stderr:");
+  for (const std::string& line : err->tail().Lines()) {
+    screen.WriteLine(kOwnStream, err->prefix(), line);
+  }
+}
+
+// Whose trouble the failed rank may have had.
+std::string JobLauncher::Suspects() const {
+  std::string text;
+  // With a daemon lost, that is the reason.
+  if (!lost_daemon_.empty()) return text;
+  std::vector<Supervision::Suspect> suspects = supervision_.suspects();
+  for (size_t i = 0; i < suspects.size(); ++i) {
+    text += i == 0 ? " by Maypole's error, which another rank may have caused: "
+                   : ", ";
+    if (i == kMaxSuspects) {
+      return text + std::to_string(suspects.size() - i) + " more";
+    }
+    text += Who(suspects[i].rank) + (suspects[i].exited_well
+                                         ? " exited with code 0"
+                                         : " did not end by itself");
+  }
+  return text;
+}
+
+// For whom the failed rank may have waited.
+std::string JobLauncher::Leavers() const {
+  std::string text;
+  const std::vector<int>& ranks = leavers_.told();
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    text += i == 0 ? "; long before, " : ", ";
+    if (i == kMaxSuspects) {
+      text += std::to_string(ranks.size() - i) + " more";
+      break;
+    }
+    text += Who(ranks[i]);
+  }
+  return text + (ranks.empty() ? "" : " had exited with code 0");
+}
+
+std::string JobLauncher::Who(int rank) const {
+  const Rank& r = *ranks_[rank];
+  const auto node = static_cast<size_t>(r.place.node);
+  return "rank " + std::to_string(rank) + " (" +
+         (r.pid == 0 ? "" : "pid " + std::to_string(r.pid) + ", ") +
+         (options_.hosts.empty() ? NodeName(r.place.node)
+                                 : "host " + options_.hosts[node].name) +
+         ")";
+}
+
+void JobLauncher::Say(const std::string& line) {
+  err_sink_->screen().WriteLine(kOwnStream, "maypolerun: ", line);
+}
+
+}  // namespace maypole::launcher

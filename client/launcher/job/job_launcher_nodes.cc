@@ -1,0 +1,308 @@
+// The nodes of a job: daemons here, maypoleruns on other hosts, endpoints.
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+
+#include "client/launcher/hosts/own_addresses.h"
+#include "client/launcher/job/job_launcher.h"
+#include "client/launcher/process/private_directory.h"
+#include "common/address.h"
+
+namespace maypole::launcher {
+namespace {
+
+constexpr char kCoordinator[] = "coordinator";
+
+// Where the coordinator listens if other hosts shall reach it. One socket of
+// IPv6 takes both kinds, but not where the kernel has no IPv6.
+std::string ListenForOthers() {
+  for (const std::string& address : OwnAddresses()) {
+    if (address.find(':') != std::string::npos) return "[::]:0";
+  }
+  return "0.0.0.0:0";
+}
+
+Status ReadSecret(const std::string& path, std::string* secret) {
+  std::ifstream file(path);
+  if (std::getline(file, *secret)) return Status();
+  return Status(Code::kFailedPrecondition,
+                "cannot read the secret in " + path + " (--secret-file)");
+}
+
+std::vector<std::string> TravellingEnvironment() {
+  std::vector<std::string> environment;
+  for (char** e = environ; *e != nullptr; ++e) {
+    std::string_view entry = *e;
+    size_t equals = entry.find('=');
+    if (equals == entry.npos || !Travels(entry.substr(0, equals))) continue;
+    environment.emplace_back(entry);
+  }
+  return environment;
+}
+
+// As the user has come here: a link may be the same on all hosts.
+Status OwnDirectory(std::string* out) {
+  std::error_code error;
+  *out = std::filesystem::current_path(error).string();
+  if (error) {
+    return Status(Code::kFailedPrecondition,
+                  "the directory we are in is gone: " + error.message());
+  }
+  const char* pwd = getenv("PWD");
+  if (pwd != nullptr && std::filesystem::equivalent(pwd, *out, error)) {
+    *out = pwd;
+  }
+  return Status();
+}
+
+}  // namespace
+
+Status JobLauncher::StartNodes() {
+  const Time deadline = std::chrono::steady_clock::now() +
+                        std::chrono::seconds(options_.start_timeout_s);
+  common_.set_ranks(options_.ranks);
+  common_.set_nodes(options_.nodes);
+  common_.set_job(JobId(options_.job_name, RandomHex()));
+  common_.set_token(RandomHex());
+  common_.set_start_timeout_s(options_.start_timeout_s);
+  *common_.mutable_command() = {options_.command.begin(),
+                                options_.command.end()};
+  common_.set_verbose(options_.verbose);
+  common_.set_start_agent(StartsDaemons(options_));
+  common_.set_running_agent(options_.running_agents);
+  common_.set_agent_socket(options_.agent_socket);
+  *common_.mutable_interfaces() = {options_.interfaces.begin(),
+                                   options_.interfaces.end()};
+  *common_.mutable_agent_flags() = {options_.agent_flags.begin(),
+                                    options_.agent_flags.end()};
+  std::string secret_file = options_.secret_file;
+  Status status = StartRemotes();
+  if (status.ok()) status = StartCoordinator(&secret_file);
+  if (status.ok()) status = WaitFor(&JobLauncher::NodesMayBeTold, deadline);
+  if (status.ok()) status = TellNodes(secret_file);
+  if (status.ok()) status = WaitFor(&JobLauncher::NodesAreReady, deadline);
+  if (!status.ok()) return status;
+  if (options_.verbose) {
+    for (const std::string& line : here_.core().Summary()) Say(line);
+    if (Coordinator() != nullptr) {
+      Say("ask about this job: maypolectl --coordinator=" + AdminAddress() +
+          " --secret_file=" + secret_file + " status");
+    }
+    for (const auto& remote : remotes_) {
+      Say(remote->host().name + ": " + remote->agent());
+    }
+  }
+  return WriteEndpoints();
+}
+
+Status JobLauncher::StartRemotes() {
+  // After those of ranks and daemons.
+  int stream_id = 2 * options_.ranks + options_.nodes + 2;
+  int first_rank = 0;
+  for (int node = 0; node < static_cast<int>(options_.hosts.size()); ++node) {
+    const Host& host = options_.hosts[static_cast<size_t>(node)];
+    int first = first_rank;
+    first_rank += host.ranks;
+    if (host.here) continue;
+    const size_t number = remotes_.size();
+    remotes_.push_back(std::make_unique<RemoteNode>(
+        &loop_,
+        RemoteNode::Settings{
+            .host = host,
+            .node = node,
+            .first_rank = first,
+            .ssh = {.port = options_.ssh_port,
+                    .identity_file = options_.identity_file,
+                    .start_timeout_s = options_.start_timeout_s,
+                    .program = settings_.remote_program},
+            .log = err_sink_,
+            .log_stream_id = stream_id++,
+            .verbose = options_.verbose,
+            .files = here_.files()},
+        EventsOf(host.name), [this, number](const std::string& why) {
+          OnHostLost(*remotes_[number], why);
+        }));
+    Status status = remotes_.back()->Start();
+    if (!status.ok()) return status;
+  }
+  return Status();
+}
+
+Status JobLauncher::StartCoordinator(std::string* secret_file) {
+  if (!StartsDaemons(options_)) return Status();
+  if (!options_.coordinator.empty()) {
+    if (secret_file->empty() || remotes_.empty()) return Status();
+    return ReadSecret(*secret_file, &secret_);
+  }
+  secret_ = RandomHex();
+  *secret_file = settings_.where.directory + "/secret";
+  Status status = WriteSecretFile(*secret_file, secret_);
+  if (!status.ok()) return status;
+  CoordinatorSettings coordinator = {
+      .secret_file = *secret_file,
+      .start_timeout_s = options_.start_timeout_s,
+      .fusion_threshold = options_.fusion_threshold,
+      .verbose = options_.verbose};
+  if (!remotes_.empty()) coordinator.listen = ListenForOthers();
+  return here_.StartDaemon(kCoordinator, CoordinatorArguments(coordinator));
+}
+
+const NodeCore::Daemon* JobLauncher::Coordinator() const {
+  return here_.core().Find(kCoordinator);
+}
+
+// As a host (or, without one, this machine) may reach it; the best first.
+std::vector<std::string> JobLauncher::CoordinatorsFor(
+    const RemoteNode* remote) const {
+  if (!options_.coordinator.empty()) return {options_.coordinator};
+  const std::string& listen = Coordinator()->announcement.listen;
+  if (remotes_.empty()) return {listen};
+  std::vector<std::string> addresses = OwnAddresses();
+  std::string seen = (remote ? remote : remotes_[0].get())->head_address();
+  auto at = std::find(addresses.begin(), addresses.end(), seen);
+  if (at != addresses.end()) {
+    std::rotate(addresses.begin(), at, at + 1);
+  } else if (remote != nullptr && !seen.empty() && !IsThisMachine(seen)) {
+    // Not ours: another machine passes on to us what is sent there.
+    addresses.insert(addresses.begin(), seen);
+  }
+  // The other hosts are this machine by another name.
+  if (addresses.empty()) addresses.push_back("127.0.0.1");
+  HostPort own;
+  if (!SplitHostPort(listen, &own)) return {listen};
+  std::vector<std::string> out;
+  for (const std::string& address : addresses) {
+    out.push_back(JoinHostPort(address, own.port));
+  }
+  return out;
+}
+
+NodeJob JobLauncher::JobOf(int node, const RemoteNode* remote) const {
+  NodeJob job = common_;
+  const std::vector<int> ranks = RanksByNode(options_);
+  const auto index = static_cast<size_t>(node);
+  job.set_node(node);
+  job.set_first_rank(std::accumulate(
+      ranks.begin(), ranks.begin() + static_cast<ptrdiff_t>(index), 0));
+  job.set_local_size(ranks[index]);
+  if (!options_.networks.empty()) job.set_network(options_.networks[index]);
+  if (!StartsDaemons(options_)) return job;
+  const std::vector<std::string> coordinators = CoordinatorsFor(remote);
+  // Through the network's address, if there are other hosts: it is the one
+  // they shall use.
+  const size_t tried = remote == nullptr ? 1 : coordinators.size();
+  *job.mutable_coordinators() = {
+      coordinators.begin(),
+      coordinators.begin() + static_cast<ptrdiff_t>(tried)};
+  return job;
+}
+
+Status JobLauncher::TellNodes(const std::string& secret_file) {
+  for (int node = 0; node < options_.nodes; ++node) {
+    if (!NodeIsHere(options_, node)) continue;
+    Status status = here_.AddNode(JobOf(node, nullptr), secret_file);
+    if (!status.ok()) return status;
+  }
+  if (remotes_.empty()) return Status();
+  std::string directory;
+  Status status = OwnDirectory(&directory);
+  if (!status.ok()) return status;
+  const std::vector<std::string> environment = TravellingEnvironment();
+  for (const auto& remote : remotes_) {
+    ToNode message;
+    NodeJob& job = *message.mutable_job();
+    job = JobOf(remote->node(), remote.get());
+    job.set_host(MachineOf(remote->host().name));
+    job.set_directory(directory);
+    *job.mutable_environment() = {environment.begin(), environment.end()};
+    job.set_secret(secret_);
+    remote->Send(message);
+  }
+  return Status();
+}
+
+bool JobLauncher::NodesMayBeTold() const {
+  return here_.core().all_ready() &&
+         std::all_of(remotes_.begin(), remotes_.end(),
+                     [](const auto& remote) { return remote->greeted(); });
+}
+
+bool JobLauncher::NodesAreReady() const {
+  return here_.core().all_ready() &&
+         std::all_of(remotes_.begin(), remotes_.end(),
+                     [](const auto& remote) { return remote->ready(); });
+}
+
+std::string JobLauncher::NotReady() const {
+  std::string names = here_.core().not_ready();
+  for (const auto& remote : remotes_) {
+    if (remote->ready()) continue;
+    names += (names.empty() ? "" : ", ") + remote->host().name +
+             (remote->greeted() ? "" : " (no answer through ssh)");
+  }
+  return names;
+}
+
+Status JobLauncher::WaitFor(bool (JobLauncher::*done)() const, Time deadline) {
+  while (true) {
+    if (supervision_.interrupted()) {
+      return Status(Code::kCancelled, "stopped before the ranks were started");
+    }
+    if (!lost_daemon_.empty() ||
+        std::any_of(remotes_.begin(), remotes_.end(),
+                    [](const auto& remote) { return remote->lost(); })) {
+      return Status(Code::kUnavailable, "the job was not started");
+    }
+    if ((this->*done)()) return Status();
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return Status(Code::kDeadlineExceeded,
+                    NotReady() + " not ready after " +
+                        std::to_string(options_.start_timeout_s) +
+                        " s (--start-timeout); --verbose shows its log");
+    }
+    Round(deadline);
+  }
+}
+
+// Where maypolectl on this machine reaches our coordinator.
+std::string JobLauncher::AdminAddress() const {
+  const std::string& listen = Coordinator()->announcement.listen;
+  HostPort at;
+  if (!SplitHostPort(listen, &at)) return listen;
+  if (at.host == "0.0.0.0") at.host = "127.0.0.1";
+  if (at.host == "::") at.host = "::1";
+  return JoinHostPort(at.host, at.port);
+}
+
+Status JobLauncher::WriteEndpoints() {
+  if (options_.endpoints_file.empty()) return Status();
+  std::string text;
+  if (Coordinator() != nullptr) text += "admin=" + AdminAddress() + "\n";
+  // What listens on another host's loopback is of no use.
+  for (const NodeCore::Daemon& daemon : here_.core().daemons()) {
+    const std::string& metrics = daemon.announcement.metrics;
+    if (!metrics.empty()) text += daemon.name + "=" + metrics + "\n";
+  }
+  // Renamed into place: whoever waits for the file finds it complete.
+  std::string partial =
+      options_.endpoints_file + "." + std::to_string(getpid());
+  FILE* file = fopen(partial.c_str(), "we");
+  bool written = file != nullptr && fputs(text.c_str(), file) >= 0;
+  written = file != nullptr && fclose(file) == 0 && written;
+  if (written &&
+      rename(partial.c_str(), options_.endpoints_file.c_str()) == 0) {
+    return Status();
+  }
+  Status status = ErrnoStatus(
+      errno, "cannot write " + options_.endpoints_file + " (--endpoints-file)");
+  if (file != nullptr) unlink(partial.c_str());
+  return status;
+}
+
+}  // namespace maypole::launcher

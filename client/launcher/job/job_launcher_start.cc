@@ -1,0 +1,125 @@
+// The beginning of a job: what it needs, and its ranks.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "client/launcher/job/job_launcher.h"
+
+namespace maypole::launcher {
+namespace {
+
+// Open files: maypolerun has pipes and a pidfd per process it starts; daemons
+// have their servers and a few per rank or node.
+constexpr rlim_t kOwnFiles = 32, kFilesPerRank = 4, kFilesPerNode = 4;
+constexpr rlim_t kDaemonFiles = 64;
+
+// Before anything is started: running out of them halfway says less.
+Status CheckOpenFiles(const LauncherOptions& o, rlim_t limit) {
+  if (!StartsDaemons(o) && o.hosts.empty()) return Status();
+  rlim_t ours = kOwnFiles;
+  int most = o.nodes;
+  const std::vector<int> ranks = RanksByNode(o);
+  for (int node = 0; node < o.nodes; ++node) {
+    ours += kFilesPerNode;
+    if (!NodeIsHere(o, node)) continue;
+    ours += kFilesPerRank * static_cast<rlim_t>(ranks[node]);
+    most = std::max(most, ranks[node]);
+  }
+  rlim_t daemons = kDaemonFiles + kFilesPerRank * static_cast<rlim_t>(most);
+  rlim_t needed = std::max(ours, daemons);
+  if (limit >= needed) return Status();
+  return Status(
+      Code::kResourceExhausted,
+      "the limit of open files (ulimit -Hn) is " + std::to_string(limit) +
+          ", and this job needs " + std::to_string(needed) +
+          ": raise it (as root: ulimit -Hn " + std::to_string(needed) +
+          "; permanently: nofile in /etc/security/limits.conf, or a "
+          "service's LimitNOFILE=), or start fewer ranks");
+}
+
+std::string RankDirectory(const LauncherOptions& options, int rank) {
+  size_t width = std::to_string(options.ranks - 1).size();
+  std::string number = std::to_string(rank);
+  number.insert(0, width - number.size(), '0');
+  return options.output_directory + "/rank." + number;
+}
+
+}  // namespace
+
+Status JobLauncher::Prepare() {
+  struct stat out, err;
+  if (fstat(1, &out) == 0 && fstat(2, &err) == 0 && out.st_dev == err.st_dev &&
+      out.st_ino == err.st_ino) {
+    err_sink_ = &out_;  // one place, so one order of lines
+  }
+  Status status = out_.Open(&loop_);
+  if (status.ok()) status = err_.Open(&loop_);
+  if (status.ok()) {
+    status = here_.Prepare([this](const auto& info) { OnSignal(info); });
+  }
+  if (!status.ok()) return status;
+  // Not before we hear signals: the error may wait for who reads it.
+  hears_signals_ = true;
+  return CheckOpenFiles(options_, here_.files().rlim_max);
+}
+
+Status JobLauncher::StartRanks() {
+  for (const Place& place : PlaceRanks(RanksByNode(options_))) {
+    ranks_.push_back(std::make_unique<Rank>());
+    Rank* rank = ranks_.back().get();
+    rank->place = place;
+    rank->here = NodeIsHere(options_, place.node);
+    Status status = OpenOutput(rank);
+    if (!status.ok()) return status;
+  }
+  for (const auto& rank : ranks_) rank->alive = true;
+  ToNode message;
+  message.mutable_start_ranks();
+  for (const auto& remote : remotes_) remote->Send(message);
+  return here_.StartRanks();
+}
+
+bool JobLauncher::RawOutput() const {
+  return options_.ranks == 1 && options_.output_directory.empty();
+}
+
+Status JobLauncher::OpenOutput(Rank* rank) {
+  // A rank of its own writes where we do.
+  if (RawOutput() && rank->here) return Status();
+  const int r = rank->place.rank;
+  const bool prefix = options_.prefix && options_.ranks > 1;
+  std::string directory;
+  if (!options_.output_directory.empty()) {
+    directory = RankDirectory(options_, r);
+    std::error_code error;
+    std::filesystem::create_directories(directory, error);
+    if (error) {
+      return Status(Code::kFailedPrecondition,
+                    "cannot make " + directory +
+                        " (--output-filename): " + error.message());
+    }
+  }
+  auto open = [&](int id, const std::string& name, Sink* sink,
+                  OutputStream* stream) {
+    return stream->Open(
+        {.id = id,
+         .prefix = prefix ? "[" + std::to_string(r) + "]<" + name + ">:" : "",
+         .sink = sink,
+         .raw = RawOutput()
+                    ? [sink](std::string_view
+                                 bytes) { sink->screen().WriteBytes(bytes); }
+                    : std::function<void(std::string_view)>(),
+         .file = directory.empty() ? "" : directory + "/" + name,
+         .on_file_lost = [this](const std::string& what) {
+           OnFileLost(what);
+         }});
+  };
+  rank->out = std::make_unique<OutputStream>();
+  rank->err = std::make_unique<OutputStream>();
+  Status status = open(2 * r, "stdout", &out_, rank->out.get());
+  return status.ok() ? open(2 * r + 1, "stderr", err_sink_, rank->err.get())
+                     : status;
+}
+
+}  // namespace maypole::launcher

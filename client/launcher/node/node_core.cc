@@ -1,0 +1,108 @@
+#include "client/launcher/node/node_core.h"
+
+#include <algorithm>
+
+namespace maypole::launcher {
+
+void NodeCore::OnDaemonStart(const std::string& name, pid_t pid) {
+  daemons_.push_back({.name = name, .pid = pid});
+}
+
+const NodeCore::Daemon* NodeCore::Find(const std::string& name) const {
+  auto it = std::find_if(daemons_.begin(), daemons_.end(),
+                         [&](const Daemon& d) { return d.name == name; });
+  return it == daemons_.end() ? nullptr : &*it;
+}
+
+NodeCore::Daemon* NodeCore::Get(const std::string& name) {
+  return const_cast<Daemon*>(Find(name));
+}
+
+void NodeCore::OnAnnounce(const std::string& name, std::string_view bytes) {
+  Daemon* d = Get(name);
+  // Without a line it is about to end, or will be missed at the timeout.
+  if (d->ready || d->announced.size() >= kMaxAnnouncementBytes) return;
+  d->announced += bytes;
+  const size_t end = d->announced.find('\n');
+  if (end == std::string::npos) return;
+  d->announcement = ParseAnnouncement(d->announced.substr(0, end));
+  d->ready = true;
+}
+
+void NodeCore::OnLog(const std::string& name) { Get(name)->wrote = true; }
+
+std::string NodeCore::OnDaemonEnd(const std::string& name, const Exit& exit) {
+  Daemon* d = Get(name);
+  d->ended = true;
+  if (d->asked) return "";
+  return name + " (pid " + std::to_string(d->pid) + ") " + Describe(exit) +
+         (d->ready ? "" : " before it was ready") +
+         (d->wrote ? "; its last lines begin with [" + name + "]"
+                   : " and wrote nothing");
+}
+
+void NodeCore::AskToEnd(const std::string& name) { Get(name)->asked = true; }
+
+bool NodeCore::all_ready() const {
+  return std::all_of(daemons_.begin(), daemons_.end(),
+                     [](const Daemon& d) { return d.ready; });
+}
+
+std::string NodeCore::not_ready() const {
+  std::string names;
+  for (const Daemon& d : daemons_) {
+    if (d.ready) continue;
+    names += (names.empty() ? "" : ", ") + d.name + " (pid " +
+             std::to_string(d.pid) + ")";
+  }
+  return names;
+}
+
+bool NodeCore::daemons_ended() const {
+  return std::all_of(daemons_.begin(), daemons_.end(),
+                     [](const Daemon& d) { return d.ended; });
+}
+
+std::vector<std::string> NodeCore::Summary() const {
+  std::vector<std::string> lines;
+  for (const Daemon& d : daemons_) {
+    const Announcement& a = d.announcement;
+    lines.push_back(d.name + " pid=" + std::to_string(d.pid) +
+                    (a.listen.empty() ? "" : " listen=" + a.listen) +
+                    (a.socket.empty() ? "" : " socket=" + a.socket) +
+                    (a.metrics.empty() ? "" : " metrics=" + a.metrics));
+  }
+  return lines;
+}
+
+NodeCore::Step NodeCore::Enter(Phase phase, Time now, Step step) {
+  phase_ = phase;
+  entered_ = now;
+  return step;
+}
+
+NodeCore::Step NodeCore::BeginEnd(Time now) {
+  if (phase_ != Phase::kRunning) return Step::kNothing;
+  return Enter(Phase::kDraining, now, Step::kKillRanks);
+}
+
+std::optional<Time> NodeCore::deadline() const {
+  if (phase_ == Phase::kDraining) return entered_ + Within(kDrainLimit);
+  if (phase_ == Phase::kStopping) return entered_ + Within(kDaemonLimit);
+  return std::nullopt;
+}
+
+NodeCore::Step NodeCore::ContinueEnd(Time now, bool output_ended) {
+  const bool late = deadline() && now >= *deadline();
+  if (phase_ == Phase::kDraining && (output_ended || late)) {
+    for (Daemon& d : daemons_) d.asked = true;
+    return Enter(Phase::kStopping, now, Step::kStopDaemons);
+  }
+  if (phase_ == Phase::kStopping && (daemons_ended() || late)) {
+    // Also for executors that a killed agent has left.
+    return Enter(Phase::kEnded, now, Step::kKillAll);
+  }
+  return Step::kNothing;
+}
+
+}  // namespace maypole::launcher

@@ -1,0 +1,233 @@
+#include "client/launcher/node/node_runner.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <utility>
+
+#include "client/launcher/command/options.h"
+#include "client/launcher/output/sink.h"
+#include "client/launcher/process/private_directory.h"
+
+namespace maypole::launcher {
+namespace {
+
+constexpr int kWrongUsage = 2;
+// For the last frames.
+constexpr EndLimit kFinishLimit{std::chrono::milliseconds(2000),
+                                std::chrono::milliseconds(50)};
+constexpr size_t kReadBytes = 64 * 1024;
+constexpr size_t kMaxOutputBytes = 64 * 1024;  // of a frame
+
+// "10.0.0.1 50000 10.0.0.2 22": from, to.
+std::string HeadAddress() {
+  const char* connection = getenv("SSH_CONNECTION");
+  if (connection == nullptr) return "";
+  std::string text = connection;
+  return text.substr(0, text.find(' '));
+}
+
+// The head's variables become ours, and so our ranks' and our agent's.
+void TakeEnvironment(const NodeJob& job) {
+  for (const std::string& entry : job.environment()) {
+    size_t equals = entry.find('=');
+    if (equals == 0 || equals == entry.npos) continue;
+    setenv(entry.substr(0, equals).c_str(), entry.c_str() + equals + 1, 1);
+  }
+}
+
+Status Enter(const std::string& directory) {
+  if (chdir(directory.c_str()) == 0) {
+    setenv("PWD", directory.c_str(), 1);
+    return Status();
+  }
+  return Status(Code::kFailedPrecondition,
+                "cannot enter " + directory + ": " + strerror(errno) +
+                    "; ranks run in the directory that maypolerun is started "
+                    "in, so it must be there on each host");
+}
+
+Status CheckJob(const NodeJob& job) {
+  const bool good = job.nodes() >= 1 && job.nodes() <= kMaxHosts &&
+                    job.node() >= 0 && job.node() < job.nodes() &&
+                    job.local_size() >= 1 &&
+                    job.local_size() <= kMaxLocalRanks &&
+                    job.first_rank() >= 0 && job.ranks() <= kMaxRanks &&
+                    job.first_rank() <= job.ranks() - job.local_size() &&
+                    job.command_size() >= 1 &&
+                    (!job.start_agent() || job.coordinators_size() >= 1);
+  if (good) return Status();
+  return Status(Code::kInvalidArgument, "the job's description is wrong");
+}
+
+}  // namespace
+
+NodeRunner::NodeRunner(const Supervised& where)
+    : directory_(where.directory),
+      head_(kMaxPendingOutput),
+      node_(&loop_, {.directory = directory_, .events = EventsToHead()}) {}
+
+NodeEvents NodeRunner::EventsToHead() {
+  return {.on_rank_started =
+              [this](int rank, pid_t pid) {
+                FromNode m;
+                m.mutable_rank_started()->set_rank(rank);
+                m.mutable_rank_started()->set_pid(pid);
+                head_.Send(m);
+              },
+          .on_rank_output =
+              [this](int rank, int stream, std::string_view bytes) {
+                SendOutput(
+                    rank, stream == 0 ? RankOutput::STDOUT : RankOutput::STDERR,
+                    bytes);
+              },
+          .on_rank_ended =
+              [this](int rank, Exit exit) {
+                FromNode m;
+                m.mutable_rank_ended()->set_rank(rank);
+                m.mutable_rank_ended()->set_signaled(exit.signaled);
+                m.mutable_rank_ended()->set_value(exit.value);
+                head_.Send(m);
+              },
+          .on_daemon_log =
+              [this](const std::string&, std::string_view bytes) {
+                SendOutput(0, RankOutput::AGENT_LOG, bytes);
+              },
+          .on_daemon_lost =
+              [this](const std::string& what) {
+                FromNode m;
+                m.mutable_daemon_lost()->set_what(what);
+                head_.Send(m);
+              }};
+}
+
+int NodeRunner::Run() {
+  Status status = Prepare();
+  if (!status.ok()) Refuse(status.message());
+  while (!ending_) Round();
+  node_.End();
+  while (!node_.core().ended()) Round();
+  head_.Finish(node_.core().Within(kFinishLimit));
+  return refused_ ? 1 : 0;
+}
+
+Status NodeRunner::Prepare() {
+  // Not the numbers 0 and 1: they must not become others' if the head is gone.
+  Status status = head_.Open(&loop_, Fd(fcntl(1, F_DUPFD_CLOEXEC, 3)));
+  if (!status.ok()) return status;
+  head_.SendBytes(Preamble());
+  FromNode hello;
+  hello.mutable_hello()->set_head_address(HeadAddress());
+  head_.Send(hello);
+  status = node_.Prepare([this](const auto& info) { OnSignal(info); });
+  if (!status.ok()) return status;
+  fcntl(0, F_SETFL, fcntl(0, F_GETFL) | O_NONBLOCK);
+  return loop_.events()->Watch(Fd(fcntl(0, F_DUPFD_CLOEXEC, 3)),
+                               {.readable = [this] { OnInput(); }}, &input_);
+}
+
+void NodeRunner::Round() {
+  loop_.Poll(node_.deadline());
+  node_.OnTime(std::chrono::steady_clock::now());
+  if (state_ != kJob || ending_ || !node_.core().all_ready()) return;
+  state_ = kReady;
+  FromNode m;
+  m.mutable_ready()->set_agent(node_.DescribeAgent());
+  head_.Send(m);
+}
+
+void NodeRunner::OnInput() {
+  char buffer[kReadBytes];
+  ssize_t n = read(input_.fd(), buffer, sizeof buffer);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (n <= 0) {
+    input_.Reset();
+    ending_ = true;
+    return;
+  }
+  frames_.Feed(std::string_view(buffer, static_cast<size_t>(n)));
+  ToNode message;
+  bool found = true;
+  while (!ending_ && found) {
+    Status status = frames_.Next(&message, &found);
+    if (!status.ok()) return Refuse(status.message());
+    if (found) OnMessage(&message);
+  }
+}
+
+void NodeRunner::OnMessage(ToNode* message) {
+  Status status;
+  if (message->has_job() && state_ == kNoJob) {
+    state_ = kJob;
+    status = TakeJob(std::move(*message->mutable_job()));
+  } else if (message->has_start_ranks() && state_ == kReady) {
+    state_ = kRanks;
+    status = node_.StartRanks();
+  } else if (message->has_signal_ranks()) {
+    if (message->signal_ranks().hurry()) node_.Hurry();
+    node_.SignalRanks(message->signal_ranks().signal(), false);
+  } else {
+    status = Garbled("a message out of turn");
+  }
+  if (!status.ok()) Refuse(status.message());
+}
+
+void NodeRunner::OnSignal(const signalfd_siginfo& info) {
+  // By hand, by the system's end, or our guard is gone.
+  Refuse("maypolerun there got signal " + std::to_string(info.ssi_signo) +
+         " (" + strsignal(static_cast<int>(info.ssi_signo)) + ")");
+}
+
+void NodeRunner::Refuse(const std::string& why) {
+  FromNode m;
+  m.mutable_refused()->set_why(why);
+  if (!std::exchange(refused_, true)) head_.Send(m);
+  ending_ = true;
+}
+
+Status NodeRunner::TakeJob(NodeJob job) {
+  Status status = CheckJob(job);
+  if (!status.ok()) return status;
+  TakeEnvironment(job);
+  status = Enter(job.directory());
+  std::string secret;
+  if (status.ok() && !job.secret().empty()) {
+    secret = directory_ + "/secret";
+    status = WriteSecretFile(secret, job.secret());
+  }
+  return status.ok() ? node_.AddNode(std::move(job), secret) : status;
+}
+
+void NodeRunner::SendOutput(int rank, RankOutput::Stream stream,
+                            std::string_view bytes) {
+  while (!bytes.empty()) {
+    const std::string_view part = bytes.substr(0, kMaxOutputBytes);
+    bytes.remove_prefix(part.size());
+    FromNode m;
+    m.mutable_rank_output()->set_rank(rank);
+    m.mutable_rank_output()->set_stream(stream);
+    m.mutable_rank_output()->set_bytes(std::string(part));
+    head_.Send(m);
+  }
+}
+
+int RunNodeOfJob() {
+  struct stat in;
+  if (fstat(0, &in) != 0 || !(S_ISFIFO(in.st_mode) || S_ISSOCK(in.st_mode))) {
+    fputs(
+        "maypolerun: --node-of-job is for maypolerun itself, which starts it "
+        "on other hosts by ssh\n",
+        stderr);
+    return kWrongUsage;
+  }
+  return RunGuarded(
+      true, [](const Supervised& where) { return NodeRunner(where).Run(); });
+}
+
+}  // namespace maypole::launcher

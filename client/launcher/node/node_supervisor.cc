@@ -1,0 +1,284 @@
+#include "client/launcher/node/node_supervisor.h"
+
+#include <errno.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "client/launcher/hosts/own_addresses.h"
+#include "client/launcher/process/announcement.h"
+#include "client/launcher/process/process.h"
+#include "client/launcher/process/rank_start.h"
+#include "common/cores.h"
+#include "common/fd.h"
+
+namespace maypole::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kConnectLimit{2000};  // to the coordinator
+
+// The addresses are tried if there are several.
+Status ChooseCoordinator(const NodeJob& job, std::string* out) {
+  if (job.coordinators_size() == 1) {
+    *out = job.coordinators(0);
+    return Status();
+  }
+  return FirstThatAccepts(
+      {job.coordinators().begin(), job.coordinators().end()}, kConnectLimit,
+      out);
+}
+
+Status ChooseNetwork(const NodeJob& job, std::string* out) {
+  *out = job.network();
+  if (!out->empty() || job.interfaces_size() == 0) return Status();
+  return AddressOfInterface({job.interfaces().begin(), job.interfaces().end()},
+                            out);
+}
+
+}  // namespace
+
+NodeSupervisor::NodeSupervisor(OutputLoop* loop, Settings settings)
+    : loop_(loop), settings_(std::move(settings)) {}
+
+Status NodeSupervisor::Prepare(OnSignal on_signal) {
+  getrlimit(RLIMIT_NOFILE, &files_);
+  const rlimit most = {.rlim_cur = files_.rlim_max,
+                       .rlim_max = files_.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &most);
+  if (!on_signal) return Status();
+  on_signal_ = std::move(on_signal);
+  // What ranks leave behind comes to us, and can be ended.
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  sigset_t set = EndingSignals();
+  sigaddset(&set, SIGCHLD);
+  sigprocmask(SIG_BLOCK, &set, nullptr);
+  Fd signals(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!signals.valid()) return ErrnoStatus(errno, "signalfd");
+  return loop_->events()->Watch(
+      std::move(signals), {.readable = [this] { OnSignals(); }}, &signals_);
+}
+
+void NodeSupervisor::OnSignals() {
+  signalfd_siginfo info;
+  while (read(signals_.fd(), &info, sizeof info) == sizeof info) {
+    if (info.ssi_signo == SIGCHLD) {
+      ReapOrphans(Known());
+    } else {
+      on_signal_(info);
+    }
+  }
+}
+
+Status NodeSupervisor::StartDaemon(const std::string& name,
+                                   const std::vector<std::string>& arguments) {
+  ChildProcess::Settings settings = {
+      .spawn = {.arguments = arguments,
+                .process_group = ProcessGroup::kNew,
+                .death_signal = SIGTERM,
+                .open_files = rlimit{.rlim_cur = files_.rlim_max,
+                                     .rlim_max = files_.rlim_max}},
+      .out =
+          [this, name](std::string_view bytes) {
+            core_.OnLog(name);
+            settings_.events.on_daemon_log(name, bytes);
+          },
+      .announce =
+          [this, name](std::string_view bytes) {
+            core_.OnAnnounce(name, bytes);
+          },
+      .on_end =
+          [this, name](Exit exit) {
+            const std::string lost = core_.OnDaemonEnd(name, exit);
+            if (!lost.empty()) settings_.events.on_daemon_lost(lost);
+          }};
+  std::string program;
+  Status status = FindDaemon(arguments[0], &program);
+  if (!status.ok()) return status;
+  auto daemon = std::unique_ptr<Daemon>(
+      new Daemon{name, ChildProcess(loop_, std::move(settings))});
+  status = daemon->process.Start(program);
+  if (!status.ok()) return status;
+  core_.OnDaemonStart(name, daemon->process.pid());
+  daemons_.push_back(std::move(daemon));
+  return Status();
+}
+
+void NodeSupervisor::StopDaemon(const std::string& name, int signal) {
+  for (const auto& daemon : daemons_) {
+    if (daemon->name != name) continue;
+    core_.AskToEnd(name);
+    daemon->process.Signal(signal);
+  }
+}
+
+Status NodeSupervisor::AddNode(NodeJob job, const std::string& secret_file) {
+  Node& node = nodes_.emplace_back();
+  node.job = std::move(job);
+  Status status = FindProgram(node.job.command(0), &node.program);
+  if (!status.ok()) {
+    return Status(status.code(), "cannot run " + status.message());
+  }
+  if (node.job.running_agent()) {
+    node.agent = node.job.agent_socket();
+    return FindRunningAgent(&node.agent);
+  }
+  return node.job.start_agent() ? StartAgent(&node, secret_file) : Status();
+}
+
+Status NodeSupervisor::StartAgent(Node* node, const std::string& secret_file) {
+  const NodeJob& job = node->job;
+  const std::string name = NodeName(job.node());
+  WorkerSettings worker = {
+      .node = name,
+      .host = job.host(),
+      .socket = settings_.directory + "/" + name + ".sock",
+      .secret_file = secret_file,
+      .start_timeout_s = job.start_timeout_s(),
+      .verbose = job.verbose(),
+      .flags = {job.agent_flags().begin(), job.agent_flags().end()}};
+  Status status = ChooseCoordinator(job, &worker.coordinator);
+  if (status.ok()) status = ChooseNetwork(job, &worker.network);
+  if (status.ok()) status = StartDaemon(name, WorkerArguments(worker));
+  node->agent = worker.socket;
+  return status;
+}
+
+Status NodeSupervisor::StartRanks() {
+  int ranks_here = 0;
+  for (const Node& node : nodes_) ranks_here += node.job.local_size();
+  for (const Node& node : nodes_) {
+    Status status = StartRanks(node, ranks_here);
+    if (!status.ok()) return status;
+  }
+  return Status();
+}
+
+Status NodeSupervisor::StartRanks(const Node& node, int ranks_here) {
+  const NodeJob& job = node.job;
+  const JobEnvironment environment = {
+      .ranks = job.ranks(),
+      .nodes = job.nodes(),
+      .job = job.job(),
+      .token = job.token(),
+      .start_timeout_s = job.start_timeout_s(),
+      .usable_cores = static_cast<int>(UsableCores()),
+      .ranks_here = ranks_here,
+      .agent = node.agent};
+  for (int local = 0; local < job.local_size(); ++local) {
+    Status status = StartRank(node, environment,
+                              {.rank = job.first_rank() + local,
+                               .node = job.node(),
+                               .local_rank = local,
+                               .local_size = job.local_size()});
+    if (!status.ok()) return status;
+  }
+  return Status();
+}
+
+Status NodeSupervisor::StartRank(const Node& node, const JobEnvironment& job,
+                                 const Place& place) {
+  const bool takes_stdin = settings_.gives_stdin && place.rank == 0;
+  // Only the terminal's foreground group may read from it.
+  const bool foreground = takes_stdin && isatty(0) != 0;
+  ChildProcess::Settings settings = {
+      .spawn = {.arguments = {node.job.command().begin(),
+                              node.job.command().end()},
+                .environment = RankEnvironment(job, place),
+                .process_group =
+                    foreground ? ProcessGroup::kJoin : ProcessGroup::kNew,
+                .group = settings_.terminal_group,
+                .death_signal = SIGKILL,
+                .open_files = files_},
+      .owns_group = !foreground,
+      .on_end = [this, rank = place.rank](Exit exit) {
+        settings_.events.on_rank_ended(rank, exit);
+      }};
+  if (settings_.events.on_rank_output) {
+    auto take = [this, rank = place.rank](int stream) {
+      return [this, rank, stream](std::string_view bytes) {
+        settings_.events.on_rank_output(rank, stream, bytes);
+      };
+    };
+    settings.out = take(0);
+    settings.err = take(1);
+  }
+  auto rank = std::unique_ptr<Rank>(new Rank{
+      place.rank, foreground, ChildProcess(loop_, std::move(settings))});
+  Status status = rank->process.Start(node.program, takes_stdin ? 0 : kDevNull);
+  if (!status.ok()) return status;
+  ranks_.push_back(std::move(rank));
+  settings_.events.on_rank_started(place.rank, ranks_.back()->process.pid());
+  return Status();
+}
+
+void NodeSupervisor::SignalRanks(int signal, bool from_terminal) {
+  for (const auto& rank : ranks_) {
+    if (!rank->foreground || !from_terminal) rank->process.Signal(signal);
+  }
+}
+
+std::set<pid_t> NodeSupervisor::Daemons() const {
+  std::set<pid_t> pids;
+  if (settings_.others) pids = settings_.others();
+  for (const auto& daemon : daemons_) {
+    if (daemon->process.running()) pids.insert(daemon->process.pid());
+  }
+  return pids;
+}
+
+std::set<pid_t> NodeSupervisor::Known() const {
+  std::set<pid_t> pids = Daemons();
+  for (const auto& rank : ranks_) {
+    if (rank->process.running()) pids.insert(rank->process.pid());
+  }
+  return pids;
+}
+
+bool NodeSupervisor::OutputEnded() const {
+  return std::all_of(ranks_.begin(), ranks_.end(), [](const auto& rank) {
+    return rank->process.output_ended();
+  });
+}
+
+bool NodeSupervisor::End() {
+  if (core_.BeginEnd(std::chrono::steady_clock::now()) !=
+      NodeCore::Step::kKillRanks) {
+    return true;
+  }
+  const bool killed = KillDescendants(Daemons(), core_.Within(kKillLimit));
+  // Reaped: from now on their process ids may be others'.
+  for (const auto& rank : ranks_) rank->process.Forget();
+  OnTime(std::chrono::steady_clock::now());  // there may be nothing to wait for
+  return killed;
+}
+
+void NodeSupervisor::OnTime(Time now) {
+  NodeCore::Step step;
+  while ((step = core_.ContinueEnd(now, OutputEnded())) !=
+         NodeCore::Step::kNothing) {
+    if (step == NodeCore::Step::kStopDaemons) {
+      for (const auto& rank : ranks_) rank->process.CloseOutput();
+      for (const auto& daemon : daemons_) daemon->process.Signal(SIGTERM);
+    } else {
+      KillDescendants(settings_.others ? settings_.others() : std::set<pid_t>(),
+                      kKillLimit.normal);
+      for (const auto& daemon : daemons_) {
+        daemon->process.Forget();
+        daemon->process.CloseOutput();
+      }
+    }
+  }
+}
+
+std::string NodeSupervisor::DescribeAgent() const {
+  if (!core_.daemons().empty()) return core_.Summary().front();
+  if (nodes_.empty() || nodes_[0].agent.empty()) return "";
+  return "socket=" + nodes_[0].agent;
+}
+
+}  // namespace maypole::launcher

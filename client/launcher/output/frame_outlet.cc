@@ -1,0 +1,49 @@
+#include "client/launcher/output/frame_outlet.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <utility>
+
+namespace maypole::launcher {
+
+Status FrameOutlet::Open(OutputLoop* loop, Fd fd) {
+  fcntl(fd.get(), F_SETFL, fcntl(fd.get(), F_GETFL) | O_NONBLOCK);
+  return Attach(loop, std::move(fd));
+}
+
+void FrameOutlet::SendBytes(const std::string& bytes) {
+  if (fd() < 0) return;
+  pending_ += bytes;
+  Flush();
+}
+
+void FrameOutlet::Close() {
+  Detach();
+  pending_.clear();
+}
+
+void FrameOutlet::Flush() {
+  while (!idle()) {
+    ssize_t n = write(fd(), pending_.data(), pending_.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return;
+    if (n < 0) return Close();  // the reader is gone
+    pending_.erase(0, static_cast<size_t>(n));
+  }
+}
+
+void FrameOutlet::Finish(std::chrono::milliseconds limit) {
+  auto deadline = std::chrono::steady_clock::now() + limit;
+  while (Flush(), !idle()) {
+    auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        deadline - std::chrono::steady_clock::now());
+    if (left.count() <= 0) return;
+    pollfd entry = {.fd = fd(), .events = POLLOUT, .revents = 0};
+    poll(&entry, 1, static_cast<int>(left.count()));
+  }
+}
+
+}  // namespace maypole::launcher

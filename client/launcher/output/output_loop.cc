@@ -1,0 +1,48 @@
+#include "client/launcher/output/output_loop.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "client/launcher/output/outlet.h"
+#include "client/launcher/output/pipe_reader.h"
+
+namespace maypole::launcher {
+namespace {
+
+constexpr int kRetryMs = 20;  // after the kernel has refused to wait
+
+}  // namespace
+
+bool OutputLoop::OutletsFull() const {
+  return std::any_of(outlets_.begin(), outlets_.end(),
+                     [](const Outlet* outlet) { return outlet->full(); });
+}
+
+void OutputLoop::Poll(std::optional<Time> deadline) {
+  const bool full = OutletsFull();
+  for (PipeReader* reader : readers_) reader->Pause(full);
+  for (Outlet* outlet : outlets_) outlet->watched_.WantWrite(!outlet->idle());
+  if (!events_.RunOnce(deadline).ok()) poll(nullptr, 0, kRetryMs);
+  // A copy: an outlet whose reader is gone leaves us.
+  for (Outlet* outlet : std::vector<Outlet*>(outlets_)) outlet->Flush();
+}
+
+Status Outlet::Attach(OutputLoop* loop, Fd fd) {
+  Status status = loop->events()->Watch(
+      std::move(fd), {.writable = [this] { Flush(); }, .want_read = false},
+      &watched_);
+  if (!status.ok()) return status;
+  loop_ = loop;
+  loop_->outlets_.push_back(this);
+  return Status();
+}
+
+void Outlet::Detach() {
+  if (loop_ != nullptr) std::erase(loop_->outlets_, this);
+  loop_ = nullptr;
+  watched_.Reset();
+}
+
+}  // namespace maypole::launcher

@@ -1,0 +1,64 @@
+#include "client/launcher/output/output_stream.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+namespace maypole::launcher {
+
+Status OutputStream::Open(Settings settings) {
+  settings_ = std::move(settings);
+  if (!settings_.file.empty()) {
+    file_ = Fd(open(settings_.file.c_str(),
+                    O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    if (!file_.valid()) {
+      return ErrnoStatus(errno, "cannot write " + settings_.file);
+    }
+  }
+  return Status();
+}
+
+void OutputStream::Take(std::string_view bytes) {
+  Time now = std::chrono::steady_clock::now();
+  CopyToFile(bytes.data(), bytes.size());
+  if (settings_.raw && !muted_) settings_.raw(bytes);
+  for (const LinePiece& piece : splitter_.Feed(bytes)) Show(piece, now);
+  flush_at_ = std::nullopt;
+  if (splitter_.HasPartial()) flush_at_ = now + kPartialDelay;
+}
+
+void OutputStream::OnTime(Time now) {
+  if (!flush_at_ || now < *flush_at_) return;
+  flush_at_ = std::nullopt;
+  if (auto piece = splitter_.TakePartial()) {
+    Show(*piece, std::chrono::steady_clock::now());
+  }
+}
+
+void OutputStream::Show(const LinePiece& piece, Time now) {
+  tail_.Add(piece, now);
+  if (muted_ || settings_.raw) return;
+  settings_.sink->screen().Write(settings_.id, settings_.prefix, piece);
+}
+
+void OutputStream::CopyToFile(const char* data, size_t size) {
+  while (file_.valid() && size > 0) {
+    ssize_t n = write(file_.get(), data, size);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      const std::string what =
+          "cannot write " + settings_.file + ": " + std::strerror(errno);
+      file_.Reset();
+      settings_.on_file_lost(what);
+      return;
+    }
+    data += n;
+    size -= static_cast<size_t>(n);
+  }
+}
+
+}  // namespace maypole::launcher

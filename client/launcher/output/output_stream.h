@@ -1,0 +1,74 @@
+// OutputStream: what one process writes to one descriptor, on its way to a
+// Sink, a file and a Tail.
+//
+// Thread contract: not synchronized.
+//
+// Invariant: text without an end is shown at the latest kPartialDelay after it
+// came, if OnTime is called then.
+#ifndef MAYPOLE_CLIENT_LAUNCHER_OUTPUT_OUTPUT_STREAM_H_
+#define MAYPOLE_CLIENT_LAUNCHER_OUTPUT_OUTPUT_STREAM_H_
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "client/launcher/output/lines.h"
+#include "client/launcher/output/sink.h"
+#include "common/fd.h"
+#include "common/status.h"
+
+namespace maypole::launcher {
+
+inline constexpr std::chrono::milliseconds kPartialDelay{100};
+
+class OutputStream {
+ public:
+  struct Settings {
+    int id = 0;          // unique among the streams of a sink
+    std::string prefix;  // of each line
+    Sink* sink = nullptr;
+    // In place of the sink: gets the bytes as they come.
+    std::function<void(std::string_view)> raw = {};
+    std::string file;  // a copy of the bytes goes there; empty: none
+    // Called once if the file takes no more (a full disk), with what happened;
+    // needed with a file only.
+    std::function<void(const std::string&)> on_file_lost = {};
+  };
+
+  OutputStream() = default;
+  OutputStream(const OutputStream&) = delete;
+  OutputStream& operator=(const OutputStream&) = delete;
+
+  // Makes the file, if there is to be one.
+  Status Open(Settings settings);
+  void Take(std::string_view bytes);
+  // From now on lines go to the file and the tail only.
+  void Mute() { muted_ = true; }
+
+  std::optional<Time> deadline() const { return flush_at_; }
+  void OnTime(Time now);
+  // Shows what is held back.
+  void Flush() { OnTime(Time::max()); }
+
+  const Tail& tail() const { return tail_; }
+  int id() const { return settings_.id; }
+  const std::string& prefix() const { return settings_.prefix; }
+
+ private:
+  void Show(const LinePiece& piece, Time now);
+  void CopyToFile(const char* data, size_t size);
+
+  Settings settings_;
+  Fd file_;
+  LineSplitter splitter_;
+  Tail tail_;
+  bool muted_ = false;
+  std::optional<Time> flush_at_;
+};
+
+}  // namespace maypole::launcher
+
+#endif  // MAYPOLE_CLIENT_LAUNCHER_OUTPUT_OUTPUT_STREAM_H_

@@ -1,0 +1,82 @@
+#include "client/launcher/process/announcement.h"
+
+#include "common/limits.h"
+
+namespace maypole::launcher {
+namespace {
+
+// A quiet daemon still says what an operator must read.
+std::string LogLevel(bool verbose) {
+  return verbose ? "--log_level=info" : "--log_level=warning";
+}
+
+std::string AnnounceFlag() {
+  return "--announce_fd=" + std::to_string(kAnnounceFd);
+}
+
+std::string StartTimeoutFlag(int seconds) {
+  return "--start_timeout=" + std::to_string(seconds) + "s";
+}
+
+// The agent takes no longer name. It is for messages, so its beginning will do:
+// whole labels, if there are any.
+std::string HostForMessages(const std::string& host) {
+  if (host.size() <= kMaxHostBytes) return host;
+  const size_t dot = host.rfind('.', kMaxHostBytes);
+  return host.substr(0, dot == host.npos || dot == 0 ? kMaxHostBytes : dot);
+}
+
+}  // namespace
+
+Announcement ParseAnnouncement(std::string_view line) {
+  line = line.substr(0, line.find('\n'));
+  Announcement out;
+  while (!line.empty()) {
+    // A path may hold spaces. What follows it can only be the metrics address,
+    // and only if that has not come before.
+    size_t end =
+        line.starts_with("socket=") ? std::string_view::npos : line.find(' ');
+    if (end == std::string_view::npos && out.metrics.empty()) {
+      end = line.rfind(" metrics=");
+    }
+    std::string_view word = line.substr(0, end);
+    line.remove_prefix(end == std::string_view::npos ? line.size() : end + 1);
+    size_t equals = word.find('=');
+    if (equals == std::string_view::npos) continue;
+    std::string_view key = word.substr(0, equals);
+    std::string value(word.substr(equals + 1));
+    if (key == "listen") out.listen = value;
+    if (key == "socket") out.socket = value;
+    if (key == "metrics") out.metrics = value;
+  }
+  return out;
+}
+
+std::vector<std::string> CoordinatorArguments(const CoordinatorSettings& s) {
+  std::vector<std::string> args = {kCoordinatorProgram,
+                                   "--listen=" + s.listen,
+                                   "--metrics=127.0.0.1:0",
+                                   "--secret_file=" + s.secret_file,
+                                   StartTimeoutFlag(s.start_timeout_s),
+                                   LogLevel(s.verbose),
+                                   AnnounceFlag()};
+  if (s.fusion_threshold >= 0) {
+    args.push_back("--fusion_threshold=" + std::to_string(s.fusion_threshold));
+  }
+  return args;
+}
+
+std::vector<std::string> WorkerArguments(const WorkerSettings& s) {
+  std::vector<std::string> args = {
+      kWorkerProgram,          "--node=" + s.node,
+      "--socket=" + s.socket,  "--coordinator=" + s.coordinator,
+      "--metrics=127.0.0.1:0", StartTimeoutFlag(s.start_timeout_s),
+      LogLevel(s.verbose),     AnnounceFlag()};
+  if (!s.secret_file.empty()) args.push_back("--secret_file=" + s.secret_file);
+  if (!s.host.empty()) args.push_back("--host=" + HostForMessages(s.host));
+  if (!s.network.empty()) args.push_back("--network=" + s.network);
+  args.insert(args.end(), s.flags.begin(), s.flags.end());
+  return args;
+}
+
+}  // namespace maypole::launcher

@@ -1,0 +1,90 @@
+#include "client/launcher/process/child_process.h"
+
+#include <errno.h>
+#include <sys/wait.h>
+
+#include <csignal>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "client/launcher/process/process.h"
+
+namespace maypole::launcher {
+
+ChildProcess::ChildProcess(OutputLoop* loop, Settings settings)
+    : loop_(loop),
+      settings_(std::move(settings)),
+      out_(loop, settings_.out),
+      err_(loop, settings_.err),
+      announce_(loop, settings_.announce) {}
+
+Status ChildProcess::MakePipe(PipeReader* reader, int number,
+                              std::vector<Fd>* writers) {
+  Status status = reader->Open(&writers->emplace_back());
+  if (status.ok()) {
+    settings_.spawn.descriptors.push_back(
+        {.fd = writers->back().get(), .number = number});
+  }
+  return status;
+}
+
+Status ChildProcess::Start(const std::string& program, int stdin_fd) {
+  SpawnOptions& spawn = settings_.spawn;
+  spawn.program = program;
+  spawn.descriptors = {{.fd = stdin_fd, .number = 0}};
+  std::vector<Fd> writers;
+  Status status;
+  if (settings_.out) status = MakePipe(&out_, 1, &writers);
+  if (status.ok() && settings_.err) {
+    status = MakePipe(&err_, 2, &writers);
+  } else if (status.ok() && settings_.out) {
+    spawn.descriptors.push_back({.fd = writers[0].get(), .number = 2});
+  }
+  if (status.ok() && settings_.announce) {
+    status = MakePipe(&announce_, kAnnounceFd, &writers);
+  }
+  if (!status.ok()) return status;
+  // What shells ignore for background commands, and we for ourselves.
+  spawn.default_signals = {SIGPIPE, SIGTTOU, SIGINT, SIGQUIT};
+  spawn.run_scripts = true;
+  Child child;
+  if (status = Spawn(spawn, &child); !status.ok()) return status;
+  pid_ = child.pid;
+  status = loop_->events()->Watch(std::move(child.pidfd),
+                                  {.readable = [this] { OnEnd(); }}, &end_);
+  if (!status.ok()) {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  return status;
+}
+
+void ChildProcess::Signal(int signal) const {
+  if (running()) kill(settings_.owns_group ? -pid_ : pid_, signal);
+}
+
+void ChildProcess::OnEnd() {
+  // Before reaping, while the group's number cannot be another's.
+  if (settings_.owns_group) kill(-pid_, SIGKILL);
+  std::optional<Exit> exit = Reap(pid_);
+  if (!exit) return;
+  end_.Reset();
+  out_.Drain();
+  err_.Drain();
+  settings_.on_end(*exit);
+}
+
+void ChildProcess::Forget() { end_.Reset(); }
+
+void ChildProcess::NeverPause() {
+  out_.NeverPause();
+  err_.NeverPause();
+}
+
+void ChildProcess::CloseOutput() {
+  out_.Close();
+  err_.Close();
+}
+
+}  // namespace maypole::launcher

@@ -1,0 +1,96 @@
+#include "client/launcher/process/private_directory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/random.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <vector>
+
+#include "client/launcher/command/options.h"
+#include "client/launcher/hosts/placement.h"
+#include "common/fd.h"
+
+namespace maypole::launcher {
+namespace {
+
+constexpr char kPattern[] = "/maypole-XXXXXX";
+
+bool SocketsFit(const std::string& directory) {
+  size_t longest = directory.size() + std::strlen(kPattern) + 1 +
+                   NodeName(std::max(kMaxNodes, kMaxHosts) - 1).size() +
+                   std::strlen(".sock") + 1;
+  return longest <= sizeof(sockaddr_un::sun_path);
+}
+
+std::vector<std::string> Candidates() {
+  std::vector<std::string> candidates;
+  for (const char* name : {"XDG_RUNTIME_DIR", "TMPDIR"}) {
+    const char* value = getenv(name);
+    if (value != nullptr && value[0] == '/') candidates.emplace_back(value);
+  }
+  candidates.emplace_back("/tmp");
+  return candidates;
+}
+
+}  // namespace
+
+Status PrivateDirectory::Create() {
+  std::string tried;
+  for (const std::string& candidate : Candidates()) {
+    if (!SocketsFit(candidate)) {
+      tried += " " + candidate + " (its name is too long for sockets)";
+      continue;
+    }
+    std::string path = candidate + kPattern;
+    if (mkdtemp(path.data()) != nullptr) {
+      path_ = path;
+      return Status();
+    }
+    tried += " " + candidate + " (" + std::strerror(errno) + ")";
+  }
+  return Status(Code::kFailedPrecondition,
+                "no place for the job's private directory; tried" + tried +
+                    ": set TMPDIR to a short directory you may write to");
+}
+
+void PrivateDirectory::Remove() {
+  if (path_.empty()) return;
+  std::error_code ignored;  // nothing to be done about it at the end
+  std::filesystem::remove_all(path_, ignored);
+  path_.clear();
+}
+
+std::string RandomHex() {
+  std::array<unsigned char, 32> bytes;
+  // Cannot fail or come short for up to 256 bytes, except by a signal.
+  while (getrandom(bytes.data(), bytes.size(), 0) !=
+         static_cast<ssize_t>(bytes.size())) {
+  }
+  std::string text;
+  for (unsigned char byte : bytes) {
+    char digits[3];
+    snprintf(digits, sizeof digits, "%02x", byte);
+    text += digits;
+  }
+  return text;
+}
+
+Status WriteSecretFile(const std::string& path, const std::string& secret) {
+  Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  std::string line = secret + "\n";
+  if (!fd.valid() || write(fd.get(), line.data(), line.size()) !=
+                         static_cast<ssize_t>(line.size())) {
+    return ErrnoStatus(errno, "cannot write " + path);
+  }
+  return Status();
+}
+
+}  // namespace maypole::launcher

@@ -1,0 +1,166 @@
+#include "client/launcher/service/service_facts.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <pwd.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <vector>
+
+#include "client/launcher/hosts/own_addresses.h"
+#include "client/launcher/process/private_directory.h"
+#include "client/launcher/process/rank_start.h"
+#include "common/fd.h"
+#include "common/fusion_threshold.h"
+#include "common/wire/unix_socket.h"
+
+namespace maypole::launcher {
+namespace {
+
+constexpr size_t kMaxSecretLine = 4096;
+
+std::string Variable(const char* name) {
+  const char* value = getenv(name);
+  return value != nullptr ? value : "";
+}
+
+// Whoever listens there must be root or this user.
+bool AgentListens(const std::string& path) {
+  Fd socket;
+  PeerCredentials peer;
+  return ConnectUnix(path, &socket).ok() && PeerOf(socket.get(), &peer).ok() &&
+         (peer.uid == 0 || peer.uid == geteuid());
+}
+
+std::string RunningAgent() {
+  for (const std::string& path : DefaultAgentSockets()) {
+    if (AgentListens(path)) return path;
+  }
+  return "";
+}
+
+// With IPv6 one socket serves both families.
+std::string AnyAddress() {
+  const Fd fd(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in6 any{};
+  any.sin6_family = AF_INET6;
+  const bool six =
+      fd.valid() &&
+      bind(fd.get(), reinterpret_cast<sockaddr*>(&any), sizeof(any)) == 0;
+  return six ? "[::]" : "0.0.0.0";
+}
+
+std::string Home() {
+  if (const std::string home = Variable("HOME"); !home.empty()) return home;
+  const passwd* entry = getpwuid(geteuid());
+  return entry != nullptr ? entry->pw_dir : "";
+}
+
+// A file that is there is left alone.
+Status MakeSecret(const std::string& path) {
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  const std::string partial =
+      path + "." + host + "." + std::to_string(getpid());
+  if (Status s = WriteSecretFile(partial, RandomHex()); !s.ok()) return s;
+  const bool linked = link(partial.c_str(), path.c_str()) == 0;
+  const int error = errno;
+  unlink(partial.c_str());
+  if (linked || error == EEXIST) return Status();
+  return ErrnoStatus(error, "cannot make " + path);
+}
+
+}  // namespace
+
+std::string Derive(const std::string& key, const std::string& text) {
+  unsigned char hash[EVP_MAX_MD_SIZE];
+  unsigned int size = 0;
+  HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+       reinterpret_cast<const unsigned char*>(text.data()), text.size(), hash,
+       &size);
+  std::string out;
+  for (unsigned int i = 0; i < size; ++i) {
+    constexpr char kDigits[] = "0123456789abcdef";
+    out += kDigits[hash[i] >> 4];
+    out += kDigits[hash[i] & 15];
+  }
+  return out;
+}
+
+Status ReadSecretLine(const std::string& path, std::string* out) {
+  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat st;
+  if (!fd.valid() || fstat(fd.get(), &st) != 0) return ErrnoStatus(errno, path);
+  if ((st.st_mode & 077) != 0 || (st.st_uid != geteuid() && st.st_uid != 0)) {
+    return Status(
+        Code::kPermissionDenied,
+        path + ": others than its owner may use it; chmod 600 " + path);
+  }
+  char buffer[kMaxSecretLine];
+  const ssize_t n = read(fd.get(), buffer, sizeof(buffer));
+  if (n < 0) return ErrnoStatus(errno, path);
+  std::string text(buffer, static_cast<size_t>(n));
+  text = text.substr(0, text.find_first_of("\r\n"));
+  if (text.empty()) {
+    return Status(Code::kInvalidArgument, path + ": must hold one line");
+  }
+  *out = std::move(text);
+  return Status();
+}
+
+Status UserSecret(const std::string& home, std::string* out) {
+  const std::string directory = home + "/.maypole";
+  const std::string path = directory + "/secret";
+  Status s;
+  if (home.empty()) {
+    s = Status(Code::kNotFound, "this user has no home directory");
+  } else {
+    s = ReadSecretLine(path, out);
+    if (s.ok() || s.code() == Code::kPermissionDenied) return s;
+    mkdir(directory.c_str(), 0700);
+    s = MakeSecret(path);
+    if (s.ok()) s = ReadSecretLine(path, out);
+  }
+  if (s.ok()) return s;
+  return Status(s.code(),
+                "no secret that the nodes of this job share: " + s.message() +
+                    "; set MAYPOLE_TOKEN to the same random text on "
+                    "all ranks");
+}
+
+Status GatherServiceFacts(const std::string& directory, ServiceFacts* out) {
+  ServiceFacts f;
+  f.directory = directory;
+  f.coordinator = Variable("MAYPOLE_COORDINATOR");
+  f.coordinator_port = Variable("MAYPOLE_COORDINATOR_PORT");
+  f.secret_file = Variable("MAYPOLE_SECRET_FILE");
+  f.token = Variable("MAYPOLE_TOKEN");
+  // Who names a coordinator does not mean an agent's.
+  if (f.coordinator.empty()) f.running_agent = RunningAgent();
+  f.random_secret = RandomHex();
+  f.random_token = RandomHex();
+  f.any_address = AnyAddress();
+  f.addresses = OwnAddresses();
+  // Several nodes on a machine without any network.
+  if (f.addresses.empty()) f.addresses = {kLoopbackAddress};
+  f.user_secret = [](std::string* key) { return UserSecret(Home(), key); };
+  f.cluster_secret = [path = f.secret_file](std::string* key) {
+    const Status s = ReadSecretLine(path, key);
+    if (s.ok()) return s;
+    return Status(s.code(), "MAYPOLE_SECRET_FILE: " + s.message());
+  };
+  f.derive = Derive;
+  if (Status s = ReadFusionThreshold(getenv, &f.fusion_threshold); !s.ok()) {
+    return s;
+  }
+  *out = std::move(f);
+  return Status();
+}
+
+}  // namespace maypole::launcher

@@ -1,0 +1,294 @@
+#include "client/launcher/service/service_shell.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <utility>
+
+#include "client/launcher/hosts/own_addresses.h"
+#include "client/launcher/process/private_directory.h"
+#include "client/launcher/service/service_directory.h"
+#include "client/launcher/service/service_facts.h"
+#include "common/address.h"
+#include "common/wire/unix_socket.h"
+
+namespace maypole::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using std::chrono::steady_clock;
+
+constexpr milliseconds kTick{100};  // while something is under way
+constexpr seconds kIdleLimit{3};    // nobody has come since the start
+constexpr milliseconds kDialSlice{2000};
+constexpr milliseconds kEndLimit{2000};  // until a daemon is killed
+// Less than ranks wait for us (client/bootstrap/node_bootstrap.cc), with
+// kEndLimit.
+constexpr milliseconds kOthersLimit{2500};
+constexpr char kSecret[] = "secret";
+
+// Rows of /proc/net/tcp with this local port and a connection to another
+// address than the local one.
+bool HasRemoteConnections(const char* path, int port) {
+  std::ifstream file(path);
+  std::string line;
+  while (std::getline(file, line)) {
+    char local[64], remote[64];
+    unsigned local_port = 0, remote_port = 0, state = 0;
+    if (std::sscanf(line.c_str(), " %*d: %63[0-9A-F]:%x %63[0-9A-F]:%x %x",
+                    local, &local_port, remote, &remote_port, &state) != 5) {
+      continue;
+    }
+    constexpr unsigned kEstablished = 1;
+    if (state == kEstablished && static_cast<int>(local_port) == port &&
+        std::string(local) != remote) {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::string LastLineOf(const std::string& path) {
+  std::ifstream file(path);
+  std::string line, last;
+  while (std::getline(file, line)) {
+    if (!line.empty()) last = line;
+  }
+  return last;
+}
+
+}  // namespace
+
+NodeService::NodeService(std::string directory)
+    : directory_(std::move(directory)),
+      node_(
+          &loop_,
+          {.directory = directory_,
+           .events = {
+               .on_daemon_log =
+                   [this](const std::string& name, std::string_view bytes) {
+                     logs_[name].Take(bytes);
+                   },
+               .on_daemon_lost =
+                   [this](const std::string& what) { OnDaemonLost(what); }}}) {}
+
+Status NodeService::Start() {
+  Status s = log_.Open(&loop_);
+  // The signals are its guard's.
+  if (s.ok()) s = node_.Prepare({});
+  if (!s.ok()) return s;
+  ServiceFacts facts;
+  if (s = GatherServiceFacts(directory_, &facts); !s.ok()) return s;
+  core_ = std::make_unique<ServiceCore>(std::move(facts));
+  // What a service before us has left that was killed.
+  unlink((directory_ + "/" + kSecret).c_str());
+  Fd listener;
+  s = ListenUnix(directory_ + "/" + kServiceSocket, 0600, &listener);
+  if (!s.ok()) return s;
+  fcntl(listener.get(), F_SETFL, O_NONBLOCK);
+  idle_since_ = steady_clock::now();
+  return loop_.events()->Watch(std::move(listener),
+                               {.readable = [this] { Accept(); }}, &listener_);
+}
+
+void NodeService::Run() {
+  while (!stopping_) {
+    const bool busy =
+        !starting_.empty() || !dialed_.empty() || connections_.empty();
+    loop_.Poll(busy ? std::optional<Time>(steady_clock::now() + kTick)
+                    : std::nullopt);
+    OnRound();
+  }
+  EndDaemons();
+  RemoveServiceDirectory(directory_, kServiceLockFd);
+}
+
+void NodeService::OnRound() {
+  for (auto& [name, log] : logs_) log.OnTime(steady_clock::now());
+  TellReady();
+  if (!dialed_.empty()) Dial();
+  if (connections_.empty() && !stopping_ &&
+      steady_clock::now() - idle_since_ >= kIdleLimit) {
+    EagerReduce(core_->Idle());
+  }
+}
+
+void NodeService::Accept() {
+  Fd socket;
+  PeerCredentials peer;
+  if (!AcceptUnix(listener_.fd(), &socket).ok() || !socket.valid() ||
+      !PeerOf(socket.get(), &peer).ok() || peer.uid != geteuid()) {
+    return;
+  }
+  fcntl(socket.get(), F_SETFL, O_NONBLOCK);
+  const int id = next_connection_++;
+  const Status s = loop_.events()->Watch(
+      std::move(socket), {.readable = [this, id] { OnMessage(id); }},
+      &connections_[id]);
+  if (!s.ok()) return Drop(id);
+  EagerReduce(core_->Connected(id));
+}
+
+void NodeService::OnMessage(int connection) {
+  const auto it = connections_.find(connection);
+  if (it == connections_.end()) return;
+  Received r;
+  const Status s = ReceiveMessage(it->second.fd(), kMaxBootstrapBytes, 0, &r);
+  if (s.code() == Code::kDeadlineExceeded || s.code() == Code::kCancelled) {
+    return;
+  }
+  if (s.ok() && !r.data.empty()) {
+    return EagerReduce(core_->Said(connection, {r.data.data(), r.data.size()}));
+  }
+  Drop(connection);
+  EagerReduce(core_->Closed(connection));
+}
+
+void NodeService::Drop(int connection) { connections_.erase(connection); }
+
+void NodeService::EagerReduce(ServiceCore::Actions actions) {
+  for (const ServiceAction& action : actions) EagerReduce(action);
+}
+
+void NodeService::EagerReduce(const ServiceAction& action) {
+  Status s;
+  switch (action.kind) {
+    case ServiceAction::kSend:
+      Send(action.connection, action.text);
+      break;
+    case ServiceAction::kClose:
+      Drop(action.connection);
+      break;
+    case ServiceAction::kWriteSecret:
+      s = WriteSecretFile(core_->secret_path(), action.text);
+      break;
+    case ServiceAction::kStart:
+      s = StartDaemon(action);
+      break;
+    case ServiceAction::kDial:
+      dialed_ = action.arguments;
+      give_up_ = steady_clock::now() + seconds(core_->start_timeout_seconds());
+      break;
+    case ServiceAction::kStop:
+      stopping_ = true;
+      break;
+  }
+  if (!s.ok()) EagerReduce(core_->Failed(s.message()));
+}
+
+void NodeService::Send(int connection, const std::string& text) {
+  const auto it = connections_.find(connection);
+  if (it == connections_.end()) return;
+  // Who takes no messages has gone, or will see that the connection has.
+  if (!SendMessage(it->second.fd(), text.data(), text.size()).ok()) {
+    shutdown(it->second.fd(), SHUT_RDWR);
+  }
+}
+
+Status NodeService::StartDaemon(const ServiceAction& action) {
+  const bool agent = action.name == kAgentName;
+  Status s = logs_[action.name].Open(
+      {.id = agent ? 2 : 1, .prefix = "[" + action.name + "] ", .sink = &log_});
+  if (s.ok()) s = node_.StartDaemon(action.name, action.arguments);
+  if (!s.ok()) return s;  // there is none that could become ready
+  starting_ = action.name;
+  give_up_ = steady_clock::now() + seconds(core_->start_timeout_seconds());
+  return s;
+}
+
+void NodeService::TellReady() {
+  if (starting_.empty()) return;
+  const NodeCore::Daemon* daemon = node_.core().Find(starting_);
+  if (daemon->ready) {
+    starting_.clear();
+    EagerReduce(core_->Ready(daemon->name, daemon->announcement));
+  } else if (steady_clock::now() >= give_up_) {
+    starting_.clear();
+    OnDaemonLost(node_.core().not_ready() + " is not ready after " +
+                 std::to_string(core_->start_timeout_seconds()) + " s");
+  }
+}
+
+// Blocks for a slice, and while names are resolved: the ranks only wait.
+void NodeService::Dial() {
+  std::string found;
+  const std::vector<std::string> numbers = ResolveForOthers(dialed_);
+  Status s(Code::kUnavailable,
+           dialed_[0] +
+               ": its name leads nowhere, or to this machine itself "
+               "(/etc/hosts); set MAYPOLE_COORDINATOR, or correct the "
+               "name");
+  if (!numbers.empty()) s = FirstThatAccepts(numbers, kDialSlice, &found);
+  if (s.ok()) {
+    dialed_.clear();
+    EagerReduce(core_->Dialed(found));
+  } else if (steady_clock::now() >= give_up_) {
+    dialed_.clear();
+    EagerReduce(core_->Failed("the job's coordinator was not found for " +
+                              std::to_string(core_->start_timeout_seconds()) +
+                              " s: " + s.message()));
+  }
+}
+
+std::string NodeService::LastLogLine() const {
+  return LastLineOf(directory_ + "/" + kServiceLog);
+}
+
+void NodeService::OnDaemonLost(const std::string& what) {
+  log_.Flush();
+  const std::string last = LastLogLine();
+  // Nobody sees the lines that the text points to.
+  EagerReduce(core_->Failed(what.substr(0, what.find("; its last lines")) +
+                            (last.empty() ? "" : ": " + last)));
+}
+
+// Executors of other nodes may have work to do among their own ranks.
+bool NodeService::OthersNeedCoordinator() const {
+  const NodeCore::Daemon* coordinator = node_.core().Find(kCoordinatorName);
+  if (coordinator == nullptr || !coordinator->ready || coordinator->ended) {
+    return false;
+  }
+  HostPort at;
+  return SplitHostPort(coordinator->announcement.listen, &at) &&
+         (HasRemoteConnections("/proc/net/tcp", at.port) ||
+          HasRemoteConnections("/proc/net/tcp6", at.port));
+}
+
+void NodeService::EndDaemons() {
+  listener_.Reset();
+  unlink((directory_ + "/" + kServiceSocket).c_str());
+  End(kAgentName);
+  // Nodes end within moments of each other. Launchers may kill us when we have
+  // let the last rank go.
+  const Time deadline = steady_clock::now() + kOthersLimit;
+  bool alone = false;
+  while (OthersNeedCoordinator()) {
+    loop_.Poll(steady_clock::now() + kTick);
+    const bool awaited = !connections_.empty();
+    if (alone || (awaited && steady_clock::now() < deadline)) continue;
+    // Who waits for us to clean up need not wait longer for other nodes. The
+    // lock stays: the next service of the job might want our port.
+    EmptyServiceDirectory(directory_, kServiceLockFd);
+    while (!connections_.empty()) Drop(connections_.begin()->first);
+    alone = true;
+  }
+  End(kCoordinatorName);
+}
+
+void NodeService::End(const std::string& name) {
+  if (node_.core().Find(name) == nullptr) return;
+  node_.StopDaemon(name, SIGTERM);
+  const Time deadline = steady_clock::now() + kEndLimit;
+  auto ended = [&] { return node_.core().Find(name)->ended; };
+  while (!ended() && steady_clock::now() < deadline) loop_.Poll(deadline);
+  if (!ended()) node_.StopDaemon(name, SIGKILL);
+}
+
+}  // namespace maypole::launcher

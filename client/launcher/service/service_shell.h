@@ -1,0 +1,69 @@
+// NodeService: carries out what ServiceCore decides: sockets, files, and by a
+// NodeSupervisor daemons.
+//
+// Thread contract: for a process of one thread.
+//
+// Invariant: when Run() has returned no daemon of it lives, and its directory
+// is gone.
+#ifndef MAYPOLE_CLIENT_LAUNCHER_SERVICE_SERVICE_SHELL_H_
+#define MAYPOLE_CLIENT_LAUNCHER_SERVICE_SERVICE_SHELL_H_
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/launcher/node/node_supervisor.h"
+#include "client/launcher/output/output_loop.h"
+#include "client/launcher/output/output_stream.h"
+#include "client/launcher/output/sink.h"
+#include "client/launcher/service/service_core.h"
+#include "common/fd.h"
+#include "common/status.h"
+
+namespace maypole::launcher {
+
+class NodeService {
+ public:
+  explicit NodeService(std::string directory);
+
+  // Listens; from now on ranks may connect.
+  Status Start();
+  void Run();
+
+ private:
+  void Accept();
+  void OnMessage(int connection);
+  void Drop(int connection);
+  void EagerReduce(ServiceCore::Actions actions);
+  void EagerReduce(const ServiceAction& action);
+  void Send(int connection, const std::string& text);
+  Status StartDaemon(const ServiceAction& action);
+  void TellReady();
+  void Dial();
+  std::string LastLogLine() const;
+  void OnDaemonLost(const std::string& what);
+  void OnRound();
+  bool OthersNeedCoordinator() const;
+  void EndDaemons();
+  void End(const std::string& daemon);
+
+  const std::string directory_;
+  OutputLoop loop_;
+  Sink log_{2};
+  std::map<std::string, OutputStream> logs_;  // of daemons, in log_
+  WatchedFd listener_;
+  NodeSupervisor node_;
+  std::unique_ptr<ServiceCore> core_;
+  int next_connection_ = 1;
+  std::map<int, WatchedFd> connections_;
+  std::string starting_;  // the daemon that is not ready yet; empty: none
+  std::vector<std::string> dialed_;  // addresses to be tried; empty: none
+  Time give_up_ = {};                // on starting_ and dialed_
+  Time idle_since_ = {};
+  bool stopping_ = false;
+};
+
+}  // namespace maypole::launcher
+
+#endif  // MAYPOLE_CLIENT_LAUNCHER_SERVICE_SERVICE_SHELL_H_

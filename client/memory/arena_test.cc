@@ -1,0 +1,202 @@
+#include "client/memory/arena.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+
+namespace maypole {
+namespace {
+
+// Of the machine's page size, and of a larger one.
+class ArenaTest : public testing::TestWithParam<uint32_t> {
+ protected:
+  ArenaTest() {
+    BoardConfig config;
+    config.page_bytes = GetParam();
+    config.size = config.local_size = 2;
+    config.global_rank[1] = 1;
+    config.slots = 64;
+    config.arena_bytes = 16 * page_;
+    EXPECT_TRUE(Board::Create(config, &board_).ok());
+    EXPECT_TRUE(Arena::Map(*board_, 1, &arena_).ok());
+  }
+
+  std::byte* Allocate(uint64_t bytes) {
+    std::byte* p = nullptr;
+    const Status s = arena_->Allocate(bytes, &p);
+    EXPECT_TRUE(s.ok()) << s.message();
+    return p;
+  }
+  // The bytes that the board's memory really takes.
+  uint64_t Blocks() {
+    struct stat st;
+    EXPECT_EQ(fstat(board_->fd(), &st), 0);
+    return static_cast<uint64_t>(st.st_blocks) * 512;
+  }
+
+  const uint64_t page_ = GetParam();
+  std::unique_ptr<Board> board_;
+  std::shared_ptr<Arena> arena_;
+};
+
+INSTANTIATE_TEST_SUITE_P(
+    Pages, ArenaTest,
+    testing::Values(static_cast<uint32_t>(PageBytes()),
+                    4 * static_cast<uint32_t>(PageBytes()),
+                    16 * static_cast<uint32_t>(PageBytes())));
+
+TEST_P(ArenaTest, PeersSeeWhatIsWrittenAtTheOffsetThatFindTells) {
+  std::byte* const first = Allocate(100);
+  std::byte* const second = Allocate(2 * page_ + 1);
+  uint64_t offset = 0;
+  ASSERT_TRUE(arena_->Find(second + 128, 300, &offset));
+  std::strcpy(reinterpret_cast<char*>(second + 128), "hello");
+  EXPECT_STREQ(reinterpret_cast<char*>(board_->arena(1) + offset), "hello");
+  std::strcpy(reinterpret_cast<char*>(board_->arena(1) + offset), "answer");
+  EXPECT_STREQ(reinterpret_cast<char*>(second + 128), "answer");
+  EXPECT_NE(first, second);
+  EXPECT_EQ(arena_->allocated(), 4 * page_);
+}
+
+TEST_P(ArenaTest, FindsOnlyAlignedRangesInside) {
+  std::byte* const p = Allocate(16 * page_);
+  uint64_t offset = 0;
+  EXPECT_TRUE(arena_->Find(p, 16 * page_, &offset));
+  EXPECT_FALSE(arena_->Find(p, 16 * page_ + 1, &offset));
+  EXPECT_FALSE(arena_->Find(p + 4, 8, &offset));
+  EXPECT_FALSE(arena_->Find(p - 64, 128, &offset));
+  EXPECT_FALSE(arena_->Find(p + 16 * page_, 64, &offset));
+  std::byte elsewhere[64];
+  EXPECT_FALSE(arena_->Find(elsewhere, 64, &offset));
+}
+
+TEST_P(ArenaTest, MemoryIsTakenWhenAllocatedAndGivenBackWhenFreed) {
+  const uint64_t before = Blocks();
+  std::byte* const p = Allocate(10 * page_);
+  EXPECT_EQ(Blocks(), before + 10 * page_);
+  std::memset(p, 1, 10 * page_);
+  arena_->Free(p);
+  EXPECT_EQ(Blocks(), before);
+  EXPECT_EQ(arena_->allocated(), 0u);
+  std::byte* const again = Allocate(10 * page_);
+  EXPECT_EQ(again[5000], std::byte{0});
+}
+
+// A profiler's timer: the kernel gives up a reservation at each signal.
+TEST(ArenaSignalTest, SignalsDoNotEndAnAllocation) {
+  BoardConfig config;
+  config.slots = 64;
+  config.arena_bytes = 256 << 20;  // takes far longer than 5 ms
+  std::unique_ptr<Board> board;
+  std::shared_ptr<Arena> arena;
+  ASSERT_TRUE(Board::Create(config, &board).ok());
+  ASSERT_TRUE(Arena::Map(*board, 0, &arena).ok());
+  struct sigaction action {};
+  struct sigaction before;
+  action.sa_handler = [](int) {};
+  ASSERT_EQ(sigaction(SIGALRM, &action, &before), 0);
+  const itimerval often{{0, 5000}, {0, 5000}}, never{};
+  setitimer(ITIMER_REAL, &often, nullptr);
+  std::byte* memory = nullptr;
+  const Status s = arena->Allocate(config.arena_bytes, &memory);
+  setitimer(ITIMER_REAL, &never, nullptr);
+  sigaction(SIGALRM, &before, nullptr);
+  EXPECT_TRUE(s.ok()) << s.message();
+}
+
+TEST_P(ArenaTest, HolesGrowTogetherAgain) {
+  std::byte* const a = Allocate(4 * page_);
+  std::byte* const b = Allocate(4 * page_);
+  std::byte* const c = Allocate(4 * page_);
+  arena_->Free(a);
+  arena_->Free(c);
+  std::byte* p = nullptr;
+  EXPECT_FALSE(arena_->Allocate(9 * page_, &p).ok());
+  arena_->Free(b);
+  EXPECT_EQ(Allocate(16 * page_), a);
+}
+
+TEST_P(ArenaTest, AFullArenaIsAnErrorThatSaysWhatToDo) {
+  Allocate(12 * page_);
+  std::byte* p = nullptr;
+  const Status s = arena_->Allocate(5 * page_, &p);
+  EXPECT_EQ(s.code(), Code::kResourceExhausted);
+  EXPECT_EQ(s.message(),
+            "this rank's arena has no room for " + std::to_string(5 * page_) +
+                " bytes: " + std::to_string(12 * page_) + " of " +
+                std::to_string(16 * page_) +
+                " bytes are in use (raise --arena_bytes of the agent)");
+  EXPECT_FALSE(arena_->Allocate(UINT64_MAX, &p).ok());
+  Allocate(4 * page_);
+}
+
+TEST_P(ArenaTest, AfterDetachPeersWriteInVain) {
+  std::byte* const p = Allocate(3 * page_);
+  uint64_t offset = 0;
+  ASSERT_TRUE(arena_->Find(p + page_, 100, &offset));
+  std::strcpy(reinterpret_cast<char*>(p + page_), "mine");
+  ASSERT_TRUE(arena_->Detach(p + page_, 100).ok());
+  std::strcpy(reinterpret_cast<char*>(board_->arena(1) + offset), "late");
+  EXPECT_STREQ(reinterpret_cast<char*>(p + page_), "mine");
+  uint64_t nowhere = 0;
+  EXPECT_FALSE(arena_->Find(p, 64, &nowhere));
+  arena_->Free(p);
+  // Peers that have not finished with the tensor still find what they read.
+  EXPECT_STREQ(reinterpret_cast<char*>(board_->arena(1) + offset), "late");
+}
+
+TEST_P(ArenaTest, TensorsOutliveTheBoard) {
+  std::byte* const p = Allocate(page_);
+  board_.reset();
+  std::strcpy(reinterpret_cast<char*>(p), "still here");
+  EXPECT_STREQ(reinterpret_cast<char*>(p), "still here");
+  arena_->Free(p);
+}
+
+TEST_P(ArenaTest, AForkedChildChangesOnlyItsOwn) {
+  void* memory = nullptr;
+  ASSERT_TRUE(AllocateMemory(arena_, 100, &memory).ok());
+  auto* const text = static_cast<char*>(memory);
+  std::strcpy(text, "parent");
+  const pid_t child = fork();
+  if (child == 0) {
+    if (std::strcmp(text, "parent") != 0) _exit(1);
+    std::strcpy(text, "child");
+    if (!ReleaseMemory(memory).ok()) _exit(2);
+    _exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_STREQ(text, "parent");
+  EXPECT_EQ(AllocatedInArenas(), page_);
+  EXPECT_TRUE(ReleaseMemory(memory).ok());
+  EXPECT_EQ(AllocatedInArenas(), 0u);
+  EXPECT_EQ(ReleaseMemory(memory).code(), Code::kInvalidArgument);
+}
+
+TEST_P(ArenaTest, WithoutArenaMemoryIsOrdinary) {
+  BoardConfig config;
+  config.size = config.local_size = 2;
+  config.slots = 64;
+  std::unique_ptr<Board> board;
+  ASSERT_TRUE(Board::Create(config, &board).ok());
+  std::shared_ptr<Arena> none;
+  ASSERT_TRUE(Arena::Map(*board, 0, &none).ok());
+  EXPECT_EQ(none, nullptr);
+  void* memory = nullptr;
+  ASSERT_TRUE(AllocateMemory(none, 5000, &memory).ok());
+  EXPECT_EQ(static_cast<char*>(memory)[4999], 0);
+  EXPECT_TRUE(ReleaseMemory(memory).ok());
+  EXPECT_TRUE(ReleaseMemory(nullptr).ok());
+}
+
+}  // namespace
+}  // namespace maypole

@@ -1,0 +1,189 @@
+#include "client/session/board_communicator.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <system_error>
+#include <utility>
+
+#include "client/session/stall_notice.h"
+#include "client/session/wait_policy.h"
+#include "common/board/futex.h"
+#include "common/board/kill_point.h"
+#include "common/resource_limits.h"
+
+namespace maypole {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// After an abort: who writes to an arena for longer is stuck. With the looks
+// every kMaxBackoffMs, all waits end within a second.
+constexpr auto kPatience = std::chrono::milliseconds(700);
+
+}  // namespace
+
+Status BoardCommunicator::Join(const RankOptions& options,
+                               std::unique_ptr<BoardCommunicator>* out) {
+  std::unique_ptr<RankSession> session;
+  if (Status s = RankSession::Join(options, &session); !s.ok()) return s;
+  const RankOptions placed = session->Placed(options);
+  std::shared_ptr<Arena> arena;
+  if (Status s = Arena::Map(session->board(),
+                            static_cast<uint32_t>(placed.local_rank), &arena);
+      !s.ok()) {
+    return s;
+  }
+  std::unique_ptr<BoardCommunicator> communicator(
+      new BoardCommunicator(placed, std::move(session), std::move(arena)));
+  if (Status s = communicator->StartThread(); !s.ok()) {
+    communicator->Break(s);
+    return s;
+  }
+  *out = std::move(communicator);
+  return Status();
+}
+
+BoardCommunicator::BoardCommunicator(const RankOptions& options,
+                                     std::unique_ptr<RankSession> session,
+                                     std::shared_ptr<Arena> arena)
+    : options_(options),
+      session_(std::move(session)),
+      board_(&session_->board()),
+      me_(board_->rank(static_cast<uint32_t>(options.local_rank))),
+      arena_(std::move(arena)),
+      core_(board_, static_cast<uint32_t>(options.local_rank), this) {
+  const BoardConfig& config = board_->config();
+  homogeneous_ = config.local_size * config.nodes == config.size;
+  const WaitPolicy waiting =
+      ChooseWaitPolicy(AffinityCores(), CpuQuota(ReadFilesUnder("/")),
+                       config.local_size, config.nodes);
+  yields_ = waiting.yields;
+  spin_ = options_.spin_microseconds >= 0
+              ? std::chrono::microseconds(options_.spin_microseconds)
+              : waiting.spin;
+}
+
+Status BoardCommunicator::StartThread() {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  Status status;
+  try {
+    progress_ = std::thread([this] { ProgressLoop(); });
+  } catch (const std::system_error& e) {
+    status = ResourceStatus(e.code().value(), Needs::kThread,
+                            "cannot start a thread");
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return status;
+}
+
+BoardCommunicator::~BoardCommunicator() { Leave(); }
+
+void BoardCommunicator::AbandonInChild() { session_->Abandon(); }
+
+// --- Submitting -------------------------------------------------------------
+
+Status BoardCommunicator::Start(
+    std::span<const std::shared_ptr<Operation>> operations) {
+  NoteUser();
+  if (arena_ != nullptr) {
+    for (const std::shared_ptr<Operation>& op : operations) FindInArena(*op);
+  }
+  return core_.Start(operations);
+}
+
+void BoardCommunicator::FindInArena(Operation& op) const {
+  const Signature& s = op.signature;
+  uint64_t offset;
+  if (op.control == Control::kNone && s.kind == Kind::kAllreduce &&
+      s.prescale == 1.0 && op.in_place() &&
+      arena_->Find(op.input, s.Bytes(), &offset)) {
+    op.arena = offset + 1;
+  }
+}
+
+// --- RankShell --------------------------------------------------------------
+
+// A full socket: the driver sends again. A broken one: the driver sees it.
+void BoardCommunicator::Send(const void* message, size_t bytes) {
+  std::lock_guard lock(send_mutex_);
+  if (unsent_.empty() && session_->Send(message, bytes).ok()) return;
+  const char* first = static_cast<const char*>(message);
+  unsent_.emplace_back(first, first + bytes);
+}
+
+void BoardCommunicator::ResendMessages() {
+  std::lock_guard lock(send_mutex_);
+  while (!unsent_.empty()) {
+    const std::vector<char>& message = unsent_.front();
+    if (!session_->Send(message.data(), message.size()).ok()) return;
+    unsent_.pop_front();
+  }
+}
+
+void BoardCommunicator::WakeThreads() {
+  me_.wake.fetch_add(1, std::memory_order_seq_cst);
+  FutexWakeAll(me_.wake);
+}
+
+bool BoardCommunicator::LeaveAlone(const Operation& operation) {
+  if (operation.awaited || waiters_.load() > 0) return false;
+  me_.sleeping.store(1, std::memory_order_seq_cst);
+  MAYPOLE_KILL_POINT("start.flag");
+  return true;
+}
+
+void BoardCommunicator::Tell(const std::string& line) { TellUser(line); }
+
+bool BoardCommunicator::PatienceIsOver() {
+  const auto now = Clock::now();
+  if (abort_seen_ == Clock::time_point{}) abort_seen_ = now;
+  return now - abort_seen_ > kPatience;
+}
+
+void BoardCommunicator::Detach(Operation* operation) {
+  // Without memory for a copy the tensor stays where it is: it is undefined
+  // anyway, the error says so.
+  (void)arena_->Detach(operation->output, operation->signature.Bytes());
+}
+
+int64_t BoardCommunicator::Now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             Clock::now().time_since_epoch())
+      .count();
+}
+
+void BoardCommunicator::Break(Status status) {
+  session_->SayGoodbye(std::max(1u, core_.outstanding()), options_.elastic);
+  board_->Abort(status.code(), "rank " + std::to_string(options_.rank) + ": " +
+                                   status.message());
+}
+
+// --- Leaving ----------------------------------------------------------------
+
+void BoardCommunicator::Leave() {
+  {
+    std::lock_guard lock(left_mutex_);
+    if (std::exchange(left_, true)) return;
+  }
+  core_.Leave();
+  stop_.store(true);
+  WakeThreads();
+  if (progress_.joinable()) progress_.join();
+  std::lock_guard drive(drive_mutex_);
+  closed_ = true;
+  const uint32_t pending = core_.outstanding();
+  core_.FailAll(Status(Code::kAborted,
+                       "this rank has left the job (shutdown) with the "
+                       "operation pending"));
+  session_->SayGoodbye(pending, options_.elastic);
+  session_->Close();
+}
+
+}  // namespace maypole

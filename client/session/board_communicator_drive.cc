@@ -1,0 +1,297 @@
+// Who drives a BoardCommunicator's progress engine: waiters and the progress
+// thread; how they sleep, and what they read from the executor.
+#include <sched.h>
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <utility>
+
+#include "client/session/board_communicator.h"
+#include "client/session/stall_notice.h"
+#include "client/session/stall_text.h"
+#include "common/board/kill_point.h"
+
+namespace maypole {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Bound of one sleep while nothing is outstanding.
+constexpr int kIdleSleepMs = 1000;
+// A waiter yields from then on, though there seem to be cores for all.
+constexpr auto kPoliteAfter = std::chrono::microseconds(20);
+// How often a thread that need not sleep tells where it is.
+constexpr uint32_t kTellEvery = 64;
+// A waiter leaves the progress engine to another thread for this long before it
+// looks at its own deadline.
+constexpr auto kTurn = std::chrono::milliseconds(50);
+// See kWaitInterruptible.
+constexpr auto kLongestMoving = std::chrono::milliseconds(100);
+
+// `ms`, or what is left until the deadline; rounded up, so that nobody looks
+// again and again in the last millisecond.
+int AtMostUntil(Clock::time_point deadline, Clock::time_point now, int ms) {
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(deadline - now).count();
+  return static_cast<int>(std::min<int64_t>(ms, left));
+}
+
+// Of this file alone: of a thread_local that others see, libmaypole would keep
+// the name.
+thread_local bool this_thread_waits = false;
+
+// Who is late the coordinator says, and the executor sees what it needs for it:
+// as long as that one's loop turns, this rank tells only what neither can know.
+void TellOfStall(const Board& board, const RankCore& core,
+                 const Operation& operation, const RankOptions& options,
+                 const StallNotice& notice) {
+  uint64_t late = 0;
+  const WaitFor what = core.WaitsFor(operation, &late);
+  const bool told = operation.control == Control::kNone &&
+                    (what == WaitFor::kRanks || what == WaitFor::kNodes);
+  const bool stuck = !notice.executor_turned();
+  if (told && !stuck) return;
+  TellUser("maypole: rank " + std::to_string(options.rank) + " has waited " +
+           std::to_string(notice.Stood(Clock::now()).count()) + " s for " +
+           operation.Title() + ": " + StallText(board, core, operation) +
+           (stuck ? "; the executor of this node does not move (agent " +
+                        options.agent + "), see the agent's log"
+                  : ""));
+}
+
+}  // namespace
+
+// Waiters sleep, but for this thread, if it is one.
+void BoardCommunicator::Ended() {
+  if (waiters_.load() > (this_thread_waits ? 1u : 0u)) WakeThreads();
+}
+
+bool BoardCommunicator::Drive(bool look_at_socket) {
+  if (closed_) return false;
+  bool moved = core_.Step();
+  if (++drives_ % kTellEvery == 0) core_.TellWhereItIs();
+  if (core_.expects_messages() || core_.recalled() || look_at_socket) {
+    moved |= ReadReplies();
+  }
+  return moved;
+}
+
+// A mutex is not fair: the thread that moves data would take it again and
+// again, and this one could wait far beyond its deadline.
+bool BoardCommunicator::DriveInTurn(Look look) {
+  std::unique_lock lock(drive_mutex_, std::try_to_lock);
+  if (!lock.owns_lock() && !lock.try_lock_for(kTurn)) return true;
+  if (look == Look::kTell) core_.TellWhereItIs();
+  return Drive(look == Look::kAtSocket);
+}
+
+bool BoardCommunicator::ReadReplies() {
+  ResendMessages();
+  bool moved = false;
+  std::vector<char> message;
+  for (;;) {
+    const Status s = session_->NextMessage(&message);
+    if (!s.ok()) {
+      LoseExecutor(s.message());
+      return moved;
+    }
+    if (message.empty()) return moved;
+    core_.OnMessage(message);
+    moved = true;
+  }
+}
+
+// The executor's death ends the epoch; whoever sees it first says so to all.
+void BoardCommunicator::LoseExecutor(const std::string& how) {
+  if (!board_->aborted()) {
+    board_->Abort(Code::kAborted, "the executor of this node (agent " +
+                                      options_.agent + ") died: " + how +
+                                      "; see the agent's log");
+  }
+  core_.LoseExecutor();
+}
+
+// The only place where the time of a wait is taken: who does not sleep pays
+// nothing for it.
+FutexResult BoardCommunicator::SleepCounted(const Operation& operation,
+                                            uint32_t seen, int timeout_ms,
+                                            Backoff* sleeps) {
+  uint64_t late = 0;
+  const WaitFor what = core_.WaitsFor(operation, &late);
+  const auto begin = Clock::now();
+  const FutexResult r = FutexWait(me_.wake, seen, timeout_ms);
+  const auto slept = std::chrono::duration_cast<std::chrono::nanoseconds>(
+      Clock::now() - begin);
+  sleeps->ms += static_cast<int>(slept.count() / 1'000'000) + 1;
+  // Of several that were late, those who still are have been so all the time.
+  uint64_t still = 0;
+  if (std::popcount(late) > 1) core_.WaitsFor(operation, &still);
+  if ((late & still) != 0) late &= still;
+  core_.CountSleep(what, late, static_cast<uint64_t>(slept.count()),
+                   !operation.slept_for.exchange(true));
+  return r;
+}
+
+bool BoardCommunicator::SleepOnBoard(const Operation& operation, int timeout_ms,
+                                     Backoff* sleeps) {
+  const uint32_t seen = me_.wake.load(std::memory_order_acquire);
+  me_.sleeping.store(1, std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  MAYPOLE_KILL_POINT("sleep.flag");
+  if (DriveInTurn(Look::kTell)) return true;
+  // Another thread may have ended it before `seen` was read.
+  if (operation.done.load(std::memory_order_acquire)) return true;
+  MAYPOLE_KILL_POINT("sleep.looked");
+  const FutexResult r = SleepCounted(operation, seen, timeout_ms, sleeps);
+  MAYPOLE_KILL_POINT("sleep.over");
+  sleeps->interrupted = r == FutexResult::kInterrupted;
+  if (r != FutexResult::kTimeout) return true;
+  return DriveInTurn(Look::kAtSocket);
+}
+
+// The last waiter leaves others' work to the progress thread, and other waiters
+// to whoever wakes the rank.
+void BoardCommunicator::StopAttending() {
+  const bool others_wait = waiters_.fetch_sub(1) > 1;
+  if (!others_wait && core_.outstanding() == 0) return;
+  me_.sleeping.store(1, std::memory_order_seq_cst);
+  MAYPOLE_KILL_POINT("attend.flag");
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  // If another thread has the progress engine all the time, sleepers look
+  // themselves.
+  if (DriveInTurn(Look::kAtBoard)) WakeThreads();
+}
+
+void BoardCommunicator::Progress(const Operation& operation) {
+  NoteUser();
+  if (core_.outstanding() == 0) return;
+  core_.Want(operation);
+  std::unique_lock lock(drive_mutex_, std::try_to_lock);
+  if (lock.owns_lock()) Drive(false);
+}
+
+Status BoardCommunicator::Await(const Operation& operation, int timeout_ms) {
+  if (operation.done.load(std::memory_order_acquire)) return Status();
+  NoteUser();
+  const auto start = Clock::now();
+  const auto deadline = timeout_ms < 0
+                            ? Clock::time_point::max()
+                            : start + std::chrono::milliseconds(timeout_ms);
+  const auto moving_until = timeout_ms == kWaitInterruptible
+                                ? start + kLongestMoving
+                                : Clock::time_point::max();
+  core_.Want(operation);
+  waiters_.fetch_add(1);
+  this_thread_waits = true;
+  me_.sleeping.store(0, std::memory_order_relaxed);
+  MAYPOLE_KILL_POINT("wait.begun");
+  auto idle_since = start;
+  bool blocked = false;
+  Backoff sleeps;
+  StallNotice notice;
+  Status result;
+  while (!operation.done.load(std::memory_order_acquire)) {
+    const bool moved = DriveInTurn(Look::kAtBoard);
+    const auto now = Clock::now();
+    if (moved) {
+      if (std::exchange(blocked, false)) core_.ClearBlocked();
+      idle_since = now;
+      notice.Moved();
+    }
+    if (operation.done.load(std::memory_order_acquire)) break;
+    if (now >= deadline) {
+      result = Status(Code::kDeadlineExceeded,
+                      operation.Title() + " is still pending");
+      break;
+    }
+    if (moved && now >= moving_until) {
+      result = Status(Code::kCancelled, "data has moved for a while");
+      break;
+    }
+    if (moved) continue;
+    const auto idle = now - idle_since;
+    if (idle < spin_) {
+      // Two ranks on one core, for a third process has the other one: who
+      // waited without yielding would wait for itself.
+      if (yields_ || idle > kPoliteAfter) {
+        sched_yield();
+      }
+      continue;
+    }
+    if (SleepOnBoard(operation, AtMostUntil(deadline, now, sleeps.NextMs()),
+                     &sleeps)) {
+      sleeps.ms = 0;
+      if (std::exchange(blocked, false)) core_.ClearBlocked();
+      idle_since = Clock::now();
+    } else {
+      if (timeout_ms < 0 && !blocked && !sleeps.interrupted &&
+          sleeps.ms >= kMaxBackoffMs) {
+        blocked = IsCertainlyBlocked(operation);
+      }
+      if (notice.Due(Clock::now(), board_->header().executor_sleeping.load(
+                                       std::memory_order_relaxed))) {
+        TellOfStall(*board_, core_, operation, options_, notice);
+      }
+    }
+    me_.sleeping.store(0, std::memory_order_relaxed);
+    if (sleeps.interrupted) {
+      result = Status(Code::kCancelled, "a signal interrupted the wait");
+      break;
+    }
+  }
+  if (blocked) core_.ClearBlocked();
+  StopAttending();
+  this_thread_waits = false;
+  return result;
+}
+
+void BoardCommunicator::NoteUser() {
+  static thread_local char self;
+  const void* user = user_.load(std::memory_order_relaxed);
+  if (user == &self) return;
+  if (user != nullptr || !user_.compare_exchange_strong(user, &self)) {
+    // Who waits has said that it is blocked for certain: no more.
+    if (!several_users_.exchange(true)) WakeThreads();
+  }
+}
+
+// Nothing moves on this rank until another one does something: no other thread
+// of it is known to use Maypole.
+bool BoardCommunicator::IsCertainlyBlocked(const Operation& op) {
+  return options_.deadlock_check && !several_users_.load() &&
+         core_.SetBlocked(op);
+}
+
+void BoardCommunicator::ProgressLoop() {
+  while (!stop_.load()) {
+    bool moved = false;
+    if (waiters_.load() == 0 && HasWork()) {
+      std::lock_guard drive(drive_mutex_);
+      moved = Drive(false);
+    }
+    if (!moved) Park();
+  }
+}
+
+// Waiters attend themselves, and leave the sleeping flag as it must be.
+void BoardCommunicator::Park() {
+  const uint32_t seen = me_.wake.load(std::memory_order_acquire);
+  if (stop_.load()) return;
+  if (waiters_.load() == 0 && HasWork()) {
+    me_.sleeping.store(1, std::memory_order_seq_cst);
+    MAYPOLE_KILL_POINT("park.flag");
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    std::lock_guard drive(drive_mutex_);
+    core_.TellWhereItIs();
+    if (Drive(false)) return;
+  }
+  const int timeout_ms = HasWork() ? kMaxBackoffMs : kIdleSleepMs;
+  if (FutexWait(me_.wake, seen, timeout_ms) != FutexResult::kTimeout) return;
+  if (waiters_.load() > 0) return;
+  // Also with nothing outstanding: the executor may have a line for the user.
+  std::lock_guard drive(drive_mutex_);
+  Drive(true);
+}
+
+}  // namespace maypole

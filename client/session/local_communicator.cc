@@ -1,0 +1,95 @@
+#include "client/session/local_communicator.h"
+
+#include <cstring>
+
+#include "client/engine/rank_core.h"
+#include "common/reduce/reduce.h"
+
+namespace maypole {
+namespace {
+
+void Copy(std::byte* to, const std::byte* from, uint64_t bytes) {
+  if (to != from && bytes > 0) std::memcpy(to, from, bytes);
+}
+
+// The same steps as with more ranks, so the same bits.
+void ReduceAlone(Operation& op) {
+  const Signature& s = op.signature;
+  const auto elements = static_cast<size_t>(s.Elements());
+  if (elements == 0) return;
+  const std::byte* input = op.input;
+  if (s.prescale != 1.0) {
+    Scale(s.dtype, input, op.output, elements, s.prescale);
+    input = op.output;
+  }
+  if (s.postscale != 1.0 || s.dtype == DType::kBool) {
+    Reduce(s.dtype, s.op, {&input, 1}, op.output, elements,
+           {.scale = s.postscale});
+  } else {
+    Copy(op.output, input, s.Bytes());
+  }
+}
+
+// An allgather's or alltoall's result is this rank's rows.
+Status GatherAlone(Operation& op) {
+  const uint64_t bytes = op.signature.Bytes();
+  op.gathered.reset(
+      static_cast<std::byte*>(std::malloc(bytes > 0 ? bytes : 1)));
+  if (op.gathered == nullptr) {
+    return Status(Code::kResourceExhausted,
+                  op.Title() + ": no memory for a result of " +
+                      std::to_string(bytes) + " bytes");
+  }
+  Copy(op.gathered.get(), op.input, bytes);
+  op.output = op.gathered.get();
+  op.gathered_bytes = bytes;
+  op.gathered_rows = op.signature.shape[0];
+  op.received = op.splits;
+  return Status();
+}
+
+Status EagerReduceAlone(Operation& op) {
+  switch (op.signature.kind) {
+    case Kind::kAllreduce:
+    case Kind::kReducescatter:
+      ReduceAlone(op);
+      break;
+    case Kind::kBroadcast:
+      Copy(op.output, op.input, op.signature.Bytes());
+      break;
+    case Kind::kAllgather:
+    case Kind::kAlltoall:
+      return GatherAlone(op);
+    default:
+      break;
+  }
+  return Status();
+}
+
+}  // namespace
+
+LocalCommunicator::LocalCommunicator()
+    : set_(std::make_shared<const ProcessSet>(ProcessSet{0, {0}, {0}})) {}
+
+Status LocalCommunicator::Start(
+    std::span<const std::shared_ptr<Operation>> operations) {
+  if (Status s = CheckDoubles(operations); !s.ok()) return s;
+
+  for (const std::shared_ptr<Operation>& op : operations) {
+    if (op->control == Control::kSetRequest) {
+      // The only set there can be is there already.
+      op->status = Status(
+          Code::kInvalidArgument,
+          op->removes != 0
+              ? op->Title() + ": there is no process set " +
+                    std::to_string(op->removes)
+              : op->Title() + ": its ranks are all ranks, process set 0");
+    } else if (op->control == Control::kNone) {
+      op->status = EagerReduceAlone(*op);
+    }
+    op->done.store(true, std::memory_order_release);
+  }
+  return Status();
+}
+
+}  // namespace maypole

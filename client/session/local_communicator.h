@@ -1,0 +1,27 @@
+// LocalCommunicator: a job of one rank. Operations end as they are submitted.
+#ifndef MAYPOLE_CLIENT_SESSION_LOCAL_COMMUNICATOR_H_
+#define MAYPOLE_CLIENT_SESSION_LOCAL_COMMUNICATOR_H_
+
+#include "client/session/communicator.h"
+
+namespace maypole {
+
+class LocalCommunicator : public Communicator {
+ public:
+  LocalCommunicator();
+  Status Start(std::span<const std::shared_ptr<Operation>> operations) override;
+  std::shared_ptr<const ProcessSet> FindSet(uint32_t id) const override {
+    return id == 0 ? set_ : nullptr;
+  }
+  void Progress(const Operation&) override {}
+  Status Await(const Operation&, int) override { return Status(); }
+  void Leave() override {}
+  bool homogeneous() const override { return true; }
+
+ private:
+  const std::shared_ptr<const ProcessSet> set_;
+};
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_CLIENT_SESSION_LOCAL_COMMUNICATOR_H_

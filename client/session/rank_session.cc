@@ -1,0 +1,274 @@
+#include "client/session/rank_session.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "client/bootstrap/node_bootstrap.h"
+#include "client/session/stall_notice.h"
+#include "common/wire/unix_socket.h"
+
+namespace maypole {
+namespace {
+
+// The session of the last Join(), for fork().
+std::atomic<RankSession*> last_joined{nullptr};
+
+using Clock = std::chrono::steady_clock;
+
+int MillisecondsUntil(Clock::time_point deadline) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+      deadline - Clock::now());
+  return static_cast<int>(std::max<int64_t>(0, left.count()));
+}
+
+Status Connect(const RankOptions& options, Clock::time_point deadline,
+               Fd* out) {
+  // An agent started at the same moment may not listen yet.
+  const auto patience =
+      std::min(deadline, Clock::now() + std::chrono::seconds(5));
+  for (;;) {
+    Status s = ConnectUnix(options.agent, out);
+    if (s.code() == Code::kPermissionDenied) {
+      return Status(s.code(),
+                    s.message() +
+                        "; that agent serves its own user only: start "
+                        "maypolerun as the user of the ranks, or "
+                        "maypole-worker as root");
+    }
+    if (s.ok() || s.code() != Code::kUnavailable) return s;
+    if (Clock::now() >= patience) {
+      return Status(Code::kUnavailable,
+                    "no agent listens at " + options.agent + " (" +
+                        s.message() +
+                        "); start maypole-worker on this node, or the ranks "
+                        "with maypolerun");
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
+
+// Whoever listens there could read tensors and write results: it must be this
+// user's, root's, or one that the user names.
+Status CheckAgent(const RankOptions& options, int socket) {
+  PeerCredentials peer;
+  if (Status s = PeerOf(socket, &peer); !s.ok()) return s;
+  if (peer.uid == 0 || peer.uid == geteuid() ||
+      static_cast<int64_t>(peer.uid) == options.agent_uid) {
+    return Status();
+  }
+  return Status(Code::kPermissionDenied,
+                "the agent at " + options.agent + " runs under uid " +
+                    std::to_string(peer.uid) +
+                    ", which is neither this user's (" +
+                    std::to_string(geteuid()) +
+                    ") nor root: if it is to be trusted, set "
+                    "MAYPOLE_AGENT_UID=" +
+                    std::to_string(peer.uid));
+}
+
+// Nodes of Slurm derive the secret from a file in the user's home.
+Status WithHint(const RankOptions& asked, const Status& s) {
+  if (s.code() != Code::kUnauthenticated || asked.found.head.empty() ||
+      !asked.token.empty()) {
+    return s;
+  }
+  return Status(s.code(), s.message() +
+                              " (the secret comes from ~/.maypole/secret: if "
+                              "the nodes do not share the home, set "
+                              "MAYPOLE_TOKEN to the same random text on all "
+                              "ranks)");
+}
+
+std::string WhoWaits(const RankOptions& o) {
+  return o.elastic ? "this process" : "rank " + std::to_string(o.rank);
+}
+
+std::string ForWhom(const RankOptions& o) {
+  return "the other " + (o.elastic ? "" : std::to_string(o.size - 1) + " ") +
+         "ranks of job " + o.job;
+}
+
+session::Hello MakeHello(const RankOptions& o) {
+  auto m = session::Make<session::Hello>();
+  m.rank = o.rank;
+  m.size = o.size;
+  m.local_rank = o.local_rank;
+  m.local_size = o.local_size;
+  m.cross_rank = o.cross_rank;
+  m.cross_size = o.cross_size;
+  m.pid = static_cast<int32_t>(getpid());
+  m.fusion_threshold = o.fusion_threshold;
+  m.stall_check_ms = o.stall_check_ms;
+  m.stall_shutdown_ms = o.stall_shutdown_ms;
+  m.start_timeout_ms = int64_t{o.start_timeout_seconds} * 1000;
+  m.elastic = o.elastic ? 1 : 0;
+  m.last_epoch = o.last_epoch;
+  m.min_size = o.min_size;
+  m.max_size = o.max_size;
+  session::SetText(m.job, o.job);
+  session::SetText(m.token, o.token);
+  char host[kMaxHostBytes + 1] = {};
+  gethostname(host, sizeof(host) - 1);
+  session::SetText(m.host, host);
+  return m;
+}
+
+}  // namespace
+
+Status RankSession::Join(const RankOptions& asked,
+                         std::unique_ptr<RankSession>* out) {
+  const auto deadline =
+      Clock::now() + std::chrono::seconds(asked.start_timeout_seconds);
+  RankOptions options = asked;
+  if (options.agent.empty()) {
+    if (Status s = BootstrapNode(deadline, &options); !s.ok()) return s;
+  }
+  std::unique_ptr<RankSession> session(new RankSession);
+  last_joined = session.get();
+  session->agent_ = options.agent;
+  session->token_ = options.token;
+  Status s = Connect(options, deadline, &session->socket_);
+  if (s.ok()) s = CheckAgent(options, session->socket_.get());
+  if (!s.ok()) return s;
+  const session::Hello hello = MakeHello(options);
+  if (Status s = SendMessage(session->socket_.get(), &hello, sizeof(hello));
+      !s.ok()) {
+    return Status(s.code(), "agent at " + options.agent + ": " + s.message());
+  }
+  // The coordinator's own start timeout knows who is missing: give it time to
+  // say so.
+  s = session->AwaitWelcome(options, MillisecondsUntil(deadline) + 3000);
+  if (!s.ok()) return WithHint(asked, s);
+  *out = std::move(session);
+  return Status();
+}
+
+RankSession::~RankSession() {
+  RankSession* self = this;
+  last_joined.compare_exchange_strong(self, nullptr);
+}
+
+void RankSession::AbandonJoinInChild() {
+  if (RankSession* session = last_joined) session->Abandon();
+}
+
+Status RankSession::AwaitWelcome(const RankOptions& options, int timeout_ms) {
+  Received r;
+  const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
+  StallNotice notice;
+  Status s;
+  do {
+    // In steps, so that it is said when nobody comes.
+    s = ReceiveMessage(socket_.get(), session::kMaxMessageBytes,
+                       std::min(MillisecondsUntil(deadline), 1000), &r);
+    const auto now = Clock::now();
+    if (s.code() != Code::kDeadlineExceeded || !notice.Due(now)) continue;
+    TellUser("maypole: " + WhoWaits(options) + " has waited " +
+             std::to_string(notice.Stood(now).count()) + " s for " +
+             ForWhom(options) + "; it waits up to " +
+             std::to_string(options.start_timeout_seconds) +
+             " s (MAYPOLE_START_TIMEOUT)");
+  } while (
+      (s.code() == Code::kCancelled || s.code() == Code::kDeadlineExceeded) &&
+      Clock::now() < deadline);
+  if (s.code() == Code::kDeadlineExceeded) {
+    return Status(Code::kDeadlineExceeded,
+                  WhoWaits(options) + " waited " +
+                      std::to_string(options.start_timeout_seconds) +
+                      " s for " + ForWhom(options) +
+                      "; see the agent's log for who is missing");
+  }
+  if (!s.ok()) return s;
+  if (r.data.empty()) {
+    return Status(Code::kUnavailable,
+                  "the agent at " + options.agent +
+                      " closed the connection before the job started; see its "
+                      "log");
+  }
+  s = session::CheckHeader(r.data.data(), r.data.size(), "agent");
+  if (!s.ok()) return s;
+  if (session::TypeOf(r.data.data()) == session::Type::kRefused) {
+    session::Refused refused;
+    s = session::Parse(r.data.data(), r.data.size(), &refused);
+    if (!s.ok()) return s;
+    return Status(static_cast<Code>(refused.code), refused.text);
+  }
+  session::Welcome welcome;
+  s = session::Parse(r.data.data(), r.data.size(), &welcome);
+  if (!s.ok()) return s;
+  if (r.fds.size() != 2) {
+    return Status(Code::kInternal, "the executor's welcome lacks descriptors");
+  }
+  executor_wake_ = std::move(r.fds[1]);
+  s = Board::Attach(std::move(r.fds[0]), &board_);
+  if (!s.ok()) return s;
+  local_rank_ = welcome.local_rank;
+  if (options.elastic && local_rank_ >= board_->config().local_size) {
+    return Status(Code::kInternal, "the executor's welcome has no place");
+  }
+  fcntl(socket_.get(), F_SETFL, O_NONBLOCK);
+  return Status();
+}
+
+Status RankSession::Send(const void* message, size_t bytes) {
+  return SendMessage(socket_.get(), message, bytes);
+}
+
+RankOptions RankSession::Placed(RankOptions options) const {
+  options.agent = agent_;
+  options.token = token_;
+  const BoardConfig& config = board_->config();
+  options.cross_rank = static_cast<int>(config.node_index);
+  options.cross_size = static_cast<int>(config.nodes);
+  if (!options.elastic) return options;
+  options.rank = config.global_rank[local_rank_];
+  options.size = static_cast<int>(config.size);
+  options.local_rank = static_cast<int>(local_rank_);
+  options.local_size = static_cast<int>(config.local_size);
+  options.last_epoch = config.epoch;
+  return options;
+}
+
+void RankSession::SayGoodbye(uint32_t pending, bool returns) {
+  auto m = session::Make<session::Goodbye>();
+  m.pending = pending;
+  m.returns = returns ? 1 : 0;
+  // If the executor has gone, nobody needs the goodbye.
+  (void)SendMessage(socket_.get(), &m, sizeof(m));
+}
+
+void RankSession::WakeExecutor() {
+  const uint64_t one = 1;
+  // A full eventfd counter is awake already.
+  (void)!write(executor_wake_.get(), &one, sizeof(one));
+}
+
+Status RankSession::NextMessage(std::vector<char>* message) {
+  message->clear();
+  Received r;
+  Status s = ReceiveMessage(socket_.get(), session::kMaxMessageBytes, 0, &r);
+  if (s.code() == Code::kDeadlineExceeded || s.code() == Code::kCancelled) {
+    return Status();
+  }
+  if (!s.ok()) return s;
+  if (r.data.empty()) {
+    return Status(Code::kUnavailable, "the executor has closed the connection");
+  }
+  s = session::CheckHeader(r.data.data(), r.data.size(), "executor");
+  if (s.ok()) *message = std::move(r.data);
+  return s;
+}
+
+void RankSession::Abandon() {
+  socket_.Reset();
+  executor_wake_.Reset();
+  board_.reset();
+}
+
+}  // namespace maypole

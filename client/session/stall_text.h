@@ -1,0 +1,21 @@
+// StallText: for what a wait is in which nothing moves, for the user.
+//
+// Thread contract: any thread; takes the core's lock for a moment.
+#ifndef MAYPOLE_CLIENT_SESSION_STALL_TEXT_H_
+#define MAYPOLE_CLIENT_SESSION_STALL_TEXT_H_
+
+#include <string>
+
+#include "client/engine/operation.h"
+#include "client/engine/rank_core.h"
+#include "common/board/board.h"
+
+namespace maypole {
+
+// "rank 3 of this node: not submitted yet"
+std::string StallText(const Board& board, const RankCore& core,
+                      const Operation& operation);
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_CLIENT_SESSION_STALL_TEXT_H_

@@ -1,0 +1,31 @@
+// How a rank that finds nothing to do should wait: by the cores that its
+// process may really use (common/cores.h). Where a quota limits them, looking
+// again and again is paid for by the next computation.
+//
+//   const WaitPolicy w = ChooseWaitPolicy(
+//       AffinityCores(), CpuQuota(ReadFilesUnder("/")), 2, 1);
+//
+// Thread contract: pure functions.
+#ifndef MAYPOLE_CLIENT_SESSION_WAIT_POLICY_H_
+#define MAYPOLE_CLIENT_SESSION_WAIT_POLICY_H_
+
+#include <chrono>
+#include <cstdint>
+
+#include "common/cores.h"
+
+namespace maypole {
+
+struct WaitPolicy {
+  // Gives its core to others each time it looks.
+  bool yields = false;
+  // How long it looks again before it sleeps.
+  std::chrono::microseconds spin{0};
+};
+
+WaitPolicy ChooseWaitPolicy(uint32_t affinity, double quota,
+                            uint32_t local_size, uint32_t nodes);
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_CLIENT_SESSION_WAIT_POLICY_H_

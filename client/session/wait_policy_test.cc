@@ -1,0 +1,41 @@
+#include "client/session/wait_policy.h"
+
+#include <gtest/gtest.h>
+
+namespace maypole {
+namespace {
+
+using std::chrono::microseconds;
+
+TEST(WaitPolicyTest, ACoreForEachRank) {
+  const WaitPolicy w = ChooseWaitPolicy(4, UnlimitedCores(), 4, 1);
+  EXPECT_FALSE(w.yields);
+  EXPECT_EQ(w.spin, microseconds(200));
+  EXPECT_FALSE(ChooseWaitPolicy(64, 4.0, 4, 1).yields);
+  EXPECT_EQ(ChooseWaitPolicy(64, 4.0, 4, 1).spin, microseconds(200));
+}
+
+// Too few by affinity: or each is bound to a core of its own.
+TEST(WaitPolicyTest, FewerCoresThanRanks) {
+  const WaitPolicy w = ChooseWaitPolicy(1, UnlimitedCores(), 2, 1);
+  EXPECT_TRUE(w.yields);
+  EXPECT_EQ(w.spin, microseconds(200));
+}
+
+TEST(WaitPolicyTest, QuotaOfLessThanACoreForEachRank) {
+  for (const double quota : {0.5, 1.0, 3.9}) {
+    const WaitPolicy w = ChooseWaitPolicy(64, quota, 4, 1);
+    EXPECT_TRUE(w.yields) << quota;
+    EXPECT_EQ(w.spin, microseconds(20)) << quota;
+  }
+}
+
+TEST(WaitPolicyTest, SeveralNodes) {
+  const WaitPolicy w = ChooseWaitPolicy(4, UnlimitedCores(), 4, 2);
+  EXPECT_FALSE(w.yields);
+  EXPECT_EQ(w.spin, microseconds(20));
+  EXPECT_TRUE(ChooseWaitPolicy(2, UnlimitedCores(), 4, 2).yields);
+}
+
+}  // namespace
+}  // namespace maypole

@@ -1,0 +1,124 @@
+// FakeExecutor: an executor of one node for the client's tests; allots slots
+// and watches ranks leave, as the real one does, in one thread.
+#ifndef MAYPOLE_CLIENT_TESTING_FAKE_EXECUTOR_H_
+#define MAYPOLE_CLIENT_TESTING_FAKE_EXECUTOR_H_
+
+#include <poll.h>
+#include <sys/eventfd.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/board/board.h"
+#include "common/wire/session_messages.h"
+#include "common/wire/unix_socket.h"
+
+namespace maypole {
+
+class FakeExecutor {
+ public:
+  FakeExecutor(const std::string& path, uint32_t ranks) : ranks_(ranks) {
+    (void)ListenUnix(path, 0600, &listener_);
+    thread_ = std::thread([this] { Run(); });
+  }
+  ~FakeExecutor() {
+    Die();
+    thread_.join();
+  }
+
+  // As by kill -9: connections close, the board stays.
+  void Die() { stop_.store(true); }
+
+  // Answers with slots of other names from now on.
+  void MixNames() { mixes_names_.store(true); }
+
+ private:
+  void Run() {
+    BoardConfig config;
+    config.size = config.local_size = ranks_;
+    config.slots = 512;
+    config.chunk_bytes = 4096;
+    config.ring_depth = 3;
+    for (uint32_t i = 0; i < ranks_; ++i) {
+      config.global_rank[i] = static_cast<int>(i);
+    }
+    (void)Board::Create(config, &board_);
+    Welcome();
+    while (!stop_.load()) Serve();
+    clients_.clear();
+  }
+
+  void Welcome() {
+    clients_.resize(ranks_);
+    Fd wake(eventfd(0, EFD_CLOEXEC));
+    for (uint32_t i = 0; i < ranks_; ++i) {
+      Fd fd;
+      (void)AcceptUnix(listener_.get(), &fd);
+      Received r;
+      (void)ReceiveMessage(fd.get(), session::kMaxMessageBytes, -1, &r);
+      session::Hello hello;
+      (void)session::Parse(r.data.data(), r.data.size(), &hello);
+      clients_[static_cast<size_t>(hello.local_rank)] = std::move(fd);
+    }
+    for (Fd& client : clients_) {
+      auto m = session::Make<session::Welcome>();
+      const int fds[] = {board_->fd(), wake.get()};
+      (void)SendMessage(client.get(), &m, sizeof(m), fds);
+    }
+  }
+
+  void Serve() {
+    std::vector<pollfd> p;
+    for (Fd& c : clients_) p.push_back({c.get(), POLLIN, 0});
+    poll(p.data(), p.size(), 5);
+    for (uint32_t i = 0; i < ranks_; ++i) {
+      if (p[i].revents != 0 && clients_[i].valid()) Read(i);
+    }
+  }
+
+  void Read(uint32_t i) {
+    Received r;
+    (void)ReceiveMessage(clients_[i].get(), session::kMaxMessageBytes, 0, &r);
+    session::SlotRequest request;
+    session::Goodbye bye;
+    if (r.data.empty()) {
+      clients_[i].Reset();
+      board_->Abort(Code::kAborted, "rank " + std::to_string(i) + " died");
+    } else if (session::Parse(r.data.data(), r.data.size(), &request).ok()) {
+      auto reply = session::Make<session::SlotReply>();
+      reply.request = request.request;
+      reply.slot = slots_
+                       .emplace(std::to_string(request.kind) + request.name,
+                                slots_.size())
+                       .first->second;
+      board_->Allot(reply.slot, request.process_set,
+                    static_cast<Kind>(request.kind),
+                    mixes_names_ ? "?" : request.name,
+                    (uint64_t{1} << ranks_) - 1, reply.slot + 1);
+      (void)SendMessage(clients_[i].get(), &reply, sizeof(reply));
+      board_->WakeRank(i);
+    } else if (session::Parse(r.data.data(), r.data.size(), &bye).ok()) {
+      clients_[i].Reset();
+      const std::string who = "rank " + std::to_string(i);
+      if (bye.pending > 0) {
+        board_->Abort(Code::kAborted, who + " left with operations pending");
+      }
+    }
+  }
+
+  const uint32_t ranks_;
+  Fd listener_;
+  std::unique_ptr<Board> board_;
+  std::vector<Fd> clients_;
+  std::map<std::string, uint32_t> slots_;
+  std::atomic<bool> stop_{false};
+  std::atomic<bool> mixes_names_{false};
+  std::thread thread_;
+};
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_CLIENT_TESTING_FAKE_EXECUTOR_H_

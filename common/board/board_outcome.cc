@@ -1,0 +1,256 @@
+// What becomes of operations and of the epoch: the part of Board that decides,
+// ends and wakes.
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+
+#include "common/board/board.h"
+#include "common/board/copy_text.h"
+#include "common/board/futex.h"
+#include "common/board/kill_point.h"
+
+namespace maypole {
+namespace {
+
+// Detail of a small commit: flag, local rank (7 bits), buffer (16).
+constexpr uint32_t kEagerFlag = 1u << 23;
+
+// Any rank may have written any number.
+Code CodeOf(uint32_t word) {
+  return word <= static_cast<uint32_t>(Code::kUnauthenticated)
+             ? static_cast<Code>(word)
+             : Code::kUnknown;
+}
+
+constexpr uint32_t kOutcomeMask = 0xff;  // above it: the detail
+
+Outcome OutcomeIn(uint64_t word) {
+  return static_cast<Outcome>(ValueOf(word) & kOutcomeMask);
+}
+
+}  // namespace
+
+// The first to see a commit may have died, so everybody who sees it copies it.
+void Board::KeepCommit(RunRef ref, uint64_t word) const {
+  std::atomic<uint64_t>& committed = run(ref).committed;
+  uint64_t seen = committed.load(std::memory_order_acquire);
+  while (TagOf(seen) < TagOf(word) &&
+         !committed.compare_exchange_weak(seen, word, std::memory_order_acq_rel,
+                                          std::memory_order_acquire)) {
+  }
+  MAYPOLE_KILL_POINT("commit.kept");
+}
+
+// What is decided of generation g, detail included; 0 if nothing yet.
+uint64_t Board::OutcomeWord(RunRef ref, uint32_t generation) const {
+  const uint64_t word = run(ref).outcome.load(std::memory_order_acquire);
+  if (TagOf(word) < generation) return 0;
+  if (TagOf(word) == generation) {
+    if (OutcomeIn(word) == Outcome::kCommitted) KeepCommit(ref, word);
+    return word;
+  }
+  const uint64_t kept = run(ref).committed.load(std::memory_order_acquire);
+  if (TagOf(kept) == generation) return kept;
+  return Tagged(generation, static_cast<uint32_t>(Outcome::kSuperseded));
+}
+
+Outcome Board::OutcomeOf(RunRef ref, uint32_t generation) const {
+  return OutcomeIn(OutcomeWord(ref, generation));
+}
+
+Outcome Board::Decide(RunRef ref, uint32_t generation, Outcome to) const {
+  std::atomic<uint64_t>& outcome = run(ref).outcome;
+  uint64_t seen = outcome.load(std::memory_order_acquire);
+  // A claimed reduction may not outlive its rank: an abort overrules it.
+  const auto open = [&](uint64_t word) {
+    return TagOf(word) < generation ||
+           (to == Outcome::kAborted &&
+            word ==
+                Tagged(generation, static_cast<uint32_t>(Outcome::kReducing)));
+  };
+  while (open(seen)) {
+    if (outcome.compare_exchange_weak(
+            seen, Tagged(generation, static_cast<uint32_t>(to)),
+            std::memory_order_acq_rel, std::memory_order_acquire)) {
+      MAYPOLE_KILL_POINT("decide.decided");
+      break;
+    }
+  }
+  return OutcomeOf(ref, generation);
+}
+
+bool Board::ClaimReduction(uint32_t slot, uint32_t generation) const {
+  std::atomic<uint64_t>& outcome = run(slot).outcome;
+  uint64_t seen = outcome.load(std::memory_order_acquire);
+  while (TagOf(seen) < generation) {
+    if (outcome.compare_exchange_weak(
+            seen, Tagged(generation, static_cast<uint32_t>(Outcome::kReducing)),
+            std::memory_order_acq_rel, std::memory_order_acquire)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool Board::CommitEager(uint32_t slot, uint32_t generation,
+                        EagerResult r) const {
+  uint64_t claimed =
+      Tagged(generation, static_cast<uint32_t>(Outcome::kReducing));
+  const uint32_t detail = kEagerFlag | r.local << 16 | r.buffer;
+  const uint64_t committed = Tagged(
+      generation, static_cast<uint32_t>(Outcome::kCommitted) | detail << 8);
+  if (!run(slot).outcome.compare_exchange_strong(claimed, committed,
+                                                 std::memory_order_acq_rel,
+                                                 std::memory_order_acquire)) {
+    return false;
+  }
+  MAYPOLE_KILL_POINT("commit.eager");
+  KeepCommit(slot, committed);
+  return true;
+}
+
+bool Board::ResultOf(uint32_t slot, uint32_t generation, EagerResult* r) const {
+  const uint64_t word = OutcomeWord(slot, generation);
+  const uint32_t value = ValueOf(word);
+  if (OutcomeIn(word) != Outcome::kCommitted ||
+      (value >> 8 & kEagerFlag) == 0) {
+    return false;
+  }
+  r->local = value >> 24 & 0x7f;
+  r->buffer = value >> 8 & 0xffff;
+  return r->local < config_.local_size && r->buffer < config_.pool_buffers;
+}
+
+bool Board::Fail(uint32_t slot_number, uint32_t generation, Code code,
+                 std::string_view text) const {
+  std::atomic<uint64_t>& outcome = run(slot_number).outcome;
+  uint64_t seen = outcome.load(std::memory_order_acquire);
+  do {
+    if (TagOf(seen) >= generation) return false;
+  } while (!outcome.compare_exchange_weak(
+      seen, Tagged(generation, static_cast<uint32_t>(Outcome::kFailing)),
+      std::memory_order_acq_rel, std::memory_order_acquire));
+  MAYPOLE_KILL_POINT("fail.failing");
+  // Whoever reads a word of the text sees `kFailing` or later when it looks
+  // again: see ErrorOf.
+  std::atomic_thread_fence(std::memory_order_release);
+  char padded[kMaxErrorBytes + 1] = {};
+  std::memcpy(padded, text.data(), std::min(text.size(), kMaxErrorBytes));
+  SlotHeader& s = slot(slot_number);
+  for (size_t i = 0; i < std::size(s.error); ++i) {
+    uint64_t word;
+    std::memcpy(&word, padded + i * 8, 8);
+    s.error[i].store(word, std::memory_order_relaxed);
+  }
+  MAYPOLE_KILL_POINT("fail.text");
+  const uint32_t failed = static_cast<uint32_t>(Outcome::kFailed) |
+                          static_cast<uint32_t>(code) << 8;
+  outcome.store(Tagged(generation, failed), std::memory_order_release);
+  MAYPOLE_KILL_POINT("fail.failed");
+  header().failures.fetch_add(1, std::memory_order_seq_cst);
+  MAYPOLE_KILL_POINT("fail.counted");
+  WakeRanks(Members(slot_number));
+  return true;
+}
+
+Status Board::ErrorOf(uint32_t slot_number, uint32_t generation) const {
+  char text[kMaxErrorBytes + 1];
+  const SlotHeader& s = slot(slot_number);
+  for (size_t i = 0; i < std::size(s.error); ++i) {
+    const uint64_t word = s.error[i].load(std::memory_order_relaxed);
+    std::memcpy(text + i * 8, &word, 8);
+  }
+  std::atomic_thread_fence(std::memory_order_acquire);
+  const uint64_t now = run(slot_number).outcome.load(std::memory_order_relaxed);
+  if (TagOf(now) != generation) return Status(Code::kAborted, "");
+  text[kMaxErrorBytes] = 0;
+  return Status(CodeOf(ValueOf(now) >> 8 & 0x1f), text);
+}
+
+void Board::Abort(Code code, std::string_view text) const {
+  BoardHeader& h = header();
+  if (h.abort_claim.exchange(1, std::memory_order_acq_rel) == 0) {
+    MAYPOLE_KILL_POINT("abort.claimed");
+    const size_t n = std::min(text.size(), kMaxErrorBytes);
+    std::memcpy(h.abort_text, text.data(), n);
+    MAYPOLE_KILL_POINT("abort.text");
+    h.abort_code.store(
+        static_cast<uint32_t>(code == Code::kOk ? Code::kAborted : code),
+        std::memory_order_seq_cst);
+  } else {
+    AwaitAbortText();
+  }
+  MAYPOLE_KILL_POINT("abort.coded");
+  WakeRanks();
+  WakeNetwork();
+}
+
+// Another process writes the text. Should it have died doing so, the abort must
+// still come; the text is cut then.
+void Board::AwaitAbortText() const {
+  std::atomic<uint32_t>& code = header().abort_code;
+  for (int i = 0; i < 100 && code.load(std::memory_order_acquire) == 0; ++i) {
+    timespec pause{0, 100000};
+    nanosleep(&pause, nullptr);
+  }
+  uint32_t none = 0;
+  code.compare_exchange_strong(none, static_cast<uint32_t>(Code::kAborted),
+                               std::memory_order_seq_cst);
+}
+
+Status Board::AbortStatus() const {
+  const uint32_t code = header().abort_code.load(std::memory_order_acquire);
+  if (code == 0) return Status();
+  const std::string text = CopyText(header().abort_text);
+  return Status(
+      CodeOf(code),
+      text.empty() ? "the job has ended; the process that was recording the reason died before it could" : text);
+}
+
+void Board::WakeRank(uint32_t local) const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  RankBlock& r = rank(local);
+  if (r.sleeping.load(std::memory_order_relaxed) == 0) return;
+  if (r.sleeping.exchange(0, std::memory_order_seq_cst) == 0) return;
+  MAYPOLE_KILL_POINT("wake.claimed");
+  r.wake.fetch_add(1, std::memory_order_seq_cst);
+  FutexWakeAll(r.wake);
+}
+
+void Board::TellOfRecall(uint32_t local) const {
+  RankBlock& r = rank(local);
+  r.recalls.fetch_add(1, std::memory_order_seq_cst);
+  r.wake.fetch_add(1, std::memory_order_seq_cst);
+  FutexWakeAll(r.wake);
+}
+
+void Board::WakeRanks(uint64_t members) const {
+  for (uint32_t i = 0; i < config_.local_size; ++i) {
+    if ((members >> i & 1) != 0) WakeRank(i);
+  }
+}
+
+void Board::WakeAside() const {
+  if (header().aside_count.load(std::memory_order_seq_cst) == 0) return;
+  for (uint32_t i = 0; i < config_.local_size; ++i) {
+    if (rank(i).aside.load(std::memory_order_seq_cst) != 0) WakeRank(i);
+  }
+}
+
+void Board::WakeNetwork() const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  BoardHeader& h = header();
+  if (h.network_sleeping.load(std::memory_order_relaxed) == 0) return;
+  if (h.network_sleeping.exchange(0, std::memory_order_seq_cst) == 0) return;
+  h.network_wake.fetch_add(1, std::memory_order_seq_cst);
+  FutexWakeAll(h.network_wake);
+}
+
+bool Board::ClaimExecutorWake() const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  BoardHeader& h = header();
+  return h.executor_sleeping.load(std::memory_order_relaxed) != 0 &&
+         h.executor_sleeping.exchange(0, std::memory_order_seq_cst) != 0;
+}
+
+}  // namespace maypole

@@ -1,0 +1,37 @@
+// Futex on shared memory, with a bound; and the hint of a spinning loop.
+#ifndef MAYPOLE_COMMON_BOARD_FUTEX_H_
+#define MAYPOLE_COMMON_BOARD_FUTEX_H_
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <cstdint>
+#include <ctime>
+
+namespace maypole {
+
+enum class FutexResult { kWokenOrChanged, kTimeout, kInterrupted };
+
+// Backoff while *word == expected, at most timeout_ms.
+inline FutexResult FutexWait(std::atomic<uint32_t>& word, uint32_t expected,
+                             int timeout_ms) {
+  static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));
+  timespec ts{timeout_ms / 1000, (timeout_ms % 1000) * 1000000L};
+  const long rc = syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word),
+                          FUTEX_WAIT, expected, &ts, nullptr, 0);
+  if (rc == 0 || errno == EAGAIN) return FutexResult::kWokenOrChanged;
+  return errno == EINTR ? FutexResult::kInterrupted : FutexResult::kTimeout;
+}
+
+inline void FutexWakeAll(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT_MAX,
+          nullptr, nullptr, 0);
+}
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_COMMON_BOARD_FUTEX_H_

@@ -1,0 +1,97 @@
+// OptionValue: what an option of a command line takes, and where it goes.
+//
+// Purpose: one place for the conversions that command lines need. A value knows
+// how it is named in --help, what an error says was expected, its default, and
+// how a text is stored. The default that --help shows is what the variable
+// holds when the value is made.
+//
+//   int ranks = 1;
+//   line.Add({"-np"}, IntegerValue(&ranks, 1, 64), "ranks to start");
+//
+// Thread contract: values; the variables must outlive the command line.
+#ifndef MAYPOLE_COMMON_COMMAND_LINE_OPTION_VALUE_H_
+#define MAYPOLE_COMMON_COMMAND_LINE_OPTION_VALUE_H_
+
+#include <charconv>
+#include <functional>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/status.h"
+
+namespace maypole {
+
+struct OptionValue {
+  std::string name;      // in --help: "HOST:PORT"; empty: a switch, no value
+  std::string expected;  // in errors: "an integer from 1 to 64"
+  std::string initial;   // in --help: "[default: ...]"; empty: none
+  std::vector<std::string> choices;  // for completion; empty: no fixed ones
+  bool file = false;                 // completed with files
+  bool number = false;               // "-np4" is "-np 4"
+  bool optional = false;             // "--agent" as well as "--agent=SOCKET"
+  // False: it is not what is expected, and nothing was stored.
+  std::function<bool(const std::string& text)> store;
+
+  // Stores the text, or says what was expected, in a line that starts with
+  // `option`.
+  Status Read(const std::string& option, const std::string& text) const;
+  // The same with other texts for --help: the default, the value's name.
+  OptionValue WithDefault(std::string text) &&;
+  OptionValue WithName(std::string text) &&;
+};
+
+// Sets *out to `on` where the option is given.
+OptionValue SwitchValue(bool* out, bool on = true);
+OptionValue TextValue(std::string* out, std::string name);
+// It must not be empty.
+OptionValue NameValue(std::string* out, std::string name);
+OptionValue FileValue(std::string* out, std::string name = "PATH");
+// "--agent" sets *given, "--agent=SOCKET" *out too.
+OptionValue OptionalTextValue(bool* given, std::string* out, std::string name);
+// Separated by commas.
+OptionValue ListValue(std::vector<std::string>* out, std::string name);
+// The option may be given several times.
+OptionValue RepeatedValue(std::vector<std::string>* out, std::string name);
+// One of `choices`; `synonyms` are accepted too.
+OptionValue ChoiceValue(std::string* out, std::vector<std::string> choices,
+                        std::vector<std::string> synonyms = {});
+
+// "a, b or c"
+std::string JoinedByOr(const std::vector<std::string>& words);
+// An IntegerValue() but for store(). most: empty if there is no limit.
+OptionValue IntegerWithoutStore(std::string initial, const std::string& least,
+                                const std::string& most);
+
+// Decimal, or hexadecimal after "0x".
+template <class Int>
+OptionValue IntegerValue(Int* out, Int least,
+                         Int most = std::numeric_limits<Int>::max()) {
+  const bool limited = most < std::numeric_limits<Int>::max();
+  OptionValue value =
+      IntegerWithoutStore(std::to_string(*out), std::to_string(least),
+                          limited ? std::to_string(most) : "");
+  value.store = [out, least, most](const std::string& text) {
+    std::string_view digits = text;
+    const bool hexadecimal =
+        digits.starts_with("0x") || digits.starts_with("0X");
+    if (hexadecimal) digits.remove_prefix(2);
+    const char* end = digits.data() + digits.size();
+    Int number{};
+    const auto [stop, error] =
+        std::from_chars(digits.data(), end, number, hexadecimal ? 16 : 10);
+    if (error != std::errc() || stop != end || number < least ||
+        number > most) {
+      return false;
+    }
+    *out = number;
+    return true;
+  };
+  return value;
+}
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_COMMON_COMMAND_LINE_OPTION_VALUE_H_

@@ -1,0 +1,107 @@
+// MetricsServer: answers GET /metrics, for Prometheus.
+//
+// Purpose: prometheus-cpp's own server has a thread for each connection and
+// gives each half a minute: a few strangers who connect and say nothing shut
+// everybody out. Here one thread serves all connections, and nobody can hold it
+// up:
+//
+//   who                                  is hung up on
+//   has not sent its request             after 5 s
+//   does not read its reply              after 10 s
+//   sends more than kMaxRequestBytes     at once
+//   has been connected longest           when one more than kMaxConnections
+//   come
+//
+// One request a connection; no compression, no other page.
+//
+//   auto server = MetricsServer::Start({"0.0.0.0", 9401}, {a, b});
+//   if (!server.ok()) ...one clear sentence...
+//   (*server)->port();
+//
+// Thread contract: the Collectables are called by the server's thread, until
+// its destructor has returned, which does not wait for connections.
+#ifndef MAYPOLE_COMMON_METRICS_SERVER_H_
+#define MAYPOLE_COMMON_METRICS_SERVER_H_
+
+#include <prometheus/collectable.h>
+
+#include <chrono>
+#include <cstddef>
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/event_loop.h"
+#include "common/fd.h"
+#include "common/program/address.h"
+
+namespace maypole {
+
+class MetricsServer {
+ public:
+  static constexpr size_t kMaxConnections = 64;
+  static constexpr size_t kMaxRequestBytes = 8192;
+  struct Times {
+    std::chrono::milliseconds request{5000};
+    std::chrono::milliseconds reply{10000};
+  };
+  using Collectables = std::vector<std::shared_ptr<prometheus::Collectable>>;
+
+  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(
+      const Address& address, Collectables collectables, Times times);
+  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(
+      const Address& address, Collectables collectables) {
+    return Start(address, std::move(collectables), Times());
+  }
+  ~MetricsServer();
+  MetricsServer(const MetricsServer&) = delete;
+  MetricsServer& operator=(const MetricsServer&) = delete;
+
+  int port() const { return port_; }
+
+ private:
+  struct Connection {
+    WatchedFd fd;
+    std::string request;
+    std::string reply;  // what is left to write
+    EventLoop::Time deadline;
+  };
+  using Connections = std::list<Connection>;  // the oldest first
+
+  MetricsServer(Collectables collectables, Times times)
+      : collectables_(std::move(collectables)), times_(times) {}
+
+  absl::Status Listen(const Address& address);
+  void Run();
+  void Accept(WatchedFd* listener);
+  void Add(Fd fd);
+  void Read(Connections::iterator connection);
+  void Write(Connections::iterator connection);
+  void DropOverdue();
+  // Hangs up before it has had its reply.
+  void Drop(Connections::iterator connection);
+  std::string ReplyTo(const std::string& request) const;
+  std::string Page() const;
+
+  const Collectables collectables_;
+  const Times times_;
+  int port_ = 0;
+  EventLoop loop_;
+  std::vector<WatchedFd> listeners_;
+  Connections connections_;
+  // Out of descriptors: nobody is accepted until then.
+  LoopTimer accept_again_{&loop_, [this] {
+                            for (WatchedFd& l : listeners_) l.WantRead(true);
+                          }};
+  bool stopped_ = false;
+  std::thread thread_;
+};
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_COMMON_METRICS_SERVER_H_

@@ -1,0 +1,203 @@
+#include "common/spawn.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+
+#include "common/resource_limits.h"
+
+extern char** environ;
+
+namespace maypole {
+namespace {
+
+constexpr char kShell[] = "/bin/sh";
+constexpr int kCannotRun = 127;
+constexpr size_t kStackBytes = 64 * 1024;
+
+std::vector<char*> Pointers(const std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (const std::string& s : strings) {
+    pointers.push_back(const_cast<char*>(s.c_str()));
+  }
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// What the child does until its program runs. All memory was allocated by the
+// parent, which sleeps meanwhile and sees what is written to it: only system
+// calls in here.
+class ChildSetup {
+ public:
+  explicit ChildSetup(const SpawnOptions& options)
+      : options_(options),
+        arguments_(Pointers(options.arguments)),
+        copies_(options.descriptors.size()),
+        parent_(getpid()) {
+    if (options.environment) environment_ = Pointers(*options.environment);
+    for (const SpawnDescriptor& d : options.descriptors) {
+      above_ = std::max(above_, d.number + 1);
+    }
+    // As the shell is told of a script: its path, then its arguments.
+    script_ = {const_cast<char*>(kShell),
+               const_cast<char*>(options.program.c_str())};
+    script_.insert(script_.end(), arguments_.begin() + 1, arguments_.end());
+  }
+
+  // 0: the program runs.
+  int error() const { return error_; }
+
+  static int Run(void* self) {
+    static_cast<ChildSetup*>(self)->Run();
+    _exit(kCannotRun);
+  }
+
+ private:
+  // Returns only if the program cannot be run.
+  void Run() {
+    if (!(SetDeathSignal() && SetGroup() && PlaceDescriptors() &&
+          SetOpenFiles() && ResetSignals())) {
+      error_ = errno;
+      return;
+    }
+    char** const environment =
+        options_.environment ? environment_.data() : environ;
+    execve(options_.program.c_str(), arguments_.data(), environment);
+    error_ = errno;
+    if (error_ != ENOEXEC || !options_.run_scripts) return;
+    error_ = 0;
+    execve(kShell, script_.data(), environment);
+    error_ = errno;
+  }
+
+  bool SetDeathSignal() {
+    if (options_.death_signal == 0) return true;
+    if (prctl(PR_SET_PDEATHSIG, options_.death_signal) != 0) return false;
+    // The parent may have died before.
+    if (syscall(SYS_getppid) == parent_) return true;
+    errno = ESRCH;
+    return false;
+  }
+
+  bool SetGroup() {
+    switch (options_.process_group) {
+      case ProcessGroup::kInherit:
+        return true;
+      case ProcessGroup::kNew:
+        return setpgid(0, 0) == 0;
+      case ProcessGroup::kJoin:
+        setpgid(0, options_.group);
+        return true;
+      case ProcessGroup::kNewSession:
+        return setsid() >= 0;
+    }
+    return true;
+  }
+
+  // First copies out of the way of all numbers: one may be another's source.
+  bool PlaceDescriptors() {
+    for (size_t i = 0; i < copies_.size(); ++i) {
+      int fd = options_.descriptors[i].fd;
+      if (fd == kDevNull) fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+      copies_[i] = fcntl(fd, F_DUPFD_CLOEXEC, above_);
+      if (copies_[i] < 0) return false;
+    }
+    for (size_t i = 0; i < copies_.size(); ++i) {
+      if (dup2(copies_[i], options_.descriptors[i].number) < 0) return false;
+    }
+    return true;
+  }
+
+  bool SetOpenFiles() {
+    return !options_.open_files ||
+           setrlimit(RLIMIT_NOFILE, &*options_.open_files) == 0;
+  }
+
+  // No handler of the parent may run once signals are let through.
+  bool ResetSignals() {
+    for (int s = 1; s < NSIG; ++s) {
+      struct sigaction action;
+      if (sigaction(s, nullptr, &action) != 0) continue;  // the C library's own
+      const auto& asked = options_.default_signals;
+      if (action.sa_handler == SIG_IGN &&
+          std::find(asked.begin(), asked.end(), s) == asked.end()) {
+        continue;
+      }
+      action = {};
+      action.sa_handler = SIG_DFL;
+      sigaction(s, &action, nullptr);
+    }
+    sigset_t none;
+    sigemptyset(&none);
+    return sigprocmask(SIG_SETMASK, &none, nullptr) == 0;
+  }
+
+  const SpawnOptions& options_;
+  std::vector<char*> arguments_;
+  std::vector<char*> environment_;
+  std::vector<char*> script_;
+  std::vector<int> copies_;
+  int above_ = 3;
+  const pid_t parent_;
+  volatile int error_ = 0;
+};
+
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+Status Spawn(const SpawnOptions& options, Child* out) {
+  ChildSetup setup(options);
+  const auto stack = std::make_unique<std::byte[]>(kStackBytes);
+  int pidfd = -1;
+  pid_t pid;
+  int clone_error;
+  {
+    const SignalsBlocked blocked;
+    // CLONE_VFORK: it has the memory to itself until it runs its program.
+    pid = clone(&ChildSetup::Run, stack.get() + kStackBytes,
+                CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, &setup, &pidfd);
+    clone_error = errno;
+  }
+  Child child{.pid = pid, .pidfd = Fd(pidfd)};
+  if (pid < 0) {
+    return ResourceStatus(clone_error, Needs::kProcess,
+                          "cannot start a process");
+  }
+  if (setup.error() != 0) {
+    while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+    }
+    return ErrnoStatus(setup.error(), "cannot run " + options.program);
+  }
+  if (!child.pidfd.valid()) child.pidfd = OpenPidFd(pid);
+  *out = std::move(child);
+  return Status();
+}
+
+Fd OpenPidFd(pid_t pid) {
+  if (pid <= 0) return Fd();
+  // By number: glibc 2.36 declares pidfd_open() without extern "C".
+  return Fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+}
+
+}  // namespace maypole

@@ -1,0 +1,90 @@
+#include "common/wire/session_messages.h"
+
+namespace maypole::session {
+namespace {
+
+bool StringsEnd(const Hello& m) {
+  return Ends(m.job) && Ends(m.token) && Ends(m.host);
+}
+bool StringsEnd(const Refused& m) { return Ends(m.text); }
+bool StringsEnd(const Welcome&) { return true; }
+bool StringsEnd(const SlotRequest& m) { return Ends(m.name); }
+bool StringsEnd(const SlotReply& m) { return Ends(m.text); }
+bool StringsEnd(const Goodbye&) { return true; }
+bool StringsEnd(const SetRequest&) { return true; }
+bool StringsEnd(const SetReply& m) { return Ends(m.text); }
+bool StringsEnd(const JoinRequest&) { return true; }
+bool StringsEnd(const JoinReply& m) { return Ends(m.text); }
+bool StringsEnd(const Notice& m) { return Ends(m.text); }
+bool StringsEnd(const SlotRecall&) { return true; }
+bool StringsEnd(const SlotReturn&) { return true; }
+
+}  // namespace
+
+Status CheckHeader(const void* data, size_t bytes, std::string_view peer) {
+  Header h;
+  const std::string who(peer);
+  if (bytes < sizeof(h)) {
+    return Status(Code::kInvalidArgument,
+                  "the " + who + " sent a message of " + std::to_string(bytes) +
+                      " bytes; is it a Maypole process?");
+  }
+  std::memcpy(&h, data, sizeof(h));
+  if (h.magic != kMagic) {
+    return Status(Code::kInvalidArgument,
+                  "the " + who + " does not speak Maypole's session protocol");
+  }
+  if (h.version != kProtocolVersion) {
+    return Status(Code::kFailedPrecondition,
+                  "the " + who + " speaks version " +
+                      std::to_string(h.version) +
+                      " of the session protocol, this side version " +
+                      std::to_string(kProtocolVersion) +
+                      "; install the same Maypole on both sides");
+  }
+  if (h.size != bytes || bytes > kMaxMessageBytes) {
+    return Status(Code::kInvalidArgument,
+                  "the " + who + " sent a message of " + std::to_string(bytes) +
+                      " bytes that says it has " + std::to_string(h.size));
+  }
+  return Status();
+}
+
+Type TypeOf(const void* data) {
+  Header h;
+  std::memcpy(&h, data, sizeof(h));
+  return h.type;
+}
+
+template <typename T>
+Status Parse(const void* data, size_t bytes, T* out) {
+  if (bytes != sizeof(T) || TypeOf(data) != T::kType) {
+    return Status(Code::kInvalidArgument,
+                  "expected a message of type " +
+                      std::to_string(static_cast<uint32_t>(T::kType)) +
+                      " with " + std::to_string(sizeof(T)) + " bytes, got " +
+                      std::to_string(bytes) + " bytes of type " +
+                      std::to_string(static_cast<uint32_t>(TypeOf(data))));
+  }
+  std::memcpy(out, data, sizeof(T));
+  if (!StringsEnd(*out)) {
+    return Status(Code::kInvalidArgument, "a string in the message has no end");
+  }
+  return Status();
+}
+
+template Status Parse(const void*, size_t, Hello*);
+template Status Parse(const void*, size_t, Refused*);
+template Status Parse(const void*, size_t, Welcome*);
+template Status Parse(const void*, size_t, SlotRequest*);
+template Status Parse(const void*, size_t, SlotReply*);
+template Status Parse(const void*, size_t, Goodbye*);
+template Status Parse(const void*, size_t, SetRequest*);
+template Status Parse(const void*, size_t, SetReply*);
+template Status Parse(const void*, size_t, JoinRequest*);
+template Status Parse(const void*, size_t, JoinReply*);
+template Status Parse(const void*, size_t, Notice*);
+template Status Parse(const void*, size_t, SlotRecall*);
+template Status Parse(const void*, size_t, SlotReturn*);
+
+}  // namespace maypole::session

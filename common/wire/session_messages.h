@@ -1,0 +1,251 @@
+// Session: the messages between a training process and its node's agent.
+//
+// Purpose: fixed, versioned structs over a SOCK_SEQPACKET unix socket (one
+// send is one message). No protobuf: libmaypole is a guest in its process.
+//
+//   client                      supervisor              executor of the job
+//     |-- Hello ------------------>|  checks uid, version, job token
+//     |                            |-- hands the connection over --->|
+//     |<-- Refused ----------------|  (bad version, uid, token)      |
+//     |<-- Welcome + board fd + eventfd -----------------------------|
+//     |     (when all ranks of the job are there)   or Refused       |
+//     |-- SlotRequest ---------------------------------------------->|
+//     |<-- SlotReply ------------------------------------------------|
+//     |<-- SlotRecall ------ (slots are short) ----------------------|
+//     |-- SlotReturn ----------------------------------------------->|
+//     |-- SetRequest, JoinRequest ---------------------------------->|
+//     |<-- SetReply, JoinReply (when all ranks have asked) ----------|
+//     |<-- Notice (a line for the user) -----------------------------|
+//     |-- Goodbye -------------------------------------------------->|
+//
+// After Welcome the board says everything else. A closed connection without
+// Goodbye is the rank's death.
+//
+// Every message starts with Header. Magic and version have their place for
+// ever, so that peers of different versions can refuse each other by name.
+//
+// Hostility: a receiver checks size, magic, version, type and that strings
+// end, by Parse<T>(), before it looks at anything else.
+#ifndef MAYPOLE_COMMON_WIRE_SESSION_MESSAGES_H_
+#define MAYPOLE_COMMON_WIRE_SESSION_MESSAGES_H_
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "common/limits.h"
+#include "common/status.h"
+#include "common/types.h"
+
+namespace maypole::session {
+
+inline constexpr uint32_t kMagic = 0x4d41594c;  // "MAYL"
+inline constexpr size_t kMaxMessageBytes = 2048;
+
+enum class Type : uint32_t {
+  kHello = 1,
+  kRefused = 2,
+  kWelcome = 3,
+  kSlotRequest = 4,
+  kSlotReply = 5,
+  kGoodbye = 6,
+  kSetRequest = 7,
+  kSetReply = 8,
+  kJoinRequest = 9,
+  kJoinReply = 10,
+  kNotice = 11,
+  kSlotRecall = 12,
+  kSlotReturn = 13,
+};
+
+struct Header {
+  uint32_t magic = kMagic;
+  uint32_t version = kProtocolVersion;
+  Type type;
+  uint32_t size;  // of the whole message
+};
+
+struct Hello {
+  static constexpr Type kType = Type::kHello;
+  Header header;
+  int32_t rank = 0;
+  int32_t size = 1;
+  int32_t local_rank = 0;
+  int32_t local_size = 1;
+  int32_t cross_rank = 0;
+  int32_t cross_size = 1;
+  int32_t pid = 0;  // in the client's own PID namespace; for messages only
+  // 1: the epoch's start says who is which rank. Then `rank` is what the
+  // process was in its last epoch, and the places above mean nothing.
+  uint32_t elastic = 0;
+  uint64_t last_epoch = 0;  // elastic; 0: the process is new
+  int32_t min_size = 0;     // elastic: ranks that an epoch has
+  int32_t max_size = 0;
+  int64_t fusion_threshold = -1;  // bytes, by the rank's environment; -1: none
+  // After how long a straggler is reported, and ends the epoch; milliseconds by
+  // the rank's environment; -1: none, 0: never.
+  int64_t stall_check_ms = -1;
+  int64_t stall_shutdown_ms = -1;
+  // How long the rank waits for a start; milliseconds, -1: it does not say.
+  int64_t start_timeout_ms = -1;
+  char job[kMaxJobBytes + 1] = {};
+  char token[kMaxTokenBytes + 1] = {};
+  char host[kMaxHostBytes + 1] = {};
+};
+
+struct Refused {
+  static constexpr Type kType = Type::kRefused;
+  Header header;
+  uint32_t code = 0;  // Code
+  uint32_t reserved = 0;
+  char text[kMaxErrorBytes + 1] = {};
+};
+
+// Carries two descriptors: the board, the executor's eventfd.
+struct Welcome {
+  static constexpr Type kType = Type::kWelcome;
+  Header header;
+  uint64_t epoch = 0;
+  uint32_t local_rank = 0;
+  uint32_t reserved = 0;
+};
+
+struct SlotRequest {
+  static constexpr Type kType = Type::kSlotRequest;
+  Header header;
+  uint32_t request = 0;  // chosen by the client, comes back
+  uint32_t process_set = 0;
+  uint32_t kind = 0;  // Kind
+  uint32_t reserved = 0;
+  char name[kMaxNameBytes + 1] = {};
+};
+
+struct SlotReply {
+  static constexpr Type kType = Type::kSlotReply;
+  Header header;
+  uint32_t request = 0;
+  uint32_t slot = 0;
+  uint32_t negotiated = 0;  // 1: the process set has members on other nodes
+  uint32_t code = 0;        // Code; not kOk: `text` says why
+  char text[kMaxErrorBytes + 1] = {};
+};
+
+// The executor needs slots: the rank shall give back those that none of its
+// operations uses, and forget their names (RankBlock.recalls counts them).
+struct SlotRecall {
+  static constexpr Type kType = Type::kSlotRecall;
+  Header header;
+  uint32_t count = 0;
+  uint32_t reserved = 0;
+  uint32_t slots[kMaxRecall] = {};
+};
+
+// Answers one SlotRecall, in order: those that the rank does not know any more.
+struct SlotReturn {
+  static constexpr Type kType = Type::kSlotReturn;
+  Header header;
+  uint32_t count = 0;
+  uint32_t reserved = 0;
+  uint32_t slots[kMaxRecall] = {};
+};
+
+// Makes or removes a process set. Every rank asks, in the same order: the n-th
+// requests of all ranks belong together.
+struct SetRequest {
+  static constexpr Type kType = Type::kSetRequest;
+  Header header;
+  uint32_t number = 0;       // n, from 1
+  uint32_t remove = 0;       // 1: remove process_set; 0: make one of members
+  uint32_t process_set = 0;  // to be removed
+  uint32_t reserved = 0;
+  uint64_t members[kMaxRanks / 64] = {};  // bit r: global rank r
+};
+
+struct SetReply {
+  static constexpr Type kType = Type::kSetReply;
+  Header header;
+  uint32_t number = 0;
+  uint32_t process_set = 0;  // made or removed
+  uint32_t code = 0;         // Code; not kOk: `text` says why
+  uint32_t reserved = 0;
+  char text[kMaxErrorBytes + 1] = {};
+};
+
+// The rank's n-th join. First when it begins: from now on it stands aside, and
+// others may need it (RankBlock.aside is set). Again, settled, when no
+// operation that it submitted before is pending.
+struct JoinRequest {
+  static constexpr Type kType = Type::kJoinRequest;
+  Header header;
+  uint32_t number = 0;  // n, from 1
+  uint32_t settled = 0;
+};
+
+// All ranks have joined and settled.
+struct JoinReply {
+  static constexpr Type kType = Type::kJoinReply;
+  Header header;
+  uint32_t number = 0;
+  int32_t last_rank = 0;  // the last to begin
+  uint32_t code = 0;      // Code; not kOk: `text` says why
+  uint32_t reserved = 0;
+  char text[kMaxErrorBytes + 1] = {};
+};
+
+// To be written to the rank's stderr, as it is, as one line.
+struct Notice {
+  static constexpr Type kType = Type::kNotice;
+  Header header;
+  char text[kMaxErrorBytes + 1] = {};
+};
+
+struct Goodbye {
+  static constexpr Type kType = Type::kGoodbye;
+  Header header;
+  uint32_t pending = 0;  // operations the rank leaves unfinished
+  uint32_t returns = 0;  // elastic; 1: the process means to say Hello again
+};
+
+template <typename T>
+T Make() {
+  static_assert(std::is_trivially_copyable_v<T>);
+  static_assert(sizeof(T) <= kMaxMessageBytes && sizeof(T) % 8 == 0);
+  T m{};
+  m.header.magic = kMagic;
+  m.header.version = kProtocolVersion;
+  m.header.type = T::kType;
+  m.header.size = sizeof(T);
+  return m;
+}
+
+// Copies `text` into a fixed field, cut to fit, always ended.
+template <size_t N>
+void SetText(char (&field)[N], std::string_view text) {
+  const size_t n = text.size() < N ? text.size() : N - 1;
+  std::memcpy(field, text.data(), n);
+  std::memset(field + n, 0, N - n);
+}
+
+// True if the field ends within itself.
+template <size_t N>
+bool Ends(const char (&field)[N]) {
+  return std::memchr(field, 0, N) != nullptr;
+}
+
+// Checks magic, version and size of what was received. `peer` is for the
+// message: "client", "agent".
+Status CheckHeader(const void* data, size_t bytes, std::string_view peer);
+
+// The type of a message that passed CheckHeader.
+Type TypeOf(const void* data);
+
+// Copies a message that passed CheckHeader into its struct, and checks that
+// all its strings end.
+template <typename T>
+Status Parse(const void* data, size_t bytes, T* out);
+
+}  // namespace maypole::session
+
+#endif  // MAYPOLE_COMMON_WIRE_SESSION_MESSAGES_H_

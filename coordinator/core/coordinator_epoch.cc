@@ -1,0 +1,365 @@
+#include "coordinator/core/coordinator_epoch.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/limits.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/core/ordering/fusion.h"
+#include "coordinator/core/text.h"
+
+namespace maypole::coordinator {
+
+CoordinatorEpoch::CoordinatorEpoch(uint64_t number, uint32_t size,
+                                   std::vector<NodeMember> members,
+                                   const Config& config, std::string job)
+    : number_(number),
+      size_(size),
+      members_(std::move(members)),
+      job_(std::move(job)),
+      fusion_threshold_(config.fusion_threshold),
+      stall_check_(config.stall_check),
+      stall_shutdown_(config.stall_shutdown),
+      connected_(members_.size(), true),
+      endpoints_(members_.size()),
+      sets_(&members_, size),
+      joins_(size),
+      table_(&members_, &sets_, config.operations),
+      buckets_(config.fusion_threshold, config.fusion_age),
+      late_(&members_, &sets_, &table_, &joins_, stall_check_, stall_shutdown_),
+      deadlock_(&members_, &sets_, &table_, &joins_),
+      sent_(members_.size(), 0),
+      node_runs_(members_.size(), 0) {}
+
+void CoordinatorEpoch::Start(JobOutput* out) {
+  proto::CoordinatorMessage message;
+  proto::EpochStart* start = message.mutable_epoch_start();
+  start->set_epoch(number_);
+  start->set_size(size_);
+  start->set_stall_check_ms(
+      std::chrono::duration_cast<std::chrono::milliseconds>(stall_check_)
+          .count());
+  for (const NodeMember& m : members_) {
+    proto::NodeInfo* node = start->add_nodes();
+    node->set_node(m.node);
+    node->set_host(m.host);
+    node->set_address(m.address);
+    node->mutable_ranks()->Assign(m.ranks.begin(), m.ranks.end());
+  }
+  for (size_t i = 0; i < members_.size(); ++i) {
+    start->set_node_index(i);
+    start->mutable_clients()->Assign(members_[i].clients.begin(),
+                                     members_[i].clients.end());
+    ToNode(i, message, out);
+  }
+}
+
+absl::Status CoordinatorEpoch::Handle(Time now, size_t node,
+                                      const proto::ExecutorMessage& message,
+                                      JobOutput* out) {
+  absl::Status status = Dispatch(now, node, message, out);
+  late_.Watch(now);
+  LookForDeadlock(now, out);
+  return status;
+}
+
+absl::Status CoordinatorEpoch::Dispatch(Time now, size_t node,
+                                        const proto::ExecutorMessage& message,
+                                        JobOutput* out) {
+  switch (message.payload_case()) {
+    case proto::ExecutorMessage::kEndpoint:
+      return OnEndpoint(node, message.endpoint(), out);
+    case proto::ExecutorMessage::kPresence:
+      return OnPresence(now, node, message.presence(), out);
+    case proto::ExecutorMessage::kSetRequest:
+      return OnSetRequest(now, node, message.set_request(), out);
+    case proto::ExecutorMessage::kJoinState:
+      return OnJoinState(now, node, message.join_state(), out);
+    case proto::ExecutorMessage::kRetireNames:
+      return OnRetireNames(now, node, message.retire_names(), out);
+    case proto::ExecutorMessage::kBlocked:
+      return deadlock_.Take(node, message.blocked());
+    case proto::ExecutorMessage::kLate: {
+      absl::Status status = late_.Take(now, node, message.late());
+      if (status.ok()) LookForStragglers(now, out);
+      return status;
+    }
+    default:
+      return absl::InvalidArgumentError("a message that is of no epoch");
+  }
+}
+
+absl::Status CoordinatorEpoch::OnEndpoint(size_t node,
+                                          const proto::Endpoint& message,
+                                          JobOutput* out) {
+  if (members_.size() == 1) return absl::OkStatus();  // nobody to reach
+  if (!endpoints_[node].empty()) {
+    return absl::InvalidArgumentError("two endpoints in one epoch");
+  }
+  if (message.addresses_size() != static_cast<int>(members_.size())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an endpoint with ", message.addresses_size(),
+                     " addresses for ", members_.size(), " nodes"));
+  }
+  for (const std::string& address : message.addresses()) {
+    if (address.size() > kMaxAddressBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("an address of ", address.size(), " bytes; ",
+                       kMaxAddressBytes, " are allowed"));
+    }
+  }
+  endpoints_[node] = {message.addresses().begin(), message.addresses().end()};
+  if (++endpoints_given_ < members_.size()) return absl::OkStatus();
+  for (size_t i = 0; i < members_.size(); ++i) {
+    proto::CoordinatorMessage m;
+    m.mutable_endpoints()->set_epoch(number_);
+    for (size_t j = 0; j < members_.size(); ++j) {
+      m.mutable_endpoints()->add_addresses(i == j ? "" : endpoints_[j][i]);
+    }
+    ToNode(i, std::move(m), out);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CoordinatorEpoch::OnPresence(Time now, size_t node,
+                                          const proto::Presence& message,
+                                          JobOutput* out) {
+  Release release;
+  absl::Status status;
+  for (const proto::PresentOperation& m : message.operations()) {
+    status = Report(now, node, m, &release, out);
+    if (!status.ok()) break;
+  }
+  for (const proto::UrgentOperation& m : message.urgent()) {
+    if (!status.ok()) break;
+    status = OnUrgent(node, m, &release);
+  }
+  // Also after a bad message: what is released must run.
+  Issue(now, release, out);
+  return status;
+}
+
+void CoordinatorEpoch::OnTime(Time now, JobOutput* out) {
+  Release release;
+  buckets_.OnTime(now, &release);
+  Issue(now, release, out);
+  if (const auto late = late_.Deadline(); late && *late <= now) {
+    LookForStragglers(now, out);
+  }
+  LookForDeadlock(now, out);
+}
+
+std::optional<Time> CoordinatorEpoch::Deadline() const {
+  std::optional<Time> first = buckets_.Deadline();
+  for (const auto& other : {late_.Deadline(), deadlock_.Deadline()}) {
+    if (other && (!first || *other < *first)) first = other;
+  }
+  return first;
+}
+
+std::string CoordinatorEpoch::LogPrefix(absl::string_view event) const {
+  return absl::StrCat("event=", event, " job=", job_, " epoch=", number_);
+}
+
+absl::Status CoordinatorEpoch::OnUrgent(size_t node,
+                                        const proto::UrgentOperation& message,
+                                        Release* release) {
+  absl::StatusOr<NegotiatedOperation*> op = table_.Resolve(message);
+  if (!op.ok()) return op.status();
+  if (*op != nullptr && table_.NoteUrgent(node, message.generation(), *op)) {
+    buckets_.Urge((*op)->id, release);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CoordinatorEpoch::OnRetireNames(Time now, size_t node,
+                                             const proto::RetireNames& message,
+                                             JobOutput* out) {
+  absl::Status status = table_.Retire(node, message);
+  Release release;
+  TellForgotten(&release, out);
+  Issue(now, release, out);
+  return status;
+}
+
+void CoordinatorEpoch::TellForgotten(Release* release, JobOutput* out) {
+  const auto forgotten = table_.TakeForgotten();
+  if (forgotten.empty()) return;
+  std::vector<uint32_t> ids;
+  for (const auto& f : forgotten) ids.push_back(f.id);
+  buckets_.Retire(ids, release);
+  for (size_t i = 0; i < members_.size(); ++i) {
+    proto::CoordinatorMessage message;
+    message.mutable_names_retired()->set_epoch(number_);
+    for (const auto& f : forgotten) {
+      if (f.set->by_node[i].empty()) continue;
+      message.mutable_names_retired()->add_ids(f.id);
+    }
+    if (message.names_retired().ids_size() > 0) {
+      ToNode(i, std::move(message), out);
+    }
+  }
+}
+
+absl::Status CoordinatorEpoch::Report(Time now, size_t node,
+                                      const proto::PresentOperation& message,
+                                      Release* release, JobOutput* out) {
+  absl::StatusOr<NegotiatedOperation*> found = table_.Resolve(message);
+  TellForgotten(release, out);
+  if (absl::IsResourceExhausted(found.status())) {
+    NegotiatedOperation unknown;
+    unknown.identity = message.identity();
+    FailOn(node, unknown, message.generation(), found.status(), out);
+    return absl::OkStatus();
+  }
+  if (!found.ok()) return found.status();
+  NegotiatedOperation* op = *found;
+  if (op == nullptr) return absl::OkStatus();  // it comes again, by identity
+  absl::Status noted = table_.Note(now, node, message, op);
+  if (!noted.ok()) return noted;
+  if (absl::Status able = CheckSet(*op); !able.ok()) {
+    Fail(op, able, out);
+    return absl::OkStatus();
+  }
+  if (!table_.Complete(*op)) {
+    AskToStandIn(op, out);
+    return absl::OkStatus();
+  }
+  absl::StatusOr<ReadyOperation> valid = table_.Validate(*op);
+  if (valid.ok()) {
+    buckets_.Add(now, *std::move(valid), release);
+    return absl::OkStatus();
+  }
+  out->Count(ErrorKind::kMismatch);
+  out->Warn(absl::StrCat(LogPrefix("operation_failed"),
+                         " tensor=", LogValue(op->identity.name()),
+                         " reason=", LogValue(valid.status().message())));
+  Fail(op, valid.status(), out);
+  op->told = true;
+  return absl::OkStatus();
+}
+
+void CoordinatorEpoch::Issue(Time now, const Release& release, JobOutput* out) {
+  if (release.empty()) return;
+  Runs runs;
+  for (const Release::Part& part : release.parts) {
+    out->facts.emplace_back(BucketRan{part.end});
+    AddRuns(now, part.operations, &runs, out);
+  }
+  AddRuns(now, release.loose, &runs, out);
+  for (size_t i = 0; i < members_.size(); ++i) SendRuns(i, runs, out);
+}
+
+void CoordinatorEpoch::SendRuns(size_t node, const Runs& runs, JobOutput* out) {
+  proto::CoordinatorMessage message;
+  size_t bytes = 0;
+  for (const auto& [set, run] : runs) {
+    if (set->by_node[node].empty()) continue;
+    message.mutable_execute()->set_epoch(number_);
+    proto::Run* m = message.mutable_execute()->add_runs();
+    *m = run;
+    m->set_run(++node_runs_[node]);
+    bytes += m->ByteSizeLong();
+    if (bytes < kMaxExecuteBytes) continue;
+    ToNode(node, std::move(message), out);
+    message = proto::CoordinatorMessage();
+    bytes = 0;
+  }
+  if (message.has_execute()) ToNode(node, std::move(message), out);
+}
+
+void CoordinatorEpoch::AddRuns(Time now,
+                               const std::vector<ReadyOperation>& ready,
+                               Runs* runs, JobOutput* out) {
+  for (const std::vector<size_t>& run : Fuse(ready, fusion_threshold_)) {
+    runs->emplace_back(table_.Find(ready[run.front()].id)->set,
+                       MakeRun(ready, run));
+    out->facts.emplace_back(RunIssued{run.size()});
+  }
+  for (const ReadyOperation& r : ready) {
+    out->facts.emplace_back(
+        OperationIssued{r.signature.kind, r.bytes, now - r.first_present});
+    table_.Settle(table_.Find(r.id));
+  }
+  operations_ += ready.size();
+}
+
+proto::Run CoordinatorEpoch::MakeRun(const std::vector<ReadyOperation>& ready,
+                                     const std::vector<size_t>& run) {
+  proto::Run m;
+  ++runs_;
+  for (size_t i : run) {
+    NegotiatedOperation* op = table_.Find(ready[i].id);
+    proto::RunOperation* o = m.add_operations();
+    o->set_id(op->id);
+    o->set_generation(ready[i].generation);
+    if (!op->told) *o->mutable_identity() = op->identity;
+    op->told = true;
+  }
+  const std::vector<int64_t>& dims = ready[run.front()].first_dims;
+  m.mutable_first_dims()->Assign(dims.begin(), dims.end());
+  const std::vector<int64_t>& splits = ready[run.front()].splits;
+  m.mutable_splits()->Assign(splits.begin(), splits.end());
+  return m;
+}
+
+void CoordinatorEpoch::Fail(NegotiatedOperation* op, const absl::Status& status,
+                            JobOutput* out) {
+  for (size_t i = 0; i < op->nodes.size(); ++i) {
+    const NodePresence& p = op->nodes[i];
+    if (p.present) FailOn(i, *op, p.generation, status, out);
+  }
+  table_.Settle(op);
+}
+
+void CoordinatorEpoch::FailOn(size_t node, const NegotiatedOperation& op,
+                              uint32_t generation, const absl::Status& status,
+                              JobOutput* out) {
+  proto::CoordinatorMessage message;
+  proto::OperationFailed* m = message.mutable_operation_failed();
+  m->set_epoch(number_);
+  m->set_id(op.id);
+  *m->mutable_identity() = op.identity;
+  m->set_generation(generation);
+  m->set_code(static_cast<int>(status.code()));
+  m->set_message(Cut(status.message(), kMaxErrorBytes));
+  ToNode(node, std::move(message), out);
+}
+
+void CoordinatorEpoch::End(const std::string& message, JobOutput* out) {
+  proto::CoordinatorMessage m;
+  m.mutable_epoch_end()->set_epoch(number_);
+  m.mutable_epoch_end()->set_code(static_cast<int>(absl::StatusCode::kAborted));
+  m.mutable_epoch_end()->set_message(Cut(message, kMaxErrorBytes));
+  ToAll(m, out);
+  TellStragglerTime(out);
+}
+
+std::optional<size_t> CoordinatorEpoch::IndexOf(SessionId session) const {
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (connected_[i] && members_[i].session == session) return i;
+  }
+  return std::nullopt;
+}
+
+std::vector<uint32_t> CoordinatorEpoch::LiveRanks(size_t node) const {
+  std::vector<uint32_t> out;
+  for (uint32_t rank : members_[node].ranks) {
+    if (!HasLeft(rank)) out.push_back(rank);
+  }
+  return out;
+}
+
+void CoordinatorEpoch::ToAll(const proto::CoordinatorMessage& message,
+                             JobOutput* out) {
+  for (size_t i = 0; i < members_.size(); ++i) ToNode(i, message, out);
+}
+
+void CoordinatorEpoch::ToNode(size_t node, proto::CoordinatorMessage message,
+                              JobOutput* out) {
+  if (!connected_[node]) return;
+  ++sent_[node];
+  out->messages.emplace_back(members_[node].session, std::move(message));
+}
+
+}  // namespace maypole::coordinator

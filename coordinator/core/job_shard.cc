@@ -1,0 +1,362 @@
+#include "coordinator/core/job_shard.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/limits.h"
+#include "common/program/secret.h"
+#include "coordinator/core/text.h"
+
+namespace maypole::coordinator {
+
+void Refuse(StreamId stream, const absl::Status& status, absl::string_view who,
+            Actions* actions) {
+  proto::CoordinatorMessage message;
+  message.mutable_refused()->set_code(static_cast<int>(status.code()));
+  message.mutable_refused()->set_message(Cut(status.message(), kMaxErrorBytes));
+  actions->emplace_back(Send{stream, std::move(message)});
+  actions->emplace_back(Close{stream, status});
+  actions->emplace_back(Log{
+      Level::kWarning, absl::StrCat("event=session_refused", who,
+                                    " reason=", LogValue(status.message()))});
+}
+
+absl::Status SessionIsOver(const std::string& node, const Config& config) {
+  return absl::NotFoundError(absl::StrCat(
+      "this session is over: the executor of node '", node,
+      "' did not come back within ", SecondsText(config.resume_timeout)));
+}
+
+JobShard::JobShard(std::string id, std::string token, const Config& config,
+                   std::string incarnation)
+    : id_(std::move(id)),
+      token_(std::move(token)),
+      config_(config),
+      incarnation_(std::move(incarnation)),
+      job_(std::make_unique<Job>(id_, config_)) {}
+
+// --- Executors come and go ---------------------------------------------------
+
+absl::Status JobShard::Open(Time now, StreamId stream, SessionId id,
+                            const proto::ExecutorHello& hello,
+                            Actions* actions) {
+  SetNow(now);
+  if (absl::Status able = CheckOpen(hello); !able.ok()) {
+    freed_.push_back(hello.node());
+    return able;
+  }
+  if (const auto same = job_->SessionOf(hello.node())) Replace(*same, actions);
+  ExecutorSession& session =
+      sessions_.emplace(id, ExecutorSession(id)).first->second;
+  session.node = hello.node();
+  session.host = hello.host().empty() ? hello.node() : hello.host();
+  job_->Join(now_, id, {session.node, session.host, hello.seen_address()});
+  Note(Level::kInfo, session, "session_opened", "", actions);
+  Welcome(&session, stream, actions);
+  return absl::OkStatus();
+}
+
+absl::Status JobShard::CheckOpen(const proto::ExecutorHello& hello) const {
+  if (!EqualSecrets(token_, hello.token())) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "job '", id_,
+        "' is there with another token; use another job id, or the same "
+        "MAYPOLE_TOKEN on all nodes of the job"));
+  }
+  if (const auto same = job_->SessionOf(hello.node())) {
+    const ExecutorSession& session = sessions_.at(*same);
+    if (session.stream == 0) return absl::OkStatus();
+    return absl::AlreadyExistsError(absl::StrCat(
+        "node '", hello.node(), "' is in job '", id_, "' already (from host ",
+        session.host, "); give every worker its own --node"));
+  }
+  if (sessions_.size() >= kMaxNodes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("job '", id_, "' has ", kMaxNodes,
+                     " nodes already, which is the limit"));
+  }
+  return absl::OkStatus();
+}
+
+void JobShard::Replace(SessionId id, Actions* actions) {
+  Lose(id, "was replaced by a new one", absl::OkStatus(), actions);
+  if (!empty()) return;
+  // It was the last one: the job begins anew.
+  actions->emplace_back(
+      Log{Level::kInfo, absl::StrCat("event=job_forgotten job=", id_)});
+  job_ = std::make_unique<Job>(id_, config_);
+}
+
+absl::Status JobShard::Resume(Time now, StreamId stream,
+                              const proto::ExecutorMessage& message,
+                              Actions* actions) {
+  SetNow(now);
+  const proto::ExecutorHello& hello = message.hello();
+  SessionId id = 0;
+  const auto it = absl::SimpleAtoi(hello.session(), &id) ? sessions_.find(id)
+                                                         : sessions_.end();
+  if (it == sessions_.end() || it->second.node != hello.node() ||
+      !EqualSecrets(token_, hello.token())) {
+    return SessionIsOver(hello.node(), config_);
+  }
+  ExecutorSession& session = it->second;
+  if (session.link.OnReceived(0, message.acknowledged()) == Receipt::kBadAck) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a resume that acknowledges message ", message.acknowledged(),
+        ", the last one sent is ", session.link.sent()));
+  }
+  if (session.stream != 0) {  // the old stream's end has not been seen yet
+    streams_.erase(session.stream);
+    actions->emplace_back(Close{
+        session.stream, absl::AbortedError("a newer stream has taken over")});
+  }
+  actions->emplace_back(Reconnected{});
+  Note(Level::kInfo, session, "session_resumed",
+       absl::StrCat("resent=", session.link.unacknowledged()), actions);
+  Welcome(&session, stream, actions);
+  session.link.Resend([&](const proto::CoordinatorMessage& m) {
+    actions->emplace_back(Send{stream, m});
+  });
+  return absl::OkStatus();
+}
+
+void JobShard::Welcome(ExecutorSession* session, StreamId stream,
+                       Actions* actions) {
+  if (session->deadline) {
+    detached_.erase({*session->deadline, session->id});
+    session->deadline.reset();
+  }
+  session->stream = stream;
+  streams_[stream] = session->id;
+  proto::CoordinatorMessage message;
+  message.mutable_welcome()->set_session(absl::StrCat(session->id));
+  message.mutable_welcome()->set_incarnation(incarnation_);
+  actions->emplace_back(Send{stream, session->link.Bare(std::move(message))});
+}
+
+void JobShard::Ended(Time now, StreamId stream, StreamEnd end,
+                     Actions* actions) {
+  SetNow(now);
+  ExecutorSession* session = Find(stream);
+  if (session == nullptr) return;
+  if (end == StreamEnd::kFinished && !job_->Needs(session->id)) {
+    return Lose(session->id, "has ended its connection", absl::OkStatus(),
+                actions);
+  }
+  streams_.erase(stream);
+  session->stream = 0;
+  session->deadline = now_ + config_.resume_timeout;
+  detached_.emplace(*session->deadline, session->id);
+  Note(Level::kWarning, *session, "stream_broken", "", actions);
+}
+
+JobShard::ExecutorSession* JobShard::Find(StreamId stream) {
+  const auto it = streams_.find(stream);
+  return it == streams_.end() ? nullptr : &sessions_.at(it->second);
+}
+
+// --- Messages ----------------------------------------------------------------
+
+void JobShard::Received(Time now, StreamId stream,
+                        const proto::ExecutorMessage& message,
+                        Actions* actions) {
+  SetNow(now);
+  ExecutorSession* session = Find(stream);
+  if (session == nullptr) return;
+  if (message.has_hello()) {
+    return BreakOff(session,
+                    absl::InvalidArgumentError("a second hello on a stream"),
+                    actions);
+  }
+  switch (
+      session->link.OnReceived(message.sequence(), message.acknowledged())) {
+    case Receipt::kNew:
+      return Payload(session, message, actions);
+    case Receipt::kUnnumbered:
+      if (message.payload_case() == proto::ExecutorMessage::PAYLOAD_NOT_SET) {
+        return;
+      }
+      return BreakOff(session,
+                      absl::InvalidArgumentError("a payload without a number"),
+                      actions);
+    case Receipt::kDuplicate:
+      return;
+    case Receipt::kGap:
+      return BreakOff(session,
+                      absl::InvalidArgumentError(absl::StrCat(
+                          "message ", message.sequence(), " after message ",
+                          session->link.received())),
+                      actions);
+    case Receipt::kBadAck:
+      return BreakOff(session,
+                      absl::InvalidArgumentError(absl::StrCat(
+                          "acknowledges message ", message.acknowledged(),
+                          ", the last one sent is ", session->link.sent())),
+                      actions);
+  }
+}
+
+void JobShard::Payload(ExecutorSession* session,
+                       const proto::ExecutorMessage& message,
+                       Actions* actions) {
+  const SessionId id = session->id;
+  JobOutput output;
+  const absl::Status status = job_->Handle(now_, id, message, &output);
+  Deliver(std::move(output), actions);
+  const auto it = sessions_.find(id);
+  if (it == sessions_.end()) return;  // lost by what it caused
+  session = &it->second;
+  if (!status.ok()) return BreakOff(session, status, actions);
+  if (session->link.AckDue() && session->stream != 0) {
+    actions->emplace_back(Send{session->stream, session->link.Bare({})});
+  }
+}
+
+void JobShard::BreakOff(ExecutorSession* session, const absl::Status& status,
+                        Actions* actions) {
+  actions->emplace_back(ErrorCounted{ErrorKind::kBadMessage});
+  const absl::Status told(
+      status.code(),
+      absl::StrCat("the executor of ", NodeText(session->node, session->host),
+                   " broke the protocol: ", status.message()));
+  Lose(session->id, absl::StrCat("broke the protocol: ", status.message()),
+       told, actions);
+}
+
+void JobShard::Lose(SessionId id, const std::string& how,
+                    const absl::Status& status, Actions* actions) {
+  const ExecutorSession session = std::move(sessions_.extract(id).mapped());
+  if (session.deadline) detached_.erase({*session.deadline, id});
+  if (session.stream != 0) {
+    streams_.erase(session.stream);
+    if (status.ok()) {
+      actions->emplace_back(Close{session.stream, status});
+    } else {
+      Refuse(session.stream, status,
+             absl::StrCat(" job=", id_, " node=", session.node), actions);
+    }
+  }
+  Note(Level::kInfo, session, "session_ended",
+       absl::StrCat("reason=", LogValue(how)), actions);
+  freed_.push_back(session.node);
+  JobOutput output;
+  job_->Lost(now_, id, how, &output);
+  Deliver(std::move(output), actions);
+}
+
+void JobShard::Deliver(JobOutput output, Actions* actions) {
+  std::vector<SessionId> behind;
+  for (auto& [id, message] : output.messages) {
+    const auto it = sessions_.find(id);
+    if (it == sessions_.end()) continue;
+    ExecutorSession& session = it->second;
+    const proto::CoordinatorMessage* m = session.link.Push(std::move(message));
+    if (m == nullptr) {
+      behind.push_back(id);
+    } else if (session.stream != 0) {
+      actions->emplace_back(Send{session.stream, *m});
+    }
+  }
+  std::move(output.facts.begin(), output.facts.end(),
+            std::back_inserter(*actions));
+  for (const SessionId id : behind) {
+    if (!sessions_.contains(id)) continue;
+    Lose(id, "was lost: it does not receive its messages",
+         absl::ResourceExhaustedError(
+             absl::StrCat("the executor has ", kMaxUnacknowledged,
+                          " messages that it does not acknowledge")),
+         actions);
+  }
+}
+
+void JobShard::Note(Level level, const ExecutorSession& session,
+                    absl::string_view event, absl::string_view more,
+                    Actions* actions) const {
+  std::string line =
+      absl::StrCat("event=", event, " job=", id_, " node=", session.node,
+                   " host=", session.host, " session=", session.id);
+  if (!more.empty()) absl::StrAppend(&line, " ", more);
+  actions->emplace_back(Log{level, std::move(line)});
+}
+
+// --- Time --------------------------------------------------------------------
+
+std::optional<Time> JobShard::Deadline() const {
+  if (empty()) return std::nullopt;
+  std::optional<Time> next = job_->Deadline();
+  if (detached_.empty()) return next;
+  const Time resume = detached_.begin()->first;
+  return next ? std::min(*next, resume) : resume;
+}
+
+void JobShard::OnTime(Time now, Actions* actions) {
+  SetNow(now);
+  const std::string how = absl::StrCat(
+      "was lost: its connection broke and did not come back "
+      "within ",
+      SecondsText(config_.resume_timeout));
+  while (!detached_.empty() && detached_.begin()->first <= now_) {
+    Lose(detached_.begin()->second, how, absl::OkStatus(), actions);
+  }
+  if (empty()) return;
+  JobOutput output;
+  job_->OnTime(now_, &output);
+  Deliver(std::move(output), actions);
+}
+
+// --- The operator ------------------------------------------------------------
+
+void JobShard::Stop(Actions* actions) {
+  constexpr char kStopped[] = "the coordinator was stopped by its operator";
+  JobOutput output;
+  job_->Stop(kStopped, &output);
+  Deliver(std::move(output), actions);
+  for (const auto& [stream, session] : streams_) {
+    actions->emplace_back(Close{stream, absl::UnavailableError(kStopped)});
+  }
+  streams_.clear();
+  sessions_.clear();
+  detached_.clear();
+}
+
+uint32_t JobShard::Abort(Time now, const std::string& message,
+                         Actions* actions) {
+  SetNow(now);
+  JobOutput output;
+  const uint32_t told = job_->Abort(now_, message, &output);
+  Deliver(std::move(output), actions);
+  return told;
+}
+
+std::vector<std::string> JobShard::TakeFreed() {
+  return std::exchange(freed_, {});
+}
+
+void JobShard::AddTo(Totals* totals) const {
+  if (empty()) return;
+  ++totals->jobs;
+  totals->nodes += sessions_.size();
+  totals->ranks += job_->live_ranks();
+  totals->pending_operations += job_->pending();
+  totals->late_ranks += job_->late_ranks();
+  totals->late_operations += job_->late_operations();
+}
+
+void JobShard::TakeStragglerTime(Time now, std::vector<StragglerNode>* all) {
+  SetNow(now);
+  for (const auto& [id, session] : sessions_) {
+    all->push_back({id_, session.node, job_->TakeStragglerTime(now_, id)});
+  }
+}
+
+void JobShard::FillStatus(Time now, proto::JobStatus* status) const {
+  job_->FillStatus(std::max(now_, now), status);
+  for (proto::NodeStatus& node : *status->mutable_nodes()) {
+    const std::optional<SessionId> session = job_->SessionOf(node.node());
+    node.set_connected(session && sessions_.at(*session).stream != 0);
+  }
+}
+
+}  // namespace maypole::coordinator

@@ -1,0 +1,298 @@
+#include "coordinator/core/liveness/deadlock.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/limits.h"
+#include "coordinator/core/text.h"
+
+namespace maypole::coordinator {
+namespace {
+
+bool Contains(const std::vector<uint32_t>& ranks, uint32_t rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+bool SameOperation(const proto::BlockedRank& a, const proto::BlockedRank& b) {
+  return a.has_identity() && b.has_identity() &&
+         a.identity().process_set() == b.identity().process_set() &&
+         a.identity().kind() == b.identity().kind() &&
+         a.identity().name() == b.identity().name() &&
+         a.generation() == b.generation();
+}
+
+}  // namespace
+
+Deadlock::Deadlock(const std::vector<NodeMember>* members,
+                   const ProcessSets* sets, const OperationTable* table,
+                   const Joins* joins)
+    : members_(*members),
+      sets_(*sets),
+      table_(*table),
+      joins_(*joins),
+      said_(members->size()),
+      answered_(members->size(), false) {}
+
+absl::Status Deadlock::Check(size_t node,
+                             const proto::BlockedRank& rank) const {
+  const NodeMember& member = members_[node];
+  bool own = member.HasRank(rank.rank());
+  for (const uint32_t missing : rank.missing()) {
+    own = own && member.HasRank(missing);
+  }
+  if (!own) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank.rank(),
+                     " is blocked, or by one, that is no rank of the node"));
+  }
+  const int waits = (rank.has_identity() ? 1 : 0) + (rank.joining() ? 1 : 0) +
+                    (rank.asks_for_set() ? 1 : 0);
+  if (waits != 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", rank.rank(), " is blocked by ", waits, " things at once"));
+  }
+  if (!rank.has_identity()) return absl::OkStatus();
+  absl::Status status = CheckIdentity(rank.identity());
+  if (!status.ok()) return status;
+  if (sets_.FindEver(rank.identity().process_set()) != nullptr) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown process set ", rank.identity().process_set()));
+}
+
+absl::Status Deadlock::Take(size_t node, const proto::Blocked& message) {
+  if (message.round() > round_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an answer to round ", message.round(),
+                     " of blocked ranks, the last one is ", round_));
+  }
+  std::set<uint32_t> seen;
+  for (const proto::BlockedRank& rank : message.ranks()) {
+    absl::Status status = Check(node, rank);
+    if (!status.ok()) return status;
+    if (!seen.insert(rank.rank()).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("rank ", rank.rank(), " is blocked twice"));
+    }
+  }
+  said_[node] = message;
+  if (open_ && message.round() == round_) answered_[node] = true;
+  return absl::OkStatus();
+}
+
+void Deadlock::Wake() {
+  due_ = std::any_of(said_.begin(), said_.end(),
+                     [](const auto& said) { return said.ranks_size() > 0; });
+}
+
+bool Deadlock::AllBlocked(const std::vector<uint32_t>& left,
+                          std::vector<size_t>* nodes) const {
+  for (size_t i = 0; i < members_.size(); ++i) {
+    bool live = false;
+    for (const uint32_t rank : members_[i].ranks) {
+      if (Contains(left, rank)) continue;
+      live = true;
+      const auto& ranks = said_[i].ranks();
+      if (std::none_of(ranks.begin(), ranks.end(),
+                       [rank](const auto& r) { return r.rank() == rank; })) {
+        return false;
+      }
+    }
+    if (live) nodes->push_back(i);
+  }
+  return !nodes->empty();
+}
+
+Deadlock::Counts Deadlock::CountsOf(const std::vector<size_t>& nodes) const {
+  Counts counts;
+  for (const size_t i : nodes) {
+    for (const auto& r : said_[i].ranks()) counts[r.rank()] = r.count();
+  }
+  return counts;
+}
+
+std::optional<Time> Deadlock::Deadline() const {
+  if (due_) return Time::zero();
+  if (retries_) return retry_at_;
+  return std::nullopt;
+}
+
+Deadlock::Verdict Deadlock::Look(Time now, const std::vector<uint32_t>& left,
+                                 const std::vector<uint64_t>& sent) {
+  due_ = false;
+  Verdict verdict;
+  std::vector<size_t> nodes;
+  if (!AllBlocked(left, &nodes)) {
+    open_ = retries_ = false;
+    return verdict;
+  }
+  if (open_) {
+    const bool moved = CountsOf(nodes) != counts_;
+    const bool answered = std::all_of(
+        nodes.begin(), nodes.end(), [this](size_t i) { return answered_[i]; });
+    if (!moved && !answered) return verdict;
+    open_ = false;
+    const bool quiet = std::all_of(nodes.begin(), nodes.end(), [&](size_t i) {
+      return said_[i].handled() == sent[i];
+    });
+    if (!moved && quiet) verdict.text = Describe(nodes, left);
+    if (!verdict.text.empty()) return verdict;
+    retry_at_ = now + kRetry;
+  }
+  retries_ = false;
+  if (Describe(nodes, left).empty()) return verdict;
+  if (now < retry_at_) {
+    retries_ = true;
+    return verdict;
+  }
+  open_ = true;
+  counts_ = CountsOf(nodes);
+  answered_.assign(members_.size(), false);
+  verdict.confirm = ++round_;
+  verdict.nodes = std::move(nodes);
+  return verdict;
+}
+
+std::optional<Deadlock::Wait> Deadlock::WaitOf(
+    size_t node, const proto::BlockedRank& rank,
+    const std::vector<uint32_t>& left) const {
+  std::optional<Wait> wait;
+  if (rank.joining()) {
+    if (joins_.Aside(rank.rank())) wait = Wait{"join", joins_.Missing()};
+  } else if (rank.asks_for_set()) {
+    const uint32_t number = sets_.WaitsFor(rank.rank());
+    for (const ProcessSets::Incomplete& request : sets_.Waiting()) {
+      if (number == 0 || request.number != number) continue;
+      wait =
+          Wait{absl::StrCat("process set request ", number), request.missing};
+    }
+  } else {
+    wait = OperationWait(node, rank, left);
+  }
+  if (!wait) return wait;
+  std::sort(wait->missing.begin(), wait->missing.end());
+  // Those who stand aside submit operations, though nothing else.
+  std::erase_if(wait->missing, [&](uint32_t r) {
+    return Contains(left, r) || (rank.has_identity() && joins_.Aside(r));
+  });
+  if (wait->missing.empty()) return std::nullopt;
+  wait->exact = wait->exact || wait->missing.size() == 1;
+  return wait;
+}
+
+std::optional<Deadlock::Wait> Deadlock::OperationWait(
+    size_t node, const proto::BlockedRank& rank,
+    const std::vector<uint32_t>& left) const {
+  const RankSet* set = sets_.Find(rank.identity().process_set());
+  // Of a set that was removed, or has lost a rank: it fails.
+  if (set == nullptr || !set->Has(rank.rank())) return std::nullopt;
+  if (std::any_of(left.begin(), left.end(),
+                  [&](uint32_t r) { return set->Has(r); })) {
+    return std::nullopt;
+  }
+  Wait wait;
+  wait.text = OperationText(rank.identity());
+  wait.missing.assign(rank.missing().begin(), rank.missing().end());
+  if (set->nodes.size() == 1) return wait;
+  const NegotiatedOperation* op = table_.Find(rank.identity());
+  auto present = [&](size_t i) {
+    return op != nullptr && op->present > 0 && op->nodes[i].present &&
+           op->nodes[i].generation == rank.generation();
+  };
+  // All there have submitted it, and it is not here: its answer is on its way.
+  if (wait.missing.empty() && !present(node)) return std::nullopt;
+  for (const size_t i : set->nodes) {
+    if (i != node && !present(i)) AddMissing(i, *set, rank, &wait);
+  }
+  return wait;
+}
+
+void Deadlock::AddMissing(size_t node, const RankSet& set,
+                          const proto::BlockedRank& rank, Wait* wait) const {
+  for (const proto::BlockedRank& other : said_[node].ranks()) {
+    if (!SameOperation(other, rank)) continue;
+    wait->missing.insert(wait->missing.end(), other.missing().begin(),
+                         other.missing().end());
+    return;
+  }
+  // None of them waits for it; some may have submitted it all the same.
+  const std::vector<uint32_t>& here = set.by_node[node];
+  wait->missing.insert(wait->missing.end(), here.begin(), here.end());
+  wait->exact = wait->exact && here.size() == 1;
+}
+
+std::string Deadlock::Describe(const std::vector<size_t>& nodes,
+                               const std::vector<uint32_t>& left) const {
+  // Ranks that wait for the same, by the smallest of them.
+  struct Group {
+    std::vector<uint32_t> ranks;
+    Wait wait;
+  };
+  std::map<uint32_t, Wait> waits;
+  for (const size_t i : nodes) {
+    for (const proto::BlockedRank& rank : said_[i].ranks()) {
+      if (Contains(left, rank.rank())) continue;
+      std::optional<Wait> wait = WaitOf(i, rank, left);
+      if (!wait) return "";
+      waits.emplace(rank.rank(), *std::move(wait));
+    }
+  }
+  std::vector<Group> groups;
+  for (auto& [rank, wait] : waits) {
+    const Wait& w = wait;
+    auto same = std::find_if(groups.begin(), groups.end(), [&](const Group& g) {
+      return g.wait.text == w.text && g.wait.missing == w.missing;
+    });
+    if (same != groups.end()) {
+      same->ranks.push_back(rank);
+    } else {
+      groups.push_back({{rank}, std::move(wait)});
+    }
+  }
+  constexpr size_t kShown = 8;
+  std::string out = "deadlock: every rank waits for another: ";
+  for (size_t i = 0; i < std::min(kShown, groups.size()); ++i) {
+    const Group& g = groups[i];
+    const std::string missing = RanksText(g.wait.missing);
+    absl::StrAppend(&out, i > 0 ? "; " : "", RanksText(g.ranks),
+                    g.ranks.size() == 1 ? " waits for " : " wait for ",
+                    g.wait.text, ", which ");
+    if (!g.wait.exact) {
+      absl::StrAppend(&out, "not all of ", missing, " have submitted");
+    } else {
+      absl::StrAppend(&out, missing,
+                      g.wait.missing.size() == 1 ? " has" : " have",
+                      " not submitted");
+    }
+  }
+  if (groups.size() > kShown) {
+    absl::StrAppend(&out, "; and ", groups.size() - kShown, " other waits");
+  }
+  return absl::StrCat(out,
+                      "; the ranks submit different operations, or wait for "
+                      "them in different orders",
+                      SameNameHint(nodes));
+}
+
+std::string Deadlock::SameNameHint(const std::vector<size_t>& nodes) const {
+  std::map<std::string, std::pair<uint32_t, uint32_t>> names;  // kind, set
+  for (const size_t i : nodes) {
+    for (const proto::BlockedRank& rank : said_[i].ranks()) {
+      if (!rank.has_identity()) continue;
+      const std::pair<uint32_t, uint32_t> used(rank.identity().kind(),
+                                               rank.identity().process_set());
+      const auto [it, first] = names.try_emplace(rank.identity().name(), used);
+      if (it->second == used) continue;
+      return absl::StrCat(
+          "; '", it->first, "' is the same name in different ",
+          it->second.first != used.first ? "collectives" : "process sets");
+    }
+  }
+  return "";
+}
+
+}  // namespace maypole::coordinator

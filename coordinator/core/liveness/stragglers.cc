@@ -1,0 +1,408 @@
+#include "coordinator/core/liveness/stragglers.h"
+
+#include <algorithm>
+#include <iterator>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/limits.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/core/text.h"
+
+namespace maypole::coordinator {
+namespace {
+
+constexpr int64_t kMaxWaitingMs = int64_t{1000} * 3600 * 24 * 365;
+
+std::string WaitText(Time wait) {
+  return absl::StrFormat("%.1f s", std::chrono::duration<double>(wait).count());
+}
+
+}  // namespace
+
+Stragglers::Stragglers(const std::vector<NodeMember>* members,
+                       const ProcessSets* sets, const OperationTable* table,
+                       const Joins* joins, Time check, Time shutdown)
+    : members_(*members),
+      sets_(*sets),
+      table_(*table),
+      joins_(*joins),
+      check_(check),
+      shutdown_(shutdown),
+      said_(members->size()),
+      more_(members->size(), 0) {}
+
+absl::Status Stragglers::Check(size_t node,
+                               const proto::LateOperation& op) const {
+  absl::Status status = CheckIdentity(op.identity());
+  if (!status.ok()) return status;
+  const RankSet* set = sets_.FindEver(op.identity().process_set());
+  if (set == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown process set ", op.identity().process_set()));
+  }
+  if (op.waiting_ms() < 0 || op.waiting_ms() > kMaxWaitingMs) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a wait of ", op.waiting_ms(), " ms"));
+  }
+  const std::vector<uint32_t>& here = set->by_node[node];
+  for (const auto* ranks : {&op.arrived(), &op.missing(), &op.stopped()}) {
+    for (const uint32_t rank : *ranks) {
+      if (std::find(here.begin(), here.end(), rank) != here.end()) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(OperationText(op.identity()), " is late for rank ", rank,
+                       ", which is no rank of its process set on the "
+                       "node"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Stragglers::Take(Time now, size_t node,
+                              const proto::LateOperations& message) {
+  if (message.operations_size() > kMaxLateOperations) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(message.operations_size(), " late operations; ",
+                     kMaxLateOperations, " are allowed"));
+  }
+  std::vector<Said> said;
+  for (const proto::LateOperation& op : message.operations()) {
+    absl::Status status = Check(node, op);
+    if (!status.ok()) return status;
+    said.push_back({op.identity(),
+                    op.generation(),
+                    now - std::chrono::milliseconds(op.waiting_ms()),
+                    {op.arrived().begin(), op.arrived().end()},
+                    {op.missing().begin(), op.missing().end()},
+                    {op.stopped().begin(), op.stopped().end()}});
+  }
+  said_[node] = std::move(said);
+  more_[node] = message.more();
+  look_at_ = now;
+  return absl::OkStatus();
+}
+
+bool Stragglers::NeedsLook() const {
+  if (check_ <= Time::zero()) return false;
+  return reported_ || table_.pending() > 0 || sets_.waiting() > 0 ||
+         !late_for_.empty() ||
+         std::any_of(said_.begin(), said_.end(),
+                     [](const auto& said) { return !said.empty(); });
+}
+
+void Stragglers::Watch(Time now) {
+  if (!look_at_ && NeedsLook()) look_at_ = now + check_;
+}
+
+std::optional<Time> Stragglers::Deadline() const {
+  return NeedsLook() ? look_at_ : std::nullopt;
+}
+
+bool Stragglers::Stale(size_t node, const Said& said,
+                       const std::vector<uint32_t>& left) const {
+  const RankSet* set = sets_.Find(said.identity.process_set());
+  if (set == nullptr) return true;  // removed since
+  if (std::any_of(left.begin(), left.end(),
+                  [set](uint32_t rank) { return set->Has(rank); })) {
+    return true;
+  }
+  const NegotiatedOperation* op = table_.Find(said.identity);
+  if (op == nullptr) return false;
+  if (op->settled >= said.generation) return true;
+  return op->present > 0 && op->nodes[node].present;
+}
+
+void Stragglers::CollectSaid(const std::vector<uint32_t>& left,
+                             std::map<Key, Late>* late,
+                             std::map<Key, std::set<size_t>>* said_by) const {
+  for (size_t i = 0; i < said_.size(); ++i) {
+    for (const Said& said : said_[i]) {
+      if (Stale(i, said, left)) continue;
+      const Key key{said.identity.process_set(), said.identity.kind(),
+                    said.identity.name(), said.generation};
+      const auto [it, first] = late->try_emplace(key);
+      Late& l = it->second;
+      l.text = OperationText(said.identity);
+      l.since = first ? said.since : std::min(l.since, said.since);
+      l.arrived.insert(said.arrived.begin(), said.arrived.end());
+      l.missing.insert(said.missing.begin(), said.missing.end());
+      (*said_by)[key].insert(i);
+    }
+  }
+}
+
+void Stragglers::CollectPending(
+    Time now, std::map<Key, Late>* late,
+    const std::map<Key, std::set<size_t>>& said_by) {
+  for (const NegotiatedOperation* op : table_.Pending()) {
+    if (OperationTable::Complete(*op)) continue;
+    uint32_t generation = 0;
+    for (const NodePresence& p : op->nodes) {
+      if (p.present) generation = std::max(generation, p.generation);
+    }
+    const Key key{op->identity.process_set(), op->identity.kind(),
+                  op->identity.name(), generation};
+    if (op->first_present + check_ > now && !late->contains(key)) {
+      const Time becomes = op->first_present + check_;
+      next_ = next_ ? std::min(*next_, becomes) : becomes;
+      continue;
+    }
+    const auto [it, first] = late->try_emplace(key);
+    Late& l = it->second;
+    l.text = op->Text();
+    l.since = first ? op->first_present : std::min(l.since, op->first_present);
+  }
+  // What nodes have not said a word about: present there, or not submitted.
+  for (auto& [key, l] : *late) {
+    const RankSet* set = sets_.Find(std::get<0>(key));
+    proto::Identity identity;
+    identity.set_process_set(std::get<0>(key));
+    identity.set_kind(std::get<1>(key));
+    identity.set_name(std::get<2>(key));
+    const NegotiatedOperation* op = table_.Find(identity);
+    auto said = said_by.find(key);
+    for (const size_t i : set->nodes) {
+      const std::vector<uint32_t>& here = set->by_node[i];
+      if (op != nullptr && op->present > 0 && op->nodes[i].present) {
+        l.arrived.insert(here.begin(), here.end());
+      } else if (said == said_by.end() || !said->second.contains(i)) {
+        l.missing.insert(here.begin(), here.end());
+      }
+    }
+  }
+}
+
+void Stragglers::JudgeAside(Time now, const Key& key,
+                            const std::set<size_t>& said_by, Late* late) {
+  const RankSet& set = *sets_.Find(std::get<0>(key));
+  proto::Identity identity;
+  identity.set_process_set(std::get<0>(key));
+  identity.set_kind(std::get<1>(key));
+  identity.set_name(std::get<2>(key));
+  const NegotiatedOperation* op = table_.Find(identity);
+  for (const size_t i : set.nodes) {
+    const bool said = said_by.contains(i);
+    // Asked to stand in, if other nodes have it.
+    const bool asked = op != nullptr && op->present > 0 && joins_.Aside(set, i);
+    for (const uint32_t rank : set.by_node[i]) {
+      if (!joins_.Aside(rank) || !late->missing.contains(rank)) continue;
+      Time becomes = aside_since_[rank] + check_;
+      if (!said && asked) {
+        becomes = std::max(becomes, op->first_present + check_);
+      }
+      if ((said || asked) && becomes <= now) {
+        late->aside.insert(rank);
+        continue;
+      }
+      late->missing.erase(rank);
+      if (said || asked) next_ = next_ ? std::min(*next_, becomes) : becomes;
+    }
+  }
+}
+
+std::vector<Stragglers::Late> Stragglers::Collect(
+    Time now, const std::vector<uint32_t>& left) {
+  next_.reset();
+  std::map<Key, Late> late;
+  std::map<Key, std::set<size_t>> said_by;
+  CollectSaid(left, &late, &said_by);
+  CollectPending(now, &late, said_by);
+  std::vector<Late> out;
+  for (auto& [key, l] : late) {
+    std::erase_if(l.missing,
+                  [&l = l](uint32_t rank) { return l.arrived.contains(rank); });
+    if (joins_.AnyAside()) JudgeAside(now, key, said_by[key], &l);
+    out.push_back(std::move(l));
+  }
+  for (const ProcessSets::Incomplete& request : sets_.Waiting()) {
+    const Time becomes = request.since + check_;
+    if (becomes > now) {
+      next_ = next_ ? std::min(*next_, becomes) : becomes;
+      continue;
+    }
+    out.push_back({absl::StrCat("process set request ", request.number),
+                   request.since,
+                   {request.asked.begin(), request.asked.end()},
+                   {request.missing.begin(), request.missing.end()},
+                   {}});
+  }
+  std::erase_if(out, [](const Late& l) { return l.missing.empty(); });
+  std::stable_sort(out.begin(), out.end(), [](const Late& a, const Late& b) {
+    return a.since < b.since;
+  });
+  return out;
+}
+
+void Stragglers::NoteLate(const std::vector<Late>& late) {
+  late_for_.clear();
+  for (const Late& l : late) {
+    for (const uint32_t rank : l.missing) {
+      std::vector<std::string>& held = late_for_[rank];
+      if (held.size() < kMaxStatusLateFor) held.push_back(l.text);
+    }
+  }
+}
+
+Stragglers::Report Stragglers::Look(Time now,
+                                    const std::vector<uint32_t>& left) {
+  Report report;
+  look_at_.reset();
+  if (check_ <= Time::zero()) return report;
+  stopped_.clear();
+  size_t more = 0;
+  for (size_t i = 0; i < said_.size(); ++i) {
+    more += more_[i];
+    for (const Said& said : said_[i]) {
+      stopped_.insert(said.stopped.begin(), said.stopped.end());
+    }
+  }
+  const std::vector<Late> late = Collect(now, left);
+  std::set<uint32_t> ranks;
+  for (const Late& l : late) ranks.insert(l.missing.begin(), l.missing.end());
+  NoteLate(late);
+  late_operations_ = late.empty() ? 0 : late.size() + more;
+  if (late.empty()) {
+    report.over = std::exchange(reported_, false);
+    report.waited = longest_;
+    reported_ranks_.clear();
+    report_at_.reset();
+    longest_ = Time::zero();
+    if (NeedsLook()) look_at_ = next_.value_or(now + check_);
+    return report;
+  }
+  const Time waited = now - late.front().since;
+  if (!std::includes(reported_ranks_.begin(), reported_ranks_.end(),
+                     ranks.begin(), ranks.end()) &&
+      !report_at_) {
+    report_at_ = now + kSettle;
+  }
+  report.shutdown = shutdown_ > Time::zero() && waited >= shutdown_;
+  const bool due = report_at_ && *report_at_ <= now;
+  if (due || report.shutdown || (reported_ && repeat_at_ <= now)) {
+    report.late = Sentence(now, late);
+    report.ranks = {ranks.begin(), ranks.end()};
+    std::set<uint32_t> waiting;
+    for (const Late& l : late) {
+      std::set_difference(l.arrived.begin(), l.arrived.end(), ranks.begin(),
+                          ranks.end(), std::inserter(waiting, waiting.end()));
+    }
+    report.waiting = {waiting.begin(), waiting.end()};
+    report.waited = waited;
+    if (!reported_) interval_ = check_;
+    if (!reported_ || repeat_at_ <= now) {
+      repeat_at_ = now + interval_;
+      interval_ *= 2;
+    }
+    reported_ = true;
+    reported_ranks_ = ranks;
+    report_at_.reset();
+  }
+  if (reported_) longest_ = std::max(longest_, waited);
+  look_at_ = now + std::min(kLookAgain, check_);
+  if (report_at_) look_at_ = std::min(*look_at_, *report_at_);
+  if (reported_) look_at_ = std::min(*look_at_, repeat_at_);
+  if (next_) look_at_ = std::min(*look_at_, *next_);
+  if (shutdown_ > Time::zero() && !report.shutdown) {
+    look_at_ = std::min(*look_at_, late.front().since + shutdown_);
+  }
+  return report;
+}
+
+std::string Stragglers::RankText(uint32_t rank) const {
+  for (const NodeMember& m : members_) {
+    if (!m.HasRank(rank)) continue;
+    return absl::StrCat(m.RankText(rank), stopped_.contains(rank)
+                                              ? " (stopped by a signal)"
+                                              : "");
+  }
+  return absl::StrCat("rank ", rank);
+}
+
+std::string Stragglers::Sentence(Time now,
+                                 const std::vector<Late>& late) const {
+  // Ranks that hold up the same operations share a part of the sentence.
+  // One that stands aside may be in two: for operations, and for requests.
+  struct Group {
+    bool aside;
+    std::vector<uint32_t> ranks;
+    std::vector<const Late*> held;
+  };
+  std::map<std::pair<uint32_t, bool>, std::vector<const Late*>> by_rank;
+  std::set<uint32_t> all;
+  for (const Late& l : late) {
+    for (const uint32_t rank : l.missing) {
+      by_rank[{rank, l.aside.contains(rank)}].push_back(&l);
+      all.insert(rank);
+    }
+  }
+  std::vector<Group> groups;
+  for (const auto& [who, held] : by_rank) {
+    const auto& [rank, aside] = who;
+    auto same = std::find_if(groups.begin(), groups.end(),
+                             [&held = held, aside = aside](const Group& g) {
+                               return g.aside == aside && g.held == held;
+                             });
+    if (same != groups.end()) {
+      same->ranks.push_back(rank);
+    } else {
+      groups.push_back({aside, {rank}, held});
+    }
+  }
+  constexpr size_t kShown = 4;
+  std::string out;
+  size_t hidden = 0;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (i >= kShown) {
+      hidden += groups[i].ranks.size();
+      continue;
+    }
+    absl::StrAppend(
+        &out, i > 0 ? "; " : "",
+        GroupText(now, groups[i].ranks, groups[i].aside, groups[i].held));
+  }
+  if (hidden > 0) absl::StrAppend(&out, "; and ", hidden, " more ranks");
+  const bool all_stopped =
+      std::all_of(all.begin(), all.end(),
+                  [this](uint32_t rank) { return stopped_.contains(rank); });
+  if (all_stopped) return out;
+  return absl::StrCat(out, all.size() == 1 ? "; it" : "; they",
+                      " may be slow, stopped or in another branch of the "
+                      "program");
+}
+
+std::string Stragglers::GroupText(Time now, const std::vector<uint32_t>& ranks,
+                                  bool aside,
+                                  const std::vector<const Late*>& late) const {
+  constexpr size_t kShownRanks = 4;
+  constexpr size_t kShownOperations = 3;
+  std::string out;
+  if (ranks.size() <= kShownRanks) {
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      absl::StrAppend(&out, i > 0 ? ", " : "", RankText(ranks[i]));
+    }
+  } else {
+    absl::StrAppend(&out, RanksText(ranks), ", the first being ",
+                    RankText(ranks.front()), ",");
+  }
+  absl::StrAppend(&out, ranks.size() == 1 ? " has" : " have");
+  if (aside) {
+    absl::StrAppend(&out, " joined, and ", ranks.size() == 1 ? "does" : "do",
+                    " not stand in for: ");
+  } else {
+    absl::StrAppend(&out, " not submitted: ");
+  }
+  for (size_t i = 0; i < std::min(kShownOperations, late.size()); ++i) {
+    const Late& l = *late[i];
+    const std::vector<uint32_t> arrived(l.arrived.begin(), l.arrived.end());
+    absl::StrAppend(&out, i > 0 ? ", " : "", l.text, " (", RanksText(arrived),
+                    arrived.size() == 1 ? " has" : " have", " waited ",
+                    WaitText(now - l.since), ")");
+  }
+  if (late.size() > kShownOperations) {
+    absl::StrAppend(&out, ", and ", late.size() - kShownOperations, " more");
+  }
+  return out;
+}
+
+}  // namespace maypole::coordinator

@@ -1,0 +1,461 @@
+#include "coordinator/core/membership/elastic.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/limits.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/core/text.h"
+
+namespace maypole::coordinator {
+namespace {
+
+// Later ones are not believed: there must be others after them.
+constexpr uint64_t kMaxSaidEpoch = uint64_t{1} << 62;
+
+std::string CountText(size_t n) {
+  return absl::StrCat(n, n == 1 ? " rank" : " ranks");
+}
+
+std::string TermsText(uint32_t min_size, uint32_t max_size) {
+  return absl::StrCat(min_size, " to ", max_size, " ranks");
+}
+
+}  // namespace
+
+absl::Status CheckElasticReady(const proto::RanksReady& ready) {
+  const uint32_t limit = kMaxRanks;
+  if (ready.members().empty()) return absl::OkStatus();
+  if (ready.min_size() < 1 || ready.max_size() < ready.min_size() ||
+      ready.max_size() > limit) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "an elastic job of ", TermsText(ready.min_size(), ready.max_size()),
+        "; 1 to ", limit, " are allowed"));
+  }
+  if (ready.members_size() > kMaxLocalRanks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ready.members_size(), " ranks on one node; 1 to ",
+                     kMaxLocalRanks, " are allowed"));
+  }
+  std::set<uint64_t> clients;
+  for (const proto::ElasticMember& m : ready.members()) {
+    if (m.rank() < limit && clients.insert(m.client()).second) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("client ", m.client(), " waits twice, or was rank ",
+                     m.rank(), " of at most ", limit));
+  }
+  return CheckRankFacts(ready, ready.members_size());
+}
+
+// --- Who waits ---------------------------------------------------------------
+
+absl::Status Elastic::CheckTerms(const NodeMember& node,
+                                 const proto::RanksReady& ready) {
+  const std::string who = NodeText(node.node, node.host);
+  if (!active()) {
+    min_size_ = ready.min_size();
+    max_size_ = ready.max_size();
+    chunk_bytes_ = ready.chunk_bytes();
+    first_ = who;
+  } else if (ready.min_size() != min_size_ || ready.max_size() != max_size_) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the job cannot take the ranks of ", who, ": they say that it has ",
+        TermsText(ready.min_size(), ready.max_size()), ", those of ", first_,
+        " have said ", TermsText(min_size_, max_size_),
+        "; start all ranks with the same smallest and greatest number"));
+  } else if (ready.chunk_bytes() != chunk_bytes_) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the job cannot take the ranks of ", who,
+        ": it runs with --chunk_bytes=", ready.chunk_bytes(), ", ", first_,
+        " with --chunk_bytes=", chunk_bytes_,
+        "; start maypole-worker with the same --chunk_bytes on all nodes"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Elastic::SetWaiting(Time now, NodeMember node,
+                                 const proto::RanksReady& ready) {
+  const SessionId session = node.session;
+  Node next;
+  absl::Status status;
+  if (!ready.members().empty()) status = CheckTerms(node, ready);
+  if (status.ok()) {
+    static const std::vector<Process> kNobody;
+    const auto it = nodes_.find(session);
+    const auto& before = it == nodes_.end() ? kNobody : it->second.processes;
+    for (int i = 0; i < ready.members_size(); ++i) {
+      next.processes.push_back(MakeProcess(now, node, ready, i, before));
+    }
+  }
+  node.chunk_bytes = ready.chunk_bytes();
+  node.stall_check_ms = ready.stall_check_ms();
+  node.stall_shutdown_ms = ready.stall_shutdown_ms();
+  node.start_timeout_ms = ready.start_timeout_ms();
+  next.member = std::move(node);
+  Replace(session, std::move(next));
+  return status;
+}
+
+Elastic::Process Elastic::MakeProcess(Time now, const NodeMember& node,
+                                      const proto::RanksReady& ready, int i,
+                                      const std::vector<Process>& before) {
+  const proto::ElasticMember& said = ready.members(i);
+  for (const Process& p : before) {
+    if (p.client == said.client()) return p;
+  }
+  Process p;
+  p.client = said.client();
+  p.said_epoch = said.epoch();
+  p.said_rank = said.rank();
+  p.pid = said.pid();
+  if (!ready.fusion_thresholds().empty()) {
+    p.fusion_threshold = ready.fusion_thresholds(i);
+  }
+  p.arrival = ++arrivals_;
+  p.since = now;
+  p.seat = FindSeat(node, p);
+  if (p.seat) {
+    Seat& seat = seats_[*p.seat];
+    // The same connection waits on after a start that failed.
+    if (seat.session == node.session && seat.process.client == p.client) {
+      p.arrival = seat.process.arrival;
+      p.since = seat.process.since;
+    }
+    SetPresence(&seat, Presence::kBack);
+  }
+  return p;
+}
+
+std::optional<uint32_t> Elastic::FindSeat(const NodeMember& node,
+                                          const Process& process) const {
+  std::optional<uint32_t> found;
+  const auto it = process.said_epoch == 0
+                      ? names_.end()
+                      : names_.find({process.said_epoch, process.said_rank});
+  if (it != names_.end() && seats_[it->second].node == node.node &&
+      seats_[it->second].process.pid == process.pid) {
+    found = it->second;
+  }
+  for (uint32_t i = 0; i < seats_.size() && !found; ++i) {
+    if (seats_[i].session == node.session &&
+        seats_[i].process.client == process.client) {
+      found = i;
+    }
+  }
+  if (found && seats_[*found].presence == Presence::kBack) return std::nullopt;
+  return found;
+}
+
+void Elastic::Replace(SessionId session, Node node) {
+  auto it = nodes_.find(session);
+  std::set<uint64_t> here;
+  for (const Process& p : node.processes) here.insert(p.client);
+  size_t kept = 0;
+  if (it != nodes_.end()) {
+    for (const Process& p : it->second.processes) {
+      if (here.contains(p.client)) {
+        ++kept;
+      } else if (p.seat) {
+        SetPresence(&seats_[*p.seat], Presence::kGone);
+      }
+    }
+    changed_ = changed_ || kept < it->second.processes.size();
+    waiting_ -= it->second.processes.size();
+    nodes_.erase(it);
+  }
+  changed_ = changed_ || kept < here.size();
+  waiting_ += node.processes.size();
+  if (!node.processes.empty()) nodes_.emplace(session, std::move(node));
+}
+
+void Elastic::SetPresence(Seat* seat, Presence presence) {
+  expected_ -= IsExpected(seat->presence);
+  expected_ += IsExpected(presence);
+  seat->presence = presence;
+  changed_ = true;
+}
+
+bool Elastic::OnLeft(SessionId session, uint64_t epoch, uint32_t rank,
+                     bool returns) {
+  if (epoch != epoch_ || rank >= seats_.size()) return false;
+  Seat& seat = seats_[rank];
+  // Another executor may have taken the rank over.
+  if (seat.session != session) return false;
+  if (IsExpected(seat.presence)) {
+    SetPresence(&seat, returns ? Presence::kReturning : Presence::kGone);
+  }
+  return true;
+}
+
+void Elastic::OnLost(SessionId session) {
+  Replace(session, {});
+  for (Seat& seat : seats_) {
+    if (seat.session != session || !IsExpected(seat.presence)) continue;
+    SetPresence(&seat, Presence::kGone);
+  }
+}
+
+std::vector<SessionId> Elastic::WaitingSessions() const {
+  std::vector<SessionId> out;
+  for (const auto& [session, node] : nodes_) out.push_back(session);
+  return out;
+}
+
+std::vector<int64_t> Elastic::WaitingPids(SessionId session) const {
+  std::vector<int64_t> out;
+  const auto it = nodes_.find(session);
+  if (it == nodes_.end()) return out;
+  for (const Process& p : it->second.processes) out.push_back(p.pid);
+  return out;
+}
+
+void Elastic::Clear() {
+  for (const SessionId session : WaitingSessions()) Replace(session, {});
+}
+
+// --- While an epoch runs -----------------------------------------------------
+
+uint32_t Elastic::NewRanksWanted() const {
+  size_t back = 0;
+  for (const Seat& s : seats_) back += s.presence == Presence::kBack;
+  const size_t room = max_size_ - std::min<size_t>(max_size_, expected_ + back);
+  return static_cast<uint32_t>(std::min(waiting_ - back, room));
+}
+
+uint32_t Elastic::Leaving() const {
+  return static_cast<uint32_t>(
+      std::count_if(seats_.begin(), seats_.end(),
+                    [](const Seat& s) { return s.presence != Presence::kIn; }));
+}
+
+// --- The next start ----------------------------------------------------------
+
+Time Elastic::TimeoutOf(const Node& node) const {
+  const int64_t said = node.member.start_timeout_ms;
+  return said == 0 ? timeout_ : Time(std::chrono::milliseconds(said));
+}
+
+Time Elastic::WaitsSince(const Process& p) const {
+  return p.seat && over_since_ ? std::max(p.since, *over_since_) : p.since;
+}
+
+std::optional<Time> Elastic::LateAt(const Node& node) const {
+  std::optional<Time> first;
+  for (const Process& p : node.processes) {
+    const Time since = WaitsSince(p);
+    if (!first || since < *first) first = since;
+  }
+  if (first) *first += TimeoutOf(node);
+  return first;
+}
+
+std::optional<Time> Elastic::StartsAt() const {
+  if (expected_ > 0 || waiting_ == 0 || waiting_ < min_size_) {
+    return std::nullopt;
+  }
+  return waiting_ >= max_size_ ? changed_at_ : changed_at_ + settle_;
+}
+
+std::optional<Time> Elastic::Deadline(bool running) const {
+  if (changed_) return Time{};
+  std::optional<Time> next;
+  if (!running) next = StartsAt();
+  for (const auto& [session, node] : nodes_) {
+    const std::optional<Time> late = LateAt(node);
+    if (late && (!next || *late < *next)) next = late;
+  }
+  return next;
+}
+
+Elastic::Verdict Elastic::OnTime(Time now, bool running,
+                                 const std::string& running_text) {
+  Verdict verdict;
+  if (std::exchange(changed_, false)) changed_at_ = now;
+  if (running) {
+    over_since_.reset();
+  } else if (!over_since_) {
+    over_since_ = now;
+  }
+  bool late = false;
+  bool without_missing = false;
+  for (const auto& [session, node] : nodes_) {
+    const std::optional<Time> late_at = LateAt(node);
+    if (!late_at || *late_at > now) continue;
+    late = true;
+    if (running || now < *over_since_ + TimeoutOf(node)) continue;
+    without_missing = true;
+    verdict.waited = std::max(verdict.waited, TimeoutOf(node));
+  }
+  // Rather without those who do not come back than not at all.
+  if (without_missing) verdict.left_behind = GiveUpMissing();
+  const std::optional<Time> start = running ? std::nullopt : StartsAt();
+  verdict.start = start && (*start <= now || late);
+  if (late && !verdict.start) {
+    verdict.late = RefuseLate(now, running ? running_text : MissingText());
+  }
+  return verdict;
+}
+
+std::vector<Elastic::Late> Elastic::RefuseLate(Time now,
+                                               const std::string& what_is) {
+  std::vector<Late> late;
+  for (const SessionId session : WaitingSessions()) {
+    Node rest = nodes_.at(session);
+    const Time timeout = TimeoutOf(rest);
+    Late gone{session,
+              {},
+              absl::StrCat("the job did not start within ",
+                           SecondsText(timeout), ": ", what_is)};
+    std::erase_if(rest.processes, [&](const Process& p) {
+      if (WaitsSince(p) + timeout > now) return false;
+      gone.clients.push_back(p.client);
+      return true;
+    });
+    if (gone.clients.empty()) continue;
+    late.push_back(std::move(gone));
+    Replace(session, std::move(rest));
+  }
+  return late;
+}
+
+std::vector<std::string> Elastic::GiveUpMissing() {
+  std::vector<std::string> left_behind;
+  for (Seat& seat : seats_) {
+    if (!IsExpected(seat.presence)) continue;
+    left_behind.push_back(seat.text);
+    SetPresence(&seat, Presence::kGone);
+  }
+  changed_ = false;  // no reason to wait longer
+  return left_behind;
+}
+
+std::string Elastic::MissingText() const {
+  std::string out = CountText(waiting_);
+  if (waiting_ < min_size_) {
+    out = absl::StrCat(waiting_, " of at least ", CountText(min_size_));
+  }
+  out += waiting_ == 1 && min_size_ == 1 ? " is there: " : " are there: ";
+  constexpr size_t kShown = 8;
+  size_t shown = 0;
+  for (const auto& [session, node] : nodes_) {
+    if (shown == kShown) {
+      absl::StrAppend(&out, " and ", nodes_.size() - kShown, " more nodes");
+      break;
+    }
+    absl::StrAppend(&out, shown++ > 0 ? ", " : "",
+                    NodeText(node.member.node, node.member.host), " with ",
+                    CountText(node.processes.size()));
+  }
+  shown = 0;
+  for (const Seat& seat : seats_) {
+    if (seat.presence == Presence::kBack) continue;
+    if (shown == kShown) {
+      out += " and others";
+      break;
+    }
+    absl::StrAppend(
+        &out,
+        shown++ > 0 ? ", " : "; not there of the last epoch: ", seat.text);
+  }
+  return out;
+}
+
+Elastic::Chosen Elastic::Choose() const {
+  struct Candidate {
+    std::tuple<int, uint64_t, uint64_t> order;
+    SessionId session;
+    const Process* process;
+  };
+  std::vector<Candidate> all;
+  for (const auto& [session, node] : nodes_) {
+    for (const Process& p : node.processes) {
+      std::tuple<int, uint64_t, uint64_t> order{2, p.arrival, 0};
+      if (p.said_epoch > 0 && p.seat) {
+        order = {0, *p.seat, 0};
+      } else if (p.said_epoch > 0) {
+        order = {1, UINT64_MAX - p.said_epoch, p.said_rank};
+      }
+      all.push_back({order, session, &p});
+    }
+  }
+  std::sort(all.begin(), all.end(), [](const Candidate& a, const Candidate& b) {
+    return std::tie(a.order, a.process->arrival) <
+           std::tie(b.order, b.process->arrival);
+  });
+  if (all.size() > max_size_) all.resize(max_size_);
+  Chosen chosen;
+  std::map<SessionId, size_t> places;
+  for (const Candidate& c : all) {
+    const auto [it, is_new] = places.emplace(c.session, chosen.size());
+    if (is_new) chosen.emplace_back(c.session, std::vector<Process>());
+    chosen[it->second].second.push_back(*c.process);
+  }
+  return chosen;
+}
+
+uint64_t Elastic::LastEpochSaid() const {
+  uint64_t last = 0;
+  for (const auto& [session, node] : nodes_) {
+    for (const Process& p : node.processes) {
+      if (p.said_epoch <= kMaxSaidEpoch) last = std::max(last, p.said_epoch);
+    }
+  }
+  return last;
+}
+
+std::vector<NodeMember> Elastic::Begin(uint64_t epoch) {
+  std::vector<NodeMember> members;
+  std::vector<Seat> seats;
+  for (const auto& [session, processes] : Choose()) {
+    const auto first = static_cast<uint32_t>(seats.size());
+    members.push_back(TakeOut(session, processes, first));
+    for (const Process& p : processes) {
+      const auto rank = static_cast<uint32_t>(seats.size());
+      seats.push_back({Presence::kIn, session, members.back().node, p,
+                       members.back().RankText(rank)});
+    }
+  }
+  epoch_ = epoch;
+  seats_ = std::move(seats);
+  expected_ = seats_.size();
+  names_.clear();
+  for (uint32_t rank = 0; rank < seats_.size(); ++rank) {
+    const Process& p = seats_[rank].process;
+    names_.emplace(std::pair(epoch, rank), rank);
+    if (p.said_epoch > 0) {
+      names_.emplace(std::pair(p.said_epoch, p.said_rank), rank);
+    }
+  }
+  for (auto& [session, node] : nodes_) {
+    for (Process& p : node.processes) p.seat.reset();
+  }
+  changed_ = true;
+  return members;
+}
+
+NodeMember Elastic::TakeOut(SessionId session,
+                            const std::vector<Process>& processes,
+                            uint32_t first_rank) {
+  const auto it = nodes_.find(session);
+  NodeMember member = it->second.member;
+  bool said = false;
+  for (const Process& p : processes) {
+    member.ranks.push_back(first_rank++);
+    member.clients.push_back(p.client);
+    member.pids.push_back(p.pid);
+    member.fusion_thresholds.push_back(p.fusion_threshold);
+    said = said || p.fusion_threshold >= 0;
+    std::erase_if(it->second.processes,
+                  [&](const Process& q) { return q.client == p.client; });
+  }
+  if (!said) member.fusion_thresholds.clear();
+  member.local_size = static_cast<uint32_t>(processes.size());
+  waiting_ -= processes.size();
+  if (it->second.processes.empty()) nodes_.erase(it);
+  return member;
+}
+
+}  // namespace maypole::coordinator

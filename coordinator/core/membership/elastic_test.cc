@@ -1,0 +1,428 @@
+// Elastic jobs: who is in an epoch, when it starts, what the others are told.
+#include "coordinator/core/membership/elastic.h"
+
+#include "coordinator/core/testing/elastic_testing.h"
+#include "coordinator/core/testing/testing.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace maypole::coordinator {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Nodes n0, n1, n2; a job of 2 to 4 ranks.
+class ElasticTest : public ::testing::Test {
+ protected:
+  void Wait(ElasticNode& node, const std::vector<ElasticRank>& ranks) {
+    node.waiting = ranks;
+    Say(node);
+  }
+  void Say(ElasticNode& node, uint32_t min_size = 2, uint32_t max_size = 4) {
+    bed_.From(*node.executor, node.Ready(min_size, max_size));
+    bed_.Pass(Time{});
+  }
+  // Clients by rank, as all nodes have been told of the last epoch.
+  std::vector<uint64_t> Ranks() {
+    std::vector<uint64_t> out;
+    for (ElasticNode* n : {&a_, &b_, &c_}) {
+      const proto::EpochStart* start = n->LastStart();
+      if (start == nullptr || start->epoch() != epoch()) continue;
+      out.resize(start->size());
+      const proto::NodeInfo& own = start->nodes(start->node_index());
+      for (int i = 0; i < own.ranks_size(); ++i) {
+        out[own.ranks(i)] = start->clients(i);
+      }
+    }
+    return out;
+  }
+  uint64_t epoch() {
+    uint64_t last = 0;
+    for (ElasticNode* n : {&a_, &b_, &c_}) {
+      if (n->LastStart()) last = std::max(last, n->LastStart()->epoch());
+    }
+    return last;
+  }
+  void Leave(ElasticNode& node, uint32_t rank, bool returns) {
+    proto::ExecutorMessage m = Gone(epoch(), rank, true);
+    m.mutable_rank_gone()->set_returns(returns);
+    bed_.From(*node.executor, m);
+    bed_.Pass(Time{});
+  }
+  // Clients 11, 12 on n0 are ranks 0, 1; 21 on n1 is rank 2.
+  void StartThree() {
+    Wait(a_, {{11}, {12}});
+    Wait(b_, {{21}});
+    bed_.Pass(seconds(1));
+    ASSERT_THAT(Ranks(), ElementsAre(11, 12, 21));
+  }
+
+  TestBed bed_;
+  ElasticNode a_{&bed_.Connect("j", "n0")};
+  ElasticNode b_{&bed_.Connect("j", "n1")};
+  ElasticNode c_{&bed_.Connect("j", "n2")};
+};
+
+TEST_F(ElasticTest, StartsWhenNothingHasChangedForASecond) {
+  Wait(a_, {{11}});
+  bed_.Pass(seconds(5));
+  EXPECT_EQ(epoch(), 0u);  // two are needed
+  Wait(b_, {{21}});
+  bed_.Pass(milliseconds(900));
+  EXPECT_EQ(epoch(), 0u);
+  Wait(a_, {{11}, {12}});
+  bed_.Pass(milliseconds(900));
+  EXPECT_EQ(epoch(), 0u);
+  bed_.Pass(milliseconds(100));
+  EXPECT_EQ(epoch(), 1u);
+  EXPECT_THAT(Ranks(), ElementsAre(11, 12, 21));
+  const proto::EpochStart& start = *b_.LastStart();
+  EXPECT_EQ(start.nodes(0).node(), "n0");
+  EXPECT_EQ(start.node_index(), 1u);
+  EXPECT_THAT(start.clients(), ElementsAre(21));
+}
+
+TEST_F(ElasticTest, StartsAtOnceWithAsManyAsTheJobMayHaveTheOthersWait) {
+  Wait(a_, {{11}, {12}, {13}});
+  Wait(b_, {{21}, {22}});
+  EXPECT_THAT(Ranks(), ElementsAre(11, 12, 13, 21));
+  // 22 waits for the next epoch; n1 has been told a start since.
+  b_.waiting = {{22}};
+  Say(b_);
+  EXPECT_EQ(a_.Wanted(), (std::pair<uint32_t, uint32_t>(0, 0)));  // no room
+  Leave(a_, 1, false);
+  EXPECT_EQ(a_.Wanted(), (std::pair<uint32_t, uint32_t>(1, 1)));
+  EXPECT_EQ(b_.Wanted(), (std::pair<uint32_t, uint32_t>(1, 1)));
+}
+
+TEST_F(ElasticTest, SurvivorsKeepTheirOrderAndNodesTheirRanksTogether) {
+  StartThree();
+  bed_.From(*a_.executor, Gone(1, 0, false, "it died"));
+  ASSERT_EQ(b_.executor->ends.size(), 1u);
+  EXPECT_THAT(b_.executor->ends[0].message(), HasSubstr("rank 0 (node n0"));
+  // A node of new ones comes first; a new one on n0 before rank 1 is back.
+  Wait(c_, {{31}});
+  Wait(a_, {{13}});
+  Wait(b_, {{22, 1, 2}});
+  Wait(a_, {{13}, {14, 1, 1}});
+  bed_.Pass(seconds(1));
+  EXPECT_EQ(epoch(), 2u);
+  EXPECT_THAT(Ranks(), ElementsAre(14, 13, 22, 31));
+}
+
+TEST_F(ElasticTest, WhoLivesIsWaitedForWhoHasGoneIsNot) {
+  StartThree();
+  Leave(a_, 0, true);
+  Leave(a_, 1, false);
+  Leave(b_, 2, true);
+  Wait(a_, {{15, 1, 0}, {16}});
+  bed_.Pass(seconds(10));
+  EXPECT_EQ(epoch(), 1u);  // 21 means to come back
+  // Its process has ended.
+  bed_.From(*b_.executor, Gone(1, 2, false, "its process has ended"));
+  bed_.Pass(seconds(1));
+  EXPECT_EQ(epoch(), 2u);
+  EXPECT_THAT(Ranks(), ElementsAre(15, 16));
+}
+
+TEST_F(ElasticTest, WhoIsStillInAnEpochThatHasEndedIsWaitedFor) {
+  StartThree();
+  bed_.From(*a_.executor, Gone(1, 0, false, "it died"));
+  Wait(b_, {{22, 1, 2}, {23}});
+  bed_.Pass(seconds(10));
+  EXPECT_EQ(epoch(), 1u);  // rank 1 computes
+  proto::ExecutorMessage left = Gone(1, 1, false);
+  left.mutable_rank_gone()->set_returns(true);
+  bed_.From(*a_.executor, left);
+  bed_.Pass(seconds(10));
+  EXPECT_EQ(epoch(), 1u);
+  Wait(a_, {{17, 1, 1}});
+  bed_.Pass(seconds(1));
+  EXPECT_THAT(Ranks(), ElementsAre(17, 22, 23));
+}
+
+TEST_F(ElasticTest, ALostExecutorsRanksAreNotWaitedForButKnownAgain) {
+  StartThree();
+  bed_.Break(*a_.executor);
+  bed_.Pass(seconds(3));
+  ASSERT_EQ(b_.executor->ends.size(), 1u);
+  Wait(b_, {{22, 1, 2}});
+  a_ = ElasticNode{&bed_.Connect("j", "n0")};
+  Wait(a_, {{1, 1, 1, 1012}});
+  bed_.Pass(seconds(1));
+  EXPECT_EQ(epoch(), 2u);
+  EXPECT_THAT(Ranks(), ElementsAre(1, 22));  // as before: rank 1 before rank 2
+}
+
+TEST_F(ElasticTest, NewRanksAreWantedUntilTheyAreInOrGone) {
+  StartThree();
+  EXPECT_TRUE(a_.executor->inbox.back().has_epoch_start());
+  Wait(c_, {{31}, {32}});
+  EXPECT_EQ(a_.Wanted(), (std::pair<uint32_t, uint32_t>(1, 0)));  // room for 1
+  EXPECT_EQ(b_.Wanted(), (std::pair<uint32_t, uint32_t>(1, 0)));
+  const size_t messages = a_.executor->inbox.size();
+  Wait(c_, {{31}});
+  EXPECT_EQ(a_.executor->inbox.size(), messages);  // as wanted as before
+  Wait(c_, {});
+  EXPECT_EQ(a_.Wanted(), (std::pair<uint32_t, uint32_t>(0, 0)));
+  Wait(c_, {{33}});
+  for (uint32_t rank : {0, 1}) Leave(a_, rank, true);
+  Leave(b_, 2, true);
+  Wait(a_, {{18, 1, 0}, {19, 1, 1}});
+  Wait(b_, {{24, 1, 2}});
+  EXPECT_THAT(Ranks(), ElementsAre(18, 19, 24, 33));
+}
+
+TEST_F(ElasticTest, TooFewAreToldHowManyAreThereAndWhoIsNot) {
+  StartThree();
+  bed_.From(*a_.executor, Gone(1, 0, false, "it died"));
+  Leave(a_, 1, true);
+  Wait(b_, {{22, 1, 2}});
+  bed_.Pass(seconds(119));
+  EXPECT_EQ(b_.Refused().size(), 0u);
+  bed_.Pass(seconds(1));
+  ASSERT_EQ(b_.Refused().size(), 1u);
+  EXPECT_EQ(b_.Refused()[0].code(),
+            static_cast<int>(absl::StatusCode::kDeadlineExceeded));
+  EXPECT_EQ(b_.Refused()[0].message(),
+            "the job did not start within 120 s: 1 of at least 2 ranks are "
+            "there: node n1 (host host-n1) with 1 rank; not there of the last "
+            "epoch: rank 0 (node n0, host host-n0, pid 1011), rank 1 (node n0, "
+            "host host-n0, pid 1012)");
+  EXPECT_THAT(b_.Refused()[0].clients(), ElementsAre(22));
+  EXPECT_EQ(bed_.Count(ErrorKind::kStartTimeout), 2);  // left behind; too few
+  // Rank 1 is not waited for again.
+  Wait(b_, {{23, 1, 2}, {24}});
+  bed_.Pass(seconds(1));
+  EXPECT_THAT(Ranks(), ElementsAre(23, 24));
+}
+
+TEST_F(ElasticTest, WhoDoesNotComeBackInTimeIsLeftBehindAndNewLater) {
+  StartThree();
+  bed_.From(*b_.executor, Gone(1, 2, false, "it died"));
+  Leave(a_, 0, true);
+  Leave(a_, 1, true);
+  Wait(b_, {{22}});
+  Wait(a_, {{13, 1, 1}});
+  bed_.Pass(seconds(119));
+  EXPECT_EQ(epoch(), 1u);
+  bed_.Pass(seconds(1));
+  EXPECT_EQ(epoch(), 2u);
+  EXPECT_THAT(Ranks(), ElementsAre(13, 22));
+  EXPECT_THAT(bed_.log(),
+              ::testing::Contains(AllOf(HasSubstr("ranks_left_behind"),
+                                        HasSubstr("rank 0 (node n0"))));
+  Wait(a_, {{14, 1, 0}});
+  EXPECT_EQ(b_.Wanted(), (std::pair<uint32_t, uint32_t>(1, 0)));
+}
+
+// Ranks leave one after the other; the last one of them hangs.
+TEST_F(ElasticTest, WhoCameBackBeforeTheEpochWasOverStartsWithoutTheMissing) {
+  StartThree();
+  Leave(a_, 0, true);
+  Leave(a_, 1, true);
+  Wait(a_, {{13, 1, 0}, {14, 1, 1}});
+  bed_.Pass(seconds(1));
+  Leave(b_, 2, true);
+  bed_.Pass(seconds(119));
+  EXPECT_EQ(epoch(), 1u);
+  EXPECT_THAT(a_.Refused(), IsEmpty());
+  bed_.Pass(seconds(1));
+  EXPECT_EQ(epoch(), 2u);
+  EXPECT_THAT(Ranks(), ElementsAre(13, 14));
+  EXPECT_THAT(bed_.log(),
+              ::testing::Contains(AllOf(HasSubstr("ranks_left_behind"),
+                                        HasSubstr("rank 2 (node n1"))));
+}
+
+TEST_F(ElasticTest, ThatANewOneHasWaitedLongIsNoReasonToLeaveOthersBehind) {
+  StartThree();
+  Wait(c_, {{31}});
+  bed_.Pass(seconds(119));
+  for (uint32_t rank : {0, 1}) Leave(a_, rank, true);
+  Leave(b_, 2, true);
+  Wait(a_, {{13, 1, 0}, {14, 1, 1}});
+  bed_.Pass(seconds(1));
+  ASSERT_EQ(c_.Refused().size(), 1u);
+  EXPECT_EQ(c_.Refused()[0].message(),
+            "the job did not start within 120 s: 3 ranks are there: node n0 "
+            "(host host-n0) with 2 ranks, node n2 (host host-n2) with 1 rank; "
+            "not there of the last epoch: rank 2 (node n1, host host-n1, pid "
+            "1021)");
+  bed_.Pass(seconds(5));
+  EXPECT_EQ(epoch(), 1u);
+  Wait(b_, {{22, 1, 2}});
+  bed_.Pass(seconds(1));
+  EXPECT_THAT(Ranks(), ElementsAre(13, 14, 22));
+}
+
+TEST_F(ElasticTest, ANodesRanksWaitAsLongAsTheySay) {
+  StartThree();
+  c_.start_timeout_ms = 5000;
+  Wait(c_, {{31}});
+  Wait(b_, {{29}});  // does not say: 120 s
+  bed_.Pass(seconds(4));
+  EXPECT_EQ(c_.Refused().size(), 0u);
+  bed_.Pass(seconds(1));
+  ASSERT_EQ(c_.Refused().size(), 1u);
+  EXPECT_THAT(c_.Refused()[0].message(),
+              HasSubstr("did not start within 5 s: epoch 1 is running"));
+  bed_.Pass(seconds(100));
+  EXPECT_EQ(b_.Refused().size(), 0u);
+}
+
+TEST_F(ElasticTest, WhoIsMissingIsLeftBehindAfterTheTimeThatOthersSay) {
+  a_.start_timeout_ms = 300000;
+  b_.start_timeout_ms = 20000;
+  StartThree();
+  Leave(a_, 0, true);
+  Leave(a_, 1, true);
+  Leave(b_, 2, true);
+  Wait(a_, {{13, 1, 1}});
+  bed_.Pass(seconds(15));
+  Wait(b_, {{22, 1, 2}});
+  bed_.Pass(seconds(19));
+  EXPECT_EQ(epoch(), 1u);  // rank 0 has 300 s as node n0 sees it, n1 waits 20
+  bed_.Pass(seconds(1));
+  EXPECT_THAT(Ranks(), ElementsAre(13, 22));
+  EXPECT_THAT(bed_.log(),
+              ::testing::Contains(
+                  AllOf(HasSubstr("rank 0 (node n0"),
+                        HasSubstr("did not call init() again within 20 s"))));
+}
+
+TEST_F(ElasticTest, WhoWaitsTooLongForARunningEpochIsToldAloneAndWhy) {
+  StartThree();
+  Wait(c_, {{31}});
+  bed_.Pass(seconds(100));
+  Wait(c_, {{31}, {32}});
+  bed_.Pass(seconds(20));
+  ASSERT_EQ(c_.Refused().size(), 1u);
+  EXPECT_THAT(c_.Refused()[0].clients(), ElementsAre(31));
+  EXPECT_EQ(c_.Refused()[0].message(),
+            "the job did not start within 120 s: epoch 1 is running with ranks "
+            "0,1,2, which have not left it for another one");
+  Wait(c_, {{32}});
+  EXPECT_EQ(a_.Wanted(), (std::pair<uint32_t, uint32_t>(1, 0)));
+  EXPECT_THAT(a_.executor->ends, IsEmpty());
+}
+
+TEST_F(ElasticTest, WhatCrossedWithAStartCountsNotUntilSaidAgain) {
+  Wait(a_, {{11}, {12}});
+  // n0's news of client 13 crosses with the start.
+  ElasticNode before = a_;
+  bed_.Pass(seconds(1));
+  ASSERT_EQ(epoch(), 1u);
+  before.waiting = {{11}, {12}, {13}};
+  proto::ExecutorMessage crossed = before.Ready(2, 4);
+  crossed.mutable_ranks_ready()->set_round(0);
+  bed_.From(*a_.executor, crossed);
+  bed_.Pass(seconds(2));
+  EXPECT_EQ(a_.Wanted(), (std::pair<uint32_t, uint32_t>(0, 0)));
+  Wait(a_, {{13}});
+  EXPECT_EQ(a_.Wanted(), (std::pair<uint32_t, uint32_t>(1, 0)));
+  crossed.mutable_ranks_ready()->set_round(2);  // of the future
+  bed_.From(*a_.executor, crossed);
+  EXPECT_TRUE(a_.executor->refused.has_value());
+}
+
+TEST_F(ElasticTest, AStartThatFailsOnANodeKeepsEverybodysPlace) {
+  StartThree();
+  for (uint32_t rank : {0, 1}) Leave(a_, rank, true);
+  Leave(b_, 2, true);
+  Wait(a_, {{13, 1, 0}, {14, 1, 1}});
+  Wait(b_, {{22, 1, 2}});
+  bed_.Pass(seconds(1));
+  ASSERT_EQ(epoch(), 2u);
+  // Rank 0 dies while n0 starts: n0's 14 waits on, as rank 1 of epoch 1; n1
+  // has started, its rank comes again as rank 2 of epoch 2.
+  bed_.From(*a_.executor, Gone(2, 0, false, "it died"));
+  Wait(a_, {{14, 1, 1}});
+  Wait(b_, {{23, 2, 2}});
+  bed_.Pass(seconds(1));
+  EXPECT_EQ(epoch(), 3u);
+  EXPECT_THAT(Ranks(), ElementsAre(14, 23));
+}
+
+TEST_F(ElasticTest, OtherTermsAreRefusedNamingBoth) {
+  Wait(a_, {{11}});
+  b_.waiting = {{21}};
+  Say(b_, 2, 8);
+  ASSERT_EQ(b_.Refused().size(), 1u);
+  EXPECT_EQ(b_.Refused()[0].message(),
+            "the job cannot take the ranks of node n1 (host host-n1): they say "
+            "that it has 2 to 8 ranks, those of node n0 (host host-n0) have "
+            "said 2 to 4 ranks; start all ranks with the same smallest and "
+            "greatest number");
+  EXPECT_THAT(a_.Refused(), IsEmpty());
+  Say(b_);
+  bed_.Pass(seconds(1));
+  EXPECT_THAT(Ranks(), ElementsAre(11, 21));
+}
+
+TEST_F(ElasticTest, ElasticAndFixedRanksDoNotMix) {
+  Wait(a_, {{11}});
+  bed_.Ready(*b_.executor, 4, {2, 3});
+  ASSERT_EQ(b_.Refused().size(), 1u);
+  EXPECT_EQ(b_.Refused()[0].message(),
+            "the job cannot take the ranks of node n1 (host host-n1): they are "
+            "not elastic, the others are; start all ranks of a job alike");
+  Wait(a_, {});
+  bed_.Ready(*b_.executor, 4, {2, 3});
+  Wait(a_, {{11}});
+  ASSERT_EQ(a_.Refused().size(), 1u);
+  EXPECT_THAT(a_.Refused()[0].message(), HasSubstr("they are elastic, the"));
+}
+
+// The job was another coordinator's before, or all its executors were lost.
+TEST_F(ElasticTest, WhoWasInAnEpochIsFirstAndInALaterOneAlsoInAJobThatIsNew) {
+  Wait(c_, {{31}});
+  Wait(b_, {{21, 7, 2}});
+  Wait(a_, {{11}, {12, 7, 1}});
+  EXPECT_EQ(epoch(), 8u);
+  EXPECT_THAT(Ranks(), ElementsAre(12, 11, 21, 31));
+}
+
+TEST_F(ElasticTest, AnotherProcessIsNotTakenForOneOfTheEpoch) {
+  StartThree();
+  Wait(a_, {{13, 1, 0, 77}});  // it has been rank 0 in another life of the job
+  EXPECT_EQ(a_.Wanted(), (std::pair<uint32_t, uint32_t>(1, 0)));
+  for (uint32_t rank : {0, 1}) Leave(a_, rank, true);
+  Leave(b_, 2, true);
+  Wait(b_, {{22, 1, 2}});
+  Wait(a_, {{13, 1, 0, 77}, {14, 1, 1}, {15, 1, 0}});
+  EXPECT_THAT(Ranks(), ElementsAre(15, 14, 13, 22));
+}
+
+TEST_F(ElasticTest, MalformedRanksEndTheSession) {
+  a_.waiting = {{11}, {11}};
+  Say(a_);
+  EXPECT_TRUE(a_.executor->refused.has_value());
+  b_.waiting = {{21}};
+  Say(b_, 3, 2);
+  EXPECT_TRUE(b_.executor->refused.has_value());
+  EXPECT_EQ(bed_.Count(ErrorKind::kBadMessage), 2);
+}
+
+TEST_F(ElasticTest, TheOperatorsStopIsToldToAllWhoWait) {
+  Wait(a_, {{11}});
+  // TestBed's streams are closed after it, so look at what was sent before.
+  Actions actions;
+  bed_.core().Stop([&actions](Actions* a) { actions = std::move(*a); });
+  bool told = false;
+  for (const Action& action : actions) {
+    const Send* send = std::get_if<Send>(&action);
+    told = told || (send != nullptr && send->message.has_epoch_end() &&
+                    send->message.epoch_end().message() ==
+                        "the coordinator was stopped by its operator");
+  }
+  EXPECT_TRUE(told);
+}
+
+}  // namespace
+}  // namespace maypole::coordinator

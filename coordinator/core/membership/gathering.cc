@@ -1,0 +1,265 @@
+#include "coordinator/core/membership/gathering.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/core/text.h"
+
+namespace maypole::coordinator {
+namespace {
+
+std::string Says(const NodeMember& m) {
+  std::string out =
+      absl::StrCat(NodeText(m.node, m.host), " with ", RanksText(m.ranks));
+  if (m.local_size > m.ranks.size()) {
+    absl::StrAppend(&out, " (", m.ranks.size(), " of its ", m.local_size,
+                    " ranks)");
+  }
+  return out;
+}
+
+absl::Status CheckStallTimes(const proto::RanksReady& ready) {
+  constexpr int64_t kYearMs = int64_t{1000} * 3600 * 24 * 365;
+  for (const int64_t ms : {ready.stall_check_ms(), ready.stall_shutdown_ms()}) {
+    if (ms >= -1 && ms <= kYearMs) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a stall time of ", ms, " ms; 0 to ", kYearMs, " are allowed"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckStartTimeout(int64_t ms) {
+  if (ms >= 0 && ms <= kMaxStartTimeoutMs) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a start timeout of ", ms, " ms; 0 (none) to ",
+                   kMaxStartTimeoutMs, " are allowed"));
+}
+
+absl::Status CheckThresholds(const proto::RanksReady& ready, int ranks) {
+  if (ready.fusion_thresholds_size() != 0 &&
+      ready.fusion_thresholds_size() != ranks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ready.fusion_thresholds_size(), " fusion thresholds for ",
+                     ranks, " ranks"));
+  }
+  for (const int64_t bytes : ready.fusion_thresholds()) {
+    if (bytes >= -1 && bytes <= static_cast<int64_t>(kMaxTensorBytes)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a fusion threshold of ", bytes, " bytes; 0 to 2^44 are allowed"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+bool NodeMember::HasRank(uint32_t rank) const {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+std::string NodeMember::RankText(uint32_t rank) const {
+  std::string out = absl::StrCat("rank ", rank, " (node ", node);
+  if (host != node && !host.empty()) absl::StrAppend(&out, ", host ", host);
+  const size_t local =
+      std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+  if (local < pids.size() && pids[local] > 0) {
+    absl::StrAppend(&out, ", pid ", pids[local]);
+  }
+  return out + ")";
+}
+
+absl::Status CheckRanksReady(const proto::RanksReady& ready) {
+  if (ready.size() == 0 || ready.size() > kMaxRanks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a job of ", ready.size(), " ranks; 1 to ", kMaxRanks, " are allowed"));
+  }
+  if (ready.ranks_size() == 0 || ready.ranks_size() > kMaxLocalRanks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(ready.ranks_size(), " ranks on one node; 1 to ",
+                     kMaxLocalRanks, " are allowed"));
+  }
+  if (ready.pids_size() != 0 && ready.pids_size() != ready.ranks_size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        ready.pids_size(), " pids for ", ready.ranks_size(), " ranks"));
+  }
+  return CheckRankFacts(ready, ready.ranks_size());
+}
+
+absl::Status CheckRankFacts(const proto::RanksReady& ready, int ranks) {
+  absl::Status status = CheckStallTimes(ready);
+  if (status.ok()) status = CheckStartTimeout(ready.start_timeout_ms());
+  return status.ok() ? CheckThresholds(ready, ranks) : status;
+}
+
+absl::Status CheckRanksWaiting(const proto::RanksWaiting& waiting) {
+  if (waiting.size() <= kMaxRanks && waiting.ranks_size() <= kMaxLocalRanks &&
+      waiting.local_size() <= kMaxLocalRanks) {
+    return CheckStartTimeout(waiting.start_timeout_ms());
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(waiting.ranks_size(), " of ", waiting.local_size(),
+                   " ranks wait on one node for a job of ", waiting.size(),
+                   "; ", kMaxLocalRanks, " and ", kMaxRanks, " are allowed"));
+}
+
+absl::Status Gathering::Add(NodeMember member, uint32_t size) {
+  absl::Status status = CheckAgainstOthers(member, size);
+  if (members_.empty()) size_ = size;
+  ranks_ += member.ranks.size();
+  members_.push_back(std::move(member));
+  return status;
+}
+
+absl::Status Gathering::CheckAgainstOthers(const NodeMember& member,
+                                           uint32_t size) const {
+  if (!members_.empty() && size != size_) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the job cannot start: ", Says(members_.front()), " says that it has ",
+        size_, " ranks, ", Says(member), " says ", size,
+        "; start all ranks with the same MAYPOLE_SIZE"));
+  }
+  if (!members_.empty() && member.chunk_bytes != members_.front().chunk_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the job cannot start: ", Says(members_.front()),
+        " runs with --chunk_bytes=", members_.front().chunk_bytes, ", ",
+        Says(member), " with --chunk_bytes=", member.chunk_bytes,
+        "; start maypole-worker with the same --chunk_bytes on all nodes"));
+  }
+  std::set<uint32_t> own;
+  for (uint32_t rank : member.ranks) {
+    if (rank >= size) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the job cannot start: rank ", rank, " of ",
+          NodeText(member.node, member.host), " is not in a job of ", size,
+          " ranks (0 to ", size - 1, "); check MAYPOLE_RANK and MAYPOLE_SIZE"));
+    }
+    if (!own.insert(rank).second) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "the job cannot start: rank ", rank, " is there twice on ",
+          NodeText(member.node, member.host),
+          "; every rank needs its own "
+          "MAYPOLE_RANK"));
+    }
+    for (const NodeMember& other : members_) {
+      if (!other.HasRank(rank)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("the job cannot start: rank ", rank,
+                       " is there twice, on ", NodeText(other.node, other.host),
+                       " and on ", NodeText(member.node, member.host),
+                       "; every rank needs its own MAYPOLE_RANK"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Gathering::SetWaiting(NodeMember member, uint32_t size) {
+  Remove(member.session);
+  waiting_size_ = size;
+  waiting_.push_back(std::move(member));
+}
+
+void Gathering::TakeWaitingIn() {
+  if (members_.empty()) size_ = waiting_size_;
+  for (NodeMember& m : waiting_) {
+    ranks_ += m.ranks.size();
+    members_.push_back(std::move(m));
+  }
+  waiting_.clear();
+}
+
+void Gathering::Remove(SessionId session) {
+  std::erase_if(waiting_,
+                [&](const NodeMember& m) { return m.session == session; });
+  auto it =
+      std::find_if(members_.begin(), members_.end(),
+                   [&](const NodeMember& m) { return m.session == session; });
+  if (it == members_.end()) return;
+  ranks_ -= it->ranks.size();
+  members_.erase(it);
+}
+
+void Gathering::Clear() {
+  members_.clear();
+  ranks_ = 0;
+  size_ = 0;
+}
+
+const NodeMember* Gathering::Find(SessionId session) const {
+  for (const NodeMember& m : members_) {
+    if (m.session == session) return &m;
+  }
+  return nullptr;
+}
+
+const NodeMember* Gathering::FindWaiting(SessionId session) const {
+  for (const NodeMember& m : waiting_) {
+    if (m.session == session) return &m;
+  }
+  return nullptr;
+}
+
+Time Gathering::StartTimeout(Time otherwise) const {
+  int64_t least = 0;
+  for (const std::vector<NodeMember>* all : {&members_, &waiting_}) {
+    for (const NodeMember& m : *all) {
+      if (m.start_timeout_ms == 0) continue;
+      if (least == 0 || m.start_timeout_ms < least) least = m.start_timeout_ms;
+    }
+  }
+  return least == 0 ? otherwise : Time(std::chrono::milliseconds(least));
+}
+
+std::vector<RankThreshold> Gathering::FusionThresholds() const {
+  std::vector<RankThreshold> said;
+  for (const NodeMember& m : members_) {
+    for (size_t i = 0; i < m.fusion_thresholds.size(); ++i) {
+      if (m.fusion_thresholds[i] < 0) continue;
+      said.push_back({m.ranks[i], m.fusion_thresholds[i]});
+    }
+  }
+  std::sort(said.begin(), said.end(),
+            [](const RankThreshold& a, const RankThreshold& b) {
+              return a.rank < b.rank;
+            });
+  return said;
+}
+
+std::string Gathering::MissingText() const {
+  std::vector<NodeMember> arrived = members_;
+  arrived.insert(arrived.end(), waiting_.begin(), waiting_.end());
+  std::set<uint32_t> here;
+  for (const NodeMember& m : arrived)
+    here.insert(m.ranks.begin(), m.ranks.end());
+  std::vector<uint32_t> missing;
+  for (uint32_t rank = 0; rank < size(); ++rank) {
+    if (!here.contains(rank)) missing.push_back(rank);
+  }
+  std::string out = absl::StrCat(RanksText(missing), " of ", size(),
+                                 missing.size() == 1 ? " has" : " have",
+                                 " not called init(); arrived: ");
+  constexpr size_t kShown = 8;
+  for (size_t i = 0; i < std::min(kShown, arrived.size()); ++i) {
+    absl::StrAppend(&out, i > 0 ? ", " : "", Says(arrived[i]));
+  }
+  if (arrived.size() > kShown) {
+    absl::StrAppend(&out, " and ", arrived.size() - kShown, " more nodes");
+  }
+  return out;
+}
+
+std::vector<NodeMember> Gathering::Take() {
+  std::vector<NodeMember> out = std::move(members_);
+  Clear();
+  auto smallest = [](const NodeMember& m) {
+    return *std::min_element(m.ranks.begin(), m.ranks.end());
+  };
+  std::sort(out.begin(), out.end(),
+            [&](const NodeMember& a, const NodeMember& b) {
+              return smallest(a) < smallest(b);
+            });
+  return out;
+}
+
+}  // namespace maypole::coordinator

@@ -1,0 +1,160 @@
+// The job's part in what elastic.h decides: who is told what.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/limits.h"
+#include "coordinator/core/job.h"
+#include "coordinator/core/text.h"
+
+namespace maypole::coordinator {
+
+bool Job::IsElasticEpoch() const {
+  return epoch_ != nullptr && !epoch_->members().front().clients.empty();
+}
+
+bool Job::TakesElastic() const {
+  return gathering_.empty() && (epoch_ == nullptr || IsElasticEpoch());
+}
+
+bool Job::TakesFixed() const { return !elastic_.active() && !IsElasticEpoch(); }
+
+absl::Status Job::OnElasticReady(Time now, SessionId session,
+                                 const proto::RanksReady& ready,
+                                 JobOutput* out) {
+  if (absl::Status sound = CheckElasticReady(ready); !sound.ok()) return sound;
+  const Node& node = nodes_.at(session);
+  if (ready.round() > node.round) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ranks that are ready in round ", ready.round(),
+                     ", the node has been sent ", node.round));
+  }
+  // It crossed with a start, or a refusal: the node says it again.
+  if (ready.round() < node.round) return absl::OkStatus();
+  if (aborted_ && !ready.members().empty()) {
+    RefuseAborted(session, out);
+    return absl::OkStatus();
+  }
+  if (!ready.members().empty() && !TakesElastic()) {
+    RefuseMixed(session, true, out);
+    return absl::OkStatus();
+  }
+  NodeMember member = MemberOf(session);
+  absl::Status status = elastic_.SetWaiting(now, std::move(member), ready);
+  out->Info(absl::StrCat(LogPrefix("ranks_wait"), " node=", node.node,
+                         " host=", node.host, " waiting=", ready.members_size(),
+                         " of_all=", elastic_.waiting()));
+  if (!status.ok()) {
+    RefuseWaiting(session, {}, status.code(), std::string(status.message()),
+                  out);
+  }
+  SendWanted(out);
+  return absl::OkStatus();
+}
+
+void Job::RefuseMixed(SessionId session, bool elastic, JobOutput* out) {
+  const Node& node = nodes_.at(session);
+  RefuseWaiting(session, {}, absl::StatusCode::kInvalidArgument,
+                absl::StrCat("the job cannot take the ranks of ",
+                             NodeText(node.node, node.host), ": they are ",
+                             elastic ? "elastic, the others are not"
+                                     : "not elastic, the others are",
+                             "; start all ranks of a job alike"),
+                out);
+}
+
+void Job::RefuseWaiting(SessionId session, const std::vector<uint64_t>& clients,
+                        absl::StatusCode code, const std::string& message,
+                        JobOutput* out) {
+  out->Warn(absl::StrCat(LogPrefix("ranks_refused"),
+                         " node=", nodes_.at(session).node,
+                         " reason=", LogValue(message)));
+  ++nodes_.at(session).round;
+  proto::CoordinatorMessage m;
+  m.mutable_epoch_end()->set_code(static_cast<int>(code));
+  m.mutable_epoch_end()->set_message(Cut(message, kMaxErrorBytes));
+  m.mutable_epoch_end()->mutable_clients()->Assign(clients.begin(),
+                                                   clients.end());
+  out->messages.emplace_back(session, std::move(m));
+}
+
+void Job::SendWanted(JobOutput* out) {
+  if (!IsElasticEpoch()) return;
+  const std::pair<uint32_t, uint32_t> wanted(elastic_.NewRanksWanted(),
+                                             elastic_.Leaving());
+  if (wanted == wanted_ || epoch_->AllLeft()) return;
+  wanted_ = wanted;
+  proto::CoordinatorMessage m;
+  m.mutable_membership_wanted()->set_epoch(epoch_number_);
+  m.mutable_membership_wanted()->set_new_ranks(wanted.first);
+  m.mutable_membership_wanted()->set_leaving(wanted.second);
+  for (size_t i = 0; i < epoch_->members().size(); ++i) {
+    const SessionId session = epoch_->members()[i].session;
+    if (!nodes_.contains(session) || epoch_->LiveRanks(i).empty()) continue;
+    out->messages.emplace_back(session, m);
+  }
+}
+
+std::string Job::RunningText() const {
+  if (epoch_ == nullptr) return "";
+  std::vector<uint32_t> ranks;
+  for (size_t i = 0; i < epoch_->members().size(); ++i) {
+    const std::vector<uint32_t> live = epoch_->LiveRanks(i);
+    ranks.insert(ranks.end(), live.begin(), live.end());
+  }
+  std::string out = absl::StrCat("epoch ", epoch_number_, " is running with ",
+                                 RanksText(ranks));
+  if (ranks.size() >= elastic_.max_size()) {
+    absl::StrAppend(&out, ", as many as the job may have");
+  } else {
+    absl::StrAppend(&out, ", which have not left it for another one");
+  }
+  return out;
+}
+
+void Job::OnElasticTime(Time now, JobOutput* out) {
+  if (!elastic_.active()) return;
+  const Elastic::Verdict verdict =
+      elastic_.OnTime(now, epoch_ != nullptr, RunningText());
+  if (!verdict.left_behind.empty()) {
+    out->Count(ErrorKind::kStartTimeout);
+    out->Warn(absl::StrCat(
+        LogPrefix("ranks_left_behind"), " reason=",
+        LogValue(Cut(absl::StrCat(absl::StrJoin(verdict.left_behind, ", "),
+                                  " did not call init() again within ",
+                                  SecondsText(verdict.waited)),
+                     kMaxErrorBytes))));
+  }
+  if (!verdict.late.empty()) out->Count(ErrorKind::kStartTimeout);
+  for (const Elastic::Late& late : verdict.late) {
+    RefuseWaiting(late.session, late.clients,
+                  absl::StatusCode::kDeadlineExceeded, late.why, out);
+  }
+  if (verdict.start) StartElastic(out);
+  SendWanted(out);
+}
+
+void Job::StartElastic(JobOutput* out) {
+  // Nobody is told the number of an epoch that it has been in.
+  epoch_number_ = std::max(epoch_number_, elastic_.LastEpochSaid());
+  std::vector<NodeMember> members = elastic_.Begin(epoch_number_ + 1);
+  wanted_ = {};
+  uint32_t size = 0;
+  for (const NodeMember& m : members)
+    size += static_cast<uint32_t>(m.ranks.size());
+  for (NodeMember& m : members) {
+    // They are numbered without gaps and agree on all that is compared.
+    (void)gathering_.Add(std::move(m), size);
+  }
+  StartIfComplete(out);
+}
+
+void Job::StopElastic(const std::string& message, JobOutput* out) {
+  for (const SessionId session : elastic_.WaitingSessions()) {
+    RefuseWaiting(session, {}, absl::StatusCode::kAborted, message, out);
+  }
+  elastic_.Clear();
+}
+
+}  // namespace maypole::coordinator

@@ -1,0 +1,228 @@
+// The job's part in what gathering.h collects: from the first rank that waits
+// to an epoch, or to the reason why there is none.
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/limits.h"
+#include "coordinator/core/job.h"
+#include "coordinator/core/text.h"
+
+namespace maypole::coordinator {
+
+NodeMember Job::MemberOf(SessionId session) const {
+  const Node& node = nodes_.at(session);
+  NodeMember member;
+  member.session = session;
+  member.node = node.node;
+  member.host = node.host;
+  member.address = node.address;
+  return member;
+}
+
+bool Job::RefusesFixed(SessionId session, JobOutput* out) {
+  if (aborted_) {
+    RefuseAborted(session, out);
+  } else if (!TakesFixed()) {
+    RefuseMixed(session, false, out);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+absl::Status Job::OnReady(Time now, SessionId session,
+                          const proto::RanksReady& ready, JobOutput* out) {
+  if (ready.elastic()) return OnElasticReady(now, session, ready, out);
+  absl::Status sound = CheckRanksReady(ready);
+  if (!sound.ok()) return sound;
+  if (epoch_ != nullptr) {
+    const std::optional<size_t> node = epoch_->IndexOf(session);
+    if (node && !epoch_->LiveRanks(*node).empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("ranks that are ready for a new epoch while ",
+                       RanksText(epoch_->LiveRanks(*node)),
+                       " of the node have not left epoch ", epoch_number_));
+    }
+  }
+  if (RefusesFixed(session, out)) return absl::OkStatus();
+  const Node& node = nodes_.at(session);
+  NodeMember member = MemberOf(session);
+  member.ranks = {ready.ranks().begin(), ready.ranks().end()};
+  member.pids = {ready.pids().begin(), ready.pids().end()};
+  member.chunk_bytes = ready.chunk_bytes();
+  member.local_size = static_cast<uint32_t>(ready.ranks_size());
+  member.fusion_thresholds = {ready.fusion_thresholds().begin(),
+                              ready.fusion_thresholds().end()};
+  member.stall_check_ms = ready.stall_check_ms();
+  member.stall_shutdown_ms = ready.stall_shutdown_ms();
+  member.start_timeout_ms = ready.start_timeout_ms();
+  out->Info(absl::StrCat(
+      LogPrefix("ranks_ready"), " node=", node.node, " host=", node.host,
+      " ranks=", LogValue(RanksText(member.ranks)), " size=", ready.size()));
+  if (failed_start_ && failed_start_->told.insert(session).second) {
+    TellFailedStart(session, out);
+    return absl::OkStatus();
+  }
+  failed_start_.reset();
+  // Ready again: a start that failed on the node crossed with its failure here.
+  gathering_.Remove(session);
+  if (!start_since_) start_since_ = now;
+  absl::Status status = gathering_.Add(std::move(member), ready.size());
+  if (!status.ok()) {
+    FailStart(std::string(status.message()), 0, out);
+  } else {
+    StartIfComplete(out);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Job::OnWaiting(Time now, SessionId session,
+                            const proto::RanksWaiting& waiting,
+                            JobOutput* out) {
+  absl::Status sound = CheckRanksWaiting(waiting);
+  if (!sound.ok()) return sound;
+  const Node& node = nodes_.at(session);
+  if (epoch_ != nullptr) {
+    const std::optional<size_t> i = epoch_->IndexOf(session);
+    if (i && !epoch_->LiveRanks(*i).empty()) {
+      // A start that it was told has timed out crossed with its last ranks.
+      EndEpoch(absl::StrCat("the job cannot start: ",
+                            ExecutorText(node, epoch_->members()[*i].ranks),
+                            " has given up waiting for it"),
+               out);
+    }
+  }
+  gathering_.Remove(session);
+  if (waiting.ranks().empty()) {
+    if (gathering_.empty()) start_since_.reset();
+    return absl::OkStatus();
+  }
+  if (RefusesFixed(session, out)) return absl::OkStatus();
+  NodeMember member = MemberOf(session);
+  member.ranks = {waiting.ranks().begin(), waiting.ranks().end()};
+  member.local_size = waiting.local_size();
+  member.start_timeout_ms = waiting.start_timeout_ms();
+  gathering_.SetWaiting(std::move(member), waiting.size());
+  // Some who come late to a failed start: told when all of the node are there.
+  if (failed_start_ && !failed_start_->told.contains(session)) {
+    return absl::OkStatus();
+  }
+  failed_start_.reset();
+  if (!start_since_) start_since_ = now;
+  return absl::OkStatus();
+}
+
+void Job::StartIfComplete(JobOutput* out) {
+  if (epoch_ != nullptr || !gathering_.Complete()) return;
+  const uint32_t size = gathering_.size();
+  start_since_.reset();
+  ++epoch_number_;
+  const Config config = ConfigOfStart(out);
+  epoch_ = std::make_unique<CoordinatorEpoch>(epoch_number_, size,
+                                              gathering_.Take(), config, id_);
+  out->Info(absl::StrCat(LogPrefix("epoch_start"), " size=", size,
+                         " nodes=", epoch_->members().size()));
+  for (const NodeMember& m : epoch_->members()) ++nodes_.at(m.session).round;
+  epoch_->Start(out);
+}
+
+Config Job::ConfigOfStart(JobOutput* out) const {
+  Config config = config_;
+  ReadStallTimes(&config, out);
+  const std::vector<RankThreshold> said = gathering_.FusionThresholds();
+  if (said.empty()) return config;
+  config.fusion_threshold = static_cast<uint64_t>(said.front().bytes);
+  for (const RankThreshold& other : said) {
+    if (other.bytes == said.front().bytes) continue;
+    out->Warn(absl::StrCat(
+        LogPrefix("fusion_thresholds_differ"), " rank=", said.front().rank,
+        " bytes=", said.front().bytes, " other_rank=", other.rank,
+        " other_bytes=", other.bytes, " used=", said.front().bytes,
+        " reason=\"the smallest rank's counts; give all ranks the same "
+        "MAYPOLE_FUSION_THRESHOLD\""));
+    break;
+  }
+  return config;
+}
+
+void Job::ReadStallTimes(Config* config, JobOutput* out) const {
+  auto smallest = [this](int64_t NodeMember::*field) {
+    const NodeMember* first = nullptr;
+    for (const NodeMember& m : gathering_.members()) {
+      if (m.*field < 0) continue;
+      if (first == nullptr ||
+          *std::min_element(m.ranks.begin(), m.ranks.end()) <
+              *std::min_element(first->ranks.begin(), first->ranks.end())) {
+        first = &m;
+      }
+    }
+    return first == nullptr ? -1 : first->*field;
+  };
+  const int64_t check = smallest(&NodeMember::stall_check_ms);
+  const int64_t shutdown = smallest(&NodeMember::stall_shutdown_ms);
+  if (check >= 0) config->stall_check = std::chrono::milliseconds(check);
+  if (shutdown >= 0)
+    config->stall_shutdown = std::chrono::milliseconds(shutdown);
+  const bool checks = config->stall_check > Time::zero();
+  if (config->stall_shutdown == Time::zero() ||
+      (checks && config->stall_shutdown > config->stall_check)) {
+    return;
+  }
+  out->Warn(absl::StrCat(
+      LogPrefix("stall_shutdown_too_short"),
+      " check=", LogValue(SecondsText(config->stall_check)),
+      " shutdown=", LogValue(SecondsText(config->stall_shutdown)),
+      !checks
+          ? " reason=\"late ranks are not looked for; the job is not ended\""
+          : " reason=\"a wait is known to be long after the check time "
+            "only\""));
+}
+
+void Job::FailStart(const std::string& message, SessionId reporter,
+                    JobOutput* out, absl::StatusCode code) {
+  out->Warn(
+      absl::StrCat(LogPrefix("start_failed"), " reason=", LogValue(message)));
+  failed_start_ = FailedStart();
+  failed_start_->code = code;
+  failed_start_->message = Cut(message, kMaxErrorBytes);
+  for (const NodeMember& member : gathering_.members()) {
+    failed_start_->told.insert(member.session);
+    if (member.session != reporter) TellFailedStart(member.session, out);
+  }
+  // With nobody left to try again it would be remembered for ever.
+  if (failed_start_->told.empty()) failed_start_.reset();
+  gathering_.Clear();
+  start_since_.reset();
+}
+
+void Job::TellFailedStart(SessionId session, JobOutput* out) {
+  ++nodes_.at(session).round;
+  proto::CoordinatorMessage m;
+  m.mutable_epoch_end()->set_code(static_cast<int>(failed_start_->code));
+  m.mutable_epoch_end()->set_message(failed_start_->message);
+  out->messages.emplace_back(session, std::move(m));
+}
+
+std::optional<Time> Job::StartDeadline() const {
+  if (!start_since_) return std::nullopt;
+  return *start_since_ + gathering_.StartTimeout(config_.start_timeout);
+}
+
+void Job::StartTimedOut(JobOutput* out) {
+  out->Count(ErrorKind::kStartTimeout);
+  std::string message = absl::StrCat(
+      "the job did not start within ",
+      SecondsText(gathering_.StartTimeout(config_.start_timeout)), ": ");
+  if (epoch_ != nullptr) {
+    absl::StrAppend(&message, "epoch ", epoch_number_,
+                    " is still running; end it before you start another");
+  } else {
+    absl::StrAppend(&message, gathering_.MissingText());
+  }
+  gathering_.TakeWaitingIn();
+  FailStart(message, 0, out, absl::StatusCode::kDeadlineExceeded);
+}
+
+}  // namespace maypole::coordinator

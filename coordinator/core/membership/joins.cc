@@ -1,0 +1,116 @@
+#include "coordinator/core/membership/joins.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/limits.h"
+#include "common/wire/signature_message.h"
+#include "coordinator/core/text.h"
+
+namespace maypole::coordinator {
+
+absl::StatusOr<bool> Joins::Take(size_t node, const proto::JoinState& message,
+                                 Replies* replies) {
+  const uint32_t rank = message.rank();
+  if (!left_.empty()) {
+    // Settled by one who was told at its begin, or when the rank left.
+    if (!message.settled()) {
+      replies->emplace_back(node, LeftReply(message.number()));
+    }
+    return false;
+  }
+  const State expected = message.settled() ? State::kBegun : State::kAway;
+  if (message.number() != number_ || ranks_[rank] != expected) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "join ", message.number(), " of rank ", rank,
+        message.settled() ? " is settled" : " begins", " out of turn; join ",
+        number_, " is the next or under way"));
+  }
+  if (!message.settled()) {
+    ranks_[rank] = State::kBegun;
+    ++begun_;
+    last_ = rank;
+    return true;
+  }
+  ranks_[rank] = State::kSettled;
+  if (++settled_ < ranks_.size()) return false;
+  proto::JoinReply reply;
+  reply.set_number(number_++);
+  reply.set_last_rank(static_cast<int32_t>(last_));
+  std::fill(ranks_.begin(), ranks_.end(), State::kAway);
+  begun_ = settled_ = 0;
+  replies->emplace_back(std::nullopt, std::move(reply));
+  return false;
+}
+
+proto::JoinReply Joins::LeftReply(uint32_t number) const {
+  proto::JoinReply reply;
+  reply.set_number(number);
+  reply.set_last_rank(-1);
+  reply.set_code(static_cast<int>(absl::StatusCode::kAborted));
+  reply.set_message(
+      Cut(absl::StrCat(left_, " has shut down; join needs every rank"),
+          kMaxErrorBytes));
+  return reply;
+}
+
+void Joins::OnRankLeft(const std::string& who, Replies* replies) {
+  if (!left_.empty()) return;
+  left_ = who;
+  if (begun_ == 0) return;
+  replies->emplace_back(std::nullopt, LeftReply(number_));
+  std::fill(ranks_.begin(), ranks_.end(), State::kAway);
+  begun_ = settled_ = 0;
+}
+
+bool Joins::Aside(const RankSet& set, size_t node) const {
+  const std::vector<uint32_t>& here = set.by_node[node];
+  return std::all_of(here.begin(), here.end(),
+                     [this](uint32_t rank) { return Aside(rank); });
+}
+
+std::vector<uint32_t> Joins::Missing() const {
+  std::vector<uint32_t> out;
+  for (uint32_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (!Aside(rank)) out.push_back(rank);
+  }
+  return out;
+}
+
+std::vector<size_t> Joins::ToStandIn(NegotiatedOperation* op) const {
+  std::vector<size_t> out;
+  if (begun_ == 0 || op->present == 0) return out;
+  for (const size_t i : op->set->nodes) {
+    NodePresence& p = op->nodes[i];
+    if (p.present || p.stands_in || !Aside(*op->set, i)) continue;
+    p.stands_in = true;
+    out.push_back(i);
+  }
+  return out;
+}
+
+proto::StandIn Joins::Request(const NegotiatedOperation& op) {
+  const NodePresence* from = nullptr;
+  const NodePresence::Group* group = nullptr;
+  // Of ranks with inputs, if possible: they know the shape.
+  for (const NodePresence& p : op.nodes) {
+    for (const NodePresence::Group& g : p.groups) {
+      if (group != nullptr &&
+          (group->signature.aside == 0 || g.signature.aside != 0)) {
+        continue;
+      }
+      from = &p;
+      group = &g;
+    }
+  }
+  proto::StandIn m;
+  m.set_id(op.id);
+  *m.mutable_identity() = op.identity;
+  m.set_generation(from->generation);
+  m.mutable_signature()->mutable_ranks()->Assign(group->ranks.begin(),
+                                                 group->ranks.end());
+  WriteSignature(group->signature, m.mutable_signature());
+  return m;
+}
+
+}  // namespace maypole::coordinator

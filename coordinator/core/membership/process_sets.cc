@@ -1,0 +1,282 @@
+#include "coordinator/core/membership/process_sets.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/core/text.h"
+
+namespace maypole::coordinator {
+namespace {
+
+bool SameRequest(const proto::SetRequest& a, const proto::SetRequest& b) {
+  return a.remove() == b.remove() && a.process_set() == b.process_set() &&
+         std::equal(a.ranks().begin(), a.ranks().end(), b.ranks().begin(),
+                    b.ranks().end());
+}
+
+std::vector<uint32_t> RanksOf(const proto::SetRequest& request) {
+  return {request.ranks().begin(), request.ranks().end()};
+}
+
+// "ask for [0, 1]", "ask to remove process set 2"
+std::string AskText(const proto::SetRequest& request, bool one) {
+  if (request.remove()) {
+    return absl::StrCat(one ? "asks" : "ask", " to remove process set ",
+                        request.process_set());
+  }
+  return absl::StrCat(one ? "asks" : "ask", " for ",
+                      MembersText(RanksOf(request)));
+}
+
+}  // namespace
+
+bool RankSet::Has(uint32_t rank) const {
+  return std::binary_search(ranks.begin(), ranks.end(), rank);
+}
+
+std::string RankSet::Text() const {
+  if (id == 0) return absl::StrCat("the job of ", ranks.size(), " ranks");
+  return absl::StrCat("process set ", id, " (ranks ", MembersText(ranks), ")");
+}
+
+std::string MembersText(const std::vector<uint32_t>& ranks) {
+  constexpr size_t kShown = 16;
+  std::string out = "[";
+  for (size_t i = 0; i < std::min(kShown, ranks.size()); ++i) {
+    absl::StrAppend(&out, i > 0 ? ", " : "", ranks[i]);
+  }
+  if (ranks.size() > kShown) {
+    absl::StrAppend(&out, ", and ", ranks.size() - kShown, " more");
+  }
+  return out + "]";
+}
+
+ProcessSets::ProcessSets(const std::vector<NodeMember>* members, uint32_t size)
+    : members_(*members), size_(size), numbers_(size, 0) {
+  std::vector<uint32_t> all(size);
+  std::iota(all.begin(), all.end(), 0);
+  Add(0, std::move(all));
+}
+
+void ProcessSets::Add(uint32_t id, std::vector<uint32_t> ranks) {
+  RankSet& set = sets_.emplace_back();
+  set.id = id;
+  set.ranks = std::move(ranks);
+  set.by_node.resize(members_.size());
+  for (size_t i = 0; i < members_.size(); ++i) {
+    for (const uint32_t rank : members_[i].ranks) {
+      if (set.Has(rank)) set.by_node[i].push_back(rank);
+    }
+    if (!set.by_node[i].empty()) set.nodes.push_back(i);
+  }
+  ids_.emplace(set.ranks, id);
+}
+
+const RankSet* ProcessSets::FindEver(uint32_t id) const {
+  return id < sets_.size() ? &sets_[id] : nullptr;
+}
+
+const RankSet* ProcessSets::Find(uint32_t id) const {
+  const RankSet* set = FindEver(id);
+  return set == nullptr || set->removed ? nullptr : set;
+}
+
+absl::Status ProcessSets::Check(size_t node,
+                                const proto::SetRequest& message) const {
+  if (!members_[node].HasRank(message.rank()) || message.rank() >= size_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a process set request of rank ", message.rank(),
+                     ", which is not a rank of the node"));
+  }
+  if (message.number() != numbers_[message.rank()] + 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "process set request ", message.number(), " of rank ", message.rank(),
+        " after request ", numbers_[message.rank()]));
+  }
+  if (message.ranks_size() > kMaxRanks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a process set of ", message.ranks_size(), " ranks; ",
+                     kMaxRanks, " are allowed"));
+  }
+  if (!asked_.empty() &&
+      message.number() >= asked_.begin()->first + kMaxSetRequests) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("process set request ", message.number(), " of rank ",
+                     message.rank(), " while request ", asked_.begin()->first,
+                     " has not been answered; ", kMaxSetRequests, " may wait"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ProcessSets::Ask(Time now, size_t node,
+                              const proto::SetRequest& message,
+                              const Busy& busy, Replies* replies) {
+  absl::Status sound = Check(node, message);
+  if (!sound.ok()) return sound;
+  numbers_[message.rank()] = message.number();
+  if (!left_.empty()) {
+    replies->emplace_back(node, LeftReply(message.number()));
+    return absl::OkStatus();
+  }
+  Request& request = asked_[message.number()];
+  if (++request.count == 1) request.since = now;
+  auto group = std::find_if(
+      request.groups.begin(), request.groups.end(),
+      [&](const Group& g) { return SameRequest(g.request, message); });
+  if (group == request.groups.end()) {
+    request.groups.push_back({message, {}});
+    group = request.groups.end() - 1;
+  }
+  group->ranks.push_back(message.rank());
+  if (request.count < size_) return absl::OkStatus();
+  // Numbers of a rank have no gaps: the first is complete before the next.
+  replies->emplace_back(std::nullopt, Decide(message.number(), request, busy));
+  asked_.erase(message.number());
+  return absl::OkStatus();
+}
+
+proto::SetReply ProcessSets::Decide(uint32_t number, const Request& request,
+                                    const Busy& busy) {
+  const proto::SetRequest& first = request.groups.front().request;
+  uint32_t id = first.process_set();
+  absl::Status status;
+  if (request.groups.size() > 1) {
+    status = absl::FailedPreconditionError(DescribeDifference(request));
+  } else {
+    status = first.remove() ? Remove(first, busy) : Make(first, &id);
+  }
+  proto::SetReply reply;
+  reply.set_number(number);
+  reply.set_remove(first.remove());
+  reply.set_code(static_cast<int>(status.code()));
+  if (!status.ok()) {
+    reply.set_message(Cut(
+        absl::StrCat("process set request ", number, ": ", status.message()),
+        kMaxErrorBytes));
+    return reply;
+  }
+  reply.set_process_set(id);
+  const std::vector<uint32_t>& ranks = sets_[id].ranks;
+  reply.mutable_ranks()->Assign(ranks.begin(), ranks.end());
+  return reply;
+}
+
+absl::Status ProcessSets::Make(const proto::SetRequest& request, uint32_t* id) {
+  std::vector<uint32_t> ranks = RanksOf(request);
+  if (ranks.empty()) {
+    return absl::InvalidArgumentError(
+        "a process set needs at least one rank, this one has none");
+  }
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] >= size_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("rank ", ranks[i], " is not in the job of ", size_,
+                       " ranks (0 to ", size_ - 1, ")"));
+    }
+    if (i > 0 && ranks[i] <= ranks[i - 1]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the ranks ", MembersText(ranks),
+                       " are not each there once, in ascending order"));
+    }
+  }
+  if (auto same = ids_.find(ranks); same != ids_.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the ranks ", MembersText(ranks), " are process set ",
+                     same->second, " already; use that one"));
+  }
+  if (sets_.size() > kMaxProcessSets) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "the job has made ", kMaxProcessSets,
+        " process sets since init, no more are allowed; use the same sets "
+        "again"));
+  }
+  *id = static_cast<uint32_t>(sets_.size());
+  Add(*id, std::move(ranks));
+  return absl::OkStatus();
+}
+
+absl::Status ProcessSets::Remove(const proto::SetRequest& request,
+                                 const Busy& busy) {
+  const uint32_t id = request.process_set();
+  if (id == 0) {
+    return absl::InvalidArgumentError(
+        "process set 0 has all ranks of the job and cannot be removed");
+  }
+  if (Find(id) == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no process set ", id, " to remove",
+                     FindEver(id) != nullptr ? "; it was removed before" : ""));
+  }
+  if (busy(id)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(sets_[id].Text(),
+                     " has an operation that is not complete; wait for it "
+                     "before you remove the set"));
+  }
+  sets_[id].removed = true;
+  ids_.erase(sets_[id].ranks);
+  return absl::OkStatus();
+}
+
+std::string ProcessSets::DescribeDifference(const Request& request) {
+  std::vector<Group> groups = request.groups;
+  for (Group& g : groups) std::sort(g.ranks.begin(), g.ranks.end());
+  std::sort(groups.begin(), groups.end(), [](const Group& a, const Group& b) {
+    return a.ranks.front() < b.ranks.front();
+  });
+  constexpr size_t kShown = 4;
+  std::string out;
+  for (size_t i = 0; i < std::min(kShown, groups.size()); ++i) {
+    absl::StrAppend(&out, i > 0 ? ", " : "", RanksText(groups[i].ranks), " ",
+                    AskText(groups[i].request, groups[i].ranks.size() == 1));
+  }
+  if (groups.size() > kShown) {
+    absl::StrAppend(&out, " (and ", groups.size() - kShown, " other requests)");
+  }
+  return out + "; every rank must ask for the same sets in the same order";
+}
+
+proto::SetReply ProcessSets::LeftReply(uint32_t number) const {
+  proto::SetReply reply;
+  reply.set_number(number);
+  reply.set_code(static_cast<int>(absl::StatusCode::kAborted));
+  reply.set_message(
+      Cut(absl::StrCat("process set request ", number, ": ", left_,
+                       " has shut down; every rank of the job "
+                       "must ask for a process set"),
+          kMaxErrorBytes));
+  return reply;
+}
+
+void ProcessSets::OnRankLeft(const std::string& who, Replies* replies) {
+  if (left_.empty()) left_ = who;
+  for (const auto& [number, request] : asked_) {
+    replies->emplace_back(std::nullopt, LeftReply(number));
+  }
+  asked_.clear();
+}
+
+std::vector<ProcessSets::Incomplete> ProcessSets::Waiting() const {
+  std::vector<Incomplete> out;
+  for (const auto& [number, request] : asked_) {
+    Incomplete& i = out.emplace_back();
+    i.number = number;
+    i.since = request.since;
+    for (uint32_t rank = 0; rank < size_; ++rank) {
+      (numbers_[rank] >= number ? i.asked : i.missing).push_back(rank);
+    }
+  }
+  return out;
+}
+
+uint32_t ProcessSets::WaitsFor(uint32_t rank) const {
+  for (const auto& [number, request] : asked_) {
+    if (numbers_[rank] >= number) return number;
+  }
+  return 0;
+}
+
+}  // namespace maypole::coordinator

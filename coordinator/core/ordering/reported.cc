@@ -1,0 +1,144 @@
+#include "coordinator/core/ordering/reported.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/limits.h"
+#include "common/wire/signature_message.h"
+
+namespace maypole::coordinator {
+namespace {
+
+constexpr int64_t kMaxDimension = static_cast<int64_t>(kMaxTensorBytes);
+
+bool AreDimensions(const std::vector<int64_t>& values) {
+  return std::all_of(values.begin(), values.end(),
+                     [](int64_t v) { return v >= 0 && v <= kMaxDimension; });
+}
+
+absl::StatusOr<Signature> CheckedSignature(const proto::LocalSignature& m,
+                                           const proto::Identity& identity) {
+  const Signature s = ReadSignature(m, identity.process_set());
+  const Status status = CheckSignature(identity.name(), s);
+  if (!status.ok()) return absl::InvalidArgumentError(status.message());
+  if (m.kind() != identity.kind()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(OperationText(identity), ": a signature of another kind"));
+  }
+  return s;
+}
+
+// Each rank of the set on the node in exactly one group.
+absl::Status CheckRanks(const std::vector<uint32_t>& expected,
+                        const NodePresence& p) {
+  std::set<uint32_t> seen;
+  for (const NodePresence::Group& group : p.groups) {
+    for (uint32_t rank : group.ranks) {
+      const bool known =
+          std::find(expected.begin(), expected.end(), rank) != expected.end();
+      if (known && seen.insert(rank).second) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "a signature of rank ", rank,
+          ", which is no rank of the process set on the node or has another "
+          "signature already"));
+    }
+  }
+  if (seen.size() == expected.size() && !seen.empty()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "signatures of ", seen.size(), " ranks, the process set has ",
+      expected.size(), " on the node"));
+}
+
+absl::Status ReadFirstDims(size_t locals, const proto::PresentOperation& m,
+                           NodePresence* p) {
+  p->first_dims.assign(m.first_dims().begin(), m.first_dims().end());
+  if (p->first_dims.size() == locals && AreDimensions(p->first_dims)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "first dimensions that are not one for each rank of the process set on "
+      "the node, from 0 to 2^44");
+}
+
+absl::Status ReadSplits(size_t ranks, const proto::PresentOperation& m,
+                        NodePresence* p) {
+  p->splits.assign(m.splits().begin(), m.splits().end());
+  const size_t locals = p->first_dims.size();
+  if (p->splits.size() != locals * ranks || !AreDimensions(p->splits)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        p->splits.size(), " splits for ", locals, " ranks on the node and ",
+        ranks, " ranks of the process set, or some not from 0 to 2^44"));
+  }
+  for (size_t i = 0; i < locals; ++i) {
+    uint64_t sum = 0;  // at most 2^12 x 2^44
+    for (size_t j = 0; j < ranks; ++j) sum += p->splits[i * ranks + j];
+    if (sum == static_cast<uint64_t>(p->first_dims[i])) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "splits of ", sum, " rows in all for ", p->first_dims[i], " rows"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string OperationText(const proto::Identity& identity) {
+  std::string out =
+      absl::StrCat(std::string(Name(static_cast<Kind>(identity.kind()))), " '",
+                   identity.name(), "'");
+  if (identity.process_set() == 0) return out;
+  return absl::StrCat(out, " of process set ", identity.process_set());
+}
+
+absl::Status CheckIdentity(const proto::Identity& identity) {
+  if (identity.kind() >= kKinds ||
+      identity.kind() == static_cast<uint32_t>(Kind::kJoin)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown kind of operation ", identity.kind()));
+  }
+  if (identity.name().size() > kMaxNameBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("an operation's name of ", identity.name().size(),
+                     " bytes; ", kMaxNameBytes, " are allowed"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<NodePresence> ReadPresence(
+    size_t node, const RankSet& set, const proto::Identity& identity,
+    const proto::PresentOperation& message) {
+  auto bad = [&identity](absl::string_view what) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(OperationText(identity), ": ", what));
+  };
+  NodePresence p;
+  p.present = true;
+  p.generation = message.generation();
+  if (message.signatures_size() > kMaxLocalRanks) {
+    return bad(
+        absl::StrCat(message.signatures_size(), " signatures of one node"));
+  }
+  for (const proto::LocalSignature& local : message.signatures()) {
+    absl::StatusOr<Signature> s = CheckedSignature(local, identity);
+    if (!s.ok()) return s.status();
+    p.groups.push_back({{local.ranks().begin(), local.ranks().end()}, *s});
+  }
+  const std::vector<uint32_t>& expected = set.by_node[node];
+  absl::Status status = CheckRanks(expected, p);
+  const Kind kind = static_cast<Kind>(identity.kind());
+  if (status.ok() && Gathers(kind)) {
+    status = ReadFirstDims(expected.size(), message, &p);
+  }
+  // That of a set with too many ranks fails whatever it says.
+  if (status.ok() && kind == Kind::kAlltoall &&
+      set.ranks.size() <= kMaxAlltoallRanks) {
+    status = ReadSplits(set.ranks.size(), message, &p);
+  }
+  if (!status.ok()) return bad(status.message());
+  return p;
+}
+
+}  // namespace maypole::coordinator

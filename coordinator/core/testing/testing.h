@@ -1,0 +1,144 @@
+// TestBed: a core with fake executors, for tests. No threads, time by hand.
+//
+//   TestBed bed;
+//   Executor& a = bed.Connect("job", "n0");
+//   bed.Ready(a, 2, {0});
+//   bed.From(a, Present(1, {Allreduce("x", {0}, {3})}));
+//   a.inbox                 // payloads, each once and in order
+//
+// Thread contract: not synchronized.
+#ifndef MAYPOLE_COORDINATOR_CORE_TESTING_TESTING_H_
+#define MAYPOLE_COORDINATOR_CORE_TESTING_TESTING_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/wire/link.h"
+#include "coordinator/core/coordinator_core.h"
+
+namespace maypole::coordinator {
+
+struct Executor {
+  std::string job;
+  std::string node;
+  std::string token;
+  StreamId stream = 0;  // 0: broken
+  std::string session;
+  std::string incarnation;
+  Link<proto::ExecutorMessage> link{1000};
+  std::vector<proto::CoordinatorMessage> inbox;
+  // Out of the inbox:
+  std::vector<proto::Run> runs;
+  std::vector<proto::OperationFailed> failures;
+  std::vector<proto::SetReply> set_replies;
+  std::vector<proto::JoinReply> join_replies;
+  std::vector<proto::StandIn> stand_ins;
+  std::vector<std::string> notices;
+  std::vector<proto::EpochEnd> ends;
+  std::optional<proto::Refused> refused;
+  std::optional<absl::Status> closed;
+
+  const proto::CoordinatorMessage& Last() const { return inbox.back(); }
+};
+
+class TestBed {
+ public:
+  explicit TestBed(const Config& config = Config());
+
+  // Opens a stream and says hello; the executor may be refused.
+  Executor& Connect(const std::string& job, const std::string& node,
+                    const std::string& token = "secret");
+  Executor& Hello(const proto::ExecutorHello& hello);
+  void Ready(Executor& e, uint32_t size, const std::vector<uint32_t>& ranks,
+             uint32_t chunk_bytes = 524288);
+  // As its ranks' environment says of stragglers.
+  int64_t stall_check_ms = -1;
+  int64_t stall_shutdown_ms = -1;
+  // And how long they wait for a start; 0: it says nothing.
+  int64_t start_timeout_ms = 0;
+  void Waiting(Executor& e, uint32_t size, const std::vector<uint32_t>& ranks,
+               uint32_t local_size);
+  // Numbers the payload and delivers it, unless the stream is broken.
+  void From(Executor& e, proto::ExecutorMessage payload);
+  // Delivers it as it is.
+  void Raw(Executor& e, const proto::ExecutorMessage& message);
+
+  void Break(Executor& e);   // the network
+  void Finish(Executor& e);  // half-close
+  // A new stream that resumes the session; resends what was not acknowledged.
+  void Resume(Executor& e);
+  // Lets time pass, with the core's deadlines on the way.
+  void Pass(Time time);
+
+  // As an operator asks; an unknown job is an empty reply.
+  proto::StatusReply Status(const std::string& job = "");
+  absl::StatusOr<proto::AbortReply> Abort(const std::string& job,
+                                          const std::string& reason = "");
+  absl::StatusOr<proto::DrainReply> Drain(const std::string& node,
+                                          bool undo = false);
+
+  CoordinatorCore& core() { return *core_; }
+  int Count(ErrorKind kind) const;
+  int reconnects() const { return reconnects_; }
+  const std::vector<OperationIssued>& issued() const { return issued_; }
+  const std::vector<StragglerNode>& late() const { return late_; }
+  const std::vector<std::string>& log() const { return log_; }
+  Time now() const { return now_; }
+
+ private:
+  void Carry(const Actions& actions);
+  Executor* On(StreamId stream);
+  static void Receive(Executor* e, const proto::CoordinatorMessage& message);
+
+  const std::function<void(Actions*)> carry_ = [this](Actions* actions) {
+    Carry(*actions);
+  };
+  Time now_ = std::chrono::seconds(1000);
+  std::unique_ptr<CoordinatorCore> core_;
+  std::deque<Executor> executors_;
+  StreamId last_stream_ = 0;
+  std::vector<ErrorKind> errors_;
+  std::vector<OperationIssued> issued_;
+  std::vector<StragglerNode> late_;
+  std::vector<std::string> log_;
+  int reconnects_ = 0;
+};
+
+// Builders of payloads.
+proto::PresentOperation Allreduce(const std::string& name,
+                                  const std::vector<uint32_t>& ranks,
+                                  const std::vector<int64_t>& shape,
+                                  uint32_t generation = 1);
+proto::PresentOperation Broadcast(const std::string& name,
+                                  const std::vector<uint32_t>& ranks,
+                                  const std::vector<int64_t>& shape,
+                                  int32_t root);
+// One first dimension by local rank.
+proto::PresentOperation Allgather(const std::string& name,
+                                  const std::vector<uint32_t>& ranks,
+                                  const std::vector<int64_t>& first_dims,
+                                  int64_t row);
+// By rank of the process set on the node: what it sends to each rank of it.
+proto::PresentOperation Alltoall(
+    const std::string& name, const std::vector<uint32_t>& ranks,
+    const std::vector<std::vector<int64_t>>& splits, int64_t row);
+// The same of a process set.
+proto::PresentOperation In(uint32_t process_set, proto::PresentOperation op);
+proto::ExecutorMessage MakeSet(uint32_t rank, uint32_t number,
+                               const std::vector<uint32_t>& ranks);
+proto::ExecutorMessage RemoveSet(uint32_t rank, uint32_t number,
+                                 uint32_t process_set);
+proto::ExecutorMessage Join(uint32_t rank, uint32_t number, bool settled);
+proto::ExecutorMessage Present(
+    uint64_t epoch, const std::vector<proto::PresentOperation>& operations);
+proto::ExecutorMessage Gone(uint64_t epoch, uint32_t rank, bool clean,
+                            const std::string& how = "");
+
+}  // namespace maypole::coordinator
+
+#endif  // MAYPOLE_COORDINATOR_CORE_TESTING_TESTING_H_

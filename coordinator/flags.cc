@@ -1,0 +1,165 @@
+#include "coordinator/flags.h"
+
+#include <fcntl.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/absl_status.h"
+#include "common/command_line/command_line.h"
+#include "common/command_line/daemon_value.h"
+#include "common/limits.h"
+#include "common/program/address.h"
+#include "common/program/secret_file.h"
+#include "common/program/tls.h"
+#include "common/version.h"
+#include "coordinator/core/limits.h"
+
+namespace maypole::coordinator {
+namespace {
+
+constexpr char kAbout[] =
+    R"(maypole-coordinator: knows the members of Maypole training jobs and the order
+in which their tensors are reduced. Run one per cluster; each node's
+maypole-worker connects to it. It serves many jobs and keeps nothing on disk.
+
+Usage:
+  maypole-coordinator [flags]
+
+Example:
+  mkdir -p /etc/maypole
+  (umask 077; openssl rand -hex 32 > /etc/maypole/secret)
+  maypole-coordinator --listen=0.0.0.0:4001 --metrics=0.0.0.0:9401 \
+      --secret_file=/etc/maypole/secret
+  curl http://localhost:9401/metrics
+
+SIGTERM and SIGINT end it with status 0: running jobs get an error that says so.
+Log lines (key=value) go to stderr.
+)";
+
+std::string Limits() {
+  return absl::StrCat("Limits: ", kMaxJobs, " jobs, ", kMaxSessions,
+                      " executors, ", kMaxRanks, " ranks of a job,\n",
+                      kMaxOperations, " names of operations of a job.");
+}
+
+// As they were given.
+struct Texts {
+  std::string listen = "127.0.0.1:0";
+  std::string metrics = "127.0.0.1:0";
+  std::string secret_file;
+  std::string tls_ca;
+  std::string tls_cert;
+  std::string tls_key;
+  absl::Duration start_timeout = absl::Seconds(120);
+  absl::Duration resume_timeout = absl::Seconds(3);
+  absl::Duration elastic_settle = absl::Seconds(1);
+};
+
+void Define(Texts* texts, CoordinatorFlags* flags, CommandLine* line) {
+  line->Add({"--listen"}, TextValue(&texts->listen, "HOST:PORT"),
+            "address for executors and maypolectl; port 0 takes a free one "
+            "(see --announce_fd). Any but a loopback address needs "
+            "--secret_file or TLS");
+  line->Add({"--metrics"}, TextValue(&texts->metrics, "HOST:PORT"),
+            "address of the Prometheus endpoint /metrics; empty: none");
+  line->Add({"--secret_file"}, FileValue(&texts->secret_file),
+            "file (mode 0600) with the cluster secret in one line; workers and "
+            "maypolectl must present the same. Empty: no secret");
+  line->Add({"--tls_ca"}, FileValue(&texts->tls_ca),
+            "file (PEM) with the cluster's own CA. With --tls_cert and "
+            "--tls_key all calls use TLS, and every caller must show a "
+            "certificate of this CA; maypolectl one with the name "
+            "maypole-admin");
+  line->Add({"--tls_cert"}, FileValue(&texts->tls_cert),
+            "file (PEM) with this program's certificate, for the name or "
+            "address that workers call it by");
+  line->Add({"--tls_key"}, FileValue(&texts->tls_key),
+            "file (PEM, mode 0600) with the certificate's key");
+  line->Add({"--announce_fd"},
+            IntegerValue(&flags->announce_fd, -1).WithDefault(""),
+            "descriptor to which one line 'listen=HOST:PORT metrics=HOST:PORT' "
+            "is written when the coordinator is ready; it is closed then");
+  line->Add({"--start_timeout"},
+            DurationValue(&texts->start_timeout, kShortestDuration, kYear),
+            "how long the first ranks of a job wait for the others, unless "
+            "they set MAYPOLE_START_TIMEOUT");
+  line->Add({"--resume_timeout"},
+            DurationValue(&texts->resume_timeout, kShortestDuration, kYear),
+            "how long an executor whose connection broke may be away before it "
+            "counts as lost");
+  line->Add({"--elastic_settle"},
+            DurationValue(&texts->elastic_settle, kShortestDuration, kYear),
+            "an elastic job that could have more ranks starts when no rank has "
+            "joined or left for this long");
+  line->Add({"--fusion_threshold"},
+            IntegerValue(&flags->server.config.fusion_threshold, uint64_t{0}),
+            "small tensors are fused into runs of up to this many bytes; 0: no "
+            "fusion");
+  line->Add({"--log_level"}, LogLevelValue(&flags->log_level),
+            "least level that is logged: trace, debug, info, warning, error or "
+            "off");
+}
+
+absl::Status ReadAddresses(const Texts& texts, ServerOptions* options) {
+  auto listen = ParseAddress("--listen", texts.listen);
+  if (!listen.ok()) return listen.status();
+  options->listen = *listen;
+  if (texts.metrics.empty()) return absl::OkStatus();
+  auto metrics = ParseAddress("--metrics", texts.metrics);
+  if (!metrics.ok()) return metrics.status();
+  options->metrics = *metrics;
+  return absl::OkStatus();
+}
+
+absl::Status ReadSecrets(const Texts& texts, ServerOptions* options) {
+  if (!texts.secret_file.empty()) {
+    auto secret = ReadSecretFile(texts.secret_file);
+    if (!secret.ok()) return secret.status();
+    options->secret = *secret;
+  }
+  auto tls = ReadTlsFiles(texts.tls_ca, texts.tls_cert, texts.tls_key);
+  if (!tls.ok()) return tls.status();
+  options->tls = *std::move(tls);
+  if (options->secret.empty() && !options->tls.enabled() &&
+      !IsLoopback(options->listen)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen=", options->listen.Text(),
+                     " can be reached from other machines; give --secret_file, "
+                     "or --tls_ca, --tls_cert and --tls_key, or listen on "
+                     "127.0.0.1"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<CoordinatorFlags> ReadFlags(
+    const std::vector<std::string>& args) {
+  Texts texts;
+  CoordinatorFlags flags;
+  CommandLine line({.name = "maypole-coordinator",
+                    .version = kVersion,
+                    .about = kAbout,
+                    .notes = Limits()});
+  Define(&texts, &flags, &line);
+  if (Status s = line.Parse(args, &flags.answer); !s.ok()) return ToAbsl(s);
+  if (flags.answer) return flags;
+  if (flags.announce_fd >= 0 && ::fcntl(flags.announce_fd, F_GETFD) < 0) {
+    return ToAbsl(
+        ErrnoStatus(errno, absl::StrCat("--announce_fd=", flags.announce_fd)));
+  }
+  absl::Status status = ReadAddresses(texts, &flags.server);
+  if (status.ok()) status = ReadSecrets(texts, &flags.server);
+  if (!status.ok()) return status;
+  Config& config = flags.server.config;
+  config.start_timeout = absl::ToChronoNanoseconds(texts.start_timeout);
+  config.resume_timeout = absl::ToChronoNanoseconds(texts.resume_timeout);
+  config.elastic_settle = absl::ToChronoNanoseconds(texts.elastic_settle);
+  return flags;
+}
+
+}  // namespace maypole::coordinator

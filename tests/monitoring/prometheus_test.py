@@ -1,0 +1,245 @@
+"""A known program moves what a real Prometheus has scraped by what it did.
+
+And: promtool is content with every endpoint, the page docs/metrics.md tells of
+every metric and of no other, its queries work, deploy/prometheus is sound.
+"""
+
+import os
+import re
+import subprocess
+import time
+import unittest
+
+import harness
+import prometheus_server
+from known_job import Agents, KnownJob
+
+OPERATIONS, ELEMENTS, GROUPS, LATE = 20, 1000, 5, 0.3
+# What "operations" of programs/known.py comes to.
+ALLREDUCES = OPERATIONS + 3 * GROUPS + 1
+ALLREDUCE_BYTES = 4 * (OPERATIONS * ELEMENTS + GROUPS * (3 + 7 + 11) + 10)
+
+
+def gather_bytes(np):
+    return 4 * 6 * np
+
+
+def known(operations=OPERATIONS, late=LATE):
+    return [operations, ELEMENTS, GROUPS, late]
+
+
+def settled(server, query):
+    """The query's value once it has not moved for longer than agents sample."""
+    seen = [server.value(query), time.monotonic()]
+
+    def still():
+        now = server.value(query)
+        if now != seen[0]:
+            seen[:] = now, time.monotonic()
+        return time.monotonic() - seen[1] > 1.2
+    harness.wait_until(still, 30, query + " to settle")
+    return seen[0]
+
+
+@unittest.skipIf(prometheus_server.missing(), prometheus_server.missing())
+class PrometheusTest(unittest.TestCase):
+    def check_moves(self, server, before, expected):
+        """The queries have grown by exactly so much."""
+        wanted = {query: before[query] + by for query, by in expected.items()}
+        server.await_values(wanted)
+
+    def values(self, server, queries):
+        return {query: server.value(query) for query in queries}
+
+    def check_between(self, value, least, most, what):
+        self.assertGreaterEqual(value, least, what)
+        self.assertLessEqual(value, most, what)
+
+    def check_late(self, server, job, lateness):
+        """The phase `late`: {query: ranks whose wait it is}, each all of it."""
+        before = {query: settled(server, query) for query in lateness}
+        job.phase("late")
+        waited = job.waited()
+        for r in range(job.np - 1):
+            self.check_between(waited[r], LATE * 0.9, LATE * 20, "rank %d" % r)
+        for query, ranks in lateness.items():
+            grown = settled(server, query) - before[query]
+            whole = sum(waited[r] for r in ranks)
+            # None of it is lost, and none counts twice.
+            self.check_between(grown, 0.85 * whole, whole, query)
+
+    def check_endpoints(self, endpoints):
+        for name, address in endpoints.items():
+            text = prometheus_server.fetch(address)
+            self.assertEqual(prometheus_server.check_metrics(text), (0, ""), name)
+
+    def test_one_node(self):
+        np = 4
+        with Agents(1) as agents, KnownJob(agents, "a", np, known()) as job, \
+                prometheus_server.Prometheus(agents.endpoints) as server:
+            server.await_up()
+            node = '{endpoint="node0",job="a",uid="%d"' % os.geteuid()
+            job_of = lambda name, more="": name + node + more + "}"
+            kind = lambda name, k: job_of(name, ',kind="%s"' % k)
+            operations, size = "maypole_executor_operations_total", "maypole_executor_operation_bytes_total"
+            server.await_values({job_of("maypole_local_ranks"): np})
+            done = {
+                kind(operations, "allreduce"): ALLREDUCES, kind(size, "allreduce"): ALLREDUCE_BYTES,
+                kind(operations, "broadcast"): 1, kind(size, "broadcast"): 20,
+                kind(operations, "allgather"): 1, kind(size, "allgather"): gather_bytes(np),
+                kind(operations, "alltoall"): 0, kind(operations, "barrier"): 0,
+                kind("maypole_errors_total", "mismatch"): 0,
+                job_of("maypole_executor_runs_total"): 0,
+            }
+            self.assertEqual(self.values(server, done), dict.fromkeys(done, 0))
+            job.phase("operations")
+            server.await_values(done)
+
+            failed = dict.fromkeys(done, 0)
+            failed[kind("maypole_errors_total", "mismatch")] = 1
+            before = self.values(server, done)
+            job.phase("mismatch")
+            self.check_moves(server, before, failed)
+
+            before = self.values(server, done)
+            waits = 'sum(%s)' % job_of("maypole_waits_total")
+            waits_before = settled(server, waits)
+            ranks_wait = job_of("maypole_wait_seconds_total", ',for="ranks"')
+            self.check_late(server, job, {
+                job_of("maypole_rank_late_seconds_total", ',rank="%d"' % (np - 1)): range(np - 1),
+                ranks_wait: range(np - 1)})
+            late = dict.fromkeys(done, 0)
+            late[kind(operations, "allreduce")] = 1
+            late[kind(size, "allreduce")] = 40
+            self.check_moves(server, before, late)
+            self.check_between(server.value(waits) - waits_before, np - 1, np, "waits")
+            others = server.query(job_of("maypole_rank_late_seconds_total", ',rank!="%d"' % (np - 1)))
+            self.assertEqual(len(others), np - 1)
+            # The ranks of one node agree without the coordinator.
+            self.assertEqual(server.value('sum(maypole_operations_total{endpoint="coordinator"})'), 0)
+            self.assertEqual(server.value('maypole_node_late_seconds_total{endpoint="coordinator",job="a",node="n0"}'), 0)
+            self.assertEqual(server.value('maypole_ranks{endpoint="coordinator"}'), np)
+            self.check_endpoints(agents.endpoints)
+            self.assertEqual(job.end(), [0] * np)
+            server.await_values({'maypole_ranks{endpoint="coordinator"}': 0, job_of("maypole_local_ranks"): 0})
+
+    def test_two_nodes(self):
+        np = 4
+        with Agents(2) as agents, KnownJob(agents, "a", np, known()) as job, \
+                prometheus_server.Prometheus(agents.endpoints) as server:
+            server.await_up()
+            server.await_values({'maypole_ranks{endpoint="coordinator"}': np})
+            on = lambda endpoint, name, more="": '%s{endpoint="%s"%s}' % (name, endpoint, more)
+            coordinator = lambda name, kind: on("coordinator", name, ',kind="%s"' % kind)
+            all_operations = ALLREDUCES + 2
+            done = {
+                coordinator("maypole_operations_total", "allreduce"): ALLREDUCES,
+                coordinator("maypole_operation_bytes_total", "allreduce"): ALLREDUCE_BYTES,
+                coordinator("maypole_operations_total", "broadcast"): 1,
+                coordinator("maypole_operation_bytes_total", "broadcast"): 20,
+                coordinator("maypole_operations_total", "allgather"): 1,
+                coordinator("maypole_operation_bytes_total", "allgather"): gather_bytes(np),
+                coordinator("maypole_errors_total", "mismatch"): 0,
+                on("coordinator", "maypole_negotiation_seconds_count"): all_operations,
+                on("coordinator", "maypole_run_operations_sum"): all_operations,
+                on("coordinator", "maypole_reconnects_total"): 0,
+            }
+            for node in ("node0", "node1"):
+                more = ',job="a",kind="allreduce"'
+                done.update({
+                    on(node, "maypole_executor_operations_total", more): ALLREDUCES,
+                    on(node, "maypole_executor_operation_bytes_total", more): ALLREDUCE_BYTES,
+                    on(node, "maypole_fused_operations_sum"): all_operations,
+                    on(node, "maypole_presence_operations_total"): all_operations,
+                    on(node, "maypole_presence_seconds_count"): all_operations,
+                    on(node, "maypole_errors_total", ',kind="operation_failed"'): 0,
+                    on(node, "maypole_errors_total", ',kind="mismatch"'): 0,
+                    'maypole_run_seconds_count{endpoint="%s"} - on() maypole_executor_runs_total{endpoint="%s"}' % (
+                        node, node): 0,
+                })
+            self.assertEqual(self.values(server, done), dict.fromkeys(done, 0))
+            job.phase("operations")
+            server.await_values(done)
+            runs = server.value(on("coordinator", "maypole_runs_total"))
+            self.check_between(runs, OPERATIONS + 3, all_operations, "runs")
+            for node in ("node0", "node1"):
+                self.assertEqual(server.value(on(node, "maypole_executor_runs_total")), runs)
+                for direction in ("sent", "received"):
+                    moved = server.value(on(node, "maypole_network_bytes_total", ',direction="%s"' % direction))
+                    self.check_between(moved, ALLREDUCE_BYTES, 2 * ALLREDUCE_BYTES, direction)
+
+            before = self.values(server, done)
+            failed = dict.fromkeys(done, 0)
+            failed[coordinator("maypole_errors_total", "mismatch")] = 1
+            for node in ("node0", "node1"):
+                failed[on(node, "maypole_errors_total", ',kind="operation_failed"')] = 1
+                failed[on(node, "maypole_presence_operations_total")] = 1
+            job.phase("mismatch")
+            self.check_moves(server, before, failed)
+
+            node_late = on("coordinator", "maypole_node_late_seconds_total", ',job="a",node="n1"')
+            other_late = on("coordinator", "maypole_node_late_seconds_total", ',job="a",node="n0"')
+            late_before = settled(server, node_late), settled(server, other_late)
+            for_nodes = on("node0", "maypole_wait_seconds_total", ',for="nodes"')
+            before_nodes = settled(server, for_nodes)
+            before = self.values(server, done)
+            self.check_late(server, job, {
+                on("node1", "maypole_rank_late_seconds_total", ',rank="3"'): [2],
+                on("node1", "maypole_wait_seconds_total", ',for="ranks"'): [2],
+                'sum(%s)' % on("node0", "maypole_wait_seconds_total", ',for=~"ranks|nodes"'): [0, 1]})
+            self.assertGreater(server.value(for_nodes) - before_nodes, LATE)  # of two ranks
+            late = dict.fromkeys(done, 0)
+            for query in done:
+                if "_sum{" in query or "_count{" in query and " - " not in query or "presence_operations" in query:
+                    late[query] = 1
+                elif 'kind="allreduce"' in query:
+                    late[query] = 40 if "_bytes_" in query else 1
+            self.check_moves(server, before, late)
+            self.check_between(server.value(node_late) - late_before[0], 0.85 * LATE, max(job.waited()), node_late)
+            self.check_between(server.value(other_late) - late_before[1], 0, 0.2 * LATE, other_late)
+            self.check_endpoints(agents.endpoints)
+            self.assertEqual(job.end(), [0] * np)
+
+    def test_two_jobs_of_a_node_are_in_one_scrape(self):
+        with Agents(1) as agents, KnownJob(agents, "a", 2, known()) as a, KnownJob(agents, "b", 2, known(7)) as b, \
+                prometheus_server.Prometheus(agents.endpoints) as server:
+            server.await_up()
+            a.phase("operations")
+            b.phase("operations")
+            query = 'maypole_executor_operations_total{endpoint="node0",kind="allreduce",job="%s"}'
+            server.await_values({
+                query % "a": ALLREDUCES, query % "b": ALLREDUCES - OPERATIONS + 7,
+                'maypole_executors{endpoint="node0"}': 2, 'maypole_jobs{endpoint="coordinator"}': 2,
+                'sum(maypole_local_ranks{endpoint="node0"})': 4,
+                'count(maypole_executor_memory_bytes{endpoint="node0"} > 1e6)': 2,
+                'count(maypole_executor_cpu_seconds_total{endpoint="node0"})': 2})
+            self.check_endpoints(agents.endpoints)
+            with open(os.path.join(harness.ROOT, "docs", "metrics.md")) as f:
+                page = re.search("```promql\n(.*?)```", f.read(), re.S).group(1)
+            queries = [line for line in page.splitlines() if not line.startswith("#")]
+            self.assertGreater(len(queries), 8)
+            for query in queries:
+                server.query(query)
+            per_job = dict((labels["job"], value) for labels, value in server.query(queries[0]))
+            self.assertEqual(per_job, {"a": 2, "b": 2})
+            for phase in ("mismatch", "late"):
+                a.begin(phase)
+                b.begin(phase)
+            self.assertEqual(a.end() + b.end(), [0] * 4)
+
+    def promtool(self, *arguments):
+        done = subprocess.run([prometheus_server.tool("promtool")] + list(arguments), capture_output=True, text=True,
+                              timeout=60, env=harness.environment())
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return done.stdout
+
+    def test_configuration_is_sound(self):
+        path = os.path.join(harness.ROOT, "deploy", "prometheus", "prometheus.yml")
+        self.assertRegex(self.promtool("check", "config", path), "SUCCESS: [1-9][0-9]* rules found")
+
+    def test_alerts_fire(self):
+        self.promtool("test", "rules", os.path.join(harness.ROOT, "tests", "monitoring", "alerts_test.yml"))
+
+
+if __name__ == "__main__":
+    unittest.main()

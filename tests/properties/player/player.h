@@ -1,0 +1,126 @@
+// Player: carries out programs on one rank, in an order of its own.
+//
+//   Player player(client, rank, world, &memory, 20000);
+//   std::string wrong = player.MakeSets();  // if the world has some
+//   wrong = player.Play(MakeProgram(seed, world));
+//
+// Within a phase the rank submits in random order (what is matched by order
+// keeps its own), polls, waits for a moment, sleeps; then it waits for some of
+// what is outstanding, or joins. All that is left is awaited at the program's
+// end. The first error that should not be ends the program: nothing more is
+// submitted, all that is pending is awaited.
+//
+// Thread contract: one thread.
+#ifndef MAYPOLE_TESTS_PROPERTIES_PLAYER_PLAYER_H_
+#define MAYPOLE_TESTS_PROPERTIES_PLAYER_PLAYER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/api/client.h"
+#include "tests/properties/player/attempt.h"
+#include "tests/properties/player/probe.h"
+#include "tests/properties/spec/agreement.h"
+#include "tests/properties/spec/coverage.h"
+#include "tests/properties/spec/order.h"
+#include "tests/properties/spec/spec.h"
+
+namespace maypole::properties {
+
+// What the ranks of a job have in common, in shared memory.
+struct Witness {
+  Agreement agreement;
+  Coverage coverage;
+};
+
+class Player {
+ public:
+  // patience_ms: an operation that is pending for longer counts as lost.
+  // witness: may be null.
+  Player(Client* client, int rank, const World& world, Memory* memory,
+         int patience_ms, Witness* witness = nullptr)
+      : client_(client),
+        rank_(rank),
+        world_(world),
+        memory_(memory),
+        patience_ms_(patience_ms),
+        witness_(witness) {}
+
+  // Makes the world's process sets: once in each epoch, before Play().
+  std::string MakeSets();
+
+  // What went wrong: a wrong result, an operation that does not end; "" if
+  // nothing. An operation's error is not wrong: see failed().
+  std::string Play(const Program& program);
+
+  // The last program's operations, in the program's order; null where it does
+  // not concern this rank.
+  const std::vector<std::unique_ptr<Attempt>>& attempts() const {
+    return attempts_;
+  }
+  // The first error of the last program that should not be; null if none.
+  const Attempt* failed() const { return failed_; }
+
+ private:
+  // A request for a process set under way.
+  struct PendingRequest {
+    size_t index;
+    int64_t handle;
+    Status status;  // of its submission, then its own
+    uint32_t id;    // that it removes
+  };
+
+  bool stopped() const { return failed_ != nullptr || !wrong_.empty(); }
+  void Wrong(const std::string& what) {
+    if (wrong_.empty()) wrong_ = what;
+  }
+  // What all ranks must have been told alike.
+  void MustAgree(Agreement::Sort sort, size_t i, const std::string& said,
+                 const std::string& about);
+
+  void PlayPhase(int phase);
+  void SubmitUnit(const Unit& unit, bool last);
+  void SubmitOne(size_t i, bool last);
+  void SubmitGroup(const std::vector<size_t>& operations);
+  void AwaitSameName(const OperationSpec& spec);
+  void SubmitRequest(size_t i);
+  void AwaitOperationsOf(int set);
+  void AwaitRequests();
+  // id: what the request has brought.
+  void JudgeRequest(const PendingRequest& pending, uint32_t id);
+  std::string CheckRequest(const PendingRequest& pending, uint32_t id);
+  void Join(size_t number);
+  void Dabble();
+  void Probe();
+  void WaitForAll();
+  void WaitFor(Attempt& attempt);
+  void Look(Attempt& attempt);
+  Attempt* AnyPending();
+  std::vector<KnownSet> KnownSets() const;
+  uint32_t IdOf(const OperationSpec& spec) const {
+    return static_cast<uint32_t>(ids_[static_cast<size_t>(spec.set)]);
+  }
+
+  Client* const client_;
+  const int rank_;
+  const World world_;
+  Memory* const memory_;
+  const int patience_ms_;
+  Witness* const witness_;
+  uint32_t last_id_ = 0;
+  std::vector<int64_t> world_ids_ = {0};
+
+  // Of the program that is played.
+  const Program* program_ = nullptr;
+  Random random_;
+  std::vector<int64_t> ids_;  // of its sets; -1: there is none now
+  std::vector<std::unique_ptr<Attempt>> attempts_;
+  std::vector<PendingRequest> requests_;
+  const Attempt* failed_ = nullptr;
+  std::string wrong_;
+};
+
+}  // namespace maypole::properties
+
+#endif  // MAYPOLE_TESTS_PROPERTIES_PLAYER_PLAYER_H_

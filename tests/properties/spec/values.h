@@ -1,0 +1,21 @@
+// Values: what the ranks of an operation bring, the same for one seed.
+//
+// Thread contract: pure functions.
+#ifndef MAYPOLE_TESTS_PROPERTIES_SPEC_VALUES_H_
+#define MAYPOLE_TESTS_PROPERTIES_SPEC_VALUES_H_
+
+#include <cstddef>
+#include <vector>
+
+#include "tests/properties/spec/spec.h"
+
+namespace maypole::properties {
+
+using Bytes = std::vector<std::byte>;
+
+// The input of a global rank, as its signature has it.
+Bytes InputOf(const OperationSpec& spec, int rank);
+
+}  // namespace maypole::properties
+
+#endif  // MAYPOLE_TESTS_PROPERTIES_SPEC_VALUES_H_

@@ -1,0 +1,106 @@
+// SimulatedBackend: chunks between nodes, without sockets.
+//
+// Purpose: the real promises of worker/backend/backend.h: chunks end in the
+// order of their starts, at different times on different nodes; a node that is
+// gone, or has aborted, fails what the others have on their way, later. And it
+// checks its users: all nodes must start the same chunks in the same order.
+//
+// Thread contract: not synchronized. Ended chunks are told from events.
+#ifndef MAYPOLE_TESTS_SIMULATION_PARTS_BACKEND_H_
+#define MAYPOLE_TESTS_SIMULATION_PARTS_BACKEND_H_
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/simulation/stage.h"
+#include "worker/backend/backend.h"
+
+namespace maypole::simulation {
+
+class SimulatedBackend;
+
+// What connects the backends of all epochs and nodes.
+class Fabric {
+ public:
+  explicit Fabric(Stage* stage) : stage_(stage) {}
+
+  Stage* stage() const { return stage_; }
+  uint64_t Add(SimulatedBackend* backend);
+  void Remove(uint64_t id) { backends_.erase(id); }
+  SimulatedBackend* Find(uint64_t id) const;
+
+ private:
+  Stage* const stage_;
+  uint64_t last_ = 0;
+  std::map<uint64_t, SimulatedBackend*> backends_;
+};
+
+class SimulatedBackend : public worker::Backend {
+ public:
+  // name: of the node, for messages.
+  SimulatedBackend(Fabric* fabric, std::string name);
+  ~SimulatedBackend() override;
+
+  absl::StatusOr<std::vector<std::string>> Prepare(uint32_t node_index,
+                                                   uint32_t nodes) override;
+  // Not used: connecting takes time. on_connected is called from an event.
+  absl::Status Connect(const std::vector<std::string>&) override;
+  void StartConnecting(const std::vector<std::string>& addresses,
+                       std::function<void(const absl::Status&)> on_connected);
+  void OnEnded(std::function<void(const absl::Status&)> on_ended) override;
+  void Start(worker::Work work) override;
+  void Abort() override;
+  uint64_t bytes_sent() const override { return 0; }
+  uint64_t bytes_received() const override { return 0; }
+
+  // A fault: its connections break.
+  void Fail(const absl::Status& status, bool tell_peers);
+  bool connected() const { return connected_; }
+
+ private:
+  struct Flight {
+    worker::Work work;
+    bool carried_out = false;
+    int64_t ends = 0;  // when, if carried out
+  };
+
+  void TryConnect();
+  void Connected(const absl::Status& status);
+  void TellPeers(const absl::Status& status);
+  std::vector<SimulatedBackend*> Nodes();
+  std::vector<uint32_t> Participants(const worker::Work& work) const;
+  Flight* Next();  // the first that is not carried out
+  void TryEagerReduce();
+  void EagerReduce(const std::vector<SimulatedBackend*>& nodes);
+  static bool Fits(const worker::Work& a, const worker::Work& b);
+  static void Reduce(Stage* stage, const std::vector<uint32_t>& who,
+                     const std::vector<worker::Work*>& work);
+  static void Gather(Stage* stage, const std::vector<uint32_t>& who,
+                     const std::vector<worker::Work*>& work);
+  void AskForEnd();
+  void EndDue();
+
+  Fabric* const fabric_;
+  Stage* const stage_;
+  const std::string name_;
+  const uint64_t id_;
+  const std::shared_ptr<int> life_ = std::make_shared<int>();
+  uint32_t index_ = 0;
+  std::vector<uint64_t> nodes_;  // ids by node index; own included
+  bool connecting_ = false;
+  bool connected_ = false;
+  std::function<void(const absl::Status&)> on_connected_;
+  std::function<void(const absl::Status&)> on_ended_;
+  absl::Status failure_;
+  std::deque<Flight> flights_;
+  int64_t last_end_ = 0;
+  Turn turn_;
+};
+
+}  // namespace maypole::simulation
+
+#endif  // MAYPOLE_TESTS_SIMULATION_PARTS_BACKEND_H_

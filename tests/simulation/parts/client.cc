@@ -1,0 +1,83 @@
+#include "tests/simulation/parts/client.h"
+
+#include <utility>
+
+#include "common/wire/session_messages.h"
+
+namespace maypole::simulation {
+namespace {
+
+constexpr int64_t kPatience = 700 * kMillisecond;
+
+}  // namespace
+
+Client::Client(Stage* stage, std::unique_ptr<Board> board,
+               std::shared_ptr<Connection> connection, uint32_t local_rank,
+               Callbacks callbacks)
+    : stage_(stage),
+      board_(std::move(board)),
+      connection_(std::move(connection)),
+      me_(local_rank),
+      callbacks_(std::move(callbacks)),
+      core_(board_.get(), local_rank, this) {}
+
+void Client::Send(const void* message, size_t bytes) {
+  connection_->to_executor.Send(message, bytes);
+}
+
+bool Client::LeaveAlone(const Operation& operation) {
+  if (operation.awaited) return false;
+  board_->rank(me_).sleeping.store(1);
+  return true;
+}
+
+bool Client::PatienceIsOver() {
+  if (abort_seen_ == 0) abort_seen_ = Now();
+  return Now() - abort_seen_ > kPatience;
+}
+
+void Client::Break(Status status) {
+  stage_->Found("a rank cannot go on: ", status.message());
+}
+
+bool Client::Drive(bool look_at_socket, bool* by_board) {
+  *by_board = core_.Step();
+  if (look_at_socket || stage_->random.OneIn(16)) core_.TellWhereItIs();
+  bool moved = *by_board;
+  if (core_.expects_messages() || core_.recalled() || look_at_socket) {
+    moved |= ReadMessages();
+  }
+  return moved;
+}
+
+bool Client::ReadMessages() {
+  bool moved = false;
+  Pipe& pipe = connection_->to_client;
+  while (!pipe.messages.empty()) {
+    const Message message = std::move(pipe.messages.front());
+    pipe.messages.pop_front();
+    core_.OnMessage(message.data);
+    moved = true;
+  }
+  if (pipe.closed && !std::exchange(lost_, true)) {
+    if (!board_->aborted()) {
+      board_->Abort(Code::kAborted, "the executor of this node died");
+    }
+    core_.LoseExecutor();
+    moved = true;
+  }
+  return moved;
+}
+
+void Client::Leave() {
+  core_.Leave();
+  auto goodbye = session::Make<session::Goodbye>();
+  goodbye.pending = core_.outstanding();
+  core_.FailAll(Status(Code::kAborted,
+                       "this rank has left the job (shutdown) with the "
+                       "operation pending"));
+  connection_->to_executor.Send(&goodbye, sizeof(goodbye));
+  connection_->to_executor.Close();
+}
+
+}  // namespace maypole::simulation

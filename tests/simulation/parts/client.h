@@ -1,0 +1,69 @@
+// Client: a rank's real core (client/engine/rank_core.h), in a simulated shell.
+//
+// Purpose: what client/session/board_communicator.h does around it, without
+// threads: messages to the executor, wakes, and the loss of the executor.
+//
+// Thread contract: not synchronized.
+#ifndef MAYPOLE_TESTS_SIMULATION_PARTS_CLIENT_H_
+#define MAYPOLE_TESTS_SIMULATION_PARTS_CLIENT_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "client/engine/rank_core.h"
+#include "common/board/board.h"
+#include "tests/simulation/parts/connection.h"
+#include "tests/simulation/stage.h"
+
+namespace maypole::simulation {
+
+class Client : private RankShell {
+ public:
+  struct Callbacks {
+    std::function<void()> ended;  // an operation has
+    std::function<void()> wake_executor;
+    std::function<void()> wake_threads;
+    std::function<void(const std::string&)> tell;
+  };
+
+  Client(Stage* stage, std::unique_ptr<Board> board,
+         std::shared_ptr<Connection> connection, uint32_t local_rank,
+         Callbacks callbacks);
+
+  const Board& board() const { return *board_; }
+  RankCore& core() { return core_; }
+  const RankCore& core() const { return core_; }
+
+  // True if something moved. by_board: what somebody must have made possible by
+  // waking the rank.
+  bool Drive(bool look_at_socket, bool* by_board);
+  void Leave();
+
+ private:
+  void Send(const void* message, size_t bytes) override;
+  void WakeExecutor() override { callbacks_.wake_executor(); }
+  void WakeThreads() override { callbacks_.wake_threads(); }
+  bool LeaveAlone(const Operation& operation) override;
+  void Ended() override { callbacks_.ended(); }
+  void Tell(const std::string& line) override { callbacks_.tell(line); }
+  bool PatienceIsOver() override;
+  void Detach(Operation*) override {}  // there are no arenas
+  int64_t Now() override { return stage_->scheduler.now(); }
+  void Break(Status status) override;
+
+  bool ReadMessages();
+
+  Stage* const stage_;
+  const std::unique_ptr<Board> board_;
+  const std::shared_ptr<Connection> connection_;
+  const uint32_t me_;
+  const Callbacks callbacks_;
+  RankCore core_;
+  bool lost_ = false;  // the executor has gone
+  int64_t abort_seen_ = 0;
+};
+
+}  // namespace maypole::simulation
+
+#endif  // MAYPOLE_TESTS_SIMULATION_PARTS_CLIENT_H_

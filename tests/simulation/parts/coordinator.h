@@ -1,0 +1,111 @@
+// Coordinator: the real core, behind simulated streams.
+//
+// Purpose: the network between executors and the coordinator, and the
+// coordinator's process. Messages of a stream take their time and stay in
+// order; streams break, at different times for the two ends; the process dies
+// and comes back as another incarnation that knows nothing.
+//
+// Thread contract: not synchronized.
+#ifndef MAYPOLE_TESTS_SIMULATION_PARTS_COORDINATOR_H_
+#define MAYPOLE_TESTS_SIMULATION_PARTS_COORDINATOR_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/core/coordinator_core.h"
+#include "proto/coordinator.pb.h"
+#include "tests/simulation/stage.h"
+
+namespace maypole::simulation {
+
+// The executor's end of a stream.
+class StreamUser {
+ public:
+  virtual ~StreamUser() = default;
+  virtual void OnStreamMessage(const proto::CoordinatorMessage& message) = 0;
+  // Last.
+  virtual void OnStreamEnded(const absl::Status& status) = 0;
+};
+
+// A gRPC stream. An end that is closed hears nothing more.
+struct Stream {
+  coordinator::StreamId id = 0;
+  int node = 0;
+  std::weak_ptr<StreamUser> user;
+  bool coordinator_open = false;  // the coordinator has heard of it
+  bool user_open = true;
+  bool broken = false;  // nothing gets through any more
+  int64_t last_up = 0;  // when the last message arrives
+  int64_t last_down = 0;
+};
+
+class Coordinator {
+ public:
+  Coordinator(Stage* stage, const coordinator::Config& config, int nodes);
+
+  // --- For executors ---------------------------------------------------------
+  std::shared_ptr<Stream> Connect(int node, std::weak_ptr<StreamUser> user);
+  void Write(const std::shared_ptr<Stream>& stream,
+             const proto::ExecutorMessage& message);
+  // Half-closes: the executor does not mean to come back.
+  void Finish(const std::shared_ptr<Stream>& stream);
+  // The executor's process is gone.
+  void Drop(const std::shared_ptr<Stream>& stream);
+
+  // --- Faults
+  // ------------------------------------------------------------------
+  void Kill();
+  void Restart();
+  bool alive() const { return core_ != nullptr; }
+  // Breaks the node's streams, and all that it opens before Heal().
+  void Cut(int node);
+  void Heal(int node);
+
+  // The epoch of which the node was told last, in words that are unique in a
+  // run.
+  const std::string& EpochKey(int node) const {
+    return epoch_keys_[static_cast<size_t>(node)];
+  }
+  coordinator::Totals totals() const { return core_->totals(); }
+  std::string StatusText() const;
+
+ private:
+  bool Through(const Stream& stream) const;
+  void Break(const std::shared_ptr<Stream>& stream, int64_t coordinator_notices,
+             int64_t user_notices);
+  void EndForUser(const std::shared_ptr<Stream>& stream, int64_t delay,
+                  const absl::Status& status);
+  void Carry(coordinator::Actions* actions);
+  void Send(const coordinator::Send& send);
+  void Close(const coordinator::Close& close);
+  void Note(const std::string& line);
+  void AskForTime();
+  void OnTimer();
+  coordinator::Time Now() const {
+    return coordinator::Time(stage_->scheduler.now());
+  }
+
+  Stage* const stage_;
+  const coordinator::Config config_;
+  std::unique_ptr<coordinator::CoordinatorCore> core_;
+  const std::function<void(coordinator::Actions*)> carry_ =
+      [this](coordinator::Actions* actions) { Carry(actions); };
+  std::shared_ptr<int> process_;  // the owner of what the process would do
+  std::string incarnation_;
+  int incarnations_ = 0;
+  std::vector<bool> cut_;  // by node
+  Turn timer_;
+  int jobs_ = 1;  // how often the job has been made; epochs count in each
+  std::vector<std::string> epoch_keys_;  // by node
+  coordinator::StreamId last_stream_ = 0;
+  std::map<coordinator::StreamId, std::shared_ptr<Stream>> streams_;
+};
+
+}  // namespace maypole::simulation
+
+#endif  // MAYPOLE_TESTS_SIMULATION_PARTS_COORDINATOR_H_

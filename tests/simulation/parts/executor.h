@@ -1,0 +1,156 @@
+// Executor: the real logic of an executor over a simulated system.
+//
+// Purpose: worker::ExecutorLogic, with the same BoardKeeper and NetworkRunner
+// on a real board, below it events that the seed orders. The loop has its turn
+// when something becomes ready, or when the time that the logic gave has
+// passed; what is ready is told in any order.
+//
+// It sees that the logic attends to whatever it is told, that it lets go of
+// what it has made, and that ranks wake it when they make operations ready.
+//
+// Thread contract: not synchronized.
+#ifndef MAYPOLE_TESTS_SIMULATION_PARTS_EXECUTOR_H_
+#define MAYPOLE_TESTS_SIMULATION_PARTS_EXECUTOR_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/wire/session_messages.h"
+#include "tests/simulation/parts/backend.h"
+#include "tests/simulation/parts/connection.h"
+#include "tests/simulation/parts/coordinator.h"
+#include "tests/simulation/parts/executor_links.h"
+#include "tests/simulation/parts/network.h"
+#include "tests/simulation/stage.h"
+#include "worker/executor/executor_logic.h"
+
+namespace maypole::simulation {
+
+class Executor : private worker::ExecutorSystem,
+                 private worker::ExecutorObserver {
+ public:
+  struct Options {
+    int node = 0;
+    worker::ExecutorCoreOptions core;
+    Stage* stage = nullptr;
+    Coordinator* coordinator = nullptr;
+    Fabric* fabric = nullptr;
+  };
+
+  explicit Executor(Options options);
+  ~Executor() override;
+
+  void Start();
+  // A client that the supervisor hands over.
+  void TakeClient(std::shared_ptr<Connection> connection,
+                  const session::Hello& hello);
+  // SIGKILL.
+  void Kill();
+  // The supervisor has agreed that it is idle, and hands nobody over any more.
+  bool ending() const { return supervisor_agrees_; }
+  // Its process ends.
+  bool done() const { return logic_ == nullptr || logic_->done(); }
+  void End();
+
+  // The job's epoch in words that are unique in a run.
+  const std::string& EpochKey() const { return epoch_key_; }
+  const Board* board() const {
+    return logic_ == nullptr ? nullptr : logic_->board();
+  }
+  size_t clients() const { return logic_ == nullptr ? 0 : logic_->clients(); }
+  bool watches_board() const { return boards_watched_ > 0; }
+
+  // After somebody has done something on this node: wakes the network thread
+  // if its word on the board has changed.
+  void LookAtWakeWords();
+
+  // A fault. False: it has no connected backend.
+  bool FailBackend();
+
+ private:
+  // The logic, made wrong now and then.
+  class Logic : public worker::ExecutorLogic {
+   public:
+    explicit Logic(Executor* executor)
+        : ExecutorLogic(executor->options_.core, executor, executor),
+          executor_(executor) {}
+
+   private:
+    void Intercept(std::vector<worker::Action>* actions) override {
+      executor_->Spoil(actions);
+    }
+    void Intercept(std::vector<worker::ReadySlot>* news) override {
+      executor_->Judge(news);
+    }
+    Executor* const executor_;
+  };
+  struct Arriving {
+    std::shared_ptr<Connection> connection;
+    session::Hello hello;
+  };
+
+  void WakeLoop();
+  void LoopTurn();
+  std::vector<worker::ExecutorEvent> Ready() const;
+  // told: numbers of sources, and how often each had been attended to.
+  void CheckAttended(const std::vector<std::pair<uint64_t, uint64_t>>& told);
+  void Spoil(std::vector<worker::Action>* actions);
+  void Judge(std::vector<worker::ReadySlot>* news);
+
+  // ExecutorSystem
+  int64_t NowNs() override { return stage_->scheduler.now(); }
+  void Post(std::function<void()> function) override;
+  std::vector<std::function<void()>> TakePosted() override;
+  HandOver TakeClient(worker::ClientId id, worker::ArrivingClient* client,
+                      std::unique_ptr<worker::ClientLink>* link) override;
+  void ReportIdle(uint64_t received) override;
+  std::unique_ptr<worker::Transport> OpenTransport(
+      worker::TransportCallbacks callbacks) override;
+  std::unique_ptr<worker::EpochNetwork> MakeNetwork(
+      const worker::PrepareBackend& epoch,
+      worker::EpochNetwork::Callbacks callbacks) override;
+  Status CreateBoard(const BoardConfig& config,
+                     std::unique_ptr<Board>* board) override;
+  std::unique_ptr<worker::BoardWake> MakeBoardWake() override;
+
+  // ExecutorObserver
+  void OnClientGone(int rank, const std::string& how) override;
+  void OnCoordinatorLost(const absl::Status& status) override;
+  void OnNetworkFailed(const absl::Status& status) override;
+  void OnEpochStarted(const BoardConfig& config, const Board& board) override;
+  void OnEpochAborted(const worker::AbortBoard& abort) override;
+  void OnEpochOver(const worker::EpochNetwork* network) override;
+  void OnRankLeft(const worker::MarkLeft& left) override;
+  void OnIssued(const worker::RunSpec& run) override;
+  void OnOperationFailed(const worker::FailSlot& fail,
+                         const std::string& name) override;
+
+  const Options options_;
+  Stage* const stage_;
+  std::shared_ptr<int> life_ = std::make_shared<int>();
+  Turn loop_;
+  bool woken_ = false;      // in this turn, by a rank
+  bool had_board_ = false;  // when this turn began
+  std::vector<std::function<void()>> posted_;
+  std::deque<Arriving> arriving_;
+  uint64_t handed_over_ = 0;
+  bool supervisor_agrees_ = false;
+  bool control_read_ = false;  // in this turn
+  uint64_t last_source_ = 0;
+  std::map<uint64_t, Source*> sources_;  // by the order of their making
+  int boards_watched_ = 0;
+  std::weak_ptr<SimulatedTransport> transport_;
+  SimulatedNetwork* network_ = nullptr;
+  std::string epoch_key_;
+  std::unique_ptr<Logic> logic_;  // null: the process has ended
+};
+
+}  // namespace maypole::simulation
+
+#endif  // MAYPOLE_TESTS_SIMULATION_PARTS_EXECUTOR_H_

@@ -1,0 +1,105 @@
+// What an executor's logic holds, simulated: links to its clients, the eventfd
+// of its board, the session with the coordinator.
+//
+// Thread contract: not synchronized.
+#ifndef MAYPOLE_TESTS_SIMULATION_EXECUTOR_LINKS_H_
+#define MAYPOLE_TESTS_SIMULATION_EXECUTOR_LINKS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tests/simulation/parts/connection.h"
+#include "tests/simulation/parts/transport.h"
+#include "tests/simulation/stage.h"
+#include "worker/executor/executor_system.h"
+
+namespace maypole::simulation {
+
+// Something that the executor's loop waits for. It reports itself as long as it
+// is ready; who is told and does not attend to it would turn in circles.
+class Source {
+ public:
+  explicit Source(std::function<void()> on_gone)
+      : on_gone_(std::move(on_gone)) {}
+  virtual ~Source() { on_gone_(); }
+  virtual bool ready() const = 0;
+  virtual worker::ExecutorEvent event() const = 0;
+  // How often somebody has attended to it.
+  uint64_t attended() const { return attended_; }
+
+ protected:
+  void Attend() { ++attended_; }
+
+ private:
+  const std::function<void()> on_gone_;
+  uint64_t attended_ = 0;
+};
+
+class SimulatedWake : public worker::BoardWake, public Source {
+ public:
+  SimulatedWake(Stage* stage, std::function<void()> wake_loop,
+                std::function<void()> on_gone);
+  ~SimulatedWake() override { event_->on_readable = nullptr; }
+
+  void Drain() override;
+  bool ready() const override { return event_->count > 0; }
+  worker::ExecutorEvent event() const override {
+    return {worker::ExecutorEvent::Kind::kBoardWake};
+  }
+  const std::shared_ptr<EventFd>& shared() const { return event_; }
+
+ private:
+  Stage* const stage_;
+  const std::shared_ptr<EventFd> event_ = std::make_shared<EventFd>();
+};
+
+// Nobody sees the client's process: its connection says when it has died.
+class SimulatedLink : public worker::ClientLink, public Source {
+ public:
+  SimulatedLink(Stage* stage, worker::ClientId id,
+                std::shared_ptr<Connection> connection,
+                std::function<void()> wake_loop, std::function<void()> on_gone);
+  ~SimulatedLink() override;
+
+  Status Receive(std::vector<char>* message) override;
+  Status Send(const void* data, size_t bytes) override;
+  Status SendWelcome(const session::Welcome& welcome, const Board& board,
+                     const worker::BoardWake& wake) override;
+  Status Flush() override { return Status(); }
+  std::unique_ptr<worker::ProcessWatch> KeepProcess() override {
+    return nullptr;
+  }
+
+  bool ready() const override {
+    return !deaf_ && connection_->to_executor.readable();
+  }
+  worker::ExecutorEvent event() const override {
+    return {worker::ExecutorEvent::Kind::kClient, id_};
+  }
+
+ private:
+  Stage* const stage_;
+  const worker::ClientId id_;
+  const std::shared_ptr<Connection> connection_;
+  bool deaf_ = false;  // made wrong on purpose
+};
+
+class TransportHandle : public worker::Transport {
+ public:
+  explicit TransportHandle(std::shared_ptr<SimulatedTransport> transport)
+      : transport_(std::move(transport)) {}
+  ~TransportHandle() override { transport_->Close(); }
+  uint64_t Send(proto::ExecutorMessage message) override {
+    return transport_->Send(std::move(message));
+  }
+
+ private:
+  const std::shared_ptr<SimulatedTransport> transport_;
+};
+
+}  // namespace maypole::simulation
+
+#endif  // MAYPOLE_TESTS_SIMULATION_EXECUTOR_LINKS_H_

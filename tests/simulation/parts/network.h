@@ -1,0 +1,64 @@
+// SimulatedNetwork: what worker/network/network.h does with a thread, in turns.
+//
+// Purpose: the real NetworkRunner over a SimulatedBackend. Its turn comes when
+// somebody wakes it by the flags on the board, as in reality; so a wake-up that
+// is forgotten is found.
+//
+// Thread contract: not synchronized.
+#ifndef MAYPOLE_TESTS_SIMULATION_NETWORK_H_
+#define MAYPOLE_TESTS_SIMULATION_NETWORK_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/simulation/parts/backend.h"
+#include "tests/simulation/stage.h"
+#include "worker/executor/executor_system.h"
+#include "worker/network/network_runner.h"
+
+namespace maypole::simulation {
+
+class SimulatedNetwork : public worker::EpochNetwork {
+ public:
+  // name: of the node, for messages. on_gone: by the destructor.
+  SimulatedNetwork(Fabric* fabric, std::string name, Callbacks callbacks,
+                   std::function<void()> on_gone);
+  ~SimulatedNetwork() override;
+
+  void Prepare(uint32_t node_index, uint32_t nodes) override;
+  void Connect(std::vector<std::string> addresses) override;
+  void Start(const Board* board) override;
+  void Add(worker::RunSpec run) override;
+  void Abort() override;
+  uint64_t bytes_sent() const override { return 0; }
+  uint64_t bytes_received() const override { return 0; }
+
+  // After somebody has done something on this node: wakes the thread if its
+  // word on the board has changed.
+  void LookAtWakeWord();
+  // A fault. False: it is not connected.
+  bool Fail();
+
+ private:
+  void TakeTurn();
+
+  Stage* const stage_;
+  const std::string name_;
+  const Callbacks callbacks_;
+  const std::function<void()> on_gone_;
+  std::shared_ptr<int> life_ = std::make_shared<int>();
+  std::unique_ptr<SimulatedBackend> backend_;
+  const Board* board_ = nullptr;
+  std::unique_ptr<worker::NetworkRunner> runner_;
+  Turn turn_;
+  bool asleep_ = false;
+  bool over_ = false;
+  uint32_t seen_ = 0;  // of the wake word, when it fell asleep
+};
+
+}  // namespace maypole::simulation
+
+#endif  // MAYPOLE_TESTS_SIMULATION_NETWORK_H_

@@ -1,0 +1,464 @@
+#include "tests/simulation/parts/process.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace maypole::simulation {
+namespace {
+
+constexpr int64_t kSleep = 100 * kMillisecond;
+constexpr int64_t kIdleSleep = 1000 * kMillisecond;
+
+void GiveMemory(const Planned& planned, Record* record) {
+  Operation& op = *record->operation;
+  record->input = InputOf(planned, record->rank);
+  op.input = record->input.data();
+  switch (planned.kind()) {
+    case Kind::kAllgather:
+      return;
+    case Kind::kAlltoall:
+      op.splits = planned.splits[static_cast<size_t>(record->rank)];
+      return;
+    case Kind::kReducescatter:
+      record->output.assign(
+          static_cast<size_t>(ScatteredRows(op.signature, op.set->size(),
+                                            op.set->PositionOf(record->rank))) *
+              op.signature.RowBytes(),
+          std::byte{0xab});
+      op.output = record->output.data();
+      return;
+    default:
+      if (planned.in_place) {
+        op.output = record->input.data();
+        return;
+      }
+      record->output.assign(record->input.size(), std::byte{0xab});
+      op.output = record->output.data();
+  }
+}
+
+}  // namespace
+
+Process::Process(Stage* stage, Ledger* ledger, Surroundings* surroundings,
+                 const Place& place, int pid)
+    : stage_(stage),
+      ledger_(ledger),
+      surroundings_(surroundings),
+      place_(place),
+      pid_(pid),
+      main_(&stage->scheduler,
+            [this] { Interruptible(&Process::MainTurn, &main_); }),
+      driver_(&stage->scheduler,
+              [this] { Interruptible(&Process::DriveTurn, &driver_); }) {}
+
+void Process::Start() { main_.Ask(surroundings_->InitDelay(), life_); }
+
+void Process::Kill(int64_t closes_after) {
+  stage_->Trace("rank ", place_.rank, " (pid ", pid_, ") is killed");
+  life_.reset();
+  client_.reset();
+  if (epoch_ != nullptr) {
+    ledger_->OnOver(std::exchange(epoch_, nullptr), place_.rank, true, false);
+  }
+  if (connection_ == nullptr) return;
+  connection_->to_client.on_readable = nullptr;
+  stage_->scheduler.After(closes_after, stage_->Forever(),
+                          [c = connection_] { c->to_executor.Close(); });
+}
+
+void Process::Freeze(int64_t time) {
+  frozen_until_ = stage_->scheduler.now() + time;
+  stage_->Trace("rank ", place_.rank, " is stopped for ", time / kMillisecond,
+                " ms");
+}
+
+void Process::Interruptible(void (Process::*turn)(), Turn* again) {
+  if (frozen()) {
+    return again->Ask(frozen_until_ - stage_->scheduler.now(), life_);
+  }
+  // Its other thread stands at a kill point, with the core's lock.
+  if (in_turn_) return again->Ask(stage_->SoonDelay(), life_);
+  in_turn_ = true;
+  const std::shared_ptr<Process> keep = shared_from_this();
+  const bool died = surroundings_->interruption()->Run(
+      &points_left_, [this, turn] { (this->*turn)(); });
+  in_turn_ = false;
+  if (died) surroundings_->OnDeath(place_.rank);
+}
+
+void Process::MainTurn() {
+  switch (state_) {
+    case State::kOutside:
+      return Join();
+    case State::kJoining:
+      return ReadWelcome();
+    case State::kRunning:
+      break;
+  }
+  if (saw_error_ && gives_up_on_errors_) return Leave(false);
+  Perform(
+      epoch_->program.actions[static_cast<size_t>(place_.rank)][next_action_]);
+}
+
+// --- Joining -----------------------------------------------------------------
+
+void Process::Join() {
+  state_ = State::kJoining;
+  connection_ = std::make_shared<Connection>();
+  connection_->to_client.on_readable = [this] {
+    if (state_ == State::kJoining) main_.Ask(stage_->SoonDelay(), life_);
+  };
+  auto hello = session::Make<session::Hello>();
+  hello.rank = place_.rank;
+  hello.size = place_.size;
+  hello.local_rank = place_.local_rank;
+  hello.local_size = place_.local_size;
+  hello.cross_rank = place_.node;
+  hello.cross_size = place_.nodes;
+  hello.pid = pid_;
+  session::SetText(hello.job, "job");
+  session::SetText(hello.token, "token");
+  session::SetText(hello.host, absl::StrCat("h", place_.node));
+  surroundings_->Connect(place_.node, connection_, hello);
+}
+
+void Process::ReadWelcome() {
+  Pipe& pipe = connection_->to_client;
+  if (pipe.messages.empty()) {
+    if (pipe.closed) GiveUpJoining("the agent has closed the connection");
+    return;
+  }
+  Message message = std::move(pipe.messages.front());
+  pipe.messages.pop_front();
+  if (session::TypeOf(message.data.data()) == session::Type::kWelcome) {
+    return Welcomed(std::move(message));
+  }
+  session::Refused refused;
+  const Status s =
+      session::Parse(message.data.data(), message.data.size(), &refused);
+  GiveUpJoining(s.ok() ? refused.text : s.message());
+}
+
+void Process::Welcomed(Message message) {
+  std::unique_ptr<Board> board;
+  if (Status s = Board::Attach(std::move(message.board), &board); !s.ok()) {
+    stage_->Found("a board that cannot be used: ", s.message());
+    return;
+  }
+  EpochRecord* epoch = surroundings_->CurrentEpoch(place_.node);
+  if (epoch == nullptr) {  // the executor has been killed since
+    return GiveUpJoining("the agent has closed the connection");
+  }
+  stage_->Trace("rank ", place_.rank, ": in epoch ", epoch->key);
+  epoch_ = epoch;
+  state_ = State::kRunning;
+  next_action_ = 0;
+  saw_error_ = false;
+  gives_up_on_errors_ = stage_->random.OneIn(2);
+  pending_.clear();
+  set_ids_.assign(epoch->program.sets.size(), -1);
+  control_ = waits_for_ = nullptr;
+  blocked_ = false;
+  Client::Callbacks callbacks;
+  callbacks.ended = [this] { ended_ = true; };
+  callbacks.wake_executor = [wake = message.wake] { wake->Write(); };
+  callbacks.wake_threads = [this] { Attend(); };
+  callbacks.tell = [this](const std::string& line) {
+    stage_->Trace("rank ", place_.rank, " is told: ", line);
+  };
+  client_ = std::make_unique<Client>(stage_, std::move(board), connection_,
+                                     static_cast<uint32_t>(place_.local_rank),
+                                     std::move(callbacks));
+  main_.Ask(stage_->SoonDelay(), life_);
+  Attend();
+}
+
+void Process::GiveUpJoining(const std::string& why) {
+  stage_->Trace("rank ", place_.rank, ": cannot join: ", why);
+  ++stage_->counts.refused_starts;
+  connection_->to_executor.Close();
+  ComeAgain();
+}
+
+void Process::ComeAgain() {
+  state_ = State::kOutside;
+  main_.Ask(surroundings_->InitDelay(), life_);
+}
+
+// --- The program -------------------------------------------------------------
+
+void Process::Perform(const Action& action) {
+  int64_t delay = stage_->SoonDelay();
+  switch (action.what) {
+    case Action::What::kSubmit:
+      Submit(action);
+      break;
+    case Action::What::kDuplicate:
+      SubmitAgain(action);
+      break;
+    case Action::What::kWait:
+      if (!Wait(action)) return;
+      break;
+    case Action::What::kPoll:
+      Wait(action);
+      break;
+    case Action::What::kCompute:
+      delay = action.time;
+      break;
+    case Action::What::kSetRequest:
+    case Action::What::kJoin:
+      if (!PerformControl(action)) return;
+      break;
+    case Action::What::kLeave:
+      return Leave(true);
+  }
+  if (client_ == nullptr) return;
+  waits_for_ = nullptr;
+  ++next_action_;
+  main_.Ask(delay, life_);
+}
+
+void Process::Submit(const Action& action) {
+  const Planned& planned = epoch_->program.operations[action.index];
+  auto record = std::make_unique<Record>();
+  record->planned = &planned;
+  record->rank = place_.rank;
+  record->submitted_at = stage_->scheduler.now();
+  record->operation = std::make_shared<Operation>();
+  Operation& op = *record->operation;
+  op.name = planned.name;
+  op.signature = planned.signatures[static_cast<size_t>(place_.rank)];
+  if (planned.set >= 0) {
+    const int64_t id = set_ids_[static_cast<size_t>(planned.set)];
+    if (id < 0) return;  // it could not be made
+    op.signature.process_set = static_cast<uint32_t>(id);
+  }
+  op.set = client_->core().FindSet(op.signature.process_set);
+  if (op.set == nullptr) {
+    stage_->Found("rank ", place_.rank, " does not know process set ",
+                  op.signature.process_set);
+    return;
+  }
+  op.awaited = action.awaited;
+  GiveMemory(planned, record.get());
+  stage_->Trace("rank ", place_.rank, ": submits ", planned.Text(), " ",
+                ShapeText(op.signature));
+  ++stage_->counts.submitted;
+  auto& place = epoch_->records[static_cast<size_t>(place_.rank)][action.index];
+  place = std::move(record);
+  const std::shared_ptr<Operation> operation = place->operation;
+  const Status s = client_->core().Start({&operation, 1});
+  if (!s.ok()) {
+    ledger_->OnRefused(*epoch_, planned, s);
+    saw_error_ = true;
+    place.reset();
+    return;
+  }
+  pending_.push_back(place.get());
+  Attend();
+  LookAtEnded();
+}
+
+// A name that is pending still.
+void Process::SubmitAgain(const Action& action) {
+  const Record* first =
+      epoch_->records[static_cast<size_t>(place_.rank)][action.index].get();
+  if (first == nullptr || first->done()) return;
+  auto op = std::make_shared<Operation>();
+  op->name = first->operation->name;
+  op->signature = first->operation->signature;
+  op->input = first->input.data();
+  op->set = first->operation->set;
+  const Status s = client_->core().Start({&op, 1});
+  if (s.code() != Code::kAlreadyExists && !client_->board().aborted()) {
+    stage_->Found("rank ", place_.rank, ": a name submitted twice gives '",
+                  s.message(), "'");
+  }
+}
+
+// True if the operation has ended.
+bool Process::Wait(const Action& action) {
+  const Record* r =
+      epoch_->records[static_cast<size_t>(place_.rank)][action.index].get();
+  if (r == nullptr || r->done()) return true;  // or it was refused
+  client_->core().Want(*r->operation);
+  waits_for_ = r->operation;
+  Attend();
+  return r->done();
+}
+
+// A thread that waits, or has just submitted, drives the progress engine
+// itself.
+void Process::Attend() {
+  driver_state_ = Driver::kAwake;
+  driver_.Ask(stage_->SoonDelay(), life_);
+}
+
+std::shared_ptr<Operation> Process::MakeControl(const Action& action) const {
+  auto op = std::make_shared<Operation>();
+  if (action.what == Action::What::kJoin) {
+    op->control = Control::kJoin;
+    op->name = "join";
+    return op;
+  }
+  const SetPlan& plan = epoch_->program.sets[action.index];
+  op->control = Control::kSetRequest;
+  op->name = "process set request";
+  if (plan.removes) {
+    const int64_t id = set_ids_[plan.removed];
+    if (id < 0) return nullptr;  // it could not be made
+    op->removes = static_cast<uint32_t>(id);
+  } else {
+    op->ranks = plan.asked[static_cast<size_t>(place_.rank)];
+  }
+  return op;
+}
+
+bool Process::PerformControl(const Action& action) {
+  if (control_ == nullptr) {
+    const std::shared_ptr<Operation> op = MakeControl(action);
+    if (op == nullptr) return true;
+    stage_->Trace("rank ", place_.rank, ": asks for ", op->name);
+    if (const Status s = client_->core().Start({&op, 1}); !s.ok()) {
+      op->status = s;
+      op->done.store(true);
+    }
+    control_ = op;
+  }
+  waits_for_ = control_;
+  Attend();
+  if (!control_->done.load()) return false;
+  const std::shared_ptr<Operation> op = std::exchange(control_, nullptr);
+  if (action.what == Action::What::kJoin) {
+    ledger_->OnJoinAnswer(epoch_, place_.rank, action.index, *op);
+  } else {
+    ledger_->OnSetAnswer(epoch_, place_.rank, action.index, *op);
+    if (op->status.ok()) set_ids_[action.index] = op->answer;
+  }
+  // Without an answer the ranks are not in step any more.
+  if (op->status.code() == Code::kAborted)
+    saw_error_ = gives_up_on_errors_ = true;
+  return true;
+}
+
+void Process::LookAtEnded() {
+  if (!std::exchange(ended_, false)) return;
+  for (Record* r : std::exchange(pending_, {})) {
+    if (r->operation->done.load()) {
+      OnEnd(r);
+    } else {
+      pending_.push_back(r);
+    }
+  }
+  if (state_ == State::kRunning) main_.Ask(stage_->SoonDelay(), life_);
+}
+
+void Process::OnEnd(Record* r) {
+  r->left = state_ != State::kRunning;
+  ledger_->OnEnd(epoch_, r);
+  const bool mismatch = r->status.code() == Code::kFailedPrecondition;
+  if (!r->status.ok() && !mismatch) saw_error_ = true;
+}
+
+bool Process::LeaveNow() {
+  if (state_ != State::kRunning) return false;
+  Leave(false);
+  return true;
+}
+
+void Process::Leave(bool finished) {
+  stage_->Trace("rank ", place_.rank, ": leaves with ",
+                client_->core().outstanding(), " operations pending");
+  const Program& program = epoch_->program;
+  if (!finished || program.leaver == place_.rank) {
+    ++stage_->counts.early_leavers;
+  }
+  // In a calm epoch nobody needs it any more.
+  if (!program.calm) ledger_->Blame({absl::StrCat("rank ", place_.rank)});
+  state_ = State::kOutside;
+  client_->Leave();
+  LookAtEnded();
+  control_ = waits_for_ = nullptr;
+  client_.reset();
+  satisfied_ = finished && program.calm;
+  ledger_->OnOver(std::exchange(epoch_, nullptr), place_.rank, false, finished);
+  if (!satisfied_) ComeAgain();
+}
+
+// --- Driving the progress engine
+// -------------------------------------------------------
+
+void Process::LookAtWakeWord() {
+  if (client_ == nullptr || driver_state_ != Driver::kAsleep) return;
+  const RankBlock& me =
+      client_->board().rank(static_cast<uint32_t>(place_.local_rank));
+  if (me.wake.load() == seen_) return;
+  driver_state_ = Driver::kAwake;
+  driver_.Ask(stage_->SoonDelay(), life_);
+}
+
+// A sum that changes as this rank's operations move on.
+uint64_t Process::OwnProgress() const {
+  const Board& board = client_->board();
+  const BoardConfig& config = board.config();
+  uint64_t sum = client_->core().outstanding();
+  for (RunRef ref = 0; ref < config.slots + config.runs; ++ref) {
+    const Progress& p =
+        board.progress(ref, static_cast<uint32_t>(place_.local_rank));
+    sum += p.staged.load() + p.reduced.load() + p.consumed.load();
+  }
+  return sum;
+}
+
+void Process::DriveTurn() {
+  if (client_ == nullptr) return;
+  RankBlock& me =
+      client_->board().rank(static_cast<uint32_t>(place_.local_rank));
+  const bool timed_out =
+      driver_state_ == Driver::kAsleep && me.wake.load() == seen_;
+  bool by_board = false;
+  const uint64_t before = timed_out ? OwnProgress() : 0;
+  const bool moved = client_->Drive(timed_out, &by_board);
+  // A ticket that does not concern it may be passed at any time.
+  const bool late = timed_out && by_board && !stage_->SomebodyOwesAWake() &&
+                    me.wake.load() == seen_ && OwnProgress() != before;
+  LookAtEnded();
+  const bool woken = !timed_out && driver_state_ == Driver::kAsleep;
+  if ((moved || woken) && std::exchange(blocked_, false)) {
+    client_->core().ClearBlocked();
+  }
+  if (moved) {
+    if (late) {
+      stage_->Found("rank ", place_.rank, ": nobody has woken it");
+    }
+    driver_state_ = Driver::kAwake;
+    return driver_.Ask(stage_->SoonDelay(), life_);
+  }
+  if (timed_out && !blocked_ && waits_for_ != nullptr &&
+      !waits_for_->done.load()) {
+    blocked_ = client_->core().SetBlocked(*waits_for_);
+  }
+  if (driver_state_ == Driver::kAwake) {
+    // Arrive the sleep, then look once more.
+    seen_ = me.wake.load();
+    me.sleeping.store(1);
+    driver_state_ = Driver::kLastLook;
+    return driver_.Ask(stage_->SoonDelay(), life_);
+  }
+  driver_state_ = Driver::kAsleep;
+  driver_.Ask(client_->core().outstanding() > 0 ? kSleep : kIdleSleep, life_);
+  LookAtWakeWord();
+}
+
+std::string Process::StateText() const {
+  return absl::StrCat(
+      "rank ", place_.rank,
+      state_ == State::kOutside   ? " is outside"
+      : state_ == State::kJoining ? " waits for its welcome"
+                                  : absl::StrCat(" is in epoch ", epoch_->key,
+                                                 " at action ", next_action_),
+      satisfied_ ? ", satisfied" : "", frozen() ? ", stopped" : "");
+}
+
+}  // namespace maypole::simulation

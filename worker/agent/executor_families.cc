@@ -1,0 +1,140 @@
+#include "worker/agent/executor_families.h"
+
+#include <array>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "common/metrics/process.h"
+
+namespace maypole::worker {
+namespace {
+
+double Number(const StatsPage::Counter& c) {
+  return static_cast<double>(c.load(std::memory_order_relaxed));
+}
+
+double Seconds(const StatsPage::Counter& nanoseconds) {
+  return Number(nanoseconds) * 1e-9;
+}
+
+Families::Labels With(Families::Labels labels, const char* name,
+                      std::string_view value) {
+  labels.push_back({name, std::string(value)});
+  return labels;
+}
+
+template <typename StatsHistogram>
+void AddHistogram(const char* name, const char* help,
+                  const Families::Labels& job, const StatsHistogram& from,
+                  double unit, Families* all) {
+  std::array<uint64_t, StatsHistogram::bounds.size() + 1> counts;
+  for (size_t i = 0; i < counts.size(); ++i) counts[i] = from.counts[i].load();
+  all->Histogram(name, help, job, StatsHistogram::bounds, counts,
+                 Number(from.sum) * unit);
+}
+
+void AddOperations(const Families::Labels& job, const StatsPage& page,
+                   Families* all) {
+  for (int k = 0; k < kKinds; ++k) {
+    if (static_cast<Kind>(k) == Kind::kJoin) continue;  // is no operation
+    const auto kind = With(job, "kind", Name(static_cast<Kind>(k)));
+    all->Counter(
+        "maypole_executor_operations_total",
+        "Collectives of the job on this node, without those that failed.", kind,
+        Number(page.operations[k]));
+    all->Counter("maypole_executor_operation_bytes_total",
+                 "Bytes of the results of those operations.", kind,
+                 Number(page.operation_bytes[k]));
+  }
+  all->Counter("maypole_executor_runs_total",
+               "Negotiated runs issued (fused operations are one run).", job,
+               Number(page.runs));
+  AddHistogram("maypole_fused_operations", "Operations of a negotiated run.",
+               job, page.run_operations, 1, all);
+  all->Counter("maypole_presence_operations_total",
+               "Operations reported present to the coordinator.", job,
+               Number(page.presence));
+  AddHistogram(
+      "maypole_presence_seconds",
+      "From an operation's presence on this node until its run is issued here.",
+      job, page.presence_ns, 1e-9, all);
+  AddHistogram(
+      "maypole_run_seconds",
+      "From the coordinator's Execute until the last chunk has been exchanged.",
+      job, page.run_ns, 1e-9, all);
+  constexpr char kNetwork[] = "maypole_network_bytes_total";
+  constexpr char kNetworkHelp[] = "Payload exchanged with other nodes.";
+  all->Counter(kNetwork, kNetworkHelp, With(job, "direction", "sent"),
+               Number(page.network_sent));
+  all->Counter(kNetwork, kNetworkHelp, With(job, "direction", "received"),
+               Number(page.network_received));
+}
+
+void AddWaits(const Families::Labels& job, const StatsPage& page,
+              Families* all) {
+  for (int i = 0; i < kWaitFors; ++i) {
+    const auto what = With(job, "for", Name(static_cast<WaitFor>(i)));
+    all->Counter(
+        "maypole_waits_total",
+        "Waits of ranks for operations that came to sleep, by what for first.",
+        what, Number(page.waits[i]));
+    all->Counter("maypole_wait_seconds_total",
+                 "Time that ranks slept in waits, by what they slept for.",
+                 what, Seconds(page.wait_ns[i]));
+  }
+  std::set<uint64_t> shown;  // whatever the page says, none comes twice
+  for (int i = 0; i < kMaxLocalRanks; ++i) {
+    const uint64_t number = page.rank_number[i].load();
+    const double late = static_cast<double>(page.late_ns[i].load()) * 1e-9;
+    // A new epoch has other ranks.
+    if (number == 0 || page.rank_number[i].load() != number) continue;
+    if (number > kMaxRanks || !shown.insert(number).second) continue;
+    all->Counter("maypole_rank_late_seconds_total",
+                 "Time that other ranks of the node slept for this one, summed "
+                 "over them.",
+                 With(job, "rank", std::to_string(number - 1)), late);
+  }
+}
+
+void AddEpochs(const Families::Labels& job, const StatsPage& page,
+               Families* all) {
+  for (int k = 0; k < kErrorKinds; ++k) {
+    all->Counter("maypole_errors_total", "Errors by kind.",
+                 With(job, "kind", Name(static_cast<ErrorKind>(k))),
+                 Number(page.errors[k]));
+  }
+  all->Counter("maypole_reconnects_total",
+               "Streams to the coordinator that were resumed.", job,
+               Number(page.reconnects));
+  all->Counter("maypole_epochs_total", "Epochs begun.", job,
+               Number(page.epochs));
+  all->Gauge("maypole_local_ranks", "Ranks of the running epoch on this node.",
+             job, Number(page.local_ranks));
+  all->Gauge("maypole_board_bytes",
+             "Size of the job's shared memory, without its arenas.", job,
+             Number(page.board_bytes));
+  all->Gauge("maypole_arena_bytes", "Memory that the job's arena tensors take.",
+             job, Number(page.arena_bytes));
+}
+
+}  // namespace
+
+void AddExecutor(const ExecutorFacts& facts, const StatsPage& page,
+                 Families* all) {
+  const Families::Labels job = {{"job", facts.job},
+                                {"uid", std::to_string(facts.uid)}};
+  AddOperations(job, page, all);
+  AddWaits(job, page, all);
+  AddEpochs(job, page, all);
+  const std::optional<ProcessUse> use = ReadProcessUse(facts.pid);
+  if (!use) return;
+  all->Gauge("maypole_executor_memory_bytes",
+             "Resident memory of the job's executor.", job,
+             static_cast<double>(use->resident_bytes));
+  all->Counter("maypole_executor_cpu_seconds_total",
+               "User and system CPU time of the job's executor.", job,
+               use->cpu_seconds);
+}
+
+}  // namespace maypole::worker

@@ -1,0 +1,291 @@
+#include "worker/backend/authenticated_listener.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/address.h"
+#include "worker/backend/handshake_io.h"
+
+namespace maypole::worker {
+namespace {
+
+constexpr int kBacklog = 128;
+constexpr std::chrono::milliseconds kPause(20);
+
+using handshake::Role;
+
+}  // namespace
+
+AuthenticatedListener::AuthenticatedListener(
+    AuthenticatedListenerOptions options, Fd listener, std::string host,
+    int port)
+    : options_(std::move(options)),
+      host_(std::move(host)),
+      port_(port),
+      peers_(options_.nodes),
+      listener_(std::move(listener)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  for (Peer& peer : peers_) peer.ours = handshake::NewSecret();
+}
+
+AuthenticatedListener::~AuthenticatedListener() {
+  Close();
+  if (thread_.joinable()) thread_.join();
+}
+
+absl::StatusOr<std::unique_ptr<AuthenticatedListener>>
+AuthenticatedListener::Open(AuthenticatedListenerOptions options) {
+  absl::StatusOr<Fd> listener = handshake::Listen(options.host, kBacklog);
+  if (!listener.ok()) return listener.status();
+  const handshake::Endpoint own = handshake::LocalEndpoint(listener->get());
+  std::unique_ptr<AuthenticatedListener> gate(new AuthenticatedListener(
+      std::move(options), *std::move(listener), own.host, own.port));
+  // Without it the thread could not be ended.
+  if (!gate->wake_.valid()) {
+    return absl::UnavailableError(
+        "no file descriptor is free; raise the limit (ulimit -n)");
+  }
+  return gate;
+}
+
+std::string AuthenticatedListener::AddressFor(uint32_t node) const {
+  return handshake::WriteOffer(
+      {options_.connections, peers_[node].ours, host_, port_});
+}
+
+std::unique_ptr<AuthenticatedListener::BadOffer>
+AuthenticatedListener::SetPeers(const std::vector<std::string>& offers) {
+  for (uint32_t i = 0; i < options_.nodes; ++i) {
+    if (i == options_.self) continue;
+    handshake::Offer offer;
+    if (!handshake::ReadOffer(offers[i], &offer)) {
+      return std::make_unique<BadOffer>(
+          BadOffer{i,
+                   "its address is not one; run the same version of Maypole "
+                   "on all nodes"});
+    }
+    if (offer.connections != options_.connections) {
+      return std::make_unique<BadOffer>(BadOffer{
+          i, absl::StrCat("it offers ", offer.connections,
+                          " connections, expected ", options_.connections,
+                          "; --network_connections must be the same on all "
+                          "nodes")});
+    }
+    Peer& peer = peers_[i];
+    peer.host = offer.host;
+    peer.port = offer.port;
+    peer.key = i < options_.self
+                   ? handshake::KeyOf(offer.secret, peer.ours, options_.epoch)
+                   : handshake::KeyOf(peer.ours, offer.secret, options_.epoch);
+  }
+  std::lock_guard lock(mutex_);
+  if (!closed_) thread_ = std::thread([this] { AcceptHandshakes(); });
+  return nullptr;
+}
+
+void AuthenticatedListener::Close() {
+  std::lock_guard lock(mutex_);
+  closed_ = true;
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t n = write(wake_.get(), &one, sizeof(one));
+  if (calling_ >= 0) shutdown(calling_, SHUT_RDWR);
+  changed_.notify_all();
+}
+
+absl::StatusOr<Fd> AuthenticatedListener::Connection(
+    uint32_t node, uint32_t connection, Clock::time_point deadline) {
+  return node < options_.self ? Call(node, connection, deadline)
+                              : AwaitCall(node, connection, deadline);
+}
+
+absl::StatusOr<Fd> AuthenticatedListener::AwaitCall(
+    uint32_t node, uint32_t connection, Clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  const auto there = [&] {
+    return closed_ || authenticated_.contains({node, connection});
+  };
+  const bool came = changed_.wait_until(lock, deadline, there);
+  if (closed_) return absl::AbortedError("closed");
+  if (!came) {
+    return absl::UnavailableError(absl::StrCat(
+        "it has not connected to ", JoinHostPort(host_, port_), " in time"));
+  }
+  return std::move(authenticated_.extract({node, connection}).mapped());
+}
+
+// --- Who calls ---------------------------------------------------------------
+
+bool AuthenticatedListener::Pause(std::chrono::milliseconds time) {
+  std::unique_lock lock(mutex_);
+  return !changed_.wait_for(lock, time, [this] { return closed_; });
+}
+
+absl::StatusOr<Fd> AuthenticatedListener::Call(uint32_t node,
+                                               uint32_t connection,
+                                               Clock::time_point deadline) {
+  for (;;) {
+    absl::StatusOr<Fd> fd = CallOnce(node, connection, deadline);
+    // Hung up on: strangers crowd the gate.
+    if (fd.ok() || !absl::IsResourceExhausted(fd.status())) return fd;
+    if (Clock::now() >= deadline) {
+      return absl::UnavailableError(fd.status().message());
+    }
+    if (!Pause(kPause)) return absl::AbortedError("closed");
+  }
+}
+
+absl::StatusOr<Fd> AuthenticatedListener::CallOnce(uint32_t node,
+                                                   uint32_t connection,
+                                                   Clock::time_point deadline) {
+  const Peer& peer = peers_[node];
+  const std::string where = JoinHostPort(peer.host, peer.port);
+  absl::StatusOr<Fd> fd = handshake::StartCall(peer.host, peer.port);
+  if (!fd.ok()) return fd.status();
+  {
+    std::lock_guard lock(mutex_);
+    if (closed_) return absl::AbortedError("closed");
+    calling_ = fd->get();
+  }
+  handshake::Hello hello;
+  hello.from = options_.self;
+  hello.to = node;
+  hello.connection = connection;
+  hello.challenge = handshake::NewSecret();
+  handshake::Answer answer;
+  char welcome = 0;
+  const auto until = std::min(deadline, Clock::now() + kHandshakeTimeout);
+  absl::Status s = handshake::FinishCall(fd->get(), deadline);
+  const bool reached = s.ok();
+  bool impostor = false;
+  if (s.ok()) s = handshake::WriteAll(fd->get(), &hello, sizeof(hello), until);
+  if (s.ok()) s = handshake::ReadAll(fd->get(), &answer, sizeof(answer), until);
+  if (s.ok()) {
+    impostor = !handshake::Same(
+        answer.proof,
+        handshake::Prove(peer.key, Role::kGate, hello, answer.challenge));
+  }
+  if (s.ok() && !impostor) {
+    const handshake::Proof proof =
+        handshake::Prove(peer.key, Role::kCaller, hello, answer.challenge);
+    s = handshake::WriteAll(fd->get(), &proof, sizeof(proof), until);
+    if (s.ok()) s = handshake::ReadAll(fd->get(), &welcome, 1, until);
+  }
+  std::lock_guard lock(mutex_);
+  calling_ = -1;
+  if (closed_) return absl::AbortedError("closed");
+  if (impostor) {
+    return absl::PermissionDeniedError(
+        absl::StrCat(where, " was answered by somebody outside the job"));
+  }
+  if (s.ok()) return fd;
+  const std::string text = absl::StrCat(where, ": ", std::string(s.message()));
+  return reached ? absl::ResourceExhaustedError(text)
+                 : absl::UnavailableError(text);
+}
+
+// --- Who is called -----------------------------------------------------------
+
+void AuthenticatedListener::AcceptHandshakes() {
+  for (;;) {
+    std::vector<pollfd> fds = {{wake_.get(), POLLIN, 0},
+                               {listener_.get(), POLLIN, 0}};
+    for (const PendingHandshake& v : pending_) {
+      fds.push_back({v.socket.get(), POLLIN, 0});
+    }
+    const int wait =
+        pending_.empty()
+            ? -1
+            : static_cast<int>(
+                  std::chrono::milliseconds(kHandshakeTimeout).count());
+    poll(fds.data(), fds.size(), wait);
+    {
+      std::lock_guard lock(mutex_);
+      if (closed_) break;
+    }
+    const auto now = Clock::now();
+    size_t i = 2;
+    for (auto v = pending_.begin(); v != pending_.end(); ++i) {
+      const bool stays = now - v->since < kHandshakeTimeout &&
+                         (fds[i].revents == 0 || Hear(*v)) && v->socket.valid();
+      v = stays ? std::next(v) : pending_.erase(v);
+    }
+    if (fds[1].revents != 0) Accept();
+  }
+  pending_.clear();
+  listener_.Reset();
+}
+
+void AuthenticatedListener::Accept() {
+  Fd socket(
+      accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!socket.valid()) {
+    // Out of descriptors, say: hang up on somebody, or the listener stays
+    // readable for ever.
+    if (!pending_.empty()) {
+      pending_.pop_front();
+    } else {
+      Pause(kPause);
+    }
+    return;
+  }
+  if (pending_.size() >= kMaxPendingHandshakes) pending_.pop_front();
+  pending_.emplace_back();
+  pending_.back().socket = std::move(socket);
+  pending_.back().since = Clock::now();
+}
+
+bool AuthenticatedListener::Hear(PendingHandshake& pending) {
+  return pending.answered ? HearProof(pending) : HearHello(pending);
+}
+
+bool AuthenticatedListener::HearHello(PendingHandshake& v) {
+  const auto more =
+      handshake::ReadSome(v.socket.get(), &v.hello, sizeof(v.hello), &v.read);
+  if (more != handshake::Got::kAll) return more == handshake::Got::kPart;
+  if (v.hello.magic != handshake::kMagic || v.hello.to != options_.self ||
+      v.hello.from <= options_.self || v.hello.from >= options_.nodes ||
+      v.hello.connection >= options_.connections) {
+    return false;
+  }
+  v.challenge = handshake::NewSecret();
+  const handshake::Answer answer{
+      v.challenge, handshake::Prove(peers_[v.hello.from].key, Role::kGate,
+                                    v.hello, v.challenge)};
+  v.read = 0;
+  v.answered = true;
+  // The first bytes on the connection: they find room.
+  return send(v.socket.get(), &answer, sizeof(answer), MSG_NOSIGNAL) ==
+         static_cast<ssize_t>(sizeof(answer));
+}
+
+bool AuthenticatedListener::HearProof(PendingHandshake& v) {
+  const auto more =
+      handshake::ReadSome(v.socket.get(), &v.proof, sizeof(v.proof), &v.read);
+  if (more != handshake::Got::kAll) return more == handshake::Got::kPart;
+  if (!handshake::Same(v.proof,
+                       handshake::Prove(peers_[v.hello.from].key, Role::kCaller,
+                                        v.hello, v.challenge))) {
+    return false;
+  }
+  fcntl(v.socket.get(), F_SETFL, fcntl(v.socket.get(), F_GETFL) & ~O_NONBLOCK);
+  // Before it may send what is Gloo's.
+  if (send(v.socket.get(), &handshake::kWelcome, 1, MSG_NOSIGNAL) != 1)
+    return false;
+  std::lock_guard lock(mutex_);
+  authenticated_[{v.hello.from, v.hello.connection}] = std::move(v.socket);
+  changed_.notify_all();
+  return true;
+}
+
+}  // namespace maypole::worker

@@ -1,0 +1,149 @@
+#include "worker/backend/handshake_io.h"
+
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/address.h"
+
+namespace maypole::worker::handshake {
+namespace {
+
+constexpr size_t kMaxHost = 64;
+
+absl::Status Errno() { return absl::UnavailableError(std::strerror(errno)); }
+
+// Waits for `events`.
+absl::Status Await(int fd, short events, Deadline deadline) {
+  for (;;) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        deadline - std::chrono::steady_clock::now());
+    pollfd wait{fd, events, 0};
+    const int n = poll(
+        &wait, 1, static_cast<int>(std::max<int64_t>(left.count() + 1, 0)));
+    if (n > 0) return absl::OkStatus();
+    if (n == 0) return absl::UnavailableError("no answer in time");
+    if (errno != EINTR) return Errno();
+  }
+}
+
+}  // namespace
+
+std::string WriteOffer(const Offer& offer) {
+  std::string out;
+  out.push_back(static_cast<char>(offer.connections));
+  out.append(reinterpret_cast<const char*>(offer.secret.data()),
+             offer.secret.size());
+  out.push_back(static_cast<char>(offer.port >> 8));
+  out.push_back(static_cast<char>(offer.port));
+  return out + offer.host;
+}
+
+bool ReadOffer(const std::string& bytes, Offer* offer) {
+  constexpr size_t kSecret = sizeof(Secret);
+  if (bytes.size() <= kSecret + 3 || bytes.size() > kSecret + 3 + kMaxHost) {
+    return false;
+  }
+  const auto byte = [&](size_t i) {
+    return static_cast<unsigned char>(bytes[i]);
+  };
+  offer->connections = byte(0);
+  std::memcpy(offer->secret.data(), bytes.data() + 1, kSecret);
+  offer->port = byte(kSecret + 1) << 8 | byte(kSecret + 2);
+  offer->host = bytes.substr(kSecret + 3);
+  // A name would be looked up, which nothing can end.
+  return IsNumericHost(offer->host);
+}
+
+absl::StatusOr<Fd> Listen(const std::string& host, int backlog) {
+  if (host.empty()) return absl::UnavailableError("no address");
+  int error = 0;
+  const Addresses resolved = Resolve(host, 0, 0, &error);
+  if (resolved == nullptr) return absl::UnavailableError(gai_strerror(error));
+  const addrinfo& info = *resolved;
+  Fd fd(socket(info.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid() || bind(fd.get(), info.ai_addr, info.ai_addrlen) != 0 ||
+      listen(fd.get(), backlog) != 0) {
+    return Errno();
+  }
+  return fd;
+}
+
+Endpoint LocalEndpoint(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  char host[NI_MAXHOST] = "";
+  char port[NI_MAXSERV] = "0";
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  getnameinfo(reinterpret_cast<sockaddr*>(&address), size, host, sizeof(host),
+              port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV);
+  return {host, std::atoi(port)};
+}
+
+absl::StatusOr<Fd> StartCall(const std::string& host, int port) {
+  int error = 0;
+  const Addresses resolved = Resolve(host, port, AI_NUMERICHOST, &error);
+  if (resolved == nullptr) return absl::UnavailableError(gai_strerror(error));
+  const addrinfo& info = *resolved;
+  Fd fd(socket(info.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid() || (connect(fd.get(), info.ai_addr, info.ai_addrlen) != 0 &&
+                      errno != EINPROGRESS)) {
+    return absl::UnavailableError(
+        absl::StrCat(JoinHostPort(host, port), ": ", std::strerror(errno)));
+  }
+  return fd;
+}
+
+absl::Status FinishCall(int fd, Deadline deadline) {
+  if (absl::Status s = Await(fd, POLLOUT, deadline); !s.ok()) return s;
+  int error = 0;
+  socklen_t size = sizeof(error);
+  getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error != 0) return absl::UnavailableError(std::strerror(error));
+  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+  return absl::OkStatus();
+}
+
+absl::Status WriteAll(int fd, const void* data, size_t bytes,
+                      Deadline deadline) {
+  const char* at = static_cast<const char*>(data);
+  while (bytes > 0) {
+    if (absl::Status s = Await(fd, POLLOUT, deadline); !s.ok()) return s;
+    const ssize_t n = send(fd, at, bytes, MSG_NOSIGNAL);
+    if (n < 0 && errno != EINTR) return Errno();
+    if (n > 0) at += n, bytes -= static_cast<size_t>(n);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadAll(int fd, void* data, size_t bytes, Deadline deadline) {
+  char* at = static_cast<char*>(data);
+  while (bytes > 0) {
+    if (absl::Status s = Await(fd, POLLIN, deadline); !s.ok()) return s;
+    const ssize_t n = recv(fd, at, bytes, 0);
+    if (n == 0) return absl::UnavailableError("it has hung up");
+    if (n < 0 && errno != EINTR) return Errno();
+    if (n > 0) at += n, bytes -= static_cast<size_t>(n);
+  }
+  return absl::OkStatus();
+}
+
+Got ReadSome(int fd, void* data, size_t bytes, size_t* read) {
+  while (*read < bytes) {
+    const ssize_t n =
+        recv(fd, static_cast<char*>(data) + *read, bytes - *read, MSG_DONTWAIT);
+    if (n == 0) return Got::kEnd;
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return errno == EAGAIN ? Got::kPart : Got::kEnd;
+    *read += static_cast<size_t>(n);
+  }
+  return Got::kAll;
+}
+
+}  // namespace maypole::worker::handshake

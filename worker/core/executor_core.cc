@@ -1,0 +1,366 @@
+#include "worker/core/executor_core.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/core/limits.h"
+
+namespace maypole::worker {
+
+Code ExecutorCore::CodeOf(int code) {
+  return code > 0 && code <= 16 ? static_cast<Code>(code) : Code::kAborted;
+}
+
+std::string ExecutorCore::TextOf(const proto::EpochEnd& end) {
+  if (!end.message().empty()) return end.message();
+  return absl::StrCat("the coordinator ended epoch ", end.epoch(),
+                      " without giving a reason");
+}
+
+std::string ExecutorCore::RankText(const LocalMember& m) const {
+  return absl::StrCat("rank ", m.rank, " (pid ", m.pid, ", host ",
+                      m.host.empty() ? options_.host : m.host, ", node ",
+                      options_.node, ")");
+}
+
+void ExecutorCore::Send(proto::ExecutorMessage message) {
+  if (link_open_) actions_.push_back(SendToCoordinator{std::move(message)});
+}
+
+void ExecutorCore::SendRankGone(int rank, bool clean, const std::string& how,
+                                bool returns) {
+  proto::ExecutorMessage message;
+  proto::RankGone* gone = message.mutable_rank_gone();
+  gone->set_epoch(epoch_number());
+  gone->set_rank(static_cast<uint32_t>(rank));
+  gone->set_clean(clean);
+  gone->set_how(how);
+  gone->set_returns(returns);
+  Send(std::move(message));
+}
+
+void ExecutorCore::SendFailed(uint64_t epoch, const absl::Status& status) {
+  proto::ExecutorMessage message;
+  proto::ExecutorFailed* failed = message.mutable_failed();
+  failed->set_epoch(epoch);
+  failed->set_code(static_cast<int>(status.code()));
+  failed->set_message(std::string(status.message()));
+  Send(std::move(message));
+}
+
+void ExecutorCore::Refuse(Membership* membership, Code code,
+                          const std::string& text) {
+  for (const auto& [local, m] : membership->members()) {
+    actions_.push_back(RefuseClient{m.client, code, text});
+  }
+  *membership = Membership();
+}
+
+// --- Time --------------------------------------------------------------------
+
+void ExecutorCore::OnTime(int64_t now_ms) {
+  now_ms_ = now_ms;
+  if (give_up_ms_ && now_ms >= *give_up_ms_) FailEpochHere(network_failure_);
+  if (phase_ == Phase::kRunning) {
+    if (absl::Status s = epoch_->OnTime(now_ms); !s.ok()) FailEpochHere(s);
+  }
+  const int64_t start_timeout_ms =
+      gathering_.StartTimeoutMs(options_.start_timeout_ms);
+  if (!gathering_.empty() && !gathering_.complete() &&
+      now_ms - gathering_since_ms_ >= start_timeout_ms + kStartGraceMs) {
+    SendWaiting(Membership());
+    Refuse(&gathering_, Code::kDeadlineExceeded,
+           absl::StrCat("job '", options_.job, "' cannot start: ",
+                        gathering_.MissingText(), " on node ", options_.node,
+                        " (host ", options_.host, ") within ",
+                        static_cast<double>(start_timeout_ms) / 1000, " s"));
+  }
+  EndWatches([&](const Returning& r) { return now_ms >= r.until_ms; });
+  if (clients() > 0) {
+    idle_since_ms_ = idle_told_ms_ = now_ms;
+  } else if (now_ms - idle_since_ms_ >= kIdleMs &&
+             now_ms - idle_told_ms_ >= kIdleMs / 10) {
+    idle_told_ms_ = now_ms;
+    actions_.push_back(ReportIdle{});
+  }
+}
+
+// --- Clients -----------------------------------------------------------------
+
+void ExecutorCore::OnClient(ClientId client, const session::Hello& hello,
+                            int visible_pid) {
+  absl::Status status;
+  if (hello.elastic != 0) {
+    status = AdmitElastic(client, hello, visible_pid);
+  } else if (members_.elastic()) {
+    status = absl::InvalidArgumentError(absl::StrCat(
+        "rank ", hello.rank, " is not elastic, job '", options_.job,
+        "' is running with ranks that are; start all ranks of a job alike"));
+  } else if (const LocalMember* m = members_.FindRank(hello.rank)) {
+    status = absl::AlreadyExistsError(
+        absl::StrCat("rank ", hello.rank, " of job '", options_.job,
+                     "' is connected already (pid ", m->pid,
+                     "); is the job started twice with one MAYPOLE_JOB?"));
+  } else {
+    status = gathering_.Add(client, hello, visible_pid);
+  }
+  if (!status.ok()) {
+    actions_.push_back(RefuseClient{client, CodeOf(status.raw_code()),
+                                    std::string(status.message())});
+    return;
+  }
+  if (gathering_.members().size() == 1) gathering_since_ms_ = now_ms_;
+  if (!link_open_) {
+    link_open_ = true;
+    round_ = 0;
+    told_of_elastic_ = false;
+    actions_.push_back(OpenLink{});
+  }
+  if (gathering_.elastic()) return SayWaiting();
+  BeginIfComplete();
+}
+
+const LocalMember* ExecutorCore::RunningMember(ClientId client) const {
+  return phase_ == Phase::kRunning ? members_.Find(client) : nullptr;
+}
+
+template <typename Reply>
+void ExecutorCore::ReplyNoEpoch(ClientId client, Reply reply) {
+  const bool aborted =
+      members_.Find(client) != nullptr && phase_ == Phase::kEnded;
+  reply.code =
+      static_cast<uint32_t>(aborted ? abort_code_ : Code::kFailedPrecondition);
+  session::SetText(reply.text, aborted ? abort_text_ : "no epoch is running");
+  actions_.push_back(ReplyClient{client, reply});
+}
+
+void ExecutorCore::OnSlotRequest(ClientId client,
+                                 const session::SlotRequest& request) {
+  if (const LocalMember* m = RunningMember(client)) {
+    return epoch_->OnSlotRequest(*m, request);
+  }
+  auto reply = session::Make<session::SlotReply>();
+  reply.request = request.request;
+  ReplyNoEpoch(client, reply);
+}
+
+void ExecutorCore::OnSlotReturn(ClientId client,
+                                const session::SlotReturn& answer) {
+  const LocalMember* m = RunningMember(client);
+  if (m == nullptr) return;
+  if (absl::Status s = epoch_->OnSlotReturn(*m, answer); !s.ok()) {
+    FailEpochHere(s);
+  }
+}
+
+void ExecutorCore::OnSetRequest(ClientId client,
+                                const session::SetRequest& request) {
+  if (const LocalMember* m = RunningMember(client)) {
+    const absl::Status s = epoch_->OnSetRequest(*m, request);
+    if (!s.ok()) FailEpochHere(s);
+    return;
+  }
+  auto reply = session::Make<session::SetReply>();
+  reply.number = request.number;
+  ReplyNoEpoch(client, reply);
+}
+
+void ExecutorCore::OnJoinRequest(ClientId client,
+                                 const session::JoinRequest& request) {
+  if (const LocalMember* m = RunningMember(client)) {
+    const absl::Status s = epoch_->OnJoinRequest(*m, request);
+    if (!s.ok()) FailEpochHere(s);
+    return;
+  }
+  auto reply = session::Make<session::JoinReply>();
+  reply.number = request.number;
+  ReplyNoEpoch(client, reply);
+}
+
+void ExecutorCore::OnGoodbye(ClientId client, uint32_t pending, bool returns) {
+  const LocalMember* found = members_.Find(client);
+  // Who cannot be watched is not waited for.
+  returns = returns && found != nullptr && found->elastic &&
+            found->visible_pid > 0 && epoch_number() > 0;
+  if (returns) KeepWatch(*found);
+  actions_.push_back(CloseClient{client});
+  if (found != nullptr) {
+    const LocalMember m = *found;
+    members_.Remove(client);
+    const std::string what =
+        absl::StrCat("has shut down with ", pending,
+                     pending == 1 ? " operation" : " operations", " pending",
+                     phase_ == Phase::kRunning ? epoch_->AfterText() : "");
+    MemberGone(m, pending == 0, what, absl::StrCat("it ", what), returns);
+  } else if (gathering_.Find(client) != nullptr) {
+    LeaveGathering(client);
+  }
+}
+
+void ExecutorCore::OnClientGone(ClientId client, const std::string& how) {
+  if (const LocalMember* found = members_.Find(client)) {
+    const LocalMember m = *found;
+    members_.Remove(client);
+    MemberGone(m, false, absl::StrCat("died: ", how), how);
+  } else if (gathering_.Find(client) != nullptr) {
+    LeaveGathering(client);
+  }
+}
+
+void ExecutorCore::LeaveGathering(ClientId client) {
+  const bool elastic = gathering_.elastic();
+  gathering_.Remove(client);
+  if (elastic) return SayWaiting();
+  if (phase_ == Phase::kIdle) SendWaiting(gathering_);
+}
+
+void ExecutorCore::MemberGone(const LocalMember& m, bool clean,
+                              const std::string& what, const std::string& how,
+                              bool returns) {
+  if (starting() && m.elastic) {
+    SendRankGone(m.rank, false, how);
+    return WaitAgain();
+  }
+  if (starting()) {
+    SendRankGone(m.rank, false, how);
+    FailStart(Code::kAborted,
+              absl::StrCat("the job cannot start: ", RankText(m), " ", what));
+  } else if (phase_ == Phase::kRunning && clean) {
+    SendRankGone(m.rank, true, "has shut down", returns);
+    epoch_->OnRankLeft(m.rank, m.local_rank,
+                       absl::StrCat(RankText(m),
+                                    " has shut down; operations that need it "
+                                    "cannot run"));
+  } else if (phase_ == Phase::kRunning) {
+    SendRankGone(m.rank, false, how, returns);
+    FailEpoch(Code::kAborted, absl::StrCat(RankText(m), " ", what));
+  } else if (phase_ == Phase::kEnded && m.elastic) {
+    // Who may come back, and who not, decides when the next epoch starts.
+    SendRankGone(m.rank, clean, how, returns);
+  }
+  if (phase_ != Phase::kRunning && !members_.empty()) {
+    actions_.push_back(MarkGone{m.local_rank});
+  }
+  AfterMemberGone();
+}
+
+void ExecutorCore::AfterMemberGone() {
+  if (!members_.empty()) return;
+  if (phase_ == Phase::kEnded) {
+    epoch_.reset();
+    actions_.push_back(DropEpoch{});
+    phase_ = Phase::kIdle;
+  } else if (phase_ == Phase::kRunning) {
+    phase_ = Phase::kIdle;
+    give_up_ms_.reset();
+    if (epoch_->AllHaveLeft()) {
+      epoch_.reset();
+      actions_.push_back(DropEpoch{});
+    }
+  }
+  BeginIfComplete();
+}
+
+// --- Running -----------------------------------------------------------------
+
+void ExecutorCore::OnReadySlot(const ReadySlot& news) {
+  if (phase_ != Phase::kRunning) return;
+  if (absl::Status s = epoch_->OnReadySlot(news); !s.ok()) FailEpochHere(s);
+}
+
+void ExecutorCore::OnIdleSlots(const std::vector<IdleSlot>& idle) {
+  if (phase_ == Phase::kRunning) epoch_->OnIdleSlots(idle);
+}
+
+void ExecutorCore::OnSlotFreed(uint32_t slot, uint32_t first) {
+  if (phase_ != Phase::kRunning) return;
+  if (absl::Status s = epoch_->OnSlotFreed(slot, first); !s.ok()) {
+    FailEpochHere(s);
+  }
+}
+
+void ExecutorCore::OnSnapshot(const BoardSnapshot& look) {
+  if (phase_ != Phase::kRunning) return;
+  if (const auto frozen = epoch_->OnSnapshot(now_ms_, look)) Expel(*frozen);
+}
+
+// Its process lives, and may yet write to other ranks' memory: it is not marked
+// as gone.
+void ExecutorCore::Expel(const ExecutorEpoch::Frozen& frozen) {
+  const auto it = members_.members().find(static_cast<int>(frozen.local));
+  if (it == members_.members().end()) return;
+  const LocalMember m = it->second;
+  members_.Remove(m.client);
+  actions_.push_back(CloseClient{m.client});
+  SendRankGone(m.rank, false, absl::StrCat("it ", frozen.what));
+  FailEpoch(Code::kAborted, absl::StrCat(RankText(m), " ", frozen.what));
+  AfterMemberGone();
+}
+
+void ExecutorCore::OnRunFree(uint32_t record) {
+  if (phase_ == Phase::kRunning) epoch_->OnRunFree(record);
+}
+
+void ExecutorCore::OnPresenceAcknowledged() {
+  if (phase_ == Phase::kRunning) epoch_->OnPresenceAcknowledged();
+}
+
+void ExecutorCore::OnNetworkFailed(const absl::Status& status) {
+  if (phase_ != Phase::kRunning || give_up_ms_) return;
+  network_failure_ = absl::Status(
+      status.code(),
+      absl::StrCat("the network between nodes failed on node ", options_.node,
+                   " (host ", options_.host, "): ", status.message()));
+  give_up_ms_ = now_ms_ + options_.resume_timeout_ms + kBackendGraceMs;
+}
+
+void ExecutorCore::OnBoardFull(const absl::Status& status) {
+  FailEpochHere(absl::Status(
+      status.code(), absl::StrCat("node ", options_.node, " (host ",
+                                  options_.host, "): ", status.message())));
+}
+
+void ExecutorCore::FailEpoch(Code code, const std::string& text) {
+  give_up_ms_.reset();
+  epoch_->RefuseWaiting(code, text, members_);
+  phase_ = Phase::kEnded;
+  abort_code_ = code;
+  abort_text_ = text;
+  actions_.push_back(AbortBoard{code, text});
+}
+
+void ExecutorCore::FailEpochHere(const absl::Status& status) {
+  give_up_ms_.reset();
+  if (phase_ != Phase::kRunning) return;
+  SendFailed(epoch_number(), status);
+  FailEpoch(CodeOf(status.raw_code()), std::string(status.message()));
+}
+
+// --- The link --------------------------------------------------------------
+
+void ExecutorCore::OnLinkLost(const absl::Status& status) {
+  link_open_ = false;
+  const Code code = CodeOf(status.raw_code());
+  const std::string text(status.message());
+  // First those that wait for the next epoch: nobody opens a link for them.
+  Refuse(&gathering_, code, text);
+  if (phase_ == Phase::kRunning) {
+    FailEpoch(code, text);
+  } else if (starting()) {
+    FailStart(code, text);
+  }
+  if (phase_ == Phase::kIdle) ForgetEpoch();
+}
+
+void ExecutorCore::OnStop(const std::string& text) {
+  Refuse(&gathering_, Code::kAborted, text);
+  if (phase_ == Phase::kRunning) {
+    SendFailed(epoch_number(), absl::AbortedError(text));
+    FailEpoch(Code::kAborted, text);
+  } else if (starting()) {
+    SendFailed(epoch_number(), absl::AbortedError(text));
+    FailStart(Code::kAborted, text);
+  }
+}
+
+}  // namespace maypole::worker

@@ -1,0 +1,178 @@
+// ExecutorCore: from the first rank that waits to the board of an epoch.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/core/executor_core.h"
+
+namespace maypole::worker {
+
+void ExecutorCore::BeginIfComplete() {
+  if (phase_ != Phase::kIdle || gathering_.elastic()) return;
+  if (!gathering_.complete()) {
+    if (!gathering_.empty()) SendWaiting(gathering_);
+    return;
+  }
+  members_ = std::exchange(gathering_, Membership());
+  phase_ = Phase::kReady;
+  proto::ExecutorMessage message;
+  proto::RanksReady* ready = message.mutable_ranks_ready();
+  ready->set_size(static_cast<uint32_t>(members_.size()));
+  for (const auto& [local, m] : members_.members()) {
+    ready->add_ranks(static_cast<uint32_t>(m.rank));
+    ready->add_pids(m.pid);
+  }
+  AddFacts(members_, ready);
+  Send(std::move(message));
+}
+
+void ExecutorCore::AddFacts(const Membership& membership,
+                            proto::RanksReady* ready) {
+  ready->set_chunk_bytes(options_.chunk_bytes);
+  ready->set_stall_check_ms(-1);
+  ready->set_stall_shutdown_ms(-1);
+  ready->set_start_timeout_ms(membership.StartTimeoutMs(0));
+  bool said = false;
+  for (const auto& [local, m] : membership.members()) {
+    if (ready->stall_check_ms() < 0)
+      ready->set_stall_check_ms(m.stall_check_ms);
+    if (ready->stall_shutdown_ms() < 0) {
+      ready->set_stall_shutdown_ms(m.stall_shutdown_ms);
+    }
+    ready->add_fusion_thresholds(m.fusion_threshold);
+    said = said || m.fusion_threshold >= 0;
+  }
+  if (!said) ready->clear_fusion_thresholds();
+}
+
+void ExecutorCore::SendWaiting(const Membership& waiting) {
+  proto::ExecutorMessage message;
+  proto::RanksWaiting* w = message.mutable_ranks_waiting();
+  w->set_size(static_cast<uint32_t>(waiting.size()));
+  w->set_local_size(static_cast<uint32_t>(waiting.local_size()));
+  w->set_start_timeout_ms(waiting.StartTimeoutMs(0));
+  for (const auto& [local, m] : waiting.members()) {
+    w->add_ranks(static_cast<uint32_t>(m.rank));
+  }
+  Send(std::move(message));
+}
+
+void ExecutorCore::OnEpochStart(const proto::EpochStart& start) {
+  const bool elastic = !start.clients().empty();
+  if (elastic && !TakeIn(start)) return;
+  // The last that waited may have gone while this was on its way, and what we
+  // said then was of the round before.
+  if (elastic && gathering_.empty()) SayWaiting();
+  if (phase_ != Phase::kReady) return;          // crossed with our RankGone
+  if (epoch_) actions_.push_back(DropEpoch{});  // drained by now
+  epoch_.reset();
+  std::vector<int> ranks;
+  for (const auto& [local, m] : members_.members()) ranks.push_back(m.rank);
+  absl::StatusOr<EpochInfo> info = ReadEpochStart(start, ranks);
+  if (!info.ok()) {
+    SendFailed(start.epoch(), info.status());
+    return FailStart(Code::kInternal, std::string(info.status().message()));
+  }
+  early_.clear();
+  epoch_.emplace(*info, options_.slots, options_.records,
+                 options_.frozen_timeout_ms, &actions_);
+  epoch_->CountHandled();
+  if (!info->several_nodes()) return MakeBoard();
+  phase_ = Phase::kPreparing;
+  PrepareBackend prepare{info->epoch, info->node_index, {}, {}};
+  for (uint32_t i = 0; i < info->nodes.size(); ++i) {
+    prepare.node_names.push_back(info->NodeText(i));
+    prepare.node_addresses.push_back(info->nodes[i].address());
+  }
+  actions_.push_back(std::move(prepare));
+}
+
+void ExecutorCore::OnBackendPrepared(
+    const absl::StatusOr<std::vector<std::string>>& addresses) {
+  if (phase_ != Phase::kPreparing) return;
+  if (!addresses.ok()) {
+    return StartFailedHere(addresses.status());
+  }
+  proto::ExecutorMessage message;
+  message.mutable_endpoint()->set_epoch(epoch_number());
+  for (const std::string& a : *addresses) {
+    message.mutable_endpoint()->add_addresses(a);
+  }
+  Send(std::move(message));
+}
+
+void ExecutorCore::OnEndpoints(const proto::Endpoints& endpoints) {
+  if (phase_ != Phase::kPreparing || endpoints.epoch() != epoch_number()) {
+    return;
+  }
+  epoch_->CountHandled();
+  phase_ = Phase::kConnecting;
+  actions_.push_back(ConnectBackend{
+      {endpoints.addresses().begin(), endpoints.addresses().end()}});
+}
+
+void ExecutorCore::OnBackendConnected(const absl::Status& status) {
+  if (phase_ != Phase::kConnecting) return;
+  if (status.ok()) return MakeBoard();
+  StartFailedHere(status);
+}
+
+void ExecutorCore::MakeBoard() {
+  phase_ = Phase::kCreating;
+  const EpochInfo& info = epoch_->info();
+  CreateBoard create;
+  create.config.epoch = info.epoch;
+  create.config.size = static_cast<uint32_t>(info.size);
+  create.config.local_size = static_cast<uint32_t>(members_.local_size());
+  create.config.nodes = static_cast<uint32_t>(info.nodes.size());
+  create.config.node_index = info.node_index;
+  create.config.slots =
+      (options_.slots + kSlotStep - 1) / kSlotStep * kSlotStep;
+  create.config.runs = options_.records;
+  create.config.chunk_bytes = options_.chunk_bytes;
+  create.config.ring_depth = options_.ring_depth;
+  create.config.arena_bytes = options_.arena_bytes;
+  for (const auto& [local, m] : members_.members()) {
+    create.config.global_rank[local] = m.rank;
+    create.clients.push_back(m.client);
+    create.pids.push_back(m.visible_pid);
+  }
+  actions_.push_back(std::move(create));
+}
+
+bool ExecutorCore::OnBoardCreated(const absl::Status& status) {
+  if (phase_ != Phase::kCreating) return false;
+  if (status.ok()) {
+    phase_ = Phase::kRunning;
+    failed_starts_ = 0;
+    for (const auto& m : std::exchange(early_, {})) OnCoordinator(m);
+    return true;
+  }
+  const std::string text =
+      absl::StrCat("node ", options_.node, " (host ", options_.host,
+                   ") cannot make the job's shared memory: ", status.message());
+  SendFailed(epoch_number(), absl::Status(status.code(), text));
+  FailStart(CodeOf(status.raw_code()), text);
+  return false;
+}
+
+void ExecutorCore::FailStart(Code code, const std::string& text) {
+  if (members_.elastic() && epoch_number() > 0) {
+    for (const auto& [local, m] : members_.members()) {
+      SendRankGone(m.rank, false, "it was refused");
+    }
+  }
+  Refuse(&members_, code, text);
+  // Before EpochStart epoch_ is the one before, still draining: others may be
+  // receiving what our backend has sent.
+  const bool draining = phase_ == Phase::kReady;
+  phase_ = Phase::kIdle;
+  if (!draining) ForgetEpoch();
+  BeginIfComplete();
+}
+
+void ExecutorCore::ForgetEpoch() {
+  if (epoch_) actions_.push_back(DropEpoch{});
+  epoch_.reset();
+}
+
+}  // namespace maypole::worker

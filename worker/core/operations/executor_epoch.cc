@@ -1,0 +1,204 @@
+#include "worker/core/operations/executor_epoch.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace maypole::worker {
+namespace {
+
+std::vector<int> LocalRanks(const EpochInfo& info) {
+  const auto& ranks = info.nodes[info.node_index].ranks();
+  return {ranks.begin(), ranks.end()};
+}
+
+std::vector<uint32_t> NodeOfRank(const EpochInfo& info) {
+  std::vector<uint32_t> out(static_cast<size_t>(info.size), 0);
+  for (uint32_t i = 0; i < info.nodes.size(); ++i) {
+    for (const uint32_t rank : info.nodes[i].ranks()) out[rank] = i;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string EpochInfo::NodeText(uint32_t node) const {
+  return absl::StrCat("node ", nodes[node].node(), " (host ",
+                      nodes[node].host(), ")");
+}
+
+absl::StatusOr<EpochInfo> ReadEpochStart(const proto::EpochStart& start,
+                                         const std::vector<int>& local_ranks) {
+  const auto bad = [&](const std::string& what) {
+    return absl::InternalError(absl::StrCat("the coordinator's start of epoch ",
+                                            start.epoch(),
+                                            " is wrong: ", what));
+  };
+  EpochInfo info{start.epoch(),
+                 static_cast<int>(start.size()),
+                 start.node_index(),
+                 {start.nodes().begin(), start.nodes().end()},
+                 start.stall_check_ms()};
+  if (start.size() < 1 || start.size() > static_cast<uint32_t>(kMaxRanks) ||
+      info.node_index >= info.nodes.size()) {
+    return bad("size or node index out of range");
+  }
+  std::set<uint32_t> seen;
+  for (const proto::NodeInfo& node : info.nodes) {
+    for (const uint32_t rank : node.ranks()) {
+      if (rank >= start.size() || !seen.insert(rank).second) {
+        return bad(absl::StrCat("rank ", rank, " is out of range or twice"));
+      }
+    }
+  }
+  if (seen.size() != start.size()) return bad("ranks are missing");
+  if (LocalRanks(info) != local_ranks) {
+    return bad("it gives this node other ranks than it has");
+  }
+  return info;
+}
+
+ExecutorEpoch::ExecutorEpoch(EpochInfo info, uint32_t slots, uint32_t records,
+                             int64_t frozen_timeout_ms,
+                             std::vector<Action>* actions)
+    : info_(std::move(info)),
+      actions_(actions),
+      sets_(NodeOfRank(info_), LocalRanks(info_)),
+      slots_(slots),
+      recalls_(&slots_),
+      presence_(info_.epoch),
+      runs_(static_cast<uint32_t>(info_.size), info_.node_index, records),
+      late_(info_.stall_check_ms),
+      frozen_(static_cast<uint32_t>(info_.nodes[info_.node_index].ranks_size()),
+              frozen_timeout_ms) {}
+
+void ExecutorEpoch::Send(proto::ExecutorMessage message) {
+  actions_->push_back(SendToCoordinator{std::move(message)});
+}
+
+absl::Status ExecutorEpoch::OnReadySlot(const ReadySlot& news) {
+  SlotEntry* entry = slots_.Get(news.slot);
+  // Within the node ranks need nobody; else an old bit may be set once more.
+  if (entry == nullptr || !entry->set->negotiated() ||
+      news.generation < entry->reported) {
+    return absl::OkStatus();
+  }
+  if (news.generation == entry->reported) {
+    OnUrgent(news.urgency, entry);
+    return absl::OkStatus();
+  }
+  const std::string node = info_.NodeText(info_.node_index);
+  if (absl::Status s = CheckReadySlot(news, *entry, node); !s.ok()) return s;
+  // Ranks wait for the answer to what they have submitted, unless it fails
+  // because somebody has left. The coordinator takes nothing twice.
+  const bool left = std::any_of(left_.begin(), left_.end(), [&](int rank) {
+    return entry->set->Has(rank);
+  });
+  if (entry->reported > entry->answered && !left) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        entry->set->RanksText(), ": those of ", node, " have submitted ",
+        std::string(Name(entry->kind)), " '", entry->name, "' for the ",
+        news.generation - entry->first, ". time before it had ended the ",
+        entry->reported - entry->first,
+        ". time; has a process written over its shared memory?"));
+  }
+  entry->reported = news.generation;
+  entry->retiring = false;
+  entry->signatures = news.signatures;
+  entry->splits = news.splits;
+  entry->urgency = news.urgency;
+  presence_.Add(*entry);
+  SendPresence();
+  return absl::OkStatus();
+}
+
+void ExecutorEpoch::OnUrgent(Urgency urgency, SlotEntry* entry) {
+  const bool told = entry->urgency != Urgency::kNone;
+  if (told || urgency == Urgency::kNone || entry->answered == entry->reported) {
+    return;
+  }
+  entry->urgency = urgency;
+  presence_.AddUrgent(*entry);
+  SendPresence();
+}
+
+void ExecutorEpoch::SendPresence() {
+  if (auto presence = presence_.Take()) {
+    proto::ExecutorMessage message;
+    *message.mutable_presence() = *std::move(presence);
+    Send(std::move(message));
+  }
+}
+
+void ExecutorEpoch::OnPresenceAcknowledged() {
+  presence_.OnAcknowledged();
+  SendPresence();
+}
+
+absl::Status ExecutorEpoch::OnExecute(const proto::Execute& execute) {
+  for (const proto::Run& run : execute.runs()) {
+    if (absl::Status s = runs_.Add(run, &slots_); !s.ok()) return s;
+  }
+  IssueRuns();
+  return absl::OkStatus();
+}
+
+void ExecutorEpoch::IssueRuns() {
+  while (auto run = runs_.Take())
+    actions_->push_back(IssueRun{*std::move(run)});
+}
+
+void ExecutorEpoch::OnRunFree(uint32_t record) {
+  runs_.Free(record);
+  IssueRuns();
+}
+
+absl::Status ExecutorEpoch::OnOperationFailed(
+    const proto::OperationFailed& failed) {
+  uint32_t slot = 0;
+  const absl::StatusOr<SlotEntry*> entry = ResolveOrAllot(
+      failed.id(), failed.has_identity() ? &failed.identity() : nullptr, &slot);
+  // With a full table a rank that uses the name is told that instead.
+  if (absl::IsResourceExhausted(entry.status())) return absl::OkStatus();
+  if (!entry.ok()) return entry.status();
+  if (*entry == nullptr) return absl::OkStatus();
+  const uint32_t generation = (*entry)->GenerationOf(failed.generation());
+  (*entry)->answered = generation;
+  // It is not in the coordinator's table, and will be counted from here.
+  if (failed.id() == 0) slots_.ForgetId(*entry);
+  const bool known = failed.code() > 0 && failed.code() <= 16;
+  actions_->push_back(FailSlot{
+      slot, generation,
+      known ? static_cast<Code>(failed.code()) : Code::kFailedPrecondition,
+      failed.message()});
+  return absl::OkStatus();
+}
+
+void ExecutorEpoch::OnRankLeft(int rank, int local_rank,
+                               const std::string& text) {
+  if (!left_.insert(rank).second) return;
+  if (left_.size() == 1) first_left_ = rank;
+  if (local_rank >= 0) {
+    set_requests_.Forget(local_rank);
+    joins_.Forget(local_rank);
+    ForgetSlotsOf(static_cast<uint32_t>(local_rank));
+  }
+  actions_->push_back(MarkLeft{rank, local_rank, text});
+}
+
+std::string ExecutorEpoch::AfterText() const {
+  if (first_left_ < 0) return "";
+  for (const proto::NodeInfo& node : info_.nodes) {
+    const auto& ranks = node.ranks();
+    if (std::find(ranks.begin(), ranks.end(),
+                  static_cast<uint32_t>(first_left_)) == ranks.end()) {
+      continue;
+    }
+    return absl::StrCat(" (after rank ", first_left_, " (node ", node.node(),
+                        ") had shut down)");
+  }
+  return "";
+}
+
+}  // namespace maypole::worker

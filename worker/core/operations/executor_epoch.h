@@ -1,0 +1,219 @@
+// ExecutorEpoch: a running epoch on this node, from Welcome to its end.
+//
+// Purpose: process sets, slots, presence and runs put together: what ranks
+// announce goes to the coordinator, what the coordinator orders goes to the
+// board. Within one node (a job of one, or a process set) ranks need nobody for
+// that, and only slots and departures remain.
+//
+// Thread contract: not synchronized; no I/O, no clock.
+//
+// Invariants: after an error of any event the epoch cannot go on; the core
+// aborts it with that text.
+#ifndef MAYPOLE_WORKER_CORE_OPERATIONS_EXECUTOR_EPOCH_H_
+#define MAYPOLE_WORKER_CORE_OPERATIONS_EXECUTOR_EPOCH_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/wire/session_messages.h"
+#include "proto/coordinator.pb.h"
+#include "worker/core/actions.h"
+#include "worker/core/limits.h"
+#include "worker/core/liveness/blocked.h"
+#include "worker/core/liveness/board_snapshot.h"
+#include "worker/core/liveness/frozen.h"
+#include "worker/core/liveness/local_stragglers.h"
+#include "worker/core/membership.h"
+#include "worker/core/operations/presence.h"
+#include "worker/core/operations/ready_slot.h"
+#include "worker/core/operations/recalls.h"
+#include "worker/core/operations/requests.h"
+#include "worker/core/operations/runs.h"
+#include "worker/core/operations/sets.h"
+#include "worker/core/operations/slots.h"
+
+namespace maypole::worker {
+
+struct EpochInfo {
+  uint64_t epoch = 0;
+  int size = 1;
+  uint32_t node_index = 0;
+  std::vector<proto::NodeInfo> nodes;
+  int64_t stall_check_ms = 0;  // 0: stragglers are not reported
+
+  bool several_nodes() const { return nodes.size() > 1; }
+  std::string NodeText(uint32_t node) const;  // "node n1 (host b)"
+};
+
+// Checks what the coordinator says against the ranks of this node.
+absl::StatusOr<EpochInfo> ReadEpochStart(const proto::EpochStart& start,
+                                         const std::vector<int>& local_ranks);
+
+class ExecutorEpoch : private WaitJudge {
+ public:
+  ExecutorEpoch(EpochInfo info, uint32_t slots, uint32_t records,
+                int64_t frozen_timeout_ms, std::vector<Action>* actions);
+
+  const EpochInfo& info() const { return info_; }
+
+  absl::Status OnReadySlot(const ReadySlot& news);
+  void OnPresenceAcknowledged();
+  absl::Status OnExecute(const proto::Execute& execute);
+  absl::Status OnOperationFailed(const proto::OperationFailed& failed);
+  void OnRunFree(uint32_t record);
+
+  // --- Names and slots (executor_epoch_names.cc) -----------------------------
+  // Answered at once, or when a slot is free, or after kSlotWaitMs in which
+  // none has become free.
+  void OnSlotRequest(const LocalMember& member,
+                     const session::SlotRequest& request);
+  // Answers FindIdleSlots: slots whose local members are all at one generation.
+  void OnIdleSlots(const std::vector<IdleSlot>& idle);
+  absl::Status OnSlotReturn(const LocalMember& member,
+                            const session::SlotReturn& answer);
+  // Answers FreeSlot: no word of the slot has a generation beyond `first`.
+  absl::Status OnSlotFreed(uint32_t slot, uint32_t first);
+  absl::Status OnNamesRetired(const proto::NamesRetired& retired);
+  absl::Status OnTime(int64_t now_ms);
+  // A rank, or the coordinator, waits for a slot.
+  bool waits_for_slots() const {
+    return !waiting_.empty() || !waiting_stand_ins_.empty();
+  }
+  // The epoch is over: those who wait for slots, and are there, are told why.
+  void RefuseWaiting(Code code, const std::string& text,
+                     const Membership& members);
+
+  // --- Asked of all ranks of the job (executor_epoch_requests.cc)
+  // --------------------
+  absl::Status OnSetRequest(const LocalMember& member,
+                            const session::SetRequest& request);
+  absl::Status OnSetReply(const proto::SetReply& reply);
+  absl::Status OnJoinRequest(const LocalMember& member,
+                             const session::JoinRequest& request);
+  void OnJoinReply(const proto::JoinReply& reply);
+  absl::Status OnStandIn(const proto::StandIn& stand_in);
+
+  // local_rank -1: a rank of another node. The first text counts.
+  void OnRankLeft(int rank, int local_rank, const std::string& text);
+
+  // --- Looking around (executor_epoch_watch.cc)
+  // ---------------------------------------
+  struct Frozen {
+    uint32_t local = 0;
+    std::string what;  // "has not moved for 10 s while ..."
+  };
+  // A rank that counts as lost from now on, if there is one.
+  std::optional<Frozen> OnSnapshot(int64_t now_ms, const BoardSnapshot& look);
+  // Of whom the next look should say whether they are stopped; as a mask.
+  uint64_t suspects() const { return late_.suspects() | frozen_.suspects(); }
+  // A message of this epoch has been handled, its start and the endpoints
+  // among them; see proto Blocked.
+  void CountHandled() { ++handled_; }
+  // The next look answers it.
+  void OnConfirmBlocked(uint64_t round) { confirm_round_ = round; }
+  // A look is wanted now.
+  bool wants_snapshot() const { return confirm_round_ != 0; }
+
+  // Which of these local ranks (a mask, not empty) a notice is for: the first
+  // that waits, and that nobody waits for here; it prints the text at once.
+  uint32_t RankToTell(uint64_t locals) const;
+  // " (after rank 0 (node n0) had shut down)", if one has: what came later may
+  // be the consequence. Empty otherwise.
+  std::string AfterText() const;
+
+  bool HasLeft(int rank) const { return left_.contains(rank); }
+  bool AllHaveLeft() const {
+    return left_.size() == static_cast<size_t>(info_.size);
+  }
+
+ private:
+  absl::StatusOr<uint32_t> Allot(SharedSet set, Kind kind,
+                                 const std::string& name);
+  absl::StatusOr<uint32_t> AllotFor(const LocalMember& member,
+                                    const session::SlotRequest& request,
+                                    bool* negotiated);
+  void Reply(const LocalMember& member, const session::SlotRequest& request,
+             const absl::StatusOr<uint32_t>& slot, bool negotiated);
+  // False: there is no slot, and it may wait.
+  bool Answer(const LocalMember& member, const session::SlotRequest& request,
+              bool may_wait);
+  void RecallSlots();
+  bool MayRecall(uint32_t slot) const;
+  void ReleaseSlots(const std::vector<uint32_t>& slots);
+  absl::Status ServeWaiting();
+  // Who waits for slots is told whom it waits for.
+  void TellOfSilence();
+  void ForgetSlotsOf(uint32_t local);
+  // The slot of what the coordinator speaks of, allotted if no rank of this
+  // node has used the name. Null: the set is gone. An error if nobody can know
+  // it, or RESOURCE_EXHAUSTED: the table is full.
+  absl::StatusOr<SlotEntry*> ResolveOrAllot(uint32_t id,
+                                            const proto::Identity* identity,
+                                            uint32_t* slot);
+  void Send(proto::ExecutorMessage message);
+  // News of what was reported before: somebody waits for it now.
+  void OnUrgent(Urgency urgency, SlotEntry* entry);
+  void SendPresence();
+  // Local ranks that wait for others, as far as it is known here.
+  uint64_t Waiting() const;
+  bool WaitsInJoin(uint32_t local) const override;
+  bool WaitsForSet(uint32_t local) const override;
+  bool WaitsForOthers(uint32_t slot, uint32_t generation) const override;
+  bool IsSlot(uint32_t slot) const override {
+    return slots_.Get(slot) != nullptr;
+  }
+  void LookForStragglers(int64_t now_ms, const BoardSnapshot& look);
+  void LookForBlocked(const BoardSnapshot& look);
+  proto::Blocked BlockedMessage(bool blocked) const;
+  void SetIdentity(const SlotEntry& entry, proto::Identity* out) const;
+  // Global ranks of a mask of local ones.
+  template <typename Field>
+  void AddRanks(uint64_t locals, Field* out) const;
+  void IssueRuns();
+
+  const EpochInfo info_;
+  std::vector<Action>* const actions_;
+  SetTable sets_;
+  SlotTable slots_;
+  SlotRecalls recalls_;
+  int64_t now_ms_ = 0;
+  std::map<uint32_t, ClientId> clients_;  // by local rank; who has asked
+  struct WaitingRequest {
+    LocalMember member;
+    session::SlotRequest request;
+  };
+  std::deque<WaitingRequest> waiting_;  // for slots
+  std::deque<proto::StandIn> waiting_stand_ins_;
+  size_t freeing_ = 0;     // slots that OnSlotFreed is to come for
+  int64_t freed_ms_ = 0;   // the last time, or when the first began to wait
+  int64_t recall_ms_ = 0;  // not before this
+  int64_t recall_pause_ms_ = kRecallPauseMs;
+  PresenceBatch presence_;
+  RunQueue runs_;
+  std::set<int> left_;
+  int first_left_ = -1;
+  Requests set_requests_{kMaxWaitingRequests};
+  uint32_t sets_answered_ = 0;  // the last number
+  Requests joins_{1};
+  std::set<int> settled_;  // local ranks, in their last join
+  // By slot: what members that stand aside were asked for last.
+  std::map<uint32_t, uint32_t> wanted_;
+
+  LocalStragglers late_;
+  std::string late_told_;  // what the coordinator knows, in short
+  FrozenRanks frozen_;
+  BlockedRanks blocked_;
+  std::string blocked_told_;
+  uint64_t confirm_round_ = 0;
+  uint64_t handled_ = 0;
+};
+
+}  // namespace maypole::worker
+
+#endif  // MAYPOLE_WORKER_CORE_OPERATIONS_EXECUTOR_EPOCH_H_

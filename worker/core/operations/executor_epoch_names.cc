@@ -1,0 +1,311 @@
+// The names of the epoch's operations: slots for them, and what is done when
+// there is none.
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/unnamed.h"
+#include "worker/core/limits.h"
+#include "worker/core/operations/executor_epoch.h"
+
+namespace maypole::worker {
+namespace {
+
+// Well formed, without surrogates and what is longer than it need be: what
+// protobuf takes for a string.
+bool IsUtf8(const std::string& text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto byte = [&](size_t at) {
+      return at < text.size() ? static_cast<unsigned char>(text[at]) : 0u;
+    };
+    const unsigned first = byte(i), second = byte(i + 1);
+    size_t more = 0;
+    if (first >= 0x80) {
+      if (first < 0xc2 || first > 0xf4) return false;
+      more = first < 0xe0 ? 1 : first < 0xf0 ? 2 : 3;
+      if ((first == 0xe0 && second < 0xa0) ||
+          (first == 0xed && second > 0x9f) ||
+          (first == 0xf0 && second < 0x90) ||
+          (first == 0xf4 && second > 0x8f)) {
+        return false;
+      }
+    }
+    for (size_t n = 1; n <= more; ++n) {
+      if ((byte(i + n) & 0xc0) != 0x80) return false;
+    }
+    i += more + 1;
+  }
+  return true;
+}
+
+bool HasNames(uint32_t kind) {
+  return kind < static_cast<uint32_t>(Kind::kJoin);
+}
+
+}  // namespace
+
+absl::StatusOr<uint32_t> ExecutorEpoch::Allot(SharedSet set, Kind kind,
+                                              const std::string& name) {
+  bool is_new = false;
+  absl::StatusOr<uint32_t> slot = slots_.Allot(set, kind, name, &is_new);
+  if (slot.ok() && is_new) {
+    const SlotEntry& entry = *slots_.Get(*slot);
+    actions_->push_back(AllotSlot{*slot, kind, name, std::move(set),
+                                  entry.splits_number, entry.first});
+  }
+  return slot;
+}
+
+absl::StatusOr<uint32_t> ExecutorEpoch::AllotFor(const LocalMember& member,
+                                                 const session::SlotRequest& r,
+                                                 bool* negotiated) {
+  const std::string name(r.name);
+  if (name.empty()) {
+    return absl::InvalidArgumentError("an operation needs a name");
+  }
+  // Others could not be told of it: a message with it would not be read, and
+  // the session with the coordinator would end.
+  if (!IsUtf8(name)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "operation '", absl::CHexEscape(name), "': a name must be UTF-8"));
+  }
+  if (!HasNames(r.kind)) {
+    return absl::InvalidArgumentError(absl::StrCat("operation '", name,
+                                                   "': there is no collective ",
+                                                   r.kind, " with names"));
+  }
+  const Kind kind = static_cast<Kind>(r.kind);
+  const std::string what =
+      absl::StrCat(std::string(Name(kind)), " '", name, "': ");
+  const absl::StatusOr<SharedSet> set = sets_.Get(r.process_set);
+  if (!set.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, set.status().message()));
+  }
+  if (!(*set)->Has(member.rank)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, "rank ", member.rank, " is not in process set ",
+                     r.process_set, " (", (*set)->RanksText(), ")"));
+  }
+  *negotiated = (*set)->negotiated();
+  if (kind == Kind::kAlltoall && *negotiated &&
+      (*set)->size() > kMaxAlltoallRanks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, "over several nodes an alltoall may have ", kMaxAlltoallRanks,
+        " ranks, process set ", r.process_set, " has ", (*set)->size()));
+  }
+  return Allot(*set, kind, name);
+}
+
+void ExecutorEpoch::Reply(const LocalMember& member,
+                          const session::SlotRequest& request,
+                          const absl::StatusOr<uint32_t>& slot,
+                          bool negotiated) {
+  auto reply = session::Make<session::SlotReply>();
+  reply.request = request.request;
+  if (slot.ok()) {
+    reply.slot = *slot;
+    recalls_.Hand(*slot, static_cast<uint32_t>(member.local_rank));
+  }
+  reply.negotiated = negotiated ? 1 : 0;
+  reply.code = static_cast<uint32_t>(slot.status().code());
+  session::SetText(reply.text, std::string(slot.status().message()));
+  actions_->push_back(ReplyClient{member.client, reply});
+}
+
+bool ExecutorEpoch::Answer(const LocalMember& member,
+                           const session::SlotRequest& request, bool may_wait) {
+  bool negotiated = false;
+  const absl::StatusOr<uint32_t> slot = AllotFor(member, request, &negotiated);
+  if (may_wait && absl::IsResourceExhausted(slot.status())) return false;
+  Reply(member, request, slot, negotiated);
+  return true;
+}
+
+void ExecutorEpoch::OnSlotRequest(const LocalMember& member,
+                                  const session::SlotRequest& request) {
+  clients_[static_cast<uint32_t>(member.local_rank)] = member.client;
+  if (Answer(member, request, waiting_.size() < kMaxUnsentReplies)) return;
+  if (!waits_for_slots()) freed_ms_ = now_ms_;
+  waiting_.push_back({member, request});
+  RecallSlots();
+}
+
+absl::StatusOr<SlotEntry*> ExecutorEpoch::ResolveOrAllot(
+    uint32_t id, const proto::Identity* identity, uint32_t* slot) {
+  if (SlotEntry* entry = slots_.Resolve(id, identity, slot)) return entry;
+  if (identity == nullptr || !HasNames(identity->kind())) {
+    return absl::InternalError(absl::StrCat("the coordinator speaks of ",
+                                            "operation ", id,
+                                            ", which this node does not know"));
+  }
+  const SharedSet set = sets_.Find(identity->process_set());
+  if (set == nullptr || set->locals.empty()) return nullptr;
+  const absl::StatusOr<uint32_t> allotted =
+      Allot(set, static_cast<Kind>(identity->kind()), identity->name());
+  if (!allotted.ok()) return allotted.status();
+  return slots_.Resolve(id, identity, slot);
+}
+
+// --- Slots that are given back -----------------------------------------------
+
+void ExecutorEpoch::RecallSlots() {
+  if (!waits_for_slots() || freeing_ > 0 || now_ms_ < recall_ms_) return;
+  recall_ms_ = now_ms_ + recall_pause_ms_;
+  actions_->push_back(FindIdleSlots{});
+}
+
+// The names of unnamed operations stay as long as their process set: who has
+// joined tells by their generations which one is the next.
+bool ExecutorEpoch::MayRecall(uint32_t slot) const {
+  const SlotEntry& entry = *slots_.Get(slot);
+  if (const auto it = wanted_.find(slot);
+      it != wanted_.end() && it->second > entry.reported) {
+    return false;
+  }
+  if (!slots_.has_room() || entry.kind == Kind::kAlltoall) {
+    return sets_.Find(entry.set->id) == nullptr ||
+           !UnnamedNumber(entry.set->id, entry.name);
+  }
+  return false;  // only places for splits are short
+}
+
+void ExecutorEpoch::OnIdleSlots(const std::vector<IdleSlot>& idle) {
+  SlotRecalls::Choice choice =
+      recalls_.Choose(idle, [this](uint32_t slot) { return MayRecall(slot); });
+  const bool none =
+      choice.recalls.empty() && choice.ids.empty() && choice.free.empty();
+  recall_pause_ms_ = none ? std::min(2 * recall_pause_ms_, kMostRecallPauseMs)
+                          : kRecallPauseMs;
+  for (const auto& [local, message] : choice.recalls) {
+    actions_->push_back(RecallFrom{clients_.at(local), local, message});
+  }
+  if (!choice.ids.empty()) {
+    proto::ExecutorMessage message;
+    message.mutable_retire_names()->set_epoch(info_.epoch);
+    message.mutable_retire_names()->mutable_ids()->Add(choice.ids.begin(),
+                                                       choice.ids.end());
+    Send(std::move(message));
+  }
+  ReleaseSlots(choice.free);
+}
+
+absl::Status ExecutorEpoch::OnSlotReturn(const LocalMember& member,
+                                         const session::SlotReturn& answer) {
+  std::vector<uint32_t> free;
+  if (!recalls_.Take(static_cast<uint32_t>(member.local_rank), answer, &free)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", member.rank,
+                     " has given back slots that it was not asked for"));
+  }
+  ReleaseSlots(free);
+  return absl::OkStatus();
+}
+
+void ExecutorEpoch::ReleaseSlots(const std::vector<uint32_t>& slots) {
+  for (const uint32_t slot : slots) {
+    wanted_.erase(slot);
+    slots_.Release(slot);
+    actions_->push_back(FreeSlot{slot});
+  }
+  freeing_ += slots.size();
+  if (!slots.empty()) recall_ms_ = now_ms_;
+}
+
+absl::Status ExecutorEpoch::OnSlotFreed(uint32_t slot, uint32_t first) {
+  slots_.Reuse(slot, first);
+  --freeing_;
+  freed_ms_ = now_ms_;
+  return ServeWaiting();
+}
+
+absl::Status ExecutorEpoch::ServeWaiting() {
+  for (const proto::StandIn& s : std::exchange(waiting_stand_ins_, {})) {
+    if (absl::Status status = OnStandIn(s); !status.ok()) return status;
+  }
+  for (auto it = waiting_.begin(); it != waiting_.end() && slots_.has_room();) {
+    it = Answer(it->member, it->request, true) ? waiting_.erase(it) : it + 1;
+  }
+  RecallSlots();
+  return absl::OkStatus();
+}
+
+absl::Status ExecutorEpoch::OnNamesRetired(const proto::NamesRetired& retired) {
+  for (const uint32_t id : retired.ids()) {
+    SlotEntry* const entry = slots_.FindId(id);
+    if (entry == nullptr) continue;
+    slots_.ForgetId(entry);
+    // Its report crossed with this.
+    if (entry->reported != entry->answered) presence_.Add(*entry);
+  }
+  SendPresence();
+  recall_ms_ = now_ms_;
+  RecallSlots();
+  return absl::OkStatus();
+}
+
+absl::Status ExecutorEpoch::OnTime(int64_t now_ms) {
+  now_ms_ = now_ms;
+  if (!waits_for_slots()) return absl::OkStatus();
+  // A rank that does not answer (it is stopped, perhaps) is late: others wait.
+  if (now_ms - freed_ms_ < kSlotWaitMs || recalls_.silent() != 0) {
+    TellOfSilence();
+    RecallSlots();
+    return absl::OkStatus();
+  }
+  for (const WaitingRequest& w : std::exchange(waiting_, {})) {
+    Answer(w.member, w.request, /*may_wait=*/false);
+  }
+  if (waiting_stand_ins_.empty()) return absl::OkStatus();
+  // Nobody here can submit it, and the others would wait for ever.
+  uint32_t slot = 0;
+  const proto::StandIn& s = waiting_stand_ins_.front();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      ResolveOrAllot(s.id(), &s.identity(), &slot).status().message(),
+      "; the ranks of ", info_.NodeText(info_.node_index),
+      " have joined and cannot stand in for it"));
+}
+
+void ExecutorEpoch::TellOfSilence() {
+  const uint64_t silent = recalls_.silent();
+  if (silent == 0 || waiting_.empty() || info_.stall_check_ms == 0 ||
+      now_ms_ - freed_ms_ < info_.stall_check_ms) {
+    return;
+  }
+  freed_ms_ = now_ms_;  // again after as long
+  const int rank = static_cast<int>(
+      info_.nodes[info_.node_index].ranks(std::countr_zero(silent)));
+  auto notice = session::Make<session::Notice>();
+  session::SetText(
+      notice.text,
+      absl::StrCat(
+          "maypole: ",
+          std::string(Name(static_cast<Kind>(waiting_.front().request.kind))),
+          " '", waiting_.front().request.name, "' waits for one of the ",
+          slots_.limit(), " operation names of this node: rank ", rank,
+          " has not given back those that it does not use any more; "
+          "it may be stopped"));
+  actions_->push_back(ReplyClient{waiting_.front().member.client, notice});
+}
+
+void ExecutorEpoch::RefuseWaiting(Code code, const std::string& text,
+                                  const Membership& members) {
+  for (const WaitingRequest& w : std::exchange(waiting_, {})) {
+    if (members.Find(w.member.client) == nullptr) continue;
+    Reply(w.member, w.request,
+          absl::Status(static_cast<absl::StatusCode>(code), text), false);
+  }
+}
+
+void ExecutorEpoch::ForgetSlotsOf(uint32_t local) {
+  std::erase_if(waiting_, [&](const WaitingRequest& w) {
+    return static_cast<uint32_t>(w.member.local_rank) == local;
+  });
+  std::vector<uint32_t> free;
+  recalls_.Forget(local, &free);
+  ReleaseSlots(free);
+}
+
+}  // namespace maypole::worker

@@ -1,0 +1,129 @@
+// What the ranks ask of all others: process sets, joins.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/wire/signature_message.h"
+#include "worker/core/limits.h"
+#include "worker/core/operations/executor_epoch.h"
+
+namespace maypole::worker {
+namespace {
+
+// A rank whose numbers jump has lost its own count.
+absl::Status OutOfOrder(const LocalMember& m, const char* what,
+                        uint32_t number) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("rank ", m.rank, " has sent its ", what, " number ", number,
+                   " out of order, or too many at once"));
+}
+
+}  // namespace
+
+// --- Process sets ------------------------------------------------------------
+
+absl::Status ExecutorEpoch::OnSetRequest(const LocalMember& member,
+                                         const session::SetRequest& request) {
+  if (!set_requests_.Ask(member.local_rank, member.client, request.number)) {
+    return OutOfOrder(member, "request for a process set", request.number);
+  }
+  proto::ExecutorMessage message;
+  proto::SetRequest* out = message.mutable_set_request();
+  out->set_epoch(info_.epoch);
+  out->set_rank(static_cast<uint32_t>(member.rank));
+  out->set_number(request.number);
+  out->set_remove(request.remove != 0);
+  out->set_process_set(request.process_set);
+  AddMembers(request, out);
+  Send(std::move(message));
+  return absl::OkStatus();
+}
+
+absl::Status ExecutorEpoch::OnSetReply(const proto::SetReply& r) {
+  if (r.number() > sets_answered_) {
+    sets_answered_ = r.number();
+    if (r.code() == 0 && r.remove()) {
+      sets_.Remove(r.process_set());
+    } else if (r.code() == 0) {
+      const std::vector<int> ranks(r.ranks().begin(), r.ranks().end());
+      if (absl::Status s = sets_.Add(r.process_set(), ranks); !s.ok()) return s;
+    }
+  }
+  auto reply = session::Make<session::SetReply>();
+  reply.number = r.number();
+  reply.process_set = r.process_set();
+  reply.code = static_cast<uint32_t>(r.code());
+  session::SetText(reply.text, r.message());
+  // More than once after a rank has left: for those that asked late.
+  for (const ClientId client : set_requests_.Answer(r.number())) {
+    actions_->push_back(ReplyClient{client, reply});
+  }
+  return absl::OkStatus();
+}
+
+// --- Joins -------------------------------------------------------------------
+
+absl::Status ExecutorEpoch::OnJoinRequest(const LocalMember& member,
+                                          const session::JoinRequest& request) {
+  const bool settles = request.settled != 0;
+  // A join may be answered before it settles: when a rank leaves.
+  if (request.number == 0 ||
+      (settles
+           ? joins_.last(member.local_rank) != request.number ||
+                 !settled_.insert(member.local_rank).second
+           : !joins_.Ask(member.local_rank, member.client, request.number))) {
+    return OutOfOrder(member, "join", request.number);
+  }
+  if (!settles) settled_.erase(member.local_rank);
+  proto::ExecutorMessage message;
+  proto::JoinState* state = message.mutable_join_state();
+  state->set_epoch(info_.epoch);
+  state->set_rank(static_cast<uint32_t>(member.rank));
+  state->set_number(request.number);
+  state->set_settled(settles);
+  Send(std::move(message));
+  return absl::OkStatus();
+}
+
+void ExecutorEpoch::OnJoinReply(const proto::JoinReply& r) {
+  auto reply = session::Make<session::JoinReply>();
+  reply.number = r.number();
+  reply.last_rank = r.last_rank();
+  reply.code = static_cast<uint32_t>(r.code());
+  session::SetText(reply.text, r.message());
+  for (const ClientId client : joins_.Answer(r.number())) {
+    actions_->push_back(ReplyClient{client, reply});
+  }
+}
+
+absl::Status ExecutorEpoch::OnStandIn(const proto::StandIn& s) {
+  uint32_t slot = 0;
+  const absl::StatusOr<SlotEntry*> entry =
+      ResolveOrAllot(s.id(), s.has_identity() ? &s.identity() : nullptr, &slot);
+  if (absl::IsResourceExhausted(entry.status())) {
+    if (!waits_for_slots()) freed_ms_ = now_ms_;
+    waiting_stand_ins_.push_back(s);
+    RecallSlots();
+    return absl::OkStatus();
+  }
+  if (!entry.ok()) return entry.status();
+  if (*entry == nullptr) return absl::OkStatus();
+  const uint32_t generation = (*entry)->GenerationOf(s.generation());
+  // Its ranks have submitted it meanwhile.
+  if ((*entry)->reported >= generation) return absl::OkStatus();
+  Signature signature = ReadSignature(s.signature(), (*entry)->set->id);
+  signature.aside = 0;  // the rank that stands in says so itself
+  const Status checked = CheckSignature((*entry)->name, signature);
+  if (!checked.ok() || signature.kind != (*entry)->kind) {
+    return absl::InternalError(absl::StrCat(
+        "the coordinator wants ", std::string(Name((*entry)->kind)), " '",
+        (*entry)->name, "' with a signature that cannot be: ",
+        checked.message(), "; this is a bug in Maypole, please report it"));
+  }
+  wanted_[slot] = generation;
+  (*entry)->recalled = false;
+  actions_->push_back(WantSlot{slot, generation, signature});
+  return absl::OkStatus();
+}
+
+}  // namespace maypole::worker

@@ -1,0 +1,169 @@
+// What the epoch makes of a look at the board: ranks that are late, that stand
+// still, that wait for ever.
+#include <bit>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/core/limits.h"
+#include "worker/core/operations/executor_epoch.h"
+
+namespace maypole::worker {
+
+void ExecutorEpoch::SetIdentity(const SlotEntry& entry,
+                                proto::Identity* out) const {
+  out->set_process_set(entry.set->id);
+  out->set_kind(static_cast<uint32_t>(entry.kind));
+  out->set_name(entry.name);
+}
+
+template <typename Field>
+void ExecutorEpoch::AddRanks(uint64_t locals, Field* out) const {
+  for (uint64_t rest = locals; rest != 0; rest &= rest - 1) {
+    const int local = std::countr_zero(rest);
+    const proto::NodeInfo& node = info_.nodes[info_.node_index];
+    if (local < node.ranks_size()) out->Add(node.ranks(local));
+  }
+}
+
+std::optional<ExecutorEpoch::Frozen> ExecutorEpoch::OnSnapshot(
+    int64_t now_ms, const BoardSnapshot& look) {
+  LookForStragglers(now_ms, look);
+  LookForBlocked(look);
+  const std::optional<uint32_t> local = frozen_.Look(now_ms, look);
+  if (!local) return std::nullopt;
+  const SlotEntry* entry = slots_.Get(*look.ranks[*local].holds);
+  const bool stopped = (look.stopped >> *local & 1) != 0;
+  return Frozen{
+      *local,
+      absl::StrCat(
+          "has not moved for ", frozen_.timeout_ms() / 1000, " s while ",
+          entry == nullptr ? "an operation"
+                           : absl::StrCat(std::string(Name(entry->kind)), " '",
+                                          entry->name, "'"),
+          " was under way", stopped ? " (its process is stopped)" : "")};
+}
+
+// --- Late --------------------------------------------------------------------
+
+void ExecutorEpoch::LookForStragglers(int64_t now_ms,
+                                      const BoardSnapshot& look) {
+  late_.Look(now_ms, look.waiting);
+  proto::ExecutorMessage message;
+  proto::LateOperations* out = message.mutable_late();
+  out->set_epoch(info_.epoch);
+  std::string told;
+  for (const LocalStragglers::Late& late : late_.late()) {
+    const SlotEntry* entry = slots_.Get(late.slot.slot);
+    if (entry == nullptr) continue;
+    const uint64_t stopped = late.slot.missing & look.stopped;
+    absl::StrAppend(&told, late.slot.slot, "/", late.slot.generation, "/",
+                    late.slot.missing, "/", stopped, " ");
+    if (static_cast<size_t>(out->operations_size()) >= kMaxLateOperations) {
+      out->set_more(out->more() + 1);
+      continue;
+    }
+    proto::LateOperation* op = out->add_operations();
+    SetIdentity(*entry, op->mutable_identity());
+    op->set_generation(entry->CountOf(late.slot.generation));
+    op->set_waiting_ms(late.waited_ms);
+    AddRanks(late.slot.arrived, op->mutable_arrived());
+    AddRanks(late.slot.missing, op->mutable_missing());
+    AddRanks(stopped, op->mutable_stopped());
+  }
+  if (told == late_told_) return;
+  late_told_ = std::move(told);
+  Send(std::move(message));
+}
+
+uint64_t ExecutorEpoch::Waiting() const {
+  uint64_t ranks = 0;
+  for (const LocalStragglers::Late& late : late_.late())
+    ranks |= late.slot.arrived;
+  for (uint32_t slot = 0; slot < slots_.allotted(); ++slot) {
+    const SlotEntry* entry = slots_.Get(slot);
+    if (entry == nullptr || !entry->set->negotiated() ||
+        entry->reported <= entry->answered) {
+      continue;
+    }
+    for (const uint32_t local : entry->set->locals) {
+      ranks |= uint64_t{1} << local;
+    }
+  }
+  const int locals = info_.nodes[info_.node_index].ranks_size();
+  for (int local = 0; local < locals; ++local) {
+    if (set_requests_.Waits(local)) ranks |= uint64_t{1} << local;
+  }
+  return ranks;
+}
+
+uint32_t ExecutorEpoch::RankToTell(uint64_t locals) const {
+  uint64_t late = 0;
+  for (const LocalStragglers::Late& l : late_.late()) late |= l.slot.missing;
+  for (const uint64_t choice : {Waiting() & ~late, ~late}) {
+    if ((choice & locals) == 0) continue;
+    return static_cast<uint32_t>(std::countr_zero(choice & locals));
+  }
+  return static_cast<uint32_t>(std::countr_zero(locals));
+}
+
+// --- Blocked -----------------------------------------------------------------
+
+bool ExecutorEpoch::WaitsInJoin(uint32_t local) const {
+  // What they were asked to submit will move them.
+  for (const auto& [slot, generation] : wanted_) {
+    const SlotEntry& entry = *slots_.Get(slot);
+    if (entry.reported < generation && entry.answered < generation) {
+      return false;
+    }
+  }
+  return joins_.Waits(static_cast<int>(local));
+}
+
+bool ExecutorEpoch::WaitsForSet(uint32_t local) const {
+  return set_requests_.Waits(static_cast<int>(local));
+}
+
+bool ExecutorEpoch::WaitsForOthers(uint32_t slot, uint32_t generation) const {
+  const SlotEntry* entry = slots_.Get(slot);
+  return entry != nullptr && entry->set->negotiated() &&
+         entry->reported == generation && entry->answered < generation &&
+         presence_.sent();
+}
+
+proto::Blocked ExecutorEpoch::BlockedMessage(bool blocked) const {
+  proto::Blocked out;
+  out.set_epoch(info_.epoch);
+  if (!blocked) return out;
+  const proto::NodeInfo& node = info_.nodes[info_.node_index];
+  for (const BlockedWait& wait : blocked_.waits()) {
+    proto::BlockedRank* rank = out.add_ranks();
+    rank->set_rank(node.ranks(static_cast<int>(wait.local)));
+    rank->set_count(wait.count);
+    rank->set_joining(wait.on == kBlockedInJoin);
+    rank->set_asks_for_set(wait.on == kBlockedForSet);
+    if (rank->joining() || rank->asks_for_set()) continue;
+    const SlotEntry& entry = *slots_.Get(ValueOf(wait.on));
+    SetIdentity(entry, rank->mutable_identity());
+    rank->set_generation(entry.CountOf(TagOf(wait.on)));
+    AddRanks(wait.missing, rank->mutable_missing());
+  }
+  return out;
+}
+
+void ExecutorEpoch::LookForBlocked(const BoardSnapshot& look) {
+  const bool twice = blocked_.Look(look, *this);
+  const uint64_t round = std::exchange(confirm_round_, 0);
+  // A confirmation is of what was told: one look is enough.
+  const bool blocked = twice || (round != 0 && !blocked_.waits().empty());
+  proto::ExecutorMessage message;
+  proto::Blocked* out = message.mutable_blocked();
+  *out = BlockedMessage(blocked);
+  out->set_handled(handled_);
+  std::string told = blocked ? out->SerializeAsString() : std::string();
+  if (told == blocked_told_ && round == 0) return;
+  blocked_told_ = std::move(told);
+  out->set_round(round);
+  Send(std::move(message));
+}
+
+}  // namespace maypole::worker

@@ -1,0 +1,84 @@
+#include "worker/core/operations/presence.h"
+
+#include <utility>
+
+#include "common/wire/signature_message.h"
+#include "worker/core/limits.h"
+
+namespace maypole::worker {
+namespace {
+
+// By id, or by identity as long as there is none.
+template <typename Message>
+void Identify(const SlotEntry& entry, Message* out) {
+  if (entry.id != 0) {
+    out->set_id(entry.id);
+    return;
+  }
+  proto::Identity* identity = out->mutable_identity();
+  identity->set_process_set(entry.set->id);
+  identity->set_kind(static_cast<uint32_t>(entry.kind));
+  identity->set_name(entry.name);
+}
+
+}  // namespace
+
+void PresenceBatch::Add(const SlotEntry& entry) {
+  proto::PresentOperation op;
+  Identify(entry, &op);
+  op.set_generation(entry.CountOf(entry.reported));
+  op.set_urgency(static_cast<uint32_t>(entry.urgency));
+  // One LocalSignature for each group of ranks that agree; those who stand
+  // aside agree with all, and are told apart.
+  std::vector<const Signature*> groups;
+  for (size_t i = 0; i < entry.signatures.size(); ++i) {
+    const Signature& s = entry.signatures[i];
+    size_t g = 0;
+    while (g < groups.size() &&
+           (!Agree(*groups[g], s) || groups[g]->aside != s.aside)) {
+      ++g;
+    }
+    if (g == groups.size()) {
+      groups.push_back(&s);
+      WriteSignature(s, op.add_signatures());
+    }
+    op.mutable_signatures(static_cast<int>(g))
+        ->add_ranks(static_cast<uint32_t>(entry.set->here[i]));
+    if (Gathers(s.kind)) {
+      op.add_first_dims(s.shape[0]);
+    }
+  }
+  op.mutable_splits()->Add(entry.splits.begin(), entry.splits.end());
+  waiting_.push_back(std::move(op));
+}
+
+void PresenceBatch::AddUrgent(const SlotEntry& entry) {
+  proto::UrgentOperation op;
+  Identify(entry, &op);
+  op.set_generation(entry.CountOf(entry.reported));
+  urgent_.push_back(std::move(op));
+}
+
+std::optional<proto::Presence> PresenceBatch::Take() {
+  if (unacknowledged_ || (waiting_.empty() && urgent_.empty())) {
+    return std::nullopt;
+  }
+  proto::Presence presence;
+  presence.set_epoch(epoch_);
+  size_t bytes = 0;
+  while (!waiting_.empty() && bytes < kMaxPresenceBytes) {
+    bytes += waiting_.front().ByteSizeLong();
+    *presence.add_operations() = std::move(waiting_.front());
+    waiting_.pop_front();
+  }
+  // Not before the presence that it is about.
+  while (waiting_.empty() && !urgent_.empty() && bytes < kMaxPresenceBytes) {
+    bytes += urgent_.front().ByteSizeLong();
+    *presence.add_urgent() = std::move(urgent_.front());
+    urgent_.pop_front();
+  }
+  unacknowledged_ = true;
+  return presence;
+}
+
+}  // namespace maypole::worker

@@ -1,0 +1,35 @@
+// ReadySlot: what the shell has found on the board about one slot, and the
+// checks that it must pass before anybody believes it.
+//
+// Thread contract: values; pure functions.
+#ifndef MAYPOLE_WORKER_CORE_OPERATIONS_READY_SLOT_H_
+#define MAYPOLE_WORKER_CORE_OPERATIONS_READY_SLOT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/board/urgent.h"
+#include "common/wire/signature.h"
+#include "worker/core/operations/slots.h"
+
+namespace maypole::worker {
+
+// Every local member is at `generation` of the slot. Copied, not yet judged.
+struct ReadySlot {
+  uint32_t slot = 0;
+  uint32_t generation = 0;
+  std::vector<Signature> signatures;  // by local member
+  Urgency urgency = Urgency::kNone;
+  // Alltoall: what each local member sends to each rank of the set.
+  std::vector<int64_t> splits = {};
+};
+
+// An error names the rank; it can only come from a rank that spoils the board.
+absl::Status CheckReadySlot(const ReadySlot& news, const SlotEntry& entry,
+                            const std::string& node_text);
+
+}  // namespace maypole::worker
+
+#endif  // MAYPOLE_WORKER_CORE_OPERATIONS_READY_SLOT_H_

@@ -1,0 +1,264 @@
+#include "worker/executor/board_keeper.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "common/board/urgent.h"
+
+namespace maypole::worker {
+namespace {
+
+// Ranks that submit all the time are not watched for ever.
+constexpr int kMaxReadyPasses = 16;
+
+}  // namespace
+
+BoardKeeper::BoardKeeper(std::unique_ptr<Board> board)
+    : board_(std::move(board)),
+      issued_(board_->config().runs),
+      present_(board_->config().local_size) {}
+
+Status BoardKeeper::Allot(const AllotSlot& a) {
+  if (a.slot >= reserved_) {
+    const uint32_t to = (a.slot / kSlotStep + 1) * kSlotStep;
+    if (Status s = board_->ReserveSlots(reserved_, to); !s.ok()) return s;
+    reserved_ = to;
+  }
+  allotted_ = std::max(allotted_, a.slot + 1);
+  slots_.resize(allotted_);
+  slots_[a.slot] = {a.set, a.splits, a.name};
+  board_->Allot(a.slot, a.set->id, a.kind, a.name, a.set->mask(), a.splits,
+                a.base);
+  return Status();
+}
+
+std::vector<IdleSlot> BoardKeeper::IdleSlots() const {
+  std::vector<IdleSlot> idle;
+  for (uint32_t slot = 0; slot < allotted_; ++slot) {
+    if (slots_[slot].set == nullptr) continue;
+    const std::vector<uint32_t>& locals = slots_[slot].set->locals;
+    const auto generation = [&](uint32_t local) {
+      return board_->arrival(slot, local)
+          .generation.load(std::memory_order_relaxed);
+    };
+    const uint32_t first = generation(locals.front());
+    if (std::all_of(locals.begin(), locals.end(), [&](uint32_t local) {
+          return generation(local) == first;
+        })) {
+      idle.push_back({slot, first});
+    }
+  }
+  return idle;
+}
+
+uint32_t BoardKeeper::Free(uint32_t slot) {
+  slots_[slot] = KeptSlot();
+  return board_->Free(slot);
+}
+
+bool BoardKeeper::CopyReadySlot(uint32_t slot, ReadySlot* news) const {
+  const SharedSet& set = slots_[slot].set;
+  if (set == nullptr) return false;
+  const auto generation = [&](uint32_t local) {
+    return board_->arrival(slot, local)
+        .generation.load(std::memory_order_acquire);
+  };
+  news->slot = slot;
+  news->generation = generation(set->locals.front());
+  for (const uint32_t local : set->locals) {
+    // A rank that is ahead has ended this generation already (it failed); its
+    // own next arrival sets the bit again.
+    if (generation(local) != news->generation) return false;
+    news->signatures.push_back(
+        board_->SignatureOf(slot, local, news->generation));
+  }
+  if (slots_[slot].splits != 0) CopySplits(slot, news);
+  news->urgency = UrgencyOf(*board_, slot, news->generation);
+  return news->generation != 0;
+}
+
+void BoardKeeper::CopySplits(uint32_t slot, ReadySlot* news) const {
+  const KeptSlot& kept = slots_[slot];
+  for (const uint32_t local : kept.set->locals) {
+    const std::atomic<int64_t>* row =
+        board_->splits(kept.splits - 1, local, news->generation);
+    for (int i = 0; i < kept.set->size(); ++i) {
+      news->splits.push_back(row[i].load(std::memory_order_relaxed));
+    }
+  }
+}
+
+namespace {
+
+// Of a slot that was looked at twice the later look counts: whoever sets news
+// again and again makes no more of them.
+void SortBySlot(std::vector<ReadySlot>* news) {
+  std::stable_sort(
+      news->begin(), news->end(),
+      [](const ReadySlot& a, const ReadySlot& b) { return a.slot < b.slot; });
+  std::vector<ReadySlot> last;
+  for (ReadySlot& n : *news) {
+    if (!last.empty() && last.back().slot == n.slot) {
+      last.back() = std::move(n);
+    } else {
+      last.push_back(std::move(n));
+    }
+  }
+  *news = std::move(last);
+}
+
+}  // namespace
+
+std::vector<ReadySlot> BoardKeeper::TakeReadySlots() {
+  std::vector<ReadySlot> all;
+  // Until nothing is new: what became present while later words were looked at
+  // must not come after what became present after it. Sorted by slot, the news
+  // are then in the order of submission, if the ranks have one (fusion learns
+  // it).
+  for (int pass = 0; pass < kMaxReadyPasses && TakeReadySlotsOnce(&all);
+       ++pass) {
+    if (pass > 0) SortBySlot(&all);
+  }
+  return all;
+}
+
+bool BoardKeeper::TakeReadySlotsOnce(std::vector<ReadySlot>* all) {
+  bool some = false;
+  for (uint32_t w = 0; w * 64 < allotted_; ++w) {
+    std::atomic<uint64_t>& word = board_->news(w);
+    if (word.load(std::memory_order_relaxed) == 0) continue;
+    uint64_t bits = word.exchange(0, std::memory_order_seq_cst);
+    some = true;
+    for (; bits != 0; bits &= bits - 1) {
+      const uint32_t slot =
+          w * 64 + static_cast<uint32_t>(std::countr_zero(bits));
+      ReadySlot news;
+      if (slot < allotted_ && CopyReadySlot(slot, &news)) {
+        all->push_back(std::move(news));
+      }
+    }
+  }
+  return some;
+}
+
+void BoardKeeper::WritePlan(const RunSpec& run) {
+  PlanHeader& plan = board_->plan(run.record);
+  std::copy(run.operations.begin(), run.operations.end(),
+            board_->plan_operations(run.record));
+  std::copy(run.first_dims.begin(), run.first_dims.end(),
+            board_->plan_first_dims(run.record));
+  if (!run.splits.empty()) {
+    plan.matrix = run.matrix;
+    std::copy(run.splits.begin(), run.splits.end(), board_->matrix(run.matrix));
+  }
+  plan.operations = static_cast<uint32_t>(run.operations.size());
+  plan.bytes = run.bytes;
+  plan.generation = run.generation;
+  board_->SetRunMembers(board_->NegotiatedRef(run.record), run.generation,
+                        run.members);
+}
+
+void BoardKeeper::Issue(const RunSpec& run) {
+  issued_[run.record] = {run.operations.front().slot, run.generation,
+                         run.members};
+  held_.push_back({run.record, run.generation, run.members});
+  PlaceHeldTickets();
+}
+
+// In order; a rank that has not read for half a ring keeps them waiting.
+bool BoardKeeper::PlaceHeldTickets() {
+  while (!held_.empty() && !board_->aborted()) {
+    const Held& held = held_.front();
+    const uint64_t position = board_->PlaceTicket(
+        board_->NegotiatedRef(held.record), held.generation, next_ticket_);
+    if (position == kNoPlace) return true;
+    next_ticket_ = position + 1;
+    board_->WakeRanks(held.members);
+    held_.pop_front();
+  }
+  return false;
+}
+
+void BoardKeeper::MarkPresent(uint32_t local, int pid) {
+  present_[local] = {true, pid};
+  RankBlock& rank = board_->rank(local);
+  rank.pid.store(pid, std::memory_order_relaxed);
+  rank.state.store(static_cast<uint32_t>(RankState::kPresent),
+                   std::memory_order_release);
+}
+
+void BoardKeeper::MarkLeft(const worker::MarkLeft& left) {
+  BoardHeader& h = board_->header();
+  if (left_.empty()) {
+    const size_t n = std::min(left.text.size(), kMaxErrorBytes);
+    std::memcpy(h.left_text, left.text.data(), n);
+    h.left_text[n] = 0;
+  }
+  left_.push_back(left);
+  if (left.local_rank >= 0) {
+    present_[static_cast<size_t>(left.local_rank)].here = false;
+    board_->rank(static_cast<uint32_t>(left.local_rank))
+        .state.store(static_cast<uint32_t>(RankState::kLeft),
+                     std::memory_order_release);
+  }
+  // Seq_cst against arrivals: either the rank sees this, or FailWaiting() sees
+  // its arrival.
+  h.left_count.fetch_add(1, std::memory_order_seq_cst);
+  board_->WakeRanks();
+  FailWaiting();
+}
+
+void BoardKeeper::MarkGone(uint32_t local) {
+  if (local >= board_->config().local_size) return;
+  present_[local].here = false;
+  board_->rank(local).state.store(static_cast<uint32_t>(RankState::kLeft),
+                                  std::memory_order_release);
+  board_->WakeRanks();
+}
+
+const worker::MarkLeft* BoardKeeper::LeftBehind(uint32_t slot,
+                                                uint32_t* generation) const {
+  const NodeSet& set = *slots_[slot].set;
+  uint32_t reached[kMaxLocalRanks] = {};
+  *generation = 0;
+  for (const uint32_t local : set.locals) {
+    reached[local] =
+        board_->arrival(slot, local).generation.load(std::memory_order_seq_cst);
+    *generation = std::max(*generation, reached[local]);
+  }
+  const bool incomplete =
+      std::any_of(set.locals.begin(), set.locals.end(),
+                  [&](uint32_t local) { return reached[local] < *generation; });
+  if (!incomplete) return nullptr;
+  // An operation that this node has not complete is unknown to the coordinator,
+  // so nobody else fails it for a rank of another node.
+  for (const worker::MarkLeft& left : left_) {
+    if (!set.Has(left.rank)) continue;
+    if (left.local_rank < 0 || reached[left.local_rank] < *generation) {
+      return &left;
+    }
+  }
+  return nullptr;
+}
+
+void BoardKeeper::FailWaiting() {
+  for (uint32_t slot = 0; slot < allotted_; ++slot) {
+    uint32_t generation = 0;
+    if (slots_[slot].set == nullptr) continue;
+    if (const worker::MarkLeft* left = LeftBehind(slot, &generation)) {
+      board_->Fail(slot, generation, Code::kAborted, left->text);
+    }
+  }
+}
+
+void BoardKeeper::SetSleeping(bool sleeping) {
+  // Another value each time, by which ranks see that the loop turns.
+  turns_ += 2;
+  board_->header().executor_sleeping.store(sleeping ? turns_ : 0,
+                                           std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+}  // namespace maypole::worker

@@ -1,0 +1,256 @@
+#include "worker/executor/board_keeper.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+
+#include "common/board/urgent.h"
+
+namespace maypole::worker {
+namespace {
+
+class BoardKeeperTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    BoardConfig config;
+    config.size = 3;
+    config.local_size = 2;
+    config.nodes = 2;
+    config.global_rank[1] = 1;
+    config.slots = 64;
+    config.runs = 2;
+    config.chunk_bytes = 4096;
+    config.ring_depth = 2;
+    std::unique_ptr<Board> board;
+    const Status s = Board::Create(config, &board);
+    ASSERT_TRUE(s.ok()) << s.message();
+    keeper_ = std::make_unique<BoardKeeper>(std::move(board));
+    for (uint32_t i = 0; i < 3; ++i) Allot(i, sets_.all());
+    signature_.kind = Kind::kAllreduce;
+    signature_.dtype = DType::kFloat32;
+    signature_.dims = 1;
+    signature_.shape[0] = 10;
+  }
+
+  void Allot(uint32_t slot, SharedSet set, Kind kind = Kind::kAllreduce,
+             uint32_t splits = 0) {
+    const AllotSlot allot{slot, kind, "x" + std::to_string(slot), set, splits};
+    ASSERT_TRUE(keeper_->Allot(allot).ok());
+  }
+  const Board& board() { return keeper_->board(); }
+  void Arrive(uint32_t slot, uint32_t rank, uint32_t generation) {
+    board().Arrive(slot, rank, generation, signature_);
+  }
+  void MarkReady(uint32_t slot) {
+    board().news(slot / 64).fetch_or(uint64_t{1} << (slot % 64));
+  }
+
+  SharedSet MakeSet(uint32_t id, const std::vector<int>& ranks) {
+    EXPECT_TRUE(sets_.Add(id, ranks).ok());
+    return sets_.Find(id);
+  }
+
+  SetTable sets_{{0, 0, 1}, {0, 1}};  // rank 2 is on the other node
+  std::unique_ptr<BoardKeeper> keeper_;
+  Signature signature_;
+};
+
+TEST_F(BoardKeeperTest, NewsAreCopiedOnce) {
+  Arrive(1, 0, 1);
+  Arrive(1, 1, 1);
+  MarkReady(1);
+  const auto news = keeper_->TakeReadySlots();
+  ASSERT_EQ(news.size(), 1u);
+  EXPECT_EQ(news[0].slot, 1u);
+  EXPECT_EQ(news[0].generation, 1u);
+  EXPECT_EQ(news[0].signatures.at(1).shape[0], 10);
+  EXPECT_TRUE(keeper_->TakeReadySlots().empty());
+}
+
+TEST_F(BoardKeeperTest, NewsThatAreSetAgainAndAgainAreOneEach) {
+  for (uint32_t slot : {0, 2}) {
+    for (uint32_t rank : {0, 1}) Arrive(slot, rank, 1);
+  }
+  std::atomic<bool> over{false};
+  std::thread hostile([&] {
+    while (!over) {
+      MarkReady(2);
+      MarkReady(0);
+    }
+  });
+  size_t seen = 0;
+  while (seen < 5000) {
+    const auto news = keeper_->TakeReadySlots();
+    seen += news.size();
+    for (size_t j = 1; j < news.size(); ++j) {
+      EXPECT_LT(news[j - 1].slot, news[j].slot);
+    }
+  }
+  over = true;
+  hostile.join();
+}
+
+TEST_F(BoardKeeperTest, NewsStandBySlotAndTellWhoIsWaitedFor) {
+  for (const uint32_t slot : {2u, 0u}) {
+    Arrive(slot, 0, 1);
+    Arrive(slot, 1, 1);
+    MarkReady(slot);
+  }
+  EXPECT_TRUE(RaiseUrgency(board(), 2, 1, Urgency::kAwaited));
+  EXPECT_FALSE(RaiseUrgency(board(), 2, 1, Urgency::kAwaited));
+  const auto news = keeper_->TakeReadySlots();
+  ASSERT_EQ(news.size(), 2u);
+  EXPECT_EQ(news[0].slot, 0u);
+  EXPECT_EQ(news[0].urgency, Urgency::kNone);
+  EXPECT_EQ(news[1].urgency, Urgency::kAwaited);
+  // It is of that generation only, and nonsense is no more than urgent.
+  Arrive(2, 0, 2);
+  Arrive(2, 1, 2);
+  MarkReady(2);
+  EXPECT_EQ(keeper_->TakeReadySlots().at(0).urgency, Urgency::kNone);
+  board().slot(2).urgency.store(Tagged(2, 77));
+  MarkReady(2);
+  EXPECT_EQ(keeper_->TakeReadySlots().at(0).urgency, Urgency::kImmediate);
+}
+
+TEST_F(BoardKeeperTest, NewsThatAreNotTrueAreDropped) {
+  MarkReady(0);   // nobody has arrived
+  MarkReady(2);   // one has
+  MarkReady(63);  // no such slot
+  Arrive(2, 1, 1);
+  EXPECT_TRUE(keeper_->TakeReadySlots().empty());
+}
+
+TEST_F(BoardKeeperTest, WaitersForARankThatHasLeftFail) {
+  Arrive(0, 0, 1);  // waits for rank 1
+  Arrive(1, 0, 1);
+  Arrive(1, 1, 1);  // complete
+  keeper_->MarkLeft({1, 1, "rank 1 has shut down"});
+  EXPECT_EQ(board().OutcomeOf(0, 1), Outcome::kFailed);
+  EXPECT_EQ(board().ErrorOf(0, 1).message(), "rank 1 has shut down");
+  EXPECT_EQ(board().OutcomeOf(1, 1), Outcome::kRunning);
+  EXPECT_EQ(board().OutcomeOf(2, 0), Outcome::kRunning);
+  EXPECT_EQ(board().header().left_count.load(), 1u);
+  EXPECT_STREQ(board().header().left_text, "rank 1 has shut down");
+  // An arrival that crossed the departure.
+  Arrive(2, 0, 1);
+  keeper_->FailWaiting();
+  EXPECT_EQ(board().OutcomeOf(2, 1), Outcome::kFailed);
+}
+
+TEST_F(BoardKeeperTest, RemoteDepartureFailsWhatIsNotCompleteHere) {
+  Allot(3, MakeSet(1, {0, 1}));
+  Arrive(0, 1, 1);
+  Arrive(1, 0, 1);
+  Arrive(1, 1, 1);  // the coordinator knows of it and fails it if it must
+  Arrive(3, 1, 1);  // does not need the other node
+  keeper_->MarkLeft({2, -1, "rank 2 has shut down"});
+  EXPECT_EQ(board().OutcomeOf(0, 1), Outcome::kFailed);
+  EXPECT_EQ(board().OutcomeOf(1, 1), Outcome::kRunning);
+  EXPECT_EQ(board().OutcomeOf(3, 1), Outcome::kRunning);
+}
+
+TEST_F(BoardKeeperTest, AFailureNamesTheRankThatIsNeeded) {
+  Allot(3, MakeSet(1, {0, 1}));
+  Allot(4, MakeSet(2, {0, 2}));
+  Arrive(4, 0, 1);  // all that this node has of it
+  Arrive(3, 0, 1);
+  keeper_->MarkLeft({2, -1, "rank 2 has shut down"});
+  EXPECT_EQ(board().OutcomeOf(3, 1), Outcome::kRunning);
+  keeper_->MarkLeft({1, 1, "rank 1 has shut down"});
+  EXPECT_EQ(board().OutcomeOf(3, 1), Outcome::kFailed);
+  EXPECT_EQ(board().ErrorOf(3, 1).message(), "rank 1 has shut down");
+  EXPECT_EQ(board().OutcomeOf(4, 1), Outcome::kRunning);
+  EXPECT_EQ(board().header().left_count.load(), 2u);
+  EXPECT_STREQ(board().header().left_text, "rank 2 has shut down");
+}
+
+TEST_F(BoardKeeperTest, NewsAreOfTheMembersOnly) {
+  Allot(3, MakeSet(1, {1, 2}));
+  EXPECT_EQ(board().Members(3), 2u);
+  board().slot(3).members = 1;  // a rank that spoils the board
+  Arrive(3, 1, 7);
+  MarkReady(3);
+  const auto news = keeper_->TakeReadySlots();
+  ASSERT_EQ(news.size(), 1u);
+  EXPECT_EQ(news[0].generation, 7u);
+  EXPECT_EQ(news[0].signatures.size(), 1u);
+}
+
+TEST_F(BoardKeeperTest, SplitsAreCopiedByGeneration) {
+  Allot(3, sets_.all(), Kind::kAlltoall, 1);
+  EXPECT_EQ(board().slot(3).splits.load(), 1u);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    for (int to = 0; to < 3; ++to) {
+      board().splits(0, rank, 1)[to] = 10 * rank + to;
+      board().splits(0, rank, 2)[to] = 100;
+    }
+    Arrive(3, rank, 1);
+  }
+  MarkReady(3);
+  const auto news = keeper_->TakeReadySlots();
+  ASSERT_EQ(news.size(), 1u);
+  EXPECT_EQ(news[0].splits, (std::vector<int64_t>{0, 1, 2, 10, 11, 12}));
+}
+
+TEST_F(BoardKeeperTest, PlansAreIssuedInOrder) {
+  RunSpec run;
+  run.record = 1;
+  run.generation = 1;
+  run.bytes = 68;
+  run.operations = {{2, 5, 0}, {0, 3, 64}};
+  run.first_dims = {7, 8, 9};
+  run.members = 2;
+  run.splits = {1, 2, 3, 4};
+  run.matrix = 1;
+  for (const uint32_t record : {1u, 0u, 1u}) {
+    run.record = record;
+    keeper_->WritePlan(run);
+    keeper_->Issue(run);
+  }
+  EXPECT_EQ(board().plan(1).operations, 2u);
+  EXPECT_EQ(board().plan(1).bytes, 68u);
+  EXPECT_EQ(board().plan_operations(1)[1].slot, 0u);
+  EXPECT_EQ(board().plan_first_dims(1)[1], 8);
+  EXPECT_EQ(board().plan(1).matrix, 1u);
+  EXPECT_EQ(board().matrix(1)[3], 4);
+  Ticket ticket;
+  for (auto [position, record] :
+       std::vector<std::pair<uint64_t, uint32_t>>{{0, 1}, {1, 0}, {2, 1}}) {
+    ASSERT_TRUE(board().ReadTicket(&position, &ticket));
+    EXPECT_EQ(ticket.ref, board().NegotiatedRef(record));
+    EXPECT_TRUE(board().IsMember(ticket, 1));
+    EXPECT_FALSE(board().IsMember(ticket, 0));
+  }
+  uint64_t next = 3;
+  EXPECT_FALSE(board().ReadTicket(&next, &ticket));
+}
+
+TEST_F(BoardKeeperTest, ASlotWithoutMemoryIsNotThere) {
+  BoardConfig config = board().config();
+  config.slots = 2 * kSlotStep;
+  std::unique_ptr<Board> larger;
+  ASSERT_TRUE(Board::Create(config, &larger).ok());
+  keeper_ = std::make_unique<BoardKeeper>(std::move(larger));
+  for (uint32_t i = 0; i < kSlotStep; ++i) Allot(i, sets_.all());
+  EXPECT_EQ(keeper_->bytes(), board().bytes(kSlotStep));
+  // In the place of its memory what cannot be reserved.
+  const Fd nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
+  ASSERT_GE(dup2(nothing.get(), board().fd()), 0);
+  const Status s =
+      keeper_->Allot({kSlotStep, Kind::kAllreduce, "y", sets_.all(), 0});
+  EXPECT_NE(s.message().find("no shared memory"), std::string::npos)
+      << s.message();
+  EXPECT_NE(s.message().find("128 different operation names"),
+            std::string::npos)
+      << s.message();
+  EXPECT_FALSE(keeper_->IsAllotted(kSlotStep));
+  EXPECT_TRUE(keeper_->IsAllotted(kSlotStep - 1));
+  EXPECT_EQ(keeper_->bytes(), board().bytes(kSlotStep));
+}
+
+}  // namespace
+}  // namespace maypole::worker

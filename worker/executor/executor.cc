@@ -1,0 +1,243 @@
+#include "worker/executor/executor.h"
+
+#include <spdlog/spdlog.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "common/absl_status.h"
+#include "common/log_value.h"
+#include "common/wire/unix_socket.h"
+#include "worker/agent/control.h"
+#include "worker/executor/client_connection.h"
+#include "worker/executor/clock.h"
+#include "worker/network/network.h"
+
+namespace maypole::worker {
+namespace {
+
+// One for each descriptor that the loop waits for.
+enum Tag : uint64_t {
+  kControl = 1,
+  kMailbox = 2,
+  kBoardWake = 3,
+  kStopSignal = 4,
+  kFirstClient = 16,  // then two per client: socket, pidfd
+};
+uint64_t SocketTag(ClientId id) { return kFirstClient + 2 * id; }
+uint64_t PidTag(ClientId id) { return SocketTag(id) + 1; }
+
+ExecutorEvent EventOf(uint64_t tag) {
+  using Kind = ExecutorEvent::Kind;
+  switch (tag) {
+    case kControl:
+      return {Kind::kHandOver};
+    case kMailbox:
+      return {Kind::kPosted};
+    case kBoardWake:
+      return {Kind::kBoardWake};
+    default: {
+      const ClientId id = (tag - kFirstClient) / 2;
+      return {tag == PidTag(id) ? Kind::kProcessEnded : Kind::kClient, id};
+    }
+  }
+}
+
+// Reads the counter of an eventfd, or a signal.
+template <typename T>
+void Discard(int fd) {
+  T value;
+  [[maybe_unused]] const ssize_t n = read(fd, &value, sizeof(value));
+}
+
+class EventFdWake : public BoardWake {
+ public:
+  explicit EventFdWake(Poller* poller)
+      : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+        watch_(poller->Watch(fd_.get(), kBoardWake)) {}
+  void Drain() override { Discard<uint64_t>(fd_.get()); }
+  int fd() const { return fd_.get(); }
+
+ private:
+  const Fd fd_;
+  const Registration watch_;
+};
+
+class PidFdWatch : public ProcessWatch {
+ public:
+  PidFdWatch(Fd pidfd, Registration watch)
+      : pidfd_(std::move(pidfd)), watch_(std::move(watch)) {}
+
+ private:
+  const Fd pidfd_;
+  const Registration watch_;
+};
+
+class SocketLink : public ClientLink {
+ public:
+  SocketLink(Poller* poller, ClientId id, Fd socket, Fd pidfd)
+      : connection_(std::move(socket), std::move(pidfd)),
+        socket_watch_(poller->Watch(connection_.socket(), SocketTag(id))) {
+    if (!connection_.pidfd().valid()) return;
+    pid_watch_ = poller->Watch(connection_.pidfd().get(), PidTag(id));
+  }
+
+  Status Receive(std::vector<char>* message) override {
+    Received received;
+    Status s = ReceiveMessage(connection_.socket(), session::kMaxMessageBytes,
+                              0, &received);
+    if (s.code() == Code::kCancelled) {  // by a signal: it is reported again
+      return Status(Code::kDeadlineExceeded, s.message());
+    }
+    *message = std::move(received.data);
+    return s;
+  }
+
+  Status Send(const void* data, size_t bytes) override {
+    return SendWith(data, bytes, {});
+  }
+
+  Status SendWelcome(const session::Welcome& welcome, const Board& board,
+                     const BoardWake& wake) override {
+    const int fds[] = {board.fd(), static_cast<const EventFdWake&>(wake).fd()};
+    return SendWith(&welcome, sizeof(welcome), fds);
+  }
+
+  Status Flush() override {
+    if (!connection_.wants_to_write()) return Status();
+    Status s = connection_.Flush();
+    if (!connection_.wants_to_write()) socket_watch_.WantWrite(false);
+    return s;
+  }
+
+  std::unique_ptr<ProcessWatch> KeepProcess() override {
+    Fd pidfd = connection_.TakePidFd();
+    if (!pidfd.valid()) return nullptr;
+    return std::make_unique<PidFdWatch>(std::move(pidfd),
+                                        std::move(pid_watch_));
+  }
+
+ private:
+  Status SendWith(const void* data, size_t bytes, std::span<const int> fds) {
+    const bool wanted = connection_.wants_to_write();
+    Status s = connection_.Send(data, bytes, fds);
+    if (!wanted && connection_.wants_to_write()) socket_watch_.WantWrite(true);
+    return s;
+  }
+
+  ClientConnection connection_;
+  Registration socket_watch_;
+  Registration pid_watch_;
+};
+
+}  // namespace
+
+Executor::Executor(ExecutorOptions options, Fd control, SharedStats stats)
+    : options_(std::move(options)),
+      watchdog_([job = options_.core.job](const LoopWatchdog::Report& r) {
+        spdlog::error("event=loop_stuck job={} seconds={} doing={}", job,
+                      r.stands.count() / 1000, LogValue(r.doing));
+      }),
+      reporter_(options_.core.job, std::move(stats), &watchdog_),
+      control_(std::move(control)),
+      control_watch_(poller_.Watch(control_.get(), kControl)),
+      mailbox_watch_(poller_.Watch(mailbox_.fd(), kMailbox)),
+      logic_(options_.core, this, &reporter_) {}
+
+Executor::~Executor() = default;
+
+absl::Status Executor::Run(Fd stop_signals) {
+  Registration stop_watch;
+  if (stop_signals.valid()) {
+    stop_watch = poller_.Watch(stop_signals.get(), kStopSignal);
+  }
+  std::vector<ExecutorEvent> events;
+  while (!logic_.done()) {
+    const int64_t ms = logic_.PrepareSleep();
+    watchdog_.Asleep();
+    const auto tags = poller_.Wait(ms);
+    watchdog_.Awake();
+    if (!tags.ok()) return tags.status();
+    bool stop = false;
+    events.clear();
+    for (const uint64_t tag : *tags) {
+      stop = stop || tag == kStopSignal;
+      if (tag != kStopSignal) events.push_back(EventOf(tag));
+    }
+    logic_.Wake(events);
+    if (!stop) continue;
+    Discard<signalfd_siginfo>(stop_signals.get());
+    logic_.Stop();
+  }
+  return absl::OkStatus();
+}
+
+int64_t Executor::NowNs() { return worker::NowNs(); }
+
+void Executor::Post(std::function<void()> function) {
+  mailbox_.Post(std::move(function));
+}
+
+std::vector<std::function<void()>> Executor::TakePosted() {
+  return mailbox_.TakeAll();
+}
+
+// --- Supervisor --------------------------------------------------------------
+
+Executor::HandOver Executor::TakeClient(ClientId id, ArrivingClient* client,
+                                        std::unique_ptr<ClientLink>* link) {
+  Received message;
+  const Status s =
+      ReceiveMessage(control_.get(), control::kMaxMessageBytes, 0, &message);
+  if (s.code() == Code::kDeadlineExceeded || s.code() == Code::kCancelled) {
+    return HandOver::kNone;
+  }
+  control::HandOver hand_over;
+  if (message.data.size() != sizeof(hand_over)) {
+    control_watch_.Reset();
+    control_.Reset();
+    return HandOver::kSupervisorGone;
+  }
+  std::memcpy(&hand_over, message.data.data(), sizeof(hand_over));
+  client->hello = hand_over.hello;
+  client->pid = hand_over.pid;
+  // Its socket is closed by now: the log alone can say why.
+  if (!s.ok() || message.fds.empty()) return HandOver::kLost;
+  *link = std::make_unique<SocketLink>(
+      &poller_, id, std::move(message.fds[0]),
+      message.fds.size() > 1 ? std::move(message.fds[1]) : Fd());
+  return HandOver::kClient;
+}
+
+void Executor::ReportIdle(uint64_t received) {
+  const control::Idle idle{received};
+  (void)SendMessage(control_.get(), &idle, sizeof(idle));
+}
+
+// --- What the logic makes ----------------------------------------------------
+
+std::unique_ptr<Transport> Executor::OpenTransport(
+    TransportCallbacks callbacks) {
+  return options_.make_transport(std::move(callbacks));
+}
+
+std::unique_ptr<EpochNetwork> Executor::MakeNetwork(
+    const PrepareBackend& epoch, EpochNetwork::Callbacks callbacks) {
+  return std::make_unique<Network>(options_.make_backend(epoch),
+                                   std::move(callbacks));
+}
+
+Status Executor::CreateBoard(const BoardConfig& config,
+                             std::unique_ptr<Board>* board) {
+  return Board::Create(config, board);
+}
+
+std::unique_ptr<BoardWake> Executor::MakeBoardWake() {
+  return std::make_unique<EventFdWake>(&poller_);
+}
+
+}  // namespace maypole::worker

@@ -1,0 +1,74 @@
+// Executor: the process of one job on one node.
+//
+// Purpose: ExecutorLogic over descriptors and threads. One loop thread waits
+// for the supervisor's socket, the clients' sockets and processes, the board's
+// eventfd, and what other threads post; what it means is the logic's business.
+//
+// Thread contract: Run() on one thread; other threads only post.
+#ifndef MAYPOLE_WORKER_EXECUTOR_EXECUTOR_H_
+#define MAYPOLE_WORKER_EXECUTOR_EXECUTOR_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/fd.h"
+#include "worker/backend/backend.h"
+#include "worker/core/executor_core.h"
+#include "worker/executor/executor_logic.h"
+#include "worker/executor/executor_reporter.h"
+#include "worker/executor/loop_watchdog.h"
+#include "worker/executor/mailbox.h"
+#include "worker/executor/poller.h"
+#include "worker/executor/stats_page.h"
+#include "worker/network/transport.h"
+
+namespace maypole::worker {
+
+struct ExecutorOptions {
+  ExecutorCoreOptions core;
+  // What the program chooses; tests put others in.
+  std::function<std::unique_ptr<Transport>(TransportCallbacks)> make_transport;
+  std::function<std::unique_ptr<Backend>(const PrepareBackend&)> make_backend;
+};
+
+class Executor : private ExecutorSystem {
+ public:
+  Executor(ExecutorOptions options, Fd control, SharedStats stats);
+  ~Executor() override;
+
+  // Until the end of its life. stop_signals: a signalfd, or invalid.
+  absl::Status Run(Fd stop_signals);
+
+ private:
+  // ExecutorSystem
+  int64_t NowNs() override;
+  void Post(std::function<void()> function) override;
+  std::vector<std::function<void()>> TakePosted() override;
+  HandOver TakeClient(ClientId id, ArrivingClient* client,
+                      std::unique_ptr<ClientLink>* link) override;
+  void ReportIdle(uint64_t received) override;
+  std::unique_ptr<Transport> OpenTransport(TransportCallbacks) override;
+  std::unique_ptr<EpochNetwork> MakeNetwork(
+      const PrepareBackend& epoch, EpochNetwork::Callbacks callbacks) override;
+  Status CreateBoard(const BoardConfig& config,
+                     std::unique_ptr<Board>* board) override;
+  std::unique_ptr<BoardWake> MakeBoardWake() override;
+
+  const ExecutorOptions options_;
+  LoopWatchdog watchdog_;
+  ExecutorReporter reporter_;
+  Mailbox mailbox_;
+  Poller poller_;
+  // Registrations go before their descriptors.
+  Fd control_;
+  Registration control_watch_;
+  Registration mailbox_watch_;
+  ExecutorLogic logic_;
+};
+
+}  // namespace maypole::worker
+
+#endif  // MAYPOLE_WORKER_EXECUTOR_EXECUTOR_H_

@@ -1,0 +1,174 @@
+#include "worker/executor/executor_logic.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/core/limits.h"
+
+namespace maypole::worker {
+namespace {
+
+constexpr int64_t kHeldTicketMs = 5;
+// A client that floods us is read this far, then others have their turn.
+constexpr int kMessagesPerTurn = 32;
+
+}  // namespace
+
+ExecutorLogic::ExecutorLogic(const ExecutorCoreOptions& options,
+                             ExecutorSystem* system, ExecutorObserver* observer)
+    : options_(options), system_(system), observer_(observer), core_(options) {
+  core_.OnTime(NowMs());
+}
+
+ExecutorLogic::~ExecutorLogic() {
+  transport_.reset();
+  network_.reset();
+}
+
+// --- Turns -------------------------------------------------------------------
+
+int64_t ExecutorLogic::PrepareSleep() {
+  if (keeper_ != nullptr) {
+    // First say that we sleep, then look: who comes later wakes us.
+    keeper_->SetSleeping(true);
+    TakeReadySlots();
+    DoActions();
+    LookAround();
+  }
+  tickets_held_ = keeper_ != nullptr && keeper_->PlaceHeldTickets();
+  return SleepMs();
+}
+
+int64_t ExecutorLogic::SleepMs() const {
+  if (keeper_ == nullptr) return kBoardScanMs;
+  if (tickets_held_) return kHeldTicketMs;
+  if (core_.waits_for_slots()) return kRecallPauseMs;
+  const bool hurry = keeper_->somebody_left() || keeper_->AllSayBlocked();
+  return hurry ? std::min(kLeftScanMs, kBlockedScanMs) : kBoardScanMs;
+}
+
+void ExecutorLogic::TakeReadySlots() {
+  std::vector<ReadySlot> all = keeper_->TakeReadySlots();
+  Intercept(&all);
+  for (const ReadySlot& news : all) {
+    observer_->OnReady(news);
+    core_.OnReadySlot(news);
+  }
+}
+
+void ExecutorLogic::LookAround() {
+  if (keeper_ == nullptr) return;
+  const int64_t now = NowMs();
+  const int64_t pause =
+      keeper_->AllSayBlocked() ? kBlockedScanMs : kBoardScanMs;
+  if (now - looked_ms_ < pause && !core_.wants_snapshot()) return;
+  looked_ms_ = now;
+  core_.OnTime(now);
+  observer_->OnScan();
+  core_.OnSnapshot(keeper_->Look(core_.suspects()));
+  DoActions();
+}
+
+void ExecutorLogic::Wake(std::span<const ExecutorEvent> events) {
+  if (keeper_ != nullptr) keeper_->SetSleeping(false);
+  Tick();
+  bool hand_over = false;
+  for (const ExecutorEvent& event : events) {
+    hand_over = hand_over || event.kind == ExecutorEvent::Kind::kHandOver;
+    if (event.kind != ExecutorEvent::Kind::kHandOver) Handle(event);
+  }
+  if (hand_over) TakeClients();
+  if (!supervised_ && clients_.empty()) done_ = true;
+}
+
+void ExecutorLogic::Tick() {
+  core_.OnTime(NowMs());
+  DoActions();
+  if (keeper_ == nullptr) return;
+  if (keeper_->somebody_left()) keeper_->FailWaiting();
+  observer_->OnTick(network_.get());
+}
+
+void ExecutorLogic::Handle(const ExecutorEvent& event) {
+  switch (event.kind) {
+    case ExecutorEvent::Kind::kHandOver:
+      break;  // they come last: see Wake()
+    case ExecutorEvent::Kind::kPosted:
+      for (const auto& function : system_->TakePosted()) function();
+      break;
+    case ExecutorEvent::Kind::kBoardWake:
+      if (wake_ != nullptr) wake_->Drain();
+      break;
+    case ExecutorEvent::Kind::kClient:
+      ReadClient(event.client, kMessagesPerTurn);
+      break;
+    case ExecutorEvent::Kind::kProcessEnded:
+      OnProcessEnded(event.client);
+      break;
+  }
+  DoActions();
+}
+
+std::function<void(std::function<void()>)> ExecutorLogic::PosterFor(
+    const uint64_t* number) {
+  return [this, number, now = *number](std::function<void()> function) {
+    system_->Post([number, now, function = std::move(function)] {
+      if (*number == now) function();
+    });
+  };
+}
+
+void ExecutorLogic::DoActions() {
+  for (auto actions = core_.TakeActions(); !actions.empty();
+       actions = core_.TakeActions()) {
+    Intercept(&actions);
+    for (Action& action : actions) {
+      observer_->OnAction(action);
+      std::visit([this](auto& a) { Do(a); }, action);
+    }
+  }
+}
+
+// --- The supervisor ----------------------------------------------------------
+
+// One in a turn: the others are reported again.
+void ExecutorLogic::TakeClients() {
+  ArrivingClient client;
+  std::unique_ptr<ClientLink> link;
+  switch (system_->TakeClient(next_client_, &client, &link)) {
+    case ExecutorSystem::HandOver::kNone:
+      return;
+    case ExecutorSystem::HandOver::kSupervisorGone:
+      observer_->OnSupervisorGone(idle_reported_);
+      supervised_ = false;
+      return;
+    case ExecutorSystem::HandOver::kLost:
+      ++received_;  // as the supervisor counts
+      observer_->OnClientRefused(
+          client.hello.rank,
+          "its connection did not come through to the executor, which may be "
+          "out of file descriptors (ulimit -n)");
+      return;
+    case ExecutorSystem::HandOver::kClient:
+      ++received_;
+      idle_reported_ = false;
+      Admit(next_client_++, client, std::move(link));
+      DoActions();
+  }
+}
+
+void ExecutorLogic::Do(ReportIdle&) {
+  idle_reported_ = true;
+  if (supervised_) system_->ReportIdle(received_);
+}
+
+void ExecutorLogic::Stop() {
+  core_.OnStop(absl::StrCat("the executor of job '", options_.job, "' on node ",
+                            options_.node, " (host ", options_.host,
+                            ") was stopped (SIGTERM)"));
+  DoActions();
+  done_ = true;
+}
+
+}  // namespace maypole::worker

@@ -1,0 +1,295 @@
+#include "worker/executor/executor_logic.h"
+
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "worker/core/limits.h"
+
+namespace maypole::worker {
+namespace {
+
+using Kind = ExecutorEvent::Kind;
+
+// What a client has sent and received, and whether the executor holds it.
+struct FakeClient {
+  std::deque<std::vector<char>> sent;
+  std::vector<std::vector<char>> received;
+  bool linked = false;
+  bool welcomed = false;
+
+  template <typename Message>
+  void Send(const Message& message) {
+    const char* data = reinterpret_cast<const char*>(&message);
+    sent.emplace_back(data, data + sizeof(message));
+  }
+};
+
+class FakeLink : public ClientLink {
+ public:
+  explicit FakeLink(FakeClient* client) : client_(client) {
+    client_->linked = true;
+  }
+  ~FakeLink() override { client_->linked = false; }
+
+  Status Receive(std::vector<char>* message) override {
+    if (client_->sent.empty()) return Status(Code::kDeadlineExceeded, "none");
+    *message = std::move(client_->sent.front());
+    client_->sent.pop_front();
+    return Status();
+  }
+  Status Send(const void* data, size_t bytes) override {
+    const char* first = static_cast<const char*>(data);
+    client_->received.emplace_back(first, first + bytes);
+    return Status();
+  }
+  Status SendWelcome(const session::Welcome&, const Board&,
+                     const BoardWake&) override {
+    client_->welcomed = true;
+    return Status();
+  }
+  Status Flush() override { return Status(); }
+  std::unique_ptr<ProcessWatch> KeepProcess() override { return nullptr; }
+
+ private:
+  FakeClient* const client_;
+};
+
+class FakeWake : public BoardWake {
+ public:
+  explicit FakeWake(int* count) : count_(count) { ++*count_; }
+  ~FakeWake() override { --*count_; }
+  void Drain() override {}
+
+ private:
+  int* const count_;
+};
+
+class FakeTransport : public Transport {
+ public:
+  explicit FakeTransport(std::vector<proto::ExecutorMessage>* sent)
+      : sent_(sent) {}
+  uint64_t Send(proto::ExecutorMessage message) override {
+    sent_->push_back(std::move(message));
+    return sent_->size();
+  }
+
+ private:
+  std::vector<proto::ExecutorMessage>* const sent_;
+};
+
+class ExecutorLogicTest : public testing::Test,
+                          protected ExecutorSystem,
+                          protected ExecutorObserver {
+ protected:
+  ExecutorLogicTest()
+      : logic_({.job = "job",
+                .node = "n0",
+                .host = "hosta",
+                .slots = 64,
+                .chunk_bytes = 4096,
+                .ring_depth = 2},
+               this, this) {}
+
+  // The supervisor hands a client over.
+  FakeClient& Connect(const session::Hello& hello) {
+    clients_.emplace_back();
+    arriving_.push_back({hello, hello.pid});
+    Turn({{Kind::kHandOver}});
+    return clients_.back();
+  }
+  void Turn(std::vector<ExecutorEvent> events = {}) {
+    if (!posted_.empty()) events.push_back({Kind::kPosted});
+    logic_.Wake(events);
+    logic_.PrepareSleep();
+  }
+  void Hear(const proto::CoordinatorMessage& message) {
+    callbacks_.on_message(message);
+    Turn();
+  }
+
+  static session::Hello Rank(int rank, int size) {
+    auto hello = session::Make<session::Hello>();
+    hello.rank = hello.local_rank = rank;
+    hello.size = hello.local_size = size;
+    hello.pid = 100 + rank;
+    session::SetText(hello.job, "job");
+    return hello;
+  }
+  static session::Hello Elastic(int pid) {
+    auto hello = session::Make<session::Hello>();
+    hello.rank = -1;
+    hello.elastic = 1;
+    hello.min_size = 1;
+    hello.max_size = 1000;
+    hello.pid = pid;
+    session::SetText(hello.job, "job");
+    return hello;
+  }
+  static proto::CoordinatorMessage Start(int ranks) {
+    proto::CoordinatorMessage m;
+    proto::EpochStart* start = m.mutable_epoch_start();
+    start->set_epoch(1);
+    start->set_size(static_cast<uint32_t>(ranks));
+    proto::NodeInfo* node = start->add_nodes();
+    node->set_node("n0");
+    node->set_host("hosta");
+    for (int i = 0; i < ranks; ++i) node->add_ranks(static_cast<uint32_t>(i));
+    return m;
+  }
+
+  // ExecutorSystem
+  int64_t NowNs() override { return now_ms_ * 1000000; }
+  void Post(std::function<void()> function) override {
+    posted_.push_back(std::move(function));
+  }
+  std::vector<std::function<void()>> TakePosted() override {
+    return std::exchange(posted_, {});
+  }
+  HandOver TakeClient(ClientId, ArrivingClient* client,
+                      std::unique_ptr<ClientLink>* link) override {
+    if (arriving_.empty()) return HandOver::kNone;
+    *client = arriving_.front();
+    arriving_.pop_front();
+    if (lost_) return HandOver::kLost;
+    *link = std::make_unique<FakeLink>(&clients_.back());
+    return HandOver::kClient;
+  }
+  void ReportIdle(uint64_t received) override { idle_with_ = received; }
+  std::unique_ptr<Transport> OpenTransport(
+      TransportCallbacks callbacks) override {
+    callbacks_ = std::move(callbacks);
+    return std::make_unique<FakeTransport>(&to_coordinator_);
+  }
+  std::unique_ptr<EpochNetwork> MakeNetwork(const PrepareBackend&,
+                                            EpochNetwork::Callbacks) override {
+    ADD_FAILURE() << "there is one node";
+    return nullptr;
+  }
+  Status CreateBoard(const BoardConfig& config,
+                     std::unique_ptr<Board>* board) override {
+    BoardConfig c = config;
+    c.eager_bytes = 64;
+    c.pool_buffers = 1;
+    return Board::Create(c, board);
+  }
+  std::unique_ptr<BoardWake> MakeBoardWake() override {
+    return std::make_unique<FakeWake>(&wakes_);
+  }
+
+  // ExecutorObserver
+  void OnClientRefused(int rank, const std::string& reason) override {
+    refused_.push_back(std::to_string(rank) + ": " + reason);
+  }
+  void OnClientGone(int rank, const std::string& how) override {
+    gone_.push_back(std::to_string(rank) + ": " + how);
+  }
+
+  int64_t now_ms_ = 1000;
+  std::deque<FakeClient> clients_;
+  std::deque<ArrivingClient> arriving_;
+  std::vector<std::function<void()>> posted_;
+  TransportCallbacks callbacks_;
+  std::vector<proto::ExecutorMessage> to_coordinator_;
+  int wakes_ = 0;
+  bool lost_ = false;
+  uint64_t idle_with_ = 0;
+  std::vector<std::string> refused_;
+  std::vector<std::string> gone_;
+  ExecutorLogic logic_;
+};
+
+TEST_F(ExecutorLogicTest, AClientTooManyIsToldSo) {
+  std::vector<uint64_t> first;
+  for (int i = 0; i < static_cast<int>(kMaxLocalRanks); ++i) {
+    Connect(Elastic(1000 + i));
+    first.push_back(static_cast<uint64_t>(i) + 1);
+  }
+  proto::CoordinatorMessage start = Start(static_cast<int>(kMaxLocalRanks));
+  start.mutable_epoch_start()->mutable_clients()->Add(first.begin(),
+                                                      first.end());
+  Hear(start);
+  ASSERT_TRUE(clients_.front().welcomed);
+  while (logic_.clients() < kMaxClients) {
+    Connect(Elastic(2000 + static_cast<int>(logic_.clients())));
+  }
+  ASSERT_TRUE(refused_.empty()) << refused_.front();
+
+  const FakeClient& last = Connect(Elastic(3000));
+  ASSERT_EQ(last.received.size(), 1u);
+  session::Refused refused;
+  ASSERT_TRUE(
+      session::Parse(last.received[0].data(), last.received[0].size(), &refused)
+          .ok());
+  EXPECT_EQ(refused.code, static_cast<uint32_t>(Code::kResourceExhausted));
+  EXPECT_NE(std::string(refused.text).find("'job'"), std::string::npos);
+  EXPECT_NE(std::string(refused.text).find("128 processes already"),
+            std::string::npos)
+      << refused.text;
+  ASSERT_EQ(refused_.size(), 1u);
+  EXPECT_EQ(refused_[0], "-1: " + std::string(refused.text));
+  EXPECT_FALSE(last.linked);
+  EXPECT_EQ(logic_.clients(), kMaxClients);
+}
+
+// The process ends with its messages unread: they count, however many.
+TEST_F(ExecutorLogicTest, AGoodbyeBehindManyRequestsIsNoDeath) {
+  FakeClient& rank0 = Connect(Rank(0, 2));
+  Connect(Rank(1, 2));
+  Hear(Start(2));
+  ASSERT_TRUE(rank0.welcomed);
+  for (int i = 0; i < 50; ++i) {
+    auto request = session::Make<session::SlotRequest>();
+    request.request = static_cast<uint32_t>(i);
+    session::SetText(request.name, "n" + std::to_string(i));
+    rank0.Send(request);
+  }
+  rank0.Send(session::Make<session::Goodbye>());
+  Turn({{Kind::kProcessEnded, 1}});
+  EXPECT_TRUE(gone_.empty()) << gone_.front();
+  EXPECT_FALSE(rank0.linked);
+  EXPECT_EQ(rank0.received.size(), 50u);  // each name has its slot
+}
+
+TEST_F(ExecutorLogicTest, AProcessThatEndsWithoutGoodbyeHasDied) {
+  const FakeClient& rank0 = Connect(Rank(0, 2));
+  Connect(Rank(1, 2));
+  Hear(Start(2));
+  Turn({{Kind::kProcessEnded, 1}});
+  ASSERT_EQ(gone_.size(), 1u);
+  EXPECT_EQ(gone_[0], "0: its process ended without shutdown");
+  EXPECT_FALSE(rank0.linked);
+  EXPECT_TRUE(logic_.board()->aborted());
+}
+
+// The supervisor lets an idle executor end that has received all it was given.
+TEST_F(ExecutorLogicTest, AClientWhoseConnectionIsLostIsCountedAndLogged) {
+  lost_ = true;
+  arriving_.push_back({Rank(1, 2), 101});
+  Turn({{Kind::kHandOver}});
+  ASSERT_EQ(refused_.size(), 1u);
+  EXPECT_EQ(refused_[0].substr(0, 17), "1: its connection");
+  EXPECT_EQ(logic_.clients(), 0u);
+  now_ms_ += 2 * kIdleMs;
+  Turn();
+  EXPECT_EQ(idle_with_, 1u);
+}
+
+TEST_F(ExecutorLogicTest, TheBoardsEventFdGoesWithItsEpoch) {
+  FakeClient& rank0 = Connect(Rank(0, 2));
+  FakeClient& rank1 = Connect(Rank(1, 2));
+  Hear(Start(2));
+  EXPECT_EQ(wakes_, 1);
+  rank0.Send(session::Make<session::Goodbye>());
+  rank1.Send(session::Make<session::Goodbye>());
+  Turn({{Kind::kClient, 1}, {Kind::kClient, 2}});
+  EXPECT_EQ(logic_.board(), nullptr);
+  EXPECT_EQ(wakes_, 0);
+}
+
+}  // namespace
+}  // namespace maypole::worker

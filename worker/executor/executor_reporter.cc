@@ -1,0 +1,171 @@
+#include "worker/executor/executor_reporter.h"
+
+#include <spdlog/spdlog.h>
+
+#include <utility>
+
+#include "common/log_value.h"
+#include "worker/executor/clock.h"
+
+namespace maypole::worker {
+
+ExecutorReporter::ExecutorReporter(std::string job, SharedStats stats,
+                                   LoopWatchdog* watchdog)
+    : job_(std::move(job)), stats_(std::move(stats)), watchdog_(watchdog) {}
+
+void ExecutorReporter::OnAction(const Action& action) {
+  watchdog_->Doing(action);
+}
+
+// --- Clients -----------------------------------------------------------------
+
+void ExecutorReporter::OnClient(const session::Hello& hello, int pid) {
+  spdlog::info("event=client job={} rank={} pid={}", job_, hello.rank, pid);
+}
+
+void ExecutorReporter::OnClientRefused(int rank, const std::string& reason) {
+  spdlog::warn("event=client_refused job={} rank={} reason={}", job_, rank,
+               LogValue(reason));
+  stats_->Count(ErrorKind::kRefused);
+}
+
+void ExecutorReporter::OnClientGone(int rank, const std::string& how) {
+  spdlog::warn("event=client_gone job={} rank={} how={}", job_, rank,
+               LogValue(how));
+  stats_->Count(ErrorKind::kRankLost);
+}
+
+void ExecutorReporter::OnSupervisorGone(bool agreed) {
+  if (agreed) {
+    spdlog::info("event=end job={} reason=\"idle\"", job_);
+  } else {
+    spdlog::warn("event=supervisor_gone job={}", job_);
+  }
+}
+
+// --- Coordinator and network -------------------------------------------------
+
+void ExecutorReporter::OnCoordinatorLost(const absl::Status& status) {
+  spdlog::error("event=coordinator_lost job={} epoch={} reason={}", job_,
+                epoch_, LogValue(status.message()));
+  stats_->Count(ErrorKind::kCoordinatorLost);
+}
+
+void ExecutorReporter::OnCoordinatorBack() {
+  StatsPage::Add(stats_->reconnects, 1);
+  spdlog::warn("event=coordinator_reconnected job={}", job_);
+}
+
+void ExecutorReporter::OnNetworkFailed(const absl::Status& status) {
+  spdlog::error("event=network_failed job={} epoch={} reason={}", job_, epoch_,
+                LogValue(status.message()));
+  stats_->Count(ErrorKind::kNetwork);
+}
+
+void ExecutorReporter::OnPresenceSent(uint64_t operations) {
+  StatsPage::Add(stats_->presence, operations);
+}
+
+// --- ExecutorEpoch
+// -------------------------------------------------------------------
+
+void ExecutorReporter::OnEpochStarted(const BoardConfig& config,
+                                      const Board& board) {
+  epoch_ = config.epoch;
+  sampler_ = std::make_unique<CounterSampler>(&board);
+  present_since_.assign(config.slots, {});
+  stats_->SetRanks({config.global_rank, config.local_size});
+  stats_->local_ranks = config.local_size;
+  StatsPage::Add(stats_->epochs, 1);
+  spdlog::info("event=epoch_start job={} epoch={} ranks={} local={} nodes={}",
+               job_, epoch_, config.size, config.local_size, config.nodes);
+}
+
+void ExecutorReporter::OnEpochAborted(const AbortBoard& abort) {
+  spdlog::error("event=epoch_aborted job={} epoch={} reason={}", job_, epoch_,
+                LogValue(abort.text));
+  stats_->Count(ErrorKind::kEpochAborted);
+}
+
+void ExecutorReporter::OnEpochOver(const EpochNetwork* network) {
+  spdlog::info("event=epoch_over job={} epoch={}", job_, epoch_);
+  if (sampler_ != nullptr) OnScan();
+  OnTick(network);
+  counted_sent_ = counted_received_ = 0;
+  sampler_.reset();
+  epoch_ = 0;
+  stats_->local_ranks = 0;
+  stats_->board_bytes = 0;
+  stats_->arena_bytes = 0;
+}
+
+void ExecutorReporter::OnBoardBytes(size_t bytes) {
+  stats_->board_bytes = bytes;
+}
+
+void ExecutorReporter::OnRankLeft(const MarkLeft& left) {
+  spdlog::info("event=rank_left job={} epoch={} rank={} text={}", job_, epoch_,
+               left.rank, LogValue(left.text));
+}
+
+void ExecutorReporter::OnChangeWanted(uint32_t ranks) {
+  spdlog::info("event=change_wanted job={} epoch={} ranks={}", job_, epoch_,
+               ranks);
+}
+
+void ExecutorReporter::OnScan() {
+  const StatsPage::Counter& count =
+      stats_->errors[static_cast<int>(ErrorKind::kMismatch)];
+  const uint64_t before = count.load(std::memory_order_relaxed);
+  sampler_->Sample(&*stats_);
+  const uint64_t mismatches = count.load(std::memory_order_relaxed) - before;
+  if (mismatches == 0) return;
+  // The ranks have found them among themselves, and know which.
+  spdlog::warn("event=mismatch job={} epoch={} operations={}", job_, epoch_,
+               mismatches);
+}
+
+void ExecutorReporter::OnTick(const EpochNetwork* network) {
+  if (network == nullptr) return;
+  const uint64_t sent = network->bytes_sent();
+  const uint64_t received = network->bytes_received();
+  StatsPage::Add(stats_->network_sent, sent - counted_sent_);
+  StatsPage::Add(stats_->network_received, received - counted_received_);
+  counted_sent_ = sent;
+  counted_received_ = received;
+}
+
+// --- Operations --------------------------------------------------------------
+
+void ExecutorReporter::OnReady(const ReadySlot& news) {
+  // It comes again when somebody waits for it.
+  PresentSince& since = present_since_[news.slot];
+  if (since.generation != news.generation) since = {news.generation, NowNs()};
+}
+
+void ExecutorReporter::OnIssued(const RunSpec& run) {
+  const int kind = static_cast<int>(run.kind);
+  StatsPage::Add(stats_->operations[kind], run.operations.size());
+  StatsPage::Add(stats_->operation_bytes[kind], run.tensor_bytes);
+  StatsPage::Add(stats_->runs, 1);
+  stats_->run_operations.Observe(run.operations.size(), 1);
+  for (const PlanOperation& op : run.operations) {
+    const PresentSince& since = present_since_[op.slot];
+    if (since.generation != op.generation) continue;
+    stats_->presence_ns.Observe(static_cast<uint64_t>(run.issued_ns - since.ns),
+                                1e-9);
+  }
+}
+
+void ExecutorReporter::OnOperationFailed(const FailSlot& fail,
+                                         const std::string& name) {
+  spdlog::warn("event=operation_failed job={} epoch={} tensor={} reason={}",
+               job_, epoch_, LogValue(name), LogValue(fail.text));
+  stats_->Count(ErrorKind::kOperationFailed);
+}
+
+void ExecutorReporter::OnRunDone(const RunSpec& run) {
+  stats_->run_ns.Observe(static_cast<uint64_t>(NowNs() - run.issued_ns), 1e-9);
+}
+
+}  // namespace maypole::worker

@@ -1,0 +1,71 @@
+// ExecutorReporter: an executor's log lines and counters.
+//
+// Purpose: turns what ExecutorLogic does into one log line an event, with job
+// and epoch, and into the counters of the statistics page.
+//
+// Thread contract: the executor's loop; OnRunDone() from any thread.
+#ifndef MAYPOLE_WORKER_EXECUTOR_EXECUTOR_REPORTER_H_
+#define MAYPOLE_WORKER_EXECUTOR_EXECUTOR_REPORTER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "worker/executor/counter_sampler.h"
+#include "worker/executor/executor_system.h"
+#include "worker/executor/loop_watchdog.h"
+#include "worker/executor/stats_page.h"
+
+namespace maypole::worker {
+
+class ExecutorReporter : public ExecutorObserver {
+ public:
+  // The watchdog outlives it.
+  ExecutorReporter(std::string job, SharedStats stats, LoopWatchdog* watchdog);
+
+  void OnAction(const Action& action) override;
+  void OnClient(const session::Hello& hello, int pid) override;
+  void OnClientRefused(int rank, const std::string& reason) override;
+  void OnClientGone(int rank, const std::string& how) override;
+  void OnSupervisorGone(bool agreed) override;
+
+  void OnCoordinatorLost(const absl::Status& status) override;
+  void OnCoordinatorBack() override;
+  void OnNetworkFailed(const absl::Status& status) override;
+  void OnPresenceSent(uint64_t operations) override;
+
+  void OnEpochStarted(const BoardConfig& config, const Board& board) override;
+  void OnEpochAborted(const AbortBoard& abort) override;
+  void OnEpochOver(const EpochNetwork* network) override;
+  void OnBoardBytes(size_t bytes) override;
+  void OnRankLeft(const MarkLeft& left) override;
+  void OnChangeWanted(uint32_t ranks) override;
+  void OnScan() override;
+  void OnTick(const EpochNetwork* network) override;
+
+  void OnReady(const ReadySlot& news) override;
+  void OnIssued(const RunSpec& run) override;
+  void OnOperationFailed(const FailSlot& fail,
+                         const std::string& name) override;
+  void OnRunDone(const RunSpec& run) override;
+
+ private:
+  const std::string job_;
+  const SharedStats stats_;
+  LoopWatchdog* const watchdog_;
+  uint64_t epoch_ = 0;                       // 0: none
+  std::unique_ptr<CounterSampler> sampler_;  // of the epoch's board
+  // Since when an operation is present on this node, by slot.
+  struct PresentSince {
+    uint32_t generation = 0;
+    int64_t ns = 0;
+  };
+  std::vector<PresentSince> present_since_;
+  uint64_t counted_sent_ = 0;  // of the epoch's network
+  uint64_t counted_received_ = 0;
+};
+
+}  // namespace maypole::worker
+
+#endif  // MAYPOLE_WORKER_EXECUTOR_EXECUTOR_REPORTER_H_

@@ -1,0 +1,65 @@
+// LoopWatchdog: says so when the executor's loop stands still.
+//
+// Purpose: the loop reports ranks that stand still; nobody would report the
+// loop. It must never wait long between two sleeps; if it does (a thread that
+// cannot be joined, a file system that hangs), a thread of this class's own
+// logs for how long, and what the loop is at.
+//
+//   LoopWatchdog watchdog([](const std::string& line) { spdlog::warn(line); });
+//   watchdog.Awake();        // the loop's turn begins
+//   watchdog.Doing(action);
+//   watchdog.Asleep();
+//
+// Thread contract: one loop; `report` is called from the watchdog's thread.
+#ifndef MAYPOLE_WORKER_EXECUTOR_LOOP_WATCHDOG_H_
+#define MAYPOLE_WORKER_EXECUTOR_LOOP_WATCHDOG_H_
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "worker/core/actions.h"
+
+namespace maypole::worker {
+
+// A turn that is longer is reported, and again each time as long has passed.
+inline constexpr std::chrono::milliseconds kLongestTurn(10000);
+
+class LoopWatchdog {
+ public:
+  struct Report {
+    std::chrono::milliseconds stands{0};
+    const char* doing = "";  // the last action that was begun in the turn
+  };
+
+  explicit LoopWatchdog(std::function<void(const Report&)> report,
+                        std::chrono::milliseconds longest = kLongestTurn);
+  ~LoopWatchdog();
+
+  void Awake();
+  void Doing(const Action& action) {
+    doing_.store(action.index(), std::memory_order_relaxed);
+  }
+  void Asleep() { awake_since_ns_.store(0, std::memory_order_relaxed); }
+
+ private:
+  void Main();
+
+  const std::function<void(const Report&)> report_;
+  const std::chrono::milliseconds longest_;
+  std::atomic<int64_t> awake_since_ns_{0};  // 0: asleep
+  std::atomic<size_t> doing_{std::variant_npos};
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace maypole::worker
+
+#endif  // MAYPOLE_WORKER_EXECUTOR_LOOP_WATCHDOG_H_

@@ -1,0 +1,130 @@
+// StatsPage: an executor's counters, in memory that the supervisor reads.
+//
+// Purpose: the supervisor has the one Prometheus endpoint of the node; its
+// executors have none, they count here. The page is a sealed memfd, made by
+// the supervisor and handed down when it starts the executor; it outlives a
+// crash of the executor, and no request ever reaches the job's process.
+//
+//   +---------+ plain counters (they only grow, but for the
+//   | 1 page  | gauges), all written by the executor with relaxed stores
+//   +---------+
+//
+// Thread contract: atomics; any thread. The supervisor trusts nothing here: a
+// wrong number is a wrong metric of that job and nothing else.
+#ifndef MAYPOLE_WORKER_EXECUTOR_STATS_PAGE_H_
+#define MAYPOLE_WORKER_EXECUTOR_STATS_PAGE_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "common/board/board.h"
+#include "common/fd.h"
+#include "common/limits.h"
+#include "common/types.h"
+
+namespace maypole::worker {
+
+// Upper bounds of the histograms' buckets.
+inline constexpr std::array<double, 16> kRunSecondsBounds = {
+    50e-6, 100e-6, 200e-6, 500e-6, 1e-3,   2e-3, 5e-3, 10e-3,
+    20e-3, 50e-3,  100e-3, 200e-3, 500e-3, 1.0,  5.0,  30.0};
+inline constexpr std::array<double, 14> kPresenceBounds = {
+    10e-6, 30e-6, 100e-6, 300e-6, 1e-3, 3e-3, 10e-3,
+    30e-3, 0.1,   0.3,    1.0,    3.0,  10.0, 60.0};
+inline constexpr std::array<double, 10> kRunOperationsBounds = {
+    1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
+
+enum class ErrorKind {
+  kRankLost = 0,
+  kCoordinatorLost = 1,
+  kNetwork = 2,
+  kEpochAborted = 3,
+  kOperationFailed = 4,
+  kRefused = 5,
+  kMismatch = 6,
+};
+inline constexpr int kErrorKinds = 7;
+std::string_view Name(ErrorKind kind);
+
+// "ranks", "nodes", "data", "agent"
+std::string_view Name(WaitFor what);
+
+template <const auto& kBounds>
+struct StatsHistogram {
+  using Counter = std::atomic<uint64_t>;
+  static constexpr const auto& bounds = kBounds;
+
+  Counter counts[kBounds.size() + 1];  // not cumulative; the last: beyond
+  Counter sum;                         // of the units
+
+  // A value of so many units: a time is in nanoseconds, the bounds in seconds.
+  void Observe(uint64_t units, double unit) {
+    const double value = static_cast<double>(units) * unit;
+    size_t i = 0;
+    while (i < kBounds.size() && value > kBounds[i]) ++i;
+    counts[i].fetch_add(1, std::memory_order_relaxed);
+    sum.fetch_add(units, std::memory_order_relaxed);
+  }
+};
+
+struct StatsPage {
+  using Counter = std::atomic<uint64_t>;
+
+  Counter operations[kKinds];
+  Counter operation_bytes[kKinds];
+  Counter network_sent;
+  Counter network_received;
+  Counter runs;
+  Counter presence;  // operations reported to the coordinator
+  Counter errors[kErrorKinds];
+  Counter reconnects;
+  Counter epochs;
+  Counter local_ranks;  // gauge
+  Counter board_bytes;  // gauge
+  Counter arena_bytes;  // gauge
+  StatsHistogram<kRunSecondsBounds> run_ns;
+  StatsHistogram<kPresenceBounds> presence_ns;
+  StatsHistogram<kRunOperationsBounds> run_operations;
+  Counter waits[kWaitFors];
+  Counter wait_ns[kWaitFors];
+  // Of the ranks of the running epoch, or the last one: global number + 1 (0:
+  // none) and for how long others have slept for it.
+  Counter rank_number[kMaxLocalRanks];
+  Counter late_ns[kMaxLocalRanks];
+
+  void Count(ErrorKind kind) { Add(errors[static_cast<int>(kind)], 1); }
+  // The ranks of a new epoch, by local rank: each keeps what it had.
+  void SetRanks(std::span<const int32_t> ranks);
+  static void Add(Counter& counter, uint64_t n) {
+    counter.fetch_add(n, std::memory_order_relaxed);
+  }
+};
+
+// A mapped page.
+class SharedStats {
+ public:
+  static absl::StatusOr<SharedStats> Create();
+  static absl::StatusOr<SharedStats> Attach(Fd fd);
+
+  StatsPage& operator*() const { return *page(); }
+  StatsPage* operator->() const { return page(); }
+  int fd() const { return fd_.get(); }
+
+ private:
+  SharedStats(Fd fd, Mapping mapping)
+      : fd_(std::move(fd)), mapping_(std::move(mapping)) {}
+  StatsPage* page() const {
+    return reinterpret_cast<StatsPage*>(mapping_.data());
+  }
+
+  Fd fd_;
+  Mapping mapping_;
+};
+
+}  // namespace maypole::worker
+
+#endif  // MAYPOLE_WORKER_EXECUTOR_STATS_PAGE_H_

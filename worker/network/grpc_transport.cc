@@ -1,0 +1,280 @@
+#include "worker/network/grpc_transport.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/program/secret.h"
+
+namespace maypole::worker {
+namespace {
+
+constexpr int kKeepaliveMs = 2000;
+// How long the destructor waits for the coordinator to end the stream.
+constexpr auto kLeaveTime = std::chrono::milliseconds(1000);
+
+std::shared_ptr<grpc::Channel> MakeChannel(
+    const std::string& address, const TlsOptions& tls,
+    std::chrono::milliseconds connect_timeout) {
+  grpc::ChannelArguments args;
+  args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
+  args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveMs);
+  args.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 0);
+  args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectFirstMs);
+  // This is how long one attempt to connect may take.
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
+              static_cast<int>(connect_timeout.count()));
+  args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMostMs);
+  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  args.SetMaxReceiveMessageSize(kMaxCoordinatorMessageBytes);
+  SetServerName(tls, &args);
+  return grpc::CreateCustomChannel(address, ClientCredentials(tls), args);
+}
+
+// Codes with which a coordinator says no; trying again will not help.
+bool IsRefusal(grpc::StatusCode code) {
+  return code == grpc::UNAUTHENTICATED || code == grpc::PERMISSION_DENIED ||
+         code == grpc::INVALID_ARGUMENT || code == grpc::UNIMPLEMENTED ||
+         code == grpc::FAILED_PRECONDITION || code == grpc::NOT_FOUND ||
+         code == grpc::ALREADY_EXISTS;
+}
+
+}  // namespace
+
+GrpcTransport::GrpcTransport(GrpcTransportOptions options,
+                             TransportCallbacks callbacks)
+    : options_(std::move(options)),
+      callbacks_(std::move(callbacks)),
+      stub_(proto::Coordinator::NewStub(MakeChannel(
+          options_.address, options_.tls, options_.resume_timeout))),
+      main_([this] { Main(); }) {}
+
+GrpcTransport::~GrpcTransport() {
+  {
+    std::unique_lock lock(mutex_);
+    closing_ = true;
+    changed_.notify_all();
+    // The writer says goodbye (half-closes); the coordinator ends the stream.
+    changed_.wait_for(lock, kLeaveTime, [this] { return finished_; });
+    if (context_ != nullptr) context_->TryCancel();
+  }
+  main_.join();
+}
+
+uint64_t GrpcTransport::Send(proto::ExecutorMessage message) {
+  std::lock_guard lock(mutex_);
+  const proto::ExecutorMessage* numbered = link_.Push(std::move(message));
+  if (numbered == nullptr) {
+    overflow_ = true;
+    if (context_ != nullptr) context_->TryCancel();
+    return 0;
+  }
+  if (up_) {
+    outgoing_.push_back(*numbered);
+    changed_.notify_all();
+  }
+  return numbered->sequence();
+}
+
+absl::Status GrpcTransport::LostStatus(bool reached,
+                                       const absl::Status& last) const {
+  // TLS that has worked is not the reason.
+  const std::string tls =
+      reached ? "" : DiagnoseTls(options_.address, options_.tls);
+  return absl::UnavailableError(absl::StrCat(
+      reached ? absl::StrCat("coordinator ", options_.address, " lost: ")
+              : absl::StrCat("cannot reach the coordinator at ",
+                             options_.address, ": "),
+      tls.empty() ? std::string(last.message()) : tls,
+      reached ? " (tried again for " : " (tried for ",
+      options_.resume_timeout.count() / 1000.0, " s)"));
+}
+
+void GrpcTransport::Main() {
+  Clock::time_point deadline = Clock::now() + options_.resume_timeout;
+  std::chrono::milliseconds pause(kReconnectFirstMs);
+  absl::Status lost;
+  for (;;) {
+    const End end = OneStream(deadline);
+    if (end.welcomed) {
+      deadline = Clock::now() + options_.resume_timeout;
+      pause = std::chrono::milliseconds(kReconnectFirstMs);
+    }
+    std::unique_lock lock(mutex_);
+    if (closing_) break;
+    if (overflow_) {
+      lost = absl::UnavailableError(absl::StrCat(
+          "coordinator ", options_.address, " lost: it has not acknowledged ",
+          kMaxUnacknowledged, " messages"));
+      break;
+    }
+    if (end.final) {
+      lost = end.status;
+      break;
+    }
+    if (Clock::now() >= deadline) {
+      const bool reached = !session_.empty();
+      lock.unlock();  // Send() must not wait for what listens there
+      lost = LostStatus(reached, end.status);
+      break;
+    }
+    lock.unlock();
+    if (!Pause(pause)) break;
+    pause = std::min(pause * 2, std::chrono::milliseconds(kReconnectMostMs));
+  }
+  if (!lost.ok()) callbacks_.on_lost(lost);
+  std::lock_guard lock(mutex_);
+  finished_ = true;
+  changed_.notify_all();
+}
+
+bool GrpcTransport::Pause(std::chrono::milliseconds time) {
+  std::unique_lock lock(mutex_);
+  return !changed_.wait_for(lock, time, [this] { return closing_; });
+}
+
+GrpcTransport::End GrpcTransport::OneStream(Clock::time_point deadline) {
+  grpc::ClientContext context;
+  context.AddMetadata(kSecretMetadata, options_.secret);
+  {
+    std::lock_guard lock(mutex_);
+    if (closing_) return {};
+    context_ = &context;
+    ending_ = false;
+  }
+  const std::unique_ptr<Stream> stream = stub_->Session(&context);
+  proto::ExecutorMessage hello;
+  {
+    std::lock_guard lock(mutex_);
+    *hello.mutable_hello() = options_.hello;
+    hello.mutable_hello()->set_session(session_);
+    hello.mutable_hello()->set_incarnation(incarnation_);
+    hello = link_.Bare(std::move(hello));
+  }
+  stream->Write(hello);  // a failure shows in Read
+  std::thread writer([&] { WriteStream(stream.get(), &context, deadline); });
+  End end = ReadStream(stream.get());
+  {
+    std::lock_guard lock(mutex_);
+    ending_ = true;
+    up_ = false;
+    outgoing_.clear();
+    changed_.notify_all();
+  }
+  if (end.final) context.TryCancel();
+  writer.join();
+  const grpc::Status status = stream->Finish();
+  std::lock_guard lock(mutex_);
+  context_ = nullptr;
+  if (end.final) return end;
+  end.final = IsRefusal(status.error_code());
+  const std::string text = status.error_message();
+  end.status = absl::Status(
+      status.ok() ? absl::StatusCode::kUnavailable
+                  : static_cast<absl::StatusCode>(status.error_code()),
+      end.final ? absl::StrCat("coordinator ", options_.address, ": ", text)
+                : (text.empty() ? "it has ended the stream" : text));
+  return end;
+}
+
+GrpcTransport::End GrpcTransport::ReadStream(Stream* stream) {
+  End end;
+  proto::CoordinatorMessage message;
+  if (!stream->Read(&message) || !Welcomed(message, &end)) return end;
+  end.welcomed = true;
+  while (stream->Read(&message)) {
+    if (!Received(std::move(message), &end)) return end;
+    message.Clear();
+  }
+  return end;
+}
+
+bool GrpcTransport::Welcomed(const proto::CoordinatorMessage& first, End* end) {
+  if (!first.has_welcome()) {
+    end->final = true;
+    end->status =
+        first.has_refused()
+            ? absl::Status(
+                  static_cast<absl::StatusCode>(first.refused().code()),
+                  absl::StrCat(
+                      "coordinator ", options_.address,
+                      " has refused this node: ", first.refused().message()))
+            : absl::InternalError(
+                  absl::StrCat("coordinator ", options_.address,
+                               " lost: it did not answer as one should"));
+    return false;
+  }
+  bool resumed = false;
+  {
+    std::lock_guard lock(mutex_);
+    resumed = !session_.empty();
+    session_ = first.welcome().session();
+    incarnation_ = first.welcome().incarnation();
+    link_.OnReceived(0, first.acknowledged());
+    up_ = true;
+    link_.Resend(
+        [this](const proto::ExecutorMessage& m) { outgoing_.push_back(m); });
+    changed_.notify_all();
+  }
+  if (resumed) callbacks_.on_reconnected();
+  Acknowledged(first.acknowledged());
+  return true;
+}
+
+void GrpcTransport::Acknowledged(uint64_t sequence) {
+  if (sequence > acknowledged_) callbacks_.on_acknowledged(sequence);
+  acknowledged_ = std::max(acknowledged_, sequence);
+}
+
+bool GrpcTransport::Received(proto::CoordinatorMessage message, End* end) {
+  const uint64_t acknowledged = message.acknowledged();
+  Receipt receipt;
+  {
+    std::lock_guard lock(mutex_);
+    receipt = link_.OnReceived(message.sequence(), acknowledged);
+    if (link_.AckDue() && outgoing_.empty()) {
+      outgoing_.push_back(link_.Bare({}));
+      changed_.notify_all();
+    }
+  }
+  if (receipt == Receipt::kGap || receipt == Receipt::kBadAck ||
+      message.has_refused()) {
+    end->final = true;
+    end->status = absl::UnavailableError(
+        absl::StrCat("coordinator ", options_.address, " lost: ",
+                     message.has_refused() ? message.refused().message()
+                                           : "its messages are out of order"));
+    return false;
+  }
+  Acknowledged(acknowledged);
+  if (receipt == Receipt::kNew) callbacks_.on_message(std::move(message));
+  return true;
+}
+
+void GrpcTransport::WriteStream(Stream* stream, grpc::ClientContext* context,
+                                Clock::time_point deadline) {
+  std::unique_lock lock(mutex_);
+  const auto welcomed_or_over = [this] { return up_ || ending_ || closing_; };
+  if (!changed_.wait_until(lock, deadline, welcomed_or_over)) {
+    context->TryCancel();  // nobody answers
+    return;
+  }
+  for (;;) {
+    changed_.wait(lock,
+                  [this] { return ending_ || closing_ || !outgoing_.empty(); });
+    if (ending_) return;
+    if (outgoing_.empty()) break;  // closing, and all is out
+    const proto::ExecutorMessage message = std::move(outgoing_.front());
+    outgoing_.pop_front();
+    lock.unlock();
+    const bool written = stream->Write(message);
+    lock.lock();
+    if (!written) return;  // Read sees it too
+  }
+  lock.unlock();
+  stream->WritesDone();
+}
+
+}  // namespace maypole::worker

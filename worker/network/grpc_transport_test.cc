@@ -1,0 +1,215 @@
+#include "worker/network/grpc_transport.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <optional>
+
+#include "common/program/testing/fake_listener.h"
+#include "worker/network/testing/fake_coordinator.h"
+
+namespace maypole::worker {
+namespace {
+
+// What the transport has called back, to be waited for.
+class Heard {
+ public:
+  TransportCallbacks callbacks() {
+    TransportCallbacks c;
+    c.on_message = [this](proto::CoordinatorMessage m) {
+      Change([&] { messages.push_back(m.epoch_start().epoch()); });
+    };
+    c.on_acknowledged = [this](uint64_t n) {
+      Change([&] { acknowledged = n; });
+    };
+    c.on_reconnected = [this] { Change([&] { ++reconnected; }); };
+    c.on_lost = [this](absl::Status s) { Change([&] { lost = s; }); };
+    return c;
+  }
+
+  template <typename F>
+  bool Await(F&& condition) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, std::chrono::seconds(20), condition);
+  }
+
+  std::vector<uint64_t> messages;
+  uint64_t acknowledged = 0;
+  int reconnected = 0;
+  std::optional<absl::Status> lost;
+
+ private:
+  template <typename F>
+  void Change(F&& f) {
+    std::lock_guard lock(mutex_);
+    f();
+    changed_.notify_all();
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+};
+
+GrpcTransportOptions Options(const std::string& address) {
+  GrpcTransportOptions o;
+  o.address = address;
+  o.secret = "secret";
+  o.hello.set_node("n0");
+  return o;
+}
+
+// Answers RanksReady{size} by EpochStart{epoch = size}.
+void Echo(FakeCoordinator& coordinator) {
+  coordinator.on_message = [](const proto::ExecutorMessage& m,
+                              const FakeCoordinator::Reply& reply) {
+    proto::CoordinatorMessage out;
+    out.mutable_epoch_start()->set_epoch(m.ranks_ready().size());
+    reply(out);
+  };
+}
+
+proto::ExecutorMessage Ready(uint32_t size) {
+  proto::ExecutorMessage m;
+  m.mutable_ranks_ready()->set_size(size);
+  return m;
+}
+
+TEST(GrpcTransport, SendsReceivesAndAcknowledges) {
+  FakeCoordinator coordinator;
+  Echo(coordinator);
+  Heard heard;
+  GrpcTransport transport(Options(coordinator.address()), heard.callbacks());
+  EXPECT_EQ(transport.Send(Ready(5)), 1u);
+  EXPECT_EQ(transport.Send(Ready(6)), 2u);
+  EXPECT_TRUE(heard.Await([&] { return heard.messages.size() == 2; }));
+  EXPECT_TRUE(heard.Await([&] { return heard.acknowledged == 2; }));
+  EXPECT_EQ(heard.messages, (std::vector<uint64_t>{5, 6}));
+  EXPECT_EQ(coordinator.secret(), "secret");
+}
+
+TEST(GrpcTransport, BrokenStreamIsResumedAndNothingIsLostOrDoubled) {
+  FakeCoordinator coordinator;
+  Echo(coordinator);
+  Heard heard;
+  std::vector<uint64_t> want;
+  GrpcTransport transport(Options(coordinator.address()), heard.callbacks());
+  for (uint32_t round = 0; round < 5; ++round) {
+    for (uint32_t i = 0; i < 50; ++i) {
+      want.push_back(round * 50 + i + 1);
+      transport.Send(Ready(round * 50 + i + 1));
+      if (i == 25) coordinator.Break();
+    }
+    EXPECT_TRUE(
+        heard.Await([&] { return heard.messages.size() >= want.size(); }));
+  }
+  EXPECT_EQ(heard.messages, want);
+  EXPECT_GE(heard.reconnected, 1);
+  EXPECT_FALSE(heard.lost.has_value());
+}
+
+TEST(GrpcTransport, CoordinatorThatStaysAwayIsLostAfterTheBound) {
+  auto coordinator = std::make_unique<FakeCoordinator>();
+  Echo(*coordinator);
+  Heard heard;
+  GrpcTransportOptions options = Options(coordinator->address());
+  options.resume_timeout = std::chrono::milliseconds(300);
+  GrpcTransport transport(options, heard.callbacks());
+  transport.Send(Ready(1));
+  ASSERT_TRUE(heard.Await([&] { return heard.messages.size() == 1; }));
+  coordinator->Stop();
+  ASSERT_TRUE(heard.Await([&] { return heard.lost.has_value(); }));
+  EXPECT_EQ(heard.lost->code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(
+      heard.lost->message().find("coordinator " + options.address + " lost: "),
+      0u)
+      << *heard.lost;
+}
+
+// Whoever sits at the coordinator's port when it is asked why TLS does not work
+// cannot hold what the executor has to say.
+TEST(GrpcTransport, NobodyWaitsForTheDiagnosis) {
+  std::atomic<bool> asked = false;
+  FakeListener listener([&](FakeListener::Caller& c) {
+    if (c.Read().substr(0, 1) != "\x16") return;  // gRPC's, not TLS
+    asked = true;
+    c.Wait();
+  });
+  Heard heard;
+  GrpcTransportOptions options = Options(listener.address());
+  options.resume_timeout = std::chrono::milliseconds(300);
+  GrpcTransport transport(options, heard.callbacks());
+  for (int i = 0; i < 2000 && !asked; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  ASSERT_TRUE(asked);
+  const auto start = std::chrono::steady_clock::now();
+  transport.Send(Ready(1));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, kDiagnosisTime / 2);
+  ASSERT_TRUE(heard.Await([&] { return heard.lost.has_value(); }));
+  EXPECT_NE(heard.lost->message().find("cannot reach the coordinator at " +
+                                       options.address),
+            std::string::npos)
+      << *heard.lost;
+}
+
+// It has worked: TLS is not why it does not any more.
+TEST(GrpcTransport, ACoordinatorThatWasThereIsNotAskedForTls) {
+  auto coordinator = std::make_unique<FakeCoordinator>();
+  Echo(*coordinator);
+  Heard heard;
+  GrpcTransportOptions options = Options(coordinator->address());
+  options.resume_timeout = std::chrono::milliseconds(600);
+  GrpcTransport transport(options, heard.callbacks());
+  transport.Send(Ready(1));
+  ASSERT_TRUE(heard.Await([&] { return heard.messages.size() == 1; }));
+  const int port = coordinator->port();
+  coordinator.reset();
+  std::atomic<int> callers = 0, asked = 0;
+  FakeListener listener(
+      [&](FakeListener::Caller& c) {
+        ++callers;
+        if (c.Read().substr(0, 1) == "\x16") ++asked;
+      },
+      port);
+  ASSERT_EQ(listener.port(), port);
+  ASSERT_TRUE(heard.Await([&] { return heard.lost.has_value(); }));
+  EXPECT_GE(callers, 1);
+  EXPECT_EQ(asked, 0);
+}
+
+TEST(GrpcTransport, RefusalIsFinalAndKeepsItsWords) {
+  FakeCoordinator coordinator;
+  coordinator.refusal = "wrong token";
+  Heard heard;
+  GrpcTransport transport(Options(coordinator.address()), heard.callbacks());
+  ASSERT_TRUE(heard.Await([&] { return heard.lost.has_value(); }));
+  EXPECT_EQ(heard.lost->code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(heard.lost->message(), "coordinator " + coordinator.address() +
+                                       " has refused this node: wrong token");
+  EXPECT_EQ(coordinator.hellos(), 0);
+}
+
+TEST(GrpcTransport, CoordinatorThatAcknowledgesNothingIsGivenUp) {
+  FakeCoordinator coordinator;
+  coordinator.ack_nothing = true;
+  Heard heard;
+  GrpcTransport transport(Options(coordinator.address()), heard.callbacks());
+  for (size_t i = 0; i <= kMaxUnacknowledged; ++i) transport.Send(Ready(1));
+  ASSERT_TRUE(heard.Await([&] { return heard.lost.has_value(); }));
+  EXPECT_NE(heard.lost->message().find("4096"), std::string::npos)
+      << *heard.lost;
+}
+
+TEST(GrpcTransport, NobodyThereAndClosedWhileTrying) {
+  Heard heard;
+  int port = 0;
+  { port = FakeCoordinator().port(); }
+  auto transport = std::make_unique<GrpcTransport>(
+      Options("127.0.0.1:" + std::to_string(port)), heard.callbacks());
+  transport.reset();  // must not wait for the bound
+  EXPECT_FALSE(heard.lost.has_value());
+}
+
+}  // namespace
+}  // namespace maypole::worker

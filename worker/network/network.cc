@@ -1,0 +1,67 @@
+#include "worker/network/network.h"
+
+#include <utility>
+
+namespace maypole::worker {
+
+Network::Network(std::unique_ptr<Backend> backend, Callbacks callbacks)
+    : backend_(std::move(backend)),
+      callbacks_(std::move(callbacks)),
+      thread_([this] { Main(); }) {}
+
+Network::~Network() {
+  Abort();
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+    changed_.notify_all();
+  }
+  thread_.join();
+  backend_.reset();  // its threads call the runner
+}
+
+void Network::Abort() {
+  backend_->Abort();
+  if (runner_ != nullptr) runner_->Stop();
+}
+
+void Network::Post(std::function<void()> task) {
+  std::lock_guard lock(mutex_);
+  tasks_.push_back(std::move(task));
+  changed_.notify_all();
+}
+
+void Network::Main() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return stop_ || !tasks_.empty(); });
+    if (stop_) return;
+    auto tasks = std::exchange(tasks_, {});
+    lock.unlock();
+    for (auto& task : tasks) task();
+    lock.lock();
+  }
+}
+
+void Network::Prepare(uint32_t node_index, uint32_t nodes) {
+  Post([this, node_index, nodes] {
+    callbacks_.on_prepared(backend_->Prepare(node_index, nodes));
+  });
+}
+
+void Network::Connect(std::vector<std::string> addresses) {
+  Post([this, addresses = std::move(addresses)] {
+    callbacks_.on_connected(backend_->Connect(addresses));
+  });
+}
+
+void Network::Start(const Board* board) {
+  runner_ =
+      std::make_unique<NetworkRunner>(board, backend_.get(), callbacks_.runner);
+  Post([this] {
+    const absl::Status s = runner_->Run();
+    if (!s.ok()) callbacks_.on_failed(s);
+  });
+}
+
+}  // namespace maypole::worker

@@ -1,0 +1,61 @@
+#include "worker/network/route.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/address.h"
+#include "common/fd.h"
+
+namespace maypole::worker {
+namespace {
+
+// `host` without brackets.
+absl::StatusOr<std::string> Towards(const std::string& host, int port) {
+  int error = 0;
+  const Addresses found = Resolve(host, port, 0, &error);
+  if (found == nullptr) {
+    return absl::NotFoundError(
+        absl::StrCat("cannot resolve '", host, "': ", gai_strerror(error)));
+  }
+  for (const addrinfo* a = found.get(); a != nullptr; a = a->ai_next) {
+    const Fd fd(socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage own{};
+    auto* const address = reinterpret_cast<sockaddr*>(&own);
+    socklen_t size = sizeof(own);
+    // Connecting a datagram socket only asks the routing table.
+    if (fd.valid() && connect(fd.get(), a->ai_addr, a->ai_addrlen) == 0 &&
+        getsockname(fd.get(), address, &size) == 0) {
+      return NumericHost(address);
+    }
+  }
+  return absl::UnavailableError(
+      absl::StrCat("no route to '", host, "': ", std::strerror(errno)));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> LocalAddressTowards(const std::string& peer) {
+  HostPort at;
+  if (!SplitHostPort(peer, &at)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", peer, "' is not of the form HOST:PORT"));
+  }
+  return Towards(at.host, at.port);
+}
+
+absl::StatusOr<std::string> OwnAddress(const std::string& coordinator,
+                                       const std::vector<std::string>& others) {
+  const absl::StatusOr<std::string> own = LocalAddressTowards(coordinator);
+  if (own.ok() && !IsLoopbackHost(*own)) return own;
+  for (const std::string& other : others) {
+    if (other.empty() || IsLoopbackHost(other)) continue;
+    const absl::StatusOr<std::string> towards = Towards(other, 0);
+    if (towards.ok() && !IsLoopbackHost(*towards)) return towards;
+  }
+  return own;  // all are on this machine
+}
+
+}  // namespace maypole::worker

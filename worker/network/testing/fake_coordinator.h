@@ -1,0 +1,131 @@
+// FakeCoordinator: a gRPC server for tests that speaks the link's protocol by
+// the book; what it says is the test's decision.
+//
+// Thread contract: on_message is called on gRPC's threads, one stream at a
+// time; everything else from the test's thread.
+#ifndef MAYPOLE_WORKER_NETWORK_TESTING_FAKE_COORDINATOR_H_
+#define MAYPOLE_WORKER_NETWORK_TESTING_FAKE_COORDINATOR_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "common/program/secret.h"
+#include "common/wire/link.h"
+#include "proto/coordinator.grpc.pb.h"
+
+namespace maypole::worker {
+
+class FakeCoordinator : public proto::Coordinator::Service {
+ public:
+  using Reply = std::function<void(proto::CoordinatorMessage)>;
+
+  // port 0: any.
+  explicit FakeCoordinator(int port = 0) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:" + std::to_string(port),
+                             grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~FakeCoordinator() override { Stop(); }
+
+  void Stop() {
+    if (server_ == nullptr) return;
+    server_->Shutdown(std::chrono::system_clock::now());
+    server_.reset();
+  }
+
+  int port() const { return port_; }
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+  // Breaks the stream that is up, as a network would.
+  void Break() {
+    std::lock_guard lock(mutex_);
+    if (context_ != nullptr) context_->TryCancel();
+  }
+
+  // Set before the first stream. on_message answers by `reply`, numbered.
+  std::function<void(const proto::ExecutorMessage&, const Reply& reply)>
+      on_message;
+  std::string refusal;  // not empty: what hello is answered with
+  bool ack_nothing = false;
+
+  int hellos() const {
+    std::lock_guard lock(mutex_);
+    return hellos_;
+  }
+  std::string secret() const {
+    std::lock_guard lock(mutex_);
+    return secret_;
+  }
+
+  grpc::Status Session(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<proto::CoordinatorMessage,
+                               proto::ExecutorMessage>* stream) override {
+    proto::ExecutorMessage message;
+    if (!stream->Read(&message)) return grpc::Status::OK;
+    if (!refusal.empty()) {
+      proto::CoordinatorMessage m;
+      m.mutable_refused()->set_code(7);
+      m.mutable_refused()->set_message(refusal);
+      stream->Write(m);
+      return grpc::Status(grpc::StatusCode::PERMISSION_DENIED, refusal);
+    }
+    std::lock_guard one_stream(stream_mutex_);
+    Greet(context, message, stream);
+    while (stream->Read(&message)) Handle(message, stream);
+    std::lock_guard lock(mutex_);
+    context_ = nullptr;
+    return grpc::Status::OK;
+  }
+
+ private:
+  template <typename Stream>
+  void Greet(grpc::ServerContext* context, const proto::ExecutorMessage& hello,
+             Stream* stream) {
+    std::lock_guard lock(mutex_);
+    context_ = context;
+    ++hellos_;
+    const auto it = context->client_metadata().find(kSecretMetadata);
+    if (it != context->client_metadata().end()) {
+      secret_ = std::string(it->second.data(), it->second.size());
+    }
+    link_.OnReceived(0, hello.acknowledged());
+    proto::CoordinatorMessage welcome;
+    welcome.mutable_welcome()->set_session("s");
+    welcome.mutable_welcome()->set_incarnation("i");
+    stream->Write(link_.Bare(welcome));
+    link_.Resend([&](const proto::CoordinatorMessage& m) { stream->Write(m); });
+  }
+
+  template <typename Stream>
+  void Handle(const proto::ExecutorMessage& message, Stream* stream) {
+    if (ack_nothing) return;
+    const Receipt receipt =
+        link_.OnReceived(message.sequence(), message.acknowledged());
+    if (receipt == Receipt::kNew && on_message) {
+      on_message(message, [&](proto::CoordinatorMessage m) {
+        stream->Write(*link_.Push(std::move(m)));
+      });
+    }
+    if (link_.AckDue()) stream->Write(link_.Bare({}));
+  }
+
+  std::unique_ptr<grpc::Server> server_;
+  int port_ = 0;
+  std::mutex stream_mutex_;  // one stream at a time owns link_
+  Link<proto::CoordinatorMessage> link_{1000};
+  mutable std::mutex mutex_;
+  grpc::ServerContext* context_ = nullptr;
+  int hellos_ = 0;
+  std::string secret_;
+};
+
+}  // namespace maypole::worker
+
+#endif  // MAYPOLE_WORKER_NETWORK_TESTING_FAKE_COORDINATOR_H_
