@@ -3,7 +3,7 @@
 #define MAYPOLE_WORKER_EXECUTOR_MAIN_H_
 
 #include "absl/status/status.h"
-#include "common/fd.h"
+#include "common/system/fd.h"
 #include "worker/flags.h"
 
 namespace maypole::worker {

@@ -17,7 +17,7 @@
 
 #include "client/bootstrap/bootstrap_messages.h"
 #include "client/bootstrap/launcher_info.h"
-#include "common/spawn.h"
+#include "common/system/spawn.h"
 
 namespace maypole {
 namespace {

@@ -2,14 +2,14 @@
 // start of the node service in it.
 //
 // Thread contract: functions; not synchronized. Nothing forks: the process may
-// have threads and fork handlers (common/spawn.h).
+// have threads and fork handlers (common/system/spawn.h).
 #ifndef MAYPOLE_CLIENT_BOOTSTRAP_BOOTSTRAP_DIRECTORY_H_
 #define MAYPOLE_CLIENT_BOOTSTRAP_BOOTSTRAP_DIRECTORY_H_
 
 #include <string>
 
-#include "common/fd.h"
 #include "common/status.h"
+#include "common/system/fd.h"
 
 namespace maypole {
 

@@ -9,9 +9,9 @@
 #include <iterator>
 #include <sstream>
 
-#include "common/fd.h"
 #include "common/limits.h"
 #include "common/parse.h"
+#include "common/system/fd.h"
 #include "common/wire/signature.h"
 
 namespace maypole {

@@ -11,7 +11,7 @@
 #include <new>
 #include <string>
 
-#include "common/memory.h"
+#include "common/system/memory.h"
 
 namespace maypole {
 namespace {

@@ -27,8 +27,8 @@
 #include <string>
 
 #include "common/board/board.h"
-#include "common/fd.h"
 #include "common/status.h"
+#include "common/system/fd.h"
 
 namespace maypole {
 

@@ -14,7 +14,7 @@
 #include "client/session/wait_policy.h"
 #include "common/board/futex.h"
 #include "common/board/kill_point.h"
-#include "common/resource_limits.h"
+#include "common/system/resource_limits.h"
 
 namespace maypole {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "client/bootstrap/rank_options.h"
 #include "common/board/board.h"
-#include "common/fd.h"
+#include "common/system/fd.h"
 #include "common/wire/session_messages.h"
 
 namespace maypole {

@@ -1,5 +1,5 @@
 // How a rank that finds nothing to do should wait: by the cores that its
-// process may really use (common/cores.h). Where a quota limits them, looking
+// process may really use (common/system/cores.h). Where a quota limits them, looking
 // again and again is paid for by the next computation.
 //
 //   const WaitPolicy w = ChooseWaitPolicy(
@@ -12,7 +12,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "common/cores.h"
+#include "common/system/cores.h"
 
 namespace maypole {
 

@@ -11,8 +11,8 @@
 #include <new>
 
 #include "common/board/kill_point.h"
-#include "common/memory.h"
-#include "common/resource_limits.h"
+#include "common/system/memory.h"
+#include "common/system/resource_limits.h"
 
 namespace maypole {
 namespace {

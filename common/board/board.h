@@ -67,10 +67,10 @@
 #include <string>
 #include <string_view>
 
-#include "common/fd.h"
 #include "common/limits.h"
-#include "common/memory.h"
 #include "common/status.h"
+#include "common/system/fd.h"
+#include "common/system/memory.h"
 #include "common/types.h"
 #include "common/wire/signature.h"
 

@@ -9,8 +9,8 @@
 #include <memory>
 #include <string>
 
-#include "common/fd.h"
 #include "common/metrics/families.h"
+#include "common/system/fd.h"
 
 namespace maypole {
 namespace {

@@ -8,7 +8,7 @@
 #include <map>
 #include <string>
 
-#include "common/fd.h"
+#include "common/system/fd.h"
 
 namespace maypole {
 namespace {

@@ -36,9 +36,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/event_loop.h"
-#include "common/fd.h"
 #include "common/program/address.h"
+#include "common/system/event_loop.h"
+#include "common/system/fd.h"
 
 namespace maypole {
 

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/address.h"
-#include "common/fd.h"
+#include "common/system/fd.h"
 
 namespace maypole {
 

@@ -15,10 +15,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/fd.h"
 #include "common/program/address.h"
 #include "common/program/certificate.h"
 #include "common/program/tls.h"
+#include "common/system/fd.h"
 
 namespace maypole {
 namespace {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/fd.h"
 #include "common/program/address.h"
+#include "common/system/fd.h"
 
 namespace maypole {
 

@@ -8,7 +8,7 @@
 #include <exception>
 #include <system_error>
 
-#include "common/resource_limits.h"
+#include "common/system/resource_limits.h"
 
 namespace maypole {
 namespace {

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "common/memory.h"
+#include "common/system/memory.h"
 
 namespace maypole {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/absl_status.h"
-#include "common/fd.h"
+#include "common/system/fd.h"
 
 namespace maypole {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/absl_status.h"
-#include "common/fd.h"
 #include "common/program/certificate.h"
+#include "common/system/fd.h"
 #include "grpc/grpc_security_constants.h"
 
 namespace maypole {

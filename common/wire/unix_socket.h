@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "common/fd.h"
 #include "common/status.h"
+#include "common/system/fd.h"
 
 namespace maypole {
 

@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/fd.h"
 #include "common/program/address.h"
+#include "common/system/fd.h"
 #include "grpcpp/server_builder.h"
 
 namespace maypole::coordinator {

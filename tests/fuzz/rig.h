@@ -29,8 +29,8 @@
 #include "tests/fuzz/feed.h"
 #include "worker/backend/testing/fake_backend.h"
 #include "worker/core/executor_core.h"
-#include "worker/executor/board_keeper.h"
-#include "worker/executor/counter_sampler.h"
+#include "worker/executor/board/board_keeper.h"
+#include "worker/executor/board/counter_sampler.h"
 #include "worker/network/network_runner.h"
 
 namespace maypole::fuzz {

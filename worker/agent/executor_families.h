@@ -13,7 +13,7 @@
 #include <string>
 
 #include "common/metrics/families.h"
-#include "worker/executor/stats_page.h"
+#include "worker/executor/board/stats_page.h"
 
 namespace maypole::worker {
 

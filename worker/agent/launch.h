@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/spawn.h"
+#include "common/system/spawn.h"
 
 namespace maypole::worker {
 

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "worker/agent/executor_families.h"
-#include "worker/executor/stats_page.h"
+#include "worker/executor/board/stats_page.h"
 
 namespace maypole::worker {
 

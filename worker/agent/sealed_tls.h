@@ -9,8 +9,8 @@
 #define MAYPOLE_WORKER_AGENT_SEALED_TLS_H_
 
 #include "absl/status/statusor.h"
-#include "common/fd.h"
 #include "common/program/tls.h"
+#include "common/system/fd.h"
 
 namespace maypole::worker {
 

@@ -17,7 +17,7 @@
 #include "common/log_value.h"
 #include "common/name.h"
 #include "common/program/secret.h"
-#include "common/spawn.h"
+#include "common/system/spawn.h"
 #include "worker/agent/control.h"
 #include "worker/agent/launch.h"
 #include "worker/core/limits.h"

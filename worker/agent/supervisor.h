@@ -29,12 +29,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/event_loop.h"
-#include "common/fd.h"
+#include "common/system/event_loop.h"
+#include "common/system/fd.h"
 #include "common/wire/session_messages.h"
 #include "common/wire/unix_socket.h"
 #include "worker/agent/metrics.h"
-#include "worker/executor/stats_page.h"
+#include "worker/executor/board/stats_page.h"
 
 namespace maypole::worker {
 

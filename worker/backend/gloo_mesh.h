@@ -15,7 +15,7 @@
 
 #include <memory>
 
-#include "common/fd.h"
+#include "common/system/fd.h"
 #include "worker/backend/tcp_transport.h"
 
 namespace maypole::worker {

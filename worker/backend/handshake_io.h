@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/fd.h"
+#include "common/system/fd.h"
 #include "worker/backend/handshake_proof.h"
 
 namespace maypole::worker::handshake {

@@ -44,7 +44,7 @@
 #include <thread>
 #include <vector>
 
-#include "common/fd.h"
+#include "common/system/fd.h"
 
 namespace maypole::worker {
 

@@ -5,7 +5,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include "common/fd.h"
+#include "common/system/fd.h"
 
 namespace maypole::worker {
 namespace {

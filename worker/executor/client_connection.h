@@ -13,8 +13,8 @@
 #include <span>
 #include <vector>
 
-#include "common/fd.h"
 #include "common/status.h"
+#include "common/system/fd.h"
 
 namespace maypole::worker {
 

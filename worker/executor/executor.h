@@ -14,15 +14,15 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "common/fd.h"
+#include "common/system/fd.h"
 #include "worker/backend/backend.h"
 #include "worker/core/executor_core.h"
+#include "worker/executor/board/stats_page.h"
 #include "worker/executor/executor_logic.h"
 #include "worker/executor/executor_reporter.h"
 #include "worker/executor/loop_watchdog.h"
 #include "worker/executor/mailbox.h"
 #include "worker/executor/poller.h"
-#include "worker/executor/stats_page.h"
 #include "worker/network/transport.h"
 
 namespace maypole::worker {

@@ -36,7 +36,7 @@
 #include <vector>
 
 #include "worker/core/executor_core.h"
-#include "worker/executor/board_keeper.h"
+#include "worker/executor/board/board_keeper.h"
 #include "worker/executor/executor_system.h"
 
 namespace maypole::worker {

@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "worker/executor/counter_sampler.h"
+#include "worker/executor/board/counter_sampler.h"
+#include "worker/executor/board/stats_page.h"
 #include "worker/executor/executor_system.h"
 #include "worker/executor/loop_watchdog.h"
-#include "worker/executor/stats_page.h"
 
 namespace maypole::worker {
 

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/fd.h"
+#include "common/system/fd.h"
 
 namespace maypole::worker {
 

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/address.h"
-#include "common/fd.h"
+#include "common/system/fd.h"
 
 namespace maypole::worker {
 namespace {

@@ -15,7 +15,7 @@
 #include <optional>
 
 #include "common/address.h"
-#include "common/fd.h"
+#include "common/system/fd.h"
 
 namespace maypole::launcher {
 namespace {

@@ -12,8 +12,8 @@
 #include "client/launcher/process/announcement.h"
 #include "client/launcher/process/process.h"
 #include "client/launcher/process/rank_start.h"
-#include "common/cores.h"
-#include "common/fd.h"
+#include "common/system/cores.h"
+#include "common/system/fd.h"
 
 namespace maypole::launcher {
 namespace {

@@ -47,8 +47,8 @@
 #include "client/launcher/node/node_core.h"
 #include "client/launcher/output/output_loop.h"
 #include "client/launcher/process/child_process.h"
-#include "common/event_loop.h"
 #include "common/status.h"
+#include "common/system/event_loop.h"
 #include "proto/node.pb.h"
 
 namespace maypole::launcher {

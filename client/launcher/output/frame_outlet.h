@@ -12,7 +12,7 @@
 
 #include "client/launcher/node/node_protocol.h"
 #include "client/launcher/output/outlet.h"
-#include "common/fd.h"
+#include "common/system/fd.h"
 
 namespace maypole::launcher {
 

@@ -8,9 +8,9 @@
 #define MAYPOLE_CLIENT_LAUNCHER_OUTPUT_OUTLET_H_
 
 #include "client/launcher/output/output_loop.h"
-#include "common/event_loop.h"
-#include "common/fd.h"
 #include "common/status.h"
+#include "common/system/event_loop.h"
+#include "common/system/fd.h"
 
 namespace maypole::launcher {
 

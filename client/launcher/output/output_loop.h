@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "client/launcher/output/lines.h"
-#include "common/event_loop.h"
+#include "common/system/event_loop.h"
 
 namespace maypole::launcher {
 

@@ -17,8 +17,8 @@
 
 #include "client/launcher/output/lines.h"
 #include "client/launcher/output/sink.h"
-#include "common/fd.h"
 #include "common/status.h"
+#include "common/system/fd.h"
 
 namespace maypole::launcher {
 

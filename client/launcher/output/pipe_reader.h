@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "client/launcher/output/output_loop.h"
-#include "common/event_loop.h"
-#include "common/fd.h"
 #include "common/status.h"
+#include "common/system/event_loop.h"
+#include "common/system/fd.h"
 
 namespace maypole::launcher {
 

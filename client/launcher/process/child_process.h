@@ -22,7 +22,7 @@
 #include "client/launcher/output/output_loop.h"
 #include "client/launcher/output/pipe_reader.h"
 #include "client/launcher/process/announcement.h"
-#include "common/spawn.h"
+#include "common/system/spawn.h"
 
 namespace maypole::launcher {
 

@@ -16,7 +16,7 @@
 
 #include "client/launcher/command/options.h"
 #include "client/launcher/hosts/placement.h"
-#include "common/fd.h"
+#include "common/system/fd.h"
 
 namespace maypole::launcher {
 namespace {

@@ -1,5 +1,5 @@
 // Processes: seeing one end, ending all that descend from us, finding the
-// program of one that is to be started (common/spawn.h does that).
+// program of one that is to be started (common/system/spawn.h does that).
 //
 // Thread contract: for a process of one thread.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_PROCESS_PROCESS_H_

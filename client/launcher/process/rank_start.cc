@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "common/fd.h"
+#include "common/system/fd.h"
 #include "common/wire/unix_socket.h"
 
 namespace maypole::launcher {

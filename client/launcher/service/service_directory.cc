@@ -12,7 +12,7 @@
 
 #include "client/bootstrap/bootstrap_messages.h"
 #include "client/launcher/process/private_directory.h"
-#include "common/fd.h"
+#include "common/system/fd.h"
 
 namespace maypole::launcher {
 namespace {

@@ -10,7 +10,7 @@
 #include <set>
 
 #include "client/bootstrap/bootstrap_directory.h"
-#include "common/fd.h"
+#include "common/system/fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

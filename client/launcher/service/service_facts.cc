@@ -16,8 +16,8 @@
 #include "client/launcher/hosts/own_addresses.h"
 #include "client/launcher/process/private_directory.h"
 #include "client/launcher/process/rank_start.h"
-#include "common/fd.h"
 #include "common/fusion_threshold.h"
+#include "common/system/fd.h"
 #include "common/wire/unix_socket.h"
 
 namespace maypole::launcher {

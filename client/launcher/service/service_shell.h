@@ -18,8 +18,8 @@
 #include "client/launcher/output/output_stream.h"
 #include "client/launcher/output/sink.h"
 #include "client/launcher/service/service_core.h"
-#include "common/fd.h"
 #include "common/status.h"
+#include "common/system/fd.h"
 
 namespace maypole::launcher {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "client/bootstrap/bootstrap_messages.h"
-#include "common/fd.h"
+#include "common/system/fd.h"
 #include "common/wire/unix_socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

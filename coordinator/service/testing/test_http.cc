@@ -4,7 +4,7 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include "common/fd.h"
+#include "common/system/fd.h"
 
 namespace maypole::coordinator {
 

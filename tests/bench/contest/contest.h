@@ -35,8 +35,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "common/fd.h"
 #include "common/status.h"
+#include "common/system/fd.h"
 #include "tests/bench/contest/start_line.h"
 #include "tests/bench/cpp/library.h"
 #include "tests/bench/cpp/pattern.h"

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "common/cores.h"
+#include "common/system/cores.h"
 
 namespace maypole::bench {
 namespace {

@@ -14,8 +14,8 @@
 #include <memory>
 #include <string>
 
-#include "common/fd.h"
 #include "common/status.h"
+#include "common/system/fd.h"
 
 namespace maypole::bench {
 

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/fd.h"
+#include "common/system/fd.h"
 
 namespace maypole::simulation {
 

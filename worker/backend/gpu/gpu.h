@@ -51,7 +51,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/fd.h"
+#include "common/system/fd.h"
 #include "common/types.h"
 
 namespace maypole::gpu {

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/fd.h"
 #include "common/reduce/reduce.h"
+#include "common/system/fd.h"
 #include "worker/backend/gpu/loaded_gpu.h"
 #include "worker/backend/gpu/owned.h"
 

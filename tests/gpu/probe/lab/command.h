@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/fd.h"
+#include "common/system/fd.h"
 #include "tests/gpu/probe/lab/lab.h"
 
 namespace maypole::probe {

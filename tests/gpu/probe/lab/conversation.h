@@ -25,7 +25,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/fd.h"
+#include "common/system/fd.h"
 #include "tests/gpu/probe/lab/lab.h"
 
 namespace maypole::probe {

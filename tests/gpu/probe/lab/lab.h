@@ -36,7 +36,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/fd.h"
+#include "common/system/fd.h"
 #include "tests/gpu/probe/lab/report.h"
 #include "worker/backend/gpu/gpu.h"
 

@@ -21,7 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/fd.h"
+#include "common/system/fd.h"
 #include "worker/backend/gpu/gpu.h"
 #include "worker/backend/gpu/testing/fake_operation.h"
 

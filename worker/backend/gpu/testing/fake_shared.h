@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/fd.h"
+#include "common/system/fd.h"
 
 namespace maypole::gpu {
 

@@ -4,8 +4,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "worker/executor/board_keeper.h"
-#include "worker/executor/process_state.h"
+#include "worker/executor/board/board_keeper.h"
+#include "worker/executor/board/process_state.h"
 
 namespace maypole::worker {
 namespace {

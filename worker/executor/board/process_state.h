@@ -1,6 +1,6 @@
 // What the system says about a process.
-#ifndef MAYPOLE_WORKER_EXECUTOR_PROCESS_STATE_H_
-#define MAYPOLE_WORKER_EXECUTOR_PROCESS_STATE_H_
+#ifndef MAYPOLE_WORKER_EXECUTOR_BOARD_PROCESS_STATE_H_
+#define MAYPOLE_WORKER_EXECUTOR_BOARD_PROCESS_STATE_H_
 
 namespace maypole::worker {
 
@@ -10,4 +10,4 @@ bool IsStopped(int pid);
 
 }  // namespace maypole::worker
 
-#endif  // MAYPOLE_WORKER_EXECUTOR_PROCESS_STATE_H_
+#endif  // MAYPOLE_WORKER_EXECUTOR_BOARD_PROCESS_STATE_H_

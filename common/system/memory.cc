@@ -1,4 +1,4 @@
-#include "common/memory.h"
+#include "common/system/memory.h"
 
 #include <fcntl.h>
 #include <unistd.h>

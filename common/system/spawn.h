@@ -22,8 +22,8 @@
 //
 // Invariant: nothing but libc in here; libmaypole starts the node service by
 // it.
-#ifndef MAYPOLE_COMMON_SPAWN_H_
-#define MAYPOLE_COMMON_SPAWN_H_
+#ifndef MAYPOLE_COMMON_SYSTEM_SPAWN_H_
+#define MAYPOLE_COMMON_SYSTEM_SPAWN_H_
 
 #include <signal.h>
 #include <sys/resource.h>
@@ -33,8 +33,8 @@
 #include <string>
 #include <vector>
 
-#include "common/fd.h"
 #include "common/status.h"
+#include "common/system/fd.h"
 
 namespace maypole {
 
@@ -84,4 +84,4 @@ Fd OpenPidFd(pid_t pid);
 
 }  // namespace maypole
 
-#endif  // MAYPOLE_COMMON_SPAWN_H_
+#endif  // MAYPOLE_COMMON_SYSTEM_SPAWN_H_

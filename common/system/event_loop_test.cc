@@ -1,4 +1,4 @@
-#include "common/event_loop.h"
+#include "common/system/event_loop.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "common/resource_limits.h"
+#include "common/system/resource_limits.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -12,7 +12,7 @@
 #include <system_error>
 #include <thread>
 
-#include "common/spawn.h"
+#include "common/system/spawn.h"
 
 namespace maypole {
 namespace {

@@ -1,5 +1,5 @@
 // What ranks count on the board, in the statistics page.
-#include "worker/executor/counter_sampler.h"
+#include "worker/executor/board/counter_sampler.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -11,8 +11,8 @@
 //
 // Thread contract: atomics; any thread. The supervisor trusts nothing here: a
 // wrong number is a wrong metric of that job and nothing else.
-#ifndef MAYPOLE_WORKER_EXECUTOR_STATS_PAGE_H_
-#define MAYPOLE_WORKER_EXECUTOR_STATS_PAGE_H_
+#ifndef MAYPOLE_WORKER_EXECUTOR_BOARD_STATS_PAGE_H_
+#define MAYPOLE_WORKER_EXECUTOR_BOARD_STATS_PAGE_H_
 
 #include <array>
 #include <atomic>
@@ -22,8 +22,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/board/board.h"
-#include "common/fd.h"
 #include "common/limits.h"
+#include "common/system/fd.h"
 #include "common/types.h"
 
 namespace maypole::worker {
@@ -127,4 +127,4 @@ class SharedStats {
 
 }  // namespace maypole::worker
 
-#endif  // MAYPOLE_WORKER_EXECUTOR_STATS_PAGE_H_
+#endif  // MAYPOLE_WORKER_EXECUTOR_BOARD_STATS_PAGE_H_

@@ -1,4 +1,4 @@
-#include "common/spawn.h"
+#include "common/system/spawn.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "common/resource_limits.h"
+#include "common/system/resource_limits.h"
 
 extern char** environ;
 

@@ -1,4 +1,4 @@
-#include "worker/executor/board_keeper.h"
+#include "worker/executor/board/board_keeper.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

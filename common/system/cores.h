@@ -10,8 +10,8 @@
 // Thread contract: pure functions, except AffinityCores() (the calling
 // thread's mask), UsableCores(), and what ReadFilesUnder() returns (it reads
 // files).
-#ifndef MAYPOLE_COMMON_CORES_H_
-#define MAYPOLE_COMMON_CORES_H_
+#ifndef MAYPOLE_COMMON_SYSTEM_CORES_H_
+#define MAYPOLE_COMMON_SYSTEM_CORES_H_
 
 #include <sched.h>
 
@@ -62,4 +62,4 @@ uint32_t UsableCores();
 
 }  // namespace maypole
 
-#endif  // MAYPOLE_COMMON_CORES_H_
+#endif  // MAYPOLE_COMMON_SYSTEM_CORES_H_

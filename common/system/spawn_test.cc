@@ -1,4 +1,4 @@
-#include "common/spawn.h"
+#include "common/system/spawn.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -5,8 +5,8 @@
 // it is copied first, and only counts and bounds of our own are trusted.
 //
 // Thread contract: the executor's loop only.
-#ifndef MAYPOLE_WORKER_EXECUTOR_BOARD_KEEPER_H_
-#define MAYPOLE_WORKER_EXECUTOR_BOARD_KEEPER_H_
+#ifndef MAYPOLE_WORKER_EXECUTOR_BOARD_BOARD_KEEPER_H_
+#define MAYPOLE_WORKER_EXECUTOR_BOARD_BOARD_KEEPER_H_
 
 #include <cstdint>
 #include <deque>
@@ -121,4 +121,4 @@ class BoardKeeper {
 
 }  // namespace maypole::worker
 
-#endif  // MAYPOLE_WORKER_EXECUTOR_BOARD_KEEPER_H_
+#endif  // MAYPOLE_WORKER_EXECUTOR_BOARD_BOARD_KEEPER_H_

@@ -52,16 +52,16 @@
 // Built on standalone Asio, which event_loop.cc alone includes. An event costs
 // about 1 us of CPU time more than with bare epoll (2.6 -> 3.5 us, of a wake-up
 // and an answer through eventfds).
-#ifndef MAYPOLE_COMMON_EVENT_LOOP_H_
-#define MAYPOLE_COMMON_EVENT_LOOP_H_
+#ifndef MAYPOLE_COMMON_SYSTEM_EVENT_LOOP_H_
+#define MAYPOLE_COMMON_SYSTEM_EVENT_LOOP_H_
 
 #include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
 
-#include "common/fd.h"
 #include "common/status.h"
+#include "common/system/fd.h"
 
 namespace maypole {
 
@@ -164,4 +164,4 @@ class EventLoop {
 
 }  // namespace maypole
 
-#endif  // MAYPOLE_COMMON_EVENT_LOOP_H_
+#endif  // MAYPOLE_COMMON_SYSTEM_EVENT_LOOP_H_

@@ -1,4 +1,4 @@
-#include "worker/executor/stats_page.h"
+#include "worker/executor/board/stats_page.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-#include "common/cores.h"
+#include "common/system/cores.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>

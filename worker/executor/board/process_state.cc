@@ -1,4 +1,4 @@
-#include "worker/executor/process_state.h"
+#include "worker/executor/board/process_state.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "common/fd.h"
+#include "common/system/fd.h"
 
 namespace maypole::worker {
 

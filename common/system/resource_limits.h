@@ -6,8 +6,8 @@
 //   // threads of this user is 512 (ulimit -u)
 //
 // Thread contract: all functions may be called by any thread.
-#ifndef MAYPOLE_COMMON_RESOURCE_LIMITS_H_
-#define MAYPOLE_COMMON_RESOURCE_LIMITS_H_
+#ifndef MAYPOLE_COMMON_SYSTEM_RESOURCE_LIMITS_H_
+#define MAYPOLE_COMMON_SYSTEM_RESOURCE_LIMITS_H_
 
 #include <cstdint>
 #include <functional>
@@ -45,4 +45,4 @@ std::string LimitBehind(Needs needs, const LimitFacts& facts);
 
 }  // namespace maypole
 
-#endif  // MAYPOLE_COMMON_RESOURCE_LIMITS_H_
+#endif  // MAYPOLE_COMMON_SYSTEM_RESOURCE_LIMITS_H_

@@ -2,8 +2,8 @@
 // close() or munmap() stands outside them.
 //
 // Thread contract: values; not synchronized.
-#ifndef MAYPOLE_COMMON_FD_H_
-#define MAYPOLE_COMMON_FD_H_
+#ifndef MAYPOLE_COMMON_SYSTEM_FD_H_
+#define MAYPOLE_COMMON_SYSTEM_FD_H_
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -68,4 +68,4 @@ class Mapping {
 
 }  // namespace maypole
 
-#endif  // MAYPOLE_COMMON_FD_H_
+#endif  // MAYPOLE_COMMON_SYSTEM_FD_H_

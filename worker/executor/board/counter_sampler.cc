@@ -1,4 +1,4 @@
-#include "worker/executor/counter_sampler.h"
+#include "worker/executor/board/counter_sampler.h"
 
 #include <sys/stat.h>
 

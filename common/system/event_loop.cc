@@ -1,4 +1,4 @@
-#include "common/event_loop.h"
+#include "common/system/event_loop.h"
 
 #include <fcntl.h>
 

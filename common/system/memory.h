@@ -1,8 +1,8 @@
 // The kernel's memory: its page size, and pages that are reserved at once.
 //
 // Thread contract: all functions may be called by any thread.
-#ifndef MAYPOLE_COMMON_MEMORY_H_
-#define MAYPOLE_COMMON_MEMORY_H_
+#ifndef MAYPOLE_COMMON_SYSTEM_MEMORY_H_
+#define MAYPOLE_COMMON_SYSTEM_MEMORY_H_
 
 #include <cstdint>
 
@@ -29,4 +29,4 @@ Status ReservePages(int fd, uint64_t begin, uint64_t end);
 
 }  // namespace maypole
 
-#endif  // MAYPOLE_COMMON_MEMORY_H_
+#endif  // MAYPOLE_COMMON_SYSTEM_MEMORY_H_

@@ -1,4 +1,4 @@
-#include "common/resource_limits.h"
+#include "common/system/resource_limits.h"
 
 #include <pthread.h>
 #include <sys/mman.h>

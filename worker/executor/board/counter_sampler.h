@@ -12,14 +12,14 @@
 // nothing else; one that goes backwards counts nothing from there on.
 //
 // Thread contract: one thread.
-#ifndef MAYPOLE_WORKER_EXECUTOR_COUNTER_SAMPLER_H_
-#define MAYPOLE_WORKER_EXECUTOR_COUNTER_SAMPLER_H_
+#ifndef MAYPOLE_WORKER_EXECUTOR_BOARD_COUNTER_SAMPLER_H_
+#define MAYPOLE_WORKER_EXECUTOR_BOARD_COUNTER_SAMPLER_H_
 
 #include <cstdint>
 #include <vector>
 
 #include "common/board/board.h"
-#include "worker/executor/stats_page.h"
+#include "worker/executor/board/stats_page.h"
 
 namespace maypole::worker {
 
@@ -49,4 +49,4 @@ class CounterSampler {
 
 }  // namespace maypole::worker
 
-#endif  // MAYPOLE_WORKER_EXECUTOR_COUNTER_SAMPLER_H_
+#endif  // MAYPOLE_WORKER_EXECUTOR_BOARD_COUNTER_SAMPLER_H_

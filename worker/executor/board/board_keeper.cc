@@ -1,4 +1,4 @@
-#include "worker/executor/board_keeper.h"
+#include "worker/executor/board/board_keeper.h"
 
 #include <algorithm>
 #include <bit>
