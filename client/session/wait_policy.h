@@ -1,6 +1,6 @@
 // How a rank that finds nothing to do should wait: by the cores that its
-// process may really use (common/system/cores.h). Where a quota limits them, looking
-// again and again is paid for by the next computation.
+// process may really use (common/system/cores.h). Where a quota limits them,
+// looking again and again is paid for by the next computation.
 //
 //   const WaitPolicy w = ChooseWaitPolicy(
 //       AffinityCores(), CpuQuota(ReadFilesUnder("/")), 2, 1);

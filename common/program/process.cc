@@ -16,20 +16,24 @@ namespace {
 const char* terminated_program = "";
 
 [[noreturn]] void Terminate() {
+  const std::exception_ptr exception = std::current_exception();
+  // A noexcept function whose exception gcc no longer knows, or a thread that
+  // was not joined.
+  if (exception == nullptr) {
+    std::fprintf(stderr, "%s: ended by std::terminate()\n", terminated_program);
+    std::abort();
+  }
   try {
-    if (const std::exception_ptr e = std::current_exception()) {
-      std::rethrow_exception(e);
-    }
+    std::rethrow_exception(exception);
   } catch (const std::system_error& e) {
     const int err = e.code().value();
-    const Status s =
-        err == EAGAIN
-            ? ResourceStatus(err, Needs::kThread, "cannot start a thread")
-            : ErrnoStatus(err, "ended by an exception");
+    const Status s = err == EAGAIN ? ResourceStatus(err, Needs::kThread,
+                                                    "cannot start a thread")
+                                   : ErrnoStatus(err, "ended by an exception");
     std::fprintf(stderr, "%s: %s\n", terminated_program, s.message().c_str());
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "%s: ended by an exception: %s\n",
-                 terminated_program, e.what());
+    std::fprintf(stderr, "%s: ended by an exception: %s\n", terminated_program,
+                 e.what());
   } catch (...) {
   }
   std::abort();

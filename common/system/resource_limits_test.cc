@@ -142,8 +142,8 @@ TEST(ResourceStatusTest, AProcessBeyondTheUsersLimit) {
               const rlimit none{0, 0};
               if (setrlimit(RLIMIT_NPROC, &none) != 0) return 1;
               Child child;
-              const Status s =
-                  Spawn({.program = "/bin/true", .arguments = {"true"}}, &child);
+              const Status s = Spawn(
+                  {.program = "/bin/true", .arguments = {"true"}}, &child);
               return Report(s.message(),
                             "Resource temporarily unavailable: the limit of "
                             "processes and threads of this user is 0");
