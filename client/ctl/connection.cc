@@ -28,8 +28,9 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
   args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kPingMs);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPingMs);
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  // This is how long the attempt to connect may take.
-  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, timeout_s * 1000);
+  // This is how long the attempt to connect may take: longer than a call, so
+  // that the call's deadline is what ends it.
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, (timeout_s + 1) * 1000);
   args.SetMaxReceiveMessageSize(kMaxReplyBytes);
   SetServerName(tls, &args);
   return grpc::CreateCustomChannel(address, ClientCredentials(tls), args);
@@ -37,7 +38,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
 
 // gRPC wraps the reason: "failed to connect to all addresses; last error:
 // UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host:
-// CoordinatorClient refused"
+// Connection refused"
 std::string Reason(const std::string& text) {
   const size_t at = text.rfind(": ");
   return Printable(at == std::string::npos ? text : text.substr(at + 2));
