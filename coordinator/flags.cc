@@ -117,9 +117,8 @@ absl::Status ReadAddresses(const Texts& texts, ServerOptions* options) {
 
 absl::Status ReadSecrets(const Texts& texts, ServerOptions* options) {
   if (!texts.secret_file.empty()) {
-    auto secret = ReadSecretFile(texts.secret_file);
-    if (!secret.ok()) return secret.status();
-    options->secret = *secret;
+    const Status read = ReadSecretFile(texts.secret_file, &options->secret);
+    if (!read.ok()) return ToAbsl(read);
   }
   auto tls = ReadTlsFiles(texts.tls_ca, texts.tls_cert, texts.tls_key);
   if (!tls.ok()) return tls.status();

@@ -192,9 +192,8 @@ absl::Status Check(const WorkerFlags& f) {
 
 absl::Status ReadSecrets(const Texts& texts, WorkerFlags* f) {
   if (!texts.secret_file.empty()) {
-    absl::StatusOr<std::string> secret = ReadSecretFile(texts.secret_file);
-    if (!secret.ok()) return secret.status();
-    f->secret = *std::move(secret);
+    const Status read = ReadSecretFile(texts.secret_file, &f->secret);
+    if (!read.ok()) return ToAbsl(read);
   }
   absl::StatusOr<TlsOptions> tls =
       ReadTlsFiles(texts.tls_ca, texts.tls_cert, texts.tls_key);

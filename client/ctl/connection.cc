@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "client/ctl/text.h"
+#include "common/absl_status.h"
 #include "common/program/address.h"
 #include "common/program/secret.h"
 #include "common/program/secret_file.h"
@@ -52,9 +53,8 @@ absl::StatusOr<std::unique_ptr<CoordinatorClient>> CoordinatorClient::Make(
   if (!address.ok()) return address.status();
   std::string secret;
   if (!options.secret_file.empty()) {
-    auto read = ReadSecretFile(options.secret_file);
-    if (!read.ok()) return read.status();
-    secret = *std::move(read);
+    const maypole::Status read = ReadSecretFile(options.secret_file, &secret);
+    if (!read.ok()) return ToAbsl(read);
   }
   auto tls = ReadTlsFiles(options.tls_ca, options.tls_cert, options.tls_key);
   if (!tls.ok()) return tls.status();

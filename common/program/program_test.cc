@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "common/absl_status.h"
 #include "common/program/address.h"
 #include "common/program/secret_file.h"
 #include "gmock/gmock.h"
@@ -56,7 +58,13 @@ class SecretTest : public ::testing::Test {
                                    mode_t mode = 0600) {
     std::ofstream(path_, std::ios::trunc) << text;
     ::chmod(path_.c_str(), mode);
-    return ReadSecretFile(path_);
+    return ReadFile(path_);
+  }
+  static absl::StatusOr<std::string> ReadFile(const std::string& path) {
+    std::string secret;
+    const Status s = ReadSecretFile(path, &secret);
+    if (!s.ok()) return ToAbsl(s);
+    return secret;
   }
   const std::string path_;
 };
@@ -93,7 +101,7 @@ TEST_F(SecretTest, RefusesWhatIsNoRegularFileAtOnce) {
   ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
   for (const std::string& path :
        {path_, std::string("/dev/null"), std::string(getenv("TEST_TMPDIR"))}) {
-    const auto secret = ReadSecretFile(path);
+    const auto secret = ReadFile(path);
     ASSERT_FALSE(secret.ok());
     EXPECT_EQ(std::string(secret.status().message()),
               "secret file " + path +
@@ -107,7 +115,7 @@ TEST_F(SecretTest, RefusesAFileOfSomebodyElse) {
   if (::chown(path_.c_str(), 65534, 65534) != 0) {
     GTEST_SKIP() << "no right to give files away; see tests/security_test.py";
   }
-  const auto secret = ReadSecretFile(path_);
+  const auto secret = ReadFile(path_);
   ASSERT_FALSE(secret.ok());
   EXPECT_EQ(secret.status().code(), absl::StatusCode::kPermissionDenied);
   EXPECT_THAT(std::string(secret.status().message()),
@@ -122,7 +130,7 @@ TEST_F(SecretTest, WarnsOfAShortOne) {
 }
 
 TEST_F(SecretTest, NamesAFileThatIsNotThere) {
-  const auto secret = ReadSecretFile("/nonexistent/secret");
+  const auto secret = ReadFile("/nonexistent/secret");
   ASSERT_FALSE(secret.ok());
   EXPECT_THAT(std::string(secret.status().message()),
               HasSubstr("/nonexistent/secret: No such file"));

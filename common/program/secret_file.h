@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <string>
 
-#include "absl/status/statusor.h"
+#include "common/status.h"
 
 namespace maypole {
 
@@ -15,10 +15,10 @@ inline constexpr size_t kMaxSecretBytes = 255;
 // 64 random bits as hexadecimal digits.
 inline constexpr size_t kGoodSecretBytes = 16;
 
-// The secret. An error if the file is not a regular one, belongs to somebody
-// else than root or this process's user, may be used by others than its owner,
-// or does not hold one line of printable ASCII. Never waits.
-absl::StatusOr<std::string> ReadSecretFile(const std::string& path);
+// The secret, into *out. An error if the file is not a regular one, belongs to
+// somebody else than root or this process's user, may be used by others than
+// its owner, or does not hold one line of printable ASCII. Never waits.
+Status ReadSecretFile(const std::string& path, std::string* out);
 
 // What an operator should be told about a short secret. Empty for a good one,
 // and for none at all.

@@ -109,6 +109,16 @@ std::vector<std::string> OwnAddresses() {
   return addresses;
 }
 
+std::string AnyAddress() {
+  const Fd fd(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in6 any{};
+  any.sin6_family = AF_INET6;
+  const bool six =
+      fd.valid() &&
+      bind(fd.get(), reinterpret_cast<sockaddr*>(&any), sizeof(any)) == 0;
+  return six ? "[::]" : "0.0.0.0";
+}
+
 bool IsThisMachine(const std::string& name) {
   char host[HOST_NAME_MAX + 1] = {};
   gethostname(host, sizeof host - 1);

@@ -16,6 +16,10 @@ namespace maypole::launcher {
 // one link only. IPv4 before IPv6, without brackets.
 std::vector<std::string> OwnAddresses();
 
+// The host to listen at so that all addresses of this machine reach the socket:
+// "[::]", which takes IPv4 too, or "0.0.0.0" where the kernel has no IPv6.
+std::string AnyAddress();
+
 // localhost, this machine's name, or a name or address that leads here.
 bool IsThisMachine(const std::string& name);
 

@@ -6,34 +6,18 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <numeric>
 
 #include "client/launcher/hosts/own_addresses.h"
 #include "client/launcher/job/job_launcher.h"
 #include "client/launcher/process/private_directory.h"
 #include "common/address.h"
+#include "common/program/secret_file.h"
 
 namespace maypole::launcher {
 namespace {
 
 constexpr char kCoordinator[] = "coordinator";
-
-// Where the coordinator listens if other hosts shall reach it. One socket of
-// IPv6 takes both kinds, but not where the kernel has no IPv6.
-std::string ListenForOthers() {
-  for (const std::string& address : OwnAddresses()) {
-    if (address.find(':') != std::string::npos) return "[::]:0";
-  }
-  return "0.0.0.0:0";
-}
-
-Status ReadSecret(const std::string& path, std::string* secret) {
-  std::ifstream file(path);
-  if (std::getline(file, *secret)) return Status();
-  return Status(Code::kFailedPrecondition,
-                "cannot read the secret in " + path + " (--secret-file)");
-}
 
 std::vector<std::string> TravellingEnvironment() {
   std::vector<std::string> environment;
@@ -138,7 +122,7 @@ Status JobLauncher::StartCoordinator(std::string* secret_file) {
   if (!StartsDaemons(options_)) return Status();
   if (!options_.coordinator.empty()) {
     if (secret_file->empty() || remotes_.empty()) return Status();
-    return ReadSecret(*secret_file, &secret_);
+    return ReadSecretFile(*secret_file, &secret_);
   }
   secret_ = RandomHex();
   *secret_file = settings_.where.directory + "/secret";
@@ -149,7 +133,7 @@ Status JobLauncher::StartCoordinator(std::string* secret_file) {
       .start_timeout_s = options_.start_timeout_s,
       .fusion_threshold = options_.fusion_threshold,
       .verbose = options_.verbose};
-  if (!remotes_.empty()) coordinator.listen = ListenForOthers();
+  if (!remotes_.empty()) coordinator.listen = AnyAddress() + ":0";
   return here_.StartDaemon(kCoordinator, CoordinatorArguments(coordinator));
 }
 

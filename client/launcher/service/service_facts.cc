@@ -1,8 +1,6 @@
 #include "client/launcher/service/service_facts.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <netinet/in.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
 #include <pwd.h>
@@ -17,13 +15,12 @@
 #include "client/launcher/process/private_directory.h"
 #include "client/launcher/process/rank_start.h"
 #include "common/fusion_threshold.h"
+#include "common/program/secret_file.h"
 #include "common/system/fd.h"
 #include "common/wire/unix_socket.h"
 
 namespace maypole::launcher {
 namespace {
-
-constexpr size_t kMaxSecretLine = 4096;
 
 std::string Variable(const char* name) {
   const char* value = getenv(name);
@@ -43,17 +40,6 @@ std::string RunningAgent() {
     if (AgentListens(path)) return path;
   }
   return "";
-}
-
-// With IPv6 one socket serves both families.
-std::string AnyAddress() {
-  const Fd fd(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in6 any{};
-  any.sin6_family = AF_INET6;
-  const bool six =
-      fd.valid() &&
-      bind(fd.get(), reinterpret_cast<sockaddr*>(&any), sizeof(any)) == 0;
-  return six ? "[::]" : "0.0.0.0";
 }
 
 std::string Home() {
@@ -93,27 +79,6 @@ std::string Derive(const std::string& key, const std::string& text) {
   return out;
 }
 
-Status ReadSecretLine(const std::string& path, std::string* out) {
-  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat st;
-  if (!fd.valid() || fstat(fd.get(), &st) != 0) return ErrnoStatus(errno, path);
-  if ((st.st_mode & 077) != 0 || (st.st_uid != geteuid() && st.st_uid != 0)) {
-    return Status(
-        Code::kPermissionDenied,
-        path + ": others than its owner may use it; chmod 600 " + path);
-  }
-  char buffer[kMaxSecretLine];
-  const ssize_t n = read(fd.get(), buffer, sizeof(buffer));
-  if (n < 0) return ErrnoStatus(errno, path);
-  std::string text(buffer, static_cast<size_t>(n));
-  text = text.substr(0, text.find_first_of("\r\n"));
-  if (text.empty()) {
-    return Status(Code::kInvalidArgument, path + ": must hold one line");
-  }
-  *out = std::move(text);
-  return Status();
-}
-
 Status UserSecret(const std::string& home, std::string* out) {
   const std::string directory = home + "/.maypole";
   const std::string path = directory + "/secret";
@@ -121,11 +86,11 @@ Status UserSecret(const std::string& home, std::string* out) {
   if (home.empty()) {
     s = Status(Code::kNotFound, "this user has no home directory");
   } else {
-    s = ReadSecretLine(path, out);
+    s = ReadSecretFile(path, out);
     if (s.ok() || s.code() == Code::kPermissionDenied) return s;
     mkdir(directory.c_str(), 0700);
     s = MakeSecret(path);
-    if (s.ok()) s = ReadSecretLine(path, out);
+    if (s.ok()) s = ReadSecretFile(path, out);
   }
   if (s.ok()) return s;
   return Status(s.code(),
@@ -151,7 +116,7 @@ Status GatherServiceFacts(const std::string& directory, ServiceFacts* out) {
   if (f.addresses.empty()) f.addresses = {kLoopbackAddress};
   f.user_secret = [](std::string* key) { return UserSecret(Home(), key); };
   f.cluster_secret = [path = f.secret_file](std::string* key) {
-    const Status s = ReadSecretLine(path, key);
+    const Status s = ReadSecretFile(path, key);
     if (s.ok()) return s;
     return Status(s.code(), "MAYPOLE_SECRET_FILE: " + s.message());
   };

@@ -16,9 +16,6 @@ Status GatherServiceFacts(const std::string& directory, ServiceFacts* out);
 // HMAC-SHA-256 in hexadecimal.
 std::string Derive(const std::string& key, const std::string& text);
 
-// The one line of a file that nobody but its owner may read.
-Status ReadSecretLine(const std::string& path, std::string* out);
-
 // <home>/.maypole/secret, made at the first use. All nodes that share the home
 // get the same, also when two of them make it at once.
 Status UserSecret(const std::string& home, std::string* out);
