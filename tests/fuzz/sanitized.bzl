@@ -1,4 +1,8 @@
-"""sanitized_test: a program built with gcc's asan and ubsan, run as a test."""
+"""sanitized_test: a program built with gcc's asan and ubsan, run as a test.
+
+It has kill points too: the simulation needs them, and so what it shares with the
+fuzzers is compiled once.
+"""
 
 _FLAGS = ["-fsanitize=address,undefined"]
 
@@ -11,6 +15,7 @@ def _on_impl(settings, _attr):
         ],
         "//command_line_option:linkopt": settings["//command_line_option:linkopt"] + _FLAGS,
         "//command_line_option:strip": "never",
+        "//common:kill_points": True,
     }
 
 _OPTIONS = [
@@ -21,7 +26,7 @@ _OPTIONS = [
 _on = transition(
     implementation = _on_impl,
     inputs = _OPTIONS,
-    outputs = _OPTIONS + ["//command_line_option:strip"],
+    outputs = _OPTIONS + ["//command_line_option:strip", "//common:kill_points"],
 )
 
 def _impl(ctx):

@@ -1,4 +1,4 @@
-"""with_kill_points: programs and tests built with --//common:kill_points."""
+"""with_kill_points: programs built with --//common:kill_points."""
 
 def _on_impl(_settings, _attr):
     return {"//common:kill_points": True}
@@ -15,22 +15,13 @@ def _impl(ctx):
     ctx.actions.symlink(output = copy, target_file = program, is_executable = True)
     return [DefaultInfo(executable = copy, runfiles = ctx.runfiles(files = [program]))]
 
-_attrs = {
-    "program": attr.label(cfg = _on, executable = True, mandatory = True),
-    "_allowlist_function_transition": attr.label(
-        default = "@bazel_tools//tools/allowlists/function_transition_allowlist",
-    ),
-}
-
 with_kill_points = rule(
     implementation = _impl,
-    attrs = _attrs,
+    attrs = {
+        "program": attr.label(cfg = _on, executable = True, mandatory = True),
+        "_allowlist_function_transition": attr.label(
+            default = "@bazel_tools//tools/allowlists/function_transition_allowlist",
+        ),
+    },
     executable = True,
-)
-
-# The same, the program being a test.
-with_kill_points_test = rule(
-    implementation = _impl,
-    attrs = _attrs,
-    test = True,
 )
