@@ -59,8 +59,8 @@ echo "maypole.common.exceptions.HorovodInternalError: start timeout: rank 1 is m
 exit 1
 """ % self.marker)
         self.assertEqual(rc, 1, err)
-        self.assertRegex(err.splitlines()[-1], r"rank 0 .* exited with code 1 by Maypole's error, which another rank "
-                         r"may have caused: rank 1 \(pid \d+, node0\) did not end by itself$")
+        self.assertRegex(err.splitlines()[-1], r"rank 0 .* exited with code 1 after a Maypole error, which another rank "
+                         r"may have caused: rank 1 \(pid \d+, node0\) had to be stopped$")
 
     def test_a_killed_rank(self):
         rc, _, err = self.run_job("-np", "2", "sh", "-c", "[ $MAYPOLE_RANK = 0 ] && kill -KILL $$; exit 0")
@@ -135,7 +135,7 @@ exit 1
         self.write("zero_is_gone", "")
         err = job.stderr.read()
         self.assertEqual(job.wait(timeout=60), 1)
-        self.assertRegex(err.splitlines()[-1], r"^maypolerun: rank 0 \(pid \d+, node0\) exited with code 1 by Maypole's error, "
+        self.assertRegex(err.splitlines()[-1], r"^maypolerun: rank 0 \(pid \d+, node0\) exited with code 1 after a Maypole error, "
                          r"which another rank may have caused: rank 1 \(pid \d+, node0\) exited with code 0$")
 
     def test_what_ranks_leave_behind_is_ended(self):
@@ -161,7 +161,7 @@ exit 1
         os.unlink(os.path.join(self.dir, "maypole-worker"))
         rc, _, err = self.run_job("-np", "2", "true")
         self.assertEqual(rc, 1)
-        self.assertIn("maypole-worker stands neither beside maypolerun", err)
+        self.assertIn("maypole-worker is neither beside maypolerun", err)
 
     def test_a_daemon_killed_on_the_way(self):
         job = self.start("-np", "2", "sh", "-c", RANK_IS_UP + 'while [ ! -e "$FAKE_DIR/go" ]; do sleep 0.01; done; '
@@ -189,7 +189,7 @@ exit 1
         self.write("go", "")
         err = job.stderr.read()
         self.assertEqual(job.wait(timeout=60), 0, err)
-        self.assertRegex(err, r"^maypolerun: all ranks ended well, but (coordinator|node0) \(pid %d\) was" % agent)
+        self.assertRegex(err, r"^maypolerun: all ranks exited with code 0, but (coordinator|node0) \(pid %d\) was" % agent)
 
     @staticmethod
     def command_line(pid):

@@ -282,7 +282,8 @@ void JobLauncher::Report() {
   if (supervision_.interrupted()) return;
   const auto& failure = supervision_.first_failure();
   if (!failure) {
-    if (!lost_daemon_.empty()) Say("all ranks ended well, but " + lost_daemon_);
+    if (!lost_daemon_.empty())
+      Say("all ranks exited with code 0, but " + lost_daemon_);
     return;
   }
   if (!lost_daemon_.empty()) Say("before that, " + lost_daemon_);
@@ -310,14 +311,15 @@ std::string JobLauncher::Suspects() const {
   if (!lost_daemon_.empty()) return text;
   std::vector<Supervision::Suspect> suspects = supervision_.suspects();
   for (size_t i = 0; i < suspects.size(); ++i) {
-    text += i == 0 ? " by Maypole's error, which another rank may have caused: "
-                   : ", ";
+    text += i == 0
+                ? " after a Maypole error, which another rank may have caused: "
+                : ", ";
     if (i == kMaxSuspects) {
       return text + std::to_string(suspects.size() - i) + " more";
     }
     text += Who(suspects[i].rank) + (suspects[i].exited_well
                                          ? " exited with code 0"
-                                         : " did not end by itself");
+                                         : " had to be stopped");
   }
   return text;
 }

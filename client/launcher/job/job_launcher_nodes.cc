@@ -52,7 +52,7 @@ Status OwnDirectory(std::string* out) {
   *out = std::filesystem::current_path(error).string();
   if (error) {
     return Status(Code::kFailedPrecondition,
-                  "the directory we are in is gone: " + error.message());
+                  "the current directory no longer exists: " + error.message());
   }
   const char* pwd = getenv("PWD");
   if (pwd != nullptr && std::filesystem::equivalent(pwd, *out, error)) {

@@ -32,10 +32,10 @@ Status CheckOpenFiles(const LauncherOptions& o, rlim_t limit) {
   return Status(
       Code::kResourceExhausted,
       "the limit of open files (ulimit -Hn) is " + std::to_string(limit) +
-          ", and this job needs " + std::to_string(needed) +
+          ", but this job needs " + std::to_string(needed) +
           ": raise it (as root: ulimit -Hn " + std::to_string(needed) +
-          "; permanently: nofile in /etc/security/limits.conf, or a "
-          "service's LimitNOFILE=), or start fewer ranks");
+          "; permanently: nofile in /etc/security/limits.conf, or "
+          "LimitNOFILE= of the service), or start fewer ranks");
 }
 
 std::string RankDirectory(const LauncherOptions& options, int rank) {

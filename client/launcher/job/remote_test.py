@@ -168,14 +168,14 @@ class RemoteTest(LauncherTest):
         lines = err.splitlines()
         self.assertEqual(lines.pop(), "maypolerun: the job was not started")
         for line in lines:  # one for each host that was heard
-            self.assertRegex(line, r"^maypolerun: 192\.0\.2\.[78]: what came through ssh makes no sense \(a frame of "
+            self.assertRegex(line, r"^maypolerun: 192\.0\.2\.[78]: invalid data came through ssh \(a frame of "
                              r"4294967295 bytes; 1 to 1048576 are expected\)$")
 
     def test_garbage_to_a_node_is_refused_with_one_line(self):
         node = self.start("--node-of-job", stdin=subprocess.PIPE, text=False)
         out, err = node.communicate(b"\xff" * 20, timeout=60)
         self.assertEqual((node.returncode, err), (1, b""))
-        self.assertIn(b"what came through ssh makes no sense (a length without end)", out)
+        self.assertIn(b"invalid data came through ssh (an unterminated length)", out)
 
     def test_the_node_alone_is_of_no_use(self):
         rc, _, err = self.run_job("--node-of-job")

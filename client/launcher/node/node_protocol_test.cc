@@ -96,7 +96,7 @@ TEST(NodeProtocolTest, BytesMayComeOneByOne) {
 }
 
 TEST(NodeProtocolTest, HostileFramesAreErrors) {
-  const std::string kSense = "what came through ssh makes no sense (";
+  const std::string kSense = "invalid data came through ssh (";
   EXPECT_EQ(Complaint("\x65"),
             kSense + "a frame of 101 bytes; 1 to 100 are expected)");
   EXPECT_EQ(Complaint(std::string(1, '\0')),
@@ -106,10 +106,10 @@ TEST(NodeProtocolTest, HostileFramesAreErrors) {
                 "a frame of 18446744073709551615 bytes; 1 to 100 are "
                 "expected)");
   EXPECT_EQ(Complaint(std::string(11, '\xff')),
-            kSense + "a length without end)");
+            kSense + "an unterminated length)");
   // A text longer than its frame.
   EXPECT_EQ(Complaint("\x04\x1a\x7f\x0a\x01"),
-            kSense + "a frame of 4 bytes that is no message)");
+            kSense + "a frame of 4 bytes that is not a message)");
 }
 
 TEST(NodeProtocolTest, AnyDamageIsAnErrorOrAnotherMessage) {

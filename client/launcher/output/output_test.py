@@ -164,7 +164,7 @@ class OutputTest(LauncherTest):
         rc, out, err = self.run_job("-np", "16", "echo", "never", preexec_fn=limit)
         self.assertEqual((rc, out), (1, ""))
         self.assertEqual(err.count("\n"), 1, err)
-        self.assertRegex(err, r"^maypolerun: the limit of open files \(ulimit -Hn\) is 60, and this job needs 128: "
+        self.assertRegex(err, r"^maypolerun: the limit of open files \(ulimit -Hn\) is 60, but this job needs 128: "
                          r"raise it .*or start fewer ranks$")
         # One rank alone needs none of it; a soft limit is no limit.
         self.assertEqual(self.run_job("-np", "1", "true", preexec_fn=limit)[0], 0)

@@ -114,9 +114,9 @@ Status ServiceCore::CheckSameJob(const RankMessage& p) const {
            std::to_string(of.local_size) + " on this node";
   };
   return Status(Code::kInvalidArgument,
-                "this process is " + text(p) + ", but before it came " +
+                "this process is " + text(p) + ", but the first one here is " +
                     text(*first_) +
-                    ": start all ranks of a job by the same launcher");
+                    ": start all ranks of a job with the same launcher");
 }
 
 void ServiceCore::Begin() {
@@ -147,7 +147,7 @@ Status ServiceCore::OwnTerms() {
       Code::kInvalidArgument,
       std::to_string(first_->local_size) + " of the job's " +
           std::to_string(first_->size) +
-          " ranks are on this node, and no way is known to the others: " +
+          " ranks are on this node, and no way to reach the others is known: " +
           (first_->why_none.empty() ? "" : first_->why_none + "; ") +
           "start maypole-coordinator and set MAYPOLE_COORDINATOR=HOST:PORT and "
           "MAYPOLE_SECRET_FILE for all ranks, or start them with maypolerun");
@@ -225,9 +225,9 @@ Status ServiceCore::FindToken(bool* known) {
     if (Status s = facts_.user_secret(&key); !s.ok()) return s;
   } else {
     return Status(Code::kInvalidArgument,
-                  "the ranks of this job on several nodes need a token that "
-                  "only they know: set MAYPOLE_TOKEN to the same random text "
-                  "on all ranks");
+                  "this job has ranks on several nodes, which need a token "
+                  "that only they know: set MAYPOLE_TOKEN to the same random "
+                  "text on all ranks");
   }
   terms_.token = facts_.derive(key, "token of " + first_->job);
   return Status();
@@ -315,8 +315,8 @@ void ServiceCore::Use(const BootstrapInfo& terms) {
     if (!facts_.running_agent.empty()) return Answer(facts_.running_agent);
     return Fail(Status(
         Code::kUnavailable,
-        "the node of rank 0 uses the agent that runs there, but none runs on "
-        "this node: start maypole-worker here too, or nowhere"));
+        "the node of rank 0 uses an agent that runs there, but none runs on "
+        "this node: start maypole-worker on all nodes, or on none"));
   }
   if (!facts_.coordinator.empty()) {
     return StartWorker(facts_.coordinator, facts_.secret_file);

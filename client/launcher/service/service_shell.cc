@@ -222,16 +222,16 @@ void NodeService::Dial() {
   const std::vector<std::string> numbers = ResolveForOthers(dialed_);
   Status s(Code::kUnavailable,
            dialed_[0] +
-               ": its name leads nowhere, or to this machine itself "
-               "(/etc/hosts); set MAYPOLE_COORDINATOR, or correct the "
-               "name");
+               ": this name cannot be resolved, or leads to this machine "
+               "itself (see /etc/hosts); set MAYPOLE_COORDINATOR, or correct "
+               "the name");
   if (!numbers.empty()) s = FirstThatAccepts(numbers, kDialSlice, &found);
   if (s.ok()) {
     dialed_.clear();
     EagerReduce(core_->Dialed(found));
   } else if (steady_clock::now() >= give_up_) {
     dialed_.clear();
-    EagerReduce(core_->Failed("the job's coordinator was not found for " +
+    EagerReduce(core_->Failed("the job's coordinator was not reached within " +
                               std::to_string(core_->start_timeout_seconds()) +
                               " s: " + s.message()));
   }

@@ -94,7 +94,7 @@ TEST_F(ServiceShell, ADaemonThatCannotBeStartedIsToldToAllRanks) {
     ASSERT_EQ(answer.size(), 3u) << answer[0];  // verb, code, text
     EXPECT_EQ(answer[0], kSayError);
     EXPECT_THAT(answer[2],
-                HasSubstr("maypole-worker stands neither beside maypolerun"));
+                HasSubstr("maypole-worker is neither beside maypolerun"));
   }
   const int status = End();
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
