@@ -79,7 +79,8 @@ class HostsTest(unittest.TestCase):
         self.net.write("old/maypolerun", "#!/bin/sh\nprintf '\\nmaypole-node protocol=1 version=0.0.9\\n'\n"
                        "cat >/dev/null\n", 0o755)
         self.assert_why(self.refused(["-H", "a:1,b:1", "--remote-bin", self.net.path("old")]),
-                        r"^b: maypolerun there is version 0\.0\.9, but here it is \S+: install the same version on all hosts$")
+                        r"^b: maypolerun there is version 0\.0\.9, but here it is \S+: install the same version "
+                        r"on all hosts$")
 
     def test_nonsense_is_there(self):
         os.makedirs(self.net.path("mad"), exist_ok=True)

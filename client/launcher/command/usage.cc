@@ -45,8 +45,8 @@ fused, 0 for no fusion (default 64 MiB).
 Exit status: 0 if all ranks exited with 0; else that of the rank that failed
 first (128 + signal number if a signal killed it). When a rank fails, maypolerun
 waits 5 s for the others to end, then stops them. Ctrl-C stops all ranks within
-2 s (exit status 130). 1: the job could not be started. 2: wrong usage. 126, 127:
-the command cannot be run, or is not found (1 if it is missing on other hosts
-only).)";
+2 s (exit status 130). 1: the job could not be started. 2: wrong usage. 126 or
+127: the command cannot be run, or is not found (1 if it is missing on other
+hosts only).)";
 
 }  // namespace maypole::launcher

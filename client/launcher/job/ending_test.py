@@ -59,8 +59,8 @@ echo "maypole.common.exceptions.HorovodInternalError: start timeout: rank 1 is m
 exit 1
 """ % self.marker)
         self.assertEqual(rc, 1, err)
-        self.assertRegex(err.splitlines()[-1], r"rank 0 .* exited with code 1 after a Maypole error, which another rank "
-                         r"may have caused: rank 1 \(pid \d+, node0\) had to be stopped$")
+        self.assertRegex(err.splitlines()[-1], r"rank 0 .* exited with code 1 after a Maypole error, which another "
+                         r"rank may have caused: rank 1 \(pid \d+, node0\) had to be stopped$")
 
     def test_a_killed_rank(self):
         rc, _, err = self.run_job("-np", "2", "sh", "-c", "[ $MAYPOLE_RANK = 0 ] && kill -KILL $$; exit 0")
@@ -189,7 +189,8 @@ exit 1
         self.write("go", "")
         err = job.stderr.read()
         self.assertEqual(job.wait(timeout=60), 0, err)
-        self.assertRegex(err, r"^maypolerun: all ranks exited with code 0, but (coordinator|node0) \(pid %d\) was" % agent)
+        self.assertRegex(
+            err, r"^maypolerun: all ranks exited with code 0, but (coordinator|node0) \(pid %d\) was" % agent)
 
     @staticmethod
     def command_line(pid):
