@@ -279,7 +279,7 @@ TEST_F(FlagFileTest, ErrorsNameTheFile) {
               HasSubstr("--flagfile: /nowhere: No such file"));
   const std::string words = Write("words", "stray\n");
   EXPECT_THAT(Refused<Daemon>({"--flagfile=" + words}),
-              AllOf(HasSubstr(words), HasSubstr("'stray' is no option")));
+              AllOf(HasSubstr(words), HasSubstr("'stray' is not an option")));
   const std::string self = Write("self", "");
   Write("self", "--flagfile=" + self + "\n");
   EXPECT_THAT(Refused<Daemon>({"--flagfile=" + self}),

@@ -301,7 +301,7 @@ class CtlTest(unittest.TestCase):
             self.assertIn("no answer from coordinator %s: Connection refused" % nobody, line)
             self.assertIn("no answer", self.refused("--coordinator", nobody, "events", "--follow"))
         self.assertIn("HOST:PORT", self.refused("--coordinator", "here", "status"))
-        self.assertIn("is no coordinator", self.refused("--coordinator", self.metrics, "status"))
+        self.assertIn("is not a coordinator", self.refused("--coordinator", self.metrics, "status"))
         self.assertRegex(self.refused("--coordinator", "no-such-host.invalid:1", "--timeout", "3", "status"),
                          "no answer from coordinator|did not answer within 3 s")
         self.assertIn("there is no command 'stats'", self.refused("stats", status=2))

@@ -1,8 +1,8 @@
 // LauncherOptions: the parsed command line of maypolerun.
 //
 // Purpose: turns an argument vector into a checked LauncherOptions value, or
-// into one line that says what is wrong. The parser accesses the system only
-// through the functions in Surroundings.
+// into one line that says what is wrong. Except for --flagfile, it accesses the
+// system only through the functions in Surroundings.
 //
 // Thread contract: functions and values; not synchronized.
 //
