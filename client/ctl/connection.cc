@@ -111,13 +111,12 @@ absl::Status CoordinatorClient::Explain(const grpc::Status& status) const {
                      "MAYPOLE_COORDINATOR"));
   }
   const std::string tls = DiagnoseTls(address_, tls_);
-  return absl::UnavailableError(
-      absl::StrCat("no answer from ", who, ": ",
-                   tls.empty() ? absl::StrCat(Reason(status.error_message()),
-                                              "; set its address with "
-                                              "--coordinator=HOST:PORT or "
-                                              "MAYPOLE_COORDINATOR")
-                               : tls));
+  return absl::UnavailableError(absl::StrCat(
+      "no answer from ", who, ": ",
+      tls.empty() ? absl::StrCat(Reason(status.error_message()),
+                                 "; is it running? --coordinator=HOST:PORT or "
+                                 "MAYPOLE_COORDINATOR sets its address")
+                  : tls));
 }
 
 template <typename Request, typename Reply>

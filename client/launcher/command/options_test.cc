@@ -32,7 +32,7 @@ Status Parse(const Args& args, LauncherOptions* options,
       options);
 }
 
-// "vm7:2*,b:1": the ranks of each host; the star marks this one.
+// "vm7:2*,b:1": the ranks of each host; '*' marks this machine.
 std::string Hosts(const LauncherOptions& o) {
   std::string text;
   for (const Host& h : o.hosts) {
@@ -264,7 +264,7 @@ TEST(OptionsTest, OtherHosts) {
   EXPECT_EQ(Hosts(o), "vm7:3*,b:2");
   EXPECT_TRUE(NodeIsHere(o, 0));
   EXPECT_EQ(Hosts(Parsed({"--hosts", "b:2", "x"})), "b:2");
-  // The other host gets no rank: all run here.
+  // The other host gets no rank: all ranks run on this machine.
   EXPECT_EQ(Hosts(Parsed({"-np", "2", "-H", "vm7:2,b:2", "x"})), "");
 }
 

@@ -9,7 +9,7 @@ bool IsVm7(const std::string& name) {
   return name == "vm7" || name == "localhost";
 }
 
-// "a:2 b:1*": the star marks this machine.
+// "a:2 b:1*": '*' marks this machine.
 std::string Text(const std::vector<Host>& hosts) {
   std::string text;
   for (const Host& h : hosts) {
