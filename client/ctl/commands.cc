@@ -110,9 +110,9 @@ absl::Status Abort(const CtlOptions& o, CoordinatorClient* coordinator) {
   if (!reply.ok()) return reply.status();
   Print(o.json
             ? Json(*reply) + "\n"
-            : absl::StrCat("job ", o.job, " is aborted; ",
-                           Count(reply->ranks(), "rank"),
-                           reply->ranks() == 1 ? " was" : " were", " told\n"));
+            : absl::StrCat(
+                  "job ", o.job, " is aborted; ", Count(reply->ranks(), "rank"),
+                  reply->ranks() == 1 ? " was" : " were", " notified\n"));
   return absl::OkStatus();
 }
 

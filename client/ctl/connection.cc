@@ -37,7 +37,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
 
 // gRPC wraps the reason: "failed to connect to all addresses; last error:
 // UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host:
-// CoordinatorClient refused"
+// Connection refused". Returns the last part.
 std::string Reason(const std::string& text) {
   const size_t at = text.rfind(": ");
   return Printable(at == std::string::npos ? text : text.substr(at + 2));

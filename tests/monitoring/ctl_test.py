@@ -215,7 +215,7 @@ class CtlTest(unittest.TestCase):
         a_job, a = self.start(4)
         b_job, b = self.start(2)
         out, _ = self.ctl("abort", a, "--reason", "the node is needed")
-        self.assertEqual(out, "job %s is aborted; 4 ranks were told\n" % a)
+        self.assertEqual(out, "job %s is aborted; 4 ranks were notified\n" % a)
         self.assertNotEqual(a_job.wait(30), 0)
         why = "the job was aborted by %s@%s: the node is needed" % (pwd.getpwuid(os.geteuid()).pw_name, socket.gethostname())
         for r in range(4):

@@ -21,8 +21,8 @@ Examples:
 
 const char kNotes[] =
     R"(Each line of a rank is printed as [rank]<stdout>:line or [rank]<stderr>:line;
-with one rank the output is passed through as it is. Rank 0 reads maypolerun's
-standard input if it runs on this machine, the others read nothing.
+with one rank the output is passed through unchanged. Rank 0 reads maypolerun's
+standard input if it runs on this machine; the other ranks read nothing.
 
 Other hosts: ssh must work without a prompt (use a key; the host key of an
 unknown host is accepted). Maypole must be installed there in the same version

@@ -96,7 +96,7 @@ void JobLauncher::Round(std::optional<Time> deadline) {
   here_.OnTime(now);
   ForEachStream([&](OutputStream& stream) { stream.OnTime(now); });
   int signal = supervision_.OnTime(now);
-  if (signal == SIGTERM) Say("the other ranks did not end: SIGTERM");
+  if (signal == SIGTERM) Say("the other ranks did not end: sending SIGTERM");
   SignalRanks(signal, false);
   GiveUpSilentHosts(now);
   if (std::string line = leavers_.TakeLine(now); !line.empty()) Say(line);
@@ -249,7 +249,7 @@ void JobLauncher::SignalRanks(int signal, bool from_terminal) {
 void JobLauncher::End() {
   for (const auto& remote : remotes_) remote->Finish();
   const Time asked = Now();
-  if (!here_.End()) Say("some processes of the ranks could not be ended");
+  if (!here_.End()) Say("some processes of the ranks could not be killed");
   for (const auto& rank : ranks_) {
     if (rank->here) rank->alive = false;
   }

@@ -1,7 +1,8 @@
-"""Ranks on other hosts, with fake daemons and a fake ssh that runs its command on this machine.
+"""Ranks on other hosts, with fake daemons and a fake ssh.
 
-(tests/start/ssh_test.py has the real ones.) The hosts' addresses are nobody's.
-tearDown() of LauncherTest checks that nothing is left behind.
+The fake ssh runs its command on this machine; tests/start/ssh_test.py has the
+real one. No machine has the hosts' addresses. tearDown() of LauncherTest checks
+that nothing is left behind.
 """
 import os
 import shutil

@@ -25,7 +25,8 @@ void Sink::Flush() {
     size_t size = std::min<size_t>(pending.size(), PIPE_BUF);
     ssize_t n = write(fd_, pending.data(), size);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EAGAIN) return;  // another process made it so
+    // Another process has made the descriptor non-blocking.
+    if (n < 0 && errno == EAGAIN) return;
     // The reader is gone or the disk is full: the job continues without output.
     screen_.Consume(n < 0 ? pending.size() : static_cast<size_t>(n));
   }

@@ -40,7 +40,7 @@ void RemoveServiceDirectory(const std::string& directory, int lock) {
   if (!HasLock(directory, lock)) return;
   const std::string gone = directory + kGone + RandomHex();
   if (rename(directory.c_str(), gone.c_str()) != 0) return;
-  std::error_code ignored;  // nothing to be done about it at the end
+  std::error_code ignored;  // at the end there is no way to handle it
   fs::remove_all(gone, ignored);
 }
 

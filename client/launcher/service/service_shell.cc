@@ -26,9 +26,9 @@ using std::chrono::seconds;
 using std::chrono::steady_clock;
 
 constexpr milliseconds kTick{100};  // poll interval while something is pending
-constexpr seconds kIdleLimit{3};    // ends if no rank connects for so long
-constexpr milliseconds kDialSlice{2000};
-constexpr milliseconds kEndLimit{2000};  // until a daemon is killed
+constexpr seconds kIdleLimit{3};    // without a rank for so long, it ends
+constexpr milliseconds kDialSlice{2000};  // the longest single attempt to dial
+constexpr milliseconds kEndLimit{2000};   // until a daemon is killed
 // How long to wait for other nodes. Together with kEndLimit it must be less
 // than ranks wait for the service (client/bootstrap/node_bootstrap.cc).
 constexpr milliseconds kOthersLimit{2500};
