@@ -267,7 +267,7 @@ class CtlTest(unittest.TestCase):
         harness.wait_until(lambda: "drained" in self.ctl("status")[0], 20, "the drain")
         self.ctl("drain", "node1", "--undo")
         self.assertEqual(waiting.wait(20), 1)
-        self.assertIn("node node1 is not drained any more", waiting.stderr.read())
+        self.assertIn("node node1 is no longer drained", waiting.stderr.read())
 
     # --- A job of its own ----------------------------------------------------
 
