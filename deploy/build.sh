@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds Maypole and puts the programs into out/bin, the library into out/lib.
-# Further arguments go to bazel build, for example: deploy/build.sh --config=static
+# Builds Maypole and installs the programs in out/bin, the library in out/lib.
+# All arguments are passed to bazel build, for example: deploy/build.sh --config=static
 set -eu
 cd "$(dirname "$0")/.."
 . tools/ci/bazel.sh
@@ -22,10 +22,10 @@ for file in $programs $library; do
   targets="$targets //$(dirname "$file"):$(basename "$file")"
 done
 bazel build -c opt "$@" $targets
-# The same options again, or info names another configuration's place.
+# With other options, info would name the directory of another configuration.
 bin="$(bazel info -c opt "$@" bazel-bin 2>/dev/null)"
 
-# A new file is moved over the old one, so running programs keep theirs.
+# Moves the new file over the old one, so that running programs keep the old file.
 install_file() {
   cmp -s "$1" "$2" && return
   cp "$1" "$2.new.$$"

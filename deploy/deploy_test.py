@@ -27,14 +27,14 @@ class Case(unittest.TestCase):
 
 
 class SetupTest(Case):
-    """PATH holds only fakes; they note how they were called in 'calls'."""
+    """PATH contains only fakes, which record their calls in the file 'calls'."""
 
     def setUp(self):
         super().setUp()
         self.write("bin/env", '#!/bin/sh\nexec /usr/bin/env "$@"\n')
         self.write("bin/sh", '#!/bin/sh\nexec /bin/sh "$@"\n')
         self.write("calls", "")
-        # Installed is what stands in the file 'installed', or all without it.
+        # The file 'lacking' lists the missing packages; without it, none is missing.
         self.write("bin/dpkg-query", """#!/bin/sh
 for p; do :; done
 [ ! -e {d}/lacking ] || while read -r l; do [ "$l" = "$p" ] && exit 1; done <{d}/lacking

@@ -1,9 +1,9 @@
 # Puts the programs of this source build on PATH and the Python package on
-# PYTHONPATH. To be sourced, from sh, bash or zsh, in any directory:
+# PYTHONPATH. Source it from sh, bash or zsh, in any directory:
 #   . deploy/env.sh
 
-# Where this file lies. bash and zsh tell; of other shells, Linux tells which
-# file they are just reading.
+# Find the path of this file. bash and zsh have it in a variable; for other
+# shells, /proc shows which file the shell is reading.
 if [ -n "${BASH_SOURCE:-}" ]; then
   _maypole_file="${BASH_SOURCE}"
 elif [ -n "${ZSH_VERSION:-}" ]; then
@@ -38,6 +38,6 @@ if [ -f "$_maypole_file" ]; then
     done
   fi
 else
-  echo "env.sh: this shell does not say which file it reads: use bash or zsh" >&2
+  echo "env.sh: cannot find the path of this file in this shell: use bash or zsh" >&2
 fi
 unset _maypole_file _maypole_root

@@ -1,18 +1,19 @@
 #!/bin/bash
-# Makes a CA of the cluster's own, and certificates of it, with openssl.
+# Creates a CA for the cluster, and certificates that it signs, with openssl.
 #
 #   make-certs.sh DIR HOST...
 #
-# HOST: the names and IP addresses that workers and maypolectl call the
-# coordinator by. In DIR then lie
+# HOST: the names and IP addresses by which workers and maypolectl reach the
+# coordinator. The files in DIR are
 #   ca.pem                            for all machines
 #   ca.key                            keep it away from the cluster
 #   coordinator.pem, coordinator.key  for the coordinator
 #   node.pem, node.key                for each machine with a maypole-worker
 #   admin.pem, admin.key              for operators (maypolectl)
-# A CA that is there already is used again: so certificates are renewed, and the
-# programs started again, one machine after the other.
-# MAYPOLE_CERT_DAYS: how long certificates are valid (825; the CA ten years).
+# If DIR already has a CA, it is used again. So you can renew certificates and
+# restart the programs one machine after the other.
+# MAYPOLE_CERT_DAYS: how long certificates are valid (default 825; the CA is
+# valid for ten years).
 set -euo pipefail
 umask 077
 
@@ -35,7 +36,7 @@ mkdir -p "$dir"
 names=
 for host in "$@"; do
   case $host in
-    *[!A-Za-z0-9.:_-]* | "") fail "'$host' is no name or IP address" ;;
+    *[!A-Za-z0-9.:_-]* | "") fail "'$host' is not a name or IP address" ;;
     *:*) kind=IP ;;
     *[!0-9.]*) kind=DNS ;;
     *) kind=IP ;;
@@ -43,7 +44,7 @@ for host in "$@"; do
   names=${names:+$names,}$kind:$host
 done
 
-# openssl's own progress is of no interest, its errors are.
+# Hides openssl's progress output, but shows its errors.
 quietly() {
   local said
   said=$("$@" 2>&1) || fail "$* failed: $(tail -n 1 <<<"$said")"

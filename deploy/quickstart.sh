@@ -1,13 +1,13 @@
 #!/bin/sh
-# From a fresh clone to a trained model: installs the packages, builds, trains
-# the example with four ranks on two nodes (both on this machine), and shows
-# what the metrics endpoints said in the middle of it.
-# Arguments go to the example, for example: deploy/quickstart.sh --epochs 1
+# From a fresh clone to a trained model: installs the packages, builds Maypole,
+# trains the example with four ranks on two nodes (both on this machine), and
+# shows metrics from the middle of the run.
+# Arguments are passed to the example, for example: deploy/quickstart.sh --epochs 1
 set -eu
 cd "$(dirname "$0")/.."
 
 deploy/setup.sh
-# Another user's clone, already built, is used as it is.
+# A clone of another user that is already built is used as it is.
 if [ -w . ] || [ ! -x out/bin/maypolerun ]; then deploy/build.sh; fi
 . deploy/env.sh
 
@@ -24,7 +24,7 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# Some lines that are not zero of every endpoint that maypolerun has written down.
+# Prints up to $1 nonzero metrics of each endpoint in maypolerun's endpoints file.
 sample() {
   while IFS='=' read -r name address; do
     [ "$name" = admin ] && continue  # speaks gRPC
@@ -40,7 +40,7 @@ maypolerun -np 4 --nodes 2 --endpoints-file "$work/endpoints" \
   /usr/bin/python3 "$example" "$@" &
 job=$!
 
-# A sample every second; that of the middle is shown.
+# Takes a sample every second; the middle one is shown.
 taken=0
 while kill -0 "$job" 2>/dev/null; do
   sleep 1
@@ -61,4 +61,4 @@ if [ "$status" != 0 ]; then
   exit "$status"
 fi
 [ "$taken" -gt 0 ] || echo "quickstart: the run ended before metrics could be read"
-echo "quickstart: done. To go on:  . deploy/env.sh; maypolerun --help"
+echo "quickstart: done. Next:  . deploy/env.sh; maypolerun --help"

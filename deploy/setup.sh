@@ -1,21 +1,21 @@
 #!/bin/sh
-# Installs, by name, every Debian package that building, testing and running
-# Maypole needs. As root, or through sudo. May be run any number of times: what
-# is there already is skipped, and then nothing is downloaded.
+# Installs all Debian packages that are needed to build, test and run Maypole,
+# as root or through sudo. You can run it any number of times: it skips installed
+# packages, and downloads nothing if all are installed.
 set -eu
 
-# To build: Bazel, compilers, and the libraries that Maypole stands on.
+# To build: Bazel, compilers, and the libraries that Maypole uses.
 build="
   bazel-bootstrap g++ pkg-config git ca-certificates
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
   libabsl-dev libgloo-dev prometheus-cpp-dev libspdlog-dev libhwy-dev libssl-dev
   libcli11-dev libpmix-dev libasio-dev
 "
-# To test: GoogleTest, Google Benchmark; tests look at processes and networks.
-# tests/bench compares with Open MPI, measures the wire, draws a picture.
-# tests/start starts jobs by ssh, mpirun and Slurm; Prometheus scrapes them.
-# tests/fuzz needs clang and its libFuzzer. The library is compiled for aarch64
-# too, where qemu runs its tests.
+# To test: GoogleTest, Google Benchmark, and tools to examine processes and
+# networks. tests/bench compares with Open MPI, measures the network and plots.
+# tests/start starts jobs with ssh, mpirun and Slurm; Prometheus scrapes them.
+# tests/fuzz needs clang and its libFuzzer. The library is also compiled for
+# aarch64, and qemu runs its tests.
 test="
   libgtest-dev libgmock-dev libbenchmark-dev spin procps iproute2 util-linux
   openmpi-bin libopenmpi-dev mpich iperf3 python3-matplotlib
@@ -37,7 +37,7 @@ installed() {
 
 command -v dpkg-query >/dev/null && command -v apt-get >/dev/null ||
   fail "this is not Debian (no apt-get). Maypole builds on Debian 12;" \
-    "elsewhere install what stands for:" $build $test $run
+    "on other systems install the equivalent of:" $build $test $run
 
 missing=""
 count=0
@@ -63,7 +63,7 @@ apt_get() {
 }
 
 echo "setup: installing$missing"
-apt_get update || fail "apt-get update failed, see above: is the network there?"
+apt_get update || fail "apt-get update failed, see above: is the network available?"
 apt_get install -y --no-install-recommends $missing ||
   fail "apt-get install failed, see above"
 

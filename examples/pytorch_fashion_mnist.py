@@ -1,8 +1,8 @@
-"""Trains a small CNN on Fashion-MNIST, on one process or on many.
+"""Trains a small CNN on Fashion-MNIST, with one process or with many.
 
     maypolerun -np 4 --nodes 2 python3 examples/pytorch_fashion_mnist.py
 
-Lines marked (hvd) are what distributed training adds to a training script.
+Comments with (hvd) mark the lines that distributed training adds to a script.
 """
 
 import argparse
@@ -31,18 +31,19 @@ def parse_arguments():
     parser.add_argument("--batch-size", type=int, default=64,
                         help="images per step and rank")
     parser.add_argument("--lr", type=float, default=0.0125,
-                        help="learning rate of one rank; times their number")
+                        help="learning rate of one rank; the example uses it "
+                        "times the number of ranks")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--limit", type=int, default=None,
                         help="use only the first LIMIT images of each set")
     parser.add_argument("--bucket-view", action="store_true",
                         help="keep gradients in memory that the ranks of a "
-                        "node share")
+                        "node share (gradient_as_bucket_view)")
     return parser.parse_args()
 
 
 def read_idx(path):
-    """The array of unsigned bytes in a gzipped idx file, as a tensor."""
+    """Reads a gzipped idx file of unsigned bytes into a tensor."""
     with gzip.open(path) as file:
         zero, kind, dims = struct.unpack(">HBB", file.read(4))
         if (zero, kind) != (0, 8):
@@ -53,7 +54,7 @@ def read_idx(path):
 
 
 def load(data_dir, part, limit):
-    """Normalized images [n, 1, 28, 28] and labels [n] of `part`."""
+    """Loads the normalized images [n, 1, 28, 28] and labels [n] of `part`."""
     paths = [
         os.path.join(data_dir, f"{part}-{what}-ubyte.gz")
         for what in ("images-idx3", "labels-idx1")
@@ -61,7 +62,8 @@ def load(data_dir, part, limit):
     for path in paths:
         if not os.path.exists(path):
             sys.exit(f"{path} is missing: apt-get install "
-                     "dataset-fashion-mnist, or name its place by --data-dir")
+                     "dataset-fashion-mnist, or set its directory with "
+                     "--data-dir")
     images, labels = (read_idx(path)[:limit] for path in paths)
     images = (images.float() / 255 - 0.286) / 0.353
     return TensorDataset(images.unsqueeze(1), labels.long())
@@ -84,10 +86,11 @@ class Net(torch.nn.Module):
 
 
 class Progress:
-    """A bar on a terminal, a line every five seconds elsewhere; rank 0 only.
+    """Shows the progress of rank 0: a bar on a terminal, otherwise a line every
+    five seconds.
 
-    Under maypolerun standard output is a pipe, also when you watch it on a
-    terminal: there it is the lines, and the bar comes with one rank alone.
+    Under maypolerun with several ranks, standard output is a pipe even if
+    maypolerun itself writes to a terminal, so the lines appear.
     """
 
     def __init__(self, epoch, steps):
@@ -111,7 +114,7 @@ class Progress:
 
 
 def train(model, optimizer, loader, epoch):
-    """One epoch; returns this rank's mean loss."""
+    """Trains one epoch; returns this rank's mean loss."""
     model.train()
     progress = Progress(epoch, len(loader))
     total = 0.0
@@ -126,7 +129,7 @@ def train(model, optimizer, loader, epoch):
 
 
 def test(model, dataset):
-    """Accuracy over the whole test set, each rank on its share of it."""
+    """Returns the accuracy over the test set; each rank tests its share."""
     model.eval()
     images, labels = dataset.tensors
     share = slice(hvd.rank(), None, hvd.size())
@@ -153,7 +156,8 @@ def main():
     loader = DataLoader(dataset, arguments.batch_size, sampler=sampler)
 
     model = Net()
-    # (hvd) The global batch is larger by the number of ranks, so is the rate.
+    # (hvd) The global batch grows with the number of ranks, and so does the
+    # learning rate.
     optimizer = torch.optim.SGD(model.parameters(),
                                 lr=arguments.lr * hvd.size(), momentum=0.9)
     # (hvd) Gradients are averaged over all ranks.
@@ -170,7 +174,7 @@ def main():
         sampler.set_epoch(epoch)
         start = time.monotonic()
         loss = train(model, optimizer, loader, epoch)
-        # (hvd) The metric of one rank is an average of its own part only.
+        # (hvd) Each rank's loss covers its own part only: average over all.
         loss = hvd.allreduce(torch.tensor(loss), name="loss").item()
         seconds += time.monotonic() - start
         accuracy = test(model, test_dataset)

@@ -1,4 +1,4 @@
-"""The example as a program, on one rank and a few images made here."""
+"""Runs the example as a program, with one rank and a few generated images."""
 
 import gzip
 import os
@@ -20,7 +20,7 @@ def write_idx(path, shape, data):
 
 
 def write_set(directory, part, count):
-    """Images of one gray per class, which any network tells apart."""
+    """Writes images of one gray level per class, which any network learns."""
     generator = random.Random(count)
     labels = [generator.randrange(10) for _ in range(count)]
     pixels = b"".join(bytes([25 * label]) * 784 for label in labels)

@@ -29,7 +29,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kWaitStep(500);
 
-// A pipe or a file gets all of it.
+// The width of the terminal; 0 (no limit) if stdout is a pipe or a file.
 size_t TerminalWidth() {
   if (!isatty(1)) return 0;
   const char* columns = std::getenv("COLUMNS");
@@ -110,13 +110,13 @@ absl::Status Abort(const CtlOptions& o, CoordinatorClient* coordinator) {
   if (!reply.ok()) return reply.status();
   Print(o.json
             ? Json(*reply) + "\n"
-            : absl::StrCat("job ", o.job, " is aborted; ",
-                           Count(reply->ranks(), "rank"),
-                           reply->ranks() == 1 ? " was" : " were", " told\n"));
+            : absl::StrCat(
+                  "job ", o.job, " is aborted; ", Count(reply->ranks(), "rank"),
+                  reply->ranks() == 1 ? " was" : " were", " notified\n"));
   return absl::OkStatus();
 }
 
-// What a typing error would look like.
+// The names of nodes with jobs, so that the operator sees a typing error.
 std::string OtherNodes(const proto::StatusReply& status) {
   std::set<std::string> nodes;
   for (const auto& job : status.jobs()) {
@@ -127,7 +127,7 @@ std::string OtherNodes(const proto::StatusReply& status) {
   return absl::StrCat(" (nodes with jobs: ", absl::StrJoin(nodes, ", "), ")");
 }
 
-// Until no job is left on the node.
+// Waits until no job is left on the node.
 absl::Status WaitForEmpty(const CtlOptions& o, CoordinatorClient* coordinator) {
   std::string said;
   while (true) {
@@ -137,8 +137,8 @@ absl::Status WaitForEmpty(const CtlOptions& o, CoordinatorClient* coordinator) {
     if (std::find(drained.begin(), drained.end(), o.node) == drained.end()) {
       return absl::AbortedError(
           absl::StrCat("node ", o.node,
-                       " is not drained any more: somebody has undone it, or "
-                       "the coordinator has been restarted"));
+                       " is no longer drained: somebody used --undo, or the "
+                       "coordinator was restarted"));
     }
     std::set<std::string> jobs;
     for (const auto& job : status->jobs()) {

@@ -1,6 +1,6 @@
-// Commands: what each of maypolectl's words does.
+// Commands: runs the commands of maypolectl.
 //
-// Thread contract: one at a time.
+// Thread contract: one call at a time.
 #ifndef MAYPOLE_CLIENT_CTL_COMMANDS_H_
 #define MAYPOLE_CLIENT_CTL_COMMANDS_H_
 
@@ -9,7 +9,7 @@
 
 namespace maypole::ctl {
 
-// Prints to stdout.
+// Runs the command that the options name, and prints its result to stdout.
 absl::Status Run(const CtlOptions& options);
 
 }  // namespace maypole::ctl

@@ -16,9 +16,9 @@
 namespace maypole::ctl {
 namespace {
 
-// A coordinator that is gone without a word is noticed by pings.
+// Pings detect a coordinator that is gone without closing its connections.
 constexpr int kPingMs = 2000;
-// More than any status has.
+// More than any status reply has.
 constexpr int kMaxReplyBytes = 64 << 20;
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
@@ -39,7 +39,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
 
 // gRPC wraps the reason: "failed to connect to all addresses; last error:
 // UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host:
-// Connection refused"
+// Connection refused". Returns the last part.
 std::string Reason(const std::string& text) {
   const size_t at = text.rfind(": ");
   return Printable(at == std::string::npos ? text : text.substr(at + 2));
@@ -84,14 +84,15 @@ absl::Status CoordinatorClient::Explain(const grpc::Status& status) const {
     case grpc::StatusCode::DEADLINE_EXCEEDED:
       return absl::Status(
           code, absl::StrCat(who, " did not answer within ", timeout_s_,
-                             " s; see whether it runs and can be reached, or "
-                             "give --timeout"));
+                             " s; check that it runs and can be reached, or "
+                             "raise --timeout"));
     case grpc::StatusCode::UNIMPLEMENTED:
       return absl::Status(
-          code, absl::StrCat(who,
-                             " does not know this call: it is of another "
-                             "version, or what listens there is no coordinator"
-                             " (its metrics' port?)"));
+          code,
+          absl::StrCat(who,
+                       " does not know this call: it has another version, "
+                       "or the server there is not a coordinator"
+                       " (is this its metrics port?)"));
     case grpc::StatusCode::UNAVAILABLE:
       break;
     default:
@@ -101,21 +102,21 @@ absl::Status CoordinatorClient::Explain(const grpc::Status& status) const {
   if (absl::StrContains(status.error_message(), "stopped by its operator")) {
     return absl::UnavailableError(absl::StrCat(who, " has been stopped"));
   }
-  // As gRPC says it of a server of HTTP/1.
+  // gRPC's errors when the server speaks HTTP/1.
   if (absl::StrContains(status.error_message(), "parsing HTTP/2") ||
       absl::StrContains(status.error_message(), "http1.x server")) {
     return absl::UnavailableError(
-        absl::StrCat("what listens at ", address_,
-                     " is no coordinator (its metrics' port?); "
-                     "--coordinator=HOST:PORT or MAYPOLE_COORDINATOR says "
-                     "where it is"));
+        absl::StrCat("the server at ", address_,
+                     " is not a coordinator (is this its metrics port?); set "
+                     "the address with --coordinator=HOST:PORT or "
+                     "MAYPOLE_COORDINATOR"));
   }
   const std::string tls = DiagnoseTls(address_, tls_);
   return absl::UnavailableError(absl::StrCat(
       "no answer from ", who, ": ",
       tls.empty() ? absl::StrCat(Reason(status.error_message()),
-                                 "; is it there? --coordinator=HOST:PORT or "
-                                 "MAYPOLE_COORDINATOR says where")
+                                 "; is it running? --coordinator=HOST:PORT or "
+                                 "MAYPOLE_COORDINATOR sets its address")
                   : tls));
 }
 

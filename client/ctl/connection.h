@@ -1,5 +1,5 @@
-// CoordinatorClient: the calls to one coordinator, with errors that an operator
-// can act on.
+// CoordinatorClient: calls to one coordinator. Its errors say what an operator
+// can do.
 //
 // Thread contract: one call at a time.
 #ifndef MAYPOLE_CLIENT_CTL_CONNECTION_H_
@@ -24,12 +24,12 @@ class CoordinatorClient {
   static absl::StatusOr<std::unique_ptr<CoordinatorClient>> Make(
       const CtlOptions& options);
 
-  // job: empty: all.
+  // job: the job to report; empty: all jobs.
   absl::StatusOr<proto::StatusReply> Status(const std::string& job);
   absl::StatusOr<proto::AbortReply> Abort(const proto::AbortRequest& request);
   absl::StatusOr<proto::DrainReply> Drain(const proto::DrainRequest& request);
-  // Calls back with each event until it answers false, the events end, or
-  // something breaks.
+  // Calls on_event for each event until it returns false, the events end, or
+  // the call fails.
   absl::Status Watch(const proto::EventsRequest& request,
                      const std::function<bool(const proto::Event&)>& on_event);
 

@@ -1,6 +1,6 @@
-// An operator's call to something that is no coordinator ends in its time, with
-// one line, and does not end maypolectl (this test leaves SIGPIPE as it is,
-// which is deadly).
+// A call to a server that is not a coordinator ends within its timeout, with
+// one line, and does not kill maypolectl (this test does not ignore SIGPIPE,
+// whose default action kills the process).
 #include "client/ctl/connection.h"
 
 #include <gtest/gtest.h>

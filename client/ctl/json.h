@@ -1,5 +1,5 @@
-// A message as JSON in one line, as protobuf defines it: every field, in the
-// order of the .proto, by its name there; 64-bit integers are strings.
+// Formats a message as one line of JSON, as protobuf defines it: all fields, in
+// the order and with the names of the .proto file; 64-bit integers are strings.
 //
 // Thread contract: pure function.
 #ifndef MAYPOLE_CLIENT_CTL_JSON_H_

@@ -21,7 +21,7 @@ int main(int argc, char** argv) {
                                maypole::kUsageError);
   }
   if (options->answer) return maypole::PrintAnswer(*options->answer);
-  // Its own lines would stand beside our one.
+  // gRPC must not print log lines beside our error line.
   gpr_set_log_function([](gpr_log_func_args*) {});
   const absl::Status status = maypole::ctl::Run(*options);
   return status.ok()

@@ -25,7 +25,7 @@ Examples:
 )";
 
 constexpr char kNotes[] =
-    "Exit status: 0 done, 1 not done (a line says why), 2 wrong arguments.";
+    "Exit status: 0 success, 1 failure (a line says why), 2 wrong usage.";
 
 void DefineCommands(CtlOptions* o, CommandLine* line) {
   const auto add = [&](Command command, const char* name, const char* help) {

@@ -1,12 +1,12 @@
-// CtlOptions: what the operator asked maypolectl for.
+// CtlOptions: the parsed command line of maypolectl.
 //
 // Purpose: turns an argument vector into a checked CtlOptions value, or into
-// one line that says what is wrong. Nothing here touches the system.
+// one line that says what is wrong. Only --flagfile accesses the system.
 //
-// Thread contract: pure functions.
+// Thread contract: functions and values; not synchronized.
 //
-// Invariants of a parsed CtlOptions: what the command needs is there, and
-// nothing that it does not know.
+// Invariants of a parsed CtlOptions: the arguments that the command requires
+// are set, and no options of other commands.
 #ifndef MAYPOLE_CLIENT_CTL_OPTIONS_H_
 #define MAYPOLE_CLIENT_CTL_OPTIONS_H_
 
@@ -36,20 +36,21 @@ struct CtlOptions {
   int timeout_s = 10;  // for an answer
   bool json = false;
 
-  std::string job;     // ranks, events, abort; empty: all
-  std::string node;    // drain
-  std::string reason;  // abort
-  bool each = false;   // ranks: a line for each
-  bool follow = false;
-  int last = 0;  // events: no more than these; 0: all
-  bool undo = false;
-  bool wait = false;
+  std::string job;      // ranks, events, abort; empty: all jobs
+  std::string node;     // drain
+  std::string reason;   // abort
+  bool each = false;    // ranks: one line per rank
+  bool follow = false;  // events
+  int last = 0;         // events: at most the last N; 0: all
+  bool undo = false;    // drain
+  bool wait = false;    // drain
 
-  std::optional<std::string> answer;  // --help and its like: print it, and end
+  std::optional<std::string> answer;  // text of --help and the like: print it
+                                      // and exit
 };
 
-// args: without the program's name. variable: of the environment; empty: it is
-// not set.
+// args: the arguments without the program's name. variable: returns an
+// environment variable; "" if it is not set.
 absl::StatusOr<CtlOptions> ParseOptions(
     const std::vector<std::string>& args,
     const std::function<std::string(const std::string&)>& variable);

@@ -1,11 +1,12 @@
-// Table: columns that line up, within a terminal's width.
+// Table: aligned columns that fit the width of a terminal.
 //
 //   Table table({{"JOB"}, {"RANKS", Table::Align::kRight}});
 //   table.Add({"train", "1024"});
 //   out += table.Text(80);
 //
-// When it is too wide, the last column is cut at its end, but not below
-// kLeastLast columns; then the widest of the others in the middle.
+// If the table is too wide, the last column is cut at its end, but not below
+// kLeastLast columns. Then the widest other columns are cut in the middle, but
+// not below kLeastOther.
 //
 // Thread contract: not synchronized; pure.
 #ifndef MAYPOLE_CLIENT_CTL_TABLE_H_
@@ -29,11 +30,12 @@ class Table {
 
   explicit Table(std::vector<Column> columns) : columns_(std::move(columns)) {}
 
-  // A cell for each column; control characters are made harmless.
+  // Adds a row, one cell per column. Control characters become "?".
   void Add(std::vector<std::string> cells);
   bool empty() const { return rows_.empty(); }
 
-  // With a line of names; each line ends with a newline. Width 0: no limit.
+  // A line with the column names, then one line per row; each ends with a
+  // newline. width 0: no limit.
   std::string Text(size_t width) const;
 
  private:

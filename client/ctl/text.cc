@@ -13,7 +13,7 @@ constexpr absl::string_view kDots = "...";
 
 bool Begins(char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }
 
-// Bytes of the first `columns` characters.
+// The number of bytes of the first `columns` characters.
 size_t Bytes(absl::string_view text, size_t columns) {
   size_t i = 0;
   for (size_t n = 0; i < text.size(); ++i) {
@@ -56,7 +56,7 @@ std::string Printable(absl::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);
-    // 0xc2 0x80..0x9f: control characters too.
+    // 0xc2 0x80..0x9f are control characters too (C1).
     const bool c1 = c == 0xc2 && i + 1 < text.size() &&
                     static_cast<unsigned char>(text[i + 1]) < 0xa0;
     if (c1) ++i;
@@ -81,7 +81,7 @@ std::string CutMiddle(absl::string_view text, size_t columns) {
 
 std::string Wrap(absl::string_view text, size_t columns) {
   std::string out, line;
-  bool fresh = true;  // no word stands in the line yet
+  bool fresh = true;  // the line has no word yet
   for (const absl::string_view word : absl::StrSplit(text, ' ')) {
     if (!fresh && columns > 0 && Width(line) + 1 + Width(word) > columns) {
       out += line + "\n";

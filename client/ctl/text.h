@@ -1,4 +1,4 @@
-// Words and numbers for a terminal.
+// Formats text and numbers for a terminal.
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_CLIENT_CTL_TEXT_H_
@@ -13,7 +13,7 @@
 
 namespace maypole::ctl {
 
-// "0-63,70": ascending, whatever the order they come in.
+// "0-63,70": sorts the numbers and writes runs as ranges.
 std::string Fold(std::vector<uint64_t> numbers);
 
 // "0.4s", "47s", "5m12s", "2h13m", "3d4h"
@@ -22,19 +22,19 @@ std::string Duration(double seconds);
 // "1 rank", "3 ranks"
 std::string Count(uint64_t n, absl::string_view one);
 
-// What a job's program named cannot move the cursor: control characters are
-// "?".
+// Replaces control characters by "?", so that names chosen by a job's program
+// cannot move the cursor.
 std::string Printable(absl::string_view text);
 
-// Columns of a terminal that the text takes (UTF-8, one each).
+// How many columns of a terminal the text takes (UTF-8, one per character).
 size_t Width(absl::string_view text);
-// At most so many columns; what is left out in the middle, or at the end, is
-// "...". 0 columns: no limit.
+// Shortens the text to at most `columns`; "..." replaces the middle or the end.
+// 0 columns: no limit.
 std::string CutMiddle(absl::string_view text, size_t columns);
 std::string CutEnd(absl::string_view text, size_t columns);
 
-// Lines of at most so many columns, broken between words; what follows the
-// first is indented. 0 columns: one line. Ends with a newline.
+// Breaks the text between words into lines of at most `columns`; all lines but
+// the first are indented. 0 columns: one line. Ends with a newline.
 std::string Wrap(absl::string_view text, size_t columns);
 
 }  // namespace maypole::ctl

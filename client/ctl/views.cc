@@ -29,7 +29,7 @@ std::vector<uint64_t> RanksOf(const proto::NodeStatus& node) {
   return {node.ranks().begin(), node.ranks().end()};
 }
 
-// Its nodes, by their smallest rank.
+// The job's nodes, ordered by their smallest rank.
 std::vector<const proto::NodeStatus*> ByRank(const proto::JobStatus& job) {
   std::vector<const proto::NodeStatus*> nodes;
   for (const proto::NodeStatus& node : job.nodes()) nodes.push_back(&node);
@@ -44,7 +44,7 @@ std::vector<const proto::NodeStatus*> ByRank(const proto::JobStatus& job) {
   return nodes;
 }
 
-// Of an elastic job some may wait without a number.
+// How many ranks of an elastic job wait for a rank number.
 size_t Unnumbered(const proto::JobStatus& job) {
   size_t n = 0;
   for (const proto::NodeStatus& node : job.nodes()) {
@@ -121,8 +121,7 @@ std::string NodesTable(const std::map<std::string, NodeSum>& nodes,
   if (hidden > 0) {
     absl::StrAppend(&out, table.empty() ? "\n" : "",
                     table.empty() ? "" : "and ", Count(hidden, "node"),
-                    " of which there is nothing to say; see: maypolectl "
-                    "ranks\n");
+                    " without a note; see: maypolectl ranks\n");
   }
   return out;
 }
@@ -147,7 +146,7 @@ std::vector<std::string> HeldUp(const proto::JobStatus& job, uint32_t rank) {
   return {};
 }
 
-// The sentence about what is wrong with the job; empty: nothing.
+// A sentence about what is wrong with the job; empty if nothing is.
 std::string Trouble(const proto::JobStatus& job) {
   std::string out;
   if (job.late_ranks_size() > 0) {
@@ -170,7 +169,7 @@ std::string Trouble(const proto::JobStatus& job) {
     const proto::PendingOperation& op = job.pending(0);
     const uint32_t more = op.missing() - op.missing_nodes_size();
     absl::StrAppend(&out, job.job(), ": ", OperationText(op),
-                    " is awaited from node ",
+                    " waits for node ",
                     absl::StrJoin(op.missing_nodes(), ", "));
     if (more > 0) absl::StrAppend(&out, " and ", more, " more");
   }
@@ -319,7 +318,9 @@ std::string StatusView(const std::string& address,
   if (!table.empty()) out += "\n" + table.Text(width);
   if (!nodes.empty()) out += NodesTable(nodes, width);
   if (!troubles.empty()) out += "\n" + troubles;
-  if (reply.cut()) out += "\nToo much to show all of it; ask for one job.\n";
+  if (reply.cut())
+    out +=
+        "\nThe reply is incomplete because it is too large; ask for one job.\n";
   return out;
 }
 
@@ -338,7 +339,7 @@ std::string JobsView(const proto::StatusReply& reply, size_t width) {
                                    node->ranks().empty() ? "" : ":",
                                    Fold(RanksOf(*node))));
     }
-    // Within one node ranks agree without the coordinator.
+    // The coordinator does not see the operations of a job on one node.
     const std::string operations =
         job.nodes_size() > 1 ? absl::StrCat(job.operations()) : "-";
     table.Add({job.job(), job.state(), Duration(job.state_seconds()),
@@ -368,7 +369,9 @@ std::string RanksView(const proto::StatusReply& reply, bool each,
                       " will be numbered when the next epoch starts\n");
     }
   }
-  if (reply.cut()) out += "\nToo much to show all of it; ask for one job.\n";
+  if (reply.cut())
+    out +=
+        "\nThe reply is incomplete because it is too large; ask for one job.\n";
   return out.empty() ? "no jobs\n" : out;
 }
 
@@ -380,7 +383,7 @@ std::string EventLine(const proto::Event& event) {
   localtime_r(&seconds, &local);
   char stamp[32];
   strftime(stamp, sizeof(stamp), "%m-%d %H:%M:%S", &local);
-  // The line's own fields, without those that stand before it already.
+  // The event's text without the fields that the line shows already.
   std::string rest = absl::StrCat(" ", event.text());
   rest =
       absl::StrReplaceAll(rest, {{absl::StrCat(" event=", event.kind()), ""}});

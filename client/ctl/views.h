@@ -1,9 +1,9 @@
-// Views: what the coordinator answers, as an operator reads it.
+// Views: formats the coordinator's replies for an operator.
 //
-// Purpose: tables of 80 columns that still say what matters with 1000 ranks:
-// what is alike stands on one line.
+// Purpose: readable tables on a terminal of 80 columns even with 1000 ranks:
+// ranks and nodes that are alike share a line.
 //
-// Thread contract: pure functions. width: columns of the terminal, 0: no limit.
+// Thread contract: pure functions. width: columns of the terminal; 0: no limit.
 #ifndef MAYPOLE_CLIENT_CTL_VIEWS_H_
 #define MAYPOLE_CLIENT_CTL_VIEWS_H_
 
@@ -14,18 +14,18 @@
 
 namespace maypole::ctl {
 
-// More nodes than these stand on one line, but for what is notable.
+// With more nodes than this, only nodes with a note get their own line.
 inline constexpr size_t kMaxNodeLines = 24;
-// More lines of ranks of a job than these: those of several nodes that are
-// alike stand on one.
+// If a job needs more lines of ranks than this, ranks of different nodes that
+// are alike share a line.
 inline constexpr size_t kMaxRankLines = 32;
 
 std::string StatusView(const std::string& address,
                        const proto::StatusReply& reply, size_t width);
 std::string JobsView(const proto::StatusReply& reply, size_t width);
-// each: a line for each rank.
+// each: one line per rank.
 std::string RanksView(const proto::StatusReply& reply, bool each, size_t width);
-// One line, in local time.
+// One line, with the local time.
 std::string EventLine(const proto::Event& event);
 
 }  // namespace maypole::ctl

@@ -176,7 +176,7 @@ TEST(ViewsTest, WhatIsAwaitedFromNodes) {
   op->set_missing(3);
   op->add_missing_nodes("node1");
   EXPECT_THAT(StatusView("h:1", reply, 80),
-              HasSubstr("a: allreduce 'grad?[2J' is awaited from node node1 "
+              HasSubstr("a: allreduce 'grad?[2J' waits for node node1 "
                         "and 2 more\n"));
 }
 

@@ -26,13 +26,13 @@ namespace {
 namespace launcher = maypole::launcher;
 using maypole::Status;
 
-constexpr int kCannotRun = 126;  // as shells say it
+constexpr int kCannotRun = 126;  // exit statuses that shells use
 constexpr int kNotFound = 127;
 
 Status ReadFile(const std::string& path, std::string* out) {
   std::ifstream file(path);
   out->assign(std::istreambuf_iterator<char>(file), {});
-  // A directory opens, and cannot be read.
+  // A directory can be opened, but not read.
   if (file.is_open() && !file.bad()) return Status();
   return maypole::ErrnoStatus(errno, "cannot read " + path);
 }
@@ -46,7 +46,7 @@ int Refuse(const Status& status, int code) {
   return maypole::PrintError("maypolerun", status, code);
 }
 
-// What this machine can say before anything is started.
+// Finds errors that are visible on this machine before anything is started.
 Status CheckFiles(const launcher::LauncherOptions& options) {
   if (options.identity_file.empty() ||
       access(options.identity_file.c_str(), R_OK) == 0) {

@@ -51,7 +51,7 @@ CommandLine::CommandLine(Program program)
   app.footer(program_.notes);
   app.formatter(std::make_shared<HelpFormatter>());
   app.require_subcommand(0, 1);
-  app.set_help_flag();  // AddGeneralOptions() adds it, as the last ones
+  app.set_help_flag();  // removes it; AddGeneralOptions() adds it at the end
   table_.abbreviations = program_.abbreviations;
   table_.runs_program = program_.command != nullptr;
 }
@@ -74,11 +74,11 @@ void CommandLine::AddGeneralOptions() {
                    "print a script that lets the shell, bash or zsh, complete "
                    "options: eval \"$(" +
                        program_.name + " --completion=bash)\"");
-  OptionValue files;  // Respell() puts in its place what stands there
+  OptionValue files;  // Respell() replaces it by the options in the files
   files.name = files.expected = "FILES";
   files.file = true;
   AddUnabbreviated({kFlagFile}, std::move(files),
-                   "read options from these files, one --name=value a line");
+                   "read options from these files, one --name=value per line");
 }
 
 void CommandLine::Add(std::vector<std::string> names, OptionValue value,
@@ -156,7 +156,7 @@ Status CommandLine::RunParser(std::vector<std::string> words,
     std::reverse(words.begin(), words.end());  // as CLI11 wants it
     app.parse(std::move(words));
   } catch (const CLI::CallForHelp&) {
-    // It leaves room for the options that are hidden.
+    // CLI11 prints empty lines for hidden options; remove them.
     *answer = CLI::detail::find_and_replace(app.help(), "\n\n\n", "\n\n");
   } catch (const CLI::CallForVersion& version) {
     *answer = version.what();
@@ -188,7 +188,8 @@ Status CommandLine::Parse(const std::vector<std::string>& args,
   if (program_.command != nullptr) {
     *program_.command = std::move(line.words);
   } else if (command.ok()) {
-    // A command comes first; what looks like an option after "--" is none.
+    // The command comes first. A word after "--" is not an option, even if it
+    // starts with '-'.
     auto rest = line.words.begin();
     if (!table_.commands.empty()) words.insert(words.begin(), *rest++);
     if (rest != line.words.end()) words.push_back("--");

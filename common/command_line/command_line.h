@@ -1,14 +1,15 @@
-// CommandLine: the options of one of our programs, defined once.
+// CommandLine: defines the options of one of our programs in one place.
 //
-// Purpose: from the definitions follow parsing, --help with all defaults, the
-// suggestion for a misspelt name, and shell completion; none can differ from
-// another. CLI11 parses and prints; spelling.h lists the ways to write options.
+// Purpose: parsing, --help with all defaults, suggestions for misspelt names
+// and shell completion all use the same definitions, so they always agree.
+// CLI11 parses and prints; spelling.h lists the ways to write options.
 //
 // Every program has --help (-h), --version (-v), --completion=bash|zsh, which
-// prints a script for the shell, and --flagfile=FILES, where each line is an
-// option ("--name=value"), empty, or a comment after '#'.
+// prints a script for the shell, and --flagfile=FILES, which reads options from
+// files. Each line of such a file is an option ("--name=value"), empty, or a
+// comment that starts with '#'.
 //
-// An option that is given twice has the later value. "--" ends the options.
+// If an option is given twice, the later value counts. "--" ends the options.
 // An error is one line: "--slots: expected an integer from 64 to 16384, got
 // "x"", or "there is no flag '--slot'; did you mean '--slots'? See --help".
 //
@@ -37,7 +38,7 @@
 
 namespace maypole {
 
-// Exit status of a program that was called wrongly.
+// The exit status for wrong usage.
 inline constexpr int kUsageError = 2;
 
 class CommandLine {
@@ -45,41 +46,41 @@ class CommandLine {
   struct Program {
     std::string name;
     std::string version;
-    std::string about;  // --help before the options
-    std::string notes;  // and after them
-    // The first word that is no option starts the command line of another
-    // program, which goes there. Null: there are no such words.
+    std::string about;  // text of --help before the options
+    std::string notes;  // text of --help after the options
+    // If not null, the first word that is not an option starts the command line
+    // of another program, which is stored there.
     std::vector<std::string>* command = nullptr;
-    bool abbreviations = false;  // an unambiguous beginning of a name will do
+    bool abbreviations = false;  // names may be abbreviated if unambiguous
   };
 
   explicit CommandLine(Program program);
   ~CommandLine();
 
-  // names: with their dashes; messages show the first. help: empty for what is
-  // internal: neither --help nor completion shows it. command: the one of
-  // AddCommand() that the option belongs to; empty: all.
+  // names: with their dashes; messages show the first one. help: empty for an
+  // internal option, which --help and completion do not show. command: the
+  // command (of AddCommand()) that the option belongs to; empty: all commands.
   void Add(std::vector<std::string> names, OptionValue value, std::string help,
            const std::string& command = "");
-  // It cannot be abbreviated (OptionEntry::abbreviated).
+  // Adds an option that cannot be abbreviated (OptionEntry::abbreviated).
   void AddUnabbreviated(std::vector<std::string> names, OptionValue value,
                         std::string help);
 
-  // What the program can be told to do. If there are commands, one must be
-  // given; chosen() is called for it.
+  // Adds a command. If a program has commands, the user must give one; Parse()
+  // calls its `chosen`.
   void AddCommand(const std::string& name, const std::string& help,
                   std::function<void()> chosen);
-  // A word after the command, at most one.
+  // Adds an argument after the command. A command has at most one.
   void AddWord(const std::string& command, OptionValue value, bool required);
 
-  // Once. args: without the program's name. *answer: the text that --help and
-  // its like ask for. If there is one the program prints it and ends; the other
-  // options may not have been stored.
+  // Call it once. args: the arguments without the program's name. *answer: the
+  // text that --help, --version or --completion asks for, if one was given. The
+  // program then prints it and exits; other options may not have been stored.
   Status Parse(const std::vector<std::string>& args,
                std::optional<std::string>* answer);
 
  private:
-  struct Parser;  // CLI11's
+  struct Parser;  // holds CLI11's parser
 
   void AddEntry(OptionEntry entry);
   void AddGeneralOptions();
@@ -96,7 +97,7 @@ class CommandLine {
 // For main(): prints "PROGRAM: MESSAGE" to stderr, and returns exit_status.
 int PrintError(const std::string& program, const Status& error,
                int exit_status);
-// Prints what Parse() has answered, and returns the exit status.
+// Prints the answer of Parse() to stdout, and returns the exit status.
 int PrintAnswer(const std::string& answer);
 
 }  // namespace maypole

@@ -1,4 +1,4 @@
-// Spellings, errors, suggestions, --help and completion, all through
+// Tests spellings, errors, suggestions, --help and completion through
 // CommandLine.
 #include "common/command_line/command_line.h"
 
@@ -20,7 +20,8 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// A program as our daemons are, one as maypolerun is, one as maypolectl is.
+// Programs with command lines like those of a daemon, maypolerun and
+// maypolectl.
 struct Daemon {
   std::string listen = "127.0.0.1:0";
   std::string metrics = "none";
@@ -244,7 +245,7 @@ TEST(SpellingTest, OptionsOfACommandStandBeforeOrAfterIt) {
     EXPECT_TRUE(control.json && control.follow);
     EXPECT_EQ(control.last, 3);
   }
-  // A job may have a command's name, or look like an option.
+  // A job's name may be that of a command, or look like an option.
   EXPECT_EQ(Parsed<Control>({"abort", "status"}).job, "status");
   EXPECT_EQ(Parsed<Control>({"abort", "--", "--json"}).job, "--json");
 }
@@ -279,7 +280,7 @@ TEST_F(FlagFileTest, ErrorsNameTheFile) {
               HasSubstr("--flagfile: /nowhere: No such file"));
   const std::string words = Write("words", "stray\n");
   EXPECT_THAT(Refused<Daemon>({"--flagfile=" + words}),
-              AllOf(HasSubstr(words), HasSubstr("'stray' is no option")));
+              AllOf(HasSubstr(words), HasSubstr("'stray' is not an option")));
   const std::string self = Write("self", "");
   Write("self", "--flagfile=" + self + "\n");
   EXPECT_THAT(Refused<Daemon>({"--flagfile=" + self}),
@@ -352,7 +353,7 @@ TEST(RefusalTest, SuggestsTheNameThatWasMeant) {
             "See --help");
   EXPECT_EQ(Refused<Daemon>({"--nosuch=1"}),
             "there is no flag '--nosuch'; see --help");
-  // Not what is internal.
+  // Internal options are not suggested.
   EXPECT_EQ(Refused<Daemon>({"--control_f=1"}),
             "there is no flag '--control_f'; see --help");
   EXPECT_EQ(Refused<Control>({"evnets"}),
@@ -443,7 +444,7 @@ TEST(CompletionTest, Values) {
             "trace\ndebug\ninfo\nwarning\nerror\noff\n");
   EXPECT_EQ(Completed<Daemon>({"--log-level", "d"}), "debug\n");
   EXPECT_EQ(Completed<Daemon>({"--log_level=d"}), "--log_level=debug\n");
-  // As bash has it.
+  // Bash splits "--name=value" into words.
   EXPECT_EQ(Completed<Daemon>({"--log_level", "="}),
             "trace\ndebug\ninfo\nwarning\nerror\noff\n");
   EXPECT_EQ(Completed<Daemon>({"--log_level", "=", "d"}), "debug\n");

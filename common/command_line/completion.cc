@@ -102,7 +102,7 @@ std::string CompletionScript(const std::string& shell,
 }
 
 std::string Complete(const OptionTable& table, std::vector<std::string> words) {
-  // Bash has cut "--name=va" in three, and wants the last of them completed.
+  // Bash splits "--name=va" into three words, and completes only the last one.
   const size_t size = words.size();
   const bool cut =
       size > 1 && (words[size - 1] == "=" || words[size - 2] == "=");

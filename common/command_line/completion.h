@@ -1,8 +1,8 @@
 // Completion: what a shell offers when the user presses Tab.
 //
-// Purpose: the shell's script asks the program itself, so that what it offers
-// can never be older than the program. The script is what
-// --completion=bash|zsh prints; it runs "PROGRAM --complete WORD...".
+// Purpose: --completion=bash|zsh prints a script for the shell. The script runs
+// "PROGRAM --complete WORD...", so that its suggestions always match the
+// installed program.
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_COMMON_COMMAND_LINE_COMPLETION_H_
@@ -15,16 +15,16 @@
 
 namespace maypole {
 
-inline constexpr char kComplete[] = "--complete";  // internal, the first word
+inline constexpr char kComplete[] = "--complete";  // internal; the first word
 
-// The script that makes `shell`, bash or zsh, ask the program.
+// The completion script for `shell`, bash or zsh.
 std::string CompletionScript(const std::string& shell,
                              const std::string& program);
 
-// words: of the command line, up to the one that the cursor is in, which may be
-// empty. Bash makes three words of "--name=value".
-// Returns what the last word may become, one a line; or ":files" or
-// ":commands": the shell knows them itself.
+// words: the words of the command line up to the one with the cursor, which may
+// be empty. Bash splits "--name=value" into three words.
+// Returns the completions of the last word, one per line, or ":files" or
+// ":commands" if the shell must complete file or program names.
 std::string Complete(const OptionTable& table, std::vector<std::string> words);
 
 }  // namespace maypole

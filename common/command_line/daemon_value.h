@@ -1,5 +1,5 @@
-// What options of the daemons take, besides option_value.h: values that need
-// Abseil.
+// Values for options of the daemons that need Abseil; option_value.h has the
+// others.
 //
 // Thread contract: values; the variables must outlive the command line.
 #ifndef MAYPOLE_COMMON_COMMAND_LINE_DAEMON_VALUE_H_
@@ -15,10 +15,10 @@ namespace maypole {
 inline constexpr absl::Duration kShortestDuration = absl::Nanoseconds(1);
 inline constexpr absl::Duration kYear = absl::Hours(24 * 365);
 
-// "3s", "500ms", "1h30m"; from `least` to `most`.
+// A duration such as "3s", "500ms" or "1h30m", from `least` to `most`.
 OptionValue DurationValue(absl::Duration* out, absl::Duration least,
                           absl::Duration most);
-// A level of spdlog.
+// A log level of spdlog.
 OptionValue LogLevelValue(std::string* out);
 
 }  // namespace maypole

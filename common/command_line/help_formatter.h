@@ -1,5 +1,5 @@
-// HelpFormatter: how --help shows options and commands. For command_line.cc
-// alone: CLI11's headers take seconds to compile.
+// HelpFormatter: how --help shows options and commands. Only command_line.cc
+// may include it, because CLI11's headers take seconds to compile.
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_COMMON_COMMAND_LINE_HELP_FORMATTER_H_
@@ -9,7 +9,7 @@
 #include <sstream>
 #include <string>
 
-// clang-format off: each needs what the one before declares.
+// clang-format off: each header needs the one before it.
 #include "CLI/App.hpp"
 #include "CLI/Config.hpp"
 #include "CLI/Formatter.hpp"
@@ -20,7 +20,7 @@ namespace maypole {
 inline constexpr size_t kHelpColumn = 28;
 inline constexpr size_t kHelpWidth = 80;
 
-// A heading, and its text beside it in lines of at most kHelpWidth columns.
+// A heading with its text to the right, in lines of at most kHelpWidth columns.
 inline std::string HelpEntry(const std::string& heading,
                              const std::string& text) {
   std::string lines;
@@ -45,7 +45,8 @@ inline std::string HelpEntry(const std::string& heading,
   return lines + line + "\n";
 }
 
-// The program's description has its usage; names stand as we show them.
+// Omits CLI11's usage line (the description contains the usage), and prints
+// option names as Add() got them.
 class HelpFormatter : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App*, std::string) const override {

@@ -16,16 +16,16 @@ struct OptionEntry {
   OptionValue value = {};
   std::string help;          // empty: internal, shown nowhere
   std::string command = "";  // the command that it belongs to; empty: all
-  // False for new options of a program with abbreviations: they must not make
-  // an abbreviation ambiguous that people use.
+  // False for new options of a program with abbreviations, so that they do not
+  // make abbreviations ambiguous that users already use.
   bool abbreviated = true;
 };
 
 struct OptionTable {
   std::vector<OptionEntry> options;
   std::vector<std::string> commands;  // empty: the program has none
-  bool runs_program = false;   // the first word starts another program's line
-  bool abbreviations = false;  // an unambiguous beginning of a name will do
+  bool runs_program = false;   // the first word starts another command line
+  bool abbreviations = false;  // names may be abbreviated if unambiguous
 };
 
 }  // namespace maypole

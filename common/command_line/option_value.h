@@ -1,9 +1,9 @@
-// OptionValue: what an option of a command line takes, and where it goes.
+// OptionValue: which value an option takes, and where it is stored.
 //
-// Purpose: one place for the conversions that command lines need. A value knows
-// how it is named in --help, what an error says was expected, its default, and
-// how a text is stored. The default that --help shows is what the variable
-// holds when the value is made.
+// Purpose: all conversions of option values. An OptionValue has its name in
+// --help, the "expected ..." text of errors, its default, and the function that
+// converts and stores a text. The default in --help is the content of the
+// variable when the OptionValue is created.
 //
 //   int ranks = 1;
 //   line.Add({"-np"}, IntegerValue(&ranks, 1, 64), "ranks to start");
@@ -28,44 +28,44 @@ struct OptionValue {
   std::string name;      // in --help: "HOST:PORT"; empty: a switch, no value
   std::string expected;  // in errors: "an integer from 1 to 64"
   std::string initial;   // in --help: "[default: ...]"; empty: none
-  std::vector<std::string> choices;  // for completion; empty: no fixed ones
-  bool file = false;                 // completed with files
-  bool number = false;               // "-np4" is "-np 4"
-  bool optional = false;             // "--agent" as well as "--agent=SOCKET"
-  // False: it is not what is expected, and nothing was stored.
+  std::vector<std::string> choices;  // for completion; empty: any text
+  bool file = false;                 // completion offers files
+  bool number = false;               // "-np4" means "-np 4"
+  bool optional = false;             // "--agent" is allowed without "=SOCKET"
+  // Returns false, and stores nothing, if the text is not what is expected.
   std::function<bool(const std::string& text)> store;
 
-  // Stores the text, or says what was expected, in a line that starts with
-  // `option`.
+  // Stores the text, or returns an error that starts with `option` and says
+  // what was expected.
   Status Read(const std::string& option, const std::string& text) const;
-  // The same with other texts for --help: the default, the value's name.
+  // The same value with another default or name in --help.
   OptionValue WithDefault(std::string text) &&;
   OptionValue WithName(std::string text) &&;
 };
 
-// Sets *out to `on` where the option is given.
+// Sets *out to `on` if the option is given.
 OptionValue SwitchValue(bool* out, bool on = true);
 OptionValue TextValue(std::string* out, std::string name);
-// It must not be empty.
+// A text that must not be empty.
 OptionValue NameValue(std::string* out, std::string name);
 OptionValue FileValue(std::string* out, std::string name = "PATH");
-// "--agent" sets *given, "--agent=SOCKET" *out too.
+// "--agent" sets *given; "--agent=SOCKET" also sets *out.
 OptionValue OptionalTextValue(bool* given, std::string* out, std::string name);
-// Separated by commas.
+// Texts separated by commas.
 OptionValue ListValue(std::vector<std::string>* out, std::string name);
-// The option may be given several times.
+// Appends to *out: the option may be given several times.
 OptionValue RepeatedValue(std::vector<std::string>* out, std::string name);
-// One of `choices`; `synonyms` are accepted too.
+// One of `choices`; `synonyms` are accepted but not shown.
 OptionValue ChoiceValue(std::string* out, std::vector<std::string> choices,
                         std::vector<std::string> synonyms = {});
 
 // "a, b or c"
 std::string JoinedByOr(const std::vector<std::string>& words);
-// An IntegerValue() but for store(). most: empty if there is no limit.
+// An IntegerValue() without store(). most: empty if there is no upper limit.
 OptionValue IntegerWithoutStore(std::string initial, const std::string& least,
                                 const std::string& most);
 
-// Decimal, or hexadecimal after "0x".
+// An integer, decimal or, with the prefix "0x", hexadecimal.
 template <class Int>
 OptionValue IntegerValue(Int* out, Int least,
                          Int most = std::numeric_limits<Int>::max()) {

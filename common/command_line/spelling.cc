@@ -9,7 +9,7 @@
 namespace maypole {
 namespace {
 
-constexpr int kMaxFlagFileDepth = 8;  // of files that name other files
+constexpr int kMaxFlagFileDepth = 8;  // flag files may name other flag files
 
 // "--secret-file" -> "secret_file"
 std::string Plain(std::string_view name) {
@@ -56,8 +56,8 @@ OptionWord ReadAttachedNumber(const OptionTable& table,
   return {};
 }
 
-// The insertions, deletions, exchanges, and swaps of neighbours, that lead from
-// one to the other.
+// The number of insertions, deletions, replacements and swaps of neighbours
+// that turn one text into the other.
 size_t Distance(std::string_view a, std::string_view b) {
   std::vector<std::vector<size_t>> d(a.size() + 1,
                                      std::vector<size_t>(b.size() + 1));
@@ -77,12 +77,12 @@ size_t Distance(std::string_view a, std::string_view b) {
   return d[a.size()][b.size()];
 }
 
-// Empty: none of the names is near.
+// The name most similar to `wrong`; empty if none is similar.
 std::string Nearest(std::string_view wrong,
                     const std::vector<std::string>& names) {
   const std::string plain = Plain(wrong);
   std::string nearest;
-  // One mistake in a short word, two in a longer one.
+  // Allows one mistake in a short word, two in a longer one.
   size_t limit = plain.size() < 5 ? 2 : 3;
   for (const std::string& name : names) {
     const std::string candidate = Plain(name);
@@ -113,9 +113,10 @@ class Respeller {
   Respeller(const OptionTable& table, Respelled* out)
       : table_(table), out_(out) {}
 
-  // Goes on after an error: --help may follow. The first error counts.
+  // Continues after an error, because --help may follow. The first error
+  // counts.
   void Read(const std::vector<std::string>& args, int depth = 0);
-  // After Read(): options of one command do not go with another.
+  // Call it after Read(): reports options that belong to another command.
   void CheckCommands();
   Status status() const { return help_ ? Status() : status_; }
 
@@ -194,7 +195,8 @@ void Respeller::CheckCommands() {
 
 void Respeller::ReadFlagFiles(const std::string& paths, int depth) {
   if (depth > kMaxFlagFileDepth) {
-    return Fail("--flagfile: " + paths + " names itself");
+    return Fail("--flagfile: " + paths +
+                ": too many levels; perhaps it names itself");
   }
   std::vector<std::string> files;
   ListValue(&files, "").store(paths);
@@ -210,7 +212,7 @@ void Respeller::ReadFlagFiles(const std::string& paths, int depth) {
       line = line.substr(begin, line.find_last_not_of(" \t\r") - begin + 1);
       if (!IsOptionWord(line)) {
         return Fail("--flagfile: " + path + ": '" + line +
-                    "' is no option: expected --name=value in each line");
+                    "' is not an option: expected --name=value in each line");
       }
       args.push_back(std::move(line));
     }

@@ -1,15 +1,15 @@
 // Spelling: the ways to write an option, and which option is meant.
 //
-// Purpose: users write options in more ways than CLI11 reads. Respell() turns
-// all of them into the one that it reads, --NAME VALUE.
+// Purpose: users write options in more ways than CLI11 accepts. Respell()
+// converts all of them to the form --NAME VALUE, which CLI11 accepts.
 //
 // An option --num_proc with the other names -n and -np is written
 //   --num_proc 4, --num_proc=4, -num_proc 4, -num_proc=4, --num-proc 4, ...
-//   -n 4, -n=4, -n4, -np4             (no space: only before a number)
+//   -n 4, -n=4, -n4, -np4             (without space only before a number)
 //   --num 4                           (if the program has abbreviations)
-// A value is whatever follows, also if it starts with '-'.
+// The word after an option is its value, even if it starts with '-'.
 //
-// Thread contract: pure functions, but that Respell() reads the flag files.
+// Thread contract: pure functions, except that Respell() reads the flag files.
 #ifndef MAYPOLE_COMMON_COMMAND_LINE_SPELLING_H_
 #define MAYPOLE_COMMON_COMMAND_LINE_SPELLING_H_
 
@@ -41,16 +41,16 @@ OptionWord ReadOptionWord(const OptionTable& table, const std::string& word);
 std::string ParserName(const std::string& name);
 
 struct Respelled {
-  // --NAME, or --NAME and its value; if --help is among them, it alone.
+  // --NAME, or --NAME and its value. If --help is given, it is the only one.
   std::vector<std::string> options;
-  // The other words; if the program runs another one, its whole line.
+  // The other words; if the program runs another one, that command line.
   std::vector<std::string> words;
 };
 Status Respell(const OptionTable& table, const std::vector<std::string>& args,
                Respelled* out);
 
-// "; did you mean '--network_timeout'? See --help", if one of the names is near
-// the wrong one, else "; see --help".
+// "; did you mean '--network_timeout'? See --help" if one of the names is
+// similar to the wrong one, otherwise "; see --help".
 std::string Hint(std::string_view wrong, const std::vector<std::string>& names);
 
 }  // namespace maypole

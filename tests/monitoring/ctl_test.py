@@ -215,7 +215,7 @@ class CtlTest(unittest.TestCase):
         a_job, a = self.start(4)
         b_job, b = self.start(2)
         out, _ = self.ctl("abort", a, "--reason", "the node is needed")
-        self.assertEqual(out, "job %s is aborted; 4 ranks were told\n" % a)
+        self.assertEqual(out, "job %s is aborted; 4 ranks were notified\n" % a)
         self.assertNotEqual(a_job.wait(30), 0)
         why = "the job was aborted by %s@%s: the node is needed" % (pwd.getpwuid(os.geteuid()).pw_name, socket.gethostname())
         for r in range(4):
@@ -267,7 +267,7 @@ class CtlTest(unittest.TestCase):
         harness.wait_until(lambda: "drained" in self.ctl("status")[0], 20, "the drain")
         self.ctl("drain", "node1", "--undo")
         self.assertEqual(waiting.wait(20), 1)
-        self.assertIn("node node1 is not drained any more", waiting.stderr.read())
+        self.assertIn("node node1 is no longer drained", waiting.stderr.read())
 
     # --- A job of its own ----------------------------------------------------
 
@@ -301,7 +301,7 @@ class CtlTest(unittest.TestCase):
             self.assertIn("no answer from coordinator %s: Connection refused" % nobody, line)
             self.assertIn("no answer", self.refused("--coordinator", nobody, "events", "--follow"))
         self.assertIn("HOST:PORT", self.refused("--coordinator", "here", "status"))
-        self.assertIn("is no coordinator", self.refused("--coordinator", self.metrics, "status"))
+        self.assertIn("is not a coordinator", self.refused("--coordinator", self.metrics, "status"))
         self.assertRegex(self.refused("--coordinator", "no-such-host.invalid:1", "--timeout", "3", "status"),
                          "no answer from coordinator|did not answer within 3 s")
         self.assertIn("there is no command 'stats'", self.refused("stats", status=2))

@@ -49,15 +49,15 @@ class HostsTest(unittest.TestCase):
 
     def test_a_name_that_is_not_known(self):
         self.assert_why(self.refused(["-H", "a:1,nowhere.invalid:1"]),
-                        r"^nowhere\.invalid: ssh: Could not resolve hostname .*; its name is not known here")
+                        r"^nowhere\.invalid: ssh: Could not resolve hostname .*; its name cannot be resolved here")
 
     def test_a_key_that_is_not_taken(self):
         key = self.net.make_key("strange_key")
         self.net.write("ssh_config", ssh_fixture.client_config(self.net.dir).replace("user_key", "strange_key"))
         self.addCleanup(self.net.write, "ssh_config", ssh_fixture.client_config(self.net.dir))
         self.assert_why(self.refused(["-H", "a:1,b:1", "-i", key]),
-                        r"^b: ssh: root@b: Permission denied \(publickey\)\.; it takes none of our keys: put yours "
-                        r"there \(ssh-copy-id HOST\), or name the right one \(--ssh-identity-file\)$")
+                        r"^b: ssh: root@b: Permission denied \(publickey\)\.; the host accepts none of your keys: "
+                        r"install one there \(ssh-copy-id HOST\), or name the right one \(--ssh-identity-file\)$")
 
     def test_a_host_key_that_has_changed(self):
         self.assertEqual(self.net.start(["-H", "b:1", "true"]).wait(), 0)  # now it is known
@@ -66,8 +66,8 @@ class HostsTest(unittest.TestCase):
         self.net.start_sshd()
         self.addCleanup(os.unlink, self.net.path("known_hosts"))
         self.assert_why(self.refused(["-H", "a:1,b:1"]),
-                        r"^b: ssh: Host key verification failed\.; its host key is another than known_hosts has: if "
-                        r"that is right, remove the old one \(ssh-keygen -R HOST\)$")
+                        r"^b: ssh: Host key verification failed\.; its host key differs from the one in known_hosts: "
+                        r"if the change is expected, remove the old one \(ssh-keygen -R HOST\)$")
 
     def test_maypolerun_is_not_there(self):
         self.assert_why(self.refused(["-H", "a:1,b:1", "--remote-bin", "/no where"]),
@@ -79,19 +79,20 @@ class HostsTest(unittest.TestCase):
         self.net.write("old/maypolerun", "#!/bin/sh\nprintf '\\nmaypole-node protocol=1 version=0.0.9\\n'\n"
                        "cat >/dev/null\n", 0o755)
         self.assert_why(self.refused(["-H", "a:1,b:1", "--remote-bin", self.net.path("old")]),
-                        r"^b: maypolerun there is version 0\.0\.9, and here \S+: install the same on all hosts$")
+                        r"^b: maypolerun there is version 0\.0\.9, but here it is \S+: install the same version "
+                        r"on all hosts$")
 
     def test_nonsense_is_there(self):
         os.makedirs(self.net.path("mad"), exist_ok=True)
         self.net.write("mad/maypolerun", "#!/bin/sh\nyes\n", 0o755)
         self.assert_why(self.refused(["-H", "a:1,b:1", "--remote-bin", self.net.path("mad")]),
-                        r"^b: something there prints without end when a shell starts")
+                        r"^b: a shell that starts there prints too much")
 
     def test_the_directory_is_not_there(self):
         self.net[0].run(["mkdir", "-p", "/tmp/only on a"])  # each has a /tmp of its own
         self.assert_why(self.refused(["-H", "a:1,b:1"], prefix=["env", "-C", "/tmp/only on a"]),
-                        r"^b: cannot enter /tmp/only on a: No such file or directory; ranks run in the directory that "
-                        r"maypolerun is started in")
+                        r"^b: cannot enter /tmp/only on a: No such file or directory; ranks run in the directory where "
+                        r"maypolerun was started")
 
     def test_the_program_is_not_there(self):
         job = self.net.start(["-H", "b:1", "/tmp/none"])
@@ -114,7 +115,7 @@ class HostsTest(unittest.TestCase):
                 (["-np", "5", "-H", "a:2,b:2"], "-H has 4 slot(s), but -np is 5: give more slots or start fewer ranks"),
                 (["-H", "b:1", "-i", "/none"], "cannot read /none (--ssh-identity-file): No such file or directory"),
                 (["--hostfile", "/none"], "cannot read /none: No such file or directory"),
-                (["-H", "b:x"], "-H: the slots of b are a number from 1 to 4096, not 'x'")]:
+                (["-H", "b:x"], "-H: the slots of b must be a number from 1 to 4096, not 'x'")]:
             self.assertEqual(self.refused(argv, status=2), [said])
 
     def test_ssh_is_not_installed(self):

@@ -115,7 +115,7 @@ class OneNodeTest(start_fixture.StartTest):
         self.finish()
         for rank in range(2):
             text = self.record("rank.%d.json" % rank)["text"]
-            self.assertIn("maypole-coordinator stands neither beside maypolerun (%s" % bin_dir, text)
+            self.assertIn("maypole-coordinator is neither beside maypolerun (%s" % bin_dir, text)
             self.assertNotIn("\n", text)
 
     def test_two_users_at_once(self):

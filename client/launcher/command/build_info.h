@@ -1,6 +1,6 @@
-// What --check-build prints.
+// The text that maypolerun --check-build prints.
 //
-// Thread contract: a function; it looks for our programs.
+// Thread contract: a function; it searches for the daemons and ssh.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_COMMAND_BUILD_INFO_H_
 #define MAYPOLE_CLIENT_LAUNCHER_COMMAND_BUILD_INFO_H_
 
@@ -8,7 +8,7 @@
 
 namespace maypole::launcher {
 
-// As horovodrun prints it: what this build can do, a line each.
+// One line per feature, in the format of horovodrun --check-build.
 std::string DescribeBuild();
 
 }  // namespace maypole::launcher

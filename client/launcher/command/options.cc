@@ -19,15 +19,15 @@ Status Invalid(std::string message) {
   return Status(Code::kInvalidArgument, std::move(message));
 }
 
-// What was given on the command line, before it is looked at as a whole.
+// The command line, before options are checked against each other.
 struct Given {
-  int nodes = 0;                        // 0: nothing
-  int start_timeout_s = 0;              // 0: nothing
-  int64_t arena_bytes = -1;             // -1: nothing
-  std::vector<std::string> job_names;   // of each --job-name
-  std::vector<std::string> host_lists;  // of each -H
-  std::vector<std::string> host_files;  // of each --hostfile
-  std::vector<Host> hosts;              // of one of the two
+  int nodes = 0;                        // 0: not given
+  int start_timeout_s = 0;              // 0: not given
+  int64_t arena_bytes = -1;             // -1: not given
+  std::vector<std::string> job_names;   // one for each --job-name
+  std::vector<std::string> host_lists;  // one for each -H
+  std::vector<std::string> host_files;  // one for each --hostfile
+  std::vector<Host> hosts;              // from host_lists or host_files
 };
 
 void DefineRanks(Given* given, LauncherOptions* o, CommandLine* line) {
@@ -108,10 +108,11 @@ void DefineOutput(LauncherOptions* o, CommandLine* line) {
             "NAME=HOST:PORT per line (coordinator, node0, ...), and "
             "admin=HOST:PORT, the coordinator's address for maypolectl");
   line->Add({"--verbose"}, SwitchValue(&o->verbose),
-            "print what is started where, and the daemons' log lines");
+            "print which processes are started where, and the daemons' log "
+            "lines");
   line->Add({"-cb", "--check-build"}, SwitchValue(&o->check_build),
             "print the features of this build");
-  // How maypolerun starts itself.
+  // maypolerun passes these to other instances of itself.
   line->Add({kNodeFlag}, SwitchValue(&o->node_of_job), "");
   line->Add({kNodeServiceFlag}, NameValue(&o->service_directory, "DIR"), "");
 }
@@ -146,7 +147,7 @@ bool IsLoopback(const std::string& address) {
   return SplitHostPort(address, &at) && IsLoopbackHost(at.host);
 }
 
-// Slots and -np; which hosts are nodes.
+// Checks the slots against -np, and chooses the hosts that become nodes.
 Status ChooseHosts(const Given& given, LauncherOptions* o) {
   if (given.hosts.empty()) {
     return o->ranks > 0 ? Status()
@@ -164,7 +165,7 @@ Status ChooseHosts(const Given& given, LauncherOptions* o) {
   FillHosts(o->ranks, &hosts);
   if (hosts.size() == 1 && hosts[0].here) return Status();
   if (given.nodes > 0) {
-    return Invalid("--nodes is for this machine alone; with other hosts in " +
+    return Invalid("--nodes divides this machine only; with other hosts in " +
                    std::string(flag) + " each host is a node");
   }
   o->nodes = static_cast<int>(hosts.size());
@@ -179,45 +180,46 @@ Status CheckLocalRanks(const LauncherOptions& o) {
   if (!o.hosts.empty()) {
     return Invalid(o.hosts[static_cast<size_t>(most - ranks.begin())].name +
                    " has " + std::to_string(*most) +
-                   " ranks, and the limit of one host is " +
+                   " ranks, but the limit of one host is " +
                    std::to_string(kMaxLocalRanks) + ": give more hosts");
   }
   return Invalid("-np " + std::to_string(o.ranks) + " on " +
                  std::to_string(o.nodes) + " node(s) puts " +
-                 std::to_string(*most) + " ranks on one, and the limit is " +
+                 std::to_string(*most) + " ranks on one, but the limit is " +
                  std::to_string(kMaxLocalRanks) + ": raise --nodes");
 }
 
 Status CheckCoordinator(const LauncherOptions& o) {
   if (o.running_agents && !o.agent_flags.empty()) {
     return Invalid(
-        "--agent uses maypole-workers that run already, with their own flags: "
-        "leave --agent-flag and --arena-bytes out");
+        "--agent uses maypole-worker daemons that already run with their own "
+        "flags: leave --agent-flag and --arena-bytes out");
   }
   if (o.running_agents &&
       !(o.coordinator.empty() && o.networks.empty() && o.interfaces.empty())) {
     return Invalid(
-        "--agent uses maypole-workers that run already, with the coordinator "
-        "and the network they were started with: leave --coordinator, "
+        "--agent uses maypole-worker daemons that already run with their own "
+        "coordinator and network: leave --coordinator, "
         "--network-addresses and --network-interfaces out");
   }
   if (!o.secret_file.empty() && o.coordinator.empty()) {
     return Invalid(
-        "--secret-file goes with --coordinator; the embedded coordinator "
-        "makes its own secret");
+        "--secret-file requires --coordinator; for a coordinator that it "
+        "starts, maypolerun creates the secret");
   }
   if (o.coordinator.empty()) return Status();
   if (Status status = CheckAddress(o.coordinator); !status.ok()) return status;
   for (const Host& host : o.hosts) {
     if (host.here || !IsLoopback(o.coordinator)) continue;
     return Invalid("--coordinator " + o.coordinator +
-                   " is this machine alone: give an address that " + host.name +
+                   " is a loopback address: give an address that " + host.name +
                    " can reach");
   }
   return Status();
 }
 
-// Without the option: what the ranks would read if we did not tell them.
+// Without the option, reads the variables that ranks would otherwise read
+// themselves.
 Status ChooseStartTimeout(const Surroundings& around, const Given& given,
                           LauncherOptions* o) {
   if (given.start_timeout_s > 0) {

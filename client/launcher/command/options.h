@@ -1,15 +1,15 @@
-// LauncherOptions: what the user asked maypolerun for.
+// LauncherOptions: the parsed command line of maypolerun.
 //
 // Purpose: turns an argument vector into a checked LauncherOptions value, or
-// into one line that says what is wrong. Nothing here touches the system but
-// what the caller gives as Surroundings.
+// into one line that says what is wrong. Except for --flagfile, it accesses the
+// system only through the functions in Surroundings.
 //
 // Thread contract: functions and values; not synchronized.
 //
-// Invariants of a parsed LauncherOptions (unless it is about no job): ranks >=
-// nodes >= 1, ranks and nodes within the limits, command not empty. hosts is
-// empty if all ranks run on this machine; else there is one per node, and their
-// ranks add up.
+// Invariants of a parsed LauncherOptions that describes a job: ranks >= nodes
+// >= 1, ranks and nodes are within the limits, command is not empty. hosts is
+// empty if all ranks run on this machine; otherwise it has one entry per node,
+// and the sum of their ranks is `ranks`.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_COMMAND_OPTIONS_H_
 #define MAYPOLE_CLIENT_LAUNCHER_COMMAND_OPTIONS_H_
 
@@ -25,52 +25,54 @@
 
 namespace maypole::launcher {
 
-inline constexpr int kMaxNodes = 64;                // executors on this machine
+inline constexpr int kMaxNodes = 64;                // of --nodes
 inline constexpr int kMaxStartTimeout = 24 * 3600;  // seconds
-// The job's id is the name, "-" and 8 digits.
+// The job's id is the name, "-" and 8 hexadecimal digits.
 inline constexpr size_t kMaxJobName = kMaxJobBytes - 9;
 inline constexpr char kNodeServiceFlag[] = "--node-service";
 
 struct LauncherOptions {
   int ranks = 0;
   int nodes = 1;
-  std::vector<Host> hosts;    // by node, if some are other machines
-  std::string job_name;       // empty: the job has a number only
+  std::vector<Host> hosts;    // by node; empty: all ranks run on this machine
+  std::string job_name;       // empty: the job's id is a random number only
   std::string coordinator;    // HOST:PORT; empty: start one for this job
-  std::string secret_file;    // of that coordinator; empty: it asks for none
-  int start_timeout_s = 120;  // also by the environment
-  int64_t fusion_threshold = -1;  // by the environment; -1: it says nothing
+  std::string secret_file;    // of that coordinator; empty: it needs no secret
+  int start_timeout_s = 120;  // from the option or the environment
+  int64_t fusion_threshold = -1;  // from the environment; -1: not set
   bool verbose = false;
   bool prefix = true;
-  std::string output_directory;         // empty: no files
+  std::string output_directory;         // empty: no output files
   std::string endpoints_file;           // empty: none
   std::vector<std::string> networks;    // one address per node, or empty
   std::vector<std::string> interfaces;  // to take addresses from, or empty
   std::vector<std::string> command;
 
-  int ssh_port = 0;           // 0: ssh's own choice
-  std::string identity_file;  // of ssh; empty: its own choice
-  std::string remote_bin;     // directory of our programs there; empty: as here
+  int ssh_port = 0;             // 0: ssh's default
+  std::string identity_file;    // of ssh; empty: ssh's default
+  std::string remote_bin;       // directory of maypolerun on other hosts;
+                                // empty: the same as here
   bool running_agents = false;  // use maypole-workers that run on the hosts
   std::string agent_socket;     // of those; empty: the default
 
   std::vector<std::string> agent_flags;  // for maypole-workers that we start
 
-  // About no job.
-  std::optional<std::string> answer;  // --help and its like: print it, and end
+  // Calls of maypolerun that run no job.
+  std::optional<std::string> answer;  // text of --help and the like: print it
+                                      // and exit
   bool check_build = false;
-  bool node_of_job = false;       // a maypolerun on another host has started us
-  std::string service_directory;  // not empty: be the node service there
+  bool node_of_job = false;  // we were started by a maypolerun on another host
+  std::string service_directory;  // not empty: run the node service there
 };
 
 struct Surroundings {
-  IsHere is_here;  // whether a host's name is this machine's
+  IsHere is_here;  // whether a host name means this machine
   std::function<Status(const std::string& path, std::string* out)> read_file;
-  // As getenv.
+  // Like getenv().
   std::function<const char*(const char* name)> variable;
 };
 
-// args: without the program's name.
+// args: the arguments without the program's name.
 Status ParseOptions(const std::vector<std::string>& args,
                     const Surroundings& surroundings, LauncherOptions* out);
 

@@ -32,7 +32,7 @@ Status Parse(const Args& args, LauncherOptions* options,
       options);
 }
 
-// "vm7:2*,b:1": the ranks of each host; the star marks this one.
+// "vm7:2*,b:1": the ranks of each host; '*' marks this machine.
 std::string Hosts(const LauncherOptions& o) {
   std::string text;
   for (const Host& h : o.hosts) {
@@ -191,7 +191,7 @@ TEST(OptionsTest, RefusalsSayWhatToDo) {
                 .find("2 address(es) for --nodes 1"),
             std::string::npos);
   EXPECT_NE(Refused({"-np", "2", "--secret-file", "s", "x"})
-                .find("goes with --coordinator"),
+                .find("requires --coordinator"),
             std::string::npos);
 }
 
@@ -264,7 +264,7 @@ TEST(OptionsTest, OtherHosts) {
   EXPECT_EQ(Hosts(o), "vm7:3*,b:2");
   EXPECT_TRUE(NodeIsHere(o, 0));
   EXPECT_EQ(Hosts(Parsed({"--hosts", "b:2", "x"})), "b:2");
-  // The other host gets no rank: all run here.
+  // The other host gets no rank: all ranks run on this machine.
   EXPECT_EQ(Hosts(Parsed({"-np", "2", "-H", "vm7:2,b:2", "x"})), "");
 }
 
@@ -300,13 +300,13 @@ TEST(OptionsTest, SshAndAgents) {
 
 TEST(OptionsTest, WhatOtherHostsCannotDo) {
   EXPECT_EQ(Refused({"-np", "2", "-H", "b:2", "--nodes", "2", "x"}),
-            "--nodes is for this machine alone; with other hosts in -H each "
+            "--nodes divides this machine only; with other hosts in -H each "
             "host is a node");
   EXPECT_EQ(Refused({"-H", "b:65", "x"}),
-            "b has 65 ranks, and the limit of one host is 64: give more hosts");
+            "b has 65 ranks, but the limit of one host is 64: give more hosts");
   EXPECT_EQ(
       Refused({"-H", "vm7:1,b:1", "--coordinator", "127.0.0.1:4001", "x"}),
-      "--coordinator 127.0.0.1:4001 is this machine alone: give an address "
+      "--coordinator 127.0.0.1:4001 is a loopback address: give an address "
       "that b can reach");
   EXPECT_NE(Refused({"-np", "2", "--agent", "--coordinator", "h:1", "x"})
                 .find("leave --coordinator"),

@@ -21,10 +21,10 @@ Examples:
 
 const char kNotes[] =
     R"(Each line of a rank is printed as [rank]<stdout>:line or [rank]<stderr>:line;
-with one rank the output is passed through as it is. Rank 0 reads maypolerun's
-standard input if it runs on this machine, the others read nothing.
+with one rank the output is passed through unchanged. Rank 0 reads maypolerun's
+standard input if it runs on this machine; the other ranks read nothing.
 
-Other hosts: ssh must work without a question (a key, known hosts; the key of an
+Other hosts: ssh must work without a prompt (use a key; the host key of an
 unknown host is accepted). Maypole must be installed there in the same version
 and at the same path, and the current directory must exist. Ranks get the
 environment of maypolerun, except variables that belong to a machine or a
@@ -39,14 +39,14 @@ MAYPOLE_NODE, MAYPOLE_START_TIMEOUT). PYTHONUNBUFFERED is set to 1 if it is not
 set, and OMP_NUM_THREADS to the cores each rank may use.
 
 Environment of maypolerun: MAYPOLE_FUSION_THRESHOLD (or
-HOROVOD_FUSION_THRESHOLD): bytes that operations between nodes run together, 0
-for none (default 64 MiB).
+HOROVOD_FUSION_THRESHOLD): how many bytes of operations between nodes may be
+fused, 0 for no fusion (default 64 MiB).
 
-Exit status: 0 if all ranks ended with 0; else that of the rank that failed
-first (128 + signal number if a signal killed it). When a rank fails, the others
-have 5 s to end by themselves, then they are stopped. Ctrl-C stops all ranks
-within 2 s (exit status 130). 1: the job could not be started. 2: wrong usage;
-126, 127: the command cannot be run, or is not found (1 if only other hosts do
-not have it).)";
+Exit status: 0 if all ranks exited with 0; else that of the rank that failed
+first (128 + signal number if a signal killed it). When a rank fails, maypolerun
+waits 5 s for the others to end, then stops them. Ctrl-C stops all ranks within
+2 s (exit status 130). 1: the job could not be started. 2: wrong usage. 126 or
+127: the command cannot be run, or is not found (1 if it is missing on other
+hosts only).)";
 
 }  // namespace maypole::launcher

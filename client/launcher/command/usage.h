@@ -1,11 +1,11 @@
-// What maypolerun's --help says besides its options.
+// The text of maypolerun --help before and after the list of options.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_COMMAND_USAGE_H_
 #define MAYPOLE_CLIENT_LAUNCHER_COMMAND_USAGE_H_
 
 namespace maypole::launcher {
 
 extern const char kAbout[];  // before the options
-extern const char kNotes[];  // after them
+extern const char kNotes[];  // after the options
 
 }  // namespace maypole::launcher
 

@@ -26,13 +26,13 @@ std::string_view Trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
 }
 
-// What ssh takes for a host; nothing that it could take for an option.
+// Accepts what ssh accepts as a host, except what it could take for an option.
 bool IsName(std::string_view name) {
   return !name.empty() && name.front() != '-' && name.front() != '@' &&
          name.back() != '@' && HasNameCharacters(name);
 }
 
-// "h2:4", "[::1]:2", "h2", "10::1" (an address of IPv6 alone).
+// Splits "h2:4", "[::1]:2", "h2" or "10::1" (an IPv6 address without slots).
 void SplitHost(std::string_view entry, std::string_view* name,
                std::string_view* slots) {
   *slots = "";
@@ -42,7 +42,7 @@ void SplitHost(std::string_view entry, std::string_view* name,
         (end + 1 == entry.size() || entry[end + 1] == ':')) {
       *name = entry.substr(1, end - 1);
       if (end + 1 < entry.size()) *slots = entry.substr(end + 2);
-      if (end + 2 == entry.size()) *slots = ":";  // "[::1]:" is no number
+      if (end + 2 == entry.size()) *slots = ":";  // ParseNumber() rejects ":"
       return;
     }
   }
@@ -61,18 +61,19 @@ Status Add(const std::string& where, std::string_view name,
            std::vector<Host>* out) {
   if (!IsName(name)) {
     return Invalid(where + ": " + Quoted(name) +
-                   " is no host's name; hosts are given as HOST:SLOTS");
+                   " is not a hostname; give hosts as HOST:SLOTS");
   }
   int count = 1;
   if (!slots.empty()) {
     if (!ParseNumber(slots, 1, kMaxRanks, &count)) {
       return Invalid(where + ": the slots of " + std::string(name) +
-                     " are a number from 1 to " + std::to_string(kMaxRanks) +
-                     ", not " + Quoted(slots == ":" ? "" : slots));
+                     " must be a number from 1 to " +
+                     std::to_string(kMaxRanks) + ", not " +
+                     Quoted(slots == ":" ? "" : slots));
     }
   }
   Host host{.name = std::string(name), .slots = count};
-  // As another user even this machine is entered by ssh.
+  // With "user@" even this machine is reached by ssh.
   host.here = host.name.find('@') == host.name.npos && is_here(host.name);
   auto same = std::find_if(out->begin(), out->end(), [&](const Host& h) {
     return host.here ? h.here : h.name == host.name;
@@ -82,8 +83,8 @@ Status Add(const std::string& where, std::string_view name,
     return Status();
   }
   if (out->size() == kMaxHosts) {
-    return Invalid(where + ": more than " + std::to_string(kMaxHosts) +
-                   " hosts, and that is the limit");
+    return Invalid(where + ": at most " + std::to_string(kMaxHosts) +
+                   " hosts are allowed");
   }
   out->push_back(std::move(host));
   return Status();
@@ -136,7 +137,7 @@ Status ParseHostFile(const std::string& path, std::string_view text,
     if (!status.ok()) return status;
   }
   if (!out->empty()) return Status();
-  return Invalid(path + ": names no host; a line is 'HOST slots=N'");
+  return Invalid(path + ": lists no host; expected lines 'HOST slots=N'");
 }
 
 int SlotsOf(const std::vector<Host>& hosts) {

@@ -1,4 +1,4 @@
-// Hosts: what -H and --hostfile say. Pure.
+// Hosts: parses -H and --hostfile. Pure.
 //
 //   -H h1:2,user@h2:4,[fe80::1]:2        one slot if no number is given
 //   # a file                             comments, empty lines
@@ -22,29 +22,30 @@ inline constexpr int kMaxHosts = 256;  // machines of a job
 
 struct Host {
   std::string name;   // as the user wrote it, without brackets
-  int slots = 0;      // ranks that may run there
-  int ranks = 0;      // that do run there
+  int slots = 0;      // how many ranks may run there
+  int ranks = 0;      // how many ranks of this job run there
   bool here = false;  // this machine
 };
 
-// Whether a name is this machine's; may ask the name service.
+// Whether a host name means this machine; may query the name service.
 using IsHere = std::function<bool(const std::string& name)>;
 
-// A host that is named twice has the slots of both; all names of this machine
-// are one host.
+// Appends to *out. The slots of a host that is listed several times are added
+// up; all names of this machine are one host.
 Status ParseHosts(std::string_view text, const IsHere& is_here,
                   std::vector<Host>* out);
-// path: for messages.
+// path: used in messages only.
 Status ParseHostFile(const std::string& path, std::string_view text,
                      const IsHere& is_here, std::vector<Host>* out);
 
+// The sum of all slots, at most kMaxRanks.
 int SlotsOf(const std::vector<Host>& hosts);
 
-// Host by host, each filled before the next. Requires as many slots. Hosts
-// that get no rank are taken off the list.
+// Assigns ranks to hosts in their order, filling each host before the next.
+// Requires ranks <= SlotsOf(*hosts). Removes hosts that get no rank.
 void FillHosts(int ranks, std::vector<Host>* hosts);
 
-// The machine's name without "user@".
+// The host name without "user@".
 std::string MachineOf(const std::string& host);
 
 }  // namespace maypole::launcher

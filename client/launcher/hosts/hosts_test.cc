@@ -9,7 +9,7 @@ bool IsVm7(const std::string& name) {
   return name == "vm7" || name == "localhost";
 }
 
-// "a:2 b:1*": the star marks this machine.
+// "a:2 b:1*": '*' marks this machine.
 std::string Text(const std::vector<Host>& hosts) {
   std::string text;
   for (const Host& h : hosts) {
@@ -47,23 +47,21 @@ TEST(HostsTest, AHostNamedTwiceHasTheSlotsOfBoth) {
 }
 
 TEST(HostsTest, Refusals) {
-  EXPECT_EQ(List(""),
-            "-H: '' is no host's name; hosts are given as HOST:SLOTS");
-  EXPECT_EQ(List("a:2,,b:2").substr(0, 24), "-H: '' is no host's name");
+  EXPECT_EQ(List(""), "-H: '' is not a hostname; give hosts as HOST:SLOTS");
+  EXPECT_EQ(List("a:2,,b:2").substr(0, 24), "-H: '' is not a hostname");
   EXPECT_EQ(List("-oProxyCommand=x:1").substr(0, 24),
             "-H: '-oProxyCommand=x' i");
   EXPECT_EQ(List("a b:1").substr(0, 12), "-H: 'a b' is");
   EXPECT_EQ(List("me@:1").substr(0, 12), "-H: 'me@' is");
   EXPECT_EQ(List("a:x"),
-            "-H: the slots of a are a number from 1 to 4096, not 'x'");
+            "-H: the slots of a must be a number from 1 to 4096, not 'x'");
   EXPECT_EQ(List("a:"),
-            "-H: the slots of a are a number from 1 to 4096, not ''");
+            "-H: the slots of a must be a number from 1 to 4096, not ''");
   EXPECT_EQ(List("a:0"),
-            "-H: the slots of a are a number from 1 to 4096, not '0'");
+            "-H: the slots of a must be a number from 1 to 4096, not '0'");
   std::string many;
   for (int i = 0; i <= kMaxHosts; ++i) many += ",h" + std::to_string(i);
-  EXPECT_EQ(List(many.substr(1)),
-            "-H: more than 256 hosts, and that is the limit");
+  EXPECT_EQ(List(many.substr(1)), "-H: at most 256 hosts are allowed");
 }
 
 TEST(HostsTest, Files) {
@@ -80,7 +78,8 @@ TEST(HostsTest, FilesNameTheLineThatIsWrong) {
   EXPECT_EQ(File("a:2 slots=2\n").substr(0, 18), "f:1: 'a:2 slots=2'");
   EXPECT_EQ(File("a slots=2 max_slots=4").substr(0, 20),
             "f:1: the slots of a ");
-  EXPECT_EQ(File("# nothing\n"), "f: names no host; a line is 'HOST slots=N'");
+  EXPECT_EQ(File("# nothing\n"),
+            "f: lists no host; expected lines 'HOST slots=N'");
 }
 
 TEST(HostsTest, HostsAreFilledOneAfterTheOther) {

@@ -24,7 +24,8 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr int kLookMs = 5;
-constexpr milliseconds kPreference{300};  // an earlier address may take longer
+// How long an address earlier in the list may take longer than a later one.
+constexpr milliseconds kPreference{300};
 
 using Interfaces = std::unique_ptr<ifaddrs, decltype(&freeifaddrs)>;
 
@@ -43,7 +44,7 @@ bool IsForOthers(const ifaddrs& i) {
   return !IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr);
 }
 
-// A connection under way.
+// A connection attempt in progress.
 struct Attempt {
   std::string address;
   Fd socket;
@@ -63,7 +64,7 @@ Attempt StartAttempt(const std::string& address) {
   return attempt;
 }
 
-// Whether it is connected; finds out about its failure.
+// Returns whether it is connected; sets attempt->failed if it has failed.
 bool IsConnected(Attempt* attempt) {
   pollfd entry = {.fd = attempt->socket.get(), .events = POLLOUT, .revents = 0};
   if (attempt->failed || poll(&entry, 1, 0) != 1) return false;
@@ -76,7 +77,8 @@ bool IsConnected(Attempt* attempt) {
 
 struct Look {
   const Attempt* best = nullptr;  // the first that is connected
-  bool earlier_open = false;      // one before it (or any) may still come
+  bool earlier_open = false;  // an attempt before `best` is still in progress;
+                              // without `best`: any attempt is
 };
 
 Look LookAt(std::vector<Attempt>* attempts) {
@@ -155,14 +157,14 @@ Status AddressOfInterface(const std::vector<std::string>& interfaces,
   }
   return Status(Code::kNotFound,
                 "no network interface " + names +
-                    " with an address (--network-interfaces); ip -br addr "
-                    "lists those there are");
+                    " with an address (--network-interfaces); run 'ip -br "
+                    "addr' to list the interfaces");
 }
 
 std::vector<std::string> ResolveForOthers(
     const std::vector<std::string>& addresses) {
   std::vector<std::string> out;
-  // Such a head says so in numbers, and has nothing else to say.
+  // A head without any network publishes only this numeric address.
   const bool no_network =
       addresses.size() == 1 &&
       addresses[0].starts_with(std::string(kLoopbackAddress) + ":");

@@ -1,6 +1,7 @@
-// The addresses of this machine, and which coordinator it can reach.
+// The addresses of this machine, and which address of the coordinator it can
+// reach.
 //
-// Thread contract: functions; they ask the system and the name service.
+// Thread contract: functions; they query the system and the name service.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_HOSTS_OWN_ADDRESSES_H_
 #define MAYPOLE_CLIENT_LAUNCHER_HOSTS_OWN_ADDRESSES_H_
 
@@ -12,33 +13,35 @@
 
 namespace maypole::launcher {
 
-// By which other machines may reach this one: neither loopback nor valid on
-// one link only. IPv4 before IPv6, without brackets.
+// The addresses at which other machines may reach this one: no loopback and no
+// link-local addresses. IPv4 before IPv6, without brackets.
 std::vector<std::string> OwnAddresses();
 
 // The host to listen at so that all addresses of this machine reach the socket:
 // "[::]", which takes IPv4 too, or "0.0.0.0" where the kernel has no IPv6.
 std::string AnyAddress();
 
-// localhost, this machine's name, or a name or address that leads here.
+// True for localhost, this machine's name, and names or addresses that resolve
+// to an address of this machine.
 bool IsThisMachine(const std::string& name);
 
-// The first address of the first of these interfaces that has one.
+// The first address of the first interface in the list that has an address.
 Status AddressOfInterface(const std::vector<std::string>& interfaces,
                           std::string* address);
 
-// What a machine without any network has for other nodes: those on itself.
+// The address that a machine without any network gives to other nodes, which
+// then all run on the same machine.
 inline constexpr char kLoopbackAddress[] = "127.0.0.1";
 
-// Resolves names of HOST:PORT to numbers. What leads to this machine itself
-// (127.0.1.1, as installers put it in /etc/hosts) is left out, unless it is
-// all there is (kLoopbackAddress).
+// Resolves each HOST:PORT to numeric addresses. Loopback addresses (such as
+// 127.0.1.1, which installers put in /etc/hosts) are left out, unless the list
+// is only kLoopbackAddress and a port.
 std::vector<std::string> ResolveForOthers(
     const std::vector<std::string>& addresses);
 
-// Of some HOST:PORT (numbers) the first that accepts a connection; all are
-// tried side by side. An address earlier in the list is waited for a little
-// when a later one has answered already.
+// Connects to all addresses (numeric HOST:PORT) at the same time, and sets
+// *found to the first in the list that accepts a connection. If a later address
+// answers first, the earlier ones get a little more time.
 Status FirstThatAccepts(const std::vector<std::string>& addresses,
                         std::chrono::milliseconds limit, std::string* found);
 

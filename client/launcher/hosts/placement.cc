@@ -46,11 +46,11 @@ Variables RankVariables(const JobEnvironment& job, const Place& place,
       {"MAYPOLE_NODE", NodeName(place.node)},
   };
   if (!job.agent.empty()) variables.emplace_back("MAYPOLE_AGENT", job.agent);
-  // Python keeps output back when it is not a terminal; a rank's must be seen.
+  // Python buffers output to a pipe; a rank's output must appear at once.
   if (!is_set("PYTHONUNBUFFERED")) {
     variables.emplace_back("PYTHONUNBUFFERED", "1");
   }
-  // Each rank taking all cores for itself would make all of them slow.
+  // If each rank used all cores, all ranks would be slow.
   if (!is_set("OMP_NUM_THREADS")) {
     variables.emplace_back(
         "OMP_NUM_THREADS",

@@ -1,4 +1,4 @@
-// Placement: which rank runs on which node, and the environment it finds.
+// Placement: which rank runs on which node, and the rank's environment.
 //
 // Purpose: ranks are numbered node by node. Pure: values in, values out.
 //
@@ -29,7 +29,7 @@ std::vector<Place> PlaceRanks(const std::vector<int>& ranks_by_node);
 
 std::string NodeName(int node);
 
-// What all ranks of the job on one node have in common.
+// The values that all ranks of the job on one node have in common.
 struct JobEnvironment {
   int ranks = 0;
   int nodes = 0;
@@ -37,19 +37,20 @@ struct JobEnvironment {
   std::string token;
   int start_timeout_s = 0;
   int usable_cores = 1;  // of this machine
-  int ranks_here = 1;    // on this machine
-  std::string agent;     // socket of the node's; empty: a job in process
+  int ranks_here = 1;    // on this machine, over all nodes that run here
+  std::string agent;     // socket of the node's agent; empty: a job of one rank
+                         // without an agent
 };
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 using IsSet = std::function<bool(const std::string& name)>;
 
-// The id of a new job: no other has it, and its name, if any, begins it.
+// The unique id of a new job. It starts with the job's name, if it has one.
 // random: at least 16 random digits.
 std::string JobId(const std::string& name, const std::string& random);
 
-// The variables to set for one rank. is_set tells what the user has set
-// already: PYTHONUNBUFFERED and OMP_NUM_THREADS are the user's if set.
+// The variables to set for one rank. is_set says whether the user has set a
+// variable: PYTHONUNBUFFERED and OMP_NUM_THREADS then keep the user's value.
 Variables RankVariables(const JobEnvironment& job, const Place& place,
                         const IsSet& is_set);
 

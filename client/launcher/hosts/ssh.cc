@@ -6,8 +6,9 @@
 namespace maypole::launcher {
 namespace {
 
-constexpr size_t kMaxQuoted = 300;  // bytes of another's words in our line
+constexpr size_t kMaxQuoted = 300;  // bytes of ssh's output in one message
 
+// Variables that describe this machine or this session.
 constexpr std::array<std::string_view, 20> kOfThisMachine = {
     "HOME", "USER", "LOGNAME", "SHELL",   "PWD",      "OLDPWD",    "SHLVL",
     "_",    "MAIL", "DISPLAY", "TMPDIR",  "HOSTNAME", "HOST",      "HOSTTYPE",
@@ -17,36 +18,37 @@ constexpr std::array<std::string_view, 8> kOfThisSession = {
     "SSH_",     "XDG_",  "DBUS_", "TERM_",
     "WAYLAND_", "SUDO_", "TMUX",  "LC_TERMINAL"};
 
-// Of a job around ours. Other MAYPOLE_ variables are the user's settings.
+// Set for ranks, when maypolerun itself runs as a rank of another job. All
+// other MAYPOLE_ variables are settings of the user.
 constexpr std::array<std::string_view, 11> kOfAJob = {
     "MAYPOLE_RANK",       "MAYPOLE_SIZE",         "MAYPOLE_LOCAL_RANK",
     "MAYPOLE_LOCAL_SIZE", "MAYPOLE_CROSS_RANK",   "MAYPOLE_CROSS_SIZE",
     "MAYPOLE_JOB",        "MAYPOLE_TOKEN",        "MAYPOLE_AGENT",
     "MAYPOLE_NODE",       "MAYPOLE_START_TIMEOUT"};
 
-// A word of ssh's or the shell's, and what it means for the user.
+// A phrase in the output of ssh or the shell, and advice for the user.
 struct Sign {
   std::string_view words;
   std::string_view advice;
 };
 constexpr std::array<Sign, 13> kSigns = {{
     {"REMOTE HOST IDENTIFICATION HAS CHANGED",
-     "its host key is another than known_hosts has: if that is right, remove "
-     "the old one (ssh-keygen -R HOST)"},
+     "its host key differs from the one in known_hosts: if the change is "
+     "expected, remove the old one (ssh-keygen -R HOST)"},
     {"Host key verification failed",
      "ssh does not trust its host key: connect once by hand (ssh HOST) and "
-     "look at it"},
+     "check the key"},
     {"UNPROTECTED PRIVATE KEY FILE",
-     "others can read the key file: chmod 600 it"},
+     "other users can read the key file: set its mode to 600"},
     {"Too many authentication failures",
      "name the right key (--ssh-identity-file)"},
     {"Permission denied (",
-     "it takes none of our keys: put yours there (ssh-copy-id HOST), or name "
-     "the right one (--ssh-identity-file)"},
+     "the host accepts none of your keys: install one there (ssh-copy-id "
+     "HOST), or name the right one (--ssh-identity-file)"},
     {"Connection refused",
      "no sshd listens there: start it, or name its port (--ssh-port)"},
     {"Could not resolve hostname",
-     "its name is not known here: correct it, or give an address"},
+     "its name cannot be resolved here: correct it, or give an address"},
     {"No route to host",
      "the host cannot be reached: is it up, and is the address right?"},
     {"Network is unreachable",
@@ -54,12 +56,14 @@ constexpr std::array<Sign, 13> kSigns = {{
     {"timed out",
      "the host does not answer: is it up, is the address right, is there a "
      "firewall in between?"},
-    {"Connection closed by", "its sshd does not want us: its log tells why"},
-    {"Connection reset by", "its sshd does not want us: its log tells why"},
+    {"Connection closed by",
+     "its sshd refused the connection: see the log of sshd there"},
+    {"Connection reset by",
+     "its sshd refused the connection: see the log of sshd there"},
     {"Bad configuration option", "correct ssh's configuration file"},
 }};
 
-// Without what could move a cursor; one line.
+// The text without control characters, so that it cannot move the cursor.
 std::string Plain(std::string_view text) {
   std::string out;
   for (unsigned char c : text.substr(0, kMaxQuoted)) {
@@ -76,7 +80,7 @@ std::string LastLine(const std::vector<std::string>& lines) {
   return "";
 }
 
-// The first sign in the order of the table, and the line that has it.
+// The first entry of kSigns that occurs in a line, and that line.
 const Sign* FindSign(const std::vector<std::string>& lines, std::string* line) {
   for (const Sign& sign : kSigns) {
     for (const std::string& candidate : lines) {
@@ -103,7 +107,7 @@ std::string WhyNotGreeted(const SshEnd& end) {
   }
   const Sign* sign = FindSign(end.lines, &line);
   if (sign != nullptr) {
-    // The changed key's warning is a frame of @: the last line says it.
+    // ssh prints this warning in a frame of @; its last line is readable.
     if (line.find('@') == 0) line = LastLine(end.lines);
     if (!line.starts_with("ssh: ")) line.insert(0, "ssh: ");
     return line + "; " + std::string(sign->advice);
@@ -133,7 +137,8 @@ std::vector<std::string> SshArguments(const std::string& host,
   int connect = std::min(s.start_timeout_s, kMaxConnectTimeout);
   std::vector<std::string> args = {
       kSshProgram, "-T",
-      // It must never ask, and never be another's connection to keep.
+      // ssh must never prompt, and never become the master of a shared
+      // connection.
       "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new", "-o",
       "ConnectTimeout=" + std::to_string(connect), "-o",
       "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3", "-o",

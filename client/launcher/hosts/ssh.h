@@ -1,5 +1,5 @@
-// How maypolerun reaches another host: ssh's command line, what travels with
-// the job, and what an ssh that ended means. Pure.
+// How maypolerun reaches another host: the command line of ssh, the environment
+// variables that are sent, and an explanation when ssh ends. Pure.
 //
 // Thread contract: values and functions; not synchronized.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_HOSTS_SSH_H_
@@ -18,34 +18,35 @@ inline constexpr char kNodeFlag[] = "--node-of-job";
 inline constexpr int kMaxConnectTimeout = 20;  // seconds, of ssh
 
 struct SshSettings {
-  int port = 0;               // 0: ssh's own choice
-  std::string identity_file;  // empty: ssh's own choice
+  int port = 0;               // 0: ssh's default
+  std::string identity_file;  // empty: ssh's default
   int start_timeout_s = 120;
   std::string program;  // maypolerun's path on the other host
 };
 
-// Nothing of the job stands on it: everybody can read command lines.
+// The result contains nothing secret: all users can read command lines.
 std::vector<std::string> SshArguments(const std::string& host,
                                       const SshSettings& settings);
 
-// One word of a shell's command.
+// Quotes the text as one word of a shell command.
 std::string ShellWord(std::string_view text);
 
-// Whether the ranks on other hosts get this variable of ours: all but what
-// tells of this machine or of our session.
+// Whether ranks on other hosts get this environment variable. They get all
+// variables except those that describe this machine, this session or another
+// job.
 bool Travels(std::string_view name);
 
-// What is known of an ssh that ended, or of what it reached.
+// What is known about an ssh process that has ended.
 struct SshEnd {
   std::string host;
   Exit exit;
-  bool greeted = false;            // the other maypolerun has answered
-  std::vector<std::string> lines;  // ssh's stderr
-  std::string chatter;             // what came instead of an answer
+  bool greeted = false;            // the maypolerun there has answered
+  std::vector<std::string> lines;  // the last lines of ssh's stderr
+  std::string chatter;             // output that came before any answer
   SshSettings settings;
 };
 
-// One line: what happened, and what to do where that is known.
+// One line that says what happened and, if known, what to do about it.
 std::string WhySshEnded(const SshEnd& end);
 
 }  // namespace maypole::launcher

@@ -65,8 +65,8 @@ TEST(SshTest, WhatToDoWhenItDoesNotGetThere) {
             std::string::npos);
   EXPECT_NE(Why({"@@@@", "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @",
                  "Host key verification failed."})
-                .find("ssh: Host key verification failed.; its host key is "
-                      "another than known_hosts has"),
+                .find("ssh: Host key verification failed.; its host key "
+                      "differs from the one in known_hosts"),
             std::string::npos);
   EXPECT_NE(Why({"ssh: connect to host b port 22: No route to host"})
                 .find("cannot be reached"),

@@ -1,8 +1,8 @@
-// EarlyLeavers: ranks that ended well while others go on.
+// EarlyLeavers: ranks that exited with code 0 while others keep running.
 //
-// Purpose: such a rank is nearly always one of many that end together, and
-// nothing is to be said. If the others go on for long after it, they may be
-// waiting for it: then one line tells who left and who is still there.
+// Purpose: usually all ranks end at about the same time, and no message is
+// needed. If others keep running long after a rank has left, they may be
+// waiting for it: then one line says which ranks left and which still run.
 //
 //   running: 0,2,3   left: 1 at t   ->   at t + kLeaverPatience
 //   "rank 1 exited with code 0; waiting for ranks 0,2,3"
@@ -26,21 +26,21 @@ class EarlyLeavers {
  public:
   explicit EarlyLeavers(int ranks) : running_(ranks, true) {}
 
-  // A rank has ended; well: with exit code 0.
+  // A rank has ended. well: its exit code was 0.
   void OnRankExit(int rank, bool well, Time now);
-  // The job ends for another reason: nothing more to say.
+  // The job ends for another reason: no line is due any more.
   void Stop() { due_ = std::nullopt; }
 
   std::optional<Time> deadline() const { return due_; }
-  // The line, once it is due; empty otherwise. Names all that left since the
-  // line before.
+  // Returns the line when it is due, otherwise "". The line names all ranks
+  // that left since the previous line.
   std::string TakeLine(Time now);
-  // The ranks that lines have named, in the order of the lines.
+  // The ranks that the lines so far have named, in that order.
   const std::vector<int>& told() const { return told_; }
 
  private:
   std::vector<bool> running_;
-  std::vector<int> left_;  // not yet told of
+  std::vector<int> left_;  // not yet named in a line
   std::vector<int> told_;
   std::optional<Time> due_;
 };

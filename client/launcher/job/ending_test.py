@@ -15,7 +15,7 @@ from client.launcher.testing.launch_fixture import RANK_IS_UP, LauncherTest, wai
 
 class FailureTest(LauncherTest):
     def test_the_failing_ranks_words_come_last(self):
-        # Rank 0 fails because of rank 1, and says more.
+        # Rank 0 fails because of rank 1, and prints more lines.
         self.write("rank.sh", """
 if [ $MAYPOLE_RANK = 1 ]; then
   echo "Traceback (most recent call last):" >&2
@@ -37,7 +37,7 @@ exit 1
                                         "[1]<stderr>:ValueError: bad batch"])
         self.assertRegex(lines[-1], r"^maypolerun: rank 1 \(pid \d+, node0\) exited with code 3$")
         said = [l for l in lines if "rank 1 (" in l and "exited with code" in l]
-        self.assertEqual(len(said), 2, err)  # at the time, and at the end
+        self.assertEqual(len(said), 2, err)  # when it happened, and at the end
 
     def test_last_words_that_stand_last_are_not_repeated(self):
         rc, _, err = self.run_job("-np", "2", "sh", "-c", """
@@ -59,8 +59,8 @@ echo "maypole.common.exceptions.HorovodInternalError: start timeout: rank 1 is m
 exit 1
 """ % self.marker)
         self.assertEqual(rc, 1, err)
-        self.assertRegex(err.splitlines()[-1], r"rank 0 .* exited with code 1 by Maypole's error, which another rank "
-                         r"may have caused: rank 1 \(pid \d+, node0\) did not end by itself$")
+        self.assertRegex(err.splitlines()[-1], r"rank 0 .* exited with code 1 after a Maypole error, which another "
+                         r"rank may have caused: rank 1 \(pid \d+, node0\) had to be stopped$")
 
     def test_a_killed_rank(self):
         rc, _, err = self.run_job("-np", "2", "sh", "-c", "[ $MAYPOLE_RANK = 0 ] && kill -KILL $$; exit 0")
@@ -135,7 +135,7 @@ exit 1
         self.write("zero_is_gone", "")
         err = job.stderr.read()
         self.assertEqual(job.wait(timeout=60), 1)
-        self.assertRegex(err.splitlines()[-1], r"^maypolerun: rank 0 \(pid \d+, node0\) exited with code 1 by Maypole's error, "
+        self.assertRegex(err.splitlines()[-1], r"^maypolerun: rank 0 \(pid \d+, node0\) exited with code 1 after a Maypole error, "
                          r"which another rank may have caused: rank 1 \(pid \d+, node0\) exited with code 0$")
 
     def test_what_ranks_leave_behind_is_ended(self):
@@ -161,7 +161,7 @@ exit 1
         os.unlink(os.path.join(self.dir, "maypole-worker"))
         rc, _, err = self.run_job("-np", "2", "true")
         self.assertEqual(rc, 1)
-        self.assertIn("maypole-worker stands neither beside maypolerun", err)
+        self.assertIn("maypole-worker is neither beside maypolerun", err)
 
     def test_a_daemon_killed_on_the_way(self):
         job = self.start("-np", "2", "sh", "-c", RANK_IS_UP + 'while [ ! -e "$FAKE_DIR/go" ]; do sleep 0.01; done; '
@@ -189,7 +189,8 @@ exit 1
         self.write("go", "")
         err = job.stderr.read()
         self.assertEqual(job.wait(timeout=60), 0, err)
-        self.assertRegex(err, r"^maypolerun: all ranks ended well, but (coordinator|node0) \(pid %d\) was" % agent)
+        self.assertRegex(
+            err, r"^maypolerun: all ranks exited with code 0, but (coordinator|node0) \(pid %d\) was" % agent)
 
     @staticmethod
     def command_line(pid):
@@ -198,7 +199,7 @@ exit 1
 
 
 class SignalTest(LauncherTest):
-    # Deaf to signals, with a child in its group and one that has left it.
+    # It ignores signals, and has one child in its group and one that has left it.
     STUBBORN = "trap '' INT TERM; sleep %(m)s & setsid sleep %(m)s & " + RANK_IS_UP + "while :; do sleep %(m)s; done"
 
     def start_stubborn(self, **kwargs):
@@ -211,7 +212,7 @@ class SignalTest(LauncherTest):
         os.kill(job.pid, sig)
         rc = job.wait(timeout=60)
         took = time.monotonic() - start
-        # Ended means ended: at this moment nothing may live any more.
+        # When maypolerun has ended, no process of it may be alive.
         self.assertEqual(self.processes(), [])
         return rc, took
 
@@ -242,9 +243,9 @@ class SignalTest(LauncherTest):
         self.assertLess(took, 2.0)
 
     def start_unread(self):
-        """A job whose ranks and daemons have ended; nobody reads the last of its output."""
+        """Starts a job whose ranks and daemons end while nobody reads the end of its output."""
         script = RANK_IS_UP + "yes %s | head -n 1700" % ("y" * 60)  # 100 kB each; a pipe takes 64
-        # The marker is the shell's $0: maypolerun and its supervisor carry it.
+        # The marker is the shell's $0: maypolerun's and its supervisor's command lines contain it.
         job = self.start("-np", "2", "sh", "-c", script, self.marker)
         self.wait_for_ranks(2)
         wait_for(lambda: len(self.processes()) == 2, "the end of ranks and daemons")
@@ -311,7 +312,7 @@ class SignalTest(LauncherTest):
 
 
 class TerminalTest(LauncherTest):
-    """At a terminal, with a shell's job control: rank 0 may read, Ctrl-C works."""
+    """On a terminal with a shell's job control: rank 0 can read from it, and Ctrl-C works."""
 
     def start_at_terminal(self, *args):
         pid, fd = pty.fork()

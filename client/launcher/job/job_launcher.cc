@@ -14,13 +14,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Another host does at its end what we do (node_core.h), and has a way to go.
+// How long another host may take for what node_core.h describes, plus the delay
+// of the network.
 constexpr EndLimit kHostLimit{milliseconds(7000), milliseconds(400)};
-// From the order to kill to the news that it was done.
+// From the order to kill ranks until the host reports their end.
 constexpr EndLimit kAnswerLimit{milliseconds(5000), milliseconds(150)};
-// For the rest of the output: a pager may wait.
+// For the rest of the output, which a pager may read slowly.
 constexpr EndLimit kFinishLimit{std::chrono::hours(24), milliseconds(50)};
-constexpr size_t kMaxSuspects = 4;  // named
+constexpr size_t kMaxSuspects = 4;  // named in the last line
 
 Time Now() { return std::chrono::steady_clock::now(); }
 
@@ -95,7 +96,7 @@ void JobLauncher::Round(std::optional<Time> deadline) {
   here_.OnTime(now);
   ForEachStream([&](OutputStream& stream) { stream.OnTime(now); });
   int signal = supervision_.OnTime(now);
-  if (signal == SIGTERM) Say("the other ranks did not end: SIGTERM");
+  if (signal == SIGTERM) Say("the other ranks did not end: sending SIGTERM");
   SignalRanks(signal, false);
   GiveUpSilentHosts(now);
   if (std::string line = leavers_.TakeLine(now); !line.empty()) Say(line);
@@ -144,7 +145,7 @@ NodeEvents JobLauncher::EventsOf(const std::string& host) {
           [this, host](const std::string& what) {
             OnDaemonLost(host.empty() ? what : host + ": " + what);
           }};
-  // A rank of its own writes where we do.
+  // A job's only rank inherits our stdout and stderr.
   if (host.empty() && RawOutput()) events.on_rank_output = {};
   return events;
 }
@@ -159,7 +160,7 @@ void JobLauncher::OnRankEnded(Rank* rank, Exit exit) {
   rank->alive = false;
   Clues clues;
   if (rank->err) {
-    // All has come; what is unfinished belongs to the end.
+    // All output has been read; show unfinished lines too.
     rank->out->Flush();
     rank->err->Flush();
     const Tail& tail = rank->err->tail();
@@ -180,11 +181,11 @@ void JobLauncher::OnRankEnded(Rank* rank, Exit exit) {
 
 void JobLauncher::OnDaemonLog(const std::string& daemon,
                               std::string_view bytes) {
-  // What it would tell is that ranks are lost: we know why.
+  // After a signal the log only reports ranks that we stopped.
   if (supervision_.interrupted() && !options_.verbose) return;
   const auto [it, added] = daemon_logs_.try_emplace(daemon);
   if (added) {
-    // Without a file this cannot fail.
+    // Open() can only fail if there is a file.
     (void)it->second.Open(
         {.id = 2 * options_.ranks + static_cast<int>(daemon_logs_.size()),
          .prefix = "[" + daemon + "] ",
@@ -200,11 +201,13 @@ void JobLauncher::OnHostLost(const RemoteNode& remote, const std::string& why) {
   }
 }
 
-// They were told to kill their ranks, and we cannot wait for ever.
+// Gives up hosts that were told to kill their ranks and have not reported the
+// end in time.
 void JobLauncher::GiveUpSilentHosts(Time now) {
   if (!answer_by_ || now < *answer_by_) return;
   if (loop_.OutletsFull() && !supervision_.interrupted()) {
-    // The answer comes behind output that nobody reads: a pager may wait.
+    // We do not read from hosts while our own output is blocked, by a pager for
+    // example: allow more time.
     answer_by_ = now + kAnswerLimit.normal;
     return;
   }
@@ -224,7 +227,7 @@ void JobLauncher::OnDaemonLost(const std::string& what) {
   Say(what);
 }
 
-// One line for all files: with a full disk they go together.
+// Prints a line for the first file only: a full disk affects all of them.
 void JobLauncher::OnFileLost(const std::string& what) {
   if (++lost_files_ > 1) return;
   Say(what + "; nothing more goes there, and the job goes on");
@@ -242,11 +245,11 @@ void JobLauncher::SignalRanks(int signal, bool from_terminal) {
   }
 }
 
-// After this no process of the job lives, and all they wrote was taken.
+// Afterwards no process of the job is alive, and all its output has been read.
 void JobLauncher::End() {
   for (const auto& remote : remotes_) remote->Finish();
   const Time asked = Now();
-  if (!here_.End()) Say("some processes of the ranks could not be ended");
+  if (!here_.End()) Say("some processes of the ranks could not be killed");
   for (const auto& rank : ranks_) {
     if (rank->here) rank->alive = false;
   }
@@ -263,8 +266,9 @@ void JobLauncher::End() {
   ForEachStream([](OutputStream& stream) { stream.Flush(); });
 }
 
-// All processes have ended. A pager may take its time, but a signal or the loss
-// of our guard ends the wait.
+// Writes the rest of the output after all processes have ended. The reader,
+// such as a pager, may be slow; a signal or the death of our guard ends the
+// wait.
 void JobLauncher::ShowRest() {
   for (Sink* sink : {&out_, &err_}) sink->screen().EndLine();
   if (!hears_signals_) here_.Hurry();
@@ -282,7 +286,8 @@ void JobLauncher::Report() {
   if (supervision_.interrupted()) return;
   const auto& failure = supervision_.first_failure();
   if (!failure) {
-    if (!lost_daemon_.empty()) Say("all ranks ended well, but " + lost_daemon_);
+    if (!lost_daemon_.empty())
+      Say("all ranks exited with code 0, but " + lost_daemon_);
     return;
   }
   if (!lost_daemon_.empty()) Say("before that, " + lost_daemon_);
@@ -291,7 +296,7 @@ void JobLauncher::Report() {
       (failure->maypole_error ? Suspects() : Leavers()));
 }
 
-// The rank's last lines, unless they stand last already.
+// Prints the rank's last lines, unless they are the last lines on the screen.
 void JobLauncher::ShowLastWords(int rank) {
   const auto& err = ranks_[rank]->err;
   if (!err || err->tail().empty()) return;
@@ -303,26 +308,27 @@ void JobLauncher::ShowLastWords(int rank) {
   }
 }
 
-// Whose trouble the failed rank may have had.
+// If the failed rank got a Maypole error: the ranks that may have caused it.
 std::string JobLauncher::Suspects() const {
   std::string text;
-  // With a daemon lost, that is the reason.
+  // A lost daemon, which Report() has named, is the likely cause.
   if (!lost_daemon_.empty()) return text;
   std::vector<Supervision::Suspect> suspects = supervision_.suspects();
   for (size_t i = 0; i < suspects.size(); ++i) {
-    text += i == 0 ? " by Maypole's error, which another rank may have caused: "
-                   : ", ";
+    text += i == 0
+                ? " after a Maypole error, which another rank may have caused: "
+                : ", ";
     if (i == kMaxSuspects) {
       return text + std::to_string(suspects.size() - i) + " more";
     }
     text += Who(suspects[i].rank) + (suspects[i].exited_well
                                          ? " exited with code 0"
-                                         : " did not end by itself");
+                                         : " had to be stopped");
   }
   return text;
 }
 
-// For whom the failed rank may have waited.
+// Ranks that left long before, for which the failed rank may have waited.
 std::string JobLauncher::Leavers() const {
   std::string text;
   const std::vector<int>& ranks = leavers_.told();

@@ -1,15 +1,15 @@
 // JobLauncher: one run of maypolerun, from the start of its daemons to the end
 // of its last process.
 //
-// Purpose: the shell around Supervision. Runs in the supervisor process, the
-// child of the guard (guard.h), which sends it the signals that maypolerun
-// gets and removes the private directory afterwards. Nodes here are run by a
-// NodeSupervisor, those on other hosts by a NodeSupervisor there, through a
-// RemoteNode; both tell the same events.
+// Purpose: performs the I/O around Supervision. It runs in the supervisor
+// process, the child of the guard (guard.h). The guard forwards the signals
+// that maypolerun gets, and removes the private directory at the end. A
+// NodeSupervisor runs the nodes on this machine; for each other host, a
+// RemoteNode talks to a NodeSupervisor there. Both report the same NodeEvents.
 //
-// Thread contract: one thread; Run() once.
+// Thread contract: one thread; call Run() once.
 //
-// Invariant: when Run() returns, no process started here lives.
+// Invariant: when Run() returns, no process that it started is alive.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_JOB_JOB_LAUNCHER_H_
 #define MAYPOLE_CLIENT_LAUNCHER_JOB_JOB_LAUNCHER_H_
 
@@ -37,8 +37,8 @@
 
 namespace maypole::launcher {
 
-// A job of one rank runs in process: no daemon is needed. Running agents have
-// theirs.
+// Whether maypolerun starts daemons. A job of one rank needs none, and agents
+// that already run (--agent) have their own coordinator.
 inline bool StartsDaemons(const LauncherOptions& options) {
   return !options.running_agents &&
          (options.ranks > 1 || !options.coordinator.empty());
@@ -48,14 +48,14 @@ class JobLauncher {
  public:
   struct Settings {
     LauncherOptions options;
-    std::string remote_program;  // of maypolerun on other hosts
+    std::string remote_program;  // path of maypolerun on other hosts
     Supervised where;
   };
 
   explicit JobLauncher(Settings settings);
   ~JobLauncher();
 
-  // The exit status of maypolerun.
+  // Returns the exit status of maypolerun.
   int Run();
 
  private:
@@ -64,13 +64,14 @@ class JobLauncher {
     bool here = true;  // on this machine
     pid_t pid = 0;
     bool alive = false;
-    std::unique_ptr<OutputStream> out, err;  // null: it writes where we do
+    // Null: the rank inherits our stdout and stderr.
+    std::unique_ptr<OutputStream> out, err;
   };
 
   Status Prepare();
   Status StartNodes();
   Status StartRemotes();
-  // host: for messages; empty: here.
+  // host: used in messages; empty: this machine.
   NodeEvents EventsOf(const std::string& host);
   Status StartCoordinator(std::string* secret_file);
   Status TellNodes(const std::string& secret_file);
@@ -80,7 +81,8 @@ class JobLauncher {
   bool NodesMayBeTold() const;
   bool NodesAreReady() const;
   std::string NotReady() const;
-  const NodeCore::Daemon* Coordinator() const;  // ours; null: another's
+  // The coordinator that we started; null if the job uses another one.
+  const NodeCore::Daemon* Coordinator() const;
   std::string AdminAddress() const;
   Status WriteEndpoints();
   Status StartRanks();
@@ -114,16 +116,17 @@ class JobLauncher {
   Sink* err_sink_ = &err_;  // out_ if both are one file or terminal
   NodeSupervisor here_;
   bool hears_signals_ = false;
-  NodeJob common_;      // of all nodes
+  NodeJob common_;      // the fields that are the same for all nodes
   std::string secret_;  // of the coordinator, for other hosts
   std::vector<std::unique_ptr<RemoteNode>> remotes_;
-  std::optional<Time> answer_by_;  // hosts that were told to kill their ranks
+  // When hosts that were told to kill their ranks must have reported the end.
+  std::optional<Time> answer_by_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::map<std::string, OutputStream> daemon_logs_;
   Supervision supervision_;
   EarlyLeavers leavers_;
-  std::string lost_daemon_;  // what happened to it
-  size_t lost_files_ = 0;    // of --output-filename, that end early
+  std::string lost_daemon_;  // how the first lost daemon ended; empty: none
+  size_t lost_files_ = 0;    // files of --output-filename that end early
 };
 
 }  // namespace maypole::launcher

@@ -1,4 +1,5 @@
-// The nodes of a job: daemons here, maypoleruns on other hosts, endpoints.
+// JobLauncher, starting the nodes of a job: daemons on this machine, maypolerun
+// processes on other hosts, and the endpoints file.
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,13 +31,14 @@ std::vector<std::string> TravellingEnvironment() {
   return environment;
 }
 
-// As the user has come here: a link may be the same on all hosts.
+// The current directory by the path that the user entered: its symbolic links
+// may exist on all hosts while the real path differs.
 Status OwnDirectory(std::string* out) {
   std::error_code error;
   *out = std::filesystem::current_path(error).string();
   if (error) {
     return Status(Code::kFailedPrecondition,
-                  "the directory we are in is gone: " + error.message());
+                  "the current directory no longer exists: " + error.message());
   }
   const char* pwd = getenv("PWD");
   if (pwd != nullptr && std::filesystem::equivalent(pwd, *out, error)) {
@@ -86,7 +88,7 @@ Status JobLauncher::StartNodes() {
 }
 
 Status JobLauncher::StartRemotes() {
-  // After those of ranks and daemons.
+  // Ids up to here belong to ranks and daemons.
   int stream_id = 2 * options_.ranks + options_.nodes + 2;
   int first_rank = 0;
   for (int node = 0; node < static_cast<int>(options_.hosts.size()); ++node) {
@@ -141,7 +143,8 @@ const NodeCore::Daemon* JobLauncher::Coordinator() const {
   return here_.core().Find(kCoordinator);
 }
 
-// As a host (or, without one, this machine) may reach it; the best first.
+// Addresses at which the host (null: this machine) may reach the coordinator,
+// the best one first.
 std::vector<std::string> JobLauncher::CoordinatorsFor(
     const RemoteNode* remote) const {
   if (!options_.coordinator.empty()) return {options_.coordinator};
@@ -153,10 +156,10 @@ std::vector<std::string> JobLauncher::CoordinatorsFor(
   if (at != addresses.end()) {
     std::rotate(addresses.begin(), at, at + 1);
   } else if (remote != nullptr && !seen.empty() && !IsThisMachine(seen)) {
-    // Not ours: another machine passes on to us what is sent there.
+    // Not an address of this machine: another machine (NAT) forwards it to us.
     addresses.insert(addresses.begin(), seen);
   }
-  // The other hosts are this machine by another name.
+  // Without any network, the other hosts are this machine by another name.
   if (addresses.empty()) addresses.push_back("127.0.0.1");
   HostPort own;
   if (!SplitHostPort(listen, &own)) return {listen};
@@ -178,8 +181,8 @@ NodeJob JobLauncher::JobOf(int node, const RemoteNode* remote) const {
   if (!options_.networks.empty()) job.set_network(options_.networks[index]);
   if (!StartsDaemons(options_)) return job;
   const std::vector<std::string> coordinators = CoordinatorsFor(remote);
-  // Through the network's address, if there are other hosts: it is the one
-  // they shall use.
+  // Agents on this machine use only the first address, which is the one for
+  // other hosts if there are any.
   const size_t tried = remote == nullptr ? 1 : coordinators.size();
   *job.mutable_coordinators() = {
       coordinators.begin(),
@@ -254,7 +257,7 @@ Status JobLauncher::WaitFor(bool (JobLauncher::*done)() const, Time deadline) {
   }
 }
 
-// Where maypolectl on this machine reaches our coordinator.
+// The address at which maypolectl on this machine reaches our coordinator.
 std::string JobLauncher::AdminAddress() const {
   const std::string& listen = Coordinator()->announcement.listen;
   HostPort at;
@@ -268,12 +271,12 @@ Status JobLauncher::WriteEndpoints() {
   if (options_.endpoints_file.empty()) return Status();
   std::string text;
   if (Coordinator() != nullptr) text += "admin=" + AdminAddress() + "\n";
-  // What listens on another host's loopback is of no use.
+  // Only daemons of this machine: those of other hosts listen on loopback.
   for (const NodeCore::Daemon& daemon : here_.core().daemons()) {
     const std::string& metrics = daemon.announcement.metrics;
     if (!metrics.empty()) text += daemon.name + "=" + metrics + "\n";
   }
-  // Renamed into place: whoever waits for the file finds it complete.
+  // Renamed into place, so that a reader never sees an incomplete file.
   std::string partial =
       options_.endpoints_file + "." + std::to_string(getpid());
   FILE* file = fopen(partial.c_str(), "we");

@@ -1,4 +1,4 @@
-// The beginning of a job: what it needs, and its ranks.
+// JobLauncher, the start of a job: checks its resources and starts its ranks.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -10,11 +10,12 @@ namespace maypole::launcher {
 namespace {
 
 // Open files: maypolerun has pipes and a pidfd per process it starts; daemons
-// have their servers and a few per rank or node.
+// have their listening sockets and a few files per rank or node.
 constexpr rlim_t kOwnFiles = 32, kFilesPerRank = 4, kFilesPerNode = 4;
 constexpr rlim_t kDaemonFiles = 64;
 
-// Before anything is started: running out of them halfway says less.
+// Checked before anything is started, because an error in the middle of the
+// start would say less.
 Status CheckOpenFiles(const LauncherOptions& o, rlim_t limit) {
   if (!StartsDaemons(o) && o.hosts.empty()) return Status();
   rlim_t ours = kOwnFiles;
@@ -32,10 +33,10 @@ Status CheckOpenFiles(const LauncherOptions& o, rlim_t limit) {
   return Status(
       Code::kResourceExhausted,
       "the limit of open files (ulimit -Hn) is " + std::to_string(limit) +
-          ", and this job needs " + std::to_string(needed) +
+          ", but this job needs " + std::to_string(needed) +
           ": raise it (as root: ulimit -Hn " + std::to_string(needed) +
-          "; permanently: nofile in /etc/security/limits.conf, or a "
-          "service's LimitNOFILE=), or start fewer ranks");
+          "; permanently: nofile in /etc/security/limits.conf, or "
+          "LimitNOFILE= of the service), or start fewer ranks");
 }
 
 std::string RankDirectory(const LauncherOptions& options, int rank) {
@@ -51,7 +52,7 @@ Status JobLauncher::Prepare() {
   struct stat out, err;
   if (fstat(1, &out) == 0 && fstat(2, &err) == 0 && out.st_dev == err.st_dev &&
       out.st_ino == err.st_ino) {
-    err_sink_ = &out_;  // one place, so one order of lines
+    err_sink_ = &out_;  // the same file, so lines keep their order
   }
   Status status = out_.Open(&loop_);
   if (status.ok()) status = err_.Open(&loop_);
@@ -59,7 +60,8 @@ Status JobLauncher::Prepare() {
     status = here_.Prepare([this](const auto& info) { OnSignal(info); });
   }
   if (!status.ok()) return status;
-  // Not before we hear signals: the error may wait for who reads it.
+  // Not before signals are handled: printing the error may block on a slow
+  // reader.
   hears_signals_ = true;
   return CheckOpenFiles(options_, here_.files().rlim_max);
 }
@@ -85,7 +87,7 @@ bool JobLauncher::RawOutput() const {
 }
 
 Status JobLauncher::OpenOutput(Rank* rank) {
-  // A rank of its own writes where we do.
+  // A job's only rank inherits our stdout and stderr.
   if (RawOutput() && rank->here) return Status();
   const int r = rank->place.rank;
   const bool prefix = options_.prefix && options_.ranks > 1;

@@ -1,4 +1,4 @@
-"""maypolerun with the real daemons: what fakes cannot show."""
+"""maypolerun with the real daemons: behaviour that fakes cannot show."""
 import os
 import shutil
 import subprocess
@@ -8,7 +8,7 @@ import unittest
 ROOT = os.path.join(os.environ["TEST_SRCDIR"], os.environ["TEST_WORKSPACE"])
 PYTHON = "/usr/bin/python3"
 
-# No framework is needed to meet the other ranks.
+# init() needs no framework.
 MEET = """
 from maypole import _native
 from maypole.common import basics, operations
@@ -19,7 +19,7 @@ print("met", basics.size())
 """
 
 
-# Dies by an exception while operations on its tensors wait for rank 0, which
+# Ends by an exception while operations on its tensors wait for rank 0, which
 # never submits them.
 DIE = """
 import os, time
@@ -30,7 +30,7 @@ x = [torch.ones(n) for n in (1, 1000, 100000, 3000000)]
 handles = [hvd.allreduce_async(t, name='out%d' % i) for i, t in enumerate(x)]
 handles += [hvd.allreduce_async_(t, name='in%d' % i) for i, t in enumerate(x)]
 handles += [hvd.allgather_async(t, 'all%d' % i) for i, t in enumerate(x)]
-# All have submitted before the first of them dies.
+# All ranks have submitted before the first of them ends.
 directory = os.environ['MEET_DIR']
 open(os.path.join(directory, str(hvd.rank())), 'w').close()
 while len(os.listdir(directory)) < 4:

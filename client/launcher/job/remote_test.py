@@ -1,7 +1,8 @@
-"""Ranks on other hosts, with an ssh that stays here and fake daemons.
+"""Ranks on other hosts, with fake daemons and a fake ssh.
 
-(tests/start/ssh_test.py has the real ones.) The hosts' addresses are nobody's.
-tearDown() of LauncherTest checks that nothing is left behind.
+The fake ssh runs its command on this machine; tests/start/ssh_test.py has the
+real one. No machine has the hosts' addresses. tearDown() of LauncherTest checks
+that nothing is left behind.
 """
 import os
 import shutil
@@ -26,7 +27,7 @@ class RemoteTest(LauncherTest):
         super().setUp()
         self.write("ssh", FAKE_SSH)
         self.env["PATH"] = self.dir + os.pathsep + self.env["PATH"]
-        # What does not travel; the fake ssh has it from us.
+        # This variable is not sent; the fake ssh inherits it from us.
         self.env["SSH_CONNECTION"] = "192.0.2.1 1 192.0.2.7 22"
 
     def nodes(self):
@@ -48,7 +49,7 @@ class RemoteTest(LauncherTest):
             return int(f.read().rpartition(")")[2].split()[1])
 
     def remove_directories(self):
-        """What kill -9 of guard and supervisor at once leaves behind."""
+        """The processes that remain after kill -9 of guard and supervisor at once."""
         for name in os.listdir(self.runtime):
             shutil.rmtree(os.path.join(self.runtime, name))
 
@@ -125,11 +126,11 @@ class RemoteTest(LauncherTest):
         job = self.start("--verbose", *HOSTS, "sh", "-c", WAIT_FOR_GO)
         self.wait_for_ranks(2)
         started = 0
-        while started < 2:  # a rank may run before its node has told so
+        while started < 2:  # a rank may run before its node has reported it
             started += job.stderr.readline().endswith(" started\n")
-        # Nobody may see the other's end and tell of it: all stand still, and
-        # guards, which are their supervisors' parents, go last (what is left
-        # without a parent is continued).
+        # No process may see the end of another one and report it, so all are
+        # stopped first. Guards, the parents of their supervisors, are killed last
+        # (the kernel continues orphans).
         nodes = self.nodes()
         for pid in nodes:
             os.kill(pid, signal.SIGSTOP)
@@ -167,15 +168,15 @@ class RemoteTest(LauncherTest):
         self.assertEqual((rc, out), (1, ""), err)
         lines = err.splitlines()
         self.assertEqual(lines.pop(), "maypolerun: the job was not started")
-        for line in lines:  # one for each host that was heard
-            self.assertRegex(line, r"^maypolerun: 192\.0\.2\.[78]: what came through ssh makes no sense \(a frame of "
+        for line in lines:  # one for each host that has answered
+            self.assertRegex(line, r"^maypolerun: 192\.0\.2\.[78]: invalid data came through ssh \(a frame of "
                              r"4294967295 bytes; 1 to 1048576 are expected\)$")
 
     def test_garbage_to_a_node_is_refused_with_one_line(self):
         node = self.start("--node-of-job", stdin=subprocess.PIPE, text=False)
         out, err = node.communicate(b"\xff" * 20, timeout=60)
         self.assertEqual((node.returncode, err), (1, b""))
-        self.assertIn(b"what came through ssh makes no sense (a length without end)", out)
+        self.assertIn(b"invalid data came through ssh (an unterminated length)", out)
 
     def test_the_node_alone_is_of_no_use(self):
         rc, _, err = self.run_job("--node-of-job")

@@ -81,7 +81,7 @@ int Supervision::OnLauncherLost() {
 }
 
 int Supervision::OnTime(Time now) {
-  // With no rank left there is none to stop, however long the end takes.
+  // With no rank left there is nothing to stop, however long the end takes.
   if (alive_ == 0 || !deadline_ || now < *deadline_) return 0;
   if (phase_ == Phase::kGrace) {
     return Enter(Phase::kTerminating, now + kTermGrace, SIGTERM);

@@ -1,32 +1,35 @@
-// Supervision: what to do about the ranks when one ends, a signal comes or
-// time passes. Pure: events in, the signal for the ranks out.
+// Supervision: decides which signal the ranks get when a rank ends, a signal
+// arrives or time passes, and which rank failed first. Pure: events in, the
+// signal for the ranks out.
 //
 //   phase         entered when                             left after
 //   kRunning      the ranks were started                   -
 //   kGrace        a rank failed                            kFailureGrace
 //   kTerminating  grace is over (SIGTERM to the ranks)     kTermGrace
-//   kInterrupted  maypolerun got a signal (sent on)        kInterruptGrace
+//   kInterrupted  maypolerun got a signal (forwarded)      kInterruptGrace
 //   kKilling      the phase before is over (SIGKILL)       -
 //
-// Grace exists because the other ranks get Maypole's own error, which names
-// who was lost, and end with it by themselves. A lost daemon is no event here:
-// ranks that need it get an error, and a job may go on without its agents.
+// kGrace exists because the other ranks get an error from Maypole that names
+// the lost rank, and usually end because of it. A lost daemon is not an event
+// here: ranks that need it get an error, and a job can continue without its
+// agents.
 //
-// Whose failure it was. Ranks fail because of another within milliseconds, and
-// the first to fail need not be the first to end. So:
-//   1. a rank that ended by Maypole's own error is not the cause if any other
-//      failed without;
-//   2. a rank that dies of an exception prints its traceback before it tells
-//      the others that it leaves: its time is the traceback's;
-//   3. a rank's connections close before its end by a signal is seen: its time
-//      is up to kSignalSlack earlier (SIGABRT is an exception's end: as 2);
-//   4. else the time is that of its end. The earliest time is the cause's.
-// Ranks that ended because we stopped them did not fail. But if all failures
-// are Maypole's own errors (a start timeout, a rank that has left), the first
-// of them is not the cause either: suspects are the ranks that ended well by
-// themselves, whenever that was (a rank tells the others that it leaves before
-// it ends, and may take longer to end than they do), and the ranks that had to
-// be stopped.
+// Which rank failed first. When one rank fails, others follow within
+// milliseconds, and the first to fail need not be the first to end. Rules:
+//   1. A rank that ended with an error from Maypole is not the cause if another
+//      rank failed without one.
+//   2. A rank that ends because of an exception prints its traceback before it
+//      tells the others that it leaves. Its time of failure is the traceback's.
+//   3. The connections of a rank that a signal killed close before we see its
+//      end. Its time of failure is kSignalSlack before its end (not so for
+//      SIGABRT, with which an exception may end a process).
+//   4. For all others it is the time of their end.
+// The cause is the failure with the earliest time. Ranks that ended because we
+// stopped them did not fail. If all failures are errors from Maypole (a start
+// timeout, a rank that has left), the first of them is not the cause either.
+// Then the suspects are the ranks that we had to stop and those that exited
+// with code 0, at any time: a rank tells the others that it leaves before it
+// ends, and may end later than they do.
 //
 // Thread contract: a value; not synchronized. Times are the caller's.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_JOB_SUPERVISION_H_
@@ -44,20 +47,20 @@ namespace maypole::launcher {
 inline constexpr std::chrono::milliseconds kFailureGrace{5000};
 inline constexpr std::chrono::milliseconds kTermGrace{2000};
 inline constexpr std::chrono::milliseconds kInterruptGrace{1500};
-// A second Ctrl-C later than this after the first one kills at once.
+// A second Ctrl-C that comes later than this after the first kills all ranks.
 inline constexpr std::chrono::milliseconds kImpatience{300};
-// A traceback older than this at a rank's end was not why it ended.
+// A traceback that is older than this when its rank ends is not the reason.
 inline constexpr std::chrono::milliseconds kTracebackAge{10000};
 
 inline constexpr std::chrono::milliseconds kSignalSlack{1000};
 
-inline constexpr int kLostCode = 255;  // as ssh ends when it is cut off
+inline constexpr int kLostCode = 255;  // as ssh when its connection breaks
 
 // How a process ended.
 struct Exit {
   bool signaled = false;
-  int value = 0;      // exit code, or the signal
-  bool lost = false;  // on a host that we have lost: nobody knows
+  int value = 0;      // the exit code, or the signal
+  bool lost = false;  // unknown: we have lost the process's host
 
   bool clean() const { return !lost && !signaled && value == 0; }
   int code() const { return lost ? kLostCode : signaled ? 128 + value : value; }
@@ -66,7 +69,7 @@ struct Exit {
 // "exited with code 3", "was killed by signal 9 (Killed)".
 std::string Describe(const Exit& exit);
 
-// What a rank's last lines tell about its end.
+// What a rank's last lines of output say about its end.
 struct Clues {
   std::optional<Time> last_traceback;
   bool maypole_error = false;
@@ -81,27 +84,27 @@ class Supervision {
     Time when;
   };
 
-  // Whose trouble a failure by Maypole's own error may be.
+  // A rank that may have caused the error from Maypole that others got.
   struct Suspect {
     int rank = 0;
-    bool exited_well = false;  // by itself; else it had to be stopped
+    bool exited_well = false;  // with code 0; false: it had to be stopped
   };
 
   explicit Supervision(int ranks) : alive_(ranks) {}
 
-  // Each event returns the signal to send to all living ranks; 0: none.
+  // Each event returns the signal to send to all ranks that are alive; 0: none.
   int OnRankExit(int rank, Exit exit, Time now, const Clues& clues);
   int OnSignal(int signal, Time now);
-  int OnLauncherLost();  // maypolerun's guard was killed: nobody to wait for
+  int OnLauncherLost();  // maypolerun's guard was killed: no grace
   int OnTime(Time now);
 
   std::optional<Time> deadline() const { return deadline_; }
   bool ranks_ended() const { return alive_ == 0; }
   bool interrupted() const { return signal_ != 0; }
   const std::optional<Failure>& first_failure() const { return first_; }
-  // Empty unless the first failure is Maypole's own error.
+  // Empty unless the first failure is an error from Maypole.
   std::vector<Suspect> suspects() const;
-  // Of the whole job, once all ranks have ended.
+  // The job's exit code, once all ranks have ended.
   int exit_code() const;
 
  private:
@@ -113,7 +116,7 @@ class Supervision {
   int alive_;
   Phase phase_ = Phase::kRunning;
   std::optional<Time> deadline_;
-  int signal_ = 0;  // that maypolerun itself got
+  int signal_ = 0;  // the first signal that maypolerun itself got
   Time signal_time_;
   std::optional<Failure> first_;
   std::vector<Suspect> suspects_;

@@ -59,7 +59,7 @@ TEST(SupervisionTest, RanksThatEndBecauseOfItAreNotTheFirst) {
 
 TEST(SupervisionTest, TheFirstTracebackCountsNotTheFirstEnd) {
   Supervision s(2);
-  // Rank 0 got the error of rank 1 later, but was quicker to end.
+  // Rank 0 got the error after rank 1 failed, but ended before it.
   s.OnRankExit(0, Code(1), At(200), {.last_traceback = At(120)});
   s.OnRankExit(1, Code(5), At(250), {.last_traceback = At(100)});
   EXPECT_EQ(s.first_failure()->rank, 1);
@@ -75,7 +75,7 @@ TEST(SupervisionTest, OldTracebacksDoNotCount) {
 
 TEST(SupervisionTest, WhoEndsByMaypolesErrorIsNotTheCause) {
   Supervision s(2);
-  // Rank 1 left quietly by exit(3); its interpreter took its time to end.
+  // Rank 1 left with exit(3) and no message; its interpreter took long to end.
   s.OnRankExit(0, Code(1), At(100),
                {.last_traceback = At(50), .maypole_error = true});
   s.OnRankExit(1, Code(3), At(200), {});
@@ -102,11 +102,11 @@ TEST(SupervisionTest, BehindMaypolesErrorStandsWhoLeftOrHadToBeStopped) {
 
 TEST(SupervisionTest, WhoLeftIsASuspectAlsoIfItsEndIsSeenLater) {
   Supervision s(3);
-  // Rank 1 told the others that it leaves; its interpreter took its time.
+  // Rank 1 told the others that it leaves; its interpreter took long to end.
   s.OnRankExit(0, Code(1), At(100), {.maypole_error = true});
   s.OnRankExit(1, kClean, At(900), {});
   EXPECT_EQ(s.OnTime(At(5100)), SIGTERM);
-  s.OnRankExit(2, kClean, At(5200), {});  // only because it was told to
+  s.OnRankExit(2, kClean, At(5200), {});  // because of SIGTERM
   std::vector<Supervision::Suspect> suspects = s.suspects();
   ASSERT_EQ(suspects.size(), 2u);
   EXPECT_EQ(suspects[0].rank, 1);

@@ -20,7 +20,8 @@ NodeCore::Daemon* NodeCore::Get(const std::string& name) {
 
 void NodeCore::OnAnnounce(const std::string& name, std::string_view bytes) {
   Daemon* d = Get(name);
-  // Without a line it is about to end, or will be missed at the timeout.
+  // A daemon that sends no complete line is reported when it ends, or as not
+  // ready at the timeout.
   if (d->ready || d->announced.size() >= kMaxAnnouncementBytes) return;
   d->announced += bytes;
   const size_t end = d->announced.find('\n');
@@ -99,7 +100,7 @@ NodeCore::Step NodeCore::ContinueEnd(Time now, bool output_ended) {
     return Enter(Phase::kStopping, now, Step::kStopDaemons);
   }
   if (phase_ == Phase::kStopping && (daemons_ended() || late)) {
-    // Also for executors that a killed agent has left.
+    // Also kills executors that a killed agent has left behind.
     return Enter(Phase::kEnded, now, Step::kKillAll);
   }
   return Step::kNothing;

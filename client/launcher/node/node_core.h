@@ -1,15 +1,16 @@
-// NodeCore: what NodeSupervisor decides: which daemons are ready, whether the
-// end of one is a loss, and in which order everything on a node ends.
+// NodeCore: the decisions of NodeSupervisor: which daemons are ready, whether
+// the end of a daemon is a loss, and in which order the processes of a node
+// end.
 //
 //   phase      entered when                            left when
-//   kRunning   at the start                            BeginEnd()
-//   kDraining  ranks and what they have left are       their output has ended,
-//              killed                                  or kDrainLimit
-//   kStopping  daemons get SIGTERM                     all have ended, or
+//   kRunning   at the start                            BeginEnd() is called
+//   kDraining  ranks and processes that they left      their output has ended,
+//              behind are killed                       or after kDrainLimit
+//   kStopping  daemons get SIGTERM                     all have ended, or after
 //                                                      kDaemonLimit
-//   kEnded     whatever is left was killed             -
-// Nothing is waited for that is not there. Limits are shorter in a hurry: when
-// maypolerun is interrupted, everything is over within 2 s.
+//   kEnded     all remaining processes were killed     -
+// A phase with nothing to wait for ends at once. After Hurry() the limits are
+// shorter, so that an interrupted maypolerun ends within 2 s.
 //
 // Thread contract: a value; not synchronized. Times are the caller's. No
 // system calls.
@@ -29,7 +30,7 @@
 
 namespace maypole::launcher {
 
-// A limit, and the same in a hurry.
+// A time limit, and its shorter value after Hurry().
 struct EndLimit {
   std::chrono::milliseconds normal, hurried;
 };
@@ -49,32 +50,32 @@ class NodeCore {
     bool ended = false;
     Announcement announcement;  // once it is ready
 
-    // Of use to NodeCore only.
-    std::string announced;  // so far
-    bool wrote = false;
-    bool asked = false;  // to end
+    // Used by NodeCore only.
+    std::string announced;  // received so far
+    bool wrote = false;     // something to its log
+    bool asked = false;     // to end
   };
   enum class Step { kNothing, kKillRanks, kStopDaemons, kKillAll };
 
   void OnDaemonStart(const std::string& name, pid_t pid);
-  // What it wrote to kAnnounceFd.
+  // The daemon wrote these bytes to kAnnounceFd.
   void OnAnnounce(const std::string& name, std::string_view bytes);
-  // It wrote something to its log.
+  // The daemon wrote something to its log.
   void OnLog(const std::string& name);
-  // A sentence about its loss; empty if it was asked to end.
+  // Returns a message about its loss; empty if it was asked to end.
   std::string OnDaemonEnd(const std::string& name, const Exit& exit);
-  // It is asked to end.
+  // The daemon is asked to end: from now on its end is not a loss.
   void AskToEnd(const std::string& name);
 
   const std::vector<Daemon>& daemons() const { return daemons_; }
   const Daemon* Find(const std::string& name) const;
   bool all_ready() const;  // also if there are no daemons
-  // The names of those that are not ready, for a message.
+  // The names of the daemons that are not ready, for a message.
   std::string not_ready() const;
-  // "name pid=N metrics=..." of each, for --verbose.
+  // One line "name pid=N metrics=..." per daemon, for --verbose.
   std::vector<std::string> Summary() const;
 
-  // Begins the end. Each returns what is to be done now.
+  // Begins and continues the end. Each returns what the caller must do now.
   Step BeginEnd(Time now);
   Step ContinueEnd(Time now, bool output_ended);
   void Hurry() { hurry_ = true; }
@@ -82,7 +83,7 @@ class NodeCore {
     return hurry_ ? limit.hurried : limit.normal;
   }
   bool ended() const { return phase_ == Phase::kEnded; }
-  // When ContinueEnd() is to be called at the latest.
+  // The latest time for the next call of ContinueEnd().
   std::optional<Time> deadline() const;
 
  private:

@@ -24,7 +24,7 @@ constexpr int kMaxVarintBytes = 10;
 
 Status Garbled(const std::string& what) {
   return Status(Code::kDataLoss,
-                "what came through ssh makes no sense (" + what + ")");
+                "invalid data came through ssh (" + what + ")");
 }
 
 std::string EncodeFrame(const MessageLite& message) {
@@ -48,7 +48,7 @@ Status FrameReader::Next(MessageLite* out, bool* found) {
   uint64_t length = 0;
   if (!prefix.ReadVarint64(&length)) {
     if (head < kMaxVarintBytes) return Status();
-    return broken_ = Garbled("a length without end");
+    return broken_ = Garbled("an unterminated length");
   }
   if (length == 0 || length > max_frame_) {
     return broken_ = Garbled("a frame of " + std::to_string(length) +
@@ -59,7 +59,7 @@ Status FrameReader::Next(MessageLite* out, bool* found) {
   if (rest.size() - start < length) return Status();
   if (!out->ParseFromArray(bytes + start, static_cast<int>(length))) {
     return broken_ = Garbled("a frame of " + std::to_string(length) +
-                             " bytes that is no message");
+                             " bytes that is not a message");
   }
   *found = true;
   taken_ += start + length;
@@ -71,7 +71,7 @@ Status FrameReader::Next(MessageLite* out, bool* found) {
 }
 
 std::string Preamble() {
-  // On a line of its own, whatever a shell has printed.
+  // The newline puts it on a line of its own even after output of a shell.
   return "\n" + std::string(kPreambleStart) + std::to_string(kNodeProtocol) +
          std::string(kPreambleVersion) + kVersion + "\n";
 }

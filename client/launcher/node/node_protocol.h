@@ -1,12 +1,13 @@
-// How the messages of proto/node.proto travel through ssh.
+// The encoding of the messages of proto/node.proto in ssh's byte streams.
 //
-// Purpose: a preamble, then frames: a length (a varint) and that many bytes of
-// a message. The preamble is a line; what a shell prints before it is skipped,
-// and it tells the version, so that two that differ see that.
+// Purpose: the stream from the node begins with a preamble, a line that states
+// its version, so that different versions detect each other. Output that a
+// shell prints before the preamble is skipped. Then frames follow in both
+// directions: a length (a varint) and that many bytes of a message.
 //
-// Pure: bytes in, messages out. Neither side trusts the other's bytes: what is
-// too long or no message is an error, and a frame that is cut off is waited
-// for.
+// Pure: bytes in, messages out. Neither side trusts the other: a frame that is
+// too long or not a message is an error. An incomplete frame is not; the reader
+// waits for the rest.
 //
 // Thread contract: values; not synchronized.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_NODE_NODE_PROTOCOL_H_
@@ -21,26 +22,27 @@
 
 namespace maypole::launcher {
 
-inline constexpr int kNodeProtocol = 2;  // told in the preamble
-// The largest frames: a job brings the environment with it.
+inline constexpr int kNodeProtocol = 2;  // sent in the preamble
+// The largest frames; a job's frame contains the environment.
 inline constexpr size_t kMaxJobFrameBytes = 16 << 20;
 inline constexpr size_t kMaxNodeFrameBytes = 1 << 20;
-// What may stand before the preamble.
+// The longest output before the preamble.
 inline constexpr size_t kMaxChatterBytes = 64 << 10;
 
 std::string EncodeFrame(const google::protobuf::MessageLite& message);
 
-// An error about what came through ssh: "... makes no sense (what)".
+// The error "invalid data came through ssh (WHAT)".
 Status Garbled(const std::string& what);
 
-// A stream of bytes, cut into messages.
+// Cuts a stream of bytes into messages.
 class FrameReader {
  public:
   explicit FrameReader(size_t max_frame) : max_frame_(max_frame) {}
 
   void Feed(std::string_view bytes) { buffer_ += bytes; }
-  // *found: *out is the next message; else more bytes are needed. After an
-  // error there is nothing more to be had.
+  // Sets *found to true and *out to the next message, or *found to false if
+  // more bytes are needed. After an error, every further call returns that
+  // error.
   Status Next(google::protobuf::MessageLite* out, bool* found);
 
  private:
@@ -52,14 +54,15 @@ class FrameReader {
 
 std::string Preamble();
 
-// Skips what comes before the preamble, and reads it.
+// Skips output before the preamble, and reads the preamble.
 class PreambleReader {
  public:
-  // True once it was found; *rest: what followed it.
+  // Returns true when the preamble is complete, with the bytes after it in
+  // *rest. Do not call it again after that.
   bool Feed(std::string_view bytes, std::string* rest);
-  // It is not to be expected any more.
+  // More than kMaxChatterBytes came without a preamble.
   bool overrun() const { return chatter_.size() > kMaxChatterBytes; }
-  // What came before it, so far.
+  // The output before the preamble, so far.
   const std::string& chatter() const { return chatter_; }
 
   int protocol() const { return protocol_; }

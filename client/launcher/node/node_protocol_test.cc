@@ -32,7 +32,7 @@ std::string Stream() {
   return stream;
 }
 
-// All messages of a stream; what: how it ended.
+// All messages of a stream; *end: how it ended.
 std::vector<FromNode> ReadAll(FrameReader* reader, Status* what) {
   std::vector<FromNode> all;
   FromNode next;
@@ -43,7 +43,7 @@ std::vector<FromNode> ReadAll(FrameReader* reader, Status* what) {
   return all;
 }
 
-// What is said of these bytes.
+// The error for these bytes.
 std::string Complaint(const std::string& bytes, size_t max_frame = 100) {
   FrameReader reader(max_frame);
   reader.Feed(bytes);
@@ -52,7 +52,8 @@ std::string Complaint(const std::string& bytes, size_t max_frame = 100) {
   std::string said = reader.Next(&next, &found).message();
   EXPECT_FALSE(found);
   reader.Feed(EncodeFrame(SomeMessages()[0]));
-  EXPECT_EQ(reader.Next(&next, &found).message(), said);  // it stays so
+  EXPECT_EQ(reader.Next(&next, &found).message(),
+            said);  // the error is permanent
   EXPECT_FALSE(found);
   return said;
 }
@@ -96,7 +97,7 @@ TEST(NodeProtocolTest, BytesMayComeOneByOne) {
 }
 
 TEST(NodeProtocolTest, HostileFramesAreErrors) {
-  const std::string kSense = "what came through ssh makes no sense (";
+  const std::string kSense = "invalid data came through ssh (";
   EXPECT_EQ(Complaint("\x65"),
             kSense + "a frame of 101 bytes; 1 to 100 are expected)");
   EXPECT_EQ(Complaint(std::string(1, '\0')),
@@ -106,10 +107,10 @@ TEST(NodeProtocolTest, HostileFramesAreErrors) {
                 "a frame of 18446744073709551615 bytes; 1 to 100 are "
                 "expected)");
   EXPECT_EQ(Complaint(std::string(11, '\xff')),
-            kSense + "a length without end)");
+            kSense + "an unterminated length)");
   // A text longer than its frame.
   EXPECT_EQ(Complaint("\x04\x1a\x7f\x0a\x01"),
-            kSense + "a frame of 4 bytes that is no message)");
+            kSense + "a frame of 4 bytes that is not a message)");
 }
 
 TEST(NodeProtocolTest, AnyDamageIsAnErrorOrAnotherMessage) {
@@ -124,7 +125,7 @@ TEST(NodeProtocolTest, AnyDamageIsAnErrorOrAnotherMessage) {
     FrameReader reader(kMaxNodeFrameBytes);
     reader.Feed(bad);
     Status end;
-    // No more messages than frames of the least size.
+    // No more messages than there can be frames of the smallest size.
     EXPECT_LE(ReadAll(&reader, &end).size(), bad.size() / 2);
   }
 }

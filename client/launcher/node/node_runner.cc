@@ -19,13 +19,14 @@ namespace maypole::launcher {
 namespace {
 
 constexpr int kWrongUsage = 2;
-// For the last frames.
+// How long to wait until the head has taken the last frames.
 constexpr EndLimit kFinishLimit{std::chrono::milliseconds(2000),
                                 std::chrono::milliseconds(50)};
 constexpr size_t kReadBytes = 64 * 1024;
-constexpr size_t kMaxOutputBytes = 64 * 1024;  // of a frame
+constexpr size_t kMaxOutputBytes = 64 * 1024;  // in one frame
 
-// "10.0.0.1 50000 10.0.0.2 22": from, to.
+// The client's address in SSH_CONNECTION: "10.0.0.1 50000 10.0.0.2 22" has the
+// client's address and port, then the server's.
 std::string HeadAddress() {
   const char* connection = getenv("SSH_CONNECTION");
   if (connection == nullptr) return "";
@@ -33,7 +34,7 @@ std::string HeadAddress() {
   return text.substr(0, text.find(' '));
 }
 
-// The head's variables become ours, and so our ranks' and our agent's.
+// Sets the head's variables here; ranks and agent inherit them.
 void TakeEnvironment(const NodeJob& job) {
   for (const std::string& entry : job.environment()) {
     size_t equals = entry.find('=');
@@ -49,8 +50,8 @@ Status Enter(const std::string& directory) {
   }
   return Status(Code::kFailedPrecondition,
                 "cannot enter " + directory + ": " + strerror(errno) +
-                    "; ranks run in the directory that maypolerun is started "
-                    "in, so it must be there on each host");
+                    "; ranks run in the directory where maypolerun was "
+                    "started, so it must exist on every host");
 }
 
 Status CheckJob(const NodeJob& job) {
@@ -63,7 +64,7 @@ Status CheckJob(const NodeJob& job) {
                     job.command_size() >= 1 &&
                     (!job.start_agent() || job.coordinators_size() >= 1);
   if (good) return Status();
-  return Status(Code::kInvalidArgument, "the job's description is wrong");
+  return Status(Code::kInvalidArgument, "the job's description is invalid");
 }
 
 }  // namespace
@@ -118,7 +119,8 @@ int NodeRunner::Run() {
 }
 
 Status NodeRunner::Prepare() {
-  // Not the numbers 0 and 1: they must not become others' if the head is gone.
+  // Works on copies of descriptors 0 and 1: if the head is gone and the copies
+  // are closed, nothing else may get these numbers.
   Status status = head_.Open(&loop_, Fd(fcntl(1, F_DUPFD_CLOEXEC, 3)));
   if (!status.ok()) return status;
   head_.SendBytes(Preamble());
@@ -173,13 +175,13 @@ void NodeRunner::OnMessage(ToNode* message) {
     if (message->signal_ranks().hurry()) node_.Hurry();
     node_.SignalRanks(message->signal_ranks().signal(), false);
   } else {
-    status = Garbled("a message out of turn");
+    status = Garbled("an unexpected message");
   }
   if (!status.ok()) Refuse(status.message());
 }
 
 void NodeRunner::OnSignal(const signalfd_siginfo& info) {
-  // By hand, by the system's end, or our guard is gone.
+  // A user sent it, the system shuts down, or our guard has died.
   Refuse("maypolerun there got signal " + std::to_string(info.ssi_signo) +
          " (" + strsignal(static_cast<int>(info.ssi_signo)) + ")");
 }

@@ -1,14 +1,15 @@
-// NodeRunner: what `maypolerun --node-of-job` does on another host of a job.
+// NodeRunner: `maypolerun --node-of-job`, which runs a node on another host.
 //
-// Purpose: started by the head's maypolerun through ssh, it is told what to do
-// on its standard input and tells what happens on its standard output
-// (node_protocol.h): a NodeSupervisor behind frames. It decides nothing: when
-// the head says so, it signals its ranks; when its input ends, because the job
-// is over, the head is gone or ssh broke, it ends all that it has started.
+// Purpose: connects a NodeSupervisor to the head of the job. The head is the
+// maypolerun that has started this one through ssh. NodeRunner reads commands
+// from its standard input and reports events on its standard output
+// (node_protocol.h). It makes no decisions: it signals its ranks when the head
+// says so. When its input ends, because the job is over, the head is gone or
+// ssh broke, it ends all processes that it has started.
 //
-// Thread contract: one thread; Run() once, in the supervisor (guard.h).
+// Thread contract: one thread; call Run() once, in the supervisor (guard.h).
 //
-// Invariant: when Run() returns, no process started here lives.
+// Invariant: when Run() returns, no process that it started is alive.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_NODE_NODE_RUNNER_H_
 #define MAYPOLE_CLIENT_LAUNCHER_NODE_NODE_RUNNER_H_
 
@@ -30,7 +31,7 @@ class NodeRunner {
  public:
   explicit NodeRunner(const Supervised& where);
 
-  // The exit status.
+  // Returns the exit status.
   int Run();
 
  private:
@@ -51,11 +52,11 @@ class NodeRunner {
   FrameReader frames_{kMaxJobFrameBytes};
   NodeSupervisor node_;
   enum { kNoJob, kJob, kReady, kRanks } state_ = kNoJob;
-  bool ending_ = false;  // the job is over
+  bool ending_ = false;  // Run() must end all processes and return
   bool refused_ = false;
 };
 
-// The whole of `maypolerun --node-of-job`.
+// Runs `maypolerun --node-of-job`, and returns its exit status.
 int RunNodeOfJob();
 
 }  // namespace maypole::launcher

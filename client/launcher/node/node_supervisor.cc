@@ -22,7 +22,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kConnectLimit{2000};  // to the coordinator
 
-// The addresses are tried if there are several.
+// If there are several addresses, takes the first that accepts a connection.
 Status ChooseCoordinator(const NodeJob& job, std::string* out) {
   if (job.coordinators_size() == 1) {
     *out = job.coordinators(0);
@@ -52,7 +52,7 @@ Status NodeSupervisor::Prepare(OnSignal on_signal) {
   setrlimit(RLIMIT_NOFILE, &most);
   if (!on_signal) return Status();
   on_signal_ = std::move(on_signal);
-  // What ranks leave behind comes to us, and can be ended.
+  // Orphans that ranks leave behind become our children, so we can end them.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   sigset_t set = EndingSignals();
   sigaddset(&set, SIGCHLD);
@@ -251,9 +251,9 @@ bool NodeSupervisor::End() {
     return true;
   }
   const bool killed = KillDescendants(Daemons(), core_.Within(kKillLimit));
-  // Reaped: from now on their process ids may be others'.
+  // They were reaped: other processes may get their process ids.
   for (const auto& rank : ranks_) rank->process.Forget();
-  OnTime(std::chrono::steady_clock::now());  // there may be nothing to wait for
+  OnTime(std::chrono::steady_clock::now());  // skips phases without work
   return killed;
 }
 

@@ -1,33 +1,35 @@
-// NodeSupervisor: runs what a node of a job needs: its agent, the coordinator
-// where one is asked for, its ranks. The one place where maypolerun does so:
+// NodeSupervisor: starts, signals and ends the processes of a job on this
+// machine: agents, ranks and, if the caller starts one, the coordinator. All
+// parts of maypolerun use it:
 //
-//   used by                      for                            its output
-//   JobLauncher                  all nodes on this machine      event by event
+//   used by                      for                            output goes to
+//   JobLauncher                  all nodes on this machine      the user
 //   NodeRunner                   the node of another host       frames (ssh)
-//   NodeService                  daemons of other launchers'    a log file
-//                                ranks
+//   NodeService                  daemons for ranks of other     a log file
+//                                launchers
 //
 //   NodeSupervisor node(&loop, {.directory = d, .events = {...}});
 //   Status s = node.Prepare(on_signal);
 //   if (s.ok()) s = node.StartDaemon("coordinator", arguments);
 //   if (s.ok()) s = node.AddNode(job, secret_file);  // starts its agent
-//   ... the loop, until node.core().all_ready()
+//   ... run the loop until node.core().all_ready()
 //   if (s.ok()) s = node.StartRanks();
-//   ... the loop, until all ranks have ended
+//   ... run the loop until all ranks have ended
 //   node.End();
 //   while (!node.core().ended()) {
 //     loop.Poll(node.deadline());
 //     node.OnTime(now);
 //   }
 //
-// It decides nothing about ranks: when and with which signal they are stopped
-// is Supervision's, wherever that is. What it decides is NodeCore's.
+// It makes no decisions about ranks: Supervision decides when they are stopped
+// and with which signal. Its decisions about daemons and the end are
+// NodeCore's.
 //
-// Thread contract: one thread, that of the loop. Events may call anything here
-// but the destructor.
+// Thread contract: one thread, the one that runs the loop. Event callbacks may
+// call every method, but must not destroy the NodeSupervisor.
 //
-// Invariant: once core().ended(), no process started here lives, and none that
-// those have left (if Prepare() took the signals).
+// Invariant: once core().ended(), no process that it started is alive, and none
+// that those processes left behind (if Prepare() got on_signal).
 #ifndef MAYPOLE_CLIENT_LAUNCHER_NODE_NODE_SUPERVISOR_H_
 #define MAYPOLE_CLIENT_LAUNCHER_NODE_NODE_SUPERVISOR_H_
 
@@ -55,12 +57,13 @@ namespace maypole::launcher {
 
 struct NodeEvents {
   std::function<void(int rank, pid_t pid)> on_rank_started;
-  // stream: 0 is stdout, 1 is stderr. Empty: ranks write where we do.
+  // stream: 0 is stdout, 1 is stderr. Empty: ranks inherit our stdout and
+  // stderr.
   std::function<void(int rank, int stream, std::string_view)> on_rank_output;
   std::function<void(int rank, Exit exit)> on_rank_ended;
   std::function<void(const std::string& daemon, std::string_view)>
       on_daemon_log;
-  // A sentence about a daemon that ended unasked.
+  // A daemon ended without being asked to; `what` is a message about it.
   std::function<void(const std::string& what)> on_daemon_lost;
 };
 
@@ -68,10 +71,10 @@ class NodeSupervisor {
  public:
   using OnSignal = std::function<void(const signalfd_siginfo&)>;
   struct Settings {
-    std::string directory;     // private: for the agents' sockets
-    bool gives_stdin = false;  // to rank 0
-    pid_t terminal_group = 0;  // that may read from the terminal
-    // Processes of ours that it has not started and shall not end.
+    std::string directory;     // private; for the agents' sockets
+    bool gives_stdin = false;  // rank 0 inherits our stdin
+    pid_t terminal_group = 0;  // process group that may read the terminal
+    // Our child processes that it has not started and must not end.
     std::function<std::set<pid_t>()> others = {};
     NodeEvents events;
   };
@@ -80,43 +83,46 @@ class NodeSupervisor {
   NodeSupervisor(const NodeSupervisor&) = delete;
   NodeSupervisor& operator=(const NodeSupervisor&) = delete;
 
-  // Allows this process as many open files as there may be; ranks get the
-  // limit that we were given. With on_signal, it takes the signals that end
-  // maypolerun, and orphans.
+  // Raises this process's limit of open files to the hard limit; ranks get the
+  // original limit. With on_signal, it also handles the signals that end
+  // maypolerun, and reaps orphans.
   Status Prepare(OnSignal on_signal);
-  // The limit of open files that we were given.
+  // The limit of open files that this process was started with.
   const rlimit& files() const { return files_; }
 
   // arguments[0] is the program's name: looked up beside maypolerun, then on
   // PATH.
   Status StartDaemon(const std::string& name,
                      const std::vector<std::string>& arguments);
-  // From now on its end is no loss.
+  // Sends the signal; from now on the daemon's end is not a loss.
   void StopDaemon(const std::string& name, int signal);
-  // A node that runs here. Finds or starts its agent, if it needs one.
+  // Adds a node that runs on this machine. Finds or starts its agent, if it
+  // needs one.
   Status AddNode(NodeJob job, const std::string& secret_file);
-  // Of all nodes that were added.
+  // Starts the ranks of all nodes that were added.
   Status StartRanks();
-  // from_terminal: who is in its group has got the signal already.
+  // from_terminal: the terminal has sent the signal to its foreground group;
+  // ranks in that group do not get it again.
   void SignalRanks(int signal, bool from_terminal);
 
-  // Begins the end. False: some of the ranks' processes could not be ended.
+  // Begins the end. Returns false if some processes of the ranks could not be
+  // killed.
   bool End();
-  // From now on there is little time.
+  // From now on the end has the shorter limits of EndLimit.
   void Hurry() { core_.Hurry(); }
   std::optional<Time> deadline() const { return core_.deadline(); }
-  // Goes on with the end.
+  // Continues the end.
   void OnTime(Time now);
 
   const NodeCore& core() const { return core_; }
-  // How a node's agent can be reached, for --verbose.
+  // How the agent of the (first) node can be reached, for --verbose.
   std::string DescribeAgent() const;
 
  private:
   struct Node {
     NodeJob job;
-    std::string program;  // path of its command
-    std::string agent;    // socket; empty: none is needed
+    std::string program;  // path of the ranks' program
+    std::string agent;    // its agent's socket; empty: no agent is needed
   };
   struct Daemon {
     std::string name;
@@ -124,7 +130,7 @@ class NodeSupervisor {
   };
   struct Rank {
     int rank;
-    bool foreground;  // in terminal_group
+    bool foreground;  // it is in terminal_group
     ChildProcess process;
   };
 

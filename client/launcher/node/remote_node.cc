@@ -42,7 +42,7 @@ Status RemoteNode::Start() {
                              .prefix = "[ssh " + settings_.host.name + "] ",
                              .sink = settings_.log});
   if (!status.ok()) return status;
-  // What it says is told in our words if it fails.
+  // If ssh fails, WhySshEnded() reports the reason.
   if (!settings_.verbose) ssh_errors_.Mute();
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return ErrnoStatus(errno, "pipe");
@@ -59,15 +59,16 @@ void RemoteNode::OnBytes(std::string_view bytes) {
     if (!preamble_read_) {
       if (preamble_.overrun()) {
         Lose(
-            "something there prints without end when a shell starts: its "
-            "login scripts must be silent for ssh");
+            "a shell that starts there prints too much: its login scripts must "
+            "print nothing for ssh");
       }
       return;
     }
     if (preamble_.protocol() != kNodeProtocol ||
         preamble_.version() != kVersion) {
       Lose("maypolerun there is version " + preamble_.version() +
-           ", and here " + kVersion + ": install the same on all hosts");
+           ", but here it is " + kVersion +
+           ": install the same version on all hosts");
       return;
     }
     frames_.Feed(rest);
@@ -126,15 +127,15 @@ void RemoteNode::OnMessage(const FromNode& message) {
     }
     case FromNode::KIND_NOT_SET:
       return Lose(
-          Garbled("a message that this version does not have").message());
+          Garbled("a message that this version does not know").message());
   }
 }
 
 bool RemoteNode::MaySpeakOf(int rank) {
   if (!Owns(rank)) {
-    Lose(Garbled("a message about another's rank").message());
+    Lose(Garbled("a message about a rank of another node").message());
   } else if (!ranks_started_) {
-    Lose("it speaks of ranks that were not started");
+    Lose("it reports ranks that were not started");
   }
   return !lost();
 }

@@ -1,19 +1,19 @@
-// RemoteNode: another host of the job, as the head of the job sees it.
+// RemoteNode: another host of the job, as the head (maypolerun) sees it.
 //
-// Purpose: starts ssh, talks with the maypolerun at its other end
-// (node_runner.h), and tells what happens there.
+// Purpose: starts ssh, exchanges messages with the maypolerun at its other end
+// (node_runner.h), and reports what happens there as NodeEvents.
 //
-//   state      entered when                     left by
-//   kCalling   ssh was started                  the node's hello
-//   kGreeted   it said hello                    its ready, after our NodeJob
-//   kReady     its agent runs; ranks may        -
-//   kLost      it refused, talks nonsense, or   -
-//              ssh ended unasked
-// Finish() may come in any state; after it nothing is a loss.
+//   state      entered when                     left when it receives
+//   kCalling   ssh was started                  NodeHello
+//   kGreeted   NodeHello came                   NodeReady, after our NodeJob
+//   kReady     its agent runs; ranks may start  -
+//   kLost      it refused, sent invalid data,   -
+//              or ssh ended unexpectedly
+// Finish() may be called in any state; afterwards nothing counts as a loss.
 //
-// Thread contract: not synchronized; driven by an OutputLoop.
+// Thread contract: not synchronized; all work is done in an OutputLoop.
 //
-// Invariant: a rank that events name is one of this node's.
+// Invariant: events name only ranks of this node.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_NODE_REMOTE_NODE_H_
 #define MAYPOLE_CLIENT_LAUNCHER_NODE_REMOTE_NODE_H_
 
@@ -43,13 +43,14 @@ class RemoteNode {
     int node = 0;
     int first_rank = 0;
     SshSettings ssh;
-    Sink* log = nullptr;  // of ssh's lines, with verbose
+    Sink* log = nullptr;  // for ssh's stderr, if verbose
     int log_stream_id = 0;
     bool verbose = false;
-    rlimit files = {};  // that ssh may have
+    rlimit files = {};  // ssh's limit of open files
   };
 
-  // on_lost: the node is lost, and why: no rank there lives on.
+  // on_lost: called when the node is lost, with the reason; all its ranks then
+  // count as ended.
   RemoteNode(OutputLoop* loop, Settings settings, NodeEvents events,
              std::function<void(const std::string& why)> on_lost);
   RemoteNode(const RemoteNode&) = delete;
@@ -57,25 +58,25 @@ class RemoteNode {
 
   Status Start();
   void Send(const ToNode& message);
-  // All there shall end: by the end of the file that it reads.
+  // Closes the input of the maypolerun there, which then ends all processes.
   void Finish();
-  // The host does not answer: gives it up, with this reason.
+  // Kills ssh and counts the node as lost, with this reason.
   void GiveUp(const std::string& why);
-  // From now on what it says is taken even if nobody reads our output.
+  // From now on its messages are read even while an outlet is full.
   void Hurry() { ssh_.NeverPause(); }
   void Mute() { ssh_errors_.Mute(); }
 
   bool greeted() const { return state_ != State::kCalling; }
   bool ready() const { return state_ == State::kReady; }
   bool lost() const { return state_ == State::kLost; }
-  // ssh is gone.
+  // ssh has ended.
   bool ended() const { return !ssh_.running(); }
   pid_t pid() const { return ssh_.pid(); }
 
   const Host& host() const { return settings_.host; }
   int node() const { return settings_.node; }
   int first_rank() const { return settings_.first_rank; }
-  // As the node sees this machine; empty: it does not know.
+  // This machine's address as the node sees it; empty: unknown.
   const std::string& head_address() const { return head_address_; }
   const std::string& agent() const { return agent_; }
   bool Owns(int rank) const;
@@ -85,7 +86,7 @@ class RemoteNode {
 
   void OnBytes(std::string_view bytes);
   void OnMessage(const FromNode& message);
-  // False, and the node is lost, if it must not.
+  // Whether the node may report about this rank. If not, the node is lost.
   bool MaySpeakOf(int rank);
   void OnSshEnd(Exit exit);
   void Lose(const std::string& why);

@@ -1,9 +1,9 @@
-// FrameOutlet: messages on their way to the maypolerun at the other end of ssh.
+// FrameOutlet: queues messages for the maypolerun at the other end of ssh.
 //
 // Thread contract: not synchronized.
 //
-// Invariant: never blocks; what is written is a prefix of what was sent, until
-// the reader is gone; then everything is dropped.
+// Invariant: only Finish() blocks. The bytes written are a prefix of the bytes
+// sent; when the reader is gone, everything is dropped.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_OUTPUT_FRAME_OUTLET_H_
 #define MAYPOLE_CLIENT_LAUNCHER_OUTPUT_FRAME_OUTLET_H_
 
@@ -18,22 +18,23 @@ namespace maypole::launcher {
 
 class FrameOutlet : public Outlet {
  public:
-  // limit: with more than this waiting it is full; 0: never.
+  // limit: the outlet is full while more bytes than this wait; 0: never full.
   explicit FrameOutlet(size_t limit) : limit_(limit) {}
-  // The descriptor is made non-blocking: it must be nobody else's.
+  // Makes the descriptor non-blocking, so no other process may share it.
   Status Open(OutputLoop* loop, Fd fd);
 
   void Send(const google::protobuf::MessageLite& message) {
     SendBytes(EncodeFrame(message));
   }
   void SendBytes(const std::string& bytes);
-  // Nothing more will be sent: the reader sees the end.
+  // Drops what waits and closes the descriptor: the reader sees the end of
+  // file.
   void Close();
 
   bool idle() const override { return pending_.empty(); }
   bool full() const override { return limit_ > 0 && pending_.size() > limit_; }
   void Flush() override;
-  // Writes all, waiting for the reader up to limit.
+  // Writes everything; waits for the reader, but at most for `limit`.
   void Finish(std::chrono::milliseconds limit);
 
  private:

@@ -6,7 +6,7 @@
 namespace maypole::launcher {
 namespace {
 
-// Python's words between two tracebacks of one exception.
+// The lines that Python prints between chained tracebacks.
 bool IsChain(std::string_view line) {
   return line.starts_with("The above exception was the direct cause of") ||
          line.starts_with("During handling of the above exception, another");

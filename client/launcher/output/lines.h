@@ -1,14 +1,15 @@
-// LineSplitter cuts a byte stream into lines; Tail remembers the last of them.
+// LineSplitter cuts a byte stream into lines; Tail keeps the last lines.
 //
-// Purpose: ranks write when and what they like: whole lines, progress bars
-// that return to the line's beginning (\r), prompts without an end. The
+// Purpose: ranks may write anything at any time: whole lines, progress bars
+// that return to the line's beginning (\r), prompts without a newline. The
 // splitter turns that into pieces which can be printed one after the other
 // without mixing the lines of two ranks.
 //
 // Thread contract: values; not synchronized.
 //
-// Invariants: the texts and ends of all pieces, joined, are the bytes fed
-// ("\r\n" counts as "\n"). A splitter holds at most kMaxLineBytes.
+// Invariants: the concatenated texts and ends of all pieces are the bytes that
+// were fed ("\r\n" counts as "\n"). Between calls a splitter holds fewer than
+// kMaxLineBytes.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_OUTPUT_LINES_H_
 #define MAYPOLE_CLIENT_LAUNCHER_OUTPUT_LINES_H_
 
@@ -24,15 +25,15 @@ namespace maypole::launcher {
 
 using Time = std::chrono::steady_clock::time_point;
 
-inline constexpr size_t kMaxLineBytes = 64 * 1024;  // longer: in pieces
-inline constexpr size_t kTailLines = 200;           // kept of each rank
+inline constexpr size_t kMaxLineBytes = 64 * 1024;  // longer lines are split
+inline constexpr size_t kTailLines = 200;           // kept of each stream
 inline constexpr size_t kTailLineBytes = 4096;      // kept of each line
-inline constexpr size_t kTellingLines = 10;  // of a stderr without traceback
+inline constexpr size_t kTellingLines = 10;  // telling_lines() w/o traceback
 
 enum class LineEnd {
   kNewline,  // "\n" or "\r\n"
   kReturn,   // "\r": the next piece overwrites this one on a terminal
-  kNone,     // the line goes on in the next piece
+  kNone,     // the line continues in the next piece
 };
 
 struct LinePiece {
@@ -42,9 +43,10 @@ struct LinePiece {
 
 class LineSplitter {
  public:
-  // The lines that these bytes complete.
+  // Returns the lines that these bytes complete.
   std::vector<LinePiece> Feed(std::string_view bytes);
-  // What is held back, if anything: the caller has waited long enough.
+  // Returns the unfinished line, if there is one. The caller calls this when it
+  // has waited long enough for the line's end.
   std::optional<LinePiece> TakePartial();
   bool HasPartial() const { return !buffer_.empty(); }
 
@@ -58,14 +60,15 @@ class Tail {
   void Add(const LinePiece& piece, Time now);
   std::vector<std::string> Lines() const;
   bool empty() const { return lines_.empty() && current_.empty(); }
-  // How many of the last lines tell why the process ended, as far as one can
-  // see: those since the last traceback began, else the last few.
+  // How many of the last lines probably explain why the process ended: those
+  // since the last traceback began; without a traceback, the last few.
   size_t telling_lines() const;
-  // When the last Python traceback began. Chained ones ("the direct cause of
-  // the following exception") count as one.
+  // When the last Python traceback began. Chained tracebacks ("the direct cause
+  // of the following exception") count as one.
   std::optional<Time> last_traceback() const { return traceback_; }
-  // Since then (or ever) a line named Maypole's own error: this process ends
-  // because of another.
+  // A line since then (without a traceback: any line) had an error from
+  // Maypole, which was not caused by an exception of the process itself. The
+  // process then usually ends because of another process.
   bool maypole_error() const { return maypole_error_; }
 
  private:
@@ -75,9 +78,9 @@ class Tail {
   std::string current_;
   std::optional<Time> traceback_;
   bool maypole_error_ = false;
-  size_t since_traceback_ = 0;  // lines, with the traceback's first
-  bool chained_ = false;        // the next traceback belongs to the last
-  bool own_cause_ = false;      // a chain that began with another error
+  size_t since_traceback_ = 0;  // lines, including the traceback's first
+  bool chained_ = false;        // the next traceback is part of the last one
+  bool own_cause_ = false;      // the chain began with an error of its own
 };
 
 }  // namespace maypole::launcher

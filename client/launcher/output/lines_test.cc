@@ -131,7 +131,7 @@ TEST(TailTest, AChainOfExceptionsIsAsItsFirst) {
   tail =
       TailOf({kBegin, "ValueError: bad batch", "", kCause, "", kBegin, kLost});
   EXPECT_FALSE(tail.maypole_error());
-  // A fresh one, after the chain, is judged by itself.
+  // A new traceback after the chain does not belong to it.
   tail.Add(Line(kBegin), Time());
   tail.Add(Line(kLost), Time());
   EXPECT_TRUE(tail.maypole_error());

@@ -1,7 +1,7 @@
-// Outlet: what waits to be written to one descriptor.
+// Outlet: a queue of bytes for one descriptor.
 //
-// Purpose: an OutputLoop writes to all outlets when they take something, and
-// reads no output while one of them is full.
+// Purpose: an OutputLoop flushes each outlet when its descriptor is writable,
+// and reads no output of processes while an outlet is full.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_OUTPUT_OUTLET_H_
@@ -21,14 +21,14 @@ class Outlet {
   Outlet& operator=(const Outlet&) = delete;
   virtual ~Outlet() { Detach(); }
 
-  virtual bool idle() const = 0;  // nothing waits
+  virtual bool idle() const = 0;  // the queue is empty
   virtual bool full() const = 0;
-  // Writes what goes without waiting.
+  // Writes as much as possible without blocking.
   virtual void Flush() = 0;
 
  protected:
-  // From now on the loop flushes it. fd: the descriptor that takes the bytes,
-  // or a copy of it.
+  // Registers the outlet with the loop. fd: the descriptor that the bytes are
+  // written to, or a copy of it.
   Status Attach(OutputLoop* loop, Fd fd);
   void Detach();  // closes fd
   int fd() const { return watched_.fd(); }

@@ -11,7 +11,7 @@
 namespace maypole::launcher {
 namespace {
 
-constexpr int kRetryMs = 20;  // after the kernel has refused to wait
+constexpr int kRetryMs = 20;  // the pause after RunOnce() has failed
 
 }  // namespace
 
@@ -25,7 +25,7 @@ void OutputLoop::Poll(std::optional<Time> deadline) {
   for (PipeReader* reader : readers_) reader->Pause(full);
   for (Outlet* outlet : outlets_) outlet->watched_.WantWrite(!outlet->idle());
   if (!events_.RunOnce(deadline).ok()) poll(nullptr, 0, kRetryMs);
-  // A copy: an outlet whose reader is gone leaves us.
+  // A copy: an outlet whose reader is gone removes itself from outlets_.
   for (Outlet* outlet : std::vector<Outlet*>(outlets_)) outlet->Flush();
 }
 

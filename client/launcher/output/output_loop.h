@@ -1,13 +1,13 @@
-// OutputLoop: the launcher's EventLoop, in which output cannot outrun whoever
-// reads it.
+// OutputLoop: the launcher's EventLoop, with flow control for output.
 //
-// Purpose: in every round outlets are flushed, and pipes with output
-// (PipeReader) are read, before anything else, only while all outlets have
-// room. Signals and ends of processes are always seen.
+// Purpose: in every round it flushes the outlets. It reads pipes (PipeReader)
+// before it handles other events, but only while no outlet is full, so that
+// ranks cannot write faster than our reader reads. Signals and ends of
+// processes are always handled.
 //
 // Thread contract: not synchronized.
 //
-// Invariant: the loop outlives its outlets and readers.
+// Invariant: the loop must outlive its outlets and readers.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_OUTPUT_OUTPUT_LOOP_H_
 #define MAYPOLE_CLIENT_LAUNCHER_OUTPUT_OUTPUT_LOOP_H_
 
@@ -26,9 +26,10 @@ class OutputLoop {
  public:
   EventLoop* events() { return &events_; }
 
-  // One round: waits until something happens or the deadline, handles it.
+  // One round: waits until an event happens or the deadline comes, and handles
+  // the events.
   void Poll(std::optional<Time> deadline);
-  // Output is not read, because somebody does not read ours.
+  // An outlet is full, so output of processes is not read.
   bool OutletsFull() const;
 
  private:

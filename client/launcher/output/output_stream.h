@@ -1,10 +1,10 @@
-// OutputStream: what one process writes to one descriptor, on its way to a
-// Sink, a file and a Tail.
+// OutputStream: passes the output of one process on one descriptor to a Sink, a
+// file and a Tail.
 //
 // Thread contract: not synchronized.
 //
-// Invariant: text without an end is shown at the latest kPartialDelay after it
-// came, if OnTime is called then.
+// Invariant: an unfinished line is shown at most kPartialDelay after its last
+// bytes came, if OnTime() is called at deadline().
 #ifndef MAYPOLE_CLIENT_LAUNCHER_OUTPUT_OUTPUT_STREAM_H_
 #define MAYPOLE_CLIENT_LAUNCHER_OUTPUT_OUTPUT_STREAM_H_
 
@@ -30,11 +30,11 @@ class OutputStream {
     int id = 0;          // unique among the streams of a sink
     std::string prefix;  // of each line
     Sink* sink = nullptr;
-    // In place of the sink: gets the bytes as they come.
+    // If set, it gets the unchanged bytes instead of the sink.
     std::function<void(std::string_view)> raw = {};
-    std::string file;  // a copy of the bytes goes there; empty: none
-    // Called once if the file takes no more (a full disk), with what happened;
-    // needed with a file only.
+    std::string file;  // gets a copy of the bytes; empty: no file
+    // Called once, with a message, if writing the file fails (a full disk).
+    // Required if there is a file.
     std::function<void(const std::string&)> on_file_lost = {};
   };
 
@@ -42,15 +42,15 @@ class OutputStream {
   OutputStream(const OutputStream&) = delete;
   OutputStream& operator=(const OutputStream&) = delete;
 
-  // Makes the file, if there is to be one.
+  // Creates the file, if one is set.
   Status Open(Settings settings);
   void Take(std::string_view bytes);
-  // From now on lines go to the file and the tail only.
+  // From now on output goes to the file and the tail only.
   void Mute() { muted_ = true; }
 
   std::optional<Time> deadline() const { return flush_at_; }
   void OnTime(Time now);
-  // Shows what is held back.
+  // Shows the unfinished line now.
   void Flush() { OnTime(Time::max()); }
 
   const Tail& tail() const { return tail_; }

@@ -164,9 +164,9 @@ class OutputTest(LauncherTest):
         rc, out, err = self.run_job("-np", "16", "echo", "never", preexec_fn=limit)
         self.assertEqual((rc, out), (1, ""))
         self.assertEqual(err.count("\n"), 1, err)
-        self.assertRegex(err, r"^maypolerun: the limit of open files \(ulimit -Hn\) is 60, and this job needs 128: "
+        self.assertRegex(err, r"^maypolerun: the limit of open files \(ulimit -Hn\) is 60, but this job needs 128: "
                          r"raise it .*or start fewer ranks$")
-        # One rank alone needs none of it; a soft limit is no limit.
+        # A job of one rank needs no extra files, and the soft limit does not count.
         self.assertEqual(self.run_job("-np", "1", "true", preexec_fn=limit)[0], 0)
         soft = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (60, 500))
         self.assertEqual(self.run_job("-np", "16", "true", preexec_fn=soft)[0], 0)
@@ -185,7 +185,7 @@ class OutputTest(LauncherTest):
 
     def test_a_stalled_reader_holds_ranks_back_and_loses_nothing(self):
         job = self.start("-np", "2", "sh", "-c", "head -c 8000000 /dev/zero | tr '\\0' y; echo")
-        # Nothing is read until the ranks' commands wait to write.
+        # Do not read before the ranks' commands block in a write.
         wait_for(lambda: len(self.writers_that_wait()) == 2, "two ranks that wait to write")
         out = job.stdout.read()
         self.assertEqual(job.wait(timeout=60), 0)

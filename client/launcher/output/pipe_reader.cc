@@ -10,7 +10,7 @@ namespace maypole::launcher {
 namespace {
 
 constexpr size_t kReadBytes = 64 * 1024;
-constexpr int kMaxDrainReads = 16;  // 1 MiB: a pipe's content by far
+constexpr int kMaxDrainReads = 16;  // 1 MiB: more than a pipe usually holds
 
 }  // namespace
 

@@ -1,6 +1,6 @@
-// PipeReader: takes what a process writes into a pipe.
+// PipeReader: reads what a process writes into a pipe.
 //
-// Thread contract: not synchronized; driven by an OutputLoop.
+// Thread contract: not synchronized; all reading is done in an OutputLoop.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_OUTPUT_PIPE_READER_H_
 #define MAYPOLE_CLIENT_LAUNCHER_OUTPUT_PIPE_READER_H_
 
@@ -25,19 +25,19 @@ class PipeReader {
   PipeReader& operator=(const PipeReader&) = delete;
   ~PipeReader() { Close(); }
 
-  // Makes the pipe; *writer is for the process.
+  // Creates the pipe; *writer is the end for the process.
   Status Open(Fd* writer);
-  // Takes what is in the pipe now, also while an outlet is full.
+  // Reads what is in the pipe now, even while an outlet is full.
   void Drain();
   void Close();
-  // Some writer is left, or something to take.
+  // False once all writers have closed the pipe and everything was read.
   bool open() const { return pipe_.valid(); }
-  // From now on it is read even while an outlet is full.
+  // From now on the pipe is read even while an outlet is full.
   void NeverPause() { never_pause_ = true; }
   void Pause(bool paused) { pipe_.WantRead(!paused || never_pause_); }
 
  private:
-  bool ReadOnce();  // false: nothing was there
+  bool ReadOnce();  // false: nothing was read
 
   OutputLoop* loop_;
   const Take take_;

@@ -10,7 +10,7 @@ void Screen::Write(int stream, std::string_view prefix,
     if (piece.end == LineEnd::kNewline) ++run_lines_;
   }
   bool goes_on = open_stream_ == stream && !returned_;
-  // "\r" before a text (as progress bars write it) moves nothing here.
+  // A "\r" before the first text, as progress bars write it, has no effect.
   if (piece.end == LineEnd::kReturn && piece.text.empty() && !goes_on) return;
   if (open_stream_ != stream) EndLine();
   if (!goes_on) pending_ += prefix;

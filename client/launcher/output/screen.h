@@ -1,8 +1,8 @@
-// Screen: the pieces of many streams on one output, lines never mixed.
+// Screen: merges the lines of many streams into one output.
 //
-// Purpose: decides which bytes to write so that each line carries the prefix
-// of its stream, an unfinished line is ended before another stream's begins,
-// and a progress bar still overwrites itself while nobody else writes.
+// Purpose: decides which bytes to write so that each line has the prefix of its
+// stream, an unfinished line is ended before a line of another stream begins,
+// and a progress bar overwrites itself as long as no other stream writes.
 //
 //   Screen screen;
 //   screen.Write(1, "[1]<stdout>:", {.text = "loss 0.5",
@@ -20,19 +20,19 @@
 
 namespace maypole::launcher {
 
-inline constexpr int kOwnStream = 1 << 30;  // what maypolerun itself says
+inline constexpr int kOwnStream = 1 << 30;  // maypolerun's own lines
 
 class Screen {
  public:
   void Write(int stream, std::string_view prefix, const LinePiece& piece);
   void WriteLine(int stream, std::string_view prefix, std::string_view line);
-  // These bytes and nothing else.
+  // Writes the bytes unchanged, without a prefix.
   void WriteBytes(std::string_view bytes) { pending_ += bytes; }
   // Ends an unfinished line.
   void EndLine();
 
-  // Whether the last lines, as many or more, are all this stream's. What
-  // maypolerun said in between does not count.
+  // Whether at least the last `lines` lines are all this stream's. Lines of
+  // maypolerun itself do not count.
   bool LastLinesAre(int stream, size_t lines) const {
     return run_stream_ == stream && run_lines_ >= lines;
   }
@@ -44,10 +44,10 @@ class Screen {
   static constexpr int kNobody = -1;
 
   std::string pending_;
-  int open_stream_ = kNobody;  // whose line stands unfinished
-  int run_stream_ = kNobody;   // whose lines came last, and how many
-  size_t run_lines_ = 0;
-  bool returned_ = false;  // ... and its cursor is at the line's beginning
+  int open_stream_ = kNobody;  // the stream of the unfinished line
+  int run_stream_ = kNobody;   // the stream of the last lines
+  size_t run_lines_ = 0;       // how many there are
+  bool returned_ = false;      // the unfinished line has ended with '\r'
 };
 
 }  // namespace maypole::launcher

@@ -25,8 +25,9 @@ void Sink::Flush() {
     size_t size = std::min<size_t>(pending.size(), PIPE_BUF);
     ssize_t n = write(fd_, pending.data(), size);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EAGAIN) return;  // made non-blocking by another
-    // A reader that is gone, a full disk: the job goes on without.
+    // Another process has made the descriptor non-blocking.
+    if (n < 0 && errno == EAGAIN) return;
+    // The reader is gone or the disk is full: the job continues without output.
     screen_.Consume(n < 0 ? pending.size() : static_cast<size_t>(n));
   }
 }

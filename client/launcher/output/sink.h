@@ -1,14 +1,15 @@
-// Sink: a Screen and the descriptor it is shown on.
+// Sink: writes a Screen to a descriptor.
 //
-// Purpose: writes what the Screen holds without ever blocking: a terminal that
-// is stopped or a pipe nobody reads must not keep Ctrl-C from working. The
-// descriptor is shared with others, so it is not made non-blocking; instead it
-// is asked first, and given no more than a pipe is sure to take.
+// Purpose: never blocks, so that Ctrl-C works even while the terminal is
+// stopped or nobody reads the pipe. Other processes share the descriptor, so it
+// must not be made non-blocking. Instead, Flush() polls it before each write
+// and writes at most PIPE_BUF bytes, which a writable pipe takes without
+// blocking.
 //
 // Thread contract: not synchronized.
 //
-// Invariant: what is written is a prefix of what the Screen got, until the
-// reader is gone; then everything is dropped.
+// Invariant: the bytes written are a prefix of the Screen's; when the reader is
+// gone, everything is dropped.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_OUTPUT_SINK_H_
 #define MAYPOLE_CLIENT_LAUNCHER_OUTPUT_SINK_H_
 
@@ -19,8 +20,8 @@
 
 namespace maypole::launcher {
 
-// With more than this waiting, ranks are not read from: they wait, as they
-// would for a full pipe.
+// While more bytes than this wait, no output of ranks is read. Ranks then block
+// in their writes, as with any full pipe.
 inline constexpr size_t kMaxPendingOutput = 1 << 20;
 
 class Sink : public Outlet {

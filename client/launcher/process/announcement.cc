@@ -5,7 +5,7 @@
 namespace maypole::launcher {
 namespace {
 
-// A quiet daemon still says what an operator must read.
+// Without --verbose a daemon logs only what an operator must read.
 std::string LogLevel(bool verbose) {
   return verbose ? "--log_level=info" : "--log_level=warning";
 }
@@ -18,8 +18,8 @@ std::string StartTimeoutFlag(int seconds) {
   return "--start_timeout=" + std::to_string(seconds) + "s";
 }
 
-// The agent takes no longer name. It is for messages, so its beginning will do:
-// whole labels, if there are any.
+// Shortens the name to what the agent accepts, at a dot if possible. Only
+// messages use the name.
 std::string HostForMessages(const std::string& host) {
   if (host.size() <= kMaxHostBytes) return host;
   const size_t dot = host.rfind('.', kMaxHostBytes);
@@ -32,8 +32,8 @@ Announcement ParseAnnouncement(std::string_view line) {
   line = line.substr(0, line.find('\n'));
   Announcement out;
   while (!line.empty()) {
-    // A path may hold spaces. What follows it can only be the metrics address,
-    // and only if that has not come before.
+    // A path may contain spaces. Only the metrics address can follow it, and
+    // only if it has not come before.
     size_t end =
         line.starts_with("socket=") ? std::string_view::npos : line.find(' ');
     if (end == std::string_view::npos && out.metrics.empty()) {

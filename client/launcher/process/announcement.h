@@ -1,5 +1,5 @@
-// What maypolerun and its daemons say to each other: their command lines, and
-// the one line each writes when it is ready. Pure.
+// How maypolerun starts its daemons: their command lines, and the announcement,
+// the line that a daemon writes when it is ready. Pure.
 //
 // Thread contract: values and functions; not synchronized.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_PROCESS_ANNOUNCEMENT_H_
@@ -14,14 +14,15 @@ namespace maypole::launcher {
 
 inline constexpr char kCoordinatorProgram[] = "maypole-coordinator";
 inline constexpr char kWorkerProgram[] = "maypole-worker";
-inline constexpr int kAnnounceFd = 3;  // in the daemon
+inline constexpr int kAnnounceFd = 3;  // the daemon's descriptor for the line
 inline constexpr size_t kMaxAnnouncementBytes = 4096;
 
-// "listen=127.0.0.1:40001 metrics=127.0.0.1:40002": unknown keys are skipped.
-// A worker's socket may stand before or after its metrics and hold spaces.
+// For example "listen=127.0.0.1:40001 metrics=127.0.0.1:40002". Unknown keys
+// are ignored. A worker's socket may come before or after its metrics address,
+// and may contain spaces.
 struct Announcement {
-  std::string listen;   // coordinator
-  std::string socket;   // worker
+  std::string listen;   // of a coordinator
+  std::string socket;   // of a worker
   std::string metrics;  // empty: none
 };
 Announcement ParseAnnouncement(std::string_view line);
@@ -37,15 +38,16 @@ std::vector<std::string> CoordinatorArguments(const CoordinatorSettings& s);
 
 struct WorkerSettings {
   std::string node;
-  // This machine's name in messages, of any length; empty: its own.
+  // This machine's name in messages, of any length; empty: the worker uses the
+  // host name.
   std::string host;
   std::string socket;
   std::string coordinator;  // HOST:PORT
   std::string secret_file;  // empty: none
-  std::string network;      // empty: the agent's own choice
+  std::string network;      // empty: the worker chooses
   int start_timeout_s = 120;
   bool verbose = false;
-  std::vector<std::string> flags;  // the user's, after ours
+  std::vector<std::string> flags;  // of the user, appended to ours
 };
 std::vector<std::string> WorkerArguments(const WorkerSettings& s);
 

@@ -45,7 +45,7 @@ Status ChildProcess::Start(const std::string& program, int stdin_fd) {
     status = MakePipe(&announce_, kAnnounceFd, &writers);
   }
   if (!status.ok()) return status;
-  // What shells ignore for background commands, and we for ourselves.
+  // Signals that shells ignore for background commands, or that we ignore.
   spawn.default_signals = {SIGPIPE, SIGTTOU, SIGINT, SIGQUIT};
   spawn.run_scripts = true;
   Child child;
@@ -65,7 +65,7 @@ void ChildProcess::Signal(int signal) const {
 }
 
 void ChildProcess::OnEnd() {
-  // Before reaping, while the group's number cannot be another's.
+  // Before reaping: until then no other group can get this number.
   if (settings_.owns_group) kill(-pid_, SIGKILL);
   std::optional<Exit> exit = Reap(pid_);
   if (!exit) return;

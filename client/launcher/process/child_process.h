@@ -1,14 +1,15 @@
-// ChildProcess: a process that was started here: its pipes and its end.
+// ChildProcess: a process that was started here, its pipes and its end.
 //
-// Purpose: ranks, daemons and ssh are all started, read and reaped in this one
-// way. When it has ended, what it had written is taken first, then on_end is
-// called; what processes that it has left behind write is taken after that.
+// Purpose: ranks, daemons and ssh are all started, read and reaped by this
+// class. When the process ends, the output that it has written is read first,
+// then on_end is called. Output of processes that it left behind is read after
+// that.
 //
-// Thread contract: not synchronized; driven by an OutputLoop. Callbacks may do
-// anything but destroy the ChildProcess.
+// Thread contract: not synchronized; all work is done in an OutputLoop.
+// Callbacks must not destroy the ChildProcess.
 //
-// Invariants: it dies with us, whatever kills us; no signal is sent to its
-// process id once it was reaped.
+// Invariants: the process ends when we end, even if we are killed. No signal is
+// sent to its process id after it was reaped.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_PROCESS_CHILD_PROCESS_H_
 #define MAYPOLE_CLIENT_LAUNCHER_PROCESS_CHILD_PROCESS_H_
 
@@ -29,13 +30,16 @@ namespace maypole::launcher {
 class ChildProcess {
  public:
   struct Settings {
-    // Without program and descriptors. Its death signal must be set.
+    // Start() sets program and descriptors. death_signal must be set.
     SpawnOptions spawn;
-    // Take what it writes to stdout and stderr. Without out it writes where we
-    // do; without err its stderr is its stdout.
+    // Called with what it writes to stdout and stderr. Without `out` it
+    // inherits our stdout and stderr; with `out` alone, its stderr goes to
+    // `out` too.
     PipeReader::Take out = {}, err = {};
-    PipeReader::Take announce = {};  // what it writes to kAnnounceFd
-    // It leads a process group of its own; what it leaves in it ends with it.
+    PipeReader::Take announce =
+        {};  // called with what it writes to kAnnounceFd
+    // It leads its own process group. When it ends, the rest of the group is
+    // killed.
     bool owns_group = false;
     std::function<void(Exit)> on_end;
   };
@@ -44,15 +48,15 @@ class ChildProcess {
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
-  // Returns after the program runs; an error if it could not be run.
+  // Returns once the program runs, or an error if it could not be started.
   Status Start(const std::string& program, int stdin_fd = kDevNull);
-  // To it, or to its group if it owns one.
+  // Signals the process, or its group if it owns one.
   void Signal(int signal) const;
-  // It was reaped elsewhere: on_end is not called.
+  // Call this if it was reaped elsewhere: on_end will not be called.
   void Forget();
-  // From now on its output is taken even while an outlet is full.
+  // From now on its output is read even while an outlet is full.
   void NeverPause();
-  // Takes no more of its output.
+  // Stops reading its output.
   void CloseOutput();
 
   bool running() const { return end_.valid(); }

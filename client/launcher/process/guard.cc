@@ -19,7 +19,8 @@ namespace {
 
 constexpr std::chrono::milliseconds kSweepLimit{1000};
 
-// Descriptors 0 to 2 must be somebody's before pipes are made.
+// Opens /dev/null for descriptors 0 to 2 if they are closed, so that no pipe
+// gets these numbers.
 void FillStandardDescriptors() {
   int fd;
   do {
@@ -37,11 +38,11 @@ void FillStandardDescriptors() {
   signal(SIGPIPE, SIG_IGN);
   signal(SIGTTOU, SIG_IGN);  // "stty tostop" must not stop our output
   int code = work(where);
-  if (getppid() != where.guard) directory->Remove();  // nobody else will
+  if (getppid() != where.guard) directory->Remove();  // the guard is gone
   _exit(code);
 }
 
-// Sends signals on until the supervisor has ended; returns its wait status.
+// Forwards signals until the supervisor has ended; returns its wait status.
 int Watch(pid_t supervisor, const sigset_t& set) {
   while (true) {
     siginfo_t info;

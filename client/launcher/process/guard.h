@@ -1,21 +1,24 @@
-// Guard: the process the user sees as maypolerun; its child does the work.
+// Guard: the process that the user sees as maypolerun. Its child, the
+// supervisor, does the work.
 //
-// Purpose: two processes watch each other, so that no kill -9 leaves anything.
+// Purpose: the two processes watch each other, so that a kill -9 leaves no
+// process and no file behind.
 //
-//   what is killed        who cleans up
+//   killed process        cleaned up by
 //   a rank                the supervisor (JobLauncher)
-//   the guard             the supervisor: it gets SIGTERM by the kernel, sees
-//                         that its parent is gone, kills all, removes the
-//                         directory
+//   the guard             the supervisor: the kernel sends it SIGTERM, it sees
+//                         that its parent is gone, kills all processes and
+//                         removes the directory
 //   the supervisor        the guard: as subreaper it inherits all processes
 //                         (ranks die with the supervisor anyway)
 //   both at once          the kernel: parent death signals end ranks and
-//                         daemons; only the directory stays
+//                         daemons; only the directory remains
 //
-// The guard stands in the shell's job, the supervisor in a process group of
-// its own: what the terminal sends goes to the guard once and is sent on once.
+// The guard is in the process group of the shell's job, the supervisor in one
+// of its own. So a signal of the terminal reaches the guard only, which
+// forwards it once.
 //
-// Thread contract: one thread; call once, from main.
+// Thread contract: one thread; main() calls it once.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_PROCESS_GUARD_H_
 #define MAYPOLE_CLIENT_LAUNCHER_PROCESS_GUARD_H_
 
@@ -26,14 +29,15 @@
 
 namespace maypole::launcher {
 
-// Where the supervisor finds itself.
+// The surroundings of the supervisor.
 struct Supervised {
-  std::string directory;  // private; empty if none was asked for
+  std::string directory;  // private; empty if none was requested
   pid_t guard = 0;        // its parent
-  pid_t guard_group = 0;  // the terminal's foreground group, if we are there
+  pid_t guard_group = 0;  // the terminal's foreground group, unless maypolerun
+                          // runs in the background
 };
 
-// Calls work in the supervisor and returns its result as our exit status.
+// Calls `work` in the supervisor, and returns its result in the guard.
 int RunGuarded(bool needs_directory,
                const std::function<int(const Supervised&)>& work);
 

@@ -46,7 +46,7 @@ Status PrivateDirectory::Create() {
   std::string tried;
   for (const std::string& candidate : Candidates()) {
     if (!SocketsFit(candidate)) {
-      tried += " " + candidate + " (its name is too long for sockets)";
+      tried += " " + candidate + " (its path is too long for sockets)";
       continue;
     }
     std::string path = candidate + kPattern;
@@ -57,20 +57,20 @@ Status PrivateDirectory::Create() {
     tried += " " + candidate + " (" + std::strerror(errno) + ")";
   }
   return Status(Code::kFailedPrecondition,
-                "no place for the job's private directory; tried" + tried +
-                    ": set TMPDIR to a short directory you may write to");
+                "cannot create the job's private directory; tried" + tried +
+                    ": set TMPDIR to a writable directory with a short path");
 }
 
 void PrivateDirectory::Remove() {
   if (path_.empty()) return;
-  std::error_code ignored;  // nothing to be done about it at the end
+  std::error_code ignored;  // at the end there is no way to handle it
   std::filesystem::remove_all(path_, ignored);
   path_.clear();
 }
 
 std::string RandomHex() {
   std::array<unsigned char, 32> bytes;
-  // Cannot fail or come short for up to 256 bytes, except by a signal.
+  // For up to 256 bytes, getrandom() can only be interrupted by a signal.
   while (getrandom(bytes.data(), bytes.size(), 0) !=
          static_cast<ssize_t>(bytes.size())) {
   }

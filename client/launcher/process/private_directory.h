@@ -1,7 +1,7 @@
-// PrivateDirectory: a 0700 directory for the sockets and the secret of one
-// job, removed with all in it at the end.
+// PrivateDirectory: a directory of mode 0700 for the sockets and the secret of
+// one job. The destructor removes it with its contents.
 //
-// Thread contract: a value, move only by construction; not synchronized.
+// Thread contract: not synchronized; neither copied nor moved.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_PROCESS_PRIVATE_DIRECTORY_H_
 #define MAYPOLE_CLIENT_LAUNCHER_PROCESS_PRIVATE_DIRECTORY_H_
 
@@ -18,12 +18,12 @@ class PrivateDirectory {
   PrivateDirectory& operator=(const PrivateDirectory&) = delete;
   ~PrivateDirectory() { Remove(); }
 
-  // Below the first usable of $XDG_RUNTIME_DIR, $TMPDIR and /tmp in which the
-  // paths of sockets stay within what a unix address holds.
+  // Creates it in the first of $XDG_RUNTIME_DIR, $TMPDIR and /tmp that is
+  // writable and short enough for the paths of unix sockets.
   Status Create();
   void Remove();
 
-  // Empty: not created.
+  // Empty before Create().
   const std::string& path() const { return path_; }
 
  private:
@@ -33,7 +33,7 @@ class PrivateDirectory {
 // 256 random bits in hexadecimal.
 std::string RandomHex();
 
-// Writes a file that only its owner may read; it must not exist.
+// Creates a file of mode 0600 with the secret. The file must not exist yet.
 Status WriteSecretFile(const std::string& path, const std::string& secret);
 
 }  // namespace maypole::launcher

@@ -17,7 +17,7 @@
 namespace maypole::launcher {
 namespace {
 
-// Parent's process id of a process; -1 if it is gone.
+// The process id of the parent of `pid`; -1 if `pid` is gone.
 pid_t ParentOf(const char* pid) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%s/stat", pid);
@@ -100,7 +100,7 @@ bool KillDescendants(const std::set<pid_t>& keep,
       kill(pid, SIGKILL);
       waitpid(pid, nullptr, WNOHANG);
     }
-    // Children of what died now are ours: look again.
+    // Children of the processes that died are now ours: look again.
     if (!any) return true;
     if (std::chrono::steady_clock::now() >= deadline) return false;
     poll(nullptr, 0, 2);
@@ -137,7 +137,7 @@ Status FindDaemon(const std::string& name, std::string* path) {
   if (FindProgram(name, path).ok()) return Status();
   return Status(
       Code::kNotFound,
-      name + " stands neither beside maypolerun (" + beside +
+      name + " is neither beside maypolerun (" + beside +
           ") nor on PATH: build it (deploy/build.sh) or put it there");
 }
 

@@ -1,7 +1,7 @@
-// Processes: seeing one end, ending all that descend from us, finding the
-// program of one that is to be started (common/system/spawn.h does that).
+// Processes: reaps children, kills all our descendants, and finds programs to
+// start (common/system/spawn.h starts them).
 //
-// Thread contract: for a process of one thread.
+// Thread contract: for single-threaded processes.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_PROCESS_PROCESS_H_
 #define MAYPOLE_CLIENT_LAUNCHER_PROCESS_PROCESS_H_
 
@@ -18,27 +18,28 @@
 
 namespace maypole::launcher {
 
-// The signals that end maypolerun. SIGHUP is not among them if it is ignored
-// (nohup); SIGINT is, although shells ignore it for background commands:
-// ranks could not be interrupted at all otherwise.
+// The signals that end maypolerun. SIGHUP is one of them unless it is ignored
+// (nohup). SIGINT always is, although shells ignore it for background commands:
+// otherwise the ranks of a background job could not be interrupted at all.
 sigset_t EndingSignals();
 
-// How the child ended, once its pidfd is readable; takes it off the system.
+// Reaps the child and returns how it ended. Call it when its pidfd is readable;
+// returns nullopt if the child has not ended or was reaped already.
 std::optional<Exit> Reap(pid_t pid);
 
-// Reaps ended processes that were left to us (we are their subreaper) and are
-// not in known.
+// Reaps ended orphans that we inherited as their subreaper. `known` are
+// children that are reaped elsewhere.
 void ReapOrphans(const std::set<pid_t>& known);
 
-// Kills and reaps all our descendants, except keep and theirs. False: some
-// still lived after limit.
+// Kills and reaps all our descendants, except those in `keep` and their
+// descendants. Returns false if some were still alive after `limit`.
 bool KillDescendants(const std::set<pid_t>& keep,
                      std::chrono::milliseconds limit);
 
-// The path execvp would run, or the error it would give. Only regular,
-// executable files count.
+// Finds the path that execvp() would run, or returns the error that it would
+// give. Only regular, executable files count.
 Status FindProgram(const std::string& name, std::string* path);
-// One of ours: beside maypolerun, then on PATH.
+// Finds a program of Maypole: in the directory of maypolerun, then on PATH.
 Status FindDaemon(const std::string& name, std::string* path);
 
 }  // namespace maypole::launcher

@@ -19,7 +19,7 @@ std::vector<std::string> EnvironmentWith(const Variables& variables) {
     std::string name = entry.substr(0, entry.find('='));
     bool replaced = std::any_of(variables.begin(), variables.end(),
                                 [&](const auto& v) { return v.first == name; });
-    // An agent of a job around ours is not ours.
+    // If we run inside another job, MAYPOLE_AGENT is that job's agent.
     if (!replaced && name != "MAYPOLE_AGENT") environment.push_back(entry);
   }
   for (const auto& [name, value] : variables) {

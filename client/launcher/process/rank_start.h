@@ -1,4 +1,4 @@
-// What a rank is started with, on maypolerun's own host and on others.
+// The environment and the agent of a rank, on maypolerun's host and on others.
 //
 // Thread contract: functions that read this process's environment.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_PROCESS_RANK_START_H_
@@ -12,15 +12,16 @@
 
 namespace maypole::launcher {
 
-// Environment of a rank: ours and what it needs.
+// The environment of a rank: ours, with the rank's variables set.
 std::vector<std::string> RankEnvironment(const JobEnvironment& job,
                                          const Place& place);
 
-// Where a maypole-worker listens that was not told where.
+// The sockets at which a maypole-worker without --socket may listen.
 std::vector<std::string> DefaultAgentSockets();
 
-// The socket of the maypole-worker that runs on this host: `socket`, or the
-// default one if it is empty. An error if nobody listens there.
+// Finds the socket of the maypole-worker that runs on this host. If *socket is
+// empty, sets it to the first default socket that accepts a connection. Returns
+// an error if no maypole-worker can be reached.
 Status FindRunningAgent(std::string* socket);
 
 }  // namespace maypole::launcher

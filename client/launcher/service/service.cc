@@ -21,7 +21,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// For daemons to tell their ranks, after the service was killed.
+// After the service was killed: how long daemons may take to report to ranks.
 constexpr milliseconds kGrace{1000};
 constexpr milliseconds kSweepLimit{1000};
 
@@ -32,8 +32,9 @@ void Report(Fd* fd, std::string line) {
   fd->Reset();
 }
 
-// Launchers signal whole groups and sessions; the ranks decide when we end.
-// Blocked, not ignored: what we start gets an empty mask.
+// Launchers signal whole groups and sessions, but the service must end only
+// when its ranks have gone. Signals are blocked, not ignored: processes that we
+// start get an empty mask.
 void HoldSignals() {
   sigset_t set;
   sigemptyset(&set);
@@ -63,7 +64,7 @@ void AwaitChildren(milliseconds limit) {
   }
 }
 
-// Waits for the service and cleans up after it; descriptors as it has them.
+// Starts the service, waits for its end and cleans up after it.
 [[noreturn]] void Guard(const std::string& directory, Fd report) {
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   const pid_t service = fork();
@@ -77,11 +78,12 @@ void AwaitChildren(milliseconds limit) {
   while (waitpid(service, &status, 0) < 0 && errno == EINTR) {
   }
   if (!WIFEXITED(status)) {
-    // The daemons got SIGTERM with its death.
+    // The daemons got SIGTERM as their parent death signal.
     AwaitChildren(kGrace);
     KillDescendants({}, kSweepLimit);
   }
-  // One that has ended well has removed it, and the next may be there already.
+  // A service that exited with 0 has removed its directory itself, and the next
+  // service may be using it already.
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
     RemoveServiceDirectory(directory, kServiceLockFd);
   }
@@ -95,9 +97,9 @@ int RunNodeService(const std::string& directory) {
   if (fcntl(kServiceReportFd, F_GETFD) < 0 ||
       fcntl(kServiceLockFd, F_GETFD) < 0 || directory.empty()) {
     report.Release();
-    return 2;  // started by hand
+    return 2;  // a user has started it, not a rank
   }
-  // The lock is never closed: it goes with the last of us.
+  // The lock is never closed: it is released when guard and service have ended.
   fcntl(kServiceReportFd, F_SETFD, FD_CLOEXEC);
   fcntl(kServiceLockFd, F_SETFD, FD_CLOEXEC);
   for (int fd = kServiceLockFd + 1; fd < 1024; ++fd) close(fd);

@@ -1,14 +1,14 @@
-// The node service: what starts a job's agent on a node where no maypolerun
-// does, for the life of the job's ranks there.
+// The node service: starts a job's agent on a node whose ranks were started by
+// another launcher than maypolerun. It runs as long as the job's ranks there.
 //
-// Purpose: `maypolerun --node-service DIRECTORY` is started by the first rank
-// of the node (client/bootstrap/node_bootstrap.h) with kServiceReportFd and
-// kServiceLockFd. It goes on in a process of its own, apart from the ranks'
-// session and pipes, serves <DIRECTORY>/service.sock, and ends when all ranks
-// have gone, leaving nothing. A second process (the guard) cleans up after it
-// if it is killed.
+// Purpose: the first rank of the node (client/bootstrap/node_bootstrap.h)
+// starts `maypolerun --node-service DIRECTORY` with kServiceReportFd and
+// kServiceLockFd. The service continues in a process of its own, outside the
+// ranks' session and without their pipes. It serves <DIRECTORY>/service.sock,
+// and when all ranks have gone it ends and leaves nothing behind. A second
+// process (the guard) cleans up if the service is killed.
 //
-// Thread contract: for a process of one thread.
+// Thread contract: for single-threaded processes.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_SERVICE_SERVICE_H_
 #define MAYPOLE_CLIENT_LAUNCHER_SERVICE_SERVICE_H_
 
@@ -16,7 +16,8 @@
 
 namespace maypole::launcher {
 
-// Returns when the service goes on without us: the exit status.
+// Starts the service in the background. Returns the exit status of the calling
+// process.
 int RunNodeService(const std::string& directory);
 
 }  // namespace maypole::launcher

@@ -8,7 +8,8 @@
 namespace maypole::launcher {
 namespace {
 
-// Ports of coordinators whose address nobody can be told (Slurm).
+// Ports of coordinators whose address cannot be exchanged (Slurm), so that each
+// node derives the port from the job.
 constexpr unsigned kFirstPort = 20000, kPorts = 10000;
 
 std::string DerivedPort(const std::string& job) {
@@ -68,7 +69,7 @@ ServiceCore::Actions ServiceCore::Idle() {
 void ServiceCore::Leave(int connection, bool politely) {
   if (ranks_.erase(connection) == 0) return;
   if (ranks_.empty()) {
-    Actions left = Idle();  // the connection closes when all is done
+    Actions left = Idle();  // the connection stays open until the service ends
     actions_ = std::move(left);
     return;
   }
@@ -114,9 +115,9 @@ Status ServiceCore::CheckSameJob(const RankMessage& p) const {
            std::to_string(of.local_size) + " on this node";
   };
   return Status(Code::kInvalidArgument,
-                "this process is " + text(p) + ", but before it came " +
+                "this process is " + text(p) + ", but the first one here is " +
                     text(*first_) +
-                    ": start all ranks of a job by the same launcher");
+                    ": start all ranks of a job with the same launcher");
 }
 
 void ServiceCore::Begin() {
@@ -125,7 +126,7 @@ void ServiceCore::Begin() {
   if (!s.ok()) Fail(s);
 }
 
-// A coordinator of this job's own.
+// The job starts its own coordinator.
 Status ServiceCore::OwnTerms() {
   if (first_->one_node()) {
     terms_.secret = facts_.random_secret;
@@ -147,7 +148,7 @@ Status ServiceCore::OwnTerms() {
       Code::kInvalidArgument,
       std::to_string(first_->local_size) + " of the job's " +
           std::to_string(first_->size) +
-          " ranks are on this node, and no way is known to the others: " +
+          " ranks are on this node, and no way to reach the others is known: " +
           (first_->why_none.empty() ? "" : first_->why_none + "; ") +
           "start maypole-coordinator and set MAYPOLE_COORDINATOR=HOST:PORT and "
           "MAYPOLE_SECRET_FILE for all ranks, or start them with maypolerun");
@@ -176,8 +177,8 @@ void ServiceCore::Derive(const std::string& key, BootstrapInfo* terms) const {
   terms->token = facts_.derive(key, "token of " + first_->job);
 }
 
-// A node that has a token takes none from others: whoever can write where the
-// launcher carries values could have put it there.
+// A node that has a token does not use a published one: anybody who can write
+// to the launcher's exchange could have put it there.
 Status ServiceCore::Complete(BootstrapInfo* terms) const {
   const bool here = !facts_.token.empty();
   if (here != terms->token.empty()) {
@@ -192,7 +193,7 @@ Status ServiceCore::Complete(BootstrapInfo* terms) const {
   return Status();
 }
 
-// Daemons that run already.
+// The job uses an agent or a coordinator that already runs.
 Status ServiceCore::ForeignTerms() {
   if (facts_.running_agent.empty()) {
     terms_.coordinators = {facts_.coordinator};
@@ -225,15 +226,16 @@ Status ServiceCore::FindToken(bool* known) {
     if (Status s = facts_.user_secret(&key); !s.ok()) return s;
   } else {
     return Status(Code::kInvalidArgument,
-                  "the ranks of this job on several nodes need a token that "
-                  "only they know: set MAYPOLE_TOKEN to the same random text "
-                  "on all ranks");
+                  "this job has ranks on several nodes, which need a token "
+                  "that only they know: set MAYPOLE_TOKEN to the same random "
+                  "text on all ranks");
   }
   terms_.token = facts_.derive(key, "token of " + first_->job);
   return Status();
 }
 
-// Rank 0's node makes the terms and publishes them, the others get them.
+// Exchanges the bootstrap info through the launcher: rank 0's node creates and
+// publishes it, the other nodes get it.
 void ServiceCore::Carry() {
   int head = -1;
   for (const auto& [connection, rank] : ranks_) {
@@ -250,7 +252,7 @@ void ServiceCore::Carry() {
   if (own_terms_) {
     if (asked_ == head) return;
     asked_ = head;
-    // torchrun's store, for one, shows them to everybody who can reach it.
+    // Anybody who can reach torchrun's store, for example, can read it.
     BootstrapInfo published = terms_;
     if (!facts_.token.empty()) published.secret = published.token = "";
     Send(head, std::string(kSayPublish) + "\n" + Encode(published));
@@ -301,7 +303,7 @@ ServiceCore::Actions ServiceCore::Ready(const std::string& name,
   }
   own_terms_ = true;
   if (carried_) Carry();
-  // This node does not wait for the others to hear of it.
+  // This node need not wait until other nodes have the bootstrap info.
   used_ = true;
   StartWorker(JoinHostPort("127.0.0.1", at.port), secret_path());
   return Take();
@@ -315,8 +317,8 @@ void ServiceCore::Use(const BootstrapInfo& terms) {
     if (!facts_.running_agent.empty()) return Answer(facts_.running_agent);
     return Fail(Status(
         Code::kUnavailable,
-        "the node of rank 0 uses the agent that runs there, but none runs on "
-        "this node: start maypole-worker here too, or nowhere"));
+        "the node of rank 0 uses an agent that runs there, but none runs on "
+        "this node: start maypole-worker on all nodes, or on none"));
   }
   if (!facts_.coordinator.empty()) {
     return StartWorker(facts_.coordinator, facts_.secret_file);
@@ -380,7 +382,8 @@ ServiceCore::Actions ServiceCore::Failed(const std::string& what) {
   return Take();
 }
 
-// Ranks that have an agent learn from it what has happened to it.
+// Answers ranks that have no answer yet. Other ranks learn of a failure from
+// their agent.
 void ServiceCore::Fail(const Status& status) {
   if (failure_ || stopped_) return;
   failure_ = status;

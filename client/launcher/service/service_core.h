@@ -1,14 +1,16 @@
-// ServiceCore: what the node service decides.
+// ServiceCore: the decisions of the node service.
 //
 // Purpose: the ranks of one job on one node, started by mpirun, torchrun, srun
-// and the like, come to it (client/bootstrap/bootstrap_messages.h). It says
-// which daemons are to be started, tells every rank its agent or what is wrong,
-// and when to end. Pure: no I/O, no clock; the shell is service.cc.
+// or the like, connect to the service (client/bootstrap/bootstrap_messages.h).
+// The core decides which daemons to start, tells each rank its agent's socket
+// or what is wrong, and decides when the service ends. Pure: no I/O, no clock;
+// NodeService (service_shell.h) performs the actions.
 //
 // Thread contract: not synchronized.
 //
-// Invariants: after Stop nothing else is asked for; a rank that has come gets
-// one answer, as soon as there is one; each daemon is started at most once.
+// Invariants: after kStop no other action follows. Each rank that has sent its
+// RankMessage gets exactly one answer, as soon as it is known. Each daemon is
+// started at most once.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_SERVICE_SERVICE_CORE_H_
 #define MAYPOLE_CLIENT_LAUNCHER_SERVICE_SERVICE_CORE_H_
 
@@ -28,7 +30,7 @@ namespace maypole::launcher {
 inline constexpr char kCoordinatorName[] = "coordinator";
 inline constexpr char kAgentName[] = "agent";
 
-// What the shell knows of machine and environment.
+// Facts about the machine and the environment.
 struct ServiceFacts {
   std::string directory;
   std::string running_agent;     // a socket where an agent listens; empty: none
@@ -38,25 +40,26 @@ struct ServiceFacts {
   std::string token;             // MAYPOLE_TOKEN
   std::string random_secret;
   std::string random_token;
-  std::string any_address = "0.0.0.0";  // to listen on all of them
+  std::string any_address = "0.0.0.0";  // to listen on all addresses
   std::vector<std::string> addresses;   // of this machine, for other nodes
-  int64_t fusion_threshold = -1;        // -1: nothing is said
-  // Keys that other nodes have too.
+  int64_t fusion_threshold = -1;        // -1: not set
+  // Reads a key that other nodes have too: the user's secret, or the cluster's
+  // secret in secret_file.
   std::function<Status(std::string*)> user_secret;
-  std::function<Status(std::string*)> cluster_secret;  // in secret_file
-  // A keyed hash of `text`.
+  std::function<Status(std::string*)> cluster_secret;
+  // A keyed hash (MAC) of `text`.
   std::function<std::string(const std::string& key, const std::string& text)>
       derive;
 };
 
 struct ServiceAction {
   enum Kind {
-    kSend,         // text to connection
-    kClose,        // connection
-    kWriteSecret,  // text into <directory>/secret
-    kStart,        // a daemon: name, arguments
+    kSend,         // send `text` to `connection`
+    kClose,        // close `connection`
+    kWriteSecret,  // write `text` into <directory>/secret
+    kStart,        // start the daemon `name` with `arguments`
     kDial,         // find out which of `arguments` (HOST:PORT) answers
-    kStop,         // end the daemons, clean up, exit
+    kStop,         // end the daemons, clean up and exit
   };
   Kind kind;
   int connection = 0;
@@ -71,22 +74,24 @@ class ServiceCore {
 
   explicit ServiceCore(ServiceFacts facts) : facts_(std::move(facts)) {}
 
+  // Events; each returns the actions to perform, in order.
   Actions Connected(int connection);
   Actions Said(int connection, const std::string& message);
   Actions Closed(int connection);
-  // The daemon of that name is ready.
+  // The daemon with this name is ready.
   Actions Ready(const std::string& name, const Announcement& announcement);
+  // This address of the last kDial accepts connections.
   Actions Dialed(const std::string& address);
-  // What was asked for cannot be, or a daemon has ended: one line.
+  // An action failed, or a daemon has ended. what: one line.
   Actions Failed(const std::string& what);
-  // For a while nobody has been connected.
+  // No rank has been connected for a while.
   Actions Idle();
 
-  // As the first rank wants it.
+  // The start timeout of the first rank.
   int start_timeout_seconds() const {
     return first_ ? first_->start_timeout_seconds : 120;
   }
-  // Where the secret of the job's own coordinator is.
+  // The file with the secret of the job's own coordinator.
   std::string secret_path() const { return facts_.directory + "/secret"; }
 
  private:
@@ -102,9 +107,9 @@ class ServiceCore {
   Status ForeignTerms();
   Status FindToken(bool* known);
   Status DeriveTerms();
-  // Secret and token, as all nodes that know `key` make them.
+  // Derives secret and token; all nodes that know `key` get the same.
   void Derive(const std::string& key, BootstrapInfo* terms) const;
-  // What has been published, made whole by what this node knows itself.
+  // Adds to the published bootstrap info what only this node knows.
   Status Complete(BootstrapInfo* terms) const;
   void StartCoordinator(const std::string& listen);
   void StartWorker(const std::string& coordinator,
@@ -120,13 +125,14 @@ class ServiceCore {
 
   const ServiceFacts facts_;
   std::map<int, Rank> ranks_;
-  std::optional<RankMessage> first_;  // the first rank's
-  BootstrapInfo terms_;
-  bool carried_ = false;    // terms travel through the launcher
-  bool own_terms_ = false;  // terms_ is complete, and ours to publish
-  bool used_ = false;       // the worker, or its search, is under way
-  int asked_ = -1;          // connection that shall get or publish; -1: none
-  std::string agent_;       // known: its socket
+  std::optional<RankMessage> first_;  // of the first rank
+  BootstrapInfo terms_;               // the job's bootstrap info
+  bool carried_ = false;    // the bootstrap info is exchanged by the launcher
+  bool own_terms_ = false;  // terms_ is complete, and this node publishes it
+  bool used_ = false;       // the agent, or the search for its coordinator, was
+                            // started
+  int asked_ = -1;     // connection that was asked to get or publish; -1: none
+  std::string agent_;  // the agent's socket; empty: not known yet
   std::optional<Status> failure_;
   bool stopped_ = false;
   Actions actions_;

@@ -48,8 +48,8 @@ std::string Place(int rank, int size, int local_size,
                             .at_head = at_head});
 }
 
-// The service, and what it was made to do: "send 1 agent /d/agent.sock T",
-// "start coordinator --listen=...", ...
+// Runs the core and returns its actions as text: "send 1 agent /d/agent.sock
+// T", "start coordinator --listen=...", ...
 class Service {
  public:
   explicit Service(ServiceFacts facts = ProcessFacts())
@@ -113,7 +113,7 @@ TEST(ServiceCoreTest, OneNodeHasADaemonOfEachKindOnLoopback) {
           HasSubstr("--socket=/d/agent.sock "), HasSubstr("--node=n "))));
   EXPECT_THAT(s.AgentReady(), ElementsAre("send 1 agent|/d/agent.sock|T",
                                           "send 2 agent|/d/agent.sock|T"));
-  // Who comes later finds the answer.
+  // A rank that comes later gets the answer at once.
   EXPECT_THAT(s.Come(3, Place(0, 2, 2)),
               ElementsAre("send 3 agent|/d/agent.sock|T"));
 }
@@ -186,7 +186,7 @@ TEST(ServiceCoreTest, RankZerosNodePublishes) {
                                                              "S", "T"),
                           HasSubstr("--coordinator=127.0.0.1:4001 ")));
   EXPECT_THAT(s.Say(2, "published"), IsEmpty());
-  // The rank that was asked before finds what we have published.
+  // The rank that was asked before gets what this node has published.
   EXPECT_THAT(s.Say(1, "got\nmaypole-terms-1\n10.0.0.1:4001\nS\nT"), IsEmpty());
   EXPECT_THAT(s.AgentReady(), ElementsAre("send 1 agent|/d/agent.sock|T",
                                           "send 2 agent|/d/agent.sock|T"));
@@ -197,7 +197,7 @@ TEST(ServiceCoreTest, OtherNodesGet) {
   const auto carried = ExchangeKind::kCarried;
   EXPECT_THAT(s.Come(1, Place(2, 4, 2, carried)), ElementsAre("send 1 get"));
   EXPECT_THAT(s.Come(2, Place(3, 4, 2, carried)), IsEmpty());
-  // The one that was asked dies: the other is asked.
+  // The rank that was asked dies: the other rank is asked.
   EXPECT_THAT(Service::Texts(s.core.Closed(1)), ElementsAre("send 2 get"));
   EXPECT_THAT(s.Say(2, "got\nmaypole-terms-1\n10.0.0.1:1 [fd00::1]:1\nS2\nT2"),
               ElementsAre("secret S2", "dial 10.0.0.1:1 [fd00::1]:1"));
@@ -207,7 +207,7 @@ TEST(ServiceCoreTest, OtherNodesGet) {
   EXPECT_THAT(s.AgentReady(), ElementsAre("send 2 agent|/d/agent.sock|T2"));
 }
 
-// Strangers may read what torchrun's store carries.
+// Other users may be able to read torchrun's store.
 TEST(ServiceCoreTest, WhoHasATokenPublishesAddressesOnly) {
   ServiceFacts facts = ProcessFacts();
   facts.token = "mine";
@@ -243,7 +243,7 @@ TEST(ServiceCoreTest, ATokenIsSetOnAllNodesOrOnNone) {
   facts.token = "mine";
   Service with(facts);
   with.Come(1, Place(2, 4, 2, ExchangeKind::kCarried));
-  // Nothing of a stranger's is used.
+  // Nothing that another user may have published is used.
   EXPECT_THAT(with.Say(1, "got\nmaypole-terms-1\n10.0.0.1:4001\nS2\nT2"),
               ElementsAre(AllOf(StartsWith("send 1 error|3|MAYPOLE_TOKEN"),
                                 HasSubstr("this node, but not on rank 0's"))));

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kGone[] = ".gone.";  // in the name of what is being removed
+constexpr char kGone[] = ".gone.";  // in names of directories being removed
 
 bool HasLock(const std::string& directory, int lock) {
   struct stat ours, there;
@@ -40,7 +40,7 @@ void RemoveServiceDirectory(const std::string& directory, int lock) {
   if (!HasLock(directory, lock)) return;
   const std::string gone = directory + kGone + RandomHex();
   if (rename(directory.c_str(), gone.c_str()) != 0) return;
-  std::error_code ignored;  // nothing to be done about it at the end
+  std::error_code ignored;  // at the end there is no way to handle it
   fs::remove_all(gone, ignored);
 }
 
@@ -70,10 +70,11 @@ void SweepBeside(const std::string& directory) {
   }
   for (const fs::path& path : others) {
     if (path.filename().string().find(kGone) != std::string::npos) {
-      fs::remove_all(path, error);  // its remover was killed, or does the same
+      fs::remove_all(path, error);  // harmless if its owner still removes it
       continue;
     }
-    // No service has it: each holds its lock for life.
+    // If the lock is free, no service uses it: a service holds its lock for its
+    // whole life.
     const Fd lock(
         open((path / kServiceLock).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
     if (lock.valid() && flock(lock.get(), LOCK_EX | LOCK_NB) == 0) {

@@ -1,14 +1,15 @@
-// How the node service's directory goes.
+// Removal of the node service's directory.
 //
-// Purpose: ranks that come meanwhile (client/bootstrap/bootstrap_directory.h)
-// make the directory anew and start the next service in it, which must never
-// lose anything to the end of the one before.
+// Purpose: while a service ends, new ranks may come
+// (client/bootstrap/bootstrap_directory.h), create the directory again and
+// start the next service in it. The end of the old service must never remove
+// files of the next one.
 //
 // Thread contract: functions; not synchronized.
 //
-// Invariant: a directory is changed only by whoever holds the lock in it, and
-// `lock` is never unlinked where it can be found: the directory is renamed
-// first.
+// Invariant: only the holder of the lock in a directory changes the directory.
+// The lock file is never unlinked under its usual path; the directory is
+// renamed first.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_SERVICE_SERVICE_DIRECTORY_H_
 #define MAYPOLE_CLIENT_LAUNCHER_SERVICE_SERVICE_DIRECTORY_H_
 
@@ -16,15 +17,16 @@
 
 namespace maypole::launcher {
 
-// Nothing happens unless the file `lock` in it is the one that is open (and
-// locked) as `lock`.
+// Removes the directory with its contents. lock: the descriptor of its lock
+// file, which the caller has locked. If the directory now has another lock
+// file, nothing happens.
 void RemoveServiceDirectory(const std::string& directory, int lock);
 
-// The same, but the directory and its lock stay: who comes waits.
+// The same, but directory and lock file stay, so new ranks wait for the lock.
 void EmptyServiceDirectory(const std::string& directory, int lock);
 
-// Removes what services of this user have left beside `directory` that were
-// killed together with their guards.
+// Removes the directories beside `directory` that were left by services of this
+// user which were killed together with their guards.
 void SweepBeside(const std::string& directory);
 
 }  // namespace maypole::launcher

@@ -30,7 +30,7 @@ class ServiceDirectory : public ::testing::Test {
   }
   ~ServiceDirectory() override { fs::remove_all(base_); }
 
-  // As a service has it; returns its lock.
+  // Creates and locks the directory as a service does; returns the lock.
   Fd Make(const std::string& directory) {
     fs::create_directory(directory);
     for (const char* name : {"secret", "log"}) {

@@ -27,7 +27,7 @@ std::string Variable(const char* name) {
   return value != nullptr ? value : "";
 }
 
-// Whoever listens there must be root or this user.
+// Whether root or this user listens at the socket.
 bool AgentListens(const std::string& path) {
   Fd socket;
   PeerCredentials peer;
@@ -48,7 +48,7 @@ std::string Home() {
   return entry != nullptr ? entry->pw_dir : "";
 }
 
-// A file that is there is left alone.
+// Creates the file with a random secret; an existing file is not changed.
 Status MakeSecret(const std::string& path) {
   char host[256] = {};
   gethostname(host, sizeof(host) - 1);
@@ -106,13 +106,13 @@ Status GatherServiceFacts(const std::string& directory, ServiceFacts* out) {
   f.coordinator_port = Variable("MAYPOLE_COORDINATOR_PORT");
   f.secret_file = Variable("MAYPOLE_SECRET_FILE");
   f.token = Variable("MAYPOLE_TOKEN");
-  // Who names a coordinator does not mean an agent's.
+  // With MAYPOLE_COORDINATOR, the job does not use a running agent.
   if (f.coordinator.empty()) f.running_agent = RunningAgent();
   f.random_secret = RandomHex();
   f.random_token = RandomHex();
   f.any_address = AnyAddress();
   f.addresses = OwnAddresses();
-  // Several nodes on a machine without any network.
+  // Without any network, all nodes must be on this machine.
   if (f.addresses.empty()) f.addresses = {kLoopbackAddress};
   f.user_secret = [](std::string* key) { return UserSecret(Home(), key); };
   f.cluster_secret = [path = f.secret_file](std::string* key) {

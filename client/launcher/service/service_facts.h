@@ -1,6 +1,6 @@
-// What the node service has to know of its machine and user.
+// Collects what the node service must know about its machine and user.
 //
-// Thread contract: functions; they ask the system.
+// Thread contract: functions; they query the system.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_SERVICE_SERVICE_FACTS_H_
 #define MAYPOLE_CLIENT_LAUNCHER_SERVICE_SERVICE_FACTS_H_
 
@@ -16,8 +16,8 @@ Status GatherServiceFacts(const std::string& directory, ServiceFacts* out);
 // HMAC-SHA-256 in hexadecimal.
 std::string Derive(const std::string& key, const std::string& text);
 
-// <home>/.maypole/secret, made at the first use. All nodes that share the home
-// get the same, also when two of them make it at once.
+// Reads <home>/.maypole/secret, and creates it at the first use. All nodes that
+// share the home directory get the same secret, even if two create it at once.
 Status UserSecret(const std::string& home, std::string* out);
 
 }  // namespace maypole::launcher

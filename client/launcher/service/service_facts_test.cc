@@ -44,7 +44,7 @@ TEST_F(Home, TheSecretIsMadeOnceAndPrivate) {
   struct stat st;
   ASSERT_EQ(stat((path_ + "/.maypole/secret").c_str(), &st), 0);
   EXPECT_EQ(st.st_mode & 0777, 0600u);
-  // Nothing else stays.
+  // No other file remains.
   EXPECT_EQ(std::distance(
                 std::filesystem::directory_iterator(path_ + "/.maypole"), {}),
             1);

@@ -25,17 +25,17 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using std::chrono::steady_clock;
 
-constexpr milliseconds kTick{100};  // while something is under way
-constexpr seconds kIdleLimit{3};    // nobody has come since the start
-constexpr milliseconds kDialSlice{2000};
-constexpr milliseconds kEndLimit{2000};  // until a daemon is killed
-// Less than ranks wait for us (client/bootstrap/node_bootstrap.cc), with
-// kEndLimit.
+constexpr milliseconds kTick{100};  // poll interval while something is pending
+constexpr seconds kIdleLimit{3};    // without a rank for so long, it ends
+constexpr milliseconds kDialSlice{2000};  // the longest single attempt to dial
+constexpr milliseconds kEndLimit{2000};   // until a daemon is killed
+// How long to wait for other nodes. Together with kEndLimit it must be less
+// than ranks wait for the service (client/bootstrap/node_bootstrap.cc).
 constexpr milliseconds kOthersLimit{2500};
 constexpr char kSecret[] = "secret";
 
-// Rows of /proc/net/tcp with this local port and a connection to another
-// address than the local one.
+// Whether /proc/net/tcp lists an established connection at this local port from
+// an address other than the local one.
 bool HasRemoteConnections(const char* path, int port) {
   std::ifstream file(path);
   std::string line;
@@ -81,13 +81,13 @@ NodeService::NodeService(std::string directory)
 
 Status NodeService::Start() {
   Status s = log_.Open(&loop_);
-  // The signals are its guard's.
+  // Without on_signal: the service blocks its signals.
   if (s.ok()) s = node_.Prepare({});
   if (!s.ok()) return s;
   ServiceFacts facts;
   if (s = GatherServiceFacts(directory_, &facts); !s.ok()) return s;
   core_ = std::make_unique<ServiceCore>(std::move(facts));
-  // What a service before us has left that was killed.
+  // An earlier service that was killed may have left its secret.
   unlink((directory_ + "/" + kSecret).c_str());
   Fd listener;
   s = ListenUnix(directory_ + "/" + kServiceSocket, 0600, &listener);
@@ -186,7 +186,8 @@ void NodeService::EagerReduce(const ServiceAction& action) {
 void NodeService::Send(int connection, const std::string& text) {
   const auto it = connections_.find(connection);
   if (it == connections_.end()) return;
-  // Who takes no messages has gone, or will see that the connection has.
+  // A rank that takes no message has gone; otherwise it will see that the
+  // connection is closed.
   if (!SendMessage(it->second.fd(), text.data(), text.size()).ok()) {
     shutdown(it->second.fd(), SHUT_RDWR);
   }
@@ -197,7 +198,7 @@ Status NodeService::StartDaemon(const ServiceAction& action) {
   Status s = logs_[action.name].Open(
       {.id = agent ? 2 : 1, .prefix = "[" + action.name + "] ", .sink = &log_});
   if (s.ok()) s = node_.StartDaemon(action.name, action.arguments);
-  if (!s.ok()) return s;  // there is none that could become ready
+  if (!s.ok()) return s;  // no daemon to wait for
   starting_ = action.name;
   give_up_ = steady_clock::now() + seconds(core_->start_timeout_seconds());
   return s;
@@ -216,22 +217,23 @@ void NodeService::TellReady() {
   }
 }
 
-// Blocks for a slice, and while names are resolved: the ranks only wait.
+// Blocks for kDialSlice, and while names are resolved. Meanwhile the ranks can
+// only wait anyway.
 void NodeService::Dial() {
   std::string found;
   const std::vector<std::string> numbers = ResolveForOthers(dialed_);
   Status s(Code::kUnavailable,
            dialed_[0] +
-               ": its name leads nowhere, or to this machine itself "
-               "(/etc/hosts); set MAYPOLE_COORDINATOR, or correct the "
-               "name");
+               ": this name cannot be resolved, or leads to this machine "
+               "itself (see /etc/hosts); set MAYPOLE_COORDINATOR, or correct "
+               "the name");
   if (!numbers.empty()) s = FirstThatAccepts(numbers, kDialSlice, &found);
   if (s.ok()) {
     dialed_.clear();
     EagerReduce(core_->Dialed(found));
   } else if (steady_clock::now() >= give_up_) {
     dialed_.clear();
-    EagerReduce(core_->Failed("the job's coordinator was not found for " +
+    EagerReduce(core_->Failed("the job's coordinator was not reached within " +
                               std::to_string(core_->start_timeout_seconds()) +
                               " s: " + s.message()));
   }
@@ -244,12 +246,12 @@ std::string NodeService::LastLogLine() const {
 void NodeService::OnDaemonLost(const std::string& what) {
   log_.Flush();
   const std::string last = LastLogLine();
-  // Nobody sees the lines that the text points to.
+  // Drops the reference to lines that the user does not see.
   EagerReduce(core_->Failed(what.substr(0, what.find("; its last lines")) +
                             (last.empty() ? "" : ": " + last)));
 }
 
-// Executors of other nodes may have work to do among their own ranks.
+// Executors of other nodes may still have work among their own ranks.
 bool NodeService::OthersNeedCoordinator() const {
   const NodeCore::Daemon* coordinator = node_.core().Find(kCoordinatorName);
   if (coordinator == nullptr || !coordinator->ready || coordinator->ended) {
@@ -265,16 +267,16 @@ void NodeService::EndDaemons() {
   listener_.Reset();
   unlink((directory_ + "/" + kServiceSocket).c_str());
   End(kAgentName);
-  // Nodes end within moments of each other. Launchers may kill us when we have
-  // let the last rank go.
+  // Nodes usually end at nearly the same time, so wait for the others first.
+  // Launchers may kill us as soon as our last rank has gone.
   const Time deadline = steady_clock::now() + kOthersLimit;
   bool alone = false;
   while (OthersNeedCoordinator()) {
     loop_.Poll(steady_clock::now() + kTick);
     const bool awaited = !connections_.empty();
     if (alone || (awaited && steady_clock::now() < deadline)) continue;
-    // Who waits for us to clean up need not wait longer for other nodes. The
-    // lock stays: the next service of the job might want our port.
+    // Ranks that wait for our cleanup need not wait longer for other nodes. The
+    // lock is kept, because the next service of the job might need our port.
     EmptyServiceDirectory(directory_, kServiceLockFd);
     while (!connections_.empty()) Drop(connections_.begin()->first);
     alone = true;

@@ -1,10 +1,10 @@
-// NodeService: carries out what ServiceCore decides: sockets, files, and by a
-// NodeSupervisor daemons.
+// NodeService: performs the actions of ServiceCore. It serves the socket,
+// writes files, and runs daemons through a NodeSupervisor.
 //
-// Thread contract: for a process of one thread.
+// Thread contract: for single-threaded processes.
 //
-// Invariant: when Run() has returned no daemon of it lives, and its directory
-// is gone.
+// Invariant: when Run() returns, none of its daemons is alive, and its
+// directory is removed.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_SERVICE_SERVICE_SHELL_H_
 #define MAYPOLE_CLIENT_LAUNCHER_SERVICE_SERVICE_SHELL_H_
 
@@ -27,8 +27,9 @@ class NodeService {
  public:
   explicit NodeService(std::string directory);
 
-  // Listens; from now on ranks may connect.
+  // Starts to listen: from now on ranks can connect.
   Status Start();
+  // Serves the ranks; returns when all have gone and everything is cleaned up.
   void Run();
 
  private:
@@ -58,8 +59,8 @@ class NodeService {
   int next_connection_ = 1;
   std::map<int, WatchedFd> connections_;
   std::string starting_;  // the daemon that is not ready yet; empty: none
-  std::vector<std::string> dialed_;  // addresses to be tried; empty: none
-  Time give_up_ = {};                // on starting_ and dialed_
+  std::vector<std::string> dialed_;  // addresses to try; empty: none
+  Time give_up_ = {};                // the deadline of starting_ and dialed_
   Time idle_since_ = {};
   bool stopping_ = false;
 };

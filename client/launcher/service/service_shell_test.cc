@@ -23,19 +23,19 @@ using ::testing::HasSubstr;
 
 constexpr int kPatienceSeconds = 20;
 
-// A service in a process of its own, so that its end is seen, where no daemon
-// can be found.
+// Runs a service in a child process, so that the test sees its end. No daemon
+// can be found there.
 class ServiceShell : public ::testing::Test {
  protected:
   ServiceShell() {
-    std::string pattern = "/tmp/msXXXXXX";  // short: a socket lies in it
+    std::string pattern = "/tmp/msXXXXXX";  // short: it contains a socket
     directory_ = mkdtemp(pattern.data());
     service_ = fork();
     if (service_ == 0) Serve();
   }
   ~ServiceShell() override { std::filesystem::remove_all(directory_); }
 
-  // The service's answer to a rank, which stays connected.
+  // Returns the service's answer to a rank. The rank stays connected.
   std::vector<std::string> Come(int rank) {
     Fd socket;
     const auto deadline = std::chrono::steady_clock::now() +
@@ -61,7 +61,7 @@ class ServiceShell : public ::testing::Test {
     return Lines({answer.data.data(), answer.data.size()});
   }
 
-  // All ranks go, and with them the service; its wait status.
+  // Disconnects all ranks, so that the service ends; returns its wait status.
   int End() {
     ranks_.clear();
     int status = -1;
@@ -73,8 +73,8 @@ class ServiceShell : public ::testing::Test {
   [[noreturn]] void Serve() {
     alarm(2 * kPatienceSeconds);
     setenv("PATH", directory_.c_str(), 1);
-    // With it only an agent is wanted, and one that runs here is not looked
-    // for.
+    // With a coordinator the service starts only an agent, and does not look
+    // for a running one.
     setenv("MAYPOLE_COORDINATOR", "127.0.0.1:1", 1);
     unsetenv("MAYPOLE_SECRET_FILE");
     NodeService service(directory_);
@@ -94,7 +94,7 @@ TEST_F(ServiceShell, ADaemonThatCannotBeStartedIsToldToAllRanks) {
     ASSERT_EQ(answer.size(), 3u) << answer[0];  // verb, code, text
     EXPECT_EQ(answer[0], kSayError);
     EXPECT_THAT(answer[2],
-                HasSubstr("maypole-worker stands neither beside maypolerun"));
+                HasSubstr("maypole-worker is neither beside maypolerun"));
   }
   const int status = End();
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;

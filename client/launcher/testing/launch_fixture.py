@@ -1,7 +1,7 @@
-"""What the tests of maypolerun share: a directory with maypolerun and fake daemons.
+"""Shared by the tests of maypolerun: a directory with maypolerun and fake daemons.
 
-The fakes announce themselves and wait, so that these tests show what the
-launcher does, not what Maypole does.
+The fakes write their announcement and wait, so that these tests cover the
+launcher and not the rest of Maypole.
 """
 import os
 import shutil
@@ -12,7 +12,7 @@ import time
 import unittest
 
 MAYPOLERUN = os.path.join(os.environ.get("TEST_SRCDIR", ""), "maypole/client/launcher/maypolerun")
-PATIENCE = 20  # seconds until a condition that must come is given up
+PATIENCE = 20  # how many seconds to wait for a condition that must become true
 
 FAKE_COORDINATOR = """#!/bin/sh
 echo "$@" >"$FAKE_DIR/coordinator.args"
@@ -48,7 +48,7 @@ class LauncherTest(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
         self.runtime = tempfile.mkdtemp(prefix="mpr", dir="/tmp")
         self.addCleanup(shutil.rmtree, self.runtime, ignore_errors=True)
-        # Every process of this test carries this number in its command line.
+        # The command line of every process of this test contains this number.
         self.marker = "%d.%d" % (100000 + os.getpid(), time.monotonic_ns() % 10**9)
         self.maypolerun = os.path.join(self.dir, "maypolerun")
         shutil.copy(MAYPOLERUN, self.maypolerun)
@@ -96,13 +96,13 @@ class LauncherTest(unittest.TestCase):
                 pipe.close()
 
     def run_job(self, *args, **kwargs):
-        """(exit status, stdout, stderr) of a whole run."""
+        """Runs maypolerun to its end; returns (exit status, stdout, stderr)."""
         process = self.start(*args, **kwargs)
         out, err = process.communicate(timeout=60)
         return process.returncode, out, err
 
     def processes(self):
-        """Living processes whose command line holds the marker."""
+        """The running processes whose command line contains the marker."""
         found = []
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
@@ -121,7 +121,7 @@ class LauncherTest(unittest.TestCase):
         wait_for(lambda: os.path.exists(path), name)
 
     def wait_for_ranks(self, n):
-        """Until n ranks have made their file rank.N; see RANK_IS_UP."""
+        """Waits until n ranks have created their file rank.N; see RANK_IS_UP."""
         for r in range(n):
             self.wait_for_file("rank.%d" % r)
 
