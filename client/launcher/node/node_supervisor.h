@@ -141,7 +141,6 @@ class NodeSupervisor {
                    const Place& place);
   std::set<pid_t> Daemons() const;
   std::set<pid_t> Known() const;
-  void KillAllBut(const std::set<pid_t>& keep);
   bool OutputEnded() const;
 
   OutputLoop* loop_;

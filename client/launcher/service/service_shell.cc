@@ -116,7 +116,7 @@ void NodeService::OnRound() {
   if (!dialed_.empty()) Dial();
   if (connections_.empty() && !stopping_ &&
       steady_clock::now() - idle_since_ >= kIdleLimit) {
-    EagerReduce(core_->Idle());
+    Perform(core_->Idle());
   }
 }
 
@@ -133,7 +133,7 @@ void NodeService::Accept() {
       std::move(socket), {.readable = [this, id] { OnMessage(id); }},
       &connections_[id]);
   if (!s.ok()) return Drop(id);
-  EagerReduce(core_->Connected(id));
+  Perform(core_->Connected(id));
 }
 
 void NodeService::OnMessage(int connection) {
@@ -145,19 +145,19 @@ void NodeService::OnMessage(int connection) {
     return;
   }
   if (s.ok() && !r.data.empty()) {
-    return EagerReduce(core_->Said(connection, {r.data.data(), r.data.size()}));
+    return Perform(core_->Said(connection, {r.data.data(), r.data.size()}));
   }
   Drop(connection);
-  EagerReduce(core_->Closed(connection));
+  Perform(core_->Closed(connection));
 }
 
 void NodeService::Drop(int connection) { connections_.erase(connection); }
 
-void NodeService::EagerReduce(ServiceCore::Actions actions) {
-  for (const ServiceAction& action : actions) EagerReduce(action);
+void NodeService::Perform(ServiceCore::Actions actions) {
+  for (const ServiceAction& action : actions) Perform(action);
 }
 
-void NodeService::EagerReduce(const ServiceAction& action) {
+void NodeService::Perform(const ServiceAction& action) {
   Status s;
   switch (action.kind) {
     case ServiceAction::kSend:
@@ -180,7 +180,7 @@ void NodeService::EagerReduce(const ServiceAction& action) {
       stopping_ = true;
       break;
   }
-  if (!s.ok()) EagerReduce(core_->Failed(s.message()));
+  if (!s.ok()) Perform(core_->Failed(s.message()));
 }
 
 void NodeService::Send(int connection, const std::string& text) {
@@ -209,7 +209,7 @@ void NodeService::TellReady() {
   const NodeCore::Daemon* daemon = node_.core().Find(starting_);
   if (daemon->ready) {
     starting_.clear();
-    EagerReduce(core_->Ready(daemon->name, daemon->announcement));
+    Perform(core_->Ready(daemon->name, daemon->announcement));
   } else if (steady_clock::now() >= give_up_) {
     starting_.clear();
     OnDaemonLost(node_.core().not_ready() + " is not ready after " +
@@ -230,10 +230,10 @@ void NodeService::Dial() {
   if (!numbers.empty()) s = FirstThatAccepts(numbers, kDialSlice, &found);
   if (s.ok()) {
     dialed_.clear();
-    EagerReduce(core_->Dialed(found));
+    Perform(core_->Dialed(found));
   } else if (steady_clock::now() >= give_up_) {
     dialed_.clear();
-    EagerReduce(core_->Failed("the job's coordinator was not reached within " +
+    Perform(core_->Failed("the job's coordinator was not reached within " +
                               std::to_string(core_->start_timeout_seconds()) +
                               " s: " + s.message()));
   }
@@ -247,7 +247,7 @@ void NodeService::OnDaemonLost(const std::string& what) {
   log_.Flush();
   const std::string last = LastLogLine();
   // Drops the reference to lines that the user does not see.
-  EagerReduce(core_->Failed(what.substr(0, what.find("; its last lines")) +
+  Perform(core_->Failed(what.substr(0, what.find("; its last lines")) +
                             (last.empty() ? "" : ": " + last)));
 }
 

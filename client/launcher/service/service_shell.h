@@ -36,8 +36,8 @@ class NodeService {
   void Accept();
   void OnMessage(int connection);
   void Drop(int connection);
-  void EagerReduce(ServiceCore::Actions actions);
-  void EagerReduce(const ServiceAction& action);
+  void Perform(ServiceCore::Actions actions);
+  void Perform(const ServiceAction& action);
   void Send(int connection, const std::string& text);
   Status StartDaemon(const ServiceAction& action);
   void TellReady();
