@@ -12,7 +12,7 @@
 
 namespace maypole {
 
-// "rank 3 of this node: not submitted yet"
+// For example "rank 3 of this node: not submitted yet".
 std::string StallText(const Board& board, const RankCore& core,
                       const Operation& operation);
 
