@@ -157,7 +157,8 @@ TEST(LauncherInfoTest, Hydra) {
       f.job);
   // On several nodes they have one name, unless somebody gives another.
   const Variables nodes = With(kHydra, {{"PMI_SIZE", "4"}});
-  EXPECT_THAT(ErrorOf(nodes), HasSubstr("set MAYPOLE_JOB to one on all ranks"));
+  EXPECT_THAT(ErrorOf(nodes),
+              HasSubstr("set MAYPOLE_JOB to a unique name on all ranks"));
   EXPECT_EQ(Must(With(nodes, {{"MAYPOLE_JOB", "mine"}})).size, 4);
 }
 

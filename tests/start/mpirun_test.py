@@ -161,7 +161,7 @@ class MpichTest(start_fixture.StartTest):
         self.start([MPIEXEC, "-n", "2", "-launcher", "fork", "-hosts", "localhost,%s" % os.uname().nodename, "-ppn", "1"]
                    + start_fixture.program("fail"))
         self.processes[0].wait(60)
-        self.assertIn("set MAYPOLE_JOB to one on all ranks", self.record("rank.0.json")["text"])
+        self.assertIn("set MAYPOLE_JOB to a unique name on all ranks", self.record("rank.0.json")["text"])
 
 
 if __name__ == "__main__":
