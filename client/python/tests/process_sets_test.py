@@ -26,7 +26,7 @@ class ProcessSetTest(unittest.TestCase):
         self.assertEqual((made.size(), made.rank(), made.included()),
                          (None, None, None))
         self.assertEqual(hvd.ProcessSet(range(2)).ranks, [0, 1])
-        with self.assertRaisesRegex(ValueError, r"\[1\].*not made"):
+        with self.assertRaisesRegex(ValueError, r"\[1\].*not been added"):
             hvd.allreduce(torch.ones(1), process_set=hvd.ProcessSet([1]))
 
     def test_what_is_no_list_of_ranks(self):
