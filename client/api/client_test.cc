@@ -327,8 +327,8 @@ TEST_F(ClientTest, ASlotOfAnotherNameIsRefused) {
     const Status s = client.Wait(handle, 20000);
     EXPECT_EQ(s.code(), Code::kInternal);
     EXPECT_EQ(s.message(),
-              "allreduce 'x': the executor allotted slot 0, which is not this "
-              "operation's");
+              "allreduce 'x': the executor allotted slot 0, which belongs to "
+              "another operation");
   });
 }
 

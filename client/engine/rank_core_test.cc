@@ -50,7 +50,7 @@ TEST(RankCoreTest, AGroupIsTakenWholeOrNotAtAll) {
   EXPECT_NE(s.message().find("none of the group's 3"), std::string::npos);
   EXPECT_EQ(w.cores[0]->outstanding(), 1u);
   ops[1]->name = "a";
-  EXPECT_NE(w.cores[0]->Start(ops).message().find("comes twice"),
+  EXPECT_NE(w.cores[0]->Start(ops).message().find("occurs twice"),
             std::string::npos);
   // The names of the refused ones are free.
   Tensor a = Make(Kind::kAllreduce, "a", {1});
