@@ -1,4 +1,4 @@
-// A rank's process sets, groups, aborts and what it is blocked on.
+// A rank's process sets, groups and aborts, and what it reports as blocking it.
 #include "client/engine/rank_core.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ TEST(RankCoreTest, AGroupIsTakenWholeOrNotAtAll) {
   ops[1]->name = "a";
   EXPECT_NE(w.cores[0]->Start(ops).message().find("occurs twice"),
             std::string::npos);
-  // The names of the refused ones are free.
+  // The names of the refused operations can be used.
   Tensor a = Make(Kind::kAllreduce, "a", {1});
   EXPECT_TRUE(w.Submit(0, a).ok());
 }

@@ -67,7 +67,7 @@ Status Arena::Reserve(uint64_t offset, uint64_t bytes) {
 }
 
 std::string Arena::HowToGetMore() const {
-  return cut_ ? "the limit of address space allows no more: raise ulimit -v"
+  return cut_ ? "the limit of address space leaves no more: raise ulimit -v"
               : "raise --arena_bytes of the agent";
 }
 
