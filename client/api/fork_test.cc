@@ -55,7 +55,7 @@ class ForkTest : public ::testing::Test {
     failures |= 2;
   }
   char byte;
-  (void)!read(told, &byte, 1);  // stays until the parent has seen enough
+  (void)!read(told, &byte, 1);  // lives until the parent closes the pipe
   _exit(failures);
 }
 

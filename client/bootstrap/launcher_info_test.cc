@@ -85,7 +85,7 @@ TEST(LauncherInfoTest, TorchsVariablesWithoutTorchrun) {
   EXPECT_EQ(Must(all).launcher, Launcher::kTorchrun);
   EXPECT_EQ(Must(all).rank, 5);
   EXPECT_EQ(Must(With(all, kOpenMpi)).launcher, Launcher::kOpenMpi);
-  // Never several jobs of one rank that nobody has asked for.
+  // An error, not several jobs of one rank.
   Variables half = all;
   half.erase("LOCAL_WORLD_SIZE");
   EXPECT_EQ(ErrorOf(half),
@@ -162,7 +162,7 @@ TEST(LauncherInfoTest, Hydra) {
   EXPECT_EQ(Must(With(nodes, {{"MAYPOLE_JOB", "mine"}})).size, 4);
 }
 
-// Never several jobs of one rank that nobody has asked for.
+// Variables of an unknown launcher are an error, not several jobs of one rank.
 TEST(LauncherInfoTest, UnknownLaunchersAreNamed) {
   for (const char* name : {"PMI_SIZE", "MV2_COMM_WORLD_SIZE"}) {
     EXPECT_THAT(ErrorOf({{name, "4"}}), StartsWith(std::string(name) + "=4 "));

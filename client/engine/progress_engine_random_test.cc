@@ -248,7 +248,7 @@ TEST(ProgressEngineTest, TicketsThatARankStillNeedsAreNotOverwritten) {
   node.board->rank(2).tickets_read.store(1);  // the first ticket
   for (uint32_t r = 0; r < 3; ++r) {
     shared.push_back(Allreduce({1.f, 2.f}, Op::kSum, false));
-    shared[r].op->signature.prescale = 2;  // not by whom comes last alone
+    shared[r].op->signature.prescale = 2;  // so that the last rank copies too
   }
   for (uint32_t r : {2u, 0u, 1u}) node.Submit(r, 9, shared[r]);
   bool held = false;

@@ -278,7 +278,7 @@ TEST(ProgressEngineTest, NoBufferIsUsedAgainAfterAnAbort) {
   node.board->Decide(0, 1, Outcome::kAborted);
   EXPECT_EQ(pool.Take(3, 1), kNoBuffer);
   EXPECT_EQ(node.board->Decide(1, 1, Outcome::kCommitted), Outcome::kCommitted);
-  EXPECT_GE(pool.Take(3, 1), 0);  // rendezvous: nobody reads the buffer
+  EXPECT_GE(pool.Take(3, 1), 0);  // rendezvous: no rank reads the buffer
 }
 
 // From 1 MiB on, the kind of stores is chosen by measurement; the values do not

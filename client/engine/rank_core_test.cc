@@ -105,7 +105,7 @@ TEST(RankCoreTest, ARankIsNotBlockedWhileSomethingOfItMayStillBegin) {
   EXPECT_TRUE(w.Submit(0, a).ok());
   w.Settle();
   Tensor other = Make(Kind::kAllreduce, "b", {1});
-  EXPECT_TRUE(w.Submit(0, other).ok());  // its slot's number is to come
+  EXPECT_TRUE(w.Submit(0, other).ok());  // its slot is not allotted yet
   EXPECT_FALSE(w.cores[0]->SetBlocked(*a.op));
   w.Settle();
   EXPECT_TRUE(w.cores[0]->SetBlocked(*a.op));
