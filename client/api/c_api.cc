@@ -1,4 +1,5 @@
-// The C ABI: translates to maypole::Client; nothing else happens here.
+// The C ABI: translates calls to maypole::Client, and handles fork() and
+// handles that outlive their job.
 #include <pthread.h>
 
 #include <algorithm>
@@ -26,14 +27,15 @@ using maypole::Status;
 
 static_assert(MAYPOLE_MAX_DIMS == maypole::kMaxDims);
 
-// One job per process. Calls share ownership, so that a shutdown by one thread
-// does not pull the client from under another's wait.
+// One job per process. Each call shares ownership of the client, so that a
+// shutdown by one thread does not destroy it while another thread waits.
 struct Process {
-  std::mutex mutex;  // not held while a join waits: fork() needs it
+  std::mutex mutex;  // not held while a join waits, because fork() takes it
   std::condition_variable joined;
   bool joining = false;
   std::shared_ptr<Client> client;
-  // Clients that have left, while handles (and an allgather's memory) live.
+  // Clients that have left the job and still have handles (which own, for
+  // example, an allgather's result).
   std::vector<std::shared_ptr<Client>> retired;
   bool forked = false;
   std::unique_ptr<maypole::Exchange> exchange;
@@ -57,7 +59,7 @@ std::shared_ptr<Client> Current() {
   return p.client;
 }
 
-// The client that issued the handle; the current one if none knows it.
+// The client that issued the handle; the current client if none knows it.
 std::shared_ptr<Client> OwnerOf(int64_t handle) {
   Process& p = process();
   std::lock_guard lock(p.mutex);
@@ -82,11 +84,13 @@ Status NotInitialized() {
                     : "Maypole has not been initialized; call init() first");
 }
 
-// fork() copies descriptors and the mapping, not the threads. The child lets go
-// of them, so that its exit is nobody's death and the rank's death is seen.
+// fork() copies descriptors and mappings, but not the threads. The child closes
+// its copies, so that its exit is not taken for a rank's death, and so that the
+// rank's own death is noticed.
 //
-// A join under way is not waited for: it may be calling into the program
-// (ProgramExchange), and need what the forking thread holds (Python's GIL).
+// BeforeFork() does not wait for a join in progress: the join may be calling
+// into the program (ProgramExchange) and need what the forking thread holds
+// (Python's GIL).
 void BeforeFork() { process().mutex.lock(); }
 void AfterForkInParent() { process().mutex.unlock(); }
 void AfterForkInChild() {
@@ -94,7 +98,7 @@ void AfterForkInChild() {
   maypole::LeaveBootstrapInChild();
   if (p.client != nullptr) {
     p.client->AbandonInChild();
-    // Its threads do not exist here: leave the rest of it alone.
+    // The client's threads do not exist here, so its destructor must not run.
     new std::shared_ptr<Client>(std::move(p.client));
     p.client = nullptr;
     p.forked = true;
@@ -120,7 +124,7 @@ void HandleForks() {
   (void)once;
 }
 
-// What the program carries values with.
+// The exchange that the program has set with maypole_set_exchange().
 class ProgramExchange : public maypole::Exchange {
  public:
   explicit ProgramExchange(const maypole_exchange& e) : exchange_(e) {}
@@ -168,24 +172,27 @@ Status RequestOf(const maypole_operation& o, maypole::Request* request) {
     return bad("struct_size is " + std::to_string(o.struct_size) +
                ", this library's maypole_operation has " +
                std::to_string(sizeof(maypole_operation)) +
-               " bytes; header and library are of different versions");
+               " bytes; header and library have different versions");
   }
   if (o.kind < 0 || o.kind >= maypole::kKinds) return bad("unknown kind");
   if (o.dtype < 0 || o.dtype >= maypole::kDTypes) return bad("unknown dtype");
   if (o.op < 0 || o.op >= maypole::kOps) return bad("unknown op");
   if (o.dims < 0 || o.dims > MAYPOLE_MAX_DIMS) {
-    return bad(std::to_string(o.dims) + " dimensions");
+    return bad(std::to_string(o.dims) +
+               " dimensions; must be from 0 to MAYPOLE_MAX_DIMS");
   }
   if (o.device != 0) {
     return Status(Code::kUnimplemented,
-                  "GPU tensors are not there yet; use CPU tensors");
+                  "GPU tensors are not supported yet; use CPU tensors");
   }
   if (o.process_set < 0) {
-    return bad("process set " + std::to_string(o.process_set));
+    return bad("process_set must not be negative, but is " +
+               std::to_string(o.process_set));
   }
   if (o.splits_count < 0 || (o.splits != nullptr) != (o.splits_count > 0)) {
-    return bad(std::to_string(o.splits_count) + " splits, and " +
-               (o.splits == nullptr ? "no array" : "an array") + " of them");
+    return bad(std::to_string(o.splits_count) + " in splits_count, but splits" +
+               (o.splits == nullptr ? " is null" : " is not null") +
+               "; set both or neither");
   }
   s->kind = static_cast<maypole::Kind>(o.kind);
   s->dtype = static_cast<maypole::DType>(o.dtype);
@@ -244,8 +251,9 @@ maypole_status maypole_set_exchange(const maypole_exchange* exchange) {
        exchange->put == nullptr || exchange->get == nullptr)) {
     return Return(
         Status(Code::kInvalidArgument,
-               "maypole_set_exchange: struct_size or a null function; "
-               "are header and library of different versions?"));
+               "maypole_set_exchange: put and get must not be null, and "
+               "struct_size must be sizeof(maypole_exchange) of this library's "
+               "version"));
   }
   p.exchange = exchange != nullptr
                    ? std::make_unique<ProgramExchange>(*exchange)
@@ -304,7 +312,9 @@ maypole_status maypole_submit(const maypole_operation* operation,
   const auto c = Current();
   if (c == nullptr) return Return(NotInitialized());
   if (operation == nullptr || handle == nullptr) {
-    return Return(Status(Code::kInvalidArgument, "maypole_submit: null"));
+    return Return(Status(Code::kInvalidArgument,
+                         "maypole_submit: operation and handle must not be "
+                         "null"));
   }
   maypole::Request request;
   if (Status e = RequestOf(*operation, &request); !e.ok()) return Return(e);
@@ -318,7 +328,9 @@ maypole_status maypole_submit_group(const maypole_operation* operations,
   if (count < 0 ||
       (count > 0 && (operations == nullptr || handles == nullptr))) {
     return Return(
-        Status(Code::kInvalidArgument, "maypole_submit_group: null or count"));
+        Status(Code::kInvalidArgument,
+               "maypole_submit_group: count must not be negative, operations "
+               "and handles must not be null"));
   }
   std::vector<maypole::Request> requests(static_cast<size_t>(count));
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -333,7 +345,7 @@ maypole_status maypole_poll(int64_t handle, int* done) {
   const auto c = OwnerOf(handle);
   if (c == nullptr) return Return(NotInitialized());
   if (done == nullptr) {
-    return Return(Status(Code::kInvalidArgument, "maypole_poll: null"));
+    return Return(Status(Code::kInvalidArgument, "maypole_poll: done is null"));
   }
   bool d = false;
   const Status s = c->Poll(handle, &d);
@@ -382,7 +394,9 @@ maypole_status maypole_process_set_add(const int32_t* ranks, int32_t count,
   if (c == nullptr) return Return(NotInitialized());
   if (ranks == nullptr || count < 0 || handle == nullptr) {
     return Return(
-        Status(Code::kInvalidArgument, "maypole_process_set_add: null"));
+        Status(Code::kInvalidArgument,
+               "maypole_process_set_add: ranks and handle must not be null, "
+               "count must not be negative"));
   }
   return Return(
       c->AddProcessSet(std::vector<int>(ranks, ranks + count), handle));
@@ -394,7 +408,8 @@ maypole_status maypole_process_set_remove(int32_t process_set,
   if (c == nullptr) return Return(NotInitialized());
   if (process_set < 0 || handle == nullptr) {
     return Return(Status(Code::kInvalidArgument,
-                         "maypole_process_set_remove: bad arguments"));
+                         "maypole_process_set_remove: process_set must not be "
+                         "negative, handle must not be null"));
   }
   return Return(
       c->RemoveProcessSet(static_cast<uint32_t>(process_set), handle));

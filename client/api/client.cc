@@ -8,13 +8,13 @@
 namespace maypole {
 namespace {
 
-// Unique in the process: handles outlive the client that issued them.
+// Unique in the process, because handles outlive the client that issued them.
 std::atomic<int64_t> next_handle{1};
 
 Status UnknownHandle(int64_t handle) {
   return Status(Code::kNotFound, "no operation has the handle " +
                                      std::to_string(handle) +
-                                     " (released already?)");
+                                     " (it may have been released already)");
 }
 
 // "[0, 2, 3]"
@@ -33,8 +33,8 @@ std::string RanksText(const std::vector<int>& ranks) {
 Status Describe(const Tensor& tensor, Kind kind, Signature* s) {
   if (tensor.shape.size() > kMaxDims) {
     return Status(Code::kInvalidArgument,
-                  "a tensor may have " + std::to_string(kMaxDims) +
-                      " dimensions, this one has " +
+                  "a tensor may have up to " + std::to_string(kMaxDims) +
+                      " dimensions, but this one has " +
                       std::to_string(tensor.shape.size()));
   }
   s->kind = kind;
@@ -221,7 +221,8 @@ Status Client::MakeOperation(Request request, Operation* op) const {
         Code::kInvalidArgument,
         op->Title() + ": root rank " + std::to_string(s.root) +
             (s.process_set == 0
-                 ? " of a job of " + std::to_string(options_.size) + " ranks"
+                 ? " is not in this job of " + std::to_string(options_.size) +
+                       " ranks"
                  : " is not among its ranks " + RanksText(op->set->ranks)));
   }
   if (s.kind == Kind::kAlltoall) {
@@ -270,7 +271,9 @@ Status Client::CompleteSplits(Operation* op) const {
   }
   int64_t left = rows;
   for (const int64_t split : op->splits) {
-    if (split < 0) return bad("a split of " + std::to_string(split) + " rows");
+    if (split < 0)
+      return bad("a split of " + std::to_string(split) +
+                 " rows; splits must not be negative");
     if (split > left) left = -1;
     if (left < 0) break;
     left -= split;
@@ -297,7 +300,7 @@ Status Client::CheckBuffers(const Operation& op) const {
   if ((needs_input && op.input == nullptr) ||
       (needs_output && op.output == nullptr)) {
     return Status(Code::kInvalidArgument,
-                  op.Title() + ": a buffer is missing (null)");
+                  op.Title() + ": a buffer that this operation needs is null");
   }
   return Status();
 }

@@ -1,4 +1,5 @@
-// Client: the C++ API of libmaypole.
+// Client: the C++ API of libmaypole. client/maypole.h describes the operations
+// in full.
 //
 //   std::unique_ptr<maypole::Client> client;
 //   maypole::RankOptions options;
@@ -10,8 +11,11 @@
 //   client->Wait(h, -1);
 //   client->Release(h);
 //
-// Thread contract: all functions may be called by any thread. Memory of a
-// tensor must stay valid, and its output untouched, until the operation ends.
+// Thread contract: all functions may be called by any thread. The memory of a
+// tensor must stay valid, and the caller must not touch its output, until the
+// operation has ended.
+//
+// Errors: the codes have the meaning that maypole.h gives them.
 #ifndef MAYPOLE_CLIENT_API_CLIENT_H_
 #define MAYPOLE_CLIENT_API_CLIENT_H_
 
@@ -31,9 +35,9 @@
 
 namespace maypole {
 
-// A contiguous tensor. output may be input (in place); for an allgather or
-// alltoall it is null, for a broadcast it is used on every rank and input on
-// the root, for a reducescatter it is this rank's rows of the result.
+// A contiguous tensor. output may equal input (in place). Allgather and
+// alltoall: output is null. Broadcast: output is used on every rank, input only
+// on the root. Reducescatter: output receives this rank's rows of the result.
 struct Tensor {
   DType dtype = DType::kFloat32;
   std::vector<int64_t> shape;
@@ -41,12 +45,12 @@ struct Tensor {
   void* output = nullptr;
 };
 
-// Of allreduce and reducescatter.
+// Options of allreduce and reducescatter.
 struct ReduceOptions {
   Op op = Op::kAverage;
-  double prescale = 1.0;   // inputs are multiplied by it; floats only
-  double postscale = 1.0;  // results are multiplied by it; floats only
-  bool awaited = false;    // Wait() comes next; see Client::Submit
+  double prescale = 1.0;   // factor for the inputs; floats only
+  double postscale = 1.0;  // factor for the result; floats only
+  bool awaited = false;    // see Request::awaited
   uint32_t process_set = 0;
 };
 using AllreduceOptions = ReduceOptions;
@@ -57,19 +61,21 @@ struct Request {
   Signature signature;
   const void* input = nullptr;
   void* output = nullptr;
-  // The caller calls Wait() next, so the progress thread need not be woken for
-  // it (a hint).
+  // A hint: the caller calls Wait() next, so the progress thread need not be
+  // woken.
   bool awaited = false;
   // Alltoall: rows for each rank of the process set; empty: equal parts.
   std::vector<int64_t> splits = {};
 };
 
-// What an operation has delivered.
+// The result of an operation that has ended successfully.
 struct Result {
-  // Allgather, alltoall: the library's, until Release().
+  // Allgather, alltoall: memory of the library, valid until Release().
   void* data = nullptr;
   int64_t bytes = 0;
-  int64_t first_dim = 0;  // rows; of a join the last rank, of a set its id
+  // Number of rows; for a join the rank that joined last, for a request of a
+  // process set the set's id.
+  int64_t first_dim = 0;
   // Alltoall: rows from each rank of the process set.
   std::vector<int64_t> received_splits = {};
 };
@@ -84,20 +90,21 @@ struct Counters {
 
 class Client {
  public:
-  // Joins the job; blocks until all its ranks are there.
+  // Joins the job; blocks until all its ranks have joined.
   static Status Join(const RankOptions& options, std::unique_ptr<Client>* out);
   ~Client();
 
-  // In an elastic job with the places of this epoch: to join the next one, hand
-  // them to Join() again.
+  // In an elastic job these hold this rank's places in the epoch; pass them to
+  // Join() again to join the next epoch.
   const RankOptions& options() const { return options_; }
-  // An elastic job: ranks that want to come in or out. While it is not 0 all
-  // ranks should leave when it suits them, and join again.
+  // In an elastic job: how many ranks want to enter or leave the job. While it
+  // is not 0, every rank should leave at a convenient moment and join again.
   uint32_t change_wanted() const { return communicator_->change_wanted(); }
   bool homogeneous() const { return communicator_->homogeneous(); }
 
-  // An empty name: matched by order of submission within process set and kind.
-  // kOk means submitted; *handle must be released some day.
+  // Operations without a name (empty) are matched by order of submission within
+  // process set and kind. kOk means that the operation was submitted; the
+  // caller must release *handle in the end.
   Status Allreduce(std::string_view name, const Tensor& tensor,
                    const ReduceOptions& options, int64_t* handle);
   Status Reducescatter(std::string_view name, const Tensor& tensor,
@@ -110,7 +117,7 @@ class Client {
                   uint32_t process_set = 0);
   Status Broadcast(std::string_view name, const Tensor& tensor, int root,
                    int64_t* handle, uint32_t process_set = 0);
-  // To be awaited at once.
+  // The caller should call Wait() at once.
   Status Barrier(int64_t* handle, uint32_t process_set = 0);
   // This rank has no more inputs; see maypole.h.
   Status Join(int64_t* handle);
@@ -125,21 +132,21 @@ class Client {
                   handle);
   }
 
-  // By all ranks of the job in the same order; see maypole.h. Its result's
-  // first_dim is the id.
+  // All ranks of the job must call these in the same order; see maypole.h. The
+  // result's first_dim is the set's id.
   Status AddProcessSet(std::vector<int> ranks, int64_t* handle);
   Status RemoveProcessSet(uint32_t id, int64_t* handle);
-  // Its ranks, ascending; empty: there is no such set.
+  // The set's ranks, ascending; empty if there is no such set.
   std::vector<int> ProcessSetRanks(uint32_t id) const;
 
   Status Poll(int64_t handle, bool* done);
-  // The operation's outcome; kDeadlineExceeded and kCancelled (a signal) leave
-  // it going. Timeouts as in maypole.h.
+  // Returns the operation's outcome. After kDeadlineExceeded and kCancelled (a
+  // signal) the operation is still pending. Timeouts as in maypole.h.
   Status Wait(int64_t handle, int timeout_ms);
   Status GetResult(int64_t handle, Result* out);
   Status Release(int64_t handle);
 
-  // What this rank's arena can hold; 0: it has none.
+  // How many bytes this rank's arena can hold; 0 if it has none.
   uint64_t arena_limit() const {
     const auto arena = communicator_->arena();
     return arena == nullptr ? 0 : arena->bytes();
@@ -153,11 +160,11 @@ class Client {
 
   void Leave() { communicator_->Leave(); }
   int64_t pending() const;
-  size_t handles() const;  // not yet released
+  size_t handles() const;  // number of handles that are not released
   bool Knows(int64_t handle) const { return Find(handle) != nullptr; }
   const Counters& counters() const { return counters_; }
 
-  // In a forked child, instead of the destructor.
+  // For a forked child, which calls this instead of the destructor.
   void AbandonInChild();
 
  private:

@@ -1,5 +1,5 @@
-// Clients of several ranks as threads of one process, over a real socket and
-// board: what tsan looks at.
+// Clients of several ranks as threads of one process, with a real socket and
+// board; so ThreadSanitizer can check them.
 #include "client/api/client.h"
 
 #include <gtest/gtest.h>
@@ -89,7 +89,8 @@ TEST_F(ClientTest, ManyOperationsInAnyOrderByRank) {
   });
 }
 
-// A C caller fills in what the kind needs; a broadcast has no factors.
+// A C caller sets only the fields that the kind needs; a broadcast has no
+// factors.
 TEST_F(ClientTest, FactorsCountForAllreduceOnly) {
   FakeExecutor executor("agent.sock", 2);
   Run(2, [](int rank, Client& client) {
@@ -108,7 +109,7 @@ TEST_F(ClientTest, FactorsCountForAllreduceOnly) {
   });
 }
 
-// Nobody waits: the progress thread alone must carry the operation out.
+// No thread waits, so the progress thread alone must run the operation.
 TEST_F(ClientTest, OperationsCompleteWithoutAnybodyWaiting) {
   FakeExecutor executor("agent.sock", 2);
   Run(2, [](int rank, Client& client) {
@@ -121,8 +122,9 @@ TEST_F(ClientTest, OperationsCompleteWithoutAnybodyWaiting) {
   });
 }
 
-// The executor's answer to a new name may come before submit() returns; it was
-// then read a second later, when the progress thread's sleep was over.
+// The executor's answer to a new name may come before submit() returns. In an
+// old bug it was then read only when the progress thread's sleep of a second
+// was over.
 TEST_F(ClientTest, NewNamesAreNotHeldUpWithoutAnybodyWaiting) {
   FakeExecutor executor("agent.sock", 2);
   Run(2, [](int, Client& client) {
@@ -263,8 +265,8 @@ TEST_F(ClientTest, WaitTimesOutAndTheOperationGoesOn) {
   });
 }
 
-// Several threads of a rank wait; each drives for the others. A lost wake-up
-// would show as the 100 ms bound of a sleep.
+// Several threads of a rank wait; each drives for the others. After a lost
+// wake-up a thread would sleep for the full 100 ms.
 TEST_F(ClientTest, ThreadsOfARankWakeEachOther) {
   FakeExecutor executor("agent.sock", 2);
   std::atomic<int> slow{0};
@@ -288,8 +290,8 @@ TEST_F(ClientTest, ThreadsOfARankWakeEachOther) {
     }
     for (auto& t : threads) t.join();
   });
-  // A busy machine may hold a thread off a core that long now and then; lost
-  // wake-ups would be hundreds of the 18000.
+  // On a busy machine a thread may be without a core for that long sometimes;
+  // lost wake-ups would be hundreds of the 18000.
   EXPECT_LE(slow.load(), 60);
 }
 
@@ -327,12 +329,13 @@ TEST_F(ClientTest, ASlotOfAnotherNameIsRefused) {
     const Status s = client.Wait(handle, 20000);
     EXPECT_EQ(s.code(), Code::kInternal);
     EXPECT_EQ(s.message(),
-              "allreduce 'x': the executor allotted slot 0, which is not this "
-              "operation's");
+              "allreduce 'x': the executor allotted slot 0, which belongs to "
+              "another operation");
   });
 }
 
-// Of both ranks all the time: the fake executor's chunks are of 4 KiB.
+// Both ranks are busy all the time, because the fake executor's chunks have
+// only 4 KiB.
 constexpr size_t kBigElements = 32 << 20;
 constexpr auto kAtOnce = std::chrono::milliseconds(200);
 
@@ -423,7 +426,7 @@ TEST_F(ClientTest, AWaitEndsInTimeWhileOtherOperationsMove) {
 TEST_F(ClientTest, WithoutAddressSpaceForAThreadInitFails) {
   const pid_t child = fork();
   if (child == 0) {
-    // A stack that does not fit, though all the rest does.
+    // Leaves room for everything except a thread's stack.
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, size_t{2} << 30);
@@ -558,7 +561,7 @@ TEST(OptionsTest, BadEnvironmentsAreNamed) {
                   .substr(0, 39),
               "MAYPOLE_JOB must be 1 to 63 printable A")
         << job;
-    // Nobody is told the name of a job of one rank.
+    // The name of a job of one rank is shown to nobody, so it is not checked.
     EXPECT_EQ(read({{"MAYPOLE_SIZE", "1"}, {"MAYPOLE_JOB", job}}), "");
   }
   EXPECT_EQ(read({{"HOROVOD_FUSION_THRESHOLD", "64MB"}}),
@@ -598,7 +601,7 @@ TEST(OptionsTest, OurVariablesWinOverALaunchers) {
   EXPECT_EQ(read().start_timeout_seconds, 9);
   env["MAYPOLE_RANK"] = "2";
   EXPECT_EQ(read().rank, 2);
-  // Whole places: the launcher is not asked.
+  // With all MAYPOLE_* places set, the launcher's variables are not read.
   env["MAYPOLE_SIZE"] = "3";
   o = read();
   EXPECT_EQ(o.size, 3);

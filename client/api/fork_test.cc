@@ -46,7 +46,7 @@ class ForkTest : public ::testing::Test {
   Fd listener_;
 };
 
-// Ends without return: gtest must not go on in it.
+// The child ends without returning, so that gtest does not continue in it.
 [[noreturn]] void Child(int told) {
   int failures = 0;
   if (maypole_init() != MAYPOLE_FAILED_PRECONDITION) failures |= 1;
@@ -55,7 +55,7 @@ class ForkTest : public ::testing::Test {
     failures |= 2;
   }
   char byte;
-  (void)!read(told, &byte, 1);  // stays until the parent has seen enough
+  (void)!read(told, &byte, 1);  // lives until the parent closes the pipe
   _exit(failures);
 }
 
@@ -84,8 +84,8 @@ TEST_F(ForkTest, DoesNotWaitForAJoinAndTheChildHoldsNothingOfIt) {
     Child(ends[0]);
   }
   close(ends[0]);
-  // The join ends by an answer that makes no sense; with it the connection,
-  // though the child lives.
+  // The join ends because the answer is invalid. The connection must end too,
+  // although the child lives.
   EXPECT_TRUE(SendMessage(agent.get(), "?", 1).ok());
   joiner.join();
   EXPECT_NE(status, MAYPOLE_OK);

@@ -63,9 +63,9 @@ Status FindMaypolerun(std::string* path) {
     *path = std::string(bin) + "/" + kProgram;
     if (IsProgram(*path)) return Status();
     return Status(Code::kNotFound, *path +
-                                       " (MAYPOLE_BIN) is no program: set it "
-                                       "to the directory of maypolerun, or "
-                                       "unset it");
+                                       " (MAYPOLE_BIN) is not an executable "
+                                       "file: set MAYPOLE_BIN to the directory "
+                                       "of maypolerun, or unset it");
   }
   const std::string own = OwnPlace();
   std::vector<std::string> candidates = {own + "/../bin", own,
@@ -90,7 +90,7 @@ Status FindMaypolerun(std::string* path) {
                     "MAYPOLE_BIN to their directory");
 }
 
-// Descriptors and signals of the service: nothing of the rank's.
+// The service inherits none of the rank's descriptors and signal settings.
 SpawnOptions ServiceOptions(const std::string& program,
                             const std::string& directory, int log, int report,
                             int lock) {
@@ -129,7 +129,7 @@ Status BootstrapDirectory(const std::string& key, std::string* path) {
     if (!SocketsFit(*path)) {
       return Status(Code::kInvalidArgument,
                     std::string("MAYPOLE_RUNTIME_DIR=") + base +
-                        " is too long for the names of sockets: choose a "
+                        " is too long for the path of a socket: choose a "
                         "shorter one");
     }
     return Status();
@@ -159,10 +159,10 @@ Status MakePrivate(const std::string& path) {
     return Status();
   }
   return Status(Code::kPermissionDenied,
-                path + " is not a directory of this user (uid " +
+                path + " is not a private directory of this user (uid " +
                     std::to_string(geteuid()) +
-                    ") alone: remove it, or set MAYPOLE_RUNTIME_DIR to a "
-                    "directory of your own");
+                    "): remove it, or set MAYPOLE_RUNTIME_DIR to a directory "
+                    "of your own");
 }
 
 Status TryLock(const std::string& directory, Fd* lock) {
@@ -179,7 +179,7 @@ Status TryLock(const std::string& directory, Fd* lock) {
   struct stat ours, there;
   if (fstat(fd.get(), &ours) != 0 || stat(path.c_str(), &there) != 0 ||
       ours.st_ino != there.st_ino || ours.st_dev != there.st_dev) {
-    return Status();  // the file of a service that has ended
+    return Status();  // the lock file of a service that has ended
   }
   *lock = std::move(fd);
   return Status();
@@ -207,8 +207,8 @@ Status StartNodeService(const std::string& directory, Fd lock) {
     return s;
   }
   writer.Reset();
-  // It goes on in a process of its own; this one ends at once. Somebody else
-  // may have waited for it already (SIGCHLD handlers).
+  // The service continues in a second child process; this child ends at once. A
+  // SIGCHLD handler of the program may have waited for it already.
   while (waitpid(child.pid, nullptr, 0) < 0 && errno == EINTR) {
   }
   const std::string line = ReadLine(reader.get());
@@ -216,7 +216,7 @@ Status StartNodeService(const std::string& directory, Fd lock) {
   return Status(Code::kUnavailable,
                 line.empty() ? program +
                                    " --node-service ended before it was ready: "
-                                   "is it of this version?"
+                                   "it may be of another version"
                              : line);
 }
 

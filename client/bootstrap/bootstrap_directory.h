@@ -1,8 +1,9 @@
-// The private directory in which the ranks of a node meet: its name, and the
-// start of the node service in it.
+// The private directory through which the ranks of a node find each other: its
+// name, and how a rank starts the node service in it.
 //
-// Thread contract: functions; not synchronized. Nothing forks: the process may
-// have threads and fork handlers (common/system/spawn.h).
+// Thread contract: functions; not synchronized. None of them calls fork(),
+// because the process may have threads and fork handlers
+// (common/system/spawn.h).
 #ifndef MAYPOLE_CLIENT_BOOTSTRAP_BOOTSTRAP_DIRECTORY_H_
 #define MAYPOLE_CLIENT_BOOTSTRAP_BOOTSTRAP_DIRECTORY_H_
 
@@ -13,18 +14,20 @@
 
 namespace maypole {
 
-// <base>/maypole-<uid>-<hash of key>. base: MAYPOLE_RUNTIME_DIR, else
-// XDG_RUNTIME_DIR if it is ours, else /tmp.
+// *path becomes <base>/maypole-<uid>-<hash of key>. base is
+// MAYPOLE_RUNTIME_DIR, else XDG_RUNTIME_DIR if this user owns it, else /tmp.
 Status BootstrapDirectory(const std::string& key, std::string* path);
 
-// Makes it (0700) if it is not there. An error if it is another's.
+// Creates the directory (mode 0700) if it does not exist. Fails if it belongs
+// to another user or others may access it.
 Status MakePrivate(const std::string& path);
 
-// *lock is valid if this process is the one to start the service there.
+// On success, *lock is valid if this process must start the service there, and
+// invalid if another process holds the lock.
 Status TryLock(const std::string& directory, Fd* lock);
 
-// Starts maypolerun --node-service, which takes over the lock. Returns when it
-// listens; its error otherwise.
+// Starts maypolerun --node-service, which takes over the lock. Returns when the
+// service listens, or with the error that it reports.
 Status StartNodeService(const std::string& directory, Fd lock);
 
 }  // namespace maypole

@@ -7,7 +7,7 @@ namespace {
 
 constexpr char kTermsMagic[] = "maypole-terms-1";
 
-// One line stays one line, whatever a variable holds.
+// Arguments must not contain a line break or a 0, whatever a variable holds.
 std::string OneLine(std::string text) {
   for (char& c : text) {
     if (c == '\n' || c == '\0') c = ' ';
@@ -58,15 +58,16 @@ std::string Encode(const RankMessage& p) {
 Status Decode(std::string_view message, RankMessage* out) {
   const std::vector<std::string> l = Lines(message);
   int version = 0, exchange = 0, at_head = 0;
-  // The version has its place for ever, so that others can be refused by name.
+  // The version's place in the message never changes, so that a message of any
+  // other version can be refused with an error that names the version.
   if (l.size() < 2 || l[0] != kSayPlace ||
       !ParseNumber(l[1], 0, 1 << 30, &version)) {
-    return Status(Code::kInvalidArgument, "that is not a rank's first message");
+    return Status(Code::kInvalidArgument, "this is not a rank's first message");
   }
   if (static_cast<uint32_t>(version) != kProtocolVersion) {
     return Status(Code::kFailedPrecondition,
                   "libmaypole speaks protocol " + l[1] +
-                      ", and the maypolerun that it has found protocol " +
+                      ", but the maypolerun that it found speaks protocol " +
                       std::to_string(kProtocolVersion) +
                       ": install the same version of both, or set MAYPOLE_BIN "
                       "to the directory of the right programs");
@@ -101,8 +102,8 @@ Status Decode(std::string_view text, BootstrapInfo* out) {
   if (l.size() != 4 || l[0] != kTermsMagic) {
     return Status(
         Code::kInvalidArgument,
-        "rank 0 published the address in the form of another version: "
-        "install the same version of Maypole on all nodes");
+        "rank 0 published the coordinator's address in the format of another "
+        "version: install the same version of Maypole on all nodes");
   }
   *out = BootstrapInfo{};
   if (!l[1].empty()) out->coordinators = Split(l[1], ' ');

@@ -1,23 +1,24 @@
-// What a rank and its node service say to each other. Pure.
+// The messages of a rank and its node service. Pure.
 //
-// Purpose: under a launcher that is not maypolerun the ranks of a node have
-// nobody to start an agent for them. One of them starts the node service
+// Purpose: under a launcher other than maypolerun nothing starts an agent for
+// the ranks of a node. So one of them starts the node service
 // (client/launcher/service/service.h); each connects to it and stays connected
-// for its life:
+// until it exits:
 //
 //   rank                                    node service
-//    |-- place (who I am) ------------------->|
+//    |-- place (its rank, job, node) -------->|
 //    |<-- publish TERMS (rank 0 only) --------|  several nodes whose launcher
 //    |-- published -------------------------->|  carries values from rank 0
 //    |<-- get (one rank of another node) -----|  to the other nodes
 //    |-- got TERMS -------------------------->|
-//    |-- failed TEXT (instead of both) ------>|
+//    |-- failed TEXT (instead of these two) ->|
 //    |<-- agent SOCKET TOKEN  or  error ------|
-//    |-- bye (the process exits) ------------>|  closes, after it has cleaned
-//                                                up if this was the last one
+//    |-- bye (the process exits) ------------>|  closes the connection; after
+//                                                the last rank's bye, it first
+//                                                cleans up
 //
-// One message of a SOCK_SEQPACKET socket is a verb and its arguments, a line
-// each.
+// A message is one packet of a SOCK_SEQPACKET socket: a verb and its arguments,
+// one per line.
 //
 // Thread contract: values and functions; not synchronized.
 #ifndef MAYPOLE_CLIENT_BOOTSTRAP_BOOTSTRAP_MESSAGES_H_
@@ -37,8 +38,8 @@ inline constexpr size_t kMaxBootstrapBytes = 8192;
 inline constexpr char kServiceSocket[] = "service.sock";
 inline constexpr char kServiceLock[] = "lock";
 inline constexpr char kServiceLog[] = "log";
-// The service's descriptors when it is started.
-inline constexpr int kServiceReportFd = 3;  // one line: "ready", or what failed
+// Descriptors that the service inherits.
+inline constexpr int kServiceReportFd = 3;  // one line: "ready", or an error
 inline constexpr int kServiceLockFd = 4;
 inline constexpr char kServiceReady[] = "ready";
 
@@ -54,9 +55,9 @@ inline constexpr char kSayBye[] = "bye";
 
 // How ranks on several nodes learn where the coordinator is.
 enum class ExchangeKind : uint8_t {
-  kNone = 0,     // they cannot
+  kNone = 0,     // they have no way to learn it
   kCarried = 1,  // rank 0 publishes it through the launcher
-  kDerived = 2,  // from names and a secret that all nodes know
+  kDerived = 2,  // they derive it from names and a secret that all nodes know
 };
 
 struct RankMessage {
@@ -70,23 +71,25 @@ struct RankMessage {
   int start_timeout_seconds = 120;
   ExchangeKind exchange = ExchangeKind::kNone;
   std::string why_none;  // kNone: what is missing
-  std::string head;      // kDerived: the host whose node has the coordinator
-  bool at_head = false;  // kDerived: it is this node
+  std::string head;      // kDerived: the host that runs the coordinator
+  bool at_head = false;  // kDerived: this node is the head
 
   bool one_node() const { return local_size == size; }
 };
 
-// What all nodes of a job have to agree on.
+// What rank 0 publishes to all nodes of the job.
 struct BootstrapInfo {
-  std::vector<std::string> coordinators;  // HOST:PORT, all of one; empty:
-                                          // agents that run already
-  std::string secret;                     // of that coordinator; empty: none
-  std::string token;                      // of the job
+  std::vector<std::string> coordinators;  // HOST:PORT; all are addresses of the
+                                          // same coordinator. Empty: the nodes
+                                          // use agents that already run
+  std::string secret;                     // the coordinator's; empty: none
+  std::string token;                      // the job's
 };
 
+// Makes a message of the verb and its arguments.
 std::string Say(std::string_view verb,
                 const std::vector<std::string>& arguments = {});
-// The verb and its arguments.
+// Splits a message into its verb and arguments.
 std::vector<std::string> Lines(std::string_view message);
 
 std::string Encode(const RankMessage& place);

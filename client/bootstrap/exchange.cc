@@ -24,10 +24,11 @@ Status ExchangeOf(const RankOptions& options, Exchange** out) {
       return PmixExchange(out);
     case Launcher::kTorchrun:
       return Status(Code::kUnavailable,
-                    "torchrun's store can be reached from Python only (import "
+                    "torchrun's store can be used from Python only (import "
                     "maypole.torch)");
     case Launcher::kSlurm:
-      // Only with --mpi=pmix; otherwise names and a shared secret must do.
+      // Set only with --mpi=pmix; without it the nodes use ExchangeKind
+      // kDerived.
       if (std::getenv("PMIX_NAMESPACE") != nullptr) return PmixExchange(out);
       [[fallthrough]];
     default:

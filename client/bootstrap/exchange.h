@@ -1,8 +1,9 @@
 // Exchange: carries a few values from rank 0 to the other nodes of its job,
-// through what the launcher has (PMIx, torchrun's store).
+// through a service of the launcher (PMIx, torchrun's store).
 //
-// Purpose: ranks that maypolerun has not started know no address of each other.
-// Used at most once per node and job, before any connection between nodes.
+// Purpose: ranks that maypolerun has not started do not know each other's
+// addresses. Used at most once per node and job, before the nodes are
+// connected.
 //
 // Thread contract: one thread at a time.
 #ifndef MAYPOLE_CLIENT_BOOTSTRAP_EXCHANGE_H_
@@ -19,17 +20,18 @@ class Exchange {
  public:
   virtual ~Exchange() = default;
   virtual Status Put(const std::string& key, const std::string& value) = 0;
-  // kDeadlineExceeded: nobody has put it in timeout_ms.
+  // kDeadlineExceeded: the key has not been put within timeout_ms.
   virtual Status Get(const std::string& key, int timeout_ms,
                      std::string* value) = 0;
 };
 
-// The one for this launcher, for the life of the process; an error says what is
-// missing. Not to be asked when the job has one node.
+// Finds the exchange for this launcher; it lives as long as the process. If
+// there is none, the error says what is missing. Needed only if the job spans
+// several nodes.
 Status ExchangeOf(const RankOptions& options, Exchange** out);
 
-// One that the program brings (maypole_set_exchange()); it is asked first.
-// Null: none. It must outlive its use.
+// Sets the program's own exchange (maypole_set_exchange()), which ExchangeOf()
+// then returns instead of the launcher's. Null removes it. Not owned.
 void SetExchange(Exchange* exchange);
 
 }  // namespace maypole

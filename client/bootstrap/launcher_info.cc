@@ -17,7 +17,8 @@
 namespace maypole {
 namespace {
 
-// Slurm's numbers of steps that are none: batch script, extern, interactive.
+// From here on Slurm's step numbers stand for special steps: batch script,
+// extern, interactive.
 constexpr int64_t kFirstSpecialStep = 4294967280;
 
 Status Bad(std::string what) {
@@ -41,7 +42,7 @@ bool AnySet(const Getter& get, std::initializer_list<const char*> names) {
   return false;
 }
 
-// Under which names a launcher tells the places.
+// The names of a launcher's variables.
 struct Names {
   const char* launcher;
   const char* rank;
@@ -105,8 +106,9 @@ Status ReadPlaces(const Getter& get, const Names& n, LauncherInfo* f) {
   return s.ok() ? CheckPlaces(n, *f) : s;
 }
 
-// A name that other users' jobs, and on one node other machines' jobs, do not
-// have, though the launcher's variables may be the same there.
+// Makes the job's name from the launcher's variables. Jobs of other users, and
+// one-node jobs on other machines, get other names even if the variables are
+// the same there.
 std::string JobName(const Getter& get, const ProcessFacts& facts,
                     const LauncherInfo& f, const char* launcher,
                     const std::vector<const char*>& variables) {
@@ -124,11 +126,11 @@ Status FindTorchrun(const Getter& get, const ProcessFacts& facts,
   f->launcher = Launcher::kTorchrun;
   std::vector<const char*> variables = {"TORCHELASTIC_RUN_ID", "MASTER_ADDR",
                                         "MASTER_PORT"};
-  // What tells a restarted job from the one before. Usually MASTER_PORT, which
-  // is new each time. It stays where ranks use their agents' store: there the
-  // count is part of the keys in it, for torch too. Nowhere else does it belong
-  // to a name: each agent counts for itself, only when its own ranks have
-  // failed, so that nodes of one job may have different ones.
+  // A restarted job needs a new name. Usually MASTER_PORT is new after each
+  // restart. It stays the same if the ranks use their agents' store; then the
+  // restart count is part of the store's keys, for torch too, and must be part
+  // of the name. Otherwise the count must not be in the name: each agent counts
+  // only failures of its own ranks, so the counts of a job's nodes may differ.
   if (TextOr(get, "TORCHELASTIC_USE_AGENT_STORE", "") == "True") {
     variables.push_back("TORCHELASTIC_RESTART_COUNT");
   }
@@ -153,13 +155,13 @@ Status FindHydra(const Getter& get, const ProcessFacts& facts,
   f->launcher = Launcher::kHydra;
   f->job = JobName(get, facts, *f, "mpiexec", {"PMI_PORT", "PMI_KVS"});
   if (f->local_size == f->size) {
-    // Nothing else tells two of them on one node apart.
+    // Nothing else distinguishes two such jobs on one node.
     if (!facts.hydra_proxy.empty()) f->job += "." + facts.hydra_proxy;
   } else if (!AnySet(get, {"PMI_PORT", "PMI_KVS", "MAYPOLE_JOB"})) {
     return Bad(
-        "mpiexec has started ranks on several nodes, and gives this job no "
-        "name that others do not have: set MAYPOLE_JOB to one on all ranks "
-        "(mpiexec -genv MAYPOLE_JOB NAME)");
+        "mpiexec has started ranks on several nodes, but gives this job no "
+        "unique name: set MAYPOLE_JOB to a unique name on all ranks (mpiexec "
+        "-genv MAYPOLE_JOB NAME)");
   }
   return Status();
 }
@@ -205,7 +207,7 @@ Status FindSlurmNode(const Getter& get, Names* names, LauncherInfo* f) {
   if (f->local_size < 1 || f->local_size > kMaxLocalRanks) {
     return Bad(std::string(names->local_size) + "=" + text +
                ": this node has " + std::to_string(f->local_size) +
-               " tasks, and ranks of a node " + "may be 1 to " +
+               " tasks, but the number of ranks on a node " + "must be 1 to " +
                std::to_string(kMaxLocalRanks));
   }
   f->node_tag = std::to_string(node);
@@ -246,8 +248,9 @@ Status FindSlurm(const Getter& get, LauncherInfo* f) {
   return Status();
 }
 
-// What torch.distributed's users set by hand, or Kubernetes' operator for them.
-// To overlook it would be several jobs of one rank, which nobody notices.
+// True if variables are set that users of torch.distributed set by hand, or a
+// Kubernetes operator sets for them. If Maypole ignored them, each rank would
+// silently become a job of one rank.
 bool SetAsForTorch(const Getter& get) {
   const char* size = Text(get, "WORLD_SIZE");
   int64_t count = 0;
@@ -256,24 +259,24 @@ bool SetAsForTorch(const Getter& get) {
          (!ParseNumber(size, &count) || count > 1);
 }
 
-// Launchers that are not known here, but say that there are several ranks.
+// Fails if variables of an unknown launcher say that there are several ranks.
 Status RefuseUnknownLaunchers(const Getter& get) {
-  // In Slurm's steps of one task PMI_SIZE may be the allocation's.
+  // In a Slurm step of one task, PMI_SIZE may be the size of the allocation.
   if (AnySet(get, {"SLURM_STEP_ID"})) return Status();
   for (const char* name : {"PMI_SIZE", "MV2_COMM_WORLD_SIZE"}) {
     const char* size = Text(get, name);
     int64_t count = 0;
     if (size == nullptr || (ParseNumber(size, &count) && count <= 1)) continue;
     return Bad(std::string(name) + "=" + size +
-               " says that this process is one of several ranks, but not by a "
-               "launcher that Maypole knows: set MAYPOLE_RANK, MAYPOLE_SIZE, "
+               " says that this process is one of several ranks, but Maypole "
+               "does not know this launcher: set MAYPOLE_RANK, MAYPOLE_SIZE, "
                "MAYPOLE_LOCAL_RANK, MAYPOLE_LOCAL_SIZE and MAYPOLE_JOB from "
-               "what it sets (or MAYPOLE_SIZE=1 for a job of one rank)");
+               "its variables (or MAYPOLE_SIZE=1 for a job of one rank)");
   }
   return Status();
 }
 
-// What follows the program's name in /proc/PID/stat.
+// The fields after the program's name in /proc/PID/stat.
 std::vector<std::string> StatOf(const std::string& pid, std::string* name) {
   std::ifstream file("/proc/" + pid + "/stat");
   std::string text((std::istreambuf_iterator<char>(file)), {});
@@ -289,7 +292,7 @@ std::vector<std::string> StatOf(const std::string& pid, std::string* name) {
 std::string FindHydraProxy() {
   constexpr size_t kParent = 1, kStart = 19;
   std::string pid = "self", name;
-  // Bounded: processes may come and go below our feet.
+  // Bounded, because processes may start and end meanwhile.
   for (int i = 0; i < 64; ++i) {
     const std::vector<std::string> stat = StatOf(pid, &name);
     if (stat.size() <= kStart) break;
@@ -321,7 +324,7 @@ Status DetectLauncher(const Getter& get, const ProcessFacts& facts,
   } else if (AnySet(get, {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"})) {
     s = FindOpenMpi(get, facts, &f);
   } else if (AnySet(get, {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"})) {
-    // PMI_RANK alone is no sign: srun --mpi=pmi2 sets it too.
+    // PMI_RANK alone does not prove it: srun --mpi=pmi2 sets it too.
     s = FindHydra(get, facts, &f);
   } else if (InStepWithTasks(get, facts)) {
     s = FindSlurm(get, &f);

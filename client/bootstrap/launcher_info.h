@@ -1,15 +1,16 @@
-// DetectLauncher: what the launcher of this process says about its place in a
-// job.
+// DetectLauncher: finds out this process's place in its job from the
+// environment variables of its launcher.
 //
 // Purpose: torchrun, mpirun (Open MPI), mpiexec (MPICH, Intel MPI) and srun
-// each set variables of their own. Where several are around (mpirun in a Slurm
-// allocation), the innermost counts, in that order. Nothing set: a job of one
-// rank. Pure: variables and facts in, values out.
+// each set variables of their own. If variables of several launchers are set
+// (mpirun in a Slurm allocation), the innermost launcher counts; the order of
+// this list decides. If none are set, it is a job of one rank. Pure: variables
+// and facts in, values out.
 //
 // Thread contract: functions; not synchronized.
 //
-// Invariants of what comes out: 0 <= rank < size <= kMaxRanks, 0 <= local_rank
-// < local_size <= min(size, kMaxLocalRanks); `job` is empty for kNone only.
+// Invariants of the result: 0 <= rank < size <= kMaxRanks, 0 <= local_rank <
+// local_size <= min(size, kMaxLocalRanks); `job` is empty only for kNone.
 #ifndef MAYPOLE_CLIENT_BOOTSTRAP_LAUNCHER_INFO_H_
 #define MAYPOLE_CLIENT_BOOTSTRAP_LAUNCHER_INFO_H_
 
@@ -39,43 +40,44 @@ struct LauncherInfo {
   int size = 1;
   int local_rank = 0;
   int local_size = 1;
-  std::string job;  // the same on all ranks, and no other job's
-  // Tells this node from others of the job that have the same host name (two
-  // agents of torchrun on one machine); often empty.
+  std::string job;  // unique to the job and the same on all its ranks
+  // Distinguishes this node from other nodes of the job with the same host name
+  // (two torchrun agents on one machine); often empty.
   std::string node_tag;
   std::string node_name;  // the launcher's name for the node; empty: none
-  // Slurm, which hands out nothing but names: the job's first host, and whether
-  // it is this one.
+  // Only for Slurm, which provides only host names: the job's first host, and
+  // whether this process runs there.
   std::string head;
   bool at_head = false;
 };
 
-// What DetectLauncher needs to know besides variables.
+// What DetectLauncher needs besides variables.
 struct ProcessFacts {
   uid_t uid = 0;
   std::string host;
   bool terminal = false;  // the process has a controlling terminal
-  // The ancestor that Hydra has for the ranks of a node, as "pid.start"; empty:
-  // there is none to be seen.
+  // The Hydra proxy process that started the ranks of this node, as
+  // "pid.start"; empty if no ancestor is one.
   std::string hydra_proxy;
 };
 ProcessFacts ThisProcessFacts();
 
 using Getter = std::function<const char*(const char*)>;
 
-// get: as getenv, null if unset; empty counts as unset. Half-set or
-// contradicting variables are an error that names them.
+// `get` works like getenv (null if unset); empty values count as unset. If some
+// variables are missing or contradict each other, the error names them.
 Status DetectLauncher(const Getter& get, const ProcessFacts& facts,
                       LauncherInfo* out);
 
-// Slurm's lists: "n[1-3,07],m1" -> n1 n2 n3 n07 m1. At most kMaxRanks names;
-// kInvalidArgument: it is none.
+// Expands a Slurm list of hosts: "n[1-3,07],m1" -> n1 n2 n3 n07 m1.
+// kInvalidArgument if it is malformed or has more than kMaxRanks names.
 Status ExpandHosts(std::string_view list, std::vector<std::string>* out);
 
-// "2(x3),1" -> 2 2 2 1.
+// Expands a Slurm list of counts: "2(x3),1" -> 2 2 2 1. kInvalidArgument as
+// above.
 Status ExpandCounts(std::string_view list, std::vector<int>* out);
 
-// 16 hexadecimal digits, FNV-1a. No secret may depend on it.
+// The text's FNV-1a hash as 16 hexadecimal digits. Not cryptographic.
 std::string HashHex(std::string_view text);
 
 }  // namespace maypole

@@ -78,14 +78,14 @@ TEST(LauncherInfoTest, NothingSetIsAJobOfOneRank) {
   EXPECT_EQ(f.job, "");
 }
 
-// By hand, or by Kubernetes' operator for PyTorch.
+// Variables set by hand, or by the Kubernetes operator for PyTorch.
 TEST(LauncherInfoTest, TorchsVariablesWithoutTorchrun) {
   Variables all = kTorchrun;
   all.erase("TORCHELASTIC_RUN_ID");
   EXPECT_EQ(Must(all).launcher, Launcher::kTorchrun);
   EXPECT_EQ(Must(all).rank, 5);
   EXPECT_EQ(Must(With(all, kOpenMpi)).launcher, Launcher::kOpenMpi);
-  // Never several jobs of one rank that nobody has asked for.
+  // An error, not several jobs of one rank.
   Variables half = all;
   half.erase("LOCAL_WORLD_SIZE");
   EXPECT_EQ(ErrorOf(half),
@@ -123,7 +123,7 @@ TEST(LauncherInfoTest, ARestartOfTorchrunIsAnotherJobOnAllNodes) {
   EXPECT_EQ(Must(With(own_store, counted)).job, job);
   EXPECT_NE(Must(With(own_store, {{"MASTER_PORT", "29501"}})).job, job);
   EXPECT_EQ(Must(With(kTorchrun, counted)).job, Must(kTorchrun).job);
-  // The port stays: only the count tells them apart.
+  // The port stays the same, so only the count distinguishes them.
   const Variables agents_store =
       With(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}});
   EXPECT_NE(Must(With(agents_store, counted)).job, Must(agents_store).job);
@@ -155,13 +155,14 @@ TEST(LauncherInfoTest, Hydra) {
   EXPECT_NE(
       Must(kHydra, {.uid = 1000, .host = "m1", .hydra_proxy = "77.2"}).job,
       f.job);
-  // On several nodes they have one name, unless somebody gives another.
+  // On several nodes the job has no unique name unless the user sets one.
   const Variables nodes = With(kHydra, {{"PMI_SIZE", "4"}});
-  EXPECT_THAT(ErrorOf(nodes), HasSubstr("set MAYPOLE_JOB to one on all ranks"));
+  EXPECT_THAT(ErrorOf(nodes),
+              HasSubstr("set MAYPOLE_JOB to a unique name on all ranks"));
   EXPECT_EQ(Must(With(nodes, {{"MAYPOLE_JOB", "mine"}})).size, 4);
 }
 
-// Never several jobs of one rank that nobody has asked for.
+// Variables of an unknown launcher are an error, not several jobs of one rank.
 TEST(LauncherInfoTest, UnknownLaunchersAreNamed) {
   for (const char* name : {"PMI_SIZE", "MV2_COMM_WORLD_SIZE"}) {
     EXPECT_THAT(ErrorOf({{name, "4"}}), StartsWith(std::string(name) + "=4 "));
@@ -198,7 +199,7 @@ TEST(LauncherInfoTest, SlurmsVariablesWhereNoRanksRun) {
   Variables salloc = batch;
   salloc.erase("SLURM_PROCID");
   EXPECT_EQ(Must(salloc).size, 1);
-  // A step of one task, whatever the job has.
+  // A step of one task, however many the job has.
   EXPECT_EQ(Must(With(kSlurm, {{"SLURM_STEP_NUM_TASKS", "1"}})).launcher,
             Launcher::kNone);
 }
@@ -208,7 +209,7 @@ TEST(LauncherInfoTest, AnInteractiveShellIsAlone) {
   ProcessFacts facts = kFacts;
   facts.terminal = true;
   EXPECT_EQ(Must(shell, facts).size, 1);
-  // srun in that shell: its tasks inherit the variable, not the terminal.
+  // Tasks of an srun in that shell inherit the variable, but not the terminal.
   EXPECT_EQ(Must(shell).size, 7);
 }
 

@@ -1,4 +1,4 @@
-// The lists of Slurm's variables.
+// ExpandHosts and ExpandCounts: the lists in Slurm's variables.
 #include <algorithm>
 #include <limits>
 
@@ -17,7 +17,8 @@ bool ParseCount(std::string_view text, int* out) {
   return ParseNumber(text, 0, std::numeric_limits<int>::max(), out);
 }
 
-// Up to the next comma outside brackets; takes it off `rest`.
+// Removes the text up to the next comma outside brackets from `rest` and
+// returns it.
 std::string_view TakeEntry(std::string_view* rest) {
   int depth = 0;
   size_t i = 0;
@@ -30,7 +31,8 @@ std::string_view TakeEntry(std::string_view* rest) {
   return entry;
 }
 
-// "07" or "1-3" between brackets: numbers keep the width of the first.
+// Expands "07" or "1-3" from between brackets. The numbers are padded with
+// zeros to the width of the first.
 bool ExpandRange(std::string_view range, std::vector<std::string>* out) {
   const size_t dash = range.find('-');
   const std::string_view low = range.substr(0, dash);
@@ -51,7 +53,7 @@ bool ExpandRange(std::string_view range, std::vector<std::string>* out) {
   return true;
 }
 
-// All names of one entry; brackets may come several times ("r[1-2]n[1-4]").
+// Expands one entry, which may have several brackets ("r[1-2]n[1-4]").
 bool ExpandEntry(std::string_view entry, std::vector<std::string>* out) {
   const size_t open = entry.find('[');
   if (open == std::string_view::npos) {
@@ -85,7 +87,7 @@ Status ExpandHosts(std::string_view list, std::vector<std::string>* out) {
     const std::string_view entry = TakeEntry(&rest);
     if (entry.empty() || !ExpandEntry(entry, out) ||
         out->size() > static_cast<size_t>(kMaxRanks)) {
-      return Bad(list, "not a list of hosts as Slurm writes it");
+      return Bad(list, "expected a list of hosts in Slurm's format");
     }
   }
   return Status();
@@ -107,7 +109,7 @@ Status ExpandCounts(std::string_view list, std::vector<int>* out) {
     if (!good || !ParseCount(entry, &count) || times < 1 ||
         out->size() + static_cast<size_t>(times) >
             static_cast<size_t>(kMaxRanks)) {
-      return Bad(list, "not a list of numbers as Slurm writes it");
+      return Bad(list, "expected a list of numbers in Slurm's format");
     }
     out->insert(out->end(), static_cast<size_t>(times), count);
   }

@@ -19,9 +19,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr char kTermsKey[] = "maypole/terms/";
-constexpr int kSliceMs = 200;  // between looks at the service while one waits
+constexpr int kSliceMs = 200;  // how often a wait checks the service
 constexpr int kCleanUpMs = 5000;
-constexpr int kTries = 3;  // services that end while we talk to them
+constexpr int kTries = 3;  // if a service ends while we talk to it
 
 // The process's connection to its node service.
 struct Connection {
@@ -46,8 +46,8 @@ bool Gone(const Fd& socket) {
   return poll(&p, 1, 0) == 1 && (p.revents & (POLLHUP | POLLERR)) != 0;
 }
 
-// At exit the last rank waits until everything has been removed: launchers
-// kill what their ranks leave behind.
+// At exit the last rank waits until the service has cleaned up, because
+// launchers kill the processes that their ranks leave behind.
 void SayBye() {
   Connection& c = connection();
   if (!c.socket.valid()) return;
@@ -95,7 +95,7 @@ RankMessage MakePlace(const RankOptions& o, Exchange** exchange) {
   return p;
 }
 
-// A service of ours at `directory`; starts it if need be.
+// Connects to this user's service in `directory`; starts it if needed.
 Status Connect(const std::string& directory, Clock::time_point deadline,
                Fd* out) {
   const std::string path = directory + "/" + kServiceSocket;
@@ -112,7 +112,7 @@ Status Connect(const std::string& directory, Clock::time_point deadline,
     }
     if (Clock::now() >= deadline) {
       return Status(Code::kDeadlineExceeded,
-                    "the node service in " + directory + " does not come up: " +
+                    "the node service in " + directory + " does not start: " +
                         s.message() + "; see " + directory + "/" + kServiceLog);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -134,14 +134,14 @@ class Conversation {
         socket_(socket),
         exchange_(exchange) {}
 
-  // kAborted: the service has gone, without a word.
+  // kAborted: the service has ended without an error message.
   Status Run(std::string* agent, std::string* token) {
     while (true) {
       Received r;
       const Status s =
           ReceiveMessage(socket_, kMaxBootstrapBytes, kSliceMs, &r);
       if (s.code() == Code::kDeadlineExceeded || s.code() == Code::kCancelled) {
-        // The service knows better why: give it time to say so.
+        // The service knows the reason better: give it time to report it.
         if (Clock::now() < deadline_ + std::chrono::seconds(3)) continue;
         return TooLate();
       }
@@ -195,7 +195,7 @@ class Conversation {
       const Status s = exchange_->Get(key, kSliceMs, &terms);
       if (s.ok()) return Send(std::string(kSayGot) + "\n" + terms);
       pollfd p{socket_, POLLIN, 0};
-      if (poll(&p, 1, 0) == 1) return Status();  // it has more to say
+      if (poll(&p, 1, 0) == 1) return Status();  // another message has come
       const bool late = s.code() == Code::kDeadlineExceeded;
       if (late && Clock::now() < deadline_) continue;
       return Send(Say(
@@ -216,7 +216,7 @@ class Conversation {
 Status MeetAnew(Clock::time_point deadline, RankOptions* o) {
   Connection& c = connection();
   c.socket.Reset();
-  // Several nodes may be one machine, and share its directories.
+  // Several nodes of the job may be on one machine and share its directories.
   std::string directory;
   Status s = BootstrapDirectory(
       o->job + "\n" + ThisProcessFacts().host + "\n" + o->found.node_tag,
@@ -225,7 +225,8 @@ Status MeetAnew(Clock::time_point deadline, RankOptions* o) {
   Exchange* exchange = nullptr;
   const std::string place = Encode(MakePlace(*o, &exchange));
   for (int i = 0; i < kTries; ++i) {
-    // There from the start: a child that is forked meanwhile lets go of it.
+    // Kept in c.socket from the start, so that a child that is forked meanwhile
+    // closes its copy.
     if (s = Connect(directory, deadline, &c.socket); s.ok()) {
       s = SendMessage(c.socket.get(), place.data(), place.size()).ok()
               ? Conversation(*o, deadline, c.socket.get(), exchange)
@@ -240,7 +241,8 @@ Status MeetAnew(Clock::time_point deadline, RankOptions* o) {
     }
     c.socket.Reset();
     if (s.code() != Code::kAborted) return s;
-    // It ended because the ranks before us have gone, or it was killed.
+    // The service ended because all its earlier ranks had gone, or it was
+    // killed.
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   return Status(Code::kUnavailable,

@@ -1,13 +1,14 @@
-// BootstrapNode: how the ranks of a node that maypolerun has not started come
-// to an agent.
+// BootstrapNode: how ranks that maypolerun has not started find the agent of
+// their node.
 //
-// Purpose: they meet in a private directory, where the first one starts the
-// node service (client/launcher/service/service.h), and each stays connected to
-// it for its life: so the service sees when the last one has gone, however it
-// went.
+// Purpose: the first rank starts the node service
+// (client/launcher/service/service.h) in a private directory that all ranks of
+// the node know. Each rank stays connected to the service until it exits, so
+// the service notices when the last one has gone, even if it was killed.
 //
-// Thread contract: BootstrapNode() by one thread at a time. The connection
-// belongs to the process: it outlives shutdown, so that the next init finds it.
+// Thread contract: one thread at a time may call BootstrapNode(). The
+// connection belongs to the process: it outlives shutdown, and the next init
+// uses it again.
 #ifndef MAYPOLE_CLIENT_BOOTSTRAP_NODE_BOOTSTRAP_H_
 #define MAYPOLE_CLIENT_BOOTSTRAP_NODE_BOOTSTRAP_H_
 
@@ -19,12 +20,12 @@
 
 namespace maypole {
 
-// Fills in options->agent and options->token. The job has several ranks and
-// names no agent.
+// Fills in options->agent and options->token, for a job of several ranks whose
+// options name no agent.
 Status BootstrapNode(std::chrono::steady_clock::time_point deadline,
                      RankOptions* options);
 
-// In a forked child: it takes no part in the bootstrap.
+// For a forked child: closes the child's copies of the connections.
 void LeaveBootstrapInChild();
 
 }  // namespace maypole

@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kRetry = std::chrono::milliseconds(50);
 
-// The functions of libpmix that are used.
+// The functions of libpmix that Maypole uses.
 struct Functions {
   decltype(&PMIx_Init) init = nullptr;
   decltype(&PMIx_Finalize) finalize = nullptr;
@@ -35,7 +35,8 @@ bool Load(void* library, const char* name, F* out) {
 
 Status LoadFunctions(Functions* f) {
   void* library = nullptr;
-  // Where distributions put it that keep several versions side by side.
+  // The second path is for distributions that keep several versions side by
+  // side.
   for (const char* name :
        {"libpmix.so.2", "/usr/lib/x86_64-linux-gnu/pmix2/lib/libpmix.so.2"}) {
     library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
@@ -43,8 +44,8 @@ Status LoadFunctions(Functions* f) {
   }
   if (library == nullptr) {
     return Status(Code::kUnavailable,
-                  std::string("PMIx, by which mpirun carries values between "
-                              "nodes, cannot be loaded: ") +
+                  std::string("cannot load PMIx, which carries values between "
+                              "the nodes of this launcher: ") +
                       dlerror() + " (Debian: libpmix2)");
   }
   if (Load(library, "PMIx_Init", &f->init) &&
@@ -64,14 +65,15 @@ void SetKey(char* to, const std::string& key) {
   strncpy(to, key.c_str(), PMIX_MAX_KEYLEN);
 }
 
-// Rank 0 publishes, the others look up; where the server cannot do that
-// (Slurm's), rank 0 puts the value among what it tells of itself. (Open MPI's
-// could do that too, but what a rank has told before, for MPI, may hide it.)
+// Rank 0 publishes a value, the others look it up. If the server does not
+// support that (Slurm's), rank 0 puts the value among its own data and the
+// others get it from there. (Open MPI's server supports that too, but data that
+// the rank has put before, for MPI, may hide the value.)
 class Pmix : public Exchange {
  public:
   explicit Pmix(const Functions& functions) : f_(functions) {}
 
-  // Other parts of the program may do so too: the library counts.
+  // Other parts of the program may call PMIx_Init too: the library counts.
   Status Init() {
     const pmix_status_t s = f_.init(&self_, nullptr, 0);
     return s == PMIX_SUCCESS ? Status() : Failure("PMIx_Init", s);
@@ -92,7 +94,7 @@ class Pmix : public Exchange {
     return s == PMIX_SUCCESS ? Status() : Failure("PMIx_Put", s);
   }
 
-  // Asks again and again: not every server can wait.
+  // Polls, because not every server can wait.
   Status Get(const std::string& key, int timeout_ms,
              std::string* value) override {
     const auto deadline = Clock::now() + std::chrono::milliseconds(timeout_ms);
@@ -101,7 +103,7 @@ class Pmix : public Exchange {
       if (s == PMIX_ERR_NOT_SUPPORTED) s = GetOfRank0(key, value);
       if (s == PMIX_SUCCESS) return Status();
       if (s != PMIX_ERR_NOT_FOUND && s != PMIX_ERR_TIMEOUT) {
-        return Failure("asking for what rank 0 has published", s);
+        return Failure("cannot read what rank 0 has published", s);
       }
       if (Clock::now() >= deadline) {
         return Status(Code::kDeadlineExceeded, "not published yet");
@@ -166,8 +168,8 @@ Status PmixExchange(Exchange** out) {
       return s;
     }
     process_pmix = made;
-    // mpirun takes a process that ends without for one that has failed. Not
-    // earlier: the program may use MPI.
+    // If a process exits without PMIx_Finalize, mpirun treats it as failed. Not
+    // called before exit, because the program may use MPI.
     static const int once = atexit([] {
       if (process_pmix != nullptr) process_pmix->Finalize();
     });

@@ -1,7 +1,7 @@
-// PMIx: what Open MPI's mpirun and srun --mpi=pmix carry values with.
+// PmixExchange: the exchange for Open MPI's mpirun and for srun --mpi=pmix.
 //
-// Purpose: libpmix is loaded when it is needed: libmaypole itself needs libc
-// only, and a program that uses MPI has loaded it already.
+// Purpose: libpmix is loaded only when it is needed, so that libmaypole itself
+// depends on nothing but libc. A program that uses MPI has loaded it already.
 //
 // Thread contract: as Exchange.
 #ifndef MAYPOLE_CLIENT_BOOTSTRAP_PMIX_EXCHANGE_H_
@@ -12,11 +12,12 @@
 
 namespace maypole {
 
-// The process's connection to its PMIx server, for its life. An error if there
-// is no server or no library.
+// The process's connection to its PMIx server; it lives as long as the process.
+// An error if there is no server or no library.
 Status PmixExchange(Exchange** out);
 
-// In a forked child: the connection is not its own, not even to end it.
+// For a forked child: forgets the connection, which belongs to the parent,
+// without closing it.
 void LeavePmixInChild();
 
 }  // namespace maypole

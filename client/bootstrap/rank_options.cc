@@ -30,7 +30,7 @@ Status ReadText(const Getter& get, const char* name, size_t most,
   const char* text = get(name);
   if (text == nullptr) return Status();
   if (std::strlen(text) > most) {
-    return Status(Code::kInvalidArgument, std::string(name) + " has over " +
+    return Status(Code::kInvalidArgument, std::string(name) + " exceeds " +
                                               std::to_string(most) + " bytes");
   }
   *out = text;
@@ -71,7 +71,7 @@ bool IsSet(const Getter& get, const std::string& name) {
   return text != nullptr && std::strcmp(text, "0") != 0;
 }
 
-// Horovod's variables, and ours of the same meaning.
+// Reads Horovod's variables, and Maypole's with the same meaning.
 Status ReadStall(const Getter& get, RankOptions* o) {
   Status s = ReadSeconds(get, "STALL_CHECK_TIME_SECONDS", &o->stall_check_ms);
   if (s.ok()) {
@@ -146,7 +146,7 @@ Status ReadTexts(const Getter& get, RankOptions* o) {
   return s;
 }
 
-// What the launcher says; MAYPOLE_SIZE: nobody is asked.
+// Reads the launcher's variables, unless MAYPOLE_SIZE is set.
 Status ReadPlace(const Getter& get, const ProcessFacts& facts, RankOptions* o) {
   const char* size = get("MAYPOLE_SIZE");
   if (size != nullptr && *size != 0) return Status();
@@ -183,7 +183,7 @@ Status ReadRankOptions(const Getter& get, RankOptions* out,
                   "MAYPOLE_AGENT is set but MAYPOLE_JOB is not; start the "
                   "ranks with maypolerun, or unset MAYPOLE_AGENT");
   }
-  // A job of one rank in process has a name for nobody.
+  // A job of one rank in process shows its name to nobody.
   if (!o.job.empty() && (o.size > 1 || !o.agent.empty())) {
     s = CheckName("MAYPOLE_JOB", o.job, kMaxJobBytes);
     if (!s.ok()) return s;

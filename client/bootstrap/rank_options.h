@@ -1,4 +1,9 @@
-// RankOptions: where this process stands in its job.
+// RankOptions: this process's place in its job, and its settings.
+//
+// Purpose: ReadRankOptions() reads them from the environment; Client::Join()
+// takes them.
+//
+// Thread contract: a value; ReadRankOptions() is a function without state.
 #ifndef MAYPOLE_CLIENT_BOOTSTRAP_RANK_OPTIONS_H_
 #define MAYPOLE_CLIENT_BOOTSTRAP_RANK_OPTIONS_H_
 
@@ -22,21 +27,23 @@ struct RankOptions {
   std::string token;
   std::string agent;       // path of the agent's socket; empty: see
                            // client/bootstrap/node_bootstrap.h
-  int64_t agent_uid = -1;  // whose it may be besides root's and our own; -1: -
-  LauncherInfo found;      // what the launcher says
+  int64_t agent_uid = -1;  // a uid that the agent may run under, besides root
+                           // and this user; -1: no other
+  LauncherInfo found;      // what the launcher's variables say
   int start_timeout_seconds = 120;
-  int spin_microseconds = -1;     // -1: chosen by the cores at hand
-  int64_t fusion_threshold = -1;  // bytes; -1: the coordinator's own
-  // After how long stragglers are reported, and end the job; -1: as the
-  // coordinator does, 0: never.
+  int spin_microseconds = -1;     // -1: depends on the available cores
+  int64_t fusion_threshold = -1;  // bytes; -1: the coordinator's setting
+  // After how long stragglers are reported, and after how long they end the
+  // job; -1: the coordinator's setting, 0: never.
   int64_t stall_check_ms = -1;
   int64_t stall_shutdown_ms = -1;
-  bool deadlock_check = true;  // tell when this rank is blocked for certain
-  // An elastic job: the places above are given by each epoch's start. To go on
-  // in the next epoch, a process joins with the options that its last client
-  // had: `rank` in `last_epoch` is then what it was (last_epoch 0: it is new).
+  bool deadlock_check = true;  // report when this rank is certainly blocked
+  // In an elastic job the coordinator assigns the places above when an epoch
+  // starts. To continue in the next epoch, a process joins with the options of
+  // its last client: `rank` is then its rank in `last_epoch`. A new process has
+  // last_epoch 0.
   bool elastic = false;
-  int min_size = 1;  // ranks that an epoch has
+  int min_size = 1;  // limits of an epoch's number of ranks
   int max_size = kMaxRanks;
   uint64_t last_epoch = 0;
 
@@ -45,10 +52,11 @@ struct RankOptions {
 };
 
 // Reads MAYPOLE_* (and HOROVOD_FUSION_THRESHOLD, HOROVOD_STALL_*,
-// HOROVOD_START_TIMEOUT) through `get` (as getenv: null if unset), and without
-// MAYPOLE_SIZE what the launcher has set (client/bootstrap/launcher_info.h): a
-// variable of ours wins over what is found there. A missing or malformed
-// variable is an error that names it and what to do.
+// HOROVOD_START_TIMEOUT) through `get`, which works like getenv (null if
+// unset). If MAYPOLE_SIZE is not set, also reads the launcher's variables
+// (client/bootstrap/launcher_info.h); MAYPOLE_* variables take precedence over
+// them. If a variable is missing or malformed, the error names it and says what
+// to do.
 Status ReadRankOptions(const Getter& get, RankOptions* out,
                        const ProcessFacts& facts = ThisProcessFacts());
 

@@ -14,7 +14,7 @@
 namespace maypole {
 namespace {
 
-// What all have submitted, by global rank.
+// The signatures that the local ranks have submitted, with their global ranks.
 std::vector<std::pair<int, Signature>> Collect(const Board& board,
                                                const Operation& op) {
   const BoardConfig& config = board.config();
@@ -26,7 +26,8 @@ std::vector<std::pair<int, Signature>> Collect(const Board& board,
   return all;
 }
 
-// The usual case, without a copy: everybody has submitted the very same.
+// True if all ranks have submitted identical signatures, which is the usual
+// case; compares them without a copy.
 bool SameSignatures(const Board& board, const Operation& op) {
   constexpr size_t kWords = sizeof(Signature) / 8;
   std::array<uint64_t, kWords> mine;
@@ -43,8 +44,9 @@ bool SameSignatures(const Board& board, const Operation& op) {
   return true;
 }
 
-// Arrival and leaving are both published before the other is looked at (here
-// and in the executor), so at least one side sees both.
+// Fails the operation if a rank has left without arriving. Here and in the
+// executor, a side publishes its own event (arrival or leaving) before it
+// checks for the other, so at least one side sees both.
 void FailIfLeft(const Board& board, const Operation& op) {
   if (board.header().left_count.load(std::memory_order_seq_cst) == 0) return;
   for (const uint32_t i : op.set->locals) {
@@ -69,7 +71,7 @@ void WakeOthers(const Board& board, uint32_t me, const Operation& op) {
   }
 }
 
-// What others will do with the operation they do when they see the ticket.
+// Places the operation's ticket and wakes the ranks that wait for it.
 ArriveResult PutTicket(const Board& board, uint32_t me, uint64_t cursor,
                        const Operation& op, bool wake_me) {
   ArriveResult a;
@@ -84,14 +86,15 @@ ArriveResult PutTicket(const Board& board, uint32_t me, uint64_t cursor,
   return a;
 }
 
-// All local ranks are there and agree.
+// Starts the operation: all local ranks have arrived, and their signatures
+// match.
 ArriveResult SetGoing(const Board& board, uint32_t me, uint64_t cursor,
                       Operation& op) {
   const EagerInputs brought = CollectEagerInputs(board, me, op);
   if (brought.next == EagerInputs::Next::kRendezvous) {
     return PutTicket(board, me, cursor, op, !op.awaited);
   }
-  // Another last arriver is at it, or an abort has come.
+  // Another rank that arrived at the same time runs it, or it was aborted.
   if (brought.next == EagerInputs::Next::kOther ||
       !board.ClaimReduction(op.slot, op.generation)) {
     return ArriveResult();
@@ -101,8 +104,8 @@ ArriveResult SetGoing(const Board& board, uint32_t me, uint64_t cursor,
   MAYPOLE_KILL_POINT("arrival.reduced");
   if (!board.CommitEager(op.slot, op.generation, result)) return ArriveResult();
   MAYPOLE_KILL_POINT("arrival.committed");
-  // What it gathers is memory to be found first, and the progress engine's
-  // business.
+  // The result of a gathering kind needs memory, which the progress engine
+  // allocates.
   if (Gathers(op.signature.kind)) {
     return PutTicket(board, me, cursor, op, !op.awaited);
   }
@@ -142,22 +145,24 @@ bool PlaceHeldTicket(const Board& board, uint64_t cursor, RunRef slot,
 
 ArriveResult Arrive(const Board& board, uint32_t me, uint64_t cursor,
                     Operation& op, bool negotiated, EagerPool* pool) {
-  // An operation that cannot come to be is not arrived at: the rank could go on
-  // to the next generations and overwrite what slower ones still read.
+  // A rank must not arrive at an operation that has already failed: it could
+  // continue with the next generations and overwrite what slower ranks still
+  // read.
   FailIfLeft(board, op);
   if (board.OutcomeOf(op.slot, op.generation) != Outcome::kRunning) {
-    return ArriveResult();  // the progress engine will find it
+    return ArriveResult();  // the progress engine will see the failure
   }
   const int buffer = negotiated ? kNoBuffer : Contribute(board, me, op, pool);
-  if (negotiated && op.urgency() != Urgency::kNone) {  // seen with the arrival
+  // Before the arrival, so that the executor sees both.
+  if (negotiated && op.urgency() != Urgency::kNone) {
     RaiseUrgency(board, op.slot, op.generation, op.urgency());
   }
   if (!op.splits.empty()) WriteSplits(board, me, op);
   board.Arrive(op.slot, me, op.generation, op.signature, buffer, op.arena);
-  board.WakeAside();  // who has joined submits it too
+  board.WakeAside();  // ranks that have joined must submit it too
   ArriveResult a;
   if (board.OutcomeOf(op.slot, op.generation) != Outcome::kRunning) {
-    return a;  // decided already; the progress engine will find it
+    return a;  // decided already; the progress engine will see the outcome
   }
   if (!board.AllArrived(op.slot, op.generation)) {
     FailIfLeft(board, op);

@@ -1,12 +1,12 @@
-// Arrive: marks an operation present and, as the last local rank to come,
-// sets it going; a small one it carries out at once.
+// Arrive: publishes that this rank has submitted an operation. The last local
+// rank to arrive starts the operation.
 //
-// Eager operations are carried out at once by the last to arrive
-// (client/engine/eager.h); the others get a ticket.
+// The last rank to arrive runs an eager operation at once
+// (client/engine/eager.h); for any other operation it places a ticket.
 //
-// Thread contract: may be called by any thread, for one rank by one thread at a
-// time. `cursor` must have been read from the rank's progress engine before the
-// call.
+// Thread contract: any thread may call these functions, but for one rank only
+// one thread at a time. The caller must have read `cursor` from the rank's
+// progress engine before the call.
 #ifndef MAYPOLE_CLIENT_ENGINE_ARRIVAL_H_
 #define MAYPOLE_CLIENT_ENGINE_ARRIVAL_H_
 
@@ -19,30 +19,30 @@
 namespace maypole {
 
 struct ArriveResult {
-  bool wake_executor = false;  // it sleeps: write its eventfd
-  bool done = false;           // the operation has ended well already
-  bool mismatch = false;       // this rank has failed it for all
+  bool wake_executor = false;  // the executor sleeps: write to its eventfd
+  bool done = false;           // the operation has already ended successfully
+  bool mismatch = false;       // this rank found a mismatch and failed it
   uint64_t ticket = kNoPlace;  // position of the ticket that this call placed
-  // The ticket could not be placed yet: PlaceHeldTicket() must be tried again,
-  // by this rank, until it can.
+  // The ticket could not be placed yet: this rank must call PlaceHeldTicket()
+  // until it returns true.
   bool held = false;
 };
 
-// Publishes the operation's arrival (slot and generation are set). The last
-// local rank to arrive
-//   within the node: compares the signatures; carries a eager operation out,
-//     places the ticket, or fails the operation for all;
-//   across nodes: tells the executor by the news bit.
-// If a local rank that has not arrived has left the job, the operation fails.
+// Publishes the operation's arrival (the caller has set slot and generation).
+// If it is the last local rank to arrive, then
+//   within the node, it compares the signatures; then it runs an eager
+//     operation, places a ticket, or fails the operation for all ranks;
+//   across nodes, it sets the slot's ready bit for the executor.
+// If a local rank has left the job without arriving, the operation fails.
 ArriveResult Arrive(const Board& board, uint32_t me, uint64_t cursor,
                     Operation& operation, bool negotiated, EagerPool* pool);
 
-// True when the ticket of such an operation has been placed.
+// Tries again to place a held ticket; true if it has been placed.
 bool PlaceHeldTicket(const Board& board, uint64_t cursor, RunRef slot,
                      uint32_t generation);
 
-// Across nodes: makes the executor look at the slot. True if it sleeps: write
-// its eventfd.
+// Sets the slot's ready bit. True if the executor sleeps: the caller must write
+// to its eventfd.
 bool MarkSlotReady(const Board& board, const Operation& operation);
 
 }  // namespace maypole

@@ -11,8 +11,8 @@
 namespace maypole {
 namespace {
 
-// A rank that waits at once anyway does better to share the work from here on:
-// two cores reduce faster than one.
+// From this size on, a rank that waits at once prefers that all ranks share the
+// work, because two cores reduce faster than one.
 constexpr uint64_t kSharedFromBytes = 16 * 1024;
 
 bool IsEager(const Board& board, const Operation& op) {
@@ -43,7 +43,8 @@ const std::byte* BroughtBy(const Board& board, const Operation& op,
                     : board.pool(local, static_cast<uint32_t>(buffer));
 }
 
-// In the order of global ranks, whatever their local ones are.
+// Copies the ranks' rows to the output in the order of global ranks, whatever
+// their local ranks are.
 Status DeliverGathered(const Board& board, Operation& op) {
   const std::vector<int64_t> rows = LocalFirstDims(board, op);
   if (Status s = AllocateGathered(rows, &op); !s.ok()) return s;
@@ -143,7 +144,7 @@ EagerResult EagerReduce(const Board& board, uint32_t me, const Operation& op,
     const auto root = static_cast<uint32_t>(LocalRankOf(config, s.root));
     return {root, static_cast<uint32_t>(brought.buffers[root])};
   }
-  if (!Reduces(s.kind)) return {me, 0};  // it takes nothing more
+  if (!Reduces(s.kind)) return {me, 0};  // nothing to compute
   const std::vector<uint32_t>& locals = op.set->locals;
   std::array<const std::byte*, kMaxLocalRanks> inputs;
   for (size_t i = 0; i < locals.size(); ++i) {
@@ -155,7 +156,7 @@ EagerResult EagerReduce(const Board& board, uint32_t me, const Operation& op,
   Epilogue finish;
   if (s.op == Op::kAverage) finish.divisor = op.set->size();
   finish.scale = s.postscale;
-  // Into a buffer that this rank has to read anyway: see
+  // The result goes into a buffer that this rank reads anyway: see
   // ProgressEngine::HolderOf.
   const auto place = static_cast<size_t>(op.set->PlaceOf(me));
   const uint32_t holder = locals[(place + 1) % locals.size()];

@@ -1,12 +1,12 @@
-// Small: operations that one rank carries out alone, at once.
+// Eager operations: one rank runs the whole operation, at once.
 //
-// Within the node, an operation of up to eager_bytes (of each rank) and every
-// barrier go this way: each rank copies its input into a buffer of
-// its pool before it arrives; the last to arrive claims the operation, reduces
-// and commits; the others copy the result when they see the ticket. Who knows
-// before it arrives that it is the last one reads its input where it is.
+// Within the node, every barrier and every operation of up to eager_bytes per
+// rank is eager. Before it arrives, each rank copies its input into a buffer of
+// its pool. The last rank to arrive claims the operation, reduces and commits;
+// the others copy the result when they see the ticket. A rank that already
+// knows that it is the last makes no copy: it reads its input in place.
 //
-//   kind           brought by each rank        result
+//   kind           contributed by each rank    result
 //   allreduce      its input (scaled)          in the next rank's buffer
 //   reducescatter  its input (scaled)          in the next rank's buffer
 //   broadcast      the root's input            in the root's buffer
@@ -14,13 +14,13 @@
 //   alltoall       its rows                    all buffers
 //   barrier        nothing                     nothing
 //
-// If some rank brought nothing though it should (no buffer was free, its rows
-// of an allgather or alltoall are large, or it prefers that all take part in
-// the work), the operation goes by rendezvous
-// (client/engine/progress_engine.h).
+// The operation goes by rendezvous (client/engine/progress_engine.h) if a rank
+// has put no input on the board although it should: no buffer was free, its
+// rows of an allgather or alltoall are too large, or it prefers that all ranks
+// share the work.
 //
-// Thread contract: pure functions on the board; for one rank by one thread at a
-// time.
+// Thread contract: pure functions on the board; for one rank, one thread at a
+// time may call them.
 #ifndef MAYPOLE_CLIENT_ENGINE_EAGER_H_
 #define MAYPOLE_CLIENT_ENGINE_EAGER_H_
 
@@ -34,30 +34,33 @@
 
 namespace maypole {
 
-// Before the arrival: what this rank brings, as Board::Arrive takes it.
+// Called before the arrival: puts this rank's input on the board and returns
+// the `buffer` argument for Board::Arrive().
 int Contribute(const Board& board, uint32_t me, const Operation& op,
                EagerPool* pool);
 
-// What the ranks have brought, by local rank, and so who goes on.
+// What the ranks have contributed, by local rank, and who must run the
+// operation.
 struct EagerInputs {
   enum class Next {
-    kRendezvous,  // somebody has brought nothing
-    kOther,       // the one whose input is not on the board
-    kAny,         // whoever claims it first
+    kRendezvous,  // all ranks: an input is missing
+    kOther,       // another rank, which reads its input in place
+    kAny,         // the rank that claims it first
   };
   Next next = Next::kRendezvous;
   std::array<int, kMaxLocalRanks> buffers;
 };
-// After all have arrived.
+// Called after all ranks have arrived.
 EagerInputs CollectEagerInputs(const Board& board, uint32_t me,
                                const Operation& op);
 
-// By who has claimed the operation: the result, ready to be committed.
+// Called by the rank that has claimed the operation: returns the result, ready
+// to be committed.
 EagerResult EagerReduce(const Board& board, uint32_t me, const Operation& op,
                         const EagerInputs& brought);
 
-// Copies a committed result to this rank's output and says so on the board.
-// kResourceExhausted: no memory for what an allgather has gathered.
+// Copies a committed result to this rank's output and publishes that on the
+// board. kResourceExhausted: no memory for an allgather's or alltoall's result.
 Status DeliverEager(const Board& board, uint32_t me, Operation& op,
                     const EagerResult& result);
 

@@ -10,7 +10,8 @@ EagerPool::EagerPool(const Board* board, uint32_t me) : board_(board), me_(me) {
 
 bool EagerPool::Unused(const Use& use) const {
   const Outcome outcome = board_->OutcomeOf(use.slot, use.generation);
-  // Aborted: a claimer may still write its sum there, and the epoch is over.
+  // If it was aborted, the rank that claimed it may still write the sum there.
+  // The buffer is not needed any more, because the epoch is over.
   if (outcome == Outcome::kRunning || outcome == Outcome::kReducing ||
       outcome == Outcome::kAborted) {
     return false;
@@ -30,7 +31,7 @@ bool EagerPool::Unused(const Use& use) const {
 }
 
 int EagerPool::Take(uint32_t slot, uint32_t generation, bool all_read) {
-  // Oldest first; the whole list only when nothing is free.
+  // Checks the oldest uses first, and all of them only if no buffer is free.
   while (!uses_.empty() && Unused(uses_.front())) {
     free_.push_back(uses_.front().buffer);
     uses_.pop_front();

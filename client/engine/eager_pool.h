@@ -1,10 +1,12 @@
-// EagerPool: which of a rank's pool buffers are free.
+// EagerPool: tracks which of a rank's pool buffers are free.
 //
-// A buffer is taken when a small tensor is submitted and may be used again when
-// nobody reads it any more: as soon as its operation's outcome is decided, but
-// if it holds the result, or all read it, when all local ranks have delivered.
+// A buffer is taken when an eager operation is submitted, and is free again
+// when no rank reads it any more. If it holds the result, or if all ranks read
+// it, that is when all local ranks have delivered the result; otherwise as soon
+// as the operation's outcome is decided.
 //
-// Thread contract: one thread at a time; only the rank that owns the pool.
+// Thread contract: used only by the rank that owns the pool, one thread at a
+// time.
 #ifndef MAYPOLE_CLIENT_ENGINE_EAGER_POOL_H_
 #define MAYPOLE_CLIENT_ENGINE_EAGER_POOL_H_
 
@@ -20,8 +22,8 @@ class EagerPool {
  public:
   EagerPool(const Board* board, uint32_t me);
 
-  // A buffer for generation g of the slot, or kNoBuffer if all are in use.
-  // all_read: every rank reads it, result or not (an allgather's).
+  // Returns a buffer for this generation of the slot, or kNoBuffer if all are
+  // in use. all_read: all ranks read the buffer (allgather, alltoall).
   int Take(uint32_t slot, uint32_t generation, bool all_read = false);
 
  private:

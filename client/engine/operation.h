@@ -1,9 +1,10 @@
-// Operation: one submitted collective, from submit to its end.
+// Operation: one submitted collective operation, from its submission to its
+// end.
 //
-// Thread contract: fields above `done` are written before the operation is
-// published to the progress engine (under the client's mutex) or by the thread
-// that drives the progress engine; `done` is stored last (release), after which
-// everything is constant.
+// Thread contract: the fields above `done` are written by the submitting thread
+// before it passes the operation to the progress engine (under RankCore's
+// mutex), and after that by the driver thread. `done` is stored last (release);
+// after that everything is constant.
 #ifndef MAYPOLE_CLIENT_ENGINE_OPERATION_H_
 #define MAYPOLE_CLIENT_ENGINE_OPERATION_H_
 
@@ -33,7 +34,7 @@ struct Unmap {
   void operator()(std::byte* p) const { munmap(p, bytes); }
 };
 
-// What an operation is, if it is none on tensors.
+// The kinds of operations that have no tensor; kNone: it has one.
 enum class Control : uint8_t { kNone, kJoin, kSetRequest };
 
 struct Operation {
@@ -42,36 +43,39 @@ struct Operation {
   Signature signature;
   std::shared_ptr<const ProcessSet> set;
   const std::byte* input = nullptr;
-  // Null: allgather, alltoall (see `gathered`); or nobody wants it.
+  // Null for allgather and alltoall (see `gathered`), and if the result is not
+  // wanted.
   std::byte* output = nullptr;
   std::vector<int64_t> splits;  // alltoall: one for each rank of the set
 
   Control control = Control::kNone;
-  // Requests for process sets: the members, or the id to be removed.
+  // Requests of process sets: the members, or the id of the set to remove.
   std::vector<int> ranks;
   uint32_t removes = 0;
-  int64_t answer = 0;  // a join's last rank, a set's id
+  int64_t answer = 0;  // join: the rank that joined last; request: the set's id
 
-  // Submitted in the place of a rank that has joined: its input, which changes
-  // nothing, is its own; there is no output.
+  // This rank has joined, and RankCore has submitted the operation in its
+  // place. `neutral` owns the input, which changes no result; there is no
+  // output.
   bool stands_in = false;
   std::unique_ptr<std::byte, Unmap> neutral;
 
-  // The caller waits for it right away: nobody else need attend.
+  // The caller waits for it right away: no other thread need be woken for it.
   bool awaited = false;
-  // Somebody waits for it or polls it; sticky, whether announced or not.
+  // A thread has waited for it or polled it; never reset.
   mutable std::atomic<bool> wanted{false};
-  // Somebody has slept in a wait for it; for the metrics.
+  // A thread has slept while it waited for it; for the metrics.
   mutable std::atomic<bool> slept_for{false};
 
-  // Where in this rank's arena the tensor lies, + 1; 0: elsewhere.
+  // The tensor's offset in this rank's arena, + 1; 0: it is not in the arena.
   uint64_t arena = 0;
   bool ran_in_arena = false;
 
   uint32_t slot = 0;
   uint32_t generation = 0;
 
-  // Allgather's, alltoall's result; malloc'ed when the ranks' sizes are known.
+  // The result of an allgather or alltoall; allocated when all ranks' sizes are
+  // known.
   std::unique_ptr<std::byte, FreeMemory> gathered;
   uint64_t gathered_bytes = 0;
   int64_t gathered_rows = 0;
@@ -81,13 +85,13 @@ struct Operation {
   std::atomic<bool> done{false};
 
   bool in_place() const { return output != nullptr && output == input; }
-  // What the input is multiplied by before it is reduced.
+  // The factor by which the input is multiplied before the reduction.
   double prescale() const { return stands_in ? 1.0 : signature.prescale; }
   Urgency urgency() const {
     if (awaited) return Urgency::kImmediate;
     return wanted.load() ? Urgency::kAwaited : Urgency::kNone;
   }
-  // "allreduce 'loss'"
+  // For example "allreduce 'loss'".
   std::string Title() const {
     if (control != Control::kNone) return name;  // "join", ...
     std::string title = std::string(Name(signature.kind)) + " '" + name + "'";
@@ -96,9 +100,10 @@ struct Operation {
     }
     return title;
   }
-  // The error, with the operation's title before it if it is not named yet.
+  // Returns the error; its message begins with the operation's title unless it
+  // names the operation already.
   Status Explain(const Status& error) const {
-    // With its kind: others may have the same name.
+    // With the kind, because operations of other kinds may have the same name.
     const std::string named =
         control != Control::kNone
             ? "'" + name + "'"

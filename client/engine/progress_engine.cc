@@ -12,8 +12,8 @@
 namespace maypole {
 namespace {
 
-// Calls f(part, begin, end) for each piece of the range that a part holds; gaps
-// between parts belong to nobody.
+// Calls f(part, begin, end) for each piece of the range that belongs to a part;
+// skips the gaps between parts.
 template <typename F>
 void ForParts(const Run& run, const Range& range, F&& f) {
   auto it = std::upper_bound(
@@ -29,7 +29,7 @@ void Copy(std::byte* to, const std::byte* from, uint64_t bytes) {
   if (to != from && bytes > 0) std::memcpy(to, from, bytes);
 }
 
-// What a rank reduces of it, it writes to its own output too.
+// True if a rank writes its reduced slice to its own output too.
 bool TakesAlong(const Run& run) {
   return !run.negotiated && run.signature.kind == Kind::kAllreduce;
 }
@@ -55,7 +55,7 @@ bool ProgressEngine::Step() {
   }
   moved |= RetireEnded();
   moved |= HandleFailures();
-  // It needs all tickets taken.
+  // HandleAbort() needs all tickets to be taken first.
   if (MayMove() && board_->aborted()) moved |= HandleAbort();
   return moved;
 }
@@ -71,7 +71,8 @@ bool ProgressEngine::TakeTickets() {
     if (!board_->ReadTicket(&position, &ticket)) break;
     MAYPOLE_KILL_POINT("engine.ticket");
     TakeTicket(ticket);
-    // If Pass() was faster, the ticket had ended and taking it did nothing.
+    // If Pass() has advanced the cursor already, the operation had ended and
+    // TakeTicket() did nothing.
     cursor_.compare_exchange_strong(expected, position + 1,
                                     std::memory_order_acq_rel);
     moved = true;
@@ -97,7 +98,7 @@ void ProgressEngine::TakeTicket(const Ticket& ticket) {
     run = MakePlannedRun(ticket.ref);
   } else {
     const uint32_t g = table_->WaitingGeneration(ticket.ref);
-    // Not ours any more: it ended as it was announced, or by an abort.
+    // This rank's operation has already ended, in Arrive() or by an abort.
     if (g == 0 || !ticket.Is(g) || TakeEager(ticket.ref, g)) return;
     run = MakeSlotRun(ticket.ref, g);
   }
@@ -112,7 +113,7 @@ void ProgressEngine::TakeTicket(const Ticket& ticket) {
   PublishStaged(active_.back());
 }
 
-// Counted for the same runs on all ranks of the node.
+// Decides for the same runs on all ranks of the node.
 void ProgressEngine::ChooseStore(Run& run) {
   if (run.signature.kind != Kind::kAllreduce ||
       run.signature.process_set != 0 || run.negotiated || run.arena ||
@@ -124,14 +125,16 @@ void ProgressEngine::ChooseStore(Run& run) {
   run.measured = decision.measure;
 }
 
-// From when all had begun: a straggler is no slow store.
+// Measures from the moment at which all ranks had begun, so that a straggler
+// does not count as a slow store.
 void ProgressEngine::RecordStore(const Run& run) {
   if (!run.measured || run.all_began == 0) return;
   const auto took = static_cast<double>(table_->Now() - run.all_began);
   store_choice_.Record(run.store, took / static_cast<double>(run.bytes));
 }
 
-// A eager operation that another rank has carried out: true once delivered.
+// Takes the result of an eager operation that another rank has run. False if it
+// is not such an operation.
 bool ProgressEngine::TakeEager(uint32_t slot, uint32_t generation) {
   EagerResult result;
   if (!board_->ResultOf(slot, generation, &result)) return false;
@@ -177,7 +180,7 @@ bool ProgressEngine::Advance(Run& run, bool may_stage) {
   while (MayMove() && TryConsume(run)) moved = true;
   while (run.reduces() && MayMove() && TryReduce(run)) {
     moved = true;
-    if (run.arena) break;  // chunks that wait for nobody: others' turn
+    if (run.arena) break;  // its chunks never wait, so let other runs proceed
   }
   if (may_stage && MayMove() && TryStage(run)) moved = true;
   return moved;
@@ -204,7 +207,7 @@ bool ProgressEngine::TryStage(Run& run) {
     const uint32_t index = static_cast<uint32_t>(next_place_ % depth_);
     if (!PlaceIsFree(index)) return false;
     if (c == run.stage_begin) {
-      // Chunk c lies at (base + c) % depth.
+      // Chunk c is at (base + c) % depth.
       progress.base.store(index + depth_ - c % depth_,
                           std::memory_order_relaxed);
     }
@@ -232,7 +235,7 @@ bool ProgressEngine::TryStage(Run& run) {
   return true;
 }
 
-// Chunks without a contribution of this rank count as staged.
+// Chunks to which this rank contributes nothing count as staged.
 void ProgressEngine::PublishStaged(const Run& run) {
   Publish(board_->progress(run.ref, me_).staged, run,
           run.staged == run.stage_end ? run.chunks : run.staged,
@@ -255,7 +258,7 @@ void ProgressEngine::StageReduction(const Run& run, const Range& chunk,
                  Scale(run.signature.dtype, from, to, (end - begin) / size,
                        prescale);
                } else if (j == run.place) {
-                 return;  // read from private memory
+                 return;  // ReduceSlice() reads it from private memory
                } else if (run.store == Store::kStreamed) {
                  CopyStreamed(to, from, end - begin);
                } else {
@@ -271,8 +274,8 @@ void ProgressEngine::StageGathered(const Run& run, const Range& chunk,
     if (block.local != static_cast<int>(me_)) continue;
     const Range mine = Overlap(chunk, block.begin, block.end);
     ForParts(run, mine, [&](const Part& part, uint64_t begin, uint64_t end) {
-      // A broadcast's root reads each part's input; otherwise the input is the
-      // rank's own block.
+      // In a broadcast, the input covers the whole part; otherwise it covers
+      // only the rank's own block.
       const uint64_t origin =
           run.signature.kind == Kind::kBroadcast ? part.begin : block.begin;
       Copy(place + (begin - chunk.begin),
@@ -293,11 +296,12 @@ bool ProgressEngine::AllStaged(const Run& run, uint32_t chunk) const {
 bool ProgressEngine::TryReduce(Run& run) {
   const uint32_t c = run.reduced;
   if (c == (run.arena ? run.chunks : run.staged)) return false;
-  // After an abort a peer that has not seen this run's ticket has ended the
-  // operation: its tensor is its own again. One that has seen it waits for us
-  // (PeersHaveLeft). The ticket was read before this.
+  // After an abort, a peer that has not seen this run's ticket has ended the
+  // operation, so we must not write to its tensor. A peer that has seen the
+  // ticket waits for us (PeersHaveLeft). We have read the ticket before this
+  // check.
   if (run.arena && board_->header().abort_code.load() != 0) return false;
-  // An arena's tensors are there since their ranks have arrived.
+  // Arena tensors need no staging: they are complete when their ranks arrive.
   if (!run.arena && !AllStaged(run, c)) return false;
   if (run.negotiated) {
     const uint64_t granted =
@@ -319,7 +323,7 @@ bool ProgressEngine::TryReduce(Run& run) {
   return true;
 }
 
-// The executor finishes what goes over the network.
+// The epilogue of a run within the node. Across nodes the executor applies it.
 Epilogue ProgressEngine::EpilogueOf(const Run& run) const {
   Epilogue finish;
   if (run.negotiated) return finish;
@@ -328,7 +332,7 @@ Epilogue ProgressEngine::EpilogueOf(const Run& run) const {
   return finish;
 }
 
-// Reads and writes the tensors of all ranks where they are.
+// Reads and writes the tensors of all ranks in place.
 void ProgressEngine::ReduceInArena(const Run& run, const Range& chunk,
                                    uint32_t number) {
   const size_t ranks = run.set->locals.size();
@@ -377,8 +381,8 @@ void ProgressEngine::ReduceSlice(const Run& run, const Range& chunk,
              if (op.prescale() == 1.0) {
                inputs[run.place] = op.input + (begin - part.begin);
              }
-             // Within the node this is an allreduce's result: our own output
-             // takes it along.
+             // If this is the result of an allreduce within the node, writes it
+             // to our own output too.
              const bool along = TakesAlong(run) && op.output != nullptr;
              std::byte* const outputs[] = {
                  to + (begin - chunk.begin),
@@ -422,8 +426,8 @@ bool ProgressEngine::ResultReady(const Run& run, uint32_t chunk) const {
 
 bool ProgressEngine::TryConsume(Run& run) {
   const uint32_t c = run.consumed;
-  // Own contributions come first: others need them, and what we deliver in
-  // place would overwrite them.
+  // This rank's own contributions come first: others need them, and an in-place
+  // result would overwrite them.
   if (c == run.chunks) return false;
   if (c >= run.staged && c < run.stage_end) return false;
   if (run.reduces() && c >= run.reduced) return false;
@@ -457,7 +461,7 @@ void ProgressEngine::DeliverReduced(const Run& run, const Range& chunk,
                                     uint32_t number) {
   const auto ranks = static_cast<uint32_t>(run.set->locals.size());
   for (uint32_t j = 0; j < ranks; ++j) {
-    if (j == run.place && TakesAlong(run)) continue;  // ReduceSlice did
+    if (j == run.place && TakesAlong(run)) continue;  // see ReduceSlice()
     const Range slice = SliceRange(chunk.size(), ranks, j);
     Deliver(run, {chunk.begin + slice.begin, chunk.begin + slice.end},
             StagedChunk(run, HolderOf(run, j), number) + slice.begin);
@@ -487,10 +491,10 @@ std::byte* ProgressEngine::StagedChunk(const Run& run, uint32_t local,
                            static_cast<uint32_t>((base + chunk) % depth_));
 }
 
-// In whose ring the result of a slice is left: over what another rank had
-// staged for it. Those cache lines have just been read by the slice's owner, so
-// writing them again costs little; lines of its own ring were last read by the
-// others and would have to be taken from them first.
+// The rank in whose ring the slice's owner writes the slice's result, over what
+// that rank had staged for it. The owner has just read those cache lines, so
+// writing them costs little. Lines of its own ring were last read by the other
+// ranks, and would have to be taken from their caches first.
 uint32_t ProgressEngine::HolderOf(const Run& run, uint32_t slice) const {
   return run.set->locals[(slice + 1) % run.set->locals.size()];
 }

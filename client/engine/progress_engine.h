@@ -1,37 +1,39 @@
 // ProgressEngine: moves one rank's data through the board.
 //
-// Purpose: the client's pure core. It takes the tickets of its rank in ticket
-// order and, chunk by chunk, stages what others need, reduces its own slice and
-// delivers results to its rank's private memory. Nobody else touches that
-// memory, but for arena tensors (client/memory/arena.h), of which each rank
-// reduces its slice in place, for all.
+// Purpose: the client's pure core. It takes tickets in ticket order. For each
+// chunk of a run it stages what other ranks need, reduces this rank's slice and
+// delivers the result to this rank's private memory. No other rank touches that
+// memory, except arena tensors (client/memory/arena.h): there each rank reduces
+// its slice in place in all ranks' tensors.
 //
-//   stage(c)    needs a free place of the own ring: every local rank has
-//               consumed the chunk that lay there before. Copies the slices
-//               that others own (all, when there is a prescale factor).
+//   stage(c)    needs a free place in this rank's ring: every local rank has
+//               consumed the chunk that was there before. Copies the slices
+//               that others own (all slices if there is a prescale factor).
 //   reduce(c)   needs stage(c) of every local rank and, if the run spans
-//               nodes, a granted place of the node ring. Result: to the own
-//               output and over what the next rank has staged of this slice,
-//               or to the node ring.
-//   consume(c)  needs reduce(c) of every local rank, or the network stage.
-//               Copies to the output.
-// Gathering kinds (broadcast, allgather, alltoall) have no reduce: who owns
-// bytes of a chunk stages them, everybody consumes when the owners have staged.
-// "Every local rank" is every one in the run's process set; the others pass its
-// ticket.
+//               nodes, a granted place of the node ring. The result goes to
+//               this rank's output and over the next rank's staged copy of the
+//               slice, or to the node ring.
+//   consume(c)  needs reduce(c) of every local rank or, across nodes, the
+//               network's result. Copies the chunk to the output.
+// Gathering kinds (broadcast, allgather, alltoall) have no reduce step: the
+// owners of a chunk's bytes stage them, and all ranks consume the chunk when
+// the owners have staged it. "Every local rank" means those in the run's
+// process set; the others skip its ticket.
 //
-// Progress: each of these needs only earlier chunks or earlier stages of the
-// same chunk, in the one ticket order that all ranks share, so some rank can
-// always move (docs/board.md).
+// Progress: each step needs only earlier chunks or earlier steps of the same
+// chunk, and all ranks share one ticket order, so some rank can always move
+// (docs/board.md).
 //
-// Outcome: whoever sees the last chunk's result complete commits the run; an
-// abort that came first fails it. Both go through Board::Decide, so all ranks
-// of the node tell the same.
+// Outcome: the first rank that sees the last chunk's result complete commits
+// the run; an abort that came earlier fails it. Both call Board::Decide, so all
+// ranks of the node report the same outcome.
 //
-// progress_engine.cc moves, progress_engine_ends.cc ends.
+// progress_engine.cc moves data; progress_engine_ends.cc ends runs and
+// operations.
 //
-// Thread contract: not synchronized; the client lets one thread at a time in.
-// Step() never waits.
+// Thread contract: not synchronized, except for the functions marked "any
+// thread". One thread at a time, the driver thread, may call the others. Step()
+// never waits.
 #ifndef MAYPOLE_CLIENT_ENGINE_PROGRESS_ENGINE_H_
 #define MAYPOLE_CLIENT_ENGINE_PROGRESS_ENGINE_H_
 
@@ -47,29 +49,30 @@
 
 namespace maypole {
 
-// The rank's submitted operations, as the progress engine sees them. Called by
-// the thread that drives the progress engine.
+// The rank's submitted operations, as the progress engine sees them. The driver
+// thread calls all functions.
 class SubmittedOperations {
  public:
   virtual ~SubmittedOperations() = default;
-  // The operation that has arrived at this generation of the slot; from now on
-  // it no longer waits. Null if it has ended meanwhile (abort).
+  // Returns the operation that has arrived at this generation of the slot; it
+  // no longer waits for a ticket. Null if it has ended meanwhile (abort).
   virtual Operation* Claim(uint32_t slot, uint32_t generation) = 0;
   // The generation at which this rank has arrived in the slot and waits for a
-  // ticket; 0 if none.
+  // ticket; 0 if there is none.
   virtual uint32_t WaitingGeneration(uint32_t slot) = 0;
-  // The operation has ended.
+  // Ends the operation.
   virtual void Finish(Operation* operation, Status status) = 0;
   // All operations that have arrived and wait for a ticket.
   virtual std::vector<Operation*> Waiting() = 0;
-  // An abort has come so long ago that who has not left a run by now is stuck.
+  // True if an abort came so long ago that a rank still in a run must be stuck.
   virtual bool PatienceIsOver() = 0;
-  // Peers may still write to the operation's arena tensor: nobody is to see it.
+  // Makes the operation's arena tensor private to this rank, because peers may
+  // still write to it.
   virtual void Detach(Operation* operation) = 0;
-  // A steady clock's nanoseconds.
+  // A steady clock, in nanoseconds.
   virtual int64_t Now() = 0;
-  // This rank cannot go on (no memory for a result): leave the job, so that
-  // the executor ends the epoch for all.
+  // This rank cannot continue (no memory for a result): leaves the job, so that
+  // the executor ends the epoch for all ranks.
   virtual void Break(Status status) = 0;
 };
 
@@ -78,34 +81,35 @@ class ProgressEngine {
   ProgressEngine(const Board* board, uint32_t local_rank,
                  SubmittedOperations* table);
 
-  // Does what can be done now, but moves about kStepBytes at most: the driver
-  // looks at its clock between steps. False if there was nothing to do.
+  // Does what can be done now, but moves only about kStepBytes, because the
+  // driver thread checks its clock between steps. False if there was nothing to
+  // do.
   bool Step();
   static constexpr uint64_t kStepBytes = 8 << 20;
 
-  // Position of the next ticket to take. May be read by any thread.
+  // Position of the next ticket to take. Any thread.
   uint64_t cursor() const { return cursor_.load(std::memory_order_acquire); }
 
-  // Passes the ticket at `position`, if that is the next one, for its operation
-  // has ended on this rank. By any thread.
+  // Skips the ticket at `position` if it is the next one, because its operation
+  // has ended on this rank. Any thread.
   void Pass(uint64_t position) {
     cursor_.compare_exchange_strong(position, position + 1,
                                     std::memory_order_acq_rel);
   }
 
-  // The rank has arrived at an operation that had failed before (a rank that
-  // it needs has left): the next Step() looks. By any thread.
+  // This rank has arrived at an operation that had already failed (a rank that
+  // it needs has left): the next Step() checks for failures. Any thread.
   void RecheckFailures() { recheck_.store(true, std::memory_order_release); }
 
-  // Passes all tickets that are there; while this rank has no operation. By any
-  // thread.
+  // Skips all tickets that have been placed; allowed only while this rank has
+  // no operations. Any thread.
   void SkipTickets();
 
  private:
-  // Runs in progress at once.
+  // How many runs may be in progress at once.
   static constexpr size_t kWindow = 16;
 
-  // Which chunk lies in a place of the own ring.
+  // The chunk in a place of this rank's ring.
   struct Occupant {
     RunRef ref = 0;
     uint32_t generation = 0;
@@ -119,7 +123,7 @@ class ProgressEngine {
   Run MakeSlotRun(RunRef ref, uint32_t generation);
   Run MakePlannedRun(RunRef ref);
 
-  // False: this step has moved its bytes.
+  // False if this step has moved kStepBytes.
   bool MayMove() const { return moved_bytes_ < kStepBytes; }
   bool Advance(Run& run, bool may_stage);
   bool TryStage(Run& run);
@@ -150,7 +154,7 @@ class ProgressEngine {
   void DeliverReduced(const Run& run, const Range& chunk, uint32_t number);
   void Deliver(const Run& run, const Range& range, const std::byte* from);
   void PublishStaged(const Run& run);
-  // for_network: the executor waits for it too, if the run spans nodes.
+  // for_network: if the run spans nodes, the executor waits for this too.
   void Publish(std::atomic<uint64_t>& word, const Run& run, uint32_t count,
                bool for_network = true);
   Status AbortedStatus(const Run& run, const Operation& operation) const;

@@ -1,5 +1,6 @@
-// The ends of runs and operations: well, by a failure before any data moved, by
-// an abort. The other part of ProgressEngine is progress_engine.cc.
+// The part of ProgressEngine that ends runs and operations: by success, by a
+// failure before any data moved, or by an abort. The other part is
+// progress_engine.cc.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -22,7 +23,7 @@ bool ProgressEngine::RetireEnded() {
     Run& run = active_.front();
     if (run.broken || run.left) break;
     if (run.chunks == 0) {
-      if (!Commit(run)) break;  // aborted: HandleAbort retires it
+      if (!Commit(run)) break;  // aborted: HandleAbort() retires it
     } else if (run.consumed < run.chunks) {
       break;
     }
@@ -34,7 +35,7 @@ bool ProgressEngine::RetireEnded() {
   return moved;
 }
 
-// Well, or by an abort: then each operation's error names it.
+// Ends a run in success or, if aborted, with errors that name each operation.
 void ProgressEngine::Retire(Run& run, bool aborted) {
   MAYPOLE_KILL_POINT("retire.begun");
   Publish(board_->progress(run.ref, me_).consumed, run, UINT32_MAX);
@@ -62,7 +63,7 @@ bool ProgressEngine::HandleFailures() {
 
 Status ProgressEngine::FailedStatus(const Operation& op) const {
   Status error = board_->ErrorOf(op.slot, op.generation);
-  if (error.message().empty()) {  // superseded: why, the board knows
+  if (error.message().empty()) {  // superseded: the board has the reason
     error = board_->AbortStatus();
     if (error.ok()) {
       const bool left = board_->header().left_count.load() > 0;
@@ -86,9 +87,8 @@ Status ProgressEngine::AbortedStatus(const Run& run,
   return Status(status.code(), std::move(text));
 }
 
-// After an abort every run that is not committed fails, and so does everything
-// that waits for a ticket, unless somebody committed it (then its ticket is on
-// the board and the next Step takes it).
+// After an abort, every run that is not committed fails. So does every
+// operation that waits for a ticket, unless a rank has committed it.
 bool ProgressEngine::HandleAbort() {
   if (TakeTickets()) return true;
   bool moved = false;
@@ -97,7 +97,7 @@ bool ProgressEngine::HandleAbort() {
         board_->Decide(it->ref, it->generation, Outcome::kAborted) ==
         Outcome::kCommitted;
     if (committed && !it->broken) {
-      ++it;  // all results are on the board: deliver them
+      ++it;  // all results are on the board: they can still be delivered
       continue;
     }
     if (it->arena && !it->negotiated) {
@@ -116,11 +116,11 @@ bool ProgressEngine::HandleAbort() {
   for (Operation* op : table_->Waiting()) {
     if (board_->Decide(op->slot, op->generation, Outcome::kAborted) ==
         Outcome::kCommitted) {
-      // Its ticket may never come: who carried it out may have died.
+      // Its ticket may never come: the rank that ran it may have died.
       moved |= TakeEager(op->slot, op->generation);
       continue;
     }
-    // Peers that have the ticket need not wait for us: see PeersHaveLeft.
+    // Peers that have the ticket need not wait for us: see PeersHaveLeft().
     Publish(board_->progress(op->slot, me_).consumed,
             Run{.ref = op->slot, .generation = op->generation, .set = op->set},
             UINT32_MAX);
@@ -131,7 +131,7 @@ bool ProgressEngine::HandleAbort() {
   return moved;
 }
 
-// This rank writes to nobody's tensors any more.
+// Publishes that this rank writes to no tensors of the run any more.
 bool ProgressEngine::LeaveArena(Run& run) {
   if (run.left) return false;
   run.left = true;
@@ -140,8 +140,9 @@ bool ProgressEngine::LeaveArena(Run& run) {
   return true;
 }
 
-// No peer writes to our tensors any more: it has left the run, or is gone. Who
-// is stuck writes to pages that we no longer look at.
+// True if no peer writes to our tensors any more: each has left the run or the
+// job. If one is stuck for too long, detaches the tensors, so that it writes to
+// pages that we no longer use.
 bool ProgressEngine::PeersHaveLeft(const Run& run) {
   for (const uint32_t j : run.set->locals) {
     if (j == me_) continue;

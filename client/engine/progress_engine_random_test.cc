@@ -1,6 +1,6 @@
-// Random programs over one board: all kinds, process sets that overlap, sizes,
-// orders by rank, several operations in flight, interleavings; half of them
-// with an abort at a random moment.
+// Random programs on one board: all kinds of operations, overlapping process
+// sets, random sizes, orders and interleavings, several operations in flight;
+// half of the programs have an abort at a random moment.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,7 +44,7 @@ class RandomProgram {
                                     Kind::kAlltoall,  Kind::kReducescatter,
                                     Kind::kBarrier};
 
-  // The first has all ranks; the others any of them.
+  // The first set has all ranks; the others have any of them.
   void MakeSets() {
     sets_.push_back(node_.all);
     for (uint32_t id = 1; id <= 3; ++id) {
@@ -248,7 +248,7 @@ TEST(ProgressEngineTest, TicketsThatARankStillNeedsAreNotOverwritten) {
   node.board->rank(2).tickets_read.store(1);  // the first ticket
   for (uint32_t r = 0; r < 3; ++r) {
     shared.push_back(Allreduce({1.f, 2.f}, Op::kSum, false));
-    shared[r].op->signature.prescale = 2;  // not by whom comes last alone
+    shared[r].op->signature.prescale = 2;  // so that the last rank copies too
   }
   for (uint32_t r : {2u, 0u, 1u}) node.Submit(r, 9, shared[r]);
   bool held = false;
@@ -264,7 +264,7 @@ TEST(ProgressEngineTest, TicketsThatARankStillNeedsAreNotOverwritten) {
     if (held) {
       EXPECT_FALSE(a.op->done.load());
       EXPECT_GT(i, kTicketCells / 4);
-      // Rank 2 reads its tickets at last; then there is room again.
+      // Rank 2 finally reads its tickets; then there is room again.
       node.Settle(random);
       ASSERT_TRUE(shared[2].op->done.load());
       EXPECT_EQ(Values<float>(shared[2].op->output, 8),

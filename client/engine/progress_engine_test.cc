@@ -107,7 +107,7 @@ TEST(ProgressEngineTest, MismatchFailsOnEveryRankAndTheNameIsFreeAgain) {
   EXPECT_EQ(Values<float>(d.op->output, 4), std::vector<float>{3});
 }
 
-// What others submitted before may still be read by a slower rank.
+// A slower rank may still read what others submitted in the last generation.
 TEST(ProgressEngineTest, ARankDoesNotArriveAtWhatCannotCome) {
   Node node(2);
   std::mt19937 random(3);
@@ -139,8 +139,8 @@ TEST(ProgressEngineTest, RankThatLeftFailsLaterOperations) {
             "cannot run");
 }
 
-// The failure was counted before this rank came: only a look at the operation
-// itself shows it.
+// The failure was counted before this rank arrived, so the rank finds it only
+// if it checks the operation itself.
 TEST(ProgressEngineTest, ArrivingAtAnOperationThatHasFailedAlreadyEndsIt) {
   Node node(2);
   std::mt19937 random(3);
@@ -168,7 +168,7 @@ Submitted Allgather(const std::vector<int64_t>& v) {
   return s;
 }
 
-// Local ranks may be numbered otherwise than global ones.
+// Local ranks may be in another order than global ranks.
 TEST(ProgressEngineTest, AllgatherIsInTheOrderOfGlobalRanks) {
   for (size_t n : {size_t{2}, size_t{2000}}) {  // the small way and the large
     Node node(2, 4096, 3, /*backwards=*/true);
@@ -187,8 +187,8 @@ TEST(ProgressEngineTest, AllgatherIsInTheOrderOfGlobalRanks) {
   }
 }
 
-// A rank without rows holds nobody up: the others may be a step ahead when it
-// looks who has submitted how much.
+// Other ranks need not wait for a rank without rows, so they may be a step
+// ahead when it reads the ranks' numbers of rows.
 TEST(ProgressEngineTest, RanksOfAnAllgatherMayRunAheadOfOneWithoutRows) {
   Node node(3);
   std::vector<Submitted> first, second;
@@ -213,7 +213,7 @@ TEST(ProgressEngineTest, RanksOfAnAllgatherMayRunAheadOfOneWithoutRows) {
 }
 
 // A rank that waits in generation 1 while another has already failed alone in
-// generation 2 (it did not wait) must not wait for ever.
+// generation 2 (it did not wait) must not wait forever.
 TEST(ProgressEngineTest, AnOperationThatOthersHaveGivenUpEnds) {
   Node node(3);
   std::mt19937 random(6);
@@ -237,8 +237,8 @@ TEST(ProgressEngineTest, AnOperationThatOthersHaveGivenUpEnds) {
             std::string::npos);
 }
 
-// The last to arrive has claimed a eager operation and died before or after it
-// committed: the abort that follows gives all ranks one outcome.
+// The last rank to arrive claims an eager operation and dies before or after it
+// commits. The abort that follows gives all ranks the same outcome.
 TEST(ProgressEngineTest, DeathOfWhoCarriesOutASmallOperationEndsItAlike) {
   for (const bool committed : {false, true}) {
     Node node(3);
@@ -267,8 +267,8 @@ TEST(ProgressEngineTest, DeathOfWhoCarriesOutASmallOperationEndsItAlike) {
   }
 }
 
-// A claimer that an abort has overruled may still write its sum into this
-// rank's buffer.
+// After an abort, the rank that claimed the operation may still write its sum
+// to this rank's buffer.
 TEST(ProgressEngineTest, NoBufferIsUsedAgainAfterAnAbort) {
   Node node(3);
   EagerPool pool(node.board.get(), 1);
@@ -278,10 +278,10 @@ TEST(ProgressEngineTest, NoBufferIsUsedAgainAfterAnAbort) {
   node.board->Decide(0, 1, Outcome::kAborted);
   EXPECT_EQ(pool.Take(3, 1), kNoBuffer);
   EXPECT_EQ(node.board->Decide(1, 1, Outcome::kCommitted), Outcome::kCommitted);
-  EXPECT_GE(pool.Take(3, 1), 0);  // rendezvous: nobody reads the buffer
+  EXPECT_GE(pool.Take(3, 1), 0);  // rendezvous: no rank reads the buffer
 }
 
-// Past 1 MiB the way of storing is chosen by measurement; the values do not
+// From 1 MiB on, the kind of stores is chosen by measurement; the values do not
 // depend on it.
 TEST(ProgressEngineTest, LargeRunsAreRightWithEitherStore) {
   Node node(2, 64 << 10);
@@ -304,7 +304,7 @@ TEST(ProgressEngineTest, LargeRunsAreRightWithEitherStore) {
   for (const auto& rank : node.ranks) EXPECT_EQ(rank->table.now, 4 * 1000);
 }
 
-// Puts a rank's tensor into its arena, at `offset`, to be reduced in place.
+// Puts a rank's tensor into its arena at `offset`, for a reduction in place.
 Submitted ArenaAllreduce(const Node& node, uint32_t rank, uint64_t offset,
                          const std::vector<float>& v) {
   Submitted s = Allreduce(v, Op::kSum, true);
@@ -321,7 +321,7 @@ void SubmitArena(Node& node, uint32_t r, uint32_t slot, Submitted& s) {
          &node.ranks[r]->pool);
 }
 
-// So that who drives looks at its clock now and then.
+// A step must be short, so that the driver thread can check its clock.
 TEST(ProgressEngineTest, AStepMovesABoundedNumberOfBytes) {
   constexpr uint32_t kDepth = 64;
   Node node(2, 2 << 20, kDepth);
@@ -334,7 +334,8 @@ TEST(ProgressEngineTest, AStepMovesABoundedNumberOfBytes) {
   const auto consumed = [&] {
     return CountAt(node.board->progress(5, 0).consumed.load(), 1);
   };
-  // All that fits into the ring is staged and reduced, then there to consume.
+  // Everything that fits into the ring is staged and reduced, and can then be
+  // consumed.
   while (first.Step()) {
   }
   while (second.Step()) {
@@ -370,7 +371,7 @@ TEST(ProgressEngineTest, ArenaTensorsAreReducedWhereTheyLie) {
         EXPECT_TRUE(s[r].op->ran_in_arena);
         EXPECT_EQ(Values<float>(s[r].op->output, n * 4), want);
       }
-      // Each has its own: what one writes, the others do not see.
+      // Each rank has its own tensor: the others do not see what it writes.
       const float mine = 7;
       std::memcpy(s[0].op->output, &mine, sizeof(mine));
       EXPECT_EQ(Values<float>(s[1].op->output, 4)[0], want[0]);
@@ -397,7 +398,7 @@ TEST(ProgressEngineTest, OneTensorOutsideTheArenaMakesAllStage) {
   }
 }
 
-// A peer's word that leads out of its arena is no tensor.
+// An offset of a peer that points outside of its arena is refused.
 TEST(ProgressEngineTest, AnArenaTensorMustLieWithinItsArena) {
   Node node(2);
   std::mt19937 random(3);
@@ -452,8 +453,8 @@ TEST_F(ArenaAbortTest, WaitsForAPeerThatMayStillWrite) {
   }
 }
 
-// A peer that never saw the ticket has its error already: its tensor is its
-// own.
+// A peer that never saw the ticket has its error already, so no rank may write
+// to its tensor.
 TEST_F(ArenaAbortTest, NothingIsWrittenOnceTheAbortIsSeen) {
   const size_t bytes = size_t{3} << 20;
   const auto before = Values<float>(s_[0].op->output, bytes);

@@ -24,7 +24,7 @@ Status CheckDoubles(std::span<const std::shared_ptr<Operation>> operations) {
     }
     return Status(
         Code::kAlreadyExists,
-        op->Title() + ": the name comes twice in one group; none of its " +
+        op->Title() + ": the name occurs twice in one group; none of its " +
             std::to_string(operations.size()) + " operations was submitted");
   }
   return Status();
@@ -98,7 +98,7 @@ Status RankCore::Start(std::span<const std::shared_ptr<Operation>> operations) {
   return Status();
 }
 
-// After this none of them is refused.
+// If this returns OK, none of the group's operations will be refused.
 Status RankCore::CheckGroup(
     std::span<const std::shared_ptr<Operation>> operations) const {
   for (const std::shared_ptr<Operation>& op : operations) {
@@ -117,13 +117,15 @@ Status RankCore::CheckGroup(
   return CheckDoubles(operations);
 }
 
-// What the job adds to an operation.
+// Fills in the fields that depend on the job: the number of joins, the name of
+// an unnamed operation, and for a barrier how many unnamed operations there
+// were.
 void RankCore::Prepare(Operation& op) {
   Signature& s = op.signature;
   s.joins = static_cast<uint8_t>(joins_);
   if (!op.name.empty() && s.kind != Kind::kBarrier) return;
   std::array<uint64_t, kKinds>& counts = unnamed_[s.process_set];
-  if (s.kind == Kind::kBarrier) {  // compares them
+  if (s.kind == Kind::kBarrier) {  // a barrier compares the ranks' counts
     s.dims = kMaxDims;
     s.shape[0] = 0;
     for (int kind = 0; kind < kMaxDims - 1; ++kind) {
@@ -156,18 +158,18 @@ Status RankCore::StartOne(const std::shared_ptr<Operation>& operation) {
 }
 
 void RankCore::Enqueue(Name& name, std::shared_ptr<Operation> operation) {
-  // Counted first: a waiter that stops attending now sees it. Then, before the
-  // arrival is seen, the shell.
+  // Counted first, so that a waiter that stops driving now sees it. Then the
+  // shell sets the sleeping flag, before other ranks can see the arrival.
   CountIn();
   const bool left_alone = shell_->LeaveAlone(*operation);
   name.queue.push_back(std::move(operation));
   Begin(name);
-  // The slot was asked for before the flag was up: if the reply has come
-  // already, it has woken nobody.
+  // The slot was requested before the sleeping flag was set: if the reply has
+  // come already, it has woken no thread.
   if (left_alone && !name.known) shell_->WakeThreads();
 }
 
-// Who has nothing outstanding needs none of the tickets there are.
+// A rank with nothing outstanding needs none of the tickets placed so far.
 void RankCore::CountIn() {
   if (outstanding_.load() == 0) {
     engine_.SkipTickets();
@@ -183,15 +185,15 @@ void RankCore::CountOut() {
 }
 
 void RankCore::Begin(Name& name) {
-  // A generation begun now would only hide from slower ranks what became of
-  // the one before.
+  // If this rank began another generation now, slower ranks could no longer see
+  // the outcome of the previous one.
   if (board_->aborted()) return FailQueue(name, board_->AbortStatus());
   while (name.known && name.current == nullptr && !name.queue.empty()) {
     if (!ArriveFirst(name)) return;
   }
 }
 
-// True if it has ended at once.
+// Arrives at the first operation of the queue. True if it has already ended.
 bool RankCore::ArriveFirst(Name& name) {
   name.current = std::move(name.queue.front());
   name.queue.pop_front();
@@ -219,15 +221,15 @@ bool RankCore::ArriveFirst(Name& name) {
     End(*keep, Status());
     return true;
   }
-  // A failure after this look is counted on the board, and seen there.
+  // If the operation fails after this check, the progress engine sees the
+  // board's count of failures change.
   if (board_->OutcomeOf(op.slot, op.generation) != Outcome::kRunning) {
     engine_.RecheckFailures();
   }
   return false;
 }
 
-// --- SubmittedOperations (called by who drives)
-// -------------------------------
+// --- SubmittedOperations (called by the driver thread) -----------------------
 
 Operation* RankCore::Claim(uint32_t slot, uint32_t generation) {
   std::lock_guard lock(mutex_);
@@ -248,7 +250,7 @@ uint32_t RankCore::WaitingGeneration(uint32_t slot) {
 std::vector<Operation*> RankCore::Waiting() {
   std::lock_guard lock(mutex_);
   std::vector<Operation*> all;
-  // Not all of by_slot_: this is asked in the middle of eager operations.
+  // Not all of by_slot_, because this is called often between eager operations.
   for (uint32_t slot = 0; slot < slots_end_; ++slot) {
     const Name* name = by_slot_[slot];
     if (name != nullptr && name->waiting) all.push_back(name->current.get());
@@ -259,7 +261,8 @@ std::vector<Operation*> RankCore::Waiting() {
 void RankCore::Finish(Operation* operation, Status status) {
   std::lock_guard lock(mutex_);
   Name* name = by_slot_[operation->slot];
-  // The handle may be released the moment `done` is seen; this keeps it.
+  // The user may release the handle as soon as `done` is true; this keeps the
+  // operation alive.
   const std::shared_ptr<Operation> keep = std::move(name->current);
   name->current = nullptr;
   name->waiting = false;
@@ -278,8 +281,8 @@ void RankCore::End(Operation& operation, Status status) {
 
 // --- Driving -------------------------------------------------------------
 
-// For the executor, which takes who is silent for frozen, and for those who
-// place tickets.
+// The executor reads the heartbeat: it takes a rank without one for frozen.
+// Ranks that place tickets read tickets_read.
 void RankCore::TellWhereItIs() {
   me_.heartbeat.fetch_add(1, std::memory_order_relaxed);
   if (me_.tickets_read.load(std::memory_order_relaxed) != kAllRead) {
@@ -335,7 +338,8 @@ void RankCore::OnMessage(const std::vector<char>& message) {
   }
 }
 
-// The slot must be the name's: two names in one slot would mix their tensors.
+// Checks that the slot belongs to the name. Two names in one slot would mix
+// their tensors.
 Status RankCore::CheckReply(const Name& name,
                             const session::SlotReply& reply) const {
   if (reply.code != 0) return Status(static_cast<Code>(reply.code), reply.text);
@@ -346,12 +350,12 @@ Status RankCore::CheckReply(const Name& name,
   if (fits) return Status();
   return Status(Code::kInternal, "the executor allotted slot " +
                                      std::to_string(reply.slot) +
-                                     ", which is not this operation's");
+                                     ", which belongs to another operation");
 }
 
 void RankCore::AllotSlot(const session::SlotReply& reply) {
   std::lock_guard lock(mutex_);
-  // A reply answers one request, once.
+  // Ignores a reply without a pending request.
   const auto it = by_request_.find(reply.request);
   if (it == by_request_.end()) return;
   Name& name = *it->second;
@@ -367,7 +371,7 @@ void RankCore::AllotSlot(const session::SlotReply& reply) {
   name.negotiated = reply.negotiated != 0;
   name.slot = reply.slot;
   name.base = board_->slot(reply.slot).base.load(std::memory_order_relaxed);
-  // This rank may have used the name, and given it back, before.
+  // This rank may have used the name before and given the slot back.
   name.generation = board_->arrival(reply.slot, local_rank_)
                         .generation.load(std::memory_order_acquire);
   by_slot_[reply.slot] = &name;
@@ -375,7 +379,8 @@ void RankCore::AllotSlot(const session::SlotReply& reply) {
   Begin(name);
 }
 
-// From here on the slot may become another name's.
+// Gives the requested slots back unless they are in use. After that they may
+// become other names' slots.
 void RankCore::OnRecall(const session::SlotRecall& recall) {
   std::lock_guard lock(mutex_);
   MAYPOLE_KILL_POINT("slot.recalled");
@@ -390,7 +395,7 @@ void RankCore::OnRecall(const session::SlotRecall& recall) {
   recalls_answered_.fetch_add(1);
 }
 
-// True: this rank does not know the slot any more.
+// True if this rank no longer uses the slot.
 bool RankCore::GiveBack(uint32_t slot) {
   Name* const name = slot < by_slot_.size() ? by_slot_[slot] : nullptr;
   if (name == nullptr) return true;
@@ -415,7 +420,8 @@ void RankCore::Want(const Operation& op) {
     return;
   }
   std::lock_guard lock(mutex_);
-  // The operation's numbers are written with `current`, under this mutex.
+  // op.slot and op.generation are written together with `current`, under this
+  // mutex.
   Name* name = op.slot < by_slot_.size() ? by_slot_[op.slot] : nullptr;
   const bool announced = name != nullptr && name->current.get() == &op;
   if (!announced || !name->waiting || !name->negotiated) return;
@@ -429,8 +435,8 @@ void RankCore::Want(const Operation& op) {
 bool RankCore::SetBlocked(const Operation& op) {
   {
     std::lock_guard lock(mutex_);
-    // Something may begin without another rank: when its slot's number comes,
-    // when what it queues behind is delivered.
+    // Not certainly blocked if an operation could begin without another rank:
+    // when its slot is allotted, or when the one before it in a queue ends.
     if (has_held_.load() || asked_.size() > 1) return false;
     for (const auto& [key, name] : names_) {
       if (!name->known || !name->queue.empty()) return false;
@@ -451,7 +457,7 @@ bool RankCore::SetBlocked(const Operation& op) {
     const uint64_t count = rank.blocked_count.load(std::memory_order_seq_cst);
     if (!left && count % 2 == 0) return true;
   }
-  shell_->WakeExecutor();  // this rank was the last of the node
+  shell_->WakeExecutor();  // all ranks of the node are blocked now
   return true;
 }
 
@@ -459,7 +465,7 @@ void RankCore::ClearBlocked() {
   me_.blocked_count.fetch_add(1, std::memory_order_seq_cst);
 }
 
-// What waits for a slot number will never get one.
+// Operations that wait for a slot will never get one.
 void RankCore::LoseExecutor() {
   const Status status = board_->AbortStatus();
   std::lock_guard lock(mutex_);
@@ -478,7 +484,7 @@ void RankCore::FailAll(const Status& status) {
   for (auto& [key, name] : names_) {
     FailQueue(*name, status);
     if (name->current == nullptr) continue;
-    // Peers that do not know yet may still write to it.
+    // Peers that have not noticed yet may still write to the tensor.
     if (name->current->arena != 0) shell_->Detach(name->current.get());
     const std::shared_ptr<Operation> op = std::move(name->current);
     name->current = nullptr;

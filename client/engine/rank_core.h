@@ -1,25 +1,26 @@
 // RankCore: a rank's operations, without threads, sockets or clock.
 //
-// Purpose: keeps names and slots (until the executor asks for them back and no
-// operation uses them), process sets and joins; announces operations
-// on the board and lets the progress engine carry them out. What it needs from
-// outside it asks of a RankShell: the client library (board_communicator.h), or
-// a simulation.
+// Purpose: keeps names and slots (until the executor asks for a slot back and
+// no operation uses it), process sets and joins. Publishes arrivals on the
+// board and lets the progress engine run the operations. For everything outside
+// it calls a RankShell: the client library (board_communicator.h) or a
+// simulation.
 //
 //   RankCore core(&board, local_rank, &shell);
-//   core.Start(operations);            // by any thread
-//   while (core.Step()) {}             // by who drives
-//   core.OnMessage(bytes);             // from the executor, by who drives
+//   core.Start(operations);            // any thread
+//   while (core.Step()) {}             // the driver thread
+//   core.OnMessage(bytes);             // the driver thread; from the executor
 //
-// A rank that has joined stands in for itself: while its join is pending, every
-// Step() looks for operations that others have submitted and submits them too,
-// with inputs that change nothing (rank_core_join.cc).
+// While this rank's join is pending, every Step() looks for operations that
+// other ranks have submitted and submits them for this rank too, with neutral
+// inputs ("stands in"; rank_core_join.cc).
 //
-// Thread contract: Step() and OnMessage() by one thread at a time; all others
-// by any thread at any time. Nothing waits.
+// Thread contract: one thread at a time, the driver thread, calls Step() and
+// OnMessage(); any thread may call the other functions at any time. No function
+// waits.
 //
-// Invariants: an operation that was started ends exactly once; a name has at
-// most one operation on the board; outstanding() counts operations that have
+// Invariants: an operation that was started ends exactly once. A name has at
+// most one operation on the board. outstanding() counts operations that have
 // not ended and tickets that could not be placed yet.
 #ifndef MAYPOLE_CLIENT_ENGINE_RANK_CORE_H_
 #define MAYPOLE_CLIENT_ENGINE_RANK_CORE_H_
@@ -47,22 +48,25 @@
 
 namespace maypole {
 
-// Called with the core's lock held, but for the last four, which only who
-// drives calls; may not call back.
+// What RankCore needs from outside. The core may hold its lock when it calls a
+// function of the shell, so none of them may call a function of the core that
+// takes the lock. Only the driver thread calls the last four.
 class RankShell {
  public:
   virtual ~RankShell() = default;
-  // A session message to the executor; in order, never lost while both live.
+  // Sends a session message to the executor. Messages keep their order, and
+  // none is lost while this process and the executor live.
   virtual void Send(const void* message, size_t bytes) = 0;
   virtual void WakeExecutor() = 0;
-  // The rank's own threads have something to do.
+  // Wakes the rank's own threads, which have something to do.
   virtual void WakeThreads() = 0;
-  // Before an arrival: who moves the operation along must wake this rank,
-  // unless one of its threads attends. True if none does.
+  // Called before an arrival. If no thread of this rank waits for operations,
+  // sets the sleeping flag, so that other ranks wake this one, and returns
+  // true.
   virtual bool LeaveAlone(const Operation& operation) = 0;
-  // An operation has ended: waiters look.
+  // An operation has ended: wakes the threads that wait.
   virtual void Ended() = 0;
-  // A line for the user.
+  // Shows the user a line.
   virtual void Tell(const std::string& line) = 0;
 
   // See SubmittedOperations.
@@ -72,48 +76,52 @@ class RankShell {
   virtual void Break(Status status) = 0;
 };
 
-// An error if a name comes twice (of one process set and kind).
+// An error if two operations of one process set and kind have the same name.
 Status CheckDoubles(std::span<const std::shared_ptr<Operation>> operations);
 
 class RankCore : private SubmittedOperations {
  public:
   RankCore(const Board* board, uint32_t local_rank, RankShell* shell);
 
-  // As Communicator::Start.
+  // As Communicator::Start().
   Status Start(std::span<const std::shared_ptr<Operation>> operations);
   std::shared_ptr<const ProcessSet> FindSet(uint32_t id) const;
-  // Somebody waits for it or polls it: across nodes it is not held back.
+  // A thread waits for the operation or polls it, so across nodes it must not
+  // be held back for fusion.
   void Want(const Operation& operation);
 
-  // Does what can be done now; false if nothing could.
+  // Does what can be done now; false if there was nothing to do.
   bool Step();
-  // A message from the executor, header checked.
+  // Takes a message from the executor; the caller has checked its header.
   void OnMessage(const std::vector<char>& message);
-  // The executor has gone: nothing is answered any more. The board is aborted.
+  // The executor has gone and will answer nothing more. The caller has aborted
+  // the board.
   void LoseExecutor();
-  // The rank leaves: everything ends with the status, and nothing starts.
+  // From now on Start() fails.
   void Leave();
+  // Ends all operations with this status.
   void FailAll(const Status& status);
 
-  // Says on the board how far this rank has come; now and then, by who drives.
+  // Publishes this rank's heartbeat and position on the board. The driver
+  // thread calls it from time to time.
   void TellWhereItIs();
-  // On the board, for what the operation waits; false: for nothing that can be
-  // told (it has no slot yet).
+  // Publishes on the board that this rank is blocked in a wait for the
+  // operation; false if that is not certain (for example, it has no slot yet).
   bool SetBlocked(const Operation& operation);
   void ClearBlocked();
 
-  // For what a wait for the operation is now; *late: the local ranks that have
-  // not submitted it, as a mask.
+  // What a wait for the operation is waiting for now. *late becomes a mask of
+  // the local ranks that have not submitted it.
   WaitFor WaitsFor(const Operation& operation, uint64_t* late) const;
-  // On the board, for the metrics: a thread has slept so long; the first time
-  // for that operation.
+  // Counts on the board, for the metrics, that a thread has slept. first: no
+  // thread has slept for this operation before.
   void CountSleep(WaitFor what, uint64_t late, uint64_t nanoseconds,
                   bool first) const;
 
   uint32_t outstanding() const { return outstanding_.load(); }
-  // The executor owes an answer.
+  // True if the executor still has to answer a request.
   bool expects_messages() const { return expected_.load() > 0; }
-  // The executor has asked for slots: a message waits.
+  // True if the executor has asked for slots back: a message waits.
   bool recalled() const {
     return me_.recalls.load(std::memory_order_relaxed) !=
            recalls_answered_.load(std::memory_order_relaxed);
@@ -121,8 +129,8 @@ class RankCore : private SubmittedOperations {
   bool joining() const { return joining_.load(); }
 
  private:
-  // A name of this job. At most one operation is current; unnamed ones may
-  // queue behind it.
+  // A name of this job. At most one operation is current; unnamed operations
+  // may queue behind it.
   struct Name {
     uint32_t process_set = 0;
     Kind kind = Kind::kBarrier;
@@ -142,7 +150,7 @@ class RankCore : private SubmittedOperations {
   struct Held {
     uint32_t slot;
     uint32_t generation;
-    uint64_t start;  // of the search, as when it was tried first
+    uint64_t start;  // where the search for a place began the first time
   };
 
   // SubmittedOperations
@@ -155,7 +163,7 @@ class RankCore : private SubmittedOperations {
   int64_t Now() override { return shell_->Now(); }
   void Break(Status status) override { shell_->Break(std::move(status)); }
 
-  // Submitting (under the mutex, as all below).
+  // Submitting. These and all functions below are called under the mutex.
   Status CheckGroup(
       std::span<const std::shared_ptr<Operation>> operations) const;
   Status StartOne(const std::shared_ptr<Operation>& operation);
@@ -170,7 +178,7 @@ class RankCore : private SubmittedOperations {
   void AllotSlot(const session::SlotReply& reply);
   void OnRecall(const session::SlotRecall& recall);
   bool GiveBack(uint32_t slot);
-  void Begin(Name& name);  // announces those of the queue that can begin
+  void Begin(Name& name);  // arrives at the queued operations that can begin
   bool ArriveFirst(Name& name);
   void End(Operation& operation, Status status);
   void CountEnded(const Name& name, const Operation& operation) const;
@@ -202,33 +210,34 @@ class RankCore : private SubmittedOperations {
   RankShell* const shell_;
   ProgressEngine engine_;
 
-  mutable std::mutex mutex_;  // guards what follows, but for atomics
+  mutable std::mutex mutex_;  // guards all members below except atomics
   std::unordered_map<std::string, std::unique_ptr<Name>> names_;
   std::vector<Name*> by_slot_;
-  uint32_t slots_end_ = 0;  // slots from here on are nobody's here
+  uint32_t slots_end_ = 0;  // this rank has no name in slots from here on
   uint32_t last_request_ = 0;
-  std::unordered_map<uint32_t, Name*> by_request_;  // not answered
-  // Unnamed operations submitted, by process set and kind.
+  std::unordered_map<uint32_t, Name*> by_request_;  // unanswered requests
+  // Number of unnamed operations submitted, by process set and kind.
   std::map<uint32_t, std::array<uint64_t, kKinds>> unnamed_;
   EagerPool pool_;
   std::deque<Held> held_;
   bool left_ = false;
 
   const std::shared_ptr<const ProcessSet> global_set_;
-  std::map<uint32_t, std::shared_ptr<const ProcessSet>> sets_;  // not 0
-  std::set<uint32_t> removing_;  // asked for, not answered
-  uint32_t set_requests_ = 0;    // made
+  std::map<uint32_t, std::shared_ptr<const ProcessSet>> sets_;  // except set 0
+  std::set<uint32_t> removing_;  // sets whose removal is not answered yet
+  uint32_t set_requests_ = 0;    // requests made so far
 
-  std::map<uint32_t, std::shared_ptr<Operation>> asked_;  // by number
+  // Unanswered requests of process sets, by number.
+  std::map<uint32_t, std::shared_ptr<Operation>> asked_;
 
-  std::shared_ptr<Operation> join_;  // null: this rank has not joined
-  uint32_t joins_ = 0;               // ended
-  bool settled_ = false;
+  std::shared_ptr<Operation> join_;  // null: no join is pending
+  uint32_t joins_ = 0;               // joins that have ended
+  bool settled_ = false;             // the executor knows: see SettleJoin()
   std::optional<session::JoinReply> join_reply_;
-  uint32_t stand_ins_ = 0;  // pending
+  uint32_t stand_ins_ = 0;  // pending operations submitted by StandIn()
 
   std::atomic<uint32_t> outstanding_{0};
-  std::atomic<uint32_t> expected_{0};  // messages
+  std::atomic<uint32_t> expected_{0};  // answers that the executor owes
   std::atomic<uint32_t> recalls_answered_{0};
   std::atomic<bool> has_held_{false};
   std::atomic<bool> has_controls_{false};

@@ -1,4 +1,4 @@
-// What a rank counts on the board for the metrics (RankCounters).
+// RankCore's counters on the board, for the metrics (RankCounters).
 #include <bit>
 
 #include "client/engine/rank_core.h"
@@ -14,11 +14,12 @@ uint64_t BytesOf(const Operation& op) {
 
 }  // namespace
 
-// Under the mutex: two plain additions in a cache line of this rank.
+// Called under the mutex. Costs two plain additions in a cache line of this
+// rank.
 void RankCore::CountEnded(const Name& name, const Operation& op) const {
-  if (name.negotiated) return;  // the executor has issued it
+  if (name.negotiated) return;  // the executor counts it
   const bool first = op.set->locals.front() == local_rank_;
-  // Of an alltoall each rank has its own result.
+  // In an alltoall each rank has its own result.
   if (!first && name.kind != Kind::kAlltoall) return;
   const int kind = static_cast<int>(name.kind);
   if (first) Grow(me_.counters.operations[kind], 1);
@@ -47,7 +48,8 @@ WaitFor RankCore::WaitsFor(const Operation& op, uint64_t* late) const {
   }
   if (op.control != Control::kNone) return WaitFor::kAgent;
   std::lock_guard lock(mutex_);
-  // It may queue behind another one of its name, for which it waits then.
+  // If it queues behind another operation of its name, the wait is for that
+  // one.
   const auto it = names_.find(
       IdentityKey(op.signature.process_set, op.signature.kind, op.name));
   if (it == names_.end() || !it->second->known) return WaitFor::kAgent;
@@ -62,7 +64,7 @@ WaitFor RankCore::WaitsFor(const Operation& op, uint64_t* late) const {
   return name.negotiated ? WaitFor::kNodes : WaitFor::kData;
 }
 
-// Several threads of the rank may wait.
+// Atomic additions, because several threads of the rank may wait.
 void RankCore::CountSleep(WaitFor what, uint64_t late, uint64_t nanoseconds,
                           bool first) const {
   RankCounters& counters = me_.counters;

@@ -1,4 +1,4 @@
-// What is counted of operations and waits, and for whom a wait is.
+// The counters of operations and waits, and which ranks a wait is for.
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,4 +1,4 @@
-// RankCore's process sets and joins.
+// The part of RankCore for process sets and joins.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 namespace maypole {
 namespace {
 
-// An input that changes no result. Zeros cost no memory: pages that are only
-// read are all the same one.
+// Gives the operation an input that changes no result. Zeros cost no memory,
+// because all pages that are only read are the same zero page.
 bool MakeNeutral(Operation& op) {
   const Signature& s = op.signature;
   if (s.Bytes() == 0) return true;
@@ -92,7 +92,7 @@ Status RankCore::RequestSet(const std::shared_ptr<Operation>& operation) {
   return Status();
 }
 
-// Others may have seen the set go already.
+// Other ranks may have removed the set already.
 Status RankCore::CheckNotRemoved(
     std::span<const std::shared_ptr<Operation>> operations) const {
   for (const std::shared_ptr<Operation>& op : operations) {
@@ -136,8 +136,8 @@ void RankCore::BeginJoin(const std::shared_ptr<Operation>& operation) {
   join_reply_.reset();
   has_controls_.store(true);
   expected_.fetch_add(1);
-  // Said on the board before anything is looked at: who arrives from now on
-  // wakes this rank, what others have arrived at before is found by StandIn().
+  // Published on the board before StandIn() reads it: a rank that arrives from
+  // now on wakes this rank, and StandIn() finds earlier arrivals.
   board_->header().aside_count.fetch_add(1, std::memory_order_seq_cst);
   me_.aside.store(joins_ + 1, std::memory_order_seq_cst);
   auto m = session::Make<session::JoinRequest>();
@@ -154,7 +154,7 @@ bool RankCore::LookAfterControls() {
   }
   if (join_ == nullptr) return false;
   if (!join_reply_) return StandIn();
-  // After an error nobody need bring what this rank stands in for.
+  // After an error the operations for which this rank stands in need not end.
   if (stand_ins_ > 0 && join_reply_->code == 0) return false;
   EndJoin(Status(static_cast<Code>(join_reply_->code), join_reply_->text));
   return true;
@@ -170,8 +170,8 @@ bool RankCore::StandIn() {
   return moved;
 }
 
-// What a member has submitted, or the executor wants, after generation `beyond`
-// of the slot; not what comes after this join.
+// Finds a signature that a member has submitted, or the executor wants, after
+// generation `beyond` of the slot; ignores what was submitted after this join.
 bool RankCore::FindSubmitted(uint32_t slot, uint32_t beyond,
                              Signature* found) const {
   const uint64_t members = board_->Members(slot);
@@ -186,8 +186,8 @@ bool RankCore::FindSubmitted(uint32_t slot, uint32_t beyond,
   return board_->Wanted(slot, found) > beyond;
 }
 
-// Only who has asked for a slot's number may use it: the executor takes it back
-// from those, and gives it to another name.
+// A rank may use a slot only after it has requested it: the executor asks only
+// these ranks to give it back before it allots the slot to another name.
 void RankCore::RequestSlotOf(uint32_t slot) {
   uint32_t set = 0;
   Kind kind = Kind::kBarrier;
@@ -197,7 +197,7 @@ void RankCore::RequestSlotOf(uint32_t slot) {
     return;
   }
   std::unique_ptr<Name>& entry = names_[IdentityKey(set, kind, name)];
-  if (entry != nullptr) return;  // asked for, and not answered yet
+  if (entry != nullptr) return;  // requested, but not answered yet
   entry = std::make_unique<Name>();
   entry->process_set = set;
   entry->kind = kind;
@@ -205,8 +205,9 @@ void RankCore::RequestSlotOf(uint32_t slot) {
   RequestSlot(*entry);
 }
 
-// This rank's next unnamed operation must be the others' next one. Which one
-// this is, name and generation say: they may be found in any order.
+// After the join, this rank's next unnamed operation must have the same number
+// as the others'. The number follows from the name and generation, because
+// StandIn() may find the operations in any order.
 void RankCore::FollowUnnamed(const Name& name) {
   const std::optional<uint64_t> number =
       UnnamedNumber(name.process_set, name.name);
@@ -257,8 +258,8 @@ bool RankCore::StandInAt(uint32_t slot) {
   return true;
 }
 
-// Once nothing that this rank submitted itself is pending, so that when all
-// ranks have said so there is nothing left to stand in for.
+// Tells the executor once that no operation which this rank submitted itself is
+// pending. When all ranks have done so, there is nothing left to stand in for.
 void RankCore::SettleJoin() {
   if (settled_ || outstanding_.load() > stand_ins_ + 1) return;
   settled_ = true;

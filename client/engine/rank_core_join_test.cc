@@ -40,9 +40,8 @@ TEST(RankCoreJoinTest, ARankThatHasJoinedSubmitsNothingAndIsNotWaitedFor) {
   EXPECT_EQ(w.board->header().aside_count.load(), 0u);
 }
 
-// Around the end of the ring of names a joined rank finds what comes later
-// first; its own next unnamed operation must be the others' next one all the
-// same.
+// Where the ring of names wraps around, a joined rank finds later operations
+// first. Even then its own next unnamed operation must be the others' next one.
 TEST(RankCoreJoinTest, AJoinedRankFollowsUnnamedOperationsAroundTheirRing) {
   World w(2);
   const uint32_t set = w.MakeSet({0, 1});
@@ -74,8 +73,8 @@ TEST(RankCoreJoinTest, AJoinedRankFollowsUnnamedOperationsAroundTheirRing) {
   EXPECT_EQ(b->op->name, a->op->name);
 }
 
-// Rounds of operations over several sets; in each, every rank takes part in the
-// first few and then joins, without waiting for anything.
+// Rounds of operations on several sets. In each round, every rank takes part in
+// the first few operations and then joins, without waiting for anything.
 class JoinProgram {
  public:
   explicit JoinProgram(uint32_t seed)
@@ -162,8 +161,8 @@ class JoinProgram {
     return round;
   }
 
-  // The next thing that rank r does; it waits for nothing but its joins, and
-  // goes on to the next round while others still end theirs.
+  // Does rank r's next action. A rank waits only for its joins, and begins the
+  // next round while others still end theirs.
   void Act(uint32_t r, std::vector<int>& next, std::vector<size_t>& at) {
     if (at[r] == rounds_.size()) return;
     Round& round = rounds_[at[r]];

@@ -1,4 +1,4 @@
-// Names that come and go: ranks give slots back, which become other names'.
+// Names come and go: ranks give slots back, and other names get them.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -73,8 +73,8 @@ TEST(RankCoreNamesTest, ANameThatIsUsedAgainBeforeItsSlotIsFreeKeepsIt) {
   EXPECT_EQ(w.board->arrival(0, 0).generation.load(), 2u);
 }
 
-// Of another process set, and by rendezvous: rings, pools and tickets of
-// the name before are in nobody's way.
+// The slot's next name has another process set and goes by rendezvous; rings,
+// pools and tickets of the previous name must not disturb it.
 TEST(RankCoreNamesTest, SlotsGoRoundAmongSetsAndSizes) {
   for (uint32_t seed = 1; seed <= 20; ++seed) {
     World w(3, seed);
@@ -100,7 +100,7 @@ TEST(RankCoreNamesTest, SlotsGoRoundAmongSetsAndSizes) {
       }
       const uint32_t slot = tensors[0].op->slot;
       used.insert(slot);
-      // Now and then two names stay.
+      // Sometimes two names stay.
       if (w.random() % 4 == 0) continue;
       for (uint32_t r = 0; r < 3; ++r) w.Recall(r, {slot});
       w.Settle();
@@ -110,8 +110,8 @@ TEST(RankCoreNamesTest, SlotsGoRoundAmongSetsAndSizes) {
   }
 }
 
-// Who has joined finds the slots of others' operations on the board, and asks
-// for their numbers like everybody.
+// A rank that has joined finds the slots of other ranks' operations on the
+// board, and must request these slots like any rank.
 TEST(RankCoreNamesTest, WhoHasJoinedStandsInUnderNamesThatChange) {
   World w(2);
   EXPECT_TRUE(Reduces(w, "before", 5));

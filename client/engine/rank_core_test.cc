@@ -1,4 +1,4 @@
-// A rank's process sets, groups, aborts and what it is blocked on.
+// A rank's process sets, groups and aborts, and what it reports as blocking it.
 #include "client/engine/rank_core.h"
 
 #include <gtest/gtest.h>
@@ -50,9 +50,9 @@ TEST(RankCoreTest, AGroupIsTakenWholeOrNotAtAll) {
   EXPECT_NE(s.message().find("none of the group's 3"), std::string::npos);
   EXPECT_EQ(w.cores[0]->outstanding(), 1u);
   ops[1]->name = "a";
-  EXPECT_NE(w.cores[0]->Start(ops).message().find("comes twice"),
+  EXPECT_NE(w.cores[0]->Start(ops).message().find("occurs twice"),
             std::string::npos);
-  // The names of the refused ones are free.
+  // The names of the refused operations can be used.
   Tensor a = Make(Kind::kAllreduce, "a", {1});
   EXPECT_TRUE(w.Submit(0, a).ok());
 }
@@ -105,7 +105,7 @@ TEST(RankCoreTest, ARankIsNotBlockedWhileSomethingOfItMayStillBegin) {
   EXPECT_TRUE(w.Submit(0, a).ok());
   w.Settle();
   Tensor other = Make(Kind::kAllreduce, "b", {1});
-  EXPECT_TRUE(w.Submit(0, other).ok());  // its slot's number is to come
+  EXPECT_TRUE(w.Submit(0, other).ok());  // its slot is not allotted yet
   EXPECT_FALSE(w.cores[0]->SetBlocked(*a.op));
   w.Settle();
   EXPECT_TRUE(w.cores[0]->SetBlocked(*a.op));

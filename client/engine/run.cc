@@ -4,8 +4,8 @@ namespace maypole {
 namespace {
 
 constexpr uint32_t kLeastChunkBytes = 64 * 1024;
-// Nothing is staged, so nothing need fit a cache; other runs get their turn
-// between chunks.
+// Nothing is staged, so a chunk need not fit into a cache. Between chunks,
+// other runs get their turn.
 constexpr uint32_t kArenaChunkBytes = 1024 * 1024;
 
 // First dimension of every rank's tensor, by global rank.
@@ -48,8 +48,8 @@ Status LayOutAllgather(const Board& board, Run& run) {
   return status;
 }
 
-// The space of an alltoall is the ranks' inputs in rank order; each is cut in
-// what goes to the first rank, to the second, ...
+// The space of an alltoall is the ranks' inputs in rank order. Each input
+// consists of the rows for the first rank, for the second, and so on.
 Status LayOutAlltoall(const Board& board, uint32_t me, Run& run) {
   Operation* op = run.parts.front().operation;
   const ProcessSet& set = *run.set;
@@ -85,7 +85,8 @@ Status LayOutAlltoall(const Board& board, uint32_t me, Run& run) {
   return status;
 }
 
-// What this rank wants of an allreduce, broadcast or reducescatter.
+// Sets the pieces that this rank wants of an allreduce, broadcast or
+// reducescatter.
 void FindPieces(const Board& board, uint32_t me, Run& run) {
   for (const Part& part : run.parts) {
     if (part.operation->output == nullptr) continue;
@@ -99,7 +100,8 @@ void FindPieces(const Board& board, uint32_t me, Run& run) {
   }
 }
 
-// Whether all ranks have all tensors of the reduction in their arenas.
+// True if all ranks have all tensors of the reduction in their arenas; then
+// sets `tensors` of each part.
 bool FindTensors(const Board& board, Run& run) {
   const uint64_t reach = board.ArenaReach(run.set->mask());
   for (Part& part : run.parts) {
@@ -115,9 +117,9 @@ bool FindTensors(const Board& board, Run& run) {
   return true;
 }
 
-// Within the node a chunk is smaller the more ranks there are: the pieces that
-// all of them have in hand shall fit their caches together. Network chunks fill
-// their places, for each costs a round between the nodes.
+// Within the node, chunks are smaller if there are more ranks, so that the
+// pieces that all ranks work on fit into their caches together. Network chunks
+// fill their places, because each costs a round between the nodes.
 uint32_t ChunkBytes(const BoardConfig& config, const Run& run) {
   if (run.negotiated) return config.chunk_bytes;
   if (run.arena) return kArenaChunkBytes;
@@ -126,7 +128,8 @@ uint32_t ChunkBytes(const BoardConfig& config, const Run& run) {
   return std::min(config.chunk_bytes, std::max(shared, kLeastChunkBytes));
 }
 
-// The chunks that hold bytes of this rank's blocks.
+// Sets stage_begin and stage_end: the chunks that hold bytes of this rank's
+// blocks.
 void FindContribution(uint32_t me, Run& run) {
   for (const StagedBlock& block : run.blocks) {
     if (block.local != static_cast<int>(me) || block.begin == block.end) {
@@ -232,7 +235,7 @@ Status LayOut(const Board& board, uint32_t me, Run& run) {
   run.chunk_bytes = ChunkBytes(board.config(), run);
   run.chunks = ChunkCount(run.bytes, run.chunk_bytes);
   if (run.arena) {
-    run.stage_end = 0;  // what others read lies there already
+    run.stage_end = 0;  // the other ranks read the tensors in place
   } else if (run.reduces()) {
     run.stage_end = run.chunks;
   } else {

@@ -3,15 +3,17 @@
 namespace maypole {
 namespace {
 
-constexpr double kNewWeight = 0.4;  // a change of the machine shows in a few
-// Streamed must be clearly better: two alike would make ranks disagree.
+// So large that a change of the machine takes effect after a few trials.
+constexpr double kNewWeight = 0.4;
+// Streamed must be clearly faster. If both are about equal, ranks would
+// disagree at random.
 constexpr double kClearly = 0.9;
 
 }  // namespace
 
 StoreChoice::Decision StoreChoice::Next() {
   const uint64_t turn = runs_++ % kPeriod;
-  // Not the very first: it also meets cold pages.
+  // Not the very first run, which also touches cold pages.
   if (turn == 1) return {Store::kCached, true};
   if (turn == 2) return {Store::kStreamed, true};
   const bool streamed = streamed_ > 0 && streamed_ < kClearly * cached_;

@@ -1,15 +1,15 @@
-// StoreChoice: whether what a rank stages goes through its cache or past it.
+// StoreChoice: decides whether a rank stages with cached or with streaming
+// (cache-bypassing) stores.
 //
-// Purpose: which is faster is a matter of the machine and of the moment. Cached
-// stores win while the cores of a node are near each other; when moving freshly
-// written lines between them is slow, stores past the cache do (up to four
-// times; docs/benchmarks.md tells near and far rounds apart). So it is
-// measured: of every 32 large runs two are tried out, one with each kind; the
-// others use the better.
+// Purpose: which of them is faster depends on the machine and on the moment.
+// Cached stores are faster while the cores of a node are near each other. When
+// it is slow to move freshly written cache lines between them, streaming stores
+// are up to four times faster (docs/benchmarks.md separates near and far
+// rounds). So it is measured: of every 32 large runs, two are trials, one of
+// each kind; the others use the faster kind.
 //
-// All ranks of a node see the same large runs in the same order, so they try
-// the same kind at the same time: what is measured is what all of them do. The
-// choice in between is each rank's own.
+// All ranks of a node see the same large runs in the same order, so all use the
+// same kind in a trial. Between trials each rank chooses for itself.
 //
 // Thread contract: one thread at a time. No clock inside.
 #ifndef MAYPOLE_CLIENT_ENGINE_STORE_CHOICE_H_
@@ -23,14 +23,15 @@ enum class Store { kCached, kStreamed };
 
 class StoreChoice {
  public:
-  // Runs that stage fewer bytes fit a cache anyway: cached, and not counted.
+  // Runs with fewer bytes fit into a cache: they use cached stores and are not
+  // counted.
   static constexpr uint64_t kFromBytes = 1 << 20;
 
   struct Decision {
     Store store = Store::kCached;
-    bool measure = false;  // Record() is wanted when the run has ended well
+    bool measure = false;  // a trial: call Record() if the run succeeds
   };
-  // For the next large run in ticket order.
+  // Decides for the next large run in ticket order.
   Decision Next();
   void Record(Store store, double nanoseconds_per_byte);
 

@@ -5,7 +5,7 @@
 namespace maypole {
 namespace {
 
-// Lets `runs` runs take so long per byte; counts those that were streamed.
+// Simulates `runs` runs with these times per byte; counts the streamed ones.
 int Play(StoreChoice& choice, int runs, double cached, double streamed) {
   int count = 0;
   for (int i = 0; i < runs; ++i) {

@@ -16,7 +16,7 @@
 namespace maypole {
 namespace {
 
-constexpr uint64_t kAlignment = 64;  // of slices
+constexpr uint64_t kAlignment = 64;  // of the slices of a reduction
 
 std::string Bytes(uint64_t n) { return std::to_string(n) + " bytes"; }
 
@@ -86,7 +86,7 @@ Status Arena::Allocate(uint64_t bytes, std::byte** out) {
   }
   const uint64_t offset = it->first;
   if (Status s = Reserve(offset, size); !s.ok()) {
-    // What was reserved of it is given back.
+    // Releases the pages that were reserved.
     (void)fallocate(memory_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                     static_cast<off_t>(file_offset_ + offset),
                     static_cast<off_t>(size));
@@ -111,8 +111,9 @@ void Arena::Free(std::byte* memory) {
   used_.erase(it);
   allocated_ -= size;
   if (detached_) {
-    // Peers may still read the shared pages, and a forked child's parent owns
-    // them: only what is private goes. The rest goes with the epoch.
+    // Only private pages are released: peers may still read the shared pages,
+    // and in a forked child the parent owns them. Those are released with the
+    // epoch.
     (void)madvise(memory, size, MADV_DONTNEED);
   } else {
     (void)fallocate(memory_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
@@ -174,7 +175,7 @@ void Arena::BecomePrivate() {
              static_cast<off_t>(file_offset_));
 }
 
-// --- What users hold ---------------------------------------------------------
+// --- Memory of the user ------------------------------------------------------
 
 namespace {
 
@@ -191,7 +192,7 @@ Registry& registry() {
 void BeforeFork() { registry().mutex.lock(); }
 void AfterForkInParent() { registry().mutex.unlock(); }
 void AfterForkInChild() {
-  // A child that wrote to shared pages would change the rank's tensors.
+  // If the child wrote to shared pages, it would change the rank's tensors.
   Arena* last = nullptr;
   for (auto& [memory, arena] : registry().held) {
     if (arena != nullptr && arena.get() != last) arena->BecomePrivate();

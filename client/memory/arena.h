@@ -1,16 +1,16 @@
 // Arena: memory of one rank that the other ranks of its node map too.
 //
-// Purpose: an allreduce in place on tensors that all ranks have in their arenas
-// moves no copies: the owner of a slice reads it in every rank's tensor and
-// writes the result to every rank's tensor. Each tensor stays its rank's own.
+// Purpose: if all ranks have their tensors of an in-place allreduce in their
+// arenas, no copies are made: the owner of a slice reads the slice in every
+// rank's tensor and writes the result to every rank's tensor.
 //
-// A part of the board's memory, mapped a second time: so tensors outlive the
-// board's mapping and the epoch. It costs address space only; pages are
-// reserved when they are allocated, so that shortage is an error then and no
-// SIGBUS later.
+// An arena is a part of the board's memory, mapped a second time, so that
+// tensors outlive the board's mapping and the epoch. An empty arena costs only
+// address space. Pages are reserved when they are allocated, so a shortage is
+// an error of Allocate() and not a later SIGBUS.
 //
-// When an epoch ends while a peer may still be writing, Detach() puts copies of
-// the pages in their place: what the peer writes is never seen.
+// When an epoch ends while a peer may still be writing, Detach() replaces the
+// pages by private copies; this rank never sees what the peer writes later.
 //
 // Thread contract: all functions may be called by any thread.
 //
@@ -34,9 +34,10 @@ namespace maypole {
 
 class Arena {
  public:
-  // The part of local rank `local`, whose limit it writes on the board. Smaller
-  // than the board says, and possibly empty, if there is a limit of address
-  // space (ulimit -v). *out is null if the board has no arenas.
+  // Maps the arena of local rank `local` and writes its limit on the board. If
+  // address space is limited (ulimit -v), the arena is smaller than the board's
+  // configuration says, and possibly empty. *out is null if the board has no
+  // arenas.
   static Status Map(const Board& board, uint32_t local,
                     std::shared_ptr<Arena>* out);
 
@@ -46,19 +47,19 @@ class Arena {
   // Zeroed, page aligned. kResourceExhausted: the arena or the machine's memory
   // is full.
   Status Allocate(uint64_t bytes, std::byte** out);
-  // What Allocate() has returned, once.
+  // Frees what Allocate() has returned.
   void Free(std::byte* memory);
 
-  // True if peers can find the range: *offset is its place in the arena. It
-  // must be aligned as the slices are.
+  // If the range lies in the arena and begins at a multiple of the slices'
+  // alignment, returns true and sets *offset to its offset in the arena.
   bool Find(const std::byte* begin, uint64_t bytes, uint64_t* offset) const;
 
-  // Takes the pages of the range away from the other ranks, contents kept.
-  // From then on Find() finds nothing: the epoch is over.
+  // Makes the pages of the range private to this rank; their contents are kept.
+  // The epoch is over: from now on Find() returns false.
   Status Detach(const std::byte* begin, uint64_t bytes);
 
-  // In a forked child: its writes are its own from now on. Of pages that it has
-  // not written to it sees what the parent makes of them.
+  // For a forked child: from now on its writes are private. Pages that it has
+  // not written to still show what the parent writes.
   void BecomePrivate();
 
   bool detached() const { return detached_.load(); }
@@ -75,7 +76,7 @@ class Arena {
   const Mapping mapping_;
   const uint64_t file_offset_;
   const uint64_t page_;
-  const bool cut_;  // by a limit of address space
+  const bool cut_;  // a limit of address space made the arena smaller
   std::atomic<bool> detached_{false};
   std::atomic<uint64_t> allocated_{0};
 
@@ -84,11 +85,12 @@ class Arena {
   std::map<uint64_t, uint64_t> used_;
 };
 
-// What users hold, whichever client it came from: memory of an arena, or
-// ordinary memory where there is none (arena null).
+// Allocates memory for the user: from the arena, or ordinary memory if `arena`
+// is null. ReleaseMemory() frees memory of any client of this process.
 Status AllocateMemory(const std::shared_ptr<Arena>& arena, uint64_t bytes,
                       void** memory);
 Status ReleaseMemory(void* memory);
+// Bytes that this process has allocated in arenas and not freed.
 uint64_t AllocatedInArenas();
 
 }  // namespace maypole

@@ -14,7 +14,7 @@
 namespace maypole {
 namespace {
 
-// Of the machine's page size, and of a larger one.
+// Runs with the machine's page size and with a larger one.
 class ArenaTest : public testing::TestWithParam<uint32_t> {
  protected:
   ArenaTest() {
@@ -89,7 +89,7 @@ TEST_P(ArenaTest, MemoryIsTakenWhenAllocatedAndGivenBackWhenFreed) {
   EXPECT_EQ(again[5000], std::byte{0});
 }
 
-// A profiler's timer: the kernel gives up a reservation at each signal.
+// A profiler's timer sends signals, and each interrupts a reservation of pages.
 TEST(ArenaSignalTest, SignalsDoNotEndAnAllocation) {
   BoardConfig config;
   config.slots = 64;
@@ -148,7 +148,7 @@ TEST_P(ArenaTest, AfterDetachPeersWriteInVain) {
   uint64_t nowhere = 0;
   EXPECT_FALSE(arena_->Find(p, 64, &nowhere));
   arena_->Free(p);
-  // Peers that have not finished with the tensor still find what they read.
+  // Peers that still read the tensor see its old contents.
   EXPECT_STREQ(reinterpret_cast<char*>(board_->arena(1) + offset), "late");
 }
 

@@ -1,7 +1,7 @@
-// How long a wait sleeps: 1, 1, 2, 4, .. kMaxBackoffMs ms, in steps that make
-// up kMaxBackoffMs together, then kMaxBackoffMs each. The n-th sleep is about
-// as long as all before it, so what is found at its end about who was late was
-// so for at least half of the time that is told.
+// Backoff: how long a waiting thread sleeps: 1, 1, 2, 4, ... ms until these
+// sleeps add up to kMaxBackoffMs, then kMaxBackoffMs each. Each sleep is about
+// as long as all earlier ones together. So a rank that is found late at the end
+// of a sleep has been late for at least half of the time that is reported.
 //
 // Thread contract: a value.
 #ifndef MAYPOLE_CLIENT_SESSION_BACKOFF_H_
@@ -13,13 +13,13 @@
 
 namespace maypole {
 
-// Bound of one sleep; also how soon an executor's death is seen.
+// The longest sleep; also how soon an executor's death is noticed.
 inline constexpr int kMaxBackoffMs = kHeartbeatMs;
 
-// What has happened in the sleeps of one wait.
+// The sleeps of one wait.
 struct Backoff {
-  int ms = 0;                // of those since anything moved
-  bool interrupted = false;  // the last one, by a signal
+  int ms = 0;                // slept in total since data last moved
+  bool interrupted = false;  // a signal interrupted the last sleep
 
   int NextMs() const {
     if (ms >= kMaxBackoffMs) return kMaxBackoffMs;

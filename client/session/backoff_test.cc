@@ -17,7 +17,7 @@ TEST(BackoffTest, GrowToTheBoundAndStayThere) {
   EXPECT_EQ(ladder, (std::vector<int>{1, 1, 2, 4, 8, 16, 32, 36, 100, 100}));
 }
 
-// Backoff last longer than was asked for.
+// Real sleeps last longer than requested, so any sum may occur.
 TEST(BackoffTest, NeverNoneAndNeverBeyondTheBound) {
   for (int ms = 0; ms < 3 * kMaxBackoffMs; ++ms) {
     const int next = Backoff{.ms = ms}.NextMs();

@@ -21,8 +21,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// After an abort: who writes to an arena for longer is stuck. With the looks
-// every kMaxBackoffMs, all waits end within a second.
+// A rank that still writes to an arena this long after an abort is stuck. Ranks
+// check every kMaxBackoffMs, so all waits end within a second.
 constexpr auto kPatience = std::chrono::milliseconds(700);
 
 }  // namespace
@@ -110,7 +110,8 @@ void BoardCommunicator::FindInArena(Operation& op) const {
 
 // --- RankShell --------------------------------------------------------------
 
-// A full socket: the driver sends again. A broken one: the driver sees it.
+// If the socket is full, the driver thread sends the message later. If it is
+// broken, the driver thread notices that.
 void BoardCommunicator::Send(const void* message, size_t bytes) {
   std::lock_guard lock(send_mutex_);
   if (unsent_.empty() && session_->Send(message, bytes).ok()) return;
@@ -148,8 +149,8 @@ bool BoardCommunicator::PatienceIsOver() {
 }
 
 void BoardCommunicator::Detach(Operation* operation) {
-  // Without memory for a copy the tensor stays where it is: it is undefined
-  // anyway, the error says so.
+  // If there is no memory for a copy, the tensor stays shared. That is
+  // harmless: its contents are undefined anyway, and the error says so.
   (void)arena_->Detach(operation->output, operation->signature.Bytes());
 }
 

@@ -1,24 +1,26 @@
 // BoardCommunicator: a rank's operations on its node's board.
 //
-// Purpose: the shell around RankCore: the connection to the executor, the
-// progress thread, and threads that wait. It sees to it that the core is
-// driven: in a thread that waits (Await), else in the progress thread.
+// Purpose: the shell around RankCore: it has the connection to the executor,
+// the progress thread, and the threads that wait. One thread at a time, the
+// driver thread, calls the core's Step().
 //
-//   core's mutex  names, slots, who waits for a ticket; held shortly
+//   core's mutex  names, slots, operations that wait for a ticket; held briefly
 //   drive mutex   the progress engine and the socket; held for one step
-//   A thread that holds the drive mutex may take the core's, not the other way
-//   round.
+//   A thread that holds the drive mutex may take the core's mutex, never the
+//   other way round.
 //
-// Who drives: Await() drives while it waits; the progress thread while
-// operations are outstanding and nobody awaits. Whoever finds nothing to do
-// spins for its budget (the progress thread does not), then sleeps on the
-// rank's futex word with a bound, after which it looks at the executor's
-// socket: an executor's death ends everything within that bound.
+// The driver thread is a thread in Await(), or, while operations are
+// outstanding and no thread is in Await(), the progress thread. A thread that
+// finds nothing to do spins for its budget (the progress thread does not spin),
+// then sleeps on the rank's futex word for a limited time. Then it reads the
+// executor's socket, so an executor's death ends all operations within that
+// time.
 //
 // The sleeping flag on the board says that the rank needs a futex wake-up to
-// move. It is off while somebody awaits and spins, though the progress thread
-// sleeps meanwhile: waking that would only take a core from the waiter. Who
-// stops attending puts it on again and then looks once more.
+// move data. The flag is off while a thread in Await() spins, although the
+// progress thread sleeps: waking the progress thread would only take a core
+// from the waiter. A thread that leaves Await() sets the flag again and then
+// checks the board once more.
 //
 // Thread contract: as Communicator. The progress thread takes no signals.
 #ifndef MAYPOLE_CLIENT_SESSION_BOARD_COMMUNICATOR_H_
@@ -44,7 +46,7 @@ namespace maypole {
 
 class BoardCommunicator : public Communicator, private RankShell {
  public:
-  // Joins the job; blocks until all ranks are there.
+  // Joins the job; blocks until all ranks have joined.
   static Status Join(const RankOptions& options,
                      std::unique_ptr<BoardCommunicator>* out);
   ~BoardCommunicator() override;
@@ -57,15 +59,15 @@ class BoardCommunicator : public Communicator, private RankShell {
   Status Await(const Operation& operation, int timeout_ms) override;
   void Leave() override;
   bool homogeneous() const override { return homogeneous_; }
-  // With this rank's places, if they were not known before.
+  // The options given to Join(), with this rank's places in the epoch.
   const RankOptions& options() const { return options_; }
   uint32_t change_wanted() const override {
     return board_->header().change_wanted.load(std::memory_order_acquire);
   }
   std::shared_ptr<Arena> arena() const override { return arena_; }
 
-  // In a forked child: closes descriptors, unmaps the board. Nothing else of
-  // this object may be used afterwards, its destructor included.
+  // For a forked child: closes descriptors and unmaps the board. Afterwards
+  // nothing else of this object may be called, not even its destructor.
   void AbandonInChild();
 
  private:
@@ -86,20 +88,23 @@ class BoardCommunicator : public Communicator, private RankShell {
   int64_t Now() override;
   void Break(Status status) override;
 
-  // What a driver does besides a step of the progress engine.
+  // What the driver thread does besides a step of the progress engine: nothing,
+  // report this rank's position on the board, or read the socket.
   enum class Look { kAtBoard, kTell, kAtSocket };
 
   void FindInArena(Operation& operation) const;
   bool Drive(bool look_at_socket);
-  // There is something to do for who drives.
+  // True if the driver thread has something to do.
   bool HasWork() const { return core_.outstanding() > 0 || core_.recalled(); }
-  // Drives when the lock is free. True also if another thread has had it for a
-  // while: then that one attends.
+  // Takes the drive mutex and drives; returns whether anything moved. Also
+  // returns true if another thread has held the mutex for kTurn: that thread
+  // drives.
   bool DriveInTurn(Look look);
   bool ReadReplies();
   void ResendMessages();
   void LoseExecutor(const std::string& how);
-  // True if there was something to do, or somebody has woken us.
+  // True if there was something to do, or another thread or process has woken
+  // this one.
   bool SleepOnBoard(const Operation& operation, int timeout_ms,
                     Backoff* sleeps);
   FutexResult SleepCounted(const Operation& operation, uint32_t seen,
@@ -119,11 +124,11 @@ class BoardCommunicator : public Communicator, private RankShell {
   std::chrono::microseconds spin_;
 
   const std::shared_ptr<Arena> arena_;  // null: the board has none
-  std::chrono::steady_clock::time_point abort_seen_{};  // by who drives
+  std::chrono::steady_clock::time_point abort_seen_{};  // by the driver thread
 
   std::timed_mutex drive_mutex_;
   RankCore core_;
-  bool closed_ = false;  // has left: the progress engine's operations are gone
+  bool closed_ = false;  // this rank has left; the engine's operations are gone
   uint32_t drives_ = 0;
 
   std::mutex left_mutex_;
@@ -132,8 +137,8 @@ class BoardCommunicator : public Communicator, private RankShell {
   std::mutex send_mutex_;
   std::deque<std::vector<char>> unsent_;  // messages, oldest first
 
-  std::atomic<uint32_t> waiters_{0};
-  // The thread that uses this object, and whether there are several.
+  std::atomic<uint32_t> waiters_{0};  // threads in Await()
+  // The thread that uses this object; whether several threads use it.
   std::atomic<const void*> user_{nullptr};
   std::atomic<bool> several_users_{false};
 

@@ -1,5 +1,6 @@
-// Who drives a BoardCommunicator's progress engine: waiters and the progress
-// thread; how they sleep, and what they read from the executor.
+// The part of BoardCommunicator that drives the progress engine: how threads in
+// Await() and the progress thread drive it, sleep, and read the executor's
+// messages.
 #include <sched.h>
 
 #include <algorithm>
@@ -17,32 +18,33 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Bound of one sleep while nothing is outstanding.
+// The longest sleep while nothing is outstanding.
 constexpr int kIdleSleepMs = 1000;
-// A waiter yields from then on, though there seem to be cores for all.
+// After this time a waiter yields, even if there seem to be cores for all.
 constexpr auto kPoliteAfter = std::chrono::microseconds(20);
-// How often a thread that need not sleep tells where it is.
+// A thread that does not sleep publishes its position once in so many steps.
 constexpr uint32_t kTellEvery = 64;
-// A waiter leaves the progress engine to another thread for this long before it
-// looks at its own deadline.
+// A waiter lets another thread drive for at most this long before it checks its
+// own deadline.
 constexpr auto kTurn = std::chrono::milliseconds(50);
 // See kWaitInterruptible.
 constexpr auto kLongestMoving = std::chrono::milliseconds(100);
 
-// `ms`, or what is left until the deadline; rounded up, so that nobody looks
-// again and again in the last millisecond.
+// Returns `ms`, or the time until the deadline if that is shorter; rounded up,
+// so that no thread spins in the last millisecond.
 int AtMostUntil(Clock::time_point deadline, Clock::time_point now, int ms) {
   const auto left =
       std::chrono::ceil<std::chrono::milliseconds>(deadline - now).count();
   return static_cast<int>(std::min<int64_t>(ms, left));
 }
 
-// Of this file alone: of a thread_local that others see, libmaypole would keep
-// the name.
+// Internal to this file, because libmaypole would export the name of a
+// thread_local with external linkage.
 thread_local bool this_thread_waits = false;
 
-// Who is late the coordinator says, and the executor sees what it needs for it:
-// as long as that one's loop turns, this rank tells only what neither can know.
+// While the executor's loop turns, the coordinator reports stragglers, with
+// what the executor tells it. So this rank reports only what neither of them
+// can know.
 void TellOfStall(const Board& board, const RankCore& core,
                  const Operation& operation, const RankOptions& options,
                  const StallNotice& notice) {
@@ -62,7 +64,7 @@ void TellOfStall(const Board& board, const RankCore& core,
 
 }  // namespace
 
-// Waiters sleep, but for this thread, if it is one.
+// All other threads in Await() may sleep, so they must be woken.
 void BoardCommunicator::Ended() {
   if (waiters_.load() > (this_thread_waits ? 1u : 0u)) WakeThreads();
 }
@@ -77,8 +79,8 @@ bool BoardCommunicator::Drive(bool look_at_socket) {
   return moved;
 }
 
-// A mutex is not fair: the thread that moves data would take it again and
-// again, and this one could wait far beyond its deadline.
+// A mutex is not fair: the thread that moves data could take it again and
+// again, and this thread would wait far beyond its deadline.
 bool BoardCommunicator::DriveInTurn(Look look) {
   std::unique_lock lock(drive_mutex_, std::try_to_lock);
   if (!lock.owns_lock() && !lock.try_lock_for(kTurn)) return true;
@@ -102,7 +104,8 @@ bool BoardCommunicator::ReadReplies() {
   }
 }
 
-// The executor's death ends the epoch; whoever sees it first says so to all.
+// The executor's death ends the epoch. The first rank that notices it aborts
+// the board for all.
 void BoardCommunicator::LoseExecutor(const std::string& how) {
   if (!board_->aborted()) {
     board_->Abort(Code::kAborted, "the executor of this node (agent " +
@@ -112,8 +115,8 @@ void BoardCommunicator::LoseExecutor(const std::string& how) {
   core_.LoseExecutor();
 }
 
-// The only place where the time of a wait is taken: who does not sleep pays
-// nothing for it.
+// The only place that measures the time of a wait, so that a thread that does
+// not sleep has no cost.
 FutexResult BoardCommunicator::SleepCounted(const Operation& operation,
                                             uint32_t seen, int timeout_ms,
                                             Backoff* sleeps) {
@@ -124,7 +127,8 @@ FutexResult BoardCommunicator::SleepCounted(const Operation& operation,
   const auto slept = std::chrono::duration_cast<std::chrono::nanoseconds>(
       Clock::now() - begin);
   sleeps->ms += static_cast<int>(slept.count() / 1'000'000) + 1;
-  // Of several that were late, those who still are have been so all the time.
+  // If several ranks were late, only those that still are have been late for
+  // the whole sleep.
   uint64_t still = 0;
   if (std::popcount(late) > 1) core_.WaitsFor(operation, &still);
   if ((late & still) != 0) late &= still;
@@ -150,16 +154,16 @@ bool BoardCommunicator::SleepOnBoard(const Operation& operation, int timeout_ms,
   return DriveInTurn(Look::kAtSocket);
 }
 
-// The last waiter leaves others' work to the progress thread, and other waiters
-// to whoever wakes the rank.
+// The last waiter leaves the remaining work to the progress thread. If there
+// are other waiters, they are woken by other ranks.
 void BoardCommunicator::StopAttending() {
   const bool others_wait = waiters_.fetch_sub(1) > 1;
   if (!others_wait && core_.outstanding() == 0) return;
   me_.sleeping.store(1, std::memory_order_seq_cst);
   MAYPOLE_KILL_POINT("attend.flag");
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  // If another thread has the progress engine all the time, sleepers look
-  // themselves.
+  // If another thread has been driving all the time, the woken threads check
+  // for themselves.
   if (DriveInTurn(Look::kAtBoard)) WakeThreads();
 }
 
@@ -206,14 +210,14 @@ Status BoardCommunicator::Await(const Operation& operation, int timeout_ms) {
       break;
     }
     if (moved && now >= moving_until) {
-      result = Status(Code::kCancelled, "data has moved for a while");
+      result = Status(Code::kCancelled, "the wait returns while data moves");
       break;
     }
     if (moved) continue;
     const auto idle = now - idle_since;
     if (idle < spin_) {
-      // Two ranks on one core, for a third process has the other one: who
-      // waited without yielding would wait for itself.
+      // Two ranks may share a core because a third process uses another one. A
+      // waiter that does not yield would then hold up the rank it waits for.
       if (yields_ || idle > kPoliteAfter) {
         sched_yield();
       }
@@ -251,13 +255,14 @@ void BoardCommunicator::NoteUser() {
   const void* user = user_.load(std::memory_order_relaxed);
   if (user == &self) return;
   if (user != nullptr || !user_.compare_exchange_strong(user, &self)) {
-    // Who waits has said that it is blocked for certain: no more.
+    // A waiter may have published that it is certainly blocked, which is no
+    // longer certain: wake it.
     if (!several_users_.exchange(true)) WakeThreads();
   }
 }
 
-// Nothing moves on this rank until another one does something: no other thread
-// of it is known to use Maypole.
+// True if nothing can move on this rank until another rank does something,
+// because no other thread of this rank is known to use Maypole.
 bool BoardCommunicator::IsCertainlyBlocked(const Operation& op) {
   return options_.deadlock_check && !several_users_.load() &&
          core_.SetBlocked(op);
@@ -274,7 +279,8 @@ void BoardCommunicator::ProgressLoop() {
   }
 }
 
-// Waiters attend themselves, and leave the sleeping flag as it must be.
+// Threads in Await() drive themselves, and set the sleeping flag when they
+// stop.
 void BoardCommunicator::Park() {
   const uint32_t seen = me_.wake.load(std::memory_order_acquire);
   if (stop_.load()) return;
@@ -289,7 +295,8 @@ void BoardCommunicator::Park() {
   const int timeout_ms = HasWork() ? kMaxBackoffMs : kIdleSleepMs;
   if (FutexWait(me_.wake, seen, timeout_ms) != FutexResult::kTimeout) return;
   if (waiters_.load() > 0) return;
-  // Also with nothing outstanding: the executor may have a line for the user.
+  // Even if nothing is outstanding, the executor may have sent a line for the
+  // user.
   std::lock_guard drive(drive_mutex_);
   Drive(true);
 }

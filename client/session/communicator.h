@@ -1,5 +1,5 @@
-// Communicator: what carries operations out; a node's board, or this process
-// alone.
+// Communicator: what a client submits operations to. BoardCommunicator runs
+// them on its node's board, LocalCommunicator in this process alone.
 //
 // Thread contract: all functions may be called by any thread.
 #ifndef MAYPOLE_CLIENT_SESSION_COMMUNICATOR_H_
@@ -15,41 +15,43 @@
 
 namespace maypole {
 
-// A timeout of Communicator::Await(): no end; but while data moves, kCancelled
-// every 0.1 s.
+// A timeout of Communicator::Await(): no time limit, but while data moves
+// Await() returns kCancelled every 0.1 s.
 inline constexpr int kWaitInterruptible = -2;
 
 class Communicator {
  public:
   virtual ~Communicator() = default;
 
-  // Starts operations whose signatures and process sets have been checked, all
-  // or none; `name` empty means unnamed (the job names it). An operation that
-  // is none on tensors (Control) stands alone. Never blocks. On error nothing
-  // was started.
+  // Starts all of the operations, or none if it returns an error. The caller
+  // has checked their signatures and process sets. An empty `name` means
+  // unnamed; the communicator then names it. A Control operation must be the
+  // only one. Never blocks.
   virtual Status Start(
       std::span<const std::shared_ptr<Operation>> operations) = 0;
 
-  // Null: there is none of this id.
+  // Null if there is no set with this id.
   virtual std::shared_ptr<const ProcessSet> FindSet(uint32_t id) const = 0;
 
-  // Moves data along, without waiting for the operation, which somebody polls.
+  // Moves data without waiting. The caller polls the operation.
   virtual void Progress(const Operation& operation) = 0;
 
-  // Until operation->done, at most timeout_ms (-1: no end, or
-  // kWaitInterruptible). kOk then; kDeadlineExceeded, kCancelled (a signal)
-  // otherwise.
+  // Waits until operation.done is true, but at most timeout_ms (-1: no limit;
+  // or kWaitInterruptible). Returns kOk if it is done, else kDeadlineExceeded
+  // or kCancelled (a signal came).
   virtual Status Await(const Operation& operation, int timeout_ms) = 0;
 
-  // Leaves; operations still pending end with an error. Further calls fail.
+  // Leaves the job. Pending operations end with an error; Start() fails from
+  // now on.
   virtual void Leave() = 0;
 
+  // True if every node has the same number of ranks.
   virtual bool homogeneous() const = 0;
 
-  // An elastic job: ranks that want to come in or out; 0: none.
+  // In an elastic job: how many ranks want to enter or leave it.
   virtual uint32_t change_wanted() const { return 0; }
 
-  // Null: the job has none.
+  // Null if the job has no arenas.
   virtual std::shared_ptr<Arena> arena() const { return nullptr; }
 };
 

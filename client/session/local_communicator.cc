@@ -12,7 +12,7 @@ void Copy(std::byte* to, const std::byte* from, uint64_t bytes) {
   if (to != from && bytes > 0) std::memcpy(to, from, bytes);
 }
 
-// The same steps as with more ranks, so the same bits.
+// Takes the same steps as with several ranks, so the result has the same bits.
 void ReduceAlone(Operation& op) {
   const Signature& s = op.signature;
   const auto elements = static_cast<size_t>(s.Elements());
@@ -30,7 +30,7 @@ void ReduceAlone(Operation& op) {
   }
 }
 
-// An allgather's or alltoall's result is this rank's rows.
+// The result of an allgather or alltoall is this rank's own rows.
 Status GatherAlone(Operation& op) {
   const uint64_t bytes = op.signature.Bytes();
   op.gathered.reset(
@@ -77,7 +77,7 @@ Status LocalCommunicator::Start(
 
   for (const std::shared_ptr<Operation>& op : operations) {
     if (op->control == Control::kSetRequest) {
-      // The only set there can be is there already.
+      // The only possible set, that of all ranks, exists already.
       op->status = Status(
           Code::kInvalidArgument,
           op->removes != 0

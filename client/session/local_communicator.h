@@ -1,4 +1,7 @@
-// LocalCommunicator: a job of one rank. Operations end as they are submitted.
+// LocalCommunicator: a job of one rank, without daemons. Start() runs each
+// operation to its end.
+//
+// Thread contract: as Communicator.
 #ifndef MAYPOLE_CLIENT_SESSION_LOCAL_COMMUNICATOR_H_
 #define MAYPOLE_CLIENT_SESSION_LOCAL_COMMUNICATOR_H_
 

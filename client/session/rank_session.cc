@@ -16,7 +16,7 @@
 namespace maypole {
 namespace {
 
-// The session of the last Join(), for fork().
+// The session of the last Join(); used by AbandonJoinInChild().
 std::atomic<RankSession*> last_joined{nullptr};
 
 using Clock = std::chrono::steady_clock;
@@ -53,8 +53,8 @@ Status Connect(const RankOptions& options, Clock::time_point deadline,
   }
 }
 
-// Whoever listens there could read tensors and write results: it must be this
-// user's, root's, or one that the user names.
+// The process that listens there can read tensors and write results, so it must
+// run under this user's uid, root's, or the one in MAYPOLE_AGENT_UID.
 Status CheckAgent(const RankOptions& options, int socket) {
   PeerCredentials peer;
   if (Status s = PeerOf(socket, &peer); !s.ok()) return s;
@@ -67,12 +67,12 @@ Status CheckAgent(const RankOptions& options, int socket) {
                     std::to_string(peer.uid) +
                     ", which is neither this user's (" +
                     std::to_string(geteuid()) +
-                    ") nor root: if it is to be trusted, set "
-                    "MAYPOLE_AGENT_UID=" +
+                    ") nor root: if you trust it, set MAYPOLE_AGENT_UID=" +
                     std::to_string(peer.uid));
 }
 
-// Nodes of Slurm derive the secret from a file in the user's home.
+// Under Slurm without PMIx, the nodes derive the secret from a file in the
+// user's home directory.
 Status WithHint(const RankOptions& asked, const Status& s) {
   if (s.code() != Code::kUnauthenticated || asked.found.head.empty() ||
       !asked.token.empty()) {
@@ -80,7 +80,7 @@ Status WithHint(const RankOptions& asked, const Status& s) {
   }
   return Status(s.code(), s.message() +
                               " (the secret comes from ~/.maypole/secret: if "
-                              "the nodes do not share the home, set "
+                              "the nodes do not share the home directory, set "
                               "MAYPOLE_TOKEN to the same random text on all "
                               "ranks)");
 }
@@ -141,8 +141,8 @@ Status RankSession::Join(const RankOptions& asked,
       !s.ok()) {
     return Status(s.code(), "agent at " + options.agent + ": " + s.message());
   }
-  // The coordinator's own start timeout knows who is missing: give it time to
-  // say so.
+  // When the coordinator's own start timeout passes, its error names the
+  // missing ranks: give it time to arrive.
   s = session->AwaitWelcome(options, MillisecondsUntil(deadline) + 3000);
   if (!s.ok()) return WithHint(asked, s);
   *out = std::move(session);
@@ -164,7 +164,7 @@ Status RankSession::AwaitWelcome(const RankOptions& options, int timeout_ms) {
   StallNotice notice;
   Status s;
   do {
-    // In steps, so that it is said when nobody comes.
+    // In steps of at most 1 s, so that a stall is reported.
     s = ReceiveMessage(socket_.get(), session::kMaxMessageBytes,
                        std::min(MillisecondsUntil(deadline), 1000), &r);
     const auto now = Clock::now();
@@ -203,14 +203,16 @@ Status RankSession::AwaitWelcome(const RankOptions& options, int timeout_ms) {
   s = session::Parse(r.data.data(), r.data.size(), &welcome);
   if (!s.ok()) return s;
   if (r.fds.size() != 2) {
-    return Status(Code::kInternal, "the executor's welcome lacks descriptors");
+    return Status(Code::kInternal,
+                  "the executor sent a welcome without "
+                  "descriptors");
   }
   executor_wake_ = std::move(r.fds[1]);
   s = Board::Attach(std::move(r.fds[0]), &board_);
   if (!s.ok()) return s;
   local_rank_ = welcome.local_rank;
   if (options.elastic && local_rank_ >= board_->config().local_size) {
-    return Status(Code::kInternal, "the executor's welcome has no place");
+    return Status(Code::kInternal, "the executor sent an invalid local rank");
   }
   fcntl(socket_.get(), F_SETFL, O_NONBLOCK);
   return Status();
@@ -245,7 +247,7 @@ void RankSession::SayGoodbye(uint32_t pending, bool returns) {
 
 void RankSession::WakeExecutor() {
   const uint64_t one = 1;
-  // A full eventfd counter is awake already.
+  // If the eventfd's counter is full, the executor is awake already.
   (void)!write(executor_wake_.get(), &one, sizeof(one));
 }
 

@@ -1,7 +1,8 @@
-// RankSession: the client's end of the connection to its node's executor.
+// RankSession: the rank's end of the connection to its node's executor.
 //
-// Thread contract: Join() by one thread; afterwards Send* by any thread,
-// Receive by one at a time. Nothing blocks after Join().
+// Thread contract: one thread calls Join(); after that, any thread may call the
+// sending functions, and one thread at a time NextMessage(). Only Join()
+// blocks.
 #ifndef MAYPOLE_CLIENT_SESSION_RANK_SESSION_H_
 #define MAYPOLE_CLIENT_SESSION_RANK_SESSION_H_
 
@@ -18,33 +19,36 @@ namespace maypole {
 
 class RankSession {
  public:
-  // Meets the node's other ranks if no agent is named; connects to the agent
-  // (retrying while its socket is not there yet), says Hello and waits until
-  // all ranks of the job have joined, or refuses, or the start timeout ends.
+  // Finds the node's agent (client/bootstrap/) if the options name none,
+  // connects to it (retrying for a few seconds if it does not listen yet),
+  // sends Hello and waits until all ranks of the job have joined. Fails if the
+  // agent refuses this rank or the start timeout has passed.
   static Status Join(const RankOptions& options,
                      std::unique_ptr<RankSession>* out);
   ~RankSession();
-  // In a child that was forked while another thread was in Join(), or had not
-  // yet told anybody of its session.
+  // For a child that was forked while another thread was in Join(), or before
+  // that thread had stored its session in a client.
   static void AbandonJoinInChild();
 
   const Board& board() const { return *board_; }
 
-  // A session message. kResourceExhausted: the socket is full, try again later.
+  // Sends a session message. kResourceExhausted: the socket is full; try again
+  // later.
   Status Send(const void* message, size_t bytes);
-  // The options with the agent and with this rank's places in the epoch.
+  // Returns `options` with the agent and with this rank's places in the epoch.
   RankOptions Placed(RankOptions options) const;
-  // returns: the process lives on and may join the job's next epoch.
+  // pending: operations that this rank leaves unfinished. returns: the process
+  // continues and may join the job's next epoch.
   void SayGoodbye(uint32_t pending, bool returns);
   void WakeExecutor();
-  // The board stays mapped.
+  // Closes the socket; the board stays mapped.
   void Close() { socket_.Reset(); }
 
-  // The next message that the executor has sent, header checked; empty: none is
-  // there. kUnavailable: the executor has gone.
+  // Reads the executor's next message and checks its header. *message is empty
+  // if there is none. kUnavailable: the executor has gone.
   Status NextMessage(std::vector<char>* message);
 
-  // In a forked child: lets go of everything without saying so.
+  // For a forked child: closes and unmaps everything without a goodbye.
   void Abandon();
 
  private:

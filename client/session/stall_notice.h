@@ -1,10 +1,11 @@
-// StallNotice: a wait in which nothing moves says so to the user.
+// StallNotice: decides when a wait in which nothing moves is reported to the
+// user.
 //
-// Purpose: a rank that waits for others is told by the coordinator who is late.
-// This is for what no daemon can tell: that it does not answer, that an
-// operation runs and does not move, that ranks do not come. Each wait has a
-// notice; it is due when nothing has moved for kStall, and again each time four
-// times as long has passed.
+// Purpose: when a rank waits for others, the coordinator reports the
+// stragglers. This class is for stalls that no daemon can report: the daemon
+// itself does not answer, an operation runs but does not move, ranks do not
+// join. Each wait has a notice. It is due when nothing has moved for kStall,
+// and again each time the stall has lasted four times as long.
 //
 //   StallNotice notice;
 //   while (...) {
@@ -12,7 +13,7 @@
 //     else if (notice.Due(now)) TellUser(...);
 //   }
 //
-// Thread contract: a value. TellUser(): any thread.
+// Thread contract: a value. Any thread may call TellUser().
 #ifndef MAYPOLE_CLIENT_SESSION_STALL_NOTICE_H_
 #define MAYPOLE_CLIENT_SESSION_STALL_NOTICE_H_
 
@@ -29,10 +30,10 @@ class StallNotice {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Something has moved.
+  // Data has moved: the stall, if any, is over.
   void Moved() { since_ = {}; }
-  // Nothing has, and so the executor's word on the board is. True: it is time
-  // to say so.
+  // Nothing has moved. `executor` is a word on the board that changes while the
+  // executor's loop runs. True if it is time to tell the user.
   bool Due(Clock::time_point now, uint32_t executor = 0) {
     if (since_ == Clock::time_point{}) {
       since_ = now;
@@ -47,23 +48,24 @@ class StallNotice {
     executor_turned_ = std::exchange(turned_, false);
     return true;
   }
-  // After Due(): whether the word has changed since it was due last.
+  // After Due() has returned true: whether `executor` has changed since the
+  // notice was last due.
   bool executor_turned() const { return executor_turned_; }
-  // For how long nothing has moved.
+  // How long nothing has moved.
   std::chrono::seconds Stood(Clock::time_point now) const {
     return std::chrono::duration_cast<std::chrono::seconds>(now - since_);
   }
 
  private:
-  Clock::time_point since_{};  // none: something has just moved
+  Clock::time_point since_{};  // zero: something has just moved
   std::chrono::seconds due_ = kStall;
   uint32_t executor_ = 0;
   bool turned_ = false;
   bool executor_turned_ = false;
 };
 
-// A line on stderr. A reader that has stopped must not stop this rank: then the
-// line is lost.
+// Writes a line to stderr. Never blocks: if stderr is full because its reader
+// has stopped, the line is lost.
 void TellUser(const std::string& line);
 
 }  // namespace maypole

@@ -5,7 +5,7 @@
 namespace maypole {
 namespace {
 
-// "rank 3", "ranks 3, 5"
+// For example "rank 3" or "ranks 3, 5".
 std::string RanksText(const BoardConfig& config, uint64_t locals) {
   std::string text = std::popcount(locals) == 1 ? "rank " : "ranks ";
   for (uint64_t rest = locals; rest != 0; rest &= rest - 1) {
@@ -15,7 +15,7 @@ std::string RanksText(const BoardConfig& config, uint64_t locals) {
   return text;
 }
 
-// Local ranks that have not left the operation that runs.
+// The local ranks that are still in the running operation.
 uint64_t RanksInside(const Board& board, const Operation& op) {
   uint64_t inside = 0;
   for (const uint32_t i : op.set->locals) {
@@ -47,7 +47,8 @@ std::string StallText(const Board& board, const RankCore& core,
     case WaitFor::kRanks:
       return RanksText(config, late) + " of this node: not submitted yet";
     case WaitFor::kNodes:
-      return "all ranks of this node have submitted it, other nodes have not";
+      return "all ranks of this node have submitted it, but other nodes have "
+             "not";
     case WaitFor::kAgent:
       return "the executor of this node has not answered yet";
     case WaitFor::kData:
@@ -56,7 +57,7 @@ std::string StallText(const Board& board, const RankCore& core,
   if (op.set->negotiated()) {
     return "it runs, but its data does not move on this node or between nodes";
   }
-  return "it runs, but its data does not move; in it: " +
+  return "it runs, but its data does not move; still in it: " +
          RanksText(config, RanksInside(board, op));
 }
 

@@ -1,6 +1,6 @@
-// StallText: for what a wait is in which nothing moves, for the user.
+// StallText: tells the user what a wait in which nothing moves is waiting for.
 //
-// Thread contract: any thread; takes the core's lock for a moment.
+// Thread contract: any thread may call it; it takes the core's lock briefly.
 #ifndef MAYPOLE_CLIENT_SESSION_STALL_TEXT_H_
 #define MAYPOLE_CLIENT_SESSION_STALL_TEXT_H_
 
@@ -12,7 +12,7 @@
 
 namespace maypole {
 
-// "rank 3 of this node: not submitted yet"
+// For example "rank 3 of this node: not submitted yet".
 std::string StallText(const Board& board, const RankCore& core,
                       const Operation& operation);
 

@@ -10,7 +10,7 @@
 namespace maypole {
 namespace {
 
-// A wait in which nothing moves can always say why.
+// The text for a wait in which nothing moves always has a reason.
 TEST(StallTextTest, SaysForWhatAnOperationWaits) {
   World w(2);
   Tensor a = Make(Kind::kAllreduce, "a", std::vector<int32_t>(5000, 1));
@@ -38,7 +38,7 @@ TEST(StallTextTest, NamesTheRanksThatDoNotMove) {
   EXPECT_TRUE(w.Submit(1, all[1]).ok());
   for (int i = 0; i < 100; ++i) w.cores[0]->Step();
   EXPECT_EQ(StallText(*w.board, *w.cores[0], *all[0].op),
-            "it runs, but its data does not move; in it: ranks 0, 1");
+            "it runs, but its data does not move; still in it: ranks 0, 1");
   w.Settle();
 }
 

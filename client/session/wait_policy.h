@@ -1,6 +1,6 @@
-// How a rank that finds nothing to do should wait: by the cores that its
-// process may really use (common/system/cores.h). Where a quota limits them,
-// looking again and again is paid for by the next computation.
+// ChooseWaitPolicy: how a rank that finds nothing to do should wait. It depends
+// on the cores that its process may really use (common/system/cores.h). Where a
+// quota limits the CPU time, spinning takes it from the next computation.
 //
 //   const WaitPolicy w = ChooseWaitPolicy(
 //       AffinityCores(), CpuQuota(ReadFilesUnder("/")), 2, 1);
@@ -17,9 +17,9 @@
 namespace maypole {
 
 struct WaitPolicy {
-  // Gives its core to others each time it looks.
+  // Calls sched_yield() each time it finds nothing to do.
   bool yields = false;
-  // How long it looks again before it sleeps.
+  // How long it spins before it sleeps.
   std::chrono::microseconds spin{0};
 };
 

@@ -15,7 +15,7 @@ TEST(WaitPolicyTest, ACoreForEachRank) {
   EXPECT_EQ(ChooseWaitPolicy(64, 4.0, 4, 1).spin, microseconds(200));
 }
 
-// Too few by affinity: or each is bound to a core of its own.
+// The mask has fewer cores than ranks; or each rank is bound to its own core.
 TEST(WaitPolicyTest, FewerCoresThanRanks) {
   const WaitPolicy w = ChooseWaitPolicy(1, UnlimitedCores(), 2, 1);
   EXPECT_TRUE(w.yields);

@@ -1,5 +1,7 @@
-// FakeExecutor: an executor of one node for the client's tests; allots slots
-// and watches ranks leave, as the real one does, in one thread.
+// FakeExecutor: an executor of one node for the client's tests. Like the real
+// one it allots slots and notices when ranks leave, but in one thread.
+//
+// Thread contract: any thread may call Die() and MixNames().
 #ifndef MAYPOLE_CLIENT_TESTING_FAKE_EXECUTOR_H_
 #define MAYPOLE_CLIENT_TESTING_FAKE_EXECUTOR_H_
 
@@ -29,10 +31,10 @@ class FakeExecutor {
     thread_.join();
   }
 
-  // As by kill -9: connections close, the board stays.
+  // Simulates kill -9: the connections close, the board stays mapped.
   void Die() { stop_.store(true); }
 
-  // Answers with slots of other names from now on.
+  // From now on answers requests with slots of other names.
   void MixNames() { mixes_names_.store(true); }
 
  private:

@@ -1,5 +1,7 @@
-// For the progress engine's tests: the ranks of a node on one board, in one
-// thread, to be stepped in any order.
+// Node: for the progress engine's tests, the ranks of a node on one board. One
+// thread steps them in any order.
+//
+// Thread contract: not synchronized.
 #ifndef MAYPOLE_CLIENT_TESTING_PROGRESS_ENGINE_TESTING_H_
 #define MAYPOLE_CLIENT_TESTING_PROGRESS_ENGINE_TESTING_H_
 
@@ -85,7 +87,7 @@ class Node {
     config.runs = 2;
     config.chunk_bytes = chunk_bytes;
     config.ring_depth = ring_depth;
-    config.eager_bytes = 512;  // so that both ways are taken
+    config.eager_bytes = 512;  // so that tests use eager and rendezvous
     config.pool_buffers = 3;
     config.arena_bytes = 16 << 20;
     config.nodes = 1;
@@ -119,7 +121,7 @@ class Node {
     ranks[r]->table.waiting[slot] = &op;
   }
 
-  // True if the ticket could be placed, or is another's business.
+  // False if this rank had to place the ticket and could not.
   bool Submit(uint32_t r, uint32_t slot, Submitted& s) {
     Begin(r, slot, *s.op);
     Operation& op = *s.op;

@@ -1,5 +1,5 @@
-// The cores of all ranks of a node over one board and an executor of a few
-// lines, in one thread, in any order, for RankCore's tests.
+// World: for RankCore's tests, the cores of all ranks of a node on one board,
+// and a minimal executor. One thread steps them in random order.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_CLIENT_TESTING_RANK_CORE_TESTING_H_
@@ -21,7 +21,7 @@
 
 namespace maypole {
 
-// What a core asks its shell for, written down.
+// A shell that records the core's calls.
 class Shell : public RankShell {
  public:
   void Send(const void* message, size_t bytes) override {
@@ -144,7 +144,7 @@ class World {
     return op;
   }
 
-  // All ranks make a set.
+  // All ranks add a process set; returns its id.
   uint32_t MakeSet(const std::vector<int>& ranks) {
     std::vector<std::shared_ptr<Operation>> all;
     for (uint32_t r = 0; r < k_; ++r) {
@@ -162,7 +162,7 @@ class World {
     return static_cast<uint32_t>(all[0]->answer);
   }
 
-  // The executor asks the rank for slots.
+  // The executor asks the rank to give these slots back.
   void Recall(uint32_t r, const std::vector<uint32_t>& slots) {
     auto m = session::Make<session::SlotRecall>();
     m.count = static_cast<uint32_t>(slots.size());
@@ -170,14 +170,14 @@ class World {
     Answer(r, m);
     board->TellOfRecall(r);
   }
-  // And, when all ranks have given it back, gives it to whoever asks next.
+  // Called when all ranks have given the slot back: the next new name gets it.
   void Free(uint32_t slot) {
     std::erase_if(slots_, [&](const auto& s) { return s.second == slot; });
     free_[slot] = board->Free(slot);
   }
 
   std::mt19937 random;
-  // By rank: what it has given back.
+  // By rank: the slots that it has given back.
   std::vector<std::vector<uint32_t>> returned;
   std::unique_ptr<Board> board;
   std::vector<std::unique_ptr<Shell>> shells;
@@ -276,7 +276,7 @@ class World {
   std::vector<std::deque<std::vector<char>>> answers_;
   std::map<std::string, uint32_t> slots_;
   uint32_t allotted_ = 0;
-  std::map<uint32_t, uint32_t> free_;  // slots, with the generation to begin at
+  std::map<uint32_t, uint32_t> free_;  // slot -> generation to begin at
   std::vector<ProcessSet> sets_;
   std::map<uint32_t, SetAsked> asked_;
   std::vector<bool> joined_;

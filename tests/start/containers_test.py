@@ -143,8 +143,8 @@ class RootlessTest(unittest.TestCase):
     def test_an_agent_that_looks_like_nobodys(self):
         for status, _, error in self.run_ranks("--map-current-user"):
             self.assertEqual(status, 1)
-            self.assertRegex(error, r"runs under uid 65534, which is neither this user's \(65533\) nor root: if it is to be "
-                                    "trusted, set MAYPOLE_AGENT_UID=65534")
+            self.assertRegex(error, r"runs under uid 65534, which is neither this user's \(65533\) nor root: if you trust "
+                                    "it, set MAYPOLE_AGENT_UID=65534")
 
     def test_trusted(self):
         for flag in ("--map-current-user", "--map-root-user"):

@@ -86,7 +86,7 @@ class DaemonsTest(start_fixture.StartTest):
             self.assertEqual(process.wait(60), 0, self.output())
             return self.record("rank.0.json")["text"]
 
-        self.assertIn("runs under uid 65534, which is neither this user's (0) nor root: if it is to be trusted, set "
+        self.assertIn("runs under uid 65534, which is neither this user's (0) nor root: if you trust it, set "
                       "MAYPOLE_AGENT_UID=65534", error())
         self.assertNotIn("neither this user's", error(MAYPOLE_AGENT_UID="65534"))
 

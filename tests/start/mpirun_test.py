@@ -103,7 +103,7 @@ class OneNodeTest(start_fixture.StartTest):
     def test_programs_that_are_missing_are_named(self):
         self.start(mpirun(2) + start_fixture.program("fail"), {"MAYPOLE_BIN": "/nonexistent"})
         self.finish()
-        self.assertIn("/nonexistent/maypolerun (MAYPOLE_BIN) is no program", self.record("rank.0.json")["text"])
+        self.assertIn("/nonexistent/maypolerun (MAYPOLE_BIN) is not an executable file", self.record("rank.0.json")["text"])
 
     def test_daemons_that_are_missing_are_named(self):
         bin_dir = os.path.join(self.dir, "bin")
@@ -161,7 +161,7 @@ class MpichTest(start_fixture.StartTest):
         self.start([MPIEXEC, "-n", "2", "-launcher", "fork", "-hosts", "localhost,%s" % os.uname().nodename, "-ppn", "1"]
                    + start_fixture.program("fail"))
         self.processes[0].wait(60)
-        self.assertIn("set MAYPOLE_JOB to one on all ranks", self.record("rank.0.json")["text"])
+        self.assertIn("set MAYPOLE_JOB to a unique name on all ranks", self.record("rank.0.json")["text"])
 
 
 if __name__ == "__main__":

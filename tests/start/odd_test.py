@@ -248,7 +248,7 @@ class MeetingTest(OddCase):
 
     def test_directory_whose_name_is_too_long(self):
         self.assertRegex(self.error("/tmp/" + "d" * 120),
-                         "MAYPOLE_RUNTIME_DIR=/tmp/d* is too long for the names of sockets: choose a shorter one")
+                         "MAYPOLE_RUNTIME_DIR=/tmp/d* is too long for the path of a socket: choose a shorter one")
 
 
 class PortsTest(OddCase):

@@ -102,7 +102,7 @@ class PlainTest(start_fixture.StartTest):
         os.chown(name, 65534, 65534)
         self.start(start_fixture.program("fail"), dict(explicit, MAYPOLE_RANK="0", MAYPOLE_LOCAL_RANK="0"))
         self.processes[0].wait(30)
-        self.assertIn("is not a directory of this user", self.record("rank.0.json")["text"])
+        self.assertIn("is not a private directory of this user", self.record("rank.0.json")["text"])
 
 
 if __name__ == "__main__":

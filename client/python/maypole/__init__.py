@@ -1,14 +1,14 @@
-"""Maypole averages tensors over all processes of a training job.
+"""Maypole: distributed data-parallel training with Horovod's interface.
 
 Import the module of your framework: `import maypole.torch as hvd`.
-`python3 -m maypole` prints the version and where the library was found.
+`python3 -m maypole` prints the version and the path of the library.
 """
 
 from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    # The version is the library's own; loading it may wait until it is asked.
+    # Only the library knows the version, and is not loaded before that.
     if name == "__version__":
         from maypole import _native
         return _native.library().version()

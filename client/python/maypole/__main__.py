@@ -13,7 +13,10 @@ def _framework(module: str) -> str:
 
 
 def main() -> int:
-    """Prints one `name: value` per line; 1 if the library cannot be loaded."""
+    """Prints one `name: value` per line.
+
+    Returns 1 if the library cannot be loaded.
+    """
     try:
         library = _native.library()
     except ImportError as error:

@@ -4,16 +4,18 @@
 rest of the package sees the C ABI only through that object, so that a test can
 put a fake in its place with `use()`.
 
-The file is looked up as MAYPOLE_LIBRARY says, otherwise beside the package
-(maypole/lib/libmaypole.so). It needs CPython 3.9 or newer and no framework.
+The file is the one that MAYPOLE_LIBRARY names, otherwise the one beside the
+package (maypole/lib/libmaypole.so). This module needs CPython 3.9 or newer and
+no framework.
 
 Thread contract: everything here may be called from any thread. ctypes releases
-the GIL during each call. Waits are the caller's loop over short slices, see
-`maypole.common.operations`: a signal's Python handler runs only between calls.
+the GIL during each call. Callers must wait in a loop of short waits, see
+`maypole.common.operations`, because Python's signal handlers run only between
+calls.
 
-Invariants: statuses are returned as plain ints (gRPC's codes); nothing here
-raises for a status but what has something else to return (`submit`, `result`,
-`allocate`, `process_set_add`, ...).
+Errors: most functions return the status as a plain int (gRPC's codes). Those
+that return something else (`submit`, `result`, `allocate`, `process_set_add`,
+...) raise StatusError.
 """
 
 import ctypes
@@ -44,7 +46,8 @@ REDUCESCATTER, BARRIER, JOIN = 4, 5, 6
 
 MAX_DIMS = 8
 
-# MAYPOLE_WAIT_INTERRUPTIBLE: no end, but back every 0.1 s while data moves.
+# MAYPOLE_WAIT_INTERRUPTIBLE: no time limit, but returns every 0.1 s while data
+# moves.
 WAIT_INTERRUPTIBLE = -2
 
 # struct maypole_operation as bytes; packing is several times cheaper than
@@ -69,19 +72,20 @@ class _Exchange(ctypes.Structure):
                 ("put", _PUT), ("get", _GET)]
 
 
-# Encoded names, for names come back at every step. Emptied when it is full:
-# a program that never repeats a name must not grow without bound.
+# Limit of the cache of encoded names (the same names are used in every step).
+# The cache is emptied when it is full, so that it stays bounded in a program
+# that never repeats a name.
 _MAX_CACHED_NAMES = 16384
 
-# Ranks that fit in the first try at process_set_ranks().
+# How many ranks fit into the first call of maypole_process_set_ranks().
 _LIKELY_RANKS = 64
 
-# What Library.submit() takes, see there.
+# The arguments of Library.submit().
 Arguments = Tuple[Any, ...]
 
 
 class StatusError(Exception):
-    """A maypole_status that is not MAYPOLE_OK: `.code` and the text."""
+    """A maypole_status other than MAYPOLE_OK; `.code` is the status."""
 
     def __init__(self, code: int, text: str):
         super().__init__(text)
@@ -142,11 +146,12 @@ class Library:
     def set_exchange(self, put: Callable[[str, str], None],
                      get: Callable[[str, int], Optional[str]],
                      why: Callable[[], str] = lambda: "nobody has published it") -> None:
-        """How values get from rank 0 to the other nodes during init().
+        """Sets the functions that carry values from rank 0 to the other nodes
+        during init().
 
-        put(key, value); get(key, timeout in milliseconds) returns None if
-        nobody has put it in time; why() then says why. What they raise is
-        init()'s error.
+        They are put(key, value) and get(key, timeout in milliseconds). get()
+        returns None if the key has not been put in time; why() then returns
+        the reason. If one of them raises, init() fails with that error.
         """
 
         @_PUT
@@ -175,7 +180,7 @@ class Library:
         status = self._lib.maypole_set_exchange(ctypes.byref(exchange))
         if status != OK:
             raise StatusError(status, self.last_error())
-        self._exchange = exchange  # C may call the functions as long as we live
+        self._exchange = exchange  # must live as long as C may call it
 
     def submit(self,
                kind: int,
@@ -193,9 +198,9 @@ class Library:
                splits: Optional[Sequence[int]] = None) -> int:
         """Submits an operation on host memory and returns its handle.
 
-        `shape` has at most MAX_DIMS entries. Raises StatusError. The memory at
-        the addresses must live until the operation has ended. `awaited`: this
-        thread calls wait() next, which saves waking another one.
+        `shape` must have at most MAX_DIMS entries. The memory at the addresses
+        must live until the operation has ended. `awaited`: this thread calls
+        wait() next, so no other thread need be woken. Raises StatusError.
         """
         operation, kept = self._packed(kind, dtype, op, root, shape, prescale,
                                        postscale, name, input_address,
@@ -211,8 +216,8 @@ class Library:
     def submit_group(self, members: Sequence[Arguments]) -> Sequence[int]:
         """Submits all of `members` or, if one is refused, none of them.
 
-        Each is a tuple of submit()'s arguments. Returns a handle for each.
-        Raises StatusError, whose text names the one that was refused.
+        Each member is a tuple of submit()'s arguments. Returns a handle for
+        each. Raises StatusError, whose text names the refused member.
         """
         packed, kept = zip(*(self._packed(*member) for member in members))
         handles = (ctypes.c_int64 * len(packed))()
@@ -237,7 +242,8 @@ class Library:
                 awaited: bool = False,
                 process_set: int = 0,
                 splits: Optional[Sequence[int]] = None) -> Tuple[bytes, Any]:
-        """(a maypole_operation, what must live until it is submitted)"""
+        """Returns (maypole_operation, objects to keep alive until it is
+        submitted)."""
         encoded, name_address = self._encode(name)
         numbers, count = None, 0
         if splits is not None:
@@ -264,19 +270,21 @@ class Library:
         return entry
 
     def wait(self, handle: int, timeout_ms: int) -> int:
-        """Waits at most `timeout_ms` (or WAIT_INTERRUPTIBLE); the status."""
+        """Waits at most `timeout_ms` (or WAIT_INTERRUPTIBLE) and returns the
+        status."""
         return self._wait(handle, timeout_ms)
 
     def poll(self, handle: int) -> Tuple[int, bool]:
-        """(status, whether the operation has ended)"""
+        """Returns (status, whether the operation has ended)."""
         done = ctypes.c_int()
         status = self._poll(handle, done)
         return status, bool(done.value)
 
     def result(self, handle: int) -> Tuple[int, int, int]:
-        """(address, bytes, first dimension) of what an ended operation gave.
+        """Returns (address, bytes, first dimension) of an operation's result.
 
-        The memory lives until `release(handle)`. Raises StatusError.
+        The operation must have ended. The memory is valid until
+        `release(handle)`. Raises StatusError.
         """
         data = ctypes.c_void_p()
         size = ctypes.c_int64()
@@ -287,7 +295,7 @@ class Library:
         return data.value or 0, size.value, first_dim.value
 
     def received_splits(self, handle: int, count: int) -> List[int]:
-        """Rows that an alltoall has brought from each of `count` ranks.
+        """Returns how many rows of an alltoall came from each of `count` ranks.
 
         Raises StatusError.
         """
@@ -298,8 +306,9 @@ class Library:
         return list(splits)
 
     def process_set_add(self, ranks: Sequence[int]) -> int:
-        """Asks for a set of these ranks; the handle of an operation whose
-        result()'s first dimension is its id. Raises StatusError."""
+        """Requests a process set of these ranks and returns the operation's
+        handle; the first dimension of its result() is the set's id. Raises
+        StatusError."""
         handle = ctypes.c_int64()
         status = self._lib.maypole_process_set_add(
             (ctypes.c_int32 * len(ranks))(*ranks), len(ranks), handle)
@@ -308,7 +317,8 @@ class Library:
         return handle.value
 
     def process_set_remove(self, process_set: int) -> int:
-        """Asks to remove a set; the handle of an operation. StatusError."""
+        """Requests the removal of a set and returns the operation's handle.
+        Raises StatusError."""
         handle = ctypes.c_int64()
         status = self._lib.maypole_process_set_remove(process_set, handle)
         if status != OK:
@@ -316,7 +326,7 @@ class Library:
         return handle.value
 
     def process_set_ranks(self, process_set: int) -> Optional[List[int]]:
-        """The ranks of a set, ascending; None: there is no such set."""
+        """The ranks of a set, ascending; None if there is no such set."""
         capacity = _LIKELY_RANKS
         while True:
             ranks = (ctypes.c_int32 * capacity)()
@@ -327,9 +337,10 @@ class Library:
             capacity = count
 
     def allocate(self, size: int) -> int:
-        """The address of `size` zeroed bytes in the arena, for free().
+        """Allocates `size` zeroed bytes in the arena; returns their address.
 
-        Raises StatusError; RESOURCE_EXHAUSTED: the arena is full.
+        Pass it to free() in the end. Raises StatusError; the code is
+        RESOURCE_EXHAUSTED if the arena is full.
         """
         memory = ctypes.c_void_p()
         status = self._lib.maypole_allocate(size, memory)
@@ -338,7 +349,7 @@ class Library:
         return memory.value or 0
 
     def free(self, address: int) -> int:
-        """Gives back what allocate() gave; also after shutdown()."""
+        """Frees memory of allocate(); allowed after shutdown(), too."""
         return self._lib.maypole_free(address)
 
     def last_error(self) -> str:
@@ -358,7 +369,7 @@ def _described(error: Exception) -> str:
 
 
 def _fill(address: int, size: int, text: str) -> None:
-    """Puts `text`, cut to fit, and a final 0 into C's buffer."""
+    """Copies `text`, truncated to fit, and a final 0 to C's buffer."""
     encoded = text.encode("utf-8")[:size - 1] + b"\0"
     ctypes.memmove(address, encoded, len(encoded))
 
@@ -371,7 +382,7 @@ def _bind(lib: ctypes.CDLL, name: str, *argtypes: Any) -> Any:
 
 
 def find_library() -> str:
-    """Path of libmaypole.so; ImportError if there is none."""
+    """Returns the path of libmaypole.so; raises ImportError if there is none."""
     named = os.environ.get("MAYPOLE_LIBRARY")
     if named:
         if not os.path.exists(named):
@@ -391,7 +402,10 @@ def find_library() -> str:
 
 
 def load() -> Library:
-    """Loads the library that find_library() finds; ImportError if it can't."""
+    """Loads the library that find_library() finds.
+
+    Raises ImportError if that fails.
+    """
     path = find_library()
     try:
         return Library(path)
@@ -407,7 +421,7 @@ _library: Optional[Any] = None
 
 
 def library() -> Any:
-    """The process's library, loaded at the first call (ImportError)."""
+    """The process's library; the first call loads it (or raises ImportError)."""
     global _library
     if _library is None:
         _library = load()
@@ -415,6 +429,6 @@ def library() -> Any:
 
 
 def use(fake: Any) -> None:
-    """Puts `fake` in the library's place (None: load the real one again)."""
+    """Replaces the library by `fake`; None: library() loads the real one."""
     global _library
     _library = fake

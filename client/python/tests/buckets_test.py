@@ -56,7 +56,7 @@ def train(rank, steps=4, model=None, zero=None, **options):
 
 
 def in_buckets(rank):
-    """A model whose gradients lie in buckets, reduced once there, not stepped."""
+    """A model with its gradients in buckets, reduced once there, not stepped."""
     model = make_model()
     optimizer = wrap(model)
     for _ in range(2):
@@ -86,7 +86,8 @@ class BucketsTest(unittest.TestCase):
         return fake_library.run_ranks(self.fake, function)
 
     def same_as_without(self, **options):
-        """Trains with and without buckets; how many ran in the arena."""
+        """Trains with and without buckets; returns how many operations ran in
+        the arena."""
         self.use(2)
         want = self.both(
             lambda rank: train(rank, gradient_as_bucket_view=False, **options))
@@ -107,7 +108,7 @@ class BucketsTest(unittest.TestCase):
         self.assertEqual(self.fake.counter("arena_bytes"), 0)
 
     def test_several_buckets(self):
-        # 64 bytes a gradient, for each is aligned.
+        # Each gradient takes 64 bytes, because it is aligned.
         self.assertEqual(self.same_as_without(bucket_cap_mb=128 / 2**20), 6)
         self.assertEqual(
             set(self.fake.completed[4:]), {
@@ -400,7 +401,7 @@ class BucketsTest(unittest.TestCase):
             return p.tolist()
 
         self.assertEqual(self.both(rank), [[-3.0, -3.0]] * 2)
-        # After the error a step without buckets, then they are there again.
+        # After the error comes a step without buckets, then steps with them.
         self.assertEqual(
             [n for n in self.fake.completed if "q" not in n],
             ["DistributedOptimizer.p", "DistributedOptimizer.p.bucket"] +

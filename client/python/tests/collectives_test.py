@@ -85,7 +85,7 @@ class CollectivesTest(unittest.TestCase):
             splits = [1, 3] if r == 0 else [4, 0]
             rows, received = hvd.alltoall(x, splits, "a")
             self.assertFalse(received.requires_grad)
-            # Each row's weight tells which rank has had it.
+            # Each row's weight depends on the rank that received it.
             (rows * (r + 1) * torch.arange(1.0, len(rows) + 1)).sum().backward()
             self.assert_tensor(x.grad, [1.0, 2.0, 4.0, 6.0] if r == 0 else
                                [2.0, 3.0, 4.0, 5.0])

@@ -1,8 +1,9 @@
-"""What the collectives of the fake library do, on the ranks' memory.
+"""The collectives of the fake library, on the ranks' memory.
 
-`execute(submissions, ranks)` carries one operation out: submissions are those
-of the ranks that have submitted it, in the order of `ranks`, the set's; a rank
-that has joined has none. It reads and writes the submitters' addresses.
+`execute(submissions, ranks)` runs one operation. `ranks` are those of the
+process set; `submissions` are those of the ranks that have submitted it, in the
+same order. A rank that has joined has none. It reads and writes the memory at
+the submitters' addresses.
 """
 
 import ctypes
@@ -42,8 +43,8 @@ def _view(address, shape, dtype):
 class Submission:
     """One rank's part of an operation, and its outcome.
 
-    status: None until it has ended. gathered: what it has brought as memory of
-    the library. answer: of a join the last rank, of a set request its id.
+    status: None until it has ended. gathered: a result in memory of the
+    library. answer: for a join the last rank, for a set request the set's id.
     """
 
     def __init__(self, rank, arguments=None):
@@ -73,7 +74,7 @@ class Submission:
 
 
 def execute(submissions, ranks):
-    """See the head of this file."""
+    """Runs one operation; see the docstring of this file."""
     first = submissions[0]
     for other in submissions[1:]:
         shapes_agree = (first.kind in (_native.ALLGATHER, _native.ALLTOALL)

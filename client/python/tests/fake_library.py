@@ -1,13 +1,13 @@
 """A libmaypole in Python, for ranks that are threads of one process.
 
-`FakeLibrary(size)` goes in the library's place by `maypole._native.use()`;
+`maypole._native.use(FakeLibrary(size))` replaces the library;
 `run_ranks(fake, function)` calls `function(rank)` on one thread per rank. An
 operation is executed by the rank that submits it last. All collectives, process
 sets, groups and joins are real; a dtype or shape mismatch fails on all ranks.
 
 It checks the memory contract of maypole.h: the submitters' addresses are read
-and written only when the operation runs, so a binding that lets a tensor go
-too early shows.
+and written only when the operation runs, so a binding that releases a tensor
+too early fails the test.
 """
 
 import ctypes
@@ -188,7 +188,7 @@ class FakeLibrary:
         return handle
 
     def _execute_complete(self):
-        """Runs all operations whose ranks are there or have joined."""
+        """Runs all operations that all ranks have submitted or have joined."""
         for key, present in list(self._waiting.items()):
             ranks = self._sets[key[0]]
             if all(rank in present or rank in self._joined for rank in ranks):
@@ -224,7 +224,7 @@ class FakeLibrary:
         return self._sets.get(process_set) if self.initialized else None
 
     def _request_set(self, wanted):
-        """A handle; carried out when all ranks have asked so often."""
+        """Returns a handle. The n-th request runs when all ranks have made n."""
         self._check_initialized()
         submission = fake_collectives.Submission(self.rank())
         with self._lock:
@@ -295,19 +295,19 @@ class FakeLibrary:
         return _native.OK
 
     def pending(self):
-        """Handles not yet released."""
+        """Number of handles that are not released."""
         return len(self._handles)
 
     def wait_completed(self, name, timeout=30):
-        """Blocks until the operation `name` has completed; False: timeout."""
+        """Waits until operation `name` has completed; False after a timeout."""
         with self._lock:
             return self._lock.wait_for(lambda: name in self.completed, timeout)
 
 
 def run_ranks(fake, function):
-    """function(rank) on a thread per rank; the list of results.
+    """Runs function(rank) on a thread per rank; returns the list of results.
 
-    The first exception of a rank is raised here.
+    Raises the first rank's exception, if any.
     """
     results = [None] * fake.size()
     errors = []

@@ -54,7 +54,7 @@ class OperationsTest(unittest.TestCase):
         self.assertEqual(self.fake.wait_statuses, [])
 
     def test_a_long_wait_has_no_bound(self):
-        # Or the library would never take this rank for blocked.
+        # Otherwise the library would never report this rank as blocked.
         pending = submit(value=2.0)
         self.fake.wait_statuses = [_native.DEADLINE_EXCEEDED] * 10
         self.fake.wait_statuses.append(_native.CANCELLED)
@@ -171,7 +171,8 @@ class TwoRanksTest(unittest.TestCase):
                 return getattr(self.fake, name)
 
             def submit(_, *arguments):
-                # Submitted; then a handler raises before anybody has the handle.
+                # After the submission a handler raises, so the caller never gets
+                # the handle.
                 self.fake.submit(*arguments)
                 raise KeyboardInterrupt
 

@@ -110,7 +110,7 @@ class OptimizerTest(unittest.TestCase):
         fake = self.fake
 
         class Gate(torch.autograd.Function):
-            """Backward stands here until the last layer is reduced."""
+            """backward() waits here until the last layer is reduced."""
 
             @staticmethod
             def forward(ctx, x):
@@ -218,7 +218,8 @@ class OptimizerTest(unittest.TestCase):
         self.both(rank)
 
     def train_gan(self, rank, ranks, wrap, freeze):
-        """Two models that train each other, as in a GAN; their weights."""
+        """Trains two models against each other, as in a GAN; returns their
+        weights."""
         generator, judge = torch.nn.Linear(3, 3), torch.nn.Linear(3, 1)
         optimizers = []
         for name, model in (("generator", generator), ("judge", judge)):

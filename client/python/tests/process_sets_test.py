@@ -13,7 +13,7 @@ import maypole.torch as hvd  # pylint: disable=wrong-import-position
 
 
 class ProcessSetTest(unittest.TestCase):
-    """What a ProcessSet is by itself."""
+    """A ProcessSet that has not been added."""
 
     def setUp(self):
         process_sets.forget_all()
@@ -26,7 +26,7 @@ class ProcessSetTest(unittest.TestCase):
         self.assertEqual((made.size(), made.rank(), made.included()),
                          (None, None, None))
         self.assertEqual(hvd.ProcessSet(range(2)).ranks, [0, 1])
-        with self.assertRaisesRegex(ValueError, r"\[1\].*not made"):
+        with self.assertRaisesRegex(ValueError, r"\[1\].*not been added"):
             hvd.allreduce(torch.ones(1), process_set=hvd.ProcessSet([1]))
 
     def test_what_is_no_list_of_ranks(self):
@@ -243,7 +243,7 @@ class InitTest(unittest.TestCase):
             self.assertEqual([s.process_set_id for s in sets], [1, 2])
             self.assertEqual(hvd.allreduce(torch.tensor(float(r)), op=hvd.Sum,
                                            process_set=sets[1 - r]).item(), r)
-            # A second call makes what is new; equal sets are the same.
+            # A second call adds the new sets; equal sets are the same.
             twin = hvd.ProcessSet([0])
             hvd.init(process_sets=[*sets[:1], twin])
             self.assertEqual(twin.process_set_id, 2)

@@ -44,7 +44,7 @@ class NeededTest(unittest.TestCase):
         self.assertFalse(rendezvous.needed({}))
         self.assertFalse(rendezvous.needed(dict(TORCHRUN,
                                                 LOCAL_WORLD_SIZE="4")))
-        # Who says it explicitly is not asked to import torch.
+        # With explicit variables torch need not be imported.
         self.assertFalse(rendezvous.needed(dict(TORCHRUN, MAYPOLE_SIZE="4")))
         self.assertFalse(rendezvous.needed(dict(TORCHRUN, MAYPOLE_AGENT="/a")))
 
@@ -95,7 +95,7 @@ class StoreTest(unittest.TestCase):
             self.assertIsNone(store.get("k", 30))
             self.assertEqual(store.why(), str(error))
             self.assertIsNone(store.get("k", 30))
-            # A refusal comes at once: who asks in a loop must not spin.
+            # A refusal comes at once, but a caller's loop must not spin.
             self.assertGreaterEqual(time.monotonic() - began, 0.06)
             self.assertEqual(store.get("k", 30), "v")
 

@@ -222,7 +222,7 @@ class SingleRankTest(unittest.TestCase):
         self.assertRegex(maypole.__version__, r"^\d+\.\d+\.\d+$")
         with self.assertRaises(AttributeError):
             maypole.nothing  # pylint: disable=no-member,pointless-statement
-        with self.assertRaisesRegex(AttributeError, "not there yet"):
+        with self.assertRaisesRegex(AttributeError, "not supported yet"):
             hvd.elastic  # pylint: disable=no-member,pointless-statement
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
         environment["MAYPOLE_LIBRARY"] = _native.library().path

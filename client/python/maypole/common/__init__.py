@@ -2,8 +2,9 @@
 
 basics        init, shutdown, rank, size, ...
 constants     reduction operations
-exceptions    what a failed operation raises
+exceptions    Maypole's exceptions
 operations    submitting memory, handles, waiting
 process_sets  sets of ranks, for all collectives
+rendezvous    torchrun's store, through which nodes find each other
 objects       Python objects as bytes
 """

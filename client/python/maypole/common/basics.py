@@ -1,8 +1,9 @@
-"""Joining and leaving the job; who am I.
+"""Joining and leaving the job; this process's place in it.
 
-Every function but the `*_built` ones needs init() first and raises ValueError
-otherwise. Thread contract: any function, any thread; init() and shutdown() are
-normally called once, by the main thread.
+The functions that return a place (rank(), size(), ...), is_homogeneous() and
+mpi_threads_supported() raise ValueError before init(). Thread contract: any
+thread may call any function; init() and shutdown() are normally called once, by
+the main thread.
 """
 
 import atexit
@@ -20,21 +21,21 @@ _joins = 0
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
-    """Joins the job and blocks until all its ranks are there.
+    """Joins the job and blocks until all its ranks have joined.
 
-    The place in the job comes from the launcher's environment (maypolerun,
-    torchrun, mpirun, srun); without one this is a job of one rank. A second
-    call does nothing. After shutdown() it joins the job's next epoch.
-    shutdown() runs at exit.
+    The place in the job comes from the environment variables of the launcher
+    (maypolerun, torchrun, mpirun, srun); without them this is a job of one
+    rank. A second call does nothing. After shutdown() it joins the job's next
+    epoch. shutdown() runs at exit.
 
     comm: None (all ranks); communicators and lists of ranks are not supported.
-    process_sets: None; a list of ProcessSet, the same on all ranks, that are
-    made then (also by a second call); "dynamic" changes nothing, for sets may
-    always be added. Two that are equal are a ValueError; the job is joined
-    nevertheless, and init() may be called again.
-    Raises NotImplementedError for `comm`, ValueError for a wrong environment or
-    in a forked child of a rank, HorovodInternalError if the job could not be
-    joined in time. Ctrl-C ends the wait.
+    process_sets: None, or a list of ProcessSet, the same on all ranks, which
+    init() adds (also in a second call). "dynamic" has no effect, because sets
+    can always be added. If two sets are equal, init() raises ValueError; it has
+    joined the job nevertheless, and may be called again.
+    Raises NotImplementedError for `comm`, ValueError if the environment is
+    wrong or in a forked child of a rank, HorovodInternalError if the job could
+    not be joined in time. Ctrl-C ends the wait.
     """
     global _atexit_registered, _joins
     # Horovod takes an empty list for "all ranks".
@@ -45,7 +46,7 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     wanted_sets = sets.check_new(process_sets)
     if forked():
         raise ValueError(FORKED)
-    library = _native.library()  # here, so that ImportError is the caller's
+    library = _native.library()  # here, so that the caller gets an ImportError
     joining = not library.is_initialized()
     if joining:
         rendezvous.offer(library)
@@ -67,12 +68,13 @@ def _native_init(library: Any) -> Tuple[int, str]:
     status = library.init()
     while status == _native.CANCELLED:
         status = library.init()
-    # Of the calling thread, so it is read here.
+    # last_error() is that of the calling thread, so it is read here.
     return status, library.last_error() if status != _native.OK else ""
 
 
 def _interruptibly(function: Callable[[], Any]) -> Any:
-    """function(), but so that Ctrl-C ends the main thread's wait for it."""
+    """Runs function() in a thread, so that Ctrl-C ends the main thread's wait
+    for it."""
     if threading.current_thread() is not threading.main_thread():
         return function()
     results: List[Any] = []
@@ -84,7 +86,7 @@ def _interruptibly(function: Callable[[], Any]) -> Any:
 
 
 def shutdown() -> None:
-    """Leaves the job; pending operations end with an error.
+    """Leaves the job. Pending operations end with an error.
 
     Process sets end, too. Does nothing when not initialized.
     """
@@ -93,7 +95,7 @@ def shutdown() -> None:
 
 
 def joins() -> int:
-    """How often this process has joined a job: changes with the epoch."""
+    """How often this process has joined a job; changes with each epoch."""
     return _joins
 
 
@@ -198,6 +200,6 @@ def rocm_built() -> bool:
 
 def counter(name: str) -> Optional[int]:
     """A counter of this process (`operations`, `completed`, `failed`, `bytes`,
-    `pending`, ...; see maypole.h), None if there is none of that name."""
+    `pending`, ...; see maypole.h); None if no counter has that name."""
     value = _native.library().counter(name)
     return None if value < 0 else value

@@ -1,4 +1,4 @@
-"""What Maypole raises, and the translation of the library's statuses."""
+"""Maypole's exceptions, and the translation of the library's statuses."""
 
 import os
 from typing import Set
@@ -9,7 +9,7 @@ from maypole import _native
 class HorovodInternalError(RuntimeError):
     """An operation failed: a mismatch between ranks, or a rank was lost.
 
-    Has Horovod's name so that `except HorovodInternalError` goes on working.
+    It has Horovod's name, so that `except HorovodInternalError` still works.
     The text is the library's: what happened, to which tensor, on which rank.
     """
 
@@ -33,12 +33,12 @@ NOT_INITIALIZED = ("Maypole has not been initialized; use maypole.torch.init() "
 FORKED = ("this process was forked from a rank and is not part of the job; use "
           "Maypole in the rank itself")
 
-# Processes that have joined a job: this one, or one it was forked from.
+# Processes that have joined a job: this one, or a process it was forked from.
 _joined: Set[int] = set()
 
 
 def note_joined() -> None:
-    """This process is a rank, its forked children are none."""
+    """Notes that this process is a rank; forked() is true in its children."""
     _joined.add(os.getpid())
 
 
@@ -48,15 +48,15 @@ def forked() -> bool:
 
 
 def not_initialized() -> str:
-    """What to say to who calls without init()."""
+    """The text of the error for a call before init()."""
     return FORKED if forked() else NOT_INITIALIZED
 
 
 def from_status(code: int, text: str) -> Exception:
     """The exception for a status other than OK.
 
-    Wrong arguments of this call are ValueError; what is not there yet is
-    NotImplementedError; all else is HorovodInternalError.
+    ValueError for wrong arguments of this call, NotImplementedError for what is
+    not supported yet, HorovodInternalError for everything else.
     """
     if code in (_native.INVALID_ARGUMENT, _native.ALREADY_EXISTS):
         return ValueError(text)

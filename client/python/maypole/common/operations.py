@@ -5,11 +5,12 @@ submits it. It owns its input and output, which must stay alive until the
 operation has ended. A framework gives its users plain ints for these (Horovod's
 handles); the table at the end of this file maps them.
 
-Thread contract: any thread may submit, poll and synchronize; one thread at a
-time per handle. Waiting releases the GIL and lets signal handlers run: what a
-handler raises (Ctrl-C) leaves the operation going and its handle valid.
-(_thread.interrupt_main() is no signal: after the first second it is seen when
-data moves or the wait ends, as in Python's own blocking calls.)
+Thread contract: any thread may submit, poll and synchronize, but only one
+thread at a time per handle. A wait releases the GIL and lets signal handlers
+run. If a handler raises (Ctrl-C), the wait ends; the operation continues and
+its handle stays valid. (_thread.interrupt_main() sends no signal: after the
+first second of a wait it takes effect only when data moves or the wait ends, as
+in Python's own blocking calls.)
 """
 
 import itertools
@@ -20,24 +21,24 @@ from maypole.common.exceptions import from_status, not_initialized
 
 # A native wait ends when a signal interrupts its sleep, so that Python's handlers
 # run; but not if the signal came just before the sleep, or while data moved.
-# Short waits bound how long the handlers may be late.
+# Short waits limit how late the handlers run.
 WAIT_SLICE_MS = 100
-# After so many of them the wait has no bound while nothing moves: only of a rank
-# that waits without one does the library take for certain that it is blocked
-# (deadlocks).
+# After this many short waits, the wait has no time limit while nothing moves:
+# the library can report a rank as certainly blocked (a deadlock) only if it
+# waits without a limit.
 BOUNDED_WAITS = 10
 
 
 class Pending:
-    """One operation that is to be submitted, or was and is not synchronized.
+    """One operation: not submitted yet, or submitted and not synchronized.
 
-    arguments: those of the library's submit(); None for what is none.
-    native: the library's handle, None once the operation has ended.
-    finish: what makes the result, called with the native handle after the
-    operation has ended well; without it the result is `output`.
-    finish_releases: the native handle is then finish's to release.
+    arguments: those of the library's submit(); None for a request.
+    native: the library's handle; None once wait() has seen the end.
+    finish: called with the native handle after the operation has ended
+    successfully; returns the result. Without it the result is `output`.
+    finish_releases: finish must release the native handle.
 
-    An ended operation keeps its outcome: waiting again gives it again.
+    An ended operation keeps its outcome; a second wait() gives it again.
     """
 
     __slots__ = ("arguments", "native", "input", "output", "finish",
@@ -60,7 +61,8 @@ class Pending:
         return self.native is None
 
     def done(self) -> bool:
-        """Whether the operation has ended, well or not; moves data along."""
+        """Whether the operation has ended, in success or error; also moves
+        data."""
         if self.native is None:
             return True
         library = _native.library()
@@ -104,7 +106,7 @@ class Pending:
 
 
 class PendingGroup:
-    """Several operations under one handle; the result is the list of theirs."""
+    """Several operations with one handle; the result is the list of theirs."""
 
     __slots__ = ("members",)
 
@@ -126,7 +128,10 @@ class PendingGroup:
 
 
 def wait_all(members: Sequence[Any]) -> Tuple[List[Any], Optional[Exception]]:
-    """Waits for all; (results, None where one failed; the first error)."""
+    """Waits for all members; returns (results, first error or None).
+
+    The result of a failed member is None.
+    """
     results: List[Any] = []
     first_error: Optional[Exception] = None
     for member in members:
@@ -158,9 +163,10 @@ def prepare(kind: int,
             awaited: bool = False,
             process_set: int = 0,
             splits: Optional[Sequence[int]] = None) -> Pending:
-    """An operation on host memory that the owners keep alive; for start().
+    """Describes an operation on host memory, for start().
 
-    awaited: the caller waits for it at once (saves waking another thread).
+    The owners keep the memory alive. awaited: the caller waits for it at once,
+    so no other thread need be woken.
     """
     return Pending((kind, dtype, op, root, shape, prescale, postscale, name,
                     input_address, output_address, awaited, process_set,
@@ -189,10 +195,10 @@ def start(pending: Pending) -> Pending:
 
 
 def request(native_submit: Callable[[Any], int]) -> int:
-    """Has native_submit(library) ask for something; waits for its answer.
+    """Makes a request with native_submit(library) and waits for its answer.
 
-    native_submit returns a native handle; the answer is the number it has as
-    its result. Raises what start() and wait() do.
+    native_submit returns a native handle; the answer is the first dimension of
+    its result. Raises the same as start() and wait().
     """
     library = _native.library()
     pending = Pending(None, None, None,
@@ -207,7 +213,7 @@ def request(native_submit: Callable[[Any], int]) -> int:
 def start_group(members: Sequence[Pending]) -> "PendingGroup":
     """Submits all prepared operations or, if one is refused, none of them.
 
-    Raises what start() does; the text names the one that was refused.
+    Raises the same as start(); the text names the refused operation.
     """
     if members:
         library = _native.library()
@@ -227,13 +233,13 @@ def _refused(members: Sequence[Pending],
     _submitted.difference_update(members)
     if not _native.library().is_initialized():
         return ValueError(not_initialized())
-    # An unnamed one has no name to tell.
+    # Leaves out the empty name of an unnamed operation.
     return from_status(error.code, str(error).replace(" ''", "", 1))
 
 
-# Operations that nobody has seen to end. Their memory must not go before, and
-# whoever submitted one may be gone at any moment: a signal's handler may raise
-# (Ctrl-C, sys.exit) even between the library's submit and our return.
+# Submitted operations whose end no wait() has seen. The set keeps their memory
+# alive, because the submitting code may be left at any moment: a signal handler
+# may raise (Ctrl-C, sys.exit) even between the library's submit and our return.
 _submitted: Set[Pending] = set()
 
 _handles: Dict[int, Any] = {}
@@ -262,9 +268,9 @@ def poll(handle: int) -> bool:
 def synchronize(handle: int) -> Any:
     """Waits until the operation has ended and returns its result.
 
-    The handle is forgotten then. Returns None for an unknown handle, as
-    Horovod does. Raises HorovodInternalError if the operation failed. What a
-    signal handler raises (Ctrl-C) ends the wait and leaves the handle valid.
+    After that the handle is invalid. Returns None for an unknown handle, as
+    Horovod does. Raises HorovodInternalError if the operation failed. If a
+    signal handler raises (Ctrl-C), the wait ends and the handle stays valid.
     """
     pending = _handles.get(handle)
     if pending is None:

@@ -4,12 +4,12 @@
     if evens.included():
         allreduce(x, process_set=evens)
 
-Sets are made and removed by all ranks of the job together, members or not, in
-the same order. They live until shutdown(). Several objects may stand for one
-set; `_registered` has them by the set's id.
+All ranks of the job, members or not, must add and remove sets in the same
+order. Sets live until shutdown(). Several objects may stand for one set;
+`_registered` has them by the set's id.
 
-Thread contract: any thread; making and removing, one thread at a time, as it is
-matched between ranks by order.
+Thread contract: any thread. One thread at a time may add and remove sets,
+because these calls are matched between ranks by their order.
 """
 
 import operator
@@ -23,7 +23,7 @@ from maypole.common.exceptions import not_initialized
 class ProcessSet:
     """Some ranks of the job; pass it to init() or add_process_set().
 
-    process_set_id: None until it is made and after it has ended.
+    process_set_id: None before the set is added and after it has ended.
     ranks: ascending; None after remove_process_set().
     """
 
@@ -41,13 +41,13 @@ class ProcessSet:
         self.ranks = ranks
 
     def size(self) -> Optional[int]:
-        """Number of ranks in the set; None when it is not made."""
+        """Number of ranks in the set; None while it has no id."""
         return None if self.process_set_id is None else len(self.ranks)
 
     def rank(self) -> Optional[int]:
-        """This process's number in the set; None when it is not made.
+        """This process's index in the set; None while the set has no id.
 
-        ValueError if this process is not in it.
+        Raises ValueError if this process is not in the set.
         """
         if self.process_set_id is None:
             return None
@@ -58,7 +58,7 @@ class ProcessSet:
         return self.ranks.index(_native.library().rank())
 
     def included(self) -> Optional[bool]:
-        """Whether this process is in the set; None when it is not made."""
+        """Whether this process is in the set; None while the set has no id."""
         if self.process_set_id is None:
             return None
         return _native.library().rank() in self.ranks
@@ -69,7 +69,7 @@ class ProcessSet:
 
 
 class _GlobalProcessSet(ProcessSet):
-    """All ranks of the job; it needs not be made."""
+    """All ranks of the job; always there, never added."""
 
     process_set_id = 0
 
@@ -99,10 +99,10 @@ _registered: Dict[int, List[ProcessSet]] = {}
 
 
 def id_of(process_set: Any) -> int:
-    """The number of a set that operations are for.
+    """The id of a process set.
 
-    Raises TypeError for what is no ProcessSet, ValueError for one that is not
-    made or has ended.
+    Raises TypeError if it is not a ProcessSet, ValueError if the set has not
+    been added or has ended.
     """
     if process_set is global_process_set:
         return 0
@@ -113,27 +113,27 @@ def id_of(process_set: Any) -> int:
         if not _native.library().is_initialized():
             raise ValueError(not_initialized())
         raise ValueError(
-            f"process_set={process_set!r}: it is not made, or has been "
-            "removed; all ranks make it by add_process_set() or init()")
+            f"process_set={process_set!r}: it has not been added, or has been "
+            "removed; all ranks must add it with add_process_set() or init()")
     return process_set.process_set_id
 
 
 def add_process_set(
         process_set: Union[ProcessSet, Sequence[int]]) -> ProcessSet:
-    """Makes a process set; every rank of the job must call this alike.
+    """Adds a process set; every rank of the job must make the same call.
 
-    process_set: ranks, or a ProcessSet that is not made. It is returned with
-    its process_set_id. Nothing need be set in the environment for this.
-    Raises ValueError for ranks that are not in the job or twice in the list,
-    and if there is a set of the same ranks (all ranks are the global one);
-    HorovodInternalError if the ranks ask for different sets.
+    process_set: ranks, or a ProcessSet that has not been added. Returns the
+    ProcessSet, with its process_set_id. No environment variable is needed.
+    Raises ValueError if a rank is not in the job or is listed twice, or if
+    there is a set of the same ranks (all ranks: the global set);
+    HorovodInternalError if the job's ranks request different sets.
     """
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
     if process_set.process_set_id is not None:
-        raise ValueError(f"{process_set!r} is made already")
+        raise ValueError(f"{process_set!r} has been added already")
     if process_set.ranks is None:
-        raise ValueError(f"{process_set!r} was removed; make a new one")
+        raise ValueError(f"{process_set!r} was removed; create a new one")
     ranks = process_set.ranks
     _register(process_set,
               operations.request(lambda lib: lib.process_set_add(ranks)))
@@ -141,12 +141,12 @@ def add_process_set(
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Removes a process set; every rank of the job must call this alike.
+    """Removes a process set; every rank of the job must make the same call.
 
-    Returns True; False for the global set, which stays. Afterwards the object
-    and all that stand for the same set have no id and no ranks. Raises
-    ValueError for a set that is not made, HorovodInternalError if the ranks
-    ask for different things or operations of the set are pending.
+    Returns True, or False for the global set, which cannot be removed.
+    Afterwards all objects that stand for the set have no id and no ranks.
+    Raises ValueError if the set has not been added, HorovodInternalError if the
+    job's ranks make different requests or operations of the set are pending.
     """
     process_set_id = id_of(process_set)
     if process_set_id == 0:
@@ -163,7 +163,10 @@ def _register(process_set: ProcessSet, process_set_id: int) -> None:
 
 
 def check_new(process_sets: Any) -> List[ProcessSet]:
-    """The sets that init(process_sets=...) is to make; ValueError."""
+    """Returns the sets that init(process_sets=...) must add.
+
+    Raises ValueError if the argument is malformed.
+    """
     if process_sets is None or process_sets == "dynamic":
         return []
     if isinstance(process_sets, str) or not all(
@@ -175,9 +178,9 @@ def check_new(process_sets: Any) -> List[ProcessSet]:
 
 
 def add_all(process_sets: Sequence[ProcessSet]) -> None:
-    """Makes those that are not made, in this order; see init().
+    """Adds the sets that have no id, in this order; see init().
 
-    ValueError, before any is made, if two of them have the same ranks or one
+    Raises ValueError, and adds none, if two of them have the same ranks or one
     has all ranks of the job.
     """
     seen = {tuple(global_process_set.ranks or ()): "the global process set"}
@@ -202,7 +205,8 @@ def add_all(process_sets: Sequence[ProcessSet]) -> None:
 
 
 def forget_all() -> None:
-    """The epoch is over, and all sets with it; they keep their ranks."""
+    """Called when the epoch is over: all sets lose their ids, but keep their
+    ranks."""
     for sets in _registered.values():
         for process_set in sets:
             process_set.process_set_id = None

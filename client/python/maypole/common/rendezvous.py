@@ -1,11 +1,12 @@
-"""torchrun's store, for ranks on several nodes to find each other.
+"""Through torchrun's store, ranks on several nodes find each other.
 
-torchrun tells its ranks MASTER_ADDR and MASTER_PORT, where a TCPStore is: in
-the agent of node 0, or (TORCHELASTIC_USE_AGENT_STORE is not True) to be opened
-by rank 0. libmaypole cannot speak to it, so it gets two functions that do
-(maypole_set_exchange). They are called during init(), by its thread.
+torchrun sets MASTER_ADDR and MASTER_PORT, the address of a TCPStore. If
+TORCHELASTIC_USE_AGENT_STORE is True, the store runs in torchrun's agent on node
+0; otherwise rank 0 must open it. libmaypole does not speak the store's
+protocol, so this module passes it two functions that do (maypole_set_exchange).
+init() calls them in its own thread.
 
-torch is imported only when a job of torchrun has several nodes.
+torch is imported only if a job of torchrun has several nodes.
 """
 
 import datetime
@@ -14,20 +15,20 @@ import socket
 import time
 from typing import Any, Callable, Mapping, Optional
 
-# A TCPStore's own patience, for connecting to it.
+# How long a TCPStore tries to connect.
 _CONNECT = datetime.timedelta(seconds=30)
-# The same for a look whether anybody listens yet, of many.
+# How long one of many checks whether the store listens may take.
 _LOOK_SECONDS = 1
 _PLACES = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-# Launchers that libmaypole asks before it takes those for torch's.
+# Variables of launchers that take precedence over _PLACES in libmaypole.
 _OTHERS = ("OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS")
-# Slurm's numbers of steps from here on are those of scripts and shells.
+# From here on, Slurm's step numbers stand for batch scripts and shells.
 _FIRST_SPECIAL_STEP = 4294967280
 
 
 def needed(environ: Mapping[str, str]) -> bool:
-    """Whether torchrun, or who sets what it sets, has started ranks of this job
-    on several nodes."""
+    """Whether torchrun, or a launcher that sets the same variables, has started
+    ranks of this job on several nodes."""
     by_torchrun = "TORCHELASTIC_RUN_ID" in environ
     alike = (all(environ.get(name) for name in _PLACES) and
              not any(environ.get(name) for name in _OTHERS) and
@@ -46,11 +47,12 @@ def _in_step_with_tasks(environ: Mapping[str, str]) -> bool:
 
 
 class Store:
-    """put() and get() on a lazily opened store; it stays open, for rank 0's
-    may be the server of all others.
+    """put() and get() on a store that is opened at the first use.
 
-    look() raises ConnectionError while nobody listens there. A TCPStore that is
-    opened then waits, or gives up at once, and writes lines to stderr each time.
+    The store stays open, because rank 0's may be the server of all others.
+    look() raises ConnectionError while the store does not listen. get() calls
+    it first, because opening a TCPStore too early blocks or fails, and writes
+    lines to stderr each time.
     """
 
     def __init__(self, open_store: Callable[[], Any],
@@ -61,27 +63,29 @@ class Store:
         self._why = "nobody has published it"
 
     def why(self) -> str:
-        """Why the last get() has found nothing."""
+        """Why the last get() returned None."""
         return self._why
 
     def put(self, key: str, value: str) -> None:
         self._opened().set(key, value)
 
     def get(self, key: str, timeout_ms: int) -> Optional[str]:
-        """None: nobody has put it in time, or there is no store yet."""
+        """Returns None if the key was not put in time or there is no store
+        yet."""
         began = time.monotonic()
         try:
             if self._store is None:
                 self._look()
             store = self._opened()
         except (OSError, RuntimeError) as error:
-            # Rank 0, whose store it may be, comes when it comes: the caller
-            # knows how long it is waited for. (import torch, too, may raise
-            # an OSError: that one stays.)
+            # Rank 0, which may have to open the store, may start later; the
+            # caller decides how long to wait. (Other errors, such as an OSError
+            # of `import torch`, are raised.)
             if not isinstance(error, ConnectionError) and not _timed_out(error):
                 raise
             self._why = str(error)
-            # Who is refused is so at once, and would be back at once.
+            # A refused connection fails at once, so the caller would retry
+            # without a pause.
             time.sleep(max(0.0, began + timeout_ms / 1000 - time.monotonic()))
             return None
         try:
@@ -100,15 +104,15 @@ class Store:
 
 
 def _timed_out(error: Exception) -> bool:
-    """What a timeout raises has changed from version to version of torch, its
-    text hardly."""
+    """Whether the error is a timeout. Its type differs between versions of
+    torch, its text hardly."""
     text = str(error).lower().replace(" ", "")
     return "timeout" in text or "timedout" in text
 
 
 def look_for_torchruns(environ: Mapping[str, str]) -> None:
-    """Raises ConnectionError while nobody listens where the TCPStore of this job
-    is to be."""
+    """Raises ConnectionError while no process listens at the address of this
+    job's TCPStore."""
     host, port = environ["MASTER_ADDR"], int(environ["MASTER_PORT"])
     if not 0 < port < 1 << 16:
         raise ValueError("MASTER_PORT='%d': expected a number from 1 to 65535" %
@@ -121,7 +125,7 @@ def look_for_torchruns(environ: Mapping[str, str]) -> None:
 
 
 def open_torchruns(environ: Mapping[str, str]) -> Any:
-    """The TCPStore of this job, as torch.distributed opens it."""
+    """Opens the TCPStore of this job in the same way as torch.distributed."""
     from torch.distributed import TCPStore
     of_agent = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return TCPStore(environ["MASTER_ADDR"],
@@ -136,7 +140,7 @@ _offered = False
 
 
 def offer(library: Any) -> None:
-    """Gives libmaypole torchrun's store, if it is the way to other nodes."""
+    """Sets torchrun's store as libmaypole's exchange if the job needs it."""
     global _offered
     if _offered or not needed(os.environ):
         return

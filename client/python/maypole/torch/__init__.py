@@ -55,9 +55,9 @@ _NOT_YET = frozenset(
 
 def __getattr__(name: str) -> Any:
     if name in _NOT_YET:
-        raise AttributeError(f"maypole.torch.{name} is not there yet")
+        raise AttributeError(f"maypole.torch.{name} is not supported yet")
     raise AttributeError(f"module 'maypole.torch' has no attribute {name!r}")
 
 
-# A missing library is said here, not at the first call.
+# So that a missing library is an error of the import, not of the first call.
 _native.library()

@@ -1,8 +1,9 @@
-"""The out-of-place collectives as functions that autograd knows.
+"""The out-of-place collectives as autograd functions.
 
-Gradients are Horovod's: backward() of a reduction reduces in the same way, that
-of allgather and broadcast averages. Operations of backward() are named after
-the forward one, `<name>.backward`, and belong to the same process set.
+Gradients are as in Horovod: backward() of a reduction reduces the gradient in
+the same way; backward() of allgather and broadcast averages it. The operations
+of backward() have the name of the forward operation with `.backward` appended,
+and the same process set.
 
 Thread contract: that of autograd; all ranks of the set must run backward().
 """
@@ -23,7 +24,8 @@ def now(pending: operations.Pending) -> Any:
 
 
 def _backward_name(name: Optional[str]) -> Optional[str]:
-    # Of the same kind as the forward operation, so it needs a name of its own.
+    # It may be of the same kind as the forward operation, so it needs its own
+    # name.
     return None if name is None else f"{name}.backward"
 
 
@@ -65,7 +67,7 @@ class GroupedAllreduce(torch.autograd.Function):
 
 def _own_rows(grads: Sequence[torch.Tensor], rows: Sequence[int],
               name: Optional[str], process_set: Any) -> List[torch.Tensor]:
-    """Of the mean of each gathered gradient, the rows this rank had sent."""
+    """Averages each gathered gradient; returns the rows that this rank sent."""
     means = GroupedAllreduce.apply(name, Average, 1.0, 1.0, process_set, *grads)
     counts = now(
         _submissions.allgather(torch.tensor([rows], dtype=torch.int64), name,
@@ -77,7 +79,7 @@ def _own_rows(grads: Sequence[torch.Tensor], rows: Sequence[int],
 
 
 class Allgather(torch.autograd.Function):
-    """Backward: the averaged gradient's rows that are this rank's."""
+    """Backward: this rank's rows of the averaged gradient."""
 
     @staticmethod
     def forward(ctx, tensor, name, process_set):
@@ -94,7 +96,7 @@ class Allgather(torch.autograd.Function):
 
 
 class GroupedAllgather(torch.autograd.Function):
-    """Backward: that of each allgather."""
+    """Backward: as Allgather, for each tensor."""
 
     @staticmethod
     def forward(ctx, name, process_set, *tensors):
@@ -137,7 +139,7 @@ class Alltoall(torch.autograd.Function):
         rows, received = now(
             _submissions.alltoall(tensor, splits, name, id_of(process_set),
                                   awaited=True))
-        ctx.received = received.clone()  # the other is the caller's
+        ctx.received = received.clone()  # the caller may change `received`
         ctx.name, ctx.process_set = _backward_name(name), process_set
         ctx.mark_non_differentiable(received)
         return rows, received
@@ -150,13 +152,13 @@ class Alltoall(torch.autograd.Function):
 
 def _scattered_gradient(grad: torch.Tensor, op: int, prescale: float,
                         postscale: float, process_set: Any) -> torch.Tensor:
-    # As if by an allreduce of the same reduction: a sum weighs n times.
+    # As for an allreduce with the same reduction: a sum counts n times.
     scale = prescale * postscale * (process_set.size() if op == Sum else 1)
     return grad if scale == 1.0 else grad * scale
 
 
 class Reducescatter(torch.autograd.Function):
-    """Backward: the ranks' gradients together, times their number for a sum."""
+    """Backward: the ranks' gathered gradients; for a sum, times their number."""
 
     @staticmethod
     def forward(ctx, tensor, name, op, prescale, postscale, process_set):
@@ -174,7 +176,7 @@ class Reducescatter(torch.autograd.Function):
 
 
 class GroupedReducescatter(torch.autograd.Function):
-    """Backward: that of each reducescatter."""
+    """Backward: as Reducescatter, for each tensor."""
 
     @staticmethod
     def forward(ctx, name, op, prescale, postscale, process_set, *tensors):

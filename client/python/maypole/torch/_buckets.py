@@ -3,20 +3,20 @@
     buckets = Buckets(cap_bytes)
     buckets.add(parameters, names)   # their gradients move into buckets
     bucket = buckets.of(parameter)
-    bucket.gather()                  # whatever the user did to .grad meanwhile
+    bucket.gather()                  # in case the user has replaced .grad
     ... reduce bucket.buffer in place ...
 
-A bucket holds gradients of one dtype, each at a multiple of 64 bytes, as many
-as fit in the cap (one that is larger has a bucket of its own). Buckets are
-filled from the last parameter to the first, the order in which backward()
-computes gradients. The layout depends on shapes, dtypes and order alone, so it
-is the same on all ranks.
+A bucket holds as many gradients of one dtype as fit into the cap, each at a
+multiple of 64 bytes (a gradient larger than the cap has its own bucket).
+Buckets are filled from the last parameter to the first, the order in which
+backward() computes gradients. The layout depends only on shapes, dtypes and
+order, so it is the same on all ranks.
 
 Thread contract: one thread at a time.
 
-Invariants: between add() and drop(), after gather() and after zero(), .grad of
-each member that requires a gradient is its view of the buffer. In between the
-user may have replaced it. Bytes between the gradients are zero.
+Invariants: between add() and drop(), after each gather() or zero(), .grad of
+each parameter that requires a gradient is its view of the buffer; later the
+user may replace it. Bytes between the gradients are zero.
 """
 
 from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
@@ -47,16 +47,16 @@ class _Place:
 
     def view(self) -> torch.Tensor:
         """The gradient in the buffer."""
-        # It is the user's as .grad; who sets .grad.data moves it elsewhere.
+        # The user has this view as .grad, and may have set .grad.data.
         if self._view.data_ptr() != self.address:
             self._view = self._new_view()
         return self._view
 
 
 class Bucket:
-    """A flat buffer and the parameters whose gradients lie in it.
+    """A flat buffer and the parameters whose gradients it holds.
 
-    missing: how many of their gradients have not come in this step.
+    missing: how many gradients have not been computed yet in this step.
     """
 
     def __init__(self, name: str, parameters: Sequence[torch.Tensor],
@@ -78,10 +78,10 @@ class Bucket:
                 place.parameter.grad = view
 
     def gather(self) -> None:
-        """Brings gradients that are elsewhere into the buffer; counts them.
+        """Copies gradients that are elsewhere into the buffer; counts them.
 
-        A gradient that is None is zero. AssertionError for one that is part of
-        a graph.
+        A gradient that is None becomes zero. Raises AssertionError if a
+        gradient is part of a graph.
         """
         for place in self._places:
             grad = place.parameter.grad
@@ -98,7 +98,7 @@ class Bucket:
                 "create_graph=True)")
         view = place.view()
         if grad is None:
-            # Not computed in this step; the view has an earlier one.
+            # Not computed in this step; the view holds an earlier gradient.
             view.zero_()
         else:
             view.copy_(grad.to_dense() if grad.is_sparse else grad)
@@ -106,30 +106,30 @@ class Bucket:
                 "gradient_replaced",
                 f"a gradient of {self.name!r} was found outside of the bucket "
                 "and copied into it; call zero_grad() of the "
-                "DistributedOptimizer, not the model's, and leave .grad in "
-                "place")
+                "DistributedOptimizer, not the model's, and do not replace "
+                ".grad")
         if place.parameter.requires_grad:
             place.parameter.grad = view
 
     def detach(self) -> None:
-        """Takes the gradients away from the parameters that need them."""
+        """Sets .grad to None for all parameters that require a gradient."""
         for place in self._places:
             if place.parameter.requires_grad:
                 place.parameter.grad = None
 
     def zero(self) -> None:
-        """Zeros the buffer and puts the gradients back."""
+        """Zeros the buffer and sets .grad to its views again."""
         self.buffer.zero_()
         for place in self._places:
             if place.parameter.requires_grad:
                 place.parameter.grad = place.view()
 
     def reset(self) -> None:
-        """Another step begins: all gradients are missing."""
+        """Begins another step: all gradients are missing."""
         self.missing = len(self._places)
 
     def active(self) -> bool:
-        """Whether any member requires a gradient (now)."""
+        """Whether any of the parameters requires a gradient now."""
         return any(place.parameter.requires_grad for place in self._places)
 
 
@@ -152,7 +152,7 @@ class Buckets:
             names: Dict[torch.Tensor, str]) -> None:
         """Makes buckets for `parameters`, which have dense gradients."""
         for members, offsets, count in _layout(parameters, self._cap_bytes):
-            # Of the first: no parameter is in two buckets.
+            # Named after its first parameter, which is in no other bucket.
             bucket = Bucket(f"{names[members[0]]}.bucket", members, offsets,
                             count)
             bucket.adopt()
@@ -166,15 +166,16 @@ class Buckets:
         self._of.clear()
 
     def detach(self) -> None:
-        """Takes the gradients away from the parameters that need them.
+        """Sets .grad to None for all parameters that require a gradient.
 
-        So that the optimizer's zero_grad() leaves them alone; zero() is next.
+        So the optimizer's own zero_grad() does not touch the gradients; the
+        caller calls zero() after it.
         """
         for bucket in self._buckets:
             bucket.detach()
 
     def zero(self) -> None:
-        """Zeros all gradients in place and puts them back."""
+        """Zeros all gradients in place and sets .grad to the views again."""
         for bucket in self._buckets:
             bucket.zero()
 
@@ -182,7 +183,7 @@ class Buckets:
 def _layout(
     parameters: Sequence[torch.Tensor], cap_bytes: int
 ) -> Iterable[Tuple[List[torch.Tensor], List[int], int]]:
-    """(members, their offsets, length) of each bucket, in elements."""
+    """Yields (parameters, their offsets, length) of each bucket, in elements."""
     open_buckets: Dict[torch.dtype, Tuple[List[torch.Tensor], List[int]]] = {}
     ends: Dict[torch.dtype, int] = {}
     for parameter in reversed(parameters):

@@ -11,15 +11,16 @@ import torch
 
 def on_gradient(parameter: torch.Tensor,
                 function: Callable[[torch.Tensor], None]) -> Any:
-    """Calls function(parameter) after each backward() reached `parameter`.
+    """Calls function(parameter) each time backward() has computed its gradient.
 
-    Returns an object that must be kept alive as long as the hook should work.
+    Returns an object that the caller must keep alive as long as the hook should
+    work.
     """
     # torch 2.1 and newer.
     register = getattr(parameter, "register_post_accumulate_grad_hook", None)
     if register is not None:
         return register(function)
-    # Before, the node that accumulates the gradient is found through a view.
+    # In older versions a view leads to the node that accumulates the gradient.
     with torch.enable_grad():
         view = parameter.expand_as(parameter)
     accumulator = view.grad_fn.next_functions[0][0]

@@ -1,8 +1,8 @@
 """Operations on torch tensors, ready for operations.start() or start_group().
 
-Each function checks one rank's tensor and describes what is to be done with it.
-A tensor that is not contiguous is copied first; an in-place result is copied
-back when the operation is waited for. `process_set` is a number here.
+Each function checks this rank's tensor and describes the operation. A tensor
+that is not contiguous is copied first, and an in-place result is copied back in
+the wait for the operation. `process_set` is a set's id here.
 
 Thread contract: any thread. Errors are ValueError, TypeError and
 NotImplementedError, which name the tensor.
@@ -26,7 +26,7 @@ def _new_output(tensor: torch.Tensor) -> torch.Tensor:
 
 def _copy_back(target: torch.Tensor,
                work: torch.Tensor) -> Callable[[int], torch.Tensor]:
-    """A `finish` that brings `work` into the non-contiguous `target`."""
+    """A `finish` that copies `work` to the non-contiguous `target`."""
 
     def finish(_: int) -> torch.Tensor:
         with torch.no_grad():
@@ -39,7 +39,7 @@ def _copy_back(target: torch.Tensor,
 def _target_of(
     tensor: torch.Tensor, source: torch.Tensor, in_place: bool
 ) -> Tuple[torch.Tensor, Optional[Callable[[int], torch.Tensor]]]:
-    """Where the result of `source`, contiguous, goes; and the `finish`."""
+    """Returns (tensor for the result, `finish`); `source` is contiguous."""
     if not in_place:
         return _new_output(tensor), None
     return source, None if source is tensor else _copy_back(tensor, source)
@@ -69,7 +69,7 @@ def broadcast(tensor: torch.Tensor,
               process_set: int,
               in_place: bool,
               awaited: bool = False) -> operations.Pending:
-    """Brings the root's `tensor` into a new tensor, or into itself."""
+    """Copies the root's `tensor` to a new tensor, or to `tensor` itself."""
     dtype = dtype_code(tensor, "broadcast", name)
     source = tensor.contiguous()
     target, finish = _target_of(tensor, source, in_place)
@@ -100,7 +100,7 @@ def reducescatter(tensor: torch.Tensor,
                   postscale: float,
                   process_set: int,
                   awaited: bool = False) -> operations.Pending:
-    """Reduces `tensor` and gives this rank its part of the rows."""
+    """Reduces `tensor`; the result is this rank's part of the rows."""
     dtype = dtype_code(tensor, "reducescatter", name)
     if tensor.dim() == 0:
         raise ValueError(f"{title('reducescatter', name)}: a scalar cannot be "
@@ -120,7 +120,7 @@ def _scattered_rows(rows: int, process_set: int) -> int:
     library = _native.library()
     ranks = library.process_set_ranks(process_set) or ()
     if library.rank() not in ranks:
-        return 0  # will be refused, with a text
+        return 0  # the library will refuse the operation with an error
     position = ranks.index(library.rank())
     return rows // len(ranks) + (position < rows % len(ranks))
 
@@ -150,7 +150,7 @@ def alltoall(tensor: torch.Tensor,
 def _read_splits(
         splits: Any,
         name: Optional[str]) -> Tuple[Optional[List[int]], torch.dtype]:
-    """(numbers, None for equal parts; the dtype of the received ones)"""
+    """Returns (splits or None for equal parts, dtype of the received splits)."""
     dtype = torch.int32
     if isinstance(splits, torch.Tensor):
         if splits.dim() != 1 or splits.dtype not in (torch.int32, torch.int64):
@@ -170,7 +170,10 @@ def _read_splits(
 
 
 def _adopt_rows(native: int, tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor over the library's memory; releases `native` with itself."""
+    """Returns a tensor over the result's memory, which is the library's.
+
+    When the memory is no longer referenced, `native` is released.
+    """
     library = _native.library()
     address, size, first_dim = library.result(native)
     shape = (first_dim,) + tuple(tensor.shape[1:])

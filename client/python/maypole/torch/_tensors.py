@@ -1,4 +1,4 @@
-"""What may be submitted: dtypes, and a tensor's memory as the library sees it.
+"""Which tensors can be submitted: dtype, layout, device and dimensions.
 
 Thread contract: pure functions.
 """
@@ -28,8 +28,8 @@ if hasattr(torch, "uint16"):  # torch 2.3 and newer
 def dtype_code(tensor: torch.Tensor, kind: str, name: Optional[str]) -> int:
     """Checks that `tensor` can be submitted; returns its maypole_dtype.
 
-    Raises TypeError (no tensor), NotImplementedError (not in host memory) and
-    ValueError (dtype, layout, dimensions), each naming the tensor.
+    Raises TypeError (not a tensor), NotImplementedError (not in host memory) or
+    ValueError (dtype, layout, dimensions); the text names the tensor.
     """
     code = None
     if isinstance(tensor, torch.Tensor):
@@ -42,7 +42,7 @@ def dtype_code(tensor: torch.Tensor, kind: str, name: Optional[str]) -> int:
 
 
 def title(kind: str, name: Optional[str]) -> str:
-    """How an error calls an operation that was not submitted."""
+    """What errors call an operation that was not submitted."""
     return f"{kind} of " + (f"tensor {name!r}" if name else "an unnamed tensor")
 
 
@@ -54,15 +54,15 @@ def _refusal(tensor: torch.Tensor, kind: str,
                          f"{type(tensor).__name__}")
     if tensor.device.type != "cpu":
         return NotImplementedError(
-            f"{what}: it is on {tensor.device}; this version of Maypole moves "
-            "CPU tensors only, pass tensor.cpu()")
+            f"{what}: it is on {tensor.device}, but this version of Maypole "
+            "supports only CPU tensors; pass tensor.cpu()")
     if tensor.layout is not torch.strided:
         return ValueError(
             f"{what}: its layout is {tensor.layout}, expected torch.strided; "
             "pass tensor.to_dense() or use sparse_allreduce_async")
     if tensor.dim() > _native.MAX_DIMS:
-        return ValueError(f"{what}: it has {tensor.dim()} dimensions, at most "
-                          f"{_native.MAX_DIMS} are supported; reshape it")
+        return ValueError(f"{what}: it has {tensor.dim()} dimensions, but at "
+                          f"most {_native.MAX_DIMS} are supported; reshape it")
     names = ", ".join(str(dtype).replace("torch.", "") for dtype in DTYPES)
     return ValueError(f"{what}: dtype {tensor.dtype} is not supported; "
                       f"supported are {names}")

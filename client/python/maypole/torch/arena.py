@@ -1,18 +1,18 @@
 """Tensors in memory that the ranks of a node share: reduced without copies.
 
     weights = maypole.torch.empty(1000, 1000)
-    hvd.allreduce_(weights, name="w")   # in place: nobody copies
+    hvd.allreduce_(weights, name="w")   # in place: no copies
 
 An allreduce in place on such a tensor, or on a contiguous part of it that
-begins at a multiple of 64 bytes, reads every rank's tensor where it lies and
-writes the result there. Everything else with it is as with any other tensor:
-each rank's is its own, and what one rank writes no other rank sees.
+begins at a multiple of 64 bytes, reads every rank's tensor in place and writes
+the result there. In every other respect it is an ordinary tensor: each rank has
+its own, and no other rank sees what it writes.
 
-The memory is given back when the last tensor, view or storage on it is gone,
-which may be after shutdown(). Where the arena is full, memory is ordinary: one
-warning, and counted in arena_statistics().
+The memory is freed when the last tensor, view or storage that uses it is gone,
+which may be after shutdown(). If the arena is full, the tensor is in ordinary
+memory; this is counted in arena_statistics(), and the first time is a warning.
 
-Thread contract: any function, any thread.
+Thread contract: any thread may call any function.
 """
 
 import ctypes
@@ -26,8 +26,8 @@ import torch
 from maypole import _native
 from maypole.common.exceptions import forked, from_status, not_initialized
 
-# address -> bytes of what has not been given back. A finalizer may run inside
-# any allocation, so this is changed by single dict operations, with no lock.
+# address -> bytes of allocations that are not freed. A finalizer may run inside
+# any allocation, so this is changed by single dict operations, without a lock.
 _live: Dict[int, int] = {}
 
 _fallbacks: Dict[str, int] = {}
@@ -40,15 +40,15 @@ def empty(*size: Any,
           requires_grad: bool = False) -> torch.Tensor:
     """torch.empty() in the arena; the tensor is contiguous.
 
-    size: numbers, or one sequence of them. dtype: None for torch's default.
+    size: numbers, or one sequence of numbers. dtype: None for torch's default.
     device: None or the CPU; others raise NotImplementedError.
-    Raises ValueError outside a job (before init(), in a forked child).
+    Raises ValueError outside a job (before init() or in a forked child).
     """
     if device is not None and torch.device(device).type != "cpu":
         raise NotImplementedError(
             f"maypole.torch.empty(device={str(device)!r}): the arena is host "
             "memory; leave device out")
-    # torch's own checks of size and dtype, with its own texts.
+    # torch checks size and dtype, and raises its own errors.
     plan = torch.empty(*size, dtype=dtype, device="meta")
     tensor = _in_arena(plan.numel(), plan.dtype)
     if tensor is None:
@@ -61,8 +61,8 @@ def empty_like(tensor: torch.Tensor,
                requires_grad: bool = False) -> torch.Tensor:
     """empty() with the shape and (unless given) dtype of `tensor`.
 
-    Contiguous also where `tensor` is not. NotImplementedError for a tensor
-    that is not on the CPU.
+    The result is contiguous even if `tensor` is not. Raises NotImplementedError
+    if `tensor` is not on the CPU.
     """
     return empty(tensor.shape, dtype=dtype or tensor.dtype,
                  device=tensor.device, requires_grad=requires_grad)
@@ -75,13 +75,13 @@ def zeros_flat(count: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def arena_statistics() -> Dict[str, Any]:
-    """What this process has in the arena, and how often it could not.
+    """What this process has in the arena, and how often it had to fall back.
 
-    bytes, tensors: of empty(), empty_like() and gradient buckets that still
-    live. fallbacks: by reason:
-      arena_full: an allocation that became ordinary memory;
-      gradient_replaced: a gradient that was found outside of its bucket (after
-        model.zero_grad(set_to_none=True), for one) and copied into it.
+    bytes, tensors: total size and number of the live tensors of empty(),
+    empty_like() and gradient buckets. fallbacks: counts by reason:
+      arena_full: an allocation was made in ordinary memory;
+      gradient_replaced: a gradient was found outside of its bucket (for example
+        after model.zero_grad(set_to_none=True)) and copied into it.
     """
     with _fallbacks_lock:
         fallbacks = dict(_fallbacks)
@@ -90,12 +90,12 @@ def arena_statistics() -> Dict[str, Any]:
 
 
 def note_fallback(reason: str, advice: str) -> None:
-    """Counts it; warns at the first one of this reason in the process."""
+    """Counts a fallback; warns at the first one with this reason."""
     with _fallbacks_lock:
         count = _fallbacks.get(reason, 0) + 1
         _fallbacks[reason] = count
     if count == 1:
-        warnings.warn(f"{advice} (said once; see "
+        warnings.warn(f"{advice} (this warning appears once; see "
                       "maypole.torch.arena_statistics())", stacklevel=3)
 
 
@@ -116,8 +116,8 @@ def _in_arena(count: int, dtype: torch.dtype) -> Optional[torch.Tensor]:
             raise from_status(error.code, str(error)) from None
         note_fallback(
             "arena_full",
-            f"a tensor of {size} bytes is in ordinary memory, and its "
-            f"allreduce copies: {error}")
+            f"a tensor of {size} bytes is in ordinary memory, so that its "
+            f"allreduce makes copies: {error}")
         return None
     _live[address] = size
     memory = (ctypes.c_ubyte * size).from_address(address)
@@ -130,6 +130,6 @@ def _in_arena(count: int, dtype: torch.dtype) -> Optional[torch.Tensor]:
 
 def _free(library: Any, address: int) -> None:
     if forked():
-        return  # the rank's, not this child's
+        return  # the memory is the rank's, not this child's
     _live.pop(address, None)
     library.free(address)

@@ -1,17 +1,18 @@
 """Collectives on torch tensors that return a handle at once.
 
 Operations are matched between ranks by process set, kind and name, in any
-order; unnamed ones by the order of submission within their set and kind. A name
-is free again when its operation has ended. None of these blocks. A handle owns
-its tensors until synchronize(); the input must not be changed until then.
-Groups are accepted whole or, if one member is refused, not at all.
+order; unnamed operations by the order of submission within their set and kind.
+A name can be used again when its operation has ended. The functions with
+`_async` in their names do not block. A handle owns its tensors until
+synchronize(); the input must not be changed until then. A group is accepted
+whole or, if one member is refused, not at all.
 
-process_set: the ranks that take part, all of which must submit the operation.
+process_set: the ranks that take part; all of them must submit the operation.
 
 Thread contract: any thread. Errors of the call itself (not initialized, name
 pending, dtype, layout, root, splits, a process set that this rank is not in)
-are ValueError; CUDA tensors and what is not there yet NotImplementedError;
-errors of the operation come from synchronize().
+raise ValueError; CUDA tensors and other unsupported arguments raise
+NotImplementedError. Errors of the operation are raised by synchronize().
 """
 
 from typing import Any, List, Optional, Sequence
@@ -26,12 +27,12 @@ from maypole.torch import _submissions
 
 
 def reduction(average: Optional[bool], op: Optional[int]) -> int:
-    """The operation meant by Horovod's older `average` and newer `op`."""
+    """The reduction given by Horovod's older `average` or newer `op`."""
     if op is None:
         return Average if average is None or average else Sum
     if average is not None:
-        raise ValueError("both average and op are given; op supersedes "
-                         "average, leave average out")
+        raise ValueError("both average and op are given; op replaces the older "
+                         "average, so leave average out")
     if op not in OP_NAMES:
         raise ValueError(f"op={op!r} is not a reduction; use Average, Sum, "
                          "Min, Max or Product")
@@ -64,11 +65,12 @@ def allreduce_async(tensor: torch.Tensor,
 
     tensor: any shape, the same on all ranks; it is not changed.
     average: older form of op: True for Average, False for Sum.
-    op: Average (default), Sum, Min, Max, Product. Integers are averaged
-    truncating toward zero and wrap. Of bool, Sum and Max are or, Product and
-    Min are and. NaN wins Min and Max.
-    prescale_factor, postscale_factor: the inputs, the result are multiplied by
-    it (floating dtypes).
+    op: Average (default), Sum, Min, Max, Product. Integer averages truncate
+    toward zero; integers wrap around on overflow. For bool, Sum and Max mean
+    OR, Product and Min mean AND. If an input of Min or Max is NaN, so is the
+    result.
+    prescale_factor, postscale_factor: factors for the inputs and for the result
+    (floating dtypes only).
     synchronize() returns a new tensor of the same shape, bit-equal on all
     ranks.
     """
@@ -141,8 +143,8 @@ def allgather_async(tensor: torch.Tensor,
                     process_set: Any = global_process_set) -> int:
     """Starts concatenating the ranks' `tensor`s along dimension 0.
 
-    The first dimension may differ between ranks (and be 0), the others not. A
-    scalar counts as one element. synchronize() returns a tensor of shape
+    The first dimension may differ between ranks (and may be 0), the others must
+    not. A scalar counts as one element. synchronize() returns a tensor of shape
     [sum of the first dimensions, ...], in rank order.
     """
     return _start(_submissions.allgather(tensor, name, id_of(process_set)))
@@ -169,9 +171,9 @@ def broadcast_async(tensor: torch.Tensor,
                     process_set: Any = global_process_set) -> int:
     """Starts sending `tensor` of rank `root_rank` to all; returns a handle.
 
-    root_rank: its number in the job, also for a process set; it is in the set.
-    Shape and dtype are the same on all ranks. synchronize() returns a new
-    tensor with the root's values.
+    root_rank: a rank of the job (not an index in the process set); it must be
+    in the set. Shape and dtype must be the same on all ranks. synchronize()
+    returns a new tensor with the root's values.
     """
     return _start(
         _submissions.broadcast(tensor, root_rank, name, id_of(process_set),
@@ -194,11 +196,11 @@ def alltoall_async(tensor: torch.Tensor,
                    process_set: Any = global_process_set) -> int:
     """Starts sending each rank some rows of `tensor`; returns a handle.
 
-    tensor: all dimensions but the first are the same on all ranks.
+    tensor: all dimensions except the first must be the same on all ranks.
     splits: how many rows go to each rank of the set, in rank order: a list or
     an int32 or int64 tensor; None: equal parts.
-    synchronize() returns (the rows from all ranks, in rank order; how many
-    came from each, int32 or of the dtype of `splits`).
+    synchronize() returns two tensors: the rows from all ranks, in rank order,
+    and how many came from each rank (int32, or the dtype of `splits`).
     """
     return _start(
         _submissions.alltoall(tensor, splits, name, id_of(process_set)))
@@ -214,8 +216,8 @@ def reducescatter_async(tensor: torch.Tensor,
 
     tensor: at least one dimension, the same shape on all ranks.
     op: Average or Sum.
-    synchronize() returns this rank's rows of the result. Of r rows and n ranks
-    each gets r // n, the first r % n ranks one more.
+    synchronize() returns this rank's rows of the result. With r rows and n
+    ranks, each rank gets r // n rows, and the first r % n ranks one more.
     """
     return _start(
         _submissions.reducescatter(tensor, name, reduction(None, op),
@@ -250,12 +252,13 @@ def _submit_without_tensor(kind: int, process_set: int,
 
 
 def join(device: int = -1) -> int:
-    """Says that this rank has no more inputs; blocks until all ranks have.
+    """Declares that this rank has no more inputs; blocks until all ranks have.
 
-    Until then the other ranks' operations go on: to a reduction this rank
-    brings what changes nothing (Average still divides by all ranks), to
-    allgather and alltoall no rows. A broadcast from it is an error. Returns
-    the rank that joined last. `device` is accepted for compatibility.
+    Until then the other ranks can run operations. To a reduction this rank
+    contributes a neutral input (Average still divides by the number of all
+    ranks), to allgather and alltoall no rows. A broadcast whose root has joined
+    is an error. Returns the rank that joined last. `device` is accepted for
+    compatibility.
     """
     del device
     return _submit_without_tensor(
@@ -280,7 +283,8 @@ def synchronize(handle: int) -> Any:
     """Waits until the operation of `handle` has ended; returns its result.
 
     Raises HorovodInternalError if the operation failed: ranks disagreed on it,
-    or a rank was lost. The handle is spent then. Signals (Ctrl-C) interrupt
-    the wait within 0.2 s and leave the handle valid. None if it is unknown.
+    or a rank was lost. In both cases the handle is invalid afterwards. Signals
+    (Ctrl-C) interrupt the wait within 0.2 s; then the handle stays valid.
+    Returns None for an unknown handle.
     """
     return operations.synchronize(handle)

@@ -1,4 +1,4 @@
-"""Gradient compression: fewer bytes on the way, at the cost of precision."""
+"""Gradient compression: fewer bytes to move, at the cost of precision."""
 
 from typing import Any, Optional, Tuple
 

@@ -1,7 +1,8 @@
 """Broadcasting models, optimizers and Python objects.
 
-All ranks must call these, with the same names. Thread contract: one thread at
-a time, as the names are fixed. Errors are those of async_ops and synchronize().
+All ranks must call these, with the same names. Thread contract: one thread at a
+time, because the names are fixed. Errors are those of async_ops and
+synchronize().
 """
 
 import ctypes
@@ -22,7 +23,7 @@ def broadcast_parameters(params: Union[Dict[str, Any], Iterable[Any]],
 
     params: a dict such as model.state_dict(), or a list of tensors or of
     (name, tensor) such as model.named_parameters(). Entries that are None are
-    skipped; ValueError for anything else that is no tensor.
+    skipped; any other entry that is not a tensor raises ValueError.
     """
     handles = []
     try:
@@ -30,7 +31,7 @@ def broadcast_parameters(params: Union[Dict[str, Any], Iterable[Any]],
             if tensor is not None:
                 handles.append(broadcast_async_(tensor, root_rank, name))
     finally:
-        # Also when one was refused: no tensor is left with a pending write.
+        # Even if one was refused, so that no pending operation writes later.
         _synchronize_all(handles)
 
 
@@ -75,7 +76,8 @@ class _TensorAt:
 
 
 def _take_out(value: Any, tensors: List[torch.Tensor]) -> Any:
-    """`value` with its tensors moved to `tensors`."""
+    """Returns `value` with its tensors replaced by _TensorAt, and appends them
+    to `tensors`."""
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         return _TensorAt(len(tensors) - 1, value)
@@ -112,10 +114,10 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer,
                               model: Optional[torch.nn.Module] = None) -> None:
     """Overwrites the optimizer's state on all ranks by rank `root_rank`'s.
 
-    State and options (learning rate, ...) are the root's afterwards. Nothing is
-    stepped: an optimizer without state stays so. `model` is not needed and is
-    accepted for compatibility. ValueError for LBFGS, whose ranks would evaluate
-    different closures.
+    Afterwards state and options (learning rate, ...) are the root's. The
+    optimizer is not stepped, so one without state stays without. `model` is not
+    needed and is accepted for compatibility. Raises ValueError for LBFGS,
+    because its ranks would evaluate different closures.
     """
     del model
     if isinstance(optimizer, torch.optim.LBFGS):
@@ -146,9 +148,9 @@ def broadcast_object(obj: Any,
                      process_set: Any = global_process_set) -> Any:
     """Returns rank `root_rank`'s `obj` on all ranks; others' are ignored.
 
-    root_rank: its number in the job, also for a process set; it is in the set.
-    The object is pickled (by cloudpickle if it is installed). name: needed if
-    several threads do this at once.
+    root_rank: a rank of the job (not an index in the process set); it must be
+    in the set. The object is pickled (by cloudpickle if it is installed). name:
+    needed if several threads call this at once.
     """
     name = name or "broadcast_object"
     is_root = basics.rank() == root_rank
@@ -170,7 +172,7 @@ def allgather_object(obj: Any,
     """Returns the list of all ranks' `obj`s, in rank order.
 
     The objects are pickled (by cloudpickle if it is installed). name: needed
-    if several threads do this at once.
+    if several threads call this at once.
     """
     name = name or "allgather_object"
     data = torch.frombuffer(objects.dumps(obj), dtype=torch.uint8)
@@ -182,5 +184,5 @@ def allgather_object(obj: Any,
 
 
 def _bytes(data: torch.Tensor) -> bytes:
-    # Without numpy, which torch does not require.
+    # Not with numpy, which torch does not require.
     return ctypes.string_at(data.data_ptr(), data.numel())

@@ -1,8 +1,8 @@
 """Collectives on torch tensors that wait for their result.
 
-The out-of-place ones are differentiable. Names, process sets, errors and the
-thread contract are those of async_ops; in addition the errors of synchronize()
-come from here.
+The out-of-place functions are differentiable. Names, process sets, errors and
+thread contract are as in async_ops; these functions also raise the errors of
+synchronize().
 """
 
 from typing import Any, List, Optional, Sequence, Tuple, Union
@@ -31,7 +31,7 @@ def allreduce(tensor: torch.Tensor,
     average: older form of op: True for Average, False for Sum.
     compression: Compression.fp16 sends floats as float16.
     op: Average (default), Sum, Min, Max, Product; see allreduce_async.
-    prescale_factor, postscale_factor: inputs, result are multiplied by it.
+    prescale_factor, postscale_factor: factors for the inputs and the result.
     Differentiable: the gradient is reduced in the same way.
     """
     op = reduction(average, op)
@@ -70,7 +70,7 @@ def grouped_allreduce(
     """Reduces each of `tensors`; returns the list of results.
 
     Arguments are those of allreduce. Members are named `<name>.<i>of<n>`; all
-    are accepted or none. Differentiable.
+    or none are submitted. Differentiable.
     """
     op = reduction(average, op)
     return _compressed(
@@ -80,7 +80,7 @@ def grouped_allreduce(
 
 def _compressed(tensors: Sequence[torch.Tensor], compression: Any,
                 function: Any) -> List[torch.Tensor]:
-    """What `function` makes of the compressed tensors, decompressed."""
+    """Calls `function` with the compressed tensors; decompresses its results."""
     compressed = [compression.compress(tensor) for tensor in tensors]
     if not compressed:
         return []
@@ -116,8 +116,8 @@ def allgather(tensor: torch.Tensor,
               process_set: Any = global_process_set) -> torch.Tensor:
     """Concatenates the ranks' `tensor`s along dimension 0, in rank order.
 
-    The first dimension may differ between ranks (and be 0), the others not. A
-    scalar counts as one element. Differentiable.
+    The first dimension may differ between ranks (and may be 0), the others must
+    not. A scalar counts as one element. Differentiable.
     """
     return _autograd.Allgather.apply(_at_least_1d(tensor), name, process_set)
 
@@ -128,7 +128,7 @@ def grouped_allgather(
         process_set: Any = global_process_set) -> List[torch.Tensor]:
     """Gathers each of `tensors`; returns the list of results.
 
-    Members are named `<name>.<i>of<n>`; all are accepted or none.
+    Members are named `<name>.<i>of<n>`; all or none are submitted.
     Differentiable.
     """
     if not tensors:
@@ -144,9 +144,9 @@ def broadcast(tensor: torch.Tensor,
               process_set: Any = global_process_set) -> torch.Tensor:
     """Returns a new tensor with the values of rank `root_rank`'s `tensor`.
 
-    root_rank: its number in the job, also for a process set; it is in the set.
-    Shape and dtype are the same on all ranks. Differentiable: the averaged
-    gradient goes to the root.
+    root_rank: a rank of the job (not an index in the process set); it must be
+    in the set. Shape and dtype must be the same on all ranks. Differentiable:
+    the averaged gradient goes to the root.
     """
     return _autograd.Broadcast.apply(tensor, root_rank, name, process_set)
 
@@ -171,8 +171,8 @@ def alltoall(
 
     splits: how many rows go to each rank of the set, in rank order: a list or
     an int32 or int64 tensor; None: equal parts.
-    Returns the rows from all ranks, in rank order; if splits is given, (these;
-    how many came from each rank). Differentiable.
+    Returns the rows from all ranks, in rank order; if splits is given, a pair
+    of these rows and of how many came from each rank. Differentiable.
     """
     rows, received = _autograd.Alltoall.apply(tensor, splits, name,
                                               process_set)
@@ -190,11 +190,11 @@ def reducescatter(tensor: torch.Tensor,
 
     tensor: at least one dimension, the same shape on all ranks.
     compression: Compression.fp16 sends floats as float16.
-    op: Average or Sum. Of r rows and n ranks each gets r // n, the first r % n
-    ranks one more.
-    prescale_factor, postscale_factor: inputs, result are multiplied by it.
-    Differentiable, as if by an allreduce: the gradient is gathered, and for a
-    sum multiplied by the number of ranks.
+    op: Average or Sum. With r rows and n ranks, each rank gets r // n rows, and
+    the first r % n ranks one more.
+    prescale_factor, postscale_factor: factors for the inputs and the result.
+    Differentiable, as an allreduce is: the gradient is gathered and, for a sum,
+    multiplied by the number of ranks.
     """
     op = reduction(None, op)
     small, ctx = compression.compress(tensor)
@@ -214,7 +214,7 @@ def grouped_reducescatter(
     """A reducescatter of each of `tensors`; returns the list of results.
 
     Arguments are those of reducescatter. Members are named `<name>.<i>of<n>`;
-    all are accepted or none. Differentiable.
+    all or none are submitted. Differentiable.
     """
     op = reduction(None, op)
     return _compressed(

@@ -3,20 +3,22 @@
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01 * hvd.size())
     optimizer = hvd.DistributedOptimizer(
         optimizer, named_parameters=model.named_parameters())
-    loss.backward()      # starts an allreduce per gradient, as they come
+    loss.backward()      # starts an allreduce of each gradient when it is ready
     optimizer.step()     # waits for them, then steps
 
 Thread contract: as torch's optimizers, one thread at a time.
 
 Invariants: between the first hook after a step and synchronize(), `_pending`
-has an entry per parameter whose gradient came; its reduction is None while
-backward passes are still awaited. All parameters are reduced at each
-synchronize(), so that ranks whose graphs differ cannot wait for each other.
+has an entry for each parameter whose gradient has been computed; the entry is
+None while more backward passes are expected. Each synchronize() reduces all
+parameters, so that ranks with different graphs do not wait for each other
+forever.
 
-With gradient_as_bucket_view, a step in which a parameter is new reduces its
-gradient by itself. Then all ranks know whether it is sparse, and those that are
-not go into a bucket together. Ranks that see different errors would have
-different buckets: after any error, and in another epoch, they start again.
+With gradient_as_bucket_view, the gradient of a new parameter is reduced alone
+in its first step. After that all ranks know which gradients are sparse, and the
+others go into buckets. After an error the ranks' buckets could differ, because
+ranks may see different errors; so after any error, and in a new epoch, the
+buckets are built again.
 """
 
 import contextlib
@@ -38,8 +40,8 @@ from maypole.torch.sparse import sparse_allreduce_async
 
 _NAME_PREFIX = "DistributedOptimizer"
 
-# Two optimizers, as in a GAN: the generator's backward() goes through the
-# discriminator.
+# With two optimizers, as in a GAN, the generator's backward() also computes
+# gradients of the discriminator.
 _OTHER_OPTIMIZER_HINT = (
     "if these gradients come from the loss of another optimizer (as in a GAN), "
     "keep its backward() away from these parameters: requires_grad_(False) on "
@@ -47,20 +49,24 @@ _OTHER_OPTIMIZER_HINT = (
 
 
 class _Reducer:
-    """How one gradient is reduced; starts it and gives what ends it."""
+    """Reduces gradients: starts a reduction, returns a function that ends it."""
 
     def __init__(self, compression: Any, op: int, predivide: float,
                  sparse_as_dense: bool, process_set: Any):
         self.compression = compression
         self.process_set = process_set
         self.op = op
-        # Average is a sum divided by size; this splits that division in two.
+        # Average is a sum divided by size; these factors move a part of that
+        # division before the sum.
         self.prescale = 1.0 / predivide
         self.postscale = predivide
         self.sparse_as_dense = sparse_as_dense
 
     def start(self, parameter: torch.Tensor, name: str) -> Callable[[], None]:
-        """Starts reducing parameter.grad; the result waits and stores it."""
+        """Starts reducing parameter.grad.
+
+        Returns a function that waits for the result and stores it there.
+        """
         if parameter.grad is None:
             # Another rank may have used this parameter.
             parameter.grad = torch.zeros_like(parameter)
@@ -78,7 +84,7 @@ class _Reducer:
 
     def start_dense(self, tensor: torch.Tensor,
                     name: str) -> Callable[[], None]:
-        """Starts reducing `tensor` in place; the result waits for it."""
+        """Starts reducing `tensor` in place; returns a function that waits."""
         small, ctx = self.compression.compress(tensor)
         handle = allreduce_async_(small, None, name, self.op, self.prescale,
                                   self.postscale, self.process_set)
@@ -103,7 +109,7 @@ class _Reducer:
 
 
 class _DistributedOptimizer(torch.optim.Optimizer):
-    """Put before an optimizer's class by DistributedOptimizer()."""
+    """The methods that DistributedOptimizer() adds to an optimizer's class."""
 
     # pylint: disable=super-init-not-called
     def _attach(self, names: Dict[torch.Tensor, str], reducer: _Reducer,
@@ -114,13 +120,13 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._reducer = reducer
         self._synchronized = False
         self._should_synchronize = True
-        # By parameter or bucket.
+        # By parameter or bucket: the function that ends its reduction.
         self._pending: Dict[Any, Optional[Callable[[], None]]] = {}
         # Backward passes still to come before a gradient is reduced.
         self._passes_left: Dict[torch.Tensor, int] = {}
         self._hooks = []
         self._buckets = buckets
-        # Parameters that are in a bucket, or never will be.
+        # Parameters that are in a bucket or will never be in one.
         self._settled: Set[torch.Tensor] = set()
         self._joins = basics.joins()
         process_set = reducer.process_set
@@ -128,10 +134,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._watch_parameters()
 
     def _watch_parameters(self) -> None:
-        """Hooks the parameters that need gradients and have no hook yet."""
+        """Adds a hook to each parameter that needs a gradient and has none."""
         if not self._distributed:
             return
-        # Weak: an optimizer that was replaced must not go on reducing.
+        # Weak, so that an optimizer that was replaced stops reducing.
         method = weakref.WeakMethod(self._on_grad)
 
         def hook(parameter: torch.Tensor) -> None:
@@ -180,7 +186,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             bucket.buffer, bucket.name)
 
     def _fill_buckets(self) -> None:
-        """Puts gradients that were reduced by themselves into buckets."""
+        """Moves gradients that were reduced alone into buckets."""
         if self._buckets is None:
             return
         fresh = [
@@ -199,7 +205,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             self._settled.clear()
 
     def _follow_epoch(self) -> None:
-        # The ranks of an earlier epoch do not share the memory of this one.
+        # Buckets of an earlier epoch are not in this epoch's shared memory.
         if self._joins != basics.joins():
             self._joins = basics.joins()
             self._drop_buckets()
@@ -209,7 +215,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         return first.name if isinstance(first, Bucket) else self._names[first]
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """How many backward passes are accumulated locally before a step."""
+        """Sets how many backward passes are accumulated locally per step."""
         self.backward_passes_per_step = passes
         self._reset_passes()
 
@@ -222,12 +228,13 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def synchronize(self) -> None:
         """Waits until all gradients are reduced; .grad then has the results.
 
-        Gradients no hook has started are reduced too (zeros where there is
-        none). Raises the first HorovodInternalError after all have ended; the
-        gradients are undefined then, and the optimizer stays usable.
+        Also reduces gradients that no hook has started; a missing gradient
+        counts as zeros. If reductions fail, waits for all of them and then
+        raises the first error; the gradients are undefined then, but the
+        optimizer can still be used.
         """
         first_error = None
-        self._watch_parameters()  # of those unfrozen since
+        self._watch_parameters()  # in case some were unfrozen
         self._start_the_rest()
         for key, finish in list(self._pending.items()):
             try:
@@ -257,7 +264,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """In it, step() does not synchronize: synchronize() was called.
+        """A context in which step() does not call synchronize() again.
 
             optimizer.synchronize()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -271,9 +278,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             self._should_synchronize = True
 
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
-        """Waits for the gradients' reduction, then steps.
+        """Waits until the gradients are reduced, then steps.
 
-        With a closure, gradients are reduced after each time it is called.
+        With a closure, gradients are reduced after each call of the closure.
         """
         if closure is not None:
             return super().step(self._synchronized_closure(closure))
@@ -301,10 +308,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         return run
 
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
-        """Clears the gradients. AssertionError while they are being reduced.
+        """Clears the gradients.
 
-        Those in buckets are zeroed in place and stay there, whatever
-        set_to_none is.
+        Gradients in buckets are zeroed in place and stay there, whatever
+        set_to_none is. Raises AssertionError while gradients are being reduced.
         """
         if self._pending:
             raise AssertionError(
@@ -319,13 +326,13 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         super().zero_grad(*args, **kwargs)
         self._buckets.zero()
 
-    # torch wraps the step of an optimizer's class to profile it and to call
-    # step hooks; the wrapped class's own step is wrapped already.
+    # torch wraps step() of every optimizer class to profile it and to call step
+    # hooks. This marks ours as wrapped, because the base class's step() is.
     step.hooked = True  # type: ignore[attr-defined]
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
-        """As the optimizer's own; the new gradients are reduced too, matched
-        between ranks by their position."""
+        """As the optimizer's own. The new gradients are reduced too; they are
+        matched between ranks by their position."""
         super().add_param_group(param_group)
         group = len(self.param_groups) - 1
         for i, parameter in enumerate(self.param_groups[-1]["params"]):
@@ -333,7 +340,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._watch_parameters()
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        """As the optimizer's own; first ends reductions that are pending."""
+        """As the optimizer's own, but first ends pending reductions."""
         if self._pending:
             self.synchronize()
         self._synchronized = False
@@ -362,31 +369,32 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
     reduced. init() must have been called.
 
     named_parameters: model.named_parameters(); gradients are matched between
-    ranks by these names. Without it, by their position in the optimizer.
+    ranks by these names, or without it by their position in the optimizer.
     compression: Compression.fp16 sends gradients as float16.
-    backward_passes_per_step: gradients are summed locally over so many passes.
-    op: Average or Sum. Adasum is not there yet (NotImplementedError).
+    backward_passes_per_step: over how many passes gradients are summed locally.
+    op: Average or Sum. Adasum is not supported yet (NotImplementedError).
     gradient_predivide_factor: with Average, gradients are divided by it before
     and multiplied by it after the sum (then divided by the number of ranks).
     num_groups: older name of groups. groups: None, a number, or lists of
-    parameters; accepted, and without effect: the coordinator groups by itself.
-    sparse_as_dense: sparse gradients are reduced as dense ones, otherwise by
-    gathering.
-    process_set: whose gradients are reduced. On a rank that is not in it, the
-    optimizer steps on the rank's own.
-    gradient_as_bucket_view: from the second step on, gradients live in buckets
-    in the arena (maypole.torch.arena), and backward() starts an allreduce for
-    each bucket that is complete. .grad is a view of its bucket, contiguous, and
-    each rank's own. Call zero_grad() of this optimizer: it zeroes in place. If
-    .grad was replaced or set to None otherwise, the gradient is copied into
-    the bucket; arena_statistics() counts it. Sparse gradients stay outside.
-    With a compression other than none, what is sent is not in the arena; with
-    a gradient_predivide_factor other than 1 the ranks copy, too.
-    bucket_cap_mb: the greatest size of a bucket, in MiB, the same on all ranks.
+    parameters; accepted, but without effect, because the coordinator groups
+    operations itself.
+    sparse_as_dense: reduce sparse gradients as dense ones; otherwise they are
+    gathered.
+    process_set: the ranks whose gradients are reduced. On a rank that is not in
+    the set, the optimizer uses only the rank's own gradients.
+    gradient_as_bucket_view: from the second step on, gradients are in buckets
+    in the arena (maypole.torch.arena), and backward() starts an allreduce of
+    each bucket that is complete. .grad is a contiguous view of the rank's own
+    bucket. Call zero_grad() of this optimizer, which zeroes in place. If .grad
+    was replaced or set to None in another way, the gradient is copied into the
+    bucket, and arena_statistics() counts it. Sparse gradients stay outside.
+    With a compression other than none, the tensors sent are not in the arena;
+    with a gradient_predivide_factor other than 1, the ranks make copies, too.
+    bucket_cap_mb: the maximum size of a bucket, in MiB; the same on all ranks.
 
-    Raises ValueError for wrong arguments, each naming what is expected.
+    Raises ValueError for wrong arguments; the text says what is expected.
     """
-    basics.size()  # before init() there is nothing to wrap it for
+    basics.size()  # raises ValueError before init()
     process_sets.id_of(process_set)
     if num_groups != 0:
         warnings.warn("num_groups is deprecated, use groups",
@@ -396,13 +404,13 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
                      groups)
     if not bucket_cap_mb > 0:
         raise ValueError(f"DistributedOptimizer: bucket_cap_mb={bucket_cap_mb},"
-                         " expected a number above 0")
+                         " expected a positive number")
     names = _parameter_names(optimizer, named_parameters)
     base = optimizer.__class__
     wrapped_class = type(base.__name__, (_DistributedOptimizer, base), {})
     wrapped = wrapped_class.__new__(wrapped_class)
     wrapped.__dict__.update(optimizer.__dict__)
-    # A learning rate scheduler may have put its own over the class's.
+    # A learning rate scheduler may have set a `step` on the instance.
     wrapped.__dict__.pop("step", None)
     wrapped._attach(
         names,
@@ -417,7 +425,7 @@ def _check_arguments(op: int, predivide: float, passes: int,
                      groups: Any) -> None:
     if op == Adasum:
         raise NotImplementedError(
-            "DistributedOptimizer(op=Adasum) is not there yet; use Average")
+            "DistributedOptimizer(op=Adasum) is not supported yet; use Average")
     if op not in (Average, Sum):
         raise ValueError(f"DistributedOptimizer: op={OP_NAMES.get(op, op)}, "
                          "expected Average or Sum")
@@ -434,8 +442,8 @@ def _check_arguments(op: int, predivide: float, passes: int,
             isinstance(group, (list, tuple)) and all(
                 isinstance(p, torch.Tensor) for p in group)
             for group in groups):
-        raise ValueError("DistributedOptimizer: groups must be None, a number "
-                         "from 0 on, or a list of lists of tensors")
+        raise ValueError("DistributedOptimizer: groups must be None, a "
+                         "non-negative integer, or a list of lists of tensors")
 
 
 def _parameter_names(

@@ -18,8 +18,9 @@ def sparse_allreduce_async(
     """Starts reducing a sparse COO tensor; returns a function, not a handle.
 
     The function waits and returns the sparse result (not coalesced: indices
-    may repeat). Gathers `<name>.indices` and `<name>.values`, so the number of
-    entries may differ between ranks. op: Average or Sum, else ValueError.
+    may repeat). It is gathered with two operations, `<name>.indices` and
+    `<name>.values`; the number of entries may differ between ranks.
+    op: Average or Sum, else ValueError.
     """
     if op not in (Average, Sum):
         raise ValueError(f"sparse_allreduce_async of {name!r}: op={op!r}, "
@@ -28,7 +29,7 @@ def sparse_allreduce_async(
         raise ValueError(f"sparse_allreduce_async of {name!r}: layout is "
                          f"{tensor.layout}, expected torch.sparse_coo")
     tensor = tensor if tensor.is_coalesced() else tensor.coalesce()
-    # Entries along dimension 0, which is what allgather concatenates.
+    # One entry per row, because allgather concatenates rows.
     indices = allgather_async(tensor.indices().t().contiguous(),
                               None if name is None else f"{name}.indices",
                               process_set)
