@@ -269,6 +269,7 @@ TEST_F(ExecutorCoreTest, FullSlotTableSaysWhatToDo) {
     session::SetText(request.name, "n" + std::to_string(i));
     core.OnSlotRequest(1, request);
   }
+  core.OnTime(kSlotWaitMs);
   const auto actions = core.TakeActions();
   const auto& last =
       std::get<session::SlotReply>(std::get<ReplyClient>(actions.back()).reply);
