@@ -177,8 +177,8 @@ TEST_F(NamesTest, ARankThatDoesNotAnswerIsWaitedForAndReported) {
   const std::string line = Reply<session::Notice>().text;
   EXPECT_EQ(line,
             "maypole: allreduce 'new' waits for one of the 4 operation names "
-            "of this node: rank 1 has not given back those that it does not "
-            "use any more; it may be stopped");
+            "of this node: rank 1 has not given back those that it no longer "
+            "uses; it may be stopped");
   Answer(2, {0});
   EXPECT_EQ(Take<FreeSlot>().size(), 1u);
 }

@@ -103,7 +103,7 @@ TEST_F(ExecutorCoreTest, WhatHasNotEndedIsNotSubmittedAgain) {
   core_.OnReadySlot(News(0, 2, Kind::kAllreduce, 8, 8));
   const auto aborts = Take<AbortBoard>();
   ASSERT_EQ(aborts.size(), 1u);
-  EXPECT_NE(aborts[0].text.find("allreduce 'a' for the 2. time before"),
+  EXPECT_NE(aborts[0].text.find("allreduce 'a' (call 2) before call 1 "),
             std::string::npos)
       << aborts[0].text;
 }

@@ -123,7 +123,7 @@ TEST_F(RequestsTest, ARemovedSetHasNoNewNamesAndItsIdNeverComesAgain) {
                "allreduce 'x': process set 1 has been removed");
   EXPECT_STREQ(Slot("x", Kind::kAllreduce, 2).text,
                "allreduce 'x': process set 2 does not exist; every rank must "
-               "make it first");
+               "create it first");
   MakeSet(3, 1, {0, 2});
   EXPECT_EQ(Take<AbortBoard>().at(0).code, Code::kInternal);
 }
