@@ -52,7 +52,7 @@ TEST(ClientConnectionTest, AClientThatNeverReadsReachesTheLimit) {
   size_t sent = 0;
   Status s;
   while ((s = p.here.Send(m.data(), m.size())).ok()) ++sent;
-  EXPECT_EQ(s.message(), "it does not read what the executor sends");
+  EXPECT_EQ(s.message(), "it does not read the executor's messages");
   EXPECT_GE(sent, kMaxUnsentReplies);
   EXPECT_LT(sent, 2 * kMaxUnsentReplies);
 }

@@ -62,8 +62,8 @@ class SlotRecalls {
                 const std::function<bool(uint32_t slot)>& may);
 
   // Handles a rank's answer to its oldest recall and adds slots that became
-  // free to *free. Returns false if the rank owes no answer, or the answer does
-  // not match the recall.
+  // free to *free. Returns false if the rank owes no answer, or the answer
+  // lists too many slots.
   bool Take(uint32_t local, const session::SlotReturn& answer,
             std::vector<uint32_t>* free);
   // A mask of the local ranks that owe an answer.
