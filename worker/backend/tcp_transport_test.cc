@@ -141,7 +141,7 @@ TEST_F(TcpTransportTest, AMessageOfAnotherSizeFailsTheConnection) {
   posted->recv(0, 1);
   from->send(1, 1);
   EXPECT_EQ(Failure([&] { posted->waitRecv(nullptr, kPatience); }),
-            "it sends a message of another size than was asked for");
+            "it sends a message of another size than was expected");
   EXPECT_EQ(got, "...");
 }
 
@@ -204,7 +204,7 @@ TEST(TcpTransportHostileTest, MessagesThatNobodyAsksForHaveABound) {
     posted->waitRecv(nullptr, kPatience);
     FAIL();
   } catch (const std::runtime_error& e) {
-    EXPECT_STREQ(e.what(), "it sends more than was asked for");
+    EXPECT_STREQ(e.what(), "it sends more than was expected");
   }
 }
 
