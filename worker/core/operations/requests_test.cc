@@ -214,7 +214,7 @@ TEST_F(RequestsTest, RequestsOutOfOrderEndTheEpochAndNameTheRank) {
   AskSet(2, 2, 1);
   EXPECT_EQ(Take<AbortBoard>().at(0).text,
             "rank 1 has sent its request for a process set number 2 out of "
-            "order, or too many at once");
+            "order, or too many of them at once");
 }
 
 TEST_F(RequestsTest, TooManyRequestsEndTheEpoch) {
