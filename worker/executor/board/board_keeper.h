@@ -103,8 +103,8 @@ class BoardKeeper {
   void LookAtSlot(uint32_t slot, BoardSnapshot* look) const;
   void LookAtRun(uint32_t record, BoardSnapshot* look);
   void LookAtBlocked(uint32_t local, RankSnapshot* rank) const;
-  // Returns true if the rank has not left `generation` of the run; then notes
-  // in *look what it holds.
+  // Returns true if the rank has not left `generation` of the run, and notes in
+  // *look what it holds.
   bool Holds(RunRef ref, uint32_t generation, uint32_t local, uint32_t slot,
              BoardSnapshot* look) const;
 

@@ -111,7 +111,7 @@ bool BoardKeeper::Holds(RunRef ref, uint32_t generation, uint32_t local,
   const uint64_t consumed = p.consumed.load(std::memory_order_acquire);
   if (CountAt(consumed, generation) == UINT32_MAX) return false;
   RankSnapshot& rank = look->ranks[local];
-  // A rank without outstanding operations has left all runs.
+  // A rank without outstanding operations holds nothing.
   if (!rank.here || board_->rank(local).tickets_read.load(
                         std::memory_order_acquire) == kAllRead) {
     return rank.here;
