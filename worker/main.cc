@@ -1,5 +1,5 @@
-// maypole-worker: the agent of one node (supervisor), and, started by itself
-// with --executor, the executor of one job.
+// maypole-worker: the agent of one node (supervisor) or, with --executor, the
+// executor of one job, which the supervisor starts.
 #include <grpc/support/log.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>

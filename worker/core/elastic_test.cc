@@ -1,4 +1,5 @@
-// Elastic ranks: reported as they come, in an epoch as the coordinator says.
+// Elastic ranks: reported as they arrive; the coordinator decides which of them
+// take part in an epoch.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -122,7 +123,7 @@ TEST_F(ElasticCoreTest, TheStartSaysWhoIsInTheOthersWaitOn) {
   EXPECT_EQ(said.members(0).client(), 2u);
 }
 
-// The coordinator drops what was said in the round before.
+// The coordinator ignores messages of the previous round.
 TEST_F(ElasticCoreTest, ThatNobodyWaitsIsSaidAgainAfterAStart) {
   for (const int i : {1, 2, 3}) Come(static_cast<ClientId>(i), 10 + i);
   core_.OnClientGone(3, "its connection closed");  // crosses with the start
@@ -158,7 +159,7 @@ TEST_F(ElasticCoreTest, ThatNobodyWaitsIsSaidAgainIfAllHaveGoneAtARefusal) {
   for (const int i : {1, 2}) Come(static_cast<ClientId>(i), 10 + i);
   core_.OnClientGone(1, "its connection closed");
   core_.OnClientGone(2, "its connection closed");
-  Drop();  // of the round before: the coordinator passes over it
+  Drop();  // of the previous round: the coordinator ignores it
   auto end = EndMessage(0, "there is no place");
   end.mutable_epoch_end()->add_clients(1);
   core_.OnCoordinator(end);

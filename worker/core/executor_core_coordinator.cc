@@ -1,4 +1,4 @@
-// ExecutorCore: what the coordinator says.
+// ExecutorCore: messages from the coordinator.
 #include "worker/core/executor_core.h"
 
 namespace maypole::worker {

@@ -1,5 +1,5 @@
-// Elastic jobs: ranks are told of as they come; the coordinator says who is in
-// an epoch.
+// ExecutorCore: elastic jobs. Ranks are reported as they arrive; the
+// coordinator decides which of them take part in an epoch.
 #include <algorithm>
 #include <set>
 #include <utility>

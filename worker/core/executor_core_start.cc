@@ -1,4 +1,5 @@
-// ExecutorCore: from the first rank that waits to the board of an epoch.
+// ExecutorCore: the start of an epoch, from the first waiting rank to the
+// board.
 #include <utility>
 
 #include "absl/strings/str_cat.h"

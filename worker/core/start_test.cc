@@ -1,4 +1,4 @@
-// How epochs begin, and why not, in many orders of events.
+// How epochs start, or fail to start, in many orders of events.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -178,7 +178,7 @@ TEST_F(ExecutorCoreTest, FailedStartIsToldToAllLocalRanks) {
   EXPECT_TRUE(TakeSent().back().has_ranks_ready());
 }
 
-// It goes to ranks, whose errors are never without a text.
+// The reason goes to ranks, whose errors always have a text.
 TEST_F(ExecutorCoreTest, AnEndWithoutAReasonIsSaidToBeOne) {
   Join(4);
   Drop();

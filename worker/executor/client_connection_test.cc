@@ -102,8 +102,8 @@ TEST(ClientConnectionTest, WhatIsKeptKeepsItsDescriptors) {
   EXPECT_EQ(c, 'y');
 }
 
-// Longer than the buffer, as an example of all that is not "full" (ENOBUFS,
-// ETOOMANYREFS): nobody would ever send it.
+// Longer than the buffer, as an example of errors other than "full" (ENOBUFS,
+// ETOOMANYREFS): a retry would never succeed.
 TEST(ClientConnectionTest, WhatCannotBeSentIsAnError) {
   Pair p;
   const std::string endless(16 << 20, 'x');

@@ -1,5 +1,5 @@
-// The names of the epoch's operations: slots for them, and what is done when
-// there is none.
+// ExecutorEpoch: slots for the names of operations, and recalling slots when
+// none is free.
 #include <algorithm>
 #include <bit>
 #include <utility>

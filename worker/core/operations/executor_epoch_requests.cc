@@ -1,4 +1,4 @@
-// What the ranks ask of all others: process sets, joins.
+// ExecutorEpoch: requests that concern all ranks: process sets and joins.
 #include <algorithm>
 #include <utility>
 

@@ -1,5 +1,5 @@
-// What the epoch makes of a look at the board: ranks that are late, that stand
-// still, that wait for ever.
+// ExecutorEpoch: finds stragglers, frozen and blocked ranks in a snapshot of
+// the board.
 #include <bit>
 #include <utility>
 
@@ -43,7 +43,7 @@ std::optional<ExecutorEpoch::Frozen> ExecutorEpoch::OnSnapshot(
           " was under way", stopped ? " (its process is stopped)" : "")};
 }
 
-// --- Late --------------------------------------------------------------------
+// --- Stragglers --------------------------------------------------------------
 
 void ExecutorEpoch::LookForStragglers(int64_t now_ms,
                                       const BoardSnapshot& look) {

@@ -1,4 +1,4 @@
-// Names that come and go: slots are given back and become other names'.
+// Names that come and go: slots are recalled and given to other names.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -211,7 +211,7 @@ TEST_F(NamesTest, SlotsThatNobodyHasAskedForAreNotGivenBack) {
             std::string::npos);
 }
 
-// How often they were used tells those who have joined which is the next.
+// Joined ranks derive the next name from how often these were used.
 TEST_F(NamesTest, UnnamedOperationsKeepTheirNamesWhileTheirSetIsThere) {
   StartOneNode();
   MakeSet(1, 1, {0});

@@ -1,4 +1,5 @@
-// What ranks ask of all others: process sets and joins; and who may use a set.
+// Requests that concern all ranks: process sets and joins; and which ranks may
+// use a set.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -299,7 +300,7 @@ TEST_F(RequestsTest, AJoinMaySettleAfterItsAnswer) {
   EXPECT_TRUE(TakeSent().at(0).join_state().settled());
 }
 
-// They have joined; if nobody said a word the others would wait for ever.
+// The ranks have joined; without an error the others would wait forever.
 TEST_F(RequestsTest, StandInWithoutAFreeNameEndsTheEpoch) {
   StartTwoNodes();
   for (uint32_t i = 0; i < ExecutorCoreOptions().slots; ++i) {

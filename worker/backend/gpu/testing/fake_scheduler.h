@@ -38,7 +38,7 @@ struct FakeStream {
   std::atomic<bool> stopped = false;
   std::condition_variable more;
   std::thread thread;
-  bool running = false;  // the thread executes an operation
+  bool running = false;  // the thread has not ended
 };
 using FakeStreams = std::vector<std::shared_ptr<FakeStream>>;
 
