@@ -428,7 +428,7 @@ TEST_F(ElasticCoreTest, WrongHellosAreRefusedAlone) {
             "an elastic job has 1 to 4096 ranks; a range from 2 to 1 is not "
             "possible");
   EXPECT_EQ(refusal(ElasticHello(11, 3, -1)),
-            "rank -1 of epoch 3 cannot return: ranks must be from 0 to 4095");
+            "rank -1 of epoch 3 cannot return: ranks must be 0 to 4095");
   Come(1, 11, 3, 1);
   Drop();
   EXPECT_EQ(refusal(ElasticHello(11, 3, 1)),

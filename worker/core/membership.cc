@@ -63,9 +63,9 @@ absl::Status CheckElasticAlone(const session::Hello& h) {
         h.min_size, " to ", h.max_size, " is not possible"));
   }
   if (h.last_epoch > 0 && (h.rank < 0 || h.rank >= kMaxRanks)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rank ", h.rank, " of epoch ", h.last_epoch,
-        " cannot return: ranks must be from 0 to ", kMaxRanks - 1));
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", h.rank, " of epoch ", h.last_epoch,
+                     " cannot return: ranks must be 0 to ", kMaxRanks - 1));
   }
   return CheckTimes(h);
 }
@@ -79,9 +79,10 @@ std::string Terms(int min_size, int max_size) {
 absl::Status Membership::CheckAgainstFirst(const session::Hello& h) const {
   const LocalMember& first = members_.begin()->second;
   if (h.size != size_) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rank ", h.rank, " says that the job has ", h.size, " ranks, but rank ",
-        first.rank, " says ", size_, "; give all ranks the same MAYPOLE_SIZE"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", h.rank, " says that the job has ", h.size,
+                     " ranks, but rank ", first.rank, " says ", size_,
+                     "; give all ranks of the job the same MAYPOLE_SIZE"));
   }
   if (h.local_size != local_size_) {
     return absl::InvalidArgumentError(

@@ -70,7 +70,7 @@ TEST_F(ExecutorCoreTest, WrongHelloIsRefusedAndTouchesNobodyElse) {
   ASSERT_EQ(refused.size(), 6u);
   EXPECT_EQ(refused[0].text,
             "rank 1 says that the job has 3 ranks, but rank 0 says 2; give all "
-            "ranks the same MAYPOLE_SIZE");
+            "ranks of the job the same MAYPOLE_SIZE");
   EXPECT_EQ(refused[1].text,
             "rank 0 is connected already (pid 100); was the job started twice "
             "with one MAYPOLE_JOB?");

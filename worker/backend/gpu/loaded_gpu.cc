@@ -309,10 +309,10 @@ using Library = std::unique_ptr<void, CloseLibrary>;
 absl::StatusOr<Library> OpenLibrary(const std::string& path) {
   // dlopen("") would return the program itself.
   if (path.empty() || access(path.c_str(), F_OK) != 0) {
-    return absl::UnavailableError(
-        absl::StrCat("no GPUs: there is no plugin \"", path,
-                     "\"; put libmaypole_gpu.so next to the program or set "
-                     "MAYPOLE_GPU_PLUGIN"));
+    return absl::UnavailableError(absl::StrCat(
+        "no GPUs: there is no plugin \"", path,
+        "\"; put libmaypole_gpu.so next to the program, or give its path in "
+        "MAYPOLE_GPU_PLUGIN"));
   }
   // Without a slash, dlopen would search elsewhere than access().
   const std::string file =

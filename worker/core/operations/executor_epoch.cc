@@ -48,8 +48,7 @@ absl::StatusOr<EpochInfo> ReadEpochStart(const proto::EpochStart& start,
   for (const proto::NodeInfo& node : info.nodes) {
     for (const uint32_t rank : node.ranks()) {
       if (rank >= start.size() || !seen.insert(rank).second) {
-        return bad(
-            absl::StrCat("rank ", rank, " is out of range or listed twice"));
+        return bad(absl::StrCat("rank ", rank, " is invalid or repeated"));
       }
     }
   }

@@ -72,8 +72,9 @@ absl::StatusOr<uint32_t> ExecutorEpoch::AllotFor(const LocalMember& member,
         "operation '", absl::CHexEscape(name), "': the name must be UTF-8"));
   }
   if (!HasNames(r.kind)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "operation '", name, "': collective number ", r.kind, " has no names"));
+    return absl::InvalidArgumentError(absl::StrCat("operation '", name,
+                                                   "': collective number ",
+                                                   r.kind, " takes no names"));
   }
   const Kind kind = static_cast<Kind>(r.kind);
   const std::string what =

@@ -41,8 +41,8 @@ absl::Status RunQueue::Add(const proto::Run& run, SlotTable* slots) {
     return Misfit(run, absl::StrCat("run ", last_run_ + 1, " was expected"));
   }
   if (waiting_.size() >= kMaxQueuedRuns) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        kMaxQueuedRuns, " runs are already waiting for this node's ranks"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(kMaxQueuedRuns, " runs are queued for this node's ranks"));
   }
   absl::StatusOr<RunSpec> spec = LayOut(run, slots);
   if (!spec.ok()) return spec.status();

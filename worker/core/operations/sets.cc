@@ -49,10 +49,10 @@ absl::Status SetTable::Add(uint32_t id, const std::vector<int>& ranks) {
   if (id <= last_id_ || id > kMaxProcessSets || ranks.empty() || !ascends ||
       ranks.front() < 0 ||
       static_cast<size_t>(ranks.back()) >= node_of_rank_.size()) {
-    return absl::InternalError(
-        absl::StrCat("the coordinator has made an invalid process set: ", id,
-                     " of ranks ", absl::StrJoin(ranks, ","),
-                     "; this is a bug in Maypole, please report it"));
+    return absl::InternalError(absl::StrCat(
+        "the coordinator has made a process set that is invalid: ", id,
+        " of ranks ", absl::StrJoin(ranks, ","),
+        "; this is a bug in Maypole, please report it"));
   }
   last_id_ = id;
   sets_[id] = Make(id, ranks);
