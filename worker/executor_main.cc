@@ -27,7 +27,8 @@
 namespace maypole::worker {
 namespace {
 
-// The supervisor has written it before it started us.
+// The supervisor writes Setup before it starts this process, so this bound is
+// generous.
 constexpr int kSetupTimeoutMs = 10000;
 
 absl::StatusOr<control::Setup> ReadSetup(int fd) {
@@ -38,7 +39,7 @@ absl::StatusOr<control::Setup> ReadSetup(int fd) {
   control::Setup setup;
   if (message.data.size() != sizeof(setup)) {
     return absl::InvalidArgumentError(
-        "--executor is internal: maypole-worker starts itself with it");
+        "--executor is internal: only maypole-worker may pass it");
   }
   std::memcpy(&setup, message.data.data(), sizeof(setup));
   return setup;
@@ -51,10 +52,11 @@ void Refuse(int client, const absl::Status& why) {
   (void)SendMessage(client, &refused, sizeof(refused));
 }
 
-// Ends a process that cannot become its user; who waits for it is told why.
+// Ends a process that cannot become its user. Clients that were handed over
+// get a Refused with the reason.
 [[noreturn]] void RefuseAllAndEnd(int control, const absl::Status& why) {
   spdlog::error("event=user_refused reason={}", LogValue(why.message()));
-  // From now on the agent itself tells new ones that we take nobody.
+  // From now on the agent itself refuses new clients of this job.
   shutdown(control, SHUT_RD);
   Received message;
   while (ReceiveMessage(control, control::kMaxMessageBytes, 0, &message).ok() &&
@@ -102,7 +104,7 @@ std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
   GlooOptions o;
   o.host = f.network;
   if (o.host.empty()) {
-    // An error shows when Gloo cannot listen on the empty address.
+    // If this fails, listening on the empty address reports the error.
     o.host = OwnAddress(f.coordinator, prepare.node_addresses).value_or("");
   }
   o.nonce =
@@ -123,9 +125,9 @@ absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals) {
   if (fcntl(control.get(), F_SETFD, FD_CLOEXEC) != 0 ||
       fcntl(stats_fd.get(), F_SETFD, FD_CLOEXEC) != 0) {
     return absl::InvalidArgumentError(
-        "--executor is internal: maypole-worker starts itself with it");
+        "--executor is internal: only maypole-worker may pass it");
   }
-  // The cluster secret is in this process now.
+  // This process is about to read the cluster secret.
   prctl(PR_SET_DUMPABLE, 0);
   absl::StatusOr<control::Setup> setup = ReadSetup(control.get());
   if (!setup.ok()) return setup.status();
@@ -133,7 +135,7 @@ absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals) {
     const absl::Status s = BecomeUser(
         setup->uid, setup->gid, std::chrono::milliseconds(kGroupLookupMs));
     if (!s.ok()) RefuseAllAndEnd(control.get(), s);
-    prctl(PR_SET_DUMPABLE, 0);  // the kernel has set it anew
+    prctl(PR_SET_DUMPABLE, 0);  // the kernel reset it when the uid changed
   }
   absl::StatusOr<TlsOptions> tls = ReadSealedTls(std::move(tls_fd));
   if (!tls.ok()) return tls.status();

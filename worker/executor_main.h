@@ -1,4 +1,6 @@
-// The program as a job's executor.
+// ExecutorMain: runs maypole-worker as the executor of one job, until the
+// supervisor agrees that it is idle, or `stop_signals` (a signalfd) is
+// readable. Call it from the main thread, before any other thread exists.
 #ifndef MAYPOLE_WORKER_EXECUTOR_MAIN_H_
 #define MAYPOLE_WORKER_EXECUTOR_MAIN_H_
 

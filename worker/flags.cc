@@ -42,7 +42,7 @@ SIGTERM and SIGINT end it with status 0: its jobs get an error that says so.
 Log lines (key=value) go to stderr.
 )";
 
-// As they were given.
+// Flag values that name files.
 struct Texts {
   std::string secret_file;
   std::string tls_ca;
@@ -65,12 +65,12 @@ void DefineAddresses(WorkerFlags* f, CommandLine* line) {
   line->Add({"--network"},
             TextValue(&f->network, "IP")
                 .WithDefault("that of the route to the coordinator"),
-            "address that other nodes reach this one by");
+            "address at which other nodes reach this one");
   line->Add({"--network_connections"},
             IntegerValue(&f->network_connections, 1u, kMaxConnections),
-            "TCP connections to each other node, and as many from it, 1 to 3; "
-            "the same on all nodes. More than one where one does not fill the "
-            "link");
+            "TCP connections in each direction to each other node, 1 to 3; "
+            "must be the same on all nodes. Use more than one if a single "
+            "connection does not fill the link");
   line->Add(
       {"--network_timeout"},
       DurationValue(&f->network_timeout, absl::ZeroDuration(), absl::Hours(1)),
@@ -87,17 +87,17 @@ void DefineSecrets(Texts* texts, WorkerFlags* f, CommandLine* line) {
             "file with the cluster secret, one line, readable by its owner "
             "only");
   line->Add({"--tls_ca"}, FileValue(&texts->tls_ca),
-            "file (PEM) with the cluster's own CA; with --tls_cert and "
-            "--tls_key: calls to the coordinator use TLS, and it must show a "
-            "certificate of this CA");
+            "file (PEM) with the cluster's own CA. With --tls_cert and "
+            "--tls_key, calls to the coordinator use TLS, and the coordinator "
+            "must present a certificate of this CA");
   line->Add({"--tls_cert"}, FileValue(&texts->tls_cert),
-            "file (PEM) with this node's certificate of that CA");
+            "file (PEM) with this node's certificate, signed by that CA");
   line->Add({"--tls_key"}, FileValue(&texts->tls_key),
             "file (PEM, mode 0600) with the certificate's key");
   line->Add({"--tls_server_name"},
             TextValue(&f->tls.server_name, "NAME")
                 .WithDefault("the host of --coordinator"),
-            "name that the coordinator's certificate must be for");
+            "name that the coordinator's certificate must carry");
 }
 
 void DefineJobs(WorkerFlags* f, CommandLine* line) {
@@ -120,21 +120,22 @@ void DefineJobs(WorkerFlags* f, CommandLine* line) {
   line->Add({"--ring_depth"}, IntegerValue(&f->ring_depth, 2u, 64u),
             "chunks in each ring, 2 to 64");
   line->Add({"--arena_bytes"}, IntegerValue(&f->arena_bytes, uint64_t{0}),
-            "limit of each rank's arena tensors, a multiple of 4096. It is "
-            "address space; memory is taken as tensors are made. 0: no arenas");
+            "limit of each rank's arena tensors, a multiple of 4096. This "
+            "reserves address space only; memory is allocated as tensors are "
+            "created. 0: no arenas");
   line->Add({"--slots"}, IntegerValue(&f->slots, 64u, kMaxSlots),
             "limit of the operation names that a job uses at the same time, a "
-            "multiple of 64; memory is taken as names are used");
+            "multiple of 64; memory is allocated as names are used");
 }
 
 void DefineRest(WorkerFlags* f, CommandLine* line) {
   line->Add({"--announce_fd"},
             IntegerValue(&f->announce_fd, -1).WithDefault(""),
-            "descriptor that gets one line 'metrics=HOST:PORT socket=PATH' "
-            "when the agent is ready");
+            "descriptor to which the agent writes one line "
+            "'metrics=HOST:PORT socket=PATH' when it is ready");
   line->Add({"--log_level"}, LogLevelValue(&f->log_level),
             "trace, debug, info, warning, error or off");
-  // With these the supervisor starts itself as a job's executor.
+  // Internal: the supervisor passes these when it starts an executor.
   line->Add({"--executor"}, SwitchValue(&f->executor), "");
   line->Add({"--control_fd"}, IntegerValue(&f->control_fd, -1), "");
   line->Add({"--stats_fd"}, IntegerValue(&f->stats_fd, -1), "");
@@ -153,15 +154,15 @@ std::string HostName() {
 
 absl::StatusOr<std::string> DefaultSocket() {
   if (geteuid() == 0) {
-    // Users must get in, whatever the umask.
+    // All users must be able to enter the directory, whatever the umask is.
     if (mkdir("/run/maypole", 0755) == 0) chmod("/run/maypole", 0755);
     return std::string("/run/maypole/agent.sock");
   }
   const char* dir = std::getenv("XDG_RUNTIME_DIR");
   if (dir == nullptr || *dir == 0) {
     return Bad("socket",
-               "XDG_RUNTIME_DIR is not set, so there is no default; give a "
-               "path in a directory of your own");
+               "must be set, because XDG_RUNTIME_DIR is not; use a path in a "
+               "directory that you own");
   }
   return absl::StrCat(dir, "/maypole-agent.sock");
 }

@@ -1,5 +1,8 @@
-// Flags of maypole-worker, checked; and how a supervisor gives them to its
-// executors.
+// WorkerFlags: the checked flags of maypole-worker, and the command line that
+// the supervisor derives from them for its executors.
+//
+// Thread contract: values and functions; ReadFlags() reads files and the
+// environment.
 #ifndef MAYPOLE_WORKER_FLAGS_H_
 #define MAYPOLE_WORKER_FLAGS_H_
 
@@ -16,7 +19,8 @@
 namespace maypole::worker {
 
 struct WorkerFlags {
-  std::optional<std::string> answer;  // --help and its like: print it, and end
+  // Set by --help and similar flags: the program prints this and exits.
+  std::optional<std::string> answer;
   std::string socket;
   std::string coordinator;
   std::string node;
@@ -42,11 +46,11 @@ struct WorkerFlags {
   int tls_fd = -1;  // negative: no TLS
 };
 
-// args: without the program's name. Reads the files that the flags name. An
-// error says which flag is wrong.
+// `args` does not include the program's name. Reads the files that the flags
+// name. The error names the wrong flag.
 absl::StatusOr<WorkerFlags> ReadFlags(const std::vector<std::string>& args);
 
-// What an executor needs of it, as a command line.
+// Returns the flags that an executor needs, as command-line arguments.
 std::vector<std::string> ExecutorArguments(const WorkerFlags& flags);
 
 }  // namespace maypole::worker

@@ -1,5 +1,5 @@
-// maypole-worker: the agent of one node (supervisor), and, started by itself
-// with --executor, the executor of one job.
+// maypole-worker: the agent of one node (supervisor) or, with --executor, the
+// executor of one job, which the supervisor starts.
 #include <grpc/support/log.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
@@ -46,16 +46,16 @@ void SetUpLog(const WorkerFlags& flags) {
   });
 }
 
-// Before any thread starts: all of them inherit the mask.
+// Call before any thread starts: all threads inherit the signal mask.
 Fd CatchStopSignals(bool executor) {
   signal(SIGPIPE, SIG_IGN);
-  // A limit of file size (ulimit -f) makes calls fail, and is then reported.
+  // A file size limit (ulimit -f) then fails the call, which is reported.
   signal(SIGXFSZ, SIG_IGN);
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   if (executor) {
-    // Ctrl-C reaches the whole terminal; the supervisor decides.
+    // Ctrl-C signals all processes of the terminal; the supervisor ends us.
     signal(SIGINT, SIG_IGN);
   } else {
     sigaddset(&set, SIGINT);
@@ -64,7 +64,7 @@ Fd CatchStopSignals(bool executor) {
   return Fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
-// Null: no address, no metrics.
+// Returns null if `text` is empty: the agent then serves no metrics.
 absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(
     const std::string& text, std::shared_ptr<WorkerMetrics> metrics,
     std::string* bound) {
@@ -103,7 +103,7 @@ absl::Status SupervisorMain(const WorkerFlags& flags, Fd stop_signals) {
   spdlog::info("event=ready socket={} coordinator={} metrics={}",
                LogValue(flags.socket), flags.coordinator, bound);
   Announce(flags.announce_fd,
-           // A path may hold spaces: it is the rest of the line.
+           // The path comes last because it may contain spaces.
            absl::StrCat("metrics=", bound, " socket=", flags.socket, "\n"));
   absl::Status s = supervisor.Run(std::move(stop_signals));
   spdlog::info("event=end");

@@ -139,13 +139,13 @@ class ProgramTest(unittest.TestCase):
             ]
             for agent in agents:
                 self.addCleanup(agent.kill)
-            # Who has not won ends by itself.
+            # An agent that has not won ends on its own.
             give_up = time.monotonic() + PATIENCE
             while sum(a.poll() is None for a in agents) > 1:
                 self.assertLess(time.monotonic(), give_up, "two serve one socket")
                 time.sleep(0.005)
             (winner,) = [a for a in agents if a.poll() is None]
-            # It hears who connects, and says what it thinks of it.
+            # The winner answers a client that connects.
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
                 client.settimeout(PATIENCE)
                 client.connect(path)

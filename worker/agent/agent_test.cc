@@ -34,7 +34,7 @@ constexpr int kPatienceMs = 20000;
 
 class Agent {
  public:
-  // `log`: a file for what it says; else that goes where the test's goes.
+  // `log`: a file for stderr; by default it goes to the test's stderr.
   explicit Agent(const std::string& coordinator, const char* log = nullptr) {
     std::string dir = std::string(getenv("TEST_TMPDIR")) + "/aXXXXXX";
     EXPECT_NE(mkdtemp(dir.data()), nullptr);
@@ -153,12 +153,12 @@ class Rank {
     Send(&m, sizeof(m));
   }
   std::string AwaitAbort() {
-    // The executor closes or aborts; either way the board says it first.
+    // Whether the executor closes or aborts, the board shows it first.
     for (int i = 0; i < kPatienceMs && !board_->aborted(); ++i) usleep(1000);
     return board_->AbortStatus().message();
   }
   void Close() { socket_.Reset(); }
-  // Wakes the executor, as a rank does that has news on the board.
+  // Wakes the executor, as a rank does after it has changed the board.
   void WakeExecutor() {
     const uint64_t one = 1;
     EXPECT_EQ(write(fds_[1].get(), &one, sizeof(one)), ssize_t{sizeof(one)});
@@ -187,7 +187,8 @@ int64_t CpuNs(pid_t pid) {
   return t.tv_sec * int64_t{1000000000} + t.tv_nsec;
 }
 
-// Of half a second; who is woken again and again burns all of it.
+// The most CPU time that a sleeping process may use in half a second. A process
+// that is woken again and again uses all of it.
 constexpr int64_t kAsleepNs = 100000000;
 
 void ExpectAsleep(pid_t pid) {
@@ -196,8 +197,8 @@ void ExpectAsleep(pid_t pid) {
   EXPECT_LT(CpuNs(pid) - before, kAsleepNs);
 }
 
-// How many descriptors the kernel watches for the process (those that it has
-// closed while somebody else holds them among them).
+// Returns how many descriptors the process has in epoll, including those that
+// it has closed while another process holds them.
 int Watched(pid_t pid) {
   namespace fs = std::filesystem;
   const fs::path proc = "/proc/" + std::to_string(pid);
@@ -211,8 +212,8 @@ int Watched(pid_t pid) {
   return count;
 }
 
-// The supervisor has dealt with all Hellos that were sent before: it takes its
-// events in their order.
+// Waits until the supervisor has handled all Hellos that were sent before; it
+// handles events in order.
 void AwaitSupervisor() {
   Rank garbage;
   garbage.Send("garbage", 7);
@@ -271,7 +272,7 @@ TEST_F(AgentTest, InitRightAfterShutdownWithRequestsStillUnread) {
   Rank a(0), b(1);
   a.AwaitWelcome();
   b.AwaitWelcome();
-  // While the executor stands still, its sockets fill.
+  // While the executor is stopped, its sockets fill.
   const pid_t executor = OnlyChild(agent_.pid());
   ASSERT_GT(executor, 0);
   ASSERT_EQ(kill(executor, SIGSTOP), 0);
@@ -294,7 +295,8 @@ TEST_F(AgentTest, AClientThatWasHandedOverWakesTheAgentNoMore) {
   b.AwaitWelcome();
   // The executor's control socket and its end.
   EXPECT_EQ(Watched(agent_.pid()), before + 2);
-  // Nobody reads what the ranks send: who watched their sockets would be awake.
+  // Nothing reads the ranks' messages now; an agent that still watched their
+  // sockets would not sleep.
   const pid_t executor = OnlyChild(agent_.pid());
   ASSERT_EQ(kill(executor, SIGSTOP), 0);
   for (Rank* r : {&a, &b}) r->RequestSlot("loss");

@@ -1,17 +1,21 @@
 // Control: the messages between a supervisor and the executors it has started.
 //
-// Purpose: the supervisor hands clients over; an executor that has nothing to
-// do asks to end. Both are the same program, so there is no version here.
+// Purpose: the supervisor hands clients over; an idle executor asks to end.
+// Both run the same program, so the messages carry no version.
 //
-//   supervisor                      executor
-//     |-- Setup ---------------------->|  once: what must not be on a command
-//     |                                |  line
+//   supervisor                        executor
+//     |-- Setup ----------------------->|  once: secrets that must not appear
+//     |                                 |  on a command line
 //     |-- HandOver + socket [+ pidfd] ->|  per client
-//     |<------------------------ Idle --|  "after `received` clients I have
-//     none" |  closes, if it has sent no more; the executor then ends
+//     |<------------------------ Idle --|  "I have received `received` clients
+//     |                                 |  and have none left"
 //
-// A closed control socket (the supervisor is gone, or agreed to Idle) means:
-// no more clients; the executor ends when it has none left.
+// The supervisor agrees to Idle by closing the socket, if it has handed over no
+// other client meanwhile. A closed control socket (the supervisor has agreed,
+// or has died) means that no clients will follow: the executor ends when its
+// last client has left.
+//
+// Thread contract: values.
 #ifndef MAYPOLE_WORKER_AGENT_CONTROL_H_
 #define MAYPOLE_WORKER_AGENT_CONTROL_H_
 
@@ -31,8 +35,8 @@ struct Setup {
   char job[kMaxJobBytes + 1] = {};
   char token[kMaxTokenBytes + 1] = {};
   char secret[kMaxSecretBytes + 1] = {};
-  // Whom the executor is to become before it does anything else; only root's
-  // agent asks for it.
+  // If set, the executor first becomes this user. Only an agent that runs as
+  // root sets it.
   bool change_user = false;
   uid_t uid = 0;
   gid_t gid = 0;

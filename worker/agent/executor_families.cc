@@ -37,31 +37,31 @@ void AddHistogram(const char* name, const char* help,
 void AddOperations(const Families::Labels& job, const StatsPage& page,
                    Families* all) {
   for (int k = 0; k < kKinds; ++k) {
-    if (static_cast<Kind>(k) == Kind::kJoin) continue;  // is no operation
+    if (static_cast<Kind>(k) == Kind::kJoin) continue;  // not an operation
     const auto kind = With(job, "kind", Name(static_cast<Kind>(k)));
     all->Counter(
         "maypole_executor_operations_total",
-        "Collectives of the job on this node, without those that failed.", kind,
-        Number(page.operations[k]));
+        "Collectives of the job: completed (one node), issued (several nodes).",
+        kind, Number(page.operations[k]));
     all->Counter("maypole_executor_operation_bytes_total",
-                 "Bytes of the results of those operations.", kind,
+                 "Bytes of the results of these operations.", kind,
                  Number(page.operation_bytes[k]));
   }
   all->Counter("maypole_executor_runs_total",
                "Negotiated runs issued (fused operations are one run).", job,
                Number(page.runs));
-  AddHistogram("maypole_fused_operations", "Operations of a negotiated run.",
+  AddHistogram("maypole_fused_operations", "Operations per negotiated run.",
                job, page.run_operations, 1, all);
   all->Counter("maypole_presence_operations_total",
-               "Operations reported present to the coordinator.", job,
+               "Operations that were reported to the coordinator.", job,
                Number(page.presence));
   AddHistogram(
       "maypole_presence_seconds",
-      "From an operation's presence on this node until its run is issued here.",
-      job, page.presence_ns, 1e-9, all);
+      "Time from an operation's presence on this node until it is issued.", job,
+      page.presence_ns, 1e-9, all);
   AddHistogram(
       "maypole_run_seconds",
-      "From the coordinator's Execute until the last chunk has been exchanged.",
+      "Time from the coordinator's Execute until the last chunk is exchanged.",
       job, page.run_ns, 1e-9, all);
   constexpr char kNetwork[] = "maypole_network_bytes_total";
   constexpr char kNetworkHelp[] = "Payload exchanged with other nodes.";
@@ -77,22 +77,22 @@ void AddWaits(const Families::Labels& job, const StatsPage& page,
     const auto what = With(job, "for", Name(static_cast<WaitFor>(i)));
     all->Counter(
         "maypole_waits_total",
-        "Waits of ranks for operations that came to sleep, by what for first.",
+        "Waits of ranks in which they slept, by what they slept for first.",
         what, Number(page.waits[i]));
     all->Counter("maypole_wait_seconds_total",
                  "Time that ranks slept in waits, by what they slept for.",
                  what, Seconds(page.wait_ns[i]));
   }
-  std::set<uint64_t> shown;  // whatever the page says, none comes twice
+  std::set<uint64_t> shown;  // no rank is shown twice, whatever the page says
   for (int i = 0; i < kMaxLocalRanks; ++i) {
     const uint64_t number = page.rank_number[i].load();
     const double late = static_cast<double>(page.late_ns[i].load()) * 1e-9;
-    // A new epoch has other ranks.
+    // Skip the entry if a new epoch has just changed its rank.
     if (number == 0 || page.rank_number[i].load() != number) continue;
     if (number > kMaxRanks || !shown.insert(number).second) continue;
     all->Counter("maypole_rank_late_seconds_total",
-                 "Time that other ranks of the node slept for this one, summed "
-                 "over them.",
+                 "Time that other ranks of the node have slept for this one, "
+                 "summed over these ranks.",
                  With(job, "rank", std::to_string(number - 1)), late);
   }
 }
@@ -107,14 +107,14 @@ void AddEpochs(const Families::Labels& job, const StatsPage& page,
   all->Counter("maypole_reconnects_total",
                "Streams to the coordinator that were resumed.", job,
                Number(page.reconnects));
-  all->Counter("maypole_epochs_total", "Epochs begun.", job,
+  all->Counter("maypole_epochs_total", "Epochs started.", job,
                Number(page.epochs));
   all->Gauge("maypole_local_ranks", "Ranks of the running epoch on this node.",
              job, Number(page.local_ranks));
   all->Gauge("maypole_board_bytes",
              "Size of the job's shared memory, without its arenas.", job,
              Number(page.board_bytes));
-  all->Gauge("maypole_arena_bytes", "Memory that the job's arena tensors take.",
+  all->Gauge("maypole_arena_bytes", "Memory that the job's arena tensors use.",
              job, Number(page.arena_bytes));
 }
 

@@ -1,4 +1,4 @@
-// The metrics of an executor, from its statistics page.
+// AddExecutor: converts an executor's statistics page to Prometheus families.
 //
 //   Families all;
 //   AddExecutor({job, uid, pid}, page, &all);      // for each executor

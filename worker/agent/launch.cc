@@ -9,7 +9,7 @@ namespace maypole::worker {
 namespace {
 
 constexpr char kSelf[] = "/proc/self/exe";
-// Of the descriptors, in the executor.
+// Descriptor numbers in the executor.
 constexpr int kControlFd = 3;
 constexpr int kStatsFd = 4;
 constexpr int kTlsFd = 5;

@@ -1,9 +1,10 @@
-// Launch: starts an executor process.
+// LaunchExecutor: starts an executor process.
 //
-// Purpose: the same program again, with --executor and two or three
-// descriptors: its control socket, its statistics page, and certificate and
-// key, if there is TLS. It starts as the agent's user; for another one it is
-// told by its control socket to become that one (become_user.h).
+// Purpose: runs this program again with --executor and two or three
+// descriptors: the control socket, the statistics page and, with TLS, the
+// certificate and key (sealed_tls.h). The executor starts as the agent's user;
+// a Setup message on the control socket may tell it to become another one
+// (become_user.h).
 //
 // Thread contract: any thread.
 #ifndef MAYPOLE_WORKER_AGENT_LAUNCH_H_

@@ -37,8 +37,8 @@ void WorkerMetrics::Remove(uint64_t executor, bool crashed) {
 std::vector<prometheus::MetricFamily> WorkerMetrics::Collect() const {
   std::lock_guard lock(mutex_);
   uint64_t refused = refusals_;
-  // A new executor of a job may start while the last one ends: one of them is
-  // shown, or a series would be there twice.
+  // A new executor of a job may start while the previous one ends. Only one of
+  // the two is shown, because a series must not occur twice.
   std::map<std::pair<std::string, uid_t>, const Executor*> newest;
   for (const auto& [id, e] : executors_) {
     refused += RefusedBy(**e.stats);
@@ -48,7 +48,7 @@ std::vector<prometheus::MetricFamily> WorkerMetrics::Collect() const {
   for (const auto& [job, e] : newest) AddExecutor(e->facts, **e->stats, &all);
   all.Gauge("maypole_build_info", "The agent's version; always 1.",
             {{"version", kVersion}, {"program", "maypole-worker"}}, 1);
-  all.Gauge("maypole_executors", "Executors that run now.", {},
+  all.Gauge("maypole_executors", "Executors that are running now.", {},
             static_cast<double>(executors_.size()));
   all.Counter("maypole_executors_started_total", "Executors started.", {},
               static_cast<double>(started_));

@@ -1,9 +1,8 @@
-// WorkerMetrics: what the agent's Prometheus endpoint shows.
+// WorkerMetrics: the metrics of the agent's Prometheus endpoint.
 //
-// Purpose: reads the statistics pages of the live executors when it is scraped,
-// and what the system says about them and this process.
-// The labels job and uid have as many values as there are live executors
-// (kMaxExecutors at most).
+// Purpose: each scrape reads the statistics pages of the live executors and
+// their memory and CPU time from /proc. The labels job and uid have one value
+// per live executor (at most kMaxExecutors).
 //
 // Thread contract: any thread.
 #ifndef MAYPOLE_WORKER_AGENT_METRICS_H_

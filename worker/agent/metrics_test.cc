@@ -1,4 +1,4 @@
-// What the agent's endpoint shows of executors.
+// The metrics of executors at the agent's endpoint.
 #include "worker/agent/metrics.h"
 
 #include <gtest/gtest.h>
@@ -106,7 +106,7 @@ TEST(WorkerMetrics, EachJobHasItsOwnValues) {
   EXPECT_EQ(at("maypole_executors_started_total"), 2);
 }
 
-// Prometheus would refuse what all jobs of the node have to say.
+// With a duplicate series, Prometheus would reject the metrics of all jobs.
 TEST(WorkerMetrics, NoPageMakesASeriesTwice) {
   WorkerMetrics metrics;
   const auto old = NewPage(), now = NewPage();

@@ -15,7 +15,7 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
 
-// Each text after its length.
+// The texts, each preceded by its length.
 void Append(const std::string& text, std::string* out) {
   const auto bytes = static_cast<uint32_t>(text.size());
   out->append(reinterpret_cast<const char*>(&bytes), sizeof(bytes));
@@ -64,7 +64,7 @@ absl::StatusOr<TlsOptions> ReadSealedTls(Fd fd) {
        {&options.ca, &options.cert, &options.key, &options.server_name}) {
     if (!Take(fd.get(), &at, text)) {
       return absl::InvalidArgumentError(
-          "--tls_fd is internal: maypole-worker starts itself with it");
+          "--tls_fd is internal: only maypole-worker may pass it");
     }
   }
   return options;

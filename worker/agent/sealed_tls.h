@@ -1,10 +1,11 @@
-// Certificate and key on their way from the supervisor, which may read the
-// files, to executors, which run as the job's user and may not.
+// SealTls, ReadSealedTls: pass certificate and key from the supervisor, which
+// may read the files, to executors, which run as the job's user and may not.
 //
-// Purpose: a sealed memfd with no name. The executor reads it when nobody of
-// its user can look at it any more (executor_main.cc), and closes it.
+// Purpose: the supervisor writes them to a sealed memfd, which has no path. An
+// executor reads and closes it after it has made itself undumpable, so that
+// other processes of its user cannot read it (executor_main.cc).
 //
-// Thread contract: functions.
+// Thread contract: any thread.
 #ifndef MAYPOLE_WORKER_AGENT_SEALED_TLS_H_
 #define MAYPOLE_WORKER_AGENT_SEALED_TLS_H_
 
@@ -14,9 +15,9 @@
 
 namespace maypole::worker {
 
-// An invalid descriptor if TLS is off.
+// Returns an invalid descriptor if TLS is off.
 absl::StatusOr<Fd> SealTls(const TlsOptions& options);
-// Many executors share it: its position is left alone.
+// Does not move the file position, which all executors share.
 absl::StatusOr<TlsOptions> ReadSealedTls(Fd fd);
 
 }  // namespace maypole::worker

@@ -29,10 +29,11 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 constexpr milliseconds kHelloTimeout{kHelloTimeoutMs};
-// Out of descriptors or memory: nobody is accepted for so long.
+// For how long accepting pauses after a failure (no descriptors or memory).
 constexpr milliseconds kPause{50};
-// No accept has failed for so long: the trouble is over.
+// After this time without a failed accept, the trouble counts as over.
 constexpr milliseconds kCalm{1000};
+// For how long executors may take to end after SIGTERM.
 constexpr milliseconds kEndTime{2000};
 
 void SetNonBlocking(int fd) {
@@ -97,14 +98,15 @@ void Supervisor::Accept() {
   }
 }
 
-// The listener stays readable: reading on at once would be all we do.
+// Pauses: the listener stays readable, so retrying at once would be a busy
+// loop.
 void Supervisor::OnAcceptFailed(const Status& why) {
   if (!cannot_accept_) {
     spdlog::error("event=accept_failed reason={}", LogValue(why.message()));
   }
   cannot_accept_ = true;
   failed_ = steady_clock::now();
-  DropOldestHalfOpen();  // makes room, if descriptors are what is missing
+  DropOldestHalfOpen();  // frees a descriptor, in case none is left
   listener_.WantRead(false);
   resume_timer_.Set(failed_ + kPause);
 }
@@ -125,8 +127,9 @@ Status Supervisor::TakeIn(Fd socket) {
   return Status();
 }
 
-// Before a client is dropped. Its Hello may be there already: it is we who are
-// late (stopped, no time on a busy node), or its event is still before us.
+// Called before a client is dropped. Its Hello may have arrived already: this
+// process may have been stopped or short of CPU time, or the loop may not have
+// reached the event yet. Returns true if there is no Hello.
 bool Supervisor::IsSilent(uint64_t id) {
   OnHello(id);
   return half_open_.contains(id);
@@ -163,7 +166,7 @@ void Supervisor::OnHello(uint64_t id) {
   CloseUnasked(std::move(message.fds));
   const Client client{it->second.socket.Release(), it->second.peer};
   half_open_.erase(it);
-  if (s.ok() && message.data.empty()) return;  // it has gone
+  if (s.ok() && message.data.empty()) return;  // the client has disconnected
   session::Hello hello;
   if (s.ok()) {
     s = session::CheckHeader(message.data.data(), message.data.size(),
@@ -195,8 +198,8 @@ absl::Status Supervisor::Admit(const session::Hello& hello,
                                const Client& client) {
   if (geteuid() != 0 && client.peer.uid != geteuid()) {
     return absl::PermissionDeniedError(absl::StrCat(
-        "this agent serves uid ", geteuid(), " only, the process has uid ",
-        client.peer.uid, "; start an agent of your own or one as root"));
+        "this agent serves uid ", geteuid(), " only, but the process has uid ",
+        client.peer.uid, "; start your own agent, or one as root"));
   }
   if (const Status s =
           CheckName("the job id (MAYPOLE_JOB)", hello.job, kMaxJobBytes);
@@ -221,7 +224,7 @@ absl::Status Supervisor::HandOver(const session::Hello& hello,
   if (!s.ok()) {
     return absl::UnavailableError(
         absl::StrCat("the executor of job '", executor->job, "' (pid ",
-                     executor->pid, ") does not take clients: ", s.message()));
+                     executor->pid, ") accepts no clients: ", s.message()));
   }
   ++executor->handed_over;
   return absl::OkStatus();
@@ -249,16 +252,16 @@ absl::Status Supervisor::CheckLimits(const PeerCredentials& peer) const {
         absl::StrCat("this agent serves ", kMaxExecutors,
                      " jobs already, which is its limit"));
   }
-  // A user's own agent is all his; one for all users keeps room for others.
+  // An agent for all users keeps room for others; a user's own agent need not.
   const size_t of_user = static_cast<size_t>(
       std::count_if(executors_.begin(), executors_.end(),
                     [&](const auto& e) { return e.second.uid == peer.uid; }));
   if (geteuid() == 0 && peer.uid != 0 && of_user >= kMaxExecutorsOfUser) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "this agent serves ", kMaxExecutorsOfUser, " jobs of uid ", peer.uid,
-        " already, its limit for one user; end some (a job that has no "
-        "processes any more counts for ",
-        kIdleMs / 1000, " s)"));
+        " already, its limit for one user; end some of them (a job counts "
+        "until ",
+        kIdleMs / 1000, " s after its last process has ended)"));
   }
   return absl::OkStatus();
 }
@@ -334,7 +337,7 @@ void Supervisor::OnExecutorMessage(uint64_t id) {
   bool ends = !s.ok() || message.data.empty();
   if (!ends && message.data.size() == sizeof(idle)) {
     std::memcpy(&idle, message.data.data(), sizeof(idle));
-    // Else a client is on its way to it.
+    // If the numbers differ, a client is still on its way to the executor.
     ends = idle.received == e.handed_over;
   }
   if (!ends) return;
@@ -358,8 +361,8 @@ void Supervisor::OnExecutorEnded(uint64_t id) {
 }
 
 void Supervisor::EndExecutors() {
-  // In this order: once nobody listens, an agent that starts now may have put
-  // its own socket there.
+  // Unlink first: once the listener is closed, a newly started agent may have
+  // put its own socket at this path.
   unlink(options_.socket.c_str());
   listener_.Reset();
   stop_signals_.Reset();

@@ -1,20 +1,23 @@
-// Supervisor: the agent's well-known socket, and the executors behind it.
+// Supervisor: owns the agent's socket, admits clients and starts executors.
 //
-// Purpose: for every client: who is it (peer uid), does it speak our version,
-// is its token the job's; then hand its connection to the job's executor, which
-// is started if it is not there. One job's trouble stays in its executor.
+// Purpose: checks each client's uid, protocol version and token, then hands its
+// connection to the executor of its job, which it starts if there is none. A
+// failure of one job stays within its executor.
 //
-// Nothing here waits for a client: a connection that has not said Hello is
-// "half open", a bounded number of them for a bounded time.
+// The supervisor never waits for a client: a connection that has not sent Hello
+// is "half open"; the number of half-open connections and their time are
+// bounded. It never waits for the system either: the executor does what may
+// hang (looking up a user's groups).
 //
-// Nothing here waits for the system either: what may hang (the look-up of a
-// user's groups) is the executor's to do.
+//   Supervisor supervisor(std::move(options), metrics);
+//   supervisor.Listen();                  // absl::Status, as Run()
+//   supervisor.Run(std::move(signalfd));  // returns after SIGTERM
 //
 // Thread contract: one thread; the metrics have their own lock.
 //
-// Invariants: an executor serves one (uid, job); the first token of a (uid,
-// job) is its token until the executor has ended; a connection that was handed
-// over is no longer watched here.
+// Invariants: an executor serves one (uid, job); the first client's token is
+// the token of that job until its executor has ended; a connection that was
+// handed over is no longer watched here.
 #ifndef MAYPOLE_WORKER_AGENT_SUPERVISOR_H_
 #define MAYPOLE_WORKER_AGENT_SUPERVISOR_H_
 
@@ -50,9 +53,9 @@ class Supervisor {
   Supervisor(SupervisorOptions options, std::shared_ptr<WorkerMetrics> metrics);
   ~Supervisor();
 
-  // Before there are other threads (ListenUnix).
+  // Call before other threads exist (see ListenUnix).
   absl::Status Listen();
-  // Until a signal can be read from stop_signals; then ends the executors.
+  // Runs until stop_signals is readable, then ends the executors.
   absl::Status Run(Fd stop_signals);
 
  private:
@@ -68,12 +71,12 @@ class Supervisor {
     uid_t uid = 0;
     pid_t pid = 0;
     WatchedFd pidfd;
-    WatchedFd control;  // invalid: it is ending
+    WatchedFd control;  // invalid: the executor is about to end
     uint64_t handed_over = 0;
   };
   using JobKey = std::pair<uid_t, std::string>;
 
-  // A connection that has said Hello, off the loop.
+  // A connection that has sent Hello and is no longer in loop_.
   struct Client {
     Fd socket;
     PeerCredentials peer;
@@ -102,18 +105,18 @@ class Supervisor {
 
   const SupervisorOptions options_;
   const std::shared_ptr<WorkerMetrics> metrics_;
-  EventLoop loop_;  // before all that it watches
+  EventLoop loop_;  // declared before everything that it watches
   WatchedFd listener_;
   WatchedFd stop_signals_;
   bool stop_ = false;
   LoopTimer hello_timer_;       // set while there is a half-open connection
-  LoopTimer resume_timer_;      // set while we do not accept
+  LoopTimer resume_timer_;      // set while accepting is paused
   Time failed_;                 // when the last accept failed
-  bool cannot_accept_ = false;  // said so in the log
+  bool cannot_accept_ = false;  // the log says so
   uint64_t next_id_ = 1;
   std::map<uint64_t, HalfOpen> half_open_;  // oldest first
   std::map<uint64_t, Executor> executors_;
-  std::map<JobKey, uint64_t> by_job_;  // those that take clients
+  std::map<JobKey, uint64_t> by_job_;  // executors that take clients
 };
 
 }  // namespace maypole::worker

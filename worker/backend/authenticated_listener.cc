@@ -51,7 +51,7 @@ AuthenticatedListener::Open(AuthenticatedListenerOptions options) {
   const handshake::Endpoint own = handshake::LocalEndpoint(listener->get());
   std::unique_ptr<AuthenticatedListener> gate(new AuthenticatedListener(
       std::move(options), *std::move(listener), own.host, own.port));
-  // Without it the thread could not be ended.
+  // Without it, the thread could not be woken and ended.
   if (!gate->wake_.valid()) {
     return absl::UnavailableError(
         "no file descriptor is free; raise the limit (ulimit -n)");
@@ -72,13 +72,13 @@ AuthenticatedListener::SetPeers(const std::vector<std::string>& offers) {
     if (!handshake::ReadOffer(offers[i], &offer)) {
       return std::make_unique<BadOffer>(
           BadOffer{i,
-                   "its address is not one; run the same version of Maypole "
+                   "its address is invalid; run the same version of Maypole "
                    "on all nodes"});
     }
     if (offer.connections != options_.connections) {
       return std::make_unique<BadOffer>(BadOffer{
           i, absl::StrCat("it offers ", offer.connections,
-                          " connections, expected ", options_.connections,
+                          " connections instead of ", options_.connections,
                           "; --network_connections must be the same on all "
                           "nodes")});
     }
@@ -124,7 +124,7 @@ absl::StatusOr<Fd> AuthenticatedListener::AwaitCall(
   return std::move(authenticated_.extract({node, connection}).mapped());
 }
 
-// --- Who calls ---------------------------------------------------------------
+// --- Connecting --------------------------------------------------------------
 
 bool AuthenticatedListener::Pause(std::chrono::milliseconds time) {
   std::unique_lock lock(mutex_);
@@ -136,7 +136,7 @@ absl::StatusOr<Fd> AuthenticatedListener::Call(uint32_t node,
                                                Clock::time_point deadline) {
   for (;;) {
     absl::StatusOr<Fd> fd = CallOnce(node, connection, deadline);
-    // Hung up on: strangers crowd the gate.
+    // The peer closed the connection: its listener had too many pending ones.
     if (fd.ok() || !absl::IsResourceExhausted(fd.status())) return fd;
     if (Clock::now() >= deadline) {
       return absl::UnavailableError(fd.status().message());
@@ -186,7 +186,7 @@ absl::StatusOr<Fd> AuthenticatedListener::CallOnce(uint32_t node,
   if (closed_) return absl::AbortedError("closed");
   if (impostor) {
     return absl::PermissionDeniedError(
-        absl::StrCat(where, " was answered by somebody outside the job"));
+        absl::StrCat(where, " was answered by a process outside the job"));
   }
   if (s.ok()) return fd;
   const std::string text = absl::StrCat(where, ": ", std::string(s.message()));
@@ -194,7 +194,7 @@ absl::StatusOr<Fd> AuthenticatedListener::CallOnce(uint32_t node,
                  : absl::UnavailableError(text);
 }
 
-// --- Who is called -----------------------------------------------------------
+// --- Accepting ---------------------------------------------------------------
 
 void AuthenticatedListener::AcceptHandshakes() {
   for (;;) {
@@ -230,8 +230,8 @@ void AuthenticatedListener::Accept() {
   Fd socket(
       accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket.valid()) {
-    // Out of descriptors, say: hang up on somebody, or the listener stays
-    // readable for ever.
+    // For example, no descriptor is free: close a pending connection, or pause,
+    // since the listener stays readable.
     if (!pending_.empty()) {
       pending_.pop_front();
     } else {
@@ -264,7 +264,7 @@ bool AuthenticatedListener::HearHello(PendingHandshake& v) {
                                     v.hello, v.challenge)};
   v.read = 0;
   v.answered = true;
-  // The first bytes on the connection: they find room.
+  // These are the first bytes on the connection, so the socket has room.
   return send(v.socket.get(), &answer, sizeof(answer), MSG_NOSIGNAL) ==
          static_cast<ssize_t>(sizeof(answer));
 }
@@ -279,7 +279,7 @@ bool AuthenticatedListener::HearProof(PendingHandshake& v) {
     return false;
   }
   fcntl(v.socket.get(), F_SETFL, fcntl(v.socket.get(), F_GETFL) & ~O_NONBLOCK);
-  // Before it may send what is Gloo's.
+  // The peer sends Gloo's data only after this byte.
   if (send(v.socket.get(), &handshake::kWelcome, 1, MSG_NOSIGNAL) != 1)
     return false;
   std::lock_guard lock(mutex_);

@@ -1,26 +1,28 @@
-// AuthenticatedListener: the one port at which an executor takes the
-// connections of its peers, while an epoch starts.
+// AuthenticatedListener: the port at which an executor accepts its peers'
+// connections while an epoch starts.
 //
-// Purpose: Gloo takes whoever connects first for the peer, and ends the process
-// when it reads what it does not expect. So Gloo gets only connections on which
-// both ends have proved that they belong to the job (handshake_proof.h).
-// Strangers are hung up on, and nobody waits for them.
+// Purpose: Gloo itself would accept any connection as the peer's, and would end
+// the process on unexpected data. So Gloo gets only connections on which both
+// ends have proved that they belong to the job (handshake_proof.h). Other
+// connections are closed and delay no peer.
 //
-//   auto gate = AuthenticatedListener::Open({.host = "10.0.0.1", .self = 0,
-//   .nodes = 2, ...}); gate->AddressFor(1);              // opaque; the
-//   coordinator carries it gate->SetPeers({"", theirs});     // what the others
-//   have given for us gate->Connection(1, 0, deadline)  // an Fd gate->Close();
-//   // nobody listens any more
+//   auto listener = AuthenticatedListener::Open(
+//       {.host = "10.0.0.1", .self = 0, .nodes = 2});  // StatusOr<unique_ptr>
+//   (*listener)->AddressFor(1);            // opaque; the coordinator passes it
+//   (*listener)->SetPeers({"", theirs});   // the peers' addresses for this
+//   node
+//   (*listener)->Connection(1, 0, deadline);  // StatusOr<Fd>
+//   (*listener)->Close();                  // stops listening
 //
-// Of two nodes the one with the higher index calls. Connections to the others
-// are waited for; a thread of the gate's own lets them in as they come.
+// Of two nodes, the one with the higher index connects; the other one waits for
+// it. A thread of the listener handles incoming connections.
 //
-// Limits: kMaxPendingHandshakes connections that have not proved anything, each
-// for kHandshakeTimeout at most; when there are more, the oldest is hung up on.
-// A caller that was hung up on tries again.
+// Limits: at most kMaxPendingHandshakes connections that have not proved
+// themselves, each for at most kHandshakeTimeout; beyond that the oldest is
+// closed. A node whose connection was closed tries again.
 //
-// Thread contract: Open, AddressFor, Meet, Connection from one thread; Close
-// from any, it ends waits.
+// Thread contract: Open, AddressFor, SetPeers and Connection from one thread;
+// Close from any thread, it ends waits.
 #ifndef MAYPOLE_WORKER_BACKEND_AUTHENTICATED_LISTENER_H_
 #define MAYPOLE_WORKER_BACKEND_AUTHENTICATED_LISTENER_H_
 
@@ -47,11 +49,11 @@ inline constexpr size_t kMaxPendingHandshakes = 128;
 inline constexpr std::chrono::seconds kHandshakeTimeout(5);
 
 struct AuthenticatedListenerOptions {
-  std::string host;  // to listen on; the port is any free one
+  std::string host;  // to listen on, at any free port
   uint32_t self = 0;
   uint32_t nodes = 2;
   uint32_t connections = 1;  // with each other node
-  uint64_t epoch = 0;        // a number of the epoch, the same on all nodes
+  uint64_t epoch = 0;        // identifies the epoch, the same on all nodes
 };
 
 class AuthenticatedListener {
@@ -65,17 +67,18 @@ class AuthenticatedListener {
   AuthenticatedListener& operator=(const AuthenticatedListener&) = delete;
 
   std::string AddressFor(uint32_t node) const;
-  // offers[i]: node i's AddressFor(self); the own place is not looked at. The
-  // index of the first that is not one, or that has another number of
-  // connections, and why.
+  // Which offer is wrong, and why.
   struct BadOffer {
     uint32_t node = 0;
     std::string why;
   };
+  // offers[i] is node i's AddressFor(self); the own entry is ignored. Returns
+  // the first offer that is invalid or has another number of connections, or
+  // null.
   std::unique_ptr<BadOffer> SetPeers(const std::vector<std::string>& offers);
 
-  // Blocking, both ends have proved themselves. The error does not name the
-  // node.
+  // Waits for a connection on which both ends have proved themselves, and
+  // returns it as a blocking socket. The error does not name the node.
   absl::StatusOr<Fd> Connection(uint32_t node, uint32_t connection,
                                 Clock::time_point deadline);
 
@@ -83,12 +86,12 @@ class AuthenticatedListener {
 
  private:
   struct Peer {
-    handshake::Secret ours = {};  // for the peer to know
+    handshake::Secret ours = {};  // made here for this peer
     handshake::Secret key = {};
     std::string host;
     int port = 0;
   };
-  // Somebody who has connected. It says Hello, then Proof.
+  // An incoming connection. The other end sends Hello, then a proof.
   struct PendingHandshake {
     Fd socket;
     Clock::time_point since;
@@ -103,7 +106,7 @@ class AuthenticatedListener {
                         std::string host, int port);
   void AcceptHandshakes();
   void Accept();
-  // False: hang up.
+  // These return false if the connection must be closed.
   bool Hear(PendingHandshake& pending);
   bool HearHello(PendingHandshake& pending);
   bool HearProof(PendingHandshake& pending);
@@ -113,7 +116,7 @@ class AuthenticatedListener {
                               Clock::time_point deadline);
   absl::StatusOr<Fd> AwaitCall(uint32_t node, uint32_t connection,
                                Clock::time_point deadline);
-  // False: the gate has been closed.
+  // Returns false if the listener has been closed.
   bool Pause(std::chrono::milliseconds time);
 
   const AuthenticatedListenerOptions options_;
@@ -122,12 +125,12 @@ class AuthenticatedListener {
   std::vector<Peer> peers_;  // fixed before the thread starts
   Fd listener_;
   Fd wake_;
-  std::list<PendingHandshake> pending_;  // oldest first; of the thread
+  std::list<PendingHandshake> pending_;  // oldest first; used by thread_ only
 
   std::mutex mutex_;
   std::condition_variable changed_;
   bool closed_ = false;
-  int calling_ = -1;  // socket of the call that is under way
+  int calling_ = -1;  // the socket that is connecting, or -1
   std::map<std::pair<uint32_t, uint32_t>, Fd> authenticated_;
   std::thread thread_;
 };

@@ -1,5 +1,5 @@
-// Peers find each other through the gate; strangers of every kind do not get
-// in, and hold nobody up.
+// Peers connect through the listener; strangers of every kind are rejected and
+// delay no peer.
 #include "worker/backend/authenticated_listener.h"
 
 #include <arpa/inet.h>
@@ -37,7 +37,7 @@ std::unique_ptr<AuthenticatedListener> Open(
   return *std::move(gate);
 }
 
-// A TCP connection to the port of a gate, which `offer` ends with.
+// A TCP connection to the listener whose address is at the end of `offer`.
 class Stranger {
  public:
   explicit Stranger(const std::string& offer)
@@ -57,7 +57,8 @@ class Stranger {
     EXPECT_EQ(send(fd_.get(), data, bytes, MSG_NOSIGNAL),
               static_cast<ssize_t>(bytes));
   }
-  // Fills `data`, or less, when the gate hangs up or is silent.
+  // Reads up to `bytes` bytes; fewer if the listener closes the connection or
+  // sends nothing.
   size_t Read(void* data, size_t bytes, milliseconds time = seconds(10)) {
     size_t got = 0;
     while (got < bytes) {
@@ -70,7 +71,7 @@ class Stranger {
     }
     return got;
   }
-  // The gate has ended the connection, with no byte more.
+  // Returns true if the listener has closed the connection without more data.
   bool HungUp() {
     pollfd wait{fd_.get(), POLLIN, 0};
     char byte;
@@ -83,7 +84,7 @@ class Stranger {
 
 class AuthenticatedListenerTest : public testing::Test {
  protected:
-  // Both have met and all connections stand.
+  // Expects that both listeners get all connections.
   void ExpectToMeet() {
     ASSERT_EQ(one_->SetPeers({zero_->AddressFor(1), ""}), nullptr);
     for (uint32_t c = 0; c < 2; ++c) {
@@ -249,7 +250,7 @@ TEST_F(AuthenticatedListenerTest, OffersAreOfAddressesNotNames) {
        {"localhost", "host.example", "127.0.0.1 ", "1", "%lo", "[::1]"}) {
     const auto bad = Open(0)->SetPeers({"", head + name});
     ASSERT_NE(bad, nullptr) << name;
-    EXPECT_NE(bad->why.find("its address is not one"), std::string::npos);
+    EXPECT_NE(bad->why.find("its address is invalid"), std::string::npos);
   }
   for (const std::string numeric : {"127.0.0.1", "::1", "fe80::1%lo"}) {
     EXPECT_EQ(Open(0)->SetPeers({"", head + numeric}), nullptr) << numeric;

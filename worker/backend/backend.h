@@ -1,27 +1,30 @@
 // Backend: moves chunks between the nodes of a job.
 //
-// Purpose: the seam between the network thread of an executor and what carries
-// bytes to other nodes (Gloo now). Several chunks are on their way at once. A
-// chunk concerns some nodes or all; any two nodes start the chunks that concern
-// both with the same sizes in the same order; that order is the coordinator's.
+// Purpose: the interface between an executor's network thread and the library
+// that carries bytes to other nodes (Gloo now). Several chunks are in flight at
+// the same time. A chunk concerns some or all nodes; any two nodes start the
+// chunks that concern both with the same sizes and in the same order, which the
+// coordinator determines.
 //
-//   backend.Prepare(0, 2)            -> addresses[i]: where node i reaches us
+//   backend.Prepare(0, 2)         -> addresses[i]: where node i reaches this
+//   one
 //   ... addresses travel through the coordinator ...
 //   backend.Connect(their_addresses)
 //   backend.OnEnded([](const absl::Status& s) { ... });
 //   backend.Start({.chunk = a, .reduces = true, .dtype = DType::kFloat32});
 //   backend.Start({.chunk = b, ...});   // -> ended(a), ended(b)
 //
-// Thread contract: Prepare, Connect, OnEnded, Start from one thread, and all
-// but OnEnded may block; Start only for a small chunk while no other is on its
-// way. Abort() and the counters from any thread. The callback comes from
-// threads of the backend, one call at a time, or from within Start.
+// Thread contract: Prepare, Connect, OnEnded and Start from one thread. Prepare
+// and Connect may block; Start blocks only for a small chunk while no other one
+// is in flight. Abort() and the counters from any thread. The callback comes
+// from threads of the backend, one call at a time, or from within Start.
 //
-// Invariants: each Start is answered by one call of the callback, in the order
-// of the starts; until then the chunk belongs to the backend, after it nobody
-// reads or writes it any more. After an error or Abort() every chunk that has
-// not ended, and every later one, ends with an error, soon. A backend serves
-// one epoch. No exception leaves it; no callback comes after its destructor.
+// Invariants: for each Start there is one call of the callback, in the order of
+// the starts. Until then the chunk belongs to the backend; afterwards the
+// backend no longer reads or writes it. After an error or Abort(), every chunk
+// that has not ended, and every later one, soon ends with an error. A backend
+// serves one epoch. It throws no exceptions; no callback comes after its
+// destructor.
 #ifndef MAYPOLE_WORKER_BACKEND_BACKEND_H_
 #define MAYPOLE_WORKER_BACKEND_BACKEND_H_
 
@@ -41,7 +44,8 @@ namespace maypole::worker {
 
 inline constexpr uint32_t kEveryNode = UINT32_MAX;
 
-// A part of a chunk that node `from` has and node `to` needs, or all others do.
+// A part of a chunk that node `from` has and node `to` (or every other node)
+// needs.
 struct Segment {
   uint32_t from = 0;
   uint32_t to = kEveryNode;
@@ -51,22 +55,24 @@ struct Segment {
   bool operator==(const Segment&) const = default;
 };
 
-// What to do with a chunk.
+// A chunk and what to do with it.
 struct Work {
   std::span<std::byte> chunk;
-  // Reduce the chunk over its nodes, in place, then finish it.
+  // If true, the chunk is reduced over its nodes, in place, and `finish` is
+  // applied.
   bool reduces = false;
-  // With reduces: a node needs the result of the segments `to` it only, and has
-  // nonsense in the rest afterwards. Without: all nodes get all of it, with the
-  // same bits.
+  // With `reduces`. If true, a node needs only the result of the segments `to`
+  // it; the rest of its chunk is undefined afterwards. If false, all nodes get
+  // the whole result, with the same bits.
   bool scatters = false;
   Op op = Op::kSum;
   DType dtype = DType::kUint8;
   Epilogue finish = {};
-  // Without reduces: who gives what to whom. What does not concern this node
-  // may be left out; the rest is the same, in the same order, at both ends.
+  // Without `reduces`: which node sends which bytes to which node. Segments
+  // that do not concern this node may be omitted; the others are the same, in
+  // the same order, at both ends.
   std::vector<Segment> segments = {};
-  // Who has a part in the chunk, ascending; empty: all.
+  // The nodes that have a part in the chunk, ascending; empty: all nodes.
   std::vector<uint32_t> nodes = {};
 };
 
@@ -74,21 +80,21 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  // One opaque address per node; the own place is empty.
+  // Returns one opaque address per node; the own entry is empty.
   virtual absl::StatusOr<std::vector<std::string>> Prepare(uint32_t node_index,
                                                            uint32_t nodes) = 0;
-  // addresses[i]: where we reach node i.
+  // addresses[i] is where this node reaches node i.
   virtual absl::Status Connect(const std::vector<std::string>& addresses) = 0;
 
-  // Who hears of ended chunks; before the first Start.
+  // Sets the callback for ended chunks; call it before the first Start.
   virtual void OnEnded(std::function<void(const absl::Status&)> on_ended) = 0;
   virtual void Start(Work work) = 0;
 
-  // Makes what is on its way end with kAborted, and a Connect that waits
-  // return it, soon. May be called many times.
+  // Makes chunks in flight end, and a waiting Connect return, with kAborted
+  // soon. May be called repeatedly.
   virtual void Abort() = 0;
 
-  // Payload bytes of the chunks that have ended well.
+  // Payload bytes of the chunks that have ended without error.
   virtual uint64_t bytes_sent() const = 0;
   virtual uint64_t bytes_received() const = 0;
 };

@@ -1,7 +1,7 @@
-// BlockingQueue: a queue from one thread to the next, in order.
+// BlockingQueue: a FIFO queue between threads.
 //
 // Thread contract: any thread. Pop() waits for an element; after Close() it
-// gives what is left, then nothing.
+// returns the remaining elements, then null.
 #ifndef MAYPOLE_WORKER_BACKEND_BLOCKING_QUEUE_H_
 #define MAYPOLE_WORKER_BACKEND_BLOCKING_QUEUE_H_
 
@@ -22,7 +22,7 @@ class BlockingQueue {
     changed_.notify_one();
   }
 
-  // Null: closed and empty.
+  // Returns null if the queue is closed and empty.
   std::unique_ptr<T> Pop() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return closed_ || !queue_.empty(); });

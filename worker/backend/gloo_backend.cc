@@ -1,4 +1,4 @@
-// Setting up and ending; the way of a chunk is in gloo_flight.cc.
+// GlooBackend: setting up and ending. gloo_flight.cc carries out chunks.
 #include "worker/backend/gloo_backend.h"
 
 #include <gloo/transport/pair.h>
@@ -18,8 +18,8 @@
 namespace maypole::worker {
 namespace {
 
-// Gloo matches sends and receives of a pair by such a number. Those of chunks
-// lie above (gloo_flight.cc).
+// Gloo matches sends and receives of a pair by slot number. The slots of chunks
+// are greater than this one (gloo_flight.cc).
 constexpr uint64_t kWatchSlot = 2;
 
 constexpr auto kForEver = std::chrono::hours(24 * 365);
@@ -30,7 +30,7 @@ GlooBackend::GlooBackend(GlooOptions options) : options_(std::move(options)) {}
 
 GlooBackend::~GlooBackend() {
   Abort();
-  // What is on its way ends, with its callbacks, before the threads do.
+  // Chunks in flight end, with their callbacks, before the threads end.
   to_reduce_.Close();
   if (reducer_.joinable()) reducer_.join();
   to_finish_.Close();
@@ -40,7 +40,7 @@ GlooBackend::~GlooBackend() {
   try {
     meshes_.clear();
   } catch (const std::exception&) {
-    // Closing broken pairs may complain; there is nothing left to do.
+    // Closing broken pairs may throw; there is nothing left to do.
   }
 }
 
@@ -92,11 +92,11 @@ absl::Status GlooBackend::Connect(const std::vector<std::string>& addresses) {
         "expected addresses of ", nodes_, " nodes, got ", addresses.size()));
   }
   const absl::Status connected = ConnectPairs(addresses);
-  listener_->Close();  // nobody else shall come
+  listener_->Close();  // no further connections are expected
   if (!connected.ok()) {
     Break(std::string(connected.message()));
     const absl::Status why = Why();
-    // Broken by this: with its code.
+    // Return `connected` for its code; Why() would say kUnavailable.
     return absl::IsAborted(why) ? why : connected;
   }
   SetTcpUserTimeout(options_.answer_timeout);
@@ -140,7 +140,7 @@ absl::Status GlooBackend::ConnectPairs(
 }
 
 void GlooBackend::StartThreads() {
-  // One buffer hears of all pairs; no byte is ever sent to it.
+  // One buffer receives from all pairs; no byte is ever sent to it.
   watched_.buffer = meshes_[0]->createUnboundBuffer(&watched_, 1);
   for (const auto& mesh : meshes_) {
     for (uint32_t i = 0; i < nodes_; ++i) {
@@ -158,7 +158,7 @@ void GlooBackend::StartThreads() {
 
 absl::Status GlooBackend::Why() const {
   std::lock_guard lock(mutex_);
-  // What pairs say that Abort() has closed is no news.
+  // After Abort(), errors of the closed pairs do not matter.
   if (aborted_) return absl::AbortedError("the network backend was stopped");
   if (broken_) return absl::UnavailableError(broken_text_);
   return absl::OkStatus();
@@ -169,7 +169,7 @@ void GlooBackend::Break(const std::string& text) {
   if (broken_) return;
   broken_ = true;
   broken_text_ = text;
-  // Other pairs stay open: who closed them would be taken for the culprit.
+  // Other pairs stay open: closing them would look like a failure of this node.
   for (Part* p : waiting_) {
     if (p->is_send) {
       p->buffer->abortWaitSend();
@@ -187,7 +187,7 @@ void GlooBackend::Abort() {
     try {
       for (const auto& mesh : meshes_) mesh->Close();
     } catch (const std::exception&) {
-      // A pair that is broken already complains; it is closed all the same.
+      // A broken pair throws, but is closed all the same.
     }
   }
   Break("stopped");
@@ -213,8 +213,8 @@ void GlooBackend::Watch() {
   if (heard) NameTheLost(text);
 }
 
-// The buffer that hears of all pairs does not say which one has failed: the
-// one that takes no further receive.
+// The watched buffer does not tell which pair has failed: find the pair that
+// accepts no further receive.
 void GlooBackend::NameTheLost(const std::string& text) {
   for (const auto& mesh : meshes_) {
     for (uint32_t i = 0; i < nodes_; ++i) {

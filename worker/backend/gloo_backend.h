@@ -1,40 +1,44 @@
-// GlooBackend: Backend over Gloo's TCP pairs, to every other node two or more.
+// GlooBackend: a Backend over Gloo's pairs, two or more to each other node.
 //
-// There is no store: every pair's address travels through the coordinator, and
-// with it a secret by which both ends prove to each other that they belong to
-// the job (authenticated_listener.h): strangers who reach the port do not come
-// near Gloo.
+// Connecting: there is no store. Each pair's address travels through the
+// coordinator together with a secret, by which both ends prove to each other
+// that they belong to the job (authenticated_listener.h). Other processes that
+// reach the port do not get through to Gloo.
 //
-// Reducing: the chunk is cut in one segment per node that has a part in it.
-// Each node sends segment i to the i-th node, reduces the own segment over all
-// in node order, finishes it and sends it to all others. This moves the bytes
-// of a ring (2 (n-1)/n of the chunk each way) in two steps instead of 2 (n-1),
-// rounds half precision once, and gives equal bits everywhere, because one node
-// alone computes a segment. A chunk that scatters says itself which node needs
-// what; then the second step is not there.
+// Reducing: the chunk is divided into one segment per node that has a part in
+// it. Each node sends segment i to the i-th node, reduces its own segment over
+// all nodes in node order, applies the epilogue and sends the result to all
+// others. This moves as many bytes as a ring (2 (n-1)/n of the chunk in each
+// direction) in two steps instead of 2 (n-1), rounds half precision once, and
+// gives the same bits everywhere, because only one node computes a segment. If
+// the chunk scatters, its segments say which node needs what, and the second
+// step is omitted.
 //
 // Numbers: sends and receives of two nodes are matched by the number of the
-// chunk among those that concern both (each end counts them).
+// chunk among those that concern both; each end counts them.
 //
-// A chunk's way: Start posts all its receives and first sends to Gloo's
-// buffers; the transport's threads (tcp_transport.h) move the bytes; the
-// reducer thread waits for the contributions of others to the own segment,
-// sums, and sends the sums; the finisher thread waits for the rest and tells
-// the owner. Both take chunks in order, as the bytes come; so the link always
-// has the next chunks to carry. A small chunk with nothing else on its way does
-// all that within Start: three wake-ups of threads less.
+// A chunk in flight: Start posts all its receives and first sends to Gloo's
+// buffers, and the transport's threads (tcp_transport.h) move the bytes. The
+// reducer thread waits for the other nodes' contributions to the own segment,
+// reduces them and sends the result. The finisher thread waits for the rest and
+// calls the callback. Both handle chunks in order, so the link always has the
+// next chunks to carry. A small chunk that is alone in flight is carried out
+// within Start, which saves three thread wake-ups.
 //
-// Each connection carries data one way only: it is locked while it is written
-// to or read from.
+// Each connection carries data in one direction only, because it is locked
+// while it is written to or read from.
 //
-// The result of segment i is received into the chunk where its contribution
-// was sent from. That is safe: node i sends the one after it has got the other.
+// The result of segment i is received into the place of the chunk from which
+// its contribution was sent. This is safe, because node i sends the result only
+// after it has received the contribution.
 //
-// Waits have no timeout: who is late is not dead. A connection that fails shows
-// in what is posted on it only; so a watcher thread waits on every one for a
-// message that never comes, and what it hears ends all waits. Abort() does as
-// well. A wire that is cut is seen when what was sent stays unanswered
+// Failures: waits have no timeout, because a late node is not a dead one. A
+// failed connection only fails what is posted on it; so a watcher thread waits
+// on all connections for a message that never comes, and its failure ends all
+// waits, as Abort() does. A cut wire shows when sent data is not acknowledged
 // (tcp_user_timeout.h).
+//
+// Thread contract: as Backend's.
 #ifndef MAYPOLE_WORKER_BACKEND_GLOO_BACKEND_H_
 #define MAYPOLE_WORKER_BACKEND_GLOO_BACKEND_H_
 
@@ -65,13 +69,14 @@ struct GlooOptions {
   std::vector<std::string> node_names;
   // A peer that cannot be reached within this fails Connect.
   std::chrono::milliseconds connect_timeout{20000};
-  // A connection on which the peer's kernel has not acknowledged what was sent
-  // for so long has failed; 0: never.
+  // A connection fails if the peer's kernel has acknowledged nothing for this
+  // long; 0: never.
   std::chrono::milliseconds answer_timeout{10000};
-  // To each other node, and as many from it; the same on all nodes. Chunks
-  // take turns.
+  // Connections in each direction to each other node, the same on all nodes.
+  // Chunks use them in turn.
   uint32_t connections = 1;
-  // A chunk up to this size that is alone is carried out within Start.
+  // A chunk of up to this size that is alone in flight is carried out within
+  // Start.
   uint64_t eager_bytes = 32 * 1024;
 };
 
@@ -97,7 +102,7 @@ class GlooBackend : public Backend {
     uint32_t node = 0;
     uint64_t number = 0;
   };
-  // A piece of the own segments, in the chunk and in the inbox.
+  // A piece of the own segments.
   struct Piece {
     uint64_t offset = 0;
     uint64_t bytes = 0;
@@ -111,14 +116,14 @@ class GlooBackend : public Backend {
     bool is_send = false;
   };
 
-  // One chunk on its way.
+  // One chunk in flight.
   struct Flight {
     Work work;
     std::vector<Numbered> peers;  // ascending, without this node
     bool failed = false;
-    std::vector<Piece> own;           // what this node reduces
+    std::vector<Piece> own;           // the pieces that this node reduces
     uint64_t own_bytes = 0;           // of all of `own`
-    std::vector<std::byte> inbox;     // peers' versions of it, by peer
+    std::vector<std::byte> inbox;     // the peers' contributions, by peer
     std::vector<Part> contributions;  // receives into the inbox
     std::vector<Part> rest;
     uint64_t sent = 0;
@@ -130,7 +135,7 @@ class GlooBackend : public Backend {
   void StartThreads();
   std::string NodeName(uint32_t node) const;
 
-  // The ways a backend ends.
+  // How a backend ends.
   void Break(const std::string& text);
   absl::Status Why() const;
   void Watch();
@@ -150,14 +155,14 @@ class GlooBackend : public Backend {
   void FinishAll();
 
   GlooMesh& MeshFor(uint64_t number, uint32_t from, uint32_t to) const;
-  // These throw an exception that names the node.
+  // These throw exceptions that name the node.
   void Receive(Flight& flight, std::vector<Part>& parts, const Numbered& peer,
                Step step, std::byte* data, uint64_t bytes);
   void Send(Flight& flight, const Numbered& peer, Step step,
             const std::byte* data, uint64_t bytes);
   Part MakePart(GlooMesh& mesh, uint32_t node, bool is_send, uint64_t slot,
                 std::byte* data, uint64_t bytes);
-  // False: it will not end well; what broke the backend is known.
+  // These return false if the backend is broken; then Why() tells the cause.
   bool Wait(Part& part);
   bool WaitAll(std::vector<Part>& parts);
 
@@ -168,7 +173,7 @@ class GlooBackend : public Backend {
   uint32_t self_ = 0;
   uint32_t nodes_ = 1;
   std::function<void(const absl::Status&)> on_ended_;
-  std::vector<uint64_t> started_;  // chunks by peer; of the starting thread
+  std::vector<uint64_t> started_;  // chunks by peer; for the starting thread
   std::atomic<uint32_t> in_flight_{0};
   std::atomic<uint64_t> sent_{0};
   std::atomic<uint64_t> received_{0};
@@ -177,10 +182,10 @@ class GlooBackend : public Backend {
   bool aborted_ = false;
   bool broken_ = false;
   std::string broken_text_;
-  std::vector<Part*> waiting_;  // whom somebody waits for now
+  std::vector<Part*> waiting_;  // parts that a thread waits for now
   std::vector<std::shared_ptr<GlooMesh>> meshes_;    // set once, by Prepare
   std::unique_ptr<AuthenticatedListener> listener_;  // likewise
-  std::vector<std::vector<std::byte>> inboxes_;      // for use again
+  std::vector<std::vector<std::byte>> inboxes_;      // for reuse
 
   Part watched_;
   BlockingQueue<Flight> to_reduce_;

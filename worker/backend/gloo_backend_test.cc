@@ -124,8 +124,8 @@ TEST_P(GlooBackendTest, AllreduceFinishesOnce) {
 TEST_P(GlooBackendTest, ExchangeGivesEverySegmentToAll) {
   Nodes nodes(GetParam());
   nodes.Connect();
-  // Node i owns bytes [i*10, i*10+7) and one byte at 40+i; the rest is
-  // nobody's.
+  // Node i owns bytes [i*10, i*10+7) and one byte at 40+i; no node owns the
+  // rest.
   std::vector<Segment> segments;
   for (uint32_t i = 0; i < GetParam(); ++i)
     segments.push_back({i, kEveryNode, i * 10, 7});
@@ -174,8 +174,8 @@ TEST_P(GlooBackendTest, ALostPeerIsNamed) {
       << status;
 }
 
-// Chunks of many sizes and both kinds, up to 8 on their way, each node at its
-// own pace; over one connection and over several.
+// Chunks of many sizes and both kinds, up to 8 in flight, each node at its own
+// pace; over one connection and over several.
 TEST_P(GlooBackendTest, ManyChunksOnTheirWay) {
   constexpr size_t kChunks = 200;
   constexpr size_t kAtOnce = 8;
@@ -197,7 +197,7 @@ TEST_P(GlooBackendTest, ManyChunksOnTheirWay) {
           nodes[node].Start(Reduction(chunks[c]));
           continue;
         }
-        // Equal parts; what is left over is nobody's.
+        // Equal parts; no node owns the remainder.
         const uint64_t each = elements / n * sizeof(float);
         Work work{.chunk = std::as_writable_bytes(std::span(chunks[c]))};
         for (uint32_t i = 0; i < n; ++i) {
@@ -228,8 +228,8 @@ TEST_P(GlooBackendTest, ManyChunksOnTheirWay) {
   }
 }
 
-// A peer that does not take part leaves chunks on their way; all of them end
-// with the abort, in order, and nobody touches their memory after.
+// If a peer does not take part, chunks stay in flight. An abort ends all of
+// them, in order, and afterwards their memory is not accessed.
 TEST_P(GlooBackendTest, AbortEndsAllChunksOnTheirWay) {
   for (int round = 0; round < 20; ++round) {
     Nodes nodes(GetParam());
@@ -259,11 +259,11 @@ TEST_P(GlooBackendTest, AbortEndsAllChunksOnTheirWay) {
   }
 }
 
-// A peer that goes away in the middle of messages: Gloo tells their buffers
-// nothing.
+// A peer disconnects within messages, of which Gloo does not inform their
+// buffers.
 TEST_P(GlooBackendTest, APeerThatDiesInFlightEndsAllChunks) {
   for (int round = 0; round < 10; ++round) {
-    // Outlives the backends: node 1's are on their way to the end.
+    // Outlives the backends: node 1's chunks are in flight to the end.
     std::vector<std::vector<float>> chunks(16,
                                            std::vector<float>(1 << 20, 1.0f));
     Nodes nodes(GetParam());

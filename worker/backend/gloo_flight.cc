@@ -1,4 +1,4 @@
-// The way of a chunk through GlooBackend.
+// GlooBackend: carrying out chunks.
 #include <gloo/transport/unbound_buffer.h>
 
 #include <algorithm>
@@ -13,14 +13,14 @@
 namespace maypole::worker {
 namespace {
 
-// Sends and receives of a pair are matched by slot, and in order within one
-// slot. So chunks may share slots, as long as both ends number them alike.
+// Sends and receives of a pair are matched by slot, and in order within a slot.
+// So chunks may share slots as long as both ends number the chunks alike.
 constexpr uint64_t kFirstSlot = 16;
 constexpr uint64_t kSlotChunks = 256;
 
 constexpr uint64_t kSegmentAlignment = 64;
 
-// The part of a chunk that the i-th of n nodes reduces.
+// Returns the part of a chunk that the i-th of n nodes reduces.
 Range OwnedRange(uint64_t chunk_bytes, uint64_t n, uint64_t i) {
   uint64_t each = (chunk_bytes + n - 1) / n;
   each = (each + kSegmentAlignment - 1) / kSegmentAlignment * kSegmentAlignment;
@@ -90,7 +90,7 @@ void GlooBackend::Post(Flight& flight) {
   }
 }
 
-// What `node` reduces; the same on all nodes.
+// Returns the pieces that `node` reduces; the result is the same on all nodes.
 std::vector<GlooBackend::Piece> GlooBackend::PiecesOf(const Flight& flight,
                                                       uint32_t node) const {
   const Work& work = flight.work;
@@ -114,7 +114,7 @@ std::vector<GlooBackend::Piece> GlooBackend::PiecesOf(const Flight& flight,
   return pieces;
 }
 
-// Receives first: then what arrives has its place.
+// Posts receives before sends, so that arriving data is placed directly.
 void GlooBackend::PostReduction(Flight& flight) {
   std::byte* const chunk = flight.work.chunk.data();
   flight.own = PiecesOf(flight, self_);
@@ -173,7 +173,7 @@ void GlooBackend::Reduce(Flight& flight) {
   if (!flight.work.scatters) SendSums(flight);
 }
 
-// In the order of the nodes.
+// Reduces in the order of the nodes.
 void GlooBackend::ReduceOwn(Flight& flight) {
   const Work& work = flight.work;
   std::vector<const std::byte*> inputs(work.nodes.size());
@@ -205,7 +205,7 @@ void GlooBackend::SendSums(Flight& flight) {
 
 void GlooBackend::Finish(Flight& flight) {
   if (!flight.failed) flight.failed = !WaitAll(flight.rest);
-  // When a buffer is gone, Gloo does not touch its memory any more.
+  // After a buffer is destroyed, Gloo no longer accesses its memory.
   flight.contributions.clear();
   flight.rest.clear();
   GiveInbox(std::move(flight.inbox));

@@ -1,13 +1,13 @@
-// GlooMesh: one connection to every other node, as a context of Gloo's.
+// GlooMesh: a Gloo context with one connection to each other node.
 //
-// Purpose: Gloo's unbound buffers over connections that others have made and
-// authenticated (authenticated_listener.h), by a transport of our own
-// (tcp_transport.h). Gloo's TCP transport would make them itself, with whoever
-// comes first.
+// Purpose: provides Gloo's unbound buffers over connections that the caller has
+// made and authenticated (authenticated_listener.h), through TcpTransport.
+// Gloo's own TCP transport would make the connections itself and accept any
+// process as the peer.
 //
-// Thread contract: as Gloo's: buffers may be used by several threads, Close()
-// may be called while others wait.
-// Invariants: everything may throw std::exception, as Gloo does.
+// Thread contract: as Gloo's: buffers may be used by several threads, and
+// Close() may be called while others wait.
+// Errors: all functions may throw std::exception, as Gloo does.
 #ifndef MAYPOLE_WORKER_BACKEND_GLOO_MESH_H_
 #define MAYPOLE_WORKER_BACKEND_GLOO_MESH_H_
 
@@ -24,12 +24,12 @@ class GlooMesh : public gloo::Context {
  public:
   GlooMesh(int self, int nodes);
 
-  // The connection to `node`.
+  // Takes the connection to `node`.
   void Adopt(int node, Fd connection);
   void Close() { transport_->Close(); }
 
  private:
-  const std::shared_ptr<TcpTransport> transport_;  // as transportContext_
+  const std::shared_ptr<TcpTransport> transport_;  // also in transportContext_
 };
 
 }  // namespace maypole::worker

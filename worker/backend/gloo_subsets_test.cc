@@ -1,4 +1,4 @@
-// Chunks that concern some nodes only, of all ways, over real sockets.
+// Chunks of all kinds that concern only some nodes, over real sockets.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -106,7 +106,7 @@ std::vector<Step> MakeProgram(uint32_t nodes, size_t chunks, uint32_t seed) {
 
 class GlooSubsetsTest : public testing::TestWithParam<uint32_t> {};
 
-// Each node at its own pace, up to 8 chunks on their way.
+// Each node at its own pace, up to 8 chunks in flight.
 TEST_P(GlooSubsetsTest, OverlappingSetsOfNodesInterleaved) {
   constexpr size_t kAtOnce = 8;
   for (const uint32_t connections : {1u, 2u}) {
@@ -166,7 +166,7 @@ TEST_P(GlooSubsetsTest, ALateNodeHoldsUpNobodyElse) {
   std::vector<float> late(100000, 1.0f);
   std::vector<float> a(100000, 1.0f);
   std::vector<float> b(100000, 2.0f);
-  // Node 0 waits for node 2; what it has with node 1 before that goes on.
+  // Node 0 waits for node 2; its earlier chunks with node 1 proceed.
   const auto work = [](std::vector<float>& chunk, std::vector<uint32_t> nodes) {
     Work w = Reduction(chunk);
     w.nodes = std::move(nodes);
@@ -209,7 +209,7 @@ TEST_P(GlooSubsetsTest, AbortEndsChunksOfAllSets) {
   }
 }
 
-// The epoch is over for all then, also where no chunk needs the dead one.
+// Then the epoch is over for all nodes, even if no chunk needs the dead one.
 TEST_P(GlooSubsetsTest, ADeadNodeIsNamedEvenByThoseWhoDoNotNeedItNow) {
   std::vector<float> chunk(1 << 20, 1.0f);
   Nodes nodes(GetParam());

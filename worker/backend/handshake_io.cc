@@ -57,7 +57,7 @@ bool ReadOffer(const std::string& bytes, Offer* offer) {
   std::memcpy(offer->secret.data(), bytes.data() + 1, kSecret);
   offer->port = byte(kSecret + 1) << 8 | byte(kSecret + 2);
   offer->host = bytes.substr(kSecret + 3);
-  // A name would be looked up, which nothing can end.
+  // A name would need a look-up, which cannot be cancelled.
   return IsNumericHost(offer->host);
 }
 

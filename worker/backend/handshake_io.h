@@ -1,7 +1,6 @@
-// Sockets and bytes of the gate (authenticated_listener.h): what has nothing to
-// decide.
+// Socket helpers and the offer format of AuthenticatedListener.
 //
-// Thread contract: functions.
+// Thread contract: any thread.
 #ifndef MAYPOLE_WORKER_BACKEND_HANDSHAKE_IO_H_
 #define MAYPOLE_WORKER_BACKEND_HANDSHAKE_IO_H_
 
@@ -19,7 +18,7 @@ namespace maypole::worker::handshake {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
-// What a node tells another, by the coordinator.
+// What a node sends to another one through the coordinator.
 struct Offer {
   uint32_t connections = 0;
   Secret secret = {};
@@ -33,20 +32,21 @@ struct Endpoint {
   std::string host;
   int port = 0;
 };
-absl::StatusOr<Fd> Listen(const std::string& host, int backlog);  // or a name
+// `host` may be a name or numeric.
+absl::StatusOr<Fd> Listen(const std::string& host, int backlog);
 Endpoint LocalEndpoint(int fd);
 
-// `host`: numeric. Begins to connect; FinishCall() waits for it, and makes
-// the socket block.
+// Begins to connect to `host`, which must be numeric. FinishCall() waits for
+// the connection and makes the socket blocking.
 absl::StatusOr<Fd> StartCall(const std::string& host, int port);
 absl::Status FinishCall(int fd, Deadline deadline);
 
-// Of a blocking socket.
+// These need a blocking socket.
 absl::Status WriteAll(int fd, const void* data, size_t bytes,
                       Deadline deadline);
 absl::Status ReadAll(int fd, void* data, size_t bytes, Deadline deadline);
 
-// Of one that does not block: reads on from *read, never beyond `bytes`.
+// Needs a non-blocking socket. Continues to read at *read, up to `bytes`.
 enum class Got { kPart, kAll, kEnd };
 Got ReadSome(int fd, void* data, size_t bytes, size_t* read);
 

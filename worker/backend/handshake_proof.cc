@@ -29,7 +29,8 @@ Proof Sign(const Secret& key, const Parts&... parts) {
 
 Secret NewSecret() {
   Secret out;
-  // Never short for so few bytes; without it nothing here is worth anything.
+  // For so few bytes, a short read cannot happen. Without random bytes there is
+  // no security, so end the process.
   if (getrandom(out.data(), out.size(), 0) !=
       static_cast<ssize_t>(out.size())) {
     std::abort();

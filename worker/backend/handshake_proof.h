@@ -1,18 +1,20 @@
-// What two executors prove to each other before a byte of the job goes over
-// their connection: that both know the secrets which their coordinator has
-// carried from each to the other. Nobody who only listens at the port, answers
-// at it, or sends back what he gets can prove that.
+// Proofs of the handshake between two executors.
 //
-//   caller                                         gate
-//     |-- Hello {who, for whom, challenge} ----------->|
+// Purpose: before data of the job flows over a connection, both ends prove that
+// they know the secrets that the coordinator has passed from each to the other.
+// A process that only eavesdrops, answers at the port or reflects messages
+// cannot prove it.
+//
+//   caller                                         gate (AuthenticatedListener)
+//     |-- Hello {from, to, challenge} ---------------->|
 //     |<- Answer {challenge, proof "gate" of both} ----|
 //     |-- Proof {proof "caller" of both} ------------->|
 //     |<- one byte: welcome ---------------------------|
 //
-// A proof is HMAC-SHA256 over role, hello and both challenges. It is of this
-// connection alone; what follows on it is neither encrypted nor signed.
+// A proof is HMAC-SHA256 over role, hello and both challenges, and valid for
+// this connection only. Data that follows is neither encrypted nor signed.
 //
-// Thread contract: pure functions, but for NewSecret().
+// Thread contract: any thread; pure functions, except NewSecret().
 #ifndef MAYPOLE_WORKER_BACKEND_HANDSHAKE_PROOF_H_
 #define MAYPOLE_WORKER_BACKEND_HANDSHAKE_PROOF_H_
 
@@ -31,7 +33,7 @@ struct Hello {
   uint64_t magic = kMagic;
   uint32_t from = 0;  // node index
   uint32_t to = 0;
-  uint32_t connection = 0;  // between the two
+  uint32_t connection = 0;  // number of the connection between the two nodes
   uint32_t reserved = 0;
   Secret challenge = {};
 };
@@ -43,17 +45,18 @@ static_assert(sizeof(Hello) == 56 && sizeof(Answer) == 64);
 
 enum class Role : uint32_t { kCaller = 1, kGate = 2 };
 
-// From the kernel's random numbers.
+// Returns random bytes from the kernel.
 Secret NewSecret();
 
-// `lower`: what the node of lower index has chosen for the other; `epoch`: of
-// the job, so that a late caller of the epoch before is none of this.
+// `lower` is the secret that the node with the lower index has made for the
+// other one. `epoch` makes the proofs of a late caller of an earlier epoch
+// invalid.
 Secret KeyOf(const Secret& lower, const Secret& higher, uint64_t epoch);
 
 Proof Prove(const Secret& key, Role role, const Hello& hello,
             const Secret& gate_challenge);
 
-// Takes as long for every wrong proof.
+// Compares in constant time.
 bool Same(const Proof& a, const Proof& b);
 
 }  // namespace maypole::worker::handshake

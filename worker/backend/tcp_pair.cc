@@ -19,13 +19,13 @@
 namespace maypole::worker {
 namespace {
 
-// Read in one call, under the lock: whoever posts a receive waits so long.
+// Bytes read in one call under the lock, for which a post of a receive waits.
 constexpr uint64_t kMostInOneRead = 256 * 1024;
-// Of one peer, before the others have their turn.
+// Reads from one peer before the other peers are served.
 constexpr int kReadsPerTurn = 16;
 
 [[noreturn]] void NotOffered(const char* what) {
-  throw std::logic_error(std::string("TcpTransport does not offer ") + what);
+  throw std::logic_error(std::string("TcpTransport does not support ") + what);
 }
 
 }  // namespace
@@ -69,7 +69,7 @@ void TcpBuffer::Posted() {
 }
 
 void TcpBuffer::Ended(Way* way, const std::string& failure) {
-  // Notified under the lock: who has waited may destroy the buffer at once.
+  // Notify under the lock: the waiting thread may destroy the buffer at once.
   std::lock_guard lock(mutex_);
   --posted_;
   if (failure.empty()) {
@@ -94,7 +94,7 @@ bool TcpBuffer::Wait(Way* way, std::chrono::milliseconds timeout) {
   if (timeout == gloo::transport::kUnsetTimeout) {
     changed_.wait(lock, over);
   } else if (!changed_.wait_for(lock, timeout, over)) {
-    throw std::runtime_error("nothing came in time");
+    throw std::runtime_error("timed out");
   }
   if (way->ended > 0) {
     --way->ended;
@@ -167,8 +167,8 @@ void TcpPair::recv(gloo::transport::UnboundBuffer* buffer, uint64_t slot,
   if (early.bytes != bytes) {
     posted_[slot].push_back({to, data, bytes});
     return Fail(
-        "it has sent a message of another size than was asked "
-        "for");
+        "it has sent a message of another size than was "
+        "expected");
   }
   if (bytes > 0) std::memcpy(data, early.data.get(), bytes);
   to->Received();
@@ -180,19 +180,19 @@ void TcpPair::Forget(TcpBuffer* buffer) {
   const bool half_written = !outgoing_.empty() &&
                             outgoing_.front().buffer == buffer &&
                             outgoing_.front().written > 0;
-  // The rest of the stream would be taken for what it is not.
+  // The rest of the stream could no longer be parsed.
   if (half_read || half_written) {
-    return Fail("a message was given up half-way", /*keep_open=*/true);
+    return Fail("a message was cancelled half-way", /*keep_open=*/true);
   }
   std::erase_if(outgoing_, [&](const Outgoing& o) {
     if (o.buffer != buffer) return false;
-    buffer->SendFailed("given up");
+    buffer->SendFailed("cancelled");
     return true;
   });
   for (auto it = posted_.begin(); it != posted_.end();) {
     std::erase_if(it->second, [&](const Posted& p) {
       if (p.buffer != buffer) return false;
-      buffer->ReceiveFailed("given up");
+      buffer->ReceiveFailed("cancelled");
       return true;
     });
     it = it->second.empty() ? posted_.erase(it) : std::next(it);
@@ -318,26 +318,26 @@ bool TcpPair::Read() {
   return true;
 }
 
-// Where the message goes. False: nowhere, the pair has failed.
+// Decides where the message goes. Returns false if the pair has failed.
 bool TcpPair::Place() {
   Incoming& in = incoming_;
   const uint64_t bytes = in.header.bytes;
   const auto it = posted_.find(in.header.slot);
   if (it == posted_.end()) {
     if (bytes > kMaxEarlyBytes - early_bytes_) {
-      Fail("it sends more than was asked for");
+      Fail("it sends more than was expected");
       return false;
     }
     in.early = {
         std::unique_ptr<std::byte[]>(new (std::nothrow) std::byte[bytes]),
         bytes};
     if (in.early.data == nullptr) {
-      Fail("there is no memory for what it sends");
+      Fail("there is no memory for its data");
       return false;
     }
     early_bytes_ += bytes;
   } else if (it->second.front().bytes != bytes) {
-    Fail("it sends a message of another size than was asked for");
+    Fail("it sends a message of another size than was expected");
     return false;
   } else {
     in.to = it->second.front();
@@ -348,7 +348,7 @@ bool TcpPair::Place() {
   return true;
 }
 
-// The message is whole.
+// The message is complete.
 void TcpPair::Take() {
   Incoming in = std::exchange(incoming_, {});
   if (in.to.buffer != nullptr) return in.to.buffer->Received();
@@ -357,7 +357,7 @@ void TcpPair::Take() {
     early_[in.header.slot].push_back(std::move(in.early));
     return;
   }
-  // Asked for while it came.
+  // Its receive was posted while it arrived.
   const Posted to = it->second.front();
   it->second.pop_front();
   if (it->second.empty()) posted_.erase(it);
@@ -365,14 +365,14 @@ void TcpPair::Take() {
   if (to.bytes != in.early.bytes) {
     posted_[in.header.slot].push_back(to);
     return Fail(
-        "it has sent a message of another size than was asked "
-        "for");
+        "it has sent a message of another size than was "
+        "expected");
   }
   if (to.bytes > 0) std::memcpy(to.data, in.early.data.get(), to.bytes);
   to.buffer->Received();
 }
 
-// --- What is not offered -----------------------------------------------------
+// --- Not supported -----------------------------------------------------------
 
 const gloo::transport::Address& TcpPair::address() const {
   NotOffered("addresses");

@@ -1,6 +1,7 @@
-// TcpPair, TcpBuffer: the parts of TcpTransport; see tcp_transport.h.
+// TcpPair, TcpBuffer: one connection and one buffer of TcpTransport; see
+// tcp_transport.h.
 //
-// Thread contract: any thread. Locks: a pair's before a buffer's.
+// Thread contract: any thread. Lock order: a pair's mutex before a buffer's.
 #ifndef MAYPOLE_WORKER_BACKEND_TCP_PAIR_H_
 #define MAYPOLE_WORKER_BACKEND_TCP_PAIR_H_
 
@@ -33,7 +34,8 @@ class TcpBuffer : public gloo::transport::UnboundBuffer {
       : UnboundBuffer(data, bytes), pairs_(std::move(pairs)) {}
   ~TcpBuffer() override;
 
-  // True: one more has ended. False: aborted. Throws if one has failed.
+  // Waits until one more receive (or send) has ended and returns true. Returns
+  // false if the wait was aborted; throws if a receive (or send) has failed.
   bool waitRecv(int* rank, std::chrono::milliseconds timeout) override;
   bool waitSend(int* rank, std::chrono::milliseconds timeout) override;
   void abortWaitRecv() override { Abort(&receives_); }
@@ -43,7 +45,7 @@ class TcpBuffer : public gloo::transport::UnboundBuffer {
   void recv(std::vector<int> nodes, uint64_t slot, size_t offset,
             size_t bytes) override;
 
-  // By pairs.
+  // Called by pairs.
   void Posted();
   void Sent() { Ended(&sends_, ""); }
   void Received() { Ended(&receives_, ""); }
@@ -51,7 +53,7 @@ class TcpBuffer : public gloo::transport::UnboundBuffer {
   void ReceiveFailed(const std::string& why) { Ended(&receives_, why); }
 
  private:
-  // What has ended and was not waited for.
+  // The state of one direction: `ended` counts what no wait has taken yet.
   struct Way {
     int ended = 0;
     bool aborted = false;
@@ -84,13 +86,14 @@ class TcpPair : public gloo::transport::Pair {
   void recv(gloo::transport::UnboundBuffer* buffer, uint64_t slot,
             size_t offset, size_t bytes) override;
 
-  // By the transport's thread.
+  // Called by the transport's thread.
   void OnReadable();
   void OnWritable();
-  // Nobody touches the buffer's memory any more.
+  // Cancels what is posted for the buffer; afterwards its memory is not
+  // accessed.
   void Forget(TcpBuffer* buffer);
 
-  // What GlooBackend has no use for; they throw.
+  // Not supported, because GlooBackend does not need them: these throw.
   const gloo::transport::Address& address() const override;
   void connect(const std::vector<char>& bytes) override;
   void setSync(bool enable, bool busy_poll) override;
@@ -115,7 +118,7 @@ class TcpPair : public gloo::transport::Pair {
     std::byte* data = nullptr;
     uint64_t bytes = 0;
   };
-  // A message that has come before its receive.
+  // A message that has arrived before its receive was posted.
   struct Early {
     std::unique_ptr<std::byte[]> data;
     uint64_t bytes = 0;
@@ -124,20 +127,22 @@ class TcpPair : public gloo::transport::Pair {
   struct Incoming {
     Header header;
     size_t header_read = 0;
-    bool placed = false;  // the header is whole, and `to` says where
-    Posted to;            // or
+    bool placed = false;  // the header is complete, and `to` or `early` is set
+    Posted to;
     Early early;
     uint64_t read = 0;
   };
 
-  // keep_open: the peer shall not take us for the one that was lost.
+  // With `keep_open` the socket stays open, so that the peer does not consider
+  // this node lost.
   void Fail(const std::string& why, bool keep_open = false);
   void ThrowIfFailed() const;
-  void Write();  // what is queued, as far as the socket takes it
+  void Write();  // queued data, as far as the socket accepts it
   void WantWrite(bool wanted);
-  // False: there is nothing more now.
+  // Returns false if there is nothing more to read now.
   bool Read();
-  // True: n bytes came. False: none now, or it has failed.
+  // Judges the result of a read. Returns true if data has arrived, false if
+  // there is none now or the pair has failed.
   bool Got(ssize_t n);
   bool Place();
   void Take();
@@ -147,7 +152,7 @@ class TcpPair : public gloo::transport::Pair {
   Fd fd_;
   int epoll_ = -1;
   bool wants_write_ = false;
-  std::string failure_;  // empty: it works, or was not adopted yet
+  std::string failure_;  // empty while the pair works or is not adopted yet
   std::deque<Outgoing> outgoing_;
   std::unordered_map<uint64_t, std::deque<Posted>> posted_;  // by slot
   std::unordered_map<uint64_t, std::deque<Early>> early_;    // by slot

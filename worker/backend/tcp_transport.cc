@@ -77,7 +77,7 @@ void TcpTransport::Main() {
       if (events[i].data.u64 == kStop) return;
       TcpPair* const pair = by_node_[events[i].data.u64];
       if ((events[i].events & EPOLLOUT) != 0) pair->OnWritable();
-      // At an error, too: reading tells which.
+      // Also on EPOLLERR and EPOLLHUP: reading returns the error.
       if ((events[i].events & ~EPOLLOUT) != 0) pair->OnReadable();
     }
   }

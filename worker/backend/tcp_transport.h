@@ -1,14 +1,12 @@
-// TcpTransport: Gloo's transport interface over connections that others have
-// made.
+// TcpTransport: Gloo's transport interface over existing connections.
 //
-// Purpose: GlooBackend uses Gloo by its unbound buffers. Gloo's own TCP
-// transport makes its connections itself, with whoever comes first, and ends
-// the process when it reads what it does not expect; connections that have been
-// authenticated can be given to it only by reaching into its classes. So this
-// is a transport of our own behind the same public interface
-// (gloo/transport/context.h, pair.h, unbound_buffer.h), for what GlooBackend
-// needs: sends and receives of unbound buffers, matched by slot, in order
-// within one slot.
+// Purpose: GlooBackend uses Gloo's unbound buffers. Gloo's own TCP transport
+// makes its connections itself, accepts any process as the peer, and ends the
+// process on unexpected data; it could be given authenticated connections only
+// through its private classes. So this class implements the same public
+// interface (gloo/transport/context.h, pair.h, unbound_buffer.h) as far as
+// GlooBackend needs it: sends and receives of unbound buffers, matched by slot,
+// in order within a slot.
 //
 //   auto transport = std::make_shared<TcpTransport>(0, 2);
 //   transport->Adopt(1, std::move(socket));   // connected, authenticated
@@ -16,24 +14,24 @@
 //   buffer->recv(1, slot);
 //   buffer->waitRecv();
 //
-// On the wire a message is its slot and size (16 bytes, the machine's order),
-// then its bytes. A send is written at once as far as the socket takes it, and
-// waits for no answer; what comes before its receive is posted is kept here, up
-// to kMaxEarlyBytes of a peer: a sender is ahead by the chunks of a ring at
-// most. Keeping it is what avoids deadlocks: a message that is needed may stand
-// behind one whose receive is posted only after it.
+// On the wire, a message is its slot and size (16 bytes, host byte order), then
+// its bytes. A send is written at once as far as the socket accepts it, and
+// needs no answer. A message that arrives before its receive is posted is kept
+// here, up to kMaxEarlyBytes per peer; a sender is ahead by at most the chunks
+// of a ring. Keeping it avoids deadlocks: a message that is needed may follow
+// one whose receive is posted only later.
 //
-// Failures: a connection that ends, breaks, or brings what was not asked for
-// fails all that is posted on it, and every later send and receive: they throw
-// std::runtime_error, which says why. Other peers' connections go on. A buffer
-// may be destroyed with something posted; if part of that was carried, nothing
-// can follow it: the connection has failed here, but stays open, so that the
-// peer does not take this node for the one that was lost.
+// Failures: if a connection ends, breaks or delivers unexpected data, all sends
+// and receives that are posted on it fail, and later ones throw a
+// std::runtime_error that says why. Connections to other peers continue. A
+// buffer may be destroyed while something is posted; if a message was
+// transferred in part, the connection then fails here, but stays open, so that
+// the peer does not consider this node lost.
 //
-// Thread contract: as Gloo's: buffers may be used by several threads, Close()
-// may be called while others wait. Adopt() once a peer. One thread of its own
-// reads, and writes what sockets did not take at once. Buffers go before the
-// transport.
+// Thread contract: as Gloo's: buffers may be used by several threads, and
+// Close() may be called while others wait. Call Adopt() once per peer. The
+// transport's thread reads, and writes what sockets did not accept at once.
+// Buffers must be destroyed before the transport.
 #ifndef MAYPOLE_WORKER_BACKEND_TCP_TRANSPORT_H_
 #define MAYPOLE_WORKER_BACKEND_TCP_TRANSPORT_H_
 
@@ -48,7 +46,7 @@
 
 namespace maypole::worker {
 
-// Of messages of one peer that nobody has asked for yet.
+// Bytes of one peer's messages for which no receive is posted yet.
 inline constexpr uint64_t kMaxEarlyBytes = uint64_t{1} << 30;
 
 class TcpPair;
@@ -58,9 +56,9 @@ class TcpTransport : public gloo::transport::Context {
   TcpTransport(int self, int nodes);
   ~TcpTransport() override;
 
-  // The connection to `node`. Throws std::runtime_error if it was closed.
+  // Takes the connection to `node`. Throws std::runtime_error after Close().
   void Adopt(int node, Fd connection);
-  // Ends all connections, and what waits for them.
+  // Ends all connections and all waits for them.
   void Close();
 
   std::unique_ptr<gloo::transport::Pair>& createPair(int node) override;
@@ -72,7 +70,7 @@ class TcpTransport : public gloo::transport::Context {
 
   const Fd epoll_;
   const Fd stop_;                  // an eventfd
-  std::vector<TcpPair*> by_node_;  // of pairs_; null: this node
+  std::vector<TcpPair*> by_node_;  // owned by pairs_; null for this node
   std::thread thread_;
 };
 

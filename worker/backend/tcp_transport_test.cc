@@ -65,7 +65,7 @@ TEST_F(TcpTransportTest, MessagesComeInOrderWithinTheirSlots) {
     sends[static_cast<size_t>(i)]->send(1, slots[i]);
   }
   for (Buffer& b : sends) EXPECT_TRUE(b->waitSend(nullptr, kPatience));
-  // The last first: what stands before it waits.
+  // Receive the last message first; the ones before it are kept meanwhile.
   std::string got[] = {"...", "...", "..."};
   for (const int i : {2, 0, 1}) {
     const Buffer to = Make(b_, got[i]);
@@ -141,11 +141,11 @@ TEST_F(TcpTransportTest, AMessageOfAnotherSizeFailsTheConnection) {
   posted->recv(0, 1);
   from->send(1, 1);
   EXPECT_EQ(Failure([&] { posted->waitRecv(nullptr, kPatience); }),
-            "it sends a message of another size than was asked for");
+            "it sends a message of another size than was expected");
   EXPECT_EQ(got, "...");
 }
 
-// The peer would take this node for the one that was lost.
+// If the connection closed, the peer would consider this node lost.
 TEST(TcpTransportGivenUpTest, APeerDoesNotHearOfAMessageThatIsGivenUp) {
   TcpTransport node(0, 2);
   auto [mine, theirs] = Connection();
@@ -165,7 +165,7 @@ TEST(TcpTransportGivenUpTest, APeerDoesNotHearOfAMessageThatIsGivenUp) {
   EXPECT_EQ(recv(theirs.get(), got.data(), got.size(), 0), 0);
 }
 
-// Bytes of whoever has got in; no memory is taken for what they announce.
+// A hostile peer: no memory is allocated for the size that it announces.
 TEST(TcpTransportHostileTest, NonsenseFailsItsConnectionOnly) {
   TcpTransport node(0, 3);
   TcpTransport honest(2, 3);
@@ -194,7 +194,7 @@ TEST(TcpTransportHostileTest, MessagesThatNobodyAsksForHaveABound) {
   std::string got = "....";
   const Buffer posted = Make(node, got);
   posted->recv(1, 1);
-  // One byte short of the bound is announced, and one more message.
+  // Announces a message that is one byte short of the bound, after a small one.
   const uint64_t small[] = {8, 2};
   const uint64_t large[] = {9, kMaxEarlyBytes - 1};
   ASSERT_GT(write(theirs.get(), small, sizeof(small)), 0);
@@ -204,7 +204,7 @@ TEST(TcpTransportHostileTest, MessagesThatNobodyAsksForHaveABound) {
     posted->waitRecv(nullptr, kPatience);
     FAIL();
   } catch (const std::runtime_error& e) {
-    EXPECT_STREQ(e.what(), "it sends more than was asked for");
+    EXPECT_STREQ(e.what(), "it sends more than was expected");
   }
 }
 

@@ -19,7 +19,7 @@ bool IsTcpConnection(int fd) {
   sockaddr_storage peer{};
   socklen_t size = sizeof(peer);
   if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0) {
-    return false;  // no socket, or one that listens
+    return false;  // not a socket, or a listening one
   }
   return peer.ss_family == AF_INET || peer.ss_family == AF_INET6;
 }

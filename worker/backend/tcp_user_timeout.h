@@ -1,8 +1,8 @@
-// How long TCP connections wait for an answer to what they have sent.
+// SetTcpUserTimeout: bounds how long TCP connections wait for acknowledgements.
 //
-// A wire that is cut says nothing: the kernel sends again for a quarter of an
-// hour. Gloo has no bound of its own for a connection in use and shows no
-// descriptor, so this looks at all descriptors of the process.
+// Purpose: a cut wire reports no error; the kernel retransmits for a quarter of
+// an hour. Gloo sets no bound for connections in use and does not expose their
+// descriptors, so this function examines all descriptors of the process.
 //
 // Thread contract: any thread.
 #ifndef MAYPOLE_WORKER_BACKEND_TCP_USER_TIMEOUT_H_
@@ -12,10 +12,11 @@
 
 namespace maypole::worker {
 
-// Every TCP connection that this process has now, and that has no such bound
-// yet (gRPC sets its own), fails when what it sent was not acknowledged for so
-// long. Returns how many were given the bound; 0 ms: none, nothing is done. A
-// peer that is slow to take data is no reason: its kernel answers.
+// Sets TCP_USER_TIMEOUT on each TCP connection of this process that has none
+// yet (gRPC sets its own): a connection then fails when sent data has not been
+// acknowledged for this long. Returns how many connections were changed; with 0
+// ms it does nothing. A peer that is slow to read does not trigger the timeout,
+// because its kernel still acknowledges.
 int SetTcpUserTimeout(std::chrono::milliseconds timeout);
 
 }  // namespace maypole::worker

@@ -1,4 +1,4 @@
-// Actions: what the core asks its shell to do. Carried out in order.
+// Actions: what ExecutorCore asks ExecutorLogic to do, in order.
 //
 // Thread contract: values.
 #ifndef MAYPOLE_WORKER_CORE_ACTIONS_H_
@@ -26,7 +26,7 @@ struct ReplyClient {
                session::Notice>
       reply;
 };
-// Sends Refused and closes.
+// Sends Refused and closes the connection.
 struct RefuseClient {
   ClientId client = 0;
   Code code = Code::kUnknown;
@@ -35,34 +35,34 @@ struct RefuseClient {
 struct CloseClient {
   ClientId client = 0;
 };
-// The client is about to be closed, but its process means to come back:
-// ExecutorCore::OnProcessEnded says when it cannot any more.
+// The client's connection is about to be closed, but its process intends to
+// return. Calls ExecutorCore::OnProcessEnded if the process ends.
 struct KeepWatching {
   ClientId client = 0;
 };
-// It has come back, or nobody waits for it any more.
+// The process has returned, or is no longer expected.
 struct StopWatching {
   ClientId client = 0;
 };
-// Opens a session with the coordinator; messages wait until it stands.
+// Opens a session with the coordinator; messages are queued until it is up.
 struct OpenLink {};
 struct SendToCoordinator {
   proto::ExecutorMessage message;
 };
-// Makes the backend of an epoch: ExecutorCore::OnBackendPrepared answers.
+// Makes the backend of an epoch, then calls ExecutorCore::OnBackendPrepared.
 struct PrepareBackend {
   uint64_t epoch = 0;
   uint32_t node_index = 0;
   std::vector<std::string> node_names;  // "node n1 (host b)"
-  // Where the coordinator sees each node; empty: unknown.
+  // The address at which the coordinator sees each node; empty if unknown.
   std::vector<std::string> node_addresses;
 };
-// ExecutorCore::OnBackendConnected answers.
+// Connects the backend, then calls ExecutorCore::OnBackendConnected.
 struct ConnectBackend {
   std::vector<std::string> addresses;
 };
-// Creates the board and welcomes the clients (by local rank):
-// ExecutorCore::OnBoardCreated answers.
+// Creates the board, calls ExecutorCore::OnBoardCreated and, if that returns
+// true, welcomes the clients (listed by local rank).
 struct CreateBoard {
   BoardConfig config;
   std::vector<ClientId> clients;
@@ -76,25 +76,27 @@ struct AllotSlot {
   uint32_t splits = 0;  // as SlotHeader's on the board
   uint32_t base = 0;
 };
-// Looks for slots that no rank seems to use: ExecutorCore::OnIdleSlots answers.
+// Looks for slots that no rank seems to use, then calls
+// ExecutorCore::OnIdleSlots.
 struct FindIdleSlots {};
-// Asks a rank for slots, and sees to it that one of its threads reads that.
+// Asks a rank to give slots back, and wakes one of its threads to read this.
 struct RecallFrom {
   ClientId client = 0;
   uint32_t local_rank = 0;
   session::SlotRecall message;
 };
-// No rank knows the slot's number any more: ExecutorCore::OnSlotFreed answers.
+// Clears a slot whose number no rank knows any more, then calls
+// ExecutorCore::OnSlotFreed.
 struct FreeSlot {
   uint32_t slot = 0;
 };
-// Says on the board what members that stand aside shall submit.
+// Writes on the board what ranks that stand aside must submit.
 struct WantSlot {
   uint32_t slot = 0;
   uint32_t generation = 0;
   Signature signature;
 };
-// Writes the Plan, gives the run to the network thread, places the ticket.
+// Writes the plan, passes the run to the network thread and places the ticket.
 struct IssueRun {
   RunSpec run;
 };
@@ -104,15 +106,16 @@ struct FailSlot {
   Code code = Code::kFailedPrecondition;
   std::string text;
 };
-// Says on the board that a rank has left, and from then on fails operations
-// that wait on this node for a rank that cannot come.
+// Marks a rank on the board as left. From then on, operations of this node that
+// wait for a rank that has left fail.
 struct MarkLeft {
   int rank = 0;
   int local_rank = -1;  // -1: a rank of another node
   std::string text;
 };
-// Says on the board that a rank of this node writes to nobody's memory any
-// more: its process has ended, or said Goodbye. The epoch is over.
+// Marks a rank of this node on the board as gone: it no longer writes to other
+// ranks' memory, because its process has ended or has sent Goodbye. Used when
+// the epoch is over.
 struct MarkGone {
   int local_rank = 0;
 };
@@ -120,13 +123,14 @@ struct AbortBoard {
   Code code = Code::kAborted;
   std::string text;
 };
-// Says on the board how many ranks want to come into an elastic job, or out.
+// Writes on the board how many ranks want to join or leave an elastic job.
 struct WantChange {
   uint32_t ranks = 0;
 };
-// Forgets board and backend.
+// Releases board and backend.
 struct DropEpoch {};
-// No clients for a while: the supervisor decides whether the executor ends.
+// Tells the supervisor that the executor has had no clients for a while; the
+// supervisor decides whether it ends.
 struct ReportIdle {};
 
 using Action =

@@ -1,4 +1,5 @@
-// Elastic ranks: reported as they come, in an epoch as the coordinator says.
+// Elastic ranks: reported as they arrive; the coordinator decides which of them
+// take part in an epoch.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -95,7 +96,7 @@ TEST_F(ElasticCoreTest, AStartThatNamesAClientTwiceIsRefused) {
   core_.OnCoordinator(Start(1, {1, 1}));
   const auto sent = TakeSent();
   ASSERT_EQ(sent.size(), 1u);
-  EXPECT_EQ(sent[0].failed().message(), "an epoch's start that cannot be");
+  EXPECT_EQ(sent[0].failed().message(), "the EpochStart message is invalid");
 }
 
 TEST_F(ElasticCoreTest, TheStartSaysWhoIsInTheOthersWaitOn) {
@@ -122,7 +123,7 @@ TEST_F(ElasticCoreTest, TheStartSaysWhoIsInTheOthersWaitOn) {
   EXPECT_EQ(said.members(0).client(), 2u);
 }
 
-// The coordinator drops what was said in the round before.
+// The coordinator ignores messages of the previous round.
 TEST_F(ElasticCoreTest, ThatNobodyWaitsIsSaidAgainAfterAStart) {
   for (const int i : {1, 2, 3}) Come(static_cast<ClientId>(i), 10 + i);
   core_.OnClientGone(3, "its connection closed");  // crosses with the start
@@ -158,7 +159,7 @@ TEST_F(ElasticCoreTest, ThatNobodyWaitsIsSaidAgainIfAllHaveGoneAtARefusal) {
   for (const int i : {1, 2}) Come(static_cast<ClientId>(i), 10 + i);
   core_.OnClientGone(1, "its connection closed");
   core_.OnClientGone(2, "its connection closed");
-  Drop();  // of the round before: the coordinator passes over it
+  Drop();  // of the previous round: the coordinator ignores it
   auto end = EndMessage(0, "there is no place");
   end.mutable_epoch_end()->add_clients(1);
   core_.OnCoordinator(end);
@@ -424,28 +425,28 @@ TEST_F(ElasticCoreTest, WrongHellosAreRefusedAlone) {
   session::Hello hello = ElasticHello(11);
   hello.max_size = 1;
   EXPECT_EQ(refusal(hello),
-            "an elastic job has 1 to 4096 ranks; at least 2 and at most 1 are "
-            "not possible");
+            "an elastic job has 1 to 4096 ranks; a range from 2 to 1 is not "
+            "possible");
   EXPECT_EQ(refusal(ElasticHello(11, 3, -1)),
-            "rank -1 of epoch 3 cannot have been: ranks are from 0 to 4095");
+            "rank -1 of epoch 3 cannot return: ranks must be 0 to 4095");
   Come(1, 11, 3, 1);
   Drop();
   EXPECT_EQ(refusal(ElasticHello(11, 3, 1)),
-            "rank 1 of epoch 3 has come back already (pid 11)");
+            "rank 1 of epoch 3 has already returned (pid 11)");
   hello = ElasticHello(12);
   hello.max_size = 8;
   EXPECT_EQ(refusal(hello),
-            "the process (pid 12) says that the job has 2 to 8 ranks, others "
-            "of the node have said 2 to 4 ranks; start all ranks with the same "
-            "smallest and greatest number");
+            "the process (pid 12) says that the job has 2 to 8 ranks, but "
+            "others on this node say 2 to 4 ranks; start all ranks with the "
+            "same smallest and greatest number");
   EXPECT_EQ(refusal(MakeHello(0, 2, 0, 2)),
-            "the process (pid 100) is not elastic, others of the node are; "
-            "start all ranks of a job alike");
+            "the process (pid 100) is not elastic, but others on this node "
+            "are; start all ranks of a job alike");
   Come(2, 12);
   Run(1, {1, 2});
   EXPECT_EQ(refusal(MakeHello(0, 2, 0, 2)),
-            "rank 0 is not elastic, job 'job' is running with ranks that are; "
-            "start all ranks of a job alike");
+            "rank 0 is not elastic, but job 'job' is running with elastic "
+            "ranks; start all ranks of a job alike");
   EXPECT_EQ(refusal(ElasticHello(11, 1, 0)),
             "rank 0 of job 'job' is connected already (pid 11)");
 }
@@ -456,8 +457,8 @@ TEST_F(ElasticCoreTest, AFixedJobRefusesElasticRanks) {
   const auto refused = Take<RefuseClient>();
   ASSERT_EQ(refused.size(), 1u);
   EXPECT_EQ(refused[0].text,
-            "the process (pid 13) is elastic, job 'job' is running with ranks "
-            "that are not; start all ranks of a job alike");
+            "the process (pid 13) is elastic, but job 'job' is running with "
+            "ranks that are not; start all ranks of a job alike");
 }
 
 TEST_F(ElasticCoreTest, TheLinksEndIsToldToAll) {

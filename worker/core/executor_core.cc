@@ -94,13 +94,13 @@ void ExecutorCore::OnClient(ClientId client, const session::Hello& hello,
     status = AdmitElastic(client, hello, visible_pid);
   } else if (members_.elastic()) {
     status = absl::InvalidArgumentError(absl::StrCat(
-        "rank ", hello.rank, " is not elastic, job '", options_.job,
-        "' is running with ranks that are; start all ranks of a job alike"));
+        "rank ", hello.rank, " is not elastic, but job '", options_.job,
+        "' is running with elastic ranks; start all ranks of a job alike"));
   } else if (const LocalMember* m = members_.FindRank(hello.rank)) {
     status = absl::AlreadyExistsError(
         absl::StrCat("rank ", hello.rank, " of job '", options_.job,
                      "' is connected already (pid ", m->pid,
-                     "); is the job started twice with one MAYPOLE_JOB?"));
+                     "); was the job started twice with one MAYPOLE_JOB?"));
   } else {
     status = gathering_.Add(client, hello, visible_pid);
   }
@@ -179,7 +179,7 @@ void ExecutorCore::OnJoinRequest(ClientId client,
 
 void ExecutorCore::OnGoodbye(ClientId client, uint32_t pending, bool returns) {
   const LocalMember* found = members_.Find(client);
-  // Who cannot be watched is not waited for.
+  // A process that cannot be watched is not expected back.
   returns = returns && found != nullptr && found->elastic &&
             found->visible_pid > 0 && epoch_number() > 0;
   if (returns) KeepWatch(*found);
@@ -235,7 +235,7 @@ void ExecutorCore::MemberGone(const LocalMember& m, bool clean,
     SendRankGone(m.rank, false, how, returns);
     FailEpoch(Code::kAborted, absl::StrCat(RankText(m), " ", what));
   } else if (phase_ == Phase::kEnded && m.elastic) {
-    // Who may come back, and who not, decides when the next epoch starts.
+    // The coordinator needs this to decide when the next epoch starts.
     SendRankGone(m.rank, clean, how, returns);
   }
   if (phase_ != Phase::kRunning && !members_.empty()) {
@@ -284,8 +284,8 @@ void ExecutorCore::OnSnapshot(const BoardSnapshot& look) {
   if (const auto frozen = epoch_->OnSnapshot(now_ms_, look)) Expel(*frozen);
 }
 
-// Its process lives, and may yet write to other ranks' memory: it is not marked
-// as gone.
+// The rank is not marked as gone: its process lives and may still write to
+// other ranks' memory.
 void ExecutorCore::Expel(const ExecutorEpoch::Frozen& frozen) {
   const auto it = members_.members().find(static_cast<int>(frozen.local));
   if (it == members_.members().end()) return;
@@ -342,7 +342,8 @@ void ExecutorCore::OnLinkLost(const absl::Status& status) {
   link_open_ = false;
   const Code code = CodeOf(status.raw_code());
   const std::string text(status.message());
-  // First those that wait for the next epoch: nobody opens a link for them.
+  // First refuse those that wait for the next epoch: no link would be opened
+  // for them.
   Refuse(&gathering_, code, text);
   if (phase_ == Phase::kRunning) {
     FailEpoch(code, text);

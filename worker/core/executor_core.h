@@ -1,36 +1,37 @@
-// ExecutorCore: the executor's brain, a pure state machine.
+// ExecutorCore: the executor's decisions, as a pure state machine.
 //
-// Purpose: one job on one node: gathers its ranks, starts an epoch together
-// with the coordinator, runs it, ends it, gathers again. Every event appends to
-// the actions that follow from it; the shell takes and does them in order.
+// Purpose: serves one job on one node: gathers its ranks, starts an epoch
+// together with the coordinator, runs and ends it, then gathers again. Each
+// event appends actions; ExecutorLogic takes them and executes them in order.
 //
 //   ExecutorCore core(options);
 //   core.OnTime(now_ms);
 //   core.OnClient(1, hello, pid);
 //   for (Action& a : core.TakeActions()) ...
 //
-//   phase       what it waits for                       next
-//   kIdle       all local ranks (in gathering_)         kReady
-//   kReady      EpochStart                              kPreparing or kCreating
-//   kPreparing  the backend's addresses, all Endpoints  kConnecting
-//   kConnecting the backend                             kCreating
-//   kCreating   the board                               kRunning
-//   kRunning    ranks to leave                          kIdle
-//   kEnded      (aborted) all local ranks to go         kIdle
+//   phase        waits for                               next phase
+//   kIdle        all local ranks (in gathering_)         kReady
+//   kReady       EpochStart                              kPreparing, kCreating
+//   kPreparing   the backend's addresses, all Endpoints  kConnecting
+//   kConnecting  the backend                             kCreating
+//   kCreating    the board                               kRunning
+//   kRunning     all local ranks to leave                kIdle
+//   kEnded       (aborted) all local ranks to leave      kIdle
 //
-// Elastic ranks are told of as they come, in any phase; EpochStart says who of
-// them is in: from kIdle straight to kPreparing or kCreating.
+// Elastic ranks are reported to the coordinator as they arrive, in any phase;
+// EpochStart names those that take part, and leads from kIdle straight to
+// kPreparing or kCreating.
 //
-// Ranks that come while an epoch is there gather for the next one. When all
-// local ranks have left cleanly the board is no longer needed, but other nodes
-// may still receive what our backend has sent: it stays until all ranks of the
-// job have left (draining).
+// Ranks that arrive during an epoch gather for the next one. When all local
+// ranks have left cleanly, the epoch drains: board and backend are kept until
+// all ranks of the job have left, because other nodes may still be receiving
+// what our backend has sent.
 //
 // Thread contract: not synchronized; no I/O, threads or clock.
 //
-// Invariants: every client is in members_ or in gathering_ or unknown here; the
-// board is aborted at most once per epoch; every client that is not welcomed
-// gets a Refused with a reason.
+// Invariants: a client is in members_, in gathering_ or unknown here; the board
+// is aborted at most once per epoch; every client that is not welcomed gets a
+// Refused with a reason.
 #ifndef MAYPOLE_WORKER_CORE_EXECUTOR_CORE_H_
 #define MAYPOLE_WORKER_CORE_EXECUTOR_CORE_H_
 
@@ -61,7 +62,8 @@ struct ExecutorCoreOptions {
   uint64_t arena_bytes = 0;
   int64_t start_timeout_ms = 120000;
   int64_t resume_timeout_ms = 3000;
-  // A rank that stands still in an operation that long is lost; 0: never.
+  // A rank that is frozen in an operation for this long counts as lost; 0:
+  // never.
   int64_t frozen_timeout_ms = 10000;
 };
 
@@ -72,7 +74,7 @@ class ExecutorCore {
 
   std::vector<Action> TakeActions() { return std::exchange(actions_, {}); }
 
-  // Time goes first: it is the time of the events that follow.
+  // Sets the time of the events that follow; call it before them.
   void OnTime(int64_t now_ms);
 
   // --- Clients -------------------------------------------------------------
@@ -82,35 +84,36 @@ class ExecutorCore {
   void OnSetRequest(ClientId client, const session::SetRequest& request);
   void OnJoinRequest(ClientId client, const session::JoinRequest& request);
   void OnGoodbye(ClientId client, uint32_t pending, bool returns = false);
-  // Gone without Goodbye; `how` completes "rank 3 died: ".
+  // The client has gone without Goodbye; `how` completes "rank 3 died: ".
   void OnClientGone(ClientId client, const std::string& how);
-  // Of one that is kept watch on.
+  // The process of a client with KeepWatching has ended.
   void OnProcessEnded(ClientId client);
 
   // --- Board and backend ---------------------------------------------------
-  // No memory for another slot: the epoch ends.
+  // There is no memory for another slot: the epoch ends.
   void OnBoardFull(const absl::Status& status);
   void OnReadySlot(const ReadySlot& news);
-  // Answers of FindIdleSlots and FreeSlot (ExecutorEpoch).
+  // The results of FindIdleSlots and FreeSlot (see ExecutorEpoch).
   void OnIdleSlots(const std::vector<IdleSlot>& idle);
   void OnSlotFreed(uint32_t slot, uint32_t first);
-  // Time counts: some name waits for a slot.
+  // True while a name waits for a slot: call OnTime() often.
   bool waits_for_slots() const {
     return phase_ == Phase::kRunning && epoch_->waits_for_slots();
   }
   void OnRunFree(uint32_t record);
-  // Every kBoardScanMs; and every kBlockedScanMs while all ranks say that they
-  // are blocked; and when it is wanted.
+  // Call it every kBoardScanMs, every kBlockedScanMs while all ranks say that
+  // they are blocked, and whenever wants_snapshot() is true.
   void OnSnapshot(const BoardSnapshot& look);
   bool wants_snapshot() const {
     return phase_ == Phase::kRunning && epoch_->wants_snapshot();
   }
-  // Local ranks of whom a look should say whether they are stopped; as a mask.
+  // A mask of the local ranks whose processes the next snapshot should check
+  // for being stopped.
   uint64_t suspects() const {
     return phase_ == Phase::kRunning ? epoch_->suspects() : 0;
   }
-  // True: welcome the clients. False: they have been, or will be, refused (the
-  // start may have failed while the board was made).
+  // Returns true if the clients must be welcomed. Returns false if they have
+  // been or will be refused: the board or, meanwhile, the start has failed.
   bool OnBoardCreated(const absl::Status& status);
   void OnBackendPrepared(
       const absl::StatusOr<std::vector<std::string>>& addresses);
@@ -120,13 +123,13 @@ class ExecutorCore {
   // --- Coordinator ---------------------------------------------------------
   void OnCoordinator(const proto::CoordinatorMessage& message);
   void OnPresenceAcknowledged();
-  // The link is lost for good, or was refused.
+  // The link is permanently lost, or was refused.
   void OnLinkLost(const absl::Status& status);
 
-  // The executor is told to end.
+  // The executor has been asked to end (SIGTERM).
   void OnStop(const std::string& text);
 
-  // Connected, or about to come back.
+  // Clients that are connected or expected to return.
   size_t clients() const {
     return members_.members().size() + gathering_.members().size() +
            returning_.size();
@@ -147,26 +150,27 @@ class ExecutorCore {
     return phase_ != Phase::kIdle && phase_ != Phase::kRunning &&
            phase_ != Phase::kEnded;
   }
-  // Of the epoch that starts, runs or ends; 0 before EpochStart, when epoch_
-  // may still be the one before, draining.
+  // The number of the epoch that starts, runs or ends. Returns 0 before
+  // EpochStart, when epoch_ may still be the previous epoch, draining.
   uint64_t epoch_number() const {
     return epoch_ && phase_ != Phase::kReady ? epoch_->info().epoch : 0;
   }
-  // Of gRPC's number, as somebody else says it.
+  // Converts a code that another program has sent.
   static Code CodeOf(int code);
-  // The reason that an EpochEnd gives, never empty: it goes to ranks.
+  // The reason in an EpochEnd, for ranks; never empty.
   static std::string TextOf(const proto::EpochEnd& end);
   std::string RankText(const LocalMember& m) const;
-  // Of the running epoch; null: no epoch runs for it.
+  // Returns the client's member in the running epoch, or null.
   const LocalMember* RunningMember(ClientId client) const;
-  // Why a member's request has no answer but this.
+  // Answers a request of a client for which no epoch runs with an error.
   template <typename Reply>
   void ReplyNoEpoch(ClientId client, Reply reply);
 
-  // All local ranks are there, or the coordinator is told which.
+  // Reports the ranks as ready if all local ranks are there; otherwise reports
+  // which of them are waiting.
   void BeginIfComplete();
   void SendWaiting(const Membership& waiting);
-  // What the ranks and this node say beside who they are.
+  // Adds the settings of the ranks and of this node.
   void AddFacts(const Membership& membership, proto::RanksReady* ready);
   void OnEpochStart(const proto::EpochStart& start);
   void OnEndpoints(const proto::Endpoints& endpoints);
@@ -175,22 +179,23 @@ class ExecutorCore {
   // A message for the running epoch.
   absl::Status OnEpochMessage(const proto::CoordinatorMessage& message);
   void OnNotice(const proto::Notice& notice);
-  // True: the message is of the epoch that starts, and kept until it runs.
+  // If the message belongs to the epoch that is starting, keeps it until the
+  // epoch runs and returns true.
   bool KeptForLater(const proto::CoordinatorMessage& message);
   void MakeBoard();
-  // The start has failed: refuses all members, forgets the epoch.
+  // The start has failed: refuses all members and forgets the epoch.
   void FailStart(Code code, const std::string& text);
   void ForgetEpoch();
-  // The epoch has failed: aborts the board; members leave by themselves.
+  // The epoch has failed: aborts the board, upon which the members leave.
   void FailEpoch(Code code, const std::string& text);
-  // As FailEpoch, and the coordinator does not know it yet.
+  // As FailEpoch, and reports the failure to the coordinator.
   void FailEpochHere(const absl::Status& status);
-  // `how` completes "rank 3 was lost: "; `what` is "died" or what it did.
+  // `how` completes "rank 3 was lost: "; `what` completes "rank 3 ".
   void MemberGone(const LocalMember& member, bool clean,
                   const std::string& what, const std::string& how,
                   bool returns = false);
   void AfterMemberGone();
-  // The epoch is over for a member that does not move.
+  // Removes a frozen member and fails the epoch.
   void Expel(const ExecutorEpoch::Frozen& frozen);
   void LeaveGathering(ClientId client);
   void Send(proto::ExecutorMessage message);
@@ -199,22 +204,23 @@ class ExecutorCore {
   void SendFailed(uint64_t epoch, const absl::Status& status);
   void Refuse(Membership* membership, Code code, const std::string& text);
 
-  // --- Elastic jobs (executor_core_elastic.cc)
-  // ----------------------------------------
+  // --- Elastic jobs (executor_core_elastic.cc) -------------------------------
   absl::Status AdmitElastic(ClientId client, const session::Hello& hello,
                             int visible_pid);
-  // Tells the coordinator who waits here.
+  // Tells the coordinator which ranks wait here.
   void SayWaiting();
-  // Who of those that wait is in the epoch. False: it cannot start here.
+  // Moves the ranks that `start` names from gathering_ to members_. Returns
+  // false if the epoch cannot start on this node.
   bool TakeIn(const proto::EpochStart& start);
   void RefuseWaiting(const proto::EpochEnd& end);
-  // A start has failed by somebody else's fault: its members wait again.
+  // A start has failed, not because of its members: they wait again.
   void WaitAgain();
-  // By the backend: so they do, but not for ever.
+  // The backend has failed to start: elastic members wait again, up to
+  // kMaxFailedStarts times in a row.
   void StartFailedHere(const absl::Status& status);
-  // The process of a member that leaves means to come back.
+  // Watches the process of a leaving member that intends to return.
   void KeepWatch(const LocalMember& member);
-  // Of those that `over` is true for.
+  // Stops watching the processes for which `over` is true.
   template <typename Over>
   void EndWatches(Over over) {
     std::erase_if(returning_, [&](const auto& r) {
@@ -239,18 +245,19 @@ class ExecutorCore {
     int64_t until_ms = 0;
   };
   std::map<ClientId, Returning> returning_;  // elastic; bounded by processes
-  uint64_t round_ = 0;            // see proto RanksReady; of the session
-  bool told_of_elastic_ = false;  // likewise of the session
+  uint64_t round_ = 0;            // of this session; see proto RanksReady
+  bool told_of_elastic_ = false;  // in this session
   int failed_starts_ = 0;
   std::optional<ExecutorEpoch> epoch_;  // also while draining
   bool link_open_ = false;
-  // Why epoch_ was aborted, in kEnded.
+  // In kEnded: why epoch_ was aborted.
   Code abort_code_ = Code::kAborted;
   std::string abort_text_;
-  // What came for epoch_ before its board was there; bounded by the job's
-  // ranks and names.
+  // Messages for epoch_ that arrived before its board existed; their number is
+  // bounded by the job's ranks and names.
   std::vector<proto::CoordinatorMessage> early_;
-  // Set while the backend has failed and the coordinator may know better why.
+  // Set when the backend has failed: until then the executor waits for the
+  // coordinator to send the real cause.
   std::optional<int64_t> give_up_ms_;
   absl::Status network_failure_;
   int64_t idle_since_ms_ = 0;

@@ -1,4 +1,4 @@
-// ExecutorCore: what the coordinator says.
+// ExecutorCore: messages from the coordinator.
 #include "worker/core/executor_core.h"
 
 namespace maypole::worker {
@@ -62,7 +62,7 @@ void ExecutorCore::OnCoordinator(const proto::CoordinatorMessage& message) {
     case proto::CoordinatorMessage::kEpochEnd:
       return OnEpochEnd(message.epoch_end());
     default:
-      break;  // of the running epoch, or the link's business
+      break;  // a message for the running epoch, or one that the link handles
   }
   if (!of_epoch) return;
   if (absl::Status s = OnEpochMessage(message); !s.ok()) FailEpochHere(s);
@@ -122,19 +122,20 @@ void ExecutorCore::OnEpochEnd(const proto::EpochEnd& end) {
       (members_.empty() && gathering_.empty() && told_of_elastic_);
   if (end.epoch() == 0 && elastic) {
     RefuseWaiting(end);
-    if (gathering_.empty()) SayWaiting();  // likewise
+    if (gathering_.empty()) SayWaiting();  // tells the new round_, see above
     return;
   }
   if (phase_ == Phase::kReady && epoch_ &&
       end.epoch() == epoch_->info().epoch) {
-    return ForgetEpoch();  // the one before
+    return ForgetEpoch();  // the previous epoch, which was draining
   }
   if (end.epoch() == 0 && phase_ == Phase::kIdle) {
     if (gathering_.empty()) return;
-    SendWaiting(Membership());  // whom we have told of since are refused too
+    // Withdraws ranks that were reported meanwhile: they are refused, too.
+    SendWaiting(Membership());
     Refuse(&gathering_, CodeOf(end.code()), TextOf(end));
   } else if (starting()) {
-    // ExecutorEpoch 0: a start that failed; else the one that was about to run.
+    // Epoch 0 means that the start has failed before an epoch had a number.
     if (end.epoch() == 0 || end.epoch() == epoch_number()) {
       if (members_.elastic()) return WaitAgain();
       if (phase_ == Phase::kReady) SendWaiting(Membership());

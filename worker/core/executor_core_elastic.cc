@@ -1,5 +1,5 @@
-// Elastic jobs: ranks are told of as they come; the coordinator says who is in
-// an epoch.
+// ExecutorCore: elastic jobs. Ranks are reported as they arrive; the
+// coordinator decides which of them take part in an epoch.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -10,7 +10,8 @@
 namespace maypole::worker {
 namespace {
 
-// Starts in a row that fail by this node's network: then its ranks are told.
+// After so many failed starts in a row because of this node's network, its
+// ranks are refused.
 constexpr int kMaxFailedStarts = 3;
 
 }  // namespace
@@ -20,12 +21,13 @@ absl::Status ExecutorCore::AdmitElastic(ClientId client,
                                         int visible_pid) {
   if (!members_.empty() && !members_.elastic()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "the process (pid ", hello.pid, ") is elastic, job '", options_.job,
+        "the process (pid ", hello.pid, ") is elastic, but job '", options_.job,
         "' is running with ranks that are not; start all ranks of a job "
         "alike"));
   }
   const LocalMember* m = members_.FindRank(hello.rank);
-  // Another process may have been that rank in an earlier life of the job.
+  // The pid is compared because another process may have had that rank before
+  // the coordinator was restarted.
   if (m != nullptr && hello.last_epoch > 0 &&
       hello.last_epoch == epoch_number() && hello.pid == m->pid) {
     return absl::AlreadyExistsError(
@@ -60,7 +62,7 @@ void ExecutorCore::SayWaiting() {
 
 bool ExecutorCore::TakeIn(const proto::EpochStart& start) {
   if (phase_ == Phase::kEnded) {
-    // The job goes on without those that have not left the epoch before.
+    // The job continues without ranks that have not left the previous epoch.
     for (const auto& [local, m] : members_.members()) {
       actions_.push_back(CloseClient{m.client});
     }
@@ -73,7 +75,7 @@ bool ExecutorCore::TakeIn(const proto::EpochStart& start) {
       start.node_index() >= static_cast<uint32_t>(start.nodes_size()) ||
       start.nodes(start.node_index()).ranks_size() != start.clients_size()) {
     SendFailed(start.epoch(),
-               absl::InternalError("an epoch's start that cannot be"));
+               absl::InternalError("the EpochStart message is invalid"));
     return false;
   }
   const auto& own = start.nodes(start.node_index()).ranks();
@@ -81,7 +83,7 @@ bool ExecutorCore::TakeIn(const proto::EpochStart& start) {
                                       start.clients().end());
   for (size_t i = 0; i < clients.size(); ++i) {
     if (gathering_.Find(clients[i]) != nullptr) continue;
-    // It has ended meanwhile: nobody can start.
+    // The client has disconnected meanwhile, so this epoch cannot start.
     proto::ExecutorMessage message;
     proto::RankGone* gone = message.mutable_rank_gone();
     gone->set_epoch(start.epoch());
@@ -131,7 +133,7 @@ void ExecutorCore::StartFailedHere(const absl::Status& status) {
 }
 
 void ExecutorCore::KeepWatch(const LocalMember& m) {
-  // Others may wait longer for it than it says of itself.
+  // Other ranks may wait longer for this one than its own start timeout.
   const int64_t wait_ms =
       std::max(m.start_timeout_ms, options_.start_timeout_ms);
   returning_[m.client] = {epoch_number(), m.rank, m.visible_pid,

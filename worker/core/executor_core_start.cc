@@ -1,4 +1,5 @@
-// ExecutorCore: from the first rank that waits to the board of an epoch.
+// ExecutorCore: the start of an epoch, from the first waiting rank to the
+// board.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -59,11 +60,11 @@ void ExecutorCore::SendWaiting(const Membership& waiting) {
 void ExecutorCore::OnEpochStart(const proto::EpochStart& start) {
   const bool elastic = !start.clients().empty();
   if (elastic && !TakeIn(start)) return;
-  // The last that waited may have gone while this was on its way, and what we
-  // said then was of the round before.
+  // The last waiting rank may have left while EpochStart was on its way; the
+  // coordinator ignores what was sent then, because it was of an earlier round.
   if (elastic && gathering_.empty()) SayWaiting();
-  if (phase_ != Phase::kReady) return;          // crossed with our RankGone
-  if (epoch_) actions_.push_back(DropEpoch{});  // drained by now
+  if (phase_ != Phase::kReady) return;          // it crossed our RankGone
+  if (epoch_) actions_.push_back(DropEpoch{});  // it has drained by now
   epoch_.reset();
   std::vector<int> ranks;
   for (const auto& [local, m] : members_.members()) ranks.push_back(m.rank);
@@ -162,8 +163,8 @@ void ExecutorCore::FailStart(Code code, const std::string& text) {
     }
   }
   Refuse(&members_, code, text);
-  // Before EpochStart epoch_ is the one before, still draining: others may be
-  // receiving what our backend has sent.
+  // Before EpochStart, epoch_ is the previous epoch. It may still be draining:
+  // other nodes may be receiving what our backend has sent.
   const bool draining = phase_ == Phase::kReady;
   phase_ = Phase::kIdle;
   if (!draining) ForgetEpoch();

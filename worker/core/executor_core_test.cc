@@ -53,7 +53,7 @@ TEST_F(ExecutorCoreTest, OneOperationIsOne) {
             "operation pending");
 }
 
-// Who gives up because another has left is not the first cause.
+// A rank that gives up because another has left is not the first cause.
 TEST_F(ExecutorCoreTest, GoodbyeAfterAnotherHasLeftNamesTheFirst) {
   StartTwoNodes();
   proto::CoordinatorMessage left;
@@ -87,7 +87,7 @@ TEST_F(ExecutorCoreTest, CleanGoodbyeMarksTheRank) {
   EXPECT_TRUE(
       std::get<SendToCoordinator>(actions.at(1)).message.rank_gone().clean());
   EXPECT_EQ(std::get<MarkLeft>(actions.at(2)).local_rank, 1);
-  // Its echo from the coordinator is no second departure.
+  // The coordinator's echo of it is not a second departure.
   proto::CoordinatorMessage m;
   m.mutable_rank_left()->set_epoch(1);
   m.mutable_rank_left()->set_rank(1);

@@ -1,5 +1,5 @@
-// Limits of the worker agent (promise 8 of docs/design.md). Those that clients
-// share stand in common/limits.h.
+// Limits of the agent and its executors (promise 8 of docs/design.md). Limits
+// that clients share are in common/limits.h.
 #ifndef MAYPOLE_WORKER_CORE_LIMITS_H_
 #define MAYPOLE_WORKER_CORE_LIMITS_H_
 
@@ -11,46 +11,47 @@
 namespace maypole::worker {
 
 // --- Supervisor --------------------------------------------------------------
-// Connections that have not said Hello yet; the oldest is closed for a new one.
+// Connections that have not sent Hello. Beyond this, the oldest is closed.
 inline constexpr size_t kMaxHalfOpen = 64;
 inline constexpr int64_t kHelloTimeoutMs = 5000;
-// Executors at once; also bounds the metrics' job label.
+// Executors at the same time; also bounds the metrics' job label.
 inline constexpr size_t kMaxExecutors = 256;
-// Of one user, where an agent serves all: others find room, too.
+// Executors of one user, if the agent serves all users.
 inline constexpr size_t kMaxExecutorsOfUser = 64;
 
 // --- Executor ----------------------------------------------------------------
-// The directory service answers in this time which groups a user has.
+// The directory service must return a user's groups within this time.
 inline constexpr int64_t kGroupLookupMs = 10000;
-// Connections: the ranks of one epoch, and those that wait for the next.
+// Connections: the ranks of one epoch and those that wait for the next.
 inline constexpr size_t kMaxClients = 2 * kMaxLocalRanks;
-// Replies kept for a client that does not read them yet: one for every name it
-// may have. As many requests wait for slots.
+// Replies that are kept for a client that does not read them: one for each name
+// it may have. Also bounds the requests that wait for slots.
 inline constexpr size_t kMaxUnsentReplies = kMaxSlots;
-// An executor without clients asks to end after this.
+// An executor that has had no clients for this long asks to end.
 inline constexpr int64_t kIdleMs = 10000;
 // Ranks that wait for others of their node wait this much longer than the start
-// timeout: the coordinator can say more about who is missing.
+// timeout, because the coordinator can name more of the missing ranks.
 inline constexpr int64_t kStartGraceMs = 1000;
-// A failed backend waits this much longer than the coordinator's own resume
-// timeout for the coordinator to say what really happened.
+// After a backend failure, the executor waits the resume timeout and this much
+// longer for the coordinator to send the real cause.
 inline constexpr int64_t kBackendGraceMs = 500;
-// While a rank has left, operations that wait for it are sought this often.
+// After a rank has left, the board is searched this often for operations that
+// wait for it.
 inline constexpr int64_t kLeftScanMs = 100;
-// How often the board is looked at for ranks that are late or stand still; and
-// while all of them say that they are blocked.
+// How often the board is scanned for stragglers and frozen ranks; and how often
+// while all ranks say that they are blocked.
 inline constexpr int64_t kBoardScanMs = 500;
 inline constexpr int64_t kBlockedScanMs = 100;
-// A name that finds no slot is an error when none has become free for so long
-// (the coordinator, which is asked too, may be away for the resume timeout);
-// until then idle ones are looked for after this pause, twice as long after
-// each look that finds none.
+// A name that finds no slot gets an error when no slot has become free for
+// kSlotWaitMs (the coordinator is asked, too, and may be away for the resume
+// timeout). Until then the executor looks for idle slots, first after
+// kRecallPauseMs; the pause doubles after each look that finds none.
 inline constexpr int64_t kSlotWaitMs = 4000;
 inline constexpr int64_t kRecallPauseMs = 10;
 inline constexpr int64_t kMostRecallPauseMs = 160;
-// Late operations in one message.
+// Late operations in one message to the coordinator.
 inline constexpr size_t kMaxLateOperations = 64;
-// Requests of a rank for process sets that wait for their answers.
+// Unanswered requests of one rank for process sets.
 inline constexpr size_t kMaxWaitingRequests = kMaxSetRequests;
 // A Presence message is closed when it has reached this size.
 inline constexpr size_t kMaxPresenceBytes = 1 << 20;

@@ -15,36 +15,36 @@ absl::Status CheckTimes(const session::Hello& h) {
   };
   if (h.fusion_threshold < -1 ||
       h.fusion_threshold > static_cast<int64_t>(kMaxTensorBytes)) {
-    return bad("a fusion threshold of ", h.fusion_threshold,
-               " bytes; 0 to 2^44 are allowed");
+    return bad("the fusion threshold is ", h.fusion_threshold,
+               " bytes; it must be from 0 to 2^44");
   }
   if (h.stall_check_ms < -1 || h.stall_shutdown_ms < -1) {
-    return bad("a stall check after ", h.stall_check_ms,
-               " ms and a shutdown after ", h.stall_shutdown_ms,
-               " ms; they must not be negative");
+    return bad("the stall check is after ", h.stall_check_ms,
+               " ms and the stall shutdown after ", h.stall_shutdown_ms,
+               " ms; both must not be negative");
   }
   if (h.start_timeout_ms < -1 || h.start_timeout_ms == 0 ||
       h.start_timeout_ms > kMaxStartTimeoutMs) {
-    return bad("a start timeout of ", h.start_timeout_ms,
-               " ms; 1 ms to a day are allowed");
+    return bad("the start timeout is ", h.start_timeout_ms,
+               " ms; it must be from 1 ms to one day");
   }
   return absl::OkStatus();
 }
 
-// Bounds that hold for any Hello.
+// Checks the bounds that hold for every Hello of a job that is not elastic.
 absl::Status CheckAlone(const session::Hello& h) {
   const auto bad = [&](const auto&... what) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", h.rank, ": ", what...));
   };
   if (h.size < 1 || h.size > kMaxRanks) {
-    return bad("a job has 1 to ", kMaxRanks, " ranks, MAYPOLE_SIZE says ",
+    return bad("MAYPOLE_SIZE must be from 1 to ", kMaxRanks, ", it is ",
                h.size);
   }
   if (h.local_size < 1 || h.local_size > kMaxLocalRanks ||
       h.local_size > h.size) {
-    return bad("a node has 1 to ", kMaxLocalRanks,
-               " of the job's ranks, MAYPOLE_LOCAL_SIZE says ", h.local_size);
+    return bad("MAYPOLE_LOCAL_SIZE must be from 1 to ", kMaxLocalRanks,
+               " and at most MAYPOLE_SIZE, it is ", h.local_size);
   }
   if (h.rank < 0 || h.rank >= h.size) {
     return bad("MAYPOLE_RANK must be from 0 to ", h.size - 1);
@@ -59,13 +59,13 @@ absl::Status CheckAlone(const session::Hello& h) {
 absl::Status CheckElasticAlone(const session::Hello& h) {
   if (h.min_size < 1 || h.max_size < h.min_size || h.max_size > kMaxRanks) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "an elastic job has 1 to ", kMaxRanks, " ranks; at least ", h.min_size,
-        " and at most ", h.max_size, " are not possible"));
+        "an elastic job has 1 to ", kMaxRanks, " ranks; a range from ",
+        h.min_size, " to ", h.max_size, " is not possible"));
   }
   if (h.last_epoch > 0 && (h.rank < 0 || h.rank >= kMaxRanks)) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", h.rank, " of epoch ", h.last_epoch,
-                     " cannot have been: ranks are from 0 to ", kMaxRanks - 1));
+                     " cannot return: ranks must be 0 to ", kMaxRanks - 1));
   }
   return CheckTimes(h);
 }
@@ -81,24 +81,24 @@ absl::Status Membership::CheckAgainstFirst(const session::Hello& h) const {
   if (h.size != size_) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", h.rank, " says that the job has ", h.size,
-                     " ranks, rank ", first.rank, " has said ", size_,
-                     "; give all ranks the same MAYPOLE_SIZE"));
+                     " ranks, but rank ", first.rank, " says ", size_,
+                     "; give all ranks of the job the same MAYPOLE_SIZE"));
   }
   if (h.local_size != local_size_) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", h.rank, " says that the node has ", h.local_size,
-                     " ranks, rank ", first.rank, " has said ", local_size_,
+                     " ranks, but rank ", first.rank, " says ", local_size_,
                      "; give all ranks of a node the same MAYPOLE_LOCAL_SIZE"));
   }
   if (const LocalMember* m = FindRank(h.rank)) {
     return absl::AlreadyExistsError(
         absl::StrCat("rank ", h.rank, " is connected already (pid ", m->pid,
-                     "); is the job started twice with one MAYPOLE_JOB?"));
+                     "); was the job started twice with one MAYPOLE_JOB?"));
   }
   if (const auto it = members_.find(h.local_rank); it != members_.end()) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", h.rank, " has local rank ", h.local_rank,
-                     ", and so has rank ", it->second.rank,
+                     ", which is also that of rank ", it->second.rank,
                      "; each rank of a node needs its own MAYPOLE_LOCAL_RANK"));
   }
   return absl::OkStatus();
@@ -108,15 +108,15 @@ absl::Status Membership::CheckElastic(const session::Hello& h) const {
   if (h.min_size != min_size_ || h.max_size != max_size_) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the process (pid ", h.pid, ") says that the job has ",
-        Terms(h.min_size, h.max_size), ", others of the node have said ",
+        Terms(h.min_size, h.max_size), ", but others on this node say ",
         Terms(min_size_, max_size_),
         "; start all ranks with the same smallest and greatest number"));
   }
   if (members_.size() >= kMaxLocalRanks) {
     return absl::ResourceExhaustedError(
         absl::StrCat(kMaxLocalRanks,
-                     " processes of the job wait on this node already, which "
-                     "is the limit"));
+                     " processes of the job are already waiting on this node, "
+                     "which is the limit"));
   }
   for (const auto& [local, m] : members_) {
     if (h.last_epoch == 0 || m.last_epoch != h.last_epoch ||
@@ -125,7 +125,7 @@ absl::Status Membership::CheckElastic(const session::Hello& h) const {
     }
     return absl::AlreadyExistsError(
         absl::StrCat("rank ", h.rank, " of epoch ", h.last_epoch,
-                     " has come back already (pid ", m.pid, ")"));
+                     " has already returned (pid ", m.pid, ")"));
   }
   return absl::OkStatus();
 }
@@ -143,7 +143,7 @@ absl::Status Membership::Add(ClientId client, const session::Hello& h,
   } else if (is_elastic != elastic()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the process (pid ", h.pid, ") is ", is_elastic ? "" : "not ",
-        "elastic, others of the node are", is_elastic ? " not" : "",
+        "elastic, but others on this node are", is_elastic ? " not" : "",
         "; start all ranks of a job alike"));
   } else {
     s = is_elastic ? CheckElastic(h) : CheckAgainstFirst(h);

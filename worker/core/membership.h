@@ -1,10 +1,10 @@
-// Membership: the ranks of one node that come together for an epoch.
+// Membership: the ranks of one node that gather for an epoch.
 //
-// Purpose: checks every Hello against itself and against those before, so that
-// a wrong one is refused by a sentence and touches nobody else.
+// Purpose: checks each Hello on its own and against the earlier ones. A wrong
+// Hello is refused with a message and does not affect other ranks.
 //
-// Elastic ranks have no places until an epoch gives them some: while they
-// gather they are kept by arrival, as rank -1.
+// Elastic ranks have no rank numbers until an epoch assigns them: while they
+// gather, they are kept in order of arrival, with rank -1.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 #ifndef MAYPOLE_WORKER_CORE_MEMBERSHIP_H_
@@ -28,45 +28,47 @@ struct LocalMember {
   int pid = 0;          // as the client sees itself; for messages
   int visible_pid = 0;  // in our PID namespace, 0 if it is outside
   std::string host;
-  int64_t fusion_threshold = -1;  // -1: its environment says nothing
-  int64_t stall_check_ms = -1;    // the same
+  // -1 if the rank's environment does not set it; so in the next three fields.
+  int64_t fusion_threshold = -1;
+  int64_t stall_check_ms = -1;
   int64_t stall_shutdown_ms = -1;
   int64_t start_timeout_ms = -1;
   bool elastic = false;
-  uint64_t last_epoch = 0;  // elastic; 0: it is new
-  int last_rank = -1;       // what it was in last_epoch
+  uint64_t last_epoch = 0;  // elastic; 0 if the rank is new
+  int last_rank = -1;       // its rank in last_epoch
 };
 
 class Membership {
  public:
-  // An error is for the offender; nothing has changed then.
+  // Returns an error, meant for this client, and changes nothing if the Hello
+  // is wrong.
   absl::Status Add(ClientId client, const session::Hello& hello,
                    int visible_pid);
-  // Null if the client is none of these.
+  // These return null if there is no such member.
   const LocalMember* Find(ClientId client) const;
   const LocalMember* FindRank(int rank) const;
   void Remove(ClientId client);
 
   bool empty() const { return members_.empty(); }
-  // All local ranks are there; of elastic ones there may be any number.
+  // True if all local ranks are there; always true for elastic ranks.
   bool complete() const;
   bool elastic() const {
     return !members_.empty() && members_.begin()->second.elastic;
   }
   int min_size() const { return min_size_; }  // elastic
   int max_size() const { return max_size_; }
-  // Elastic: these, with places in an epoch of `size` ranks: local ranks in
-  // this order. All must be here.
+  // Elastic: removes `clients`, which must all be members, and returns them as
+  // the members of an epoch of `size` ranks: clients[i] gets ranks[i] and local
+  // rank i.
   Membership TakeOut(const std::vector<ClientId>& clients,
                      const std::vector<int>& ranks, int size);
-  // The reverse.
+  // Elastic: adds members again that TakeOut() has removed.
   void TakeBack(Membership members);
   int size() const { return size_; }
   int local_size() const { return local_size_; }
   // By local rank.
   const std::map<int, LocalMember>& members() const { return members_; }
-  // How long these wait for a start, as the most impatient says; `otherwise` if
-  // none says anything.
+  // The shortest start timeout of the members, or `otherwise` if none sets it.
   int64_t StartTimeoutMs(int64_t otherwise) const;
   // "local ranks 1,3 of 4 have not called init()"
   std::string MissingText() const;

@@ -1,4 +1,4 @@
-// How epochs begin, and why not, in many orders of events.
+// How epochs start, or fail to start, in many orders of events.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -69,14 +69,14 @@ TEST_F(ExecutorCoreTest, WrongHelloIsRefusedAndTouchesNobodyElse) {
   const auto refused = Take<RefuseClient>();
   ASSERT_EQ(refused.size(), 6u);
   EXPECT_EQ(refused[0].text,
-            "rank 1 says that the job has 3 ranks, rank 0 has said 2; give all "
-            "ranks the same MAYPOLE_SIZE");
+            "rank 1 says that the job has 3 ranks, but rank 0 says 2; give all "
+            "ranks of the job the same MAYPOLE_SIZE");
   EXPECT_EQ(refused[1].text,
-            "rank 0 is connected already (pid 100); is the job started twice "
+            "rank 0 is connected already (pid 100); was the job started twice "
             "with one MAYPOLE_JOB?");
   EXPECT_EQ(refused[2].text,
-            "rank 1 has local rank 0, and so has rank 0; each rank of a node "
-            "needs its own MAYPOLE_LOCAL_RANK");
+            "rank 1 has local rank 0, which is also that of rank 0; each rank "
+            "of a node needs its own MAYPOLE_LOCAL_RANK");
   EXPECT_EQ(refused[4].client, 6u);
   core_.OnClient(8, MakeHello(1, 2, 1, 2), 0);
   EXPECT_EQ(TakeSent().size(), 1u);
@@ -178,7 +178,7 @@ TEST_F(ExecutorCoreTest, FailedStartIsToldToAllLocalRanks) {
   EXPECT_TRUE(TakeSent().back().has_ranks_ready());
 }
 
-// It goes to ranks, whose errors are never without a text.
+// The reason goes to ranks, whose errors always have a text.
 TEST_F(ExecutorCoreTest, AnEndWithoutAReasonIsSaidToBeOne) {
   Join(4);
   Drop();

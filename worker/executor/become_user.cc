@@ -37,7 +37,7 @@ absl::StatusOr<std::vector<gid_t>> GroupsWithin(
     const GroupLookup& look_up) {
   std::promise<std::vector<gid_t>> promise;
   std::future<std::vector<gid_t>> groups = promise.get_future();
-  // It may outlive this call, so all that it uses is its own.
+  // The thread may outlive this call, so it owns everything that it uses.
   std::thread([promise = std::move(promise), look_up, uid, gid]() mutable {
     promise.set_value(look_up(uid, gid));
   }).detach();

@@ -1,14 +1,15 @@
-// BecomeUser: an executor that root's agent has started becomes its job's user.
+// BecomeUser: switches an executor that root's agent has started to its job's
+// user.
 //
-// Purpose: uid, gid and the groups of that user. The groups come from the
-// system's directory service (NSS: files, LDAP, SSSD, NIS), which may hang. So
-// it is asked here, by the executor, and never by the agent: a directory server
-// that does not answer holds up the jobs of the users it is asked about, each
-// for a bounded time, and nobody else.
+// Purpose: sets uid, gid and the user's groups. The groups come from the
+// system's directory service (NSS: files, LDAP, SSSD, NIS), which may hang.
+// Therefore the executor looks them up, never the agent: a directory server
+// that does not answer delays only the jobs of the users concerned, each for a
+// bounded time.
 //
-// Thread contract: from the main thread, before there are others. After a
-// timeout one of ours still waits for the directory service: such a process is
-// to end by _exit(), which waits for nobody.
+// Thread contract: call it from the main thread, before other threads exist.
+// After a timeout a thread still waits for the directory service; the process
+// must then end by _exit(), which does not wait for threads.
 #ifndef MAYPOLE_WORKER_EXECUTOR_BECOME_USER_H_
 #define MAYPOLE_WORKER_EXECUTOR_BECOME_USER_H_
 
@@ -23,13 +24,13 @@
 
 namespace maypole::worker {
 
-// The user's groups; just `gid` for a uid without an account.
+// Returns the user's groups; only `gid` for a uid without an account.
 std::vector<gid_t> LookUpGroups(uid_t uid, gid_t gid);
 
-// The seam: tests put in one that hangs.
+// Tests use a look-up that hangs.
 using GroupLookup = std::function<std::vector<gid_t>(uid_t, gid_t)>;
 
-// kUnavailable: no answer within `timeout`.
+// Returns kUnavailable if there is no answer within `timeout`.
 absl::StatusOr<std::vector<gid_t>> GroupsWithin(
     std::chrono::milliseconds timeout, uid_t uid, gid_t gid,
     const GroupLookup& look_up = LookUpGroups);

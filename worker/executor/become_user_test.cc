@@ -38,7 +38,7 @@ TEST(GroupsWithin, ADirectoryServiceThatHangsIsAnErrorThatNamesIt) {
                       "s: the node's directory service"),
             0u)
       << text;
-  // It may answer at last; nobody listens.
+  // The look-up may still answer; nothing waits for it any more.
   end->set_value();
   ended->get_future().wait();
 }

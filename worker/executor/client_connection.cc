@@ -14,7 +14,8 @@ namespace {
 
 bool IsFull(const Status& s) { return s.code() == Code::kResourceExhausted; }
 
-// But for the peer that has gone, which is seen elsewhere.
+// Returns the error to report; none if the peer has gone, which shows as a
+// closed connection.
 Status Judge(const Status& s) {
   if (s.ok() || s.code() == Code::kUnavailable) return Status();
   return Status(s.code(), "its connection failed: " + s.message());
@@ -33,14 +34,14 @@ Status ClientConnection::Keep(const void* data, size_t bytes,
                               std::span<const int> fds) {
   if (unsent_.size() >= kMaxUnsentReplies) {
     return Status(Code::kResourceExhausted,
-                  "it does not read what the executor sends");
+                  "it does not read the executor's messages");
   }
   const char* first = static_cast<const char*>(data);
   Unsent unsent{std::vector<char>(first, first + bytes), {}};
   for (const int fd : fds) {
     Fd copy(fcntl(fd, F_DUPFD_CLOEXEC, 0));
     if (!copy.valid()) {
-      return ErrnoStatus(errno, "a descriptor for it cannot be kept");
+      return ErrnoStatus(errno, "cannot duplicate a descriptor for it");
     }
     unsent.fds.push_back(std::move(copy));
   }

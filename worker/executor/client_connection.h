@@ -1,8 +1,8 @@
 // ClientConnection: the executor's end of one client's socket.
 //
-// Purpose: sends without waiting. A client that submits hundreds of new names
-// in a row reads the replies when it next moves data; what its socket does not
-// take meanwhile is kept here, in order, up to a limit.
+// Purpose: sends without blocking. A client that submits hundreds of new names
+// in a row reads the replies only when it next moves data; messages that its
+// socket does not accept meanwhile are kept here, in order, up to a limit.
 //
 // Thread contract: the executor's loop only. The socket is non-blocking.
 #ifndef MAYPOLE_WORKER_EXECUTOR_CLIENT_CONNECTION_H_
@@ -28,13 +28,13 @@ class ClientConnection {
   const Fd& pidfd() const { return pidfd_; }  // invalid: the pid is not known
   Fd TakePidFd() { return std::move(pidfd_); }
 
-  // Sends it, or keeps it with copies of its descriptors. An error: this client
-  // will never get it, the message says why. A client that has gone is none: it
-  // shows as a closed connection by itself.
+  // Sends the message, or keeps it with copies of its descriptors. Returns an
+  // error that says why if this client will never get it. That a client has
+  // gone is not an error here: it shows as a closed connection.
   Status Send(const void* data, size_t bytes, std::span<const int> fds = {});
-  // Sends what was kept, as far as the socket takes it; errors like Send.
+  // Sends kept messages as far as the socket accepts them; errors as for Send.
   Status Flush();
-  // Something is kept: call Flush() when the socket can be written.
+  // True if messages are kept: call Flush() when the socket can be written.
   bool wants_to_write() const { return !unsent_.empty(); }
 
  private:

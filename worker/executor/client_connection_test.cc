@@ -52,7 +52,7 @@ TEST(ClientConnectionTest, AClientThatNeverReadsReachesTheLimit) {
   size_t sent = 0;
   Status s;
   while ((s = p.here.Send(m.data(), m.size())).ok()) ++sent;
-  EXPECT_EQ(s.message(), "it does not read what the executor sends");
+  EXPECT_EQ(s.message(), "it does not read the executor's messages");
   EXPECT_GE(sent, kMaxUnsentReplies);
   EXPECT_LT(sent, 2 * kMaxUnsentReplies);
 }
@@ -102,8 +102,8 @@ TEST(ClientConnectionTest, WhatIsKeptKeepsItsDescriptors) {
   EXPECT_EQ(c, 'y');
 }
 
-// Longer than the buffer, as an example of all that is not "full" (ENOBUFS,
-// ETOOMANYREFS): nobody would ever send it.
+// Longer than the buffer, as an example of errors other than "full" (ENOBUFS,
+// ETOOMANYREFS): a retry would never succeed.
 TEST(ClientConnectionTest, WhatCannotBeSentIsAnError) {
   Pair p;
   const std::string endless(16 << 20, 'x');

@@ -1,4 +1,6 @@
-// The time of the executor's loop.
+// NowNs, NowMs: the clock of the executor's loop.
+//
+// Thread contract: any thread.
 #ifndef MAYPOLE_WORKER_EXECUTOR_CLOCK_H_
 #define MAYPOLE_WORKER_EXECUTOR_CLOCK_H_
 
@@ -7,7 +9,7 @@
 
 namespace maypole::worker {
 
-// Since some moment of the past; never goes back.
+// Nanoseconds since an arbitrary moment; monotonic.
 inline int64_t NowNs() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
              std::chrono::steady_clock::now().time_since_epoch())

@@ -20,7 +20,7 @@
 namespace maypole::worker {
 namespace {
 
-// One for each descriptor that the loop waits for.
+// Identifies the descriptors that the loop waits for.
 enum Tag : uint64_t {
   kControl = 1,
   kMailbox = 2,
@@ -90,7 +90,7 @@ class SocketLink : public ClientLink {
     Received received;
     Status s = ReceiveMessage(connection_.socket(), session::kMaxMessageBytes,
                               0, &received);
-    if (s.code() == Code::kCancelled) {  // by a signal: it is reported again
+    if (s.code() == Code::kCancelled) {  // a signal; the event comes again
       return Status(Code::kDeadlineExceeded, s.message());
     }
     *message = std::move(received.data);
@@ -205,7 +205,7 @@ Executor::HandOver Executor::TakeClient(ClientId id, ArrivingClient* client,
   std::memcpy(&hand_over, message.data.data(), sizeof(hand_over));
   client->hello = hand_over.hello;
   client->pid = hand_over.pid;
-  // Its socket is closed by now: the log alone can say why.
+  // The client cannot be told why, because its socket is lost; the log says it.
   if (!s.ok() || message.fds.empty()) return HandOver::kLost;
   *link = std::make_unique<SocketLink>(
       &poller_, id, std::move(message.fds[0]),
@@ -218,7 +218,7 @@ void Executor::ReportIdle(uint64_t received) {
   (void)SendMessage(control_.get(), &idle, sizeof(idle));
 }
 
-// --- What the logic makes ----------------------------------------------------
+// --- Factories for the logic -------------------------------------------------
 
 std::unique_ptr<Transport> Executor::OpenTransport(
     TransportCallbacks callbacks) {

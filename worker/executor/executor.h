@@ -1,10 +1,11 @@
-// Executor: the process of one job on one node.
+// Executor: the process that serves one job on one node.
 //
-// Purpose: ExecutorLogic over descriptors and threads. One loop thread waits
-// for the supervisor's socket, the clients' sockets and processes, the board's
-// eventfd, and what other threads post; what it means is the logic's business.
+// Purpose: runs ExecutorLogic on real descriptors and threads. One loop thread
+// waits for the supervisor's socket, the clients' sockets and processes, the
+// board's eventfd and functions that other threads post; ExecutorLogic decides
+// what these events mean.
 //
-// Thread contract: Run() on one thread; other threads only post.
+// Thread contract: Run() on one thread; other threads only post functions.
 #ifndef MAYPOLE_WORKER_EXECUTOR_EXECUTOR_H_
 #define MAYPOLE_WORKER_EXECUTOR_EXECUTOR_H_
 
@@ -29,7 +30,7 @@ namespace maypole::worker {
 
 struct ExecutorOptions {
   ExecutorCoreOptions core;
-  // What the program chooses; tests put others in.
+  // Factories of the program's transport and backend; tests use fakes.
   std::function<std::unique_ptr<Transport>(TransportCallbacks)> make_transport;
   std::function<std::unique_ptr<Backend>(const PrepareBackend&)> make_backend;
 };
@@ -39,7 +40,8 @@ class Executor : private ExecutorSystem {
   Executor(ExecutorOptions options, Fd control, SharedStats stats);
   ~Executor() override;
 
-  // Until the end of its life. stop_signals: a signalfd, or invalid.
+  // Runs until the executor has to end (see ExecutorLogic). `stop_signals` is a
+  // signalfd or invalid.
   absl::Status Run(Fd stop_signals);
 
  private:
@@ -62,7 +64,8 @@ class Executor : private ExecutorSystem {
   ExecutorReporter reporter_;
   Mailbox mailbox_;
   Poller poller_;
-  // Registrations go before their descriptors.
+  // Each registration is declared after its descriptor, so that it is destroyed
+  // first.
   Fd control_;
   Registration control_watch_;
   Registration mailbox_watch_;

@@ -10,7 +10,8 @@ namespace maypole::worker {
 namespace {
 
 constexpr int64_t kHeldTicketMs = 5;
-// A client that floods us is read this far, then others have their turn.
+// At most this many messages of a client are read in a turn, so that a client
+// that floods the executor does not starve the others.
 constexpr int kMessagesPerTurn = 32;
 
 }  // namespace
@@ -30,7 +31,8 @@ ExecutorLogic::~ExecutorLogic() {
 
 int64_t ExecutorLogic::PrepareSleep() {
   if (keeper_ != nullptr) {
-    // First say that we sleep, then look: who comes later wakes us.
+    // Announce the sleep before looking: ranks that arrive later then wake the
+    // loop.
     keeper_->SetSleeping(true);
     TakeReadySlots();
     DoActions();
@@ -93,7 +95,7 @@ void ExecutorLogic::Tick() {
 void ExecutorLogic::Handle(const ExecutorEvent& event) {
   switch (event.kind) {
     case ExecutorEvent::Kind::kHandOver:
-      break;  // they come last: see Wake()
+      break;  // Wake() handles these last
     case ExecutorEvent::Kind::kPosted:
       for (const auto& function : system_->TakePosted()) function();
       break;
@@ -132,7 +134,7 @@ void ExecutorLogic::DoActions() {
 
 // --- The supervisor ----------------------------------------------------------
 
-// One in a turn: the others are reported again.
+// Takes one client in a turn; the event is reported again for the others.
 void ExecutorLogic::TakeClients() {
   ArrivingClient client;
   std::unique_ptr<ClientLink> link;
@@ -144,10 +146,10 @@ void ExecutorLogic::TakeClients() {
       supervised_ = false;
       return;
     case ExecutorSystem::HandOver::kLost:
-      ++received_;  // as the supervisor counts
+      ++received_;  // the supervisor counts it, too
       observer_->OnClientRefused(
           client.hello.rank,
-          "its connection did not come through to the executor, which may be "
+          "its connection could not be passed to the executor, which may be "
           "out of file descriptors (ulimit -n)");
       return;
     case ExecutorSystem::HandOver::kClient:

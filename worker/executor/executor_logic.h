@@ -1,23 +1,22 @@
-// ExecutorLogic: what an executor does with what happens to it.
+// ExecutorLogic: connects the executor's core to events and to the system.
 //
-// Purpose: which event leads to which call of the core, and which action of the
-// core to which call of the board, the network and the clients; in which order
-// things are made, closed and let go. Below it lies the seam ExecutorSystem: no
-// descriptor, no thread and no clock in here. The program and the simulation
-// both drive this class.
+// Purpose: translates events to calls of the core, and the core's actions to
+// calls of the board, the network and the clients; it also fixes the order in
+// which these are created and destroyed. It reaches descriptors, threads and
+// the clock only through ExecutorSystem, so that the program and the simulation
+// run the same logic.
 //
 //   ExecutorLogic logic(core_options, &system, &observer);
 //   while (!logic.done()) {
 //     const int64_t ms = logic.PrepareSleep();
-//     logic.Wake(...what has happened within ms...);
+//     logic.Wake(events);   // those that have happened within ms
 //   }
 //
-// A turn is Wake() and PrepareSleep(). New clients come last in it: a rank that
-// comes again has left before, and its Goodbye may still stand in its old
-// socket.
+// A turn is Wake() and PrepareSleep(). New clients are admitted last in a turn:
+// if a rank reconnects, its Goodbye may still be unread in its old socket.
 //
-// Life: it is done when the supervisor has agreed that it is idle, or is gone,
-// and no client is left; or by Stop().
+// done() becomes true after Stop(), and when no client is left and the
+// supervisor has agreed to end the executor or is gone.
 //
 // Its parts: executor_logic.cc (turns, the supervisor),
 // executor_logic_clients.cc, executor_logic_epoch.cc (coordinator, network,
@@ -48,39 +47,39 @@ class ExecutorLogic {
                 ExecutorObserver* observer);
   virtual ~ExecutorLogic();
 
-  // To be called before the loop sleeps: whoever does something from now on
-  // wakes it. Returns for how many milliseconds it may sleep.
+  // Call it before the loop sleeps; ranks that act after it wake the loop.
+  // Returns for how many milliseconds the loop may sleep.
   int64_t PrepareSleep();
-  // Deals with what has happened; nothing, if only time has passed.
+  // Handles the events; none if only time has passed.
   void Wake(std::span<const ExecutorEvent> events);
-  // SIGTERM.
+  // Ends the executor, upon SIGTERM.
   void Stop();
   bool done() const { return done_; }
 
-  // Null: there is no board.
+  // Returns null if there is no board.
   const Board* board() const {
     return keeper_ == nullptr ? nullptr : &keeper_->board();
   }
   size_t clients() const { return clients_.size(); }
-  // Processes that are watched though their connections were closed.
+  // Number of processes that are watched although their connections are closed.
   size_t watched() const { return watched_.size(); }
 
  protected:
-  // What the core asks for before it is done, and what ranks have made ready
-  // before the core hears of it; for tests that make it wrong.
+  // Called with actions before they are executed, and with ready slots before
+  // the core gets them, so that tests can falsify them.
   virtual void Intercept(std::vector<Action>*) {}
   virtual void Intercept(std::vector<ReadySlot>*) {}
 
  private:
   struct Client {
     std::unique_ptr<ClientLink> link;
-    int rank = 0;  // what it has said it is
+    int rank = 0;  // as in its Hello
   };
 
   int64_t NowMs() { return system_->NowNs() / 1000000; }
   void Tick();
   void TakeReadySlots();
-  // Looks at the board for what nobody tells, if it is time.
+  // Scans the board for stragglers, frozen and blocked ranks, if a scan is due.
   void LookAround();
   int64_t SleepMs() const;
 
@@ -121,8 +120,9 @@ class ExecutorLogic {
   void Do(ReportIdle& a);
   void Welcome(const CreateBoard& a);
   void Send(ClientId id, const void* data, size_t bytes);
-  // A function that posts another one, which runs if *number is still the same
-  // by then: its transport, or network, is the current one.
+  // Returns a function that posts functions to the loop. They run only if
+  // *number is still the same then, that is, if the transport or network that
+  // has posted them is still the current one.
   std::function<void(std::function<void()>)> PosterFor(const uint64_t* number);
 
   const ExecutorCoreOptions options_;
@@ -138,13 +138,13 @@ class ExecutorLogic {
   std::map<ClientId, Client> clients_;
   std::map<ClientId, std::unique_ptr<ProcessWatch>> watched_;
 
-  uint64_t link_number_ = 0;  // of transport_; what others post is dropped
+  uint64_t link_number_ = 0;        // identifies transport_, see PosterFor()
   uint64_t presence_sequence_ = 0;  // unacknowledged Presence, or 0
   std::unique_ptr<BoardWake> wake_;
   std::unique_ptr<BoardKeeper> keeper_;
   bool tickets_held_ = false;    // by keeper_
-  uint64_t network_number_ = 0;  // of network_; what others post is dropped
-  // Last: they call back, and look at the board.
+  uint64_t network_number_ = 0;  // identifies network_, see PosterFor()
+  // Declared last, because their threads call back and read the board.
   std::unique_ptr<EpochNetwork> network_;
   std::unique_ptr<Transport> transport_;
 };

@@ -1,4 +1,4 @@
-// The clients' side of the executor: their connections and messages.
+// ExecutorLogic: the clients' connections and messages.
 #include <utility>
 #include <variant>
 
@@ -9,11 +9,11 @@
 namespace maypole::worker {
 namespace {
 
-// Before a new client is taken in, all that the others have sent is read: more
-// than a socket's buffer holds.
+// Before a new client is admitted, all messages of the others are read; this is
+// more than a socket's buffer holds.
 constexpr int kMessagesBeforeHandOver = 16384;
 
-// Parses the message and gives it to `take`.
+// Parses the message and passes it to `take`.
 template <typename Message, typename Take>
 Status Parsed(const std::vector<char>& data, Take take) {
   Message message;
@@ -33,14 +33,14 @@ session::Refused MakeRefused(Code code, const std::string& text) {
 
 void ExecutorLogic::Admit(ClientId id, const ArrivingClient& client,
                           std::unique_ptr<ClientLink> link) {
-  // A rank that comes again has left before: its Goodbye may stand behind
-  // hundreds of requests in its old socket.
+  // If a rank reconnects, its Goodbye may still be queued behind hundreds of
+  // requests in its old socket.
   ReadAllClients();
   if (clients_.size() >= kMaxClients) {
     const std::string reason = absl::StrCat(
         "rank ", client.hello.rank, " of job '", options_.job,
-        "' is one too many: the job's executor on node ", options_.node,
-        " (host ", options_.host, ") serves ", kMaxClients,
+        "' is refused: the job's executor on node ", options_.node, " (host ",
+        options_.host, ") serves ", kMaxClients,
         " processes already, which is its limit; end those of earlier starts "
         "of the job");
     observer_->OnClientRefused(client.hello.rank, reason);
@@ -86,7 +86,7 @@ void ExecutorLogic::ReadClient(ClientId id, int max_messages) {
 
 void ExecutorLogic::OnProcessEnded(ClientId id) {
   if (watched_.erase(id) > 0) return core_.OnProcessEnded(id);
-  // What it has sent before counts.
+  // Messages that it has sent before its end still count.
   ReadClient(id, kMessagesBeforeHandOver);
   if (clients_.contains(id)) {
     ClientGone(id, "its process ended without shutdown");
@@ -142,7 +142,7 @@ void ExecutorLogic::Do(ReplyClient& a) {
   auto* slot = std::get_if<session::SlotReply>(&a.reply);
   if (slot != nullptr && slot->code == 0 && keeper_ != nullptr &&
       !keeper_->IsAllotted(slot->slot)) {
-    // There was no memory for it, and the epoch was ended for that.
+    // There was no memory for the slot, which has aborted the epoch.
     const Status why = keeper_->board().AbortStatus();
     slot->code =
         static_cast<uint32_t>(why.ok() ? Code::kResourceExhausted : why.code());
@@ -150,7 +150,7 @@ void ExecutorLogic::Do(ReplyClient& a) {
   }
   std::visit([&](const auto& reply) { Send(a.client, &reply, sizeof(reply)); },
              a.reply);
-  // A rank that sleeps on the board does not see its socket.
+  // A rank that sleeps on the board does not watch its socket.
   if (keeper_ != nullptr) keeper_->board().WakeRanks();
 }
 
@@ -172,7 +172,7 @@ void ExecutorLogic::Do(KeepWatching& a) {
   if (process != nullptr) {
     watched_[a.client] = std::move(process);
   } else {
-    core_.OnProcessEnded(a.client);  // nobody could say so
+    core_.OnProcessEnded(a.client);  // its end could not be noticed
   }
 }
 

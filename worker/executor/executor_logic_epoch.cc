@@ -1,4 +1,4 @@
-// The executor's side towards coordinator, network and board.
+// ExecutorLogic: actions that concern coordinator, network and board.
 #include <utility>
 
 #include "common/absl_status.h"
@@ -50,8 +50,7 @@ void ExecutorLogic::Do(SendToCoordinator& a) {
   if (presence) presence_sequence_ = sequence;
 }
 
-// --- ExecutorEpoch
-// -------------------------------------------------------------------
+// --- Epochs ------------------------------------------------------------------
 
 void ExecutorLogic::Do(PrepareBackend& a) {
   network_.reset();
@@ -118,8 +117,8 @@ void ExecutorLogic::Do(AllotSlot& a) {
   if (keeper_ == nullptr) return;
   if (const Status s = keeper_->Allot(a); !s.ok()) {
     core_.OnBoardFull(ToAbsl(s));
-    // Before what the core has said of the slot in the belief that it is there:
-    // after an abort nothing of it is done.
+    // Execute the abort before later actions that assume the slot to exist;
+    // after an abort they have no effect.
     DoActions();
     return;
   }
@@ -146,7 +145,7 @@ void ExecutorLogic::Do(WantSlot& a) {
 }
 
 void ExecutorLogic::Do(IssueRun& a) {
-  // After an abort no ticket may be placed any more.
+  // After an abort no ticket may be placed.
   if (keeper_ == nullptr || network_ == nullptr || keeper_->board().aborted()) {
     return;
   }

@@ -236,7 +236,7 @@ TEST_F(ExecutorLogicTest, AClientTooManyIsToldSo) {
   EXPECT_EQ(logic_.clients(), kMaxClients);
 }
 
-// The process ends with its messages unread: they count, however many.
+// The process ends with unread messages: they count, however many there are.
 TEST_F(ExecutorLogicTest, AGoodbyeBehindManyRequestsIsNoDeath) {
   FakeClient& rank0 = Connect(Rank(0, 2));
   Connect(Rank(1, 2));
@@ -266,7 +266,8 @@ TEST_F(ExecutorLogicTest, AProcessThatEndsWithoutGoodbyeHasDied) {
   EXPECT_TRUE(logic_.board()->aborted());
 }
 
-// The supervisor lets an idle executor end that has received all it was given.
+// The supervisor lets an idle executor end once it has received all clients
+// that were handed over.
 TEST_F(ExecutorLogicTest, AClientWhoseConnectionIsLostIsCountedAndLogged) {
   lost_ = true;
   arriving_.push_back({Rank(1, 2), 101});

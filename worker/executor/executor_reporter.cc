@@ -66,8 +66,7 @@ void ExecutorReporter::OnPresenceSent(uint64_t operations) {
   StatsPage::Add(stats_->presence, operations);
 }
 
-// --- ExecutorEpoch
-// -------------------------------------------------------------------
+// --- Epochs ------------------------------------------------------------------
 
 void ExecutorReporter::OnEpochStarted(const BoardConfig& config,
                                       const Board& board) {
@@ -120,7 +119,8 @@ void ExecutorReporter::OnScan() {
   sampler_->Sample(&*stats_);
   const uint64_t mismatches = count.load(std::memory_order_relaxed) - before;
   if (mismatches == 0) return;
-  // The ranks have found them among themselves, and know which.
+  // The ranks of the node have found these mismatches themselves; only they
+  // know the operations.
   spdlog::warn("event=mismatch job={} epoch={} operations={}", job_, epoch_,
                mismatches);
 }
@@ -138,7 +138,7 @@ void ExecutorReporter::OnTick(const EpochNetwork* network) {
 // --- Operations --------------------------------------------------------------
 
 void ExecutorReporter::OnReady(const ReadySlot& news) {
-  // It comes again when somebody waits for it.
+  // An operation is reported again when a rank begins to wait for it.
   PresentSince& since = present_since_[news.slot];
   if (since.generation != news.generation) since = {news.generation, NowNs()};
 }

@@ -1,7 +1,7 @@
-// ExecutorReporter: an executor's log lines and counters.
+// ExecutorReporter: writes an executor's log lines and counters.
 //
-// Purpose: turns what ExecutorLogic does into one log line an event, with job
-// and epoch, and into the counters of the statistics page.
+// Purpose: writes one log line, with job and epoch, for each event that
+// ExecutorLogic reports, and counts the events in the statistics page.
 //
 // Thread contract: the executor's loop; OnRunDone() from any thread.
 #ifndef MAYPOLE_WORKER_EXECUTOR_EXECUTOR_REPORTER_H_
@@ -56,13 +56,13 @@ class ExecutorReporter : public ExecutorObserver {
   LoopWatchdog* const watchdog_;
   uint64_t epoch_ = 0;                       // 0: none
   std::unique_ptr<CounterSampler> sampler_;  // of the epoch's board
-  // Since when an operation is present on this node, by slot.
+  // By slot: since when its last ready operation is present on this node.
   struct PresentSince {
     uint32_t generation = 0;
     int64_t ns = 0;
   };
   std::vector<PresentSince> present_since_;
-  uint64_t counted_sent_ = 0;  // of the epoch's network
+  uint64_t counted_sent_ = 0;  // of this epoch's network
   uint64_t counted_received_ = 0;
 };
 

@@ -1,17 +1,17 @@
-// ExecutorSystem: the seam below an executor's logic: sockets, threads, the
-// clock.
+// ExecutorSystem: the interfaces through which ExecutorLogic uses sockets,
+// threads and the clock.
 //
-// Purpose: ExecutorLogic decides what an executor does; it reaches the world
-// through the interfaces of this file only. The program implements them with
-// descriptors and threads (executor.h), tests/simulation with events that a
-// seed orders. So what a seed can find is all of the executor but this file's
+// Purpose: ExecutorLogic decides what an executor does, and uses the system
+// only through this file. The program implements it with descriptors and
+// threads (executor.h), tests/simulation with events in an order that a seed
+// determines. So the simulation covers the whole executor except these
 // implementations.
 //
-// Lifetimes are the registrations: a ClientLink or a BoardWake is watched as
-// long as it exists, and reports events by the loop that made it. There is no
-// call to watch or to close, and nothing can be closed that is still watched.
+// A ClientLink or BoardWake is watched as long as it exists: the loop that has
+// made it reports its events. There are no calls to watch or to close, so
+// nothing can be closed while it is watched.
 //
-// Thread contract: everything is called from the executor's loop, but
+// Thread contract: everything is called from the executor's loop, except
 // ExecutorSystem::Post() and what is marked otherwise.
 #ifndef MAYPOLE_WORKER_EXECUTOR_EXECUTOR_SYSTEM_H_
 #define MAYPOLE_WORKER_EXECUTOR_EXECUTOR_SYSTEM_H_
@@ -36,29 +36,29 @@
 
 namespace maypole::worker {
 
-// What has happened while the loop slept. Levels: what is not dealt with is
-// reported again.
+// What has happened while the loop slept. Events are level-triggered: an event
+// that is not handled is reported again.
 struct ExecutorEvent {
   enum class Kind {
-    kHandOver,      // the supervisor has a client for us, or is gone
+    kHandOver,      // the supervisor hands over a client, or is gone
     kPosted,        // see ExecutorSystem::Post()
-    kBoardWake,     // a rank wants the board looked at
-    kClient,        // its socket can be read, or takes again what was kept
-    kProcessEnded,  // of a ClientLink, or of the ProcessWatch taken from it
+    kBoardWake,     // a rank has changed the board
+    kClient,        // a client's socket can be read, or written after Send()
+    kProcessEnded,  // the process of a ClientLink or ProcessWatch has ended
   };
   Kind kind;
   ClientId client = 0;  // kClient, kProcessEnded
 };
 
-// The eventfd of one epoch's board, which goes to its ranks.
+// The eventfd of one epoch's board, which the ranks get and write to.
 class BoardWake {
  public:
   virtual ~BoardWake() = default;
-  // Takes what ranks have written to it.
+  // Resets the eventfd.
   virtual void Drain() = 0;
 };
 
-// The process of a client whose connection was closed.
+// Watches the process of a client whose connection was closed.
 class ProcessWatch {
  public:
   virtual ~ProcessWatch() = default;
@@ -68,25 +68,26 @@ class ProcessWatch {
 class ClientLink {
  public:
   virtual ~ClientLink() = default;
-  // The next message; empty: the client has closed the connection.
-  // kDeadlineExceeded: there is none now.
+  // Returns the next message, which is empty if the client has closed the
+  // connection; kDeadlineExceeded if there is no message now.
   virtual Status Receive(std::vector<char>* message) = 0;
-  // Sends it, or keeps it until the socket takes it. An error: this client will
-  // never get it. A client that has gone is none: it shows in Receive().
+  // Sends the message, or keeps it until the socket accepts it. Returns an
+  // error if this client will never get it. That a client has gone is not an
+  // error here; Receive() reports it.
   virtual Status Send(const void* data, size_t bytes) = 0;
   virtual Status SendWelcome(const session::Welcome& welcome,
                              const Board& board, const BoardWake& wake) = 0;
-  // Sends what was kept; errors like Send().
+  // Sends kept messages; errors as for Send().
   virtual Status Flush() = 0;
-  // Goes on watching the process when the connection is closed; null: nobody
-  // can say when it ends.
+  // Returns an object that watches the process after the connection is closed,
+  // or null if the process cannot be watched.
   virtual std::unique_ptr<ProcessWatch> KeepProcess() = 0;
 };
 
-// The network stage of one epoch: the backend and the thread that drives it.
+// The network of one epoch: the backend and the thread that drives it.
 class EpochNetwork {
  public:
-  // From any thread.
+  // Called from any thread.
   struct Callbacks {
     std::function<void(absl::StatusOr<std::vector<std::string>>)> on_prepared;
     std::function<void(absl::Status)> on_connected;
@@ -94,14 +95,14 @@ class EpochNetwork {
     NetworkRunner::Callbacks runner;
   };
 
-  // Aborts what is going on; no callback comes after it.
+  // Aborts running calls; no callback follows.
   virtual ~EpochNetwork() = default;
   virtual void Prepare(uint32_t node_index, uint32_t nodes) = 0;
   virtual void Connect(std::vector<std::string> addresses) = 0;
   // The board must outlive this object.
   virtual void Start(const Board* board) = 0;
   virtual void Add(RunSpec run) = 0;
-  // The epoch is over; what waits for others ends.
+  // The epoch is over: ends all waits for other nodes.
   virtual void Abort() = 0;
   virtual uint64_t bytes_sent() const = 0;
   virtual uint64_t bytes_received() const = 0;
@@ -118,7 +119,7 @@ class ExecutorSystem {
   enum class HandOver {
     kClient,
     kNone,
-    kLost,  // of a client that was handed over the connection did not come
+    kLost,  // a client was handed over, but its connection did not arrive
     kSupervisorGone
   };
 
@@ -127,16 +128,17 @@ class ExecutorSystem {
   // Never goes back.
   virtual int64_t NowNs() = 0;
 
-  // From any thread: the loop calls it, in the order of Post().
+  // From any thread. The loop calls the functions in the order of Post().
   virtual void Post(std::function<void()> function) = 0;
-  // What was posted since the last call.
+  // Returns the functions that were posted since the last call.
   virtual std::vector<std::function<void()>> TakePosted() = 0;
 
-  // kClient: *client and *link are filled in; the link's events carry `id`.
-  // kLost: *client is.
+  // Fills in *client for kClient and kLost, and *link for kClient. The link's
+  // events carry `id`.
   virtual HandOver TakeClient(ClientId id, ArrivingClient* client,
                               std::unique_ptr<ClientLink>* link) = 0;
-  // No clients for a while, and so many were handed over.
+  // Tells the supervisor that the executor has had no clients for a while, and
+  // how many were handed over so far.
   virtual void ReportIdle(uint64_t received) = 0;
 
   virtual std::unique_ptr<Transport> OpenTransport(
@@ -148,15 +150,15 @@ class ExecutorSystem {
   virtual std::unique_ptr<BoardWake> MakeBoardWake() = 0;
 };
 
-// Hears what an executor does, for its log, its metrics and traces. Called from
-// the loop, but OnRunDone().
+// Observes what an executor does, for its log, its metrics and traces. All
+// calls come from the loop, except OnRunDone().
 class ExecutorObserver {
  public:
   virtual ~ExecutorObserver() = default;
-  // Is about to be done.
+  // The action is about to be executed.
   virtual void OnAction(const Action&) {}
   virtual void OnClient(const session::Hello&, int /*pid*/) {}
-  // rank: what it has said it is.
+  // `rank` is the one in the client's Hello.
   virtual void OnClientRefused(int /*rank*/, const std::string& /*reason*/) {}
   virtual void OnClientGone(int /*rank*/, const std::string& /*how*/) {}
   virtual void OnSupervisorGone(bool /*agreed*/) {}
@@ -173,7 +175,7 @@ class ExecutorObserver {
   virtual void OnBoardBytes(size_t /*bytes*/) {}
   virtual void OnRankLeft(const MarkLeft&) {}
   virtual void OnChangeWanted(uint32_t /*ranks*/) {}
-  // The board is about to be looked at for what nobody tells.
+  // The board is about to be scanned for stragglers, frozen and blocked ranks.
   virtual void OnScan() {}
   virtual void OnTick(const EpochNetwork* /*or null*/) {}
 
@@ -181,7 +183,7 @@ class ExecutorObserver {
   virtual void OnIssued(const RunSpec&) {}
   virtual void OnOperationFailed(const FailSlot&, const std::string& /*name*/) {
   }
-  // From any thread: all chunks of the run are exchanged.
+  // From any thread: all chunks of the run have been exchanged.
   virtual void OnRunDone(const RunSpec&) {}
 };
 

@@ -8,7 +8,7 @@
 namespace maypole::worker {
 namespace {
 
-// By the index of the action.
+// Indexed as the alternatives of Action.
 constexpr std::array kActions = {"reply to a client",
                                  "refuse a client",
                                  "close a client",
@@ -30,7 +30,7 @@ constexpr std::array kActions = {"reply to a client",
                                  "mark a rank as gone",
                                  "abort the epoch",
                                  "announce a change of ranks",
-                                 "let go of the epoch",
+                                 "release the epoch",
                                  "report that it is idle"};
 static_assert(kActions.size() == std::variant_size_v<Action>);
 
@@ -58,8 +58,8 @@ void LoopWatchdog::Awake() {
 
 void LoopWatchdog::Main() {
   std::unique_lock lock(mutex_);
-  int64_t turn = 0;                 // the one that was looked at last
-  auto told = longest_ - longest_;  // of it
+  int64_t turn = 0;                 // the start of the turn seen last
+  auto told = longest_ - longest_;  // how much of it was reported
   while (!changed_.wait_for(lock, longest_ / 4, [this] { return stop_; })) {
     const int64_t since = awake_since_ns_.load(std::memory_order_relaxed);
     if (since != std::exchange(turn, since)) told = told.zero();

@@ -1,11 +1,11 @@
-// LoopWatchdog: says so when the executor's loop stands still.
+// LoopWatchdog: reports when the executor's loop is stuck.
 //
-// Purpose: the loop reports ranks that stand still; nobody would report the
-// loop. It must never wait long between two sleeps; if it does (a thread that
-// cannot be joined, a file system that hangs), a thread of this class's own
-// logs for how long, and what the loop is at.
+// Purpose: the loop reports frozen ranks; this class watches the loop itself.
+// The loop must not block for long between two sleeps. If it does (a thread
+// cannot be joined, a file system hangs), a thread of this class reports for
+// how long, and which action the loop is executing.
 //
-//   LoopWatchdog watchdog([](const std::string& line) { spdlog::warn(line); });
+//   LoopWatchdog watchdog([](const LoopWatchdog::Report& r) { ... });
 //   watchdog.Awake();        // the loop's turn begins
 //   watchdog.Doing(action);
 //   watchdog.Asleep();
@@ -26,14 +26,15 @@
 
 namespace maypole::worker {
 
-// A turn that is longer is reported, and again each time as long has passed.
+// A turn is reported when it has lasted this long, and again after each further
+// period of this length.
 inline constexpr std::chrono::milliseconds kLongestTurn(10000);
 
 class LoopWatchdog {
  public:
   struct Report {
     std::chrono::milliseconds stands{0};
-    const char* doing = "";  // the last action that was begun in the turn
+    const char* doing = "";  // the last action that the turn has begun
   };
 
   explicit LoopWatchdog(std::function<void(const Report&)> report,

@@ -22,7 +22,7 @@ TEST(LoopWatchdogTest, SaysWhatALongTurnIsAt) {
   watchdog.Doing(DropEpoch{});
   const LoopWatchdog::Report report = first.get_future().get();
   EXPECT_GE(report.stands, milliseconds(20));
-  EXPECT_STREQ(report.doing, "let go of the epoch");
+  EXPECT_STREQ(report.doing, "release the epoch");
 }
 
 TEST(LoopWatchdogTest, TellsAgainWhenAsLongHasPassed) {

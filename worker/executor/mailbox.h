@@ -1,5 +1,7 @@
-// Mailbox: how other threads speak to the executor's loop. They post functions;
-// an eventfd wakes the loop, which calls them in order.
+// Mailbox: passes functions from other threads to the executor's loop.
+//
+// Purpose: Post() queues a function and wakes the loop through an eventfd; the
+// loop takes the functions and calls them in order.
 //
 // Thread contract: Post() from any thread; the rest from the loop.
 #ifndef MAYPOLE_WORKER_EXECUTOR_MAILBOX_H_
@@ -30,11 +32,11 @@ class Mailbox {
       posted_.push_back(std::move(function));
     }
     const uint64_t one = 1;
-    // Fails only when the counter is full: then the loop is awake anyway.
+    // Fails only if the counter is full; then the loop is awake anyway.
     [[maybe_unused]] const ssize_t n = write(wake_.get(), &one, sizeof(one));
   }
 
-  // What was posted since the last call.
+  // Returns the functions that were posted since the last call.
   std::vector<std::function<void()>> TakeAll() {
     uint64_t count;
     [[maybe_unused]] const ssize_t n = read(wake_.get(), &count, sizeof(count));

@@ -1,9 +1,10 @@
-// Poller: the descriptors that the executor's loop waits for, each with a tag.
+// Poller: waits for the descriptors of the executor's loop, each with a tag.
 //
-// Purpose: epoll without its trap. epoll watches an open file, not a number: a
-// descriptor that is closed here while another process holds a copy of it goes
-// on being reported, and nobody can take it off. A Registration is taken off
-// when it is destroyed: it stands behind its descriptor, and goes first.
+// Purpose: a safe epoll. epoll watches an open file, not a descriptor number:
+// if a descriptor is closed here while another process holds a copy, epoll
+// keeps reporting it and it can no longer be removed. A Registration removes
+// the descriptor when it is destroyed; declare it after its descriptor, so that
+// it is destroyed first.
 //
 //   Fd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
 //   Registration watch = poller.Watch(wake.get(), kBoardWake);
@@ -31,7 +32,8 @@ class Registration {
   Registration& operator=(Registration&& o) noexcept;
   ~Registration() { Reset(); }
 
-  // Whether it is also reported when it can be written; at first it is not.
+  // Sets whether the descriptor is also reported when it can be written;
+  // initially it is not.
   void WantWrite(bool wanted);
   void Reset();
 
@@ -44,18 +46,18 @@ class Registration {
   uint64_t tag_ = 0;
 };
 
-// Outlives its registrations.
+// The poller must outlive its registrations.
 class Poller {
  public:
   Poller();
 
-  // Reports the tag when the descriptor can be read, as long as it can. The
-  // descriptor must be open as long as the registration is there.
+  // Wait() returns the tag whenever the descriptor can be read. The descriptor
+  // must stay open as long as the registration exists.
   Registration Watch(int fd, uint64_t tag) {
     return Registration(epoll_.get(), fd, tag);
   }
-  // The tags of what is ready; none after ms milliseconds. Valid until the next
-  // call.
+  // Returns the tags of ready descriptors; none after `ms` milliseconds. The
+  // span is valid until the next call.
   absl::StatusOr<std::span<const uint64_t>> Wait(int64_t ms);
 
  private:

@@ -23,7 +23,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(
   args.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 0);
   args.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectFirstMs);
-  // This is how long one attempt to connect may take.
+  // Despite its name, this option also bounds one attempt to connect.
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS,
               static_cast<int>(connect_timeout.count()));
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMostMs);
@@ -33,7 +33,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(
   return grpc::CreateCustomChannel(address, ClientCredentials(tls), args);
 }
 
-// Codes with which a coordinator says no; trying again will not help.
+// Codes with which a coordinator refuses; retrying does not help.
 bool IsRefusal(grpc::StatusCode code) {
   return code == grpc::UNAUTHENTICATED || code == grpc::PERMISSION_DENIED ||
          code == grpc::INVALID_ARGUMENT || code == grpc::UNIMPLEMENTED ||
@@ -56,7 +56,7 @@ GrpcTransport::~GrpcTransport() {
     std::unique_lock lock(mutex_);
     closing_ = true;
     changed_.notify_all();
-    // The writer says goodbye (half-closes); the coordinator ends the stream.
+    // The writer half-closes the stream; then the coordinator ends it.
     changed_.wait_for(lock, kLeaveTime, [this] { return finished_; });
     if (context_ != nullptr) context_->TryCancel();
   }
@@ -80,7 +80,7 @@ uint64_t GrpcTransport::Send(proto::ExecutorMessage message) {
 
 absl::Status GrpcTransport::LostStatus(bool reached,
                                        const absl::Status& last) const {
-  // TLS that has worked is not the reason.
+  // If TLS has worked before, it is not the cause.
   const std::string tls =
       reached ? "" : DiagnoseTls(options_.address, options_.tls);
   return absl::UnavailableError(absl::StrCat(
@@ -116,7 +116,7 @@ void GrpcTransport::Main() {
     }
     if (Clock::now() >= deadline) {
       const bool reached = !session_.empty();
-      lock.unlock();  // Send() must not wait for what listens there
+      lock.unlock();  // Send() must not wait for the diagnosis
       lost = LostStatus(reached, end.status);
       break;
     }
@@ -153,7 +153,7 @@ GrpcTransport::End GrpcTransport::OneStream(Clock::time_point deadline) {
     hello.mutable_hello()->set_incarnation(incarnation_);
     hello = link_.Bare(std::move(hello));
   }
-  stream->Write(hello);  // a failure shows in Read
+  stream->Write(hello);  // if this fails, Read() fails, too
   std::thread writer([&] { WriteStream(stream.get(), &context, deadline); });
   End end = ReadStream(stream.get());
   {
@@ -203,7 +203,7 @@ bool GrpcTransport::Welcomed(const proto::CoordinatorMessage& first, End* end) {
                       " has refused this node: ", first.refused().message()))
             : absl::InternalError(
                   absl::StrCat("coordinator ", options_.address,
-                               " lost: it did not answer as one should"));
+                               " lost: its first message is not Welcome"));
     return false;
   }
   bool resumed = false;
@@ -258,20 +258,20 @@ void GrpcTransport::WriteStream(Stream* stream, grpc::ClientContext* context,
   std::unique_lock lock(mutex_);
   const auto welcomed_or_over = [this] { return up_ || ending_ || closing_; };
   if (!changed_.wait_until(lock, deadline, welcomed_or_over)) {
-    context->TryCancel();  // nobody answers
+    context->TryCancel();  // there was no Welcome in time
     return;
   }
   for (;;) {
     changed_.wait(lock,
                   [this] { return ending_ || closing_ || !outgoing_.empty(); });
     if (ending_) return;
-    if (outgoing_.empty()) break;  // closing, and all is out
+    if (outgoing_.empty()) break;  // closing, and everything is sent
     const proto::ExecutorMessage message = std::move(outgoing_.front());
     outgoing_.pop_front();
     lock.unlock();
     const bool written = stream->Write(message);
     lock.lock();
-    if (!written) return;  // Read sees it too
+    if (!written) return;  // Read() fails, too
   }
   lock.unlock();
   stream->WritesDone();

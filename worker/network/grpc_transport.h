@@ -1,12 +1,15 @@
-// GrpcTransport: Transport over gRPC's bidirectional stream.
+// GrpcTransport: a Transport over a bidirectional gRPC stream.
 //
-// Purpose: opens the stream, opens it again when it breaks (within
-// resume_timeout, with growing pauses), and sends again what the coordinator
-// has not acknowledged (common/wire/link.h). A Refused, a broken protocol or a
-// coordinator that stays away ends the session with one sentence.
+// Purpose: opens the stream, reopens it when it breaks (within resume_timeout,
+// with exponential backoff), and resends messages that the coordinator has not
+// acknowledged (common/wire/link.h). A Refused, a protocol violation or a
+// coordinator that stays unreachable ends the session with one error message.
 //
-// Threads: one lives as long as the session and reads; one per stream writes
-// and watches over the Welcome. The synchronous API allows one of each.
+// Threads: the main thread lives as long as the session and reads; each stream
+// has a thread that writes and enforces the deadline for Welcome. gRPC's
+// synchronous API allows one reader and one writer per stream.
+//
+// Thread contract: as Transport's.
 #ifndef MAYPOLE_WORKER_NETWORK_GRPC_TRANSPORT_H_
 #define MAYPOLE_WORKER_NETWORK_GRPC_TRANSPORT_H_
 
@@ -32,7 +35,7 @@ struct GrpcTransportOptions {
   std::string address;  // HOST:PORT
   std::string secret;
   TlsOptions tls;
-  proto::ExecutorHello hello;  // without session and incarnation
+  proto::ExecutorHello hello;  // session and incarnation are filled in here
   std::chrono::milliseconds resume_timeout{3000};
 };
 
@@ -49,40 +52,40 @@ class GrpcTransport : public Transport {
                                           proto::CoordinatorMessage>;
   // How one stream has ended.
   struct End {
-    bool final = false;     // no new one will do better
-    bool welcomed = false;  // it had been up
+    bool final = false;     // a new stream would fail, too
+    bool welcomed = false;  // the coordinator had sent Welcome
     absl::Status status;
   };
 
   void Main();
   End OneStream(Clock::time_point deadline);
   End ReadStream(Stream* stream);
-  // The first message of a stream. False: it is the end.
+  // Handles the first message of a stream. Returns false if it is not Welcome.
   bool Welcomed(const proto::CoordinatorMessage& first, End* end);
-  // False: the coordinator breaks the protocol.
+  // Returns false if the coordinator has violated the protocol or refused us.
   bool Received(proto::CoordinatorMessage message, End* end);
   void Acknowledged(uint64_t sequence);
   void WriteStream(Stream* stream, grpc::ClientContext* context,
                    Clock::time_point deadline);
-  // Waits; false if the transport is being closed.
+  // Waits; returns false if the transport is being closed.
   bool Pause(std::chrono::milliseconds time);
-  // Takes up to kDiagnosisTime: not under the mutex. `reached`: there has been
-  // a Welcome.
+  // Takes up to kDiagnosisTime, so do not hold the mutex. `reached`: there has
+  // been a Welcome.
   absl::Status LostStatus(bool reached, const absl::Status& last) const;
 
   const GrpcTransportOptions options_;
   const TransportCallbacks callbacks_;
   std::unique_ptr<proto::Coordinator::Stub> stub_;
-  uint64_t acknowledged_ = 0;  // what on_acknowledged was told; main_'s alone
+  uint64_t acknowledged_ = 0;  // passed to on_acknowledged; used by main_ only
 
   std::mutex mutex_;
   std::condition_variable changed_;
   Link<proto::ExecutorMessage> link_{kMaxUnacknowledged};
-  std::deque<proto::ExecutorMessage> outgoing_;  // of the stream that is up
-  std::string session_;                          // empty: no Welcome yet
+  std::deque<proto::ExecutorMessage> outgoing_;  // for the current stream
+  std::string session_;                          // empty before Welcome
   std::string incarnation_;
-  bool up_ = false;        // a stream is welcomed
-  bool ending_ = false;    // the stream has ended: its writer shall return
+  bool up_ = false;        // the stream has got Welcome
+  bool ending_ = false;    // the stream has ended, so its writer must return
   bool closing_ = false;   // the destructor waits
   bool finished_ = false;  // Main() is about to return
   bool overflow_ = false;

@@ -13,7 +13,7 @@
 namespace maypole::worker {
 namespace {
 
-// What the transport has called back, to be waited for.
+// Collects the transport's callbacks, so that tests can wait for them.
 class Heard {
  public:
   TransportCallbacks callbacks() {
@@ -126,8 +126,8 @@ TEST(GrpcTransport, CoordinatorThatStaysAwayIsLostAfterTheBound) {
       << *heard.lost;
 }
 
-// Whoever sits at the coordinator's port when it is asked why TLS does not work
-// cannot hold what the executor has to say.
+// A listener at the coordinator's port that does not answer the TLS diagnosis
+// does not block Send().
 TEST(GrpcTransport, NobodyWaitsForTheDiagnosis) {
   std::atomic<bool> asked = false;
   FakeListener listener([&](FakeListener::Caller& c) {
@@ -153,7 +153,7 @@ TEST(GrpcTransport, NobodyWaitsForTheDiagnosis) {
       << *heard.lost;
 }
 
-// It has worked: TLS is not why it does not any more.
+// TLS has worked before, so it is not the cause of the failure.
 TEST(GrpcTransport, ACoordinatorThatWasThereIsNotAskedForTls) {
   auto coordinator = std::make_unique<FakeCoordinator>();
   Echo(*coordinator);

@@ -17,7 +17,7 @@ Network::~Network() {
     changed_.notify_all();
   }
   thread_.join();
-  backend_.reset();  // its threads call the runner
+  backend_.reset();  // before runner_, which the backend's threads call
 }
 
 void Network::Abort() {

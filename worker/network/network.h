@@ -1,12 +1,12 @@
 // Network: the backend of one epoch and the thread that drives it.
 //
-// Purpose: EpochNetwork with a thread. Whatever may wait for other nodes
-// happens on it: listening and connecting at the start, then the chunks of all
-// runs.
+// Purpose: implements EpochNetwork with a network thread, which does everything
+// that may wait for other nodes: listening and connecting at the start, then
+// exchanging the chunks of all runs.
 //
-// Thread contract: the owner (the executor's loop) calls everything; the
-// callbacks come from the network thread, and the runner's from the backend's,
-// too. The destructor aborts what is going on and joins.
+// Thread contract: the owner (the executor's loop) calls all methods. The
+// callbacks come from the network thread, those of the runner also from the
+// backend's threads. The destructor aborts running calls and joins the thread.
 #ifndef MAYPOLE_WORKER_NETWORK_NETWORK_H_
 #define MAYPOLE_WORKER_NETWORK_NETWORK_H_
 

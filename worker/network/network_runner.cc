@@ -10,12 +10,13 @@
 namespace maypole::worker {
 namespace {
 
-// A sleeping network thread looks around this often even if nobody wakes it.
+// A sleeping network thread checks for work at least this often.
 constexpr int kMaxBackoffMs = 100;
 
 static_assert(kAllNodes == kEveryNode);
 
-// Smallest count of a progress word over the run's members, at most `limit`.
+// Returns the smallest count of a progress word over the run's members, at most
+// `limit`.
 template <typename Word>
 uint32_t Slowest(const Board& board, RunRef ref, const RunSpec& spec,
                  uint32_t limit, Word word) {
@@ -57,8 +58,8 @@ NetworkRunner::NetworkRunner(const Board* board, Backend* backend,
   backend_->OnEnded([this](const absl::Status& s) { Ended(s); });
 }
 
-// Grants at once what there is, so that the ranks find the places when they
-// find the ticket, and need no turn of the network thread before.
+// Grants free places at once, so that ranks that find the ticket find granted
+// places, too, and need not wait for the network thread.
 void NetworkRunner::Add(RunSpec spec) {
   auto run = std::make_shared<Active>();
   run->ref = board_->NegotiatedRef(spec.record);
@@ -69,8 +70,8 @@ void NetworkRunner::Add(RunSpec spec) {
     run->first = next_chunk_;
     next_chunk_ += run->chunks;
     const uint64_t place = run->first % board_->config().ring_depth;
-    // Not tagged: ranks look at it only after a grant of this generation, and
-    // it stays until all of them have left the run.
+    // This needs no generation tag: ranks read it only after a grant of this
+    // generation, and it does not change until all ranks have left the run.
     board_->run(run->ref).node_base.store(place, std::memory_order_release);
     GrantTo(*run);
     runs_.push_back(run);
@@ -123,7 +124,8 @@ uint32_t NetworkRunner::ReadyChunks(const Active& run) const {
   return Slowest(*board_, run.ref, run.spec, run.granted, word);
 }
 
-// In the one order of all nodes: a run after all runs before it.
+// Returns the first run with chunks to start, if its next chunk is ready. All
+// nodes start chunks in this order.
 std::shared_ptr<NetworkRunner::Active> NetworkRunner::NextReady() {
   std::lock_guard lock(mutex_);
   for (const auto& run : runs_) {
@@ -137,7 +139,7 @@ bool NetworkRunner::StartReady() {
   bool started = false;
   while (const std::shared_ptr<Active> run = NextReady()) {
     // Ranks that know of an abort may have changed tensors that others still
-    // reduce: what was published after it goes nowhere.
+    // reduce, so chunks that are published after an abort must not be sent.
     if (board_->aborted()) break;
     StartChunk(run);
     started = true;
@@ -180,7 +182,7 @@ void NetworkRunner::Ended(const absl::Status& status) {
       return;
     }
   }
-  // Our own count first: consumed words are taken for no more than it says.
+  // Update the own count first, because consumed words are clamped to it.
   const uint32_t done = run->done.load(std::memory_order_relaxed) + 1;
   run->done.store(done, std::memory_order_release);
   board_->run(run->ref).done.store(Tagged(run->spec.generation, done),
@@ -234,8 +236,8 @@ absl::Status NetworkRunner::Run() {
     absl::StatusOr<bool> moved = Step();
     if (!moved.ok()) return moved.status();
     if (*moved) continue;
-    // Announce the sleep, then look once more: whoever publishes after this
-    // look sees the announcement and wakes us.
+    // Announce the sleep, then look once more: a rank that publishes after this
+    // look sees the announcement and wakes this thread.
     const uint32_t wake = h.network_wake.load(std::memory_order_acquire);
     h.network_sleeping.store(1, std::memory_order_seq_cst);
     std::atomic_thread_fence(std::memory_order_seq_cst);

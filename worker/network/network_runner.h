@@ -1,27 +1,29 @@
 // NetworkRunner: executes negotiated runs chunk by chunk, in ticket order.
 //
-// Purpose: the executor's side of the data path beyond the node. For every
-// chunk of every run it (1) grants a place of the node ring, (2) sees that all
-// local ranks of the run (the members of its process set) have put their part
-// there, (3) lets the backend exchange it with
-// the other nodes, in place, (4) says `done`. Ranks take it from there.
-// As many chunks are at (3) at once as the ranks have made ready; the backend
-// ends them in order, so (4) is in order too.
+// Purpose: the executor's part of the data path between nodes. For each chunk
+// of each run it
+//   (1) grants a place of the node ring,
+//   (2) waits until all local ranks of the run (the local members of its
+//       process set) have written their part of the chunk there,
+//   (3) lets the backend exchange the chunk with the other nodes, in place,
+//   (4) publishes it as done; then the ranks copy the result.
+// All chunks that the ranks have made ready are in step (3) at the same time.
+// The backend ends them in order, so step (4) is in order, too.
 //
-// The node ring has ring_depth places, given to chunks round robin over the
-// whole epoch: chunk number G of the epoch stands in place G % ring_depth, and
-// may be written once chunk G - ring_depth was consumed by all local ranks.
-// Grants reach into the next runs, so that ranks go on while the network works.
+// The node ring has ring_depth places, which chunks use round robin over the
+// whole epoch: chunk number G of the epoch uses place G % ring_depth, and may
+// be written once all local ranks have consumed chunk G - ring_depth. Grants
+// extend to later runs, so that ranks continue while the network works.
 //
-// Thread contract: Add() and Stop() from any thread; everything else from one
-// thread (the network thread). Ended chunks come from threads of the backend,
-// which must be gone before this object is. Step() waits only where
+// Thread contract: Add() and Stop() from any thread; all other calls from one
+// thread (the network thread). The backend's threads report ended chunks; they
+// must have ended before this object is destroyed. Step() blocks only where
 // Backend::Start does.
 //
 // Invariants, as counts of chunks of the epoch:
 //   consumed_ <= done <= started <= granted <= consumed_ + ring_depth
-// and everything read from the board (progress words) is clamped to the run.
-// After the first error nothing is said to be done any more.
+// Everything read from the board (progress words) is clamped to the run. After
+// the first error no further chunk is published as done.
 #ifndef MAYPOLE_WORKER_NETWORK_NETWORK_RUNNER_H_
 #define MAYPOLE_WORKER_NETWORK_NETWORK_RUNNER_H_
 
@@ -44,24 +46,25 @@ namespace maypole::worker {
 class NetworkRunner {
  public:
   struct Callbacks {
-    // All chunks exchanged. From a thread of the backend's or, for a run
-    // without bytes, from Add().
+    // All chunks have been exchanged. Called from a thread of the backend or,
+    // for a run without bytes, from Add().
     std::function<void(const RunSpec& run)> on_done;
-    // All ranks have left it. From the network thread.
+    // All ranks have left the run. Called from the network thread.
     std::function<void(uint32_t record)> on_free;
   };
 
   NetworkRunner(const Board* board, Backend* backend, Callbacks callbacks);
 
-  // Takes a run whose Plan is written; its ticket may be placed afterwards,
-  // in the order of these calls.
+  // Adds a run whose plan is written. Its ticket must be placed afterwards, in
+  // the order of these calls.
   void Add(RunSpec spec);
 
-  // Does what can be done now. False: nothing could. An error is the backend's
-  // and final.
+  // Does everything that is possible now. Returns false if there was nothing to
+  // do. An error comes from the backend and is final.
   absl::StatusOr<bool> Step();
 
-  // Steps until the board is aborted (OK), Stop() (OK), or an error.
+  // Steps until the board is aborted or Stop() is called (both return OK), or
+  // an error occurs.
   absl::Status Run();
   void Stop();
 
@@ -72,9 +75,9 @@ class NetworkRunner {
     uint64_t first = 0;  // number of its chunk 0 in the epoch
     uint32_t chunks = 0;
     uint32_t granted = 0;           // guarded by mutex_
-    uint32_t started = 0;           // the network thread's
-    std::atomic<uint32_t> done{0};  // by who hears of an ended chunk
-    uint32_t consumed = 0;  // by the slowest local rank; the network thread's
+    uint32_t started = 0;           // used by the network thread only
+    std::atomic<uint32_t> done{0};  // written by the backend's threads
+    uint32_t consumed = 0;  // by the slowest local rank; network thread only
 
     bool finished() const { return done == chunks && consumed == chunks; }
   };
@@ -99,15 +102,15 @@ class NetworkRunner {
   std::mutex mutex_;                          // guards what follows
   std::deque<std::shared_ptr<Active>> runs_;  // in ticket order
   uint64_t next_chunk_ = 0;  // number of the next run's chunk 0
-  uint64_t consumed_ = 0;  // chunks of the epoch all local ranks are done with
+  uint64_t consumed_ = 0;    // chunks of the epoch consumed by all local ranks
 
   std::mutex flights_mutex_;
-  std::deque<std::shared_ptr<Active>> flights_;  // one per chunk on its way
+  std::deque<std::shared_ptr<Active>> flights_;  // one per chunk in flight
   absl::Status failure_;
 };
 
-// The parts of a chunk by their way; neighbours with one way are one segment.
-// The blocks ascend.
+// Returns the segments of a chunk, by source and destination. `blocks` must
+// ascend.
 std::vector<Segment> SegmentsOf(const std::vector<NodeBlock>& blocks,
                                 Range chunk);
 

@@ -1,5 +1,5 @@
-// The runner step by step over a real board, with a fake backend; the test
-// plays the ranks.
+// NetworkRunner step by step on a real board, with a fake backend; the test
+// acts as the ranks.
 #include "worker/network/network_runner.h"
 
 #include <gtest/gtest.h>
@@ -259,7 +259,7 @@ TEST_F(NetworkRunnerTest, SeveralChunksAreOnTheirWayAndDoneGrowsAsTheyEnd) {
 TEST_F(NetworkRunnerTest, NoPlaceIsUsedAgainWhileItsChunkIsOnItsWay) {
   backend_.holds = true;
   runner_->Add(Spec(0, 1, 5 * kChunk));
-  // Ranks that claim to be through long before.
+  // Ranks that claim to have consumed everything long before.
   Publish(&Progress::reduced, 0, 1, UINT32_MAX);
   Publish(&Progress::consumed, 0, 1, UINT32_MAX);
   StepAll();
@@ -304,7 +304,7 @@ TEST_F(NetworkRunnerTest, AnErrorWhileItSleepsEndsIt) {
   EXPECT_EQ(result.message(), "node n1 has gone");
 }
 
-// Ranks, network thread and a backend that ends chunks when it likes: every
+// Ranks, network thread and a backend that ends chunks at random times: every
 // chunk is exchanged once, in its place, after its ranks and before `done`.
 TEST_F(NetworkRunnerTest, ManyRunsWithRanksAndBackendAsThreads) {
   constexpr uint32_t kRuns = 200;

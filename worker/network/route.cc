@@ -12,7 +12,7 @@
 namespace maypole::worker {
 namespace {
 
-// `host` without brackets.
+// `host` has no brackets.
 absl::StatusOr<std::string> Towards(const std::string& host, int port) {
   int error = 0;
   const Addresses found = Resolve(host, port, 0, &error);
@@ -41,7 +41,7 @@ absl::StatusOr<std::string> LocalAddressTowards(const std::string& peer) {
   HostPort at;
   if (!SplitHostPort(peer, &at)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("'", peer, "' is not of the form HOST:PORT"));
+        absl::StrCat("'", peer, "' must have the form HOST:PORT"));
   }
   return Towards(at.host, at.port);
 }
@@ -55,7 +55,7 @@ absl::StatusOr<std::string> OwnAddress(const std::string& coordinator,
     const absl::StatusOr<std::string> towards = Towards(other, 0);
     if (towards.ok() && !IsLoopbackHost(*towards)) return towards;
   }
-  return own;  // all are on this machine
+  return own;  // all nodes are on this machine
 }
 
 }  // namespace maypole::worker

@@ -1,7 +1,10 @@
-// The address of this machine on the route to another: what others can reach
-// us by, if they are where that other is.
+// LocalAddressTowards, OwnAddress: find the address at which other nodes can
+// reach this machine.
 //
-// Thread contract: functions; they look names up and ask the routing table.
+// Purpose: the routing table tells which local address is used towards another
+// machine; nodes near that machine can usually reach this one at that address.
+//
+// Thread contract: any thread; the functions block while they look up names.
 #ifndef MAYPOLE_WORKER_NETWORK_ROUTE_H_
 #define MAYPOLE_WORKER_NETWORK_ROUTE_H_
 
@@ -12,13 +15,14 @@
 
 namespace maypole::worker {
 
-// peer: HOST:PORT or [IPV6]:PORT. Sends nothing.
+// Returns the local address on the route to `peer`, HOST:PORT or [IPV6]:PORT.
+// Sends nothing.
 absl::StatusOr<std::string> LocalAddressTowards(const std::string& peer);
 
-// What other nodes reach this one by: the address on the route to the
-// coordinator. Where that is loopback (the coordinator is on this machine, or
-// its name resolves to 127.0.1.1 here), the one on the route to the first of
-// `others`, addresses as the coordinator sees them, that is not.
+// Returns the local address on the route to the coordinator. If that is a
+// loopback address (the coordinator is on this machine, or its name resolves to
+// 127.0.1.1 here), returns the address on the route to the first of `others`
+// for which it is not. `others` are addresses as the coordinator sees them.
 absl::StatusOr<std::string> OwnAddress(const std::string& coordinator,
                                        const std::vector<std::string>& others);
 

@@ -1,7 +1,7 @@
-// Transport: the seam between an executor and its coordinator.
+// Transport: the interface between an executor and its coordinator.
 //
-// Purpose: one session with the coordinator, over as many streams as it takes.
-// What is sent arrives once and in order, or the session is lost for good.
+// Purpose: one session with the coordinator, over any number of streams. Each
+// message arrives once and in order, or the session is permanently lost.
 //
 // Thread contract: Send() and the destructor from one thread; the callbacks
 // come from other threads, one at a time, and never after the destructor has
@@ -19,19 +19,19 @@ namespace maypole::worker {
 
 struct TransportCallbacks {
   std::function<void(proto::CoordinatorMessage)> on_message;
-  // All messages up to this number have been received.
+  // The coordinator has received all messages up to this number.
   std::function<void(uint64_t sequence)> on_acknowledged;
   std::function<void()> on_reconnected;
-  // Last: nothing follows.
+  // The session is lost; no callback follows.
   std::function<void(absl::Status)> on_lost;
 };
 
 class Transport {
  public:
-  // Takes leave: the coordinator need not wait for a resume.
+  // Ends the session, so that the coordinator does not wait for a resume.
   virtual ~Transport() = default;
 
-  // Returns the message's number. Never waits.
+  // Returns the message's number. Never blocks.
   virtual uint64_t Send(proto::ExecutorMessage message) = 0;
 };
 

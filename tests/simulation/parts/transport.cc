@@ -96,8 +96,8 @@ void SimulatedTransport::Welcomed(const proto::CoordinatorMessage& first) {
                   static_cast<absl::StatusCode>(first.refused().code()),
                   absl::StrCat("coordinator sim:1 has refused this node: ",
                                first.refused().message()))
-            : absl::InternalError("coordinator sim:1 lost: it did not answer "
-                                  "as one should"));
+            : absl::InternalError("coordinator sim:1 lost: its first message "
+                                  "is not Welcome"));
   }
   const bool resumed = !session_.empty();
   session_ = first.welcome().session();

@@ -1,10 +1,10 @@
-// Gpu: what Maypole needs of CUDA and NCCL, and no more.
+// Gpu: the part of CUDA and NCCL that Maypole uses.
 //
-// Purpose: the seam between whoever runs collectives on device memory
-// (executor, client library, probe) and the GPU. Behind it stands the plugin
-// that is opened at run time (loaded_gpu.h), or a fake without a GPU
-// (fake_gpu.h). A Gpu is one device as one process sees it: its context, and
-// what the process made in it.
+// Purpose: the interface between code that runs collectives on device memory
+// (executor, client library, probe) and the GPU. It is implemented by the
+// plugin, which is opened at run time (loaded_gpu.h), and by a fake without a
+// GPU (fake_gpu.h). A Gpu is one device as one process sees it: its context and
+// the objects that the process has made in it.
 //
 //   auto driver = LoadDriver(path);               // StatusOr, as all below
 //   auto gpu = (*driver)->Open(uuid);
@@ -14,30 +14,31 @@
 //   (*gpu)->WriteValue(*stream, flag, 7);         // after the copy
 //   (*gpu)->Done(*stream)                         // true: all has been done
 //
-// Everything that takes a Stream only enqueues: it is done after what was
-// enqueued there before, and seen by others after a flag, an event or Done()
-// says so. Nothing enqueued can be taken back; a stream that waits for a flag
-// that nobody writes waits for ever, also when its handle has been destroyed,
-// and with it all that waits for the device (below): whoever lets a stream wait
-// keeps a host address of the flag, and releases all flags before it aborts a
-// communicator.
+// A call that takes a Stream only enqueues: the work is done after all work
+// enqueued there before, and is visible to others after a flag, an event or
+// Done() says so. Enqueued work cannot be cancelled. A stream that waits for a
+// flag which is never written waits forever, even after its handle has been
+// destroyed, and so does every call that waits for the device (see below).
+// Therefore a program that makes a stream wait must keep a host address of the
+// flag, and write all such flags before it aborts a communicator.
 //
-// Memory is made by the virtual memory management calls of CUDA, so that it can
-// be exported as a file descriptor (passed by SCM_RIGHTS) and written by other
-// processes. It lives until its owner has freed it AND nobody maps it any more,
-// or holds a descriptor of it; the end of a process counts as both.
+// Memory is allocated with CUDA's virtual memory management, so that it can be
+// exported as a file descriptor (passed with SCM_RIGHTS) and written by other
+// processes. It lives until its owner has freed it and no process maps it or
+// holds a descriptor of it any more; a process releases everything when it
+// ends.
 //
-// Thread contract: any thread; calls for one stream, or one communicator, one
-// after the other. What may wait for the device: Open, Synchronize, Free,
-// UnregisterHost, DestroyStream, a Copy between host memory and host memory,
-// and the calls named Communicator; nothing else does.
+// Thread contract: any thread; calls for the same stream or the same
+// communicator must not overlap. Only these calls may wait for the device:
+// Open, Synchronize, Free, UnregisterHost, DestroyStream, a Copy from host
+// memory to host memory, and the calls with Communicator in their names.
 //
 // Errors: kUnavailable (no driver, no device, no NCCL), kResourceExhausted,
 // kInvalidArgument (bad handle, address or size; nothing was done),
-// kFailedPrecondition (freed before, foreign memory), kUnimplemented (the
-// device cannot), kAborted (communicator), kInternal (anything else of CUDA's:
-// the context may be lost, and with it all later calls fail alike). The text
-// names the call, the device and CUDA's own word.
+// kFailedPrecondition (memory that was freed or belongs to another process),
+// kUnimplemented (not supported by the device), kAborted (communicator),
+// kInternal (any other CUDA error: the context may be lost, and then all later
+// calls fail, too). The text names the call, the device and CUDA's error.
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_GPU_H_
 #define MAYPOLE_WORKER_BACKEND_GPU_GPU_H_
 
@@ -56,10 +57,10 @@
 
 namespace maypole::gpu {
 
-// An address that kernels and copies of this process can use. 0: none.
+// An address that kernels and copies of this process can use; 0 if none.
 using Address = uint64_t;
 
-// Handles of one Gpu; 0 is none. RAII: owned.h.
+// Handles of one Gpu; 0 means none. owned.h has RAII types.
 struct Stream {
   uint64_t id = 0;
 };
@@ -83,10 +84,10 @@ struct DeviceInfo {
 };
 
 struct Versions {
-  int driver = 0;          // CUDA's numbers: 13000 is 13.0
+  int driver = 0;          // as CUDA counts: 13000 is 13.0
   int runtime = 0;         // of the plugin
-  int nccl = 0;            // NCCL's: 22809 is 2.28.9; 0: no NCCL
-  std::string nccl_error;  // why there is none
+  int nccl = 0;            // as NCCL counts: 22809 is 2.28.9; 0: no NCCL
+  std::string nccl_error;  // why there is no NCCL
 };
 
 struct Memory {
@@ -94,8 +95,8 @@ struct Memory {
   uint64_t bytes = 0;  // rounded up to the device's granularity
 };
 
-// When WaitValue lets the stream go on. Compared as signed differences, so that
-// a sequence may wrap.
+// The condition on which WaitValue lets the stream continue. Values are
+// compared by their signed difference, so that a sequence may wrap around.
 enum class WaitFor : uint8_t { kAtLeast = 0, kEqual = 1 };
 
 enum class EventUse : uint8_t { kTiming = 0, kOrder = 1, kInterprocess = 2 };
@@ -124,34 +125,36 @@ class Gpu {
   virtual const DeviceInfo& device() const = 0;
 
   // --- Memory ----------------------------------------------------------------
-  // Device memory that nobody else uses, as CUDA says; others' included.
+  // Free and total memory of the device, over all processes, as CUDA reports.
   struct Room {
     uint64_t free_bytes = 0;
     uint64_t total_bytes = 0;
   };
   virtual absl::StatusOr<Room> MemoryRoom() = 0;
-  // Memory that can be exported. Its content is undefined.
+  // Allocates memory that can be exported. Its content is undefined.
   virtual absl::StatusOr<Memory> Allocate(uint64_t bytes) = 0;
-  // A descriptor that another process Imports. `address` begins an allocation.
+  // Returns a descriptor for Import in another process. `address` must be the
+  // start of an allocation.
   virtual absl::StatusOr<Fd> Export(Address address) = 0;
-  // Maps what another process exported; `bytes` is its Memory::bytes. The
-  // descriptor may be closed afterwards.
+  // Maps memory that another process has exported; `bytes` is its
+  // Memory::bytes. The descriptor may be closed afterwards.
   virtual absl::StatusOr<Memory> Import(int fd, uint64_t bytes) = 0;
-  // Ends an Allocate or an Import, when all streams are done with it: waits for
-  // the whole device work of this process.
+  // Undoes an Allocate or Import. Waits for all device work of this process, so
+  // that no stream uses the memory any more.
   virtual absl::Status Free(Address address) = 0;
-  // Lets the device read and write memory of the host, page-aligned (a mapping
-  // of a memfd, for example). The address is for WriteValue, WaitValue, Copy
-  // and kernels.
+  // Lets the device read and write page-aligned host memory (for example, a
+  // mapped memfd). The returned address is for WriteValue, WaitValue, Copy and
+  // kernels.
   virtual absl::StatusOr<Address> RegisterHost(void* host, uint64_t bytes) = 0;
   virtual absl::Status UnregisterHost(void* host) = 0;
 
   // --- Streams ---------------------------------------------------------------
   virtual absl::StatusOr<Stream> CreateStream() = 0;
   virtual absl::Status DestroyStream(Stream stream) = 0;
-  // True: all that was enqueued is done. An error of the work is told here.
+  // Returns true if all enqueued work is done, and an error if it has failed.
   virtual absl::StatusOr<bool> Done(Stream stream) = 0;
-  // Waits for it. For ever, if the stream waits for a flag: prefer Done().
+  // Waits until all enqueued work is done; forever, if the stream waits for a
+  // flag that is never written. Prefer Done().
   virtual absl::Status Synchronize(Stream stream) = 0;
 
   // flag: 8-byte aligned, in device or registered memory.
@@ -159,7 +162,8 @@ class Gpu {
                                   uint64_t value) = 0;
   virtual absl::Status WaitValue(Stream stream, Address flag, uint64_t value,
                                  WaitFor what = WaitFor::kAtLeast) = 0;
-  // From and to device or registered memory, by a copy engine if CUDA chooses.
+  // Copies between device and registered memory, by a copy engine if CUDA
+  // chooses so.
   virtual absl::Status Copy(Stream stream, Address to, Address from,
                             uint64_t bytes) = 0;
   // Sets `words` 32-bit words.
@@ -168,10 +172,11 @@ class Gpu {
 
   // --- Kernels ---------------------------------------------------------------
   virtual absl::Status Reduce(Stream stream, const Reduction& reduction) = 0;
-  // Keeps `blocks` blocks of one warp busy for so long, touching no memory.
+  // Keeps `blocks` blocks of one warp busy for this time, without memory
+  // accesses.
   virtual absl::Status Spin(Stream stream, int blocks, int64_t nanoseconds) = 0;
-  // Copies by a kernel that uses `blocks` blocks (0: as many as fit), so that
-  // it needs multiprocessors where Copy may need none.
+  // Copies with a kernel of `blocks` blocks (0: as many as fit). Unlike Copy,
+  // it always uses multiprocessors.
   virtual absl::Status KernelCopy(Stream stream, Address to, Address from,
                                   uint64_t bytes, int blocks) = 0;
 
@@ -179,31 +184,32 @@ class Gpu {
   virtual absl::StatusOr<Event> CreateEvent(EventUse use) = 0;
   virtual absl::Status DestroyEvent(Event event) = 0;
   virtual absl::Status Record(Event event, Stream stream) = 0;
-  // The stream waits for the last Record that was issued before this call; for
-  // none if there was none.
+  // Makes the stream wait for the last Record that was issued before this call,
+  // if there was one.
   virtual absl::Status WaitEvent(Stream stream, Event event) = 0;
   virtual absl::StatusOr<bool> EventDone(Event event) = 0;
-  // Between two kTiming events that are done.
+  // The time between two kTiming events that are done.
   virtual absl::StatusOr<double> Milliseconds(Event from, Event to) = 0;
-  // kInterprocess events, for another process of this machine.
+  // For kInterprocess events, and other processes of this machine.
   virtual absl::StatusOr<EventHandle> ExportEvent(Event event) = 0;
-  // The exporter outlives all use of it.
+  // The exporting process must live as long as the event is used.
   virtual absl::StatusOr<Event> ImportEvent(const EventHandle& handle) = 0;
 
   // --- NCCL ------------------------------------------------------------------
   virtual absl::StatusOr<NcclId> MakeNcclId() = 0;
-  // Begins to join (non-blocking): poll PollCommunicator until it is ready.
+  // Starts to join, without blocking: call PollCommunicator until it is ready.
   virtual absl::StatusOr<Communicator> JoinCommunicator(const NcclId& id,
                                                         int size, int rank) = 0;
-  // kInProgress: a call on it has not ended yet. An error: it is to be aborted.
+  // Returns kInProgress while a call on it has not ended. After an error, abort
+  // the communicator.
   virtual absl::StatusOr<CommunicatorState> PollCommunicator(
       Communicator communicator) = 0;
-  // Sum, in place. All members call it alike. May leave the communicator in
-  // progress.
+  // Sums in place. All members must make the same call. The communicator may be
+  // in progress afterwards.
   virtual absl::Status AllReduce(Communicator communicator, Stream stream,
                                  Address data, uint64_t elements,
                                  DType dtype) = 0;
-  // Ends it whatever its state: what its kernels wait for is given up.
+  // Ends the communicator in any state; its kernels stop waiting.
   virtual absl::Status AbortCommunicator(Communicator communicator) = 0;
 };
 
@@ -213,7 +219,7 @@ class Driver {
   virtual ~Driver() = default;
   virtual const Versions& versions() const = 0;
   virtual absl::StatusOr<std::vector<DeviceInfo>> Devices() = 0;
-  // Makes (or shares) the process's context on that device.
+  // Creates, or shares, the process's context on that device.
   virtual absl::StatusOr<std::unique_ptr<Gpu>> Open(
       const std::string& uuid) = 0;
 };

@@ -28,7 +28,7 @@ absl::StatusCode CodeOf(int code) {
     case MAYPOLE_GPU_INTERNAL:
     case MAYPOLE_GPU_UNAVAILABLE:
       return static_cast<absl::StatusCode>(code);
-    default:  // a code that this table has not: whatever it means, not success
+    default:  // an unknown code is not success
       return absl::StatusCode::kInternal;
   }
 }
@@ -62,8 +62,8 @@ DeviceInfo InfoOf(const MaypoleGpuDeviceInfo& from) {
   return info;
 }
 
-// The counts of a table's arrays have 32 bits; what is beyond them stays
-// beyond what the plugin takes.
+// The table's array counts have 32 bits. A larger count is clamped, and is then
+// still larger than what the plugin accepts.
 uint32_t Count(size_t n) {
   return static_cast<uint32_t>(
       std::min<size_t>(n, std::numeric_limits<uint32_t>::max()));
@@ -237,7 +237,7 @@ class LoadedGpu : public Gpu {
   }
 
  private:
-  // `value` is read after the call that fills it has been made.
+  // `value` is a reference, so it is read after the call has set it.
   template <typename T>
   static absl::StatusOr<T> Result(const T& value, const absl::Status& status) {
     if (!status.ok()) return status;
@@ -288,7 +288,7 @@ class LoadedDriver : public Driver {
   static absl::Status NoSuchDevice(const std::string& uuid,
                                    const std::vector<DeviceInfo>& devices) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "no GPU ", uuid, " is visible to this process; visible: ",
+        "no GPU ", uuid, " is visible to this process; visible GPUs: ",
         devices.empty()
             ? "none"
             : absl::StrJoin(devices, ", ",
@@ -307,14 +307,14 @@ struct CloseLibrary {
 using Library = std::unique_ptr<void, CloseLibrary>;
 
 absl::StatusOr<Library> OpenLibrary(const std::string& path) {
-  // dlopen("") gives the program itself.
+  // dlopen("") would return the program itself.
   if (path.empty() || access(path.c_str(), F_OK) != 0) {
     return absl::UnavailableError(absl::StrCat(
         "no GPUs: there is no plugin \"", path,
-        "\"; put libmaypole_gpu.so beside the program or name it by "
+        "\"; put libmaypole_gpu.so next to the program, or give its path in "
         "MAYPOLE_GPU_PLUGIN"));
   }
-  // Without a slash dlopen would look elsewhere than access() has.
+  // Without a slash, dlopen would search elsewhere than access().
   const std::string file =
       path.find('/') == std::string::npos ? absl::StrCat("./", path) : path;
   void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -366,7 +366,7 @@ absl::StatusOr<std::unique_ptr<Driver>> LoadDriver(const std::string& plugin,
   const absl::StatusOr<const MaypoleGpuTable*> table =
       TableOf(*library, plugin);
   if (!table.ok()) return table.status();
-  // From here on it has state of CUDA's in this process: never unloaded.
+  // From here on the plugin has CUDA state in this process: never unload it.
   library->release();
   MaypoleGpuVersions versions = {};
   const absl::Status status =

@@ -1,19 +1,21 @@
 // LoadDriver: the GPUs of this machine, through the plugin libmaypole_gpu.so.
 //
-// Purpose: turns the plugin's table of C functions (plugin_abi.h) into Driver
-// and Gpu. Nothing of CUDA is linked: a program that uses this starts on a
-// machine without a GPU, and LoadDriver says in one line why there is none.
+// Purpose: wraps the plugin's table of C functions (plugin_abi.h) in Driver and
+// Gpu. Nothing of CUDA is linked: a program that uses this also starts on a
+// machine without a GPU, and LoadDriver returns why none can be used, in one
+// line.
 //
 //   auto driver = LoadDriver(DefaultPluginPath());
-//   if (!driver.ok()) LOG << driver.status().message();   // "no GPUs: ..."
+//   if (!driver.ok()) Log(driver.status().message());   // "no GPUs: ..."
 //   auto gpu = (*driver)->Open((*driver)->Devices()->front().uuid);
 //
 // Errors of LoadDriver: kUnavailable (no such file, no NVIDIA driver, no
-// device), kFailedPrecondition (a file that is no plugin, or one of another
-// version). Without NCCL it succeeds: versions().nccl_error says why.
+// device), kFailedPrecondition (the file is not a plugin, or of another
+// version). Without NCCL it succeeds; versions().nccl_error says what is
+// missing.
 //
-// Thread contract: as gpu.h's. The plugin stays loaded until the process ends:
-// a Gpu may outlive its Driver. A process that will fork does so before.
+// Thread contract: as gpu.h's. The plugin stays loaded until the process ends,
+// so a Gpu may outlive its Driver. A process that forks must do so before.
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_LOADED_GPU_H_
 #define MAYPOLE_WORKER_BACKEND_GPU_LOADED_GPU_H_
 
@@ -25,11 +27,12 @@
 
 namespace maypole::gpu {
 
-// $MAYPOLE_GPU_PLUGIN, else libmaypole_gpu.so beside the running program.
+// Returns $MAYPOLE_GPU_PLUGIN or, if it is not set, libmaypole_gpu.so in the
+// directory of the running program.
 std::string DefaultPluginPath();
 
-// nccl: path of libnccl.so.2; empty: the plugin looks for it (libnccl.so.2 as
-// the dynamic linker finds it, else in $NCCL_HOME/lib).
+// `nccl` is the path of libnccl.so.2. If it is empty, the plugin looks for
+// libnccl.so.2 as the dynamic linker does, then in $NCCL_HOME/lib.
 absl::StatusOr<std::unique_ptr<Driver>> LoadDriver(
     const std::string& plugin, const std::string& nccl = "");
 

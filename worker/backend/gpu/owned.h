@@ -1,12 +1,12 @@
-// Owned streams, events, memory, registrations and communicators of a Gpu: move
-// only, given back at the end of their lives.
+// OwnedStream, OwnedEvent, OwnedCommunicator, OwnedMemory, HostRegistration:
+// RAII, move-only owners of a Gpu's objects.
 //
 //   auto stream = OwnedStream::Create(gpu);   // StatusOr<OwnedStream>
 //   gpu.Copy(stream->get(), to, from, bytes);
 //
-// Invariants: the Gpu outlives them. What giving back says is dropped: after a
-// lost context nothing better can be done. It may block, as Gpu says: a stream
-// that waits for a flag must have been released before.
+// Invariants: the Gpu must outlive them. Errors of the release are ignored:
+// after a lost context nothing can be done about them. The release may block,
+// as Gpu says: if a stream waits for a flag, write the flag first.
 //
 // Thread contract: values; not synchronized.
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_OWNED_H_
@@ -19,7 +19,8 @@
 
 namespace maypole::gpu {
 
-// Handle: Stream, Event, Communicator; GiveBack: the call of Gpu that ends it.
+// Handle is Stream, Event or Communicator; GiveBack is the Gpu method that
+// releases it.
 template <typename Handle, absl::Status (Gpu::*GiveBack)(Handle)>
 class OwnedHandle {
  public:
@@ -71,7 +72,7 @@ class OwnedEvent : public OwnedHandle<Event, &Gpu::DestroyEvent> {
 
 using OwnedCommunicator = OwnedHandle<Communicator, &Gpu::AbortCommunicator>;
 
-// Own memory, or memory of another process that is mapped here.
+// Memory that was allocated here, or imported from another process.
 class OwnedMemory {
  public:
   OwnedMemory() = default;
@@ -110,8 +111,8 @@ class OwnedMemory {
   Memory memory_;
 };
 
-// Memory of the host that the device reads and writes. The host memory itself
-// is somebody else's and outlives this.
+// A registration of host memory that the device may access. The caller owns the
+// host memory, which must outlive this object.
 class HostRegistration {
  public:
   HostRegistration() = default;

@@ -1,16 +1,16 @@
-/* The table of functions by which a program uses libmaypole_gpu.so.
+/* The table of functions through which a program uses libmaypole_gpu.so.
  *
- * Purpose: CUDA and NCCL stay out of the programs: they open this plugin at run
- * time, ask it for its table, and go without GPUs if there is no plugin or no
- * driver. C only, so that the client library, which has no Abseil, can use it
- * too. What the functions mean stands at the classes of gpu.h, which the table
- * follows one to one; loaded_gpu.cc turns one into the other.
+ * Purpose: keeps CUDA and NCCL out of the programs. They open this plugin at
+ * run time, get its table, and work without GPUs if there is no plugin or no
+ * driver. The table is C, so that the client library, which has no Abseil, can
+ * use it, too. Each function does what the gpu.h method of that name does;
+ * loaded_gpu.cc wraps the table in the classes of gpu.h.
  *
  * Thread contract: as gpu.h says. No exception leaves a function.
  *
- * Invariants: a function returns 0, or a MaypoleGpuCode and fills *error.
- * maypole_gpu_table() gives NULL for a version that the plugin does not know.
- * The layout of one version never changes.
+ * Invariants: a function returns 0, or a MaypoleGpuCode after it has filled
+ * *error. maypole_gpu_table() returns NULL for a version that the plugin does
+ * not know. The layout of a version never changes.
  */
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_ABI_H_
 #define MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_ABI_H_
@@ -37,7 +37,7 @@ enum MaypoleGpuCode {
 };
 
 typedef struct MaypoleGpuError {
-  int32_t native; /* CUresult, cudaError_t or ncclResult_t; 0: the plugin's */
+  int32_t native; /* CUresult, cudaError_t, ncclResult_t; 0: the plugin's own */
   char text[508]; /* one line, ends with 0 */
 } MaypoleGpuError;
 
@@ -73,7 +73,7 @@ typedef struct MaypoleGpuTable {
   uint32_t version; /* MAYPOLE_GPU_TABLE_VERSION */
   uint32_t bytes;   /* sizeof(MaypoleGpuTable) */
 
-  /* Driver. initialize() first, once; `nccl` names libnccl.so.2, or "". */
+  /* Driver. Call initialize() first; `nccl` is a path of libnccl.so.2 or "". */
   int (*initialize)(const char* nccl, MaypoleGpuVersions*, MaypoleGpuError*);
   int (*device_count)(int32_t*, MaypoleGpuError*);
   int (*device_info)(int32_t index, MaypoleGpuDeviceInfo*, MaypoleGpuError*);

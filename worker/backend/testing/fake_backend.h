@@ -1,9 +1,9 @@
-// FakeBackend: a Backend for tests that records what is started.
+// FakeBackend: a Backend for tests that records the started chunks.
 //
-// Chunks end at once, with `result`; or, if `holds`, when the test says so with
-// End(), which may be called from any thread, one at a time.
+// Chunks end at once, with `result`. If `holds` is set, they end when the test
+// calls End(), from any thread, one call at a time.
 //
-// Thread contract: as Backend; `calls` is read by the thread that starts.
+// Thread contract: as Backend; only the thread that calls Start reads `calls`.
 #ifndef MAYPOLE_WORKER_BACKEND_TESTING_FAKE_BACKEND_H_
 #define MAYPOLE_WORKER_BACKEND_TESTING_FAKE_BACKEND_H_
 

@@ -1,4 +1,4 @@
-// GlooBackends of one process, for tests: a node is a thread.
+// Helpers for tests: several GlooBackends in one process, one thread per node.
 #ifndef MAYPOLE_WORKER_BACKEND_TESTING_GLOO_TESTING_H_
 #define MAYPOLE_WORKER_BACKEND_TESTING_GLOO_TESTING_H_
 
@@ -16,7 +16,7 @@
 #include "worker/backend/gloo_backend.h"
 
 namespace maypole::worker {
-// What a backend says of its chunks.
+// Collects the results of a backend's chunks.
 class Ended {
  public:
   void Add(const absl::Status& s) {
@@ -24,7 +24,7 @@ class Ended {
     all_.push_back(s);
     changed_.notify_all();
   }
-  // Of the n-th chunk; waits for it.
+  // Waits for the result of the n-th chunk and returns it.
   absl::Status operator[](size_t n) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return all_.size() > n; });
@@ -51,7 +51,7 @@ inline Work Reduction(std::vector<float>& chunk, Epilogue finish = {}) {
                    finish);
 }
 
-// N backends on loopback, prepared; each test connects them in threads.
+// N prepared backends on loopback; each test connects them in threads.
 class Nodes {
  public:
   explicit Nodes(uint32_t n, uint32_t connections = 1) {
@@ -76,7 +76,7 @@ class Nodes {
   uint32_t size() const { return static_cast<uint32_t>(backends_.size()); }
   GlooBackend& operator[](uint32_t i) { return *backends_[i]; }
   Ended& ended(uint32_t i) { return *ended_[i]; }
-  // Starts a chunk when no other is on its way, and waits for its end.
+  // Starts a chunk while no other is in flight, and waits for its end.
   absl::Status Do(uint32_t node, Work work) {
     const size_t n = ended_[node]->size();
     backends_[node]->Start(std::move(work));

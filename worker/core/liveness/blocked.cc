@@ -7,8 +7,9 @@
 namespace maypole::worker {
 namespace {
 
-// Local ranks that can be relied on to submit nothing by themselves: those that
-// have left fail what waits for them, and those that stand aside stand in.
+// Returns the local ranks that another rank can wait for forever. Ranks that
+// have left do not count, since operations that wait for them fail; neither do
+// ranks that stand aside, since they stand in for operations.
 uint64_t Silent(const BoardSnapshot& look) {
   uint64_t ranks = 0;
   for (uint32_t i = 0; i < look.ranks.size(); ++i) {

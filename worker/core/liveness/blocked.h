@@ -1,10 +1,10 @@
-// BlockedRanks: whether all ranks of this node wait for ever, as far as the
-// node can tell.
+// BlockedRanks: decides whether all ranks of this node wait forever, as far as
+// the node can tell.
 //
-// Purpose: the part of finding a certain deadlock that is the node's. A rank
-// says on the board that its only thread waits and that it has found nothing to
-// do; here the board must agree: what it waits for cannot end without another
-// rank's call, or another node. The same must be seen twice.
+// Purpose: the node's part in detecting a deadlock for certain. A rank says on
+// the board that its only thread waits and has nothing to do. The board must
+// confirm that the wait cannot end without a call of another rank or without
+// another node. Two snapshots in a row must show the same.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 #ifndef MAYPOLE_WORKER_CORE_LIVENESS_BLOCKED_H_
@@ -17,17 +17,17 @@
 
 namespace maypole::worker {
 
-// What only the epoch knows about what a rank waits for.
+// What BlockedRanks must ask the epoch about a rank's wait.
 class WaitJudge {
  public:
   virtual ~WaitJudge() = default;
-  // The rank has joined, or has asked for a process set, and has no answer.
+  // The rank has joined, or requested a process set, and has no answer yet.
   virtual bool WaitsInJoin(uint32_t local) const = 0;
   virtual bool WaitsForSet(uint32_t local) const = 0;
-  // All local members have submitted it, the coordinator has been told so, and
-  // has not answered.
+  // All local members have submitted the operation, and the coordinator has
+  // been told so but has not answered.
   virtual bool WaitsForOthers(uint32_t slot, uint32_t generation) const = 0;
-  // The slot is some name's.
+  // The slot belongs to a name.
   virtual bool IsSlot(uint32_t slot) const = 0;
 };
 
@@ -42,9 +42,11 @@ struct BlockedWait {
 
 class BlockedRanks {
  public:
-  // True: all live ranks are blocked for certain, now and at the look before.
+  // Returns true if all live ranks are blocked, and the previous snapshot has
+  // shown the same.
   bool Look(const BoardSnapshot& look, const WaitJudge& judge);
-  // All live ranks, if they all are blocked as of the last look; else none.
+  // The waits of all live ranks if the last snapshot shows all of them blocked;
+  // empty otherwise.
   const std::vector<BlockedWait>& waits() const { return waits_; }
 
  private:

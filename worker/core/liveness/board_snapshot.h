@@ -1,7 +1,8 @@
-// BoardSnapshot: what the shell has seen on the board at one moment, for what
-// needs to be looked for: ranks that are late, stand still, or wait for ever.
+// BoardSnapshot: a copy of the board's state at one moment, from which the core
+// finds stragglers and frozen or blocked ranks.
 //
-// Everything in it was written by ranks, and is only judged, never followed.
+// Ranks have written everything in it, so it is not trusted: the core only
+// draws conclusions from it.
 //
 // Thread contract: values.
 #ifndef MAYPOLE_WORKER_CORE_LIVENESS_BOARD_SNAPSHOT_H_
@@ -13,8 +14,8 @@
 
 namespace maypole::worker {
 
-// An operation that some local members have submitted and others have not, and
-// that nobody has decided.
+// An undecided operation that some local members have submitted and others have
+// not.
 struct WaitingSlot {
   uint32_t slot = 0;
   uint32_t generation = 0;
@@ -23,15 +24,17 @@ struct WaitingSlot {
 };
 
 struct RankSnapshot {
-  bool here = false;  // has come and not left
+  bool here = false;  // the rank has joined the epoch and not left it
   bool aside = false;
-  // The slot of an operation that is under way and that the rank has not left.
+  // The slot of a running operation that the rank has not left.
   std::optional<uint32_t> holds;
-  uint64_t beat = 0;           // changes while the rank moves
-  uint64_t blocked_count = 0;  // odd: it says that it waits without a bound,
-  uint64_t blocked_on = 0;     // for this (common/board/board.h)
-  // If that is an operation: it is what the rank has submitted last, nobody has
-  // decided it, and these local members have not submitted it.
+  uint64_t beat = 0;  // changes while the rank moves
+  // If the count is odd, the rank says that it waits for blocked_on without a
+  // bound (common/board/board.h).
+  uint64_t blocked_count = 0;
+  uint64_t blocked_on = 0;
+  // If blocked_on is an operation: whether it is undecided and the rank's last
+  // generation of it, and which local members have not submitted it.
   bool undecided = false;
   uint64_t missing = 0;
 };
@@ -39,8 +42,8 @@ struct RankSnapshot {
 struct BoardSnapshot {
   std::vector<RankSnapshot> ranks;  // by local rank
   std::vector<WaitingSlot> waiting;
-  // Local ranks whose process is stopped (a signal, a debugger), of those that
-  // were asked about.
+  // A mask of the local ranks, among those asked about, whose process is
+  // stopped by a signal or a debugger.
   uint64_t stopped = 0;
 };
 

@@ -9,8 +9,9 @@ namespace maypole::worker {
 std::optional<uint32_t> FrozenRanks::Look(int64_t now_ms,
                                           const BoardSnapshot& look) {
   if (timeout_ms_ == 0) return std::nullopt;
-  // When we have not looked for long, we stood still ourselves, and so may all
-  // have (a machine that was suspended).
+  // A long time since the last look means that this process has stood still
+  // itself, and perhaps all ranks with it (a suspended machine): count only a
+  // part of it.
   const int64_t passed = std::min(now_ms - last_ms_, 2 * kBoardScanMs);
   last_ms_ = now_ms;
   std::optional<uint32_t> frozen;

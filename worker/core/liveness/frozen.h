@@ -1,9 +1,9 @@
-// FrozenRanks: ranks that stand still in the middle of an operation.
+// FrozenRanks: finds ranks that make no progress within an operation.
 //
-// Purpose: a rank that has not submitted something is late, and may be so for
-// ever. One that has, and whose part nobody else can do, holds up the others
-// although nothing of its program is missing: its process is stopped, or
-// something in it has gone wrong. After a bound it counts as lost.
+// Purpose: a rank that has not submitted an operation is a straggler and may
+// remain one forever. A rank that has submitted it and makes no progress is
+// frozen: its process is stopped or broken, and the others wait for it. After a
+// timeout it counts as lost.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 #ifndef MAYPOLE_WORKER_CORE_LIVENESS_FROZEN_H_
@@ -19,14 +19,15 @@ namespace maypole::worker {
 
 class FrozenRanks {
  public:
-  // timeout_ms 0: nobody is ever frozen.
+  // With timeout_ms 0 no rank ever counts as frozen.
   FrozenRanks(uint32_t ranks, int64_t timeout_ms)
       : timeout_ms_(timeout_ms), ranks_(ranks) {}
 
   int64_t timeout_ms() const { return timeout_ms_; }
-  // The local rank that has not moved for too long, if there is one.
+  // Returns the local rank that has been frozen for longest, if any has reached
+  // the timeout.
   std::optional<uint32_t> Look(int64_t now_ms, const BoardSnapshot& look);
-  // Local ranks that soon may be.
+  // A mask of the local ranks that will soon reach the timeout.
   uint64_t suspects() const;
 
  private:

@@ -1,6 +1,8 @@
-// LocalStragglers: operations that some local members wait with for others.
+// LocalStragglers: finds operations whose local members wait for other local
+// members.
 //
-// Purpose: remembers since when, and says which have waited too long.
+// Purpose: remembers since when each operation waits, and returns those that
+// have waited too long.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 #ifndef MAYPOLE_WORKER_CORE_LIVENESS_LOCAL_STRAGGLERS_H_
@@ -21,14 +23,14 @@ class LocalStragglers {
     int64_t waited_ms = 0;
   };
 
-  // check_ms 0: nothing is ever late.
+  // With check_ms 0 no operation is ever late.
   explicit LocalStragglers(int64_t check_ms) : check_ms_(check_ms) {}
 
-  // What waits now; all that does.
+  // `waiting` lists all operations that wait now.
   void Look(int64_t now_ms, const std::vector<WaitingSlot>& waiting);
-  // As of the last look, the oldest first.
+  // The late operations as of the last look, the oldest first.
   std::vector<Late> late() const;
-  // Local ranks that others wait for, or soon do, for too long.
+  // A mask of the local ranks that late or soon late operations wait for.
   uint64_t suspects() const;
 
  private:

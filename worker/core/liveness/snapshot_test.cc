@@ -1,4 +1,4 @@
-// What the core makes of looks at the board: late, frozen and blocked ranks.
+// How the core finds stragglers, frozen and blocked ranks in snapshots.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -147,7 +147,7 @@ TEST_F(SnapshotTest, AStopIsToldWhenItIsSeen) {
   look_.waiting = {{0, 1, 1, 2}};
   LookUntil(6000);
   EXPECT_EQ(TakeLate().at(0).operations(0).stopped_size(), 0);
-  look_.stopped = 3;  // what rank 0 does is not the matter
+  look_.stopped = 3;  // that rank 0 is stopped does not matter
   LookUntil(7000);
   const auto late = TakeLate();
   ASSERT_EQ(late.size(), 1u);
@@ -302,11 +302,11 @@ TEST_P(NotBlockedTest, WhatMayStillEndIsNoDeadlock) {
     case 1:  // decided, though it does not know it yet
       look_.ranks[0].undecided = false;
       break;
-    case 2:  // who is missing stands in
+    case 2:  // the missing rank stands in
       look_.ranks[1].aside = true;
       look_.ranks[1].blocked_on = kBlockedInJoin;
       break;
-    case 3:  // who is missing has left: the wait fails
+    case 3:  // the missing rank has left: the wait fails
       look_.ranks[1].here = false;
       break;
     case 4: {  // under way
@@ -374,8 +374,8 @@ TEST_F(SnapshotTest, RequestsAndJoinsThatHaveNoAnswerBlock) {
   EXPECT_EQ(TakeBlocked().at(0).ranks_size(), 0);
 }
 
-// A plain model of the rule over random looks: told exactly when two looks in a
-// row have shown the same.
+// A simple model of the rule over random snapshots: a deadlock is reported
+// exactly when two snapshots in a row have shown the same.
 TEST_F(SnapshotTest, RandomLooks) {
   Start();
   BlockAll();

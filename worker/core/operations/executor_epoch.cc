@@ -48,13 +48,13 @@ absl::StatusOr<EpochInfo> ReadEpochStart(const proto::EpochStart& start,
   for (const proto::NodeInfo& node : info.nodes) {
     for (const uint32_t rank : node.ranks()) {
       if (rank >= start.size() || !seen.insert(rank).second) {
-        return bad(absl::StrCat("rank ", rank, " is out of range or twice"));
+        return bad(absl::StrCat("rank ", rank, " is invalid or repeated"));
       }
     }
   }
   if (seen.size() != start.size()) return bad("ranks are missing");
   if (LocalRanks(info) != local_ranks) {
-    return bad("it gives this node other ranks than it has");
+    return bad("it does not list the ranks of this node");
   }
   return info;
 }
@@ -79,7 +79,8 @@ void ExecutorEpoch::Send(proto::ExecutorMessage message) {
 
 absl::Status ExecutorEpoch::OnReadySlot(const ReadySlot& news) {
   SlotEntry* entry = slots_.Get(news.slot);
-  // Within the node ranks need nobody; else an old bit may be set once more.
+  // Operations within the node need no report. Otherwise a ready bit may have
+  // been set again for an old generation.
   if (entry == nullptr || !entry->set->negotiated() ||
       news.generation < entry->reported) {
     return absl::OkStatus();
@@ -90,18 +91,19 @@ absl::Status ExecutorEpoch::OnReadySlot(const ReadySlot& news) {
   }
   const std::string node = info_.NodeText(info_.node_index);
   if (absl::Status s = CheckReadySlot(news, *entry, node); !s.ok()) return s;
-  // Ranks wait for the answer to what they have submitted, unless it fails
-  // because somebody has left. The coordinator takes nothing twice.
+  // Ranks submit a name again only after the last operation of that name has
+  // ended, unless it fails because a rank has left. The coordinator does not
+  // accept two at once.
   const bool left = std::any_of(left_.begin(), left_.end(), [&](int rank) {
     return entry->set->Has(rank);
   });
   if (entry->reported > entry->answered && !left) {
     return absl::InvalidArgumentError(absl::StrCat(
         entry->set->RanksText(), ": those of ", node, " have submitted ",
-        std::string(Name(entry->kind)), " '", entry->name, "' for the ",
-        news.generation - entry->first, ". time before it had ended the ",
+        std::string(Name(entry->kind)), " '", entry->name, "' (call ",
+        news.generation - entry->first, ") before call ",
         entry->reported - entry->first,
-        ". time; has a process written over its shared memory?"));
+        " had ended; has a process overwritten its shared memory?"));
   }
   entry->reported = news.generation;
   entry->retiring = false;
@@ -159,13 +161,13 @@ absl::Status ExecutorEpoch::OnOperationFailed(
   uint32_t slot = 0;
   const absl::StatusOr<SlotEntry*> entry = ResolveOrAllot(
       failed.id(), failed.has_identity() ? &failed.identity() : nullptr, &slot);
-  // With a full table a rank that uses the name is told that instead.
+  // If the slot table is full, ranks that use the name get that error instead.
   if (absl::IsResourceExhausted(entry.status())) return absl::OkStatus();
   if (!entry.ok()) return entry.status();
   if (*entry == nullptr) return absl::OkStatus();
   const uint32_t generation = (*entry)->GenerationOf(failed.generation());
   (*entry)->answered = generation;
-  // It is not in the coordinator's table, and will be counted from here.
+  // The coordinator has no id for it and will count generations from here.
   if (failed.id() == 0) slots_.ForgetId(*entry);
   const bool known = failed.code() > 0 && failed.code() <= 16;
   actions_->push_back(FailSlot{

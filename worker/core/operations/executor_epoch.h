@@ -1,13 +1,14 @@
 // ExecutorEpoch: a running epoch on this node, from Welcome to its end.
 //
-// Purpose: process sets, slots, presence and runs put together: what ranks
-// announce goes to the coordinator, what the coordinator orders goes to the
-// board. Within one node (a job of one, or a process set) ranks need nobody for
-// that, and only slots and departures remain.
+// Purpose: combines process sets, slots, presence and runs: reports what ranks
+// have submitted to the coordinator, and writes the runs that the coordinator
+// orders to the board. Operations within one node (a job on one node, or a
+// process set within it) need neither; for them this only handles slots and
+// departures.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 //
-// Invariants: after an error of any event the epoch cannot go on; the core
+// Errors: if an event returns an error, the epoch cannot continue; the core
 // aborts it with that text.
 #ifndef MAYPOLE_WORKER_CORE_OPERATIONS_EXECUTOR_EPOCH_H_
 #define MAYPOLE_WORKER_CORE_OPERATIONS_EXECUTOR_EPOCH_H_
@@ -51,7 +52,7 @@ struct EpochInfo {
   std::string NodeText(uint32_t node) const;  // "node n1 (host b)"
 };
 
-// Checks what the coordinator says against the ranks of this node.
+// Checks the coordinator's EpochStart against the ranks of this node.
 absl::StatusOr<EpochInfo> ReadEpochStart(const proto::EpochStart& start,
                                          const std::vector<int>& local_ranks);
 
@@ -69,28 +70,30 @@ class ExecutorEpoch : private WaitJudge {
   void OnRunFree(uint32_t record);
 
   // --- Names and slots (executor_epoch_names.cc) -----------------------------
-  // Answered at once, or when a slot is free, or after kSlotWaitMs in which
-  // none has become free.
+  // Answers at once, or when a slot becomes free, or with an error after
+  // kSlotWaitMs in which none has become free.
   void OnSlotRequest(const LocalMember& member,
                      const session::SlotRequest& request);
-  // Answers FindIdleSlots: slots whose local members are all at one generation.
+  // The result of FindIdleSlots: slots whose local members are all at the same
+  // generation.
   void OnIdleSlots(const std::vector<IdleSlot>& idle);
   absl::Status OnSlotReturn(const LocalMember& member,
                             const session::SlotReturn& answer);
-  // Answers FreeSlot: no word of the slot has a generation beyond `first`.
+  // The result of FreeSlot: no word of the slot has a generation beyond
+  // `first`.
   absl::Status OnSlotFreed(uint32_t slot, uint32_t first);
   absl::Status OnNamesRetired(const proto::NamesRetired& retired);
   absl::Status OnTime(int64_t now_ms);
-  // A rank, or the coordinator, waits for a slot.
+  // True if a rank or the coordinator waits for a slot.
   bool waits_for_slots() const {
     return !waiting_.empty() || !waiting_stand_ins_.empty();
   }
-  // The epoch is over: those who wait for slots, and are there, are told why.
+  // The epoch is over: answers the slot requests of `members` that wait with
+  // this error.
   void RefuseWaiting(Code code, const std::string& text,
                      const Membership& members);
 
-  // --- Asked of all ranks of the job (executor_epoch_requests.cc)
-  // --------------------
+  // --- Requests to all ranks of the job (executor_epoch_requests.cc) ---------
   absl::Status OnSetRequest(const LocalMember& member,
                             const session::SetRequest& request);
   absl::Status OnSetReply(const proto::SetReply& reply);
@@ -99,32 +102,34 @@ class ExecutorEpoch : private WaitJudge {
   void OnJoinReply(const proto::JoinReply& reply);
   absl::Status OnStandIn(const proto::StandIn& stand_in);
 
-  // local_rank -1: a rank of another node. The first text counts.
+  // `local_rank` is -1 for a rank of another node. If called twice for a rank,
+  // the first text counts.
   void OnRankLeft(int rank, int local_rank, const std::string& text);
 
-  // --- Looking around (executor_epoch_watch.cc)
-  // ---------------------------------------
+  // --- Liveness (executor_epoch_watch.cc) ------------------------------------
   struct Frozen {
     uint32_t local = 0;
     std::string what;  // "has not moved for 10 s while ..."
   };
-  // A rank that counts as lost from now on, if there is one.
+  // Returns a rank that counts as lost from now on, if there is one.
   std::optional<Frozen> OnSnapshot(int64_t now_ms, const BoardSnapshot& look);
-  // Of whom the next look should say whether they are stopped; as a mask.
+  // A mask of the local ranks whose processes the next snapshot should check
+  // for being stopped.
   uint64_t suspects() const { return late_.suspects() | frozen_.suspects(); }
-  // A message of this epoch has been handled, its start and the endpoints
-  // among them; see proto Blocked.
+  // Counts a handled message of this epoch, EpochStart and Endpoints included;
+  // see proto Blocked.
   void CountHandled() { ++handled_; }
-  // The next look answers it.
+  // The next snapshot answers the request.
   void OnConfirmBlocked(uint64_t round) { confirm_round_ = round; }
-  // A look is wanted now.
+  // True if a snapshot is wanted now.
   bool wants_snapshot() const { return confirm_round_ != 0; }
 
-  // Which of these local ranks (a mask, not empty) a notice is for: the first
-  // that waits, and that nobody waits for here; it prints the text at once.
+  // Returns which of these local ranks (a mask, not empty) gets a notice: if
+  // possible one that waits and that no local rank waits for, because such a
+  // rank prints the text at once.
   uint32_t RankToTell(uint64_t locals) const;
-  // " (after rank 0 (node n0) had shut down)", if one has: what came later may
-  // be the consequence. Empty otherwise.
+  // " (after rank 0 (node n0) had shut down)" if a rank has left, since later
+  // failures may be a consequence; otherwise empty.
   std::string AfterText() const;
 
   bool HasLeft(int rank) const { return left_.contains(rank); }
@@ -140,27 +145,29 @@ class ExecutorEpoch : private WaitJudge {
                                     bool* negotiated);
   void Reply(const LocalMember& member, const session::SlotRequest& request,
              const absl::StatusOr<uint32_t>& slot, bool negotiated);
-  // False: there is no slot, and it may wait.
+  // Returns false, without an answer, if there is no slot and `may_wait`.
   bool Answer(const LocalMember& member, const session::SlotRequest& request,
               bool may_wait);
   void RecallSlots();
   bool MayRecall(uint32_t slot) const;
   void ReleaseSlots(const std::vector<uint32_t>& slots);
   absl::Status ServeWaiting();
-  // Who waits for slots is told whom it waits for.
+  // Sends the rank that waits for a slot a notice that names the rank which
+  // does not give slots back.
   void TellOfSilence();
   void ForgetSlotsOf(uint32_t local);
-  // The slot of what the coordinator speaks of, allotted if no rank of this
-  // node has used the name. Null: the set is gone. An error if nobody can know
-  // it, or RESOURCE_EXHAUSTED: the table is full.
+  // Returns the slot of an operation in a coordinator's message; allots one if
+  // no rank of this node has used the name. Returns null if the process set is
+  // gone, RESOURCE_EXHAUSTED if the table is full, and another error if the
+  // operation is unknown.
   absl::StatusOr<SlotEntry*> ResolveOrAllot(uint32_t id,
                                             const proto::Identity* identity,
                                             uint32_t* slot);
   void Send(proto::ExecutorMessage message);
-  // News of what was reported before: somebody waits for it now.
+  // A rank has begun to wait for an operation that was reported before.
   void OnUrgent(Urgency urgency, SlotEntry* entry);
   void SendPresence();
-  // Local ranks that wait for others, as far as it is known here.
+  // A mask of the local ranks that are known to wait for others.
   uint64_t Waiting() const;
   bool WaitsInJoin(uint32_t local) const override;
   bool WaitsForSet(uint32_t local) const override;
@@ -172,7 +179,7 @@ class ExecutorEpoch : private WaitJudge {
   void LookForBlocked(const BoardSnapshot& look);
   proto::Blocked BlockedMessage(bool blocked) const;
   void SetIdentity(const SlotEntry& entry, proto::Identity* out) const;
-  // Global ranks of a mask of local ones.
+  // Adds the global ranks of a mask of local ranks.
   template <typename Field>
   void AddRanks(uint64_t locals, Field* out) const;
   void IssueRuns();
@@ -183,30 +190,31 @@ class ExecutorEpoch : private WaitJudge {
   SlotTable slots_;
   SlotRecalls recalls_;
   int64_t now_ms_ = 0;
-  std::map<uint32_t, ClientId> clients_;  // by local rank; who has asked
+  std::map<uint32_t, ClientId>
+      clients_;  // by local rank; ranks that have asked
   struct WaitingRequest {
     LocalMember member;
     session::SlotRequest request;
   };
   std::deque<WaitingRequest> waiting_;  // for slots
   std::deque<proto::StandIn> waiting_stand_ins_;
-  size_t freeing_ = 0;     // slots that OnSlotFreed is to come for
-  int64_t freed_ms_ = 0;   // the last time, or when the first began to wait
-  int64_t recall_ms_ = 0;  // not before this
+  size_t freeing_ = 0;     // slots for which OnSlotFreed is outstanding
+  int64_t freed_ms_ = 0;   // last slot freed, or first request began to wait
+  int64_t recall_ms_ = 0;  // no recall before this time
   int64_t recall_pause_ms_ = kRecallPauseMs;
   PresenceBatch presence_;
   RunQueue runs_;
   std::set<int> left_;
   int first_left_ = -1;
   Requests set_requests_{kMaxWaitingRequests};
-  uint32_t sets_answered_ = 0;  // the last number
+  uint32_t sets_answered_ = 0;  // the last answered number
   Requests joins_{1};
-  std::set<int> settled_;  // local ranks, in their last join
-  // By slot: what members that stand aside were asked for last.
+  std::set<int> settled_;  // local ranks whose last join has settled
+  // By slot: the last generation that members that stand aside were asked for.
   std::map<uint32_t, uint32_t> wanted_;
 
   LocalStragglers late_;
-  std::string late_told_;  // what the coordinator knows, in short
+  std::string late_told_;  // digest of what was reported last
   FrozenRanks frozen_;
   BlockedRanks blocked_;
   std::string blocked_told_;

@@ -1,5 +1,5 @@
-// The names of the epoch's operations: slots for them, and what is done when
-// there is none.
+// ExecutorEpoch: slots for the names of operations, and recalling slots when
+// none is free.
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -13,8 +13,8 @@
 namespace maypole::worker {
 namespace {
 
-// Well formed, without surrogates and what is longer than it need be: what
-// protobuf takes for a string.
+// Whether protobuf accepts the text as a string: well-formed UTF-8 without
+// surrogates and overlong forms.
 bool IsUtf8(const std::string& text) {
   for (size_t i = 0; i < text.size();) {
     const auto byte = [&](size_t at) {
@@ -63,18 +63,18 @@ absl::StatusOr<uint32_t> ExecutorEpoch::AllotFor(const LocalMember& member,
                                                  bool* negotiated) {
   const std::string name(r.name);
   if (name.empty()) {
-    return absl::InvalidArgumentError("an operation needs a name");
+    return absl::InvalidArgumentError("an operation must have a name");
   }
-  // Others could not be told of it: a message with it would not be read, and
-  // the session with the coordinator would end.
+  // The coordinator could not parse a message with such a name, and the session
+  // with it would end.
   if (!IsUtf8(name)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "operation '", absl::CHexEscape(name), "': a name must be UTF-8"));
+        "operation '", absl::CHexEscape(name), "': the name must be UTF-8"));
   }
   if (!HasNames(r.kind)) {
     return absl::InvalidArgumentError(absl::StrCat("operation '", name,
-                                                   "': there is no collective ",
-                                                   r.kind, " with names"));
+                                                   "': collective number ",
+                                                   r.kind, " takes no names"));
   }
   const Kind kind = static_cast<Kind>(r.kind);
   const std::string what =
@@ -93,8 +93,8 @@ absl::StatusOr<uint32_t> ExecutorEpoch::AllotFor(const LocalMember& member,
   if (kind == Kind::kAlltoall && *negotiated &&
       (*set)->size() > kMaxAlltoallRanks) {
     return absl::InvalidArgumentError(absl::StrCat(
-        what, "over several nodes an alltoall may have ", kMaxAlltoallRanks,
-        " ranks, process set ", r.process_set, " has ", (*set)->size()));
+        what, "an alltoall over several nodes may have ", kMaxAlltoallRanks,
+        " ranks, but process set ", r.process_set, " has ", (*set)->size()));
   }
   return Allot(*set, kind, name);
 }
@@ -137,7 +137,7 @@ absl::StatusOr<SlotEntry*> ExecutorEpoch::ResolveOrAllot(
     uint32_t id, const proto::Identity* identity, uint32_t* slot) {
   if (SlotEntry* entry = slots_.Resolve(id, identity, slot)) return entry;
   if (identity == nullptr || !HasNames(identity->kind())) {
-    return absl::InternalError(absl::StrCat("the coordinator speaks of ",
+    return absl::InternalError(absl::StrCat("the coordinator refers to ",
                                             "operation ", id,
                                             ", which this node does not know"));
   }
@@ -149,7 +149,7 @@ absl::StatusOr<SlotEntry*> ExecutorEpoch::ResolveOrAllot(
   return slots_.Resolve(id, identity, slot);
 }
 
-// --- Slots that are given back -----------------------------------------------
+// --- Recalling slots ---------------------------------------------------------
 
 void ExecutorEpoch::RecallSlots() {
   if (!waits_for_slots() || freeing_ > 0 || now_ms_ < recall_ms_) return;
@@ -157,8 +157,8 @@ void ExecutorEpoch::RecallSlots() {
   actions_->push_back(FindIdleSlots{});
 }
 
-// The names of unnamed operations stay as long as their process set: who has
-// joined tells by their generations which one is the next.
+// The names of unnamed operations keep their slots as long as their process set
+// exists: joined ranks derive the next name from these slots' generations.
 bool ExecutorEpoch::MayRecall(uint32_t slot) const {
   const SlotEntry& entry = *slots_.Get(slot);
   if (const auto it = wanted_.find(slot);
@@ -169,7 +169,7 @@ bool ExecutorEpoch::MayRecall(uint32_t slot) const {
     return sets_.Find(entry.set->id) == nullptr ||
            !UnnamedNumber(entry.set->id, entry.name);
   }
-  return false;  // only places for splits are short
+  return false;  // only places for splits are scarce, and this name needs none
 }
 
 void ExecutorEpoch::OnIdleSlots(const std::vector<IdleSlot>& idle) {
@@ -237,7 +237,7 @@ absl::Status ExecutorEpoch::OnNamesRetired(const proto::NamesRetired& retired) {
     SlotEntry* const entry = slots_.FindId(id);
     if (entry == nullptr) continue;
     slots_.ForgetId(entry);
-    // Its report crossed with this.
+    // A report of the name has crossed this message, so report it again.
     if (entry->reported != entry->answered) presence_.Add(*entry);
   }
   SendPresence();
@@ -249,7 +249,8 @@ absl::Status ExecutorEpoch::OnNamesRetired(const proto::NamesRetired& retired) {
 absl::Status ExecutorEpoch::OnTime(int64_t now_ms) {
   now_ms_ = now_ms;
   if (!waits_for_slots()) return absl::OkStatus();
-  // A rank that does not answer (it is stopped, perhaps) is late: others wait.
+  // A rank that does not answer a recall (it may be stopped) is a straggler:
+  // the others wait for it.
   if (now_ms - freed_ms_ < kSlotWaitMs || recalls_.silent() != 0) {
     TellOfSilence();
     RecallSlots();
@@ -259,7 +260,7 @@ absl::Status ExecutorEpoch::OnTime(int64_t now_ms) {
     Answer(w.member, w.request, /*may_wait=*/false);
   }
   if (waiting_stand_ins_.empty()) return absl::OkStatus();
-  // Nobody here can submit it, and the others would wait for ever.
+  // No rank of this node can submit it, and the other nodes would wait forever.
   uint32_t slot = 0;
   const proto::StandIn& s = waiting_stand_ins_.front();
   return absl::ResourceExhaustedError(absl::StrCat(
@@ -274,7 +275,7 @@ void ExecutorEpoch::TellOfSilence() {
       now_ms_ - freed_ms_ < info_.stall_check_ms) {
     return;
   }
-  freed_ms_ = now_ms_;  // again after as long
+  freed_ms_ = now_ms_;  // repeat the notice after the same time
   const int rank = static_cast<int>(
       info_.nodes[info_.node_index].ranks(std::countr_zero(silent)));
   auto notice = session::Make<session::Notice>();
@@ -285,7 +286,7 @@ void ExecutorEpoch::TellOfSilence() {
           std::string(Name(static_cast<Kind>(waiting_.front().request.kind))),
           " '", waiting_.front().request.name, "' waits for one of the ",
           slots_.limit(), " operation names of this node: rank ", rank,
-          " has not given back those that it does not use any more; "
+          " has not given back those that it no longer uses; "
           "it may be stopped"));
   actions_->push_back(ReplyClient{waiting_.front().member.client, notice});
 }

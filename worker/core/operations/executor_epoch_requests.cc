@@ -1,4 +1,4 @@
-// What the ranks ask of all others: process sets, joins.
+// ExecutorEpoch: requests that concern all ranks: process sets and joins.
 #include <algorithm>
 #include <utility>
 
@@ -10,12 +10,13 @@
 namespace maypole::worker {
 namespace {
 
-// A rank whose numbers jump has lost its own count.
+// The error for a rank whose request numbers have a gap, or that has too many
+// requests outstanding.
 absl::Status OutOfOrder(const LocalMember& m, const char* what,
                         uint32_t number) {
   return absl::InvalidArgumentError(
       absl::StrCat("rank ", m.rank, " has sent its ", what, " number ", number,
-                   " out of order, or too many at once"));
+                   " out of order, or too many of them at once"));
 }
 
 }  // namespace
@@ -54,7 +55,8 @@ absl::Status ExecutorEpoch::OnSetReply(const proto::SetReply& r) {
   reply.process_set = r.process_set();
   reply.code = static_cast<uint32_t>(r.code());
   session::SetText(reply.text, r.message());
-  // More than once after a rank has left: for those that asked late.
+  // After a rank has left, the coordinator may answer a number more than once:
+  // for ranks that asked late.
   for (const ClientId client : set_requests_.Answer(r.number())) {
     actions_->push_back(ReplyClient{client, reply});
   }
@@ -66,7 +68,7 @@ absl::Status ExecutorEpoch::OnSetReply(const proto::SetReply& r) {
 absl::Status ExecutorEpoch::OnJoinRequest(const LocalMember& member,
                                           const session::JoinRequest& request) {
   const bool settles = request.settled != 0;
-  // A join may be answered before it settles: when a rank leaves.
+  // When a rank leaves, a join may be answered before it settles.
   if (request.number == 0 ||
       (settles
            ? joins_.last(member.local_rank) != request.number ||
@@ -109,15 +111,15 @@ absl::Status ExecutorEpoch::OnStandIn(const proto::StandIn& s) {
   if (!entry.ok()) return entry.status();
   if (*entry == nullptr) return absl::OkStatus();
   const uint32_t generation = (*entry)->GenerationOf(s.generation());
-  // Its ranks have submitted it meanwhile.
+  // The ranks of this node have submitted the operation meanwhile.
   if ((*entry)->reported >= generation) return absl::OkStatus();
   Signature signature = ReadSignature(s.signature(), (*entry)->set->id);
   signature.aside = 0;  // the rank that stands in says so itself
   const Status checked = CheckSignature((*entry)->name, signature);
   if (!checked.ok() || signature.kind != (*entry)->kind) {
     return absl::InternalError(absl::StrCat(
-        "the coordinator wants ", std::string(Name((*entry)->kind)), " '",
-        (*entry)->name, "' with a signature that cannot be: ",
+        "the coordinator has requested ", std::string(Name((*entry)->kind)),
+        " '", (*entry)->name, "' with an invalid signature: ",
         checked.message(), "; this is a bug in Maypole, please report it"));
   }
   wanted_[slot] = generation;

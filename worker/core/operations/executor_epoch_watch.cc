@@ -1,5 +1,5 @@
-// What the epoch makes of a look at the board: ranks that are late, that stand
-// still, that wait for ever.
+// ExecutorEpoch: finds stragglers, frozen and blocked ranks in a snapshot of
+// the board.
 #include <bit>
 #include <utility>
 
@@ -43,7 +43,7 @@ std::optional<ExecutorEpoch::Frozen> ExecutorEpoch::OnSnapshot(
           " was under way", stopped ? " (its process is stopped)" : "")};
 }
 
-// --- Late --------------------------------------------------------------------
+// --- Stragglers --------------------------------------------------------------
 
 void ExecutorEpoch::LookForStragglers(int64_t now_ms,
                                       const BoardSnapshot& look) {
@@ -109,7 +109,7 @@ uint32_t ExecutorEpoch::RankToTell(uint64_t locals) const {
 // --- Blocked -----------------------------------------------------------------
 
 bool ExecutorEpoch::WaitsInJoin(uint32_t local) const {
-  // What they were asked to submit will move them.
+  // A joined rank is about to submit what it was asked to stand in for.
   for (const auto& [slot, generation] : wanted_) {
     const SlotEntry& entry = *slots_.Get(slot);
     if (entry.reported < generation && entry.answered < generation) {
@@ -153,7 +153,7 @@ proto::Blocked ExecutorEpoch::BlockedMessage(bool blocked) const {
 void ExecutorEpoch::LookForBlocked(const BoardSnapshot& look) {
   const bool twice = blocked_.Look(look, *this);
   const uint64_t round = std::exchange(confirm_round_, 0);
-  // A confirmation is of what was told: one look is enough.
+  // To confirm what was reported before, one snapshot is enough.
   const bool blocked = twice || (round != 0 && !blocked_.waits().empty());
   proto::ExecutorMessage message;
   proto::Blocked* out = message.mutable_blocked();

@@ -7,7 +7,8 @@
 namespace maypole::worker {
 namespace {
 
-// Neighbours with one way are one block.
+// Appends a block; merges it with the previous one if both have the same source
+// and destination.
 void AddBlock(const NodeBlock& block, RunSpec* spec) {
   if (block.begin == block.end) return;
   if (!spec->blocks.empty()) {
@@ -28,7 +29,7 @@ absl::Status AddRows(Kind kind, int rank, int64_t rows, uint64_t row,
                                   (kMaxTensorBytes - *end) / row)) {
     return absl::InvalidArgumentError(
         absl::StrCat("the tensors of an ", std::string(Name(kind)),
-                     " may have 2^44 bytes together; rank ", rank, " brings ",
+                     " may have 2^44 bytes in total; rank ", rank, " adds ",
                      rows, " rows of ", row, " bytes"));
   }
   *end += static_cast<uint64_t>(rows) * row;

@@ -1,4 +1,4 @@
-// Names that come and go: slots are given back and become other names'.
+// Names that come and go: slots are recalled and given to other names.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -177,8 +177,8 @@ TEST_F(NamesTest, ARankThatDoesNotAnswerIsWaitedForAndReported) {
   const std::string line = Reply<session::Notice>().text;
   EXPECT_EQ(line,
             "maypole: allreduce 'new' waits for one of the 4 operation names "
-            "of this node: rank 1 has not given back those that it does not "
-            "use any more; it may be stopped");
+            "of this node: rank 1 has not given back those that it no longer "
+            "uses; it may be stopped");
   Answer(2, {0});
   EXPECT_EQ(Take<FreeSlot>().size(), 1u);
 }
@@ -211,7 +211,7 @@ TEST_F(NamesTest, SlotsThatNobodyHasAskedForAreNotGivenBack) {
             std::string::npos);
 }
 
-// How often they were used tells those who have joined which is the next.
+// Joined ranks derive the next name from how often these were used.
 TEST_F(NamesTest, UnnamedOperationsKeepTheirNamesWhileTheirSetIsThere) {
   StartOneNode();
   MakeSet(1, 1, {0});

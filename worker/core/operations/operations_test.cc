@@ -1,4 +1,4 @@
-// From what ranks announce to runs on the board.
+// From arrivals of ranks to runs on the board.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -30,7 +30,7 @@ TEST_F(ExecutorCoreTest, PresenceIsBatchedWhileOneIsUnacknowledged) {
   sent = TakeSent();
   ASSERT_EQ(sent.size(), 1u);
   ASSERT_EQ(sent[0].presence().operations_size(), 2);
-  // Ranks that differ are told apart.
+  // Ranks whose signatures differ form separate groups.
   EXPECT_EQ(sent[0].presence().operations(1).signatures_size(), 2);
   EXPECT_EQ(sent[0].presence().operations(1).signatures(1).ranks(0), 1u);
   core_.OnPresenceAcknowledged();
@@ -56,7 +56,7 @@ TEST_F(ExecutorCoreTest, AWaitIsToldOncePerGeneration) {
   ASSERT_EQ(sent[0].presence().urgent_size(), 1);
   EXPECT_EQ(sent[0].presence().urgent(0).identity().name(), "a");
   EXPECT_EQ(sent[0].presence().urgent(0).generation(), 1u);
-  // It waits for the acknowledgement like any news, with what comes meanwhile.
+  // It waits for the acknowledgement like any report, with later ones.
   ReadySlot immediate = News(1, 1, Kind::kAllreduce, 8, 8);
   immediate.urgency = Urgency::kImmediate;
   core_.OnReadySlot(immediate);
@@ -93,7 +93,7 @@ TEST_F(ExecutorCoreTest, AWaitForWhatRunsAlreadyIsNotTold) {
   EXPECT_EQ(TakeSent().at(0).presence().urgent(0).id(), 11u);
 }
 
-// The coordinator would take it for a broken protocol.
+// The coordinator would treat this as a protocol violation.
 TEST_F(ExecutorCoreTest, WhatHasNotEndedIsNotSubmittedAgain) {
   StartTwoNodes();
   Slot("a");
@@ -103,12 +103,13 @@ TEST_F(ExecutorCoreTest, WhatHasNotEndedIsNotSubmittedAgain) {
   core_.OnReadySlot(News(0, 2, Kind::kAllreduce, 8, 8));
   const auto aborts = Take<AbortBoard>();
   ASSERT_EQ(aborts.size(), 1u);
-  EXPECT_NE(aborts[0].text.find("allreduce 'a' for the 2. time before"),
+  EXPECT_NE(aborts[0].text.find("allreduce 'a' (call 2) before call 1 "),
             std::string::npos)
       << aborts[0].text;
 }
 
-// Whoever has waited for one that has left goes on before the answer is here.
+// A rank whose operation needs a rank that has left continues before the
+// coordinator answers.
 TEST_F(ExecutorCoreTest, AfterSomebodyHasLeftRanksDoNotWaitForTheAnswer) {
   StartTwoNodes();
   Slot("a");

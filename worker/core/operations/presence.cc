@@ -8,7 +8,7 @@
 namespace maypole::worker {
 namespace {
 
-// By id, or by identity as long as there is none.
+// Sets the coordinator's id or, as long as there is none, the identity.
 template <typename Message>
 void Identify(const SlotEntry& entry, Message* out) {
   if (entry.id != 0) {
@@ -28,8 +28,8 @@ void PresenceBatch::Add(const SlotEntry& entry) {
   Identify(entry, &op);
   op.set_generation(entry.CountOf(entry.reported));
   op.set_urgency(static_cast<uint32_t>(entry.urgency));
-  // One LocalSignature for each group of ranks that agree; those who stand
-  // aside agree with all, and are told apart.
+  // One LocalSignature for each group of ranks whose signatures agree. Ranks
+  // that stand aside agree with all others and form a group of their own.
   std::vector<const Signature*> groups;
   for (size_t i = 0; i < entry.signatures.size(); ++i) {
     const Signature& s = entry.signatures[i];
@@ -71,7 +71,7 @@ std::optional<proto::Presence> PresenceBatch::Take() {
     *presence.add_operations() = std::move(waiting_.front());
     waiting_.pop_front();
   }
-  // Not before the presence that it is about.
+  // An urgent operation must not be reported before its presence.
   while (waiting_.empty() && !urgent_.empty() && bytes < kMaxPresenceBytes) {
     bytes += urgent_.front().ByteSizeLong();
     *presence.add_urgent() = std::move(urgent_.front());

@@ -1,9 +1,9 @@
-// PresenceBatch: tells the coordinator what is newly present on the node.
+// PresenceBatch: batches the reports of operations that are ready on the node.
 //
-// Purpose: no cycle timer. What is new goes out at once if nothing is
-// unacknowledged, and otherwise with all that gathers until the
-// acknowledgement comes (acknowledged = received by the coordinator, not
-// executed).
+// Purpose: avoids a cycle timer. A new report is sent at once if no Presence
+// message is unacknowledged; otherwise it is sent, with all reports that gather
+// meanwhile, when the acknowledgement arrives. Acknowledged means received by
+// the coordinator, not executed.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 //
@@ -25,14 +25,14 @@ class PresenceBatch {
  public:
   explicit PresenceBatch(uint64_t epoch) : epoch_(epoch) {}
 
-  // The entry's `reported` generation and signatures are news.
+  // Adds the entry's `reported` generation with its signatures.
   void Add(const SlotEntry& entry);
-  // Its `reported` generation was added before and is urgent now.
+  // The `reported` generation, which was added before, has become urgent.
   void AddUrgent(const SlotEntry& entry);
-  // All that was added has been sent.
+  // True if everything that was added has been sent.
   bool sent() const { return waiting_.empty() && urgent_.empty(); }
   void OnAcknowledged() { unacknowledged_ = false; }
-  // What shall be sent now, if anything.
+  // Returns the message to send now, if any.
   std::optional<proto::Presence> Take();
 
  private:

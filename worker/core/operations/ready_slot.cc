@@ -7,12 +7,12 @@
 namespace maypole::worker {
 namespace {
 
-// "" if it can be.
+// Returns "" if the signature is valid for the slot.
 std::string WhatIsWrong(const Signature& s, const SlotEntry& entry) {
   const Status checked = CheckSignature(entry.name, s);
   if (!checked.ok()) return checked.message();
   if (s.kind != entry.kind || s.process_set != entry.set->id) {
-    return "another kind or process set";
+    return "its kind or process set is not that of the name";
   }
   if (s.kind == Kind::kBroadcast && !entry.set->Has(s.root)) {
     return absl::StrCat("its root, rank ", s.root,
@@ -25,11 +25,11 @@ std::string WhatIsWrong(const Signature& s, std::span<const int64_t> splits) {
   int64_t left = s.shape[0];
   for (const int64_t rows : splits) {
     if (rows < 0 || rows > left) {
-      return "splits that are negative or more than it has rows";
+      return "its splits are negative or exceed its rows";
     }
     left -= rows;
   }
-  return left == 0 ? "" : "splits that leave rows over";
+  return left == 0 ? "" : "its splits do not cover all its rows";
 }
 
 }  // namespace
@@ -41,7 +41,7 @@ absl::Status CheckReadySlot(const ReadySlot& news, const SlotEntry& entry,
   const bool splits = entry.kind == Kind::kAlltoall;
   if (news.signatures.size() != here.size() ||
       news.splits.size() != (splits ? here.size() * n : 0)) {
-    return absl::InternalError("signatures of the wrong number of ranks");
+    return absl::InternalError("wrong number of signatures or splits");
   }
   for (size_t i = 0; i < here.size(); ++i) {
     const Signature& s = news.signatures[i];
@@ -53,7 +53,7 @@ absl::Status CheckReadySlot(const ReadySlot& news, const SlotEntry& entry,
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", here[i], " (", node_text, ") has submitted ",
                      std::string(Name(entry.kind)), " '", entry.name,
-                     "' with a signature that cannot be: ", wrong));
+                     "' with an invalid signature: ", wrong));
   }
   return absl::OkStatus();
 }

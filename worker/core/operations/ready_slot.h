@@ -1,5 +1,5 @@
-// ReadySlot: what the shell has found on the board about one slot, and the
-// checks that it must pass before anybody believes it.
+// ReadySlot: what BoardKeeper has read from the board about one slot, and the
+// checks that it must pass before it is used.
 //
 // Thread contract: values; pure functions.
 #ifndef MAYPOLE_WORKER_CORE_OPERATIONS_READY_SLOT_H_
@@ -16,17 +16,17 @@
 
 namespace maypole::worker {
 
-// Every local member is at `generation` of the slot. Copied, not yet judged.
+// Every local member is at `generation` of the slot. Copied, not yet checked.
 struct ReadySlot {
   uint32_t slot = 0;
   uint32_t generation = 0;
   std::vector<Signature> signatures;  // by local member
   Urgency urgency = Urgency::kNone;
-  // Alltoall: what each local member sends to each rank of the set.
+  // Alltoall: the rows that each local member sends to each rank of the set.
   std::vector<int64_t> splits = {};
 };
 
-// An error names the rank; it can only come from a rank that spoils the board.
+// The error names the rank. It only occurs if a rank has corrupted the board.
 absl::Status CheckReadySlot(const ReadySlot& news, const SlotEntry& entry,
                             const std::string& node_text);
 

@@ -32,7 +32,7 @@ bool SlotRecalls::IsCandidate(uint32_t slot) const {
       entry->reported != entry->answered) {
     return false;
   }
-  // A rank that does not answer is asked for nothing more.
+  // A rank that owes an answer is asked for no further slots.
   return (entry->holders & silent()) == 0;
 }
 
@@ -45,7 +45,8 @@ SlotRecalls::Choice SlotRecalls::Choose(
     Note(i);
     if (IsCandidate(i.slot) && may(i.slot)) candidates.push_back(i.slot);
   }
-  // Of those that were used since the same look, the least used go first.
+  // Among slots that the same look has found used, the least often used go
+  // first.
   const auto age = [this](uint32_t slot) {
     const SlotEntry& e = *slots_.Get(slot);
     return std::tuple(e.used, e.seen - e.first, slot);

@@ -1,22 +1,23 @@
-// SlotRecalls: takes slots back from names that nobody uses any more.
+// SlotRecalls: takes slots back from names that are no longer used.
 //
-// Purpose: names in use at a time are bounded by the slots, names over a job's
-// life are not. When a name finds no free slot, those that have not been used
-// for longest are taken from their names:
+// Purpose: the slots bound the names that are in use at the same time, but not
+// the names that a job uses in its life. When a name finds no free slot, the
+// least recently used slots are taken from their names:
 //
-//   1. The coordinator forgets the name's id (RetireNames, NamesRetired): only
-//      a name that all nodes count from 1 again may be forgotten by one.
+//   1. The coordinator forgets the name's id (RetireNames, NamesRetired). Then
+//      all nodes count the name from 1 again, as this node must.
 //   2. Each rank that knows the slot's number gives it back (SlotRecall,
 //      SlotReturn), unless one of its operations uses it.
-//   3. A slot that all have given back, and none has asked for again, is free.
+//   3. A slot that all ranks have given back, and none has asked for again, is
+//      free.
 //
-// docs/board.md has the argument why no rank can use a slot that was given to
-// another name.
+// docs/board.md explains why no rank can use a slot that was given to another
+// name.
 //
 //   SlotRecalls recalls(&slots);
-//   recalls.Hand(slot, local);                    // the rank is told the
-//   number SlotRecalls::Choice c = recalls.Choose(idle, may);
-//   recalls.Take(local, answer, &free);           // false: it was not asked
+//   recalls.Hand(slot, local);         // the rank is about to get the number
+//   SlotRecalls::Choice c = recalls.Choose(idle, may);
+//   recalls.Take(local, answer, &free);    // false if the rank was not asked
 //
 // Thread contract: not synchronized; no I/O, no clock.
 //
@@ -37,7 +38,7 @@
 
 namespace maypole::worker {
 
-// All local members are at this generation of the slot.
+// A slot at which all local members are at this generation.
 struct IdleSlot {
   uint32_t slot = 0;
   uint32_t generation = 0;
@@ -47,26 +48,27 @@ class SlotRecalls {
  public:
   explicit SlotRecalls(SlotTable* slots) : slots_(*slots) {}
 
-  // A local rank is told the slot's number.
+  // Notes that a local rank gets to know the slot's number.
   void Hand(uint32_t slot, uint32_t local);
 
   struct Choice {
     std::vector<std::pair<uint32_t, session::SlotRecall>> recalls;  // by rank
     std::vector<uint32_t> ids;   // for the coordinator to forget
-    std::vector<uint32_t> free;  // slots that nobody has to give back
+    std::vector<uint32_t> free;  // slots that no rank has to give back
   };
-  // What is to be done to free an eighth of the slots, least recently used
-  // first; of idle ones that `may` is true for.
+  // Returns how to free an eighth of the slots, least recently used first,
+  // among the idle slots for which `may` returns true.
   Choice Choose(const std::vector<IdleSlot>& idle,
                 const std::function<bool(uint32_t slot)>& may);
 
-  // A rank's answer to its oldest recall. False: it owes none, or says what
-  // cannot be. Slots that are free now are added to *free.
+  // Handles a rank's answer to its oldest recall and adds slots that became
+  // free to *free. Returns false if the rank owes no answer, or the answer
+  // lists too many slots.
   bool Take(uint32_t local, const session::SlotReturn& answer,
             std::vector<uint32_t>* free);
-  // Local ranks that owe an answer, as a mask.
+  // A mask of the local ranks that owe an answer.
   uint64_t silent() const;
-  // The rank has left and uses nothing any more.
+  // The rank has left and no longer uses any slot.
   void Forget(uint32_t local, std::vector<uint32_t>* free);
 
  private:
@@ -78,7 +80,7 @@ class SlotRecalls {
 
   SlotTable& slots_;
   uint64_t looks_ = 0;
-  // Slots that a rank was asked for, by message, oldest first.
+  // By local rank: the slots of each unanswered recall, oldest first.
   std::map<uint32_t, std::deque<std::vector<uint32_t>>> asked_;
 };
 

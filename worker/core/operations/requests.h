@@ -1,7 +1,8 @@
-// Requests: what the local ranks have asked of all ranks of the job.
+// Requests: the local ranks' requests that concern all ranks of the job.
 //
-// Purpose: the n-th requests of all ranks belong together (process sets; joins)
-// and are answered together. This keeps who waits for which answer.
+// Purpose: the n-th requests of all ranks (for process sets, or joins) belong
+// together and are answered together. This class tracks which rank waits for
+// which answer.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 //
@@ -21,7 +22,7 @@
 
 namespace maypole::worker {
 
-// The ranks that a request for a process set names, ascending, into `out`.
+// Adds the ranks that a request for a process set names to `out`, ascending.
 inline void AddMembers(const session::SetRequest& request,
                        proto::SetRequest* out) {
   for (uint32_t w = 0; w < kMaxRanks / 64; ++w) {
@@ -33,10 +34,11 @@ inline void AddMembers(const session::SetRequest& request,
 
 class Requests {
  public:
-  // At most `limit` of a rank wait.
+  // At most `limit` requests of a rank may be unanswered.
   explicit Requests(size_t limit) : limit_(limit) {}
 
-  // False: it is not the rank's next number, or too many wait.
+  // Returns false if `number` is not the rank's next number, or too many of its
+  // requests are unanswered.
   bool Ask(int local_rank, ClientId client, uint32_t number) {
     Asker& asker = askers_[local_rank];
     if (number != asker.last + 1 || asker.waiting.size() >= limit_) {
@@ -55,7 +57,8 @@ class Requests {
     const auto it = askers_.find(local_rank);
     return it != askers_.end() && !it->second.waiting.empty();
   }
-  // Who waits for the answer of that number; they do not any more.
+  // Returns the clients that wait for the answer to this number, which is now
+  // given.
   std::vector<ClientId> Answer(uint32_t number) {
     std::vector<ClientId> clients;
     for (auto& [local, asker] : askers_) {
@@ -63,7 +66,7 @@ class Requests {
     }
     return clients;
   }
-  // The rank has gone.
+  // The rank has left.
   void Forget(int local_rank) { askers_.erase(local_rank); }
 
  private:

@@ -1,4 +1,5 @@
-// What ranks ask of all others: process sets and joins; and who may use a set.
+// Requests that concern all ranks: process sets and joins; and which ranks may
+// use a set.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -123,7 +124,7 @@ TEST_F(RequestsTest, ARemovedSetHasNoNewNamesAndItsIdNeverComesAgain) {
                "allreduce 'x': process set 1 has been removed");
   EXPECT_STREQ(Slot("x", Kind::kAllreduce, 2).text,
                "allreduce 'x': process set 2 does not exist; every rank must "
-               "make it first");
+               "create it first");
   MakeSet(3, 1, {0, 2});
   EXPECT_EQ(Take<AbortBoard>().at(0).code, Code::kInternal);
 }
@@ -214,7 +215,7 @@ TEST_F(RequestsTest, RequestsOutOfOrderEndTheEpochAndNameTheRank) {
   AskSet(2, 2, 1);
   EXPECT_EQ(Take<AbortBoard>().at(0).text,
             "rank 1 has sent its request for a process set number 2 out of "
-            "order, or too many at once");
+            "order, or too many of them at once");
 }
 
 TEST_F(RequestsTest, TooManyRequestsEndTheEpoch) {
@@ -299,7 +300,7 @@ TEST_F(RequestsTest, AJoinMaySettleAfterItsAnswer) {
   EXPECT_TRUE(TakeSent().at(0).join_state().settled());
 }
 
-// They have joined; if nobody said a word the others would wait for ever.
+// The ranks have joined; without an error the others would wait forever.
 TEST_F(RequestsTest, StandInWithoutAFreeNameEndsTheEpoch) {
   StartTwoNodes();
   for (uint32_t i = 0; i < ExecutorCoreOptions().slots; ++i) {

@@ -1,6 +1,10 @@
-// RunSpec: what the executor must know to execute one negotiated run. Made by
-// the core from the coordinator's Execute and the signatures that the executor
-// has reported itself; read by the board's writer and the network thread.
+// RunSpec: what the executor must know to execute one negotiated run.
+//
+// Purpose: the core makes it from the coordinator's Execute and the signatures
+// that the executor has reported itself; BoardKeeper and the network thread
+// read it.
+//
+// Thread contract: values.
 #ifndef MAYPOLE_WORKER_CORE_OPERATIONS_RUN_SPEC_H_
 #define MAYPOLE_WORKER_CORE_OPERATIONS_RUN_SPEC_H_
 
@@ -15,8 +19,8 @@ namespace maypole::worker {
 
 inline constexpr uint32_t kAllNodes = UINT32_MAX;
 
-// Bytes of a run's space that the ranks of node `from` have and those of node
-// `to` need.
+// Bytes of a run's byte space that the ranks of node `from` have and the ranks
+// of node `to` need.
 struct NodeBlock {
   uint32_t from = 0;
   uint32_t to = kAllNodes;  // all nodes of the run
@@ -32,16 +36,16 @@ struct RunSpec {
   uint32_t record = 0;        // number of its Plan on the board
   uint32_t generation = 0;    // of the record
   uint64_t bytes = 0;         // of its space
-  uint64_t tensor_bytes = 0;  // the same without gaps
+  uint64_t tensor_bytes = 0;  // `bytes` without the gaps
   Kind kind = Kind::kBarrier;
   DType dtype = DType::kUint8;
   Op op = Op::kSum;             // allreduce, reducescatter
-  Epilogue finish;              // the same
+  Epilogue finish;              // allreduce, reducescatter
   uint64_t members = 0;         // local ranks of its process set, as a mask
   std::vector<uint32_t> nodes;  // of its process set, ascending
-  // Broadcast, allgather: who has what. Alltoall: what this node sends or
-  // receives. Reducescatter: which node needs what (`from` says nothing). They
-  // ascend and do not overlap.
+  // Broadcast, allgather: which node has which bytes. Alltoall: what this node
+  // sends or receives. Reducescatter: which node needs which bytes (`from` is
+  // unused). The blocks ascend and do not overlap.
   std::vector<NodeBlock> blocks;
   std::vector<PlanOperation> operations;
   std::vector<int64_t> first_dims;  // allgather, by global rank

@@ -15,7 +15,7 @@ uint64_t Aligned(uint64_t n) {
   return (n + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// What all operations of a run have in common.
+// Sets what all operations of a run have in common.
 void Begin(const SlotEntry& entry, RunSpec* spec) {
   const Signature& s = entry.signatures.front();
   spec->kind = s.kind;
@@ -42,7 +42,7 @@ absl::Status RunQueue::Add(const proto::Run& run, SlotTable* slots) {
   }
   if (waiting_.size() >= kMaxQueuedRuns) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(kMaxQueuedRuns, " runs wait for this node's ranks"));
+        absl::StrCat(kMaxQueuedRuns, " runs are queued for this node's ranks"));
   }
   absl::StatusOr<RunSpec> spec = LayOut(run, slots);
   if (!spec.ok()) return spec.status();
@@ -72,7 +72,7 @@ absl::StatusOr<RunSpec> RunQueue::LayOut(const proto::Run& run,
                                       entry->name, "' is at generation ",
                                       reported, ", not ", op.generation()));
     }
-    if (op.generation() == 0) {  // there is no signature to lay it out by
+    if (op.generation() == 0) {  // the run's layout needs a signature
       return Misfit(run, absl::StrCat(std::string(Name(entry->kind)), " '",
                                       entry->name, "' was never reported"));
     }

@@ -1,12 +1,12 @@
-// RunQueue: from the coordinator's Execute to runs on the board.
+// RunQueue: turns the coordinator's Execute messages into runs on the board.
 //
-// Purpose: lays every run out in its byte space (layout.h), gives it a free
-// Plan record and a generation of that record, and keeps runs in order while no
-// record is free. An alltoall also needs one of kMatrices places for its
+// Purpose: lays out each run in its byte space (layout.h), gives it a free plan
+// record with a new generation of that record, and queues runs in order while
+// no record is free. An alltoall also needs one of kMatrices places for its
 // splits.
 //
-// Layout: operations one after the other, each at a multiple of 64 bytes; the
-// same on every node, because all have agreed on the signatures.
+// Layout: the operations follow one another, each at a multiple of 64 bytes.
+// The layout is the same on every node, because all have the same signatures.
 //
 // Thread contract: not synchronized; no I/O, no clock.
 #ifndef MAYPOLE_WORKER_CORE_OPERATIONS_RUNS_H_
@@ -28,16 +28,17 @@ namespace maypole::worker {
 
 class RunQueue {
  public:
-  // node: this one's index. records: Plan records of the board.
+  // `node` is this node's index, `records` the number of the board's plan
+  // records.
   RunQueue(uint32_t job_size, uint32_t node, uint32_t records);
 
-  // Checks and queues the next run. An error means that coordinator and
-  // executor have lost each other: the epoch cannot go on.
+  // Checks and queues the next run. After an error, coordinator and executor
+  // are out of step, and the epoch cannot continue.
   absl::Status Add(const proto::Run& run, SlotTable* slots);
   // All local ranks have left the run that used the record.
   void Free(uint32_t record);
-  // The next run in order, with record and generation; if one waits and a
-  // record is free (and a matrix, if it is an alltoall).
+  // Returns the next run, with record and generation, if one is queued and a
+  // record is free (and, for an alltoall, a matrix).
   std::optional<RunSpec> Take();
 
  private:

@@ -1,4 +1,4 @@
-// Where the bytes of runs lie, and when runs may go on.
+// The layout of runs, and when runs may start.
 #include "worker/core/operations/runs.h"
 
 #include <gtest/gtest.h>

@@ -50,7 +50,7 @@ absl::Status SetTable::Add(uint32_t id, const std::vector<int>& ranks) {
       ranks.front() < 0 ||
       static_cast<size_t>(ranks.back()) >= node_of_rank_.size()) {
     return absl::InternalError(absl::StrCat(
-        "the coordinator has made a process set that cannot be: ", id,
+        "the coordinator has made a process set that is invalid: ", id,
         " of ranks ", absl::StrJoin(ranks, ","),
         "; this is a bug in Maypole, please report it"));
   }
@@ -73,7 +73,7 @@ absl::StatusOr<SharedSet> SetTable::Get(uint32_t id) const {
   return absl::InvalidArgumentError(absl::StrCat(
       "process set ", id,
       id <= last_id_ ? " has been removed"
-                     : " does not exist; every rank must make it first"));
+                     : " does not exist; every rank must create it first"));
 }
 
 }  // namespace maypole::worker

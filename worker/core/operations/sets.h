@@ -1,8 +1,9 @@
 // SetTable: the process sets of an epoch, as one node sees them.
 //
-// Purpose: set 0 is all ranks; others come and go as all ranks of the job ask
-// for them (the coordinator compares and numbers). A set is constant; who uses
-// it shares it, so that it outlives its removal.
+// Purpose: set 0 holds all ranks. Other sets are made and removed when all
+// ranks of the job request it; the coordinator compares the requests and
+// numbers the sets. A set is constant and shared by its users, so that it
+// outlives its removal.
 //
 // Thread contract: not synchronized; no I/O, no clock. A NodeSet is constant.
 //
@@ -23,7 +24,7 @@
 namespace maypole::worker {
 
 struct NodeSet : ProcessSet {
-  std::vector<int> here;          // global ranks of `locals`
+  std::vector<int> here;          // the global ranks of `locals`
   std::vector<uint32_t> node_of;  // by position in the set
   std::vector<uint32_t> nodes;    // that have members, ascending
 
@@ -35,16 +36,17 @@ using SharedSet = std::shared_ptr<const NodeSet>;
 
 class SetTable {
  public:
-  // By global rank; and the global ranks of this node by local rank.
+  // `node_of_rank` is indexed by global rank; `local_ranks` holds the global
+  // ranks of this node by local rank.
   SetTable(std::vector<uint32_t> node_of_rank, std::vector<int> local_ranks);
 
   const SharedSet& all() const { return sets_.begin()->second; }
-  // An error: the coordinator says what cannot be.
+  // Returns an error if the coordinator's set is invalid.
   absl::Status Add(uint32_t id, const std::vector<int>& ranks);
   void Remove(uint32_t id);
-  // Null if there is none.
+  // Returns null if there is no such set.
   SharedSet Find(uint32_t id) const;
-  // The same with a sentence for who has asked for it.
+  // As Find(), but with an error message for the rank that has named the set.
   absl::StatusOr<SharedSet> Get(uint32_t id) const;
   uint32_t job_size() const {
     return static_cast<uint32_t>(node_of_rank_.size());

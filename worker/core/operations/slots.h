@@ -1,14 +1,14 @@
 // SlotTable: which slot of the board belongs to which operation.
 //
 // Purpose: allots slots to identities (process set, kind, name), knows the
-// coordinator's ids for them, and keeps what this node has reported last about
-// each, so that a run is laid out from our own copy of the signatures and
-// never from shared memory. A slot whose name nobody uses can be given to
-// another one (recalls.h decides when).
+// coordinator's ids of them, and keeps what this node has last reported about
+// each, so that a run is laid out from the executor's own copy of the
+// signatures and never from shared memory. A slot whose name is no longer used
+// can be given to another name (recalls.h decides when).
 //
-// Generations are the slot's (common/board/board.h), but for what goes to the
-// coordinator or comes from it: that counts a name's from 1 since it has known
-// the name (CountOf, GenerationOf).
+// Generations are those of the slot (common/board/board.h). Messages from and
+// to the coordinator instead count a name's operations from 1, starting when
+// the coordinator learns the name (CountOf, GenerationOf convert).
 //
 // Thread contract: not synchronized; no I/O, no clock.
 #ifndef MAYPOLE_WORKER_CORE_OPERATIONS_SLOTS_H_
@@ -32,23 +32,23 @@ struct SlotEntry {
   SharedSet set;  // null: the slot is free
   Kind kind = Kind::kBarrier;
   std::string name;
-  uint32_t id = 0;                    // the coordinator's; 0: not told
+  uint32_t id = 0;                    // the coordinator's; 0: not known
   uint32_t first = 0;                 // generation before the name's first
-  uint32_t base = 0;                  // that the coordinator counts from
+  uint32_t base = 0;                  // the coordinator's count 0
   uint32_t reported = 0;              // last generation reported as present
   std::vector<Signature> signatures;  // of `reported`, by local member
   std::vector<int64_t> splits;        // of `reported`; alltoall
   Urgency urgency = Urgency::kNone;   // of `reported`, as it was reported
-  uint32_t answered = 0;              // last generation that has run, or failed
+  uint32_t answered = 0;              // last generation that ran or failed
   uint32_t splits_number = 0;         // as SlotHeader.splits on the board
 
   // See recalls.h.
   uint64_t holders = 0;   // local ranks that know the slot's number
-  uint64_t asked = 0;     // of these, who has not answered a recall
-  bool recalled = false;  // nobody has kept it or asked for it since
+  uint64_t asked = 0;     // holders that have not answered a recall
+  bool recalled = false;  // no rank has kept it or asked for it since
   bool retiring = false;  // the coordinator was asked to forget the id
-  uint32_t seen = 0;      // generation at the last look for idle names
-  uint64_t used = 0;      // number of the look that has found it used
+  uint32_t seen = 0;      // generation at the last look for idle slots
+  uint64_t used = 0;      // number of the last look that found it used
 
   uint32_t CountOf(uint32_t generation) const { return generation - base; }
   uint32_t GenerationOf(uint32_t count) const { return count + base; }
@@ -58,30 +58,31 @@ class SlotTable {
  public:
   explicit SlotTable(uint32_t slots) : limit_(slots) {}
 
-  // The slot of the identity; *is_new if it was allotted just now.
-  // RESOURCE_EXHAUSTED if no slot is free, or no place for splits.
+  // Returns the slot of the identity; sets *is_new if it is newly allotted.
+  // RESOURCE_EXHAUSTED if no slot, or no place for splits, is free.
   absl::StatusOr<uint32_t> Allot(SharedSet set, Kind kind,
                                  const std::string& name, bool* is_new);
-  // By the coordinator's id, or else by identity, which then learns the id.
-  // Null if there is none.
+  // Finds an entry by the coordinator's id or else by identity; in the latter
+  // case the entry gets the id. Returns null if there is none.
   SlotEntry* Resolve(uint32_t id, const proto::Identity* identity,
                      uint32_t* slot);
-  // By the coordinator's id; null: no name has it.
+  // Finds an entry by the coordinator's id; returns null if no name has it.
   SlotEntry* FindId(uint32_t id);
-  // The coordinator knows the name no more, and will count from here.
+  // The coordinator no longer knows the name and will count from here.
   void ForgetId(SlotEntry* entry);
   // Takes the slot from its name. It can be allotted again after Reuse().
   void Release(uint32_t slot);
-  // first: no word of the slot has a greater generation.
+  // No word of the slot has a generation beyond `first`.
   void Reuse(uint32_t slot, uint32_t first);
 
-  // Null: the slot is nobody's.
+  // Returns null if the slot belongs to no name.
   SlotEntry* Get(uint32_t slot);
   const SlotEntry* Get(uint32_t slot) const;
-  // All slots below it have been allotted once.
+  // All slots below this number have been allotted at least once.
   uint32_t allotted() const { return static_cast<uint32_t>(entries_.size()); }
   uint32_t limit() const { return limit_; }
-  // A name would find a slot; one of an alltoall a place for splits.
+  // Whether a new name would find a slot; and, for an alltoall, a place for
+  // splits.
   bool has_room() const { return entries_.size() < limit_ || !free_.empty(); }
   bool has_splits() const;
 
@@ -91,7 +92,7 @@ class SlotTable {
 
   const uint32_t limit_;
   std::vector<SlotEntry> entries_;
-  // Slots that have been given back, and the generation to begin after.
+  // Slots that can be allotted again, each with the generation to begin after.
   std::map<uint32_t, uint32_t> free_;
   uint32_t next_free_ = 0;  // names in order of first use get ascending slots
   uint32_t splits_made_ = 0;

@@ -1,4 +1,4 @@
-// A core with two local ranks, for its tests: no sockets, threads or clocks.
+// ExecutorCoreTest: a fixture that holds an ExecutorCore with two local ranks.
 #ifndef MAYPOLE_WORKER_CORE_TESTING_CORE_TESTING_H_
 #define MAYPOLE_WORKER_CORE_TESTING_CORE_TESTING_H_
 
@@ -32,7 +32,7 @@ class ExecutorCoreTest : public testing::Test {
     core_.OnTime(0);
   }
 
-  // What the core asked for since the last call, of one type.
+  // Returns the actions of one type since the last call.
   template <typename T>
   std::vector<T> Take() {
     std::vector<T> out;
@@ -91,7 +91,7 @@ class ExecutorCoreTest : public testing::Test {
     Drop();
   }
 
-  // The one reply of this type since the last call.
+  // Returns the only reply since the last call, which must have this type.
   template <typename T>
   T Reply() {
     const auto replies = Take<ReplyClient>();
@@ -110,7 +110,7 @@ class ExecutorCoreTest : public testing::Test {
     return Reply<session::SlotReply>();
   }
 
-  // The coordinator has made a process set, by request `number`.
+  // Answers request `number`: the coordinator has made a process set.
   void MakeSet(uint32_t number, uint32_t id,
                const std::vector<uint32_t>& ranks) {
     proto::CoordinatorMessage m;

@@ -10,7 +10,7 @@
 namespace maypole::worker {
 namespace {
 
-// Ranks that submit all the time are not watched for ever.
+// Bounds the passes over the ready bits while ranks keep submitting.
 constexpr int kMaxReadyPasses = 16;
 
 }  // namespace
@@ -68,8 +68,8 @@ bool BoardKeeper::CopyReadySlot(uint32_t slot, ReadySlot* news) const {
   news->slot = slot;
   news->generation = generation(set->locals.front());
   for (const uint32_t local : set->locals) {
-    // A rank that is ahead has ended this generation already (it failed); its
-    // own next arrival sets the bit again.
+    // A rank at a later generation has ended this one (it has failed); the next
+    // arrivals set the bit again.
     if (generation(local) != news->generation) return false;
     news->signatures.push_back(
         board_->SignatureOf(slot, local, news->generation));
@@ -92,8 +92,8 @@ void BoardKeeper::CopySplits(uint32_t slot, ReadySlot* news) const {
 
 namespace {
 
-// Of a slot that was looked at twice the later look counts: whoever sets news
-// again and again makes no more of them.
+// Orders by slot. Keeps only the last copy of each slot, so that a rank that
+// keeps setting the ready bit does not multiply the reports.
 void SortBySlot(std::vector<ReadySlot>* news) {
   std::stable_sort(
       news->begin(), news->end(),
@@ -113,10 +113,10 @@ void SortBySlot(std::vector<ReadySlot>* news) {
 
 std::vector<ReadySlot> BoardKeeper::TakeReadySlots() {
   std::vector<ReadySlot> all;
-  // Until nothing is new: what became present while later words were looked at
-  // must not come after what became present after it. Sorted by slot, the news
-  // are then in the order of submission, if the ranks have one (fusion learns
-  // it).
+  // Repeat until no slot is new: a slot that became ready during a pass must
+  // not be reported after slots that became ready later. Sorted by slot, the
+  // reports are then in the order of submission, if all ranks use the same
+  // (fusion learns it).
   for (int pass = 0; pass < kMaxReadyPasses && TakeReadySlotsOnce(&all);
        ++pass) {
     if (pass > 0) SortBySlot(&all);
@@ -167,7 +167,8 @@ void BoardKeeper::Issue(const RunSpec& run) {
   PlaceHeldTickets();
 }
 
-// In order; a rank that has not read for half a ring keeps them waiting.
+// Tickets are placed in order. They wait while a rank has not read the older
+// half of the ticket ring.
 bool BoardKeeper::PlaceHeldTickets() {
   while (!held_.empty() && !board_->aborted()) {
     const Held& held = held_.front();
@@ -203,8 +204,8 @@ void BoardKeeper::MarkLeft(const worker::MarkLeft& left) {
         .state.store(static_cast<uint32_t>(RankState::kLeft),
                      std::memory_order_release);
   }
-  // Seq_cst against arrivals: either the rank sees this, or FailWaiting() sees
-  // its arrival.
+  // seq_cst, as arrivals: either an arriving rank sees this count, or
+  // FailWaiting() sees its arrival.
   h.left_count.fetch_add(1, std::memory_order_seq_cst);
   board_->WakeRanks();
   FailWaiting();
@@ -232,8 +233,8 @@ const worker::MarkLeft* BoardKeeper::LeftBehind(uint32_t slot,
       std::any_of(set.locals.begin(), set.locals.end(),
                   [&](uint32_t local) { return reached[local] < *generation; });
   if (!incomplete) return nullptr;
-  // An operation that this node has not complete is unknown to the coordinator,
-  // so nobody else fails it for a rank of another node.
+  // The coordinator does not know an operation that is incomplete on this node.
+  // So this node must fail it for ranks of other nodes, too.
   for (const worker::MarkLeft& left : left_) {
     if (!set.Has(left.rank)) continue;
     if (left.local_rank < 0 || reached[left.local_rank] < *generation) {
@@ -254,7 +255,7 @@ void BoardKeeper::FailWaiting() {
 }
 
 void BoardKeeper::SetSleeping(bool sleeping) {
-  // Another value each time, by which ranks see that the loop turns.
+  // The value changes each time, so that ranks can see that the loop turns.
   turns_ += 2;
   board_->header().executor_sleeping.store(sleeping ? turns_ : 0,
                                            std::memory_order_seq_cst);

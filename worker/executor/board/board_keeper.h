@@ -1,8 +1,8 @@
-// BoardKeeper: the executor's hand on the board of one epoch.
+// BoardKeeper: the executor's access to the board of one epoch.
 //
-// Purpose: finds what ranks have announced and copies it; writes plans, tickets
-// and failures. All that is read here is shared memory that any rank may spoil:
-// it is copied first, and only counts and bounds of our own are trusted.
+// Purpose: finds ready slots and copies them; writes plans, tickets and
+// failures. Any rank may corrupt this shared memory: everything that is read is
+// copied first, and only the executor's own counts and bounds are trusted.
 //
 // Thread contract: the executor's loop only.
 #ifndef MAYPOLE_WORKER_EXECUTOR_BOARD_BOARD_KEEPER_H_
@@ -28,56 +28,62 @@ class BoardKeeper {
   explicit BoardKeeper(std::unique_ptr<Board> board);
 
   const Board& board() const { return *board_; }
-  // What the slot is for; by our own copy.
+  // The name of the slot's operation, from the executor's own copy.
   const std::string& NameOf(uint32_t slot) const { return slots_[slot].name; }
 
-  // An error: there is no memory for the slot, and nobody may touch it.
+  // Returns an error if there is no memory for the slot, which then must not be
+  // used.
   Status Allot(const AllotSlot& allot);
-  // Slots whose local members are all at one generation.
+  // Returns the slots whose local members are all at the same generation.
   std::vector<IdleSlot> IdleSlots() const;
-  // Takes the slot from its name; returns what ExecutorCore::OnSlotFreed needs.
+  // Takes the slot from its name. Returns its greatest generation, for
+  // ExecutorCore::OnSlotFreed.
   uint32_t Free(uint32_t slot);
   bool IsAllotted(uint32_t slot) const {
     return slot < allotted_ && slots_[slot].set != nullptr;
   }
-  // What the board takes now.
+  // The memory that the board uses now.
   size_t bytes() const { return board_->bytes(reserved_); }
-  // What has become present, or urgent, since the last call; by slot.
+  // Returns the slots that have become ready or urgent since the last call,
+  // ordered by slot.
   std::vector<ReadySlot> TakeReadySlots();
-  // Writes the plan of a run and who takes part; Issue() then puts it into the
-  // ticket order.
+  // Writes the plan and the members of a run; Issue() then places its ticket.
   void WritePlan(const RunSpec& run);
   void Issue(const RunSpec& run);
-  // True while tickets wait for a rank to read older ones: call it now and
-  // then.
+  // Places tickets that Issue() could not place because a rank has not read
+  // older ones. Returns true if some still wait: call it again soon.
   bool PlaceHeldTickets();
   void MarkPresent(uint32_t local, int pid);
   void MarkLeft(const worker::MarkLeft& left);
-  // After an abort: peers need not wait for the rank to leave their arenas.
+  // After an abort: the rank no longer touches other ranks' arenas, so they
+  // need not wait for it.
   void MarkGone(uint32_t local);
-  // Fails what waits on this node for a rank that has left. To be repeated
-  // while somebody has left: an arrival may cross MarkLeft.
+  // Fails operations of this node that wait for a rank that has left. Repeat it
+  // while somebody_left(): an arrival may cross MarkLeft().
   void FailWaiting();
   bool somebody_left() const { return !left_.empty(); }
 
-  // What ranks have said about themselves and each other. asked: local ranks of
-  // whom it shall tell whether they are stopped.
+  // Returns a snapshot of the board. `asked` is a mask of the local ranks whose
+  // processes are checked for being stopped.
   BoardSnapshot Look(uint64_t asked);
-  // All ranks that are there say that they are blocked.
+  // True if all ranks that are present say that they are blocked.
   bool AllSayBlocked() const;
 
-  // True while a wake-up is wanted; see Board::ClaimExecutorWake.
+  // Set it to true while ranks must wake the loop; see
+  // Board::ClaimExecutorWake.
   void SetSleeping(bool sleeping);
 
  private:
-  // True if there was any.
+  // Returns true if any slot was ready.
   bool TakeReadySlotsOnce(std::vector<ReadySlot>* all);
   bool CopyReadySlot(uint32_t slot, ReadySlot* news) const;
   void CopySplits(uint32_t slot, ReadySlot* news) const;
-  // Whose departure the slot's last generation cannot do without; null: it can.
+  // Returns the departed rank for which the slot's last generation,
+  // *generation, waits in vain; null if there is none.
   const worker::MarkLeft* LeftBehind(uint32_t slot, uint32_t* generation) const;
 
-  // Our own copy of what a slot is for; what the board says may be spoiled.
+  // The executor's own copy of a slot's header, since the board's may be
+  // corrupted.
   struct KeptSlot {
     SharedSet set;        // null: not allotted
     uint32_t splits = 0;  // number + 1
@@ -88,7 +94,7 @@ class BoardKeeper {
   struct Issued {
     uint32_t slot = 0;  // of its first operation
     uint32_t generation = 0;
-    uint64_t members = 0;  // that have not left it; 0: nobody is in it
+    uint64_t members = 0;  // mask of the ranks that have not left it
   };
   struct Present {
     bool here = false;
@@ -97,7 +103,8 @@ class BoardKeeper {
   void LookAtSlot(uint32_t slot, BoardSnapshot* look) const;
   void LookAtRun(uint32_t record, BoardSnapshot* look);
   void LookAtBlocked(uint32_t local, RankSnapshot* rank) const;
-  // True: the rank has not left generation g of the run.
+  // Returns true if the rank has not left `generation` of the run, and notes in
+  // *look what it holds.
   bool Holds(RunRef ref, uint32_t generation, uint32_t local, uint32_t slot,
              BoardSnapshot* look) const;
 
@@ -107,10 +114,10 @@ class BoardKeeper {
   uint64_t next_ticket_ = 0;
   uint32_t turns_ = 1;  // odd, so never 0
   std::vector<worker::MarkLeft> left_;
-  std::vector<KeptSlot> slots_;  // allotted_ of them
+  std::vector<KeptSlot> slots_;  // by slot, allotted_ of them
   std::vector<Issued> issued_;   // by record
   std::vector<Present> present_;
-  // Tickets that could not be placed yet: record, generation, members.
+  // Tickets that could not be placed yet.
   struct Held {
     uint32_t record = 0;
     uint32_t generation = 0;

@@ -171,7 +171,7 @@ TEST_F(BoardKeeperTest, AFailureNamesTheRankThatIsNeeded) {
 TEST_F(BoardKeeperTest, NewsAreOfTheMembersOnly) {
   Allot(3, MakeSet(1, {1, 2}));
   EXPECT_EQ(board().Members(3), 2u);
-  board().slot(3).members = 1;  // a rank that spoils the board
+  board().slot(3).members = 1;  // a rank that corrupts the board
   Arrive(3, 1, 7);
   MarkReady(3);
   const auto news = keeper_->TakeReadySlots();
@@ -237,7 +237,7 @@ TEST_F(BoardKeeperTest, ASlotWithoutMemoryIsNotThere) {
   keeper_ = std::make_unique<BoardKeeper>(std::move(larger));
   for (uint32_t i = 0; i < kSlotStep; ++i) Allot(i, sets_.all());
   EXPECT_EQ(keeper_->bytes(), board().bytes(kSlotStep));
-  // In the place of its memory what cannot be reserved.
+  // Replaces its memory with a file in which nothing can be reserved.
   const Fd nothing(open("/dev/null", O_RDWR | O_CLOEXEC));
   ASSERT_GE(dup2(nothing.get(), board().fd()), 0);
   const Status s =

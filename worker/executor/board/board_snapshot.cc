@@ -1,6 +1,6 @@
-// How BoardKeeper looks around. Words are read one by one while ranks go on:
-// what is seen may be older than other things that are seen. Who judges it asks
-// for the same twice, or for a long time.
+// BoardKeeper::Look(). Words are read one by one while ranks continue, so the
+// snapshot is not of one instant. Therefore its users require the same
+// observation twice, or for a long time.
 #include <algorithm>
 #include <bit>
 
@@ -111,7 +111,7 @@ bool BoardKeeper::Holds(RunRef ref, uint32_t generation, uint32_t local,
   const uint64_t consumed = p.consumed.load(std::memory_order_acquire);
   if (CountAt(consumed, generation) == UINT32_MAX) return false;
   RankSnapshot& rank = look->ranks[local];
-  // A rank that has nothing outstanding is through with everything.
+  // A rank without outstanding operations holds nothing.
   if (!rank.here || board_->rank(local).tickets_read.load(
                         std::memory_order_acquire) == kAllRead) {
     return rank.here;

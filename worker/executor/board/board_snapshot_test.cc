@@ -1,4 +1,4 @@
-// What a look at the board says, and does not say, about its ranks.
+// What a snapshot of the board says about its ranks.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -69,7 +69,7 @@ TEST_F(BoardSnapshotTest, WhoHasArrivedAndWhoHasNot) {
   EXPECT_EQ(look.waiting[0].missing, 1u);
   EXPECT_EQ(look.waiting[1].generation, 3u);
   EXPECT_EQ(look.waiting[1].missing, 2u);
-  // What has failed waits for nobody.
+  // A failed operation waits for no rank.
   board().Fail(1, 3, Code::kAborted, "gone");
   EXPECT_EQ(keeper_->Look(0).waiting.size(), 1u);
 }

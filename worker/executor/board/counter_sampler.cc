@@ -8,7 +8,7 @@
 namespace maypole::worker {
 namespace {
 
-// Adds by how much the board's counter has grown.
+// Adds the growth of the board's counter.
 void AddGrowth(const RankCounters::Counter& counter, uint64_t* seen,
                StatsPage::Counter& to) {
   const uint64_t now = counter.load(std::memory_order_relaxed);
@@ -16,8 +16,9 @@ void AddGrowth(const RankCounters::Counter& counter, uint64_t* seen,
   if (now > before) StatsPage::Add(to, now - before);
 }
 
-// Of the board's memory, which takes `reserved` itself: pages are counted when
-// they are first used.
+// Returns the memory of the arenas, which lie in the board's file: what the
+// file occupies beyond the `reserved` bytes of the board. Pages count when they
+// are first used.
 uint64_t ArenaBytes(const Board& board, uint64_t reserved) {
   struct stat st;
   if (fstat(board.fd(), &st) != 0) return 0;

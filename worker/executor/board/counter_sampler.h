@@ -1,15 +1,14 @@
-// CounterSampler: what ranks count on the board goes into the statistics page.
+// CounterSampler: adds the ranks' counters on the board to the statistics page.
 //
-// Purpose: a board's counters begin at 0 with the epoch and only grow, the
-// page's live as long as the executor: this adds the difference since the last
-// look.
+// Purpose: a board's counters start at 0 in each epoch, while the page's
+// counters live as long as the executor. Each sample adds the growth since the
+// previous one.
 //
 //   CounterSampler sampler(board);
-//   sampler.Sample(&page);      // now and then, and once when the epoch is
-//   over
+//   sampler.Sample(&page);      // now and then, and once after the epoch
 //
-// Hostility: a rank may write anything to its counters. They are numbers and
-// nothing else; one that goes backwards counts nothing from there on.
+// Trust: a rank may write anything to its counters. Values are only added; a
+// counter that goes backwards adds nothing until it exceeds its old maximum.
 //
 // Thread contract: one thread.
 #ifndef MAYPOLE_WORKER_EXECUTOR_BOARD_COUNTER_SAMPLER_H_
@@ -25,14 +24,14 @@ namespace maypole::worker {
 
 class CounterSampler {
  public:
-  // `board` outlives it.
+  // `board` must outlive this object.
   explicit CounterSampler(const Board* board);
 
-  // board_bytes of the page is up to date.
+  // stats->board_bytes must be up to date.
   void Sample(StatsPage* stats);
 
  private:
-  // What has been seen of a rank's counters.
+  // A rank's counters as of the last sample.
   struct Seen {
     uint64_t operations[kKinds] = {};
     uint64_t operation_bytes[kKinds] = {};

@@ -1,4 +1,4 @@
-// What ranks count on the board, in the statistics page.
+// The ranks' counters on the board, added to the statistics page.
 #include "worker/executor/board/counter_sampler.h"
 
 #include <gtest/gtest.h>

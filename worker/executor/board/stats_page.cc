@@ -60,7 +60,7 @@ std::string_view Name(WaitFor what) {
   return "unknown";
 }
 
-// Who reads meanwhile sees a rank with its own time, or none.
+// A concurrent reader sees a rank with its own time, or no rank.
 void StatsPage::SetRanks(std::span<const int32_t> ranks) {
   std::map<uint64_t, uint64_t> late;
   for (int i = 0; i < kMaxLocalRanks; ++i) {

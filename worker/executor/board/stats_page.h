@@ -1,16 +1,15 @@
 // StatsPage: an executor's counters, in memory that the supervisor reads.
 //
-// Purpose: the supervisor has the one Prometheus endpoint of the node; its
-// executors have none, they count here. The page is a sealed memfd, made by
-// the supervisor and handed down when it starts the executor; it outlives a
-// crash of the executor, and no request ever reaches the job's process.
+// Purpose: the supervisor has the only Prometheus endpoint of the node; its
+// executors count in this page. The page is a sealed memfd that the supervisor
+// makes and passes on when it starts the executor. It survives a crash of the
+// executor, and no scrape ever reaches the executor's process.
 //
-//   +---------+ plain counters (they only grow, but for the
-//   | 1 page  | gauges), all written by the executor with relaxed stores
-//   +---------+
+// The page holds plain counters, which only grow, and gauges. The executor
+// writes them with relaxed atomics.
 //
-// Thread contract: atomics; any thread. The supervisor trusts nothing here: a
-// wrong number is a wrong metric of that job and nothing else.
+// Thread contract: atomics; any thread. The supervisor does not trust the page:
+// a wrong value leads to a wrong metric of that job and nothing else.
 #ifndef MAYPOLE_WORKER_EXECUTOR_BOARD_STATS_PAGE_H_
 #define MAYPOLE_WORKER_EXECUTOR_BOARD_STATS_PAGE_H_
 
@@ -58,10 +57,11 @@ struct StatsHistogram {
   using Counter = std::atomic<uint64_t>;
   static constexpr const auto& bounds = kBounds;
 
-  Counter counts[kBounds.size() + 1];  // not cumulative; the last: beyond
-  Counter sum;                         // of the units
+  Counter counts[kBounds.size() + 1];  // not cumulative; the last is +Inf
+  Counter sum;                         // in units
 
-  // A value of so many units: a time is in nanoseconds, the bounds in seconds.
+  // Adds a value of `units` times `unit`: times are counted in nanoseconds,
+  // while the bounds are in seconds.
   void Observe(uint64_t units, double unit) {
     const double value = static_cast<double>(units) * unit;
     size_t i = 0;
@@ -91,20 +91,20 @@ struct StatsPage {
   StatsHistogram<kRunOperationsBounds> run_operations;
   Counter waits[kWaitFors];
   Counter wait_ns[kWaitFors];
-  // Of the ranks of the running epoch, or the last one: global number + 1 (0:
-  // none) and for how long others have slept for it.
+  // For the ranks of the running epoch, or of the last one: global rank + 1 (0
+  // if there is none) and for how long others have slept for it.
   Counter rank_number[kMaxLocalRanks];
   Counter late_ns[kMaxLocalRanks];
 
   void Count(ErrorKind kind) { Add(errors[static_cast<int>(kind)], 1); }
-  // The ranks of a new epoch, by local rank: each keeps what it had.
+  // Sets the ranks of a new epoch, by local rank. Ranks keep their late_ns.
   void SetRanks(std::span<const int32_t> ranks);
   static void Add(Counter& counter, uint64_t n) {
     counter.fetch_add(n, std::memory_order_relaxed);
   }
 };
 
-// A mapped page.
+// A mapped statistics page.
 class SharedStats {
  public:
   static absl::StatusOr<SharedStats> Create();

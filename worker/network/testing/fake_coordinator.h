@@ -1,8 +1,8 @@
-// FakeCoordinator: a gRPC server for tests that speaks the link's protocol by
-// the book; what it says is the test's decision.
+// FakeCoordinator: a gRPC server for tests that follows the link's protocol;
+// the test determines its messages.
 //
-// Thread contract: on_message is called on gRPC's threads, one stream at a
-// time; everything else from the test's thread.
+// Thread contract: on_message is called on gRPC's threads, for one stream at a
+// time; everything else is called from the test's thread.
 #ifndef MAYPOLE_WORKER_NETWORK_TESTING_FAKE_COORDINATOR_H_
 #define MAYPOLE_WORKER_NETWORK_TESTING_FAKE_COORDINATOR_H_
 
@@ -23,7 +23,7 @@ class FakeCoordinator : public proto::Coordinator::Service {
  public:
   using Reply = std::function<void(proto::CoordinatorMessage)>;
 
-  // port 0: any.
+  // With port 0, any free port is used.
   explicit FakeCoordinator(int port = 0) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:" + std::to_string(port),
@@ -42,16 +42,17 @@ class FakeCoordinator : public proto::Coordinator::Service {
   int port() const { return port_; }
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
 
-  // Breaks the stream that is up, as a network would.
+  // Breaks the current stream, as a network failure would.
   void Break() {
     std::lock_guard lock(mutex_);
     if (context_ != nullptr) context_->TryCancel();
   }
 
-  // Set before the first stream. on_message answers by `reply`, numbered.
+  // Set these before the first stream. on_message answers with `reply`, which
+  // numbers the messages.
   std::function<void(const proto::ExecutorMessage&, const Reply& reply)>
       on_message;
-  std::string refusal;  // not empty: what hello is answered with
+  std::string refusal;  // if not empty, each hello is refused with this text
   bool ack_nothing = false;
 
   int hellos() const {

@@ -29,7 +29,7 @@ Allocation Allocation::Import(const DriverApi& driver, CUdevice device, int fd,
                               uint64_t bytes) {
   Allocation out(driver, bytes);
   out.imported_ = true;
-  // The descriptor itself goes where other systems' handles have a pointer.
+  // For a POSIX descriptor, the pointer argument holds the descriptor itself.
   void* os_handle = reinterpret_cast<void*>(static_cast<uintptr_t>(fd));
   Check(driver.mem_import(&out.handle_, os_handle,
                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
@@ -55,13 +55,13 @@ void Allocation::Map(CUdevice device) {
 int Allocation::Export() const {
   if (imported_) {
     throw FailedPrecondition(Hex(address_) +
-                             " is imported memory: its maker exports it");
+                             " is imported: only its owner can export it");
   }
   int fd = -1;
   Check(driver_->mem_export(&fd, handle_,
                             CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
         "cuMemExportToShareableHandle");
-  // A program that is started later would keep the memory alive.
+  // Otherwise a program that is started later would keep the memory alive.
   fcntl(fd, F_SETFD, FD_CLOEXEC);
   return fd;
 }

@@ -1,14 +1,15 @@
-// Allocation: device memory that is mapped here, made by this process or
-// imported: physical memory, a range of addresses, and the mapping between
-// them. Move only; given back at the end of its life.
+// Allocation: mapped device memory, allocated by this process or imported. It
+// owns physical memory, a range of addresses and the mapping between them.
+// Move-only; the destructor releases all three.
 //
 //   Allocation own = Allocation::Create(driver, device, bytes);   // or throws
 //   own.address()
 //
-// Thread contract: a value; not synchronized. The device's context is current.
+// Thread contract: a value; not synchronized. The device's context must be
+// current.
 //
-// Invariants: whoever ends one has waited for the device: nothing that is
-// enqueued may touch it any more.
+// Invariants: before an Allocation is destroyed, the caller must wait for the
+// device, so that no enqueued work uses the memory.
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_ALLOCATION_H_
 #define MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_ALLOCATION_H_
 
@@ -20,12 +21,12 @@
 
 namespace maypole::gpu::plugin {
 
-// Memory of that device that can be exported as a POSIX file descriptor.
+// The properties of device memory that can be exported as a POSIX descriptor.
 CUmemAllocationProp ExportableMemory(CUdevice device);
 
 class Allocation {
  public:
-  // bytes: a multiple of the granularity.
+  // `bytes` must be a multiple of the granularity.
   static Allocation Create(const DriverApi& driver, CUdevice device,
                            uint64_t bytes);
   static Allocation Import(const DriverApi& driver, CUdevice device, int fd,
@@ -43,11 +44,11 @@ class Allocation {
 
   uint64_t address() const { return address_; }
   uint64_t bytes() const { return bytes_; }
-  // A new descriptor, closed on exec. Throws for imported memory.
+  // Returns a new close-on-exec descriptor. Throws for imported memory.
   int Export() const;
-  // Gives all of it back, whatever fails; the first error.
+  // Releases everything, even after an error; returns the first error.
   CUresult Release();
-  // Leaves all of it to the end of the process.
+  // Releases nothing: the memory lives until the process ends.
   void Abandon();
 
  private:

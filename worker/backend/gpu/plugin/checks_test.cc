@@ -50,7 +50,7 @@ TEST(Ranges, HaveAnAddressAndEndBelowTheLast) {
   EXPECT_TRUE(Has(Refusal([] { RangeOf(0, 1, 1); }), "at 0x0"));
   EXPECT_TRUE(Has(Refusal([] { RangeOf(0x1002, 1, 4); }), "at 0x1002"));
   EXPECT_TRUE(Has(Refusal([] { RangeOf(8, kMax / 8, 8); }), "of 8 bytes"));
-  EXPECT_TRUE(Has(Refusal([] { RangeOf(16, kMax, 1); }), "no such memory"));
+  EXPECT_TRUE(Has(Refusal([] { RangeOf(16, kMax, 1); }), "not valid, or not"));
   EXPECT_TRUE(Has(Refusal([] { RangeOf(8, kMax / 2, 4); }), "of 4 bytes"));
 }
 
@@ -70,8 +70,8 @@ TEST(Handles, AreGivenOnceInAProcess) {
   EXPECT_EQ(one.Get(a), 5);
   EXPECT_TRUE(Has(Refusal([&] { one.Get(b); }), "there is no stream "));
   EXPECT_EQ(one.Take(a), 5);
-  EXPECT_TRUE(Has(Refusal([&] { one.Get(a); }), "given back before"));
-  EXPECT_TRUE(Has(Refusal([&] { one.Take(a); }), "given back before"));
+  EXPECT_TRUE(Has(Refusal([&] { one.Get(a); }), "was it destroyed"));
+  EXPECT_TRUE(Has(Refusal([&] { one.Take(a); }), "was it destroyed"));
   EXPECT_GT(one.Add(7), b);
   EXPECT_NE(Refusal([&] { other.Get(0); }), "");
 }
@@ -150,7 +150,7 @@ TEST(TaskOf, RefusesTooFewAndTooMany) {
   for (uint64_t i = 1; i <= 16; ++i) many.inputs.push_back(i << 20);
   EXPECT_EQ(many.Refused(), "");
   many.inputs.push_back(17 << 20);
-  EXPECT_TRUE(Has(many.Refused(), "17 inputs: 1 to 16"));
+  EXPECT_TRUE(Has(many.Refused(), "17 inputs; it must have 1 to 16"));
 }
 
 TEST(TaskOf, RefusesOtherTypesAndOperations) {
@@ -166,7 +166,7 @@ TEST(TaskOf, RefusesAddressesThatHoldNoElements) {
   EXPECT_TRUE(Has(Wanted{.outputs = {0x30002}}.Refused(), "not aligned"));
   EXPECT_EQ((Wanted{.outputs = {0x30002}, .dtype = DType::kFloat16}.Refused()),
             "");
-  EXPECT_TRUE(Has(Wanted{.elements = kMax / 2}.Refused(), "no such memory"));
+  EXPECT_TRUE(Has(Wanted{.elements = kMax / 2}.Refused(), "not valid, or not"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// NCCL, non-blocking throughout: a member that never comes must not take the
-// caller's thread with it.
+// NCCL communicators. All calls are non-blocking, so that a missing member does
+// not block the caller's thread.
 #include <cstring>
 
 #include "common/types.h"
@@ -16,7 +16,7 @@ using maypole::gpu::plugin::RangeOf;
 
 namespace {
 
-// communicator: nullptr if there is none yet.
+// `communicator` is nullptr if there is none yet.
 Failure NcclFailure(MaypoleGpuCode code, ncclResult_t result, const char* call,
                     ncclComm_t communicator) {
   const NcclApi& nccl = Loaded().Nccl();
@@ -27,7 +27,7 @@ Failure NcclFailure(MaypoleGpuCode code, ncclResult_t result, const char* call,
   return {code, static_cast<int32_t>(result), text};
 }
 
-// Of a call that was refused at once.
+// The code for a call that has failed immediately.
 MaypoleGpuCode CodeOf(ncclResult_t result) {
   return result == ncclInvalidArgument || result == ncclInvalidUsage
              ? MAYPOLE_GPU_INVALID_ARGUMENT
@@ -78,8 +78,8 @@ void MaypoleGpu::MakeNcclId(uint8_t id[128]) {
 uint64_t MaypoleGpu::JoinCommunicator(const uint8_t id[128], int size,
                                       int rank) {
   if (size < 1 || rank < 0 || rank >= size) {
-    throw InvalidArgument("there is no rank " + std::to_string(rank) + " of " +
-                          std::to_string(size));
+    throw InvalidArgument("invalid rank " + std::to_string(rank) +
+                          " of a communicator of size " + std::to_string(size));
   }
   const NcclApi& nccl = Loaded().Nccl();
   ncclUniqueId unique = {};
@@ -121,7 +121,7 @@ void MaypoleGpu::AllReduce(uint64_t communicator, uint64_t stream,
   RangeOf(data, elements, element.bytes);
   if (InProgress(members)) {
     throw FailedPrecondition(
-        "an earlier call on the communicator has not ended: poll it first");
+        "an earlier call on the communicator has not ended; poll it first");
   }
   void* buffer = reinterpret_cast<void*>(data);
   const ncclResult_t result = Loaded().Nccl().all_reduce(
@@ -132,8 +132,8 @@ void MaypoleGpu::AllReduce(uint64_t communicator, uint64_t stream,
 }
 
 void MaypoleGpu::AbortCommunicator(uint64_t communicator) {
-  // Whatever the configuration says, NCCL tears it down within the call, or in
-  // a thread of its own: versions differ.
+  // Depending on its version, NCCL destroys the communicator within this call
+  // or in a thread of its own, regardless of the configuration.
   const ncclResult_t result =
       Loaded().Nccl().comm_abort(communicators_.Take(communicator));
   if (result != ncclSuccess && result != ncclInProgress) {

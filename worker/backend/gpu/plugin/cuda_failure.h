@@ -1,4 +1,4 @@
-// Check: errors of CUDA's calls as Failures.
+// Check: throws errors of CUDA calls as Failures.
 //
 //   Check(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
 //
@@ -15,8 +15,8 @@
 
 namespace maypole::gpu::plugin {
 
-// The code that says what CUDA's number means to a caller. CUresult and
-// cudaError_t have the same numbers.
+// Returns the code for a CUDA error. CUresult and cudaError_t use the same
+// numbers.
 MaypoleGpuCode CodeOfCuda(int native);
 // "cuMemCreate: out of memory (cudaErrorMemoryAllocation, 2)".
 Failure CudaFailure(int native, const std::string& call);

@@ -28,7 +28,7 @@ void CopyText(const char* from, char (&to)[N]) {
   to[length] = '\0';
 }
 
-// As nvidia-smi writes it.
+// Writes the UUID as nvidia-smi does.
 template <size_t N>
 void WriteUuid(const cudaUUID_t& uuid, char (&to)[N]) {
   static_assert(N > 40);
@@ -72,8 +72,8 @@ MaypoleGpuDeviceInfo InfoOfDevice(int index) {
 
 PrimaryContext::PrimaryContext(const DriverApi& driver, int index)
     : driver_(driver), device_(index) {
-  // The runtime's own hold of it lasts until the process ends, so that the
-  // runtime never sees another primary context of the device.
+  // The runtime's own reference lasts until the process ends, so that the
+  // device's primary context never changes under the runtime.
   Check(cudaInitDevice(index, 0, 0), "cudaInitDevice");
   Check(driver_.primary_retain(&context_, device_), "cuDevicePrimaryCtxRetain");
 }
@@ -97,7 +97,7 @@ MaypoleGpu::MaypoleGpu(int index)
                                 CU_MEM_ALLOC_GRANULARITY_MINIMUM),
         "cuMemGetAllocationGranularity");
   if (granularity_ == 0) {
-    throw Unimplemented("cuMemGetAllocationGranularity gives 0");
+    throw Unimplemented("cuMemGetAllocationGranularity returned 0");
   }
   LoadDriversKernels();
 }

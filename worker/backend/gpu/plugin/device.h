@@ -1,20 +1,19 @@
 // MaypoleGpu: one device in this process, with all that was made on it.
 //
-// Purpose: the object behind the table's handle. What works on it is in files
-// of its own: memory.cc, streams.cc, events.cc, communicators.cc, launch.cc;
-// each function here is one of the table's and says the same as the method of
-// gpu.h with its name.
+// Purpose: the object behind the table's handle. Its methods are implemented in
+// memory.cc, streams.cc, events.cc, communicators.cc and launch.cc; each is a
+// function of the table and does what the gpu.h method of that name does.
 //
 //   MaypoleGpu gpu(0);
-//   Current current(gpu);             // in every call: see there
+//   Current current(gpu);             // in every call, see below
 //   const uint64_t stream = gpu.CreateStream();
 //   gpu.Copy(stream, to, from, bytes);
 //
-// Thread contract: gpu.h's. The calling thread has a Current of this gpu, but
-// in the constructor and the destructor.
+// Thread contract: as gpu.h's. The calling thread must have a Current of this
+// gpu, except in the constructor and the destructor.
 //
-// Invariants: what is still there when it ends stays until the process ends:
-// giving it back could wait for ever.
+// Invariants: the destructor leaves objects that still exist to the end of the
+// process, because releasing them could wait forever.
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_DEVICE_H_
 #define MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_DEVICE_H_
 
@@ -41,11 +40,12 @@ namespace maypole::gpu::plugin {
 int DeviceCount();
 MaypoleGpuDeviceInfo InfoOfDevice(int index);
 
-// Holds the device's primary context, which is shared with the runtime and
-// with whoever else uses CUDA in this process.
+// Holds the device's primary context, which is shared with the CUDA runtime and
+// all other users of CUDA in this process.
 class PrimaryContext {
  public:
-  // Runtime and driver count devices alike: CUDA_VISIBLE_DEVICES is for both.
+  // Runtime and driver number the devices alike: CUDA_VISIBLE_DEVICES applies
+  // to both.
   PrimaryContext(const DriverApi& driver, int index);
   PrimaryContext(const PrimaryContext&) = delete;
   PrimaryContext& operator=(const PrimaryContext&) = delete;
@@ -66,7 +66,7 @@ struct EventEntry {
 
 }  // namespace maypole::gpu::plugin
 
-// Outside of the namespace: the table's handle.
+// Outside of the namespace, because it is the table's handle type.
 struct MaypoleGpu {
  public:
   explicit MaypoleGpu(int index);
@@ -74,13 +74,13 @@ struct MaypoleGpu {
   MaypoleGpu& operator=(const MaypoleGpu&) = delete;
   ~MaypoleGpu();
 
-  // ", on GPU 0 (NVIDIA H200)": how texts end.
+  // ", on GPU 0 (NVIDIA H200)", which ends error texts.
   const std::string& where() const { return where_; }
   CUcontext context() const { return primary_.get(); }
   const maypole::gpu::plugin::DriverApi& driver() const { return driver_; }
 
   void MemoryRoom(uint64_t* free, uint64_t* total);
-  // In: what is wanted; out: what it is rounded up to.
+  // *bytes is the wanted size; on return, the size after rounding up.
   uint64_t Allocate(uint64_t* bytes);
   int Export(uint64_t address);
   uint64_t Import(int fd, uint64_t bytes);
@@ -120,16 +120,18 @@ struct MaypoleGpu {
 
  private:
   uint64_t Keep(maypole::gpu::plugin::Allocation allocation);
-  // All of them, now: CUDA would load a kernel at its first launch, and wait
-  // for all that the context runs, which may be waiting for that very kernel.
+  // Loads all kernels now. CUDA would otherwise load a kernel at its first
+  // launch and wait for the context's running work, which may itself wait for
+  // that kernel.
   void LoadKernels();
   void LoadDriversKernels();
-  // How many blocks of kThreads of this kernel the whole device runs at once.
+  // Returns how many blocks of kThreads threads of this kernel run on the
+  // device at the same time.
   int BlocksThatFit(const void* kernel);
   void Launch(uint64_t stream, const void* kernel, uint64_t blocks, int threads,
               void* argument);
   void CheckStreamFlags(uint64_t flag) const;
-  // Throws for a communicator with an error; true: in progress.
+  // Returns whether the communicator is in progress; throws its error.
   bool InProgress(ncclComm_t communicator) const;
 
   const maypole::gpu::plugin::DriverApi& driver_;
@@ -140,7 +142,7 @@ struct MaypoleGpu {
   bool stream_flags_ = false;
   size_t granularity_ = 0;  // of allocations, bytes; if exports_memory_
 
-  std::mutex mutex_;  // of the following
+  std::mutex mutex_;  // guards what follows
   std::map<uint64_t, maypole::gpu::plugin::Allocation> allocations_;
   std::set<void*> registrations_;  // host memory
   std::unordered_map<const void*, int> blocks_that_fit_;
@@ -153,9 +155,9 @@ struct MaypoleGpu {
 
 namespace maypole::gpu::plugin {
 
-// Makes the device's primary context the calling thread's current one, as long
-// as this lives, whatever was current before: CUDA's calls are of the current
-// context, and the thread is an application's.
+// Makes the device's primary context current in the calling thread as long as
+// this object lives, then restores the previous one: CUDA calls use the current
+// context, and the thread belongs to the application.
 class Current {
  public:
   explicit Current(const MaypoleGpu& gpu) : driver_(gpu.driver()) {

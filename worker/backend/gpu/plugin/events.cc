@@ -1,4 +1,4 @@
-// Events, also of other processes.
+// Events, including those imported from other processes.
 #include <cstring>
 
 #include "worker/backend/gpu/plugin/device.h"
@@ -13,7 +13,7 @@ namespace {
 constexpr int kTiming = 0;
 constexpr int kOrder = 1;
 constexpr int kInterprocess = 2;
-// Not gpu.h's: another process's, which that one exports.
+// Not in EventUse: an event that was imported from another process.
 constexpr int kImported = 3;
 
 unsigned int FlagsOf(int use) {
@@ -22,11 +22,11 @@ unsigned int FlagsOf(int use) {
       return cudaEventDefault;
     case kOrder:
       return cudaEventDisableTiming;
-    case kInterprocess:  // which cannot time
+    case kInterprocess:  // CUDA does not allow timing for these
       return cudaEventInterprocess | cudaEventDisableTiming;
     default:
-      throw InvalidArgument("there is no use " + std::to_string(use) +
-                            " of events");
+      throw InvalidArgument("unknown use " + std::to_string(use) +
+                            " of an event");
   }
 }
 
@@ -64,7 +64,7 @@ double MaypoleGpu::Milliseconds(uint64_t from, uint64_t to) {
   const EventEntry begin = events_.Get(from);
   const EventEntry end = events_.Get(to);
   if (begin.use != kTiming || end.use != kTiming) {
-    throw InvalidArgument("an event that was not made for timing has no time");
+    throw InvalidArgument("both events must have been created for timing");
   }
   float milliseconds = 0;
   Check(cudaEventElapsedTime(&milliseconds, begin.event, end.event),
@@ -76,8 +76,8 @@ void MaypoleGpu::ExportEvent(uint64_t event, uint8_t handle[64]) {
   const EventEntry entry = events_.Get(event);
   if (entry.use != kInterprocess) {
     throw InvalidArgument(
-        "an event that was not made for other processes, or was imported, "
-        "cannot be exported");
+        "only an event that this process has created for other processes can "
+        "be exported");
   }
   cudaIpcEventHandle_t ipc = {};
   static_assert(sizeof(ipc) == 64);

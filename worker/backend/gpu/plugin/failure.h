@@ -1,9 +1,9 @@
-// Failure: an error inside the plugin, thrown and caught before any function of
-// the table returns (table.cc).
+// Failure: the exception type inside the plugin; table.cc catches it before a
+// function of the table returns.
 //
-//   if (bytes == 0) throw InvalidArgument("memory of 0 bytes was asked for");
+//   if (bytes == 0) throw InvalidArgument("cannot allocate 0 bytes");
 //
-// Those of CUDA's calls: cuda_failure.h.
+// cuda_failure.h makes Failures from CUDA errors.
 //
 // Thread contract: values and pure functions.
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_FAILURE_H_
@@ -18,7 +18,7 @@ namespace maypole::gpu::plugin {
 
 struct Failure {
   MaypoleGpuCode code;
-  int32_t native;  // 0: found by the plugin itself
+  int32_t native;  // CUDA's or NCCL's number; 0 if the plugin found the error
   std::string text;
 };
 
@@ -30,7 +30,7 @@ Failure Unavailable(std::string text);
 // "0x7f0000000000".
 std::string Hex(uint64_t address);
 
-// Writes it into *error, as one line that fits; returns its code.
+// Writes the failure to *error, as one line that fits; returns its code.
 int Report(const Failure& failure, MaypoleGpuError* error);
 
 }  // namespace maypole::gpu::plugin

@@ -1,7 +1,8 @@
-// Handles: objects by the number that stands for them outside of the plugin.
+// Handles: maps the numbers that callers use as handles to the plugin's
+// objects.
 //
-// Invariants: a number is given once in a process: a handle of another Gpu, or
-// one that has been given back, is unknown, never somebody else's.
+// Invariants: a number is never reused within a process, so a handle of another
+// Gpu, or of a destroyed object, is unknown and never denotes another object.
 //
 // Thread contract: any thread.
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_HANDLES_H_
@@ -22,7 +23,7 @@ inline std::atomic<uint64_t> last_handle{0};
 template <typename T>
 class Handles {
  public:
-  // what: "stream", for texts.
+  // `what`, for example "stream", names the objects in error texts.
   explicit Handles(const char* what) : what_(what) {}
 
   uint64_t Add(const T& object) {
@@ -37,7 +38,7 @@ class Handles {
     if (found == objects_.end()) throw Unknown(handle);
     return found->second;
   }
-  // Gets it and forgets it.
+  // Returns the object and removes it.
   T Take(uint64_t handle) {
     std::lock_guard<std::mutex> lock(mutex_);
     const auto found = objects_.find(handle);
@@ -51,7 +52,7 @@ class Handles {
   Failure Unknown(uint64_t handle) const {
     return InvalidArgument(std::string("there is no ") + what_ + " " +
                            std::to_string(handle) +
-                           " (given back before, or another GPU's?)");
+                           " (was it destroyed, or is it another GPU's?)");
   }
 
   const char* const what_;

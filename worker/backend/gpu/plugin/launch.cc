@@ -1,4 +1,4 @@
-// Our kernels, launched: how many blocks, and with checked arguments.
+// Launches the plugin's kernels: checks arguments and chooses grid sizes.
 #include <algorithm>
 #include <vector>
 
@@ -29,7 +29,7 @@ namespace {
 
 constexpr int kWarp = 32;
 
-// Blocks that have at least one vector for each thread; never 0.
+// Returns how many blocks have at least one vector per thread; at least 1.
 uint64_t BlocksWithWork(uint64_t bytes) {
   constexpr uint64_t kBlockBytes = kThreads * kVectorBytes;
   return bytes / kBlockBytes + 1;
@@ -76,7 +76,7 @@ void MaypoleGpu::LoadKernels() {
   }
 }
 
-// The driver fills and copies by kernels of its own, loaded at first use too.
+// The driver's own fill and copy kernels are loaded at their first use, too.
 void MaypoleGpu::LoadDriversKernels() {
   const Allocation memory =
       Allocation::Create(driver_, primary_.device(), granularity_);
@@ -133,9 +133,9 @@ void MaypoleGpu::Reduce(uint64_t stream, const MaypoleGpuReduction& reduction) {
 
 void MaypoleGpu::Spin(uint64_t stream, int32_t blocks, int64_t nanoseconds) {
   if (blocks <= 0 || nanoseconds < 0) {
-    throw InvalidArgument("a spin of " + std::to_string(blocks) +
+    throw InvalidArgument("cannot spin on " + std::to_string(blocks) +
                           " blocks for " + std::to_string(nanoseconds) +
-                          " ns: at least 1 block, and no negative time");
+                          " ns; there must be a block, and a time >= 0");
   }
   auto time = static_cast<uint64_t>(nanoseconds);
   Launch(stream, SpinKernel(), blocks, kWarp, &time);
@@ -144,7 +144,8 @@ void MaypoleGpu::Spin(uint64_t stream, int32_t blocks, int64_t nanoseconds) {
 void MaypoleGpu::KernelCopy(uint64_t stream, uint64_t to, uint64_t from,
                             uint64_t bytes, int32_t blocks) {
   if (blocks < 0) {
-    throw InvalidArgument("a copy by " + std::to_string(blocks) + " blocks");
+    throw InvalidArgument("cannot copy with " + std::to_string(blocks) +
+                          " blocks");
   }
   streams_.Get(stream);
   if (bytes == 0) return;

@@ -21,7 +21,7 @@ struct CloseLibrary {
 };
 using Library = std::unique_ptr<void, CloseLibrary>;
 
-// "13.0" of 13000.
+// Returns "13.0" for 13000.
 std::string CudaVersion(int number) {
   return std::to_string(number / 1000) + "." +
          std::to_string(number % 1000 / 10);
@@ -42,14 +42,14 @@ void CheckDriver(MaypoleGpuVersions* versions) {
   Failure failure = CudaFailure(
       result == cudaSuccess ? cudaErrorNoDevice : result, "cudaGetDeviceCount");
   failure.code = MAYPOLE_GPU_UNAVAILABLE;
-  failure.text += "; the driver knows CUDA " + CudaVersion(versions->driver) +
-                  ", the plugin was built with " +
-                  CudaVersion(versions->runtime);
+  failure.text +=
+      "; the driver supports CUDA " + CudaVersion(versions->driver) +
+      ", the plugin was built with " + CudaVersion(versions->runtime);
   throw failure;
 }
 
-// Fills the pointers of a DriverApi by cuGetProcAddress, which knows the form
-// that a call had at a version of CUDA.
+// Fills the pointers of a DriverApi with cuGetProcAddress, which returns a call
+// in the form that it had in a given version of CUDA.
 class DriverLoader {
  public:
   DriverLoader() : library_(dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {
@@ -76,7 +76,7 @@ class DriverLoader {
     *function = reinterpret_cast<Function>(found);
   }
 
-  // The pointers live as long as the library: for ever.
+  // Keeps the library, and so the pointers, until the process ends.
   void Keep() { library_.release(); }
 
  private:
@@ -150,11 +150,11 @@ NcclApi LoadNcclApi(const std::string& given) {
   FindIn(library, "ncclAllReduce", &api.all_reduce);
   FindIn(library, "ncclGetErrorString", &api.get_error_string);
   FindIn(library, "ncclGetLastError", &api.get_last_error);
-  library.release();  // it may have threads of its own
+  library.release();  // never unload NCCL: it may have threads
   return api;
 }
 
-// Without NCCL everything else works: the versions say why there is none.
+// If there is no NCCL, everything else works, and nccl_error says why.
 void TryNccl(const std::string& given, Libraries* libraries) {
   MaypoleGpuVersions& versions = libraries->versions;
   try {
@@ -196,7 +196,7 @@ const Libraries& LoadLibraries(const std::string& nccl) {
     libraries->driver = LoadDriverApi();
   }
   TryNccl(nccl, libraries.get());
-  // Never freed: a thread may be using what was published before.
+  // The previous object is never freed, because a thread may be using it.
   const Libraries* published = libraries.release();
   loaded.store(published, std::memory_order_release);
   return *published;

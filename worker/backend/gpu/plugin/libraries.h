@@ -1,14 +1,14 @@
-// What the plugin opens at run time: the driver's own calls (those that CUDA's
-// runtime has not) and NCCL.
+// Libraries: the libraries that the plugin opens at run time: the CUDA driver
+// (for calls that CUDA's runtime lacks) and NCCL.
 //
-// Purpose: the plugin is linked with neither, so that it can be opened, and say
-// what is missing, on any machine.
+// Purpose: the plugin is not linked with them, so that it can be loaded on any
+// machine and report what is missing.
 //
-//   const Libraries& libraries = LoadLibraries("");   // initialize()
+//   const Libraries& libraries = LoadLibraries("");   // in initialize()
 //   libraries.driver.mem_release(handle);
 //   libraries.Nccl().get_version(&version);        // throws if there is none
 //
-// Thread contract: LoadLibraries from any thread; what it gives does not change
+// Thread contract: LoadLibraries from any thread; its result does not change
 // and lives until the process ends.
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_LIBRARIES_H_
 #define MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_LIBRARIES_H_
@@ -23,7 +23,8 @@
 
 namespace maypole::gpu::plugin {
 
-// libcuda.so.1; the types' names say since which CUDA a call is as it is.
+// Functions of libcuda.so.1; the type names contain the CUDA version that
+// introduced this form of the call.
 struct DriverApi {
   PFN_cuDeviceGetAttribute_v2000 device_attribute = nullptr;
   PFN_cuDevicePrimaryCtxRetain_v7000 primary_retain = nullptr;
@@ -61,16 +62,16 @@ struct Libraries {
   NcclApi nccl;
   MaypoleGpuVersions versions = {};
 
-  // kUnavailable if NCCL could not be opened.
+  // Throws kUnavailable if NCCL could not be opened.
   const NcclApi& Nccl() const;
 };
 
-// Opens them at the first call that succeeds; later ones give the same (and
-// look for NCCL again if it was not there). kUnavailable: no driver, or none
-// that serves this plugin, or no device.
+// Opens the libraries at the first call that succeeds; later calls return the
+// same, but look for NCCL again if it was missing. Throws kUnavailable if there
+// is no driver, the driver does not support this plugin, or there is no device.
 const Libraries& LoadLibraries(const std::string& nccl);
 
-// Those that were loaded; kFailedPrecondition before.
+// Returns the loaded libraries; throws kFailedPrecondition before.
 const Libraries& Loaded();
 
 }  // namespace maypole::gpu::plugin

@@ -20,7 +20,8 @@ namespace {
 Failure NoAllocation(uint64_t address) {
   return FailedPrecondition(
       Hex(address) +
-      " begins no memory that was allocated or imported here (freed before?)");
+      " is not the start of memory that was allocated or imported here (was it "
+      "freed before?)");
 }
 
 }  // namespace
@@ -34,12 +35,12 @@ void MaypoleGpu::MemoryRoom(uint64_t* free, uint64_t* total) {
 
 uint64_t MaypoleGpu::Allocate(uint64_t* bytes) {
   if (!exports_memory_) {
-    throw Unimplemented("this device has no memory that can be exported");
+    throw Unimplemented("this device cannot export memory");
   }
-  if (*bytes == 0) throw InvalidArgument("memory of 0 bytes was asked for");
+  if (*bytes == 0) throw InvalidArgument("cannot allocate 0 bytes");
   if (*bytes > std::numeric_limits<uint64_t>::max() - granularity_) {
-    throw InvalidArgument("memory of " + std::to_string(*bytes) +
-                          " bytes was asked for");
+    throw InvalidArgument("cannot allocate " + std::to_string(*bytes) +
+                          " bytes");
   }
   *bytes = (*bytes + granularity_ - 1) / granularity_ * granularity_;
   try {
@@ -48,7 +49,7 @@ uint64_t MaypoleGpu::Allocate(uint64_t* bytes) {
     size_t free = 0, total = 0;
     if (cudaMemGetInfo(&free, &total) == cudaSuccess) {
       failure.text += "; " + std::to_string(*bytes) +
-                      " bytes were asked for, " + std::to_string(free) +
+                      " bytes were requested, " + std::to_string(free) +
                       " of " + std::to_string(total) + " are free";
     }
     throw;
@@ -59,11 +60,11 @@ uint64_t MaypoleGpu::Import(int fd, uint64_t bytes) {
   if (!exports_memory_) {
     throw Unimplemented("this device cannot import memory");
   }
-  if (fd < 0) throw InvalidArgument("no descriptor of exported memory");
+  if (fd < 0) throw InvalidArgument("the descriptor must not be negative");
   if (bytes == 0 || bytes % granularity_ != 0) {
     throw InvalidArgument(std::to_string(bytes) +
-                          " bytes are no size of exported memory: a multiple "
-                          "of " +
+                          " bytes is not a size of exported memory; it must be "
+                          "a positive multiple of " +
                           std::to_string(granularity_));
   }
   return Keep(Allocation::Import(driver_, primary_.device(), fd, bytes));
@@ -89,12 +90,12 @@ void MaypoleGpu::Free(uint64_t address) {
   if (found == allocations_.end()) throw NoAllocation(address);
   auto node = allocations_.extract(found);
   lock.unlock();
-  // Unmapped under a kernel's hands it would be a fault of the whole context.
+  // If memory is unmapped while a kernel uses it, the whole context is lost.
   const cudaError_t waited = cudaDeviceSynchronize();
   const CUresult released = node.mapped().Release();
   Check(waited, "cudaDeviceSynchronize");
   if (released != CUDA_SUCCESS) {
-    throw CudaFailure(released, "giving back memory at " + Hex(address));
+    throw CudaFailure(released, "releasing memory at " + Hex(address));
   }
 }
 
@@ -104,7 +105,7 @@ uint64_t MaypoleGpu::RegisterHost(void* host, uint64_t bytes) {
   if (host == nullptr || bytes == 0 || address % page != 0) {
     throw InvalidArgument("host memory of " + std::to_string(bytes) +
                           " bytes at " + Hex(address) +
-                          " cannot be registered: whole pages can");
+                          " cannot be registered; it must be whole pages");
   }
   Check(cudaHostRegister(host, bytes,
                          cudaHostRegisterPortable | cudaHostRegisterMapped),

@@ -1,5 +1,6 @@
-// Ranges of addresses that an operation reads or writes, checked before it is
-// enqueued: a kernel that goes astray costs the whole context.
+// Range: a range of addresses that an operation reads or writes. Ranges are
+// checked before the operation is enqueued, because an invalid access of a
+// kernel loses the whole context.
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_RANGES_H_
@@ -18,8 +19,9 @@ struct Range {
   uint64_t end = 0;
 };
 
-// `count` elements at `address`. Throws InvalidArgument for address 0, one that
-// is no multiple of an element, and a range that ends beyond all addresses.
+// The range of `count` elements at `address`. Throws InvalidArgument if the
+// address is 0 or not a multiple of the element size, or if the range exceeds
+// the address space.
 inline Range RangeOf(uint64_t address, uint64_t count, uint64_t element) {
   constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
   if (address == 0 || address % element != 0 ||
@@ -27,7 +29,7 @@ inline Range RangeOf(uint64_t address, uint64_t count, uint64_t element) {
     throw InvalidArgument(std::to_string(count) + " elements of " +
                           std::to_string(element) + " bytes at " +
                           Hex(address) +
-                          ": no such memory, or not aligned to an element");
+                          ": not valid, or not aligned to an element");
   }
   return {address, address + count * element};
 }

@@ -10,15 +10,16 @@ namespace {
 
 void CheckCount(uint32_t count, const char* what) {
   if (count >= 1 && count <= kMaxBuffers) return;
-  throw InvalidArgument("a reduction with " + std::to_string(count) + " " +
-                        what + ": 1 to " + std::to_string(kMaxBuffers));
+  throw InvalidArgument("the reduction has " + std::to_string(count) + " " +
+                        what + "; it must have 1 to " +
+                        std::to_string(kMaxBuffers));
 }
 
 void CheckOp(uint8_t op) {
   const Op known = static_cast<Op>(op);
   if (known == Op::kSum || known == Op::kMin || known == Op::kMax) return;
   throw InvalidArgument("operation " + std::to_string(op) +
-                        " is not reduced here: sum, min and max are");
+                        " is not supported; use sum, min or max");
 }
 
 std::vector<Range> RangesOf(const uint64_t* addresses, uint32_t count,
@@ -30,7 +31,7 @@ std::vector<Range> RangesOf(const uint64_t* addresses, uint32_t count,
   return ranges;
 }
 
-// An output may be one of the inputs as a whole; nothing else is common.
+// An output may be identical to an input; other overlaps are not allowed.
 void CheckOverlaps(const std::vector<Range>& inputs,
                    const std::vector<Range>& outputs) {
   for (size_t j = 0; j < outputs.size(); ++j) {
@@ -56,8 +57,8 @@ uint64_t ElementBytes(uint8_t dtype) {
       return 8;
     default:
       throw InvalidArgument("element type " + std::to_string(dtype) +
-                            " is not reduced here: float16, bfloat16, float32 "
-                            "and float64 are");
+                            " is not supported; use float16, bfloat16, "
+                            "float32 or float64");
   }
 }
 

@@ -1,4 +1,4 @@
-// TaskOf: a Reduction as the kernel takes it, checked.
+// TaskOf: checks a Reduction and converts it to the kernel's argument.
 //
 // Thread contract: a pure function.
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_REDUCTION_H_
@@ -9,12 +9,12 @@
 
 namespace maypole::gpu::plugin {
 
-// Bytes of an element that the kernels reduce; throws InvalidArgument for
-// other types.
+// Returns the bytes of an element; throws InvalidArgument for types that the
+// kernels do not reduce.
 uint64_t ElementBytes(uint8_t dtype);
 
-// Throws InvalidArgument for what gpu.h's Reduction forbids; but addresses that
-// are only aligned to an element are taken (and slower).
+// Throws InvalidArgument for what gpu.h's Reduction forbids, except that
+// addresses need only be aligned to an element (which is slower).
 ReduceTask TaskOf(const MaypoleGpuReduction& reduction);
 
 }  // namespace maypole::gpu::plugin

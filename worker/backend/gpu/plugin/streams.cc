@@ -1,4 +1,4 @@
-// Streams, and what is enqueued there without a kernel of ours.
+// Streams, and operations on them that do not use the plugin's own kernels.
 #include "worker/backend/gpu/plugin/device.h"
 #include "worker/backend/gpu/plugin/ranges.h"
 
@@ -13,7 +13,7 @@ using maypole::gpu::plugin::Unimplemented;
 
 uint64_t MaypoleGpu::CreateStream() {
   cudaStream_t stream = nullptr;
-  // Not ordered with the default stream, which is the application's.
+  // Not ordered with the default stream, which belongs to the application.
   Check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
         "cudaStreamCreateWithFlags");
   return streams_.Add(stream);
@@ -36,16 +36,16 @@ void MaypoleGpu::Synchronize(uint64_t stream) {
 
 void MaypoleGpu::CheckStreamFlags(uint64_t flag) const {
   if (!stream_flags_) {
-    throw Unimplemented("this device has no 64-bit flags of streams");
+    throw Unimplemented("this device does not support 64-bit stream flags");
   }
   if (flag == 0 || flag % sizeof(uint64_t) != 0) {
-    throw InvalidArgument("a flag at " + Hex(flag) +
-                          ": it lies at a multiple of 8");
+    throw InvalidArgument("the address of a flag is " + Hex(flag) +
+                          "; it must be a positive multiple of 8");
   }
 }
 
-// Without flags it orders: what was enqueued before is visible to the whole
-// system before the value is.
+// CU_STREAM_WRITE_VALUE_DEFAULT implies a barrier: all work enqueued before is
+// visible to the whole system before the value is.
 void MaypoleGpu::WriteValue(uint64_t stream, uint64_t flag, uint64_t value) {
   CheckStreamFlags(flag);
   Check(driver_.stream_write_value64(streams_.Get(stream), flag, value,
@@ -67,7 +67,7 @@ void MaypoleGpu::Copy(uint64_t stream, uint64_t to, uint64_t from,
   const cudaStream_t on = streams_.Get(stream);
   if (bytes == 0) return;
   CheckDisjoint(RangeOf(to, bytes, 1), RangeOf(from, bytes, 1));
-  // cudaMemcpyDefault: the addresses say whose memory it is.
+  // cudaMemcpyDefault: CUDA derives the kind of memory from the addresses.
   Check(cudaMemcpyAsync(reinterpret_cast<void*>(to),
                         reinterpret_cast<const void*>(from), bytes,
                         cudaMemcpyDefault, on),

@@ -1,4 +1,4 @@
-// The table, and the border where exceptions end.
+// The plugin's table. Its functions catch all exceptions.
 #include <exception>
 #include <memory>
 #include <new>
@@ -11,8 +11,8 @@
 namespace maypole::gpu::plugin {
 namespace {
 
-// Runs `body`, which may throw, and turns what it throws into an error. `where`
-// is appended to the text.
+// Runs `body` and converts its exceptions to an error. `where` is appended to
+// the text.
 template <typename Body>
 int Guard(const std::string& where, MaypoleGpuError* error, const Body& body) {
   try {

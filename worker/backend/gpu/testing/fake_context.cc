@@ -13,7 +13,7 @@ const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
   return result.status();
 }
 
-// What the handle is for; `what` names its kind.
+// Finds the object of a handle; `what` names its kind.
 template <typename T, typename Handle>
 absl::StatusOr<std::shared_ptr<T>> Find(
     const std::map<uint64_t, std::shared_ptr<T>>& handles, Handle handle,
@@ -63,7 +63,7 @@ absl::Status FakeContext::Named(const char* call,
                                                   ": ", status.message()));
 }
 
-// Everything but what is enqueued: f(held) gives a Status or a StatusOr.
+// Runs a call that enqueues nothing; f(held) returns a Status or a StatusOr.
 template <typename F>
 auto FakeContext::Call(const char* call, F f) {
   Held held(scheduler_.mutex());
@@ -75,7 +75,7 @@ auto FakeContext::Call(const char* call, F f) {
   return result;
 }
 
-// make() gives the operation.
+// Runs a call that enqueues the operation that make() returns.
 template <typename F>
 absl::Status FakeContext::Enqueue(const char* call, Stream stream, F make) {
   return Call(call, [&](Held& held) -> absl::Status {
@@ -286,7 +286,7 @@ absl::StatusOr<bool> FakeContext::EventDone(Event event) {
   });
 }
 
-// A timing event whose last record is done.
+// Returns a timing event whose last record is done, or an error.
 absl::StatusOr<FakeEvent*> FakeContext::RecordedEvent(Event event) {
   const auto found = Find(events_, event, "event");
   if (!found.ok()) return found.status();

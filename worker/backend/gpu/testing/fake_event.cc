@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kMagic = 0x6d61797066616b33;  // "maypfak3"
 constexpr uint64_t kRecords = 1024;
 
-// What an EventHandle holds.
+// The content of an EventHandle.
 struct Where {
   uint64_t magic;
   uint64_t event;  // Page::event
@@ -31,7 +31,7 @@ struct FakeEvent::Page {
   uint64_t process;
   std::atomic<uint32_t> destroyed;
   std::atomic<uint64_t> issued;
-  // By record % kRecords: the last record of that place that is done.
+  // Indexed by record % kRecords: the last such record that is done.
   std::atomic<uint64_t> done[kRecords];
   std::atomic<int64_t> times[kRecords];
 };

@@ -1,10 +1,9 @@
-// FakeEvent: an event of a fake Gpu, or one of another process.
+// FakeEvent: an event of a fake Gpu, own or imported.
 //
-// Purpose: counts the records that were issued, and remembers which of the last
-// 1024 are done, and when: a wait is for one record, whatever is recorded
-// later.
+// Purpose: counts the issued records, and remembers which of the last 1024 are
+// done, and when. A wait is for one record, whatever is recorded later.
 //
-// Thread contract: any thread; atomics in a page, which processes may share.
+// Thread contract: any thread; atomics in a page that processes may share.
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_TESTING_FAKE_EVENT_H_
 #define MAYPOLE_WORKER_BACKEND_GPU_TESTING_FAKE_EVENT_H_
 
@@ -20,7 +19,7 @@ namespace maypole::gpu {
 
 class FakeEvent {
  public:
-  // process: the fake process that makes it.
+  // `process` is the fake process that creates the event.
   static absl::StatusOr<std::shared_ptr<FakeEvent>> Create(EventUse use,
                                                            uint64_t process);
   static absl::StatusOr<std::shared_ptr<FakeEvent>> Import(
@@ -29,12 +28,14 @@ class FakeEvent {
 
   EventUse use() const { return use_; }
   bool imported() const { return imported_; }
-  // kFailedPrecondition: its maker, another process, has destroyed it.
+  // Returns kFailedPrecondition if another process has made the event and has
+  // destroyed it.
   absl::Status Usable() const;
-  // Importers get to know that it must not be used any more.
+  // Marks the event as destroyed, for importers.
   void Destroy();
 
-  // The number of a new record, and of the last one (0: none yet).
+  // Issue() returns the number of a new record; issued() that of the last one,
+  // or 0.
   uint64_t Issue();
   uint64_t issued() const;
   void SetDone(uint64_t record, int64_t now);
@@ -48,7 +49,7 @@ class FakeEvent {
 
   const EventUse use_;
   const bool imported_;
-  const Fd fd_;  // of what it has made for others
+  const Fd fd_;  // kept open for importers
   const Mapping mapping_;
   Page* const page_;
 };

@@ -24,8 +24,8 @@ constexpr int kMaxDevices = 16;
 constexpr int kMaxProcesses = 512;
 constexpr int kMaxHolds = 8192;
 
-// What /proc says of a process: 0 if it is gone, or dead and not yet reaped;
-// otherwise when it started, which its pid's next owner did not.
+// Returns the start time of a process from /proc, which tells it from a later
+// process with the same pid; 0 if it has ended, even if it is not yet reaped.
 uint64_t StartOf(pid_t pid) {
   std::ifstream in(absl::StrCat("/proc/", pid, "/stat"));
   const std::string text(std::istreambuf_iterator<char>(in), {});

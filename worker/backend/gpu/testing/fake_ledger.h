@@ -1,18 +1,18 @@
-// FakeLedger: what the processes of a fake machine share: its devices, and who
-// maps how much of their memory.
+// FakeLedger: the state that all processes of a fake machine share: its devices
+// and which process maps which of their memory.
 //
-// Purpose: MemoryRoom of a machine whose processes come and go, also by
-// kill -9. A page in a memfd of the process that made the machine; the others
-// open it by its path in /proc.
+// Purpose: computes MemoryRoom although processes come and go, even by kill -9.
+// The state is a page in a memfd of the process that has made the machine; the
+// others open it through /proc.
 //
-// Thread contract: any thread of any process: a robust mutex in the page, held
-// for a walk over it.
+// Thread contract: any thread of any process; a robust mutex in the page guards
+// it.
 //
-// Invariants: memory is taken while one living process holds it, and once,
-// however many hold it. A process lives from BeginProcess to EndProcess, or the
-// end of its real process (a zombie is dead: its memory is gone). A hold whose
-// `process` is 0 is free; `process` is written last, so that whoever dies in
-// the middle leaves a free one.
+// Invariants: memory counts as taken while a living process holds it, and only
+// once however many hold it. A process lives from BeginProcess to EndProcess or
+// to the end of its real process (a zombie counts as ended). A hold whose
+// `process` is 0 is free; `process` is written last, so that a process that
+// dies while it writes a hold leaves it free.
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_TESTING_FAKE_LEDGER_H_
 #define MAYPOLE_WORKER_BACKEND_GPU_TESTING_FAKE_LEDGER_H_
 
@@ -32,7 +32,7 @@ class FakeLedger {
  public:
   static absl::StatusOr<std::unique_ptr<FakeLedger>> Create(
       const std::vector<DeviceInfo>& devices);
-  // path: path() of another FakeLedger of this machine.
+  // `path` is the path() of another FakeLedger of this machine.
   static absl::StatusOr<std::unique_ptr<FakeLedger>> Open(
       const std::string& path);
 
@@ -41,13 +41,14 @@ class FakeLedger {
   // A number that no other machine has.
   uint64_t machine() const { return machine_; }
 
-  // Numbers of processes and of memory are never used again.
+  // Numbers of processes and of memory are never reused.
   absl::StatusOr<uint64_t> BeginProcess();
   void EndProcess(uint64_t process);
 
-  // New memory, held by the process: kResourceExhausted if there is no room.
+  // Allocates memory that the process holds. Returns kResourceExhausted if
+  // there is no room.
   absl::StatusOr<uint64_t> Take(uint64_t process, int device, uint64_t bytes);
-  // One more holder of what was taken; Drop undoes one Take or Hold.
+  // Adds a holder of existing memory; Drop undoes one Take or Hold.
   absl::Status Hold(uint64_t process, uint64_t memory, int device,
                     uint64_t bytes);
   void Drop(uint64_t process, uint64_t memory);

@@ -170,7 +170,8 @@ absl::Status FakeMemory::Free(Address address) {
   return TakeAccess(region);
 }
 
-// Puts nothing where the region was: nobody else gets these addresses.
+// Replaces the region with an inaccessible mapping, so that its addresses are
+// not reused.
 absl::Status FakeMemory::TakeAccess(Region& region) {
   region.kind = Kind::kFreed;
   region.fd.Reset();

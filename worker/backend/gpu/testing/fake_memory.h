@@ -1,14 +1,14 @@
-// FakeMemory: what one fake Gpu can address: its own memory, memory of others
-// that it has imported, and registered memory of the host.
+// FakeMemory: the memory that one fake Gpu can address: its own, imported
+// memory of other processes, and registered host memory.
 //
-// Purpose: says whether an operation may touch a range, and by which bytes of
-// this process; everything else is refused.
+// Purpose: checks whether an operation may access a range, and finds its bytes
+// in this process.
 //
-// Thread contract: none of its own: the scheduler's mutex is held.
+// Thread contract: the caller must hold the scheduler's mutex.
 //
-// Invariants: a memfd of `bytes` and one page more, the label, is one memory;
-// it is mapped where its Address says, without the label. Addresses of freed
-// memory stay reserved, without access, so that a use of them is always known.
+// Invariants: each memory is a memfd of `bytes` and one more page, the label;
+// it is mapped, without the label, at its Address. Addresses of freed memory
+// stay reserved without access, so that every use of them is noticed.
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_TESTING_FAKE_MEMORY_H_
 #define MAYPOLE_WORKER_BACKEND_GPU_TESTING_FAKE_MEMORY_H_
 
@@ -25,7 +25,7 @@
 
 namespace maypole::gpu {
 
-// A range that an operation may touch.
+// A range that an operation may access.
 struct Piece {
   std::byte* data = nullptr;
   uint64_t bytes = 0;
@@ -35,13 +35,13 @@ struct Piece {
   bool SameAs(const Piece& other) const {
     return data == other.data && bytes == other.bytes;
   }
-  // Also if one memory is mapped twice.
+  // Also detects overlaps through two mappings of one memory.
   bool Overlaps(const Piece& other) const;
 };
 
 class FakeMemory {
  public:
-  // Device memory comes in multiples of this, as on the devices of today.
+  // Device memory is allocated in multiples of this, as on current devices.
   static constexpr uint64_t kGranularity = 2 << 20;
 
   FakeMemory(FakeLedger& ledger, uint64_t process, int device)
@@ -53,18 +53,19 @@ class FakeMemory {
   absl::StatusOr<Memory> Allocate(uint64_t bytes);
   absl::StatusOr<Fd> Export(Address address);
   absl::StatusOr<Memory> Import(int fd, uint64_t bytes);
-  // Whether Free may be called; what it frees is not used any more.
+  // Returns whether Free may be called, once the memory is no longer used.
   absl::Status CheckFree(Address address) const;
   absl::Status Free(Address address);
   absl::StatusOr<Address> RegisterHost(void* host, uint64_t bytes);
   absl::StatusOr<Piece> Registered(void* host) const;
   void UnregisterHost(void* host);
 
-  // `what` is for the text: "the flag". alignment: of the address.
+  // `what`, for example "flag", is for error texts. The address must be a
+  // multiple of `alignment`.
   absl::StatusOr<Piece> Find(const char* what, Address address, uint64_t bytes,
                              uint64_t alignment = 1) const;
 
-  // All mappings of device memory lose their content and their access.
+  // Removes content and access of all mappings of device memory.
   void Vanish();
 
  private:

@@ -1,4 +1,4 @@
-// Memory of fake GPUs: who may use what, and how much of it is taken.
+// Memory of fake GPUs: which process may use it, and how much of it is taken.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -46,7 +46,7 @@ TEST_F(FakeMemoryTest, OnlyWhatBeginsAnAllocationIsFreedAndOnce) {
   EXPECT_REFUSED(a_.gpu->Free(address), kFailedPrecondition, "freed before");
 }
 
-// All that takes an address, with one good address besides.
+// All calls that take an address, each with one valid address besides.
 using Use = std::function<absl::Status(TestProcess&, Address, Address good)>;
 const std::vector<std::pair<const char*, Use>>& Uses() {
   static const std::vector<std::pair<const char*, Use>> uses = {

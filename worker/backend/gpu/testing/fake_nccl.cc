@@ -53,7 +53,7 @@ struct FakeCommunicator::Rank {
   std::atomic<uint32_t> taken, joined;
   char device[64], host_id[256];
   std::atomic<uint64_t> put_down, read;  // chunks
-  // Of the AllReduce whose chunk was put down last.
+  // The AllReduce whose chunk was written last.
   std::atomic<uint64_t> elements, dtype;
 };
 
@@ -61,7 +61,7 @@ struct FakeCommunicator::Page {
   uint64_t magic;
   uint64_t communicator;  // a random number
   std::atomic<int32_t> size;
-  std::atomic<uint32_t> differ;  // 1 + rank that calls another AllReduce
+  std::atomic<uint32_t> differ;  // 1 + a rank whose AllReduce differs
   Rank ranks[kMaxRanks];
 };
 
@@ -137,7 +137,7 @@ bool FakeCommunicator::AllJoined() const {
   return true;
 }
 
-// Of a communicator that all have joined.
+// Call it when all ranks have joined.
 absl::Status FakeCommunicator::Check() const {
   for (int a = 0; a < size_; ++a) {
     for (int b = a + 1; b < size_; ++b) {
@@ -264,7 +264,7 @@ MadeOperation FakeCommunicator::AllReduce(const FakeMemory& memory,
                                           DType dtype) {
   if (!ready_ || in_progress_) {
     return absl::FailedPreconditionError(
-        "ncclInvalidUsage: the communicator is in progress: poll it until it "
+        "ncclInvalidUsage: the communicator is in progress; poll it until it "
         "is ready");
   }
   const absl::Status status = Check();

@@ -1,16 +1,16 @@
 // FakeCommunicator: one rank of a fake NCCL communicator.
 //
-// Purpose: members of one or several real processes meet at a page that the
-// maker of the id holds in a memfd, and sum through a piece of it that each has
-// for itself, a MiB at a time, in the order of ranks.
+// Purpose: members in one or several real processes share a memfd of the
+// process that has made the id. Each member has a staging area there, and sums
+// the areas of all, one MiB at a time, in the order of the ranks.
 //
 // Thread contract: Join, Poll and AllReduce under the scheduler's mutex; Abort
-// also beside the AllReduces that run.
+// also while AllReduces run.
 //
-// Invariants: chunk c of a communicator's life is put down by a rank when all
-// have read c - 1, read when all have put it down; so AllReduces run in the
-// order in which they were issued, and a rank waits for the slowest. Whoever is
-// killed is waited for, as NCCL would, until the waiting abort.
+// Invariants: a rank writes chunk c (counted over the communicator's life) when
+// all ranks have read chunk c - 1, and reads it when all have written it. So
+// AllReduces run in the order of issue, and each rank waits for the slowest.
+// The others wait for a killed rank, as with NCCL, until they abort.
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_TESTING_FAKE_NCCL_H_
 #define MAYPOLE_WORKER_BACKEND_GPU_TESTING_FAKE_NCCL_H_
 
@@ -27,8 +27,8 @@
 
 namespace maypole::gpu {
 
-// The page of a new communicator; the id is good while its maker keeps the
-// descriptor.
+// The page of a new communicator. The id is valid while its maker keeps the
+// descriptor open.
 struct FakeNcclPage {
   Fd fd;
   NcclId id;
@@ -48,7 +48,7 @@ class FakeCommunicator : public std::enable_shared_from_this<FakeCommunicator> {
   absl::StatusOr<CommunicatorState> Poll();
   MadeOperation AllReduce(const FakeMemory& memory, Address data,
                           uint64_t elements, DType dtype);
-  // What waits here is given up.
+  // Ends the waits of this rank.
   void Abort() { aborted_ = true; }
 
  private:
@@ -65,7 +65,7 @@ class FakeCommunicator : public std::enable_shared_from_this<FakeCommunicator> {
   Page* const page_;
   const int size_, rank_;
   bool ready_ = false;
-  bool in_progress_ = false;  // an AllReduce that was not polled yet
+  bool in_progress_ = false;  // an AllReduce has not been polled yet
   uint64_t next_chunk_ = 1;
   std::atomic<bool> aborted_ = false;
 };

@@ -180,7 +180,7 @@ class WaitEventOperation final : public FakeOperation {
   const uint64_t record_;
 };
 
-// Inputs or outputs of a reduction.
+// Finds the inputs or outputs of a reduction.
 absl::StatusOr<std::vector<Piece>> FindOperands(
     const FakeMemory& memory, const char* what,
     std::span<const Address> addresses, uint64_t bytes) {

@@ -1,14 +1,15 @@
-// FakeOperation: one thing that a fake Gpu's stream has to do.
+// FakeOperation: one enqueued operation of a fake Gpu's stream.
 //
-// Purpose: the same code does the work in both modes of the fake: Advance does
-// what can be done now, and says whether that was all.
+// Purpose: the same code does the work in both modes of the fake. Advance does
+// what is possible now and returns whether the operation has finished.
 //
-// Thread contract: made under the scheduler's mutex; then Advance from one
-// thread at a time, with the mutex in stepped mode, without it in threads mode.
-// What is virtual and const may be called beside it, under the mutex.
+// Thread contract: created under the scheduler's mutex; then Advance is called
+// from one thread at a time, with the mutex in stepped mode and without it in
+// threads mode. The virtual const methods may be called concurrently, under the
+// mutex.
 //
-// Invariants: an operation touches memory only in Advance, and only the pieces
-// in reads() and writes(), which stay mapped until it is out of its stream.
+// Invariants: an operation accesses memory only in Advance, and only the pieces
+// in reads() and writes(), which stay mapped until it has left its stream.
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_TESTING_FAKE_OPERATION_H_
 #define MAYPOLE_WORKER_BACKEND_GPU_TESTING_FAKE_OPERATION_H_
 
@@ -26,15 +27,16 @@ namespace maypole::gpu {
 
 enum class Progress { kBlocked, kSome, kFinished };
 
-// How the work goes on: by whom Advance is called.
+// How fast an operation advances and what time it is; depends on the mode.
 class Pace {
  public:
   virtual ~Pace() = default;
-  // How many of `left` bytes to do now, in whole units; at least one unit,
-  // unless nothing is left.
+  // Returns how many of `left` bytes to do now, in whole units; at least one
+  // unit, unless nothing is left.
   virtual uint64_t Share(uint64_t left, uint64_t unit) = 0;
   virtual int64_t Now() const = 0;  // nanoseconds
-  // True: so much time has passed since `begin`, or has been made to pass.
+  // Returns true if this time has passed since `begin`. In stepped mode it may
+  // advance the clock.
   virtual bool Elapsed(int64_t begin, int64_t nanoseconds) = 0;
 };
 
@@ -42,9 +44,9 @@ class FakeOperation {
  public:
   virtual ~FakeOperation() = default;
   virtual Progress Advance(Pace& pace) = 0;
-  // What it waits for, if Advance said kBlocked: "flag 0x10 >= 7 (it is 3)".
+  // After kBlocked: what it waits for, such as "flag 0x10 >= 7 (it is 3)".
   virtual std::string WaitsFor() const { return ""; }
-  // Where that is written; no bytes: nowhere.
+  // The memory whose change it waits for; empty if there is none.
   virtual Piece Awaits() const { return {}; }
 
   const std::vector<Piece>& reads() const { return reads_; }
@@ -52,7 +54,7 @@ class FakeOperation {
   bool Writes(const Piece& piece) const;
   bool Touches(const Piece& piece) const;
 
-  // Injected: Advance is not called before. Steps, or nanoseconds.
+  // An injected delay before the first Advance, in steps or nanoseconds.
   int64_t delay = 0;
 
  protected:
@@ -61,8 +63,8 @@ class FakeOperation {
 
 using MadeOperation = absl::StatusOr<std::unique_ptr<FakeOperation>>;
 
-// One for each call of Gpu that enqueues; Copy is KernelCopy's too. They refuse
-// what fake_gpu.h says.
+// One function for each Gpu method that enqueues; MakeCopy also serves
+// KernelCopy. They return the errors that fake_gpu.h lists.
 MadeOperation MakeWriteValue(const FakeMemory& memory, Address flag,
                              uint64_t value);
 MadeOperation MakeWaitValue(const FakeMemory& memory, Address flag,

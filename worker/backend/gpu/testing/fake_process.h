@@ -1,10 +1,10 @@
-// FakeProcess: one process of a fake machine: whether it lives, what is to go
-// wrong in it, and its Gpus. FakeContext: one Gpu of it.
+// FakeProcess: one process of a fake machine: its state, injected errors and
+// Gpus. FakeContext: one Gpu of the process.
 //
-// Thread contract: FakeProcess is guarded by the scheduler's mutex, which its
-// functions want held, but Create and the destructor. FakeContext's is Gpu's.
+// Thread contract: callers of FakeProcess must hold the scheduler's mutex,
+// except for Create and the destructor. FakeContext: as Gpu.
 //
-// Invariants: a process that is not alive has no streams, and after a Kill no
+// Invariants: a process that is not alive has no streams and, after Kill, no
 // mappings.
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_TESTING_FAKE_PROCESS_H_
 #define MAYPOLE_WORKER_BACKEND_GPU_TESTING_FAKE_PROCESS_H_
@@ -44,9 +44,9 @@ class FakeProcess {
   std::string HostId() const;
   absl::StatusOr<NcclId> MakeNcclId();
 
-  // What every call begins with: is it to fail?
+  // Every call begins with this. Returns an error if the call must fail.
   absl::Status Enter(std::string_view call);
-  // How long what this call enqueues is to be delayed.
+  // Returns the injected delay for what this call enqueues.
   int64_t TakeDelay(std::string_view call);
 
   absl::Status FailNext(std::string_view call, absl::Status status);
@@ -123,8 +123,8 @@ class FakeContext final : public Gpu {
                          uint64_t elements, DType dtype) override;
   absl::Status AbortCommunicator(Communicator communicator) override;
 
-  // For the process, under the mutex. Die: what it has made is gone; its
-  // streams have been stopped.
+  // Called by the process, under the mutex. Die() drops everything that the
+  // context has made; its streams must have been stopped.
   FakeStreams Streams() const;
   void Die();
 

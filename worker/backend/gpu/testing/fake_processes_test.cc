@@ -1,5 +1,5 @@
 // Fake GPUs in several real processes: this program starts itself again, with a
-// role, for each of the other processes.
+// role, for each other process.
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>

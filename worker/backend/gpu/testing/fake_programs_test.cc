@@ -1,6 +1,5 @@
-// Random programs over streams of several fake processes: whatever the
-// scheduler does, the result is that of doing one thing after the other; unless
-// the waits are left out.
+// Random programs over streams of several fake processes: in every schedule the
+// result is that of sequential execution, unless the waits are left out.
 #include <algorithm>
 #include <array>
 #include <random>

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kStepNanoseconds = 1000;
 constexpr uint64_t kSliceBytes = 1 << 20;
-// A blocked stream looks again so often at once, then at intervals that grow
+// A blocked stream polls this many times at once, then at intervals that grow
 // with the number of blocked streams, so that many cost no more than a few.
 constexpr int kEagerLooks = 64;
 constexpr std::chrono::microseconds kLookInterval(50);
@@ -137,7 +137,7 @@ void FakeScheduler::Execute(FakeStream& stream) {
   idle_.notify_all();
 }
 
-// False: stopped before its end.
+// Returns false if the operation was stopped before its end.
 bool FakeScheduler::RunToEnd(FakeOperation& operation,
                              const std::atomic<bool>& stopped) {
   ThreadPace pace;
@@ -185,7 +185,7 @@ bool FakeScheduler::Step(const Held&) {
   return delayed;
 }
 
-// False: what is at its head waits.
+// Returns false if the stream's first operation is blocked.
 bool FakeScheduler::Advance(FakeStream& stream) {
   SteppedPace pace(random_, now_);
   const Progress progress = stream.queue.front()->Advance(pace);

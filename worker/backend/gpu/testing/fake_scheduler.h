@@ -1,14 +1,14 @@
-// FakeScheduler: runs the streams of the fake processes of this process.
+// FakeScheduler: runs the streams of the fake processes in this process.
 //
-// Purpose: one place that decides what runs when: a seed (stepped mode), or a
-// thread per stream (threads mode; fake_gpu.h says what the modes are).
+// Purpose: decides what runs when: by a seed in stepped mode, by a thread per
+// stream in threads mode (see fake_gpu.h).
 //
-// Thread contract: mutex() guards everything of the fakes of one machine in
-// this process, but for what operations do by themselves. Functions that take a
-// Held want it locked; they unlock it only where they say that they wait.
+// Thread contract: mutex() guards all fake objects of one machine in this
+// process, except the work of operations. Functions that take a Held need it
+// locked; they unlock it only where they wait.
 //
 // Invariants: an operation is in its stream until it is done, so a stream with
-// an empty queue is idle. A stopped stream does nothing any more.
+// an empty queue is idle. A stopped stream does no further work.
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_TESTING_FAKE_SCHEDULER_H_
 #define MAYPOLE_WORKER_BACKEND_GPU_TESTING_FAKE_SCHEDULER_H_
 
@@ -38,7 +38,7 @@ struct FakeStream {
   std::atomic<bool> stopped = false;
   std::condition_variable more;
   std::thread thread;
-  bool running = false;  // the thread
+  bool running = false;  // the thread has not ended
 };
 using FakeStreams = std::vector<std::shared_ptr<FakeStream>>;
 
@@ -57,10 +57,10 @@ class FakeScheduler {
   std::shared_ptr<FakeStream> Start(uint64_t id, const Held& held);
   void Push(FakeStream& stream, std::unique_ptr<FakeOperation> operation,
             const Held& held);
-  // Waits until they are all idle, or given_up() says true.
+  // Waits until all streams are idle, or given_up() returns true.
   absl::Status WaitIdle(const FakeStreams& streams,
                         const std::function<bool()>& given_up, Held& held);
-  // Ends the streams wherever they are; waits until they are where they stop.
+  // Stops the streams, even within an operation; waits until they have stopped.
   void Stop(const FakeStreams& streams, Held& held);
 
   bool Step(const Held& held);

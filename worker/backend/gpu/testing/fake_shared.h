@@ -1,7 +1,7 @@
-// What the fake's processes share memory with: memfds, found by their path in
-// /proc; and the order of what is seen through them.
+// Helpers for memory that the fake's processes share: memfds, which other
+// processes open through /proc, and memory ordering.
 //
-// Thread contract: pure functions, or one atomic.
+// Thread contract: any thread.
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_TESTING_FAKE_SHARED_H_
 #define MAYPOLE_WORKER_BACKEND_GPU_TESTING_FAKE_SHARED_H_
 
@@ -13,24 +13,24 @@
 
 namespace maypole::gpu {
 
-// A memfd of zeros whose size is sealed: whoever maps it gets no SIGBUS.
+// Makes a zeroed memfd whose size is sealed, so that its users get no SIGBUS.
 absl::StatusOr<Fd> MakeSharedFile(const char* name, uint64_t bytes);
-// Its first `bytes`, shared, to be read and written.
+// Maps its first `bytes` bytes, shared, for reading and writing.
 absl::StatusOr<Mapping> MapShared(int fd, uint64_t bytes);
-// True: made by MakeSharedFile, and of this size.
+// Returns true if MakeSharedFile has made it, with this size.
 bool IsSharedFile(int fd, uint64_t bytes);
 
-// By which other processes of this user open a descriptor of this process.
+// The path by which other processes of this user open a descriptor of this one.
 std::string PathOfFd(int fd);
 absl::StatusOr<Fd> OpenFdOf(pid_t pid, int fd);
 
-// Never 0; for what is to be told from everything else.
+// Returns a random number, never 0, that identifies an object.
 uint64_t RandomNumber();
 
-// Called before what others wait for is written, and after it was seen: orders
-// all such pairs of a process. The hardware needs no more than the flag itself;
-// but one flag may be mapped at several addresses (several fake processes in
-// one), and a race detector knows nothing of that.
+// Call it before writing a value that others wait for, and after seeing such a
+// value; it orders all such pairs of a process. The hardware would not need
+// this, but a flag may be mapped at several addresses (several fake processes
+// in one real one), which a race detector does not know.
 void OrderSharedMemory();
 
 }  // namespace maypole::gpu

@@ -1,4 +1,4 @@
-// What the tests of the fake GPUs share: processes of one fake machine.
+// Helpers for the tests of the fake GPUs: processes of one fake machine.
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_TESTING_FAKE_TESTING_H_
 #define MAYPOLE_WORKER_BACKEND_GPU_TESTING_FAKE_TESTING_H_
 
@@ -30,7 +30,7 @@ const absl::Status& StatusOf(const absl::StatusOr<T>& result) {
     EXPECT_TRUE(outcome.ok()) << StatusOf(outcome); \
   } while (false)
 
-// The call is refused with that code, and a text that holds `words`.
+// Expects that the call fails with this code and a text that contains `words`.
 #define EXPECT_REFUSED(call, expected, words)                                \
   do {                                                                       \
     const absl::Status refusal = StatusOf(call);                             \

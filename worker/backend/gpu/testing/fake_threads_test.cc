@@ -1,5 +1,5 @@
-// Fake GPUs whose streams have threads: what hosts, other processes and deaths
-// do while streams run.
+// Fake GPUs in threads mode: hosts, other processes and deaths act while
+// streams run.
 #include <atomic>
 #include <chrono>
 #include <thread>

@@ -12,8 +12,8 @@ __global__ void __launch_bounds__(kThreads)
   CopyShare(task, thread, threads);
 }
 
-// Nanoseconds of the whole device: they go on while the context is switched
-// out.
+// A nanosecond clock of the whole device, which also runs while the context is
+// switched out.
 __device__ uint64_t GlobalTimer() {
   uint64_t now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));

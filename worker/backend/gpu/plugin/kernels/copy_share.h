@@ -1,9 +1,11 @@
-// CopyShare: what one thread of KernelCopy does. Where both addresses lie alike
-// to a multiple of 16, by vectors, four in flight, and single bytes before and
-// after them; else by bytes.
+// CopyShare: the work of one thread of KernelCopy.
 //
-// Thread contract: any number of threads, in any order or at once, each number
-// below `threads` once.
+// If both addresses have the same remainder modulo 16, the threads copy
+// vectors, four in flight per thread, and single bytes before and after them;
+// otherwise they copy bytes.
+//
+// Thread contract: any number of threads, in any order or concurrently; call it
+// once for each `thread` below `threads`.
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_KERNELS_COPY_SHARE_H_
 #define MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_KERNELS_COPY_SHARE_H_
 

@@ -1,8 +1,8 @@
-// How elements of a type are read, combined and written:
-// common/reduce/reduce.h's rules, for kernels.
+// How kernels load, combine and store elements of a type, by the rules of
+// common/reduce/reduce.h.
 //
-// Invariants: the results have the bits that common/reduce gives, but for which
-// NaN: reduce_share_test compares them. 16-bit types are
+// Invariants: the results have the same bits as those of common/reduce, except
+// for the bits of a NaN; shares_test compares them. 16-bit types are
 // accumulated in float32.
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_KERNELS_ELEMENTS_H_
 #define MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_KERNELS_ELEMENTS_H_
@@ -67,8 +67,8 @@ struct Add {
   }
 };
 
-// The second condition takes a NaN in b; one in a stays, since no comparison
-// with it is true. Of equal zeros the first stays.
+// The second condition selects a NaN in b; a NaN in a stays, because no
+// comparison with it is true. Of two equal zeros, the first stays.
 struct Min {
   template <typename T>
   static MAYPOLE_SHARE T Of(T a, T b) {

@@ -1,9 +1,9 @@
 // The kernels, as the host code that launches them sees them.
 //
-// Purpose: .cu files hold kernels and give their addresses; how many blocks, on
-// which stream and whether the arguments make sense is decided in ordinary C++
-// (launch.cc). What a kernel does is in *_share.h, which the host compiles too
-// (and tests).
+// Purpose: the .cu files only define kernels and return their addresses.
+// Ordinary C++ (launch.cc) checks arguments and chooses grid and stream. The
+// bodies of the kernels are in *_share.h, which the host also compiles, for
+// tests.
 //
 //   const void* kernel = ReduceKernel(dtype, op, task.input_count);
 //   void* arguments[] = {&task};
@@ -20,13 +20,13 @@
 
 namespace maypole::gpu::plugin {
 
-// Of a block of ReduceKernel and CopyKernel.
+// Threads of a block of ReduceKernel and CopyKernel.
 inline constexpr int kThreads = 256;
-// What one load or store of a thread moves, if the addresses allow it.
+// Bytes that one load or store of a thread moves, if the addresses allow it.
 inline constexpr uint64_t kVectorBytes = 16;
 inline constexpr int kMaxBuffers = 16;  // gpu.h: kMaxReduced
 
-// The argument of ReduceKernel; by value, so at most 4 KiB.
+// The argument of ReduceKernel, passed by value, so at most 4 KiB.
 struct ReduceTask {
   const std::byte* inputs[kMaxBuffers];
   std::byte* outputs[kMaxBuffers];
@@ -44,7 +44,7 @@ struct CopyTask {
   uint64_t bytes;
 };
 
-// nullptr: no such kernel. `inputs`: 1 to kMaxBuffers.
+// Returns nullptr if there is no such kernel. `inputs` is 1 to kMaxBuffers.
 const void* ReduceKernel(DType dtype, Op op, uint32_t inputs);
 const void* ReduceFloat32Kernel(Op op, uint32_t inputs);
 const void* ReduceFloat64Kernel(Op op, uint32_t inputs);
@@ -52,7 +52,7 @@ const void* ReduceFloat16Kernel(Op op, uint32_t inputs);
 const void* ReduceBfloat16Kernel(Op op, uint32_t inputs);
 
 const void* CopyKernel();
-// Argument: uint64_t nanoseconds. Blocks of one warp.
+// The argument is uint64_t nanoseconds. Launch it with blocks of one warp.
 const void* SpinKernel();
 
 }  // namespace maypole::gpu::plugin

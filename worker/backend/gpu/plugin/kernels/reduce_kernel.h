@@ -1,5 +1,5 @@
-// The reduction kernels of one element type: for nvcc, included by one .cu file
-// a type (so that they are compiled side by side).
+// The reduction kernels of one element type, for nvcc. One .cu file per type
+// includes this, so that the types are compiled in parallel.
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_KERNELS_REDUCE_KERNEL_H_
 #define MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_KERNELS_REDUCE_KERNEL_H_
 

@@ -1,19 +1,19 @@
-// ReduceShare: what one thread of a reduction does.
+// ReduceShare: the work of one thread of a reduction.
 //
-// Purpose: k inputs are read once, combined in registers and written to m
-// outputs: (k + m) * S bytes of traffic. The threads of the whole grid go over
-// the elements together, neighbours beside each other:
+// Purpose: k inputs of S bytes are read once, combined in registers and written
+// to m outputs, which moves (k + m) * S bytes. Neighbouring threads of the grid
+// handle neighbouring elements:
 //
 //   vectors of 16 bytes   | t0 | t1 | ... | tN | t0 | t1 | ...
 //   elements after them   t0 t1 t2 (fewer than a vector holds)
 //
-// and where an address is no multiple of 16, over single elements.
+// If an address is not a multiple of 16, the threads handle single elements.
 //
-// Invariants: a thread writes no element but those it has read itself, after it
-// has read them: so an output may be one of the inputs.
+// Invariants: a thread only writes elements that it has read itself before, so
+// an output may be one of the inputs.
 //
-// Thread contract: any number of threads, in any order or at once, each number
-// below `threads` once.
+// Thread contract: any number of threads, in any order or concurrently; call it
+// once for each `thread` below `threads`.
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_KERNELS_REDUCE_SHARE_H_
 #define MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_KERNELS_REDUCE_SHARE_H_
 
@@ -29,8 +29,9 @@ namespace maypole::gpu::plugin {
 template <typename E>
 inline constexpr int kPerVector = sizeof(Vector) / sizeof(typename E::Stored);
 
-// Vectors of each input that a thread has in flight: about eight in all, so
-// that few inputs fill the memory's pipes too. kInputs 0: any number of them.
+// Vectors of each input that a thread has in flight: about eight in total, so
+// that few inputs use the memory bandwidth, too. kInputs is 0 for a number of
+// inputs that is only known at run time.
 template <int kInputs>
 inline constexpr int kVectorsAtOnce = kInputs == 0   ? 1
                                       : kInputs <= 2 ? 4
@@ -87,8 +88,8 @@ MAYPOLE_SHARE void StoreAll(const ReduceTask& task, uint64_t index,
   }
 }
 
-// The vectors `index`, `index + stride`, ... (kCount of them); all loads of a
-// known number of inputs before the first use.
+// Reduces kCount vectors: `index`, `index + stride`, ... If the number of
+// inputs is known, all loads precede the first use.
 template <typename E, typename O, int kInputs, int kCount>
 MAYPOLE_SHARE void ReduceVectors(const ReduceTask& task, uint64_t index,
                                  uint64_t stride) {
@@ -135,7 +136,7 @@ MAYPOLE_SHARE void ReduceElement(const ReduceTask& task, uint64_t index) {
   }
 }
 
-// kInputs: task.input_count, or 0.
+// kInputs must be task.input_count or 0.
 template <typename E, typename O, int kInputs>
 MAYPOLE_SHARE void ReduceShare(const ReduceTask& task, uint64_t thread,
                                uint64_t threads) {

@@ -1,5 +1,5 @@
-// What the bodies of kernels have in common: code that nvcc compiles for the
-// device and the host's compiler for tests, and 16 bytes at once.
+// Common parts of the kernels' bodies: macros for code that nvcc compiles for
+// the device and the host compiler for tests, and 16-byte vectors.
 #ifndef MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_KERNELS_SHARE_H_
 #define MAYPOLE_WORKER_BACKEND_GPU_PLUGIN_KERNELS_SHARE_H_
 
@@ -15,13 +15,13 @@
 
 namespace maypole::gpu::plugin {
 
-// Loaded and stored by one instruction; lies at multiples of 16.
+// Loaded and stored by one instruction; its address is a multiple of 16.
 struct alignas(16) Vector {
   uint32_t words[4];
 };
 
 #ifdef __CUDACC__
-// The compiler does not join the loads of an aligned struct by itself.
+// The compiler does not merge the loads of an aligned struct on its own.
 MAYPOLE_SHARE Vector LoadVector(const Vector* from) {
   const uint4 v = *reinterpret_cast<const uint4*>(from);
   return {{v.x, v.y, v.z, v.w}};
