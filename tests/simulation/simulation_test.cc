@@ -51,6 +51,14 @@ TEST(SimulationTest, SlotsGoFromNameToName) {
   EXPECT_GT(report.counts().slots_freed, 2 * seeds);
 }
 
+// A rank leaves early; the names of what fails for want of it are given back.
+TEST(SimulationTest, SlotsAreTakenBackAfterADeparture) {
+  Report report;
+  report.Add(118, Play({.seed = 118, .slots = kFewSlots}));
+  EXPECT_EQ(report.failures(), 0);
+  EXPECT_GT(report.counts().slots_freed, 2);
+}
+
 // Seeds beyond the plain run's that have found something once.
 TEST(SimulationTest, SeedsOfOldBugs) {
   for (const uint64_t seed : {446, 1271, 1465, 1797, 1906, 4382, 5980, 6773}) {

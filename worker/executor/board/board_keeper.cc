@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "common/board/urgent.h"
@@ -38,16 +39,19 @@ std::vector<IdleSlot> BoardKeeper::IdleSlots() const {
   std::vector<IdleSlot> idle;
   for (uint32_t slot = 0; slot < allotted_; ++slot) {
     if (slots_[slot].set == nullptr) continue;
-    const std::vector<uint32_t>& locals = slots_[slot].set->locals;
-    const auto generation = [&](uint32_t local) {
-      return board_->arrival(slot, local)
-          .generation.load(std::memory_order_relaxed);
-    };
-    const uint32_t first = generation(locals.front());
-    if (std::all_of(locals.begin(), locals.end(), [&](uint32_t local) {
-          return generation(local) == first;
-        })) {
-      idle.push_back({slot, first});
+    uint32_t least = std::numeric_limits<uint32_t>::max();
+    uint32_t greatest = 0;
+    for (const uint32_t local : slots_[slot].set->locals) {
+      const uint32_t generation =
+          board_->arrival(slot, local)
+              .generation.load(std::memory_order_relaxed);
+      least = std::min(least, generation);
+      greatest = std::max(greatest, generation);
+    }
+    // After a departure operations fail before all ranks have arrived, and the
+    // ranks stay at different generations.
+    if (least == greatest || HasLeft(*slots_[slot].set)) {
+      idle.push_back({slot, greatest});
     }
   }
   return idle;
@@ -242,6 +246,12 @@ const worker::MarkLeft* BoardKeeper::LeftBehind(uint32_t slot,
     }
   }
   return nullptr;
+}
+
+bool BoardKeeper::HasLeft(const NodeSet& set) const {
+  return std::any_of(
+      left_.begin(), left_.end(),
+      [&](const worker::MarkLeft& left) { return set.Has(left.rank); });
 }
 
 void BoardKeeper::FailWaiting() {

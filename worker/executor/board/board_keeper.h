@@ -34,7 +34,8 @@ class BoardKeeper {
   // Returns an error if there is no memory for the slot, which then must not be
   // used.
   Status Allot(const AllotSlot& allot);
-  // Returns the slots whose local members are all at the same generation.
+  // Returns the slots that no rank seems to use: their local members are all at
+  // the same generation, or a member of their process set has left.
   std::vector<IdleSlot> IdleSlots() const;
   // Takes the slot from its name. Returns its greatest generation, for
   // ExecutorCore::OnSlotFreed.
@@ -78,6 +79,7 @@ class BoardKeeper {
   bool TakeReadySlotsOnce(std::vector<ReadySlot>* all);
   bool CopyReadySlot(uint32_t slot, ReadySlot* news) const;
   void CopySplits(uint32_t slot, ReadySlot* news) const;
+  bool HasLeft(const NodeSet& set) const;
   // Returns the departed rank for which the slot's last generation,
   // *generation, waits in vain; null if there is none.
   const worker::MarkLeft* LeftBehind(uint32_t slot, uint32_t* generation) const;

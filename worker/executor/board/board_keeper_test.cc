@@ -1,11 +1,14 @@
 #include "worker/executor/board/board_keeper.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "common/board/urgent.h"
 
@@ -139,6 +142,28 @@ TEST_F(BoardKeeperTest, WaitersForARankThatHasLeftFail) {
   Arrive(2, 0, 1);
   keeper_->FailWaiting();
   EXPECT_EQ(board().OutcomeOf(2, 1), Outcome::kFailed);
+}
+
+TEST_F(BoardKeeperTest, NamesThatOneRankHasArrivedAtAreIdleAfterADeparture) {
+  Allot(3, MakeSet(1, {0, 1}));
+  Arrive(0, 0, 1);
+  Arrive(1, 0, 2);
+  Arrive(1, 1, 2);
+  Arrive(3, 0, 1);
+  const auto idle = [&] {
+    std::vector<std::pair<uint32_t, uint32_t>> all;
+    for (const IdleSlot& i : keeper_->IdleSlots()) {
+      all.emplace_back(i.slot, i.generation);
+    }
+    return all;
+  };
+  EXPECT_THAT(idle(),
+              testing::ElementsAre(testing::Pair(1, 2), testing::Pair(2, 0)));
+  keeper_->MarkLeft({2, -1, "rank 2 has shut down"});
+  // Not slot 3, whose process set does not need rank 2.
+  EXPECT_THAT(idle(),
+              testing::ElementsAre(testing::Pair(0, 1), testing::Pair(1, 2),
+                                   testing::Pair(2, 0)));
 }
 
 TEST_F(BoardKeeperTest, RemoteDepartureFailsWhatIsNotCompleteHere) {
