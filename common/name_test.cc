@@ -42,8 +42,8 @@ TEST(NameTest, OneMessageSaysWhatIsExpected) {
   const std::string expected = kExpected;
   EXPECT_EQ(Refused(""), expected + ", not ''");
   EXPECT_EQ(Refused("a b"), expected + ", not 'a b'");
-  EXPECT_EQ(Refused(".."), expected + " (and no directory's), not '..'");
-  EXPECT_EQ(Refused("."), expected + " (and no directory's), not '.'");
+  EXPECT_EQ(Refused(".."), expected + " (and neither '.' nor '..'), not '..'");
+  EXPECT_EQ(Refused("."), expected + " (and neither '.' nor '..'), not '.'");
   EXPECT_EQ(Refused(std::string(64, 'x')),
             expected + ", not '" + std::string(64, 'x') + "' (64 characters)");
   EXPECT_EQ(
