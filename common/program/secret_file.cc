@@ -39,7 +39,7 @@ absl::Status CheckFile(const struct stat& info, const std::string& path) {
   if (info.st_uid != 0 && info.st_uid != ::geteuid()) {
     return absl::PermissionDeniedError(absl::StrCat(
         "secret file ", path, ": belongs to uid ", info.st_uid,
-        ", who knows what is in it and may change it; it must belong to root ",
+        ", who can read the secret and change it; it must belong to root ",
         "or to this program's user (uid ", ::geteuid(), ")"));
   }
   if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
@@ -62,7 +62,7 @@ std::string SecretWarning(const std::string& secret) {
 }
 
 absl::StatusOr<std::string> ReadSecretFile(const std::string& path) {
-  // O_NONBLOCK: of a FIFO the call would wait for somebody who writes to it.
+  // O_NONBLOCK: open() of a FIFO would wait for a writer.
   const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info {};
   if (!fd.valid() || ::fstat(fd.get(), &info) != 0) {
