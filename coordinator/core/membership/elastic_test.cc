@@ -191,7 +191,7 @@ TEST_F(ElasticTest, TooFewAreToldHowManyAreThereAndWhoIsNot) {
             static_cast<int>(absl::StatusCode::kDeadlineExceeded));
   EXPECT_EQ(b_.Refused()[0].message(),
             "the job did not start within 120 s: 1 of at least 2 ranks are "
-            "there: node n1 (host host-n1) with 1 rank; not there of the last "
+            "there: node n1 (host host-n1) with 1 rank; missing from the last "
             "epoch: rank 0 (node n0, host host-n0, pid 1011), rank 1 (node n0, "
             "host host-n0, pid 1012)");
   EXPECT_THAT(b_.Refused()[0].clients(), ElementsAre(22));
@@ -252,7 +252,7 @@ TEST_F(ElasticTest, ThatANewOneHasWaitedLongIsNoReasonToLeaveOthersBehind) {
   EXPECT_EQ(c_.Refused()[0].message(),
             "the job did not start within 120 s: 3 ranks are there: node n0 "
             "(host host-n0) with 2 ranks, node n2 (host host-n2) with 1 rank; "
-            "not there of the last epoch: rank 2 (node n1, host host-n1, pid "
+            "missing from the last epoch: rank 2 (node n1, host host-n1, pid "
             "1021)");
   bed_.Pass(seconds(5));
   EXPECT_EQ(epoch(), 1u);

@@ -30,7 +30,7 @@ absl::StatusOr<Signature> CheckedSignature(const proto::LocalSignature& m,
   return s;
 }
 
-// Each rank of the set on the node in exactly one group.
+// Checks that each rank of the set on the node is in exactly one group.
 absl::Status CheckRanks(const std::vector<uint32_t>& expected,
                         const NodePresence& p) {
   std::set<uint32_t> seen;
@@ -132,7 +132,7 @@ absl::StatusOr<NodePresence> ReadPresence(
   if (status.ok() && Gathers(kind)) {
     status = ReadFirstDims(expected.size(), message, &p);
   }
-  // That of a set with too many ranks fails whatever it says.
+  // An alltoall of too many ranks fails anyway.
   if (status.ok() && kind == Kind::kAlltoall &&
       set.ranks.size() <= kMaxAlltoallRanks) {
     status = ReadSplits(set.ranks.size(), message, &p);
