@@ -176,7 +176,7 @@ void Job::ReadStallTimes(Config* config, JobOutput* out) const {
       LogPrefix("stall_shutdown_too_short"),
       " check=", LogValue(SecondsText(config->stall_check)),
       " shutdown=", LogValue(SecondsText(config->stall_shutdown)),
-      !checks ? " reason=\"no rank is ever late with check=0: no job is ended\""
+      !checks ? " reason=\"no rank counts as late (check 0), so no job ends\""
               : " reason=\"a rank counts as late only after the check time, so "
                 "the job ends later\""));
 }
