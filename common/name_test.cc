@@ -51,7 +51,7 @@ TEST(NameTest, OneMessageSaysWhatIsExpected) {
       expected + ", not '" + std::string(64, 'x') + "...' (5000 characters)");
 }
 
-// A refused name ends no line and moves no cursor.
+// A refused name in the message cannot end the line or move the cursor.
 TEST(NameTest, TheMessageIsOnePrintableLine) {
   EXPECT_EQ(
       Refused("a\nb\x1b[2J\x7f\xc2\x9b"),

@@ -88,7 +88,7 @@ TEST_F(SecretTest, RefusesAFileThatOthersThanItsOwnerRead) {
   }
 }
 
-// Of a FIFO the call waited, in silence, for somebody who writes to it.
+// For a FIFO the call used to wait silently for a writer.
 TEST_F(SecretTest, RefusesWhatIsNoRegularFileAtOnce) {
   ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
   for (const std::string& path :

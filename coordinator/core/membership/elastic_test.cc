@@ -1,4 +1,5 @@
-// Elastic jobs: who is in an epoch, when it starts, what the others are told.
+// Elastic jobs: which ranks are in an epoch, when it starts, and what the other
+// ranks are told.
 #include "coordinator/core/membership/elastic.h"
 
 #include "coordinator/core/testing/elastic_testing.h"
@@ -379,7 +380,8 @@ TEST_F(ElasticTest, ElasticAndFixedRanksDoNotMix) {
   EXPECT_THAT(a_.Refused()[0].message(), HasSubstr("they are elastic, the"));
 }
 
-// The job was another coordinator's before, or all its executors were lost.
+// The job belonged to another coordinator before, or all its executors were
+// lost.
 TEST_F(ElasticTest, WhoWasInAnEpochIsFirstAndInALaterOneAlsoInAJobThatIsNew) {
   Wait(c_, {{31}});
   Wait(b_, {{21, 7, 2}});
