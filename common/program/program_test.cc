@@ -105,7 +105,8 @@ TEST_F(SecretTest, RefusesAFileOfSomebodyElse) {
   std::ofstream(path_) << "abc\n";
   ::chmod(path_.c_str(), 0600);
   if (::chown(path_.c_str(), 65534, 65534) != 0) {
-    GTEST_SKIP() << "no right to give files away; see tests/security_test.py";
+    GTEST_SKIP()
+        << "no right to give files away; see tests/security/security_test.py";
   }
   const auto secret = ReadSecretFile(path_);
   ASSERT_FALSE(secret.ok());

@@ -46,7 +46,8 @@ absl::Status Deadlock::Check(size_t node,
   if (!own) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", rank.rank(),
-                     " is blocked, or by one, that is no rank of the node"));
+                     " is blocked, but it, or a rank that blocks it, is not a "
+                     "rank of the node"));
   }
   const int waits = (rank.has_identity() ? 1 : 0) + (rank.joining() ? 1 : 0) +
                     (rank.asks_for_set() ? 1 : 0);

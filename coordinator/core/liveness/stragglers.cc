@@ -52,7 +52,7 @@ absl::Status Stragglers::Check(size_t node,
       if (std::find(here.begin(), here.end(), rank) != here.end()) continue;
       return absl::InvalidArgumentError(
           absl::StrCat(OperationText(op.identity()), " is late for rank ", rank,
-                       ", which is no rank of its process set on the "
+                       ", which is not a rank of its process set on the "
                        "node"));
     }
   }

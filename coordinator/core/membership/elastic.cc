@@ -44,8 +44,8 @@ absl::Status CheckElasticReady(const proto::RanksReady& ready) {
   for (const proto::ElasticMember& m : ready.members()) {
     if (m.rank() < limit && clients.insert(m.client()).second) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("client ", m.client(), " waits twice, or was rank ",
-                     m.rank(), " of at most ", limit));
+        absl::StrCat("client ", m.client(), " waits twice, or its last rank (",
+                     m.rank(), ") is not below ", limit));
   }
   return CheckRankFacts(ready, ready.members_size());
 }

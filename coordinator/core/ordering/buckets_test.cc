@@ -220,7 +220,7 @@ TEST(BucketsTest, AMissedRoundIsNoHarmAndALastingChangeIsLearned) {
   b.AddAll({1, 2, 3});
   for (int step = 0; step < kMissesToForget; ++step) {
     b.Parted();
-    b.AddAll({1, 2});  // 3 has gone for good
+    b.AddAll({1, 2});  // 3 never comes again
     b.Pass(kAge);
     EXPECT_EQ(b.Parted(), (Parts{{1, 2}})) << step;
   }

@@ -113,7 +113,7 @@ absl::Status OperationTable::Retire(size_t node,
     if (*op == nullptr || (*op)->present > 0) continue;
     if ((*op)->set->by_node[node].empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          (*op)->Text(), " is to be forgotten for a node that is not of ",
+          (*op)->Text(), " was retired by a node without ranks of ",
           (*op)->set->Text()));
     }
     Forget(*op);
