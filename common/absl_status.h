@@ -1,4 +1,7 @@
-// Between Status (libmaypole) and absl::Status (worker, coordinator).
+// Conversions between Status (libmaypole) and absl::Status (worker,
+// coordinator).
+//
+// Thread contract: pure functions.
 #ifndef MAYPOLE_COMMON_ABSL_STATUS_H_
 #define MAYPOLE_COMMON_ABSL_STATUS_H_
 

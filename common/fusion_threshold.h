@@ -1,4 +1,4 @@
-// The fusion threshold that the environment asks for.
+// Reads the fusion threshold from the environment.
 //
 // Thread contract: a pure function of `get`.
 #ifndef MAYPOLE_COMMON_FUSION_THRESHOLD_H_
@@ -13,9 +13,10 @@
 
 namespace maypole {
 
-// MAYPOLE_FUSION_THRESHOLD, or HOROVOD_FUSION_THRESHOLD if that is not set:
-// bytes, 0 for no fusion. *out stays -1 if neither is set. get: as getenv, null
-// if unset; empty counts as unset.
+// Reads MAYPOLE_FUSION_THRESHOLD or, if it is not set,
+// HOROVOD_FUSION_THRESHOLD: a number of bytes, 0 for no fusion. *out becomes -1
+// if neither is set. `get` works like getenv (null if unset); an empty value
+// counts as unset.
 template <typename Get>
 Status ReadFusionThreshold(const Get& get, int64_t* out) {
   *out = -1;
@@ -27,7 +28,7 @@ Status ReadFusionThreshold(const Get& get, int64_t* out) {
     if (!ParseNumber(text, 0, kMost, out)) {
       return Status(Code::kInvalidArgument,
                     std::string(name) + "='" + text +
-                        "': expected bytes, a number from 0 (no fusion) to " +
+                        "': must be a number of bytes from 0 (no fusion) to " +
                         std::to_string(kMost));
     }
     return Status();

@@ -1,7 +1,7 @@
-// Limits of what clients, executors and the coordinator share.
+// Limits that clients, executors and the coordinator have in common.
 //
-// Every queue, table and message of Maypole has a bound with a name (promise 8
-// of docs/design.md). Those that concern one part alone stand in that part.
+// Every queue, table and message of Maypole has a named bound (promise 8 of
+// docs/design.md). Bounds that concern only one part are defined in that part.
 #ifndef MAYPOLE_COMMON_LIMITS_H_
 #define MAYPOLE_COMMON_LIMITS_H_
 
@@ -11,7 +11,8 @@
 namespace maypole {
 
 // Version of the session structs and of the board's layout. Both sides must
-// run the same one; a peer of another version is refused, both being named.
+// have the same version; a peer with another one is refused by a message that
+// names both versions.
 inline constexpr uint32_t kProtocolVersion = 4;
 
 inline constexpr int kMaxDims = 8;            // dimensions of a tensor
@@ -27,16 +28,21 @@ inline constexpr uint32_t kMaxSlots = 16384;        // names in use at a time
 inline constexpr uint32_t kMaxRuns = 256;           // negotiated runs in flight
 inline constexpr uint32_t kMaxRunOperations = 512;  // operations fused in a run
 inline constexpr uint32_t kTicketCells = 65536;  // at least 2 x (slots + runs)
-// Names of unnamed operations per kind: of the set of all ranks, of another.
+// Names for unnamed operations, per kind: in the set of all ranks, and in any
+// other process set.
 inline constexpr uint32_t kUnnamedSlots = 256;
 inline constexpr uint32_t kUnnamedSlotsOfASet = 32;
-inline constexpr uint32_t kMaxRecall = 256;        // slots of one SlotRecall
-inline constexpr uint32_t kMaxSetRequests = 256;   // of a rank, unanswered
-inline constexpr uint32_t kMaxProcessSets = 1024;  // of an epoch, removed too
-inline constexpr uint32_t kMaxSplitNames = 512;    // of alltoalls, at a time
-inline constexpr int kMaxAlltoallRanks = 1024;     // over several nodes
-inline constexpr uint32_t kMatrices = 2;  // alltoalls over nodes in flight
-inline constexpr uint64_t kMaxArenaBytes = uint64_t{1} << 40;  // of a rank
+inline constexpr uint32_t kMaxRecall = 256;  // slots in one SlotRecall
+// Unanswered SetRequests of one rank.
+inline constexpr uint32_t kMaxSetRequests = 256;
+// Process sets made during an epoch, including removed ones.
+inline constexpr uint32_t kMaxProcessSets = 1024;
+inline constexpr uint32_t kMaxSplitNames = 512;  // alltoall names in use
+// Ranks of an alltoall that spans several nodes.
+inline constexpr int kMaxAlltoallRanks = 1024;
+// Alltoalls in flight that span several nodes.
+inline constexpr uint32_t kMatrices = 2;
+inline constexpr uint64_t kMaxArenaBytes = uint64_t{1} << 40;  // per rank
 inline constexpr uint64_t kMaxTensorBytes = uint64_t{1} << 44;
 
 static_assert(kTicketCells >= 2 * (kMaxSlots + kMaxRuns));

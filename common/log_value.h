@@ -1,9 +1,11 @@
-// A value of a log line (key=value) that may hold anything.
+// LogValue: makes any text safe as the value of a key=value pair in a log line.
 //
 //   spdlog::warn("event=refused reason={}", LogValue(text));
 //
-// What somebody else has chosen (the name of a tensor, a peer's words) cannot
-// end the value, the line, or what a terminal shows of it.
+// Text that a user or a peer has chosen (the name of a tensor, an error
+// message) cannot end the value or the line, nor control a terminal.
+//
+// Thread contract: a pure function.
 #ifndef MAYPOLE_COMMON_LOG_VALUE_H_
 #define MAYPOLE_COMMON_LOG_VALUE_H_
 
@@ -16,15 +18,15 @@
 
 namespace maypole {
 
-// In quotes, control characters and quotes escaped; names within the text stand
-// in single quotes, which need none.
+// The text in double quotes, with control characters and double quotes escaped.
+// Single quotes, which enclose names in our messages, are not escaped.
 inline std::string LogValue(absl::string_view text) {
   const std::string escaped =
       absl::StrReplaceAll(absl::Utf8SafeCEscape(text), {{"\\'", "'"}});
   std::string out = "\"";
   for (size_t i = 0; i < escaped.size(); ++i) {
-    // U+0080 to U+009F are control characters too: to a terminal U+009B is ESC
-    // and [.
+    // U+0080 to U+009F are control characters, too: a terminal reads U+009B as
+    // ESC [.
     const auto next =
         static_cast<unsigned char>(i + 1 < escaped.size() ? escaped[i + 1] : 0);
     if (escaped[i] == '\xc2' && next >= 0x80 && next < 0xa0) {

@@ -12,7 +12,8 @@ bool IsNameCharacter(char c) {
   return c > ' ' && c < 0x7f && c != '\'' && c != '"' && c != '/' && c != '\\';
 }
 
-// 'a b', 'a?b' for a control character.
+// The name in single quotes: 'a b'. Bytes that are not printable ASCII become
+// '?': 'a?b'.
 std::string Shown(std::string_view name) {
   std::string out(name.substr(0, kShown));
   std::replace_if(
@@ -38,7 +39,7 @@ Status CheckName(std::string_view what, std::string_view name,
                      std::to_string(max_bytes) +
                      " printable ASCII characters without spaces, quotes, "
                      "slashes and backslashes";
-  if (directory) text += " (and no directory's)";
+  if (directory) text += " (and neither '.' nor '..')";
   text += ", not " + Shown(name);
   if (name.size() > max_bytes) {
     text += " (" + std::to_string(name.size()) + " characters)";

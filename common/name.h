@@ -1,15 +1,16 @@
 // The rule for the names of jobs, nodes and hosts.
 //
-// A name goes as it is into log lines (job=NAME), metric labels, sentences
-// ('NAME') and whatever scripts make of those, file names included. So it is
+// Names are used unescaped in log lines (job=NAME), metric labels, messages
+// ('NAME') and whatever scripts derive from those, file names included. So a
+// name must be
 //
 //   1 to max_bytes printable ASCII characters, none of them a space, a quote
-//   (' or "), a slash or a backslash; and it is neither "." nor "..".
+//   (' or "), a slash or a backslash; and neither "." nor "..".
 //
-// Every entrance checks it by CheckName: MAYPOLE_JOB, --job-name, --node,
-// --host, the agent's and the coordinator's hello, maypolectl drain. Names of
-// operations are something else: they may be any bytes
-// (common/wire/signature.h).
+// CheckName() checks every name that enters Maypole: MAYPOLE_JOB, --job-name,
+// --node, --host, the hello messages to the agent and the coordinator, and
+// maypolectl drain. The rule is not for names of operations, which may contain
+// any bytes (common/wire/signature.h).
 //
 //   Status s = CheckName("--node", flags.node, kMaxHostBytes);
 //
@@ -24,12 +25,12 @@
 
 namespace maypole {
 
-// True if all characters are such as names have; of the empty text, too.
+// True if a name may contain all of these characters; true for an empty text.
 bool HasNameCharacters(std::string_view text);
 
-// kInvalidArgument if `name` is no name. The message begins with `what`, says
-// what is expected, and shows the name without anything that a log line or a
-// terminal could not bear.
+// Returns kInvalidArgument if `name` breaks the rule. The message begins with
+// `what`, says what is expected, and shows the name with control characters
+// replaced, so that it is safe in a log line and on a terminal.
 Status CheckName(std::string_view what, std::string_view name,
                  size_t max_bytes);
 

@@ -42,8 +42,8 @@ TEST(NameTest, OneMessageSaysWhatIsExpected) {
   const std::string expected = kExpected;
   EXPECT_EQ(Refused(""), expected + ", not ''");
   EXPECT_EQ(Refused("a b"), expected + ", not 'a b'");
-  EXPECT_EQ(Refused(".."), expected + " (and no directory's), not '..'");
-  EXPECT_EQ(Refused("."), expected + " (and no directory's), not '.'");
+  EXPECT_EQ(Refused(".."), expected + " (and neither '.' nor '..'), not '..'");
+  EXPECT_EQ(Refused("."), expected + " (and neither '.' nor '..'), not '.'");
   EXPECT_EQ(Refused(std::string(64, 'x')),
             expected + ", not '" + std::string(64, 'x') + "' (64 characters)");
   EXPECT_EQ(
@@ -51,7 +51,7 @@ TEST(NameTest, OneMessageSaysWhatIsExpected) {
       expected + ", not '" + std::string(64, 'x') + "...' (5000 characters)");
 }
 
-// A refused name ends no line and moves no cursor.
+// A refused name in the message cannot end the line or move the cursor.
 TEST(NameTest, TheMessageIsOnePrintableLine) {
   EXPECT_EQ(
       Refused("a\nb\x1b[2J\x7f\xc2\x9b"),

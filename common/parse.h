@@ -1,4 +1,4 @@
-// ParseNumber: a text that is a whole number and nothing else.
+// ParseNumber: reads a text that consists of a whole number and nothing else.
 //
 //   int port = 0;
 //   if (!ParseNumber(text, 0, 65535, &port)) ...
@@ -14,8 +14,9 @@
 
 namespace maypole {
 
-// Decimal digits, a '-' before them if T has negative numbers; from least to
-// most (by default what T can hold). *out changes only if so.
+// True if the text consists of decimal digits (after a '-' for negative numbers
+// if T is signed) and the number is from `least` to `most` (by default, the
+// range of T). Otherwise *out is unchanged.
 template <typename T>
 bool ParseNumber(std::string_view text, std::type_identity_t<T> least,
                  std::type_identity_t<T> most, T* out) {

@@ -1,6 +1,6 @@
-// ProcessSet: the ranks that an operation is for, seen from one node.
+// ProcessSet: the ranks that take part in an operation, as one node sees them.
 //
-// Thread contract: values; constant once made.
+// Thread contract: a value; constant once made.
 //
 // Invariants: `ranks` ascends and is not empty; `locals` ascends and holds the
 // local rank of every member on this node.
@@ -22,16 +22,16 @@ struct ProcessSet {
   std::vector<uint32_t> locals;  // of the members on this node
 
   int size() const { return static_cast<int>(ranks.size()); }
-  // It has members on other nodes.
+  // True if the set has members on other nodes.
   bool negotiated() const { return locals.size() < ranks.size(); }
-  // Of a global rank in `ranks`; -1: it is no member.
+  // Index of a global rank in `ranks`; -1 if the rank is not a member.
   int PositionOf(int rank) const {
     const auto it = std::lower_bound(ranks.begin(), ranks.end(), rank);
     if (it == ranks.end() || *it != rank) return -1;
     return static_cast<int>(it - ranks.begin());
   }
   bool Has(int rank) const { return PositionOf(rank) >= 0; }
-  // Of a local rank in `locals`; -1: it is no member.
+  // Index of a local rank in `locals`; -1 if the rank is not a member.
   int PlaceOf(uint32_t local) const {
     const auto it = std::lower_bound(locals.begin(), locals.end(), local);
     if (it == locals.end() || *it != local) return -1;
@@ -46,7 +46,7 @@ struct ProcessSet {
   }
 };
 
-// `ranks` ascends.
+// `ranks` must be in ascending order.
 ProcessSet MakeProcessSet(const BoardConfig& config, uint32_t id,
                           std::vector<int> ranks);
 // Set 0: all ranks of the job.

@@ -1,8 +1,8 @@
-// Status: the outcome of a call, for what is linked into libmaypole.
+// Status: the outcome of a call, for code that is linked into libmaypole.
 //
-// libmaypole lives in other people's processes and brings no Abseil with it
-// (TensorFlow has its own), so client/ and common/ use this small type with
-// gRPC's codes; worker/ and coordinator/ use absl::Status, and
+// libmaypole is loaded into the user's process and must not bring its own
+// Abseil (TensorFlow has one), so client/ and common/ use this small type with
+// gRPC's codes. worker/ and coordinator/ use absl::Status;
 // common/absl_status.h converts.
 //
 // Thread contract: a value; not synchronized.
@@ -16,7 +16,7 @@
 
 namespace maypole {
 
-// gRPC's numbers (and maypole_status of the C ABI).
+// The numbers are gRPC's; maypole_status of the C ABI has the same.
 enum class Code : uint8_t {
   kOk = 0,
   kCancelled = 1,
@@ -52,7 +52,7 @@ class [[nodiscard]] Status {
   std::string message_;
 };
 
-// "<what>: <strerror(err)>" with a code that fits.
+// "<what>: <strerror(err)>", with the code that corresponds to err.
 Status ErrnoStatus(int err, std::string_view what);
 
 }  // namespace maypole

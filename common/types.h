@@ -1,7 +1,10 @@
-// The words of the field: element types, reductions, kinds of collectives.
+// Element types, reductions, and kinds of collectives.
 //
-// The numbers are part of the C ABI, of the board and of the wire: never
-// renumber, only append. kAverage..kProduct are Horovod's numbers.
+// The numbers are part of the C ABI, of the board's layout and of the wire
+// format: never renumber, only append. kAverage to kProduct are Horovod's
+// numbers.
+//
+// Thread contract: constants and pure functions.
 #ifndef MAYPOLE_COMMON_TYPES_H_
 #define MAYPOLE_COMMON_TYPES_H_
 
@@ -47,17 +50,17 @@ enum class Kind : uint8_t {
 };
 inline constexpr int kKinds = 7;
 
-// What becomes of the ranks' inputs, by kind:
+// What each kind does with the ranks' inputs:
 //
 //   allreduce      Reduces: one result, the same for all
 //   reducescatter  Reduces: each rank gets a part of the result
 //   allgather      Gathers: all inputs one after the other, the same for all
 //   alltoall       Gathers: each rank gets its part of each input
-//   broadcast      neither: one input goes to all
-//   barrier, join  neither: there are none
+//   broadcast      neither: the root's input goes to all ranks
+//   barrier, join  neither: there are no inputs
 //
-// An operation that reduces has an Op and scale factors; one that gathers may
-// have a different first dimension on each rank.
+// An operation that reduces has an Op and scale factors. In one that gathers,
+// the first dimension may differ between ranks.
 constexpr bool Reduces(Kind k) {
   return k == Kind::kAllreduce || k == Kind::kReducescatter;
 }
@@ -65,11 +68,10 @@ constexpr bool Gathers(Kind k) {
   return k == Kind::kAllgather || k == Kind::kAlltoall;
 }
 
-// Bytes of one element; 0 for a number that is no DType.
+// Bytes of one element; 0 for an unknown dtype.
 size_t SizeOf(DType dtype);
 
-// "float32", "sum", "allreduce"; "dtype 77" and the like never: unknown
-// numbers give "unknown".
+// "float32", "sum", "allreduce"; "unknown" for an unknown number.
 std::string_view Name(DType dtype);
 std::string_view Name(Op op);
 std::string_view Name(Kind kind);

@@ -1,5 +1,6 @@
-// Unnamed operations take names of a fixed ring, counted by process set and
-// kind: the n-th one is "unnamed." and n modulo the size of the ring.
+// Names of unnamed operations. They are reused in a ring, for each process set
+// and kind: the n-th unnamed operation is called "unnamed.", followed by n
+// modulo the size of the ring.
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_COMMON_UNNAMED_H_
@@ -16,12 +17,12 @@ namespace maypole {
 
 inline constexpr std::string_view kUnnamedPrefix = "unnamed.";
 
-// Size of the ring.
+// The size of the ring.
 inline uint64_t UnnamedNames(uint32_t process_set) {
   return process_set == 0 ? kUnnamedSlots : kUnnamedSlotsOfASet;
 }
 
-// The number in a name of the ring; none: it is another name.
+// The number in a name of the ring; nullopt for any other name.
 inline std::optional<uint64_t> UnnamedNumber(uint32_t process_set,
                                              std::string_view name) {
   if (name.substr(0, kUnnamedPrefix.size()) != kUnnamedPrefix) {

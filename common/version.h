@@ -1,8 +1,8 @@
-// The version of Maypole: of all its programs, libmaypole and the Python
-// package, which reads it from the library.
+// The version of Maypole. All programs and libmaypole have it; the Python
+// package reads it from the library.
 //
-// A release changes this line and the changelog, nothing else.
-// tests/start/versions_test.py runs all of them and compares.
+// A release changes only this line and the changelog.
+// tests/start/versions_test.py runs every program and compares the versions.
 #ifndef MAYPOLE_COMMON_VERSION_H_
 #define MAYPOLE_COMMON_VERSION_H_
 

@@ -22,8 +22,8 @@ namespace maypole::coordinator {
 namespace {
 
 constexpr char kAbout[] =
-    R"(maypole-coordinator: knows the members of Maypole training jobs and the order
-in which their tensors are reduced. Run one per cluster; each node's
+    R"(maypole-coordinator: starts Maypole training jobs of several nodes, and decides
+the order in which their tensors are reduced. Run one per cluster; each node's
 maypole-worker connects to it. It serves many jobs and keeps nothing on disk.
 
 Usage:
@@ -46,7 +46,7 @@ std::string Limits() {
                       kMaxOperations, " names of operations of a job.");
 }
 
-// As they were given.
+// The values of the flags before they are converted.
 struct Texts {
   std::string listen = "127.0.0.1:0";
   std::string metrics = "127.0.0.1:0";
@@ -61,8 +61,8 @@ struct Texts {
 
 void Define(Texts* texts, CoordinatorFlags* flags, CommandLine* line) {
   line->Add({"--listen"}, TextValue(&texts->listen, "HOST:PORT"),
-            "address for executors and maypolectl; port 0 takes a free one "
-            "(see --announce_fd). Any but a loopback address needs "
+            "address for executors and maypolectl; port 0 chooses a free port "
+            "(see --announce_fd). An address other than loopback needs "
             "--secret_file or TLS");
   line->Add({"--metrics"}, TextValue(&texts->metrics, "HOST:PORT"),
             "address of the Prometheus endpoint /metrics; empty: none");
@@ -72,11 +72,11 @@ void Define(Texts* texts, CoordinatorFlags* flags, CommandLine* line) {
   line->Add({"--tls_ca"}, FileValue(&texts->tls_ca),
             "file (PEM) with the cluster's own CA. With --tls_cert and "
             "--tls_key all calls use TLS, and every caller must show a "
-            "certificate of this CA; maypolectl one with the name "
-            "maypole-admin");
+            "certificate of this CA; that of maypolectl must have the common "
+            "name maypole-admin");
   line->Add({"--tls_cert"}, FileValue(&texts->tls_cert),
             "file (PEM) with this program's certificate, for the name or "
-            "address that workers call it by");
+            "address under which workers call it");
   line->Add({"--tls_key"}, FileValue(&texts->tls_key),
             "file (PEM, mode 0600) with the certificate's key");
   line->Add({"--announce_fd"},
@@ -89,19 +89,19 @@ void Define(Texts* texts, CoordinatorFlags* flags, CommandLine* line) {
             "they set MAYPOLE_START_TIMEOUT");
   line->Add({"--resume_timeout"},
             DurationValue(&texts->resume_timeout, kShortestDuration, kYear),
-            "how long an executor whose connection broke may be away before it "
-            "counts as lost");
+            "how long an executor may take to reconnect after its connection "
+            "broke, before it counts as lost");
   line->Add({"--elastic_settle"},
             DurationValue(&texts->elastic_settle, kShortestDuration, kYear),
-            "an elastic job that could have more ranks starts when no rank has "
-            "joined or left for this long");
+            "an elastic job with fewer ranks than its maximum starts when no "
+            "rank has joined or left for this long");
   line->Add({"--fusion_threshold"},
             IntegerValue(&flags->server.config.fusion_threshold, uint64_t{0}),
             "small tensors are fused into runs of up to this many bytes; 0: no "
             "fusion");
   line->Add({"--log_level"}, LogLevelValue(&flags->log_level),
-            "least level that is logged: trace, debug, info, warning, error or "
-            "off");
+            "lowest level that is logged: trace, debug, info, warning, error "
+            "or off");
 }
 
 absl::Status ReadAddresses(const Texts& texts, ServerOptions* options) {

@@ -1,4 +1,6 @@
-// Flags of maypole-coordinator, checked.
+// Reads and checks the flags of maypole-coordinator.
+//
+// Thread contract: a function; it reads the files that the flags name.
 #ifndef MAYPOLE_COORDINATOR_FLAGS_H_
 #define MAYPOLE_COORDINATOR_FLAGS_H_
 
@@ -15,11 +17,12 @@ struct CoordinatorFlags {
   ServerOptions server;
   int announce_fd = -1;  // negative: none
   std::string log_level = "info";
-  std::optional<std::string> answer;  // --help and its like: print it, and end
+  // Set for --help, --version and the like: the program prints it and ends.
+  std::optional<std::string> answer;
 };
 
-// args: without the program's name. Reads the files that the flags name. An
-// error says which flag is wrong.
+// `args` must not contain the program's name. An error names the flag that is
+// wrong.
 absl::StatusOr<CoordinatorFlags> ReadFlags(
     const std::vector<std::string>& args);
 

@@ -53,7 +53,7 @@ absl::Status Announce(const Server& server, int number) {
 }
 
 absl::Status Run(const CoordinatorFlags& flags) {
-  // All threads inherit the mask; only sigwait below takes them.
+  // All threads inherit the mask, so only sigwait() below takes these signals.
   sigset_t ends;
   sigemptyset(&ends);
   sigaddset(&ends, SIGTERM);

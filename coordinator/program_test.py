@@ -1,4 +1,4 @@
-"""maypole-coordinator as an operator meets it: flags, announcement, signals."""
+"""maypole-coordinator as an operator uses it: flags, announcement, signals."""
 
 import os
 import re

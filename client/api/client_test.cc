@@ -565,7 +565,7 @@ TEST(OptionsTest, BadEnvironmentsAreNamed) {
     EXPECT_EQ(read({{"MAYPOLE_SIZE", "1"}, {"MAYPOLE_JOB", job}}), "");
   }
   EXPECT_EQ(read({{"HOROVOD_FUSION_THRESHOLD", "64MB"}}),
-            "HOROVOD_FUSION_THRESHOLD='64MB': expected bytes, a number from 0 "
+            "HOROVOD_FUSION_THRESHOLD='64MB': must be a number of bytes from 0 "
             "(no fusion) to 17592186044416");
   EXPECT_NE(read({{"MAYPOLE_FUSION_THRESHOLD", "-1"}}), "");
 }

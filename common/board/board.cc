@@ -19,7 +19,7 @@ namespace {
 
 constexpr uint32_t kChunkStep = 4096;
 constexpr uint32_t kLargestPage = 1 << 20;
-// Smaller arenas are not worth their mapping.
+// A smaller window of the arenas is not worth its mapping.
 constexpr uint64_t kLeastArenaWindow = 1 << 20;
 // A ticket: lap of the ring (24 bits), generation (16), run (24).
 constexpr int kRefBits = 24;
@@ -53,7 +53,7 @@ uint32_t SplitNames(const BoardConfig& c) {
 
 }  // namespace
 
-// Where each part starts, in bytes from the beginning of the memory.
+// The offset of each part, in bytes from the beginning of the memory.
 struct Board::Layout {
   uint64_t ranks, tickets, news, slots, runs, negotiated, plans, splits,
       matrices, pools, rings, arenas, end;
@@ -86,7 +86,7 @@ struct Board::Layout {
     end = arenas + k * c.arena_bytes;
   }
 
-  // Without arenas, when so many slots are reserved.
+  // Bytes of memory without the arenas, when `used` slots are reserved.
   uint64_t BytesWith(uint32_t used) const {
     const uint64_t used_slots = RoundUp(slots + used * slot_bytes, page);
     const uint64_t rest = RoundDown(negotiated, page);
@@ -120,10 +120,11 @@ Status CheckConfig(const BoardConfig& c) {
   if (c.eager_bytes < 64 || c.eager_bytes % 64 != 0 ||
       c.eager_bytes > (1u << 20) || c.pool_buffers < 1 ||
       c.pool_buffers > 1024) {
-    return Bad("small tensors of 64 bytes to 1 MiB, 1 to 1024 buffers");
+    return Bad("eager bytes must be n x 64 up to 1 MiB, buffers 1 to 1024");
   }
   if (!IsPageSize(c.page_bytes)) {
-    return Bad("pages of " + std::to_string(c.page_bytes) + " bytes");
+    return Bad("pages of " + std::to_string(c.page_bytes) +
+               " bytes: must be a power of 2 from 4096 to 1 MiB");
   }
   if (c.arena_bytes % c.page_bytes != 0 || c.arena_bytes > kMaxArenaBytes) {
     return Bad("arena bytes must be a multiple of " +
@@ -150,11 +151,11 @@ Status Board::Create(const BoardConfig& config, std::unique_ptr<Board>* out) {
   if (ftruncate(fd.get(), static_cast<off_t>(layout.end)) != 0) {
     return ErrnoStatus(errno,
                        "cannot make a board of " + std::to_string(layout.end) +
-                           " bytes, arenas included (is there a limit of file "
-                           "size, ulimit -f? Then raise it, or lower "
+                           " bytes, arenas included (if the file size is "
+                           "limited, see ulimit -f: raise the limit, or lower "
                            "--arena_bytes of the agent)");
   }
-  // Slots and their runs follow one another: see ReserveSlots().
+  // Slots and their runs lie between these two ranges: see ReserveSlots().
   Status s = ReservePages(fd.get(), 0, layout.slots);
   if (s.ok()) {
     s = ReservePages(fd.get(), RoundDown(layout.negotiated, layout.page),
@@ -173,7 +174,7 @@ Status Board::Create(const BoardConfig& config, std::unique_ptr<Board>* out) {
   }
   Mapped mapped;
   if (s = MapFitting(fd.get(), config, &mapped); !s.ok()) return s;
-  // The rest is zero, as it should be.
+  // New memory is zero, which is the initial state of everything else.
   auto* header = new (mapped.mapping.data()) BoardHeader{};
   header->magic = kBoardMagic;
   header->version = kProtocolVersion;
@@ -183,8 +184,9 @@ Status Board::Create(const BoardConfig& config, std::unique_ptr<Board>* out) {
   return Status();
 }
 
-// At most half of the address space that a limit leaves free, for the rank maps
-// its own arena a second time, and the program needs some as well.
+// If the address space is limited, halves the arena window until the mapping
+// takes at most half of what is free: the rank maps its own arena a second
+// time, and the program itself needs address space, too.
 Status Board::MapFitting(int fd, const BoardConfig& config, Mapped* out) {
   const Layout layout(config);
   const bool limited = AddressSpaceLimit().has_value();
@@ -225,7 +227,7 @@ Status Board::FillMapping(int fd, const Layout& layout,
   return ok ? Status() : ErrnoStatus(errno, "cannot map the board");
 }
 
-// Of the header's page alone: how large the rest is, it must say first.
+// Maps only the header's page: the header says how large the rest is.
 Status Board::ReadHeader(int fd, uint64_t size, BoardConfig* config) {
   const Mapping page =
       Map(RoundUp(sizeof(BoardHeader), PageBytes()), PROT_READ, MAP_SHARED, fd);
@@ -245,11 +247,13 @@ Status Board::ReadHeader(int fd, uint64_t size, BoardConfig* config) {
   *config = header->config;
   if (Status s = CheckConfig(*config); !s.ok()) return s;
   if (config->page_bytes % PageBytes() != 0) {
-    return Bad("pages of " + std::to_string(config->page_bytes) +
-               " bytes, here they have " + std::to_string(PageBytes()));
+    return Bad("it was made for pages of " +
+               std::to_string(config->page_bytes) +
+               " bytes, but this kernel's have " + std::to_string(PageBytes()));
   }
-  return Layout(*config).end == size ? Status()
-                                     : Bad("size and config do not fit");
+  return Layout(*config).end == size
+             ? Status()
+             : Bad("the memory's size does not match the board's config");
 }
 
 Status Board::Attach(Fd memory, std::unique_ptr<Board>* out) {
@@ -397,9 +401,9 @@ void Board::Allot(uint32_t slot_number, uint32_t process_set, Kind kind,
                   uint32_t base) const {
   SlotHeader& s = slot(slot_number);
   if (base != 0) {
-    // As if the generation `base` had been submitted and delivered by all: to
-    // whoever still looks at older ones (ring places, pool buffers) they are
-    // long done.
+    // Write the words as if all ranks had submitted generation `base` and got
+    // its result: for code that still checks older generations (for their ring
+    // places, pool buffers) those are long done.
     for (uint32_t i = 0; i < config_.local_size; ++i) {
       arrival(slot_number, i).generation.store(base, std::memory_order_relaxed);
       progress(slot_number, i)
@@ -435,7 +439,7 @@ uint32_t Board::Free(uint32_t slot_number) const {
         last,
         arrival(slot_number, i).generation.load(std::memory_order_acquire));
   }
-  // What has failed before a rank arrived at it has left its number here only.
+  // A generation that failed before any rank arrived is found only here.
   RunHeader& r = run(slot_number);
   for (std::atomic<uint64_t>* word :
        {&r.outcome, &r.committed, &s.wanted, &s.urgency}) {
@@ -444,7 +448,8 @@ uint32_t Board::Free(uint32_t slot_number) const {
   return last + 1;
 }
 
-// The words may be of two names; then the hash is of neither.
+// If the slot is reused meanwhile, the words may belong to two names; then the
+// hash does not match.
 bool Board::ReadIdentity(uint32_t slot_number, uint32_t* process_set,
                          Kind* kind, std::string* name) const {
   const SlotHeader& s = slot(slot_number);
@@ -495,8 +500,8 @@ void Board::SetRunMembers(RunRef ref, uint32_t generation,
   }
 }
 
-// A member's record is not used again before the member has left the run; so
-// who finds another generation is none, however late it comes.
+// A run's record is not reused before all its members have left the run. So a
+// rank that finds another generation is not a member, however late it reads.
 bool Board::IsMember(const Ticket& ticket, uint32_t local) const {
   if (!IsNegotiated(ticket.ref)) return (Members(ticket.ref) >> local & 1) != 0;
   const uint64_t word =
@@ -552,7 +557,8 @@ int Board::BufferOf(uint32_t slot, uint32_t local, uint32_t generation) const {
   return b < config_.pool_buffers + 3 ? static_cast<int>(b) - 3 : kNoBuffer;
 }
 
-// Checked: a peer's word must not lead out of its arena.
+// The check ensures that a peer's word cannot refer to memory outside its
+// arena.
 std::byte* Board::ArenaTensorOf(uint32_t slot, uint32_t local,
                                 uint32_t generation, uint64_t bytes,
                                 uint64_t reach) const {
@@ -572,7 +578,7 @@ uint64_t Board::PlaceTicket(RunRef ref, uint32_t generation,
   for (uint32_t looks = 0; looks < 2 * kTicketCells; ++looks, ++position) {
     std::atomic<uint64_t>& cell = cells[position % kTicketCells];
     uint64_t seen = cell.load(std::memory_order_acquire);
-    // Lapped: every position up to the newest of this cell is full.
+    // A cell of a later lap: all positions up to that one are full.
     const uint64_t lap = std::max(LapOf(position), seen >> kLapShift);
     position = (lap - 1) * kTicketCells + position % kTicketCells;
     const uint64_t ticket = lap << kLapShift | run;
@@ -585,14 +591,15 @@ uint64_t Board::PlaceTicket(RunRef ref, uint32_t generation,
         return position;
       }
     }
-    if (seen == ticket) return position;  // another last arriver was faster
+    if (seen == ticket) return position;  // another rank placed it
   }
-  return kNoPlace;  // a rank has spoiled the ring
+  return kNoPlace;  // a rank has corrupted the ring
 }
 
-// Tickets that a rank still needs must not be overwritten, however far ranks
-// without it get. Whoever fills the first cell of a stretch looks for all of
-// it: half a ring and a stretch leave room for those who looked before.
+// Tickets that a rank has yet to read must not be overwritten, however far
+// ahead other ranks are. Only the process that fills the first cell of a
+// stretch checks this, for the whole stretch. The bound of half a ring leaves
+// room for processes that passed the check earlier.
 bool Board::MayPlaceAt(uint64_t position) const {
   constexpr uint64_t kStretch = 1024;
   if (position % kStretch != 0) return true;

@@ -1,5 +1,5 @@
-// What becomes of operations and of the epoch: the part of Board that decides,
-// ends and wakes.
+// The part of Board that decides the outcomes of operations, ends the epoch,
+// and wakes sleeping ranks.
 #include <algorithm>
 #include <cstring>
 #include <ctime>
@@ -12,10 +12,10 @@
 namespace maypole {
 namespace {
 
-// Detail of a small commit: flag, local rank (7 bits), buffer (16).
+// Detail of an eager commit: flag, local rank (7 bits), buffer (16 bits).
 constexpr uint32_t kEagerFlag = 1u << 23;
 
-// Any rank may have written any number.
+// `word` may be any number, because ranks can write it.
 Code CodeOf(uint32_t word) {
   return word <= static_cast<uint32_t>(Code::kUnauthenticated)
              ? static_cast<Code>(word)
@@ -30,7 +30,8 @@ Outcome OutcomeIn(uint64_t word) {
 
 }  // namespace
 
-// The first to see a commit may have died, so everybody who sees it copies it.
+// Every process that sees a commit copies it, because the others that saw it
+// may have died before they could.
 void Board::KeepCommit(RunRef ref, uint64_t word) const {
   std::atomic<uint64_t>& committed = run(ref).committed;
   uint64_t seen = committed.load(std::memory_order_acquire);
@@ -41,7 +42,8 @@ void Board::KeepCommit(RunRef ref, uint64_t word) const {
   MAYPOLE_KILL_POINT("commit.kept");
 }
 
-// What is decided of generation g, detail included; 0 if nothing yet.
+// The decided outcome of this generation, with its detail; 0 if it is not
+// decided yet.
 uint64_t Board::OutcomeWord(RunRef ref, uint32_t generation) const {
   const uint64_t word = run(ref).outcome.load(std::memory_order_acquire);
   if (TagOf(word) < generation) return 0;
@@ -61,7 +63,8 @@ Outcome Board::OutcomeOf(RunRef ref, uint32_t generation) const {
 Outcome Board::Decide(RunRef ref, uint32_t generation, Outcome to) const {
   std::atomic<uint64_t>& outcome = run(ref).outcome;
   uint64_t seen = outcome.load(std::memory_order_acquire);
-  // A claimed reduction may not outlive its rank: an abort overrules it.
+  // An abort overrides a claimed reduction: the rank that claimed it may have
+  // died.
   const auto open = [&](uint64_t word) {
     return TagOf(word) < generation ||
            (to == Outcome::kAborted &&
@@ -131,8 +134,8 @@ bool Board::Fail(uint32_t slot_number, uint32_t generation, Code code,
       seen, Tagged(generation, static_cast<uint32_t>(Outcome::kFailing)),
       std::memory_order_acq_rel, std::memory_order_acquire));
   MAYPOLE_KILL_POINT("fail.failing");
-  // Whoever reads a word of the text sees `kFailing` or later when it looks
-  // again: see ErrorOf.
+  // A process that reads a word of this text then also sees kFailing or a later
+  // outcome: see ErrorOf.
   std::atomic_thread_fence(std::memory_order_release);
   char padded[kMaxErrorBytes + 1] = {};
   std::memcpy(padded, text.data(), std::min(text.size(), kMaxErrorBytes));
@@ -185,8 +188,8 @@ void Board::Abort(Code code, std::string_view text) const {
   WakeNetwork();
 }
 
-// Another process writes the text. Should it have died doing so, the abort must
-// still come; the text is cut then.
+// Waits up to 10 ms while another process writes the text. If that process has
+// died, completes the abort without it; the text may then be empty or cut.
 void Board::AwaitAbortText() const {
   std::atomic<uint32_t>& code = header().abort_code;
   for (int i = 0; i < 100 && code.load(std::memory_order_acquire) == 0; ++i) {
@@ -204,7 +207,10 @@ Status Board::AbortStatus() const {
   const std::string text = CopyText(header().abort_text);
   return Status(
       CodeOf(code),
-      text.empty() ? "the job has ended; the process that was recording the reason died before it could" : text);
+      text.empty()
+          ? "the job has ended; the process that was recording the reason died "
+            "before it could"
+          : text);
 }
 
 void Board::WakeRank(uint32_t local) const {

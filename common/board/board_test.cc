@@ -90,7 +90,7 @@ TEST(BoardTest, AttachSeesTheSameMemoryAndConfig) {
       << "the node ring ends the memory";
 }
 
-// What a board may have on this machine: its own page size, and a larger one.
+// Page sizes that a board may have on this machine: its own, and a larger one.
 std::vector<uint32_t> PageSizes() {
   return {static_cast<uint32_t>(PageBytes()), 65536};
 }
@@ -150,7 +150,7 @@ TEST(BoardTest, SignalsDoNotEndAReservation) {
   EXPECT_TRUE(s.ok()) << s.message();
 }
 
-// From now on this process gets so much address space and no more.
+// Limits this process's address space to that much more than it uses now.
 bool LeaveAddressSpace(uint64_t bytes) {
   uint64_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages;
@@ -159,8 +159,8 @@ bool LeaveAddressSpace(uint64_t bytes) {
   return pages > 0 && setrlimit(RLIMIT_AS, &limit) == 0;
 }
 
-// Each window of an arena is where its rank's is, and a rank's limit holds for
-// all that it takes part in.
+// All ranks see an arena's window at the right place, and a rank's limit holds
+// for every operation in which it takes part.
 TEST(BoardTest, UnderALimitOfAddressSpaceArenasAreCutToWhatFits) {
   BoardConfig config = Config(3);
   config.arena_bytes = uint64_t{8} << 30;
@@ -288,7 +288,7 @@ TEST(BoardTest, TicketRingWrapsAroundAndASlowReaderIsMovedOn) {
   EXPECT_EQ(slow, 2 * kTicketCells + 3u);
 }
 
-// As the executor, which places few tickets among many of the ranks.
+// Places tickets like the executor, which places few among many of the ranks.
 TEST(BoardTest, AWriterThatIsFarBehindFindsTheEndOfTheRing) {
   auto b = Create(1);
   const uint64_t far = uint64_t{50} * kTicketCells;
@@ -426,8 +426,8 @@ TEST(BoardTest, OnlyMembersMustArrive) {
   EXPECT_TRUE(three->AllArrived(7, 1));
 }
 
-// Nothing that the name before has left is taken for the new one's, and who
-// still looks at the old one finds it ended.
+// No word of the slot's previous name is mistaken for one of the new name, and
+// code that still checks the previous name finds it ended.
 TEST(BoardTest, ASlotHasNamesOneAfterTheOther) {
   std::unique_ptr<Board> b;
   ASSERT_TRUE(Board::Create(Config(3), &b).ok());
@@ -437,7 +437,7 @@ TEST(BoardTest, ASlotHasNamesOneAfterTheOther) {
     b->progress(7, local).consumed.store(Tagged(1, UINT32_MAX));
   }
   EXPECT_EQ(b->Decide(7, 1, Outcome::kCommitted), Outcome::kCommitted);
-  // Rank 0 has failed the second by itself, without an arrival.
+  // Rank 0 has failed the second generation alone, before any rank arrived.
   b->Fail(7, 2, Code::kAborted, "rank 1 has shut down");
   b->Want(7, 2, Signature());
   const uint32_t base = b->Free(7);

@@ -1,4 +1,6 @@
-// Futex on shared memory, with a bound; and the hint of a spinning loop.
+// Futex calls on shared memory; every wait has a time limit.
+//
+// Thread contract: any thread of any process that maps the word.
 #ifndef MAYPOLE_COMMON_BOARD_FUTEX_H_
 #define MAYPOLE_COMMON_BOARD_FUTEX_H_
 
@@ -16,7 +18,7 @@ namespace maypole {
 
 enum class FutexResult { kWokenOrChanged, kTimeout, kInterrupted };
 
-// Backoff while *word == expected, at most timeout_ms.
+// Sleeps while *word == expected, at most timeout_ms.
 inline FutexResult FutexWait(std::atomic<uint32_t>& word, uint32_t expected,
                              int timeout_ms) {
   static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t));

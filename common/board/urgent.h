@@ -1,20 +1,23 @@
-// Urgency: somebody waits for an operation that needs other nodes.
+// Urgency: tells the coordinator that a rank waits for a negotiated operation.
 //
 // Purpose: the coordinator holds operations back to run them together
-// (fusion); a wait is a flush. Who waits for an operation, or polls it, raises
-// the urgency of its generation in the slot, and it stays raised; the executor
-// reads it with the slot's news and tells the coordinator.
+// (fusion); a wait flushes them. A rank that waits for an operation, or polls
+// it, raises the urgency of its generation in the slot; urgency never falls.
+// The executor reads it when it takes the ready slot, and tells the
+// coordinator.
 //
 //   if (RaiseUrgency(board, slot, generation, Urgency::kAwaited) &&
-//       board.AllArrived(slot, generation)) ...  // news: it was reported
-//                                                // without
+//       board.AllArrived(slot, generation)) {
+//     ...  // The slot may have been reported without the urgency:
+//          // set its ready bit again.
+//   }
 //
-// Nothing is lost: the raise and all arrivals are seq_cst, so either the raiser
-// sees that all have arrived (and makes news), or the last to arrive makes news
-// after the raise.
+// No urgency is lost: the raise and all arrivals are seq_cst, so either the
+// raising rank sees that all have arrived (and sets the ready bit), or the last
+// rank to arrive sets the ready bit after the raise.
 //
-// Thread contract: any thread of any rank; the executor only reads, and what it
-// reads may be anything.
+// Thread contract: any thread of any rank; the executor only reads. A rank may
+// have written any number, so UrgencyOf() limits what it returns.
 #ifndef MAYPOLE_COMMON_BOARD_URGENT_H_
 #define MAYPOLE_COMMON_BOARD_URGENT_H_
 
@@ -28,11 +31,11 @@ namespace maypole {
 
 enum class Urgency : uint32_t {
   kNone = 0,
-  kAwaited = 1,   // waited for, or polled, after it was submitted
-  kImmediate = 2  // submitted to be waited for: a synchronous call
+  kAwaited = 1,   // a rank waits for it, or polls it, after it was submitted
+  kImmediate = 2  // a rank submitted it in order to wait: a synchronous call
 };
 
-// True if this call has raised it.
+// True if this call has raised the urgency.
 inline bool RaiseUrgency(const Board& board, uint32_t slot, uint32_t generation,
                          Urgency to) {
   std::atomic<uint64_t>& word = board.slot(slot).urgency;

@@ -1,4 +1,5 @@
-// Families: what a prometheus::Collectable collects, sample by sample.
+// Families: builds the result of prometheus::Collectable::Collect(), sample by
+// sample.
 //
 //   Families all;
 //   all.Counter("maypole_runs_total", "Runs issued.", {{"job", "a"}}, 7);
@@ -6,7 +7,8 @@
 //   all.Gauge("maypole_jobs", "Jobs that have executors.", {}, 2);
 //   return all.Take();
 //
-// Samples of a name become one family, in the order in which the names came.
+// Samples with the same name become one family. Families are in the order in
+// which their names were first used.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_COMMON_METRICS_FAMILIES_H_
@@ -30,8 +32,8 @@ class Families {
 
   void Counter(const char* name, const char* help, Labels labels, double value);
   void Gauge(const char* name, const char* help, Labels labels, double value);
-  // `counts`: of values up to each bound and above the one before, and a last
-  // one of those beyond all.
+  // `counts`: for each bound, the number of values up to it and above the
+  // previous bound; then the number of values above all bounds.
   void Histogram(const char* name, const char* help, Labels labels,
                  std::span<const double> bounds,
                  std::span<const uint64_t> counts, double sum);

@@ -26,7 +26,7 @@ std::string ReadFile(const std::string& path) {
   return text;
 }
 
-// The number in `text` after `what`; none: it is not there.
+// The number that follows `what` in `text`; nullopt if there is none.
 std::optional<uint64_t> NumberAfter(std::string_view text,
                                     std::string_view what) {
   const size_t at = text.find(what);
@@ -65,7 +65,7 @@ std::optional<ProcessUse> ParseProcessStat(std::string_view text,
   for (size_t field = kFirst; field <= kResident; ++field) {
     const size_t space = text.find(' ', at);
     if (space == std::string_view::npos) return std::nullopt;
-    // Others may be negative, or the state's letter: they stay 0.
+    // The fields that we do not use may be negative, or a letter: they stay 0.
     std::from_chars(text.data() + at, text.data() + space, fields[field]);
     at = space + 1;
   }

@@ -1,12 +1,12 @@
-// What the system says about a process: memory, CPU time, descriptors.
+// The memory, CPU time and descriptors that a process uses.
 //
-// Purpose: the process_* metrics that every Prometheus client has, of this
-// process; and the same facts about an executor, which has no endpoint.
+// Purpose: exports the usual process_* metrics of Prometheus for this process;
+// and reads the same values for an executor, which has no endpoint of its own.
 //
 //   MetricsServer::Start(address, {std::make_shared<ProcessMetrics>(), ...});
 //
-// Thread contract: any thread. /proc is read at each call; what cannot be read
-// is left out.
+// Thread contract: any thread. Each call reads /proc; a metric whose value
+// cannot be read is left out.
 #ifndef MAYPOLE_COMMON_METRICS_PROCESS_H_
 #define MAYPOLE_COMMON_METRICS_PROCESS_H_
 
@@ -28,12 +28,12 @@ struct ProcessUse {
   double started = 0;  // seconds after the machine's start
 };
 
-// Of the text of /proc/<pid>/stat; none: it is no such text.
+// Parses the text of /proc/<pid>/stat; nullopt if it has another form.
 std::optional<ProcessUse> ParseProcessStat(std::string_view text,
                                            uint64_t ticks_per_second,
                                            uint64_t page_bytes);
 
-// None: there is no such process, or it is not ours to see.
+// Nullopt if there is no such process, or we may not read its statistics.
 std::optional<ProcessUse> ReadProcessUse(pid_t pid);
 
 class ProcessMetrics : public prometheus::Collectable {

@@ -27,7 +27,8 @@ EventLoop::Time In(std::chrono::milliseconds time) {
 
 bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
-// "/metrics" of "GET /metrics?x=1 HTTP/1.1\r\n..."; empty: it is no GET.
+// Returns "/metrics" for "GET /metrics?x=1 HTTP/1.1\r\n..."; empty if the
+// request is not a GET.
 std::string_view PathOf(std::string_view request) {
   constexpr std::string_view kGet = "GET ";
   if (request.substr(0, kGet.size()) != kGet) return {};
@@ -99,7 +100,7 @@ void MetricsServer::DropOverdue() {
 }
 
 void MetricsServer::Drop(Connections::iterator connection) {
-  // What it has not read yet goes as well.
+  // SO_LINGER with 0: also discards data that the peer has not read yet.
   const linger at_once{1, 0};
   setsockopt(connection->fd.fd(), SOL_SOCKET, SO_LINGER, &at_once,
              sizeof(at_once));
@@ -114,7 +115,7 @@ void MetricsServer::Accept(WatchedFd* listener) {
       errno != ENOMEM) {
     return;
   }
-  // It would be readable all the time.
+  // The listeners would stay readable, and the loop would spin.
   for (WatchedFd& l : listeners_) l.WantRead(false);
   accept_again_.Set(In(kAcceptPause));
 }

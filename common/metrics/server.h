@@ -1,25 +1,26 @@
 // MetricsServer: answers GET /metrics, for Prometheus.
 //
-// Purpose: prometheus-cpp's own server has a thread for each connection and
-// gives each half a minute: a few strangers who connect and say nothing shut
-// everybody out. Here one thread serves all connections, and nobody can hold it
-// up:
+// Purpose: prometheus-cpp's own server uses one thread per connection and
+// allows each half a minute, so a few connections that send nothing block all
+// others. Here one thread serves all connections, and none can block it:
 //
-//   who                                  is hung up on
-//   has not sent its request             after 5 s
-//   does not read its reply              after 10 s
-//   sends more than kMaxRequestBytes     at once
-//   has been connected longest           when one more than kMaxConnections
-//   come
+//   a connection                         is closed
+//   that has not sent its request        after 5 s
+//   that does not read its reply         after 10 s
+//   that sends over kMaxRequestBytes     immediately
+//   that is the oldest                   when there would be more than
+//                                        kMaxConnections
 //
-// One request a connection; no compression, no other page.
+// Each connection serves one request. There is no compression and no other
+// page.
 //
 //   auto server = MetricsServer::Start({"0.0.0.0", 9401}, {a, b});
-//   if (!server.ok()) ...one clear sentence...
+//   if (!server.ok()) ...print the message...
 //   (*server)->port();
 //
-// Thread contract: the Collectables are called by the server's thread, until
-// its destructor has returned, which does not wait for connections.
+// Thread contract: the server's thread calls the Collectables until the
+// server's destructor has returned. The destructor does not wait for
+// connections.
 #ifndef MAYPOLE_COMMON_METRICS_SERVER_H_
 #define MAYPOLE_COMMON_METRICS_SERVER_H_
 
@@ -68,7 +69,7 @@ class MetricsServer {
   struct Connection {
     WatchedFd fd;
     std::string request;
-    std::string reply;  // what is left to write
+    std::string reply;  // the part that is not yet written
     EventLoop::Time deadline;
   };
   using Connections = std::list<Connection>;  // the oldest first
@@ -83,7 +84,7 @@ class MetricsServer {
   void Read(Connections::iterator connection);
   void Write(Connections::iterator connection);
   void DropOverdue();
-  // Hangs up before it has had its reply.
+  // Closes a connection that has not received its whole reply.
   void Drop(Connections::iterator connection);
   std::string ReplyTo(const std::string& request) const;
   std::string Page() const;
@@ -94,7 +95,7 @@ class MetricsServer {
   EventLoop loop_;
   std::vector<WatchedFd> listeners_;
   Connections connections_;
-  // Out of descriptors: nobody is accepted until then.
+  // Set when the process is out of descriptors: accepts again when it expires.
   LoopTimer accept_again_{&loop_, [this] {
                             for (WatchedFd& l : listeners_) l.WantRead(true);
                           }};

@@ -1,4 +1,4 @@
-// Who can hold up the metrics server: nobody.
+// No client can block the metrics server for others.
 #include "common/metrics/server.h"
 
 #include <arpa/inet.h>
@@ -22,7 +22,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr char kGet[] = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
-// Of an idle machine it would be enough to wait for a hundredth of it.
+// On an idle machine a hundredth of this would be enough.
 constexpr milliseconds kPatience(20'000);
 
 class OneGauge : public prometheus::Collectable {
@@ -62,7 +62,7 @@ class MetricsServerTest : public ::testing::Test {
     EXPECT_EQ(send(fd.get(), text.data(), text.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(text.size()));
   }
-  // All that comes until the server hangs up, or "patience" when it does not.
+  // Everything received until the server hangs up; "patience" if it does not.
   static std::string ReadAll(const Fd& fd) {
     std::string all;
     const auto end = Clock::now() + kPatience;
@@ -81,7 +81,7 @@ class MetricsServerTest : public ::testing::Test {
     Send(fd, request);
     return ReadAll(fd);
   }
-  // That a scrape is answered, and how long it took.
+  // Checks that a scrape is answered; returns how long it took.
   milliseconds Scrape() const {
     const auto begin = Clock::now();
     const std::string reply = Ask(kGet);

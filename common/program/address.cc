@@ -20,7 +20,8 @@
 namespace maypole {
 namespace {
 
-// What a thread asks the resolver, which cannot be told to stop.
+// Shared with the thread that calls the resolver. The call cannot be cancelled,
+// so this may outlive the caller.
 struct Question {
   std::mutex mutex;
   std::condition_variable changed;
@@ -28,7 +29,7 @@ struct Question {
   Addresses found;
 };
 
-// Null: no address by then.
+// Null if there is no address by the deadline.
 Addresses ResolveUntil(const Address& address,
                        std::chrono::steady_clock::time_point deadline) {
   const std::string host = WithoutBrackets(address.host);

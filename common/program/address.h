@@ -1,6 +1,7 @@
-// Addresses HOST:PORT as flags have them (common/address.h has the rest).
+// Addresses HOST:PORT as given by flags, and TCP connections to them
+// (common/address.h has the functions that libmaypole needs, too).
 //
-// Thread contract: functions; ConnectTcp() touches the network.
+// Thread contract: any thread; ConnectTcp() uses the network and blocks.
 #ifndef MAYPOLE_COMMON_PROGRAM_ADDRESS_H_
 #define MAYPOLE_COMMON_PROGRAM_ADDRESS_H_
 
@@ -20,20 +21,20 @@ struct Address {
   std::string Text() const;
 };
 
-// `flag` is for the message.
+// The error message names `flag`.
 absl::StatusOr<Address> ParseAddress(const std::string& flag,
                                      const std::string& text);
 
 bool IsLoopback(const Address& address);
 
-// A TCP connection to it that does not block; invalid: there is none by the
-// deadline. The addresses of a name share the time, and its resolution has no
-// more either: a thread that still waits for the resolver then is left behind,
-// and ends with its answer.
+// Connects to the address and returns a non-blocking socket; an invalid one if
+// there is no connection by the deadline. Resolving the name and trying all its
+// addresses share this time. A resolver that has not answered by then keeps a
+// detached thread until it answers.
 Fd ConnectTcp(const Address& address,
               std::chrono::steady_clock::time_point deadline);
 
-// Milliseconds until the deadline, for poll(); 0: it has passed.
+// Milliseconds until the deadline, for poll(); 0 if it has passed.
 int MillisLeft(std::chrono::steady_clock::time_point deadline);
 
 }  // namespace maypole

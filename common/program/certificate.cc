@@ -28,7 +28,7 @@ Bio Over(const std::string& text) {
   return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
 }
 
-// Asks nobody for a passphrase.
+// OpenSSL's default would ask for a passphrase on the terminal.
 int NoPassphrase(char*, int, int, void*) { return -1; }
 
 std::string TimeText(const ASN1_TIME* time) {
@@ -55,7 +55,7 @@ std::string NameText(const GENERAL_NAME* name) {
   return text;
 }
 
-// X509_V_OK, or what is wrong with the chain that starts with the first.
+// X509_V_OK, or the error of the chain, whose first certificate is the leaf.
 int Verify(const std::vector<Certificate>& chain,
            const std::vector<Certificate>& cas) {
   const Store store(X509_STORE_new());
@@ -107,7 +107,7 @@ std::string Objection(int error, const X509* certificate) {
     case X509_V_ERR_CERT_NOT_YET_VALID:
       return absl::StrCat("is not valid before ",
                           TimeText(X509_get0_notBefore(certificate)),
-                          "; are the clocks right?");
+                          "; check the clocks of both machines");
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT:
     case X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY:
     case X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT:
@@ -149,15 +149,15 @@ absl::Status CheckCertificates(const TlsOptions& options,
                                const TlsPaths& paths) {
   const std::vector<Certificate> cas = ReadCertificates(options.ca);
   if (cas.empty())
-    return Bad("--tls_ca", paths.ca, "no certificate (PEM) in it");
+    return Bad("--tls_ca", paths.ca, "must contain a certificate (PEM)");
   const std::vector<Certificate> chain = ReadCertificates(options.cert);
   if (chain.empty()) {
-    return Bad("--tls_cert", paths.cert, "no certificate (PEM) in it");
+    return Bad("--tls_cert", paths.cert, "must contain a certificate (PEM)");
   }
   const PrivateKey key = ReadPrivateKey(options.key);
   if (key == nullptr) {
     return Bad("--tls_key", paths.key,
-               "no private key (PEM, without a passphrase) in it");
+               "must contain a private key (PEM, without a passphrase)");
   }
   if (X509_check_private_key(chain[0].get(), key.get()) != 1) {
     ERR_clear_error();

@@ -1,9 +1,9 @@
-// Why TLS does not come to be: the handshake once more, by hand. gRPC says
-// "certificate verify failed", or "Socket closed", and no more.
+// Finds out why a TLS connection fails, by repeating the handshake with
+// OpenSSL. gRPC only reports "certificate verify failed" or "Socket closed".
 //
-// What listens there may be anything, and do anything. So OpenSSL speaks to
-// memory, and the bytes are carried here: to a deadline, and without a SIGPIPE
-// (its own socket BIO raises one when the other side has hung up).
+// The peer may be any program, and misbehave. So OpenSSL works on memory
+// buffers, and this file transfers the bytes: with a deadline, and without
+// SIGPIPE (OpenSSL's own socket BIO raises it when the peer has hung up).
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <poll.h>
@@ -28,7 +28,7 @@ using Connection = std::unique_ptr<SSL, FreeBy<SSL_free>>;
 
 using Deadline = std::chrono::steady_clock::time_point;
 
-// gRPC's protocol, as TLS names it: length, name.
+// gRPC's protocol in the format of ALPN: length, name.
 constexpr unsigned char kProtocols[] = {2, 'h', '2'};
 
 Context MakeContext(const TlsOptions& options) {
@@ -53,13 +53,13 @@ Context MakeContext(const TlsOptions& options) {
   return context;
 }
 
-// One connection: OpenSSL's side of it, and the socket.
+// One connection: OpenSSL's state and the socket.
 class Probe {
  public:
   // How a step has ended.
   enum class End {
     kDone,
-    kError,   // OpenSSL objects to what came, or an alert came: reason()
+    kError,   // received an alert, or bytes that OpenSSL refuses: see reason()
     kHungUp,  // without an alert
     kSilent,  // the deadline has passed
   };
@@ -77,7 +77,7 @@ class Probe {
       BIO_free(out);
       return;
     }
-    SSL_set_bio(ssl_.get(), in, out);  // it owns them now
+    SSL_set_bio(ssl_.get(), in, out);  // ssl_ owns them now
     SSL_set_tlsext_host_name(ssl_.get(), name.c_str());
     ready_ = true;
   }
@@ -88,14 +88,14 @@ class Probe {
   End Handshake() {
     return Step([this] { return SSL_connect(ssl_.get()); });
   }
-  // The first byte that the other side sends.
+  // Receives the first byte that the peer sends.
   End Hear() {
     return Step([this] {
       char byte;
       return SSL_read(ssl_.get(), &byte, 1);
     });
   }
-  // Of the last kError: OpenSSL's.
+  // OpenSSL's error code of the last kError.
   unsigned long reason() const { return reason_; }
 
  private:
@@ -107,7 +107,7 @@ class Probe {
       reason_ = ERR_peek_last_error();
       const int error = SSL_get_error(ssl_.get(), result);
       if (result == 1) {
-        Flush();  // if it hangs up now, Hear() tells
+        Flush();  // if the peer hangs up now, Hear() reports it
         return End::kDone;
       }
       if (error == SSL_ERROR_ZERO_RETURN) return End::kHungUp;
@@ -117,8 +117,8 @@ class Probe {
     }
   }
 
-  // What OpenSSL has to say finds room in the socket: it is a hello and a
-  // certificate. False: the other side has hung up.
+  // Sends OpenSSL's output, a hello and a certificate, which fit into the
+  // socket's buffer. False if the peer has hung up.
   bool Flush() {
     char* data = nullptr;
     BIO* out = SSL_get_wbio(ssl_.get());
@@ -130,7 +130,7 @@ class Probe {
     return n == bytes;
   }
 
-  // Waits for bytes, and gives them to OpenSSL.
+  // Waits for bytes and passes them to OpenSSL.
   End Receive() {
     char bytes[4096];
     for (;;) {
@@ -154,7 +154,7 @@ class Probe {
   unsigned long reason_ = 0;
 };
 
-// The alert that the other side has sent, or empty.
+// The alert that the peer has sent, or empty.
 std::string Alert(const Probe& probe, Probe::End end) {
   if (end != Probe::End::kError || ERR_GET_LIB(probe.reason()) != ERR_LIB_SSL ||
       ERR_GET_REASON(probe.reason()) < SSL_AD_REASON_OFFSET) {
@@ -164,8 +164,9 @@ std::string Alert(const Probe& probe, Probe::End end) {
   return text == nullptr ? "alert" : text;
 }
 
-// Bytes have come that are not TLS. One that says nothing, or hangs up, may be
-// stopped, crowded or about to end: that tells nothing of how it was started.
+// True if the peer has sent bytes that are not TLS. (A peer that says nothing
+// or hangs up may be stopped, overloaded or about to end: that does not show
+// whether it uses TLS.)
 bool SpeaksSomethingElse(const Probe& probe, Probe::End end) {
   if (end != Probe::End::kError || ERR_GET_LIB(probe.reason()) != ERR_LIB_SSL) {
     return false;
@@ -182,7 +183,8 @@ std::string NotAccepted(const std::string& alert) {
                       "coordinator's, and not expired");
 }
 
-// The handshake is done: what of the server's certificate is not as it must be.
+// After the handshake: what is wrong with the server's certificate; "" if
+// nothing is.
 std::string ServerObjection(SSL* ssl, const std::string& name) {
   const Certificate theirs(SSL_get1_peer_certificate(ssl));
   if (theirs == nullptr) return "it shows no certificate";
@@ -227,12 +229,12 @@ std::string DiagnoseTls(const std::string& address, const TlsOptions& options) {
   if (std::string text = ServerObjection(probe.ssl(), name); !text.empty()) {
     return text;
   }
-  // With TLS 1.3 a server looks at our certificate after the handshake is done
-  // for us. One that takes it sends its settings; gRPC's hangs up on another
-  // without a word.
+  // With TLS 1.3 a server checks our certificate after our handshake is done.
+  // If it accepts the certificate, it sends its HTTP/2 settings; otherwise
+  // gRPC's server hangs up without an alert.
   const Probe::End late = probe.Hear();
   if (late == Probe::End::kHungUp) {
-    return NotAccepted("it hangs up when it has seen it");
+    return NotAccepted("it hangs up after receiving it");
   }
   const std::string refusal = Alert(probe, late);
   return refusal.empty() ? "" : NotAccepted(refusal);

@@ -1,5 +1,5 @@
-// DiagnoseTls against whatever may listen at a coordinator's port: it is done
-// in its time, lives, and says nothing that it cannot know.
+// DiagnoseTls against any program that may listen at a coordinator's port: it
+// returns in time, does not crash, and reports only what it can know.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -21,7 +21,7 @@ constexpr char kNoTls[] =
 // Room for a busy machine; a listener that dribbles would hold it for minutes.
 constexpr milliseconds kMost = kDiagnosisTime + milliseconds(1500);
 
-// TLS is on; nobody here gets so far as to look at the certificate.
+// TLS is on; no listener in this test gets as far as to read the certificate.
 TlsOptions On() { return {.ca = "x", .cert = "x", .key = "x"}; }
 
 void ExpectSays(FakeListener::Handler handler, const std::string& with_tls,
@@ -48,7 +48,7 @@ TEST(DiagnoseTest, WhoHangsUpOnTheHelloTellsNothing) {
   ExpectSays([](Caller& c) { c.Read(); }, "");
 }
 
-// The head of a record of 16 KiB, and then a byte now and then.
+// Sends the head of a record of 16 KiB, and then single bytes slowly.
 TEST(DiagnoseTest, WhoDribblesHoldsNobody) {
   ExpectSays(
       [](Caller& c) {
@@ -63,7 +63,7 @@ TEST(DiagnoseTest, WhoDribblesHoldsNobody) {
       "");
 }
 
-// What a gRPC server without TLS says first; and one of HTTP/1.
+// The first bytes of a gRPC server without TLS, and of an HTTP/1 server.
 TEST(DiagnoseTest, WhoSpeaksSomethingElseIsSaid) {
   for (const std::string& words :
        {std::string("\0\0\x06\x04\0\0\0\0\0\0\x05\0\0\x40\0", 15),

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kBacklog = 1024;
 
-// Of the listener; connections inherit it.
+// Sets the listener's options; connections inherit them.
 void SetOptions(int fd, int family, const ListenOptions& options) {
   const int on = 1, off = 0;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
@@ -78,7 +78,7 @@ absl::StatusOr<TcpListener> ListenTcp(const Address& address,
   const bool all = host == "0.0.0.0" || host == "::";
   absl::StatusOr<TcpListener> listener =
       BindAll(all ? "::" : host, address.port, options);
-  // A machine without IPv6.
+  // The machine may not have IPv6.
   if (!listener.ok() && all) {
     listener = BindAll("0.0.0.0", address.port, options);
   }

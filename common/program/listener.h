@@ -1,9 +1,9 @@
-// TCP listeners of daemons.
+// ListenTcp: opens the TCP listeners of a daemon.
 //
 //   absl::StatusOr<TcpListener> listener = ListenTcp({"0.0.0.0", 4001}, {});
 //   for (Fd& fd : listener->fds) ...accept...
 //
-// Thread contract: a function; looks names up.
+// Thread contract: any thread; blocks while it resolves a name.
 #ifndef MAYPOLE_COMMON_PROGRAM_LISTENER_H_
 #define MAYPOLE_COMMON_PROGRAM_LISTENER_H_
 
@@ -16,19 +16,19 @@
 namespace maypole {
 
 struct ListenOptions {
-  // A connection fails when its peer's kernel has not acknowledged data for so
-  // long; 0: the system's default.
+  // A connection fails when its peer's kernel has not acknowledged data for
+  // this long; 0: the system's default.
   int user_timeout_ms = 0;
 };
 
 struct TcpListener {
-  std::vector<Fd> fds;  // one for each address; they do not block
-  int port = 0;         // of all of them
+  std::vector<Fd> fds;  // one for each address; non-blocking
+  int port = 0;         // the port of all of them
 };
 
-// Listens at all addresses of the host that work; 0.0.0.0 and [::] are all of
-// the machine, of both families. Port 0 takes a free one. An error, as "Address
-// already in use", if none works.
+// Listens at every address of the host that can be bound; 0.0.0.0 and [::] both
+// mean all IPv4 and IPv6 addresses of the machine. Port 0 chooses a free port.
+// Returns an error ("Address already in use") if no address can be bound.
 absl::StatusOr<TcpListener> ListenTcp(const Address& address,
                                       const ListenOptions& options);
 

@@ -17,8 +17,8 @@ const char* terminated_program = "";
 
 [[noreturn]] void Terminate() {
   const std::exception_ptr exception = std::current_exception();
-  // A noexcept function whose exception gcc no longer knows, or a thread that
-  // was not joined.
+  // No current exception: an exception left a noexcept function (gcc does not
+  // always keep it), or a thread was not joined.
   if (exception == nullptr) {
     std::fprintf(stderr, "%s: ended by std::terminate()\n", terminated_program);
     std::abort();
@@ -43,7 +43,8 @@ const char* terminated_program = "";
 
 void LeaveNoCore() {
   rlimit limit{};
-  // The hard limit stays: whoever hunts a bug can raise it again (prlimit).
+  // The hard limit is unchanged, so that prlimit can enable core files for
+  // debugging.
   if (getrlimit(RLIMIT_CORE, &limit) != 0) return;
   limit.rlim_cur = 0;
   setrlimit(RLIMIT_CORE, &limit);

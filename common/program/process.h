@@ -1,19 +1,20 @@
-// What a daemon asks of the kernel for itself, before it starts.
+// Process-wide settings that a daemon's main() makes first.
 //
-// Thread contract: before any thread starts.
+// Thread contract: call before any thread is started.
 #ifndef MAYPOLE_COMMON_PROGRAM_PROCESS_H_
 #define MAYPOLE_COMMON_PROGRAM_PROCESS_H_
 
 namespace maypole {
 
-// A secret or a key is in its memory: no core file.
+// Disables core files, because the memory contains a secret or a key.
 void LeaveNoCore();
 
-// As many open files as its user may have.
+// Raises the limit of open files to the hard limit.
 void RaiseOpenFiles();
 
-// A thread that cannot be started, which nothing handles, ends the program with
-// a line on stderr that names the limit. `program` must live as long as it.
+// Makes std::terminate() write the reason to stderr. If a thread could not be
+// started, the line names the limit. `program` must live as long as the
+// process.
 void ExplainTermination(const char* program);
 
 }  // namespace maypole

@@ -27,7 +27,7 @@ void StartAThreadThatDoesNotFit() {
   const rlim_t most = pages * PageBytes() + (1 << 30);
   const rlimit limit{most, most};
   setrlimit(RLIMIT_AS, &limit);
-  // As main() ends if nobody catches: googletest would.
+  // As if no code caught the exception: googletest would catch it.
   try {
     std::thread([] {}).join();
   } catch (...) {

@@ -96,7 +96,7 @@ TEST_F(SecretTest, RefusesAFileThatOthersThanItsOwnerRead) {
   }
 }
 
-// Of a FIFO the call waited, in silence, for somebody who writes to it.
+// For a FIFO the call used to wait silently for a writer.
 TEST_F(SecretTest, RefusesWhatIsNoRegularFileAtOnce) {
   ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
   for (const std::string& path :
@@ -113,7 +113,8 @@ TEST_F(SecretTest, RefusesAFileOfSomebodyElse) {
   std::ofstream(path_) << "abc\n";
   ::chmod(path_.c_str(), 0600);
   if (::chown(path_.c_str(), 65534, 65534) != 0) {
-    GTEST_SKIP() << "no right to give files away; see tests/security_test.py";
+    GTEST_SKIP()
+        << "no right to give files away; see tests/security/security_test.py";
   }
   const auto secret = ReadFile(path_);
   ASSERT_FALSE(secret.ok());

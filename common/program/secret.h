@@ -1,4 +1,4 @@
-// Secrets between programs: how they travel and how they are compared.
+// How secrets are sent between programs, and how they are compared.
 //
 //   context.AddMetadata(kSecretMetadata, secret);        // a caller
 //   if (!EqualSecrets(token, hello.token())) ...refuse...
@@ -15,8 +15,8 @@ namespace maypole {
 // a coordinator (docs/protocol.md).
 inline constexpr char kSecretMetadata[] = "maypole-secret";
 
-// For secrets, tokens and proofs: the time that it takes tells whether the
-// lengths are equal, and nothing about the bytes.
+// Compares secrets, tokens or proofs. Its duration reveals whether the lengths
+// are equal, but nothing about the bytes.
 bool EqualSecrets(std::string_view a, std::string_view b);
 
 }  // namespace maypole

@@ -36,7 +36,7 @@ Status CheckFile(const struct stat& info, const std::string& what,
   if (info.st_uid != 0 && info.st_uid != ::geteuid()) {
     return Status(Code::kPermissionDenied,
                   what + ": belongs to uid " + std::to_string(info.st_uid) +
-                      ", who knows what is in it and may change it; it must "
+                      ", who can read the secret and change it; it must "
                       "belong to root or to this program's user (uid " +
                       std::to_string(::geteuid()) + ")");
   }

@@ -1,6 +1,6 @@
-// The cluster secret: one line in a file that only its owner may read.
+// Reads the cluster secret: one line in a file that only its owner may use.
 //
-// Thread contract: functions; they read the file and nothing else.
+// Thread contract: any thread.
 #ifndef MAYPOLE_COMMON_PROGRAM_SECRET_FILE_H_
 #define MAYPOLE_COMMON_PROGRAM_SECRET_FILE_H_
 
@@ -15,13 +15,14 @@ inline constexpr size_t kMaxSecretBytes = 255;
 // 64 random bits as hexadecimal digits.
 inline constexpr size_t kGoodSecretBytes = 16;
 
-// The secret, into *out. An error if the file is not a regular one, belongs to
-// somebody else than root or this process's user, may be used by others than
-// its owner, or does not hold one line of printable ASCII. Never waits.
+// Reads the secret into *out. The file must be a regular file that belongs to
+// root or to this process's user, that only its owner may use, and that
+// contains one line of printable ASCII; otherwise returns an error. Never
+// blocks on a FIFO.
 Status ReadSecretFile(const std::string& path, std::string* out);
 
-// What an operator should be told about a short secret. Empty for a good one,
-// and for none at all.
+// A warning about a short secret. Empty if the secret is long enough, or there
+// is none.
 std::string SecretWarning(const std::string& secret);
 
 }  // namespace maypole

@@ -1,21 +1,22 @@
-// TLS between the coordinator and those who call it: both show a certificate
+// TLS between the coordinator and its callers: each side presents a certificate
 // of the cluster's own CA.
 //
-// Purpose: the flags --tls_ca, --tls_cert and --tls_key of all programs, read
-// and checked before anything starts, as gRPC's credentials; and one sentence
-// on why a connection does not come to be, which gRPC's text does not tell.
+// Purpose: reads the files of the flags --tls_ca, --tls_cert and --tls_key of
+// all programs, checks them before anything else starts, and makes gRPC
+// credentials of them; and explains why a connection fails, because gRPC's
+// message does not.
 //
 //   absl::StatusOr<TlsOptions> tls = ReadTlsFiles(ca, cert, key);
-//   if (!tls.ok()) ...one clear sentence...
+//   if (!tls.ok()) ...print the message...
 //   tls->server_name = absl::GetFlag(FLAGS_tls_server_name);
 //   grpc::ChannelArguments args;
 //   SetServerName(*tls, &args);
 //   grpc::CreateCustomChannel(address, ClientCredentials(*tls), args);
 //
-// Thread contract: functions. DiagnoseTls takes up to kDiagnosisTime, whatever
-// the other side and the resolver do: call it with no lock held.
+// Thread contract: any thread. DiagnoseTls() blocks for up to kDiagnosisTime,
+// whatever the peer and the resolver do: call it with no lock held.
 //
-// Invariants: options are enabled with all three texts or with none.
+// Invariants: TlsOptions has all three PEM texts, or none of them.
 #ifndef MAYPOLE_COMMON_PROGRAM_TLS_H_
 #define MAYPOLE_COMMON_PROGRAM_TLS_H_
 
@@ -30,7 +31,8 @@
 
 namespace maypole {
 
-// Common name of the certificates that may make the operator's calls.
+// Common name of the certificates with which a caller may use the Admin
+// service.
 inline constexpr char kAdminName[] = "maypole-admin";
 
 inline constexpr size_t kMaxPemBytes = 64 * 1024;
@@ -40,33 +42,33 @@ struct TlsOptions {
   std::string ca;
   std::string cert;
   std::string key;
-  // A client's: the name that the server's certificate must be for; empty: the
-  // host of the address.
+  // For clients: the name for which the server's certificate must be valid.
+  // Empty: the host of the server's address.
   std::string server_name;
 
   bool enabled() const { return !key.empty(); }
 };
 
-// All three paths, or none (then TLS is off). Checks that only its owner may
-// read the key, that it belongs to the certificate, and that the certificate
-// is the CA's and has not expired.
+// Needs all three paths, or none (then TLS is off). Checks that only its owner
+// may use the key file, that the key belongs to the certificate, and that the
+// CA has issued the certificate and it has not expired.
 absl::StatusOr<TlsOptions> ReadTlsFiles(const std::string& ca,
                                         const std::string& cert,
                                         const std::string& key);
 
-// Without TLS: gRPC's insecure ones.
+// gRPC's insecure credentials if TLS is off.
 std::shared_ptr<grpc::ChannelCredentials> ClientCredentials(
     const TlsOptions& options);
-// Every client must show a certificate of the CA.
+// As above; with TLS, every client must present a certificate of the CA.
 std::shared_ptr<grpc::ServerCredentials> ServerCredentials(
     const TlsOptions& options);
 void SetServerName(const TlsOptions& options, grpc::ChannelArguments* args);
 
 inline constexpr std::chrono::milliseconds kDiagnosisTime(2000);
 
-// Why a client with these options does not get through to the server at
-// HOST:PORT, as far as TLS is the reason: "its certificate has expired (on
-// ...)" Empty: it is not, or nobody there says anything that tells.
+// If TLS is the reason why a client with these options cannot connect to the
+// server at HOST:PORT, describes it: "its certificate has expired (on ...)".
+// Empty if TLS is not the reason, or the server's answer does not show it.
 std::string DiagnoseTls(const std::string& address, const TlsOptions& options);
 
 }  // namespace maypole

@@ -1,7 +1,7 @@
-// CopyStreamed: a copy whose stores go past the cache.
+// CopyStreamed: copies memory with stores that bypass the cache.
 //
-// Thread contract: a pure function. The stores are complete when it returns:
-// what the caller publishes afterwards with release is seen after them.
+// Thread contract: any thread. The stores are ordered before everything that
+// the caller publishes with release afterwards.
 #ifndef MAYPOLE_COMMON_REDUCE_COPY_H_
 #define MAYPOLE_COMMON_REDUCE_COPY_H_
 
@@ -9,8 +9,8 @@
 
 namespace maypole {
 
-// `to` and `from` must not overlap. Where the processor has no such stores, an
-// ordinary copy.
+// `to` and `from` must not overlap. An ordinary copy on processors without such
+// stores.
 void CopyStreamed(std::byte* to, const std::byte* from, size_t bytes);
 
 }  // namespace maypole

@@ -41,7 +41,7 @@ struct Brain {
   static Stored Store(Acc v) { return FloatToBfloat16(v); }
 };
 
-// Read as bytes: what an application stores need not be 0 or 1.
+// Read as bytes: an application may store values other than 0 and 1.
 struct Truth {
   using Stored = uint8_t;
   using Acc = bool;
@@ -82,8 +82,8 @@ struct MultiplyOp {
   }
 };
 
-// The second condition takes a NaN in b; one in a stays, since no comparison
-// with it is true.
+// The second condition selects a NaN in b. A NaN in a is kept, because no
+// comparison with it is true.
 struct MinOp {
   template <typename T>
   static T Of(T a, T b) {
@@ -119,7 +119,7 @@ void Apply(const Epilogue& finish, Acc* acc, size_t n) {
   }
 }
 
-// Elements may lie at any address: an application's buffers are not ours.
+// Elements may be unaligned, because applications provide the buffers.
 template <typename T>
 T LoadAt(const std::byte* p, size_t i) {
   T v;
@@ -245,8 +245,8 @@ void FillNeutral(DType dtype, Op op, std::byte* output, size_t elements) {
 
 bool HasAvx2() {
 #if defined(__x86_64__)
-  // The first also says that the system keeps the registers. clang 14 knows
-  // not all of these names for __builtin_cpu_supports.
+  // The first check includes that the system saves the registers. clang 14 does
+  // not know all of these names in __builtin_cpu_supports.
   static const bool has = [] {
     unsigned a = 0, b = 0, c = 0, d = 0;
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&

@@ -1,23 +1,23 @@
 // Reduction kernels, for all element types and operations of common/types.h.
 //
-// All of them reduce in the order of `inputs` (fixed rank order), so that the
-// result has the same bits wherever it is computed. `output` may be one of the
-// inputs; otherwise they must not overlap.
+// All kernels reduce in the order of `inputs` (the fixed order of ranks), so
+// that the result has the same bits wherever it is computed. `output` may be
+// one of the inputs; otherwise it must not overlap them.
 //
-//   float32/64  As the hardware does. Min and max give NaN if any input is NaN
-//               (as NumPy and torch do), and of equal zeros (-0, +0) the one of
-//               the first input. Which of several NaNs' bits a result has is
-//               not said.
+//   float32/64  As the hardware computes. Min and max are NaN if any input is
+//               NaN (as in NumPy and torch); between -0 and +0 they choose the
+//               first input. If several inputs are NaN, the bits of the
+//               resulting NaN are unspecified.
 //   float16,    The same, accumulated in float32 and rounded once, to nearest
 //   bfloat16    even. Min and max are exact.
 //   integers    Sum and product wrap.
-//   bool        Any byte but 0 is true, results are 0 or 1. Sum and max are or,
-//               product and min are and. Epilogue is ignored (CheckSignature
+//   bool        Any byte but 0 is true; results are 0 or 1. Sum and max are OR,
+//               product and min are AND. Epilogue is ignored (CheckSignature
 //               refuses an average).
 //
-// kAverage adds as kSum does: its division is Epilogue's. So does kAdasum,
-// which is not an operation on elements: how to pair what was added is the
-// caller's.
+// kAverage adds as kSum does; the division is part of Epilogue. kAdasum adds,
+// too: it is not an elementwise operation, and the caller must combine the
+// sums.
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_COMMON_REDUCE_REDUCE_H_
@@ -31,42 +31,43 @@
 
 namespace maypole {
 
-// Last step of a reduction, whatever the operation: divide by `divisor`
-// (average; integers truncate toward zero as Horovod's do), then multiply by
-// `scale` (floats only).
+// The last step of every reduction: divide by `divisor` (for an average;
+// integers truncate toward zero as in Horovod), then multiply by `scale`
+// (floats only).
 struct Epilogue {
   int64_t divisor = 1;
   double scale = 1.0;
   bool identity() const { return divisor == 1 && scale == 1.0; }
 };
 
-// output[i] = finish(op(op(inputs[0][i], inputs[1][i]), ...)), `elements` long.
-// At least one input.
+// output[i] = finish(op(op(inputs[0][i], inputs[1][i]), ...)) for i from 0 to
+// elements - 1. There must be at least one input.
 void Reduce(DType dtype, Op op, std::span<const std::byte* const> inputs,
             std::byte* output, size_t elements, const Epilogue& finish);
 
-// The same, written to every output (at least one); none of them may overlap
-// an input but as a whole.
+// The same, written to every output (at least one). An output may be the same
+// array as an input, but must not overlap one partially.
 void ReduceTo(DType dtype, Op op, std::span<const std::byte* const> inputs,
               std::span<std::byte* const> outputs, size_t elements,
               const Epilogue& finish);
 
-// What Reduce and ReduceTo do where there are no vector kernels; for tests.
+// The implementation without vector kernels; for tests.
 void ReducePortable(DType dtype, Op op,
                     std::span<const std::byte* const> inputs, std::byte* output,
                     size_t elements, const Epilogue& finish);
 
-// Fills `output` with what changes nothing when it is one more input of
-// Reduce: for a sum 0 (false), for a product 1 (true), for a min the greatest
-// value (infinity, true), for a max the least (-infinity, false). Only -0 does
-// not stay what it was, in a sum.
+// Fills `output` with the neutral value, which changes no result as a further
+// input of Reduce: 0 (false) for a sum, 1 (true) for a product, the greatest
+// value (infinity, true) for a min, the least (-infinity, false) for a max. The
+// only exception: a sum of -0 becomes +0.
 void FillNeutral(DType dtype, Op op, std::byte* output, size_t elements);
 
-// output[i] = input[i] * factor, floats only; output may be input.
+// output[i] = input[i] * factor; floats only. `output` may be `input`.
 void Scale(DType dtype, const std::byte* input, std::byte* output,
            size_t elements, double factor);
 
-// IEEE half and bfloat16, to nearest even; NaN stays NaN.
+// Conversions of IEEE half and bfloat16. They round to nearest even; NaN stays
+// NaN.
 float HalfToFloat(uint16_t h);
 uint16_t FloatToHalf(float f);
 float Bfloat16ToFloat(uint16_t b);

@@ -2,11 +2,11 @@
 // dynamic one needs libhwy, which libmaypole must not bring along. On other
 // architectures this file is empty but for the stub.
 //
-// Nothing with a name that another file may define too leaves this object: the
-// linker would keep one copy of an inline function, perhaps this one, and
+// This object must not export any symbol that another file may define, too: the
+// linker keeps only one copy of an inline function, perhaps this one, and
 // processors without AVX2 would run it. So everything is in the unnamed
 // namespace, the interface is plain, and common/reduce/avx2_symbols_test.py
-// looks at what the compiler made of it.
+// checks the symbols of the object file.
 #include "common/reduce/reduce_simd.h"
 
 #if defined(__AVX2__) && defined(__F16C__)
@@ -15,7 +15,7 @@
 
 #include "hwy/highway.h"
 
-// With a flag missing Highway falls back to an older target without a word.
+// If a compiler flag is missing, Highway silently uses an older target.
 static_assert(HWY_STATIC_TARGET == HWY_AVX2);
 
 namespace maypole {
@@ -108,8 +108,8 @@ bool IsPlain(const ReduceTask& task) {
   return task.divisor == 1 && task.scale == 1.0;
 }
 
-// The operations, of what came before and the next input. Their NaN and zeros
-// are those of reduce.h, and so of reduce.cc.
+// The operations on the result so far and the next input. They treat NaNs and
+// zeros as reduce.h says, like reduce.cc.
 struct AddOp {
   template <typename V>
   static V Of(V a, V b) {
@@ -124,8 +124,8 @@ struct MultiplyOp {
     if constexpr (sizeof(hn::TFromD<D>) > 1) {
       return hn::Mul(a, b);
     } else {
-      // There is no multiplication of bytes: the even and the odd ones as the
-      // low bytes of products of 16 bits.
+      // AVX2 cannot multiply bytes: computes the even and the odd ones as the
+      // low bytes of 16-bit products.
       const hn::Repartition<uint16_t, D> d16;
       const auto a16 = hn::BitCast(d16, a), b16 = hn::BitCast(d16, b);
       const auto even = hn::And(hn::Mul(a16, b16), hn::Set(d16, 0xff));
@@ -135,7 +135,8 @@ struct MultiplyOp {
   }
 };
 
-// b where it wins or is NaN; a NaN in a stays, as it loses no comparison.
+// Selects b where it wins or is NaN. A NaN in a is kept, because no comparison
+// with it is true.
 template <typename V, typename M>
 V Chosen(V a, V b, M b_wins) {
   return hn::IfThenElse(hn::Or(b_wins, hn::IsNaN(b)), b, a);
@@ -232,7 +233,7 @@ size_t Floats(const ReduceTask& task) {
 
 template <typename T>
 size_t Integers(const ReduceTask& task) {
-  if (task.divisor != 1) return 0;  // they are divided one by one
+  if (task.divisor != 1) return 0;  // reduce.cc divides one by one
   using E = Plain<T>;
   switch (task.op) {
     case Op::kSum:
@@ -249,7 +250,7 @@ size_t Integers(const ReduceTask& task) {
   return 0;
 }
 
-// 0 or 1 each: or is the greater one, and the smaller one.
+// Values are 0 or 1: OR is the maximum, AND the minimum.
 size_t Truths(const ReduceTask& task) {
   switch (task.op) {
     case Op::kMin:

@@ -1,8 +1,8 @@
 // Vector kernels of common/reduce/reduce.h, for processors that have them.
 //
-// Plain on purpose: what includes this is compiled for such processors, and an
-// inline function of a shared header in it could be the copy that the linker
-// keeps for all (see reduce_avx2.cc).
+// This header includes as little as possible: the file that implements it is
+// compiled for AVX2, and if that file contained an inline function of a shared
+// header, the linker might use its copy everywhere (see reduce_avx2.cc).
 #ifndef MAYPOLE_COMMON_REDUCE_REDUCE_SIMD_H_
 #define MAYPOLE_COMMON_REDUCE_REDUCE_SIMD_H_
 
@@ -13,7 +13,7 @@
 
 namespace maypole {
 
-// A call of ReduceTo(), see there; divisor and scale are its Epilogue.
+// The arguments of ReduceTo(); divisor and scale are its Epilogue.
 struct ReduceTask {
   DType dtype;
   Op op;
@@ -26,13 +26,13 @@ struct ReduceTask {
   double scale;
 };
 
-// As ReduceTo(), bit for bit but for NaN's, for the leading elements; returns
-// how many it has done (0: none of this dtype, operation or finish). Call only
-// if HasAvx2().
+// Like ReduceTo(), with the same bits except in NaNs, but only for the leading
+// elements. Returns how many it has reduced (0 if it does not support the
+// dtype, operation or epilogue). Call only if HasAvx2().
 size_t ReduceAvx2(const ReduceTask& task);
 
-// What Highway's target AVX2 needs: FMA, F16C, AES too; x86 processors since
-// 2013.
+// True if the processor has what Highway's target AVX2 needs, which includes
+// FMA, F16C and AES; x86 processors have it since 2013.
 bool HasAvx2();
 
 }  // namespace maypole

@@ -13,7 +13,7 @@
 namespace maypole {
 namespace {
 
-// A mask for more is not asked for: the error is another then.
+// Longer masks are not tried: then EINVAL has another cause.
 constexpr size_t kMostProcessors = size_t{1} << 20;
 
 struct FreeMask {

@@ -46,7 +46,7 @@ TEST(CoresTest, WithoutCgroupsThereIsNoQuota) {
             UnlimitedCores());
 }
 
-// The smallest on the way to the root counts; the root of a machine has none.
+// The smallest quota on the way to the root counts; the root itself has none.
 TEST(CoresTest, V2QuotaOfTheCgroupOrOneAbove) {
   Files files = {
       {"/proc/self/cgroup", "0::/slurm/job_7/step_0\n"},
@@ -88,7 +88,7 @@ TEST(CoresTest, V1) {
     files[job + "/cpu.cfs_quota_us"] = "25000\n";
     EXPECT_EQ(QuotaWith(files), 0.25) << mount;
   }
-  // Of another controller's path nothing is taken.
+  // The path of another controller is ignored.
   EXPECT_EQ(QuotaWith({{"/proc/self/cgroup", "3:cpuset:/batch\n"},
                        {"/sys/fs/cgroup/cpu/batch/cpu.cfs_quota_us", "1000"},
                        {"/sys/fs/cgroup/cpu/batch/cpu.cfs_period_us", "1000"}}),
@@ -133,7 +133,7 @@ TEST(CoresTest, AffinityOfTheThread) {
   }).join();
 }
 
-// A kernel for more processors than a mask has room for refuses it.
+// A kernel with more processors than fit into the mask refuses the mask.
 TEST(CoresTest, TheMaskGrowsWithTheMachine) {
   for (const size_t processors : {1, 1024, 1025, 4096, 100000}) {
     std::vector<size_t> asked;

@@ -24,14 +24,15 @@ Status FromAsio(const asio::error_code& error, const char* what) {
 
 }  // namespace
 
-// What Asio's handlers share with the WatchedFd, which may go before them.
+// Shared by Asio's handlers and the WatchedFd, which may be destroyed before
+// the handlers run.
 struct WatchedFd::State {
-  // Of one direction. At most one of waiting and ready is set.
+  // The state of one direction. At most one of waiting and ready is set.
   struct Interest {
     std::function<void()> callback;
     bool wanted = false;
-    bool waiting = false;  // Asio will tell
-    bool ready = false;    // to be called in the next Dispatch()
+    bool waiting = false;  // Asio will call our handler
+    bool ready = false;    // the next Dispatch() calls the callback
   };
 
   State(EventLoop::Impl* its_loop, asio::io_context& context)
@@ -50,7 +51,8 @@ struct LoopTimer::State {
   EventLoop::Impl* const loop;
   asio::steady_timer timer;
   std::function<void()> callback;
-  // Asio may have an earlier Set() or Cancel() on its way to us.
+  // Incremented by each Set() and Cancel(): Asio's handler for an earlier
+  // setting may still be called.
   uint64_t setting = 0;
   bool pending = false;
 };
@@ -65,7 +67,7 @@ struct EventLoop::Impl {
     uint64_t setting;
   };
 
-  // Throws if there are no descriptors for epoll: Asio makes it with the timer.
+  // Throws if no descriptors are left: Asio makes its epoll with the timer.
   Impl() : idle(context) {}
 
   void Arm(const std::shared_ptr<WatchedFd::State>& state, Direction direction);
@@ -93,8 +95,8 @@ void EventLoop::Impl::Arm(const std::shared_ptr<WatchedFd::State>& state,
   state->descriptor.async_wait(
       direction == kRead ? asio::posix::descriptor_base::wait_read
                          : asio::posix::descriptor_base::wait_write,
-      // Whatever the error says, the callback finds out by reading or writing.
-      // (Off the loop, or of no interest any more: nothing is wanted.)
+      // The error is ignored: the callback finds out by reading or writing. (If
+      // the descriptor is no longer watched, `wanted` is false.)
       [this, state, direction](const asio::error_code&) {
         WatchedFd::State::Interest& i = state->interests[direction];
         i.waiting = false;
@@ -154,8 +156,8 @@ Status EventLoop::Watch(Fd fd, WatchOptions options, WatchedFd* out) {
   state->descriptor.assign(fd.get(), error);
   if (error) return FromAsio(error, "cannot watch a descriptor");
   const int number = fd.Release();
-  // Asio sets O_NONBLOCK once. Others may share this descriptor (standard
-  // output) and rely on what it was.
+  // Asio sets O_NONBLOCK once; restore it. Other processes may share the open
+  // file (standard output) and rely on its flags.
   const int flags = fcntl(number, F_GETFL);
   state->descriptor.native_non_blocking(true, error);
   if (flags >= 0) fcntl(number, F_SETFL, flags);
@@ -173,7 +175,7 @@ void EventLoop::Post(std::function<void()> function) {
   {
     const std::lock_guard lock(impl_->mutex);
     impl_->posted.push_back(std::move(function));
-    if (impl_->posted.size() > 1) return;  // somebody has woken it already
+    if (impl_->posted.size() > 1) return;  // the loop is being woken already
   }
   asio::post(impl_->context, [] {});
 }

@@ -1,11 +1,11 @@
-// EventLoop: waits for descriptors, timers and functions from other threads,
-// and calls back.
+// EventLoop: waits for descriptors, timers and functions posted by other
+// threads, and calls callbacks.
 //
-// Purpose: epoll without its trap. epoll watches an open file, not a number: a
-// descriptor that is closed here while another process holds a copy of it
-// (SCM_RIGHTS, fork) goes on being reported, and nobody can take it off. Here a
-// registration owns its descriptor, so it is always taken off before it is
-// closed or handed away.
+// Purpose: epoll without its pitfall. epoll watches an open file, not a
+// descriptor number: if a watched descriptor is closed while another process
+// holds a copy (SCM_RIGHTS, fork), epoll still reports it, and it can no longer
+// be removed. Here a registration owns its descriptor, so the descriptor is
+// always removed from epoll before it is closed or released.
 //
 //   EventLoop loop;
 //   WatchedFd socket;
@@ -21,16 +21,17 @@
 //   2. timers that are due, the earliest first;
 //   3. readable and writable callbacks: Turn::kFirst, then kNormal, then kLast;
 //      within a turn in the order in which the kernel reported them.
-// What becomes ready during Dispatch() is called in the next round, except that
-// an event of this round is dropped when its registration or timer has gone.
+// Callbacks for events that become ready during Dispatch() are called in the
+// next round. An event of this round is dropped if its registration or timer is
+// destroyed during the round.
 //
-// A deadline costs nothing, while setting a timer is a system call: what
-// changes its time in each round is better a deadline.
+// A deadline costs nothing, but setting a timer costs a system call: use a
+// deadline for a time that changes in each round.
 //
-// Levels, not edges: a callback that leaves data unread is called again in the
-// next round. readable() is also called at end of file, and each wanted
-// callback on an error of the descriptor: read or write to learn which. epoll
-// knows no regular files: one is always ready.
+// Events are level-triggered: a callback that leaves data unread is called
+// again in the next round. readable() is also called at end of file. On an
+// error of the descriptor each wanted callback is called: it learns the error
+// by reading or writing. epoll cannot watch regular files.
 //
 // Processes and signals are descriptors as well: a pidfd is readable when the
 // process has ended, a signalfd when a signal is pending.
@@ -44,14 +45,14 @@
 // * a descriptor is watched exactly as long as a WatchedFd holds it;
 // * once Reset(), Release(), Cancel() or a destructor has returned, that
 //   registration's callbacks are not called any more, not even for an event of
-//   the same round. A callback may destroy its own registration: it lives until
-//   it has returned;
-// * the loop outlives its registrations and timers;
-// * a descriptor's flags (O_NONBLOCK) are the caller's and stay as they are.
+//   the same round. A callback may destroy its own registration: the callback
+//   object lives until the callback returns;
+// * the loop must outlive its registrations and timers;
+// * the loop does not change a descriptor's flags (O_NONBLOCK).
 //
-// Built on standalone Asio, which event_loop.cc alone includes. An event costs
-// about 1 us of CPU time more than with bare epoll (2.6 -> 3.5 us, of a wake-up
-// and an answer through eventfds).
+// Built on standalone Asio, which only event_loop.cc includes. An event costs
+// about 1 us of CPU time more than with plain epoll (a wake-up and an answer
+// through eventfds: 3.5 instead of 2.6 us).
 #ifndef MAYPOLE_COMMON_SYSTEM_EVENT_LOOP_H_
 #define MAYPOLE_COMMON_SYSTEM_EVENT_LOOP_H_
 
@@ -67,13 +68,13 @@ namespace maypole {
 
 class EventLoop;
 
-// When in a round a descriptor's callbacks are called.
+// When in a round the callbacks of a descriptor are called.
 enum class Turn { kFirst = 0, kNormal = 1, kLast = 2 };
 
 struct WatchOptions {
-  std::function<void()> readable;  // empty: never wanted
-  std::function<void()> writable;  // empty: never wanted
-  // Writability is usually wanted only while output is waiting, see
+  std::function<void()> readable;  // empty: not watched for reading
+  std::function<void()> writable;  // empty: not watched for writing
+  // Usually writability is wanted only while output is waiting: see
   // WatchedFd::WantWrite().
   bool want_read = true;
   bool want_write = false;
@@ -89,17 +90,17 @@ class WatchedFd {
   ~WatchedFd();  // as Reset()
 
   bool valid() const { return state_ != nullptr; }
-  // To read, write, send; never to close. -1 if empty.
+  // For reading and writing; the caller must not close it. -1 if empty.
   int fd() const;
 
-  // Whether the callback is to be called. False: what is pending is dropped
-  // too. True for a callback that was not given: no effect.
+  // Enables or disables the callback. Disabling also drops a pending event.
+  // Enabling a callback that was not given has no effect.
   void WantRead(bool wanted);
   void WantWrite(bool wanted);
 
-  // Takes the descriptor off the loop and gives it to the caller, open.
+  // Stops watching the descriptor and returns it, still open.
   Fd Release();
-  // Takes the descriptor off the loop and closes it.
+  // Stops watching the descriptor and closes it.
   void Reset() { Release().Reset(); }
 
  private:
@@ -108,7 +109,7 @@ class WatchedFd {
   std::shared_ptr<State> state_;
 };
 
-// Calls back once, at or after a time that can be set again and again.
+// Calls its callback once, at or after a time, which can be set repeatedly.
 class LoopTimer {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -118,7 +119,8 @@ class LoopTimer {
   LoopTimer(const LoopTimer&) = delete;
   LoopTimer& operator=(const LoopTimer&) = delete;
 
-  // Replaces an earlier time. A time that has passed: in the next round.
+  // Replaces an earlier time. If the time has passed already, the callback is
+  // called in the next round.
   void Set(Time when);
   void Cancel();
   bool pending() const;
@@ -134,31 +136,31 @@ class EventLoop {
   using Time = LoopTimer::Time;
 
   EventLoop();
-  ~EventLoop();  // functions that are still posted are dropped
+  ~EventLoop();  // drops posted functions that have not been called
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
-  // *out owns the descriptor from now on; what *out held is let go. On an error
-  // (the process or the system is out of descriptors, or has watches enough)
-  // the descriptor is closed and *out is empty.
+  // Starts watching. *out owns the descriptor from now on; what *out held
+  // before is closed. On an error (the process or the system is out of
+  // descriptors or epoll watches) the descriptor is closed and *out is empty.
   Status Watch(Fd fd, WatchOptions options, WatchedFd* out);
 
-  // From any thread: `function` is called in the next round, which begins at
-  // once.
+  // May be called by any thread. Wakes the loop, which calls `function` in its
+  // next round.
   void Post(std::function<void()> function);
 
-  // Returns when there is something to dispatch, or at the deadline. An error:
-  // the loop could not be made, for the process has no descriptors left.
+  // Returns when there is something to dispatch, or at the deadline. Returns an
+  // error if the loop could not be made because no descriptors were left.
   Status Wait(std::optional<Time> deadline);
   void Dispatch();
-  // A round.
+  // One round: Wait() and Dispatch().
   Status RunOnce(std::optional<Time> deadline = std::nullopt);
 
  private:
   friend class WatchedFd;
   friend class LoopTimer;
   struct Impl;
-  std::unique_ptr<Impl> impl_;  // null: failure_ says why
+  std::unique_ptr<Impl> impl_;  // null if the loop could not be made
   Status failure_;
 };
 

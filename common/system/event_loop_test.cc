@@ -41,8 +41,8 @@ void ReadOne(int fd) {
   EXPECT_EQ(read(fd, &c, 1), 1);
 }
 
-// What the kernel watches for this process: inode of each open file in the
-// epolls of this process, by number of descriptor.
+// What the kernel watches for this process: the inode of each open file in its
+// epolls, by descriptor number.
 int WatchedInKernel(int number) {
   int count = 0;
   DIR* fds = opendir("/proc/self/fd");
@@ -119,8 +119,8 @@ TEST_F(EventLoopTest, CallsAtEndOfFile) {
   EXPECT_EQ(n, 0);
 }
 
-// The trap: while another process holds the open file, epoll goes on reporting
-// a descriptor that was only closed.
+// The pitfall of epoll: while another process holds the open file, epoll still
+// reports a descriptor that was only closed.
 TEST_F(EventLoopTest, ADescriptorHandedAwayIsNotReportedAnyMore) {
   for (const bool release : {false, true}) {
     Pair pair;

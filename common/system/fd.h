@@ -1,5 +1,5 @@
-// Fd: owns one file descriptor. Mapping: owns one mmap. Move only; no raw
-// close() or munmap() stands outside them.
+// Fd owns one file descriptor, Mapping one mmap. Both are move only. No other
+// code calls close() or munmap() directly.
 //
 // Thread contract: values; not synchronized.
 #ifndef MAYPOLE_COMMON_SYSTEM_FD_H_

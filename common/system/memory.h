@@ -1,4 +1,4 @@
-// The kernel's memory: its page size, and pages that are reserved at once.
+// The kernel's page size, and reserving the pages of a memfd.
 //
 // Thread contract: all functions may be called by any thread.
 #ifndef MAYPOLE_COMMON_SYSTEM_MEMORY_H_
@@ -10,10 +10,10 @@
 
 namespace maypole {
 
-// 4096 on x86-64; aarch64 and ppc64le have kernels with 65536.
+// The kernel's page size: 4096 on x86-64; up to 65536 on aarch64 and ppc64le.
 uint64_t PageBytes();
 
-// n as a multiple of `to`.
+// Rounds n up (down) to a multiple of `to`.
 inline constexpr uint64_t RoundUp(uint64_t n, uint64_t to) {
   return (n + to - 1) / to * to;
 }
@@ -21,10 +21,10 @@ inline constexpr uint64_t RoundDown(uint64_t n, uint64_t to) {
   return n / to * to;
 }
 
-// Takes memory for [begin, end) of a memfd, so that shortage is an error here
-// and no SIGBUS later. A signal makes the kernel give back what one call has
-// taken so far: the range is reserved in parts, or a program with a profiling
-// timer would never get a large one.
+// Reserves memory for [begin, end) of a memfd, so that a shortage is an error
+// here and not a SIGBUS later. Reserves the range in parts: a signal makes the
+// kernel release everything that the interrupted system call has reserved, and
+// a program with a profiling timer would never get a large range.
 Status ReservePages(int fd, uint64_t begin, uint64_t end);
 
 }  // namespace maypole

@@ -57,7 +57,8 @@ std::optional<uint64_t> Number(const std::optional<std::string>& text) {
   return n;
 }
 
-// The path of the first line of /proc/self/cgroup that begins so.
+// The path in the first line of /proc/self/cgroup that lists exactly these
+// controllers.
 std::string CgroupPath(const std::string& lines, std::string_view controllers) {
   const std::string sign = ":" + std::string(controllers) + ":";
   const size_t at = lines.find(sign);
@@ -66,7 +67,8 @@ std::string CgroupPath(const std::string& lines, std::string_view controllers) {
   return lines.substr(begin, lines.find('\n', begin) - begin);
 }
 
-// From the process's cgroup up to its root.
+// Describes the pids.max of the process's cgroup, or of one above it, if it is
+// reached.
 std::string FullCgroup(const LimitFacts& facts) {
   const std::string lines = facts.read("/proc/self/cgroup").value_or("");
   for (const auto& [mount, path] :
@@ -87,7 +89,8 @@ std::string FullCgroup(const LimitFacts& facts) {
   return "";
 }
 
-// /proc/loadavg: "0.10 0.20 0.30 2/345 6789", 345 threads.
+// Describes the kernel's limit of threads if it is (nearly) reached.
+// /proc/loadavg is "0.10 0.20 0.30 2/345 6789" for 345 threads.
 std::string FullSystem(const LimitFacts& facts) {
   const std::string load = facts.read("/proc/loadavg").value_or("");
   const size_t slash = load.find('/');
@@ -96,7 +99,7 @@ std::string FullSystem(const LimitFacts& facts) {
   for (const char* name : {"threads-max", "pid_max"}) {
     const std::string path = std::string("/proc/sys/kernel/") + name;
     const auto limit = Number(facts.read(path));
-    // A few numbers are never given out.
+    // The kernel does not reuse the lowest 300 process ids.
     if (threads.has_value() && limit.has_value() && *threads + 300 >= *limit) {
       return "the machine's limit of processes and threads (" + path + ") is " +
              std::to_string(*limit);
@@ -120,7 +123,8 @@ std::string LimitBehind(Needs needs, const LimitFacts& facts) {
   if (!limit.empty() || needs == Needs::kMemory) return limit;
   limit = FullCgroup(facts);
   if (limit.empty()) limit = FullSystem(facts);
-  // What remains: how many the user has is nowhere to be read.
+  // The remaining explanation. The kernel does not show how many processes and
+  // threads the user has.
   if (limit.empty() && facts.user_processes.has_value()) {
     limit = "the limit of processes and threads of this user is " +
             std::to_string(*facts.user_processes) + " (ulimit -u)";
@@ -134,7 +138,7 @@ Status ResourceStatus(int err, Needs needs, std::string_view what) {
   LimitFacts facts;
   facts.address_space = AddressSpaceLimit();
   const uint64_t stack = needs == Needs::kThread ? StackBytes() : 0;
-  // Of memory it is known already that it does not fit.
+  // If the failed call needed memory, we know already that it does not fit.
   facts.memory_fits = needs != Needs::kMemory && Fits(stack + (1 << 20));
   if (geteuid() != 0) facts.user_processes = LimitOf(RLIMIT_NPROC);
   facts.read = ReadSystemFile;

@@ -1,5 +1,5 @@
-// Which limit stands behind "Resource temporarily unavailable" and "Cannot
-// allocate memory": the kernel tells neither its name nor its value.
+// Finds the limit that caused "Resource temporarily unavailable" or "Cannot
+// allocate memory": the kernel reports neither the limit's name nor its value.
 //
 //   if (pid < 0) return ResourceStatus(errno, Needs::kProcess, "fork");
 //   // fork: Resource temporarily unavailable: the limit of processes and
@@ -19,28 +19,27 @@
 
 namespace maypole {
 
-// RLIMIT_AS; none: unlimited.
+// RLIMIT_AS; nullopt if unlimited.
 std::optional<uint64_t> AddressSpaceLimit();
 
 enum class Needs { kProcess, kThread, kMemory };
 
-// ErrnoStatus(), and for EAGAIN and ENOMEM the limit that the call has hit, if
-// one can be found. kResourceExhausted for both. To be called right after the
-// failure, when what was short still is.
+// As ErrnoStatus(). For EAGAIN and ENOMEM the code is kResourceExhausted, and
+// the text names the limit that the call has hit, if one can be found. Call it
+// right after the failure, while the shortage still lasts.
 Status ResourceStatus(int err, Needs needs, std::string_view what);
 
 // --- The search, for tests ---------------------------------------------------
 
 struct LimitFacts {
   std::optional<uint64_t> address_space;  // RLIMIT_AS
-  bool memory_fits = true;  // a thread's stack, or a little memory
-  std::optional<uint64_t> user_processes;  // RLIMIT_NPROC; none for root
-  // The content of a file of /proc or /sys/fs/cgroup; nothing if it cannot be
-  // read.
+  bool memory_fits = true;  // 1 MiB, and a thread's stack, can be mapped
+  std::optional<uint64_t> user_processes;  // RLIMIT_NPROC; nullopt for root
+  // Reads a file of /proc or /sys/fs/cgroup; nullopt if it cannot be read.
   std::function<std::optional<std::string>(const std::string&)> read;
 };
 
-// "" if none explains it.
+// Names the limit that explains the failure; "" if none does.
 std::string LimitBehind(Needs needs, const LimitFacts& facts);
 
 }  // namespace maypole

@@ -98,7 +98,8 @@ TEST(ResourceStatusTest, OtherErrorsAreAsErrnoSaysThem) {
             ErrnoStatus(EACCES, "fork").message());
 }
 
-// In a child, for limits do not go up again. 0: `body` was content.
+// Runs `body` in a child, because a limit cannot be raised again. 0 if `body`
+// succeeded.
 int InChild(const std::function<int()>& body) {
   const pid_t child = fork();
   if (child == 0) _exit(body());

@@ -33,9 +33,9 @@ std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   return pointers;
 }
 
-// What the child does until its program runs. All memory was allocated by the
-// parent, which sleeps meanwhile and sees what is written to it: only system
-// calls in here.
+// What the child does until its program runs. It shares the parent's memory,
+// while the parent's thread sleeps: so it allocates nothing and makes only
+// system calls.
 class ChildSetup {
  public:
   explicit ChildSetup(const SpawnOptions& options)
@@ -47,13 +47,13 @@ class ChildSetup {
     for (const SpawnDescriptor& d : options.descriptors) {
       above_ = std::max(above_, d.number + 1);
     }
-    // As the shell is told of a script: its path, then its arguments.
+    // The arguments with which the shell runs a script: path, then arguments.
     script_ = {const_cast<char*>(kShell),
                const_cast<char*>(options.program.c_str())};
     script_.insert(script_.end(), arguments_.begin() + 1, arguments_.end());
   }
 
-  // 0: the program runs.
+  // 0 if the program runs, otherwise errno.
   int error() const { return error_; }
 
   static int Run(void* self) {
@@ -82,7 +82,7 @@ class ChildSetup {
   bool SetDeathSignal() {
     if (options_.death_signal == 0) return true;
     if (prctl(PR_SET_PDEATHSIG, options_.death_signal) != 0) return false;
-    // The parent may have died before.
+    // The parent may have died before prctl().
     if (syscall(SYS_getppid) == parent_) return true;
     errno = ESRCH;
     return false;
@@ -103,7 +103,8 @@ class ChildSetup {
     return true;
   }
 
-  // First copies out of the way of all numbers: one may be another's source.
+  // First copies all sources to numbers above all targets, because a target
+  // number may be another one's source.
   bool PlaceDescriptors() {
     for (size_t i = 0; i < copies_.size(); ++i) {
       int fd = options_.descriptors[i].fd;
@@ -122,7 +123,7 @@ class ChildSetup {
            setrlimit(RLIMIT_NOFILE, &*options_.open_files) == 0;
   }
 
-  // No handler of the parent may run once signals are let through.
+  // No handler of the parent may run once signals are unblocked.
   bool ResetSignals() {
     for (int s = 1; s < NSIG; ++s) {
       struct sigaction action;
@@ -174,7 +175,7 @@ Status Spawn(const SpawnOptions& options, Child* out) {
   int clone_error;
   {
     const SignalsBlocked blocked;
-    // CLONE_VFORK: it has the memory to itself until it runs its program.
+    // CLONE_VFORK: this thread sleeps until the child runs its program.
     pid = clone(&ChildSetup::Run, stack.get() + kStackBytes,
                 CLONE_VM | CLONE_VFORK | CLONE_PIDFD | SIGCHLD, &setup, &pidfd);
     clone_error = errno;

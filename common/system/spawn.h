@@ -1,9 +1,10 @@
-// Spawn: starts a program in a process of its own. The one place that does.
+// Spawn: starts a program in a new process. All of Maypole's C++ code that
+// starts programs does it here.
 //
-// Purpose: the child gets exactly what is asked for: descriptors at fixed
-// numbers and no others, an empty signal mask, no handler of ours, its process
-// group. When Spawn() returns OK the program runs; else the error says why not,
-// and there is no child.
+// Purpose: the child gets exactly what the caller asks for: descriptors at
+// fixed numbers and no others, an empty signal mask, none of the parent's
+// signal handlers, its process group. When Spawn() returns OK, the program is
+// running; otherwise the error says why not, and there is no child.
 //
 //   Child child;
 //   Status s = Spawn({.program = path,
@@ -12,16 +13,16 @@
 //                                     {.fd = pipe.get(), .number = 3}}},
 //                    &child);
 //
-// As posix_spawn() it shares memory with the child until the program runs: no
-// fork handlers, no copied page tables. So it may be called in a training
-// process with threads, CUDA and 100 GB of memory.
+// Like posix_spawn() it shares memory with the child until the program runs:
+// no fork handlers run, no page tables are copied. So a training process with
+// threads, CUDA and 100 GB of memory may call it.
 //
-// Thread contract: any thread. It waits until the child runs its program, with
-// all signals blocked meanwhile. A death signal is sent when the calling
-// *thread* ends: call from one that lives as long as the process.
+// Thread contract: any thread. The call blocks, with all signals blocked, until
+// the child runs its program. The death signal is sent when the calling
+// *thread* ends: call from a thread that lives as long as the process.
 //
-// Invariant: nothing but libc in here; libmaypole starts the node service by
-// it.
+// Invariant: uses nothing but libc, because libmaypole starts the node service
+// with it.
 #ifndef MAYPOLE_COMMON_SYSTEM_SPAWN_H_
 #define MAYPOLE_COMMON_SYSTEM_SPAWN_H_
 
@@ -41,45 +42,47 @@ namespace maypole {
 inline constexpr int kDevNull = -1;
 
 struct SpawnDescriptor {
-  int fd =
-      kDevNull;    // of this process; kDevNull: /dev/null, opened by the child
-  int number = 0;  // what it is in the child
+  // A descriptor of this process; kDevNull: the child opens /dev/null.
+  int fd = kDevNull;
+  int number = 0;  // its number in the child
 };
 
 enum class ProcessGroup {
   kInherit,
-  kNew,         // of its own
+  kNew,         // a new group
   kJoin,        // SpawnOptions::group
   kNewSession,  // also leaves the terminal
 };
 
 struct SpawnOptions {
-  std::string program;                 // a path; PATH is not looked at
-  std::vector<std::string> arguments;  // with argv[0]
-  // NAME=value; none: ours.
+  std::string program;                 // a path; PATH is not searched
+  std::vector<std::string> arguments;  // argv[0] included
+  // NAME=value; nullopt: the parent's environment.
   std::optional<std::vector<std::string>> environment;
-  // 0, 1 and 2 are ours if they are not named. All others are closed, given
-  // that everything in this process is opened with O_CLOEXEC.
+  // The child's descriptors. 0, 1 and 2 are inherited if not listed. All others
+  // are closed, provided that this process opens everything with O_CLOEXEC.
   std::vector<SpawnDescriptor> descriptors;
   ProcessGroup process_group = ProcessGroup::kInherit;
-  pid_t group = 0;       // for kJoin; if that fails the child stays in ours
-  int death_signal = 0;  // when the calling thread ends; 0: none
-  // Ignored signals that the child shall get with their default action.
+  // For kJoin. If joining fails, the child stays in the parent's group.
+  pid_t group = 0;
+  int death_signal = 0;  // sent when the calling thread ends; 0: none
+  // Signals that this process ignores and that must have their default action
+  // in the child.
   std::vector<int> default_signals;
-  std::optional<rlimit> open_files;  // limit of descriptors; none: ours
-  // A script without "#!" is run by /bin/sh, as shells do.
+  std::optional<rlimit> open_files;  // limit of descriptors; nullopt: inherited
+  // Run a script without "#!" by /bin/sh, as shells do.
   bool run_scripts = false;
 };
 
 struct Child {
   pid_t pid = -1;
-  // Readable when it has ended. Invalid on kernels before 5.3.
+  // Readable when the process has ended. Invalid on kernels before 5.3.
   Fd pidfd;
 };
 
 Status Spawn(const SpawnOptions& options, Child* out);
 
-// Of any process; invalid if there is no such process, or errno says why.
+// A pidfd of any process. Invalid if there is no such process; errno says why.
 Fd OpenPidFd(pid_t pid);
 
 }  // namespace maypole

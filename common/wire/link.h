@@ -1,14 +1,15 @@
 // Link: one end of a reliable, numbered link over streams that may break.
 //
-// Purpose: executors and the coordinator talk over a gRPC stream; when it
-// breaks, a new one takes over and nothing may be lost or handled twice. A Link
-// numbers what goes out (1, 2, ... without gaps), keeps it until the peer has
-// acknowledged it, and tells of what comes in whether it is new. It sends
-// nothing itself: its owner does, while it has a stream.
+// Purpose: executors and the coordinator exchange messages over a gRPC stream.
+// When it breaks, a new stream replaces it, and no message may be lost or
+// handled twice. A Link numbers outgoing messages (1, 2, ... without gaps),
+// keeps each until the peer has acknowledged it, and says whether an incoming
+// message is new. The Link sends nothing: its owner does, while it has a
+// stream.
 //
 //   Link<CoordinatorMessage> link(kMaxUnacknowledged);
 //   const CoordinatorMessage* m = link.Push(std::move(message));
-//   if (m == nullptr) ...the peer does not acknowledge: give it up...
+//   if (m == nullptr) ...the peer does not acknowledge: disconnect it...
 //   if (connected) stream.Write(*m);
 //
 //   if (link.OnReceived(in.sequence(), in.acknowledged()) == Receipt::kNew) ...
@@ -24,8 +25,8 @@
 //
 // Thread contract: not synchronized; one owner.
 //
-// Invariants: outbox_ holds the numbers acknowledged_+1 .. sent_, in order;
-// received_ is the last number of an unbroken row from 1.
+// Invariants: outbox_ holds the messages numbered acknowledged_+1 to sent_, in
+// order. All messages from 1 to received_ have been received.
 #ifndef MAYPOLE_COMMON_WIRE_LINK_H_
 #define MAYPOLE_COMMON_WIRE_LINK_H_
 
@@ -36,13 +37,13 @@
 
 namespace maypole {
 
-// What an incoming message is.
+// How the receiver must treat an incoming message.
 enum class Receipt {
   kNew,         // the next one: handle its payload
   kUnnumbered,  // sequence 0: a hello, welcome or bare ack
   kDuplicate,   // handled before (sent again after a break): drop it
-  kGap,         // numbers are missing: the peer breaks the protocol
-  kBadAck,      // acknowledges what was never sent: likewise
+  kGap,         // numbers are missing: the peer violates the protocol
+  kBadAck,      // acknowledges a number never sent: a violation, too
 };
 
 template <typename Message>
@@ -51,10 +52,9 @@ class Link {
   explicit Link(size_t max_unacknowledged)
       : max_unacknowledged_(max_unacknowledged) {}
 
-  // Numbers the message and keeps it until it is acknowledged. Returns it as it
-  // must be sent (valid until the next call), or null when
-  // max_unacknowledged messages wait for the peer already: then nothing was
-  // taken.
+  // Numbers the message and keeps it until it is acknowledged. Returns the
+  // message to send (valid until the next call), or null, without effect, if
+  // max_unacknowledged messages are waiting for the peer already.
   const Message* Push(Message message) {
     if (outbox_.size() >= max_unacknowledged_) return nullptr;
     message.set_sequence(++sent_);
@@ -62,16 +62,15 @@ class Link {
     return Stamp(&outbox_.back());
   }
 
-  // A message outside the numbering (hello, welcome, bare ack) as it must be
-  // sent.
+  // Prepares an unnumbered message (hello, welcome, bare ack) for sending.
   Message Bare(Message message) {
     message.set_sequence(0);
     Stamp(&message);
     return message;
   }
 
-  // Takes note of the two numbers of an incoming message. After kGap and
-  // kBadAck the link is as before.
+  // Processes the two numbers of an incoming message. kGap and kBadAck leave
+  // the link unchanged.
   Receipt OnReceived(uint64_t sequence, uint64_t acknowledged) {
     if (acknowledged > sent_) return Receipt::kBadAck;
     if (sequence > received_ + 1) return Receipt::kGap;
@@ -85,14 +84,14 @@ class Link {
     return Receipt::kNew;
   }
 
-  // Calls send(const Message&) for all that the peer has not acknowledged, in
-  // order.
+  // Calls send(const Message&) for each message that the peer has not
+  // acknowledged, in order.
   template <typename Send>
   void Resend(Send&& send) {
     for (Message& m : outbox_) send(*Stamp(&m));
   }
 
-  // True if something numbered came in that no outgoing message has
+  // True if a numbered message was received that no outgoing message has
   // acknowledged yet.
   bool AckDue() const { return told_ < received_; }
 
@@ -109,10 +108,10 @@ class Link {
 
   const size_t max_unacknowledged_;
   std::deque<Message> outbox_;
-  uint64_t sent_ = 0;          // last number given out
-  uint64_t acknowledged_ = 0;  // last number the peer has
-  uint64_t received_ = 0;      // last number we have
-  uint64_t told_ = 0;          // last `acknowledged` we sent
+  uint64_t sent_ = 0;          // last number assigned
+  uint64_t acknowledged_ = 0;  // last number that the peer has acknowledged
+  uint64_t received_ = 0;      // last number received
+  uint64_t told_ = 0;          // last `acknowledged` sent
 };
 
 }  // namespace maypole

@@ -102,8 +102,8 @@ TEST(LinkTest, ResendsWhatThePeerLacksWithAFreshAck) {
   EXPECT_EQ(again[1].number, 3u);
 }
 
-// Two ends, a wire that loses everything under way at random moments: all that
-// was pushed arrives exactly once and in order.
+// Two links whose connection loses everything in flight at random moments: all
+// messages that were pushed arrive exactly once and in order.
 class Wire {
  public:
   explicit Wire(uint64_t seed) : random_(seed) {}

@@ -45,7 +45,7 @@ Status CheckHeader(const void* data, size_t bytes, std::string_view peer) {
   if (h.size != bytes || bytes > kMaxMessageBytes) {
     return Status(Code::kInvalidArgument,
                   "the " + who + " sent a message of " + std::to_string(bytes) +
-                      " bytes that says it has " + std::to_string(h.size));
+                      " bytes whose header says " + std::to_string(h.size));
   }
   return Status();
 }
@@ -68,7 +68,8 @@ Status Parse(const void* data, size_t bytes, T* out) {
   }
   std::memcpy(out, data, sizeof(T));
   if (!StringsEnd(*out)) {
-    return Status(Code::kInvalidArgument, "a string in the message has no end");
+    return Status(Code::kInvalidArgument,
+                  "a string in the message is not zero-terminated");
   }
   return Status();
 }

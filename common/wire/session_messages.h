@@ -1,14 +1,16 @@
-// Session: the messages between a training process and its node's agent.
+// The messages of a rank session: between a training process, its node's agent,
+// and the job's executor.
 //
 // Purpose: fixed, versioned structs over a SOCK_SEQPACKET unix socket (one
-// send is one message). No protobuf: libmaypole is a guest in its process.
+// send is one message). They are not protobufs, because libmaypole must bring
+// as little as possible into the user's process.
 //
-//   client                      supervisor              executor of the job
+//   client                      agent                   executor of the job
 //     |-- Hello ------------------>|  checks uid, version, job token
 //     |                            |-- hands the connection over --->|
 //     |<-- Refused ----------------|  (bad version, uid, token)      |
 //     |<-- Welcome + board fd + eventfd -----------------------------|
-//     |     (when all ranks of the job are there)   or Refused       |
+//     |     (when all ranks of the job have connected)  or Refused   |
 //     |-- SlotRequest ---------------------------------------------->|
 //     |<-- SlotReply ------------------------------------------------|
 //     |<-- SlotRecall ------ (slots are short) ----------------------|
@@ -18,14 +20,17 @@
 //     |<-- Notice (a line for the user) -----------------------------|
 //     |-- Goodbye -------------------------------------------------->|
 //
-// After Welcome the board says everything else. A closed connection without
-// Goodbye is the rank's death.
+// After Welcome everything else goes through the board. If the connection
+// closes without Goodbye, the rank has died.
 //
-// Every message starts with Header. Magic and version have their place for
-// ever, so that peers of different versions can refuse each other by name.
+// Every message starts with Header. The offsets of magic and version never
+// change, so that peers of different versions can refuse each other with a
+// message that names both versions.
 //
-// Hostility: a receiver checks size, magic, version, type and that strings
-// end, by Parse<T>(), before it looks at anything else.
+// Thread contract: values and pure functions.
+//
+// Hostility: a receiver first checks a message with CheckHeader() (size, magic,
+// version) and Parse<T>() (type, size, terminated strings).
 #ifndef MAYPOLE_COMMON_WIRE_SESSION_MESSAGES_H_
 #define MAYPOLE_COMMON_WIRE_SESSION_MESSAGES_H_
 
@@ -76,19 +81,21 @@ struct Hello {
   int32_t local_size = 1;
   int32_t cross_rank = 0;
   int32_t cross_size = 1;
-  int32_t pid = 0;  // in the client's own PID namespace; for messages only
-  // 1: the epoch's start says who is which rank. Then `rank` is what the
-  // process was in its last epoch, and the places above mean nothing.
+  // In the client's own PID namespace; used only in messages to the user.
+  int32_t pid = 0;
+  // 1: elastic, ranks are assigned at the start of the epoch. Then `rank` is
+  // the process's rank in its last epoch, and the other five above are ignored.
   uint32_t elastic = 0;
   uint64_t last_epoch = 0;  // elastic; 0: the process is new
-  int32_t min_size = 0;     // elastic: ranks that an epoch has
+  int32_t min_size = 0;     // elastic: how many ranks an epoch may have
   int32_t max_size = 0;
-  int64_t fusion_threshold = -1;  // bytes, by the rank's environment; -1: none
-  // After how long a straggler is reported, and ends the epoch; milliseconds by
-  // the rank's environment; -1: none, 0: never.
+  // Bytes, from the rank's environment; -1 if not set.
+  int64_t fusion_threshold = -1;
+  // After how many milliseconds a straggler is reported, and after how many it
+  // ends the epoch; from the rank's environment. -1 if not set, 0: never.
   int64_t stall_check_ms = -1;
   int64_t stall_shutdown_ms = -1;
-  // How long the rank waits for a start; milliseconds, -1: it does not say.
+  // How many milliseconds the rank waits for the start; -1 if not set.
   int64_t start_timeout_ms = -1;
   char job[kMaxJobBytes + 1] = {};
   char token[kMaxTokenBytes + 1] = {};
@@ -115,7 +122,7 @@ struct Welcome {
 struct SlotRequest {
   static constexpr Type kType = Type::kSlotRequest;
   Header header;
-  uint32_t request = 0;  // chosen by the client, comes back
+  uint32_t request = 0;  // chosen by the client, returned in the reply
   uint32_t process_set = 0;
   uint32_t kind = 0;  // Kind
   uint32_t reserved = 0;
@@ -128,12 +135,13 @@ struct SlotReply {
   uint32_t request = 0;
   uint32_t slot = 0;
   uint32_t negotiated = 0;  // 1: the process set has members on other nodes
-  uint32_t code = 0;        // Code; not kOk: `text` says why
+  uint32_t code = 0;        // Code; if not kOk, `text` says why
   char text[kMaxErrorBytes + 1] = {};
 };
 
-// The executor needs slots: the rank shall give back those that none of its
-// operations uses, and forget their names (RankBlock.recalls counts them).
+// The executor needs slots: the rank must return those of these slots that none
+// of its operations uses, and forget their names. (RankBlock.recalls counts the
+// recalls.)
 struct SlotRecall {
   static constexpr Type kType = Type::kSlotRecall;
   Header header;
@@ -142,7 +150,7 @@ struct SlotRecall {
   uint32_t slots[kMaxRecall] = {};
 };
 
-// Answers one SlotRecall, in order: those that the rank does not know any more.
+// Answers one SlotRecall, in order, with the slots that the rank has forgotten.
 struct SlotReturn {
   static constexpr Type kType = Type::kSlotReturn;
   Header header;
@@ -151,14 +159,14 @@ struct SlotReturn {
   uint32_t slots[kMaxRecall] = {};
 };
 
-// Makes or removes a process set. Every rank asks, in the same order: the n-th
-// requests of all ranks belong together.
+// Creates or removes a process set. Every rank sends the same requests in the
+// same order: the n-th requests of all ranks belong together.
 struct SetRequest {
   static constexpr Type kType = Type::kSetRequest;
   Header header;
   uint32_t number = 0;       // n, from 1
-  uint32_t remove = 0;       // 1: remove process_set; 0: make one of members
-  uint32_t process_set = 0;  // to be removed
+  uint32_t remove = 0;       // 1: remove process_set; 0: create from members
+  uint32_t process_set = 0;  // the set to remove
   uint32_t reserved = 0;
   uint64_t members[kMaxRanks / 64] = {};  // bit r: global rank r
 };
@@ -167,15 +175,16 @@ struct SetReply {
   static constexpr Type kType = Type::kSetReply;
   Header header;
   uint32_t number = 0;
-  uint32_t process_set = 0;  // made or removed
-  uint32_t code = 0;         // Code; not kOk: `text` says why
+  uint32_t process_set = 0;  // the set created or removed
+  uint32_t code = 0;         // Code; if not kOk, `text` says why
   uint32_t reserved = 0;
   char text[kMaxErrorBytes + 1] = {};
 };
 
-// The rank's n-th join. First when it begins: from now on it stands aside, and
-// others may need it (RankBlock.aside is set). Again, settled, when no
-// operation that it submitted before is pending.
+// The rank's n-th join. Sent when the join begins: from now on the rank stands
+// aside (RankBlock.aside is set) and takes part in the others' operations
+// without input. Sent again with `settled` when none of the operations that it
+// submitted before is pending.
 struct JoinRequest {
   static constexpr Type kType = Type::kJoinRequest;
   Header header;
@@ -188,13 +197,13 @@ struct JoinReply {
   static constexpr Type kType = Type::kJoinReply;
   Header header;
   uint32_t number = 0;
-  int32_t last_rank = 0;  // the last to begin
-  uint32_t code = 0;      // Code; not kOk: `text` says why
+  int32_t last_rank = 0;  // the last rank that joined
+  uint32_t code = 0;      // Code; if not kOk, `text` says why
   uint32_t reserved = 0;
   char text[kMaxErrorBytes + 1] = {};
 };
 
-// To be written to the rank's stderr, as it is, as one line.
+// The client writes the text to its stderr, unchanged, as one line.
 struct Notice {
   static constexpr Type kType = Type::kNotice;
   Header header;
@@ -204,8 +213,8 @@ struct Notice {
 struct Goodbye {
   static constexpr Type kType = Type::kGoodbye;
   Header header;
-  uint32_t pending = 0;  // operations the rank leaves unfinished
-  uint32_t returns = 0;  // elastic; 1: the process means to say Hello again
+  uint32_t pending = 0;  // operations that the rank leaves unfinished
+  uint32_t returns = 0;  // elastic; 1: the process intends to connect again
 };
 
 template <typename T>
@@ -220,7 +229,7 @@ T Make() {
   return m;
 }
 
-// Copies `text` into a fixed field, cut to fit, always ended.
+// Copies `text` into a fixed field, truncated to fit, always zero-terminated.
 template <size_t N>
 void SetText(char (&field)[N], std::string_view text) {
   const size_t n = text.size() < N ? text.size() : N - 1;
@@ -228,21 +237,21 @@ void SetText(char (&field)[N], std::string_view text) {
   std::memset(field + n, 0, N - n);
 }
 
-// True if the field ends within itself.
+// True if the field contains a terminating zero.
 template <size_t N>
 bool Ends(const char (&field)[N]) {
   return std::memchr(field, 0, N) != nullptr;
 }
 
-// Checks magic, version and size of what was received. `peer` is for the
-// message: "client", "agent".
+// Checks magic, version and size of a received message. `peer` names the sender
+// in the error: "client", "agent".
 Status CheckHeader(const void* data, size_t bytes, std::string_view peer);
 
 // The type of a message that passed CheckHeader.
 Type TypeOf(const void* data);
 
-// Copies a message that passed CheckHeader into its struct, and checks that
-// all its strings end.
+// Copies a message that passed CheckHeader into its struct; checks its type and
+// that all its strings are terminated.
 template <typename T>
 Status Parse(const void* data, size_t bytes, T* out);
 

@@ -123,7 +123,7 @@ TEST_F(SocketTest, TheListenerThatIsThereIsNamed) {
   EXPECT_NE(access("n.sock.lock", F_OK), 0) << "no lock file is left";
 }
 
-// One that does not accept any more is there as well.
+// A listener that does not accept any more still counts as listening.
 TEST_F(SocketTest, AListenerWithAFullQueueIsKept) {
   Fd first, second;
   ASSERT_TRUE(ListenUnix("q.sock", 0600, &first).ok());
@@ -133,12 +133,13 @@ TEST_F(SocketTest, AListenerWithAFullQueueIsKept) {
   EXPECT_EQ(ListenUnix("q.sock", 0600, &second).code(), Code::kAlreadyExists);
 }
 
-// Each saw nobody, and removed the other's socket: one was deaf for ever.
+// Each process saw no listener and removed the other's socket: one of them
+// could never be reached.
 TEST_F(SocketTest, OfManyThatStartAtOnceOneListens) {
   constexpr int kMany = 4;
   constexpr int kRounds = 100;
   for (int round = 0; round < kRounds; ++round) {
-    // As often as not there is the socket of one that was killed.
+    // In half of the rounds, the socket of a killed process is there.
     if (round % 2 == 0) {
       unlink("r.sock");
     }
@@ -216,8 +217,8 @@ TEST_F(SocketTest, WhoConnectsCannotSendDescriptors) {
   EXPECT_TRUE(SendMessage(client.get(), "hi", 2).ok());
 }
 
-// A connection to ourselves with data that nobody reads and that close() waits
-// for.
+// A connection to ourselves with data that is never read, so that close() waits
+// for it.
 Fd Lingering(Fd* listener, Fd* peer) {
   *listener = Fd(socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in address{};

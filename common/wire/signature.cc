@@ -19,7 +19,7 @@ bool IsFloat(DType d) {
          d == DType::kBfloat16;
 }
 
-// "[*, 3]": the first dimension may differ.
+// "[*, 3]", because the first dimension may differ.
 std::string GatheredShapeText(const Signature& s) {
   std::string out = s.dims > 0 ? "[*" : "[";
   for (int i = 1; i < std::min<int>(s.dims, kMaxDims); ++i) {
@@ -28,7 +28,7 @@ std::string GatheredShapeText(const Signature& s) {
   return out + "]";
 }
 
-// "no", "3 allreduces, 1 broadcast": a barrier's counts.
+// A barrier's counts: "none", or "3 x allreduce, 1 x broadcast".
 std::string UnnamedText(const Signature& s) {
   std::string out;
   for (int kind = 0; kind + 1 < std::min<int>(s.dims, kMaxDims); ++kind) {
@@ -45,8 +45,8 @@ bool SameBits(double a, double b) {
   return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
 }
 
-// Different for different bits: as few digits as are read back as the same
-// number; of a NaN its bits.
+// A text that differs for different bits: as few digits as are needed to read
+// back the same number; a NaN is shown with its bits.
 std::string FactorText(double v) {
   char text[32];
   if (std::isnan(v)) {
@@ -54,7 +54,7 @@ std::string FactorText(double v) {
              static_cast<unsigned long long>(std::bit_cast<uint64_t>(v)));
     return text;
   }
-  // (digits10: what has fewer is printed without trailing zeros.)
+  // Starts at digits10, since %g prints no trailing zeros.
   for (int digits = std::numeric_limits<double>::digits10;
        digits <= std::numeric_limits<double>::max_digits10; ++digits) {
     snprintf(text, sizeof(text), "%.*g", digits, v);
@@ -85,8 +85,8 @@ std::string Ranks(const std::vector<int>& ranks) {
   return out;
 }
 
-// One thing ranks may differ on: how it is called, what all must do, and its
-// value as text ("" where it does not matter for that signature).
+// One aspect in which signatures may differ: its name (plural), what every rank
+// must submit, and its value as text ("" if it does not apply).
 struct Aspect {
   std::string_view what;
   std::string_view rule;
@@ -188,7 +188,7 @@ uint64_t Signature::RowBytes() const {
 
 namespace {
 
-// What a reduction asks of op, dtype and factors.
+// Checks that a reduction supports the op, dtype and factors.
 Status CheckReduction(std::string_view name, const Signature& s) {
   auto bad = [&](const std::string& what) {
     return Status(Code::kInvalidArgument, Quoted(name, s) + ": " + what);
@@ -199,7 +199,7 @@ Status CheckReduction(std::string_view name, const Signature& s) {
         Quoted(name, s) + ": reduction adasum is not there yet; use average");
   }
   if (s.op == Op::kAverage && s.dtype == DType::kBool) {
-    return bad("bool has no average; sum, min, max and product are or, and");
+    return bad("bool has no average; use sum, min, max or product");
   }
   if (!IsFloat(s.dtype) && (s.prescale != 1.0 || s.postscale != 1.0)) {
     return bad("scale factors need a floating point tensor, this one is " +
@@ -208,7 +208,7 @@ Status CheckReduction(std::string_view name, const Signature& s) {
   return Status();
 }
 
-// The root of a broadcast, if it stands aside: -1 else.
+// The root of a broadcast if it stands aside, otherwise -1.
 int AbsentRoot(std::span<const std::pair<int, Signature>> submitted) {
   for (const auto& [rank, s] : submitted) {
     if (s.kind == Kind::kBroadcast && s.aside != 0 && s.root == rank) {
@@ -226,7 +226,7 @@ Status CheckSignature(std::string_view name, const Signature& s) {
   };
   if (name.size() > kMaxNameBytes) {
     return Status(Code::kInvalidArgument,
-                  "the name of an operation may have " +
+                  "the name of an operation may have at most " +
                       std::to_string(kMaxNameBytes) + " bytes, this one has " +
                       std::to_string(name.size()) + ": '" +
                       std::string(name.substr(0, 40)) + "...'");
@@ -236,15 +236,15 @@ Status CheckSignature(std::string_view name, const Signature& s) {
     return bad("unknown kind, dtype, reduction or device number");
   }
   if (s.dims > kMaxDims) {
-    return bad("a tensor may have " + std::to_string(kMaxDims) +
+    return bad("a tensor may have at most " + std::to_string(kMaxDims) +
                " dimensions, this one has " + std::to_string(s.dims));
   }
   if (s.kind == Kind::kBarrier) {
     const bool empty = s.dims > 0 && s.shape[0] == 0;
-    if (!empty) return bad("a barrier has no elements");
+    if (!empty) return bad("a barrier must have no elements");
     const bool counts = std::all_of(s.shape, s.shape + s.dims,
                                     [](int64_t n) { return n >= 0; });
-    return counts ? Status() : bad("a barrier's counts are not negative");
+    return counts ? Status() : bad("a barrier's counts must not be negative");
   }
   // Zero-sized dimensions must not hide an overflow of the others.
   uint64_t bytes = SizeOf(s.dtype);
@@ -252,7 +252,8 @@ Status CheckSignature(std::string_view name, const Signature& s) {
     if (s.shape[i] < 0) return bad("negative dimension in " + ShapeText(s));
     const uint64_t d = std::max<uint64_t>(1, s.shape[i]);
     if (d > kMaxTensorBytes / bytes) {
-      return bad("a tensor may have 2^44 bytes, " + ShapeText(s) + " has more");
+      return bad("a tensor may have at most 2^44 bytes, " + ShapeText(s) +
+                 " has more");
     }
     bytes *= d;
   }
@@ -262,7 +263,7 @@ Status CheckSignature(std::string_view name, const Signature& s) {
         return bad("a scalar cannot be scattered; reshape to [1]");
       }
       if (s.op != Op::kSum && s.op != Op::kAverage) {
-        return bad("reducescatter sums or averages, " +
+        return bad("reducescatter supports sum and average; " +
                    std::string(Name(s.op)) + " is for allreduce");
       }
       return CheckReduction(name, s);
@@ -324,7 +325,7 @@ std::string DescribeMismatch(
     if (root < 0) return "";
     return what + ": its root, rank " + std::to_string(root) +
            ", has joined (it has no more inputs) and has nothing to "
-           "broadcast; take a root that still has work";
+           "broadcast; choose a root that has not joined";
   }
   for (const Aspect& aspect : Aspects()) {
     std::string text = DescribeAspect(aspect, submitted);

@@ -1,9 +1,10 @@
-// Signature: what a rank submits, and what all ranks must agree on.
+// Signature: describes the operation that a rank submits; all ranks must agree
+// on it.
 //
-// Purpose: one POD that is copied onto the board, put on the wire and hashed;
-// and the one place where a mismatch becomes a sentence.
+// Purpose: one plain struct that is copied to the board, sent over the network
+// and hashed; and the only place that turns a mismatch into a message.
 //
-// Thread contract: values.
+// Thread contract: values and pure functions.
 //
 // What must be equal on all ranks, by kind (promise 1):
 //   all            kind, process set, dtype, device class
@@ -12,14 +13,14 @@
 //   broadcast      shape, root
 //   allgather      number of dimensions (at least 1), every dimension but the
 //                  first
-//   alltoall       as allgather; the splits of each rank are its own
+//   alltoall       as allgather; each rank has its own splits
 //   barrier        how many unnamed operations of each kind came before, in
-//                  shape[1..7]; shape[0] is 0: it has no elements
+//                  shape[1..7]; shape[0] is 0: a barrier has no elements
 //   join           nothing else
-// Scale factors are equal if their bits are: 0.1 and the next double differ,
-// and so do 0.0 and -0.0 (results would differ in their signs). A NaN equals
-// itself and no NaN of other bits. Messages show as many digits as it takes to
-// tell two factors apart.
+// Scale factors are equal if their bits are equal: 0.1 and the next double
+// differ, and so do 0.0 and -0.0 (results would differ in sign). NaNs are equal
+// only if their bits are. Messages show as many digits as are needed to
+// distinguish two factors.
 #ifndef MAYPOLE_COMMON_WIRE_SIGNATURE_H_
 #define MAYPOLE_COMMON_WIRE_SIGNATURE_H_
 
@@ -35,8 +36,8 @@
 
 namespace maypole {
 
-// Device class of a tensor. What matters for agreement is CPU or GPU, not
-// which GPU (that differs by rank).
+// Device class of a tensor. Ranks must agree on CPU or GPU, not on which GPU
+// (it differs by rank).
 enum class Device : uint8_t { kCpu = 0, kGpu = 1 };
 
 struct Signature {
@@ -45,10 +46,10 @@ struct Signature {
   Op op = Op::kSum;
   Device device = Device::kCpu;
   uint8_t dims = 0;
-  // A rank that has joined stands aside: it brings nothing (zero rows, or what
-  // changes no result), and this is not compared.
+  // 1: the rank has joined and stands aside: its input is zero rows, or
+  // neutral values that change no result. Ranks need not agree on this.
   uint8_t aside = 0;
-  uint8_t joins = 0;  // joins that the rank has returned from, modulo 256
+  uint8_t joins = 0;  // joins from which the rank has returned, modulo 256
   uint8_t padding = 0;
   uint32_t process_set = 0;
   int32_t root = -1;  // global rank; broadcast only
@@ -62,12 +63,12 @@ struct Signature {
 };
 static_assert(sizeof(Signature) == 96);
 
-// Checks what can be checked on one rank alone: known numbers, sizes within
-// limits, an op that the dtype has. `name` is for the message.
+// Checks what one rank alone can check: known numbers, sizes within the limits,
+// an op that supports the dtype. The error message contains `name`.
 Status CheckSignature(std::string_view name, const Signature& s);
 
-// A copy with everything blanked that ranks need not agree on; equal
-// agreements have equal bytes.
+// A copy in which all fields that ranks need not agree on have a fixed value.
+// Two signatures agree if the bytes of their copies are equal.
 Signature AgreedPart(const Signature& s);
 
 // Hash of AgreedPart(): equal on ranks that agree, on any machine of the same
@@ -76,24 +77,24 @@ uint64_t AgreementHash(const Signature& s);
 
 bool Agree(const Signature& a, const Signature& b);
 
-// Of a reducescatter over `ranks` ranks: the rows of the result that the rank
-// at `position` of its process set gets. The first shape[0] % ranks get one
-// more.
+// For a reducescatter over `ranks` ranks: how many rows of the result the rank
+// at `position` of its process set gets, and the first of them. The first
+// shape[0] % ranks ranks get one row more than the others.
 int64_t ScatteredRows(const Signature& s, int ranks, int position);
 int64_t FirstScatteredRow(const Signature& s, int ranks, int position);
 
-// A sentence that names the tensor, the ranks and both values of the first
-// thing on which they differ, as:
+// A message that names the tensor, the first aspect in which the signatures
+// differ, and the value of each rank:
 //   allreduce 'loss': mismatched shapes: rank 0 submitted [3], ranks 1,3
 //   submitted [4]; every rank must submit the same shape
-// or that a broadcast's root stands aside.
-// `submitted` holds (global rank, its signature). Empty if all agree.
+// If all agree: a message if a broadcast's root stands aside, otherwise "".
+// `submitted` holds pairs of global rank and signature.
 std::string DescribeMismatch(
     std::string_view name,
     std::span<const std::pair<int, Signature>> submitted);
 
-// What tells operations apart: process set, kind and name, as the key of a
-// table. The kind is the number that a peer has sent, known or not.
+// An operation's identity (process set, kind and name) as the key of a table.
+// `kind` may be an unknown number that a peer has sent.
 std::string IdentityKey(uint32_t process_set, uint32_t kind,
                         std::string_view name);
 inline std::string IdentityKey(uint32_t process_set, Kind kind,

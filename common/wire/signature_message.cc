@@ -5,7 +5,7 @@
 namespace maypole {
 namespace {
 
-// A number of the wire as one of 8 bits; 255 is unknown for all of them.
+// Limits a number from the network to 8 bits. 255 is unknown for every Enum.
 template <typename Enum>
 Enum FromWire(uint32_t number) {
   return static_cast<Enum>(std::min(number, uint32_t{UINT8_MAX}));

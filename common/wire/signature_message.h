@@ -1,4 +1,5 @@
-// How a Signature travels between executors and the coordinator.
+// Converts a Signature to and from the protobuf message in which executors and
+// the coordinator exchange it.
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_COMMON_WIRE_SIGNATURE_MESSAGE_H_
@@ -11,12 +12,12 @@
 
 namespace maypole {
 
-// All fields except the ranks, which stay as they are.
+// Sets all fields except the ranks, which stay unchanged.
 void WriteSignature(const Signature& s, proto::LocalSignature* out);
 
-// What the message says, unchecked: the caller asks CheckSignature(), which
-// refuses numbers that no kind, dtype, op or device has, and too many
-// dimensions. (None of them is cut to a number that would pass.)
+// Converts the message without checking it: the caller calls CheckSignature(),
+// which refuses unknown numbers and too many dimensions. (Numbers too large for
+// a field become values that CheckSignature() refuses.)
 Signature ReadSignature(const proto::LocalSignature& m, uint32_t process_set);
 
 }  // namespace maypole

@@ -37,7 +37,7 @@ TEST(SignatureMessageTest, WhatIsWrittenIsRead) {
   }
 }
 
-// No number of 32 bits becomes one that means something.
+// No unknown 32-bit number becomes a known one.
 TEST(SignatureMessageTest, UnknownNumbersStayUnknown) {
   proto::LocalSignature good;
   Signature s = Full();

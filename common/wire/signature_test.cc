@@ -151,7 +151,7 @@ TEST(SignatureTest, BadInputIsRefusedWithTheReason) {
   EXPECT_EQ(code(Make(Kind::kAlltoall, {3})), Code::kOk);
   EXPECT_EQ(code(Make(Kind::kAlltoall, {})), Code::kInvalidArgument);
   EXPECT_EQ(code(Make(Kind::kReducescatter, {})), Code::kInvalidArgument);
-  // What a rank may have scribbled: the coordinator takes none of it.
+  // A rank may have written anything: the coordinator refuses all of this.
   Signature device = Make(Kind::kAllreduce, {3});
   device.device = static_cast<Device>(2);
   EXPECT_EQ(code(device), Code::kInvalidArgument);

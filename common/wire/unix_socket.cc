@@ -15,13 +15,13 @@ namespace maypole {
 namespace {
 
 constexpr size_t kMaxFds = 8;
-// SO_PASSRIGHTS; headers older than Linux 6.16 lack it.
+// SO_PASSRIGHTS, which headers before Linux 6.16 do not define.
 constexpr int kPassRights = 83;
 
 Status AddressOf(const std::string& path, sockaddr_un* out) {
   if (path.empty() || path.size() >= sizeof(out->sun_path)) {
     return Status(Code::kInvalidArgument,
-                  "a unix socket's path may have " +
+                  "a unix socket's path must have 1 to " +
                       std::to_string(sizeof(out->sun_path) - 1) + " bytes, '" +
                       path + "' has " + std::to_string(path.size()) +
                       "; choose a shorter one");
@@ -34,15 +34,16 @@ Status AddressOf(const std::string& path, sockaddr_un* out) {
 
 Fd NewSocket() { return Fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)); }
 
-// A stranger's descriptors could hold up who closes them: a file of a file
-// system that hangs, a socket that lingers. Connections inherit it.
+// Closing descriptors that a client sends could block this process: a file on a
+// hanging file system, a socket that lingers. Connections inherit the option.
 void TakeNoDescriptors(int listener) {
   const int off = 0;
   setsockopt(listener, SOL_SOCKET, kPassRights, &off, sizeof(off));
 }
 
-// The file gets the socket's mode less the umask. No chmod of the path: who
-// owns the directory could have put a symbolic link there meanwhile.
+// The file gets the socket's mode less the umask. chmod() of the path would not
+// be safe: the owner of the directory could replace the file by a symbolic
+// link.
 bool BindWithMode(int fd, const sockaddr_un& address, mode_t mode) {
   if (fchmod(fd, mode) != 0) return false;
   const bool for_others = (mode & (S_IRWXG | S_IRWXO)) != 0;
@@ -55,9 +56,10 @@ bool BindWithMode(int fd, const sockaddr_un& address, mode_t mode) {
   return bound;
 }
 
-// Who starts at a path holds this lock until it listens: between 'nobody
-// listens here' and the new socket nobody else may come. The file is removed
-// under the lock, so a lock on a file that is not at its path counts nothing.
+// A process that starts at a path holds this lock until it listens, so that no
+// other process starts between the check that nobody listens and the bind. The
+// file is removed while locked; so a lock on a file that is no longer at its
+// path is void.
 class StartLock {
  public:
   explicit StartLock(const std::string& socket) : path_(socket + ".lock") {}
@@ -104,8 +106,8 @@ class StartLock {
   Fd fd_;
 };
 
-// Whether somebody listens there, and who. Never waits: a listener whose queue
-// is full is one, too.
+// True if a process listens there; *listener says which one. Never waits:
+// EAGAIN means that a listener's queue is full.
 bool SomebodyListens(const sockaddr_un& address, PeerCredentials* listener) {
   const Fd probe(
       socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -214,7 +216,8 @@ Status SendMessage(int socket, const void* data, size_t bytes,
       return Status(Code::kResourceExhausted, "the socket's buffer is full");
     }
     Status s = ErrnoStatus(errno, "cannot send");
-    // Of memory (ENOMEM): waiting until the socket can be written is no help.
+    // Out of memory (ENOMEM): kResourceExhausted would make the caller wait
+    // until the socket is writable, which does not help.
     if (s.code() != Code::kResourceExhausted) return s;
     return Status(Code::kUnknown, s.message());
   }
@@ -240,7 +243,7 @@ Status ReceiveMessage(int socket, size_t max_bytes, int timeout_ms,
   message.msg_controllen = sizeof(control);
   ssize_t n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
   // A peer that closes without having read everything resets the connection.
-  // The kernel says so once, then gives what the peer had sent before.
+  // The kernel reports that once, then delivers what the peer sent before.
   if (n < 0 && errno == ECONNRESET) {
     n = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
   }
@@ -264,15 +267,15 @@ Status ReceiveMessage(int socket, size_t max_bytes, int timeout_ms,
   }
   if ((message.msg_flags & MSG_CTRUNC) != 0) {
     return Status(Code::kResourceExhausted,
-                  "the message's file descriptors did not come through: more "
+                  "the message's file descriptors were lost: there were more "
                   "than " +
                       std::to_string(kMaxFds) +
-                      ", or this process is out of them (ulimit -n)");
+                      ", or this process has no free ones (ulimit -n)");
   }
   if ((message.msg_flags & MSG_TRUNC) != 0) {
-    return Status(Code::kInvalidArgument, "the peer sent a message of over " +
-                                              std::to_string(max_bytes) +
-                                              " bytes");
+    return Status(Code::kInvalidArgument,
+                  "the peer sent a message of more than " +
+                      std::to_string(max_bytes) + " bytes");
   }
   return Status();
 }
@@ -280,7 +283,7 @@ Status ReceiveMessage(int socket, size_t max_bytes, int timeout_ms,
 void CloseUnasked(std::vector<Fd> fds) {
   const linger off{};
   for (const Fd& fd : fds) {
-    // Of what is no socket it fails, and nothing is lost.
+    // Fails for descriptors that are not sockets, which is harmless.
     setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &off, sizeof(off));
   }
 }

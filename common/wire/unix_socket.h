@@ -1,9 +1,9 @@
-// Unix SOCK_SEQPACKET sockets with descriptors (SCM_RIGHTS) and peer
-// credentials.
+// Unix SOCK_SEQPACKET sockets that can pass descriptors (SCM_RIGHTS) and report
+// the peer's credentials.
 //
-// Thread contract: functions on descriptors; two threads may not receive from
-// the same socket at once. ListenUnix with a mode for others than the owner
-// changes the process's umask for an instant: no other thread may make files
+// Thread contract: two threads must not receive from the same socket at the
+// same time. If the mode grants access to others than the owner, ListenUnix
+// changes the process's umask briefly: no other thread may create files
 // meanwhile.
 #ifndef MAYPOLE_COMMON_WIRE_UNIX_SOCKET_H_
 #define MAYPOLE_COMMON_WIRE_UNIX_SOCKET_H_
@@ -21,27 +21,27 @@
 namespace maypole {
 
 struct PeerCredentials {
-  pid_t pid = 0;  // 0: the peer lives in a PID namespace we cannot see
+  pid_t pid = 0;  // 0: the peer is in a PID namespace that we cannot see
   uid_t uid = 0;
   gid_t gid = 0;
 };
 
-// Listens at a filesystem path; mode is the socket file's, from its first
-// moment; of a mode for the owner alone the umask may take something. A stale
-// socket file (nobody listens) is replaced; a live one is an error that says
-// who listens there. Of several that start at once exactly one listens (a file
-// PATH.lock, locked and removed before this returns). Who connects cannot send
-// descriptors, where the kernel can see to it (SO_PASSRIGHTS, Linux 6.16); the
-// other direction is free.
+// Listens at a filesystem path. The socket file has this mode from the moment
+// it exists, less the umask if the mode is for the owner only. A stale socket
+// file (no process listens) is replaced; if a process listens there, the error
+// names it. If several processes start at once, exactly one of them listens (a
+// file PATH.lock is locked, and removed before this returns). From Linux 6.16
+// on (SO_PASSRIGHTS), clients cannot send descriptors to the listener's side.
 Status ListenUnix(const std::string& path, mode_t mode, Fd* out);
 Status ConnectUnix(const std::string& path, Fd* out);
-// Accepts without blocking; an invalid *out with OK means nobody is there.
+// Accepts a connection. Returns OK with an invalid *out if the listener is
+// non-blocking and no connection is waiting.
 Status AcceptUnix(int listener, Fd* out);
 Status PeerOf(int socket, PeerCredentials* out);
 
-// Sends one message with up to 8 descriptors; never raises SIGPIPE.
-// kUnavailable: the peer is gone; kResourceExhausted: the socket's buffer is
-// full, and nothing else (non-blocking sockets only); else it cannot be sent.
+// Sends one message with up to 8 descriptors; never raises SIGPIPE. Returns
+// kUnavailable if the peer is gone; kResourceExhausted only if the buffer of a
+// non-blocking socket is full; and other codes if the message cannot be sent.
 Status SendMessage(int socket, const void* data, size_t bytes,
                    std::span<const int> fds = {});
 
@@ -49,13 +49,14 @@ struct Received {
   std::vector<char> data;  // empty: the peer has closed
   std::vector<Fd> fds;     // CLOEXEC
 };
-// Receives one message of at most max_bytes; a longer one is an error. Waits
-// at most timeout_ms (-1: for ever): kDeadlineExceeded. EINTR: kCancelled.
+// Receives one message of at most max_bytes; a longer one is an error. Returns
+// kDeadlineExceeded after timeout_ms (-1: no limit), and kCancelled if a signal
+// interrupts the wait.
 Status ReceiveMessage(int socket, size_t max_bytes, int timeout_ms,
                       Received* out);
 
-// Closes what a stranger has sent. A socket of his that lingers over unsent
-// data is not waited for.
+// Closes descriptors that a peer has sent without being asked, and does not
+// wait for a socket among them that lingers over unsent data.
 void CloseUnasked(std::vector<Fd> fds);
 
 }  // namespace maypole

@@ -1,8 +1,8 @@
-// Actions: all that the coordinator's core can ask of its shell.
+// Actions: everything that the coordinator's core can ask its shell to do.
 //
-// Purpose: the core is a pure state machine; the shell (coordinator/service/,
-// or a simulation) feeds it events with the time they happened at and carries
-// out, in order, the actions it answers.
+// Purpose: the core is a pure state machine. The shell (coordinator/service/,
+// or a simulation) passes it events with their times, and carries out the
+// actions that it returns, in order.
 //
 // Thread contract: values.
 #ifndef MAYPOLE_COORDINATOR_CORE_ACTIONS_H_
@@ -23,26 +23,27 @@
 
 namespace maypole::coordinator {
 
-// Since a moment of the shell's choice; never goes back.
+// Time since a moment that the shell chooses; it never goes back.
 using Time = std::chrono::nanoseconds;
-// A gRPC stream, numbered by the shell; 0 is none.
+// A gRPC stream, numbered by the shell; 0 means none.
 using StreamId = uint64_t;
-// An executor, over all its streams; numbered by the core.
+// The session of an executor, over all its streams; numbered by the core.
 using SessionId = uint64_t;
 
 struct Config {
   Time start_timeout = std::chrono::seconds(120);
   Time resume_timeout = std::chrono::seconds(3);
   uint64_t fusion_threshold = uint64_t{64} << 20;  // bytes; 0: no fusion
-  Time fusion_age = std::chrono::milliseconds(5);  // longest that one waits
-  // Nobody has come or gone for so long: an elastic job's epoch may start with
-  // fewer ranks than it may have.
+  // How long an operation waits at most for others of its bucket.
+  Time fusion_age = std::chrono::milliseconds(5);
+  // When no rank has come or gone for this long, an elastic job's epoch may
+  // start with fewer ranks than max_size.
   Time elastic_settle = std::chrono::seconds(1);
-  // Stragglers are reported after, and end the epoch after; 0: never. Of a job
-  // whose ranks say nothing.
+  // Stragglers are reported after stall_check and end the epoch after
+  // stall_shutdown; 0: never. For jobs whose ranks set neither.
   Time stall_check = std::chrono::seconds(5);
   Time stall_shutdown{};
-  size_t operations = kMaxOperations;  // at most that
+  size_t operations = kMaxOperations;  // names per job, up to kMaxOperations
 };
 
 // Write the message to the stream.
@@ -51,8 +52,8 @@ struct Send {
   proto::CoordinatorMessage message;
 };
 
-// End the stream with this status once what was sent before is out. The core
-// has forgotten the stream.
+// End the stream with this status after writing all messages sent before. The
+// core has forgotten the stream already.
 struct Close {
   StreamId stream;
   absl::Status status;
@@ -64,7 +65,7 @@ struct Log {
   std::string line;  // key=value
 };
 
-// What is counted; the metrics' facts.
+// Facts for the metrics.
 struct OperationIssued {
   Kind kind;
   uint64_t bytes;
@@ -73,7 +74,7 @@ struct OperationIssued {
 struct RunIssued {
   size_t operations;
 };
-// Why (a part of) a bucket runs; see buckets.h.
+// Why a bucket, or a part of it, runs; see buckets.h.
 enum class BucketEnd { kComplete, kUrgent, kAge, kForgotten };
 struct BucketRan {
   BucketEnd end;
@@ -92,7 +93,8 @@ struct ErrorCounted {
   ErrorKind kind;
 };
 struct Reconnected {};
-// Others have waited for a node so long, more than was told before.
+// Other nodes have waited for this node for `time`, in addition to what was
+// reported before.
 struct StragglerNode {
   std::string job;
   std::string node;
@@ -105,7 +107,7 @@ using Action =
 using Actions = std::vector<Action>;
 
 // What a job asks for: messages go to sessions (which number and keep them),
-// facts straight to the shell.
+// facts directly to the shell.
 struct JobOutput {
   std::vector<std::pair<SessionId, proto::CoordinatorMessage>> messages;
   Actions facts;

@@ -94,7 +94,7 @@ void CoordinatorCore::Hello(Time now, StreamId stream,
 
 absl::Status CoordinatorCore::CheckHello(
     const proto::ExecutorHello& hello) const {
-  // First of all: nothing else can be trusted to mean what it says.
+  // The version comes first: another version may use other fields.
   if (hello.protocol_version() != kProtocolVersion) {
     return absl::FailedPreconditionError(
         absl::StrCat("the executor of node '", Cut(hello.node(), kMaxHostBytes),
@@ -111,7 +111,7 @@ absl::Status CoordinatorCore::CheckHello(
                           {"the node's name", hello.node(), kMaxHostBytes},
                           {"the host's name", hello.host(), kMaxHostBytes}};
   for (const Field& f : fields) {
-    // An executor need not say its host.
+    // The host may be empty.
     if (&f.value == &hello.host() && f.value.empty()) continue;
     const maypole::Status s = CheckName(f.what, f.value, f.limit);
     if (!s.ok()) return ToAbsl(s);
@@ -161,7 +161,7 @@ absl::Status CoordinatorCore::Resume(Time now, StreamId stream,
 void CoordinatorCore::Passed(Time now, Carry carry) {
   for (const Entry& entry : deadlines_.Due(now)) {
     Do(entry, carry, [now](JobShard* job, Actions* actions) {
-      // Another event may have moved it meanwhile.
+      // Another event may have changed the deadline meanwhile.
       const std::optional<Time> deadline = job->Deadline();
       if (deadline && *deadline <= now) job->OnTime(now, actions);
     });

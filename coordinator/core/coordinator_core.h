@@ -1,8 +1,10 @@
-// CoordinatorCore: the coordinator's brain, a state machine over all jobs.
+// CoordinatorCore: all decisions of the coordinator, as a state machine over
+// all jobs.
 //
-// Purpose: hands the messages of streams to their jobs (job_shard.h). No
+// Purpose: passes the messages of streams to their jobs (job_shard.h). Uses no
 // threads, sockets or clock: every event carries the time at which it happened,
-// and `carry` is given the actions that follow, to be carried out in order.
+// and the caller's `carry` receives the resulting actions and carries them out
+// in order.
 //
 //   CoordinatorCore core(config, "5f2c...");
 //   const auto carry = [](Actions* actions) { ... };
@@ -11,18 +13,18 @@
 //   if (core.Deadline() <= now) core.Passed(now, carry);
 //   core.Ended(now, stream, StreamEnd::kBroken, carry);
 //
-// Jobs do not pay for each other: an event locks its job and no other, and
-// costs the same however many there are. What they share (directory.h,
-// deadlines.h) is locked for look-ups.
+// Jobs do not slow each other down: an event locks only its own job, and its
+// cost does not depend on the number of jobs. What jobs share (directory.h,
+// deadlines.h) is locked only for look-ups.
 //
-// Thread contract: all methods from any thread. `carry` is called once for each
-// job that the event concerns, while that job is locked, so that the actions of
-// a job are carried out in the order in which it gave them; it must not call
-// the core for the same job, nor block for long. Driven by one thread, the core
-// is deterministic.
+// Thread contract: any thread may call any method. The core calls `carry` once
+// for each job that the event concerns, while that job is locked, so that the
+// actions of a job are carried out in order. `carry` must not call the core for
+// the same job, nor block for long. If only one thread calls it, the core is
+// deterministic.
 //
-// Invariants: locks are taken in the order job, then directory or deadlines;
-// never two jobs at a time. A job exists as long as it has sessions.
+// Invariants: a thread locks a job first, then the directory or the deadlines;
+// it never locks two jobs at a time. A job exists as long as it has sessions.
 #ifndef MAYPOLE_COORDINATOR_CORE_COORDINATOR_CORE_H_
 #define MAYPOLE_COORDINATOR_CORE_COORDINATOR_CORE_H_
 
@@ -49,29 +51,32 @@ class CoordinatorCore {
  public:
   using Carry = absl::FunctionRef<void(Actions*)>;
 
-  // The incarnation tells this coordinator from its predecessor at the same
-  // address.
+  // The incarnation distinguishes this coordinator from a predecessor at the
+  // same address.
   CoordinatorCore(const Config& config, std::string incarnation);
 
-  // What comes from a stream that the core has closed means nothing.
+  // Messages of a stream that the core has closed are ignored.
   void Received(Time now, StreamId stream,
                 const proto::ExecutorMessage& message, Carry carry);
-  // Last of a stream, also of one that the core has closed.
+  // The last call for every stream, also for one that the core has closed.
   void Ended(Time now, StreamId stream, StreamEnd end, Carry carry);
+  // Handles all jobs whose deadline has passed.
   void Passed(Time now, Carry carry);
-  // The coordinator is about to end: tells all and closes all streams.
+  // The coordinator is about to end: tells all executors and closes all
+  // streams.
   void Stop(Carry carry);
 
-  // When Passed() must be called at the latest.
+  // The time by which Passed() must be called; nullopt if no job has a
+  // deadline.
   std::optional<Time> Deadline() const { return deadlines_.First(); }
 
   Totals totals() const;
-  // Of all sessions: how long others have waited for the node since the last
-  // call, apart from what actions have told.
+  // For every session: how long other nodes have waited for its node since the
+  // last call, except what StragglerNode actions have reported.
   std::vector<StragglerNode> TakeStragglerTime(Time now);
 
   // --- The operator (admin.cc) -----------------------------------------------
-  // All but the uptime. An error: there is no such job.
+  // Everything except the uptime. Returns an error if there is no such job.
   absl::StatusOr<proto::StatusReply> Status(
       Time now, const proto::StatusRequest& request) const;
   absl::StatusOr<proto::AbortReply> Abort(Time now,
@@ -80,17 +85,17 @@ class CoordinatorCore {
   absl::StatusOr<proto::DrainReply> Drain(const proto::DrainRequest& request,
                                           Carry carry);
 
-  // How many jobs the events so far have looked at, for tests: an event's cost
-  // does not depend on the number of jobs.
+  // For tests: how many jobs all events so far have locked. It shows that an
+  // event's cost does not depend on the number of jobs.
   uint64_t jobs_visited() const { return jobs_visited_; }
 
  private:
   using Entry = std::shared_ptr<JobEntry>;
 
-  // Runs `event` on the locked job and carries out what follows.
+  // Runs `event` on the locked job and carries out the resulting actions.
   void Do(const Entry& job, Carry carry,
           absl::FunctionRef<void(JobShard*, Actions*)> event);
-  // What the job's streams, places and deadline have become.
+  // Updates directory and deadlines after an event of the job.
   void Settle(const Entry& job, Actions* actions);
 
   void Hello(Time now, StreamId stream, const proto::ExecutorMessage& message,

@@ -126,7 +126,7 @@ TEST(CoordinatorCoreTest, TheFirstMessageMustBeAHello) {
   EXPECT_EQ(std::get<Send>(actions[1]).message.refused().code(),
             Code(absl::StatusCode::kInvalidArgument));
   EXPECT_EQ(std::get<Close>(actions[2]).stream, 99u);
-  // What it had sent before it heard of that means nothing.
+  // Messages that it sent before it knew of that are ignored.
   actions.clear();
   bed.core().Received(bed.now(), 99, Present(1, {}), collect);
   EXPECT_TRUE(actions.empty());
@@ -180,7 +180,7 @@ TEST(CoordinatorCoreTest, ResumeTakesOverFromAStreamWhoseEndWasNotSeen) {
   const StreamId old = a.stream;
   bed.Resume(a);
   EXPECT_FALSE(a.refused);
-  // The old one's end comes late and means nothing.
+  // The old stream's end comes late and is ignored.
   bed.core().Ended(bed.now(), old, StreamEnd::kBroken,
                    [](Actions* actions) { EXPECT_TRUE(actions->empty()); });
   EXPECT_FALSE(bed.core().Deadline());

@@ -85,14 +85,14 @@ absl::Status CoordinatorEpoch::Dispatch(Time now, size_t node,
       return status;
     }
     default:
-      return absl::InvalidArgumentError("a message that is of no epoch");
+      return absl::InvalidArgumentError("a message of an unexpected type");
   }
 }
 
 absl::Status CoordinatorEpoch::OnEndpoint(size_t node,
                                           const proto::Endpoint& message,
                                           JobOutput* out) {
-  if (members_.size() == 1) return absl::OkStatus();  // nobody to reach
+  if (members_.size() == 1) return absl::OkStatus();  // no other node
   if (!endpoints_[node].empty()) {
     return absl::InvalidArgumentError("two endpoints in one epoch");
   }
@@ -134,7 +134,7 @@ absl::Status CoordinatorEpoch::OnPresence(Time now, size_t node,
     if (!status.ok()) break;
     status = OnUrgent(node, m, &release);
   }
-  // Also after a bad message: what is released must run.
+  // Also after a bad message: operations that were released must run.
   Issue(now, release, out);
   return status;
 }
@@ -214,7 +214,7 @@ absl::Status CoordinatorEpoch::Report(Time now, size_t node,
   }
   if (!found.ok()) return found.status();
   NegotiatedOperation* op = *found;
-  if (op == nullptr) return absl::OkStatus();  // it comes again, by identity
+  if (op == nullptr) return absl::OkStatus();  // reported again by identity
   absl::Status noted = table_.Note(now, node, message, op);
   if (!noted.ok()) return noted;
   if (absl::Status able = CheckSet(*op); !able.ok()) {

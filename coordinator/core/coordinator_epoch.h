@@ -1,22 +1,22 @@
-// CoordinatorEpoch: one life of a job with fixed ranks, from EpochStart to its
-// end.
+// CoordinatorEpoch: the life of a job with fixed ranks, from EpochStart to the
+// epoch's end.
 //
-// Purpose: exchanges the nodes' endpoints, turns presence into runs in the one
-// order of the job, and fails what cannot run.
+// Purpose: exchanges the nodes' endpoints, turns presence into runs in one
+// order for the whole job, and fails operations that cannot run.
 //
-// Who is told what: a run and a mismatch go to all nodes of the process set
-// (all have submitted it); an operation that a rank's leaving makes impossible
-// goes to the nodes that have reported it, the others learn by RankLeft. So
-// every reported presence gets exactly one answer: its place in a run,
-// OperationFailed, or the epoch's end. An operation stays in the table, and can
-// fail, until its run is issued.
+// Who is told: a run or a mismatch goes to all nodes of the process set (all
+// have reported the operation). If a rank's leaving makes an operation
+// impossible, OperationFailed goes to the nodes that have reported it; the
+// other nodes learn from RankLeft. So every reported presence gets exactly one
+// answer: its place in a run, OperationFailed, or the epoch's end. An operation
+// stays in the table, and can fail, until its run is issued.
 //
 // Thread contract: not synchronized; pure.
 //
-// Invariants: members are ordered by smallest rank and do not change; there is
-// one order of runs, each node gets those of process sets with ranks there, in
-// that order, numbered from 1 without gaps; nothing is issued any more that
-// needs a rank that has left.
+// Invariants: members are ordered by smallest rank and do not change. There is
+// one order of runs; each node gets the runs of process sets with ranks there,
+// in that order, numbered from 1 without gaps. After a rank has left, no run
+// that needs it is issued.
 #ifndef MAYPOLE_COORDINATOR_CORE_COORDINATOR_EPOCH_H_
 #define MAYPOLE_COORDINATOR_CORE_COORDINATOR_EPOCH_H_
 
@@ -49,27 +49,29 @@ class CoordinatorEpoch {
   CoordinatorEpoch(const CoordinatorEpoch&) = delete;
   CoordinatorEpoch& operator=(const CoordinatorEpoch&) = delete;
 
-  // EpochStart to all.
+  // Sends EpochStart to all nodes.
   void Start(JobOutput* out);
 
-  // A message of this epoch from member `node` (an index into members()), of
-  // any kind but those that the job decides (RankGone, ExecutorFailed). An
-  // error means that the executor breaks the protocol.
+  // Handles a message of this epoch from member `node` (an index into
+  // members()). Job handles RankGone and ExecutorFailed itself. An error means
+  // that the executor violates the protocol.
   absl::Status Handle(Time now, size_t node,
                       const proto::ExecutorMessage& message, JobOutput* out);
-  // What has waited for its bucket too long runs; who is late is reported.
+  // Runs operations that have waited too long for their bucket, reports
+  // stragglers, and looks for deadlocks.
   void OnTime(Time now, JobOutput* out);
   std::optional<Time> Deadline() const;
   // The rank has left cleanly.
   void OnRankLeft(uint32_t rank, JobOutput* out);
 
-  // Why the epoch must end, as it has found itself; empty: it need not.
+  // The reason that the epoch itself has found why it must end; empty if there
+  // is none.
   const std::string& verdict() const { return verdict_; }
 
-  // EpochEnd(ABORTED) to all who are connected.
+  // Sends EpochEnd(ABORTED) to all connected nodes.
   void End(const std::string& message, JobOutput* out);
 
-  // The member's session is gone for ever: it is sent nothing any more.
+  // The member's session has ended: nothing is sent to it any more.
   void Forget(size_t node) { connected_[node] = false; }
 
   std::optional<size_t> IndexOf(SessionId session) const;
@@ -84,11 +86,12 @@ class CoordinatorEpoch {
   const std::vector<NodeMember>& members() const { return members_; }
   size_t pending() const { return table_.pending(); }
   const Stragglers& late() const { return late_; }
-  // How long others have waited for the node since the last call.
+  // How long other nodes have waited for the node since the last call.
   Time TakeStragglerTime(Time now, size_t node) {
     return table_.straggler_time().Take(now, node);
   }
-  // Of the job, and of the node that is this member. (status.cc)
+  // Fills in the job's status, and the status of one member's node.
+  // (admin/coordinator_epoch_status.cc)
   void FillStatus(proto::JobStatus* status) const;
   void FillStatus(size_t node, proto::NodeStatus* status) const;
 
@@ -108,12 +111,13 @@ class CoordinatorEpoch {
   void LookForStragglers(Time now, JobOutput* out);
   void TellStragglerTime(JobOutput* out);  // when the epoch ends
   void LookForDeadlock(Time now, JobOutput* out);
-  // To the node of the first of these ranks that has not left (a process that
-  // waits prints it at once), or of the smallest rank of all.
+  // Sends a Notice to the node of the first of these ranks that has not left
+  // (it waits, so it prints the notice at once); if all have left, to the node
+  // of the smallest rank.
   void Notify(const std::vector<uint32_t>& waiting, const std::string& text,
               JobOutput* out);
   std::string LogPrefix(absl::string_view event) const;
-  // Asks nodes whose ranks stand aside to submit it too.
+  // Asks nodes whose ranks all stand aside to submit the operation, too.
   void AskToStandIn(NegotiatedOperation* op, JobOutput* out);
   absl::Status Report(Time now, size_t node,
                       const proto::PresentOperation& message, Release* release,
@@ -122,24 +126,24 @@ class CoordinatorEpoch {
                         Release* release);
   absl::Status OnRetireNames(Time now, size_t node,
                              const proto::RetireNames& message, JobOutput* out);
-  // Tells the nodes what the table has forgotten.
+  // Sends NamesRetired for the names that the table has forgotten.
   void TellForgotten(Release* release, JobOutput* out);
   void Issue(Time now, const Release& release, JobOutput* out);
   // Runs in the order of the job, each with its process set.
   using Runs = std::vector<std::pair<const RankSet*, proto::Run>>;
-  // The runs of what is fused by itself.
+  // Fuses these operations with one another, and appends their runs.
   void AddRuns(Time now, const std::vector<ReadyOperation>& ready, Runs* runs,
                JobOutput* out);
-  // Numbers those that concern the node and sends them.
+  // Numbers and sends those runs that concern the node.
   void SendRuns(size_t node, const Runs& runs, JobOutput* out);
   proto::Run MakeRun(const std::vector<ReadyOperation>& ready,
                      const std::vector<size_t>& run);
   void FailOn(size_t node, const NegotiatedOperation& op, uint32_t generation,
               const absl::Status& status, JobOutput* out);
-  // Fails it on all nodes that have reported it.
+  // Fails the operation on all nodes that have reported it.
   void Fail(NegotiatedOperation* op, const absl::Status& status,
             JobOutput* out);
-  // Why the operation cannot run: OK, or a rank of its set has left, or the set
+  // OK, or why the operation cannot run: a rank of its set has left, or the set
   // was removed.
   absl::Status CheckSet(const NegotiatedOperation& op) const;
   std::string WhoText(uint32_t rank) const;  // "rank 2 (node n1)"
@@ -164,9 +168,9 @@ class CoordinatorEpoch {
   std::vector<uint32_t> told_;  // Report::waiting of the last notice
   Deadlock deadlock_;
   std::string verdict_;
-  std::vector<uint32_t> left_;       // in the order in which they have
+  std::vector<uint32_t> left_;       // ranks, in the order of leaving
   std::vector<uint64_t> sent_;       // by member: messages of the epoch
-  std::vector<uint64_t> node_runs_;  // by member: sent to it
+  std::vector<uint64_t> node_runs_;  // by member: runs sent to it
   uint64_t runs_ = 0;
   uint64_t operations_ = 0;  // issued
 };

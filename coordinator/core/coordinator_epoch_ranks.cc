@@ -1,5 +1,5 @@
-// What an epoch does about its ranks: their process sets and joins, those that
-// leave, are late, or wait for one another.
+// The part of CoordinatorEpoch that handles ranks: process sets, joins, ranks
+// that leave, stragglers and deadlocks.
 #include <algorithm>
 #include <chrono>
 #include <string>
@@ -166,7 +166,7 @@ void CoordinatorEpoch::LookForStragglers(Time now, JobOutput* out) {
     return Notify(told_, report.late, out);
   }
   out->Count(ErrorKind::kStalled);
-  // What matters first must not be cut off.
+  // Begins with the essential part, because the text may be truncated.
   verdict_ =
       absl::StrCat("the stall shutdown time (", SecondsText(stall_shutdown_),
                    ") has passed: ", report.late);

@@ -1,5 +1,5 @@
-// The core with many jobs: an event concerns its own job only, whatever others
-// do at the same time.
+// The core with many jobs: an event affects only its own job, whatever happens
+// in others at the same time.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -53,7 +53,7 @@ TEST(CoreThreadsTest, AnEventVisitsItsOwnJobOnly) {
   bed.From(*b[7], Present(1, {Allreduce("x", {1}, {3})}));
   EXPECT_EQ(a[7]->runs.size(), 1u);
   EXPECT_EQ(visited(), 2u);
-  // Every job has a deadline: only what is due is looked at.
+  // Every job has a deadline, but only jobs that are due are visited.
   for (int i = 0; i < kJobs; ++i) {
     bed.Break(*a[i]);
     bed.Pass(milliseconds(1));
@@ -117,8 +117,8 @@ struct Peer {
   int bad = 0;  // messages out of order
 };
 
-// Peers by the number of the thread, and by which of its two jobs; a stream's
-// number says whose it is, so that a message locks nothing but its peer.
+// Peers by number of the thread and of its two jobs. A stream's number
+// identifies its peer, so that a message locks only that peer.
 class Crowd {
  public:
   static constexpr int kThreads = 4;

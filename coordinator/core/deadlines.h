@@ -1,11 +1,11 @@
-// Deadlines: which jobs must be looked at next.
+// Deadlines: the deadlines of all jobs, in order.
 //
-// Purpose: a timer asks for the first deadline of all jobs after every event;
-// that must not cost more the more jobs there are.
+// Purpose: after every event a timer asks for the first deadline of all jobs;
+// the cost of that must not grow with the number of jobs.
 //
-// Thread contract: all methods from any thread.
+// Thread contract: any thread may call any method.
 //
-// Invariants: a job stands here once, or not at all.
+// Invariants: each job has at most one entry.
 #ifndef MAYPOLE_COORDINATOR_CORE_DEADLINES_H_
 #define MAYPOLE_COORDINATOR_CORE_DEADLINES_H_
 
@@ -23,8 +23,8 @@ namespace maypole::coordinator {
 
 class Deadlines {
  public:
-  // The job's deadline has become `to`, where none means that it has none. The
-  // caller holds the job's lock.
+  // Changes the job's deadline; nullopt removes it. The caller must hold the
+  // job's lock.
   void Move(const std::shared_ptr<JobEntry>& job, std::optional<Time> to) {
     if (job->deadline == to) return;
     std::lock_guard lock(mutex_);
@@ -33,14 +33,14 @@ class Deadlines {
     job->deadline = to;
   }
 
-  // None: no job has one.
+  // The first deadline; nullopt if no job has one.
   std::optional<Time> First() const {
     std::lock_guard lock(mutex_);
     if (jobs_.empty()) return std::nullopt;
     return jobs_.begin()->first.first;
   }
 
-  // Those whose deadline has come, the earliest first.
+  // The jobs whose deadline has passed, the earliest first.
   std::vector<std::shared_ptr<JobEntry>> Due(Time now) const {
     std::lock_guard lock(mutex_);
     std::vector<std::shared_ptr<JobEntry>> due;

@@ -44,7 +44,7 @@ absl::StatusOr<std::shared_ptr<JobEntry>> Directory::Admit(
 bool Directory::Release(const std::string& job, const std::string& node) {
   std::lock_guard lock(mutex_);
   const auto it = jobs_.find(job);
-  if (it == jobs_.end()) return false;  // all were stopped
+  if (it == jobs_.end()) return false;  // after Stop()
   it->second.nodes.erase(it->second.nodes.find(node));
   --places_;
   if (!it->second.nodes.empty()) return false;
@@ -127,7 +127,7 @@ absl::StatusOr<Directory::Drained> Directory::Drain(const std::string& node,
     return absl::ResourceExhaustedError(
         absl::StrCat(kMaxDrained,
                      " nodes are drained already, which is the limit; undo "
-                     "those that are no more"));
+                     "the drain of nodes that no longer exist"));
   }
   out.changed = was == undo;
   if (undo) {

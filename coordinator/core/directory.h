@@ -1,26 +1,25 @@
-// Directory: which jobs there are, which streams belong to them, and which
-// nodes are drained.
+// Directory: the existing jobs, their streams, and the drained nodes.
 //
-// Purpose: the little that jobs share. Its lock is held for look-ups only,
-// never while a job handles an event, and nobody takes another lock under it.
+// Purpose: the state that all jobs share. Its lock is held only for look-ups,
+// never while a job handles an event; no other lock is taken under it.
 //
 //   absl::StatusOr<std::shared_ptr<JobEntry>> job = directory.Admit(hello);
 //   if (!job.ok()) ...refuse...
-//   ...                        // under (*job)->mutex: the executor is in it
+//   ...                        // under (*job)->mutex: open the session
 //   directory.Bind(stream, *job);
 //   if (directory.Release("job", "n0")) ...the job is forgotten...
 //
-//   a stream is   how it gets there            what its messages are
-//   new           (unknown)                    the first must be a hello
-//   bound         Bind()                       the job's
-//   closed        Close()                      dropped
-//   (forgotten)   Forget(), when it has ended  -
+//   state of a stream   reached by                   its messages
+//   new                 (unknown)                    the first must be a hello
+//   bound               Bind()                       go to the job
+//   closed              Close()                      are dropped
+//   (forgotten)         Forget(), after it has ended -
 //
-// Thread contract: all methods from any thread.
+// Thread contract: any thread may call any method.
 //
-// Invariants: a job is found as long as it has places that were admitted and
-// not released; the places on a node are counted here, so that a drain sees who
-// is there without a lock of any job.
+// Invariants: a job exists here as long as it has places that were admitted and
+// not released. The places on a node are counted here, so that a drain can list
+// a node's jobs without locking them.
 #ifndef MAYPOLE_COORDINATOR_CORE_DIRECTORY_H_
 #define MAYPOLE_COORDINATOR_CORE_DIRECTORY_H_
 
@@ -49,7 +48,7 @@ struct JobEntry {
       : number(number),
         shard(first.job(), first.token(), config, incarnation) {}
 
-  const uint64_t number;  // of the jobs that there have been
+  const uint64_t number;  // counts all jobs that have existed
   std::mutex mutex;
   // Under the mutex:
   JobShard shard;
@@ -64,19 +63,21 @@ class Directory {
   const std::string& incarnation() const { return incarnation_; }
 
   // --- Jobs ------------------------------------------------------------------
-  // A place for the executor of a hello that was checked, in a new job if there
-  // is none of that id. An error: the coordinator takes it not now.
+  // Reserves a place for the executor that sent this (already checked) hello;
+  // creates the job if it does not exist. Returns an error if the coordinator
+  // cannot admit the executor now.
   absl::StatusOr<std::shared_ptr<JobEntry>> Admit(
       const proto::ExecutorHello& hello);
-  // Gives the place of one executor of the node back. True: it was the job's
-  // last, and the job is not found any more.
+  // Releases the place of one executor of the node. True if it was the job's
+  // last place; then the job is removed.
   bool Release(const std::string& job, const std::string& node);
-  // Null: there is none.
+  // Null if there is no such job.
   std::shared_ptr<JobEntry> Find(const std::string& job) const;
-  // In the order of their ids.
+  // All jobs, in the order of their ids.
   std::vector<std::shared_ptr<JobEntry>> All() const;
+  // The error for a job that does not exist.
   absl::Status UnknownJob(const std::string& job) const;
-  // Admits nobody from now on. The jobs that there were.
+  // Admits no executor from now on. Returns all jobs.
   std::vector<std::shared_ptr<JobEntry>> Stop();
 
   // --- Streams ---------------------------------------------------------------
@@ -91,11 +92,12 @@ class Directory {
 
   // --- Drained nodes ---------------------------------------------------------
   struct Drained {
-    std::vector<std::string> jobs;  // that are on the node
-    bool changed = false;           // it was not so before
+    std::vector<std::string> jobs;  // jobs that have ranks on the node
+    bool changed = false;           // false: the node was in this state already
   };
-  // A drained node keeps the jobs that it has now, also if their executors
-  // there come anew, and is refused to others.
+  // Drains the node, or undoes that. A drained node keeps the jobs that it has
+  // now, even if their executors connect anew; executors of other jobs are
+  // refused.
   absl::StatusOr<Drained> Drain(const std::string& node, bool undo);
   std::vector<std::string> DrainedNodes() const;
 
@@ -115,7 +117,7 @@ class Directory {
   uint64_t last_number_ = 0;
   bool stopped_ = false;
   std::unordered_map<StreamId, std::shared_ptr<JobEntry>> streams_;
-  // By node: the jobs that it keeps.
+  // By drained node: the jobs that it keeps.
   std::map<std::string, std::set<std::string>> drained_;
 };
 

@@ -9,7 +9,7 @@
 namespace maypole::coordinator {
 namespace {
 
-// Of a message that an epoch handles.
+// The epoch of a message that CoordinatorEpoch handles.
 uint64_t EpochOf(const proto::ExecutorMessage& m) {
   switch (m.payload_case()) {
     case proto::ExecutorMessage::kEndpoint:
@@ -122,8 +122,7 @@ absl::Status Job::OnGone(SessionId session, const proto::RankGone& gone,
   if (!status.ok()) return status;
   elastic_.OnLeft(session, gone.epoch(), gone.rank(), gone.returns());
   const NodeMember* waiting = gathering_.Find(session);
-  // CoordinatorEpoch 0: the executor had not heard of an epoch yet when it
-  // wrote this.
+  // Epoch 0: the executor knew of no epoch when it sent this message.
   if (gone.epoch() == 0 && waiting != nullptr) {
     if (!waiting->HasRank(gone.rank())) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -196,8 +195,8 @@ absl::Status Job::OnFailed(SessionId session,
   }
   const std::optional<size_t> index = epoch_->IndexOf(session);
   if (!index) return absl::OkStatus();
-  // CoordinatorEpoch 0 is of ranks that wait; here it means those that have
-  // just started.
+  // Epoch 0 refers to ranks that wait; here these are ranks whose epoch has
+  // started meanwhile.
   if (failed.epoch() == 0 && epoch_->LiveRanks(*index).empty()) {
     return absl::OkStatus();
   }

@@ -83,7 +83,7 @@ absl::Status JobShard::CheckOpen(const proto::ExecutorHello& hello) const {
 void JobShard::Replace(SessionId id, Actions* actions) {
   Lose(id, "was replaced by a new one", absl::OkStatus(), actions);
   if (!empty()) return;
-  // It was the last one: the job begins anew.
+  // It was the last session: the job starts over.
   actions->emplace_back(
       Log{Level::kInfo, absl::StrCat("event=job_forgotten job=", id_)});
   job_ = std::make_unique<Job>(id_, config_);
@@ -206,7 +206,7 @@ void JobShard::Payload(ExecutorSession* session,
   const absl::Status status = job_->Handle(now_, id, message, &output);
   Deliver(std::move(output), actions);
   const auto it = sessions_.find(id);
-  if (it == sessions_.end()) return;  // lost by what it caused
+  if (it == sessions_.end()) return;  // Deliver() has ended the session
   session = &it->second;
   if (!status.ok()) return BreakOff(session, status, actions);
   if (session->link.AckDue() && session->stream != 0) {

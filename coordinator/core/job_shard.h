@@ -1,7 +1,7 @@
 // JobShard: one job and the sessions of its executors; a pure state machine.
 //
-// Purpose: all that the coordinator does for a job is done here, and touches no
-// other job: each is driven under a lock of its own (coordinator_core.h).
+// Purpose: does everything that the coordinator does for one job, without
+// touching other jobs. Each shard has its own lock (coordinator_core.h).
 //
 //   JobShard shard("job", "token", config, "5f2c...");
 //   absl::Status status = shard.Open(now, stream, id, hello, &actions);
@@ -10,22 +10,25 @@
 //   shard.Ended(now, stream, StreamEnd::kBroken, &actions);
 //   for (const std::string& node : shard.TakeFreed()) ...
 //
-//   a session is   how it gets there            what follows
-//   connected      hello                        messages flow
-//   detached       its stream broke             messages are kept; after
-//                                               resume_timeout it is lost
-//   lost           timeout, protocol broken,    its job ends what needs it; a
-//                  does not acknowledge         resume is refused
-//   (forgotten)    finished its stream with     nothing
-//                  no ranks in epoch or start
+//   state of a session   reached by               consequence
+//   connected            hello                    messages flow
+//   detached             its stream broke         messages are kept; after
+//                                                 resume_timeout it is lost
+//   lost                 timeout, a protocol      the job ends what needs the
+//                        violation, or missing    session; a resume is refused
+//                        acknowledgements
+//   (forgotten)          finished its stream      none
+//                        without ranks in the
+//                        epoch or start
 //
-// Time never goes back for a shard: an event with an earlier time than the one
-// before it happens at that one's.
+// Time never goes back for a shard: an event with an earlier time than the
+// previous event gets the previous event's time.
 //
 // Thread contract: not synchronized; pure.
 //
-// Invariants: a stream belongs to at most one session and is forgotten with
-// Close; detached_ has exactly the sessions without a stream.
+// Invariants: a stream belongs to at most one session, and the shard forgets it
+// when it asks for Close. detached_ contains exactly the sessions without a
+// stream.
 #ifndef MAYPOLE_COORDINATOR_CORE_JOB_SHARD_H_
 #define MAYPOLE_COORDINATOR_CORE_JOB_SHARD_H_
 
@@ -51,26 +54,26 @@
 namespace maypole::coordinator {
 
 enum class StreamEnd {
-  kFinished,  // the executor has half-closed it: it does not mean to come back
-  kBroken,    // anything else: it may
+  kFinished,  // the executor has half-closed it and will not resume
+  kBroken,    // any other end: the executor may resume
 };
 
-// For gauges.
+// Totals over all jobs, for gauges.
 struct Totals {
   size_t jobs = 0;
   size_t nodes = 0;
-  size_t ranks = 0;  // of running epochs, not left
+  size_t ranks = 0;  // of running epochs, without those that have left
   size_t pending_operations = 0;
   size_t late_ranks = 0;
   size_t late_operations = 0;
 };
 
-// Appends what refuses the stream: the reason, its end and a log line with the
-// fields `who` (" job=j node=n0").
+// Appends the actions that refuse a stream: Refused, Close, and a log line with
+// the fields `who` (" job=j node=n0").
 void Refuse(StreamId stream, const absl::Status& status, absl::string_view who,
             Actions* actions);
 
-// Why an executor of the node cannot resume a session.
+// The error for an executor of the node whose session cannot be resumed.
 absl::Status SessionIsOver(const std::string& node, const Config& config);
 
 class JobShard {
@@ -81,29 +84,30 @@ class JobShard {
   const std::string& id() const { return id_; }
   bool empty() const { return sessions_.empty(); }
 
-  // A new executor says hello. `id` is unique in the coordinator. An error: it
-  // is refused, and nothing has changed.
+  // Opens a session for a new executor. `id` is unique in the coordinator. On
+  // an error the caller refuses the executor, and nothing has changed.
   absl::Status Open(Time now, StreamId stream, SessionId id,
                     const proto::ExecutorHello& hello, Actions* actions);
-  // One that comes back, by the message with its hello; an error likewise.
+  // Resumes a session on a new stream; `message` contains the hello. Errors as
+  // in Open().
   absl::Status Resume(Time now, StreamId stream,
                       const proto::ExecutorMessage& message, Actions* actions);
-  // What comes from a stream that the shard has closed means nothing.
+  // Messages of a stream that the shard has closed are ignored.
   void Received(Time now, StreamId stream,
                 const proto::ExecutorMessage& message, Actions* actions);
   void Ended(Time now, StreamId stream, StreamEnd end, Actions* actions);
 
-  // When OnTime() must be called; none: no need.
+  // When OnTime() must be called; nullopt if there is no need.
   std::optional<Time> Deadline() const;
   void OnTime(Time now, Actions* actions);
 
-  // The coordinator ends: tells all and closes all streams.
+  // The coordinator ends: tells all executors and closes all streams.
   void Stop(Actions* actions);
-  // The operator has so decided; the ranks that were told.
+  // The operator ends the job. Returns how many ranks were told.
   uint32_t Abort(Time now, const std::string& message, Actions* actions);
 
-  // Nodes that have a place no more, since the last call: their session has
-  // ended, or Open() has refused it.
+  // Nodes whose place (see Directory) must be released, since the last call:
+  // their session has ended, or Open() has refused it.
   std::vector<std::string> TakeFreed();
 
   void AddTo(Totals* totals) const;
@@ -124,7 +128,8 @@ class JobShard {
 
   void SetNow(Time now) { now_ = std::max(now_, now); }
   absl::Status CheckOpen(const proto::ExecutorHello& hello) const;
-  // The detached session of the node ends: another executor has come.
+  // Ends the node's detached session, because a new executor of the node has
+  // connected.
   void Replace(SessionId id, Actions* actions);
   ExecutorSession* Find(StreamId stream);
   void Welcome(ExecutorSession* session, StreamId stream, Actions* actions);
@@ -132,13 +137,14 @@ class JobShard {
   void Payload(ExecutorSession* session, const proto::ExecutorMessage& message,
                Actions* actions);
 
-  // Ends the session: what it breaks in the job, its stream if there is one.
+  // Ends the session, what needs it in the job, and its stream, if there is
+  // one.
   void Lose(SessionId session, const std::string& how,
             const absl::Status& status, Actions* actions);
   void BreakOff(ExecutorSession* session, const absl::Status& status,
                 Actions* actions);
-  // Carries the job's output to its sessions; loses those that are too far
-  // behind.
+  // Delivers the job's output to its sessions; ends sessions with too many
+  // unacknowledged messages.
   void Deliver(JobOutput output, Actions* actions);
   void Note(Level level, const ExecutorSession& session,
             absl::string_view event, absl::string_view more,

@@ -1,4 +1,4 @@
-// Starts and ends of epochs: who ends what (docs/design.md section 12).
+// Starts and ends of epochs (docs/design.md section 12, "Who ends what").
 #include "coordinator/core/job.h"
 
 #include "coordinator/core/testing/testing.h"
@@ -186,14 +186,14 @@ TEST_F(JobTest, StartTimeoutNamesRanksMissingOnANodeThatHasOthers) {
   }
   EXPECT_THAT(bed_.log().back(), HasSubstr("rank 1 of 4 has not called init"));
   EXPECT_FALSE(bed_.core().Deadline());
-  // Who comes late is no part of it; all may try again.
+  // Ranks that come late do not belong to it; all may try again.
   bed_.Waiting(a_, 4, {0}, 2);
   bed_.Ready(a_, 4, {0, 1});
   bed_.Ready(b_, 4, {2, 3});
   EXPECT_TRUE(a_.Last().has_epoch_start());
 }
 
-// Who is missing is said while those are there who ask.
+// The job names the missing ranks while there are ranks that wait for them.
 TEST_F(JobTest, TheMostImpatientRankSaysHowLongAStartMayTake) {
   bed_.start_timeout_ms = 300000;
   bed_.Waiting(a_, 4, {0}, 2);
@@ -264,7 +264,7 @@ TEST_F(JobTest, ARankThatDiesWhileWaitingFailsTheStart) {
   EXPECT_THAT(c.ends[0].message(),
               AllOf(HasSubstr("rank 1 (node n0, host host-n0, pid 1001)"),
                     HasSubstr("killed by signal 9")));
-  // Who reported it is not told: it may be ready for the next start already.
+  // The reporter is not told: it may be ready for the next start already.
   EXPECT_TRUE(a_.ends.empty());
   bed_.Ready(a_, 4, {0, 1});
   bed_.Ready(b_, 4, {2, 3});
@@ -381,7 +381,7 @@ TEST_F(JobTest, FinishingWithLiveRanksIsNoWayToLeave) {
 TEST_F(JobTest, AnEpochIsOverWhenAllRanksHaveLeft) {
   Start();
   for (uint32_t rank : {0, 1}) bed_.From(a_, Gone(1, rank, true));
-  // Those who have left may wait for the next epoch already.
+  // Ranks that have left may already wait for the next epoch.
   bed_.Ready(a_, 4, {0, 1});
   EXPECT_EQ(bed_.Status().jobs(0).state(), "running");
   for (uint32_t rank : {2, 3}) bed_.From(b_, Gone(1, rank, true));

@@ -1,5 +1,5 @@
 // Limits of the coordinator (promise 8 of docs/design.md): what one executor,
-// one job or all of them together may cost it.
+// one job, or all jobs together may use.
 #ifndef MAYPOLE_COORDINATOR_CORE_LIMITS_H_
 #define MAYPOLE_COORDINATOR_CORE_LIMITS_H_
 
@@ -13,40 +13,40 @@ namespace maypole::coordinator {
 inline constexpr size_t kMaxJobs = 1024;
 inline constexpr size_t kMaxNodes = 1024;     // executors of a job
 inline constexpr size_t kMaxSessions = 4096;  // executors of all jobs
-// Names of a job's operations that are known at a time.
+// Names of operations per job that the coordinator knows at a time.
 inline constexpr size_t kMaxOperations = kMaxSlots;
-// Where the operation of an id stands among those that are known: ids of
-// operations that are known at the same time have different places.
+// The index of the operation with this id. The table assigns ids so that
+// operations that are known at the same time have different indices.
 inline constexpr size_t PlaceOf(uint32_t id) {
   return (id - 1) % kMaxOperations;
 }
-// Operations that an executor names as late.
+// Operations that an executor can report as late in one message.
 inline constexpr int kMaxLateOperations = 64;
 
-// Messages to an executor that it has not acknowledged. One that is this far
-// behind is given up.
+// Messages to an executor that it has not acknowledged. The session of an
+// executor with more of them is ended.
 inline constexpr size_t kMaxUnacknowledged = 4096;
 
 // Bytes of one message of an executor; gRPC refuses longer ones.
 inline constexpr size_t kMaxMessageBytes = size_t{4} << 20;
-// And of one to an executor: the splits of an alltoall of kMaxAlltoallRanks
-// ranks are 7 MiB at most.
+// Bytes of one message to an executor. (The splits of an alltoall of
+// kMaxAlltoallRanks ranks take at most 7 MiB.)
 inline constexpr size_t kMaxSentBytes = size_t{16} << 20;
-// Execute messages are cut when they get this long.
+// Execute messages are split when they get this long.
 inline constexpr size_t kMaxExecuteBytes = size_t{1} << 20;
 inline constexpr size_t kMaxAddressBytes = 1024;  // one address of an Endpoint
 
-// Text of an executor ("how", "message") that goes into an error of ours.
+// Bytes of an executor's text ("how", "message") in the coordinator's errors.
 inline constexpr size_t kMaxForeignText = 512;
-// What a status shows: pending operations of a job, nodes that one of them
-// waits for, operations that one rank holds up; bytes of details in all.
+// What a status shows: pending operations per job, nodes that one of them waits
+// for, operations that one rank holds up, and bytes of all details.
 inline constexpr int kMaxStatusPending = 256;
 inline constexpr int kMaxStatusMissing = 16;
 inline constexpr size_t kMaxStatusLateFor = 8;
 inline constexpr size_t kMaxStatusBytes = size_t{8} << 20;
-// Nodes that are drained.
+// Drained nodes.
 inline constexpr size_t kMaxDrained = 4096;
-// Events that are remembered, and bytes of each one's text.
+// Events that are kept, and bytes of each event's text.
 inline constexpr size_t kMaxEvents = 4096;
 inline constexpr size_t kMaxEventBytes = 2048;
 

@@ -1,4 +1,4 @@
-// Words for messages and log lines.
+// Formats ranks, nodes and times for messages and log lines.
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_COORDINATOR_CORE_TEXT_H_
@@ -15,7 +15,7 @@
 
 namespace maypole::coordinator {
 
-// "rank 2", "ranks 0,1,5", with "and 9 more" after sixteen.
+// "rank 2", "ranks 0,1,5"; after sixteen ranks "and 9 more".
 std::string RanksText(const std::vector<uint32_t>& ranks);
 
 // "node n1 (host h7)"; "node n1" where both are the same.
@@ -24,7 +24,7 @@ std::string NodeText(absl::string_view node, absl::string_view host);
 // "120 s", "0.5 s"
 std::string SecondsText(Time time);
 
-// At most max_bytes of it, never half a UTF-8 character.
+// The first max_bytes of the text or less, so that no UTF-8 character is cut.
 std::string Cut(absl::string_view text, size_t max_bytes);
 
 }  // namespace maypole::coordinator

@@ -18,7 +18,7 @@
 namespace maypole::coordinator {
 namespace {
 
-// With no descriptor left at all: until others are closed.
+// How long to wait when no descriptor is left at all.
 constexpr std::chrono::milliseconds kPause(50);
 
 }  // namespace
@@ -32,7 +32,7 @@ absl::StatusOr<std::unique_ptr<AcceptLoop>> AcceptLoop::Listen(
   door->listeners_ = std::move(listener->fds);
   door->port_ = listener->port;
   door->wake_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  // Without it the thread could not be ended.
+  // Without the eventfd Close() could not end the thread.
   if (!door->wake_.valid()) return ToAbsl(ErrnoStatus(errno, "eventfd"));
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -73,13 +73,13 @@ void AcceptLoop::Accept(int listener) {
     if (errno == EMFILE || errno == ENFILE) std::this_thread::sleep_for(kPause);
     return;
   }
-  // The kernel gives the lowest number that is free.
+  // The kernel assigns the lowest free number.
   const bool crowded = fd.get() >= most_;
   if (crowded != crowded_) {
     crowded_ = crowded;
     if (crowded) {
       spdlog::warn(
-          "event=crowded open_files={} hint=\"new connections are hung up on; "
+          "event=crowded open_files={} hint=\"new connections are closed; "
           "raise the limit (ulimit -n), or find out which clients connect\"",
           most_);
     } else {

@@ -1,16 +1,17 @@
-// AcceptLoop: accepts the coordinator's connections, for gRPC to serve.
+// AcceptLoop: accepts the coordinator's TCP connections and passes them to
+// gRPC.
 //
-// Purpose: gRPC's own listener never accepts again once it has run out of
-// descriptors, so that a crowd of strangers would shut out everybody for good.
-// This one keeps some descriptors back: who comes when only these are left is
-// hung up on, and when the crowd has gone all is as before. Executors that are
-// connected notice nothing.
+// Purpose: once gRPC's own listener has run out of descriptors, it never
+// accepts again, so a flood of connections would block all callers permanently.
+// AcceptLoop reserves some descriptors: when only these are left, it closes new
+// connections at once, and it accepts again when descriptors are free.
+// Connected executors are not affected.
 //
-//   auto door = AcceptLoop::Listen({"0.0.0.0", 4001});
-//   door->Open(builder.experimental().AddExternalConnectionAcceptor(...));
+//   auto loop = AcceptLoop::Listen({"0.0.0.0", 4001}, 20'000);
+//   (*loop)->Open(builder.experimental().AddExternalConnectionAcceptor(...));
 //
-// Thread contract: Open once; Close, before the gRPC server ends, from any one
-// thread. A thread of its own accepts.
+// Thread contract: call Open() once, and Close() once, from any thread, before
+// the gRPC server is destroyed. The AcceptLoop accepts on its own thread.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_ACCEPT_LOOP_H_
 #define MAYPOLE_COORDINATOR_SERVICE_ACCEPT_LOOP_H_
 
@@ -25,17 +26,18 @@
 
 namespace maypole::coordinator {
 
-// Descriptors that connections do not get (metrics, files, a library's), or a
-// quarter of all if that is less.
+// How many descriptors connections cannot use (they are for metrics, files and
+// libraries); a quarter of all descriptors if that is less.
 inline constexpr int kReservedDescriptors = 32;
 
 class AcceptLoop {
  public:
   using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
 
-  // All addresses of the name; 0.0.0.0 and [::] are all of the machine, of both
-  // families. Port 0: any free one. `user_timeout_ms`: a connection whose
-  // peer's kernel has not answered for so long has failed.
+  // Listens at all addresses of the name; 0.0.0.0 and [::] both mean all IPv4
+  // and IPv6 addresses of the machine. Port 0 chooses a free port.
+  // `user_timeout_ms`: a connection fails when its peer's kernel has not
+  // acknowledged data for this long.
   static absl::StatusOr<std::unique_ptr<AcceptLoop>> Listen(
       const Address& address, int user_timeout_ms);
   ~AcceptLoop();
@@ -52,7 +54,7 @@ class AcceptLoop {
   std::vector<Fd> listeners_;
   Fd wake_;
   int port_ = 0;
-  int most_ = 0;  // first descriptor that is kept back
+  int most_ = 0;  // the first reserved descriptor number
   bool crowded_ = false;
   std::unique_ptr<Acceptor> acceptor_;
   std::thread thread_;

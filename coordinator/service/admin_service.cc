@@ -10,7 +10,7 @@
 namespace maypole::coordinator {
 namespace {
 
-// A follower that has hung up is noticed after so long.
+// How often to check whether a follower has hung up.
 constexpr std::chrono::milliseconds kLookAgain(500);
 
 grpc::Status ToGrpc(const absl::Status& status) {
@@ -25,7 +25,7 @@ grpc::Status Answer(absl::StatusOr<Reply> from, Reply* reply) {
   return grpc::Status::OK;
 }
 
-// In the place of events that the reader was too slow for.
+// An event that replaces those that were dropped before the reader got them.
 proto::Event Forgotten(uint64_t number, uint64_t count) {
   proto::Event event;
   event.set_number(number);
@@ -35,10 +35,10 @@ proto::Event Forgotten(uint64_t number, uint64_t count) {
   return event;
 }
 
-// False: the reader has hung up.
+// False if the reader has hung up.
 bool Write(const EventRing::Page& page, uint64_t asked_after,
            grpc::ServerWriter<proto::Event>* writer) {
-  // Who asks for all of them knows that the oldest go.
+  // A reader that asks for all events does not expect the dropped ones.
   if (page.forgotten > 0 && asked_after > 0 &&
       !writer->Write(Forgotten(asked_after + page.forgotten, page.forgotten))) {
     return false;
@@ -85,10 +85,10 @@ grpc::Status AdminService::WatchEvents(
     return grpc::Status(
         grpc::StatusCode::RESOURCE_EXHAUSTED,
         absl::StrCat(kMaxFollowers,
-                     " callers read events already, which is the limit; end "
+                     " callers read events already, which is the limit; stop "
                      "one of them"));
   }
-  // The caller knows by this that it misses nothing from now on.
+  // The initial metadata tells the caller that it gets all events from now on.
   writer->SendInitialMetadata();
   uint64_t after = request->after();
   bool alive = true;

@@ -1,7 +1,7 @@
-// The operator's calls: see proto/admin.proto.
+// AdminService: the gRPC service for operators; see proto/admin.proto.
 //
-// Thread contract: gRPC calls the methods from threads of its own; a follower
-// of events keeps one until it hangs up.
+// Thread contract: gRPC calls the methods on its own threads. A client that
+// follows events occupies one until it hangs up.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_ADMIN_SERVICE_H_
 #define MAYPOLE_COORDINATOR_SERVICE_ADMIN_SERVICE_H_
 
@@ -15,7 +15,7 @@ namespace maypole::coordinator {
 
 class AdminService final : public proto::Admin::Service {
  public:
-  // `hub` outlives the service.
+  // `hub` must outlive the service.
   AdminService(Hub* hub, std::string secret)
       : hub_(hub), secret_(std::move(secret)) {}
 

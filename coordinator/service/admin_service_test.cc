@@ -232,7 +232,8 @@ TEST_F(AdminServiceTest, GoesOnAfterANumber) {
   EXPECT_EQ(rest.Next("epoch_start").number(), start.number());
 }
 
-// It reads nothing while more happens than the ring and the connection hold.
+// The follower reads nothing while there are more events than the ring and the
+// connection can hold.
 TEST_F(AdminServiceTest, AFollowerThatDoesNotReadHoldsUpNobody) {
   proto::EventsRequest request;
   request.set_follow(true);
@@ -243,7 +244,7 @@ TEST_F(AdminServiceTest, AFollowerThatDoesNotReadHoldsUpNobody) {
     ASSERT_TRUE(Drain(node, i % 2 == 1, &reply).ok());
   }
   auto a = Running("a", "n0");
-  // It is told in the end that it has missed some.
+  // Finally it is told that it has missed some.
   EXPECT_THAT(stuck.Next("events_forgotten").text(), HasSubstr("count="));
   EXPECT_EQ(stuck.Next("epoch_start").job(), "a");
 }

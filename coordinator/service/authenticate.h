@@ -1,4 +1,4 @@
-// Authorize() of secret.h, with a log line for each call that is refused.
+// Authenticate(): as Authorize() of secret.h, and logs each refused call.
 //
 // Thread contract: any thread.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_AUTHENTICATE_H_

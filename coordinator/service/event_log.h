@@ -1,12 +1,12 @@
-// EventLog: the events ring under its own lock, for any number of readers.
+// EventLog: an EventRing with its own lock, for any number of readers.
 //
-// Purpose: the core's log lines, in the core's order, for the operator's
-// WatchEvents. Adding one costs its copy; a reader takes at most kEventsPage
-// pointers under the lock and writes them to its network without it. So a
-// follower that is slow, or gone without a word, holds up nobody: it misses
-// what the ring has forgotten, and is told how much.
+// Purpose: keeps the core's log lines, in the core's order, for the operator's
+// WatchEvents. Adding an event copies it. A reader takes at most kEventsPage
+// pointers under the lock, and writes the events to the network without it. So
+// a follower that is slow or dead blocks nothing: it misses the events that the
+// ring has dropped, and is told how many.
 //
-// Thread contract: all methods from any thread.
+// Thread contract: any thread may call any method.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_EVENT_LOG_H_
 #define MAYPOLE_COORDINATOR_SERVICE_EVENT_LOG_H_
 
@@ -21,7 +21,7 @@
 
 namespace maypole::coordinator {
 
-// Followers at a time; each costs a thread.
+// Followers at a time; each occupies a thread.
 inline constexpr int kMaxFollowers = 64;
 inline constexpr size_t kEventsPage = 256;
 
@@ -29,12 +29,12 @@ class EventLog {
  public:
   void Add(const Log& log);
   EventRing::Page Read(const std::string& job, uint64_t after) const;
-  // Until there is an event after that number, or the time has passed, or
-  // Stop(). False: stopped, there will be no more.
+  // Blocks until there is an event after that number, the time has passed, or
+  // Stop() is called. False after Stop(): there will be no more events.
   bool Wait(uint64_t after, std::chrono::milliseconds time);
   void Stop();
 
-  // False: there are kMaxFollowers already.
+  // False if there are kMaxFollowers already.
   bool BeginToFollow();
   void EndToFollow();
 

@@ -162,8 +162,8 @@ void Hub::Apply(Actions* actions) {
   }
 }
 
-// Buckets set and clear deadlines all the time: a timer that wakes early for
-// nothing costs less than one that is told of each.
+// Buckets set and clear deadlines all the time. A timer that sometimes wakes
+// too early costs less than one that is notified of every change.
 void Hub::WakeTimer() {
   const std::optional<Time> deadline = core_.Deadline();
   if (!deadline) return;
@@ -173,8 +173,8 @@ void Hub::WakeTimer() {
   deadline_changed_.notify_all();
 }
 
-// A deadline that is set after the timer has asked for it finds, in
-// WakeTimer(), what the timer waits for: both is under timer_mutex_.
+// No deadline is missed: if it is set after the timer has asked the core, then
+// WakeTimer() sees what the timer waits for, because both hold timer_mutex_.
 void Hub::RunTimer() {
   std::unique_lock lock(timer_mutex_);
   while (!timer_ends_) {

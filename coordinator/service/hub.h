@@ -1,17 +1,18 @@
-// Hub: the core with a clock and with streams to act on.
+// Hub: the shell around the core, with a clock and the gRPC streams.
 //
-// Purpose: the shell around the core. Handler threads bring events, a timer
-// thread brings the passing of time; the core's actions are carried out under
-// the lock of their job, so that messages reach the streams' queues in the
-// order the core gave, and events of other jobs go on meanwhile. Log lines go
-// into the events under it, and are written after it is released: a slow stderr
-// holds up one thread, not the job.
+// Purpose: handler threads pass events to the core, and a timer thread calls it
+// at its deadlines. The Hub carries out the core's actions under the lock of
+// their job, so that messages enter the streams' queues in the core's order;
+// events of other jobs run in parallel. Log lines are added to the events under
+// that lock, but written to stderr after it is released: a slow stderr blocks
+// one thread, not the job.
 //
-// Thread contract: all methods from any thread. No method blocks for a peer.
+// Thread contract: any thread may call any method. No method waits for a peer.
 //
 // Invariants: the core knows only streams that are in streams_. Locks are taken
-// in the order of coordinator_core.h, then streams_mutex_ or those of a writer,
-// the events and the metrics; timer_mutex_ by who holds no lock of a job.
+// in the order of coordinator_core.h, then streams_mutex_ or the lock of a
+// writer, of the events or of the metrics. A thread that takes timer_mutex_
+// must not hold a job's lock.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_HUB_H_
 #define MAYPOLE_COORDINATOR_SERVICE_HUB_H_
 
@@ -35,12 +36,12 @@
 
 namespace maypole::coordinator {
 
-// Streams at a time; each costs two threads.
+// Streams at a time; each occupies two threads.
 inline constexpr size_t kMaxStreams = 8192;
 
 class Hub {
  public:
-  // `metrics` outlives the hub.
+  // `metrics` must outlive the hub.
   Hub(const Config& config, std::string incarnation, Metrics* metrics);
   ~Hub();
   Hub(const Hub&) = delete;
@@ -51,8 +52,8 @@ class Hub {
   // The stream has ended.
   void Remove(StreamId stream, StreamEnd end);
 
-  // Tells all executors that the coordinator ends, and closes their streams and
-  // the events. New streams are refused from now on.
+  // Tells all executors that the coordinator ends; closes their streams and the
+  // events. New streams are refused from now on.
   void Stop();
 
   Totals totals() const;
@@ -67,12 +68,13 @@ class Hub {
   EventLog* events() { return &events_; }
 
  private:
-  // Runs `event` on the core and carries out what follows.
+  // Runs `event` on the core and carries out the resulting actions.
   void Do(const std::function<void(Time, CoordinatorCore::Carry)>& event);
   void Apply(Actions* actions);
-  // Null: it has ended.
+  // Null if the stream has ended.
   std::shared_ptr<StreamWriter> Find(StreamId stream) const;
-  // After an event: a deadline may have come before the one it waits for.
+  // Called after an event, which may have set an earlier deadline than the one
+  // for which the timer waits.
   void WakeTimer();
   void RunTimer();
 
@@ -86,9 +88,9 @@ class Hub {
   bool stopped_ = false;
   std::mutex timer_mutex_;
   std::condition_variable deadline_changed_;
-  std::optional<Time> timer_waits_for_;  // none: until it is woken
+  std::optional<Time> timer_waits_for_;  // nullopt: until it is woken
   bool timer_ends_ = false;
-  std::thread timer_;  // last: starts when all else is there
+  std::thread timer_;  // last, so that it starts after all else is constructed
 };
 
 }  // namespace maypole::coordinator

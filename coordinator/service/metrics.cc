@@ -57,18 +57,18 @@ class Gauges : public prometheus::Collectable {
 
 }  // namespace
 
-// maypole_node_late_seconds_total, of the nodes that are there when it is
-// scraped.
+// maypole_node_late_seconds_total, for the nodes that exist when the metrics
+// are scraped.
 class StragglerNodes : public prometheus::Collectable {
  public:
-  // Before it is scraped.
+  // Must be called before the first scrape.
   void Ask(std::function<std::vector<StragglerNode>()> take) {
     take_ = std::move(take);
   }
 
   void Add(const StragglerNode& late) {
     std::lock_guard lock(mutex_);
-    // Nobody has scraped for many jobs: nobody misses them.
+    // Many jobs have ended without a scrape: drops their values.
     if (seconds_.size() >= 2 * kMaxSessions) seconds_.clear();
     seconds_[{late.job, late.node}] += Seconds(late);
   }

@@ -1,4 +1,4 @@
-// Metrics: what Prometheus reads from the coordinator.
+// Metrics: the coordinator's metrics for Prometheus.
 //
 //   maypole_build_info{version}                 1
 //   maypole_jobs, _nodes, _ranks                now; ranks of running epochs
@@ -18,14 +18,14 @@
 //                                               deadlock
 //   maypole_reconnects_total                    streams resumed
 //   maypole_events_total{level}                 info, warning, error
-//   maypole_node_late_seconds_total{job,node}   awaited by others
+//   maypole_node_late_seconds_total{job,node}   other nodes waited for it
 //   process_*                                   common/metrics/process.h
 //
-// The labels job and node have the values of live sessions (kMaxSessions at
-// most); every other label has a fixed set of them.
+// The labels job and node have the values of live sessions (at most
+// kMaxSessions); every other label has a fixed set of values.
 //
-// Thread contract: all methods from any thread. The functions given to Serve()
-// are called by the scraping thread.
+// Thread contract: any thread may call any method. The metrics server's thread
+// calls the functions given to Serve().
 #ifndef MAYPOLE_COORDINATOR_SERVICE_METRICS_H_
 #define MAYPOLE_COORDINATOR_SERVICE_METRICS_H_
 
@@ -59,7 +59,7 @@ class Metrics {
   void Observe(const StragglerNode& fact);
   void Observe(const Log& line);
 
-  // Serves them over HTTP until StopServing(); returns the port.
+  // Serves the metrics over HTTP until StopServing(); returns the port.
   // take_lateness: as CoordinatorCore::TakeStragglerTime.
   absl::StatusOr<int> Serve(
       const Address& address, std::function<Totals()> totals,

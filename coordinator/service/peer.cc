@@ -16,7 +16,7 @@ std::string PeerAddress(absl::string_view peer) {
       !absl::ConsumePrefix(&peer, "ipv6:")) {
     return "";
   }
-  // gRPC writes it as part of a URI.
+  // gRPC encodes the address as part of a URI.
   std::string text = absl::StrReplaceAll(
       peer,
       {{"%5B", "["}, {"%5b", "["}, {"%5D", "]"}, {"%5d", "]"}, {"%25", "%"}});
@@ -24,7 +24,7 @@ std::string PeerAddress(absl::string_view peer) {
   if (colon == std::string::npos) return "";
   text.resize(colon);
   text = WithoutBrackets(text);
-  // An IPv4 peer of a socket that takes both.
+  // An IPv4 peer of a socket for IPv4 and IPv6.
   if (absl::string_view rest = text;
       absl::ConsumePrefix(&rest, kMapped) && rest.find('.') != rest.npos) {
     text = std::string(rest);

@@ -1,4 +1,4 @@
-// Where a call comes from.
+// The IP address of the peer of a gRPC call.
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_PEER_H_
@@ -10,9 +10,9 @@
 
 namespace maypole::coordinator {
 
-// The IP address in what grpc::ServerContext::peer() says: "10.0.0.7" of
-// "ipv4:10.0.0.7:4001", "fd00::7" of "ipv6:%5Bfd00::7%5D:4001". Empty if there
-// is none (a unix socket).
+// Extracts the IP address from grpc::ServerContext::peer(): "10.0.0.7" from
+// "ipv4:10.0.0.7:4001", "fd00::7" from "ipv6:%5Bfd00::7%5D:4001". Empty if
+// there is none (a unix socket).
 std::string PeerAddress(absl::string_view peer);
 
 }  // namespace maypole::coordinator

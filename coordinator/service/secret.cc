@@ -43,10 +43,10 @@ grpc::Status CheckSecret(const grpc::ServerContext& context,
   if (secret.empty()) return grpc::Status::OK;
   const auto& metadata = context.client_metadata();
   const auto it = metadata.find(kSecretMetadata);
-  // A worker without a secret shows an empty one.
+  // A worker without a secret sends an empty one.
   if (it == metadata.end() || it->second.empty()) {
     return grpc::Status(grpc::StatusCode::UNAUTHENTICATED,
-                        "this coordinator wants the cluster secret; give "
+                        "this coordinator needs the cluster secret; give "
                         "--secret_file with the coordinator's secret");
   }
   if (EqualSecrets(secret, {it->second.data(), it->second.size()}))

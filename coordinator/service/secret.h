@@ -1,6 +1,6 @@
-// Who may call: the cluster secret as metadata of every call
-// (common/program/secret.h) and, with TLS, the caller's certificate (that the
-// CA has issued it has been checked before the call came here).
+// Authorizes calls: by the cluster secret in the metadata of every call
+// (common/program/secret.h) and, with TLS, by the caller's certificate. (gRPC
+// has checked before that the CA has issued the certificate.)
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_SECRET_H_
@@ -18,18 +18,18 @@ enum class Role {
   kAdmin,  // the operator's calls
 };
 
-// OK, or why not. With TLS the operator's calls need a certificate whose common
-// name is kAdminName (common/program/tls.h).
+// OK, or the reason why the call is refused. With TLS the operator's calls need
+// a certificate whose common name is kAdminName (common/program/tls.h).
 grpc::Status Authorize(const grpc::ServerContext& context, Role role,
                        const std::string& secret);
 
-// The part of it that needs no call: `authenticated`: by a certificate of the
-// CA, with this common name.
+// The part of Authorize() that checks the role. `authenticated`: the caller has
+// presented a certificate of the CA, with this common name.
 grpc::Status CheckRole(Role role, bool authenticated,
                        const std::string& common_name);
 
-// UNAUTHENTICATED with a sentence unless the call carries the secret. An empty
-// secret lets everybody in.
+// UNAUTHENTICATED with an explanation unless the call carries the secret. An
+// empty secret admits every caller.
 grpc::Status CheckSecret(const grpc::ServerContext& context,
                          const std::string& secret);
 

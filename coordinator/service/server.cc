@@ -12,14 +12,14 @@
 namespace maypole::coordinator {
 namespace {
 
-// A peer that is gone without a word (power, network) is noticed by pings.
+// Pings detect a peer that has vanished (power or network failure).
 constexpr int kPingIntervalMs = 2000;
 constexpr int kPingTimeoutMs = 2000;
-// Executors ping as often as we do; gRPC's default calls that abuse.
+// Executors ping as often as we do; gRPC's default would treat that as abuse.
 constexpr int kLeastPingIntervalMs = 500;
 constexpr std::chrono::seconds kShutdownGrace(2);
-// Who has connected and does not speak (TLS, HTTP/2) is hung up on after this;
-// who has no call under way, after that.
+// A connection is closed if its handshake (TLS, HTTP/2) takes longer than
+// kHandshakeMs, or if it has no call for kIdleMs.
 constexpr int kHandshakeMs = 5000;
 constexpr int kIdleMs = 30000;
 
@@ -84,7 +84,7 @@ absl::Status Server::Listen() {
   builder.RegisterService(&admin_);
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) {
-    return absl::InternalError("gRPC cannot serve; see --log_level=debug");
+    return absl::InternalError("gRPC cannot serve; use --log_level=debug");
   }
   accept_loop_->Open(std::move(acceptor));
   return absl::OkStatus();
@@ -101,10 +101,10 @@ absl::Status Server::ServeMetrics() {
 }
 
 void Server::Shutdown() {
-  metrics_.StopServing();  // its threads ask the hub
+  metrics_.StopServing();  // its thread calls the hub
   if (server_ == nullptr) return;
   if (accept_loop_ != nullptr) accept_loop_->Close();
-  hub_.Stop();  // followers of events too
+  hub_.Stop();  // also ends the calls that follow events
   server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
   server_->Wait();
   server_.reset();

@@ -1,11 +1,11 @@
-// Server: the whole coordinator in one object, as main and tests start it.
+// Server: the whole coordinator in one object, for main() and tests.
 //
 //   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
-//   if (!server.ok()) ...one clear sentence...
+//   if (!server.ok()) ...print the message...
 //   (*server)->listen();      // 127.0.0.1:40001
 //   (*server)->Shutdown();
 //
-// Thread contract: Shutdown() once; the accessors from any thread.
+// Thread contract: call Shutdown() once; any thread may call the accessors.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_SERVER_H_
 #define MAYPOLE_COORDINATOR_SERVICE_SERVER_H_
 
@@ -28,8 +28,8 @@ namespace maypole::coordinator {
 
 struct ServerOptions {
   Address listen{"127.0.0.1", 0};
-  std::optional<Address> metrics;  // none: no metrics
-  std::string secret;              // empty: everybody may come in
+  std::optional<Address> metrics;  // nullopt: no metrics
+  std::string secret;              // empty: every caller is admitted
   TlsOptions tls;                  // off: connections are not encrypted
   Config config;
 };
@@ -42,11 +42,11 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
-  // With the ports that were chosen.
+  // The addresses with the actual ports.
   const Address& listen() const { return listen_; }
   const std::optional<Address>& metrics() const { return metrics_address_; }
 
-  // Tells the executors, ends their streams, stops all threads.
+  // Tells the executors, ends their streams, and stops all threads.
   void Shutdown();
 
  private:

@@ -15,7 +15,7 @@ grpc::Status CoordinatorService::Session(
   const grpc::Status authentic =
       Authenticate(*context, Role::kExecutor, secret_);
   if (!authentic.ok()) return authentic;
-  // Whoever has found it in the hub may still push when this call is over.
+  // Shared, because the hub's threads may still push when this call has ended.
   const auto writer = std::make_shared<StreamWriter>(context, stream);
   const absl::StatusOr<StreamId> id = hub_->Add(writer);
   if (!id.ok()) {

@@ -1,6 +1,7 @@
-// The gRPC service of the executors' streams.
+// CoordinatorService: the gRPC service for the executors' streams.
 //
-// Thread contract: gRPC calls the methods from threads of its own.
+// Thread contract: gRPC calls the methods on its own threads; Session() blocks
+// until the stream ends.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_SERVICES_H_
 #define MAYPOLE_COORDINATOR_SERVICE_SERVICES_H_
 
@@ -14,7 +15,7 @@ namespace maypole::coordinator {
 
 class CoordinatorService final : public proto::Coordinator::Service {
  public:
-  // `hub` outlives the service.
+  // `hub` must outlive the service.
   CoordinatorService(Hub* hub, std::string secret)
       : hub_(hub), secret_(std::move(secret)) {}
 

@@ -19,7 +19,7 @@ void StreamWriter::Push(proto::CoordinatorMessage message) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (closing_ || writer_done_) return;
   if (IsBareAck(message) && !queue_.empty() && IsBareAck(queue_.back())) {
-    queue_.back() = std::move(message);  // says all that the other did
+    queue_.back() = std::move(message);  // acknowledges all that the other did
     return;
   }
   queue_.push_back(std::move(message));
@@ -45,7 +45,7 @@ grpc::Status StreamWriter::Finish() {
     closing_ = true;
     reader_done_ = true;
     changed_.notify_all();
-    // A peer that does not read must not hold this thread for ever.
+    // A peer that does not read must not block this thread forever.
     const bool done =
         changed_.wait_for(lock, kCloseGrace, [this] { return writer_done_; });
     if (!done) context_->TryCancel();
@@ -72,7 +72,7 @@ void StreamWriter::Run() {
   writer_done_ = true;
   queue_.clear();
   changed_.notify_all();
-  if (!alive) return;  // the call is over, the reader sees it too
+  if (!alive) return;  // the call has ended; the reader notices it, too
   const bool done =
       changed_.wait_for(lock, kCloseGrace, [this] { return reader_done_; });
   if (!done) context_->TryCancel();

@@ -1,20 +1,21 @@
-// StreamWriter: the sending half of one gRPC stream, with a thread of its own.
+// StreamWriter: the sending half of one gRPC stream, with its own thread.
 //
-// Purpose: the core must never wait for a peer's network; it pushes, this
-// writes. The handler thread reads meanwhile.
+// Purpose: the core must never wait for a peer's network. So it pushes messages
+// into a queue, and the StreamWriter's thread writes them, while the handler
+// thread reads.
 //
 //   StreamWriter writer(context, stream);
 //   while (!writer.closing() && stream->Read(&m)) ...;
 //   return writer.Finish();
 //
-// The queue is bounded by its users: numbered messages by the link's limit,
-// bare acks are merged here, all others are one per stream.
+// The queue is bounded: the link limits the numbered messages, Push() merges
+// bare acks, and there is only one of every other message per stream.
 //
-// Thread contract: Push and Close from any thread, also when Finish has
-// returned (they do nothing then); Finish once, by the handler thread.
+// Thread contract: any thread may call Push() and Close(), also after Finish()
+// has returned (then they do nothing). The handler thread calls Finish(), once.
 //
-// Invariants: after Close nothing more is taken. When the peer does not end its
-// half within kCloseGrace after the last message, the call is cancelled.
+// Invariants: after Close() no message is accepted. If the peer does not end
+// its half within kCloseGrace after the last message, the call is cancelled.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_STREAM_WRITER_H_
 #define MAYPOLE_COORDINATOR_SERVICE_STREAM_WRITER_H_
 
@@ -39,23 +40,23 @@ class StreamWriter {
   using Stream = grpc::ServerReaderWriter<proto::CoordinatorMessage,
                                           proto::ExecutorMessage>;
 
-  // Both outlive the writer.
+  // Both pointers must outlive the writer.
   StreamWriter(grpc::ServerContext* context, Stream* stream);
   StreamWriter(const StreamWriter&) = delete;
   StreamWriter& operator=(const StreamWriter&) = delete;
 
   void Push(proto::CoordinatorMessage message);
-  // Ends the stream with the status when all that was pushed is out.
+  // Ends the stream with this status after writing all pushed messages.
   void Close(absl::Status status);
   bool closing() const;
 
-  // The handler reads no more. Writes what is left, stops the thread and
-  // returns the status the stream ends with.
+  // Called when the handler has stopped reading. Writes the remaining messages,
+  // stops the thread and returns the status with which the stream ends.
   grpc::Status Finish();
 
  private:
   void Run();
-  // The next message to write; false: there will be none.
+  // Waits for the next message to write; false if there will be none.
   bool Next(proto::CoordinatorMessage* message);
 
   grpc::ServerContext* const context_;
@@ -67,7 +68,7 @@ class StreamWriter {
   bool closing_ = false;
   bool reader_done_ = false;
   bool writer_done_ = false;
-  std::thread thread_;  // last: starts when all else is there
+  std::thread thread_;  // last, so that it starts after all else is constructed
 };
 
 }  // namespace maypole::coordinator

@@ -1,5 +1,5 @@
-// The server with TLS, and who may call what: certificates as
-// deploy/make-certs.sh makes them.
+// The server with TLS, and which certificates allow which calls: the
+// certificates are like those of deploy/make-certs.sh.
 #include <cstdlib>
 #include <memory>
 #include <string>

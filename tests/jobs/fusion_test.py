@@ -70,7 +70,7 @@ class FusionTest(unittest.TestCase):
                          env={"MAYPOLE_FUSION_THRESHOLD": "64MB"}) as job:
             self.assertEqual(job.wait(20), 2)
             self.assertEqual(job.stderr(), (
-                "maypolerun: MAYPOLE_FUSION_THRESHOLD='64MB': expected bytes, a number from 0 "
+                "maypolerun: MAYPOLE_FUSION_THRESHOLD='64MB': must be a number of bytes from 0 "
                 "(no fusion) to 17592186044416\n"))
 
 

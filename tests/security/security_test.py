@@ -91,7 +91,7 @@ class CoordinatorTest(unittest.TestCase):
     def test_who_does_not_know_the_secret_is_told_in_one_line(self):
         with cluster.Cluster() as c:
             address = c.coordinator("--secret_file=" + c.secret(SECRET))
-            for flags, text in (([], "this coordinator wants the cluster secret"),
+            for flags, text in (([], "this coordinator needs the cluster secret"),
                                 (["--secret_file=" + c.secret("another", "other")], "is not this coordinator's")):
                 agent = c.agent(0, address, *flags)
                 c.check_ok([c.rank(0, 2, agent, node=0, nodes=2)])

@@ -194,7 +194,7 @@ class TlsTest(unittest.TestCase):
             check([ca, cert, other[2]], "is not the key of the certificate in")
             check([ca] + other[1:], "the certificate was not issued by the CA of --tls_ca")
             check([ca, cert, "--tls_key=/nonexistent"], "--tls_key=/nonexistent: No such file")
-            check([ca, "--tls_cert=" + open_key, key], "no certificate (PEM) in it")
+            check([ca, "--tls_cert=" + open_key, key], "must contain a certificate (PEM)")
             check([ca, "--tls_cert=" + expired(self.ours, "node"), key], "the certificate has expired (on 2020-02-01")
 
     def test_a_certificate_that_expires_while_the_agent_runs(self):

@@ -1,12 +1,12 @@
-// FakeListener: for tests, something at a TCP port of this machine that is not
-// what its callers hope for.
+// FakeListener: a TCP server on a local port, for tests, whose handler may
+// misbehave as the test needs.
 //
 //   FakeListener silent([](FakeListener::Caller& c) { c.Wait(); });
 //   DiagnoseTls(silent.address(), tls);
 //
-// Thread contract: the handler is called on a thread of each connection's own;
-// the connection ends with it. The destructor ends all of them: Wait(), Send()
-// and Read() return then.
+// Thread contract: each connection calls the handler on its own thread and is
+// closed when the handler returns. The destructor ends all connections: Wait(),
+// Send() and Read() return then.
 #ifndef MAYPOLE_COMMON_PROGRAM_TESTING_FAKE_LISTENER_H_
 #define MAYPOLE_COMMON_PROGRAM_TESTING_FAKE_LISTENER_H_
 
@@ -31,18 +31,18 @@ class FakeListener {
   class Caller {
    public:
     explicit Caller(int fd) : fd_(fd) {}
-    // False: the caller has hung up, or the listener ends.
+    // False if the caller has hung up, or the listener is being destroyed.
     bool Send(const std::string& bytes) {
       return send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
              static_cast<ssize_t>(bytes.size());
     }
-    // What has come, at least a byte; empty: as above.
+    // Blocks until at least one byte has come; empty in the same two cases.
     std::string Read() {
       char bytes[4096];
       const ssize_t n = recv(fd_, bytes, sizeof(bytes), 0);
       return n <= 0 ? "" : std::string(bytes, static_cast<size_t>(n));
     }
-    // Until the caller hangs up.
+    // Blocks until the caller hangs up.
     void Wait() {
       while (!Read().empty()) {
       }
@@ -53,7 +53,7 @@ class FakeListener {
   };
   using Handler = std::function<void(Caller&)>;
 
-  // port 0: any.
+  // Port 0 chooses a free port.
   explicit FakeListener(Handler handler, int port = 0)
       : handler_(std::move(handler)),
         listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -84,7 +84,7 @@ class FakeListener {
     for (std::thread& t : threads_) t.join();
   }
 
-  int port() const { return port_; }  // 0: it could not listen
+  int port() const { return port_; }  // 0 if it could not listen
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
 
  private:
@@ -107,7 +107,7 @@ class FakeListener {
   int port_ = 0;
   std::mutex mutex_;
   bool closing_ = false;
-  std::vector<Fd> sockets_;           // open until the end: numbers stay theirs
+  std::vector<Fd> sockets_;           // kept open, so that fds are not reused
   std::vector<std::thread> threads_;  // of the connections
   std::thread thread_;
 };

@@ -1,4 +1,4 @@
-// What an operator asks the core for: see proto/admin.proto.
+// The operator's requests to the core; see proto/admin.proto.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -16,7 +16,7 @@
 namespace maypole::coordinator {
 namespace {
 
-// What a caller says goes into errors, which are one line.
+// Makes a caller's text fit for errors, which are one line.
 std::string OneLine(absl::string_view text) {
   std::string out = Cut(text, kMaxForeignText);
   std::replace_if(
@@ -30,7 +30,7 @@ std::string WhoText(absl::string_view who) {
   return who.empty() ? "its operator" : OneLine(who);
 }
 
-// Which jobs there are matters most; ranks and operations go first.
+// Shortens a job's status; the list of jobs itself is kept.
 void LeaveOutDetails(proto::JobStatus* job) {
   job->clear_pending();
   for (proto::NodeStatus& node : *job->mutable_nodes()) {
@@ -55,7 +55,7 @@ absl::StatusOr<proto::StatusReply> CoordinatorCore::Status(
     proto::JobStatus status;
     {
       std::lock_guard lock(entry->mutex);
-      if (entry->shard.empty()) continue;  // its first executor is on its way
+      if (entry->shard.empty()) continue;  // its first executor is not yet in
       entry->shard.FillStatus(now, &status);
     }
     if (bytes + status.ByteSizeLong() > kMaxStatusBytes) {
@@ -99,12 +99,12 @@ absl::StatusOr<proto::DrainReply> CoordinatorCore::Drain(
       !s.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat(s.message(),
-                     "; a node has the name that its maypole-worker was given "
-                     "by --node (default: the host's)"));
+                     "; a node's name is the --node of its maypole-worker "
+                     "(default: the host's name)"));
   }
   const auto drained = directory_.Drain(node, request.undo());
   if (!drained.ok()) return drained.status();
-  if (drained->changed) {  // else it is said again, as by --wait
+  if (drained->changed) {  // false if it is repeated, as by --wait
     Actions actions;
     actions.emplace_back(Log{
         Level::kInfo,

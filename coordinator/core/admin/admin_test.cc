@@ -324,8 +324,8 @@ TEST_F(AdminTest, DrainedNodesHaveGoodNamesAndALimit) {
   EXPECT_EQ(bed_.Drain("a b").status().message(),
             "the node's name must be 1 to 63 printable ASCII characters "
             "without spaces, quotes, slashes and backslashes, not 'a b'; a "
-            "node has the name that its maypole-worker was given by --node "
-            "(default: the host's)");
+            "node's name is the --node of its maypole-worker (default: the "
+            "host's name)");
   EXPECT_FALSE(bed_.Drain(std::string(1000, 'x')).ok());
   for (size_t i = 0; i < kMaxDrained; ++i) {
     ASSERT_TRUE(bed_.Drain("m" + std::to_string(i)).ok());

@@ -1,4 +1,4 @@
-// What an operator sees of an epoch.
+// The status of an epoch for the operator.
 #include <string>
 
 #include "coordinator/core/coordinator_epoch.h"

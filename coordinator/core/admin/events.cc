@@ -20,7 +20,7 @@ const char* LevelName(Level level) {
   return "";
 }
 
-// Where the value that begins at `from` ends.
+// The end of the value that begins at `from`.
 size_t EndOfValue(absl::string_view line, size_t from) {
   if (from >= line.size() || line[from] != '"') {
     return std::min(line.find(' ', from), line.size());
@@ -72,7 +72,7 @@ EventRing::Page EventRing::Read(const std::string& job, uint64_t after,
   Page page;
   const uint64_t gone = last_ - events_.size();  // up to this number
   if (after < gone) page.forgotten = gone - after;
-  // A number of an earlier coordinator, perhaps: nothing is after it yet.
+  // `after` may be a number of an earlier coordinator, and too great.
   page.after = std::clamp(after, gone, last_);
   const size_t first = page.after - gone;
   const size_t end = std::min(events_.size(), first + most);

@@ -1,15 +1,15 @@
-// EventRing: the last events, for an operator who looks later or watches.
+// EventRing: the most recent events, which an operator can list or follow.
 //
-// Purpose: every log line of the core, numbered from 1 without gaps. The oldest
-// go when there are kMaxEvents.
+// Purpose: keeps every log line of the core, numbered from 1 without gaps. When
+// there are kMaxEvents, the oldest are dropped.
 //
 //   EventRing ring;
 //   ring.Add(unix_seconds, Level::kInfo, "event=epoch_start job=a epoch=1");
 //   EventRing::Page page = ring.Read("a", 0, 100);
-//   page = ring.Read("a", page.after, 100);      // what came after that
+//   page = ring.Read("a", page.after, 100);      // the events after those
 //
-// Thread contract: not synchronized; pure. The events themselves do not change
-// and may be kept.
+// Thread contract: not synchronized; pure. Events never change; callers may
+// keep them.
 #ifndef MAYPOLE_COORDINATOR_CORE_ADMIN_EVENTS_H_
 #define MAYPOLE_COORDINATOR_CORE_ADMIN_EVENTS_H_
 
@@ -26,8 +26,8 @@
 
 namespace maypole::coordinator {
 
-// The value of a key of a log line, without its quotes; empty: it has none. Not
-// deceived by values that look like keys.
+// The value of a key in a log line, without its quotes; empty if the line does
+// not have the key. Does not mistake text inside a quoted value for a key.
 std::string LogField(absl::string_view line, absl::string_view key);
 
 class EventRing {
@@ -35,17 +35,18 @@ class EventRing {
   using Event = std::shared_ptr<const proto::Event>;
   struct Page {
     std::vector<Event> events;
-    uint64_t after = 0;      // what Read() goes on after
-    uint64_t forgotten = 0;  // events after the number asked for that are gone
+    uint64_t after = 0;      // `after` for the next Read()
+    uint64_t forgotten = 0;  // requested events that have been dropped
   };
 
   explicit EventRing(size_t limit = kMaxEvents) : limit_(limit) {}
 
   void Add(double unix_seconds, Level level, absl::string_view line);
 
-  // Those of the job (empty: all) among the first `most` after number `after`.
+  // Looks at the first `most` events after number `after`, and returns those of
+  // the job (empty: all jobs).
   Page Read(const std::string& job, uint64_t after, size_t most) const;
-  // Of the newest; 0: there was none.
+  // The number of the newest event; 0 if there was none.
   uint64_t last() const { return last_; }
 
  private:

@@ -1,4 +1,4 @@
-// What an operator sees of a job, and how one ends it.
+// The status of a job for the operator, and Job::Abort().
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -27,7 +27,7 @@ const char* Name(Job::State state) {
   return "";
 }
 
-// The rank's entry if the epoch that it was in has seen it leave, or a new one.
+// The rank's existing entry if it has left its epoch; otherwise a new one.
 proto::RankStatus* EntryOf(
     proto::NodeStatus* node,
     const std::function<bool(const proto::RankStatus&)>& same) {
@@ -114,7 +114,7 @@ uint32_t Job::Abort(Time now, const std::string& message, JobOutput* out) {
   out->Warn(absl::StrCat(LogPrefix("job_aborted"), " ranks=", told,
                          " reason=", LogValue(message)));
   Stop(message, out);
-  // Whoever comes is told why not, without another start that fails.
+  // Ranks that come later are refused, without another failed start.
   failed_start_.reset();
   NoteState(now);
   return static_cast<uint32_t>(told);

@@ -46,7 +46,8 @@ absl::Status Deadlock::Check(size_t node,
   if (!own) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", rank.rank(),
-                     " is blocked, or by one, that is no rank of the node"));
+                     " is blocked, but it, or a rank that blocks it, is not a "
+                     "rank of the node"));
   }
   const int waits = (rank.has_identity() ? 1 : 0) + (rank.joining() ? 1 : 0) +
                     (rank.asks_for_set() ? 1 : 0);
@@ -175,7 +176,7 @@ std::optional<Deadlock::Wait> Deadlock::WaitOf(
   }
   if (!wait) return wait;
   std::sort(wait->missing.begin(), wait->missing.end());
-  // Those who stand aside submit operations, though nothing else.
+  // Ranks that stand aside submit operations, but make no other calls.
   std::erase_if(wait->missing, [&](uint32_t r) {
     return Contains(left, r) || (rank.has_identity() && joins_.Aside(r));
   });
@@ -188,7 +189,7 @@ std::optional<Deadlock::Wait> Deadlock::OperationWait(
     size_t node, const proto::BlockedRank& rank,
     const std::vector<uint32_t>& left) const {
   const RankSet* set = sets_.Find(rank.identity().process_set());
-  // Of a set that was removed, or has lost a rank: it fails.
+  // If the set was removed, or a rank of it has left, the operation fails.
   if (set == nullptr || !set->Has(rank.rank())) return std::nullopt;
   if (std::any_of(left.begin(), left.end(),
                   [&](uint32_t r) { return set->Has(r); })) {
@@ -203,7 +204,8 @@ std::optional<Deadlock::Wait> Deadlock::OperationWait(
     return op != nullptr && op->present > 0 && op->nodes[i].present &&
            op->nodes[i].generation == rank.generation();
   };
-  // All there have submitted it, and it is not here: its answer is on its way.
+  // All ranks of the node have submitted it, but it is not pending here: its
+  // answer is on its way.
   if (wait.missing.empty() && !present(node)) return std::nullopt;
   for (const size_t i : set->nodes) {
     if (i != node && !present(i)) AddMissing(i, *set, rank, &wait);
@@ -219,7 +221,7 @@ void Deadlock::AddMissing(size_t node, const RankSet& set,
                          other.missing().end());
     return;
   }
-  // None of them waits for it; some may have submitted it all the same.
+  // None of the node's ranks waits for it, but some may have submitted it.
   const std::vector<uint32_t>& here = set.by_node[node];
   wait->missing.insert(wait->missing.end(), here.begin(), here.end());
   wait->exact = wait->exact && here.size() == 1;
@@ -227,7 +229,7 @@ void Deadlock::AddMissing(size_t node, const RankSet& set,
 
 std::string Deadlock::Describe(const std::vector<size_t>& nodes,
                                const std::vector<uint32_t>& left) const {
-  // Ranks that wait for the same, by the smallest of them.
+  // Ranks that wait for the same thing; groups are ordered by smallest rank.
   struct Group {
     std::vector<uint32_t> ranks;
     Wait wait;

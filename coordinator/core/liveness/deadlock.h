@@ -1,10 +1,11 @@
-// Deadlock: whether every rank waits for another, for certain.
+// Deadlock: detects, without false alarms, that all ranks wait for each other.
 //
-// Purpose: executors say when all their ranks are blocked (Blocked): each in
-// its only thread, without a bound, for something that its own node cannot
-// decide. When all nodes have said so, and each wait is for something that a
-// blocked rank has not submitted, all are asked whether they still are. If
-// nothing has moved and nothing is on its way, nothing ever will.
+// Purpose: an executor reports (Blocked) when all its ranks are blocked: the
+// only thread of each waits without a time limit for something that its own
+// node cannot decide. When all nodes have reported that, and every rank waits
+// for something that a blocked rank has not submitted, the coordinator asks all
+// of them to confirm (ConfirmBlocked). If meanwhile no rank has moved and no
+// message is in flight, no rank will ever move again.
 //
 //   Deadlock deadlock(&members, &sets, &table, &joins);
 //   deadlock.Take(node, message);            // an error: the message is bad
@@ -12,12 +13,12 @@
 //   if (v.confirm != 0) ...send ConfirmBlocked{round = v.confirm} to v.nodes
 //   if (!v.text.empty()) ...end the epoch
 //
-// Why it is certain: an answer comes after its executor has handled
-// ConfirmBlocked and all before it, and after all that it has sent (messages
-// are handled in order). A node that has since been sent nothing (handled ==
-// sent) has nothing to wake its ranks by, for each of them could be woken only
-// by another that is blocked. The table holds all reports, so a wait that they
-// could end is seen here.
+// Why it is certain: messages are handled in order. So when an answer arrives,
+// its executor has handled ConfirmBlocked and all messages before it, and we
+// have handled everything that the executor sent before the answer. If nothing
+// else has been sent to a node (handled == sent), none of its ranks will be
+// woken, because only other ranks could cause that, and all are blocked. The
+// table contains all reports, so a wait that they could end is seen here.
 //
 // Thread contract: not synchronized; pure.
 #ifndef MAYPOLE_COORDINATOR_CORE_LIVENESS_DEADLOCK_H_
@@ -40,21 +41,22 @@ namespace maypole::coordinator {
 
 class Deadlock {
  public:
-  // Between a round that has shown nothing and the next.
+  // The pause between a round that has shown no deadlock and the next round.
   static constexpr Time kRetry = std::chrono::milliseconds(200);
 
   struct Verdict {
-    uint64_t confirm = 0;       // a round to begin
-    std::vector<size_t> nodes;  // to be asked
-    std::string text;           // it is a deadlock
+    uint64_t confirm = 0;       // the round to begin; 0: none
+    std::vector<size_t> nodes;  // the nodes to ask
+    std::string text;           // describes the deadlock; empty: there is none
   };
 
-  // All pointers outlive this.
+  // All pointers must outlive this object.
   Deadlock(const std::vector<NodeMember>* members, const ProcessSets* sets,
            const OperationTable* table, const Joins* joins);
 
   absl::Status Take(size_t node, const proto::Blocked& message);
-  // Something has changed that no message of an executor tells: look soon.
+  // Requests another check because something has changed without a message of
+  // an executor.
   void Wake();
   // `left`: ranks that have left; `sent`: messages of the epoch, by node.
   Verdict Look(Time now, const std::vector<uint32_t>& left,
@@ -62,11 +64,11 @@ class Deadlock {
   std::optional<Time> Deadline() const;
 
  private:
-  // A rank's wait, if it is for another rank for certain.
+  // A rank's wait that certainly is for other ranks.
   struct Wait {
     std::string text;               // "allreduce 'x'"
     std::vector<uint32_t> missing;  // ascending; not empty
-    bool exact = true;              // else some of them may have submitted it
+    bool exact = true;              // false: some of them may have submitted it
   };
   using Counts = std::map<uint32_t, uint64_t>;  // by rank
 
@@ -74,14 +76,14 @@ class Deadlock {
   bool AllBlocked(const std::vector<uint32_t>& left,
                   std::vector<size_t>* nodes) const;
   Counts CountsOf(const std::vector<size_t>& nodes) const;
-  // Empty: some rank's wait may end.
+  // Describes the deadlock; empty if some rank's wait may end.
   std::string Describe(const std::vector<size_t>& nodes,
                        const std::vector<uint32_t>& left) const;
   std::optional<Wait> WaitOf(size_t node, const proto::BlockedRank& rank,
                              const std::vector<uint32_t>& left) const;
   std::optional<Wait> OperationWait(size_t node, const proto::BlockedRank& rank,
                                     const std::vector<uint32_t>& left) const;
-  // Of the set's ranks on a node where the operation is not present.
+  // Adds the set's ranks on a node where the operation is not present.
   void AddMissing(size_t node, const RankSet& set,
                   const proto::BlockedRank& rank, Wait* wait) const;
   std::string SameNameHint(const std::vector<size_t>& nodes) const;
@@ -91,13 +93,13 @@ class Deadlock {
   const OperationTable& table_;
   const Joins& joins_;
   std::vector<proto::Blocked> said_;  // by node; without ranks: not blocked
-  uint64_t round_ = 0;                // the last one
-  bool open_ = false;                 // it is under way
-  std::vector<bool> answered_;        // by node: of the open round
-  Counts counts_;                     // at its beginning
+  uint64_t round_ = 0;                // the last round
+  bool open_ = false;                 // the last round is in progress
+  std::vector<bool> answered_;        // by node: in the open round
+  Counts counts_;                     // at the beginning of the round
   bool due_ = false;
   Time retry_at_{};
-  bool retries_ = false;  // all are blocked, and a round has shown nothing
+  bool retries_ = false;  // all are blocked, but a round showed no deadlock
 };
 
 }  // namespace maypole::coordinator

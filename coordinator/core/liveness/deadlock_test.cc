@@ -1,4 +1,4 @@
-// When every rank waits for another, for certain; and when it only looks so.
+// Deadlock: real deadlocks are found, apparent ones are not reported.
 #include "coordinator/core/liveness/deadlock.h"
 
 #include <algorithm>
@@ -266,10 +266,10 @@ TEST(DeadlockTextTest, SaysWhatItDoesNotKnow) {
                         "'y', which not all of ranks 0,1,3 have submitted"));
 }
 
-// Programs of blocking operations, one rank a node, with messages delayed both
-// ways: each rank submits the names of its list in order and waits for each.
-// All come to their ends if the lists are equal up to order and none crosses;
-// else it is said to be a deadlock exactly when nobody can move.
+// Programs of blocking operations, one rank per node, with delayed messages in
+// both directions: each rank submits the names of its list in order and waits
+// for each. All programs end if no two lists contradict each other; otherwise a
+// deadlock is reported exactly when no rank can move any more.
 class DelaySimulation {
  public:
   explicit DelaySimulation(uint64_t seed) : random_(seed) {}
@@ -334,7 +334,7 @@ class DelaySimulation {
                        [](const Node& n) { return n.at == n.program.size(); });
   }
 
-  // By the programs alone: nobody can ever move again.
+  // Judged by the programs alone: no rank can ever move again.
   bool Stuck() const {
     if (AllDone()) return false;
     for (const Node& n : nodes_) {

@@ -1,13 +1,13 @@
-// StragglerTime: for how long the nodes of an epoch have been awaited.
+// StragglerTime: how long other nodes have waited for each node of an epoch.
 //
-// Purpose: a node is late while some operation is present on another node of
-// its process set and not on this one, however many operations that are. So a
-// node's straggler time grows by at most a second a second; where it grows by
-// nearly that, the others do nothing but wait for it.
+// Purpose: a node is late while at least one operation is present on another
+// node of its process set and not on this one. However many operations that
+// are, the node's straggler time grows by at most one second per second; if it
+// grows nearly that fast, the others do nothing but wait for the node.
 //
-//   straggler time.Await(now, node); // an operation is there, not on this node
-//   straggler time.Came(now, node); // that operation has come
-//   Time late = straggler time.Take(now, node); // since the last Take
+//   straggler_time.Await(now, node);  // an operation is present elsewhere only
+//   straggler_time.Came(now, node);   // that operation is present here, too
+//   Time late = straggler_time.Take(now, node);  // since the last Take
 //
 // Thread contract: not synchronized; pure.
 #ifndef MAYPOLE_COORDINATOR_CORE_LIVENESS_STRAGGLER_TIME_H_
@@ -35,7 +35,8 @@ class StragglerTime {
     Pass(now);
     Drop(node);
   }
-  // It is not awaited for that operation any more; at the last time told.
+  // The operation no longer needs the node. Uses the time of the last call that
+  // had one.
   void Drop(size_t node) {
     Node& n = nodes_[node];
     if (n.awaited == 0 || --n.awaited > 0) return;
@@ -45,7 +46,7 @@ class StragglerTime {
     Pass(now);
     return TakeUntilNow(node);
   }
-  // At the last time told.
+  // As Take(), at the time of the last call that had one.
   Time TakeUntilNow(size_t node) {
     Node& n = nodes_[node];
     if (n.awaited > 0) n.late += now_ - std::exchange(n.since, now_);
@@ -54,9 +55,9 @@ class StragglerTime {
 
  private:
   struct Node {
-    uint64_t awaited = 0;  // operations
-    Time since{};          // when awaited
-    Time late{};           // that is over
+    uint64_t awaited = 0;  // operations that wait for the node
+    Time since{};          // start of the current wait, if awaited > 0
+    Time late{};           // time of waits that are over
   };
   void Pass(Time now) { now_ = std::max(now_, now); }
 

@@ -1,4 +1,4 @@
-// For how long nodes are awaited.
+// StragglerTime: how long other nodes have waited for a node.
 #include "coordinator/core/liveness/straggler_time.h"
 
 #include <map>

@@ -52,7 +52,7 @@ absl::Status Stragglers::Check(size_t node,
       if (std::find(here.begin(), here.end(), rank) != here.end()) continue;
       return absl::InvalidArgumentError(
           absl::StrCat(OperationText(op.identity()), " is late for rank ", rank,
-                       ", which is no rank of its process set on the "
+                       ", which is not a rank of its process set on the "
                        "node"));
     }
   }
@@ -102,7 +102,7 @@ std::optional<Time> Stragglers::Deadline() const {
 bool Stragglers::Stale(size_t node, const Said& said,
                        const std::vector<uint32_t>& left) const {
   const RankSet* set = sets_.Find(said.identity.process_set());
-  if (set == nullptr) return true;  // removed since
+  if (set == nullptr) return true;  // the set was removed
   if (std::any_of(left.begin(), left.end(),
                   [set](uint32_t rank) { return set->Has(rank); })) {
     return true;
@@ -153,7 +153,8 @@ void Stragglers::CollectPending(
     l.text = op->Text();
     l.since = first ? op->first_present : std::min(l.since, op->first_present);
   }
-  // What nodes have not said a word about: present there, or not submitted.
+  // Nodes that have not reported the operation as late: either it is present
+  // there, or none of their ranks has submitted it.
   for (auto& [key, l] : *late) {
     const RankSet* set = sets_.Find(std::get<0>(key));
     proto::Identity identity;
@@ -183,7 +184,7 @@ void Stragglers::JudgeAside(Time now, const Key& key,
   const NegotiatedOperation* op = table_.Find(identity);
   for (const size_t i : set.nodes) {
     const bool said = said_by.contains(i);
-    // Asked to stand in, if other nodes have it.
+    // The node is asked to stand in if the operation is present on others.
     const bool asked = op != nullptr && op->present > 0 && joins_.Aside(set, i);
     for (const uint32_t rank : set.by_node[i]) {
       if (!joins_.Aside(rank) || !late->missing.contains(rank)) continue;
@@ -321,8 +322,8 @@ std::string Stragglers::RankText(uint32_t rank) const {
 
 std::string Stragglers::Sentence(Time now,
                                  const std::vector<Late>& late) const {
-  // Ranks that hold up the same operations share a part of the sentence.
-  // One that stands aside may be in two: for operations, and for requests.
+  // Ranks that hold up the same operations share a part of the message. A rank
+  // that stands aside may be in two parts: for operations and for requests.
   struct Group {
     bool aside;
     std::vector<uint32_t> ranks;

@@ -1,27 +1,28 @@
-// Stragglers: who keeps others waiting, and for how long.
+// Stragglers: which ranks others wait for, which operations they hold up, and
+// for how long.
 //
-// Purpose: a live rank that is late is reported, not failed. Executors say
-// which operations some of their ranks have submitted and others not for longer
-// than the check time (LateOperations); the table says which are present on
-// some nodes only, the process sets which requests are not complete. Both
-// together give ranks and the operations they hold up, and one sentence about
-// them.
+// Purpose: a live rank that is late is reported, not failed. Executors report
+// operations that for longer than the check time only some of their ranks have
+// submitted (LateOperations). The table knows the operations that are present
+// on some nodes only, and the process sets know the incomplete requests. From
+// all of these, this class finds the late ranks and the operations that they
+// hold up, and describes them in one message.
 //
 //   Stragglers late(&members, &sets, &table, &joins, check, shutdown);
 //   late.Take(now, node, message);     // an error: the message is bad
 //   late.Watch(now);                   // after any event
 //   if (late.Deadline() <= now) Stragglers::Report r = late.Look(now, left);
 //
-//   a report is made         when
-//   first                    kSettle after an operation has become late
-//   new                      kSettle after a rank has that was not in the last
-//   again                    after 1, 2, 4, .. times the check time
-//   over                     nothing is late any more
+//   report    made
+//   first     kSettle after an operation has become late
+//   new       kSettle after a rank that is not in the last report became late
+//   repeated  after 1, 2, 4, .. times the check time
+//   over      when nothing is late any more
 //
-// Ranks that have left are late for nothing. One that stands aside submits what
-// the others need: it is late only if it could for longer than the check time
-// and has not. It cannot while no rank of its node has submitted the operation
-// and a rank of its node does not stand aside.
+// Ranks that have left are never late. A rank that stands aside submits what
+// the others need: it is late only if it has been able to for longer than the
+// check time. It is unable to while no rank of its node has submitted the
+// operation and some rank of its node does not stand aside.
 //
 // Thread contract: not synchronized; pure.
 #ifndef MAYPOLE_COORDINATOR_CORE_LIVENESS_STRAGGLERS_H_
@@ -47,23 +48,23 @@ namespace maypole::coordinator {
 
 class Stragglers {
  public:
-  // What different nodes say at about the same time makes one report.
+  // Messages that different nodes send within this time make one report.
   static constexpr Time kSettle = std::chrono::milliseconds(200);
-  // How often it looks whether it is over.
+  // How often to check whether a reported lateness is over.
   static constexpr Time kLookAgain = std::chrono::seconds(1);
 
   struct Report {
-    std::string late;             // a sentence; empty: no report now
-    std::vector<uint32_t> ranks;  // of the sentence, ascending
-    // Those that wait for them and are not late themselves, ascending.
+    std::string late;             // the message; empty: no report now
+    std::vector<uint32_t> ranks;  // the late ranks, ascending
+    // Ranks that wait for those and are not late themselves, ascending.
     std::vector<uint32_t> waiting;
     Time waited{};          // the longest wait
-    bool over = false;      // what was reported is over
+    bool over = false;      // nothing is late any more
     bool shutdown = false;  // the shutdown time has passed
   };
 
-  // All pointers outlive this. check 0: nothing is ever late; shutdown 0:
-  // never.
+  // All pointers must outlive this object. check 0: nothing is ever late;
+  // shutdown 0: Report::shutdown is never set.
   Stragglers(const std::vector<NodeMember>* members, const ProcessSets* sets,
              const OperationTable* table, const Joins* joins, Time check,
              Time shutdown);
@@ -77,17 +78,17 @@ class Stragglers {
   // `left`: ranks that have left.
   Report Look(Time now, const std::vector<uint32_t>& left);
 
-  // As of the last look.
+  // As of the last Look().
   size_t ranks() const { return late_for_.size(); }
   size_t operations() const { return late_operations_; }
-  // By rank: operations that it holds up, the oldest first, at most
+  // By rank: the operations that it holds up, the oldest first, at most
   // kMaxStatusLateFor.
   const std::map<uint32_t, std::vector<std::string>>& late_for() const {
     return late_for_;
   }
 
  private:
-  // What a node has said.
+  // One operation of a node's LateOperations.
   struct Said {
     proto::Identity identity;
     uint32_t generation = 0;
@@ -108,17 +109,20 @@ class Stragglers {
 
   absl::Status Check(size_t node, const proto::LateOperation& op) const;
   bool NeedsLook() const;
-  // Oldest first. Sets next_ to when something else may become late.
+  // The late operations, the oldest first. Sets next_ to the time when another
+  // operation may become late.
   std::vector<Late> Collect(Time now, const std::vector<uint32_t>& left);
   void CollectSaid(const std::vector<uint32_t>& left, std::map<Key, Late>* late,
                    std::map<Key, std::set<size_t>>* said_by) const;
   void CollectPending(Time now, std::map<Key, Late>* late,
                       const std::map<Key, std::set<size_t>>& said_by);
-  // Of those that stand aside only who should have submitted it by now stays
-  // missing. `said_by`: nodes that have named their ranks themselves.
+  // Removes from `missing` the ranks that stand aside, except those that should
+  // have submitted the operation by now. `said_by`: nodes that have reported
+  // the operation in LateOperations.
   void JudgeAside(Time now, const Key& key, const std::set<size_t>& said_by,
                   Late* late);
-  // It has been answered, or will fail: a rank of its set has left.
+  // True if the operation has been answered, or will fail because a rank of its
+  // set has left.
   bool Stale(size_t node, const Said& said,
              const std::vector<uint32_t>& left) const;
   void NoteLate(const std::vector<Late>& late);
@@ -134,17 +138,17 @@ class Stragglers {
   const Time check_;
   const Time shutdown_;
   std::vector<std::vector<Said>> said_;   // by node
-  std::vector<uint32_t> more_;            // by node: left out of said_
-  std::set<uint32_t> stopped_;            // as said
-  std::map<uint32_t, Time> aside_since_;  // counts while joins_ says so
+  std::vector<uint32_t> more_;            // by node: operations not in said_
+  std::set<uint32_t> stopped_;            // ranks reported as stopped
+  std::map<uint32_t, Time> aside_since_;  // valid for ranks that stand aside
   std::optional<Time> look_at_;
   std::optional<Time> next_;
   bool reported_ = false;
   std::set<uint32_t> reported_ranks_;
-  std::optional<Time> report_at_;  // a new report
-  Time repeat_at_{};               // if reported_
+  std::optional<Time> report_at_;  // when to make a new report
+  Time repeat_at_{};               // when to repeat it, if reported_
   Time interval_{};
-  Time longest_{};  // wait since the first report
+  Time longest_{};  // the longest wait since the first report
   std::map<uint32_t, std::vector<std::string>> late_for_;
   size_t late_operations_ = 0;
 };

@@ -1,4 +1,4 @@
-// Stragglers: who is named, when, and to whom.
+// Stragglers: which ranks are reported, when, and which node is told.
 #include "coordinator/core/liveness/stragglers.h"
 
 #include <functional>
@@ -206,7 +206,7 @@ TEST_F(LateTest, RanksThatStandAsideOrHaveLeftAreNotLate) {
   ASSERT_EQ(a_.notices.size(), 1u);
   EXPECT_THAT(a_.notices[0], HasSubstr("maypole: rank 3 ("));
   EXPECT_THAT(a_.notices[0], ::testing::Not(HasSubstr("rank 2")));
-  // What a rank that has left belongs to fails, and is not late.
+  // An operation that needs a rank that has left fails, and is not late.
   bed_.From(b_, Late({{"y", 1, 5000, {2}, {3}}}));
   bed_.From(a_, Gone(1, 0, true));
   bed_.Pass(seconds(20));
@@ -259,7 +259,7 @@ TEST_F(LateTest, ANodeThatDoesNotStandInIsLate) {
   EXPECT_EQ(a_.notices.size(), 2u);
 }
 
-// Rank 0 cannot print what it does not read.
+// Rank 0 does not print the notice, because it does not read its messages.
 TEST_F(LateTest, ANoticeGoesToTheNodeOfARankThatWaits) {
   bed_.From(b_, Present(1, {Allreduce("x", {2, 3}, {3})}));
   bed_.Pass(milliseconds(5200));

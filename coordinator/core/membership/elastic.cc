@@ -13,7 +13,7 @@
 namespace maypole::coordinator {
 namespace {
 
-// Later ones are not believed: there must be others after them.
+// Greater numbers are refused, so that there are always later epochs.
 constexpr uint64_t kMaxSaidEpoch = uint64_t{1} << 62;
 
 std::string CountText(size_t n) {
@@ -44,8 +44,8 @@ absl::Status CheckElasticReady(const proto::RanksReady& ready) {
   for (const proto::ElasticMember& m : ready.members()) {
     if (m.rank() < limit && clients.insert(m.client()).second) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("client ", m.client(), " waits twice, or was rank ",
-                     m.rank(), " of at most ", limit));
+        absl::StrCat("client ", m.client(), " waits twice, or its last rank (",
+                     m.rank(), ") is not below ", limit));
   }
   return CheckRankFacts(ready, ready.members_size());
 }
@@ -119,7 +119,7 @@ Elastic::Process Elastic::MakeProcess(Time now, const NodeMember& node,
   p.seat = FindSeat(node, p);
   if (p.seat) {
     Seat& seat = seats_[*p.seat];
-    // The same connection waits on after a start that failed.
+    // The same connection continues to wait after a failed start.
     if (seat.session == node.session && seat.process.client == p.client) {
       p.arrival = seat.process.arrival;
       p.since = seat.process.since;
@@ -182,7 +182,7 @@ bool Elastic::OnLeft(SessionId session, uint64_t epoch, uint32_t rank,
                      bool returns) {
   if (epoch != epoch_ || rank >= seats_.size()) return false;
   Seat& seat = seats_[rank];
-  // Another executor may have taken the rank over.
+  // Another executor's process may have taken over the rank.
   if (seat.session != session) return false;
   if (IsExpected(seat.presence)) {
     SetPresence(&seat, returns ? Presence::kReturning : Presence::kGone);
@@ -289,7 +289,8 @@ Elastic::Verdict Elastic::OnTime(Time now, bool running,
     without_missing = true;
     verdict.waited = std::max(verdict.waited, TimeoutOf(node));
   }
-  // Rather without those who do not come back than not at all.
+  // It is better to start without the ranks that do not come back than not to
+  // start.
   if (without_missing) verdict.left_behind = GiveUpMissing();
   const std::optional<Time> start = running ? std::nullopt : StartsAt();
   verdict.start = start && (*start <= now || late);
@@ -358,7 +359,7 @@ std::string Elastic::MissingText() const {
     }
     absl::StrAppend(
         &out,
-        shown++ > 0 ? ", " : "; not there of the last epoch: ", seat.text);
+        shown++ > 0 ? ", " : "; missing from the last epoch: ", seat.text);
   }
   return out;
 }

@@ -1,33 +1,36 @@
-// Elastic: the ranks of a job that come and go; who is in its next epoch.
+// Elastic: the ranks of an elastic job, which come and go, and the choice of
+// ranks for its next epoch.
 //
-// Purpose: knows who waits (RanksReady of each node), and who was in the last
-// epoch and may come back. Decides when the next epoch starts, with whom, and
-// numbers them. Finds the words for who is missing.
+// Purpose: knows which processes wait (RanksReady of each node), and which
+// ranks of the last epoch may come back. Decides when the next epoch starts and
+// with which processes, and assigns their ranks. Describes who is missing.
 //
-//   of the last epoch   how it gets there               expected back
-//   in it               the epoch's start               yes
-//   returning           has left, its process lives     yes
-//   back                waits again                     (is there)
-//   gone                died, left for good, did not    no; who comes all the
-//                       come in time, executor lost     same is known again
+//   rank of the last epoch   reached by                      expected back
+//   in                       the epoch's start               yes
+//   returning                has left, its process lives     yes
+//   back                     waits again                     (is there)
+//   gone                     died, left permanently, did     no; recognized
+//                            not come back in time, or its   if it comes back
+//                            executor was lost               nevertheless
 //
-// The next epoch may start when nobody is expected any more, at least min_size
-// wait, and either max_size wait or nothing has changed for the settle time.
-// Its ranks: who was in the last epoch keeps its order; then those who were in
-// an older one (or in one of a coordinator before this); then new ones in order
-// of arrival. The ranks of a node stand together, nodes ordered by their first.
-// So while anybody is left who knows the job's state, rank 0 does.
+// The next epoch may start when no rank is expected back any more, at least
+// min_size processes wait, and either max_size wait or nothing has changed for
+// the settle time. Order of the new ranks: first those of the last epoch, in
+// their order; then processes from older epochs (or from epochs of an earlier
+// coordinator); then new processes, in order of arrival. The ranks of a node
+// are consecutive; nodes are ordered by their first rank. So if any process
+// still has the job's state, rank 0 has it.
 //
-// Who a process is: (last epoch, rank) as it says, and node and pid, for
-// another life of the job may have had an epoch of that number too. When a
-// start fails, its processes have been given ranks of an epoch that some have
-// never heard of: they still say the one before, and are known by both.
+// Identity of a process: the (last epoch, rank) that it reports, together with
+// its node and pid, because an earlier life of the job may have had an epoch of
+// the same number. After a failed start, some of its processes never heard of
+// the new epoch, and still report the one before: they are recognized by both.
 //
-// Thread contract: not synchronized; pure. Time comes by OnTime() alone: after
-// a change Deadline() is the beginning of time, that is at once.
+// Thread contract: not synchronized; pure. Only OnTime() learns the time. After
+// a change Deadline() returns the earliest possible time, that is "now".
 //
-// Invariants: nobody waits twice; at most one of those who wait is back for a
-// rank of the last epoch.
+// Invariants: no process waits twice; at most one waiting process is back for
+// each rank of the last epoch.
 #ifndef MAYPOLE_COORDINATOR_CORE_MEMBERSHIP_ELASTIC_H_
 #define MAYPOLE_COORDINATOR_CORE_MEMBERSHIP_ELASTIC_H_
 
@@ -44,34 +47,34 @@
 
 namespace maypole::coordinator {
 
-// Refuses what no sound executor sends.
+// Refuses a message that no correct executor sends.
 absl::Status CheckElasticReady(const proto::RanksReady& ready);
 
 class Elastic {
  public:
-  // `timeout`: how long ranks wait for a start that do not say it themselves.
+  // `timeout`: how long ranks wait for a start if they do not set it.
   Elastic(Time settle, Time timeout) : settle_(settle), timeout_(timeout) {}
 
-  // The ranks of a node that wait; replaces what it has said before. `node`
-  // has its session, node and host. An error is the reason why the job cannot
-  // take them: nobody of the node waits then.
+  // Sets the ranks of a node that wait; replaces what the node reported before.
+  // `node` must have session, node and host. An error says why the job cannot
+  // take them; then no rank of the node waits.
   absl::Status SetWaiting(Time now, NodeMember node,
                           const proto::RanksReady& ready);
-  // A rank has left the epoch, or its process has ended. False: it is no rank
-  // of the session's node in the last epoch.
+  // A rank has left the epoch, or its process has ended. False if it was not a
+  // rank of the session's node in the last epoch.
   bool OnLeft(SessionId session, uint64_t epoch, uint32_t rank, bool returns);
   void OnLost(SessionId session);
 
-  // Somebody waits or is expected: the job is an elastic one.
+  // True if a process waits or is expected back, that is if the job is elastic.
   bool active() const { return waiting_ > 0 || expected_ > 0; }
   bool Waits(SessionId session) const { return nodes_.contains(session); }
   std::vector<SessionId> WaitingSessions() const;
   size_t waiting() const { return waiting_; }
-  // Of those that wait on the node, in order of arrival.
+  // The pids of the processes that wait on the node, in order of arrival.
   std::vector<int64_t> WaitingPids(SessionId session) const;
   uint32_t max_size() const { return max_size_; }
 
-  // What MembershipWanted says while the last epoch runs.
+  // The numbers for MembershipWanted while the last epoch runs.
   uint32_t NewRanksWanted() const;
   uint32_t Leaving() const;
 
@@ -82,22 +85,25 @@ class Elastic {
   };
   struct Verdict {
     bool start = false;  // Begin() now
-    // Expected, and not waited for any longer: "rank 2 (node n1, ...)".
+    // Ranks that were expected back, but are not waited for any longer: "rank 2
+    // (node n1, ...)".
     std::vector<std::string> left_behind;
-    Time waited{};  // for those
-    // They have waited too long, are out now, and must be told why.
+    Time waited{};  // how long they were waited for
+    // Processes that have waited too long for a start. They have been removed
+    // and must be told why.
     std::vector<Late> late;
   };
-  // `running`: the last epoch has not ended, `running_text` tells of it.
+  // `running`: the last epoch has not ended; `running_text` describes it.
   Verdict OnTime(Time now, bool running, const std::string& running_text);
   std::optional<Time> Deadline(bool running) const;
 
-  // The latest epoch that anybody who waits has been in; of an earlier
-  // coordinator too, or of a job that this one has forgotten since.
+  // The latest epoch that any waiting process has been in; it may be of an
+  // earlier coordinator, or of a job that this one has forgotten since.
   uint64_t LastEpochSaid() const;
-  // The members of the next epoch, with their ranks. It is after all that.
+  // Returns the members of the next epoch, with their ranks. `epoch` must be
+  // later than LastEpochSaid().
   std::vector<NodeMember> Begin(uint64_t epoch);
-  // All who wait are out: for a reason that they are told.
+  // Removes all waiting processes; the caller tells them why.
   void Clear();
 
  private:
@@ -137,35 +143,38 @@ class Elastic {
   static bool IsExpected(Presence presence) {
     return presence == Presence::kIn || presence == Presence::kReturning;
   }
-  // How long the node's ranks wait, as the most impatient of them says.
+  // How long the node's ranks wait: the shortest of their timeouts.
   Time TimeoutOf(const Node& node) const;
-  // Who was in the last epoch waits for a start when that is over.
+  // Since when a process has waited for a start. For a process of the last
+  // epoch, not before that epoch's end.
   Time WaitsSince(const Process& process) const;
-  // Its first rank that waits has done so for that long; none: nobody waits.
+  // When the start timeout of the node's first waiting rank ends; nullopt if
+  // no rank of the node waits.
   std::optional<Time> LateAt(const Node& node) const;
-  // Those who have waited too long are out.
+  // Removes the processes that have waited too long.
   std::vector<Late> RefuseLate(Time now, const std::string& what_is);
-  // When the next epoch may start, if nothing changes; none: not by itself.
+  // When the next epoch may start if nothing changes; nullopt if something must
+  // change first.
   std::optional<Time> StartsAt() const;
   std::vector<std::string> GiveUpMissing();
-  // Who is there and who is not.
+  // Describes which processes wait and which are missing.
   std::string MissingText() const;
-  // Those who are in of all that wait: the nodes in order, of each its
-  // processes in order.
+  // The waiting processes that are in the next epoch: nodes in order, and the
+  // processes of each node in order.
   using Chosen = std::vector<std::pair<SessionId, std::vector<Process>>>;
   Chosen Choose() const;
-  // Takes a chosen node's processes out of those who wait.
+  // Removes a chosen node's processes from those that wait.
   NodeMember TakeOut(SessionId session, const std::vector<Process>& processes,
                      uint32_t first_rank);
 
   const Time settle_;
   const Time timeout_;
-  uint32_t min_size_ = 0;  // as the first said, while active()
+  uint32_t min_size_ = 0;  // as the first node reported it, while active()
   uint32_t max_size_ = 0;
   uint32_t chunk_bytes_ = 0;
-  std::string first_;  // who said so
+  std::string first_;  // the node that reported them
   std::map<SessionId, Node> nodes_;
-  size_t waiting_ = 0;  // of all nodes
+  size_t waiting_ = 0;  // processes of all nodes
   std::vector<Seat> seats_;
   std::map<std::pair<uint64_t, uint32_t>, uint32_t> names_;  // of seats_
   uint64_t epoch_ = 0;                                       // of seats_
@@ -173,7 +182,7 @@ class Elastic {
   uint64_t arrivals_ = 0;
   bool changed_ = false;
   Time changed_at_{};
-  std::optional<Time> over_since_;  // no epoch runs
+  std::optional<Time> over_since_;  // since when no epoch runs
 };
 
 }  // namespace maypole::coordinator

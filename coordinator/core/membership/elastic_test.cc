@@ -1,4 +1,5 @@
-// Elastic jobs: who is in an epoch, when it starts, what the others are told.
+// Elastic jobs: which ranks are in an epoch, when it starts, and what the other
+// ranks are told.
 #include "coordinator/core/membership/elastic.h"
 
 #include "coordinator/core/testing/elastic_testing.h"
@@ -191,7 +192,7 @@ TEST_F(ElasticTest, TooFewAreToldHowManyAreThereAndWhoIsNot) {
             static_cast<int>(absl::StatusCode::kDeadlineExceeded));
   EXPECT_EQ(b_.Refused()[0].message(),
             "the job did not start within 120 s: 1 of at least 2 ranks are "
-            "there: node n1 (host host-n1) with 1 rank; not there of the last "
+            "there: node n1 (host host-n1) with 1 rank; missing from the last "
             "epoch: rank 0 (node n0, host host-n0, pid 1011), rank 1 (node n0, "
             "host host-n0, pid 1012)");
   EXPECT_THAT(b_.Refused()[0].clients(), ElementsAre(22));
@@ -252,7 +253,7 @@ TEST_F(ElasticTest, ThatANewOneHasWaitedLongIsNoReasonToLeaveOthersBehind) {
   EXPECT_EQ(c_.Refused()[0].message(),
             "the job did not start within 120 s: 3 ranks are there: node n0 "
             "(host host-n0) with 2 ranks, node n2 (host host-n2) with 1 rank; "
-            "not there of the last epoch: rank 2 (node n1, host host-n1, pid "
+            "missing from the last epoch: rank 2 (node n1, host host-n1, pid "
             "1021)");
   bed_.Pass(seconds(5));
   EXPECT_EQ(epoch(), 1u);
@@ -379,7 +380,8 @@ TEST_F(ElasticTest, ElasticAndFixedRanksDoNotMix) {
   EXPECT_THAT(a_.Refused()[0].message(), HasSubstr("they are elastic, the"));
 }
 
-// The job was another coordinator's before, or all its executors were lost.
+// The job belonged to another coordinator before, or all its executors were
+// lost.
 TEST_F(ElasticTest, WhoWasInAnEpochIsFirstAndInALaterOneAlsoInAJobThatIsNew) {
   Wait(c_, {{31}});
   Wait(b_, {{21, 7, 2}});

@@ -1,13 +1,11 @@
 // Gathering: the ranks that wait for a job's next epoch.
 //
-// Purpose: collects what nodes say about their ranks (RanksReady) until ranks
-// 0..size-1 are there exactly once, and finds the words for what is wrong or
-// missing until then.
+// Purpose: collects the nodes' RanksReady messages until each of the ranks 0 to
+// size-1 is there exactly once. Until then, describes what is wrong or missing.
+// It also knows nodes where some ranks have not come yet (SetWaiting), but uses
+// them only to describe which ranks are missing.
 //
 // Thread contract: not synchronized; pure.
-//
-// Nodes some of whose ranks have not come yet are known too (SetWaiting): they
-// count for nothing but the words about who is missing.
 //
 // Invariants: a session is in it at most once. After a failed Add() the owner
 // tells all members and clears it.
@@ -33,14 +31,14 @@ struct NodeMember {
   std::vector<uint32_t> ranks;  // by local rank
   std::vector<int64_t> pids;    // by local rank; may be empty
   uint32_t chunk_bytes = 0;     // the node's --chunk_bytes
-  uint32_t local_size = 0;      // more than ranks: some have not come yet
-  // By local rank, -1: none; or empty.
+  uint32_t local_size = 0;      // if more than ranks: some have not come yet
+  // By local rank, -1 if the rank sets none; or empty.
   std::vector<int64_t> fusion_thresholds;
-  // As the smallest local rank that says anything says; -1: none does.
+  // The values of the smallest local rank that sets one; -1 if none does.
   int64_t stall_check_ms = -1;
   int64_t stall_shutdown_ms = -1;
-  int64_t start_timeout_ms = 0;  // of the most impatient rank; 0: none says it
-  // Elastic: the executor's numbers of them, by local rank; else empty.
+  int64_t start_timeout_ms = 0;  // the shortest of all ranks; 0: none sets it
+  // Elastic jobs: the executor's client numbers, by local rank; else empty.
   std::vector<uint64_t> clients = {};
 
   bool HasRank(uint32_t rank) const;
@@ -48,53 +46,56 @@ struct NodeMember {
   std::string RankText(uint32_t rank) const;
 };
 
-// What a rank's environment says of fusion.
+// The fusion threshold that a rank's environment sets.
 struct RankThreshold {
   uint32_t rank = 0;
   int64_t bytes = 0;
 };
 
-// Refuses what no sound executor sends: no ranks, too many, absurd sizes.
+// Refuses messages that no correct executor sends: no ranks, too many ranks,
+// sizes out of range.
 absl::Status CheckRanksReady(const proto::RanksReady& ready);
-// Of this part of it: what so many ranks' environment says.
+// Checks only the values from the environment of `ranks` ranks.
 absl::Status CheckRankFacts(const proto::RanksReady& ready, int ranks);
 absl::Status CheckRanksWaiting(const proto::RanksWaiting& waiting);
 
 class Gathering {
  public:
-  // Takes the member in, in any case. An error is the reason why this start
-  // cannot succeed: sizes or --chunk_bytes that differ, ranks given twice or
-  // out of range.
+  // Adds the member, even if it returns an error. An error is the reason why
+  // this start cannot succeed: sizes or --chunk_bytes differ, a rank is there
+  // twice or is out of range.
   absl::Status Add(NodeMember member, uint32_t size);
   void SetWaiting(NodeMember member, uint32_t size);
-  // Makes nodes that wait for local ranks members like others: to be told.
+  // Makes the nodes that wait for local ranks members, so that the caller can
+  // tell all nodes of a failed start.
   void TakeWaitingIn();
   void Remove(SessionId session);
-  // Forgets the members.
+  // Removes all members.
   void Clear();
 
-  // Exactly the ranks 0..size-1 are there.
+  // True if exactly the ranks 0 to size-1 are there.
   bool Complete() const { return !members_.empty() && ranks_ == size_; }
   bool empty() const { return members_.empty() && waiting_.empty(); }
-  // Among the members.
+  // Searches the members; null if the session is not one.
   const NodeMember* Find(SessionId session) const;
-  // Among the nodes that wait for local ranks.
+  // Searches the nodes that wait for local ranks.
   const NodeMember* FindWaiting(SessionId session) const;
   const std::vector<NodeMember>& members() const { return members_; }
   uint32_t size() const { return members_.empty() ? waiting_size_ : size_; }
 
-  // Of the members' ranks that say something, by rank.
+  // The thresholds of the members' ranks that set one, by rank.
   std::vector<RankThreshold> FusionThresholds() const;
 
-  // How long all of them wait for a start, as the most impatient says;
-  // `otherwise` if none says anything.
+  // How long they wait for a start: the shortest of all ranks' timeouts, or
+  // `otherwise` if none sets one.
   Time StartTimeout(Time otherwise) const;
 
   // "rank 1 of 4 has not called init(); arrived: node a with rank 0 (1 of its
   // 2 ranks), node b with ranks 2,3"
   std::string MissingText() const;
 
-  // The members of a complete gathering, ordered by smallest rank; empties it.
+  // Removes and returns the members of a complete gathering, ordered by their
+  // smallest rank.
   std::vector<NodeMember> Take();
 
  private:
@@ -102,10 +103,10 @@ class Gathering {
                                   uint32_t size) const;
 
   std::vector<NodeMember> members_;
-  uint32_t size_ = 0;   // as the first member said
-  uint32_t ranks_ = 0;  // of all members
+  uint32_t size_ = 0;   // of the job, as the first member reported it
+  uint32_t ranks_ = 0;  // number of ranks of all members
   std::vector<NodeMember> waiting_;
-  uint32_t waiting_size_ = 0;  // as the last of them said
+  uint32_t waiting_size_ = 0;  // of the job, as the last of them reported it
 };
 
 }  // namespace maypole::coordinator

@@ -1,4 +1,5 @@
-// The job's part in what elastic.h decides: who is told what.
+// The part of Job for elastic jobs: passes the nodes' messages to Elastic
+// (elastic.h), and tells the nodes what it decides.
 #include <algorithm>
 #include <utility>
 
@@ -30,7 +31,7 @@ absl::Status Job::OnElasticReady(Time now, SessionId session,
         absl::StrCat("ranks that are ready in round ", ready.round(),
                      ", the node has been sent ", node.round));
   }
-  // It crossed with a start, or a refusal: the node says it again.
+  // The message has crossed with a start or a refusal: the node sends it again.
   if (ready.round() < node.round) return absl::OkStatus();
   if (aborted_ && !ready.members().empty()) {
     RefuseAborted(session, out);
@@ -136,7 +137,7 @@ void Job::OnElasticTime(Time now, JobOutput* out) {
 }
 
 void Job::StartElastic(JobOutput* out) {
-  // Nobody is told the number of an epoch that it has been in.
+  // The new epoch gets a number that none of its processes has seen before.
   epoch_number_ = std::max(epoch_number_, elastic_.LastEpochSaid());
   std::vector<NodeMember> members = elastic_.Begin(epoch_number_ + 1);
   wanted_ = {};
@@ -144,7 +145,8 @@ void Job::StartElastic(JobOutput* out) {
   for (const NodeMember& m : members)
     size += static_cast<uint32_t>(m.ranks.size());
   for (NodeMember& m : members) {
-    // They are numbered without gaps and agree on all that is compared.
+    // Add() cannot fail: the ranks are numbered without gaps, and Elastic has
+    // checked that the members agree.
     (void)gathering_.Add(std::move(m), size);
   }
   StartIfComplete(out);

@@ -1,5 +1,5 @@
-// The job's part in what gathering.h collects: from the first rank that waits
-// to an epoch, or to the reason why there is none.
+// The part of Job that starts epochs: from the first rank that waits
+// (gathering.h) to the epoch, or to a failed start.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -87,7 +87,8 @@ absl::Status Job::OnWaiting(Time now, SessionId session,
   if (epoch_ != nullptr) {
     const std::optional<size_t> i = epoch_->IndexOf(session);
     if (i && !epoch_->LiveRanks(*i).empty()) {
-      // A start that it was told has timed out crossed with its last ranks.
+      // The node's start timed out while its last ranks became ready: the
+      // messages have crossed.
       EndEpoch(absl::StrCat("the job cannot start: ",
                             ExecutorText(node, epoch_->members()[*i].ranks),
                             " has given up waiting for it"),
@@ -105,7 +106,8 @@ absl::Status Job::OnWaiting(Time now, SessionId session,
   member.local_size = waiting.local_size();
   member.start_timeout_ms = waiting.start_timeout_ms();
   gathering_.SetWaiting(std::move(member), waiting.size());
-  // Some who come late to a failed start: told when all of the node are there.
+  // Ranks that are late for a failed start are told of it when all ranks of the
+  // node are there.
   if (failed_start_ && !failed_start_->told.contains(session)) {
     return absl::OkStatus();
   }
@@ -140,7 +142,7 @@ Config Job::ConfigOfStart(JobOutput* out) const {
         LogPrefix("fusion_thresholds_differ"), " rank=", said.front().rank,
         " bytes=", said.front().bytes, " other_rank=", other.rank,
         " other_bytes=", other.bytes, " used=", said.front().bytes,
-        " reason=\"the smallest rank's counts; give all ranks the same "
+        " reason=\"the smallest rank's is used; give all ranks the same "
         "MAYPOLE_FUSION_THRESHOLD\""));
     break;
   }
@@ -174,10 +176,9 @@ void Job::ReadStallTimes(Config* config, JobOutput* out) const {
       LogPrefix("stall_shutdown_too_short"),
       " check=", LogValue(SecondsText(config->stall_check)),
       " shutdown=", LogValue(SecondsText(config->stall_shutdown)),
-      !checks
-          ? " reason=\"late ranks are not looked for; the job is not ended\""
-          : " reason=\"a wait is known to be long after the check time "
-            "only\""));
+      !checks ? " reason=\"no rank counts as late (check 0), so no job ends\""
+              : " reason=\"a rank counts as late only after the check time, so "
+                "the job ends later\""));
 }
 
 void Job::FailStart(const std::string& message, SessionId reporter,
@@ -191,7 +192,7 @@ void Job::FailStart(const std::string& message, SessionId reporter,
     failed_start_->told.insert(member.session);
     if (member.session != reporter) TellFailedStart(member.session, out);
   }
-  // With nobody left to try again it would be remembered for ever.
+  // If no node was told, no node would start again and reset failed_start_.
   if (failed_start_->told.empty()) failed_start_.reset();
   gathering_.Clear();
   start_since_.reset();

@@ -13,7 +13,8 @@ absl::StatusOr<bool> Joins::Take(size_t node, const proto::JoinState& message,
                                  Replies* replies) {
   const uint32_t rank = message.rank();
   if (!left_.empty()) {
-    // Settled by one who was told at its begin, or when the rank left.
+    // If this is `settled`, the rank has been told already: when it joined, or
+    // when the other rank left.
     if (!message.settled()) {
       replies->emplace_back(node, LeftReply(message.number()));
     }
@@ -92,7 +93,7 @@ std::vector<size_t> Joins::ToStandIn(NegotiatedOperation* op) const {
 proto::StandIn Joins::Request(const NegotiatedOperation& op) {
   const NodePresence* from = nullptr;
   const NodePresence::Group* group = nullptr;
-  // Of ranks with inputs, if possible: they know the shape.
+  // Prefers the signature of ranks with inputs: they know the shape.
   for (const NodePresence& p : op.nodes) {
     for (const NodePresence::Group& g : p.groups) {
       if (group != nullptr &&

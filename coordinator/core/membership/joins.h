@@ -1,21 +1,21 @@
-// Joins: which ranks stand aside, and when all have.
+// Joins: which ranks have joined and stand aside, and when all ranks have.
 //
 // Purpose: a rank that has no more inputs joins: it stands aside and submits,
-// with nothing to bring, what the others still need, until all ranks have
-// joined. When each has, and none of them has an operation of its own pending
-// (it is settled), the join ends for all and nobody stands aside any more.
+// without input, the operations that the others still need. When all ranks have
+// joined, and none has an operation of its own pending (all are settled), the
+// join ends for all ranks, and none stands aside any more.
 //
 //   Joins joins(size);
 //   joins.Take(node, message, &replies);      // an error: the message is bad
 //   for (size_t node : joins.ToStandIn(op)) ...send StandIn, once...
 //
-// After a rank has left no join can end: those who wait, and those who come
-// later, are told so, and nobody stands aside.
+// After a rank has left, no join can be completed: ranks that wait, and ranks
+// that join later, get an error, and no rank stands aside.
 //
 // Thread contract: not synchronized; pure.
 //
-// Invariants: the n-th joins of all ranks belong together; a rank stands aside
-// from its Take(settled = false) until the reply.
+// Invariants: the n-th joins of all ranks belong together. A rank stands aside
+// from Take(settled = false) until the reply.
 #ifndef MAYPOLE_COORDINATOR_CORE_MEMBERSHIP_JOINS_H_
 #define MAYPOLE_COORDINATOR_CORE_MEMBERSHIP_JOINS_H_
 
@@ -33,14 +33,14 @@ namespace maypole::coordinator {
 
 class Joins {
  public:
-  // (to this node, or none: to all; the message)
+  // The receiver (nullopt: all nodes) and the message.
   using Reply = std::pair<std::optional<size_t>, proto::JoinReply>;
   using Replies = std::vector<Reply>;
 
   explicit Joins(uint32_t size) : ranks_(size) {}
 
-  // From a rank of `node`, which the caller has checked. True: the rank stands
-  // aside from now on.
+  // Handles a message from `node`; the caller has checked that the rank is on
+  // that node. True if the rank stands aside from now on.
   absl::StatusOr<bool> Take(size_t node, const proto::JoinState& message,
                             Replies* replies);
   // `who`: "rank 2 (node n1)"
@@ -48,15 +48,16 @@ class Joins {
 
   bool Aside(uint32_t rank) const { return ranks_[rank] != State::kAway; }
   bool AnyAside() const { return begun_ > 0; }
-  // All ranks of the set that are on the node stand aside.
+  // True if all ranks of the set that are on the node stand aside.
   bool Aside(const RankSet& set, size_t node) const;
-  // Those who have not begun the join that others wait in.
+  // The ranks that have not begun the join in which others wait.
   std::vector<uint32_t> Missing() const;
 
-  // Nodes that have not submitted the operation, all of whose ranks stand
-  // aside, and which have not been asked to stand in for it. Asked now.
+  // Returns the nodes that should be asked to stand in for the operation: nodes
+  // that have not reported it, where all ranks of its set stand aside, and that
+  // have not been asked yet. Marks them as asked.
   std::vector<size_t> ToStandIn(NegotiatedOperation* op) const;
-  // What they are asked.
+  // The message for these nodes.
   static proto::StandIn Request(const NegotiatedOperation& op);
 
  private:
@@ -65,11 +66,11 @@ class Joins {
   proto::JoinReply LeftReply(uint32_t number) const;
 
   std::vector<State> ranks_;
-  uint32_t number_ = 1;  // of the join that comes or is under way
+  uint32_t number_ = 1;  // of the current or the next join
   uint32_t begun_ = 0;   // ranks that are not kAway
   uint32_t settled_ = 0;
-  uint32_t last_ = 0;  // the last to begin
-  std::string left_;   // who; empty: nobody
+  uint32_t last_ = 0;  // the last rank that has begun
+  std::string left_;   // the rank that has left; empty if none has
 };
 
 }  // namespace maypole::coordinator

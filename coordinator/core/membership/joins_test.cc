@@ -1,4 +1,4 @@
-// Ranks that join: who is asked to stand in, and when the join ends.
+// Joins: which nodes are asked to stand in, and when the join ends.
 #include "coordinator/core/membership/joins.h"
 
 #include <algorithm>
@@ -49,7 +49,7 @@ TEST_F(JoinsTest, ANodeStandsInForWhatIsPendingWhenAllItsRanksHaveJoined) {
   EXPECT_THAT(m.signature().shape(), ElementsAre(3, 5));
   EXPECT_TRUE(b_.stand_ins.empty());
   EXPECT_TRUE(c_.stand_ins.empty());
-  // Its own report is not for others to stand in again.
+  // The node's own report does not make others stand in again.
   auto aside = Allreduce("x", {0, 1}, {3, 5}, 4);
   aside.mutable_signatures(0)->set_aside(true);
   bed_.From(a_, Present(1, {aside}));
@@ -167,9 +167,9 @@ TEST_F(JoinsTest, OutOfTurnIsABadMessage) {
 }
 
 // Ranks with different numbers of inputs over overlapping sets, which join at
-// random times: executors that do what they are asked. All that is submitted
-// runs, every node that is needed and has only ranks aside is asked exactly
-// once, and the join ends exactly when all have settled.
+// random times; the executors do what they are asked. Every submitted operation
+// runs, every needed node whose ranks all stand aside is asked exactly once,
+// and the join ends exactly when all ranks have settled.
 class JoinSimulation {
  public:
   explicit JoinSimulation(uint64_t seed) : random_(seed) {}
@@ -241,8 +241,8 @@ class JoinSimulation {
 
   void Round(uint32_t join) {
     for (Rank& r : ranks_) r.begun = r.settled = false;
-    // As many for all its sets: who has fewer than others in one set and more
-    // in another would wait for them without having joined.
+    // The same number for all its sets: a rank with fewer inputs than others in
+    // one set and more in another would wait for them without having joined.
     for (uint32_t r = 0; r < ranks_.size(); ++r) {
       const uint32_t inputs = Pick(6);
       for (auto& [id, members] : sets_) {

@@ -132,7 +132,7 @@ absl::Status ProcessSets::Ask(Time now, size_t node,
   }
   group->ranks.push_back(message.rank());
   if (request.count < size_) return absl::OkStatus();
-  // Numbers of a rank have no gaps: the first is complete before the next.
+  // A rank's numbers have no gaps: so requests are complete in order.
   replies->emplace_back(std::nullopt, Decide(message.number(), request, busy));
   asked_.erase(message.number());
   return absl::OkStatus();

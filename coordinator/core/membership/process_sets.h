@@ -1,32 +1,33 @@
-// ProcessSets: which ranks an operation can be for, in one epoch.
+// ProcessSets: the process sets of one epoch.
 //
-// Purpose: set 0 has all ranks. Others are made and removed by requests that
-// every rank of the job makes in the same order: when every rank has made its
-// n-th, they are compared and answered alike.
+// Purpose: set 0 has all ranks. Other sets are created and removed by requests,
+// which every rank of the job makes in the same order. When every rank has made
+// its n-th request, these are compared, and all get the same answer.
 //
 //   ProcessSets sets(&members, size);
 //   absl::Status s = sets.Ask(now, node, message, busy, &replies);
 //   const RankSet* set = sets.Find(3);         // null: no such set now
 //
 //   the n-th requests of all ranks          answer
-//   make: equal, sound, new members         the set's id: 1, 2, .. never again
-//   remove: equal, a set that is there      done
-//   differ                                  FAILED_PRECONDITION, names ranks
-//   make: members of a set that is there,   INVALID_ARGUMENT
-//     empty, out of range
-//   remove: no such set                     INVALID_ARGUMENT
-//   remove: an operation of it is pending   FAILED_PRECONDITION
-//   make: kMaxProcessSets made already      RESOURCE_EXHAUSTED
-//   a rank has left                         ABORTED, names it
+//   create: equal and valid                 the set's id: 1, 2, ..; ids are
+//                                           never reused
+//   remove: equal, the set exists           OK
+//   they differ                             FAILED_PRECONDITION, names ranks
+//   create: a set with these members        INVALID_ARGUMENT
+//     exists; no members; out of range
+//   remove: there is no such set            INVALID_ARGUMENT
+//   remove: one of its operations pending   FAILED_PRECONDITION
+//   create: kMaxProcessSets were created    RESOURCE_EXHAUSTED
+//   a rank has left                         ABORTED, names the rank
 //
-// After a rank has left no request can be complete: those that wait are
-// answered at once, to all; those that come later to the node that asks.
+// After a rank has left, no request can be completed. Requests that wait are
+// answered at once, to all nodes; later requests only to the node that asks.
 //
 // Thread contract: not synchronized; pure.
 //
-// Invariants: RankSet pointers stay valid as long as this, also those of sets
-// that were removed; an answer for all ranks is given once per number, in the
-// order of the numbers.
+// Invariants: RankSet pointers, also to removed sets, are valid as long as this
+// object. There is one answer for all ranks per number, in the order of the
+// numbers.
 #ifndef MAYPOLE_COORDINATOR_CORE_MEMBERSHIP_PROCESS_SETS_H_
 #define MAYPOLE_COORDINATOR_CORE_MEMBERSHIP_PROCESS_SETS_H_
 
@@ -46,13 +47,13 @@
 
 namespace maypole::coordinator {
 
-// A process set, seen from the coordinator.
+// A process set, as the coordinator sees it.
 struct RankSet {
   uint32_t id = 0;
   std::vector<uint32_t> ranks;  // ascending
   // By node of the epoch: the set's ranks there, in the order of local ranks.
   std::vector<std::vector<uint32_t>> by_node;
-  std::vector<size_t> nodes;  // those with ranks, ascending
+  std::vector<size_t> nodes;  // nodes with ranks of the set, ascending
   bool removed = false;
 
   bool Has(uint32_t rank) const;
@@ -60,26 +61,27 @@ struct RankSet {
   std::string Text() const;
 };
 
-// "[0, 1]", cut after sixteen.
+// "[0, 1]", truncated after sixteen ranks.
 std::string MembersText(const std::vector<uint32_t>& ranks);
 
 class ProcessSets {
  public:
-  // (to this node, or none: to all; the message)
+  // The receiver (nullopt: all nodes) and the message.
   using Reply = std::pair<std::optional<size_t>, proto::SetReply>;
   using Replies = std::vector<Reply>;
   // True if an operation of the set is pending.
   using Busy = std::function<bool(uint32_t process_set)>;
 
-  // `members` outlives this.
+  // `members` must outlive this object.
   ProcessSets(const std::vector<NodeMember>* members, uint32_t size);
 
-  // Null: no such set, or not any more.
+  // Null if there is no such set, or it was removed.
   const RankSet* Find(uint32_t id) const;
-  // Also one that was removed.
+  // Also finds sets that were removed.
   const RankSet* FindEver(uint32_t id) const;
 
-  // A request of a rank of `node`. An error means that the message is bad.
+  // Handles a request of a rank of `node`. An error means that the message is
+  // bad.
   absl::Status Ask(Time now, size_t node, const proto::SetRequest& message,
                    const Busy& busy, Replies* replies);
   // `who`: "rank 2 (node n1)"
@@ -89,16 +91,16 @@ class ProcessSets {
   struct Incomplete {
     uint32_t number = 0;
     Time since{};
-    std::vector<uint32_t> asked;  // ascending, like missing
-    std::vector<uint32_t> missing;
+    std::vector<uint32_t> asked;    // ascending
+    std::vector<uint32_t> missing;  // ascending
   };
   std::vector<Incomplete> Waiting() const;
   size_t waiting() const { return asked_.size(); }
-  // The oldest request of the rank that is not answered; 0: none.
+  // The rank's oldest unanswered request; 0 if there is none.
   uint32_t WaitsFor(uint32_t rank) const;
 
  private:
-  // Ranks that ask for the same.
+  // Ranks with equal requests.
   struct Group {
     proto::SetRequest request;
     std::vector<uint32_t> ranks;
@@ -121,10 +123,10 @@ class ProcessSets {
   const std::vector<NodeMember>& members_;
   const uint32_t size_;
   std::deque<RankSet> sets_;                       // by id
-  std::map<std::vector<uint32_t>, uint32_t> ids_;  // of those that are there
+  std::map<std::vector<uint32_t>, uint32_t> ids_;  // of the existing sets
   std::map<uint32_t, Request> asked_;              // by number; unanswered
-  std::vector<uint32_t> numbers_;                  // by rank: the last asked
-  std::string left_;                               // who; empty: nobody
+  std::vector<uint32_t> numbers_;                  // by rank: its last request
+  std::string left_;  // the rank that has left; empty if none has
 };
 
 }  // namespace maypole::coordinator

@@ -370,7 +370,7 @@ TEST(SetsLimitTest, AlltoallOverTooManyRanksFails) {
   for (uint32_t i = 0; i < kNodes; ++i) {
     Ranks ranks(kPerNode);
     for (uint32_t k = 0; k < kPerNode; ++k) ranks[k] = i * kPerNode + k;
-    // What it says of splits does not matter.
+    // Its splits do not matter.
     auto op = Alltoall("t", ranks,
                        std::vector<std::vector<int64_t>>(kPerNode, {1}), 1);
     bed.From(*nodes[i], Present(1, {op}));

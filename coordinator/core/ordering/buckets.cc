@@ -18,7 +18,7 @@ Buckets::Known& Buckets::Find(uint32_t id) {
 void Buckets::Add(Time now, ReadyOperation ready, Release* release) {
   const std::optional<FusionKey> key = FusionKeyOf(ready.signature);
   const BucketId bucket = Find(ready.id).bucket;
-  // Used for something else than before: its bucket cannot be as it was.
+  // The name is now used for another kind of operation: its bucket is obsolete.
   if (bucket != 0 && key != buckets_.at(bucket).key) Forget(bucket, release);
   if (key && threshold_ > 0 && Learn(*key, ready)) {
     const Known& known = Find(ready.id);
@@ -122,7 +122,7 @@ bool Buckets::Miss(BucketId id, Release* release) {
     Forget(id, release);
     return true;
   }
-  // What is held came late, or belongs to the round that begins.
+  // Operations that are held came late, or belong to the new round.
   for (NodeMember& m : bucket.members) {
     if (m.state == State::kRan) m.state = State::kAwaited;
   }

@@ -1,39 +1,40 @@
-// Buckets: which operations wait for one another, to run together.
+// Buckets: learns which operations are submitted together, and holds them until
+// they can run together (fusion).
 //
 // Purpose: a training step submits the same tensors in the same order again and
-// again. The order of the first step is learned, cut into buckets by the rule
-// of Fuse(), and from then on a bucket's operations are held until all of them
-// are present everywhere.
+// again. Buckets learns the order of the first step and cuts it into buckets by
+// the rule of Fuse(). From then on it holds a bucket's operations until all of
+// them are present on all nodes.
 //
 //   Buckets buckets(threshold, age);
 //   Release release;
 //   buckets.Add(now, ready, &release);       // present on all nodes
-//   buckets.Urge(id, &release);              // somebody waits for it
+//   buckets.Urge(id, &release);              // a rank waits for it
 //   buckets.OnTime(now, &release);           // at buckets.Deadline()
-//   ... run what is in `release` ...
+//   ... run the operations in `release` ...
 //
-// Nothing waits for long. A bucket runs, as far as it is there,
-//   when it is complete      the usual step
-//   when one is urgent       a wait is a flush
-//   when its age has passed  since the first that it holds came
-// and what is in no bucket runs at once: during the first step, new names,
-// synchronous calls (submitted to be waited for: they are not learned either).
+// No operation waits for long. The operations that a bucket holds run
+//   when the bucket is complete   the usual step
+//   when one of them is urgent    a wait flushes the bucket
+//   when its age has passed       counted from the first that it holds
+// Operations outside buckets run at once: during the first step, new names, and
+// synchronous calls (submitted to be waited for; they are not learned either).
 //
-// A round of a bucket is over when each member has run once, in however many
-// parts. A member that comes again before has missed the round: the others have
-// not come this time. kMissesToForget rounds missed in a row mean that the
-// order has changed for good: the bucket is forgotten and its members learned
-// again. Those whose buckets do not last stay out for longer and longer.
+// A round of a bucket ends when each member has run once, in any number of
+// parts. If a member comes again before that, the other members have not come
+// this time: the bucket has missed a round. After kMissesToForget missed rounds
+// in a row the order has changed permanently: the bucket is forgotten, and its
+// members are learned again. An operation whose buckets are forgotten again and
+// again stays outside buckets for more and more steps.
 //
-// The order learned is that of the first node's reports, and a run has its
-// operations in that order, not in that of their arrival: equal steps have
-// equal runs.
+// The learned order is that of the first node's reports. A run has its
+// operations in that order, not in the order of arrival, so that equal steps
+// have equal runs.
 //
 // Thread contract: not synchronized; pure.
 //
-// Invariants: an operation that was added is released exactly once; what is
-// held is released at Deadline() at the latest; an operation is in at most one
-// bucket.
+// Invariants: an operation that was added is released exactly once, at
+// Deadline() at the latest; an operation is in at most one bucket.
 #ifndef MAYPOLE_COORDINATOR_CORE_ORDERING_BUCKETS_H_
 #define MAYPOLE_COORDINATOR_CORE_ORDERING_BUCKETS_H_
 
@@ -50,58 +51,59 @@
 namespace maypole::coordinator {
 
 inline constexpr int kMissesToForget = 3;
-// Steps that an operation stays out after its bucket was forgotten: 0, 1, 3, ..
+// After its bucket was forgotten, an operation stays outside buckets for 0, 1,
+// 3, .. steps, at most this many.
 inline constexpr uint32_t kMostStepsOut = 63;
 
-// What may run now: each part is to be fused by itself.
+// Operations that may run now. Each part must be fused separately.
 struct Release {
   struct Part {
     BucketEnd end;
     std::vector<ReadyOperation> operations;
   };
-  std::vector<Part> parts;            // of buckets
-  std::vector<ReadyOperation> loose;  // of none
+  std::vector<Part> parts;            // from buckets
+  std::vector<ReadyOperation> loose;  // from outside buckets
 
   bool empty() const { return parts.empty() && loose.empty(); }
 };
 
 class Buckets {
  public:
-  // Threshold 0: nothing is learned or held.
+  // With threshold 0, nothing is learned or held.
   Buckets(uint64_t threshold, Time age);
 
   void Add(Time now, ReadyOperation ready, Release* release);
-  // Of no effect unless it is held.
+  // Has no effect unless the operation is held.
   void Urge(uint32_t id, Release* release);
   void OnTime(Time now, Release* release);
   std::optional<Time> Deadline() const;
-  // These names, none of which it holds, will not come again by these ids.
+  // These ids will not be used again for their names. None of them may be held.
   void Retire(const std::vector<uint32_t>& ids, Release* release);
-  // Forgets what it holds of a process set: the owner ends it otherwise.
+  // Drops all held operations of a process set, which the owner has failed.
   void DropHeld(uint32_t process_set);
 
  private:
   enum class State { kAwaited, kHeld, kRan };
   struct NodeMember {
     State state = State::kAwaited;
-    ReadyOperation ready;  // kHeld; else id only
+    ReadyOperation ready;  // if not kHeld, only the id is valid
   };
   struct Bucket {
     FusionKey key;
     std::vector<NodeMember> members;
     size_t held = 0;
-    size_t ran = 0;  // of this round
-    Time since{};    // when the first that is held came
-    int misses = 0;  // rounds in a row
+    size_t ran = 0;  // in this round
+    Time since{};    // when the first held operation came
+    int misses = 0;  // missed rounds in a row
   };
   using BucketId = uint32_t;  // from 1
-  // What is known of an operation.
+  // What has been learned about an operation.
   struct Known {
-    BucketId bucket = 0;  // 0: none
-    size_t place = 0;     // in it
-    std::optional<FusionKey> lesson;
+    BucketId bucket = 0;              // 0: none
+    size_t place = 0;                 // its index in the bucket
+    std::optional<FusionKey> lesson;  // set while its order is being learned
     uint32_t times_out = 0;
-    uint32_t steps_out = 0;  // still to come
+    uint32_t steps_out = 0;  // steps for which it still stays out
   };
 
   Known& Find(uint32_t id);
@@ -122,7 +124,7 @@ class Buckets {
   std::map<FusionKey, std::vector<ReadyOperation>> lessons_;
   std::map<BucketId, Bucket> buckets_;
   BucketId last_bucket_ = 0;
-  std::set<std::pair<Time, BucketId>> waiting_;  // those that hold something
+  std::set<std::pair<Time, BucketId>> waiting_;  // buckets that hold something
 };
 
 }  // namespace maypole::coordinator

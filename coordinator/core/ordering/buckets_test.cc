@@ -18,7 +18,7 @@ using Parts = std::vector<Ids>;
 
 constexpr Time kAge = milliseconds(5);
 
-// Buckets under test, with time by hand and what was released.
+// The Buckets under test, the time set by the test, and released operations.
 class Bench {
  public:
   explicit Bench(uint64_t threshold) : buckets_(threshold, kAge) {}
@@ -220,7 +220,7 @@ TEST(BucketsTest, AMissedRoundIsNoHarmAndALastingChangeIsLearned) {
   b.AddAll({1, 2, 3});
   for (int step = 0; step < kMissesToForget; ++step) {
     b.Parted();
-    b.AddAll({1, 2});  // 3 has gone for good
+    b.AddAll({1, 2});  // 3 never comes again
     b.Pass(kAge);
     EXPECT_EQ(b.Parted(), (Parts{{1, 2}})) << step;
   }
@@ -330,8 +330,8 @@ TEST(BucketsTest, ProcessSetsHaveBucketsOfTheirOwn) {
   EXPECT_EQ(b.Parted(), (Parts{{1, 2}}));
 }
 
-// Whatever comes, in whatever order: everything is released exactly once, at
-// its age at the latest, and what is urged at once.
+// In any order of arrival every operation is released exactly once, when its
+// age has passed at the latest, and at once if it is urgent.
 TEST(BucketsTest, NothingIsHeldLongerThanItsAgeInAnyOrder) {
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));

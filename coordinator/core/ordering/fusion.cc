@@ -28,7 +28,7 @@ uint64_t Padded(uint64_t bytes) {
   return (bytes + kFusionAlignment - 1) / kFusionAlignment * kFusionAlignment;
 }
 
-// A run that takes more operations.
+// A run that has room for more operations.
 struct Open {
   size_t run;  // index in the result
   uint64_t bytes;

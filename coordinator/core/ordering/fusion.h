@@ -1,8 +1,8 @@
 // Fusion: which operations run together, and in which order.
 //
-// Purpose: what may run now is grouped into runs. One run is one pass through
-// rings and network, so small tensors share its cost. What waits for what is
-// decided in buckets.h.
+// Purpose: groups operations that may run now into runs. A run is one pass
+// through rings and network, so small tensors share its cost. buckets.h decides
+// which operations wait for each other.
 //
 //   allreduce      fuses with allreduces of the same process set, dtype, op,
 //                  device and scale factors (shapes may differ)
@@ -11,7 +11,7 @@
 //                  root
 //   others         run alone
 //
-// A run holds at most `threshold` bytes (each operation rounded up to
+// A run has at most `threshold` bytes (each operation rounded up to
 // kFusionAlignment) and kMaxRunOperations operations; an operation larger than
 // the threshold runs alone. A threshold of 0 turns fusion off.
 //
@@ -34,30 +34,31 @@ namespace maypole::coordinator {
 
 inline constexpr uint64_t kFusionAlignment = 64;
 
-// Present on all nodes of its process set and validated.
+// An operation that is present on all nodes of its process set and validated.
 struct ReadyOperation {
   uint32_t id = 0;
   uint32_t generation = 0;
   Signature signature;
-  // Of the result; reducescatter: of the input; alltoall: of all ranks' inputs.
+  // Size of the result; for a reducescatter, of the input; for an alltoall, of
+  // all ranks' inputs.
   uint64_t bytes = 0;
   std::vector<int64_t> first_dims;  // allgather: by global rank
   std::vector<int64_t> splits;      // alltoall: a row for each rank of the set
   Time first_present{};
-  uint64_t order = 0;  // in which the first node has reported it
+  uint64_t order = 0;  // position in the order of the first node's reports
   Urgency urgency = Urgency::kNone;
 };
 
-// What operations of one run have in common; scale factors by their bits, as
-// ranks compare them (common/wire/signature.h).
+// What the operations of one run have in common. Scale factors are compared by
+// their bits, as ranks compare them (common/wire/signature.h).
 using FusionKey =
     std::tuple<Kind, uint32_t /*process set*/, DType, Op, Device,
                int32_t /*root*/, uint64_t /*prescale*/, uint64_t /*postscale*/>;
-// None: it runs alone.
+// Nullopt if the operation runs alone.
 std::optional<FusionKey> FusionKeyOf(const Signature& s);
 
-// Runs as indices into `ready`. Every index is in exactly one run; runs stand
-// in the order of their first operation, operations in the order of `ready`.
+// Returns runs as indices into `ready`. Every index is in exactly one run. Runs
+// are in the order of their first operations, operations in that of `ready`.
 std::vector<std::vector<size_t>> Fuse(std::span<const ReadyOperation> ready,
                                       uint64_t threshold);
 

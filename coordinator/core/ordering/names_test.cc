@@ -1,4 +1,4 @@
-// Names that come and go: the table forgets those that nobody uses.
+// Names come and go: the table forgets unused names.
 #include <string>
 #include <vector>
 

@@ -1,6 +1,6 @@
-// Property: whatever the order in which nodes report, whichever operations a
-// step has, whoever waits for one, and however often streams break: all nodes
-// get the same runs, every operation exactly once, at its age at the latest.
+// Property: for any order of reports, any operations in a step, any waits and
+// any number of broken streams, all nodes get the same runs, with every
+// operation exactly once, when its age has passed at the latest.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -148,7 +148,7 @@ class Simulation {
     for (Node& n : nodes_) LearnIds(n);
   }
 
-  // Somebody waits for any operation: pending, held, answered, not yet there.
+  // A rank waits for any operation: pending, held, answered or not yet there.
   void AddUrgent(size_t n, proto::ExecutorMessage* message) {
     const Planned& p = planned_[Pick(planned_.size())];
     proto::UrgentOperation* op = message->mutable_presence()->add_urgent();

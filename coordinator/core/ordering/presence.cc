@@ -65,7 +65,7 @@ absl::StatusOr<NegotiatedOperation*> OperationTable::Resolve(
   return op;
 }
 
-// With a new id; null: all are pending.
+// Returns an entry with a new id; null if all operations are pending.
 NegotiatedOperation* OperationTable::NewPlace() {
   if (free_.empty() && operations_.size() < limit_) {
     NegotiatedOperation& op = operations_.emplace_back();
@@ -83,7 +83,7 @@ NegotiatedOperation* OperationTable::NewPlace() {
   return op;
 }
 
-// An eighth, so that it is not to be done for each new name.
+// Forgets an eighth of the table, so that not every new name needs this.
 void OperationTable::ForgetOldest() {
   std::vector<NegotiatedOperation*> idle;
   for (NegotiatedOperation& op : operations_) {
@@ -113,7 +113,7 @@ absl::Status OperationTable::Retire(size_t node,
     if (*op == nullptr || (*op)->present > 0) continue;
     if ((*op)->set->by_node[node].empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
-          (*op)->Text(), " is to be forgotten for a node that is not of ",
+          (*op)->Text(), " was retired by a node without ranks of ",
           (*op)->set->Text()));
     }
     Forget(*op);
@@ -149,7 +149,7 @@ absl::Status OperationTable::Note(Time now, size_t node,
   return absl::OkStatus();
 }
 
-// `node` has just reported it.
+// Called when `node` has just reported the operation.
 void OperationTable::NoteStragglerTime(Time now, size_t node,
                                        const NegotiatedOperation& op) {
   if (op.present > 1) return straggler_time_.Came(now, node);
@@ -205,7 +205,7 @@ std::string OperationTable::DescribeDisagreement(
   const NodePresence& first = op.nodes[op.set->nodes.front()];
   bool agree = true;
   bool aside = false;
-  const size_t* other = nullptr;  // a node with another generation
+  const size_t* other = nullptr;  // a node with a different generation
   for (const size_t& i : op.set->nodes) {
     const NodePresence& p = op.nodes[i];
     for (const auto& g : p.groups) {
@@ -214,7 +214,7 @@ std::string OperationTable::DescribeDisagreement(
     }
     if (p.generation != first.generation) other = &i;
   }
-  // Where some stand aside, the root of a broadcast may be one of them.
+  // If ranks stand aside, the root of a broadcast may be one of them.
   if (!agree || aside) {
     std::vector<std::pair<int, Signature>> submitted;
     for (const NodePresence& p : op.nodes) {
@@ -228,10 +228,9 @@ std::string OperationTable::DescribeDisagreement(
   if (other == nullptr) return "";
   return absl::StrCat(op.Text(), ": mismatched counts: node ",
                       members_[op.set->nodes.front()].node,
-                      " submits it for the ", first.generation, ". time, node ",
-                      members_[*other].node, " for the ",
-                      op.nodes[*other].generation,
-                      ".; every rank must submit it equally often");
+                      " has submitted it ", first.generation, " times, node ",
+                      members_[*other].node, " ", op.nodes[*other].generation,
+                      "; every rank must submit it equally often");
 }
 
 absl::StatusOr<ReadyOperation> OperationTable::Gathered(

@@ -1,40 +1,42 @@
-// OperationTable: the operations of one epoch, and where they are present.
+// OperationTable: the operations of one epoch, and on which nodes they are
+// present.
 //
-// Purpose: gives identities their ids, notes which node has which operation
-// present, and validates what the ranks submitted once all nodes of its process
-// set have it.
+// Purpose: assigns ids to the operations' identities, notes on which nodes an
+// operation is present and, when it is present on all nodes of its process set,
+// validates what the ranks submitted.
 //
-//   absl::StatusOr<NegotiatedOperation*> op = table.Resolve(message); // may be
-//   new;
-//                            // null: by an id that has been forgotten
+//   // Adds a new operation if needed; null for an id that was forgotten.
+//   absl::StatusOr<NegotiatedOperation*> op = table.Resolve(message);
 //   absl::Status s = table.Note(now, node, message, *op);
 //   if (table.Complete(**op)) {
 //     absl::StatusOr<ReadyOperation> ready = table.Validate(**op);
 //     ...
-//     table.Settle(*op);       // issued or failed: its next generation may
-//                              // come
+//     table.Settle(*op);  // issued or failed: ready for the next generation
 //   }
 //
-// Errors of Resolve() and Note() mean that the message is bad (the executor is
-// broken), but for kResourceExhausted of Resolve(): the table is full of what
-// is pending. An error of Validate() is the ranks' mismatch.
+// Errors of Resolve() and Note() mean that the message is bad, that is that the
+// executor is broken; except kResourceExhausted of Resolve(), which means that
+// the table is full of pending operations. An error of Validate() is a mismatch
+// between ranks.
 //
-// Names that have not been used for longest are forgotten when a new one finds
-// no place, or when a node asks for it. The owner tells all nodes of their sets
-// (TakeForgotten), which count the name from 1 again; what they report by the
-// old id meanwhile is dropped, and comes again by identity.
+// When a new name finds no place, or a node asks for it, the names that have
+// been unused for longest are forgotten. The owner tells all nodes of their
+// sets (TakeForgotten), which then count the name's generations from 1 again.
+// A report that meanwhile uses the old id is dropped; the node reports the
+// operation again by its identity.
 //
-// A process set that has been removed is still known here: what comes late for
-// it is the owner's to fail (set->removed).
+// A process set that has been removed is still known here: the owner must fail
+// operations that arrive for it (set->removed).
+//
+// Urgency is sticky: an operation has the greatest urgency that any node has
+// reported, until it is settled.
 //
 // Thread contract: not synchronized; pure.
 //
-// Urgency is sticky: the greatest that any node has told, until it is settled.
-//
-// Invariants: no id is given twice (of four thousand million); an operation has
-// at most one generation pending per node, and is not forgotten while it has
-// one; NegotiatedOperation pointers stay valid as long as the table, and mean
-// the same operation until it is forgotten.
+// Invariants: no id is assigned twice (there are 2^32). An operation has at
+// most one pending generation per node, and is not forgotten while it has one.
+// NegotiatedOperation pointers are valid as long as the table, and refer to the
+// same operation until it is forgotten.
 #ifndef MAYPOLE_COORDINATOR_CORE_ORDERING_PRESENCE_H_
 #define MAYPOLE_COORDINATOR_CORE_ORDERING_PRESENCE_H_
 
@@ -62,14 +64,14 @@ struct NegotiatedOperation {
   uint32_t id = 0;
   proto::Identity identity;
   const RankSet* set = nullptr;
-  bool told = false;  // every node of the set has been told the id
+  bool told = false;  // every node of the set knows the id
   Time first_present{};
-  uint64_t order = 0;  // of the report of the set's first node
+  uint64_t order = 0;  // position of the report of the set's first node
   Urgency urgency = Urgency::kNone;
-  size_t present = 0;               // nodes
-  std::vector<NodePresence> nodes;  // empty while present on none
-  uint32_t settled = 0;             // the last generation that was
-  uint64_t used = 0;                // greater: later
+  size_t present = 0;               // number of nodes
+  std::vector<NodePresence> nodes;  // empty while present on no node
+  uint32_t settled = 0;             // the last settled generation
+  uint64_t used = 0;                // greater means used later
 
   // "allreduce 'layer1.weight'"
   std::string Text() const { return OperationText(identity); }
@@ -77,29 +79,30 @@ struct NegotiatedOperation {
 
 class OperationTable {
  public:
-  // `members` and `sets` outlive the table. limit: at most kMaxOperations.
+  // `members` and `sets` must outlive the table. limit: at most kMaxOperations.
   OperationTable(const std::vector<NodeMember>* members,
                  const ProcessSets* sets, size_t limit = kMaxOperations);
 
   absl::StatusOr<NegotiatedOperation*> Resolve(
       const proto::PresentOperation& message);
-  // What was reported before; null: it is unknown (the table was full).
+  // Finds an operation that was reported before; null if it is unknown (the
+  // table was full).
   absl::StatusOr<NegotiatedOperation*> Resolve(
       const proto::UrgentOperation& message);
   absl::Status Note(Time now, size_t node,
                     const proto::PresentOperation& message,
                     NegotiatedOperation* op);
-  // Somebody on the node waits for it. True if the generation is still pending:
-  // else it was answered when this was written.
+  // A rank of the node waits for the operation. False if this generation is no
+  // longer pending: the answer and this message have crossed.
   bool NoteUrgent(size_t node, uint32_t generation, NegotiatedOperation* op);
   static bool Complete(const NegotiatedOperation& op) {
     return op.present > 0 && op.present == op.set->nodes.size();
   }
   absl::StatusOr<ReadyOperation> Validate(const NegotiatedOperation& op) const;
   void Settle(NegotiatedOperation* op);
-  // The node wants these names to be forgotten: those that are not pending are.
+  // Forgets these names, as the node asks, except those that are pending.
   absl::Status Retire(size_t node, const proto::RetireNames& message);
-  // Those that have been forgotten since the last call.
+  // Names that have been forgotten since the last call of TakeForgotten().
   struct Forgotten {
     uint32_t id = 0;
     const RankSet* set = nullptr;
@@ -108,27 +111,28 @@ class OperationTable {
     return std::exchange(forgotten_, {});
   }
 
-  // The operation of an id that the table gave out and has not forgotten.
+  // The operation of an id that the table has assigned and not forgotten.
   NegotiatedOperation* Find(uint32_t id) { return &operations_[PlaceOf(id)]; }
-  // Null: never reported.
+  // Null if the operation is unknown.
   const NegotiatedOperation* Find(const proto::Identity& identity) const;
 
-  // Present somewhere, not settled.
+  // Operations that are present on some node and not settled.
   std::vector<NegotiatedOperation*> Pending();
   std::vector<const NegotiatedOperation*> Pending() const;
   size_t pending() const { return pending_; }
-  // Of the members, by what they have not reported yet.
+  // How long others have waited for each member's reports.
   StragglerTime& straggler_time() { return straggler_time_; }
 
  private:
-  // Null: it has been forgotten.
+  // Null if the id has been forgotten.
   absl::StatusOr<NegotiatedOperation*> FindGiven(uint32_t id);
   NegotiatedOperation* NewPlace();
   void ForgetOldest();
   void Forget(NegotiatedOperation* op);
   void NoteStragglerTime(Time now, size_t node, const NegotiatedOperation& op);
   std::string DescribeDisagreement(const NegotiatedOperation& op) const;
-  // What each rank brings, by position in the set.
+  // Adds what the ranks' inputs differ in (first dimensions, splits), by
+  // position in the set.
   absl::StatusOr<ReadyOperation> Gathered(const NegotiatedOperation& op,
                                           ReadyOperation ready) const;
 

@@ -30,7 +30,7 @@ absl::StatusOr<Signature> CheckedSignature(const proto::LocalSignature& m,
   return s;
 }
 
-// Each rank of the set on the node in exactly one group.
+// Checks that each rank of the set on the node is in exactly one group.
 absl::Status CheckRanks(const std::vector<uint32_t>& expected,
                         const NodePresence& p) {
   std::set<uint32_t> seen;
@@ -41,8 +41,8 @@ absl::Status CheckRanks(const std::vector<uint32_t>& expected,
       if (known && seen.insert(rank).second) continue;
       return absl::InvalidArgumentError(absl::StrCat(
           "a signature of rank ", rank,
-          ", which is no rank of the process set on the node or has another "
-          "signature already"));
+          ", which is not a rank of the process set on the node, or has "
+          "another signature already"));
     }
   }
   if (seen.size() == expected.size() && !seen.empty()) {
@@ -60,8 +60,8 @@ absl::Status ReadFirstDims(size_t locals, const proto::PresentOperation& m,
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      "first dimensions that are not one for each rank of the process set on "
-      "the node, from 0 to 2^44");
+      "there must be one first dimension, from 0 to 2^44, for each rank of the "
+      "process set on the node");
 }
 
 absl::Status ReadSplits(size_t ranks, const proto::PresentOperation& m,
@@ -71,14 +71,14 @@ absl::Status ReadSplits(size_t ranks, const proto::PresentOperation& m,
   if (p->splits.size() != locals * ranks || !AreDimensions(p->splits)) {
     return absl::InvalidArgumentError(absl::StrCat(
         p->splits.size(), " splits for ", locals, " ranks on the node and ",
-        ranks, " ranks of the process set, or some not from 0 to 2^44"));
+        ranks, " ranks of the process set, or not all from 0 to 2^44"));
   }
   for (size_t i = 0; i < locals; ++i) {
     uint64_t sum = 0;  // at most 2^12 x 2^44
     for (size_t j = 0; j < ranks; ++j) sum += p->splits[i * ranks + j];
     if (sum == static_cast<uint64_t>(p->first_dims[i])) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        "splits of ", sum, " rows in all for ", p->first_dims[i], " rows"));
+        "splits with a sum of ", sum, " for ", p->first_dims[i], " rows"));
   }
   return absl::OkStatus();
 }
@@ -132,7 +132,7 @@ absl::StatusOr<NodePresence> ReadPresence(
   if (status.ok() && Gathers(kind)) {
     status = ReadFirstDims(expected.size(), message, &p);
   }
-  // That of a set with too many ranks fails whatever it says.
+  // An alltoall of too many ranks fails anyway.
   if (status.ok() && kind == Kind::kAlltoall &&
       set.ranks.size() <= kMaxAlltoallRanks) {
     status = ReadSplits(set.ranks.size(), message, &p);

@@ -1,7 +1,6 @@
-// Reported: what a node says of an operation, read from its message and
-// checked.
+// Reads and checks a node's report that an operation is present.
 //
-// An error means that no sound executor sends this.
+// An error means that no correct executor sends such a message.
 //
 // Thread contract: values and pure functions.
 #ifndef MAYPOLE_COORDINATOR_CORE_ORDERING_REPORTED_H_
@@ -19,30 +18,30 @@
 
 namespace maypole::coordinator {
 
-// What a node says of an operation that is present there.
+// A node's report about an operation.
 struct NodePresence {
-  // Ranks that agree on one signature; normally one group.
+  // Ranks with equal signatures; normally there is one group.
   struct Group {
     std::vector<uint32_t> ranks;
     Signature signature;
   };
   bool present = false;
-  bool stands_in = false;  // not present: it was asked to stand in
+  bool stands_in = false;  // not present, but was asked to stand in
   uint32_t generation = 0;
   std::vector<Group> groups;
-  // By rank of the set on the node, in the order of local ranks.
+  // By the set's ranks on the node, in the order of local ranks.
   std::vector<int64_t> first_dims;  // allgather, alltoall
-  std::vector<int64_t> splits;      // alltoall: for each, a row of the matrix
+  std::vector<int64_t> splits;      // alltoall: a row of the matrix per rank
 };
 
 // "allreduce 'layer1.weight'", "allreduce 'x' of process set 2"
 std::string OperationText(const proto::Identity& identity);
 
-// Known numbers, a name of a sound length. Whether there is such a process set
-// is another matter.
+// Checks that the kind is known and the name's length is allowed. Does not
+// check that the process set exists.
 absl::Status CheckIdentity(const proto::Identity& identity);
 
-// The message of `node`, which the set has ranks on.
+// Reads a message of `node`, on which the set has ranks.
 absl::StatusOr<NodePresence> ReadPresence(
     size_t node, const RankSet& set, const proto::Identity& identity,
     const proto::PresentOperation& message);

@@ -1,6 +1,7 @@
-// Property: several overlapping process sets over three nodes, random orders of
-// reports: all nodes see the runs that they have in common in one order, each
-// exactly once, numbered without gaps, and nothing of others' sets.
+// Property: with several overlapping process sets over three nodes and random
+// orders of reports, all nodes get the runs that they have in common in the
+// same order, each exactly once, numbered without gaps, and no runs of other
+// nodes' sets.
 #include <algorithm>
 #include <map>
 #include <random>

@@ -1,4 +1,5 @@
-// ElasticNode: what a node of an elastic job says and has been told, for tests.
+// ElasticNode: a node of an elastic job, for tests: the messages that it sends,
+// and those that it has received.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_COORDINATOR_CORE_TESTING_ELASTIC_TESTING_H_
@@ -15,16 +16,16 @@ namespace maypole::coordinator {
 
 struct ElasticRank {
   uint64_t client = 0;
-  uint64_t epoch = 0;  // its last one; 0: it is new
-  uint32_t rank = 0;   // what it was there
-  int64_t pid = 0;     // 0: as then; of a new one 1000 + client
+  uint64_t epoch = 0;  // its last epoch; 0: it is new
+  uint32_t rank = 0;   // its rank in that epoch
+  int64_t pid = 0;     // 0: the same as then; if new, 1000 + client
 };
 
 struct ElasticNode {
   Executor* executor;
   std::vector<ElasticRank> waiting = {};
   std::map<uint64_t, int64_t> pids = {};  // by client
-  int64_t start_timeout_ms = 0;           // 0: its ranks do not say
+  int64_t start_timeout_ms = 0;           // 0: its ranks do not set it
 
   proto::ExecutorMessage Ready(uint32_t min_size, uint32_t max_size) {
     proto::ExecutorMessage m;
@@ -59,7 +60,7 @@ struct ElasticNode {
     }
     return pids[r.client] = pid;
   }
-  // Starts and refusals that it has been sent.
+  // How many starts and refusals were sent to it.
   uint64_t Round() const {
     uint64_t n = 0;
     for (const proto::CoordinatorMessage& m : executor->inbox) {
@@ -75,7 +76,7 @@ struct ElasticNode {
     }
     return last;
   }
-  // New ranks and leaving ones, as last told.
+  // New and leaving ranks, as in the last MembershipWanted.
   std::pair<uint32_t, uint32_t> Wanted() const {
     std::pair<uint32_t, uint32_t> last;
     for (const proto::CoordinatorMessage& m : executor->inbox) {

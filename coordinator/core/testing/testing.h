@@ -1,4 +1,5 @@
-// TestBed: a core with fake executors, for tests. No threads, time by hand.
+// TestBed: a core with fake executors, for tests. It has no threads; the test
+// sets the time.
 //
 //   TestBed bed;
 //   Executor& a = bed.Connect("job", "n0");
@@ -32,7 +33,7 @@ struct Executor {
   std::string incarnation;
   Link<proto::ExecutorMessage> link{1000};
   std::vector<proto::CoordinatorMessage> inbox;
-  // Out of the inbox:
+  // Extracted from the inbox:
   std::vector<proto::Run> runs;
   std::vector<proto::OperationFailed> failures;
   std::vector<proto::SetReply> set_replies;
@@ -56,10 +57,10 @@ class TestBed {
   Executor& Hello(const proto::ExecutorHello& hello);
   void Ready(Executor& e, uint32_t size, const std::vector<uint32_t>& ranks,
              uint32_t chunk_bytes = 524288);
-  // As its ranks' environment says of stragglers.
+  // The stall times that the ranks' environment sets.
   int64_t stall_check_ms = -1;
   int64_t stall_shutdown_ms = -1;
-  // And how long they wait for a start; 0: it says nothing.
+  // How long the ranks wait for a start; 0: the environment does not set it.
   int64_t start_timeout_ms = 0;
   void Waiting(Executor& e, uint32_t size, const std::vector<uint32_t>& ranks,
                uint32_t local_size);
@@ -75,7 +76,7 @@ class TestBed {
   // Lets time pass, with the core's deadlines on the way.
   void Pass(Time time);
 
-  // As an operator asks; an unknown job is an empty reply.
+  // An operator's calls. Status() returns an empty reply for an unknown job.
   proto::StatusReply Status(const std::string& job = "");
   absl::StatusOr<proto::AbortReply> Abort(const std::string& job,
                                           const std::string& reason = "");
@@ -118,16 +119,17 @@ proto::PresentOperation Broadcast(const std::string& name,
                                   const std::vector<uint32_t>& ranks,
                                   const std::vector<int64_t>& shape,
                                   int32_t root);
-// One first dimension by local rank.
+// `first_dims` by local rank.
 proto::PresentOperation Allgather(const std::string& name,
                                   const std::vector<uint32_t>& ranks,
                                   const std::vector<int64_t>& first_dims,
                                   int64_t row);
-// By rank of the process set on the node: what it sends to each rank of it.
+// `splits` by rank of the process set on the node: what it sends to each rank
+// of the set.
 proto::PresentOperation Alltoall(
     const std::string& name, const std::vector<uint32_t>& ranks,
     const std::vector<std::vector<int64_t>>& splits, int64_t row);
-// The same of a process set.
+// The same operation in a process set.
 proto::PresentOperation In(uint32_t process_set, proto::PresentOperation op);
 proto::ExecutorMessage MakeSet(uint32_t rank, uint32_t number,
                                const std::vector<uint32_t>& ranks);

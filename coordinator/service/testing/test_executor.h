@@ -1,7 +1,7 @@
 // TestExecutor: a real gRPC client of the coordinator, for tests.
 //
-// Thread contract: the methods from one thread; a reader thread fills the
-// inbox. Waits have a bound and fail the test when it passes.
+// Thread contract: one thread calls the methods; a reader thread fills the
+// inbox. Waits have a time limit and fail the test when it passes.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_TESTING_TEST_EXECUTOR_H_
 #define MAYPOLE_COORDINATOR_SERVICE_TESTING_TEST_EXECUTOR_H_
 
@@ -26,8 +26,8 @@ class TestExecutor {
                std::string secret = "");
   ~TestExecutor();
 
-  // Opens a stream; with a session it resumes that and resends. False: the
-  // stream ended before a welcome; see status() and refused().
+  // Opens a stream; if there is a session, resumes it and resends. False if the
+  // stream ended before a welcome: see AwaitEnd() and refused().
   bool Connect();
   // Cuts the stream as a network would.
   void Break();
@@ -38,9 +38,9 @@ class TestExecutor {
   void Send(proto::ExecutorMessage payload);
 
   using Message = proto::CoordinatorMessage;
-  // Waits for a payload that fits and returns the first such.
+  // Waits for a payload for which fits() is true, and returns the first one.
   Message Await(const std::function<bool(const Message&)>& fits);
-  // Waits until the stream has ended; its status.
+  // Waits until the stream has ended, and returns its status.
   grpc::Status AwaitEnd();
 
   std::vector<Message> inbox() const;

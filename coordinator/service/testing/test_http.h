@@ -1,4 +1,6 @@
-// HttpGet: reads a page from this machine, for tests.
+// HttpGet: reads a page from a server on this machine, for tests.
+//
+// Thread contract: any thread; blocks until the server has hung up.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_TESTING_TEST_HTTP_H_
 #define MAYPOLE_COORDINATOR_SERVICE_TESTING_TEST_HTTP_H_
 
@@ -8,7 +10,7 @@
 
 namespace maypole::coordinator {
 
-// Headers and body; empty if nobody answers. IPv4 loopback only.
+// Returns headers and body; empty if no server answers. IPv4 loopback only.
 std::string HttpGet(const Address& address, const std::string& path);
 
 }  // namespace maypole::coordinator
