@@ -1,4 +1,4 @@
-"""Elastic jobs with real daemons: ranks die and come, the others go on as the processes they are."""
+"""Elastic jobs with real daemons: ranks die and join, and the other processes continue without a restart."""
 
 import os
 import select
@@ -26,7 +26,7 @@ class Rank:
         self.process.stdin.write(command.encode() + b"\n")
 
     def hear(self, seconds=60):
-        """What came of the oldest command that was not heard of yet: its words."""
+        """Reads the answer to the oldest unanswered command, as words."""
         line = b""
         until = time.monotonic() + seconds
         while not line.endswith(b"\n"):
@@ -59,7 +59,7 @@ class ElasticTest(unittest.TestCase):
         return rank
 
     def join(self, ranks):
-        """All join; (epoch, size) and their ranks, in the order given."""
+        """Makes all processes join; returns (epoch, size) and their ranks, in the given order."""
         for r in ranks:
             r.tell("join")
         heard = [r.hear() for r in ranks]

@@ -1,4 +1,4 @@
-"""What waiting costs: processor time of ranks, executors and the coordinator."""
+"""The CPU time that ranks, executors and the coordinator use while waiting."""
 
 import os
 import signal

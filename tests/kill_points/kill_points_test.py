@@ -1,7 +1,7 @@
-"""A rank dies at each transition of the board; what do the others see?
+"""A rank dies at each transition of the board; checks what the others see.
 
 Every kill point of the source (MAYPOLE_KILL_POINT) is listed here with the jobs
-in which ranks come by. killed_ranks does a round and judges it.
+in which ranks reach it. killed_ranks plays a round and judges it.
 """
 
 import os
@@ -41,7 +41,7 @@ SECOND_DEATH = "abort.arena_left".split()
 
 
 def points_in_source():
-    """Of client/ and common/, as they stand in this test's data."""
+    """The kill points in client/ and common/, from this test's data."""
     found = set()
     for part in ("client", "common"):
         for directory, _, names in os.walk(os.path.join(harness.ROOT, part)):

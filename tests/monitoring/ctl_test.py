@@ -51,14 +51,14 @@ class CtlTest(unittest.TestCase):
         return [CTL, "--coordinator", self.address, "--secret_file", self.secret_file] + list(args)
 
     def ctl(self, *args, status=0):
-        """(stdout, stderr): pipes, in which nothing is cut."""
+        """Runs maypolectl with pipes, where output is not cut; (stdout, stderr)."""
         done = subprocess.run(self.command(*args), env=harness.environment({"COLUMNS": "40", "TZ": "UTC"}),
                               capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         return done.stdout, done.stderr
 
     def on_terminal(self, *args, columns):
-        """What a terminal gets."""
+        """Runs maypolectl on a terminal; its output."""
         master, slave = pty.openpty()
         self.addCleanup(os.close, master)
         tty.setraw(slave)
@@ -76,7 +76,7 @@ class CtlTest(unittest.TestCase):
         return out.decode()
 
     def refused(self, *args, status=1):
-        """The one line that says why."""
+        """Runs maypolectl, which must fail; its one line of error."""
         out, err = self.ctl(*args, status=status)
         self.assertEqual(out, "")
         self.assertTrue(err.startswith("maypolectl: "), err)
@@ -89,7 +89,7 @@ class CtlTest(unittest.TestCase):
         return {j["job"]: j for j in json.loads(out)["jobs"]}
 
     def start(self, np=4, program="loop.py"):
-        """A job of two nodes that steps, and its name."""
+        """Starts a job of two nodes that runs steps; returns it and its name."""
         before = self.jobs()
         job = harness.Job(np=np, nodes=2, program=program,
                           launcher_args=["--coordinator", self.address, "--secret-file", self.secret_file],

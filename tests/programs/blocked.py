@@ -1,5 +1,5 @@
-"""A rank that waits: interrupted by a signal after it has long slept, and in a
-deadlock that only the coordinator can see."""
+"""A waiting rank: interrupted by a signal after a long sleep, and in a deadlock
+that only the coordinator can detect."""
 
 import signal
 import time

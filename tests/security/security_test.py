@@ -1,5 +1,5 @@
-"""Strangers: on the network, on the node, at every port and socket. The jobs
-go on, nobody gets in, and nothing secret can be read where others look."""
+"""Attackers on the network and on the node, at every port and socket. The jobs
+continue, no attacker gets access, and no secret is visible to others."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ def connect(address, seconds=5):
 
 
 def hung_up(sock, seconds):
-    """The other side has ended the connection; what it sent first is dropped."""
+    """True if the other side has closed the connection; earlier data is dropped."""
     deadline = time.monotonic() + seconds
     try:
         while time.monotonic() < deadline:
@@ -60,12 +60,12 @@ def listening(pid):
 
 
 def executors(agent):
-    """Process numbers of the executors of the agent with this one."""
+    """Process ids of the executors of the agent with this process id."""
     return [p for p in harness.descendants(agent) if "--executor" in harness.processes().get(p, (0, []))[1]]
 
 
 class Running:
-    """Two agents with a job that goes on while a test does its worst."""
+    """Two agents with a job that must keep running during an attack."""
 
     def __init__(self, c, *coordinator_flags, **kwargs):
         self.c = c
@@ -77,7 +77,7 @@ class Running:
             harness.wait_until(lambda: os.path.exists(c.path("running.%d" % r)), 60, "the job to run")
 
     def check(self):
-        """It has gone on all the time, and ends well."""
+        """Checks that the job has run all the time, and ends without an error."""
         for process in self.ranks:
             if process.poll() is not None:
                 raise AssertionError("the job has ended")

@@ -1,4 +1,4 @@
-"""Ranks in containers, as far as processes see: PID namespaces of their own.
+"""Ranks in containers, simulated by PID namespaces of their own.
 
 The agent lives outside, as on a node whose jobs run in containers that are
 given the agent's socket. Needs root.
@@ -109,7 +109,7 @@ class ContainersTest(unittest.TestCase):
 
 @unittest.skipIf(REASON, REASON)
 class RootlessTest(unittest.TestCase):
-    """Containers that an ordinary user has started; the agent is root's, which in there is nobody's."""
+    """Containers started by an ordinary user; the agent is root's, whose uid appears as nobody inside."""
 
     def setUp(self):
         root, harness.ROOT = harness.ROOT, harness.public_copy()

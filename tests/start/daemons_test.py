@@ -1,4 +1,4 @@
-"""Ranks of other launchers that use daemons which run already."""
+"""Ranks of other launchers that use permanent daemons."""
 
 import os
 import shutil

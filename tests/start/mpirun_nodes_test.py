@@ -1,4 +1,4 @@
-"""Jobs of Open MPI's mpirun on two nodes, which PMIx tells of each other."""
+"""Jobs of Open MPI's mpirun on two nodes, which find each other through PMIx."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Jobs of torchrun on two nodes, which its store tells of each other."""
+"""Jobs of torchrun on two nodes, which find each other through its store."""
 
 import os
 import unittest

@@ -1,4 +1,4 @@
-"""Jobs that torchrun (python3 -m torch.distributed.run) has started."""
+"""Jobs started by torchrun (python3 -m torch.distributed.run)."""
 
 import os
 import unittest

@@ -1,4 +1,4 @@
-"""Clients and daemons of different versions: one line that names both. And that a release has one version."""
+"""Clients and daemons of different versions give one line that names both. And all files name the same version."""
 
 import os
 import shutil
