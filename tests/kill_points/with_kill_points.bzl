@@ -28,7 +28,7 @@ with_kill_points = rule(
     executable = True,
 )
 
-# The same, the program being a test.
+# The same for a test program.
 with_kill_points_test = rule(
     implementation = _impl,
     attrs = _attrs,
