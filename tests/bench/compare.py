@@ -154,7 +154,7 @@ def render(options: argparse.Namespace) -> None:
 
 def main(argv: List[str]) -> int:
     options = arguments(argv)
-    # So that what stands in `finally` is done.
+    # So that `finally` blocks run.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     failures = []
     try:

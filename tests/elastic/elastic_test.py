@@ -103,7 +103,7 @@ class ElasticTest(unittest.TestCase):
             self.assertEqual(words[:2], ["failed", str(ABORTED)], words)
             self.assertIn("(pid %d," % a.pid if r is b else "pid %d)" % a.pid, " ".join(words))
 
-        # The two go on, with a new process; they keep their order.
+        # The two continue with a new process; they keep their order.
         self.leave([b, c])
         new = self.rank(d, 1)
         epoch, ranks = self.join(order + [new])
@@ -153,7 +153,7 @@ class ElasticTest(unittest.TestCase):
         self.leave([a, b, c])
         for r in (b, c):
             r.tell("join")
-        # It may come back as long as it lives.
+        # It may return as long as its process lives.
         self.assertEqual(select.select([b.process.stdout], [], [], 3)[0], [])
         a.process.stdin.close()
         self.assertEqual(a.process.wait(10), 0)

@@ -35,7 +35,7 @@ def run(scene, layout, fault):
                                "the victim to end itself")
             since = job.record(victim)["ended"]
         seconds, records = told_by(job, others, since)
-        if late is not None:  # it sees it when it next looks
+        if late is not None:  # it sees the error in its next call
             job.touch("go")
             records[late] = job.await_record(late)
         job.touch("over")

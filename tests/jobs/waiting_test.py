@@ -34,7 +34,7 @@ class WaitingTest(unittest.TestCase):
     def reach(self, job, stage):
         for r in range(job.np):
             job.await_file("%s.%d" % (stage, r))
-        # From here on: until the budgets are over and what came last is done.
+        # From here on: until the budgets are used up and the last operation is done.
         time.sleep(0.5)
 
     def run_on(self, nodes, ranks):

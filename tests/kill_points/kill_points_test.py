@@ -16,8 +16,8 @@ PROGRAM = os.path.join(harness.ROOT, "tests/kill_points/killed_ranks")
 FLAGS = ["--chunk_bytes=4096"]
 LONG = os.environ.get("MAYPOLE_TEST_LONG") == "1"
 
-# Points by where ranks pass them: within one node; also in jobs over several
-# nodes; only in those; by who finds the executor dead.
+# Points by where ranks pass them: in jobs on one node; also in jobs on several
+# nodes; only in those; by ranks that find the executor dead.
 ONE_NODE = """
 pool.taken arrival.claimed arrival.reduced arrival.committed
 arrival.delivered arrival.placed commit.eager
@@ -36,7 +36,7 @@ SEVERAL_NODES = "ready.set ready.claimed".split()
 # With few slots.
 FEW_SLOTS = "slot.recalled slot.returned".split()
 EXECUTOR = "abort.claimed abort.text abort.coded".split()
-# As the others are told of a death; the one that dies here is the second.
+# The others' errors about a death; here the second rank dies.
 SECOND_DEATH = "abort.arena_left".split()
 
 

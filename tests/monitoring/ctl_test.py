@@ -69,7 +69,7 @@ class CtlTest(unittest.TestCase):
         while True:
             try:
                 some = os.read(master, 65536)
-            except OSError:  # nobody writes any more
+            except OSError:  # the last writer has closed it
                 break
             out += some
         self.assertEqual(ctl.wait(60), 0)
@@ -142,7 +142,7 @@ class CtlTest(unittest.TestCase):
 
         def late():
             out, _ = self.ctl("ranks", a)
-            # Until its node has said more, all ranks there may be meant.
+            # Until its node reports more, all ranks there count as late.
             return out if any(line.split()[:3] == ["3", "node1", "late"] for line in out.splitlines()) else None
 
         out = harness.wait_until(late, 30, "a late rank")
@@ -200,7 +200,7 @@ class CtlTest(unittest.TestCase):
         self.assertIn("rank 1 (node node1", next_event("epoch_end")["text"])
         job.wait(30)
         harness.wait_until(lambda: not self.jobs(), 20, "no jobs")
-        # Who comes later reads the same.
+        # A later caller reads the same.
         out, _ = self.ctl("events", name)
         self.assertRegex(out, r"\d\d:\d\d:\d\d\.\d{3} info    %s epoch_start epoch=1 size=2 nodes=2\n" % name)
         self.assertRegex(out, r"warning %s rank_lost epoch=1 node=node1 rank=1 reason=" % name)

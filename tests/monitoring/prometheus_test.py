@@ -15,7 +15,7 @@ import prometheus_server
 from known_job import Agents, KnownJob
 
 OPERATIONS, ELEMENTS, GROUPS, LATE = 20, 1000, 5, 0.3
-# What "operations" of programs/known.py comes to.
+# The expected totals of "operations" of programs/known.py.
 ALLREDUCES = OPERATIONS + 3 * GROUPS + 1
 ALLREDUCE_BYTES = 4 * (OPERATIONS * ELEMENTS + GROUPS * (3 + 7 + 11) + 10)
 

@@ -9,7 +9,7 @@ import torch
 import maypole.torch as hvd
 import rank
 
-SECONDS = 2.0  # the first second of a wait is unlike the rest
+SECONDS = 2.0  # the first second of a wait differs from the rest
 
 
 class Interrupted(Exception):

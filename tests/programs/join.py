@@ -83,7 +83,7 @@ def main():
         longest = max(range(hvd.size()), key=lambda r: inputs_of(r, shift))
         assert last == longest, (last, longest)
         lasts.append(last)
-        # Nobody stands aside any more; unnamed operations match as before.
+        # No rank stands aside any more; unnamed operations match as before.
         total = hvd.allreduce(torch.ones(3), op=hvd.Sum)
         expect(total, torch.full((3,), float(hvd.size())), "after the join")
         hvd.barrier()

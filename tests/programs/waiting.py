@@ -43,7 +43,7 @@ def main():
     for n in (LARGE, SMALL):
         sums.append(float(hvd.synchronize(submit(n))[n - 1]))
 
-    # Theirs are outstanding, and nobody waits.
+    # The others' operations are outstanding, and no rank waits.
     handles = [] if late else [submit(n) for n in (LARGE, SMALL)]
     stage("outstanding")
     handles = handles or [submit(n) for n in (LARGE, SMALL)]

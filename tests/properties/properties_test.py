@@ -59,7 +59,7 @@ class PropertiesTest(unittest.TestCase):
                 self.fail("%s\n%s%s" % (what, done.stderr, again(self, done.stderr)))
         self.assertGreaterEqual(events["programs"], min(PROGRAMS, least * min(1, seconds)))
 
-    # The three that play for long: four ranks, one node, two, unequal ones.
+    # The three long ones: four ranks on one node, on two nodes, on unequal nodes.
 
     def test_four_ranks(self):
         self.play([4], 4096, 5, most_bytes=128 * 1024, times=5)

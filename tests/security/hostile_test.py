@@ -129,7 +129,7 @@ class HostileTest(unittest.TestCase):
             self.assertGreaterEqual(int(said.get("rounds", 0)), rounds, out)
             self.assertGreater(int(said["epochs"]), 0, out)
             self.check_executors(agents)
-            # It has gone on all the time, goes on now, and ends well.
+            # The job has run all the time, still runs, and ends without an error.
             with open(os.path.join(self.dir, "honest", "end"), "w"):
                 pass
             for process in honest:
@@ -161,7 +161,7 @@ class HostileTest(unittest.TestCase):
                 try:
                     honest.wait(15)
                 except subprocess.TimeoutExpired:
-                    honest.terminate()  # it waits for what never comes
+                    honest.terminate()  # it waits for ever
                 out = self.finish(honest, 20)
                 self.assertIn(honest.returncode, (0, 1, -signal.SIGTERM), out)
                 self.assertNotIn("Segmentation", out)

@@ -198,7 +198,7 @@ class TlsTest(unittest.TestCase):
             check([ca, "--tls_cert=" + expired(self.ours, "node"), key], "the certificate has expired (on 2020-02-01")
 
     def test_a_certificate_that_expires_while_the_agent_runs(self):
-        # (What is expired at the start is refused there: so a proxy answers in
+        # (A program with an expired certificate does not start, so a proxy answers in
         # the coordinator's place with openssl's own server.)
         cert = expired(self.ours, "coordinator")
         with socket.create_server(("127.0.0.1", 0)) as free:

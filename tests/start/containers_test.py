@@ -75,7 +75,7 @@ class ContainersTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(len(re.findall("sum 6", done.stdout)), 3, done.stdout + done.stderr)
 
-    # The death is seen outside, and named; pids there mean nothing to the others.
+    # The death is detected outside and named; pids inside mean nothing to the others.
     def test_death_in_a_container(self):
         with daemons.Daemons(1) as d:
             processes = [self.start(d, rank, 3, go=["go"]) for rank in range(3)]

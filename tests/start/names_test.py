@@ -95,7 +95,7 @@ class LoopbackNameTest(NamesCase):
         self.assertRegex(last, r"cannot reach the coordinator at n0:%d" % PORT)
         print(last)
         last = done[0][2].splitlines()[-1]
-        # What the ranks say counts, not the daemons' --start_timeout.
+        # The ranks' timeout counts, not the daemons' --start_timeout.
         self.assertIn("the job did not start within 15 s: ranks 2,3 of 4 have not called init(); arrived: "
                       "node n0 with ranks 0,1", last)
 

@@ -85,7 +85,7 @@ class EnvironmentTest(OddCase):
 
     @unittest.skipIf(ROOT_REASON, ROOT_REASON)
     def test_home_where_no_socket_can_be_made(self):
-        # Nothing can be made there at all.
+        # No file can be created there.
         home = self.directory(prefix="mph")
         self.check_job(env={"HOME": home, "XDG_RUNTIME_DIR": home},
                        prefix=["unshare", "--mount", "sh", "-c",

@@ -118,7 +118,7 @@ class SrunTest(SlurmCase):
         if not self.slurm.has_pmix():
             self.skipTest("this Slurm has no PMIx")
         job = Job(self.slurm)
-        # Nothing is derived from a home here: PMIx carries what must be known.
+        # The home is not used here: PMIx carries the bootstrap info.
         self.run_ok(["srun", "--mpi=pmix", "-N2", "-n4", "--ntasks-per-node=2"] + job.command,
                     env={"HOME": "/nonexistent"})
         self.assertEqual([p[0] for p in job.places(4)], ["n0", "n0", "n1", "n1"])

@@ -103,7 +103,7 @@ class TwoUsersTest(unittest.TestCase):
                          for uid, directory in zip(USERS, directories)), [])
         self.assertEqual(self.meet(directories, processes), list(USERS))
 
-    # Whoever listens where an agent should could read tensors.
+    # A process that listens in the agent's place could read tensors.
     def test_an_agent_of_another_user(self):
         at = self.directory(USERS[0])
         os.chmod(at, 0o755)

@@ -14,7 +14,7 @@ from contest.plan import RESNET, SETTINGS, SIZES, bytes_of
 
 ALL, NEAR, FAR = "all", "near", "far"
 _FAR_FACTOR = 1.8
-# Fewer of a kind than this part of all rounds are somebody's interruption.
+# If a kind has fewer than this part of all rounds, it comes from interruptions.
 _LEAST_PART = 0.05
 
 

@@ -147,7 +147,7 @@ def _openmpi(place: Place, group: Group) -> None:
         command += ["--mca", "mpi_yield_when_idle", "1"]
     if place.net is not None:
         command = place.inside(0) + command + _across(place)
-    # Unbound, as all others are.
+    # Not bound to cores, like all others.
     command += ["--bind-to", "none", place.contest("contest_openmpi")]
     group.start(command, dict(place.env, TMPDIR=place.dir))
 

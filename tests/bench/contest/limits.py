@@ -58,7 +58,7 @@ def iperf3(net, seconds: int) -> float:
                          net.ADDRESSES[1]],
                      stdout=subprocess.PIPE, text=True)
     try:
-        # It says so when it listens.
+        # It prints a line when it listens.
         harness.wait_until(lambda: "listening" in server.stdout.readline(), 10,
                            "iperf3's server")
         client = net.run(0, ["iperf3", "--client", net.ADDRESSES[1], "--json",

@@ -106,7 +106,7 @@ def case_plan(what: str, setting: Setting, quick: bool = False) -> CasePlan:
     small = size <= _MIB
     turns = 2 if quick else _turns(size, setting)
     measured = 3 if small else 1
-    # What is large brings nothing warm from the round before.
+    # Large buffers keep nothing in the caches from the previous round.
     return CasePlan(what, size, _operations(size, setting), turns,
                     1 if small else 0, measured)
 

@@ -164,5 +164,5 @@ def run(reducer: Reducer) -> None:
     except Exception as e:
         print(f"contest: rank {reducer.rank} of {reducer.size}: {e}",
               file=sys.stderr, flush=True)
-        # Not by sys.exit: peers may leave the interpreter in no state to end.
+        # Not by sys.exit: peers may leave the interpreter in a state in which it cannot end.
         os._exit(1)

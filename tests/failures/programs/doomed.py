@@ -87,7 +87,7 @@ def main():
     later, _ = plain.text_of(lambda: plain.allreduce("later"))
     rank.record(text=text, value=value, seen=seen, later=later)
     if text is not None:
-        rank.await_file("over")  # others are to see the fault, not that we leave
+        rank.await_file("over")  # others must see the fault, not this rank's departure
     plain.shutdown()
 
 

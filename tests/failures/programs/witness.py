@@ -12,7 +12,7 @@ import plain
 import rank
 
 PAUSE = 0.005  # it is there to see, not to load the machine
-SIZES = (100, 20000)  # the small way and the large way
+SIZES = (100, 20000)  # one eager, one by rendezvous
 
 
 def main():

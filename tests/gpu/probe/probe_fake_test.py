@@ -112,7 +112,7 @@ class ProbeTest(unittest.TestCase):
         self.assertGreaterEqual(together["together"], 40)
 
         flags = self.figures(rows, 3, "stream flags in host memory, no MPS")
-        # 200 in two batches, of which the first round begins with the gate.
+        # 200 in two batches; the first round of each begins with the gate.
         # 200 in two batches; those of a batch that ended by the first look at it are left out: one at least.
         self.assertEqual(flags["rounds"] + flags["rounds left out"], 200)
         self.assertGreaterEqual(flags["rounds left out"], 2)
