@@ -1,10 +1,10 @@
 #!/bin/sh
 # Runs all tests; the last line is 'N passed, N failed' (', N skipped' if any).
-#   tests/run.sh         installs what is missing, builds, runs all but the long
+#   tests/run.sh         installs missing packages, builds, runs all but the long tests
 #   tests/run.sh --all   also the tests tagged "long", and all others once more
 #                        under each sanitizer: asan, ubsan, tsan
-# With CUDA's toolkit (nvcc in $CUDA_HOME/bin, /usr/local/cuda by default) also
-# what is compiled for GPUs; no GPU is needed.
+# With CUDA's toolkit (nvcc in $CUDA_HOME/bin, /usr/local/cuda by default) it also
+# builds the GPU code; no GPU is needed.
 set -u
 cd "$(dirname "$0")/.."
 

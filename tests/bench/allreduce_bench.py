@@ -1,6 +1,6 @@
 """One rank of a measurement of allreduce by maypole.torch.
 
-The twin of allreduce_bench.cc: the same flags, cases and output. To be started
+The Python twin of allreduce_bench.cc: the same flags, cases and output. Start it
 once per rank, as tests/bench/run.py --python does:
 
   maypolerun -np 4 --nodes 2 --no-prefix /usr/bin/python3 \\
@@ -20,7 +20,7 @@ from runner import Library, Runner, WrongResult
 
 
 class MaypoleLibrary:
-    """maypole.torch as the runner sees a library."""
+    """maypole.torch, as a Library for the runner."""
 
     def __init__(self):
         hvd.init()
@@ -67,7 +67,7 @@ def _arguments() -> argparse.Namespace:
 
 
 class _Display:
-    """Rank 0's part: the table and the file."""
+    """The output of rank 0: the table and the file."""
 
     def __init__(self, library: Library, path: str):
         self._title = ("maypole.torch", library.size, library.nodes)

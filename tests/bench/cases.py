@@ -1,4 +1,4 @@
-"""What is measured: single tensors of given sizes, and ResNet-50's gradients.
+"""The cases to measure: single tensors of given sizes, and ResNet-50's gradients.
 
 The twin of cases.h. The number of rounds follows from a case's bytes alone,
 never from a clock, so all ranks agree on it without asking each other.
@@ -81,7 +81,7 @@ def make_cases(sizes: str = DEFAULT_SIZES,
                max_bytes: Optional[str] = None,
                rounds: int = 0,
                resnet: bool = True) -> List[Case]:
-    """rounds: of every case; 0: by its bytes. Raises ValueError."""
+    """rounds: for every case; 0: chosen by the case's bytes. Raises ValueError."""
     if rounds < 0:
         raise ValueError(f"{rounds} rounds: expected a positive number, or 0 "
                          "for as many as fit the size")

@@ -3,12 +3,12 @@
 
   tests/bench/compare.py                 measures, saves the raw rounds, then
                                          writes the page and the picture
-  tests/bench/compare.py --quick         small sizes, few rounds: does it work?
+  tests/bench/compare.py --quick         a functional check: small sizes, few rounds
   tests/bench/compare.py render          page and picture again, from the rounds
 
-All contestants are alive at the same time, a conductor lets one after the
-other do a turn. What is compared with whom, and how, is said in the page,
-docs/benchmarks.md. The nodes are network namespaces, so it wants root.
+All contestants are alive at the same time, and a conductor lets one after the
+other do a turn. The page, docs/benchmarks.md, describes what is compared and
+how. The nodes are network namespaces, so it needs root.
 """
 
 import argparse
@@ -69,7 +69,7 @@ def arguments(argv: List[str]) -> argparse.Namespace:
         plan.CONTESTANTS))
     parser.add_argument("--turns", type=int, help="rounds of every case")
     parser.add_argument("--noexample", action="store_true",
-                        help="leaves the Fashion-MNIST example out")
+                        help="leave out the Fashion-MNIST example")
     parser.add_argument("--raw", default=RAW, help="the raw rounds (%(default)s)")
     parser.add_argument("--page", default=PAGE)
     parser.add_argument("--picture", default=PICTURE)
@@ -154,7 +154,7 @@ def render(options: argparse.Namespace) -> None:
 
 def main(argv: List[str]) -> int:
     options = arguments(argv)
-    # So that what stands in `finally` is done.
+    # So that `finally` blocks run.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     failures = []
     try:

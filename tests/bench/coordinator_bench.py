@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a coordinator's job pays for other jobs: a round of one job, beside 0 and 255 others.
+"""What other jobs cost a job of the same coordinator: a round of one job, with 0 and with 255 others.
 
     coordinator_bench.py --client coordinator_bench [--jobs 1 256] [--times 5] COORDINATOR...
 

@@ -1,8 +1,8 @@
 """The Fashion-MNIST example on torch's DistributedDataParallel with Gloo.
 
 The peer of examples/pytorch_fashion_mnist.py in the comparison: its data, its
-model, its arguments, its steps, its output; what differs is who averages the
-gradients. RANK, WORLD_SIZE and BENCH_STORE (an empty directory) say who it is.
+model, its arguments, its steps, its output. Only the averaging of gradients
+differs. RANK, WORLD_SIZE and BENCH_STORE (an empty directory) give its place.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""docs/benchmarks.md is what its raw rounds give."""
+"""docs/benchmarks.md is rendered from its raw rounds."""
 
 import os
 import shutil

@@ -1,7 +1,7 @@
 """Inputs whose exact sum over the ranks is known; the twin of pattern.h.
 
 Every input is a window into one table of small integers, so every sum is a
-window too, into a table of sums; pattern.h says why that finds errors.
+window too, into a table of sums; pattern.h explains why this finds errors.
 
 Thread contract: after construction, any thread.
 """
@@ -17,7 +17,7 @@ _TENSOR_STEP = 613
 
 
 class Wrong(NamedTuple):
-    """The first element that is not what it must be."""
+    """The first wrong element."""
     index: int
     got: float
     expected: float

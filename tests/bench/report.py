@@ -1,4 +1,4 @@
-"""Statistics of the rounds, and how they are shown; the twin of report.h.
+"""Statistics of the rounds, and their tables; the twin of report.h.
 
 A round's time is that of its slowest rank. All times are in microseconds.
 """
@@ -39,7 +39,7 @@ class Row:
 
 
 def head_text(api: str, ranks: int, nodes: int) -> str:
-    """What is measured and the names of the columns: two lines."""
+    """Two lines: a description of the measurement, and the names of the columns."""
     columns = "%-10s %12s %8s %7s %12s %12s %9s\n" % (
         "case", "bytes", "tensors", "rounds", "median us", "p90 us", "GB/s")
     return (f"allreduce, sum of float32, in place; {api} API, {ranks} ranks "

@@ -4,7 +4,7 @@
   tests/bench/run.py --np 4 --nodes 2              by the C++ API
   tests/bench/run.py --np 4 --nodes 2 --python     by maypole.torch
 
-Prints what machine this is, then the table. What is not built yet is built:
+Prints a description of the machine, then the table. Builds what is missing:
 the programs into out/bin, the bench into out/bench.
 """
 
@@ -36,7 +36,7 @@ mv -f out/bench/allreduce_bench.new out/bench/allreduce_bench
 
 
 def parse(arguments: List[str]) -> Tuple[argparse.Namespace, List[str]]:
-    """Our own options, and the measurement's."""
+    """Returns the options of this program, and those of the measurement."""
     parser = argparse.ArgumentParser(
         description="Measures allreduce on this machine.",
         allow_abbrev=False,

@@ -1,7 +1,7 @@
 """Measures one case after the other and checks every result.
 
-The twin of runner.h and library.h. A `Library` is what can reduce tensors:
-Maypole, or a test's faulty one. All ranks call the same functions in the same
+The twin of runner.h and library.h. A `Library` reduces tensors: Maypole, or a
+faulty one of a test. All ranks call the same functions in the same
 order, from one thread.
 """
 
@@ -33,7 +33,7 @@ class Library(Protocol):
         """
 
     def gather(self, mine: List[float]) -> List[float]:
-        """`mine` of all ranks, in rank order; equally long on all."""
+        """Returns `mine` of all ranks, in rank order; it has the same length on all."""
 
 
 class WrongResult(Exception):

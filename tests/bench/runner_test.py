@@ -62,7 +62,7 @@ class CasesTest(unittest.TestCase):
 
 
 class FakeLibrary:
-    """Rank 1 of 3, alone: adds what the others would have; may be spoilt."""
+    """Rank 1 of 3, alone: adds the values that the others would have; may add errors."""
 
     rank, size, nodes = 1, 3, 1
 

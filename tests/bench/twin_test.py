@@ -1,4 +1,4 @@
-"""The C++ and the Python program: the same cases, each alone as one rank."""
+"""The C++ and the Python program have the same cases; each runs alone as one rank."""
 
 import json
 import os

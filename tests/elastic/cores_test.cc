@@ -1,9 +1,10 @@
-// Elastic jobs in any order of events: the coordinator's core and the real
-// cores of executors, one thread, from a seed. Processes come, leave, return,
-// are killed; executors are killed; messages take their time. Then the faults
-// stop, and all who live must be together in one epoch, or know why not.
+// Elastic jobs with random orders of events: the coordinator's core and the
+// real cores of executors, in one thread, from a seed. Processes come, leave,
+// return and are killed; executors are killed; messages are delayed. Then the
+// faults stop, and all live processes must be in one epoch, or have got the
+// reason why not.
 //
-// A failing seed: --test_env=MAYPOLE_SEED=N; more of them: MAYPOLE_SEEDS=N.
+// To replay a seed: --test_env=MAYPOLE_SEED=N; for more seeds: MAYPOLE_SEEDS=N.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -63,7 +64,7 @@ struct Node {
   std::deque<std::function<void()>> backend;
 };
 
-// Who is which rank, as the nodes are told.
+// The rank numbers of an epoch, as sent to the nodes.
 struct Start {
   std::string nodes;
   std::map<uint32_t, Process*> ranks;
@@ -84,7 +85,7 @@ class World {
     for (uint64_t i = 0; i < steps && !testing::Test::HasFailure(); ++i) {
       Step();
     }
-    // Longer than every timeout, several times.
+    // Several times longer than every timeout.
     for (int i = 0; i < 1200 && !testing::Test::HasFailure(); ++i) Calm();
     CheckEnd();
     CheckOrder();
@@ -137,7 +138,8 @@ class World {
     }
   }
 
-  // No more faults: all is delivered, who can joins.
+  // No more faults: all messages are delivered, and every process that can
+  // joins.
   void Calm() {
     for (Node& node : nodes_) {
       for (uint64_t what : {0, 1, 2}) {
@@ -333,7 +335,7 @@ class World {
     p->state = State::kIdle;
     p->client = 0;
   }
-  // It has said goodbye; or the job goes on without it.
+  // It has said goodbye, or the job continues without it.
   void Do(Node* node, worker::CloseClient& a) {
     Process* p = node->clients.at(a.client);
     if (p->client != a.client || p->state != State::kRunning) return;
@@ -405,7 +407,7 @@ class World {
     }
   }
 
-  // Who was in two epochs, one after the other, has kept its order.
+  // Processes that were in two consecutive epochs keep their order.
   void CheckOrder() {
     for (const auto& [key, start] : starts_) {
       const auto before = starts_.find({key.first, key.second - 1});
@@ -497,7 +499,7 @@ TEST(ElasticCores, AnyOrderOfEvents) {
       static_cast<unsigned long long>(epochs), survived, killed, executors,
       refusals);
   if (last - first < 1000) return;
-  // The programs do what they are for.
+  // The seeds have covered all kinds of events.
   EXPECT_GT(epochs, 2 * (last - first));
   EXPECT_GT(survived, 3000);
   EXPECT_GT(killed, 500);

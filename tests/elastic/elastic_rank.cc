@@ -1,10 +1,12 @@
-// A process of an elastic job that does as it is told: one command a line on
-// stdin, one line of what came of it on stdout.
+// A process of an elastic job that executes commands: it reads one command per
+// line from stdin and writes one line with the result to stdout.
 //
 //   elastic_rank AGENT JOB MIN MAX
-//   join              joined PID EPOCH RANK SIZE LOCAL_RANK LOCAL_SIZE NODE
-//   NODES sum NAME VALUE    sum RESULT wanted            wanted RANKS (who want
-//   to come in, or out) leave             left
+//
+//   join: joined PID EPOCH RANK SIZE LOCAL_RANK LOCAL_SIZE NODE NODES
+//   sum NAME VALUE: sum RESULT
+//   wanted: wanted RANKS (ranks that want to join or to leave)
+//   leave: left
 //
 // or "failed CODE TEXT".
 #include <unistd.h>
@@ -40,7 +42,7 @@ class Rank {
   }
 
   void Sum(const std::string& name, int64_t value) {
-    // More than the small way takes, and over the network in several chunks.
+    // Larger than eager, and several chunks over the network.
     std::vector<int64_t> x(100000, value), y(x.size());
     Tensor tensor{
         DType::kInt64, {static_cast<int64_t>(x.size())}, x.data(), y.data()};

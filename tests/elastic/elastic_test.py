@@ -1,4 +1,4 @@
-"""Elastic jobs with real daemons: ranks die and come, the others go on as the processes they are."""
+"""Elastic jobs with real daemons: ranks die and join, and the other processes continue without a restart."""
 
 import os
 import select
@@ -26,7 +26,7 @@ class Rank:
         self.process.stdin.write(command.encode() + b"\n")
 
     def hear(self, seconds=60):
-        """What came of the oldest command that was not heard of yet: its words."""
+        """Reads the answer to the oldest unanswered command, as words."""
         line = b""
         until = time.monotonic() + seconds
         while not line.endswith(b"\n"):
@@ -59,7 +59,7 @@ class ElasticTest(unittest.TestCase):
         return rank
 
     def join(self, ranks):
-        """All join; (epoch, size) and their ranks, in the order given."""
+        """Makes all processes join; returns (epoch, size) and their ranks, in the given order."""
         for r in ranks:
             r.tell("join")
         heard = [r.hear() for r in ranks]
@@ -103,7 +103,7 @@ class ElasticTest(unittest.TestCase):
             self.assertEqual(words[:2], ["failed", str(ABORTED)], words)
             self.assertIn("(pid %d," % a.pid if r is b else "pid %d)" % a.pid, " ".join(words))
 
-        # The two go on, with a new process; they keep their order.
+        # The two continue with a new process; they keep their order.
         self.leave([b, c])
         new = self.rank(d, 1)
         epoch, ranks = self.join(order + [new])
@@ -153,7 +153,7 @@ class ElasticTest(unittest.TestCase):
         self.leave([a, b, c])
         for r in (b, c):
             r.tell("join")
-        # It may come back as long as it lives.
+        # It may return as long as its process lives.
         self.assertEqual(select.select([b.process.stdout], [], [], 3)[0], [])
         a.process.stdin.close()
         self.assertEqual(a.process.wait(10), 0)

@@ -1,4 +1,4 @@
-"""A daemon is killed: who is told, who is not, and who goes on."""
+"""A daemon is killed: which ranks get an error, and which jobs continue."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ def kill_executor(scene, layout, fault):
             if ranks:
                 seconds[name], told = told_by(job, ranks, since)
                 records.update(told)
-        job.touch("go")  # the rank that computed sees it when it next looks
+        job.touch("go")  # the computing rank sees the error in its next call
         records[0] = job.await_record(0)
         job.touch("over")
         outcome = Outcome(seconds)
@@ -52,7 +52,7 @@ def kill_agent(scene, layout, fault):
         os.kill(scene.daemons.workers[-1], signal.SIGKILL)
         time.sleep(1)
         pause = scene.check_witness(since)
-        # Who comes now is told at once what is missing.
+        # A job that starts now gets an error at once.
         with scene.job(layout, "doomed.py", ["submit", 0]) as late:
             told = late.np - 1
             if late.status(told) != 1:
@@ -67,7 +67,7 @@ def kill_agent(scene, layout, fault):
                 raise AssertionError("rank %d of a running job was told: %s" % (r, record))
         if job.statuses() != [0] * job.np:
             raise AssertionError("statuses %s" % job.statuses())
-    # Nothing of it stays: its executor ends with its last rank.
+    # Nothing is left behind: the executor ends with its last rank.
     harness.wait_until(lambda: not harness.alive(executors[-1]), 20, "the executor without an agent to end")
     return Outcome({}, {"running jobs": None, "a rank that comes later": text}, pause)
 
@@ -94,7 +94,7 @@ FAULTS = [
           sees="all ranks of that job: an error that names it; the agent starts another one for the next job",
           layouts=("1x4", "2x2"), run=kill_executor, bound=5.0),
     Fault(name="agent-sigkill", topic="daemons", what="the agent of a node (maypole-worker) gets SIGKILL",
-          sees="running jobs go on; who comes later is told that no agent listens", layouts=("1x4", "2x2"),
+          sees="running jobs continue; later ranks get an error that no agent listens", layouts=("1x4", "2x2"),
           run=kill_agent, bound=10.0, own_daemons=True, long_layouts=("1x4",), times=5),
     Fault(name="coordinator-sigkill", topic="daemons", what="the coordinator gets SIGKILL",
           sees="all ranks of all its jobs: an error that names its address, after the resume timeout",

@@ -1,4 +1,4 @@
-"""Daemons are killed: the registry's faults of daemons."""
+"""Runs the registry's faults in which a daemon is killed."""
 
 import daemon_faults
 import topic

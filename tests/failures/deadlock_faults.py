@@ -1,4 +1,4 @@
-"""Ranks that wait for each other for certain: said at once."""
+"""A certain deadlock of ranks is reported at once."""
 
 import time
 

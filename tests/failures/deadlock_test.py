@@ -1,4 +1,4 @@
-"""Certain deadlock: the registry's faults of those."""
+"""Runs the registry's certain deadlocks."""
 
 import deadlock_faults
 import topic

@@ -1,4 +1,4 @@
-"""No room for what is written: the training goes on."""
+"""Output goes to a full disk: the training continues."""
 
 import os
 import time
@@ -8,7 +8,7 @@ from faults import Fault, Outcome, expect
 STEPS, LINES = 40, 50
 ROOM = 65536  # of the disk; each rank writes three times as much
 
-# In a mount namespace of its own: gone with the last process in it.
+# In its own mount namespace, so the kernel removes it with the last process in it.
 SMALL_DISK = ["unshare", "--mount", "/bin/sh", "-c",
               'mkdir -p "$0" && mount -t tmpfs -o size=%d none "$0" && exec "$@"' % ROOM]
 
@@ -67,12 +67,12 @@ def daemon_logs(scene, layout, fault):
 
 FAULTS = [
     Fault(name="disk-output-files", topic="disk", what="the disk of maypolerun's --output-filename is full",
-          sees="no error: training goes on; one line at the time, one at the end", layouts=("1x4", "2x2"),
+          sees="no error: training continues; one line when it happens, one at the end", layouts=("1x4", "2x2"),
           run=output_files, bound=1.0, times=5),
     Fault(name="disk-own-output", topic="disk", what="maypolerun's own output goes to a full disk",
-          sees="no error: training goes on", layouts=("1x4", "2x2"), run=own_output, bound=1.0, times=5,
+          sees="no error: training continues", layouts=("1x4", "2x2"), run=own_output, bound=1.0, times=5,
           long_layouts=("1x4",)),
     Fault(name="disk-daemon-logs", topic="disk", what="the logs of coordinator and agents go to a full disk, and a rank dies",
-          sees="as without: its job is told, the other goes on", layouts=("1x4", "2x2"), run=daemon_logs, bound=1.0,
+          sees="the same as with working logs: its job gets an error, the other continues", layouts=("1x4", "2x2"), run=daemon_logs, bound=1.0,
           times=5, scene="full logs"),
 ]

@@ -1,4 +1,4 @@
-"""A full disk: the registry's faults of disks."""
+"""Runs the registry's faults with a full disk."""
 
 import os
 

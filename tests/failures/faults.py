@@ -1,8 +1,8 @@
-"""The registry of faults: what is done, what ranks must see, how soon.
+"""A fault: what is done, what ranks must see, and how soon.
 
-A `Fault` injects itself in a `Scene` and checks what follows; it returns an
-`Outcome`, what was measured. The tests run each fault once or more, measure.py
-runs it many times and makes docs/failures.md.
+A `Fault` injects itself into a `Scene`, checks the consequences, and returns
+the measurements as an `Outcome`. The tests run each fault once or more;
+measure.py runs it many times and writes docs/failures.md.
 """
 
 import dataclasses
@@ -12,12 +12,13 @@ from typing import Callable, Dict, Optional, Sequence
 
 @dataclasses.dataclass
 class Outcome:
-    """What one run has shown.
+    """The measurements of one run.
 
-    seconds: how long after the fault each rank knew; by what it is called on
-    the page ("others", "victim", "other node"): the slowest of these ranks.
-    texts: what such a rank was told; None: no error.
-    pause: the longest time the other job stood still, None if there was none.
+    seconds: how long after the fault the ranks got their error. The key is
+    their name on the page ("others", "victim", "other node"), the value the
+    time of the slowest of them.
+    texts: the error of such a rank; None: no error.
+    pause: the longest pause of the other job; None if there is no other job.
     """
 
     seconds: Dict[str, float] = dataclasses.field(default_factory=dict)
@@ -27,14 +28,14 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """name: unique, words and dashes. what: for the page, what happens. sees:
-    for the page, what that means for the job. layouts: nodes x ranks on each.
-    run(scene, layout, self) -> Outcome. bound: seconds after which every rank
-    that is told must know. own_daemons: it hurts them, so they serve it alone.
-    witness: False where no job can go on. long: not in the plain run of tests;
-    long_layouts: nor in these.
-    times: how often it is measured. scene: which kind ("wire", "data wire",
-    "full logs"; see topic.py).
+    """name: unique, words and dashes. what: what happens, for the page. sees:
+    the consequences for the job, for the page. layouts: nodes x ranks on each.
+    run(scene, layout, self) -> Outcome. bound: seconds within which every rank
+    that gets an error must get it. own_daemons: the fault damages the daemons,
+    so they are not shared. witness: False if no other job can continue. long:
+    not in the plain run of tests; long_layouts: not in the plain run with these
+    layouts. times: how often it is measured. scene: its kind ("wire",
+    "data wire", "full logs"; see topic.py).
     """
 
     name: str
@@ -63,6 +64,6 @@ def check_seconds(fault, outcome):
 
 
 def expect(pattern, text, who):
-    """The whole text, as a regular expression."""
+    """Checks that the regular expression matches the whole text."""
     if text is None or not re.fullmatch(pattern, text):
         raise AssertionError("%s was told\n  %s\nexpected\n  %s" % (who, text, pattern))

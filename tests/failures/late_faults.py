@@ -13,7 +13,7 @@ CHECK = 1.0  # s, of the stall inspector in these tests
 
 
 def line_about(scene, job, since, pattern, seconds):
-    """When the coordinator has written a line about this job, and the line."""
+    """Waits for a line of the coordinator about this job; returns when it came, and the line."""
     def found():
         for line in scene.daemons.log().splitlines():
             if "job=%s " % job.job in line and re.search(pattern, line):
@@ -25,7 +25,7 @@ def line_about(scene, job, since, pattern, seconds):
 
 
 def late(scene, layout, fault):
-    """A rank is late (stopped or busy): it is reported, and nothing else."""
+    """A late rank (stopped or busy) is reported; nothing else happens."""
     how, = fault.args
     with scene.job(layout, "doomed.py", ["compute", 0], env={"HOROVOD_STALL_CHECK_TIME_SECONDS": str(CHECK)}) as job:
         job.await_ready()
@@ -69,13 +69,13 @@ def stall_shutdown(scene, layout, fault):
 
 
 def frozen(scene, layout, fault):
-    """A rank is stopped while its operation is under way: after a bound it is lost."""
+    """A rank is stopped while its operation is under way: after a bound it counts as lost."""
     victim = 1
     with scene.job(layout, "doomed.py", ["wait", victim]) as job:
         job.await_ready()
         os.kill(job.pid(victim), signal.SIGSTOP)
         since = time.monotonic()
-        job.touch("go")  # the last rank comes
+        job.touch("go")  # the last rank submits the operation
         others = [r for r in range(job.np) if r != victim]
         seconds, records = told_by(job, others, since)
         job.touch("over")
@@ -85,7 +85,7 @@ def frozen(scene, layout, fault):
                     victim, place_of(victim, layout)), record[name], "rank %d" % r)
         if [job.status(r) for r in others] != [0] * len(others):
             raise AssertionError("statuses of %s" % others)
-        # It cannot come back: what it waits for has failed for it, too.
+        # The victim cannot continue either: its operation has failed, too.
         os.kill(job.pid(victim), signal.SIGCONT)
         mine = job.await_record(victim)["text"]
         if mine is None:

@@ -1,4 +1,4 @@
-"""Late and frozen ranks: the registry's faults of those."""
+"""Runs the registry's faults with late and frozen ranks."""
 
 import late_faults
 import topic

@@ -1,4 +1,4 @@
-"""Ranks leave, come again, fork, are interrupted, forget what is pending."""
+"""Ranks leave, call init() again, fork, are interrupted, end with operations pending."""
 
 import os
 import signal
@@ -140,7 +140,7 @@ def leaving(name, what, sees, run, args, bound=1.0, layouts=("1x4", "2x2"), time
 
 
 FAULTS = [
-    leaving("init-again", "init, work, shutdown, 100 times", "no error; nothing is left of a round", again, (100,),
+    leaving("init-again", "init, work, shutdown, 100 times", "no error; no round leaves anything behind", again, (100,),
             layouts=("1x2", "2x2"), times=5),
     leaving("fork-exit", "a rank's forked child exits (as DataLoader workers do)", "nothing", forks, (1, "exit", 0, None)),
     leaving("fork-kill", "a rank's forked child gets SIGKILL", "nothing", forks, (1, "kill", -9, None)),

@@ -1,4 +1,4 @@
-"""Ranks leave, fork, forget: the registry's faults of leaving."""
+"""Runs the registry's faults in which ranks leave, fork or end with operations pending."""
 
 import leaving_faults
 import topic

@@ -1,8 +1,8 @@
 """Memory limits of control groups, version 1 or 2 (needs root).
 
     with limits.MemoryLimit(64 << 20) as limit:
-        subprocess.Popen(limit.wrap() + command)   # it and what it starts
-        limit.kills()                              # by the OOM killer, so far
+        subprocess.Popen(limit.wrap() + command)   # limits it and its children
+        limit.kills()                              # processes that the OOM killer has killed
 """
 
 import os
@@ -13,7 +13,7 @@ SH = 'echo $$ >"$0" && exec "$@"'
 
 
 def available():
-    """None, or why no limit can be set here."""
+    """None, or the reason why no limit can be set here."""
     if os.geteuid() != 0:
         return "memory control groups need root"
     try:
@@ -43,18 +43,18 @@ class MemoryLimit:
             f.write(str(value))
 
     def wrap(self):
-        """What stands before a command that is to run in the group."""
+        """The words before a command that make it run in the group."""
         return ["/bin/sh", "-c", SH, os.path.join(self.path, "cgroup.procs")]
 
     def take(self, pid):
-        """Moves a process here; what it starts from now on is here too."""
+        """Moves a process into the group; its later children are in it too."""
         with open("/proc/%d/cgroup" % pid) as f:
             lines = dict(line.strip().split(":", 2)[1:] for line in f)
         self.came_from = (V1 + lines["memory"]) if self.old else V2 + lines[""]
         self._write("cgroup.procs", pid)
 
     def release(self, pid):
-        """Moves it back where it came from."""
+        """Moves the process back to its previous group."""
         with open(os.path.join(self.came_from, "cgroup.procs"), "w") as f:
             f.write(str(pid))
 

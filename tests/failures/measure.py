@@ -1,10 +1,10 @@
-"""Runs faults many times and writes what was seen: docs/failures.jsonl and .md.
+"""Runs faults many times and writes the measurements: docs/failures.jsonl and .md.
 
   bazel run -c opt //tests/failures:measure -- [FAULT...] [--times=20]
-  bazel run -c opt //tests/failures:measure -- --render     the page alone
+  bazel run -c opt //tests/failures:measure -- --render     only the page
 
-Without names all faults are measured. What the raw file has of other faults
-stays. Some take seconds each; those say themselves how often they are run.
+Without names all faults are measured. Lines of other faults stay in the raw
+file. Slow faults limit how often they are run (Fault.times).
 """
 
 import argparse
@@ -13,7 +13,7 @@ import os
 import platform
 import sys
 
-if "TEST_SRCDIR" not in os.environ:  # "bazel run" does not say it; see harness.py
+if "TEST_SRCDIR" not in os.environ:  # "bazel run" does not set it; see harness.py
     _tree = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(sys.argv[0]))))
     os.environ["TEST_SRCDIR"], os.environ["TEST_WORKSPACE"] = os.path.split(_tree)
 
@@ -26,7 +26,7 @@ import topic  # noqa: E402
 
 DOCS = os.path.join(os.environ.get("BUILD_WORKSPACE_DIRECTORY", os.environ.get("MAYPOLE_TEST_OUT", ".")), "docs")
 RAW, PAGE = os.path.join(DOCS, "failures.jsonl"), os.path.join(DOCS, "failures.md")
-# Whether a topic can be tried here.
+# Functions that return None, or why the topic cannot be run here.
 NEEDS = {"wire": namespaces.available, "memory": limits.available}
 
 
@@ -38,7 +38,7 @@ def machine():
 
 
 def measure(scenes, fault, times):
-    """The fault's runs, as lines of the raw file."""
+    """Runs the fault; returns its runs as lines of the raw file."""
     runs = []
     for layout in fault.layouts:
         for i in range(min(times, fault.times)):
@@ -57,7 +57,7 @@ def _rounded(seconds):
 
 
 def save(where, runs):
-    """Both files; runs in the order of the registry."""
+    """Writes both files, with the runs in the order of the registry."""
     order = {name: i for i, name in enumerate(registry.BY_NAME)}
     runs = sorted((r for r in runs if r["fault"] in order), key=lambda r: order[r["fault"]])
     for path, text in ((RAW, "".join(json.dumps(line) + "\n" for line in [where] + runs)),
@@ -71,7 +71,7 @@ def main():
     parser = argparse.ArgumentParser(description="Runs faults many times; writes docs/failures.{jsonl,md}.")
     parser.add_argument("faults", nargs="*", metavar="FAULT", help="names, or topics: " + ", ".join(registry.TOPICS))
     parser.add_argument("--times", type=int, default=20, help="runs of each fault and layout (20)")
-    parser.add_argument("--render", action="store_true", help="only make the page from the raw file")
+    parser.add_argument("--render", action="store_true", help="only write the page, from the raw file")
     args = parser.parse_args()
     where, runs = page.read(RAW) if os.path.exists(RAW) else ({}, [])
     if args.render:

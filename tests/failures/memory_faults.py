@@ -1,4 +1,4 @@
-"""Memory runs out in a control group: whose, and what the others see."""
+"""Memory runs out in the control group of a rank or of an agent: what the others see."""
 
 import time
 
@@ -10,7 +10,7 @@ MIB = 1 << 20
 
 
 def rank_over_limit(scene, layout, fault):
-    """The kernel kills the rank: it reads like SIGKILL."""
+    """The kernel kills the rank, which looks like SIGKILL."""
     victim = 1
     with limits.MemoryLimit(64 * MIB) as limit:
         alone = lambda r: limit.wrap() if r == victim else ()
@@ -36,7 +36,7 @@ def rank_over_limit(scene, layout, fault):
 
 
 def no_memory_for_the_board(scene, layout, fault):
-    """The agent's group, and so the job's executor, has less than a board needs."""
+    """The control group of the agent, and so of the executor, has less memory than a board needs."""
     start = time.monotonic()
     with limits.MemoryLimit(16 * MIB) as limit:
         limit.take(scene.daemons.workers[-1])

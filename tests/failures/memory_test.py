@@ -1,4 +1,4 @@
-"""Memory limits: the registry's faults of memory."""
+"""Runs the registry's faults with memory limits."""
 
 import limits
 import memory_faults

@@ -1,4 +1,4 @@
-"""Ranks disagree about an operation: the same error on all of them, the job goes on."""
+"""Ranks disagree about an operation: all get the same error, and the job continues."""
 
 import json
 import time
@@ -43,11 +43,11 @@ def duplicate(scene, layout, fault):
 
 
 def mismatch(name, what, everywhere, odd, text):
-    """`odd`: what is different on rank 3, or {rank: what} for several."""
+    """`odd`: the arguments that differ on rank 3, or {rank: arguments} for several."""
     if not all(key.isdigit() for key in odd):
         odd = {"3": odd}
     return Fault(name="mismatch-" + name, topic="mismatches", what=what,
-                 sees="all: the same error, before any data moves; the job goes on", layouts=("1x4", "2x2"), run=run,
+                 sees="all: the same error, before any data moves; the job continues", layouts=("1x4", "2x2"), run=run,
                  long_layouts=() if name in ("dtype", "shape", "op") else ("1x4",),
                  bound=1.0, args=({"all": everywhere, "odd": odd}, text))
 

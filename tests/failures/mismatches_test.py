@@ -1,4 +1,4 @@
-"""Ranks disagree, in every way: the registry's faults of mismatches."""
+"""Runs the registry's mismatches: ranks disagree, in every way."""
 
 import mismatch_faults
 import topic

@@ -1,4 +1,4 @@
-"""Two optimizers, a model used twice, DataLoader's workers: in real jobs."""
+"""Two optimizers, a model used twice, and DataLoader's workers, in real jobs."""
 
 import os
 import unittest

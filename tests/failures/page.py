@@ -1,8 +1,8 @@
-"""docs/failures.md, made from the runs of docs/failures.jsonl.
+"""Renders docs/failures.md from the runs in docs/failures.jsonl.
 
 A line of the raw file is one run of one fault: {"fault", "layout", "seconds":
 {who: seconds}, "pause": seconds or null, "texts": {who: text or null}}; the
-first line says where it was measured.
+first line describes the machine.
 """
 
 import json
@@ -14,14 +14,14 @@ HEAD = """# What each rank sees when something fails
 
 Made by `tests/failures/measure.py` from [failures.jsonl](failures.jsonl); do not edit. %(where)s
 
-Every fault is injected in a real job while **a second job runs on the same coordinator and the same agents**. That job must go on
+Every fault is injected into a real job while **a second job runs on the same coordinator and the same agents**. The second job must continue
 without an error; *other job* is the longest time between two of its steps during the fault (it pauses for 5 ms after each step;
-a job on a machine whose cores are busy stands still for some tens of milliseconds without any fault).
+on a machine with busy cores a job pauses for some tens of milliseconds even without a fault).
 
-*After* is the time from the fault until the slowest rank of those named knew, median / 99th percentile (of fewer than 100 runs that is the slowest).
-Layouts are nodes x ranks on each; the nodes of one layout are agents on one machine, except in "The network", where they are network
-namespaces with a wire between them. Texts are those of one run; `N` stands for process ids and ports.
-The command below a table runs its first fault; with another fault's name it runs that one, and without `--test_arg` all but the long ones.
+*After* is the time from the fault until the slowest of the named ranks got its error, median / 99th percentile (with fewer than 100 runs, the slowest run).
+Layouts are nodes x ranks per node; the nodes of one layout are agents on one machine, except in "The network", where they are network
+namespaces connected by a wire. Texts are those of one run; `N` stands for process ids and ports.
+The command below a table runs its first fault. Give it another fault's name to run that fault, or leave out `--test_arg` to run all but the long ones.
 """
 
 TITLES = {
@@ -48,7 +48,7 @@ def both(values):
 
 
 def normal(text):
-    """Without what differs from run to run."""
+    """The text without the parts that differ from run to run."""
     text = re.sub(r"pid \d+", "pid N", text)
     text = re.sub(r"/tmp/mp\w+/", "/run/", text)
     text = re.sub(r"host [\w.-]+", "host H", text)
@@ -56,7 +56,7 @@ def normal(text):
 
 
 def read(path):
-    """(what the first line says, the runs)"""
+    """(the first line, the runs)"""
     with open(path, encoding="utf-8") as f:
         lines = [json.loads(line) for line in f]
     return lines[0], lines[1:]
@@ -74,7 +74,7 @@ def row(fault, layout, runs):
 
 
 def told(fault, runs):
-    """What ranks were told, each text once."""
+    """The errors of the ranks, each text once."""
     lines = []
     for run in runs:
         for who, text in run.get("texts", {}).items():
@@ -96,7 +96,7 @@ def section(topic, faults, runs):
             if of:
                 out.append(row(fault, layout, of))
     out += ["", "```", "bazel test -c opt //tests/failures:%s_test --test_output=all --test_arg=%s" % (
-        topic, here[0].name), "```", "", "What they are told:"]
+        topic, here[0].name), "```", "", "Errors:"]
     for fault in here:
         out += told(fault, [run for run in runs if run["fault"] == fault.name])
     return out

@@ -1,4 +1,4 @@
-"""docs/failures.md is what its raw runs give, and every fault is on it."""
+"""docs/failures.md is rendered from its raw runs, and every fault is on it."""
 
 import os
 import unittest

@@ -15,7 +15,7 @@ def place_of(r, layout):
 
 
 def told_by(job, ranks, since):
-    """(the slowest's seconds, records) of ranks that got an error."""
+    """Waits for the ranks' errors: (seconds of the slowest rank, records)."""
     records = {r: job.await_record(r) for r in ranks}
     return max(rec["seen"] - since for rec in records.values()), records
 
@@ -35,7 +35,7 @@ def run(scene, layout, fault):
                                "the victim to end itself")
             since = job.record(victim)["ended"]
         seconds, records = told_by(job, others, since)
-        if late is not None:  # it sees it when it next looks
+        if late is not None:  # it sees the error in its next call
             job.touch("go")
             records[late] = job.await_record(late)
         job.touch("over")
@@ -60,7 +60,7 @@ def check(job, layout, fault, records):
     how, status = HOW[way]
     operation = r"allreduce '(grad\.\d+|over)'" if place == "submit" else "allreduce 'awaited'"
     for r, record in records.items():
-        # By the executor or the coordinator, or by what this rank knows itself.
+        # The text may come from the executor, the coordinator or this rank itself.
         for name, text in ((operation, record["text"]), ("allreduce 'later'", record["later"])):
             expect(r"%s.*: .*(%s|rank %d) %s|%s has shut down; %s needs it" % (name, who, victim, how, who, name), text,
                    "rank %d" % r)
@@ -72,7 +72,7 @@ def check(job, layout, fault, records):
 
 
 def stop(scene, layout, fault):
-    """SIGSTOP, and after a while SIGCONT: late, and nothing worse."""
+    """SIGSTOP, and after some time SIGCONT: the rank is only late."""
     place, victim, rest = fault.args
     with scene.job(layout, "doomed.py", [place, victim]) as job:
         job.await_ready()

@@ -1,4 +1,4 @@
-"""A rank ends in every way, at every place: the registry's faults of ranks."""
+"""Runs the registry's faults of ranks: a rank ends in every way, at every place."""
 
 import rank_faults
 import topic

@@ -1,4 +1,4 @@
-"""All faults there are, by topic; the order is the page's."""
+"""All faults, by topic, in the order of the page."""
 
 import daemon_faults
 import deadlock_faults

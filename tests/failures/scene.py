@@ -1,4 +1,4 @@
-"""Where faults happen: daemons, a job to be hurt, and another that must not notice.
+"""Where faults happen: daemons, a job that a fault hits, and another that it must not affect.
 
     with scene.Scene(nodes=2) as s:
         with s.job("2x2", "doomed.py", ["wait", 1]) as job:
@@ -8,9 +8,9 @@
             ...
             s.check_witness(since)
 
-Both jobs run on the same coordinator and the same agents. The ranks are our own
-children, so that each one's end is seen as it was. Everything is ended by
-process id, also when a test fails.
+Both jobs run on the same coordinator and the same agents. The ranks are child
+processes of the test, so it sees the exit status of each. All processes are
+ended by process id, also when a test fails.
 """
 
 import array
@@ -27,8 +27,8 @@ import daemons
 import harness
 
 PROGRAMS = os.path.join(harness.ROOT, "tests", "failures", "programs")
-# How long the other job may stand still on a machine that is busy with a fault
-# of ours; what it takes in fact is measured.
+# How long the other job may pause on a machine that is busy with a fault; the
+# actual pause is measured.
 MOST_PAUSE = 2.0
 
 _numbers = itertools.count(1)
@@ -41,10 +41,10 @@ def read_layout(layout):
 
 
 class Ranks:
-    """The ranks of one job on given agents, each a process of ours.
+    """The ranks of one job on given agents, each a child process of the test.
 
-    wrap(node), wrap_rank(rank): what stands before the command. python: the program is one of
-    programs/, else a command on its own.
+    wrap(node), wrap_rank(rank): words before the command. python: the program is a file in
+    programs/; otherwise it is a command.
     """
 
     def __init__(self, sockets, layout, program, args=(), env=None, wrap=lambda node: (), wrap_rank=lambda r: (),
@@ -82,21 +82,21 @@ class Ranks:
                 f.close()
 
     def modified(self, name):
-        """When a file was last written, as time.monotonic() would have told."""
+        """When a file was last written, on the clock of time.monotonic()."""
         ago = time.time() - os.stat(os.path.join(self.dir, name)).st_mtime
         return time.monotonic() - ago
 
-    # As of harness.Job: what ranks write with rank.py, and how they are told.
+    # As in harness.Job: reading what ranks write with rank.py, and signalling them.
     await_file, touch = harness.Job.await_file, harness.Job.touch
     record, records = harness.Job.record, harness.Job.records
 
     @property
     def process(self):
-        """For await_file: one that has failed, for it will write nothing more."""
+        """For await_file: a process that has failed, if any, because it will write nothing more."""
         return next((p for p in self.processes if p.poll() not in (None, 0)), self.processes[0])
 
     def await_record(self, r, seconds=30):
-        """The rank's record, also if another rank has ended."""
+        """Waits for the rank's record, even if another rank has ended."""
         path = os.path.join(self.dir, "rank.%d.json" % r)
         harness.wait_until(lambda: os.path.exists(path), seconds, "the record of rank %d of %d" % (r, self.np))
         return self.record(r)
@@ -109,7 +109,7 @@ class Ranks:
         return self.processes[r].pid
 
     def status(self, r, seconds=30):
-        """How the rank ended: an exit status, or minus the signal."""
+        """Waits for the rank's end: its exit status, or minus the signal."""
         return self.processes[r].wait(timeout=seconds)
 
     def statuses(self, seconds=30):
@@ -137,7 +137,7 @@ class Ranks:
 
 
 class Witness(Ranks):
-    """The job that must not notice: ranks that step on and on."""
+    """The job that a fault must not affect: its ranks take steps until the test ends it."""
 
     def __init__(self, sockets, layout, **kwargs):
         super().__init__(sockets, layout, "witness.py", **kwargs)
@@ -151,7 +151,7 @@ class Witness(Ranks):
         return out
 
     def await_step(self, since, seconds=20):
-        """Until every rank has ended a step that is later than `since`."""
+        """Waits until every rank has ended a step later than `since`."""
         for r in range(self.np):
             def stepped():
                 if self.processes[r].poll() is not None:
@@ -173,7 +173,7 @@ class Witness(Ranks):
         return longest
 
     def finish(self):
-        """Ends it as a job ends; fails if anything went wrong in it."""
+        """Ends the job normally; raises if a rank failed."""
         self.touch("end")
         statuses = self.statuses()
         if statuses != [0] * self.np:
@@ -185,7 +185,7 @@ class Scene:
     """Daemons for `nodes` nodes and a witness on them."""
 
     def __init__(self, nodes, worker_flags=(), coordinator_flags=(), witness=True, log=None):
-        """log: the file that the daemons write to, if not one of their own."""
+        """log: the file to which the daemons write; None: a file of their own."""
         self.nodes = nodes
         self.daemons = daemons.Daemons(nodes, worker_flags, coordinator_flags, log)
         self._wants_witness = witness
@@ -213,7 +213,7 @@ class Scene:
         return job
 
     def launch(self, layout, program, args=(), prefix=(), launcher_args=(), **kwargs):
-        """A harness.Job: maypolerun on this scene's coordinator, with agents of its own."""
+        """A harness.Job: maypolerun with this scene's coordinator and its own agents."""
         nodes, local = read_layout(layout)
         return harness.Job(
             np=nodes * local, nodes=nodes, command=[harness.PYTHON, os.path.join(PROGRAMS, program)] +
@@ -222,7 +222,7 @@ class Scene:
             list(launcher_args), **kwargs)
 
     def _executors(self):
-        """Process ids of the executors there are, by agent."""
+        """Process ids of all executors, by agent."""
         table = harness.processes()
         return [pid for worker in self.daemons.workers
                 for pid, (parent, argv) in table.items() if parent == worker and "--executor" in argv]
@@ -232,7 +232,7 @@ class Scene:
         return [pid for pid in self._executors() if pid not in job.executors_before]
 
     def check_witness(self, since):
-        """It goes on, and stood never still for long; how long it did."""
+        """Checks that the other job continues and has not paused for long; returns the longest pause."""
         self.witness.await_step(time.monotonic())
         pause = self.witness.pause(since)
         if pause > MOST_PAUSE:
@@ -249,7 +249,7 @@ class Scene:
                 self.witness.__exit__(kind, value, trace)
             executors = self._executors() + self.orphans
             self.daemons.__exit__(kind, value, trace)
-            for pid in executors:  # those of an agent that was killed
+            for pid in executors:  # left by an agent that was killed
                 if harness.alive(pid):
                     try:
                         os.kill(pid, signal.SIGKILL)

@@ -1,9 +1,9 @@
-"""One test for each fault and layout of a list; scenes are shared where it can be.
+"""One test for each fault and layout of a list; scenes are shared where possible.
 
     topic.main(FAULTS)
 
-A name of a fault as argument runs that one only. MAYPOLE_TEST_LONG=1: the long
-ones instead of the others. MAYPOLE_TEST_TIMES: how often each is run (1).
+Names of faults as arguments select these. MAYPOLE_TEST_LONG=1 runs the long
+faults instead of the others. MAYPOLE_TEST_TIMES: how often each is run (1).
 """
 
 import contextlib
@@ -19,7 +19,7 @@ TIMES = int(os.environ.get("MAYPOLE_TEST_TIMES", "1"))
 
 
 class Scenes:
-    """Scenes by number of nodes, made when first asked for."""
+    """Scenes by number of nodes, made on first use."""
 
     def __init__(self):
         self._stack = contextlib.ExitStack()
@@ -33,7 +33,7 @@ class Scenes:
 
     @contextlib.contextmanager
     def of(self, fault, layout):
-        """One for a run of the fault."""
+        """A scene for one run of the fault."""
         nodes = scene.read_layout(layout)[0]
         flags = (tuple(fault.worker_flags), tuple(fault.coordinator_flags))
         if fault.own_daemons:
@@ -51,7 +51,7 @@ class Scenes:
 
 
 def run_once(scenes, fault, layout):
-    """The fault's Outcome."""
+    """Runs the fault once and returns its Outcome."""
     with scenes.of(fault, layout) as s:
         return fault.run(s, layout, fault)
 
@@ -66,7 +66,7 @@ def report(fault, layout, outcome):
 
 
 def chosen(faults, names):
-    """(fault, layout) of what is to be run."""
+    """Yields the (fault, layout) pairs to run."""
     for fault in faults:
         for layout in fault.layouts:
             long = fault.long or layout in fault.long_layouts
@@ -94,7 +94,7 @@ def make_case(chosen_ones):
 
 
 def main(faults, skip=None):
-    """skip: why none of them can be tried here."""
+    """skip: if given, the reason why none of the faults can be run here."""
     names = [a for a in sys.argv[1:] if not a.startswith("-")]
     unknown = set(names) - {f.name for f in faults}
     if unknown:

@@ -1,8 +1,8 @@
 """A scene of two nodes with a wire between them that can be cut (needs root).
 
-Each node is a network namespace (tests/testing/namespaces.py). Packets that leave a
-node for the other are lost while `cut` says so: the neighbour's address is
-given to a card that is not there. So nobody is told, as with a cable that was
+Each node is a network namespace (tests/testing/namespaces.py). After `cut`, packets from a
+node to the other are lost: the neighbour's address maps to a network card that
+does not exist. So neither side gets an error, as with a cable that was
 pulled somewhere on the way.
 
     with wire.WireScene() as s:
@@ -10,9 +10,9 @@ pulled somewhere on the way.
         s.wire.cut(1)      # and what node 1 sends
         s.wire.heal()
 
-There are two wires: ADDRESSES (the coordinator's, and the data's unless
-`own_data_wire`) and DATA. The coordinator is on node 0; the witness, two ranks,
-too: it does not use the wire.
+There are two wires: ADDRESSES (for the coordinator, and for data unless
+`own_data_wire`) and DATA. The coordinator is on node 0, and so are the two
+ranks of the witness, which does not use the wire.
 """
 
 import itertools
@@ -53,7 +53,7 @@ class Wire(namespaces.Namespaces):
         return (self.DATA, self.data_links) if data else (self.ADDRESSES, self.links)
 
     def cut(self, node, data=False):
-        """What `node` sends over the wire is lost from now on."""
+        """From now on, packets that `node` sends over the wire are lost."""
         addresses, links = self._wires(data)
         self._ip("-n", self.names[node], "neigh", "replace", addresses[1 - node], "lladdr", NOBODY, "dev", links[node],
                  "nud", "permanent")

@@ -1,4 +1,4 @@
-"""The wire between two nodes is cut, for good or for a while."""
+"""The wire between two nodes is cut, permanently or for a time."""
 
 import time
 
@@ -7,7 +7,7 @@ from rank_faults import place_of, told_by
 
 
 def cut(scene, layout, fault):
-    """For good: both sides are told."""
+    """A permanent cut: both sides get an error."""
     ends, data = fault.args
     with scene.job(layout, "doomed.py", ["submit", 0]) as job:
         job.await_ready()
@@ -30,7 +30,7 @@ def cut(scene, layout, fault):
             job.touch("over")
     outcome = Outcome(seconds, texts, pause)
     check_seconds(fault, outcome)
-    # Nothing is to be cleaned: the next job runs.
+    # The next job runs without any cleaning up.
     with scene.job(layout, "doomed.py", ["compute", 0]) as job:
         job.touch("go")
         if job.statuses(60) != [0] * job.np:
@@ -45,7 +45,7 @@ TOLD = {
 
 
 def heal(scene, layout, fault):
-    """Cut and healed: the job goes on, with right sums."""
+    """The wire is cut and restored: the job continues with right sums."""
     ends, data, rest = fault.args
     with scene.job(layout, "doomed.py", ["submit", 0]) as job:
         job.await_ready()
@@ -58,7 +58,7 @@ def heal(scene, layout, fault):
         finally:
             scene.wire.heal()
         healed = time.monotonic()
-        job.touch("go")  # the training ends in a step that is yet to come
+        job.touch("go")  # the training ends in a later step
         records = [job.await_record(r, 60) for r in range(job.np)]
         for r, record in enumerate(records):
             if (record["text"], record["later"]) != (None, None):
@@ -76,18 +76,18 @@ def fault(name, what, sees, run, bound, args, long=False):
                  args=args, long=long, times=5, scene="data wire" if args[1] else "wire")
 
 
-GOES_ON = "no error: all wait and go on"
-ENDS = "both sides: an error that names the node or the coordinator that is lost; the job ends"
+GOES_ON = "no error: all wait, then continue"
+ENDS = "both sides: an error that names the lost node or coordinator; the job ends"
 
 FAULTS = [
-    fault("cut", "the network between two nodes is cut, for good", ENDS, cut, 15.0, ((0, 1), False)),
-    fault("cut-from-0", "what the coordinator's node sends is lost, for good", ENDS, cut, 15.0, ((0,), False), True),
-    fault("cut-from-1", "what the other node sends is lost, for good", ENDS, cut, 15.0, ((1,), False), True),
+    fault("cut", "the network between two nodes is cut permanently", ENDS, cut, 15.0, ((0, 1), False)),
+    fault("cut-from-0", "packets from the coordinator's node are lost permanently", ENDS, cut, 15.0, ((0,), False), True),
+    fault("cut-from-1", "packets from the other node are lost permanently", ENDS, cut, 15.0, ((1,), False), True),
     fault("healed", "the network between two nodes is cut for 1 s", GOES_ON, heal, 10.0, ((0, 1), False, 1.0)),
     fault("healed-late", "the network between two nodes is cut for 3.5 s: the coordinator's stream breaks and is resumed",
           GOES_ON, heal, 15.0, ((0, 1), False, 3.5), True),
-    fault("healed-from-1", "what the other node sends is lost for 3.5 s", GOES_ON, heal, 15.0, ((1,), False, 3.5), True),
-    fault("data-cut", "the data's network alone is cut, for good (--network_timeout=3s); the coordinator is still reached",
+    fault("healed-from-1", "packets from the other node are lost for 3.5 s", GOES_ON, heal, 15.0, ((1,), False, 3.5), True),
+    fault("data-cut", "only the data network is cut, permanently (--network_timeout=3s); the coordinator can still be reached",
           "both sides: an error that names the connection; the job ends", cut, 15.0, ((0, 1), True)),
-    fault("data-healed", "the data's network alone is cut for 1 s (--network_timeout=3s)", GOES_ON, heal, 10.0, ((0, 1), True, 1.0)),
+    fault("data-healed", "only the data network is cut for 1 s (--network_timeout=3s)", GOES_ON, heal, 10.0, ((0, 1), True, 1.0)),
 ]

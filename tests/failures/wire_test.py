@@ -1,4 +1,4 @@
-"""The wire between nodes is cut: the registry's faults of the network."""
+"""Runs the registry's faults in which the wire between nodes is cut."""
 
 import namespaces
 import topic

@@ -1,8 +1,8 @@
-// What ranks may write to their board: a real board, made and kept as by the
-// executor, with its core, its network runner and a coordinator; ranks that do
-// honest things, and bytes scribbled anywhere between them. Another node of the
-// job is honest. Whatever stands on the board, the executor does only what
-// tests/fuzz/rig.h allows, and keeps to the protocol towards the coordinator.
+// Fuzzes the board: a real board, created and kept as by the executor, with its
+// core, its network runner and a coordinator; ranks that act honestly, and
+// random bytes written anywhere in between. Another node of the job is honest.
+// Whatever is on the board, the executor may only do what tests/fuzz/rig.h
+// allows, and must keep the protocol with the coordinator.
 #include <algorithm>
 #include <deque>
 #include <functional>
@@ -180,7 +180,7 @@ class World {
       board().PlaceTicket(slot, generation, 0);
     }
   }
-  // Somebody waits for what has been reported.
+  // A rank waits for a reported operation.
   void Await() {
     const uint32_t slot = Slot();
     if (slot >= rig_.allotted) return;
@@ -194,7 +194,7 @@ class World {
     if (feed_.OnceIn(2)) Report(slot);
     Turn();
   }
-  // The members of a run do all their part of it.
+  // The members of a run execute all their parts of it.
   void Progress() {
     if (rig_.runs.empty()) return;
     auto it = rig_.runs.begin();
@@ -367,7 +367,7 @@ class World {
     options.with_board = true;
     return options;
   }
-  // What ranks are asked for they give back, or keep some of it.
+  // Ranks return the recalled slots, or keep some of them.
   void Return() {
     if (rig_.recalls.empty()) return;
     const auto [client, recall] = rig_.recalls.front();
@@ -512,7 +512,7 @@ class World {
     }
   }
   void TheirReport() { Report(Slot()); }
-  // They submit what the slot of ours is for.
+  // They submit the operation of this node's slot.
   void Report(uint32_t slot) {
     if (nodes_ < 2 || slot >= rig_.allotted) return;
     const worker::AllotSlot& a = rig_.slots[slot];

@@ -15,7 +15,7 @@
 namespace maypole::fuzz {
 namespace {
 
-// All but the epoch, which only stands in the header.
+// All fields except the epoch, which is only in the header.
 std::string KeyOf(BoardConfig config) {
   config.epoch = 0;
   return {reinterpret_cast<const char*>(&config), sizeof(config)};

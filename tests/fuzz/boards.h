@@ -1,5 +1,5 @@
-// Boards that are made fast, for fuzzers: the memory of each config is made
-// once (by Board::Create) and emptied for the next execution.
+// Fast creation of boards for fuzzers: the memory of each config is created
+// once (by Board::Create) and cleared for the next execution.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_FUZZ_BOARDS_H_

@@ -1,5 +1,5 @@
-// What ranks say to their executor, made from a Feed: honest, with a fault, or
-// nonsense.
+// Messages of ranks to their executor, made from a Feed: honest, with a fault,
+// or garbage.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_FUZZ_CLIENTS_H_
@@ -13,17 +13,18 @@
 
 namespace maypole::fuzz {
 
-// Of a rank of `local_size` on the first of `nodes` nodes; sometimes with a
-// fault.
+// The Hello of a rank, one of `local_size` on the first of `nodes` nodes;
+// sometimes with a fault.
 session::Hello MakeHello(Feed* feed, int local_rank, int local_size, int nodes);
 session::Hello MakeElasticHello(Feed* feed, int pid, uint64_t epoch);
 
 // "a" to "d", or a long one.
 std::string MakeName(Feed* feed);
-// What all ranks submit with the name; the same from the same arguments.
+// The signature that all ranks submit with the name; a function of the
+// arguments.
 Signature HonestSignature(Kind kind, uint32_t process_set, int size,
                           uint32_t variant);
-// Spoils some of it.
+// Changes a part of it.
 void Spoil(Feed* feed, Signature* s);
 
 session::SlotRequest MakeSlotRequest(Feed* feed, uint32_t process_set);

@@ -1,7 +1,7 @@
-// What a coordinator may say to an executor: the worker's core gets sequences
-// of CoordinatorMessages, honest ones for the state that it is in, ones with
-// faults, and parsed bytes, between what its own ranks, its board and its
-// network do. tests/fuzz/rig.h judges what it answers.
+// Fuzzes a coordinator's messages to an executor: the worker's core gets
+// sequences of CoordinatorMessages (honest ones for its state, ones with
+// faults, and parsed bytes), mixed with events of its own ranks, board and
+// network. tests/fuzz/rig.h checks its actions.
 #include <algorithm>
 #include <map>
 #include <vector>
@@ -247,7 +247,7 @@ class Script {
     start->set_epoch(epoch_);
     start->set_stall_check_ms(1000);
     if (elastic_) {
-      // Who waits, as the core has said last.
+      // The waiting ranks, as the core has last reported them.
       const proto::RanksReady* said = nullptr;
       for (const auto& sent : rig_.outbox) {
         if (sent.has_ranks_ready()) said = &sent.ranks_ready();

@@ -2,10 +2,10 @@
 //
 //   x_fuzz -runs=N [-seed=S] [-max_len=L] CORPUS...
 //
-// First all files of the corpus as they are, then N inputs made of them and of
-// nothing: the same ones for the same seed. An invariant that breaks, or a
-// sanitizer, ends the process; the input is then in crash-input in the working
-// directory (or $TEST_UNDECLARED_OUTPUTS_DIR).
+// It runs all files of the corpus unchanged, then N inputs, mutated from them
+// or new; equal seeds give equal inputs. A broken invariant, or a sanitizer,
+// ends the process; the input is then in crash-input in the working directory
+// (or $TEST_UNDECLARED_OUTPUTS_DIR).
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -41,11 +41,11 @@ void KeepInput() {
   std::fprintf(stderr, "the input is in %s\n", crash_path.c_str());
 }
 
-void OnAbort(int) { KeepInput(); }  // and abort() goes on
+void OnAbort(int) { KeepInput(); }  // then abort() continues
 
 void Run(Input input) {
   current = std::move(input);
-  // Exactly as long as the input: a byte beyond is seen.
+  // Exactly as long as the input, so sanitizers detect a read beyond it.
   const Input copy(current);
   LLVMFuzzerTestOneInput(copy.data(), copy.size());
 }

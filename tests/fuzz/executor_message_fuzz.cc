@@ -1,8 +1,8 @@
-// What executors may say to the coordinator: its core gets streams that open,
-// say hello, send, break, resume and end, of two jobs that share a node's name
-// or a token or not, with numbers in order and messages that are honest for
-// the state, with a fault, or parsed bytes. tests/fuzz/executors.h plays them
-// and judges every answer. A job that is not theirs runs along undisturbed.
+// Fuzzes executors' messages to the coordinator: its core gets streams that
+// open, say hello, send, break, resume and end. They belong to two jobs, which
+// may share a node's name or a token. Their messages are honest for the state,
+// have a fault, or are parsed bytes. tests/fuzz/executors.h plays the executors
+// and checks every answer. A third job must run undisturbed.
 #include "tests/fuzz/executors.h"
 #include "tests/fuzz/feed.h"
 

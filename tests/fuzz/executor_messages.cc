@@ -1,4 +1,4 @@
-// The messages of Coordinated's executors.
+// Coordinated: the messages of its executors.
 #include <algorithm>
 #include <iterator>
 
@@ -90,7 +90,7 @@ proto::ExecutorMessage Coordinated::Make(Player* p) {
   }
 }
 
-// Some of the names that it knows by id are to be forgotten.
+// Asks the coordinator to forget some of the names that have ids.
 proto::ExecutorMessage Coordinated::Retire(Player* p) {
   proto::ExecutorMessage m;
   m.mutable_retire_names()->set_epoch(Epoch(*p));
@@ -281,7 +281,7 @@ void Coordinated::AddPresent(Player* p, const proto::Identity& identity,
                                       : generation);
   op->set_urgency(feed_.OnceIn(32) ? feed_.Byte() : feed_.Below(3));
   AddSignatures(p, identity.kind(), identity.process_set(), op);
-  // What the coordinator may not take it for: then the session is over.
+  // Impossible contents: the coordinator must end the session.
   if (!p->unanswered.insert({key, op->generation()}).second) p->lied = true;
   for (const auto& [k, known] : p->ids) {
     if (op->id() != 0 && known == op->id()) {
@@ -302,7 +302,7 @@ proto::ExecutorMessage Coordinated::Presence(Player* p) {
   return m;
 }
 
-// Of what waits for its answer, mostly.
+// Usually an operation that waits for its answer.
 void Coordinated::AddUrgent(Player* p, proto::Presence* presence) {
   proto::UrgentOperation* urgent = presence->add_urgent();
   if (p->unanswered.empty() || feed_.OnceIn(8)) {
@@ -366,7 +366,7 @@ proto::ExecutorMessage Coordinated::SetRequest(Player* p, uint32_t rank) {
   ++number;
   request->set_number(feed_.OnceIn(32) ? static_cast<uint32_t>(feed_.Number())
                                        : number);
-  // The same for all ranks that make their n-th, mostly.
+  // Usually the same for all ranks that make their n-th request.
   const uint32_t which = feed_.OnceIn(8) ? feed_.Byte() : number;
   request->set_remove(which % 5 == 4);
   request->set_process_set(which % 4);

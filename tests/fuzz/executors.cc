@@ -95,7 +95,7 @@ void Coordinated::Event() {
       return Together();
     case 2:
       if (p.stream == 0) return Open(&p, !p.session.empty());
-      if (feed_.OnceIn(8)) Open(&p, true);  // the old stream's end is not seen
+      if (feed_.OnceIn(8)) Open(&p, true);  // before the old stream's end
       return;
     case 3:
       if (players_.size() < 8 && feed_.OnceIn(8)) {
@@ -126,8 +126,8 @@ void Coordinated::Finish() {
   Expect(undisturbed_->link.received() == undisturbed_heard_ + 1,
          "the undisturbed job goes on");
   const coordinator::Totals totals = core_.totals();
-  // A session of a hello that has lied may outlive its stream, and its player
-  // has another by then.
+  // A session of a dishonest hello may outlive its stream; its player has
+  // another one by then.
   Expect(totals.jobs <= totals.nodes && totals.nodes <= opened_,
          "jobs and executors are counted");
   core_.Stop(carry_);
@@ -236,7 +236,7 @@ void Coordinated::Pass() {
   }
 }
 
-// --- What comes back ---------------------------------------------------------
+// --- Answers ----------------------------------------------------------------
 
 void Coordinated::Carry(const coordinator::Actions& actions) {
   for (const coordinator::Action& action : actions) {
@@ -253,7 +253,7 @@ void Coordinated::Carry(const coordinator::Actions& actions) {
       Player* p = it->second;
       streams_.erase(it);
       p->stream = 0;
-      // Its session is over, or it will hear so.
+      // Its session is over, or a message about its end is on its way.
       p->session.clear();
     } else if (const auto* log = std::get_if<coordinator::Log>(&action)) {
       Expect(log->line.find('\n') == std::string::npos,
@@ -389,7 +389,7 @@ void Coordinated::Payload(Player* p, const proto::CoordinatorMessage& m) {
             ++it;
             continue;
           }
-          // What was reported by this id is to be reported again.
+          // Operations reported by this id must be reported again.
           const std::string key = it->first;
           p->generations[key] = 0;
           std::erase_if(p->unanswered,

@@ -2,10 +2,10 @@
 //
 // Purpose: each executor keeps what an honest one would know (its stream, its
 // numbers, its epoch, the ids of operations, what it has reported), so that
-// messages reach the states behind the checks; and faults are made on purpose.
-// Every action of the core is judged: streams that are open, numbers without
-// gaps, runs in order, one answer to each presence, bounded texts, and nothing
-// at all for the executor of the job that nobody disturbs.
+// messages reach the states behind the checks; it also makes deliberate faults.
+// Every action of the core is checked: streams are open, numbers have no gaps,
+// runs are in order, each presence gets one answer, texts are bounded, and the
+// executor of an undisturbed job gets no messages.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_FUZZ_EXECUTORS_H_
@@ -33,7 +33,7 @@ struct Player {
   std::string token;
   uint32_t index = 0;  // of the node in its job
   bool undisturbed = false;
-  bool lied = false;                 // so that it cannot know what it will get
+  bool lied = false;                 // so its answers cannot be predicted
   coordinator::StreamId stream = 0;  // 0: broken, or ended
   std::string session;               // empty: it has none (any more)
   std::string incarnation;
@@ -68,11 +68,11 @@ class Coordinated {
 
  private:
   Player& Any();
-  // All ranks of the job do the same: what needs all of them comes about.
+  // All ranks of the job do the same, so that actions that need all happen.
   void Together();
   void Open(Player* p, bool resume);
   void Break(Player* p);
-  // Numbers and sends it; sometimes with other numbers.
+  // Numbers and sends the message; sometimes with wrong numbers.
   void Say(Player* p, proto::ExecutorMessage message, bool honest = false);
   void Deliver(Player* p, const proto::ExecutorMessage& message);
   void Pass();

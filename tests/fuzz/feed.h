@@ -1,8 +1,8 @@
 // Feed: the bytes of one execution of a fuzzer, read as choices.
 //
-// Purpose: raw bytes would mostly end in a parser. A fuzzer here reads them as
-// a sequence of events, each with parameters from small ranges, so that what
-// the bytes lead to lies deep behind the checks. Bytes that are used up are 0.
+// Purpose: a parser would refuse most raw bytes. A fuzzer here reads them as a
+// sequence of events, each with parameters from small ranges, so that the bytes
+// reach states far behind the checks. After the last byte it reads zeros.
 //
 //   Feed feed(data, size);
 //   while (!feed.done()) switch (feed.Below(3)) ...
@@ -24,8 +24,8 @@
 
 namespace maypole::fuzz {
 
-// What must hold whatever the bytes are. Ends the process, so that the fuzzer
-// keeps the input.
+// Checks a condition that must hold for all inputs. If it does not, ends the
+// process, so that the fuzzer keeps the input.
 inline void Expect(bool holds, std::string_view what) {
   if (holds) return;
   std::fprintf(stderr, "broken invariant: %.*s\n",
@@ -33,14 +33,14 @@ inline void Expect(bool holds, std::string_view what) {
   std::abort();
 }
 
-// Protobuf's complaints about bytes that it cannot parse are no news here.
+// Silences protobuf's messages about bytes that it cannot parse.
 inline void SilenceProtobuf() {
   static const auto before = google::protobuf::SetLogHandler(nullptr);
   (void)before;
 }
 
-// As it arrives at the other end of a gRPC stream; false: it cannot (a string
-// is no UTF-8), and the stream breaks.
+// The message as it arrives at the other end of a gRPC stream. Returns false if
+// it cannot (a string is not UTF-8); then the stream breaks.
 template <typename Message>
 bool Transmit(const Message& message, Message* arrived) {
   SilenceProtobuf();
@@ -60,7 +60,7 @@ class Feed {
   }
   // 0 .. n - 1; n is at most 256.
   uint32_t Below(uint32_t n) { return Byte() % n; }
-  // Once in `n` bytes' values.
+  // True for one in `n` values of a byte.
   bool OnceIn(uint32_t n) { return Byte() % n == n - 1; }
   uint64_t Word() {
     uint8_t bytes[8] = {};

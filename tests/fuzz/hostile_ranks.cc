@@ -1,13 +1,13 @@
-// Ranks that mean ill: they speak the session's protocol well enough to get a
-// board, and then write over all of it and send nonsense.
+// Malicious ranks: they follow the session protocol until they have a board,
+// then overwrite all of it and send garbage.
 //
 //   hostile_ranks --agents=SOCKET[,SOCKET] --job=NAME [--rounds=N] [--seed=S]
-//     Two ranks at each agent. Scribbles N rounds, in as many epochs as it
-//     takes, and prints what it did.
+//     Two ranks at each agent. Overwrites the board in N rounds, in as many
+//     epochs as needed, and prints what it did.
 //   hostile_ranks ... --under=R --size=K
-//     Is the one local rank R of K at the first agent, among honest ones, does
-//     what they do badly enough to be waited for, and scribbles until it is
-//     ended or the epoch is.
+//     Is the local rank R of K at the first agent, among honest ones. Takes
+//     part in their operations, so that they wait for it, and overwrites the
+//     board until it is killed or the epoch ends.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -83,7 +83,7 @@ session::Hello MakeHello(int rank, int size, int local, int local_size) {
   return hello;
 }
 
-// Its connection, or nothing if the agent does not take it now.
+// The connection; empty if the agent does not accept it now.
 Fd Connect(const std::string& agent) {
   Fd socket;
   if (Status s = ConnectUnix(agent, &socket); !s.ok()) {
@@ -116,7 +116,7 @@ bool AwaitWelcome(Rank* rank) {
     rank->wake = std::move(message.fds[1]);
     const Status attached =
         Board::Attach(std::move(message.fds[0]), &rank->board);
-    // An earlier rank of ours may have scribbled over its header by now.
+    // Another malicious rank may have overwritten the header by now.
     if (!attached.ok()) return false;
     rank->local = welcome.local_rank;
     return true;
@@ -163,7 +163,7 @@ void SendGarbage(const Fd& socket, Random* random) {
   (void)SendMessage(socket.get(), bytes.data(), bytes.size(), fds);
 }
 
-// A message of the right form with nonsense in it.
+// A well-formed message with garbage in its fields.
 void SendOdd(const Fd& socket, Random* random) {
   const auto send = [&](const auto& m) {
     (void)SendMessage(socket.get(), &m, sizeof(m));
@@ -275,13 +275,13 @@ void Scribble(const Board& board, Random* random) {
   }
 }
 
-// Now and then all of it: every byte that a rank may write.
+// Sometimes overwrites all of it: every byte that a rank may write.
 void ScribbleAll(const Board& board, Random* random) {
   const uint64_t value = Value(random);
   for (size_t at = 0; at + 8 <= board.bytes(); at += 8) Put(board, at, value);
 }
 
-// Submits what the honest ranks of a slot have, or something like it.
+// Submits the operation of the slot's honest ranks, or a similar one.
 void Submit(const Board& board, uint32_t slot, uint32_t local,
             uint32_t generation, Signature s, Random* random) {
   if (random->Below(16) == 0) {
@@ -307,7 +307,7 @@ Signature Simple() {
   return s;
 }
 
-// --- What it does ------------------------------------------------------------
+// --- The attack --------------------------------------------------------------
 
 struct Done {
   uint64_t rounds = 0, epochs = 0, refused = 0, whole = 0;

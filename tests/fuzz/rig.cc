@@ -93,8 +93,8 @@ void Rig::Turn(int64_t now_ms, uint64_t stopped) {
   Do();
   if (keeper_ == nullptr) return;
   if (runner_ != nullptr) {
-    // What Network::Run() does until it would sleep; ranks that scribble may
-    // always make it move.
+    // As Network::Run() does until it would sleep; malicious ranks may keep it
+    // busy for ever.
     for (int i = 0; i < 4 && !keeper_->board().aborted(); ++i) {
       const absl::StatusOr<bool> moved = runner_->Step();
       Expect(moved.ok(), "the network does not fail by what ranks write");
@@ -329,7 +329,7 @@ void Rig::Perform(worker::IssueRun& a) {
   keeper_->Issue(run);
 }
 
-// What goes to the backend lies in the node's ring, and its segments in it.
+// Chunks for the backend must lie in the node ring, and their segments in them.
 void Rig::CheckWork() {
   const Board& board = keeper_->board();
   const std::byte* ring = board.node_ring(0);
@@ -373,8 +373,8 @@ void Rig::Perform(worker::AbortBoard& a) {
          "an epoch is aborted once");
   Expect(a.code != Code::kOk, "an abort has a code");
   if (keeper_ == nullptr) return;
-  // A rank that has the claim makes the executor wait for its text, a little:
-  // not here.
+  // A rank with the claim would make the executor wait briefly for its text;
+  // this is skipped here.
   keeper_->board().header().abort_claim = 0;
   keeper_->board().Abort(a.code, a.text);
   Expect(keeper_->board().aborted(), "an abort is an abort");

@@ -1,10 +1,10 @@
 // Rig: an executor without sockets, for fuzzers: the real core, and, if wanted,
 // the real board with what the executor does on it.
 //
-// Purpose: does what the core asks for, in order, as
-// worker/executor/executor_logic.h does; and judges each of it first: the core
-// never speaks of a client that it has let go, of a slot or record that is not
-// there, of bytes beyond a run.
+// Purpose: executes the core's actions in order, as
+// worker/executor/executor_logic.h does, and checks each action first: it must
+// not name a client that was released, a slot or record that does not exist, or
+// bytes beyond a run.
 //
 //   Rig rig({.with_board = true});
 //   rig.core().OnTime(0);
@@ -55,15 +55,15 @@ class Rig {
   ~Rig();
 
   worker::ExecutorCore& core() { return core_; }
-  // Says Hello as the next client; its number.
+  // Sends Hello as the next client; returns its number.
   worker::ClientId Connect(const session::Hello& hello, int visible_pid);
-  // The client has gone, or says that it goes.
+  // The client has ended, or says Goodbye.
   void Goodbye(worker::ClientId client, uint32_t pending, bool returns);
   void Gone(worker::ClientId client);
-  // As the executor dispatches what comes from a client's socket; false: that
-  // ends the connection.
+  // Dispatches a message as the executor does for a client's socket. Returns
+  // false if that ends the connection.
   bool Message(worker::ClientId client, const std::string& bytes);
-  // Does all that the core asks for, and what follows from it.
+  // Executes all actions of the core, and those that follow from them.
   void Do();
 
   // A running epoch's board; null without one.
@@ -71,7 +71,7 @@ class Rig {
   // One turn of the executor's loop and of its network thread.
   void Turn(int64_t now_ms, uint64_t stopped);
 
-  // --- What the script sees -------------------------------------------------
+  // --- State for the script -------------------------------------------------
   std::set<worker::ClientId> clients;  // connected
   std::set<worker::ClientId> watched;  // closed, their processes looked at
   std::vector<worker::ClientId> welcomed;

@@ -2,11 +2,11 @@
 # A long run of a fuzzer (clang's libFuzzer with asan and ubsan):
 #   tests/fuzz/run.sh TARGET EXECUTIONS [CORPUS]
 # as  tests/fuzz/run.sh board_fuzz 10000000
-# Begins with the committed corpus; what it finds goes into CORPUS (a new
-# directory if none is given). Stops at the first error, and leaves the input in
-# CORPUS.crashes/. MAYPOLE_FUZZER: a program that is built already;
-# MAYPOLE_FUZZ_SECONDS: ends it after so long, whatever it has done.
-# MAYPOLE_FUZZ_CONFIG=fuzz-fast: without asan. SIGUSR1 to the fuzzer ends it well.
+# Begins with the committed corpus and adds new inputs to CORPUS (a new directory
+# if none is given). Stops at the first error, and leaves the input in
+# CORPUS.crashes/. MAYPOLE_FUZZER: a fuzzer that is already built;
+# MAYPOLE_FUZZ_SECONDS: time limit.
+# MAYPOLE_FUZZ_CONFIG=fuzz-fast: without asan. SIGUSR1 makes the fuzzer end normally.
 # The last line: target, executions, seconds, corpus, coverage, result.
 set -u
 cd "$(dirname "$0")/../.."

@@ -1,6 +1,6 @@
-// What a process may send to the agent over its socket: bytes for CheckHeader
-// and Parse of every struct; Hellos for Membership; and frames for the
-// executor's core, several clients of one job, behind an honest coordinator.
+// Fuzzes messages of processes to the agent's socket: bytes for CheckHeader and
+// Parse of every struct; Hellos for Membership; and frames for the executor's
+// core from several clients of one job, with an honest coordinator.
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,7 +24,7 @@ void ParseAs(const std::string& bytes) {
 }
 
 void ParseAll(const std::string& raw) {
-  // On the heap, exactly as long as it is.
+  // On the heap with its exact length, so sanitizers detect reads beyond it.
   const std::unique_ptr<char[]> exact(new char[raw.size()]);
   std::memcpy(exact.get(), raw.data(), raw.size());
   if (!session::CheckHeader(exact.get(), raw.size(), "client").ok()) return;
@@ -41,7 +41,7 @@ void ParseAll(const std::string& raw) {
   ParseAs<session::Notice>(raw);
 }
 
-// Bytes of a message, some of them spoiled, now and then cut or longer.
+// The bytes of a message, some of them changed, sometimes shorter or longer.
 template <typename T>
 std::string Spoiled(Feed* feed, const T& message) {
   std::string bytes = BytesOf(message);
@@ -151,7 +151,7 @@ class Frames {
     }
   }
 
-  // Gives some of the slots back that it was asked for.
+  // Returns some of the recalled slots.
   std::string Return() {
     auto m = session::Make<session::SlotReturn>();
     const session::SlotRecall& recall = rig_.recalls.front().second;

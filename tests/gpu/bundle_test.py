@@ -1,4 +1,4 @@
-"""The bundle that tests/gpu/run.sh makes of the probe and the plugin: small, whole, and clear without a driver."""
+"""The bundle of probe and plugin that tests/gpu/run.sh makes: it is small and complete, and its errors without a driver are clear."""
 
 import json
 import os
@@ -24,7 +24,7 @@ class BundleTest(unittest.TestCase):
                        check=True, timeout=60)
 
     def run_bundle(self, *options, bundle=None, env=None):
-        """From a directory of its own, with nothing of this machine in the environment."""
+        """Runs the bundle in a directory of its own, with a minimal environment."""
         return subprocess.run([os.path.join(HERE, "run.sh"), "--from", bundle or self.bundle, *options],
                               cwd=self.dir, env=dict({"PATH": "/usr/bin:/bin"}, **(env or {})), text=True,
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)

@@ -7,9 +7,9 @@
 #   tests/gpu/run.sh --check DIR               first the plugin's own tests, each
 #                                              in a process with a time limit
 # DIR is out/gpu if it is not given. A bundle is the probe, the plugin, its test
-# and the libraries that a machine without our packages lacks; less than 60 MiB. CUDA's
-# driver is the machine's. NCCL is too: $MAYPOLE_NCCL, or what the loader, CUDA
-# or the Python on PATH have. Options: see `probe --help`, as --json=FILE,
+# and the libraries that a machine without our packages lacks; less than 60 MiB. The
+# machine provides CUDA's driver, and NCCL: $MAYPOLE_NCCL, or the one that the loader,
+# CUDA or the Python on PATH has. Options: see `probe --help`, as --json=FILE,
 # --quick, --facts=1,3.
 # Exit status: the probe's (0 all measured, 1 a failure, 3 no GPU here).
 set -eu
@@ -22,7 +22,7 @@ die() {
   exit 2
 }
 
-# What every Linux has in a version of its own that must be the loader's.
+# Libraries that must come from the machine, because they must match its loader.
 is_of_libc() {
   case "$1" in
     ld-linux* | libc.so* | libm.so* | libpthread.so* | libdl.so* | librt.so* | \
@@ -31,7 +31,7 @@ is_of_libc() {
   return 1
 }
 
-# copy_libraries DIR FILE...: what the files need, into DIR/lib.
+# copy_libraries DIR FILE...: copies the libraries that the files need to DIR/lib.
 copy_libraries() {
   to="$1"
   shift
@@ -110,8 +110,8 @@ enter_bundle() {
   [ ! -r /dev/nvidia0 ] || exec 9</dev/nvidia0
 }
 
-# A test that hangs must not keep the others from running: the device would be
-# waited for by all that follow in its process.
+# Each test runs in its own process: a test that hangs would make all later tests in
+# its process wait for the device.
 check_bundle() {
   dir="$1"
   enter_bundle "$dir"

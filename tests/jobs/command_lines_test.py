@@ -1,4 +1,4 @@
-"""The command lines of all four programs: what each of them promises its users, and completion in a real bash."""
+"""The command lines of all four programs: their common rules, and completion in a real bash."""
 
 import os
 import pty
@@ -110,7 +110,7 @@ class CompletionTest(unittest.TestCase):
         return done.stdout
 
     def offered(self, program, *words):
-        """What bash's function offers for the last word."""
+        """The completions that bash's function offers for the last word."""
         quoted = " ".join("'%s'" % word for word in (program,) + words)
         return self.bash("eval \"$(%s --completion=bash)\"; COMP_WORDS=(%s) COMP_CWORD=%d; _%s %s; "
                          "printf '%%s\\n' \"${COMPREPLY[@]}\""

@@ -1,4 +1,4 @@
-"""Errors that concern one operation: on all ranks, with names and values; waits
+"""Errors of one operation: all ranks get them, with names and values; waits
 that a signal or a deadlock ends."""
 
 import unittest

@@ -1,4 +1,4 @@
-"""libmaypole is a good guest: exports maypole_* only, needs only libc."""
+"""libmaypole exports only maypole_* and needs only libc."""
 
 import subprocess
 import unittest

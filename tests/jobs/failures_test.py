@@ -1,4 +1,4 @@
-"""Lost ranks, executors, coordinators: who is told what, and how soon."""
+"""Lost ranks, executors, coordinators: which ranks get which error, and how soon."""
 
 import os
 import signal

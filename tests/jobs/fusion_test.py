@@ -1,4 +1,4 @@
-"""Steps of many tensors over two nodes run in few parts, whatever is missing."""
+"""Steps of many tensors over two nodes run as few runs, even if tensors are missing."""
 
 import re
 import statistics

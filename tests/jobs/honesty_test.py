@@ -1,4 +1,4 @@
-"""Distributed training is the training of one process on the global batches."""
+"""Distributed training gives the same result as one process on the global batches."""
 
 import unittest
 

@@ -1,4 +1,4 @@
-"""maypolerun with the real daemons: Ctrl-C, ordinary users, nothing left."""
+"""maypolerun with the real daemons: Ctrl-C, ordinary users, no leftovers."""
 
 import os
 import pwd

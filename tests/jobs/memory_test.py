@@ -1,4 +1,4 @@
-"""What a job takes of a node's memory: docs/memory.md, held against real jobs."""
+"""How much memory a job uses on a node: checks docs/memory.md with real jobs."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def board_bytes(local_size, size=None, nodes=1, chunk_bytes=512 * KIB, ring_dept
 
 
 class Board:
-    """The board that a rank has mapped, seen through its descriptor."""
+    """The board that a rank has mapped, inspected through its descriptor."""
 
     def __init__(self, pid):
         self.pid = pid
@@ -107,7 +107,7 @@ def metric(address, name):
 
 
 class OwnDaemonsJob:
-    """A job of one node on daemons with flags of the test's."""
+    """A job of one node on daemons with the test's own flags."""
 
     def __init__(self, d, np, args=(), job="memory"):
         self.dir, self.np = d.dir, np
@@ -135,7 +135,7 @@ class OwnDaemonsJob:
         return self
 
     def end(self):
-        """The ranks' statuses and what they have written to stderr."""
+        """Ends the job; returns the ranks' statuses and their stderr."""
         texts = [r.communicate(timeout=60)[1] for r in self.ranks]
         return [r.returncode for r in self.ranks], texts
 

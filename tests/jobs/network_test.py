@@ -1,4 +1,4 @@
-"""Two nodes that share nothing but a wire: the gradients really cross it."""
+"""Two nodes connected only by a wire: the gradients really cross it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Names over a job's life are not bounded, names in use at a time are."""
+"""The number of names in use at a time is bounded, but not the number over a job's life."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What waiting costs: processor time of ranks, executors and the coordinator."""
+"""The CPU time that ranks, executors and the coordinator use while waiting."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ class WaitingTest(unittest.TestCase):
     def reach(self, job, stage):
         for r in range(job.np):
             job.await_file("%s.%d" % (stage, r))
-        # From here on: until the budgets are over and what came last is done.
+        # From here on: until the budgets are used up and the last operation is done.
         time.sleep(0.5)
 
     def run_on(self, nodes, ranks):

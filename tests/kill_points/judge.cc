@@ -7,7 +7,7 @@
 namespace maypole::kill_points {
 namespace {
 
-// A survivor that is not told within this has waited too long.
+// A survivor must get its error within this time.
 constexpr double kMostMs = 1000;
 
 std::string Of(int rank) { return "rank " + std::to_string(rank) + ": "; }
@@ -39,8 +39,8 @@ std::string JudgeSurvivor(const RankPart& part, const std::string& words) {
   return "";
 }
 
-// An operation that ended well for one rank was submitted by all; and the ranks
-// of a node must tell the same of it.
+// An operation that succeeded on one rank was submitted by all; and the ranks
+// of a node must return the same outcome of it.
 std::string CompareEnds(const Round& round, const Scoreboard& board, int a,
                         int b) {
   const auto node = [&](int rank) {

@@ -1,4 +1,4 @@
-// Judge: the promises, checked on what the survivors of a round have told.
+// Judge: checks the promises on the records of a round's survivors.
 #ifndef MAYPOLE_TESTS_KILL_POINTS_JUDGE_H_
 #define MAYPOLE_TESTS_KILL_POINTS_JUDGE_H_
 
@@ -14,14 +14,14 @@ struct Verdict {
   double worst_ms = 0;  // from the death to the end of the last operation
 };
 
-// `dead` (-1: no rank; the executor died) died: did every survivor get an error
-// in time that says so
-// (`words`), nothing wrong as a success, nothing
-// written afterwards, and those of a node the same?
+// Judges a round in which rank `dead` died (-1: no rank died, but the
+// executor). Every survivor must get an error in time that contains `words`; no
+// wrong result may be returned as a success; no memory may be written
+// afterwards; and the ranks of a node must return the same outcomes.
 Verdict JudgeDeath(const Round& round, const Scoreboard& board, int dead,
                    int64_t died_ns, const std::string& words);
 
-// Nobody died: did everything end well?
+// Judges a round without a death: everything must end without an error.
 Verdict JudgePeace(const Round& round, const Scoreboard& board);
 
 }  // namespace maypole::kill_points

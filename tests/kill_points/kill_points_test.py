@@ -1,7 +1,7 @@
-"""A rank dies at each transition of the board; what do the others see?
+"""A rank dies at each transition of the board; checks what the others see.
 
 Every kill point of the source (MAYPOLE_KILL_POINT) is listed here with the jobs
-in which ranks come by. killed_ranks does a round and judges it.
+in which ranks reach it. killed_ranks plays a round and judges it.
 """
 
 import os
@@ -16,8 +16,8 @@ PROGRAM = os.path.join(harness.ROOT, "tests/kill_points/killed_ranks")
 FLAGS = ["--chunk_bytes=4096"]
 LONG = os.environ.get("MAYPOLE_TEST_LONG") == "1"
 
-# Points by where ranks pass them: within one node; also in jobs over several
-# nodes; only in those; by who finds the executor dead.
+# Points by where ranks pass them: in jobs on one node; also in jobs on several
+# nodes; only in those; by ranks that find the executor dead.
 ONE_NODE = """
 pool.taken arrival.claimed arrival.reduced arrival.committed
 arrival.delivered arrival.placed commit.eager
@@ -36,12 +36,12 @@ SEVERAL_NODES = "ready.set ready.claimed".split()
 # With few slots.
 FEW_SLOTS = "slot.recalled slot.returned".split()
 EXECUTOR = "abort.claimed abort.text abort.coded".split()
-# As the others are told of a death; the one that dies here is the second.
+# The others' errors about a death; here the second rank dies.
 SECOND_DEATH = "abort.arena_left".split()
 
 
 def points_in_source():
-    """Of client/ and common/, as they stand in this test's data."""
+    """The kill points in client/ and common/, from this test's data."""
     found = set()
     for part in ("client", "common"):
         for directory, _, names in os.walk(os.path.join(harness.ROOT, part)):

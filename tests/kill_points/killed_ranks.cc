@@ -1,16 +1,18 @@
-// Rounds of a job in which one rank dies; the others must learn of it.
+// Rounds of a job in which one rank dies; the others must get an error about
+// it.
 //
 //   killed_ranks --agents=/path/a[,/path/b] --ranks=3 --rounds=10 --seed=1
 //
 // kills a random rank (SIGKILL) at a random time of each round. With
-// --kill_at=arrival.claimed:3 the victim dies by itself as it passes that kill
-// point (common/board/kill_point.h) for the third time. With --executor it is
-// the first node's executor that is killed, for that is what makes ranks write
-// an abort; --kill_at may then kill the rank that does so.
+// --kill_at=arrival.claimed:3 the victim kills itself as it passes that kill
+// point (common/board/kill_point.h) for the third time. With --executor the
+// first node's executor is killed, because only that makes ranks write an
+// abort;
+// --kill_at may then kill the rank that does so.
 //
-// A round in which the victim never came to its kill point ends well on all
-// ranks, and counts as not reached. Prints one line a round that went wrong,
-// and the sums; ends with 0 if all was right.
+// A round in which the victim never reaches its kill point must end without an
+// error on all ranks, and counts as not reached. Prints one line per failed
+// round, and the sums; exits with 0 if no round failed.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -88,7 +90,7 @@ class RoundRunner {
   RoundRunner(const Round& round, Scoreboard* board)
       : round_(round), board_(board) {}
 
-  // Fills in what became of the round.
+  // Fills in the result of the round.
   void Run();
   const Verdict& verdict() const { return verdict_; }
   bool victim_died() const { return victim_died_; }
@@ -105,7 +107,7 @@ class RoundRunner {
   std::vector<pid_t> pids_;
   size_t left_ = 0;
   bool victim_died_ = false;
-  int64_t died_ns_ = 0;  // the rank or, before it, the executor
+  int64_t died_ns_ = 0;  // death of the rank or, if earlier, of the executor
   Verdict verdict_;
 };
 
@@ -128,7 +130,7 @@ bool RoundRunner::AllJoined() const {
   return true;
 }
 
-// Once all have joined: before that a rank that has not come yet is waited for.
+// Called once all have joined: before that, ranks wait for missing ones.
 void RoundRunner::KillAtRandom() {
   const int64_t patience = NowNs() + kRoundMs * int64_t{1000000};
   while (!AllJoined() && NowNs() < patience) usleep(200);

@@ -1,4 +1,4 @@
-"""kill -9 of a random rank at a random time, again and again."""
+"""Repeated kill -9 of a random rank at a random time."""
 
 import os
 import random

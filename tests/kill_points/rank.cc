@@ -14,8 +14,8 @@ namespace {
 
 using properties::NowNs;
 
-// An operation that is pending for longer is lost. Far above the promised
-// second: how long it took is judged apart.
+// An operation that is pending for longer counts as lost. Far above the
+// promised second, because the time is judged separately.
 constexpr int kPatienceMs = 5000;
 
 End EndOf(const properties::Attempt& a) {
@@ -23,7 +23,7 @@ End EndOf(const properties::Attempt& a) {
   return a.status().ok() ? End::kOk : End::kError;
 }
 
-// The victim's time of death is not known to it; its last sign of life is.
+// The victim cannot record its time of death, only its last sign of life.
 void ShowLife(RankPart* part) {
   part->alive_ns = NowNs();
   std::thread([part] {
@@ -34,7 +34,7 @@ void ShowLife(RankPart* part) {
   }).detach();
 }
 
-// What an operation submitted now ends with.
+// Submits an operation and returns its error.
 std::string TryAnother(Client* client) {
   float x = 1;
   int64_t handle = 0;
@@ -44,7 +44,7 @@ std::string TryAnother(Client* client) {
   return s.ok() ? "" : std::string(s.message());
 }
 
-// After an error: nothing may write to what failed.
+// After an error the memory of failed operations must not be written.
 std::string Watch(const properties::Player& player, int grace_ms) {
   usleep(static_cast<useconds_t>(grace_ms) * 1000);
   for (const auto& attempt : player.attempts()) {
@@ -56,7 +56,7 @@ std::string Watch(const properties::Player& player, int grace_ms) {
   return "";
 }
 
-// As in property_ranks.cc: all know of rank 0's decision in time.
+// As in property_ranks.cc: all ranks see rank 0's decision in time.
 bool Over(const Round& round, int rank, int number, int64_t deadline,
           Scoreboard* board) {
   if (rank == 0 && board->stop_at == 0 && NowNs() > deadline) {

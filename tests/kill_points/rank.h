@@ -1,5 +1,5 @@
-// What a rank of a round does: plays random programs until an error comes or
-// the round is over, then looks whether its memory stays as it is.
+// A rank of a round: plays random programs until it gets an error or the round
+// is over, then checks that its memory does not change any more.
 //
 // Thread contract: runs in a process of its own.
 #ifndef MAYPOLE_TESTS_KILL_POINTS_RANK_H_

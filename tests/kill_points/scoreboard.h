@@ -1,6 +1,6 @@
-// Scoreboard: what the ranks of a round tell the process that judges them.
+// Scoreboard: the records that the ranks of a round write for the judge.
 //
-// Memory that all of them share; each rank writes its own part and then `state`
+// It is in shared memory; each rank writes its own part and then `state`
 // (release).
 #ifndef MAYPOLE_TESTS_KILL_POINTS_SCOREBOARD_H_
 #define MAYPOLE_TESTS_KILL_POINTS_SCOREBOARD_H_
@@ -28,7 +28,7 @@ struct RankPart {
   int64_t ended_ns;               // when its last pending operation had ended
   bool failed;                    // it got an error
   char error[1200];               // its text
-  char later[1200];               // of an operation submitted after it
+  char later[1200];               // error of an operation submitted after it
   char wrong[1200];               // what is wrong, if anything
   int programs;
   End ends[kPrograms][kOperations];

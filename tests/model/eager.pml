@@ -1,19 +1,20 @@
-/* Small operations (docs/board.md, sections 4 and 8): pool buffers, the claim
+/* Eager operations (docs/board.md, sections 4 and 8): pool buffers, the claim
  * of the reduction, the commit, late ranks, aborts, deaths, departures.
  *
  * One name, several generations. Each rank copies its input into a buffer of
  * its pool, unless it sees that it is the last; arrives, and looks; the last
  * arriver claims, reduces into the next rank's buffer, commits and then places
- * the ticket. If somebody had no buffer the operation goes the
- * large way, of which only the outcome is modelled. That tickets are placed
- * once is tickets.pml's claim; here a ticket is a flag.
+ * the ticket. If a rank had no buffer the operation goes by rendezvous, of which
+ * only the outcome is modelled. tickets.pml verifies that tickets are placed
+ * once; here a ticket is a flag.
  *
  * Build with -DDEATH: a rank may die at any step, after which (or at any time)
  * the executor aborts. -DLEAVE: the last rank may leave between two operations
- * instead, and what needs it fails.
+ * instead, and the operations that need it fail.
  *
  * Claims: a reduction reads the inputs of its generation, and a delivery its
- * result; no two ranks tell one operation differently; everything ends.
+ * result; no two ranks return different outcomes of an operation; every
+ * operation ends.
  *
  * Mutants: CLAIM_BY_STORE, REUSE_EARLY, REUSE_UNDECIDED, NO_KEEP,
  * NO_OVERRULE, TICKET_ONLY, LOOK_THEN_COUNT, RANK_LOOKS_FIRST.
@@ -28,13 +29,13 @@
 #define BUFFERS 2
 #endif
 #define NOBODY 9
-#define NONE 9 /* brought nothing: the large way */
-#define OWN 8  /* came last, and reads its input where it is */
+#define NONE 9 /* arrived without a buffer: rendezvous */
+#define OWN 8  /* arrived last, and reads its input where it is */
 #define HOLDER(rank) (((rank) + 1) % RANKS)
 
 mtype = { RUNNING, FAILED, COMMITTED, ABORTED, REDUCING, SUPERSEDED };
-mtype = { FREE, INPUT, RESULT };   /* what a buffer holds */
-mtype = { UNKNOWN, OK, ERROR };    /* what a rank tells */
+mtype = { FREE, INPUT, RESULT };   /* contents of a buffer */
+mtype = { UNKNOWN, OK, ERROR };    /* outcome that a rank returns */
 
 /* Arrivals: the generation, and the buffers of the last two. */
 byte arrived[RANKS];
@@ -54,7 +55,7 @@ byte kept_generation, kept_rank, kept_buffer;
 
 byte consumed[RANKS];
 bool ticket[GENERATIONS + 1];
-byte moved[RANKS]; /* the large way: generation whose part this rank has done */
+byte moved[RANKS]; /* rendezvous: generation whose part this rank has done */
 
 bool aborted;
 byte left_count;
@@ -105,7 +106,7 @@ inline load_outcome() {
   }
 }
 
-/* Board::OutcomeWord: w_* becomes what is decided of g. */
+/* Board::OutcomeWord: sets w_* to the decision on g. */
 inline outcome_of(g) {
   load_outcome();
   if
@@ -135,7 +136,7 @@ inline outcome_of(g) {
    (to == ABORTED && out_generation == g && out_what == REDUCING))
 #endif
 
-/* Board::Decide (large way and aborts): the loop of load and CAS is one step,
+/* Board::Decide (rendezvous and aborts): the loop of load and CAS is one step,
  * for a failed CAS has no effect but another load. */
 inline decide(g, to) {
   atomic {
@@ -373,7 +374,7 @@ inline submit() {
   fi
 }
 
-/* The large way: everybody's part is needed, then whoever is first commits. */
+/* Rendezvous: all ranks do their parts, then the first one commits. */
 #define ALL_MOVED (moved[0] >= g && moved[1] >= g && moved[RANKS - 1] >= g)
 
 /* The progress engine: waits until there is something to do for g. */

@@ -1,15 +1,15 @@
-/* Slots that go from name to name (docs/board.md, section 12).
+/* Slots that are reused for other names (docs/board.md, section 12).
  *
  * Ranks submit the names of one program, several at a time, with fewer slots
  * than names. A rank asks the executor for a name's slot, arrives there, and
- * delivers when all have arrived and its ring place is free: the operation that
- * lay there before was delivered by all, as its generation tells. The executor
- * takes slots back, by messages that keep their order, and gives them to names
- * that wait. Submitting, a reply and a recall are each one step of a rank (its
+ * delivers when all have arrived and its ring place is free: all ranks have
+ * delivered the previous operation there, as its generation shows. The executor
+ * takes slots back, by messages that keep their order, and gives them to waiting
+ * names. Submitting, a reply and a recall are each one step of a rank (its
  * mutex).
  *
- * Claims: all that arrive at a generation of a slot do so under one name; every
- * operation ends.
+ * Claims: all ranks that arrive at a generation of a slot do so under one name;
+ * every operation ends.
  *
  * Mutants: FREE_BY_FIRST, GIVE_BUSY, KEEP_NUMBER, NO_HOLDER, FROM_ZERO.
  */
@@ -40,7 +40,7 @@ byte consumed[SLOTS * RANKS];
 byte ticket_slot[STEPS];
 byte ticket_generation[STEPS];
 byte tickets;
-/* Of the claims only. */
+/* For the claims only. */
 byte submitted[SLOTS * RANKS]; /* the name of the last arrival */
 byte over;                     /* ranks whose operations all ended */
 

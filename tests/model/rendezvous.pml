@@ -1,19 +1,19 @@
-/* Large reductions within a node (docs/board.md, sections 6 to 8): rings,
+/* Rendezvous reductions within a node (docs/board.md, sections 6 to 8): rings,
  * progress words, the order of runs, the commit, aborts and deaths.
  *
- * Each rank's progress engine has all runs in hand and does any step that it may, one at
- * a time: copying and publishing are two. A place of a ring holds one chunk, in
- * slices: slice s of rank r's place is r's part of what s sums; the sum goes
- * over the part of the next rank (HOLDER). Memory holds marks that say of which
- * run and chunk it is, and whether it is a part or a sum.
+ * Each rank's progress engine has all runs in progress and does any possible step, one at
+ * a time; copying and publishing are separate steps. A place of a ring holds one chunk, in
+ * slices: slice s of rank r's place is r's part of the slice that s sums; the sum
+ * overwrites the part of the next rank (HOLDER). Memory holds marks with the run and
+ * chunk, and whether it is a part or a sum.
  *
  * A condition over several ranks' words is one step here. The code loads them
- * one after the other; they only grow, so what it has seen holds at the end.
+ * one after the other; they only grow, so the condition still holds at the end.
  *
  * -DDEATH: a rank may die at any step; the executor aborts then or at any time.
  *
- * Claims: who sums or delivers reads what belongs to its run and chunk; no two
- * ranks tell one run differently; everything ends, also what was committed
+ * Claims: a rank that sums or delivers reads data of the right run and chunk; no two
+ * ranks return different outcomes of a run; every run ends, also those committed
  * before the abort.
  *
  * Mutants: PLACE_EARLY, FREE_BY_SELF, PUBLISH_FIRST, ANY_ORDER, COMMIT_EARLY,

@@ -1,13 +1,13 @@
 /* The ticket ring when some ranks run far ahead (docs/board.md, section 5).
  *
- * Ranks with a process set of their own place and read tickets as fast as they
- * like. Rank C has one operation with the first of them and may read its tickets
- * late. Before its arrival C passes the tickets that are there and publishes how
- * far it has read; who fills the first cell of a stretch looks whether all that
- * read are within half a ring, and tries again later if not.
+ * Ranks with a process set of their own place and read tickets at any speed.
+ * Rank C has one operation with the first of them and may read its tickets
+ * late. Before its arrival C passes the existing tickets and publishes how far it
+ * has read; a placer that fills the first cell of a stretch checks that all
+ * readers are within half a ring, and tries again later if not.
  *
  * Claims: the ticket that C needs is not overwritten before C has read it; C
- * finds it; everybody ends.
+ * finds it; all ranks end.
  *
  * Mutants: NO_LOOK, PUBLISH_LATE, LOOK_AT_LAST (cell of the ring only).
  */

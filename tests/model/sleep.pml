@@ -1,5 +1,5 @@
-/* Sleeping and waking (docs/board.md, section 9): the threads of one rank
- * against those who publish for it, with stores that linger in a buffer.
+/* Sleeping and waking (docs/board.md, section 9): the threads of one rank, and
+ * peers that publish for it, with stores that stay in a buffer for some time.
  *
  * Two operations. Thread 0 submits both, then waits for the first, patiently or
  * not, and may never look at the second; thread 1 (-DSECOND) may wait for the
@@ -8,14 +8,14 @@
  *
  * Every thread's stores of `sleeping` and every peer's publication go through a
  * store buffer of one entry, flushed at any time; a fence, a locked instruction
- * and a mutex wait until it is empty. (-DDIRECT: no buffers, for size.) Futex waits have no bound here: what the
- * code finds after 100 ms is a lost wake-up.
+ * and a mutex wait until it is empty. (-DDIRECT: no buffers, for size.) Futex waits have no bound here: progress
+ * that the code would only find after its bound of 100 ms is a lost wake-up.
  *
- * The drive mutex alone would do for the sleeper's fence here; other machines
- * than x86 have mutexes that let an earlier store pass.
+ * Here the drive mutex would suffice as the sleeper's fence; on machines other
+ * than x86 an earlier store may pass a mutex.
  *
- * Claim: when nothing moves any more, every published operation has been
- * delivered, and no waiter sleeps whose operation has ended.
+ * Claim: when no process can move any more, every published operation has been
+ * delivered, and no waiter whose operation has ended still sleeps.
  *
  * Mutants: NO_WAKER_FENCE, NO_SECOND_LOOK, SEEN_LATE,
  * NO_FLAG_AT_SUBMIT, STOP_WITHOUT_FLAG, NO_WAKE_OF_OWN.
@@ -26,7 +26,7 @@
 #define NONE 2
 
 /* The rank's words on the board. */
-bool changed[THREADS]; /* `wake` has, since the thread has read it */
+bool changed[THREADS]; /* `wake` has changed since the thread read it */
 bit sleeping;
 bool arrived[OPERATIONS];
 bool published[OPERATIONS];
@@ -40,7 +40,7 @@ bool published_buffer[OPERATIONS];
 #define FENCE(thread) (sleeping_buffer[thread] == NONE)
 #endif
 
-/* The process's own. */
+/* Private state of the process. */
 bool busy;       /* drive mutex */
 byte waiters, outstanding;
 bool done[OPERATIONS];
@@ -126,7 +126,7 @@ inline raise_flag_and_look(waits_itself) {
 #endif
 }
 
-/* NodeJob::Start of one operation by thread 0. */
+/* BoardCommunicator::Start of one operation by thread 0. */
 inline submit(n) {
   atomic { FENCE(me); outstanding++ };
 #ifndef NO_FLAG_AT_SUBMIT
@@ -138,7 +138,7 @@ inline submit(n) {
   arrived[n] = true
 }
 
-/* NodeJob::SleepOnBoard. */
+/* BoardCommunicator::SleepOnBoard. */
 inline sleep_on_board(n) {
 #ifndef SEEN_LATE
   changed[me] = false;
@@ -153,7 +153,7 @@ inline sleep_on_board(n) {
   fi
 }
 
-/* NodeJob::Await; patient: without a bound. */
+/* BoardCommunicator::Await; patient: without a bound. */
 inline await(n, patient) {
   if
   :: done[n]

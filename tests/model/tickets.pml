@@ -1,17 +1,17 @@
 /* Arrival and tickets (docs/board.md, sections 4 and 5).
  *
  * Ranks submit generations of several names in any order, small steps at a
- * time: store the own arrival, load the others', and whoever sees all arrived
- * places the ticket by Board::PlaceTicket. Each rank's progress engine reads tickets at
+ * time: store the own arrival, load the others'; each rank that sees that all have
+ * arrived places the ticket by Board::PlaceTicket. Each rank's progress engine reads tickets at
  * its cursor. A rank may be at any point while others run ahead. A name's
  * operation ends for a rank when its engine has taken the ticket, which is
  * sooner than in the code, so more can happen here.
  *
- * The table mutex keeps a rank's announcing and taking apart (client/session/board_communicator);
- * so a rank is one process. But Finish() announces the next operation before
- * the cursor has passed the ticket that ended: a start may lag by one.
+ * The table mutex keeps a rank's arrivals and its reading of tickets apart
+ * (client/session/board_communicator), so a rank is one process. But Finish() arrives at the next
+ * operation before the cursor has passed the ticket that ended: a start may lag by one.
  *
- * Claims: tickets stand without a hole; each generation has exactly one; no
+ * Claims: tickets have no hole; each generation has exactly one; no
  * reader is lapped; all generations of all names end.
  *
  * Mutants: LOOK_FIRST, STORE_TICKET, START_AHEAD, NO_GENERATION, SMALL_RING.
@@ -37,7 +37,7 @@ byte cell_lap[CELLS];
 byte cell_slot[CELLS];
 byte cell_generation[CELLS];
 
-/* Of the claims only. */
+/* For the claims only. */
 byte tickets;                            /* placed so far */
 bool placed[SLOTS * (GENERATIONS + 1)];  /* by slot and generation */
 byte over;                               /* ranks whose operations all ended */

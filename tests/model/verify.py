@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Verifies the models of the board protocol with spin, and that they can fail.
+"""Verifies the models of the board protocol with spin, and that mutants fail.
 
 usage: verify.py [MODEL...]   (tickets, ring, eager, rendezvous, sleep, names; all if none)
 
-Each model is verified in some sizes: pan must explore all states and find no
-error. Each mutant, a model with one rule of the protocol taken away, must be
-found wrong. A failing verification prints the steps that lead to the error.
+Each model is verified in several sizes: pan must explore all states and find no
+error. In each mutant, a model without one rule of the protocol, pan must find
+an error. A failing verification prints the steps that lead to the error.
 """
 
 import os
@@ -75,7 +75,7 @@ def line(model, defines, text):
 
 
 def check(model, defines, mutant):
-    """True if it is as it should be."""
+    """True if the result is the expected one."""
     with tempfile.TemporaryDirectory() as directory:
         try:
             errors, out, options = verify(model, defines, directory)

@@ -51,14 +51,14 @@ class CtlTest(unittest.TestCase):
         return [CTL, "--coordinator", self.address, "--secret_file", self.secret_file] + list(args)
 
     def ctl(self, *args, status=0):
-        """(stdout, stderr): pipes, in which nothing is cut."""
+        """Runs maypolectl with pipes, where output is not cut; (stdout, stderr)."""
         done = subprocess.run(self.command(*args), env=harness.environment({"COLUMNS": "40", "TZ": "UTC"}),
                               capture_output=True, text=True, timeout=60)
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         return done.stdout, done.stderr
 
     def on_terminal(self, *args, columns):
-        """What a terminal gets."""
+        """Runs maypolectl on a terminal; its output."""
         master, slave = pty.openpty()
         self.addCleanup(os.close, master)
         tty.setraw(slave)
@@ -69,14 +69,14 @@ class CtlTest(unittest.TestCase):
         while True:
             try:
                 some = os.read(master, 65536)
-            except OSError:  # nobody writes any more
+            except OSError:  # the last writer has closed it
                 break
             out += some
         self.assertEqual(ctl.wait(60), 0)
         return out.decode()
 
     def refused(self, *args, status=1):
-        """The one line that says why."""
+        """Runs maypolectl, which must fail; its one line of error."""
         out, err = self.ctl(*args, status=status)
         self.assertEqual(out, "")
         self.assertTrue(err.startswith("maypolectl: "), err)
@@ -89,7 +89,7 @@ class CtlTest(unittest.TestCase):
         return {j["job"]: j for j in json.loads(out)["jobs"]}
 
     def start(self, np=4, program="loop.py"):
-        """A job of two nodes that steps, and its name."""
+        """Starts a job of two nodes that runs steps; returns it and its name."""
         before = self.jobs()
         job = harness.Job(np=np, nodes=2, program=program,
                           launcher_args=["--coordinator", self.address, "--secret-file", self.secret_file],
@@ -142,7 +142,7 @@ class CtlTest(unittest.TestCase):
 
         def late():
             out, _ = self.ctl("ranks", a)
-            # Until its node has said more, all ranks there may be meant.
+            # Until its node reports more, all ranks there count as late.
             return out if any(line.split()[:3] == ["3", "node1", "late"] for line in out.splitlines()) else None
 
         out = harness.wait_until(late, 30, "a late rank")
@@ -200,7 +200,7 @@ class CtlTest(unittest.TestCase):
         self.assertIn("rank 1 (node node1", next_event("epoch_end")["text"])
         job.wait(30)
         harness.wait_until(lambda: not self.jobs(), 20, "no jobs")
-        # Who comes later reads the same.
+        # A later caller reads the same.
         out, _ = self.ctl("events", name)
         self.assertRegex(out, r"\d\d:\d\d:\d\d\.\d{3} info    %s epoch_start epoch=1 size=2 nodes=2\n" % name)
         self.assertRegex(out, r"warning %s rank_lost epoch=1 node=node1 rank=1 reason=" % name)

@@ -1,4 +1,4 @@
-"""programs/known.py as a job on agents of the test's.
+"""programs/known.py as a job on the test's own agents.
 
     with Agents(2) as agents, KnownJob(agents, "a", 4, [20, 1000, 5, 0.3]) as job:
         job.phase("operations")
@@ -31,7 +31,7 @@ class Agents(daemons.Daemons):
 
 
 class KnownJob:
-    """programs/known.py on running agents, its ranks block by block."""
+    """programs/known.py on running agents, with consecutive ranks on each node."""
 
     def __init__(self, agents, job, np, args, more=None):
         self.dir, self.job, self.np = agents.dir, job, np
@@ -71,7 +71,7 @@ class KnownJob:
             pass
 
     def waited(self):
-        """For how long each rank has been in the late operation."""
+        """The time that each rank has spent in the late operation."""
         return [float(self.await_file("waited.%s.%d" % (self.job, r))) for r in range(self.np)]
 
     def end(self):

@@ -1,7 +1,7 @@
-"""A known program moves the metrics of coordinator and agents by what it did.
+"""A known program changes the metrics of coordinator and agents by known amounts.
 
-And docs/metrics.md tells of every metric, with its type and labels, and of no
-other; no tensor's name breaks a log line.
+Also: docs/metrics.md lists exactly the existing metrics, with type and labels;
+no tensor name breaks a log line.
 """
 
 import os
@@ -99,7 +99,7 @@ def documented():
 
 
 def shown(address):
-    """The same of an endpoint."""
+    """{metric: (type, labels)} of an endpoint."""
     with urllib.request.urlopen("http://%s/metrics" % address, timeout=5) as reply:
         text = reply.read().decode()
     types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.M))

@@ -26,12 +26,12 @@ SCRAPE_MS = 200
 
 
 def tool(name):
-    """Where the program is, or None."""
+    """The program's path, or None."""
     return shutil.which(name, path=harness.environment()["PATH"])
 
 
 def missing():
-    """None, or why there is no Prometheus to test with."""
+    """None, or the reason why the tests cannot use Prometheus."""
     absent = [n for n in ("prometheus", "promtool") if tool(n) is None]
     return " and ".join(absent) + " not installed (package prometheus)" if absent else None
 
@@ -43,7 +43,7 @@ def free_port():
 
 
 def fetch(address):
-    """What an endpoint says now."""
+    """The current text of an endpoint."""
     with urllib.request.urlopen("http://%s/metrics" % address, timeout=5) as reply:
         return reply.read().decode()
 
@@ -112,14 +112,14 @@ class Prometheus:
         return [(r["metric"], float(r["value"][1])) for r in answer["data"]["result"]]
 
     def value(self, text):
-        """Of a query with one series; None while there is none."""
+        """The value of a query with one series; None if it has no series."""
         found = self.query(text)
         if len(found) > 1:
             raise AssertionError("%s has %d series: %r" % (text, len(found), found))
         return found[0][1] if found else None
 
     def await_values(self, wanted, seconds=15):
-        """Until {query: value} holds; fails with what is there instead."""
+        """Waits until {query: value} holds; on failure reports the actual values."""
         seen = {}
 
         def there():
@@ -132,7 +132,7 @@ class Prometheus:
             raise AssertionError("(is, should be): %r" % wrong)
 
     def await_up(self, seconds=15):
-        """Until all targets have been scraped."""
+        """Waits until all targets have been scraped."""
         self.await_values({'sum(up{job="maypole"})': len(self.targets)}, seconds)
 
     def _end(self):

@@ -1,7 +1,7 @@
-"""A known program moves what a real Prometheus has scraped by what it did.
+"""A known program changes the values in a real Prometheus by known amounts.
 
-And: promtool is content with every endpoint, the page docs/metrics.md tells of
-every metric and of no other, its queries work, deploy/prometheus is sound.
+Also: promtool accepts every endpoint, the queries of docs/metrics.md work, and
+the configuration in deploy/prometheus is valid.
 """
 
 import os
@@ -15,7 +15,7 @@ import prometheus_server
 from known_job import Agents, KnownJob
 
 OPERATIONS, ELEMENTS, GROUPS, LATE = 20, 1000, 5, 0.3
-# What "operations" of programs/known.py comes to.
+# The expected totals of "operations" of programs/known.py.
 ALLREDUCES = OPERATIONS + 3 * GROUPS + 1
 ALLREDUCE_BYTES = 4 * (OPERATIONS * ELEMENTS + GROUPS * (3 + 7 + 11) + 10)
 
@@ -44,7 +44,7 @@ def settled(server, query):
 @unittest.skipIf(prometheus_server.missing(), prometheus_server.missing())
 class PrometheusTest(unittest.TestCase):
     def check_moves(self, server, before, expected):
-        """The queries have grown by exactly so much."""
+        """Checks that the queries have grown by exactly these amounts."""
         wanted = {query: before[query] + by for query, by in expected.items()}
         server.await_values(wanted)
 

@@ -1,7 +1,7 @@
 """Tensors in the arena and gradient buckets, on real ranks, with values.
 
-Records how many operations of each part ran in the arena; arena_test.py knows
-how many should have.
+Records how many operations of each part ran in the arena; arena_test.py has
+the expected numbers.
 """
 
 import gc
@@ -54,7 +54,7 @@ def check_tensors():
 
 
 def check_parts():
-    """Views, also such as do not lie as the arena needs it."""
+    """Views, including some that the arena cannot handle."""
     n = SIZES[0]
     tensor = hvd.empty(2 * n)
     before = in_arena()
@@ -76,7 +76,7 @@ def check_parts():
 
 
 def check_own(tensor):
-    """What a rank writes, no other sees."""
+    """A rank's writes are not visible to other ranks."""
     hvd.allreduce_(tensor.fill_(1.0), name="own", op=hvd.Average)
     hvd.barrier()
     tensor.fill_(float(hvd.rank()))
@@ -119,7 +119,7 @@ def loss_of(model, step):
 
 
 def train(steps, zero="optimizer", **options):
-    """The weights, and how many operations ran in the arena."""
+    """Trains; returns the weights, and how many operations ran in the arena."""
     model = network()
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9),

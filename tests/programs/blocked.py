@@ -1,5 +1,5 @@
-"""A rank that waits: interrupted by a signal after it has long slept, and in a
-deadlock that only the coordinator can see."""
+"""A waiting rank: interrupted by a signal after a long sleep, and in a deadlock
+that only the coordinator can detect."""
 
 import signal
 import time
@@ -9,7 +9,7 @@ import torch
 import maypole.torch as hvd
 import rank
 
-SECONDS = 2.0  # the first second of a wait is unlike the rest
+SECONDS = 2.0  # the first second of a wait differs from the rest
 
 
 class Interrupted(Exception):

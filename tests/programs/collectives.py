@@ -1,4 +1,4 @@
-"""Every collective, dtype and calling style of this version, with values."""
+"""Checks the results of every collective, dtype and calling style of this version."""
 
 import torch
 
@@ -47,7 +47,7 @@ def check_allreduce():
 
 
 def reduced(op, inputs):
-    """What `op` makes of all ranks' inputs, which are exact in any order."""
+    """The result of `op` on all ranks' inputs, which is exact in any order."""
     if inputs[0].dtype == torch.bool:
         any_of = op in (hvd.Sum, hvd.Max)
         return torch.stack(inputs).any(dim=0) if any_of else torch.stack(inputs).all(dim=0)
@@ -105,7 +105,7 @@ def check_allgather():
 
 
 def split(sender, receiver, scale):
-    """Rows that go from rank to rank: some none."""
+    """The number of rows from one rank to another, sometimes 0."""
     return (3 * sender + 2 * receiver + 1) % 5 * scale
 
 

@@ -1,4 +1,4 @@
-"""Asynchronous steps over several nodes: the same ones, then ever other ones.
+"""Asynchronous steps over several nodes: first equal ones, then changing ones.
 
 usage: fusion.py STEPS TENSORS
 

@@ -1,4 +1,4 @@
-"""All ranks but the last wait for it in an operation and tell how that ended."""
+"""All ranks wait for the last one in an operation and record how it ended."""
 
 import time
 

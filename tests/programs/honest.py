@@ -1,6 +1,6 @@
-"""Allreduces whose values it checks, until the test says that it is enough.
+"""Runs allreduces and checks their values, until the test ends it.
 
-usage: honest.py [SECONDS]   at most so long
+usage: honest.py [SECONDS]   SECONDS: time limit
 """
 
 import os

@@ -1,5 +1,5 @@
-"""Ranks with different numbers of inputs: every collective goes on until the
-last has joined, and as before afterwards."""
+"""Ranks with different numbers of inputs: every collective works until the
+last rank has joined, and after that."""
 
 import torch
 
@@ -18,7 +18,7 @@ def expect(got, want, what):
 
 
 def inputs_of(r, shift):
-    """How many steps a rank has."""
+    """The number of steps of a rank."""
     return 2 + 2 * ((r + shift) % hvd.size())
 
 
@@ -27,7 +27,7 @@ def part(r, n):
 
 
 def step(active, ranks, process_set, n, names):
-    """All collectives of a set, of which only the ranks `active` take part."""
+    """All collectives of a set in which only the ranks `active` take part."""
     me, size = hvd.rank(), len(ranks)
     x, parts = part(me, n), [part(r, n) for r in active]
     stacked = torch.stack(parts)
@@ -83,7 +83,7 @@ def main():
         longest = max(range(hvd.size()), key=lambda r: inputs_of(r, shift))
         assert last == longest, (last, longest)
         lasts.append(last)
-        # Nobody stands aside any more; unnamed operations match as before.
+        # No rank stands aside any more; unnamed operations match as before.
         total = hvd.allreduce(torch.ones(3), op=hvd.Sum)
         expect(total, torch.full((3,), float(hvd.size())), "after the join")
         hvd.barrier()

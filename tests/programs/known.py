@@ -1,20 +1,20 @@
-"""Does what the test asks for, one phase at a time, and tells what it has seen.
+"""Runs the phases that the test asks for, one at a time, and records results.
 
 usage: known.py OPERATIONS ELEMENTS GROUPS LATE
 
-A phase begins when the test makes the file "phase.NAME.JOB" (JOB is of
-MAYPOLE_TEST_JOB) and has ended when there is "NAME.JOB.RANK" of each rank:
+A phase begins when the test creates the file "phase.NAME.JOB" (JOB is
+MAYPOLE_TEST_JOB) and has ended when each rank has created "NAME.JOB.RANK":
 
   operations  OPERATIONS allreduces of ELEMENTS floats, one after the other;
               GROUPS times three of 3, 7 and 11 floats together; one allreduce
               of 10, one broadcast of 5, one allgather of 6 floats a rank
-  mismatch    one allreduce, of the name MAYPOLE_TEST_NAME, that no two ranks
-              submit alike
+  mismatch    one allreduce, named MAYPOLE_TEST_NAME, which every rank submits
+              differently
   late        one allreduce of 10 floats to which the last rank comes LATE
               seconds after the others
   end         leaves
 
-The file "waited.JOB.RANK" has how long the rank has been in the late one.
+The file "waited.JOB.RANK" has the time that the rank has spent in `late`.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""Steps until the test says so; a rank that the test holds keeps the others waiting.
+"""Runs steps until the test ends it; the test can hold a rank, which then keeps the others waiting.
 
-end: all stop together, without an error. hold.R: rank R waits as long as it is there.
+Files: `end`: all stop together, without an error. `hold.R`: rank R waits while the file exists.
 """
 
 import os

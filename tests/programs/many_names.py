@@ -13,7 +13,7 @@ import rank
 
 
 def step(tensors):
-    """All at once, as an optimizer's hooks do."""
+    """Submits all tensors at once, as an optimizer's hooks do."""
     handles = [hvd.allreduce_async_(t, name="layer.%d.weight" % i, op=hvd.Sum) for i, t in enumerate(tensors)]
     for handle in handles:
         hvd.synchronize(handle)

@@ -1,6 +1,6 @@
-"""A rank that uses its board, fills its arena, and frees it, as the test says.
+"""A rank that uses its board, fills its arena, and frees it, when the test says so.
 
-usage: memory.py [TENSOR_BYTES]   of the arena's tensors; 0: the arena is left
+usage: memory.py [TENSOR_BYTES]   size of the arena's tensors; 0: no arena
 """
 
 import sys
@@ -26,13 +26,13 @@ def expect_sum(tensor, name):
 
 
 def touch_all():
-    """Every place of the rings and a pool buffer."""
+    """Uses every place of the rings, and a pool buffer."""
     expect_sum(torch.empty(16 << 20), "large")
     expect_sum(torch.empty(16), "small")
 
 
 def fill_arena(size):
-    """What fits, and the error of what does not."""
+    """Fills the arena; returns its tensors, and the error of the one that did not fit."""
     addresses = []
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Each kind of mismatch: what this rank is told, and that the job goes on."""
+"""Each kind of mismatch: records this rank's error, and checks that the job continues."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Every step has names of its own, as with a step counter in them.
+"""Every step has its own names, as if they contained a step counter.
 
 usage: new_names.py STEPS NAMES SLOTS
    STEPS steps of NAMES names each; then one rank uses more than SLOTS at once.
@@ -13,7 +13,7 @@ import rank
 
 
 def step(number, names, some):
-    """Counts wrong values."""
+    """Runs a step; returns the number of wrong values."""
     prefix = "step.%d." % number
     handles = []
     for i in range(names):

@@ -85,7 +85,7 @@ def check_gradients(s):
 
 
 def check_training(s):
-    """Each set's models stay equal; ranks outside step on their own."""
+    """Each set's models stay equal; ranks outside train on their own."""
     model = torch.nn.Linear(4, 2)
     with torch.no_grad():
         for p in model.parameters():

@@ -1,8 +1,8 @@
-"""Two operations with names that tell; then, as the test wants, some more.
+"""Two operations with recognisable names; more of them if the test asks for it.
 
 usage: secure.py [STEPS]   records the sum, or the error of init.
-With STEPS it first says that it runs ("running.RANK") and goes on until the
-test has made the file "enough".
+With STEPS it first creates the file "running.RANK", and runs until the test
+creates the file "enough".
 """
 
 import os

@@ -1,4 +1,4 @@
-"""N allreduces of known bytes, then waits for the test, then ends.
+"""Runs N allreduces of known size, waits for the test, then ends.
 
 usage: steady.py OPERATIONS ELEMENTS
 """

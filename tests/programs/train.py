@@ -1,4 +1,4 @@
-"""Trains a small network on given global batches; tells losses and weights.
+"""Trains a small network on given global batches; records losses and weights.
 
 usage: train.py STEPS
 Every rank takes its part of each global batch of 48, so that any number of

@@ -1,4 +1,4 @@
-"""One rank ends in the way asked for; the others tell what they saw and when.
+"""One rank ends in the given way; the others record what they saw and when.
 
 usage: victim.py WAY VICTIM   (WAY: exit0, exit3, exception, segfault, sigkill,
 shutdown, outside: ended by the test)

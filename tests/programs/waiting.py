@@ -1,8 +1,8 @@
-"""Ranks that do nothing, wait for the last one, or have left it an operation.
+"""Ranks that do nothing, wait for the last one, or have submitted an operation to it.
 
 At each stage a rank tells the test and sleeps in the kernel, or in an
-operation, until the test signals SIGUSR1: looking for a file would be seen in
-what the test measures.
+operation, until the test sends SIGUSR1: polling for a file would disturb the
+test's measurement.
 """
 
 import signal
@@ -43,7 +43,7 @@ def main():
     for n in (LARGE, SMALL):
         sums.append(float(hvd.synchronize(submit(n))[n - 1]))
 
-    # Theirs are outstanding, and nobody waits.
+    # The others' operations are outstanding, and no rank waits.
     handles = [] if late else [submit(n) for n in (LARGE, SMALL)]
     stage("outstanding")
     handles = handles or [submit(n) for n in (LARGE, SMALL)]

@@ -1,4 +1,4 @@
-"""Says where this process stands in its job, and that the job can sum.
+"""Prints this process's place in its job, and a sum over all ranks.
 
 usage: where.py [DIRECTORY [GO]]
 

@@ -1,4 +1,4 @@
-"""What random programs have covered: adds up and prints as tables.
+"""Adds up what random programs have covered, and prints it as tables.
 
 property_ranks prints lines "count KIND DTYPE OP N", "feature KIND FEATURE N"
 and "event NAME N". Every (kind, dtype, op) among them must be covered.
@@ -28,7 +28,7 @@ class Coverage:
         return events
 
     def gaps(self):
-        """What must have been tried, and was not."""
+        """Combinations that must be covered, but were not."""
         # A barrier has no dtype or op; most of its features are none.
         gaps = [" ".join(key) for key, n in self.counts.items() if n == 0]
         kinds = sorted({kind for kind, _, _ in self.counts})

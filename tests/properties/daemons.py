@@ -1,10 +1,10 @@
-"""A coordinator and one agent a node, on loopback, with flags of the test's.
+"""A coordinator and one agent per node, on loopback, with the test's flags.
 
     with daemons.Daemons(nodes=2, worker_flags=["--chunk_bytes=4096"]) as d:
         subprocess.run([program, "--agents=" + d.agents])
 
-What it starts it ends by process id, also when the test fails. One set of
-daemons serves many jobs, one after the other.
+All started processes are ended by process id, also when the test fails. One set
+of daemons serves many jobs, one after the other.
 """
 
 import os

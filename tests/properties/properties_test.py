@@ -1,11 +1,11 @@
 """Random programs of collectives against a plain reference, in many settings.
 
 Each setting is a job that plays one program after the other for a while, on
-agents with rings small enough to meet every edge. At the end a table tells what
-all of them have covered. A failure prints the command that plays the programs
-of its epoch again. MAYPOLE_TEST_SECONDS: how long a setting;
-MAYPOLE_TEST_PROGRAMS: how many programs at most; MAYPOLE_TEST_SEED: of the
-first; MAYPOLE_TEST_LONG: what is not covered is a failure.
+agents with rings small enough to reach every edge case. At the end a table shows
+what all of them have covered. A failure prints the command that replays the
+programs of its epoch. MAYPOLE_TEST_SECONDS: time per setting;
+MAYPOLE_TEST_PROGRAMS: maximal number of programs; MAYPOLE_TEST_SEED: seed of the
+first one; MAYPOLE_TEST_LONG: incomplete coverage is a failure.
 """
 
 import os
@@ -25,7 +25,7 @@ LONG = os.environ.get("MAYPOLE_TEST_LONG") == "1"
 
 
 def again(test, stderr):
-    """The command that plays what went wrong again."""
+    """The command that replays the failure."""
     lines = [line for line in stderr.splitlines() if line.startswith("again: ")]
     what = dict(word.split("=") for word in lines[0].split()[1:]) if lines else {"seed": SEED, "programs": PROGRAMS}
     return ("again: bazel test -c opt --nocache_test_results --test_output=all --test_env=MAYPOLE_TEST_SECONDS=60 "
@@ -59,7 +59,7 @@ class PropertiesTest(unittest.TestCase):
                 self.fail("%s\n%s%s" % (what, done.stderr, again(self, done.stderr)))
         self.assertGreaterEqual(events["programs"], min(PROGRAMS, least * min(1, seconds)))
 
-    # The three that play for long: four ranks, one node, two, unequal ones.
+    # The three long ones: four ranks on one node, on two nodes, on unequal nodes.
 
     def test_four_ranks(self):
         self.play([4], 4096, 5, most_bytes=128 * 1024, times=5)

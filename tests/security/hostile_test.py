@@ -1,7 +1,7 @@
-"""Ranks that scribble over their board and send nonsense disturb only themselves.
+"""Ranks that overwrite their board and send garbage harm only their own job.
 
 One agent, as root for several users if the test is root: a job whose values are
-checked runs while ranks of another user do all that they can. What they do lies in
+checked runs while ranks of another user attack. The attacks are in
 tests/fuzz/hostile_ranks.cc.
 """
 
@@ -25,7 +25,7 @@ ROUNDS = 4000 if LONG else 800
 
 
 class Agents(daemons.Daemons):
-    """Daemons whose agents tell where their metrics are; open to all users."""
+    """Daemons that all users may use, with the addresses of the agents' metrics."""
 
     def __init__(self, nodes):
         super().__init__(nodes)
@@ -39,7 +39,7 @@ class Agents(daemons.Daemons):
             flags + ["--network=127.0.0.1", "--metrics=127.0.0.1:0", "--log_level=info"])["metrics"])
 
     def sample(self, node, name):
-        """The sum of a metric over its labels; that the agent answers."""
+        """The sum of a metric over its labels; also shows that the agent answers."""
         with urllib.request.urlopen("http://%s/metrics" % self.metrics[node], timeout=10) as reply:
             text = reply.read().decode()
         found = re.findall(r"^%s(?:{[^}]*})? (\S+)$" % name, text, re.MULTILINE)
@@ -129,7 +129,7 @@ class HostileTest(unittest.TestCase):
             self.assertGreaterEqual(int(said.get("rounds", 0)), rounds, out)
             self.assertGreater(int(said["epochs"]), 0, out)
             self.check_executors(agents)
-            # It has gone on all the time, goes on now, and ends well.
+            # The job has run all the time, still runs, and ends without an error.
             with open(os.path.join(self.dir, "honest", "end"), "w"):
                 pass
             for process in honest:
@@ -151,7 +151,7 @@ class HostileTest(unittest.TestCase):
         self.disturb(2, ROUNDS, 2)
 
     def test_a_rank_under_honest_peers(self):
-        """They may fail, wait or get wrong values (one user, one job), but not by a signal of their own."""
+        """The peers may fail, wait or get wrong values (same user, same job), but must not be ended by a signal."""
         with Agents(1) as agents:
             for seed in range(1, 4):
                 job = "under%d" % seed
@@ -161,7 +161,7 @@ class HostileTest(unittest.TestCase):
                 try:
                     honest.wait(15)
                 except subprocess.TimeoutExpired:
-                    honest.terminate()  # it waits for what never comes
+                    honest.terminate()  # it waits for ever
                 out = self.finish(honest, 20)
                 self.assertIn(honest.returncode, (0, 1, -signal.SIGTERM), out)
                 self.assertNotIn("Segmentation", out)

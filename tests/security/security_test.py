@@ -1,5 +1,5 @@
-"""Strangers: on the network, on the node, at every port and socket. The jobs
-go on, nobody gets in, and nothing secret can be read where others look."""
+"""Attackers on the network and on the node, at every port and socket. The jobs
+continue, no attacker gets access, and no secret is visible to others."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ def connect(address, seconds=5):
 
 
 def hung_up(sock, seconds):
-    """The other side has ended the connection; what it sent first is dropped."""
+    """True if the other side has closed the connection; earlier data is dropped."""
     deadline = time.monotonic() + seconds
     try:
         while time.monotonic() < deadline:
@@ -60,12 +60,12 @@ def listening(pid):
 
 
 def executors(agent):
-    """Process numbers of the executors of the agent with this one."""
+    """Process ids of the executors of the agent with this process id."""
     return [p for p in harness.descendants(agent) if "--executor" in harness.processes().get(p, (0, []))[1]]
 
 
 class Running:
-    """Two agents with a job that goes on while a test does its worst."""
+    """Two agents with a job that must keep running during an attack."""
 
     def __init__(self, c, *coordinator_flags, **kwargs):
         self.c = c
@@ -77,7 +77,7 @@ class Running:
             harness.wait_until(lambda: os.path.exists(c.path("running.%d" % r)), 60, "the job to run")
 
     def check(self):
-        """It has gone on all the time, and ends well."""
+        """Checks that the job has run all the time, and ends without an error."""
         for process in self.ranks:
             if process.poll() is not None:
                 raise AssertionError("the job has ended")
@@ -187,7 +187,7 @@ class NodeTest(unittest.TestCase):
                 return harness.wait_until(lambda: executors(c.processes["agent%d" % node].pid), 20,
                                           "the executor of node %d" % node)[0]
 
-            # Node 1 stands still: so node 0 waits at its port for it.
+            # Node 1 is stopped, so node 0 waits at its port for it.
             ranks = [c.rank(1, 2, agents[1], node=1, nodes=2)]
             second = executor(1)
             harness.wait_until(lambda: "ranks_ready" in c.log("coordinator"), 60, "rank 1 to be ready")
@@ -198,7 +198,7 @@ class NodeTest(unittest.TestCase):
                 first = executor(0)
 
                 def gate():
-                    # (Gloo listens for a moment at ports that are closed again.)
+                    # (Gloo briefly listens at ports and closes them again.)
                     ports = listening(first)
                     time.sleep(0.05)
                     return [p for p in ports if p in listening(first)]
@@ -206,7 +206,7 @@ class NodeTest(unittest.TestCase):
                 where = "127.0.0.1:%d" % harness.wait_until(gate, 30, "executor 0 to listen")[0]
                 for data in (b"", b"half a", os.urandom(48), os.urandom(5000), b"\0" * 48, b"\xff" * 48):
                     for _ in range(25):
-                        # (Its queue may be full: it takes nobody before it knows its peers.)
+                        # (Its queue may be full: it accepts no connection before it knows its peers.)
                         with contextlib.suppress(OSError):
                             s = connect(where, 0.1)
                             self.addCleanup(s.close)
@@ -387,7 +387,7 @@ class OtherUsersTest(unittest.TestCase):
             held_up = c.ranks(agents, job="held.up", token=TOKEN, prefix=self.user(4242),
                               env={"MAYPOLE_TEST_DIR": c.path("held.up")})
             harness.wait_until(lambda: executors(c.processes["agent0"].pid), 60, "an executor that looks up its user")
-            # For root nobody is asked.
+            # For root no group lookup is needed.
             c.check_ok(c.ranks(agents, token=TOKEN))
             self.assertEqual(c.record(0)["sum"], 1.0)
             c.check_ok(held_up)
@@ -436,7 +436,7 @@ class OtherUsersTest(unittest.TestCase):
             address = c.coordinator(flag)
             agents = [c.agent(n, address, flag) for n in (0, 1)]
             c.check_ok(c.ranks(agents, prefix=self.user(4242)))
-        # The kernel lets nobody look at a process of a file that he cannot read.
+        # The kernel does not let a user inspect a process whose program file he cannot read.
         code = ("import os, sys\n"
                 "child = os.fork()\n"
                 "if child == 0: os.execv(sys.argv[1], [sys.argv[1], '--help'])\n"

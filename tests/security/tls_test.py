@@ -1,6 +1,6 @@
 """TLS between the coordinator and the agents, with certificates as
-deploy/make-certs.sh makes them: nobody reads along, nobody else comes in, and
-whatever does not fit is one line that says what."""
+deploy/make-certs.sh makes them: others can neither read the traffic nor connect,
+and every misconfiguration gives one line that names it."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ SECRETS = [b"the.secret.job", b"gradient.of.plan.nine", b"the.job.token", b"only
 
 
 class RecordingProxy:
-    """Between agents and coordinator, as somebody on the network: keeps what passes."""
+    """An eavesdropper between agents and coordinator: records the traffic."""
 
     def __init__(self, to):
         host, port = to.rsplit(":", 1)
@@ -103,7 +103,7 @@ class TlsTest(unittest.TestCase):
                 "--tls_key=" + os.path.join(directory, name + ".key")]
 
     def run_job(self, tls):
-        """Two agents behind the proxy; what went over the wire."""
+        """Runs a job on two agents behind the proxy; returns the recorded traffic."""
         with cluster.Cluster() as c:
             secret = "--secret_file=" + c.secret()
             proxy = RecordingProxy(c.coordinator(secret, *(self.flags(self.ours, "coordinator") if tls else [])))
@@ -126,7 +126,7 @@ class TlsTest(unittest.TestCase):
             self.assertNotIn(word, sealed)
 
     def refusal(self, coordinator, agent, address=None):
-        """What the rank is told when the two do not fit."""
+        """The rank's error when agent and coordinator do not match."""
         with cluster.Cluster() as c:
             listens = c.coordinator(*coordinator)
             socket_path = c.agent(0, address or listens, "--resume_timeout=1s", *agent)
@@ -198,7 +198,7 @@ class TlsTest(unittest.TestCase):
             check([ca, "--tls_cert=" + expired(self.ours, "node"), key], "the certificate has expired (on 2020-02-01")
 
     def test_a_certificate_that_expires_while_the_agent_runs(self):
-        # (What is expired at the start is refused there: so a proxy answers in
+        # (A program with an expired certificate does not start, so a proxy answers in
         # the coordinator's place with openssl's own server.)
         cert = expired(self.ours, "coordinator")
         with socket.create_server(("127.0.0.1", 0)) as free:

@@ -1,4 +1,4 @@
-// What ranks put in and must get out.
+// Inputs and expected results of ranks.
 #include <algorithm>
 #include <cstring>
 
@@ -78,7 +78,7 @@ void PutAverage(DType dtype, int64_t sum, size_t ranks,
   }
 }
 
-// The elements begin .. end-1 of what the ranks reduce.
+// The elements begin .. end-1 of the reduced tensor.
 std::vector<std::byte> Reduced(const Planned& op, const Signature& s,
                                int64_t begin, int64_t end) {
   std::vector<std::byte> out;
@@ -100,7 +100,7 @@ std::vector<std::byte> Reduced(const Planned& op, const Signature& s,
   return out;
 }
 
-// What a rank sends to another in an alltoall.
+// The rows that a rank sends to another in an alltoall.
 std::vector<std::byte> Sent(const Planned& op, int from, size_t to) {
   const Signature& s = op.signatures[static_cast<size_t>(from)];
   const std::vector<int64_t>& splits = op.splits[static_cast<size_t>(from)];

@@ -53,7 +53,7 @@ void Interruption::OnPoint(const char* name) {
 }
 
 void Interruption::AtPoint(const char* name) {
-  if (points_left_ == nullptr) return;  // an executor, or the world
+  if (points_left_ == nullptr) return;  // an executor or the world runs
   if (*points_left_ > 0 && --*points_left_ == 0) {
     stage_->Trace("(at ", name, ":)");
     throw Killed();

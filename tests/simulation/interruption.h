@@ -1,11 +1,11 @@
-// Interruption: what happens while a rank stands between two steps of the
-// board's protocol.
+// Interruption: interrupts or kills a rank between two steps of the board's
+// protocol.
 //
-// Purpose: a turn of a process runs to its end, but for the kill points in the
-// code (common/board/kill_point.h): at each of them the seed may let others go
-// on for a while before the rank does, or let the rank die right there.
+// Purpose: a turn of a process runs without interruption except at the kill
+// points in the code (common/board/kill_point.h): at each of them the seed may
+// let other events run before the rank continues, or let the rank die there.
 //
-// Thread contract: one at a time in a process: the hook is global.
+// Thread contract: one object at a time in a process, as the hook is global.
 #ifndef MAYPOLE_TESTS_SIMULATION_INTERRUPTION_H_
 #define MAYPOLE_TESTS_SIMULATION_INTERRUPTION_H_
 
@@ -21,14 +21,15 @@ struct Killed {};
 
 class Interruption {
  public:
-  // go_on: one step of somebody.
+  // go_on: runs one event of any other part.
   Interruption(Stage* stage, std::function<void()> go_on);
   ~Interruption();
   Interruption(const Interruption&) = delete;
   Interruption& operator=(const Interruption&) = delete;
 
-  // Runs a turn of a rank, interruptible; true if the rank has died in it.
-  // *points_left: after how many more points it dies; 0: it does not.
+  // Runs a turn of a rank that may be interrupted; returns true if the rank has
+  // died in it. *points_left: the number of kill points after which it dies; 0:
+  // it does not die.
   bool Run(int* points_left, const std::function<void()>& turn);
 
  private:
@@ -37,7 +38,7 @@ class Interruption {
 
   Stage* const stage_;
   const std::function<void()> go_on_;
-  int* points_left_ = nullptr;  // of who runs; null: nobody
+  int* points_left_ = nullptr;  // of the running rank; null: none runs
 };
 
 }  // namespace maypole::simulation

@@ -9,11 +9,11 @@
 namespace maypole::simulation {
 namespace {
 
-// How long after a fault its consequences may still be told: longer than all
+// How long after a fault errors may still be caused by it: longer than all
 // timeouts together.
 constexpr int64_t kBlameFor = 40 * kSecond;
 
-// What the operation has delivered, or worked on.
+// The memory of the operation's result.
 std::vector<std::byte> ResultMemory(const Record& r) {
   if (Gathers(r.planned->kind())) {
     const std::byte* p = r.operation->gathered.get();
@@ -70,7 +70,7 @@ std::string Ledger::Who(const EpochRecord& epoch, const Record& r) const {
                       r.planned->Text());
 }
 
-// --- As it happens -----------------------------------------------------------
+// --- When an operation ends --------------------------------------------------
 
 void Ledger::OnEnd(EpochRecord* epoch, Record* r) {
   stage_->Trace(
@@ -114,7 +114,8 @@ void Ledger::CheckBad(const EpochRecord& epoch, const Record& r) {
   const std::string& text = r.status.message();
   if (!absl::StrContains(text, std::string(Name(r.planned->kind()))) ||
       !absl::StrContains(text, r.operation->name)) {
-    stage_->Found(Who(epoch, r), ": an error that does not name it: ", text);
+    stage_->Found(Who(epoch, r),
+                  ": an error that does not name the operation: ", text);
   }
   if (r.status.code() != Code::kFailedPrecondition) {
     CheckEnd(epoch, Who(epoch, r), text);
@@ -127,7 +128,7 @@ void Ledger::CheckBad(const EpochRecord& epoch, const Record& r) {
   const bool says_what = absl::StrContains(text, "mismatched") ||
                          absl::StrContains(text, "has joined");
   if (!says_what || !absl::StrContains(text, "rank")) {
-    stage_->Found(Who(epoch, r), ": a mismatch that names nothing: ", text);
+    stage_->Found(Who(epoch, r), ": a mismatch without names: ", text);
   }
   // No data has moved.
   if (r.input != InputOf(*r.planned, r.rank)) {
@@ -144,11 +145,11 @@ void Ledger::CheckEnd(const EpochRecord& epoch, const std::string& who,
   if (epoch.program.calm) {
     stage_->Found(who, ": fails though nothing has happened: ", text);
   } else if (!IsBlamed(text)) {
-    stage_->Found(who, ": an error that names nobody: ", text);
+    stage_->Found(who, ": an error that names no fault: ", text);
   }
 }
 
-// A rank that has left fails operations of its process sets only.
+// A rank that has left makes only operations of its process sets fail.
 void Ledger::CheckIsNeeded(const EpochRecord& epoch, const Record& r) {
   const std::string& text = r.status.message();
   if (!absl::StrContains(text, "has shut down") ||
@@ -158,7 +159,8 @@ void Ledger::CheckIsNeeded(const EpochRecord& epoch, const Record& r) {
   for (const int rank : r.planned->ranks) {
     if (absl::StrContains(text, absl::StrCat("rank ", rank, " "))) return;
   }
-  stage_->Found(Who(epoch, r), ": fails for a rank it does not need: ", text);
+  stage_->Found(Who(epoch, r),
+                ": fails due to a rank that it does not need: ", text);
 }
 
 void Ledger::CheckAnswer(const EpochRecord& epoch, const std::string& who,
@@ -231,7 +233,7 @@ void Ledger::CheckEnded(const EpochRecord& epoch, int64_t since,
   }
 }
 
-// --- When it is over ---------------------------------------------------------
+// --- When an epoch is over ---------------------------------------------------
 
 void Ledger::OnOver(EpochRecord* epoch, int rank, bool died, bool finished) {
   const auto i = static_cast<size_t>(rank);
@@ -277,8 +279,8 @@ void Ledger::CompareOnNode(const EpochRecord& epoch, size_t op) {
       other = r;
       continue;
     }
-    // A rank that was late may be told of the epoch's end, or of another's
-    // departure, instead of what its operation failed of (docs/board.md).
+    // A late rank may report the epoch's end, or another rank's departure,
+    // instead of the reason why its operation failed (docs/board.md).
     const bool aborted = r->status.code() == Code::kAborted ||
                          other->status.code() == Code::kAborted;
     const bool both_fail = !r->status.ok() && !other->status.ok();

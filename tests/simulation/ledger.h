@@ -1,10 +1,11 @@
-// Ledger: the checker. Knows what every rank has submitted in every epoch, what
-// became of it, and whose fault it may be; and says what breaks a promise.
+// Ledger: the checker. Records what every rank has submitted in every epoch,
+// how it ended, and which faults may be the cause; reports broken promises.
 //
-// Checked as it happens: results are exact; errors name their cause; inputs are
-// whole; an operation ends once. Checked when an epoch is over: the ranks of a
-// node tell alike; a mismatch was an error for all; nothing was written to a
-// rank's memory afterwards; in a calm epoch everything has ended as it should.
+// Checked when an operation ends: results are exact; errors name their cause;
+// inputs are unchanged; an operation ends once. Checked when an epoch is over:
+// the ranks of a node report the same outcomes; a mismatch was an error for
+// all; nothing was written to a rank's memory afterwards; in a calm epoch all
+// operations have the planned outcome.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_SIMULATION_LEDGER_H_
@@ -29,7 +30,7 @@ struct Record {
   std::shared_ptr<Operation> operation;
   std::vector<std::byte> input;
   std::vector<std::byte> output;  // out of place
-  std::vector<std::byte> at_end;  // what was in the result's memory then
+  std::vector<std::byte> at_end;  // contents of the result's memory at the end
   int64_t submitted_at = 0;
   int64_t done_at = 0;  // 0: pending
   Status status;
@@ -45,7 +46,7 @@ struct EpochRecord {
   std::vector<int> node_of_rank;
   // By rank, then by operation; null: not submitted.
   std::vector<std::vector<std::unique_ptr<Record>>> records;
-  // What requests for process sets and joins were answered; -1: nothing yet.
+  // Answers to requests for process sets and to joins; -1: none yet.
   std::vector<int64_t> set_ids;
   std::vector<int64_t> last_ranks;
   std::vector<bool> over;  // by rank: has left or died
@@ -62,8 +63,7 @@ class Ledger {
   EpochRecord* Begin(const std::string& key, Program program,
                      std::vector<int> node_of_rank);
 
-  // A fault whose consequences name one of the words. If `bounded`, all that is
-  // pending in the epoch then must end soon.
+  // Records a fault; the errors that it causes contain one of the words.
   void Blame(std::vector<std::string> words);
 
   void OnEnd(EpochRecord* epoch, Record* record);
@@ -76,10 +76,11 @@ class Ledger {
                     const Operation& operation);
   // The rank's process has left the epoch, or died.
   void OnOver(EpochRecord* epoch, int rank, bool died, bool finished);
-  // What must have ended by now: submitted before `since` by ranks that live.
+  // Checks that all operations submitted before `since` by live ranks have
+  // ended. `why`: for the report.
   void CheckEnded(const EpochRecord& epoch, int64_t since,
                   const std::string& why);
-  // Operations that have not ended, and who waits for whom.
+  // Describes the operations that have not ended, for each rank.
   std::string PendingText() const;
 
  private:
@@ -91,7 +92,7 @@ class Ledger {
   void CheckGood(const Record& r);
   void CheckBad(const EpochRecord& epoch, const Record& r);
   void CheckIsNeeded(const EpochRecord& epoch, const Record& r);
-  // An error that is no mismatch.
+  // Checks an error other than a mismatch.
   void CheckEnd(const EpochRecord& epoch, const std::string& who,
                 const std::string& text);
   void CheckAnswer(const EpochRecord& epoch, const std::string& who,

@@ -67,7 +67,7 @@ class Maker {
   int steps_ = 0;
   std::vector<int> all_;
   std::vector<size_t> live_sets_;
-  bool left_ = false;  // the leaver has
+  bool left_ = false;  // the leaver has left
   Program program_;
 };
 
@@ -231,7 +231,7 @@ std::vector<size_t> Maker::SomeOrder(int rank, size_t first) {
   return order;
 }
 
-// What it has submitted and not waited for.
+// The operations that it has submitted and not waited for.
 std::vector<size_t> Maker::Submit(int rank, size_t first, bool may_wait) {
   std::vector<Action>& actions = ActionsOf(rank);
   std::vector<size_t> submitted;
@@ -239,7 +239,8 @@ std::vector<size_t> Maker::Submit(int rank, size_t first, bool may_wait) {
   const bool alone = program_.operations.size() == first + 1;
   for (const size_t i : order) {
     if (random_.OneIn(4)) actions.push_back(Compute());
-    // Who waits at once waits for all orders, if there are several operations.
+    // A rank that waits at once would depend on the others' order of several
+    // operations.
     const bool at_once = may_wait && alone && random_.OneIn(2);
     actions.push_back({.what = What::kSubmit, .index = i, .awaited = at_once});
     if (at_once) {
@@ -308,7 +309,7 @@ void Maker::RequestSet() {
   program_.sets.push_back(std::move(plan));
 }
 
-// Ranks have different numbers of steps to go; who has none left joins.
+// Ranks have different numbers of steps; a rank that has none left joins.
 void Maker::JoinPhase() {
   std::vector<uint64_t> steps;
   for (int rank = 0; rank < size_; ++rank) steps.push_back(random_.Below(4));

@@ -1,4 +1,4 @@
-// Program: what the ranks of one epoch do, and what must come of it.
+// Program: what the ranks of one epoch do, and the expected results.
 //
 // Thread contract: values.
 #ifndef MAYPOLE_TESTS_SIMULATION_PROGRAM_H_
@@ -20,25 +20,26 @@ struct Planned {
   std::string name;        // empty: unnamed
   int set = -1;            // in Program::sets; -1: all ranks
   std::vector<int> ranks;  // of the process set, ascending
-  std::vector<int> aside;  // of them, those that have joined
+  std::vector<int> aside;  // those of `ranks` that have joined
   bool in_place = false;
   std::vector<Signature> signatures;         // by rank
   std::vector<std::vector<int64_t>> splits;  // alltoall: by rank
-  bool matches = true;                       // those who submit it agree
+  bool matches = true;  // the signatures of all ranks agree
 
   Kind kind() const { return signatures.front().kind; }
   bool IsAside(int rank) const;
-  // Submits it itself.
+  // The rank is in the process set and has not joined: it submits the operation
+  // itself.
   bool HasPart(int rank) const;
   size_t PositionOf(int rank) const;
   std::string Text() const;
 };
 
-// A request for a process set, or for its end, by all ranks.
+// A request of all ranks to make or remove a process set.
 struct SetPlan {
   enum class End { kDone, kDiffers, kTwin };
   bool removes = false;
-  size_t removed = 0;                   // the set's place in Program::sets
+  size_t removed = 0;                   // the set's index in Program::sets
   std::vector<std::vector<int>> asked;  // members, by rank
   End end = End::kDone;
 };
@@ -61,11 +62,11 @@ struct Action {
 };
 
 struct Program {
-  // Nothing goes wrong but what the program does itself.
+  // There are no faults except those of the program itself.
   bool calm = false;
   // A rank that leaves in the middle; -1: none.
   int leaver = -1;
-  // At last the ranks wait for each other.
+  // The program ends in a deadlock of all ranks.
   bool deadlocks = false;
   std::vector<Planned> operations;
   std::vector<SetPlan> sets;
@@ -73,15 +74,15 @@ struct Program {
   std::vector<std::vector<Action>> actions;  // by rank
 };
 
-// new_names: each step has its own, and unnamed operations there are none.
+// new_names: each step has its own names, and there are no unnamed operations.
 Program MakeProgram(Random* random, int size, bool calm, bool new_names);
 
-// The input of a rank: small whole numbers, all of them different from those
-// of its neighbours.
+// The input of a rank: small whole numbers, each different from those of its
+// neighbours.
 std::vector<std::byte> InputOf(const Planned& operation, int rank);
-// What the rank must get if all have submitted it.
+// The result that the rank must get if all ranks have submitted the operation.
 std::vector<std::byte> ResultOf(const Planned& operation, int rank);
-// Of an alltoall: rows from each rank of the process set.
+// For an alltoall: the rows received from each rank of the process set.
 std::vector<int64_t> ReceivedOf(const Planned& operation, int rank);
 
 }  // namespace maypole::simulation

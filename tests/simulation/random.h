@@ -1,4 +1,4 @@
-// Random: all that the simulation decides, from one seed.
+// Random: all random decisions of the simulation, from one seed.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_SIMULATION_RANDOM_H_
@@ -29,7 +29,7 @@ class Random {
     return a + static_cast<int64_t>(Below(static_cast<uint64_t>(b - a) + 1));
   }
   bool OneIn(uint64_t n) { return Below(n) == 0; }
-  // Between a and b, every order of magnitude as likely as the next; a >= 1.
+  // Between a and b, with all orders of magnitude equally likely; a >= 1.
   int64_t Magnitude(int64_t a, int64_t b) {
     int doublings = 0;
     while ((a << (doublings + 1)) <= b) ++doublings;

@@ -67,7 +67,7 @@ void Report::Add(uint64_t seed, const RunResult& result) {
   for (const std::string& found : result.found) {
     absl::PrintF("seed %d: %s\n", seed, found);
   }
-  absl::PrintF("  play it again: simulation --seed=%d --trace\n", seed);
+  absl::PrintF("  to replay: simulation --seed=%d --trace\n", seed);
   std::fflush(stdout);
 }
 

@@ -1,4 +1,4 @@
-// Report: what playing many seeds has come to.
+// Report: the results of many seeds.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_SIMULATION_REPORT_H_
@@ -13,7 +13,7 @@ namespace maypole::simulation {
 
 class Report {
  public:
-  // Prints what was found in the seed, and how to play it again.
+  // Prints the broken promises of the seed, and the command that replays it.
   void Add(uint64_t seed, const RunResult& result);
   int failures() const { return failures_; }
   const Counts& counts() const { return counts_; }
@@ -24,7 +24,7 @@ class Report {
   int failures_ = 0;
 };
 
-// "" is none. False: there is none of this name.
+// "" is kNone. Returns false if there is no sabotage of this name.
 bool ReadSabotage(const std::string& name, Sabotage* out);
 std::string SabotageNames();
 

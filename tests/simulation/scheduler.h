@@ -1,16 +1,16 @@
 // Scheduler: the simulation's clock and its one thread.
 //
-// Purpose: whoever wants to do something does it at a time of its choice, and
-// that time is drawn from the seed: so the seed picks who moves next. Time
-// stands still while something happens and then jumps to what comes next.
+// Purpose: each part schedules events at times that it draws from the seed, so
+// the seed decides which event comes next. Time stands still during an event,
+// then jumps to the next one.
 //
-// An owner is what an event belongs to: if it is gone by then (its process has
-// died), nothing happens.
+// An event belongs to an owner: if the owner no longer exists at that time (its
+// process has died), the event is dropped.
 //
 // Thread contract: not synchronized.
 //
-// Invariants: events happen in the order of their times, those of one time in
-// the order in which they were asked for; equal seeds give equal runs.
+// Invariants: events happen in the order of their times, those with equal times
+// in the order in which they were scheduled; equal seeds give equal runs.
 #ifndef MAYPOLE_TESTS_SIMULATION_SCHEDULER_H_
 #define MAYPOLE_TESTS_SIMULATION_SCHEDULER_H_
 
@@ -33,7 +33,7 @@ class Scheduler {
 
   int64_t now() const { return now_; }  // ns
   uint64_t steps() const { return steps_; }
-  // When the next event is; there is one.
+  // The time of the next event. Requires !empty().
   int64_t next() const { return events_.front().time; }
   bool empty() const { return events_.empty(); }
 
@@ -45,7 +45,7 @@ class Scheduler {
   void After(int64_t delay, Owner owner, std::function<void()> what) {
     At(now_ + delay, std::move(owner), std::move(what));
   }
-  // The next event. False: there is none.
+  // Runs the next event. Returns false if there is none.
   bool Step() {
     while (!events_.empty()) {
       std::pop_heap(events_.begin(), events_.end(), Later());
@@ -80,8 +80,8 @@ class Scheduler {
   uint64_t steps_ = 0;
 };
 
-// Something that is done again and again, and asked for by many: it is
-// scheduled once at a time, at the earliest time that was asked for.
+// A repeated action that many parts may ask for: at most one is scheduled at a
+// time, at the earliest time that was asked for.
 class Turn {
  public:
   Turn(Scheduler* scheduler, std::function<void()> what)
@@ -99,7 +99,7 @@ class Turn {
       what_();
     });
   }
-  // None is scheduled any more: the owner of the last one is gone.
+  // Call when the owner of the scheduled one is gone: none is scheduled then.
   void Forget() { number_ = 0; }
 
  private:

@@ -1,7 +1,7 @@
 // simulation: plays seeds.
 //
-//   simulation --seed=17 --trace        one, with what happens
-//   simulation --first=1 --seeds=1000   many; prints what was found
+//   simulation --seed=17 --trace        one seed, printing each event
+//   simulation --first=1 --seeds=1000   many seeds; prints broken promises
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -18,10 +18,10 @@ ABSL_FLAG(bool, trace, false, "print what happens");
 ABSL_FLAG(uint64_t, first, 1, "play --seeds seeds from this one on");
 ABSL_FLAG(uint64_t, seeds, 1000, "how many");
 ABSL_FLAG(uint32_t, slots, 64,
-          "of a node; with fewer than 64 each step has names of its own");
-ABSL_FLAG(int, most_failures, 10, "stop after so many seeds that fail");
+          "slots of a node; with fewer than 64 each step has its own names");
+ABSL_FLAG(int, most_failures, 10, "stop after this number of failed seeds");
 ABSL_FLAG(std::string, sabotage, "",
-          "make this part wrong, to see the checker find it; 'list' lists");
+          "inject this defect, which the checker must find; 'list' lists all");
 
 int main(int argc, char** argv) {
   using namespace maypole::simulation;

@@ -1,4 +1,4 @@
-// Plays seeds, and sees that the checker finds what is made wrong on purpose.
+// Plays seeds, and verifies that the checker finds deliberate defects.
 // --long: 10,000 seeds.
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ TEST(SimulationTest, NoSeedBreaksAPromise) {
   }
   std::cout << report.Text();
   EXPECT_EQ(report.failures(), 0);
-  // It did what it is for.
+  // The seeds have covered all kinds of events.
   EXPECT_EQ(report.counts().seeds, seeds);
   EXPECT_GT(report.counts().ended_well, 20 * seeds);
   EXPECT_GT(report.counts().mismatches, seeds);
@@ -59,7 +59,7 @@ TEST(SimulationTest, SlotsAreTakenBackAfterADeparture) {
   EXPECT_GT(report.counts().slots_freed, 2);
 }
 
-// Seeds beyond the plain run's that have found something once.
+// Seeds beyond those of the plain run that have found a bug.
 TEST(SimulationTest, SeedsOfOldBugs) {
   for (const uint64_t seed : {446, 1271, 1465, 1797, 1906, 4382, 5980, 6773}) {
     Report report;

@@ -1,5 +1,5 @@
-// Stage: what all parts of one simulated run share: the seed's numbers, the
-// clock, what is counted, what was found.
+// Stage: the state that all parts of one simulated run share: random numbers,
+// clock, counters, broken promises.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_SIMULATION_STAGE_H_
@@ -19,7 +19,7 @@
 
 namespace maypole::simulation {
 
-// What happened in a run, or in many.
+// Counters of the events of a run, or of many runs.
 struct Counts {
   uint64_t seeds = 0;
   uint64_t steps = 0;
@@ -45,20 +45,20 @@ struct Counts {
   uint64_t slots_freed = 0;
 };
 
-// A part of the system that is made wrong on purpose, to see the checker find
+// A deliberate defect in a part of the system, to verify that the checker finds
 // it.
 enum class Sabotage {
   kNone,
-  kDropMessage,  // a message to an executor is lost, its number is not
+  kDropMessage,  // a message to an executor is lost, but not its number
   kSwapRuns,     // a node places two tickets in another order
-  kIgnoreDeath,  // an executor does not hear that a rank has died
+  kIgnoreDeath,  // an executor is not notified of a rank's death
   kWrongSum,     // the backend leaves one node's part of a chunk out
   kNoWake,       // a rank's wake-up of the executor is lost
-  kNoMismatch,   // executors say that all ranks submit what the first does
+  kNoMismatch,   // executors report the first rank's signature for all ranks
   kSkipRun,      // an executor does not place a run's ticket
   kForgetChunk,  // a chunk never ends on one node
   kLateWrite,    // the backend writes to a chunk's place after its end
-  kKeepEpoch,    // an executor does not let go of an epoch that is over
+  kKeepEpoch,    // an executor does not release an epoch that is over
   kNoDrain,      // an executor does not read its board's eventfd
 };
 
@@ -79,7 +79,8 @@ class Stage {
   Counts counts;
   int interrupted = 0;  // ranks that stand at a kill point
 
-  // Who has died, or stands at a kill point, may owe others a wake-up.
+  // A rank that has died, or is interrupted at a kill point, may not have woken
+  // others yet.
   bool SomebodyOwesAWake() const {
     return counts.ranks_killed > 0 || interrupted > 0;
   }
@@ -94,10 +95,10 @@ class Stage {
     std::fflush(stdout);
   }
 
-  // The owner of what happens in any case.
+  // The owner of events that are never dropped.
   const std::shared_ptr<int>& Forever() const { return forever_; }
 
-  // The checker has found something.
+  // Records a broken promise.
   template <typename... Args>
   void Found(const Args&... args) {
     found_.push_back(absl::StrFormat(
@@ -107,20 +108,20 @@ class Stage {
   }
   const std::vector<std::string>& found() const { return found_; }
 
-  // True now and then, if this is what is made wrong.
+  // True about once in `one_in` calls if `what` is the selected sabotage.
   bool Spoils(Sabotage what, uint64_t one_in) {
     if (sabotage_ != what || !random.OneIn(one_in)) return false;
     Trace("(sabotage)");
     return true;
   }
 
-  // How long until a process that may run has its next turn.
+  // The time until a runnable process has its next turn.
   int64_t SoonDelay() {
     return random.OneIn(64)
                ? random.Magnitude(100 * kMicrosecond, 5 * kMillisecond)
                : random.Magnitude(kMicrosecond / 4, 64 * kMicrosecond);
   }
-  // A message's way to another node.
+  // The time that a message takes to another node.
   int64_t MessageDelay() {
     return random.OneIn(32) ? random.Magnitude(kMillisecond, 64 * kMillisecond)
                             : random.Magnitude(20 * kMicrosecond, kMillisecond);

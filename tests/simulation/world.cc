@@ -11,9 +11,9 @@ namespace {
 // A run that is longer than this hangs.
 constexpr int64_t kLongestRun = 600 * kSecond;
 constexpr uint64_t kMostSteps = 2000000;
-// After the last fault: what it has broken has been noticed by then.
+// The time after the last fault by which its consequences have been noticed.
 constexpr int64_t kSettleTime = 9 * kSecond;
-// A death is told within a second once it is known.
+// A known death must reach all ranks within a second.
 constexpr int64_t kSoon = 1300 * kMillisecond;
 constexpr int64_t kResumeTimeout = 3 * kSecond;
 
@@ -80,8 +80,8 @@ class World : public Surroundings {
   bool FreezeRank();
   bool LeaveEarly();
   std::shared_ptr<Process> SomeProcess();
-  // What is pending in the epochs of today must have ended after `time`,
-  // unless more happens by then.
+  // Checks that operations pending now have ended after `time`, unless another
+  // fault happens by then.
   void ExpectEnds(EpochRecord* epoch, int64_t time, const std::string& why);
   void Disturb(int64_t until);
   void CheckNothingIsLeft();
@@ -99,7 +99,7 @@ class World : public Surroundings {
   std::vector<int> node_of_rank_;
   std::vector<std::shared_ptr<Process>> ranks_;  // null: is being restarted
   int last_pid_ = 100;
-  std::vector<Fault> faults_;  // to come; the next is the last
+  std::vector<Fault> faults_;  // still to come; the next one is at the back
   uint64_t next_fault_ = 0;    // step
   int tries_ = 0;
   int64_t disturbed_at_ = -1;  // the last time that something was
@@ -176,7 +176,7 @@ void World::StartRank(size_t rank) {
   ranks_[rank]->Start();
 }
 
-// --- What processes need -----------------------------------------------------
+// --- Services for processes --------------------------------------------------
 
 Executor* World::ExecutorOf(int node) {
   Node& n = nodes_[static_cast<size_t>(node)];
@@ -263,7 +263,7 @@ bool World::KillRankInTurn() {
   if (process == nullptr || process->epoch() == nullptr) return false;
   process->KillAfter(static_cast<int>(random_.Magnitude(1, 100)));
   stage_.scheduler.After(kSecond, process, [p = process.get()] {
-    p->KillAfter(0);  // it has not come so far
+    p->KillAfter(0);  // it has not reached that kill point
   });
   return true;
 }
@@ -294,9 +294,11 @@ bool World::KillExecutor() {
   const size_t i = random_.Below(nodes_.size());
   if (nodes_[i].executor == nullptr) return false;
   const std::string who = absl::StrCat("node n", i);
-  // The last: a rank that was to write the text stands at a kill point.
+  // The last text: the rank that should write the reason is interrupted at a
+  // kill point.
   ledger_.Blame(
-      {who, "the executor of this node died", "the process that was recording the reason died before it could"});
+      {who, "the executor of this node died",
+       "the process that was recording the reason died before it could"});
   for (const auto& process : ranks_) {
     if (process == nullptr || process->epoch() == nullptr) continue;
     ExpectEnds(process->epoch(), kSoon + kResumeTimeout,
@@ -355,7 +357,7 @@ bool World::FailBackend() {
 bool World::FreezeRank() {
   const std::shared_ptr<Process> process = SomeProcess();
   if (process == nullptr || process->frozen()) return false;
-  // The longer ones may be given up for lost.
+  // A rank that is stopped for longer may be declared lost.
   const int64_t time = random_.Magnitude(kMillisecond, 30 * kSecond);
   ledger_.Blame({absl::StrCat("rank ", process->place().rank)});
   ++stage_.counts.ranks_frozen;
@@ -449,17 +451,18 @@ void World::CheckNothingIsLeft() {
       if (executor->clients() > 0 || executor->board() != nullptr) {
         stage_.Found("node n", i, " keeps ", executor->clients(),
                      " clients and ", executor->board() ? "a" : "no",
-                     " board when all have left");
+                     " board after all have left");
       }
       if (executor->watches_board()) {
         stage_.Found("node n", i,
-                     " watches a board's eventfd when all have left");
+                     " watches a board's eventfd after all have left");
       }
     }
     const coordinator::Totals totals = coordinator_->totals();
     if (totals.ranks > 0 || totals.pending_operations > 0) {
       stage_.Found("the coordinator keeps ", totals.ranks, " ranks and ",
-                   totals.pending_operations, " operations when all have left");
+                   totals.pending_operations,
+                   " operations after all have left");
     }
   }
   const coordinator::Totals totals = coordinator_->totals();

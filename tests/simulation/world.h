@@ -1,10 +1,8 @@
-// World: one simulated run: nodes, ranks, the coordinator, and what befalls
-// them.
+// World: one simulated run: nodes, ranks, the coordinator, and their faults.
 //
-// Purpose: makes a job of a few ranks on a few nodes from the seed, lets it
-// live through the seed's faults, epoch after epoch, until an epoch that began
-// after the last fault has been played to its end; then sees that nothing is
-// left behind.
+// Purpose: makes a job of a few ranks on a few nodes from the seed, and injects
+// the seed's faults, epoch after epoch, until an epoch that began after the
+// last fault has ended; then checks that nothing is left behind.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_SIMULATION_WORLD_H_
@@ -28,8 +26,8 @@ struct RunOptions {
   uint64_t seed = 1;
   bool trace = false;
   Sabotage sabotage = Sabotage::kNone;
-  // Of each node. With fewer than 64 each step has names of its own, and the
-  // coordinator knows half as many names more.
+  // Slots of each node. With fewer than 64, each step has its own names, and
+  // the coordinator's limit of names is 1.5 times this number.
   uint32_t slots = 64;
 };
 

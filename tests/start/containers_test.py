@@ -1,4 +1,4 @@
-"""Ranks in containers, as far as processes see: PID namespaces of their own.
+"""Ranks in containers, simulated by PID namespaces of their own.
 
 The agent lives outside, as on a node whose jobs run in containers that are
 given the agent's socket. Needs root.
@@ -75,7 +75,7 @@ class ContainersTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(len(re.findall("sum 6", done.stdout)), 3, done.stdout + done.stderr)
 
-    # The death is seen outside, and named; pids there mean nothing to the others.
+    # The death is detected outside and named; pids inside mean nothing to the others.
     def test_death_in_a_container(self):
         with daemons.Daemons(1) as d:
             processes = [self.start(d, rank, 3, go=["go"]) for rank in range(3)]
@@ -109,7 +109,7 @@ class ContainersTest(unittest.TestCase):
 
 @unittest.skipIf(REASON, REASON)
 class RootlessTest(unittest.TestCase):
-    """Containers that an ordinary user has started; the agent is root's, which in there is nobody's."""
+    """Containers started by an ordinary user; the agent is root's, whose uid appears as nobody inside."""
 
     def setUp(self):
         root, harness.ROOT = harness.ROOT, harness.public_copy()

@@ -1,4 +1,4 @@
-"""Ranks of other launchers that use daemons which run already."""
+"""Ranks of other launchers that use permanent daemons."""
 
 import os
 import shutil
@@ -52,7 +52,7 @@ class DaemonsTest(start_fixture.StartTest):
         self.assertEqual(os.listdir(runtime), [])
 
     def test_who_is_missing_is_named_within_the_ranks_own_time(self):
-        # The daemons would wait for 120 s.
+        # The daemons' own timeout is 120 s.
         address = self.cluster.coordinator()
         sockets = [self.cluster.agent(i, address) for i in range(2)]
         for rank, socket in enumerate(sockets):

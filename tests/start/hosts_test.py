@@ -1,4 +1,4 @@
-"""Hosts that cannot be entered by ssh, each with one line that says what to do."""
+"""Hosts that ssh cannot enter: each gives one line that says what to do."""
 
 import os
 import unittest
@@ -21,7 +21,7 @@ class HostsTest(unittest.TestCase):
             self.net.await_quiet(5, machine)
 
     def refused(self, argv, status=1, **kwargs):
-        """What maypolerun says, without its name; no rank was started."""
+        """The error of maypolerun, without its name; checks that no rank was started."""
         job = self.net.start(argv + ["sh", "-c", ': >"$MAYPOLE_TEST_DIR/started"'], **kwargs)
         self.assertEqual(job.wait(40), status, job.stderr())
         self.assertFalse(os.path.exists(os.path.join(job.dir, "started")))

@@ -2,7 +2,7 @@
 
     with Machines(["n0", "n1"]) as machines:
         machines[0].run(["hostname"])          # prints n0
-        machines[1].start(["sleep", "9"])      # a process that goes on
+        machines[1].start(["sleep", "9"])      # a process in the background
         machines.dir                           # a directory that both see
 
 A machine is a process that sleeps in a network, host name, mount and PID
@@ -30,7 +30,7 @@ _SLEEPER = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); signal
 
 
 def available():
-    """None, or why machines cannot be made here."""
+    """None, or the reason why machines cannot be made here."""
     if os.geteuid() != 0:
         return "namespaces need root"
     for program in ("ip", "unshare", "nsenter", "setpriv"):
@@ -109,7 +109,7 @@ class Machine:
         return subprocess.run(self.command(argv, cwd), capture_output=True, text=True, timeout=timeout, **kwargs)
 
     def processes(self):
-        """{pid: argv} of all that runs on this machine."""
+        """{pid: argv} of all processes on this machine."""
         table = harness.processes()
         return {p: table[p][1] for p in harness.descendants(self.pid) if p in table}
 

@@ -1,5 +1,5 @@
-"""A model of 10,000 tensors: each has a name, all are under way at once. And of
-more than a node has slots for."""
+"""A model of 10,000 tensors, each with a name, all under way at once; and a model
+with more tensors than a node has slots."""
 
 import unittest
 

@@ -1,4 +1,4 @@
-"""Jobs of Open MPI's mpirun on two nodes, which PMIx tells of each other."""
+"""Jobs of Open MPI's mpirun on two nodes, which find each other through PMIx."""
 
 import os
 import signal
@@ -67,7 +67,7 @@ class TwoNodesTest(start_fixture.StartTest):
         self.start(self.mpirun(4) + start_fixture.program("early"))
         for rank in (0, 1):
             self.await_record("rank.%d.json" % rank)
-        # Launchers that kill what ranks leave must find nothing to be left.
+        # Launchers kill processes that ranks leave behind; there must be none.
         start_fixture.harness.wait_until(
             lambda: any(os.listdir(os.path.join(self.runtime, name)) == ["lock"] for name in os.listdir(self.runtime)),
             20, "the first node's directory to be empty")
@@ -81,7 +81,7 @@ class TwoNodesTest(start_fixture.StartTest):
                   'until test -e rank.2.json && test -e rank.3.json; do sleep 0.1; done')
         self.start(self.mpirun(4, "-x", "MAYPOLE_START_TIMEOUT=3") + ["sh", "-c", script]
                    + start_fixture.program("fail"))
-        # (How mpirun ends is its own affair: it wants all ranks to use PMIx.)
+        # (mpirun's exit status does not matter: it requires all ranks to use PMIx.)
         self.processes[0].wait(60)
         self.check_nothing_left()
         for rank in (2, 3):

@@ -1,4 +1,4 @@
-"""Jobs that Open MPI's mpirun has started."""
+"""Jobs started by Open MPI's mpirun."""
 
 import os
 import shutil

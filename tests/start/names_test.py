@@ -1,4 +1,4 @@
-"""Agents on two machines whose names mean several addresses, or the wrong one.
+"""Agents on two machines whose names resolve to several addresses, or to the wrong one.
 
 See addresses_test.py for IPv6 alone, and a name that is 127.0.1.1 on its own
 machine when all goes well. Needs root.
@@ -34,7 +34,7 @@ class NamesCase(unittest.TestCase):
             return f.read()
 
     def daemon(self, machine, argv):
-        """Starts it and waits until it is ready."""
+        """Starts a daemon and waits until it is ready."""
         reader, writer = os.pipe()
         machine.start(argv + ["--announce_fd=%d" % writer, "--secret_file=" + self.secret, "--metrics="],
                       pass_fds=[writer], stdout=self.log, stderr=self.log)
@@ -49,7 +49,7 @@ class NamesCase(unittest.TestCase):
                                   "--start_timeout=8s"])
 
     def ranks(self, timeout=60):
-        """Runs two on each machine; their completed processes."""
+        """Runs two ranks on each machine; their completed processes."""
         started = []
         for rank in range(4):
             env = {"MAYPOLE_RANK": str(rank), "MAYPOLE_SIZE": "4", "MAYPOLE_LOCAL_RANK": str(rank % 2),
@@ -95,7 +95,7 @@ class LoopbackNameTest(NamesCase):
         self.assertRegex(last, r"cannot reach the coordinator at n0:%d" % PORT)
         print(last)
         last = done[0][2].splitlines()[-1]
-        # What the ranks say counts, not the daemons' --start_timeout.
+        # The ranks' timeout counts, not the daemons' --start_timeout.
         self.assertIn("the job did not start within 15 s: ranks 2,3 of 4 have not called init(); arrived: "
                       "node n0 with ranks 0,1", last)
 

@@ -1,6 +1,6 @@
-"""Odd surroundings in which a job still works, or ends with one line.
+"""Unusual environments in which a job still works, or ends with one line.
 
-All on this machine, by maypolerun; each test is one surrounding.
+All on this machine, by maypolerun; each test is one environment.
 """
 
 import os
@@ -34,7 +34,7 @@ class OddCase(unittest.TestCase):
                               stdin=subprocess.DEVNULL, **kwargs)
 
     def one_line(self, done, status, pattern):
-        """It ended with this status and one line that says this."""
+        """Checks that it ended with this status and one line with this text."""
         self.assertEqual(done.returncode, status, done.stderr)
         lines = done.stderr.splitlines()
         self.assertEqual(len(lines), 1, done.stderr)
@@ -85,7 +85,7 @@ class EnvironmentTest(OddCase):
 
     @unittest.skipIf(ROOT_REASON, ROOT_REASON)
     def test_home_where_no_socket_can_be_made(self):
-        # Nothing can be made there at all.
+        # No file can be created there.
         home = self.directory(prefix="mph")
         self.check_job(env={"HOME": home, "XDG_RUNTIME_DIR": home},
                        prefix=["unshare", "--mount", "sh", "-c",
@@ -108,7 +108,7 @@ class EnvironmentTest(OddCase):
 
 
 class Quota:
-    """A control group (version 1 or 2) that may use so many percent of a core."""
+    """A control group (version 1 or 2) that may use a given percentage of a core."""
 
     V1, V2 = "/sys/fs/cgroup/cpu", "/sys/fs/cgroup"
 
@@ -195,7 +195,7 @@ MPIRUN_REASON = None if shutil.which("mpirun", path=harness.environment()["PATH"
 
 @unittest.skipIf(MPIRUN_REASON, MPIRUN_REASON)
 class MeetingTest(OddCase):
-    """Where ranks that maypolerun has not started meet, by mpirun."""
+    """The bootstrap directory of ranks that mpirun has started."""
 
     def setUp(self):
         self.outer = self.directory(prefix="mp ü ")
@@ -290,7 +290,7 @@ class PortsTest(OddCase):
 
 
 def pythons():
-    """Pythons that somebody may have beside the system's: of pyenv, or on PATH."""
+    """Pythons other than the system's: those of pyenv, or on PATH."""
     found = {}
     places = os.environ.get("PATH", "").split(os.pathsep)
     versions = os.path.expanduser("~/.pyenv/versions")

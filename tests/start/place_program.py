@@ -1,4 +1,4 @@
-"""What the ranks do in the tests of mpirun, torchrun and plain python3.
+"""The rank program of the tests of mpirun, torchrun and plain python3.
 
 place_program.py MODE: `sum` works and ends; `twice` does so in two epochs,
 `notebook` calls init() again and again; `hold` stays until it is killed or
@@ -82,7 +82,7 @@ def hold():
 
 
 def early():
-    """The ranks of node 0 end; the others go on among themselves."""
+    """The ranks of node 0 end; the others continue without them."""
     seen = join()
     others = hvd.add_process_set([2, 3])
     if seen["cross_rank"] == 1:
@@ -94,7 +94,7 @@ def early():
 
 
 def following():
-    """Joins while the service of the job before is ending."""
+    """Joins while the service of the previous job is ending."""
     tell("waits.%s.json" % os.environ["MAYPOLE_RANK"])
     while glob.glob(os.path.join(os.environ["MAYPOLE_RUNTIME_DIR"], "*", "service.sock")):
         time.sleep(0.0005)

@@ -1,4 +1,4 @@
-"""python3 without a launcher, and processes that find half of one."""
+"""python3 without a launcher, and processes that find only some variables of one."""
 
 import os
 import unittest
@@ -65,7 +65,7 @@ class PlainTest(start_fixture.StartTest):
         self.check_places(4, [[0, 1, 2, 3]])
 
     def test_the_variables_of_mpich(self):
-        # MPICH itself is not there to be tried.
+        # MPICH itself is not installed.
         for rank in "01":
             self.start(start_fixture.program("sum"),
                        {"PMI_RANK": rank, "PMI_SIZE": "2", "MPI_LOCALRANKID": rank, "MPI_LOCALNRANKS": "2"})

@@ -49,7 +49,7 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 
 
 def available():
-    """None, or why there can be no Slurm here."""
+    """None, or the reason why Slurm cannot run here."""
     path = harness.environment()["PATH"]
     missing = [p for p in PROGRAMS if shutil.which(p, path=path) is None]
     if missing:
@@ -121,12 +121,12 @@ class Slurm:
         return self.machines[0].start(argv, env=self.environment(env), **kwargs)
 
     def has_pmix(self):
-        """Whether `srun --mpi=pmix` can be had."""
+        """Whether `srun --mpi=pmix` is available."""
         listed = self.run(["srun", "--mpi=list"])
         return "pmix" in listed.stdout + listed.stderr
 
     def processes(self):
-        """[argv] of what runs on both machines, Slurm's own daemons left out."""
+        """[argv] of the processes on both machines, without Slurm's own daemons."""
         own = ("munged", "slurmctld", "slurmd", "slurmstepd:")
         return [argv for machine in self.machines for argv in machine.processes().values()
                 if not os.path.basename(argv[0].split()[0] if argv[0] else "").startswith(own)]

@@ -1,4 +1,4 @@
-"""Jobs that a real Slurm starts (slurm_fixture.py): srun, sbatch, salloc."""
+"""Jobs started by a real Slurm (slurm_fixture.py): srun, sbatch, salloc."""
 
 import fcntl
 import json
@@ -27,7 +27,7 @@ def become_terminals_session():
 
 
 class Job:
-    """A directory that both machines see, and what where.py left in it."""
+    """A directory that both machines see, and the files of where.py in it."""
 
     def __init__(self, slurm):
         self.dir = tempfile.mkdtemp(prefix="job", dir=slurm.dir)
@@ -118,7 +118,7 @@ class SrunTest(SlurmCase):
         if not self.slurm.has_pmix():
             self.skipTest("this Slurm has no PMIx")
         job = Job(self.slurm)
-        # Nothing is derived from a home here: PMIx carries what must be known.
+        # The home is not used here: PMIx carries the bootstrap info.
         self.run_ok(["srun", "--mpi=pmix", "-N2", "-n4", "--ntasks-per-node=2"] + job.command,
                     env={"HOME": "/nonexistent"})
         self.assertEqual([p[0] for p in job.places(4)], ["n0", "n0", "n1", "n1"])
@@ -168,7 +168,7 @@ class SrunTest(SlurmCase):
 
 @unittest.skipIf(REASON, REASON)
 class SizeOneTest(SlurmCase):
-    """What is no step of several tasks is a job of one rank, at once."""
+    """Without a step of several tasks, a process is a job of one rank, at once."""
 
     def check_alone(self, job):
         (place,) = job.places(1)
@@ -177,7 +177,7 @@ class SizeOneTest(SlurmCase):
         self.check_nothing_left()
 
     def in_a_terminal(self, argv, typed):
-        """What the command printed on a terminal where `typed` was typed."""
+        """The output of the command on a terminal where `typed` is typed."""
         ours, theirs = pty.openpty()
         process = self.slurm.start(argv, env=self.environment(), stdin=theirs, stdout=theirs, stderr=theirs,
                                    preexec_fn=become_terminals_session)
@@ -299,7 +299,7 @@ class EndTest(SlurmCase):
 
 @unittest.skipIf(REASON, REASON)
 class HomesTest(SlurmCase):
-    """Without PMIx the secret of a job comes from the user's home, or token."""
+    """Without PMIx the secret of a job comes from the user's home, or from the token."""
 
     # Each machine shows a directory of its own there.
     MACHINES = {"binds": [[("home.n0", "/srv")], [("home.n1", "/srv")]]}

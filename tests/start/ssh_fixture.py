@@ -46,7 +46,7 @@ def client_config(directory):
 
 
 def available():
-    """None, or why this cannot be tested here."""
+    """None, or the reason why this cannot be tested here."""
     for program in ("ssh", "ssh-keygen"):
         if shutil.which(program, path=harness.environment()["PATH"]) is None:
             return program + " is not installed"
@@ -79,7 +79,7 @@ class Job:
                                      stdout=self._out, stderr=self._err, **kwargs)
 
     def maypolerun(self):
-        """The pid of maypolerun itself: what we started is nsenter."""
+        """The pid of maypolerun itself; the direct child is nsenter."""
         table = harness.processes()
         return harness.wait_until(
             lambda: next((p for p in [self.process.pid] + harness.descendants(self.process.pid)
@@ -192,14 +192,14 @@ class SshMachines(machines.Machines):
         self.sshd.wait()
 
     def start(self, argv, machine=0, env=None, ssh=True, prefix=(), **kwargs):
-        """maypolerun; `ssh`: with sshd's port; `prefix`: what runs it."""
+        """Starts maypolerun; `ssh`: with sshd's port; `prefix`: words before the command."""
         options = ["-p", str(PORT)] if ssh else []
         job = Job(self, self[machine], options + argv, env, list(prefix), **kwargs)
         self._started.append(job)
         return job
 
     def inside(self, machine):
-        """{pid: argv} of all that runs on the machine, but its first process."""
+        """{pid: argv} of all processes on the machine except its first one."""
         space = os.readlink("/proc/%d/ns/pid" % self[machine].pid)
         found = {}
         for pid, (_, argv) in harness.processes().items():
@@ -211,10 +211,10 @@ class SshMachines(machines.Machines):
         return found
 
     def strangers(self, machine):
-        """{pid: command line} of what runs there beside sshd."""
+        """{pid: command line} of the processes there other than sshd."""
         return {pid: " ".join(argv) for pid, argv in self.inside(machine).items() if not _is_sshd(argv)}
 
     def await_quiet(self, seconds, machine=1):
-        """Until nothing of a job lives on the machine."""
+        """Waits until no process of a job is left on the machine."""
         harness.wait_until(lambda: not self.strangers(machine), seconds,
                            "the end of %s on %s" % (self.strangers(machine), self.names[machine]))

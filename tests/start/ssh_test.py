@@ -173,7 +173,7 @@ class SshTest(unittest.TestCase):
         self.assertEqual(sorted(job.stdout().splitlines()), ["[0]<stdout>:cleaned", "[1]<stdout>:cleaned"])
 
     def test_ctrl_c_while_ssh_waits(self):
-        # Nobody answers there: the machine takes connections and says nothing.
+        # Nothing answers there: the machine accepts connections but sends nothing.
         silent = self.net[1].start([harness.PYTHON, "-c", "import socket, time\ns = socket.create_server(('', 2299))\n"
                                     "print(1, flush=True)\ntime.sleep(60)"], stdout=subprocess.PIPE)
         self.addCleanup(silent.stdout.close)

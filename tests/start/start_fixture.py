@@ -1,4 +1,4 @@
-"""What the tests of mpirun, torchrun and plain python3 have in common.
+"""The common part of the tests of mpirun, torchrun and plain python3.
 
     class MyTest(start_fixture.StartTest):
         def test_it(self):
@@ -6,8 +6,8 @@
             self.finish()
             self.check_places(2, [[0, 1]])
 
-Each test has a directory of its own, in which the ranks meet too
-(MAYPOLE_RUNTIME_DIR), so it can tell what is left behind.
+Each test has its own directory, which is also the ranks' bootstrap directory
+(MAYPOLE_RUNTIME_DIR), so it can find leftovers.
 """
 
 import json
@@ -85,7 +85,7 @@ class StartTest(unittest.TestCase):
         return process
 
     def finish(self, seconds=90, status=0):
-        """All that were started end so; nothing is left of them."""
+        """Checks that all started processes end with this status and leave nothing behind."""
         for process in self.processes:
             try:
                 self.assertEqual(process.wait(timeout=seconds), status, self.output())

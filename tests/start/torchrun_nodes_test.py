@@ -1,4 +1,4 @@
-"""Jobs of torchrun on two nodes, which its store tells of each other."""
+"""Jobs of torchrun on two nodes, which find each other through its store."""
 
 import os
 import unittest
@@ -72,7 +72,7 @@ class TwoNodesTest(start_fixture.StartTest):
             self.check_place(self.record("rank.%d.json" % rank), 2, rank=rank, local_size=1, cross_size=2)
 
     def test_a_restart_with_the_agents_store(self):
-        # It still holds what the first life has published.
+        # It still has the values that the first life has published.
         self.run_agents([1, 1], self.static, start_fixture.program("restart")[1:],
                         "--max_restarts", "1", "--monitor_interval", "0.5")
         self.finish()
@@ -89,7 +89,7 @@ class TwoNodesTest(start_fixture.StartTest):
             seen = self.record("second.%d.json" % rank)
             self.check_place(seen, 4, rank=rank, local_size=2, cross_size=2)
             counts.add(seen["count"])
-        # Without this the test would show nothing.
+        # Otherwise the test would prove nothing.
         self.assertEqual(counts, {"0", "1"})
 
 

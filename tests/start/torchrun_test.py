@@ -1,4 +1,4 @@
-"""Jobs that torchrun (python3 -m torch.distributed.run) has started."""
+"""Jobs started by torchrun (python3 -m torch.distributed.run)."""
 
 import os
 import unittest
@@ -10,7 +10,7 @@ from start_fixture import torchrun
 
 class OneNodeTest(start_fixture.StartTest):
     def environment(self, extra=None, root=harness.ROOT):
-        # A job of its own beside whatever runs on this machine.
+        # A separate job beside other jobs on this machine.
         return super().environment(dict({"PET_MASTER_PORT": str(20000 + os.getpid() % 10000)}, **(extra or {})), root)
 
     def test_three_ranks(self):

@@ -1,4 +1,4 @@
-"""Two users' jobs on one machine at the same time. Needs root to become them."""
+"""Two users' jobs on one machine at the same time. Needs root to run as both users."""
 
 import json
 import os
@@ -46,7 +46,7 @@ class TwoUsersTest(unittest.TestCase):
         return [harness.PYTHON, os.path.join(self.root, "tests/programs/where.py"), directory, "go"]
 
     def meet(self, directories, processes):
-        """Both jobs are there at the same time; then they sum, each its own."""
+        """Both jobs run at the same time, and each computes its own sum."""
         for directory in directories:
             for rank in range(RANKS):
                 harness.wait_until(lambda: os.path.exists(os.path.join(directory, "here.%d" % rank)) or
@@ -80,14 +80,14 @@ class TwoUsersTest(unittest.TestCase):
         self.assertEqual(self.meet(directories, processes), list(USERS))
 
     def start_job(self, d, uid, job, directory):
-        """Its ranks, clients of the machine's one agent."""
+        """Starts the job's ranks, clients of the machine's only agent."""
         return [self.start(uid, self.where(directory), {
             "MAYPOLE_RANK": str(rank), "MAYPOLE_SIZE": str(RANKS), "MAYPOLE_LOCAL_RANK": str(rank),
             "MAYPOLE_LOCAL_SIZE": str(RANKS), "MAYPOLE_JOB": job, "MAYPOLE_TOKEN": "of %d" % uid,
             "MAYPOLE_AGENT": d.sockets[0], "MAYPOLE_START_TIMEOUT": "30"}) for rank in range(RANKS)]
 
     def agent(self):
-        """One that runs as root, with programs that its users can read."""
+        """Starts an agent as root, with programs that all users can read."""
         root, harness.ROOT = harness.ROOT, self.root
         self.addCleanup(setattr, harness, "ROOT", root)
         d = daemons.Daemons(1)
@@ -103,7 +103,7 @@ class TwoUsersTest(unittest.TestCase):
                          for uid, directory in zip(USERS, directories)), [])
         self.assertEqual(self.meet(directories, processes), list(USERS))
 
-    # Whoever listens where an agent should could read tensors.
+    # A process that listens in the agent's place could read tensors.
     def test_an_agent_of_another_user(self):
         at = self.directory(USERS[0])
         os.chmod(at, 0o755)

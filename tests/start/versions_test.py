@@ -1,4 +1,4 @@
-"""Clients and daemons of different versions: one line that names both. And that a release has one version."""
+"""Clients and daemons of different versions give one line that names both. And all files name the same version."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ import harness
 MAGIC = 0x4D41594C
 HELLO, REFUSED = 1, 2
 REFUSED_BYTES = 16 + 8 + 1024
-HEADER = struct.Struct("@IIII")  # magic, version, type, size: for ever (common/wire/session_messages.h)
+HEADER = struct.Struct("@IIII")  # magic, version, type, size: never changes (common/wire/session_messages.h)
 
 
 def message(version, kind, payload):
@@ -76,7 +76,7 @@ class VersionsTest(unittest.TestCase):
         text = answer[HEADER.size + 8:].split(b"\0")[0].decode()
         self.assertEqual(text, "the client speaks version %d of the session protocol, this side version %d; install "
                                "the same Maypole on both sides" % (version, self.ours))
-        # The operator reads it too.
+        # The operator's events show it, too.
         self.assertEqual(len([line for line in log.splitlines() if text in line]), 1, log)
         print(text)
 

@@ -51,7 +51,7 @@ class Cluster:
             return f.read()
 
     def secret(self, text="only those who know this may join", name="secret"):
-        """The path of a file with it."""
+        """Writes the secret to a file; returns its path."""
         with open(self.path(name), "w", opener=lambda p, f: os.open(p, f, 0o600)) as f:
             f.write(text + "\n")
         return f.name
@@ -79,11 +79,11 @@ class Cluster:
         return dict(word.split("=", 1) for word in line.split())
 
     def coordinator(self, *flags, name="coordinator", **kwargs):
-        """Its address."""
+        """Starts the coordinator; returns its address."""
         return self.daemon(name, "coordinator/maypole-coordinator", "--metrics=", *flags, **kwargs)["listen"]
 
     def agent(self, node, coordinator, *flags, name=None, **kwargs):
-        """Its socket."""
+        """Starts an agent; returns its socket."""
         return self.daemon(name or "agent%d" % node, "worker/maypole-worker",
                            "--socket=" + self.path("agent%d.sock" % node), "--coordinator=" + coordinator,
                            "--node=n%d" % node, "--metrics=", *flags, **kwargs)["socket"]

@@ -8,9 +8,9 @@ one `Job`, which ends it by process id, also when the test fails:
         job.check_ok()
         value = job.record(0)["value"]
 
-Rank programs lie in tests/programs; they tell the test what they saw by
-`rank.record(...)` (a JSON file per rank) and meet it by files in `job.dir`.
-Waits are for conditions, with a bound that fails the test.
+Rank programs are in tests/programs; they report results to the test by
+`rank.record(...)` (a JSON file per rank) and synchronise with it by files in
+`job.dir`. All waits are for conditions, with a bound that fails the test.
 """
 
 import json
@@ -105,7 +105,7 @@ def processes():
 
 
 def kill(pid, number=signal.SIGKILL):
-    """A process that has ended meanwhile is as well."""
+    """Kills a process; it may have ended already."""
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -124,7 +124,7 @@ def descendants(pid):
 
 
 def kill_tree(process):
-    """Kills a process that was started here, and all that it has started."""
+    """Kills a process that was started here, and all its descendants."""
     if process.poll() is None:
         for pid in [process.pid] + descendants(process.pid):
             try:
@@ -243,14 +243,14 @@ class Job:
         return int(self.await_file("rank.%d.pid" % rank))
 
     def daemons(self, name):
-        """Pids of our maypole-coordinator or maypole-worker supervisors."""
+        """Pids of this job's maypole-coordinator, or of its agents (maypole-worker)."""
         table = processes()
         return [p for p in descendants(self.process.pid)
                 if p in table and os.path.basename(table[p][1][0]) == name
                 and "--executor" not in table[p][1]]
 
     def executors(self):
-        """Pids of our executors, by node."""
+        """Pids of this job's executors, by node."""
         workers = sorted(self.daemons("maypole-worker"))
         table = processes()
         found = []

@@ -18,7 +18,7 @@ import harness
 
 
 def available():
-    """None, or why namespaces cannot be made here."""
+    """None, or the reason why namespaces cannot be made here."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     if shutil.which("ip", path=harness.environment()["PATH"]) is None:
@@ -77,7 +77,7 @@ class Namespaces:
         signal.signal(signal.SIGTERM, self._old)
 
     def run(self, node, command, isolated=False, **kwargs):
-        """A process in the node's network; isolated: own PID and mount namespace too."""
+        """Runs a command in the node's network namespace; isolated: also in its own PID and mount namespaces."""
         inside = ["ip", "netns", "exec", self.names[node]]
         if isolated:
             inside += ["unshare", "--pid", "--mount", "--mount-proc", "--fork", "--kill-child"]

@@ -1,4 +1,4 @@
-"""What rank programs of tests use to talk to their test (see harness.py)."""
+"""Functions by which rank programs communicate with their test (see harness.py)."""
 
 import json
 import os

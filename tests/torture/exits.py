@@ -2,12 +2,11 @@
 
 usage: exits.py SEED
 
-All ranks draw the same program from the seed; each compares what it gets with
-what must come of it. Then they leave: by shutdown, by the end of Python, early,
-with operations pending, to join again, with a child that holds what it forked.
-The file "moves.RANK" in MAYPOLE_TEST_DIR grows with each thing that has been
-done. Ends with 0 if nothing was wrong; an error that follows from another
-rank's leaving is not.
+All ranks draw the same program from the seed; each checks its results. Then they
+leave: by shutdown, by the end of Python, early, with operations pending, to join
+again, or with a forked child that keeps its descriptors. The file "moves.RANK" in
+MAYPOLE_TEST_DIR grows with each action. Exits with 0 if nothing was wrong; an
+error caused by another rank's departure is not wrong.
 """
 
 import ctypes

@@ -1,14 +1,14 @@
-"""Random programs that end in random ways, under load, until something stands.
+"""Random programs that end in random ways, under load, until one hangs.
 
-Every job is played on one node with two ranks while other processes want all
-cores. When nothing of a job has moved for STILL seconds, the stacks of all its
-processes and what they wrote are printed, and the test fails. Not part of the
-plain run (long):
+Every job runs on one node with two ranks while other processes use all cores.
+When a job has made no progress for STILL seconds, the stacks and the output of
+all its processes are printed, and the test fails. Not part of the plain run
+(long):
 
     bazel test -c opt --test_output=streamed --test_env=MAYPOLE_TEST_SECONDS=600 //tests/torture:torture_test
 
-MAYPOLE_TEST_SECONDS: how long (60); MAYPOLE_TEST_SEED: of the first job;
-MAYPOLE_TEST_LOAD: processes that want a core (two for each core).
+MAYPOLE_TEST_SECONDS: duration (60); MAYPOLE_TEST_SEED: seed of the first job;
+MAYPOLE_TEST_LOAD: number of busy processes (two for each core).
 """
 
 import os
@@ -28,7 +28,7 @@ BUSY = "x = 0\nwhile True: x += 1"
 
 
 class Load:
-    """Processes that want a core, at the priority of the jobs."""
+    """Busy processes at the priority of the jobs."""
 
     def __init__(self, processes):
         self.processes = [subprocess.Popen([harness.PYTHON, "-c", BUSY]) for _ in range(processes)]
@@ -43,7 +43,7 @@ class Load:
 
 
 def stacks(pids):
-    """Of all threads of the processes, as gdb sees them."""
+    """The stacks of all threads of the processes, by gdb."""
     table = harness.processes()
     for pid in pids:
         argv = table.get(pid, (0, ["gone"]))[1]
@@ -60,7 +60,7 @@ def stacks(pids):
 
 class TortureTest(unittest.TestCase):
     def moves(self, job):
-        """What changes while the job moves."""
+        """A value that changes while the job makes progress."""
         def size(name):
             try:
                 return os.path.getsize(os.path.join(job.dir, name))

@@ -14,7 +14,7 @@ def count(xml):
 
 
 def bazel_xml(log, failure=""):
-    """What bazel writes for a test that writes no report of its own."""
+    """The test.xml that bazel writes for a test without its own report."""
     return ("<testsuites><testsuite><testcase name='x'>%s</testcase><system-out><![CDATA[%s]]></system-out>"
             "</testsuite></testsuites>" % (failure, log))
 

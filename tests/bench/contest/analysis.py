@@ -1,6 +1,6 @@
 """From raw rounds to figures: kinds of rounds, medians, ratios, targets.
 
-A turn's figure is the median of its rounds, a column's the median of its turns.
+The figure of a turn is the median of its rounds, that of a column the median of its turns.
 A turn is near or far by the flag ping-pong before and after its round; if the
 two differ it counts only in "all".
 """
@@ -14,7 +14,7 @@ from contest.plan import RESNET, SETTINGS, SIZES, bytes_of
 
 ALL, NEAR, FAR = "all", "near", "far"
 _FAR_FACTOR = 1.8
-# Fewer of a kind than this part of all rounds are somebody's interruption.
+# If a kind has fewer than this part of all rounds, it comes from interruptions.
 _LEAST_PART = 0.05
 
 
@@ -99,7 +99,7 @@ def _kinds(raw: Dict, threshold: float) -> List[str]:
 
 
 def bound_us(ranks: int, size: int, memcpy_gbs: float) -> float:
-    """Each rank's buffer read once and written once at that rate."""
+    """The time to read and write each rank's buffer once at that rate."""
     return ranks * size / memcpy_gbs / 1e3
 
 
@@ -110,7 +110,7 @@ def bus_bandwidth(nodes: int, size: int, microseconds: float) -> float:
 
 @dataclasses.dataclass
 class Check:
-    """A figure beside what it must be."""
+    """A figure and its target."""
     setting: str
     what: str
     text: str  # "staged against torch.distributed"

@@ -1,8 +1,8 @@
 """The conductor: lets one contestant after the other do a turn.
 
 All contestants' ranks are connected and asleep in a read of their socket;
-contest.h has the protocol. Whoever fails is dropped from the setting with the
-reason; the others go on.
+contest.h has the protocol. A contestant that fails is dropped from the setting with the
+reason; the others continue.
 """
 
 import os
@@ -24,7 +24,7 @@ _TURN_SECONDS = 180
 
 
 class Failed(Exception):
-    """What a contestant could not do."""
+    """The failure of a contestant, as a text."""
 
 
 class Contestant:
@@ -67,7 +67,7 @@ class Contestant:
         contestants.start(self.name, self._place, self.group)
 
     def await_ranks(self) -> None:
-        """Until all ranks have said hello."""
+        """Waits until all ranks have said hello."""
         deadline = time.monotonic() + _START_SECONDS
         ranks: Dict[int, socket.socket] = {}
         self._listener.settimeout(0.2)
@@ -98,7 +98,7 @@ class Contestant:
                    f"{case.operations}")
 
     def close_case(self, number: int) -> float:
-        """The part of all reductions that moved no copies, in the arena."""
+        """Returns the part of all reductions that ran in the arena, without copies."""
         parts = []
         for answer in self._tell(f"close {number}"):
             reduced, in_arena = (int(w) for w in answer.split()[1:])
@@ -107,7 +107,7 @@ class Contestant:
 
     def turn(self, number: int, first_round: int, warmups: int,
              measured: int) -> List[float]:
-        """Of each round the slowest rank's microseconds."""
+        """Runs a turn; returns the slowest rank's microseconds of each round."""
         wall, cpu = time.monotonic(), cpu_seconds(self._pids)
         answers = self._tell(f"turn {number} {first_round} {warmups} {measured}")
         self._busy[0] += time.monotonic() - wall
@@ -116,7 +116,7 @@ class Contestant:
         return [max(round_) for round_ in zip(*times)]
 
     def cpu_seconds(self) -> float:
-        """What all its processes have run."""
+        """The CPU time of all its processes."""
         return cpu_seconds(self._pids)
 
     def waiting(self) -> float:
@@ -168,7 +168,7 @@ class Contestant:
                       + self.group.log_tail())
 
     def stop(self) -> None:
-        """Ends all that was started; a second call does nothing."""
+        """Ends all started processes; a second call does nothing."""
         if self._stopped:
             return
         self._stopped = True
@@ -187,7 +187,7 @@ class Contestant:
         shutil.rmtree(self._dir, ignore_errors=True)
 
     def _await_end(self, seconds: float) -> None:
-        """Until the ranks have closed their sockets, at most so long."""
+        """Waits until the ranks have closed their sockets, with a time limit."""
         deadline = time.monotonic() + seconds
         for rank in self._ranks:
             rank.settimeout(max(0.01, deadline - time.monotonic()))

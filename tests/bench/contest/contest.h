@@ -11,19 +11,20 @@
 //   conductor  turn ID ROUND WARMUPS ROUNDS
 //   rank       times MICROSECONDS...                  of one operation each
 //   conductor  close ID
-//   rank       closed TENSORS ARENA                   so many were reduced, so
-//                                                     many of them in the arena
+//   rank       closed TENSORS ARENA                   numbers of reduced
+//   tensors,
+//                                                     and of those in the arena
 //   conductor  quit
 //   rank       ok                                     and ends
 //
 //   rank       error TEXT                             instead, and ends
 //
-// A round: fill the tensors with new values; meet at the start line; start the
+// A round: fill the tensors with new values; wait at the start line; start the
 // clock; OPERATIONS times allreduce in place, each submitted and waited for;
 // stop the clock; check each element. (The n-th allreduce of the same tensor
 // multiplies the sum by the number of ranks, which is checked.)
 //
-// The environment tells where: BENCH_CONTESTANT, BENCH_CONDUCTOR (socket),
+// The environment sets: BENCH_CONTESTANT, BENCH_CONDUCTOR (socket),
 // BENCH_START_LINE (see start_line.h). rank_loop.py is the Python twin.
 //
 // Thread contract: one thread.
@@ -48,7 +49,7 @@ class Contest {
   // `reducer` must outlive the contest.
   explicit Contest(Reducer* reducer);
 
-  // Until the conductor says quit or is gone.
+  // Runs until the conductor says quit or closes the connection.
   Status Run();
 
  private:
@@ -64,7 +65,7 @@ class Contest {
 
   Status Enter();
   Status Send(const std::string& line);
-  // Empty: the conductor is gone.
+  // Empty: the conductor has closed the connection.
   Status Receive(Words* words);
 
   Status Obey(const Words& words, std::string* answer);
@@ -81,10 +82,11 @@ class Contest {
   std::unordered_map<std::string, Case> cases_;
 };
 
-// A contestant's main(): Run(), and what went wrong on stderr; the exit status.
+// A contestant's main(): calls Run() and prints its error to stderr; returns
+// the exit status.
 int RunContest(Reducer* reducer);
 
-// A variable that the conductor sets; an error says that it must.
+// The value of a variable that the conductor must set; else an error.
 Status Environment(const char* name, std::string* value);
 
 }  // namespace maypole::bench

@@ -15,7 +15,7 @@
 namespace maypole::bench {
 namespace {
 
-// Rank 0 of 1: a sum is what it was. A test may spoil it.
+// Rank 0 of 1: a sum equals its input. A test may make it wrong.
 class FakeReducer : public Reducer {
  public:
   std::function<void(int operation, const std::vector<Buffer>&)> spoil;

@@ -18,7 +18,7 @@ COORDINATOR_PORT = 47117
 
 @dataclasses.dataclass
 class Place:
-    """Where a contestant of a setting lives."""
+    """Where a contestant of a setting runs."""
     setting: Setting
     tree: str  # of built files, as bazel lays them out
     dir: str  # of its own, empty
@@ -35,7 +35,7 @@ class Place:
         return self.program("tests/bench/contest/" + name)
 
     def inside(self, node: int) -> List[str]:
-        """What to put before a command so that it runs on `node`."""
+        """The words before a command that make it run on `node`."""
         if self.net is None:
             return []
         return ["ip", "netns", "exec", self.net.names[node]]
@@ -73,7 +73,7 @@ def _maypole(place: Place, group: Group, command: List[str]) -> None:
 
 
 def _maypole_across(place: Place, group: Group, command: List[str]) -> None:
-    """As an operator does it: a coordinator, an agent per node, the ranks."""
+    """Starts a coordinator, an agent per node, and the ranks, as an operator does."""
     secret = place.path("secret")
     with open(secret, "w", encoding="ascii",
               opener=lambda p, f: os.open(p, f, 0o600)) as f:
@@ -106,7 +106,7 @@ def _maypole_across(place: Place, group: Group, command: List[str]) -> None:
 
 
 def _port(place: Place) -> int:
-    """One for each contestant: two coordinators share a namespace."""
+    """A port for each contestant, because their coordinators share a namespace."""
     python = place.env["BENCH_CONTESTANT"] == "maypole_py"
     return COORDINATOR_PORT + int(python)
 
@@ -147,7 +147,7 @@ def _openmpi(place: Place, group: Group) -> None:
         command += ["--mca", "mpi_yield_when_idle", "1"]
     if place.net is not None:
         command = place.inside(0) + command + _across(place)
-    # Unbound, as all others are.
+    # Not bound to cores, like all others.
     command += ["--bind-to", "none", place.contest("contest_openmpi")]
     group.start(command, dict(place.env, TMPDIR=place.dir))
 

@@ -1,7 +1,7 @@
 """The Fashion-MNIST example: Maypole's time per step against DDP's.
 
 The two run one after the other, several times, on one node with two ranks. The
-first loss that they print must be the same: they do the same work.
+first loss that they print must be the same, because they do the same work.
 """
 
 import math
@@ -51,7 +51,7 @@ def _field(pattern: str, text: str) -> str:
 
 
 def _run(name: str, tree: str, images: int) -> str:
-    """What it printed."""
+    """Runs it; returns its output."""
     directory = tempfile.mkdtemp(prefix="mpb", dir="/tmp")
     group = Group(os.path.join(directory, "log"))
     try:

@@ -1,12 +1,13 @@
-// limits: what the machine can do at this moment.
+// limits: measures the machine's limits at this moment.
 //
-// Obeys lines on standard input until it is closed, answers each with a line:
+// Reads commands from standard input until it is closed, one per line, and
+// answers each with a line:
 //
 //   pingpong   nanoseconds that a flag takes from one core to another
 //   memcpy     GB/s of each core, all of them copying 256 MiB at once
 //
-// Threads are pinned: on far cores the flag takes longer, so a round knows what
-// kind it is.
+// Threads are pinned: on far cores the flag takes longer, which separates near
+// from far rounds.
 #include <pthread.h>
 #include <sched.h>
 
@@ -114,7 +115,7 @@ class Copier {
     std::unique_ptr<char[]> from, to;
   };
 
-  // Once: the first touch is the kernel's time.
+  // Once before measuring, because the first touch is the kernel's time.
   static void Prepare(Pair* pair) {
     if (pair->from != nullptr) return;
     pair->from.reset(new char[kCopyBytes]);

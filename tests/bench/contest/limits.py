@@ -1,4 +1,4 @@
-"""What the machine and the wire can do, measured between the turns."""
+"""Limits of the machine and the wire, measured between the turns."""
 
 import json
 import os
@@ -24,7 +24,7 @@ class Machine:
         self._process.wait()
 
     def cpu_seconds(self) -> float:
-        """What it has run, its threads that have ended included."""
+        """Its CPU time, including that of threads that have ended."""
         with open(f"/proc/{self._process.pid}/stat", encoding="ascii") as f:
             fields = f.read().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -44,7 +44,7 @@ class Machine:
 
 
 def shape(net, rate: str) -> None:
-    """A bucket so small that no measured size slips through at once."""
+    """Limits the rate, with a bucket smaller than every measured size."""
     for name, link in zip(net.names, net.links):
         subprocess.run(["tc", "-n", name, "qdisc", "replace", "dev", link,
                         "root", "tbf", "rate", rate, "burst", "128kb",
@@ -58,7 +58,7 @@ def iperf3(net, seconds: int) -> float:
                          net.ADDRESSES[1]],
                      stdout=subprocess.PIPE, text=True)
     try:
-        # It says so when it listens.
+        # It prints a line when it listens.
         harness.wait_until(lambda: "listening" in server.stdout.readline(), 10,
                            "iperf3's server")
         client = net.run(0, ["iperf3", "--client", net.ADDRESSES[1], "--json",

@@ -1,6 +1,6 @@
-"""Measures: settings, in them cases, in them rounds of turns.
+"""Measures the settings, each with its cases, each with rounds of turns.
 
-Writes what it finds as lines of JSON, so what was measured before a failure is
+Writes the results as lines of JSON, so results from before a failure are
 not lost:
 
   {"kind": "run", "machine": ..., "versions": ...}
@@ -54,7 +54,7 @@ def say(text: str) -> None:
 
 
 def short(value: float) -> float:
-    """Four digits: more than such a measurement has."""
+    """Rounds to four digits, more than such a measurement has."""
     return float("%.4g" % value)
 
 
@@ -95,7 +95,7 @@ class Measurement:
         return limits.iperf3(net, 1 if self._quick else 4)
 
     def _start(self, setting: Setting, net, stack) -> Dict[str, Contestant]:
-        """Those who came."""
+        """Starts the contestants; returns those that could be started."""
         say(f"{setting.title}: starting {', '.join(self._contestants)}")
         started = []
         for name in self._contestants:
@@ -153,7 +153,7 @@ class Measurement:
 
     def _all_turns(self, case: "_Case", team: Dict[str, Contestant],
                    turn: int, keep: bool) -> None:
-        """Each column once; who goes first changes from round to round."""
+        """Each column has one turn; the first one changes from round to round."""
         plan = case.plan
         count = len(case.columns)
         for i in range(count):
@@ -168,7 +168,7 @@ class Measurement:
 
     def _try(self, case: "_Case", team: Dict[str, Contestant], column: Column,
              what):
-        """None if the contestant is not there any more."""
+        """Returns None if the contestant has been dropped."""
         contestant = team.get(column.contestant)
         if contestant is None:
             return None
@@ -184,7 +184,7 @@ class Measurement:
 
 
 class _Others:
-    """What ran on the machine beside us: it spoils figures."""
+    """The CPU time of other programs on the machine, which distorts figures."""
 
     def __init__(self, team: Dict[str, Contestant], machine: limits.Machine):
         self._team = dict(team)
@@ -203,7 +203,7 @@ class _Others:
 
 
 class _Case:
-    """What was found so far."""
+    """The results of a case so far."""
 
     def __init__(self, setting: Setting, plan: CasePlan,
                  columns: List[Column]):
@@ -228,6 +228,6 @@ class _Case:
         }
 
     def summary(self) -> str:
-        """The best round of each column, for who watches."""
+        """The best round of each column, for the terminal."""
         return f"others {self.others:.2f} cores; " + ", ".join("%s %.5g" % (key, min(min(t) for t in times))
                          for key, times in self.times.items() if times)

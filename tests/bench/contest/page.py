@@ -1,4 +1,4 @@
-"""docs/benchmarks.md, from the raw rounds."""
+"""Writes docs/benchmarks.md from the raw rounds."""
 
 import os
 import statistics
@@ -10,32 +10,32 @@ from contest.example import COLUMNS as EXAMPLE_COLUMNS
 from contest.plan import (COLUMNS, CONTESTANTS, RESNET, SETTINGS, SIZES,
                           Setting, bytes_of, label)
 
-# Written by people, shown at the end: where time goes, what was tried.
+# A hand-written part for the end of the page: where time goes, what was tried.
 NOTES = "benchmarks.notes.md"
 
 _HOW = """\
 One command measures all of this and writes this page and the picture, as root:
 
     tests/bench/compare.py            # under 15 minutes; leave the machine alone
-    tests/bench/compare.py --quick    # does it work? under a minute
+    tests/bench/compare.py --quick    # a functional check, under a minute
     tests/bench/compare.py render     # page and picture again, from {raw}
 
-* **All at the same time.** The processes of all contestants are alive and asleep (in a read of a socket). A conductor lets one after the
-  other do a *turn*; when all have had one, that is a *round*, and the next begins with another contestant. So all meet the same moods of
-  the machine. What the waiting processes used meanwhile is below.
-* **A turn** of a small case (up to 1 MiB) is a batch that only warms up and three that count, of a larger one a single operation. A batch is
+* **All at the same time.** The processes of all contestants are alive and asleep (in a read of a socket). A conductor lets one contestant after the
+  other do a *turn*; when all have had one, that is a *round*, and the next round begins with another contestant. So changes of the machine's
+  speed affect all contestants alike. The CPU time of the waiting processes is below.
+* **A turn** of a small case (up to 1 MiB) is one warm-up batch and three that count; a turn of a larger case is a single operation. A batch is
   as many operations as the tables say, in place on one tensor, each submitted and waited for before the next; its time is divided by their
-  number. All ranks fill their tensors with new values, meet at a barrier in shared memory (the same for all contestants, none of theirs),
+  number. All ranks fill their tensors with new values, meet at a barrier in shared memory (the same for all contestants, and part of none),
   and start their own clocks. A batch's time is that of its slowest rank.
 * **Every element of every result is checked**, the peers' too, outside the timed part. (The n-th operation on a tensor multiplies the sum
   by the number of ranks; that is checked too.)
-* **ResNet-50** is its 161 gradients (102 MB), from Python: all submitted, the last first as a backward pass does, then waited for. For
+* **ResNet-50** is its 161 gradients (102 MB), from Python: all are submitted, the last first as in a backward pass, then waited for. For
   torch.distributed also in buckets of 25 MiB that need no copy, as DistributedDataParallel keeps them.
-* A figure is the median over all rounds (of a turn's batches first). A ratio is a ratio of such medians over the same rounds.
-* **Limits**, measured in each round: the time a flag takes from one core to another (what tells near rounds from far ones), and memcpy of
-  256 MiB on all cores at once. The *bound* is every rank's buffer read once and written once at that rate. In the last level of cache it
-  is no bound. Before and after a setting with several nodes: iperf3, one connection.
-* *Others* is how many cores somebody else used meanwhile, the hypervisor included: where it is not near 0, mistrust the line.
+* A figure is the median over all rounds (first over the batches of a turn). A ratio is a ratio of such medians over the same rounds.
+* **Limits**, measured in each round: the time a flag takes from one core to another (which separates near rounds from far ones), and memcpy of
+  256 MiB on all cores at once. The *bound* is the time to read and write every rank's buffer once at that rate. For buffers that fit into the last-level cache
+  it is not a bound. Before and after a setting with several nodes: iperf3, one connection.
+* *Others* is the number of cores that other programs used meanwhile, the hypervisor included: where it is not near 0, do not trust the line.
 * **Nodes** are network namespaces joined by a veth pair; 1 Gbit/s is a token bucket (tbf) of 128 KiB on both ends.
 * Peers: torch.distributed with its Gloo backend from Python, tensors as torch makes them, `OMP_NUM_THREADS=1`; Open MPI's `MPI_Allreduce`
   from C++, unbound, `mpi_yield_when_idle 1` where there are more ranks than cores; Gloo's ring allreduce from C++, over TCP.
@@ -47,11 +47,11 @@ def write(results: analysis.Results, path: str, picture: str,
     here = os.path.dirname(path)
     parts = ["# Maypole and its peers, measured\n",
              _head(results, os.path.relpath(picture, here)),
-             "## What it must show\n", _checks(results)]
+             "## Targets\n", _checks(results)]
     for setting in SETTINGS:
         parts += [f"## {setting.title}\n", _setting(results, setting)]
     parts += ["## The Fashion-MNIST example\n", _example(results),
-              "## While the others had their turn\n", _waiting(results),
+              "## CPU time while waiting for a turn\n", _waiting(results),
               "## How it is measured\n",
               _HOW.format(raw=os.path.relpath(raw, os.path.dirname(here)))]
     notes = os.path.join(here, NOTES)
@@ -102,8 +102,8 @@ def _kinds(results: analysis.Results) -> str:
     text = "; ".join(said)
     if kinds == [ALL]:
         return (f"Only one kind of round was seen ({text}; far would be over "
-                f"{results.threshold:.0f}), so near and far are not told apart; "
-                "where the target is one for near rounds, it is asked of all.\n")
+                f"{results.threshold:.0f}), so near and far are not separated; "
+                "targets for near rounds apply to all rounds.\n")
     mixed = sum(k == "" for c in results.cases.values() for k in c.kinds)
     return (f"Near and far rounds (far: over {results.threshold:.0f} ns): "
             f"{text}; {mixed} changed within and count only in 'all'.\n")
@@ -126,7 +126,7 @@ def _checks(results: analysis.Results) -> str:
         rows.append([titles[c.setting], _what(c.what), c.text, c.kind, value,
                      target, met])
     if not rows:
-        return "Nothing of it was measured.\n"
+        return "None of the targets was measured.\n"
     judged = [c.met for c in analysis.checks(results) if c.met is not None]
     return (f"{sum(judged)} of {len(judged)} targets met.\n\n" + _table(
         ["setting", "case", "what", "rounds", "found", "target", ""], rows))
@@ -159,14 +159,14 @@ def _setting(results: analysis.Results, setting: Setting) -> str:
 
 
 def _in_arena(cases) -> str:
-    """How much of the arena columns was the arena's doing."""
+    """Which part of the tensors in the arena columns was in the arena."""
     lines = []
     for column in COLUMNS:
         said = ["%s %.0f %%" % (_what(c.raw["what"]),
                                 100 * c.raw["in_arena"][column.key])
                 for c in cases if column.key in c.raw["in_arena"]]
         if said:
-            lines.append(f"{column.title}: reduced where they lie, without a "
+            lines.append(f"{column.title}: reduced in the arena, without a "
                          f"copy: {', '.join(said)} of the tensors.\n")
     return "\n".join(lines)
 
@@ -224,7 +224,7 @@ def _example(results: analysis.Results) -> str:
         rows.append([title, _number(statistics.median(runs)),
                      ", ".join(_number(us) for us in runs),
                      "%.4f" % raw["losses"][name]])
-    return (f"1 node, 2 ranks, {raw['steps']} steps of 64 images a rank, runs "
+    return (f"1 node, 2 ranks, {raw['steps']} steps of 64 images per rank, runs "
             "in turn. The model, the data and the steps are the same.\n\n"
             + _table(["", "µs per step, median", "each run", "loss"], rows))
 
@@ -235,7 +235,7 @@ def _waiting(results: analysis.Results) -> str:
         for name in CONTESTANTS] for setting in SETTINGS
         if setting.key in results.waiting]
     return ("Part of one core that all processes of a contestant together used "
-            "between their own turns.\n\n" + _table([""] + list(CONTESTANTS),
+            "between their turns.\n\n" + _table([""] + list(CONTESTANTS),
                                                      rows))
 
 

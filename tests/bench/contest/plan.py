@@ -1,4 +1,4 @@
-"""What is compared: settings, columns, cases, and how many rounds of each."""
+"""The plan of the comparison: settings, columns, cases, and the number of rounds."""
 
 import dataclasses
 import math
@@ -36,7 +36,7 @@ SETTINGS = (
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """What is measured of a contestant: tensors in one storage, some cases."""
+    """A column of the table: a contestant, with its kind of storage and its cases."""
     key: str
     title: str
     contestant: str
@@ -83,7 +83,7 @@ def label(what: str) -> str:
 
 
 def _operations(size: int, setting: Setting) -> int:
-    """So many that a clock and the start line do not count."""
+    """Enough operations to make the cost of the clock and the start line negligible."""
     # A sum that is reduced n times more is ranks^n of it: float32 ends at 2^127.
     # And crowded ranks take long: 100 operations for 2 ranks, 25 for 4.
     most = int(100 / math.log2(setting.ranks)**2)
@@ -106,7 +106,7 @@ def case_plan(what: str, setting: Setting, quick: bool = False) -> CasePlan:
     small = size <= _MIB
     turns = 2 if quick else _turns(size, setting)
     measured = 3 if small else 1
-    # What is large brings nothing warm from the round before.
+    # Large buffers keep nothing in the caches from the previous round.
     return CasePlan(what, size, _operations(size, setting), turns,
                     1 if small else 0, measured)
 

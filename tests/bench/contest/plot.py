@@ -116,7 +116,7 @@ def _time(decade: int) -> str:
 
 
 def _bounds(results: analysis.Results, setting, cases):
-    """(points, name, line style) of what the machine allows."""
+    """(points, name, line style) of the machine's limits."""
     large = [(bytes_of(what), case) for what, case in cases
              if bytes_of(what) >= 1 << 20]
     if large:

@@ -1,4 +1,4 @@
-"""Processes of the comparison: started, looked at and ended by their ids."""
+"""Processes of the comparison: starts, observes and ends them by their ids."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ import harness
 
 
 class Group:
-    """What one contestant has started, and all that came of it."""
+    """The processes of one contestant, including all descendants."""
 
     def __init__(self, log_path: str):
         self._log_path = log_path
@@ -36,7 +36,7 @@ class Group:
         return [p.returncode for p in self.started if p.poll() is not None]
 
     def look(self) -> Set[int]:
-        """All live processes of the group, remembered for stop()."""
+        """Finds all live processes of the group, and remembers them for stop()."""
         alive = set()
         for process in self.started:
             if process.poll() is None:
@@ -73,7 +73,7 @@ class Group:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """What all threads of the processes have run."""
+    """The CPU time of all threads of the processes."""
     total = 0
     for pid in pids:
         try:
@@ -91,7 +91,7 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 
 
 def machine_seconds() -> float:
-    """What all cores have run for anybody, and what the hypervisor kept."""
+    """The CPU time of all programs on all cores, plus the time taken by the hypervisor."""
     with open("/proc/stat", encoding="ascii") as f:
         fields = [int(word) for word in f.readline().split()[1:9]]
     user, nice, system, _, _, irq, softirq, steal = fields

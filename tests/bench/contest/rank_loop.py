@@ -1,6 +1,6 @@
 """One rank of a contestant of the comparison; the twin of contest.h.
 
-contest.h has the protocol. A `Reducer` is what can reduce tensors.
+contest.h has the protocol. A `Reducer` reduces tensors.
 """
 
 import mmap
@@ -28,7 +28,7 @@ class Reducer(Protocol):
     storages: Sequence[str]
 
     def arena_operations(self) -> int:
-        """Tensors reduced so far without a copy, where they lie."""
+        """The number of tensors reduced so far in the arena, without a copy."""
 
     def make(self, storage: str, shapes: Sequence[Sequence[int]]
             ) -> List[torch.Tensor]:
@@ -36,11 +36,11 @@ class Reducer(Protocol):
 
     def allreduce(self, names: Sequence[str],
                   tensors: Sequence[torch.Tensor]) -> None:
-        """As runner.Library.allreduce."""
+        """Same as runner.Library.allreduce."""
 
 
 class StartLine:
-    """Where the ranks of a contestant meet; the twin of start_line.h."""
+    """The barrier of a contestant's ranks; the twin of start_line.h."""
 
     def __init__(self, path: str, rank: int, ranks: int):
         descriptor = os.open(path, os.O_RDWR)
@@ -93,7 +93,7 @@ class Contest:
             " ".join(reducer.storages)))
 
     def run(self) -> None:
-        """Until the conductor says quit or is gone."""
+        """Runs until the conductor says quit or closes the connection."""
         while True:
             words = self._conductor.recv(_MAX_MESSAGE).decode().split()
             if not words:
@@ -129,7 +129,7 @@ class Contest:
         return "ok"
 
     def _round(self, case: _Case, number: int) -> float:
-        """Microseconds of one operation."""
+        """Runs a round; returns the microseconds of one operation."""
         reducer, names, tensors = self._reducer, case.names, case.tensors
         for index, tensor in enumerate(tensors):
             self._pattern.fill(reducer.rank, number, index, tensor)
@@ -158,11 +158,11 @@ class Contest:
 
 
 def run(reducer: Reducer) -> None:
-    """A contestant's main(): ends the process."""
+    """The main() of a contestant; ends the process."""
     try:
         Contest(reducer).run()
     except Exception as e:
         print(f"contest: rank {reducer.rank} of {reducer.size}: {e}",
               file=sys.stderr, flush=True)
-        # Not by sys.exit: peers may leave the interpreter in no state to end.
+        # Not by sys.exit: peers may leave the interpreter in a state in which it cannot end.
         os._exit(1)

@@ -15,7 +15,7 @@ from pattern import Pattern
 
 
 class FakeReducer:
-    """Rank 1 of 2, its peer faked: adds what that would have."""
+    """Rank 1 of 2 with a fake peer: adds the values that the peer would have."""
 
     rank, size = 1, 2
     storages = ("private",)

@@ -1,9 +1,10 @@
-// StartLine: where the ranks of a contestant meet before each round.
+// StartLine: the barrier of a contestant's ranks before each round.
 //
-// Purpose: one barrier for all contestants, so that none is helped or hurt by
-// its own. It is a page of shared memory: rank r counts its arrivals in cell r
-// (64 bytes apart) and waits until all others have counted as far. The page
-// lies in a memory file of the conductor. rank_loop.py has the Python twin.
+// Purpose: the same barrier for all contestants, so that their own barriers do
+// not affect the results. It is a page of shared memory: rank r counts its
+// arrivals in cell r (64 bytes apart) and waits until all others have counted
+// as far. The page lies in a memory file of the conductor. rank_loop.py has the
+// Python twin.
 //
 // Thread contract: one thread per rank.
 #ifndef MAYPOLE_TESTS_BENCH_CONTEST_START_LINE_H_
@@ -26,8 +27,8 @@ class StartLine {
   static Status Map(const std::string& path, int rank, int ranks,
                     std::unique_ptr<StartLine>* out);
 
-  // Returns when all ranks have called it as often. Looks without sleeping, and
-  // gives its core to others if there are fewer cores than ranks.
+  // Returns when all ranks have called it equally often. Spins, and yields the
+  // core if there are fewer cores than ranks.
   void Meet();
 
  private:

@@ -1,4 +1,5 @@
-// What is measured: single tensors of given sizes, and ResNet-50's gradients.
+// The cases to measure: single tensors of given sizes, and ResNet-50's
+// gradients.
 //
 // Purpose: turns the flags into a list of cases. The number of rounds follows
 // from a case's bytes alone, never from a clock, so all ranks agree on it
@@ -18,7 +19,7 @@
 
 namespace maypole::bench {
 
-// 4 B to 256 MiB, each four times the one before.
+// 4 B to 256 MiB, each four times the previous one.
 inline constexpr char kDefaultSizes[] =
     "4,16,64,256,1KiB,4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB,256MiB";
 
@@ -38,7 +39,7 @@ struct CaseOptions {
   bool resnet = true;
 };
 
-// An error names the part of the text that is wrong.
+// An error names the wrong part of the text.
 Status MakeCases(const CaseOptions& options, std::vector<Case>* out);
 
 // "4", "64KiB", "1MiB", "1GiB"

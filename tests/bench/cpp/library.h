@@ -1,7 +1,7 @@
-// Reducer, Library: what can reduce tensors, as the bench sees it.
+// Reducer, Library: the bench's interfaces to a library that reduces tensors.
 //
-// Purpose: the seam between measuring and the thing measured. Maypole stands
-// behind it here; a test puts a faulty one there, the comparison its peers.
+// Purpose: separates the measurement from the measured library: Maypole here, a
+// faulty library in a test, the peers in the comparison.
 //
 // Thread contract: one thread. Every function but Allocate is called by all
 // ranks of the job, in the same order.
@@ -24,8 +24,8 @@ struct Buffer {
   std::span<float> data;
 };
 
-// Where tensors lie: in the rank's own memory, or in memory of the library that
-// all ranks of the node map.
+// The memory of tensors: the rank's own, or memory of the library that all
+// ranks of the node map.
 enum class Storage { kPrivate, kArena };
 
 struct Memory {
@@ -42,7 +42,7 @@ class Reducer {
 
   virtual bool has_arena() const { return false; }
 
-  // Tensors reduced so far without a copy, where they lie.
+  // The number of tensors reduced so far in the arena, without a copy.
   virtual int64_t arena_operations() const { return 0; }
 
   // Aligned as torch aligns its tensors. kArena: only if has_arena().
@@ -60,7 +60,7 @@ class Library : public Reducer {
 
   virtual Status Barrier() = 0;
 
-  // `mine` of all ranks, in rank order; equally long on all.
+  // Returns `mine` of all ranks, in rank order; it has the same length on all.
   virtual Status Gather(const std::vector<double>& mine,
                         std::vector<double>* all) = 0;
 };

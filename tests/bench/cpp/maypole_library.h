@@ -1,4 +1,4 @@
-// MaypoleLibrary: Maypole behind the bench's seam, by its C++ API.
+// MaypoleLibrary: Maypole as a Library, by its C++ API.
 //
 // Thread contract: as Library.
 #ifndef MAYPOLE_TESTS_BENCH_CPP_MAYPOLE_LIBRARY_H_
@@ -15,7 +15,8 @@ namespace maypole::bench {
 
 class MaypoleLibrary : public Library {
  public:
-  // Joins the job that the environment names; blocks until all ranks are there.
+  // Joins the job that the environment names; blocks until all ranks have
+  // joined.
   static Status Join(std::unique_ptr<MaypoleLibrary>* out);
 
   int rank() const override { return client_->options().rank; }

@@ -1,7 +1,7 @@
 // Pattern: inputs whose exact sum over the ranks is known.
 //
-// Purpose: fills a rank's tensors and checks what was made of them, both at
-// memory speed. Every input is a window into one table of small integers:
+// Purpose: fills a rank's tensors and checks the results, both at memory speed.
+// Every input is a window into one table of small integers:
 //
 //   input(rank, round, tensor)[i] = table[(i + shift(rank, round, tensor)) % P]
 //
@@ -29,7 +29,7 @@ class Pattern {
  public:
   static constexpr int64_t kPeriod = 65521;
 
-  // The first element that is not what it must be.
+  // The first wrong element.
   struct Wrong {
     int64_t index = 0;
     float got = 0;

@@ -1,4 +1,4 @@
-// Statistics of the rounds, and how they are shown.
+// Statistics of the rounds, and their tables.
 //
 // A round's time is that of its slowest rank. All times are in microseconds.
 // report.py is the Python twin and prints the same.
@@ -34,7 +34,7 @@ struct Title {
   int nodes = 0;
 };
 
-// What is measured and the names of the columns: two lines.
+// Two lines: a description of the measurement, and the names of the columns.
 std::string HeadText(const Title& title);
 std::string RowText(const Row& row);  // one line
 

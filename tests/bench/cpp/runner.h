@@ -39,7 +39,7 @@ class Runner {
 
   Library* const library_;
   const Pattern pattern_;
-  // Runs on over all cases: stale data of an earlier case is wrong data.
+  // Not reset between cases, so stale data of an earlier case is detected.
   int64_t pattern_round_ = 0;
 };
 

@@ -1,4 +1,4 @@
-"""Joins, works and leaves, again and again; what each round took and left.
+"""Calls init, runs operations and shuts down, repeatedly; records each round's time and leftovers.
 
 usage: again.py ROUNDS
 """

@@ -1,6 +1,6 @@
-"""Ranks that print a lot and train on.
+"""Ranks that print a lot while they train.
 
-usage: chatty.py STEPS LINES     so many lines of 100 bytes at each step
+usage: chatty.py STEPS LINES     LINES: lines of 100 bytes in each step
 """
 
 import sys

@@ -1,18 +1,18 @@
-"""A job in which a fault happens; every rank tells what it saw, and when.
+"""A job in which a fault happens; every rank records what it saw, and when.
 
 usage: doomed.py PLACE VICTIM [WAY] [--small]
 
-PLACE is what the victim does when the fault comes; the file ready.N says that
-rank N has come so far.
+PLACE is what the victim does when the fault happens; the file ready.N appears
+when rank N has reached that point.
   compute  it computes; the other ranks wait for it in an operation
   submit   all ranks submit and wait as fast as they can
   wait     it waits with others in an operation that one rank has not submitted
            (the next one after the victim, which computes)
 WAY is what the victim does at SIGUSR1: exception, exit0, exit3, shutdown.
 
-A rank without an error goes on: when the file "go" appears, the victim that
-computes and the late rank do what the others wait for, training ends, and all
-end well.
+A rank without an error continues: when the file "go" appears, the computing
+victim and the late rank submit what the others wait for, training ends, and all
+exit with status 0.
 """
 
 import os
@@ -27,7 +27,7 @@ SIZE = 16 if "--small" in sys.argv else 1000000
 
 
 def act(way):
-    """What a program does to itself; told before, for the end is no moment to tell."""
+    """Ends this process in the given way; the rank's record is written before."""
     rank.record(ended=time.monotonic())
     if way == "exception":
         raise RuntimeError("the victim's own error")
@@ -38,7 +38,7 @@ def act(way):
 
 
 def compute():
-    """Until the test says go."""
+    """Waits until the test creates the file "go"."""
     rank.touch("ready.%d" % rank.RANK)
     while not os.path.exists(os.path.join(rank.DIR, "go")):
         sum(range(2000))
@@ -52,7 +52,7 @@ def await_others():
 
 
 def train():
-    """Steps of many operations, until rank 0 sees "go"."""
+    """Runs steps of many operations until rank 0 sees the file "go"."""
     rank.touch("ready.%d" % rank.RANK)
     while True:
         step = [plain.submit("grad.%d" % i, n=100 if i % 2 else 30000, value=1) for i in range(16)]
@@ -87,7 +87,7 @@ def main():
     later, _ = plain.text_of(lambda: plain.allreduce("later"))
     rank.record(text=text, value=value, seen=seen, later=later)
     if text is not None:
-        rank.await_file("over")  # others are to see the fault, not that we leave
+        rank.await_file("over")  # others must see the fault, not this rank's departure
     plain.shutdown()
 
 

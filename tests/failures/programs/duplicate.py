@@ -1,4 +1,4 @@
-"""A rank submits a name that is pending; the first operation and all others go on."""
+"""A rank submits a name that is pending; the first operation and all other ranks continue."""
 
 import time
 

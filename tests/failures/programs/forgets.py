@@ -1,4 +1,4 @@
-"""A rank ends and leaves operations pending that it has never waited for.
+"""A rank ends with operations pending for which it has never waited.
 
 usage: forgets.py VICTIM HOW      HOW: end (of the program), exit (os._exit)
 """

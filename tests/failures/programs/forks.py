@@ -1,14 +1,14 @@
-"""A rank forks: the child is no rank, and its end is nobody's death.
+"""A rank forks: the child is not a rank, and its end is not a rank's death.
 
 usage: forks.py VICTIM WAY
 
 WAY, of the victim's child:
   exit     ends with status 0, by sys.exit
   kill     gets SIGKILL
-  use      uses Maypole and tells what it was told
+  use      uses Maypole and records the error
   init     calls init()
-  outlives lives on, and its parent, the rank, gets SIGKILL from the test
-The rank forks twice: with nothing pending and while an operation is.
+  outlives keeps running while its parent, the rank, gets SIGKILL from the test
+The rank forks twice: with no operation pending, and with one pending.
 """
 
 import os
@@ -37,7 +37,7 @@ def child(way, told):
 
 
 def fork(way, number):
-    """(how the child ended, what it was told)"""
+    """(the child's exit status, its error)"""
     told = os.path.join(rank.DIR, "told.%d" % number)
     pid = os.fork()
     if pid == 0:

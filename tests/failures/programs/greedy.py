@@ -1,4 +1,4 @@
-"""One rank takes memory until it is ended; the others wait for it.
+"""One rank allocates memory until it is killed; the others wait for it.
 
 usage: greedy.py VICTIM
 """

@@ -1,4 +1,4 @@
-"""All ranks but the last wait for it; one gets Ctrl-C from the test.
+"""All ranks wait for the last one; one of them gets Ctrl-C from the test.
 
 usage: interrupted.py VICTIM
 """

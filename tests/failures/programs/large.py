@@ -1,4 +1,4 @@
-"""An operation that needs memory; what each rank was told, and whether it goes on.
+"""An operation that needs memory; records each rank's error, and whether it can continue.
 
 usage: large.py ELEMENTS
 """

@@ -1,8 +1,8 @@
-"""Ranks submit one name with different signatures; each tells what it was told.
+"""Ranks submit one name with different signatures; each records its error.
 
 usage: mismatched.py JSON, {"all": {...}, "odd": {"3": {...}}}: arguments of
-plain.submit() on all ranks, and what is different on some. The highest odd rank
-comes last, and says when. Afterwards the name is used as it should be.
+plain.submit() on all ranks, and those that differ on some ranks. The highest
+odd rank submits last, and records when. Then all use the name correctly.
 """
 
 import json

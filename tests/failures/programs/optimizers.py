@@ -1,6 +1,6 @@
-"""Ways of using optimizers that go wrong elsewhere; each rank tells what came out.
+"""Uses of optimizers that fail in other libraries; each rank records the results.
 
-Every case gives a value that the test knows, from gradients that differ by rank.
+Every case computes a value that the test knows, from gradients that differ by rank.
 """
 
 import os
@@ -32,7 +32,7 @@ def loss_of(m, x):
 
 
 def mean_gradients(losses_of_rank, m):
-    """What gradients should be: the mean over ranks of those of the rank's losses."""
+    """The expected gradients: the mean over ranks of the gradients of each rank's losses."""
     total = [torch.zeros_like(p) for p in m.parameters()]
     for r in range(hvd.size()):
         grads = torch.autograd.grad(losses_of_rank(r), list(m.parameters()))
@@ -41,7 +41,7 @@ def mean_gradients(losses_of_rank, m):
 
 
 def off(m, want):
-    """How far the model's gradients are from what they should be."""
+    """The difference of the model's gradients from the expected ones."""
     return max(float((p.grad - w).abs().max()) for p, w in zip(m.parameters(), want))
 
 
@@ -62,7 +62,7 @@ def model_used_twice():
 
 
 def two_backwards():
-    """Two backward passes without saying so; then with."""
+    """Two backward passes without backward_passes_per_step; then with it."""
     m = model(2)
     opt = optimizer_of(m)
     loss_of(m, data(hvd.rank(), 0)).backward()
@@ -82,7 +82,7 @@ def two_backwards():
 
 
 def two_optimizers(names, interleaved):
-    """Two models with the same parameter names; how far their gradients are off."""
+    """Two models with the same parameter names; the error of their gradients."""
     a, b = model(3), model(4)
     opt_a, opt_b = optimizer_of(a, names and "a."), optimizer_of(b, names and "b.")
     worst = 0.0
@@ -106,7 +106,7 @@ def two_optimizers(names, interleaved):
 
 
 def same_names():
-    """One name of both optimizers while it is pending: the error, and how far off all ends."""
+    """Both optimizers use one name while it is pending: the error message, and the error of the gradients."""
     a, b = model(3), model(4)
     opt_a, opt_b = optimizer_of(a), optimizer_of(b)
     want_a = mean_gradients(lambda r: loss_of(a, data(r, 0)), a)
@@ -142,7 +142,7 @@ class Numbers(Dataset):
 
 
 def data_loader():
-    """Trains from DataLoader's workers, which come and go with each epoch; how many there were."""
+    """Trains with DataLoader's workers, which start and end with each epoch; how many there were."""
     m = model(5)
     opt = optimizer_of(m)
     pids = set()

@@ -5,7 +5,7 @@
     pending = plain.submit("y", "allreduce", n=1000)
     pending.wait()                                  # the output, an array
 
-What it stands on is maypole.common, as maypole.torch does; errors are those a
+It uses maypole.common, as maypole.torch does, so its errors are those that a
 user of torch sees.
 """
 
@@ -58,12 +58,12 @@ def _gathered(native, code):
 
 
 def allreduce(name, n=1, value=1, **kwargs):
-    """The sum over all ranks of `n` elements that are `value`; an array."""
+    """Allreduces `n` elements that are `value`; the sum, as an array."""
     return submit(name, n=n, value=value, **kwargs).wait()
 
 
 def text_of(function):
-    """(what function() raised, as a text; what it returned): one is None."""
+    """(the text of function()'s exception, its result): one of them is None."""
     try:
         return None, function()
     except (HorovodInternalError, ValueError) as error:

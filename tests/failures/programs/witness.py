@@ -1,4 +1,4 @@
-"""The other job: steps until the test says so, and writes down when each ended.
+"""The other job: takes steps until the test ends it, and records when each ended.
 
 An error, a wrong sum or a late end makes it exit with a status other than 0.
 """
@@ -12,7 +12,7 @@ import plain
 import rank
 
 PAUSE = 0.005  # it is there to see, not to load the machine
-SIZES = (100, 20000)  # the small way and the large way
+SIZES = (100, 20000)  # one eager, one by rendezvous
 
 
 def main():
@@ -27,7 +27,7 @@ def main():
                 sys.exit("step %d: %r should be %r" % (step, total[0], want))
             out.write(array.array("d", [time.monotonic()]).tobytes())
             step += 1
-            # All ranks must take the same number of steps: rank 0 says when.
+            # All ranks must take the same number of steps: rank 0 decides when to end.
             ends = rank.RANK == 0 and os.path.exists(os.path.join(rank.DIR, "end"))
             if plain.allreduce("ends", 1, 1 if ends else 0)[0]:
                 break

@@ -1,9 +1,8 @@
 // probe: measures the GPU facts of docs/gpu-facts.md with processes of its own,
 // and prints one table and, if asked, one JSON.
 //
-// Exit status: 0, all that was tried was measured, or could not be for want of
-// something that the machine has not; 1, an experiment failed, or a flag is
-// wrong; 3, no GPU.
+// Exit status: 0: each chosen fact was measured, or the machine lacks something
+// that it needs; 1: an experiment failed, or a flag is wrong; 3: no GPU.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -37,7 +36,7 @@ ABSL_FLAG(std::vector<std::string>, facts, {},
 ABSL_FLAG(std::string, json, "",
           "File for the results, written anew after each fact.");
 ABSL_FLAG(int, seconds, 420,
-          "No fact is begun later than so many seconds after the start.");
+          "No fact begins later than this number of seconds after the start.");
 
 namespace maypole::probe {
 namespace {
@@ -49,12 +48,12 @@ constexpr char kUsage[] =
     "measures how processes share a GPU: what docs/gpu-facts.md lists.\n"
     "  probe [--facts=1,3] [--quick] [--json=FILE]";
 
-// Why there is no GPU, without saying once more that there is none.
+// The reason why there is no GPU, without the words "no GPUs".
 std::string Reason(const absl::Status& status) {
   return std::string(absl::StripPrefix(status.message(), "no GPUs: "));
 }
 
-// The numbers asked for; empty: a word is none of a fact's.
+// The chosen facts; empty if a word is not the number of a fact.
 std::set<int> ChosenFacts(const std::vector<std::string>& words) {
   std::set<int> known, chosen;
   for (const Fact& fact : Facts()) known.insert(fact.number);

@@ -1,4 +1,4 @@
-"""The probe from end to end: all facts with the fake, and a machine without a GPU."""
+"""The probe from end to end: all facts with the fake GPU, and on a machine without a GPU."""
 
 import json
 import os
@@ -101,7 +101,7 @@ class ProbeTest(unittest.TestCase):
         self.check_figures(rows)
 
     def check_figures(self, rows):
-        """What holds for the fake too."""
+        """Checks relations that also hold for the fake GPU."""
         beside = self.figures(rows, 1, "copying kernel of 32 blocks, no MPS")
         self.assertEqual(beside["repetitions"], 3)
         self.assertAlmostEqual(beside["ratio"],
@@ -112,7 +112,7 @@ class ProbeTest(unittest.TestCase):
         self.assertGreaterEqual(together["together"], 40)
 
         flags = self.figures(rows, 3, "stream flags in host memory, no MPS")
-        # 200 in two batches, of which the first round begins with the gate.
+        # 200 in two batches; the first round of each begins with the gate.
         # 200 in two batches; those of a batch that ended by the first look at it are left out: one at least.
         self.assertEqual(flags["rounds"] + flags["rounds left out"], 200)
         self.assertGreaterEqual(flags["rounds left out"], 2)

@@ -1,4 +1,4 @@
-"""Facts 5 to 8 from end to end with the fake: their rows, and what holds for the fake too."""
+"""Facts 5 to 8 from end to end with the fake GPU: their rows, and relations that also hold for the fake."""
 
 import json
 import os

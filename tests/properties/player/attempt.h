@@ -1,9 +1,9 @@
-// Attempt: one operation of a program on one rank, from its tensors to the
-// check of what it has delivered.
+// Attempt: one operation of a program on one rank, from the creation of its
+// tensors to the check of its result.
 //
 // Outputs lie between guards of known bytes and at odd addresses, so a write
-// outside is seen. After an error Freeze() notes what the memory holds; nobody
-// may write there any more.
+// outside is detected. After an error Freeze() records the contents of the
+// memory, which must not change any more.
 //
 // Thread contract: one thread.
 #ifndef MAYPOLE_TESTS_PROPERTIES_PLAYER_ATTEMPT_H_
@@ -21,8 +21,8 @@
 
 namespace maypole::properties {
 
-// Where tensors lie: the heap, or the client's arena. An arena that is full or
-// absent gives heap memory, as a program's fall-back would.
+// Memory for tensors: the heap, or the client's arena. If the arena is full or
+// absent, it returns heap memory, as the fall-back of a program would.
 class Memory {
  public:
   explicit Memory(Client* client) : client_(client) {}
@@ -34,32 +34,33 @@ class Memory {
 
 class Attempt {
  public:
-  // The rank is one that the operation concerns.
+  // The operation concerns this rank.
   Attempt(const OperationSpec& spec, int rank, Random& random, Memory* memory);
 
   const OperationSpec& spec() const { return spec_; }
   bool submitted() const { return submitted_; }
   bool ended() const { return ended_; }
   const Status& status() const { return status_; }
-  // True once: when it has ended and nobody has looked yet.
+  // True once, at the first call after it has ended.
   bool TakeEnd() { return ended_ && !std::exchange(taken_, true); }
-  // It ended with the error that it should end with.
+  // It ended with the expected error.
   bool refused() const {
     return spec_.MustFail() && status_.code() == Code::kFailedPrecondition;
   }
 
   // A refused submission has ended with the refusal. process_set: the id.
   void Submit(Client* client, uint32_t process_set, bool awaited);
-  // For a group: what to submit, and what came of it.
+  // For a group: the operation to submit, and the result of submitting it.
   Request MakeRequest(uint32_t process_set, bool awaited);
   void Submitted(const Status& status, int64_t handle);
 
   void Poll(Client* client);
   void Wait(Client* client, int timeout_ms);
 
-  // What is wrong with an operation that has ended; "" if nothing.
+  // Describes what is wrong with an ended operation; "" if nothing is.
   std::string Check() const;
-  // Notes the memory as it is now; then: what has changed since, or "".
+  // Freeze() records the memory's contents; Changed..() describes changes
+  // since.
   void Freeze();
   std::string Changed() const;
 

@@ -1,14 +1,14 @@
-// Player: carries out programs on one rank, in an order of its own.
+// Player: executes programs on one rank, in the rank's own random order.
 //
 //   Player player(client, rank, world, &memory, 20000);
-//   std::string wrong = player.MakeSets();  // if the world has some
+//   std::string wrong = player.MakeSets();  // if the world has sets
 //   wrong = player.Play(MakeProgram(seed, world));
 //
-// Within a phase the rank submits in random order (what is matched by order
-// keeps its own), polls, waits for a moment, sleeps; then it waits for some of
-// what is outstanding, or joins. All that is left is awaited at the program's
-// end. The first error that should not be ends the program: nothing more is
-// submitted, all that is pending is awaited.
+// Within a phase the rank submits in random order (except operations that are
+// matched by order), polls, waits briefly, sleeps; then it waits for some of
+// the outstanding operations, or joins. At the program's end it waits for all
+// others. The first unexpected error ends the program: nothing more is
+// submitted, and the rank waits for all pending operations.
 //
 // Thread contract: one thread.
 #ifndef MAYPOLE_TESTS_PROPERTIES_PLAYER_PLAYER_H_
@@ -28,7 +28,7 @@
 
 namespace maypole::properties {
 
-// What the ranks of a job have in common, in shared memory.
+// The state that the ranks of a job share, in shared memory.
 struct Witness {
   Agreement agreement;
   Coverage coverage;
@@ -50,8 +50,9 @@ class Player {
   // Makes the world's process sets: once in each epoch, before Play().
   std::string MakeSets();
 
-  // What went wrong: a wrong result, an operation that does not end; "" if
-  // nothing. An operation's error is not wrong: see failed().
+  // Returns what went wrong (a wrong result, an operation that does not end),
+  // or
+  // "". An operation's error does not count: see failed().
   std::string Play(const Program& program);
 
   // The last program's operations, in the program's order; null where it does
@@ -59,7 +60,7 @@ class Player {
   const std::vector<std::unique_ptr<Attempt>>& attempts() const {
     return attempts_;
   }
-  // The first error of the last program that should not be; null if none.
+  // The first unexpected error of the last program; null if none.
   const Attempt* failed() const { return failed_; }
 
  private:
@@ -75,7 +76,7 @@ class Player {
   void Wrong(const std::string& what) {
     if (wrong_.empty()) wrong_ = what;
   }
-  // What all ranks must have been told alike.
+  // Checks that all ranks got the same answer.
   void MustAgree(Agreement::Sort sort, size_t i, const std::string& said,
                  const std::string& about);
 
@@ -111,7 +112,7 @@ class Player {
   uint32_t last_id_ = 0;
   std::vector<int64_t> world_ids_ = {0};
 
-  // Of the program that is played.
+  // Of the current program.
   const Program* program_ = nullptr;
   Random random_;
   std::vector<int64_t> ids_;  // of its sets; -1: there is none now

@@ -1,5 +1,5 @@
-// Probe: calls with wrong arguments. Each must be refused on the rank that
-// makes it, by an error that says so, and leave no trace.
+// Probe: calls with wrong arguments. Each must be refused on the calling rank
+// with an error that names the problem, and must have no other effect.
 //
 // Thread contract: one thread.
 #ifndef MAYPOLE_TESTS_PROPERTIES_PLAYER_PROBE_H_
@@ -14,14 +14,14 @@
 
 namespace maypole::properties {
 
-// A process set that is there, and whether the rank is a member.
+// An existing process set, and whether the rank is a member.
 struct KnownSet {
   uint32_t id = 0;
   std::vector<int> ranks;
 };
 
-// Tries one of them; "" if it was refused as it must be. patience_ms: for those
-// that only the agent can refuse.
+// Makes one such call; returns "" if it was refused correctly. patience_ms: for
+// calls that only the agent can refuse.
 std::string TryWrongCall(Client* client, int rank, int ranks,
                          const std::vector<KnownSet>& sets, int patience_ms,
                          Random& random);

@@ -14,12 +14,12 @@
 
 namespace maypole::properties {
 
-// The place of `rank` in a job of `ranks`, as maypolerun deals them out: node
-// by node, one agent (path of its socket) a node.
+// The options of `rank` in a job of `ranks`, placed as maypolerun does: node by
+// node, with one agent (the path of its socket) per node.
 RankOptions OptionsOf(int rank, int ranks,
                       const std::vector<std::string>& agents,
                       const std::string& job);
-// The same with so many ranks on each node.
+// The same with the given numbers of ranks on each node.
 RankOptions OptionsOf(int rank, const std::vector<int>& local_sizes,
                       const std::vector<std::string>& agents,
                       const std::string& job);

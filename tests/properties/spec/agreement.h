@@ -1,8 +1,9 @@
-// Agreement: whether all ranks were told the same, where no reference can say
-// what: the text of an error, the id of a process set, who joined last.
+// Agreement: checks that all ranks got the same answer where no reference can
+// compute it: the text of an error, the id of a process set, the last rank to
+// join.
 //
-// The first rank to say something about an item decides; the others must say
-// the same. Lies in memory that the ranks share, all zero at first.
+// The first rank to report an item sets its value; the others must report the
+// same. The object lies in memory that the ranks share, initially zero.
 //
 // Thread contract: any process, any thread. Ranks are at most one program
 // apart, and programs are numbered one after the other.
@@ -18,15 +19,15 @@ namespace maypole::properties {
 
 class Agreement {
  public:
-  // What an item is of: the i-th of its sort in the program.
+  // The sort of an item; items are numbered by sort in the program.
   enum class Sort { kOperation, kRequest, kJoin };
 
-  // "" if `said` is what the others have said, else how it differs.
+  // "" if `said` equals what the others have reported, else the difference.
   std::string Check(uint64_t program, Sort sort, size_t i,
                     std::string_view said);
 
-  // A join has begun now; by all ranks of `ranks` but this one: when the last
-  // of them did, else 0.
+  // Call when this rank's join begins. Returns the time of the last other
+  // rank's join if all others of `ranks` have joined, else 0.
   void BeginJoin(uint64_t program, size_t i, int rank, int64_t now_ns);
   int64_t OthersJoined(uint64_t program, size_t i, int rank, int ranks) const;
 
@@ -38,7 +39,7 @@ class Agreement {
   static constexpr size_t kText = 1200;
 
   struct Cell {
-    std::atomic<uint64_t> writing;  // program + 1 of who has taken it
+    std::atomic<uint64_t> writing;  // program + 1 of the rank that writes it
     std::atomic<uint64_t> written;  // the same once `text` is there
     char text[kText];
   };

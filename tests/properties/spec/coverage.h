@@ -1,7 +1,7 @@
-// Coverage: what the programs have tried, and what they must have.
+// Coverage: what the programs have covered, and what they must cover.
 //
-// Counts an operation once, not once a rank, when its result (or error) was
-// found right. Lies in memory that the ranks share, all zero at first.
+// Counts an operation once, not once per rank, when its result (or error) was
+// found correct. Lies in memory that the ranks share, initially zero.
 //
 // Thread contract: any process, any thread.
 #ifndef MAYPOLE_TESTS_PROPERTIES_SPEC_COVERAGE_H_
@@ -30,10 +30,10 @@ enum class Event {
 
 class Coverage {
  public:
-  // A rank has found the operation's end right. Ranks call it each; the first
-  // of those that it concerns counts.
+  // A rank has found the operation's outcome correct. All ranks call it; only
+  // the call of the first rank that the operation concerns counts.
   void Count(const OperationSpec& spec, int rank);
-  // Once for the job, by rank 0; or by whoever it is about.
+  // Called once per job, by rank 0 or by the rank that the event concerns.
   void Count(Event event) { events_[static_cast<int>(event)] += 1; }
   int64_t events(Event e) const { return events_[static_cast<int>(e)]; }
 
@@ -42,7 +42,7 @@ class Coverage {
   void Print(std::FILE* to) const;
 
  private:
-  // What is special about an operation.
+  // The special features of an operation.
   enum Feature {
     kUnnamed,
     kGrouped,

@@ -19,21 +19,22 @@ struct Place {
   int phase = 0;
 };
 
-// Whether there is such an operation on such elements, with such factors. What
-// the library itself says of it is not asked: that is under test.
+// Whether this operation exists for these elements and factors. This does not
+// ask the library, because the library is under test.
 bool Exists(const Signature& s);
 
 Kind DrawKind(Random& random);
 
-// Everything but name and group; now and then one that must fail.
+// Draws everything except name and group; sometimes an operation that must
+// fail.
 OperationSpec DrawOperation(Random& random, const World& world,
                             const Place& place, Kind kind);
-// One that ends when all ranks have submitted it, and well.
+// Draws an operation that succeeds when all ranks have submitted it.
 OperationSpec DrawClosing(Random& random, const World& world,
                           const Place& place);
 
-// `s` with another value of the aspect, one that a rank may submit; `s` itself
-// if there is none. ranks: of the process set.
+// Returns `s` with another value of the aspect that a rank may submit; `s`
+// itself if there is none. ranks: of the process set.
 Signature Altered(const Signature& s, Aspect aspect,
                   const std::vector<int>& ranks);
 

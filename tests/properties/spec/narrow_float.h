@@ -1,7 +1,7 @@
-// Floats of 16 bits by their definition: the reference's own conversions.
+// 16-bit floats by their definition: the reference's own conversions.
 //
-// They share nothing with common/reduce/reduce.h, so that the reference sees an
-// error there. A value is sign * fraction * 2^exponent, found by arithmetic
+// They share no code with common/reduce/reduce.h, so that the reference detects
+// errors there. A value is sign * fraction * 2^exponent, found by arithmetic
 // that is exact in double; the product's conversions move bits.
 //
 // Thread contract: pure functions.
@@ -23,8 +23,8 @@ inline constexpr NarrowFormat kBfloat16 = {8, 7};
 // Every value of both formats is a float.
 float Widen(const NarrowFormat& format, uint16_t bits);
 
-// The nearest; of two equally near ones that whose last bit is 0. From half a
-// step beyond the largest on, infinity. NaN gives a NaN.
+// Rounds to the nearest value, ties to the one whose last bit is 0. Half a step
+// beyond the largest value and above: infinity. NaN gives a NaN.
 uint16_t Narrow(const NarrowFormat& format, double value);
 
 // True for each bit pattern that is a NaN.

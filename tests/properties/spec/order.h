@@ -1,9 +1,9 @@
-// Order: in which order a rank submits what a phase has for it.
+// Order: the order in which a rank submits its operations of a phase.
 //
-// Any, but for what ranks match by order: unnamed operations of one process set
-// and kind, barriers (on which ranks block), unnamed operations and the
-// barriers of their set (which compare their counts), requests for process
-// sets.
+// Any order is allowed, except among operations that ranks match by order:
+// unnamed operations of one process set and kind, barriers (on which ranks
+// block), unnamed operations and the barriers of their set (which compare their
+// counts), requests for process sets.
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_TESTS_PROPERTIES_SPEC_ORDER_H_
@@ -16,7 +16,7 @@
 
 namespace maypole::properties {
 
-// What is submitted by one call: operations (several: a group) or a request.
+// One call: it submits an operation, a group of operations, or a request.
 struct Unit {
   std::vector<size_t> operations;  // indexes in the program
   int request = -1;                // or this one

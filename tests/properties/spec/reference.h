@@ -1,4 +1,4 @@
-// Reference: what a rank must get, computed plainly.
+// Reference: the results that a rank must get, computed in the simplest way.
 //
 // One element after the other, by the rules of docs/design.md and maypole.h:
 // within a node in the order of ranks; over several nodes each node's part
@@ -6,8 +6,8 @@
 // and bfloat16 accumulate in float32 and round once per step of these; a
 // prescaled input is rounded to the tensor's dtype. Integers wrap, an average
 // of integers truncates toward zero. Ranks aside are left out, but an average
-// divides by all. Shares no code with the kernels: half and bfloat16 are read
-// and written by narrow_float.h.
+// divides by all. Shares no code with the kernels: narrow_float.h reads and
+// writes half and bfloat16.
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_TESTS_PROPERTIES_SPEC_REFERENCE_H_
@@ -21,16 +21,16 @@
 
 namespace maypole::properties {
 
-// What the operation delivers to a global rank that it concerns.
+// The operation's result for a global rank that it concerns.
 Bytes ResultOf(const OperationSpec& spec, int rank);
 
-// Rows of that: of an allgather, alltoall or reducescatter.
+// The rows of that result, for an allgather, alltoall or reducescatter.
 int64_t ResultRows(const OperationSpec& spec, int rank);
 
-// Of an alltoall: rows from each rank of the set.
+// For an alltoall: the rows received from each rank of the set.
 std::vector<int64_t> ReceivedSplits(const OperationSpec& spec, int rank);
 
-// Makes all NaNs of float elements the same: which one comes is not said.
+// Makes all NaNs of float elements equal, because their bits are unspecified.
 void SameNans(DType dtype, Bytes* values);
 
 }  // namespace maypole::properties

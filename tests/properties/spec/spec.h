@@ -1,10 +1,9 @@
 // Spec: random programs of collectives, the same on every rank for one seed.
 //
-// A program is a list of phases. Every rank submits all of a phase that
-// concerns it, in an order of its own, before it waits without a bound for
-// anything of this phase or a later one; the exceptions are barriers, which
-// come in one order on all ranks. So no order of waiting can make ranks wait
-// for each other in a circle.
+// A program is a list of phases. Every rank submits all operations of a phase
+// that concern it, in its own order, before it waits without a bound for any
+// operation of this phase or a later one; the exceptions are barriers, which
+// have one order on all ranks. So no order of waiting can cause a deadlock.
 //
 // Process sets are made and removed in one phase and used in later ones. Ranks
 // join after phases: a rank that has joined takes no part in the phases that
@@ -39,19 +38,19 @@ inline bool OneIn(Random& random, uint64_t n) { return Below(random, n) == 0; }
 // A generator for one purpose: streams of different purposes are unrelated.
 Random RandomFor(uint64_t seed, uint64_t purpose);
 
-// What a program may use.
+// The settings of programs.
 struct World {
   int ranks = 2;
   int nodes = 1;
-  // Ranks of each node, node by node; empty: as even as can be, the first nodes
-  // having one more.
+  // Number of ranks of each node; empty: as even as possible, with one more on
+  // the first nodes.
   std::vector<int> local_sizes;
   uint32_t chunk_bytes = 512 * 1024;
   uint32_t eager_bytes = 64 * 1024;
   uint64_t most_bytes = 256 * 1024;  // of one tensor, about
   int most_operations = 12;          // of one program
 
-  // Process sets that are there from the start; program's sets 1, 2, ...
+  // Process sets that exist from the start: the program's sets 1, 2, ...
   std::vector<std::vector<int>> sets;
   bool set_changes = false;  // programs make and remove others
   bool joins = false;
@@ -64,14 +63,14 @@ struct World {
 // Sets for World::sets: one rank, a node, across nodes, unequal parts.
 std::vector<std::vector<int>> UsualSets(const World& world);
 
-// What a float's values are like.
+// The kind of float values.
 enum class Values {
   kExact,    // sums and products over the ranks are exact in any order
   kRounded,  // they are not: the order shows
   kAnyBits,  // NaN, infinities, subnormals; for min and max
 };
 
-// What ranks disagree on, on purpose.
+// The property on which ranks disagree deliberately.
 enum class Aspect {
   kNone,
   kShape,      // one dimension more
@@ -122,7 +121,7 @@ struct OperationSpec {
   bool MustFail() const {
     return odd_one >= 0 || (kind == Kind::kBroadcast && IsAside(root));
   }
-  // What the rank submits; process_set is left 0.
+  // The signature that the rank submits; process_set stays 0.
   Signature SignatureOf(int rank) const;
   uint64_t Bytes(int rank) const;  // of its input
   std::string Text() const;        // for messages
@@ -134,7 +133,7 @@ enum class SetOutcome { kOk, kDisagreed, kInvalid };
 struct SetRequest {
   int phase = 0;
   bool remove = false;
-  int set = 0;                          // that it makes or removes
+  int set = 0;                          // the set that it makes or removes
   std::vector<std::vector<int>> asked;  // by rank; of a removal empty
   SetOutcome outcome = SetOutcome::kOk;
 
@@ -142,7 +141,7 @@ struct SetRequest {
 };
 
 struct Phase {
-  uint64_t aside = 0;  // ranks that are away
+  uint64_t aside = 0;  // ranks that stand aside
   uint64_t joins = 0;  // ranks that join after it
 };
 

@@ -1,4 +1,4 @@
-// Values: what the ranks of an operation bring, the same for one seed.
+// Values: the inputs of an operation's ranks; equal seeds give equal values.
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_TESTS_PROPERTIES_SPEC_VALUES_H_
@@ -13,7 +13,7 @@ namespace maypole::properties {
 
 using Bytes = std::vector<std::byte>;
 
-// The input of a global rank, as its signature has it.
+// The input of a global rank, in the shape of its signature.
 Bytes InputOf(const OperationSpec& spec, int rank);
 
 }  // namespace maypole::properties

@@ -185,7 +185,7 @@ void SimulatedBackend::TryEagerReduce() {
       nodes.push_back(node);
     }
     EagerReduce(nodes);
-    // It may have stood before others that concern not this node.
+    // It may have been before others that do not concern this node.
     for (SimulatedBackend* node : nodes) {
       if (node != this) node->TryEagerReduce();
     }
@@ -234,7 +234,7 @@ void SimulatedBackend::Reduce(Stage* stage, const std::vector<uint32_t>& who,
       std::memcpy(to, sum.data(), bytes);
       continue;
     }
-    std::memset(to, 0xcd, bytes);  // nobody may rely on the rest
+    std::memset(to, 0xcd, bytes);  // no part may rely on the rest
     for (const worker::Segment& s : work[i]->segments) {
       if (s.to != who[i] && s.to != worker::kEveryNode) continue;
       std::memcpy(to + s.offset, sum.data() + s.offset, s.bytes);
@@ -242,7 +242,8 @@ void SimulatedBackend::Reduce(Stage* stage, const std::vector<uint32_t>& who,
   }
 }
 
-// Every node takes what it needs; its sender must mean to send just that.
+// Every node takes the bytes that it expects; their sender must intend to send
+// exactly these.
 void SimulatedBackend::Gather(Stage* stage, const std::vector<uint32_t>& who,
                               const std::vector<worker::Work*>& work) {
   for (size_t i = 0; i < work.size(); ++i) {

@@ -1,11 +1,12 @@
 // SimulatedBackend: chunks between nodes, without sockets.
 //
-// Purpose: the real promises of worker/backend/backend.h: chunks end in the
-// order of their starts, at different times on different nodes; a node that is
-// gone, or has aborted, fails what the others have on their way, later. And it
-// checks its users: all nodes must start the same chunks in the same order.
+// Purpose: keeps the promises of worker/backend/backend.h: chunks end in the
+// order of their starts, at different times on different nodes; after a node is
+// lost or has aborted, the others' chunks on their way fail some time later. It
+// also checks its users: all nodes must start the same chunks in the same
+// order.
 //
-// Thread contract: not synchronized. Ended chunks are told from events.
+// Thread contract: not synchronized. Events call the callbacks of ended chunks.
 #ifndef MAYPOLE_TESTS_SIMULATION_PARTS_BACKEND_H_
 #define MAYPOLE_TESTS_SIMULATION_PARTS_BACKEND_H_
 
@@ -23,7 +24,7 @@ namespace maypole::simulation {
 
 class SimulatedBackend;
 
-// What connects the backends of all epochs and nodes.
+// Connects the backends of all epochs and nodes.
 class Fabric {
  public:
   explicit Fabric(Stage* stage) : stage_(stage) {}
@@ -57,7 +58,7 @@ class SimulatedBackend : public worker::Backend {
   uint64_t bytes_sent() const override { return 0; }
   uint64_t bytes_received() const override { return 0; }
 
-  // A fault: its connections break.
+  // Fault: its connections break.
   void Fail(const absl::Status& status, bool tell_peers);
   bool connected() const { return connected_; }
 
@@ -65,7 +66,7 @@ class SimulatedBackend : public worker::Backend {
   struct Flight {
     worker::Work work;
     bool carried_out = false;
-    int64_t ends = 0;  // when, if carried out
+    int64_t ends = 0;  // when, if carried_out
   };
 
   void TryConnect();
@@ -73,7 +74,7 @@ class SimulatedBackend : public worker::Backend {
   void TellPeers(const absl::Status& status);
   std::vector<SimulatedBackend*> Nodes();
   std::vector<uint32_t> Participants(const worker::Work& work) const;
-  Flight* Next();  // the first that is not carried out
+  Flight* Next();  // the first that has not been executed
   void TryEagerReduce();
   void EagerReduce(const std::vector<SimulatedBackend*>& nodes);
   static bool Fits(const worker::Work& a, const worker::Work& b);

@@ -1,7 +1,7 @@
 // Client: a rank's real core (client/engine/rank_core.h), in a simulated shell.
 //
-// Purpose: what client/session/board_communicator.h does around it, without
-// threads: messages to the executor, wakes, and the loss of the executor.
+// Purpose: does what client/session/board_communicator.h does for the core, but
+// without threads: messages to the executor, wake-ups, and the executor's loss.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_SIMULATION_PARTS_CLIENT_H_
@@ -21,7 +21,7 @@ namespace maypole::simulation {
 class Client : private RankShell {
  public:
   struct Callbacks {
-    std::function<void()> ended;  // an operation has
+    std::function<void()> ended;  // an operation has ended
     std::function<void()> wake_executor;
     std::function<void()> wake_threads;
     std::function<void(const std::string&)> tell;
@@ -35,8 +35,8 @@ class Client : private RankShell {
   RankCore& core() { return core_; }
   const RankCore& core() const { return core_; }
 
-  // True if something moved. by_board: what somebody must have made possible by
-  // waking the rank.
+  // True if something moved. *by_board: it moved because of a word on the
+  // board, so the writer of that word must have woken the rank.
   bool Drive(bool look_at_socket, bool* by_board);
   void Leave();
 
@@ -60,7 +60,7 @@ class Client : private RankShell {
   const uint32_t me_;
   const Callbacks callbacks_;
   RankCore core_;
-  bool lost_ = false;  // the executor has gone
+  bool lost_ = false;  // the executor has ended
   int64_t abort_seen_ = 0;
 };
 

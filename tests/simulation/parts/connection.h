@@ -1,7 +1,8 @@
 // Connection: the unix socket between a rank's process and its executor.
 //
-// Purpose: messages in order, at once; an end that closes, or dies, is seen by
-// the other after what was sent before. What takes time is the reader's turn.
+// Purpose: delivers messages in order and at once. When an end closes or dies,
+// the other end sees this after all earlier messages. Only the reader's next
+// turn takes time.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_SIMULATION_PARTS_CONNECTION_H_
@@ -19,10 +20,10 @@
 
 namespace maypole::simulation {
 
-// What a rank writes to wake the executor of its board.
+// A rank writes to it to wake the executor of its board.
 struct EventFd {
   uint64_t count = 0;
-  std::function<void()> on_readable;  // null: nobody watches it any more
+  std::function<void()> on_readable;  // null: it is not watched any more
 
   void Write() {
     ++count;
@@ -32,7 +33,7 @@ struct EventFd {
 
 struct Message {
   std::vector<char> data;
-  // With a Welcome.
+  // Only with a Welcome.
   Fd board;
   std::shared_ptr<EventFd> wake;
 };

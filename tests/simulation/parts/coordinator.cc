@@ -8,7 +8,7 @@
 namespace maypole::simulation {
 namespace {
 
-// Keepalive: after this even an end that has sent nothing knows.
+// Keepalive: after this time even an end that sends nothing notices the break.
 constexpr int64_t kSurelyNoticed = 4 * kSecond;
 
 }  // namespace
@@ -140,7 +140,7 @@ void Coordinator::Cut(int node) {
 
 void Coordinator::Heal(int node) { cut_[static_cast<size_t>(node)] = false; }
 
-// --- What the core says ------------------------------------------------------
+// --- Actions of the core -----------------------------------------------------
 
 void Coordinator::Carry(coordinator::Actions* actions) {
   for (coordinator::Action& action : *actions) {

@@ -1,9 +1,9 @@
 // Coordinator: the real core, behind simulated streams.
 //
-// Purpose: the network between executors and the coordinator, and the
-// coordinator's process. Messages of a stream take their time and stay in
-// order; streams break, at different times for the two ends; the process dies
-// and comes back as another incarnation that knows nothing.
+// Purpose: simulates the network between executors and the coordinator, and the
+// coordinator's process. Messages of a stream are delayed but stay in order;
+// streams break, at different times for the two ends; the process dies and is
+// restarted as another incarnation without state.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_SIMULATION_PARTS_COORDINATOR_H_
@@ -28,16 +28,16 @@ class StreamUser {
  public:
   virtual ~StreamUser() = default;
   virtual void OnStreamMessage(const proto::CoordinatorMessage& message) = 0;
-  // Last.
+  // Called last.
   virtual void OnStreamEnded(const absl::Status& status) = 0;
 };
 
-// A gRPC stream. An end that is closed hears nothing more.
+// A gRPC stream. A closed end gets no more messages.
 struct Stream {
   coordinator::StreamId id = 0;
   int node = 0;
   std::weak_ptr<StreamUser> user;
-  bool coordinator_open = false;  // the coordinator has heard of it
+  bool coordinator_open = false;  // the coordinator knows of it
   bool user_open = true;
   bool broken = false;  // nothing gets through any more
   int64_t last_up = 0;  // when the last message arrives
@@ -52,9 +52,9 @@ class Coordinator {
   std::shared_ptr<Stream> Connect(int node, std::weak_ptr<StreamUser> user);
   void Write(const std::shared_ptr<Stream>& stream,
              const proto::ExecutorMessage& message);
-  // Half-closes: the executor does not mean to come back.
+  // Half-closes: the executor will not resume.
   void Finish(const std::shared_ptr<Stream>& stream);
-  // The executor's process is gone.
+  // The executor's process has ended.
   void Drop(const std::shared_ptr<Stream>& stream);
 
   // --- Faults
@@ -66,8 +66,7 @@ class Coordinator {
   void Cut(int node);
   void Heal(int node);
 
-  // The epoch of which the node was told last, in words that are unique in a
-  // run.
+  // A key, unique in a run, of the last epoch that was announced to the node.
   const std::string& EpochKey(int node) const {
     return epoch_keys_[static_cast<size_t>(node)];
   }
@@ -95,12 +94,12 @@ class Coordinator {
   std::unique_ptr<coordinator::CoordinatorCore> core_;
   const std::function<void(coordinator::Actions*)> carry_ =
       [this](coordinator::Actions* actions) { Carry(actions); };
-  std::shared_ptr<int> process_;  // the owner of what the process would do
+  std::shared_ptr<int> process_;  // the owner of the process's events
   std::string incarnation_;
   int incarnations_ = 0;
   std::vector<bool> cut_;  // by node
   Turn timer_;
-  int jobs_ = 1;  // how often the job has been made; epochs count in each
+  int jobs_ = 1;  // how often the job was created; each counts its epochs
   std::vector<std::string> epoch_keys_;  // by node
   coordinator::StreamId last_stream_ = 0;
   std::map<coordinator::StreamId, std::shared_ptr<Stream>> streams_;

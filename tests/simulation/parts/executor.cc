@@ -64,15 +64,15 @@ void Executor::LoopTurn() {
   logic_->Wake(events);
   CheckAttended(told);
   if (control && !control_read_) {
-    stage_->Found("node ", options_.node, ": nobody reads the supervisor");
+    stage_->Found("node ", options_.node,
+                  ": the supervisor's message is not read");
   }
   if (logic_->done()) return;
   loop_.Ask(logic_->PrepareSleep() * kMillisecond, life_);
   if (!Ready().empty()) WakeLoop();
 }
 
-// A source that is ready and that nobody attends to is told again at once, for
-// ever.
+// A ready source that is not handled would be reported again at once, for ever.
 void Executor::CheckAttended(
     const std::vector<std::pair<uint64_t, uint64_t>>& told) {
   for (const auto& [number, attended] : told) {
@@ -81,7 +81,7 @@ void Executor::CheckAttended(
     const ExecutorEvent event = it->second->event();
     stage_->Found("node ", options_.node, ": event ",
                   static_cast<int>(event.kind), " of client ", event.client,
-                  " is told, and nobody attends to it");
+                  " is reported, but not handled");
   }
 }
 
@@ -111,7 +111,7 @@ void Executor::Judge(std::vector<worker::ReadySlot>* all) {
   for (worker::ReadySlot& news : *all) {
     if (!woken_ && had_board_ && !stage_->SomebodyOwesAWake()) {
       stage_->Found("node ", options_.node,
-                    ": an operation is ready, and nobody has woken the "
+                    ": an operation is ready, and no rank has woken the "
                     "executor");
     }
     if (stage_->Spoils(Sabotage::kNoMismatch, 2)) {
@@ -159,13 +159,13 @@ Executor::HandOver Executor::TakeClient(
 }
 
 void Executor::ReportIdle(uint64_t received) {
-  // Else a client is on its way.
+  // Otherwise a client is on its way.
   if (received != handed_over_) return;
   supervisor_agrees_ = true;
   WakeLoop();
 }
 
-// --- What the logic makes ----------------------------------------------------
+// --- Objects that the logic creates ------------------------------------------
 
 std::unique_ptr<worker::Transport> Executor::OpenTransport(
     worker::TransportCallbacks callbacks) {
@@ -203,7 +203,7 @@ std::unique_ptr<worker::EpochNetwork> Executor::MakeNetwork(
 Status Executor::CreateBoard(const BoardConfig& config,
                              std::unique_ptr<Board>* board) {
   BoardConfig c = config;
-  // What the core does not know of: the smallest pools that try all ways.
+  // The core does not set these: the smallest pools that exercise all paths.
   c.eager_bytes = 512;
   c.pool_buffers = 3;
   Status s = Board::Create(c, board);
@@ -234,7 +234,7 @@ void Executor::LookAtWakeWords() {
 
 bool Executor::FailBackend() { return network_ != nullptr && network_->Fail(); }
 
-// --- What is seen ------------------------------------------------------------
+// --- ExecutorObserver --------------------------------------------------------
 
 void Executor::OnClientGone(int rank, const std::string& how) {
   if (how.find("session protocol") == std::string::npos) return;

@@ -1,12 +1,12 @@
 // Executor: the real logic of an executor over a simulated system.
 //
-// Purpose: worker::ExecutorLogic, with the same BoardKeeper and NetworkRunner
-// on a real board, below it events that the seed orders. The loop has its turn
-// when something becomes ready, or when the time that the logic gave has
-// passed; what is ready is told in any order.
+// Purpose: runs worker::ExecutorLogic, with the real BoardKeeper and
+// NetworkRunner on a real board, on events that the seed orders. The loop gets
+// a turn when a source becomes ready, or when the timeout given by the logic
+// has passed; ready sources are reported in any order.
 //
-// It sees that the logic attends to whatever it is told, that it lets go of
-// what it has made, and that ranks wake it when they make operations ready.
+// It checks that the logic handles every reported source, that it releases what
+// it has made, and that ranks wake it when they make operations ready.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_SIMULATION_PARTS_EXECUTOR_H_
@@ -47,18 +47,18 @@ class Executor : private worker::ExecutorSystem,
   ~Executor() override;
 
   void Start();
-  // A client that the supervisor hands over.
+  // The supervisor passes a client on.
   void TakeClient(std::shared_ptr<Connection> connection,
                   const session::Hello& hello);
   // SIGKILL.
   void Kill();
-  // The supervisor has agreed that it is idle, and hands nobody over any more.
+  // The supervisor has agreed that it is idle, and passes no more clients on.
   bool ending() const { return supervisor_agrees_; }
   // Its process ends.
   bool done() const { return logic_ == nullptr || logic_->done(); }
   void End();
 
-  // The job's epoch in words that are unique in a run.
+  // A key of the job's epoch, unique in a run.
   const std::string& EpochKey() const { return epoch_key_; }
   const Board* board() const {
     return logic_ == nullptr ? nullptr : logic_->board();
@@ -66,15 +66,15 @@ class Executor : private worker::ExecutorSystem,
   size_t clients() const { return logic_ == nullptr ? 0 : logic_->clients(); }
   bool watches_board() const { return boards_watched_ > 0; }
 
-  // After somebody has done something on this node: wakes the network thread
-  // if its word on the board has changed.
+  // Call after every event on this node: wakes the network thread if its word
+  // on the board has changed.
   void LookAtWakeWords();
 
-  // A fault. False: it has no connected backend.
+  // Fault: the backend fails. Returns false if none is connected.
   bool FailBackend();
 
  private:
-  // The logic, made wrong now and then.
+  // The real logic, except for the sabotage, if any.
   class Logic : public worker::ExecutorLogic {
    public:
     explicit Logic(Executor* executor)
@@ -98,7 +98,7 @@ class Executor : private worker::ExecutorSystem,
   void WakeLoop();
   void LoopTurn();
   std::vector<worker::ExecutorEvent> Ready() const;
-  // told: numbers of sources, and how often each had been attended to.
+  // told: numbers of the reported sources, and how often each had been handled.
   void CheckAttended(const std::vector<std::pair<uint64_t, uint64_t>>& told);
   void Spoil(std::vector<worker::Action>* actions);
   void Judge(std::vector<worker::ReadySlot>* news);
@@ -143,7 +143,7 @@ class Executor : private worker::ExecutorSystem,
   bool supervisor_agrees_ = false;
   bool control_read_ = false;  // in this turn
   uint64_t last_source_ = 0;
-  std::map<uint64_t, Source*> sources_;  // by the order of their making
+  std::map<uint64_t, Source*> sources_;  // in the order of their creation
   int boards_watched_ = 0;
   std::weak_ptr<SimulatedTransport> transport_;
   SimulatedNetwork* network_ = nullptr;

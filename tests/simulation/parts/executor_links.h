@@ -1,4 +1,4 @@
-// What an executor's logic holds, simulated: links to its clients, the eventfd
+// Simulated objects of an executor's logic: links to its clients, the eventfd
 // of its board, the session with the coordinator.
 //
 // Thread contract: not synchronized.
@@ -18,8 +18,8 @@
 
 namespace maypole::simulation {
 
-// Something that the executor's loop waits for. It reports itself as long as it
-// is ready; who is told and does not attend to it would turn in circles.
+// Something for which the executor's loop waits. It is reported as long as it
+// is ready, so a loop that does not handle it would spin.
 class Source {
  public:
   explicit Source(std::function<void()> on_gone)
@@ -27,7 +27,7 @@ class Source {
   virtual ~Source() { on_gone_(); }
   virtual bool ready() const = 0;
   virtual worker::ExecutorEvent event() const = 0;
-  // How often somebody has attended to it.
+  // How often it has been handled.
   uint64_t attended() const { return attended_; }
 
  protected:
@@ -56,7 +56,8 @@ class SimulatedWake : public worker::BoardWake, public Source {
   const std::shared_ptr<EventFd> event_ = std::make_shared<EventFd>();
 };
 
-// Nobody sees the client's process: its connection says when it has died.
+// There is no handle of the client's process: its death is seen by its
+// connection.
 class SimulatedLink : public worker::ClientLink, public Source {
  public:
   SimulatedLink(Stage* stage, worker::ClientId id,
@@ -84,7 +85,7 @@ class SimulatedLink : public worker::ClientLink, public Source {
   Stage* const stage_;
   const worker::ClientId id_;
   const std::shared_ptr<Connection> connection_;
-  bool deaf_ = false;  // made wrong on purpose
+  bool deaf_ = false;  // by sabotage
 };
 
 class TransportHandle : public worker::Transport {

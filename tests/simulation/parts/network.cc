@@ -5,7 +5,7 @@
 namespace maypole::simulation {
 namespace {
 
-// A network thread that sleeps looks around this often.
+// The longest sleep of a network thread.
 constexpr int64_t kNetworkSleep = 100 * kMillisecond;
 
 }  // namespace
@@ -69,11 +69,11 @@ void SimulatedNetwork::TakeTurn() {
   }
   if (*moved) {
     if (by_itself && !stage_->SomebodyOwesAWake()) {
-      stage_->Found(name_, ": nobody has woken the network thread");
+      stage_->Found(name_, ": the network thread was not woken");
     }
     return turn_.Ask(stage_->SoonDelay(), life_);
   }
-  // The second look that the real one takes comes with LookAtWakeWord().
+  // LookAtWakeWord() stands for the second look of the real thread.
   h.network_sleeping.store(1);
   asleep_ = true;
   seen_ = seen;

@@ -1,8 +1,9 @@
-// SimulatedNetwork: what worker/network/network.h does with a thread, in turns.
+// SimulatedNetwork: does in turns what worker/network/network.h does in a
+// thread.
 //
-// Purpose: the real NetworkRunner over a SimulatedBackend. Its turn comes when
-// somebody wakes it by the flags on the board, as in reality; so a wake-up that
-// is forgotten is found.
+// Purpose: runs the real NetworkRunner over a SimulatedBackend. As in reality,
+// it gets a turn when it is woken by the flags on the board; so a missing
+// wake-up is found.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_SIMULATION_NETWORK_H_
@@ -23,7 +24,7 @@ namespace maypole::simulation {
 
 class SimulatedNetwork : public worker::EpochNetwork {
  public:
-  // name: of the node, for messages. on_gone: by the destructor.
+  // name: of the node, for messages. on_gone: called by the destructor.
   SimulatedNetwork(Fabric* fabric, std::string name, Callbacks callbacks,
                    std::function<void()> on_gone);
   ~SimulatedNetwork() override;
@@ -36,10 +37,10 @@ class SimulatedNetwork : public worker::EpochNetwork {
   uint64_t bytes_sent() const override { return 0; }
   uint64_t bytes_received() const override { return 0; }
 
-  // After somebody has done something on this node: wakes the thread if its
-  // word on the board has changed.
+  // Call after every event on this node: wakes the thread if its word on the
+  // board has changed.
   void LookAtWakeWord();
-  // A fault. False: it is not connected.
+  // Fault: the backend fails. Returns false if it is not connected.
   bool Fail();
 
  private:
@@ -56,7 +57,7 @@ class SimulatedNetwork : public worker::EpochNetwork {
   Turn turn_;
   bool asleep_ = false;
   bool over_ = false;
-  uint32_t seen_ = 0;  // of the wake word, when it fell asleep
+  uint32_t seen_ = 0;  // the wake word's value when it fell asleep
 };
 
 }  // namespace maypole::simulation

@@ -77,7 +77,7 @@ void Process::Interruptible(void (Process::*turn)(), Turn* again) {
   if (frozen()) {
     return again->Ask(frozen_until_ - stage_->scheduler.now(), life_);
   }
-  // Its other thread stands at a kill point, with the core's lock.
+  // Its other thread is interrupted at a kill point and holds the core's lock.
   if (in_turn_) return again->Ask(stage_->SoonDelay(), life_);
   in_turn_ = true;
   const std::shared_ptr<Process> keep = shared_from_this();
@@ -272,7 +272,7 @@ void Process::SubmitAgain(const Action& action) {
   op->set = first->operation->set;
   const Status s = client_->core().Start({&op, 1});
   if (s.code() != Code::kAlreadyExists && !client_->board().aborted()) {
-    stage_->Found("rank ", place_.rank, ": a name submitted twice gives '",
+    stage_->Found("rank ", place_.rank, ": submitting a name twice returns '",
                   s.message(), "'");
   }
 }
@@ -336,7 +336,7 @@ bool Process::PerformControl(const Action& action) {
     ledger_->OnSetAnswer(epoch_, place_.rank, action.index, *op);
     if (op->status.ok()) set_ids_[action.index] = op->answer;
   }
-  // Without an answer the ranks are not in step any more.
+  // Without an answer the ranks would continue differently.
   if (op->status.code() == Code::kAborted)
     saw_error_ = gives_up_on_errors_ = true;
   return true;
@@ -398,7 +398,7 @@ void Process::LookAtWakeWord() {
   driver_.Ask(stage_->SoonDelay(), life_);
 }
 
-// A sum that changes as this rank's operations move on.
+// A sum that changes with each progress of this rank's operations.
 uint64_t Process::OwnProgress() const {
   const Board& board = client_->board();
   const BoardConfig& config = board.config();
@@ -420,7 +420,7 @@ void Process::DriveTurn() {
   bool by_board = false;
   const uint64_t before = timed_out ? OwnProgress() : 0;
   const bool moved = client_->Drive(timed_out, &by_board);
-  // A ticket that does not concern it may be passed at any time.
+  // A ticket that does not concern the rank may be passed at any time.
   const bool late = timed_out && by_board && !stage_->SomebodyOwesAWake() &&
                     me.wake.load() == seen_ && OwnProgress() != before;
   LookAtEnded();
@@ -430,7 +430,7 @@ void Process::DriveTurn() {
   }
   if (moved) {
     if (late) {
-      stage_->Found("rank ", place_.rank, ": nobody has woken it");
+      stage_->Found("rank ", place_.rank, ": was not woken");
     }
     driver_state_ = Driver::kAwake;
     return driver_.Ask(stage_->SoonDelay(), life_);

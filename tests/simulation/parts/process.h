@@ -1,9 +1,9 @@
 // Process: a training process: one rank that joins, plays its program, leaves,
-// and comes again.
+// and joins again.
 //
-// Two turns stand for its threads: the program's, and the one that drives the
-// progress engine, which sleeps and is woken by the words on the board as the
-// real ones.
+// Two turns stand for its threads: the program's thread, and the one that
+// drives the progress engine, which sleeps and is woken by the words on the
+// board like the real one.
 //
 // Thread contract: not synchronized.
 #ifndef MAYPOLE_TESTS_SIMULATION_PARTS_PROCESS_H_
@@ -24,20 +24,20 @@
 
 namespace maypole::simulation {
 
-// What a process needs of the world.
+// The services that a process needs from the world.
 class Surroundings {
  public:
   virtual ~Surroundings() = default;
-  // The agent's socket takes the connection.
+  // The agent's socket accepts the connection.
   virtual void Connect(int node, std::shared_ptr<Connection> connection,
                        const session::Hello& hello) = 0;
-  // The epoch that the node has just welcomed its ranks to.
+  // The epoch to which the node has just welcomed its ranks.
   virtual EpochRecord* CurrentEpoch(int node) = 0;
-  // Ranks are interrupted in the middle of their turns by it.
+  // Interrupts ranks within their turns.
   virtual Interruption* interruption() = 0;
   // The process has died at a kill point.
   virtual void OnDeath(int rank) = 0;
-  // How long before a rank calls init (again).
+  // The time until a rank calls init (again).
   virtual int64_t InitDelay() = 0;
 };
 
@@ -58,10 +58,11 @@ class Process : public std::enable_shared_from_this<Process> {
   void Start();
   // SIGKILL; the kernel closes its socket after the delay.
   void Kill(int64_t closes_after);
-  // Dies in the middle of a turn, after so many kill points.
+  // Dies within a turn, after this number of kill points.
   void KillAfter(int points) { points_left_ = points; }
   void Freeze(int64_t time);
-  // Calls shutdown now, whatever is pending. False: it is in no epoch.
+  // Calls shutdown now, whatever is pending. Returns false if it is in no
+  // epoch.
   bool LeaveNow();
 
   const Place& place() const { return place_; }
@@ -71,7 +72,7 @@ class Process : public std::enable_shared_from_this<Process> {
   bool frozen() const { return frozen_until_ > stage_->scheduler.now(); }
   std::string StateText() const;
 
-  // After somebody has done something on this node.
+  // Call after every event on this node.
   void LookAtWakeWord();
 
  private:
@@ -94,7 +95,7 @@ class Process : public std::enable_shared_from_this<Process> {
   // Takes note of the operations that have ended.
   void LookAtEnded();
   void OnEnd(Record* record);
-  // True if it is over.
+  // True if the action is complete.
   bool PerformControl(const Action& action);
   std::shared_ptr<Operation> MakeControl(const Action& action) const;
   void Leave(bool finished);
@@ -110,8 +111,8 @@ class Process : public std::enable_shared_from_this<Process> {
   Turn main_;
   Turn driver_;
   int64_t frozen_until_ = 0;
-  bool in_turn_ = false;  // stands at a kill point, others go on
-  int points_left_ = 0;   // to its death; 0: none is planned
+  bool in_turn_ = false;  // interrupted at a kill point, others run
+  int points_left_ = 0;   // kill points until its death; 0: none is planned
   State state_ = State::kOutside;
   bool satisfied_ = false;
   bool gives_up_on_errors_ = false;
@@ -120,14 +121,14 @@ class Process : public std::enable_shared_from_this<Process> {
   EpochRecord* epoch_ = nullptr;
   size_t next_action_ = 0;
   bool saw_error_ = false;
-  bool ended_ = false;  // some operation has
+  bool ended_ = false;  // an operation has ended
   std::vector<Record*> pending_;
   std::vector<int64_t> set_ids_;          // by request; -1: not made
-  std::shared_ptr<Operation> control_;    // the one it waits for
+  std::shared_ptr<Operation> control_;    // set request or join in progress
   std::shared_ptr<Operation> waits_for_;  // an operation, or control_
-  bool blocked_ = false;                  // said so on the board
+  bool blocked_ = false;                  // as published on the board
   Driver driver_state_ = Driver::kAwake;
-  uint32_t seen_ = 0;  // of the wake word
+  uint32_t seen_ = 0;  // the wake word's last value
 };
 
 }  // namespace maypole::simulation

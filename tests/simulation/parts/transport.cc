@@ -8,7 +8,7 @@
 namespace maypole::simulation {
 namespace {
 
-// Codes with which a coordinator says no; trying again will not help.
+// Codes with which a coordinator refuses permanently; retrying does not help.
 bool IsRefusal(absl::StatusCode code) {
   return code == absl::StatusCode::kUnauthenticated ||
          code == absl::StatusCode::kPermissionDenied ||

@@ -1,7 +1,7 @@
 // SimulatedTransport: an executor's session with the coordinator.
 //
-// Purpose: what worker/network/grpc_transport.h does with threads and gRPC,
-// here on simulated streams: the same common/wire/link.h, the same rules of
+// Purpose: does on simulated streams what worker/network/grpc_transport.h does
+// with threads and gRPC: the same common/wire/link.h, the same rules for
 // reconnecting, resuming and giving up.
 //
 // Thread contract: not synchronized. Callbacks come from events of their own.
@@ -28,7 +28,7 @@ class SimulatedTransport
 
   void Start();
   uint64_t Send(proto::ExecutorMessage message);
-  // Takes leave.
+  // Ends the session.
   void Close();
   // The process dies.
   void Die();

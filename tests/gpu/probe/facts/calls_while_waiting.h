@@ -1,5 +1,6 @@
-// Part of fact 8: which calls of CUDA block while a stream of the same process
-// waits for a flag? An executor makes them while operations are outstanding.
+// Part of fact 8: which CUDA calls block while a stream of the same process
+// waits for a flag? An executor makes such calls while operations are
+// outstanding.
 //
 // Adds one row.
 #ifndef MAYPOLE_TESTS_GPU_PROBE_FACTS_CALLS_WHILE_WAITING_H_

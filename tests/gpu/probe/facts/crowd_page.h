@@ -9,11 +9,11 @@ namespace maypole::probe {
 
 inline constexpr size_t kMostWaits = 128;
 inline constexpr size_t kCrowdPageBytes = 8192;
-// What streams wait for: flag i, and for pairs the answer to it.
+// Flags that streams wait for: flag i, and for pairs also its answer.
 inline constexpr size_t kFlagWords = 0;
 inline constexpr size_t kAnswerWords = kMostWaits;
-// Written by a stream at its end: that waited; that is to release, or is the
-// first of a pair.
+// Written by a stream at its end: by one that waited; by one that releases
+// others, or is the first of a pair.
 inline constexpr size_t kWaitedWords = 2 * kMostWaits;
 inline constexpr size_t kRanWords = 3 * kMostWaits;
 // Warm-ups and pulses, one for each process.

@@ -8,14 +8,14 @@
 namespace maypole::probe {
 
 inline constexpr size_t kDeadPageBytes = 4096;
-// What the survivor's stream waits for: written by the writer's stream, or by
-// the survivor's watchdog.
+// The flag that the survivor's stream waits for: written by the writer's
+// stream, or by the survivor's watchdog.
 inline constexpr size_t kFlagWord = 0;
 // Written by the survivor's stream after the wait.
 inline constexpr size_t kDoneWord = 8;
 // Counted up by the writer's stream, before and after it writes the flag.
 inline constexpr size_t kProgressWord = 16;
-// What nobody writes.
+// A word that is never written.
 inline constexpr size_t kNeverWord = 24;
 // Scratch of warm-ups, one for each process.
 inline constexpr size_t kSurvivorScratch = 32;

@@ -1,4 +1,4 @@
-// Fact 4: what its two roles are told. BYTES and FREE are bytes.
+// Fact 4: the commands of its two roles. BYTES and FREE are bytes.
 //
 //   holder:    allocate BYTES            -> descriptor BYTES (with it),
 //   exported

@@ -1,7 +1,7 @@
 // The eight facts: one function each, in a file of its own (docs/gpu-facts.md
-// says what each is for). It adds rows to the lab's report, whatever happens:
-// those that could not be measured too. Its roles it adds to the table of
-// Roles() by its Add...Roles().
+// has their purposes). Each function adds all its rows to the lab's report,
+// also those that could not be measured. Its Add...Roles() adds its roles to
+// the table of Roles().
 #ifndef MAYPOLE_TESTS_GPU_PROBE_FACTS_FACTS_H_
 #define MAYPOLE_TESTS_GPU_PROBE_FACTS_FACTS_H_
 
@@ -32,9 +32,9 @@ void NcclOnOneGpu(Lab& lab);
 // 8. Do many waiting streams block kernels that would release them?
 void ManyWaits(Lab& lab);
 
-// All of them, as they are measured: what decides most first, what kills
-// processes in the middle of their work, and might harm the GPU's or MPS'
-// state, last.
+// All facts in the order of measurement: the most decisive first; last those
+// that kill processes in the middle of their work, which might harm the state
+// of the GPU or of MPS.
 const std::vector<Fact>& Facts();
 
 }  // namespace maypole::probe

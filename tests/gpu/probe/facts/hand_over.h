@@ -1,13 +1,13 @@
-// Fact 3: what its two roles share: a page of host memory, registered in both,
-// and the commands.
+// Fact 3: the shared page of host memory of its two roles, registered in both,
+// and their commands.
 //
-// The first hands over to the second, and that hands back: a round. Both are
-// told
+// In a round the first hands over to the second, which hands back. Both get the
+// commands
 //
 //   page                        (with the descriptor)  -> mapped
 //   METHOD ROUNDS NANOSECONDS   -> took ROUNDS P50 P99 LEAST MOST PIECE
 //
-// and stop after so many rounds or so long. Times are nanoseconds of one
+// and stop after ROUNDS rounds or NANOSECONDS. Times are nanoseconds of one
 // hand-over, half a round; PIECE is the mean by the device's own clock, or, if
 // hosts take part, with hosts that do not wait for the device; 0 if there is
 // none. The second answers "took 0 ...".
@@ -34,7 +34,7 @@ enum HandOverWord : size_t {
   kGate = 32,         // opens a batch: both streams wait for it
   kFirstAt = 48,      // the first's host: what it has begun, or done
   kSecondAt = 64,     // the second's host
-  kFirstSpare = 80,   // written for the sake of having something to do
+  kFirstSpare = 80,   // written only to give the stream some work
   kSecondSpare = 96,  // likewise
   // An event's handle in eight words, then a word that is 1 when it is there.
   kFirstHandle = 128,
@@ -42,7 +42,7 @@ enum HandOverWord : size_t {
 };
 inline constexpr size_t kHandleWords = 8;
 
-// In kFirstAt: there is no more.
+// In kFirstAt: no more rounds follow.
 inline constexpr uint64_t kNoMore = uint64_t{1} << 62;
 
 absl::Status PlayFirst(Stage& stage);

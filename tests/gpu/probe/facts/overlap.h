@@ -1,4 +1,4 @@
-// Facts 1 and 2: what their two roles are told.
+// Facts 1 and 2: the commands of their two roles.
 //
 // The spinner keeps multiprocessors busy, the copier moves memory; each is an
 // actor of its own. Times are nanoseconds of Now().
@@ -10,10 +10,11 @@
 //   copier:   count WORK BLOCKS TARGET    -> count COUNT
 //             batch WORK BLOCKS COUNT AT  -> took DEVICE HOST
 //
-// BLOCKS: 0 is as many as fill the device. train: spins back to back, until it
-// is stopped or LIMIT ns have passed; STILL is 1 if it span until it was
-// stopped. AT: when to begin, 0 for at once. DEVICE is between two events of
-// the stream, HOST from AT (or the beginning) to the end of the last piece.
+// BLOCKS: 0 means enough to fill the device. train: spins back to back, until
+// it is stopped or LIMIT ns have passed; STILL is 1 if it was still spinning
+// when it was stopped. AT: when to begin, 0 for at once. DEVICE is between two
+// events of the stream, HOST from AT (or the beginning) to the end of the last
+// piece.
 //
 // Thread contract: a role is the main thread of its process.
 #ifndef MAYPOLE_TESTS_GPU_PROBE_FACTS_OVERLAP_H_
@@ -35,7 +36,7 @@ enum class Work : int {
   kFromDevice = 3,  // Copy to it
 };
 
-// What one piece of a batch copies.
+// The kind of copy of a batch.
 inline uint64_t PieceBytes(const Options& options, Work work) {
   const bool host = work == Work::kToDevice || work == Work::kFromDevice;
   if (options.quick) return host ? 4 << 20 : 16 << 20;

@@ -1,5 +1,5 @@
 // Staging: registered host memory through which patterns go to the device, and
-// what is to be looked at comes back.
+// results come back to be checked.
 //
 //   auto staging = Staging::Create(gpu);
 //   staging->Put(stream, memory, {DType::kFloat32, rank}, elements);

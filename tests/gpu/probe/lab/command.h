@@ -1,4 +1,4 @@
-// Command: runs a program of the machine and gives what it printed.
+// Command: runs a program of the machine and returns its output.
 //
 // Thread contract: any thread. No wait without a deadline.
 #ifndef MAYPOLE_TESTS_GPU_PROBE_LAB_COMMAND_H_
@@ -30,12 +30,14 @@ std::vector<std::string> Environment(
 // Pointers into `strings` with a null at the end, as execve takes them.
 std::vector<char*> Pointers(std::vector<std::string>& strings);
 
-// What it wrote to stdout and stderr. kNotFound: no such program; kUnavailable:
-// it ended with another status than 0; kDeadlineExceeded: it was killed.
+// Returns its output (stdout and stderr). kNotFound: no such program;
+// kUnavailable: it ended with another status than 0; kDeadlineExceeded: it was
+// killed.
 absl::StatusOr<std::string> RunCommand(const Command& command,
                                        Duration timeout);
 
-// How a child ended, if it does within the timeout; it is reaped then.
+// Waits for a child's end; returns its wait status if it ends within the
+// timeout, and reaps it.
 std::optional<int> WaitForExit(pid_t child, Duration timeout);
 
 // "ended with status 1", "was killed by signal 9".

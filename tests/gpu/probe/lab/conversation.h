@@ -1,5 +1,4 @@
-// Conversation: what the parent asks of an actor and what that answers, in
-// words.
+// Conversation: commands of the parent to an actor, and its answers, in words.
 //
 //   // The parent:
 //   auto answer = Ask(actor, "fill 7 1024", "filled", Seconds(10));
@@ -55,28 +54,28 @@ absl::StatusOr<Words> Hear(Actor& actor, std::string_view answer,
 absl::StatusOr<Words> Ask(Actor& actor, std::string_view command,
                           std::string_view answer, Duration timeout,
                           std::span<const int> fds = {});
-// The same of several at once.
+// The same for several actors at once.
 absl::StatusOr<std::vector<Words>> AskAll(std::span<Actor> actors,
                                           std::string_view command,
                                           std::string_view answer,
                                           Duration timeout);
 
 // Answers commands until the parent closes the channel, or is silent for
-// kPatience. An error is told to the parent and ends the process at once: what
-// its streams wait for must not keep it.
+// kPatience. An error is sent to the parent and ends the process at once, even
+// if its streams still wait.
 inline constexpr Duration kPatience = Seconds(300);
 absl::Status Serve(
     Stage& stage,
     const std::function<absl::StatusOr<std::string>(Words& words)>& handle);
 
-// Of the clock that all processes of a machine share.
+// Nanoseconds of the clock that all processes of a machine share.
 int64_t Now();
 
 // "64 KiB", "256 MiB".
 std::string SizeText(uint64_t bytes);
 
-// A row for what did not come to its end: to hang is a verdict (measured);
-// anything else is a failure of the experiment.
+// Adds a row for an experiment that did not complete: a hang is a verdict
+// (measured); anything else is a failure of the experiment.
 void AddTrouble(Lab& lab, int fact, const std::string& name,
                 const std::string& doing, const absl::Status& status);
 

@@ -1,5 +1,5 @@
-// FlagPage: 64-bit words of the host that streams and hosts of several
-// processes write and wait for.
+// FlagPage: 64-bit words of host memory that streams and host threads of
+// several processes write and wait for.
 //
 //   auto page = FlagPage::Map(gpu, std::move(fd), kPageBytes);
 //   gpu.WaitValue(stream, page->address(3), 7);

@@ -1,9 +1,9 @@
-// Lab: where the experiments of the probe run.
+// Lab: runs the experiments of the probe.
 //
 // Purpose: an experiment (facts.h) is a function of the parent process, which
 // never touches a GPU, and roles: functions that run in processes of their own,
-// started anew for every measurement. So any of them can hang or be killed, and
-// what is measured is what separate processes see.
+// started anew for every measurement. So any of them may hang or be killed, and
+// the results are those that separate processes see.
 //
 //   // The parent:
 //   auto spinner = lab.Start("spin", {"20"});
@@ -51,7 +51,7 @@ constexpr Duration Seconds(double s) {
 struct Options {
   std::string plugin;  // path of libmaypole_gpu.so
   std::string nccl;    // path of libnccl.so.2; empty: the plugin looks for it
-  bool fake = false;   // no GPU at all: what is measured means nothing
+  bool fake = false;   // no GPU at all: the measurements mean nothing
   bool quick = false;  // small sizes, few rounds
   std::string device;  // UUID; empty: the first
 };
@@ -66,7 +66,7 @@ class Channel {
     std::vector<Fd> fds;
   };
   absl::Status Send(std::string_view text, std::span<const int> fds = {});
-  // kDeadlineExceeded; kUnavailable: the other end is gone.
+  // Errors: kDeadlineExceeded; kUnavailable: the other end is closed.
   absl::StatusOr<Line> Receive(Duration timeout);
   // Receives a line whose first word is `word`; anything else is an error that
   // cites it ("error ..." is what a role that failed says by itself).
@@ -98,7 +98,7 @@ class Actor {
   Channel channel_{Fd()};
 };
 
-// What a role sees in its process.
+// The environment of a role in its process.
 class Stage {
  public:
   Stage(Options options, std::vector<std::string> arguments, Channel channel)
@@ -114,8 +114,8 @@ class Stage {
   // to the parent if that fails, so a role may rely on it.
   gpu::Gpu& gpu();
   const gpu::Versions& versions();
-  // Tells the parent and ends the process at once: for a role whose streams
-  // may wait for ever, so that giving them back would too.
+  // Sends the answer to the parent and ends the process at once: for a role
+  // whose streams may wait for ever, because releasing them would block, too.
   [[noreturn]] void Fail(const absl::Status& status);
 
  private:
@@ -133,12 +133,12 @@ using RoleTable = std::map<std::string, Role>;
 // All roles by name; filled by the facts' files (facts.cc).
 const RoleTable& Roles();
 
-// The first thing in main(): if this process is an actor, plays its role and
-// gives the exit status.
+// Call first in main(): if this process is an actor, plays its role and returns
+// the exit status.
 std::optional<int> PlayRole(int argc, char** argv);
 
-// Before the first actor is started: what the drivers of all processes share.
-// Keep it as long as there are actors.
+// Call before the first actor is started: creates the state that the drivers of
+// all processes share. Keep it as long as there are actors.
 absl::StatusOr<std::shared_ptr<void>> PrepareDrivers(const Options& options);
 // The driver that the options ask for. kUnavailable: no plugin, no driver.
 absl::StatusOr<std::unique_ptr<gpu::Driver>> OpenDriver(const Options& options);
@@ -155,7 +155,8 @@ class Lab {
       const std::string& role, std::vector<std::string> arguments = {},
       const std::map<std::string, std::string>& environment = {});
 
-  // What actors get besides, until it is cleared: an MPS daemon's directories.
+  // Additional variables of actors until it is cleared: an MPS daemon's
+  // directories.
   void SetEnvironment(std::map<std::string, std::string> environment) {
     environment_ = std::move(environment);
   }
@@ -197,7 +198,8 @@ void WithoutAndWithMps(Lab& lab,
 
 // --- Small things ------------------------------------------------------------
 
-// A page of the host in a memfd: mapped here, and by whoever gets its fd.
+// A page of host memory in a memfd: mapped here, and by each process that gets
+// its fd.
 class SharedMemory {
  public:
   static absl::StatusOr<SharedMemory> Create(size_t bytes);

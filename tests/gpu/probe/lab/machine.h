@@ -1,4 +1,4 @@
-// What the report says of the machine.
+// The description of the machine in the report.
 //
 // Thread contract: from the thread of the lab.
 #ifndef MAYPOLE_TESTS_GPU_PROBE_LAB_MACHINE_H_
@@ -9,8 +9,8 @@
 
 namespace maypole::probe {
 
-// Kernel, processor, and what an actor says of the device and the versions. An
-// error: why there is no device.
+// Adds kernel, processor, and an actor's description of the device and the
+// versions. An error is the reason why there is no device.
 absl::Status DescribeMachine(Lab& lab);
 
 // The role "describe": opens the device, sends "machine KEY=VALUE\n..." and

@@ -1,4 +1,4 @@
-// What NCCL wrote to its log (NCCL_DEBUG=WARN, NCCL_DEBUG_FILE).
+// Reads NCCL's log (NCCL_DEBUG=WARN, NCCL_DEBUG_FILE).
 //
 // Thread contract: pure.
 #ifndef MAYPOLE_TESTS_GPU_PROBE_LAB_NCCL_LOG_H_

@@ -1,9 +1,9 @@
-// Report: what the probe has found, as a table for people and JSON for the
+// Report: the probe's results, as a table for people and as JSON for the
 // repository.
 //
-// Invariants: every fact has at least one row; a row that was not measured says
-// why and has no figures. Figures are written as they were measured, with their
-// units; nothing is rounded in the JSON.
+// Invariants: every fact has at least one row; a row that was not measured
+// gives the reason and has no figures. Figures are written as they were
+// measured, with their units; nothing is rounded in the JSON.
 //
 // Thread contract: a value; not synchronized.
 #ifndef MAYPOLE_TESTS_GPU_PROBE_LAB_REPORT_H_
@@ -24,9 +24,9 @@ struct Figure {
 };
 
 enum class Outcome {
-  kMeasured,     // figures, or a verdict, that were seen
-  kNotMeasured,  // something needed was not there: `text` says what
-  kFailed,       // the experiment itself went wrong: `text` says how
+  kMeasured,     // measured figures, or an observed verdict
+  kNotMeasured,  // something needed is missing: `text` names it
+  kFailed,       // the experiment itself failed: `text` says how
 };
 
 struct Row {

@@ -35,7 +35,7 @@ namespace maypole::probe {
 
 // A multiple of 8 elements, so that copies of whole periods are aligned.
 inline constexpr uint64_t kPeriod = 8 * 131071;
-// How many elements a check looks at, or all if there are less.
+// The number of elements that a check examines; all if there are fewer.
 inline constexpr uint64_t kSampled = 1 << 20;
 
 struct Pattern {
@@ -51,8 +51,8 @@ struct Range {
 double ValueAt(const Pattern& pattern, uint64_t index);
 std::vector<std::byte> Encode(const Pattern& pattern, Range range);
 
-// Where a result of so many elements is looked at: its beginning, its middle,
-// its end, and many places in between that begin at odd elements.
+// The ranges to check in a result of this many elements: its beginning, middle
+// and end, and many in between that begin at odd elements.
 std::vector<Range> SampleRanges(uint64_t elements);
 
 double ErrorBound(DType dtype, size_t inputs, double sum, double magnitudes);
@@ -60,7 +60,7 @@ double ErrorBound(DType dtype, size_t inputs, double sum, double magnitudes);
 struct SumCheck {
   uint64_t checked = 0;
   double worst = 0;         // the greatest error, in error bounds
-  uint64_t other_bits = 0;  // elements that Reduce of the CPU gives otherwise
+  uint64_t other_bits = 0;  // elements that differ from the CPU's Reduce
   std::optional<std::string> wrong;  // the first that is beyond the bound
 };
 
