@@ -5,7 +5,7 @@
 namespace maypole {
 namespace {
 
-constexpr char kTermsMagic[] = "maypole-terms-1";
+constexpr char kInfoMagic[] = "maypole-info-1";
 
 // Arguments must not contain a line break or a 0, whatever a variable holds.
 std::string OneLine(std::string text) {
@@ -92,14 +92,14 @@ Status Decode(std::string_view message, RankMessage* out) {
   return Status();
 }
 
-std::string Encode(const BootstrapInfo& terms) {
-  return Say(kTermsMagic,
-             {JoinWords(terms.coordinators), terms.secret, terms.token});
+std::string Encode(const BootstrapInfo& info) {
+  return Say(kInfoMagic,
+             {JoinWords(info.coordinators), info.secret, info.token});
 }
 
 Status Decode(std::string_view text, BootstrapInfo* out) {
   const std::vector<std::string> l = Lines(text);
-  if (l.size() != 4 || l[0] != kTermsMagic) {
+  if (l.size() != 4 || l[0] != kInfoMagic) {
     return Status(
         Code::kInvalidArgument,
         "rank 0 published the coordinator's address in the format of another "

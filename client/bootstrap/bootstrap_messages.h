@@ -94,7 +94,7 @@ std::vector<std::string> Lines(std::string_view message);
 
 std::string Encode(const RankMessage& place);
 Status Decode(std::string_view message, RankMessage* out);
-std::string Encode(const BootstrapInfo& terms);
+std::string Encode(const BootstrapInfo& info);
 Status Decode(std::string_view text, BootstrapInfo* out);
 
 }  // namespace maypole

@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr char kTermsKey[] = "maypole/terms/";
+constexpr char kInfoKey[] = "maypole/info/";
 constexpr int kSliceMs = 200;  // how often a wait checks the service
 constexpr int kCleanUpMs = 5000;
 constexpr int kTries = 3;  // if a service ends while we talk to it
@@ -177,12 +177,12 @@ class Conversation {
   }
 
   Status Answer(std::string_view message, const std::string& verb) {
-    const std::string key = kTermsKey + options_.job;
+    const std::string key = kInfoKey + options_.job;
     if (exchange_ == nullptr) return Status();
     if (verb == kSayPublish) {
-      const std::string terms(
+      const std::string info(
           message.substr(std::min(message.size(), verb.size() + 1)));
-      const Status s = exchange_->Put(key, terms);
+      const Status s = exchange_->Put(key, info);
       return Send(s.ok() ? Say(kSayPublished) : Say(kSayFailed, {s.message()}));
     }
     if (verb == kSayGet) return Get(key);
@@ -191,9 +191,9 @@ class Conversation {
 
   Status Get(const std::string& key) {
     while (true) {
-      std::string terms;
-      const Status s = exchange_->Get(key, kSliceMs, &terms);
-      if (s.ok()) return Send(std::string(kSayGot) + "\n" + terms);
+      std::string info;
+      const Status s = exchange_->Get(key, kSliceMs, &info);
+      if (s.ok()) return Send(std::string(kSayGot) + "\n" + info);
       pollfd p{socket_, POLLIN, 0};
       if (poll(&p, 1, 0) == 1) return Status();  // another message has come
       const bool late = s.code() == Code::kDeadlineExceeded;
@@ -213,7 +213,7 @@ class Conversation {
   Exchange* const exchange_;
 };
 
-Status MeetAnew(Clock::time_point deadline, RankOptions* o) {
+Status BootstrapAnew(Clock::time_point deadline, RankOptions* o) {
   Connection& c = connection();
   c.socket.Reset();
   // Several nodes of the job may be on one machine and share its directories.
@@ -254,7 +254,7 @@ Status MeetAnew(Clock::time_point deadline, RankOptions* o) {
 Status BootstrapNode(Clock::time_point deadline, RankOptions* options) {
   Connection& c = connection();
   if (!c.socket.valid() || c.job != options->job || Gone(c.socket)) {
-    if (Status s = MeetAnew(deadline, options); !s.ok()) return s;
+    if (Status s = BootstrapAnew(deadline, options); !s.ok()) return s;
   }
   options->agent = c.agent;
   options->token = c.token;

@@ -55,7 +55,8 @@ std::string Self() {
       host);
 }
 
-absl::Status Look(const CtlOptions& o, CoordinatorClient* coordinator) {
+absl::Status AskCoordinator(const CtlOptions& o,
+                            CoordinatorClient* coordinator) {
   const auto reply = coordinator->Status(o.job);
   if (!reply.ok()) return reply.status();
   if (o.json) {
@@ -195,7 +196,7 @@ absl::Status Run(const CtlOptions& options) {
     case Command::kStatus:
     case Command::kJobs:
     case Command::kRanks:
-      status = Look(options, coordinator->get());
+      status = AskCoordinator(options, coordinator->get());
       break;
     case Command::kEvents:
       status = Events(options, coordinator->get());

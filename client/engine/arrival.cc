@@ -90,17 +90,17 @@ ArriveResult PutTicket(const Board& board, uint32_t me, uint64_t cursor,
 // match.
 ArriveResult SetGoing(const Board& board, uint32_t me, uint64_t cursor,
                       Operation& op) {
-  const EagerInputs brought = CollectEagerInputs(board, me, op);
-  if (brought.next == EagerInputs::Next::kRendezvous) {
+  const EagerInputs eager_inputs = CollectEagerInputs(board, me, op);
+  if (eager_inputs.next == EagerInputs::Next::kRendezvous) {
     return PutTicket(board, me, cursor, op, !op.awaited);
   }
   // Another rank that arrived at the same time runs it, or it was aborted.
-  if (brought.next == EagerInputs::Next::kOther ||
+  if (eager_inputs.next == EagerInputs::Next::kOther ||
       !board.ClaimReduction(op.slot, op.generation)) {
     return ArriveResult();
   }
   MAYPOLE_KILL_POINT("arrival.claimed");
-  const EagerResult result = EagerReduce(board, me, op, brought);
+  const EagerResult result = EagerReduce(board, me, op, eager_inputs);
   MAYPOLE_KILL_POINT("arrival.reduced");
   if (!board.CommitEager(op.slot, op.generation, result)) return ArriveResult();
   MAYPOLE_KILL_POINT("arrival.committed");
@@ -128,7 +128,7 @@ void WriteSplits(const Board& board, uint32_t me, const Operation& op) {
 }  // namespace
 
 bool MarkSlotReady(const Board& board, const Operation& op) {
-  board.news(op.slot / 64)
+  board.ready_bits(op.slot / 64)
       .fetch_or(uint64_t{1} << (op.slot % 64), std::memory_order_seq_cst);
   MAYPOLE_KILL_POINT("ready.set");
   const bool wake = board.ClaimExecutorWake();

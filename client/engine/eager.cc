@@ -36,8 +36,8 @@ bool OthersArrived(const Board& board, uint32_t me, const Operation& op) {
   return op.set->locals.size() > 1;
 }
 
-const std::byte* BroughtBy(const Board& board, const Operation& op,
-                           uint32_t local) {
+const std::byte* EagerInputOf(const Board& board, const Operation& op,
+                              uint32_t local) {
   const int buffer = board.BufferOf(op.slot, local, op.generation);
   return buffer < 0 ? nullptr
                     : board.pool(local, static_cast<uint32_t>(buffer));
@@ -55,7 +55,7 @@ Status DeliverGathered(const Board& board, Operation& op) {
     if (bytes == 0 || to == nullptr) continue;
     const auto local = static_cast<uint32_t>(
         LocalRankOf(board.config(), static_cast<int>(rank)));
-    const std::byte* from = BroughtBy(board, op, local);
+    const std::byte* from = EagerInputOf(board, op, local);
     if (from == nullptr) continue;
     std::memcpy(to, from, bytes);
     to += bytes;
@@ -84,7 +84,7 @@ Status DeliverExchanged(const Board& board, uint32_t me, Operation& op) {
     const uint64_t bytes = static_cast<uint64_t>(op.received[from]) * row;
     const auto local =
         static_cast<uint32_t>(LocalRankOf(board.config(), set.ranks[from]));
-    const std::byte* source = BroughtBy(board, op, local);
+    const std::byte* source = EagerInputOf(board, op, local);
     if (bytes == 0 || source == nullptr) continue;
     std::memcpy(to, source + before, bytes);
     to += bytes;
@@ -120,35 +120,35 @@ int Contribute(const Board& board, uint32_t me, const Operation& op,
 
 EagerInputs CollectEagerInputs(const Board& board, uint32_t me,
                                const Operation& op) {
-  EagerInputs brought;
-  if (!IsEager(board, op)) return brought;
-  brought.next = EagerInputs::Next::kAny;
+  EagerInputs eager_input;
+  if (!IsEager(board, op)) return eager_input;
+  eager_input.next = EagerInputs::Next::kAny;
   for (const uint32_t i : op.set->locals) {
     const int buffer = board.BufferOf(op.slot, i, op.generation);
-    brought.buffers[i] = buffer;
+    eager_input.buffers[i] = buffer;
     if (buffer == kNoBuffer) {
-      brought.next = EagerInputs::Next::kRendezvous;
+      eager_input.next = EagerInputs::Next::kRendezvous;
       break;
     }
     if (buffer == kOwnInput && i != me)
-      brought.next = EagerInputs::Next::kOther;
+      eager_input.next = EagerInputs::Next::kOther;
   }
-  return brought;
+  return eager_input;
 }
 
 EagerResult EagerReduce(const Board& board, uint32_t me, const Operation& op,
-                        const EagerInputs& brought) {
+                        const EagerInputs& eager_input) {
   const BoardConfig& config = board.config();
   const Signature& s = op.signature;
   if (s.kind == Kind::kBroadcast) {
     const auto root = static_cast<uint32_t>(LocalRankOf(config, s.root));
-    return {root, static_cast<uint32_t>(brought.buffers[root])};
+    return {root, static_cast<uint32_t>(eager_input.buffers[root])};
   }
   if (!Reduces(s.kind)) return {me, 0};  // nothing to compute
   const std::vector<uint32_t>& locals = op.set->locals;
   std::array<const std::byte*, kMaxLocalRanks> inputs;
   for (size_t i = 0; i < locals.size(); ++i) {
-    const int buffer = brought.buffers[locals[i]];
+    const int buffer = eager_input.buffers[locals[i]];
     inputs[i] = buffer == kOwnInput
                     ? op.input
                     : board.pool(locals[i], static_cast<uint32_t>(buffer));
@@ -160,7 +160,7 @@ EagerResult EagerReduce(const Board& board, uint32_t me, const Operation& op,
   // ProgressEngine::HolderOf.
   const auto place = static_cast<size_t>(op.set->PlaceOf(me));
   const uint32_t holder = locals[(place + 1) % locals.size()];
-  const auto buffer = static_cast<uint32_t>(brought.buffers[holder]);
+  const auto buffer = static_cast<uint32_t>(eager_input.buffers[holder]);
   Reduce(s.dtype, s.op, std::span(inputs.data(), locals.size()),
          board.pool(holder, buffer), static_cast<size_t>(s.Elements()), finish);
   return {holder, buffer};

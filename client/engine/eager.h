@@ -57,7 +57,7 @@ EagerInputs CollectEagerInputs(const Board& board, uint32_t me,
 // Called by the rank that has claimed the operation: returns the result, ready
 // to be committed.
 EagerResult EagerReduce(const Board& board, uint32_t me, const Operation& op,
-                        const EagerInputs& brought);
+                        const EagerInputs& eager_input);
 
 // Copies a committed result to this rank's output and publishes that on the
 // board. kResourceExhausted: no memory for an allgather's or alltoall's result.

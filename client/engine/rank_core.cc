@@ -202,21 +202,21 @@ bool RankCore::ArriveFirst(Name& name) {
   op.generation = ++name.generation;
   name.waiting = true;
   const uint64_t start = engine_.cursor();
-  const ArriveResult announced =
+  const ArriveResult arrival =
       Arrive(*board_, local_rank_, start, op, name.negotiated, &pool_);
-  if (announced.wake_executor) shell_->WakeExecutor();
-  if (announced.mismatch) Grow(me_.counters.mismatches, 1);
-  if (announced.held) {
+  if (arrival.wake_executor) shell_->WakeExecutor();
+  if (arrival.mismatch) Grow(me_.counters.mismatches, 1);
+  if (arrival.held) {
     CountIn();
     held_.push_back({op.slot, op.generation, start});
     has_held_.store(true);
   }
   MAYPOLE_KILL_POINT("start.arrived");
-  if (announced.done) {
+  if (arrival.done) {
     const std::shared_ptr<Operation> keep = std::move(name.current);
     name.current = nullptr;
     name.waiting = false;
-    if (!announced.held) engine_.Pass(announced.ticket);
+    if (!arrival.held) engine_.Pass(arrival.ticket);
     CountEnded(name, *keep);
     End(*keep, Status());
     return true;
@@ -423,8 +423,8 @@ void RankCore::Want(const Operation& op) {
   // op.slot and op.generation are written together with `current`, under this
   // mutex.
   Name* name = op.slot < by_slot_.size() ? by_slot_[op.slot] : nullptr;
-  const bool announced = name != nullptr && name->current.get() == &op;
-  if (!announced || !name->waiting || !name->negotiated) return;
+  const bool arrival = name != nullptr && name->current.get() == &op;
+  if (!arrival || !name->waiting || !name->negotiated) return;
   if (RaiseUrgency(*board_, op.slot, op.generation, op.urgency()) &&
       board_->AllArrived(op.slot, op.generation) &&
       MarkSlotReady(*board_, op)) {

@@ -8,11 +8,11 @@ namespace maypole {
 namespace {
 
 TEST(BackoffTest, GrowToTheBoundAndStayThere) {
-  Backoff sleeps;
+  Backoff backoff;
   std::vector<int> ladder;
   for (int i = 0; i < 10; ++i) {
-    ladder.push_back(sleeps.NextMs());
-    sleeps.ms += ladder.back();
+    ladder.push_back(backoff.NextMs());
+    backoff.ms += ladder.back();
   }
   EXPECT_EQ(ladder, (std::vector<int>{1, 1, 2, 4, 8, 16, 32, 36, 100, 100}));
 }

@@ -106,9 +106,9 @@ class BoardCommunicator : public Communicator, private RankShell {
   // True if there was something to do, or another thread or process has woken
   // this one.
   bool SleepOnBoard(const Operation& operation, int timeout_ms,
-                    Backoff* sleeps);
+                    Backoff* backoff);
   FutexResult SleepCounted(const Operation& operation, uint32_t seen,
-                           int timeout_ms, Backoff* sleeps);
+                           int timeout_ms, Backoff* backoff);
   void StopAttending();
   void NoteUser();
   bool IsCertainlyBlocked(const Operation& operation);

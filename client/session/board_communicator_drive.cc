@@ -119,14 +119,14 @@ void BoardCommunicator::LoseExecutor(const std::string& how) {
 // not sleep has no cost.
 FutexResult BoardCommunicator::SleepCounted(const Operation& operation,
                                             uint32_t seen, int timeout_ms,
-                                            Backoff* sleeps) {
+                                            Backoff* backoff) {
   uint64_t late = 0;
   const WaitFor what = core_.WaitsFor(operation, &late);
   const auto begin = Clock::now();
   const FutexResult r = FutexWait(me_.wake, seen, timeout_ms);
   const auto slept = std::chrono::duration_cast<std::chrono::nanoseconds>(
       Clock::now() - begin);
-  sleeps->ms += static_cast<int>(slept.count() / 1'000'000) + 1;
+  backoff->ms += static_cast<int>(slept.count() / 1'000'000) + 1;
   // If several ranks were late, only those that still are have been late for
   // the whole sleep.
   uint64_t still = 0;
@@ -138,7 +138,7 @@ FutexResult BoardCommunicator::SleepCounted(const Operation& operation,
 }
 
 bool BoardCommunicator::SleepOnBoard(const Operation& operation, int timeout_ms,
-                                     Backoff* sleeps) {
+                                     Backoff* backoff) {
   const uint32_t seen = me_.wake.load(std::memory_order_acquire);
   me_.sleeping.store(1, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -147,9 +147,9 @@ bool BoardCommunicator::SleepOnBoard(const Operation& operation, int timeout_ms,
   // Another thread may have ended it before `seen` was read.
   if (operation.done.load(std::memory_order_acquire)) return true;
   MAYPOLE_KILL_POINT("sleep.looked");
-  const FutexResult r = SleepCounted(operation, seen, timeout_ms, sleeps);
+  const FutexResult r = SleepCounted(operation, seen, timeout_ms, backoff);
   MAYPOLE_KILL_POINT("sleep.over");
-  sleeps->interrupted = r == FutexResult::kInterrupted;
+  backoff->interrupted = r == FutexResult::kInterrupted;
   if (r != FutexResult::kTimeout) return true;
   return DriveInTurn(Look::kAtSocket);
 }
@@ -192,7 +192,7 @@ Status BoardCommunicator::Await(const Operation& operation, int timeout_ms) {
   MAYPOLE_KILL_POINT("wait.begun");
   auto idle_since = start;
   bool blocked = false;
-  Backoff sleeps;
+  Backoff backoff;
   StallNotice notice;
   Status result;
   while (!operation.done.load(std::memory_order_acquire)) {
@@ -223,14 +223,14 @@ Status BoardCommunicator::Await(const Operation& operation, int timeout_ms) {
       }
       continue;
     }
-    if (SleepOnBoard(operation, AtMostUntil(deadline, now, sleeps.NextMs()),
-                     &sleeps)) {
-      sleeps.ms = 0;
+    if (SleepOnBoard(operation, AtMostUntil(deadline, now, backoff.NextMs()),
+                     &backoff)) {
+      backoff.ms = 0;
       if (std::exchange(blocked, false)) core_.ClearBlocked();
       idle_since = Clock::now();
     } else {
-      if (timeout_ms < 0 && !blocked && !sleeps.interrupted &&
-          sleeps.ms >= kMaxBackoffMs) {
+      if (timeout_ms < 0 && !blocked && !backoff.interrupted &&
+          backoff.ms >= kMaxBackoffMs) {
         blocked = IsCertainlyBlocked(operation);
       }
       if (notice.Due(Clock::now(), board_->header().executor_sleeping.load(
@@ -239,7 +239,7 @@ Status BoardCommunicator::Await(const Operation& operation, int timeout_ms) {
       }
     }
     me_.sleeping.store(0, std::memory_order_relaxed);
-    if (sleeps.interrupted) {
+    if (backoff.interrupted) {
       result = Status(Code::kCancelled, "a signal interrupted the wait");
       break;
     }

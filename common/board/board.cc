@@ -55,7 +55,7 @@ uint32_t SplitNames(const BoardConfig& c) {
 
 // The offset of each part, in bytes from the beginning of the memory.
 struct Board::Layout {
-  uint64_t ranks, tickets, news, slots, runs, negotiated, plans, splits,
+  uint64_t ranks, tickets, ready, slots, runs, negotiated, plans, splits,
       matrices, pools, rings, arenas, end;
   uint64_t slot_bytes, run_bytes, plan_bytes, plan_dims, matrix_bytes;
   uint64_t page;
@@ -64,8 +64,8 @@ struct Board::Layout {
     const uint64_t k = c.local_size;
     ranks = RoundUp(sizeof(BoardHeader), page);
     tickets = RoundUp(ranks + k * sizeof(RankBlock), page);
-    news = tickets + uint64_t{kTicketCells} * 8;
-    slots = RoundUp(news + c.slots / 8, page);
+    ready = tickets + uint64_t{kTicketCells} * 8;
+    slots = RoundUp(ready + c.slots / 8, page);
     slot_bytes =
         RoundUp(sizeof(SlotHeader), alignof(Arrival)) + k * sizeof(Arrival);
     runs = RoundUp(slots + c.slots * slot_bytes, page);
@@ -337,9 +337,9 @@ std::atomic<int64_t>* Board::splits(uint32_t number, uint32_t local,
       mapping_.data() + layout_->splits + row * config_.size * 8);
 }
 
-std::atomic<uint64_t>& Board::news(uint32_t word) const {
+std::atomic<uint64_t>& Board::ready_bits(uint32_t word) const {
   return reinterpret_cast<std::atomic<uint64_t>*>(mapping_.data() +
-                                                  layout_->news)[word];
+                                                  layout_->ready)[word];
 }
 
 std::byte* Board::pool(uint32_t local, uint32_t buffer) const {
@@ -510,7 +510,7 @@ bool Board::IsMember(const Ticket& ticket, uint32_t local) const {
 }
 
 void Board::Arrive(uint32_t slot, uint32_t local, uint32_t generation,
-                   const Signature& s, int brought, uint64_t arena) const {
+                   const Signature& s, int eager_input, uint64_t arena) const {
   Arrival& a = arrival(slot, local);
   Submission& submission = a.submissions[generation % 2];
   uint64_t words[sizeof(Signature) / 8];
@@ -519,8 +519,8 @@ void Board::Arrive(uint32_t slot, uint32_t local, uint32_t generation,
     submission.signature[i].store(words[i], std::memory_order_relaxed);
   }
   submission.arena.store(arena, std::memory_order_relaxed);
-  submission.brought.store(static_cast<uint32_t>(brought + 3),
-                           std::memory_order_relaxed);
+  submission.eager_input.store(static_cast<uint32_t>(eager_input + 3),
+                               std::memory_order_relaxed);
   MAYPOLE_KILL_POINT("arrive.written");
   a.generation.store(generation, std::memory_order_seq_cst);
   MAYPOLE_KILL_POINT("arrive.published");
@@ -553,7 +553,7 @@ Signature Board::SignatureOf(uint32_t slot, uint32_t local,
 int Board::BufferOf(uint32_t slot, uint32_t local, uint32_t generation) const {
   const uint32_t b = arrival(slot, local)
                          .submissions[generation % 2]
-                         .brought.load(std::memory_order_relaxed);
+                         .eager_input.load(std::memory_order_relaxed);
   return b < config_.pool_buffers + 3 ? static_cast<int>(b) - 3 : kNoBuffer;
 }
 

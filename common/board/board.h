@@ -227,7 +227,7 @@ struct Submission {
   // Offset of the tensor in the rank's arena, + 1; it is reduced in place.
   // 0 if the tensor is not in the arena.
   std::atomic<uint64_t> arena;
-  std::atomic<uint32_t> brought;  // pool buffer or kNoBuffer.., + 3
+  std::atomic<uint32_t> eager_input;  // pool buffer or kNoBuffer.., + 3
 };
 
 // A rank can be one generation ahead of a slow rank that still reads the
@@ -382,7 +382,7 @@ class Board {
   // What a rank sends to each rank of the process set in this generation.
   std::atomic<int64_t>* splits(uint32_t number, uint32_t local,
                                uint32_t generation) const;  // [size]
-  std::atomic<uint64_t>& news(uint32_t word) const;         // [slots / 64]
+  std::atomic<uint64_t>& ready_bits(uint32_t word) const;   // [slots / 64]
   uint32_t ready_words() const { return config_.slots / 64; }
   std::byte* pool(uint32_t local, uint32_t buffer) const;
   std::byte* rank_ring(uint32_t local, uint32_t index) const;
@@ -426,10 +426,10 @@ class Board {
 
   // --- Arrival -------------------------------------------------------------
   // Publishes that `local` has submitted this generation of the slot, and what
-  // it supplies (`brought`): a pool buffer with its input, or kNoBuffer, ...;
+  // it supplies (`eager_input`): a pool buffer with its input, or kNoBuffer, ...;
   // `arena` as in Submission.
   void Arrive(uint32_t slot, uint32_t local, uint32_t generation,
-              const Signature& s, int brought = kNoBuffer,
+              const Signature& s, int eager_input = kNoBuffer,
               uint64_t arena = 0) const;
   // True if all members have arrived.
   bool AllArrived(uint32_t slot, uint32_t generation) const;
@@ -439,7 +439,7 @@ class Board {
   // it does not lie within `reach`.
   std::byte* ArenaTensorOf(uint32_t slot, uint32_t local, uint32_t generation,
                            uint64_t bytes, uint64_t reach) const;
-  // What the rank supplied with this generation: the `brought` of Arrive().
+  // What the rank supplied with this generation: the `eager_input` of Arrive().
   int BufferOf(uint32_t slot, uint32_t local, uint32_t generation) const;
 
   // --- Tickets -------------------------------------------------------------

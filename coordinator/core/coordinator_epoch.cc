@@ -26,7 +26,8 @@ CoordinatorEpoch::CoordinatorEpoch(uint64_t number, uint32_t size,
       joins_(size),
       table_(&members_, &sets_, config.operations),
       buckets_(config.fusion_threshold, config.fusion_age),
-      late_(&members_, &sets_, &table_, &joins_, stall_check_, stall_shutdown_),
+      stragglers_(&members_, &sets_, &table_, &joins_, stall_check_,
+                  stall_shutdown_),
       deadlock_(&members_, &sets_, &table_, &joins_),
       sent_(members_.size(), 0),
       node_runs_(members_.size(), 0) {}
@@ -58,8 +59,8 @@ absl::Status CoordinatorEpoch::Handle(Time now, size_t node,
                                       const proto::ExecutorMessage& message,
                                       JobOutput* out) {
   absl::Status status = Dispatch(now, node, message, out);
-  late_.Watch(now);
-  LookForDeadlock(now, out);
+  stragglers_.Watch(now);
+  CheckForDeadlock(now, out);
   return status;
 }
 
@@ -80,8 +81,8 @@ absl::Status CoordinatorEpoch::Dispatch(Time now, size_t node,
     case proto::ExecutorMessage::kBlocked:
       return deadlock_.Take(node, message.blocked());
     case proto::ExecutorMessage::kLate: {
-      absl::Status status = late_.Take(now, node, message.late());
-      if (status.ok()) LookForStragglers(now, out);
+      absl::Status status = stragglers_.Take(now, node, message.stragglers());
+      if (status.ok()) CheckForStragglers(now, out);
       return status;
     }
     default:
@@ -143,15 +144,15 @@ void CoordinatorEpoch::OnTime(Time now, JobOutput* out) {
   Release release;
   buckets_.OnTime(now, &release);
   Issue(now, release, out);
-  if (const auto late = late_.Deadline(); late && *late <= now) {
-    LookForStragglers(now, out);
+  if (const auto late = stragglers_.Deadline(); late && *late <= now) {
+    CheckForStragglers(now, out);
   }
-  LookForDeadlock(now, out);
+  CheckForDeadlock(now, out);
 }
 
 std::optional<Time> CoordinatorEpoch::Deadline() const {
   std::optional<Time> first = buckets_.Deadline();
-  for (const auto& other : {late_.Deadline(), deadlock_.Deadline()}) {
+  for (const auto& other : {stragglers_.Deadline(), deadlock_.Deadline()}) {
     if (other && (!first || *other < *first)) first = other;
   }
   return first;

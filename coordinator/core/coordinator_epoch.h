@@ -85,7 +85,7 @@ class CoordinatorEpoch {
   uint32_t size() const { return size_; }
   const std::vector<NodeMember>& members() const { return members_; }
   size_t pending() const { return table_.pending(); }
-  const Stragglers& late() const { return late_; }
+  const Stragglers& stragglers() const { return stragglers_; }
   // How long other nodes have waited for the node since the last call.
   Time TakeStragglerTime(Time now, size_t node) {
     return table_.straggler_time().Take(now, node);
@@ -108,9 +108,9 @@ class CoordinatorEpoch {
                            const proto::JoinState& message, JobOutput* out);
   void SendReplies(ProcessSets::Replies replies, JobOutput* out);
   void SendReplies(Joins::Replies replies, JobOutput* out);
-  void LookForStragglers(Time now, JobOutput* out);
+  void CheckForStragglers(Time now, JobOutput* out);
   void TellStragglerTime(JobOutput* out);  // when the epoch ends
-  void LookForDeadlock(Time now, JobOutput* out);
+  void CheckForDeadlock(Time now, JobOutput* out);
   // Sends a Notice to the node of the first of these ranks that has not left
   // (it waits, so it prints the notice at once); if all have left, to the node
   // of the smallest rank.
@@ -164,7 +164,7 @@ class CoordinatorEpoch {
   Joins joins_;
   OperationTable table_;
   Buckets buckets_;  // of operations that are complete in table_
-  Stragglers late_;
+  Stragglers stragglers_;
   std::vector<uint32_t> told_;  // Report::waiting of the last notice
   Deadlock deadlock_;
   std::string verdict_;

@@ -49,7 +49,7 @@ absl::Status CoordinatorEpoch::OnJoinState(Time now, size_t node,
   if (!aside.ok()) return aside.status();
   SendReplies(std::move(replies), out);
   if (!*aside) return absl::OkStatus();
-  late_.OnAside(now, message.rank());
+  stragglers_.OnAside(now, message.rank());
   for (NegotiatedOperation* op : table_.Pending()) {
     if (op->set->Has(message.rank())) AskToStandIn(op, out);
   }
@@ -145,8 +145,8 @@ std::string CoordinatorEpoch::WhoText(uint32_t rank) const {
   return absl::StrCat("rank ", rank);
 }
 
-void CoordinatorEpoch::LookForStragglers(Time now, JobOutput* out) {
-  const Stragglers::Report report = late_.Look(now, left_);
+void CoordinatorEpoch::CheckForStragglers(Time now, JobOutput* out) {
+  const Stragglers::Report report = stragglers_.Check(now, left_);
   const std::string waited = absl::StrFormat(
       "%.1f", std::chrono::duration<double>(report.waited).count());
   if (report.over) {
@@ -157,10 +157,10 @@ void CoordinatorEpoch::LookForStragglers(Time now, JobOutput* out) {
            out);
   }
   if (report.late.empty()) return;
-  out->Warn(absl::StrCat(LogPrefix("late_ranks"),
-                         " ranks=", LogValue(RanksText(report.ranks)),
-                         " operations=", late_.operations(), " waited=", waited,
-                         " reason=", LogValue(report.late)));
+  out->Warn(absl::StrCat(
+      LogPrefix("late_ranks"), " ranks=", LogValue(RanksText(report.ranks)),
+      " operations=", stragglers_.operations(), " waited=", waited,
+      " reason=", LogValue(report.late)));
   if (!report.shutdown) {
     told_ = report.waiting;
     return Notify(told_, report.late, out);
@@ -172,8 +172,8 @@ void CoordinatorEpoch::LookForStragglers(Time now, JobOutput* out) {
                    ") has passed: ", report.late);
 }
 
-void CoordinatorEpoch::LookForDeadlock(Time now, JobOutput* out) {
-  Deadlock::Verdict verdict = deadlock_.Look(now, left_, sent_);
+void CoordinatorEpoch::CheckForDeadlock(Time now, JobOutput* out) {
+  Deadlock::Verdict verdict = deadlock_.Check(now, left_, sent_);
   for (const size_t node : verdict.nodes) {
     proto::CoordinatorMessage message;
     message.mutable_confirm_blocked()->set_epoch(number_);

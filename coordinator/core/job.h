@@ -94,9 +94,11 @@ class Job {
   // How long other nodes have waited for the session's node since the last
   // call.
   Time TakeStragglerTime(Time now, SessionId session);
-  size_t late_ranks() const { return epoch_ ? epoch_->late().ranks() : 0; }
+  size_t late_ranks() const {
+    return epoch_ ? epoch_->stragglers().ranks() : 0;
+  }
   size_t late_operations() const {
-    return epoch_ ? epoch_->late().operations() : 0;
+    return epoch_ ? epoch_->stragglers().operations() : 0;
   }
   State state() const;
   // Fills in everything except which nodes are connected.

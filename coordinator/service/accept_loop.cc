@@ -28,17 +28,17 @@ absl::StatusOr<std::unique_ptr<AcceptLoop>> AcceptLoop::Listen(
   absl::StatusOr<TcpListener> listener =
       ListenTcp(address, {.user_timeout_ms = user_timeout_ms});
   if (!listener.ok()) return listener.status();
-  std::unique_ptr<AcceptLoop> door(new AcceptLoop);
-  door->listeners_ = std::move(listener->fds);
-  door->port_ = listener->port;
-  door->wake_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  std::unique_ptr<AcceptLoop> accept_loop(new AcceptLoop);
+  accept_loop->listeners_ = std::move(listener->fds);
+  accept_loop->port_ = listener->port;
+  accept_loop->wake_ = Fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   // Without the eventfd Close() could not end the thread.
-  if (!door->wake_.valid()) return ToAbsl(ErrnoStatus(errno, "eventfd"));
+  if (!accept_loop->wake_.valid()) return ToAbsl(ErrnoStatus(errno, "eventfd"));
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   const int most = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 1 << 30));
-  door->most_ = most - std::min(kReservedDescriptors, most / 4);
-  return door;
+  accept_loop->most_ = most - std::min(kReservedDescriptors, most / 4);
+  return accept_loop;
 }
 
 AcceptLoop::~AcceptLoop() { Close(); }

@@ -65,14 +65,14 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(
 }
 
 absl::Status Server::Listen() {
-  absl::StatusOr<std::unique_ptr<AcceptLoop>> door =
+  absl::StatusOr<std::unique_ptr<AcceptLoop>> accept_loop =
       AcceptLoop::Listen(listen_, kPingTimeoutMs);
-  if (!door.ok()) {
+  if (!accept_loop.ok()) {
     return absl::UnavailableError(absl::StrCat(
-        "cannot listen: ", std::string(door.status().message()),
+        "cannot listen: ", std::string(accept_loop.status().message()),
         "; choose another --listen, or end the program that holds the port"));
   }
-  accept_loop_ = *std::move(door);
+  accept_loop_ = *std::move(accept_loop);
   listen_.port = accept_loop_->port();
   grpc::ServerBuilder builder;
   SetChannelArguments(&builder);

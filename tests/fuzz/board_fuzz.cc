@@ -175,7 +175,7 @@ class World {
     board().Arrive(slot, local, generation, s, kNoBuffer);
     if (!board().AllArrived(slot, generation)) return;
     if (a.set->negotiated()) {
-      board().news(slot / 64).fetch_or(uint64_t{1} << slot % 64);
+      board().ready_bits(slot / 64).fetch_or(uint64_t{1} << slot % 64);
     } else {
       board().PlaceTicket(slot, generation, 0);
     }
@@ -185,7 +185,7 @@ class World {
     const uint32_t slot = Slot();
     if (slot >= rig_.allotted) return;
     RaiseUrgency(board(), slot, generations_[{slot, 0}], Urgency::kAwaited);
-    board().news(slot / 64).fetch_or(uint64_t{1} << slot % 64);
+    board().ready_bits(slot / 64).fetch_or(uint64_t{1} << slot % 64);
     Turn();
   }
   void SubmitAll() {
@@ -306,7 +306,7 @@ class World {
       case 1:
         return Over(board().rank(local));
       case 2:
-        board().news(0) = feed_.OnceIn(2) ? UINT64_MAX : feed_.Word();
+        board().ready_bits(0) = feed_.OnceIn(2) ? UINT64_MAX : feed_.Word();
         return;
       case 3:
         return Over(board().slot(slot));
@@ -330,7 +330,7 @@ class World {
       case 10: {
         // A cell of the ticket ring, which follows the ranks' blocks.
         const auto* base = reinterpret_cast<std::byte*>(&board().header());
-        const auto* end = reinterpret_cast<std::byte*>(&board().news(0));
+        const auto* end = reinterpret_cast<std::byte*>(&board().ready_bits(0));
         const size_t cells =
             static_cast<size_t>(end - base) - size_t{kTicketCells} * 8;
         uint64_t value = Value();

@@ -47,11 +47,11 @@ class Script {
       case 3:
       case 4:
       case 5:
-        return News();
+        return Ready();
       case 6:
         return Backend();
       case 7:
-        return Look();
+        return Check();
       case 8:
         return Pass();
       case 9:
@@ -116,32 +116,32 @@ class Script {
     }
     rig_.Do();
   }
-  void News() {
+  void Ready() {
     if (rig_.allotted == 0) return Request();
-    worker::ReadySlot news;
-    news.slot = feed_.Byte() % (rig_.allotted + feed_.OnceIn(32));
-    if (news.slot >= rig_.allotted) return;
-    const worker::AllotSlot& slot = rig_.slots[news.slot];
-    uint32_t& generation = generations_[news.slot];
+    worker::ReadySlot ready;
+    ready.slot = feed_.Byte() % (rig_.allotted + feed_.OnceIn(32));
+    if (ready.slot >= rig_.allotted) return;
+    const worker::AllotSlot& slot = rig_.slots[ready.slot];
+    uint32_t& generation = generations_[ready.slot];
     if (!feed_.OnceIn(4)) ++generation;
-    news.generation = generation;
-    news.urgency = static_cast<Urgency>(feed_.Below(3));
+    ready.generation = generation;
+    ready.urgency = static_cast<Urgency>(feed_.Below(3));
     const uint32_t variant = feed_.Byte();
     for (size_t i = 0; i < slot.set->locals.size(); ++i) {
       Signature s =
           HonestSignature(slot.kind, slot.set->id, slot.set->size(), variant);
       if (slot.kind == Kind::kBroadcast) s.root = slot.set->ranks.front();
       if (feed_.OnceIn(32)) Spoil(&feed_, &s);
-      news.signatures.push_back(s);
+      ready.signatures.push_back(s);
       if (slot.kind != Kind::kAlltoall) continue;
       for (int j = 0; j < slot.set->size(); ++j) {
-        news.splits.push_back(s.shape[0] / slot.set->size());
+        ready.splits.push_back(s.shape[0] / slot.set->size());
       }
       if (feed_.OnceIn(32)) {
-        news.splits.back() = static_cast<int64_t>(feed_.Number());
+        ready.splits.back() = static_cast<int64_t>(feed_.Number());
       }
     }
-    rig_.core().OnReadySlot(news);
+    rig_.core().OnReadySlot(ready);
     if (!feed_.OnceIn(4)) rig_.core().OnPresenceAcknowledged();
     rig_.Do();
   }
@@ -171,10 +171,10 @@ class Script {
       rig_.Do();
     }
   }
-  void Look() {
-    worker::BoardSnapshot look;
-    look.ranks.resize(rig_.epoch_there ? rig_.config.local_size : 0);
-    for (auto& rank : look.ranks) {
+  void Check() {
+    worker::BoardSnapshot snapshot;
+    snapshot.ranks.resize(rig_.epoch_there ? rig_.config.local_size : 0);
+    for (auto& rank : snapshot.ranks) {
       const uint8_t b = feed_.Byte();
       rank.here = (b & 1) == 0;
       rank.aside = (b & 2) != 0;
@@ -192,11 +192,11 @@ class Script {
       rank.missing = rank.undecided ? feed_.Below(1u << kLocal) : 0;
     }
     for (uint32_t s = feed_.Below(4); s > 0 && s <= rig_.allotted; --s) {
-      look.waiting.push_back(
+      snapshot.waiting.push_back(
           {s - 1, feed_.Below(4), 1 + feed_.Below(3), 1 + feed_.Below(3)});
     }
-    look.stopped = feed_.Below(4);
-    rig_.core().OnSnapshot(look);
+    snapshot.stopped = feed_.Below(4);
+    rig_.core().OnSnapshot(snapshot);
     rig_.Do();
   }
   void Pass() {

@@ -253,8 +253,8 @@ void Scribble(const Board& board, Random* random) {
     case 1:
       return Over(board, board.rank(local), random);
     case 2:
-      board.news(static_cast<uint32_t>(random->Below(board.ready_words()))) =
-          random->Word();
+      board.ready_bits(static_cast<uint32_t>(
+          random->Below(board.ready_words()))) = random->Word();
       return;
     case 3:
       return Over(board, board.slot(slot), random);
@@ -290,7 +290,7 @@ void Submit(const Board& board, uint32_t slot, uint32_t local,
   }
   board.Arrive(slot, local, generation, s, static_cast<int>(random->Below(4)));
   if (!board.AllArrived(slot, generation)) return;
-  board.news(slot / 64).fetch_or(uint64_t{1} << slot % 64);
+  board.ready_bits(slot / 64).fetch_or(uint64_t{1} << slot % 64);
   board.PlaceTicket(slot, generation, 0);
 }
 

@@ -109,20 +109,20 @@ void Rig::Turn(int64_t now_ms, uint64_t stopped) {
     if (keeper_ == nullptr) return;
   }
   keeper_->SetSleeping(true);
-  for (const worker::ReadySlot& news : keeper_->TakeReadySlots())
-    core_.OnReadySlot(news);
+  for (const worker::ReadySlot& ready : keeper_->TakeReadySlots())
+    core_.OnReadySlot(ready);
   Do();
   if (keeper_ == nullptr) return;
   keeper_->PlaceHeldTickets();
   if (keeper_->somebody_left()) keeper_->FailWaiting();
   keeper_->AllSayBlocked();
   sampler_->Sample(stats_.get());
-  worker::BoardSnapshot look = keeper_->Look(0);
-  Expect(look.ranks.size() == config.local_size,
-         "a look is of all local ranks");
-  Expect(look.waiting.size() <= allotted, "a slot waits once");
-  look.stopped = stopped & core_.suspects();
-  core_.OnSnapshot(look);
+  worker::BoardSnapshot snapshot = keeper_->TakeSnapshot(0);
+  Expect(snapshot.ranks.size() == config.local_size,
+         "a snapshot is of all local ranks");
+  Expect(snapshot.waiting.size() <= allotted, "a slot waits once");
+  snapshot.stopped = stopped & core_.suspects();
+  core_.OnSnapshot(snapshot);
   Do();
   if (keeper_ != nullptr) keeper_->SetSleeping(false);
 }

@@ -49,14 +49,14 @@ AuthenticatedListener::Open(AuthenticatedListenerOptions options) {
   absl::StatusOr<Fd> listener = handshake::Listen(options.host, kBacklog);
   if (!listener.ok()) return listener.status();
   const handshake::Endpoint own = handshake::LocalEndpoint(listener->get());
-  std::unique_ptr<AuthenticatedListener> gate(new AuthenticatedListener(
+  std::unique_ptr<AuthenticatedListener> listener(new AuthenticatedListener(
       std::move(options), *std::move(listener), own.host, own.port));
   // Without it, the thread could not be woken and ended.
-  if (!gate->wake_.valid()) {
+  if (!listener->wake_.valid()) {
     return absl::UnavailableError(
         "no file descriptor is free; raise the limit (ulimit -n)");
   }
-  return gate;
+  return listener;
 }
 
 std::string AuthenticatedListener::AddressFor(uint32_t node) const {
@@ -173,7 +173,7 @@ absl::StatusOr<Fd> AuthenticatedListener::CallOnce(uint32_t node,
   if (s.ok()) {
     impostor = !handshake::Same(
         answer.proof,
-        handshake::Prove(peer.key, Role::kGate, hello, answer.challenge));
+        handshake::Prove(peer.key, Role::kListener, hello, answer.challenge));
   }
   if (s.ok() && !impostor) {
     const handshake::Proof proof =
@@ -260,7 +260,7 @@ bool AuthenticatedListener::HearHello(PendingHandshake& v) {
   }
   v.challenge = handshake::NewSecret();
   const handshake::Answer answer{
-      v.challenge, handshake::Prove(peers_[v.hello.from].key, Role::kGate,
+      v.challenge, handshake::Prove(peers_[v.hello.from].key, Role::kListener,
                                     v.hello, v.challenge)};
   v.read = 0;
   v.answered = true;

@@ -28,13 +28,13 @@ AuthenticatedListener::Clock::time_point In(milliseconds time) {
 
 std::unique_ptr<AuthenticatedListener> Open(
     uint32_t self, uint64_t epoch = 7, const std::string& host = "127.0.0.1") {
-  auto gate = AuthenticatedListener::Open({.host = host,
-                                           .self = self,
-                                           .nodes = 2,
-                                           .connections = 2,
-                                           .epoch = epoch});
-  EXPECT_TRUE(gate.ok()) << gate.status();
-  return *std::move(gate);
+  auto listener = AuthenticatedListener::Open({.host = host,
+                                               .self = self,
+                                               .nodes = 2,
+                                               .connections = 2,
+                                               .epoch = epoch});
+  EXPECT_TRUE(listener.ok()) << listener.status();
+  return *std::move(listener);
 }
 
 // A TCP connection to the listener whose address is at the end of `offer`.
@@ -236,8 +236,8 @@ TEST_F(AuthenticatedListenerTest, OffersThatAreNoneAreNamed) {
   for (const std::string& bad :
        {std::string(), std::string("nonsense"), std::string(36, '\0'),
         std::string(1000, 'x')}) {
-    auto gate = Open(0);
-    const auto offer = gate->SetPeers({"", bad});
+    auto listener = Open(0);
+    const auto offer = listener->SetPeers({"", bad});
     ASSERT_NE(offer, nullptr);
     EXPECT_EQ(offer->node, 1u);
   }
@@ -266,12 +266,12 @@ TEST(AuthenticatedListener, WithoutRoomForAllOfItsDescriptorsItDoesNotOpen) {
   rlimit tight = before;
   tight.rlim_cur = static_cast<rlim_t>(next) + 1;
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &tight), 0);
-  const auto gate =
+  const auto listener =
       AuthenticatedListener::Open({.host = "127.0.0.1", .nodes = 2});
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_FALSE(gate.ok());
-  EXPECT_NE(gate.status().message().find("ulimit -n"), std::string::npos)
-      << gate.status();
+  EXPECT_FALSE(listener.ok());
+  EXPECT_NE(listener.status().message().find("ulimit -n"), std::string::npos)
+      << listener.status();
 }
 
 }  // namespace

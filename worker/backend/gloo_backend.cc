@@ -59,13 +59,14 @@ absl::StatusOr<std::vector<std::string>> GlooBackend::Prepare(
         absl::StrCat("cannot listen for other nodes on address '",
                      options_.host, "' (set --network): ", why));
   };
-  absl::StatusOr<std::unique_ptr<AuthenticatedListener>> gate =
+  absl::StatusOr<std::unique_ptr<AuthenticatedListener>> listener =
       AuthenticatedListener::Open({.host = options_.host,
                                    .self = self_,
                                    .nodes = nodes_,
                                    .connections = 2 * options_.connections,
                                    .epoch = options_.nonce});
-  if (!gate.ok()) return cannot_listen(std::string(gate.status().message()));
+  if (!listener.ok())
+    return cannot_listen(std::string(listener.status().message()));
   try {
     std::vector<std::shared_ptr<GlooMesh>> meshes;
     for (uint32_t c = 0; c < 2 * options_.connections; ++c) {
@@ -74,12 +75,12 @@ absl::StatusOr<std::vector<std::string>> GlooBackend::Prepare(
     }
     std::vector<std::string> addresses(nodes_);
     for (uint32_t i = 0; i < nodes_; ++i) {
-      if (i != self_) addresses[i] = (*gate)->AddressFor(i);
+      if (i != self_) addresses[i] = (*listener)->AddressFor(i);
     }
     std::lock_guard lock(mutex_);
     if (aborted_) return absl::AbortedError("the network backend was stopped");
     meshes_ = std::move(meshes);
-    listener_ = *std::move(gate);
+    listener_ = *std::move(listener);
     return addresses;
   } catch (const std::exception& e) {
     return cannot_listen(e.what());

@@ -43,8 +43,8 @@ Secret KeyOf(const Secret& lower, const Secret& higher, uint64_t epoch) {
 }
 
 Proof Prove(const Secret& key, Role role, const Hello& hello,
-            const Secret& gate_challenge) {
-  return Sign(key, role, hello, gate_challenge);
+            const Secret& listener_challenge) {
+  return Sign(key, role, hello, listener_challenge);
 }
 
 bool Same(const Proof& a, const Proof& b) {

@@ -5,7 +5,7 @@
 // A process that only eavesdrops, answers at the port or reflects messages
 // cannot prove it.
 //
-//   caller                                         gate (AuthenticatedListener)
+//   caller                                         listener (AuthenticatedListener)
 //     |-- Hello {from, to, challenge} ---------------->|
 //     |<- Answer {challenge, proof "gate" of both} ----|
 //     |-- Proof {proof "caller" of both} ------------->|
@@ -43,7 +43,7 @@ struct Answer {
 };
 static_assert(sizeof(Hello) == 56 && sizeof(Answer) == 64);
 
-enum class Role : uint32_t { kCaller = 1, kGate = 2 };
+enum class Role : uint32_t { kCaller = 1, kListener = 2 };
 
 // Returns random bytes from the kernel.
 Secret NewSecret();
@@ -54,7 +54,7 @@ Secret NewSecret();
 Secret KeyOf(const Secret& lower, const Secret& higher, uint64_t epoch);
 
 Proof Prove(const Secret& key, Role role, const Hello& hello,
-            const Secret& gate_challenge);
+            const Secret& listener_challenge);
 
 // Compares in constant time.
 bool Same(const Proof& a, const Proof& b);

@@ -263,9 +263,9 @@ void ExecutorCore::AfterMemberGone() {
 
 // --- Running -----------------------------------------------------------------
 
-void ExecutorCore::OnReadySlot(const ReadySlot& news) {
+void ExecutorCore::OnReadySlot(const ReadySlot& ready) {
   if (phase_ != Phase::kRunning) return;
-  if (absl::Status s = epoch_->OnReadySlot(news); !s.ok()) FailEpochHere(s);
+  if (absl::Status s = epoch_->OnReadySlot(ready); !s.ok()) FailEpochHere(s);
 }
 
 void ExecutorCore::OnIdleSlots(const std::vector<IdleSlot>& idle) {
@@ -279,9 +279,9 @@ void ExecutorCore::OnSlotFreed(uint32_t slot, uint32_t first) {
   }
 }
 
-void ExecutorCore::OnSnapshot(const BoardSnapshot& look) {
+void ExecutorCore::OnSnapshot(const BoardSnapshot& snapshot) {
   if (phase_ != Phase::kRunning) return;
-  if (const auto frozen = epoch_->OnSnapshot(now_ms_, look)) Expel(*frozen);
+  if (const auto frozen = epoch_->OnSnapshot(now_ms_, snapshot)) Expel(*frozen);
 }
 
 // The rank is not marked as gone: its process lives and may still write to

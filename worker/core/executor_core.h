@@ -92,7 +92,7 @@ class ExecutorCore {
   // --- Board and backend ---------------------------------------------------
   // There is no memory for another slot: the epoch ends.
   void OnBoardFull(const absl::Status& status);
-  void OnReadySlot(const ReadySlot& news);
+  void OnReadySlot(const ReadySlot& ready);
   // The results of FindIdleSlots and FreeSlot (see ExecutorEpoch).
   void OnIdleSlots(const std::vector<IdleSlot>& idle);
   void OnSlotFreed(uint32_t slot, uint32_t first);
@@ -103,7 +103,7 @@ class ExecutorCore {
   void OnRunFree(uint32_t record);
   // Call it every kBoardScanMs, every kBlockedScanMs while all ranks say that
   // they are blocked, and whenever wants_snapshot() is true.
-  void OnSnapshot(const BoardSnapshot& look);
+  void OnSnapshot(const BoardSnapshot& snapshot);
   bool wants_snapshot() const {
     return phase_ == Phase::kRunning && epoch_->wants_snapshot();
   }

@@ -70,7 +70,7 @@ absl::Status CheckElasticAlone(const session::Hello& h) {
   return CheckTimes(h);
 }
 
-std::string Terms(int min_size, int max_size) {
+std::string SizesText(int min_size, int max_size) {
   return absl::StrCat(min_size, " to ", max_size, " ranks");
 }
 
@@ -108,8 +108,8 @@ absl::Status Membership::CheckElastic(const session::Hello& h) const {
   if (h.min_size != min_size_ || h.max_size != max_size_) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the process (pid ", h.pid, ") says that the job has ",
-        Terms(h.min_size, h.max_size), ", but others on this node say ",
-        Terms(min_size_, max_size_),
+        SizesText(h.min_size, h.max_size), ", but others on this node say ",
+        SizesText(min_size_, max_size_),
         "; start all ranks with the same smallest and greatest number"));
   }
   if (members_.size() >= kMaxLocalRanks) {

@@ -54,7 +54,7 @@ TEST_F(ExecutorCoreTest, OneNodeNeedsNoBackend) {
   core_.OnBoardCreated(absl::OkStatus());
   EXPECT_EQ(Slot("x").negotiated, 0u);
   // Ranks run their operations themselves: nothing is reported.
-  core_.OnReadySlot(News(0, 1, Kind::kAllreduce, 8, 8));
+  core_.OnReadySlot(Ready(0, 1, Kind::kAllreduce, 8, 8));
   EXPECT_TRUE(TakeSent().empty());
 }
 

@@ -53,9 +53,9 @@ int64_t ExecutorLogic::SleepMs() const {
 void ExecutorLogic::TakeReadySlots() {
   std::vector<ReadySlot> all = keeper_->TakeReadySlots();
   Intercept(&all);
-  for (const ReadySlot& news : all) {
-    observer_->OnReady(news);
-    core_.OnReadySlot(news);
+  for (const ReadySlot& ready : all) {
+    observer_->OnReady(ready);
+    core_.OnReadySlot(ready);
   }
 }
 
@@ -68,7 +68,7 @@ void ExecutorLogic::LookAround() {
   looked_ms_ = now;
   core_.OnTime(now);
   observer_->OnScan();
-  core_.OnSnapshot(keeper_->Look(core_.suspects()));
+  core_.OnSnapshot(keeper_->TakeSnapshot(core_.suspects()));
   DoActions();
 }
 

@@ -137,10 +137,10 @@ void ExecutorReporter::OnTick(const EpochNetwork* network) {
 
 // --- Operations --------------------------------------------------------------
 
-void ExecutorReporter::OnReady(const ReadySlot& news) {
+void ExecutorReporter::OnReady(const ReadySlot& ready) {
   // An operation is reported again when a rank begins to wait for it.
-  PresentSince& since = present_since_[news.slot];
-  if (since.generation != news.generation) since = {news.generation, NowNs()};
+  PresentSince& since = present_since_[ready.slot];
+  if (since.generation != ready.generation) since = {ready.generation, NowNs()};
 }
 
 void ExecutorReporter::OnIssued(const RunSpec& run) {

@@ -44,7 +44,7 @@ class ExecutorReporter : public ExecutorObserver {
   void OnScan() override;
   void OnTick(const EpochNetwork* network) override;
 
-  void OnReady(const ReadySlot& news) override;
+  void OnReady(const ReadySlot& ready) override;
   void OnIssued(const RunSpec& run) override;
   void OnOperationFailed(const FailSlot& fail,
                          const std::string& name) override;

@@ -75,22 +75,22 @@ bool IsConnected(Attempt* attempt) {
   return !attempt->failed;
 }
 
-struct Look {
+struct Progress {
   const Attempt* best = nullptr;  // the first that is connected
   bool earlier_open = false;  // an attempt before `best` is still in progress;
                               // without `best`: any attempt is
 };
 
-Look LookAt(std::vector<Attempt>* attempts) {
-  Look look;
+Progress Check(std::vector<Attempt>* attempts) {
+  Progress progress;
   for (Attempt& attempt : *attempts) {
     if (IsConnected(&attempt)) {
-      look.best = &attempt;
-      return look;
+      progress.best = &attempt;
+      return progress;
     }
-    if (!attempt.failed) look.earlier_open = true;
+    if (!attempt.failed) progress.earlier_open = true;
   }
-  return look;
+  return progress;
 }
 
 }  // namespace
@@ -189,15 +189,15 @@ Status FirstThatAccepts(const std::vector<std::string>& addresses,
   auto deadline = steady_clock::now() + limit;
   std::optional<steady_clock::time_point> answered;
   do {
-    Look look = LookAt(&attempts);
+    Progress progress = Check(&attempts);
     auto now = steady_clock::now();
-    if (look.best != nullptr) {
+    if (progress.best != nullptr) {
       if (!answered) answered = now;
-      if (!look.earlier_open || now - *answered >= kPreference) {
-        *found = look.best->address;
+      if (!progress.earlier_open || now - *answered >= kPreference) {
+        *found = progress.best->address;
         return Status();
       }
-    } else if (!look.earlier_open) {
+    } else if (!progress.earlier_open) {
       break;  // all have failed
     }
     poll(nullptr, 0, kLookMs);

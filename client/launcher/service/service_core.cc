@@ -35,20 +35,20 @@ ServiceCore::Actions ServiceCore::Said(int connection,
     Leave(connection, true);
   } else if (!it->second.place) {
     Place(connection, message);
-  } else if (verb == kSayGot && asked_ == connection && !own_terms_) {
-    BootstrapInfo terms;
-    Status s = Decode(rest, &terms);
-    if (s.ok()) s = Complete(&terms);
+  } else if (verb == kSayGot && asked_ == connection && !own_info_) {
+    BootstrapInfo info;
+    Status s = Decode(rest, &info);
+    if (s.ok()) s = Complete(&info);
     if (s.ok()) {
-      Use(terms);
+      Use(info);
     } else {
       Fail(s);
     }
   } else if (verb == kSayFailed && asked_ == connection &&
-             (own_terms_ || !used_)) {
+             (own_info_ || !used_)) {
     Fail(Status(Code::kUnavailable, rest));
-  } else if (verb == kSayPublished && asked_ == connection && own_terms_) {
-    Use(terms_);
+  } else if (verb == kSayPublished && asked_ == connection && own_info_) {
+    Use(info_);
   }
   return Take();
 }
@@ -122,15 +122,15 @@ Status ServiceCore::CheckSameJob(const RankMessage& p) const {
 
 void ServiceCore::Begin() {
   const bool own = facts_.running_agent.empty() && facts_.coordinator.empty();
-  const Status s = own ? OwnTerms() : ForeignTerms();
+  const Status s = own ? MakeOwnInfo() : MakeInfoOfCoordinator();
   if (!s.ok()) Fail(s);
 }
 
 // The job starts its own coordinator.
-Status ServiceCore::OwnTerms() {
+Status ServiceCore::MakeOwnInfo() {
   if (first_->one_node()) {
-    terms_.secret = facts_.random_secret;
-    terms_.token = facts_.token.empty() ? facts_.random_token : facts_.token;
+    info_.secret = facts_.random_secret;
+    info_.token = facts_.token.empty() ? facts_.random_token : facts_.token;
     StartCoordinator("127.0.0.1:0");
     return Status();
   }
@@ -140,7 +140,7 @@ Status ServiceCore::OwnTerms() {
       Carry();
       return Status();
     case ExchangeKind::kDerived:
-      return DeriveTerms();
+      return DeriveInfo();
     case ExchangeKind::kNone:
       break;
   }
@@ -154,34 +154,34 @@ Status ServiceCore::OwnTerms() {
           "MAYPOLE_SECRET_FILE for all ranks, or start them with maypolerun");
 }
 
-Status ServiceCore::DeriveTerms() {
+Status ServiceCore::DeriveInfo() {
   std::string key = facts_.token;
   if (key.empty()) {
     if (Status s = facts_.user_secret(&key); !s.ok()) return s;
   }
-  Derive(key, &terms_);
+  Derive(key, &info_);
   const std::string port = facts_.coordinator_port.empty()
                                ? DerivedPort(first_->job)
                                : facts_.coordinator_port;
   if (first_->at_head) {
     StartCoordinator(facts_.any_address + ":" + port);
   } else {
-    terms_.coordinators = {first_->head + ":" + port};
-    Use(terms_);
+    info_.coordinators = {first_->head + ":" + port};
+    Use(info_);
   }
   return Status();
 }
 
-void ServiceCore::Derive(const std::string& key, BootstrapInfo* terms) const {
-  terms->secret = facts_.derive(key, "secret of " + first_->job);
-  terms->token = facts_.derive(key, "token of " + first_->job);
+void ServiceCore::Derive(const std::string& key, BootstrapInfo* info) const {
+  info->secret = facts_.derive(key, "secret of " + first_->job);
+  info->token = facts_.derive(key, "token of " + first_->job);
 }
 
 // A node that has a token does not use a published one: anybody who can write
 // to the launcher's exchange could have put it there.
-Status ServiceCore::Complete(BootstrapInfo* terms) const {
+Status ServiceCore::Complete(BootstrapInfo* info) const {
   const bool here = !facts_.token.empty();
-  if (here != terms->token.empty()) {
+  if (here != info->token.empty()) {
     return Status(Code::kInvalidArgument,
                   std::string("MAYPOLE_TOKEN is set ") +
                       (here ? "on this node, but not on rank 0's"
@@ -189,19 +189,19 @@ Status ServiceCore::Complete(BootstrapInfo* terms) const {
                       ": set it to the same random text on all ranks, or on "
                       "none");
   }
-  if (here) Derive(facts_.token, terms);
+  if (here) Derive(facts_.token, info);
   return Status();
 }
 
 // The job uses an agent or a coordinator that already runs.
-Status ServiceCore::ForeignTerms() {
+Status ServiceCore::MakeInfoOfCoordinator() {
   if (facts_.running_agent.empty()) {
-    terms_.coordinators = {facts_.coordinator};
+    info_.coordinators = {facts_.coordinator};
   }
   bool known = true;
   if (Status s = FindToken(&known); !s.ok()) return s;
   if (known) {
-    Use(terms_);
+    Use(info_);
   } else {
     carried_ = true;
     Carry();
@@ -210,11 +210,11 @@ Status ServiceCore::ForeignTerms() {
 }
 
 Status ServiceCore::FindToken(bool* known) {
-  terms_.token = facts_.token;
+  info_.token = facts_.token;
   std::string key;
   if (!facts_.token.empty()) return Status();
   if (first_->one_node()) {
-    terms_.token = facts_.random_token;
+    info_.token = facts_.random_token;
     return Status();
   }
   if (!facts_.secret_file.empty()) {
@@ -230,7 +230,7 @@ Status ServiceCore::FindToken(bool* known) {
                   "that only they know: set MAYPOLE_TOKEN to the same random "
                   "text on all ranks");
   }
-  terms_.token = facts_.derive(key, "token of " + first_->job);
+  info_.token = facts_.derive(key, "token of " + first_->job);
   return Status();
 }
 
@@ -249,33 +249,33 @@ void ServiceCore::Carry() {
     }
     return;
   }
-  if (own_terms_) {
+  if (own_info_) {
     if (asked_ == head) return;
     asked_ = head;
     // Anybody who can reach torchrun's store, for example, can read it.
-    BootstrapInfo published = terms_;
+    BootstrapInfo published = info_;
     if (!facts_.token.empty()) published.secret = published.token = "";
     Send(head, std::string(kSayPublish) + "\n" + Encode(published));
     return;
   }
   if (!facts_.running_agent.empty() || !facts_.coordinator.empty()) {
-    terms_.token = facts_.random_token;
-    own_terms_ = true;
+    info_.token = facts_.random_token;
+    own_info_ = true;
     return Carry();
   }
-  if (!terms_.secret.empty()) return;  // the coordinator is being started
+  if (!info_.secret.empty()) return;  // the coordinator is being started
   if (facts_.token.empty()) {
-    terms_.secret = facts_.random_secret;
-    terms_.token = facts_.random_token;
+    info_.secret = facts_.random_secret;
+    info_.token = facts_.random_token;
   } else {
-    Derive(facts_.token, &terms_);
+    Derive(facts_.token, &info_);
   }
   StartCoordinator(facts_.any_address + ":0");
 }
 
 void ServiceCore::StartCoordinator(const std::string& listen) {
   actions_.push_back(
-      {.kind = ServiceAction::kWriteSecret, .text = terms_.secret});
+      {.kind = ServiceAction::kWriteSecret, .text = info_.secret});
   actions_.push_back({.kind = ServiceAction::kStart,
                       .name = kCoordinatorName,
                       .arguments = CoordinatorArguments(
@@ -299,9 +299,9 @@ ServiceCore::Actions ServiceCore::Ready(const std::string& name,
                   "', which is not HOST:PORT");
   }
   for (const std::string& address : facts_.addresses) {
-    terms_.coordinators.push_back(JoinHostPort(address, at.port));
+    info_.coordinators.push_back(JoinHostPort(address, at.port));
   }
-  own_terms_ = true;
+  own_info_ = true;
   if (carried_) Carry();
   // This node need not wait until other nodes have the bootstrap info.
   used_ = true;
@@ -309,11 +309,11 @@ ServiceCore::Actions ServiceCore::Ready(const std::string& name,
   return Take();
 }
 
-void ServiceCore::Use(const BootstrapInfo& terms) {
+void ServiceCore::Use(const BootstrapInfo& info) {
   if (used_) return;
   used_ = true;
-  terms_ = terms;
-  if (terms_.coordinators.empty()) {
+  info_ = info;
+  if (info_.coordinators.empty()) {
     if (!facts_.running_agent.empty()) return Answer(facts_.running_agent);
     return Fail(Status(
         Code::kUnavailable,
@@ -323,18 +323,18 @@ void ServiceCore::Use(const BootstrapInfo& terms) {
   if (!facts_.coordinator.empty()) {
     return StartWorker(facts_.coordinator, facts_.secret_file);
   }
-  if (!terms_.secret.empty()) {
+  if (!info_.secret.empty()) {
     actions_.push_back(
-        {.kind = ServiceAction::kWriteSecret, .text = terms_.secret});
+        {.kind = ServiceAction::kWriteSecret, .text = info_.secret});
   }
   actions_.push_back(
-      {.kind = ServiceAction::kDial, .arguments = terms_.coordinators});
+      {.kind = ServiceAction::kDial, .arguments = info_.coordinators});
 }
 
 ServiceCore::Actions ServiceCore::Dialed(const std::string& address) {
   if (!failure_ && !stopped_) {
     StartWorker(address,
-                terms_.secret.empty() ? facts_.secret_file : secret_path());
+                info_.secret.empty() ? facts_.secret_file : secret_path());
   }
   return Take();
 }
@@ -367,12 +367,12 @@ void ServiceCore::AnswerRank(int connection, Rank* rank) {
                          failure_->message()}));
   } else if (!agent_.empty()) {
     rank->answered = true;
-    Send(connection, Say(kSayAgent, {agent_, terms_.token}));
+    Send(connection, Say(kSayAgent, {agent_, info_.token}));
   }
 }
 
 ServiceCore::Actions ServiceCore::Failed(const std::string& what) {
-  const bool port_was_derived = first_ && first_->at_head && !own_terms_ &&
+  const bool port_was_derived = first_ && first_->at_head && !own_info_ &&
                                 first_->exchange == ExchangeKind::kDerived;
   Fail(Status(Code::kUnavailable,
               what + (port_was_derived ? " (if the port is in use: set "

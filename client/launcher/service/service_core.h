@@ -103,19 +103,19 @@ class ServiceCore {
   void Place(int connection, const std::string& message);
   Status CheckSameJob(const RankMessage& place) const;
   void Begin();
-  Status OwnTerms();
-  Status ForeignTerms();
+  Status MakeOwnInfo();
+  Status MakeInfoOfCoordinator();
   Status FindToken(bool* known);
-  Status DeriveTerms();
+  Status DeriveInfo();
   // Derives secret and token; all nodes that know `key` get the same.
-  void Derive(const std::string& key, BootstrapInfo* terms) const;
+  void Derive(const std::string& key, BootstrapInfo* info) const;
   // Adds to the published bootstrap info what only this node knows.
-  Status Complete(BootstrapInfo* terms) const;
+  Status Complete(BootstrapInfo* info) const;
   void StartCoordinator(const std::string& listen);
   void StartWorker(const std::string& coordinator,
                    const std::string& secret_file);
   void Carry();
-  void Use(const BootstrapInfo& terms);
+  void Use(const BootstrapInfo& info);
   void Answer(const std::string& agent);
   void AnswerRank(int connection, Rank* rank);
   void Fail(const Status& status);
@@ -126,11 +126,11 @@ class ServiceCore {
   const ServiceFacts facts_;
   std::map<int, Rank> ranks_;
   std::optional<RankMessage> first_;  // of the first rank
-  BootstrapInfo terms_;               // the job's bootstrap info
-  bool carried_ = false;    // the bootstrap info is exchanged by the launcher
-  bool own_terms_ = false;  // terms_ is complete, and this node publishes it
-  bool used_ = false;       // the agent, or the search for its coordinator, was
-                            // started
+  BootstrapInfo info_;                // the job's bootstrap info
+  bool carried_ = false;   // the bootstrap info is exchanged by the launcher
+  bool own_info_ = false;  // info_ is complete, and this node publishes it
+  bool used_ = false;      // the agent, or the search for its coordinator, was
+                           // started
   int asked_ = -1;     // connection that was asked to get or publish; -1: none
   std::string agent_;  // the agent's socket; empty: not known yet
   std::optional<Status> failure_;

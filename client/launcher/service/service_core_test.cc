@@ -91,10 +91,9 @@ class Service {
   ServiceCore core;
 };
 
-std::string PublishedTerms(const std::string& coordinators,
-                           const std::string& secret,
-                           const std::string& token) {
-  return "maypole-terms-1|" + coordinators + "|" + secret + "|" + token;
+std::string PublishedInfo(const std::string& coordinators,
+                          const std::string& secret, const std::string& token) {
+  return "maypole-bootstrap-1|" + coordinators + "|" + secret + "|" + token;
 }
 
 TEST(ServiceCoreTest, OneNodeHasADaemonOfEachKindOnLoopback) {
@@ -181,13 +180,14 @@ TEST(ServiceCoreTest, RankZerosNodePublishes) {
   EXPECT_THAT(s.Come(2, Place(0, 4, 2, carried)),
               ElementsAre("secret S", HasSubstr("--listen=[::]:0 ")));
   EXPECT_THAT(s.CoordinatorReady(),
-              ElementsAre("send 2 publish|" + PublishedTerms("10.0.0.1:4001 "
-                                                             "[fd00::1]:4001",
-                                                             "S", "T"),
+              ElementsAre("send 2 publish|" + PublishedInfo("10.0.0.1:4001 "
+                                                            "[fd00::1]:4001",
+                                                            "S", "T"),
                           HasSubstr("--coordinator=127.0.0.1:4001 ")));
   EXPECT_THAT(s.Say(2, "published"), IsEmpty());
   // The rank that was asked before gets what this node has published.
-  EXPECT_THAT(s.Say(1, "got\nmaypole-terms-1\n10.0.0.1:4001\nS\nT"), IsEmpty());
+  EXPECT_THAT(s.Say(1, "got\nmaypole-bootstrap-1\n10.0.0.1:4001\nS\nT"),
+              IsEmpty());
   EXPECT_THAT(s.AgentReady(), ElementsAre("send 1 agent|/d/agent.sock|T",
                                           "send 2 agent|/d/agent.sock|T"));
 }
@@ -199,8 +199,9 @@ TEST(ServiceCoreTest, OtherNodesGet) {
   EXPECT_THAT(s.Come(2, Place(3, 4, 2, carried)), IsEmpty());
   // The rank that was asked dies: the other rank is asked.
   EXPECT_THAT(Service::Texts(s.core.Closed(1)), ElementsAre("send 2 get"));
-  EXPECT_THAT(s.Say(2, "got\nmaypole-terms-1\n10.0.0.1:1 [fd00::1]:1\nS2\nT2"),
-              ElementsAre("secret S2", "dial 10.0.0.1:1 [fd00::1]:1"));
+  EXPECT_THAT(
+      s.Say(2, "got\nmaypole-bootstrap-1\n10.0.0.1:1 [fd00::1]:1\nS2\nT2"),
+      ElementsAre("secret S2", "dial 10.0.0.1:1 [fd00::1]:1"));
   EXPECT_THAT(Service::Texts(s.core.Dialed("10.0.0.1:1")),
               ElementsAre(AllOf(HasSubstr("--coordinator=10.0.0.1:1 "),
                                 HasSubstr("--secret_file=/d/secret"))));
@@ -219,13 +220,13 @@ TEST(ServiceCoreTest, WhoHasATokenPublishesAddressesOnly) {
   EXPECT_THAT(
       head.CoordinatorReady(),
       ElementsAre("send 1 publish|" +
-                      PublishedTerms("10.0.0.1:4001 [fd00::1]:4001", "", ""),
+                      PublishedInfo("10.0.0.1:4001 [fd00::1]:4001", "", ""),
                   StartsWith("start agent")));
   EXPECT_THAT(head.AgentReady(),
               ElementsAre("send 1 agent|/d/agent.sock|mine:token of j"));
   EXPECT_THAT(other.Come(1, Place(2, 4, 2, carried)),
               ElementsAre("send 1 get"));
-  EXPECT_THAT(other.Say(1, "got\nmaypole-terms-1\n10.0.0.1:4001\n\n"),
+  EXPECT_THAT(other.Say(1, "got\nmaypole-bootstrap-1\n10.0.0.1:4001\n\n"),
               ElementsAre("secret mine:secret of j", "dial 10.0.0.1:4001"));
   EXPECT_THAT(Service::Texts(other.core.Dialed("10.0.0.1:4001")),
               ElementsAre(HasSubstr("--secret_file=/d/secret")));
@@ -236,7 +237,7 @@ TEST(ServiceCoreTest, WhoHasATokenPublishesAddressesOnly) {
 TEST(ServiceCoreTest, ATokenIsSetOnAllNodesOrOnNone) {
   Service without;
   without.Come(1, Place(2, 4, 2, ExchangeKind::kCarried));
-  EXPECT_THAT(without.Say(1, "got\nmaypole-terms-1\n10.0.0.1:4001\n\n"),
+  EXPECT_THAT(without.Say(1, "got\nmaypole-bootstrap-1\n10.0.0.1:4001\n\n"),
               ElementsAre(AllOf(StartsWith("send 1 error|3|MAYPOLE_TOKEN"),
                                 HasSubstr("rank 0's node, but not on this"))));
   ServiceFacts facts = ProcessFacts();
@@ -244,7 +245,7 @@ TEST(ServiceCoreTest, ATokenIsSetOnAllNodesOrOnNone) {
   Service with(facts);
   with.Come(1, Place(2, 4, 2, ExchangeKind::kCarried));
   // Nothing that another user may have published is used.
-  EXPECT_THAT(with.Say(1, "got\nmaypole-terms-1\n10.0.0.1:4001\nS2\nT2"),
+  EXPECT_THAT(with.Say(1, "got\nmaypole-bootstrap-1\n10.0.0.1:4001\nS2\nT2"),
               ElementsAre(AllOf(StartsWith("send 1 error|3|MAYPOLE_TOKEN"),
                                 HasSubstr("this node, but not on rank 0's"))));
 }
@@ -319,7 +320,7 @@ TEST(ServiceCoreTest, ACoordinatorThatRunsAndATokenThatTravels) {
   const auto carried = ExchangeKind::kCarried;
   EXPECT_THAT(
       s.Come(1, Place(0, 4, 2, carried)),
-      ElementsAre("send 1 publish|" + PublishedTerms("head:4001", "", "T")));
+      ElementsAre("send 1 publish|" + PublishedInfo("head:4001", "", "T")));
   EXPECT_THAT(s.Say(1, "published"), ElementsAre(StartsWith("start agent")));
 }
 
@@ -334,7 +335,7 @@ TEST(ServiceCoreTest, AnAgentThatRunsIsUsed) {
 TEST(ServiceCoreTest, AgentsMustRunEverywhereOrNowhere) {
   Service s;
   s.Come(1, Place(2, 4, 2, ExchangeKind::kCarried));
-  EXPECT_THAT(s.Say(1, "got\nmaypole-terms-1\n\n\nT"),
+  EXPECT_THAT(s.Say(1, "got\nmaypole-bootstrap-1\n\n\nT"),
               ElementsAre(AllOf(StartsWith("send 1 error|14|"),
                                 HasSubstr("none runs on this node"))));
 }

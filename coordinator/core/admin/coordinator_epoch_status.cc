@@ -10,7 +10,7 @@ void CoordinatorEpoch::FillStatus(proto::JobStatus* status) const {
   status->set_size(size_);
   status->set_runs(runs_);
   status->set_operations(operations_);
-  for (const auto& [rank, held] : late_.late_for()) {
+  for (const auto& [rank, held] : stragglers_.late_for()) {
     if (!HasLeft(rank)) status->add_late_ranks(rank);
   }
   status->set_pending_operations(static_cast<uint32_t>(table_.pending()));
@@ -40,10 +40,10 @@ void CoordinatorEpoch::FillStatus(size_t node,
     proto::RankStatus* r = status->add_rank_status();
     r->set_rank(member.ranks[i]);
     r->set_pid(i < member.pids.size() ? member.pids[i] : 0);
-    const auto late = late_.late_for().find(member.ranks[i]);
+    const auto late = stragglers_.late_for().find(member.ranks[i]);
     if (HasLeft(member.ranks[i])) {
       r->set_state("left");
-    } else if (late == late_.late_for().end()) {
+    } else if (late == stragglers_.late_for().end()) {
       r->set_state("running");
     } else {
       r->set_state("late");

@@ -122,8 +122,8 @@ std::optional<Time> Deadlock::Deadline() const {
   return std::nullopt;
 }
 
-Deadlock::Verdict Deadlock::Look(Time now, const std::vector<uint32_t>& left,
-                                 const std::vector<uint64_t>& sent) {
+Deadlock::Verdict Deadlock::Check(Time now, const std::vector<uint32_t>& left,
+                                  const std::vector<uint64_t>& sent) {
   due_ = false;
   Verdict verdict;
   std::vector<size_t> nodes;

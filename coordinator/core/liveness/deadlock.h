@@ -9,7 +9,7 @@
 //
 //   Deadlock deadlock(&members, &sets, &table, &joins);
 //   deadlock.Take(node, message);            // an error: the message is bad
-//   Deadlock::Verdict v = deadlock.Look(now, left, sent);   // after any event
+//   Deadlock::Verdict v = deadlock.Check(now, left, sent);   // after any event
 //   if (v.confirm != 0) ...send ConfirmBlocked{round = v.confirm} to v.nodes
 //   if (!v.text.empty()) ...end the epoch
 //
@@ -59,8 +59,8 @@ class Deadlock {
   // an executor.
   void Wake();
   // `left`: ranks that have left; `sent`: messages of the epoch, by node.
-  Verdict Look(Time now, const std::vector<uint32_t>& left,
-               const std::vector<uint64_t>& sent);
+  Verdict Check(Time now, const std::vector<uint32_t>& left,
+                const std::vector<uint64_t>& sent);
   std::optional<Time> Deadline() const;
 
  private:

@@ -81,9 +81,9 @@ TEST_F(StragglerTimeInCoreTest, TheEndOfAnEpochTellsWhatIsLeft) {
   bed_.Pass(milliseconds(300));
   bed_.From(a_, Present(1, {Allreduce("y", {0}, {3})}));
   bed_.From(b_, Gone(1, 1, false));
-  ASSERT_EQ(bed_.late().size(), 1u);
-  EXPECT_EQ(bed_.late()[0].node, "n1");
-  EXPECT_EQ(bed_.late()[0].time, milliseconds(300));
+  ASSERT_EQ(bed_.stragglers().size(), 1u);
+  EXPECT_EQ(bed_.stragglers()[0].node, "n1");
+  EXPECT_EQ(bed_.stragglers()[0].time, milliseconds(300));
   EXPECT_EQ(Take()["n1"], Time::zero());
 }
 

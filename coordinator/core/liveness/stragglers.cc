@@ -245,8 +245,8 @@ void Stragglers::NoteLate(const std::vector<Late>& late) {
   }
 }
 
-Stragglers::Report Stragglers::Look(Time now,
-                                    const std::vector<uint32_t>& left) {
+Stragglers::Report Stragglers::Check(Time now,
+                                     const std::vector<uint32_t>& left) {
   Report report;
   look_at_.reset();
   if (check_ <= Time::zero()) return report;

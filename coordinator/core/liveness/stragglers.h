@@ -11,7 +11,7 @@
 //   Stragglers late(&members, &sets, &table, &joins, check, shutdown);
 //   late.Take(now, node, message);     // an error: the message is bad
 //   late.Watch(now);                   // after any event
-//   if (late.Deadline() <= now) Stragglers::Report r = late.Look(now, left);
+//   if (stragglers.Deadline() <= now) Stragglers::Report r = stragglers.Check(now, left);
 //
 //   report    made
 //   first     kSettle after an operation has become late
@@ -76,9 +76,9 @@ class Stragglers {
   void Watch(Time now);
   std::optional<Time> Deadline() const;
   // `left`: ranks that have left.
-  Report Look(Time now, const std::vector<uint32_t>& left);
+  Report Check(Time now, const std::vector<uint32_t>& left);
 
-  // As of the last Look().
+  // As of the last Check().
   size_t ranks() const { return late_for_.size(); }
   size_t operations() const { return late_operations_; }
   // By rank: the operations that it holds up, the oldest first, at most

@@ -52,7 +52,7 @@ absl::Status CheckElasticReady(const proto::RanksReady& ready) {
 
 // --- Who waits ---------------------------------------------------------------
 
-absl::Status Elastic::CheckTerms(const NodeMember& node,
+absl::Status Elastic::CheckSizes(const NodeMember& node,
                                  const proto::RanksReady& ready) {
   const std::string who = NodeText(node.node, node.host);
   if (!active()) {
@@ -81,7 +81,7 @@ absl::Status Elastic::SetWaiting(Time now, NodeMember node,
   const SessionId session = node.session;
   Node next;
   absl::Status status;
-  if (!ready.members().empty()) status = CheckTerms(node, ready);
+  if (!ready.members().empty()) status = CheckSizes(node, ready);
   if (status.ok()) {
     static const std::vector<Process> kNobody;
     const auto it = nodes_.find(session);

@@ -131,7 +131,7 @@ class Elastic {
     std::string text;  // "rank 2 (node n1, host h, pid 77)"
   };
 
-  absl::Status CheckTerms(const NodeMember& node,
+  absl::Status CheckSizes(const NodeMember& node,
                           const proto::RanksReady& ready);
   Process MakeProcess(Time now, const NodeMember& node,
                       const proto::RanksReady& ready, int i,

@@ -91,7 +91,7 @@ void Buckets::Hold(Time now, BucketId id, size_t place, ReadyOperation ready,
   }
   if (bucket.held + bucket.ran == bucket.members.size()) {
     Run(id, BucketEnd::kComplete, release);
-    for (NodeMember& m : bucket.members) m.state = State::kAwaited;
+    for (Member& m : bucket.members) m.state = State::kAwaited;
     bucket.ran = 0;
     bucket.misses = 0;
   } else if (urgent) {
@@ -102,7 +102,7 @@ void Buckets::Hold(Time now, BucketId id, size_t place, ReadyOperation ready,
 void Buckets::Run(BucketId id, BucketEnd end, Release* release) {
   Bucket& bucket = buckets_.at(id);
   Release::Part part{end, {}};
-  for (NodeMember& m : bucket.members) {
+  for (Member& m : bucket.members) {
     if (m.state != State::kHeld) continue;
     const uint32_t operation = m.ready.id;
     part.operations.push_back(std::move(m.ready));
@@ -123,7 +123,7 @@ bool Buckets::Miss(BucketId id, Release* release) {
     return true;
   }
   // Operations that are held came late, or belong to the new round.
-  for (NodeMember& m : bucket.members) {
+  for (Member& m : bucket.members) {
     if (m.state == State::kRan) m.state = State::kAwaited;
   }
   bucket.ran = 0;
@@ -132,7 +132,7 @@ bool Buckets::Miss(BucketId id, Release* release) {
 
 void Buckets::Forget(BucketId id, Release* release) {
   if (buckets_.at(id).held > 0) Run(id, BucketEnd::kForgotten, release);
-  for (const NodeMember& m : buckets_.at(id).members) {
+  for (const Member& m : buckets_.at(id).members) {
     Known& known = Find(m.ready.id);
     known.bucket = 0;
     known.steps_out = std::min((1u << known.times_out) - 1, kMostStepsOut);
@@ -180,7 +180,7 @@ void Buckets::DropHeld(uint32_t process_set) {
     Bucket& bucket = buckets_.at(waiting.second);
     if (std::get<1>(bucket.key) != process_set) return false;
     bucket.held = 0;
-    for (NodeMember& m : bucket.members) {
+    for (Member& m : bucket.members) {
       if (m.state == State::kHeld) m.state = State::kAwaited;
     }
     return true;

@@ -84,13 +84,13 @@ class Buckets {
 
  private:
   enum class State { kAwaited, kHeld, kRan };
-  struct NodeMember {
+  struct Member {
     State state = State::kAwaited;
     ReadyOperation ready;  // if not kHeld, only the id is valid
   };
   struct Bucket {
     FusionKey key;
-    std::vector<NodeMember> members;
+    std::vector<Member> members;
     size_t held = 0;
     size_t ran = 0;  // in this round
     Time since{};    // when the first held operation came

@@ -199,7 +199,7 @@ void TestBed::Carry(const Actions& actions) {
       }
     } else if (const StragglerNode* late =
                    std::get_if<StragglerNode>(&action)) {
-      late_.push_back(*late);
+      stragglers_.push_back(*late);
     } else if (const ErrorCounted* error = std::get_if<ErrorCounted>(&action)) {
       errors_.push_back(error->kind);
     } else if (const auto* issued = std::get_if<OperationIssued>(&action)) {

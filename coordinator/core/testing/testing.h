@@ -87,7 +87,7 @@ class TestBed {
   int Count(ErrorKind kind) const;
   int reconnects() const { return reconnects_; }
   const std::vector<OperationIssued>& issued() const { return issued_; }
-  const std::vector<StragglerNode>& late() const { return late_; }
+  const std::vector<StragglerNode>& stragglers() const { return stragglers_; }
   const std::vector<std::string>& log() const { return log_; }
   Time now() const { return now_; }
 
@@ -105,7 +105,7 @@ class TestBed {
   StreamId last_stream_ = 0;
   std::vector<ErrorKind> errors_;
   std::vector<OperationIssued> issued_;
-  std::vector<StragglerNode> late_;
+  std::vector<StragglerNode> stragglers_;
   std::vector<std::string> log_;
   int reconnects_ = 0;
 };

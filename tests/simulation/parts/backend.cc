@@ -142,7 +142,7 @@ void SimulatedBackend::OnEnded(
 void SimulatedBackend::Start(worker::Work work) {
   flights_.push_back({std::move(work)});
   if (!failure_.ok()) return AskForEnd();
-  TryEagerReduce();
+  TryReduce();
 }
 
 SimulatedBackend::Flight* SimulatedBackend::Next() {
@@ -165,7 +165,7 @@ bool SimulatedBackend::Fits(const worker::Work& a, const worker::Work& b) {
          a.scatters == b.scatters && a.op == b.op && a.dtype == b.dtype;
 }
 
-void SimulatedBackend::TryEagerReduce() {
+void SimulatedBackend::TryReduce() {
   for (;;) {
     const Flight* mine = Next();
     if (mine == nullptr) return;
@@ -184,16 +184,15 @@ void SimulatedBackend::TryEagerReduce() {
       }
       nodes.push_back(node);
     }
-    EagerReduce(nodes);
+    Reduce(nodes);
     // It may have been before others that do not concern this node.
     for (SimulatedBackend* node : nodes) {
-      if (node != this) node->TryEagerReduce();
+      if (node != this) node->TryReduce();
     }
   }
 }
 
-void SimulatedBackend::EagerReduce(
-    const std::vector<SimulatedBackend*>& nodes) {
+void SimulatedBackend::Reduce(const std::vector<SimulatedBackend*>& nodes) {
   std::vector<worker::Work*> work;
   std::vector<uint32_t> who;
   for (SimulatedBackend* node : nodes) {

@@ -75,8 +75,8 @@ class SimulatedBackend : public worker::Backend {
   std::vector<SimulatedBackend*> Nodes();
   std::vector<uint32_t> Participants(const worker::Work& work) const;
   Flight* Next();  // the first that has not been executed
-  void TryEagerReduce();
-  void EagerReduce(const std::vector<SimulatedBackend*>& nodes);
+  void TryReduce();
+  void Reduce(const std::vector<SimulatedBackend*>& nodes);
   static bool Fits(const worker::Work& a, const worker::Work& b);
   static void Reduce(Stage* stage, const std::vector<uint32_t>& who,
                      const std::vector<worker::Work*>& work);

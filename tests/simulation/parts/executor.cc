@@ -108,14 +108,14 @@ void Executor::Spoil(std::vector<worker::Action>* actions) {
 }
 
 void Executor::Judge(std::vector<worker::ReadySlot>* all) {
-  for (worker::ReadySlot& news : *all) {
+  for (worker::ReadySlot& ready : *all) {
     if (!woken_ && had_board_ && !stage_->SomebodyOwesAWake()) {
       stage_->Found("node ", options_.node,
                     ": an operation is ready, and no rank has woken the "
                     "executor");
     }
     if (stage_->Spoils(Sabotage::kNoMismatch, 2)) {
-      for (Signature& s : news.signatures) s = news.signatures.front();
+      for (Signature& s : ready.signatures) s = ready.signatures.front();
     }
   }
 }

@@ -85,8 +85,8 @@ class Executor : private worker::ExecutorSystem,
     void Intercept(std::vector<worker::Action>* actions) override {
       executor_->Spoil(actions);
     }
-    void Intercept(std::vector<worker::ReadySlot>* news) override {
-      executor_->Judge(news);
+    void Intercept(std::vector<worker::ReadySlot>* ready) override {
+      executor_->Judge(ready);
     }
     Executor* const executor_;
   };
@@ -101,7 +101,7 @@ class Executor : private worker::ExecutorSystem,
   // told: numbers of the reported sources, and how often each had been handled.
   void CheckAttended(const std::vector<std::pair<uint64_t, uint64_t>>& told);
   void Spoil(std::vector<worker::Action>* actions);
-  void Judge(std::vector<worker::ReadySlot>* news);
+  void Judge(std::vector<worker::ReadySlot>* ready);
 
   // ExecutorSystem
   int64_t NowNs() override { return stage_->scheduler.now(); }

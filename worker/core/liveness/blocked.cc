@@ -10,18 +10,18 @@ namespace {
 // Returns the local ranks that another rank can wait for forever. Ranks that
 // have left do not count, since operations that wait for them fail; neither do
 // ranks that stand aside, since they stand in for operations.
-uint64_t Silent(const BoardSnapshot& look) {
+uint64_t Silent(const BoardSnapshot& snapshot) {
   uint64_t ranks = 0;
-  for (uint32_t i = 0; i < look.ranks.size(); ++i) {
-    const RankSnapshot& rank = look.ranks[i];
+  for (uint32_t i = 0; i < snapshot.ranks.size(); ++i) {
+    const RankSnapshot& rank = snapshot.ranks[i];
     if (rank.here && !rank.aside) ranks |= uint64_t{1} << i;
   }
   return ranks;
 }
 
-bool IsBlocked(const BoardSnapshot& look, uint32_t local, uint64_t silent,
+bool IsBlocked(const BoardSnapshot& snapshot, uint32_t local, uint64_t silent,
                const WaitJudge& judge) {
-  const RankSnapshot& rank = look.ranks[local];
+  const RankSnapshot& rank = snapshot.ranks[local];
   if (rank.blocked_count % 2 == 0) return false;
   if (rank.blocked_on == kBlockedInJoin) return judge.WaitsInJoin(local);
   if (rank.blocked_on == kBlockedForSet) return judge.WaitsForSet(local);
@@ -32,13 +32,14 @@ bool IsBlocked(const BoardSnapshot& look, uint32_t local, uint64_t silent,
 
 }  // namespace
 
-bool BlockedRanks::Look(const BoardSnapshot& look, const WaitJudge& judge) {
+bool BlockedRanks::Check(const BoardSnapshot& snapshot,
+                         const WaitJudge& judge) {
   std::vector<BlockedWait> waits;
-  const uint64_t silent = Silent(look);
-  for (uint32_t i = 0; i < look.ranks.size(); ++i) {
-    const RankSnapshot& rank = look.ranks[i];
+  const uint64_t silent = Silent(snapshot);
+  for (uint32_t i = 0; i < snapshot.ranks.size(); ++i) {
+    const RankSnapshot& rank = snapshot.ranks[i];
     if (!rank.here) continue;
-    if (!IsBlocked(look, i, silent, judge)) {
+    if (!IsBlocked(snapshot, i, silent, judge)) {
       waits_.clear();
       return false;
     }

@@ -44,7 +44,7 @@ class BlockedRanks {
  public:
   // Returns true if all live ranks are blocked, and the previous snapshot has
   // shown the same.
-  bool Look(const BoardSnapshot& look, const WaitJudge& judge);
+  bool Check(const BoardSnapshot& snapshot, const WaitJudge& judge);
   // The waits of all live ranks if the last snapshot shows all of them blocked;
   // empty otherwise.
   const std::vector<BlockedWait>& waits() const { return waits_; }

@@ -6,8 +6,8 @@
 
 namespace maypole::worker {
 
-std::optional<uint32_t> FrozenRanks::Look(int64_t now_ms,
-                                          const BoardSnapshot& look) {
+std::optional<uint32_t> FrozenRanks::Check(int64_t now_ms,
+                                           const BoardSnapshot& snapshot) {
   if (timeout_ms_ == 0) return std::nullopt;
   // A long time since the last look means that this process has stood still
   // itself, and perhaps all ranks with it (a suspended machine): count only a
@@ -15,9 +15,9 @@ std::optional<uint32_t> FrozenRanks::Look(int64_t now_ms,
   const int64_t passed = std::min(now_ms - last_ms_, 2 * kBoardScanMs);
   last_ms_ = now_ms;
   std::optional<uint32_t> frozen;
-  for (uint32_t i = 0; i < ranks_.size() && i < look.ranks.size(); ++i) {
+  for (uint32_t i = 0; i < ranks_.size() && i < snapshot.ranks.size(); ++i) {
     Rank& rank = ranks_[i];
-    const RankSnapshot& seen = look.ranks[i];
+    const RankSnapshot& seen = snapshot.ranks[i];
     const bool holds = seen.here && seen.holds.has_value();
     const bool still = holds && rank.holds && rank.beat == seen.beat;
     rank = {holds, seen.beat, still ? rank.still_ms + passed : 0};

@@ -26,7 +26,7 @@ class FrozenRanks {
   int64_t timeout_ms() const { return timeout_ms_; }
   // Returns the local rank that has been frozen for longest, if any has reached
   // the timeout.
-  std::optional<uint32_t> Look(int64_t now_ms, const BoardSnapshot& look);
+  std::optional<uint32_t> Check(int64_t now_ms, const BoardSnapshot& snapshot);
   // A mask of the local ranks that will soon reach the timeout.
   uint64_t suspects() const;
 

@@ -7,8 +7,8 @@
 
 namespace maypole::worker {
 
-void LocalStragglers::Look(int64_t now_ms,
-                           const std::vector<WaitingSlot>& waiting) {
+void LocalStragglers::Check(int64_t now_ms,
+                            const std::vector<WaitingSlot>& waiting) {
   now_ms_ = now_ms;
   std::map<uint32_t, Since> slots;
   for (const WaitingSlot& w : waiting) {

@@ -27,7 +27,7 @@ class LocalStragglers {
   explicit LocalStragglers(int64_t check_ms) : check_ms_(check_ms) {}
 
   // `waiting` lists all operations that wait now.
-  void Look(int64_t now_ms, const std::vector<WaitingSlot>& waiting);
+  void Check(int64_t now_ms, const std::vector<WaitingSlot>& waiting);
   // The late operations as of the last look, the oldest first.
   std::vector<Late> late() const;
   // A mask of the local ranks that late or soon late operations wait for.

@@ -55,7 +55,7 @@ class SnapshotTest : public ExecutorCoreTest {
   void BlockAll() {
     Slot("x");
     Slot("y");
-    core_.OnReadySlot(News(1, 1, Kind::kAllreduce, 8, 8));
+    core_.OnReadySlot(Ready(1, 1, Kind::kAllreduce, 8, 8));
     look_.ranks[0].blocked_count = 7;
     look_.ranks[0].blocked_on = Tagged(1, 0);
     look_.ranks[0].undecided = true;
@@ -130,10 +130,10 @@ TEST_F(SnapshotTest, ANoticeGoesToARankThatWaitsForOtherNodes) {
   Start();
   MakeSet(1, 1, {1, 3});
   Slot("x", Kind::kAllreduce, 1, 2);
-  ReadySlot news = News(0, 1, Kind::kAllreduce, 8, 8);
-  news.signatures.resize(1);
-  news.signatures[0].process_set = 1;
-  core_.OnReadySlot(news);
+  ReadySlot ready = Ready(0, 1, Kind::kAllreduce, 8, 8);
+  ready.signatures.resize(1);
+  ready.signatures[0].process_set = 1;
+  core_.OnReadySlot(ready);
   Drop();
   proto::CoordinatorMessage notice;
   notice.mutable_notice()->set_epoch(1);
@@ -321,8 +321,8 @@ TEST_P(NotBlockedTest, WhatMayStillEndIsNoDeadlock) {
     case 6:  // reported, not sent yet
       Slot("z");
       Slot("w");
-      core_.OnReadySlot(News(2, 1, Kind::kAllreduce, 8, 8));
-      core_.OnReadySlot(News(3, 1, Kind::kAllreduce, 8, 8));
+      core_.OnReadySlot(Ready(2, 1, Kind::kAllreduce, 8, 8));
+      core_.OnReadySlot(Ready(3, 1, Kind::kAllreduce, 8, 8));
       break;
     case 7:  // it has not asked for a set
       look_.ranks[1].blocked_on = kBlockedForSet;
@@ -387,9 +387,10 @@ TEST_F(SnapshotTest, RandomLooks) {
       RankSnapshot& rank = look_.ranks[random() % 2];
       rank.blocked_count += random() % 2;
     }
-    const auto all = [](const BoardSnapshot& look) {
-      return !look.ranks.empty() && look.ranks[0].blocked_count % 2 == 1 &&
-             look.ranks[1].blocked_count % 2 == 1;
+    const auto all = [](const BoardSnapshot& snapshot) {
+      return !snapshot.ranks.empty() &&
+             snapshot.ranks[0].blocked_count % 2 == 1 &&
+             snapshot.ranks[1].blocked_count % 2 == 1;
     };
     const bool same =
         all(before) &&

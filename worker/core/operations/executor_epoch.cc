@@ -69,7 +69,7 @@ ExecutorEpoch::ExecutorEpoch(EpochInfo info, uint32_t slots, uint32_t records,
       recalls_(&slots_),
       presence_(info_.epoch),
       runs_(static_cast<uint32_t>(info_.size), info_.node_index, records),
-      late_(info_.stall_check_ms),
+      local_stragglers_(info_.stall_check_ms),
       frozen_(static_cast<uint32_t>(info_.nodes[info_.node_index].ranks_size()),
               frozen_timeout_ms) {}
 
@@ -77,20 +77,20 @@ void ExecutorEpoch::Send(proto::ExecutorMessage message) {
   actions_->push_back(SendToCoordinator{std::move(message)});
 }
 
-absl::Status ExecutorEpoch::OnReadySlot(const ReadySlot& news) {
-  SlotEntry* entry = slots_.Get(news.slot);
+absl::Status ExecutorEpoch::OnReadySlot(const ReadySlot& ready) {
+  SlotEntry* entry = slots_.Get(ready.slot);
   // Operations within the node need no report. Otherwise a ready bit may have
   // been set again for an old generation.
   if (entry == nullptr || !entry->set->negotiated() ||
-      news.generation < entry->reported) {
+      ready.generation < entry->reported) {
     return absl::OkStatus();
   }
-  if (news.generation == entry->reported) {
-    OnUrgent(news.urgency, entry);
+  if (ready.generation == entry->reported) {
+    OnUrgent(ready.urgency, entry);
     return absl::OkStatus();
   }
   const std::string node = info_.NodeText(info_.node_index);
-  if (absl::Status s = CheckReadySlot(news, *entry, node); !s.ok()) return s;
+  if (absl::Status s = CheckReadySlot(ready, *entry, node); !s.ok()) return s;
   // Ranks submit a name again only after the last operation of that name has
   // ended, unless it fails because a rank has left. The coordinator does not
   // accept two at once.
@@ -101,15 +101,15 @@ absl::Status ExecutorEpoch::OnReadySlot(const ReadySlot& news) {
     return absl::InvalidArgumentError(absl::StrCat(
         entry->set->RanksText(), ": those of ", node, " have submitted ",
         std::string(Name(entry->kind)), " '", entry->name, "' (call ",
-        news.generation - entry->first, ") before call ",
+        ready.generation - entry->first, ") before call ",
         entry->reported - entry->first,
         " had ended; has a process overwritten its shared memory?"));
   }
-  entry->reported = news.generation;
+  entry->reported = ready.generation;
   entry->retiring = false;
-  entry->signatures = news.signatures;
-  entry->splits = news.splits;
-  entry->urgency = news.urgency;
+  entry->signatures = ready.signatures;
+  entry->splits = ready.splits;
+  entry->urgency = ready.urgency;
   presence_.Add(*entry);
   SendPresence();
   return absl::OkStatus();

@@ -63,7 +63,7 @@ class ExecutorEpoch : private WaitJudge {
 
   const EpochInfo& info() const { return info_; }
 
-  absl::Status OnReadySlot(const ReadySlot& news);
+  absl::Status OnReadySlot(const ReadySlot& ready);
   void OnPresenceAcknowledged();
   absl::Status OnExecute(const proto::Execute& execute);
   absl::Status OnOperationFailed(const proto::OperationFailed& failed);
@@ -112,10 +112,13 @@ class ExecutorEpoch : private WaitJudge {
     std::string what;  // "has not moved for 10 s while ..."
   };
   // Returns a rank that counts as lost from now on, if there is one.
-  std::optional<Frozen> OnSnapshot(int64_t now_ms, const BoardSnapshot& look);
+  std::optional<Frozen> OnSnapshot(int64_t now_ms,
+                                   const BoardSnapshot& snapshot);
   // A mask of the local ranks whose processes the next snapshot should check
   // for being stopped.
-  uint64_t suspects() const { return late_.suspects() | frozen_.suspects(); }
+  uint64_t suspects() const {
+    return local_stragglers_.suspects() | frozen_.suspects();
+  }
   // Counts a handled message of this epoch, EpochStart and Endpoints included;
   // see proto Blocked.
   void CountHandled() { ++handled_; }
@@ -175,8 +178,8 @@ class ExecutorEpoch : private WaitJudge {
   bool IsSlot(uint32_t slot) const override {
     return slots_.Get(slot) != nullptr;
   }
-  void LookForStragglers(int64_t now_ms, const BoardSnapshot& look);
-  void LookForBlocked(const BoardSnapshot& look);
+  void CheckForStragglers(int64_t now_ms, const BoardSnapshot& snapshot);
+  void CheckForBlocked(const BoardSnapshot& snapshot);
   proto::Blocked BlockedMessage(bool blocked) const;
   void SetIdentity(const SlotEntry& entry, proto::Identity* out) const;
   // Adds the global ranks of a mask of local ranks.
@@ -213,7 +216,7 @@ class ExecutorEpoch : private WaitJudge {
   // By slot: the last generation that members that stand aside were asked for.
   std::map<uint32_t, uint32_t> wanted_;
 
-  LocalStragglers late_;
+  LocalStragglers local_stragglers_;
   std::string late_told_;  // digest of what was reported last
   FrozenRanks frozen_;
   BlockedRanks blocked_;

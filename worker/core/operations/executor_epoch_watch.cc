@@ -26,13 +26,13 @@ void ExecutorEpoch::AddRanks(uint64_t locals, Field* out) const {
 }
 
 std::optional<ExecutorEpoch::Frozen> ExecutorEpoch::OnSnapshot(
-    int64_t now_ms, const BoardSnapshot& look) {
-  LookForStragglers(now_ms, look);
-  LookForBlocked(look);
-  const std::optional<uint32_t> local = frozen_.Look(now_ms, look);
+    int64_t now_ms, const BoardSnapshot& snapshot) {
+  CheckForStragglers(now_ms, snapshot);
+  CheckForBlocked(snapshot);
+  const std::optional<uint32_t> local = frozen_.Check(now_ms, snapshot);
   if (!local) return std::nullopt;
-  const SlotEntry* entry = slots_.Get(*look.ranks[*local].holds);
-  const bool stopped = (look.stopped >> *local & 1) != 0;
+  const SlotEntry* entry = slots_.Get(*snapshot.ranks[*local].holds);
+  const bool stopped = (snapshot.stopped >> *local & 1) != 0;
   return Frozen{
       *local,
       absl::StrCat(
@@ -45,17 +45,17 @@ std::optional<ExecutorEpoch::Frozen> ExecutorEpoch::OnSnapshot(
 
 // --- Stragglers --------------------------------------------------------------
 
-void ExecutorEpoch::LookForStragglers(int64_t now_ms,
-                                      const BoardSnapshot& look) {
-  late_.Look(now_ms, look.waiting);
+void ExecutorEpoch::CheckForStragglers(int64_t now_ms,
+                                       const BoardSnapshot& snapshot) {
+  local_stragglers_.Check(now_ms, snapshot.waiting);
   proto::ExecutorMessage message;
   proto::LateOperations* out = message.mutable_late();
   out->set_epoch(info_.epoch);
   std::string told;
-  for (const LocalStragglers::Late& late : late_.late()) {
+  for (const LocalStragglers::Late& late : local_stragglers_.late()) {
     const SlotEntry* entry = slots_.Get(late.slot.slot);
     if (entry == nullptr) continue;
-    const uint64_t stopped = late.slot.missing & look.stopped;
+    const uint64_t stopped = late.slot.missing & snapshot.stopped;
     absl::StrAppend(&told, late.slot.slot, "/", late.slot.generation, "/",
                     late.slot.missing, "/", stopped, " ");
     if (static_cast<size_t>(out->operations_size()) >= kMaxLateOperations) {
@@ -77,7 +77,7 @@ void ExecutorEpoch::LookForStragglers(int64_t now_ms,
 
 uint64_t ExecutorEpoch::Waiting() const {
   uint64_t ranks = 0;
-  for (const LocalStragglers::Late& late : late_.late())
+  for (const LocalStragglers::Late& late : local_stragglers_.late())
     ranks |= late.slot.arrived;
   for (uint32_t slot = 0; slot < slots_.allotted(); ++slot) {
     const SlotEntry* entry = slots_.Get(slot);
@@ -98,7 +98,8 @@ uint64_t ExecutorEpoch::Waiting() const {
 
 uint32_t ExecutorEpoch::RankToTell(uint64_t locals) const {
   uint64_t late = 0;
-  for (const LocalStragglers::Late& l : late_.late()) late |= l.slot.missing;
+  for (const LocalStragglers::Late& l : local_stragglers_.late())
+    late |= l.slot.missing;
   for (const uint64_t choice : {Waiting() & ~late, ~late}) {
     if ((choice & locals) == 0) continue;
     return static_cast<uint32_t>(std::countr_zero(choice & locals));
@@ -150,8 +151,8 @@ proto::Blocked ExecutorEpoch::BlockedMessage(bool blocked) const {
   return out;
 }
 
-void ExecutorEpoch::LookForBlocked(const BoardSnapshot& look) {
-  const bool twice = blocked_.Look(look, *this);
+void ExecutorEpoch::CheckForBlocked(const BoardSnapshot& snapshot) {
+  const bool twice = blocked_.Check(snapshot, *this);
   const uint64_t round = std::exchange(confirm_round_, 0);
   // To confirm what was reported before, one snapshot is enough.
   const bool blocked = twice || (round != 0 && !blocked_.waits().empty());

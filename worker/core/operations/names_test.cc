@@ -61,7 +61,7 @@ class NamesTest : public ExecutorCoreTest {
   }
   // The name of the slot has run for the first time, as operation `id`.
   void RunOnce(uint32_t slot, uint32_t id) {
-    core_.OnReadySlot(News(slot, 1, Kind::kAllreduce, 8, 8));
+    core_.OnReadySlot(Ready(slot, 1, Kind::kAllreduce, 8, 8));
     core_.OnPresenceAcknowledged();
     proto::CoordinatorMessage m;
     AddOperation(AddRun(&m, ++runs_), id, std::to_string(slot),
@@ -274,7 +274,7 @@ TEST_F(NamesTest, TheCoordinatorForgetsANameFirst) {
   core_.OnSlotFreed(0, 1);
   EXPECT_EQ(Take<AllotSlot>().at(0).name, "new");
   // The coordinator counts the new name from 1.
-  core_.OnReadySlot(News(0, 2, Kind::kAllreduce, 8, 8));
+  core_.OnReadySlot(Ready(0, 2, Kind::kAllreduce, 8, 8));
   const proto::ExecutorMessage report = TakeSent().at(0);
   const auto& op = report.presence().operations(0);
   EXPECT_EQ(op.identity().name(), "new");
@@ -292,7 +292,7 @@ TEST_F(NamesTest, AReportThatCrossesComesAgainByIdentityAndIsCountedFromOne) {
   FillUp();
   RunOnce(0, 11);
   Drop();
-  core_.OnReadySlot(News(0, 2, Kind::kAllreduce, 8, 8));
+  core_.OnReadySlot(Ready(0, 2, Kind::kAllreduce, 8, 8));
   EXPECT_EQ(TakeSent().at(0).presence().operations(0).id(), 11u);
   core_.OnPresenceAcknowledged();
   core_.OnCoordinator(Retired({11}));
@@ -312,7 +312,7 @@ TEST_F(NamesTest, AReportThatCrossesComesAgainByIdentityAndIsCountedFromOne) {
 TEST_F(NamesTest, WhatIsReportedAndNotAnsweredKeepsItsName) {
   StartTwoNodes();
   FillUp();
-  core_.OnReadySlot(News(0, 1, Kind::kAllreduce, 8, 8));
+  core_.OnReadySlot(Ready(0, 1, Kind::kAllreduce, 8, 8));
   Ask(1, "new");
   Drop();
   core_.OnIdleSlots({{0, 1}});

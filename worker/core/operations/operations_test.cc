@@ -14,7 +14,7 @@ TEST_F(ExecutorCoreTest, PresenceIsBatchedWhileOneIsUnacknowledged) {
   for (const char* name : {"a", "b", "c"}) {
     EXPECT_EQ(Slot(name).negotiated, 1u);
   }
-  core_.OnReadySlot(News(0, 1, Kind::kAllreduce, 8, 8));
+  core_.OnReadySlot(Ready(0, 1, Kind::kAllreduce, 8, 8));
   auto sent = TakeSent();
   ASSERT_EQ(sent.size(), 1u);
   const auto& op = sent[0].presence().operations(0);
@@ -22,9 +22,9 @@ TEST_F(ExecutorCoreTest, PresenceIsBatchedWhileOneIsUnacknowledged) {
   EXPECT_EQ(op.generation(), 1u);
   ASSERT_EQ(op.signatures_size(), 1);
   EXPECT_EQ(op.signatures(0).ranks_size(), 2);
-  core_.OnReadySlot(News(1, 1, Kind::kAllreduce, 8, 8));
-  core_.OnReadySlot(News(2, 1, Kind::kAllreduce, 8, 9));
-  core_.OnReadySlot(News(2, 1, Kind::kAllreduce, 8, 9));  // the bit came twice
+  core_.OnReadySlot(Ready(1, 1, Kind::kAllreduce, 8, 8));
+  core_.OnReadySlot(Ready(2, 1, Kind::kAllreduce, 8, 9));
+  core_.OnReadySlot(Ready(2, 1, Kind::kAllreduce, 8, 9));  // the bit came twice
   EXPECT_TRUE(TakeSent().empty());
   core_.OnPresenceAcknowledged();
   sent = TakeSent();
@@ -41,12 +41,12 @@ TEST_F(ExecutorCoreTest, AWaitIsToldOncePerGeneration) {
   StartTwoNodes();
   Slot("a");
   Slot("b");
-  core_.OnReadySlot(News(0, 1, Kind::kAllreduce, 8, 8));
+  core_.OnReadySlot(Ready(0, 1, Kind::kAllreduce, 8, 8));
   core_.OnPresenceAcknowledged();
   auto sent = TakeSent();
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].presence().operations(0).urgency(), 0u);
-  ReadySlot waited = News(0, 1, Kind::kAllreduce, 8, 8);
+  ReadySlot waited = Ready(0, 1, Kind::kAllreduce, 8, 8);
   waited.urgency = Urgency::kAwaited;
   core_.OnReadySlot(waited);
   core_.OnReadySlot(waited);
@@ -57,7 +57,7 @@ TEST_F(ExecutorCoreTest, AWaitIsToldOncePerGeneration) {
   EXPECT_EQ(sent[0].presence().urgent(0).identity().name(), "a");
   EXPECT_EQ(sent[0].presence().urgent(0).generation(), 1u);
   // It waits for the acknowledgement like any report, with later ones.
-  ReadySlot immediate = News(1, 1, Kind::kAllreduce, 8, 8);
+  ReadySlot immediate = Ready(1, 1, Kind::kAllreduce, 8, 8);
   immediate.urgency = Urgency::kImmediate;
   core_.OnReadySlot(immediate);
   EXPECT_TRUE(TakeSent().empty());
@@ -74,18 +74,18 @@ TEST_F(ExecutorCoreTest, AWaitIsToldOncePerGeneration) {
 TEST_F(ExecutorCoreTest, AWaitForWhatRunsAlreadyIsNotTold) {
   StartTwoNodes();
   Slot("a");
-  core_.OnReadySlot(News(0, 1, Kind::kAllreduce, 8, 8));
+  core_.OnReadySlot(Ready(0, 1, Kind::kAllreduce, 8, 8));
   core_.OnPresenceAcknowledged();
   proto::CoordinatorMessage m;
   AddOperation(AddRun(&m, 1), 11, "a", Kind::kAllreduce, 1);
   core_.OnCoordinator(m);
   Drop();
-  ReadySlot waited = News(0, 1, Kind::kAllreduce, 8, 8);
+  ReadySlot waited = Ready(0, 1, Kind::kAllreduce, 8, 8);
   waited.urgency = Urgency::kAwaited;
   core_.OnReadySlot(waited);
   EXPECT_TRUE(TakeSent().empty());
   // The next generation is another matter; by id now.
-  core_.OnReadySlot(News(0, 2, Kind::kAllreduce, 8, 8));
+  core_.OnReadySlot(Ready(0, 2, Kind::kAllreduce, 8, 8));
   core_.OnPresenceAcknowledged();
   Drop();
   waited.generation = 2;
@@ -97,10 +97,10 @@ TEST_F(ExecutorCoreTest, AWaitForWhatRunsAlreadyIsNotTold) {
 TEST_F(ExecutorCoreTest, WhatHasNotEndedIsNotSubmittedAgain) {
   StartTwoNodes();
   Slot("a");
-  core_.OnReadySlot(News(0, 1, Kind::kAllreduce, 8, 8));
+  core_.OnReadySlot(Ready(0, 1, Kind::kAllreduce, 8, 8));
   core_.OnPresenceAcknowledged();
   Drop();
-  core_.OnReadySlot(News(0, 2, Kind::kAllreduce, 8, 8));
+  core_.OnReadySlot(Ready(0, 2, Kind::kAllreduce, 8, 8));
   const auto aborts = Take<AbortBoard>();
   ASSERT_EQ(aborts.size(), 1u);
   EXPECT_NE(aborts[0].text.find("allreduce 'a' (call 2) before call 1 "),
@@ -113,14 +113,14 @@ TEST_F(ExecutorCoreTest, WhatHasNotEndedIsNotSubmittedAgain) {
 TEST_F(ExecutorCoreTest, AfterSomebodyHasLeftRanksDoNotWaitForTheAnswer) {
   StartTwoNodes();
   Slot("a");
-  core_.OnReadySlot(News(0, 1, Kind::kAllreduce, 8, 8));
+  core_.OnReadySlot(Ready(0, 1, Kind::kAllreduce, 8, 8));
   core_.OnPresenceAcknowledged();
   proto::CoordinatorMessage m;
   m.mutable_rank_left()->set_epoch(1);
   m.mutable_rank_left()->set_rank(3);
   core_.OnCoordinator(m);
   Drop();
-  core_.OnReadySlot(News(0, 2, Kind::kAllreduce, 8, 8));
+  core_.OnReadySlot(Ready(0, 2, Kind::kAllreduce, 8, 8));
   EXPECT_EQ(TakeSent().at(0).presence().operations(0).generation(), 2u);
 }
 
@@ -147,8 +147,8 @@ TEST_F(ExecutorCoreTest, ExecuteBecomesAFusedRun) {
   StartTwoNodes();
   Slot("a");
   Slot("b");
-  core_.OnReadySlot(News(0, 1, Kind::kAllreduce, 5, 5));
-  core_.OnReadySlot(News(1, 1, Kind::kAllreduce, 100, 100));
+  core_.OnReadySlot(Ready(0, 1, Kind::kAllreduce, 5, 5));
+  core_.OnReadySlot(Ready(1, 1, Kind::kAllreduce, 100, 100));
   Drop();
   proto::CoordinatorMessage m;
   proto::Run* run = AddRun(&m, 1);
@@ -172,7 +172,7 @@ TEST_F(ExecutorCoreTest, ExecuteBecomesAFusedRun) {
   core_.OnPresenceAcknowledged();  // of a
   core_.OnPresenceAcknowledged();  // of b, which followed it
   Drop();
-  core_.OnReadySlot(News(0, 2, Kind::kAllreduce, 5, 5));
+  core_.OnReadySlot(Ready(0, 2, Kind::kAllreduce, 5, 5));
   const auto sent = TakeSent();
   EXPECT_EQ(sent.at(0).presence().operations(0).id(), 12u);
   EXPECT_FALSE(sent[0].presence().operations(0).has_identity());
@@ -181,7 +181,7 @@ TEST_F(ExecutorCoreTest, ExecuteBecomesAFusedRun) {
 TEST_F(ExecutorCoreTest, AllgatherSpaceIsByGlobalRank) {
   StartTwoNodes();
   Slot("g", Kind::kAllgather);
-  core_.OnReadySlot(News(0, 1, Kind::kAllgather, 3, 0));
+  core_.OnReadySlot(Ready(0, 1, Kind::kAllgather, 3, 0));
   EXPECT_EQ(TakeSent().at(0).presence().operations(0).first_dims(0), 3);
   proto::CoordinatorMessage m;
   proto::Run* run = AddRun(&m, 1);
@@ -201,8 +201,8 @@ TEST_F(ExecutorCoreTest, BroadcastBelongsToTheRootsNodeAndBarrierHasNoBytes) {
   StartTwoNodes();
   Slot("b", Kind::kBroadcast);
   Slot("w", Kind::kBarrier);
-  core_.OnReadySlot(News(0, 1, Kind::kBroadcast, 4, 4));
-  core_.OnReadySlot(News(1, 1, Kind::kBarrier, 0, 0));
+  core_.OnReadySlot(Ready(0, 1, Kind::kBroadcast, 4, 4));
+  core_.OnReadySlot(Ready(1, 1, Kind::kBarrier, 0, 0));
   Drop();
   proto::CoordinatorMessage m;
   AddOperation(AddRun(&m, 1), 1, "b", Kind::kBroadcast, 1);
@@ -228,9 +228,9 @@ TEST_F(ExecutorCoreTest, ExecuteThatDoesNotFitEndsTheEpoch) {
 TEST_F(ExecutorCoreTest, SignatureThatCannotBeEndsTheEpochAndNamesTheRank) {
   StartTwoNodes();
   Slot("a");
-  ReadySlot news = News(0, 1, Kind::kAllreduce, 8, 8);
-  news.signatures[1].dims = 200;
-  core_.OnReadySlot(news);
+  ReadySlot ready = Ready(0, 1, Kind::kAllreduce, 8, 8);
+  ready.signatures[1].dims = 200;
+  core_.OnReadySlot(ready);
   const auto aborted = Take<AbortBoard>();
   ASSERT_EQ(aborted.size(), 1u);
   EXPECT_NE(aborted[0].text.find("rank 1 (node n0"), std::string::npos)

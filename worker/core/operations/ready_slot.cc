@@ -34,20 +34,20 @@ std::string WhatIsWrong(const Signature& s, std::span<const int64_t> splits) {
 
 }  // namespace
 
-absl::Status CheckReadySlot(const ReadySlot& news, const SlotEntry& entry,
+absl::Status CheckReadySlot(const ReadySlot& ready, const SlotEntry& entry,
                             const std::string& node_text) {
   const std::vector<int>& here = entry.set->here;
   const size_t n = entry.set->ranks.size();
   const bool splits = entry.kind == Kind::kAlltoall;
-  if (news.signatures.size() != here.size() ||
-      news.splits.size() != (splits ? here.size() * n : 0)) {
+  if (ready.signatures.size() != here.size() ||
+      ready.splits.size() != (splits ? here.size() * n : 0)) {
     return absl::InternalError("wrong number of signatures or splits");
   }
   for (size_t i = 0; i < here.size(); ++i) {
-    const Signature& s = news.signatures[i];
+    const Signature& s = ready.signatures[i];
     std::string wrong = WhatIsWrong(s, entry);
     if (wrong.empty() && splits) {
-      wrong = WhatIsWrong(s, std::span(news.splits).subspan(i * n, n));
+      wrong = WhatIsWrong(s, std::span(ready.splits).subspan(i * n, n));
     }
     if (wrong.empty()) continue;
     return absl::InvalidArgumentError(

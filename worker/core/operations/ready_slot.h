@@ -27,7 +27,7 @@ struct ReadySlot {
 };
 
 // The error names the rank. It only occurs if a rank has corrupted the board.
-absl::Status CheckReadySlot(const ReadySlot& news, const SlotEntry& entry,
+absl::Status CheckReadySlot(const ReadySlot& ready, const SlotEntry& entry,
                             const std::string& node_text);
 
 }  // namespace maypole::worker

@@ -163,7 +163,7 @@ TEST_F(RequestsTest, ASetWithinTheNodeNeedsNobodyElse) {
   const session::SlotReply reply = Slot("x", Kind::kAllreduce, 1);
   EXPECT_EQ(reply.negotiated, 0u);
   EXPECT_EQ(reply.code, 0u);
-  core_.OnReadySlot(News(reply.slot, 1, Kind::kAllreduce, 8, 8));  // made up
+  core_.OnReadySlot(Ready(reply.slot, 1, Kind::kAllreduce, 8, 8));  // made up
   EXPECT_TRUE(core_.TakeActions().empty());
   EXPECT_EQ(Slot("x", Kind::kAllreduce, 2).negotiated, 0u);
   // The same name in another set is another slot.
@@ -182,10 +182,10 @@ TEST_F(RequestsTest, PresenceIsOfTheMembers) {
   ASSERT_EQ(allotted.size(), 1u);
   EXPECT_EQ(allotted[0].set->mask(), 2u);
   EXPECT_EQ(allotted[0].name, "x");
-  ReadySlot news = News(0, 1, Kind::kAllreduce, 8, 8);
-  news.signatures.resize(1);
-  news.signatures[0].process_set = 1;
-  core_.OnReadySlot(news);
+  ReadySlot ready = Ready(0, 1, Kind::kAllreduce, 8, 8);
+  ready.signatures.resize(1);
+  ready.signatures[0].process_set = 1;
+  core_.OnReadySlot(ready);
   const auto sent = TakeSent();
   ASSERT_EQ(sent.size(), 1u);
   const auto& op = sent[0].presence().operations(0);
@@ -199,10 +199,10 @@ TEST_F(RequestsTest, ARootOutsideTheSetCannotBe) {
   StartTwoNodes();
   MakeSet(1, 1, {1, 3});
   Slot("b", Kind::kBroadcast, 1, 2);
-  ReadySlot news = News(0, 1, Kind::kBroadcast, 8, 8);  // root 2
-  news.signatures.resize(1);
-  news.signatures[0].process_set = 1;
-  core_.OnReadySlot(news);
+  ReadySlot ready = Ready(0, 1, Kind::kBroadcast, 8, 8);  // root 2
+  ready.signatures.resize(1);
+  ready.signatures[0].process_set = 1;
+  core_.OnReadySlot(ready);
   const auto aborted = Take<AbortBoard>();
   ASSERT_EQ(aborted.size(), 1u);
   EXPECT_NE(aborted[0].text.find("root, rank 2, is not in the process set"),
@@ -359,9 +359,9 @@ TEST_F(RequestsTest, StandInIsWantedOnceAndOnlyIfTheNodeIsBehind) {
   EXPECT_EQ(want.generation, 1u);
   EXPECT_EQ(want.signature.shape[0], 8);
   EXPECT_EQ(want.signature.op, Op::kMax);
-  ReadySlot news = News(0, 1, Kind::kAllreduce, 8, 8);
-  for (Signature& s : news.signatures) s.aside = 1;
-  core_.OnReadySlot(news);
+  ReadySlot ready = Ready(0, 1, Kind::kAllreduce, 8, 8);
+  for (Signature& s : ready.signatures) s.aside = 1;
+  core_.OnReadySlot(ready);
   const auto sent = TakeSent();
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].presence().operations(0).id(), 4u);
@@ -381,9 +381,9 @@ TEST_F(RequestsTest, StandInThatCannotBeEndsTheEpoch) {
 TEST_F(RequestsTest, WhoStandsAsideIsReportedApart) {
   StartTwoNodes();
   Slot("a", Kind::kAllgather);
-  ReadySlot news = News(0, 1, Kind::kAllgather, 5, 0);
-  news.signatures[1].aside = 1;
-  core_.OnReadySlot(news);
+  ReadySlot ready = Ready(0, 1, Kind::kAllgather, 5, 0);
+  ready.signatures[1].aside = 1;
+  core_.OnReadySlot(ready);
   const auto sent = TakeSent();
   const auto& op = sent.at(0).presence().operations(0);
   ASSERT_EQ(op.signatures_size(), 2);
@@ -395,17 +395,17 @@ TEST_F(RequestsTest, WhoStandsAsideIsReportedApart) {
 TEST_F(RequestsTest, SplitsAreReported) {
   StartTwoNodes();
   ASSERT_EQ(Slot("x", Kind::kAlltoall).code, 0u);
-  ReadySlot news = News(0, 1, Kind::kAlltoall, 6, 0);
-  news.splits = {1, 2, 3, 0, 0, 0, 0, 0};
-  core_.OnReadySlot(news);
+  ReadySlot ready = Ready(0, 1, Kind::kAlltoall, 6, 0);
+  ready.splits = {1, 2, 3, 0, 0, 0, 0, 0};
+  core_.OnReadySlot(ready);
   const auto sent = TakeSent();
   const auto& op = sent.at(0).presence().operations(0);
   EXPECT_EQ(op.first_dims(0), 6);
   EXPECT_EQ(std::vector<int64_t>(op.splits().begin(), op.splits().end()),
-            news.splits);
-  news.generation = 2;
-  news.splits.pop_back();
-  core_.OnReadySlot(news);
+            ready.splits);
+  ready.generation = 2;
+  ready.splits.pop_back();
+  core_.OnReadySlot(ready);
   EXPECT_EQ(Take<AbortBoard>().size(), 1u);
 }
 
@@ -414,16 +414,16 @@ TEST_F(RequestsTest, SplitsMustMakeSense) {
   SlotEntry entry;
   entry.set = sets.all();
   entry.kind = Kind::kAlltoall;
-  ReadySlot news = News(0, 1, Kind::kAlltoall, 6, 0);
-  news.splits = {1, 2, 3, 0, 0, 0, 0, 0};
-  EXPECT_TRUE(CheckReadySlot(news, entry, "node n0").ok());
+  ReadySlot ready = Ready(0, 1, Kind::kAlltoall, 6, 0);
+  ready.splits = {1, 2, 3, 0, 0, 0, 0, 0};
+  EXPECT_TRUE(CheckReadySlot(ready, entry, "node n0").ok());
   for (const std::vector<int64_t>& row : {std::vector<int64_t>{1, 2, 2, 0},
                                           {7, 0, 0, -1},
                                           {1, 2, 3, 1},
                                           {INT64_MAX, INT64_MAX, 8, 0},
                                           {INT64_MIN, 0, 0, 0}}) {
-    std::copy(row.begin(), row.end(), news.splits.begin());
-    const absl::Status s = CheckReadySlot(news, entry, "node n0");
+    std::copy(row.begin(), row.end(), ready.splits.begin());
+    const absl::Status s = CheckReadySlot(ready, entry, "node n0");
     EXPECT_NE(s.message().find("rank 0 (node n0)"), std::string::npos) << s;
   }
 }

@@ -122,8 +122,8 @@ class ExecutorCoreTest : public testing::Test {
     core_.OnCoordinator(m);
   }
 
-  ReadySlot News(uint32_t slot, uint32_t generation, Kind kind, int64_t rows0,
-                 int64_t rows1) {
+  ReadySlot Ready(uint32_t slot, uint32_t generation, Kind kind, int64_t rows0,
+                  int64_t rows1) {
     Signature s;
     s.kind = kind;
     s.dtype = DType::kFloat32;
@@ -132,12 +132,12 @@ class ExecutorCoreTest : public testing::Test {
     s.postscale = 0.5;
     if (kind == Kind::kBroadcast) s.root = 2;
     if (kind != Kind::kAllreduce) s.postscale = 1.0;
-    ReadySlot news{slot, generation, {s, s}};
+    ReadySlot ready{slot, generation, {s, s}};
     if (kind != Kind::kBarrier) {
-      news.signatures[0].shape[0] = rows0;
-      news.signatures[1].shape[0] = rows1;
+      ready.signatures[0].shape[0] = rows0;
+      ready.signatures[1].shape[0] = rows1;
     }
-    return news;
+    return ready;
   }
 
   static proto::Run* AddRun(proto::CoordinatorMessage* m, uint64_t number) {

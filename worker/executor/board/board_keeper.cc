@@ -62,34 +62,34 @@ uint32_t BoardKeeper::Free(uint32_t slot) {
   return board_->Free(slot);
 }
 
-bool BoardKeeper::CopyReadySlot(uint32_t slot, ReadySlot* news) const {
+bool BoardKeeper::CopyReadySlot(uint32_t slot, ReadySlot* ready) const {
   const SharedSet& set = slots_[slot].set;
   if (set == nullptr) return false;
   const auto generation = [&](uint32_t local) {
     return board_->arrival(slot, local)
         .generation.load(std::memory_order_acquire);
   };
-  news->slot = slot;
-  news->generation = generation(set->locals.front());
+  ready->slot = slot;
+  ready->generation = generation(set->locals.front());
   for (const uint32_t local : set->locals) {
     // A rank at a later generation has ended this one (it has failed); the next
     // arrivals set the bit again.
-    if (generation(local) != news->generation) return false;
-    news->signatures.push_back(
-        board_->SignatureOf(slot, local, news->generation));
+    if (generation(local) != ready->generation) return false;
+    ready->signatures.push_back(
+        board_->SignatureOf(slot, local, ready->generation));
   }
-  if (slots_[slot].splits != 0) CopySplits(slot, news);
-  news->urgency = UrgencyOf(*board_, slot, news->generation);
-  return news->generation != 0;
+  if (slots_[slot].splits != 0) CopySplits(slot, ready);
+  ready->urgency = UrgencyOf(*board_, slot, ready->generation);
+  return ready->generation != 0;
 }
 
-void BoardKeeper::CopySplits(uint32_t slot, ReadySlot* news) const {
+void BoardKeeper::CopySplits(uint32_t slot, ReadySlot* ready) const {
   const KeptSlot& kept = slots_[slot];
   for (const uint32_t local : kept.set->locals) {
     const std::atomic<int64_t>* row =
-        board_->splits(kept.splits - 1, local, news->generation);
+        board_->splits(kept.splits - 1, local, ready->generation);
     for (int i = 0; i < kept.set->size(); ++i) {
-      news->splits.push_back(row[i].load(std::memory_order_relaxed));
+      ready->splits.push_back(row[i].load(std::memory_order_relaxed));
     }
   }
 }
@@ -98,19 +98,19 @@ namespace {
 
 // Orders by slot. Keeps only the last copy of each slot, so that a rank that
 // keeps setting the ready bit does not multiply the reports.
-void SortBySlot(std::vector<ReadySlot>* news) {
+void SortBySlot(std::vector<ReadySlot>* ready) {
   std::stable_sort(
-      news->begin(), news->end(),
+      ready->begin(), ready->end(),
       [](const ReadySlot& a, const ReadySlot& b) { return a.slot < b.slot; });
   std::vector<ReadySlot> last;
-  for (ReadySlot& n : *news) {
+  for (ReadySlot& n : *ready) {
     if (!last.empty() && last.back().slot == n.slot) {
       last.back() = std::move(n);
     } else {
       last.push_back(std::move(n));
     }
   }
-  *news = std::move(last);
+  *ready = std::move(last);
 }
 
 }  // namespace
@@ -131,16 +131,16 @@ std::vector<ReadySlot> BoardKeeper::TakeReadySlots() {
 bool BoardKeeper::TakeReadySlotsOnce(std::vector<ReadySlot>* all) {
   bool some = false;
   for (uint32_t w = 0; w * 64 < allotted_; ++w) {
-    std::atomic<uint64_t>& word = board_->news(w);
+    std::atomic<uint64_t>& word = board_->ready_bits(w);
     if (word.load(std::memory_order_relaxed) == 0) continue;
     uint64_t bits = word.exchange(0, std::memory_order_seq_cst);
     some = true;
     for (; bits != 0; bits &= bits - 1) {
       const uint32_t slot =
           w * 64 + static_cast<uint32_t>(std::countr_zero(bits));
-      ReadySlot news;
-      if (slot < allotted_ && CopyReadySlot(slot, &news)) {
-        all->push_back(std::move(news));
+      ReadySlot ready;
+      if (slot < allotted_ && CopyReadySlot(slot, &ready)) {
+        all->push_back(std::move(ready));
       }
     }
   }

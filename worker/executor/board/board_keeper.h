@@ -66,7 +66,7 @@ class BoardKeeper {
 
   // Returns a snapshot of the board. `asked` is a mask of the local ranks whose
   // processes are checked for being stopped.
-  BoardSnapshot Look(uint64_t asked);
+  BoardSnapshot TakeSnapshot(uint64_t asked);
   // True if all ranks that are present say that they are blocked.
   bool AllSayBlocked() const;
 
@@ -77,8 +77,8 @@ class BoardKeeper {
  private:
   // Returns true if any slot was ready.
   bool TakeReadySlotsOnce(std::vector<ReadySlot>* all);
-  bool CopyReadySlot(uint32_t slot, ReadySlot* news) const;
-  void CopySplits(uint32_t slot, ReadySlot* news) const;
+  bool CopyReadySlot(uint32_t slot, ReadySlot* ready) const;
+  void CopySplits(uint32_t slot, ReadySlot* ready) const;
   bool HasLeft(const NodeSet& set) const;
   // Returns the departed rank for which the slot's last generation,
   // *generation, waits in vain; null if there is none.
@@ -102,13 +102,13 @@ class BoardKeeper {
     bool here = false;
     int pid = 0;  // in our namespace, or 0
   };
-  void LookAtSlot(uint32_t slot, BoardSnapshot* look) const;
-  void LookAtRun(uint32_t record, BoardSnapshot* look);
-  void LookAtBlocked(uint32_t local, RankSnapshot* rank) const;
+  void ScanSlot(uint32_t slot, BoardSnapshot* snapshot) const;
+  void ScanRun(uint32_t record, BoardSnapshot* snapshot);
+  void ScanBlocked(uint32_t local, RankSnapshot* rank) const;
   // Returns true if the rank has not left `generation` of the run, and notes in
   // *look what it holds.
   bool Holds(RunRef ref, uint32_t generation, uint32_t local, uint32_t slot,
-             BoardSnapshot* look) const;
+             BoardSnapshot* snapshot) const;
 
   const std::unique_ptr<Board> board_;
   uint32_t allotted_ = 0;

@@ -48,7 +48,7 @@ class BoardKeeperTest : public testing::Test {
     board().Arrive(slot, rank, generation, signature_);
   }
   void MarkReady(uint32_t slot) {
-    board().news(slot / 64).fetch_or(uint64_t{1} << (slot % 64));
+    board().ready_bits(slot / 64).fetch_or(uint64_t{1} << (slot % 64));
   }
 
   SharedSet MakeSet(uint32_t id, const std::vector<int>& ranks) {
@@ -65,11 +65,11 @@ TEST_F(BoardKeeperTest, NewsAreCopiedOnce) {
   Arrive(1, 0, 1);
   Arrive(1, 1, 1);
   MarkReady(1);
-  const auto news = keeper_->TakeReadySlots();
-  ASSERT_EQ(news.size(), 1u);
-  EXPECT_EQ(news[0].slot, 1u);
-  EXPECT_EQ(news[0].generation, 1u);
-  EXPECT_EQ(news[0].signatures.at(1).shape[0], 10);
+  const auto ready = keeper_->TakeReadySlots();
+  ASSERT_EQ(ready.size(), 1u);
+  EXPECT_EQ(ready[0].slot, 1u);
+  EXPECT_EQ(ready[0].generation, 1u);
+  EXPECT_EQ(ready[0].signatures.at(1).shape[0], 10);
   EXPECT_TRUE(keeper_->TakeReadySlots().empty());
 }
 
@@ -86,10 +86,10 @@ TEST_F(BoardKeeperTest, NewsThatAreSetAgainAndAgainAreOneEach) {
   });
   size_t seen = 0;
   while (seen < 5000) {
-    const auto news = keeper_->TakeReadySlots();
-    seen += news.size();
-    for (size_t j = 1; j < news.size(); ++j) {
-      EXPECT_LT(news[j - 1].slot, news[j].slot);
+    const auto ready = keeper_->TakeReadySlots();
+    seen += ready.size();
+    for (size_t j = 1; j < ready.size(); ++j) {
+      EXPECT_LT(ready[j - 1].slot, ready[j].slot);
     }
   }
   over = true;
@@ -104,11 +104,11 @@ TEST_F(BoardKeeperTest, NewsStandBySlotAndTellWhoIsWaitedFor) {
   }
   EXPECT_TRUE(RaiseUrgency(board(), 2, 1, Urgency::kAwaited));
   EXPECT_FALSE(RaiseUrgency(board(), 2, 1, Urgency::kAwaited));
-  const auto news = keeper_->TakeReadySlots();
-  ASSERT_EQ(news.size(), 2u);
-  EXPECT_EQ(news[0].slot, 0u);
-  EXPECT_EQ(news[0].urgency, Urgency::kNone);
-  EXPECT_EQ(news[1].urgency, Urgency::kAwaited);
+  const auto ready = keeper_->TakeReadySlots();
+  ASSERT_EQ(ready.size(), 2u);
+  EXPECT_EQ(ready[0].slot, 0u);
+  EXPECT_EQ(ready[0].urgency, Urgency::kNone);
+  EXPECT_EQ(ready[1].urgency, Urgency::kAwaited);
   // It is of that generation only, and nonsense is no more than urgent.
   Arrive(2, 0, 2);
   Arrive(2, 1, 2);
@@ -199,10 +199,10 @@ TEST_F(BoardKeeperTest, NewsAreOfTheMembersOnly) {
   board().slot(3).members = 1;  // a rank that corrupts the board
   Arrive(3, 1, 7);
   MarkReady(3);
-  const auto news = keeper_->TakeReadySlots();
-  ASSERT_EQ(news.size(), 1u);
-  EXPECT_EQ(news[0].generation, 7u);
-  EXPECT_EQ(news[0].signatures.size(), 1u);
+  const auto ready = keeper_->TakeReadySlots();
+  ASSERT_EQ(ready.size(), 1u);
+  EXPECT_EQ(ready[0].generation, 7u);
+  EXPECT_EQ(ready[0].signatures.size(), 1u);
 }
 
 TEST_F(BoardKeeperTest, SplitsAreCopiedByGeneration) {
@@ -216,9 +216,9 @@ TEST_F(BoardKeeperTest, SplitsAreCopiedByGeneration) {
     Arrive(3, rank, 1);
   }
   MarkReady(3);
-  const auto news = keeper_->TakeReadySlots();
-  ASSERT_EQ(news.size(), 1u);
-  EXPECT_EQ(news[0].splits, (std::vector<int64_t>{0, 1, 2, 10, 11, 12}));
+  const auto ready = keeper_->TakeReadySlots();
+  ASSERT_EQ(ready.size(), 1u);
+  EXPECT_EQ(ready[0].splits, (std::vector<int64_t>{0, 1, 2, 10, 11, 12}));
 }
 
 TEST_F(BoardKeeperTest, PlansAreIssuedInOrder) {

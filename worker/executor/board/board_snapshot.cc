@@ -1,4 +1,4 @@
-// BoardKeeper::Look(). Words are read one by one while ranks continue, so the
+// BoardKeeper::TakeSnapshot(). Words are read one by one while ranks continue, so the
 // snapshot is not of one instant. Therefore its users require the same
 // observation twice, or for a long time.
 #include <algorithm>
@@ -14,23 +14,23 @@ uint64_t Bit(uint32_t local) { return uint64_t{1} << local; }
 
 }  // namespace
 
-BoardSnapshot BoardKeeper::Look(uint64_t asked) {
-  BoardSnapshot look;
-  look.ranks.resize(present_.size());
+BoardSnapshot BoardKeeper::TakeSnapshot(uint64_t asked) {
+  BoardSnapshot snapshot;
+  snapshot.ranks.resize(present_.size());
   for (uint32_t i = 0; i < present_.size(); ++i) {
-    RankSnapshot& rank = look.ranks[i];
+    RankSnapshot& rank = snapshot.ranks[i];
     const RankBlock& block = board_->rank(i);
     rank.here = present_[i].here;
     rank.aside = block.aside.load(std::memory_order_acquire) != 0;
     rank.beat = block.heartbeat.load(std::memory_order_relaxed);
-    LookAtBlocked(i, &rank);
+    ScanBlocked(i, &rank);
     if ((asked & Bit(i)) != 0 && rank.here && IsStopped(present_[i].pid)) {
-      look.stopped |= Bit(i);
+      snapshot.stopped |= Bit(i);
     }
   }
-  for (uint32_t slot = 0; slot < allotted_; ++slot) LookAtSlot(slot, &look);
-  for (uint32_t n = 0; n < issued_.size(); ++n) LookAtRun(n, &look);
-  return look;
+  for (uint32_t slot = 0; slot < allotted_; ++slot) ScanSlot(slot, &snapshot);
+  for (uint32_t n = 0; n < issued_.size(); ++n) ScanRun(n, &snapshot);
+  return snapshot;
 }
 
 bool BoardKeeper::AllSayBlocked() const {
@@ -45,7 +45,7 @@ bool BoardKeeper::AllSayBlocked() const {
   return some;
 }
 
-void BoardKeeper::LookAtBlocked(uint32_t local, RankSnapshot* rank) const {
+void BoardKeeper::ScanBlocked(uint32_t local, RankSnapshot* rank) const {
   const RankBlock& block = board_->rank(local);
   rank->blocked_count = block.blocked_count.load(std::memory_order_acquire);
   rank->blocked_on = block.blocked_on.load(std::memory_order_relaxed);
@@ -65,7 +65,7 @@ void BoardKeeper::LookAtBlocked(uint32_t local, RankSnapshot* rank) const {
   rank->undecided = board_->OutcomeOf(slot, generation) == Outcome::kRunning;
 }
 
-void BoardKeeper::LookAtSlot(uint32_t slot, BoardSnapshot* look) const {
+void BoardKeeper::ScanSlot(uint32_t slot, BoardSnapshot* snapshot) const {
   if (slots_[slot].set == nullptr) return;
   const NodeSet& set = *slots_[slot].set;
   WaitingSlot waiting{slot, 0, 0, 0};
@@ -82,7 +82,7 @@ void BoardKeeper::LookAtSlot(uint32_t slot, BoardSnapshot* look) const {
   if (waiting.generation == 0) return;
   const Outcome outcome = board_->OutcomeOf(slot, waiting.generation);
   if (waiting.missing != 0) {
-    if (outcome == Outcome::kRunning) look->waiting.push_back(waiting);
+    if (outcome == Outcome::kRunning) snapshot->waiting.push_back(waiting);
     return;
   }
   const bool under_way = outcome == Outcome::kRunning ||
@@ -90,27 +90,27 @@ void BoardKeeper::LookAtSlot(uint32_t slot, BoardSnapshot* look) const {
                          outcome == Outcome::kCommitted;
   if (set.negotiated() || !under_way) return;
   for (const uint32_t i : set.locals) {
-    Holds(slot, waiting.generation, i, slot, look);
+    Holds(slot, waiting.generation, i, slot, snapshot);
   }
 }
 
-void BoardKeeper::LookAtRun(uint32_t record, BoardSnapshot* look) {
+void BoardKeeper::ScanRun(uint32_t record, BoardSnapshot* snapshot) {
   Issued& run = issued_[record];
   uint64_t members = 0;
   for (uint64_t rest = run.members; rest != 0; rest &= rest - 1) {
     const auto i = static_cast<uint32_t>(std::countr_zero(rest));
     const RunRef ref = board_->NegotiatedRef(record);
-    if (Holds(ref, run.generation, i, run.slot, look)) members |= Bit(i);
+    if (Holds(ref, run.generation, i, run.slot, snapshot)) members |= Bit(i);
   }
   run.members = members;
 }
 
 bool BoardKeeper::Holds(RunRef ref, uint32_t generation, uint32_t local,
-                        uint32_t slot, BoardSnapshot* look) const {
+                        uint32_t slot, BoardSnapshot* snapshot) const {
   const Progress& p = board_->progress(ref, local);
   const uint64_t consumed = p.consumed.load(std::memory_order_acquire);
   if (CountAt(consumed, generation) == UINT32_MAX) return false;
-  RankSnapshot& rank = look->ranks[local];
+  RankSnapshot& rank = snapshot->ranks[local];
   // A rank without outstanding operations holds nothing.
   if (!rank.here || board_->rank(local).tickets_read.load(
                         std::memory_order_acquire) == kAllRead) {

@@ -56,50 +56,51 @@ class BoardSnapshotTest : public testing::Test {
 };
 
 TEST_F(BoardSnapshotTest, WhoHasArrivedAndWhoHasNot) {
-  EXPECT_TRUE(keeper_->Look(0).waiting.empty());
+  EXPECT_TRUE(keeper_->TakeSnapshot(0).waiting.empty());
   Arrive(0, 1, 1);
   Arrive(1, 0, 3);
   Arrive(1, 1, 2);
   Arrive(2, 1, 1);  // all that this node has of it
-  const BoardSnapshot look = keeper_->Look(0);
-  ASSERT_EQ(look.waiting.size(), 2u);
-  EXPECT_EQ(look.waiting[0].slot, 0u);
-  EXPECT_EQ(look.waiting[0].generation, 1u);
-  EXPECT_EQ(look.waiting[0].arrived, 2u);
-  EXPECT_EQ(look.waiting[0].missing, 1u);
-  EXPECT_EQ(look.waiting[1].generation, 3u);
-  EXPECT_EQ(look.waiting[1].missing, 2u);
+  const BoardSnapshot snapshot = keeper_->TakeSnapshot(0);
+  ASSERT_EQ(snapshot.waiting.size(), 2u);
+  EXPECT_EQ(snapshot.waiting[0].slot, 0u);
+  EXPECT_EQ(snapshot.waiting[0].generation, 1u);
+  EXPECT_EQ(snapshot.waiting[0].arrived, 2u);
+  EXPECT_EQ(snapshot.waiting[0].missing, 1u);
+  EXPECT_EQ(snapshot.waiting[1].generation, 3u);
+  EXPECT_EQ(snapshot.waiting[1].missing, 2u);
   // A failed operation waits for no rank.
   board().Fail(1, 3, Code::kAborted, "gone");
-  EXPECT_EQ(keeper_->Look(0).waiting.size(), 1u);
+  EXPECT_EQ(keeper_->TakeSnapshot(0).waiting.size(), 1u);
 }
 
 TEST_F(BoardSnapshotTest, AnOperationIsHeldUntilTheRankHasLeftIt) {
   Arrive(1, 0, 1);
-  EXPECT_FALSE(keeper_->Look(0).ranks[0].holds.has_value());
+  EXPECT_FALSE(keeper_->TakeSnapshot(0).ranks[0].holds.has_value());
   Arrive(1, 1, 1);
-  BoardSnapshot look = keeper_->Look(0);
-  EXPECT_EQ(look.ranks[0].holds, 1u);
-  EXPECT_EQ(look.ranks[1].holds, 1u);
+  BoardSnapshot snapshot = keeper_->TakeSnapshot(0);
+  EXPECT_EQ(snapshot.ranks[0].holds, 1u);
+  EXPECT_EQ(snapshot.ranks[1].holds, 1u);
   Consume(1, 0, 1);
   Consume(1, 1, 1, 5);
-  const uint64_t beat = look.ranks[1].beat;
-  look = keeper_->Look(0);
-  EXPECT_FALSE(look.ranks[0].holds.has_value());
-  EXPECT_EQ(look.ranks[1].holds, 1u);
-  EXPECT_NE(look.ranks[1].beat, beat);  // it moves
-  EXPECT_EQ(look.ranks[1].beat, keeper_->Look(0).ranks[1].beat);
+  const uint64_t beat = snapshot.ranks[1].beat;
+  snapshot = keeper_->TakeSnapshot(0);
+  EXPECT_FALSE(snapshot.ranks[0].holds.has_value());
+  EXPECT_EQ(snapshot.ranks[1].holds, 1u);
+  EXPECT_NE(snapshot.ranks[1].beat, beat);  // it moves
+  EXPECT_EQ(snapshot.ranks[1].beat, keeper_->TakeSnapshot(0).ranks[1].beat);
   ++board().rank(1).heartbeat;
-  EXPECT_NE(look.ranks[1].beat, keeper_->Look(0).ranks[1].beat);
+  EXPECT_NE(snapshot.ranks[1].beat, keeper_->TakeSnapshot(0).ranks[1].beat);
   // It says that it has nothing outstanding: then it holds nothing.
   board().rank(1).tickets_read = kAllRead;
-  EXPECT_FALSE(keeper_->Look(0).ranks[1].holds.has_value());
+  EXPECT_FALSE(keeper_->TakeSnapshot(0).ranks[1].holds.has_value());
 }
 
 TEST_F(BoardSnapshotTest, ARunIsHeldFromItsTicketOn) {
   Arrive(0, 0, 1);
   Arrive(0, 1, 1);
-  EXPECT_FALSE(keeper_->Look(0).ranks[0].holds.has_value());  // not ordered yet
+  EXPECT_FALSE(
+      keeper_->TakeSnapshot(0).ranks[0].holds.has_value());  // not ordered yet
   RunSpec run;
   run.record = 1;
   run.generation = 4;
@@ -107,12 +108,12 @@ TEST_F(BoardSnapshotTest, ARunIsHeldFromItsTicketOn) {
   run.members = 3;
   keeper_->WritePlan(run);
   keeper_->Issue(run);
-  EXPECT_EQ(keeper_->Look(0).ranks[0].holds, 0u);
+  EXPECT_EQ(keeper_->TakeSnapshot(0).ranks[0].holds, 0u);
   Consume(board().NegotiatedRef(1), 0, 4);
-  EXPECT_FALSE(keeper_->Look(0).ranks[0].holds.has_value());
-  EXPECT_EQ(keeper_->Look(0).ranks[1].holds, 0u);
+  EXPECT_FALSE(keeper_->TakeSnapshot(0).ranks[0].holds.has_value());
+  EXPECT_EQ(keeper_->TakeSnapshot(0).ranks[1].holds, 0u);
   keeper_->MarkGone(1);
-  EXPECT_FALSE(keeper_->Look(0).ranks[1].holds.has_value());
+  EXPECT_FALSE(keeper_->TakeSnapshot(0).ranks[1].holds.has_value());
 }
 
 TEST_F(BoardSnapshotTest, TicketsWaitForWhoHasNotReadOlderOnes) {
@@ -143,17 +144,17 @@ TEST_F(BoardSnapshotTest, WhatABlockedRankWaitsForIsSeenOnTheBoard) {
   Arrive(1, 1, 1);
   Block(0, Tagged(2, 1));
   EXPECT_FALSE(keeper_->AllSayBlocked());
-  BoardSnapshot look = keeper_->Look(0);
-  EXPECT_EQ(look.ranks[0].blocked_count, 1u);
-  EXPECT_TRUE(look.ranks[0].undecided);
-  EXPECT_EQ(look.ranks[0].missing, 2u);
+  BoardSnapshot snapshot = keeper_->TakeSnapshot(0);
+  EXPECT_EQ(snapshot.ranks[0].blocked_count, 1u);
+  EXPECT_TRUE(snapshot.ranks[0].undecided);
+  EXPECT_EQ(snapshot.ranks[0].missing, 2u);
   Block(1, kBlockedInJoin);
   EXPECT_TRUE(keeper_->AllSayBlocked());
-  EXPECT_FALSE(keeper_->Look(0).ranks[1].undecided);
+  EXPECT_FALSE(keeper_->TakeSnapshot(0).ranks[1].undecided);
   keeper_->MarkGone(1);
   EXPECT_TRUE(keeper_->AllSayBlocked());
   board().Fail(1, 2, Code::kAborted, "gone");
-  EXPECT_FALSE(keeper_->Look(0).ranks[0].undecided);
+  EXPECT_FALSE(keeper_->TakeSnapshot(0).ranks[0].undecided);
 }
 
 TEST_F(BoardSnapshotTest, NonsenseOfABlockedRankIsNotBelieved) {
@@ -163,8 +164,8 @@ TEST_F(BoardSnapshotTest, NonsenseOfABlockedRankIsNotBelieved) {
         Tagged(1, 4000000000u), uint64_t{0}}) {
     board().rank(0).blocked_on = on;
     board().rank(0).blocked_count = 1;
-    const BoardSnapshot look = keeper_->Look(0);
-    EXPECT_FALSE(look.ranks[0].undecided) << on;
+    const BoardSnapshot snapshot = keeper_->TakeSnapshot(0);
+    EXPECT_FALSE(snapshot.ranks[0].undecided) << on;
   }
 }
 
@@ -180,8 +181,8 @@ TEST_F(BoardSnapshotTest, AStoppedProcessIsSeen) {
   ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
   EXPECT_TRUE(IsStopped(child));
   keeper_->MarkPresent(1, child);
-  EXPECT_EQ(keeper_->Look(1).stopped, 0u);  // not asked
-  EXPECT_EQ(keeper_->Look(3).stopped, 2u);
+  EXPECT_EQ(keeper_->TakeSnapshot(1).stopped, 0u);  // not asked
+  EXPECT_EQ(keeper_->TakeSnapshot(3).stopped, 2u);
   kill(child, SIGKILL);
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_FALSE(IsStopped(child));
