@@ -28,15 +28,16 @@ work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0 skipped=0
 
-# Many tests are several processes each: half as many tests as cores, at least
-# two, keeps the machine busy without starving them.
-jobs=$(($(nproc) / 2))
-[ "$jobs" -ge 2 ] || jobs=2
+# Many tests are several processes each, which mostly wait for each other.
+jobs=$(($(nproc) + 1))
 
-# part NAME OPTION...: one run of bazel test, added to the sums.
+# part NAME OPTION...: one run of bazel test, added to the sums. What it needs is
+# built before, so that compilers have all cores and then tests have them.
 part() {
   name="$1"
   shift
+  echo "=== $name: build"
+  bazel build --keep_going "$@" //...
   echo "=== $name"
   tools/ci/test.py --keep_going --local_test_jobs="$jobs" "$@" 2>&1 | tee "$work/log"
   counts="$(tail -n 1 "$work/log" |

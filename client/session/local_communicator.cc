@@ -48,7 +48,7 @@ Status GatherAlone(Operation& op) {
   return Status();
 }
 
-Status ReduceAlone(Operation& op) {
+Status RunAlone(Operation& op) {
   switch (op.signature.kind) {
     case Kind::kAllreduce:
     case Kind::kReducescatter:
@@ -85,7 +85,7 @@ Status LocalCommunicator::Start(
                     std::to_string(op->removes)
               : op->Title() + ": its ranks are all ranks, process set 0");
     } else if (op->control == Control::kNone) {
-      op->status = ReduceAlone(*op);
+      op->status = RunAlone(*op);
     }
     op->done.store(true, std::memory_order_release);
   }

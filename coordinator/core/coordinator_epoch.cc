@@ -81,7 +81,7 @@ absl::Status CoordinatorEpoch::Dispatch(Time now, size_t node,
     case proto::ExecutorMessage::kBlocked:
       return deadlock_.Take(node, message.blocked());
     case proto::ExecutorMessage::kLate: {
-      absl::Status status = stragglers_.Take(now, node, message.stragglers());
+      absl::Status status = stragglers_.Take(now, node, message.late());
       if (status.ok()) CheckForStragglers(now, out);
       return status;
     }

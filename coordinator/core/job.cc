@@ -21,7 +21,7 @@ uint64_t EpochOf(const proto::ExecutorMessage& m) {
     case proto::ExecutorMessage::kJoinState:
       return m.join_state().epoch();
     case proto::ExecutorMessage::kLate:
-      return m.stragglers().epoch();
+      return m.late().epoch();
     case proto::ExecutorMessage::kBlocked:
       return m.blocked().epoch();
     case proto::ExecutorMessage::kRetireNames:

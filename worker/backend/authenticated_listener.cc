@@ -46,11 +46,11 @@ AuthenticatedListener::~AuthenticatedListener() {
 
 absl::StatusOr<std::unique_ptr<AuthenticatedListener>>
 AuthenticatedListener::Open(AuthenticatedListenerOptions options) {
-  absl::StatusOr<Fd> listener = handshake::Listen(options.host, kBacklog);
-  if (!listener.ok()) return listener.status();
-  const handshake::Endpoint own = handshake::LocalEndpoint(listener->get());
+  absl::StatusOr<Fd> socket = handshake::Listen(options.host, kBacklog);
+  if (!socket.ok()) return socket.status();
+  const handshake::Endpoint own = handshake::LocalEndpoint(socket->get());
   std::unique_ptr<AuthenticatedListener> listener(new AuthenticatedListener(
-      std::move(options), *std::move(listener), own.host, own.port));
+      std::move(options), *std::move(socket), own.host, own.port));
   // Without it, the thread could not be woken and ended.
   if (!listener->wake_.valid()) {
     return absl::UnavailableError(

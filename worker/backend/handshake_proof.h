@@ -5,7 +5,7 @@
 // A process that only eavesdrops, answers at the port or reflects messages
 // cannot prove it.
 //
-//   caller                                         listener (AuthenticatedListener)
+//   caller                                         AuthenticatedListener
 //     |-- Hello {from, to, challenge} ---------------->|
 //     |<- Answer {challenge, proof "gate" of both} ----|
 //     |-- Proof {proof "caller" of both} ------------->|
