@@ -5,7 +5,7 @@
 namespace maypole {
 namespace {
 
-constexpr char kInfoMagic[] = "maypole-info-1";
+constexpr char kInfoMagic[] = "maypole-bootstrap-1";
 
 // Arguments must not contain a line break or a 0, whatever a variable holds.
 std::string OneLine(std::string text) {

@@ -71,7 +71,7 @@ TEST(BootstrapMessagesTest, TermsComeBack) {
   EXPECT_EQ(out.token, "a token");
   ASSERT_TRUE(Decode(Encode(BootstrapInfo{{}, "", "t"}), &out).ok());
   EXPECT_TRUE(out.coordinators.empty());
-  EXPECT_FALSE(Decode("maypole-info-2\n\n\n", &out).ok());
+  EXPECT_FALSE(Decode("maypole-bootstrap-2\n\n\n", &out).ok());
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr char kInfoKey[] = "maypole/info/";
+constexpr char kInfoKey[] = "maypole/bootstrap/";
 constexpr int kSliceMs = 200;  // how often a wait checks the service
 constexpr int kCleanUpMs = 5000;
 constexpr int kTries = 3;  // if a service ends while we talk to it

@@ -141,7 +141,8 @@ TEST_F(NamesTest, ANodeKnowsOnlyTheIdsOfItsSets) {
   bed_.From(a_, Present(1, {In(1, Allreduce("x", {0, 1}, {3}))}));
   bed_.From(b_, Retire({1}));
   ASSERT_TRUE(b_.refused);
-  EXPECT_THAT(b_.refused->message(), HasSubstr("a node that is not of"));
+  EXPECT_THAT(b_.refused->message(),
+              HasSubstr("was retired by a node without ranks of"));
 }
 
 TEST_F(NamesTest, UnknownIdsCannotBeForgotten) {
