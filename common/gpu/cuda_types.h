@@ -5,7 +5,8 @@
 // those of cuda.h; cuda_types_test.cc compares them with it where there is a
 // toolkit (--config=cuda).
 //
-// Source: CUDA Driver API reference, https://docs.nvidia.com/cuda/cuda-driver-api
+// Source: CUDA Driver API reference,
+// https://docs.nvidia.com/cuda/cuda-driver-api
 //
 // Thread contract: types only.
 #ifndef MAYPOLE_COMMON_GPU_CUDA_TYPES_H_

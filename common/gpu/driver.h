@@ -35,7 +35,8 @@ struct Driver {
   CUresult (*cuDeviceGetCount)(int* count);
   CUresult (*cuDeviceGet)(CUdevice* device, int ordinal);
   CUresult (*cuDeviceGetName)(char* name, int bytes, CUdevice device);
-  CUresult (*cuDeviceGetUuid)(CUuuid* uuid, CUdevice device);  // MIG: instance's
+  CUresult (*cuDeviceGetUuid)(CUuuid* uuid,
+                              CUdevice device);  // MIG: instance's
   CUresult (*cuDeviceGetAttribute)(int* value, CUdevice_attribute attribute,
                                    CUdevice device);
   CUresult (*cuDeviceCanAccessPeer)(int* can, CUdevice device, CUdevice peer);
@@ -120,13 +121,14 @@ struct Driver {
 };
 
 // Opens libcuda.so.1 as the dynamic linker finds it and calls cuInit(), once
-// per process (a failure is tried again by the next call). Returns kUnavailable,
-// with one line that says what to do, if there is no driver, if the library is
-// the stub of CUDA's toolkit, if the driver is too old, or if it finds no
-// device.
+// per process (a failure is tried again by the next call). Returns
+// kUnavailable, with one line that says what to do, if there is no driver, if
+// the library is the stub of CUDA's toolkit, if the driver is too old, or if it
+// finds no device.
 Status LoadDriver(const Driver** driver);
 
-// kOk for CUDA_SUCCESS; else the code that fits and "CALL: TEXT (NAME, NUMBER)".
+// kOk for CUDA_SUCCESS; else the code that fits and "CALL: TEXT (NAME,
+// NUMBER)".
 Status CudaStatus(const Driver& driver, CUresult result, std::string_view call);
 
 // A version as CUDA writes it: 12040 is "12.4".

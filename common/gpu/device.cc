@@ -1,0 +1,120 @@
+#include "common/gpu/device.h"
+
+#include <iterator>
+#include <map>
+#include <mutex>
+
+namespace maypole::cuda {
+namespace {
+
+constexpr int kNameBytes = 256;
+
+}  // namespace
+
+std::string UuidText(const CUuuid& uuid) {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string text = "GPU-";
+  for (int i = 0; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    const auto byte = static_cast<unsigned char>(uuid.bytes[i]);
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+
+Status Device::Check(CUresult result, std::string_view call) const {
+  if (result == CUDA_SUCCESS) return Status();
+  const Status s = CudaStatus(driver_, result, call);
+  return Status(s.code(),
+                s.message() + ", on " + uuid_ +
+                    (name_.empty() ? std::string() : " (" + name_ + ")"));
+}
+
+Status Device::Open() {
+  uuid_ = "GPU " + std::to_string(ordinal_);  // until it is known
+  if (Status s = Check(driver_.cuDeviceGet(&number_, ordinal_), "cuDeviceGet");
+      !s.ok()) {
+    return s;
+  }
+  CUuuid uuid = {};
+  if (Status s =
+          Check(driver_.cuDeviceGetUuid(&uuid, number_), "cuDeviceGetUuid");
+      !s.ok()) {
+    return s;
+  }
+  uuid_ = UuidText(uuid);
+  char name[kNameBytes] = {};
+  if (driver_.cuDeviceGetName(name, kNameBytes, number_) == CUDA_SUCCESS) {
+    name_ = name;
+  }
+  int writes = 0;
+  writes_values_ =
+      driver_.cuDeviceGetAttribute(
+          &writes, CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS,
+          number_) == CUDA_SUCCESS &&
+      writes != 0;
+  const CUresult result = driver_.cuDevicePrimaryCtxRetain(&context_, number_);
+  if (result == CUDA_ERROR_DEVICE_UNAVAILABLE) {
+    return Status(Code::kUnavailable,
+                  Check(result, "cuDevicePrimaryCtxRetain").message() +
+                      ": another process uses the GPU, and its compute mode "
+                      "(nvidia-smi -c) allows one process only, or none");
+  }
+  return Check(result, "cuDevicePrimaryCtxRetain");
+}
+
+Status Device::Open(const Driver& driver, int ordinal, const Device** out) {
+  static std::mutex mutex;
+  // Never destroyed: other threads may use devices while the process ends.
+  static auto& devices = *new std::map<int, std::unique_ptr<Device>>;
+  std::lock_guard lock(mutex);
+  std::unique_ptr<Device>& entry = devices[ordinal];
+  if (entry == nullptr) {
+    std::unique_ptr<Device> device(new Device(driver, ordinal));
+    if (Status s = device->Open(); !s.ok()) return s;
+    entry = std::move(device);
+  }
+  *out = entry.get();
+  return Status();
+}
+
+Status Device::OfAddress(const Driver& driver, CUdeviceptr address,
+                         const Device** out) {
+  // The driver writes 4 bytes into each.
+  unsigned type = 0;
+  int ordinal = -1;
+  CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                      CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+  void* values[] = {&type, &ordinal};
+  const CUresult result = driver.cuPointerGetAttributes(
+      std::size(attributes), attributes, values, address);
+  if (result != CUDA_SUCCESS) {
+    return CudaStatus(driver, result, "cuPointerGetAttributes");
+  }
+  if (type != CU_MEMORYTYPE_DEVICE || ordinal < 0) {
+    return Status(Code::kInvalidArgument,
+                  "the address is not one of CUDA device memory in this "
+                  "process");
+  }
+  return Open(driver, ordinal, out);
+}
+
+CurrentDevice::CurrentDevice(const Device& device)
+    : device_(device),
+      pushed_(device.driver().cuCtxPushCurrent(device.context())) {
+  device_.driver().cuThreadExchangeStreamCaptureMode(&mode_);
+}
+
+CurrentDevice::~CurrentDevice() {
+  device_.driver().cuThreadExchangeStreamCaptureMode(&mode_);
+  if (pushed_ != CUDA_SUCCESS) return;
+  CUcontext popped = nullptr;
+  device_.driver().cuCtxPopCurrent(&popped);
+}
+
+Status CurrentDevice::status() const {
+  return device_.Check(pushed_, "cuCtxPushCurrent");
+}
+
+}  // namespace maypole::cuda

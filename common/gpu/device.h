@@ -1,0 +1,91 @@
+// Device: one GPU as this process sees it, with its primary context.
+//
+// Purpose: the primary context is the one that CUDA's runtime, and so every
+// framework, uses; Maypole works in it and makes no context of its own. GPUs
+// are named by UUID between processes (an ordinal depends on
+// CUDA_VISIBLE_DEVICES, which differs by rank); a part of a GPU (MIG) has a
+// UUID of its own.
+//
+//   const Device* device = nullptr;
+//   Status s = Device::OfAddress(*driver, address, &device);
+//   const CurrentDevice current(*device);       // around calls of the driver
+//   s = device->Check(driver->cuStreamQuery(stream), "cuStreamQuery");
+//
+// Thread contract: Device is constant after it was made and may be used by any
+// thread. A CurrentDevice belongs to the thread that made it.
+#ifndef MAYPOLE_COMMON_GPU_DEVICE_H_
+#define MAYPOLE_COMMON_GPU_DEVICE_H_
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "common/gpu/driver.h"
+#include "common/status.h"
+
+namespace maypole::cuda {
+
+class Device {
+ public:
+  // The device with this ordinal; one object per device and process, which
+  // lives until the process ends: releasing a context could wait for ever.
+  static Status Open(const Driver& driver, int ordinal, const Device** out);
+  // The device whose memory the address lies in. kInvalidArgument if it is not
+  // an address of device (or managed) memory.
+  static Status OfAddress(const Driver& driver, CUdeviceptr address,
+                          const Device** out);
+
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  const Driver& driver() const { return driver_; }
+  int ordinal() const { return ordinal_; }
+  CUdevice number() const { return number_; }
+  CUcontext context() const { return context_; }
+  const std::string& uuid() const { return uuid_; }  // "GPU-..."
+  const std::string& name() const { return name_; }  // "NVIDIA H200"
+  // Streams can write 64-bit words (cuStreamWriteValue64).
+  bool writes_values() const { return writes_values_; }
+
+  // As CudaStatus(), and says on which device.
+  Status Check(CUresult result, std::string_view call) const;
+
+ private:
+  Device(const Driver& driver, int ordinal)
+      : driver_(driver), ordinal_(ordinal) {}
+  Status Open();
+
+  const Driver& driver_;
+  const int ordinal_;
+  CUdevice number_ = 0;
+  CUcontext context_ = nullptr;
+  std::string uuid_;
+  std::string name_;
+  bool writes_values_ = false;
+};
+
+// While it exists, the device's context is the thread's current one, and calls
+// of this thread do not break a graph that another thread captures
+// (cuThreadExchangeStreamCaptureMode with CU_STREAM_CAPTURE_MODE_RELAXED).
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(const Device& device);
+  ~CurrentDevice();
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+  // What cuCtxPushCurrent() said; the other calls would fail in the same way.
+  Status status() const;
+
+ private:
+  const Device& device_;
+  CUresult pushed_;
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
+// As nvidia-smi writes it: "GPU-8-4-4-4-12 hexadecimal digits".
+std::string UuidText(const CUuuid& uuid);
+
+}  // namespace maypole::cuda
+
+#endif  // MAYPOLE_COMMON_GPU_DEVICE_H_
