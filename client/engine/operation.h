@@ -34,6 +34,8 @@ struct Unmap {
   void operator()(std::byte* p) const { munmap(p, bytes); }
 };
 
+class StagedTensor;
+
 // The kinds of operations that have no tensor; kNone: it has one.
 enum class Control : uint8_t { kNone, kJoin, kSetRequest };
 
@@ -59,6 +61,14 @@ struct Operation {
   // output.
   bool stands_in = false;
   std::unique_ptr<std::byte, Unmap> neutral;
+
+  // False while the input is still being written (by a GPU): the operation is
+  // submitted, which fixes its name and its number, but this rank arrives only
+  // when RankCore::InputReady() has been called. Changed under RankCore's mutex.
+  bool input_ready = true;
+  // Null: the tensor is in host memory. Owns the host memory that stands for a
+  // tensor on a GPU; input and output lie in it (client/gpu/staging.h).
+  std::shared_ptr<StagedTensor> staged;
 
   // The caller waits for it right away: no other thread need be woken for it.
   bool awaited = false;

@@ -162,6 +162,7 @@ void RankCore::Enqueue(Name& name, std::shared_ptr<Operation> operation) {
   // shell sets the sleeping flag, before other ranks can see the arrival.
   CountIn();
   const bool left_alone = shell_->LeaveAlone(*operation);
+  if (!operation->input_ready) inputs_pending_.fetch_add(1);
   name.queue.push_back(std::move(operation));
   Begin(name);
   // The slot was requested before the sleeping flag was set: if the reply has
@@ -188,9 +189,39 @@ void RankCore::Begin(Name& name) {
   // If this rank began another generation now, slower ranks could no longer see
   // the outcome of the previous one.
   if (board_->aborted()) return FailQueue(name, board_->AbortStatus());
-  while (name.known && name.current == nullptr && !name.queue.empty()) {
+  while (name.known && name.current == nullptr && !name.queue.empty() &&
+         name.queue.front()->input_ready) {
     if (!ArriveFirst(name)) return;
   }
+}
+
+void RankCore::InputReady(const std::shared_ptr<Operation>& operation) {
+  std::lock_guard lock(mutex_);
+  Operation& op = *operation;
+  if (op.input_ready) return;  // or it has failed meanwhile
+  SettleInput(op);
+  const Signature& s = op.signature;
+  shell_->LeaveAlone(op);  // before other ranks can see the arrival
+  Begin(*names_.at(IdentityKey(s.process_set, s.kind, op.name)));
+}
+
+void RankCore::SettleInput(Operation& op) {
+  if (std::exchange(op.input_ready, true)) return;
+  inputs_pending_.fetch_sub(1);
+}
+
+// The epoch has ended: these operations end now, not when their inputs are
+// ready.
+void RankCore::FailPendingInputs() {
+  std::lock_guard lock(mutex_);
+  for (auto& [key, name] : names_) {
+    if (name->current == nullptr) FailQueue(*name, board_->AbortStatus());
+  }
+}
+
+void RankCore::InputFailed(const Operation& op, const Status& error) {
+  if (op.done.load(std::memory_order_acquire)) return;
+  shell_->Break(op.Explain(error));
 }
 
 // Arrives at the first operation of the queue. True if it has already ended.
@@ -274,6 +305,7 @@ void RankCore::Finish(Operation* operation, Status status) {
 void RankCore::End(Operation& operation, Status status) {
   operation.status = std::move(status);
   if (operation.stands_in) --stand_ins_;
+  SettleInput(operation);
   operation.done.store(true, std::memory_order_release);
   CountOut();
   shell_->Ended();
@@ -298,6 +330,11 @@ bool RankCore::Step() {
   if (has_held_.load(std::memory_order_relaxed)) moved |= PlaceHeldTickets();
   if (has_controls_.load(std::memory_order_relaxed)) {
     moved |= LookAfterControls();
+  }
+  if (inputs_pending_.load(std::memory_order_relaxed) > 0 &&
+      board_->aborted()) {
+    FailPendingInputs();
+    moved = true;
   }
   return moved;
 }

@@ -86,6 +86,12 @@ class RankCore : private SubmittedOperations {
   // As Communicator::Start().
   Status Start(std::span<const std::shared_ptr<Operation>> operations);
   std::shared_ptr<const ProcessSet> FindSet(uint32_t id) const;
+  // The input of an operation that was started with input_ready == false has
+  // been written: this rank arrives. Does nothing if it has ended already.
+  void InputReady(const std::shared_ptr<Operation>& operation);
+  // The input will never be written. Ends the epoch with this error, because
+  // the other ranks cannot get this rank's part.
+  void InputFailed(const Operation& operation, const Status& error);
   // A thread waits for the operation or polls it, so across nodes it must not
   // be held back for fusion.
   void Want(const Operation& operation);
@@ -178,6 +184,8 @@ class RankCore : private SubmittedOperations {
   void AllotSlot(const session::SlotReply& reply);
   void OnRecall(const session::SlotRecall& recall);
   bool GiveBack(uint32_t slot);
+  void SettleInput(Operation& operation);
+  void FailPendingInputs();
   void Begin(Name& name);  // arrives at the queued operations that can begin
   bool ArriveFirst(Name& name);
   void End(Operation& operation, Status status);
@@ -240,6 +248,7 @@ class RankCore : private SubmittedOperations {
   std::atomic<uint32_t> expected_{0};  // answers that the executor owes
   std::atomic<uint32_t> recalls_answered_{0};
   std::atomic<bool> has_held_{false};
+  std::atomic<uint32_t> inputs_pending_{0};  // operations without input_ready
   std::atomic<bool> has_controls_{false};
   std::atomic<bool> joining_{false};
 };

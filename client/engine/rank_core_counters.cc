@@ -48,6 +48,7 @@ WaitFor RankCore::WaitsFor(const Operation& op, uint64_t* late) const {
   }
   if (op.control != Control::kNone) return WaitFor::kAgent;
   std::lock_guard lock(mutex_);
+  if (!op.input_ready) return WaitFor::kInput;
   // If it queues behind another operation of its name, the wait is for that
   // one.
   const auto it = names_.find(

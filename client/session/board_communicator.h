@@ -52,6 +52,13 @@ class BoardCommunicator : public Communicator, private RankShell {
   ~BoardCommunicator() override;
 
   Status Start(std::span<const std::shared_ptr<Operation>> operations) override;
+  void InputReady(const std::shared_ptr<Operation>& operation) override {
+    core_.InputReady(operation);
+  }
+  void InputFailed(const std::shared_ptr<Operation>& operation,
+                   const Status& error) override {
+    core_.InputFailed(*operation, error);
+  }
   std::shared_ptr<const ProcessSet> FindSet(uint32_t id) const override {
     return core_.FindSet(id);
   }

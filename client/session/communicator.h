@@ -30,6 +30,12 @@ class Communicator {
   virtual Status Start(
       std::span<const std::shared_ptr<Operation>> operations) = 0;
 
+  // The input of an operation that was started with input_ready == false has
+  // been written, or will never be (see RankCore).
+  virtual void InputReady(const std::shared_ptr<Operation>& operation) = 0;
+  virtual void InputFailed(const std::shared_ptr<Operation>& operation,
+                           const Status& error) = 0;
+
   // Null if there is no set with this id.
   virtual std::shared_ptr<const ProcessSet> FindSet(uint32_t id) const = 0;
 

@@ -85,11 +85,23 @@ Status LocalCommunicator::Start(
                     std::to_string(op->removes)
               : op->Title() + ": its ranks are all ranks, process set 0");
     } else if (op->control == Control::kNone) {
+      if (!op->input_ready) continue;
       op->status = RunAlone(*op);
     }
     op->done.store(true, std::memory_order_release);
   }
   return Status();
+}
+
+void LocalCommunicator::InputReady(const std::shared_ptr<Operation>& op) {
+  op->status = RunAlone(*op);
+  op->done.store(true, std::memory_order_release);
+}
+
+void LocalCommunicator::InputFailed(const std::shared_ptr<Operation>& op,
+                                    const Status& error) {
+  op->status = op->Explain(error);
+  op->done.store(true, std::memory_order_release);
 }
 
 }  // namespace maypole

@@ -1,5 +1,5 @@
 // LocalCommunicator: a job of one rank, without daemons. Start() runs each
-// operation to its end.
+// operation to its end; one without its input ends in InputReady().
 //
 // Thread contract: as Communicator.
 #ifndef MAYPOLE_CLIENT_SESSION_LOCAL_COMMUNICATOR_H_
@@ -13,6 +13,9 @@ class LocalCommunicator : public Communicator {
  public:
   LocalCommunicator();
   Status Start(std::span<const std::shared_ptr<Operation>> operations) override;
+  void InputReady(const std::shared_ptr<Operation>& operation) override;
+  void InputFailed(const std::shared_ptr<Operation>& operation,
+                   const Status& error) override;
   std::shared_ptr<const ProcessSet> FindSet(uint32_t id) const override {
     return id == 0 ? set_ : nullptr;
   }

@@ -51,6 +51,9 @@ std::string StallText(const Board& board, const RankCore& core,
              "not";
     case WaitFor::kAgent:
       return "the executor of this node has not answered yet";
+    case WaitFor::kInput:
+      return "the GPU of this rank has not written its input yet (a kernel "
+             "before it on the stream runs or waits)";
     case WaitFor::kData:
       break;
   }

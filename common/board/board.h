@@ -151,8 +151,9 @@ enum class WaitFor : uint32_t {
                // the coordinator's order
   kData = 2,   // the operation is running: its data moves
   kAgent = 3,  // the executor's answer to a request for a slot or process set
+  kInput = 4,  // this rank's own input, which a GPU is still writing
 };
-inline constexpr int kWaitFors = 4;
+inline constexpr int kWaitFors = 5;
 
 // A rank's counters, which the executor reads periodically for its metrics.
 // Only the rank's own threads write them, relaxed; no protocol relies on them.

@@ -56,6 +56,8 @@ std::string_view Name(WaitFor what) {
       return "data";
     case WaitFor::kAgent:
       return "agent";
+    case WaitFor::kInput:
+      return "input";
   }
   return "unknown";
 }

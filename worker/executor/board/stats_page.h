@@ -49,7 +49,7 @@ enum class ErrorKind {
 inline constexpr int kErrorKinds = 7;
 std::string_view Name(ErrorKind kind);
 
-// "ranks", "nodes", "data", "agent"
+// "ranks", "nodes", "data", "agent", "input"
 std::string_view Name(WaitFor what);
 
 template <const auto& kBounds>
