@@ -51,7 +51,7 @@
 extern "C" {
 #endif
 
-#define MAYPOLE_ABI_VERSION 3
+#define MAYPOLE_ABI_VERSION 4
 #define MAYPOLE_MAX_DIMS 8
 
 /* The values are gRPC's status codes. */
@@ -90,6 +90,11 @@ typedef enum {
   MAYPOLE_BOOL = 9,
   MAYPOLE_BFLOAT16 = 10
 } maypole_dtype;
+
+typedef enum {
+  MAYPOLE_CPU = 0, /* host memory */
+  MAYPOLE_CUDA = 1 /* memory of a CUDA device */
+} maypole_device;
 
 typedef enum {
   MAYPOLE_AVERAGE = 0,
@@ -144,7 +149,7 @@ typedef struct {
   int32_t kind;        /* maypole_kind */
   int32_t dtype;       /* maypole_dtype */
   int32_t op;          /* allreduce, reducescatter: maypole_op */
-  int32_t device;      /* 0: host memory. GPUs are not supported yet. */
+  int32_t device;      /* maypole_device: where input and output are */
   int32_t process_set; /* 0: all ranks; else an id that
                           maypole_process_set_add() has given */
   int32_t root;        /* broadcast: the root's global rank */
@@ -167,7 +172,17 @@ typedef struct {
                             shape[0]. NULL: equal parts */
   int32_t splits_count;  /* the process set's size; 0 if splits is NULL */
   int32_t reserved;
+  void* stream; /* CUDA: the stream (cudaStream_t, CUstream) after whose work so
+                   far the input is ready; NULL: the legacy default stream */
 } maypole_operation;
+
+/* CUDA tensors: the library reads the input in the order of `stream`, so that
+ * work which the caller enqueues there later may change or free it. When the
+ * operation has ended, maypole_copy_result() writes the output, in the order of
+ * the stream given there; the output must stay valid until then. Input and
+ * output must be on one device. All ranks must give CUDA tensors, or all CPU
+ * tensors. The driver (libcuda.so.1) is opened when the first CUDA tensor is
+ * submitted, not by maypole_init(). */
 
 #define MAYPOLE_EXCHANGE_BYTES 8192
 
@@ -250,9 +265,18 @@ maypole_status maypole_wait(int64_t handle, int timeout_ms);
  *   join                 *first_dim is the rank that joined last
  *   process sets         *first_dim is the set's id
  *   others               *data is the output, *first_dim the input's first
- *                        dimension */
+ *                        dimension
+ * Of an operation on CUDA tensors *data is NULL: see maypole_copy_result(). */
 maypole_status maypole_result(int64_t handle, void** data, int64_t* bytes,
                               int64_t* first_dim);
+
+/* For an operation on CUDA tensors that has ended successfully: enqueues the
+ * copy of its result on `stream` (NULL: the legacy default stream) and returns
+ * when it is done, or, if MAYPOLE_ENABLE_ASYNC_COMPLETION=1 (or HOROVOD_...) was
+ * set at maypole_init(), when it is enqueued. `to`: device memory of
+ * maypole_result()'s bytes for allgather and alltoall, whose result has no
+ * other place; NULL: the operation's output. */
+maypole_status maypole_copy_result(int64_t handle, void* to, void* stream);
 
 /* For an alltoall that has ended successfully: how many rows came from each
  * rank of the process set. count must be the process set's size. */

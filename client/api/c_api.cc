@@ -181,9 +181,8 @@ Status RequestOf(const maypole_operation& o, maypole::Request* request) {
     return bad(std::to_string(o.dims) +
                " dimensions; must be from 0 to MAYPOLE_MAX_DIMS");
   }
-  if (o.device != 0) {
-    return Status(Code::kUnimplemented,
-                  "GPU tensors are not supported yet; use CPU tensors");
+  if (o.device != MAYPOLE_CPU && o.device != MAYPOLE_CUDA) {
+    return bad("unknown device");
   }
   if (o.process_set < 0) {
     return bad("process_set must not be negative, but is " +
@@ -198,6 +197,8 @@ Status RequestOf(const maypole_operation& o, maypole::Request* request) {
   s->dtype = static_cast<maypole::DType>(o.dtype);
   s->op = static_cast<maypole::Op>(o.op);
   s->dims = static_cast<uint8_t>(o.dims);
+  s->device =
+      o.device == MAYPOLE_CUDA ? maypole::Device::kGpu : maypole::Device::kCpu;
   s->root = o.root;
   s->prescale = o.prescale;
   s->postscale = o.postscale;
@@ -207,6 +208,7 @@ Status RequestOf(const maypole_operation& o, maypole::Request* request) {
   request->input = o.input;
   request->output = o.output;
   request->awaited = o.awaited != 0;
+  request->stream = static_cast<maypole::cuda::CUstream>(o.stream);
   if (o.splits != nullptr) {
     request->splits.assign(o.splits, o.splits + o.splits_count);
   }
@@ -369,6 +371,13 @@ maypole_status maypole_result(int64_t handle, void** data, int64_t* bytes,
   if (bytes != nullptr) *bytes = r.bytes;
   if (first_dim != nullptr) *first_dim = r.first_dim;
   return Return(s);
+}
+
+maypole_status maypole_copy_result(int64_t handle, void* to, void* stream) {
+  const auto c = OwnerOf(handle);
+  if (c == nullptr) return Return(NotInitialized());
+  return Return(
+      c->CopyResult(handle, static_cast<maypole::cuda::CUstream>(stream), to));
 }
 
 maypole_status maypole_received_splits(int64_t handle, int64_t* splits,

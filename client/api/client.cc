@@ -1,6 +1,7 @@
 #include "client/api/client.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "client/session/board_communicator.h"
 #include "client/session/local_communicator.h"
@@ -30,6 +31,14 @@ std::string RanksText(const std::vector<int>& ranks) {
   return out + "]";
 }
 
+// What is left of a timeout of maypole_wait().
+int TimeLeft(std::chrono::steady_clock::time_point start, int timeout_ms) {
+  if (timeout_ms < 0) return timeout_ms;
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::steady_clock::now() - start);
+  return std::max(0, timeout_ms - static_cast<int>(waited.count()));
+}
+
 Status Describe(const Tensor& tensor, Kind kind, Signature* s) {
   if (tensor.shape.size() > kMaxDims) {
     return Status(Code::kInvalidArgument,
@@ -50,7 +59,18 @@ Client::Client(const RankOptions& options,
                std::unique_ptr<Communicator> communicator)
     : options_(options), communicator_(std::move(communicator)) {}
 
-Client::~Client() { communicator_->Leave(); }
+Client::~Client() { Leave(); }
+
+// First nobody tells the communicator of inputs any more.
+void Client::Leave() {
+  std::shared_ptr<Staging> staging;
+  {
+    std::lock_guard lock(mutex_);
+    staging = staging_;
+  }
+  if (staging != nullptr) staging->Leave();
+  communicator_->Leave();
+}
 
 Status Client::Join(const RankOptions& options, std::unique_ptr<Client>* out) {
   if (options.local()) {
@@ -176,7 +196,11 @@ std::vector<int> Client::ProcessSetRanks(uint32_t id) const {
 
 Status Client::Submit(Request request, int64_t* handle) {
   auto op = std::make_shared<Operation>();
+  const cuda::CUstream stream = request.stream;
   if (Status s = MakeOperation(std::move(request), op.get()); !s.ok()) return s;
+  if (op->signature.device == Device::kGpu) {
+    if (Status s = Stage(op.get(), stream); !s.ok()) return s;
+  }
   return StartAll({&op, 1}, handle);
 }
 
@@ -184,10 +208,13 @@ Status Client::SubmitGroup(std::vector<Request> requests, int64_t* handles) {
   std::vector<std::shared_ptr<Operation>> operations;
   for (Request& request : requests) {
     operations.push_back(std::make_shared<Operation>());
-    Status s = MakeOperation(std::move(request), operations.back().get());
-    if (s.ok() && operations.back()->control != Control::kNone) {
+    Operation* const op = operations.back().get();
+    const cuda::CUstream stream = request.stream;
+    Status s = MakeOperation(std::move(request), op);
+    if (s.ok() && op->control != Control::kNone) {
       s = Status(Code::kInvalidArgument, "a join cannot be part of a group");
     }
+    if (s.ok() && op->signature.device == Device::kGpu) s = Stage(op, stream);
     if (!s.ok()) return s;
   }
   return operations.empty() ? Status() : StartAll(operations, handles);
@@ -285,24 +312,68 @@ Status Client::CompleteSplits(Operation* op) const {
   return Status();
 }
 
-Status Client::CheckBuffers(const Operation& op) const {
+// Bytes of this rank's input; 0 if it is not used.
+uint64_t Client::InputBytes(const Operation& op) const {
   const Signature& s = op.signature;
-  bool needs_output = false;
-  if (s.kind == Kind::kAllreduce || s.kind == Kind::kBroadcast) {
-    needs_output = s.Bytes() > 0;
-  } else if (s.kind == Kind::kReducescatter) {
-    needs_output =
-        s.RowBytes() > 0 &&
-        ScatteredRows(s, op.set->size(), op.set->PositionOf(options_.rank)) > 0;
+  return s.kind != Kind::kBroadcast || s.root == options_.rank ? s.Bytes() : 0;
+}
+
+// Bytes that the operation writes to this rank's output.
+uint64_t Client::OutputBytes(const Operation& op) const {
+  const Signature& s = op.signature;
+  if (s.kind == Kind::kReducescatter) {
+    const int64_t rows =
+        ScatteredRows(s, op.set->size(), op.set->PositionOf(options_.rank));
+    return static_cast<uint64_t>(rows) * s.RowBytes();
   }
-  const bool needs_input =
-      s.Bytes() > 0 && (s.kind != Kind::kBroadcast || s.root == options_.rank);
-  if ((needs_input && op.input == nullptr) ||
-      (needs_output && op.output == nullptr)) {
+  return Gathers(s.kind) ? 0 : s.Bytes();
+}
+
+Status Client::CheckBuffers(const Operation& op) const {
+  if ((InputBytes(op) > 0 && op.input == nullptr) ||
+      (OutputBytes(op) > 0 && op.output == nullptr)) {
     return Status(Code::kInvalidArgument,
                   op.Title() + ": a buffer that this operation needs is null");
   }
   return Status();
+}
+
+// The driver is opened by the first CUDA tensor: a script may choose its GPUs
+// after init().
+Status Client::OpenStaging(std::shared_ptr<Staging>* out) {
+  std::lock_guard lock(mutex_);
+  if (staging_ == nullptr) {
+    if (Status s = Staging::Open(communicator_.get(), communicator_->arena(),
+                                 &staging_);
+        !s.ok()) {
+      return s;
+    }
+  }
+  *out = staging_;
+  return Status();
+}
+
+Status Client::Stage(Operation* op, cuda::CUstream stream) {
+  std::shared_ptr<Staging> staging;
+  if (Status s = OpenStaging(&staging); !s.ok()) return op->Explain(s);
+  return staging->Pack(op, stream, InputBytes(*op), OutputBytes(*op));
+}
+
+Status Client::CopyResult(int64_t handle, cuda::CUstream stream, void* to) {
+  Result result;
+  if (Status s = GetResult(handle, &result); !s.ok()) return s;
+  const auto op = Find(handle);
+  if (op == nullptr) return UnknownHandle(handle);
+  if (op->staged == nullptr) {
+    return Status(Code::kInvalidArgument,
+                  op->Title() +
+                      ": its tensors are in host memory; read them "
+                      "there");
+  }
+  return staging_->Unpack(*op, stream, reinterpret_cast<cuda::CUdeviceptr>(to),
+                          options_.async_completion
+                              ? UnpackReturns::kWhenEnqueued
+                              : UnpackReturns::kWhenDone);
 }
 
 Status Client::StartAll(std::span<const std::shared_ptr<Operation>> operations,
@@ -318,6 +389,9 @@ Status Client::StartAll(std::span<const std::shared_ptr<Operation>> operations,
     std::lock_guard lock(mutex_);
     for (const auto& op : operations) handles_.erase(op->handle);
     return s;
+  }
+  for (const auto& op : operations) {
+    if (op->staged != nullptr) staging_->Watch(op);
   }
   counters_.operations.fetch_add(static_cast<int64_t>(operations.size()),
                                  std::memory_order_relaxed);
@@ -336,7 +410,10 @@ std::shared_ptr<Operation> Client::Find(int64_t handle) const {
 Status Client::Poll(int64_t handle, bool* done) {
   const auto op = Find(handle);
   if (op == nullptr) return UnknownHandle(handle);
-  if (!op->done.load(std::memory_order_acquire)) communicator_->Progress(*op);
+  if (!op->done.load(std::memory_order_acquire)) {
+    if (op->staged != nullptr) staging_->Look();
+    communicator_->Progress(*op);
+  }
   *done = op->done.load(std::memory_order_acquire);
   return Status();
 }
@@ -344,7 +421,10 @@ Status Client::Poll(int64_t handle, bool* done) {
 Status Client::Wait(int64_t handle, int timeout_ms) {
   const auto op = Find(handle);
   if (op == nullptr) return UnknownHandle(handle);
-  Status s = communicator_->Await(*op, timeout_ms);
+  Status s;
+  const auto start = std::chrono::steady_clock::now();
+  if (op->staged != nullptr) s = staging_->AwaitInput(*op, timeout_ms);
+  if (s.ok()) s = communicator_->Await(*op, TimeLeft(start, timeout_ms));
   return s.ok() ? op->status : s;
 }
 
@@ -357,20 +437,19 @@ Status Client::GetResult(int64_t handle, Result* out) {
   }
   if (!op->status.ok()) return op->status;
   const Signature& signature = op->signature;
-  out->data = op->output;
+  out->data = op->staged == nullptr ? op->output : nullptr;
   if (op->control != Control::kNone) {
     out->first_dim = op->answer;
   } else if (Gathers(signature.kind)) {
     out->bytes = static_cast<int64_t>(op->gathered_bytes);
     out->first_dim = op->gathered_rows;
     out->received_splits = op->received;
-  } else if (signature.kind == Kind::kReducescatter) {
-    out->first_dim = ScatteredRows(signature, op->set->size(),
-                                   op->set->PositionOf(options_.rank));
-    out->bytes = out->first_dim * static_cast<int64_t>(signature.RowBytes());
   } else {
-    out->bytes = static_cast<int64_t>(op->signature.Bytes());
-    out->first_dim = op->signature.dims > 0 ? op->signature.shape[0] : 1;
+    out->bytes = static_cast<int64_t>(OutputBytes(*op));
+    out->first_dim = signature.kind == Kind::kReducescatter
+                         ? ScatteredRows(signature, op->set->size(),
+                                         op->set->PositionOf(options_.rank))
+                         : (signature.dims > 0 ? signature.shape[0] : 1);
   }
   return Status();
 }

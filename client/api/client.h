@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "client/bootstrap/rank_options.h"
+#include "client/gpu/staging.h"
 #include "client/session/communicator.h"
 #include "common/wire/signature.h"
 
@@ -66,6 +67,9 @@ struct Request {
   bool awaited = false;
   // Alltoall: rows for each rank of the process set; empty: equal parts.
   std::vector<int64_t> splits = {};
+  // If signature.device is kGpu: input and output are addresses on a CUDA
+  // device, and the input is what the stream's work so far leaves there.
+  cuda::CUstream stream = nullptr;
 };
 
 // The result of an operation that has ended successfully.
@@ -144,6 +148,10 @@ class Client {
   // signal) the operation is still pending. Timeouts as in maypole.h.
   Status Wait(int64_t handle, int timeout_ms);
   Status GetResult(int64_t handle, Result* out);
+  // Of an operation on CUDA tensors that has ended successfully: copies the
+  // result to `to` (null: to the output) on the stream; see
+  // maypole_cuda_result().
+  Status CopyResult(int64_t handle, cuda::CUstream stream, void* to);
   Status Release(int64_t handle);
 
   // How many bytes this rank's arena can hold; 0 if it has none.
@@ -158,7 +166,7 @@ class Client {
   }
   static Status Free(void* memory) { return ReleaseMemory(memory); }
 
-  void Leave() { communicator_->Leave(); }
+  void Leave();
   int64_t pending() const;
   size_t handles() const;  // number of handles that are not released
   bool Knows(int64_t handle) const { return Find(handle) != nullptr; }
@@ -176,6 +184,10 @@ class Client {
   Status FindSet(Operation* operation) const;
   Status CompleteSplits(Operation* operation) const;
   Status CheckBuffers(const Operation& operation) const;
+  uint64_t InputBytes(const Operation& operation) const;
+  uint64_t OutputBytes(const Operation& operation) const;
+  Status Stage(Operation* operation, cuda::CUstream stream);
+  Status OpenStaging(std::shared_ptr<Staging>* out);
   Status StartAll(std::span<const std::shared_ptr<Operation>> operations,
                   int64_t* handles);
   std::shared_ptr<Operation> Find(int64_t handle) const;
@@ -185,6 +197,7 @@ class Client {
   std::unique_ptr<Communicator> communicator_;
   mutable std::mutex mutex_;
   std::unordered_map<int64_t, std::shared_ptr<Operation>> handles_;
+  std::shared_ptr<Staging> staging_;  // null: no CUDA tensor was submitted
   Counters counters_;
 };
 

@@ -82,6 +82,7 @@ Status ReadStall(const Getter& get, RankOptions* o) {
     o->stall_check_ms = o->stall_shutdown_ms = 0;
   }
   o->deadlock_check = !IsSet(get, "DEADLOCK_CHECK_DISABLE");
+  o->async_completion = IsSet(get, "ENABLE_ASYNC_COMPLETION");
   return Status();
 }
 

@@ -37,6 +37,8 @@ struct RankOptions {
   // job; -1: the coordinator's setting, 0: never.
   int64_t stall_check_ms = -1;
   int64_t stall_shutdown_ms = -1;
+  // Results of CUDA tensors: return when their copy is enqueued on the stream.
+  bool async_completion = false;
   bool deadlock_check = true;  // report when this rank is certainly blocked
   // In an elastic job the coordinator assigns the places above when an epoch
   // starts. To continue in the next epoch, a process joins with the options of
@@ -52,7 +54,7 @@ struct RankOptions {
 };
 
 // Reads MAYPOLE_* (and HOROVOD_FUSION_THRESHOLD, HOROVOD_STALL_*,
-// HOROVOD_START_TIMEOUT) through `get`, which works like getenv (null if
+// HOROVOD_START_TIMEOUT, HOROVOD_ENABLE_ASYNC_COMPLETION) through `get`, which works like getenv (null if
 // unset). If MAYPOLE_SIZE is not set, also reads the launcher's variables
 // (client/bootstrap/launcher_info.h); MAYPOLE_* variables take precedence over
 // them. If a variable is missing or malformed, the error names it and says what

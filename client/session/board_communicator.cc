@@ -149,6 +149,7 @@ bool BoardCommunicator::PatienceIsOver() {
 }
 
 void BoardCommunicator::Detach(Operation* operation) {
+  if (operation->staged != nullptr) return;  // nobody sees that memory
   // If there is no memory for a copy, the tensor stays shared. That is
   // harmless: its contents are undefined anyway, and the error says so.
   (void)arena_->Detach(operation->output, operation->signature.Bytes());

@@ -1,6 +1,7 @@
 #include "client/session/local_communicator.h"
 
 #include <cstring>
+#include <utility>
 
 #include "client/engine/rank_core.h"
 #include "common/reduce/reduce.h"
@@ -85,7 +86,11 @@ Status LocalCommunicator::Start(
                     std::to_string(op->removes)
               : op->Title() + ": its ranks are all ranks, process set 0");
     } else if (op->control == Control::kNone) {
-      if (!op->input_ready) continue;
+      if (!op->input_ready) {
+        std::lock_guard lock(mutex_);
+        pending_.push_back(op);
+        continue;
+      }
       op->status = RunAlone(*op);
     }
     op->done.store(true, std::memory_order_release);
@@ -94,14 +99,31 @@ Status LocalCommunicator::Start(
 }
 
 void LocalCommunicator::InputReady(const std::shared_ptr<Operation>& op) {
-  op->status = RunAlone(*op);
-  op->done.store(true, std::memory_order_release);
+  End(op, RunAlone(*op));
 }
 
 void LocalCommunicator::InputFailed(const std::shared_ptr<Operation>& op,
                                     const Status& error) {
-  op->status = op->Explain(error);
+  End(op, op->Explain(error));
+}
+
+void LocalCommunicator::End(const std::shared_ptr<Operation>& op,
+                            Status status) {
+  std::lock_guard lock(mutex_);
+  if (std::erase(pending_, op) == 0) return;  // ended by Leave()
+  op->status = std::move(status);
   op->done.store(true, std::memory_order_release);
+}
+
+void LocalCommunicator::Leave() {
+  std::lock_guard lock(mutex_);
+  for (const std::shared_ptr<Operation>& op : std::exchange(pending_, {})) {
+    op->status = op->Explain(
+        Status(Code::kAborted,
+               "this rank has left the job (shutdown) with the operation "
+               "pending"));
+    op->done.store(true, std::memory_order_release);
+  }
 }
 
 }  // namespace maypole

@@ -5,6 +5,10 @@
 #ifndef MAYPOLE_CLIENT_SESSION_LOCAL_COMMUNICATOR_H_
 #define MAYPOLE_CLIENT_SESSION_LOCAL_COMMUNICATOR_H_
 
+#include <memory>
+#include <mutex>
+#include <vector>
+
 #include "client/session/communicator.h"
 
 namespace maypole {
@@ -20,12 +24,17 @@ class LocalCommunicator : public Communicator {
     return id == 0 ? set_ : nullptr;
   }
   void Progress(const Operation&) override {}
+  // There is nothing to wait for but an input, which the caller waits for.
   Status Await(const Operation&, int) override { return Status(); }
-  void Leave() override {}
+  void Leave() override;
   bool homogeneous() const override { return true; }
 
  private:
+  void End(const std::shared_ptr<Operation>& operation, Status status);
+
   const std::shared_ptr<const ProcessSet> set_;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<Operation>> pending_;  // without their inputs
 };
 
 }  // namespace maypole

@@ -1,4 +1,4 @@
-// Device: one GPU as this process sees it, with its primary context.
+// Gpu: one GPU as this process sees it, with its primary context.
 //
 // Purpose: the primary context is the one that CUDA's runtime, and so every
 // framework, uses; Maypole works in it and makes no context of its own. GPUs
@@ -6,15 +6,15 @@
 // CUDA_VISIBLE_DEVICES, which differs by rank); a part of a GPU (MIG) has a
 // UUID of its own.
 //
-//   const Device* device = nullptr;
-//   Status s = Device::OfAddress(*driver, address, &device);
-//   const CurrentDevice current(*device);       // around calls of the driver
+//   const Gpu* device = nullptr;
+//   Status s = Gpu::OfAddress(*driver, address, &device);
+//   const CurrentGpu current(*device);       // around calls of the driver
 //   s = device->Check(driver->cuStreamQuery(stream), "cuStreamQuery");
 //
-// Thread contract: Device is constant after it was made and may be used by any
-// thread. A CurrentDevice belongs to the thread that made it.
-#ifndef MAYPOLE_COMMON_GPU_DEVICE_H_
-#define MAYPOLE_COMMON_GPU_DEVICE_H_
+// Thread contract: Gpu is constant after it was made and may be used by any
+// thread. A CurrentGpu belongs to the thread that made it.
+#ifndef MAYPOLE_COMMON_GPU_GPU_H_
+#define MAYPOLE_COMMON_GPU_GPU_H_
 
 #include <memory>
 #include <string>
@@ -25,18 +25,18 @@
 
 namespace maypole::cuda {
 
-class Device {
+class Gpu {
  public:
   // The device with this ordinal; one object per device and process, which
   // lives until the process ends: releasing a context could wait for ever.
-  static Status Open(const Driver& driver, int ordinal, const Device** out);
+  static Status Open(const Driver& driver, int ordinal, const Gpu** out);
   // The device whose memory the address lies in. kInvalidArgument if it is not
   // an address of device (or managed) memory.
   static Status OfAddress(const Driver& driver, CUdeviceptr address,
-                          const Device** out);
+                          const Gpu** out);
 
-  Device(const Device&) = delete;
-  Device& operator=(const Device&) = delete;
+  Gpu(const Gpu&) = delete;
+  Gpu& operator=(const Gpu&) = delete;
 
   const Driver& driver() const { return driver_; }
   int ordinal() const { return ordinal_; }
@@ -51,8 +51,7 @@ class Device {
   Status Check(CUresult result, std::string_view call) const;
 
  private:
-  Device(const Driver& driver, int ordinal)
-      : driver_(driver), ordinal_(ordinal) {}
+  Gpu(const Driver& driver, int ordinal) : driver_(driver), ordinal_(ordinal) {}
   Status Open();
 
   const Driver& driver_;
@@ -67,18 +66,18 @@ class Device {
 // While it exists, the device's context is the thread's current one, and calls
 // of this thread do not break a graph that another thread captures
 // (cuThreadExchangeStreamCaptureMode with CU_STREAM_CAPTURE_MODE_RELAXED).
-class CurrentDevice {
+class CurrentGpu {
  public:
-  explicit CurrentDevice(const Device& device);
-  ~CurrentDevice();
-  CurrentDevice(const CurrentDevice&) = delete;
-  CurrentDevice& operator=(const CurrentDevice&) = delete;
+  explicit CurrentGpu(const Gpu& device);
+  ~CurrentGpu();
+  CurrentGpu(const CurrentGpu&) = delete;
+  CurrentGpu& operator=(const CurrentGpu&) = delete;
 
   // What cuCtxPushCurrent() said; the other calls would fail in the same way.
   Status status() const;
 
  private:
-  const Device& device_;
+  const Gpu& device_;
   CUresult pushed_;
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
@@ -88,4 +87,4 @@ std::string UuidText(const CUuuid& uuid);
 
 }  // namespace maypole::cuda
 
-#endif  // MAYPOLE_COMMON_GPU_DEVICE_H_
+#endif  // MAYPOLE_COMMON_GPU_GPU_H_

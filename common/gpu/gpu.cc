@@ -1,4 +1,4 @@
-#include "common/gpu/device.h"
+#include "common/gpu/gpu.h"
 
 #include <iterator>
 #include <map>
@@ -23,7 +23,7 @@ std::string UuidText(const CUuuid& uuid) {
   return text;
 }
 
-Status Device::Check(CUresult result, std::string_view call) const {
+Status Gpu::Check(CUresult result, std::string_view call) const {
   if (result == CUDA_SUCCESS) return Status();
   const Status s = CudaStatus(driver_, result, call);
   return Status(s.code(),
@@ -31,7 +31,7 @@ Status Device::Check(CUresult result, std::string_view call) const {
                     (name_.empty() ? std::string() : " (" + name_ + ")"));
 }
 
-Status Device::Open() {
+Status Gpu::Open() {
   uuid_ = "GPU " + std::to_string(ordinal_);  // until it is known
   if (Status s = Check(driver_.cuDeviceGet(&number_, ordinal_), "cuDeviceGet");
       !s.ok()) {
@@ -64,14 +64,14 @@ Status Device::Open() {
   return Check(result, "cuDevicePrimaryCtxRetain");
 }
 
-Status Device::Open(const Driver& driver, int ordinal, const Device** out) {
+Status Gpu::Open(const Driver& driver, int ordinal, const Gpu** out) {
   static std::mutex mutex;
   // Never destroyed: other threads may use devices while the process ends.
-  static auto& devices = *new std::map<int, std::unique_ptr<Device>>;
+  static auto& devices = *new std::map<int, std::unique_ptr<Gpu>>;
   std::lock_guard lock(mutex);
-  std::unique_ptr<Device>& entry = devices[ordinal];
+  std::unique_ptr<Gpu>& entry = devices[ordinal];
   if (entry == nullptr) {
-    std::unique_ptr<Device> device(new Device(driver, ordinal));
+    std::unique_ptr<Gpu> device(new Gpu(driver, ordinal));
     if (Status s = device->Open(); !s.ok()) return s;
     entry = std::move(device);
   }
@@ -79,8 +79,8 @@ Status Device::Open(const Driver& driver, int ordinal, const Device** out) {
   return Status();
 }
 
-Status Device::OfAddress(const Driver& driver, CUdeviceptr address,
-                         const Device** out) {
+Status Gpu::OfAddress(const Driver& driver, CUdeviceptr address,
+                      const Gpu** out) {
   // The driver writes 4 bytes into each.
   unsigned type = 0;
   int ordinal = -1;
@@ -100,20 +100,20 @@ Status Device::OfAddress(const Driver& driver, CUdeviceptr address,
   return Open(driver, ordinal, out);
 }
 
-CurrentDevice::CurrentDevice(const Device& device)
+CurrentGpu::CurrentGpu(const Gpu& device)
     : device_(device),
       pushed_(device.driver().cuCtxPushCurrent(device.context())) {
   device_.driver().cuThreadExchangeStreamCaptureMode(&mode_);
 }
 
-CurrentDevice::~CurrentDevice() {
+CurrentGpu::~CurrentGpu() {
   device_.driver().cuThreadExchangeStreamCaptureMode(&mode_);
   if (pushed_ != CUDA_SUCCESS) return;
   CUcontext popped = nullptr;
   device_.driver().cuCtxPopCurrent(&popped);
 }
 
-Status CurrentDevice::status() const {
+Status CurrentGpu::status() const {
   return device_.Check(pushed_, "cuCtxPushCurrent");
 }
 
