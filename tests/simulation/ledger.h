@@ -29,6 +29,7 @@ struct Record {
   int rank = 0;
   std::shared_ptr<Operation> operation;
   std::vector<std::byte> input;
+  std::vector<std::byte> late_input;  // not written to `input` yet
   std::vector<std::byte> output;  // out of place
   std::vector<std::byte> at_end;  // contents of the result's memory at the end
   int64_t submitted_at = 0;

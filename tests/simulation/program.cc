@@ -43,6 +43,7 @@ class Maker {
  private:
   int64_t SomeCount();
   Action Compute();
+  int64_t InputDelay(const Planned& op, bool awaited);
   std::vector<int> SomeRanks();
   Op SomeOp(Kind kind, DType dtype);
   void Spoil(Planned* op);
@@ -90,6 +91,12 @@ Action Maker::Compute() {
           .time = random_.OneIn(40)
                       ? random_.Magnitude(100, 9000) * kMillisecond
                       : random_.Magnitude(100, kMillisecond)};
+}
+
+// See Action::time.
+int64_t Maker::InputDelay(const Planned& op, bool awaited) {
+  if (awaited || op.kind() == Kind::kBarrier || !random_.OneIn(6)) return 0;
+  return random_.Magnitude(1000, 2 * kMillisecond);
 }
 
 std::vector<int> Maker::SomeRanks() {
@@ -242,7 +249,10 @@ std::vector<size_t> Maker::Submit(int rank, size_t first, bool may_wait) {
     // A rank that waits at once would depend on the others' order of several
     // operations.
     const bool at_once = may_wait && alone && random_.OneIn(2);
-    actions.push_back({.what = What::kSubmit, .index = i, .awaited = at_once});
+    actions.push_back({.what = What::kSubmit,
+                       .index = i,
+                       .awaited = at_once,
+                       .time = InputDelay(program_.operations[i], at_once)});
     if (at_once) {
       actions.push_back({.what = What::kWait, .index = i});
       continue;

@@ -58,7 +58,9 @@ struct Action {
   What what = What::kCompute;
   size_t index = 0;      // of the operation, set request, join
   bool awaited = false;  // kSubmit: kWait comes next
-  int64_t time = 0;      // kCompute, ns
+  // kCompute: its length. kSubmit: how much later than the submission the input
+  // is written, as by a GPU; 0: it is there. In ns.
+  int64_t time = 0;
 };
 
 struct Program {

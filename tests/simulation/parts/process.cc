@@ -1,5 +1,6 @@
 #include "tests/simulation/parts/process.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -50,7 +51,9 @@ Process::Process(Stage* stage, Ledger* ledger, Surroundings* surroundings,
       main_(&stage->scheduler,
             [this] { Interruptible(&Process::MainTurn, &main_); }),
       driver_(&stage->scheduler,
-              [this] { Interruptible(&Process::DriveTurn, &driver_); }) {}
+              [this] { Interruptible(&Process::DriveTurn, &driver_); }),
+      inputs_(&stage->scheduler,
+              [this] { Interruptible(&Process::InputTurn, &inputs_); }) {}
 
 void Process::Start() { main_.Ask(surroundings_->InitDelay(), life_); }
 
@@ -242,6 +245,11 @@ void Process::Submit(const Action& action) {
   }
   op.awaited = action.awaited;
   GiveMemory(planned, record.get());
+  if (action.time > 0) {
+    op.input_ready = false;
+    record->late_input = record->input;
+    std::fill(record->input.begin(), record->input.end(), std::byte{0xcd});
+  }
   stage_->Trace("rank ", place_.rank, ": submits ", planned.Text(), " ",
                 ShapeText(op.signature));
   ++stage_->counts.submitted;
@@ -256,8 +264,30 @@ void Process::Submit(const Action& action) {
     return;
   }
   pending_.push_back(place.get());
+  if (action.time > 0) {
+    late_.push_back(place.get());
+    inputs_.Ask(action.time, life_);
+  }
   Attend();
   LookAtEnded();
+}
+
+// Writes the input of a random operation, as streams run in any order.
+void Process::InputTurn() {
+  if (client_ == nullptr || late_.empty()) return;
+  const size_t i = stage_->random.Below(late_.size());
+  Record* const record = late_[i];
+  late_.erase(late_.begin() + static_cast<std::ptrdiff_t>(i));
+  if (!record->done()) {
+    record->input = std::exchange(record->late_input, {});
+    record->operation->input = record->input.data();
+    if (record->operation->output != nullptr && record->planned->in_place) {
+      record->operation->output = record->input.data();
+    }
+  }
+  client_->core().InputReady(record->operation);
+  LookAtEnded();
+  if (!late_.empty()) inputs_.Ask(stage_->SoonDelay(), life_);
 }
 
 // A name that is pending still.
@@ -378,6 +408,7 @@ void Process::Leave(bool finished) {
   if (!program.calm) ledger_->Blame({absl::StrCat("rank ", place_.rank)});
   state_ = State::kOutside;
   client_->Leave();
+  late_.clear();
   LookAtEnded();
   control_ = waits_for_ = nullptr;
   client_.reset();

@@ -90,6 +90,8 @@ class Process : public std::enable_shared_from_this<Process> {
   void Perform(const Action& action);
   void Submit(const Action& action);
   void SubmitAgain(const Action& action);
+  // A thread of its own: the inputs that a GPU has written.
+  void InputTurn();
   bool Wait(const Action& action);
   void Attend();
   // Takes note of the operations that have ended.
@@ -110,6 +112,7 @@ class Process : public std::enable_shared_from_this<Process> {
   std::shared_ptr<int> life_ = std::make_shared<int>();
   Turn main_;
   Turn driver_;
+  Turn inputs_;
   int64_t frozen_until_ = 0;
   bool in_turn_ = false;  // interrupted at a kill point, others run
   int points_left_ = 0;   // kill points until its death; 0: none is planned
@@ -123,6 +126,7 @@ class Process : public std::enable_shared_from_this<Process> {
   bool saw_error_ = false;
   bool ended_ = false;  // an operation has ended
   std::vector<Record*> pending_;
+  std::vector<Record*> late_;  // pending without their inputs
   std::vector<int64_t> set_ids_;          // by request; -1: not made
   std::shared_ptr<Operation> control_;    // set request or join in progress
   std::shared_ptr<Operation> waits_for_;  // an operation, or control_
