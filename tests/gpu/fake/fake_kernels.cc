@@ -1,7 +1,9 @@
 #include "tests/gpu/fake/fake_kernels.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <thread>
 
 #include "tests/gpu/fake/config.h"
 #include "tests/gpu/fake/process.h"
@@ -29,12 +31,19 @@ void RunFakeFill(unsigned, unsigned, void** arguments) {
   std::fill_n(values, Get<uint64_t>(arguments, 1), Get<uint32_t>(arguments, 2));
 }
 
+// fake_delay(uint64_t nanoseconds)
+void RunFakeDelay(unsigned, unsigned, void** arguments) {
+  std::this_thread::sleep_for(
+      std::chrono::nanoseconds(Get<uint64_t>(arguments, 0)));
+}
+
 const std::vector<FakeKernel>& Kernels() {
   static const auto& kernels = *new std::vector<FakeKernel>{
       {"fake_add_one", {sizeof(CUdeviceptr), sizeof(uint64_t)}, RunFakeAddOne},
       {"fake_fill",
        {sizeof(CUdeviceptr), sizeof(uint64_t), sizeof(uint32_t)},
        RunFakeFill},
+      {"fake_delay", {sizeof(uint64_t)}, RunFakeDelay},
   };
   return kernels;
 }
