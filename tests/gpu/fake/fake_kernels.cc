@@ -1,0 +1,70 @@
+#include "tests/gpu/fake/fake_kernels.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <thread>
+
+#include "tests/gpu/fake/config.h"
+#include "tests/gpu/fake/process.h"
+
+namespace maypole::cuda::fake {
+namespace {
+
+template <typename T>
+const T& Get(void** arguments, size_t index) {
+  return *static_cast<const T*>(arguments[index]);
+}
+
+// fake_add_one(float* values, uint64_t count)
+void RunFakeAddOne(unsigned, unsigned, void** arguments) {
+  auto* const values =
+      static_cast<float*>(HostView(Get<CUdeviceptr>(arguments, 0)));
+  const auto count = Get<uint64_t>(arguments, 1);
+  for (uint64_t i = 0; i < count; ++i) values[i] += 1;
+}
+
+// fake_fill(uint32_t* values, uint64_t count, uint32_t value)
+void RunFakeFill(unsigned, unsigned, void** arguments) {
+  auto* const values =
+      static_cast<uint32_t*>(HostView(Get<CUdeviceptr>(arguments, 0)));
+  std::fill_n(values, Get<uint64_t>(arguments, 1), Get<uint32_t>(arguments, 2));
+}
+
+// fake_delay(uint64_t nanoseconds)
+void RunFakeDelay(unsigned, unsigned, void** arguments) {
+  std::this_thread::sleep_for(
+      std::chrono::nanoseconds(Get<uint64_t>(arguments, 0)));
+}
+
+const std::vector<FakeKernel>& Kernels() {
+  static const auto& kernels = *new std::vector<FakeKernel>{
+      {"fake_add_one", {sizeof(CUdeviceptr), sizeof(uint64_t)}, RunFakeAddOne},
+      {"fake_fill",
+       {sizeof(CUdeviceptr), sizeof(uint64_t), sizeof(uint32_t)},
+       RunFakeFill},
+      {"fake_delay", {sizeof(uint64_t)}, RunFakeDelay},
+  };
+  return kernels;
+}
+
+}  // namespace
+
+const FakeKernel* FindKernel(std::string_view name) {
+  for (const FakeKernel& kernel : Kernels()) {
+    if (kernel.name == name) return &kernel;
+  }
+  return nullptr;
+}
+
+void* HostView(CUdeviceptr address) {
+  FakeProcess& process = FakeProcess::Get();
+  FakeProcess::Held held(process.mutex());
+  const Place place = process.memory().Where(address, 1);
+  if (place.kind != Place::kKnown) {
+    Illegal("a kernel's pointer is of no known memory");
+  }
+  return place.data;
+}
+
+}  // namespace maypole::cuda::fake
