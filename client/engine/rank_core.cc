@@ -203,6 +203,9 @@ void RankCore::InputReady(const std::shared_ptr<Operation>& operation) {
   const Signature& s = op.signature;
   shell_->LeaveAlone(op);  // before other ranks can see the arrival
   Begin(*names_.at(IdentityKey(s.process_set, s.kind, op.name)));
+  // It may have found the operation failed, or no room for its ticket: only the
+  // driver thread can go on.
+  if (!op.done.load()) shell_->WakeThreads();
 }
 
 void RankCore::SettleInput(Operation& op) {

@@ -91,7 +91,9 @@ void Ledger::OnEnd(EpochRecord* epoch, Record* r) {
     if (!r->left) CheckBad(*epoch, *r);
   }
   const bool overwritten = r->operation->in_place();
-  if (!overwritten && r->input != InputOf(*r->planned, r->rank)) {
+  // An operation that succeeds has all its input.
+  const bool written = r->late_input.empty() || r->status.ok();
+  if (!overwritten && written && r->input != InputOf(*r->planned, r->rank)) {
     stage_->Found(Who(*epoch, *r), ": its input has changed");
   }
 }
