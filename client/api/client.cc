@@ -496,6 +496,11 @@ int64_t Client::pending() const {
   return n;
 }
 
+uint64_t Client::staging_bytes() const {
+  std::lock_guard lock(mutex_);
+  return staging_ == nullptr ? 0 : staging_->allocated();
+}
+
 void Client::AbandonInChild() {
   if (auto* node = dynamic_cast<BoardCommunicator*>(communicator_.get()))
     node->AbandonInChild();

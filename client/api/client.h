@@ -160,6 +160,9 @@ class Client {
     return arena == nullptr ? 0 : arena->bytes();
   }
 
+  // Host memory that stands for CUDA tensors, in use or kept for the next ones.
+  uint64_t staging_bytes() const;
+
   // See maypole_allocate() in client/maypole.h.
   Status Allocate(uint64_t bytes, void** memory) {
     return AllocateMemory(communicator_->arena(), bytes, memory);

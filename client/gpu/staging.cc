@@ -166,6 +166,19 @@ Status Staging::FindDevice(const Operation& op, uint64_t input_bytes,
 }
 
 Status Staging::CheckStream(const Gpu& device, CUstream stream) const {
+  const bool named = stream != nullptr && stream != cuda::CU_STREAM_LEGACY &&
+                     stream != cuda::CU_STREAM_PER_THREAD;
+  cuda::CUcontext context = device.context();
+  if (named) {
+    const CUresult result = driver_.cuStreamGetCtx(stream, &context);
+    if (Status s = device.Check(result, "cuStreamGetCtx"); !s.ok()) return s;
+  }
+  if (context != device.context()) {
+    return Bad(
+        "the stream belongs to another device than the tensor, which is "
+        "on " +
+        device.uuid());
+  }
   cuda::CUstreamCaptureStatus capture = cuda::CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult result = driver_.cuStreamIsCapturing(stream, &capture);
   if (result == cuda::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ||
@@ -175,22 +188,7 @@ Status Staging::CheckStream(const Gpu& device, CUstream stream) const {
                   "cannot be part of a graph: call them outside of the "
                   "capture");
   }
-  if (Status s = device.Check(result, "cuStreamIsCapturing"); !s.ok()) return s;
-  if (stream == nullptr || stream == cuda::CU_STREAM_LEGACY ||
-      stream == cuda::CU_STREAM_PER_THREAD) {
-    return Status();
-  }
-  cuda::CUcontext context = nullptr;
-  if (Status s = device.Check(driver_.cuStreamGetCtx(stream, &context),
-                              "cuStreamGetCtx");
-      !s.ok()) {
-    return s;
-  }
-  if (context == device.context()) return Status();
-  return Bad(
-      "the stream belongs to another device than the tensor, which is "
-      "on " +
-      device.uuid());
+  return device.Check(result, "cuStreamIsCapturing");
 }
 
 Status Staging::MakeMemory(Operation* op, uint64_t input_bytes,
