@@ -36,6 +36,9 @@ def parse_arguments():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--limit", type=int, default=None,
                         help="use only the first LIMIT images of each set")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu",
+                        help="where to train; with cuda, the ranks of a node "
+                        "take its GPUs in turn")
     parser.add_argument("--bucket-view", action="store_true",
                         help="keep gradients in memory that the ranks of a "
                         "node share (gradient_as_bucket_view)")
@@ -113,14 +116,14 @@ class Progress:
             print(text, flush=True)
 
 
-def train(model, optimizer, loader, epoch):
+def train(model, optimizer, loader, epoch, device):
     """Trains one epoch; returns this rank's mean loss."""
     model.train()
     progress = Progress(epoch, len(loader))
     total = 0.0
     for step, (images, labels) in enumerate(loader, start=1):
         optimizer.zero_grad()
-        loss = F.cross_entropy(model(images), labels)
+        loss = F.cross_entropy(model(images.to(device)), labels.to(device))
         loss.backward()
         optimizer.step()
         total += loss.item()
@@ -128,7 +131,7 @@ def train(model, optimizer, loader, epoch):
     return total / len(loader)
 
 
-def test(model, dataset):
+def test(model, dataset, device):
     """Returns the accuracy over the test set; each rank tests its share."""
     model.eval()
     images, labels = dataset.tensors
@@ -136,7 +139,7 @@ def test(model, dataset):
     correct = 0
     with torch.no_grad():
         for x, y in zip(images[share].split(500), labels[share].split(500)):
-            correct += (model(x).argmax(1) == y).sum().item()
+            correct += (model(x.to(device)).argmax(1).cpu() == y).sum().item()
     # (hvd) The sum of all ranks' counts.
     correct = hvd.allreduce(torch.tensor(correct), name="correct", op=hvd.Sum)
     return correct.item() / len(dataset)
@@ -145,6 +148,11 @@ def test(model, dataset):
 def main():
     arguments = parse_arguments()
     hvd.init()  # (hvd)
+    if arguments.device == "cuda":
+        if not torch.cuda.is_available():
+            sys.exit("--device cuda: torch finds no GPU")
+        # (hvd) Each rank has its own GPU, if there are enough.
+        torch.cuda.set_device(hvd.local_rank() % torch.cuda.device_count())
     torch.manual_seed(arguments.seed)
     torch.set_num_threads(1)  # the ranks of a node share its cores
 
@@ -155,7 +163,7 @@ def main():
                                  rank=hvd.rank(), seed=arguments.seed)
     loader = DataLoader(dataset, arguments.batch_size, sampler=sampler)
 
-    model = Net()
+    model = Net().to(arguments.device)
     # (hvd) The global batch grows with the number of ranks, and so does the
     # learning rate.
     optimizer = torch.optim.SGD(model.parameters(),
@@ -173,11 +181,11 @@ def main():
     for epoch in range(1, arguments.epochs + 1):
         sampler.set_epoch(epoch)
         start = time.monotonic()
-        loss = train(model, optimizer, loader, epoch)
+        loss = train(model, optimizer, loader, epoch, arguments.device)
         # (hvd) Each rank's loss covers its own part only: average over all.
         loss = hvd.allreduce(torch.tensor(loss), name="loss").item()
         seconds += time.monotonic() - start
-        accuracy = test(model, test_dataset)
+        accuracy = test(model, test_dataset, arguments.device)
         if hvd.rank() == 0:
             print(f"epoch {epoch}: loss {loss:.4f}, "
                   f"test accuracy {100 * accuracy:.2f} %", flush=True)

@@ -9,6 +9,8 @@ import sys
 import tempfile
 import unittest
 
+import torch
+
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)),
                       "pytorch_fashion_mnist.py")
 
@@ -56,6 +58,12 @@ class ExampleTest(unittest.TestCase):
         accuracy = float(
             done.stdout.rsplit("test accuracy: ", 1)[1].split(" ")[0])
         self.assertGreater(accuracy, 50.0)  # guessing gives 10
+
+    @unittest.skipIf(torch.cuda.is_available(), "needs a machine without a GPU")
+    def test_no_gpu_is_one_clear_line(self):
+        done = self.run_example("--device", "cuda")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stderr, "--device cuda: torch finds no GPU\n")
 
     def test_missing_data_is_one_clear_line(self):
         with tempfile.TemporaryDirectory() as directory:

@@ -28,6 +28,7 @@ def main() -> int:
             ("python", platform.python_version()),
             ("torch", _framework("torch")),
             ("gloo", "yes" if basics.gloo_built() else "no"),
+            ("cuda", "yes" if basics.cuda_built() else "no"),
             ("nccl", "yes" if basics.nccl_built() else "no"),
             ("mpi", "yes" if basics.mpi_built() else "no"),
     ):

@@ -15,7 +15,7 @@ calls.
 
 Errors: most functions return the status as a plain int (gRPC's codes). Those
 that return something else (`submit`, `result`, `allocate`, `process_set_add`,
-...) raise StatusError.
+...), and `copy_result`, raise StatusError.
 """
 
 import ctypes
@@ -34,6 +34,7 @@ RESOURCE_EXHAUSTED = 8
 FAILED_PRECONDITION = 9
 ABORTED = 10
 UNIMPLEMENTED = 12
+INTERNAL = 13
 UNAVAILABLE = 14
 
 # maypole_dtype
@@ -43,6 +44,9 @@ FLOAT16, FLOAT32, FLOAT64, BOOL, BFLOAT16 = 6, 7, 8, 9, 10
 # maypole_kind
 ALLREDUCE, ALLGATHER, BROADCAST, ALLTOALL = 0, 1, 2, 3
 REDUCESCATTER, BARRIER, JOIN = 4, 5, 6
+
+# maypole_device
+CPU, CUDA = 0, 1
 
 MAX_DIMS = 8
 
@@ -54,8 +58,8 @@ WAIT_INTERRUPTIBLE = -2
 # filling a ctypes.Structure and needs no memory shared between calls.
 #   size_t struct_size; int32 kind, dtype, op, device, process_set, root, dims,
 #   awaited; int64 shape[8]; double prescale, postscale; void* name, input,
-#   output, splits; int32 splits_count, reserved
-OPERATION = struct.Struct("@N8i8q2dPPPPii")
+#   output, splits; int32 splits_count, reserved; void* stream
+OPERATION = struct.Struct("@N8i8q2dPPPPiiP")
 _pack = OPERATION.pack
 _SHAPE_PADDING = tuple((0,) * (MAX_DIMS - dims) for dims in range(MAX_DIMS + 1))
 
@@ -123,6 +127,8 @@ class Library:
         _bind(lib, "maypole_result", ctypes.c_int64,
               ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64),
               ctypes.POINTER(ctypes.c_int64))
+        _bind(lib, "maypole_copy_result", ctypes.c_int64, ctypes.c_void_p,
+              ctypes.c_void_p)
         _bind(lib, "maypole_received_splits", ctypes.c_int64,
               ctypes.POINTER(ctypes.c_int64), ctypes.c_int32)
         _bind(lib, "maypole_process_set_add", ctypes.POINTER(ctypes.c_int32),
@@ -195,17 +201,23 @@ class Library:
                output_address: int,
                awaited: bool = False,
                process_set: int = 0,
-               splits: Optional[Sequence[int]] = None) -> int:
-        """Submits an operation on host memory and returns its handle.
+               splits: Optional[Sequence[int]] = None,
+               stream: Optional[int] = None) -> int:
+        """Submits an operation and returns its handle.
 
         `shape` must have at most MAX_DIMS entries. The memory at the addresses
         must live until the operation has ended. `awaited`: this thread calls
         wait() next, so no other thread need be woken. Raises StatusError.
+
+        `stream`: None if the addresses are host memory. If they are memory of a
+        CUDA device, the stream (a cudaStream_t; 0: the legacy default stream)
+        in whose order the input is read. The output is then written by
+        copy_result() only, and must live until that has returned.
         """
         operation, kept = self._packed(kind, dtype, op, root, shape, prescale,
                                        postscale, name, input_address,
                                        output_address, awaited, process_set,
-                                       splits)
+                                       splits, stream)
         handle = ctypes.c_int64()
         status = self._submit(operation, ctypes.addressof(handle))
         del kept
@@ -241,7 +253,8 @@ class Library:
                 output_address: int,
                 awaited: bool = False,
                 process_set: int = 0,
-                splits: Optional[Sequence[int]] = None) -> Tuple[bytes, Any]:
+                splits: Optional[Sequence[int]] = None,
+                stream: Optional[int] = None) -> Tuple[bytes, Any]:
         """Returns (maypole_operation, objects to keep alive until it is
         submitted)."""
         encoded, name_address = self._encode(name)
@@ -250,11 +263,13 @@ class Library:
             count = len(splits)
             numbers = (ctypes.c_int64 * count)(*splits)
         dims = len(shape)
-        operation = _pack(OPERATION.size, kind, dtype, op, 0, process_set, root,
+        operation = _pack(OPERATION.size, kind, dtype, op,
+                          CPU if stream is None else CUDA, process_set, root,
                           dims, awaited, *shape, *_SHAPE_PADDING[dims],
                           prescale, postscale, name_address, input_address,
                           output_address,
-                          ctypes.addressof(numbers) if count else 0, count, 0)
+                          ctypes.addressof(numbers) if count else 0, count, 0,
+                          stream or 0)
         return operation, (encoded, numbers)
 
     def _encode(self, name: Optional[str]) -> Tuple[Any, int]:
@@ -284,7 +299,8 @@ class Library:
         """Returns (address, bytes, first dimension) of an operation's result.
 
         The operation must have ended. The memory is valid until
-        `release(handle)`. Raises StatusError.
+        `release(handle)`. The address is 0 for an operation on CUDA tensors;
+        see copy_result(). Raises StatusError.
         """
         data = ctypes.c_void_p()
         size = ctypes.c_int64()
@@ -293,6 +309,20 @@ class Library:
         if status != OK:
             raise StatusError(status, self.last_error())
         return data.value or 0, size.value, first_dim.value
+
+    def copy_result(self, handle: int, to_address: int, stream: int) -> None:
+        """Copies the result of an operation on CUDA tensors to `to_address`.
+
+        The operation must have ended successfully. The copy is made in the
+        order of `stream` (0: the legacy default stream). It is done when the
+        call returns; with MAYPOLE_ENABLE_ASYNC_COMPLETION=1 it is only enqueued
+        then. `to_address`: memory of the device, of result()'s size; 0: the
+        operation's output (not for allgather and alltoall, which have none).
+        Raises StatusError.
+        """
+        status = self._lib.maypole_copy_result(handle, to_address, stream)
+        if status != OK:
+            raise StatusError(status, self.last_error())
 
     def received_splits(self, handle: int, count: int) -> List[int]:
         """Returns how many rows of an alltoall came from each of `count` ranks.

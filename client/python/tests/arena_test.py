@@ -6,6 +6,7 @@ import subprocess
 import sys
 import unittest
 import warnings
+from unittest import mock
 
 import torch
 
@@ -52,9 +53,7 @@ class ArenaTest(unittest.TestCase):
         self.assertTrue(hvd.empty_like(like, requires_grad=True).requires_grad)
 
     def test_what_is_refused(self):
-        with self.assertRaisesRegex(NotImplementedError, "'cuda'.*host memory"):
-            hvd.empty(3, device="cuda")
-        with self.assertRaisesRegex(NotImplementedError, "'meta'"):
+        with self.assertRaisesRegex(NotImplementedError, "'meta'.*CUDA"):
             hvd.empty_like(torch.empty(3, device="meta"))
         with self.assertRaises(RuntimeError):
             hvd.empty(-1)
@@ -62,8 +61,32 @@ class ArenaTest(unittest.TestCase):
             hvd.empty("three")
         self.fake.shutdown()
         for size in (3, 0):
-            with self.assertRaisesRegex(ValueError, "not been initialized"):
-                hvd.empty(size)
+            for device in (None, "cuda"):
+                with self.assertRaisesRegex(ValueError, "not been initialized"):
+                    hvd.empty(size, device=device)
+
+    def test_a_cuda_device_has_no_arena(self):
+        arena._fallbacks.clear()
+        torch_empty, devices = torch.empty, []
+
+        def empty(*size, **options):
+            if options["device"] not in ("cpu", "meta"):
+                devices.append(options.pop("device"))
+            return torch_empty(*size, **options)
+
+        with mock.patch.object(torch, "empty", empty):
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                tensor = hvd.empty(2, 3, dtype=torch.float64, device="cuda:1",
+                                   requires_grad=True)
+        self.assertEqual(devices, [torch.device("cuda:1")])
+        self.assertEqual((tuple(tensor.shape), tensor.dtype),
+                         ((2, 3), torch.float64))
+        self.assertTrue(tensor.requires_grad)
+        statistics = hvd.arena_statistics()
+        self.assertEqual(statistics["fallbacks"], {"no_gpu_arena": 1})
+        self.assertEqual(statistics["tensors"], 0)
+        self.assertEqual(self.fake.counter("arena_bytes"), 0)
 
     def test_memory_lives_as_long_as_any_view(self):
         tensor = hvd.empty(10)

@@ -483,6 +483,31 @@ class LayoutTest(unittest.TestCase):
         self.assertEqual(got, [([4], [0], 8), ([3, 1], [0, 32], 48),
                                ([2], [0], 24), ([0], [0], 16)])
 
+    def test_a_bucket_is_on_one_device(self):
+        devices = ("cpu", "meta", "cpu", "meta")
+        parameters = [torch.empty(16, device=device) for device in devices]
+        got = [[p.device.type for p in members]
+               for members, _, _ in _buckets._layout(parameters, 2**20)]
+        self.assertEqual(got, [["meta"] * 2, ["cpu"] * 2])
+
+    def test_a_bucket_of_another_device_is_there_and_not_in_the_arena(self):
+        gc.collect()
+        fake = fake_library.FakeLibrary(1)
+        _native.use(fake)
+        arena._fallbacks.clear()
+        parameter = torch.nn.Parameter(torch.empty(10, device="meta"))
+        parameter.grad = torch.empty(10, device="meta")
+        buckets = _buckets.Buckets(2**20)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            buckets.add([parameter], {parameter: "p"})
+            buckets.of(parameter).gather()
+        self.assertEqual(buckets.of(parameter).buffer.device.type, "meta")
+        self.assertEqual(parameter.grad.device.type, "meta")
+        statistics = hvd.arena_statistics()
+        self.assertEqual(statistics["fallbacks"], {"no_gpu_arena": 1})
+        self.assertEqual((statistics["bytes"], fake.arena), (0, {}))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -45,6 +45,10 @@ class Submission:
 
     status: None until it has ended. gathered: a result in memory of the
     library. answer: for a join the last rank, for a set request the set's id.
+
+    stream: not None for CUDA tensors, which are CPU tensors here. Their input
+    is read at submission, as if the stream had no pending work, and `result`
+    has the output until copy_result().
     """
 
     def __init__(self, rank, arguments=None):
@@ -55,19 +59,36 @@ class Submission:
         self.gathered = None
         self.received = None
         self.answer = None
+        self.stream = self.result = None
         if arguments is not None:
             (self.kind, self.dtype, self.op, self.root, shape, self.prescale,
              self.postscale, self.name, self.input, self.output, self.awaited,
-             self.process_set, self.splits) = arguments
+             self.process_set, self.splits, self.stream) = arguments
             self.shape = tuple(shape)
+            if self.stream is not None:
+                self.packed = self._input().clone()
+
+    def _input(self):
+        return _view(self.input, self.shape, _TORCH_DTYPES[self.dtype])
 
     def tensor(self):
         """The input."""
-        return _view(self.input, self.shape, _TORCH_DTYPES[self.dtype])
+        return self._input() if self.stream is None else self.packed
 
     def store(self, value):
         """Writes `value` to the output."""
-        _view(self.output, value.shape, value.dtype).copy_(value)
+        if self.stream is None:
+            _view(self.output, value.shape, value.dtype).copy_(value)
+        else:
+            self.result = value.clone()
+
+    def copy_result(self, address):
+        """Writes the result of an operation on CUDA tensors to `address`."""
+        if self.gathered is None:
+            result, address = self.result, address or self.output
+        else:
+            result = self.gathered
+        _view(address, result.shape, result.dtype).copy_(result)
 
     def fail(self, status, text):
         self.status, self.text = status, text
@@ -79,8 +100,9 @@ def execute(submissions, ranks):
     for other in submissions[1:]:
         shapes_agree = (first.kind in (_native.ALLGATHER, _native.ALLTOALL)
                         or first.shape == other.shape)
-        if not shapes_agree or (first.dtype, first.op) != (other.dtype,
-                                                           other.op):
+        devices_agree = (first.stream is None) == (other.stream is None)
+        if not (shapes_agree and devices_agree) or (
+                first.dtype, first.op) != (other.dtype, other.op):
             for s in submissions:
                 s.fail(
                     _native.FAILED_PRECONDITION,

@@ -7,7 +7,8 @@ sets, groups and joins are real; a dtype or shape mismatch fails on all ranks.
 
 It checks the memory contract of maypole.h: the submitters' addresses are read
 and written only when the operation runs, so a binding that releases a tensor
-too early fails the test.
+too early fails the test. An operation with a stream (CUDA tensors) reads its
+input when it is submitted and writes its output in copy_result() only.
 """
 
 import ctypes
@@ -46,6 +47,9 @@ class FakeLibrary:
         self.arena = {}  # address -> memory
         self.arena_limit = 1 << 30
         self.arena_operations = []  # names
+        self.streams = {}  # (rank, name) -> stream at submission, or None
+        self.copies = []  # (name, address, stream) of each copy_result()
+        self.copy_error = None  # text with which copy_result() fails
         self.wait_timeouts = []
         self.wait_statuses = []  # handed out by wait() before the outcome
 
@@ -171,6 +175,7 @@ class FakeLibrary:
         rank, number = submission.rank, submission.process_set
         self.submitted.append((rank, submission.name))
         self.awaited[submission.name] = submission.awaited
+        self.streams[rank, submission.name] = submission.stream
         if submission.kind == _native.JOIN:
             self._joined[rank] = submission
             return self._handle_of(submission)
@@ -279,8 +284,18 @@ class FakeLibrary:
         gathered = submission.gathered
         if gathered is None:
             return 0, 0, submission.answer
-        return (gathered.data_ptr(), gathered.numel() * gathered.element_size(),
+        address = gathered.data_ptr() if submission.stream is None else 0
+        return (address, gathered.numel() * gathered.element_size(),
                 gathered.shape[0])
+
+    def copy_result(self, handle, to_address, stream):
+        submission = self._handles[handle]
+        assert submission.stream is not None, "its tensors are in host memory"
+        assert submission.status == _native.OK, submission.status
+        self.copies.append((submission.name, to_address, stream))
+        if self.copy_error is not None:
+            raise _native.StatusError(_native.INTERNAL, self.copy_error)
+        submission.copy_result(to_address)
 
     def received_splits(self, handle, count):
         received = self._handles[handle].received

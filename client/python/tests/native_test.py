@@ -4,6 +4,7 @@ import _ctypes
 import ctypes
 import os
 import tempfile
+import types
 import unittest
 
 from maypole import _native
@@ -26,7 +27,16 @@ class Operation(ctypes.Structure):
         ("splits", ctypes.c_void_p),
         ("splits_count", ctypes.c_int32),
         ("reserved", ctypes.c_int32),
+        ("stream", ctypes.c_void_p),
     ]
+
+
+class StubLibrary(_native.Library):
+    """The binding over Python functions in place of C's."""
+
+    def __init__(self, **functions):  # pylint: disable=super-init-not-called
+        self._names = {}
+        self._lib = types.SimpleNamespace(**functions)
 
 
 class LayoutTest(unittest.TestCase):
@@ -34,12 +44,12 @@ class LayoutTest(unittest.TestCase):
     def test_packed_operation_is_the_c_struct(self):
         self.assertEqual(_native.OPERATION.size, ctypes.sizeof(Operation))
         name = ctypes.create_string_buffer(b"x")
-        packed = _native.OPERATION.pack(160, 1, 2, 3, 4, 5, 6, 7, 8,
+        packed = _native.OPERATION.pack(168, 1, 2, 3, 4, 5, 6, 7, 8,
                                         *range(10, 18), 0.5, 0.25,
                                         ctypes.addressof(name), 21, 22, 23, 24,
-                                        0)
+                                        0, 2**63)
         operation = Operation.from_buffer_copy(packed)
-        self.assertEqual(operation.struct_size, 160)
+        self.assertEqual(operation.struct_size, 168)
         self.assertEqual(
             (operation.kind, operation.dtype, operation.op, operation.device,
              operation.process_set, operation.root, operation.dims,
@@ -49,6 +59,39 @@ class LayoutTest(unittest.TestCase):
         self.assertEqual((operation.name, operation.input, operation.output),
                          (b"x", 21, 22))
         self.assertEqual((operation.splits, operation.splits_count), (23, 24))
+        self.assertEqual(operation.stream, 2**63)
+
+    def test_a_stream_makes_it_an_operation_on_cuda_tensors(self):
+        for stream, device, pointer in ((None, _native.CPU, None),
+                                        (0, _native.CUDA, None),
+                                        (77, _native.CUDA, 77)):
+            packed, _ = StubLibrary()._packed(_native.ALLREDUCE,
+                                              _native.FLOAT32, 1, 0, (4,), 1.0,
+                                              1.0, "x", 8, 16, stream=stream)
+            operation = Operation.from_buffer_copy(packed)
+            self.assertEqual((operation.device, operation.stream),
+                             (device, pointer))
+            self.assertEqual((operation.input, operation.output), (8, 16))
+
+
+class CopyResultTest(unittest.TestCase):
+
+    def test_arguments_and_errors(self):
+        calls = []
+        status = _native.OK
+
+        def copy_result(*arguments):
+            calls.append(arguments)
+            return status
+
+        library = StubLibrary(maypole_copy_result=copy_result,
+                              maypole_last_error=lambda: b"no such handle")
+        library.copy_result(5, 0x1000, 77)
+        self.assertEqual(calls, [(5, 0x1000, 77)])
+        status = _native.NOT_FOUND
+        with self.assertRaisesRegex(_native.StatusError, "no such") as raised:
+            library.copy_result(5, 0, 0)
+        self.assertEqual(raised.exception.code, _native.NOT_FOUND)
 
 
 class LookupTest(unittest.TestCase):

@@ -71,6 +71,72 @@ class OperationsTest(unittest.TestCase):
         gc.collect()
         self.assertIsNone(owner())
 
+    def finishing(self, finish, finish_releases=False):
+        memory = ctypes.c_double(1.0)
+        address = ctypes.addressof(memory)
+        return operations.submit(_native.ALLREDUCE, _native.FLOAT64, 1, 0, (1,),
+                                 1.0, 1.0, "x", address, address, memory,
+                                 memory, finish, finish_releases)
+
+    def test_an_error_of_finish_is_the_outcome_and_the_handle_is_released(self):
+
+        def fail(_):
+            raise exceptions.HorovodInternalError("the copy failed")
+
+        for releases in (False, True):
+            self.fake.released.clear()
+            pending = self.finishing(fail, releases)
+            native = pending.native
+            for _ in range(2):
+                with self.assertRaisesRegex(exceptions.HorovodInternalError,
+                                            "the copy failed"):
+                    pending.wait()
+            self.assertTrue(pending.ended())
+            self.assertEqual(self.fake.released, [native])
+            self.assertNotIn(pending, operations._submitted)
+
+    def test_a_signal_within_finish_leaves_the_handle(self):
+        calls = []
+
+        def finish(native):
+            calls.append(native)
+            if len(calls) == 1:
+                raise KeyboardInterrupt
+            return "result"
+
+        handle = operations.add(self.finishing(finish))
+        with self.assertRaises(KeyboardInterrupt):
+            operations.synchronize(handle)
+        self.assertEqual(self.fake.released, [])
+        self.assertEqual(operations.synchronize(handle), "result")
+        self.assertEqual(len(calls), 2)
+        self.assertEqual(self.fake.released, calls[:1])
+
+    def test_a_signal_within_a_finish_that_cannot_be_repeated(self):
+
+        def finish(_):
+            raise KeyboardInterrupt
+
+        pending = self.finishing(finish, finish_releases=True)
+        with self.assertRaises(KeyboardInterrupt):
+            pending.wait()
+        with self.assertRaisesRegex(exceptions.HorovodInternalError, "signal"):
+            pending.wait()
+        self.assertEqual(len(self.fake.released), 1)
+
+    def test_the_stream_reaches_the_library(self):
+        memory = ctypes.c_double(1.0)
+        address = ctypes.addressof(memory)
+        for name, stream in (("host", None), ("default", 0), ("s", 77)):
+            operations.submit(_native.ALLREDUCE, _native.FLOAT64, 1, 0, (1,),
+                              1.0, 1.0, name, address, address, memory, memory,
+                              stream=stream).wait()
+        self.assertEqual(self.fake.streams, {
+            (0, "host"): None,
+            (0, "default"): 0,
+            (0, "s"): 77
+        })
+
     def test_statuses(self):
         for code, kind in ((_native.INVALID_ARGUMENT, ValueError),
                            (_native.ALREADY_EXISTS, ValueError),

@@ -174,7 +174,7 @@ def gloo_built() -> bool:
 
 
 def nccl_built() -> int:
-    """0: this version moves CPU tensors only."""
+    """0: this version does not use NCCL."""
     return 0
 
 
@@ -189,8 +189,9 @@ def ccl_built() -> bool:
 
 
 def cuda_built() -> bool:
-    """False: this version moves CPU tensors only."""
-    return False
+    """True: CUDA tensors are supported. A GPU need not be present, because the
+    driver is opened when the first CUDA tensor is submitted."""
+    return True
 
 
 def rocm_built() -> bool:

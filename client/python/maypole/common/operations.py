@@ -17,7 +17,8 @@ import itertools
 from typing import Any, Callable, Dict, List, Optional, Sequence, Set, Tuple
 
 from maypole import _native
-from maypole.common.exceptions import from_status, not_initialized
+from maypole.common.exceptions import (HorovodInternalError, from_status,
+                                       not_initialized)
 
 # A native wait ends when a signal interrupts its sleep, so that Python's handlers
 # run; but not if the signal came just before the sleep, or while data moved.
@@ -28,6 +29,8 @@ WAIT_SLICE_MS = 100
 # waits without a limit.
 BOUNDED_WAITS = 10
 
+_INTERRUPTED = "a signal interrupted the wait while it fetched the result"
+
 
 class Pending:
     """One operation: not submitted yet, or submitted and not synchronized.
@@ -35,8 +38,9 @@ class Pending:
     arguments: those of the library's submit(); None for a request.
     native: the library's handle; None once wait() has seen the end.
     finish: called with the native handle after the operation has ended
-    successfully; returns the result. Without it the result is `output`.
-    finish_releases: finish must release the native handle.
+    successfully; returns the result. Without it the result is `output`. If it
+    raises an Exception, that is the operation's outcome.
+    finish_releases: finish must release the native handle, if it succeeds.
 
     An ended operation keeps its outcome; a second wait() gives it again.
     """
@@ -88,21 +92,44 @@ class Pending:
                 self.native, WAIT_SLICE_MS
                 if waits < BOUNDED_WAITS else _native.WAIT_INTERRUPTIBLE)
             waits += 1
-        native, self.native = self.native, None
-        self.input = None
-        _submitted.discard(self)
-        release = True
+        native = self.native
+        if status != _native.OK:
+            self._end(native, None, from_status(status, library.last_error()))
+        elif self.finish is None:
+            self._end(native, self.output, None)
+        else:
+            self._finish(self.finish, native)
+
+    def _finish(self, finish: Callable[[int], Any], native: int) -> None:
+        """Ends the operation with what `finish` returns or raises.
+
+        If a signal handler raises (Ctrl-C) while `finish` copies the result,
+        the operation has not ended: another wait() calls `finish` again. A
+        `finish` that releases the handle is not called twice; the outcome is
+        then an error.
+        """
+        if self.finish_releases:
+            self.native, self.error = None, HorovodInternalError(_INTERRUPTED)
         try:
-            if status != _native.OK:
-                self.output = None
-                self.error = from_status(status, library.last_error())
-            elif self.finish is not None:
-                release = not self.finish_releases
-                self.output = self.finish(native)
-        finally:
-            self.finish = None
-            if release:
-                library.release(native)
+            output = finish(native)
+        except Exception as error:  # pylint: disable=broad-except
+            self._end(native, None, error)
+        except BaseException:
+            if self.finish_releases:
+                self._end(native, None, self.error)
+            raise
+        else:
+            self._end(native, output, None, release=not self.finish_releases)
+
+    def _end(self, native: int, output: Any, error: Optional[Exception],
+             release: bool = True) -> None:
+        self.native = None
+        self.output, self.error = output, error
+        self.input = self.finish = None
+        _submitted.discard(self)
+        if release:
+            # To release what a failed `finish` has released does no harm.
+            _native.library().release(native)
 
 
 class PendingGroup:
@@ -162,15 +189,18 @@ def prepare(kind: int,
             finish_releases: bool = False,
             awaited: bool = False,
             process_set: int = 0,
-            splits: Optional[Sequence[int]] = None) -> Pending:
-    """Describes an operation on host memory, for start().
+            splits: Optional[Sequence[int]] = None,
+            stream: Optional[int] = None) -> Pending:
+    """Describes an operation, for start().
 
     The owners keep the memory alive. awaited: the caller waits for it at once,
-    so no other thread need be woken.
+    so no other thread need be woken. stream: None for host memory; for memory
+    of a CUDA device the stream in whose order the input is read (0: the legacy
+    default stream), and `finish` must then call the library's copy_result().
     """
     return Pending((kind, dtype, op, root, shape, prescale, postscale, name,
                     input_address, output_address, awaited, process_set,
-                    splits), input_owner, output_owner, finish,
+                    splits, stream), input_owner, output_owner, finish,
                    finish_releases)
 
 

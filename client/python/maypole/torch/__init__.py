@@ -8,9 +8,10 @@
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 
-Works with torch 1.13 and newer, on CPU tensors of float16, bfloat16, float32,
-float64, int8, int16, int32, int64, uint8, bool and (torch 2.3) uint16. A tensor
-of another kind is refused by an error that names it.
+Works with torch 1.13 and newer, on CPU and CUDA tensors of float16, bfloat16,
+float32, float64, int8, int16, int32, int64, uint8, bool and (torch 2.3) uint16,
+and on arrays of other libraries (see maypole.torch.async_ops). A tensor of
+another kind is refused by an error that names it.
 """
 
 from typing import Any

@@ -70,8 +70,9 @@ def _own_rows(grads: Sequence[torch.Tensor], rows: Sequence[int],
     """Averages each gathered gradient; returns the rows that this rank sent."""
     means = GroupedAllreduce.apply(name, Average, 1.0, 1.0, process_set, *grads)
     counts = now(
-        _submissions.allgather(torch.tensor([rows], dtype=torch.int64), name,
-                               id_of(process_set), awaited=True))
+        _submissions.allgather(
+            torch.tensor([rows], dtype=torch.int64, device="cpu"), name,
+            id_of(process_set), awaited=True))
     first = counts[:process_set.rank()].sum(dim=0).tolist()
     return [
         mean.narrow(0, first[i], rows[i]) for i, mean in enumerate(means)

@@ -1,4 +1,4 @@
-"""Gradient buckets: the gradients of several parameters in one arena tensor.
+"""Gradient buckets: the gradients of several parameters in one flat tensor.
 
     buckets = Buckets(cap_bytes)
     buckets.add(parameters, names)   # their gradients move into buckets
@@ -6,11 +6,12 @@
     bucket.gather()                  # in case the user has replaced .grad
     ... reduce bucket.buffer in place ...
 
-A bucket holds as many gradients of one dtype as fit into the cap, each at a
-multiple of 64 bytes (a gradient larger than the cap has its own bucket).
-Buckets are filled from the last parameter to the first, the order in which
-backward() computes gradients. The layout depends only on shapes, dtypes and
-order, so it is the same on all ranks.
+A bucket holds as many gradients of one dtype and device as fit into the cap,
+each at a multiple of 64 bytes (a gradient larger than the cap has its own
+bucket). Buckets are filled from the last parameter to the first, the order in
+which backward() computes gradients. The layout depends only on shapes, dtypes,
+devices and order, so it is the same on all ranks if they place the parameters
+alike. Buckets of CPU parameters are in the arena, others on their device.
 
 Thread contract: one thread at a time.
 
@@ -19,7 +20,7 @@ each parameter that requires a gradient is its view of the buffer; later the
 user may replace it. Bytes between the gradients are zero.
 """
 
-from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -62,7 +63,8 @@ class Bucket:
     def __init__(self, name: str, parameters: Sequence[torch.Tensor],
                  offsets: Sequence[int], count: int):
         self.name = name
-        self.buffer = arena.zeros_flat(count, parameters[0].dtype)
+        self.buffer = arena.zeros_flat(count, parameters[0].dtype,
+                                       parameters[0].device)
         self.missing = len(parameters)
         self._places = [
             _Place(parameter, self.buffer, offset)
@@ -184,20 +186,20 @@ def _layout(
     parameters: Sequence[torch.Tensor], cap_bytes: int
 ) -> Iterable[Tuple[List[torch.Tensor], List[int], int]]:
     """Yields (parameters, their offsets, length) of each bucket, in elements."""
-    open_buckets: Dict[torch.dtype, Tuple[List[torch.Tensor], List[int]]] = {}
-    ends: Dict[torch.dtype, int] = {}
+    open_buckets: Dict[Any, Tuple[List[torch.Tensor], List[int]]] = {}
+    ends: Dict[Any, int] = {}
     for parameter in reversed(parameters):
-        dtype = parameter.dtype
+        key = (parameter.dtype, parameter.device)
         size = parameter.element_size()
         align = _ALIGNMENT // size
         length = -(-parameter.numel() // align) * align
-        end = ends.get(dtype, 0)
-        if dtype in open_buckets and (end + length) * size > cap_bytes:
-            yield (*open_buckets.pop(dtype), end)
+        end = ends.get(key, 0)
+        if key in open_buckets and (end + length) * size > cap_bytes:
+            yield (*open_buckets.pop(key), end)
             end = 0
-        members, offsets = open_buckets.setdefault(dtype, ([], []))
+        members, offsets = open_buckets.setdefault(key, ([], []))
         members.append(parameter)
         offsets.append(end)
-        ends[dtype] = end + length
-    for dtype, (members, offsets) in open_buckets.items():
-        yield members, offsets, ends[dtype]
+        ends[key] = end + length
+    for key, (members, offsets) in open_buckets.items():
+        yield members, offsets, ends[key]

@@ -1,7 +1,9 @@
 """Calling a function as soon as a parameter's gradient is accumulated.
 
 Thread contract: the function runs in autograd's thread for that device, which
-for CPU tensors is the thread that called backward().
+for CPU tensors is the thread that called backward(). For CUDA tensors torch has
+set that thread's current stream to the one of the gradient's computation, so an
+operation that the function submits reads the gradient in the right order.
 """
 
 from typing import Any, Callable

@@ -1,8 +1,13 @@
 """Operations on torch tensors, ready for operations.start() or start_group().
 
-Each function checks this rank's tensor and describes the operation. A tensor
-that is not contiguous is copied first, and an in-place result is copied back in
-the wait for the operation. `process_set` is a set's id here.
+Each function checks this rank's tensor and describes the operation. `tensor` may
+also be an array of another library (_tensors.as_tensor). A tensor that is not
+contiguous is copied first, and an in-place result is copied back in the wait
+for the operation. `process_set` is a set's id here.
+
+A CUDA tensor is read in the order of the submitting thread's current stream;
+the result is written in the order of the current stream of the thread that
+waits.
 
 Thread contract: any thread. Errors are ValueError, TypeError and
 NotImplementedError, which name the tensor.
@@ -17,7 +22,12 @@ import torch
 
 from maypole import _native
 from maypole.common import operations
-from maypole.torch._tensors import dtype_code, title
+from maypole.common.exceptions import HorovodInternalError
+from maypole.torch import _tensors
+from maypole.torch._tensors import as_tensor, dtype_code, title
+
+# A Pending's `finish`.
+_Finish = Optional[Callable[[int], Any]]
 
 
 def _new_output(tensor: torch.Tensor) -> torch.Tensor:
@@ -36,13 +46,41 @@ def _copy_back(target: torch.Tensor,
     return finish
 
 
-def _target_of(
-    tensor: torch.Tensor, source: torch.Tensor, in_place: bool
-) -> Tuple[torch.Tensor, Optional[Callable[[int], torch.Tensor]]]:
-    """Returns (tensor for the result, `finish`); `source` is contiguous."""
+def _target_of(tensor: torch.Tensor, source: torch.Tensor, in_place: bool,
+               stream: Optional[int]) -> Tuple[torch.Tensor, _Finish]:
+    """Returns (tensor for the result, `finish`); `source` is contiguous.
+
+    stream: the one that the operation is submitted on; None: host memory.
+    """
     if not in_place:
-        return _new_output(tensor), None
-    return source, None if source is tensor else _copy_back(tensor, source)
+        target, finish = _new_output(tensor), None
+    else:
+        target = source
+        finish = None if source is tensor else _copy_back(tensor, source)
+    if stream is not None:
+        finish = _fetch(target, stream, finish)
+    return target, finish
+
+
+def _fetch(target: torch.Tensor, submitted_on: int, then: _Finish) -> _Finish:
+    """A `finish` that writes the result to `target`, on the stream that is
+    current when it is called; `then` is called after that."""
+
+    def finish(native: int) -> torch.Tensor:
+        stream = _tensors.stream_of(target)
+        if stream != submitted_on:
+            _tensors.bring_to_current_stream(target, submitted_on)
+        _copy_result(native, 0, stream)
+        return target if then is None else then(native)
+
+    return finish
+
+
+def _copy_result(native: int, address: int, stream: Optional[int]) -> None:
+    try:
+        _native.library().copy_result(native, address, stream)
+    except _native.StatusError as error:
+        raise HorovodInternalError(str(error)) from None
 
 
 def allreduce(tensor: torch.Tensor,
@@ -54,13 +92,15 @@ def allreduce(tensor: torch.Tensor,
               in_place: bool,
               awaited: bool = False) -> operations.Pending:
     """Reduces `tensor` into a new tensor, or into itself."""
+    tensor = as_tensor(tensor, "allreduce", name)
     dtype = dtype_code(tensor, "allreduce", name)
-    source = tensor.contiguous()
-    target, finish = _target_of(tensor, source, in_place)
+    source, stream = tensor.contiguous(), _tensors.stream_of(tensor)
+    target, finish = _target_of(tensor, source, in_place, stream)
     return operations.prepare(_native.ALLREDUCE, dtype, op, 0, source.shape,
                               prescale, postscale, name, source.data_ptr(),
                               target.data_ptr(), source, target, finish,
-                              awaited=awaited, process_set=process_set)
+                              awaited=awaited, process_set=process_set,
+                              stream=stream)
 
 
 def broadcast(tensor: torch.Tensor,
@@ -70,13 +110,15 @@ def broadcast(tensor: torch.Tensor,
               in_place: bool,
               awaited: bool = False) -> operations.Pending:
     """Copies the root's `tensor` to a new tensor, or to `tensor` itself."""
+    tensor = as_tensor(tensor, "broadcast", name)
     dtype = dtype_code(tensor, "broadcast", name)
-    source = tensor.contiguous()
-    target, finish = _target_of(tensor, source, in_place)
+    source, stream = tensor.contiguous(), _tensors.stream_of(tensor)
+    target, finish = _target_of(tensor, source, in_place, stream)
     return operations.prepare(_native.BROADCAST, dtype, 0, root_rank,
                               source.shape, 1.0, 1.0, name, source.data_ptr(),
                               target.data_ptr(), source, target, finish,
-                              awaited=awaited, process_set=process_set)
+                              awaited=awaited, process_set=process_set,
+                              stream=stream)
 
 
 def allgather(tensor: torch.Tensor,
@@ -84,13 +126,16 @@ def allgather(tensor: torch.Tensor,
               process_set: int,
               awaited: bool = False) -> operations.Pending:
     """Concatenates the ranks' `tensor`s; a scalar counts as one element."""
+    tensor = as_tensor(tensor, "allgather", name)
     dtype = dtype_code(tensor, "allgather", name)
+    stream = _tensors.stream_of(tensor)
     source = (tensor.reshape(1) if tensor.dim() == 0 else tensor).contiguous()
+    rows_of = _adopt_rows if stream is None else _copy_rows
     return operations.prepare(_native.ALLGATHER, dtype, 0, 0, source.shape, 1.0,
                               1.0, name, source.data_ptr(), 0, source, None,
-                              lambda native: _adopt_rows(native, source),
-                              finish_releases=True, awaited=awaited,
-                              process_set=process_set)
+                              lambda native: rows_of(native, source),
+                              finish_releases=stream is None, awaited=awaited,
+                              process_set=process_set, stream=stream)
 
 
 def reducescatter(tensor: torch.Tensor,
@@ -101,18 +146,21 @@ def reducescatter(tensor: torch.Tensor,
                   process_set: int,
                   awaited: bool = False) -> operations.Pending:
     """Reduces `tensor`; the result is this rank's part of the rows."""
+    tensor = as_tensor(tensor, "reducescatter", name)
     dtype = dtype_code(tensor, "reducescatter", name)
     if tensor.dim() == 0:
         raise ValueError(f"{title('reducescatter', name)}: a scalar cannot be "
                          "scattered; reshape it to [1]")
-    source = tensor.contiguous()
+    source, stream = tensor.contiguous(), _tensors.stream_of(tensor)
     shape = (_scattered_rows(tensor.shape[0], process_set),) + tuple(
         tensor.shape[1:])
-    target = torch.empty(shape, dtype=tensor.dtype)
+    target = torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
+    finish = None if stream is None else _fetch(target, stream, None)
     return operations.prepare(_native.REDUCESCATTER, dtype, op, 0, source.shape,
                               prescale, postscale, name, source.data_ptr(),
-                              target.data_ptr(), source, target,
-                              awaited=awaited, process_set=process_set)
+                              target.data_ptr(), source, target, finish,
+                              awaited=awaited, process_set=process_set,
+                              stream=stream)
 
 
 def _scattered_rows(rows: int, process_set: int) -> int:
@@ -131,34 +179,40 @@ def alltoall(tensor: torch.Tensor,
              process_set: int,
              awaited: bool = False) -> operations.Pending:
     """Sends each rank its rows; the result is (rows, received splits)."""
+    tensor = as_tensor(tensor, "alltoall", name)
     dtype = dtype_code(tensor, "alltoall", name)
-    source = tensor.contiguous()
-    numbers, splits_dtype = _read_splits(splits, name)
+    source, stream = tensor.contiguous(), _tensors.stream_of(tensor)
+    rows_of = _adopt_rows if stream is None else _copy_rows
+    numbers, splits_dtype, splits_device = _read_splits(splits, name)
     ranks = _native.library().process_set_ranks(process_set) or ()
 
     def finish(native: int) -> Tuple[torch.Tensor, torch.Tensor]:
         received = _native.library().received_splits(native, len(ranks))
-        rows = _adopt_rows(native, source)
-        return rows, torch.tensor(received, dtype=splits_dtype)
+        received = torch.tensor(received, dtype=splits_dtype,
+                                device=splits_device)
+        return rows_of(native, source), received
 
     return operations.prepare(_native.ALLTOALL, dtype, 0, 0, source.shape, 1.0,
                               1.0, name, source.data_ptr(), 0, source, None,
-                              finish, finish_releases=True, awaited=awaited,
-                              process_set=process_set, splits=numbers)
+                              finish, finish_releases=stream is None,
+                              awaited=awaited, process_set=process_set,
+                              splits=numbers, stream=stream)
 
 
 def _read_splits(
-        splits: Any,
-        name: Optional[str]) -> Tuple[Optional[List[int]], torch.dtype]:
-    """Returns (splits or None for equal parts, dtype of the received splits)."""
-    dtype = torch.int32
-    if isinstance(splits, torch.Tensor):
+    splits: Any, name: Optional[str]
+) -> Tuple[Optional[List[int]], torch.dtype, torch.device]:
+    """Returns (splits or None for equal parts, dtype and device of the received
+    splits). Waits for the current stream if `splits` is a CUDA tensor."""
+    dtype, device = torch.int32, torch.device("cpu")
+    if _tensors.shares_memory(splits):
+        splits = as_tensor(splits, "alltoall", name)
         if splits.dim() != 1 or splits.dtype not in (torch.int32, torch.int64):
             raise ValueError(
                 f"{title('alltoall', name)}: splits is a {splits.dtype} tensor "
                 f"of shape {list(splits.shape)}, expected one dimension of "
                 "int32 or int64")
-        dtype = splits.dtype
+        dtype, device = splits.dtype, splits.device
         splits = splits.tolist()
     try:
         numbers = [operator.index(split) for split in splits or ()]
@@ -166,7 +220,17 @@ def _read_splits(
         raise ValueError(
             f"{title('alltoall', name)}: splits={splits!r}, expected a tensor "
             "or list of integers, one for each rank") from None
-    return numbers or None, dtype
+    return numbers or None, dtype, device
+
+
+def _copy_rows(native: int, tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor, on the device of `tensor`, with a copy of the result."""
+    _, size, first_dim = _native.library().result(native)
+    rows = torch.empty((first_dim,) + tuple(tensor.shape[1:]),
+                       dtype=tensor.dtype, device=tensor.device)
+    if size > 0:
+        _copy_result(native, rows.data_ptr(), _tensors.stream_of(rows))
+    return rows
 
 
 def _adopt_rows(native: int, tensor: torch.Tensor) -> torch.Tensor:
@@ -179,7 +243,7 @@ def _adopt_rows(native: int, tensor: torch.Tensor) -> torch.Tensor:
     shape = (first_dim,) + tuple(tensor.shape[1:])
     if size == 0:
         library.release(native)
-        return torch.empty(shape, dtype=tensor.dtype)
+        return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
     memory = (ctypes.c_ubyte * size).from_address(address)
     release = weakref.finalize(memory, library.release, native)
     # At exit tensors may still be read; the memory ends with the process.

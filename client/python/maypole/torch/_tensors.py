@@ -1,9 +1,12 @@
-"""Which tensors can be submitted: dtype, layout, device and dimensions.
+"""Which tensors can be submitted, and where they are.
 
-Thread contract: pure functions.
+This is the only module that uses torch.cuda.
+
+Thread contract: any thread. A stream is that of the calling thread.
 """
 
-from typing import Dict, Optional
+import sys
+from typing import Any, Dict, List, Optional, Sequence
 
 import torch
 
@@ -28,14 +31,12 @@ if hasattr(torch, "uint16"):  # torch 2.3 and newer
 def dtype_code(tensor: torch.Tensor, kind: str, name: Optional[str]) -> int:
     """Checks that `tensor` can be submitted; returns its maypole_dtype.
 
-    Raises TypeError (not a tensor), NotImplementedError (not in host memory) or
+    Raises NotImplementedError (neither in host memory nor on a CUDA device) or
     ValueError (dtype, layout, dimensions); the text names the tensor.
     """
-    code = None
-    if isinstance(tensor, torch.Tensor):
-        code = DTYPES.get(tensor.dtype)
+    code = DTYPES.get(tensor.dtype)
     if (code is None or tensor.layout is not torch.strided
-            or not tensor.is_cpu
+            or not (tensor.is_cpu or tensor.is_cuda)
             or tensor.dim() > _native.MAX_DIMS):
         raise _refusal(tensor, kind, name)
     return code
@@ -49,13 +50,10 @@ def title(kind: str, name: Optional[str]) -> str:
 def _refusal(tensor: torch.Tensor, kind: str,
              name: Optional[str]) -> Exception:
     what = title(kind, name)
-    if not isinstance(tensor, torch.Tensor):
-        return TypeError(f"{what}: expected a torch.Tensor, got "
-                         f"{type(tensor).__name__}")
-    if tensor.device.type != "cpu":
+    if not (tensor.is_cpu or tensor.is_cuda):
         return NotImplementedError(
-            f"{what}: it is on {tensor.device}, but this version of Maypole "
-            "supports only CPU tensors; pass tensor.cpu()")
+            f"{what}: it is on {tensor.device}, but only CPU and CUDA tensors "
+            "are supported; pass tensor.cpu()")
     if tensor.layout is not torch.strided:
         return ValueError(
             f"{what}: its layout is {tensor.layout}, expected torch.strided; "
@@ -66,3 +64,111 @@ def _refusal(tensor: torch.Tensor, kind: str,
     names = ", ".join(str(dtype).replace("torch.", "") for dtype in DTYPES)
     return ValueError(f"{what}: dtype {tensor.dtype} is not supported; "
                       f"supported are {names}")
+
+
+# --- Streams ------------------------------------------------------------------
+
+
+def stream_of(tensor: torch.Tensor) -> Optional[int]:
+    """The current stream of a CUDA tensor's device (a cudaStream_t; 0: the
+    legacy default stream); None for a tensor in host memory."""
+    if not tensor.is_cuda:
+        return None
+    return torch.cuda.current_stream(tensor.device).cuda_stream
+
+
+def bring_to_current_stream(tensor: torch.Tensor, last: int) -> None:
+    """Prepares a CUDA tensor, last used on the stream `last`, for a use on the
+    current stream.
+
+    The current stream waits for the work that `last` has now, and torch will
+    not give the tensor's memory to others before the current stream is done
+    with it.
+    """
+    device = tensor.device
+    current = torch.cuda.current_stream(device)
+    current.wait_stream(
+        torch.cuda.ExternalStream(last, device=device)
+        if last else torch.cuda.default_stream(device))
+    tensor.record_stream(current)
+
+
+# --- Arrays of other libraries ------------------------------------------------
+
+
+def shares_memory(value: Any) -> bool:
+    """Whether as_tensor() accepts objects like `value` (errors may follow from
+    its dtype or strides)."""
+    return (isinstance(value, torch.Tensor) or _is_numpy(value)
+            or hasattr(value, "__dlpack__")
+            or hasattr(value, "__cuda_array_interface__"))
+
+
+def as_tensor(value: Any, kind: str, name: Optional[str]) -> torch.Tensor:
+    """Returns `value`, or, if it is an array of another library, a tensor that
+    shares its memory.
+
+    Accepted are NumPy arrays and all objects with __dlpack__ or
+    __cuda_array_interface__ (CuPy, Numba, JAX, ...). The current stream waits
+    for the array's pending work, if the array's library tells of it. Raises
+    TypeError (not an array) or ValueError (its memory cannot be shared: it is
+    read-only, has negative strides or a dtype that torch lacks); the text names
+    the tensor.
+    """
+    if isinstance(value, torch.Tensor):
+        return value
+    if not shares_memory(value):
+        raise TypeError(
+            f"{title(kind, name)}: expected a torch.Tensor or an array with "
+            f"__dlpack__, got {type(value).__name__}")
+    try:
+        return _shared(value)
+    except Exception as error:  # pylint: disable=broad-except
+        # The protocols are others' code, which may raise anything.
+        raise ValueError(
+            f"{title(kind, name)}: torch cannot share the memory of this "
+            f"{type(value).__name__}: {error}") from error
+
+
+def as_tensors(values: Sequence[Any], kind: str,
+               names: Sequence[Optional[str]]) -> List[torch.Tensor]:
+    """as_tensor() of each of `values`."""
+    return [as_tensor(value, kind, name) for value, name in zip(values, names)]
+
+
+def _is_numpy(value: Any) -> bool:
+    # A program without NumPy has no NumPy arrays; torch does not require it.
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, numpy.ndarray)
+
+
+def _shared(value: Any) -> torch.Tensor:
+    # With these, torch.from_dlpack of some versions ends the process.
+    if any(stride < 0 for stride in getattr(value, "strides", None) or ()):
+        raise ValueError("it has negative strides; pass a copy")
+    if _is_numpy(value):
+        # Not by DLPack, in which NumPy has no bool.
+        if not value.flags.writeable:
+            raise ValueError("it is read-only; pass a copy")
+        return torch.from_numpy(value)
+    if hasattr(value, "__dlpack__"):
+        return torch.from_dlpack(value)
+    return _from_cuda_array_interface(value)
+
+
+def _from_cuda_array_interface(value: Any) -> torch.Tensor:
+    interface = value.__cuda_array_interface__
+    # Without a device torch would copy to its default device, which may be the
+    # CPU; "cuda" is the current CUDA device.
+    tensor = torch.as_tensor(value, device="cuda")
+    if tensor.numel() > 0 and tensor.data_ptr() != interface["data"][0]:
+        raise ValueError("it is not on torch's current CUDA device, "
+                         f"{tensor.device}; use torch.cuda.set_device()")
+    # torch does not look at the stream of the array's pending work; None: there
+    # is no such work.
+    stream = interface.get("stream")
+    if stream is not None:
+        current = torch.cuda.current_stream(tensor.device)
+        current.wait_stream(
+            torch.cuda.ExternalStream(stream, device=tensor.device))
+    return tensor

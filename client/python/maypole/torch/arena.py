@@ -12,6 +12,9 @@ The memory is freed when the last tensor, view or storage that uses it is gone,
 which may be after shutdown(). If the arena is full, the tensor is in ordinary
 memory; this is counted in arena_statistics(), and the first time is a warning.
 
+The arena is host memory. A tensor on a CUDA device is an ordinary one, which is
+counted, too, but without a warning.
+
 Thread contract: any thread may call any function.
 """
 
@@ -41,37 +44,44 @@ def empty(*size: Any,
     """torch.empty() in the arena; the tensor is contiguous.
 
     size: numbers, or one sequence of numbers. dtype: None for torch's default.
-    device: None or the CPU; others raise NotImplementedError.
+    device: None or the CPU for the arena. A CUDA device gives an ordinary
+    tensor, which the ranks do not share yet. Other devices raise
+    NotImplementedError.
     Raises ValueError outside a job (before init() or in a forked child).
     """
-    if device is not None and torch.device(device).type != "cpu":
+    device = torch.device("cpu" if device is None else device)
+    if device.type not in ("cpu", "cuda"):
         raise NotImplementedError(
-            f"maypole.torch.empty(device={str(device)!r}): the arena is host "
-            "memory; leave device out")
+            f"maypole.torch.empty(device={str(device)!r}): only the CPU and "
+            "CUDA devices are supported")
     # torch checks size and dtype, and raises its own errors.
     plan = torch.empty(*size, dtype=dtype, device="meta")
-    tensor = _in_arena(plan.numel(), plan.dtype)
+    tensor = _in_arena(plan.numel(), plan.dtype, device)
     if tensor is None:
-        tensor = torch.empty(plan.shape, dtype=plan.dtype)
+        tensor = torch.empty(plan.shape, dtype=plan.dtype, device=device)
     return tensor.view(plan.shape).requires_grad_(requires_grad)
 
 
 def empty_like(tensor: torch.Tensor,
                dtype: Optional[torch.dtype] = None,
                requires_grad: bool = False) -> torch.Tensor:
-    """empty() with the shape and (unless given) dtype of `tensor`.
+    """empty() with the shape, device and (unless given) dtype of `tensor`.
 
     The result is contiguous even if `tensor` is not. Raises NotImplementedError
-    if `tensor` is not on the CPU.
+    if `tensor` is neither on the CPU nor on a CUDA device.
     """
     return empty(tensor.shape, dtype=dtype or tensor.dtype,
                  device=tensor.device, requires_grad=requires_grad)
 
 
-def zeros_flat(count: int, dtype: torch.dtype) -> torch.Tensor:
-    """`count` zeros in the arena, or in ordinary memory when it is full."""
-    tensor = _in_arena(count, dtype)
-    return torch.zeros(count, dtype=dtype) if tensor is None else tensor
+def zeros_flat(count: int, dtype: torch.dtype,
+               device: torch.device) -> torch.Tensor:
+    """`count` zeros in the arena, or in ordinary memory of the device when the
+    arena is full or the device is not the CPU."""
+    tensor = _in_arena(count, dtype, device)
+    if tensor is None:
+        tensor = torch.zeros(count, dtype=dtype, device=device)
+    return tensor
 
 
 def arena_statistics() -> Dict[str, Any]:
@@ -80,6 +90,8 @@ def arena_statistics() -> Dict[str, Any]:
     bytes, tensors: total size and number of the live tensors of empty(),
     empty_like() and gradient buckets. fallbacks: counts by reason:
       arena_full: an allocation was made in ordinary memory;
+      no_gpu_arena: an allocation was made on a CUDA device, where there is no
+        arena;
       gradient_replaced: a gradient was found outside of its bucket (for example
         after model.zero_grad(set_to_none=True)) and copied into it.
     """
@@ -91,22 +103,33 @@ def arena_statistics() -> Dict[str, Any]:
 
 def note_fallback(reason: str, advice: str) -> None:
     """Counts a fallback; warns at the first one with this reason."""
-    with _fallbacks_lock:
-        count = _fallbacks.get(reason, 0) + 1
-        _fallbacks[reason] = count
-    if count == 1:
+    if _count_fallback(reason) == 1:
         warnings.warn(f"{advice} (this warning appears once; see "
                       "maypole.torch.arena_statistics())", stacklevel=3)
 
 
-def _in_arena(count: int, dtype: torch.dtype) -> Optional[torch.Tensor]:
-    """A flat, zeroed tensor; None when the arena is full."""
-    size = count * torch.empty(0, dtype=dtype).element_size()
+def _count_fallback(reason: str) -> int:
+    """Returns how many there were with this reason."""
+    with _fallbacks_lock:
+        count = _fallbacks.get(reason, 0) + 1
+        _fallbacks[reason] = count
+    return count
+
+
+def _in_arena(count: int, dtype: torch.dtype,
+              device: torch.device) -> Optional[torch.Tensor]:
+    """A flat, zeroed tensor; None, and counted, when the arena is full or the
+    device has none."""
+    nothing = torch.empty(0, dtype=dtype, device="cpu")
+    size = count * nothing.element_size()
     library = _native.library()
-    if size == 0:
+    if device.type != "cpu" or size == 0:
         if not library.is_initialized():
             raise ValueError(not_initialized())
-        return torch.empty(0, dtype=dtype)
+        if device.type == "cpu":
+            return nothing
+        _count_fallback("no_gpu_arena")
+        return None
     try:
         address = library.allocate(size)
     except _native.StatusError as error:

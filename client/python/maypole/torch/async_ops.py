@@ -7,12 +7,25 @@ A name can be used again when its operation has ended. The functions with
 synchronize(); the input must not be changed until then. A group is accepted
 whole or, if one member is refused, not at all.
 
+Instead of a tensor, every function takes an array of another library that has
+__dlpack__ or __cuda_array_interface__ (NumPy, CuPy, Numba, JAX, ...). A tensor
+is made that shares its memory: an in-place operation writes into the array, so
+the array must be one that may change (JAX arrays must not). Results are torch
+tensors. A read-only NumPy array is refused.
+
+CUDA tensors: an operation reads its input in the order of the current stream of
+the thread that submits it, and its result is ready in the order of the current
+stream of the thread that calls synchronize(). These streams may differ. While
+synchronize() waits for the copy of the result, signals do not interrupt it. All
+ranks must give CUDA tensors, or all CPU tensors.
+
 process_set: the ranks that take part; all of them must submit the operation.
 
 Thread contract: any thread. Errors of the call itself (not initialized, name
 pending, dtype, layout, root, splits, a process set that this rank is not in)
-raise ValueError; CUDA tensors and other unsupported arguments raise
-NotImplementedError. Errors of the operation are raised by synchronize().
+raise ValueError; tensors that are neither on the CPU nor on a CUDA device and
+other unsupported arguments raise NotImplementedError; what is neither a tensor
+nor an array raises TypeError. Errors of the operation are raised by synchronize().
 """
 
 from typing import Any, List, Optional, Sequence
@@ -198,9 +211,11 @@ def alltoall_async(tensor: torch.Tensor,
 
     tensor: all dimensions except the first must be the same on all ranks.
     splits: how many rows go to each rank of the set, in rank order: a list or
-    an int32 or int64 tensor; None: equal parts.
+    an int32 or int64 tensor; None: equal parts. Reading a CUDA tensor waits for
+    the current stream.
     synchronize() returns two tensors: the rows from all ranks, in rank order,
-    and how many came from each rank (int32, or the dtype of `splits`).
+    and how many came from each rank (int32 on the CPU, or the dtype and device
+    of `splits`).
     """
     return _start(
         _submissions.alltoall(tensor, splits, name, id_of(process_set)))

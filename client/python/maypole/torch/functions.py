@@ -13,6 +13,7 @@ import torch
 from maypole.common import basics, objects
 from maypole.common.exceptions import HorovodInternalError
 from maypole.common.process_sets import global_process_set
+from maypole.torch._tensors import shares_memory
 from maypole.torch.async_ops import (allgather_async, broadcast_async_,
                                      synchronize)
 
@@ -22,8 +23,10 @@ def broadcast_parameters(params: Union[Dict[str, Any], Iterable[Any]],
     """Overwrites `params` on all ranks by those of rank `root_rank`, in place.
 
     params: a dict such as model.state_dict(), or a list of tensors or of
-    (name, tensor) such as model.named_parameters(). Entries that are None are
-    skipped; any other entry that is not a tensor raises ValueError.
+    (name, tensor) such as model.named_parameters(). A tensor may also be an
+    array that async_ops accepts. Entries that are None are skipped; any other
+    entry raises ValueError. A tensor must be on the CPU on all ranks, or on a
+    CUDA device on all ranks.
     """
     handles = []
     try:
@@ -38,7 +41,7 @@ def broadcast_parameters(params: Union[Dict[str, Any], Iterable[Any]],
 def _named(params: Any) -> List[Tuple[Optional[str], Any]]:
     if isinstance(params, dict):
         entries = sorted(params.items())
-    elif isinstance(params, torch.Tensor) or not hasattr(params, "__iter__"):
+    elif shares_memory(params) or not hasattr(params, "__iter__"):
         raise ValueError("broadcast_parameters: expected a dict, a list of "
                          "tensors or a list of (name, tensor), got "
                          f"{type(params).__name__}")
@@ -48,7 +51,7 @@ def _named(params: Any) -> List[Tuple[Optional[str], Any]]:
             for entry in params
         ]
     for name, tensor in entries:
-        if tensor is not None and not isinstance(tensor, torch.Tensor):
+        if tensor is not None and not shares_memory(tensor):
             raise ValueError(f"broadcast_parameters: {name!r} is a "
                              f"{type(tensor).__name__}, expected a tensor; "
                              "use broadcast_object for it")
@@ -67,12 +70,16 @@ def _synchronize_all(handles: List[int]) -> None:
 
 
 class _TensorAt:
-    """Stands for the i-th tensor in a state that is sent without tensors."""
+    """Stands for the i-th tensor in a state that is sent without tensors.
+
+    device: only its type; ranks have different CUDA devices.
+    """
 
     def __init__(self, index: int, tensor: torch.Tensor):
         self.index = index
         self.shape = tuple(tensor.shape)
         self.dtype = tensor.dtype
+        self.device = tensor.device.type
 
 
 def _take_out(value: Any, tensors: List[torch.Tensor]) -> Any:
@@ -114,10 +121,11 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer,
                               model: Optional[torch.nn.Module] = None) -> None:
     """Overwrites the optimizer's state on all ranks by rank `root_rank`'s.
 
-    Afterwards state and options (learning rate, ...) are the root's. The
-    optimizer is not stepped, so one without state stays without. `model` is not
-    needed and is accepted for compatibility. Raises ValueError for LBFGS,
-    because its ranks would evaluate different closures.
+    Afterwards state and options (learning rate, ...) are the root's. State that
+    is on a CUDA device on the root is on one here, too; then all ranks need
+    one. The optimizer is not stepped, so one without state stays without.
+    `model` is not needed and is accepted for compatibility. Raises ValueError
+    for LBFGS, because its ranks would evaluate different closures.
     """
     del model
     if isinstance(optimizer, torch.optim.LBFGS):
@@ -132,14 +140,30 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer,
     if not is_root:
         specs: Dict[int, _TensorAt] = {}
         _find_specs(skeleton, specs)
-        tensors = [
-            torch.empty(specs[i].shape, dtype=specs[i].dtype)
-            for i in range(len(specs))
-        ]
+        tensors = _tensors_for([specs[i] for i in range(len(specs))],
+                               optimizer)
     broadcast_parameters([(f"broadcast_optimizer_state.{i}", tensor)
                           for i, tensor in enumerate(tensors)], root_rank)
     if not is_root:
         optimizer.load_state_dict(_put_back(skeleton, tensors))
+
+
+def _tensors_for(specs: List[_TensorAt],
+                 optimizer: torch.optim.Optimizer) -> List[torch.Tensor]:
+    """Makes tensors to receive the optimizer's state.
+
+    They are on the device of the first parameter with the right type of device;
+    torch moves the state from there to the device of its own parameter.
+    """
+    devices: Dict[str, torch.device] = {}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            devices.setdefault(parameter.device.type, parameter.device)
+    return [
+        torch.empty(spec.shape, dtype=spec.dtype,
+                    device=devices.get(spec.device, spec.device))
+        for spec in specs
+    ]
 
 
 def broadcast_object(obj: Any,
@@ -154,14 +178,14 @@ def broadcast_object(obj: Any,
     """
     name = name or "broadcast_object"
     is_root = basics.rank() == root_rank
-    length = torch.zeros(1, dtype=torch.int64)
+    length = torch.zeros(1, dtype=torch.int64, device="cpu")
     if is_root:
         data = torch.frombuffer(objects.dumps(obj), dtype=torch.uint8)
         length[0] = data.numel()
     synchronize(
         broadcast_async_(length, root_rank, f"{name}.size", process_set))
     if not is_root:
-        data = torch.empty(int(length.item()), dtype=torch.uint8)
+        data = torch.empty(int(length.item()), dtype=torch.uint8, device="cpu")
     synchronize(broadcast_async_(data, root_rank, f"{name}.data", process_set))
     return obj if is_root else objects.loads(_bytes(data))
 
@@ -176,7 +200,7 @@ def allgather_object(obj: Any,
     """
     name = name or "allgather_object"
     data = torch.frombuffer(objects.dumps(obj), dtype=torch.uint8)
-    length = torch.tensor([data.numel()], dtype=torch.int64)
+    length = torch.tensor([data.numel()], dtype=torch.int64, device="cpu")
     lengths = synchronize(
         allgather_async(length, f"{name}.size", process_set)).tolist()
     gathered = synchronize(allgather_async(data, f"{name}.data", process_set))

@@ -1,8 +1,8 @@
 """Collectives on torch tensors that wait for their result.
 
-The out-of-place functions are differentiable. Names, process sets, errors and
-thread contract are as in async_ops; these functions also raise the errors of
-synchronize().
+The out-of-place functions are differentiable. Names, process sets, arrays of
+other libraries, CUDA streams, errors and thread contract are as in async_ops;
+these functions also raise the errors of synchronize().
 """
 
 from typing import Any, List, Optional, Sequence, Tuple, Union
@@ -12,8 +12,9 @@ import torch
 from maypole.common.constants import Average
 from maypole.common.process_sets import global_process_set, id_of
 from maypole.torch import _autograd, _submissions
-from maypole.torch.async_ops import (grouped_allreduce_async_, reduction,
-                                     synchronize)
+from maypole.torch._tensors import as_tensor, as_tensors
+from maypole.torch.async_ops import (grouped_allreduce_async_, member_names,
+                                     reduction, synchronize)
 from maypole.torch.compression import Compression
 
 
@@ -35,7 +36,7 @@ def allreduce(tensor: torch.Tensor,
     Differentiable: the gradient is reduced in the same way.
     """
     op = reduction(average, op)
-    small, ctx = compression.compress(tensor)
+    small, ctx = compression.compress(as_tensor(tensor, "allreduce", name))
     reduced = _autograd.Allreduce.apply(small, name, op, prescale_factor,
                                         postscale_factor, process_set)
     return compression.decompress(reduced, ctx)
@@ -73,6 +74,7 @@ def grouped_allreduce(
     or none are submitted. Differentiable.
     """
     op = reduction(average, op)
+    tensors = as_tensors(tensors, "allreduce", member_names(name, len(tensors)))
     return _compressed(
         tensors, compression, lambda small: _autograd.GroupedAllreduce.apply(
             name, op, prescale_factor, postscale_factor, process_set, *small))
@@ -106,9 +108,7 @@ def grouped_allreduce_(
 
 
 def _at_least_1d(tensor: torch.Tensor) -> torch.Tensor:
-    if isinstance(tensor, torch.Tensor) and tensor.dim() == 0:
-        return tensor.reshape(1)
-    return tensor
+    return tensor.reshape(1) if tensor.dim() == 0 else tensor
 
 
 def allgather(tensor: torch.Tensor,
@@ -119,6 +119,7 @@ def allgather(tensor: torch.Tensor,
     The first dimension may differ between ranks (and may be 0), the others must
     not. A scalar counts as one element. Differentiable.
     """
+    tensor = as_tensor(tensor, "allgather", name)
     return _autograd.Allgather.apply(_at_least_1d(tensor), name, process_set)
 
 
@@ -131,6 +132,7 @@ def grouped_allgather(
     Members are named `<name>.<i>of<n>`; all or none are submitted.
     Differentiable.
     """
+    tensors = as_tensors(tensors, "allgather", member_names(name, len(tensors)))
     if not tensors:
         return []
     return list(
@@ -172,7 +174,8 @@ def alltoall(
     splits: how many rows go to each rank of the set, in rank order: a list or
     an int32 or int64 tensor; None: equal parts.
     Returns the rows from all ranks, in rank order; if splits is given, a pair
-    of these rows and of how many came from each rank. Differentiable.
+    of these rows and of how many came from each rank (int32 on the CPU, or the
+    dtype and device of `splits`). Differentiable.
     """
     rows, received = _autograd.Alltoall.apply(tensor, splits, name,
                                               process_set)
@@ -197,7 +200,7 @@ def reducescatter(tensor: torch.Tensor,
     multiplied by the number of ranks.
     """
     op = reduction(None, op)
-    small, ctx = compression.compress(tensor)
+    small, ctx = compression.compress(as_tensor(tensor, "reducescatter", name))
     reduced = _autograd.Reducescatter.apply(small, name, op, prescale_factor,
                                             postscale_factor, process_set)
     return compression.decompress(reduced, ctx)
@@ -217,6 +220,8 @@ def grouped_reducescatter(
     all or none are submitted. Differentiable.
     """
     op = reduction(None, op)
+    tensors = as_tensors(tensors, "reducescatter",
+                         member_names(name, len(tensors)))
     return _compressed(
         tensors, compression,
         lambda small: _autograd.GroupedReducescatter.apply(

@@ -383,8 +383,8 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
     process_set: the ranks whose gradients are reduced. On a rank that is not in
     the set, the optimizer uses only the rank's own gradients.
     gradient_as_bucket_view: from the second step on, gradients are in buckets
-    in the arena (maypole.torch.arena), and backward() starts an allreduce of
-    each bucket that is complete. .grad is a contiguous view of the rank's own
+    in the arena (maypole.torch.arena), or, for CUDA parameters, on their
+    device, and backward() starts an allreduce of each bucket that is complete. .grad is a contiguous view of the rank's own
     bucket. Call zero_grad() of this optimizer, which zeroes in place. If .grad
     was replaced or set to None in another way, the gradient is copied into the
     bucket, and arena_statistics() counts it. Sparse gradients stay outside.

@@ -1,0 +1,381 @@
+"""CUDA tensors in maypole.torch, without a GPU.
+
+CPU tensors stand for CUDA tensors: stream_of() is replaced, so that each of
+them is "on" the stream that its thread has chosen. The fake library then writes
+outputs in copy_result() only, as the real one does.
+"""
+
+import contextlib
+import threading
+import types
+import unittest
+from unittest import mock
+
+import torch
+
+import fake_library
+from maypole import _native
+
+_native.use(fake_library.FakeLibrary(2))
+import maypole.torch as hvd  # pylint: disable=wrong-import-position
+from maypole.torch import _tensors, functions  # pylint: disable=wrong-import-position
+
+_CONSTRUCTORS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.tensor)
+
+
+class OtherDefaultDevice(torch.overrides.TorchFunctionMode):
+    """What torch.set_default_device() does; here to a device that no operation
+    accepts."""
+
+    def __torch_function__(self, func, types_, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if func in _CONSTRUCTORS:
+            kwargs.setdefault("device", "meta")
+        return func(*args, **kwargs)
+
+
+class CudaTest(unittest.TestCase):
+
+    def setUp(self):
+        self.fake = fake_library.FakeLibrary(2)
+        _native.use(self.fake)
+        self.thread = threading.local()
+        self.brought = []  # (tensor, the stream that it comes from)
+        for name, function in (("stream_of", lambda _: self.thread.stream),
+                               ("bring_to_current_stream",
+                                lambda *args: self.brought.append(args))):
+            patch = mock.patch.object(_tensors, name, function)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def both(self, function):
+        """Runs function(rank); rank r has the current stream 10 + r."""
+
+        def rank(r):
+            self.thread.stream = 10 + r
+            return function(r)
+
+        return fake_library.run_ranks(self.fake, rank)
+
+    @contextlib.contextmanager
+    def stream(self, stream):
+        before, self.thread.stream = self.thread.stream, stream
+        yield
+        self.thread.stream = before
+
+    def assert_one_copy_each(self, names):
+        """Each rank has submitted and copied on its own stream."""
+        self.assertEqual(
+            self.fake.streams,
+            {(r, name): 10 + r for r in range(2) for name in names})
+        self.assertEqual(sorted((name, s) for name, _, s in self.fake.copies),
+                         sorted((name, 10 + r) for name in names
+                                for r in range(2)))
+        self.assertEqual(self.fake.pending(), 0)
+
+    def test_results_arrive_by_one_copy(self):
+
+        def rank(r):
+            x = torch.tensor([1.0 + r, 5.0])
+            self.assertEqual(hvd.allreduce(x, name="a").tolist(), [1.5, 5.0])
+            self.assertEqual(x.tolist(), [1.0 + r, 5.0])
+            self.assertEqual(hvd.broadcast(x, 1, "b").tolist(), [2.0, 5.0])
+            self.assertIs(hvd.allreduce_(x, name="c"), x)
+            self.assertEqual(x.tolist(), [1.5, 5.0])
+            y = torch.tensor([float(r)])
+            self.assertIs(hvd.broadcast_(y, 1, "d"), y)
+            self.assertEqual(y.tolist(), [1.0])
+            rows = torch.arange(3.0) * (r + 1)
+            self.assertEqual(hvd.reducescatter(rows, "e").tolist(),
+                             [0.0, 1.5] if r == 0 else [3.0])
+            self.assertEqual(hvd.allreduce(x, name="f",
+                                           compression=hvd.Compression.fp16)
+                             .tolist(), [1.5, 5.0])
+
+        self.both(rank)
+        self.assert_one_copy_each("abcdef")
+        self.assertEqual({address for _, address, _ in self.fake.copies}, {0})
+        self.assertEqual(self.brought, [])
+
+    def test_a_gathered_result_is_copied_to_a_tensor_of_its_size(self):
+        addresses = {}
+
+        def rank(r):
+            x = torch.full((r + 1, 2), float(r))
+            rows = hvd.allgather(x, "g")
+            self.assertEqual(rows.tolist(), [[0.0] * 2, [1.0] * 2, [1.0] * 2])
+            self.assertEqual(rows.storage().size(), 6)
+            splits = [1, 3] if r == 0 else [4, 0]
+            received, counts = hvd.alltoall(torch.arange(4.0) + 10 * r, splits,
+                                            "t")
+            self.assertEqual(received.tolist(), [0, 10, 11, 12, 13]
+                             if r == 0 else [1, 2, 3])
+            self.assertEqual(counts.tolist(), [1, 4] if r == 0 else [3, 0])
+            addresses[r] = {rows.data_ptr(), received.data_ptr()}
+            return rows, received
+
+        results = self.both(rank)  # alive, but their handles are released
+        self.assert_one_copy_each("gt")
+        for r in range(2):
+            self.assertEqual({a for _, a, s in self.fake.copies if s == 10 + r},
+                             addresses[r])
+        del results
+
+    def test_a_gather_of_nothing_copies_nothing(self):
+
+        def rank(_):
+            self.assertEqual(tuple(hvd.allgather(torch.ones(0, 3), "g").shape),
+                             (0, 3))
+            rows, _ = hvd.alltoall(torch.ones(0, 3), [0, 0], "t")
+            self.assertEqual(tuple(rows.shape), (0, 3))
+
+        self.both(rank)
+        self.assertEqual(self.fake.copies, [])
+        self.assertEqual(self.fake.pending(), 0)
+
+    def test_the_copy_is_on_the_stream_of_the_wait(self):
+        outputs = {}
+
+        def rank(r):
+            x = torch.ones(2)
+            handles = [hvd.allreduce_async_(x, name="a"),
+                       hvd.allgather_async(x, "g"),
+                       hvd.reducescatter_async(x, "r")]
+            with self.stream(20 + r):
+                results = [hvd.synchronize(handle) for handle in handles]
+            self.assertIs(results[0], x)
+            outputs[10 + r] = {id(results[0]), id(results[2])}
+            return results  # alive, so that no id is used twice
+
+        results = self.both(rank)
+        self.assertEqual(set(self.fake.streams.values()), {10, 11})
+        self.assertEqual(sorted(s for _, _, s in self.fake.copies),
+                         [20] * 3 + [21] * 3)
+        # A gathered result is made on the stream of the wait.
+        for stream, ids in outputs.items():
+            self.assertEqual({id(t) for t, s in self.brought if s == stream},
+                             ids)
+        self.assertEqual(len(self.brought), 4)
+        del results
+
+    def test_not_contiguous(self):
+
+        def rank(r):
+            x = torch.arange(6.0).reshape(2, 3).t() * (r + 1)
+            want = (torch.arange(6.0).reshape(2, 3).t() * 1.5).tolist()
+            handle = hvd.allreduce_async_(x, name="x")
+            self.assertIs(hvd.synchronize(handle), x)
+            self.assertEqual(x.tolist(), want)
+            self.assertEqual(hvd.allgather(x, "g").tolist(), want * 2)
+
+        self.both(rank)
+        self.assert_one_copy_each("xg")
+
+    def test_groups(self):
+
+        def rank(r):
+            xs = [torch.tensor([1.0 + r]), torch.tensor([2.0, 4.0])]
+            results = hvd.grouped_allreduce(xs, name="a")
+            self.assertEqual([x.tolist() for x in results], [[1.5], [2.0, 4.0]])
+            hvd.grouped_allreduce_(xs, name="i")
+            self.assertEqual(xs[0].tolist(), [1.5])
+            gathered = hvd.grouped_allgather(xs, "g")
+            self.assertEqual(gathered[1].tolist(), [2.0, 4.0] * 2)
+
+        self.both(rank)
+        self.assert_one_copy_each(
+            [f"{name}.{i}of2" for name in "aig" for i in range(2)])
+
+    def test_gradients(self):
+
+        def rank(r):
+            x = torch.ones(r + 1, requires_grad=True)
+            (hvd.allgather(x, "g") * torch.tensor([1.0, 2.0, 4.0]) *
+             (r + 1)).sum().backward()
+            self.assertEqual(x.grad.tolist(), [1.5] if r == 0 else [3.0, 6.0])
+            x = torch.ones(2, requires_grad=True)
+            hvd.allreduce(x * (r + 1), name="a").sum().backward()
+            self.assertEqual(x.grad.tolist(), [r + 1.0] * 2)
+
+        self.both(rank)
+
+    def test_an_error_of_the_operation_copies_nothing(self):
+
+        def rank(r):
+            for call in (lambda: hvd.allreduce(torch.ones(2 + r), name="bad"),
+                         lambda: hvd.allgather(torch.ones(1, 2 + r), "bad")
+                         if r == 0 else hvd.allgather(
+                             torch.ones(1, 2, dtype=torch.int32), "bad")):
+                with self.assertRaisesRegex(hvd.HorovodInternalError,
+                                            "bad: rank 0"):
+                    call()
+
+        self.both(rank)
+        self.assertEqual(self.fake.copies, [])
+        self.assertEqual(self.fake.pending(), 0)
+
+    def test_a_copy_that_fails_is_the_operations_error(self):
+        self.fake.copy_error = "the GPU was lost"
+
+        def rank(_):
+            for handle in (hvd.allreduce_async(torch.ones(1)),
+                           hvd.allgather_async(torch.ones(1)),
+                           hvd.alltoall_async(torch.ones(2))):
+                with self.assertRaisesRegex(hvd.HorovodInternalError,
+                                            "the GPU was lost"):
+                    hvd.synchronize(handle)
+
+        self.both(rank)
+        self.assertEqual(len(self.fake.copies), 6)
+        self.assertEqual(self.fake.pending(), 0)
+
+    def test_cpu_on_one_rank_and_cuda_on_the_other(self):
+
+        def rank(r):
+            self.thread.stream = None if r == 0 else 5
+            with self.assertRaises(hvd.HorovodInternalError):
+                hvd.allreduce(torch.ones(1), name="x")
+
+        self.both(rank)
+
+    def train(self, **options):
+
+        def rank(r):
+            layer = torch.nn.Linear(3, 2)
+            with torch.no_grad():
+                layer.weight.fill_(0.5)
+                layer.bias.fill_(0.1)
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.Adam(layer.parameters(), lr=0.1),
+                layer.named_parameters(), **options)
+            hvd.broadcast_parameters(layer.state_dict(), 0)
+            for step in range(3):
+                optimizer.zero_grad()
+                layer(torch.arange(3.0) + r + step).square().sum().backward()
+                optimizer.step()
+            hvd.broadcast_optimizer_state(optimizer, 1)
+            return layer.weight.tolist() + layer.bias.tolist()
+
+        return self.both(rank)
+
+    def test_training(self):
+        results = [self.train(**options) for options in (
+            {}, {"gradient_as_bucket_view": True})]
+        self.assertEqual(results[0], results[1])
+        self.assertEqual(results[0][0], results[0][1])
+        self.assertIn("DistributedOptimizer.bias.bucket",
+                      {name for name, _, _ in self.fake.copies})
+        self.assertEqual(self.brought, [])
+        self.assertEqual(self.fake.pending(), 0)
+
+    def test_each_result_is_on_the_device_of_its_input(self):
+        # A tensor that is made without a device would be on another one.
+
+        def rank(r):
+            x, splits = torch.ones(2, requires_grad=True), torch.tensor([1, 1])
+            with OtherDefaultDevice():
+                self.assertEqual(torch.zeros(1).device.type, "meta")
+                results = [hvd.allreduce(x, name="a"), hvd.allgather(x, "b"),
+                           hvd.reducescatter(x, "c"), hvd.broadcast(x, 0, "d"),
+                           *hvd.alltoall(x, splits, "e"),
+                           *hvd.alltoall(x, [1, 1], "f")]
+                hvd.allgather(x, "g").sum().backward()
+                objects = hvd.allgather_object(r)
+                root = hvd.broadcast_object(r)
+            self.assertEqual({t.device.type for t in results}, {"cpu"})
+            self.assertEqual((objects, root), ([0, 1], 0))
+
+        self.both(rank)
+        self.thread.stream = None
+        self.both_on_the_cpu(rank)
+
+    def both_on_the_cpu(self, rank):
+
+        def on_the_cpu(r):
+            self.thread.stream = None
+            rank(r)
+
+        fake_library.run_ranks(self.fake, on_the_cpu)
+
+    def test_state_is_received_on_the_type_of_device_that_it_came_from(self):
+        parameters = [torch.nn.Parameter(torch.ones(1)),
+                      torch.nn.Parameter(torch.ones(1, device="meta"))]
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        tensors = []
+        functions._take_out(
+            [torch.ones(2), torch.ones(3, device="meta")], tensors)
+        specs = [functions._TensorAt(i, t) for i, t in enumerate(tensors)]
+        got = functions._tensors_for(specs, optimizer)
+        self.assertEqual([(t.device.type, tuple(t.shape)) for t in got],
+                         [("cpu", (2,)), ("meta", (3,))])
+
+
+class StreamsTest(unittest.TestCase):
+    """The real functions, over a torch.cuda in Python."""
+
+    def setUp(self):
+        self.calls = []
+
+        def stream(number):
+            return types.SimpleNamespace(
+                cuda_stream=number,
+                wait_stream=lambda other: self.calls.append(
+                    (number, "waits for", other.cuda_stream)))
+
+        cuda = types.SimpleNamespace(
+            current_stream=lambda device: stream(77 if device == "cuda:1" else
+                                                 0),
+            default_stream=lambda device: stream("default of " + device),
+            ExternalStream=lambda number, device: stream(number))
+        patch = mock.patch.object(torch, "cuda", cuda)
+        patch.start()
+        self.addCleanup(patch.stop)
+        self.tensor = types.SimpleNamespace(
+            is_cuda=True, device="cuda:1", record_stream=lambda s: self.calls
+            .append(("used on", s.cuda_stream)))
+
+    def test_stream_of(self):
+        self.assertIsNone(_tensors.stream_of(torch.ones(1)))
+        self.assertEqual(_tensors.stream_of(self.tensor), 77)
+        self.tensor.device = "cuda:0"
+        self.assertEqual(_tensors.stream_of(self.tensor), 0)
+
+    def test_bring_to_current_stream(self):
+        _tensors.bring_to_current_stream(self.tensor, 5)
+        _tensors.bring_to_current_stream(self.tensor, 0)
+        self.assertEqual(self.calls, [
+            (77, "waits for", 5), ("used on", 77),
+            (77, "waits for", "default of cuda:1"), ("used on", 77)
+        ])
+
+    def array(self, **interface):
+        """A Numba array, say, and the tensor that torch makes of it."""
+        shared = torch.ones(3)
+        made = mock.Mock(wraps=shared, device="cuda:1")
+        made.numel.return_value = 3
+        as_tensor = mock.patch.object(torch, "as_tensor", return_value=made)
+        as_tensor.start()
+        self.addCleanup(as_tensor.stop)
+        interface = {"data": (shared.data_ptr(), False), **interface}
+        return types.SimpleNamespace(__cuda_array_interface__=interface), made
+
+    def test_cuda_array_interface(self):
+        array, made = self.array(stream=5)
+        self.assertIs(_tensors.as_tensor(array, "allreduce", "x"), made)
+        self.assertEqual(self.calls, [(77, "waits for", 5)])
+        torch.as_tensor.assert_called_once_with(array, device="cuda")
+
+    def test_cuda_array_interface_without_pending_work(self):
+        for interface in ({}, {"stream": None}):
+            array, made = self.array(**interface)
+            self.assertIs(_tensors.as_tensor(array, "allreduce", "x"), made)
+        self.assertEqual(self.calls, [])
+
+    def test_a_copy_of_an_array_is_refused(self):
+        array, _ = self.array(data=(0x1000, False))
+        with self.assertRaisesRegex(ValueError, "'x'.*current CUDA device"):
+            _tensors.as_tensor(array, "allreduce", "x")
+
+
+if __name__ == "__main__":
+    unittest.main()
