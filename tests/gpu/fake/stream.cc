@@ -89,6 +89,12 @@ std::shared_ptr<Capture> Engine::BlockingCapture() const {
   return nullptr;
 }
 
+void Engine::EndCapture(const Capture& capture) {
+  for (const auto& s : streams_) {
+    if (s->capture.get() == &capture) s->capture = nullptr;
+  }
+}
+
 void Engine::Run() {
   Held held(mutex_);
   while (!stopping_) {

@@ -1,8 +1,9 @@
 // Stream, Event, Engine: work in order, done by a thread for each fake GPU.
 //
 // Purpose: an operation runs after those before it in its stream and after the
-// operations that it names; the engine chooses among the streams that can
-// continue, by a seed, so that missing synchronisation shows as wrong bytes.
+// operations that it names, and must not wait for any other; the engine chooses
+// among the streams that can continue, by a seed, so that missing
+// synchronisation shows as wrong bytes.
 //
 //   auto stream = engine.Add(handle, CU_STREAM_NON_BLOCKING);
 //   engine.Push(*stream, {.work = [=] { std::memcpy(to, from, bytes); }});
@@ -103,6 +104,7 @@ class Engine {
   bool Uses(const Range& range) const;
   // The capture of a blocking stream; null if none of them captures.
   std::shared_ptr<Capture> BlockingCapture() const;
+  void EndCapture(const Capture& capture);
 
   // The thread ends after the operation that it executes.
   void Stop() { stopping_ = true; }

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -89,6 +91,24 @@ TEST_F(StreamTest, EventsOrderStreams) {
   EXPECT_EQ(cuda().cuStreamSynchronize(other), CUDA_SUCCESS);
   EXPECT_EQ(cuda().cuEventQuery(event), CUDA_SUCCESS);
   EXPECT_EQ(Read(memory), 2u);
+}
+
+// Without a seed the oldest operation goes first; a seed makes both orders of
+// unordered streams happen.
+TEST_F(StreamTest, ASeedChoosesTheOrderOfStreams) {
+  const std::string config = std::getenv("MAYPOLE_FAKE_CUDA");
+  const CUdeviceptr memory = Alloc(64);
+  const CUstream other = NewStream();
+  std::set<uint32_t> last;
+  for (int i = 0; i < 40; ++i) {
+    Fill(memory, 1, 1, stream());
+    Fill(memory, 1, 2, other);
+    EXPECT_EQ(more().cuCtxSynchronize(), CUDA_SUCCESS);
+    last.insert(Read(memory));
+  }
+  const bool in_order = config.find("seed=0") != config.npos;
+  EXPECT_EQ(last,
+            in_order ? (std::set<uint32_t>{2}) : (std::set<uint32_t>{1, 2}));
 }
 
 TEST_F(StreamTest, EventsThatAreNotRecordedAreDone) {
@@ -218,6 +238,11 @@ TEST_F(StreamTest, NeedsAContext) {
     EXPECT_EQ(cuda().cuMemAlloc(&memory, 64), CUDA_ERROR_INVALID_CONTEXT);
     EXPECT_EQ(cuda().cuStreamQuery(stream()), CUDA_ERROR_INVALID_CONTEXT);
     EXPECT_EQ(cuda().cuCtxPopCurrent(nullptr), CUDA_ERROR_INVALID_CONTEXT);
+    CUcontext found = nullptr;
+    EXPECT_EQ(cuda().cuStreamGetCtx(nullptr, &found),
+              CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT_EQ(cuda().cuStreamGetCtx(stream(), &found), CUDA_SUCCESS);
+    EXPECT_EQ(found, context());
     const ContextScope scope(context());
     EXPECT_EQ(cuda().cuStreamQuery(stream()), CUDA_SUCCESS);
   }).join();
