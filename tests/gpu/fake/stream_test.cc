@@ -67,11 +67,13 @@ TEST_F(StreamTest, WritesPinnedMemoryLater) {
   auto& value = *static_cast<uint32_t*>(host);
   value = 1;
   const CUdeviceptr memory = Alloc(64);
-  Delay(stream(), 50);
+  Hold(stream());
   Fill(memory, 1, 7, stream());
   EXPECT_EQ(cuda().cuMemcpyAsync(Address(host), memory, 4, stream()),
             CUDA_SUCCESS);
   EXPECT_EQ(cuda().cuStreamQuery(stream()), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(value, 1u);
+  Release();
   EXPECT_EQ(cuda().cuStreamSynchronize(stream()), CUDA_SUCCESS);
   EXPECT_EQ(cuda().cuStreamQuery(stream()), CUDA_SUCCESS);
   EXPECT_EQ(value, 7u);
@@ -82,12 +84,14 @@ TEST_F(StreamTest, EventsOrderStreams) {
   const CUdeviceptr memory = Alloc(64);
   const CUstream other = NewStream();
   const CUevent event = NewEvent();
-  Delay(stream(), 30);
+  Hold(stream());
   Fill(memory, 1, 1, stream());
   EXPECT_EQ(cuda().cuEventRecord(event, stream()), CUDA_SUCCESS);
   EXPECT_EQ(cuda().cuStreamWaitEvent(other, event, 0), CUDA_SUCCESS);
   Fill(memory, 1, 2, other);
   EXPECT_EQ(cuda().cuEventQuery(event), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(cuda().cuStreamQuery(other), CUDA_ERROR_NOT_READY);
+  Release();
   EXPECT_EQ(cuda().cuStreamSynchronize(other), CUDA_SUCCESS);
   EXPECT_EQ(cuda().cuEventQuery(event), CUDA_SUCCESS);
   EXPECT_EQ(Read(memory), 2u);
@@ -106,15 +110,6 @@ TEST_F(StreamTest, ASeedMakesUnorderedStreamsRunInAnyOrder) {
     last.insert(Read(memory));
   }
   EXPECT_EQ(last, (std::set<uint64_t>{1, 2}));
-}
-
-// A kernel may wait for a flag that another stream writes.
-TEST_F(StreamTest, ABusyStreamDoesNotHoldOthersUp) {
-  const CUstream other = NewStream();
-  Delay(other, 300);
-  Delay(stream(), 1);
-  EXPECT_EQ(cuda().cuStreamSynchronize(stream()), CUDA_SUCCESS);
-  EXPECT_EQ(cuda().cuStreamQuery(other), CUDA_ERROR_NOT_READY);
 }
 
 TEST_F(StreamTest, ThreadsUseADeviceTogether) {
@@ -159,10 +154,12 @@ TEST_F(StreamTest, MeasuresTime) {
             CUDA_ERROR_INVALID_HANDLE);  // not recorded
   cuda().cuEventRecord(begin, stream());
   cuda().cuEventRecord(plain, stream());
+  Hold(stream());
   Delay(stream(), 20);
   cuda().cuEventRecord(end, stream());
   EXPECT_EQ(cuda().cuEventElapsedTime(&milliseconds, begin, end),
             CUDA_ERROR_NOT_READY);
+  Release();
   EXPECT_EQ(cuda().cuEventSynchronize(end), CUDA_SUCCESS);
   EXPECT_EQ(cuda().cuEventElapsedTime(&milliseconds, begin, end), CUDA_SUCCESS);
   EXPECT_GE(milliseconds, 20.0f);
@@ -173,21 +170,25 @@ TEST_F(StreamTest, MeasuresTime) {
 TEST_F(StreamTest, LegacyAndBlockingStreamsWaitForEachOther) {
   const CUdeviceptr memory = Alloc(64);
   const CUstream blocking = NewStream(0);
-  Delay(blocking, 20);
+  Hold(blocking);
   Fill(memory, 1, 1, blocking);
   Fill(memory, 1, 2, nullptr);
   Delay(nullptr, 20);
   Fill(memory, 1, 3, CU_STREAM_LEGACY);
   Fill(memory, 1, 4, CU_STREAM_PER_THREAD);
+  EXPECT_EQ(cuda().cuStreamQuery(CU_STREAM_PER_THREAD), CUDA_ERROR_NOT_READY);
+  Release();
   EXPECT_EQ(cuda().cuStreamSynchronize(CU_STREAM_PER_THREAD), CUDA_SUCCESS);
   EXPECT_EQ(Read(memory), 4u);
 }
 
+// A kernel may wait for a flag that another stream writes.
 TEST_F(StreamTest, OtherStreamsDoNotWaitForTheLegacyStream) {
-  Delay(nullptr, 300);
+  Hold(nullptr);
   Delay(stream(), 1);
   EXPECT_EQ(cuda().cuStreamSynchronize(stream()), CUDA_SUCCESS);
   EXPECT_EQ(cuda().cuStreamQuery(nullptr), CUDA_ERROR_NOT_READY);
+  Release();
 }
 
 TEST_F(StreamTest, AFlagFollowsWhatWasWrittenBefore) {
@@ -335,6 +336,17 @@ TEST_F(StreamTest, ExitDropsPendingWork) {
   EXPECT_EXIT(
       {
         for (int i = 0; i < 50; ++i) Delay(stream(), 100);
+        std::exit(3);
+      },
+      testing::ExitedWithCode(3), "");
+}
+
+TEST_F(StreamTest, ExitDoesNotWaitForAKernelThatDoesNotEnd) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(
+      {
+        Hold(stream());
+        Delay(stream(), 1);
         std::exit(3);
       },
       testing::ExitedWithCode(3), "");
