@@ -1,7 +1,7 @@
 // FakeProcess: all that the fake driver knows in one process; Call, with which
 // each driver function begins.
 //
-// Purpose: the functions of the driver (*_calls.cc) say what is particular to
+// Purpose: the functions of the driver (calls/) say what is particular to
 // them; the checks that all have in common are here.
 //
 //   CUresult cuMemFree_v2(CUdeviceptr address) {

@@ -1,8 +1,8 @@
 // The driver's functions for devices and contexts.
 #include <cstdio>
 
+#include "tests/gpu/fake/calls/entry_points.h"
 #include "tests/gpu/fake/devices.h"
-#include "tests/gpu/fake/entry_points.h"
 #include "tests/gpu/fake/process.h"
 
 namespace maypole::cuda::fake {

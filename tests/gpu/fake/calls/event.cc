@@ -3,8 +3,8 @@
 #include <memory>
 #include <utility>
 
-#include "tests/gpu/fake/enqueue.h"
-#include "tests/gpu/fake/entry_points.h"
+#include "tests/gpu/fake/calls/enqueue.h"
+#include "tests/gpu/fake/calls/entry_points.h"
 #include "tests/gpu/fake/process.h"
 
 namespace maypole::cuda::fake {
