@@ -63,6 +63,18 @@ TEST_F(CaptureTest, AnEventTakesAnotherStreamAlong) {
   EXPECT_EQ(Status(other), CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
+TEST_F(CaptureTest, AStreamThatEndsEndsItsCapture) {
+  const CUstream origin = NewStream();
+  const CUevent event = NewEvent();
+  Begin(origin, kGlobal);
+  EXPECT_EQ(cuda().cuEventRecord(event, origin), CUDA_SUCCESS);
+  EXPECT_EQ(cuda().cuStreamWaitEvent(CU_STREAM_PER_THREAD, event, 0),
+            CUDA_SUCCESS);
+  EXPECT_EQ(cuda().cuStreamDestroy(origin), CUDA_SUCCESS);
+  EXPECT_EQ(Status(CU_STREAM_PER_THREAD), CU_STREAM_CAPTURE_STATUS_NONE);
+  EXPECT_EQ(cuda().cuStreamSynchronize(stream()), CUDA_SUCCESS);
+}
+
 TEST_F(CaptureTest, UnsafeCallsInvalidateAGlobalCapture) {
   Begin(stream(), kGlobal);
   EXPECT_EQ(QueryElsewhere(kThreadLocal), CUDA_SUCCESS);

@@ -13,8 +13,8 @@ import unittest
 HERE = os.path.dirname(os.path.abspath(__file__))
 MEBIBYTE = 1 << 20
 ATTRIBUTE_COMPUTE_MODE, ATTRIBUTE_VMM, ATTRIBUTE_WRITES = 20, 102, 122
-OUT_OF_MEMORY, STUB, UNAVAILABLE, NO_DEVICE, INVALID_DEVICE = 2, 34, 46, 100, 101
-OPERATING_SYSTEM, NOT_SUPPORTED, ILLEGAL_ADDRESS = 304, 801, 700
+OUT_OF_MEMORY, NOT_INITIALIZED, STUB, UNAVAILABLE, NO_DEVICE, INVALID_DEVICE = 2, 3, 34, 46, 100, 101
+INVALID_CONTEXT, OPERATING_SYSTEM, NOT_SUPPORTED, ILLEGAL_ADDRESS = 201, 304, 801, 700
 
 
 class Properties(ctypes.Structure):
@@ -197,6 +197,14 @@ class DriverTest(unittest.TestCase):
         self.assertEqual([some(f"cuda.uuid({i})") for i in range(3)], [uuids[2], uuids[1], None])
         none = self.start_without_init("devices=3", env={"CUDA_VISIBLE_DEVICES": ""})
         self.assertEqual(none("cuda.init()"), NO_DEVICE)
+
+    def test_calls_need_init_and_a_context(self):
+        process = self.start_without_init()
+        self.assertEqual(process("cuda.alloc(64)"), -NOT_INITIALIZED)
+        self.assertEqual(process("cuda.init()"), 0)
+        self.assertEqual(process("cuda.alloc(64)"), -INVALID_CONTEXT)
+        self.assertEqual(process("cuda.retain()"), 0)
+        self.assertGreater(process("cuda.alloc(64)"), 0)
 
     def test_errors_on_request(self):
         self.assertEqual(self.start_without_init("init=803")("cuda.init()"), 803)

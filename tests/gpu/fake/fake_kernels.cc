@@ -1,6 +1,7 @@
 #include "tests/gpu/fake/fake_kernels.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <thread>
@@ -37,6 +38,15 @@ void RunFakeDelay(unsigned, unsigned, void** arguments) {
       std::chrono::nanoseconds(Get<uint64_t>(arguments, 0)));
 }
 
+// fake_wait(const uint64_t* flag): until it is not zero
+void RunFakeWait(unsigned, unsigned, void** arguments) {
+  auto* const flag =
+      static_cast<uint64_t*>(HostView(Get<CUdeviceptr>(arguments, 0)));
+  while (std::atomic_ref(*flag).load(std::memory_order_acquire) == 0) {
+    std::this_thread::yield();
+  }
+}
+
 const std::vector<FakeKernel>& Kernels() {
   static const auto& kernels = *new std::vector<FakeKernel>{
       {"fake_add_one", {sizeof(CUdeviceptr), sizeof(uint64_t)}, RunFakeAddOne},
@@ -44,6 +54,7 @@ const std::vector<FakeKernel>& Kernels() {
        {sizeof(CUdeviceptr), sizeof(uint64_t), sizeof(uint32_t)},
        RunFakeFill},
       {"fake_delay", {sizeof(uint64_t)}, RunFakeDelay},
+      {"fake_wait", {sizeof(CUdeviceptr)}, RunFakeWait},
   };
   return kernels;
 }

@@ -12,7 +12,7 @@
 //   }
 //   {"fake_add_one", {sizeof(CUdeviceptr), sizeof(uint64_t)}, RunFakeAddOne},
 //
-// Thread contract: `run` is called by the thread of a GPU, without a mutex.
+// Thread contract: `run` is called by the thread of a stream, without a mutex.
 // HostView() may be called by any thread that does not hold the mutex.
 #ifndef MAYPOLE_TESTS_GPU_FAKE_FAKE_KERNELS_H_
 #define MAYPOLE_TESTS_GPU_FAKE_FAKE_KERNELS_H_

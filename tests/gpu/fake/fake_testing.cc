@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 
@@ -126,6 +127,13 @@ TestCalls LoadMore() {
 }
 #undef SYMBOL
 
+void Launch(CUfunction function, CUstream stream, uint64_t argument) {
+  void* arguments[] = {&argument};
+  EXPECT_EQ(cuda().cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream,
+                                  arguments, nullptr),
+            CUDA_SUCCESS);
+}
+
 }  // namespace
 
 const Driver& cuda() {
@@ -143,9 +151,12 @@ void FakeTest::SetUp() {
   ASSERT_EQ(cuda().cuDevicePrimaryCtxRetain(&context_, 0), CUDA_SUCCESS);
   ASSERT_EQ(cuda().cuCtxPushCurrent(context_), CUDA_SUCCESS);
   stream_ = NewStream();
+  ASSERT_EQ(cuda().cuMemHostAlloc(&released_, sizeof(uint64_t), 0),
+            CUDA_SUCCESS);
 }
 
 void FakeTest::TearDown() {
+  EXPECT_EQ(cuda().cuMemFreeHost(released_), CUDA_SUCCESS);
   more().cuCtxSynchronize();
   cuda().cuCtxPopCurrent(nullptr);
   EXPECT_EQ(cuda().cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
@@ -177,12 +188,16 @@ CUfunction FakeTest::Kernel(const char* name) {
   return function;
 }
 
+void FakeTest::Hold(CUstream stream) {
+  Launch(Kernel("fake_wait"), stream, reinterpret_cast<CUdeviceptr>(released_));
+}
+
+void FakeTest::Release() {
+  std::atomic_ref(*static_cast<uint64_t*>(released_)).store(1);
+}
+
 void FakeTest::Delay(CUstream stream, unsigned milliseconds) {
-  uint64_t nanoseconds = uint64_t{milliseconds} * 1'000'000;
-  void* arguments[] = {&nanoseconds};
-  EXPECT_EQ(cuda().cuLaunchKernel(Kernel("fake_delay"), 1, 1, 1, 1, 1, 1, 0,
-                                  stream, arguments, nullptr),
-            CUDA_SUCCESS);
+  Launch(Kernel("fake_delay"), stream, uint64_t{milliseconds} * 1'000'000);
 }
 
 }  // namespace maypole::cuda::fake

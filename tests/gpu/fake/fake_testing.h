@@ -15,6 +15,8 @@
 #ifndef MAYPOLE_TESTS_GPU_FAKE_FAKE_TESTING_H_
 #define MAYPOLE_TESTS_GPU_FAKE_FAKE_TESTING_H_
 
+#include <cstddef>
+
 #include "common/gpu/driver.h"
 #include "gtest/gtest.h"
 
@@ -54,12 +56,16 @@ class FakeTest : public testing::Test {
   CUstream NewStream(unsigned flags = CU_STREAM_NON_BLOCKING);
   CUevent NewEvent(unsigned flags = CU_EVENT_DISABLE_TIMING);
   CUfunction Kernel(const char* name);
-  // Has the stream do work that takes about this long.
+  // The stream goes on after Release().
+  void Hold(CUstream stream);
+  void Release();
+  // Has the stream do work that takes at least this long.
   void Delay(CUstream stream, unsigned milliseconds);
 
  private:
   CUcontext context_ = nullptr;
   CUstream stream_ = nullptr;
+  void* released_ = nullptr;  // a flag in pinned memory
 };
 
 }  // namespace maypole::cuda::fake

@@ -245,6 +245,7 @@ TEST_F(MemoryTest, RejectsForgedDescriptors) {
   };
   const int forged =
       memfd_create("maypole-fake-gpu-shareable-0", MFD_CLOEXEC);  // unsealed
+  ASSERT_EQ(ftruncate(forged, kTwoMegabytes), 0);
   const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
   for (const int fd : {forged, null, -1, 1 << 20}) {
     EXPECT_EQ(import(fd), CUDA_ERROR_INVALID_VALUE);

@@ -102,8 +102,7 @@ int FakeProcess::DeviceOfGpu(int gpu) const {
   return -1;
 }
 
-void FakeProcess::Reset(FakeContext& context, Held& held) {
-  WaitForAll(held);
+void FakeProcess::Reset(FakeContext& context) {
   const int device = context.device;
   for (const auto& [handle, stream] : streams) {
     if (stream->device == device) context.engine.Remove(stream);
@@ -175,11 +174,21 @@ bool FakeProcess::PendingUse(const Range& range) const {
                      [&](const auto& c) { return c->engine.Uses(range); });
 }
 
+void FakeProcess::AddCapture(std::shared_ptr<Capture> capture) {
+  captures_.push_back(std::move(capture));
+}
+
+void FakeProcess::EndCapture(const std::shared_ptr<Capture>& capture) {
+  capture->ended = true;
+  for (const auto& context : contexts_) context->engine.EndCapture(*capture);
+  std::erase(captures_, capture);
+}
+
 CUresult FakeProcess::CheckCaptures() {
   const CUstreamCaptureMode mode = FakeThread::Get().mode;
   if (mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
   CUresult result = CUDA_SUCCESS;
-  for (const auto& capture : captures) {
+  for (const auto& capture : captures_) {
     const bool forbidden =
         capture->thread == std::this_thread::get_id()
             ? capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED

@@ -1,7 +1,7 @@
 // FakeProcess: all that the fake driver knows in one process; Call, with which
 // each driver function begins.
 //
-// Purpose: the functions of the driver (*_calls.cc) say what is particular to
+// Purpose: the functions of the driver (calls/) say what is particular to
 // them; the checks that all have in common are here.
 //
 //   CUresult cuMemFree_v2(CUdeviceptr address) {
@@ -93,8 +93,8 @@ class FakeProcess {
   FakeContext* Context(CUcontext handle);  // null if there is none
   size_t device_count() const { return contexts_.size(); }
   int DeviceOfGpu(int gpu) const;  // -1 if it is not visible
-  // Ends the context: waits for its work, drops what belongs to it.
-  void Reset(FakeContext& context, Held& held);
+  // Drops what belongs to the context, which must have no pending work.
+  void Reset(FakeContext& context);
 
   // CUDA_ERROR_INVALID_HANDLE if the context has no such stream;
   // CUDA_ERROR_STREAM_CAPTURE_IMPLICIT for the legacy one, if a capture forbids
@@ -108,6 +108,9 @@ class FakeProcess {
   CUresult WaitForAll(Held& held);
   bool PendingUse(const Range& range) const;
 
+  void AddCapture(std::shared_ptr<Capture> capture);
+  // No stream captures for it any longer.
+  void EndCapture(const std::shared_ptr<Capture>& capture);
   // Whether this thread may now do what disturbs a capture; if not, the capture
   // is invalidated.
   CUresult CheckCaptures();
@@ -124,7 +127,6 @@ class FakeProcess {
   std::map<CUevent, Event> events;
   std::map<CUmemGenericAllocationHandle, Shareable> shareables;
   std::set<CUmodule> modules;
-  std::vector<std::shared_ptr<Capture>> captures;
 
  private:
   FakeProcess();
@@ -136,6 +138,7 @@ class FakeProcess {
   SharedState state_;
   FakeMemory memory_;
   std::vector<std::unique_ptr<FakeContext>> contexts_;
+  std::vector<std::shared_ptr<Capture>> captures_;  // that have not ended
   std::map<std::string, uint64_t> calls_;  // of functions that are to fail
   uintptr_t next_handle_ = 0x10000;
   std::atomic<pid_t> process_ = 0;  // that has initialised; 0: none has

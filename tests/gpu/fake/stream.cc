@@ -5,8 +5,6 @@
 
 namespace maypole::cuda::fake {
 
-using Time = Operation::Clock::time_point;
-
 bool Operation::CanRun() const {
   return std::all_of(after.begin(), after.end(),
                      [](const auto& other) { return other->done; });
@@ -28,21 +26,27 @@ std::shared_ptr<Stream> Engine::Add(CUstream handle, Stream::Kind kind) {
 }
 
 void Engine::Remove(const std::shared_ptr<Stream>& stream) {
-  std::erase(streams_, stream);
-  if (!stream->idle()) removed_.push_back(stream);
+  stream->removed = true;
+  stream->capture = nullptr;
+  if (!stream->has_thread) std::erase(streams_, stream);
+  changed_.notify_all();
 }
 
-std::shared_ptr<Operation> Engine::Push(Stream& stream, Operation operation) {
+void Engine::Push(Stream& stream, Operation operation) {
   AddLegacyOrder(stream, operation);
-  operation.number = ++pushed_;
   stream.last = std::make_shared<Operation>(std::move(operation));
   stream.queue.push_back(stream.last);
-  if (!running_) {
-    running_ = true;
-    std::thread([this] { Run(); }).detach();
-  }
+  if (!stream.has_thread) StartThread(stream);
   changed_.notify_all();
-  return stream.last;
+}
+
+void Engine::StartThread(Stream& stream) {
+  const auto it =
+      std::find_if(streams_.begin(), streams_.end(),
+                   [&](const auto& s) { return s.get() == &stream; });
+  stream.has_thread = true;
+  ++threads_;
+  std::thread([this, own = *it] { Run(own); }).detach();
 }
 
 // The legacy stream's work runs after that of all blocking streams, and they
@@ -52,30 +56,24 @@ void Engine::AddLegacyOrder(const Stream& stream, Operation& operation) const {
   const Stream::Kind other = stream.kind == Stream::Kind::kLegacy
                                  ? Stream::Kind::kBlocking
                                  : Stream::Kind::kLegacy;
-  for (const auto* streams : {&streams_, &removed_}) {
-    for (const auto& s : *streams) {
-      if (s->kind == other && !s->idle()) operation.after.push_back(s->last);
-    }
+  for (const auto& s : streams_) {
+    if (s->kind == other && !s->idle()) operation.after.push_back(s->last);
   }
 }
 
 std::vector<std::shared_ptr<Operation>> Engine::Pending() const {
   std::vector<std::shared_ptr<Operation>> pending;
-  for (const auto* streams : {&streams_, &removed_}) {
-    for (const auto& s : *streams) {
-      if (!s->idle()) pending.push_back(s->last);
-    }
+  for (const auto& s : streams_) {
+    if (!s->idle()) pending.push_back(s->last);
   }
   return pending;
 }
 
 bool Engine::Uses(const Range& range) const {
-  for (const auto* streams : {&streams_, &removed_}) {
-    for (const auto& s : *streams) {
-      for (const auto& operation : s->queue) {
-        for (const Range& used : operation->uses) {
-          if (used.Overlaps(range)) return true;
-        }
+  for (const auto& s : streams_) {
+    for (const auto& operation : s->queue) {
+      for (const Range& used : operation->uses) {
+        if (used.Overlaps(range)) return true;
       }
     }
   }
@@ -89,52 +87,37 @@ std::shared_ptr<Capture> Engine::BlockingCapture() const {
   return nullptr;
 }
 
-void Engine::Run() {
+void Engine::EndCapture(const Capture& capture) {
+  for (const auto& s : streams_) {
+    if (s->capture.get() == &capture) s->capture = nullptr;
+  }
+}
+
+void Engine::Run(const std::shared_ptr<Stream>& stream) {
   Held held(mutex_);
-  while (!stopping_) {
-    Time next = Time::max();
-    if (const auto stream = Choose(&next)) {
-      Execute(stream, held);
-    } else if (next == Time::max()) {
+  while (!stopping_ && !(stream->removed && stream->idle())) {
+    if (stream->idle()) {
       changed_.wait(held);
     } else {
-      changed_.wait_until(held, next);
+      WaitUntilReady(*stream->queue.front(), held);
+      if (!stopping_) Execute(*stream, held);
     }
   }
-  running_ = false;
+  std::erase(streams_, stream);
+  --threads_;
   changed_.notify_all();
 }
 
-// Returns a stream that can continue now; or null, and sets `next` to the time
-// at which one will, if that is known.
-std::shared_ptr<Stream> Engine::Choose(Time* next) {
-  const Time now = Operation::Clock::now();
-  std::vector<std::shared_ptr<Stream>> ready;
-  for (const auto* streams : {&streams_, &removed_}) {
-    for (const auto& s : *streams) {
-      if (s->idle() || !s->queue.front()->CanRun()) continue;
-      Operation& first = *s->queue.front();
-      if (seed_ != 0 && first.not_before == Time()) {
-        first.not_before =
-            now + std::chrono::microseconds(random_() % (late_.count() + 1));
-      }
-      if (first.not_before <= now) {
-        ready.push_back(s);
-      } else {
-        *next = std::min(*next, first.not_before);
-      }
-    }
-  }
-  if (ready.empty()) return nullptr;
-  if (seed_ != 0) return ready[random_() % ready.size()];
-  return *std::min_element(
-      ready.begin(), ready.end(), [](const auto& a, const auto& b) {
-        return a->queue.front()->number < b->queue.front()->number;
-      });
+void Engine::WaitUntilReady(Operation& operation, Held& held) {
+  changed_.wait(held, [&] { return stopping_ || operation.CanRun(); });
+  if (seed_ == 0) return;
+  const auto until = Operation::Clock::now() +
+                     std::chrono::microseconds(random_() % (late_.count() + 1));
+  changed_.wait_until(held, until, [&] { return stopping_; });
 }
 
-void Engine::Execute(const std::shared_ptr<Stream>& stream, Held& held) {
-  const std::shared_ptr<Operation> operation = stream->queue.front();
+void Engine::Execute(Stream& stream, Held& held) {
+  const std::shared_ptr<Operation> operation = stream.queue.front();
   held.unlock();
   if (operation->work) operation->work();
   held.lock();
@@ -142,8 +125,7 @@ void Engine::Execute(const std::shared_ptr<Stream>& stream, Held& held) {
   operation->after.clear();
   operation->done_at = Operation::Clock::now();
   operation->done = true;
-  stream->queue.pop_front();
-  if (stream->idle()) std::erase(removed_, stream);
+  stream.queue.pop_front();
   changed_.notify_all();
 }
 

@@ -1,15 +1,15 @@
-// Stream, Event, Engine: work in order, done by a thread for each fake GPU.
+// Stream, Event, Engine: work in order, done by a thread for each stream.
 //
 // Purpose: an operation runs after those before it in its stream and after the
-// operations that it names; the engine chooses among the streams that can
-// continue, by a seed, so that missing synchronisation shows as wrong bytes.
+// operations that it names. A seed makes operations late, so that streams run
+// in any order and missing synchronisation shows as wrong bytes.
 //
 //   auto stream = engine.Add(handle, CU_STREAM_NON_BLOCKING);
 //   engine.Push(*stream, {.work = [=] { std::memcpy(to, from, bytes); }});
 //   changed.wait(held, [&] { return stream->idle(); });
 //
 // Thread contract: one mutex guards all objects; the caller of every function
-// holds it. The engine's thread releases it while an operation works.
+// holds it. A stream's thread releases it while an operation works.
 //
 // Invariants: an operation is in its stream's queue until it is done. A legacy
 // stream and the blocking streams of its GPU wait for each other.
@@ -46,8 +46,6 @@ struct Operation {
   std::function<void()> work = {};
   std::vector<Range> uses = {};  // memory that `work` accesses
   std::vector<std::shared_ptr<Operation>> after = {};
-  uint64_t number = 0;  // older operations have lower ones
-  Clock::time_point not_before = {};
   Clock::time_point done_at = {};
   bool done = false;
 
@@ -74,6 +72,8 @@ struct Stream {
   std::deque<std::shared_ptr<Operation>> queue = {};
   std::shared_ptr<Operation> last = nullptr;   // null if there was none
   std::shared_ptr<Capture> capture = nullptr;  // null if it does not capture
+  bool has_thread = false;
+  bool removed = false;
 
   bool idle() const { return queue.empty(); }
 };
@@ -96,25 +96,27 @@ class Engine {
   std::shared_ptr<Stream> Add(CUstream handle, Stream::Kind kind);
   // The stream's work goes on; it is forgotten when that is done.
   void Remove(const std::shared_ptr<Stream>& stream);
-  std::shared_ptr<Operation> Push(Stream& stream, Operation operation);
+  void Push(Stream& stream, Operation operation);
 
   // What has been pushed last to each stream that is not idle.
   std::vector<std::shared_ptr<Operation>> Pending() const;
   bool Uses(const Range& range) const;
   // The capture of a blocking stream; null if none of them captures.
   std::shared_ptr<Capture> BlockingCapture() const;
+  void EndCapture(const Capture& capture);
 
-  // The thread ends after the operation that it executes.
+  // The threads end after the operations that they execute.
   void Stop() { stopping_ = true; }
-  bool stopped() const { return !running_; }
+  bool stopped() const { return threads_ == 0; }
 
  private:
   using Held = std::unique_lock<std::mutex>;
 
-  void Run();
   void AddLegacyOrder(const Stream& stream, Operation& operation) const;
-  std::shared_ptr<Stream> Choose(Operation::Clock::time_point* next);
-  void Execute(const std::shared_ptr<Stream>& stream, Held& held);
+  void StartThread(Stream& stream);
+  void Run(const std::shared_ptr<Stream>& stream);
+  void WaitUntilReady(Operation& operation, Held& held);
+  void Execute(Stream& stream, Held& held);
 
   std::mutex& mutex_;
   std::condition_variable& changed_;
@@ -123,9 +125,7 @@ class Engine {
   const std::chrono::microseconds late_;
   std::mt19937_64 random_;
   std::vector<std::shared_ptr<Stream>> streams_;
-  std::vector<std::shared_ptr<Stream>> removed_;  // until they are idle
-  uint64_t pushed_ = 0;
-  bool running_ = false;
+  int threads_ = 0;
   bool stopping_ = false;
 };
 

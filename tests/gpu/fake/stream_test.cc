@@ -4,8 +4,11 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -65,11 +68,13 @@ TEST_F(StreamTest, WritesPinnedMemoryLater) {
   auto& value = *static_cast<uint32_t*>(host);
   value = 1;
   const CUdeviceptr memory = Alloc(64);
-  Delay(stream(), 50);
+  Hold(stream());
   Fill(memory, 1, 7, stream());
   EXPECT_EQ(cuda().cuMemcpyAsync(Address(host), memory, 4, stream()),
             CUDA_SUCCESS);
   EXPECT_EQ(cuda().cuStreamQuery(stream()), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(value, 1u);
+  Release();
   EXPECT_EQ(cuda().cuStreamSynchronize(stream()), CUDA_SUCCESS);
   EXPECT_EQ(cuda().cuStreamQuery(stream()), CUDA_SUCCESS);
   EXPECT_EQ(value, 7u);
@@ -80,15 +85,58 @@ TEST_F(StreamTest, EventsOrderStreams) {
   const CUdeviceptr memory = Alloc(64);
   const CUstream other = NewStream();
   const CUevent event = NewEvent();
-  Delay(stream(), 30);
+  Hold(stream());
   Fill(memory, 1, 1, stream());
   EXPECT_EQ(cuda().cuEventRecord(event, stream()), CUDA_SUCCESS);
   EXPECT_EQ(cuda().cuStreamWaitEvent(other, event, 0), CUDA_SUCCESS);
   Fill(memory, 1, 2, other);
   EXPECT_EQ(cuda().cuEventQuery(event), CUDA_ERROR_NOT_READY);
+  EXPECT_EQ(cuda().cuStreamQuery(other), CUDA_ERROR_NOT_READY);
+  Release();
   EXPECT_EQ(cuda().cuStreamSynchronize(other), CUDA_SUCCESS);
   EXPECT_EQ(cuda().cuEventQuery(event), CUDA_SUCCESS);
   EXPECT_EQ(Read(memory), 2u);
+}
+
+TEST_F(StreamTest, ASeedMakesUnorderedStreamsRunInAnyOrder) {
+  const std::string config = std::getenv("MAYPOLE_FAKE_CUDA");
+  if (config.find("seed=0") != config.npos) GTEST_SKIP();
+  const CUdeviceptr memory = Alloc(64);
+  const CUstream other = NewStream();
+  std::set<uint64_t> last;
+  for (int i = 0; i < 40; ++i) {
+    cuda().cuStreamWriteValue64(stream(), memory, 1, 0);
+    cuda().cuStreamWriteValue64(other, memory, 2, 0);
+    EXPECT_EQ(more().cuCtxSynchronize(), CUDA_SUCCESS);
+    last.insert(Read(memory));
+  }
+  EXPECT_EQ(last, (std::set<uint64_t>{1, 2}));
+}
+
+TEST_F(StreamTest, ThreadsUseADeviceTogether) {
+  const auto work = [&](char letter) {
+    const ContextScope scope(context());
+    const CUstream own = NewStream(letter % 2);
+    const CUevent event = NewEvent();
+    std::vector<char> to(5000);
+    for (int i = 0; i < 30; ++i) {
+      const CUdeviceptr memory = Alloc(5000);
+      const std::vector<char> from(5000, static_cast<char>(letter + i));
+      cuda().cuMemcpyAsync(memory, Address(from.data()), 5000, own);
+      cuda().cuEventRecord(event, own);
+      while (cuda().cuEventQuery(event) == CUDA_ERROR_NOT_READY) {
+      }
+      cuda().cuMemcpyAsync(Address(to.data()), memory, 5000, own);
+      EXPECT_EQ(to, from);
+      EXPECT_EQ(cuda().cuMemFree(memory), CUDA_SUCCESS);
+    }
+    EXPECT_EQ(cuda().cuEventDestroy(event), CUDA_SUCCESS);
+    EXPECT_EQ(cuda().cuStreamDestroy(own), CUDA_SUCCESS);
+  };
+  std::thread a(work, 'a'), b(work, 'B'), c(work, '0');
+  a.join();
+  b.join();
+  c.join();
 }
 
 TEST_F(StreamTest, EventsThatAreNotRecordedAreDone) {
@@ -107,10 +155,12 @@ TEST_F(StreamTest, MeasuresTime) {
             CUDA_ERROR_INVALID_HANDLE);  // not recorded
   cuda().cuEventRecord(begin, stream());
   cuda().cuEventRecord(plain, stream());
+  Hold(stream());
   Delay(stream(), 20);
   cuda().cuEventRecord(end, stream());
   EXPECT_EQ(cuda().cuEventElapsedTime(&milliseconds, begin, end),
             CUDA_ERROR_NOT_READY);
+  Release();
   EXPECT_EQ(cuda().cuEventSynchronize(end), CUDA_SUCCESS);
   EXPECT_EQ(cuda().cuEventElapsedTime(&milliseconds, begin, end), CUDA_SUCCESS);
   EXPECT_GE(milliseconds, 20.0f);
@@ -121,20 +171,25 @@ TEST_F(StreamTest, MeasuresTime) {
 TEST_F(StreamTest, LegacyAndBlockingStreamsWaitForEachOther) {
   const CUdeviceptr memory = Alloc(64);
   const CUstream blocking = NewStream(0);
-  Delay(blocking, 20);
+  Hold(blocking);
   Fill(memory, 1, 1, blocking);
   Fill(memory, 1, 2, nullptr);
   Delay(nullptr, 20);
   Fill(memory, 1, 3, CU_STREAM_LEGACY);
   Fill(memory, 1, 4, CU_STREAM_PER_THREAD);
+  EXPECT_EQ(cuda().cuStreamQuery(CU_STREAM_PER_THREAD), CUDA_ERROR_NOT_READY);
+  Release();
   EXPECT_EQ(cuda().cuStreamSynchronize(CU_STREAM_PER_THREAD), CUDA_SUCCESS);
   EXPECT_EQ(Read(memory), 4u);
 }
 
+// A kernel may wait for a flag that another stream writes.
 TEST_F(StreamTest, OtherStreamsDoNotWaitForTheLegacyStream) {
-  Delay(nullptr, 200);
+  Hold(nullptr);
+  Delay(stream(), 1);
   EXPECT_EQ(cuda().cuStreamSynchronize(stream()), CUDA_SUCCESS);
   EXPECT_EQ(cuda().cuStreamQuery(nullptr), CUDA_ERROR_NOT_READY);
+  Release();
 }
 
 TEST_F(StreamTest, AFlagFollowsWhatWasWrittenBefore) {
@@ -218,6 +273,11 @@ TEST_F(StreamTest, NeedsAContext) {
     EXPECT_EQ(cuda().cuMemAlloc(&memory, 64), CUDA_ERROR_INVALID_CONTEXT);
     EXPECT_EQ(cuda().cuStreamQuery(stream()), CUDA_ERROR_INVALID_CONTEXT);
     EXPECT_EQ(cuda().cuCtxPopCurrent(nullptr), CUDA_ERROR_INVALID_CONTEXT);
+    CUcontext found = nullptr;
+    EXPECT_EQ(cuda().cuStreamGetCtx(nullptr, &found),
+              CUDA_ERROR_INVALID_CONTEXT);
+    EXPECT_EQ(cuda().cuStreamGetCtx(stream(), &found), CUDA_SUCCESS);
+    EXPECT_EQ(found, context());
     const ContextScope scope(context());
     EXPECT_EQ(cuda().cuStreamQuery(stream()), CUDA_SUCCESS);
   }).join();
@@ -278,6 +338,17 @@ TEST_F(StreamTest, ExitDropsPendingWork) {
       {
         for (int i = 0; i < 50; ++i) Delay(stream(), 100);
         std::exit(3);
+      },
+      testing::ExitedWithCode(3), "");
+}
+
+TEST_F(StreamTest, ExitDoesNotWaitForAKernelThatDoesNotEnd) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(
+      {
+        Hold(stream());
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        std::exit(3);  // while the kernel runs
       },
       testing::ExitedWithCode(3), "");
 }

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "tests/gpu/fake/enqueue.h"
-#include "tests/gpu/fake/entry_points.h"
+#include "tests/gpu/fake/calls/enqueue.h"
+#include "tests/gpu/fake/calls/entry_points.h"
 #include "tests/gpu/fake/fake_kernels.h"
 #include "tests/gpu/fake/process.h"
 

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "tests/gpu/fake/enqueue.h"
-#include "tests/gpu/fake/entry_points.h"
+#include "tests/gpu/fake/calls/enqueue.h"
+#include "tests/gpu/fake/calls/entry_points.h"
 #include "tests/gpu/fake/process.h"
 
 namespace maypole::cuda::fake {
@@ -88,17 +88,20 @@ CUresult cuStreamCreate(CUstream* handle, unsigned flags) {
 }
 
 CUresult cuStreamDestroy_v2(CUstream handle) {
-  return InStream(
-      "cuStreamDestroy", handle, [&](Call& call, StreamPointer& stream) {
-        if (call.process.streams.erase(handle) == 0) {
-          return CUDA_ERROR_INVALID_HANDLE;
-        }
-        if (stream->capture) stream->capture->invalidated = true;
-        std::erase_if(call.process.captures,
-                      [&](const auto& c) { return c->origin == stream.get(); });
-        call.context.engine.Remove(stream);
-        return CUDA_SUCCESS;
-      });
+  return InStream("cuStreamDestroy", handle,
+                  [&](Call& call, StreamPointer& stream) {
+                    if (call.process.streams.erase(handle) == 0) {
+                      return CUDA_ERROR_INVALID_HANDLE;
+                    }
+                    if (const auto capture = stream->capture) {
+                      capture->invalidated = true;
+                      if (capture->origin == stream.get()) {
+                        call.process.EndCapture(capture);
+                      }
+                    }
+                    call.context.engine.Remove(stream);
+                    return CUDA_SUCCESS;
+                  });
 }
 
 CUresult cuStreamQuery(CUstream handle) {
@@ -122,14 +125,18 @@ CUresult cuStreamSynchronize(CUstream handle) {
 }
 
 CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
-  return InContext("cuStreamGetCtx", InCapture::kAllowed, [&](Call& call) {
-    *context = call.context.handle();
-    const bool is_default = handle == nullptr || handle == CU_STREAM_LEGACY ||
-                            handle == CU_STREAM_PER_THREAD;
-    if (is_default) return CUDA_SUCCESS;
-    const auto it = call.process.streams.find(handle);
-    if (it == call.process.streams.end()) return CUDA_ERROR_INVALID_HANDLE;
-    *context = call.process.Device(it->second->device)->handle();
+  if (handle == nullptr || handle == CU_STREAM_LEGACY ||
+      handle == CU_STREAM_PER_THREAD) {
+    return InContext("cuStreamGetCtx", InCapture::kAllowed, [&](Call& call) {
+      *context = call.context.handle();
+      return CUDA_SUCCESS;
+    });
+  }
+  // Another stream's context is told to every thread.
+  return InProcess("cuStreamGetCtx", [&](FakeProcess& process, auto&) {
+    const auto it = process.streams.find(handle);
+    if (it == process.streams.end()) return CUDA_ERROR_INVALID_HANDLE;
+    *context = process.Device(it->second->device)->handle();
     return CUDA_SUCCESS;
   });
 }

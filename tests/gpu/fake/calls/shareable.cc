@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "tests/gpu/fake/entry_points.h"
+#include "tests/gpu/fake/calls/entry_points.h"
 #include "tests/gpu/fake/process.h"
 
 namespace maypole::cuda::fake {

@@ -1,4 +1,4 @@
-#include "tests/gpu/fake/entry_points.h"
+#include "tests/gpu/fake/calls/entry_points.h"
 
 #include <cstring>
 

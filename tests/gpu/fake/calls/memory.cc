@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "tests/gpu/fake/entry_points.h"
+#include "tests/gpu/fake/calls/entry_points.h"
 #include "tests/gpu/fake/process.h"
 
 namespace maypole::cuda::fake {

@@ -1,8 +1,8 @@
 // The driver's functions for devices and contexts.
 #include <cstdio>
 
+#include "tests/gpu/fake/calls/entry_points.h"
 #include "tests/gpu/fake/devices.h"
-#include "tests/gpu/fake/entry_points.h"
 #include "tests/gpu/fake/process.h"
 
 namespace maypole::cuda::fake {
@@ -157,10 +157,11 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   return WithDevice(
       "cuDevicePrimaryCtxRelease", device,
       [&](FakeProcess& process, FakeContext& context, FakeProcess::Held& held) {
+        if (context.retained == 1) process.WaitForAll(held);
         if (context.retained == 0) {
           return CUDA_ERROR_INVALID_CONTEXT;
         }
-        if (--context.retained == 0) process.Reset(context, held);
+        if (--context.retained == 0) process.Reset(context);
         return CUDA_SUCCESS;
       });
 }

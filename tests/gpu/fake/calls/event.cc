@@ -3,8 +3,8 @@
 #include <memory>
 #include <utility>
 
-#include "tests/gpu/fake/enqueue.h"
-#include "tests/gpu/fake/entry_points.h"
+#include "tests/gpu/fake/calls/enqueue.h"
+#include "tests/gpu/fake/calls/entry_points.h"
 #include "tests/gpu/fake/process.h"
 
 namespace maypole::cuda::fake {
@@ -52,14 +52,6 @@ CUresult WaitFor(Call& call, Stream& stream, const Event& event) {
     return kCaptureIsolation;
   }
   return Enqueue(call, stream, {.after = {event.record}});
-}
-
-void End(FakeProcess& process, const std::shared_ptr<Capture>& capture) {
-  capture->ended = true;
-  for (const auto& [handle, stream] : process.streams) {
-    if (stream->capture == capture) stream->capture = nullptr;
-  }
-  std::erase(process.captures, capture);
 }
 
 }  // namespace
@@ -178,7 +170,7 @@ CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode) {
         if (stream->capture != nullptr) return kIllegalState;
         stream->capture = std::make_shared<Capture>(
             Capture{stream.get(), mode, std::this_thread::get_id()});
-        call.process.captures.push_back(stream->capture);
+        call.process.AddCapture(stream->capture);
         return CUDA_SUCCESS;
       });
 }
@@ -196,8 +188,7 @@ CUresult cuStreamEndCapture(CUstream handle, void** graph) {
             capture->thread != std::this_thread::get_id()) {
           return kCaptureWrongThread;
         }
-        End(call.process, capture);
-        stream->capture = nullptr;
+        call.process.EndCapture(capture);
         return capture->invalidated ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED
                                     : CUDA_SUCCESS;
       });
