@@ -42,12 +42,12 @@ class PropertiesTest(unittest.TestCase):
         print("\n" + cls.coverage.text(), flush=True)
         print("not covered: %s" % (", ".join(cls.coverage.gaps()) or "nothing"), flush=True)
 
-    def play(self, layout, chunk_bytes, ring_depth, most_bytes=256 * 1024, least=20, env=None, times=1):
+    def play(self, layout, chunk_bytes, ring_depth, most_bytes=256 * 1024, least=20, env=None, times=1, options=()):
         seconds = SECONDS * times
         flags = ["--chunk_bytes=%d" % chunk_bytes]
         with daemons.Daemons(len(layout), flags + ["--ring_depth=%d" % ring_depth]) as d:
             command = [PROGRAM, "--agents=" + d.agents, "--layout=" + ",".join(map(str, layout)), "--seed=%d" % SEED,
-                       "--programs=%d" % PROGRAMS, "--seconds=%g" % seconds, "--most_bytes=%d" % most_bytes] + flags
+                       "--programs=%d" % PROGRAMS, "--seconds=%g" % seconds, "--most_bytes=%d" % most_bytes] + flags + list(options)
             done = subprocess.run(command, capture_output=True, text=True, timeout=60 + 3 * seconds,
                                   env=dict(harness.environment(), **(env or {})))
             what = "%s ranks on %d nodes, agents' flags %s --ring_depth=%d" % (
@@ -95,6 +95,23 @@ class PropertiesTest(unittest.TestCase):
 
     def test_uneven_nodes(self):
         self.play([2, 1], 8192, 3, least=5)
+
+    # A third of the tensors on a fake GPU, whose work is late and whose streams
+    # overtake each other.
+
+    def play_on_gpu(self, layout, fake):
+        self.play(layout, 8192, 3, most_bytes=128 * 1024, least=5, options=["--cuda"], env={
+            "LD_LIBRARY_PATH": os.path.join(harness.ROOT, "tests/gpu/fake"),
+            "MAYPOLE_FAKE_CUDA": "memory=2G,seed=%d%s" % (SEED, fake)})
+
+    def test_cuda_four_ranks(self):
+        self.play_on_gpu([4], "")
+
+    def test_cuda_without_stream_writes(self):
+        self.play_on_gpu([2], ",writes=0")
+
+    def test_cuda_two_nodes(self):
+        self.play_on_gpu([2, 1], "")
 
     @unittest.skipUnless(LONG, "needs a long run")
     def test_zz_everything_was_covered(self):

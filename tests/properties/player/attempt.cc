@@ -116,7 +116,13 @@ Attempt::Attempt(const OperationSpec& spec, int rank, Random& random,
   offset_ = kGuard + (OneIn(random, 4) ? Below(random, 64) : 0);
   block_bytes_ = offset_ + output_bytes_ + kGuard;
   // Now and then one rank is elsewhere than the others.
-  const bool arena = spec.arena && !OneIn(random, 10);
+  bool arena = spec.arena && !OneIn(random, 10);
+  if (spec.arena && memory->gpu() != nullptr && spec.kind != Kind::kBarrier) {
+    gpu_ = memory->gpu();
+    arena = by_name_ = false;
+    submit_stream_ = gpu_->streams()[Below(random, gpu_->streams().size())];
+    result_stream_ = gpu_->streams()[Below(random, gpu_->streams().size())];
+  }
   block_ = memory->Allocate(block_bytes_, arena);
   std::fill_n(block_.get(), block_bytes_, kGuardByte);
   std::byte* in = output();
@@ -127,6 +133,28 @@ Attempt::Attempt(const OperationSpec& spec, int rank, Random& random,
   std::copy(values_.begin(), values_.end(), in);
   if (spec.MustFail())
     before_.assign(block_.get(), block_.get() + block_bytes_);
+}
+
+void Attempt::PutOnGpu() {
+  gpu_block_ = gpu_->Allocate(block_bytes_);
+  gpu_->Write(gpu_block_, block_.get(), block_bytes_, submit_stream_);
+  if (spec_.in_place) return;
+  gpu_input_ = gpu_->Allocate(values_.size());
+  gpu_->Write(gpu_input_, input_.get(), values_.size(), submit_stream_);
+}
+
+// What is on the GPU now, whatever the operation's outcome.
+void Attempt::TakeFromGpu(Client* client) {
+  if (status_.ok() && gathers()) {
+    const GpuMemory::Block rows =
+        gpu_->Allocate(static_cast<size_t>(result_.bytes));
+    status_ = client->CopyResult(handle_, result_stream_, rows.get());
+    gathered_.resize(static_cast<size_t>(result_.bytes));
+    gpu_->Read(rows.get(), gathered_.data(), gathered_.size(), result_stream_);
+  } else if (status_.ok()) {
+    status_ = client->CopyResult(handle_, result_stream_, nullptr);
+  }
+  gpu_->Read(gpu_block_.get(), block_.get(), block_bytes_, result_stream_);
 }
 
 Request Attempt::MakeRequest(uint32_t process_set, bool awaited) {
@@ -144,6 +172,15 @@ Request Attempt::MakeRequest(uint32_t process_set, bool awaited) {
     r.splits = spec_.splits[static_cast<size_t>(spec_.PositionOf(rank_))];
   }
   r.awaited = awaited;
+  if (gpu_ != nullptr) {
+    PutOnGpu();
+    r.signature.device = Device::kGpu;
+    r.stream = submit_stream_;
+    if (r.output != nullptr) r.output = gpu_block_.get() + offset_;
+    if (r.input != nullptr) {
+      r.input = spec_.in_place ? gpu_block_.get() + offset_ : gpu_input_.get();
+    }
+  }
   return r;
 }
 
@@ -207,7 +244,7 @@ void Attempt::Wait(Client* client, int timeout_ms) {
 
 void Attempt::KeepResult(Client* client) {
   status_ = client->GetResult(handle_, &result_);
-  if (!status_.ok() || !gathers()) return;
+  if (!status_.ok() || !gathers() || gpu_ != nullptr) return;
   const auto* data = static_cast<const std::byte*>(result_.data);
   if (result_.bytes > 0) gathered_.assign(data, data + result_.bytes);
 }
@@ -216,6 +253,7 @@ void Attempt::End(Client* client, Status status) {
   ended_ = true;
   status_ = std::move(status);
   if (status_.ok() && spec_.kind != Kind::kBarrier) KeepResult(client);
+  if (gpu_ != nullptr) TakeFromGpu(client);
   (void)client->Release(handle_);
 }
 
@@ -252,7 +290,7 @@ std::string Attempt::CheckResult() const {
     }
   }
   if (gathers()) return Compare(want, gathered_.data());
-  if (!want.empty() && result_.data != output()) {
+  if (!want.empty() && gpu_ == nullptr && result_.data != output()) {
     return "the result is not in the output";
   }
   if (spec_.values != Values::kAnyBits) return Compare(want, output());
@@ -316,6 +354,9 @@ std::string Attempt::Check() const {
 }
 
 void Attempt::Freeze() {
+  if (gpu_ != nullptr && gpu_block_ != nullptr) {
+    gpu_->Read(gpu_block_.get(), block_.get(), block_bytes_, result_stream_);
+  }
   frozen_.assign(block_.get(), block_.get() + block_bytes_);
 }
 

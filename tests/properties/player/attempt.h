@@ -5,6 +5,10 @@
 // outside is detected. After an error Freeze() records the contents of the
 // memory, which must not change any more.
 //
+// A tensor on a GPU is written there in the order of a random stream at the
+// submission, and its result is taken in the order of another. The memory
+// described above is then a copy of what is on the GPU, read back at the end.
+//
 // Thread contract: one thread.
 #ifndef MAYPOLE_TESTS_PROPERTIES_PLAYER_ATTEMPT_H_
 #define MAYPOLE_TESTS_PROPERTIES_PLAYER_ATTEMPT_H_
@@ -16,20 +20,25 @@
 #include <vector>
 
 #include "client/api/client.h"
+#include "tests/properties/player/gpu_memory.h"
 #include "tests/properties/spec/reference.h"
 #include "tests/properties/spec/spec.h"
 
 namespace maypole::properties {
 
 // Memory for tensors: the heap, or the client's arena. If the arena is full or
-// absent, it returns heap memory, as the fall-back of a program would.
+// absent, it returns heap memory, as the fall-back of a program would. With a
+// GPU, the tensors that would be in the arena are there.
 class Memory {
  public:
-  explicit Memory(Client* client) : client_(client) {}
+  explicit Memory(Client* client, const GpuMemory* gpu = nullptr)
+      : client_(client), gpu_(gpu) {}
   std::shared_ptr<std::byte[]> Allocate(size_t bytes, bool arena);
+  const GpuMemory* gpu() const { return gpu_; }
 
  private:
   Client* const client_;
+  const GpuMemory* const gpu_;
 };
 
 class Attempt {
@@ -68,6 +77,8 @@ class Attempt {
   Status SubmitByName(Client* client, uint32_t process_set, bool awaited);
   void End(Client* client, Status status);
   void KeepResult(Client* client);
+  void PutOnGpu();
+  void TakeFromGpu(Client* client);
   // The library's memory brings the result.
   bool gathers() const { return Gathers(spec_.kind); }
   std::byte* output() const { return block_.get() + offset_; }
@@ -99,6 +110,13 @@ class Attempt {
   Result result_;  // its data are in gathered_
   Bytes gathered_;
   Bytes frozen_;
+
+  // Null: the tensor is in host memory.
+  const GpuMemory* gpu_ = nullptr;
+  GpuMemory::Block gpu_input_;
+  GpuMemory::Block gpu_block_;
+  cuda::CUstream submit_stream_ = nullptr;
+  cuda::CUstream result_stream_ = nullptr;
 };
 
 }  // namespace maypole::properties

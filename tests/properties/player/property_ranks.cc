@@ -16,6 +16,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,8 @@ ABSL_FLAG(int, most_operations, 12, "of a program");
 ABSL_FLAG(bool, sets, true, "process sets");
 ABSL_FLAG(bool, joins, true, "joins");
 ABSL_FLAG(bool, groups, true, "grouped operations");
+ABSL_FLAG(bool, cuda, false,
+          "tensors that would be in the arena are on CUDA device 0");
 
 namespace maypole::properties {
 namespace {
@@ -91,6 +94,7 @@ class RankRun {
 
   // The process's exit status.
   int Run() {
+    if (absl::GetFlag(FLAGS_cuda)) gpu_ = std::make_unique<GpuMemory>();
     while (!Over()) {
       first_ = number_;
       const std::string wrong = PlayEpoch();
@@ -121,7 +125,7 @@ class RankRun {
     if (Status s = Client::Join(options_, &client); !s.ok()) {
       return "cannot join the job: " + s.message();
     }
-    Memory memory(client.get());
+    Memory memory(client.get(), gpu_.get());
     Player player(client.get(), rank_, world_, &memory, kPatienceMs,
                   &shared_->witness);
     std::string wrong = player.MakeSets();
@@ -166,8 +170,9 @@ class RankRun {
   Shared* const shared_;
   const RankOptions options_;
   const int64_t deadline_;
-  int number_ = 0;  // of the program
-  int first_ = 0;   // of the epoch
+  std::unique_ptr<const GpuMemory> gpu_;  // null: none
+  int number_ = 0;                        // of the program
+  int first_ = 0;                         // of the epoch
 };
 
 int Main() {
