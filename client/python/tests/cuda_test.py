@@ -18,7 +18,7 @@ from maypole import _native
 
 _native.use(fake_library.FakeLibrary(2))
 import maypole.torch as hvd  # pylint: disable=wrong-import-position
-from maypole.torch import _tensors, functions  # pylint: disable=wrong-import-position
+from maypole.torch import _autograd, _tensors, functions  # pylint: disable=wrong-import-position
 
 _CONSTRUCTORS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.tensor)
 
@@ -40,8 +40,11 @@ class CudaTest(unittest.TestCase):
         self.fake = fake_library.FakeLibrary(2)
         _native.use(self.fake)
         self.thread = threading.local()
+        self.waits = []  # (tensor, the stream that the current one waits for)
         self.brought = []  # (tensor, the stream that it comes from)
         for name, function in (("stream_of", lambda _: self.thread.stream),
+                               ("wait_for_stream",
+                                lambda *args: self.waits.append(args)),
                                ("bring_to_current_stream",
                                 lambda *args: self.brought.append(args))):
             patch = mock.patch.object(_tensors, name, function)
@@ -266,7 +269,38 @@ class CudaTest(unittest.TestCase):
         self.assertIn("DistributedOptimizer.bias.bucket",
                       {name for name, _, _ in self.fake.copies})
         self.assertEqual(self.brought, [])
+        self.assertEqual(self.waits, [])
         self.assertEqual(self.fake.pending(), 0)
+
+    def test_a_bucket_waits_for_all_streams_that_compute_its_gradients(self):
+
+        def rank(r):
+            first, last = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
+            optimizer = hvd.DistributedOptimizer(
+                torch.optim.SGD([first, last], lr=0.1),
+                [("first", first), ("last", last)],
+                gradient_as_bucket_view=True)
+
+            def on(stream):
+                return lambda _: setattr(self.thread, "stream", stream)
+
+            first.register_hook(on(10 + r))
+            last.register_hook(on(30 + r))
+            for _ in range(3):
+                optimizer.zero_grad()
+                (first * last).sum().backward()
+                self.thread.stream = 10 + r
+                optimizer.step()
+            return first.grad.data_ptr(), last.grad.data_ptr()
+
+        addresses = self.both(rank)
+        # In the second and third step, whichever gradient comes last.
+        for r in range(2):
+            waits = [(tensor.data_ptr(), stream)
+                     for tensor, stream in self.waits if stream % 10 == r]
+            self.assertEqual([address in addresses[r] for address, _ in waits],
+                             [True] * 2)
+            self.assertLess({stream for _, stream in waits}, {10 + r, 30 + r})
 
     def test_each_result_is_on_the_device_of_its_input(self):
         # A tensor that is made without a device would be on another one.
@@ -279,7 +313,11 @@ class CudaTest(unittest.TestCase):
                            hvd.reducescatter(x, "c"), hvd.broadcast(x, 0, "d"),
                            *hvd.alltoall(x, splits, "e"),
                            *hvd.alltoall(x, [1, 1], "f")]
-                hvd.allgather(x, "g").sum().backward()
+                # Not by backward(), in which torch disables the mode.
+                context = types.SimpleNamespace(
+                    rows=2, name="g", process_set=hvd.global_process_set)
+                _autograd.Allgather.backward(context,
+                                             torch.ones_like(results[1]))
                 objects = hvd.allgather_object(r)
                 root = hvd.broadcast_object(r)
             self.assertEqual({t.device.type for t in results}, {"cpu"})
@@ -339,6 +377,10 @@ class StreamsTest(unittest.TestCase):
         self.assertEqual(_tensors.stream_of(self.tensor), 77)
         self.tensor.device = "cuda:0"
         self.assertEqual(_tensors.stream_of(self.tensor), 0)
+
+    def test_wait_for_stream(self):
+        _tensors.wait_for_stream(self.tensor, 5)
+        self.assertEqual(self.calls, [(77, "waits for", 5)])
 
     def test_bring_to_current_stream(self):
         _tensors.bring_to_current_stream(self.tensor, 5)

@@ -65,13 +65,24 @@ class LayoutTest(unittest.TestCase):
         for stream, device, pointer in ((None, _native.CPU, None),
                                         (0, _native.CUDA, None),
                                         (77, _native.CUDA, 77)):
-            packed, _ = StubLibrary()._packed(_native.ALLREDUCE,
-                                              _native.FLOAT32, 1, 0, (4,), 1.0,
-                                              1.0, "x", 8, 16, stream=stream)
-            operation = Operation.from_buffer_copy(packed)
-            self.assertEqual((operation.device, operation.stream),
-                             (device, pointer))
-            self.assertEqual((operation.input, operation.output), (8, 16))
+            submitted = []
+
+            def submit(packed, *_):
+                submitted.append(packed)
+                return _native.OK
+
+            library = StubLibrary()
+            library._submit = library._submit_group = submit
+            arguments = (_native.ALLREDUCE, _native.FLOAT32, 1, 0, (4,), 1.0,
+                         1.0, "x", 8, 16, False, 0, None, stream)
+            library.submit(*arguments)
+            library.submit_group([arguments])
+            self.assertEqual(len(submitted), 2)
+            for packed in submitted:
+                operation = Operation.from_buffer_copy(packed)
+                self.assertEqual((operation.device, operation.stream),
+                                 (device, pointer))
+                self.assertEqual((operation.input, operation.output), (8, 16))
 
 
 class CopyResultTest(unittest.TestCase):

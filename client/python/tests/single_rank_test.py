@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import unittest
+from unittest import mock
 
 import torch
 
@@ -12,6 +13,7 @@ import maypole
 import maypole.torch as hvd
 from maypole import _native
 from maypole.common import basics, exceptions
+from maypole.torch import _tensors
 
 
 class SingleRankTest(unittest.TestCase):
@@ -166,6 +168,19 @@ class SingleRankTest(unittest.TestCase):
         with self.assertRaises(ValueError):
             hvd.allreduce(torch.ones(1), name="n" * 1000)
 
+    def test_host_memory_that_is_submitted_as_a_cuda_tensor(self):
+        # With or without a driver, the library sees that it is none.
+        x = torch.ones(2)
+        with mock.patch.object(_tensors, "stream_of", lambda _: 0):
+            for call in (lambda: hvd.allreduce(x, name="x"),
+                         lambda: hvd.allgather(x, "x")):
+                with self.assertRaisesRegex(Exception, "'x': "):
+                    call()
+        self.assertEqual(hvd.allreduce(x, name="x").tolist(), [1.0, 1.0])
+        self.assertEqual(basics.counter("pending"), 0)
+        with self.assertRaises(_native.StatusError):
+            _native.library().copy_result(2**62, 0, 0)
+
     def test_training_and_objects(self):
         model = torch.nn.Linear(3, 1)
         optimizer = hvd.DistributedOptimizer(
@@ -231,6 +246,7 @@ class SingleRankTest(unittest.TestCase):
                                 stdout=subprocess.PIPE).stdout
         self.assertIn(f"maypole: {maypole.__version__}\n", output)
         self.assertIn("gloo: yes\n", output)
+        self.assertIn("cuda: yes\n", output)
 
 
 if __name__ == "__main__":

@@ -20,11 +20,12 @@ each parameter that requires a gradient is its view of the buffer; later the
 user may replace it. Bytes between the gradients are zero.
 """
 
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import (Any, Dict, Iterable, Iterator, List, Optional, Sequence,
+                    Set, Tuple)
 
 import torch
 
-from maypole.torch import arena
+from maypole.torch import _tensors, arena
 
 _ALIGNMENT = 64
 
@@ -58,6 +59,9 @@ class Bucket:
     """A flat buffer and the parameters whose gradients it holds.
 
     missing: how many gradients have not been computed yet in this step.
+
+    Invariant: gather() orders the buffer's current stream after the streams on
+    which gradients were computed; a model may use several.
     """
 
     def __init__(self, name: str, parameters: Sequence[torch.Tensor],
@@ -66,6 +70,7 @@ class Bucket:
         self.buffer = arena.zeros_flat(count, parameters[0].dtype,
                                        parameters[0].device)
         self.missing = len(parameters)
+        self._streams: Set[Optional[int]] = set()
         self._places = [
             _Place(parameter, self.buffer, offset)
             for parameter, offset in zip(parameters, offsets)
@@ -79,12 +84,23 @@ class Bucket:
                 view.copy_(place.parameter.grad)
                 place.parameter.grad = view
 
+    def computed(self) -> None:
+        """Notes that a gradient has been computed, on the current stream."""
+        self.missing -= 1
+        self._streams.add(_tensors.stream_of(self.buffer))
+
+    def _wait_for_gradients(self) -> None:
+        self._streams.discard(_tensors.stream_of(self.buffer))
+        while self._streams:
+            _tensors.wait_for_stream(self.buffer, self._streams.pop())
+
     def gather(self) -> None:
         """Copies gradients that are elsewhere into the buffer; counts them.
 
         A gradient that is None becomes zero. Raises AssertionError if a
         gradient is part of a graph.
         """
+        self._wait_for_gradients()
         for place in self._places:
             grad = place.parameter.grad
             if (grad is None or grad.is_sparse

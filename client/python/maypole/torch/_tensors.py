@@ -77,20 +77,24 @@ def stream_of(tensor: torch.Tensor) -> Optional[int]:
     return torch.cuda.current_stream(tensor.device).cuda_stream
 
 
+def wait_for_stream(tensor: torch.Tensor, other: int) -> None:
+    """Makes the current stream of a CUDA tensor's device wait for the work that
+    the stream `other` has now."""
+    device = tensor.device
+    torch.cuda.current_stream(device).wait_stream(
+        torch.cuda.ExternalStream(other, device=device)
+        if other else torch.cuda.default_stream(device))
+
+
 def bring_to_current_stream(tensor: torch.Tensor, last: int) -> None:
     """Prepares a CUDA tensor, last used on the stream `last`, for a use on the
     current stream.
 
-    The current stream waits for the work that `last` has now, and torch will
-    not give the tensor's memory to others before the current stream is done
-    with it.
+    The current stream waits for `last`, and torch will not give the tensor's
+    memory to others before the current stream is done with it.
     """
-    device = tensor.device
-    current = torch.cuda.current_stream(device)
-    current.wait_stream(
-        torch.cuda.ExternalStream(last, device=device)
-        if last else torch.cuda.default_stream(device))
-    tensor.record_stream(current)
+    wait_for_stream(tensor, last)
+    tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
 
 # --- Arrays of other libraries ------------------------------------------------

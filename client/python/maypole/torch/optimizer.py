@@ -168,7 +168,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         if bucket is None:
             self._start(parameter)
             return
-        bucket.missing -= 1
+        bucket.computed()
         if bucket.missing == 0:
             self._start_bucket(bucket)
 
@@ -384,12 +384,13 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
     the set, the optimizer uses only the rank's own gradients.
     gradient_as_bucket_view: from the second step on, gradients are in buckets
     in the arena (maypole.torch.arena), or, for CUDA parameters, on their
-    device, and backward() starts an allreduce of each bucket that is complete. .grad is a contiguous view of the rank's own
-    bucket. Call zero_grad() of this optimizer, which zeroes in place. If .grad
-    was replaced or set to None in another way, the gradient is copied into the
-    bucket, and arena_statistics() counts it. Sparse gradients stay outside.
-    With a compression other than none, the tensors sent are not in the arena;
-    with a gradient_predivide_factor other than 1, the ranks make copies, too.
+    device, and backward() starts an allreduce of each bucket that is complete.
+    .grad is a contiguous view of the rank's own bucket. Call zero_grad() of
+    this optimizer, which zeroes in place. If .grad was replaced or set to None
+    in another way, the gradient is copied into the bucket, and
+    arena_statistics() counts it. Sparse gradients stay outside. With a
+    compression other than none, the tensors sent are not in the arena; with a
+    gradient_predivide_factor other than 1, the ranks make copies, too.
     bucket_cap_mb: the maximum size of a bucket, in MiB; the same on all ranks.
 
     Raises ValueError for wrong arguments; the text says what is expected.
