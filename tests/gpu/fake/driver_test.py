@@ -86,7 +86,8 @@ class Cuda:
 
     def ipc_open(self, handle):
         address = ctypes.c_uint64()
-        return -self.lib.cuIpcOpenMemHandle_v2(ctypes.byref(address), IpcHandle.from_buffer_copy(handle), 1) or address.value
+        opened = self.lib.cuIpcOpenMemHandle_v2(ctypes.byref(address), IpcHandle.from_buffer_copy(handle), 1)
+        return -opened or address.value
 
     def ipc_close(self, address):
         return self.lib.cuIpcCloseMemHandle(ctypes.c_uint64(address))
@@ -107,7 +108,8 @@ class Cuda:
 
     def export_to(self, handle):
         fd = ctypes.c_int()
-        assert self.lib.cuMemExportToShareableHandle(ctypes.byref(fd), ctypes.c_uint64(handle), 1, ctypes.c_uint64(0)) == 0
+        assert self.lib.cuMemExportToShareableHandle(ctypes.byref(fd), ctypes.c_uint64(handle), 1,
+                                                     ctypes.c_uint64(0)) == 0
         with socket.socket(fileno=os.dup(3)) as s:
             socket.send_fds(s, [b"x"], [fd.value])
         os.close(fd.value)
