@@ -355,7 +355,11 @@ Status Client::OpenStaging(std::shared_ptr<Staging>* out) {
 
 Status Client::Stage(Operation* op, cuda::CUstream stream) {
   std::shared_ptr<Staging> staging;
-  if (Status s = OpenStaging(&staging); !s.ok()) return op->Explain(s);
+  if (Status s = OpenStaging(&staging); !s.ok()) {
+    return Status(Code::kInvalidArgument,
+                  op->Title() + ": CUDA tensors cannot be used here: " +
+                      s.message());
+  }
   return staging->Pack(op, stream, InputBytes(*op), OutputBytes(*op));
 }
 

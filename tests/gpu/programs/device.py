@@ -1,0 +1,104 @@
+"""Arrays in the memory of a CUDA device, for rank programs without a framework.
+
+    gpu = Gpu()                        # device 0, its primary context
+    array = gpu.array(numpy.ones(8, numpy.float32))
+    work = allreduce(array, "x", gpu.stream)
+    work.wait()                        # array holds the result
+    array.read()
+
+Everything runs on one stream of the program's own. The functions of libcuda.so.1
+are called as a framework would: no memory is shared with Maypole but by address.
+"""
+
+import ctypes
+
+import numpy
+
+from maypole import _native
+from maypole.common import operations
+
+DTYPES = {"float32": _native.FLOAT32, "float64": _native.FLOAT64, "int32": _native.INT32}
+NON_BLOCKING = 1
+
+
+class Gpu:
+
+    def __init__(self, ordinal=0):
+        self.cuda = ctypes.CDLL("libcuda.so.1")
+        self.check("cuInit", 0)
+        device = ctypes.c_int()
+        self.check("cuDeviceGet", ctypes.byref(device), ordinal)
+        self.context = ctypes.c_void_p()
+        self.check("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), device)
+        self.check("cuCtxSetCurrent", self.context)
+        self.stream = self.new_stream()
+
+    def check(self, name, *args):
+        result = getattr(self.cuda, name)(*args)
+        if result != 0:
+            raise RuntimeError("%s: %d" % (name, result))
+
+    def new_stream(self):
+        stream = ctypes.c_void_p()
+        self.check("cuStreamCreate", ctypes.byref(stream), NON_BLOCKING)
+        return stream
+
+    def synchronize(self):
+        self.check("cuStreamSynchronize", self.stream)
+
+    def idle(self):
+        """Whether nothing is left to do on the stream."""
+        return self.cuda.cuStreamQuery(self.stream) == 0
+
+    def free_bytes(self):
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.check("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value
+
+    def array(self, values):
+        return Array(self, values)
+
+
+class Array:
+
+    def __init__(self, gpu, values):
+        self.gpu = gpu
+        self.shape = values.shape
+        self.dtype = values.dtype
+        self.bytes = values.nbytes
+        address = ctypes.c_uint64()
+        gpu.check("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(max(1, self.bytes)))
+        self.address = address.value
+        self._kept = None
+        self.write(values)
+
+    def write(self, values):
+        """Enqueues the copy to the device."""
+        self._kept = numpy.ascontiguousarray(values)
+        self.gpu.check("cuMemcpyAsync", ctypes.c_uint64(self.address), ctypes.c_uint64(self._kept.ctypes.data),
+                       ctypes.c_size_t(self.bytes), self.gpu.stream)
+
+    def read(self):
+        values = numpy.empty(self.shape, self.dtype)
+        self.gpu.check("cuMemcpyAsync", ctypes.c_uint64(values.ctypes.data), ctypes.c_uint64(self.address),
+                       ctypes.c_size_t(self.bytes), self.gpu.stream)
+        self.gpu.synchronize()
+        return values
+
+
+def allreduce(array, name, op=1):
+    """Starts an allreduce in place (op: maypole_op, 1 is sum); see wait()."""
+    stream = array.gpu.stream.value
+
+    def finish(native):
+        _native.library().copy_result(native, 0, stream)
+        return array
+
+    return operations.submit(_native.ALLREDUCE, DTYPES[str(array.dtype)], op, 0, array.shape, 1.0, 1.0, name,
+                             array.address, array.address, array, array, finish, stream=stream)
+
+
+def allreduce_on_host(values, name, op=1):
+    """The same on a NumPy array."""
+    return operations.submit(_native.ALLREDUCE, DTYPES[str(values.dtype)], op, 0, values.shape, 1.0, 1.0, name,
+                             values.ctypes.data, values.ctypes.data, values, values)

@@ -1,0 +1,74 @@
+"""Trainings whose tensors are on a (fake) GPU, on real ranks, and their deaths."""
+
+import os
+import signal
+import time
+import unittest
+
+import fake_gpu
+import harness
+
+STEPS = 12
+
+
+class TrainingTest(unittest.TestCase):
+
+    def train(self, np, nodes=1, fake=""):
+        with fake_gpu.Job(np, "train.py", [STEPS], nodes=nodes, fake=fake) as job:
+            job.check_ok()
+            records = job.records()
+            self.assertEqual(job.free_bytes(), job.total_bytes())
+        for record in records:
+            self.assertFalse(record["opened_by_init"])  # the script may choose its GPU after init()
+            self.assertIsNone(record["error"])
+            self.assertEqual(record["compared"], 2 * STEPS)
+            self.assertEqual(record["digest"], records[0]["digest"])
+            self.assertLess(record["losses"][-1], 0.3 * record["losses"][0])
+        return records[0]["digest"]
+
+    def test_four_ranks_on_one_gpu(self):
+        self.train(4)
+
+    def test_late_work_and_no_stream_writes_change_nothing(self):
+        digest = self.train(2)
+        self.assertEqual(self.train(2, fake="seed=3"), digest)
+        self.assertEqual(self.train(2, fake="seed=4,writes=0"), digest)
+
+    def test_two_nodes(self):
+        self.train(4, nodes=2, fake="seed=5")
+
+    def check_survivors(self, job, ranks, since, pattern):
+        for rank in ranks:
+            record = job.record(rank)
+            self.assertIsNotNone(record["error"], "rank %d saw no error" % rank)
+            text, when = record["error"]
+            self.assertRegex(text, pattern)
+            self.assertLess(when - since, 1.0)
+            self.assertTrue(record["idle"])
+
+    def test_a_rank_is_killed(self):
+        with fake_gpu.Job(4, "train.py", [1000, "kill", 2, 5], fake="seed=6") as job:
+            job.await_file("killed")
+            killed = time.time()
+            job.wait(30)
+            self.check_survivors(job, [0, 1, 3], killed, "rank 2")
+            self.assertEqual(job.free_bytes(), job.total_bytes())
+
+    def test_the_executor_is_killed(self):
+        with fake_gpu.Job(4, "train.py", [1000, "wait_at", 5], fake="seed=7") as job:
+            for rank in range(4):
+                job.await_file("rank.%d.waits" % rank)
+            pids = [job.rank_pid(rank) for rank in range(4)]
+            job.touch("go")
+            time.sleep(0.05)
+            self.assertTrue(all(harness.alive(pid) for pid in pids))
+            for pid in job.executors():
+                harness.kill(pid, signal.SIGKILL)
+            killed = time.time()
+            job.wait(30)
+            self.check_survivors(job, range(4), killed, "executor|agent")
+            self.assertEqual(job.free_bytes(), job.total_bytes())
+
+
+if __name__ == "__main__":
+    unittest.main()
