@@ -8,7 +8,7 @@ import unittest
 import fake_gpu
 import harness
 
-STEPS = 12
+STEPS = 16
 
 
 class TrainingTest(unittest.TestCase):

@@ -21,7 +21,7 @@ from maypole.common import basics, exceptions
 
 AVERAGE = 0
 FEATURES, HIDDEN = 64, 300  # the larger weight is beyond the eager limit
-RATE = numpy.float32(0.004)
+RATE = numpy.float32(0.012)
 
 
 def gradients(weights, x, y):
