@@ -45,7 +45,8 @@ MAYPOLE_DEVICE void StoreAt(uint64_t address, T value) {
   *Global<T>(address) = value;
 }
 
-// Only an access of a built-in vector type is one instruction.
+// Only the access of a built-in vector type is one instruction, and a store of
+// computed floats is not even then.
 template <>
 MAYPOLE_DEVICE Vector LoadAt<Vector>(uint64_t address) {
   const uint4 v = *Global<uint4>(address);
@@ -54,8 +55,10 @@ MAYPOLE_DEVICE Vector LoadAt<Vector>(uint64_t address) {
 
 template <>
 MAYPOLE_DEVICE void StoreAt<Vector>(uint64_t address, Vector v) {
-  *Global<uint4>(address) =
-      make_uint4(v.words[0], v.words[1], v.words[2], v.words[3]);
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(address),
+               "r"(v.words[0]), "r"(v.words[1]), "r"(v.words[2]),
+               "r"(v.words[3])
+               : "memory");
 }
 
 // Visible to the host and to other devices after all that came before.
