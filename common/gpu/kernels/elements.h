@@ -8,9 +8,9 @@
 // Thread contract: pure functions.
 //
 // Invariants: the results have the same bits as those of common/reduce, except
-// for the bits of a NaN (kernels_test compares them). This needs a compiler
-// that neither fuses a multiplication and an addition nor flushes subnormals:
-// nvcc's option -fmad=false (code_test checks).
+// for the bits of a NaN (reduce_kernel_test compares them). This needs a
+// compiler that neither fuses a multiplication and an addition nor flushes
+// subnormals: nvcc's option -fmad=false (code_test checks).
 #ifndef MAYPOLE_COMMON_GPU_KERNELS_ELEMENTS_H_
 #define MAYPOLE_COMMON_GPU_KERNELS_ELEMENTS_H_
 
