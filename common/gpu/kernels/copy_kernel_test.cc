@@ -32,8 +32,8 @@ void CopyAndCheck(const std::vector<Size>& sizes, unsigned blocks,
   }
   CopyArguments arguments = MakeCopyArguments(pieces);
   void* pointers[] = {&arguments};
-  FindHostKernel(kCopyKernel)
-      ->run(blocks, threads, pointers, &GuardedHostAddress);
+  SetHostAddress(&GuardedHostAddress);
+  FindHostKernel(kCopyKernel)->run(blocks, threads, pointers);
   for (size_t p = 0; p < sizes.size(); ++p) {
     ASSERT_EQ(0, std::memcmp(from[p].data(), to[p].data(), sizes[p].bytes))
         << "piece " << p << ": " << sizes[p].bytes << " bytes from "
@@ -92,7 +92,8 @@ TEST(CopyKernelTest, WritesAWord) {
   uint64_t address = reinterpret_cast<uint64_t>(&words[1]) + kDeviceBias;
   uint64_t value = 0x0123456789abcdef;
   void* pointers[] = {&address, &value};
-  FindHostKernel(kWriteWordKernel)->run(1, 1, pointers, &GuardedHostAddress);
+  SetHostAddress(&GuardedHostAddress);
+  FindHostKernel(kWriteWordKernel)->run(1, 1, pointers);
   EXPECT_EQ(words[0], 1u);
   EXPECT_EQ(words[1], value);
   EXPECT_EQ(words[2], 3u);

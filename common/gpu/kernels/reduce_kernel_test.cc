@@ -188,9 +188,9 @@ class CaseRun {
     const HostKernel* kernel =
         FindHostKernel(ReduceKernel(case_.dtype, case_.op));
     ASSERT_NE(kernel, nullptr);
+    SetHostAddress(&GuardedHostAddress);
     void* pointers[] = {&arguments};
-    kernel->run(case_.grid.blocks, case_.grid.threads, pointers,
-                &GuardedHostAddress);
+    kernel->run(case_.grid.blocks, case_.grid.threads, pointers);
   }
 
   // Equal bits, or both NaN.

@@ -1,5 +1,7 @@
 #include "common/gpu/kernels/testing/host_kernels.h"
 
+#include <atomic>
+
 #include "common/gpu/kernels/testing/cuda_shim.h"
 // The shim must come first.
 #include "common/gpu/kernels/copy.cu"
@@ -10,40 +12,40 @@
 namespace maypole::cuda {
 namespace {
 
-void Translate(HostAddress host, uint64_t bytes, uint64_t* address) {
-  if (host == nullptr) return;
+std::atomic<HostAddress> host_address;
+
+void Translate(uint64_t bytes, uint64_t* address) {
+  const HostAddress host = host_address;
+  if (host == nullptr || bytes == 0) return;
   *address = reinterpret_cast<uint64_t>(host(*address, bytes));
 }
 
 template <auto kKernel, typename E>
-void RunReduce(unsigned grid_x, unsigned block_x, void** arguments,
-               HostAddress host) {
+void RunReduce(unsigned grid_x, unsigned block_x, void** arguments) {
   auto a = *static_cast<const ReduceArguments*>(arguments[0]);
   const uint64_t bytes = a.elements * sizeof(typename E::Stored);
   for (unsigned k = 0; k < a.input_count; ++k) {
-    Translate(host, bytes, &a.inputs[k]);
+    Translate(bytes, &a.inputs[k]);
   }
   for (unsigned k = 0; k < a.output_count; ++k) {
-    Translate(host, bytes, &a.outputs[k]);
+    Translate(bytes, &a.outputs[k]);
   }
   shim::RunGrid(grid_x, block_x, kKernel, a);
 }
 
-void RunCopy(unsigned grid_x, unsigned block_x, void** arguments,
-             HostAddress host) {
+void RunCopy(unsigned grid_x, unsigned block_x, void** arguments) {
   auto a = *static_cast<const CopyArguments*>(arguments[0]);
   for (uint64_t p = 0; p < a.count; ++p) {
-    Translate(host, a.pieces[p].bytes, &a.pieces[p].from);
-    Translate(host, a.pieces[p].bytes, &a.pieces[p].to);
+    Translate(a.pieces[p].bytes, &a.pieces[p].from);
+    Translate(a.pieces[p].bytes, &a.pieces[p].to);
   }
   shim::RunGrid(grid_x, block_x, maypole_copy_pieces, a);
 }
 
-void RunWriteWord(unsigned grid_x, unsigned block_x, void** arguments,
-                  HostAddress host) {
+void RunWriteWord(unsigned grid_x, unsigned block_x, void** arguments) {
   uint64_t address = *static_cast<const uint64_t*>(arguments[0]);
   const uint64_t value = *static_cast<const uint64_t*>(arguments[1]);
-  Translate(host, sizeof(value), &address);
+  Translate(sizeof(value), &address);
   shim::RunGrid(grid_x, block_x, maypole_write_word, address, value);
 }
 
@@ -68,6 +70,8 @@ constexpr HostKernel kHostKernels[] = {
             MAYPOLE_REDUCE_INTEGERS(MAYPOLE_HOST_INTEGERS)};
 
 }  // namespace
+
+void SetHostAddress(HostAddress host) { host_address = host; }
 
 std::span<const HostKernel> HostKernels() { return kHostKernels; }
 

@@ -1,11 +1,13 @@
 // HostKernels: the GPU kernels, compiled for the host, for tests and for a
 // driver that only pretends to have a GPU.
 //
+//   SetHostAddress(&HostAddressOf);  // if addresses are a device's
 //   const HostKernel* kernel = FindHostKernel(kCopyKernel);
 //   void* pointers[] = {&arguments};  // as for cuLaunchKernel
-//   kernel->run(grid_x, block_x, pointers, &HostAddressOf);
+//   kernel->run(grid_x, block_x, pointers);
 //
-// Thread contract: any thread. run() returns when the kernel has ended.
+// Thread contract: any thread; SetHostAddress() before the first run(), which
+// returns when the kernel has ended.
 #ifndef MAYPOLE_COMMON_GPU_KERNELS_TESTING_HOST_KERNELS_H_
 #define MAYPOLE_COMMON_GPU_KERNELS_TESTING_HOST_KERNELS_H_
 
@@ -17,20 +19,22 @@
 
 namespace maypole::cuda {
 
-// Where `bytes` bytes at a device's address lie in this process. It is called
-// before the grid runs, once for each array that the kernel will use, also for
-// empty ones. It must keep the address's remainder modulo kVectorBytes.
+// Where `bytes` bytes, at least one, at a device's address lie in this process.
+// It is called by run(), before the grid, once for each array that the kernel
+// uses. It must keep the address's remainder modulo kVectorBytes.
 using HostAddress = void* (*)(unsigned long long device_address, size_t bytes);
+
+// For all kernels of the process. Null, as at first: addresses are those of the
+// process.
+void SetHostAddress(HostAddress host);
 
 struct HostKernel {
   const char* name;
   KernelGroup group;
   size_t argument_count;
   size_t argument_bytes[2];
-  // `arguments` as for cuLaunchKernel(): pointers to the arguments. If `host`
-  // is null, addresses are those of this process.
-  void (*run)(unsigned grid_x, unsigned block_x, void** arguments,
-              HostAddress host);
+  // `arguments` as for cuLaunchKernel(): pointers to the arguments.
+  void (*run)(unsigned grid_x, unsigned block_x, void** arguments);
 };
 
 std::span<const HostKernel> HostKernels();
