@@ -1,9 +1,0 @@
-#include "worker/backend/gpu/plugin/kernels/reduce_kernel.h"
-
-namespace maypole::gpu::plugin {
-
-const void* ReduceFloat64Kernel(Op op, uint32_t inputs) {
-  return ReduceKernelOf<Plain<double>>(op, inputs);
-}
-
-}  // namespace maypole::gpu::plugin
