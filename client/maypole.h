@@ -179,8 +179,9 @@ typedef struct {
 /* CUDA tensors: the library reads the input in the order of `stream`, so that
  * work which the caller enqueues there later may change or free it. When the
  * operation has ended, maypole_copy_result() writes the output, in the order of
- * the stream given there; the output must stay valid until then. Input and
- * output must be on one device. All ranks must give CUDA tensors, or all CPU
+ * the stream given there, and in no other order: work of other streams that
+ * uses the output must be done, or that stream must wait for it. The output must
+ * stay valid until then. Input and output must be on one device. All ranks must give CUDA tensors, or all CPU
  * tensors. The driver (libcuda.so.1) is opened when the first CUDA tensor is
  * submitted, not by maypole_init(). */
 
@@ -275,7 +276,8 @@ maypole_status maypole_result(int64_t handle, void** data, int64_t* bytes,
  * when it is done, or, if MAYPOLE_ENABLE_ASYNC_COMPLETION=1 (or HOROVOD_...) was
  * set at maypole_init(), when it is enqueued. `to`: device memory of
  * maypole_result()'s bytes for allgather and alltoall, whose result has no
- * other place; NULL: the operation's output. */
+ * other place; NULL: the operation's output. It may be called again, and the
+ * handle may be released as soon as it has returned. */
 maypole_status maypole_copy_result(int64_t handle, void* to, void* stream);
 
 /* For an alltoall that has ended successfully: how many rows came from each

@@ -11,6 +11,7 @@
 #include <system_error>
 #include <utility>
 
+#include "client/session/stall_notice.h"
 #include "common/system/resource_limits.h"
 
 namespace maypole {
@@ -130,6 +131,7 @@ Status Staging::Pack(Operation* op, CUstream stream, uint64_t input_bytes,
   }
   op->input = op->output = nullptr;
   if (tensor->device_ == nullptr) return Status();
+  NoteGpu(*tensor->device_);
   const CurrentGpu current(*tensor->device_);
   Status s = current.status();
   if (s.ok()) s = CheckStream(*tensor->device_, stream);
@@ -139,6 +141,23 @@ Status Staging::Pack(Operation* op, CUstream stream, uint64_t input_bytes,
     op->input_ready = false;
   }
   return s.ok() ? s : op->Explain(s);
+}
+
+// A script that forgets to choose its GPU uses the first one, on all ranks.
+void Staging::NoteGpu(const Gpu& device) {
+  if (noted_gpu_.exchange(&device) == &device) return;
+  const int other = communicator_->NoteGpu(device.uuid());
+  int visible = 0;
+  if (other < 0 || driver_.cuDeviceGetCount(&visible) != CUDA_SUCCESS ||
+      visible < 2) {
+    return;
+  }
+  TellUser("maypole: this rank uses the same GPU as rank " +
+           std::to_string(other) + ", " + device.uuid() + " (" + device.name() +
+           "), but sees " + std::to_string(visible) +
+           " GPUs: choose one by local_rank() "
+           "(torch.cuda.set_device(hvd.local_rank())), or start the job with "
+           "maypolerun --bind-gpus");
 }
 
 // The device of the input and of the output, which must be the same. Leaves it

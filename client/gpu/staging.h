@@ -136,6 +136,7 @@ class Staging : public std::enable_shared_from_this<Staging> {
 
   Staging(const cuda::Driver& driver, Communicator* communicator,
           std::shared_ptr<Arena> arena);
+  void NoteGpu(const cuda::Gpu& device);
   Status FindDevice(const Operation& operation, uint64_t input_bytes,
                     uint64_t output_bytes, StagedTensor* tensor) const;
   Status CheckStream(const cuda::Gpu& device, cuda::CUstream stream) const;
@@ -159,6 +160,8 @@ class Staging : public std::enable_shared_from_this<Staging> {
   Communicator* const communicator_;
   StagingMemory memory_;
   ReadyWords words_;
+
+  std::atomic<const cuda::Gpu*> noted_gpu_{nullptr};
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -108,6 +108,17 @@ void BoardCommunicator::FindInArena(Operation& op) const {
   }
 }
 
+int BoardCommunicator::NoteGpu(std::string_view uuid) {
+  const uint64_t id = HashBytes(uuid);
+  if (me_.gpu.exchange(id) == id) return -1;
+  const BoardConfig& config = board_->config();
+  for (uint32_t i = 0; i < config.local_size; ++i) {
+    const RankBlock& rank = board_->rank(i);
+    if (&rank != &me_ && rank.gpu.load() == id) return config.global_rank[i];
+  }
+  return -1;
+}
+
 // --- RankShell --------------------------------------------------------------
 
 // If the socket is full, the driver thread sends the message later. If it is

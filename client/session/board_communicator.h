@@ -72,6 +72,7 @@ class BoardCommunicator : public Communicator, private RankShell {
     return board_->header().change_wanted.load(std::memory_order_acquire);
   }
   std::shared_ptr<Arena> arena() const override { return arena_; }
+  int NoteGpu(std::string_view uuid) override;
 
   // For a forked child: closes descriptors and unmaps the board. Afterwards
   // nothing else of this object may be called, not even its destructor.

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "client/engine/operation.h"
 #include "client/memory/arena.h"
@@ -46,6 +47,13 @@ class Communicator {
   // or kWaitInterruptible). Returns kOk if it is done, else kDeadlineExceeded
   // or kCancelled (a signal came).
   virtual Status Await(const Operation& operation, int timeout_ms) = 0;
+
+  // Notes that this rank uses the GPU. Returns the (global) rank of another rank
+  // of this node that uses it, too; -1 if none does.
+  virtual int NoteGpu(std::string_view uuid) {
+    static_cast<void>(uuid);
+    return -1;
+  }
 
   // Leaves the job. Pending operations end with an error; Start() fails from
   // now on.

@@ -207,6 +207,9 @@ struct alignas(64) RankBlock {
   // How much of each arena the rank has mapped, + 1; 0 means all. Written once,
   // before the rank's first arrival.
   std::atomic<uint64_t> arena_limit;
+  // Hash of the UUID of the GPU that the rank's last CUDA tensor was on; 0: it
+  // has submitted none. For a hint to users only.
+  std::atomic<uint64_t> gpu;
   RankCounters counters;
 };
 inline constexpr uint64_t kAllRead = 0;

@@ -37,6 +37,24 @@ class TrainingTest(unittest.TestCase):
     def test_two_nodes(self):
         self.train(4, nodes=2, fake="seed=5")
 
+    def gpus(self, env, launcher_args=()):
+        with fake_gpu.Job(4, "train.py", [2], fake="devices=2", env=env, launcher_args=launcher_args) as job:
+            job.check_ok()
+            lines = [line for line in job.stderr().splitlines() if "uses the same GPU as rank" in line]
+            return [record["visible"] for record in job.records()], lines
+
+    def test_ranks_are_bound_to_gpus(self):
+        visible, lines = self.gpus({"CUDA_VISIBLE_DEVICES": "1,0"}, ["--bind-gpus"])
+        self.assertEqual(visible, ["1", "0", "1", "0"])
+        self.assertEqual(lines, [])
+
+    def test_ranks_that_share_a_gpu_while_others_idle_are_told(self):
+        visible, lines = self.gpus({})
+        self.assertEqual(visible, [None] * 4)
+        self.assertGreaterEqual(len(lines), 3)  # all but the first
+        self.assertRegex(lines[0], r"maypole: this rank uses the same GPU as rank \d, GPU-.* \(Fake GPU.*\), but sees 2 "
+                         r"GPUs: choose one by local_rank\(\).*--bind-gpus$")
+
     def check_survivors(self, job, ranks, since, pattern):
         for rank in ranks:
             record = job.record(rank)

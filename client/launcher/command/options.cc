@@ -85,6 +85,10 @@ void DefineJob(Given* given, LauncherOptions* o, CommandLine* line) {
                 .WithDefault("$MAYPOLE_START_TIMEOUT, else "
                              "$HOROVOD_START_TIMEOUT, else 120"),
             "how long to wait until all ranks have started");
+  line->Add({"--bind-gpus"}, SwitchValue(&o->bind_gpus),
+            "each rank sees one GPU of its host only: CUDA_VISIBLE_DEVICES is "
+            "set to the GPU with the number of the rank's local rank, modulo "
+            "the number of GPUs");
   line->AddUnabbreviated(
       {"--arena-bytes"},
       IntegerValue(&given->arena_bytes, int64_t{0}, int64_t{kMaxArenaBytes})

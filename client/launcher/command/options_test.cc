@@ -212,6 +212,11 @@ TEST(OptionsTest, ReadsWhatGetoptHasRead) {
             std::string::npos);
 }
 
+TEST(OptionsTest, BindGpus) {
+  EXPECT_TRUE(Parsed({"-np2", "--bind-gpus", "x"}).bind_gpus);
+  EXPECT_FALSE(Parsed({"-np2", "x"}).bind_gpus);
+}
+
 TEST(OptionsTest, FlagsOfTheAgents) {
   const LauncherOptions o =
       Parsed({"-np2", "--agent-flag=--slots=64", "--arena-bytes", "4096",

@@ -46,6 +46,11 @@ Variables RankVariables(const JobEnvironment& job, const Place& place,
       {"MAYPOLE_NODE", NodeName(place.node)},
   };
   if (!job.agent.empty()) variables.emplace_back("MAYPOLE_AGENT", job.agent);
+  if (!job.gpus.empty()) {
+    variables.emplace_back(
+        "CUDA_VISIBLE_DEVICES",
+        job.gpus[static_cast<size_t>(place.local_rank) % job.gpus.size()]);
+  }
   // Python buffers output to a pipe; a rank's output must appear at once.
   if (!is_set("PYTHONUNBUFFERED")) {
     variables.emplace_back("PYTHONUNBUFFERED", "1");

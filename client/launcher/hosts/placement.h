@@ -38,6 +38,9 @@ struct JobEnvironment {
   int start_timeout_s = 0;
   int usable_cores = 1;  // of this machine
   int ranks_here = 1;    // on this machine, over all nodes that run here
+  // As in CUDA_VISIBLE_DEVICES; each rank is bound to one. Empty: ranks see
+  // what they would see without us.
+  std::vector<std::string> gpus;
   std::string agent;     // socket of the node's agent; empty: a job of one rank
                          // without an agent
 };

@@ -80,6 +80,19 @@ TEST(PlacementTest, WhatTheUserSetStays) {
   EXPECT_EQ(v["MAYPOLE_RANK"], "0");
 }
 
+TEST(PlacementTest, ARankIsBoundToTheGpuOfItsLocalRank) {
+  JobEnvironment job = FourOnTwo();
+  job.gpus = {"4", "GPU-7"};
+  const std::vector<Place> places = PlaceRanks({3, 1});
+  const auto none_set = [](const std::string&) { return false; };
+  for (const auto& [place, gpu] : {std::pair(0, "4"), std::pair(1, "GPU-7"),
+                                   std::pair(2, "4"), std::pair(3, "4")}) {
+    EXPECT_EQ(Map(RankVariables(job, places[static_cast<size_t>(place)],
+                                none_set))["CUDA_VISIBLE_DEVICES"],
+              gpu);
+  }
+}
+
 TEST(PlacementTest, AJobInProcessHasNoAgent) {
   JobEnvironment job{.ranks = 1, .nodes = 1};
   auto v = Map(RankVariables(job, PlaceRanks({1})[0],

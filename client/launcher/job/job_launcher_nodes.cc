@@ -67,6 +67,7 @@ Status JobLauncher::StartNodes() {
                                    options_.interfaces.end()};
   *common_.mutable_agent_flags() = {options_.agent_flags.begin(),
                                     options_.agent_flags.end()};
+  common_.set_bind_gpus(options_.bind_gpus);
   std::string secret_file = options_.secret_file;
   Status status = StartRemotes();
   if (status.ok()) status = StartCoordinator(&secret_file);

@@ -1,6 +1,7 @@
 #include "client/launcher/node/node_supervisor.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -10,6 +11,7 @@
 
 #include "client/launcher/hosts/own_addresses.h"
 #include "client/launcher/process/announcement.h"
+#include "client/launcher/process/gpus.h"
 #include "client/launcher/process/process.h"
 #include "client/launcher/process/rank_start.h"
 #include "common/system/cores.h"
@@ -160,6 +162,12 @@ Status NodeSupervisor::StartRanks() {
 
 Status NodeSupervisor::StartRanks(const Node& node, int ranks_here) {
   const NodeJob& job = node.job;
+  std::vector<std::string> gpus;
+  if (job.bind_gpus()) {
+    Status status =
+        FindGpus(getenv("CUDA_VISIBLE_DEVICES"), kDriverGpus, &gpus);
+    if (!status.ok()) return status;
+  }
   const JobEnvironment environment = {
       .ranks = job.ranks(),
       .nodes = job.nodes(),
@@ -168,6 +176,7 @@ Status NodeSupervisor::StartRanks(const Node& node, int ranks_here) {
       .start_timeout_s = job.start_timeout_s(),
       .usable_cores = static_cast<int>(UsableCores()),
       .ranks_here = ranks_here,
+      .gpus = std::move(gpus),
       .agent = node.agent};
   for (int local = 0; local < job.local_size(); ++local) {
     Status status = StartRank(node, environment,

@@ -96,7 +96,7 @@ def main():
         error = (str(e), time.time())
     gpu.synchronize()
     rank.record(opened_by_init=opened, losses=training.losses, compared=training.compared, digest=training.digest(),
-                error=error, idle=gpu.idle())
+                error=error, idle=gpu.idle(), visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
     basics.shutdown()
 
 
