@@ -5,6 +5,7 @@
 
 #include "client/session/board_communicator.h"
 #include "client/session/local_communicator.h"
+#include "client/session/stall_notice.h"
 
 namespace maypole {
 namespace {
@@ -348,6 +349,7 @@ Status Client::OpenStaging(std::shared_ptr<Staging>* out) {
         !s.ok()) {
       return s;
     }
+    if (!options_.gpu_notice.empty()) TellUser(options_.gpu_notice);
   }
   *out = staging_;
   return Status();

@@ -86,6 +86,34 @@ Status ReadStall(const Getter& get, RankOptions* o) {
   return Status();
 }
 
+// How operations on CUDA tensors run, by kind. Horovod decides that when it is
+// built; here it is a choice at run time.
+Status ReadGpuWays(const Getter& get, RankOptions* o) {
+  std::string nccl;
+  for (const char* kind :
+       {"GPU_OPERATIONS", "GPU_ALLREDUCE", "GPU_ALLGATHER", "GPU_BROADCAST",
+        "GPU_ALLTOALL", "GPU_REDUCESCATTER"}) {
+    std::string full;
+    const char* text = Either(get, kind, &full);
+    if (text == nullptr || std::strcmp(text, "MPI") == 0) continue;
+    if (std::strcmp(text, "NCCL") == 0) {
+      nccl += (nccl.empty() ? "" : ", ") + full;
+      continue;
+    }
+    return Status(
+        Code::kInvalidArgument,
+        full + "=" + text + ": " +
+            (std::strcmp(text, "DDL") == 0 ? "DDL is not supported; " : "") +
+            "expected NCCL, or MPI (copies through host memory)");
+  }
+  if (!nccl.empty()) {
+    o->gpu_notice = "maypole: " + nccl +
+                    "=NCCL: this version does not use NCCL yet; CUDA tensors "
+                    "are copied through host memory";
+  }
+  return Status();
+}
+
 Status CheckPlaces(const RankOptions& o) {
   auto bad = [](const char* what, int value, const char* of, int limit) {
     return Status(Code::kInvalidArgument,
@@ -169,6 +197,7 @@ Status ReadRankOptions(const Getter& get, RankOptions* out,
   if (s.ok()) s = ReadNumbers(get, &o);
   if (s.ok()) s = ReadFusionThreshold(get, &o.fusion_threshold);
   if (s.ok()) s = ReadStall(get, &o);
+  if (s.ok()) s = ReadGpuWays(get, &o);
   if (s.ok()) s = ReadTexts(get, &o);
   if (s.ok()) s = CheckPlaces(o);
   if (!s.ok()) return s;

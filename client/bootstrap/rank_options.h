@@ -39,6 +39,9 @@ struct RankOptions {
   int64_t stall_shutdown_ms = -1;
   // Results of CUDA tensors: return when their copy is enqueued on the stream.
   bool async_completion = false;
+  // A line to show with the first CUDA tensor: the way that the user has chosen
+  // for them is not there; empty: none.
+  std::string gpu_notice;
   bool deadlock_check = true;  // report when this rank is certainly blocked
   // In an elastic job the coordinator assigns the places above when an epoch
   // starts. To continue in the next epoch, a process joins with the options of
@@ -54,7 +57,8 @@ struct RankOptions {
 };
 
 // Reads MAYPOLE_* (and HOROVOD_FUSION_THRESHOLD, HOROVOD_STALL_*,
-// HOROVOD_START_TIMEOUT, HOROVOD_ENABLE_ASYNC_COMPLETION) through `get`, which works like getenv (null if
+// HOROVOD_START_TIMEOUT, HOROVOD_ENABLE_ASYNC_COMPLETION,
+// HOROVOD_GPU_*) through `get`, which works like getenv (null if
 // unset). If MAYPOLE_SIZE is not set, also reads the launcher's variables
 // (client/bootstrap/launcher_info.h); MAYPOLE_* variables take precedence over
 // them. If a variable is missing or malformed, the error names it and says what

@@ -48,8 +48,8 @@ class Communicator {
   // or kCancelled (a signal came).
   virtual Status Await(const Operation& operation, int timeout_ms) = 0;
 
-  // Notes that this rank uses the GPU. Returns the (global) rank of another rank
-  // of this node that uses it, too; -1 if none does.
+  // Notes that this rank uses the GPU. Returns the (global) rank of another
+  // rank of this node that uses it, too; -1 if none does.
   virtual int NoteGpu(std::string_view uuid) {
     static_cast<void>(uuid);
     return -1;

@@ -27,10 +27,11 @@ Status FindGpus(const char* visible, const std::string& driver_directory,
     gpus->push_back(std::to_string(gpus->size()));
   }
   if (!gpus->empty()) return Status();
-  return Status(Code::kNotFound,
-                "--bind-gpus: there is no NVIDIA GPU on this host (nothing in " +
-                    driver_directory +
-                    "); set CUDA_VISIBLE_DEVICES or leave --bind-gpus out");
+  return Status(
+      Code::kNotFound,
+      "--bind-gpus: there is no NVIDIA GPU on this host (nothing in " +
+          driver_directory +
+          "); set CUDA_VISIBLE_DEVICES or leave --bind-gpus out");
 }
 
 }  // namespace maypole::launcher

@@ -30,9 +30,10 @@ TEST(GpusTest, CountsTheDriversGpus) {
 TEST(GpusTest, SaysThatThereIsNone) {
   Gpus gpus;
   const Status s = FindGpus(nullptr, "/nowhere/gpus", &gpus);
-  EXPECT_EQ(s.message(),
-            "--bind-gpus: there is no NVIDIA GPU on this host (nothing in "
-            "/nowhere/gpus); set CUDA_VISIBLE_DEVICES or leave --bind-gpus out");
+  EXPECT_EQ(
+      s.message(),
+      "--bind-gpus: there is no NVIDIA GPU on this host (nothing in "
+      "/nowhere/gpus); set CUDA_VISIBLE_DEVICES or leave --bind-gpus out");
 }
 
 }  // namespace

@@ -1,0 +1,176 @@
+// What the environment says about a rank.
+#include "client/bootstrap/rank_options.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+namespace maypole {
+namespace {
+
+TEST(RankOptionsTest, StallTimesAreOursOrHorovodsInSeconds) {
+  const auto read = [](std::map<std::string, std::string> environment,
+                       RankOptions* o) {
+    return ReadRankOptions(
+        [&](const char* name) -> const char* {
+          const auto it = environment.find(name);
+          return it == environment.end() ? nullptr : it->second.c_str();
+        },
+        o);
+  };
+  RankOptions o;
+  EXPECT_TRUE(read({}, &o).ok());
+  EXPECT_EQ(o.stall_check_ms, -1);
+  EXPECT_TRUE(read({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "2.5"},
+                    {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "60"}},
+                   &o)
+                  .ok());
+  EXPECT_EQ(o.stall_check_ms, 2500);
+  EXPECT_EQ(o.stall_shutdown_ms, 60000);
+  EXPECT_TRUE(read({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "2"},
+                    {"MAYPOLE_STALL_CHECK_TIME_SECONDS", "7"}},
+                   &o)
+                  .ok());
+  EXPECT_EQ(o.stall_check_ms, 7000);
+  EXPECT_TRUE(read({{"HOROVOD_STALL_CHECK_DISABLE", "1"}}, &o).ok());
+  EXPECT_EQ(o.stall_check_ms, 0);
+  EXPECT_NE(read({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "soon"}}, &o)
+                .message()
+                .find("HOROVOD_STALL_CHECK_TIME_SECONDS='soon'"),
+            std::string::npos);
+}
+
+TEST(RankOptionsTest, BadEnvironmentsAreNamed) {
+  const auto read = [](std::map<std::string, std::string> env) {
+    RankOptions o;
+    return ReadRankOptions(
+               [&](const char* name) -> const char* {
+                 const auto it = env.find(name);
+                 return it == env.end() ? nullptr : it->second.c_str();
+               },
+               &o)
+        .message();
+  };
+  EXPECT_EQ(read({}), "");
+  EXPECT_EQ(read({{"MAYPOLE_SIZE", "two"}}),
+            "MAYPOLE_SIZE='two': expected a number from 1 to 4096");
+  EXPECT_NE(read({{"MAYPOLE_SIZE", "4"}}).find("MAYPOLE_JOB is not set"),
+            std::string::npos);
+  EXPECT_EQ(read({{"MAYPOLE_SIZE", "2"},
+                  {"MAYPOLE_RANK", "2"},
+                  {"MAYPOLE_AGENT", "/a"},
+                  {"MAYPOLE_JOB", "j"}}),
+            "MAYPOLE_RANK=2 does not fit MAYPOLE_SIZE=2");
+  for (const char* job : {"my job", "team/job", "a\nb"}) {
+    EXPECT_EQ(read({{"MAYPOLE_SIZE", "2"},
+                    {"MAYPOLE_AGENT", "/a"},
+                    {"MAYPOLE_JOB", job}})
+                  .substr(0, 39),
+              "MAYPOLE_JOB must be 1 to 63 printable A")
+        << job;
+    // The name of a job of one rank is shown to nobody, so it is not checked.
+    EXPECT_EQ(read({{"MAYPOLE_SIZE", "1"}, {"MAYPOLE_JOB", job}}), "");
+  }
+  EXPECT_EQ(read({{"HOROVOD_FUSION_THRESHOLD", "64MB"}}),
+            "HOROVOD_FUSION_THRESHOLD='64MB': must be a number of bytes from 0 "
+            "(no fusion) to 17592186044416");
+  EXPECT_NE(read({{"MAYPOLE_FUSION_THRESHOLD", "-1"}}), "");
+}
+
+TEST(RankOptionsTest, OurVariablesWinOverALaunchers) {
+  std::map<std::string, std::string> env = {{"OMPI_COMM_WORLD_RANK", "3"},
+                                            {"OMPI_COMM_WORLD_SIZE", "4"},
+                                            {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                                            {"HOROVOD_START_TIMEOUT", "7"}};
+  const auto read = [&] {
+    RankOptions o;
+    const Status s = ReadRankOptions(
+        [&](const char* name) -> const char* {
+          const auto it = env.find(name);
+          return it == env.end() ? nullptr : it->second.c_str();
+        },
+        &o);
+    EXPECT_TRUE(s.ok()) << s.message();
+    return o;
+  };
+  RankOptions o = read();
+  EXPECT_EQ(o.rank, 3);
+  EXPECT_EQ(o.size, 4);
+  EXPECT_EQ(o.local_rank, 1);
+  EXPECT_EQ(o.local_size, 2);
+  EXPECT_EQ(o.start_timeout_seconds, 7);
+  EXPECT_NE(o.job, "");
+  EXPECT_EQ(o.agent, "");
+  env["MAYPOLE_JOB"] = "mine";
+  env["MAYPOLE_START_TIMEOUT"] = "9";
+  EXPECT_EQ(read().job, "mine");
+  EXPECT_EQ(read().start_timeout_seconds, 9);
+  env["MAYPOLE_RANK"] = "2";
+  EXPECT_EQ(read().rank, 2);
+  // With all MAYPOLE_* places set, the launcher's variables are not read.
+  env["MAYPOLE_SIZE"] = "3";
+  o = read();
+  EXPECT_EQ(o.size, 3);
+  EXPECT_EQ(o.rank, 2);
+  EXPECT_EQ(o.local_size, 1);
+}
+
+TEST(RankOptionsTest, OurFusionThresholdGoesBeforeHorovods) {
+  std::map<std::string, std::string> env;
+  const auto read = [&] {
+    RankOptions o;
+    const Status s = ReadRankOptions(
+        [&](const char* name) -> const char* {
+          const auto it = env.find(name);
+          return it == env.end() ? nullptr : it->second.c_str();
+        },
+        &o);
+    EXPECT_TRUE(s.ok()) << s.message();
+    return o.fusion_threshold;
+  };
+  EXPECT_EQ(read(), -1);
+  env["HOROVOD_FUSION_THRESHOLD"] = "1000";
+  EXPECT_EQ(read(), 1000);
+  env["MAYPOLE_FUSION_THRESHOLD"] = "";
+  EXPECT_EQ(read(), 1000);
+  env["MAYPOLE_FUSION_THRESHOLD"] = "0";
+  EXPECT_EQ(read(), 0);
+}
+
+TEST(RankOptionsTest, WaysOfCudaTensorsAreHorovods) {
+  const auto read = [](std::map<std::string, std::string> env, RankOptions* o) {
+    return ReadRankOptions(
+        [&](const char* name) -> const char* {
+          const auto it = env.find(name);
+          return it == env.end() ? nullptr : it->second.c_str();
+        },
+        o);
+  };
+  RankOptions o;
+  EXPECT_TRUE(read({{"HOROVOD_ENABLE_ASYNC_COMPLETION", "1"},
+                    {"HOROVOD_GPU_ALLREDUCE", "MPI"}},
+                   &o)
+                  .ok());
+  EXPECT_TRUE(o.async_completion);
+  EXPECT_EQ(o.gpu_notice, "");
+  EXPECT_TRUE(read({{"HOROVOD_GPU_OPERATIONS", "NCCL"},
+                    {"MAYPOLE_GPU_BROADCAST", "NCCL"}},
+                   &o)
+                  .ok());
+  EXPECT_FALSE(o.async_completion);
+  EXPECT_EQ(o.gpu_notice,
+            "maypole: HOROVOD_GPU_OPERATIONS, MAYPOLE_GPU_BROADCAST=NCCL: this "
+            "version does not use NCCL yet; CUDA tensors are copied through "
+            "host memory");
+  EXPECT_EQ(
+      read({{"HOROVOD_GPU_ALLREDUCE", "DDL"}}, &o).message(),
+      "HOROVOD_GPU_ALLREDUCE=DDL: DDL is not supported; expected NCCL, or "
+      "MPI (copies through host memory)");
+  EXPECT_EQ(read({{"HOROVOD_GPU_ALLTOALL", "nccl"}}, &o).code(),
+            Code::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace maypole
