@@ -276,8 +276,9 @@ maypole_status maypole_result(int64_t handle, void** data, int64_t* bytes,
  * when it is done, or, if MAYPOLE_ENABLE_ASYNC_COMPLETION=1 (or HOROVOD_...) was
  * set at maypole_init(), when it is enqueued. `to`: device memory of
  * maypole_result()'s bytes for allgather and alltoall, whose result has no
- * other place; NULL: the operation's output. It may be called again, and the
- * handle may be released as soon as it has returned. */
+ * other place; NULL: the operation's output. It may be called again
+ * (MAYPOLE_CANCELLED: a signal interrupted the wait; call it again with the
+ * same arguments), and the handle may be released as soon as it has returned. */
 maypole_status maypole_copy_result(int64_t handle, void* to, void* stream);
 
 /* For an alltoall that has ended successfully: how many rows came from each

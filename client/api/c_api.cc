@@ -103,6 +103,9 @@ void AfterForkInChild() {
     p.client = nullptr;
     p.forked = true;
   }
+  // The same for those that have left the job: their memory is the parent's.
+  new std::vector<std::shared_ptr<Client>>(std::move(p.retired));
+  p.retired.clear();
   if (p.joining) {
     maypole::RankSession::AbandonJoinInChild();
     p.joining = false;

@@ -1,7 +1,6 @@
 #include "client/api/client.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "client/session/board_communicator.h"
 #include "client/session/local_communicator.h"
@@ -30,14 +29,6 @@ std::string RanksText(const std::vector<int>& ranks) {
     out += ", and " + std::to_string(ranks.size() - kShown) + " more";
   }
   return out + "]";
-}
-
-// What is left of a timeout of maypole_wait().
-int TimeLeft(std::chrono::steady_clock::time_point start, int timeout_ms) {
-  if (timeout_ms < 0) return timeout_ms;
-  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(
-      std::chrono::steady_clock::now() - start);
-  return std::max(0, timeout_ms - static_cast<int>(waited.count()));
 }
 
 Status Describe(const Tensor& tensor, Kind kind, Signature* s) {
@@ -342,27 +333,32 @@ Status Client::CheckBuffers(const Operation& op) const {
 // The driver is opened by the first CUDA tensor: a script may choose its GPUs
 // after init().
 Status Client::OpenStaging(std::shared_ptr<Staging>* out) {
-  std::lock_guard lock(mutex_);
-  if (staging_ == nullptr) {
-    if (Status s = Staging::Open(communicator_.get(), communicator_->arena(),
-                                 &staging_);
-        !s.ok()) {
-      return s;
-    }
-    if (!options_.gpu_notice.empty()) TellUser(options_.gpu_notice);
+  // Not under mutex_: this may take seconds.
+  std::lock_guard open(open_mutex_);
+  {
+    std::lock_guard lock(mutex_);
+    *out = staging_;
   }
-  *out = staging_;
+  if (*out != nullptr) return Status();
+  if (Status s =
+          Staging::Open(communicator_.get(), communicator_->arena(), out);
+      !s.ok()) {
+    return s;
+  }
+  if (!options_.gpu_notice.empty()) TellUser(options_.gpu_notice);
+  std::lock_guard lock(mutex_);
+  staging_ = *out;
   return Status();
 }
 
 Status Client::Stage(Operation* op, cuda::CUstream stream) {
   std::shared_ptr<Staging> staging;
   if (Status s = OpenStaging(&staging); !s.ok()) {
-    return Status(Code::kInvalidArgument,
-                  op->Title() + ": CUDA tensors cannot be used here: " +
-                      s.message());
+    return Status(
+        Code::kInvalidArgument,
+        op->Title() + ": CUDA tensors cannot be used here: " + s.message());
   }
-  return staging->Pack(op, stream, InputBytes(*op), OutputBytes(*op));
+  return staging->CopyIn(op, stream, InputBytes(*op), OutputBytes(*op));
 }
 
 Status Client::CopyResult(int64_t handle, cuda::CUstream stream, void* to) {
@@ -376,10 +372,10 @@ Status Client::CopyResult(int64_t handle, cuda::CUstream stream, void* to) {
                       ": its tensors are in host memory; read them "
                       "there");
   }
-  return staging_->Unpack(*op, stream, reinterpret_cast<cuda::CUdeviceptr>(to),
-                          options_.async_completion
-                              ? UnpackReturns::kWhenEnqueued
-                              : UnpackReturns::kWhenDone);
+  return staging_->CopyOut(*op, stream, reinterpret_cast<cuda::CUdeviceptr>(to),
+                           options_.async_completion
+                               ? CopyOutReturns::kWhenEnqueued
+                               : CopyOutReturns::kWhenDone);
 }
 
 Status Client::StartAll(std::span<const std::shared_ptr<Operation>> operations,
@@ -427,10 +423,8 @@ Status Client::Poll(int64_t handle, bool* done) {
 Status Client::Wait(int64_t handle, int timeout_ms) {
   const auto op = Find(handle);
   if (op == nullptr) return UnknownHandle(handle);
-  Status s;
-  const auto start = std::chrono::steady_clock::now();
-  if (op->staged != nullptr) s = staging_->AwaitInput(*op, timeout_ms);
-  if (s.ok()) s = communicator_->Await(*op, TimeLeft(start, timeout_ms));
+  if (op->staged != nullptr) staging_->SpinForInput(*op);
+  const Status s = communicator_->Await(*op, timeout_ms);
   return s.ok() ? op->status : s;
 }
 

@@ -150,7 +150,7 @@ class Client {
   Status GetResult(int64_t handle, Result* out);
   // Of an operation on CUDA tensors that has ended successfully: copies the
   // result to `to` (null: to the output) on the stream; see
-  // maypole_cuda_result().
+  // maypole_copy_result().
   Status CopyResult(int64_t handle, cuda::CUstream stream, void* to);
   Status Release(int64_t handle);
 
@@ -200,6 +200,7 @@ class Client {
   std::unique_ptr<Communicator> communicator_;
   mutable std::mutex mutex_;
   std::unordered_map<int64_t, std::shared_ptr<Operation>> handles_;
+  std::mutex open_mutex_;             // held while the driver is opened
   std::shared_ptr<Staging> staging_;  // null: no CUDA tensor was submitted
   Counters counters_;
 };

@@ -34,7 +34,14 @@ struct Unmap {
   void operator()(std::byte* p) const { munmap(p, bytes); }
 };
 
-class StagedTensor;
+// Host memory that stands for a tensor on a GPU.
+class StagedTensor {
+ public:
+  virtual ~StagedTensor() = default;
+  // Memory for the result of an allgather or alltoall; it lives as long as this
+  // object. Null if there is none.
+  virtual std::byte* GatherInto(uint64_t bytes) = 0;
+};
 
 // The kinds of operations that have no tensor; kNone: it has one.
 enum class Control : uint8_t { kNone, kJoin, kSetRequest };
@@ -66,8 +73,8 @@ struct Operation {
   // submitted, which fixes its name and its number, but this rank arrives only
   // when RankCore::InputReady() has been called. Changed under RankCore's mutex.
   bool input_ready = true;
-  // Null: the tensor is in host memory. Owns the host memory that stands for a
-  // tensor on a GPU; input and output lie in it (client/gpu/staging.h).
+  // Null: the tensor is in host memory. Otherwise input and output lie in its
+  // memory (client/gpu/staging.h).
   std::shared_ptr<StagedTensor> staged;
 
   // The caller waits for it right away: no other thread need be woken for it.
@@ -84,8 +91,8 @@ struct Operation {
   uint32_t slot = 0;
   uint32_t generation = 0;
 
-  // The result of an allgather or alltoall; allocated when all ranks' sizes are
-  // known.
+  // The result of an allgather or alltoall, if it is not in `staged`; allocated
+  // when all ranks' sizes are known.
   std::unique_ptr<std::byte, FreeMemory> gathered;
   uint64_t gathered_bytes = 0;
   int64_t gathered_rows = 0;
@@ -93,6 +100,17 @@ struct Operation {
 
   Status status;
   std::atomic<bool> done{false};
+
+  // Makes `output` memory for a gathered result. False: there is no memory.
+  bool MakeGathered(uint64_t bytes, int64_t rows) {
+    gathered_bytes = bytes;
+    gathered_rows = rows;
+    output = staged == nullptr ? nullptr : staged->GatherInto(bytes);
+    if (output != nullptr) return true;
+    gathered.reset(static_cast<std::byte*>(std::malloc(bytes > 0 ? bytes : 1)));
+    output = gathered.get();
+    return output != nullptr;
+  }
 
   bool in_place() const { return output != nullptr && output == input; }
   // The factor by which the input is multiplied before the reduction.

@@ -215,16 +215,19 @@ void RankCore::SettleInput(Operation& op) {
 
 // The epoch has ended: these operations end now, not when their inputs are
 // ready.
-void RankCore::FailPendingInputs() {
+bool RankCore::FailPendingInputs() {
   std::lock_guard lock(mutex_);
+  const uint32_t before = inputs_pending_.load();
   for (auto& [key, name] : names_) {
     if (name->current == nullptr) FailQueue(*name, board_->AbortStatus());
   }
+  return inputs_pending_.load() != before;
 }
 
 void RankCore::InputFailed(const Operation& op, const Status& error) {
   if (op.done.load(std::memory_order_acquire)) return;
-  shell_->Break(op.Explain(error));
+  board_->Abort(error.code(), "rank " + std::to_string(rank_) + ": " +
+                                  op.Explain(error).message());
 }
 
 // Arrives at the first operation of the queue. True if it has already ended.
@@ -336,8 +339,7 @@ bool RankCore::Step() {
   }
   if (inputs_pending_.load(std::memory_order_relaxed) > 0 &&
       board_->aborted()) {
-    FailPendingInputs();
-    moved = true;
+    moved |= FailPendingInputs();
   }
   return moved;
 }

@@ -185,7 +185,7 @@ class RankCore : private SubmittedOperations {
   void OnRecall(const session::SlotRecall& recall);
   bool GiveBack(uint32_t slot);
   void SettleInput(Operation& operation);
-  void FailPendingInputs();
+  bool FailPendingInputs();
   void Begin(Name& name);  // arrives at the queued operations that can begin
   bool ArriveFirst(Name& name);
   void End(Operation& operation, Status status);

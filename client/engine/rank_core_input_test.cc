@@ -94,8 +94,10 @@ TEST(RankCoreInputTest, AFailedInputEndsTheEpoch) {
   Tensor a = Make(Kind::kAllreduce, "x", {1});
   SubmitEmpty(w, 0, a);
   w.cores[0]->InputFailed(*a.op, Status(Code::kInternal, "CUDA error 700"));
-  EXPECT_EQ(w.shells[0]->broken.code(), Code::kInternal);
-  EXPECT_EQ(w.shells[0]->broken.message(), "allreduce 'x': CUDA error 700");
+  w.Settle();
+  ASSERT_TRUE(a.op->done.load());
+  EXPECT_EQ(w.board->AbortStatus().code(), Code::kInternal);
+  EXPECT_EQ(a.op->status.message(), "rank 0: allreduce 'x': CUDA error 700");
 }
 
 TEST(RankCoreInputTest, AfterShutdownALateInputDoesNothing) {

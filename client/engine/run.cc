@@ -181,17 +181,10 @@ Status AllocateGathered(const std::vector<int64_t>& counts, Operation* op) {
   int64_t rows = 0;
   for (const int64_t n : counts) rows += n;
   const uint64_t bytes = static_cast<uint64_t>(rows) * op->signature.RowBytes();
-  op->gathered.reset(
-      static_cast<std::byte*>(std::malloc(bytes > 0 ? bytes : 1)));
-  if (op->gathered == nullptr) {
-    return Status(Code::kResourceExhausted,
-                  op->Title() + ": no memory for a result of " +
-                      std::to_string(bytes) + " bytes");
-  }
-  op->gathered_bytes = bytes;
-  op->gathered_rows = rows;
-  op->output = op->gathered.get();
-  return Status();
+  if (op->MakeGathered(bytes, rows)) return Status();
+  return Status(Code::kResourceExhausted,
+                op->Title() + ": no memory for a result of " +
+                    std::to_string(bytes) + " bytes");
 }
 
 Range ScatteredBytes(const BoardConfig& config, uint32_t me,

@@ -18,6 +18,11 @@ bool ReadyWords::Allocate() {
       cuda::CUDA_SUCCESS) {
     return false;
   }
+  if (driver_.cuMemHostGetDevicePointer(&device_page_, memory, 0) !=
+      cuda::CUDA_SUCCESS) {
+    driver_.cuMemFreeHost(memory);
+    return false;
+  }
   page_ = static_cast<std::atomic<uint64_t>*>(memory);
   for (size_t i = 0; i < kWords; ++i) {
     free_.push_back(new (page_ + i) std::atomic<uint64_t>(0));
@@ -36,24 +41,16 @@ bool ReadyWords::Take(const cuda::Gpu& device, ReadyWord* word) {
 
 cuda::CUresult ReadyWords::Write(const ReadyWord& word,
                                  cuda::CUstream stream) const {
-  cuda::CUdeviceptr address = 0;
-  const cuda::CUresult result =
-      driver_.cuMemHostGetDevicePointer(&address, word.address, 0);
-  if (result != cuda::CUDA_SUCCESS) return result;
-  return driver_.cuStreamWriteValue64(stream, address, word.value,
-                                      cuda::CU_STREAM_WRITE_VALUE_DEFAULT);
+  const auto index = static_cast<uint64_t>(word.address - page_);
+  return driver_.cuStreamWriteValue64(
+      stream, device_page_ + index * sizeof(uint64_t), word.value,
+      cuda::CU_STREAM_WRITE_VALUE_DEFAULT);
 }
 
 void ReadyWords::Return(const ReadyWord& word) {
   if (word.address == nullptr) return;
   std::lock_guard lock(mutex_);
   free_.push_back(word.address);
-}
-
-void ReadyWords::Abandon() {
-  std::lock_guard lock(mutex_);
-  page_ = nullptr;
-  free_.clear();
 }
 
 }  // namespace maypole

@@ -2,7 +2,7 @@
 // come so far.
 //
 // Purpose: a look at such a word is a load; cuEventQuery() is a call into the
-// driver, which takes locks that the user's own launches need.
+// driver, which takes locks that the user's own launches need, too.
 //
 //   ReadyWord word;
 //   if (words.Take(device, &word)) { ... }       // false: query an event
@@ -51,15 +51,13 @@ class ReadyWords {
   }
   void Return(const ReadyWord& word);
 
-  // As StagingMemory::Abandon().
-  void Abandon();
-
  private:
   bool Allocate();
 
   const cuda::Driver& driver_;
   std::mutex mutex_;
   std::atomic<uint64_t>* page_ = nullptr;
+  cuda::CUdeviceptr device_page_ = 0;  // the same, as devices see it
   bool tried_ = false;
   std::vector<std::atomic<uint64_t>*> free_;
   uint64_t last_value_ = 0;

@@ -1,18 +1,16 @@
 #include "client/gpu/staging.h"
 
 #include <sched.h>
-#include <signal.h>
 #include <time.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "client/session/stall_notice.h"
-#include "common/system/resource_limits.h"
+#include "common/system/thread.h"
 
 namespace maypole {
 namespace {
@@ -25,15 +23,14 @@ using cuda::CurrentGpu;
 using cuda::CUstream;
 using cuda::Gpu;
 using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
 
-// Between two looks: of the thread while inputs are outstanding, of a waiter
-// after it has spun for kWaiterSpin.
-constexpr auto kLookEvery = std::chrono::microseconds(50);
-constexpr auto kWaiterSpin = std::chrono::microseconds(100);
-// See kWaitInterruptible.
-constexpr auto kLongestWait = std::chrono::milliseconds(100);
-// How long Leave() waits for copies.
-constexpr auto kPatience = std::chrono::seconds(1);
+// Between two looks of the watching thread: the longer nothing becomes ready,
+// the longer.
+constexpr microseconds kShortestNap{50};
+constexpr microseconds kLongestNap{500};
+// How long a thread that begins to wait looks itself.
+constexpr microseconds kSpin{100};
 constexpr uint64_t kAlignment = 64;
 
 CUdeviceptr AddressOf(const std::byte* memory) {
@@ -48,21 +45,100 @@ Status Bad(std::string message) {
   return Status(Code::kInvalidArgument, std::move(message));
 }
 
-void SleepFor(std::chrono::microseconds time, bool* interrupted) {
+// False if a signal has come.
+bool Nap(microseconds time) {
   const timespec t = {0, static_cast<long>(time.count()) * 1000};
-  *interrupted = nanosleep(&t, nullptr) != 0 && errno == EINTR;
+  return nanosleep(&t, nullptr) == 0 || errno != EINTR;
+}
+
+// After an error of the device nothing uses the memory any more.
+bool IsDone(const StagedResources& r) {
+  if (r.device == nullptr) return true;
+  const CurrentGpu current(*r.device);
+  const auto done = [&](cuda::CUevent event) {
+    return event == nullptr ||
+           r.device->driver().cuEventQuery(event) != CUDA_ERROR_NOT_READY;
+  };
+  return done(r.copied_in) && done(r.copied_out);
+}
+
+// What is lost stays as it is until the process ends.
+void GiveBack(const StagedResources& r, StagingMemory* memory,
+              ReadyWords* words) {
+  if (r.device == nullptr || r.lost) return;
+  const CurrentGpu current(*r.device);
+  const cuda::Driver& driver = r.device->driver();
+  if (r.copied_in != nullptr) driver.cuEventDestroy(r.copied_in);
+  if (r.copied_out != nullptr) driver.cuEventDestroy(r.copied_out);
+  words->Return(r.word);
+  for (const StagingMemory::Block& block : {r.block, r.gathered}) {
+    if (block.data != nullptr) memory->Return(block);
+  }
+}
+
+// Returns those that are done, and keeps the others.
+std::vector<StagedResources> TakeDone(std::vector<StagedResources>* all) {
+  std::vector<StagedResources> done;
+  std::erase_if(*all, [&](const StagedResources& r) {
+    if (!IsDone(r)) return false;
+    done.push_back(r);
+    return true;
+  });
+  return done;
+}
+
+// The body of a thread that owns what a Staging has left. Freeing memory may
+// wait for all of the process's work on its GPUs.
+void FreeWhenIdle(std::shared_ptr<StagingMemory> memory,
+                  std::shared_ptr<ReadyWords> words,
+                  std::vector<StagedResources> retired) {
+  for (;;) {
+    for (const StagedResources& r : TakeDone(&retired)) {
+      GiveBack(r, memory.get(), words.get());
+    }
+    if (retired.empty()) break;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
 }
 
 }  // namespace
 
-StagedTensor::~StagedTensor() { staging_->Retire(device_, resources_); }
+// The host memory of one operation, and what the GPU still does with it.
+class Staging::Tensor : public StagedTensor {
+ public:
+  explicit Tensor(std::shared_ptr<Staging> staging)
+      : staging_(std::move(staging)) {}
+  ~Tensor() override { staging_->Retire(resources); }
+  std::byte* GatherInto(uint64_t bytes) override {
+    return staging_->GatherInto(bytes, this);
+  }
+
+  CUdeviceptr output = 0;  // the operation's own; 0: none
+  uint64_t output_bytes = 0;
+  std::atomic<uint32_t> looks{0};  // at the word
+  std::atomic<bool> input_settled{false};
+
+  // Guards the two below, and resources.copied_out: several threads may want
+  // the result.
+  std::mutex mutex;
+  CUdeviceptr copied_to = 0;  // the last copy out
+  CUstream copied_on = nullptr;
+  StagedResources resources;
+
+ private:
+  const std::shared_ptr<Staging> staging_;
+};
+
+Staging::Tensor& Staging::TensorOf(const Operation& operation) {
+  return static_cast<Tensor&>(*operation.staged);
+}
 
 Staging::Staging(const cuda::Driver& driver, Communicator* communicator,
                  std::shared_ptr<Arena> arena)
     : driver_(driver),
       communicator_(communicator),
-      memory_(driver, std::move(arena)),
-      words_(driver) {}
+      memory_(std::make_shared<StagingMemory>(driver, std::move(arena))),
+      words_(std::make_shared<ReadyWords>(driver)) {}
 
 Status Staging::Open(Communicator* communicator, std::shared_ptr<Arena> arena,
                      std::shared_ptr<Staging>* out) {
@@ -70,59 +146,57 @@ Status Staging::Open(Communicator* communicator, std::shared_ptr<Arena> arena,
   if (Status s = cuda::LoadDriver(&driver); !s.ok()) return s;
   std::shared_ptr<Staging> staging(
       new Staging(*driver, communicator, std::move(arena)));
-  if (Status s = staging->StartThread(); !s.ok()) return s;
+  if (Status s = StartThread([p = staging.get()] { p->WatchLoop(); },
+                             &staging->thread_);
+      !s.ok()) {
+    return s;
+  }
   *out = std::move(staging);
   return Status();
 }
 
-Status Staging::StartThread() {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  Status status;
-  try {
-    thread_ = std::thread([this] { WatchLoop(); });
-  } catch (const std::system_error& e) {
-    status = ResourceStatus(e.code().value(), Needs::kThread,
-                            "cannot start a thread");
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return status;
-}
-
 void Staging::Leave() {
+  std::vector<std::shared_ptr<Operation>> dropped;  // destroyed after the lock
+  std::thread thread;
   {
     std::lock_guard lock(mutex_);
     left_ = true;
-    watched_.clear();
+    dropped.swap(watched_);
+    thread.swap(thread_);
   }
   changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  if (thread.joinable()) thread.join();
 }
 
 Staging::~Staging() {
   Leave();
-  const auto deadline = Clock::now() + kPatience;
-  Reclaim();
-  while (!retired_.empty() && Clock::now() < deadline) {
-    std::this_thread::sleep_for(kLookEvery);
-    Reclaim();
+  if (memory_->allocated() == 0) return;
+  std::thread thread;
+  const Status s = StartThread(
+      [memory = memory_, words = words_, retired = std::move(retired_)] {
+        FreeWhenIdle(memory, words, retired);
+      },
+      &thread);
+  if (s.ok()) {
+    thread.detach();
+    return;
   }
-  if (retired_.empty()) return;
-  memory_.Abandon();
-  words_.Abandon();
+  // Freeing could block this thread: the memory stays.
+  new std::shared_ptr<StagingMemory>(memory_);
+  new std::shared_ptr<ReadyWords>(words_);
 }
 
-// --- Pack --------------------------------------------------------------------
+// --- Copy in
+// -------------------------------------------------------------------
 
-Status Staging::Pack(Operation* op, CUstream stream, uint64_t input_bytes,
-                     uint64_t output_bytes) {
+Status Staging::CopyIn(Operation* op, CUstream stream, uint64_t input_bytes,
+                       uint64_t output_bytes) {
   Reclaim();
   const CUdeviceptr input = AddressOf(op->input);
-  auto tensor = std::make_shared<StagedTensor>(shared_from_this());
-  tensor->output_ = AddressOf(op->output);
-  tensor->output_bytes_ = output_bytes;
-  tensor->input_settled_ = input_bytes == 0;
+  auto tensor = std::make_shared<Tensor>(shared_from_this());
+  tensor->output = AddressOf(op->output);
+  tensor->output_bytes = output_bytes;
+  tensor->input_settled = input_bytes == 0;
   op->staged = tensor;
   op->awaited = false;  // the thread must be woken when the input is ready
   if (Status s = FindDevice(*op, input_bytes, output_bytes, tensor.get());
@@ -130,11 +204,12 @@ Status Staging::Pack(Operation* op, CUstream stream, uint64_t input_bytes,
     return op->Explain(s);
   }
   op->input = op->output = nullptr;
-  if (tensor->device_ == nullptr) return Status();
-  NoteGpu(*tensor->device_);
-  const CurrentGpu current(*tensor->device_);
+  const Gpu* const device = tensor->resources.device;
+  if (device == nullptr) return Status();
+  NoteGpu(*device);
+  const CurrentGpu current(*device);
   Status s = current.status();
-  if (s.ok()) s = CheckStream(*tensor->device_, stream);
+  if (s.ok()) s = CheckStream(*device, stream);
   if (s.ok()) s = MakeMemory(op, input_bytes, output_bytes, tensor.get());
   if (s.ok() && input_bytes > 0) {
     s = CopyInput(input, input_bytes, stream, tensor.get());
@@ -163,24 +238,25 @@ void Staging::NoteGpu(const Gpu& device) {
 // The device of the input and of the output, which must be the same. Leaves it
 // null if there is neither.
 Status Staging::FindDevice(const Operation& op, uint64_t input_bytes,
-                           uint64_t output_bytes, StagedTensor* tensor) const {
+                           uint64_t output_bytes, Tensor* tensor) const {
+  const Gpu*& device = tensor->resources.device;
   if (input_bytes > 0) {
-    if (Status s =
-            Gpu::OfAddress(driver_, AddressOf(op.input), &tensor->device_);
+    if (Status s = Gpu::OfAddress(driver_, AddressOf(op.input), &device);
         !s.ok()) {
       return Status(s.code(), "input: " + s.message());
     }
   }
-  if (output_bytes == 0 || op.output == nullptr) return Status();
+  const bool in_place = input_bytes > 0 && op.in_place();
+  if (output_bytes == 0 || op.output == nullptr || in_place) return Status();
   const Gpu* other = nullptr;
-  if (Status s = Gpu::OfAddress(driver_, tensor->output_, &other); !s.ok()) {
+  if (Status s = Gpu::OfAddress(driver_, tensor->output, &other); !s.ok()) {
     return Status(s.code(), "output: " + s.message());
   }
-  if (tensor->device_ != nullptr && other != tensor->device_) {
-    return Bad("input and output are on different GPUs, " +
-               tensor->device_->uuid() + " and " + other->uuid());
+  if (device != nullptr && other != device) {
+    return Bad("input and output are on different GPUs, " + device->uuid() +
+               " and " + other->uuid());
   }
-  tensor->device_ = other;
+  device = other;
   return Status();
 }
 
@@ -202,33 +278,31 @@ Status Staging::CheckStream(const Gpu& device, CUstream stream) const {
   const CUresult result = driver_.cuStreamIsCapturing(stream, &capture);
   if (result == cuda::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT ||
       capture != cuda::CU_STREAM_CAPTURE_STATUS_NONE) {
-    return Status(Code::kFailedPrecondition,
-                  "the stream is capturing a CUDA graph; Maypole's operations "
-                  "cannot be part of a graph: call them outside of the "
-                  "capture");
+    return Bad(
+        "the stream is capturing a CUDA graph; Maypole's operations "
+        "cannot be part of a graph: call them outside of the capture");
   }
   return device.Check(result, "cuStreamIsCapturing");
 }
 
 Status Staging::MakeMemory(Operation* op, uint64_t input_bytes,
-                           uint64_t output_bytes, StagedTensor* tensor) {
+                           uint64_t output_bytes, Tensor* tensor) {
   const bool own = HasOwnOutput(op->signature.kind);
-  const uint64_t output_at =
-      own ? (input_bytes + kAlignment - 1) / kAlignment * kAlignment : 0;
+  const uint64_t output_at = own ? RoundUp(input_bytes, kAlignment) : 0;
   const uint64_t bytes = std::max(input_bytes, output_at + output_bytes);
-  StagingMemory::Block& block = tensor->resources_.block;
-  if (Status s = memory_.Take(bytes, &block); !s.ok()) return s;
+  StagingMemory::Block& block = tensor->resources.block;
+  if (Status s = memory_->Take(bytes, &block); !s.ok()) return s;
   op->input = block.data;
   if (output_bytes > 0) op->output = block.data + output_at;
   return Status();
 }
 
 Status Staging::CopyInput(CUdeviceptr from, uint64_t bytes, CUstream stream,
-                          StagedTensor* tensor) {
-  const Gpu& device = *tensor->device_;
-  Resources& r = tensor->resources_;
+                          Tensor* tensor) {
+  StagedResources& r = tensor->resources;
+  const Gpu& device = *r.device;
   if (Status s = device.Check(
-          driver_.cuEventCreate(&r.packed, cuda::CU_EVENT_DISABLE_TIMING),
+          driver_.cuEventCreate(&r.copied_in, cuda::CU_EVENT_DISABLE_TIMING),
           "cuEventCreate");
       !s.ok()) {
     return s;
@@ -239,17 +313,28 @@ Status Staging::CopyInput(CUdeviceptr from, uint64_t bytes, CUstream stream,
       !s.ok()) {
     return s;
   }
-  if (words_.Take(device, &r.word) &&
-      words_.Write(r.word, stream) != CUDA_SUCCESS) {
-    words_.Return(std::exchange(r.word, {}));  // the event will tell
+  if (words_->Take(device, &r.word) &&
+      words_->Write(r.word, stream) != CUDA_SUCCESS) {
+    words_->Return(std::exchange(r.word, {}));  // the event will tell
   }
-  return device.Check(driver_.cuEventRecord(r.packed, stream), "cuEventRecord");
+  const Status s =
+      device.Check(driver_.cuEventRecord(r.copied_in, stream), "cuEventRecord");
+  r.lost = !s.ok();
+  return s;
+}
+
+std::byte* Staging::GatherInto(uint64_t bytes, Tensor* tensor) {
+  StagedResources& r = tensor->resources;
+  if (r.device == nullptr || bytes == 0) return nullptr;
+  const CurrentGpu current(*r.device);
+  if (!memory_->Take(bytes, &r.gathered).ok()) return nullptr;
+  return r.gathered.data;
 }
 
 // --- Watch -------------------------------------------------------------------
 
 void Staging::Watch(const std::shared_ptr<Operation>& operation) {
-  if (operation->staged->input_settled_) return;
+  if (TensorOf(*operation).input_settled) return;
   {
     std::lock_guard lock(mutex_);
     if (left_) return;
@@ -258,96 +343,86 @@ void Staging::Watch(const std::shared_ptr<Operation>& operation) {
   changed_.notify_one();
 }
 
-bool Staging::IsReady(StagedTensor& tensor, Status* error) const {
+bool Staging::IsReady(Tensor& tensor, Status* error) const {
   // A device that has failed never writes the word, so the event is asked, too,
   // but rarely.
   constexpr uint32_t kAskEvery = 256;
-  const Resources& r = tensor.resources_;
+  const StagedResources& r = tensor.resources;
   if (r.word.address != nullptr) {
     if (ReadyWords::Written(r.word)) return true;
-    if (++tensor.looks_ % kAskEvery != 0) return false;
+    if (++tensor.looks % kAskEvery != 0) return false;
   }
-  const CurrentGpu current(*tensor.device_);
-  const CUresult result = driver_.cuEventQuery(r.packed);
+  const CurrentGpu current(*r.device);
+  const CUresult result = driver_.cuEventQuery(r.copied_in);
   if (result == CUDA_ERROR_NOT_READY) return false;
-  *error = tensor.device_->Check(
+  *error = r.device->Check(
       result, "the GPU has failed before the input was copied: cuEventQuery");
   return true;
 }
 
-std::vector<Staging::Settled> Staging::TakeSettled() {
-  std::vector<Settled> settled;
-  std::lock_guard lock(mutex_);
-  std::erase_if(watched_, [&](const std::shared_ptr<Operation>& op) {
-    Status error;
-    if (!IsReady(*op->staged, &error)) return false;
-    settled.push_back({op, std::move(error)});
-    return true;
-  });
-  return settled;
-}
-
+// Queries without the lock: a driver's call may take its time.
 bool Staging::Look() {
-  const std::vector<Settled> settled = TakeSettled();
-  for (const auto& [operation, error] : settled) {
+  std::unique_lock look(look_mutex_, std::try_to_lock);
+  if (!look.owns_lock()) return false;
+  std::vector<std::shared_ptr<Operation>> watched;
+  {
+    std::lock_guard lock(mutex_);
+    watched = watched_;
+  }
+  bool any = false;
+  for (const std::shared_ptr<Operation>& operation : watched) {
+    Tensor& tensor = TensorOf(*operation);
+    Status error;
+    if (!IsReady(tensor, &error)) continue;
+    {
+      std::lock_guard lock(mutex_);
+      if (std::erase(watched_, operation) == 0) return any;  // Leave() came
+    }
     if (error.ok()) {
       communicator_->InputReady(operation);
     } else {
       communicator_->InputFailed(operation, error);
     }
-    operation->staged->input_settled_.store(true, std::memory_order_release);
+    tensor.input_settled.store(true, std::memory_order_release);
+    any = true;
   }
-  return !settled.empty();
+  return any;
 }
 
-Status Staging::AwaitInput(const Operation& op, int timeout_ms) {
-  const auto start = Clock::now();
-  while (!op.staged->input_settled_.load(std::memory_order_acquire) &&
-         !op.done.load(std::memory_order_acquire)) {
-    if (Look()) continue;
-    const auto waited = Clock::now() - start;
-    if (timeout_ms >= 0 && waited >= std::chrono::milliseconds(timeout_ms)) {
-      return Status(Code::kDeadlineExceeded, op.Title() + " is still pending");
-    }
-    if (timeout_ms == kWaitInterruptible && waited >= kLongestWait) {
-      return Status(Code::kCancelled, "the wait returns while the GPU works");
-    }
-    if (waited < kWaiterSpin) {
-      sched_yield();
-      continue;
-    }
-    bool interrupted = false;
-    SleepFor(kLookEvery, &interrupted);
-    if (interrupted) {
-      return Status(Code::kCancelled, "a signal interrupted the wait");
-    }
+void Staging::SpinForInput(const Operation& op) {
+  const auto until = Clock::now() + kSpin;
+  while (!TensorOf(op).input_settled.load(std::memory_order_acquire) &&
+         !op.done.load(std::memory_order_acquire) && Clock::now() < until) {
+    if (!Look()) sched_yield();
   }
-  return Status();
 }
 
 void Staging::WatchLoop() {
+  microseconds nap = kShortestNap;
   std::unique_lock lock(mutex_);
   while (!left_) {
     if (watched_.empty()) {
       changed_.wait(lock);
+      nap = kShortestNap;
       continue;
     }
     lock.unlock();
-    Look();
-    std::this_thread::sleep_for(kLookEvery);
+    nap = Look() ? kShortestNap : std::min(nap + nap / 4, kLongestNap);
+    std::this_thread::sleep_for(nap);
     lock.lock();
   }
 }
 
-// --- Unpack ------------------------------------------------------------------
+// --- Copy out
+// ------------------------------------------------------------------
 
-Status Staging::Unpack(const Operation& op, CUstream stream, CUdeviceptr to,
-                       UnpackReturns returns) {
-  StagedTensor& tensor = *op.staged;
-  const bool gathers = Gathers(op.signature.kind);
-  const uint64_t bytes = gathers ? op.gathered_bytes : tensor.output_bytes_;
+Status Staging::CopyOut(const Operation& op, CUstream stream, CUdeviceptr to,
+                        CopyOutReturns returns) {
+  Tensor& tensor = TensorOf(op);
+  const uint64_t bytes =
+      Gathers(op.signature.kind) ? op.gathered_bytes : tensor.output_bytes;
   if (bytes == 0) return Status();
-  if (to == 0) to = tensor.output_;
+  if (to == 0) to = tensor.output;
   if (to == 0) {
     return Bad(op.Title() + ": its result of " + std::to_string(bytes) +
                " bytes needs memory on the GPU to be copied to");
@@ -359,78 +434,84 @@ Status Staging::Unpack(const Operation& op, CUstream stream, CUdeviceptr to,
   const CurrentGpu current(*device);
   Status s = current.status();
   if (s.ok()) s = CheckStream(*device, stream);
-  if (s.ok()) {
-    const std::byte* from = gathers ? op.gathered.get() : op.output;
-    s = CopyResult(*device, from, to, bytes, stream, &tensor);
-  }
-  if (s.ok() && returns == UnpackReturns::kWhenDone) {
-    s = device->Check(driver_.cuEventSynchronize(tensor.resources_.unpacked),
-                      "cuEventSynchronize");
+  if (s.ok()) s = Enqueue(op, *device, to, bytes, stream);
+  // Memory that is not page-locked ends with the operation.
+  if (s.ok() && (returns == CopyOutReturns::kWhenDone || op.gathered)) {
+    s = AwaitCopy(*device, tensor.resources.copied_out);
   }
   return s.ok() ? s : op.Explain(s);
 }
 
-Status Staging::CopyResult(const Gpu& device, const std::byte* from,
-                           CUdeviceptr to, uint64_t bytes, CUstream stream,
-                           StagedTensor* tensor) {
-  std::lock_guard lock(mutex_);  // several threads may want the result
-  if (tensor->device_ == nullptr) tensor->device_ = &device;
-  if (tensor->device_ != &device) {
-    return Bad("its input is on " + tensor->device_->uuid() +
+Status Staging::Enqueue(const Operation& op, const Gpu& device, CUdeviceptr to,
+                        uint64_t bytes, CUstream stream) {
+  Tensor& tensor = TensorOf(op);
+  std::lock_guard lock(tensor.mutex);
+  StagedResources& r = tensor.resources;
+  if (r.device == nullptr) r.device = &device;
+  if (r.device != &device) {
+    return Bad("its input is on " + r.device->uuid() +
                ", the memory for its result on " + device.uuid());
   }
-  cuda::CUevent& event = tensor->resources_.unpacked;
+  if (tensor.copied_to == to && tensor.copied_on == stream) return Status();
   Status s;
-  if (event == nullptr) {
+  if (r.copied_out == nullptr) {
     s = device.Check(
-        driver_.cuEventCreate(&event, cuda::CU_EVENT_DISABLE_TIMING),
+        driver_.cuEventCreate(&r.copied_out, cuda::CU_EVENT_DISABLE_TIMING),
         "cuEventCreate");
-  }
-  if (s.ok()) {
-    s = device.Check(driver_.cuMemcpyAsync(to, AddressOf(from), bytes, stream),
-                     "cuMemcpyAsync of the result");
+  } else {  // the event must come after the earlier copy, too
+    s = device.Check(driver_.cuStreamWaitEvent(stream, r.copied_out, 0),
+                     "cuStreamWaitEvent");
   }
   if (!s.ok()) return s;
-  return device.Check(driver_.cuEventRecord(event, stream), "cuEventRecord");
+  s = device.Check(
+      driver_.cuMemcpyAsync(to, AddressOf(op.output), bytes, stream),
+      "cuMemcpyAsync of the result");
+  if (!s.ok()) return s;
+  s = device.Check(driver_.cuEventRecord(r.copied_out, stream),
+                   "cuEventRecord");
+  r.lost |= !s.ok();
+  if (!s.ok()) return s;
+  tensor.copied_to = to;
+  tensor.copied_on = stream;
+  return Status();
+}
+
+// As a wait for an operation: a signal ends it.
+Status Staging::AwaitCopy(const Gpu& device, cuda::CUevent event) const {
+  const auto spin_until = Clock::now() + kSpin;
+  for (;;) {
+    const CUresult result = driver_.cuEventQuery(event);
+    if (result != CUDA_ERROR_NOT_READY) {
+      return device.Check(result, "cuEventQuery after the copy of the result");
+    }
+    if (Clock::now() < spin_until) {
+      sched_yield();
+    } else if (!Nap(kShortestNap)) {
+      return Status(Code::kCancelled, "a signal interrupted the wait");
+    }
+  }
 }
 
 // --- Memory ------------------------------------------------------------------
 
-// After an error of the device nothing uses the memory any more.
-bool Staging::IsDone(const Retired& retired) {
-  const cuda::Driver& driver = retired.device->driver();
-  const CurrentGpu current(*retired.device);
-  const auto done = [&](cuda::CUevent event) {
-    return event == nullptr ||
-           driver.cuEventQuery(event) != CUDA_ERROR_NOT_READY;
-  };
-  return done(retired.resources.packed) && done(retired.resources.unpacked);
-}
-
-void Staging::FreeNow(const Retired& retired) {
-  const Resources& r = retired.resources;
-  const CurrentGpu current(*retired.device);
-  if (r.packed != nullptr) driver_.cuEventDestroy(r.packed);
-  if (r.unpacked != nullptr) driver_.cuEventDestroy(r.unpacked);
-  words_.Return(r.word);
-  if (r.block.data != nullptr) memory_.Return(r.block);
-}
-
-void Staging::Retire(const Gpu* device, const Resources& resources) {
-  if (device == nullptr) return;
-  const Retired retired = {device, resources};
-  if (IsDone(retired)) return FreeNow(retired);
-  std::lock_guard lock(mutex_);
-  retired_.push_back(retired);
+void Staging::Retire(const StagedResources& resources) {
+  if (IsDone(resources)) {
+    return GiveBack(resources, memory_.get(), words_.get());
+  }
+  std::lock_guard lock(retired_mutex_);
+  retired_.push_back(resources);
 }
 
 void Staging::Reclaim() {
-  std::lock_guard lock(mutex_);
-  std::erase_if(retired_, [this](const Retired& retired) {
-    if (!IsDone(retired)) return false;
-    FreeNow(retired);
-    return true;
-  });
+  std::vector<StagedResources> done;
+  {
+    std::lock_guard lock(retired_mutex_);
+    if (retired_.empty()) return;
+    done = TakeDone(&retired_);
+  }
+  for (const StagedResources& r : done) {
+    GiveBack(r, memory_.get(), words_.get());
+  }
 }
 
 }  // namespace maypole

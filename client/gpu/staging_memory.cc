@@ -3,49 +3,44 @@
 #include <algorithm>
 #include <bit>
 #include <string>
+#include <thread>
+#include <utility>
+
+#include "common/system/thread.h"
 
 namespace maypole {
-namespace {
-
-constexpr uint64_t kLargestSmall = StagingMemory::kSlabBytes / 8;
-
-}  // namespace
 
 StagingMemory::~StagingMemory() {
-  for (const Allocation& a : allocations_) {
+  std::vector<Allocation> all;
+  for (const auto& [data, allocation] : allocations_) all.push_back(allocation);
+  Free(driver_, arena_.get(), all);
+}
+
+void StagingMemory::Free(const cuda::Driver& driver, Arena* arena,
+                         const std::vector<Allocation>& allocations) {
+  for (const Allocation& a : allocations) {
     if (a.in_arena) {
-      driver_.cuMemHostUnregister(a.data);
-      arena_->Free(a.data);
+      driver.cuMemHostUnregister(a.data);
+      arena->Free(a.data);
     } else {
-      driver_.cuMemFreeHost(a.data);
+      driver.cuMemFreeHost(a.data);
     }
   }
 }
 
-uint64_t StagingMemory::RoundUp(uint64_t bytes) {
-  if (bytes <= kLargestSmall) {
-    return std::max(std::bit_ceil(bytes), kBlockAlignment);
-  }
-  return (bytes + kLargeStep - 1) / kLargeStep * kLargeStep;
-}
-
 Status StagingMemory::Take(uint64_t bytes, Block* block) {
-  const uint64_t rounded = RoundUp(bytes);
   std::lock_guard lock(mutex_);
-  // A large block may serve a tensor of half its size, but not of less.
-  const auto kept = kept_.lower_bound(rounded);
-  if (kept != kept_.end() && kept->first / 2 <= rounded &&
-      (rounded > kLargestSmall || kept->first == rounded)) {
-    *block = {kept->second, kept->first};
-    kept_.erase(kept);
-    return Status();
-  }
-  if (rounded <= kLargestSmall) return TakeSmall(rounded, block);
-  block->bytes = rounded;
-  return Allocate(rounded, &block->data);
+  if (bytes > kLargestSmall)
+    return TakeLarge(RoundUp(bytes, kLargeStep), block);
+  return TakeSmall(std::max(std::bit_ceil(bytes), kBlockAlignment), block);
 }
 
 Status StagingMemory::TakeSmall(uint64_t bytes, Block* block) {
+  if (const auto kept = kept_.find(bytes); kept != kept_.end()) {
+    *block = {kept->second, bytes};
+    kept_.erase(kept);
+    return Status();
+  }
   if (slab_left_ < bytes) {
     // The rest of the old slab becomes blocks; each is a power of two.
     while (slab_left_ >= kBlockAlignment) {
@@ -64,9 +59,49 @@ Status StagingMemory::TakeSmall(uint64_t bytes, Block* block) {
   return Status();
 }
 
+Status StagingMemory::TakeLarge(uint64_t bytes, Block* block) {
+  // A block may serve a tensor of half its size, but not of less.
+  const auto kept = kept_.lower_bound(bytes);
+  if (kept != kept_.end() && kept->first / 2 <= bytes) {
+    *block = {kept->second, kept->first};
+    kept_large_ -= kept->first;
+    kept_.erase(kept);
+    return Status();
+  }
+  if (kept_large_ > std::max(allocated_ - kept_large_, kKeptAtLeast)) {
+    FreeInBackground(TakeKeptLarge());
+  }
+  block->bytes = bytes;
+  Status s = Allocate(bytes, &block->data);
+  if (s.code() != Code::kResourceExhausted || kept_large_ == 0) return s;
+  Free(driver_, arena_.get(), TakeKeptLarge());
+  return Allocate(bytes, &block->data);
+}
+
+std::vector<StagingMemory::Allocation> StagingMemory::TakeKeptLarge() {
+  std::vector<Allocation> taken;
+  for (auto it = kept_.upper_bound(kLargestSmall); it != kept_.end();) {
+    taken.push_back(allocations_.extract(it->second).mapped());
+    allocated_ -= it->first;
+    it = kept_.erase(it);
+  }
+  kept_large_ = 0;
+  return taken;
+}
+
+void StagingMemory::FreeInBackground(std::vector<Allocation> allocations) {
+  std::thread thread;
+  const auto free = [driver = &driver_, arena = arena_, allocations] {
+    Free(*driver, arena.get(), allocations);
+  };
+  if (!StartThread(free, &thread).ok()) return free();
+  thread.detach();
+}
+
 void StagingMemory::Return(const Block& block) {
   std::lock_guard lock(mutex_);
   kept_.emplace(block.bytes, block.data);
+  if (block.bytes > kLargestSmall) kept_large_ += block.bytes;
 }
 
 Status StagingMemory::Allocate(uint64_t bytes, std::byte** data) {
@@ -85,7 +120,7 @@ Status StagingMemory::Allocate(uint64_t bytes, std::byte** data) {
     }
     *data = static_cast<std::byte*>(memory);
   }
-  allocations_.push_back({*data, bytes, in_arena});
+  allocations_[*data] = {*data, bytes, in_arena};
   allocated_ += bytes;
   return Status();
 }
@@ -99,11 +134,6 @@ bool StagingMemory::AllocateInArena(uint64_t bytes, std::byte** data) {
   }
   arena_->Free(*data);
   return false;
-}
-
-void StagingMemory::Abandon() {
-  std::lock_guard lock(mutex_);
-  allocations_.clear();
 }
 
 uint64_t StagingMemory::allocated() const {

@@ -11,10 +11,15 @@
 //   Status s = memory.Take(bytes, &block);
 //   memory.Return(block);          // when neither GPU nor ranks use it
 //
-// Blocks of up to kSlabBytes / 8 are powers of two cut from slabs; larger ones
+// Blocks of up to kLargestSmall are powers of two cut from slabs; larger ones
 // are allocations of their own, in steps of kLargeStep. Returned blocks are
-// kept for the next Take(), so a training allocates in its first step only;
-// what is kept is what was once needed at the same time.
+// kept for the next Take(), so a training allocates in its first step only. If
+// sizes change so that nothing kept fits, large blocks that are kept are freed
+// once they are more than those in use and kKeptAtLeast.
+//
+// Freeing page-locked memory may wait for all work of the process on its GPUs,
+// without limit. So memory is freed by a thread of its own; only the destructor
+// frees it itself.
 //
 // Thread contract: all functions may be called by any thread.
 //
@@ -39,7 +44,9 @@ namespace maypole {
 class StagingMemory {
  public:
   static constexpr uint64_t kSlabBytes = uint64_t{4} << 20;
+  static constexpr uint64_t kLargestSmall = kSlabBytes / 8;
   static constexpr uint64_t kLargeStep = uint64_t{2} << 20;
+  static constexpr uint64_t kKeptAtLeast = uint64_t{64} << 20;
   static constexpr uint64_t kBlockAlignment = 256;
 
   struct Block {
@@ -50,7 +57,6 @@ class StagingMemory {
   // arena may be null.
   StagingMemory(const cuda::Driver& driver, std::shared_ptr<Arena> arena)
       : driver_(driver), arena_(std::move(arena)) {}
-  // Gives all memory back, unless it was abandoned.
   ~StagingMemory();
   StagingMemory(const StagingMemory&) = delete;
   StagingMemory& operator=(const StagingMemory&) = delete;
@@ -58,10 +64,6 @@ class StagingMemory {
   // kResourceExhausted: there is no page-locked memory of this size.
   Status Take(uint64_t bytes, Block* block);
   void Return(const Block& block);
-
-  // From now on the memory stays until the process ends, because a GPU may
-  // still write to it.
-  void Abandon();
 
   uint64_t allocated() const;  // bytes, in use or kept
 
@@ -73,18 +75,23 @@ class StagingMemory {
   };
 
   Status TakeSmall(uint64_t bytes, Block* block);
+  Status TakeLarge(uint64_t bytes, Block* block);
   Status Allocate(uint64_t bytes, std::byte** data);
   bool AllocateInArena(uint64_t bytes, std::byte** data);
-  static uint64_t RoundUp(uint64_t bytes);
+  std::vector<Allocation> TakeKeptLarge();
+  void FreeInBackground(std::vector<Allocation> allocations);
+  static void Free(const cuda::Driver& driver, Arena* arena,
+                   const std::vector<Allocation>& allocations);
 
   const cuda::Driver& driver_;
   const std::shared_ptr<Arena> arena_;
 
   mutable std::mutex mutex_;
   std::multimap<uint64_t, std::byte*> kept_;  // free blocks by size
+  uint64_t kept_large_ = 0;                   // bytes of the large ones
   std::byte* slab_ = nullptr;                 // the rest of the newest slab
   uint64_t slab_left_ = 0;
-  std::vector<Allocation> allocations_;
+  std::map<std::byte*, Allocation> allocations_;
   uint64_t allocated_ = 0;
 };
 

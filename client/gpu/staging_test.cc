@@ -63,6 +63,13 @@ class StagingTest : public cuda::fake::FakeTest {
     for (auto& t : threads) t.join();
   }
 
+  static RankOptions Alone() {
+    RankOptions o;
+    o.job = "test";
+    o.agent = "agent.sock";
+    return o;
+  }
+
   // Memory on the device, filled in the order of the stream.
   CUdeviceptr OnDevice(const Bytes& bytes, CUstream stream) {
     const CUdeviceptr memory = Alloc(bytes.size());
@@ -338,11 +345,91 @@ TEST_F(StagingTest, ShutdownDoesNotWaitForTheGpu) {
   });
 }
 
+// As after the loss of a peer: the operation has ended with an error and its
+// handle is released, but the GPU has not come to its input yet.
+TEST_F(StagingTest, AfterAnErrorShutdownDoesNotWaitForTheGpu) {
+  const CUstream stream = NewStream();
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    FakeExecutor executor("agent.sock", 1);
+    std::unique_ptr<Client> client;
+    ASSERT_TRUE(Client::Join(Alone(), &client).ok());
+    const CUdeviceptr memory = OnDevice(Bytes(4096), stream);
+    if (epoch == 0) Delay(stream, 300);
+    int64_t handle = 0;
+    ASSERT_TRUE(
+        client
+            ->Submit(OnGpu("x", Shaped(Kind::kAllreduce, DType::kUint8, {4096}),
+                           memory, memory, stream),
+                     &handle)
+            .ok());
+    if (epoch == 0) {
+      executor.Die();
+      EXPECT_EQ(client->Wait(handle, -1).code(), Code::kAborted);
+      EXPECT_TRUE(client->Release(handle).ok());
+      client->Leave();
+      client.reset();
+      EXPECT_EQ(cuda().cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+    } else {  // the next one works, whatever is left of the first
+      EXPECT_TRUE(client->Wait(handle, -1).ok());
+      EXPECT_TRUE(client->CopyResult(handle, stream, nullptr).ok());
+      EXPECT_TRUE(client->Release(handle).ok());
+    }
+  }
+}
+
+TEST_F(StagingTest, AnotherCopyOfTheResultMayBeAskedFor) {
+  Run(1, [&](int, Client& client) {
+    const CUstream stream = NewStream(), other = NewStream();
+    const Bytes bytes(70000, std::byte{9});
+    const CUdeviceptr memory = OnDevice(bytes, stream);
+    int64_t handle = 0;
+    ASSERT_TRUE(
+        client
+            .Submit(OnGpu("x", Shaped(Kind::kAllgather, DType::kUint8, {70000}),
+                          memory, 0, stream),
+                    &handle)
+            .ok());
+    EXPECT_TRUE(client.Wait(handle, -1).ok());
+    EXPECT_EQ(client.CopyResult(handle, stream, nullptr).code(),
+              Code::kInvalidArgument);  // it has no output of its own
+    const CUdeviceptr first = Alloc(bytes.size()), second = Alloc(bytes.size());
+    for (const auto& [to, on] :
+         {std::pair(first, stream), std::pair(second, other)}) {
+      EXPECT_TRUE(
+          client.CopyResult(handle, on, reinterpret_cast<void*>(to)).ok());
+      EXPECT_EQ(Read(to, bytes.size(), on), bytes);
+    }
+    EXPECT_TRUE(client.Release(handle).ok());
+  });
+}
+
+// Each size is larger than what is kept.
+TEST_F(StagingTest, GrowingTensorsDoNotGrowMemoryWithoutBound) {
+  Run(1, [&](int, Client& client) {
+    const CUstream stream = NewStream();
+    const CUdeviceptr memory = Alloc(size_t{120} << 20);
+    for (int64_t mib = 10; mib <= 120; mib += 10) {
+      int64_t handle = 0;
+      ASSERT_TRUE(client
+                      .Submit(OnGpu("x",
+                                    Shaped(Kind::kAllreduce, DType::kUint8,
+                                           {mib << 20}),
+                                    memory, memory, stream),
+                              &handle)
+                      .ok());
+      EXPECT_TRUE(client.Wait(handle, -1).ok());
+      EXPECT_TRUE(client.Release(handle).ok());
+    }
+    // 10 + 20 + ... would be 780.
+    EXPECT_LE(client.staging_bytes(), uint64_t{300} << 20);
+  });
+}
+
 TEST_F(StagingTest, StepsUseTheSameMemory) {
   Run(1, [&](int, Client& client) {
     const CUstream stream = NewStream();
     const CUdeviceptr memory = OnDevice(Bytes(3 << 20), stream);
-    size_t free_after_first = 0;
+    size_t after_first = 0;
     for (int step = 0; step < 20; ++step) {
       int64_t handles[2];
       for (int i = 0; i < 2; ++i) {
@@ -360,10 +447,10 @@ TEST_F(StagingTest, StepsUseTheSameMemory) {
         EXPECT_TRUE(client.Release(handle).ok());
       }
       const auto now = static_cast<size_t>(client.staging_bytes());
-      if (step == 0) free_after_first = now;
-      EXPECT_EQ(now, free_after_first);
+      if (step == 0) after_first = now;
+      EXPECT_EQ(now, after_first);
     }
-    EXPECT_EQ(free_after_first, StagingMemory::kSlabBytes + (4 << 20));
+    EXPECT_EQ(after_first, StagingMemory::kSlabBytes + (4 << 20));
   });
 }
 

@@ -58,6 +58,9 @@ class Arena {
   // The epoch is over: from now on Find() returns false.
   Status Detach(const std::byte* begin, uint64_t bytes);
 
+  // The epoch is over, but nothing need be kept: as Detach() without copies.
+  void EndSharing() { detached_.store(true); }
+
   // For a forked child: from now on its writes are private. Pages that it has
   // not written to still show what the parent writes.
   void BecomePrivate();

@@ -1,13 +1,10 @@
 #include "client/session/board_communicator.h"
 
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <system_error>
 #include <utility>
 
 #include "client/session/stall_notice.h"
@@ -15,6 +12,7 @@
 #include "common/board/futex.h"
 #include "common/board/kill_point.h"
 #include "common/system/resource_limits.h"
+#include "common/system/thread.h"
 
 namespace maypole {
 namespace {
@@ -40,7 +38,9 @@ Status BoardCommunicator::Join(const RankOptions& options,
   }
   std::unique_ptr<BoardCommunicator> communicator(
       new BoardCommunicator(placed, std::move(session), std::move(arena)));
-  if (Status s = communicator->StartThread(); !s.ok()) {
+  if (Status s = StartThread([c = communicator.get()] { c->ProgressLoop(); },
+                             &communicator->progress_);
+      !s.ok()) {
     communicator->Break(s);
     return s;
   }
@@ -68,21 +68,6 @@ BoardCommunicator::BoardCommunicator(const RankOptions& options,
               : waiting.spin;
 }
 
-Status BoardCommunicator::StartThread() {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  Status status;
-  try {
-    progress_ = std::thread([this] { ProgressLoop(); });
-  } catch (const std::system_error& e) {
-    status = ResourceStatus(e.code().value(), Needs::kThread,
-                            "cannot start a thread");
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return status;
-}
-
 BoardCommunicator::~BoardCommunicator() { Leave(); }
 
 void BoardCommunicator::AbandonInChild() { session_->Abandon(); }
@@ -106,6 +91,12 @@ void BoardCommunicator::FindInArena(Operation& op) const {
       arena_->Find(op.input, s.Bytes(), &offset)) {
     op.arena = offset + 1;
   }
+}
+
+void BoardCommunicator::InputFailed(const std::shared_ptr<Operation>& operation,
+                                    const Status& error) {
+  core_.InputFailed(*operation, error);
+  input_failed_.store(true);
 }
 
 int BoardCommunicator::NoteGpu(std::string_view uuid) {
@@ -160,7 +151,10 @@ bool BoardCommunicator::PatienceIsOver() {
 }
 
 void BoardCommunicator::Detach(Operation* operation) {
-  if (operation->staged != nullptr) return;  // nobody sees that memory
+  if (operation->staged != nullptr) {  // nobody sees what peers write there
+    arena_->EndSharing();
+    return;
+  }
   // If there is no memory for a copy, the tensor stays shared. That is
   // harmless: its contents are undefined anyway, and the error says so.
   (void)arena_->Detach(operation->output, operation->signature.Bytes());

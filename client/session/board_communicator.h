@@ -56,9 +56,7 @@ class BoardCommunicator : public Communicator, private RankShell {
     core_.InputReady(operation);
   }
   void InputFailed(const std::shared_ptr<Operation>& operation,
-                   const Status& error) override {
-    core_.InputFailed(*operation, error);
-  }
+                   const Status& error) override;
   std::shared_ptr<const ProcessSet> FindSet(uint32_t id) const override {
     return core_.FindSet(id);
   }
@@ -82,7 +80,6 @@ class BoardCommunicator : public Communicator, private RankShell {
   BoardCommunicator(const RankOptions& options,
                     std::unique_ptr<RankSession> session,
                     std::shared_ptr<Arena> arena);
-  Status StartThread();
 
   // RankShell
   void Send(const void* message, size_t bytes) override;
@@ -136,6 +133,9 @@ class BoardCommunicator : public Communicator, private RankShell {
 
   std::timed_mutex drive_mutex_;
   RankCore core_;
+  // This rank has ended the epoch because an input will never be written, and
+  // tells the executor when its operations have ended.
+  std::atomic<bool> input_failed_{false};
   bool closed_ = false;  // this rank has left; the engine's operations are gone
   uint32_t drives_ = 0;
 

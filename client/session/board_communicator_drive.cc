@@ -89,6 +89,11 @@ void BoardCommunicator::Ended() {
 bool BoardCommunicator::Drive(bool look_at_socket) {
   if (closed_) return false;
   bool moved = core_.Step();
+  // Not before: until then peers must take this rank for one that may write.
+  if (input_failed_.load(std::memory_order_relaxed) &&
+      core_.outstanding() == 0 && input_failed_.exchange(false)) {
+    session_->SayGoodbye(/*pending=*/1, options_.elastic);
+  }
   if (++drives_ % kTellEvery == 0) core_.TellWhereItIs();
   if (core_.expects_messages() || core_.recalled() || look_at_socket) {
     moved |= ReadReplies();

@@ -1,5 +1,8 @@
 #include "client/session/local_communicator.h"
 
+#include <time.h>
+
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -8,6 +11,10 @@
 
 namespace maypole {
 namespace {
+
+// See kWaitInterruptible.
+constexpr auto kLongestWait = std::chrono::milliseconds(100);
+constexpr timespec kNap = {0, 50'000};
 
 void Copy(std::byte* to, const std::byte* from, uint64_t bytes) {
   if (to != from && bytes > 0) std::memcpy(to, from, bytes);
@@ -34,17 +41,12 @@ void ReduceAlone(Operation& op) {
 // The result of an allgather or alltoall is this rank's own rows.
 Status GatherAlone(Operation& op) {
   const uint64_t bytes = op.signature.Bytes();
-  op.gathered.reset(
-      static_cast<std::byte*>(std::malloc(bytes > 0 ? bytes : 1)));
-  if (op.gathered == nullptr) {
+  if (!op.MakeGathered(bytes, op.signature.shape[0])) {
     return Status(Code::kResourceExhausted,
                   op.Title() + ": no memory for a result of " +
                       std::to_string(bytes) + " bytes");
   }
-  Copy(op.gathered.get(), op.input, bytes);
-  op.output = op.gathered.get();
-  op.gathered_bytes = bytes;
-  op.gathered_rows = op.signature.shape[0];
+  Copy(op.output, op.input, bytes);
   op.received = op.splits;
   return Status();
 }
@@ -94,6 +96,23 @@ Status LocalCommunicator::Start(
       op->status = RunAlone(*op);
     }
     op->done.store(true, std::memory_order_release);
+  }
+  return Status();
+}
+
+Status LocalCommunicator::Await(const Operation& op, int timeout_ms) {
+  const auto start = std::chrono::steady_clock::now();
+  while (!op.done.load(std::memory_order_acquire)) {
+    const auto waited = std::chrono::steady_clock::now() - start;
+    if (timeout_ms >= 0 && waited >= std::chrono::milliseconds(timeout_ms)) {
+      return Status(Code::kDeadlineExceeded, op.Title() + " is still pending");
+    }
+    if (timeout_ms == kWaitInterruptible && waited >= kLongestWait) {
+      return Status(Code::kCancelled, "the wait returns while a GPU works");
+    }
+    if (nanosleep(&kNap, nullptr) != 0) {
+      return Status(Code::kCancelled, "a signal interrupted the wait");
+    }
   }
   return Status();
 }

@@ -24,8 +24,8 @@ class LocalCommunicator : public Communicator {
     return id == 0 ? set_ : nullptr;
   }
   void Progress(const Operation&) override {}
-  // There is nothing to wait for but an input, which the caller waits for.
-  Status Await(const Operation&, int) override { return Status(); }
+  // There is nothing to wait for but an input that is written late.
+  Status Await(const Operation& operation, int timeout_ms) override;
   void Leave() override;
   bool homogeneous() const override { return true; }
 

@@ -91,8 +91,13 @@ def allreduce(array, name, op=1):
     stream = array.gpu.stream.value
 
     def finish(native):
-        _native.library().copy_result(native, 0, stream)
-        return array
+        while True:
+            try:
+                _native.library().copy_result(native, 0, stream)
+                return array
+            except _native.StatusError as error:
+                if error.code != _native.CANCELLED:
+                    raise
 
     return operations.submit(_native.ALLREDUCE, DTYPES[str(array.dtype)], op, 0, array.shape, 1.0, 1.0, name,
                              array.address, array.address, array, array, finish, stream=stream)

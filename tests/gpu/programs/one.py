@@ -1,12 +1,15 @@
 """One allreduce of a CUDA tensor on each rank; records its error or its values.
 
-usage: one.py array | host RANK | address
+usage: one.py array | host RANK | fails RANK FAKE | address
   array      on the GPU, of ELEMENTS floats
   host RANK  the same, but this rank's is in host memory
+  fails RANK FAKE  the same, but for this rank MAYPOLE_FAKE_CUDA has FAKE added
   address    an address that stands for one, where there is no GPU
 """
 
+import os
 import sys
+import time
 
 import numpy
 
@@ -26,6 +29,8 @@ def submit(me):
                                  stream=0)
     if what == "host" and me == int(sys.argv[2]):
         return device.allreduce_on_host(values, "x")
+    if what == "fails" and me == int(sys.argv[2]):
+        os.environ["MAYPOLE_FAKE_CUDA"] += "," + sys.argv[3]
     return device.allreduce(device.Gpu().array(values), "x")
 
 
@@ -40,7 +45,7 @@ def main():
         values = sorted(set(result.tolist()))
     except Exception as e:
         error = "%s: %s" % (type(e).__name__, e)
-    rank.record(error=error, values=values, arena=basics.counter("arena_operations"))
+    rank.record(error=error, values=values, time=time.time(), arena=basics.counter("arena_operations"))
     basics.shutdown()
 
 

@@ -22,7 +22,7 @@ import torch
 
 from maypole import _native
 from maypole.common import operations
-from maypole.common.exceptions import HorovodInternalError
+from maypole.common.exceptions import from_status
 from maypole.torch import _tensors
 from maypole.torch._tensors import as_tensor, dtype_code, title
 
@@ -77,10 +77,12 @@ def _fetch(target: torch.Tensor, submitted_on: int, then: _Finish) -> _Finish:
 
 
 def _copy_result(native: int, address: int, stream: Optional[int]) -> None:
-    try:
-        _native.library().copy_result(native, address, stream)
-    except _native.StatusError as error:
-        raise HorovodInternalError(str(error)) from None
+    while True:  # signal handlers run between the calls
+        try:
+            return _native.library().copy_result(native, address, stream)
+        except _native.StatusError as error:
+            if error.code != _native.CANCELLED:
+                raise from_status(error.code, str(error)) from None
 
 
 def allreduce(tensor: torch.Tensor,
