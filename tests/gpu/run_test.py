@@ -92,12 +92,13 @@ class RunTest(unittest.TestCase):
             self.assertIn(name, done.stdout)
 
     def test_measures_what_a_device_offers(self):
-        file = os.path.join(self.directory.name, "some.json")
-        done = self.run_bundle("--figures", "--quick", "--json=" + file, settings=",vmm=0,writes=0")
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        with open(file, encoding="utf-8") as f:
-            skipped = [skip["name"] for skip in json.load(f)["skipped"]]
-        self.assertEqual(skipped, ["latency/stream_word", "latency/hand_over", "reduce"])
+        words = ["latency/stream_word", "latency/hand_over"]
+        for settings, skipped in ((",vmm=0,writes=0", words + ["reduce"]), (",exclusive=1", ["reduce", "overlap"])):
+            file = os.path.join(self.directory.name, "some.json")
+            done = self.run_bundle("--figures", "--quick", "--json=" + file, settings=settings)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            with open(file, encoding="utf-8") as f:
+                self.assertEqual([skip["name"] for skip in json.load(f)["skipped"]], skipped)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,10 @@ constexpr std::chrono::seconds kReturnTime(10);
 
 class SharingTest : public ConformanceTest {
  protected:
+  void SetUp() override {
+    static const bool others = OthersCanUse(device());
+    if (!others) GTEST_SKIP() << "the device's compute mode allows one process";
+  }
   // True if the device soon has as much free memory as it had, within kSlack.
   bool IsFreeAgain(size_t before) {
     const auto end = std::chrono::steady_clock::now() + kReturnTime;
@@ -38,6 +42,8 @@ class SharingTest : public ConformanceTest {
 class DescriptorTest : public SharingTest {
  protected:
   void SetUp() override {
+    SharingTest::SetUp();
+    if (IsSkipped()) return;
     if (!ShareableMemory::IsSupported(device())) {
       GTEST_SKIP() << "the device has no shareable virtual memory management";
     }

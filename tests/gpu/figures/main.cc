@@ -38,8 +38,14 @@ int Measure(const Driver& driver, bool quick, const std::string& json) {
   Run run = {device, report, quick};
   run.copy_rate = MeasureCopies(run);
   MeasureLatencies(run);
-  MeasureReductions(run);
-  MeasureOverlap(run);
+  if (OthersCanUse(device)) {
+    MeasureReductions(run);
+    MeasureOverlap(run);
+  } else {
+    for (const char* name : {"reduce", "overlap"}) {
+      report.Skip(name, "the device's compute mode allows one process");
+    }
+  }
   std::printf("%s\n", device.gpu().name().c_str());
   if (quick) std::printf("--quick: these figures are meaningless\n");
   report.Print();

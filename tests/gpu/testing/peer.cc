@@ -83,6 +83,15 @@ Answer Peer::Ask(const Request& request, int fd) {
   return answer;
 }
 
+bool OthersCanUse(const Device& device) {
+  if (device.Attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_MODE) ==
+      CU_COMPUTEMODE_DEFAULT) {
+    return true;
+  }
+  // Under MPS, all processes count as one.
+  return Peer().Try({Request::kOpenDevice}).error[0] == 0;
+}
+
 bool IsPeer(int argc, char** argv) {
   return argc == 2 && std::strcmp(argv[1], kPeerArgument) == 0;
 }

@@ -1,7 +1,7 @@
 // Peer: another process that uses the same GPU, and does what it is told.
 //
-// Purpose: the program starts itself again with PeerArgument(); the two talk by
-// a unix socket, which also passes descriptors.
+// Purpose: the program starts itself again, as a peer; the two talk by a unix
+// socket, which also passes descriptors.
 //
 //   int main(int argc, char** argv) {
 //     if (IsPeer(argc, argv)) return RunPeer();
@@ -24,18 +24,20 @@
 #include "common/gpu/cuda_types.h"
 #include "common/system/fd.h"
 #include "common/system/spawn.h"
+#include "tests/gpu/testing/device.h"
 
 namespace maypole::cuda {
 
 struct Request {
   enum What : uint32_t {
-    kCreate,    // makes `bytes` of ShareableMemory; answers its descriptor
-    kImport,    // maps what the descriptor names
-    kAllocate,  // makes memory by cuMemAlloc(); answers its IPC handle
-    kOpen,      // opens the IPC handle
-    kDrop,      // frees, unmaps or closes it
-    kFill,      // writes `value` to all bytes of it, or to the first `bytes`
-    kCount,     // answers how many of its (first) bytes are `value`
+    kOpenDevice,  // as all others do first, except those without a GPU
+    kCreate,      // makes `bytes` of ShareableMemory; answers its descriptor
+    kImport,      // maps what the descriptor names
+    kAllocate,    // makes memory by cuMemAlloc(); answers its IPC handle
+    kOpen,        // opens the IPC handle
+    kDrop,        // frees, unmaps or closes it
+    kFill,        // writes `value` to all bytes of it, or to the first `bytes`
+    kCount,       // answers how many of its (first) bytes are `value`
     // The same of the pages that the descriptor names, without a GPU.
     kCountPages,
     // Waits for the values 1 to `value` in word 0 of the pages: writes when it
@@ -82,6 +84,9 @@ class Peer {
   Child child_;
   Fd socket_;
 };
+
+// False if the device's compute mode allows one process only.
+bool OthersCanUse(const Device& device);
 
 bool IsPeer(int argc, char** argv);
 int RunPeer();
