@@ -19,6 +19,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <span>
 #include <string>
 #include <thread>
@@ -70,9 +71,11 @@ void RunInThread(const Body& body) {
   std::thread([&] { EXPECT_NO_THROW(body()); }).join();
 }
 
+// Each byte is the one before it, and the first is `value`.
 inline bool AreAll(std::span<const std::byte> data, unsigned char value) {
-  return std::all_of(data.begin(), data.end(),
-                     [=](std::byte b) { return b == std::byte{value}; });
+  return data.empty() ||
+         (data[0] == std::byte{value} &&
+          std::memcmp(data.data(), data.data() + 1, data.size() - 1) == 0);
 }
 
 inline bool AreAll(const std::byte* data, size_t bytes, unsigned char value) {

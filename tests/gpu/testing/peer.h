@@ -11,19 +11,20 @@
 //   ShareableMemory::Import(device, answer.fd, bytes);
 //   peer.Kill();                             // SIGKILL, and waits for its end
 //
-// Thread contract: one thread, which lives until the process ends.
+// Thread contract: one thread.
 //
 // Invariants: a peer has at most one memory at a time. It ends when its Peer
-// does.
+// or the process that has this does.
 #ifndef MAYPOLE_TESTS_GPU_TESTING_PEER_H_
 #define MAYPOLE_TESTS_GPU_TESTING_PEER_H_
+
+#include <sys/types.h>
 
 #include <cstdint>
 #include <string>
 
 #include "common/gpu/cuda_types.h"
 #include "common/system/fd.h"
-#include "common/system/spawn.h"
 #include "tests/gpu/testing/device.h"
 
 namespace maypole::cuda {
@@ -81,7 +82,7 @@ class Peer {
   void Kill();
 
  private:
-  Child child_;
+  pid_t pid_ = -1;
   Fd socket_;
 };
 
