@@ -5,7 +5,7 @@
 namespace maypole::cuda {
 namespace {
 
-constexpr size_t kBytes = 1 << 20;
+constexpr size_t kHostBytes = 1 << 20;
 
 class MemoryTest : public ConformanceTest {
  protected:
@@ -22,35 +22,37 @@ class MemoryTest : public ConformanceTest {
   }
   // The GPU writes the byte to the host's memory, and reads it from there.
   void CopyBothWays(std::byte* host, unsigned char value) {
-    const CUdeviceptr memory = device().Alloc(2 * kBytes);
-    device().Fill(memory, kBytes, value);
-    cuda().cuMemcpyAsync(AddressOf(host), memory, kBytes, stream());
-    cuda().cuMemcpyAsync(memory + kBytes, AddressOf(host), kBytes, stream());
+    const CUdeviceptr memory = device().Alloc(2 * kHostBytes);
+    device().Fill(memory, kHostBytes, value);
+    cuda().cuMemcpyAsync(AddressOf(host), memory, kHostBytes, stream());
+    cuda().cuMemcpyAsync(memory + kHostBytes, AddressOf(host), kHostBytes,
+                         stream());
     device().Synchronize();
-    EXPECT_TRUE(AreAll(host, kBytes, value));
-    EXPECT_TRUE(AreAll(device().Download(memory + kBytes, kBytes), value));
+    EXPECT_TRUE(AreAll(host, kHostBytes, value));
+    EXPECT_TRUE(
+        AreAll(device().Download(memory + kHostBytes, kHostBytes), value));
     device().Free(memory);
   }
 };
 
 TEST_F(MemoryTest, CopiesToAndFromPinnedMemory) {
-  const PinnedMemory pinned(device(), kBytes);
+  const PinnedMemory pinned(device(), kHostBytes);
   CopyBothWays(pinned.data(), 3);
 }
 
 TEST_F(MemoryTest, CopiesToAndFromRegisteredSharedPages) {
-  const SharedPages pages(kBytes);
+  const SharedPages pages(kHostBytes);
   const Registered registered(device(), pages, Registered::kForCopies);
   CopyBothWays(pages.data(), 4);
 }
 
 TEST_F(MemoryTest, AnotherProcessSeesWhatTheGpuCopied) {
-  const SharedPages pages(kBytes);
+  const SharedPages pages(kHostBytes);
   const Registered registered(device(), pages);
   CopyBothWays(pages.data(), 5);
   Peer peer;
-  EXPECT_EQ(peer.Ask({Request::kCountPages, 5, kBytes}, pages.fd()).number,
-            kBytes);
+  EXPECT_EQ(peer.Ask({Request::kCountPages, 5, kHostBytes}, pages.fd()).number,
+            kHostBytes);
 }
 
 TEST_F(MemoryTest, AnotherProcessSeesWordsThatAStreamWrites) {
@@ -58,10 +60,10 @@ TEST_F(MemoryTest, AnotherProcessSeesWordsThatAStreamWrites) {
     GTEST_SKIP() << "the device's streams cannot write 64-bit words";
   }
   constexpr uint32_t kWords = 50;
-  const SharedPages pages(kBytes);
+  const SharedPages pages(kHostBytes);
   const Registered registered(device(), pages);
   Peer peer;
-  peer.Start({Request::kSeeWords, kWords, kBytes}, pages.fd());
+  peer.Start({Request::kSeeWords, kWords, kHostBytes}, pages.fd());
   for (uint64_t value = 1; value <= kWords; ++value) {
     ASSERT_EQ(cuda().cuStreamWriteValue64(stream(), registered.address(), value,
                                           CU_STREAM_WRITE_VALUE_DEFAULT),
@@ -72,24 +74,24 @@ TEST_F(MemoryTest, AnotherProcessSeesWordsThatAStreamWrites) {
 }
 
 TEST_F(MemoryTest, PagesAreUsableAfterUnregister) {
-  const SharedPages pages(kBytes);
+  const SharedPages pages(kHostBytes);
   for (const unsigned char value : {6, 7, 8}) {
     {
       const Registered registered(device(), pages);
-      EXPECT_EQ(cuda().cuMemHostRegister(pages.data(), kBytes, 0),
+      EXPECT_EQ(cuda().cuMemHostRegister(pages.data(), kHostBytes, 0),
                 CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
       CopyBothWays(pages.data(), value);
     }
     EXPECT_EQ(cuda().cuMemHostUnregister(pages.data()),
               CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
-    EXPECT_TRUE(AreAll(pages.data(), kBytes, value));
-    std::fill_n(pages.data(), kBytes, std::byte{0});
+    EXPECT_TRUE(AreAll(pages.data(), kHostBytes, value));
+    std::fill_n(pages.data(), kHostBytes, std::byte{0});
     CopyBothWays(pages.data(), value);  // as pageable memory
   }
 }
 
 TEST_F(MemoryTest, SaysWhatDeviceMemoryIs) {
-  const CUdeviceptr memory = device().Alloc(kBytes);
+  const CUdeviceptr memory = device().Alloc(kHostBytes);
   int ordinal = -1;
   EXPECT_EQ(TypeOf(memory + 5, &ordinal), unsigned{CU_MEMORYTYPE_DEVICE});
   EXPECT_EQ(ordinal, device().gpu().ordinal());
@@ -104,14 +106,14 @@ TEST_F(MemoryTest, SaysWhatDeviceMemoryIs) {
   EXPECT_EQ(cuda().cuPointerGetAttributes(2, names, values, memory + 5),
             CUDA_SUCCESS);
   EXPECT_EQ(start, memory);
-  EXPECT_EQ(bytes, kBytes);
+  EXPECT_EQ(bytes, kHostBytes);
   device().Free(memory);
 }
 
 TEST_F(MemoryTest, SaysWhatHostMemoryIs) {
-  const PinnedMemory pinned(device(), kBytes);
+  const PinnedMemory pinned(device(), kHostBytes);
   EXPECT_EQ(TypeOf(AddressOf(pinned.data())), unsigned{CU_MEMORYTYPE_HOST});
-  const SharedPages pages(kBytes);
+  const SharedPages pages(kHostBytes);
   {
     const Registered registered(device(), pages);
     EXPECT_EQ(TypeOf(AddressOf(pages.data()) + 9),

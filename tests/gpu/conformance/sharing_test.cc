@@ -10,7 +10,7 @@
 namespace maypole::cuda {
 namespace {
 
-constexpr size_t kBytes = 4 << 20;
+constexpr size_t kSharedBytes = 4 << 20;
 // For the memory that returns when processes end.
 constexpr size_t kManyBytes = 128 << 20;
 constexpr size_t kSlack = 64 << 20;
@@ -78,36 +78,37 @@ TEST_F(DescriptorTest, SizesAreMultiplesOfTheGranularity) {
 }
 
 TEST_F(DescriptorTest, TwoProcessesSeeEachOthersWrites) {
-  const ShareableMemory memory = ShareableMemory::Create(device(), kBytes);
+  const ShareableMemory memory =
+      ShareableMemory::Create(device(), kSharedBytes);
   Peer peer;
-  peer.Ask({Request::kImport, 0, kBytes}, memory.Export().get());
-  device().Fill(memory.address(), kBytes, 11);
-  EXPECT_EQ(Count(peer, 11), kBytes);
+  peer.Ask({Request::kImport, 0, kSharedBytes}, memory.Export().get());
+  device().Fill(memory.address(), kSharedBytes, 11);
+  EXPECT_EQ(Count(peer, 11), kSharedBytes);
   Fill(peer, 12);
-  EXPECT_TRUE(AreAll(device().Download(memory.address(), kBytes), 12));
+  EXPECT_TRUE(AreAll(device().Download(memory.address(), kSharedBytes), 12));
   peer.Ask({Request::kDrop});
-  EXPECT_TRUE(AreAll(device().Download(memory.address(), kBytes), 12));
+  EXPECT_TRUE(AreAll(device().Download(memory.address(), kSharedBytes), 12));
 }
 
 // Fact 4 of docs/gpu-facts.md: this test and the next three.
 TEST_F(DescriptorTest, MemoryOutlivesItsKilledExporter) {
   Peer exporter, importer;
-  Share(exporter, importer, kBytes);
+  Share(exporter, importer, kSharedBytes);
   Fill(exporter, 13);
   exporter.Kill();
-  EXPECT_EQ(Count(importer, 13), kBytes);
+  EXPECT_EQ(Count(importer, 13), kSharedBytes);
   Fill(importer, 14);
-  EXPECT_EQ(Count(importer, 14), kBytes);
+  EXPECT_EQ(Count(importer, 14), kSharedBytes);
 }
 
 TEST_F(DescriptorTest, MemoryOutlivesAKilledImporter) {
   Peer exporter, importer;
-  Share(exporter, importer, kBytes);
+  Share(exporter, importer, kSharedBytes);
   Fill(importer, 15);
   importer.Kill();
-  EXPECT_EQ(Count(exporter, 15), kBytes);
+  EXPECT_EQ(Count(exporter, 15), kSharedBytes);
   Fill(exporter, 16);
-  EXPECT_EQ(Count(exporter, 16), kBytes);
+  EXPECT_EQ(Count(exporter, 16), kSharedBytes);
 }
 
 TEST_F(DescriptorTest, MemoryIsFreeWhenBothAreDead) {
@@ -134,14 +135,15 @@ TEST_F(DescriptorTest, MemoryIsFreeWhenBothHaveDroppedIt) {
 }
 
 TEST_F(DescriptorTest, RefusesForgedDescriptors) {
-  const SharedPages pages(kBytes);
+  const SharedPages pages(kSharedBytes);
   const Fd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   for (const int fd : {pages.fd(), null.get()}) {
     CUmemGenericAllocationHandle handle = 0;
     EXPECT_NE(ShareableMemory::TryImport(device(), fd, &handle), CUDA_SUCCESS);
   }
-  const ShareableMemory memory = ShareableMemory::Create(device(), kBytes);
-  device().Fill(memory.address(), kBytes, 17);  // the context still works
+  const ShareableMemory memory =
+      ShareableMemory::Create(device(), kSharedBytes);
+  device().Fill(memory.address(), kSharedBytes, 17);  // the context still works
 }
 
 class IpcTest : public SharingTest {
@@ -163,26 +165,26 @@ class IpcTest : public SharingTest {
 TEST_F(IpcTest, TwoProcessesSeeEachOthersWrites) {
   Peer exporter, importer;
   CUipcMemHandle handle;
-  Allocate(exporter, kBytes, &handle);
+  Allocate(exporter, kSharedBytes, &handle);
   if (IsSkipped()) return;
-  Open(importer, handle, kBytes);
+  Open(importer, handle, kSharedBytes);
   Fill(exporter, 21);
-  EXPECT_EQ(Count(importer, 21), kBytes);
+  EXPECT_EQ(Count(importer, 21), kSharedBytes);
   Fill(importer, 22);
-  EXPECT_EQ(Count(exporter, 22), kBytes);
+  EXPECT_EQ(Count(exporter, 22), kSharedBytes);
   importer.Ask({Request::kDrop});
-  EXPECT_EQ(Count(exporter, 22), kBytes);
+  EXPECT_EQ(Count(exporter, 22), kSharedBytes);
 }
 
 TEST_F(IpcTest, MemoryOutlivesAKilledImporter) {
   Peer exporter, importer;
   CUipcMemHandle handle;
-  Allocate(exporter, kBytes, &handle);
+  Allocate(exporter, kSharedBytes, &handle);
   if (IsSkipped()) return;
-  Open(importer, handle, kBytes);
+  Open(importer, handle, kSharedBytes);
   Fill(importer, 23);
   importer.Kill();
-  EXPECT_EQ(Count(exporter, 23), kBytes);
+  EXPECT_EQ(Count(exporter, 23), kSharedBytes);
 }
 
 // CUDA leaves open what the importer then has: it may be the memory, or an
@@ -194,11 +196,11 @@ TEST_F(IpcTest, AKilledExporterLeavesItsBytesOrAnError) {
   Allocate(exporter, kManyBytes, &handle);
   if (IsSkipped()) return;
   Open(importer, handle, kManyBytes);
-  exporter.Ask({Request::kFill, 24, kBytes});
+  exporter.Ask({Request::kFill, 24, kSharedBytes});
   exporter.Kill();
-  const Answer count = importer.Try({Request::kCount, 24, kBytes});
+  const Answer count = importer.Try({Request::kCount, 24, kSharedBytes});
   const bool is_alive = count.result == CUDA_SUCCESS;
-  EXPECT_EQ(count.number, is_alive ? kBytes : 0);
+  EXPECT_EQ(count.number, is_alive ? kSharedBytes : 0);
   RecordProperty("after_the_death", is_alive ? "memory" : count.error);
   importer.Kill();
   EXPECT_TRUE(IsFreeAgain(before));
@@ -207,10 +209,10 @@ TEST_F(IpcTest, AKilledExporterLeavesItsBytesOrAnError) {
 TEST_F(IpcTest, RefusesAForgedHandle) {
   Peer exporter, importer;
   CUipcMemHandle handle;
-  Allocate(exporter, kBytes, &handle);
+  Allocate(exporter, kSharedBytes, &handle);
   if (IsSkipped()) return;
   for (char& c : handle.reserved) c = static_cast<char>(~c);
-  const Answer opened = importer.Try({Request::kOpen, 0, kBytes, handle});
+  const Answer opened = importer.Try({Request::kOpen, 0, kSharedBytes, handle});
   EXPECT_NE(opened.result, CUDA_SUCCESS);
 }
 

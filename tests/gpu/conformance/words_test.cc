@@ -10,8 +10,8 @@ namespace {
 
 enum class Way { kStreamWrites, kKernelWrites, kEvent };
 
-constexpr size_t kBytes = 1 << 20;
-constexpr int kRounds = 16;
+constexpr size_t kSignalBytes = 1 << 20;
+constexpr int kSignalRounds = 16;
 
 class SignalTest : public ConformanceTest,
                    public testing::WithParamInterface<Way> {
@@ -24,11 +24,11 @@ class SignalTest : public ConformanceTest,
         device().Kernel(KernelGroup::kCopy, kWriteWordKernel) == nullptr) {
       GTEST_SKIP() << "built without kernels (--config=cuda)";
     }
-    host_ = std::make_unique<PinnedMemory>(device(), kBytes);
+    host_ = std::make_unique<PinnedMemory>(device(), kSignalBytes);
     words_ = std::make_unique<PinnedMemory>(device(), 4096);
     StoreWord(words_->word(0), 0);
     event_ = device().NewEvent();
-    memory_ = device().Alloc(2 * kBytes);
+    memory_ = device().Alloc(2 * kSignalBytes);
   }
   void TearDown() override {
     device().Synchronize();
@@ -66,15 +66,15 @@ class SignalTest : public ConformanceTest,
 };
 
 TEST_P(SignalTest, IsSeenWhenTheCopyToTheHostIsWhole) {
-  device().Fill(memory_, kBytes, 1);
-  device().Fill(memory_ + kBytes, kBytes, 2);
-  for (int round = 1; round <= kRounds; ++round) {
+  device().Fill(memory_, kSignalBytes, 1);
+  device().Fill(memory_ + kSignalBytes, kSignalBytes, 2);
+  for (int round = 1; round <= kSignalRounds; ++round) {
     const bool odd = round % 2 != 0;
-    const size_t bytes = kBytes >> (round % 5);
-    ASSERT_EQ(
-        cuda().cuMemcpyAsync(AddressOf(host_->data()),
-                             memory_ + (odd ? 0 : kBytes), bytes, stream()),
-        CUDA_SUCCESS);
+    const size_t bytes = kSignalBytes >> (round % 5);
+    ASSERT_EQ(cuda().cuMemcpyAsync(AddressOf(host_->data()),
+                                   memory_ + (odd ? 0 : kSignalBytes), bytes,
+                                   stream()),
+              CUDA_SUCCESS);
     Signal(round);
     Await(round);
     ASSERT_TRUE(AreAll(host_->data(), bytes, odd ? 1 : 2)) << round;
@@ -83,9 +83,9 @@ TEST_P(SignalTest, IsSeenWhenTheCopyToTheHostIsWhole) {
 
 // The host may use the memory again.
 TEST_P(SignalTest, IsSeenWhenTheCopyFromTheHostIsWhole) {
-  for (int round = 1; round <= kRounds; ++round) {
+  for (int round = 1; round <= kSignalRounds; ++round) {
     const auto value = static_cast<unsigned char>(round);
-    const size_t bytes = kBytes >> (round % 5);
+    const size_t bytes = kSignalBytes >> (round % 5);
     std::fill_n(host_->data(), bytes, std::byte{value});
     ASSERT_EQ(cuda().cuMemcpyAsync(memory_, AddressOf(host_->data()), bytes,
                                    stream()),
@@ -143,16 +143,18 @@ TEST_F(EventTest, IsDoneAfterSynchronize) {
 TEST_F(EventTest, OrdersTwoStreams) {
   const CUstream other = device().NewStream();
   const CUevent event = device().NewEvent();
-  const CUdeviceptr memory = device().Alloc(3 * kBytes);
-  device().Fill(memory, kBytes, 7);
-  device().Fill(memory + kBytes, 2 * kBytes, 0);
+  const CUdeviceptr memory = device().Alloc(3 * kSignalBytes);
+  device().Fill(memory, kSignalBytes, 7);
+  device().Fill(memory + kSignalBytes, 2 * kSignalBytes, 0);
   Occupy(stream());
-  cuda().cuMemcpyAsync(memory + kBytes, memory, kBytes, stream());
+  cuda().cuMemcpyAsync(memory + kSignalBytes, memory, kSignalBytes, stream());
   EXPECT_EQ(cuda().cuEventRecord(event, stream()), CUDA_SUCCESS);
   EXPECT_EQ(cuda().cuStreamWaitEvent(other, event, 0), CUDA_SUCCESS);
-  cuda().cuMemcpyAsync(memory + 2 * kBytes, memory + kBytes, kBytes, other);
+  cuda().cuMemcpyAsync(memory + 2 * kSignalBytes, memory + kSignalBytes,
+                       kSignalBytes, other);
   device().Synchronize(other);
-  EXPECT_TRUE(AreAll(device().Download(memory + 2 * kBytes, kBytes), 7));
+  EXPECT_TRUE(
+      AreAll(device().Download(memory + 2 * kSignalBytes, kSignalBytes), 7));
   EXPECT_EQ(cuda().cuEventDestroy(event), CUDA_SUCCESS);
   EXPECT_EQ(cuda().cuStreamDestroy(other), CUDA_SUCCESS);
   device().Free(memory);
