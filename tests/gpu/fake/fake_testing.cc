@@ -10,7 +10,6 @@ namespace maypole::cuda::fake {
 namespace {
 
 constexpr char kLibrary[] = "tests/gpu/fake/libcuda.so.1";  // of the runfiles
-constexpr int kVersion = 12000;
 constexpr char kImage[] = "// a comment\n.version 8.0\n";
 
 void* Library() {
@@ -31,84 +30,17 @@ void Symbol(const char* name, Function& function) {
   }
 }
 
-template <typename Function>
-void Get(const char* name, Function& function) {
-  CUresult (*get)(const char*, void**, int, uint64_t,
-                  CUdriverProcAddressQueryResult*);
-  Symbol("cuGetProcAddress_v2", get);
-  void* pointer = nullptr;
-  CUdriverProcAddressQueryResult status;
-  if (get(name, &pointer, kVersion, CU_GET_PROC_ADDRESS_DEFAULT, &status) !=
-          CUDA_SUCCESS ||
-      status != CU_GET_PROC_ADDRESS_SUCCESS || pointer == nullptr) {
-    std::fprintf(stderr, "no %s\n", name);
+// The dynamic linker finds the library that is open already by its SONAME,
+// libcuda.so.1, when the product opens that.
+const Driver* LoadFake() {
+  Library();
+  const Driver* driver = nullptr;
+  if (const Status s = LoadDriver(&driver); !s.ok()) {
+    std::fprintf(stderr, "%s\n", s.message().c_str());
     std::abort();
   }
-  function = reinterpret_cast<Function>(pointer);
-}
-
-#define GET(name) Get(#name, driver.name)
-
-Driver LoadAll() {
-  Driver driver;
-  GET(cuInit);
-  GET(cuDriverGetVersion);
-  GET(cuGetErrorName);
-  GET(cuGetErrorString);
-  GET(cuDeviceGetCount);
-  GET(cuDeviceGet);
-  GET(cuDeviceGetName);
-  GET(cuDeviceGetUuid);
-  GET(cuDeviceGetAttribute);
-  GET(cuDeviceCanAccessPeer);
-  GET(cuDevicePrimaryCtxRetain);
-  GET(cuDevicePrimaryCtxRelease);
-  GET(cuCtxPushCurrent);
-  GET(cuCtxPopCurrent);
-  GET(cuThreadExchangeStreamCaptureMode);
-  GET(cuMemGetInfo);
-  GET(cuPointerGetAttributes);
-  GET(cuMemAlloc);
-  GET(cuMemFree);
-  GET(cuMemHostAlloc);
-  GET(cuMemFreeHost);
-  GET(cuMemHostRegister);
-  GET(cuMemHostUnregister);
-  GET(cuMemHostGetDevicePointer);
-  GET(cuIpcGetMemHandle);
-  GET(cuIpcOpenMemHandle);
-  GET(cuIpcCloseMemHandle);
-  GET(cuMemGetAllocationGranularity);
-  GET(cuMemCreate);
-  GET(cuMemRelease);
-  GET(cuMemAddressReserve);
-  GET(cuMemAddressFree);
-  GET(cuMemMap);
-  GET(cuMemUnmap);
-  GET(cuMemSetAccess);
-  GET(cuMemExportToShareableHandle);
-  GET(cuMemImportFromShareableHandle);
-  GET(cuStreamCreate);
-  GET(cuStreamDestroy);
-  GET(cuStreamQuery);
-  GET(cuStreamSynchronize);
-  GET(cuStreamWaitEvent);
-  GET(cuStreamGetCtx);
-  GET(cuStreamIsCapturing);
-  GET(cuStreamWriteValue64);
-  GET(cuMemcpyAsync);
-  GET(cuEventCreate);
-  GET(cuEventDestroy);
-  GET(cuEventRecord);
-  GET(cuEventQuery);
-  GET(cuEventSynchronize);
-  GET(cuEventElapsedTime);
-  GET(cuModuleLoadData);
-  GET(cuModuleGetFunction);
-  GET(cuLaunchKernel);
   return driver;
 }
-#undef GET
 
 #define SYMBOL(name) Symbol(#name, calls.name)
 
@@ -137,8 +69,8 @@ void Launch(CUfunction function, CUstream stream, uint64_t argument) {
 }  // namespace
 
 const Driver& cuda() {
-  static const Driver driver = LoadAll();
-  return driver;
+  static const Driver* const driver = LoadFake();
+  return *driver;
 }
 
 const TestCalls& more() {

@@ -1,6 +1,7 @@
-// LoadedFake: the fake libcuda.so.1, opened as the product opens the driver.
+// FakeTest: a test on the fake libcuda.so.1, which it opens as the product
+// opens the driver.
 //
-// Purpose: tests call the fake by a Driver that cuGetProcAddress_v2 has filled.
+// Purpose: tests call the fake by the Driver that LoadDriver() has filled.
 //
 //   class StreamTest : public FakeTest {};
 //   TEST_F(StreamTest, Copies) {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include "common/gpu/kernels/kernels.h"
 #include "gtest/gtest.h"
 #include "tests/gpu/fake/fake_testing.h"
 
@@ -168,6 +169,24 @@ TEST_F(MemoryTest, UnregisteringMemoryInUseEndsTheProcess) {
         cuda().cuMemHostRegister(host, sizeof(host), 0);
         Delay(stream(), 1000);
         cuda().cuMemcpyAsync(memory, Address(host), sizeof(host), stream());
+        cuda().cuMemHostUnregister(host);
+      },
+      "fake libcuda: cuMemHostUnregister: pending work uses the memory");
+}
+
+// The addresses are in the struct that is the kernel's argument.
+TEST_F(MemoryTest, UnregisteringMemoryThatAKernelCopiesEndsTheProcess) {
+  static char host[64];
+  const CUdeviceptr memory = Alloc(64);
+  const CopiedPiece piece = {Address(host), memory, sizeof(host)};
+  CopyArguments pieces = MakeCopyArguments({&piece, 1});
+  void* arguments[] = {&pieces};
+  EXPECT_DEATH(
+      {
+        cuda().cuMemHostRegister(host, sizeof(host), 0);
+        Delay(stream(), 1000);
+        cuda().cuLaunchKernel(Kernel(kCopyKernel), 1, 1, 1, 32, 1, 1, 0,
+                              stream(), arguments, nullptr);
         cuda().cuMemHostUnregister(host);
       },
       "fake libcuda: cuMemHostUnregister: pending work uses the memory");

@@ -12,8 +12,10 @@
 #define MAYPOLE_COMMON_GPU_KERNELS_TESTING_HOST_KERNELS_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "common/gpu/kernels/kernels.h"
 
@@ -28,6 +30,11 @@ using HostAddress = void* (*)(unsigned long long device_address, size_t bytes);
 // process.
 void SetHostAddress(HostAddress host);
 
+struct DeviceArray {
+  uint64_t address;
+  uint64_t bytes;  // at least 1
+};
+
 struct HostKernel {
   const char* name;
   KernelGroup group;
@@ -35,6 +42,8 @@ struct HostKernel {
   size_t argument_bytes[2];
   // `arguments` as for cuLaunchKernel(): pointers to the arguments.
   void (*run)(unsigned grid_x, unsigned block_x, void** arguments);
+  // What a run with these arguments reads or writes.
+  std::vector<DeviceArray> (*arrays)(void** arguments);
 };
 
 std::span<const HostKernel> HostKernels();

@@ -52,8 +52,8 @@ struct Arguments {
   std::vector<void*> pointers;
 };
 
-// What the kernel may access: the memory that its pointers are in.
-std::vector<Range> Uses(FakeMemory& memory, const Arguments& arguments) {
+// The regions that the addresses among the arguments are in.
+std::vector<Range> UsedRegions(FakeMemory& memory, const Arguments& arguments) {
   std::vector<Range> uses;
   for (const auto& value : arguments.values) {
     CUdeviceptr address = 0;
@@ -63,6 +63,16 @@ std::vector<Range> Uses(FakeMemory& memory, const Arguments& arguments) {
     if (it != memory.regions().end()) {
       uses.push_back({it->first, it->second.bytes});
     }
+  }
+  return uses;
+}
+
+std::vector<Range> Uses(FakeMemory& memory, const FakeKernel& kernel,
+                        Arguments& arguments) {
+  if (kernel.arrays == nullptr) return UsedRegions(memory, arguments);
+  std::vector<Range> uses;
+  for (const DeviceArray& a : kernel.arrays(arguments.pointers.data())) {
+    uses.push_back({a.address, a.bytes});
   }
   return uses;
 }
@@ -123,7 +133,7 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y,
         }
         const auto& kernel = *reinterpret_cast<const FakeKernel*>(function);
         auto own = std::make_shared<Arguments>(kernel, arguments);
-        auto uses = Uses(call.process.memory(), *own);
+        auto uses = Uses(call.process.memory(), kernel, *own);
         return Enqueue(call, *stream,
                        {.work =
                             [=, run = kernel.run] {
