@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs all tests; the last line is 'N passed, N failed' (', N skipped' if any).
 #   tests/run.sh         installs missing packages, builds, runs all but the long tests
-#   tests/run.sh --all   also the tests tagged "long", and all others once more
+#   tests/run.sh --all   also the tests tagged "slow", and all others once more
 #                        under each sanitizer: asan, ubsan, tsan
 # With CUDA's toolkit (nvcc in $CUDA_HOME/bin, /usr/local/cuda by default) it also
 # builds the GPU code; no GPU is needed.
@@ -51,15 +51,16 @@ part() {
 echo "=== build"
 deploy/build.sh || failed=1
 
-part "tests" -c opt --test_tag_filters=-long
+# Not "long": for Bazel every test of size "large" has that tag.
+part "tests" -c opt --test_tag_filters=-slow
 if [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; then
   part "cuda" -c opt --config=cuda --test_tag_filters=cuda --build_tests_only
 fi
 if [ "$all" = yes ]; then
-  part "long tests" -c opt --test_tag_filters=long --build_tests_only
+  part "slow tests" -c opt --test_tag_filters=slow --build_tests_only
   for sanitizer in asan ubsan tsan; do
     part "$sanitizer" --config="$sanitizer" --build_tag_filters=-nosan \
-      --test_tag_filters=-nosan,-long --build_tests_only
+      --test_tag_filters=-nosan,-slow --build_tests_only
   done
 fi
 
