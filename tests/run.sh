@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs all tests; the last line is 'N passed, N failed' (', N skipped' if any).
-#   tests/run.sh         installs missing packages, builds, runs all but the long tests
-#   tests/run.sh --all   also the tests tagged "slow", and all others once more
+#   tests/run.sh         installs missing packages, builds, runs all but the large and slow tests
+#   tests/run.sh --all   also the tests of size "large" or tagged "slow", and all others once more
 #                        under each sanitizer: asan, ubsan, tsan
 # With CUDA's toolkit (nvcc in $CUDA_HOME/bin, /usr/local/cuda by default) it also
 # builds the GPU code; no GPU is needed.
@@ -51,16 +51,16 @@ part() {
 echo "=== build"
 deploy/build.sh || failed=1
 
-# Not "long": for Bazel every test of size "large" has that tag.
-part "tests" -c opt --test_tag_filters=-slow
+# For Bazel, size "large" is a tag. Those are jobs of many processes.
+part "tests" -c opt --test_tag_filters=-slow,-large
 if [ -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; then
   part "cuda" -c opt --config=cuda --test_tag_filters=cuda --build_tests_only
 fi
 if [ "$all" = yes ]; then
-  part "slow tests" -c opt --test_tag_filters=slow --build_tests_only
+  part "slow tests" -c opt --test_tag_filters=slow,large --build_tests_only
   for sanitizer in asan ubsan tsan; do
     part "$sanitizer" --config="$sanitizer" --build_tag_filters=-nosan \
-      --test_tag_filters=-nosan,-slow --build_tests_only
+      --test_tag_filters=-nosan,-slow,-large --build_tests_only
   done
 fi
 

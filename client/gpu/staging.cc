@@ -62,10 +62,10 @@ bool IsDone(const StagedResources& r) {
   return done(r.copied_in) && done(r.copied_out);
 }
 
-// What is lost stays as it is until the process ends.
 void GiveBack(const StagedResources& r, StagingMemory* memory,
               ReadyWords* words) {
-  if (r.device == nullptr || r.lost) return;
+  if (r.device == nullptr) return;
+  if (r.lost) return memory->NeverFree();
   const CurrentGpu current(*r.device);
   const cuda::Driver& driver = r.device->driver();
   if (r.copied_in != nullptr) driver.cuEventDestroy(r.copied_in);
@@ -186,8 +186,7 @@ Staging::~Staging() {
   new std::shared_ptr<ReadyWords>(words_);
 }
 
-// --- Copy in
-// -------------------------------------------------------------------
+// --- Copy in -------------------------------------------------------------
 
 Status Staging::CopyIn(Operation* op, CUstream stream, uint64_t input_bytes,
                        uint64_t output_bytes) {
@@ -354,7 +353,11 @@ bool Staging::IsReady(Tensor& tensor, Status* error) const {
   }
   const CurrentGpu current(*r.device);
   const CUresult result = driver_.cuEventQuery(r.copied_in);
-  if (result == CUDA_ERROR_NOT_READY) return false;
+  // The second: the process is ending.
+  if (result == CUDA_ERROR_NOT_READY ||
+      result == cuda::CUDA_ERROR_DEINITIALIZED) {
+    return false;
+  }
   *error = r.device->Check(
       result, "the GPU has failed before the input was copied: cuEventQuery");
   return true;
@@ -413,8 +416,7 @@ void Staging::WatchLoop() {
   }
 }
 
-// --- Copy out
-// ------------------------------------------------------------------
+// --- Copy out ------------------------------------------------------------
 
 Status Staging::CopyOut(const Operation& op, CUstream stream, CUdeviceptr to,
                         CopyOutReturns returns) {

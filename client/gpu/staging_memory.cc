@@ -11,6 +11,10 @@
 namespace maypole {
 
 StagingMemory::~StagingMemory() {
+  if (never_free_) {
+    new std::shared_ptr<Arena>(arena_);  // it stays mapped
+    return;
+  }
   std::vector<Allocation> all;
   for (const auto& [data, allocation] : allocations_) all.push_back(allocation);
   Free(driver_, arena_.get(), all);
@@ -102,6 +106,11 @@ void StagingMemory::Return(const Block& block) {
   std::lock_guard lock(mutex_);
   kept_.emplace(block.bytes, block.data);
   if (block.bytes > kLargestSmall) kept_large_ += block.bytes;
+}
+
+void StagingMemory::NeverFree() {
+  std::lock_guard lock(mutex_);
+  never_free_ = true;
 }
 
 Status StagingMemory::Allocate(uint64_t bytes, std::byte** data) {

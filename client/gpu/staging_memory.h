@@ -64,6 +64,9 @@ class StagingMemory {
   // kResourceExhausted: there is no page-locked memory of this size.
   Status Take(uint64_t bytes, Block* block);
   void Return(const Block& block);
+  // A GPU may write to a block that is not returned, nobody knows how long: the
+  // destructor frees nothing.
+  void NeverFree();
 
   uint64_t allocated() const;  // bytes, in use or kept
 
@@ -93,6 +96,7 @@ class StagingMemory {
   uint64_t slab_left_ = 0;
   std::map<std::byte*, Allocation> allocations_;
   uint64_t allocated_ = 0;
+  bool never_free_ = false;
 };
 
 }  // namespace maypole

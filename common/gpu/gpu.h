@@ -42,7 +42,7 @@ class Gpu {
   int ordinal() const { return ordinal_; }
   CUdevice number() const { return number_; }
   CUcontext context() const { return context_; }
-  const std::string& uuid() const { return uuid_; }  // "GPU-..."
+  const std::string& uuid() const { return uuid_; }  // see UuidText()
   const std::string& name() const { return name_; }  // "NVIDIA H200"
   // Streams can write 64-bit words (cuStreamWriteValue64).
   bool writes_values() const { return writes_values_; }
@@ -82,7 +82,8 @@ class CurrentGpu {
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
 
-// As nvidia-smi writes it: "GPU-8-4-4-4-12 hexadecimal digits".
+// "GPU-" and 8-4-4-4-12 hexadecimal digits, as nvidia-smi writes it; for a part
+// of a GPU (MIG), nvidia-smi writes "MIG-" instead.
 std::string UuidText(const CUuuid& uuid);
 
 }  // namespace maypole::cuda
