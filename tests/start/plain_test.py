@@ -95,9 +95,7 @@ class PlainTest(start_fixture.StartTest):
         hold = self.start(start_fixture.program("hold"), dict(explicit, MAYPOLE_RANK="0", MAYPOLE_LOCAL_RANK="0"))
         start_fixture.harness.wait_until(lambda: os.listdir(self.runtime), 30, "the directory")
         name = os.path.join(self.runtime, os.listdir(self.runtime)[0])
-        # Not what it has started: that removes the directory.
-        start_fixture.harness.kill(hold.pid)
-        hold.wait()
+        start_fixture.harness.kill_tree(hold)
         self.processes.clear()
         self.check_nothing_left()
         os.mkdir(name)
