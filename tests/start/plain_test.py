@@ -95,6 +95,8 @@ class PlainTest(start_fixture.StartTest):
         hold = self.start(start_fixture.program("hold"), dict(explicit, MAYPOLE_RANK="0", MAYPOLE_LOCAL_RANK="0"))
         start_fixture.harness.wait_until(lambda: os.listdir(self.runtime), 30, "the directory")
         name = os.path.join(self.runtime, os.listdir(self.runtime)[0])
+        # Until the service has its guard, nobody is left who could remove it.
+        start_fixture.harness.wait_until(lambda: set(os.listdir(name)) - {"lock", "log"}, 30, "the service")
         start_fixture.harness.kill_tree(hold)
         self.processes.clear()
         self.check_nothing_left()
