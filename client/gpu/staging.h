@@ -24,8 +24,9 @@
 //   s = staging->CopyOut(operation, stream, to, CopyOutReturns::kWhenDone);
 //
 // Thread contract: all functions may be called by any thread. None waits for a
-// GPU, except CopyOut() with kWhenDone, which waits for its own copy (and so
-// for what the stream does before it).
+// GPU, with two exceptions: CopyOut() with kWhenDone waits for its own copy (and
+// so for what the stream does before it), and CopyIn() frees what is kept when
+// there is no page-locked memory left.
 //
 // Invariants: host memory is reused only when the copies from and to it are
 // done, and freed by a thread of its own, which waits for that. Watch() leads

@@ -46,10 +46,6 @@ class Gpu:
     def synchronize(self):
         self.check("cuStreamSynchronize", self.stream)
 
-    def idle(self):
-        """Whether nothing is left to do on the stream."""
-        return self.cuda.cuStreamQuery(self.stream) == 0
-
     def free_bytes(self):
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self.check("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))

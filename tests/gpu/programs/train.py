@@ -94,9 +94,9 @@ def main():
             training.step()
     except exceptions.HorovodInternalError as e:
         error = (str(e), time.time())
-    gpu.synchronize()
+    gpu.synchronize()  # returns: the deaths of others have left no stuck stream
     rank.record(opened_by_init=opened, losses=training.losses, compared=training.compared, digest=training.digest(),
-                error=error, idle=gpu.idle(), visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+                error=error, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
     basics.shutdown()
 
 
