@@ -9,33 +9,34 @@
 namespace maypole {
 namespace {
 
+Status Read(const std::map<std::string, std::string>& environment,
+            RankOptions* o) {
+  return ReadRankOptions(
+      [&](const char* name) -> const char* {
+        const auto it = environment.find(name);
+        return it == environment.end() ? nullptr : it->second.c_str();
+      },
+      o);
+}
+
 TEST(RankOptionsTest, StallTimesAreOursOrHorovodsInSeconds) {
-  const auto read = [](std::map<std::string, std::string> environment,
-                       RankOptions* o) {
-    return ReadRankOptions(
-        [&](const char* name) -> const char* {
-          const auto it = environment.find(name);
-          return it == environment.end() ? nullptr : it->second.c_str();
-        },
-        o);
-  };
   RankOptions o;
-  EXPECT_TRUE(read({}, &o).ok());
+  EXPECT_TRUE(Read({}, &o).ok());
   EXPECT_EQ(o.stall_check_ms, -1);
-  EXPECT_TRUE(read({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "2.5"},
+  EXPECT_TRUE(Read({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "2.5"},
                     {"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "60"}},
                    &o)
                   .ok());
   EXPECT_EQ(o.stall_check_ms, 2500);
   EXPECT_EQ(o.stall_shutdown_ms, 60000);
-  EXPECT_TRUE(read({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "2"},
+  EXPECT_TRUE(Read({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "2"},
                     {"MAYPOLE_STALL_CHECK_TIME_SECONDS", "7"}},
                    &o)
                   .ok());
   EXPECT_EQ(o.stall_check_ms, 7000);
-  EXPECT_TRUE(read({{"HOROVOD_STALL_CHECK_DISABLE", "1"}}, &o).ok());
+  EXPECT_TRUE(Read({{"HOROVOD_STALL_CHECK_DISABLE", "1"}}, &o).ok());
   EXPECT_EQ(o.stall_check_ms, 0);
-  EXPECT_NE(read({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "soon"}}, &o)
+  EXPECT_NE(Read({{"HOROVOD_STALL_CHECK_TIME_SECONDS", "soon"}}, &o)
                 .message()
                 .find("HOROVOD_STALL_CHECK_TIME_SECONDS='soon'"),
             std::string::npos);
@@ -140,22 +141,14 @@ TEST(RankOptionsTest, OurFusionThresholdGoesBeforeHorovods) {
 }
 
 TEST(RankOptionsTest, WaysOfCudaTensorsAreHorovods) {
-  const auto read = [](std::map<std::string, std::string> env, RankOptions* o) {
-    return ReadRankOptions(
-        [&](const char* name) -> const char* {
-          const auto it = env.find(name);
-          return it == env.end() ? nullptr : it->second.c_str();
-        },
-        o);
-  };
   RankOptions o;
-  EXPECT_TRUE(read({{"HOROVOD_ENABLE_ASYNC_COMPLETION", "1"},
+  EXPECT_TRUE(Read({{"HOROVOD_ENABLE_ASYNC_COMPLETION", "1"},
                     {"HOROVOD_GPU_ALLREDUCE", "MPI"}},
                    &o)
                   .ok());
   EXPECT_TRUE(o.async_completion);
   EXPECT_EQ(o.gpu_notice, "");
-  EXPECT_TRUE(read({{"HOROVOD_GPU_OPERATIONS", "NCCL"},
+  EXPECT_TRUE(Read({{"HOROVOD_GPU_OPERATIONS", "NCCL"},
                     {"MAYPOLE_GPU_BROADCAST", "NCCL"}},
                    &o)
                   .ok());
@@ -165,10 +158,10 @@ TEST(RankOptionsTest, WaysOfCudaTensorsAreHorovods) {
             "version does not use NCCL yet; CUDA tensors are copied through "
             "host memory");
   EXPECT_EQ(
-      read({{"HOROVOD_GPU_ALLREDUCE", "DDL"}}, &o).message(),
+      Read({{"HOROVOD_GPU_ALLREDUCE", "DDL"}}, &o).message(),
       "HOROVOD_GPU_ALLREDUCE=DDL: DDL is not supported; expected NCCL, or "
       "MPI (copies through host memory)");
-  EXPECT_EQ(read({{"HOROVOD_GPU_ALLTOALL", "nccl"}}, &o).code(),
+  EXPECT_EQ(Read({{"HOROVOD_GPU_ALLTOALL", "nccl"}}, &o).code(),
             Code::kInvalidArgument);
 }
 
