@@ -75,8 +75,9 @@ void DefineAddresses(WorkerFlags* f, CommandLine* line) {
       {"--network_timeout"},
       DurationValue(&f->network_timeout, absl::ZeroDuration(), absl::Hours(1)),
       "a connection counts as failed when the other node's kernel has "
-      "acknowledged nothing for this long; 0: the limit of this kernel (15 "
-      "minutes)");
+      "answered nothing for this long, neither to data nor to probes; 0: the "
+      "limit of this kernel for data (15 minutes), none for a connection that "
+      "only receives");
   line->Add({"--metrics"}, TextValue(&f->metrics, "HOST:PORT"),
             "address of the Prometheus endpoint; port 0: any free one; empty: "
             "none");

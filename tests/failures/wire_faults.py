@@ -8,17 +8,20 @@ from rank_faults import place_of, told_by
 
 def cut(scene, layout, fault):
     """A permanent cut: both sides get an error."""
-    ends, data = fault.args
-    with scene.job(layout, "doomed.py", ["submit", 0]) as job:
+    ends, data, place = fault.args
+    with scene.job(layout, "doomed.py", [place, 0]) as job:
         job.await_ready()
-        time.sleep(0.1)
+        if place == "submit":
+            time.sleep(0.1)
         since = time.monotonic()
         for node in ends:
             scene.wire.cut(node, data)
+        job.touch("cut")
+        waiting = [r for r in range(job.np) if (place, r) != ("compute", 0)]
         try:
             seconds, texts = {}, {}
             for node in (0, 1):
-                ranks = [r for r in range(job.np) if place_of(r, layout) == node]
+                ranks = [r for r in waiting if place_of(r, layout) == node]
                 told, records = told_by(job, ranks, since)
                 seconds["node n%d" % node] = told
                 texts["node n%d" % node] = records[ranks[0]]["text"]
@@ -40,7 +43,7 @@ def cut(scene, layout, fault):
 
 TOLD = {
     False: (r"allreduce '.*': .*node n1 .*", r"allreduce '.*': .*coordinator 10\.213\.77\.1:\d+ lost: .*"),
-    True: (r"allreduce '.*': .*network between nodes.*", r"allreduce '.*': .*network between nodes.*"),
+    True: (r"allreduce '.*': .*network between nodes.* to node n.*", r"(allreduce|broadcast) '.*': .*network between nodes.* to node n.*"),
 }
 
 
@@ -78,16 +81,21 @@ def fault(name, what, sees, run, bound, args, long=False):
 
 GOES_ON = "no error: all wait, then continue"
 ENDS = "both sides: an error that names the lost node or coordinator; the job ends"
+DATA_ENDS = "both sides: an error that names the connection; the job ends"
 
 FAULTS = [
-    fault("cut", "the network between two nodes is cut permanently", ENDS, cut, 15.0, ((0, 1), False)),
-    fault("cut-from-0", "packets from the coordinator's node are lost permanently", ENDS, cut, 15.0, ((0,), False), True),
-    fault("cut-from-1", "packets from the other node are lost permanently", ENDS, cut, 15.0, ((1,), False), True),
+    fault("cut", "the network between two nodes is cut permanently", ENDS, cut, 15.0, ((0, 1), False, "submit")),
+    fault("cut-from-0", "packets from the coordinator's node are lost permanently", ENDS, cut, 15.0, ((0,), False, "submit"), True),
+    fault("cut-from-1", "packets from the other node are lost permanently", ENDS, cut, 15.0, ((1,), False, "submit"), True),
     fault("healed", "the network between two nodes is cut for 1 s", GOES_ON, heal, 10.0, ((0, 1), False, 1.0)),
     fault("healed-late", "the network between two nodes is cut for 3.5 s: the coordinator's stream breaks and is resumed",
           GOES_ON, heal, 15.0, ((0, 1), False, 3.5), True),
     fault("healed-from-1", "packets from the other node are lost for 3.5 s", GOES_ON, heal, 15.0, ((1,), False, 3.5), True),
     fault("data-cut", "only the data network is cut, permanently (--network_timeout=3s); the coordinator can still be reached",
-          "both sides: an error that names the connection; the job ends", cut, 15.0, ((0, 1), True)),
+          DATA_ENDS, cut, 15.0, ((0, 1), True, "submit")),
+    fault("data-cut-idle", "the same while no data is under way: the ranks wait for one that computes", DATA_ENDS, cut, 15.0,
+          ((0, 1), True, "compute")),
+    fault("data-cut-sent", "the same; a node has sent all its data and waits for nothing, the other waits for that data",
+          DATA_ENDS, cut, 15.0, ((0, 1), True, "send")),
     fault("data-healed", "only the data network is cut for 1 s (--network_timeout=3s)", GOES_ON, heal, 10.0, ((0, 1), True, 1.0)),
 ]

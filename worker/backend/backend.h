@@ -16,8 +16,9 @@
 //
 // Thread contract: Prepare, Connect, OnEnded and Start from one thread. Prepare
 // and Connect may block; Start blocks only for a small chunk while no other one
-// is in flight. Abort() and the counters from any thread. The callback comes
-// from threads of the backend, one call at a time, or from within Start.
+// is in flight. Abort(), status() and the counters from any thread. The
+// callback comes from threads of the backend, one call at a time, or from
+// within Start.
 //
 // Invariants: for each Start there is one call of the callback, in the order of
 // the starts. Until then the chunk belongs to the backend; afterwards the
@@ -93,6 +94,10 @@ class Backend {
   // Makes chunks in flight end, and a waiting Connect return, with kAborted
   // soon. May be called repeatedly.
   virtual void Abort() = 0;
+
+  // OK, or why no further chunk can be exchanged: a connection to another node
+  // has broken, be a chunk in flight or not, or Abort() was called.
+  virtual absl::Status status() const = 0;
 
   // Payload bytes of the chunks that have ended without error.
   virtual uint64_t bytes_sent() const = 0;

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "worker/backend/authenticated_listener.h"
 #include "worker/backend/gloo_mesh.h"
-#include "worker/backend/tcp_user_timeout.h"
+#include "worker/backend/tcp_timeouts.h"
 
 namespace maypole::worker {
 namespace {
@@ -96,16 +96,15 @@ absl::Status GlooBackend::Connect(const std::vector<std::string>& addresses) {
   listener_->Close();  // no further connections are expected
   if (!connected.ok()) {
     Break(std::string(connected.message()));
-    const absl::Status why = Why();
-    // Return `connected` for its code; Why() would say kUnavailable.
+    const absl::Status why = status();
+    // Return `connected` for its code; status() would say kUnavailable.
     return absl::IsAborted(why) ? why : connected;
   }
-  SetTcpUserTimeout(options_.answer_timeout);
   try {
     StartThreads();
   } catch (const std::exception& e) {
     Break(absl::StrCat("cannot start to exchange data: ", e.what()));
-    return Why();
+    return status();
   }
   return absl::OkStatus();
 }
@@ -129,6 +128,9 @@ absl::Status GlooBackend::ConnectPairs(
                 std::string(connection.status().message()),
                 "; check that --network is an address other nodes can reach"));
       }
+      const absl::Status bounded =
+          SetTcpTimeouts(connection->get(), options_.answer_timeout);
+      if (!bounded.ok()) return bounded;
       try {
         meshes_[c]->Adopt(static_cast<int>(i), *std::move(connection));
       } catch (const std::exception& e) {
@@ -157,7 +159,7 @@ void GlooBackend::StartThreads() {
 
 // --- Ends -------------------------------------------------------------------
 
-absl::Status GlooBackend::Why() const {
+absl::Status GlooBackend::status() const {
   std::lock_guard lock(mutex_);
   // After Abort(), errors of the closed pairs do not matter.
   if (aborted_) return absl::AbortedError("the network backend was stopped");

@@ -35,8 +35,9 @@
 // Failures: waits have no timeout, because a late node is not a dead one. A
 // failed connection only fails what is posted on it; so a watcher thread waits
 // on all connections for a message that never comes, and its failure ends all
-// waits, as Abort() does. A cut wire shows when sent data is not acknowledged
-// (tcp_user_timeout.h).
+// waits, as Abort() does, whether or not a chunk is in flight. A cut wire shows
+// when sent data is not acknowledged, or keepalive probes are not answered
+// (tcp_timeouts.h).
 //
 // Thread contract: as Backend's.
 #ifndef MAYPOLE_WORKER_BACKEND_GLOO_BACKEND_H_
@@ -69,8 +70,8 @@ struct GlooOptions {
   std::vector<std::string> node_names;
   // A peer that cannot be reached within this fails Connect.
   std::chrono::milliseconds connect_timeout{20000};
-  // A connection fails if the peer's kernel has acknowledged nothing for this
-  // long; 0: never.
+  // A connection fails if the peer's kernel has answered nothing for this long;
+  // 0: never.
   std::chrono::milliseconds answer_timeout{10000};
   // Connections in each direction to each other node, the same on all nodes.
   // Chunks use them in turn.
@@ -93,6 +94,7 @@ class GlooBackend : public Backend {
   void OnEnded(std::function<void(const absl::Status&)> on_ended) override;
   void Start(Work work) override;
   void Abort() override;
+  absl::Status status() const override;
   uint64_t bytes_sent() const override { return sent_; }
   uint64_t bytes_received() const override { return received_; }
 
@@ -137,7 +139,6 @@ class GlooBackend : public Backend {
 
   // How a backend ends.
   void Break(const std::string& text);
-  absl::Status Why() const;
   void Watch();
   void NameTheLost(const std::string& text);
 
@@ -162,7 +163,7 @@ class GlooBackend : public Backend {
             const std::byte* data, uint64_t bytes);
   Part MakePart(GlooMesh& mesh, uint32_t node, bool is_send, uint64_t slot,
                 std::byte* data, uint64_t bytes);
-  // These return false if the backend is broken; then Why() tells the cause.
+  // These return false if the backend is broken; then status() tells the cause.
   bool Wait(Part& part);
   bool WaitAll(std::vector<Part>& parts);
 

@@ -174,6 +174,18 @@ TEST_P(GlooBackendTest, ALostPeerIsNamed) {
       << status;
 }
 
+TEST_P(GlooBackendTest, ALostPeerIsNamedWithoutAChunkInFlight) {
+  Nodes nodes(GetParam());
+  nodes.Connect();
+  EXPECT_TRUE(nodes[0].status().ok()) << nodes[0].status();
+  nodes[1].Abort();
+  EXPECT_EQ(nodes[1].status().code(), absl::StatusCode::kAborted);
+  while (nodes[0].status().ok()) std::this_thread::yield();
+  EXPECT_EQ(
+      nodes[0].status().message(),
+      "the connection to node n1 (host b) failed: the peer has closed it");
+}
+
 // Chunks of many sizes and both kinds, up to 8 in flight, each node at its own
 // pace; over one connection and over several.
 TEST_P(GlooBackendTest, ManyChunksOnTheirWay) {

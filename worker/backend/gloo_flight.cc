@@ -74,7 +74,7 @@ void GlooBackend::Number(Flight& flight) {
 }
 
 void GlooBackend::Post(Flight& flight) {
-  if (!Why().ok() || meshes_.empty()) {
+  if (!status().ok() || meshes_.empty()) {
     flight.failed = true;
     return;
   }
@@ -213,7 +213,7 @@ void GlooBackend::Finish(Flight& flight) {
     sent_ += flight.sent;
     received_ += flight.received;
   }
-  on_ended_(flight.failed ? Why() : absl::OkStatus());
+  on_ended_(flight.failed ? status() : absl::OkStatus());
   in_flight_.fetch_sub(1, std::memory_order_acq_rel);
 }
 

@@ -24,6 +24,16 @@ constexpr uint64_t kMostInOneRead = 256 * 1024;
 // Reads from one peer before the other peers are served.
 constexpr int kReadsPerTurn = 16;
 
+std::string ErrorText(int error) {
+  std::string text = std::strerror(error);
+  if (error == ETIMEDOUT) {
+    text +=
+        ": its machine has not answered within --network_timeout; check the "
+        "network between the nodes";
+  }
+  return text;
+}
+
 [[noreturn]] void NotOffered(const char* what) {
   throw std::logic_error(std::string("TcpTransport does not support ") + what);
 }
@@ -259,7 +269,7 @@ void TcpPair::Write() {
     if (n < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN) return WantWrite(true);
-      return Fail(std::strerror(errno));
+      return Fail(ErrorText(errno));
     }
     next.written += static_cast<size_t>(n);
     if (next.written < sizeof(Header) + next.header.bytes) continue;
@@ -289,7 +299,7 @@ bool TcpPair::Got(ssize_t n) {
   if (n == 0) {
     Fail("the peer has closed it");
   } else if (errno != EAGAIN && errno != EINTR) {
-    Fail(std::strerror(errno));
+    Fail(ErrorText(errno));
   }
   return false;
 }

@@ -60,7 +60,7 @@ void ExecutorCore::Refuse(Membership* membership, Code code,
 
 void ExecutorCore::OnTime(int64_t now_ms) {
   now_ms_ = now_ms;
-  if (give_up_ms_ && now_ms >= *give_up_ms_) FailEpochHere(network_failure_);
+  if (give_up_ms_ && now_ms >= *give_up_ms_) GiveUpNetwork();
   if (phase_ == Phase::kRunning) {
     if (absl::Status s = epoch_->OnTime(now_ms); !s.ok()) FailEpochHere(s);
   }
@@ -76,7 +76,7 @@ void ExecutorCore::OnTime(int64_t now_ms) {
                         static_cast<double>(start_timeout_ms) / 1000, " s"));
   }
   EndWatches([&](const Returning& r) { return now_ms >= r.until_ms; });
-  if (clients() > 0) {
+  if (clients() > 0 || epoch_) {  // other nodes use an epoch that drains
     idle_since_ms_ = idle_told_ms_ = now_ms;
   } else if (now_ms - idle_since_ms_ >= kIdleMs &&
              now_ms - idle_told_ms_ >= kIdleMs / 10) {
@@ -305,13 +305,21 @@ void ExecutorCore::OnPresenceAcknowledged() {
   if (phase_ == Phase::kRunning) epoch_->OnPresenceAcknowledged();
 }
 
-void ExecutorCore::OnNetworkFailed(const absl::Status& status) {
-  if (phase_ != Phase::kRunning || give_up_ms_) return;
+bool ExecutorCore::OnNetworkFailed(const absl::Status& status) {
+  if (phase_ != Phase::kRunning || give_up_ms_) return false;
   network_failure_ = absl::Status(
       status.code(),
       absl::StrCat("the network between nodes failed on node ", options_.node,
                    " (host ", options_.host, "): ", status.message()));
   give_up_ms_ = now_ms_ + options_.resume_timeout_ms + kBackendGraceMs;
+  return true;
+}
+
+void ExecutorCore::GiveUpNetwork() {
+  give_up_ms_.reset();
+  // The executor of a node whose ranks have left may end, or be lost.
+  const bool needed = epoch_->LiveRanks() > members_.members().size();
+  if (needed) FailEpochHere(network_failure_);
 }
 
 void ExecutorCore::OnBoardFull(const absl::Status& status) {

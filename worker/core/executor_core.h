@@ -118,7 +118,10 @@ class ExecutorCore {
   void OnBackendPrepared(
       const absl::StatusOr<std::vector<std::string>>& addresses);
   void OnBackendConnected(const absl::Status& status);
-  void OnNetworkFailed(const absl::Status& status);
+  // Ends the epoch later, unless the coordinator sends the real cause first or
+  // no rank on another node is left. Returns false if the failure does not
+  // matter: no epoch is running, or one has failed before.
+  bool OnNetworkFailed(const absl::Status& status);
 
   // --- Coordinator ---------------------------------------------------------
   void OnCoordinator(const proto::CoordinatorMessage& message);
@@ -190,6 +193,7 @@ class ExecutorCore {
   void FailEpoch(Code code, const std::string& text);
   // As FailEpoch, and reports the failure to the coordinator.
   void FailEpochHere(const absl::Status& status);
+  void GiveUpNetwork();
   // `how` completes "rank 3 was lost: "; `what` completes "rank 3 ".
   void MemberGone(const LocalMember& member, bool clean,
                   const std::string& what, const std::string& how,

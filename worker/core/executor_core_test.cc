@@ -189,6 +189,21 @@ TEST_F(ExecutorCoreTest, NetworkFailureAloneEndsTheEpochAfterABound) {
             "connection reset");
 }
 
+TEST_F(ExecutorCoreTest, NetworkFailureDoesNotMatterWhenTheOthersHaveLeft) {
+  StartTwoNodes();
+  core_.OnTime(1000);
+  EXPECT_TRUE(core_.OnNetworkFailed(absl::UnavailableError("reset")));
+  EXPECT_FALSE(core_.OnNetworkFailed(absl::UnavailableError("again")));
+  LeaveElsewhere();
+  core_.TakeActions();
+  core_.OnTime(1000 + 3000 + kBackendGraceMs);
+  EXPECT_TRUE(core_.TakeActions().empty());
+  core_.OnGoodbye(1, 0);
+  core_.OnGoodbye(2, 0);
+  EXPECT_EQ(Take<DropEpoch>().size(), 1u);
+  EXPECT_FALSE(core_.OnNetworkFailed(absl::UnavailableError("late")));
+}
+
 TEST_F(ExecutorCoreTest, LostCoordinatorEndsARunningEpochAndIsSoughtAnewLater) {
   StartOneNode();
   core_.OnLinkLost(absl::UnavailableError("coordinator x:1 lost"));
@@ -223,6 +238,20 @@ TEST_F(ExecutorCoreTest, IdleExecutorAsksToEnd) {
   core_.OnTime(100000 + kIdleMs - 1);
   EXPECT_TRUE(Take<ReportIdle>().empty());
   core_.OnTime(100000 + kIdleMs);
+  EXPECT_EQ(Take<ReportIdle>().size(), 1u);
+}
+
+// Other nodes would take the end of its connections for a failure.
+TEST_F(ExecutorCoreTest, AnExecutorWhoseEpochDrainsIsNotIdle) {
+  StartTwoNodes();
+  core_.OnGoodbye(1, 0);
+  core_.OnGoodbye(2, 0);
+  core_.OnTime(100000);
+  core_.OnTime(100000 + kIdleMs);
+  EXPECT_TRUE(Take<ReportIdle>().empty());
+  LeaveElsewhere();
+  EXPECT_EQ(Take<DropEpoch>().size(), 1u);
+  core_.OnTime(100000 + 2 * kIdleMs);
   EXPECT_EQ(Take<ReportIdle>().size(), 1u);
 }
 

@@ -66,8 +66,7 @@ void ExecutorLogic::Do(PrepareBackend& a) {
   };
   callbacks.on_failed = [this, post](absl::Status s) {
     post([this, s] {
-      observer_->OnNetworkFailed(s);
-      core_.OnNetworkFailed(s);
+      if (core_.OnNetworkFailed(s)) observer_->OnNetworkFailed(s);
     });
   };
   callbacks.runner.on_done = [this](const RunSpec& run) {

@@ -191,8 +191,12 @@ void NetworkRunner::Ended(const absl::Status& status) {
   if (done == run->chunks && callbacks_.on_done) callbacks_.on_done(run->spec);
 }
 
+// Asks the backend, too: it reports a broken connection only to chunks in
+// flight, and another node may wait for the end of the epoch while none is in
+// flight here.
 absl::Status NetworkRunner::Failure() {
   std::lock_guard lock(flights_mutex_);
+  failure_.Update(backend_->status());
   return failure_;
 }
 

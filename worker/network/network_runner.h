@@ -23,7 +23,8 @@
 // Invariants, as counts of chunks of the epoch:
 //   consumed_ <= done <= started <= granted <= consumed_ + ring_depth
 // Everything read from the board (progress words) is clamped to the run. After
-// the first error no further chunk is published as done.
+// the first error no further chunk is published as done. A connection that
+// breaks while no chunk is in flight is such an error, too.
 #ifndef MAYPOLE_WORKER_NETWORK_NETWORK_RUNNER_H_
 #define MAYPOLE_WORKER_NETWORK_NETWORK_RUNNER_H_
 

@@ -374,6 +374,16 @@ TEST_F(NetworkRunnerTest, ErrorOfTheBackendIsFinal) {
   EXPECT_EQ(Done(0, 1), 0u);
 }
 
+// The other node may still wait for what was sent here.
+TEST_F(NetworkRunnerTest, ABrokenConnectionIsAnErrorWithoutAChunkInFlight) {
+  runner_->Add(Spec(0, 1, kChunk));
+  Publish(&Progress::reduced, 0, 1, 1);
+  StepAll();
+  ASSERT_EQ(Done(0, 1), 1u);
+  backend_.broken = absl::UnavailableError("node n1 has gone");
+  EXPECT_EQ(runner_->Step().status().message(), "node n1 has gone");
+}
+
 TEST_F(NetworkRunnerTest, SleepsUntilWokenAndEndsWithTheBoard) {
   absl::Status result = absl::UnknownError("still running");
   std::thread network([&] { result = runner_->Run(); });

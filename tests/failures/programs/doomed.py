@@ -8,6 +8,8 @@ when rank N has reached that point.
   submit   all ranks submit and wait as fast as they can
   wait     it waits with others in an operation that one rank has not submitted
            (the next one after the victim, which computes)
+  send     all ranks wait for the file "cut"; then the victim's node broadcasts a few
+           bytes, for which it waits for nobody
 WAY is what the victim does at SIGUSR1: exception, exit0, exit3, shutdown.
 
 A rank without an error continues: when the file "go" appears, the computing
@@ -65,10 +67,19 @@ def train():
             return totals[0]
 
 
+def send(root):
+    rank.touch("ready.%d" % rank.RANK)
+    rank.await_file("cut")
+    plain.submit("sent", kind="broadcast", n=16, value=rank.RANK, root=root).wait()
+    return plain.allreduce("awaited")[0]
+
+
 def play(place, victim):
     late = victim if place == "compute" else (victim + 1) % plain.size()
     if place == "submit":
         return train()
+    if place == "send":
+        return send(victim)
     if rank.RANK == late:
         compute()
     return await_others()

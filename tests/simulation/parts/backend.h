@@ -55,6 +55,7 @@ class SimulatedBackend : public worker::Backend {
   void OnEnded(std::function<void(const absl::Status&)> on_ended) override;
   void Start(worker::Work work) override;
   void Abort() override;
+  absl::Status status() const override { return failure_; }
   uint64_t bytes_sent() const override { return 0; }
   uint64_t bytes_received() const override { return 0; }
 

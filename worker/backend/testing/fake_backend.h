@@ -1,7 +1,7 @@
 // FakeBackend: a Backend for tests that records the started chunks.
 //
 // Chunks end at once, with `result`. If `holds` is set, they end when the test
-// calls End(), from any thread, one call at a time.
+// calls End(), from any thread, one call at a time. `broken` is its status().
 //
 // Thread contract: as Backend; only the thread that calls Start reads `calls`.
 #ifndef MAYPOLE_WORKER_BACKEND_TESTING_FAKE_BACKEND_H_
@@ -36,11 +36,13 @@ class FakeBackend : public Backend {
   }
   void End(const absl::Status& status) { on_ended_(status); }
   void Abort() override { ++aborts; }
+  absl::Status status() const override { return broken; }
   uint64_t bytes_sent() const override { return 0; }
   uint64_t bytes_received() const override { return 0; }
 
   std::vector<Work> calls;
   absl::Status result;
+  absl::Status broken;
   bool holds = false;
   int aborts = 0;
 

@@ -136,9 +136,11 @@ class ExecutorEpoch : private WaitJudge {
   std::string AfterText() const;
 
   bool HasLeft(int rank) const { return left_.contains(rank); }
-  bool AllHaveLeft() const {
-    return left_.size() == static_cast<size_t>(info_.size);
+  // How many ranks have not left.
+  size_t LiveRanks() const {
+    return static_cast<size_t>(info_.size) - left_.size();
   }
+  bool AllHaveLeft() const { return LiveRanks() == 0; }
 
  private:
   absl::StatusOr<uint32_t> Allot(SharedSet set, Kind kind,

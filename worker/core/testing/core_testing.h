@@ -77,6 +77,15 @@ class ExecutorCoreTest : public testing::Test {
     Drop();
   }
 
+  // The ranks of the other of two nodes leave.
+  void LeaveElsewhere() {
+    for (uint32_t rank = 2; rank < 4; ++rank) {
+      proto::CoordinatorMessage m;
+      m.mutable_rank_left()->set_epoch(1);
+      m.mutable_rank_left()->set_rank(rank);
+      core_.OnCoordinator(m);
+    }
+  }
   void StartTwoNodes() {
     Join(4);
     core_.OnCoordinator(StartMessage(1, 2));
