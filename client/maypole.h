@@ -51,7 +51,7 @@
 extern "C" {
 #endif
 
-#define MAYPOLE_ABI_VERSION 4
+#define MAYPOLE_ABI_VERSION 5
 #define MAYPOLE_MAX_DIMS 8
 
 /* The values are gRPC's status codes. */
@@ -180,10 +180,10 @@ typedef struct {
  * work which the caller enqueues there later may change or free it. When the
  * operation has ended, maypole_copy_result() writes the output, in the order of
  * the stream given there, and in no other order: work of other streams that
- * uses the output must be done, or that stream must wait for it. The output must
- * stay valid until then. Input and output must be on one device. All ranks must give CUDA tensors, or all CPU
- * tensors. The driver (libcuda.so.1) is opened when the first CUDA tensor is
- * submitted, not by maypole_init(). */
+ * uses the output must be done, or that stream must wait for it. The output
+ * must stay valid until then. Input and output must be on one device. All ranks
+ * must give CUDA tensors, or all CPU tensors. The driver (libcuda.so.1) is
+ * opened when the first CUDA tensor is submitted, not by maypole_init(). */
 
 #define MAYPOLE_EXCHANGE_BYTES 8192
 
@@ -273,12 +273,13 @@ maypole_status maypole_result(int64_t handle, void** data, int64_t* bytes,
 
 /* For an operation on CUDA tensors that has ended successfully: enqueues the
  * copy of its result on `stream` (NULL: the legacy default stream) and returns
- * when it is done, or, if MAYPOLE_ENABLE_ASYNC_COMPLETION=1 (or HOROVOD_...) was
- * set at maypole_init(), when it is enqueued. `to`: device memory of
+ * when it is done, or, if MAYPOLE_ENABLE_ASYNC_COMPLETION=1 (or HOROVOD_...)
+ * was set at maypole_init(), when it is enqueued. `to`: device memory of
  * maypole_result()'s bytes for allgather and alltoall, whose result has no
  * other place; NULL: the operation's output. It may be called again
  * (MAYPOLE_CANCELLED: a signal interrupted the wait; call it again with the
- * same arguments), and the handle may be released as soon as it has returned. */
+ * same arguments), and the handle may be released as soon as it has returned.
+ */
 maypole_status maypole_copy_result(int64_t handle, void* to, void* stream);
 
 /* For an alltoall that has ended successfully: how many rows came from each
@@ -322,6 +323,31 @@ maypole_status maypole_allocate(uint64_t bytes, void** memory);
 /* Does nothing if memory is NULL. No operation on the memory may be pending. */
 maypole_status maypole_free(void* memory);
 
+/* Allocates memory of a CUDA device that the executor of this node maps, too.
+ * An allreduce in place on it, or on any part that starts at a multiple of 256
+ * bytes, makes no copies if the executor reduces it on that device; as with
+ * maypole_allocate() each rank has its own contents. Other ranks may use
+ * ordinary memory.
+ * `gpu` is the device's ordinal in this process, as of cudaSetDevice(). The
+ * memory is not zeroed, and no stream uses it. It stays valid until
+ * maypole_free_on_gpu(), also after maypole_shutdown(). Waits for the executor,
+ * at most 2 s, but not for the device. Returns MAYPOLE_RESOURCE_EXHAUSTED, and
+ * allocates nothing, if there is no room (MAYPOLE_GPU_MEMORY_BYTES), or if
+ * memory cannot be shared here (MAYPOLE_GPU_MEMORY=host, say, or a rank that is
+ * alone on its node): use ordinary memory then. */
+maypole_status maypole_allocate_on_gpu(uint64_t bytes, int32_t gpu,
+                                       void** memory);
+
+/* Frees memory of maypole_allocate_on_gpu() while these streams may still use
+ * it (cudaStream_t, CUstream; NULL: the legacy default stream): it is used
+ * again when all their work so far is done, which this function does not wait
+ * for. No other stream may use it any more, and no operation on it may be
+ * pending. Does nothing if memory is NULL. After an error other than
+ * MAYPOLE_INVALID_ARGUMENT (one of the streams is capturing a graph, or the
+ * device has failed) the memory is freed, but never used again. */
+maypole_status maypole_free_on_gpu(void* memory, void* const* streams,
+                                   int32_t count);
+
 /* The calling thread's last error; never NULL. */
 const char* maypole_last_error(void);
 
@@ -337,6 +363,7 @@ const char* maypole_version(void);
  *   "bytes"            input bytes of the completed operations
  *   "pending"          operations pending now
  *   "arena_operations" completed operations that ran in arenas
+ *   "gpu_operations"   completed operations that the executor reduced on a GPU
  *   "arena_bytes"      arena bytes that this process has allocated now
  *   "arena_limit"      bytes that this rank's arena can hold: --arena_bytes, or
  *                      less under a limit of address space (ulimit -v)

@@ -13,7 +13,7 @@ namespace maypole {
 // Version of the session structs and of the board's layout. Both sides must
 // have the same version; a peer with another one is refused by a message that
 // names both versions.
-inline constexpr uint32_t kProtocolVersion = 4;
+inline constexpr uint32_t kProtocolVersion = 5;
 
 inline constexpr int kMaxDims = 8;            // dimensions of a tensor
 inline constexpr size_t kMaxNameBytes = 511;  // an operation's name
@@ -43,6 +43,10 @@ inline constexpr int kMaxAlltoallRanks = 1024;
 // Alltoalls in flight that span several nodes.
 inline constexpr uint32_t kMatrices = 2;
 inline constexpr uint64_t kMaxArenaBytes = uint64_t{1} << 40;  // per rank
+// GPU memory that ranks and their executor share (common/board/gpu_place.h).
+inline constexpr uint32_t kMaxGpus = 64;          // of a job on a node
+inline constexpr uint32_t kMaxGpuMemories = 256;  // of a rank
+inline constexpr uint64_t kMaxGpuMemoryBytes = uint64_t{1} << 40;  // of one
 inline constexpr uint64_t kMaxTensorBytes = uint64_t{1} << 44;
 
 static_assert(kTicketCells >= 2 * (kMaxSlots + kMaxRuns));

@@ -28,9 +28,6 @@ work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0 skipped=0
 
-# Many tests are several processes each, which mostly wait for each other.
-jobs=$(($(nproc) + 1))
-
 # part NAME OPTION...: one run of bazel test, added to the sums. What it needs is
 # built before, so that compilers have all cores and then tests have them.
 part() {
@@ -39,7 +36,7 @@ part() {
   echo "=== $name: build"
   bazel build --keep_going "$@" //...
   echo "=== $name"
-  tools/ci/test.py --keep_going --local_test_jobs="$jobs" "$@" 2>&1 | tee "$work/log"
+  tools/ci/test.py --keep_going --local_test_jobs="$(nproc)" "$@" 2>&1 | tee "$work/log"
   counts="$(tail -n 1 "$work/log" |
     sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p')"
   set -- ${counts:-0 1 0}

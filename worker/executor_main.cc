@@ -21,6 +21,7 @@
 #include "worker/core/limits.h"
 #include "worker/executor/become_user.h"
 #include "worker/executor/executor.h"
+#include "worker/gpu/gpu_runner.h"
 #include "worker/network/grpc_transport.h"
 #include "worker/network/route.h"
 
@@ -149,6 +150,9 @@ absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals) {
   };
   options.make_backend = [&](const PrepareBackend& prepare) {
     return MakeBackend(flags, *setup, prepare);
+  };
+  options.make_gpus = [](EpochGpus::Callbacks callbacks) {
+    return std::make_unique<GpuRunner>(std::move(callbacks));
   };
   Executor executor(std::move(options), std::move(control), *std::move(stats));
   return executor.Run(std::move(stop_signals));

@@ -462,6 +462,31 @@ maypole_status maypole_free(void* memory) {
   return Return(Client::Free(memory));
 }
 
+maypole_status maypole_allocate_on_gpu(uint64_t bytes, int32_t gpu,
+                                       void** memory) {
+  const auto c = Current();
+  if (c == nullptr) return Return(NotInitialized());
+  if (memory == nullptr) {
+    return Return(Status(Code::kInvalidArgument,
+                         "maypole_allocate_on_gpu: memory is null"));
+  }
+  return Return(c->AllocateOnGpu(bytes, gpu, memory));
+}
+
+maypole_status maypole_free_on_gpu(void* memory, void* const* streams,
+                                   int32_t count) {
+  if (count < 0 || (count > 0 && streams == nullptr)) {
+    return Return(Status(Code::kInvalidArgument,
+                         "maypole_free_on_gpu: count must not be negative, "
+                         "streams must not be null"));
+  }
+  std::vector<maypole::cuda::CUstream> all;
+  for (int32_t i = 0; i < count; ++i) {
+    all.push_back(static_cast<maypole::cuda::CUstream>(streams[i]));
+  }
+  return Return(Client::FreeOnGpu(memory, all));
+}
+
 const char* maypole_last_error(void) { return last_error.c_str(); }
 
 const char* maypole_version(void) { return maypole::kVersion; }
@@ -481,6 +506,9 @@ int64_t maypole_counter(const char* name) {
   if (std::strcmp(name, "pending") == 0) return c->pending();
   if (std::strcmp(name, "arena_limit") == 0) {
     return static_cast<int64_t>(c->arena_limit());
+  }
+  if (std::strcmp(name, "gpu_operations") == 0) {
+    return n.gpu_operations.load();
   }
   if (std::strcmp(name, "arena_operations") == 0) {
     return n.arena_operations.load();

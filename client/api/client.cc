@@ -340,8 +340,8 @@ Status Client::OpenStaging(std::shared_ptr<Staging>* out) {
     *out = staging_;
   }
   if (*out != nullptr) return Status();
-  if (Status s =
-          Staging::Open(communicator_.get(), communicator_->arena(), out);
+  if (Status s = Staging::Open(communicator_.get(), communicator_->arena(),
+                               options_.gpu_memory, out);
       !s.ok()) {
     return s;
   }
@@ -359,6 +359,24 @@ Status Client::Stage(Operation* op, cuda::CUstream stream) {
         op->Title() + ": CUDA tensors cannot be used here: " + s.message());
   }
   return staging->CopyIn(op, stream, InputBytes(*op), OutputBytes(*op));
+}
+
+Status Client::AllocateOnGpu(uint64_t bytes, int gpu, void** memory) {
+  if (communicator_->FindSet(0)->locals.size() < 2) {
+    return Status(Code::kResourceExhausted,
+                  "this rank is alone on its node, so that no memory of GPUs "
+                  "is shared");
+  }
+  std::shared_ptr<Staging> staging;
+  if (Status s = OpenStaging(&staging); !s.ok()) {
+    return Status(Code::kInvalidArgument,
+                  "maypole_allocate_on_gpu: CUDA memory cannot be used here: " +
+                      s.message());
+  }
+  cuda::CUdeviceptr address = 0;
+  const Status s = AllocateUserGpuMemory(staging, gpu, bytes, &address);
+  if (s.ok()) *memory = reinterpret_cast<void*>(address);
+  return s;
 }
 
 Status Client::CopyResult(int64_t handle, cuda::CUstream stream, void* to) {
@@ -471,6 +489,9 @@ void Client::Count(const Operation& op) {
   if (!op.done.load(std::memory_order_acquire)) return;
   if (op.status.ok()) {
     counters_.completed.fetch_add(1, std::memory_order_relaxed);
+    if (op.ran_on_gpu) {
+      counters_.gpu_operations.fetch_add(1, std::memory_order_relaxed);
+    }
     if (op.ran_in_arena) {
       counters_.arena_operations.fetch_add(1, std::memory_order_relaxed);
     }

@@ -31,6 +31,7 @@
 
 #include "client/bootstrap/rank_options.h"
 #include "client/gpu/staging.h"
+#include "client/gpu/user_gpu_memory.h"
 #include "client/session/communicator.h"
 #include "common/wire/signature.h"
 
@@ -90,6 +91,7 @@ struct Counters {
   std::atomic<int64_t> failed{0};
   std::atomic<int64_t> bytes{0};
   std::atomic<int64_t> arena_operations{0};
+  std::atomic<int64_t> gpu_operations{0};
 };
 
 class Client {
@@ -168,6 +170,13 @@ class Client {
     return AllocateMemory(communicator_->arena(), bytes, memory);
   }
   static Status Free(void* memory) { return ReleaseMemory(memory); }
+  // See maypole_allocate_on_gpu() and maypole_free_on_gpu() there.
+  Status AllocateOnGpu(uint64_t bytes, int gpu, void** memory);
+  static Status FreeOnGpu(void* memory,
+                          std::span<const cuda::CUstream> streams) {
+    return FreeUserGpuMemory(reinterpret_cast<cuda::CUdeviceptr>(memory),
+                             streams);
+  }
 
   void Leave();
   int64_t pending() const;

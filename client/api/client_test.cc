@@ -478,6 +478,19 @@ TEST(LocalClientTest, AJobOfOneRankNeedsNoAgent) {
             Code::kInvalidArgument);
 }
 
+TEST(LocalClientTest, ARankAloneSharesNoGpuMemory) {
+  std::unique_ptr<Client> client;
+  ASSERT_TRUE(Client::Join(RankOptions{}, &client).ok());
+  void* memory = nullptr;
+  const Status s = client->AllocateOnGpu(1, 0, &memory);
+  EXPECT_EQ(s.code(), Code::kResourceExhausted);
+  EXPECT_EQ(s.message(),
+            "this rank is alone on its node, so that no memory of GPUs is "
+            "shared");
+  EXPECT_EQ(memory, nullptr);
+  EXPECT_TRUE(Client::FreeOnGpu(nullptr, {}).ok());
+}
+
 TEST(LocalClientTest, SplitsAreForAlltoallOnly) {
   std::unique_ptr<Client> client;
   ASSERT_TRUE(Client::Join(RankOptions(), &client).ok());

@@ -1,8 +1,12 @@
 #include "client/bootstrap/rank_options.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <iterator>
 #include <limits>
+#include <string_view>
+#include <utility>
 
 #include "common/fusion_threshold.h"
 #include "common/limits.h"
@@ -86,6 +90,17 @@ Status ReadStall(const Getter& get, RankOptions* o) {
   return Status();
 }
 
+// MPI is the way through host memory. An allreduce's own variable goes before
+// that of all kinds.
+bool AllreduceThroughHost(const Getter& get) {
+  for (const char* kind : {"GPU_ALLREDUCE", "GPU_OPERATIONS"}) {
+    std::string full;
+    const char* text = Either(get, kind, &full);
+    if (text != nullptr) return std::strcmp(text, "MPI") == 0;
+  }
+  return false;
+}
+
 // How operations on CUDA tensors run, by kind. Horovod decides that when it is
 // built; here it is a choice at run time.
 Status ReadGpuWays(const Getter& get, RankOptions* o) {
@@ -106,12 +121,45 @@ Status ReadGpuWays(const Getter& get, RankOptions* o) {
             (std::strcmp(text, "DDL") == 0 ? "DDL is not supported; " : "") +
             "expected NCCL, or MPI (copies through host memory)");
   }
+  if (AllreduceThroughHost(get)) o->gpu_memory.mode = GpuMemoryMode::kNone;
   if (!nccl.empty()) {
     o->gpu_notice = "maypole: " + nccl +
                     "=NCCL: this version does not use NCCL yet; CUDA tensors "
                     "are copied through host memory";
   }
   return Status();
+}
+
+Status ReadGpuMemory(const Getter& get, RankOptions* o) {
+  constexpr std::pair<std::string_view, GpuMemoryMode> kModes[] = {
+      {"", GpuMemoryMode::kAuto},
+      {"auto", GpuMemoryMode::kAuto},
+      {"descriptor", GpuMemoryMode::kDescriptor},
+      {"ipc", GpuMemoryMode::kIpcHandle},
+      {"host", GpuMemoryMode::kNone},
+  };
+  if (const char* text = get("MAYPOLE_GPU_MEMORY"); text != nullptr) {
+    const auto* const mode =
+        std::find_if(std::begin(kModes), std::end(kModes),
+                     [&](const auto& m) { return m.first == text; });
+    if (mode == std::end(kModes)) {
+      return Status(Code::kInvalidArgument,
+                    std::string("MAYPOLE_GPU_MEMORY='") + text +
+                        "': expected auto, descriptor, ipc, or host (copies "
+                        "through host memory)");
+    }
+    o->gpu_memory.mode = mode->second;
+  }
+  const char* bytes = get("MAYPOLE_GPU_MEMORY_BYTES");
+  if (bytes == nullptr || *bytes == 0) return Status();
+  constexpr auto kMost = static_cast<int64_t>(kMaxGpuMemoryBytes);
+  if (ParseNumber(bytes, int64_t{0}, kMost, &o->gpu_memory.limit)) {
+    return Status();
+  }
+  return Status(Code::kInvalidArgument,
+                std::string("MAYPOLE_GPU_MEMORY_BYTES='") + bytes +
+                    "': expected a number of bytes from 0 (none) to " +
+                    std::to_string(kMost));
 }
 
 Status CheckPlaces(const RankOptions& o) {
@@ -197,6 +245,7 @@ Status ReadRankOptions(const Getter& get, RankOptions* out,
   if (s.ok()) s = ReadNumbers(get, &o);
   if (s.ok()) s = ReadFusionThreshold(get, &o.fusion_threshold);
   if (s.ok()) s = ReadStall(get, &o);
+  if (s.ok()) s = ReadGpuMemory(get, &o);
   if (s.ok()) s = ReadGpuWays(get, &o);
   if (s.ok()) s = ReadTexts(get, &o);
   if (s.ok()) s = CheckPlaces(o);

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "client/bootstrap/launcher_info.h"
+#include "client/gpu/gpu_memory_options.h"
 #include "common/limits.h"
 #include "common/status.h"
 
@@ -39,6 +40,7 @@ struct RankOptions {
   int64_t stall_shutdown_ms = -1;
   // Results of CUDA tensors: return when their copy is enqueued on the stream.
   bool async_completion = false;
+  GpuMemoryOptions gpu_memory;
   // A line to show with the first CUDA tensor: the way that the user has chosen
   // for them is not there; empty: none.
   std::string gpu_notice;

@@ -165,5 +165,39 @@ TEST(RankOptionsTest, WaysOfCudaTensorsAreHorovods) {
             Code::kInvalidArgument);
 }
 
+TEST(RankOptionsTest, HowGpuMemoryIsShared) {
+  const auto mode = [](std::map<std::string, std::string> environment) {
+    RankOptions o;
+    const Status s = Read(environment, &o);
+    EXPECT_TRUE(s.ok()) << s.message();
+    return o.gpu_memory.mode;
+  };
+  EXPECT_EQ(mode({}), GpuMemoryMode::kAuto);
+  EXPECT_EQ(mode({{"MAYPOLE_GPU_MEMORY", ""}}), GpuMemoryMode::kAuto);
+  EXPECT_EQ(mode({{"MAYPOLE_GPU_MEMORY", "auto"}}), GpuMemoryMode::kAuto);
+  EXPECT_EQ(mode({{"MAYPOLE_GPU_MEMORY", "descriptor"}}),
+            GpuMemoryMode::kDescriptor);
+  EXPECT_EQ(mode({{"MAYPOLE_GPU_MEMORY", "ipc"}}), GpuMemoryMode::kIpcHandle);
+  EXPECT_EQ(mode({{"MAYPOLE_GPU_MEMORY", "host"}}), GpuMemoryMode::kNone);
+  // Horovod's names for it.
+  EXPECT_EQ(mode({{"HOROVOD_GPU_ALLREDUCE", "MPI"}}), GpuMemoryMode::kNone);
+  EXPECT_EQ(mode({{"HOROVOD_GPU_OPERATIONS", "MPI"}}), GpuMemoryMode::kNone);
+  EXPECT_EQ(mode({{"HOROVOD_GPU_OPERATIONS", "MPI"},
+                  {"HOROVOD_GPU_ALLREDUCE", "NCCL"}}),
+            GpuMemoryMode::kAuto);
+  EXPECT_EQ(mode({{"HOROVOD_GPU_BROADCAST", "MPI"}}), GpuMemoryMode::kAuto);
+
+  RankOptions o;
+  EXPECT_EQ(Read({{"MAYPOLE_GPU_MEMORY", "vmm"}}, &o).message(),
+            "MAYPOLE_GPU_MEMORY='vmm': expected auto, descriptor, ipc, or host "
+            "(copies through host memory)");
+  EXPECT_EQ(o.gpu_memory.limit, -1);
+  EXPECT_TRUE(Read({{"MAYPOLE_GPU_MEMORY_BYTES", "1000000000"}}, &o).ok());
+  EXPECT_EQ(o.gpu_memory.limit, 1000000000);
+  EXPECT_EQ(Read({{"MAYPOLE_GPU_MEMORY_BYTES", "1G"}}, &o).message(),
+            "MAYPOLE_GPU_MEMORY_BYTES='1G': expected a number of bytes from 0 "
+            "(none) to 1099511627776");
+}
+
 }  // namespace
 }  // namespace maypole

@@ -86,10 +86,18 @@ ArriveResult PutTicket(const Board& board, uint32_t me, uint64_t cursor,
   return a;
 }
 
+// Leaves the operation to the executor, which reduces it on the GPU.
+ArriveResult LeaveToExecutor(const Board& board, const Operation& op) {
+  ArriveResult a;
+  a.wake_executor = MarkSlotReady(board, op);
+  return a;
+}
+
 // Starts the operation: all local ranks have arrived, and their signatures
 // match.
 ArriveResult SetGoing(const Board& board, uint32_t me, uint64_t cursor,
                       Operation& op) {
+  if (board.IsOnGpu(op.slot, op.generation)) return LeaveToExecutor(board, op);
   const EagerInputs eager_inputs = CollectEagerInputs(board, me, op);
   if (eager_inputs.next == EagerInputs::Next::kRendezvous) {
     return PutTicket(board, me, cursor, op, !op.awaited);
@@ -152,13 +160,15 @@ ArriveResult Arrive(const Board& board, uint32_t me, uint64_t cursor,
   if (board.OutcomeOf(op.slot, op.generation) != Outcome::kRunning) {
     return ArriveResult();  // the progress engine will see the failure
   }
-  const int buffer = negotiated ? kNoBuffer : Contribute(board, me, op, pool);
+  const bool may_be_eager = !negotiated && op.gpu_place == kNoGpuPlace;
+  const int buffer = may_be_eager ? Contribute(board, me, op, pool) : kNoBuffer;
   // Before the arrival, so that the executor sees both.
   if (negotiated && op.urgency() != Urgency::kNone) {
     RaiseUrgency(board, op.slot, op.generation, op.urgency());
   }
   if (!op.splits.empty()) WriteSplits(board, me, op);
-  board.Arrive(op.slot, me, op.generation, op.signature, buffer, op.arena);
+  board.Arrive(op.slot, me, op.generation, op.signature, buffer, op.arena,
+               op.gpu_place);
   board.WakeAside();  // ranks that have joined must submit it too
   ArriveResult a;
   if (board.OutcomeOf(op.slot, op.generation) != Outcome::kRunning) {

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "common/board/gpu_place.h"
 #include "common/board/urgent.h"
 #include "common/process_set.h"
 #include "common/status.h"
@@ -34,13 +35,24 @@ struct Unmap {
   void operator()(std::byte* p) const { munmap(p, bytes); }
 };
 
-// Host memory that stands for a tensor on a GPU.
+struct Operation;
+
+// What stands for a tensor on a GPU: host memory, or GPU memory that this rank
+// shares with the executor. Only the driver thread calls the functions.
 class StagedTensor {
  public:
   virtual ~StagedTensor() = default;
   // Memory for the result of an allgather or alltoall; it lives as long as this
   // object. Null if there is none.
   virtual std::byte* GatherInto(uint64_t bytes) = 0;
+  // The operation will run on the host, but its input lies on the GPU
+  // (`gpu_place`): begins to copy it, or looks whether that is done. kOk with
+  // *done: the operation's input and output are host memory now. Does not wait.
+  // An error: the input is lost.
+  virtual Status BringToHost(Operation* operation, bool* done) = 0;
+  // The executor has put the result where the input was, on the GPU. Called
+  // before the operation ends.
+  virtual void ReducedOnGpu() = 0;
 };
 
 // The kinds of operations that have no tensor; kNone: it has one.
@@ -71,7 +83,8 @@ struct Operation {
 
   // False while the input is still being written (by a GPU): the operation is
   // submitted, which fixes its name and its number, but this rank arrives only
-  // when RankCore::InputReady() has been called. Changed under RankCore's mutex.
+  // when RankCore::InputReady() has been called. Changed under RankCore's
+  // mutex.
   bool input_ready = true;
   // Null: the tensor is in host memory. Otherwise input and output lie in its
   // memory (client/gpu/staging.h).
@@ -87,6 +100,13 @@ struct Operation {
   // The tensor's offset in this rank's arena, + 1; 0: it is not in the arena.
   uint64_t arena = 0;
   bool ran_in_arena = false;
+  bool ran_on_gpu = false;  // the executor has reduced it
+
+  // Where the tensor lies in GPU memory that this rank shares with the
+  // executor, as PackGpuPlace(); kNoGpuPlace: nowhere. Constant once submitted.
+  // If all members have submitted a place on the same GPU, the executor reduces
+  // there. Otherwise the operation runs on the host.
+  uint64_t gpu_place = kNoGpuPlace;
 
   uint32_t slot = 0;
   uint32_t generation = 0;

@@ -99,7 +99,7 @@ void ProgressEngine::TakeTicket(const Ticket& ticket) {
   } else {
     const uint32_t g = table_->WaitingGeneration(ticket.ref);
     // This rank's operation has already ended, in Arrive() or by an abort.
-    if (g == 0 || !ticket.Is(g) || TakeEager(ticket.ref, g)) return;
+    if (g == 0 || !ticket.Is(g) || TakeResult(ticket.ref, g)) return;
     run = MakeSlotRun(ticket.ref, g);
   }
   if (run.parts.empty()) return;  // ended by an abort before its ticket came
@@ -108,6 +108,9 @@ void ProgressEngine::TakeTicket(const Ticket& ticket) {
     table_->Break(std::move(s));
   }
   ChooseStore(run);
+  run.on_gpu = std::any_of(run.parts.begin(), run.parts.end(), [](auto& part) {
+    return part.operation->gpu_place != kNoGpuPlace;
+  });
   active_.push_back(std::move(run));
   MAYPOLE_KILL_POINT("engine.taken");
   PublishStaged(active_.back());
@@ -149,6 +152,22 @@ bool ProgressEngine::TakeEager(uint32_t slot, uint32_t generation) {
   return true;
 }
 
+// Ends an operation that the executor has reduced on the GPU. False if it is
+// not such an operation.
+bool ProgressEngine::TakeReduced(uint32_t slot, uint32_t generation) {
+  if (board_->OutcomeOf(slot, generation) != Outcome::kCommitted ||
+      !board_->IsOnGpu(slot, generation)) {
+    return false;
+  }
+  Operation* op = table_->Claim(slot, generation);
+  if (op->staged != nullptr) op->staged->ReducedOnGpu();
+  op->ran_on_gpu = true;
+  board_->progress(slot, me_).consumed.store(Tagged(generation, UINT32_MAX),
+                                             std::memory_order_release);
+  table_->Finish(op, Status());
+  return true;
+}
+
 Run ProgressEngine::MakeSlotRun(RunRef ref, uint32_t generation) {
   Run run{.ref = ref, .generation = generation};
   Operation* op = table_->Claim(ref, generation);
@@ -177,6 +196,10 @@ Run ProgressEngine::MakePlannedRun(RunRef ref) {
 bool ProgressEngine::Advance(Run& run, bool may_stage) {
   if (run.broken || run.left) return false;
   bool moved = false;
+  if (run.on_gpu) {
+    if (!BringToHost(run)) return false;
+    moved = true;
+  }
   while (MayMove() && TryConsume(run)) moved = true;
   while (run.reduces() && MayMove() && TryReduce(run)) {
     moved = true;
@@ -184,6 +207,24 @@ bool ProgressEngine::Advance(Run& run, bool may_stage) {
   }
   if (may_stage && MayMove() && TryStage(run)) moved = true;
   return moved;
+}
+
+// True if the inputs of all its operations are in host memory now.
+bool ProgressEngine::BringToHost(Run& run) {
+  for (const Part& part : run.parts) {
+    Operation& op = *part.operation;
+    if (op.gpu_place == kNoGpuPlace) continue;
+    bool done = false;
+    if (Status s = op.staged->BringToHost(&op, &done); !s.ok()) {
+      run.broken = true;
+      table_->Break(op.Explain(s));
+      return false;
+    }
+    if (!done) return false;
+  }
+  FindPieces(*board_, me_, run);
+  run.on_gpu = false;
+  return true;
 }
 
 bool ProgressEngine::PlaceIsFree(uint32_t index) const {

@@ -24,6 +24,11 @@
 // chunk, and all ranks share one ticket order, so some rank can always move
 // (docs/board.md).
 //
+// A tensor on a GPU (Operation.gpu_place): if all ranks have theirs there, the
+// executor reduces and commits before it places the ticket, and the result is
+// there. Otherwise the run begins when this rank's input has been copied to
+// host memory.
+//
 // Outcome: the first rank that sees the last chunk's result complete commits
 // the run; an abort that came earlier fails it. Both call Board::Decide, so all
 // ranks of the node report the same outcome.
@@ -120,12 +125,17 @@ class ProgressEngine {
   bool TakeTickets();
   void TakeTicket(const Ticket& ticket);
   bool TakeEager(uint32_t slot, uint32_t generation);
+  bool TakeReduced(uint32_t slot, uint32_t generation);
+  bool TakeResult(uint32_t slot, uint32_t generation) {
+    return TakeEager(slot, generation) || TakeReduced(slot, generation);
+  }
   Run MakeSlotRun(RunRef ref, uint32_t generation);
   Run MakePlannedRun(RunRef ref);
 
   // False if this step has moved kStepBytes.
   bool MayMove() const { return moved_bytes_ < kStepBytes; }
   bool Advance(Run& run, bool may_stage);
+  bool BringToHost(Run& run);
   bool TryStage(Run& run);
   bool TryReduce(Run& run);
   bool TryConsume(Run& run);
@@ -138,6 +148,7 @@ class ProgressEngine {
   void RecordStore(const Run& run);
   bool LeaveArena(Run& run);
   bool PeersHaveLeft(const Run& run);
+  bool GpuIsIdle();
 
   bool PlaceIsFree(uint32_t index) const;
   bool ResultReady(const Run& run, uint32_t chunk) const;

@@ -117,9 +117,10 @@ bool ProgressEngine::HandleAbort() {
     if (board_->Decide(op->slot, op->generation, Outcome::kAborted) ==
         Outcome::kCommitted) {
       // Its ticket may never come: the rank that ran it may have died.
-      moved |= TakeEager(op->slot, op->generation);
+      moved |= TakeResult(op->slot, op->generation);
       continue;
     }
+    if (op->gpu_place != kNoGpuPlace && !GpuIsIdle()) continue;
     // Peers that have the ticket need not wait for us: see PeersHaveLeft().
     Publish(board_->progress(op->slot, me_).consumed,
             Run{.ref = op->slot, .generation = op->generation, .set = op->set},
@@ -129,6 +130,14 @@ bool ProgressEngine::HandleAbort() {
     moved = true;
   }
   return moved;
+}
+
+// True if the executor writes to no tensor of this rank any more. A GPU that is
+// stuck is not waited for; then the contents of the tensor are undefined for
+// longer.
+bool ProgressEngine::GpuIsIdle() {
+  return board_->header().gpu_reductions.load() == 0 ||
+         table_->PatienceIsOver();
 }
 
 // Publishes that this rank writes to no tensors of the run any more.

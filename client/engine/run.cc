@@ -85,21 +85,6 @@ Status LayOutAlltoall(const Board& board, uint32_t me, Run& run) {
   return status;
 }
 
-// Sets the pieces that this rank wants of an allreduce, broadcast or
-// reducescatter.
-void FindPieces(const Board& board, uint32_t me, Run& run) {
-  for (const Part& part : run.parts) {
-    if (part.operation->output == nullptr) continue;
-    Range range{0, part.end - part.begin};
-    if (run.signature.kind == Kind::kReducescatter) {
-      range = ScatteredBytes(board.config(), me, *part.operation);
-    }
-    if (range.size() == 0) continue;
-    run.pieces.push_back({part.begin + range.begin, part.begin + range.end,
-                          part.operation->output});
-  }
-}
-
 // True if all ranks have all tensors of the reduction in their arenas; then
 // sets `tensors` of each part.
 bool FindTensors(const Board& board, Run& run) {
@@ -182,9 +167,9 @@ Status AllocateGathered(const std::vector<int64_t>& counts, Operation* op) {
   for (const int64_t n : counts) rows += n;
   const uint64_t bytes = static_cast<uint64_t>(rows) * op->signature.RowBytes();
   if (op->MakeGathered(bytes, rows)) return Status();
-  return Status(Code::kResourceExhausted,
-                op->Title() + ": no memory for a result of " +
-                    std::to_string(bytes) + " bytes");
+  return Status(Code::kResourceExhausted, op->Title() +
+                                              ": no memory for a result of " +
+                                              std::to_string(bytes) + " bytes");
 }
 
 Range ScatteredBytes(const BoardConfig& config, uint32_t me,
@@ -197,6 +182,20 @@ Range ScatteredBytes(const BoardConfig& config, uint32_t me,
   const auto rows =
       static_cast<uint64_t>(ScatteredRows(op.signature, ranks, position));
   return {first * row, (first + rows) * row};
+}
+
+void FindPieces(const Board& board, uint32_t me, Run& run) {
+  run.pieces.clear();
+  for (const Part& part : run.parts) {
+    if (part.operation->output == nullptr) continue;
+    Range range{0, part.end - part.begin};
+    if (run.signature.kind == Kind::kReducescatter) {
+      range = ScatteredBytes(board.config(), me, *part.operation);
+    }
+    if (range.size() == 0) continue;
+    run.pieces.push_back({part.begin + range.begin, part.begin + range.end,
+                          part.operation->output});
+  }
 }
 
 Status LayOut(const Board& board, uint32_t me, Run& run) {

@@ -52,6 +52,7 @@ struct Run {
   Store store = Store::kCached;  // how this rank stages
   bool measured = false;         // StoreChoice wants to know how long it takes
   int64_t all_began = 0;         // when all had staged chunk 0, nanoseconds
+  bool on_gpu = false;  // this rank's input must still be brought to the host
   bool broken = false;  // this rank cannot take part; an abort will end it
   Signature signature;
   std::shared_ptr<const ProcessSet> set;
@@ -83,6 +84,10 @@ inline Range Overlap(const Range& a, uint64_t begin, uint64_t end) {
 // ref, generation, negotiated, parts and bytes. Allocates the result of an
 // allgather or alltoall; kResourceExhausted if that fails.
 Status LayOut(const Board& board, uint32_t me, Run& run);
+
+// Sets the pieces of a run that is not gathering. LayOut() does it too, but
+// before inputs and outputs were brought from a GPU to the host.
+void FindPieces(const Board& board, uint32_t me, Run& run);
 
 // The local rank of a global rank; -1 if it is on another node.
 int LocalRankOf(const BoardConfig& config, int32_t rank);

@@ -1,15 +1,15 @@
 #include "client/gpu/staging.h"
 
 #include <sched.h>
-#include <time.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <string>
 #include <utility>
 
+#include "client/gpu/staging_tensor.h"
 #include "client/session/stall_notice.h"
+#include "common/system/memory.h"
 #include "common/system/thread.h"
 
 namespace maypole {
@@ -45,112 +45,36 @@ Status Bad(std::string message) {
   return Status(Code::kInvalidArgument, std::move(message));
 }
 
-// False if a signal has come.
-bool Nap(microseconds time) {
-  const timespec t = {0, static_cast<long>(time.count()) * 1000};
-  return nanosleep(&t, nullptr) == 0 || errno != EINTR;
-}
-
-// After an error of the device nothing uses the memory any more.
-bool IsDone(const StagedResources& r) {
-  if (r.device == nullptr) return true;
-  const CurrentGpu current(*r.device);
-  const auto done = [&](cuda::CUevent event) {
-    return event == nullptr ||
-           r.device->driver().cuEventQuery(event) != CUDA_ERROR_NOT_READY;
-  };
-  return done(r.copied_in) && done(r.copied_out);
-}
-
-void GiveBack(const StagedResources& r, StagingMemory* memory,
-              ReadyWords* words) {
-  if (r.device == nullptr) return;
-  if (r.lost) return memory->NeverFree();
-  const CurrentGpu current(*r.device);
-  const cuda::Driver& driver = r.device->driver();
-  if (r.copied_in != nullptr) driver.cuEventDestroy(r.copied_in);
-  if (r.copied_out != nullptr) driver.cuEventDestroy(r.copied_out);
-  words->Return(r.word);
-  for (const StagingMemory::Block& block : {r.block, r.gathered}) {
-    if (block.data != nullptr) memory->Return(block);
-  }
-}
-
-// Returns those that are done, and keeps the others.
-std::vector<StagedResources> TakeDone(std::vector<StagedResources>* all) {
-  std::vector<StagedResources> done;
-  std::erase_if(*all, [&](const StagedResources& r) {
-    if (!IsDone(r)) return false;
-    done.push_back(r);
-    return true;
-  });
-  return done;
-}
-
-// The body of a thread that owns what a Staging has left. Freeing memory may
-// wait for all of the process's work on its GPUs.
-void FreeWhenIdle(std::shared_ptr<StagingMemory> memory,
-                  std::shared_ptr<ReadyWords> words,
-                  std::vector<StagedResources> retired) {
-  for (;;) {
-    for (const StagedResources& r : TakeDone(&retired)) {
-      GiveBack(r, memory.get(), words.get());
-    }
-    if (retired.empty()) break;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-}
-
 }  // namespace
 
-// The host memory of one operation, and what the GPU still does with it.
-class Staging::Tensor : public StagedTensor {
- public:
-  explicit Tensor(std::shared_ptr<Staging> staging)
-      : staging_(std::move(staging)) {}
-  ~Tensor() override { staging_->Retire(resources); }
-  std::byte* GatherInto(uint64_t bytes) override {
-    return staging_->GatherInto(bytes, this);
-  }
-
-  CUdeviceptr output = 0;  // the operation's own; 0: none
-  uint64_t output_bytes = 0;
-  std::atomic<uint32_t> looks{0};  // at the word
-  std::atomic<bool> input_settled{false};
-
-  // Guards the two below, and resources.copied_out: several threads may want
-  // the result.
-  std::mutex mutex;
-  CUdeviceptr copied_to = 0;  // the last copy out
-  CUstream copied_on = nullptr;
-  StagedResources resources;
-
- private:
-  const std::shared_ptr<Staging> staging_;
-};
-
-Staging::Tensor& Staging::TensorOf(const Operation& operation) {
-  return static_cast<Tensor&>(*operation.staged);
-}
-
 Staging::Staging(const cuda::Driver& driver, Communicator* communicator,
-                 std::shared_ptr<Arena> arena)
+                 std::shared_ptr<Arena> arena, const GpuMemoryOptions& options)
     : driver_(driver),
       communicator_(communicator),
-      memory_(std::make_shared<StagingMemory>(driver, std::move(arena))),
-      words_(std::make_shared<ReadyWords>(driver)) {}
+      pools_(new StagingPools{
+          {driver, std::move(arena)},
+          ReadyWords(driver),
+          {driver, options,
+           [communicator](const session::GpuMemoryRequest& request, int fd) {
+             return communicator->SendGpuMemory(request, fd);
+           }},
+          CopyStreams(driver)}) {}
 
 Status Staging::Open(Communicator* communicator, std::shared_ptr<Arena> arena,
+                     const GpuMemoryOptions& options,
                      std::shared_ptr<Staging>* out) {
   const cuda::Driver* driver = nullptr;
   if (Status s = cuda::LoadDriver(&driver); !s.ok()) return s;
   std::shared_ptr<Staging> staging(
-      new Staging(*driver, communicator, std::move(arena)));
+      new Staging(*driver, communicator, std::move(arena), options));
   if (Status s = StartThread([p = staging.get()] { p->WatchLoop(); },
                              &staging->thread_);
       !s.ok()) {
     return s;
   }
+  communicator->OnGpuMemoryReply(
+      [shared = &staging->pools_->shared](
+          const session::GpuMemoryReply& reply) { shared->OnReply(reply); });
   *out = std::move(staging);
   return Status();
 }
@@ -160,30 +84,20 @@ void Staging::Leave() {
   std::thread thread;
   {
     std::lock_guard lock(mutex_);
-    left_ = true;
+    if (std::exchange(left_, true)) return;
     dropped.swap(watched_);
     thread.swap(thread_);
   }
   changed_.notify_all();
+  pools_->shared.Leave();
+  communicator_->OnGpuMemoryReply(nullptr);
   if (thread.joinable()) thread.join();
 }
 
 Staging::~Staging() {
   Leave();
-  if (memory_->allocated() == 0) return;
-  std::thread thread;
-  const Status s = StartThread(
-      [memory = memory_, words = words_, retired = std::move(retired_)] {
-        FreeWhenIdle(memory, words, retired);
-      },
-      &thread);
-  if (s.ok()) {
-    thread.detach();
-    return;
-  }
-  // Freeing could block this thread: the memory stays.
-  new std::shared_ptr<StagingMemory>(memory_);
-  new std::shared_ptr<ReadyWords>(words_);
+  if (pools_->unused()) return;
+  FreeInBackground(std::move(pools_), std::move(retired_));
 }
 
 // --- Copy in -------------------------------------------------------------
@@ -209,11 +123,14 @@ Status Staging::CopyIn(Operation* op, CUstream stream, uint64_t input_bytes,
   const CurrentGpu current(*device);
   Status s = current.status();
   if (s.ok()) s = CheckStream(*device, stream);
-  if (s.ok()) s = MakeMemory(op, input_bytes, output_bytes, tensor.get());
-  if (s.ok() && input_bytes > 0) {
-    s = CopyInput(input, input_bytes, stream, tensor.get());
-    op->input_ready = false;
+  if (s.ok() && MayReduceOnGpu(*op, *device, input_bytes)) {
+    TakePlace(op, input, input_bytes, tensor.get());
   }
+  if (s.ok() && tensor->shared == 0) {
+    s = MakeMemory(op, input_bytes, output_bytes, tensor.get());
+  }
+  if (s.ok()) s = CopyInput(input, input_bytes, stream, tensor.get());
+  if (s.ok() && input_bytes > 0) op->input_ready = false;
   return s.ok() ? s : op->Explain(s);
 }
 
@@ -284,18 +201,47 @@ Status Staging::CheckStream(const Gpu& device, CUstream stream) const {
   return device.Check(result, "cuStreamIsCapturing");
 }
 
+// Operations of other nodes' ranks and of one rank alone never run on the GPU,
+// nor eager ones. If ranks have GPUs of their own, a copy to shared memory
+// would be for nothing; whether all still use one GPU when they arrive is
+// decided then.
+bool Staging::MayReduceOnGpu(const Operation& op, const Gpu& device,
+                             uint64_t bytes) const {
+  return op.signature.kind == Kind::kAllreduce && !op.set->negotiated() &&
+         op.set->locals.size() > 1 && bytes > communicator_->eager_bytes() &&
+         communicator_->AllUseGpu(*op.set, device.uuid());
+}
+
+// The executor writes the result over the input: a tensor that shall keep its
+// contents needs a copy.
+void Staging::TakePlace(Operation* op, CUdeviceptr input, uint64_t bytes,
+                        Tensor* tensor) {
+  SharedGpuMemory& shared = pools_->shared;
+  if (tensor->output == input) op->gpu_place = shared.PlaceOf(input, bytes);
+  if (op->gpu_place != kNoGpuPlace) {
+    tensor->shared = input;
+    return;
+  }
+  StagedResources& r = tensor->resources;
+  r.shared = shared.Take(*r.device, bytes);
+  op->gpu_place = r.shared.place;
+  tensor->shared = r.shared.address;
+}
+
 Status Staging::MakeMemory(Operation* op, uint64_t input_bytes,
                            uint64_t output_bytes, Tensor* tensor) {
   const bool own = HasOwnOutput(op->signature.kind);
   const uint64_t output_at = own ? RoundUp(input_bytes, kAlignment) : 0;
   const uint64_t bytes = std::max(input_bytes, output_at + output_bytes);
   StagingMemory::Block& block = tensor->resources.block;
-  if (Status s = memory_->Take(bytes, &block); !s.ok()) return s;
+  if (Status s = pools_->host.Take(bytes, &block); !s.ok()) return s;
   op->input = block.data;
   if (output_bytes > 0) op->output = block.data + output_at;
   return Status();
 }
 
+// Without an input only the event is recorded: the copy of the result comes
+// after what the stream does with the output now.
 Status Staging::CopyInput(CUdeviceptr from, uint64_t bytes, CUstream stream,
                           Tensor* tensor) {
   StagedResources& r = tensor->resources;
@@ -306,15 +252,18 @@ Status Staging::CopyInput(CUdeviceptr from, uint64_t bytes, CUstream stream,
       !s.ok()) {
     return s;
   }
-  if (Status s = device.Check(
-          driver_.cuMemcpyAsync(AddressOf(r.block.data), from, bytes, stream),
-          "cuMemcpyAsync of the input");
-      !s.ok()) {
-    return s;
+  const CUdeviceptr to =
+      tensor->shared != 0 ? tensor->shared : AddressOf(r.block.data);
+  if (to != from && bytes > 0) {
+    const CUresult result = driver_.cuMemcpyAsync(to, from, bytes, stream);
+    if (Status s = device.Check(result, "cuMemcpyAsync of the input");
+        !s.ok()) {
+      return s;
+    }
   }
-  if (words_->Take(device, &r.word) &&
-      words_->Write(r.word, stream) != CUDA_SUCCESS) {
-    words_->Return(std::exchange(r.word, {}));  // the event will tell
+  if (bytes > 0 && pools_->words.Take(device, &r.word) &&
+      pools_->words.Write(r.word, stream) != CUDA_SUCCESS) {
+    pools_->words.Return(std::exchange(r.word, {}));  // the event will tell
   }
   const Status s =
       device.Check(driver_.cuEventRecord(r.copied_in, stream), "cuEventRecord");
@@ -326,7 +275,7 @@ std::byte* Staging::GatherInto(uint64_t bytes, Tensor* tensor) {
   StagedResources& r = tensor->resources;
   if (r.device == nullptr || bytes == 0) return nullptr;
   const CurrentGpu current(*r.device);
-  if (!memory_->Take(bytes, &r.gathered).ok()) return nullptr;
+  if (!pools_->host.Take(bytes, &r.gathered).ok()) return nullptr;
   return r.gathered.data;
 }
 
@@ -404,102 +353,25 @@ void Staging::WatchLoop() {
   microseconds nap = kShortestNap;
   std::unique_lock lock(mutex_);
   while (!left_) {
-    if (watched_.empty()) {
+    if (watched_.empty() && going_to_host_.empty()) {
       changed_.wait(lock);
       nap = kShortestNap;
       continue;
     }
+    const bool on_host = AnyIsOnHost();
     lock.unlock();
-    nap = Look() ? kShortestNap : std::min(nap + nap / 4, kLongestNap);
+    if (on_host) communicator_->Wake();
+    nap =
+        Look() || on_host ? kShortestNap : std::min(nap + nap / 4, kLongestNap);
     std::this_thread::sleep_for(nap);
     lock.lock();
-  }
-}
-
-// --- Copy out ------------------------------------------------------------
-
-Status Staging::CopyOut(const Operation& op, CUstream stream, CUdeviceptr to,
-                        CopyOutReturns returns) {
-  Tensor& tensor = TensorOf(op);
-  const uint64_t bytes =
-      Gathers(op.signature.kind) ? op.gathered_bytes : tensor.output_bytes;
-  if (bytes == 0) return Status();
-  if (to == 0) to = tensor.output;
-  if (to == 0) {
-    return Bad(op.Title() + ": its result of " + std::to_string(bytes) +
-               " bytes needs memory on the GPU to be copied to");
-  }
-  const Gpu* device = nullptr;
-  if (Status s = Gpu::OfAddress(driver_, to, &device); !s.ok()) {
-    return op.Explain(Status(s.code(), "output: " + s.message()));
-  }
-  const CurrentGpu current(*device);
-  Status s = current.status();
-  if (s.ok()) s = CheckStream(*device, stream);
-  if (s.ok()) s = Enqueue(op, *device, to, bytes, stream);
-  // Memory that is not page-locked ends with the operation.
-  if (s.ok() && (returns == CopyOutReturns::kWhenDone || op.gathered)) {
-    s = AwaitCopy(*device, tensor.resources.copied_out);
-  }
-  return s.ok() ? s : op.Explain(s);
-}
-
-Status Staging::Enqueue(const Operation& op, const Gpu& device, CUdeviceptr to,
-                        uint64_t bytes, CUstream stream) {
-  Tensor& tensor = TensorOf(op);
-  std::lock_guard lock(tensor.mutex);
-  StagedResources& r = tensor.resources;
-  if (r.device == nullptr) r.device = &device;
-  if (r.device != &device) {
-    return Bad("its input is on " + r.device->uuid() +
-               ", the memory for its result on " + device.uuid());
-  }
-  if (tensor.copied_to == to && tensor.copied_on == stream) return Status();
-  Status s;
-  if (r.copied_out == nullptr) {
-    s = device.Check(
-        driver_.cuEventCreate(&r.copied_out, cuda::CU_EVENT_DISABLE_TIMING),
-        "cuEventCreate");
-  } else {  // the event must come after the earlier copy, too
-    s = device.Check(driver_.cuStreamWaitEvent(stream, r.copied_out, 0),
-                     "cuStreamWaitEvent");
-  }
-  if (!s.ok()) return s;
-  s = device.Check(
-      driver_.cuMemcpyAsync(to, AddressOf(op.output), bytes, stream),
-      "cuMemcpyAsync of the result");
-  if (!s.ok()) return s;
-  s = device.Check(driver_.cuEventRecord(r.copied_out, stream),
-                   "cuEventRecord");
-  r.lost |= !s.ok();
-  if (!s.ok()) return s;
-  tensor.copied_to = to;
-  tensor.copied_on = stream;
-  return Status();
-}
-
-// As a wait for an operation: a signal ends it.
-Status Staging::AwaitCopy(const Gpu& device, cuda::CUevent event) const {
-  const auto spin_until = Clock::now() + kSpin;
-  for (;;) {
-    const CUresult result = driver_.cuEventQuery(event);
-    if (result != CUDA_ERROR_NOT_READY) {
-      return device.Check(result, "cuEventQuery after the copy of the result");
-    }
-    if (Clock::now() < spin_until) {
-      sched_yield();
-    } else if (!Nap(kShortestNap)) {
-      return Status(Code::kCancelled, "a signal interrupted the wait");
-    }
   }
 }
 
 // --- Memory ------------------------------------------------------------------
 
 void Staging::Retire(const StagedResources& resources) {
-  if (IsDone(resources)) {
-    return GiveBack(resources, memory_.get(), words_.get());
-  }
+  if (IsDone(resources)) return GiveBack(resources, pools_.get());
   std::lock_guard lock(retired_mutex_);
   retired_.push_back(resources);
 }
@@ -511,9 +383,7 @@ void Staging::Reclaim() {
     if (retired_.empty()) return;
     done = TakeDone(&retired_);
   }
-  for (const StagedResources& r : done) {
-    GiveBack(r, memory_.get(), words_.get());
-  }
+  for (const StagedResources& r : done) GiveBack(r, pools_.get());
 }
 
 }  // namespace maypole

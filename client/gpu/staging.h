@@ -1,9 +1,9 @@
 // Staging: CUDA tensors over the CPU path, by copies through page-locked
-// memory.
+// memory; or reduced by the executor in GPU memory that it shares.
 //
-// Purpose: the last link of the chain of ways to run an operation on CUDA
-// tensors; it works for every kind, on any number of nodes, with any GPU, and
-// its results are those of the CPU path bit by bit.
+// Purpose: the chain of ways to run an operation on CUDA tensors. The last link
+// works for every kind, on any number of nodes, with any GPU. The results of
+// all are those of the CPU path bit by bit.
 //
 //   copy in   on the user's stream, when the operation is submitted: the input
 //             is copied to host memory, then a word in host memory is written
@@ -12,6 +12,20 @@
 //             the operation on the host memory
 //   copy out  on the stream of the thread that wants the result, when the
 //             operation has ended
+//
+// An allreduce among the ranks of one node may run on the GPU. Then its input
+// is copied to GPU memory that the executor has mapped, too
+// (shared_gpu_memory.h), or lies there already, and `gpu_place` says where. If
+// all ranks have done so on one GPU, the executor reduces there, over the
+// inputs; else each rank brings its input to the host, and all goes on as
+// above.
+//
+//   input      gpu_place   the operation runs   result
+//   on host    none        on the host          host memory -> output
+//   shared     a place     on the GPU           shared memory -> output, or it
+//                                               is there (ReducedOnGpu)
+//   shared     a place     on the host, after   host memory -> output
+//                          BringToHost
 //
 // No stream waits for a flag or for another process, so no death can leave a
 // stream stuck. The tensor is used on the user's own streams only, so its
@@ -24,9 +38,9 @@
 //   s = staging->CopyOut(operation, stream, to, CopyOutReturns::kWhenDone);
 //
 // Thread contract: all functions may be called by any thread. None waits for a
-// GPU, with two exceptions: CopyOut() with kWhenDone waits for its own copy (and
-// so for what the stream does before it), and CopyIn() frees what is kept when
-// there is no page-locked memory left.
+// GPU, with two exceptions: CopyOut() with kWhenDone waits for its own copy
+// (and so for what the stream does before it), and CopyIn() frees what is kept
+// when there is no page-locked memory left.
 //
 // Invariants: host memory is reused only when the copies from and to it are
 // done, and freed by a thread of its own, which waits for that. Watch() leads
@@ -43,8 +57,8 @@
 #include <vector>
 
 #include "client/engine/operation.h"
-#include "client/gpu/ready_words.h"
-#include "client/gpu/staging_memory.h"
+#include "client/gpu/gpu_memory_options.h"
+#include "client/gpu/staged_resources.h"
 #include "client/memory/arena.h"
 #include "client/session/communicator.h"
 #include "common/gpu/gpu.h"
@@ -57,31 +71,21 @@ enum class CopyOutReturns {
   kWhenEnqueued,  // the copy is on the stream
 };
 
-// What must not be reused before the GPU is done with it.
-struct StagedResources {
-  const cuda::Gpu* device = nullptr;  // null: nothing yet
-  StagingMemory::Block block;
-  StagingMemory::Block gathered;
-  ReadyWord word;
-  cuda::CUevent copied_in = nullptr;   // recorded after the word was written
-  cuda::CUevent copied_out = nullptr;  // recorded after the last copy out
-  // A copy may be on a stream, but no event tells when it is done.
-  bool lost = false;
-};
-
 class Staging : public std::enable_shared_from_this<Staging> {
  public:
   // Opens the driver. communicator must live until Leave() has returned; arena
   // may be null.
   static Status Open(Communicator* communicator, std::shared_ptr<Arena> arena,
+                     const GpuMemoryOptions& options,
                      std::shared_ptr<Staging>* out);
   ~Staging();
 
-  // The operation's input and output are addresses on a device: makes host
-  // memory for them, puts that in their place, and enqueues the copy of the
-  // input on `stream` (null: the legacy default stream). Sets input_ready to
-  // false if there is something to wait for. input_bytes: 0 if this rank's
-  // input is not needed; output_bytes: 0 for kinds whose result is gathered.
+  // The operation's input and output are addresses on a device: puts host
+  // memory or a place in shared GPU memory in their place, and enqueues the
+  // copy of the input on `stream` (null: the legacy default stream). Sets
+  // input_ready to false if there is something to wait for. input_bytes: 0 if
+  // this rank's input is not needed; output_bytes: 0 for kinds whose result is
+  // gathered.
   Status CopyIn(Operation* operation, cuda::CUstream stream,
                 uint64_t input_bytes, uint64_t output_bytes);
   // The operation has been started.
@@ -102,46 +106,65 @@ class Staging : public std::enable_shared_from_this<Staging> {
   // No input is looked at any more; ends the thread. May be called again.
   void Leave();
 
-  uint64_t allocated() const { return memory_->allocated(); }
+  // For memory of the user (user_gpu_memory.h), which may be freed after this
+  // object is gone.
+  Status OpenGpu(int ordinal, const cuda::Gpu** out) const {
+    return cuda::Gpu::Open(driver_, ordinal, out);
+  }
+  std::shared_ptr<StagingPools> pools() const { return pools_; }
+  // Gives the resources back to the pools when they are done.
+  void Retire(const StagedResources& resources);
+  // Gives back those that are done now.
+  void Reclaim();
+
+  uint64_t allocated() const { return pools_->host.allocated(); }
+  // For tensors of the user that lie in memory shared with the executor; lives
+  // as long as any of them.
+  std::shared_ptr<SharedGpuMemory> shared_gpu_memory() const {
+    return {pools_, &pools_->shared};
+  }
 
  private:
   class Tensor;
-  // An operation whose input is ready, or will never be.
-  struct Settled {
-    std::shared_ptr<Operation> operation;
-    Status error;
-  };
 
   Staging(const cuda::Driver& driver, Communicator* communicator,
-          std::shared_ptr<Arena> arena);
+          std::shared_ptr<Arena> arena, const GpuMemoryOptions& options);
   static Tensor& TensorOf(const Operation& operation);
   void NoteGpu(const cuda::Gpu& device);
   Status FindDevice(const Operation& operation, uint64_t input_bytes,
                     uint64_t output_bytes, Tensor* tensor) const;
   Status CheckStream(const cuda::Gpu& device, cuda::CUstream stream) const;
+  bool MayReduceOnGpu(const Operation& operation, const cuda::Gpu& device,
+                      uint64_t bytes) const;
+  void TakePlace(Operation* operation, cuda::CUdeviceptr input, uint64_t bytes,
+                 Tensor* tensor);
   Status MakeMemory(Operation* operation, uint64_t input_bytes,
                     uint64_t output_bytes, Tensor* tensor);
   Status CopyInput(cuda::CUdeviceptr from, uint64_t bytes,
                    cuda::CUstream stream, Tensor* tensor);
   std::byte* GatherInto(uint64_t bytes, Tensor* tensor);
+  Status BringToHost(Operation* operation, Tensor* tensor, bool* done);
+  Status BeginToHost(uint64_t bytes, Tensor* tensor);
+  void EndToHost(Tensor* tensor);
+  bool AnyIsOnHost();
   bool IsReady(Tensor& tensor, Status* error) const;
   Status Enqueue(const Operation& operation, const cuda::Gpu& device,
                  cuda::CUdeviceptr to, uint64_t bytes, cuda::CUstream stream);
   Status AwaitCopy(const cuda::Gpu& device, cuda::CUevent event) const;
-  void Retire(const StagedResources& resources);
-  void Reclaim();
   void WatchLoop();
 
   const cuda::Driver& driver_;
   Communicator* const communicator_;
-  const std::shared_ptr<StagingMemory> memory_;
-  const std::shared_ptr<ReadyWords> words_;
+  std::shared_ptr<StagingPools> pools_;
   std::atomic<const cuda::Gpu*> noted_gpu_{nullptr};
 
   std::mutex look_mutex_;  // one thread looks at a time
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::shared_ptr<Operation>> watched_;  // by submission
+  // Being copied to the host. The thread wakes the driver thread when one is
+  // there.
+  std::vector<Tensor*> going_to_host_;
   bool left_ = false;
   std::thread thread_;
 

@@ -326,6 +326,31 @@ TEST_F(StagingTest, AsyncCompletionReturnsWhenTheCopyIsEnqueued) {
       /*async_completion=*/true);
 }
 
+// Rank 0 receives. What its stream still does with the tensor comes before the
+// result, whichever stream asks for that.
+TEST_F(StagingTest, TheResultComesAfterEarlierWorkOnTheOutput) {
+  FakeExecutor executor("agent.sock", 2);
+  Run(2, [&](int rank, Client& client) {
+    const CUstream stream = NewStream();
+    const CUstream other = NewStream();
+    if (rank == 0) Delay(stream, 100);
+    const Bytes own(4096, static_cast<std::byte>(rank));
+    const CUdeviceptr memory = OnDevice(own, stream);
+    int64_t handle = 0;
+    ASSERT_TRUE(
+        client
+            .Submit(OnGpu("x", Shaped(Kind::kBroadcast, DType::kUint8, {4096}),
+                          memory, memory, stream),
+                    &handle)
+            .ok());
+    EXPECT_TRUE(client.Wait(handle, -1).ok());
+    EXPECT_TRUE(client.CopyResult(handle, other, nullptr).ok());
+    EXPECT_EQ(cuda().cuStreamSynchronize(stream), CUDA_SUCCESS);
+    EXPECT_EQ(Read(memory, 4096, other), Bytes(4096, std::byte{1}));
+    EXPECT_TRUE(client.Release(handle).ok());
+  });
+}
+
 TEST_F(StagingTest, ShutdownDoesNotWaitForTheGpu) {
   Run(1, [&](int, Client& client) {
     const CUstream stream = NewStream();

@@ -1,9 +1,11 @@
 #include "client/session/board_communicator.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <utility>
 
@@ -110,24 +112,66 @@ int BoardCommunicator::NoteGpu(std::string_view uuid) {
   return -1;
 }
 
+bool BoardCommunicator::AllUseGpu(const ProcessSet& set,
+                                  std::string_view uuid) const {
+  const uint64_t id = HashBytes(uuid);
+  return std::all_of(set.locals.begin(), set.locals.end(), [&](uint32_t i) {
+    return board_->rank(i).gpu.load(std::memory_order_relaxed) == id;
+  });
+}
+
 // --- RankShell --------------------------------------------------------------
+
+void BoardCommunicator::Send(const void* message, size_t bytes) {
+  SendInOrder(message, bytes, Fd());
+}
 
 // If the socket is full, the driver thread sends the message later. If it is
 // broken, the driver thread notices that.
-void BoardCommunicator::Send(const void* message, size_t bytes) {
+void BoardCommunicator::SendInOrder(const void* message, size_t bytes, Fd fd) {
   std::lock_guard lock(send_mutex_);
-  if (unsent_.empty() && session_->Send(message, bytes).ok()) return;
+  if (unsent_.empty() && TrySend(message, bytes, fd.get()).ok()) return;
   const char* first = static_cast<const char*>(message);
-  unsent_.emplace_back(first, first + bytes);
+  unsent_.push_back({{first, first + bytes}, std::move(fd)});
+}
+
+// A descriptor that cannot be sent must not hold up other messages: the
+// executor refuses the message without it.
+Status BoardCommunicator::TrySend(const void* message, size_t bytes, int fd) {
+  const Status s = session_->Send(message, bytes, fd);
+  if (s.ok() || fd < 0 || s.code() == Code::kResourceExhausted ||
+      s.code() == Code::kUnavailable) {
+    return s;
+  }
+  return session_->Send(message, bytes);
 }
 
 void BoardCommunicator::ResendMessages() {
   std::lock_guard lock(send_mutex_);
   while (!unsent_.empty()) {
-    const std::vector<char>& message = unsent_.front();
-    if (!session_->Send(message.data(), message.size()).ok()) return;
+    const auto& [message, fd] = unsent_.front();
+    if (!TrySend(message.data(), message.size(), fd.get()).ok()) return;
     unsent_.pop_front();
   }
+}
+
+Status BoardCommunicator::SendGpuMemory(
+    const session::GpuMemoryRequest& request, int fd) {
+  Fd copy;
+  if (fd >= 0) {
+    copy = Fd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    if (!copy.valid()) return ErrnoStatus(errno, "dup");
+  }
+  gpu_memory_asked_.fetch_add(1);
+  SendInOrder(&request, sizeof(request), std::move(copy));
+  WakeThreads();  // one must look at the socket until the reply is there
+  return Status();
+}
+
+void BoardCommunicator::OnGpuMemoryReply(
+    std::function<void(const session::GpuMemoryReply&)> handler) {
+  std::lock_guard lock(gpu_memory_mutex_);
+  on_gpu_memory_ = std::move(handler);
 }
 
 void BoardCommunicator::WakeThreads() {

@@ -29,6 +29,7 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -71,6 +72,13 @@ class BoardCommunicator : public Communicator, private RankShell {
   }
   std::shared_ptr<Arena> arena() const override { return arena_; }
   int NoteGpu(std::string_view uuid) override;
+  bool AllUseGpu(const ProcessSet& set, std::string_view uuid) const override;
+  void Wake() override { WakeThreads(); }
+  Status SendGpuMemory(const session::GpuMemoryRequest& request,
+                       int fd) override;
+  void OnGpuMemoryReply(
+      std::function<void(const session::GpuMemoryReply&)> handler) override;
+  uint64_t eager_bytes() const override { return board_->config().eager_bytes; }
 
   // For a forked child: closes descriptors and unmaps the board. Afterwards
   // nothing else of this object may be called, not even its destructor.
@@ -100,12 +108,18 @@ class BoardCommunicator : public Communicator, private RankShell {
   void FindInArena(Operation& operation) const;
   bool Drive(bool look_at_socket);
   // True if the driver thread has something to do.
-  bool HasWork() const { return core_.outstanding() > 0 || core_.recalled(); }
+  bool HasWork() const {
+    return core_.outstanding() > 0 || core_.recalled() ||
+           gpu_memory_asked_.load() > 0;
+  }
   // Takes the drive mutex and drives; returns whether anything moved. Also
   // returns true if another thread has held the mutex for kTurn: that thread
   // drives.
   bool DriveInTurn(Look look);
   bool ReadReplies();
+  void HandOut(const std::vector<char>& message);
+  void SendInOrder(const void* message, size_t bytes, Fd fd);
+  Status TrySend(const void* message, size_t bytes, int fd);
   void ResendMessages();
   void LoseExecutor(const std::string& how);
   // True if there was something to do, or another thread or process has woken
@@ -142,8 +156,16 @@ class BoardCommunicator : public Communicator, private RankShell {
   std::mutex left_mutex_;
   bool left_ = false;
 
+  struct Unsent {
+    std::vector<char> message;
+    Fd fd;  // invalid: it has none
+  };
   std::mutex send_mutex_;
-  std::deque<std::vector<char>> unsent_;  // messages, oldest first
+  std::deque<Unsent> unsent_;  // oldest first
+
+  std::atomic<uint32_t> gpu_memory_asked_{0};  // requests without a reply
+  std::mutex gpu_memory_mutex_;                // held while the handler runs
+  std::function<void(const session::GpuMemoryReply&)> on_gpu_memory_;
 
   std::atomic<uint32_t> waiters_{0};  // threads in Await()
   // The thread that uses this object; whether several threads use it.

@@ -95,7 +95,8 @@ bool BoardCommunicator::Drive(bool look_at_socket) {
     session_->SayGoodbye(/*pending=*/1, options_.elastic);
   }
   if (++drives_ % kTellEvery == 0) core_.TellWhereItIs();
-  if (core_.expects_messages() || core_.recalled() || look_at_socket) {
+  if (core_.expects_messages() || core_.recalled() || look_at_socket ||
+      gpu_memory_asked_.load(std::memory_order_relaxed) > 0) {
     moved |= ReadReplies();
   }
   return moved;
@@ -121,9 +122,20 @@ bool BoardCommunicator::ReadReplies() {
       return moved;
     }
     if (message.empty()) return moved;
-    core_.OnMessage(message);
+    HandOut(message);
     moved = true;
   }
+}
+
+void BoardCommunicator::HandOut(const std::vector<char>& message) {
+  session::GpuMemoryReply reply;
+  if (!session::Parse(message.data(), message.size(), &reply).ok()) {
+    return core_.OnMessage(message);
+  }
+  if (gpu_memory_asked_.load() == 0) return;  // the executor was not asked
+  gpu_memory_asked_.fetch_sub(1);
+  std::lock_guard lock(gpu_memory_mutex_);
+  if (on_gpu_memory_ != nullptr) on_gpu_memory_(reply);
 }
 
 // The executor's death ends the epoch. The first rank that notices it aborts

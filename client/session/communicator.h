@@ -6,6 +6,7 @@
 #define MAYPOLE_CLIENT_SESSION_COMMUNICATOR_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "client/engine/operation.h"
 #include "client/memory/arena.h"
 #include "common/status.h"
+#include "common/wire/session_messages.h"
 
 namespace maypole {
 
@@ -54,6 +56,36 @@ class Communicator {
     static_cast<void>(uuid);
     return -1;
   }
+
+  // True if all ranks of the set that are on this node have noted this GPU
+  // last.
+  virtual bool AllUseGpu(const ProcessSet& set, std::string_view uuid) const {
+    static_cast<void>(set);
+    static_cast<void>(uuid);
+    return false;
+  }
+
+  // Sends the request with the memory's descriptor (-1: none), of which it
+  // keeps a copy if it cannot be sent at once. kUnimplemented: there is no
+  // executor.
+  virtual Status SendGpuMemory(const session::GpuMemoryRequest& request,
+                               int fd) {
+    static_cast<void>(request);
+    static_cast<void>(fd);
+    return Status(Code::kUnimplemented, "this job has no executor");
+  }
+  // From now on calls `handler` with the replies, on any thread; it must not
+  // call this object. When this returns, no earlier handler is running. Null:
+  // replies are ignored.
+  virtual void OnGpuMemoryReply(
+      std::function<void(const session::GpuMemoryReply&)> handler) {
+    static_cast<void>(handler);
+  }
+  // Wakes the rank's threads: an operation can go on (StagedTensor).
+  virtual void Wake() {}
+  // Up to how many bytes a tensor is reduced at once by the last rank to arrive
+  // (client/engine/eager.h).
+  virtual uint64_t eager_bytes() const { return 0; }
 
   // Leaves the job. Pending operations end with an error; Start() fails from
   // now on.

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <span>
 #include <thread>
 
 #include "client/bootstrap/node_bootstrap.h"
@@ -218,8 +219,9 @@ Status RankSession::AwaitWelcome(const RankOptions& options, int timeout_ms) {
   return Status();
 }
 
-Status RankSession::Send(const void* message, size_t bytes) {
-  return SendMessage(socket_.get(), message, bytes);
+Status RankSession::Send(const void* message, size_t bytes, int fd) {
+  return SendMessage(socket_.get(), message, bytes,
+                     std::span(&fd, fd < 0 ? 0 : 1));
 }
 
 RankOptions RankSession::Placed(RankOptions options) const {

@@ -32,9 +32,9 @@ class RankSession {
 
   const Board& board() const { return *board_; }
 
-  // Sends a session message. kResourceExhausted: the socket is full; try again
-  // later.
-  Status Send(const void* message, size_t bytes);
+  // Sends a session message, with a descriptor if fd is not -1.
+  // kResourceExhausted: the socket is full; try again later.
+  Status Send(const void* message, size_t bytes, int fd = -1);
   // Returns `options` with the agent and with this rank's places in the epoch.
   RankOptions Placed(RankOptions options) const;
   // pending: operations that this rank leaves unfinished. returns: the process

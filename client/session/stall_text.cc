@@ -60,6 +60,10 @@ std::string StallText(const Board& board, const RankCore& core,
   if (op.set->negotiated()) {
     return "it runs, but its data does not move on this node or between nodes";
   }
+  if (op.gpu_place != kNoGpuPlace && board.IsOnGpu(op.slot, op.generation)) {
+    return "the executor of this node reduces it on the GPU, which has not "
+           "ended it (a process may keep that GPU busy)";
+  }
   return "it runs, but its data does not move; still in it: " +
          RanksText(config, RanksInside(board, op));
 }

@@ -1,7 +1,7 @@
 // FakeExecutor: an executor of one node for the client's tests. Like the real
 // one it allots slots and notices when ranks leave, but in one thread.
 //
-// Thread contract: any thread may call Die() and MixNames().
+// Thread contract: any thread may call the functions.
 #ifndef MAYPOLE_CLIENT_TESTING_FAKE_EXECUTOR_H_
 #define MAYPOLE_CLIENT_TESTING_FAKE_EXECUTOR_H_
 
@@ -37,6 +37,13 @@ class FakeExecutor {
   // From now on answers requests with slots of other names.
   void MixNames() { mixes_names_.store(true); }
 
+  // From now on answers GpuMemoryRequests (else ignored) with GPU 3 and, as
+  // text, what the file of the descriptor contains.
+  void AnswerGpuMemory() { answers_gpu_memory_.store(true); }
+
+  // Reads nothing until Hold(false).
+  void Hold(bool hold) { holds_.store(hold); }
+
  private:
   void Run() {
     BoardConfig config;
@@ -63,6 +70,7 @@ class FakeExecutor {
       (void)ReceiveMessage(fd.get(), session::kMaxMessageBytes, -1, &r);
       session::Hello hello;
       (void)session::Parse(r.data.data(), r.data.size(), &hello);
+      TakeDescriptors(fd.get());
       clients_[static_cast<size_t>(hello.local_rank)] = std::move(fd);
     }
     for (Fd& client : clients_) {
@@ -73,6 +81,10 @@ class FakeExecutor {
   }
 
   void Serve() {
+    if (holds_.load()) {
+      std::this_thread::yield();
+      return;
+    }
     std::vector<pollfd> p;
     for (Fd& c : clients_) p.push_back({c.get(), POLLIN, 0});
     poll(p.data(), p.size(), 5);
@@ -86,6 +98,7 @@ class FakeExecutor {
     (void)ReceiveMessage(clients_[i].get(), session::kMaxMessageBytes, 0, &r);
     session::SlotRequest request;
     session::Goodbye bye;
+    session::GpuMemoryRequest memory;
     if (r.data.empty()) {
       clients_[i].Reset();
       board_->Abort(Code::kAborted, "rank " + std::to_string(i) + " died");
@@ -102,6 +115,8 @@ class FakeExecutor {
                     (uint64_t{1} << ranks_) - 1, reply.slot + 1);
       (void)SendMessage(clients_[i].get(), &reply, sizeof(reply));
       board_->WakeRank(i);
+    } else if (session::Parse(r.data.data(), r.data.size(), &memory).ok()) {
+      if (answers_gpu_memory_) Answer(i, memory, r.fds);
     } else if (session::Parse(r.data.data(), r.data.size(), &bye).ok()) {
       clients_[i].Reset();
       const std::string who = "rank " + std::to_string(i);
@@ -111,6 +126,18 @@ class FakeExecutor {
     }
   }
 
+  void Answer(uint32_t i, const session::GpuMemoryRequest& request,
+              const std::vector<Fd>& fds) {
+    auto reply = session::Make<session::GpuMemoryReply>();
+    reply.number = request.number;
+    reply.gpu = 3;
+    if (!fds.empty()) {
+      (void)!pread(fds[0].get(), reply.text, sizeof(reply.text) - 1, 0);
+    }
+    (void)SendMessage(clients_[i].get(), &reply, sizeof(reply));
+    board_->WakeRank(i);
+  }
+
   const uint32_t ranks_;
   Fd listener_;
   std::unique_ptr<Board> board_;
@@ -118,6 +145,8 @@ class FakeExecutor {
   std::map<std::string, uint32_t> slots_;
   std::atomic<bool> stop_{false};
   std::atomic<bool> mixes_names_{false};
+  std::atomic<bool> answers_gpu_memory_{false};
+  std::atomic<bool> holds_{false};
   std::thread thread_;
 };
 

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <new>
 
+#include "common/board/gpu_place.h"
 #include "common/board/kill_point.h"
 #include "common/system/memory.h"
 #include "common/system/resource_limits.h"
@@ -510,7 +511,8 @@ bool Board::IsMember(const Ticket& ticket, uint32_t local) const {
 }
 
 void Board::Arrive(uint32_t slot, uint32_t local, uint32_t generation,
-                   const Signature& s, int eager_input, uint64_t arena) const {
+                   const Signature& s, int eager_input, uint64_t arena,
+                   uint64_t gpu_place) const {
   Arrival& a = arrival(slot, local);
   Submission& submission = a.submissions[generation % 2];
   uint64_t words[sizeof(Signature) / 8];
@@ -519,6 +521,7 @@ void Board::Arrive(uint32_t slot, uint32_t local, uint32_t generation,
     submission.signature[i].store(words[i], std::memory_order_relaxed);
   }
   submission.arena.store(arena, std::memory_order_relaxed);
+  submission.gpu_place.store(gpu_place, std::memory_order_relaxed);
   submission.eager_input.store(static_cast<uint32_t>(eager_input + 3),
                                std::memory_order_relaxed);
   MAYPOLE_KILL_POINT("arrive.written");
@@ -548,6 +551,26 @@ Signature Board::SignatureOf(uint32_t slot, uint32_t local,
   Signature s;
   std::memcpy(&s, words, sizeof(s));
   return s;
+}
+
+uint64_t Board::GpuPlaceOf(uint32_t slot, uint32_t local,
+                           uint32_t generation) const {
+  return arrival(slot, local)
+      .submissions[generation % 2]
+      .gpu_place.load(std::memory_order_relaxed);
+}
+
+bool Board::IsOnGpu(uint32_t slot, uint32_t generation) const {
+  uint64_t first = kNoGpuPlace;
+  const uint64_t members = Members(slot);
+  for (uint32_t i = 0; i < config_.local_size; ++i) {
+    if ((members >> i & 1) == 0) continue;
+    const uint64_t place = GpuPlaceOf(slot, i, generation);
+    if (place == kNoGpuPlace) return false;
+    if (first == kNoGpuPlace) first = place;
+    if (UnpackGpuPlace(place).gpu != UnpackGpuPlace(first).gpu) return false;
+  }
+  return first != kNoGpuPlace;
 }
 
 int Board::BufferOf(uint32_t slot, uint32_t local, uint32_t generation) const {

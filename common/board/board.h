@@ -138,6 +138,10 @@ struct alignas(64) BoardHeader {
   // Elastic jobs: how many ranks want to enter or leave. While it is not 0, the
   // epoch's ranks should leave when it suits them. Written by the executor.
   std::atomic<uint32_t> change_wanted;
+  // Reductions on GPUs that have begun and not ended. Incremented by the
+  // executor before it checks for an abort, so an idle GPU stays idle after
+  // one.
+  std::atomic<uint32_t> gpu_reductions;
   alignas(64) std::atomic<uint32_t> executor_sleeping;
   // The futex word on which the executor's network thread sleeps.
   alignas(64) std::atomic<uint32_t> network_wake;
@@ -231,6 +235,8 @@ struct Submission {
   // Offset of the tensor in the rank's arena, + 1; it is reduced in place.
   // 0 if the tensor is not in the arena.
   std::atomic<uint64_t> arena;
+  // Where the tensor lies in GPU memory (common/board/gpu_place.h); or 0.
+  std::atomic<uint64_t> gpu_place;
   std::atomic<uint32_t> eager_input;  // pool buffer or kNoBuffer.., + 3
 };
 
@@ -430,11 +436,11 @@ class Board {
 
   // --- Arrival -------------------------------------------------------------
   // Publishes that `local` has submitted this generation of the slot, and what
-  // it supplies (`eager_input`): a pool buffer with its input, or kNoBuffer, ...;
-  // `arena` as in Submission.
+  // it supplies (`eager_input`): a pool buffer with its input, or kNoBuffer,
+  // ...; `arena` and `gpu_place` as in Submission.
   void Arrive(uint32_t slot, uint32_t local, uint32_t generation,
               const Signature& s, int eager_input = kNoBuffer,
-              uint64_t arena = 0) const;
+              uint64_t arena = 0, uint64_t gpu_place = 0) const;
   // True if all members have arrived.
   bool AllArrived(uint32_t slot, uint32_t generation) const;
   Signature SignatureOf(uint32_t slot, uint32_t local,
@@ -443,6 +449,12 @@ class Board {
   // it does not lie within `reach`.
   std::byte* ArenaTensorOf(uint32_t slot, uint32_t local, uint32_t generation,
                            uint64_t bytes, uint64_t reach) const;
+  // The `gpu_place` submitted with this generation.
+  uint64_t GpuPlaceOf(uint32_t slot, uint32_t local, uint32_t generation) const;
+  // True if all members have submitted this generation with places on the same
+  // GPU: the executor reduces there. Once all have arrived, all processes
+  // compute the same value.
+  bool IsOnGpu(uint32_t slot, uint32_t generation) const;
   // What the rank supplied with this generation: the `eager_input` of Arrive().
   int BufferOf(uint32_t slot, uint32_t local, uint32_t generation) const;
 

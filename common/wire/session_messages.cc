@@ -18,6 +18,8 @@ bool StringsEnd(const JoinReply& m) { return Ends(m.text); }
 bool StringsEnd(const Notice& m) { return Ends(m.text); }
 bool StringsEnd(const SlotRecall&) { return true; }
 bool StringsEnd(const SlotReturn&) { return true; }
+bool StringsEnd(const GpuMemoryRequest&) { return true; }
+bool StringsEnd(const GpuMemoryReply& m) { return Ends(m.text); }
 
 }  // namespace
 
@@ -87,5 +89,7 @@ template Status Parse(const void*, size_t, JoinReply*);
 template Status Parse(const void*, size_t, Notice*);
 template Status Parse(const void*, size_t, SlotRecall*);
 template Status Parse(const void*, size_t, SlotReturn*);
+template Status Parse(const void*, size_t, GpuMemoryRequest*);
+template Status Parse(const void*, size_t, GpuMemoryReply*);
 
 }  // namespace maypole::session

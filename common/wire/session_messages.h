@@ -17,6 +17,8 @@
 //     |-- SlotReturn ----------------------------------------------->|
 //     |-- SetRequest, JoinRequest ---------------------------------->|
 //     |<-- SetReply, JoinReply (when all ranks have asked) ----------|
+//     |-- GpuMemoryRequest (+ the memory's descriptor) ------------->|
+//     |<-- GpuMemoryReply -------------------------------------------|
 //     |<-- Notice (a line for the user) -----------------------------|
 //     |-- Goodbye -------------------------------------------------->|
 //
@@ -63,6 +65,8 @@ enum class Type : uint32_t {
   kNotice = 11,
   kSlotRecall = 12,
   kSlotReturn = 13,
+  kGpuMemoryRequest = 14,
+  kGpuMemoryReply = 15,
 };
 
 struct Header {
@@ -207,6 +211,39 @@ struct JoinReply {
 struct Notice {
   static constexpr Type kType = Type::kNotice;
   Header header;
+  char text[kMaxErrorBytes + 1] = {};
+};
+
+// How memory of a GPU comes to be mapped by a rank and by the executor.
+enum class GpuSharing : uint32_t {
+  kDescriptor = 1,  // the rank's (cuMemCreate); the request carries it
+  kIpcHandle = 2,   // the executor's (cuMemAlloc); the reply carries its handle
+};
+
+// The rank wants to share memory of a GPU with the executor, which then reduces
+// tensors there (docs/design.md, section 6). The n-th request of a rank is
+// about its memory number n.
+struct GpuMemoryRequest {
+  static constexpr Type kType = Type::kGpuMemoryRequest;
+  Header header;
+  uint32_t number = 0;   // n, from 1 to kMaxGpuMemories
+  uint32_t sharing = 0;  // GpuSharing
+  uint64_t bytes = 0;    // at most kMaxGpuMemoryBytes
+  // A number that the executor's GPU writes to the memory's first 8 bytes, so
+  // that the rank sees that both use the same memory.
+  uint64_t proof = 0;
+  uint8_t uuid[16] = {};  // of the GPU
+};
+
+// The memory can be used. If `code` is not kOk it cannot, and `text` says why.
+struct GpuMemoryReply {
+  static constexpr Type kType = Type::kGpuMemoryReply;
+  Header header;
+  uint32_t number = 0;
+  uint32_t gpu = 0;  // the executor's number of the GPU, below kMaxGpus
+  uint32_t code = 0;
+  uint32_t reserved = 0;
+  uint8_t handle[64] = {};  // GpuSharing::kIpcHandle: a CUipcMemHandle
   char text[kMaxErrorBytes + 1] = {};
 };
 

@@ -280,6 +280,11 @@ Status ReceiveMessage(int socket, size_t max_bytes, int timeout_ms,
   return Status();
 }
 
+void TakeDescriptors(int socket) {
+  const int on = 1;
+  setsockopt(socket, SOL_SOCKET, kPassRights, &on, sizeof(on));
+}
+
 void CloseUnasked(std::vector<Fd> fds) {
   const linger off{};
   for (const Fd& fd : fds) {

@@ -33,6 +33,9 @@ struct PeerCredentials {
 // file PATH.lock is locked, and removed before this returns). From Linux 6.16
 // on (SO_PASSRIGHTS), clients cannot send descriptors to the listener's side.
 Status ListenUnix(const std::string& path, mode_t mode, Fd* out);
+// Allows the peer of this connection, which a listener has accepted, to send
+// descriptors.
+void TakeDescriptors(int socket);
 Status ConnectUnix(const std::string& path, Fd* out);
 // Accepts a connection. Returns OK with an invalid *out if the listener is
 // non-blocking and no connection is waiting.

@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "common/board/gpu_place.h"
 #include "common/board/urgent.h"
 #include "common/wire/link.h"
 #include "coordinator/core/coordinator_core.h"
@@ -124,6 +125,7 @@ class World {
       }
       default:
         for (int i = 0; i < 8; ++i) Turn();
+        return OpenGpuMemory();
     }
   }
 
@@ -172,13 +174,33 @@ class World {
       RaiseUrgency(board(), slot, generation,
                    static_cast<Urgency>(feed_.Below(3)));
     }
-    board().Arrive(slot, local, generation, s, kNoBuffer);
+    const uint64_t place = GpuPlaceFor(a, local);
+    board().Arrive(slot, local, generation, s, kNoBuffer, /*arena=*/0, place);
     if (!board().AllArrived(slot, generation)) return;
-    if (a.set->negotiated()) {
+    if (a.set->negotiated() || board().IsOnGpu(slot, generation)) {
       board().ready_bits(slot / 64).fetch_or(uint64_t{1} << slot % 64);
     } else {
       board().PlaceTicket(slot, generation, 0);
     }
+  }
+  // All ranks share one more memory with the executor.
+  void OpenGpuMemory() {
+    auto request = session::Make<session::GpuMemoryRequest>();
+    request.number = ++gpu_memories_;
+    request.sharing = static_cast<uint32_t>(session::GpuSharing::kDescriptor);
+    request.bytes = 1 << 16;
+    for (const auto client : clients_) {
+      if (rig_.clients.contains(client)) rig_.Message(client, BytesOf(request));
+    }
+  }
+  uint64_t GpuPlaceFor(const worker::AllotSlot& a, uint32_t local) {
+    if (gpu_memories_ == 0 || a.set->negotiated() ||
+        a.kind != Kind::kAllreduce) {
+      return kNoGpuPlace;
+    }
+    if (feed_.OnceIn(16)) return feed_.Number();  // forged
+    return PackGpuPlace(
+        {gpu_memories_, gpu_memories_ % 2, local * kGpuPlaceAlignment});
   }
   // A rank waits for a reported operation.
   void Await() {
@@ -561,7 +583,7 @@ class World {
   uint64_t epoch_ = 0;
   std::vector<worker::ClientId> clients_;
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> generations_;
-  uint32_t set_requests_ = 0, joins_ = 0;
+  uint32_t set_requests_ = 0, joins_ = 0, gpu_memories_ = 0;
   Link<proto::ExecutorMessage> our_link_{4096}, their_link_{4096};
   std::deque<proto::CoordinatorMessage> our_inbox_, their_inbox_;
   bool they_are_there_ = true;

@@ -71,6 +71,10 @@ bool Rig::Message(ClientId client, const std::string& bytes) {
       taken = Handle<session::JoinRequest>(
           bytes, [&](const auto& m) { core_.OnJoinRequest(client, m); });
       break;
+    case session::Type::kGpuMemoryRequest:
+      taken = Handle<session::GpuMemoryRequest>(
+          bytes, [&](const auto& m) { core_.OnGpuMemoryRequest(client, m); });
+      break;
     default:
       taken = Handle<session::SlotRequest>(
           bytes, [&](const auto& m) { core_.OnSlotRequest(client, m); });
@@ -170,6 +174,52 @@ void Rig::Perform(worker::ReportIdle&) {
   Expect(clients.empty(), "an executor with clients is not idle");
 }
 
+// --- GPUs --------------------------------------------------------------------
+
+void Rig::Perform(worker::OpenGpuMemory& a) {
+  Expect(clients.contains(a.client), "a memory is of a client that is there");
+  Expect(a.id.local < config.local_size && a.id.number > 0 &&
+             a.id.number <= kMaxGpuMemories,
+         "a memory has a number within the limits");
+  Expect(a.request.bytes > 0 && a.request.bytes <= kMaxGpuMemoryBytes,
+         "a memory has a size within the limits");
+  Expect(gpu_memories_.emplace(a.id, a.request.bytes).second,
+         "a memory is opened once");
+  core_.OnGpuMemoryOpened(a.id, worker::OpenedGpuMemory{a.id.number % 2});
+}
+
+void Rig::Perform(worker::CloseGpuMemories& a) {
+  const auto closed = std::erase_if(gpu_memories_, [&](const auto& memory) {
+    return memory.first.local == a.local;
+  });
+  Expect(closed > 0, "only what was opened is closed");
+}
+
+void Rig::Perform(worker::ReduceOnGpu& a) {
+  const worker::GpuReduction& r = a.reduction;
+  Expect(!r.tensors.empty() && r.tensors.size() <= config.local_size,
+         "a reduction is of local ranks");
+  Expect(r.elements > 0 && r.divisor > 0, "a reduction has something to do");
+  std::set<uint32_t> locals;
+  for (const worker::GpuRange& tensor : r.tensors) {
+    const auto it = gpu_memories_.find(tensor.memory);
+    Expect(it != gpu_memories_.end(), "a reduction is in open memory");
+    Expect(tensor.memory.number % 2 == r.gpu, "a reduction is on one GPU");
+    Expect(r.elements <= it->second / SizeOf(r.dtype) &&
+               tensor.offset <= it->second - r.elements * SizeOf(r.dtype),
+           "a reduction stays within its memory");
+    Expect(locals.insert(tensor.memory.local).second, "a rank has one tensor");
+  }
+  core_.OnGpuReduced(r.slot, r.generation, absl::OkStatus());
+}
+
+void Rig::Perform(worker::CommitSlot& a) {
+  Expect(epoch_there && a.slot < allotted, "a commit is of an allotted slot");
+  if (keeper_ != nullptr && keeper_->IsAllotted(a.slot)) {
+    keeper_->Commit(a.slot, a.generation);
+  }
+}
+
 // --- Epoch -------------------------------------------------------------------
 
 void Rig::Perform(worker::PrepareBackend& a) {
@@ -203,6 +253,7 @@ void Rig::Perform(worker::CreateBoard& a) {
   recalls.clear();
   aborted_ = false;
   runs.clear();
+  gpu_memories_.clear();
   generations_.clear();
   if (std::exchange(fail_board, false)) {
     Expect(!core_.OnBoardCreated(absl::ResourceExhaustedError("no memory")),

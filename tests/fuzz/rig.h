@@ -106,6 +106,10 @@ class Rig {
   void Perform(worker::FreeSlot& a);
   void Perform(worker::WantSlot& a);
   void Perform(worker::IssueRun& a);
+  void Perform(worker::OpenGpuMemory& a);
+  void Perform(worker::CloseGpuMemories& a);
+  void Perform(worker::ReduceOnGpu& a);
+  void Perform(worker::CommitSlot& a);
   void Perform(worker::FailSlot& a);
   void Perform(worker::MarkLeft& a);
   void Perform(worker::MarkGone& a);
@@ -116,6 +120,8 @@ class Rig {
   void CheckWork();
   void DropBoard();
 
+  // Bytes of the ranks' memories on GPUs. Odd ones are on GPU 1, others on 0.
+  std::map<worker::GpuMemoryId, uint64_t> gpu_memories_;
   const RigOptions options_;
   worker::ExecutorCore core_;
   worker::ClientId next_client_ = 1;

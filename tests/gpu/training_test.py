@@ -13,12 +13,18 @@ STEPS = 16
 
 class TrainingTest(unittest.TestCase):
 
-    def train(self, np, nodes=1, fake=""):
-        with fake_gpu.Job(np, "train.py", [STEPS], nodes=nodes, fake=fake) as job:
+    def train(self, np, nodes=1, fake="", memory="auto", args=(), on_gpu=None):
+        """on_gpu: whether the executor has reduced on the GPU; None: not asked."""
+        with fake_gpu.Job(np, "train.py", [STEPS] + list(args), nodes=nodes, fake=fake,
+                          env={"MAYPOLE_GPU_MEMORY": memory}) as job:
             job.check_ok()
             records = job.records()
+            self.stderr = job.stderr()
             self.assertEqual(job.free_bytes(), job.total_bytes())
         for record in records:
+            if on_gpu is not None:
+                # The larger gradient, but not before the executor has opened the memory.
+                self.assertIn(record["on_gpu"], range(STEPS // 2, STEPS + 1) if on_gpu else [0])
             self.assertFalse(record["opened_by_init"])  # the script may choose its GPU after init()
             self.assertIsNone(record["error"])
             self.assertEqual(record["compared"], 2 * STEPS)
@@ -27,7 +33,23 @@ class TrainingTest(unittest.TestCase):
         return records[0]["digest"]
 
     def test_four_ranks_on_one_gpu(self):
-        self.train(4)
+        self.train(4, on_gpu=True)
+
+    def test_each_way_of_sharing_memory_gives_the_same_bits(self):
+        digest = self.train(2, memory="host", on_gpu=False)
+        self.assertEqual(self.train(2, memory="descriptor", on_gpu=True), digest)
+        self.assertEqual(self.train(2, memory="ipc", on_gpu=True), digest)
+        # One rank has its tensors in host memory: the other brings its own there.
+        self.assertEqual(self.train(2, args=["host", "1"], on_gpu=False), digest)
+
+    def test_ranks_take_the_next_way_if_one_fails(self):
+        digest = self.train(2, fake="vmm=lies", on_gpu=True)
+        self.assertNotIn("maypole: ", self.stderr)
+        self.assertEqual(self.train(2, fake="vmm=0,ipc=0", on_gpu=False), digest)
+        lines = [line for line in self.stderr.splitlines() if "maypole: " in line]
+        self.assertEqual(len(lines), 2, self.stderr)  # one for each rank
+        for line in lines:
+            self.assertIn("GPU-", line)
 
     def test_late_work_and_no_stream_writes_change_nothing(self):
         digest = self.train(2)
@@ -35,21 +57,23 @@ class TrainingTest(unittest.TestCase):
         self.assertEqual(self.train(2, fake="seed=4,writes=0"), digest)
 
     def test_two_nodes(self):
-        self.train(4, nodes=2, fake="seed=5")
+        self.train(4, nodes=2, fake="seed=5", on_gpu=False)
 
     def gpus(self, env, launcher_args=()):
-        with fake_gpu.Job(4, "train.py", [2], fake="devices=2", env=env, launcher_args=launcher_args) as job:
+        with fake_gpu.Job(4, "train.py", [10], fake="devices=2", env=env, launcher_args=launcher_args) as job:
             job.check_ok()
             lines = [line for line in job.stderr().splitlines() if "uses the same GPU as rank" in line]
-            return [record["visible"] for record in job.records()], lines
+            return [record["visible"] for record in job.records()], lines, sum(r["on_gpu"] for r in job.records())
 
     def test_ranks_are_bound_to_gpus(self):
-        visible, lines = self.gpus({"CUDA_VISIBLE_DEVICES": "1,0"}, ["--bind-gpus"])
+        visible, lines, on_gpu = self.gpus({"CUDA_VISIBLE_DEVICES": "1,0"}, ["--bind-gpus"])
+        self.assertEqual(on_gpu, 0)  # nor is memory copied there in vain
         self.assertEqual(visible, ["1", "0", "1", "0"])
         self.assertEqual(lines, [])
 
     def test_ranks_that_share_a_gpu_while_others_idle_are_told(self):
-        visible, lines = self.gpus({})
+        visible, lines, on_gpu = self.gpus({})
+        self.assertGreater(on_gpu, 0)
         self.assertEqual(visible, [None] * 4)
         self.assertGreaterEqual(len(lines), 3)  # all but the first
         self.assertRegex(lines[0], r"maypole: this rank uses the same GPU as rank \d, GPU-.* \(Fake GPU.*\), but sees 2 "
@@ -62,9 +86,10 @@ class TrainingTest(unittest.TestCase):
             text, when = record["error"]
             self.assertRegex(text, pattern)
             self.assertLess(when - since, 1.0)
+            self.assertGreater(record["on_gpu"], 0)  # the executor was reducing there
 
     def test_a_rank_is_killed(self):
-        with fake_gpu.Job(4, "train.py", [1000, "kill", 2, 5], fake="seed=6") as job:
+        with fake_gpu.Job(4, "train.py", [1000, "kill", 2, 9], fake="seed=6") as job:
             job.await_file("killed")
             killed = time.time()
             job.wait(30)
@@ -72,7 +97,7 @@ class TrainingTest(unittest.TestCase):
             self.assertEqual(job.free_bytes(), job.total_bytes())
 
     def test_the_executor_is_killed(self):
-        with fake_gpu.Job(4, "train.py", [1000, "wait_at", 5], fake="seed=7") as job:
+        with fake_gpu.Job(4, "train.py", [1000, "wait_at", 9], fake="seed=7") as job:
             for rank in range(4):
                 job.await_file("rank.%d.waits" % rank)
             pids = [job.rank_pid(rank) for rank in range(4)]

@@ -298,6 +298,10 @@ static void Memory(void) {
   CHECK(x[0] == 6 && x[1023] == 0);
   CHECK(maypole_free(memory) == MAYPOLE_OK);
   CHECK(maypole_free(NULL) == MAYPOLE_OK);
+  CHECK(maypole_free_on_gpu(NULL, NULL, 0) == MAYPOLE_OK);
+  CHECK(maypole_free_on_gpu(NULL, NULL, 1) == MAYPOLE_INVALID_ARGUMENT);
+  CHECK(maypole_free_on_gpu(&memory, NULL, 0) == MAYPOLE_INVALID_ARGUMENT);
+  CHECK(maypole_allocate_on_gpu(1, 0, NULL) == MAYPOLE_INVALID_ARGUMENT);
 }
 
 int main(void) {

@@ -17,11 +17,12 @@ import harness
 
 
 class Daemons:
-    def __init__(self, nodes, worker_flags=(), coordinator_flags=(), log=None):
+    def __init__(self, nodes, worker_flags=(), coordinator_flags=(), log=None, env=None):
         self.dir = tempfile.mkdtemp(prefix="mpd", dir="/tmp")  # short: sockets
         self.nodes = nodes
         self.worker_flags = list(worker_flags)
         self.coordinator_flags = list(coordinator_flags)
+        self.env = env
         self.processes = []
         self._log = open(log or os.path.join(self.dir, "log"), "wb")
 
@@ -56,7 +57,7 @@ class Daemons:
         reader, writer = os.pipe()
         process = subprocess.Popen(
             list(prefix) + [os.path.join(harness.ROOT, program), "--announce_fd=%d" % writer, "--log_level=warning"] + flags,
-            env=harness.environment(), pass_fds=[writer], stdin=subprocess.DEVNULL,
+            env=harness.environment(self.env), pass_fds=[writer], stdin=subprocess.DEVNULL,
             stdout=self._log, stderr=self._log)
         self.processes.append(process)
         os.close(writer)

@@ -45,11 +45,11 @@ class PropertiesTest(unittest.TestCase):
     def play(self, layout, chunk_bytes, ring_depth, most_bytes=256 * 1024, least=20, env=None, times=1, options=()):
         seconds = SECONDS * times
         flags = ["--chunk_bytes=%d" % chunk_bytes]
-        with daemons.Daemons(len(layout), flags + ["--ring_depth=%d" % ring_depth]) as d:
+        with daemons.Daemons(len(layout), flags + ["--ring_depth=%d" % ring_depth], env=env) as d:
             command = [PROGRAM, "--agents=" + d.agents, "--layout=" + ",".join(map(str, layout)), "--seed=%d" % SEED,
                        "--programs=%d" % PROGRAMS, "--seconds=%g" % seconds, "--most_bytes=%d" % most_bytes] + flags + list(options)
             done = subprocess.run(command, capture_output=True, text=True, timeout=60 + 3 * seconds,
-                                  env=dict(harness.environment(), **(env or {})))
+                                  env=harness.environment(env))
             what = "%s ranks on %d nodes, agents' flags %s --ring_depth=%d" % (
                 "+".join(map(str, layout)), len(layout), flags[0], ring_depth)
             events = self.coverage.add(done.stdout)

@@ -180,7 +180,8 @@ class NodeTest(unittest.TestCase):
     def test_executors_let_no_stranger_in_while_a_job_starts(self):
         with cluster.Cluster() as c:
             flag = "--secret_file=" + c.secret(SECRET)
-            address = c.coordinator(flag)
+            # The stopped executor must not be lost before the other one listens.
+            address = c.coordinator(flag, "--resume_timeout=60s")
             agents = [c.agent(n, address, flag) for n in (0, 1)]
 
             def executor(node):

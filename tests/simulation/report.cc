@@ -38,6 +38,8 @@ constexpr Counter kCounters[] = {
     {"deadlocks told", &Counts::deadlocks},
     {"stopped ranks given up", &Counts::frozen_expelled},
     {"slots taken back", &Counts::slots_freed},
+    {"reductions on a GPU", &Counts::gpu_reductions},
+    {"inputs brought from a GPU", &Counts::brought_to_host},
 };
 
 const std::vector<std::pair<std::string, Sabotage>>& Sabotages() {

@@ -37,6 +37,8 @@ TEST(SimulationTest, NoSeedBreaksAPromise) {
   EXPECT_GT(report.counts().backends_failed, seeds / 40);
   EXPECT_GT(report.counts().late_reports, seeds / 100);
   EXPECT_GT(report.counts().deadlocks, seeds / 100);
+  EXPECT_GT(report.counts().gpu_reductions, seeds / 10);
+  EXPECT_GT(report.counts().brought_to_host, seeds / 10);
 }
 
 // Names change with each step, and there are few slots for them.

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -43,7 +44,12 @@ struct Counts {
   uint64_t deadlocks = 0;
   uint64_t frozen_expelled = 0;
   uint64_t slots_freed = 0;
+  uint64_t gpu_reductions = 0;
+  uint64_t brought_to_host = 0;  // inputs on a GPU
 };
+
+// Memory of a GPU that a rank shares with its executor.
+using GpuMemory = std::shared_ptr<std::vector<std::byte>>;
 
 // A deliberate defect in a part of the system, to verify that the checker finds
 // it.
@@ -77,6 +83,10 @@ class Stage {
   Random random;
   Scheduler scheduler;
   Counts counts;
+  // On their way to the executor, by the `proof` of the request, in place of a
+  // descriptor.
+  std::map<uint64_t, GpuMemory> gpu_memories;
+  uint64_t last_gpu_memory = 0;
   int interrupted = 0;  // ranks that stand at a kill point
 
   // A rank that has died, or is interrupted at a kill point, may not have woken

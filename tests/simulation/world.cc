@@ -239,12 +239,16 @@ void World::ExpectEnds(EpochRecord* epoch, int64_t time,
   if (epoch == nullptr) return;
   const int64_t since = stage_.scheduler.now();
   const int64_t disturbed = disturbed_at_;
+  // An executor that dies cannot report what it knows.
+  const uint64_t executors_killed = stage_.counts.executors_killed;
   if (disturbed + 2 * kResumeTimeout > since) return;
-  stage_.scheduler.After(time, stage_.Forever(),
-                         [this, epoch, since, disturbed, why] {
-                           if (disturbed != disturbed_at_) return;
-                           ledger_.CheckEnded(*epoch, since, why);
-                         });
+  stage_.scheduler.After(time, stage_.Forever(), [=, this] {
+    if (disturbed != disturbed_at_ ||
+        executors_killed != stage_.counts.executors_killed) {
+      return;
+    }
+    ledger_.CheckEnded(*epoch, since, why);
+  });
 }
 
 std::shared_ptr<Process> World::SomeProcess() {
@@ -294,6 +298,7 @@ bool World::KillExecutor() {
   const size_t i = random_.Below(nodes_.size());
   if (nodes_[i].executor == nullptr) return false;
   const std::string who = absl::StrCat("node n", i);
+  ++stage_.counts.executors_killed;
   // The last text: the rank that should write the reason is interrupted at a
   // kill point.
   ledger_.Blame(
@@ -305,7 +310,6 @@ bool World::KillExecutor() {
                absl::StrCat("the death of the executor of ", who));
   }
   stage_.Trace("the executor of ", who, " is killed");
-  ++stage_.counts.executors_killed;
   nodes_[i].executor->Kill();
   nodes_[i].executor.reset();
   calm_at_ = std::max(calm_at_, stage_.scheduler.now() + kSettleTime);

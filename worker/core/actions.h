@@ -13,6 +13,7 @@
 #include "common/status.h"
 #include "common/wire/session_messages.h"
 #include "proto/coordinator.pb.h"
+#include "worker/core/operations/gpu_reduction.h"
 #include "worker/core/operations/run_spec.h"
 #include "worker/core/operations/sets.h"
 
@@ -23,7 +24,7 @@ using ClientId = uint64_t;
 struct ReplyClient {
   ClientId client = 0;
   std::variant<session::SlotReply, session::SetReply, session::JoinReply,
-               session::Notice>
+               session::GpuMemoryReply, session::Notice>
       reply;
 };
 // Sends Refused and closes the connection.
@@ -100,6 +101,26 @@ struct WantSlot {
 struct IssueRun {
   RunSpec run;
 };
+// Makes the memory usable, with the descriptor that came with the request, then
+// calls ExecutorCore::OnGpuMemoryOpened.
+struct OpenGpuMemory {
+  ClientId client = 0;
+  GpuMemoryId id;
+  session::GpuMemoryRequest request;
+};
+// The rank has left: gives its memories back.
+struct CloseGpuMemories {
+  uint32_t local = 0;
+};
+// Reduces on the GPU, then calls ExecutorCore::OnGpuReduced.
+struct ReduceOnGpu {
+  GpuReduction reduction;
+};
+// The operation has succeeded: writes its outcome and places its ticket.
+struct CommitSlot {
+  uint32_t slot = 0;
+  uint32_t generation = 0;
+};
 struct FailSlot {
   uint32_t slot = 0;
   uint32_t generation = 0;
@@ -137,7 +158,8 @@ using Action =
     std::variant<ReplyClient, RefuseClient, CloseClient, KeepWatching,
                  StopWatching, OpenLink, SendToCoordinator, PrepareBackend,
                  ConnectBackend, CreateBoard, AllotSlot, FindIdleSlots,
-                 RecallFrom, FreeSlot, WantSlot, IssueRun, FailSlot, MarkLeft,
+                 RecallFrom, FreeSlot, WantSlot, IssueRun, OpenGpuMemory,
+                 CloseGpuMemories, ReduceOnGpu, CommitSlot, FailSlot, MarkLeft,
                  MarkGone, AbortBoard, WantChange, DropEpoch, ReportIdle>;
 
 }  // namespace maypole::worker

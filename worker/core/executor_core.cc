@@ -177,6 +177,14 @@ void ExecutorCore::OnJoinRequest(ClientId client,
   ReplyNoEpoch(client, reply);
 }
 
+void ExecutorCore::OnGpuMemoryRequest(
+    ClientId client, const session::GpuMemoryRequest& request) {
+  const LocalMember* m = RunningMember(client);
+  if (m == nullptr) return;  // its epoch is over, and it knows that
+  const absl::Status s = epoch_->OnGpuMemoryRequest(*m, request);
+  if (!s.ok()) FailEpochHere(s);
+}
+
 void ExecutorCore::OnGoodbye(ClientId client, uint32_t pending, bool returns) {
   const LocalMember* found = members_.Find(client);
   // A process that cannot be watched is not expected back.
@@ -301,6 +309,18 @@ void ExecutorCore::OnRunFree(uint32_t record) {
   if (phase_ == Phase::kRunning) epoch_->OnRunFree(record);
 }
 
+void ExecutorCore::OnGpuMemoryOpened(
+    GpuMemoryId id, const absl::StatusOr<OpenedGpuMemory>& opened) {
+  if (phase_ == Phase::kRunning) epoch_->OnGpuMemoryOpened(id, opened);
+}
+
+void ExecutorCore::OnGpuReduced(uint32_t slot, uint32_t generation,
+                                const absl::Status& status) {
+  if (phase_ != Phase::kRunning) return;
+  const absl::Status s = epoch_->OnGpuReduced(slot, generation, status);
+  if (!s.ok()) FailEpochHere(s);
+}
+
 void ExecutorCore::OnPresenceAcknowledged() {
   if (phase_ == Phase::kRunning) epoch_->OnPresenceAcknowledged();
 }
@@ -317,8 +337,10 @@ bool ExecutorCore::OnNetworkFailed(const absl::Status& status) {
 
 void ExecutorCore::GiveUpNetwork() {
   give_up_ms_.reset();
-  // The executor of a node whose ranks have left may end, or be lost.
-  const bool needed = epoch_->LiveRanks() > members_.members().size();
+  // The executor of a node whose ranks have left may end, or be lost, unless
+  // ranks of this node still wait for its data.
+  const bool needed =
+      epoch_->LiveRanks() > members_.members().size() || epoch_->InRun();
   if (needed) FailEpochHere(network_failure_);
 }
 

@@ -83,6 +83,8 @@ class ExecutorCore {
   void OnSlotReturn(ClientId client, const session::SlotReturn& answer);
   void OnSetRequest(ClientId client, const session::SetRequest& request);
   void OnJoinRequest(ClientId client, const session::JoinRequest& request);
+  void OnGpuMemoryRequest(ClientId client,
+                          const session::GpuMemoryRequest& request);
   void OnGoodbye(ClientId client, uint32_t pending, bool returns = false);
   // The client has gone without Goodbye; `how` completes "rank 3 died: ".
   void OnClientGone(ClientId client, const std::string& how);
@@ -101,6 +103,11 @@ class ExecutorCore {
     return phase_ == Phase::kRunning && epoch_->waits_for_slots();
   }
   void OnRunFree(uint32_t record);
+  // The results of OpenGpuMemory and ReduceOnGpu.
+  void OnGpuMemoryOpened(GpuMemoryId id,
+                         const absl::StatusOr<OpenedGpuMemory>& opened);
+  void OnGpuReduced(uint32_t slot, uint32_t generation,
+                    const absl::Status& status);
   // Call it every kBoardScanMs, every kBlockedScanMs while all ranks say that
   // they are blocked, and whenever wants_snapshot() is true.
   void OnSnapshot(const BoardSnapshot& snapshot);

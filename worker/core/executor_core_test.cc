@@ -204,6 +204,29 @@ TEST_F(ExecutorCoreTest, NetworkFailureDoesNotMatterWhenTheOthersHaveLeft) {
   EXPECT_FALSE(core_.OnNetworkFailed(absl::UnavailableError("late")));
 }
 
+// They have left with their results, but the last bytes for this node are lost.
+TEST_F(ExecutorCoreTest, NetworkFailureMattersWhileARankIsInARun) {
+  for (const bool in_run : {true, false}) {
+    SCOPED_TRACE(in_run);
+    StartTwoNodes();
+    core_.OnTime(1000);
+    const uint32_t slot = Slot("x").slot;
+    EXPECT_TRUE(core_.OnNetworkFailed(absl::UnavailableError("reset")));
+    LeaveElsewhere();
+    BoardSnapshot snapshot;
+    snapshot.ranks.resize(2);
+    for (RankSnapshot& rank : snapshot.ranks) rank.here = true;
+    if (in_run) snapshot.ranks[1].holds = slot;
+    core_.OnSnapshot(snapshot);
+    core_.TakeActions();
+    core_.OnTime(1000 + 3000 + kBackendGraceMs);
+    EXPECT_EQ(Take<AbortBoard>().size(), in_run ? 1u : 0u);
+    core_.OnGoodbye(1, 0);
+    core_.OnGoodbye(2, 0);
+    Drop();
+  }
+}
+
 TEST_F(ExecutorCoreTest, LostCoordinatorEndsARunningEpochAndIsSoughtAnewLater) {
   StartOneNode();
   core_.OnLinkLost(absl::UnavailableError("coordinator x:1 lost"));

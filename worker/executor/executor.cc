@@ -82,11 +82,12 @@ class SocketLink : public ClientLink {
   SocketLink(Poller* poller, ClientId id, Fd socket, Fd pidfd)
       : connection_(std::move(socket), std::move(pidfd)),
         socket_watch_(poller->Watch(connection_.socket(), SocketTag(id))) {
+    TakeDescriptors(connection_.socket());  // of GPU memory
     if (!connection_.pidfd().valid()) return;
     pid_watch_ = poller->Watch(connection_.pidfd().get(), PidTag(id));
   }
 
-  Status Receive(std::vector<char>* message) override {
+  Status Receive(std::vector<char>* message, Fd* descriptor) override {
     Received received;
     Status s = ReceiveMessage(connection_.socket(), session::kMaxMessageBytes,
                               0, &received);
@@ -94,6 +95,14 @@ class SocketLink : public ClientLink {
       return Status(Code::kDeadlineExceeded, s.message());
     }
     *message = std::move(received.data);
+    const bool of_gpu_memory =
+        message->size() >= sizeof(session::Header) &&
+        session::TypeOf(message->data()) == session::Type::kGpuMemoryRequest;
+    if (of_gpu_memory && received.fds.size() == 1) {
+      *descriptor = std::move(received.fds.front());
+    } else {
+      CloseUnasked(std::move(received.fds));
+    }
     return s;
   }
 
@@ -229,6 +238,10 @@ std::unique_ptr<EpochNetwork> Executor::MakeNetwork(
     const PrepareBackend& epoch, EpochNetwork::Callbacks callbacks) {
   return std::make_unique<Network>(options_.make_backend(epoch),
                                    std::move(callbacks));
+}
+
+std::unique_ptr<EpochGpus> Executor::MakeGpus(EpochGpus::Callbacks callbacks) {
+  return options_.make_gpus(std::move(callbacks));
 }
 
 Status Executor::CreateBoard(const BoardConfig& config,

@@ -30,9 +30,10 @@ namespace maypole::worker {
 
 struct ExecutorOptions {
   ExecutorCoreOptions core;
-  // Factories of the program's transport and backend; tests use fakes.
+  // Factories of the program's transport, backend and GPUs; tests use fakes.
   std::function<std::unique_ptr<Transport>(TransportCallbacks)> make_transport;
   std::function<std::unique_ptr<Backend>(const PrepareBackend&)> make_backend;
+  std::function<std::unique_ptr<EpochGpus>(EpochGpus::Callbacks)> make_gpus;
 };
 
 class Executor : private ExecutorSystem {
@@ -55,6 +56,7 @@ class Executor : private ExecutorSystem {
   std::unique_ptr<Transport> OpenTransport(TransportCallbacks) override;
   std::unique_ptr<EpochNetwork> MakeNetwork(
       const PrepareBackend& epoch, EpochNetwork::Callbacks callbacks) override;
+  std::unique_ptr<EpochGpus> MakeGpus(EpochGpus::Callbacks callbacks) override;
   Status CreateBoard(const BoardConfig& config,
                      std::unique_ptr<Board>* board) override;
   std::unique_ptr<BoardWake> MakeBoardWake() override;

@@ -25,6 +25,7 @@ ExecutorLogic::ExecutorLogic(const ExecutorCoreOptions& options,
 ExecutorLogic::~ExecutorLogic() {
   transport_.reset();
   network_.reset();
+  gpus_.reset();
 }
 
 // --- Turns -------------------------------------------------------------------

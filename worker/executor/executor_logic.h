@@ -20,7 +20,7 @@
 //
 // Its parts: executor_logic.cc (turns, the supervisor),
 // executor_logic_clients.cc, executor_logic_epoch.cc (coordinator, network,
-// board).
+// board), executor_logic_gpus.cc.
 //
 // Thread contract: one thread.
 #ifndef MAYPOLE_WORKER_EXECUTOR_EXECUTOR_LOGIC_H_
@@ -111,6 +111,10 @@ class ExecutorLogic {
   void Do(FreeSlot& a);
   void Do(WantSlot& a);
   void Do(IssueRun& a);
+  void Do(OpenGpuMemory& a);
+  void Do(CloseGpuMemories& a);
+  void Do(ReduceOnGpu& a);
+  void Do(CommitSlot& a);
   void Do(FailSlot& a);
   void Do(MarkLeft& a);
   void Do(MarkGone& a);
@@ -118,6 +122,8 @@ class ExecutorLogic {
   void Do(WantChange& a);
   void Do(DropEpoch& a);
   void Do(ReportIdle& a);
+  void EndGpuReduction();
+  void DropGpus();
   void Welcome(const CreateBoard& a);
   void Send(ClientId id, const void* data, size_t bytes);
   // Returns a function that posts functions to the loop. They run only if
@@ -143,8 +149,11 @@ class ExecutorLogic {
   std::unique_ptr<BoardWake> wake_;
   std::unique_ptr<BoardKeeper> keeper_;
   bool tickets_held_ = false;    // by keeper_
+  Fd gpu_descriptor_;            // that came with the client's message, or none
+  uint64_t gpus_number_ = 0;     // identifies gpus_, see PosterFor()
   uint64_t network_number_ = 0;  // identifies network_, see PosterFor()
   // Declared last, because their threads call back and read the board.
+  std::unique_ptr<EpochGpus> gpus_;
   std::unique_ptr<EpochNetwork> network_;
   std::unique_ptr<Transport> transport_;
 };

@@ -71,7 +71,8 @@ void ExecutorLogic::ReadClient(ClientId id, int max_messages) {
     const auto it = clients_.find(id);
     if (it == clients_.end()) return;
     std::vector<char> message;
-    const Status s = it->second.link->Receive(&message);
+    gpu_descriptor_.Reset();
+    const Status s = it->second.link->Receive(&message, &gpu_descriptor_);
     if (s.code() == Code::kDeadlineExceeded) return;
     if (!s.ok()) {
       ClientGone(id, absl::StrCat("its connection failed: ", s.message()));
@@ -116,6 +117,9 @@ Status ExecutorLogic::Dispatch(ClientId id, const std::vector<char>& data) {
     case session::Type::kJoinRequest:
       return Parsed<session::JoinRequest>(
           data, [&](const auto& m) { core_.OnJoinRequest(id, m); });
+    case session::Type::kGpuMemoryRequest:
+      return Parsed<session::GpuMemoryRequest>(
+          data, [&](const auto& m) { core_.OnGpuMemoryRequest(id, m); });
     default:
       return Parsed<session::SlotRequest>(
           data, [&](const auto& m) { core_.OnSlotRequest(id, m); });

@@ -189,6 +189,7 @@ void ExecutorLogic::Do(DropEpoch&) {
   observer_->OnEpochOver(network_.get());
   ++network_number_;
   network_.reset();
+  DropGpus();
   keeper_.reset();
   wake_.reset();
 }

@@ -1,6 +1,7 @@
 #include "worker/executor/executor_logic.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <deque>
 #include <set>
@@ -8,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/board/gpu_place.h"
 #include "worker/core/limits.h"
 
 namespace maypole::worker {
@@ -21,6 +23,7 @@ struct FakeClient {
   std::vector<std::vector<char>> received;
   bool linked = false;
   bool welcomed = false;
+  Fd descriptor;  // comes with the next message
 
   template <typename Message>
   void Send(const Message& message) {
@@ -36,8 +39,9 @@ class FakeLink : public ClientLink {
   }
   ~FakeLink() override { client_->linked = false; }
 
-  Status Receive(std::vector<char>* message) override {
+  Status Receive(std::vector<char>* message, Fd* descriptor) override {
     if (client_->sent.empty()) return Status(Code::kDeadlineExceeded, "none");
+    *descriptor = std::move(client_->descriptor);
     *message = std::move(client_->sent.front());
     client_->sent.pop_front();
     return Status();
@@ -80,6 +84,28 @@ class FakeTransport : public Transport {
 
  private:
   std::vector<proto::ExecutorMessage>* const sent_;
+};
+
+class FakeGpus : public EpochGpus {
+ public:
+  explicit FakeGpus(std::vector<std::string>* calls) : calls_(calls) {}
+  ~FakeGpus() override { calls_->push_back("gone"); }
+  void Open(GpuMemoryId id, const session::GpuMemoryRequest&,
+            Fd memory) override {
+    calls_->push_back("open " + std::to_string(id.local) + "." +
+                      std::to_string(id.number) +
+                      (memory.valid() ? " with its descriptor" : ""));
+  }
+  void Close(uint32_t local) override {
+    calls_->push_back("close " + std::to_string(local));
+  }
+  void Reduce(GpuReduction r) override {
+    calls_->push_back("reduce " + std::to_string(r.slot) + ":" +
+                      std::to_string(r.generation));
+  }
+
+ private:
+  std::vector<std::string>* const calls_;
 };
 
 class ExecutorLogicTest : public testing::Test,
@@ -177,6 +203,10 @@ class ExecutorLogicTest : public testing::Test,
     c.pool_buffers = 1;
     return Board::Create(c, board);
   }
+  std::unique_ptr<EpochGpus> MakeGpus(EpochGpus::Callbacks callbacks) override {
+    gpu_callbacks_ = std::move(callbacks);
+    return std::make_unique<FakeGpus>(&gpu_calls_);
+  }
   std::unique_ptr<BoardWake> MakeBoardWake() override {
     return std::make_unique<FakeWake>(&wakes_);
   }
@@ -194,6 +224,8 @@ class ExecutorLogicTest : public testing::Test,
   std::deque<ArrivingClient> arriving_;
   std::vector<std::function<void()>> posted_;
   TransportCallbacks callbacks_;
+  EpochGpus::Callbacks gpu_callbacks_;
+  std::vector<std::string> gpu_calls_;
   std::vector<proto::ExecutorMessage> to_coordinator_;
   int wakes_ = 0;
   bool lost_ = false;
@@ -278,6 +310,91 @@ TEST_F(ExecutorLogicTest, AClientWhoseConnectionIsLostIsCountedAndLogged) {
   now_ms_ += 2 * kIdleMs;
   Turn();
   EXPECT_EQ(idle_with_, 1u);
+}
+
+// Two ranks whose tensors are on a GPU.
+class ExecutorLogicGpuTest : public ExecutorLogicTest {
+ protected:
+  void StartWithGpu() {
+    for (int rank : {0, 1}) Connect(Rank(rank, 2));
+    Hear(Start(2));
+    for (uint32_t local : {0, 1}) {
+      auto request = session::Make<session::GpuMemoryRequest>();
+      request.number = 1;
+      request.bytes = 4096;
+      request.sharing = static_cast<uint32_t>(session::GpuSharing::kDescriptor);
+      if (local == 1) clients_[local].descriptor = Fd(dup(STDERR_FILENO));
+      clients_[local].Send(request);
+      Turn({{Kind::kClient, local + 1}});
+      gpu_callbacks_.on_opened({local, 1}, OpenedGpuMemory{});
+    }
+    auto request = session::Make<session::SlotRequest>();
+    session::SetText(request.name, "x");
+    for (uint32_t local : {0, 1}) clients_[local].Send(request);
+    Turn({{Kind::kClient, 1}, {Kind::kClient, 2}});
+    gpu_calls_.clear();
+  }
+  void ArriveOnGpu(uint32_t generation) {
+    Signature s;
+    s.kind = ::maypole::Kind::kAllreduce;
+    s.dims = 1;
+    s.shape[0] = 100;
+    for (uint32_t local : {0, 1}) {
+      board().Arrive(0, local, generation, s, kNoBuffer, 0,
+                     PackGpuPlace({1, 0, 256}));
+    }
+    board().ready_bits(0).fetch_or(1);
+  }
+  const Board& board() const { return *logic_.board(); }
+};
+
+TEST_F(ExecutorLogicGpuTest, AReductionIsCountedUntilItHasEnded) {
+  StartWithGpu();
+  ArriveOnGpu(1);
+  Turn();
+  EXPECT_EQ(gpu_calls_, std::vector<std::string>{"reduce 0:1"});
+  EXPECT_EQ(board().header().gpu_reductions.load(), 1u);
+  EXPECT_EQ(board().OutcomeOf(0, 1), Outcome::kRunning);
+  gpu_callbacks_.on_reduced({.slot = 0, .generation = 1}, absl::OkStatus());
+  Turn();
+  EXPECT_EQ(board().header().gpu_reductions.load(), 0u);
+  EXPECT_EQ(board().OutcomeOf(0, 1), Outcome::kCommitted);
+}
+
+TEST_F(ExecutorLogicGpuTest, AfterAnAbortNoReductionBegins) {
+  StartWithGpu();
+  ArriveOnGpu(1);
+  board().Abort(Code::kAborted, "over");
+  Turn();
+  EXPECT_TRUE(gpu_calls_.empty());
+  EXPECT_EQ(board().header().gpu_reductions.load(), 0u);
+}
+
+TEST_F(ExecutorLogicGpuTest, TheDescriptorGoesWithItsMessageOnly) {
+  for (int rank : {0, 1}) Connect(Rank(rank, 2));
+  Hear(Start(2));
+  auto request = session::Make<session::GpuMemoryRequest>();
+  request.number = 1;
+  request.bytes = 4096;
+  request.sharing = static_cast<uint32_t>(session::GpuSharing::kDescriptor);
+  clients_[0].descriptor = Fd(dup(STDERR_FILENO));
+  clients_[0].Send(request);
+  Turn({{Kind::kClient, 1}});
+  clients_[1].Send(request);
+  Turn({{Kind::kClient, 2}});
+  EXPECT_EQ(gpu_calls_, (std::vector<std::string>{
+                            "open 0.1 with its descriptor", "open 1.1"}));
+}
+
+TEST_F(ExecutorLogicGpuTest, TheGpusGoWithTheEpoch) {
+  StartWithGpu();
+  for (uint32_t local : {0, 1}) {
+    clients_[local].Send(session::Make<session::Goodbye>());
+  }
+  Turn({{Kind::kClient, 1}, {Kind::kClient, 2}});
+  EXPECT_EQ(logic_.board(), nullptr);
+  ASSERT_FALSE(gpu_calls_.empty());
+  EXPECT_EQ(gpu_calls_.back(), "gone");
 }
 
 TEST_F(ExecutorLogicTest, TheBoardsEventFdGoesWithItsEpoch) {

@@ -14,8 +14,8 @@ the GIL during each call. Callers must wait in a loop of short waits, see
 calls.
 
 Errors: most functions return the status as a plain int (gRPC's codes). Those
-that return something else (`submit`, `result`, `allocate`, `process_set_add`,
-...), and `copy_result`, raise StatusError.
+that return something else (`submit`, `result`, `allocate`,
+`allocate_on_gpu`, `process_set_add`, ...), and `copy_result`, raise StatusError.
 """
 
 import ctypes
@@ -122,6 +122,10 @@ class Library:
         _bind(lib, "maypole_allocate", ctypes.c_uint64,
               ctypes.POINTER(ctypes.c_void_p))
         _bind(lib, "maypole_free", ctypes.c_void_p)
+        _bind(lib, "maypole_allocate_on_gpu", ctypes.c_uint64, ctypes.c_int32,
+              ctypes.POINTER(ctypes.c_void_p))
+        _bind(lib, "maypole_free_on_gpu", ctypes.c_void_p,
+              ctypes.POINTER(ctypes.c_void_p), ctypes.c_int32)
         _bind(lib, "maypole_is_initialized")
         _bind(lib, "maypole_is_homogeneous")
         _bind(lib, "maypole_result", ctypes.c_int64,
@@ -381,6 +385,27 @@ class Library:
     def free(self, address: int) -> int:
         """Frees memory of allocate(); allowed after shutdown(), too."""
         return self._lib.maypole_free(address)
+
+    def allocate_on_gpu(self, size: int, gpu: int) -> int:
+        """Allocates `size` bytes of the CUDA device with the ordinal `gpu`,
+        which the node's executor maps, too; returns their address.
+
+        They are not zeroed. Pass the address to free_on_gpu() in the end.
+        Raises StatusError; the code is RESOURCE_EXHAUSTED if there is no room
+        or memory cannot be shared here.
+        """
+        memory = ctypes.c_void_p()
+        status = self._lib.maypole_allocate_on_gpu(size, gpu, memory)
+        if status != OK:
+            raise StatusError(status, self.last_error())
+        return memory.value or 0
+
+    def free_on_gpu(self, address: int, streams: Sequence[int]) -> int:
+        """Frees memory of allocate_on_gpu() that `streams` may still use; also
+        after shutdown(). The memory is used again when what these streams have
+        to do now is done."""
+        return self._lib.maypole_free_on_gpu(
+            address, (ctypes.c_void_p * len(streams))(*streams), len(streams))
 
     def last_error(self) -> str:
         """The calling thread's last error."""

@@ -65,8 +65,9 @@ class ArenaTest(unittest.TestCase):
                 with self.assertRaisesRegex(ValueError, "not been initialized"):
                     hvd.empty(size, device=device)
 
-    def test_a_cuda_device_has_no_arena(self):
+    def test_no_room_on_a_cuda_device_is_ordinary_memory(self):
         arena._fallbacks.clear()
+        self.fake.arena_limit = 40
         torch_empty, devices = torch.empty, []
 
         def empty(*size, **options):
@@ -87,6 +88,7 @@ class ArenaTest(unittest.TestCase):
         self.assertEqual(statistics["fallbacks"], {"no_gpu_arena": 1})
         self.assertEqual(statistics["tensors"], 0)
         self.assertEqual(self.fake.counter("arena_bytes"), 0)
+        self.assertEqual(self.fake.gpus, [])
 
     def test_memory_lives_as_long_as_any_view(self):
         tensor = hvd.empty(10)

@@ -6,6 +6,8 @@ outputs in copy_result() only, as the real one does.
 """
 
 import contextlib
+import ctypes
+import gc
 import threading
 import types
 import unittest
@@ -18,7 +20,7 @@ from maypole import _native
 
 _native.use(fake_library.FakeLibrary(2))
 import maypole.torch as hvd  # pylint: disable=wrong-import-position
-from maypole.torch import _autograd, _tensors, functions  # pylint: disable=wrong-import-position
+from maypole.torch import _autograd, _buckets, _tensors, arena, functions  # pylint: disable=wrong-import-position
 
 _CONSTRUCTORS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.tensor)
 
@@ -369,7 +371,8 @@ class StreamsTest(unittest.TestCase):
         patch.start()
         self.addCleanup(patch.stop)
         self.tensor = types.SimpleNamespace(
-            is_cuda=True, device="cuda:1", record_stream=lambda s: self.calls
+            is_cuda=True, device="cuda:1", data_ptr=lambda: 0x1000,
+            record_stream=lambda s: self.calls
             .append(("used on", s.cuda_stream)))
 
     def test_stream_of(self):
@@ -417,6 +420,159 @@ class StreamsTest(unittest.TestCase):
         array, _ = self.array(data=(0x1000, False))
         with self.assertRaisesRegex(ValueError, "'x'.*current CUDA device"):
             _tensors.as_tensor(array, "allreduce", "x")
+
+
+
+class SharedMemoryTest(unittest.TestCase):
+    """Tensors in memory that a CUDA device's executor shares: the real
+    functions, over a torch.cuda and a torch.as_tensor() in Python."""
+
+    def setUp(self):
+        gc.collect()
+        self.fake = fake_library.FakeLibrary(1)
+        _native.use(self.fake)
+        arena._fallbacks.clear()
+        self.stream = 10
+        self.seen = []  # (device, interface) of each as_tensor()
+        cuda = types.SimpleNamespace(
+            current_device=lambda: 3,
+            current_stream=lambda device: types.SimpleNamespace(
+                cuda_stream=self.stream, wait_stream=lambda other: None),
+            ExternalStream=lambda number, device: None)
+        for name, replacement in (("cuda", cuda),
+                                  ("as_tensor", self.as_tensor)):
+            patch = mock.patch.object(torch, name, replacement)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def as_tensor(self, array, device):
+        """As torch, which holds the array as long as the tensor's storage."""
+        interface = array.__cuda_array_interface__
+        self.seen.append((device, interface))
+        address, read_only = interface["data"]
+        self.assertFalse(read_only)
+        memory = (ctypes.c_ubyte *
+                  interface["shape"][0]).from_address(address)
+        memory.held = array
+        return torch.frombuffer(memory, dtype=torch.uint8)
+
+    def freed(self):
+        gc.collect()
+        return [streams for _, streams in self.fake.freed_on_gpu]
+
+    def test_shapes_dtypes_and_values(self):
+        for dtype in (None, torch.float64, torch.bfloat16, torch.int64,
+                      torch.bool, torch.uint8):
+            tensor = hvd.empty(3, 5, dtype=dtype, device="cuda")
+            self.assertEqual((tuple(tensor.shape), tensor.dtype),
+                             ((3, 5), dtype or torch.float32))
+            self.assertIn(tensor.data_ptr(), self.fake.gpu_memory)
+            self.assertTrue(tensor.is_contiguous())
+            tensor.copy_(torch.arange(15).reshape(3, 5))
+            self.assertEqual(tensor.tolist(),
+                             torch.arange(15).reshape(3, 5)
+                             .to(tensor.dtype).tolist())
+            size = tensor.numel() * tensor.element_size()
+            self.assertEqual(hvd.arena_statistics(), {
+                "bytes": size, "tensors": 1, "fallbacks": {}})
+            self.assertEqual(self.seen.pop(), (torch.device("cuda:3"), {
+                "shape": (size,), "typestr": "|u1", "strides": None,
+                "data": (tensor.data_ptr(), False), "stream": None,
+                "version": 3}))
+            del tensor
+            gc.collect()
+            self.assertEqual(self.fake.gpu_memory, {})
+        self.assertEqual(self.fake.counter("arena_bytes"), 0)
+        self.assertEqual(hvd.arena_statistics()["tensors"], 0)
+
+    def test_it_is_on_the_device_that_was_named(self):
+        tensor = hvd.empty(4, device="cuda:1", requires_grad=True)
+        self.assertTrue(tensor.requires_grad)
+        other = hvd.empty(4, device=torch.device("cuda"))
+        self.assertEqual(self.fake.gpus, [1, 3])
+        self.assertEqual([device.index for device, _ in self.seen], [1, 3])
+        del tensor, other
+
+    def test_memory_lives_as_long_as_any_view(self):
+        tensor = hvd.empty(10, device="cuda").fill_(2.0)
+        holders = [tensor[3:], tensor.storage(), tensor.view(2, 5)]
+        del tensor
+        self.fake.shutdown()  # it outlives the job
+        while holders:
+            self.assertEqual(self.freed(), [])
+            self.assertEqual(hvd.arena_statistics()["bytes"], 40)
+            holders.pop()
+        self.assertEqual(self.freed(), [[10]])
+        self.assertEqual(self.fake.gpu_memory, {})
+
+    def test_it_is_freed_in_the_order_of_the_streams_that_used_it(self):
+        tensor = hvd.empty(10, device="cuda")
+        self.stream = 4
+        del tensor
+        self.assertEqual(self.freed(), [[4, 10]])
+        # The result of an operation that another stream has waited for.
+        tensors = [hvd.empty(10, device="cuda") for _ in range(2)]
+        self.stream = 7
+        for part in (tensors[0], tensors[0][5:]):
+            on_device = types.SimpleNamespace(
+                device="cuda:3", data_ptr=part.data_ptr,
+                record_stream=lambda stream: None)
+            _tensors.bring_to_current_stream(on_device, 4)
+        self.stream = 5
+        del part, on_device, tensors[0]
+        self.assertEqual(self.freed()[1:], [[4, 5, 7]])
+        del tensors[0]
+        self.assertEqual(self.freed()[2:], [[4, 5]])
+
+    def test_a_size_of_zero_needs_none(self):
+        with mock.patch.object(torch, "empty", wraps=torch.empty) as empty:
+            empty.side_effect = lambda *size, **options: torch.zeros(
+                *size, dtype=options["dtype"])
+            tensor = hvd.empty(0, 2, device="cuda")
+        self.assertEqual(tuple(tensor.shape), (0, 2))
+        self.assertEqual((self.fake.gpus, hvd.arena_statistics()["fallbacks"]),
+                         ([], {}))
+
+    def test_other_errors_are_raised(self):
+        self.fake.allocate_on_gpu = mock.Mock(side_effect=_native.StatusError(
+            _native.INVALID_ARGUMENT, "there is no NVIDIA driver"))
+        with self.assertRaisesRegex(ValueError, "no NVIDIA driver"):
+            hvd.empty(3, device="cuda")
+
+    def test_a_torch_that_cannot_use_the_memory_has_ordinary_tensors(self):
+
+        def as_tensor(array, device):
+            raise TypeError("no NumPy")
+
+        torch.as_tensor = as_tensor
+        torch_zeros = torch.zeros
+        with mock.patch.object(torch, "zeros", lambda count, dtype, device:
+                               torch_zeros(count, dtype=dtype)):
+            with self.assertWarnsRegex(UserWarning, "no NumPy"):
+                bucket = arena.zeros_flat(3, torch.float32,
+                                          torch.device("cuda"))
+        self.assertEqual(bucket.tolist(), [0.0] * 3)
+        self.assertEqual(self.freed(), [[10]])
+        self.assertEqual(hvd.arena_statistics(), {
+            "bytes": 0, "tensors": 0, "fallbacks": {"no_gpu_arena": 1}})
+
+    def test_a_bucket_is_zeroed(self):
+        bucket = arena.zeros_flat(100, torch.float32, torch.device("cuda"))
+        self.assertIn(bucket.data_ptr(), self.fake.gpu_memory)
+        self.assertEqual(bucket.tolist(), [0.0] * 100)
+
+    def test_gradient_buckets(self):
+        parameter = torch.nn.Parameter(torch.ones(10))
+        parameter.grad = torch.arange(10.0)
+        zeros_flat = arena.zeros_flat
+        with mock.patch.object(
+                arena, "zeros_flat", lambda count, dtype, _: zeros_flat(
+                    count, dtype, torch.device("cuda:2"))):
+            buckets = _buckets.Buckets(2**20)
+            buckets.add([parameter], {parameter: "p"})
+        self.assertEqual(self.fake.gpus, [2])
+        self.assertIn(parameter.grad.data_ptr(), self.fake.gpu_memory)
+        self.assertEqual(parameter.grad.tolist(), list(range(10)))
 
 
 if __name__ == "__main__":

@@ -47,6 +47,9 @@ class FakeLibrary:
         self.arena = {}  # address -> memory
         self.arena_limit = 1 << 30
         self.arena_operations = []  # names
+        self.gpu_memory = {}  # address -> memory; host memory stands for it
+        self.gpus = []  # of each allocate_on_gpu()
+        self.freed_on_gpu = []  # (address, streams) of each free_on_gpu()
         self.streams = {}  # (rank, name) -> stream at submission, or None
         self.copies = []  # (name, address, stream) of each copy_result()
         self.copy_error = None  # text with which copy_result() fails
@@ -115,6 +118,24 @@ class FakeLibrary:
     def free(self, address):
         # Called by a finalizer, which may run while this thread has the lock.
         del self.arena[address]
+        return _native.OK
+
+    def allocate_on_gpu(self, size, gpu):
+        with self._lock:
+            if sum(map(len, self.gpu_memory.values())) + size > self.arena_limit:
+                raise _native.StatusError(_native.RESOURCE_EXHAUSTED,
+                                          "no memory can be shared")
+            memory = mmap.mmap(-1, size)
+            memory.write(b"\xa5" * size)  # not zeroed
+            address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+            self.gpu_memory[address] = memory
+            self.gpus.append(gpu)
+        return address
+
+    def free_on_gpu(self, address, streams):
+        # As free().
+        del self.gpu_memory[address]
+        self.freed_on_gpu.append((address, streams))
         return _native.OK
 
     def _arena_bytes(self):

@@ -85,6 +85,33 @@ class LayoutTest(unittest.TestCase):
                 self.assertEqual((operation.input, operation.output), (8, 16))
 
 
+class GpuMemoryTest(unittest.TestCase):
+
+    def test_arguments_and_errors(self):
+        calls = []
+        status = _native.OK
+
+        def allocate(size, gpu, memory):
+            calls.append((size, gpu))
+            memory.value = 0x7000
+            return status
+
+        def free(address, streams, count):
+            calls.append((address, list(streams), count))
+            return _native.OK
+
+        library = StubLibrary(maypole_allocate_on_gpu=allocate,
+                              maypole_free_on_gpu=free,
+                              maypole_last_error=lambda: b"no room")
+        self.assertEqual(library.allocate_on_gpu(100, 3), 0x7000)
+        self.assertEqual(library.free_on_gpu(0x7000, [0, 2**63]), _native.OK)
+        self.assertEqual(calls, [(100, 3), (0x7000, [None, 2**63], 2)])
+        status = _native.RESOURCE_EXHAUSTED
+        with self.assertRaisesRegex(_native.StatusError, "no room") as caught:
+            library.allocate_on_gpu(100, 3)
+        self.assertEqual(caught.exception.code, _native.RESOURCE_EXHAUSTED)
+
+
 class CopyResultTest(unittest.TestCase):
 
     def test_arguments_and_errors(self):

@@ -10,6 +10,7 @@ Everything runs on one stream of the program's own. The functions of libcuda.so.
 are called as a framework would: no memory is shared with Maypole but by address.
 """
 
+import copy
 import ctypes
 
 import numpy
@@ -54,17 +55,23 @@ class Gpu:
     def array(self, values):
         return Array(self, values)
 
+    def shared_array(self, values):
+        """In memory that the executor maps, too; see Array.free_shared()."""
+        return Array(self, values, _native.library().allocate_on_gpu(values.nbytes, 0))
+
 
 class Array:
 
-    def __init__(self, gpu, values):
+    def __init__(self, gpu, values, address=None):
         self.gpu = gpu
         self.shape = values.shape
         self.dtype = values.dtype
         self.bytes = values.nbytes
-        address = ctypes.c_uint64()
-        gpu.check("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(max(1, self.bytes)))
-        self.address = address.value
+        if address is None:
+            allocated = ctypes.c_uint64()
+            gpu.check("cuMemAlloc_v2", ctypes.byref(allocated), ctypes.c_size_t(max(1, self.bytes)))
+            address = allocated.value
+        self.address = address
         self._kept = None
         self.write(values)
 
@@ -73,6 +80,19 @@ class Array:
         self._kept = numpy.ascontiguousarray(values)
         self.gpu.check("cuMemcpyAsync", ctypes.c_uint64(self.address), ctypes.c_uint64(self._kept.ctypes.data),
                        ctypes.c_size_t(self.bytes), self.gpu.stream)
+
+    def part(self, begin, end):
+        """These elements of an array of one dimension, in the same memory."""
+        part = copy.copy(self)
+        part.shape = (end - begin,)
+        part.bytes = (end - begin) * self.dtype.itemsize
+        part.address = self.address + begin * self.dtype.itemsize
+        return part
+
+    def free_shared(self):
+        status = _native.library().free_on_gpu(self.address, [self.gpu.stream.value])
+        if status != _native.OK:
+            raise RuntimeError(_native.library().last_error())
 
     def read(self):
         values = numpy.empty(self.shape, self.dtype)

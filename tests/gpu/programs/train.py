@@ -4,7 +4,9 @@ Each rank has its own samples; gradients are averaged by an allreduce of each
 gradient on the GPU, and once more on the host, which must give the same bits.
 The arithmetic of the model itself runs in NumPy, between copies in stream order.
 
-usage: train.py STEPS [kill RANK STEP | wait_at STEP]
+usage: train.py STEPS [kill RANK STEP | wait_at STEP | host RANK]
+
+host RANK: this rank does not share GPU memory with its executor.
 """
 
 import hashlib
@@ -73,10 +75,12 @@ class Training:
 
 def main():
     rank.started()
+    steps, rest = int(sys.argv[1]), sys.argv[2:]
+    if rest[:1] == ["host"] and os.environ["MAYPOLE_RANK"] == rest[1]:
+        os.environ["MAYPOLE_GPU_MEMORY"] = "host"
     basics.init()
     opened = "libcuda" in open("/proc/self/maps").read()
     me = basics.rank()
-    steps, rest = int(sys.argv[1]), sys.argv[2:]
     gpu = device.Gpu()
     training = Training(gpu, me)
     error = None
@@ -96,7 +100,7 @@ def main():
         error = (str(e), time.time())
     gpu.synchronize()  # returns: the deaths of others have left no stuck stream
     rank.record(opened_by_init=opened, losses=training.losses, compared=training.compared, digest=training.digest(),
-                error=error, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+                error=error, on_gpu=basics.counter("gpu_operations"), visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
     basics.shutdown()
 
 

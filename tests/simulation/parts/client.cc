@@ -33,7 +33,9 @@ bool Client::LeaveAlone(const Operation& operation) {
 
 bool Client::PatienceIsOver() {
   if (abort_seen_ == 0) abort_seen_ = Now();
-  return Now() - abort_seen_ > kPatience;
+  const bool over = Now() - abort_seen_ > kPatience;
+  by_time_ = by_time_ || over;
+  return over;
 }
 
 void Client::Break(Status status) {
@@ -41,10 +43,12 @@ void Client::Break(Status status) {
 }
 
 bool Client::Drive(bool look_at_socket, bool* by_board) {
-  *by_board = core_.Step();
+  by_time_ = false;
+  bool moved = core_.Step();
+  *by_board = moved && !by_time_;
   if (look_at_socket || stage_->random.OneIn(16)) core_.TellWhereItIs();
-  bool moved = *by_board;
-  if (core_.expects_messages() || core_.recalled() || look_at_socket) {
+  if (core_.expects_messages() || core_.recalled() || gpu_requests_ > 0 ||
+      look_at_socket) {
     moved |= ReadMessages();
   }
   return moved;
@@ -56,8 +60,14 @@ bool Client::ReadMessages() {
   while (!pipe.messages.empty()) {
     const Message message = std::move(pipe.messages.front());
     pipe.messages.pop_front();
-    core_.OnMessage(message.data);
     moved = true;
+    session::GpuMemoryReply reply;
+    if (session::Parse(message.data.data(), message.data.size(), &reply).ok()) {
+      --gpu_requests_;
+      callbacks_.gpu_memory(reply);
+    } else {
+      core_.OnMessage(message.data);
+    }
   }
   if (pipe.closed && !std::exchange(lost_, true)) {
     if (!board_->aborted()) {

@@ -25,6 +25,7 @@ class Client : private RankShell {
     std::function<void()> wake_executor;
     std::function<void()> wake_threads;
     std::function<void(const std::string&)> tell;
+    std::function<void(const session::GpuMemoryReply&)> gpu_memory;
   };
 
   Client(Stage* stage, std::unique_ptr<Board> board,
@@ -39,6 +40,11 @@ class Client : private RankShell {
   // board, so the writer of that word must have woken the rank.
   bool Drive(bool look_at_socket, bool* by_board);
   void Leave();
+  // Asks the executor to open a memory of this rank.
+  void SendGpuMemory(const session::GpuMemoryRequest& request) {
+    connection_->to_executor.Send(&request, sizeof(request));
+    ++gpu_requests_;
+  }
 
  private:
   void Send(const void* message, size_t bytes) override;
@@ -60,8 +66,10 @@ class Client : private RankShell {
   const uint32_t me_;
   const Callbacks callbacks_;
   RankCore core_;
-  bool lost_ = false;  // the executor has ended
+  uint32_t gpu_requests_ = 0;  // unanswered
+  bool lost_ = false;          // the executor has ended
   int64_t abort_seen_ = 0;
+  bool by_time_ = false;  // this step saw that its patience was over
 };
 
 }  // namespace maypole::simulation

@@ -211,6 +211,11 @@ Status Executor::CreateBoard(const BoardConfig& config,
   return s;
 }
 
+std::unique_ptr<worker::EpochGpus> Executor::MakeGpus(
+    worker::EpochGpus::Callbacks callbacks) {
+  return std::make_unique<SimulatedGpus>(stage_, std::move(callbacks));
+}
+
 std::unique_ptr<worker::BoardWake> Executor::MakeBoardWake() {
   if (watches_board()) {
     stage_->Found("node ", options_.node,

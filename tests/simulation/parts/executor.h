@@ -26,6 +26,7 @@
 #include "tests/simulation/parts/connection.h"
 #include "tests/simulation/parts/coordinator.h"
 #include "tests/simulation/parts/executor_links.h"
+#include "tests/simulation/parts/gpu.h"
 #include "tests/simulation/parts/network.h"
 #include "tests/simulation/stage.h"
 #include "worker/executor/executor_logic.h"
@@ -117,6 +118,8 @@ class Executor : private worker::ExecutorSystem,
       worker::EpochNetwork::Callbacks callbacks) override;
   Status CreateBoard(const BoardConfig& config,
                      std::unique_ptr<Board>* board) override;
+  std::unique_ptr<worker::EpochGpus> MakeGpus(
+      worker::EpochGpus::Callbacks callbacks) override;
   std::unique_ptr<worker::BoardWake> MakeBoardWake() override;
 
   // ExecutorObserver

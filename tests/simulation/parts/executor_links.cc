@@ -38,7 +38,7 @@ SimulatedLink::~SimulatedLink() {
   connection_->to_client.Close();
 }
 
-Status SimulatedLink::Receive(std::vector<char>* message) {
+Status SimulatedLink::Receive(std::vector<char>* message, Fd*) {
   Attend();
   message->clear();
   Pipe& pipe = connection_->to_executor;

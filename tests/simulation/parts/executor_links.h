@@ -65,7 +65,7 @@ class SimulatedLink : public worker::ClientLink, public Source {
                 std::function<void()> wake_loop, std::function<void()> on_gone);
   ~SimulatedLink() override;
 
-  Status Receive(std::vector<char>* message) override;
+  Status Receive(std::vector<char>* message, Fd* descriptor) override;
   Status Send(const void* data, size_t bytes) override;
   Status SendWelcome(const session::Welcome& welcome, const Board& board,
                      const worker::BoardWake& wake) override;

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/board/gpu_place.h"
+#include "tests/simulation/parts/gpu.h"
 
 namespace maypole::simulation {
 namespace {
@@ -167,12 +169,16 @@ void Process::Welcomed(Message message) {
   callbacks.ended = [this] { ended_ = true; };
   callbacks.wake_executor = [wake = message.wake] { wake->Write(); };
   callbacks.wake_threads = [this] { Attend(); };
+  callbacks.gpu_memory = [this](const session::GpuMemoryReply& reply) {
+    if (reply.code == 0) gpu_ = reply.gpu;
+  };
   callbacks.tell = [this](const std::string& line) {
     stage_->Trace("rank ", place_.rank, " is told: ", line);
   };
   client_ = std::make_unique<Client>(stage_, std::move(board), connection_,
                                      static_cast<uint32_t>(place_.local_rank),
                                      std::move(callbacks));
+  ShareGpuMemory();
   main_.Ask(stage_->SoonDelay(), life_);
   Attend();
 }
@@ -222,6 +228,41 @@ void Process::Perform(const Action& action) {
   main_.Ask(delay, life_);
 }
 
+void Process::ShareGpuMemory() {
+  gpu_memory_.reset();
+  gpu_ = -1;
+  gpu_allocated_ = 0;
+  if (stage_->random.OneIn(4)) return;
+  gpu_memory_ = std::make_shared<std::vector<std::byte>>(kGpuMemoryBytes);
+  auto request = session::Make<session::GpuMemoryRequest>();
+  request.number = 1;
+  request.sharing = static_cast<uint32_t>(session::GpuSharing::kDescriptor);
+  request.bytes = kGpuMemoryBytes;
+  request.proof = ++stage_->last_gpu_memory;
+  stage_->gpu_memories[request.proof] = gpu_memory_;
+  client_->SendGpuMemory(request);
+}
+
+// False if the tensor stays in host memory.
+bool Process::PutOnGpu(Record* record) {
+  Operation& op = *record->operation;
+  const uint64_t bytes = op.signature.Bytes();
+  if (gpu_ < 0 || op.signature.kind != Kind::kAllreduce ||
+      op.set->negotiated() || bytes == 0 ||
+      gpu_allocated_ + bytes > kGpuMemoryBytes || stage_->random.OneIn(8)) {
+    return false;
+  }
+  op.gpu_place = PackGpuPlace({.number = 1,
+                               .gpu = static_cast<uint32_t>(gpu_),
+                               .offset = gpu_allocated_});
+  op.staged = std::make_shared<GpuTensor>(
+      stage_, life_, gpu_memory_, gpu_allocated_, record, [this] { Attend(); });
+  op.input = op.output = nullptr;
+  gpu_allocated_ += (bytes + kGpuPlaceAlignment - 1) / kGpuPlaceAlignment *
+                    kGpuPlaceAlignment;
+  return true;
+}
+
 void Process::Submit(const Action& action) {
   const Planned& planned = epoch_->program.operations[action.index];
   auto record = std::make_unique<Record>();
@@ -245,6 +286,10 @@ void Process::Submit(const Action& action) {
   }
   op.awaited = action.awaited;
   GiveMemory(planned, record.get());
+  const bool on_gpu = PutOnGpu(record.get());
+  if (on_gpu && action.time == 0) {
+    static_cast<GpuTensor&>(*op.staged).WriteInput();
+  }
   if (action.time > 0) {
     op.input_ready = false;
     record->late_input = record->input;
@@ -280,9 +325,14 @@ void Process::InputTurn() {
   late_.erase(late_.begin() + static_cast<std::ptrdiff_t>(i));
   if (!record->done()) {
     record->input = std::exchange(record->late_input, {});
-    record->operation->input = record->input.data();
-    if (record->operation->output != nullptr && record->planned->in_place) {
-      record->operation->output = record->input.data();
+    Operation& op = *record->operation;
+    if (op.gpu_place != kNoGpuPlace) {
+      static_cast<GpuTensor&>(*op.staged).WriteInput();
+    } else {
+      op.input = record->input.data();
+      if (op.output != nullptr && record->planned->in_place) {
+        op.output = record->input.data();
+      }
     }
   }
   client_->core().InputReady(record->operation);

@@ -89,6 +89,9 @@ class Process : public std::enable_shared_from_this<Process> {
   void ComeAgain();
   void Perform(const Action& action);
   void Submit(const Action& action);
+  // A rank with a GPU asks its executor to open a memory there.
+  void ShareGpuMemory();
+  bool PutOnGpu(Record* record);
   void SubmitAgain(const Action& action);
   // A thread of its own: the inputs that a GPU has written.
   void InputTurn();
@@ -127,6 +130,9 @@ class Process : public std::enable_shared_from_this<Process> {
   bool ended_ = false;  // an operation has ended
   std::vector<Record*> pending_;
   std::vector<Record*> late_;  // pending without their inputs
+  GpuMemory gpu_memory_;       // null: it has none
+  int64_t gpu_ = -1;           // its number; -1: it is not open
+  uint64_t gpu_allocated_ = 0;
   std::vector<int64_t> set_ids_;          // by request; -1: not made
   std::shared_ptr<Operation> control_;    // set request or join in progress
   std::shared_ptr<Operation> waits_for_;  // an operation, or control_

@@ -79,10 +79,11 @@ void ExecutorEpoch::Send(proto::ExecutorMessage message) {
 
 absl::Status ExecutorEpoch::OnReadySlot(const ReadySlot& ready) {
   SlotEntry* entry = slots_.Get(ready.slot);
-  // Operations within the node need no report. Otherwise a ready bit may have
-  // been set again for an old generation.
-  if (entry == nullptr || !entry->set->negotiated() ||
-      ready.generation < entry->reported) {
+  if (entry == nullptr) return absl::OkStatus();
+  // Operations within the node need no report.
+  if (!entry->set->negotiated()) return OnReadyOnGpu(ready, entry);
+  // A ready bit may have been set again for an old generation.
+  if (ready.generation < entry->reported) {
     return absl::OkStatus();
   }
   if (ready.generation == entry->reported) {
@@ -94,16 +95,8 @@ absl::Status ExecutorEpoch::OnReadySlot(const ReadySlot& ready) {
   // Ranks submit a name again only after the last operation of that name has
   // ended, unless it fails because a rank has left. The coordinator does not
   // accept two at once.
-  const bool left = std::any_of(left_.begin(), left_.end(), [&](int rank) {
-    return entry->set->Has(rank);
-  });
-  if (entry->reported > entry->answered && !left) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        entry->set->RanksText(), ": those of ", node, " have submitted ",
-        std::string(Name(entry->kind)), " '", entry->name, "' (call ",
-        ready.generation - entry->first, ") before call ",
-        entry->reported - entry->first,
-        " had ended; has a process overwritten its shared memory?"));
+  if (entry->reported > entry->answered && FirstLeftOf(*entry->set) < 0) {
+    return SubmittedTooEarly(ready, *entry);
   }
   entry->reported = ready.generation;
   entry->retiring = false;
@@ -113,6 +106,16 @@ absl::Status ExecutorEpoch::OnReadySlot(const ReadySlot& ready) {
   presence_.Add(*entry);
   SendPresence();
   return absl::OkStatus();
+}
+
+absl::Status ExecutorEpoch::SubmittedTooEarly(const ReadySlot& ready,
+                                              const SlotEntry& entry) const {
+  return absl::InvalidArgumentError(absl::StrCat(
+      entry.set->RanksText(), ": those of ", info_.NodeText(info_.node_index),
+      " have submitted ", std::string(Name(entry.kind)), " '", entry.name,
+      "' (call ", ready.generation - entry.first, ") before call ",
+      entry.reported - entry.first,
+      " had ended; has a process overwritten its shared memory?"));
 }
 
 void ExecutorEpoch::OnUrgent(Urgency urgency, SlotEntry* entry) {
@@ -185,6 +188,7 @@ void ExecutorEpoch::OnRankLeft(int rank, int local_rank,
     set_requests_.Forget(local_rank);
     joins_.Forget(local_rank);
     ForgetSlotsOf(static_cast<uint32_t>(local_rank));
+    ForgetGpuMemories(static_cast<uint32_t>(local_rank));
   }
   actions_->push_back(MarkLeft{rank, local_rank, text});
 }

@@ -93,6 +93,14 @@ class ExecutorEpoch : private WaitJudge {
   void RefuseWaiting(Code code, const std::string& text,
                      const Membership& members);
 
+  // --- GPUs (executor_epoch_gpus.cc) -----------------------------------------
+  absl::Status OnGpuMemoryRequest(const LocalMember& member,
+                                  const session::GpuMemoryRequest& request);
+  void OnGpuMemoryOpened(GpuMemoryId id,
+                         const absl::StatusOr<OpenedGpuMemory>& opened);
+  absl::Status OnGpuReduced(uint32_t slot, uint32_t generation,
+                            const absl::Status& status);
+
   // --- Requests to all ranks of the job (executor_epoch_requests.cc) ---------
   absl::Status OnSetRequest(const LocalMember& member,
                             const session::SetRequest& request);
@@ -135,6 +143,8 @@ class ExecutorEpoch : private WaitJudge {
   // failures may be a consequence; otherwise empty.
   std::string AfterText() const;
 
+  // As of the last snapshot, a rank of this node was in a run with other nodes.
+  bool InRun() const { return in_run_; }
   bool HasLeft(int rank) const { return left_.contains(rank); }
   // How many ranks have not left.
   size_t LiveRanks() const {
@@ -168,6 +178,16 @@ class ExecutorEpoch : private WaitJudge {
   absl::StatusOr<SlotEntry*> ResolveOrAllot(uint32_t id,
                                             const proto::Identity* identity,
                                             uint32_t* slot);
+  // A rank has submitted a name again before its last operation had ended.
+  absl::Status SubmittedTooEarly(const ReadySlot& ready,
+                                 const SlotEntry& entry) const;
+  absl::Status OnReadyOnGpu(const ReadySlot& ready, SlotEntry* entry);
+  absl::StatusOr<GpuReduction> MakeGpuReduction(const ReadySlot& ready,
+                                                const SlotEntry& entry) const;
+  // Returns a member that has left; -1 if there is none.
+  int FirstLeftOf(const NodeSet& set) const;
+  void FailForDeparture(uint32_t slot, uint32_t generation, int rank);
+  void ForgetGpuMemories(uint32_t local);
   void Send(proto::ExecutorMessage message);
   // A rank has begun to wait for an operation that was reported before.
   void OnUrgent(Urgency urgency, SlotEntry* entry);
@@ -218,8 +238,18 @@ class ExecutorEpoch : private WaitJudge {
   // By slot: the last generation that members that stand aside were asked for.
   std::map<uint32_t, uint32_t> wanted_;
 
+  struct GpuMemory {
+    ClientId client = 0;
+    uint64_t bytes = 0;
+    bool open = false;
+    uint32_t gpu = 0;
+  };
+  std::map<uint32_t, uint32_t> gpu_requests_;  // last number, by local rank
+  std::map<GpuMemoryId, GpuMemory> gpu_memories_;
+
   LocalStragglers local_stragglers_;
   std::string late_told_;  // digest of what was reported last
+  bool in_run_ = false;
   FrozenRanks frozen_;
   BlockedRanks blocked_;
   std::string blocked_told_;

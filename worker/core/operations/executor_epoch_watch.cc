@@ -1,5 +1,6 @@
 // ExecutorEpoch: finds stragglers, frozen and blocked ranks in a snapshot of
 // the board.
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -29,6 +30,11 @@ std::optional<ExecutorEpoch::Frozen> ExecutorEpoch::OnSnapshot(
     int64_t now_ms, const BoardSnapshot& snapshot) {
   CheckForStragglers(now_ms, snapshot);
   CheckForBlocked(snapshot);
+  in_run_ = std::any_of(
+      snapshot.ranks.begin(), snapshot.ranks.end(), [&](const auto& rank) {
+        const SlotEntry* entry = rank.holds ? slots_.Get(*rank.holds) : nullptr;
+        return entry != nullptr && entry->set->negotiated();
+      });
   const std::optional<uint32_t> local = frozen_.Check(now_ms, snapshot);
   if (!local) return std::nullopt;
   const SlotEntry* entry = slots_.Get(*snapshot.ranks[*local].holds);

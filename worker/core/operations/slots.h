@@ -32,10 +32,11 @@ struct SlotEntry {
   SharedSet set;  // null: the slot is free
   Kind kind = Kind::kBarrier;
   std::string name;
-  uint32_t id = 0;                    // the coordinator's; 0: not known
-  uint32_t first = 0;                 // generation before the name's first
-  uint32_t base = 0;                  // the coordinator's count 0
-  uint32_t reported = 0;              // last generation reported as present
+  uint32_t id = 0;     // the coordinator's; 0: not known
+  uint32_t first = 0;  // generation before the name's first
+  uint32_t base = 0;   // the coordinator's count 0
+  // Last generation reported as present, or given to a GPU.
+  uint32_t reported = 0;
   std::vector<Signature> signatures;  // of `reported`, by local member
   std::vector<int64_t> splits;        // of `reported`; alltoall
   Urgency urgency = Urgency::kNone;   // of `reported`, as it was reported

@@ -79,8 +79,16 @@ bool BoardKeeper::CopyReadySlot(uint32_t slot, ReadySlot* ready) const {
         board_->SignatureOf(slot, local, ready->generation));
   }
   if (slots_[slot].splits != 0) CopySplits(slot, ready);
+  if (board_->IsOnGpu(slot, ready->generation)) CopyGpuPlaces(slot, ready);
   ready->urgency = UrgencyOf(*board_, slot, ready->generation);
   return ready->generation != 0;
+}
+
+void BoardKeeper::CopyGpuPlaces(uint32_t slot, ReadySlot* ready) const {
+  for (const uint32_t local : slots_[slot].set->locals) {
+    ready->gpu_places.push_back(
+        board_->GpuPlaceOf(slot, local, ready->generation));
+  }
 }
 
 void BoardKeeper::CopySplits(uint32_t slot, ReadySlot* ready) const {
@@ -167,7 +175,17 @@ void BoardKeeper::WritePlan(const RunSpec& run) {
 void BoardKeeper::Issue(const RunSpec& run) {
   issued_[run.record] = {run.operations.front().slot, run.generation,
                          run.members};
-  held_.push_back({run.record, run.generation, run.members});
+  held_.push_back(
+      {board_->NegotiatedRef(run.record), run.generation, run.members});
+  PlaceHeldTickets();
+}
+
+void BoardKeeper::Commit(uint32_t slot, uint32_t generation) {
+  if (board_->Decide(slot, generation, Outcome::kCommitted) !=
+      Outcome::kCommitted) {
+    return;  // aborted
+  }
+  held_.push_back({slot, generation, slots_[slot].set->mask()});
   PlaceHeldTickets();
 }
 
@@ -176,8 +194,8 @@ void BoardKeeper::Issue(const RunSpec& run) {
 bool BoardKeeper::PlaceHeldTickets() {
   while (!held_.empty() && !board_->aborted()) {
     const Held& held = held_.front();
-    const uint64_t position = board_->PlaceTicket(
-        board_->NegotiatedRef(held.record), held.generation, next_ticket_);
+    const uint64_t position =
+        board_->PlaceTicket(held.run, held.generation, next_ticket_);
     if (position == kNoPlace) return true;
     next_ticket_ = position + 1;
     board_->WakeRanks(held.members);

@@ -51,7 +51,10 @@ class BoardKeeper {
   // Writes the plan and the members of a run; Issue() then places its ticket.
   void WritePlan(const RunSpec& run);
   void Issue(const RunSpec& run);
-  // Places tickets that Issue() could not place because a rank has not read
+  // Commits an operation of this node that was reduced on a GPU, and places its
+  // ticket.
+  void Commit(uint32_t slot, uint32_t generation);
+  // Places tickets that could not be placed because a rank has not read
   // older ones. Returns true if some still wait: call it again soon.
   bool PlaceHeldTickets();
   void MarkPresent(uint32_t local, int pid);
@@ -78,6 +81,7 @@ class BoardKeeper {
   // Returns true if any slot was ready.
   bool TakeReadySlotsOnce(std::vector<ReadySlot>* all);
   bool CopyReadySlot(uint32_t slot, ReadySlot* ready) const;
+  void CopyGpuPlaces(uint32_t slot, ReadySlot* ready) const;
   void CopySplits(uint32_t slot, ReadySlot* ready) const;
   bool HasLeft(const NodeSet& set) const;
   // Returns the departed rank for which the slot's last generation,
@@ -121,7 +125,7 @@ class BoardKeeper {
   std::vector<Present> present_;
   // Tickets that could not be placed yet.
   struct Held {
-    uint32_t record = 0;
+    RunRef run = 0;
     uint32_t generation = 0;
     uint64_t members = 0;
   };

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/board/gpu_place.h"
 #include "common/board/urgent.h"
 
 namespace maypole::worker {
@@ -71,6 +72,49 @@ TEST_F(BoardKeeperTest, NewsAreCopiedOnce) {
   EXPECT_EQ(ready[0].generation, 1u);
   EXPECT_EQ(ready[0].signatures.at(1).shape[0], 10);
   EXPECT_TRUE(keeper_->TakeReadySlots().empty());
+}
+
+TEST_F(BoardKeeperTest, PlacesOnAGpuAreCopiedIfAllRanksHaveOne) {
+  const GpuPlace places[] = {{1, 3, 256}, {2, 3, 512}};
+  const auto arrive = [&](uint32_t rank, uint32_t generation, uint64_t place) {
+    board().Arrive(1, rank, generation, signature_, kNoBuffer, /*arena=*/0,
+                   place);
+  };
+  for (const uint32_t rank : {0, 1})
+    arrive(rank, 1, PackGpuPlace(places[rank]));
+  MarkReady(1);
+  EXPECT_EQ(keeper_->TakeReadySlots().at(0).gpu_places,
+            (std::vector<uint64_t>{PackGpuPlace(places[0]),
+                                   PackGpuPlace(places[1])}));
+  arrive(0, 2, PackGpuPlace(places[0]));
+  arrive(1, 2, kNoGpuPlace);
+  MarkReady(1);
+  EXPECT_TRUE(keeper_->TakeReadySlots().at(0).gpu_places.empty());
+  arrive(0, 3, PackGpuPlace(places[0]));
+  arrive(1, 3, PackGpuPlace({2, 4, 512}));  // another GPU
+  MarkReady(1);
+  EXPECT_TRUE(keeper_->TakeReadySlots().at(0).gpu_places.empty());
+}
+
+TEST_F(BoardKeeperTest, ACommitPlacesTheTicketOfAnOperationOfThisNode) {
+  for (const uint32_t rank : {0, 1}) Arrive(1, rank, 1);
+  keeper_->Commit(1, 1);
+  EXPECT_EQ(board().OutcomeOf(1, 1), Outcome::kCommitted);
+  uint64_t position = 0;
+  Ticket ticket;
+  ASSERT_TRUE(board().ReadTicket(&position, &ticket));
+  EXPECT_EQ(ticket.ref, 1u);
+  EXPECT_TRUE(ticket.Is(1));
+}
+
+TEST_F(BoardKeeperTest, AfterAnAbortThereIsNoCommit) {
+  for (const uint32_t rank : {0, 1}) Arrive(1, rank, 1);
+  board().Decide(1, 1, Outcome::kAborted);
+  keeper_->Commit(1, 1);
+  EXPECT_EQ(board().OutcomeOf(1, 1), Outcome::kAborted);
+  uint64_t position = 0;
+  Ticket ticket;
+  EXPECT_FALSE(board().ReadTicket(&position, &ticket));
 }
 
 TEST_F(BoardKeeperTest, NewsThatAreSetAgainAndAgainAreOneEach) {

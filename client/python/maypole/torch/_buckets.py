@@ -11,7 +11,7 @@ each at a multiple of 64 bytes (a gradient larger than the cap has its own
 bucket). Buckets are filled from the last parameter to the first, the order in
 which backward() computes gradients. The layout depends only on shapes, dtypes,
 devices and order, so it is the same on all ranks if they place the parameters
-alike. Buckets of CPU parameters are in the arena, others on their device.
+alike. Buckets are in the memory that arena.py describes, while it has room.
 
 Thread contract: one thread at a time.
 

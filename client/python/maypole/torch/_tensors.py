@@ -6,7 +6,8 @@ Thread contract: any thread. A stream is that of the calling thread.
 """
 
 import sys
-from typing import Any, Dict, List, Optional, Sequence
+import weakref
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 import torch
 
@@ -91,10 +92,69 @@ def bring_to_current_stream(tensor: torch.Tensor, last: int) -> None:
     current stream.
 
     The current stream waits for `last`, and torch will not give the tensor's
-    memory to others before the current stream is done with it.
+    memory to others before the current stream is done with it; nor does
+    GpuMemory.
     """
     wait_for_stream(tensor, last)
-    tensor.record_stream(torch.cuda.current_stream(tensor.device))
+    current = torch.cuda.current_stream(tensor.device)
+    tensor.record_stream(current)  # without effect for memory not from torch
+    address = tensor.data_ptr()
+    for memory in list(_gpu_memories.values()):
+        if memory.address <= address < memory.address + memory.size:
+            memory.streams.add(current.cuda_stream)
+
+
+# --- Memory that torch has not allocated --------------------------------------
+
+
+class GpuMemory:
+    """`size` bytes of a CUDA device from which torch makes a tensor.
+
+    tensor() holds this object as long as its storage lives. streams: those that
+    may use the memory: that on which the tensor was made, as for torch's own
+    tensors, and those to which bring_to_current_stream() has brought it.
+    """
+
+    def __init__(self, address: int, size: int, device: torch.device):
+        self.address = address
+        self.size = size
+        self.streams: Set[int] = set()
+        self._device = device
+        self.__cuda_array_interface__ = {
+            "shape": (size,),
+            "typestr": "|u1",
+            "data": (address, False),
+            "strides": None,
+            "stream": None,  # no work is pending
+            "version": 3,
+        }
+
+    def tensor(self, dtype: torch.dtype) -> torch.Tensor:
+        """A flat tensor on the memory."""
+        self.streams.add(_current_stream(self._device))
+        _gpu_memories[self.address] = self
+        # As bytes first: not every dtype has a type string (bfloat16).
+        return torch.as_tensor(self, device=self._device).view(dtype)
+
+
+def ordinal_of(device: torch.device) -> int:
+    """The number of a CUDA device in this process."""
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
+def _current_stream(device: torch.device) -> int:
+    return torch.cuda.current_stream(device).cuda_stream
+
+
+def streams_at_the_end(streams: Set[int], device: torch.device) -> List[int]:
+    """The streams that may use a GpuMemory whose tensors are gone: its own and
+    the current one."""
+    return sorted(streams | {_current_stream(device)})
+
+
+# By address.
+_gpu_memories: "weakref.WeakValueDictionary[int, GpuMemory]" = (
+    weakref.WeakValueDictionary())
 
 
 # --- Arrays of other libraries ------------------------------------------------

@@ -12,8 +12,16 @@ The memory is freed when the last tensor, view or storage that uses it is gone,
 which may be after shutdown(). If the arena is full, the tensor is in ordinary
 memory; this is counted in arena_statistics(), and the first time is a warning.
 
-The arena is host memory. A tensor on a CUDA device is an ordinary one, which is
-counted, too, but without a warning.
+On a CUDA device (device="cuda") the memory is shared with the node's executor,
+and an allreduce in place that the executor runs on that GPU makes no copies; a
+part must begin at a multiple of 256 bytes. If there is no room, or memory cannot
+be shared, the tensor is an ordinary one, which is counted, too, but without a
+warning. As with torch's own tensors, the memory is used again when the stream
+that was current at the allocation is done with what it has to do when the
+tensor is freed; so is the stream that is current then. Other streams that use
+the tensor must be waited for by one of these (record_stream() has no effect),
+and a stream that is not torch's must exist as long as the tensor. A tensor that
+a CUDA graph uses must live as long as the graph.
 
 Thread contract: any thread may call any function.
 """
@@ -22,12 +30,13 @@ import ctypes
 import threading
 import warnings
 import weakref
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Set
 
 import torch
 
 from maypole import _native
 from maypole.common.exceptions import forked, from_status, not_initialized
+from maypole.torch import _tensors
 
 # address -> bytes of allocations that are not freed. A finalizer may run inside
 # any allocation, so this is changed by single dict operations, without a lock.
@@ -44,9 +53,8 @@ def empty(*size: Any,
     """torch.empty() in the arena; the tensor is contiguous.
 
     size: numbers, or one sequence of numbers. dtype: None for torch's default.
-    device: None or the CPU for the arena. A CUDA device gives an ordinary
-    tensor, which the ranks do not share yet. Other devices raise
-    NotImplementedError.
+    device: None or the CPU for the arena, where the tensor is zeroed, or a CUDA
+    device, where it is not. Other devices raise NotImplementedError.
     Raises ValueError outside a job (before init() or in a forked child).
     """
     device = torch.device("cpu" if device is None else device)
@@ -76,12 +84,12 @@ def empty_like(tensor: torch.Tensor,
 
 def zeros_flat(count: int, dtype: torch.dtype,
                device: torch.device) -> torch.Tensor:
-    """`count` zeros in the arena, or in ordinary memory of the device when the
-    arena is full or the device is not the CPU."""
+    """`count` zeros in the arena or in shared memory of a CUDA device; in
+    ordinary memory where these have no room, and on other devices."""
     tensor = _in_arena(count, dtype, device)
     if tensor is None:
-        tensor = torch.zeros(count, dtype=dtype, device=device)
-    return tensor
+        return torch.zeros(count, dtype=dtype, device=device)
+    return tensor.zero_() if device.type == "cuda" else tensor
 
 
 def arena_statistics() -> Dict[str, Any]:
@@ -90,8 +98,8 @@ def arena_statistics() -> Dict[str, Any]:
     bytes, tensors: total size and number of the live tensors of empty(),
     empty_like() and gradient buckets. fallbacks: counts by reason:
       arena_full: an allocation was made in ordinary memory;
-      no_gpu_arena: an allocation was made on a CUDA device, where there is no
-        arena;
+      no_gpu_arena: an allocation on a CUDA device was made in ordinary memory:
+        there was no room, or the device's memory cannot be shared;
       gradient_replaced: a gradient was found outside of its bucket (for example
         after model.zero_grad(set_to_none=True)) and copied into it.
     """
@@ -118,41 +126,83 @@ def _count_fallback(reason: str) -> int:
 
 def _in_arena(count: int, dtype: torch.dtype,
               device: torch.device) -> Optional[torch.Tensor]:
-    """A flat, zeroed tensor; None, and counted, when the arena is full or the
-    device has none."""
+    """A flat tensor, zeroed on the CPU; None, and counted, when there is no room
+    or the device has no such memory."""
     nothing = torch.empty(0, dtype=dtype, device="cpu")
     size = count * nothing.element_size()
     library = _native.library()
-    if device.type != "cpu" or size == 0:
+    if size == 0 or device.type not in ("cpu", "cuda"):
         if not library.is_initialized():
             raise ValueError(not_initialized())
         if device.type == "cpu":
             return nothing
-        _count_fallback("no_gpu_arena")
+        if size > 0:
+            _count_fallback("no_gpu_arena")
         return None
     try:
-        address = library.allocate(size)
+        if device.type == "cuda":
+            return _on_gpu(library, size, dtype, device)
+        return _on_cpu(library, size, dtype)
     except _native.StatusError as error:
         if not library.is_initialized():
             raise ValueError(not_initialized()) from None
         if error.code != _native.RESOURCE_EXHAUSTED:
             raise from_status(error.code, str(error)) from None
-        note_fallback(
-            "arena_full",
-            f"a tensor of {size} bytes is in ordinary memory, so that its "
-            f"allreduce makes copies: {error}")
+        if device.type == "cuda":
+            _count_fallback("no_gpu_arena")
+        else:
+            note_fallback(
+                "arena_full",
+                f"a tensor of {size} bytes is in ordinary memory, so that its "
+                f"allreduce makes copies: {error}")
         return None
-    _live[address] = size
+
+
+def _on_cpu(library: Any, size: int, dtype: torch.dtype) -> torch.Tensor:
+    address = library.allocate(size)
     memory = (ctypes.c_ubyte * size).from_address(address)
     # The tensor's storage holds `memory`.
-    free = weakref.finalize(memory, _free, library, address)
-    # At exit tensors may still be used; the memory ends with the process.
-    free.atexit = False
+    _free_with(memory, address, size, library.free, address)
     return torch.frombuffer(memory, dtype=dtype)
 
 
-def _free(library: Any, address: int) -> None:
+def _on_gpu(library: Any, size: int, dtype: torch.dtype,
+            device: torch.device) -> Optional[torch.Tensor]:
+    if not library.is_initialized():
+        raise ValueError(not_initialized())  # before the device is touched
+    ordinal = _tensors.ordinal_of(device)
+    device = torch.device("cuda", ordinal)
+    address = library.allocate_on_gpu(size, ordinal)
+    memory = _tensors.GpuMemory(address, size, device)
+    # The tensor's storage holds `memory`.
+    _free_with(memory, address, size, _free_on_gpu, library, address,
+               memory.streams, device)
+    try:
+        return memory.tensor(dtype)
+    except (TypeError, RuntimeError) as error:  # torch without NumPy
+        note_fallback(
+            "no_gpu_arena",
+            f"a tensor of {size} bytes is in ordinary memory, because torch "
+            f"cannot use memory that is not its own: {error}")
+        return None
+
+
+def _free_with(memory: Any, address: int, size: int, free: Callable[..., Any],
+               *args: Any) -> None:
+    """Calls free(*args) when `memory` is gone."""
+    _live[address] = size
+    finalizer = weakref.finalize(memory, _free, address, free, *args)
+    # At exit tensors may still be used; the memory ends with the process.
+    finalizer.atexit = False
+
+
+def _free(address: int, free: Callable[..., Any], *args: Any) -> None:
     if forked():
         return  # the memory is the rank's, not this child's
     _live.pop(address, None)
-    library.free(address)
+    free(*args)
+
+
+def _free_on_gpu(library: Any, address: int, streams: Set[int],
+                 device: torch.device) -> None:
+    library.free_on_gpu(address, _tensors.streams_at_the_end(streams, device))

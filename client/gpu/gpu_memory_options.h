@@ -1,0 +1,26 @@
+// GpuMemoryOptions: how a rank shares GPU memory with the executor of its node.
+//
+// Thread contract: a value.
+#ifndef MAYPOLE_CLIENT_GPU_GPU_MEMORY_OPTIONS_H_
+#define MAYPOLE_CLIENT_GPU_GPU_MEMORY_OPTIONS_H_
+
+#include <cstdint>
+
+namespace maypole {
+
+enum class GpuMemoryMode : uint8_t {
+  kAuto,        // by descriptor; if that fails by IPC handle; else not at all
+  kDescriptor,  // the rank's memory (session::GpuSharing::kDescriptor)
+  kIpcHandle,   // the executor's memory (session::GpuSharing::kIpcHandle)
+  kNone,        // not at all: tensors are copied through host memory
+};
+
+struct GpuMemoryOptions {
+  GpuMemoryMode mode = GpuMemoryMode::kAuto;
+  // The most bytes on each GPU; -1: an eighth of the GPU's memory.
+  int64_t limit = -1;
+};
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_CLIENT_GPU_GPU_MEMORY_OPTIONS_H_

@@ -1,0 +1,63 @@
+// Staging::Tensor: the memory of one operation, and what the GPU still does
+// with it. For the files of Staging only.
+//
+// Thread contract: before the operation is started, the submitting thread; then
+// the watching and the driver thread; from its end on, threads that want the
+// result, which lock `mutex`.
+#ifndef MAYPOLE_CLIENT_GPU_STAGING_TENSOR_H_
+#define MAYPOLE_CLIENT_GPU_STAGING_TENSOR_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "client/gpu/staged_resources.h"
+#include "client/gpu/staging.h"
+
+namespace maypole {
+
+class Staging::Tensor : public StagedTensor {
+ public:
+  explicit Tensor(std::shared_ptr<Staging> staging)
+      : staging_(std::move(staging)) {}
+  ~Tensor() override {
+    if (resources.brought != nullptr) staging_->EndToHost(this);
+    staging_->Retire(resources);
+  }
+  std::byte* GatherInto(uint64_t bytes) override {
+    return staging_->GatherInto(bytes, this);
+  }
+  Status BringToHost(Operation* operation, bool* done) override {
+    return staging_->BringToHost(operation, this, done);
+  }
+  void ReducedOnGpu() override { reduced_on_gpu = true; }
+
+  cuda::CUdeviceptr output = 0;  // the operation's own; 0: none
+  uint64_t output_bytes = 0;
+  // Where it lies in memory shared with the executor: the user's own tensor, or
+  // resources.shared; 0: nowhere.
+  cuda::CUdeviceptr shared = 0;
+  bool reduced_on_gpu = false;     // there
+  std::atomic<uint32_t> looks{0};  // at the word
+  std::atomic<bool> input_settled{false};
+
+  // Guards the two below, and resources.copied_out: several threads may want
+  // the result.
+  std::mutex mutex;
+  cuda::CUdeviceptr copied_to = 0;  // the last copy out
+  cuda::CUstream copied_on = nullptr;
+  StagedResources resources;
+
+ private:
+  const std::shared_ptr<Staging> staging_;
+};
+
+inline Staging::Tensor& Staging::TensorOf(const Operation& operation) {
+  return static_cast<Tensor&>(*operation.staged);
+}
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_CLIENT_GPU_STAGING_TENSOR_H_

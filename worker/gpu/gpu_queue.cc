@@ -1,0 +1,179 @@
+#include "worker/gpu/gpu_queue.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include "common/absl_status.h"
+#include "worker/gpu/gpu_kernels.h"
+
+namespace maypole::worker {
+namespace {
+
+using cuda::CUDA_ERROR_NOT_READY;
+using cuda::CUDA_SUCCESS;
+using cuda::CUevent;
+using cuda::CUfunction;
+using cuda::CurrentGpu;
+
+// As many as can run at once: 2048 threads.
+constexpr unsigned kBlocksPerMultiprocessor = 2048 / cuda::kBlockThreads;
+
+std::atomic<int>& BusyQueuesOf(const cuda::Gpu& gpu) {
+  static std::mutex mutex;
+  // Never destroyed: a thread may use it while the process ends.
+  static auto& counts = *new std::map<const cuda::Gpu*, std::atomic<int>>;
+  std::lock_guard lock(mutex);
+  return counts[&gpu];
+}
+
+}  // namespace
+
+GpuQueue::GpuQueue(const cuda::Gpu& gpu)
+    : gpu_(gpu), busy_queues_(BusyQueuesOf(gpu)) {}
+
+void GpuQueue::NoteBusy() {
+  if (busy_ == !idle()) return;
+  busy_ = !idle();
+  busy_queues_ += busy_ ? 1 : -1;
+}
+
+absl::Status GpuQueue::Check(cuda::CUresult result,
+                             std::string_view call) const {
+  return ToAbsl(gpu_.Check(result, call));
+}
+
+absl::StatusOr<std::unique_ptr<GpuQueue>> GpuQueue::Make(const cuda::Gpu& gpu) {
+  std::unique_ptr<GpuQueue> queue(new GpuQueue(gpu));
+  if (absl::Status s = queue->Open(); !s.ok()) return s;
+  return queue;
+}
+
+absl::Status GpuQueue::Open() {
+  const CurrentGpu current(gpu_);
+  if (const Status s = current.status(); !s.ok()) return ToAbsl(s);
+  GpuKernels& kernels = GpuKernels::Of(gpu_);
+  absl::Status s = kernels.WriteWord().status();
+  if (s.ok()) s = kernels.Reduce(DType::kFloat32, Op::kSum).status();
+  if (!s.ok()) return s;
+  int multiprocessors = 0;
+  s = Check(gpu_.driver().cuDeviceGetAttribute(
+                &multiprocessors,
+                cuda::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, gpu_.number()),
+            "cuDeviceGetAttribute");
+  if (!s.ok()) return s;
+  most_blocks_ = kBlocksPerMultiprocessor *
+                 static_cast<unsigned>(std::max(multiprocessors, 1));
+  return Check(
+      gpu_.driver().cuStreamCreate(&stream_, cuda::CU_STREAM_NON_BLOCKING),
+      "cuStreamCreate");
+}
+
+GpuQueue::~GpuQueue() {
+  const CurrentGpu current(gpu_);
+  for (const CUevent event : free_events_) {
+    gpu_.driver().cuEventDestroy(event);
+  }
+  if (stream_ != nullptr) gpu_.driver().cuStreamDestroy(stream_);
+}
+
+absl::StatusOr<CUevent> GpuQueue::TakeEvent() {
+  CUevent event = nullptr;
+  if (!free_events_.empty()) {
+    event = free_events_.back();
+    free_events_.pop_back();
+    return event;
+  }
+  const absl::Status s =
+      Check(gpu_.driver().cuEventCreate(&event, cuda::CU_EVENT_DISABLE_TIMING),
+            "cuEventCreate");
+  if (!s.ok()) return s;
+  return event;
+}
+
+absl::Status GpuQueue::WriteWord(cuda::CUdeviceptr address, uint64_t value,
+                                 Done done) {
+  const CurrentGpu current(gpu_);
+  const absl::StatusOr<CUfunction> function = GpuKernels::Of(gpu_).WriteWord();
+  if (!function.ok()) return function.status();
+  void* arguments[] = {&address, &value};
+  return Launch(*function, 1, 1, arguments, std::move(done));
+}
+
+absl::Status GpuQueue::Reduce(const cuda::Reduction& reduction, Op op,
+                              Done done) {
+  const CurrentGpu current(gpu_);
+  const absl::StatusOr<CUfunction> function =
+      GpuKernels::Of(gpu_).Reduce(reduction.dtype, op);
+  if (!function.ok()) return function.status();
+  cuda::ReduceArguments values = cuda::MakeReduceArguments(reduction);
+  void* arguments[] = {&values};
+  return Launch(*function, cuda::BlocksFor(values, most_blocks_),
+                cuda::kBlockThreads, arguments, std::move(done));
+}
+
+absl::Status GpuQueue::Launch(CUfunction function, unsigned blocks,
+                              unsigned threads, void** arguments, Done done) {
+  if (!failure_.ok()) return failure_;
+  const absl::StatusOr<CUevent> event = TakeEvent();
+  if (!event.ok()) return event.status();
+  absl::Status s =
+      Check(gpu_.driver().cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1,
+                                         0, stream_, arguments, nullptr),
+            "cuLaunchKernel");
+  if (!s.ok()) {
+    free_events_.push_back(*event);
+    return s;
+  }
+  ++launched_;
+  s = Check(gpu_.driver().cuEventRecord(*event, stream_), "cuEventRecord");
+  if (!s.ok()) {
+    free_events_.push_back(*event);
+    Fail(s);
+  } else {
+    in_flight_.push_back({launched_, *event, std::move(done)});
+  }
+  NoteBusy();
+  return s;
+}
+
+void GpuQueue::Fail(absl::Status error) {
+  failure_ = std::move(error);
+  lost_ = true;
+}
+
+bool GpuQueue::Poll() {
+  if (idle()) return false;
+  const CurrentGpu current(gpu_);
+  bool changed = false;
+  while (!in_flight_.empty() && PollWork()) changed = true;
+  // After an error of the GPU the stream does nothing more, but the error may
+  // have been that of a call.
+  if (lost_ && gpu_.driver().cuStreamQuery(stream_) != CUDA_ERROR_NOT_READY) {
+    lost_ = false;
+    ended_ = launched_;
+    changed = true;
+  }
+  NoteBusy();
+  return changed;
+}
+
+// The first in flight; false if it still runs.
+bool GpuQueue::PollWork() {
+  if (failure_.ok()) {
+    const cuda::CUresult result =
+        gpu_.driver().cuEventQuery(in_flight_.front().event);
+    if (result == CUDA_ERROR_NOT_READY) return false;
+    if (result != CUDA_SUCCESS) Fail(Check(result, "cuEventQuery"));
+  }
+  Work work = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  free_events_.push_back(work.event);
+  if (failure_.ok()) ended_ = work.number;
+  work.done(failure_);
+  return true;
+}
+
+}  // namespace maypole::worker

@@ -1,0 +1,31 @@
+// GpuRunner on a machine without a GPU's driver.
+#include <gtest/gtest.h>
+
+#include <future>
+#include <string>
+
+#include "common/gpu/driver.h"
+#include "worker/gpu/gpu_runner.h"
+
+namespace maypole::worker {
+namespace {
+
+TEST(NoDriverTest, OpenSaysSo) {
+  const cuda::Driver* driver = nullptr;
+  const Status missing = cuda::LoadDriver(&driver);
+  if (missing.ok()) GTEST_SKIP() << "there is a driver";
+  std::promise<absl::Status> answer;
+  GpuRunner runner(
+      {.on_opened =
+           [&](GpuMemoryId, absl::StatusOr<EpochGpus::Opened> opened) {
+             answer.set_value(opened.status());
+           },
+       .on_reduced = [](const GpuReduction&, absl::Status) {}});
+  runner.Open({2, 1}, session::Make<session::GpuMemoryRequest>(), Fd());
+  EXPECT_EQ(answer.get_future().get(),
+            absl::UnavailableError("GPU memory 1 of local rank 2: " +
+                                   missing.message()));
+}
+
+}  // namespace
+}  // namespace maypole::worker
