@@ -347,7 +347,7 @@ class OtherUsersTest(unittest.TestCase):
                     "    s.connect(sys.argv[1])\n"
                     "    body = struct.pack('<7iIQ2i4q64s128s64s', 0, 2, 0, 2, 0, 1, 1, 0, 0, 0, 0, -1, -1, -1, -1,\n"
                     "                       b'job%d' % i, b'token', b'host')\n"
-                    "    s.send(struct.pack('<4I', 0x4D41594C, 4, 1, 16 + len(body)) + body)\n"
+                    "    s.send(struct.pack('<4I', 0x4D41594C, 5, 1, 16 + len(body)) + body)\n"
                     "    held.append(s)\n"
                     "s.settimeout(30)\n"
                     "print(s.recv(4096)[24:].split(b'\\0')[0].decode(), flush=True)\n"
