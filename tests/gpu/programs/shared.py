@@ -40,6 +40,7 @@ def main():
     shared, other = gpu.shared_array(ones), gpu.array(ones)
     results = {"in place": [], "refused": refused(gpu)}
     run(other, "first")  # after it each rank knows that the others use this GPU
+    other.write(ones)
     for i in range(ROUNDS):
         shared.write(ones)
         results["in place"].append(run(shared, "shared.%d" % i))
