@@ -33,17 +33,9 @@ constexpr microseconds kLongestNap{500};
 constexpr microseconds kSpin{100};
 constexpr uint64_t kAlignment = 64;
 
-CUdeviceptr AddressOf(const std::byte* memory) {
-  return reinterpret_cast<CUdeviceptr>(memory);
-}
-
 // What the kinds need: reducescatter has an output of its own, the others'
 // result takes the place of the input.
 bool HasOwnOutput(Kind kind) { return kind == Kind::kReducescatter; }
-
-Status Bad(std::string message) {
-  return Status(Code::kInvalidArgument, std::move(message));
-}
 
 }  // namespace
 

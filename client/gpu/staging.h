@@ -38,9 +38,10 @@
 //   s = staging->CopyOut(operation, stream, to, CopyOutReturns::kWhenDone);
 //
 // Thread contract: all functions may be called by any thread. None waits for a
-// GPU, with two exceptions: CopyOut() with kWhenDone waits for its own copy
-// (and so for what the stream does before it), and CopyIn() frees what is kept
-// when there is no page-locked memory left.
+// GPU, with three exceptions: CopyOut() with kWhenDone waits for its own copy
+// (and so for what the stream does before it); CopyIn() frees what is kept when
+// there is no page-locked memory left, and waits at most
+// SharedGpuMemory::kProofPatience for new shared memory to be checked.
 //
 // Invariants: host memory is reused only when the copies from and to it are
 // done, and freed by a thread of its own, which waits for that. Watch() leads

@@ -27,14 +27,6 @@ constexpr microseconds kNap{50};
 // How long a wait for a copy does not sleep.
 constexpr microseconds kSpin{100};
 
-CUdeviceptr AddressOf(const std::byte* memory) {
-  return reinterpret_cast<CUdeviceptr>(memory);
-}
-
-Status Bad(std::string message) {
-  return Status(Code::kInvalidArgument, std::move(message));
-}
-
 // False if a signal has come.
 bool Nap(microseconds time) {
   const timespec t = {0, static_cast<long>(time.count()) * 1000};

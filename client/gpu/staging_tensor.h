@@ -8,9 +8,11 @@
 #define MAYPOLE_CLIENT_GPU_STAGING_TENSOR_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "client/gpu/staged_resources.h"
@@ -53,6 +55,14 @@ class Staging::Tensor : public StagedTensor {
  private:
   const std::shared_ptr<Staging> staging_;
 };
+
+inline cuda::CUdeviceptr AddressOf(const std::byte* memory) {
+  return reinterpret_cast<cuda::CUdeviceptr>(memory);
+}
+
+inline Status Bad(std::string message) {
+  return Status(Code::kInvalidArgument, std::move(message));
+}
 
 inline Staging::Tensor& Staging::TensorOf(const Operation& operation) {
   return static_cast<Tensor&>(*operation.staged);
