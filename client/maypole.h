@@ -334,7 +334,7 @@ maypole_status maypole_free(void* memory);
  * at most 2 s, but not for the device. Returns MAYPOLE_RESOURCE_EXHAUSTED, and
  * allocates nothing, if there is no room (MAYPOLE_GPU_MEMORY_BYTES), or if
  * memory cannot be shared here (MAYPOLE_GPU_MEMORY=host, say, or a rank that is
- * alone on its node): use ordinary memory then. */
+ * alone on its node, without NCCL in the executors): use ordinary memory then. */
 maypole_status maypole_allocate_on_gpu(uint64_t bytes, int32_t gpu,
                                        void** memory);
 

@@ -13,20 +13,28 @@ namespace maypole {
 // Version of the session structs and of the board's layout. Both sides must
 // have the same version; a peer with another one is refused by a message that
 // names both versions.
-inline constexpr uint32_t kProtocolVersion = 5;
+inline constexpr uint32_t kProtocolVersion = 6;
 
 inline constexpr int kMaxDims = 8;            // dimensions of a tensor
 inline constexpr size_t kMaxNameBytes = 511;  // an operation's name
 inline constexpr size_t kMaxJobBytes = 63;    // a job's id
 inline constexpr int64_t kMaxStartTimeoutMs = 86'400'000;  // a day
 inline constexpr size_t kMaxTokenBytes = 127;              // a job's token
-inline constexpr size_t kMaxHostBytes = 63;         // a host's or node's name
+inline constexpr size_t kMaxHostBytes = 63;  // a host's or node's name
+// What a rank's variables NCCL_* and CUDA_* may take
+// (common/wire/job_variables.h).
+inline constexpr size_t kMaxVariablesBytes = 64 * 1024;
 inline constexpr size_t kMaxErrorBytes = 1023;      // one error's text
 inline constexpr int kMaxRanks = 4096;              // ranks of a job
 inline constexpr int kMaxLocalRanks = 64;           // ranks of a job on a node
 inline constexpr uint32_t kMaxSlots = 16384;        // names in use at a time
 inline constexpr uint32_t kMaxRuns = 256;           // negotiated runs in flight
 inline constexpr uint32_t kMaxRunOperations = 512;  // operations fused in a run
+// The same for a run that GPUs of several nodes execute. On each GPU it may
+// take a kernel before NCCL, one of NCCL's and one after it for each operation.
+// A driver takes about 1,000 launches before it waits for the GPU, which may
+// wait for another node: then the executor could not even abort NCCL.
+inline constexpr uint32_t kMaxGpuRunOperations = 128;
 inline constexpr uint32_t kTicketCells = 65536;  // at least 2 x (slots + runs)
 // Names for unnamed operations, per kind: in the set of all ranks, and in any
 // other process set.
@@ -47,9 +55,16 @@ inline constexpr uint64_t kMaxArenaBytes = uint64_t{1} << 40;  // per rank
 inline constexpr uint32_t kMaxGpus = 64;          // of a job on a node
 inline constexpr uint32_t kMaxGpuMemories = 256;  // of a rank
 inline constexpr uint64_t kMaxGpuMemoryBytes = uint64_t{1} << 40;  // of one
+// Groups of GPUs that reduce together, in one epoch: over several nodes, and of
+// one node alone (8 GPUs have 247 groups of two or more). NCCL's unique id of
+// one.
+inline constexpr uint32_t kMaxCommunicators = 32;
+inline constexpr uint32_t kMaxLocalCommunicators = 256;
+inline constexpr size_t kMaxCommunicatorIdBytes = 1024;
 inline constexpr uint64_t kMaxTensorBytes = uint64_t{1} << 44;
 
 static_assert(kTicketCells >= 2 * (kMaxSlots + kMaxRuns));
+static_assert(kMaxGpuRunOperations <= kMaxRunOperations);
 
 }  // namespace maypole
 

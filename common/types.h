@@ -68,6 +68,11 @@ constexpr bool Gathers(Kind k) {
   return k == Kind::kAllgather || k == Kind::kAlltoall;
 }
 
+// What NCCL can reduce: it has no 16-bit integers.
+constexpr bool HasNcclType(DType d) {
+  return d != DType::kInt16 && d != DType::kUint16;
+}
+
 // Bytes of one element; 0 for an unknown dtype.
 size_t SizeOf(DType dtype);
 

@@ -1,5 +1,6 @@
 #include "worker/executor_main.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/prctl.h>
@@ -7,13 +8,16 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/absl_status.h"
+#include "common/gpu/nccl/nccl.h"
 #include "common/log_value.h"
+#include "common/wire/job_variables.h"
 #include "common/wire/unix_socket.h"
 #include "worker/agent/control.h"
 #include "worker/agent/sealed_tls.h"
@@ -22,6 +26,7 @@
 #include "worker/executor/become_user.h"
 #include "worker/executor/executor.h"
 #include "worker/gpu/gpu_runner.h"
+#include "worker/gpu/nccl/environment.h"
 #include "worker/network/grpc_transport.h"
 #include "worker/network/route.h"
 
@@ -116,10 +121,36 @@ std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
   return std::make_unique<GlooBackend>(std::move(o));
 }
 
+// The NCCL with which GPUs reduce together; null if there is none, or no
+// driver.
+const nccl::Nccl* FindNccl(const std::string& job) {
+  void* const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  if (driver == nullptr) return nullptr;  // the usual case: no GPUs, no line
+  dlclose(driver);
+  const char* const given = std::getenv(session::kNcclLibraryVariable);
+  const std::string library = given == nullptr ? "" : given;
+  if (library == "none") return nullptr;
+  const nccl::Nccl* found = nullptr;
+  Status s = nccl::OpenNccl(library, &found);
+  // A rank in a container may name a file that is not here.
+  if (!s.ok() && !library.empty()) {
+    spdlog::warn("event=no_nccl job={} reason={}", job, LogValue(s.message()));
+    s = nccl::OpenNccl("", &found);
+  }
+  if (s.ok()) {
+    spdlog::info("event=nccl job={} version={} path={}", job,
+                 nccl::NcclVersion(found->version), LogValue(found->path));
+    return found;
+  }
+  spdlog::warn("event=no_nccl job={} reason={}", job, LogValue(s.message()));
+  return nullptr;
+}
+
 }  // namespace
 
 absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals) {
   prctl(PR_SET_NAME, "maypole-exec");
+  SetNcclEnvironment();
   Fd control(flags.control_fd);
   Fd stats_fd(flags.stats_fd);
   Fd tls_fd(flags.tls_fd);
@@ -144,6 +175,10 @@ absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals) {
   if (!stats.ok()) return stats.status();
   ExecutorOptions options;
   options.core = MakeCoreOptions(flags, *setup);
+  const nccl::Nccl* const nccl = FindNccl(options.core.job);
+  if (nccl != nullptr) {
+    options.core.nccl_version = static_cast<uint32_t>(nccl->version);
+  }
   options.make_transport = [&](TransportCallbacks callbacks) {
     return std::make_unique<GrpcTransport>(
         MakeTransportOptions(flags, *setup, *tls), std::move(callbacks));
@@ -151,8 +186,9 @@ absl::Status ExecutorMain(const WorkerFlags& flags, Fd stop_signals) {
   options.make_backend = [&](const PrepareBackend& prepare) {
     return MakeBackend(flags, *setup, prepare);
   };
-  options.make_gpus = [](EpochGpus::Callbacks callbacks) {
-    return std::make_unique<GpuRunner>(std::move(callbacks));
+  options.make_gpus = [nccl](EpochGpus::Callbacks callbacks) {
+    return std::make_unique<GpuRunner>(std::move(callbacks),
+                                       nccl == nullptr ? "" : nccl->path);
   };
   Executor executor(std::move(options), std::move(control), *std::move(stats));
   return executor.Run(std::move(stop_signals));

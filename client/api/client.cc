@@ -362,10 +362,13 @@ Status Client::Stage(Operation* op, cuda::CUstream stream) {
 }
 
 Status Client::AllocateOnGpu(uint64_t bytes, int gpu, void** memory) {
-  if (communicator_->FindSet(0)->locals.size() < 2) {
+  const auto all = communicator_->FindSet(0);
+  if (all->locals.size() < 2 &&
+      !communicator_->MayReduceOnGpus(*all, DType::kFloat32, "")) {
     return Status(Code::kResourceExhausted,
-                  "this rank is alone on its node, so that no memory of GPUs "
-                  "is shared");
+                  "this rank is alone on its node, and GPUs of other nodes "
+                  "cannot be used together with its own, so that no memory of "
+                  "GPUs is shared");
   }
   std::shared_ptr<Staging> staging;
   if (Status s = OpenStaging(&staging); !s.ok()) {

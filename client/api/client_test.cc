@@ -485,8 +485,8 @@ TEST(LocalClientTest, ARankAloneSharesNoGpuMemory) {
   const Status s = client->AllocateOnGpu(1, 0, &memory);
   EXPECT_EQ(s.code(), Code::kResourceExhausted);
   EXPECT_EQ(s.message(),
-            "this rank is alone on its node, so that no memory of GPUs is "
-            "shared");
+            "this rank is alone on its node, and GPUs of other nodes cannot be "
+            "used together with its own, so that no memory of GPUs is shared");
   EXPECT_EQ(memory, nullptr);
   EXPECT_TRUE(Client::FreeOnGpu(nullptr, {}).ok());
 }

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "client/gpu/gpu_site.h"
 #include "common/fusion_threshold.h"
 #include "common/limits.h"
 #include "common/name.h"
@@ -124,8 +125,9 @@ Status ReadGpuWays(const Getter& get, RankOptions* o) {
   if (AllreduceThroughHost(get)) o->gpu_memory.mode = GpuMemoryMode::kNone;
   if (!nccl.empty()) {
     o->gpu_notice = "maypole: " + nccl +
-                    "=NCCL: this version does not use NCCL yet; CUDA tensors "
-                    "are copied through host memory";
+                    "=NCCL: the executors use NCCL where they find it "
+                    "(maypolerun --check-build), for the kinds of operations "
+                    "in docs/gpu.md; the others are copied through host memory";
   }
   return Status();
 }
@@ -160,6 +162,24 @@ Status ReadGpuMemory(const Getter& get, RankOptions* o) {
                 std::string("MAYPOLE_GPU_MEMORY_BYTES='") + bytes +
                     "': expected a number of bytes from 0 (none) to " +
                     std::to_string(kMost));
+}
+
+// Last of the GPU's variables: `host` here or elsewhere is host.
+Status ReadGpuSite(const Getter& get, RankOptions* o) {
+  const char* text = get(kGpuSiteVariable);
+  GpuSite site = GpuSite::kAuto;
+  Status s = ParseGpuSite(kGpuSiteVariable, text == nullptr ? "" : text, &site);
+  if (!s.ok()) return s;
+  if (site == GpuSite::kAgent && o->gpu_memory.mode == GpuMemoryMode::kNone) {
+    return Status(Code::kInvalidArgument,
+                  std::string(kGpuSiteVariable) +
+                      "=agent needs GPU memory that ranks share with the "
+                      "executor, which MAYPOLE_GPU_MEMORY=host or "
+                      "HOROVOD_GPU_ALLREDUCE=MPI turns off: leave one of them "
+                      "out");
+  }
+  if (site == GpuSite::kHost) o->gpu_memory.mode = GpuMemoryMode::kNone;
+  return Status();
 }
 
 Status CheckPlaces(const RankOptions& o) {
@@ -247,6 +267,7 @@ Status ReadRankOptions(const Getter& get, RankOptions* out,
   if (s.ok()) s = ReadStall(get, &o);
   if (s.ok()) s = ReadGpuMemory(get, &o);
   if (s.ok()) s = ReadGpuWays(get, &o);
+  if (s.ok()) s = ReadGpuSite(get, &o);
   if (s.ok()) s = ReadTexts(get, &o);
   if (s.ok()) s = CheckPlaces(o);
   if (!s.ok()) return s;

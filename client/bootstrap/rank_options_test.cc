@@ -154,15 +154,45 @@ TEST(RankOptionsTest, WaysOfCudaTensorsAreHorovods) {
                   .ok());
   EXPECT_FALSE(o.async_completion);
   EXPECT_EQ(o.gpu_notice,
-            "maypole: HOROVOD_GPU_OPERATIONS, MAYPOLE_GPU_BROADCAST=NCCL: this "
-            "version does not use NCCL yet; CUDA tensors are copied through "
-            "host memory");
+            "maypole: HOROVOD_GPU_OPERATIONS, MAYPOLE_GPU_BROADCAST=NCCL: the "
+            "executors use NCCL where they find it (maypolerun --check-build), "
+            "for the kinds of operations in docs/gpu.md; the others are copied "
+            "through host memory");
   EXPECT_EQ(
       Read({{"HOROVOD_GPU_ALLREDUCE", "DDL"}}, &o).message(),
       "HOROVOD_GPU_ALLREDUCE=DDL: DDL is not supported; expected NCCL, or "
       "MPI (copies through host memory)");
   EXPECT_EQ(Read({{"HOROVOD_GPU_ALLTOALL", "nccl"}}, &o).code(),
             Code::kInvalidArgument);
+}
+
+TEST(RankOptionsTest, WhereOperationsOfGpusRun) {
+  RankOptions o;
+  for (const char* site : {"", "auto", "agent"}) {
+    EXPECT_TRUE(Read({{"MAYPOLE_GPU_SITE", site}}, &o).ok()) << site;
+    EXPECT_EQ(o.gpu_memory.mode, GpuMemoryMode::kAuto) << site;
+  }
+  EXPECT_TRUE(
+      Read({{"MAYPOLE_GPU_SITE", "host"}, {"MAYPOLE_GPU_MEMORY", "descriptor"}},
+           &o)
+          .ok());
+  EXPECT_EQ(o.gpu_memory.mode, GpuMemoryMode::kNone);
+  EXPECT_EQ(Read({{"MAYPOLE_GPU_SITE", "client"}}, &o).message(),
+            "MAYPOLE_GPU_SITE=client: this version has no NCCL in the training "
+            "process; use agent (NCCL in the executor of the node), host or "
+            "auto");
+  EXPECT_EQ(Read({{"MAYPOLE_GPU_SITE", "nccl"}}, &o).message(),
+            "MAYPOLE_GPU_SITE='nccl': expected auto, agent, or host (copies "
+            "through host memory)");
+  const std::pair<const char*, const char*> host[] = {
+      {"MAYPOLE_GPU_MEMORY", "host"}, {"HOROVOD_GPU_ALLREDUCE", "MPI"}};
+  for (const auto& [name, value] : host) {
+    EXPECT_EQ(
+        Read({{"MAYPOLE_GPU_SITE", "agent"}, {name, value}}, &o).message(),
+        "MAYPOLE_GPU_SITE=agent needs GPU memory that ranks share with "
+        "the executor, which MAYPOLE_GPU_MEMORY=host or "
+        "HOROVOD_GPU_ALLREDUCE=MPI turns off: leave one of them out");
+  }
 }
 
 TEST(RankOptionsTest, HowGpuMemoryIsShared) {

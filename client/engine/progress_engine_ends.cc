@@ -136,7 +136,7 @@ bool ProgressEngine::HandleAbort() {
 // stuck is not waited for; then the contents of the tensor are undefined for
 // longer.
 bool ProgressEngine::GpuIsIdle() {
-  return board_->header().gpu_reductions.load() == 0 ||
+  return board_->header().gpu_runs.load() == 0 ||
          table_->PatienceIsOver();
 }
 

@@ -62,7 +62,10 @@ WaitFor RankCore::WaitsFor(const Operation& op, uint64_t* late) const {
     if (reached < name.generation) *late |= uint64_t{1} << i;
   }
   if (*late != 0) return WaitFor::kRanks;
-  return name.negotiated ? WaitFor::kNodes : WaitFor::kData;
+  const uint64_t on_gpus =
+      board_->slot(name.slot).on_gpus.load(std::memory_order_relaxed);
+  const bool runs = !name.negotiated || TagOf(on_gpus) == name.generation;
+  return runs ? WaitFor::kData : WaitFor::kNodes;
 }
 
 // Atomic additions, because several threads of the rank may wait.

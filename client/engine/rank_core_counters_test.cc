@@ -103,6 +103,25 @@ TEST(RankCoreCountersTest, AWaitKnowsForWhomItIs) {
   EXPECT_EQ(late, 0b011u);
 }
 
+// Over several nodes: they are waited for until GPUs execute it, which is not
+// seen by a ticket.
+TEST(RankCoreCountersTest, GpusAreWaitedForFromTheRunOn) {
+  World w(2);
+  w.negotiated = true;
+  const std::vector<int32_t> values(4, 1);
+  std::vector<Tensor> all;
+  for (uint32_t r = 0; r < 2; ++r) {
+    all.push_back(Make(Kind::kAllreduce, "t", values));
+    ASSERT_TRUE(w.Submit(r, all[r]).ok());
+  }
+  w.Settle();
+  uint64_t late = 7;
+  EXPECT_EQ(w.cores[1]->WaitsFor(*all[1].op, &late), WaitFor::kNodes);
+  w.board->slot(0).on_gpus.store(Tagged(1, 1));
+  EXPECT_EQ(w.cores[1]->WaitsFor(*all[1].op, &late), WaitFor::kData);
+  EXPECT_EQ(late, 0u);
+}
+
 TEST(RankCoreCountersTest, SleepsAreCountedWithThoseWhomTheyWereFor) {
   World w(3);
   w.cores[1]->CountSleep(WaitFor::kRanks, 0b101, 70, true);

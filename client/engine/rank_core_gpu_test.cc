@@ -164,11 +164,11 @@ TEST(RankCoreGpuTest, AnAbortWaitsForTheGpu) {
   SubmitOnGpu(w, 0, a);
   SubmitOnGpu(w, 1, b);
   w.Settle();
-  w.board->header().gpu_reductions.store(1);
+  w.board->header().gpu_runs.store(1);
   w.board->Abort(Code::kAborted, "rank 1 has died");
   w.Settle();
   EXPECT_FALSE(a.op->done.load());
-  w.board->header().gpu_reductions.store(0);
+  w.board->header().gpu_runs.store(0);
   w.Settle();
   ASSERT_TRUE(a.op->done.load());
   EXPECT_EQ(a.op->status.message(), "allreduce 'x': rank 1 has died");

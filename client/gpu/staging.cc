@@ -193,15 +193,13 @@ Status Staging::CheckStream(const Gpu& device, CUstream stream) const {
   return device.Check(result, "cuStreamIsCapturing");
 }
 
-// Operations of other nodes' ranks and of one rank alone never run on the GPU,
-// nor eager ones. If ranks have GPUs of their own, a copy to shared memory
-// would be for nothing; whether all still use one GPU when they arrive is
-// decided then.
+// Whether the operation does run on GPUs is decided when all have arrived.
 bool Staging::MayReduceOnGpu(const Operation& op, const Gpu& device,
                              uint64_t bytes) const {
-  return op.signature.kind == Kind::kAllreduce && !op.set->negotiated() &&
-         op.set->locals.size() > 1 && bytes > communicator_->eager_bytes() &&
-         communicator_->AllUseGpu(*op.set, device.uuid());
+  return op.signature.kind == Kind::kAllreduce &&
+         bytes > communicator_->eager_bytes() &&
+         communicator_->MayReduceOnGpus(*op.set, op.signature.dtype,
+                                        device.uuid());
 }
 
 // The executor writes the result over the input: a tensor that shall keep its

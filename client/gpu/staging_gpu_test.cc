@@ -68,7 +68,8 @@ class FakeCommunicator : public Communicator {
     handler_ = std::move(handler);
   }
   uint64_t eager_bytes() const override { return 4096; }
-  bool AllUseGpu(const ProcessSet&, std::string_view) const override {
+  bool MayReduceOnGpus(const ProcessSet&, DType,
+                       std::string_view) const override {
     return all_use_gpu;
   }
   void Wake() override { ++wakes; }
@@ -331,16 +332,9 @@ TEST_F(StagingGpuTest, OthersRunOnTheHost) {
   };
   EXPECT_EQ(place(Allreduce(tensor, tensor, 4096)), kNoGpuPlace);  // eager
   auto op = Allreduce(tensor, tensor);
-  op->set =
-      std::make_shared<const ProcessSet>(ProcessSet{0, {0, 1, 2}, {0, 1}});
-  EXPECT_EQ(place(op), kNoGpuPlace);
-  op = Allreduce(tensor, tensor);
-  op->set = std::make_shared<const ProcessSet>(ProcessSet{1, {0}, {0}});
-  EXPECT_EQ(place(op), kNoGpuPlace);
-  op = Allreduce(tensor, tensor);
   op->signature.kind = Kind::kBroadcast;
   EXPECT_EQ(place(op), kNoGpuPlace);
-  // A rank uses another GPU.
+  // The communicator says that GPUs cannot.
   communicator_->all_use_gpu = false;
   EXPECT_EQ(place(Allreduce(tensor, tensor)), kNoGpuPlace);
   communicator_->all_use_gpu = true;

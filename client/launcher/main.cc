@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "client/gpu/gpu_site.h"
 #include "client/launcher/command/build_info.h"
 #include "client/launcher/command/options.h"
 #include "client/launcher/hosts/own_addresses.h"
@@ -103,6 +104,10 @@ int Run(const std::vector<std::string>& args) {
   status = maypole::ReadFusionThreshold(getenv, &options.fusion_threshold);
   if (status.ok()) status = CheckFiles(options);
   if (!status.ok()) return Refuse(status, maypole::kUsageError);
+  if (!options.gpu_site.empty()) {
+    // Ranks on all hosts start with our environment.
+    setenv(maypole::kGpuSiteVariable, options.gpu_site.c_str(), 1);
+  }
   return RunJob(options);
 }
 

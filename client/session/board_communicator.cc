@@ -112,8 +112,13 @@ int BoardCommunicator::NoteGpu(std::string_view uuid) {
   return -1;
 }
 
-bool BoardCommunicator::AllUseGpu(const ProcessSet& set,
-                                  std::string_view uuid) const {
+// Without communicators, only GPUs of one node that all its ranks share can. A
+// rank that has not used a GPU yet may still use another one.
+bool BoardCommunicator::MayReduceOnGpus(const ProcessSet& set, DType dtype,
+                                        std::string_view uuid) const {
+  if (set.size() == 1) return false;
+  if (board_->config().gpu_communicators != 0) return HasNcclType(dtype);
+  if (set.negotiated()) return false;
   const uint64_t id = HashBytes(uuid);
   return std::all_of(set.locals.begin(), set.locals.end(), [&](uint32_t i) {
     return board_->rank(i).gpu.load(std::memory_order_relaxed) == id;

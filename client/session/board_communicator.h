@@ -72,7 +72,8 @@ class BoardCommunicator : public Communicator, private RankShell {
   }
   std::shared_ptr<Arena> arena() const override { return arena_; }
   int NoteGpu(std::string_view uuid) override;
-  bool AllUseGpu(const ProcessSet& set, std::string_view uuid) const override;
+  bool MayReduceOnGpus(const ProcessSet& set, DType dtype,
+                       std::string_view uuid) const override;
   void Wake() override { WakeThreads(); }
   Status SendGpuMemory(const session::GpuMemoryRequest& request,
                        int fd) override;

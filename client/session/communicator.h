@@ -57,10 +57,12 @@ class Communicator {
     return -1;
   }
 
-  // True if all ranks of the set that are on this node have noted this GPU
-  // last.
-  virtual bool AllUseGpu(const ProcessSet& set, std::string_view uuid) const {
+  // False if an allreduce of this set will not run on GPUs, so that a copy to
+  // shared GPU memory would be for nothing. `uuid` is that of this rank's GPU.
+  virtual bool MayReduceOnGpus(const ProcessSet& set, DType dtype,
+                               std::string_view uuid) const {
     static_cast<void>(set);
+    static_cast<void>(dtype);
     static_cast<void>(uuid);
     return false;
   }

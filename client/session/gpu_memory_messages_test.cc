@@ -24,11 +24,16 @@ using std::chrono::steady_clock;
 
 class GpuMemoryMessagesTest : public testing::Test {
  protected:
-  void SetUp() override {
+  void SetUp() override { Start(0); }
+
+  void Start(uint32_t gpu_communicators) {
+    communicator_.reset();
+    executor_.reset();
     std::string dir = std::string(getenv("TEST_TMPDIR")) + "/mXXXXXX";
     ASSERT_NE(mkdtemp(dir.data()), nullptr);
     ASSERT_EQ(chdir(dir.c_str()), 0);  // socket paths are short
-    executor_ = std::make_unique<FakeExecutor>("agent.sock", 1);
+    executor_ =
+        std::make_unique<FakeExecutor>("agent.sock", 1, gpu_communicators);
     RankOptions o;
     o.job = "test";
     o.agent = "agent.sock";
@@ -83,6 +88,20 @@ TEST_F(GpuMemoryMessagesTest, TheReplyComesToTheHandler) {
   EXPECT_STREQ(replies[0].text, "1");
   EXPECT_LT(steady_clock::now() - begun, std::chrono::milliseconds(900));
   EXPECT_EQ(communicator_->eager_bytes(), 64u * 1024);
+}
+
+TEST_F(GpuMemoryMessagesTest, WithCommunicatorsAllGpusReduceTogether) {
+  const ProcessSet two_nodes{0, {0, 1}, {0}};
+  const ProcessSet alone{0, {0}, {0}};
+  const auto may = [&](const ProcessSet& set, DType dtype) {
+    return communicator_->MayReduceOnGpus(set, dtype, "GPU-1");
+  };
+  EXPECT_FALSE(may(two_nodes, DType::kFloat32));
+  EXPECT_FALSE(may(alone, DType::kFloat32));
+  Start(1);
+  EXPECT_TRUE(may(two_nodes, DType::kFloat32));
+  EXPECT_FALSE(may(two_nodes, DType::kInt16));  // NCCL has no such type
+  EXPECT_FALSE(may(alone, DType::kFloat32));
 }
 
 TEST_F(GpuMemoryMessagesTest, InOrderThroughAFullSocket) {

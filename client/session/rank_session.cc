@@ -12,6 +12,8 @@
 
 #include "client/bootstrap/node_bootstrap.h"
 #include "client/session/stall_notice.h"
+#include "common/gpu/nccl/nccl.h"
+#include "common/wire/job_variables.h"
 #include "common/wire/unix_socket.h"
 
 namespace maypole {
@@ -137,8 +139,13 @@ Status RankSession::Join(const RankOptions& asked,
   Status s = Connect(options, deadline, &session->socket_);
   if (s.ok()) s = CheckAgent(options, session->socket_.get());
   if (!s.ok()) return s;
-  const session::Hello hello = MakeHello(options);
-  if (Status s = SendMessage(session->socket_.get(), &hello, sizeof(hello));
+  std::string hello;
+  const auto nccl = nccl::FindLoadedNccl();
+  s = session::HelloMessage(MakeHello(options), environ, nccl ? nccl->path : "",
+                            &hello);
+  if (!s.ok()) return s;
+  if (Status s =
+          SendMessage(session->socket_.get(), hello.data(), hello.size());
       !s.ok()) {
     return Status(s.code(), "agent at " + options.agent + ": " + s.message());
   }

@@ -57,12 +57,17 @@ std::string StallText(const Board& board, const RankCore& core,
     case WaitFor::kData:
       break;
   }
+  const uint64_t on_gpus =
+      board.slot(op.slot).on_gpus.load(std::memory_order_relaxed);
+  if (TagOf(on_gpus) == op.generation) {
+    return op.set->negotiated()
+               ? "GPUs of several nodes reduce it by NCCL, and have not ended "
+                 "it (NCCL_DEBUG=INFO in the job's environment says more)"
+               : "the executor of this node reduces it on GPUs, which have not "
+                 "ended it (a process may keep a GPU busy)";
+  }
   if (op.set->negotiated()) {
     return "it runs, but its data does not move on this node or between nodes";
-  }
-  if (op.gpu_place != kNoGpuPlace && board.IsOnGpu(op.slot, op.generation)) {
-    return "the executor of this node reduces it on the GPU, which has not "
-           "ended it (a process may keep that GPU busy)";
   }
   return "it runs, but its data does not move; still in it: " +
          RanksText(config, RanksInside(board, op));

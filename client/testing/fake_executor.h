@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "common/board/board.h"
+#include "common/wire/job_variables.h"
 #include "common/wire/session_messages.h"
 #include "common/wire/unix_socket.h"
 
@@ -22,7 +23,10 @@ namespace maypole {
 
 class FakeExecutor {
  public:
-  FakeExecutor(const std::string& path, uint32_t ranks) : ranks_(ranks) {
+  // gpu_communicators: as in BoardConfig.
+  FakeExecutor(const std::string& path, uint32_t ranks,
+               uint32_t gpu_communicators = 0)
+      : ranks_(ranks), gpu_communicators_(gpu_communicators) {
     (void)ListenUnix(path, 0600, &listener_);
     thread_ = std::thread([this] { Run(); });
   }
@@ -51,6 +55,7 @@ class FakeExecutor {
     config.slots = 512;
     config.chunk_bytes = 4096;
     config.ring_depth = 3;
+    config.gpu_communicators = gpu_communicators_;
     for (uint32_t i = 0; i < ranks_; ++i) {
       config.global_rank[i] = static_cast<int>(i);
     }
@@ -67,9 +72,11 @@ class FakeExecutor {
       Fd fd;
       (void)AcceptUnix(listener_.get(), &fd);
       Received r;
-      (void)ReceiveMessage(fd.get(), session::kMaxMessageBytes, -1, &r);
+      (void)ReceiveMessage(fd.get(), session::kMaxHelloBytes, -1, &r);
       session::Hello hello;
-      (void)session::Parse(r.data.data(), r.data.size(), &hello);
+      std::vector<std::string> variables;
+      (void)session::ParseHello(r.data.data(), r.data.size(), &hello,
+                                &variables);
       TakeDescriptors(fd.get());
       clients_[static_cast<size_t>(hello.local_rank)] = std::move(fd);
     }
@@ -139,6 +146,7 @@ class FakeExecutor {
   }
 
   const uint32_t ranks_;
+  const uint32_t gpu_communicators_;
   Fd listener_;
   std::unique_ptr<Board> board_;
   std::vector<Fd> clients_;

@@ -65,6 +65,9 @@ struct Tensor {
 // The cores of all k ranks, the board and the executor.
 class World {
  public:
+  // Operations need another node, too, which does not come.
+  bool negotiated = false;
+
   explicit World(uint32_t k, uint32_t seed = 1) : random(seed), k_(k) {
     BoardConfig config;
     config.size = config.local_size = k;
@@ -236,6 +239,7 @@ class World {
     auto reply = session::Make<session::SlotReply>();
     reply.request = request.request;
     reply.slot = it->second;
+    reply.negotiated = negotiated ? 1 : 0;
     Answer(r, reply);
   }
 

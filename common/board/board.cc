@@ -568,7 +568,10 @@ bool Board::IsOnGpu(uint32_t slot, uint32_t generation) const {
     const uint64_t place = GpuPlaceOf(slot, i, generation);
     if (place == kNoGpuPlace) return false;
     if (first == kNoGpuPlace) first = place;
-    if (UnpackGpuPlace(place).gpu != UnpackGpuPlace(first).gpu) return false;
+    if (config_.gpu_communicators == 0 &&
+        UnpackGpuPlace(place).gpu != UnpackGpuPlace(first).gpu) {
+      return false;
+    }
   }
   return first != kNoGpuPlace;
 }

@@ -101,6 +101,8 @@ struct BoardConfig {
   // Address space for one rank's arena tensors. Memory is reserved as tensors
   // are allocated.
   uint64_t arena_bytes = 0;
+  // 1: the executors of all nodes have NCCL, so GPUs can reduce together.
+  uint32_t gpu_communicators = 0;
 
   int32_t global_rank[kMaxLocalRanks] = {};  // by local rank
   // The parts of the board begin at multiples of this: the kernel's page size,
@@ -138,10 +140,9 @@ struct alignas(64) BoardHeader {
   // Elastic jobs: how many ranks want to enter or leave. While it is not 0, the
   // epoch's ranks should leave when it suits them. Written by the executor.
   std::atomic<uint32_t> change_wanted;
-  // Reductions on GPUs that have begun and not ended. Incremented by the
-  // executor before it checks for an abort, so an idle GPU stays idle after
-  // one.
-  std::atomic<uint32_t> gpu_reductions;
+  // Runs on GPUs that have begun and not ended. Incremented by the executor
+  // before it checks for an abort, so an idle GPU stays idle after one.
+  std::atomic<uint32_t> gpu_runs;
   alignas(64) std::atomic<uint32_t> executor_sleeping;
   // The futex word on which the executor's network thread sleeps.
   alignas(64) std::atomic<uint32_t> network_wake;
@@ -265,6 +266,9 @@ struct alignas(64) SlotHeader {
   std::atomic<uint64_t> wanted;
   std::atomic<uint64_t> wanted_signature[sizeof(Signature) / 8];
   std::atomic<uint64_t> urgency;  // Tagged; see common/board/urgent.h
+  // Tagged(generation, 1): GPUs execute this generation. Written by the
+  // executor, for what ranks tell about their waits.
+  std::atomic<uint64_t> on_gpus;
   std::atomic<uint64_t> error[(kMaxErrorBytes + 1) / 8];
 };
 
@@ -451,9 +455,10 @@ class Board {
                            uint64_t bytes, uint64_t reach) const;
   // The `gpu_place` submitted with this generation.
   uint64_t GpuPlaceOf(uint32_t slot, uint32_t local, uint32_t generation) const;
-  // True if all members have submitted this generation with places on the same
-  // GPU: the executor reduces there. Once all have arrived, all processes
-  // compute the same value.
+  // True if all local members have submitted this generation with places on
+  // GPUs; without gpu_communicators, on the same one. Within the node, the
+  // executor reduces there; over several nodes, only if all of them can. Once
+  // all have arrived, all processes compute the same value.
   bool IsOnGpu(uint32_t slot, uint32_t generation) const;
   // What the rank supplied with this generation: the `eager_input` of Arrive().
   int BufferOf(uint32_t slot, uint32_t local, uint32_t generation) const;

@@ -23,7 +23,8 @@ bool StringsEnd(const GpuMemoryReply& m) { return Ends(m.text); }
 
 }  // namespace
 
-Status CheckHeader(const void* data, size_t bytes, std::string_view peer) {
+Status CheckHeader(const void* data, size_t bytes, std::string_view peer,
+                   size_t most) {
   Header h;
   const std::string who(peer);
   if (bytes < sizeof(h)) {
@@ -44,7 +45,7 @@ Status CheckHeader(const void* data, size_t bytes, std::string_view peer) {
                       std::to_string(kProtocolVersion) +
                       "; install the same Maypole on both sides");
   }
-  if (h.size != bytes || bytes > kMaxMessageBytes) {
+  if (h.size != bytes || bytes > most) {
     return Status(Code::kInvalidArgument,
                   "the " + who + " sent a message of " + std::to_string(bytes) +
                       " bytes whose header says " + std::to_string(h.size));

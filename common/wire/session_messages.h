@@ -76,6 +76,7 @@ struct Header {
   uint32_t size;  // of the whole message
 };
 
+// The rank's variables for the executor may follow (job_variables.h).
 struct Hello {
   static constexpr Type kType = Type::kHello;
   Header header;
@@ -281,8 +282,10 @@ bool Ends(const char (&field)[N]) {
 }
 
 // Checks magic, version and size of a received message. `peer` names the sender
-// in the error: "client", "agent".
-Status CheckHeader(const void* data, size_t bytes, std::string_view peer);
+// in the error: "client", "agent". Only a Hello may be longer than
+// kMaxMessageBytes.
+Status CheckHeader(const void* data, size_t bytes, std::string_view peer,
+                   size_t most = kMaxMessageBytes);
 
 // The type of a message that passed CheckHeader.
 Type TypeOf(const void* data);

@@ -22,6 +22,7 @@ CoordinatorEpoch::CoordinatorEpoch(uint64_t number, uint32_t size,
       stall_shutdown_(config.stall_shutdown),
       connected_(members_.size(), true),
       endpoints_(members_.size()),
+      nccl_versions_(members_.size(), 0),
       sets_(&members_, size),
       joins_(size),
       table_(&members_, &sets_, config.operations),
@@ -72,6 +73,8 @@ absl::Status CoordinatorEpoch::Dispatch(Time now, size_t node,
       return OnEndpoint(node, message.endpoint(), out);
     case proto::ExecutorMessage::kPresence:
       return OnPresence(now, node, message.presence(), out);
+    case proto::ExecutorMessage::kCommunicatorId:
+      return OnCommunicatorId(node, message.communicator_id(), out);
     case proto::ExecutorMessage::kSetRequest:
       return OnSetRequest(now, node, message.set_request(), out);
     case proto::ExecutorMessage::kJoinState:
@@ -110,16 +113,23 @@ absl::Status CoordinatorEpoch::OnEndpoint(size_t node,
     }
   }
   endpoints_[node] = {message.addresses().begin(), message.addresses().end()};
-  if (++endpoints_given_ < members_.size()) return absl::OkStatus();
+  nccl_versions_[node] = message.nccl_version();
+  if (++endpoints_given_ == members_.size()) SendEndpoints(out);
+  return absl::OkStatus();
+}
+
+void CoordinatorEpoch::SendEndpoints(JobOutput* out) {
+  const uint32_t nccl = AgreedNccl(out);
+  if (nccl != 0) communicators_.Enable();
   for (size_t i = 0; i < members_.size(); ++i) {
     proto::CoordinatorMessage m;
     m.mutable_endpoints()->set_epoch(number_);
+    m.mutable_endpoints()->set_nccl_version(nccl);
     for (size_t j = 0; j < members_.size(); ++j) {
       m.mutable_endpoints()->add_addresses(i == j ? "" : endpoints_[j][i]);
     }
     ToNode(i, std::move(m), out);
   }
-  return absl::OkStatus();
 }
 
 absl::Status CoordinatorEpoch::OnPresence(Time now, size_t node,
@@ -228,6 +238,8 @@ absl::Status CoordinatorEpoch::Report(Time now, size_t node,
   }
   absl::StatusOr<ReadyOperation> valid = table_.Validate(*op);
   if (valid.ok()) {
+    valid->communicator = communicators_.Find(*op);
+    TellCommunicators(out);
     buckets_.Add(now, *std::move(valid), release);
     return absl::OkStatus();
   }
@@ -301,6 +313,7 @@ proto::Run CoordinatorEpoch::MakeRun(const std::vector<ReadyOperation>& ready,
   m.mutable_first_dims()->Assign(dims.begin(), dims.end());
   const std::vector<int64_t>& splits = ready[run.front()].splits;
   m.mutable_splits()->Assign(splits.begin(), splits.end());
+  m.set_communicator(ready[run.front()].communicator);
   return m;
 }
 

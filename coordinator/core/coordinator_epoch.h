@@ -35,6 +35,7 @@
 #include "coordinator/core/membership/joins.h"
 #include "coordinator/core/membership/process_sets.h"
 #include "coordinator/core/ordering/buckets.h"
+#include "coordinator/core/ordering/communicators.h"
 #include "coordinator/core/ordering/presence.h"
 #include "proto/admin.pb.h"
 #include "proto/coordinator.pb.h"
@@ -100,8 +101,16 @@ class CoordinatorEpoch {
                         const proto::ExecutorMessage& message, JobOutput* out);
   absl::Status OnEndpoint(size_t node, const proto::Endpoint& message,
                           JobOutput* out);
+  void SendEndpoints(JobOutput* out);
+  // The NCCL that all nodes have; 0 if there is none.
+  uint32_t AgreedNccl(JobOutput* out) const;
   absl::Status OnPresence(Time now, size_t node, const proto::Presence& message,
                           JobOutput* out);
+  absl::Status OnCommunicatorId(size_t node,
+                                const proto::CommunicatorId& message,
+                                JobOutput* out);
+  // Tells the nodes of communicators that are new.
+  void TellCommunicators(JobOutput* out);
   absl::Status OnSetRequest(Time now, size_t node,
                             const proto::SetRequest& message, JobOutput* out);
   absl::Status OnJoinState(Time now, size_t node,
@@ -159,11 +168,13 @@ class CoordinatorEpoch {
   const Time stall_shutdown_;
   std::vector<bool> connected_;                      // by member
   std::vector<std::vector<std::string>> endpoints_;  // by member; empty: none
+  std::vector<uint32_t> nccl_versions_;              // by member; 0: none
   size_t endpoints_given_ = 0;
   ProcessSets sets_;
   Joins joins_;
   OperationTable table_;
   Buckets buckets_;  // of operations that are complete in table_
+  Communicators communicators_;
   Stragglers stragglers_;
   std::vector<uint32_t> told_;  // Report::waiting of the last notice
   Deadlock deadlock_;

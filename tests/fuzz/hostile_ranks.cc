@@ -206,7 +206,12 @@ void AtTheDoor(const std::string& agent, Random* random) {
         bytes[random->Below(sizeof(hello))] = static_cast<char>(random->Word());
       }
       session::SetText(hello.job, absl::GetFlag(FLAGS_job));
-      (void)SendMessage(socket.get(), &hello, sizeof(hello));
+      // As the rank's variables for the executor: garbage, sometimes too long.
+      std::string message(
+          sizeof(hello) + random->Below(2) * random->Below(80000), 'A');
+      hello.header.size = static_cast<uint32_t>(message.size());
+      std::memcpy(message.data(), &hello, sizeof(hello));
+      (void)SendMessage(socket.get(), message.data(), message.size());
     } else {
       SendGarbage(socket, random);
     }

@@ -195,22 +195,44 @@ void Rig::Perform(worker::CloseGpuMemories& a) {
   Expect(closed > 0, "only what was opened is closed");
 }
 
-void Rig::Perform(worker::ReduceOnGpu& a) {
-  const worker::GpuReduction& r = a.reduction;
+void Rig::Perform(worker::MakeCommunicatorId& a) {
+  core_.OnCommunicatorIdMade(a.number, std::string("id"));
+}
+
+void Rig::Perform(worker::ConnectGpus& a) {
+  const worker::GpuCommunicator& c = a.communicator;
+  Expect(
+      !c.gpus.empty() && c.first < c.size && c.gpus.size() <= c.size - c.first,
+      "a communicator's GPUs are among its ranks");
+}
+
+void Rig::Perform(worker::RunOnGpus& a) {
+  Expect(
+      !a.run.operations.empty() && a.run.operations.size() <= kMaxRunOperations,
+      "a run has operations");
+  for (const worker::GpuOperation& r : a.run.operations) {
+    CheckOnGpus(r, a.run.communicator != 0);
+  }
+  core_.OnGpuRunEnded(a.run, absl::OkStatus());
+}
+
+void Rig::CheckOnGpus(const worker::GpuOperation& r, bool several) {
   Expect(!r.tensors.empty() && r.tensors.size() <= config.local_size,
          "a reduction is of local ranks");
   Expect(r.elements > 0 && r.divisor > 0, "a reduction has something to do");
+  Expect(several || worker::GpusOf(r.tensors).size() == 1,
+         "a reduction without a communicator is on one GPU");
+  Expect(!several || HasNcclType(r.dtype), "NCCL has the type");
   std::set<uint32_t> locals;
-  for (const worker::GpuRange& tensor : r.tensors) {
+  for (const worker::GpuTensor& tensor : r.tensors) {
     const auto it = gpu_memories_.find(tensor.memory);
     Expect(it != gpu_memories_.end(), "a reduction is in open memory");
-    Expect(tensor.memory.number % 2 == r.gpu, "a reduction is on one GPU");
+    Expect(tensor.memory.number % 2 == tensor.gpu, "its GPU has the memory");
     Expect(r.elements <= it->second / SizeOf(r.dtype) &&
                tensor.offset <= it->second - r.elements * SizeOf(r.dtype),
            "a reduction stays within its memory");
     Expect(locals.insert(tensor.memory.local).second, "a rank has one tensor");
   }
-  core_.OnGpuReduced(r.slot, r.generation, absl::OkStatus());
 }
 
 void Rig::Perform(worker::CommitSlot& a) {

@@ -108,7 +108,10 @@ class Rig {
   void Perform(worker::IssueRun& a);
   void Perform(worker::OpenGpuMemory& a);
   void Perform(worker::CloseGpuMemories& a);
-  void Perform(worker::ReduceOnGpu& a);
+  void Perform(worker::MakeCommunicatorId& a);
+  void Perform(worker::ConnectGpus& a);
+  void Perform(worker::RunOnGpus& a);
+  void CheckOnGpus(const worker::GpuOperation& r, bool several);
   void Perform(worker::CommitSlot& a);
   void Perform(worker::FailSlot& a);
   void Perform(worker::MarkLeft& a);

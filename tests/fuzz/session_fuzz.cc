@@ -1,10 +1,12 @@
 // Fuzzes messages of processes to the agent's socket: bytes for CheckHeader and
 // Parse of every struct; Hellos for Membership; and frames for the executor's
 // core from several clients of one job, with an honest coordinator.
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "common/wire/job_variables.h"
 #include "tests/fuzz/clients.h"
 #include "tests/fuzz/rig.h"
 #include "worker/core/membership.h"
@@ -23,10 +25,25 @@ void ParseAs(const std::string& bytes) {
          "what is parsed has its type and size");
 }
 
+// A Hello with the rank's variables for the executor.
+void ParseVariables(const char* bytes, size_t size) {
+  session::Hello hello;
+  std::vector<std::string> variables;
+  if (!session::ParseHello(bytes, size, &hello, &variables).ok()) return;
+  size_t taken = sizeof(hello);
+  for (const std::string& v : variables) {
+    taken += v.size() + 1;
+    Expect(session::IsJobVariable(v.substr(0, v.find('='))),
+           "no other variable comes through");
+  }
+  Expect(taken == size, "what is parsed was parsed to its end");
+}
+
 void ParseAll(const std::string& raw) {
   // On the heap with its exact length, so sanitizers detect reads beyond it.
   const std::unique_ptr<char[]> exact(new char[raw.size()]);
   std::memcpy(exact.get(), raw.data(), raw.size());
+  ParseVariables(exact.get(), raw.size());
   if (!session::CheckHeader(exact.get(), raw.size(), "client").ok()) return;
   ParseAs<session::Hello>(raw);
   ParseAs<session::Refused>(raw);
@@ -54,6 +71,20 @@ std::string Spoiled(Feed* feed, const T& message) {
   }
   if (feed->OnceIn(32)) bytes.resize(feed->Byte() % bytes.size());
   if (feed->OnceIn(32)) bytes.append(feed->Take(32));
+  return bytes;
+}
+
+std::string HelloWithVariables(Feed* feed) {
+  std::string bytes = Spoiled(feed, MakeHello(feed, 0, kLocal, 1));
+  for (uint32_t i = feed->Below(4); i > 0; --i) {
+    bytes += feed->OnceIn(4) ? "" : "NCCL_";
+    bytes += feed->Take(8);
+    bytes += feed->OnceIn(4) ? std::string() : std::string("=x\0", 3);
+  }
+  const auto size = static_cast<uint32_t>(bytes.size());
+  if (size >= sizeof(session::Header)) {
+    std::memcpy(bytes.data() + offsetof(session::Header, size), &size, 4);
+  }
   return bytes;
 }
 
@@ -267,6 +298,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   switch (feed.Below(4)) {
     case 0:
       ParseAll({reinterpret_cast<const char*>(data), size});
+      ParseAll(HelloWithVariables(&feed));
       break;
     case 1:
       FuzzMembership(&feed);

@@ -18,13 +18,15 @@ class Job(harness.Job):
     """A harness.Job on one fake GPU, whose memory all ranks share.
 
     fake: more of MAYPOLE_FAKE_CUDA (tests/gpu/fake/config.h). driver: the
-    directory of another libcuda.so.1; None: there is none.
+    directory of another libcuda.so.1; None: there is none. nccl: a libnccl.so.2;
+    by default the executors do without.
     """
 
-    def __init__(self, np, program, args=(), fake="", driver=DIRECTORY, env=None, **options):
+    def __init__(self, np, program, args=(), fake="", driver=DIRECTORY, nccl="none", env=None,
+                 **options):
         self.state = tempfile.mkdtemp(prefix="mpg", dir="/tmp")
         self.fake = "memory=%d,state=%s%s" % (MEMORY, self.state, "," + fake if fake else "")
-        extra = {"MAYPOLE_FAKE_CUDA": self.fake}
+        extra = {"MAYPOLE_FAKE_CUDA": self.fake, "MAYPOLE_NCCL_LIBRARY": nccl}
         if driver is not None:
             extra["LD_LIBRARY_PATH"] = driver
         extra.update(env or {})

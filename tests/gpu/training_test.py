@@ -1,9 +1,11 @@
 """Trainings whose tensors are on a (fake) GPU, on real ranks, and their deaths."""
 
 import os
+import re
 import signal
 import time
 import unittest
+import urllib.request
 
 import fake_gpu
 import harness
@@ -71,6 +73,9 @@ class TrainingTest(unittest.TestCase):
         self.assertEqual(visible, ["1", "0", "1", "0"])
         self.assertEqual(lines, [])
 
+    def test_the_option_for_the_site_reaches_the_ranks(self):
+        self.assertEqual(self.gpus({}, ["--gpu-site=host"])[2], 0)
+
     def test_ranks_that_share_a_gpu_while_others_idle_are_told(self):
         visible, lines, on_gpu = self.gpus({})
         self.assertGreater(on_gpu, 0)
@@ -95,6 +100,26 @@ class TrainingTest(unittest.TestCase):
             job.wait(30)
             self.check_survivors(job, [0, 1, 3], killed, "rank 2")
             self.assertEqual(job.free_bytes(), job.total_bytes())
+
+    def gpu_metrics(self, job):
+        """{(metric without its prefix, UUID): value} of the agent's endpoint."""
+        with urllib.request.urlopen("http://%s/metrics" % job.endpoints()["node0"], timeout=10) as reply:
+            found = re.findall(r'^maypole_gpu_(\w+){.*gpu="(GPU-[0-9a-f-]+)"} (\S+)$', reply.read().decode(), re.M)
+        return {(name, gpu): float(value) for name, gpu, value in found}
+
+    def test_the_agents_metrics_tell_of_the_gpu(self):
+        with fake_gpu.Job(2, "train.py", [12, "wait_at", 9]) as job:
+            for rank in range(2):
+                job.await_file("rank.%d.waits" % rank)
+            seen = harness.wait_until(lambda: self.gpu_metrics(job), 10, "metrics of the GPU")
+            (gpu,) = {uuid for _, uuid in seen}
+            self.assertGreaterEqual(seen["memory_bytes", gpu], 2 * 64 * 300 * 4)
+            self.assertIn(seen["operations_total", gpu], range(4, 10))
+            self.assertEqual(seen["operation_bytes_total", gpu], seen["operations_total", gpu] * 2 * 64 * 300 * 4)
+            self.assertGreater(seen["operation_seconds_total", gpu], 0)
+            self.assertEqual(len(seen), 4)
+            job.touch("go")
+            job.check_ok()
 
     def test_the_executor_is_killed(self):
         with fake_gpu.Job(4, "train.py", [1000, "wait_at", 9], fake="seed=7") as job:

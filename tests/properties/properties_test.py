@@ -102,6 +102,7 @@ class PropertiesTest(unittest.TestCase):
     def play_on_gpu(self, layout, fake):
         self.play(layout, 8192, 3, most_bytes=128 * 1024, least=5, options=["--cuda"], env={
             "LD_LIBRARY_PATH": os.path.join(harness.ROOT, "tests/gpu/fake"),
+            "MAYPOLE_NCCL_LIBRARY": "none",
             "MAYPOLE_FAKE_CUDA": "memory=2G,seed=%d%s" % (SEED, fake)})
 
     def test_cuda_four_ranks(self):

@@ -339,7 +339,7 @@ class OtherUsersTest(unittest.TestCase):
         with cluster.Cluster(self.root) as c:
             flag = "--secret_file=" + c.secret(SECRET)
             agents = [c.agent(0, c.coordinator(flag), flag)]
-            # A Hello of protocol 3 (common/wire/session_messages.h) of a rank that waits for another, in job after job.
+            # A Hello (common/wire/session_messages.h) of a rank that waits for another, in job after job.
             code = ("import socket, struct, sys\n"
                     "held = []\n"
                     "for i in range(65):\n"
@@ -347,12 +347,12 @@ class OtherUsersTest(unittest.TestCase):
                     "    s.connect(sys.argv[1])\n"
                     "    body = struct.pack('<7iIQ2i4q64s128s64s', 0, 2, 0, 2, 0, 1, 1, 0, 0, 0, 0, -1, -1, -1, -1,\n"
                     "                       b'job%d' % i, b'token', b'host')\n"
-                    "    s.send(struct.pack('<4I', 0x4D41594C, 5, 1, 16 + len(body)) + body)\n"
+                    "    s.send(struct.pack('<4I', 0x4D41594C, int(sys.argv[2]), 1, 16 + len(body)) + body)\n"
                     "    held.append(s)\n"
                     "s.settimeout(30)\n"
                     "print(s.recv(4096)[24:].split(b'\\0')[0].decode(), flush=True)\n"
                     "sys.stdin.read()\n")
-            crowd = subprocess.Popen(self.user(NOBODY) + [harness.PYTHON, "-c", code, agents[0]],
+            crowd = subprocess.Popen(self.user(NOBODY) + [harness.PYTHON, "-c", code, agents[0], harness.protocol_version()],
                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             self.addCleanup(crowd.wait)
             self.addCleanup(crowd.kill)
@@ -363,6 +363,27 @@ class OtherUsersTest(unittest.TestCase):
             # Others find room.
             c.check_ok(c.ranks(agents, token=TOKEN, prefix=self.user(4242)))
             self.assertEqual(c.record(0)["sum"], 1.0)
+
+    def test_a_user_sets_variables_of_nccl_but_chooses_no_code_for_his_executor(self):
+        with cluster.Cluster(self.root) as c:
+            flag = "--secret_file=" + c.secret(SECRET)
+            agent = c.agent(0, c.coordinator(flag), flag)
+            mine = {"NCCL_SOCKET_IFNAME": "^virbr0,lo", "NCCL_NET_PLUGIN": "/tmp/mine.so", "PATH": "/tmp/mine:/usr/bin:/bin",
+                    "CUDA_INJECTION64_PATH": "/tmp/mine.so", "CUDA_VISIBLE_DEVICES": "7", "LD_LIBRARY_PATH": "/tmp/mine"}
+            ranks = c.ranks([agent], token=TOKEN, args=["on"], prefix=self.user(4242), env=mine)
+            harness.wait_until(lambda: os.path.exists(c.path("running.0")), 60, "the job to run")
+            (executor,) = executors(c.processes["agent0"].pid)
+            with open("/proc/%d/environ" % executor) as f:
+                there = dict(v.split("=", 1) for v in f.read().split("\0") if v)
+            with open("/proc/%d/environ" % c.processes["agent0"].pid) as f:
+                agents = dict(v.split("=", 1) for v in f.read().split("\0") if v)
+            agents.update(NCCL_SOCKET_IFNAME="^virbr0,lo", NCCL_CONF_FILE="/dev/null")
+            self.assertEqual(there, agents)
+            (names,) = re.findall(r'event=variables_left_out job=job uid=4242 names="(.*)"', c.log("agent0"))
+            self.assertEqual(sorted(names.split(",")), ["CUDA_INJECTION64_PATH", "NCCL_NET_PLUGIN"])
+            with open(c.path("enough"), "w"):
+                pass
+            c.check_ok(ranks)
 
     def test_a_secret_file_of_another_user_is_refused(self):
         with cluster.Cluster(self.root) as c:

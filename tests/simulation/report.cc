@@ -39,6 +39,7 @@ constexpr Counter kCounters[] = {
     {"stopped ranks given up", &Counts::frozen_expelled},
     {"slots taken back", &Counts::slots_freed},
     {"reductions on a GPU", &Counts::gpu_reductions},
+    {"runs over several GPUs", &Counts::nccl_runs},
     {"inputs brought from a GPU", &Counts::brought_to_host},
 };
 

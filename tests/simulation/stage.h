@@ -45,11 +45,14 @@ struct Counts {
   uint64_t frozen_expelled = 0;
   uint64_t slots_freed = 0;
   uint64_t gpu_reductions = 0;
+  uint64_t nccl_runs = 0;        // over several GPUs
   uint64_t brought_to_host = 0;  // inputs on a GPU
 };
 
 // Memory of a GPU that a rank shares with its executor.
 using GpuMemory = std::shared_ptr<std::vector<std::byte>>;
+
+struct SimulatedCommunicator;  // parts/gpu.h
 
 // A deliberate defect in a part of the system, to verify that the checker finds
 // it.
@@ -78,7 +81,9 @@ const T& Plain(const T& value) {
 class Stage {
  public:
   Stage(uint64_t seed, bool trace, Sabotage sabotage)
-      : random(seed), trace_(trace), sabotage_(sabotage) {}
+      : random(seed), trace_(trace), sabotage_(sabotage) {
+    if (random.OneIn(2)) off_gpu = 64;
+  }
 
   Random random;
   Scheduler scheduler;
@@ -87,6 +92,9 @@ class Stage {
   // descriptor.
   std::map<uint64_t, GpuMemory> gpu_memories;
   uint64_t last_gpu_memory = 0;
+  std::map<std::string, std::shared_ptr<SimulatedCommunicator>> communicators;
+  // One in so many ranks, memories and tensors is not on a GPU.
+  uint64_t off_gpu = 6;
   int interrupted = 0;  // ranks that stand at a kill point
 
   // A rank that has died, or is interrupted at a kill point, may not have woken

@@ -46,6 +46,20 @@ class OneNodeTest(start_fixture.StartTest):
             for record in seen:
                 os.kill(record["child"], signal.SIGKILL)
 
+    @unittest.skipIf(os.geteuid() != 0, "only root can see an executor's environment")
+    def test_variables_of_nccl_reach_the_executor_which_sees_all_gpus(self):
+        self.start(mpirun(2, "-x", "NCCL_SOCKET_IFNAME=^virbr0,lo", "-x", "CUDA_VISIBLE_DEVICES=1") +
+                   start_fixture.program("hold"))
+        for rank in range(2):
+            self.await_record("rank.%d.json" % rank)
+        (executor,) = [pid for pid, argv in self.daemons().items() if "--executor" in argv]
+        with open("/proc/%d/environ" % executor) as f:
+            environment = dict(v.split("=", 1) for v in f.read().split("\0") if v)
+        self.assertEqual(environment["NCCL_SOCKET_IFNAME"], "^virbr0,lo")
+        self.assertNotIn("CUDA_VISIBLE_DEVICES", environment)
+        self.touch("go")
+        self.finish()
+
     def hold(self, ranks=3):
         self.start(mpirun(ranks) + start_fixture.program("hold"))
         return [self.await_record("rank.%d.json" % r) for r in range(ranks)]

@@ -55,6 +55,12 @@ def environment(extra=None, root=ROOT):
     return env
 
 
+def protocol_version():
+    """The version of the session protocol, as the built maypolerun says it."""
+    said = subprocess.run([os.path.join(ROOT, PROGRAMS[0]), "--check-build"], capture_output=True, text=True, timeout=30)
+    return said.stdout.partition("(protocol ")[2].partition(")")[0]
+
+
 def public_copy():
     """A copy of programs, package and rank programs that every user can read.
 

@@ -101,7 +101,9 @@ class Rank {
   }
   Rank() { Connect(); }
 
-  void SayHello(int rank, const char* token = "token") {
+  // `variables`: NAME=value, zero-terminated each.
+  void SayHello(int rank, const char* token = "token",
+                const std::string& variables = "") {
     auto hello = session::Make<session::Hello>();
     hello.rank = hello.local_rank = rank;
     hello.size = hello.local_size = 2;
@@ -109,7 +111,10 @@ class Rank {
     session::SetText(hello.job, "job");
     session::SetText(hello.token, token);
     session::SetText(hello.host, "hosta");
-    Send(&hello, sizeof(hello));
+    hello.header.size = static_cast<uint32_t>(sizeof(hello) + variables.size());
+    std::string message(reinterpret_cast<const char*>(&hello), sizeof(hello));
+    message += variables;
+    Send(message.data(), message.size());
   }
   void Connect() {
     const Status s = ConnectUnix("agent.sock", &socket_);
@@ -389,6 +394,42 @@ TEST_F(AgentTest, StrangersAreRefusedAndNobodyElseIsTouched) {
   Rank b(1);
   a.AwaitWelcome();
   b.AwaitWelcome();
+}
+
+TEST_F(AgentTest, TheFirstRanksVariablesReachTheExecutor) {
+  Rank hostile;
+  hostile.SayHello(0, "token", std::string("LD_PRELOAD=/x.so\0", 17));
+  EXPECT_EQ(std::string(hostile.Expect<session::Refused>().text),
+            "the client's variables for NCCL and CUDA are malformed: "
+            "'LD_PRELOAD' is not one of NCCL_* and CUDA_* that an executor takes");
+  Rank endless;
+  endless.SayHello(0, "token", std::string(kMaxVariablesBytes + 1, 'A'));
+  EXPECT_EQ(endless.Expect<session::Refused>().code,
+            static_cast<uint32_t>(Code::kInvalidArgument));
+  EXPECT_EQ(OnlyChild(agent_.pid()), 0) << "an executor for a refused rank";
+
+  Rank a, b;
+  a.SayHello(0, "token", std::string("NCCL_SOCKET_IFNAME=^virbr0,lo\0", 30));
+  AwaitSupervisor();
+  b.SayHello(1, "token", std::string("NCCL_SOCKET_IFNAME=eth0\0", 24));
+  a.AwaitWelcome();
+  b.AwaitWelcome();
+  // The executor is not dumpable, so only root may look.
+  std::ifstream file("/proc/" + std::to_string(OnlyChild(agent_.pid())) +
+                     "/environ");
+  if (!file) GTEST_SKIP() << "only root can see an executor's environment";
+  std::vector<std::string> environment;
+  for (std::string v; std::getline(file, v, '\0');) environment.push_back(v);
+  EXPECT_EQ(std::count(environment.begin(), environment.end(),
+                       "NCCL_SOCKET_IFNAME=^virbr0,lo"),
+            1);
+  EXPECT_EQ(std::count(environment.begin(), environment.end(),
+                       "NCCL_SOCKET_IFNAME=eth0"),
+            0);
+  EXPECT_EQ(std::count(environment.begin(), environment.end(),
+                       std::string("PATH=") + getenv("PATH")),
+            1)
+      << "the agent's own";
 }
 
 TEST_F(AgentTest, ManyHalfOpenConnectionsDoNotBlockOthers) {

@@ -1,10 +1,12 @@
 #include "worker/agent/executor_families.h"
 
 #include <array>
+#include <bit>
 #include <optional>
 #include <set>
 #include <string_view>
 
+#include "common/gpu/gpu.h"
 #include "common/metrics/process.h"
 
 namespace maypole::worker {
@@ -118,6 +120,31 @@ void AddEpochs(const Families::Labels& job, const StatsPage& page,
              job, Number(page.arena_bytes));
 }
 
+void AddGpus(const Families::Labels& job, const StatsPage& page,
+             Families* all) {
+  std::set<std::string> shown;  // as above
+  const uint64_t count = page.gpu_count.load(std::memory_order_acquire);
+  for (uint64_t i = 0; i < count && i < kMaxGpus; ++i) {
+    const GpuStats& gpu = page.gpus[i];
+    const std::string uuid =
+        cuda::UuidText(std::bit_cast<cuda::CUuuid>(gpu.uuid()));
+    if (!shown.insert(uuid).second) continue;
+    const auto labels = With(job, "gpu", uuid);
+    all->Gauge("maypole_gpu_memory_bytes",
+               "GPU memory that ranks share with the job's executor.", labels,
+               Number(gpu.memory_bytes));
+    all->Counter("maypole_gpu_operations_total",
+                 "Operations that ran on the GPU.", labels,
+                 Number(gpu.operations));
+    all->Counter("maypole_gpu_operation_bytes_total",
+                 "Bytes of the ranks' tensors in these operations.", labels,
+                 Number(gpu.operation_bytes));
+    all->Counter("maypole_gpu_operation_seconds_total",
+                 "Time from the start of these operations until their end.",
+                 labels, Seconds(gpu.operation_ns));
+  }
+}
+
 }  // namespace
 
 void AddExecutor(const ExecutorFacts& facts, const StatsPage& page,
@@ -127,6 +154,7 @@ void AddExecutor(const ExecutorFacts& facts, const StatsPage& page,
   AddOperations(job, page, all);
   AddWaits(job, page, all);
   AddEpochs(job, page, all);
+  AddGpus(job, page, all);
   const std::optional<ProcessUse> use = ReadProcessUse(facts.pid);
   if (!use) return;
   all->Gauge("maypole_executor_memory_bytes",

@@ -22,6 +22,7 @@ absl::StatusOr<Child> LaunchExecutor(const LaunchOptions& options) {
   spawn.arguments = {"maypole-worker", "--executor",
                      absl::StrCat("--control_fd=", kControlFd),
                      absl::StrCat("--stats_fd=", kStatsFd)};
+  spawn.environment = options.environment;
   spawn.descriptors = {{.fd = options.control_fd, .number = kControlFd},
                        {.fd = options.stats_fd, .number = kStatsFd}};
   if (options.tls_fd >= 0) {

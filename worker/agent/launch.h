@@ -20,6 +20,7 @@ namespace maypole::worker {
 
 struct LaunchOptions {
   std::vector<std::string> arguments;  // after --executor and the descriptors
+  std::vector<std::string> environment;
   int control_fd = -1;
   int stats_fd = -1;
   int tls_fd = -1;  // negative: none

@@ -65,6 +65,11 @@ TEST(WorkerMetrics, EachJobHasItsOwnValues) {
   (*a)->wait_ns[1] = 1'500'000'000;
   (*a)->SetRanks(std::vector<int32_t>{4, 9});
   (*a)->late_ns[1] = 250'000'000;
+  (*a)->gpu_count = 1000;  // the page is not trusted
+  (*a)->gpus[0].set_uuid({0xab, 0xcd});
+  (*a)->gpus[0].memory_bytes = 4096;
+  (*a)->gpus[0].operations = 2;
+  (*a)->gpus[0].operation_ns = 500'000'000;
   auto v = Scrape(metrics);
   const auto at = [&](const std::string& name) {
     EXPECT_TRUE(v.contains(name)) << name;
@@ -94,6 +99,11 @@ TEST(WorkerMetrics, EachJobHasItsOwnValues) {
   EXPECT_EQ(v.count("maypole_rank_late_seconds_total{job=\"b\",uid=\"8\","
                     "rank=\"0\"}"),
             0u);
+  const std::string gpu =
+      "{job=\"a\",uid=\"7\",gpu=\"GPU-abcd0000-0000-0000-0000-000000000000\"}";
+  EXPECT_EQ(at("maypole_gpu_memory_bytes" + gpu), 4096);
+  EXPECT_EQ(at("maypole_gpu_operations_total" + gpu), 2);
+  EXPECT_EQ(at("maypole_gpu_operation_seconds_total" + gpu), 0.5);
   EXPECT_GT(at("maypole_executor_memory_bytes{job=\"a\",uid=\"7\"}"), 1e6);
   EXPECT_EQ(v.count("maypole_executor_memory_bytes{job=\"b\",uid=\"8\"}"), 0u);
   EXPECT_EQ(at("maypole_executors"), 2);

@@ -13,12 +13,15 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/absl_status.h"
 #include "common/log_value.h"
 #include "common/name.h"
 #include "common/program/secret.h"
 #include "common/system/spawn.h"
+#include "common/wire/job_variables.h"
 #include "worker/agent/control.h"
+#include "worker/agent/executor_environment.h"
 #include "worker/agent/launch.h"
 #include "worker/core/limits.h"
 
@@ -158,8 +161,8 @@ void Supervisor::OnHello(uint64_t id) {
   const auto it = half_open_.find(id);
   if (it == half_open_.end()) return;
   Received message;
-  Status s = ReceiveMessage(it->second.socket.fd(), session::kMaxMessageBytes,
-                            0, &message);
+  Status s = ReceiveMessage(it->second.socket.fd(), session::kMaxHelloBytes, 0,
+                            &message);
   if (s.code() == Code::kDeadlineExceeded || s.code() == Code::kCancelled) {
     return;
   }
@@ -168,15 +171,13 @@ void Supervisor::OnHello(uint64_t id) {
   half_open_.erase(it);
   if (s.ok() && message.data.empty()) return;  // the client has disconnected
   session::Hello hello;
+  Variables variables;
   if (s.ok()) {
-    s = session::CheckHeader(message.data.data(), message.data.size(),
-                             "client");
-  }
-  if (s.ok()) {
-    s = session::Parse(message.data.data(), message.data.size(), &hello);
+    s = session::ParseHello(message.data.data(), message.data.size(), &hello,
+                            &variables);
   }
   if (!s.ok()) return Refuse(client, s.code(), s.message());
-  const absl::Status admitted = Admit(hello, client);
+  const absl::Status admitted = Admit(hello, variables, client);
   if (!admitted.ok()) {
     Refuse(client, static_cast<Code>(admitted.raw_code()),
            std::string(admitted.message()));
@@ -195,6 +196,7 @@ void Supervisor::Refuse(const Client& client, Code code,
 }
 
 absl::Status Supervisor::Admit(const session::Hello& hello,
+                               const Variables& variables,
                                const Client& client) {
   if (geteuid() != 0 && client.peer.uid != geteuid()) {
     return absl::PermissionDeniedError(absl::StrCat(
@@ -206,7 +208,8 @@ absl::Status Supervisor::Admit(const session::Hello& hello,
       !s.ok()) {
     return ToAbsl(s);
   }
-  absl::StatusOr<Executor*> executor = ExecutorFor(hello, client.peer);
+  absl::StatusOr<Executor*> executor =
+      ExecutorFor(hello, variables, client.peer);
   if (!executor.ok()) return executor.status();
   return HandOver(hello, client, *executor);
 }
@@ -233,9 +236,12 @@ absl::Status Supervisor::HandOver(const session::Hello& hello,
 // --- Executors ---------------------------------------------------------------
 
 absl::StatusOr<Supervisor::Executor*> Supervisor::ExecutorFor(
-    const session::Hello& hello, const PeerCredentials& peer) {
+    const session::Hello& hello, const Variables& variables,
+    const PeerCredentials& peer) {
   const auto it = by_job_.find({peer.uid, hello.job});
-  if (it == by_job_.end()) return StartExecutor(hello, peer);
+  if (it == by_job_.end()) {
+    return StartExecutor(hello, variables, peer);
+  }
   Executor* executor = &executors_.at(it->second);
   if (!EqualSecrets(executor->token, hello.token)) {
     return absl::PermissionDeniedError(absl::StrCat(
@@ -267,7 +273,8 @@ absl::Status Supervisor::CheckLimits(const PeerCredentials& peer) const {
 }
 
 absl::StatusOr<Supervisor::Executor*> Supervisor::StartExecutor(
-    const session::Hello& hello, const PeerCredentials& peer) {
+    const session::Hello& hello, const Variables& variables,
+    const PeerCredentials& peer) {
   if (absl::Status s = CheckLimits(peer); !s.ok()) return s;
   absl::StatusOr<SharedStats> stats = SharedStats::Create();
   if (!stats.ok()) return stats.status();
@@ -287,9 +294,11 @@ absl::StatusOr<Supervisor::Executor*> Supervisor::StartExecutor(
   setup.gid = peer.gid;
   Status s = SendMessage(ours.get(), &setup, sizeof(setup));
   if (!s.ok()) return ToAbsl(s);
+  const ExecutorEnvironment environment =
+      MakeExecutorEnvironment(environ, variables, setup.change_user);
   absl::StatusOr<Child> child =
-      LaunchExecutor({options_.executor_arguments, theirs.get(), stats->fd(),
-                      options_.tls.get()});
+      LaunchExecutor({options_.executor_arguments, environment.variables,
+                      theirs.get(), stats->fd(), options_.tls.get()});
   if (!child.ok()) return child.status();
   const uint64_t id = next_id_++;
   Executor& executor = executors_[id];
@@ -303,6 +312,11 @@ absl::StatusOr<Supervisor::Executor*> Supervisor::StartExecutor(
     waitpid(executor.pid, nullptr, 0);
     executors_.erase(id);
     return ToAbsl(s);
+  }
+  if (!environment.left_out.empty()) {
+    spdlog::info("event=variables_left_out job={} uid={} names={}",
+                 executor.job, executor.uid,
+                 LogValue(absl::StrJoin(environment.left_out, ",")));
   }
   spdlog::info("event=executor_started job={} uid={} pid={}", executor.job,
                executor.uid, executor.pid);

@@ -16,7 +16,8 @@
 // Thread contract: one thread; the metrics have their own lock.
 //
 // Invariants: an executor serves one (uid, job); the first client's token is
-// the token of that job until its executor has ended; a connection that was
+// the token of that job until its executor has ended, and its variables are
+// those of the executor; a connection that was
 // handed over is no longer watched here.
 #ifndef MAYPOLE_WORKER_AGENT_SUPERVISOR_H_
 #define MAYPOLE_WORKER_AGENT_SUPERVISOR_H_
@@ -74,6 +75,7 @@ class Supervisor {
     WatchedFd control;  // invalid: the executor is about to end
     uint64_t handed_over = 0;
   };
+  using Variables = std::vector<std::string>;  // common/wire/job_variables.h
   using JobKey = std::pair<uid_t, std::string>;
 
   // A connection that has sent Hello and is no longer in loop_.
@@ -85,10 +87,13 @@ class Supervisor {
   void Accept();
   Status TakeIn(Fd socket);
   void OnHello(uint64_t id);
-  absl::Status Admit(const session::Hello& hello, const Client& client);
+  absl::Status Admit(const session::Hello& hello, const Variables& variables,
+                     const Client& client);
   absl::StatusOr<Executor*> ExecutorFor(const session::Hello& hello,
+                                        const Variables& variables,
                                         const PeerCredentials& peer);
   absl::StatusOr<Executor*> StartExecutor(const session::Hello& hello,
+                                          const Variables& variables,
                                           const PeerCredentials& peer);
   absl::Status HandOver(const session::Hello& hello, const Client& client,
                         Executor* executor);

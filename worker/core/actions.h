@@ -13,7 +13,7 @@
 #include "common/status.h"
 #include "common/wire/session_messages.h"
 #include "proto/coordinator.pb.h"
-#include "worker/core/operations/gpu_reduction.h"
+#include "worker/core/operations/gpu_run.h"
 #include "worker/core/operations/run_spec.h"
 #include "worker/core/operations/sets.h"
 
@@ -112,9 +112,17 @@ struct OpenGpuMemory {
 struct CloseGpuMemories {
   uint32_t local = 0;
 };
-// Reduces on the GPU, then calls ExecutorCore::OnGpuReduced.
-struct ReduceOnGpu {
-  GpuReduction reduction;
+// Makes NCCL's unique id, then calls ExecutorCore::OnCommunicatorIdMade.
+struct MakeCommunicatorId {
+  uint32_t number = 0;
+};
+struct ConnectGpus {
+  GpuCommunicator communicator;
+  std::string id;
+};
+// Executes the run on GPUs, then calls ExecutorCore::OnGpuRunEnded.
+struct RunOnGpus {
+  GpuRun run;
 };
 // The operation has succeeded: writes its outcome and places its ticket.
 struct CommitSlot {
@@ -159,8 +167,9 @@ using Action =
                  StopWatching, OpenLink, SendToCoordinator, PrepareBackend,
                  ConnectBackend, CreateBoard, AllotSlot, FindIdleSlots,
                  RecallFrom, FreeSlot, WantSlot, IssueRun, OpenGpuMemory,
-                 CloseGpuMemories, ReduceOnGpu, CommitSlot, FailSlot, MarkLeft,
-                 MarkGone, AbortBoard, WantChange, DropEpoch, ReportIdle>;
+                 CloseGpuMemories, MakeCommunicatorId, ConnectGpus, RunOnGpus,
+                 CommitSlot, FailSlot, MarkLeft, MarkGone, AbortBoard,
+                 WantChange, DropEpoch, ReportIdle>;
 
 }  // namespace maypole::worker
 

@@ -314,11 +314,24 @@ void ExecutorCore::OnGpuMemoryOpened(
   if (phase_ == Phase::kRunning) epoch_->OnGpuMemoryOpened(id, opened);
 }
 
-void ExecutorCore::OnGpuReduced(uint32_t slot, uint32_t generation,
-                                const absl::Status& status) {
+void ExecutorCore::OnCommunicatorIdMade(uint32_t number,
+                                        const absl::StatusOr<std::string>& id) {
   if (phase_ != Phase::kRunning) return;
-  const absl::Status s = epoch_->OnGpuReduced(slot, generation, status);
+  const absl::Status s = epoch_->OnCommunicatorIdMade(number, id);
   if (!s.ok()) FailEpochHere(s);
+}
+
+void ExecutorCore::OnGpuRunEnded(const GpuRun& run,
+                                 const absl::Status& status) {
+  if (phase_ != Phase::kRunning) return;
+  const absl::Status s = epoch_->OnGpuRunEnded(run, status);
+  if (s.ok()) return;
+  // NCCL says that GPUs of other nodes are lost, but not why. Then all runs
+  // here fail, also those of this node alone.
+  if (absl::IsUnavailable(s) && epoch_->info().several_nodes()) {
+    return AwaitCause(s);
+  }
+  FailEpochHere(s);
 }
 
 void ExecutorCore::OnPresenceAcknowledged() {
@@ -327,12 +340,17 @@ void ExecutorCore::OnPresenceAcknowledged() {
 
 bool ExecutorCore::OnNetworkFailed(const absl::Status& status) {
   if (phase_ != Phase::kRunning || give_up_ms_) return false;
-  network_failure_ = absl::Status(
+  AwaitCause(absl::Status(
       status.code(),
       absl::StrCat("the network between nodes failed on node ", options_.node,
-                   " (host ", options_.host, "): ", status.message()));
-  give_up_ms_ = now_ms_ + options_.resume_timeout_ms + kBackendGraceMs;
+                   " (host ", options_.host, "): ", status.message())));
   return true;
+}
+
+void ExecutorCore::AwaitCause(absl::Status failure) {
+  if (give_up_ms_) return;
+  network_failure_ = std::move(failure);
+  give_up_ms_ = now_ms_ + options_.resume_timeout_ms + kBackendGraceMs;
 }
 
 void ExecutorCore::GiveUpNetwork() {

@@ -65,6 +65,8 @@ struct ExecutorCoreOptions {
   // A rank that is frozen in an operation for this long counts as lost; 0:
   // never.
   int64_t frozen_timeout_ms = 10000;
+  // Of the NCCL with which this executor's GPUs reduce together; 0: none.
+  uint32_t nccl_version = 0;
 };
 
 class ExecutorCore {
@@ -103,11 +105,12 @@ class ExecutorCore {
     return phase_ == Phase::kRunning && epoch_->waits_for_slots();
   }
   void OnRunFree(uint32_t record);
-  // The results of OpenGpuMemory and ReduceOnGpu.
+  // The results of OpenGpuMemory, MakeCommunicatorId and RunOnGpus.
   void OnGpuMemoryOpened(GpuMemoryId id,
                          const absl::StatusOr<OpenedGpuMemory>& opened);
-  void OnGpuReduced(uint32_t slot, uint32_t generation,
-                    const absl::Status& status);
+  void OnCommunicatorIdMade(uint32_t number,
+                            const absl::StatusOr<std::string>& id);
+  void OnGpuRunEnded(const GpuRun& run, const absl::Status& status);
   // Call it every kBoardScanMs, every kBlockedScanMs while all ranks say that
   // they are blocked, and whenever wants_snapshot() is true.
   void OnSnapshot(const BoardSnapshot& snapshot);
@@ -200,6 +203,9 @@ class ExecutorCore {
   void FailEpoch(Code code, const std::string& text);
   // As FailEpoch, and reports the failure to the coordinator.
   void FailEpochHere(const absl::Status& status);
+  // Another node is lost: the coordinator says why; if it does not in time,
+  // this is the reason.
+  void AwaitCause(absl::Status failure);
   void GiveUpNetwork();
   // `how` completes "rank 3 was lost: "; `what` completes "rank 3 ".
   void MemberGone(const LocalMember& member, bool clean,
@@ -260,6 +266,7 @@ class ExecutorCore {
   bool told_of_elastic_ = false;  // in this session
   int failed_starts_ = 0;
   std::optional<ExecutorEpoch> epoch_;  // also while draining
+  uint32_t nccl_version_ = 0;           // of all nodes of epoch_; 0: none
   bool link_open_ = false;
   // In kEnded: why epoch_ was aborted.
   Code abort_code_ = Code::kAborted;

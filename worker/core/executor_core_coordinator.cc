@@ -27,6 +27,10 @@ uint64_t EpochOf(const proto::CoordinatorMessage& m) {
       return m.names_retired().epoch();
     case proto::CoordinatorMessage::kRankLeft:
       return m.rank_left().epoch();
+    case proto::CoordinatorMessage::kCommunicator:
+      return m.communicator().epoch();
+    case proto::CoordinatorMessage::kCommunicatorId:
+      return m.communicator_id().epoch();
     default:
       return 0;
   }
@@ -84,6 +88,10 @@ absl::Status ExecutorCore::OnEpochMessage(
       return epoch_->OnStandIn(message.stand_in());
     case proto::CoordinatorMessage::kNamesRetired:
       return epoch_->OnNamesRetired(message.names_retired());
+    case proto::CoordinatorMessage::kCommunicator:
+      return epoch_->OnCommunicator(message.communicator());
+    case proto::CoordinatorMessage::kCommunicatorId:
+      return epoch_->OnCommunicatorId(message.communicator_id());
     case proto::CoordinatorMessage::kNotice:
       OnNotice(message.notice());
       break;

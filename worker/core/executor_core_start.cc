@@ -77,6 +77,7 @@ void ExecutorCore::OnEpochStart(const proto::EpochStart& start) {
   epoch_.emplace(*info, options_.slots, options_.records,
                  options_.frozen_timeout_ms, &actions_);
   epoch_->CountHandled();
+  nccl_version_ = options_.nccl_version;
   if (!info->several_nodes()) return MakeBoard();
   phase_ = Phase::kPreparing;
   PrepareBackend prepare{info->epoch, info->node_index, {}, {}};
@@ -98,6 +99,7 @@ void ExecutorCore::OnBackendPrepared(
   for (const std::string& a : *addresses) {
     message.mutable_endpoint()->add_addresses(a);
   }
+  message.mutable_endpoint()->set_nccl_version(options_.nccl_version);
   Send(std::move(message));
 }
 
@@ -107,6 +109,7 @@ void ExecutorCore::OnEndpoints(const proto::Endpoints& endpoints) {
   }
   epoch_->CountHandled();
   phase_ = Phase::kConnecting;
+  nccl_version_ = endpoints.nccl_version();
   actions_.push_back(ConnectBackend{
       {endpoints.addresses().begin(), endpoints.addresses().end()}});
 }
@@ -132,6 +135,8 @@ void ExecutorCore::MakeBoard() {
   create.config.chunk_bytes = options_.chunk_bytes;
   create.config.ring_depth = options_.ring_depth;
   create.config.arena_bytes = options_.arena_bytes;
+  create.config.gpu_communicators = nccl_version_ != 0 ? 1 : 0;
+  if (nccl_version_ != 0) epoch_->EnableCommunicators();
   for (const auto& [local, m] : members_.members()) {
     create.config.global_rank[local] = m.rank;
     create.clients.push_back(m.client);

@@ -253,4 +253,12 @@ std::unique_ptr<BoardWake> Executor::MakeBoardWake() {
   return std::make_unique<EventFdWake>(&poller_);
 }
 
+// No destructors: they would wait for the thread.
+void Executor::EndProcess(const std::string& reason) {
+  spdlog::critical("event=executor_ends job={} reason={}", options_.core.job,
+                   LogValue(reason));
+  spdlog::shutdown();
+  _exit(1);
+}
+
 }  // namespace maypole::worker

@@ -57,6 +57,7 @@ class Executor : private ExecutorSystem {
   std::unique_ptr<EpochNetwork> MakeNetwork(
       const PrepareBackend& epoch, EpochNetwork::Callbacks callbacks) override;
   std::unique_ptr<EpochGpus> MakeGpus(EpochGpus::Callbacks callbacks) override;
+  void EndProcess(const std::string& reason) override;
   Status CreateBoard(const BoardConfig& config,
                      std::unique_ptr<Board>* board) override;
   std::unique_ptr<BoardWake> MakeBoardWake() override;

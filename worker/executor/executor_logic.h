@@ -113,7 +113,9 @@ class ExecutorLogic {
   void Do(IssueRun& a);
   void Do(OpenGpuMemory& a);
   void Do(CloseGpuMemories& a);
-  void Do(ReduceOnGpu& a);
+  void Do(MakeCommunicatorId& a);
+  void Do(ConnectGpus& a);
+  void Do(RunOnGpus& a);
   void Do(CommitSlot& a);
   void Do(FailSlot& a);
   void Do(MarkLeft& a);
@@ -122,7 +124,7 @@ class ExecutorLogic {
   void Do(WantChange& a);
   void Do(DropEpoch& a);
   void Do(ReportIdle& a);
-  void EndGpuReduction();
+  void EndGpuRun();
   void DropGpus();
   void Welcome(const CreateBoard& a);
   void Send(ClientId id, const void* data, size_t bytes);

@@ -176,6 +176,7 @@ void ExecutorLogic::Do(AbortBoard& a) {
   observer_->OnEpochAborted(a);
   if (keeper_ != nullptr) keeper_->board().Abort(a.code, a.text);
   if (network_ != nullptr) network_->Abort();
+  if (gpus_ != nullptr) gpus_->Abort();
 }
 
 void ExecutorLogic::Do(WantChange& a) {

@@ -15,11 +15,19 @@ void ExecutorLogic::Do(OpenGpuMemory& a) {
                                        absl::StatusOr<OpenedGpuMemory> opened) {
       post([this, id, opened] { core_.OnGpuMemoryOpened(id, opened); });
     };
-    callbacks.on_reduced = [this, post](const GpuReduction& r, absl::Status s) {
-      post([this, slot = r.slot, generation = r.generation, s] {
-        EndGpuReduction();
-        core_.OnGpuReduced(slot, generation, s);
+    callbacks.on_ended = [this, post](const GpuRun& run, absl::Status s) {
+      post([this, run, s] {
+        EndGpuRun();
+        core_.OnGpuRunEnded(run, s);
       });
+    };
+    callbacks.on_communicator_id =
+        [this, post](uint32_t number, absl::StatusOr<std::string> id) {
+          post([this, number, id] { core_.OnCommunicatorIdMade(number, id); });
+        };
+    // Also of GPUs of an epoch that is over, and when the loop has ended.
+    callbacks.on_abort_stuck = [system = system_](std::string reason) {
+      system->EndProcess(reason);
     };
     gpus_ = system_->MakeGpus(std::move(callbacks));
   }
@@ -30,18 +38,31 @@ void ExecutorLogic::Do(CloseGpuMemories& a) {
   if (gpus_ != nullptr) gpus_->Close(a.local);
 }
 
-// Ranks that have seen an abort do not wait for a reduction that has not begun.
-void ExecutorLogic::Do(ReduceOnGpu& a) {
-  if (keeper_ == nullptr || gpus_ == nullptr) return;
-  keeper_->board().header().gpu_reductions.fetch_add(1);
-  if (keeper_->board().aborted()) return EndGpuReduction();
-  gpus_->Reduce(std::move(a.reduction));
+void ExecutorLogic::Do(MakeCommunicatorId& a) {
+  if (gpus_ != nullptr) gpus_->MakeCommunicatorId(a.number);
 }
 
-void ExecutorLogic::EndGpuReduction() {
+void ExecutorLogic::Do(ConnectGpus& a) {
+  if (gpus_ == nullptr) return;
+  gpus_->Connect(std::move(a.communicator), std::move(a.id));
+}
+
+// Ranks that have seen an abort do not wait for a run that has not begun.
+void ExecutorLogic::Do(RunOnGpus& a) {
+  if (keeper_ == nullptr || gpus_ == nullptr) return;
+  keeper_->board().header().gpu_runs.fetch_add(1);
+  if (keeper_->board().aborted()) return EndGpuRun();
+  for (const GpuOperation& op : a.run.operations) {
+    keeper_->board().slot(op.slot).on_gpus.store(Tagged(op.generation, 1),
+                                                 std::memory_order_relaxed);
+  }
+  gpus_->Run(std::move(a.run));
+}
+
+void ExecutorLogic::EndGpuRun() {
   if (keeper_ == nullptr) return;
   const Board& board = keeper_->board();
-  if (board.header().gpu_reductions.fetch_sub(1) == 1 && board.aborted()) {
+  if (board.header().gpu_runs.fetch_sub(1) == 1 && board.aborted()) {
     board.WakeRanks();
   }
 }
@@ -55,7 +76,7 @@ void ExecutorLogic::DropGpus() {
   ++gpus_number_;
   gpus_.reset();
   if (keeper_ == nullptr) return;
-  keeper_->board().header().gpu_reductions.store(0);
+  keeper_->board().header().gpu_runs.store(0);
   keeper_->board().WakeRanks();
 }
 

@@ -99,7 +99,16 @@ class FakeGpus : public EpochGpus {
   void Close(uint32_t local) override {
     calls_->push_back("close " + std::to_string(local));
   }
-  void Reduce(GpuReduction r) override {
+  void MakeCommunicatorId(uint32_t number) override {
+    calls_->push_back("id " + std::to_string(number & 0xffff));
+  }
+  void Connect(GpuCommunicator c, std::string id) override {
+    calls_->push_back("connect " + std::to_string(c.number & 0xffff) + " " +
+                      id);
+  }
+  void Abort() override { calls_->push_back("abort"); }
+  void Run(GpuRun run) override {
+    const GpuOperation& r = run.operations.front();
     calls_->push_back("reduce " + std::to_string(r.slot) + ":" +
                       std::to_string(r.generation));
   }
@@ -210,6 +219,7 @@ class ExecutorLogicTest : public testing::Test,
   std::unique_ptr<BoardWake> MakeBoardWake() override {
     return std::make_unique<FakeWake>(&wakes_);
   }
+  void EndProcess(const std::string& reason) override { ended_with_ = reason; }
 
   // ExecutorObserver
   void OnClientRefused(int rank, const std::string& reason) override {
@@ -226,6 +236,7 @@ class ExecutorLogicTest : public testing::Test,
   TransportCallbacks callbacks_;
   EpochGpus::Callbacks gpu_callbacks_;
   std::vector<std::string> gpu_calls_;
+  std::string ended_with_;
   std::vector<proto::ExecutorMessage> to_coordinator_;
   int wakes_ = 0;
   bool lost_ = false;
@@ -353,11 +364,14 @@ TEST_F(ExecutorLogicGpuTest, AReductionIsCountedUntilItHasEnded) {
   ArriveOnGpu(1);
   Turn();
   EXPECT_EQ(gpu_calls_, std::vector<std::string>{"reduce 0:1"});
-  EXPECT_EQ(board().header().gpu_reductions.load(), 1u);
+  EXPECT_EQ(board().header().gpu_runs.load(), 1u);
+  EXPECT_EQ(board().slot(0).on_gpus.load(), Tagged(1, 1));
   EXPECT_EQ(board().OutcomeOf(0, 1), Outcome::kRunning);
-  gpu_callbacks_.on_reduced({.slot = 0, .generation = 1}, absl::OkStatus());
+  GpuRun run;
+  run.operations.push_back({.slot = 0, .generation = 1});
+  gpu_callbacks_.on_ended(run, absl::OkStatus());
   Turn();
-  EXPECT_EQ(board().header().gpu_reductions.load(), 0u);
+  EXPECT_EQ(board().header().gpu_runs.load(), 0u);
   EXPECT_EQ(board().OutcomeOf(0, 1), Outcome::kCommitted);
 }
 
@@ -367,7 +381,20 @@ TEST_F(ExecutorLogicGpuTest, AfterAnAbortNoReductionBegins) {
   board().Abort(Code::kAborted, "over");
   Turn();
   EXPECT_TRUE(gpu_calls_.empty());
-  EXPECT_EQ(board().header().gpu_reductions.load(), 0u);
+  EXPECT_EQ(board().header().gpu_runs.load(), 0u);
+}
+
+TEST_F(ExecutorLogicGpuTest, ADeathAbortsTheGpusAtOnce) {
+  StartWithGpu();
+  ArriveOnGpu(1);
+  Turn({{Kind::kProcessEnded, 1}});
+  EXPECT_EQ(gpu_calls_, std::vector<std::string>{"abort"});
+}
+
+TEST_F(ExecutorLogicGpuTest, AnAbortThatIsStuckEndsTheProcess) {
+  StartWithGpu();
+  gpu_callbacks_.on_abort_stuck("NCCL does not return");
+  EXPECT_EQ(ended_with_, "NCCL does not return");
 }
 
 TEST_F(ExecutorLogicGpuTest, TheDescriptorGoesWithItsMessageOnly) {

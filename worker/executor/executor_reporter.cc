@@ -11,10 +11,14 @@ namespace maypole::worker {
 
 ExecutorReporter::ExecutorReporter(std::string job, SharedStats stats,
                                    LoopWatchdog* watchdog)
-    : job_(std::move(job)), stats_(std::move(stats)), watchdog_(watchdog) {}
+    : job_(std::move(job)),
+      stats_(std::move(stats)),
+      gpu_use_(&*stats_),
+      watchdog_(watchdog) {}
 
 void ExecutorReporter::OnAction(const Action& action) {
   watchdog_->Doing(action);
+  gpu_use_.OnAction(action, NowNs());
 }
 
 // --- Clients -----------------------------------------------------------------
@@ -92,6 +96,7 @@ void ExecutorReporter::OnEpochOver(const EpochNetwork* network) {
   OnTick(network);
   counted_sent_ = counted_received_ = 0;
   sampler_.reset();
+  gpu_use_.OnEpochOver();
   epoch_ = 0;
   stats_->local_ranks = 0;
   stats_->board_bytes = 0;

@@ -15,6 +15,7 @@
 #include "worker/executor/board/counter_sampler.h"
 #include "worker/executor/board/stats_page.h"
 #include "worker/executor/executor_system.h"
+#include "worker/executor/gpu_use.h"
 #include "worker/executor/loop_watchdog.h"
 
 namespace maypole::worker {
@@ -53,6 +54,7 @@ class ExecutorReporter : public ExecutorObserver {
  private:
   const std::string job_;
   const SharedStats stats_;
+  GpuUse gpu_use_;
   LoopWatchdog* const watchdog_;
   uint64_t epoch_ = 0;                       // 0: none
   std::unique_ptr<CounterSampler> sampler_;  // of the epoch's board

@@ -30,9 +30,9 @@
 #include "common/system/fd.h"
 #include "common/wire/session_messages.h"
 #include "worker/core/actions.h"
-#include "worker/core/operations/gpu_reduction.h"
 #include "worker/core/operations/ready_slot.h"
 #include "worker/core/operations/run_spec.h"
+#include "worker/executor/epoch_gpus.h"
 #include "worker/network/network_runner.h"
 #include "worker/network/transport.h"
 
@@ -111,34 +111,6 @@ class EpochNetwork {
   virtual uint64_t bytes_received() const = 0;
 };
 
-// The GPUs of one epoch: memory that ranks share with the executor, and the
-// reductions there. A GPU executes reductions in the order of Reduce().
-class EpochGpus {
- public:
-  using Opened = OpenedGpuMemory;
-  // Called from any thread.
-  struct Callbacks {
-    // The memory can be used, or not: the error's text says why, in one line.
-    std::function<void(GpuMemoryId, absl::StatusOr<Opened>)> on_opened;
-    // The results are in the ranks' memory. After an error nothing is known
-    // about their contents.
-    std::function<void(const GpuReduction&, absl::Status)> on_reduced;
-  };
-
-  // Waits a moment for running reductions, gives the memory back, and makes no
-  // callback any more. If a GPU does not end its work, its memory stays mapped
-  // until the process ends.
-  virtual ~EpochGpus() = default;
-  // Makes the memory (an id that is not in use) usable for Reduce(). `memory`
-  // is the descriptor that came with the request; invalid if there was none.
-  virtual void Open(GpuMemoryId id, const session::GpuMemoryRequest& request,
-                    Fd memory) = 0;
-  // Gives the rank's memories back when what runs on them is done.
-  virtual void Close(uint32_t local) = 0;
-  // The memories are open, and on the reduction's GPU.
-  virtual void Reduce(GpuReduction reduction) = 0;
-};
-
 // A client, as the supervisor hands it over.
 struct ArrivingClient {
   session::Hello hello;
@@ -181,6 +153,9 @@ class ExecutorSystem {
   virtual Status CreateBoard(const BoardConfig& config,
                              std::unique_ptr<Board>* board) = 0;
   virtual std::unique_ptr<BoardWake> MakeBoardWake() = 0;
+  // From any thread. Ends the process at once: a thread of it is stuck for
+  // ever.
+  virtual void EndProcess(const std::string& reason) = 0;
 };
 
 // Observes what an executor does, for its log, its metrics and traces. All

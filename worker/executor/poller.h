@@ -10,8 +10,8 @@
 //   Registration watch = poller.Watch(wake.get(), kBoardWake);
 //   for (const uint64_t tag : poller.Wait(500)) ...
 //
-// The executor does not use common/system/event_loop.h: Asio takes about 1 us of
-// CPU time more per event, and ranks wake this loop for each operation that
+// The executor does not use common/system/event_loop.h: Asio takes about 1 us
+// of CPU time more per event, and ranks wake this loop for each operation that
 // spans nodes.
 //
 // Thread contract: one thread.

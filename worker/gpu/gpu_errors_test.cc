@@ -106,38 +106,38 @@ TEST_F(GpuErrorsTest, UnknownWayAndUsedNumber) {
   ASSERT_TRUE(OpenNow({3, 1}, memory).ok());
   EXPECT_THAT(Refusal(Described(kGranularity), memory.Export()),
               HasSubstr("it is open"));
-  runner().Reduce(ReductionOf({{3, 1}}, 16));
-  EXPECT_TRUE(Reduced(0).ok());
+  runner().Run(SumOf({{3, 1}}, 16));
+  EXPECT_TRUE(Ended(0).ok());
 }
 
 TEST_F(GpuErrorsTest, ReductionsThatDoNotFit) {
   ASSERT_TRUE(OpenNow({3, 1}, Create()).ok());
   uint32_t slot = 0;
-  const auto refusal = [&](GpuReduction r) {
-    r.slot = ++slot;
-    runner().Reduce(r);
-    return std::string(Reduced(slot).message());
+  const auto refusal = [&](GpuOperation o) {
+    o.slot = ++slot;
+    runner().Run({.operations = {o}});
+    return std::string(Ended(slot).message());
   };
-  const GpuReduction good = ReductionOf({{3, 1}}, kGranularity / 4);
+  const GpuOperation good = SumOf({{3, 1}}, kGranularity / 4).operations[0];
   EXPECT_EQ(refusal(good), "");
-  GpuReduction bad = good;
+  GpuOperation bad = good;
   bad.elements += 1;
   EXPECT_THAT(refusal(bad), HasSubstr("the tensor does not lie in it"));
   bad = good;
   bad.tensors[0].offset = ~uint64_t{0};
   EXPECT_THAT(refusal(bad), HasSubstr("the tensor does not lie in it"));
   bad = good;
-  bad.gpu = 1;
+  bad.tensors[0].gpu = 1;
   EXPECT_THAT(refusal(bad), HasSubstr("the tensor does not lie in it"));
   bad = good;
   bad.tensors.resize(cuda::kMaxReduced + 1, bad.tensors[0]);
-  EXPECT_THAT(refusal(bad), HasSubstr("no such reduction"));
+  EXPECT_THAT(refusal(bad), HasSubstr("no such operation"));
   bad = good;
   bad.divisor = 0;
-  EXPECT_THAT(refusal(bad), HasSubstr("no such reduction"));
+  EXPECT_THAT(refusal(bad), HasSubstr("no such operation"));
   bad = good;
   bad.elements = ~uint64_t{0};
-  EXPECT_THAT(refusal(bad), HasSubstr("no such reduction"));
+  EXPECT_THAT(refusal(bad), HasSubstr("no such operation"));
 }
 
 // --- Calls that fail ---------------------------------------------------------
@@ -150,10 +150,10 @@ TEST_F(GpuErrorsTest, AFailedLaunchConcernsOnlyItself) {
   EXPECT_TRUE(Becomes([] { return hooks().mapped == 1; }));
   ASSERT_TRUE(OpenNow({3, 1}, memory).ok());
   hooks().launch_error = cuda::CUDA_ERROR_OUT_OF_MEMORY;
-  runner().Reduce(ReductionOf({{3, 1}}, 16, 0));
-  EXPECT_THAT(std::string(Reduced(0).message()), HasSubstr("cuLaunchKernel: "));
-  runner().Reduce(ReductionOf({{3, 1}}, 16, 1));
-  EXPECT_TRUE(Reduced(1).ok());
+  runner().Run(SumOf({{3, 1}}, 16, 0));
+  EXPECT_THAT(std::string(Ended(0).message()), HasSubstr("cuLaunchKernel: "));
+  runner().Run(SumOf({{3, 1}}, 16, 1));
+  EXPECT_TRUE(Ended(1).ok());
 }
 
 // The GPU still works when the error is seen: its memory must stay.
@@ -162,18 +162,18 @@ TEST_F(GpuErrorsTest, AfterAnErrorOfTheGpuAllFailsWithItsText) {
   ASSERT_TRUE(OpenNow({3, 1}, memory).ok());
   hooks().Hold();
   for (uint32_t slot = 0; slot < 3; ++slot) {
-    runner().Reduce(ReductionOf({{3, 1}}, 16, slot));
+    runner().Run(SumOf({{3, 1}}, 16, slot));
   }
   EXPECT_TRUE(Becomes([] { return hooks().launches == 4; }));
   hooks().query_error = cuda::CUDA_ERROR_ILLEGAL_ADDRESS;
-  const absl::Status error = Reduced(0);
+  const absl::Status error = Ended(0);
   EXPECT_THAT(std::string(error.message()),
               AllOf(HasSubstr("cuEventQuery: "), HasSubstr("700")));
-  EXPECT_EQ(Reduced(1), error);
-  EXPECT_EQ(Reduced(2), error);
-  runner().Reduce(ReductionOf({{3, 1}}, 16, 3));
-  EXPECT_EQ(Reduced(3), error);
-  EXPECT_THAT(ReducedSlots(), testing::ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(Ended(1), error);
+  EXPECT_EQ(Ended(2), error);
+  runner().Run(SumOf({{3, 1}}, 16, 3));
+  EXPECT_EQ(Ended(3), error);
+  EXPECT_THAT(EndedSlots(), testing::ElementsAre(0, 1, 2, 3));
   runner().Close(3);
   EXPECT_THAT(Refusal(Described(kGranularity), memory.Export()),
               HasSubstr(std::string(error.message())));
@@ -188,11 +188,11 @@ TEST_F(GpuErrorsTest, WorkWithoutAnEventKeepsItsMemory) {
   ASSERT_TRUE(OpenNow({3, 1}, memory).ok());
   hooks().Hold();
   hooks().record_error = cuda::CUDA_ERROR_LAUNCH_FAILED;
-  runner().Reduce(ReductionOf({{3, 1}}, 16, 0));
-  EXPECT_THAT(std::string(Reduced(0).message()), HasSubstr("cuEventRecord: "));
+  runner().Run(SumOf({{3, 1}}, 16, 0));
+  EXPECT_THAT(std::string(Ended(0).message()), HasSubstr("cuEventRecord: "));
   runner().Close(3);
-  runner().Reduce(ReductionOf({{3, 1}}, 16, 1));
-  EXPECT_THAT(std::string(Reduced(1).message()), HasSubstr("it is not open"));
+  runner().Run(SumOf({{3, 1}}, 16, 1));
+  EXPECT_THAT(std::string(Ended(1).message()), HasSubstr("it is not open"));
   EXPECT_EQ(hooks().mapped, 2);
   hooks().Release();
   EXPECT_TRUE(Becomes([] { return hooks().mapped == 1; }));

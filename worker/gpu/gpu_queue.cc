@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/absl_status.h"
 #include "worker/gpu/gpu_kernels.h"
 
@@ -93,17 +94,22 @@ absl::StatusOr<CUevent> GpuQueue::TakeEvent() {
   return event;
 }
 
-absl::Status GpuQueue::WriteWord(cuda::CUdeviceptr address, uint64_t value,
-                                 Done done) {
+absl::Status GpuQueue::CheckReady() const {
+  if (!failure_.ok()) return failure_;
+  if (!launching_) return {};
+  return absl::FailedPreconditionError(
+      absl::StrCat("NCCL has not launched a collective yet, on ", gpu_.uuid()));
+}
+
+absl::Status GpuQueue::WriteWord(cuda::CUdeviceptr address, uint64_t value) {
   const CurrentGpu current(gpu_);
   const absl::StatusOr<CUfunction> function = GpuKernels::Of(gpu_).WriteWord();
   if (!function.ok()) return function.status();
   void* arguments[] = {&address, &value};
-  return Launch(*function, 1, 1, arguments, std::move(done));
+  return Launch(*function, 1, 1, arguments);
 }
 
-absl::Status GpuQueue::Reduce(const cuda::Reduction& reduction, Op op,
-                              Done done) {
+absl::Status GpuQueue::Reduce(const cuda::Reduction& reduction, Op op) {
   const CurrentGpu current(gpu_);
   const absl::StatusOr<CUfunction> function =
       GpuKernels::Of(gpu_).Reduce(reduction.dtype, op);
@@ -111,36 +117,60 @@ absl::Status GpuQueue::Reduce(const cuda::Reduction& reduction, Op op,
   cuda::ReduceArguments values = cuda::MakeReduceArguments(reduction);
   void* arguments[] = {&values};
   return Launch(*function, cuda::BlocksFor(values, most_blocks_),
-                cuda::kBlockThreads, arguments, std::move(done));
+                cuda::kBlockThreads, arguments);
 }
 
 absl::Status GpuQueue::Launch(CUfunction function, unsigned blocks,
-                              unsigned threads, void** arguments, Done done) {
-  if (!failure_.ok()) return failure_;
-  const absl::StatusOr<CUevent> event = TakeEvent();
-  if (!event.ok()) return event.status();
-  absl::Status s =
+                              unsigned threads, void** arguments) {
+  if (absl::Status s = CheckReady(); !s.ok()) return s;
+  const absl::Status s =
       Check(gpu_.driver().cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1,
                                          0, stream_, arguments, nullptr),
             "cuLaunchKernel");
-  if (!s.ok()) {
-    free_events_.push_back(*event);
-    return s;
+  if (s.ok()) NoteEnqueued(1);
+  return s;
+}
+
+absl::Status GpuQueue::Collective(
+    size_t count, const std::function<absl::Status(cuda::CUstream)>& begin) {
+  if (absl::Status s = CheckReady(); !s.ok()) return s;
+  const CurrentGpu current(gpu_);
+  if (absl::Status s = ToAbsl(current.status()); !s.ok()) return s;
+  launching_ = true;
+  NoteEnqueued(count);
+  return begin(stream_);
+}
+
+void GpuQueue::NoteEnqueued(size_t count) {
+  if (batch_ == 0) ++launched_;
+  batch_ += count;
+  enqueued_ += count;
+  NoteBusy();
+}
+
+absl::Status GpuQueue::Record(Done done) {
+  const size_t enqueued = std::exchange(batch_, 0);
+  absl::Status s = CheckReady();
+  if (s.ok()) {
+    const CurrentGpu current(gpu_);
+    const absl::StatusOr<CUevent> event = TakeEvent();
+    s = event.status();
+    if (s.ok()) {
+      s = Check(gpu_.driver().cuEventRecord(*event, stream_), "cuEventRecord");
+      if (s.ok()) {
+        in_flight_.push_back({launched_, enqueued, *event, std::move(done)});
+      } else {
+        free_events_.push_back(*event);
+      }
+    }
   }
-  ++launched_;
-  s = Check(gpu_.driver().cuEventRecord(*event, stream_), "cuEventRecord");
-  if (!s.ok()) {
-    free_events_.push_back(*event);
-    Fail(s);
-  } else {
-    in_flight_.push_back({launched_, *event, std::move(done)});
-  }
+  if (!s.ok()) Fail(s);
   NoteBusy();
   return s;
 }
 
 void GpuQueue::Fail(absl::Status error) {
-  failure_ = std::move(error);
+  if (failure_.ok()) failure_ = std::move(error);
   lost_ = true;
 }
 
@@ -148,12 +178,14 @@ bool GpuQueue::Poll() {
   if (idle()) return false;
   const CurrentGpu current(gpu_);
   bool changed = false;
-  while (!in_flight_.empty() && PollWork()) changed = true;
+  while (!in_flight_.empty() && PollBatch()) changed = true;
   // After an error of the GPU the stream does nothing more, but the error may
   // have been that of a call.
-  if (lost_ && gpu_.driver().cuStreamQuery(stream_) != CUDA_ERROR_NOT_READY) {
+  if (lost_ && batch_ == 0 && !launching_ &&
+      gpu_.driver().cuStreamQuery(stream_) != CUDA_ERROR_NOT_READY) {
     lost_ = false;
     ended_ = launched_;
+    enqueued_ = 0;
     changed = true;
   }
   NoteBusy();
@@ -161,18 +193,21 @@ bool GpuQueue::Poll() {
 }
 
 // The first in flight; false if it still runs.
-bool GpuQueue::PollWork() {
+bool GpuQueue::PollBatch() {
   if (failure_.ok()) {
     const cuda::CUresult result =
         gpu_.driver().cuEventQuery(in_flight_.front().event);
     if (result == CUDA_ERROR_NOT_READY) return false;
     if (result != CUDA_SUCCESS) Fail(Check(result, "cuEventQuery"));
   }
-  Work work = std::move(in_flight_.front());
+  Batch batch = std::move(in_flight_.front());
   in_flight_.pop_front();
-  free_events_.push_back(work.event);
-  if (failure_.ok()) ended_ = work.number;
-  work.done(failure_);
+  free_events_.push_back(batch.event);
+  if (failure_.ok()) {
+    ended_ = batch.number;
+    enqueued_ -= batch.enqueued;
+  }
+  batch.done(failure_);
   return true;
 }
 

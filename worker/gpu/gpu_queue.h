@@ -1,19 +1,30 @@
 // GpuQueue: the executor's work on one GPU: a stream, and what is on it.
 //
-// Purpose: launches kernels and says when they have ended, without waiting.
+// Purpose: enqueues kernels and NCCL's collectives in batches, and says when a
+// batch has ended, without waiting.
 //
-//   absl::StatusOr<std::unique_ptr<GpuQueue>> queue = GpuQueue::Make(gpu);
-//   absl::Status s = (*queue)->Reduce(reduction, op, [](absl::Status s) {...});
-//   const uint64_t number = (*queue)->launched();   // of this work
-//   while ((*queue)->Poll()) {}    // calls what has been passed for ended work
-//   if ((*queue)->ended() >= number) { ... }        // memory may be released
+//   absl::StatusOr<std::unique_ptr<GpuQueue>> made = GpuQueue::Make(gpu);
+//   GpuQueue& queue = **made;
+//   absl::Status s = queue.Reduce(reduction, op);    // and more of the batch
+//   s = queue.Record([](absl::Status s) { ... });    // its end
+//   const uint64_t number = queue.launched();        // of this batch
+//   while (queue.Poll()) {}                          // calls the functions
+//   if (queue.ended() >= number) { ... }             // memory may be released
+//
+// Collectives: one of a communicator that does not block is not on the stream
+// when NCCL's call returns: a thread of NCCL's puts it there later, and what is
+// enqueued meanwhile may run before it. So nobody but the queue has the stream;
+// Collective() lends it to the caller for NCCL's calls, and from then on the
+// queue is launching() and enqueues nothing, until EndLaunch() says that the
+// communicator is ready again.
 //
 // Thread contract: one thread uses it.
 //
-// Invariants: work has the numbers 1, 2, ...; it runs and ends in this order.
-// At most kMostInFlight are on the stream, so that a launch never waits for the
-// GPU. After an error of the GPU, all work that had not ended and all that
-// follows fails with that error; ended() goes on only when the stream is empty.
+// Invariants: batches have the numbers 1, 2, ...; they run and end in this
+// order. No batch is begun while kMostInFlight kernels are on the stream, so
+// that a launch never waits for the GPU. After an error of the GPU, all work
+// that had not ended and all that follows fails with that error; ended() goes
+// on only when the stream is empty.
 #ifndef MAYPOLE_WORKER_GPU_GPU_QUEUE_H_
 #define MAYPOLE_WORKER_GPU_GPU_QUEUE_H_
 
@@ -37,7 +48,9 @@ namespace maypole::worker {
 class GpuQueue {
  public:
   using Done = std::function<void(absl::Status)>;
-  // A driver takes about 1,000 launches before it waits for the GPU.
+  // A driver takes about 1,000 launches before it waits for the GPU: fewer than
+  // these, and those of the run begun last (kMaxRunOperations, or three times
+  // kMaxGpuRunOperations with a communicator).
   static constexpr size_t kMostInFlight = 128;
 
   // An error if this build has no kernels for the GPU, too.
@@ -49,28 +62,47 @@ class GpuQueue {
 
   const cuda::Gpu& gpu() const { return gpu_; }
 
-  // Both enqueue work, or return an error and drop `done`; the work may have
-  // been enqueued nevertheless, as launched() says. The queue must not be full.
-  absl::Status WriteWord(cuda::CUdeviceptr address, uint64_t value, Done done);
-  absl::Status Reduce(const cuda::Reduction& reduction, Op op, Done done);
+  // All enqueue work into the batch, which begins with it if there is none, or
+  // return an error and have enqueued nothing. None may be called while the
+  // queue is launching() (kFailedPrecondition).
+  absl::Status WriteWord(cuda::CUdeviceptr address, uint64_t value);
+  absl::Status Reduce(const cuda::Reduction& reduction, Op op);
+  // Calls `begin` with the stream, for `count` (at least 1) collectives of
+  // NCCL's in one group, and returns what it returns. The queue is launching()
+  // even after an error of `begin`, because NCCL may have begun.
+  absl::Status Collective(
+      size_t count, const std::function<absl::Status(cuda::CUstream)>& begin);
+  // The communicator is ready again, or has been aborted: NCCL puts nothing on
+  // the stream any more.
+  void EndLaunch() { launching_ = false; }
+  // Ends the batch: calls `done` when it has ended. After an error `done` is
+  // dropped, and the queue enqueues nothing any more.
+  absl::Status Record(Done done);
 
   // Calls `done` of the work that has ended, in order. False if nothing has
   // changed.
   bool Poll();
 
-  bool full() const { return in_flight_.size() >= kMostInFlight; }
-  // Nothing is on the stream.
-  bool idle() const { return in_flight_.empty() && !lost_; }
+  // No batch may be begun now.
+  bool full() const { return launching_ || enqueued_ >= kMostInFlight; }
+  bool launching() const { return launching_; }
+  // The batch has begun: Record() must follow.
+  bool in_batch() const { return batch_ != 0; }
+  // Nothing is on the stream, and nothing comes there.
+  bool idle() const {
+    return in_flight_.empty() && batch_ == 0 && !lost_ && !launching_;
+  }
   // Nothing is on any stream that this process has on the GPU, those of earlier
   // epochs included.
   bool gpu_idle() const { return busy_queues_ == 0; }
-  // Numbers of the last work that was enqueued, and of the last that has ended.
+  // Numbers of the last batch that was begun, and of the last that has ended.
   uint64_t launched() const { return launched_; }
   uint64_t ended() const { return ended_; }
 
  private:
-  struct Work {
+  struct Batch {
     uint64_t number;
+    size_t enqueued;
     cuda::CUevent event;
     Done done;
   };
@@ -78,12 +110,15 @@ class GpuQueue {
   explicit GpuQueue(const cuda::Gpu& gpu);
   absl::Status Open();
   absl::Status Check(cuda::CUresult result, std::string_view call) const;
+  // An error if nothing may be enqueued now.
+  absl::Status CheckReady() const;
   absl::Status Launch(cuda::CUfunction function, unsigned blocks,
-                      unsigned threads, void** arguments, Done done);
+                      unsigned threads, void** arguments);
+  void NoteEnqueued(size_t count);
   absl::StatusOr<cuda::CUevent> TakeEvent();
   void Fail(absl::Status error);
   void NoteBusy();
-  bool PollWork();
+  bool PollBatch();
 
   const cuda::Gpu& gpu_;
   std::atomic<int>& busy_queues_;  // of the process, on this GPU
@@ -91,7 +126,10 @@ class GpuQueue {
   cuda::CUstream stream_ = nullptr;
   unsigned most_blocks_ = 1;
   std::vector<cuda::CUevent> free_events_;
-  std::deque<Work> in_flight_;
+  std::deque<Batch> in_flight_;
+  size_t batch_ = 0;     // kernels that were enqueued since the last Record()
+  size_t enqueued_ = 0;  // those that have not ended, these included
+  bool launching_ = false;
   uint64_t launched_ = 0;
   uint64_t ended_ = 0;
   absl::Status failure_;

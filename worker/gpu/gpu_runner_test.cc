@@ -97,7 +97,7 @@ TEST_F(GpuRunnerTest, GivesTheBitsOfTheCpu) {
     std::vector<Bytes> wanted;
     for (const Case& c : kCases) {
       const uint64_t offset = (slot - first_slot) * kApart;
-      GpuReduction r;
+      GpuOperation r;
       r.slot = slot++;
       r.dtype = c.dtype;
       r.op = c.op;
@@ -109,13 +109,13 @@ TEST_F(GpuRunnerTest, GivesTheBitsOfTheCpu) {
       for (uint32_t local = 0; local < ranks; ++local) {
         inputs.push_back(SomeValues(c, 10 * slot + local));
         memories[local].Write(offset, inputs.back());
-        r.tensors.push_back({{local, 1}, offset});
+        r.tensors.push_back({{local, 1}, offset, 0});
       }
       wanted.push_back(OnCpu(c, inputs));
-      runner().Reduce(r);
+      runner().Run({.operations = {r}});
     }
     for (uint32_t i = first_slot; i < slot; ++i) {
-      const absl::Status s = Reduced(i);
+      const absl::Status s = Ended(i);
       ASSERT_TRUE(s.ok()) << s;
       const Bytes& want = wanted[i - first_slot];
       for (uint32_t local = 0; local < ranks; ++local) {
@@ -127,7 +127,7 @@ TEST_F(GpuRunnerTest, GivesTheBitsOfTheCpu) {
   }
   std::vector<uint32_t> slots(slot);
   std::iota(slots.begin(), slots.end(), 0);
-  EXPECT_EQ(ReducedSlots(), slots);
+  EXPECT_EQ(EndedSlots(), slots);
 }
 
 TEST_F(GpuRunnerTest, TheRankSeesTheProof) {
@@ -147,12 +147,11 @@ TEST_F(GpuRunnerTest, NumbersGpusInTheOrderOfTheirFirstUse) {
   EXPECT_EQ(OpenNow({0, 1}, on_1)->gpu, 0u);
   EXPECT_EQ(OpenNow({0, 2}, on_0)->gpu, 1u);
   EXPECT_EQ(OpenNow({1, 1}, also_on_1)->gpu, 0u);
-  GpuReduction mixed = ReductionOf({{0, 1}, {0, 2}}, 16, 0);
-  runner().Reduce(mixed);
-  EXPECT_EQ(Reduced(0).message(),
+  runner().Run(SumOf({{0, 1}, {0, 2}}, 16, 0));
+  EXPECT_EQ(Ended(0).message(),
             "GPU memory 2 of local rank 0: the tensor does not lie in it");
-  runner().Reduce(ReductionOf({{0, 1}, {1, 1}}, 16, 1));
-  EXPECT_TRUE(Reduced(1).ok());
+  runner().Run(SumOf({{0, 1}, {1, 1}}, 16, 1));
+  EXPECT_TRUE(Ended(1).ok());
   DestroyRunner();
   EXPECT_EQ(cuda().cuDevicePrimaryCtxRelease(1), cuda::CUDA_SUCCESS);
 }
@@ -165,18 +164,17 @@ TEST_F(GpuRunnerTest, CloseGivesBackWhenTheReductionHasEnded) {
   ASSERT_TRUE(OpenNow({1, 1}, b).ok());
   EXPECT_EQ(hooks().mapped, 4);
   hooks().Hold();
-  runner().Reduce(ReductionOf({{0, 1}, {1, 1}}, 100, 0));
+  runner().Run(SumOf({{0, 1}, {1, 1}}, 100, 0));
   runner().Close(1);
-  runner().Reduce(ReductionOf({{0, 1}, {1, 1}}, 100, 1));
-  EXPECT_EQ(Reduced(1).message(),
-            "GPU memory 1 of local rank 1: it is not open");
+  runner().Run(SumOf({{0, 1}, {1, 1}}, 100, 1));
+  EXPECT_EQ(Ended(1).message(), "GPU memory 1 of local rank 1: it is not open");
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(hooks().mapped, 4);
   hooks().Release();
-  EXPECT_TRUE(Reduced(0).ok());
+  EXPECT_TRUE(Ended(0).ok());
   EXPECT_TRUE(Becomes([] { return hooks().mapped == 3; }));
-  runner().Reduce(ReductionOf({{0, 1}}, 100, 2));
-  EXPECT_TRUE(Reduced(2).ok());
+  runner().Run(SumOf({{0, 1}}, 100, 2));
+  EXPECT_TRUE(Ended(2).ok());
   // The number may be used again.
   EXPECT_TRUE(OpenNow({1, 1}, b).ok());
 }
@@ -207,14 +205,14 @@ TEST_F(GpuRunnerTest, FreesItsOwnMemoryWhenTheGpuIsIdle) {
   EXPECT_NE(std::memcmp(opened->ipc_handle, none, sizeof(none)), 0);
   EXPECT_EQ(hooks().allocated, 1);
   hooks().Hold();
-  runner().Reduce(ReductionOf({{0, 1}}, 100, 0));
+  runner().Run(SumOf({{0, 1}}, 100, 0));
   runner().Close(1);
   // The thread goes on.
-  runner().Reduce(ReductionOf({{1, 1}}, 100, 1));
-  EXPECT_FALSE(Reduced(1).ok());
+  runner().Run(SumOf({{1, 1}}, 100, 1));
+  EXPECT_FALSE(Ended(1).ok());
   EXPECT_EQ(hooks().allocated, 1);
   hooks().Release();
-  EXPECT_TRUE(Reduced(0).ok());
+  EXPECT_TRUE(Ended(0).ok());
   EXPECT_TRUE(Becomes([] { return hooks().allocated == 0; }));
 }
 
@@ -225,39 +223,39 @@ TEST_F(GpuRunnerTest, NothingIsLaunchedThatWouldWaitForTheGpu) {
   ASSERT_TRUE(OpenNow({0, 1}, Create()).ok());
   hooks().Hold();
   for (uint32_t i = 0; i < kReductions; ++i) {
-    runner().Reduce(ReductionOf({{0, 1}}, 16, i));
+    runner().Run(SumOf({{0, 1}}, 16, i));
   }
   const int most = 1 + static_cast<int>(GpuQueue::kMostInFlight);
   EXPECT_TRUE(Becomes([=] { return hooks().launches == most; }));
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(hooks().launches, most);
   hooks().Release();
-  for (uint32_t i = 0; i < kReductions; ++i) EXPECT_TRUE(Reduced(i).ok());
+  for (uint32_t i = 0; i < kReductions; ++i) EXPECT_TRUE(Ended(i).ok());
   std::vector<uint32_t> slots(kReductions);
   std::iota(slots.begin(), slots.end(), 0);
-  EXPECT_EQ(ReducedSlots(), slots);
+  EXPECT_EQ(EndedSlots(), slots);
 }
 
 TEST_F(GpuRunnerTest, EventsAreUsedAgain) {
   ASSERT_TRUE(OpenNow({0, 1}, Create()).ok());
   for (uint32_t i = 0; i < 20; ++i) {
-    runner().Reduce(ReductionOf({{0, 1}}, 16, i));
-    EXPECT_TRUE(Reduced(i).ok());
+    runner().Run(SumOf({{0, 1}}, 16, i));
+    EXPECT_TRUE(Ended(i).ok());
   }
   EXPECT_EQ(hooks().events, 1);
 }
 
 TEST_F(GpuRunnerTest, WithoutMemoryThereIsNoThread) {
   runner().Close(0);
-  runner().Reduce(ReductionOf({{0, 1}}, 16, 0));
-  EXPECT_EQ(ReducedSlots(), std::vector<uint32_t>{0});
-  EXPECT_EQ(Reduced(0).message(), "no GPU memory is open");
+  runner().Run(SumOf({{0, 1}}, 16, 0));
+  EXPECT_EQ(EndedSlots(), std::vector<uint32_t>{0});
+  EXPECT_EQ(Ended(0).message(), "no GPU memory is open");
 }
 
 TEST_F(GpuRunnerTest, TheDestructorWaitsForWorkThatEndsSoon) {
   ASSERT_TRUE(OpenNow({0, 1}, Create()).ok());
   for (uint32_t i = 0; i < 20; ++i) {
-    runner().Reduce(ReductionOf({{0, 1}}, 100000, i));
+    runner().Run(SumOf({{0, 1}}, 100000, i));
   }
   DestroyRunner();
   EXPECT_EQ(hooks().mapped, 1);
@@ -269,7 +267,7 @@ TEST_F(GpuRunnerTest, TheDestructorDoesNotWaitForALateGpu) {
   const auto own = RequestOf(GpuSharing::kIpcHandle, 1000, 1, UuidOf(0));
   ASSERT_TRUE(OpenNow({1, 1}, own, Fd()).ok());
   hooks().Hold();
-  runner().Reduce(ReductionOf({{0, 1}}, 100, 0));
+  runner().Run(SumOf({{0, 1}}, 100, 0));
   EXPECT_TRUE(Becomes([] { return hooks().launches == 3; }));
   const auto begin = Clock::now();
   DestroyRunner();
@@ -281,7 +279,7 @@ TEST_F(GpuRunnerTest, TheDestructorDoesNotWaitForALateGpu) {
   hooks().Release();
   EXPECT_TRUE(Becomes([] { return hooks().mapped == 1; }));
   EXPECT_TRUE(Becomes([] { return hooks().streams == 0; }));
-  EXPECT_THAT(ReducedSlots(), testing::IsEmpty());
+  EXPECT_THAT(EndedSlots(), testing::IsEmpty());
 }
 
 // The next epoch must not wait for it either.
@@ -289,7 +287,7 @@ TEST_F(GpuRunnerTest, ALateGpuDoesNotHinderTheNextRunner) {
   const auto own = RequestOf(GpuSharing::kIpcHandle, 1000, 1, UuidOf(0));
   ASSERT_TRUE(OpenNow({0, 1}, own, Fd()).ok());
   hooks().Hold();
-  runner().Reduce(ReductionOf({{0, 1}}, 100, 0));
+  runner().Run(SumOf({{0, 1}}, 100, 0));
   EXPECT_TRUE(Becomes([] { return hooks().launches == 2; }));
   NewRunner();
   hooks().HoldNoMore();
@@ -297,8 +295,8 @@ TEST_F(GpuRunnerTest, ALateGpuDoesNotHinderTheNextRunner) {
   ASSERT_TRUE(OpenNow({1, 1}, own, Fd()).ok());
   EXPECT_EQ(hooks().allocated, 3);
   runner().Close(0);
-  runner().Reduce(ReductionOf({{1, 1}}, 100, 1));
-  EXPECT_TRUE(Reduced(1).ok());
+  runner().Run(SumOf({{1, 1}}, 100, 1));
+  EXPECT_TRUE(Ended(1).ok());
   EXPECT_EQ(hooks().allocated, 3);
   hooks().Release();
   EXPECT_TRUE(Becomes([] { return hooks().allocated == 1; }));

@@ -1,244 +1,157 @@
 #include "worker/gpu/gpu_work.h"
 
-#include <algorithm>
-#include <cstring>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/absl_status.h"
 #include "common/gpu/kernels/kernels.h"
-#include "common/limits.h"
 #include "common/types.h"
+#include "worker/gpu/check_operation.h"
 
 namespace maypole::worker {
-namespace {
 
-using cuda::CUuuid;
-using cuda::Gpu;
-using session::GpuSharing;
-
-std::string NameOf(GpuMemoryId id) {
-  return absl::StrCat("GPU memory ", id.number, " of local rank ", id.local);
-}
-
-absl::Status About(GpuMemoryId id, const absl::Status& s) {
-  return absl::Status(s.code(), absl::StrCat(NameOf(id), ": ", s.message()));
-}
-
-// The GPU of this process that has the UUID.
-absl::StatusOr<const Gpu*> FindGpu(const cuda::Driver& driver,
-                                   const CUuuid& uuid) {
-  int count = 0;
-  Status s =
-      CudaStatus(driver, driver.cuDeviceGetCount(&count), "cuDeviceGetCount");
-  if (!s.ok()) return ToAbsl(s);
-  for (int ordinal = 0; ordinal < count; ++ordinal) {
-    cuda::CUdevice number = 0;
-    CUuuid other = {};
-    if (driver.cuDeviceGet(&number, ordinal) != cuda::CUDA_SUCCESS ||
-        driver.cuDeviceGetUuid(&other, number) != cuda::CUDA_SUCCESS ||
-        std::memcmp(other.bytes, uuid.bytes, sizeof(uuid.bytes)) != 0) {
-      continue;
-    }
-    const Gpu* gpu = nullptr;
-    s = Gpu::Open(driver, ordinal, &gpu);
-    if (!s.ok()) return ToAbsl(s);
-    return gpu;
-  }
-  return absl::NotFoundError(absl::StrCat(
-      "the executor sees no GPU ", cuda::UuidText(uuid), " among its ", count,
-      "; CUDA_VISIBLE_DEVICES of the agent may hide it"));
-}
-
-absl::StatusOr<GpuMemory> MakeMemory(const Gpu& gpu,
-                                     const session::GpuMemoryRequest& request,
-                                     Fd descriptor) {
-  switch (static_cast<GpuSharing>(request.sharing)) {
-    case GpuSharing::kDescriptor:
-      return GpuMemory::Import(gpu, std::move(descriptor), request.bytes);
-    case GpuSharing::kIpcHandle:
-      return GpuMemory::Allocate(gpu, request.bytes);
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("there is no way ", request.sharing, " to share it"));
-}
-
-absl::Status CheckNumbers(const GpuReduction& r) {
-  if (IsKnown(r.dtype) && IsKnown(r.op) && r.elements > 0 &&
-      r.elements <= kMaxGpuMemoryBytes && !r.tensors.empty() &&
-      r.tensors.size() <= cuda::kMaxReduced && r.divisor >= 1 &&
-      r.divisor <= cuda::kMaxDivisor) {
-    return {};
-  }
-  return absl::InvalidArgumentError("no such reduction is possible on a GPU");
-}
-
-}  // namespace
-
-GpuWork::GpuWork(EpochGpus::Callbacks callbacks)
-    : callbacks_(std::move(callbacks)) {}
-
-// --- Memory ------------------------------------------------------------------
+GpuWork::GpuWork(EpochGpus::Callbacks callbacks, std::string nccl_library,
+                 NcclTimeouts timeouts)
+    : callbacks_(std::move(callbacks)),
+      memories_(&queues_, callbacks_.on_opened),
+      ends_(callbacks_.on_ended),
+      communicators_(std::move(nccl_library), timeouts),
+      collectives_(&queues_, &memories_, &communicators_, &ends_) {}
 
 void GpuWork::Open(GpuMemoryId id, const session::GpuMemoryRequest& request,
                    Fd descriptor) {
-  const absl::Status s = TryOpen(id, request, std::move(descriptor));
-  if (!s.ok()) callbacks_.on_opened(id, About(id, s));
+  if (!abort_.ok()) return memories_.Refuse(id, abort_);
+  memories_.Open(id, request, std::move(descriptor));
 }
 
-absl::Status GpuWork::TryOpen(GpuMemoryId id,
-                              const session::GpuMemoryRequest& request,
-                              Fd descriptor) {
-  if (open_.contains(id)) return absl::AlreadyExistsError("it is open");
-  const absl::StatusOr<uint32_t> gpu = QueueOf(request.uuid);
-  if (!gpu.ok()) return gpu.status();
-  GpuQueue& queue = *queues_[*gpu];
-  absl::StatusOr<GpuMemory> memory =
-      MakeMemory(queue.gpu(), request, std::move(descriptor));
-  if (!memory.ok()) return memory.status();
-  const uint64_t number = queue.launched() + 1;
-  const absl::Status s = queue.WriteWord(
-      memory->address(), request.proof,
-      [=, this](absl::Status done) { OnProof(id, number, done); });
-  OpenMemory opened = {*gpu, *std::move(memory), queue.launched(), number};
-  if (s.ok()) {
-    open_.emplace(id, std::move(opened));
+// --- Communicators -----------------------------------------------------------
+
+void GpuWork::MakeCommunicatorId(uint32_t number) {
+  callbacks_.on_communicator_id(number, communicators_.MakeId());
+}
+
+void GpuWork::Connect(GpuCommunicator communicator, const std::string& id) {
+  if (!abort_.ok()) return;
+  std::vector<const cuda::Gpu*> gpus;
+  for (const uint32_t gpu : communicator.gpus) {
+    if (gpu < queues_.size()) gpus.push_back(&queues_[gpu].gpu());
+  }
+  communicators_.Connect(std::move(communicator), std::move(gpus), id);
+}
+
+// --- Runs --------------------------------------------------------------------
+
+void GpuWork::Run(GpuRun run) {
+  if (!abort_.ok()) return ends_.Refuse(run, abort_);
+  if (run.operations.empty()) {
+    return ends_.Refuse(run, absl::InvalidArgumentError("a run is empty"));
+  }
+  if (run.communicator != 0) {
+    collectives_.Add(std::move(run));
   } else {
-    closing_.push_back(std::move(opened));
+    RunAlone(run);
   }
-  return s;
 }
 
-absl::StatusOr<uint32_t> GpuWork::QueueOf(const uint8_t (&uuid)[16]) {
-  const cuda::Driver* driver = nullptr;
-  if (const Status s = cuda::LoadDriver(&driver); !s.ok()) return ToAbsl(s);
-  CUuuid wanted = {};
-  std::memcpy(wanted.bytes, uuid, sizeof(wanted.bytes));
-  const absl::StatusOr<const Gpu*> gpu = FindGpu(*driver, wanted);
-  if (!gpu.ok()) return gpu.status();
-  for (uint32_t i = 0; i < queues_.size(); ++i) {
-    if (&queues_[i]->gpu() == *gpu) return i;
+void GpuWork::RunAlone(const GpuRun& run) {
+  absl::Status s = CheckOperation(run.operations[0]);
+  if (!s.ok()) return ends_.Refuse(run, s);
+  const GpuTensor& first = run.operations[0].tensors[0];
+  s = memories_.AddressOf(first, 1).status();
+  if (!s.ok()) return ends_.Refuse(run, s);
+  GpuQueue& queue = queues_[first.gpu];
+  for (const GpuOperation& operation : run.operations) {
+    s = EnqueueAlone(operation, first.gpu);
+    if (!s.ok()) break;
   }
-  if (queues_.size() >= kMaxGpus) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("a job may use ", kMaxGpus, " GPUs of a node"));
+  if (!queue.in_batch()) return ends_.Refuse(run, s);
+  const uint64_t id = ends_.Begin(run, 1);
+  const absl::Status recorded =
+      queue.Record([this, id, s](absl::Status of_gpu) {
+        ends_.PartEnded(id, s.ok() ? of_gpu : s);
+      });
+  if (!recorded.ok()) ends_.PartEnded(id, s.ok() ? recorded : s);
+}
+
+absl::Status GpuWork::EnqueueAlone(const GpuOperation& operation,
+                                   uint32_t gpu) {
+  if (absl::Status s = CheckOperation(operation); !s.ok()) return s;
+  if (operation.kind != Kind::kAllreduce) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a ", std::string(Name(operation.kind)), " needs a communicator"));
   }
-  absl::StatusOr<std::unique_ptr<GpuQueue>> queue = GpuQueue::Make(**gpu);
-  if (!queue.ok()) return queue.status();
-  queues_.push_back(*std::move(queue));
-  return static_cast<uint32_t>(queues_.size() - 1);
-}
-
-void GpuWork::OnProof(GpuMemoryId id, uint64_t number,
-                      const absl::Status& status) {
-  const auto it = open_.find(id);
-  if (it == open_.end() || it->second.proof != number) {
-    return callbacks_.on_opened(
-        id, About(id, absl::CancelledError("the rank has left")));
-  }
-  if (!status.ok()) {
-    closing_.push_back(std::move(it->second));
-    open_.erase(it);
-    return callbacks_.on_opened(id, About(id, status));
-  }
-  EpochGpus::Opened opened;
-  opened.gpu = it->second.gpu;
-  static_assert(sizeof(opened.ipc_handle) == sizeof(cuda::CUipcMemHandle));
-  std::memcpy(opened.ipc_handle, &it->second.memory.ipc_handle(),
-              sizeof(opened.ipc_handle));
-  callbacks_.on_opened(id, opened);
-}
-
-void GpuWork::Close(uint32_t local) {
-  const auto first = open_.lower_bound({local, 0});
-  auto last = first;
-  for (; last != open_.end() && last->first.local == local; ++last) {
-    closing_.push_back(std::move(last->second));
-  }
-  open_.erase(first, last);
-}
-
-void GpuWork::CloseAll() {
-  for (auto& [id, memory] : open_) closing_.push_back(std::move(memory));
-  open_.clear();
-}
-
-bool GpuWork::Release() {
-  return std::erase_if(closing_, [this](const OpenMemory& m) {
-           const GpuQueue& queue = *queues_[m.gpu];
-           return m.last_use <= queue.ended() &&
-                  (queue.gpu_idle() || !m.memory.release_waits());
-         }) > 0;
-}
-
-// --- Reductions --------------------------------------------------------------
-
-void GpuWork::Reduce(const GpuReduction& reduction) {
-  const absl::Status s = TryReduce(reduction);
-  if (!s.ok()) callbacks_.on_reduced(reduction, s);
-}
-
-absl::Status GpuWork::TryReduce(const GpuReduction& reduction) {
-  if (absl::Status s = CheckNumbers(reduction); !s.ok()) return s;
-  const auto addresses = AddressesOf(reduction);
-  if (!addresses.ok()) return addresses.status();
-  GpuQueue& queue = *queues_[reduction.gpu];
-  absl::Status s =
-      queue.Reduce({.dtype = reduction.dtype,
-                    .inputs = *addresses,
-                    .outputs = *addresses,
-                    .elements = reduction.elements,
-                    .prescale = reduction.prescale,
-                    .divisor = reduction.divisor,
-                    .postscale = reduction.postscale},
-                   reduction.op, [this, reduction](absl::Status done) {
-                     callbacks_.on_reduced(reduction, done);
-                   });
-  for (const GpuRange& tensor : reduction.tensors) {
-    open_.at(tensor.memory).last_use = queue.launched();
-  }
-  return s;
-}
-
-absl::StatusOr<std::vector<uint64_t>> GpuWork::AddressesOf(
-    const GpuReduction& reduction) const {
-  const uint64_t bytes = reduction.elements * SizeOf(reduction.dtype);
   std::vector<uint64_t> addresses;
-  for (const GpuRange& tensor : reduction.tensors) {
-    const auto it = open_.find(tensor.memory);
-    if (it == open_.end()) {
-      return About(tensor.memory,
-                   absl::FailedPreconditionError("it is not open"));
+  for (const GpuTensor& tensor : operation.tensors) {
+    if (tensor.gpu != gpu) {
+      return absl::InvalidArgumentError(
+          "a run on several GPUs needs a communicator");
     }
-    const OpenMemory& m = it->second;
-    if (m.gpu != reduction.gpu || tensor.offset > m.memory.bytes() ||
-        bytes > m.memory.bytes() - tensor.offset) {
-      return About(tensor.memory,
-                   absl::InvalidArgumentError("the tensor does not lie in it"));
-    }
-    addresses.push_back(m.memory.address() + tensor.offset);
+    const absl::StatusOr<uint64_t> address = memories_.AddressOf(
+        tensor, operation.elements * SizeOf(operation.dtype));
+    if (!address.ok()) return address.status();
+    addresses.push_back(*address);
   }
-  return addresses;
+  const absl::Status s = queues_[gpu].Reduce({.dtype = operation.dtype,
+                                              .inputs = addresses,
+                                              .outputs = addresses,
+                                              .elements = operation.elements,
+                                              .prescale = operation.prescale,
+                                              .divisor = operation.divisor,
+                                              .postscale = operation.postscale},
+                                             operation.op);
+  for (const GpuTensor& tensor : operation.tensors) memories_.NoteUse(tensor);
+  return s;
+}
+
+// --- Abort -------------------------------------------------------------------
+
+void GpuWork::Abort() { AbortWith(absl::AbortedError("the epoch is over")); }
+
+void GpuWork::AbortWith(const absl::Status& why) {
+  if (!abort_.ok()) return;
+  abort_ = why;
+  abort_deadline_ = Clock::now() + communicators_.timeouts().abort;
+  ends_.FailAll(why);
+  collectives_.Abort(why);
+  communicators_.Abort();
+}
+
+bool GpuWork::PollAbort() {
+  if (abort_.ok()) return false;
+  bool changed = false;
+  if (!communicators_gone_ && communicators_.gone()) {
+    communicators_gone_ = true;
+    collectives_.NoteGone();
+    changed = true;
+  }
+  if (!past_deadline_ && Clock::now() >= abort_deadline_) {
+    past_deadline_ = true;
+    ends_.EndAll();
+    changed = true;
+  }
+  return changed;
 }
 
 // --- Progress ----------------------------------------------------------------
 
 bool GpuWork::Poll() {
-  bool changed = false;
-  for (const auto& queue : queues_) changed |= queue->Poll();
-  return Release() || changed;
+  bool changed = queues_.Poll();
+  changed |= collectives_.Poll();
+  if (!collectives_.error().ok()) AbortWith(collectives_.error());
+  changed |= PollAbort();
+  // Who knows what NCCL still does, if it does not return.
+  const bool may_release = abort_.ok() || communicators_gone_;
+  return (may_release && memories_.Release()) || changed;
 }
 
 bool GpuWork::full() const {
-  return std::any_of(queues_.begin(), queues_.end(),
-                     [](const auto& queue) { return queue->full(); });
+  return abort_.ok() && (queues_.full() || collectives_.wants_room());
 }
 
 bool GpuWork::idle() const {
-  return closing_.empty() &&
-         std::all_of(queues_.begin(), queues_.end(),
-                     [](const auto& queue) { return queue->idle(); });
+  return queues_.idle() && memories_.idle() && collectives_.idle() &&
+         ends_.empty() && (abort_.ok() || communicators_gone_);
 }
 
 }  // namespace maypole::worker

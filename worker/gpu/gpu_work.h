@@ -1,82 +1,96 @@
 // GpuWork: what an epoch does on the GPUs of its node: the memories that ranks
-// share, the reductions there, and who hears of their end.
+// share, the runs there, and who hears of their end.
 //
-// Purpose: GpuRunner without its thread.
+// Purpose: GpuRunner without its thread. It joins the parts:
 //
-//   GpuWork work(callbacks);
+//   GpuQueues       the GPUs' streams
+//   GpuMemories     the ranks' memories
+//   Communicators   groups of GPUs (NCCL)
+//   CollectiveRuns  runs that have a communicator
+//   RunEnds         runs that have begun
+//
+//   GpuWork work(callbacks, nccl_library, timeouts);
 //   work.Open(id, request, std::move(descriptor));
 //   work.Poll();                             // again and again: on_opened(...)
-//   work.Reduce(reduction);                  // if it is not full()
+//   work.Run(run);                           // if it is not full()
+//   work.Abort();
 //   work.CloseAll();                         // and Poll() until idle()
 //
 // Thread contract: one thread uses it. No function waits for a GPU, except that
 // memory which the executor has allocated is freed when its GPU is idle.
 //
-// Invariants: memory is given back when all work on it has ended. It must be
-// idle() when it is destroyed.
+// Invariants: memory is given back when all work on it has ended. After Abort()
+// nothing is enqueued any more, and all runs end within the time limit. It must
+// be idle() when it is destroyed.
 #ifndef MAYPOLE_WORKER_GPU_GPU_WORK_H_
 #define MAYPOLE_WORKER_GPU_GPU_WORK_H_
 
+#include <chrono>
 #include <cstdint>
-#include <map>
-#include <memory>
-#include <vector>
+#include <string>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "common/system/fd.h"
 #include "common/wire/session_messages.h"
-#include "worker/core/operations/gpu_reduction.h"
-#include "worker/executor/executor_system.h"
-#include "worker/gpu/gpu_memory.h"
-#include "worker/gpu/gpu_queue.h"
+#include "worker/core/operations/gpu_run.h"
+#include "worker/executor/epoch_gpus.h"
+#include "worker/gpu/gpu_memories.h"
+#include "worker/gpu/gpu_queues.h"
+#include "worker/gpu/nccl/collective_runs.h"
+#include "worker/gpu/nccl/communicators.h"
+#include "worker/gpu/run_ends.h"
 
 namespace maypole::worker {
 
 class GpuWork {
  public:
-  explicit GpuWork(EpochGpus::Callbacks callbacks);
+  GpuWork(EpochGpus::Callbacks callbacks, std::string nccl_library,
+          NcclTimeouts timeouts);
   GpuWork(const GpuWork&) = delete;
   GpuWork& operator=(const GpuWork&) = delete;
 
+  // See EpochGpus.
   void Open(GpuMemoryId id, const session::GpuMemoryRequest& request,
             Fd descriptor);
-  void Close(uint32_t local);
-  void CloseAll();
-  void Reduce(const GpuReduction& reduction);
+  void Close(uint32_t local) { memories_.Close(local); }
+  void CloseAll() { memories_.CloseAll(); }
+  void MakeCommunicatorId(uint32_t number);
+  void Connect(GpuCommunicator communicator, const std::string& id);
+  void Run(GpuRun run);
+  void Abort();
 
   // Makes the callbacks for what has ended, and gives memory back. False if
   // nothing has changed.
   bool Poll();
 
-  // A GPU has as much work as it may have: neither Open() nor Reduce() may be
-  // called.
+  // A GPU has as much work as it may have, or NCCL enqueues something: neither
+  // Open() nor Run() may be called.
   bool full() const;
-  // No GPU has work, and no memory waits to be given back.
+  // No GPU has work, and nothing waits: no run, no memory to be given back, and
+  // no communicator that was aborted.
   bool idle() const;
+  // NCCL has communicators.
+  bool has_communicators() const { return !communicators_.gone(); }
 
  private:
-  struct OpenMemory {
-    uint32_t gpu;  // number of its queue
-    GpuMemory memory;
-    uint64_t last_use;  // number of the queue's last work on it
-    uint64_t proof;     // number of the one that wrote the proof
-  };
+  using Clock = std::chrono::steady_clock;
 
-  absl::Status TryOpen(GpuMemoryId id, const session::GpuMemoryRequest& request,
-                       Fd descriptor);
-  absl::StatusOr<uint32_t> QueueOf(const uint8_t (&uuid)[16]);
-  void OnProof(GpuMemoryId id, uint64_t number, const absl::Status& status);
-  absl::Status TryReduce(const GpuReduction& reduction);
-  // The addresses of the reduction's tensors.
-  absl::StatusOr<std::vector<uint64_t>> AddressesOf(
-      const GpuReduction& reduction) const;
-  bool Release();
+  void AbortWith(const absl::Status& why);
+  bool PollAbort();
+  void RunAlone(const GpuRun& run);
+  absl::Status EnqueueAlone(const GpuOperation& operation, uint32_t gpu);
 
   const EpochGpus::Callbacks callbacks_;
-  std::vector<std::unique_ptr<GpuQueue>> queues_;  // by the GPU's number
-  std::map<GpuMemoryId, OpenMemory> open_;
-  std::vector<OpenMemory> closing_;
+  GpuQueues queues_;
+  GpuMemories memories_;
+  RunEnds ends_;
+  Communicators communicators_;
+  CollectiveRuns collectives_;
+
+  absl::Status abort_;  // why; kOk: there was no Abort()
+  Clock::time_point abort_deadline_;
+  bool past_deadline_ = false;
+  bool communicators_gone_ = false;
 };
 
 }  // namespace maypole::worker

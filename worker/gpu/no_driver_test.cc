@@ -20,7 +20,9 @@ TEST(NoDriverTest, OpenSaysSo) {
            [&](GpuMemoryId, absl::StatusOr<EpochGpus::Opened> opened) {
              answer.set_value(opened.status());
            },
-       .on_reduced = [](const GpuReduction&, absl::Status) {}});
+       .on_ended = [](const GpuRun&, absl::Status) {},
+       .on_communicator_id = {},
+       .on_abort_stuck = {}});
   runner.Open({2, 1}, session::Make<session::GpuMemoryRequest>(), Fd());
   EXPECT_EQ(answer.get_future().get(),
             absl::UnavailableError("GPU memory 1 of local rank 2: " +

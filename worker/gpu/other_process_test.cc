@@ -122,8 +122,8 @@ class OtherProcessTest : public GpuRunnerFixture {
     const RankMemory mine = Create();
     ASSERT_TRUE(OpenNow({1, 1}, mine).ok());
     mine.Write(0, Floats(kOtherValue));
-    runner().Reduce(ReductionOf({{0, 1}, {1, 1}}, kElements));
-    EXPECT_TRUE(Reduced(0).ok());
+    runner().Run(SumOf({{0, 1}, {1, 1}}, kElements));
+    EXPECT_TRUE(Ended(0).ok());
     Send(socket_.get(), "reduced", 7);
     int status = -1;
     EXPECT_EQ(waitpid(rank_, &status, 0), rank_);

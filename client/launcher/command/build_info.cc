@@ -1,5 +1,6 @@
 #include "client/launcher/command/build_info.h"
 
+#include "client/launcher/command/gpu_info.h"
 #include "client/launcher/command/options.h"
 #include "client/launcher/hosts/ssh.h"
 #include "client/launcher/process/announcement.h"
@@ -26,6 +27,7 @@ std::string DescribeBuild() {
   std::string coordinator, worker, ssh;
   Status coordinator_status = FindDaemon(kCoordinatorProgram, &coordinator);
   Status worker_status = FindDaemon(kWorkerProgram, &worker);
+  const GpuFacts gpus = FindGpuFacts();
   Status ssh_status = FindProgram(kSshProgram, &ssh);
   return std::string("Maypole v") + kVersion + " (protocol " +
          std::to_string(kProtocolVersion) + "):\n\nAvailable Frameworks:\n" +
@@ -37,8 +39,9 @@ std::string DescribeBuild() {
          Program(ssh_status, kSshProgram, ssh, "other hosts") +
          Line(false, "MPI") + "\nAvailable Tensor Operations:\n" +
          Line(true, "shared memory (on a node)") +
-         Line(true, "Gloo (between nodes)") + Line(false, "NCCL") +
-         Line(false, "MPI");
+         Line(true, "Gloo (between nodes)") +
+         Line(gpus.driver.ok() && !UsableNccl(gpus).empty(), "NCCL") +
+         Line(false, "MPI") + DescribeGpus(gpus);
 }
 
 }  // namespace maypole::launcher

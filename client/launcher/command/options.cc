@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "client/gpu/gpu_site.h"
 #include "client/launcher/command/usage.h"
 #include "client/launcher/hosts/placement.h"
 #include "client/launcher/hosts/ssh.h"
@@ -85,6 +86,13 @@ void DefineJob(Given* given, LauncherOptions* o, CommandLine* line) {
                 .WithDefault("$MAYPOLE_START_TIMEOUT, else "
                              "$HOROVOD_START_TIMEOUT, else 120"),
             "how long to wait until all ranks have started");
+  line->Add({"--gpu-site"},
+            TextValue(&o->gpu_site, "SITE")
+                .WithDefault("$MAYPOLE_GPU_SITE, else auto"),
+            "where operations on CUDA tensors run: auto (in the executor of "
+            "the node, on memory that ranks share with it; copied through host "
+            "memory what it cannot do), agent (for now the same as auto), host "
+            "(copied through host memory); the ranks' MAYPOLE_GPU_SITE");
   line->Add({"--bind-gpus"}, SwitchValue(&o->bind_gpus),
             "each rank sees one GPU of its host only: CUDA_VISIBLE_DEVICES is "
             "set to the GPU with the number of the rank's local rank, modulo "
@@ -239,6 +247,14 @@ Status ChooseStartTimeout(const Surroundings& around, const Given& given,
   return Status();
 }
 
+// The ranks read the variable; one line here is better than one from each.
+Status CheckGpuSite(const Surroundings& around, const LauncherOptions& o) {
+  GpuSite site;
+  if (!o.gpu_site.empty()) return ParseGpuSite("--gpu-site", o.gpu_site, &site);
+  const char* text = around.variable(kGpuSiteVariable);
+  return ParseGpuSite(kGpuSiteVariable, text == nullptr ? "" : text, &site);
+}
+
 Status CheckTogether(const Given& given, LauncherOptions* o) {
   Status status = ChooseHosts(given, o);
   if (!status.ok()) return status;
@@ -297,6 +313,8 @@ Status ParseOptions(const std::vector<std::string>& args,
     if (!status.ok()) return status;
     out->job_name = name;
   }
+  status = CheckGpuSite(around, *out);
+  if (!status.ok()) return status;
   status = ReadHosts(around, &given);
   if (status.ok()) status = ChooseStartTimeout(around, given, out);
   return status.ok() ? CheckTogether(given, out) : status;

@@ -55,6 +55,7 @@ struct LauncherOptions {
   bool running_agents = false;  // use maypole-workers that run on the hosts
   std::string agent_socket;     // of those; empty: the default
 
+  std::string gpu_site;                  // for the ranks; empty: not given
   bool bind_gpus = false;                // each rank sees one of its host's GPUs
   std::vector<std::string> agent_flags;  // for maypole-workers that we start
 

@@ -212,6 +212,18 @@ TEST(OptionsTest, ReadsWhatGetoptHasRead) {
             std::string::npos);
 }
 
+TEST(OptionsTest, GpuSite) {
+  EXPECT_EQ(Parsed({"-np2", "x"}).gpu_site, "");
+  EXPECT_EQ(Parsed({"-np2", "--gpu-site=agent", "x"}).gpu_site, "agent");
+  EXPECT_EQ(Refused({"-np2", "--gpu-site", "client", "x"}),
+            "--gpu-site=client: this version has no NCCL in the training "
+            "process; use agent (NCCL in the executor of the node), host or "
+            "auto");
+  EXPECT_EQ(Refused({"-np2", "--gpu-site=gpu", "x"}),
+            "--gpu-site='gpu': expected auto, agent, or host (copies through "
+            "host memory)");
+}
+
 TEST(OptionsTest, BindGpus) {
   EXPECT_TRUE(Parsed({"-np2", "--bind-gpus", "x"}).bind_gpus);
   EXPECT_FALSE(Parsed({"-np2", "x"}).bind_gpus);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -104,6 +105,9 @@ int RunNodeService(const std::string& directory) {
   fcntl(kServiceLockFd, F_SETFD, FD_CLOEXEC);
   for (int fd = kServiceLockFd + 1; fd < 1024; ++fd) close(fd);
   HoldSignals();
+  // That of the rank which has started us may name this rank's GPU only; the
+  // executors of the agent that we start serve all ranks of the node.
+  unsetenv("CUDA_VISIBLE_DEVICES");
   const pid_t guard = fork();
   if (guard < 0) {
     Report(&report, std::string("fork: ") + strerror(errno));

@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <map>
+#include <utility>
 
 #include "common/limits.h"
 
@@ -28,6 +29,10 @@ uint64_t Padded(uint64_t bytes) {
   return (bytes + kFusionAlignment - 1) / kFusionAlignment * kFusionAlignment;
 }
 
+size_t MostOperations(uint32_t communicator) {
+  return communicator == 0 ? kMaxRunOperations : kMaxGpuRunOperations;
+}
+
 // A run that has room for more operations.
 struct Open {
   size_t run;  // index in the result
@@ -39,7 +44,7 @@ struct Open {
 std::vector<std::vector<size_t>> Fuse(std::span<const ReadyOperation> ready,
                                       uint64_t threshold) {
   std::vector<std::vector<size_t>> runs;
-  std::map<FusionKey, Open> open;
+  std::map<std::pair<FusionKey, uint32_t /*communicator*/>, Open> open;
   for (size_t i = 0; i < ready.size(); ++i) {
     const uint64_t bytes = Padded(ready[i].bytes);
     const std::optional<FusionKey> key = FusionKeyOf(ready[i].signature);
@@ -47,14 +52,14 @@ std::vector<std::vector<size_t>> Fuse(std::span<const ReadyOperation> ready,
       runs.push_back({i});
       continue;
     }
-    auto it = open.find(*key);
+    auto it = open.find({*key, ready[i].communicator});
     if (it != open.end() && it->second.bytes + bytes <= threshold &&
-        runs[it->second.run].size() < kMaxRunOperations) {
+        runs[it->second.run].size() < MostOperations(ready[i].communicator)) {
       runs[it->second.run].push_back(i);
       it->second.bytes += bytes;
       continue;
     }
-    open[*key] = {runs.size(), bytes};
+    open[{*key, ready[i].communicator}] = {runs.size(), bytes};
     runs.push_back({i});
   }
   return runs;

@@ -11,9 +11,12 @@
 //                  root
 //   others         run alone
 //
+// What GPUs execute fuses with what the same communicator executes.
+//
 // A run has at most `threshold` bytes (each operation rounded up to
-// kFusionAlignment) and kMaxRunOperations operations; an operation larger than
-// the threshold runs alone. A threshold of 0 turns fusion off.
+// kFusionAlignment) and kMaxRunOperations operations (kMaxGpuRunOperations if
+// it has a communicator); an operation larger than the threshold runs alone. A
+// threshold of 0 turns fusion off.
 //
 // Thread contract: pure functions.
 #ifndef MAYPOLE_COORDINATOR_CORE_ORDERING_FUSION_H_
@@ -47,6 +50,7 @@ struct ReadyOperation {
   Time first_present{};
   uint64_t order = 0;  // position in the order of the first node's reports
   Urgency urgency = Urgency::kNone;
+  uint32_t communicator = 0;  // whose GPUs execute it; 0: the host does
 };
 
 // What the operations of one run have in common. Scale factors are compared by

@@ -122,5 +122,22 @@ TEST(FuseTest, LimitsTheOperationsOfARun) {
   EXPECT_EQ(runs[2], (std::vector<size_t>{2 * kMaxRunOperations}));
 }
 
+// On each communicator, whatever the host executes between them.
+TEST(FuseTest, LimitsTheOperationsOfARunOnGpus) {
+  std::vector<ReadyOperation> ready(
+      3 * (kMaxGpuRunOperations + 1),
+      Ready(Kind::kAllreduce, DType::kFloat32, 4));
+  for (size_t i = 0; i < ready.size(); ++i) {
+    ready[i].communicator = static_cast<uint32_t>(i % 3);
+  }
+  const Runs runs = Fuse(ready, uint64_t{1} << 40);
+  ASSERT_EQ(runs.size(), 5u);
+  EXPECT_EQ(runs[0].size(), kMaxGpuRunOperations + 1);  // of the host
+  EXPECT_EQ(runs[1].size(), kMaxGpuRunOperations);
+  EXPECT_EQ(runs[2].size(), kMaxGpuRunOperations);
+  EXPECT_EQ(runs[3], (std::vector<size_t>{3 * kMaxGpuRunOperations + 1}));
+  EXPECT_EQ(runs[4], (std::vector<size_t>{3 * kMaxGpuRunOperations + 2}));
+}
+
 }  // namespace
 }  // namespace maypole::coordinator

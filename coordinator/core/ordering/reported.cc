@@ -83,6 +83,22 @@ absl::Status ReadSplits(size_t ranks, const proto::PresentOperation& m,
   return absl::OkStatus();
 }
 
+absl::Status ReadGpus(size_t locals, const proto::PresentOperation& m,
+                      NodePresence* p) {
+  p->gpus.assign(m.gpus().begin(), m.gpus().end());
+  for (size_t i = 0; i < p->gpus.size(); ++i) {
+    if (p->gpus.size() <= locals && p->gpus[i] < kMaxGpus &&
+        (i == 0 || p->gpus[i - 1] < p->gpus[i])) {
+      continue;
+    }
+    return absl::InvalidArgumentError(
+        absl::StrCat("its GPUs must be ascending, at most one for each rank, "
+                     "and below ",
+                     kMaxGpus));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 std::string OperationText(const proto::Identity& identity) {
@@ -137,6 +153,7 @@ absl::StatusOr<NodePresence> ReadPresence(
       set.ranks.size() <= kMaxAlltoallRanks) {
     status = ReadSplits(set.ranks.size(), message, &p);
   }
+  if (status.ok()) status = ReadGpus(expected.size(), message, &p);
   if (!status.ok()) return bad(status.message());
   return p;
 }

@@ -32,6 +32,7 @@ struct NodePresence {
   // By the set's ranks on the node, in the order of local ranks.
   std::vector<int64_t> first_dims;  // allgather, alltoall
   std::vector<int64_t> splits;      // alltoall: a row of the matrix per rank
+  std::vector<uint32_t> gpus;       // that have the tensors; empty: the host
 };
 
 // "allreduce 'layer1.weight'", "allreduce 'x' of process set 2"

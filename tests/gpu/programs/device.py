@@ -25,6 +25,7 @@ NON_BLOCKING = 1
 class Gpu:
 
     def __init__(self, ordinal=0):
+        self.ordinal = ordinal
         self.cuda = ctypes.CDLL("libcuda.so.1")
         self.check("cuInit", 0)
         device = ctypes.c_int()
@@ -57,7 +58,7 @@ class Gpu:
 
     def shared_array(self, values):
         """In memory that the executor maps, too; see Array.free_shared()."""
-        return Array(self, values, _native.library().allocate_on_gpu(values.nbytes, 0))
+        return Array(self, values, _native.library().allocate_on_gpu(values.nbytes, self.ordinal))
 
 
 class Array:
@@ -89,6 +90,9 @@ class Array:
         part.address = self.address + begin * self.dtype.itemsize
         return part
 
+    def free(self):
+        self.gpu.check("cuMemFree_v2", ctypes.c_uint64(self.address))
+
     def free_shared(self):
         status = _native.library().free_on_gpu(self.address, [self.gpu.stream.value])
         if status != _native.OK:
@@ -102,7 +106,7 @@ class Array:
         return values
 
 
-def allreduce(array, name, op=1):
+def allreduce(array, name, op=1, process_set=0, prescale=1.0, postscale=1.0):
     """Starts an allreduce in place (op: maypole_op, 1 is sum); see wait()."""
     stream = array.gpu.stream.value
 
@@ -115,8 +119,9 @@ def allreduce(array, name, op=1):
                 if error.code != _native.CANCELLED:
                     raise
 
-    return operations.submit(_native.ALLREDUCE, DTYPES[str(array.dtype)], op, 0, array.shape, 1.0, 1.0, name,
-                             array.address, array.address, array, array, finish, stream=stream)
+    return operations.submit(_native.ALLREDUCE, DTYPES[str(array.dtype)], op, 0, array.shape, prescale, postscale,
+                             name, array.address, array.address, array, array, finish, process_set=process_set,
+                             stream=stream)
 
 
 def allreduce_on_host(values, name, op=1):

@@ -121,6 +121,9 @@ class Executor : private worker::ExecutorSystem,
   std::unique_ptr<worker::EpochGpus> MakeGpus(
       worker::EpochGpus::Callbacks callbacks) override;
   std::unique_ptr<worker::BoardWake> MakeBoardWake() override;
+  void EndProcess(const std::string& reason) override {
+    stage_->Found("an executor ends: ", reason);
+  }
 
   // ExecutorObserver
   void OnClientGone(int rank, const std::string& how) override;

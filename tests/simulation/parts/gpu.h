@@ -1,9 +1,11 @@
 // SimulatedGpus: GPU memory and reductions of one executor, without a GPU.
 //
-// Purpose: keeps the promises of worker::EpochGpus: reductions of an executor
-// take some time each and end in their order, and no callback follows the
-// destruction. Some memories are refused, and some are on another GPU.
-// GpuTensor is a rank's side: the tensor that lies in such a memory.
+// Purpose: keeps the promises of worker::EpochGpus: runs of an executor take
+// some time each and end in their order, and no callback follows the
+// destruction. Runs with a communicator begin when all its nodes have come to
+// them: if two nodes came to them in different orders, they would wait for
+// ever. Some memories are refused, and some are on another GPU. GpuTensor is a
+// rank's side: the tensor that lies in such a memory.
 //
 // Thread contract: not synchronized. Events call the callbacks.
 #ifndef MAYPOLE_TESTS_SIMULATION_PARTS_GPU_H_
@@ -15,6 +17,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "client/engine/operation.h"
@@ -29,22 +32,57 @@ inline constexpr uint64_t kGpuMemoryBytes = 64 << 10;
 class SimulatedGpus : public worker::EpochGpus {
  public:
   SimulatedGpus(Stage* stage, Callbacks callbacks);
+  ~SimulatedGpus() override;
 
   void Open(worker::GpuMemoryId id, const session::GpuMemoryRequest& request,
             Fd memory) override;
   void Close(uint32_t local) override;
-  void Reduce(worker::GpuReduction reduction) override;
+  void MakeCommunicatorId(uint32_t number) override;
+  void Connect(worker::GpuCommunicator communicator, std::string id) override;
+  void Run(worker::GpuRun run) override;
+  void Abort() override;
 
  private:
+  struct Tensors {
+    std::vector<const std::byte*> inputs;
+    std::vector<std::byte*> outputs;
+  };
+  struct Member {
+    uint32_t gpus = 0;
+    std::shared_ptr<SimulatedCommunicator> all;
+    uint32_t first = 0;  // NCCL rank
+  };
+
   void EndNext();
-  void Execute(const worker::GpuReduction& reduction);
+  // The first of together_ begins, or waits for the other nodes.
+  void BeginTogether();
+  void EndTogether(absl::Status status);
+  void Leave();
+  bool AreOpen(const worker::GpuRun& run) const;
+  void AddTensors(const worker::GpuOperation& operation, Tensors* out) const;
+  static void Execute(Stage* stage, const worker::GpuOperation& operation,
+                      Tensors tensors);
+  static void ExecuteTogether(Stage* stage, SimulatedCommunicator* all);
 
   Stage* const stage_;
   const Callbacks callbacks_;
   const std::shared_ptr<int> life_ = std::make_shared<int>();
   std::map<worker::GpuMemoryId, GpuMemory> memories_;
-  std::deque<worker::GpuReduction> running_;
+  std::map<uint32_t, Member> members_;  // by communicator
+  std::deque<worker::GpuRun> running_;
+  std::deque<worker::GpuRun> together_;  // with a communicator
+  bool begun_ = false;                   // the first of together_
+  bool aborted_ = false;
   Turn turn_;
+};
+
+// The GPUs of several executors.
+struct SimulatedCommunicator {
+  uint32_t size = 0;
+  uint32_t connected = 0;  // GPUs
+  // Executors that have come to their next run.
+  std::map<uint32_t /*NCCL rank*/, SimulatedGpus*> here;
+  uint32_t gpus_here = 0;
 };
 
 // The tensor of a rank's operation, at `offset` of the memory.

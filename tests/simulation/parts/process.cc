@@ -232,7 +232,7 @@ void Process::ShareGpuMemory() {
   gpu_memory_.reset();
   gpu_ = -1;
   gpu_allocated_ = 0;
-  if (stage_->random.OneIn(4)) return;
+  if (stage_->random.OneIn(stage_->off_gpu)) return;
   gpu_memory_ = std::make_shared<std::vector<std::byte>>(kGpuMemoryBytes);
   auto request = session::Make<session::GpuMemoryRequest>();
   request.number = 1;
@@ -247,9 +247,12 @@ void Process::ShareGpuMemory() {
 bool Process::PutOnGpu(Record* record) {
   Operation& op = *record->operation;
   const uint64_t bytes = op.signature.Bytes();
-  if (gpu_ < 0 || op.signature.kind != Kind::kAllreduce ||
-      op.set->negotiated() || bytes == 0 ||
-      gpu_allocated_ + bytes > kGpuMemoryBytes || stage_->random.OneIn(8)) {
+  const bool connected = client_->board().config().gpu_communicators != 0;
+  const bool several = connected && HasNcclType(op.signature.dtype);
+  if (gpu_ < 0 || op.signature.kind != Kind::kAllreduce || bytes == 0 ||
+      (!several && (connected || op.set->negotiated())) ||
+      gpu_allocated_ + bytes > kGpuMemoryBytes ||
+      stage_->random.OneIn(stage_->off_gpu)) {
     return false;
   }
   op.gpu_place = PackGpuPlace({.number = 1,

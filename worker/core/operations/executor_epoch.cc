@@ -95,13 +95,17 @@ absl::Status ExecutorEpoch::OnReadySlot(const ReadySlot& ready) {
   // Ranks submit a name again only after the last operation of that name has
   // ended, unless it fails because a rank has left. The coordinator does not
   // accept two at once.
-  if (entry->reported > entry->answered && FirstLeftOf(*entry->set) < 0) {
+  const bool pending = entry->reported > entry->answered || entry->on_gpu != 0;
+  if (pending && FirstLeftOf(*entry->set) < 0) {
     return SubmittedTooEarly(ready, *entry);
   }
   entry->reported = ready.generation;
   entry->retiring = false;
   entry->signatures = ready.signatures;
   entry->splits = ready.splits;
+  absl::StatusOr<std::vector<GpuTensor>> tensors = GpuTensorsOf(ready, *entry);
+  if (!tensors.ok()) return tensors.status();
+  entry->gpu_tensors = *std::move(tensors);
   entry->urgency = ready.urgency;
   presence_.Add(*entry);
   SendPresence();
@@ -143,7 +147,9 @@ void ExecutorEpoch::OnPresenceAcknowledged() {
 
 absl::Status ExecutorEpoch::OnExecute(const proto::Execute& execute) {
   for (const proto::Run& run : execute.runs()) {
-    if (absl::Status s = runs_.Add(run, &slots_); !s.ok()) return s;
+    absl::Status s =
+        run.communicator() == 0 ? runs_.Add(run, &slots_) : RunOnGpus(run);
+    if (!s.ok()) return s;
   }
   IssueRuns();
   return absl::OkStatus();

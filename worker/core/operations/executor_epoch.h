@@ -98,8 +98,13 @@ class ExecutorEpoch : private WaitJudge {
                                   const session::GpuMemoryRequest& request);
   void OnGpuMemoryOpened(GpuMemoryId id,
                          const absl::StatusOr<OpenedGpuMemory>& opened);
-  absl::Status OnGpuReduced(uint32_t slot, uint32_t generation,
-                            const absl::Status& status);
+  // All nodes have the same NCCL: operations may run on several GPUs.
+  void EnableCommunicators() { communicators_enabled_ = true; }
+  absl::Status OnCommunicator(const proto::Communicator& message);
+  absl::Status OnCommunicatorIdMade(uint32_t number,
+                                    const absl::StatusOr<std::string>& id);
+  absl::Status OnCommunicatorId(const proto::CommunicatorId& message);
+  absl::Status OnGpuRunEnded(const GpuRun& run, const absl::Status& status);
 
   // --- Requests to all ranks of the job (executor_epoch_requests.cc) ---------
   absl::Status OnSetRequest(const LocalMember& member,
@@ -143,8 +148,9 @@ class ExecutorEpoch : private WaitJudge {
   // failures may be a consequence; otherwise empty.
   std::string AfterText() const;
 
-  // As of the last snapshot, a rank of this node was in a run with other nodes.
-  bool InRun() const { return in_run_; }
+  // As of the last snapshot, a rank of this node was in a run with other nodes;
+  // or a run of its GPUs has failed.
+  bool InRun() const { return in_run_ || gpus_lost_; }
   bool HasLeft(int rank) const { return left_.contains(rank); }
   // How many ranks have not left.
   size_t LiveRanks() const {
@@ -182,11 +188,17 @@ class ExecutorEpoch : private WaitJudge {
   absl::Status SubmittedTooEarly(const ReadySlot& ready,
                                  const SlotEntry& entry) const;
   absl::Status OnReadyOnGpu(const ReadySlot& ready, SlotEntry* entry);
-  absl::StatusOr<GpuReduction> MakeGpuReduction(const ReadySlot& ready,
-                                                const SlotEntry& entry) const;
+  // Where the local members' tensors are; empty if the host has them.
+  absl::StatusOr<std::vector<GpuTensor>> GpuTensorsOf(
+      const ReadySlot& ready, const SlotEntry& entry) const;
+  // The communicator of this node's GPUs; 0 if it is one GPU.
+  absl::StatusOr<uint32_t> LocalCommunicator(const std::vector<uint32_t>& gpus);
+  absl::Status RunOnGpus(const proto::Run& run);
+  void Begin(GpuRun run);
   // Returns a member that has left; -1 if there is none.
   int FirstLeftOf(const NodeSet& set) const;
-  void FailForDeparture(uint32_t slot, uint32_t generation, int rank);
+  void FailForDeparture(uint32_t slot, uint32_t generation, int rank,
+                        absl::string_view detail = "");
   void ForgetGpuMemories(uint32_t local);
   void Send(proto::ExecutorMessage message);
   // A rank has begun to wait for an operation that was reported before.
@@ -246,6 +258,10 @@ class ExecutorEpoch : private WaitJudge {
   };
   std::map<uint32_t, uint32_t> gpu_requests_;  // last number, by local rank
   std::map<GpuMemoryId, GpuMemory> gpu_memories_;
+  bool communicators_enabled_ = false;
+  bool gpus_lost_ = false;  // a run on GPUs has failed
+  std::map<uint32_t, GpuCommunicator> communicators_;              // by number
+  std::map<std::vector<uint32_t>, uint32_t> local_communicators_;  // by GPUs
 
   LocalStragglers local_stragglers_;
   std::string late_told_;  // digest of what was reported last

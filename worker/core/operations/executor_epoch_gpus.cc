@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/board/gpu_place.h"
 #include "worker/core/operations/executor_epoch.h"
 
@@ -56,44 +57,123 @@ void ExecutorEpoch::ForgetGpuMemories(uint32_t local) {
   actions_->push_back(CloseGpuMemories{local});
 }
 
-// --- Reductions --------------------------------------------------------------
+// Of an error of NCCL.
+constexpr absl::string_view kNoNccl =
+    " (MAYPOLE_NCCL_LIBRARY=none does without NCCL)";
+
+// --- Communicators -----------------------------------------------------------
+
+absl::Status ExecutorEpoch::OnCommunicator(const proto::Communicator& m) {
+  GpuCommunicator c{.number = m.number(),
+                    .size = m.size(),
+                    .first = m.first(),
+                    .gpus = {m.gpus().begin(), m.gpus().end()}};
+  bool valid = communicators_enabled_ && c.number > 0 &&
+               c.number <= kMaxCommunicators && !c.gpus.empty() &&
+               c.first < c.size && c.gpus.size() <= c.size - c.first &&
+               c.gpus.back() < kMaxGpus;
+  for (size_t i = 1; i < c.gpus.size(); ++i) {
+    valid = valid && c.gpus[i - 1] < c.gpus[i];
+  }
+  if (!valid || !communicators_.emplace(c.number, c).second) {
+    return absl::InternalError(
+        absl::StrCat("the coordinator's communicator ", c.number,
+                     " is not valid, or was announced before"));
+  }
+  if (c.first == 0) actions_->push_back(MakeCommunicatorId{c.number});
+  return absl::OkStatus();
+}
+
+absl::Status ExecutorEpoch::OnCommunicatorIdMade(
+    uint32_t number, const absl::StatusOr<std::string>& id) {
+  if (!id.ok()) {
+    return absl::Status(id.status().code(),
+                        absl::StrCat("NCCL cannot connect the GPUs of ",
+                                     info_.NodeText(info_.node_index), ": ",
+                                     id.status().message(), kNoNccl));
+  }
+  if (number > kMaxCommunicators) {  // of this node alone
+    actions_->push_back(ConnectGpus{communicators_.at(number), *id});
+    return absl::OkStatus();
+  }
+  proto::ExecutorMessage message;
+  message.mutable_communicator_id()->set_epoch(info_.epoch);
+  message.mutable_communicator_id()->set_number(number);
+  message.mutable_communicator_id()->set_id(*id);
+  Send(std::move(message));
+  return absl::OkStatus();
+}
+
+absl::Status ExecutorEpoch::OnCommunicatorId(const proto::CommunicatorId& m) {
+  const auto it = communicators_.find(m.number());
+  if (it == communicators_.end()) {
+    return absl::InternalError(absl::StrCat(
+        "the coordinator has sent an id of an unknown communicator ",
+        m.number()));
+  }
+  actions_->push_back(ConnectGpus{it->second, m.id()});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint32_t> ExecutorEpoch::LocalCommunicator(
+    const std::vector<uint32_t>& gpus) {
+  if (gpus.size() == 1) return 0;
+  const auto it = local_communicators_.find(gpus);
+  if (it != local_communicators_.end()) return it->second;
+  const size_t count = local_communicators_.size();
+  if (count >= kMaxLocalCommunicators) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "operations of this node use more than ", kMaxLocalCommunicators,
+        " different groups of GPUs; use fewer process sets, or set "
+        "MAYPOLE_GPU_MEMORY=host"));
+  }
+  const GpuCommunicator c{
+      .number = kMaxCommunicators + 1 + static_cast<uint32_t>(count),
+      .size = static_cast<uint32_t>(gpus.size()),
+      .first = 0,
+      .gpus = gpus};
+  local_communicators_.emplace(gpus, c.number);
+  communicators_.emplace(c.number, c);
+  actions_->push_back(MakeCommunicatorId{c.number});
+  return c.number;
+}
+
+// --- Operations --------------------------------------------------------------
 
 // The ranks' words come from shared memory: only places within their memories
-// are used, and all must be on one GPU.
-absl::StatusOr<GpuReduction> ExecutorEpoch::MakeGpuReduction(
+// are used, and only for what GPUs can do.
+absl::StatusOr<std::vector<GpuTensor>> ExecutorEpoch::GpuTensorsOf(
     const ReadySlot& ready, const SlotEntry& entry) const {
-  const Signature& s = ready.signatures.front();
-  GpuReduction out{.slot = ready.slot,
-                   .generation = ready.generation,
-                   .dtype = s.dtype,
-                   .op = s.op,
-                   .elements = static_cast<uint64_t>(s.Elements()),
-                   .prescale = s.prescale,
-                   .postscale = s.postscale};
-  if (s.op == Op::kAverage) out.divisor = entry.set->size();
-  bool valid = entry.kind == Kind::kAllreduce && out.elements > 0;
-  for (size_t i = 0; i < entry.set->locals.size() && valid; ++i) {
+  std::vector<GpuTensor> out;
+  if (ready.gpu_places.empty()) return out;
+  for (size_t i = 0; i < entry.set->locals.size(); ++i) {
+    const uint64_t bytes = ready.signatures[i].Bytes();
     const GpuPlace place = UnpackGpuPlace(ready.gpu_places[i]);
     const GpuMemoryId id{entry.set->locals[i], place.number};
     const auto it = gpu_memories_.find(id);
-    if (i == 0) out.gpu = place.gpu;
-    valid = it != gpu_memories_.end() && it->second.open &&
-            it->second.gpu == out.gpu && place.gpu == out.gpu &&
-            s.Bytes() <= it->second.bytes &&
-            place.offset <= it->second.bytes - s.Bytes();
-    out.tensors.push_back({id, place.offset});
-    if (valid) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rank ", entry.set->here[i], " has submitted ",
-        std::string(Name(entry.kind)), " '", entry.name, "' with ", s.Bytes(),
-        " bytes at offset ", place.offset, " of GPU memory ", place.number,
-        ", where it has not got them; has a process overwritten its shared "
-        "memory?"));
+    const bool valid = it != gpu_memories_.end() && it->second.open &&
+                       it->second.gpu == place.gpu &&
+                       bytes <= it->second.bytes &&
+                       place.offset <= it->second.bytes - bytes;
+    if (!valid) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "rank ", entry.set->here[i], " has submitted ",
+          std::string(Name(entry.kind)), " '", entry.name, "' with ", bytes,
+          " bytes at offset ", place.offset, " of GPU memory ", place.number,
+          ", where it has not got them; has a process overwritten its shared "
+          "memory?"));
+    }
+    out.push_back({id, place.offset, place.gpu});
   }
-  if (valid) return out;
+  const Signature& s = ready.signatures.front();
+  const bool one_gpu = !entry.set->negotiated() && GpusOf(out).size() == 1;
+  if (entry.kind == Kind::kAllreduce && s.Elements() > 0 &&
+      (one_gpu || (communicators_enabled_ && HasNcclType(s.dtype)))) {
+    return out;
+  }
   return absl::InvalidArgumentError(
       absl::StrCat(std::string(Name(entry.kind)), " '", entry.name,
-                   "' cannot run on a GPU; has a process overwritten its "
+                   "' cannot run on GPUs; has a process overwritten its "
                    "shared memory?"));
 }
 
@@ -104,52 +184,86 @@ absl::Status ExecutorEpoch::OnReadyOnGpu(const ReadySlot& ready,
   }
   const std::string node = info_.NodeText(info_.node_index);
   if (absl::Status s = CheckReadySlot(ready, *entry, node); !s.ok()) return s;
-  if (entry->reported > entry->answered)
-    return SubmittedTooEarly(ready, *entry);
-  entry->reported = ready.generation;
+  if (entry->on_gpu != 0) return SubmittedTooEarly(ready, *entry);
+  entry->reported = entry->answered = ready.generation;
   std::vector<std::pair<int, Signature>> all;
   for (size_t i = 0; i < ready.signatures.size(); ++i) {
     all.emplace_back(entry->set->here[i], ready.signatures[i]);
   }
   const std::string mismatch = DescribeMismatch(entry->name, all);
   if (!mismatch.empty()) {
-    entry->answered = ready.generation;
     actions_->push_back(FailSlot{ready.slot, ready.generation,
                                  Code::kFailedPrecondition, mismatch});
     return absl::OkStatus();
   }
   if (const int rank = FirstLeftOf(*entry->set); rank >= 0) {
-    entry->answered = ready.generation;
     FailForDeparture(ready.slot, ready.generation, rank);
     return absl::OkStatus();
   }
-  absl::StatusOr<GpuReduction> reduction = MakeGpuReduction(ready, *entry);
-  if (!reduction.ok()) return reduction.status();
-  actions_->push_back(ReduceOnGpu{*std::move(reduction)});
+  absl::StatusOr<std::vector<GpuTensor>> tensors = GpuTensorsOf(ready, *entry);
+  if (!tensors.ok()) return tensors.status();
+  const auto communicator = LocalCommunicator(GpusOf(*tensors));
+  if (!communicator.ok()) return communicator.status();
+  entry->signatures = ready.signatures;
+  entry->gpu_tensors = *std::move(tensors);
+  GpuRun run{.communicator = *communicator};
+  run.operations.push_back(MakeGpuOperation(ready.slot, *entry));
+  Begin(std::move(run));
   return absl::OkStatus();
 }
 
-absl::Status ExecutorEpoch::OnGpuReduced(uint32_t slot, uint32_t generation,
-                                         const absl::Status& status) {
-  SlotEntry* const entry = slots_.Get(slot);
-  if (entry == nullptr || entry->reported != generation) {
-    return absl::OkStatus();
+absl::Status ExecutorEpoch::RunOnGpus(const proto::Run& m) {
+  absl::StatusOr<GpuRun> run = runs_.AddOnGpus(m, &slots_);
+  if (!run.ok()) return run.status();
+  const auto it = communicators_.find(run->communicator);
+  for (const GpuOperation& op : run->operations) {
+    if (it != communicators_.end() && GpusOf(op.tensors) == it->second.gpus) {
+      continue;
+    }
+    return absl::InternalError(
+        absl::StrCat("the coordinator's run ", m.run(), " is on communicator ",
+                     m.communicator(),
+                     ", to which its tensors' GPUs do not "
+                     "belong"));
   }
-  entry->answered = generation;
-  if (status.ok()) {
-    actions_->push_back(CommitSlot{slot, generation});
-    return absl::OkStatus();
+  Begin(*std::move(run));
+  return absl::OkStatus();
+}
+
+void ExecutorEpoch::Begin(GpuRun run) {
+  for (const GpuOperation& op : run.operations) {
+    slots_.Get(op.slot)->on_gpu = op.generation;
   }
-  // The memory of a rank that has left is closed.
-  if (const int rank = FirstLeftOf(*entry->set); rank >= 0) {
-    FailForDeparture(slot, generation, rank);
-    return absl::OkStatus();
+  actions_->push_back(worker::RunOnGpus{std::move(run)});
+}
+
+absl::Status ExecutorEpoch::OnGpuRunEnded(const GpuRun& run,
+                                          const absl::Status& status) {
+  for (const GpuOperation& op : run.operations) {
+    SlotEntry* const entry = slots_.Get(op.slot);
+    if (entry == nullptr || entry->on_gpu != op.generation) continue;
+    entry->on_gpu = 0;
+    // The memory of a rank that has left is closed.
+    const int left = FirstLeftOf(*entry->set);
+    if (status.ok()) {
+      actions_->push_back(CommitSlot{op.slot, op.generation});
+    } else if (!entry->set->negotiated() && left >= 0) {
+      FailForDeparture(op.slot, op.generation, left,
+                       absl::StrCat(" (", status.message(), ")"));
+    } else {
+      gpus_lost_ = true;
+      // A lost node is no fault of NCCL's.
+      const bool of_nccl =
+          run.communicator != 0 && !absl::IsUnavailable(status);
+      const absl::string_view hint = of_nccl ? kNoNccl : "";
+      return absl::Status(status.code(),
+                          absl::StrCat(std::string(Name(entry->kind)), " '",
+                                       entry->name, "' failed on the GPU of ",
+                                       info_.NodeText(info_.node_index), ": ",
+                                       status.message(), hint));
+    }
   }
-  return absl::Status(
-      status.code(),
-      absl::StrCat(std::string(Name(entry->kind)), " '", entry->name,
-                   "' failed on the GPU of ", info_.NodeText(info_.node_index),
-                   ": ", status.message()));
+  return absl::OkStatus();
 }
 
 int ExecutorEpoch::FirstLeftOf(const NodeSet& set) const {
@@ -160,13 +274,13 @@ int ExecutorEpoch::FirstLeftOf(const NodeSet& set) const {
 }
 
 void ExecutorEpoch::FailForDeparture(uint32_t slot, uint32_t generation,
-                                     int rank) {
+                                     int rank, absl::string_view detail) {
   const SlotEntry& entry = *slots_.Get(slot);
   actions_->push_back(FailSlot{
       slot, generation, Code::kAborted,
       absl::StrCat(std::string(Name(entry.kind)), " '", entry.name, "': rank ",
-                   rank,
-                   " has shut down; operations that need it cannot run")});
+                   rank, " has shut down; operations that need it cannot run",
+                   detail)});
 }
 
 }  // namespace maypole::worker

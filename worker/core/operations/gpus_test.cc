@@ -38,6 +38,11 @@ class GpusTest : public ExecutorCoreTest {
     ready.gpu_places = {PackGpuPlace(place0), PackGpuPlace(place1)};
     return ready;
   }
+  void Ended(uint32_t slot, uint32_t generation, const absl::Status& status) {
+    GpuRun run;
+    run.operations.push_back({.slot = slot, .generation = generation});
+    core_.OnGpuRunEnded(run, status);
+  }
   // The text of the abort that has happened.
   std::string AbortText() {
     const auto aborts = Take<AbortBoard>();
@@ -103,12 +108,13 @@ TEST_F(GpusTest, TheExecutorReducesAndCommits) {
   const uint32_t slot = Slot("x").slot;
   core_.OnReadySlot(
       OnGpu(slot, 1, 1000, {1, 2, 256}, {1, 2, kMegabyte - 4096}));
-  const auto reductions = Take<ReduceOnGpu>();
-  ASSERT_EQ(reductions.size(), 1u);
-  const GpuReduction& r = reductions[0].reduction;
+  const auto runs = Take<RunOnGpus>();
+  ASSERT_EQ(runs.size(), 1u);
+  EXPECT_EQ(runs[0].run.communicator, 0u);
+  ASSERT_EQ(runs[0].run.operations.size(), 1u);
+  const GpuOperation& r = runs[0].run.operations[0];
   EXPECT_EQ(r.slot, slot);
   EXPECT_EQ(r.generation, 1u);
-  EXPECT_EQ(r.gpu, 2u);
   EXPECT_EQ(r.dtype, DType::kFloat32);
   EXPECT_EQ(r.op, Op::kAverage);
   EXPECT_EQ(r.elements, 1000u);
@@ -118,9 +124,10 @@ TEST_F(GpusTest, TheExecutorReducesAndCommits) {
   ASSERT_EQ(r.tensors.size(), 2u);
   EXPECT_EQ(r.tensors[0].memory, (GpuMemoryId{0, 1}));
   EXPECT_EQ(r.tensors[0].offset, 256u);
+  EXPECT_EQ(r.tensors[0].gpu, 2u);
   EXPECT_EQ(r.tensors[1].memory, (GpuMemoryId{1, 1}));
   EXPECT_EQ(r.tensors[1].offset, kMegabyte - 4096);
-  core_.OnGpuReduced(slot, 1, absl::OkStatus());
+  Ended(slot, 1, absl::OkStatus());
   const auto commits = Take<CommitSlot>();
   ASSERT_EQ(commits.size(), 1u);
   EXPECT_EQ(commits[0].slot, slot);
@@ -135,7 +142,7 @@ TEST_F(GpusTest, AReadyBitThatIsSetTwiceReducesOnce) {
   const ReadySlot ready = OnGpu(slot, 1, 100, {1, 0, 0}, {1, 0, 0});
   core_.OnReadySlot(ready);
   core_.OnReadySlot(ready);
-  EXPECT_EQ(Take<ReduceOnGpu>().size(), 1u);
+  EXPECT_EQ(Take<RunOnGpus>().size(), 1u);
 }
 
 TEST_F(GpusTest, ANameIsNotSubmittedAgainBeforeItsReductionHasEnded) {
@@ -166,7 +173,7 @@ TEST_P(ForgedPlaceTest, EndsTheEpochWithTheRanksName) {
   core_.OnReadySlot(OnGpu(slot, 1, 1000, {1, 0, 0}, GetParam()));
   std::string text;
   for (const Action& action : core_.TakeActions()) {
-    EXPECT_FALSE(std::holds_alternative<ReduceOnGpu>(action));
+    EXPECT_FALSE(std::holds_alternative<RunOnGpus>(action));
     const auto* abort = std::get_if<AbortBoard>(&action);
     if (abort != nullptr) text = abort->text;
   }
@@ -215,7 +222,7 @@ TEST_F(GpusTest, AnErrorOfTheGpuEndsTheEpochAndNamesTheOperation) {
   const uint32_t slot = Slot("x").slot;
   core_.OnReadySlot(OnGpu(slot, 1, 100, {1, 0, 0}, {1, 0, 0}));
   Drop();
-  core_.OnGpuReduced(slot, 1, absl::InternalError("GPU-1: launch failed"));
+  Ended(slot, 1, absl::InternalError("GPU-1: launch failed"));
   const std::string text = AbortText();
   EXPECT_NE(text.find("allreduce 'x' failed on the GPU of node n0"),
             std::string::npos)
@@ -240,7 +247,7 @@ TEST_F(GpusTest, ADepartedRanksMemoryIsClosedAndItsOperationsFail) {
   ASSERT_EQ(closed.size(), 1u);
   EXPECT_EQ(closed[0].local, 1u);
   // One was running, one comes from the board now.
-  core_.OnGpuReduced(x, 1, absl::UnavailableError("closed"));
+  Ended(x, 1, absl::UnavailableError("closed"));
   core_.OnReadySlot(OnGpu(y, 1, 100, {1, 0, 0}, {1, 0, 0}));
   const auto fails = Take<FailSlot>();
   ASSERT_EQ(fails.size(), 2u);

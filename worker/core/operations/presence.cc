@@ -49,6 +49,8 @@ void PresenceBatch::Add(const SlotEntry& entry) {
     }
   }
   op.mutable_splits()->Add(entry.splits.begin(), entry.splits.end());
+  const std::vector<uint32_t> gpus = GpusOf(entry.gpu_tensors);
+  op.mutable_gpus()->Add(gpus.begin(), gpus.end());
   waiting_.push_back(std::move(op));
 }
 

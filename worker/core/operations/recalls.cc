@@ -29,7 +29,7 @@ void SlotRecalls::Note(const IdleSlot& idle) {
 bool SlotRecalls::IsCandidate(uint32_t slot) const {
   const SlotEntry* const entry = slots_.Get(slot);
   if (entry == nullptr || entry->asked != 0 || entry->retiring ||
-      entry->reported != entry->answered) {
+      entry->reported != entry->answered || entry->on_gpu != 0) {
     return false;
   }
   // A rank that owes an answer is asked for no further slots.

@@ -28,7 +28,51 @@ void Begin(const SlotEntry& entry, RunSpec* spec) {
   spec->finish.scale = s.postscale;
 }
 
+// The entry of a run's operation, which this node has reported as present.
+absl::StatusOr<SlotEntry*> Resolve(const proto::Run& run,
+                                   const proto::RunOperation& op,
+                                   SlotTable* slots, uint32_t* slot) {
+  SlotEntry* const entry = slots->Resolve(
+      op.id(), op.has_identity() ? &op.identity() : nullptr, slot);
+  if (entry == nullptr) {
+    return Misfit(run, absl::StrCat("operation ", op.id(), " is not known"));
+  }
+  const std::string name =
+      absl::StrCat(std::string(Name(entry->kind)), " '", entry->name, "'");
+  const uint32_t reported = entry->CountOf(entry->reported);
+  if (reported != op.generation()) {
+    return Misfit(run, absl::StrCat(name, " is at generation ", reported,
+                                    ", not ", op.generation()));
+  }
+  if (op.generation() == 0) {  // a run needs a signature
+    return Misfit(run, absl::StrCat(name, " was never reported"));
+  }
+  return entry;
+}
+
+absl::Status CheckCount(const proto::Run& run) {
+  const int count = run.operations_size();
+  if (count >= 1 && count <= static_cast<int>(kMaxRunOperations)) {
+    return absl::OkStatus();
+  }
+  return Misfit(run, absl::StrCat("it has ", count, " operations"));
+}
+
 }  // namespace
+
+GpuOperation MakeGpuOperation(uint32_t slot, const SlotEntry& entry) {
+  const Signature& s = entry.signatures.front();
+  return {.slot = slot,
+          .generation = entry.reported,
+          .kind = s.kind,
+          .dtype = s.dtype,
+          .op = s.op,
+          .elements = static_cast<uint64_t>(s.Elements()),
+          .prescale = s.prescale,
+          .divisor = s.op == Op::kAverage ? entry.set->size() : 1,
+          .postscale = s.postscale,
+          .tensors = entry.gpu_tensors};
+}
 
 RunQueue::RunQueue(uint32_t job_size, uint32_t node, uint32_t records)
     : job_size_(job_size), node_(node), generations_(records, 0) {
@@ -36,10 +80,32 @@ RunQueue::RunQueue(uint32_t job_size, uint32_t node, uint32_t records)
   for (uint32_t i = 0; i < kMatrices; ++i) free_matrices_.push_back(i);
 }
 
-absl::Status RunQueue::Add(const proto::Run& run, SlotTable* slots) {
-  if (run.run() != last_run_ + 1) {
-    return Misfit(run, absl::StrCat("run ", last_run_ + 1, " was expected"));
+absl::Status RunQueue::CheckNumber(const proto::Run& run) const {
+  if (run.run() == last_run_ + 1) return CheckCount(run);
+  return Misfit(run, absl::StrCat("run ", last_run_ + 1, " was expected"));
+}
+
+absl::StatusOr<GpuRun> RunQueue::AddOnGpus(const proto::Run& run,
+                                           SlotTable* slots) {
+  if (absl::Status s = CheckNumber(run); !s.ok()) return s;
+  GpuRun out{.communicator = run.communicator()};
+  for (const proto::RunOperation& op : run.operations()) {
+    uint32_t slot = 0;
+    const absl::StatusOr<SlotEntry*> entry = Resolve(run, op, slots, &slot);
+    if (!entry.ok()) return entry.status();
+    if ((*entry)->gpu_tensors.empty()) {
+      return Misfit(run, absl::StrCat("the tensors of '", (*entry)->name,
+                                      "' are not on GPUs here"));
+    }
+    (*entry)->answered = (*entry)->reported;
+    out.operations.push_back(MakeGpuOperation(slot, **entry));
   }
+  last_run_ = run.run();
+  return out;
+}
+
+absl::Status RunQueue::Add(const proto::Run& run, SlotTable* slots) {
+  if (absl::Status s = CheckNumber(run); !s.ok()) return s;
   if (waiting_.size() >= kMaxQueuedRuns) {
     return absl::ResourceExhaustedError(
         absl::StrCat(kMaxQueuedRuns, " runs are queued for this node's ranks"));
@@ -53,29 +119,13 @@ absl::Status RunQueue::Add(const proto::Run& run, SlotTable* slots) {
 
 absl::StatusOr<RunSpec> RunQueue::LayOut(const proto::Run& run,
                                          SlotTable* slots) const {
-  const int count = run.operations_size();
-  if (count < 1 || count > static_cast<int>(kMaxRunOperations)) {
-    return Misfit(run, absl::StrCat("it has ", count, " operations"));
-  }
   RunSpec spec;
   const SlotEntry* first = nullptr;
   for (const proto::RunOperation& op : run.operations()) {
     uint32_t slot = 0;
-    SlotEntry* entry = slots->Resolve(
-        op.id(), op.has_identity() ? &op.identity() : nullptr, &slot);
-    if (entry == nullptr) {
-      return Misfit(run, absl::StrCat("operation ", op.id(), " is not known"));
-    }
-    const uint32_t reported = entry->CountOf(entry->reported);
-    if (reported != op.generation()) {
-      return Misfit(run, absl::StrCat(std::string(Name(entry->kind)), " '",
-                                      entry->name, "' is at generation ",
-                                      reported, ", not ", op.generation()));
-    }
-    if (op.generation() == 0) {  // the run's layout needs a signature
-      return Misfit(run, absl::StrCat(std::string(Name(entry->kind)), " '",
-                                      entry->name, "' was never reported"));
-    }
+    const absl::StatusOr<SlotEntry*> found = Resolve(run, op, slots, &slot);
+    if (!found.ok()) return found.status();
+    SlotEntry* const entry = *found;
     entry->answered = entry->reported;
     if (first == nullptr) {
       first = entry;

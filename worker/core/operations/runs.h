@@ -21,10 +21,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/coordinator.pb.h"
+#include "worker/core/operations/gpu_run.h"
 #include "worker/core/operations/run_spec.h"
 #include "worker/core/operations/slots.h"
 
 namespace maypole::worker {
+
+// The operation of `entry.reported`, with its tensors on this node's GPUs.
+GpuOperation MakeGpuOperation(uint32_t slot, const SlotEntry& entry);
 
 class RunQueue {
  public:
@@ -35,6 +39,8 @@ class RunQueue {
   // Checks and queues the next run. After an error, coordinator and executor
   // are out of step, and the epoch cannot continue.
   absl::Status Add(const proto::Run& run, SlotTable* slots);
+  // Checks the next run, which GPUs execute: it needs no record.
+  absl::StatusOr<GpuRun> AddOnGpus(const proto::Run& run, SlotTable* slots);
   // All local ranks have left the run that used the record.
   void Free(uint32_t record);
   // Returns the next run, with record and generation, if one is queued and a
@@ -42,6 +48,7 @@ class RunQueue {
   std::optional<RunSpec> Take();
 
  private:
+  absl::Status CheckNumber(const proto::Run& run) const;
   absl::StatusOr<RunSpec> LayOut(const proto::Run& run, SlotTable* slots) const;
   absl::Status Place(const proto::Run& run, const SlotEntry& entry,
                      uint32_t slot, RunSpec* spec) const;

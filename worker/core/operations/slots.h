@@ -24,6 +24,7 @@
 #include "common/board/urgent.h"
 #include "common/wire/signature.h"
 #include "proto/coordinator.pb.h"
+#include "worker/core/operations/gpu_run.h"
 #include "worker/core/operations/sets.h"
 
 namespace maypole::worker {
@@ -35,13 +36,16 @@ struct SlotEntry {
   uint32_t id = 0;     // the coordinator's; 0: not known
   uint32_t first = 0;  // generation before the name's first
   uint32_t base = 0;   // the coordinator's count 0
-  // Last generation reported as present, or given to a GPU.
+  // Last generation reported as present, or given to GPUs.
   uint32_t reported = 0;
   std::vector<Signature> signatures;  // of `reported`, by local member
   std::vector<int64_t> splits;        // of `reported`; alltoall
-  Urgency urgency = Urgency::kNone;   // of `reported`, as it was reported
-  uint32_t answered = 0;              // last generation that ran or failed
-  uint32_t splits_number = 0;         // as SlotHeader.splits on the board
+  // Of `reported`, by local member. Empty: not all tensors are on GPUs.
+  std::vector<GpuTensor> gpu_tensors;
+  Urgency urgency = Urgency::kNone;  // of `reported`, as it was reported
+  uint32_t answered = 0;             // last generation that ran or failed
+  uint32_t on_gpu = 0;               // generation that GPUs execute now; or 0
+  uint32_t splits_number = 0;        // as SlotHeader.splits on the board
 
   // See recalls.h.
   uint64_t holders = 0;   // local ranks that know the slot's number

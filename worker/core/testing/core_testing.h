@@ -27,8 +27,13 @@ inline session::Hello MakeHello(int rank, int size, int local_rank,
 // A core of node n0, with ranks 0 and 1 of a job on `nodes` nodes.
 class ExecutorCoreTest : public testing::Test {
  protected:
-  explicit ExecutorCoreTest(uint32_t slots = kMaxSlots)
-      : core_({.job = "job", .node = "n0", .host = "hosta", .slots = slots}) {
+  explicit ExecutorCoreTest(uint32_t slots = kMaxSlots,
+                            uint32_t nccl_version = 0)
+      : core_({.job = "job",
+               .node = "n0",
+               .host = "hosta",
+               .slots = slots,
+               .nccl_version = nccl_version}) {
     core_.OnTime(0);
   }
 

@@ -14,7 +14,7 @@
 namespace maypole::worker {
 namespace {
 
-constexpr size_t kPageBytes = 4096;
+constexpr size_t kPageBytes = 8192;
 static_assert(sizeof(StatsPage) <= kPageBytes);
 
 absl::StatusOr<Mapping> Map(int fd) {

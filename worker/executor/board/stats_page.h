@@ -15,6 +15,7 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -71,6 +72,28 @@ struct StatsHistogram {
   }
 };
 
+using GpuUuid = std::array<uint8_t, 16>;
+
+// What a job does on one GPU of the node.
+struct GpuStats {
+  using Counter = std::atomic<uint64_t>;
+
+  Counter uuid_words[2];
+  Counter memory_bytes;  // gauge
+  Counter operations;
+  Counter operation_bytes;
+  Counter operation_ns;
+
+  GpuUuid uuid() const {
+    const std::array<uint64_t, 2> words = {uuid_words[0], uuid_words[1]};
+    return std::bit_cast<GpuUuid>(words);
+  }
+  void set_uuid(const GpuUuid& uuid) {
+    const auto words = std::bit_cast<std::array<uint64_t, 2>>(uuid);
+    for (size_t i = 0; i < words.size(); ++i) uuid_words[i] = words[i];
+  }
+};
+
 struct StatsPage {
   using Counter = std::atomic<uint64_t>;
 
@@ -95,6 +118,8 @@ struct StatsPage {
   // if there is none) and for how long others have slept for it.
   Counter rank_number[kMaxLocalRanks];
   Counter late_ns[kMaxLocalRanks];
+  Counter gpu_count;  // entries of `gpus` that are in use
+  GpuStats gpus[kMaxGpus];
 
   void Count(ErrorKind kind) { Add(errors[static_cast<int>(kind)], 1); }
   // Sets the ranks of a new epoch, by local rank. Ranks keep their late_ns.

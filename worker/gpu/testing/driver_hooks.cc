@@ -1,7 +1,9 @@
 #include "worker/gpu/testing/driver_hooks.h"
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <thread>
 
 #include "tests/gpu/fake/fake_testing.h"
 
@@ -107,6 +109,11 @@ DriverHooks::DriverHooks() {
                         unsigned bx, unsigned by, unsigned bz, unsigned shared,
                         CUstream stream, void** arguments, void** extra) {
     DriverHooks& hooks = Hooks();
+    ++hooks.hanging_launches;
+    while (hooks.launch_hangs) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    --hooks.hanging_launches;
     if (const CUresult error = Take(hooks.launch_error)) return error;
     if (CUdeviceptr flag = hooks.flag_; flag != 0) {
       void* wait_arguments[] = {&flag};
@@ -121,6 +128,7 @@ DriverHooks::DriverHooks() {
 
 void DriverHooks::Reset() {
   flag_ = 0;
+  launch_hangs = false;
   for (auto* error :
        {&launch_error, &record_error, &query_error, &get_function_error}) {
     *error = CUDA_SUCCESS;

@@ -39,6 +39,10 @@ class DriverHooks {
   // All calls, until it is reset.
   std::atomic<cuda::CUresult> get_function_error;
 
+  // Launches do not return until it is false.
+  std::atomic<bool> launch_hangs;
+  std::atomic<int> hanging_launches;
+
   // What the process has now.
   std::atomic<int> mapped, reserved, imported, allocated, events, streams;
   std::atomic<int> launches;  // so far

@@ -106,10 +106,23 @@ EpochGpus::Callbacks GpuRunnerFixture::Recording() {
                 opened_.insert_or_assign(id, std::move(opened));
                 changed_.notify_all();
               },
-          .on_reduced =
-              [this](const GpuReduction& reduction, absl::Status status) {
+          .on_ended =
+              [this](const GpuRun& run, absl::Status status) {
                 std::lock_guard lock(mutex_);
-                reduced_.emplace_back(reduction.slot, std::move(status));
+                ended_.emplace_back(run.operations.at(0).slot,
+                                    std::move(status));
+                changed_.notify_all();
+              },
+          .on_communicator_id =
+              [this](uint32_t number, absl::StatusOr<std::string> id) {
+                std::lock_guard lock(mutex_);
+                ids_.insert_or_assign(number, std::move(id));
+                changed_.notify_all();
+              },
+          .on_abort_stuck =
+              [this](std::string text) {
+                std::lock_guard lock(mutex_);
+                stuck_.push_back(std::move(text));
                 changed_.notify_all();
               }};
 }
@@ -147,34 +160,54 @@ bool GpuRunnerFixture::Answered(GpuMemoryId id) {
   return opened_.contains(id);
 }
 
-GpuReduction GpuRunnerFixture::ReductionOf(
-    const std::vector<GpuMemoryId>& memories, uint64_t elements,
-    uint32_t slot) {
-  GpuReduction r;
-  r.slot = slot;
-  r.elements = elements;
-  for (const GpuMemoryId& id : memories) r.tensors.push_back({id, 0});
-  return r;
+GpuRun GpuRunnerFixture::SumOf(const std::vector<GpuMemoryId>& memories,
+                               uint64_t elements, uint32_t slot) {
+  GpuOperation o;
+  o.slot = slot;
+  o.elements = elements;
+  for (const GpuMemoryId& id : memories) o.tensors.push_back({id, 0, 0});
+  return {.operations = {o}};
 }
 
-absl::Status GpuRunnerFixture::Reduced(uint32_t slot) {
+absl::Status GpuRunnerFixture::Ended(uint32_t slot) {
   std::unique_lock lock(mutex_);
-  auto it = reduced_.end();
+  auto it = ended_.end();
   const bool found = changed_.wait_for(lock, kLong, [&] {
-    it = std::find_if(reduced_.begin(), reduced_.end(),
+    it = std::find_if(ended_.begin(), ended_.end(),
                       [&](const auto& r) { return r.first == slot; });
-    return it != reduced_.end();
+    return it != ended_.end();
   });
   if (found) return it->second;
   ADD_FAILURE() << "no end of slot " << slot;
   return absl::DeadlineExceededError("no end");
 }
 
-std::vector<uint32_t> GpuRunnerFixture::ReducedSlots() {
+bool GpuRunnerFixture::HasEnded(uint32_t slot) {
+  std::lock_guard lock(mutex_);
+  return std::any_of(ended_.begin(), ended_.end(),
+                     [&](const auto& r) { return r.first == slot; });
+}
+
+std::vector<uint32_t> GpuRunnerFixture::EndedSlots() {
   std::lock_guard lock(mutex_);
   std::vector<uint32_t> slots;
-  for (const auto& [slot, status] : reduced_) slots.push_back(slot);
+  for (const auto& [slot, status] : ended_) slots.push_back(slot);
   return slots;
+}
+
+absl::StatusOr<std::string> GpuRunnerFixture::NewId(uint32_t number) {
+  runner().MakeCommunicatorId(number);
+  std::unique_lock lock(mutex_);
+  if (!changed_.wait_for(lock, kLong, [&] { return ids_.contains(number); })) {
+    ADD_FAILURE() << "no id";
+    return absl::DeadlineExceededError("no id");
+  }
+  return std::move(ids_.extract(number).mapped());
+}
+
+std::vector<std::string> GpuRunnerFixture::stuck() {
+  std::lock_guard lock(mutex_);
+  return stuck_;
 }
 
 bool GpuRunnerFixture::Becomes(const std::function<bool()>& condition) {

@@ -5,8 +5,8 @@
 //   TEST_F(MyTest, Adds) {
 //     RankMemory a = Create(kMiB2);
 //     ASSERT_TRUE(OpenNow({0, 1}, a).ok());
-//     runner().Reduce(ReductionOf({{0, 1}}, DType::kFloat32, 16));
-//     EXPECT_TRUE(Reduced(0).ok());
+//     runner().Run(SumOf({{0, 1}}, 16));
+//     EXPECT_TRUE(Ended(0).ok());
 //   }
 //
 // Thread contract: the test's thread calls everything; the runner's callbacks
@@ -25,6 +25,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -67,7 +68,10 @@ class GpuRunnerFixture : public cuda::fake::FakeTest {
 
   GpuRunner& runner() { return *runner_; }
   void DestroyRunner() { runner_.reset(); }
-  void NewRunner() { runner_ = std::make_unique<GpuRunner>(Recording()); }
+  void NewRunner() {
+    runner_ =
+        std::make_unique<GpuRunner>(Recording(), nccl_library_, timeouts_);
+  }
   static DriverHooks& hooks() { return DriverHooks::Get(); }
 
   // Destroyed at the end of the test.
@@ -82,12 +86,21 @@ class GpuRunnerFixture : public cuda::fake::FakeTest {
   absl::StatusOr<Opened> Answer(GpuMemoryId id);
   bool Answered(GpuMemoryId id);
 
-  // A sum of tensors at the beginning of the memories, with this slot.
-  static GpuReduction ReductionOf(const std::vector<GpuMemoryId>& memories,
-                                  uint64_t elements, uint32_t slot = 0);
-  // What on_reduced() said about the slot.
-  absl::Status Reduced(uint32_t slot);
-  std::vector<uint32_t> ReducedSlots();  // in the order of the callbacks
+  // A sum of tensors at the beginning of the memories of GPU 0, with this slot.
+  static GpuRun SumOf(const std::vector<GpuMemoryId>& memories,
+                      uint64_t elements, uint32_t slot = 0);
+  // What on_ended() said about the run whose first operation has the slot.
+  absl::Status Ended(uint32_t slot);
+  bool HasEnded(uint32_t slot);
+  std::vector<uint32_t> EndedSlots();  // in the order of the callbacks
+
+  // What on_communicator_id() and on_abort_stuck() said.
+  absl::StatusOr<std::string> NewId(uint32_t number);
+  std::vector<std::string> stuck();
+
+  // Of the next NewRunner().
+  std::string nccl_library_;
+  NcclTimeouts timeouts_;
 
   // False if it is not so within kLong.
   static bool Becomes(const std::function<bool()>& condition);
@@ -98,7 +111,9 @@ class GpuRunnerFixture : public cuda::fake::FakeTest {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<GpuMemoryId, absl::StatusOr<Opened>> opened_;
-  std::vector<std::pair<uint32_t, absl::Status>> reduced_;
+  std::vector<std::pair<uint32_t, absl::Status>> ended_;
+  std::map<uint32_t, absl::StatusOr<std::string>> ids_;
+  std::vector<std::string> stuck_;
   std::vector<RankMemory> memories_;
   std::unique_ptr<GpuRunner> runner_;
 };

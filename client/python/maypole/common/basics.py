@@ -174,8 +174,11 @@ def gloo_built() -> bool:
 
 
 def nccl_built() -> int:
-    """0: this version does not use NCCL."""
-    return 0
+    """21800: NCCL 2.18 or newer is used, by the executors, where there is one.
+
+    Nothing is compiled against NCCL; a GPU need not be present.
+    """
+    return 21800
 
 
 def ddl_built() -> bool:

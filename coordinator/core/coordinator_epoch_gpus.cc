@@ -1,0 +1,56 @@
+// CoordinatorEpoch: the GPUs that reduce together by NCCL.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/limits.h"
+#include "coordinator/core/coordinator_epoch.h"
+
+namespace maypole::coordinator {
+
+// NCCL refuses to connect GPUs whose processes have different versions of it.
+uint32_t CoordinatorEpoch::AgreedNccl(JobOutput* out) const {
+  const uint32_t first = nccl_versions_.front();
+  for (size_t i = 1; i < members_.size(); ++i) {
+    if (nccl_versions_[i] == first) continue;
+    out->Warn(absl::StrCat(LogPrefix("no_nccl"), " ", members_[0].node, "=",
+                           first, " ", members_[i].node, "=", nccl_versions_[i],
+                           " reason=\"the nodes' executors must have the same "
+                           "version of NCCL; CUDA tensors are copied through "
+                           "host memory\""));
+    return 0;
+  }
+  return first;
+}
+
+void CoordinatorEpoch::TellCommunicators(JobOutput* out) {
+  for (const Communicator& c : communicators_.TakeNew()) {
+    for (const Communicator::Part& part : c.parts) {
+      proto::CoordinatorMessage message;
+      proto::Communicator* m = message.mutable_communicator();
+      m->set_epoch(number_);
+      m->set_number(c.number);
+      m->set_size(c.size);
+      m->set_first(part.first);
+      m->mutable_gpus()->Assign(part.gpus.begin(), part.gpus.end());
+      ToNode(part.node, std::move(message), out);
+    }
+  }
+}
+
+absl::Status CoordinatorEpoch::OnCommunicatorId(
+    size_t node, const proto::CommunicatorId& message, JobOutput* out) {
+  Communicator* const c = communicators_.Get(message.number());
+  if (c == nullptr || c->has_id || c->parts.front().node != node ||
+      message.id().empty() || message.id().size() > kMaxCommunicatorIdBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "an id of ", message.id().size(), " bytes for communicator ",
+        message.number(), ", which this node must not give"));
+  }
+  c->has_id = true;
+  proto::CoordinatorMessage m;
+  *m.mutable_communicator_id() = message;
+  for (const Communicator::Part& part : c->parts) ToNode(part.node, m, out);
+  return absl::OkStatus();
+}
+
+}  // namespace maypole::coordinator

@@ -1,0 +1,70 @@
+"""Deaths at random moments of allreduces over several GPUs: nobody hangs, nothing is left.
+
+The length of the whole: RUNS runs. A failing run prints its number; `RUNS=1
+FIRST=n` repeats it (with other timing).
+"""
+
+import os
+import random
+import signal
+import time
+import unittest
+
+import harness
+import nccl_test
+
+FIRST = int(os.environ.get("FIRST", "0"))
+RUNS = int(os.environ.get("RUNS", "200"))
+
+
+class NcclKillsTest(unittest.TestCase):
+
+    def kill(self, r, job, pid):
+        job.touch("go")
+        time.sleep(r.uniform(0, 0.3))
+        harness.kill(pid, signal.SIGKILL)
+        return time.time()
+
+    def check(self, job, dead, killed, pattern, seconds):
+        # maypolerun ends nobody before kFailureGrace (5 s), which begins when a rank
+        # ends badly: the one that was killed, as survivors end well.
+        status = job.wait(30)
+        self.assertEqual(status, 128 + signal.SIGKILL if dead else 0)
+        for rank in range(8):
+            if rank in dead:
+                continue
+            self.assertTrue(os.path.exists(os.path.join(job.dir, "rank.%d.json" % rank)), "rank %d hung" % rank)
+            text, when = job.record(rank)["error"]
+            self.assertRegex(text, pattern)
+            self.assertLess(when - killed, seconds)
+
+    def play(self, run):
+        r = random.Random(run)
+        nodes = r.choice([1, 2, 2])
+        kind = r.choice(["rank", "rank", "executor", "executor", "agent"])
+        nccl = "seed=%d,late=1000" % run + r.choice(["", ",peer_death=error"])
+        rounds = 12 if kind == "agent" else 100000
+        with nccl_test.several([rounds, run, "wait_at", 2], nodes, fake="seed=%d" % run, nccl=nccl) as job:
+            for rank in range(8):
+                job.await_file("rank.%d.waits" % rank)
+            if kind == "rank":
+                rank = r.randrange(8)
+                killed = self.kill(r, job, job.rank_pid(rank))
+                self.check(job, [rank], killed, r"rank %d\b" % rank, nccl_test.RANK_SECONDS)
+            elif kind == "executor":
+                killed = self.kill(r, job, r.choice(job.executors()))
+                self.check(job, [], killed, "executor|agent", nccl_test.EXECUTOR_SECONDS)
+            else:  # the executor goes on without its agent
+                self.kill(r, job, r.choice(job.daemons("maypole-worker")))
+                job.check_ok()
+                self.assertEqual({record["error"] for record in job.records()}, {None})
+            self.assertEqual(job.free_bytes(), job.total_bytes())
+
+    def test_random_deaths(self):
+        for run in range(FIRST, FIRST + RUNS):
+            with self.subTest(run=run):
+                self.play(run)
+
+
+if __name__ == "__main__":
+    unittest.main()

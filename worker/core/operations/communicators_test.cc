@@ -1,0 +1,299 @@
+// Operations on several GPUs, of one node and of two.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "common/board/gpu_place.h"
+#include "worker/core/testing/core_testing.h"
+
+namespace maypole::worker {
+namespace {
+
+constexpr uint64_t kMegabyte = 1 << 20;
+constexpr uint32_t kNccl = 22809;
+
+class CommunicatorsTest : public ExecutorCoreTest {
+ protected:
+  CommunicatorsTest() : ExecutorCoreTest(kMaxSlots, kNccl) {}
+
+  // Local rank 0 gets memory on one GPU, local rank 1 on another one.
+  void OpenMemories(uint32_t gpu0, uint32_t gpu1) {
+    uint32_t local = 0;
+    for (const uint32_t gpu : {gpu0, gpu1}) {
+      auto request = session::Make<session::GpuMemoryRequest>();
+      request.number = 1;
+      request.sharing = static_cast<uint32_t>(session::GpuSharing::kDescriptor);
+      request.bytes = kMegabyte;
+      core_.OnGpuMemoryRequest(1 + local, request);
+      core_.OnGpuMemoryOpened({local, 1}, OpenedGpuMemory{.gpu = gpu});
+      ++local;
+    }
+    Drop();
+  }
+  ReadySlot OnGpus(uint32_t slot, uint32_t generation, uint32_t gpu0,
+                   uint32_t gpu1, DType dtype = DType::kFloat32) {
+    ReadySlot ready = Ready(slot, generation, Kind::kAllreduce, 1000, 1000);
+    for (Signature& s : ready.signatures) {
+      s.dtype = dtype;
+      s.op = Op::kSum;
+      s.postscale = 1.0;
+    }
+    ready.gpu_places = {PackGpuPlace({1, gpu0, 256}),
+                        PackGpuPlace({1, gpu1, 512})};
+    return ready;
+  }
+  void StartTwo(uint32_t nccl_of_all) {
+    Join(4);
+    core_.OnCoordinator(StartMessage(1, 2));
+    core_.OnBackendPrepared(std::vector<std::string>{"", "a"});
+    for (const proto::ExecutorMessage& m : TakeSent()) {
+      if (m.has_endpoint()) endpoint_nccl_ = m.endpoint().nccl_version();
+    }
+    proto::CoordinatorMessage m;
+    m.mutable_endpoints()->set_epoch(1);
+    m.mutable_endpoints()->add_addresses("");
+    m.mutable_endpoints()->add_addresses("b");
+    m.mutable_endpoints()->set_nccl_version(nccl_of_all);
+    core_.OnCoordinator(m);
+    core_.OnBackendConnected(absl::OkStatus());
+    const auto boards = Take<CreateBoard>();
+    ASSERT_EQ(boards.size(), 1u);
+    config_ = boards[0].config;
+    core_.OnBoardCreated(absl::OkStatus());
+    Drop();
+  }
+  void Announce(uint32_t number, uint32_t first,
+                const std::vector<uint32_t>& gpus, uint32_t size = 4) {
+    proto::CoordinatorMessage m;
+    m.mutable_communicator()->set_epoch(1);
+    m.mutable_communicator()->set_number(number);
+    m.mutable_communicator()->set_size(size);
+    m.mutable_communicator()->set_first(first);
+    m.mutable_communicator()->mutable_gpus()->Assign(gpus.begin(), gpus.end());
+    core_.OnCoordinator(m);
+  }
+  std::string AbortText() {
+    const auto aborts = Take<AbortBoard>();
+    return aborts.size() == 1 ? aborts[0].text : "";
+  }
+
+  uint32_t endpoint_nccl_ = 0;
+  BoardConfig config_;
+};
+
+TEST_F(CommunicatorsTest, GpusOfOneNodeConnectThemselves) {
+  StartOneNode();
+  OpenMemories(3, 5);
+  const uint32_t slot = Slot("x").slot;
+  core_.OnReadySlot(OnGpus(slot, 1, 3, 5));
+  const auto actions = core_.TakeActions();
+  ASSERT_EQ(actions.size(), 2u);
+  const uint32_t number = std::get<MakeCommunicatorId>(actions[0]).number;
+  const GpuRun run = std::get<RunOnGpus>(actions[1]).run;
+  EXPECT_EQ(run.communicator, number);
+  ASSERT_EQ(run.operations.size(), 1u);
+  EXPECT_EQ(GpusOf(run.operations[0].tensors), (std::vector<uint32_t>{3, 5}));
+  core_.OnCommunicatorIdMade(number, std::string("id"));
+  const auto connects = Take<ConnectGpus>();
+  ASSERT_EQ(connects.size(), 1u);
+  EXPECT_EQ(connects[0].id, "id");
+  EXPECT_EQ(connects[0].communicator.number, number);
+  EXPECT_EQ(connects[0].communicator.size, 2u);
+  EXPECT_EQ(connects[0].communicator.first, 0u);
+  EXPECT_EQ(connects[0].communicator.gpus, (std::vector<uint32_t>{3, 5}));
+  core_.OnGpuRunEnded(run, absl::OkStatus());
+  EXPECT_EQ(Take<CommitSlot>().size(), 1u);
+
+  // The same GPUs use the same communicator.
+  core_.OnReadySlot(OnGpus(Slot("y").slot, 1, 3, 5));
+  const auto again = core_.TakeActions();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(std::get<RunOnGpus>(again[0]).run.communicator, number);
+}
+
+TEST_F(CommunicatorsTest, AnIdThatCannotBeMadeEndsTheEpoch) {
+  StartOneNode();
+  OpenMemories(0, 1);
+  core_.OnReadySlot(OnGpus(Slot("x").slot, 1, 0, 1));
+  const uint32_t number = Take<MakeCommunicatorId>().at(0).number;
+  core_.OnCommunicatorIdMade(number, absl::UnavailableError("no interface"));
+  EXPECT_NE(AbortText().find("NCCL cannot connect the GPUs of node n0 (host "
+                             "host0): no interface"),
+            std::string::npos);
+}
+
+TEST_F(CommunicatorsTest, WhatNcclHasNoTypeForIsRefused) {
+  StartOneNode();
+  OpenMemories(0, 1);
+  core_.OnReadySlot(OnGpus(Slot("x").slot, 1, 0, 1, DType::kInt16));
+  EXPECT_NE(AbortText().find("allreduce 'x' cannot run on GPUs"),
+            std::string::npos);
+}
+
+TEST_F(CommunicatorsTest, TwoNodesRunInTheCoordinatorsOrder) {
+  StartTwo(kNccl);
+  EXPECT_EQ(endpoint_nccl_, kNccl);
+  EXPECT_EQ(config_.gpu_communicators, 1u);
+  OpenMemories(2, 1);
+  const uint32_t slot = Slot("x").slot;
+  core_.OnReadySlot(OnGpus(slot, 1, 2, 1));
+  const auto sent = TakeSent();
+  ASSERT_EQ(sent.size(), 1u);
+  const proto::PresentOperation& present = sent[0].presence().operations(0);
+  EXPECT_EQ(std::vector<uint32_t>(present.gpus().begin(), present.gpus().end()),
+            (std::vector<uint32_t>{1, 2}));
+
+  Announce(1, 0, {1, 2});
+  EXPECT_EQ(Take<MakeCommunicatorId>().at(0).number, 1u);
+  core_.OnCommunicatorIdMade(1, std::string("id"));
+  const auto ids = TakeSent();
+  ASSERT_EQ(ids.size(), 1u);
+  EXPECT_EQ(ids[0].communicator_id().number(), 1u);
+  EXPECT_EQ(ids[0].communicator_id().id(), "id");
+  proto::CoordinatorMessage id;
+  *id.mutable_communicator_id() = ids[0].communicator_id();
+  core_.OnCoordinator(id);
+  EXPECT_EQ(Take<ConnectGpus>().at(0).communicator.size, 4u);
+
+  proto::CoordinatorMessage execute;
+  proto::Run* run = AddRun(&execute, 1);
+  AddOperation(run, 9, "x", Kind::kAllreduce, 1);
+  run->set_communicator(1);
+  core_.OnCoordinator(execute);
+  const auto runs = Take<RunOnGpus>();
+  ASSERT_EQ(runs.size(), 1u);
+  EXPECT_EQ(runs[0].run.communicator, 1u);
+  EXPECT_EQ(runs[0].run.operations[0].slot, slot);
+  EXPECT_EQ(runs[0].run.operations[0].elements, 1000u);
+  core_.OnGpuRunEnded(runs[0].run, absl::OkStatus());
+  EXPECT_EQ(Take<CommitSlot>().at(0).slot, slot);
+  // It can come again.
+  core_.OnReadySlot(OnGpus(slot, 2, 2, 1));
+  EXPECT_EQ(TakeSent().size(), 0u);  // the last report is not acknowledged
+  core_.OnPresenceAcknowledged();
+  EXPECT_EQ(TakeSent().at(0).presence().operations(0).id(), 9u);
+}
+
+TEST_F(CommunicatorsTest, OnlyTheFirstNodeMakesTheId) {
+  StartTwo(kNccl);
+  Announce(1, 2, {0});
+  EXPECT_TRUE(Take<MakeCommunicatorId>().empty());
+}
+
+// Some node cannot: its report has no GPUs, and the run goes to the board.
+TEST_F(CommunicatorsTest, ARunOnTheHostIsOneOfTheBoard) {
+  StartTwo(kNccl);
+  OpenMemories(0, 0);
+  core_.OnReadySlot(OnGpus(Slot("x").slot, 1, 0, 0));
+  Drop();
+  proto::CoordinatorMessage execute;
+  AddOperation(AddRun(&execute, 1), 9, "x", Kind::kAllreduce, 1);
+  core_.OnCoordinator(execute);
+  EXPECT_EQ(Take<IssueRun>().size(), 1u);
+}
+
+TEST_F(CommunicatorsTest, WithoutNcclOnAllNodesTheGpusAreNotReported) {
+  StartTwo(0);
+  EXPECT_EQ(config_.gpu_communicators, 0u);
+  OpenMemories(0, 0);
+  core_.OnReadySlot(OnGpus(Slot("x").slot, 1, 0, 0));
+  EXPECT_NE(AbortText().find("cannot run on GPUs"), std::string::npos);
+}
+
+struct WrongCommunicator {
+  uint32_t number, first, size;
+  std::vector<uint32_t> gpus;
+};
+class WrongCommunicatorTest
+    : public CommunicatorsTest,
+      public testing::WithParamInterface<WrongCommunicator> {};
+
+TEST_P(WrongCommunicatorTest, EndsTheEpoch) {
+  StartTwo(kNccl);
+  const WrongCommunicator& c = GetParam();
+  Announce(c.number, c.first, c.gpus, c.size);
+  EXPECT_NE(AbortText().find("communicator " + std::to_string(c.number)),
+            std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, WrongCommunicatorTest,
+    testing::Values(WrongCommunicator{0, 0, 4, {0}},
+                    WrongCommunicator{kMaxCommunicators + 1, 0, 4, {0}},
+                    WrongCommunicator{1, 0, 4, {}},
+                    WrongCommunicator{1, 4, 4, {0}},
+                    WrongCommunicator{1, 3, 4, {0, 1}},
+                    WrongCommunicator{1, 0, 4, {1, 1}},
+                    WrongCommunicator{1, 0, 4, {0, kMaxGpus}}));
+
+TEST_F(CommunicatorsTest, ARunOnOtherGpusThanTheTensorsEndsTheEpoch) {
+  StartTwo(kNccl);
+  OpenMemories(2, 1);
+  core_.OnReadySlot(OnGpus(Slot("x").slot, 1, 2, 1));
+  Announce(1, 0, {1, 3});
+  Drop();
+  proto::CoordinatorMessage execute;
+  proto::Run* run = AddRun(&execute, 1);
+  AddOperation(run, 9, "x", Kind::kAllreduce, 1);
+  run->set_communicator(1);
+  core_.OnCoordinator(execute);
+  EXPECT_NE(AbortText().find("run 1 is on communicator 1"), std::string::npos);
+}
+
+// The death of another node's rank or executor is known to the coordinator.
+class LostNodeTest : public CommunicatorsTest {
+ protected:
+  void SetUp() override {
+    StartTwo(kNccl);
+    OpenMemories(0, 0);
+    core_.OnReadySlot(OnGpus(Slot("x").slot, 1, 0, 0));
+    Announce(1, 0, {0}, 2);
+    proto::CoordinatorMessage execute;
+    proto::Run* run = AddRun(&execute, 1);
+    AddOperation(run, 9, "x", Kind::kAllreduce, 1);
+    run->set_communicator(1);
+    core_.OnCoordinator(execute);
+    const GpuRun failed = Take<RunOnGpus>().at(0).run;
+    core_.OnGpuRunEnded(failed, absl::UnavailableError("remote error"));
+    EXPECT_EQ(AbortText(), "");
+  }
+};
+
+TEST_F(LostNodeTest, TheCoordinatorNamesIt) {
+  core_.OnCoordinator(EndMessage(1, "rank 3 was lost"));
+  EXPECT_NE(AbortText().find("rank 3 was lost"), std::string::npos);
+}
+
+// NCCL's error ends all runs of the GPUs, also those of this node alone.
+TEST_F(LostNodeTest, RunsOfThisNodeAloneWaitForTheCoordinatorToo) {
+  MakeSet(1, 1, {0, 1});
+  const uint32_t slot = Slot("y", Kind::kAllreduce, 1).slot;
+  ReadySlot ready = OnGpus(slot, 1, 0, 0);
+  for (Signature& s : ready.signatures) s.process_set = 1;
+  core_.OnReadySlot(ready);
+  const GpuRun run = Take<RunOnGpus>().at(0).run;
+  EXPECT_EQ(run.communicator, 0u);
+  core_.OnGpuRunEnded(run, absl::UnavailableError("remote error"));
+  EXPECT_EQ(AbortText(), "");
+}
+
+TEST_F(LostNodeTest, WithoutTheCoordinatorNcclsErrorCounts) {
+  core_.OnTime(1'000'000);
+  const std::string text = AbortText();
+  EXPECT_NE(text.find("'x' failed on the GPU of node n0"), std::string::npos)
+      << text;
+}
+
+TEST_F(CommunicatorsTest, AnErrorOfNcclEndsTheEpoch) {
+  StartOneNode();
+  OpenMemories(0, 1);
+  core_.OnReadySlot(OnGpus(Slot("x").slot, 1, 0, 1));
+  const GpuRun run = Take<RunOnGpus>().at(0).run;
+  core_.OnGpuRunEnded(run, absl::UnavailableError("remote process exited"));
+  EXPECT_NE(AbortText().find("allreduce 'x' failed on the GPU of node n0"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace maypole::worker

@@ -1,0 +1,118 @@
+// CollectiveRuns: the runs of an epoch that have a communicator.
+//
+// Purpose: they begin in the order of Add(), which is the same on all nodes, on
+// all their GPUs:
+//
+//   waiting     until the communicator is connected, all runs before it have
+//               been launched, and there is room on the GPUs. The first run of
+//               a communicator waits until all before it have ended; then
+//               connecting begins (see communicators.h)
+//   launching   the kernels before NCCL are on the streams. NCCL's calls are
+//               made, in one group for all operations and GPUs. NCCL's thread
+//               puts them on the streams; nobody else puts anything there
+//   running     the kernels after NCCL are on the streams, too; the run ends
+//               when the events after them are done
+//
+//   CollectiveRuns runs(&queues, &memories, &communicators, &ends);
+//   runs.Add(run);
+//   runs.Poll();                          // again and again
+//   if (!runs.error().ok()) { runs.Abort(runs.error()); ... }
+//
+// Thread contract: one thread uses it. No function waits.
+//
+// Invariants: at most one run is launching: NCCL (before 2.27) has one group
+// that has not ended in a thread. No communicator connects while a collective
+// runs on the GPUs of this node.
+#ifndef MAYPOLE_WORKER_GPU_NCCL_COLLECTIVE_RUNS_H_
+#define MAYPOLE_WORKER_GPU_NCCL_COLLECTIVE_RUNS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/core/operations/gpu_run.h"
+#include "worker/gpu/gpu_memories.h"
+#include "worker/gpu/gpu_queues.h"
+#include "worker/gpu/nccl/collective_steps.h"
+#include "worker/gpu/nccl/communicators.h"
+#include "worker/gpu/run_ends.h"
+
+namespace maypole::worker {
+
+class CollectiveRuns {
+ public:
+  CollectiveRuns(GpuQueues* queues, GpuMemories* memories,
+                 Communicators* communicators, RunEnds* ends);
+  CollectiveRuns(const CollectiveRuns&) = delete;
+  CollectiveRuns& operator=(const CollectiveRuns&) = delete;
+
+  void Add(GpuRun run);
+  // False if nothing has changed.
+  bool Poll();
+  // The next run waits only for room on the GPUs.
+  bool wants_room() const { return wants_room_; }
+
+  // An error of NCCL or of a GPU: runs that have begun may never end, unless
+  // the communicators are aborted.
+  const absl::Status& error() const { return error_; }
+  // Runs that wait end with this error, and nothing is asked of NCCL any more.
+  void Abort(const absl::Status& why);
+  // NCCL has given the communicators back.
+  void NoteGone();
+
+  bool idle() const { return waiting_.empty() && !launching_; }
+
+ private:
+  // What each GPU of the communicator does, in the order of operations.
+  using Steps = std::vector<std::vector<CollectiveSteps>>;
+  struct Launching {
+    uint64_t id;  // in RunEnds
+    CommunicatorPart* part;
+    Steps steps;
+  };
+  struct Running {
+    CommunicatorPart* part;
+    size_t gpus;  // that have not ended
+  };
+
+  bool BeginNext();
+  void Begin(const GpuRun& run, CommunicatorPart* part, Steps steps);
+  absl::Status EnqueueBefore(const Launching& l);
+  absl::Status Launch(const Launching& l);
+  bool PollLaunching();
+  bool PollRunning();
+  void EnqueueAfter(const Launching& l);
+  // Ends the batch of the run's GPU `i`, whose work so far has this status.
+  void EndPart(const Launching& l, size_t i, const absl::Status& status);
+  void OnPartEnded(uint64_t id, const absl::Status& status,
+                   const absl::Status& of_gpu);
+  absl::StatusOr<Steps> MakeSteps(const GpuRun& run,
+                                  const GpuCommunicator& communicator) const;
+  absl::Status AddSteps(const GpuOperation& operation,
+                        const GpuCommunicator& communicator,
+                        Steps& steps) const;
+  GpuQueue& QueueOf(const Launching& l, size_t i) {
+    return queues_[l.part->communicator().gpus[i]];
+  }
+
+  GpuQueues& queues_;
+  GpuMemories& memories_;
+  Communicators& communicators_;
+  RunEnds& ends_;
+  std::deque<GpuRun> waiting_;
+  std::optional<Launching> launching_;
+  std::map<uint64_t, Running> running_;
+  bool wants_room_ = false;
+  bool aborted_ = false;
+  absl::Status error_;
+};
+
+}  // namespace maypole::worker
+
+#endif  // MAYPOLE_WORKER_GPU_NCCL_COLLECTIVE_RUNS_H_
