@@ -104,8 +104,8 @@ struct Operation {
 
   // Where the tensor lies in GPU memory that this rank shares with the
   // executor, as PackGpuPlace(); kNoGpuPlace: nowhere. Constant once submitted.
-  // If all members have submitted a place on the same GPU, the executor reduces
-  // there. Otherwise the operation runs on the host.
+  // If all members have submitted a place (see Board::IsOnGpu), executors
+  // reduce there. Otherwise the operation runs on the host.
   uint64_t gpu_place = kNoGpuPlace;
 
   uint32_t slot = 0;

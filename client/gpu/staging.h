@@ -13,16 +13,16 @@
 //   copy out  on the stream of the thread that wants the result, when the
 //             operation has ended
 //
-// An allreduce among the ranks of one node may run on the GPU. Then its input
-// is copied to GPU memory that the executor has mapped, too
-// (shared_gpu_memory.h), or lies there already, and `gpu_place` says where. If
-// all ranks have done so on one GPU, the executor reduces there, over the
-// inputs; else each rank brings its input to the host, and all goes on as
-// above.
+// An allreduce may run on GPUs. Then its input is copied to GPU memory that the
+// executor has mapped, too (shared_gpu_memory.h), or lies there already, and
+// `gpu_place` says where. If all ranks have done so (without NCCL in the
+// executors: all are on one node, and on one GPU), the executors reduce there,
+// over the inputs; else each rank brings its input to the host, and all goes on
+// as above.
 //
 //   input      gpu_place   the operation runs   result
 //   on host    none        on the host          host memory -> output
-//   shared     a place     on the GPU           shared memory -> output, or it
+//   shared     a place     on GPUs              shared memory -> output, or it
 //                                               is there (ReducedOnGpu)
 //   shared     a place     on the host, after   host memory -> output
 //                          BringToHost

@@ -23,7 +23,7 @@ struct ReadySlot {
   std::vector<Signature> signatures;  // by local member
   Urgency urgency = Urgency::kNone;
   // Where the local members' tensors are on a GPU (common/board/gpu_place.h).
-  // Empty unless the GPU reduces the operation.
+  // Empty unless all are on GPUs (Board::IsOnGpu).
   std::vector<uint64_t> gpu_places = {};
   // Alltoall: the rows that each local member sends to each rank of the set.
   std::vector<int64_t> splits = {};
