@@ -6,14 +6,13 @@
 //
 // An executor of root's agent knows the cluster secret, which its user must not
 // learn, so the user must not choose code that it runs: not the NCCL of a venv
-// (MAYPOLE_NCCL_LIBRARY), which is that of a job of the agent's own user. NCCL
-// and the CUDA
-// driver load libraries that variables name (NCCL_NET_PLUGIN,
-// CUDA_INJECTION64_PATH), and NCCL reads more variables from files. If the
-// executor becomes another user, variables whose names suggest that are left
-// out, unless the agent's own environment has them; and NCCL_CONF_FILE is
+// (MAYPOLE_NCCL_LIBRARY), either. NCCL and the CUDA driver load libraries that
+// variables name (NCCL_NET_PLUGIN, CUDA_INJECTION64_PATH), and NCCL reads more
+// variables from files. If the executor becomes another user, variables whose
+// names suggest that are left out, unless the agent's own environment has them
+// (MAYPOLE_NCCL_LIBRARY=none names no code, and stays); and NCCL_CONF_FILE is
 // /dev/null, so that NCCL does not read ~/.nccl.conf (it still reads
-// /etc/nccl.conf).
+// /etc/nccl.conf). The agent's own MAYPOLE_NCCL_LIBRARY counts for all jobs.
 //
 // Thread contract: a pure function.
 //
