@@ -33,7 +33,7 @@ class NcclKillsTest(unittest.TestCase):
         for rank in range(8):
             if rank in dead:
                 continue
-            self.assertTrue(os.path.exists(os.path.join(job.dir, "rank.%d.json" % rank)), "rank %d hung" % rank)
+            self.assertTrue(os.path.exists(os.path.join(job.dir, "rank.%d.json" % rank)), "rank %d has hung or crashed" % rank)
             text, when = job.record(rank)["error"]
             self.assertRegex(text, pattern)
             self.assertLess(when - killed, seconds)

@@ -107,7 +107,9 @@ uint64_t SharedState::Update(int gpu, uint64_t mine) {
 
 uint64_t ProcessStartTime(pid_t process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  std::string text((std::istreambuf_iterator<char>(file)), {});
+  std::string text;
+  // If the process ends meanwhile, the read fails; an iterator would throw.
+  std::getline(file, text, '\0');
   const size_t name_end = text.rfind(')');  // the name may contain anything
   if (name_end == text.npos) return 0;
   std::istringstream fields(text.substr(name_end + 1));
