@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <fstream>
 #include <initializer_list>
-#include <iterator>
 #include <sstream>
 
 #include "common/limits.h"
@@ -279,7 +278,9 @@ Status RefuseUnknownLaunchers(const Getter& get) {
 // The fields after the program's name in /proc/PID/stat.
 std::vector<std::string> StatOf(const std::string& pid, std::string* name) {
   std::ifstream file("/proc/" + pid + "/stat");
-  std::string text((std::istreambuf_iterator<char>(file)), {});
+  std::string text;
+  // If the process ends meanwhile, the read fails; an iterator would throw.
+  std::getline(file, text, '\0');
   const size_t begin = text.find('('), end = text.rfind(')');
   std::vector<std::string> fields;
   if (begin == text.npos || end == text.npos) return fields;
