@@ -177,7 +177,11 @@ typedef struct {
 } maypole_operation;
 
 /* CUDA tensors: the library reads the input in the order of `stream`, so that
- * work which the caller enqueues there later may change or free it. When the
+ * work which the caller enqueues there later may change or free it; but with
+ * MAYPOLE_GPU_SITE=client input and output must stay as they are until
+ * maypole_copy_result() has returned (and, where that returns before the result
+ * is there, until the work before it on its stream is done), because NCCL reads
+ * and writes them. When the
  * operation has ended, maypole_copy_result() writes the output, in the order of
  * the stream given there, and in no other order: work of other streams that
  * uses the output must be done, or that stream must wait for it. The output

@@ -13,7 +13,7 @@ namespace maypole {
 // Version of the session structs and of the board's layout. Both sides must
 // have the same version; a peer with another one is refused by a message that
 // names both versions.
-inline constexpr uint32_t kProtocolVersion = 6;
+inline constexpr uint32_t kProtocolVersion = 7;
 
 inline constexpr int kMaxDims = 8;            // dimensions of a tensor
 inline constexpr size_t kMaxNameBytes = 511;  // an operation's name
@@ -31,7 +31,9 @@ inline constexpr uint32_t kMaxSlots = 16384;        // names in use at a time
 inline constexpr uint32_t kMaxRuns = 256;           // negotiated runs in flight
 inline constexpr uint32_t kMaxRunOperations = 512;  // operations fused in a run
 // The same for a run that GPUs of several nodes execute. On each GPU it may
-// take a kernel before NCCL, one of NCCL's and one after it for each operation.
+// take a kernel before NCCL, one of NCCL's, one after it and a copy for each
+// operation (a reducescatter is not fused: it may take one of NCCL's for each
+// member).
 // A driver takes about 1,000 launches before it waits for the GPU, which may
 // wait for another node: then the executor could not even abort NCCL.
 inline constexpr uint32_t kMaxGpuRunOperations = 128;
@@ -54,6 +56,7 @@ inline constexpr uint64_t kMaxArenaBytes = uint64_t{1} << 40;  // per rank
 // GPU memory that ranks and their executor share (common/board/gpu_place.h).
 inline constexpr uint32_t kMaxGpus = 64;          // of a job on a node
 inline constexpr uint32_t kMaxGpuMemories = 256;  // of a rank
+inline constexpr size_t kGpuUuidBytes = 16;
 inline constexpr uint64_t kMaxGpuMemoryBytes = uint64_t{1} << 40;  // of one
 // Groups of GPUs that reduce together, in one epoch: over several nodes, and of
 // one node alone (8 GPUs have 247 groups of two or more). NCCL's unique id of

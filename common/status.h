@@ -1,9 +1,9 @@
 // Status: the outcome of a call, for code that is linked into libmaypole.
 //
 // libmaypole is loaded into the user's process and must not bring its own
-// Abseil (TensorFlow has one), so client/ and common/ use this small type with
-// gRPC's codes. worker/ and coordinator/ use absl::Status;
-// common/absl_status.h converts.
+// Abseil (TensorFlow has one), so client/, common/ and worker/gpu/ use this
+// small type with gRPC's codes. The rest of worker/ and coordinator/ use
+// absl::Status; common/absl_status.h converts.
 //
 // Thread contract: a value; not synchronized.
 #ifndef MAYPOLE_COMMON_STATUS_H_
@@ -46,6 +46,11 @@ class [[nodiscard]] Status {
   bool ok() const { return code_ == Code::kOk; }
   Code code() const { return code_; }
   const std::string& message() const { return message_; }
+
+  // Keeps the first error: takes `s` if this is OK.
+  void Update(Status s) {
+    if (ok()) *this = std::move(s);
+  }
 
  private:
   Code code_ = Code::kOk;

@@ -364,7 +364,8 @@ Status Client::Stage(Operation* op, cuda::CUstream stream) {
 Status Client::AllocateOnGpu(uint64_t bytes, int gpu, void** memory) {
   const auto all = communicator_->FindSet(0);
   if (all->locals.size() < 2 &&
-      !communicator_->MayReduceOnGpus(*all, DType::kFloat32, "")) {
+      !communicator_->MayRunOnGpus(*all, Kind::kAllreduce, DType::kFloat32,
+                                   "")) {
     return Status(Code::kResourceExhausted,
                   "this rank is alone on its node, and GPUs of other nodes "
                   "cannot be used together with its own, so that no memory of "

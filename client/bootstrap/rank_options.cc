@@ -170,15 +170,16 @@ Status ReadGpuSite(const Getter& get, RankOptions* o) {
   GpuSite site = GpuSite::kAuto;
   Status s = ParseGpuSite(kGpuSiteVariable, text == nullptr ? "" : text, &site);
   if (!s.ok()) return s;
-  if (site == GpuSite::kAgent && o->gpu_memory.mode == GpuMemoryMode::kNone) {
+  const bool on_gpu = site == GpuSite::kAgent || site == GpuSite::kClient;
+  if (on_gpu && o->gpu_memory.mode == GpuMemoryMode::kNone) {
     return Status(Code::kInvalidArgument,
-                  std::string(kGpuSiteVariable) +
-                      "=agent needs GPU memory that ranks share with the "
-                      "executor, which MAYPOLE_GPU_MEMORY=host or "
-                      "HOROVOD_GPU_ALLREDUCE=MPI turns off: leave one of them "
-                      "out");
+                  std::string(kGpuSiteVariable) + "=" + text +
+                      " runs operations on GPUs, which MAYPOLE_GPU_MEMORY=host "
+                      "or HOROVOD_GPU_ALLREDUCE=MPI turns off: leave one of "
+                      "them out");
   }
   if (site == GpuSite::kHost) o->gpu_memory.mode = GpuMemoryMode::kNone;
+  if (site == GpuSite::kClient) o->gpu_memory.mode = GpuMemoryMode::kOwn;
   return Status();
 }
 

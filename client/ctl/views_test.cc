@@ -123,6 +123,27 @@ TEST(ViewsTest, RanksThatAreAlikeStandTogether) {
   EXPECT_THAT(RanksView(reply, false, 80), HasSubstr("node0  running?"));
 }
 
+TEST(ViewsTest, GpusOfRanks) {
+  proto::StatusReply reply;
+  *reply.add_jobs() = Job("train-a", 2, 2);
+  for (int local = 0; local < 2; ++local) {
+    proto::GpuUse* gpu = reply.mutable_jobs(0)
+                             ->mutable_nodes(0)
+                             ->mutable_rank_status(local)
+                             ->add_gpus();
+    gpu->set_uuid("GPU-4f1b83d" + std::to_string(local) + "-0000");
+    gpu->set_bytes(uint64_t{64} << 20);
+  }
+  EXPECT_EQ(RanksView(reply, false, 80),
+            "job train-a  epoch 1  running for 1m05s  4 ranks on 2 nodes\n"
+            "RANK  NODE   STATE    PID        GPU             LATE FOR\n"
+            "0-1   node0  running  4000-4001  2 GPUs 128 MiB  -\n"
+            "2-3   node1  running  4002-4003  -               -\n");
+  EXPECT_THAT(
+      RanksView(reply, true, 80),
+      HasSubstr("\n1     node0  running  4001  GPU-4f1b83d1 64 MiB  -\n"));
+}
+
 TEST(ViewsTest, RanksThatWaitWithoutANumber) {
   proto::StatusReply reply;
   *reply.add_jobs() = Job("e", 1, 2);

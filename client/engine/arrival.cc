@@ -86,7 +86,8 @@ ArriveResult PutTicket(const Board& board, uint32_t me, uint64_t cursor,
   return a;
 }
 
-// Leaves the operation to the executor, which reduces it on the GPU.
+// Leaves the operation to the executor, which executes it on GPUs, or places
+// its ticket if a result has no room there.
 ArriveResult LeaveToExecutor(const Board& board, const Operation& op) {
   ArriveResult a;
   a.wake_executor = MarkSlotReady(board, op);
@@ -168,7 +169,7 @@ ArriveResult Arrive(const Board& board, uint32_t me, uint64_t cursor,
   }
   if (!op.splits.empty()) WriteSplits(board, me, op);
   board.Arrive(op.slot, me, op.generation, op.signature, buffer, op.arena,
-               op.gpu_place);
+               op.gpu_place, op.gpu_room);
   board.WakeAside();  // ranks that have joined must submit it too
   ArriveResult a;
   if (board.OutcomeOf(op.slot, op.generation) != Outcome::kRunning) {

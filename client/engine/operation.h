@@ -37,6 +37,22 @@ struct Unmap {
 
 struct Operation;
 
+// Operations that this rank's own GPU executes together with those of other
+// ranks (RunSite::kRanks).
+class RankRun {
+ public:
+  enum class State {
+    kWaiting,
+    kEnqueued,  // all of it is on the GPU's stream
+    kEnded,     // the results are there
+  };
+
+  virtual ~RankRun() = default;
+  // An error, in any state: nothing of it is under way, and the tensors'
+  // contents are undefined. Does not wait.
+  virtual Status Poll(State* state) = 0;
+};
+
 // What stands for a tensor on a GPU: host memory, or GPU memory that this rank
 // shares with the executor. Only the driver thread calls the functions.
 class StagedTensor {
@@ -50,9 +66,19 @@ class StagedTensor {
   // *done: the operation's input and output are host memory now. Does not wait.
   // An error: the input is lost.
   virtual Status BringToHost(Operation* operation, bool* done) = 0;
-  // The executor has put the result where the input was, on the GPU. Called
-  // before the operation ends.
-  virtual void ReducedOnGpu() = 0;
+  // The result is on the GPU: the executors have put it there, `offset` bytes
+  // behind `gpu_place`, or this rank's run (offset 0). Called before the
+  // operation ends.
+  virtual void ResultOnGpu(uint64_t offset) = 0;
+  // Begins to execute these operations, of which this object's is the first, as
+  // a part of the communicator, after all that were begun before. Null: this
+  // rank does not call NCCL itself.
+  virtual std::shared_ptr<RankRun> BeginOnRank(
+      uint32_t communicator, const std::vector<Operation*>& operations) {
+    static_cast<void>(communicator);
+    static_cast<void>(operations);
+    return nullptr;
+  }
 };
 
 // The kinds of operations that have no tensor; kNone: it has one.
@@ -100,19 +126,22 @@ struct Operation {
   // The tensor's offset in this rank's arena, + 1; 0: it is not in the arena.
   uint64_t arena = 0;
   bool ran_in_arena = false;
-  bool ran_on_gpu = false;  // the executor has reduced it
+  bool ran_on_gpu = false;  // executors, or ranks, have executed it there
 
   // Where the tensor lies in GPU memory that this rank shares with the
   // executor, as PackGpuPlace(); kNoGpuPlace: nowhere. Constant once submitted.
-  // If all members have submitted a place (see Board::IsOnGpu), executors
-  // reduce there. Otherwise the operation runs on the host.
+  // If all members have submitted a place (see Board::IsOnGpu), and there is
+  // room for all results, executors execute the operation there. Otherwise it
+  // runs on the host.
   uint64_t gpu_place = kNoGpuPlace;
+  // Allgather, alltoall: bytes at GpuResultAt(), for the result.
+  uint64_t gpu_room = 0;
 
   uint32_t slot = 0;
   uint32_t generation = 0;
 
-  // The result of an allgather or alltoall, if it is not in `staged`; allocated
-  // when all ranks' sizes are known.
+  // The result of an allgather or alltoall, if `staged` has not got it;
+  // allocated when all ranks' sizes are known.
   std::unique_ptr<std::byte, FreeMemory> gathered;
   uint64_t gathered_bytes = 0;
   int64_t gathered_rows = 0;
@@ -121,10 +150,13 @@ struct Operation {
   Status status;
   std::atomic<bool> done{false};
 
-  // Makes `output` memory for a gathered result. False: there is no memory.
-  bool MakeGathered(uint64_t bytes, int64_t rows) {
+  void SetGathered(uint64_t bytes, int64_t rows) {
     gathered_bytes = bytes;
     gathered_rows = rows;
+  }
+  // Makes `output` memory for a gathered result. False: there is no memory.
+  bool MakeGathered(uint64_t bytes, int64_t rows) {
+    SetGathered(bytes, rows);
     output = staged == nullptr ? nullptr : staged->GatherInto(bytes);
     if (output != nullptr) return true;
     gathered.reset(static_cast<std::byte*>(std::malloc(bytes > 0 ? bytes : 1)));

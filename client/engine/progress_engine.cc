@@ -54,6 +54,7 @@ bool ProgressEngine::Step() {
     may_stage = may_stage && run.staged == run.stage_end;
   }
   moved |= RetireEnded();
+  WatchEnqueued();
   moved |= HandleFailures();
   // HandleAbort() needs all tickets to be taken first.
   if (MayMove() && board_->aborted()) moved |= HandleAbort();
@@ -103,6 +104,16 @@ void ProgressEngine::TakeTicket(const Ticket& ticket) {
     run = MakeSlotRun(ticket.ref, g);
   }
   if (run.parts.empty()) return;  // ended by an abort before its ticket came
+  if (run.site == RunSite::kRanks) {
+    BeginOnRank(run);
+    active_.push_back(std::move(run));
+    return;
+  }
+  if (run.site == RunSite::kExecutors) {
+    SizeResult(*board_, me_, run);
+    active_.push_back(std::move(run));  // nothing to move: RetireEnded()
+    return;
+  }
   if (Status s = LayOut(*board_, me_, run); !s.ok()) {
     run.broken = true;
     table_->Break(std::move(s));
@@ -152,20 +163,31 @@ bool ProgressEngine::TakeEager(uint32_t slot, uint32_t generation) {
   return true;
 }
 
-// Ends an operation that the executor has reduced on the GPU. False if it is
-// not such an operation.
-bool ProgressEngine::TakeReduced(uint32_t slot, uint32_t generation) {
+// Ends an operation that the executor has executed on GPUs. False if it is not
+// such an operation: ranks may have committed it, too, on the host.
+bool ProgressEngine::TakeFromGpu(uint32_t slot, uint32_t generation) {
   if (board_->OutcomeOf(slot, generation) != Outcome::kCommitted ||
-      !board_->IsOnGpu(slot, generation)) {
+      TagOf(board_->slot(slot).on_gpus.load(std::memory_order_relaxed)) !=
+          generation) {
     return false;
   }
   Operation* op = table_->Claim(slot, generation);
-  if (op->staged != nullptr) op->staged->ReducedOnGpu();
-  op->ran_on_gpu = true;
+  if (Gathers(op->signature.kind)) {
+    Run run{.ref = slot, .generation = generation};
+    run.parts.push_back({op, 0, 0});
+    SizeResult(*board_, me_, run);
+  }
+  SetOnGpu(op);
   board_->progress(slot, me_).consumed.store(Tagged(generation, UINT32_MAX),
                                              std::memory_order_release);
   table_->Finish(op, Status());
   return true;
+}
+
+void ProgressEngine::SetOnGpu(Operation* op) const {
+  op->ran_on_gpu = true;
+  if (op->staged == nullptr) return;
+  op->staged->ResultOnGpu(ResultAt(board_->config(), me_, *op));
 }
 
 Run ProgressEngine::MakeSlotRun(RunRef ref, uint32_t generation) {
@@ -182,6 +204,8 @@ Run ProgressEngine::MakePlannedRun(RunRef ref) {
   const PlanOperation* planned = board_->plan_operations(n);
   Run run{.ref = ref, .generation = plan.generation, .negotiated = true};
   run.bytes = plan.bytes;
+  run.site = plan.site;
+  run.communicator = plan.communicator;
   for (uint32_t i = 0; i < plan.operations; ++i) {
     Operation* op = table_->Claim(planned[i].slot, planned[i].generation);
     if (op == nullptr) continue;
@@ -195,6 +219,7 @@ Run ProgressEngine::MakePlannedRun(RunRef ref) {
 
 bool ProgressEngine::Advance(Run& run, bool may_stage) {
   if (run.broken || run.left) return false;
+  if (run.site == RunSite::kRanks) return AdvanceOnRank(run);
   bool moved = false;
   if (run.on_gpu) {
     if (!BringToHost(run)) return false;
@@ -222,7 +247,7 @@ bool ProgressEngine::BringToHost(Run& run) {
     }
     if (!done) return false;
   }
-  FindPieces(*board_, me_, run);
+  if (!Gathers(run.signature.kind)) FindPieces(*board_, me_, run);
   run.on_gpu = false;
   return true;
 }

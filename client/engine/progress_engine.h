@@ -25,16 +25,22 @@
 // (docs/board.md).
 //
 // A tensor on a GPU (Operation.gpu_place): if all ranks have theirs there, the
-// executor reduces and commits before it places the ticket, and the result is
-// there. Otherwise the run begins when this rank's input has been copied to
-// host memory.
+// executor executes the operation and commits before it places the ticket, and
+// the result is there. (The ticket of an allgather or alltoall over several
+// nodes is that of a run without bytes: RunSite::kExecutors.) Otherwise the run
+// begins when this rank's input has been copied to host memory.
+//
+// A run of the ranks' GPUs (RunSite::kRanks) is passed on when its ticket is
+// taken (StagedTensor::BeginOnRank). For this rank it ends when its part is on
+// its GPU's stream; no rank commits it for others. The engine looks at it until
+// its end: if it fails there, the job must end.
 //
 // Outcome: the first rank that sees the last chunk's result complete commits
 // the run; an abort that came earlier fails it. Both call Board::Decide, so all
 // ranks of the node report the same outcome.
 //
-// progress_engine.cc moves data; progress_engine_ends.cc ends runs and
-// operations.
+// progress_engine.cc moves data; progress_engine_ranks.cc has the runs of the
+// ranks' GPUs; progress_engine_ends.cc ends runs and operations.
 //
 // Thread contract: not synchronized, except for the functions marked "any
 // thread". One thread at a time, the driver thread, may call the others. Step()
@@ -45,6 +51,8 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "client/engine/operation.h"
@@ -92,6 +100,9 @@ class ProgressEngine {
   bool Step();
   static constexpr uint64_t kStepBytes = 8 << 20;
 
+  // Some of this rank's runs are on its GPU's stream. Any thread.
+  bool has_enqueued() const { return enqueued_count_.load() > 0; }
+
   // Position of the next ticket to take. Any thread.
   uint64_t cursor() const { return cursor_.load(std::memory_order_acquire); }
 
@@ -125,10 +136,11 @@ class ProgressEngine {
   bool TakeTickets();
   void TakeTicket(const Ticket& ticket);
   bool TakeEager(uint32_t slot, uint32_t generation);
-  bool TakeReduced(uint32_t slot, uint32_t generation);
+  bool TakeFromGpu(uint32_t slot, uint32_t generation);
   bool TakeResult(uint32_t slot, uint32_t generation) {
-    return TakeEager(slot, generation) || TakeReduced(slot, generation);
+    return TakeEager(slot, generation) || TakeFromGpu(slot, generation);
   }
+  void SetOnGpu(Operation* operation) const;
   Run MakeSlotRun(RunRef ref, uint32_t generation);
   Run MakePlannedRun(RunRef ref);
 
@@ -136,6 +148,12 @@ class ProgressEngine {
   bool MayMove() const { return moved_bytes_ < kStepBytes; }
   bool Advance(Run& run, bool may_stage);
   bool BringToHost(Run& run);
+  void BeginOnRank(Run& run);
+  bool AdvanceOnRank(Run& run);
+  bool AwaitCause(const Status& error, int64_t* failed_at);
+  void RetireOnRank(Run& run);
+  bool RetireAbortedOnRank(Run& run);
+  void WatchEnqueued();
   bool TryStage(Run& run);
   bool TryReduce(Run& run);
   bool TryConsume(Run& run);
@@ -178,6 +196,14 @@ class ProgressEngine {
 
   std::atomic<uint64_t> cursor_{0};
   std::deque<Run> active_;
+  // Runs of this rank's GPU that have ended for the user.
+  struct EnqueuedRun {
+    std::shared_ptr<RankRun> run;
+    std::string title;  // of its first operation
+    int64_t failed_at = 0;
+  };
+  std::vector<EnqueuedRun> enqueued_;
+  std::atomic<size_t> enqueued_count_{0};
   std::vector<Occupant> places_;
   uint64_t next_place_ = 0;
   StoreChoice store_choice_;

@@ -22,6 +22,13 @@ bool ProgressEngine::RetireEnded() {
   while (!active_.empty()) {
     Run& run = active_.front();
     if (run.broken || run.left) break;
+    if (run.site == RunSite::kRanks) {
+      if (!run.ended) break;
+      RetireOnRank(run);
+      active_.pop_front();
+      moved = true;
+      continue;
+    }
     if (run.chunks == 0) {
       if (!Commit(run)) break;  // aborted: HandleAbort() retires it
     } else if (run.consumed < run.chunks) {
@@ -41,6 +48,7 @@ void ProgressEngine::Retire(Run& run, bool aborted) {
   Publish(board_->progress(run.ref, me_).consumed, run, UINT32_MAX);
   MAYPOLE_KILL_POINT("retire.published");
   for (const Part& part : run.parts) {
+    if (run.site == RunSite::kExecutors && !aborted) SetOnGpu(part.operation);
     table_->Finish(part.operation,
                    aborted ? AbortedStatus(run, *part.operation) : Status());
   }
@@ -93,6 +101,12 @@ bool ProgressEngine::HandleAbort() {
   if (TakeTickets()) return true;
   bool moved = false;
   for (auto it = active_.begin(); it != active_.end();) {
+    if (it->site == RunSite::kRanks) {
+      const bool retired = RetireAbortedOnRank(*it);
+      it = retired ? active_.erase(it) : it + 1;
+      moved |= retired;
+      continue;
+    }
     const bool committed =
         board_->Decide(it->ref, it->generation, Outcome::kAborted) ==
         Outcome::kCommitted;
@@ -136,8 +150,7 @@ bool ProgressEngine::HandleAbort() {
 // stuck is not waited for; then the contents of the tensor are undefined for
 // longer.
 bool ProgressEngine::GpuIsIdle() {
-  return board_->header().gpu_runs.load() == 0 ||
-         table_->PatienceIsOver();
+  return board_->header().gpu_runs.load() == 0 || table_->PatienceIsOver();
 }
 
 // Publishes that this rank writes to no tensors of the run any more.

@@ -125,6 +125,8 @@ class RankCore : private SubmittedOperations {
                   bool first) const;
 
   uint32_t outstanding() const { return outstanding_.load(); }
+  // See ProgressEngine::has_enqueued().
+  bool has_enqueued() const { return engine_.has_enqueued(); }
   // True if the executor still has to answer a request.
   bool expects_messages() const { return expected_.load() > 0; }
   // True if the executor has asked for slots back: a message waits.

@@ -6,69 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "client/testing/rank_core_testing.h"
-#include "common/board/gpu_place.h"
+#include "client/testing/on_gpu_testing.h"
 
 namespace maypole {
 namespace {
-
-using Values = std::vector<int32_t>;
-
-// The tensor's values are in `gpu`, until BringToHost() has been asked for them
-// often enough.
-class OnGpu : public StagedTensor {
- public:
-  explicit OnGpu(Tensor* tensor) : gpu(tensor->input), tensor_(*tensor) {
-    std::fill(tensor_.input.begin(), tensor_.input.end(), -1000);
-  }
-  std::byte* GatherInto(uint64_t) override { return nullptr; }
-  Status BringToHost(Operation* op, bool* done) override {
-    if (!error.ok()) return error;
-    *done = ++asked >= 3;
-    if (!*done) return Status();
-    tensor_.input = gpu;
-    tensor_.output.resize(gpu.size());
-    op->input = reinterpret_cast<const std::byte*>(tensor_.input.data());
-    op->output = reinterpret_cast<std::byte*>(tensor_.output.data());
-    return Status();
-  }
-  void ReducedOnGpu() override { reduced_on_gpu = true; }
-
-  Values gpu;
-  Status error;
-  int asked = 0;
-  bool reduced_on_gpu = false;
-
- private:
-  Tensor& tensor_;
-};
-
-// `tensor` stays where it is. gpu: the number of the GPU.
-std::shared_ptr<OnGpu> SubmitOnGpu(World& w, uint32_t rank, Tensor& t,
-                                   uint32_t gpu = 0) {
-  auto staged = std::make_shared<OnGpu>(&t);
-  Operation& op = *t.op;
-  op.set = w.cores[rank]->FindSet(op.signature.process_set);
-  op.signature.dtype = DType::kInt32;
-  op.signature.dims = 1;
-  op.signature.shape[0] = static_cast<int64_t>(t.input.size());
-  op.gpu_place = PackGpuPlace({.number = 1, .gpu = gpu, .offset = 512});
-  op.staged = staged;
-  EXPECT_TRUE(w.Start(rank, t.op).ok());
-  return staged;
-}
-
-bool IsReady(const World& w, const Tensor& t) {
-  return (w.board->ready_bits(t.op->slot / 64).load() >> t.op->slot % 64 & 1) !=
-         0;
-}
-
-// What the executor does when the GPU has reduced.
-void Commit(World& w, const Tensor& t) {
-  EXPECT_EQ(w.board->Decide(t.op->slot, t.op->generation, Outcome::kCommitted),
-            Outcome::kCommitted);
-  EXPECT_NE(w.board->PlaceTicket(t.op->slot, t.op->generation, 0), kNoPlace);
-}
 
 TEST(GpuPlaceTest, AWordHoldsAPlace) {
   for (const GpuPlace& place :
@@ -97,7 +38,7 @@ TEST(RankCoreGpuTest, TheExecutorReducesWhatAllRanksHaveOnOneGpu) {
   for (uint32_t r = 0; r < 3; ++r) {
     ASSERT_TRUE(t[r].op->done.load());
     EXPECT_TRUE(t[r].op->status.ok());
-    EXPECT_TRUE(staged[r]->reduced_on_gpu);
+    EXPECT_TRUE(staged[r]->result_on_gpu);
     EXPECT_EQ(staged[r]->asked, 0);
     EXPECT_EQ(w.cores[r]->outstanding(), 0u);
   }
@@ -118,7 +59,7 @@ TEST(RankCoreGpuTest, OneTensorOnTheHostMakesItRunThere) {
     ASSERT_TRUE(t->op->done.load());
     EXPECT_EQ(t->output, (Values{111, 222}));
   }
-  EXPECT_FALSE(on_a->reduced_on_gpu || on_b->reduced_on_gpu);
+  EXPECT_FALSE(on_a->result_on_gpu || on_b->result_on_gpu);
 }
 
 TEST(RankCoreGpuTest, TwoGpusMakeItRunOnTheHost) {
@@ -182,12 +123,13 @@ TEST(RankCoreGpuTest, ACommitBeforeAnAbortCounts) {
   const auto on_a = SubmitOnGpu(w, 0, a);
   SubmitOnGpu(w, 1, b);
   w.Settle();
+  w.board->slot(a.op->slot).on_gpus.store(Tagged(a.op->generation, 1));
   w.board->Decide(a.op->slot, a.op->generation, Outcome::kCommitted);
   w.board->Abort(Code::kAborted, "the executor died");
   w.Settle();
   ASSERT_TRUE(a.op->done.load() && b.op->done.load());
   EXPECT_TRUE(a.op->status.ok() && b.op->status.ok());
-  EXPECT_TRUE(on_a->reduced_on_gpu);
+  EXPECT_TRUE(on_a->result_on_gpu);
 }
 
 }  // namespace

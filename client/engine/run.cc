@@ -1,5 +1,7 @@
 #include "client/engine/run.h"
 
+#include <numeric>
+
 namespace maypole {
 namespace {
 
@@ -48,6 +50,16 @@ Status LayOutAllgather(const Board& board, Run& run) {
   return status;
 }
 
+// What the rank at `position` of n ranks receives from each.
+std::vector<int64_t> Column(const std::vector<int64_t>& splits, size_t n,
+                            size_t position) {
+  std::vector<int64_t> out;
+  for (size_t from = 0; from < n; ++from) {
+    out.push_back(splits[from * n + position]);
+  }
+  return out;
+}
+
 // The space of an alltoall is the ranks' inputs in rank order. Each input
 // consists of the rows for the first rank, for the second, and so on.
 Status LayOutAlltoall(const Board& board, uint32_t me, Run& run) {
@@ -58,10 +70,7 @@ Status LayOutAlltoall(const Board& board, uint32_t me, Run& run) {
       static_cast<size_t>(set.PositionOf(board.config().global_rank[me]));
   const uint64_t row = op->signature.RowBytes();
   const std::vector<int64_t> splits = Splits(board, run);
-  op->received.clear();
-  for (size_t from = 0; from < n; ++from) {
-    op->received.push_back(splits[from * n + mine]);
-  }
+  op->received = Column(splits, n, mine);
   Status status = AllocateGathered(op->received, op);
   std::byte* to = op->output;
   uint64_t at = 0;
@@ -161,10 +170,34 @@ std::vector<int64_t> LocalSplits(const Board& board, const Operation& op) {
   return rows;
 }
 
+void SizeResult(const Board& board, uint32_t me, Run& run) {
+  Operation& op = *run.parts.front().operation;
+  run.signature = op.signature;
+  run.set = op.set;
+  std::vector<int64_t> counts;
+  if (run.signature.kind == Kind::kAllgather) {
+    counts = FirstDims(board, run);
+  } else {
+    counts = op.received = Column(Splits(board, run), run.set->ranks.size(),
+                                  static_cast<size_t>(run.set->PositionOf(
+                                      board.config().global_rank[me])));
+  }
+  const int64_t rows =
+      std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  op.SetGathered(static_cast<uint64_t>(rows) * op.signature.RowBytes(), rows);
+}
+
+uint64_t ResultAt(const BoardConfig& config, uint32_t me, const Operation& op) {
+  const Kind kind = op.signature.kind;
+  if (Gathers(kind)) return GpuResultAt(op.signature.Bytes());
+  return kind == Kind::kReducescatter ? ScatteredBytes(config, me, op).begin
+                                      : 0;
+}
+
 Status AllocateGathered(const std::vector<int64_t>& counts, Operation* op) {
   if (op->stands_in) return Status();
-  int64_t rows = 0;
-  for (const int64_t n : counts) rows += n;
+  const int64_t rows =
+      std::accumulate(counts.begin(), counts.end(), int64_t{0});
   const uint64_t bytes = static_cast<uint64_t>(rows) * op->signature.RowBytes();
   if (op->MakeGathered(bytes, rows)) return Status();
   return Status(Code::kResourceExhausted, op->Title() +

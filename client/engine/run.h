@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "client/engine/operation.h"
@@ -53,7 +54,14 @@ struct Run {
   bool measured = false;         // StoreChoice wants to know how long it takes
   int64_t all_began = 0;         // when all had staged chunk 0, nanoseconds
   bool on_gpu = false;  // this rank's input must still be brought to the host
+  // RunSite::kRanks only: this rank's part; and since when it has failed, in
+  // nanoseconds.
+  std::shared_ptr<RankRun> on_rank;
+  int64_t failed_at = 0;
+  bool ended = false;   // this rank's part is on its GPU's stream
   bool broken = false;  // this rank cannot take part; an abort will end it
+  RunSite site = RunSite::kHost;
+  uint32_t communicator = 0;  // RunSite::kRanks
   Signature signature;
   std::shared_ptr<const ProcessSet> set;
   uint32_t place = 0;       // this rank's index among the set's local ranks
@@ -99,6 +107,14 @@ std::vector<int64_t> LocalFirstDims(const Board& board, const Operation& op);
 // How many rows each rank of an alltoall within the node sends to each rank:
 // an n x n matrix with one line per sender, for a process set of n ranks.
 std::vector<int64_t> LocalSplits(const Board& board, const Operation& op);
+
+// Sets the sizes of the result of an allgather or alltoall that executors have
+// executed on GPUs. The caller has set the same fields as for LayOut().
+void SizeResult(const Board& board, uint32_t me, Run& run);
+
+// Where the result of an operation that ran on GPUs lies, from its place on.
+uint64_t ResultAt(const BoardConfig& config, uint32_t me,
+                  const Operation& operation);
 
 // Allocates the result of an allgather or alltoall; `rows` is the number of
 // rows from each rank. Does nothing for an operation that stands in.

@@ -13,6 +13,7 @@ enum class GpuMemoryMode : uint8_t {
   kDescriptor,  // the rank's memory (session::GpuSharing::kDescriptor)
   kIpcHandle,   // the executor's memory (session::GpuSharing::kIpcHandle)
   kNone,        // not at all: tensors are copied through host memory
+  kOwn,         // not at all: the rank calls NCCL itself (GpuSharing::kOwn)
 };
 
 struct GpuMemoryOptions {

@@ -8,9 +8,8 @@ namespace maypole {
 Status ParseGpuSite(std::string_view name, std::string_view text,
                     GpuSite* out) {
   constexpr std::pair<std::string_view, GpuSite> kSites[] = {
-      {"", GpuSite::kAuto},
-      {"auto", GpuSite::kAuto},
-      {"agent", GpuSite::kAgent},
+      {"", GpuSite::kAuto},       {"auto", GpuSite::kAuto},
+      {"agent", GpuSite::kAgent}, {"client", GpuSite::kClient},
       {"host", GpuSite::kHost},
   };
   for (const auto& [word, site] : kSites) {
@@ -18,17 +17,10 @@ Status ParseGpuSite(std::string_view name, std::string_view text,
     *out = site;
     return Status();
   }
-  if (text == "client") {
-    return Status(Code::kInvalidArgument,
-                  std::string(name) +
-                      "=client: this version has no NCCL in the training "
-                      "process; use agent (NCCL in the executor of the node), "
-                      "host or auto");
-  }
   return Status(Code::kInvalidArgument,
                 std::string(name) + "='" + std::string(text) +
-                    "': expected auto, agent, or host (copies through host "
-                    "memory)");
+                    "': expected auto, agent, client, or host (copies through "
+                    "host memory)");
 }
 
 }  // namespace maypole

@@ -6,7 +6,8 @@
 //   auto     in the executor of the node, on GPU memory that ranks share
 //            with it (docs/gpu.md); through host memory what it cannot do
 //   agent    for now the same as auto
-//   client   in the training process: not in this version
+//   client   NCCL in the training process, at the executor's command; through
+//            host memory what it cannot do
 //   host     copied through host memory, as MAYPOLE_GPU_MEMORY=host
 //
 // Thread contract: a pure function.
@@ -22,7 +23,7 @@ namespace maypole {
 
 inline constexpr char kGpuSiteVariable[] = "MAYPOLE_GPU_SITE";
 
-enum class GpuSite : uint8_t { kAuto, kAgent, kHost };
+enum class GpuSite : uint8_t { kAuto, kAgent, kClient, kHost };
 
 // `name`: of the option or variable, for the error. An empty text is auto.
 Status ParseGpuSite(std::string_view name, std::string_view text, GpuSite* out);

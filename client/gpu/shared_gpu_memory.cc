@@ -26,18 +26,16 @@ uint64_t RandomProof() {
   return high << 32 | random() | 1;
 }
 
-// The user is told once per process and GPU.
-void TellOnce(const Gpu& gpu, const std::string& why) {
+// The user is told each text once per process and GPU.
+void TellOnce(const Gpu& gpu, const std::string& text, const std::string& why) {
   static std::mutex mutex;
   static auto& told = *new std::set<std::string>;
   {
     std::lock_guard lock(mutex);
-    if (!told.insert(gpu.uuid()).second) return;
+    if (!told.insert(gpu.uuid() + text).second) return;
   }
-  TellUser("maypole: no memory of " + gpu.uuid() + " (" + gpu.name() +
-           ") can be shared with this node's executor, so CUDA tensors are "
-           "copied through host memory: " +
-           why);
+  TellUser("maypole: no memory of " + gpu.uuid() + " (" + gpu.name() + ") " +
+           text + why);
 }
 
 // Never unmapped: the GPU may still write there.
@@ -314,6 +312,12 @@ void SharedGpuMemory::Fail(PerGpu& gpu, const Status& why) {
   }
   if (why.code() == Code::kResourceExhausted) {
     gpu.not_before = Clock::now() + kRetryAfter;
+    TellOnce(gpu.gpu,
+             "is left to be shared with this node's executor, so some CUDA "
+             "tensors are copied through host memory; use smaller batches, or "
+             "limit what ranks share by MAYPOLE_GPU_MEMORY_BYTES: ",
+             why.message() + "; this rank shares " +
+                 std::to_string(gpu.total >> 20) + " MiB");
     return;
   }
   gpu.failures += (gpu.failures.empty() ? "" : "; ") +
@@ -324,7 +328,11 @@ void SharedGpuMemory::Fail(PerGpu& gpu, const Status& why) {
   gpu.ways.erase(gpu.ways.begin());
   // The executor has no kernels, or no such GPU: no way of sharing helps.
   if (why.code() == Code::kNotFound) gpu.ways.clear();
-  if (gpu.ways.empty()) TellOnce(gpu.gpu, gpu.failures);
+  if (!gpu.ways.empty()) return;
+  TellOnce(gpu.gpu,
+           "can be shared with this node's executor, so CUDA tensors are "
+           "copied through host memory: ",
+           gpu.failures);
 }
 
 void SharedGpuMemory::Ask(PerGpu& gpu, uint64_t bytes) {

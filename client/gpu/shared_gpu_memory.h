@@ -85,7 +85,10 @@ class SharedGpuMemory {
   SharedGpuMemory& operator=(const SharedGpuMemory&) = delete;
 
   // False if there will never be a block.
-  bool enabled() const { return options_.mode != GpuMemoryMode::kNone; }
+  bool enabled() const {
+    return options_.mode != GpuMemoryMode::kNone &&
+           options_.mode != GpuMemoryMode::kOwn;
+  }
 
   // A reply of the executor. One that answers no request is ignored.
   void OnReply(const session::GpuMemoryReply& reply);

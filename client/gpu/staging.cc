@@ -9,6 +9,7 @@
 
 #include "client/gpu/staging_tensor.h"
 #include "client/session/stall_notice.h"
+#include "common/gather_room.h"
 #include "common/system/memory.h"
 #include "common/system/thread.h"
 
@@ -50,7 +51,10 @@ Staging::Staging(const cuda::Driver& driver, Communicator* communicator,
            [communicator](const session::GpuMemoryRequest& request, int fd) {
              return communicator->SendGpuMemory(request, fd);
            }},
-          CopyStreams(driver)}) {}
+          CopyStreams(driver)}),
+      own_(options.mode == GpuMemoryMode::kOwn
+               ? std::make_unique<RankGpus>(driver, communicator)
+               : nullptr) {}
 
 Status Staging::Open(Communicator* communicator, std::shared_ptr<Arena> arena,
                      const GpuMemoryOptions& options,
@@ -64,9 +68,15 @@ Status Staging::Open(Communicator* communicator, std::shared_ptr<Arena> arena,
       !s.ok()) {
     return s;
   }
-  communicator->OnGpuMemoryReply(
-      [shared = &staging->pools_->shared](
-          const session::GpuMemoryReply& reply) { shared->OnReply(reply); });
+  if (RankGpus* const own = staging->own_.get(); own != nullptr) {
+    communicator->OnConnectGpu([own](const auto& m) { own->OnConnect(m); });
+    communicator->OnEpochOver([own] { own->OnEpochOver(); });
+    communicator->OnGpuMemoryReply([own](const auto& m) { own->OnReply(m); });
+  } else {
+    communicator->OnGpuMemoryReply(
+        [shared = &staging->pools_->shared](
+            const session::GpuMemoryReply& reply) { shared->OnReply(reply); });
+  }
   *out = std::move(staging);
   return Status();
 }
@@ -82,7 +92,10 @@ void Staging::Leave() {
   }
   changed_.notify_all();
   pools_->shared.Leave();
+  if (own_ != nullptr) own_->Leave();
   communicator_->OnGpuMemoryReply(nullptr);
+  communicator_->OnConnectGpu(nullptr);
+  communicator_->OnEpochOver(nullptr);
   if (thread.joinable()) thread.join();
 }
 
@@ -101,27 +114,41 @@ Status Staging::CopyIn(Operation* op, CUstream stream, uint64_t input_bytes,
   auto tensor = std::make_shared<Tensor>(shared_from_this());
   tensor->output = AddressOf(op->output);
   tensor->output_bytes = output_bytes;
+  tensor->input_bytes = input_bytes;
   tensor->input_settled = input_bytes == 0;
   op->staged = tensor;
   op->awaited = false;  // the thread must be woken when the input is ready
-  if (Status s = FindDevice(*op, input_bytes, output_bytes, tensor.get());
-      !s.ok()) {
+  if (Status s = FindDevice(*op, tensor.get()); !s.ok()) {
     return op->Explain(s);
   }
   op->input = op->output = nullptr;
+  if (Gathers(op->signature.kind)) {
+    const Signature& s = op->signature;
+    tensor->key = IdentityKey(s.process_set, s.kind, op->name);
+    if (tensor->resources.device == nullptr)
+      FindLastDevice(stream, tensor.get());
+  }
   const Gpu* const device = tensor->resources.device;
   if (device == nullptr) return Status();
   NoteGpu(*device);
   const CurrentGpu current(*device);
   Status s = current.status();
   if (s.ok()) s = CheckStream(*device, stream);
-  if (s.ok() && MayReduceOnGpu(*op, *device, input_bytes)) {
-    TakePlace(op, input, input_bytes, tensor.get());
+  if (s.ok() && MayRunOnGpu(*op, *tensor)) {
+    if (own_ != nullptr) {
+      s = TakeOwnPlace(op, input, stream, tensor.get());
+      if (s.ok() && tensor->events != nullptr) return s;
+    } else {
+      TakePlace(op, input, tensor.get());
+    }
   }
-  if (s.ok() && tensor->shared == 0) {
-    s = MakeMemory(op, input_bytes, output_bytes, tensor.get());
+  if (s.ok() && Gathers(op->signature.kind) && input_bytes == 0 &&
+      tensor->shared == 0) {
+    tensor->resources.device = nullptr;  // its result may be on another one
+    return Status();
   }
-  if (s.ok()) s = CopyInput(input, input_bytes, stream, tensor.get());
+  if (s.ok() && tensor->shared == 0) s = MakeMemory(op, tensor.get());
+  if (s.ok()) s = CopyInput(input, stream, tensor.get());
   if (s.ok() && input_bytes > 0) op->input_ready = false;
   return s.ok() ? s : op->Explain(s);
 }
@@ -145,17 +172,17 @@ void Staging::NoteGpu(const Gpu& device) {
 
 // The device of the input and of the output, which must be the same. Leaves it
 // null if there is neither.
-Status Staging::FindDevice(const Operation& op, uint64_t input_bytes,
-                           uint64_t output_bytes, Tensor* tensor) const {
+Status Staging::FindDevice(const Operation& op, Tensor* tensor) const {
   const Gpu*& device = tensor->resources.device;
-  if (input_bytes > 0) {
+  if (tensor->input_bytes > 0) {
     if (Status s = Gpu::OfAddress(driver_, AddressOf(op.input), &device);
         !s.ok()) {
       return Status(s.code(), "input: " + s.message());
     }
   }
-  const bool in_place = input_bytes > 0 && op.in_place();
-  if (output_bytes == 0 || op.output == nullptr || in_place) return Status();
+  const bool in_place = tensor->input_bytes > 0 && op.in_place();
+  if (tensor->output_bytes == 0 || op.output == nullptr || in_place)
+    return Status();
   const Gpu* other = nullptr;
   if (Status s = Gpu::OfAddress(driver_, tensor->output, &other); !s.ok()) {
     return Status(s.code(), "output: " + s.message());
@@ -166,6 +193,18 @@ Status Staging::FindDevice(const Operation& op, uint64_t input_bytes,
   }
   device = other;
   return Status();
+}
+
+// A rank without rows has no address of which the device could be asked: the
+// last result tells. Without it, the others' operation would always run on the
+// host.
+void Staging::FindLastDevice(CUstream stream, Tensor* tensor) const {
+  const Gpu* const gpu = gathered_sizes_.LastOf(tensor->key).gpu;
+  if (gpu == nullptr) return;
+  const CurrentGpu current(*gpu);
+  if (current.status().ok() && CheckStream(*gpu, stream).ok()) {
+    tensor->resources.device = gpu;
+  }
 }
 
 Status Staging::CheckStream(const Gpu& device, CUstream stream) const {
@@ -194,23 +233,39 @@ Status Staging::CheckStream(const Gpu& device, CUstream stream) const {
 }
 
 // Whether the operation does run on GPUs is decided when all have arrived.
-bool Staging::MayReduceOnGpu(const Operation& op, const Gpu& device,
-                             uint64_t bytes) const {
-  return op.signature.kind == Kind::kAllreduce &&
-         bytes > communicator_->eager_bytes() &&
-         communicator_->MayReduceOnGpus(*op.set, op.signature.dtype,
-                                        device.uuid());
+bool Staging::MayRunOnGpu(const Operation& op, const Tensor& tensor) const {
+  const Signature& s = op.signature;
+  uint64_t bytes = s.Bytes();
+  if (Gathers(s.kind)) {
+    bytes = std::max(bytes, gathered_sizes_.LastOf(tensor.key).bytes);
+  }
+  // It is the executor that says whether there is NCCL, and why not.
+  if (own_ != nullptr) {
+    return bytes > communicator_->eager_bytes() && RankGpus::CanRun(op);
+  }
+  return bytes > communicator_->eager_bytes() &&
+         communicator_->MayRunOnGpus(*op.set, s.kind, s.dtype,
+                                     tensor.resources.device->uuid());
 }
 
-// The executor writes the result over the input: a tensor that shall keep its
-// contents needs a copy.
-void Staging::TakePlace(Operation* op, CUdeviceptr input, uint64_t bytes,
-                        Tensor* tensor) {
+// The executor may write over the input: a tensor that shall keep its contents
+// needs a copy.
+void Staging::TakePlace(Operation* op, CUdeviceptr input, Tensor* tensor) {
   SharedGpuMemory& shared = pools_->shared;
-  if (tensor->output == input) op->gpu_place = shared.PlaceOf(input, bytes);
+  uint64_t bytes = op->signature.Bytes();
+  const Kind kind = op->signature.kind;
+  if (tensor->input_bytes > 0 && tensor->output == input &&
+      !HasOwnOutput(kind)) {
+    op->gpu_place = shared.PlaceOf(input, bytes);
+  }
   if (op->gpu_place != kNoGpuPlace) {
     tensor->shared = input;
     return;
+  }
+  if (Gathers(kind)) {
+    op->gpu_room = GatheredRoom(kind, bytes, op->set->size(),
+                                gathered_sizes_.LastOf(tensor->key).bytes);
+    bytes = GpuResultAt(bytes) + op->gpu_room;
   }
   StagedResources& r = tensor->resources;
   r.shared = shared.Take(*r.device, bytes);
@@ -218,23 +273,23 @@ void Staging::TakePlace(Operation* op, CUdeviceptr input, uint64_t bytes,
   tensor->shared = r.shared.address;
 }
 
-Status Staging::MakeMemory(Operation* op, uint64_t input_bytes,
-                           uint64_t output_bytes, Tensor* tensor) {
+Status Staging::MakeMemory(Operation* op, Tensor* tensor) {
   const bool own = HasOwnOutput(op->signature.kind);
-  const uint64_t output_at = own ? RoundUp(input_bytes, kAlignment) : 0;
-  const uint64_t bytes = std::max(input_bytes, output_at + output_bytes);
+  const uint64_t output_at = own ? RoundUp(tensor->input_bytes, kAlignment) : 0;
+  const uint64_t bytes =
+      std::max(tensor->input_bytes, output_at + tensor->output_bytes);
   StagingMemory::Block& block = tensor->resources.block;
   if (Status s = pools_->host.Take(bytes, &block); !s.ok()) return s;
   op->input = block.data;
-  if (output_bytes > 0) op->output = block.data + output_at;
+  if (tensor->output_bytes > 0) op->output = block.data + output_at;
   return Status();
 }
 
 // Without an input only the event is recorded: the copy of the result comes
 // after what the stream does with the output now.
-Status Staging::CopyInput(CUdeviceptr from, uint64_t bytes, CUstream stream,
-                          Tensor* tensor) {
+Status Staging::CopyInput(CUdeviceptr from, CUstream stream, Tensor* tensor) {
   StagedResources& r = tensor->resources;
+  const uint64_t bytes = tensor->input_bytes;
   const Gpu& device = *r.device;
   if (Status s = device.Check(
           driver_.cuEventCreate(&r.copied_in, cuda::CU_EVENT_DISABLE_TIMING),

@@ -1,5 +1,5 @@
 // Staging: CUDA tensors over the CPU path, by copies through page-locked
-// memory; or reduced by the executor in GPU memory that it shares.
+// memory; or in GPU memory that the executor shares, which works on them there.
 //
 // Purpose: the chain of ways to run an operation on CUDA tensors. The last link
 // works for every kind, on any number of nodes, with any GPU. The results of
@@ -13,25 +13,28 @@
 //   copy out  on the stream of the thread that wants the result, when the
 //             operation has ended
 //
-// An allreduce may run on GPUs. Then its input is copied to GPU memory that the
+// An operation may run on GPUs. Then its input is copied to GPU memory that the
 // executor has mapped, too (shared_gpu_memory.h), or lies there already, and
-// `gpu_place` says where. If all ranks have done so (without NCCL in the
-// executors: all are on one node, and on one GPU), the executors reduce there,
-// over the inputs; else each rank brings its input to the host, and all goes on
-// as above.
+// `gpu_place` says where; behind it, an allgather or alltoall has room for its
+// result (gathered_sizes.h). If all ranks have done so (without NCCL in the
+// executors: all are on one node, and on one GPU), and all results have room,
+// the executors execute it there; else each rank brings its input to the host,
+// and all goes on as above.
 //
 //   input      gpu_place   the operation runs   result
 //   on host    none        on the host          host memory -> output
 //   shared     a place     on GPUs              shared memory -> output, or it
-//                                               is there (ReducedOnGpu)
+//                                               is there (ResultOnGpu)
 //   shared     a place     on the host, after   host memory -> output
 //                          BringToHost
+//   the user's a place     in this rank's NCCL  it is there (rank_gpus.h)
 //
 // No stream waits for a flag or for another process, so no death can leave a
-// stream stuck. The tensor is used on the user's own streams only, so its
-// memory may be reused in the order of those streams, as frameworks' allocators
-// do. "Ready" is written by cuStreamWriteValue64; where a device cannot do
-// that, an event is queried instead.
+// stream stuck. (Except with NCCL in this rank: the user's stream may wait for
+// NCCL's, which the end of the epoch aborts.) The tensor is used on the user's
+// own streams only, so its memory may be reused in the order of those streams,
+// as frameworks' allocators do. "Ready" is written by cuStreamWriteValue64;
+// where a device cannot do that, an event is queried instead.
 //
 //   Status s = staging->CopyIn(&operation, stream, ...);   // before Start()
 //   staging->Watch(operation);                             // after it
@@ -50,6 +53,7 @@
 #define MAYPOLE_CLIENT_GPU_STAGING_H_
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -58,7 +62,9 @@
 #include <vector>
 
 #include "client/engine/operation.h"
+#include "client/gpu/gathered_sizes.h"
 #include "client/gpu/gpu_memory_options.h"
+#include "client/gpu/rank_gpus.h"
 #include "client/gpu/staged_resources.h"
 #include "client/memory/arena.h"
 #include "client/session/communicator.h"
@@ -132,32 +138,41 @@ class Staging : public std::enable_shared_from_this<Staging> {
           std::shared_ptr<Arena> arena, const GpuMemoryOptions& options);
   static Tensor& TensorOf(const Operation& operation);
   void NoteGpu(const cuda::Gpu& device);
-  Status FindDevice(const Operation& operation, uint64_t input_bytes,
-                    uint64_t output_bytes, Tensor* tensor) const;
+  Status FindDevice(const Operation& operation, Tensor* tensor) const;
   Status CheckStream(const cuda::Gpu& device, cuda::CUstream stream) const;
-  bool MayReduceOnGpu(const Operation& operation, const cuda::Gpu& device,
-                      uint64_t bytes) const;
-  void TakePlace(Operation* operation, cuda::CUdeviceptr input, uint64_t bytes,
-                 Tensor* tensor);
-  Status MakeMemory(Operation* operation, uint64_t input_bytes,
-                    uint64_t output_bytes, Tensor* tensor);
-  Status CopyInput(cuda::CUdeviceptr from, uint64_t bytes,
-                   cuda::CUstream stream, Tensor* tensor);
+  void FindLastDevice(cuda::CUstream stream, Tensor* tensor) const;
+  bool MayRunOnGpu(const Operation& operation, const Tensor& tensor) const;
+  void TakePlace(Operation* operation, cuda::CUdeviceptr input, Tensor* tensor);
+  Status MakeMemory(Operation* operation, Tensor* tensor);
+  Status CopyInput(cuda::CUdeviceptr from, cuda::CUstream stream,
+                   Tensor* tensor);
+  // MAYPOLE_GPU_SITE=client (staging_ranks.cc).
+  Status TakeOwnPlace(Operation* operation, cuda::CUdeviceptr input,
+                      cuda::CUstream stream, Tensor* tensor);
+  std::shared_ptr<RankRun> BeginOnRank(
+      uint32_t communicator, const std::vector<Operation*>& operations);
+  Status AwaitRun(const cuda::Gpu& device, const Tensor& tensor,
+                  cuda::CUstream stream, CopyOutReturns returns) const;
+  Status AwaitEnd(RankGpuRun& run) const;
   std::byte* GatherInto(uint64_t bytes, Tensor* tensor);
   Status BringToHost(Operation* operation, Tensor* tensor, bool* done);
-  Status BeginToHost(uint64_t bytes, Tensor* tensor);
+  Status BeginToHost(Operation* operation, Tensor* tensor);
   void EndToHost(Tensor* tensor);
   bool AnyIsOnHost();
   bool IsReady(Tensor& tensor, Status* error) const;
   Status Enqueue(const Operation& operation, const cuda::Gpu& device,
                  cuda::CUdeviceptr to, uint64_t bytes, cuda::CUstream stream);
+  // False if a signal has come.
+  static bool Nap(std::chrono::microseconds time);
   Status AwaitCopy(const cuda::Gpu& device, cuda::CUevent event) const;
   void WatchLoop();
 
   const cuda::Driver& driver_;
   Communicator* const communicator_;
   std::shared_ptr<StagingPools> pools_;
+  const std::unique_ptr<RankGpus> own_;  // null: this rank calls no NCCL
   std::atomic<const cuda::Gpu*> noted_gpu_{nullptr};
+  GatheredSizes gathered_sizes_;
 
   std::mutex look_mutex_;  // one thread looks at a time
   std::mutex mutex_;

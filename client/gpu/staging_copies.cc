@@ -27,13 +27,12 @@ constexpr microseconds kNap{50};
 // How long a wait for a copy does not sleep.
 constexpr microseconds kSpin{100};
 
-// False if a signal has come.
-bool Nap(microseconds time) {
+}  // namespace
+
+bool Staging::Nap(microseconds time) {
   const timespec t = {0, static_cast<long>(time.count()) * 1000};
   return nanosleep(&t, nullptr) == 0 || errno != EINTR;
 }
-
-}  // namespace
 
 // --- To the host -------------------------------------------------------------
 
@@ -43,9 +42,7 @@ Status Staging::BringToHost(Operation* op, Tensor* tensor, bool* done) {
   StagedResources& r = tensor->resources;
   const CurrentGpu current(*r.device);
   if (r.brought == nullptr) {
-    if (Status s = BeginToHost(op->signature.Bytes(), tensor); !s.ok()) {
-      return op->Explain(s);
-    }
+    if (Status s = BeginToHost(op, tensor); !s.ok()) return op->Explain(s);
   }
   const CUresult result = driver_.cuEventQuery(r.brought);
   if (result == CUDA_ERROR_NOT_READY) return Status();
@@ -56,26 +53,31 @@ Status Staging::BringToHost(Operation* op, Tensor* tensor, bool* done) {
       !s.ok()) {
     return op->Explain(s);
   }
-  op->input = op->output = r.block.data;
   *done = true;
   return Status();
 }
 
-Status Staging::BeginToHost(uint64_t bytes, Tensor* tensor) {
+Status Staging::BeginToHost(Operation* op, Tensor* tensor) {
   StagedResources& r = tensor->resources;
   const Gpu& device = *r.device;
   CUstream stream = nullptr;
   Status s = pools_->streams.Of(device, &stream);
-  if (s.ok()) s = pools_->host.Take(bytes, &r.block);
+  if (s.ok()) s = MakeMemory(op, tensor);
+  if (s.ok() && tensor->events != nullptr) {  // it may not be written yet
+    s = device.Check(
+        driver_.cuStreamWaitEvent(stream, tensor->events->ready(), 0),
+        "cuStreamWaitEvent");
+  }
   if (s.ok()) {
     s = device.Check(
         driver_.cuEventCreate(&r.brought, cuda::CU_EVENT_DISABLE_TIMING),
         "cuEventCreate");
   }
-  if (s.ok()) {
-    s = device.Check(driver_.cuMemcpyAsync(AddressOf(r.block.data),
-                                           tensor->shared, bytes, stream),
-                     "cuMemcpyAsync of the input");
+  if (s.ok() && tensor->input_bytes > 0) {
+    s = device.Check(
+        driver_.cuMemcpyAsync(AddressOf(r.block.data), tensor->shared,
+                              tensor->input_bytes, stream),
+        "cuMemcpyAsync of the input");
   }
   if (!s.ok()) return s;
   s = device.Check(driver_.cuEventRecord(r.brought, stream), "cuEventRecord");
@@ -113,7 +115,8 @@ Status Staging::CopyOut(const Operation& op, CUstream stream, CUdeviceptr to,
       Gathers(op.signature.kind) ? op.gathered_bytes : tensor.output_bytes;
   if (bytes == 0) return Status();
   if (to == 0) to = tensor.output;
-  if (tensor.reduced_on_gpu && to == tensor.shared) return Status();
+  const bool there = tensor.result != 0 && to == tensor.result;
+  if (there && tensor.run == nullptr) return Status();
   if (to == 0) {
     return Bad(op.Title() + ": its result of " + std::to_string(bytes) +
                " bytes needs memory on the GPU to be copied to");
@@ -122,9 +125,14 @@ Status Staging::CopyOut(const Operation& op, CUstream stream, CUdeviceptr to,
   if (Status s = Gpu::OfAddress(driver_, to, &device); !s.ok()) {
     return op.Explain(Status(s.code(), "output: " + s.message()));
   }
+  if (!tensor.key.empty()) gathered_sizes_.Note(tensor.key, device, bytes);
   const CurrentGpu current(*device);
   Status s = current.status();
   if (s.ok()) s = CheckStream(*device, stream);
+  if (s.ok() && tensor.run != nullptr) {
+    s = AwaitRun(*device, tensor, stream, returns);
+    if (!s.ok() || there) return s.ok() ? s : op.Explain(s);
+  }
   if (s.ok()) s = Enqueue(op, *device, to, bytes, stream);
   // Memory that is not page-locked ends with the operation.
   if (s.ok() && (returns == CopyOutReturns::kWhenDone || op.gathered)) {
@@ -161,7 +169,7 @@ Status Staging::Enqueue(const Operation& op, const Gpu& device, CUdeviceptr to,
   }
   if (!s.ok()) return s;
   const CUdeviceptr from =
-      tensor.reduced_on_gpu ? tensor.shared : AddressOf(op.output);
+      tensor.result != 0 ? tensor.result : AddressOf(op.output);
   s = device.Check(driver_.cuMemcpyAsync(to, from, bytes, stream),
                    "cuMemcpyAsync of the result");
   if (!s.ok()) return s;

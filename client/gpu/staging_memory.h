@@ -18,8 +18,8 @@
 // once they are more than those in use and kKeptAtLeast.
 //
 // Freeing page-locked memory may wait for all work of the process on its GPUs,
-// without limit. So memory is freed by a thread of its own; only the destructor,
-// and Take() before it gives up, free it themselves.
+// without limit. So memory is freed by a thread of its own; only the
+// destructor, and Take() before it gives up, free it themselves.
 //
 // Thread contract: all functions may be called by any thread.
 //

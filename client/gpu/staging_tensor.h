@@ -34,14 +34,27 @@ class Staging::Tensor : public StagedTensor {
   Status BringToHost(Operation* operation, bool* done) override {
     return staging_->BringToHost(operation, this, done);
   }
-  void ReducedOnGpu() override { reduced_on_gpu = true; }
+  void ResultOnGpu(uint64_t offset) override {
+    result = events != nullptr ? output : shared + offset;
+  }
+  std::shared_ptr<RankRun> BeginOnRank(
+      uint32_t communicator,
+      const std::vector<Operation*>& operations) override {
+    return staging_->BeginOnRank(communicator, operations);
+  }
 
+  std::string key;  // allgather, alltoall: of GatheredSizes
+  uint64_t input_bytes = 0;
   cuda::CUdeviceptr output = 0;  // the operation's own; 0: none
   uint64_t output_bytes = 0;
   // Where it lies in memory shared with the executor: the user's own tensor, or
   // resources.shared; 0: nowhere.
   cuda::CUdeviceptr shared = 0;
-  bool reduced_on_gpu = false;     // there
+  cuda::CUdeviceptr result = 0;  // there; 0: the result is not there
+  // This rank calls NCCL itself: then `shared` is the user's input, and
+  // `result` the output.
+  std::shared_ptr<RankEvents> events;
+  std::shared_ptr<RankGpuRun> run;
   std::atomic<uint32_t> looks{0};  // at the word
   std::atomic<bool> input_settled{false};
 

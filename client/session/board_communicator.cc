@@ -114,10 +114,12 @@ int BoardCommunicator::NoteGpu(std::string_view uuid) {
 
 // Without communicators, only GPUs of one node that all its ranks share can. A
 // rank that has not used a GPU yet may still use another one.
-bool BoardCommunicator::MayReduceOnGpus(const ProcessSet& set, DType dtype,
-                                        std::string_view uuid) const {
+bool BoardCommunicator::MayRunOnGpus(const ProcessSet& set, Kind kind,
+                                     DType dtype, std::string_view uuid) const {
   if (set.size() == 1) return false;
-  if (board_->config().gpu_communicators != 0) return HasNcclType(dtype);
+  if (board_->config().gpu_communicators != 0) {
+    return !Reduces(kind) || HasNcclType(dtype);
+  }
   if (set.negotiated()) return false;
   const uint64_t id = HashBytes(uuid);
   return std::all_of(set.locals.begin(), set.locals.end(), [&](uint32_t i) {
@@ -167,10 +169,28 @@ Status BoardCommunicator::SendGpuMemory(
     copy = Fd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
     if (!copy.valid()) return ErrnoStatus(errno, "dup");
   }
-  gpu_memory_asked_.fetch_add(1);
+  gpu_messages_.fetch_add(1);
   SendInOrder(&request, sizeof(request), std::move(copy));
   WakeThreads();  // one must look at the socket until the reply is there
   return Status();
+}
+
+void BoardCommunicator::ExpectGpuMessages(int more) {
+  gpu_messages_.fetch_add(more);
+  if (more > 0) WakeThreads();
+}
+
+void BoardCommunicator::NoteGpuRuns(int more) { gpu_runs_.fetch_add(more); }
+
+void BoardCommunicator::OnConnectGpu(
+    std::function<void(const session::ConnectGpu&)> handler) {
+  std::lock_guard lock(gpu_memory_mutex_);
+  on_connect_gpu_ = std::move(handler);
+}
+
+void BoardCommunicator::OnEpochOver(std::function<void()> handler) {
+  std::lock_guard lock(gpu_memory_mutex_);
+  on_epoch_over_ = std::move(handler);
 }
 
 void BoardCommunicator::OnGpuMemoryReply(
@@ -234,7 +254,9 @@ void BoardCommunicator::Leave() {
   if (progress_.joinable()) progress_.join();
   std::lock_guard drive(drive_mutex_);
   closed_ = true;
-  const uint32_t pending = core_.outstanding();
+  // Without this rank's GPU the others' would wait for ever.
+  const uint32_t pending = core_.outstanding() +
+                           static_cast<uint32_t>(std::max(0, gpu_runs_.load()));
   core_.FailAll(Status(Code::kAborted,
                        "this rank has left the job (shutdown) with the "
                        "operation pending"));

@@ -72,13 +72,19 @@ class BoardCommunicator : public Communicator, private RankShell {
   }
   std::shared_ptr<Arena> arena() const override { return arena_; }
   int NoteGpu(std::string_view uuid) override;
-  bool MayReduceOnGpus(const ProcessSet& set, DType dtype,
-                       std::string_view uuid) const override;
+  bool MayRunOnGpus(const ProcessSet& set, Kind kind, DType dtype,
+                    std::string_view uuid) const override;
   void Wake() override { WakeThreads(); }
   Status SendGpuMemory(const session::GpuMemoryRequest& request,
                        int fd) override;
   void OnGpuMemoryReply(
       std::function<void(const session::GpuMemoryReply&)> handler) override;
+  void OnConnectGpu(
+      std::function<void(const session::ConnectGpu&)> handler) override;
+  void OnEpochOver(std::function<void()> handler) override;
+  void NoteGpuRuns(int more) override;
+  void ExpectGpuMessages(int more) override;
+  Status EpochStatus() const override { return board_->AbortStatus(); }
   uint64_t eager_bytes() const override { return board_->config().eager_bytes; }
 
   // For a forked child: closes descriptors and unmaps the board. Afterwards
@@ -111,12 +117,14 @@ class BoardCommunicator : public Communicator, private RankShell {
   // True if the driver thread has something to do.
   bool HasWork() const {
     return core_.outstanding() > 0 || core_.recalled() ||
-           gpu_memory_asked_.load() > 0;
+           core_.has_enqueued() || gpu_messages_.load() > 0 ||
+           (gpu_runs_.load() > 0 && !epoch_over_told_.load());
   }
   // Takes the drive mutex and drives; returns whether anything moved. Also
   // returns true if another thread has held the mutex for kTurn: that thread
   // drives.
   bool DriveInTurn(Look look);
+  void TellEpochOver();
   bool ReadReplies();
   void HandOut(const std::vector<char>& message);
   void SendInOrder(const void* message, size_t bytes, Fd fd);
@@ -164,9 +172,13 @@ class BoardCommunicator : public Communicator, private RankShell {
   std::mutex send_mutex_;
   std::deque<Unsent> unsent_;  // oldest first
 
-  std::atomic<uint32_t> gpu_memory_asked_{0};  // requests without a reply
-  std::mutex gpu_memory_mutex_;                // held while the handler runs
+  std::atomic<int> gpu_messages_{0};  // that are expected
+  std::atomic<int> gpu_runs_{0};
+  std::atomic<bool> epoch_over_told_{false};
+  std::mutex gpu_memory_mutex_;  // held while a handler runs
   std::function<void(const session::GpuMemoryReply&)> on_gpu_memory_;
+  std::function<void(const session::ConnectGpu&)> on_connect_gpu_;
+  std::function<void()> on_epoch_over_;
 
   std::atomic<uint32_t> waiters_{0};  // threads in Await()
   // The thread that uses this object; whether several threads use it.

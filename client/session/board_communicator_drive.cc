@@ -96,10 +96,19 @@ bool BoardCommunicator::Drive(bool look_at_socket) {
   }
   if (++drives_ % kTellEvery == 0) core_.TellWhereItIs();
   if (core_.expects_messages() || core_.recalled() || look_at_socket ||
-      gpu_memory_asked_.load(std::memory_order_relaxed) > 0) {
+      gpu_messages_.load(std::memory_order_relaxed) > 0) {
     moved |= ReadReplies();
   }
+  if (board_->aborted()) TellEpochOver();
   return moved;
+}
+
+void BoardCommunicator::TellEpochOver() {
+  if (epoch_over_told_.load(std::memory_order_relaxed)) return;
+  std::lock_guard lock(gpu_memory_mutex_);
+  if (on_epoch_over_ == nullptr) return;
+  epoch_over_told_.store(true);
+  on_epoch_over_();
 }
 
 // A mutex is not fair: the thread that moves data could take it again and
@@ -129,11 +138,17 @@ bool BoardCommunicator::ReadReplies() {
 
 void BoardCommunicator::HandOut(const std::vector<char>& message) {
   session::GpuMemoryReply reply;
+  session::ConnectGpu connect;
+  if (session::Parse(message.data(), message.size(), &connect).ok()) {
+    std::lock_guard lock(gpu_memory_mutex_);
+    if (on_connect_gpu_ != nullptr) on_connect_gpu_(connect);
+    return;
+  }
   if (!session::Parse(message.data(), message.size(), &reply).ok()) {
     return core_.OnMessage(message);
   }
-  if (gpu_memory_asked_.load() == 0) return;  // the executor was not asked
-  gpu_memory_asked_.fetch_sub(1);
+  if (gpu_messages_.load() == 0) return;  // the executor was not asked
+  gpu_messages_.fetch_sub(1);
   std::lock_guard lock(gpu_memory_mutex_);
   if (on_gpu_memory_ != nullptr) on_gpu_memory_(reply);
 }
@@ -192,7 +207,7 @@ bool BoardCommunicator::SleepOnBoard(const Operation& operation, int timeout_ms,
 // are other waiters, they are woken by other ranks.
 void BoardCommunicator::StopAttending() {
   const bool others_wait = waiters_.fetch_sub(1) > 1;
-  if (!others_wait && core_.outstanding() == 0) return;
+  if (!others_wait && !HasWork()) return;
   me_.sleeping.store(1, std::memory_order_seq_cst);
   MAYPOLE_KILL_POINT("attend.flag");
   std::atomic_thread_fence(std::memory_order_seq_cst);

@@ -57,11 +57,13 @@ class Communicator {
     return -1;
   }
 
-  // False if an allreduce of this set will not run on GPUs, so that a copy to
-  // shared GPU memory would be for nothing. `uuid` is that of this rank's GPU.
-  virtual bool MayReduceOnGpus(const ProcessSet& set, DType dtype,
-                               std::string_view uuid) const {
+  // False if such an operation of this set will not run on GPUs, so that a copy
+  // to shared GPU memory would be for nothing. `uuid` is that of this rank's
+  // GPU.
+  virtual bool MayRunOnGpus(const ProcessSet& set, Kind kind, DType dtype,
+                            std::string_view uuid) const {
     static_cast<void>(set);
+    static_cast<void>(kind);
     static_cast<void>(dtype);
     static_cast<void>(uuid);
     return false;
@@ -83,6 +85,22 @@ class Communicator {
       std::function<void(const session::GpuMemoryReply&)> handler) {
     static_cast<void>(handler);
   }
+  // As OnGpuMemoryReply(), for the messages that connect this rank's GPU.
+  virtual void OnConnectGpu(
+      std::function<void(const session::ConnectGpu&)> handler) {
+    static_cast<void>(handler);
+  }
+  // Calls `handler` once, soon after the epoch is over; otherwise as above.
+  virtual void OnEpochOver(std::function<void()> handler) {
+    static_cast<void>(handler);
+  }
+  // This rank's GPU is busy with so many more (fewer) runs of the epoch: while
+  // there are any, its end is noticed soon, even if no thread waits.
+  virtual void NoteGpuRuns(int more) { static_cast<void>(more); }
+  // So many more (fewer) messages for the handlers above are on their way.
+  virtual void ExpectGpuMessages(int more) { static_cast<void>(more); }
+  // Why the epoch is over; kOk while it is not.
+  virtual Status EpochStatus() const { return Status(); }
   // Wakes the rank's threads: an operation can go on (StagedTensor).
   virtual void Wake() {}
   // Up to how many bytes a tensor is reduced at once by the last rank to arrive

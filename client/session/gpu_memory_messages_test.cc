@@ -94,7 +94,7 @@ TEST_F(GpuMemoryMessagesTest, WithCommunicatorsAllGpusReduceTogether) {
   const ProcessSet two_nodes{0, {0, 1}, {0}};
   const ProcessSet alone{0, {0}, {0}};
   const auto may = [&](const ProcessSet& set, DType dtype) {
-    return communicator_->MayReduceOnGpus(set, dtype, "GPU-1");
+    return communicator_->MayRunOnGpus(set, Kind::kAllreduce, dtype, "GPU-1");
   };
   EXPECT_FALSE(may(two_nodes, DType::kFloat32));
   EXPECT_FALSE(may(alone, DType::kFloat32));

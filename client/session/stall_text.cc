@@ -61,9 +61,10 @@ std::string StallText(const Board& board, const RankCore& core,
       board.slot(op.slot).on_gpus.load(std::memory_order_relaxed);
   if (TagOf(on_gpus) == op.generation) {
     return op.set->negotiated()
-               ? "GPUs of several nodes reduce it by NCCL, and have not ended "
+               ? "GPUs of several nodes execute it by NCCL, and have not ended "
                  "it (NCCL_DEBUG=INFO in the job's environment says more)"
-               : "the executor of this node reduces it on GPUs, which have not "
+               : "the executor of this node executes it on GPUs, which have "
+                 "not "
                  "ended it (a process may keep a GPU busy)";
   }
   if (op.set->negotiated()) {

@@ -512,7 +512,7 @@ bool Board::IsMember(const Ticket& ticket, uint32_t local) const {
 
 void Board::Arrive(uint32_t slot, uint32_t local, uint32_t generation,
                    const Signature& s, int eager_input, uint64_t arena,
-                   uint64_t gpu_place) const {
+                   uint64_t gpu_place, uint64_t gpu_room) const {
   Arrival& a = arrival(slot, local);
   Submission& submission = a.submissions[generation % 2];
   uint64_t words[sizeof(Signature) / 8];
@@ -522,6 +522,7 @@ void Board::Arrive(uint32_t slot, uint32_t local, uint32_t generation,
   }
   submission.arena.store(arena, std::memory_order_relaxed);
   submission.gpu_place.store(gpu_place, std::memory_order_relaxed);
+  submission.gpu_room.store(gpu_room, std::memory_order_relaxed);
   submission.eager_input.store(static_cast<uint32_t>(eager_input + 3),
                                std::memory_order_relaxed);
   MAYPOLE_KILL_POINT("arrive.written");
@@ -558,6 +559,13 @@ uint64_t Board::GpuPlaceOf(uint32_t slot, uint32_t local,
   return arrival(slot, local)
       .submissions[generation % 2]
       .gpu_place.load(std::memory_order_relaxed);
+}
+
+uint64_t Board::GpuRoomOf(uint32_t slot, uint32_t local,
+                          uint32_t generation) const {
+  return arrival(slot, local)
+      .submissions[generation % 2]
+      .gpu_room.load(std::memory_order_relaxed);
 }
 
 bool Board::IsOnGpu(uint32_t slot, uint32_t generation) const {

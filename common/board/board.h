@@ -238,6 +238,8 @@ struct Submission {
   std::atomic<uint64_t> arena;
   // Where the tensor lies in GPU memory (common/board/gpu_place.h); or 0.
   std::atomic<uint64_t> gpu_place;
+  // Allgather, alltoall: bytes behind it that the result may take.
+  std::atomic<uint64_t> gpu_room;
   std::atomic<uint32_t> eager_input;  // pool buffer or kNoBuffer.., + 3
 };
 
@@ -266,8 +268,9 @@ struct alignas(64) SlotHeader {
   std::atomic<uint64_t> wanted;
   std::atomic<uint64_t> wanted_signature[sizeof(Signature) / 8];
   std::atomic<uint64_t> urgency;  // Tagged; see common/board/urgent.h
-  // Tagged(generation, 1): GPUs execute this generation. Written by the
-  // executor, for what ranks tell about their waits.
+  // Tagged(generation, 1): GPUs execute this generation, or have done so.
+  // Written by the executor, before the outcome: the result of a generation
+  // that is committed is on the GPUs if it is the one here.
   std::atomic<uint64_t> on_gpus;
   std::atomic<uint64_t> error[(kMaxErrorBytes + 1) / 8];
 };
@@ -335,6 +338,16 @@ struct PlanOperation {
   uint64_t offset;  // bytes in the run's space; a multiple of 64
 };
 
+// Who executes a run.
+enum class RunSite : uint32_t {
+  kHost = 0,
+  // GPUs, by the executors. It has ended: the record tells the sizes of the
+  // results (allgather, alltoall), nothing is staged.
+  kExecutors = 1,
+  // GPUs, by the ranks: each calls NCCL with its part of `communicator`.
+  kRanks = 2,
+};
+
 // A negotiated run: operations of one kind, dtype, op, scale and root, laid out
 // one after the other in the run's byte space. An allgather is never fused with
 // others; first_dims holds its first dimension by global rank.
@@ -343,6 +356,8 @@ struct alignas(64) PlanHeader {
   uint32_t operations;
   uint64_t bytes;   // size of the run's space, gaps included
   uint32_t matrix;  // alltoall: number of the matrix with its splits
+  RunSite site;
+  uint32_t communicator;  // kRanks: its number in the epoch
 };
 
 // Reference to a run: the slot number of a run of one slot, or `slots` + the
@@ -441,10 +456,11 @@ class Board {
   // --- Arrival -------------------------------------------------------------
   // Publishes that `local` has submitted this generation of the slot, and what
   // it supplies (`eager_input`): a pool buffer with its input, or kNoBuffer,
-  // ...; `arena` and `gpu_place` as in Submission.
+  // ...; `arena`, `gpu_place` and `gpu_room` as in Submission.
   void Arrive(uint32_t slot, uint32_t local, uint32_t generation,
               const Signature& s, int eager_input = kNoBuffer,
-              uint64_t arena = 0, uint64_t gpu_place = 0) const;
+              uint64_t arena = 0, uint64_t gpu_place = 0,
+              uint64_t gpu_room = 0) const;
   // True if all members have arrived.
   bool AllArrived(uint32_t slot, uint32_t generation) const;
   Signature SignatureOf(uint32_t slot, uint32_t local,
@@ -453,12 +469,14 @@ class Board {
   // it does not lie within `reach`.
   std::byte* ArenaTensorOf(uint32_t slot, uint32_t local, uint32_t generation,
                            uint64_t bytes, uint64_t reach) const;
-  // The `gpu_place` submitted with this generation.
+  // The `gpu_place` and the `gpu_room` submitted with this generation.
   uint64_t GpuPlaceOf(uint32_t slot, uint32_t local, uint32_t generation) const;
+  uint64_t GpuRoomOf(uint32_t slot, uint32_t local, uint32_t generation) const;
   // True if all local members have submitted this generation with places on
-  // GPUs; without gpu_communicators, on the same one. Within the node, the
-  // executor reduces there; over several nodes, only if all of them can. Once
-  // all have arrived, all processes compute the same value.
+  // GPUs; without gpu_communicators, on the same one. Then the executor (over
+  // several nodes: the coordinator) decides whether it runs there: only if all
+  // nodes can, and all results have room. Once all have arrived, all processes
+  // compute the same value.
   bool IsOnGpu(uint32_t slot, uint32_t generation) const;
   // What the rank supplied with this generation: the `eager_input` of Arrive().
   int BufferOf(uint32_t slot, uint32_t local, uint32_t generation) const;

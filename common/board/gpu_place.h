@@ -10,6 +10,9 @@
 //   | number  | gpu    | offset / kGpuPlaceAlignment          |
 //   +---------+--------+--------------------------------------+
 //
+// An allgather or alltoall has room for its result behind the tensor, at
+// GpuResultAt() bytes after the place.
+//
 // Thread contract: values and pure functions.
 //
 // Hostility: the executor checks number, GPU and offset against its own table.
@@ -31,6 +34,12 @@ struct GpuPlace {
 
   bool operator==(const GpuPlace&) const = default;
 };
+
+// `bytes`: of the tensor.
+inline constexpr uint64_t GpuResultAt(uint64_t bytes) {
+  return (bytes + kGpuPlaceAlignment - 1) / kGpuPlaceAlignment *
+         kGpuPlaceAlignment;
+}
 
 // 0 is no place: the tensor is in host memory.
 inline constexpr uint64_t kNoGpuPlace = 0;

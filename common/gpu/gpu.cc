@@ -11,24 +11,26 @@ constexpr int kNameBytes = 256;
 
 }  // namespace
 
-std::string UuidText(const CUuuid& uuid) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string text = "GPU-";
-  for (int i = 0; i < 16; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    const auto byte = static_cast<unsigned char>(uuid.bytes[i]);
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
-}
-
 Status Gpu::Check(CUresult result, std::string_view call) const {
   if (result == CUDA_SUCCESS) return Status();
   const Status s = CudaStatus(driver_, result, call);
-  return Status(s.code(),
-                s.message() + ", on " + uuid_ +
-                    (name_.empty() ? std::string() : " (" + name_ + ")"));
+  std::string where = ", on " + uuid_;
+  if (!name_.empty()) where += " (" + name_ + ")";
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) where += FreeText();
+  return Status(s.code(), s.message() + where);
+}
+
+std::string Gpu::FreeText() const {
+  if (context_ == nullptr) return {};
+  const CurrentGpu current(*this);
+  size_t free = 0;
+  size_t total = 0;
+  if (!current.status().ok() ||
+      driver_.cuMemGetInfo(&free, &total) != CUDA_SUCCESS) {
+    return {};
+  }
+  return ", " + std::to_string(free >> 20) + " of " +
+         std::to_string(total >> 20) + " MiB free";
 }
 
 Status Gpu::Open() {

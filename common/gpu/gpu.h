@@ -21,6 +21,7 @@
 #include <string_view>
 
 #include "common/gpu/driver.h"
+#include "common/gpu/uuid.h"
 #include "common/status.h"
 
 namespace maypole::cuda {
@@ -47,12 +48,15 @@ class Gpu {
   // Streams can write 64-bit words (cuStreamWriteValue64).
   bool writes_values() const { return writes_values_; }
 
-  // As CudaStatus(), and says on which device.
+  // As CudaStatus(), and says on which device, and how much of its memory is
+  // free if there is not enough.
   Status Check(CUresult result, std::string_view call) const;
 
  private:
   Gpu(const Driver& driver, int ordinal) : driver_(driver), ordinal_(ordinal) {}
   Status Open();
+  // ", 12 of 81559 MiB free"; empty if there is no context yet.
+  std::string FreeText() const;
 
   const Driver& driver_;
   const int ordinal_;
@@ -81,10 +85,6 @@ class CurrentGpu {
   CUresult pushed_;
   CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
 };
-
-// "GPU-" and 8-4-4-4-12 hexadecimal digits, as nvidia-smi writes it; for a part
-// of a GPU (MIG), nvidia-smi writes "MIG-" instead.
-std::string UuidText(const CUuuid& uuid);
 
 }  // namespace maypole::cuda
 

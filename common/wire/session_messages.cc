@@ -20,6 +20,7 @@ bool StringsEnd(const SlotRecall&) { return true; }
 bool StringsEnd(const SlotReturn&) { return true; }
 bool StringsEnd(const GpuMemoryRequest&) { return true; }
 bool StringsEnd(const GpuMemoryReply& m) { return Ends(m.text); }
+bool StringsEnd(const ConnectGpu&) { return true; }
 
 }  // namespace
 
@@ -92,5 +93,6 @@ template Status Parse(const void*, size_t, SlotRecall*);
 template Status Parse(const void*, size_t, SlotReturn*);
 template Status Parse(const void*, size_t, GpuMemoryRequest*);
 template Status Parse(const void*, size_t, GpuMemoryReply*);
+template Status Parse(const void*, size_t, ConnectGpu*);
 
 }  // namespace maypole::session

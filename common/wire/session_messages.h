@@ -19,6 +19,7 @@
 //     |<-- SetReply, JoinReply (when all ranks have asked) ----------|
 //     |-- GpuMemoryRequest (+ the memory's descriptor) ------------->|
 //     |<-- GpuMemoryReply -------------------------------------------|
+//     |<-- ConnectGpu ------ (ranks that call NCCL themselves) ------|
 //     |<-- Notice (a line for the user) -----------------------------|
 //     |-- Goodbye -------------------------------------------------->|
 //
@@ -67,6 +68,7 @@ enum class Type : uint32_t {
   kSlotReturn = 13,
   kGpuMemoryRequest = 14,
   kGpuMemoryReply = 15,
+  kConnectGpu = 16,
 };
 
 struct Header {
@@ -219,6 +221,10 @@ struct Notice {
 enum class GpuSharing : uint32_t {
   kDescriptor = 1,  // the rank's (cuMemCreate); the request carries it
   kIpcHandle = 2,   // the executor's (cuMemAlloc); the reply carries its handle
+  // No memory is shared: the rank itself calls NCCL, on its own tensors on this
+  // GPU. `bytes` and `proof` are 0. The place of a tensor (gpu_place.h) says
+  // only on which GPU it is; its offset is 0.
+  kOwn = 3,
 };
 
 // The rank wants to share memory of a GPU with the executor, which then reduces
@@ -234,6 +240,9 @@ struct GpuMemoryRequest {
   // that the rank sees that both use the same memory.
   uint64_t proof = 0;
   uint8_t uuid[16] = {};  // of the GPU
+  // kOwn: of the rank's NCCL, which must be that of the executors.
+  uint32_t nccl_version = 0;
+  uint32_t reserved = 0;
 };
 
 // The memory can be used. If `code` is not kOk it cannot, and `text` says why.
@@ -246,6 +255,21 @@ struct GpuMemoryReply {
   uint32_t reserved = 0;
   uint8_t handle[64] = {};  // GpuSharing::kIpcHandle: a CUipcMemHandle
   char text[kMaxErrorBytes + 1] = {};
+};
+
+// The rank's GPU belongs to a communicator: an NCCL rank for each member of a
+// process set, in its order. Connected when a run first needs it
+// (PlanHeader.communicator), which may come before this message.
+struct ConnectGpu {
+  static constexpr Type kType = Type::kConnectGpu;
+  Header header;
+  uint32_t number = 0;  // in the epoch, from 1 to kMaxGpuCommunicators
+  uint32_t size = 0;    // ranks
+  uint32_t rank = 0;    // NCCL rank of the receiver
+  uint32_t gpu = 0;     // the receiver's; the executor's number
+  uint32_t id_bytes = 0;
+  uint32_t reserved = 0;
+  char id[kMaxCommunicatorIdBytes] = {};  // NCCL's unique id
 };
 
 struct Goodbye {

@@ -75,6 +75,8 @@ absl::Status CoordinatorEpoch::Dispatch(Time now, size_t node,
       return OnPresence(now, node, message.presence(), out);
     case proto::ExecutorMessage::kCommunicatorId:
       return OnCommunicatorId(node, message.communicator_id(), out);
+    case proto::ExecutorMessage::kRankGpu:
+      return OnRankGpu(node, message.rank_gpu());
     case proto::ExecutorMessage::kSetRequest:
       return OnSetRequest(now, node, message.set_request(), out);
     case proto::ExecutorMessage::kJoinState:
@@ -238,7 +240,7 @@ absl::Status CoordinatorEpoch::Report(Time now, size_t node,
   }
   absl::StatusOr<ReadyOperation> valid = table_.Validate(*op);
   if (valid.ok()) {
-    valid->communicator = communicators_.Find(*op);
+    communicators_.Find(*op, &*valid);
     TellCommunicators(out);
     buckets_.Add(now, *std::move(valid), release);
     return absl::OkStatus();
@@ -314,6 +316,8 @@ proto::Run CoordinatorEpoch::MakeRun(const std::vector<ReadyOperation>& ready,
   const std::vector<int64_t>& splits = ready[run.front()].splits;
   m.mutable_splits()->Assign(splits.begin(), splits.end());
   m.set_communicator(ready[run.front()].communicator);
+  const std::vector<uint32_t>& gpus = ready[run.front()].member_gpus;
+  m.mutable_member_gpus()->Assign(gpus.begin(), gpus.end());
   return m;
 }
 

@@ -109,6 +109,7 @@ class CoordinatorEpoch {
   absl::Status OnCommunicatorId(size_t node,
                                 const proto::CommunicatorId& message,
                                 JobOutput* out);
+  absl::Status OnRankGpu(size_t node, const proto::RankGpu& message);
   // Tells the nodes of communicators that are new.
   void TellCommunicators(JobOutput* out);
   absl::Status OnSetRequest(Time now, size_t node,
@@ -175,6 +176,8 @@ class CoordinatorEpoch {
   OperationTable table_;
   Buckets buckets_;  // of operations that are complete in table_
   Communicators communicators_;
+  // By rank and UUID of the GPU: the last message.
+  std::map<std::pair<uint32_t, std::string>, proto::RankGpu> rank_gpus_;
   Stragglers stragglers_;
   std::vector<uint32_t> told_;  // Report::waiting of the last notice
   Deadlock deadlock_;

@@ -1,9 +1,11 @@
 // CoordinatorEpoch: the GPUs that reduce together by NCCL.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/limits.h"
 #include "coordinator/core/coordinator_epoch.h"
+#include "coordinator/core/text.h"
 
 namespace maypole::coordinator {
 
@@ -23,6 +25,14 @@ uint32_t CoordinatorEpoch::AgreedNccl(JobOutput* out) const {
 }
 
 void CoordinatorEpoch::TellCommunicators(JobOutput* out) {
+  if (const auto shared = communicators_.TakeShared()) {
+    out->Warn(absl::StrCat(
+        LogPrefix("shared_gpu"), " gpu=", UuidText(shared->uuid), " node=",
+        members_[shared->node].node, " other=", members_[shared->other].node,
+        " reason=\"NCCL cannot connect a GPU with itself; CUDA tensors of "
+        "ranks that share a GPU between nodes are copied through host "
+        "memory\""));
+  }
   for (const Communicator& c : communicators_.TakeNew()) {
     for (const Communicator::Part& part : c.parts) {
       proto::CoordinatorMessage message;
@@ -32,6 +42,10 @@ void CoordinatorEpoch::TellCommunicators(JobOutput* out) {
       m->set_size(c.size);
       m->set_first(part.first);
       m->mutable_gpus()->Assign(part.gpus.begin(), part.gpus.end());
+      if (c.ranks != nullptr) {
+        m->set_ranks_call_nccl(true);
+        m->set_process_set(c.ranks->id);
+      }
       ToNode(part.node, std::move(message), out);
     }
   }
@@ -51,6 +65,23 @@ absl::Status CoordinatorEpoch::OnCommunicatorId(
   *m.mutable_communicator_id() = message;
   for (const Communicator::Part& part : c->parts) ToNode(part.node, m, out);
   return absl::OkStatus();
+}
+
+absl::Status CoordinatorEpoch::OnRankGpu(size_t node,
+                                         const proto::RankGpu& message) {
+  const std::vector<uint32_t>& ranks = members_[node].ranks;
+  const bool here =
+      std::find(ranks.begin(), ranks.end(), message.rank()) != ranks.end();
+  if (!here || message.gpu() >= kMaxGpus ||
+      message.uuid().size() != kGpuUuidBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", message.rank(), " is said to use GPU ", message.gpu(),
+        ", with a UUID of ", message.uuid().size(), " bytes"));
+  }
+  absl::Status status = communicators_.NoteGpu(node, message.own(),
+                                               message.gpu(), message.uuid());
+  if (status.ok()) rank_gpus_[{message.rank(), message.uuid()}] = message;
+  return status;
 }
 
 }  // namespace maypole::coordinator

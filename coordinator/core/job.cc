@@ -28,6 +28,8 @@ uint64_t EpochOf(const proto::ExecutorMessage& m) {
       return m.retire_names().epoch();
     case proto::ExecutorMessage::kCommunicatorId:
       return m.communicator_id().epoch();
+    case proto::ExecutorMessage::kRankGpu:
+      return m.rank_gpu().epoch();
     default:
       return 0;
   }

@@ -5,6 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/gpu/uuid.h"
+#include "common/limits.h"
 
 namespace maypole::coordinator {
 
@@ -27,6 +29,13 @@ std::string NodeText(absl::string_view node, absl::string_view host) {
 
 std::string SecondsText(Time time) {
   return absl::StrFormat("%g s", std::chrono::duration<double>(time).count());
+}
+
+std::string UuidText(const std::string& bytes) {
+  cuda::CUuuid uuid = {};
+  static_assert(sizeof(uuid.bytes) == kGpuUuidBytes);
+  std::copy_n(bytes.begin(), kGpuUuidBytes, uuid.bytes);
+  return cuda::UuidText(uuid);
 }
 
 std::string Cut(absl::string_view text, size_t max_bytes) {

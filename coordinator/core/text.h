@@ -24,6 +24,9 @@ std::string NodeText(absl::string_view node, absl::string_view host);
 // "120 s", "0.5 s"
 std::string SecondsText(Time time);
 
+// "GPU-..." of a UUID's kGpuUuidBytes bytes.
+std::string UuidText(const std::string& bytes);
+
 // The first max_bytes of the text or less, so that no UTF-8 character is cut.
 std::string Cut(absl::string_view text, size_t max_bytes);
 

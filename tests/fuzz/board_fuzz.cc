@@ -175,7 +175,9 @@ class World {
                    static_cast<Urgency>(feed_.Below(3)));
     }
     const uint64_t place = GpuPlaceFor(a, local);
-    board().Arrive(slot, local, generation, s, kNoBuffer, /*arena=*/0, place);
+    const uint64_t room = place == kNoGpuPlace ? 0 : GpuRoomFor(s);
+    board().Arrive(slot, local, generation, s, kNoBuffer, /*arena=*/0, place,
+                   room);
     if (!board().AllArrived(slot, generation)) return;
     if (a.set->negotiated() || board().IsOnGpu(slot, generation)) {
       board().ready_bits(slot / 64).fetch_or(uint64_t{1} << slot % 64);
@@ -194,13 +196,16 @@ class World {
     }
   }
   uint64_t GpuPlaceFor(const worker::AllotSlot& a, uint32_t local) {
-    if (gpu_memories_ == 0 || a.set->negotiated() ||
-        a.kind != Kind::kAllreduce) {
+    if (gpu_memories_ == 0 || a.set->negotiated() || a.kind == Kind::kBarrier) {
       return kNoGpuPlace;
     }
     if (feed_.OnceIn(16)) return feed_.Number();  // forged
     return PackGpuPlace(
         {gpu_memories_, gpu_memories_ % 2, local * kGpuPlaceAlignment});
+  }
+  uint64_t GpuRoomFor(const Signature& s) {
+    if (feed_.OnceIn(16)) return feed_.Number();  // forged
+    return s.Bytes() * feed_.Below(8);            // it may be too small
   }
   // A rank waits for a reported operation.
   void Await() {

@@ -218,20 +218,57 @@ void Rig::Perform(worker::RunOnGpus& a) {
 
 void Rig::CheckOnGpus(const worker::GpuOperation& r, bool several) {
   Expect(!r.tensors.empty() && r.tensors.size() <= config.local_size,
-         "a reduction is of local ranks");
-  Expect(r.elements > 0 && r.divisor > 0, "a reduction has something to do");
+         "an operation on GPUs is of local ranks");
+  Expect((Gathers(r.kind) || r.elements > 0) && r.divisor > 0,
+         "an operation on GPUs has something to do");
   Expect(several || worker::GpusOf(r.tensors).size() == 1,
-         "a reduction without a communicator is on one GPU");
-  Expect(!several || HasNcclType(r.dtype), "NCCL has the type");
+         "an operation without a communicator is on one GPU");
+  Expect(!several || !Reduces(r.kind) || HasNcclType(r.dtype),
+         "NCCL has the type");
   std::set<uint32_t> locals;
   for (const worker::GpuTensor& tensor : r.tensors) {
-    const auto it = gpu_memories_.find(tensor.memory);
-    Expect(it != gpu_memories_.end(), "a reduction is in open memory");
     Expect(tensor.memory.number % 2 == tensor.gpu, "its GPU has the memory");
-    Expect(r.elements <= it->second / SizeOf(r.dtype) &&
-               tensor.offset <= it->second - r.elements * SizeOf(r.dtype),
-           "a reduction stays within its memory");
     Expect(locals.insert(tensor.memory.local).second, "a rank has one tensor");
+    if (!Gathers(r.kind)) CheckPlace(r, tensor, tensor.offset, r.elements);
+  }
+  if (Gathers(r.kind)) CheckGathered(r);
+}
+
+void Rig::CheckPlace(const worker::GpuOperation& r,
+                     const worker::GpuTensor& tensor, uint64_t offset,
+                     uint64_t elements) {
+  const auto it = gpu_memories_.find(tensor.memory);
+  Expect(it != gpu_memories_.end(), "a tensor on a GPU is in open memory");
+  Expect(elements <= it->second / SizeOf(r.dtype) &&
+             offset <= it->second - elements * SizeOf(r.dtype),
+         "a tensor on a GPU stays within its memory");
+}
+
+void Rig::CheckGathered(const worker::GpuOperation& r) {
+  const size_t n = r.members.size();
+  const bool splits = r.kind == Kind::kAlltoall;
+  Expect(r.counts.size() == (splits ? n * n : n), "a gather has its counts");
+  for (size_t i = 0; i < n; ++i) {
+    const uint32_t t = r.members[i].tensor;
+    Expect(t < r.tensors.size(), "a member of this node has a tensor");
+    uint64_t input = 0, result = 0;
+    for (size_t j = 0; j < n; ++j) {
+      input += splits ? r.counts[i * n + j] : 0;
+      result += splits ? r.counts[j * n + i] : r.counts[j];
+    }
+    if (!splits) input = r.counts[i];
+    const worker::GpuTensor& tensor = r.tensors[t];
+    CheckPlace(r, tensor, tensor.offset, input);
+    CheckPlace(r, tensor, tensor.result, result);
+    Expect(tensor.offset + input * SizeOf(r.dtype) <= tensor.result,
+           "a gathered result is behind the tensor");
+  }
+}
+
+void Rig::Perform(worker::RunOnHost& a) {
+  Expect(epoch_there && a.slot < allotted, "a ticket is of an allotted slot");
+  if (keeper_ != nullptr && keeper_->IsAllotted(a.slot)) {
+    keeper_->Issue(a.slot, a.generation);
   }
 }
 

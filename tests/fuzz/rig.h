@@ -112,6 +112,11 @@ class Rig {
   void Perform(worker::ConnectGpus& a);
   void Perform(worker::RunOnGpus& a);
   void CheckOnGpus(const worker::GpuOperation& r, bool several);
+  void CheckPlace(const worker::GpuOperation& r,
+                  const worker::GpuTensor& tensor, uint64_t offset,
+                  uint64_t elements);
+  void CheckGathered(const worker::GpuOperation& r);
+  void Perform(worker::RunOnHost& a);
   void Perform(worker::CommitSlot& a);
   void Perform(worker::FailSlot& a);
   void Perform(worker::MarkLeft& a);

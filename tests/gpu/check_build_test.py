@@ -41,6 +41,10 @@ class CheckBuildTest(unittest.TestCase):
         self.assertIn("    [X] NCCL\n", text)
         self.assertIn("    [X] host\n", text)
 
+    def test_gpus_that_are_used_through_mps(self):
+        self.assertIn(", used through MPS\n", self.said("mps=1"))
+        self.assertNotIn("MPS", self.said())
+
     def test_the_nccl_of_a_python_package(self):
         library = os.path.join(self.dir, "nvidia/nccl/lib")
         os.makedirs(library)

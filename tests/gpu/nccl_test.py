@@ -102,7 +102,8 @@ class NcclTest(unittest.TestCase):
             for rank in range(8):
                 job.await_file("rank.%d.waits" % rank)
             job.touch("go")
-            time.sleep(0.1)
+            for rank in range(8):
+                job.await_file("rank.%d.goes_on" % rank)
             harness.kill(job.executors()[0], signal.SIGKILL)
             killed = time.time()
             job.wait(30)

@@ -25,7 +25,7 @@ def board_bytes(local_size, size=None, nodes=1, chunk_bytes=512 * KIB, ring_dept
     plan = (64 + 512 * 16 + 8 * n + 63) // 64 * 64
     matrices = 2 * 8 * min(n, 1024) ** 2 if nodes > 1 else 0
     return (pages(2624) + pages(832 * k) + pages(65536 * 8 + slots // 8) +
-            (names + 63) // 64 * 64 * (1856 + 320 * k) +
+            (names + 63) // 64 * 64 * (1856 + 448 * k) +
             pages(runs * (64 + 64 * k)) + pages(runs * plan) +
             pages(2 * min(slots, 512) * k * n * 8) + pages(matrices) +
             k * 32 * 64 * KIB + (k + 1) * ring_depth * chunk_bytes)

@@ -38,8 +38,11 @@ constexpr Counter kCounters[] = {
     {"deadlocks told", &Counts::deadlocks},
     {"stopped ranks given up", &Counts::frozen_expelled},
     {"slots taken back", &Counts::slots_freed},
-    {"reductions on a GPU", &Counts::gpu_reductions},
+    {"operations on GPUs", &Counts::gpu_operations},
+    {"operations gathered there", &Counts::gathered_on_gpus},
+    {"operations without room there", &Counts::rooms_too_small},
     {"runs over several GPUs", &Counts::nccl_runs},
+    {"runs of ranks that call NCCL", &Counts::runs_of_ranks},
     {"inputs brought from a GPU", &Counts::brought_to_host},
 };
 

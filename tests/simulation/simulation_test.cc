@@ -37,7 +37,10 @@ TEST(SimulationTest, NoSeedBreaksAPromise) {
   EXPECT_GT(report.counts().backends_failed, seeds / 40);
   EXPECT_GT(report.counts().late_reports, seeds / 100);
   EXPECT_GT(report.counts().deadlocks, seeds / 100);
-  EXPECT_GT(report.counts().gpu_reductions, seeds / 10);
+  EXPECT_GT(report.counts().gpu_operations, seeds / 10);
+  EXPECT_GT(report.counts().gathered_on_gpus, seeds / 40);
+  EXPECT_GT(report.counts().runs_of_ranks, seeds / 40);
+  EXPECT_GT(report.counts().rooms_too_small, seeds / 100);
   EXPECT_GT(report.counts().nccl_runs, seeds / 10);
   EXPECT_GT(report.counts().brought_to_host, seeds / 10);
 }

@@ -44,15 +44,21 @@ struct Counts {
   uint64_t deadlocks = 0;
   uint64_t frozen_expelled = 0;
   uint64_t slots_freed = 0;
-  uint64_t gpu_reductions = 0;
+  uint64_t gpu_operations = 0;
+  uint64_t gathered_on_gpus = 0;
+  uint64_t rooms_too_small = 0;  // of operations within a node
   uint64_t nccl_runs = 0;        // over several GPUs
+  uint64_t runs_of_ranks = 0;    // that call NCCL themselves
   uint64_t brought_to_host = 0;  // inputs on a GPU
 };
+
+inline constexpr uint32_t kSimulatedNccl = 22809;  // its version
 
 // Memory of a GPU that a rank shares with its executor.
 using GpuMemory = std::shared_ptr<std::vector<std::byte>>;
 
-struct SimulatedCommunicator;  // parts/gpu.h
+struct SimulatedCommunicator;      // parts/gpu.h
+struct SimulatedRankCommunicator;  // parts/rank_gpu.h
 
 // A deliberate defect in a part of the system, to verify that the checker finds
 // it.
@@ -83,6 +89,7 @@ class Stage {
   Stage(uint64_t seed, bool trace, Sabotage sabotage)
       : random(seed), trace_(trace), sabotage_(sabotage) {
     if (random.OneIn(2)) off_gpu = 64;
+    if (random.OneIn(2)) ranks_share_gpus = random.OneIn(2) ? 1 : 6;
   }
 
   Random random;
@@ -92,9 +99,14 @@ class Stage {
   // descriptor.
   std::map<uint64_t, GpuMemory> gpu_memories;
   uint64_t last_gpu_memory = 0;
+  std::map<std::string, std::shared_ptr<SimulatedRankCommunicator>>
+      rank_communicators;
   std::map<std::string, std::shared_ptr<SimulatedCommunicator>> communicators;
   // One in so many ranks, memories and tensors is not on a GPU.
   uint64_t off_gpu = 6;
+  // One in so many ranks shares its GPU's memory with the executor; the others
+  // call NCCL themselves. 1: all share it.
+  uint64_t ranks_share_gpus = 64;
   int interrupted = 0;  // ranks that stand at a kill point
 
   // A rank that has died, or is interrupted at a kill point, may not have woken

@@ -131,7 +131,7 @@ void World::MakeNodes() {
     node.core.ring_depth = depth;
     node.core.start_timeout_ms = 30000;
     node.core.resume_timeout_ms = kResumeTimeout / kMillisecond;
-    node.core.nccl_version = random_.OneIn(8) ? 0 : 22809;
+    node.core.nccl_version = random_.OneIn(8) ? 0 : kSimulatedNccl;
     nodes_.push_back(std::move(node));
   }
 }

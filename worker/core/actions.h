@@ -24,7 +24,7 @@ using ClientId = uint64_t;
 struct ReplyClient {
   ClientId client = 0;
   std::variant<session::SlotReply, session::SetReply, session::JoinReply,
-               session::GpuMemoryReply, session::Notice>
+               session::GpuMemoryReply, session::ConnectGpu, session::Notice>
       reply;
 };
 // Sends Refused and closes the connection.
@@ -124,6 +124,12 @@ struct ConnectGpus {
 struct RunOnGpus {
   GpuRun run;
 };
+// An operation of this node alone, whose tensors are on GPUs, is executed on
+// the host: places its ticket.
+struct RunOnHost {
+  uint32_t slot = 0;
+  uint32_t generation = 0;
+};
 // The operation has succeeded: writes its outcome and places its ticket.
 struct CommitSlot {
   uint32_t slot = 0;
@@ -168,8 +174,8 @@ using Action =
                  ConnectBackend, CreateBoard, AllotSlot, FindIdleSlots,
                  RecallFrom, FreeSlot, WantSlot, IssueRun, OpenGpuMemory,
                  CloseGpuMemories, MakeCommunicatorId, ConnectGpus, RunOnGpus,
-                 CommitSlot, FailSlot, MarkLeft, MarkGone, AbortBoard,
-                 WantChange, DropEpoch, ReportIdle>;
+                 RunOnHost, CommitSlot, FailSlot, MarkLeft, MarkGone,
+                 AbortBoard, WantChange, DropEpoch, ReportIdle>;
 
 }  // namespace maypole::worker
 

@@ -105,6 +105,10 @@ class ExecutorCore {
     return phase_ == Phase::kRunning && epoch_->waits_for_slots();
   }
   void OnRunFree(uint32_t record);
+  // A run waits until ranks have left others.
+  bool waits_for_records() const {
+    return phase_ == Phase::kRunning && epoch_->waits_for_records();
+  }
   // The results of OpenGpuMemory, MakeCommunicatorId and RunOnGpus.
   void OnGpuMemoryOpened(GpuMemoryId id,
                          const absl::StatusOr<OpenedGpuMemory>& opened);

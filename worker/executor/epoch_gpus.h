@@ -13,8 +13,8 @@
 #include <functional>
 #include <string>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "common/status.h"
+#include "common/status_or.h"
 #include "common/system/fd.h"
 #include "common/wire/session_messages.h"
 #include "worker/core/operations/gpu_run.h"
@@ -30,12 +30,15 @@ class EpochGpus {
   // Called from any thread.
   struct Callbacks {
     // The memory can be used, or not: the error's text says why, in one line.
-    std::function<void(GpuMemoryId, absl::StatusOr<Opened>)> on_opened;
+    std::function<void(GpuMemoryId, StatusOr<Opened>)> on_opened;
     // The results are in the ranks' memory. After an error nothing is known
     // about their contents.
-    std::function<void(const GpuRun&, absl::Status)> on_ended;
+    std::function<void(const GpuRun&, Status)> on_ended;
+    // All of the run is on the GPUs' streams, and the events of its tensors
+    // have been recorded. May be null; only of runs with a communicator.
+    std::function<void(const GpuRun&)> on_enqueued = {};
     // NCCL's unique id of the communicator; opaque bytes.
-    std::function<void(uint32_t number, absl::StatusOr<std::string>)>
+    std::function<void(uint32_t number, StatusOr<std::string>)>
         on_communicator_id;
     // After Abort() NCCL does not give the communicators back: only the end of
     // the process does. One line that says so. It may come while the object is

@@ -45,7 +45,7 @@ int64_t ExecutorLogic::PrepareSleep() {
 
 int64_t ExecutorLogic::SleepMs() const {
   if (keeper_ == nullptr) return kBoardScanMs;
-  if (tickets_held_) return kHeldTicketMs;
+  if (tickets_held_ || core_.waits_for_records()) return kHeldTicketMs;
   if (core_.waits_for_slots()) return kRecallPauseMs;
   const bool hurry = keeper_->somebody_left() || keeper_->AllSayBlocked();
   return hurry ? std::min(kLeftScanMs, kBlockedScanMs) : kBoardScanMs;
@@ -90,6 +90,10 @@ void ExecutorLogic::Tick() {
   DoActions();
   if (keeper_ == nullptr) return;
   if (keeper_->somebody_left()) keeper_->FailWaiting();
+  for (const uint32_t record : keeper_->TakeRunsOfRanks()) {
+    core_.OnRunFree(record);
+  }
+  DoActions();
   observer_->OnTick(network_.get());
 }
 

@@ -116,6 +116,7 @@ class ExecutorLogic {
   void Do(MakeCommunicatorId& a);
   void Do(ConnectGpus& a);
   void Do(RunOnGpus& a);
+  void Do(RunOnHost& a);
   void Do(CommitSlot& a);
   void Do(FailSlot& a);
   void Do(MarkLeft& a);
@@ -124,6 +125,8 @@ class ExecutorLogic {
   void Do(WantChange& a);
   void Do(DropEpoch& a);
   void Do(ReportIdle& a);
+  void MakeGpus();
+  void MarkOnGpus(uint32_t slot, uint32_t generation);
   void EndGpuRun();
   void DropGpus();
   void Welcome(const CreateBoard& a);

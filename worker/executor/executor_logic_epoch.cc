@@ -70,7 +70,7 @@ void ExecutorLogic::Do(PrepareBackend& a) {
     });
   };
   callbacks.runner.on_done = [this](const RunSpec& run) {
-    observer_->OnRunDone(run);
+    if (run.site != RunSite::kExecutors) observer_->OnRunDone(run);
   };
   callbacks.runner.on_free = [this, post](uint32_t record) {
     post([this, record] { core_.OnRunFree(record); });
@@ -145,13 +145,21 @@ void ExecutorLogic::Do(WantSlot& a) {
 
 void ExecutorLogic::Do(IssueRun& a) {
   // After an abort no ticket may be placed.
-  if (keeper_ == nullptr || network_ == nullptr || keeper_->board().aborted()) {
+  const bool by_ranks = a.run.site == RunSite::kRanks;
+  if (keeper_ == nullptr || keeper_->board().aborted() ||
+      (!by_ranks && network_ == nullptr)) {
     return;
   }
   a.run.issued_ns = system_->NowNs();
-  observer_->OnIssued(a.run);
+  // Ranks count what runs within the node.
+  if (a.run.site != RunSite::kExecutors && a.run.nodes.size() > 1) {
+    observer_->OnIssued(a.run);
+  }
   keeper_->WritePlan(a.run);
-  network_->Add(a.run);
+  if (!by_ranks) network_->Add(a.run);
+  for (const PlanOperation& op : a.run.operations) {
+    if (by_ranks) MarkOnGpus(op.slot, op.generation);
+  }
   keeper_->Issue(a.run);
 }
 

@@ -1,37 +1,42 @@
 // ExecutorLogic: actions that concern GPUs.
 #include <utility>
 
+#include "common/absl_status.h"
 #include "worker/executor/executor_logic.h"
 
 namespace maypole::worker {
 
 void ExecutorLogic::Do(OpenGpuMemory& a) {
   if (keeper_ == nullptr) return;
-  if (gpus_ == nullptr) {
-    ++gpus_number_;
-    const auto post = PosterFor(&gpus_number_);
-    EpochGpus::Callbacks callbacks;
-    callbacks.on_opened = [this, post](GpuMemoryId id,
-                                       absl::StatusOr<OpenedGpuMemory> opened) {
-      post([this, id, opened] { core_.OnGpuMemoryOpened(id, opened); });
-    };
-    callbacks.on_ended = [this, post](const GpuRun& run, absl::Status s) {
-      post([this, run, s] {
-        EndGpuRun();
-        core_.OnGpuRunEnded(run, s);
-      });
-    };
-    callbacks.on_communicator_id =
-        [this, post](uint32_t number, absl::StatusOr<std::string> id) {
-          post([this, number, id] { core_.OnCommunicatorIdMade(number, id); });
-        };
-    // Also of GPUs of an epoch that is over, and when the loop has ended.
-    callbacks.on_abort_stuck = [system = system_](std::string reason) {
-      system->EndProcess(reason);
-    };
-    gpus_ = system_->MakeGpus(std::move(callbacks));
-  }
+  MakeGpus();
   gpus_->Open(a.id, a.request, std::move(gpu_descriptor_));
+}
+
+void ExecutorLogic::MakeGpus() {
+  if (gpus_ != nullptr) return;
+  ++gpus_number_;
+  const auto post = PosterFor(&gpus_number_);
+  EpochGpus::Callbacks callbacks;
+  callbacks.on_opened = [this, post](GpuMemoryId id,
+                                     StatusOr<OpenedGpuMemory> opened) {
+    post([this, id, opened] { core_.OnGpuMemoryOpened(id, ToAbsl(opened)); });
+  };
+  callbacks.on_ended = [this, post](const GpuRun& run, Status s) {
+    post([this, run, s] {
+      EndGpuRun();
+      core_.OnGpuRunEnded(run, ToAbsl(s));
+    });
+  };
+  callbacks.on_communicator_id = [this, post](uint32_t number,
+                                              StatusOr<std::string> id) {
+    post(
+        [this, number, id] { core_.OnCommunicatorIdMade(number, ToAbsl(id)); });
+  };
+  // Also of GPUs of an epoch that is over, and when the loop has ended.
+  callbacks.on_abort_stuck = [system = system_](std::string reason) {
+    system->EndProcess(reason);
+  };
+  gpus_ = system_->MakeGpus(std::move(callbacks));
 }
 
 void ExecutorLogic::Do(CloseGpuMemories& a) {
@@ -39,7 +44,9 @@ void ExecutorLogic::Do(CloseGpuMemories& a) {
 }
 
 void ExecutorLogic::Do(MakeCommunicatorId& a) {
-  if (gpus_ != nullptr) gpus_->MakeCommunicatorId(a.number);
+  if (keeper_ == nullptr) return;
+  MakeGpus();
+  gpus_->MakeCommunicatorId(a.number);
 }
 
 void ExecutorLogic::Do(ConnectGpus& a) {
@@ -53,10 +60,14 @@ void ExecutorLogic::Do(RunOnGpus& a) {
   keeper_->board().header().gpu_runs.fetch_add(1);
   if (keeper_->board().aborted()) return EndGpuRun();
   for (const GpuOperation& op : a.run.operations) {
-    keeper_->board().slot(op.slot).on_gpus.store(Tagged(op.generation, 1),
-                                                 std::memory_order_relaxed);
+    MarkOnGpus(op.slot, op.generation);
   }
   gpus_->Run(std::move(a.run));
+}
+
+void ExecutorLogic::MarkOnGpus(uint32_t slot, uint32_t generation) {
+  keeper_->board().slot(slot).on_gpus.store(Tagged(generation, 1),
+                                            std::memory_order_relaxed);
 }
 
 void ExecutorLogic::EndGpuRun() {
@@ -65,6 +76,11 @@ void ExecutorLogic::EndGpuRun() {
   if (board.header().gpu_runs.fetch_sub(1) == 1 && board.aborted()) {
     board.WakeRanks();
   }
+}
+
+void ExecutorLogic::Do(RunOnHost& a) {
+  if (keeper_ == nullptr || !keeper_->IsAllotted(a.slot)) return;
+  keeper_->Issue(a.slot, a.generation);
 }
 
 void ExecutorLogic::Do(CommitSlot& a) {

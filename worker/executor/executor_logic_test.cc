@@ -369,7 +369,7 @@ TEST_F(ExecutorLogicGpuTest, AReductionIsCountedUntilItHasEnded) {
   EXPECT_EQ(board().OutcomeOf(0, 1), Outcome::kRunning);
   GpuRun run;
   run.operations.push_back({.slot = 0, .generation = 1});
-  gpu_callbacks_.on_ended(run, absl::OkStatus());
+  gpu_callbacks_.on_ended(run, Status());
   Turn();
   EXPECT_EQ(board().header().gpu_runs.load(), 0u);
   EXPECT_EQ(board().OutcomeOf(0, 1), Outcome::kCommitted);

@@ -1,10 +1,29 @@
 #include "worker/executor/gpu_use.h"
 
 #include <cstring>
+#include <numeric>
 #include <utility>
 #include <variant>
 
 namespace maypole::worker {
+namespace {
+
+// Of the tensor.
+uint64_t ElementsOf(const GpuOperation& o, uint32_t tensor) {
+  if (!Gathers(o.kind)) return o.elements;
+  const size_t each = o.kind == Kind::kAlltoall ? o.members.size() : 1;
+  auto counts = o.counts.begin();
+  for (const GpuMember& member : o.members) {
+    const auto end = counts + static_cast<ptrdiff_t>(each);
+    if (member.tensor == tensor) {
+      return std::accumulate(counts, end, uint64_t{0});
+    }
+    counts = end;
+  }
+  return 0;
+}
+
+}  // namespace
 
 void GpuUse::OnAction(const Action& action, int64_t now_ns) {
   if (const auto* open = std::get_if<OpenGpuMemory>(&action)) On(*open);
@@ -15,6 +34,11 @@ void GpuUse::OnAction(const Action& action, int64_t now_ns) {
   }
   if (const auto* commit = std::get_if<CommitSlot>(&action)) {
     Commit(*commit, now_ns);
+  }
+  if (const auto* issue = std::get_if<IssueRun>(&action)) {
+    for (const PlanOperation& o : issue->run.operations) {
+      Commit({o.slot, o.generation}, now_ns);
+    }
   }
   if (const auto* fail = std::get_if<FailSlot>(&action)) {
     operations_.erase({fail->slot, fail->generation});
@@ -61,10 +85,10 @@ void GpuUse::On(const CloseGpuMemories& a) {
 
 void GpuUse::Begin(const GpuOperation& o, int64_t now_ns) {
   Operation begun{.begun_ns = now_ns};
-  for (const GpuTensor& tensor : o.tensors) {
-    const auto gpu = gpus_.find(tensor.gpu);
+  for (uint32_t t = 0; t < o.tensors.size(); ++t) {
+    const auto gpu = gpus_.find(o.tensors[t].gpu);
     if (gpu == gpus_.end()) continue;
-    begun.bytes[gpu->second] += o.elements * SizeOf(o.dtype);
+    begun.bytes[gpu->second] += ElementsOf(o, t) * SizeOf(o.dtype);
   }
   operations_[{o.slot, o.generation}] = std::move(begun);
 }

@@ -2,8 +2,8 @@
 //
 // Purpose: follows the core's actions: memory that is opened (OpenGpuMemory,
 // then the reply to the rank) and closed, operations that begin (RunOnGpus)
-// and succeed (CommitSlot). So neither ExecutorLogic nor the GPUs' thread has
-// to report anything.
+// and succeed (CommitSlot, or IssueRun with their sizes). So neither
+// ExecutorLogic nor the GPUs' thread has to report anything.
 //
 //   GpuUse use(&*stats);
 //   use.OnAction(action, NowNs());     // before each action is executed

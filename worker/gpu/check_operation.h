@@ -6,12 +6,12 @@
 #ifndef MAYPOLE_WORKER_GPU_CHECK_OPERATION_H_
 #define MAYPOLE_WORKER_GPU_CHECK_OPERATION_H_
 
-#include "absl/status/status.h"
+#include "common/status.h"
 #include "worker/core/operations/gpu_run.h"
 
 namespace maypole::worker {
 
-absl::Status CheckOperation(const GpuOperation& operation);
+Status CheckOperation(const GpuOperation& operation);
 
 }  // namespace maypole::worker
 

@@ -3,21 +3,18 @@
 #include <map>
 #include <memory>
 
-#include "absl/status/status.h"
-#include "common/absl_status.h"
-
 namespace maypole::worker {
 
 using cuda::CUfunction;
 using cuda::CUmodule;
 
-absl::StatusOr<CUmodule> LoadImage(const cuda::Gpu& gpu,
-                                   std::span<const cuda::KernelImage> images) {
-  absl::Status s = absl::UnavailableError("this build has no GPU kernels");
+StatusOr<CUmodule> LoadImage(const cuda::Gpu& gpu,
+                             std::span<const cuda::KernelImage> images) {
+  Status s(Code::kUnavailable, "this build has no GPU kernels");
   for (const cuda::KernelImage& image : images) {
     CUmodule module = nullptr;
-    s = ToAbsl(gpu.Check(gpu.driver().cuModuleLoadData(&module, image.data()),
-                         "cuModuleLoadData"));
+    s = gpu.Check(gpu.driver().cuModuleLoadData(&module, image.data()),
+                  "cuModuleLoadData");
     if (s.ok()) return module;
   }
   return s;
@@ -34,12 +31,14 @@ GpuKernels& GpuKernels::Of(const cuda::Gpu& gpu) {
   return *entry;
 }
 
-absl::StatusOr<CUfunction> GpuKernels::Find(cuda::KernelGroup group,
-                                            const char* name) {
+StatusOr<CUfunction> GpuKernels::Find(CUfunction& known,
+                                      cuda::KernelGroup group,
+                                      const char* name) {
+  std::lock_guard lock(mutex_);
+  if (known != nullptr) return known;
   CUmodule& module = modules_[static_cast<int>(group)];
   if (module == nullptr) {
-    absl::StatusOr<CUmodule> loaded =
-        LoadImage(gpu_, cuda::KernelImages(group));
+    StatusOr<CUmodule> loaded = LoadImage(gpu_, cuda::KernelImages(group));
     if (!loaded.ok()) return loaded.status();
     module = *loaded;
   }
@@ -47,32 +46,28 @@ absl::StatusOr<CUfunction> GpuKernels::Find(cuda::KernelGroup group,
   const cuda::CUresult result =
       gpu_.driver().cuModuleGetFunction(&function, module, name);
   if (result == cuda::CUDA_ERROR_NOT_FOUND) {
-    return absl::NotFoundError(
+    return Status(
+        Code::kNotFound,
         "this build has no GPU kernels (it was built without --config=cuda)");
   }
   if (result != cuda::CUDA_SUCCESS) {
-    return ToAbsl(gpu_.Check(result, "cuModuleGetFunction"));
+    return gpu_.Check(result, "cuModuleGetFunction");
   }
+  known = function;
   return function;
 }
 
-absl::StatusOr<CUfunction> GpuKernels::WriteWord() {
-  std::lock_guard lock(mutex_);
-  if (write_word_ != nullptr) return write_word_;
-  absl::StatusOr<CUfunction> found =
-      Find(cuda::KernelGroup::kCopy, cuda::kWriteWordKernel);
-  if (found.ok()) write_word_ = *found;
-  return found;
+StatusOr<CUfunction> GpuKernels::WriteWord() {
+  return Find(write_word_, cuda::KernelGroup::kCopy, cuda::kWriteWordKernel);
 }
 
-absl::StatusOr<CUfunction> GpuKernels::Reduce(DType dtype, Op op) {
-  std::lock_guard lock(mutex_);
-  CUfunction& known = reduce_[static_cast<int>(dtype)][static_cast<int>(op)];
-  if (known != nullptr) return known;
-  absl::StatusOr<CUfunction> found =
-      Find(cuda::GroupOf(dtype), cuda::ReduceKernel(dtype, op).c_str());
-  if (found.ok()) known = *found;
-  return found;
+StatusOr<CUfunction> GpuKernels::Copy() {
+  return Find(copy_, cuda::KernelGroup::kCopy, cuda::kCopyKernel);
+}
+
+StatusOr<CUfunction> GpuKernels::Reduce(DType dtype, Op op) {
+  return Find(reduce_[static_cast<int>(dtype)][static_cast<int>(op)],
+              cuda::GroupOf(dtype), cuda::ReduceKernel(dtype, op).c_str());
 }
 
 }  // namespace maypole::worker

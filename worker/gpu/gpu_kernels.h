@@ -4,7 +4,7 @@
 // remembers it.
 //
 //   GpuKernels& kernels = GpuKernels::Of(gpu);
-//   absl::StatusOr<cuda::CUfunction> f = kernels.Reduce(DType::kInt32,
+//   StatusOr<cuda::CUfunction> f = kernels.Reduce(DType::kInt32,
 //                                                       Op::kSum);
 //
 // Thread contract: all functions may be called by any thread. The GPU must be
@@ -18,17 +18,17 @@
 #include <mutex>
 #include <span>
 
-#include "absl/status/statusor.h"
 #include "common/gpu/gpu.h"
 #include "common/gpu/kernels/kernels.h"
+#include "common/status_or.h"
 #include "common/types.h"
 
 namespace maypole::worker {
 
 // Loads the first image that the driver does not refuse; if it refuses all, the
 // error is that of the last one.
-absl::StatusOr<cuda::CUmodule> LoadImage(
-    const cuda::Gpu& gpu, std::span<const cuda::KernelImage> images);
+StatusOr<cuda::CUmodule> LoadImage(const cuda::Gpu& gpu,
+                                   std::span<const cuda::KernelImage> images);
 
 class GpuKernels {
  public:
@@ -36,20 +36,23 @@ class GpuKernels {
   GpuKernels(const GpuKernels&) = delete;
   GpuKernels& operator=(const GpuKernels&) = delete;
 
-  // cuda::kWriteWordKernel.
-  absl::StatusOr<cuda::CUfunction> WriteWord();
-  absl::StatusOr<cuda::CUfunction> Reduce(DType dtype, Op op);
+  // cuda::kWriteWordKernel and kCopyKernel.
+  StatusOr<cuda::CUfunction> WriteWord();
+  StatusOr<cuda::CUfunction> Copy();
+  StatusOr<cuda::CUfunction> Reduce(DType dtype, Op op);
 
  private:
   explicit GpuKernels(const cuda::Gpu& gpu) : gpu_(gpu) {}
-  absl::StatusOr<cuda::CUfunction> Find(cuda::KernelGroup group,
-                                        const char* name);
+  // `known`: null, or what was found before.
+  StatusOr<cuda::CUfunction> Find(cuda::CUfunction& known,
+                                  cuda::KernelGroup group, const char* name);
 
   const cuda::Gpu& gpu_;
   std::mutex mutex_;
   // Null: not loaded, or not looked up.
   cuda::CUmodule modules_[cuda::kKernelGroups] = {};
   cuda::CUfunction write_word_ = nullptr;
+  cuda::CUfunction copy_ = nullptr;
   cuda::CUfunction reduce_[kDTypes][kOps] = {};
 };
 

@@ -4,30 +4,29 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
 namespace maypole::worker {
 namespace {
 
 using session::GpuSharing;
 
-absl::Status About(GpuMemoryId id, const absl::Status& s) {
-  return absl::Status(s.code(),
-                      absl::StrCat("GPU memory ", id.number, " of local rank ",
-                                   id.local, ": ", s.message()));
+Status About(GpuMemoryId id, const Status& s) {
+  return Status(s.code(), "GPU memory " + std::to_string(id.number) +
+                              " of local rank " + std::to_string(id.local) +
+                              ": " + s.message());
 }
 
-absl::StatusOr<GpuMemory> MakeMemory(const cuda::Gpu& gpu,
-                                     const session::GpuMemoryRequest& request,
-                                     Fd descriptor) {
+StatusOr<GpuMemory> MakeMemory(const cuda::Gpu& gpu,
+                               const session::GpuMemoryRequest& request,
+                               Fd descriptor) {
   switch (static_cast<GpuSharing>(request.sharing)) {
     case GpuSharing::kDescriptor:
       return GpuMemory::Import(gpu, std::move(descriptor), request.bytes);
     case GpuSharing::kIpcHandle:
       return GpuMemory::Allocate(gpu, request.bytes);
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("there is no way ", request.sharing, " to share it"));
+  return Status(
+      Code::kInvalidArgument,
+      "there is no way " + std::to_string(request.sharing) + " to share it");
 }
 
 }  // namespace
@@ -37,29 +36,30 @@ GpuMemories::GpuMemories(GpuQueues* queues, OnOpened on_opened)
 
 void GpuMemories::Open(GpuMemoryId id, const session::GpuMemoryRequest& request,
                        Fd descriptor) {
-  const absl::Status s = TryOpen(id, request, std::move(descriptor));
+  const Status s = TryOpen(id, request, std::move(descriptor));
   if (!s.ok()) Refuse(id, s);
 }
 
-void GpuMemories::Refuse(GpuMemoryId id, const absl::Status& why) {
+void GpuMemories::Refuse(GpuMemoryId id, const Status& why) {
   on_opened_(id, About(id, why));
 }
 
-absl::Status GpuMemories::TryOpen(GpuMemoryId id,
-                                  const session::GpuMemoryRequest& request,
-                                  Fd descriptor) {
-  if (open_.contains(id)) return absl::AlreadyExistsError("it is open");
-  const absl::StatusOr<uint32_t> gpu = queues_.Find(request.uuid);
+Status GpuMemories::TryOpen(GpuMemoryId id,
+                            const session::GpuMemoryRequest& request,
+                            Fd descriptor) {
+  if (open_.contains(id)) return Status(Code::kAlreadyExists, "it is open");
+  const StatusOr<uint32_t> gpu = queues_.Find(request.uuid);
   if (!gpu.ok()) return gpu.status();
   GpuQueue& queue = queues_[*gpu];
-  absl::StatusOr<GpuMemory> memory =
+  Status s = queue.CheckKernels();
+  if (!s.ok()) return s;
+  StatusOr<GpuMemory> memory =
       MakeMemory(queue.gpu(), request, std::move(descriptor));
   if (!memory.ok()) return memory.status();
-  absl::Status s = queue.WriteWord(memory->address(), request.proof);
+  s = queue.WriteWord(memory->address(), request.proof);
   const uint64_t number = queue.launched();
   if (s.ok()) {
-    s = queue.Record(
-        [=, this](absl::Status done) { OnProof(id, number, done); });
+    s = queue.Record([=, this](Status done) { OnProof(id, number, done); });
   }
   OpenMemory opened = {*gpu, *std::move(memory), number, number};
   if (s.ok()) {
@@ -71,10 +71,10 @@ absl::Status GpuMemories::TryOpen(GpuMemoryId id,
 }
 
 void GpuMemories::OnProof(GpuMemoryId id, uint64_t number,
-                          const absl::Status& status) {
+                          const Status& status) {
   const auto it = open_.find(id);
   if (it == open_.end() || it->second.proof != number) {
-    return Refuse(id, absl::CancelledError("the rank has left"));
+    return Refuse(id, Status(Code::kCancelled, "the rank has left"));
   }
   if (!status.ok()) {
     closing_.push_back(std::move(it->second));
@@ -103,25 +103,36 @@ void GpuMemories::CloseAll() {
   open_.clear();
 }
 
-absl::StatusOr<uint64_t> GpuMemories::AddressOf(const GpuTensor& tensor,
-                                                uint64_t bytes) const {
+void GpuMemories::OpenOwn(const uint8_t (&uuid)[16]) {
+  const StatusOr<uint32_t> gpu = queues_.Find(uuid);
+  if (!gpu.ok()) return Refuse({}, gpu.status());
+  own_.insert(*gpu);
+  on_opened_({}, OpenedGpuMemory{.gpu = *gpu});
+}
+
+StatusOr<uint64_t> GpuMemories::AddressOf(const GpuTensor& tensor,
+                                          uint64_t offset,
+                                          uint64_t bytes) const {
+  if (bytes == 0) return 0;
+  if (tensor.memory.number == 0 && own_.contains(tensor.gpu)) return offset;
   const auto it = open_.find(tensor.memory);
   if (it == open_.end()) {
     return About(tensor.memory,
-                 absl::FailedPreconditionError("it is not open"));
+                 Status(Code::kFailedPrecondition, "it is not open"));
   }
   const OpenMemory& m = it->second;
-  if (m.gpu != tensor.gpu || tensor.offset > m.memory.bytes() ||
-      bytes > m.memory.bytes() - tensor.offset) {
-    return About(tensor.memory,
-                 absl::InvalidArgumentError("the tensor does not lie in it"));
+  if (m.gpu != tensor.gpu || offset > m.memory.bytes() ||
+      bytes > m.memory.bytes() - offset) {
+    return About(tensor.memory, Status(Code::kInvalidArgument,
+                                       "the tensor does not lie in it"));
   }
-  return m.memory.address() + tensor.offset;
+  return m.memory.address() + offset;
 }
 
 void GpuMemories::NoteUse(const GpuTensor& tensor) {
-  OpenMemory& m = open_.at(tensor.memory);
-  m.last_use = queues_[m.gpu].launched();
+  const auto it = open_.find(tensor.memory);
+  if (it == open_.end()) return;  // this process's own, or no bytes of it
+  it->second.last_use = queues_[it->second.gpu].launched();
 }
 
 bool GpuMemories::Release() {

@@ -5,7 +5,8 @@
 //
 //   GpuMemories memories(&queues, on_opened);
 //   memories.Open(id, request, std::move(descriptor));
-//   absl::StatusOr<uint64_t> address = memories.AddressOf(tensor, bytes);
+//   StatusOr<uint64_t> address =
+//       memories.AddressOf(tensor, tensor.offset, bytes);
 //   memories.NoteUse(tensor);      // when work on it was enqueued
 //   memories.Close(local);
 //   memories.Release();            // what no work needs any more
@@ -21,10 +22,11 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "common/status.h"
+#include "common/status_or.h"
 #include "common/system/fd.h"
 #include "common/wire/session_messages.h"
 #include "worker/core/operations/gpu_run.h"
@@ -35,8 +37,7 @@ namespace maypole::worker {
 
 class GpuMemories {
  public:
-  using OnOpened =
-      std::function<void(GpuMemoryId, absl::StatusOr<OpenedGpuMemory>)>;
+  using OnOpened = std::function<void(GpuMemoryId, StatusOr<OpenedGpuMemory>)>;
 
   GpuMemories(GpuQueues* queues, OnOpened on_opened);
   GpuMemories(const GpuMemories&) = delete;
@@ -45,14 +46,18 @@ class GpuMemories {
   // The GPUs' queues must not be full.
   void Open(GpuMemoryId id, const session::GpuMemoryRequest& request,
             Fd descriptor);
-  void Refuse(GpuMemoryId id, const absl::Status& why);
+  void Refuse(GpuMemoryId id, const Status& why);
   void Close(uint32_t local);
   void CloseAll();
 
-  // The address of a tensor of `bytes` bytes, which lies in an open memory of
-  // its GPU.
-  absl::StatusOr<uint64_t> AddressOf(const GpuTensor& tensor,
-                                     uint64_t bytes) const;
+  // Memory of this process on the GPU may be used by its addresses, as memory
+  // with the number 0. The answer is about {0, 0}.
+  void OpenOwn(const uint8_t (&uuid)[16]);
+
+  // The address of the `bytes` bytes from `offset` on of the tensor's memory,
+  // which is open, of the tensor's GPU and contains them; 0 for no bytes.
+  StatusOr<uint64_t> AddressOf(const GpuTensor& tensor, uint64_t offset,
+                               uint64_t bytes) const;
   // The last batch of the GPU's queue uses the tensor.
   void NoteUse(const GpuTensor& tensor);
 
@@ -69,14 +74,15 @@ class GpuMemories {
     uint64_t proof;     // number of the one that wrote the proof
   };
 
-  absl::Status TryOpen(GpuMemoryId id, const session::GpuMemoryRequest& request,
-                       Fd descriptor);
-  void OnProof(GpuMemoryId id, uint64_t number, const absl::Status& status);
+  Status TryOpen(GpuMemoryId id, const session::GpuMemoryRequest& request,
+                 Fd descriptor);
+  void OnProof(GpuMemoryId id, uint64_t number, const Status& status);
 
   GpuQueues& queues_;
   const OnOpened on_opened_;
   std::map<GpuMemoryId, OpenMemory> open_;
   std::vector<OpenMemory> closing_;
+  std::set<uint32_t> own_;  // GPUs of OpenOwn()
 };
 
 }  // namespace maypole::worker

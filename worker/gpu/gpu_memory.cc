@@ -6,8 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "common/absl_status.h"
 #include "common/limits.h"
 #include "common/wire/unix_socket.h"
 
@@ -22,50 +20,52 @@ using cuda::Gpu;
 // the whole block.
 constexpr uint64_t kIpcGranularity = uint64_t{2} << 20;
 
-absl::Status Check(const Gpu& gpu, CUresult result, std::string_view call) {
-  return ToAbsl(gpu.Check(result, call));
+Status Check(const Gpu& gpu, CUresult result, std::string_view call) {
+  return gpu.Check(result, call);
 }
 
-absl::Status CheckBytes(uint64_t bytes) {
+Status CheckBytes(uint64_t bytes) {
   if (bytes >= sizeof(uint64_t) && bytes <= kMaxGpuMemoryBytes) return {};
-  return absl::InvalidArgumentError(
-      absl::StrCat("its size must be from ", sizeof(uint64_t), " to ",
-                   kMaxGpuMemoryBytes, " bytes, but is ", bytes));
+  return Status(Code::kInvalidArgument,
+                "its size must be from " + std::to_string(sizeof(uint64_t)) +
+                    " to " + std::to_string(kMaxGpuMemoryBytes) +
+                    " bytes, but is " + std::to_string(bytes));
 }
 
 cuda::CUmemLocation LocationOf(const Gpu& gpu) {
   return {cuda::CU_MEM_LOCATION_TYPE_DEVICE, gpu.number()};
 }
 
-absl::Status CheckGranularity(const Gpu& gpu, uint64_t bytes) {
+Status CheckGranularity(const Gpu& gpu, uint64_t bytes) {
   cuda::CUmemAllocationProp properties = {};
   properties.type = cuda::CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.requestedHandleTypes =
       cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   properties.location = LocationOf(gpu);
   size_t granularity = 0;
-  const absl::Status s = Check(
+  const Status s = Check(
       gpu,
       gpu.driver().cuMemGetAllocationGranularity(
           &granularity, &properties, cuda::CU_MEM_ALLOC_GRANULARITY_MINIMUM),
       "cuMemGetAllocationGranularity");
   if (!s.ok()) return s;
   if (granularity != 0 && bytes % granularity == 0) return {};
-  return absl::InvalidArgumentError(
-      absl::StrCat("its size must be a multiple of ", granularity,
-                   " bytes, but is ", bytes));
+  return Status(Code::kInvalidArgument, "its size must be a multiple of " +
+                                            std::to_string(granularity) +
+                                            " bytes, but is " +
+                                            std::to_string(bytes));
 }
 
 }  // namespace
 
-absl::StatusOr<GpuMemory> GpuMemory::Import(const Gpu& gpu, Fd descriptor,
-                                            uint64_t bytes) {
+StatusOr<GpuMemory> GpuMemory::Import(const Gpu& gpu, Fd descriptor,
+                                      uint64_t bytes) {
   if (!descriptor.valid()) {
-    return absl::InvalidArgumentError("its descriptor did not come");
+    return Status(Code::kInvalidArgument, "its descriptor did not come");
   }
   GpuMemory memory(gpu, bytes);
   const CurrentGpu current(gpu);
-  absl::Status s = ToAbsl(current.status());
+  Status s = current.status();
   if (s.ok()) s = CheckBytes(bytes);
   if (s.ok()) s = CheckGranularity(gpu, bytes);
   if (s.ok()) s = memory.Map(descriptor.get());
@@ -78,9 +78,9 @@ absl::StatusOr<GpuMemory> GpuMemory::Import(const Gpu& gpu, Fd descriptor,
   return memory;
 }
 
-absl::Status GpuMemory::Map(int descriptor) {
+Status GpuMemory::Map(int descriptor) {
   const cuda::Driver& driver = gpu_->driver();
-  absl::Status s = Check(
+  Status s = Check(
       *gpu_,
       driver.cuMemImportFromShareableHandle(
           &handle_, reinterpret_cast<void*>(static_cast<intptr_t>(descriptor)),
@@ -98,8 +98,8 @@ absl::Status GpuMemory::Map(int descriptor) {
   s = Check(*gpu_, driver.cuMemMap(address_, bytes_, 0, handle_, 0),
             "cuMemMap");
   if (!s.ok()) {
-    return absl::Status(s.code(), absl::StrCat(s.message(), ", for a size of ",
-                                               bytes_, " bytes"));
+    return Status(s.code(), s.message() + ", for a size of " +
+                                std::to_string(bytes_) + " bytes");
   }
   mapped_ = true;
   const cuda::CUmemAccessDesc access = {
@@ -110,7 +110,7 @@ absl::Status GpuMemory::Map(int descriptor) {
 
 // Another GPU's memory could be mapped, too, but the rank has promised this
 // one's.
-absl::Status GpuMemory::CheckPlace() const {
+Status GpuMemory::CheckPlace() const {
   int ordinal = -1;
   cuda::CUpointer_attribute attribute =
       cuda::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
@@ -120,23 +120,23 @@ absl::Status GpuMemory::CheckPlace() const {
       ordinal == gpu_->ordinal()) {
     return {};
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("it is not on the GPU that the rank named, ", gpu_->uuid()));
+  return Status(Code::kInvalidArgument,
+                "it is not on the GPU that the rank named, " + gpu_->uuid());
 }
 
-absl::StatusOr<GpuMemory> GpuMemory::Allocate(const Gpu& gpu, uint64_t bytes) {
+StatusOr<GpuMemory> GpuMemory::Allocate(const Gpu& gpu, uint64_t bytes) {
   GpuMemory memory(gpu, bytes);
   const CurrentGpu current(gpu);
-  absl::Status s = ToAbsl(current.status());
+  Status s = current.status();
   if (s.ok()) s = CheckBytes(bytes);
   if (s.ok()) s = memory.AllocateAndExport();
   if (!s.ok()) return s;
   return memory;
 }
 
-absl::Status GpuMemory::AllocateAndExport() {
+Status GpuMemory::AllocateAndExport() {
   const uint64_t blocks = (bytes_ + kIpcGranularity - 1) / kIpcGranularity;
-  const absl::Status s = Check(
+  const Status s = Check(
       *gpu_, gpu_->driver().cuMemAlloc(&address_, blocks * kIpcGranularity),
       "cuMemAlloc");
   if (!s.ok()) return s;

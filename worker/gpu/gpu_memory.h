@@ -7,7 +7,7 @@
 //   Allocate()  the executor's memory (cuMemAlloc), which the rank opens by its
 //               IPC handle
 //
-//   absl::StatusOr<GpuMemory> memory =
+//   StatusOr<GpuMemory> memory =
 //       GpuMemory::Import(gpu, std::move(descriptor), bytes);
 //   memory->address();
 //
@@ -26,19 +26,18 @@
 #include <cstdint>
 #include <utility>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "common/gpu/gpu.h"
+#include "common/status.h"
+#include "common/status_or.h"
 #include "common/system/fd.h"
 
 namespace maypole::worker {
 
 class GpuMemory {
  public:
-  static absl::StatusOr<GpuMemory> Import(const cuda::Gpu& gpu, Fd descriptor,
-                                          uint64_t bytes);
-  static absl::StatusOr<GpuMemory> Allocate(const cuda::Gpu& gpu,
-                                            uint64_t bytes);
+  static StatusOr<GpuMemory> Import(const cuda::Gpu& gpu, Fd descriptor,
+                                    uint64_t bytes);
+  static StatusOr<GpuMemory> Allocate(const cuda::Gpu& gpu, uint64_t bytes);
 
   GpuMemory(GpuMemory&& other) noexcept { *this = std::move(other); }
   GpuMemory& operator=(GpuMemory&& other) noexcept;
@@ -53,9 +52,9 @@ class GpuMemory {
  private:
   explicit GpuMemory(const cuda::Gpu& gpu, uint64_t bytes)
       : gpu_(&gpu), bytes_(bytes) {}
-  absl::Status Map(int descriptor);
-  absl::Status CheckPlace() const;
-  absl::Status AllocateAndExport();
+  Status Map(int descriptor);
+  Status CheckPlace() const;
+  Status AllocateAndExport();
   void Release();
 
   const cuda::Gpu* gpu_ = nullptr;  // null: has been moved from

@@ -6,8 +6,6 @@
 #include <string_view>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "common/absl_status.h"
 #include "worker/gpu/gpu_kernels.h"
 
 namespace maypole::worker {
@@ -41,26 +39,22 @@ void GpuQueue::NoteBusy() {
   busy_queues_ += busy_ ? 1 : -1;
 }
 
-absl::Status GpuQueue::Check(cuda::CUresult result,
-                             std::string_view call) const {
-  return ToAbsl(gpu_.Check(result, call));
+Status GpuQueue::Check(cuda::CUresult result, std::string_view call) const {
+  return gpu_.Check(result, call);
 }
 
-absl::StatusOr<std::unique_ptr<GpuQueue>> GpuQueue::Make(const cuda::Gpu& gpu) {
+StatusOr<std::unique_ptr<GpuQueue>> GpuQueue::Make(const cuda::Gpu& gpu) {
   std::unique_ptr<GpuQueue> queue(new GpuQueue(gpu));
-  if (absl::Status s = queue->Open(); !s.ok()) return s;
+  if (Status s = queue->Open(); !s.ok()) return s;
   return queue;
 }
 
-absl::Status GpuQueue::Open() {
+Status GpuQueue::Open() {
   const CurrentGpu current(gpu_);
-  if (const Status s = current.status(); !s.ok()) return ToAbsl(s);
-  GpuKernels& kernels = GpuKernels::Of(gpu_);
-  absl::Status s = kernels.WriteWord().status();
-  if (s.ok()) s = kernels.Reduce(DType::kFloat32, Op::kSum).status();
-  if (!s.ok()) return s;
+  if (const Status s = current.status(); !s.ok()) return s;
   int multiprocessors = 0;
-  s = Check(gpu_.driver().cuDeviceGetAttribute(
+  const Status s =
+      Check(gpu_.driver().cuDeviceGetAttribute(
                 &multiprocessors,
                 cuda::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, gpu_.number()),
             "cuDeviceGetAttribute");
@@ -72,6 +66,15 @@ absl::Status GpuQueue::Open() {
       "cuStreamCreate");
 }
 
+Status GpuQueue::CheckKernels() const {
+  const CurrentGpu current(gpu_);
+  if (const Status s = current.status(); !s.ok()) return s;
+  GpuKernels& kernels = GpuKernels::Of(gpu_);
+  Status s = kernels.WriteWord().status();
+  if (s.ok()) s = kernels.Reduce(DType::kFloat32, Op::kSum).status();
+  return s;
+}
+
 GpuQueue::~GpuQueue() {
   const CurrentGpu current(gpu_);
   for (const CUevent event : free_events_) {
@@ -80,38 +83,38 @@ GpuQueue::~GpuQueue() {
   if (stream_ != nullptr) gpu_.driver().cuStreamDestroy(stream_);
 }
 
-absl::StatusOr<CUevent> GpuQueue::TakeEvent() {
+StatusOr<CUevent> GpuQueue::TakeEvent() {
   CUevent event = nullptr;
   if (!free_events_.empty()) {
     event = free_events_.back();
     free_events_.pop_back();
     return event;
   }
-  const absl::Status s =
+  const Status s =
       Check(gpu_.driver().cuEventCreate(&event, cuda::CU_EVENT_DISABLE_TIMING),
             "cuEventCreate");
   if (!s.ok()) return s;
   return event;
 }
 
-absl::Status GpuQueue::CheckReady() const {
+Status GpuQueue::CheckReady() const {
   if (!failure_.ok()) return failure_;
   if (!launching_) return {};
-  return absl::FailedPreconditionError(
-      absl::StrCat("NCCL has not launched a collective yet, on ", gpu_.uuid()));
+  return Status(Code::kFailedPrecondition,
+                "NCCL has not launched a collective yet, on " + gpu_.uuid());
 }
 
-absl::Status GpuQueue::WriteWord(cuda::CUdeviceptr address, uint64_t value) {
+Status GpuQueue::WriteWord(cuda::CUdeviceptr address, uint64_t value) {
   const CurrentGpu current(gpu_);
-  const absl::StatusOr<CUfunction> function = GpuKernels::Of(gpu_).WriteWord();
+  const StatusOr<CUfunction> function = GpuKernels::Of(gpu_).WriteWord();
   if (!function.ok()) return function.status();
   void* arguments[] = {&address, &value};
   return Launch(*function, 1, 1, arguments);
 }
 
-absl::Status GpuQueue::Reduce(const cuda::Reduction& reduction, Op op) {
+Status GpuQueue::Reduce(const cuda::Reduction& reduction, Op op) {
   const CurrentGpu current(gpu_);
-  const absl::StatusOr<CUfunction> function =
+  const StatusOr<CUfunction> function =
       GpuKernels::Of(gpu_).Reduce(reduction.dtype, op);
   if (!function.ok()) return function.status();
   cuda::ReduceArguments values = cuda::MakeReduceArguments(reduction);
@@ -120,10 +123,42 @@ absl::Status GpuQueue::Reduce(const cuda::Reduction& reduction, Op op) {
                 cuda::kBlockThreads, arguments);
 }
 
-absl::Status GpuQueue::Launch(CUfunction function, unsigned blocks,
-                              unsigned threads, void** arguments) {
-  if (absl::Status s = CheckReady(); !s.ok()) return s;
-  const absl::Status s =
+Status GpuQueue::Copy(std::span<const cuda::CopiedPiece> pieces) {
+  const CurrentGpu current(gpu_);
+  if (pieces.size() == 1) {
+    if (Status s = CheckReady(); !s.ok()) return s;
+    const cuda::CopiedPiece& piece = pieces[0];
+    const Status s = Check(
+        gpu_.driver().cuMemcpyAsync(piece.to, piece.from, piece.bytes, stream_),
+        "cuMemcpyAsync");
+    if (s.ok()) NoteEnqueued(1);
+    return s;
+  }
+  const StatusOr<CUfunction> function = GpuKernels::Of(gpu_).Copy();
+  if (!function.ok()) return function.status();
+  cuda::CopyArguments values = cuda::MakeCopyArguments(pieces);
+  void* arguments[] = {&values};
+  return Launch(*function, cuda::BlocksFor(values, most_blocks_),
+                cuda::kBlockThreads, arguments);
+}
+
+Status GpuQueue::WaitFor(CUevent event) {
+  if (Status s = CheckReady(); !s.ok()) return s;
+  const CurrentGpu current(gpu_);
+  return Check(gpu_.driver().cuStreamWaitEvent(stream_, event, 0),
+               "cuStreamWaitEvent");
+}
+
+Status GpuQueue::RecordInto(CUevent event) {
+  if (Status s = CheckReady(); !s.ok()) return s;
+  const CurrentGpu current(gpu_);
+  return Check(gpu_.driver().cuEventRecord(event, stream_), "cuEventRecord");
+}
+
+Status GpuQueue::Launch(CUfunction function, unsigned blocks, unsigned threads,
+                        void** arguments) {
+  if (Status s = CheckReady(); !s.ok()) return s;
+  const Status s =
       Check(gpu_.driver().cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1,
                                          0, stream_, arguments, nullptr),
             "cuLaunchKernel");
@@ -131,11 +166,11 @@ absl::Status GpuQueue::Launch(CUfunction function, unsigned blocks,
   return s;
 }
 
-absl::Status GpuQueue::Collective(
-    size_t count, const std::function<absl::Status(cuda::CUstream)>& begin) {
-  if (absl::Status s = CheckReady(); !s.ok()) return s;
+Status GpuQueue::Collective(
+    size_t count, const std::function<Status(cuda::CUstream)>& begin) {
+  if (Status s = CheckReady(); !s.ok()) return s;
   const CurrentGpu current(gpu_);
-  if (absl::Status s = ToAbsl(current.status()); !s.ok()) return s;
+  if (Status s = current.status(); !s.ok()) return s;
   launching_ = true;
   NoteEnqueued(count);
   return begin(stream_);
@@ -148,12 +183,13 @@ void GpuQueue::NoteEnqueued(size_t count) {
   NoteBusy();
 }
 
-absl::Status GpuQueue::Record(Done done) {
+Status GpuQueue::Record(Done done) {
+  if (batch_ == 0) ++launched_;
   const size_t enqueued = std::exchange(batch_, 0);
-  absl::Status s = CheckReady();
+  Status s = CheckReady();
   if (s.ok()) {
     const CurrentGpu current(gpu_);
-    const absl::StatusOr<CUevent> event = TakeEvent();
+    const StatusOr<CUevent> event = TakeEvent();
     s = event.status();
     if (s.ok()) {
       s = Check(gpu_.driver().cuEventRecord(*event, stream_), "cuEventRecord");
@@ -169,7 +205,7 @@ absl::Status GpuQueue::Record(Done done) {
   return s;
 }
 
-void GpuQueue::Fail(absl::Status error) {
+void GpuQueue::Fail(Status error) {
   if (failure_.ok()) failure_ = std::move(error);
   lost_ = true;
 }

@@ -1,12 +1,12 @@
 // GpuQueue: the executor's work on one GPU: a stream, and what is on it.
 //
-// Purpose: enqueues kernels and NCCL's collectives in batches, and says when a
-// batch has ended, without waiting.
+// Purpose: enqueues kernels, copies and NCCL's calls in batches, and says when
+// a batch has ended, without waiting.
 //
-//   absl::StatusOr<std::unique_ptr<GpuQueue>> made = GpuQueue::Make(gpu);
+//   StatusOr<std::unique_ptr<GpuQueue>> made = GpuQueue::Make(gpu);
 //   GpuQueue& queue = **made;
-//   absl::Status s = queue.Reduce(reduction, op);    // and more of the batch
-//   s = queue.Record([](absl::Status s) { ... });    // its end
+//   Status s = queue.Reduce(reduction, op);    // and more of the batch
+//   s = queue.Record([](Status s) { ... });    // its end
 //   const uint64_t number = queue.launched();        // of this batch
 //   while (queue.Poll()) {}                          // calls the functions
 //   if (queue.ended() >= number) { ... }             // memory may be released
@@ -34,50 +34,64 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "common/gpu/gpu.h"
 #include "common/gpu/kernels/kernels.h"
+#include "common/status.h"
+#include "common/status_or.h"
 #include "common/types.h"
 
 namespace maypole::worker {
 
 class GpuQueue {
  public:
-  using Done = std::function<void(absl::Status)>;
+  using Done = std::function<void(Status)>;
   // A driver takes about 1,000 launches before it waits for the GPU: fewer than
-  // these, and those of the run begun last (kMaxRunOperations, or three times
-  // kMaxGpuRunOperations with a communicator).
+  // these, and those of the run begun last. That has kMaxRunOperations, each
+  // with one launch (a reducescatter that is not in place: two); or
+  // kMaxGpuRunOperations with a communicator, each with a kernel before NCCL,
+  // NCCL's, and a kernel and a copy after it; or a single one that gathers.
+  // Every call of NCCL counts, but where an operation has one for each member,
+  // NCCL makes few kernels of a group's many calls.
   static constexpr size_t kMostInFlight = 128;
 
-  // An error if this build has no kernels for the GPU, too.
-  static absl::StatusOr<std::unique_ptr<GpuQueue>> Make(const cuda::Gpu& gpu);
+  static StatusOr<std::unique_ptr<GpuQueue>> Make(const cuda::Gpu& gpu);
   // Nothing may be on the stream.
   ~GpuQueue();
   GpuQueue(const GpuQueue&) = delete;
   GpuQueue& operator=(const GpuQueue&) = delete;
 
   const cuda::Gpu& gpu() const { return gpu_; }
+  // An error if this build has no kernels for the GPU. Without them everything
+  // fails but Collective() and a Copy() of one piece.
+  Status CheckKernels() const;
 
   // All enqueue work into the batch, which begins with it if there is none, or
   // return an error and have enqueued nothing. None may be called while the
   // queue is launching() (kFailedPrecondition).
-  absl::Status WriteWord(cuda::CUdeviceptr address, uint64_t value);
-  absl::Status Reduce(const cuda::Reduction& reduction, Op op);
+  Status WriteWord(cuda::CUdeviceptr address, uint64_t value);
+  Status Reduce(const cuda::Reduction& reduction, Op op);
+  // The stream waits for an event that has been recorded; records one, after
+  // the batch so far. Neither begins a batch.
+  Status WaitFor(cuda::CUevent event);
+  Status RecordInto(cuda::CUevent event);
+  // 1 to kMaxPieces, none of which overlaps what another writes.
+  Status Copy(std::span<const cuda::CopiedPiece> pieces);
   // Calls `begin` with the stream, for `count` (at least 1) collectives of
   // NCCL's in one group, and returns what it returns. The queue is launching()
   // even after an error of `begin`, because NCCL may have begun.
-  absl::Status Collective(
-      size_t count, const std::function<absl::Status(cuda::CUstream)>& begin);
+  Status Collective(size_t count,
+                    const std::function<Status(cuda::CUstream)>& begin);
   // The communicator is ready again, or has been aborted: NCCL puts nothing on
   // the stream any more.
   void EndLaunch() { launching_ = false; }
-  // Ends the batch: calls `done` when it has ended. After an error `done` is
+  // Ends the batch, which is empty if none has begun: calls `done` when it has
+  // ended. After an error `done` is
   // dropped, and the queue enqueues nothing any more.
-  absl::Status Record(Done done);
+  Status Record(Done done);
 
   // Calls `done` of the work that has ended, in order. False if nothing has
   // changed.
@@ -108,15 +122,15 @@ class GpuQueue {
   };
 
   explicit GpuQueue(const cuda::Gpu& gpu);
-  absl::Status Open();
-  absl::Status Check(cuda::CUresult result, std::string_view call) const;
+  Status Open();
+  Status Check(cuda::CUresult result, std::string_view call) const;
   // An error if nothing may be enqueued now.
-  absl::Status CheckReady() const;
-  absl::Status Launch(cuda::CUfunction function, unsigned blocks,
-                      unsigned threads, void** arguments);
+  Status CheckReady() const;
+  Status Launch(cuda::CUfunction function, unsigned blocks, unsigned threads,
+                void** arguments);
   void NoteEnqueued(size_t count);
-  absl::StatusOr<cuda::CUevent> TakeEvent();
-  void Fail(absl::Status error);
+  StatusOr<cuda::CUevent> TakeEvent();
+  void Fail(Status error);
   void NoteBusy();
   bool PollBatch();
 
@@ -132,7 +146,7 @@ class GpuQueue {
   bool launching_ = false;
   uint64_t launched_ = 0;
   uint64_t ended_ = 0;
-  absl::Status failure_;
+  Status failure_;
   bool lost_ = false;  // no event tells when the stream's work has ended
 };
 

@@ -4,9 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "common/absl_status.h"
 #include "common/gpu/driver.h"
 #include "common/gpu/gpu.h"
 #include "common/limits.h"
@@ -18,12 +15,11 @@ using cuda::CUuuid;
 using cuda::Gpu;
 
 // The GPU of this process that has the UUID.
-absl::StatusOr<const Gpu*> FindGpu(const cuda::Driver& driver,
-                                   const CUuuid& uuid) {
+StatusOr<const Gpu*> FindGpu(const cuda::Driver& driver, const CUuuid& uuid) {
   int count = 0;
   Status s =
       CudaStatus(driver, driver.cuDeviceGetCount(&count), "cuDeviceGetCount");
-  if (!s.ok()) return ToAbsl(s);
+  if (!s.ok()) return s;
   for (int ordinal = 0; ordinal < count; ++ordinal) {
     cuda::CUdevice number = 0;
     CUuuid other = {};
@@ -34,50 +30,51 @@ absl::StatusOr<const Gpu*> FindGpu(const cuda::Driver& driver,
     }
     const Gpu* gpu = nullptr;
     s = Gpu::Open(driver, ordinal, &gpu);
-    if (!s.ok()) return ToAbsl(s);
+    if (!s.ok()) return s;
     return gpu;
   }
-  return absl::NotFoundError(absl::StrCat(
-      "the executor sees no GPU ", cuda::UuidText(uuid), " among its ", count,
-      "; CUDA_VISIBLE_DEVICES of the agent may hide it"));
+  return Status(Code::kNotFound,
+                "the executor sees no GPU " + cuda::UuidText(uuid) +
+                    " among its " + std::to_string(count) +
+                    "; CUDA_VISIBLE_DEVICES of the agent may hide it");
 }
 
 }  // namespace
 
-absl::StatusOr<uint32_t> GpuQueues::Find(const uint8_t (&uuid)[16]) {
+StatusOr<uint32_t> GpuQueues::Find(const uint8_t (&uuid)[16]) {
   const cuda::Driver* driver = nullptr;
-  if (const Status s = cuda::LoadDriver(&driver); !s.ok()) return ToAbsl(s);
+  if (const Status s = cuda::LoadDriver(&driver); !s.ok()) return s;
   CUuuid wanted = {};
   std::memcpy(wanted.bytes, uuid, sizeof(wanted.bytes));
-  const absl::StatusOr<const Gpu*> gpu = FindGpu(*driver, wanted);
+  const StatusOr<const Gpu*> gpu = FindGpu(*driver, wanted);
   if (!gpu.ok()) return gpu.status();
-  for (uint32_t i = 0; i < size(); ++i) {
-    if (&queues_[i]->gpu() == *gpu) return i;
+  const auto number = static_cast<uint32_t>((*gpu)->ordinal());
+  if (Has(number)) return number;
+  if (number >= kMaxGpus) {
+    return Status(Code::kResourceExhausted, "only the first " +
+                                                std::to_string(kMaxGpus) +
+                                                " GPUs of a node can be used");
   }
-  if (size() >= kMaxGpus) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("a job may use ", kMaxGpus, " GPUs of a node"));
-  }
-  absl::StatusOr<std::unique_ptr<GpuQueue>> queue = GpuQueue::Make(**gpu);
+  StatusOr<std::unique_ptr<GpuQueue>> queue = GpuQueue::Make(**gpu);
   if (!queue.ok()) return queue.status();
-  queues_.push_back(*std::move(queue));
-  return size() - 1;
+  queues_.emplace(number, *std::move(queue));
+  return number;
 }
 
 bool GpuQueues::Poll() {
   bool changed = false;
-  for (const auto& queue : queues_) changed |= queue->Poll();
+  for (const auto& [gpu, queue] : queues_) changed |= queue->Poll();
   return changed;
 }
 
 bool GpuQueues::full() const {
   return std::any_of(queues_.begin(), queues_.end(),
-                     [](const auto& queue) { return queue->full(); });
+                     [](const auto& q) { return q.second->full(); });
 }
 
 bool GpuQueues::idle() const {
   return std::all_of(queues_.begin(), queues_.end(),
-                     [](const auto& queue) { return queue->idle(); });
+                     [](const auto& q) { return q.second->idle(); });
 }
 
 }  // namespace maypole::worker

@@ -1,8 +1,9 @@
-// GpuQueues: the queues of an epoch's GPUs, numbered as the executor numbers
-// GPUs: in the order of their first use.
+// GpuQueues: the queues of an epoch's GPUs, numbered as the driver numbers GPUs
+// in this process. (So ranks that take GPUs in the order of their local ranks
+// are in NCCL's order, too, and an allgather is one call; see make_steps.cc.)
 //
 //   GpuQueues queues;
-//   absl::StatusOr<uint32_t> gpu = queues.Find(request.uuid);
+//   StatusOr<uint32_t> gpu = queues.Find(request.uuid);
 //   queues[*gpu].Reduce(...);
 //   while (!queues.idle()) queues.Poll();
 //
@@ -11,10 +12,10 @@
 #define MAYPOLE_WORKER_GPU_GPU_QUEUES_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <vector>
 
-#include "absl/status/statusor.h"
+#include "common/status_or.h"
 #include "worker/gpu/gpu_queue.h"
 
 namespace maypole::worker {
@@ -23,11 +24,11 @@ class GpuQueues {
  public:
   // The number of the GPU with this UUID. Opens the driver, and the GPU's
   // queue, if it is used for the first time.
-  absl::StatusOr<uint32_t> Find(const uint8_t (&uuid)[16]);
+  StatusOr<uint32_t> Find(const uint8_t (&uuid)[16]);
 
-  uint32_t size() const { return static_cast<uint32_t>(queues_.size()); }
-  GpuQueue& operator[](uint32_t gpu) { return *queues_[gpu]; }
-  const GpuQueue& operator[](uint32_t gpu) const { return *queues_[gpu]; }
+  bool Has(uint32_t gpu) const { return queues_.contains(gpu); }
+  GpuQueue& operator[](uint32_t gpu) { return *queues_.at(gpu); }
+  const GpuQueue& operator[](uint32_t gpu) const { return *queues_.at(gpu); }
 
   // GpuQueue::Poll(), full() and idle() of any, any and all.
   bool Poll();
@@ -35,7 +36,7 @@ class GpuQueues {
   bool idle() const;
 
  private:
-  std::vector<std::unique_ptr<GpuQueue>> queues_;
+  std::map<uint32_t, std::unique_ptr<GpuQueue>> queues_;
 };
 
 }  // namespace maypole::worker

@@ -12,8 +12,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "common/absl_status.h"
 #include "common/system/thread.h"
 #include "worker/gpu/gpu_work.h"
 
@@ -32,8 +30,8 @@ constexpr microseconds kLongestNap{200};
 constexpr std::chrono::milliseconds kIdleNap{10};
 
 std::string StuckText(std::chrono::milliseconds time) {
-  return absl::StrCat("NCCL has not given its communicators back within ",
-                      time.count(), " ms");
+  return "NCCL has not given its communicators back within " +
+         std::to_string(time.count()) + " ms";
 }
 
 template <typename... F>
@@ -61,29 +59,34 @@ class GpuRunner::Gate {
   }
   Callbacks PassThrough() {
     return {.on_opened =
-                [this](GpuMemoryId id, absl::StatusOr<Opened> opened) {
+                [this](GpuMemoryId id, StatusOr<Opened> opened) {
                   TellOpened(id, std::move(opened));
                 },
             .on_ended =
-                [this](const GpuRun& run, absl::Status status) {
+                [this](const GpuRun& run, Status status) {
                   TellEnded(run, std::move(status));
                 },
+            .on_enqueued = [this](const GpuRun& run) { TellEnqueued(run); },
             .on_communicator_id =
-                [this](uint32_t number, absl::StatusOr<std::string> id) {
+                [this](uint32_t number, StatusOr<std::string> id) {
                   TellId(number, std::move(id));
                 },
             .on_abort_stuck =
                 [this](std::string text) { TellStuck(std::move(text)); }};
   }
-  void TellOpened(GpuMemoryId id, absl::StatusOr<Opened> opened) {
+  void TellOpened(GpuMemoryId id, StatusOr<Opened> opened) {
     std::lock_guard lock(mutex_);
     if (!shut_) callbacks_.on_opened(id, std::move(opened));
   }
-  void TellEnded(const GpuRun& run, absl::Status status) {
+  void TellEnded(const GpuRun& run, Status status) {
     std::lock_guard lock(mutex_);
     if (!shut_) callbacks_.on_ended(run, std::move(status));
   }
-  void TellId(uint32_t number, absl::StatusOr<std::string> id) {
+  void TellEnqueued(const GpuRun& run) {
+    std::lock_guard lock(mutex_);
+    if (!shut_ && callbacks_.on_enqueued) callbacks_.on_enqueued(run);
+  }
+  void TellId(uint32_t number, StatusOr<std::string> id) {
     std::lock_guard lock(mutex_);
     if (shut_ || !callbacks_.on_communicator_id) return;
     callbacks_.on_communicator_id(number, std::move(id));
@@ -255,6 +258,7 @@ void GpuRunner::Thread::Execute(GpuWork& work) {
                    [&](OpenCommand& c) {
                      work.Open(c.id, c.request, std::move(c.descriptor));
                    },
+                   [&](OpenOwnCommand& c) { work.OpenOwn(c.uuid); },
                    [&](CloseCommand& c) { work.Close(c.local); },
                    [&](GpuRun& run) { work.Run(std::move(run)); },
                },
@@ -327,16 +331,24 @@ void GpuRunner::Post(C command) {
 
 void GpuRunner::Open(GpuMemoryId id, const session::GpuMemoryRequest& request,
                      Fd memory) {
-  if (const Status s = Start(); !s.ok())
-    return gate_->TellOpened(id, ToAbsl(s));
+  if (const Status s = Start(); !s.ok()) return gate_->TellOpened(id, s);
   Post<Command>(OpenCommand{id, request, std::move(memory)});
+}
+
+void GpuRunner::OpenOwn(const uint8_t (&uuid)[16]) {
+  if (const Status s = Start(); !s.ok()) {
+    return gate_->TellOpened({}, s);
+  }
+  OpenOwnCommand command;
+  std::copy(std::begin(uuid), std::end(uuid), command.uuid);
+  Post<Command>(command);
 }
 
 void GpuRunner::Close(uint32_t local) { Post<Command>(CloseCommand{local}); }
 
 void GpuRunner::MakeCommunicatorId(uint32_t number) {
   if (const Status s = Start(); !s.ok()) {
-    return gate_->TellId(number, ToAbsl(s));
+    return gate_->TellId(number, s);
   }
   Post<UrgentCommand>(MakeIdCommand{number});
 }
@@ -348,7 +360,7 @@ void GpuRunner::Connect(GpuCommunicator communicator, std::string id) {
 void GpuRunner::Run(GpuRun run) {
   if (!thread_.joinable()) {
     return gate_->TellEnded(
-        run, absl::FailedPreconditionError("no GPU memory is open"));
+        run, Status(Code::kFailedPrecondition, "no GPU memory is open"));
   }
   Post<Command>(std::move(run));
 }

@@ -39,7 +39,6 @@
 #include <thread>
 #include <variant>
 
-#include "absl/status/status.h"
 #include "common/status.h"
 #include "common/system/fd.h"
 #include "common/wire/session_messages.h"
@@ -61,6 +60,9 @@ class GpuRunner : public EpochGpus {
 
   void Open(GpuMemoryId id, const session::GpuMemoryRequest& request,
             Fd memory) override;
+  // Memory of this process on the GPU may be named by its addresses, as memory
+  // with the number 0. on_opened({0, 0}, ...) says which number the GPU has.
+  void OpenOwn(const uint8_t (&uuid)[16]);
   void Close(uint32_t local) override;
   void MakeCommunicatorId(uint32_t number) override;
   void Connect(GpuCommunicator communicator, std::string id) override;
@@ -74,10 +76,14 @@ class GpuRunner : public EpochGpus {
     session::GpuMemoryRequest request;
     Fd descriptor;
   };
+  struct OpenOwnCommand {
+    uint8_t uuid[16];
+  };
   struct CloseCommand {
     uint32_t local;
   };
-  using Command = std::variant<OpenCommand, CloseCommand, GpuRun>;
+  using Command =
+      std::variant<OpenCommand, OpenOwnCommand, CloseCommand, GpuRun>;
   // Never wait: another node may need them before the GPUs here go on.
   struct MakeIdCommand {
     uint32_t number;

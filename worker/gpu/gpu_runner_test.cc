@@ -89,7 +89,7 @@ TEST_F(GpuRunnerTest, GivesTheBitsOfTheCpu) {
   for (uint32_t local = 0; local < 4; ++local) {
     memories.push_back(Create(4 * kGranularity));
     const auto opened = OpenNow({local, 1}, memories.back());
-    ASSERT_TRUE(opened.ok()) << opened.status();
+    ASSERT_TRUE(opened.ok()) << opened.status().message();
     EXPECT_EQ(opened->gpu, 0u);
   }
   for (const uint32_t ranks : {1, 2, 4}) {
@@ -115,8 +115,8 @@ TEST_F(GpuRunnerTest, GivesTheBitsOfTheCpu) {
       runner().Run({.operations = {r}});
     }
     for (uint32_t i = first_slot; i < slot; ++i) {
-      const absl::Status s = Ended(i);
-      ASSERT_TRUE(s.ok()) << s;
+      const Status s = Ended(i);
+      ASSERT_TRUE(s.ok()) << s.message();
       const Bytes& want = wanted[i - first_slot];
       for (uint32_t local = 0; local < ranks; ++local) {
         EXPECT_EQ(memories[local].Read((i - first_slot) * kApart, want.size()),
@@ -139,18 +139,18 @@ TEST_F(GpuRunnerTest, TheRankSeesTheProof) {
   EXPECT_EQ(word, kProof);
 }
 
-TEST_F(GpuRunnerTest, NumbersGpusInTheOrderOfTheirFirstUse) {
+TEST_F(GpuRunnerTest, NumbersGpusAsTheDriverDoes) {
   cuda::CUcontext other = nullptr;
   ASSERT_EQ(cuda().cuDevicePrimaryCtxRetain(&other, 1), cuda::CUDA_SUCCESS);
   const RankMemory on_1 = Create(kGranularity, 1), on_0 = Create();
-  const RankMemory also_on_1 = Create(kGranularity, 1);
-  EXPECT_EQ(OpenNow({0, 1}, on_1)->gpu, 0u);
-  EXPECT_EQ(OpenNow({0, 2}, on_0)->gpu, 1u);
-  EXPECT_EQ(OpenNow({1, 1}, also_on_1)->gpu, 0u);
-  runner().Run(SumOf({{0, 1}, {0, 2}}, 16, 0));
+  const RankMemory also_on_0 = Create();
+  EXPECT_EQ(OpenNow({0, 1}, on_1)->gpu, 1u);
+  EXPECT_EQ(OpenNow({0, 2}, on_0)->gpu, 0u);
+  EXPECT_EQ(OpenNow({1, 1}, also_on_0)->gpu, 0u);
+  runner().Run(SumOf({{0, 2}, {0, 1}}, 16, 0));
   EXPECT_EQ(Ended(0).message(),
-            "GPU memory 2 of local rank 0: the tensor does not lie in it");
-  runner().Run(SumOf({{0, 1}, {1, 1}}, 16, 1));
+            "GPU memory 1 of local rank 0: the tensor does not lie in it");
+  runner().Run(SumOf({{0, 2}, {1, 1}}, 16, 1));
   EXPECT_TRUE(Ended(1).ok());
   DestroyRunner();
   EXPECT_EQ(cuda().cuDevicePrimaryCtxRelease(1), cuda::CUDA_SUCCESS);
@@ -200,7 +200,7 @@ TEST_F(GpuRunnerTest, FreesItsOwnMemoryWhenTheGpuIsIdle) {
   ASSERT_TRUE(OpenNow({0, 1}, a).ok());
   const auto request = RequestOf(GpuSharing::kIpcHandle, 1000, 1, UuidOf(0));
   const auto opened = OpenNow({1, 1}, request, Fd());
-  ASSERT_TRUE(opened.ok()) << opened.status();
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
   const uint8_t none[64] = {};
   EXPECT_NE(std::memcmp(opened->ipc_handle, none, sizeof(none)), 0);
   EXPECT_EQ(hooks().allocated, 1);

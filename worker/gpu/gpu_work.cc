@@ -4,10 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "common/gpu/kernels/kernels.h"
-#include "common/types.h"
 #include "worker/gpu/check_operation.h"
+#include "worker/gpu/nccl/collective_steps.h"
 
 namespace maypole::worker {
 
@@ -15,7 +13,7 @@ GpuWork::GpuWork(EpochGpus::Callbacks callbacks, std::string nccl_library,
                  NcclTimeouts timeouts)
     : callbacks_(std::move(callbacks)),
       memories_(&queues_, callbacks_.on_opened),
-      ends_(callbacks_.on_ended),
+      ends_(callbacks_.on_ended, callbacks_.on_enqueued),
       communicators_(std::move(nccl_library), timeouts),
       collectives_(&queues_, &memories_, &communicators_, &ends_) {}
 
@@ -23,6 +21,11 @@ void GpuWork::Open(GpuMemoryId id, const session::GpuMemoryRequest& request,
                    Fd descriptor) {
   if (!abort_.ok()) return memories_.Refuse(id, abort_);
   memories_.Open(id, request, std::move(descriptor));
+}
+
+void GpuWork::OpenOwn(const uint8_t (&uuid)[16]) {
+  if (!abort_.ok()) return memories_.Refuse({}, abort_);
+  memories_.OpenOwn(uuid);
 }
 
 // --- Communicators -----------------------------------------------------------
@@ -35,7 +38,7 @@ void GpuWork::Connect(GpuCommunicator communicator, const std::string& id) {
   if (!abort_.ok()) return;
   std::vector<const cuda::Gpu*> gpus;
   for (const uint32_t gpu : communicator.gpus) {
-    if (gpu < queues_.size()) gpus.push_back(&queues_[gpu].gpu());
+    if (queues_.Has(gpu)) gpus.push_back(&queues_[gpu].gpu());
   }
   communicators_.Connect(std::move(communicator), std::move(gpus), id);
 }
@@ -45,7 +48,7 @@ void GpuWork::Connect(GpuCommunicator communicator, const std::string& id) {
 void GpuWork::Run(GpuRun run) {
   if (!abort_.ok()) return ends_.Refuse(run, abort_);
   if (run.operations.empty()) {
-    return ends_.Refuse(run, absl::InvalidArgumentError("a run is empty"));
+    return ends_.Refuse(run, Status(Code::kInvalidArgument, "a run is empty"));
   }
   if (run.communicator != 0) {
     collectives_.Add(std::move(run));
@@ -55,60 +58,46 @@ void GpuWork::Run(GpuRun run) {
 }
 
 void GpuWork::RunAlone(const GpuRun& run) {
-  absl::Status s = CheckOperation(run.operations[0]);
+  Status s = CheckOperation(run.operations[0]);
   if (!s.ok()) return ends_.Refuse(run, s);
-  const GpuTensor& first = run.operations[0].tensors[0];
-  s = memories_.AddressOf(first, 1).status();
-  if (!s.ok()) return ends_.Refuse(run, s);
-  GpuQueue& queue = queues_[first.gpu];
+  const uint32_t gpu = run.operations[0].tensors[0].gpu;
+  if (!queues_.Has(gpu)) {
+    return ends_.Refuse(run,
+                        Status(Code::kFailedPrecondition,
+                               "no memory of the operation's GPU is open"));
+  }
+  GpuQueue& queue = queues_[gpu];
   for (const GpuOperation& operation : run.operations) {
-    s = EnqueueAlone(operation, first.gpu);
+    s = EnqueueAlone(operation, gpu);
     if (!s.ok()) break;
   }
-  if (!queue.in_batch()) return ends_.Refuse(run, s);
+  if (!queue.in_batch() && !s.ok()) return ends_.Refuse(run, s);
   const uint64_t id = ends_.Begin(run, 1);
-  const absl::Status recorded =
-      queue.Record([this, id, s](absl::Status of_gpu) {
-        ends_.PartEnded(id, s.ok() ? of_gpu : s);
-      });
+  const Status recorded = queue.Record([this, id, s](Status of_gpu) {
+    ends_.PartEnded(id, s.ok() ? of_gpu : s);
+  });
   if (!recorded.ok()) ends_.PartEnded(id, s.ok() ? recorded : s);
 }
 
-absl::Status GpuWork::EnqueueAlone(const GpuOperation& operation,
-                                   uint32_t gpu) {
-  if (absl::Status s = CheckOperation(operation); !s.ok()) return s;
-  if (operation.kind != Kind::kAllreduce) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a ", std::string(Name(operation.kind)), " needs a communicator"));
-  }
-  std::vector<uint64_t> addresses;
-  for (const GpuTensor& tensor : operation.tensors) {
-    if (tensor.gpu != gpu) {
-      return absl::InvalidArgumentError(
-          "a run on several GPUs needs a communicator");
-    }
-    const absl::StatusOr<uint64_t> address = memories_.AddressOf(
-        tensor, operation.elements * SizeOf(operation.dtype));
-    if (!address.ok()) return address.status();
-    addresses.push_back(*address);
-  }
-  const absl::Status s = queues_[gpu].Reduce({.dtype = operation.dtype,
-                                              .inputs = addresses,
-                                              .outputs = addresses,
-                                              .elements = operation.elements,
-                                              .prescale = operation.prescale,
-                                              .divisor = operation.divisor,
-                                              .postscale = operation.postscale},
-                                             operation.op);
+Status GpuWork::EnqueueAlone(const GpuOperation& operation, uint32_t gpu) {
+  if (Status s = CheckOperation(operation); !s.ok()) return s;
+  const StatusOr<std::vector<CollectiveSteps>> steps =
+      MakeSteps(operation, {.number = 0, .size = 1, .first = 0, .gpus = {gpu}},
+                memories_);
+  if (!steps.ok()) return steps.status();
+  Status s = (*steps)[0].EnqueueBefore(queues_[gpu]);
+  if (s.ok()) s = (*steps)[0].EnqueueAfter(queues_[gpu]);
   for (const GpuTensor& tensor : operation.tensors) memories_.NoteUse(tensor);
   return s;
 }
 
 // --- Abort -------------------------------------------------------------------
 
-void GpuWork::Abort() { AbortWith(absl::AbortedError("the epoch is over")); }
+void GpuWork::Abort() {
+  AbortWith(Status(Code::kAborted, "the epoch is over"));
+}
 
-void GpuWork::AbortWith(const absl::Status& why) {
+void GpuWork::AbortWith(const Status& why) {
   if (!abort_.ok()) return;
   abort_ = why;
   abort_deadline_ = Clock::now() + communicators_.timeouts().abort;

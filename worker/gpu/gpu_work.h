@@ -29,7 +29,7 @@
 #include <cstdint>
 #include <string>
 
-#include "absl/status/status.h"
+#include "common/status.h"
 #include "common/system/fd.h"
 #include "common/wire/session_messages.h"
 #include "worker/core/operations/gpu_run.h"
@@ -52,6 +52,8 @@ class GpuWork {
   // See EpochGpus.
   void Open(GpuMemoryId id, const session::GpuMemoryRequest& request,
             Fd descriptor);
+  // See GpuRunner.
+  void OpenOwn(const uint8_t (&uuid)[16]);
   void Close(uint32_t local) { memories_.Close(local); }
   void CloseAll() { memories_.CloseAll(); }
   void MakeCommunicatorId(uint32_t number);
@@ -75,10 +77,10 @@ class GpuWork {
  private:
   using Clock = std::chrono::steady_clock;
 
-  void AbortWith(const absl::Status& why);
+  void AbortWith(const Status& why);
   bool PollAbort();
   void RunAlone(const GpuRun& run);
-  absl::Status EnqueueAlone(const GpuOperation& operation, uint32_t gpu);
+  Status EnqueueAlone(const GpuOperation& operation, uint32_t gpu);
 
   const EpochGpus::Callbacks callbacks_;
   GpuQueues queues_;
@@ -87,7 +89,7 @@ class GpuWork {
   Communicators communicators_;
   CollectiveRuns collectives_;
 
-  absl::Status abort_;  // why; kOk: there was no Abort()
+  Status abort_;  // why; kOk: there was no Abort()
   Clock::time_point abort_deadline_;
   bool past_deadline_ = false;
   bool communicators_gone_ = false;

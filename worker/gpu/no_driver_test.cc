@@ -14,19 +14,18 @@ TEST(NoDriverTest, OpenSaysSo) {
   const cuda::Driver* driver = nullptr;
   const Status missing = cuda::LoadDriver(&driver);
   if (missing.ok()) GTEST_SKIP() << "there is a driver";
-  std::promise<absl::Status> answer;
-  GpuRunner runner(
-      {.on_opened =
-           [&](GpuMemoryId, absl::StatusOr<EpochGpus::Opened> opened) {
-             answer.set_value(opened.status());
-           },
-       .on_ended = [](const GpuRun&, absl::Status) {},
-       .on_communicator_id = {},
-       .on_abort_stuck = {}});
+  std::promise<Status> answer;
+  GpuRunner runner({.on_opened =
+                        [&](GpuMemoryId, StatusOr<EpochGpus::Opened> opened) {
+                          answer.set_value(opened.status());
+                        },
+                    .on_ended = [](const GpuRun&, Status) {},
+                    .on_communicator_id = {},
+                    .on_abort_stuck = {}});
   runner.Open({2, 1}, session::Make<session::GpuMemoryRequest>(), Fd());
-  EXPECT_EQ(answer.get_future().get(),
-            absl::UnavailableError("GPU memory 1 of local rank 2: " +
-                                   missing.message()));
+  const Status s = answer.get_future().get();
+  EXPECT_EQ(s.code(), Code::kUnavailable);
+  EXPECT_EQ(s.message(), "GPU memory 1 of local rank 2: " + missing.message());
 }
 
 }  // namespace

@@ -144,7 +144,7 @@ TEST_F(OtherProcessTest, SendsADescriptor) {
       {0, 1},
       RequestOf(GpuSharing::kDescriptor, kGranularity, kProof, UuidOf(0)),
       std::move(message.fds[0]));
-  ASSERT_TRUE(opened.ok()) << opened.status();
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
   Send(socket_.get(), "open", 4);
   ReduceWithRank();
 }
@@ -155,7 +155,7 @@ TEST_F(OtherProcessTest, OpensAHandle) {
   const auto opened = OpenNow(
       {0, 1},
       RequestOf(GpuSharing::kIpcHandle, kGranularity, kProof, UuidOf(0)), Fd());
-  ASSERT_TRUE(opened.ok()) << opened.status();
+  ASSERT_TRUE(opened.ok()) << opened.status().message();
   Send(socket_.get(), opened->ipc_handle, sizeof(opened->ipc_handle));
   ReduceWithRank();
 }

@@ -21,16 +21,20 @@
 #include <map>
 #include <utility>
 
-#include "absl/status/status.h"
+#include "common/status.h"
 #include "worker/core/operations/gpu_run.h"
 
 namespace maypole::worker {
 
 class RunEnds {
  public:
-  using OnEnded = std::function<void(const GpuRun&, absl::Status)>;
+  using OnEnded = std::function<void(const GpuRun&, Status)>;
 
-  explicit RunEnds(OnEnded on_ended) : on_ended_(std::move(on_ended)) {}
+  using OnEnqueued = std::function<void(const GpuRun&)>;
+
+  // on_enqueued may be null.
+  explicit RunEnds(OnEnded on_ended, OnEnqueued on_enqueued = nullptr)
+      : on_ended_(std::move(on_ended)), on_enqueued_(std::move(on_enqueued)) {}
   RunEnds(const RunEnds&) = delete;
   RunEnds& operator=(const RunEnds&) = delete;
 
@@ -40,10 +44,14 @@ class RunEnds {
     return last_;
   }
   // A run that has not begun ends.
-  void Refuse(const GpuRun& run, const absl::Status& why) {
-    on_ended_(run, why);
+  void Refuse(const GpuRun& run, const Status& why) { on_ended_(run, why); }
+  // All parts are on the GPUs' streams.
+  void Enqueued(uint64_t id) {
+    const auto it = begun_.find(id);
+    if (it == begun_.end() || !it->second.error.ok() || !on_enqueued_) return;
+    on_enqueued_(it->second.run);
   }
-  void PartEnded(uint64_t id, const absl::Status& status) {
+  void PartEnded(uint64_t id, const Status& status) {
     const auto it = begun_.find(id);
     if (it == begun_.end()) return;  // ended by EndAll()
     it->second.error.Update(status);
@@ -52,7 +60,7 @@ class RunEnds {
     on_ended_(ended.run, ended.error);
   }
   // The runs that have begun end with this error, unless they have another.
-  void FailAll(const absl::Status& why) {
+  void FailAll(const Status& why) {
     for (auto& [id, begun] : begun_) begun.error.Update(why);
   }
   // All end now.
@@ -66,10 +74,11 @@ class RunEnds {
   struct Begun {
     GpuRun run;
     size_t parts;  // that have not ended
-    absl::Status error;
+    Status error;
   };
 
   const OnEnded on_ended_;
+  const OnEnqueued on_enqueued_;
   uint64_t last_ = 0;
   std::map<uint64_t, Begun> begun_;
 };

@@ -72,7 +72,11 @@ void AskDriver(GpuFacts* facts) {
       result = driver->cuDeviceGetUuid(&uuid, device);
     }
     const Status s = cuda::CudaStatus(*driver, result, "asking a GPU");
-    facts->gpus.push_back(s.ok() ? name + (", " + cuda::UuidText(uuid))
+    int mps = 0;  // also if the driver does not know the question
+    driver->cuDeviceGetAttribute(&mps, cuda::CU_DEVICE_ATTRIBUTE_MPS_ENABLED,
+                                 device);
+    facts->gpus.push_back(s.ok() ? name + (", " + cuda::UuidText(uuid)) +
+                                       (mps == 1 ? ", used through MPS" : "")
                                  : s.message());
   }
 }

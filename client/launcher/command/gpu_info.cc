@@ -42,15 +42,20 @@ std::string NamedNccl(const GpuFacts& f) {
   return Nccl(f.named, "MAYPOLE_NCCL_LIBRARY");
 }
 
-// Why the executor cannot reduce on one GPU; empty: it can.
-std::string WhyNotOneGpu(const GpuFacts& f) {
+// Why a site cannot be used; empty: it can.
+std::string WhyNoGpu(const GpuFacts& f) {
   if (!f.driver.ok()) return "there is no usable NVIDIA driver";
-  if (f.gpus.empty()) return "there is no GPU";
-  return f.kernels ? "" : "this build has no kernels (--config=cuda)";
+  return f.gpus.empty() ? "there is no GPU" : "";
 }
 
-std::string WhyNotSeveralGpus(const GpuFacts& f) {
-  const std::string why = WhyNotOneGpu(f);
+std::string WhyNotOneGpu(const GpuFacts& f) {
+  const std::string why = WhyNoGpu(f);
+  if (!why.empty() || f.kernels) return why;
+  return "this build has no kernels (--config=cuda)";
+}
+
+// `why` or, if it is empty, why there is no NCCL.
+std::string WhyNoNccl(const GpuFacts& f, const std::string& why) {
   if (!why.empty() || !UsableNccl(f).empty()) return why;
   return NamesNccl(f) ? "MAYPOLE_NCCL_LIBRARY=" + *f.library
                       : "there is no usable NCCL";
@@ -91,9 +96,10 @@ std::string DescribeGpus(const GpuFacts& f) {
   text += Nccl(f.pythons, "of python3");
   text += "\nSites of operations on CUDA tensors (--gpu-site):\n";
   text += Site("agent, ranks on one GPU", WhyNotOneGpu(f));
-  text +=
-      Site("agent, ranks on several GPUs", WhyNotSeveralGpus(f), UsableNccl(f));
-  text += Site("client", "this version has no NCCL in the training process");
+  text += Site("agent, ranks on several GPUs", WhyNoNccl(f, WhyNotOneGpu(f)),
+               UsableNccl(f));
+  text += Site("client, one rank for each GPU", WhyNoNccl(f, WhyNoGpu(f)),
+               UsableNccl(f));
   text += Site("host", f.driver.ok() ? "" : "there is no usable NVIDIA driver");
   return text;
 }

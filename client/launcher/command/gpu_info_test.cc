@@ -35,7 +35,8 @@ TEST(GpuInfoTest, AMachineThatHasEverything) {
             "\nSites of operations on CUDA tensors (--gpu-site):\n"
             "    [X] agent, ranks on one GPU\n"
             "    [X] agent, ranks on several GPUs: the dynamic linker's NCCL\n"
-            "    [ ] client: this version has no NCCL in the training process\n"
+            "    [X] client, one rank for each GPU: the dynamic linker's "
+            "NCCL\n"
             "    [X] host\n");
 }
 

@@ -86,13 +86,15 @@ void DefineJob(Given* given, LauncherOptions* o, CommandLine* line) {
                 .WithDefault("$MAYPOLE_START_TIMEOUT, else "
                              "$HOROVOD_START_TIMEOUT, else 120"),
             "how long to wait until all ranks have started");
-  line->Add({"--gpu-site"},
-            TextValue(&o->gpu_site, "SITE")
-                .WithDefault("$MAYPOLE_GPU_SITE, else auto"),
-            "where operations on CUDA tensors run: auto (in the executor of "
-            "the node, on memory that ranks share with it; copied through host "
-            "memory what it cannot do), agent (for now the same as auto), host "
-            "(copied through host memory); the ranks' MAYPOLE_GPU_SITE");
+  line->Add(
+      {"--gpu-site"},
+      TextValue(&o->gpu_site, "SITE")
+          .WithDefault("$MAYPOLE_GPU_SITE, else auto"),
+      "where operations on CUDA tensors run: auto (in the executor of "
+      "the node, on memory that ranks share with it; copied through host "
+      "memory what it cannot do), agent (for now the same as auto), "
+      "client (NCCL in the ranks, one for each GPU), host (copied through "
+      "host memory); the ranks' MAYPOLE_GPU_SITE");
   line->Add({"--bind-gpus"}, SwitchValue(&o->bind_gpus),
             "each rank sees one GPU of its host only: CUDA_VISIBLE_DEVICES is "
             "set to the GPU with the number of the rank's local rank, modulo "

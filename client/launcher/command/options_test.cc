@@ -215,13 +215,10 @@ TEST(OptionsTest, ReadsWhatGetoptHasRead) {
 TEST(OptionsTest, GpuSite) {
   EXPECT_EQ(Parsed({"-np2", "x"}).gpu_site, "");
   EXPECT_EQ(Parsed({"-np2", "--gpu-site=agent", "x"}).gpu_site, "agent");
-  EXPECT_EQ(Refused({"-np2", "--gpu-site", "client", "x"}),
-            "--gpu-site=client: this version has no NCCL in the training "
-            "process; use agent (NCCL in the executor of the node), host or "
-            "auto");
+  EXPECT_EQ(Parsed({"-np2", "--gpu-site", "client", "x"}).gpu_site, "client");
   EXPECT_EQ(Refused({"-np2", "--gpu-site=gpu", "x"}),
-            "--gpu-site='gpu': expected auto, agent, or host (copies through "
-            "host memory)");
+            "--gpu-site='gpu': expected auto, agent, client, or host (copies "
+            "through host memory)");
 }
 
 TEST(OptionsTest, BindGpus) {

@@ -160,7 +160,8 @@ class CudaTest(unittest.TestCase):
         for stream, ids in outputs.items():
             self.assertEqual({id(t) for t, s in self.brought if s == stream},
                              ids)
-        self.assertEqual(len(self.brought), 4)
+        # The reducescatter's input, x, too: NCCL may have read it.
+        self.assertEqual(len(self.brought), 6)
         del results
 
     def test_not_contiguous(self):

@@ -83,6 +83,11 @@ Status FindFunctions(void* library, Nccl* nccl) {
   r.Find(&Nccl::ncclGroupEnd, "ncclGroupEnd");
   r.Find(&Nccl::ncclAllReduce, "ncclAllReduce");
   r.Find(&Nccl::ncclBroadcast, "ncclBroadcast");
+  r.Find(&Nccl::ncclReduce, "ncclReduce");
+  r.Find(&Nccl::ncclReduceScatter, "ncclReduceScatter");
+  r.Find(&Nccl::ncclAllGather, "ncclAllGather");
+  r.Find(&Nccl::ncclSend, "ncclSend");
+  r.Find(&Nccl::ncclRecv, "ncclRecv");
   if (r.missing() == nullptr) return Status();
   return Unavailable(nccl->path + " is not NCCL: it has no " + r.missing());
 }

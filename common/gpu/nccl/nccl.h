@@ -45,6 +45,19 @@ struct Nccl {
   ncclResult_t (*ncclBroadcast)(const void* from, void* to, size_t count,
                                 ncclDataType_t type, int root, ncclComm_t comm,
                                 cudaStream_t stream);
+  ncclResult_t (*ncclReduce)(const void* from, void* to, size_t count,
+                             ncclDataType_t type, ncclRedOp_t op, int root,
+                             ncclComm_t comm, cudaStream_t stream);
+  ncclResult_t (*ncclReduceScatter)(const void* from, void* to, size_t count,
+                                    ncclDataType_t type, ncclRedOp_t op,
+                                    ncclComm_t comm, cudaStream_t stream);
+  ncclResult_t (*ncclAllGather)(const void* from, void* to, size_t count,
+                                ncclDataType_t type, ncclComm_t comm,
+                                cudaStream_t stream);
+  ncclResult_t (*ncclSend)(const void* from, size_t count, ncclDataType_t type,
+                           int peer, ncclComm_t comm, cudaStream_t stream);
+  ncclResult_t (*ncclRecv)(void* to, size_t count, ncclDataType_t type,
+                           int peer, ncclComm_t comm, cudaStream_t stream);
 
   int version = 0;   // 22809 is 2.28.9
   std::string path;  // of the file

@@ -60,6 +60,7 @@ enum ncclRedOp_t : int {
   ncclProd = 1,
   ncclMax = 2,
   ncclMin = 3,
+  ncclAvg = 4,
 };
 
 enum ncclDataType_t : int {

@@ -47,6 +47,7 @@ SAME(ncclSum);
 SAME(ncclProd);
 SAME(ncclMax);
 SAME(ncclMin);
+SAME(ncclAvg);
 SAME(ncclInt8);
 SAME(ncclUint8);
 SAME(ncclInt32);
@@ -99,6 +100,11 @@ SAME_CALL(ncclGroupStart);
 SAME_CALL(ncclGroupEnd);
 SAME_CALL(ncclAllReduce);
 SAME_CALL(ncclBroadcast);
+SAME_CALL(ncclReduce);
+SAME_CALL(ncclReduceScatter);
+SAME_CALL(ncclAllGather);
+SAME_CALL(ncclSend);
+SAME_CALL(ncclRecv);
 
 TEST(NcclTypes, AreThoseOfNccl) {
   EXPECT_GE(NCCL_VERSION_CODE, ours::kMinNcclVersion);

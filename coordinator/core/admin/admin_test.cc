@@ -103,6 +103,24 @@ TEST_F(AdminTest, LateRanksAndWhatTheyHoldUp) {
   EXPECT_EQ(Job().pending_operations(), 0u);
 }
 
+TEST_F(AdminTest, GpusOfARank) {
+  Start();
+  for (const uint64_t bytes : {64u, 128u}) {
+    proto::ExecutorMessage m;
+    m.mutable_rank_gpu()->set_epoch(1);
+    m.mutable_rank_gpu()->set_rank(1);
+    m.mutable_rank_gpu()->set_gpu(3);
+    m.mutable_rank_gpu()->set_uuid(std::string(kGpuUuidBytes, '\x4f'));
+    m.mutable_rank_gpu()->set_bytes(bytes);
+    bed_.From(a_, m);
+  }
+  EXPECT_EQ(Job().nodes(0).rank_status(0).gpus_size(), 0);
+  ASSERT_EQ(Job().nodes(0).rank_status(1).gpus_size(), 1);
+  const proto::GpuUse gpu = Job().nodes(0).rank_status(1).gpus(0);
+  EXPECT_EQ(gpu.uuid(), "GPU-4f4f4f4f-4f4f-4f4f-4f4f-4f4f4f4f4f4f");
+  EXPECT_EQ(gpu.bytes(), 128u);
+}
+
 TEST_F(AdminTest, LateForIsBounded) {
   Start();
   for (size_t i = 0; i < kMaxStatusLateFor + 3; ++i) {

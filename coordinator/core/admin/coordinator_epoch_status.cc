@@ -3,6 +3,7 @@
 
 #include "coordinator/core/coordinator_epoch.h"
 #include "coordinator/core/limits.h"
+#include "coordinator/core/text.h"
 
 namespace maypole::coordinator {
 
@@ -40,6 +41,12 @@ void CoordinatorEpoch::FillStatus(size_t node,
     proto::RankStatus* r = status->add_rank_status();
     r->set_rank(member.ranks[i]);
     r->set_pid(i < member.pids.size() ? member.pids[i] : 0);
+    for (auto gpu = rank_gpus_.lower_bound({r->rank(), ""});
+         gpu != rank_gpus_.end() && gpu->first.first == r->rank(); ++gpu) {
+      proto::GpuUse* const use = r->add_gpus();
+      use->set_uuid(UuidText(gpu->second.uuid()));
+      use->set_bytes(gpu->second.bytes());
+    }
     const auto late = stragglers_.late_for().find(member.ranks[i]);
     if (HasLeft(member.ranks[i])) {
       r->set_state("left");

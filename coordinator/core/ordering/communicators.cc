@@ -1,28 +1,127 @@
 #include "coordinator/core/ordering/communicators.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/gather_room.h"
 #include "common/limits.h"
 
 namespace maypole::coordinator {
+namespace {
 
-uint32_t Communicators::Find(const NegotiatedOperation& op) {
-  if (!enabled_) return 0;
+size_t PositionOf(const RankSet& set, uint32_t rank) {
+  return static_cast<size_t>(
+      std::lower_bound(set.ranks.begin(), set.ranks.end(), rank) -
+      set.ranks.begin());
+}
+
+// True for kinds whose results need no room.
+bool HasRoom(const NegotiatedOperation& op, const ReadyOperation& ready) {
+  const Kind kind = ready.signature.kind;
+  if (!Gathers(kind)) return true;
+  const RankSet& set = *op.set;
+  std::vector<uint64_t> rooms(set.ranks.size(), 0);
+  std::vector<int64_t> rows = ready.splits;
+  if (kind == Kind::kAllgather) {
+    for (const uint32_t rank : set.ranks) {
+      rows.push_back(ready.first_dims[rank]);
+    }
+  }
+  for (const size_t node : set.nodes) {
+    for (size_t i = 0; i < set.by_node[node].size(); ++i) {
+      rooms[PositionOf(set, set.by_node[node][i])] =
+          op.nodes[node].gpu_rooms[i];
+    }
+  }
+  return ResultsHaveRoom(kind, ready.signature.RowBytes(), rows, rooms);
+}
+
+// The NCCL ranks of the members' GPUs.
+std::vector<uint32_t> MemberGpus(const NegotiatedOperation& op,
+                                 const Communicator& c) {
+  const RankSet& set = *op.set;
+  std::vector<uint32_t> out(set.ranks.size(), 0);
+  for (const Communicator::Part& part : c.parts) {
+    const std::vector<uint32_t>& ranks = set.by_node[part.node];
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      const auto gpu = std::lower_bound(part.gpus.begin(), part.gpus.end(),
+                                        op.nodes[part.node].gpus[i]);
+      out[PositionOf(set, ranks[i])] =
+          part.first + static_cast<uint32_t>(gpu - part.gpus.begin());
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+absl::Status Communicators::NoteGpu(size_t node, bool own, uint32_t number,
+                                    const std::string& uuid) {
+  if (uuids_.try_emplace({node, own, number}, uuid).first->second == uuid)
+    return {};
+  return absl::InvalidArgumentError(
+      absl::StrCat("GPU ", number, " is another one than before"));
+}
+
+bool Communicators::AnyIsShared(bool own, const Gpus& gpus) {
+  std::map<std::string, size_t> seen;  // node by UUID
+  for (const auto& [node, numbers] : gpus) {
+    for (const uint32_t number : numbers) {
+      const auto uuid = uuids_.find({node, own, number});
+      if (uuid == uuids_.end()) continue;
+      const auto [it, is_new] = seen.emplace(uuid->second, node);
+      if (is_new) continue;
+      shared_ = {it->second, node, uuid->second};
+      return true;
+    }
+  }
+  return false;
+}
+
+std::optional<Communicators::SharedGpu> Communicators::TakeShared() {
+  if (!shared_ || std::exchange(shared_told_, true)) return std::nullopt;
+  return shared_;
+}
+
+void Communicators::Find(const NegotiatedOperation& op, ReadyOperation* ready) {
+  if (!enabled_) return;
+  const bool by_ranks = op.nodes[op.set->nodes.front()].ranks_call_nccl;
   Gpus gpus;
   for (const size_t node : op.set->nodes) {
-    if (op.nodes[node].gpus.empty()) return 0;
-    gpus.emplace_back(node, op.nodes[node].gpus);
+    std::vector<uint32_t> numbers = op.nodes[node].gpus;
+    if (numbers.empty() || op.nodes[node].ranks_call_nccl != by_ranks) return;
+    if (!by_ranks) {
+      std::sort(numbers.begin(), numbers.end());
+      numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
+    }
+    gpus.emplace_back(node, std::move(numbers));
   }
-  const auto it = numbers_.find(gpus);
-  if (it != numbers_.end()) return it->second;
-  if (all_.size() >= kMaxCommunicators) return 0;
+  if (!HasRoom(op, *ready)) return;
+  const Communicator* const c = Of(by_ranks ? op.set : nullptr, gpus);
+  if (c == nullptr) return;
+  ready->communicator = c->number;
+  if (!by_ranks && ready->signature.kind != Kind::kAllreduce) {
+    ready->member_gpus = MemberGpus(op, *c);
+  }
+}
+
+// Null if there are too many, or nodes share a GPU.
+const Communicator* Communicators::Of(const RankSet* ranks, const Gpus& gpus) {
+  const auto it = numbers_.find({ranks, gpus});
+  if (it != numbers_.end()) return Get(it->second);
+  if (all_.size() >= kMaxCommunicators) return nullptr;
+  if (AnyIsShared(ranks != nullptr, gpus)) return nullptr;
   Communicator c{.number = static_cast<uint32_t>(all_.size()) + 1};
+  c.ranks = ranks;
   for (const auto& [node, numbers] : gpus) {
     c.parts.push_back({node, c.size, numbers});
     c.size += static_cast<uint32_t>(numbers.size());
   }
-  numbers_.emplace(std::move(gpus), c.number);
+  numbers_.emplace(std::make_pair(ranks, gpus), c.number);
   all_.push_back(c);
   new_.push_back(std::move(c));
-  return all_.back().number;
+  return &all_.back();
 }
 
 Communicator* Communicators::Get(uint32_t number) {

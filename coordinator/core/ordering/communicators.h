@@ -1,10 +1,14 @@
-// Communicators: which GPUs reduce together by NCCL, in one epoch.
+// Communicators: which GPUs work together by NCCL, in one epoch.
 //
-// Purpose: an operation whose tensors are on GPUs of all its nodes runs there.
+// Purpose: an operation whose tensors are on GPUs of all its nodes runs there,
+// if its results have room.
 // The GPUs' communicator is made when an operation first needs it; operations
 // of any process set that have their tensors on the same GPUs use the same one.
+// If ranks call NCCL themselves, it belongs to the process set, too: each
+// member is an NCCL rank. If only some of them do, the operation runs on the
+// host.
 //
-//   const uint32_t number = communicators.Find(op);     // 0: on the host
+//   communicators.Find(op, &ready);     // sets ready.communicator
 //   for (const Communicator& c : communicators.TakeNew()) { ... tell its nodes
 //   }
 //
@@ -19,9 +23,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
+#include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "coordinator/core/ordering/presence.h"
 
 namespace maypole::coordinator {
@@ -30,12 +38,13 @@ struct Communicator {
   struct Part {
     size_t node = 0;
     uint32_t first = 0;          // NCCL rank of gpus[0]
-    std::vector<uint32_t> gpus;  // the node's numbers, ascending
+    std::vector<uint32_t> gpus;  // the node's numbers, ascending; or by rank
   };
-  uint32_t number = 0;      // from 1
-  uint32_t size = 0;        // GPUs of all nodes
-  std::vector<Part> parts;  // by node; at least one
-  bool has_id = false;      // its first node has made NCCL's unique id
+  uint32_t number = 0;             // from 1
+  uint32_t size = 0;               // GPUs of all nodes
+  std::vector<Part> parts;         // by node; at least one
+  const RankSet* ranks = nullptr;  // that call NCCL themselves; null: executors
+  bool has_id = false;             // its first node has made NCCL's unique id
 };
 
 class Communicators {
@@ -43,8 +52,24 @@ class Communicators {
   // Nothing runs on GPUs unless it is enabled.
   void Enable() { enabled_ = true; }
 
-  // The operation is present on all its nodes.
-  uint32_t Find(const NegotiatedOperation& op);
+  // Which GPU the executor of the node means by this number. `own`: it is the
+  // rank's own (GpuSharing::kOwn); these have numbers of their own. An error if
+  // the number meant another GPU before.
+  absl::Status NoteGpu(size_t node, bool own, uint32_t number,
+                       const std::string& uuid);
+
+  // Sets where the operation runs, which is present on all its nodes: its
+  // communicator and member_gpus, if that is on GPUs. It is not if two nodes
+  // have their tensors on the same GPU, as executors of one machine may: NCCL
+  // refuses to connect a GPU with itself.
+  void Find(const NegotiatedOperation& op, ReadyOperation* ready);
+  // A GPU because of which Find() has chosen the host, once.
+  struct SharedGpu {
+    size_t node = 0;
+    size_t other = 0;
+    std::string uuid;
+  };
+  std::optional<SharedGpu> TakeShared();
   // Those that Find() has made since the last call.
   std::vector<Communicator> TakeNew() { return std::exchange(new_, {}); }
   // Null if there is no such communicator.
@@ -53,8 +78,16 @@ class Communicators {
  private:
   using Gpus = std::vector<std::pair<size_t /*node*/, std::vector<uint32_t>>>;
 
+  // `ranks`: as in Communicator.
+  const Communicator* Of(const RankSet* ranks, const Gpus& gpus);
+  bool AnyIsShared(bool own, const Gpus& gpus);
+
   bool enabled_ = false;
-  std::map<Gpus, uint32_t> numbers_;
+  std::map<std::tuple<size_t /*node*/, bool /*own*/, uint32_t>, std::string>
+      uuids_;
+  std::optional<SharedGpu> shared_;
+  bool shared_told_ = false;
+  std::map<std::pair<const RankSet*, Gpus>, uint32_t> numbers_;
   std::vector<Communicator> all_;  // by number - 1
   std::vector<Communicator> new_;
 };

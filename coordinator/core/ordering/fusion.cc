@@ -2,7 +2,8 @@
 
 #include <bit>
 #include <map>
-#include <utility>
+#include <tuple>
+#include <vector>
 
 #include "common/limits.h"
 
@@ -29,8 +30,10 @@ uint64_t Padded(uint64_t bytes) {
   return (bytes + kFusionAlignment - 1) / kFusionAlignment * kFusionAlignment;
 }
 
-size_t MostOperations(uint32_t communicator) {
-  return communicator == 0 ? kMaxRunOperations : kMaxGpuRunOperations;
+size_t MostOperations(const ReadyOperation& op) {
+  if (op.communicator == 0) return kMaxRunOperations;
+  // NCCL may have to be called once for each member.
+  return op.signature.kind == Kind::kReducescatter ? 1 : kMaxGpuRunOperations;
 }
 
 // A run that has room for more operations.
@@ -44,7 +47,9 @@ struct Open {
 std::vector<std::vector<size_t>> Fuse(std::span<const ReadyOperation> ready,
                                       uint64_t threshold) {
   std::vector<std::vector<size_t>> runs;
-  std::map<std::pair<FusionKey, uint32_t /*communicator*/>, Open> open;
+  using Key = std::tuple<FusionKey, uint32_t /*communicator*/,
+                         std::vector<uint32_t> /*member_gpus*/>;
+  std::map<Key, Open> open;
   for (size_t i = 0; i < ready.size(); ++i) {
     const uint64_t bytes = Padded(ready[i].bytes);
     const std::optional<FusionKey> key = FusionKeyOf(ready[i].signature);
@@ -52,14 +57,15 @@ std::vector<std::vector<size_t>> Fuse(std::span<const ReadyOperation> ready,
       runs.push_back({i});
       continue;
     }
-    auto it = open.find({*key, ready[i].communicator});
+    const Key all{*key, ready[i].communicator, ready[i].member_gpus};
+    auto it = open.find(all);
     if (it != open.end() && it->second.bytes + bytes <= threshold &&
-        runs[it->second.run].size() < MostOperations(ready[i].communicator)) {
+        runs[it->second.run].size() < MostOperations(ready[i])) {
       runs[it->second.run].push_back(i);
       it->second.bytes += bytes;
       continue;
     }
-    open[{*key, ready[i].communicator}] = {runs.size(), bytes};
+    open[all] = {runs.size(), bytes};
     runs.push_back({i});
   }
   return runs;

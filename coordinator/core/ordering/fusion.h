@@ -11,7 +11,9 @@
 //                  root
 //   others         run alone
 //
-// What GPUs execute fuses with what the same communicator executes.
+// What GPUs execute fuses with what the same communicator executes, if the
+// ranks have their tensors on the same GPUs; but reducescatters run alone
+// there.
 //
 // A run has at most `threshold` bytes (each operation rounded up to
 // kFusionAlignment) and kMaxRunOperations operations (kMaxGpuRunOperations if
@@ -51,6 +53,9 @@ struct ReadyOperation {
   uint64_t order = 0;  // position in the order of the first node's reports
   Urgency urgency = Urgency::kNone;
   uint32_t communicator = 0;  // whose GPUs execute it; 0: the host does
+  // With `communicator`, except of an allreduce: the NCCL ranks of the members'
+  // GPUs, in the order of the process set.
+  std::vector<uint32_t> member_gpus;
 };
 
 // What the operations of one run have in common. Scale factors are compared by

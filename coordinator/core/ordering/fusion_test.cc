@@ -122,6 +122,13 @@ TEST(FuseTest, LimitsTheOperationsOfARun) {
   EXPECT_EQ(runs[2], (std::vector<size_t>{2 * kMaxRunOperations}));
 }
 
+TEST(FuseTest, ReducescattersRunAloneOnGpus) {
+  std::vector<ReadyOperation> ready(
+      4, Ready(Kind::kReducescatter, DType::kFloat32, 4));
+  ready[1].communicator = ready[3].communicator = 1;
+  EXPECT_EQ(Fuse(ready, 1024), (Runs{{0, 2}, {1}, {3}}));
+}
+
 // On each communicator, whatever the host executes between them.
 TEST(FuseTest, LimitsTheOperationsOfARunOnGpus) {
   std::vector<ReadyOperation> ready(

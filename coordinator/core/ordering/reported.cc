@@ -83,20 +83,31 @@ absl::Status ReadSplits(size_t ranks, const proto::PresentOperation& m,
   return absl::OkStatus();
 }
 
-absl::Status ReadGpus(size_t locals, const proto::PresentOperation& m,
-                      NodePresence* p) {
+absl::Status ReadGpus(size_t locals, Kind kind,
+                      const proto::PresentOperation& m, NodePresence* p) {
   p->gpus.assign(m.gpus().begin(), m.gpus().end());
-  for (size_t i = 0; i < p->gpus.size(); ++i) {
-    if (p->gpus.size() <= locals && p->gpus[i] < kMaxGpus &&
-        (i == 0 || p->gpus[i - 1] < p->gpus[i])) {
-      continue;
-    }
+  p->gpu_rooms.assign(m.gpu_rooms().begin(), m.gpu_rooms().end());
+  p->ranks_call_nccl = m.ranks_call_nccl();
+  const size_t different =
+      std::set<uint32_t>(p->gpus.begin(), p->gpus.end()).size();
+  if (p->ranks_call_nccl && (different == 0 || different != p->gpus.size())) {
     return absl::InvalidArgumentError(
-        absl::StrCat("its GPUs must be ascending, at most one for each rank, "
-                     "and below ",
-                     kMaxGpus));
+        "ranks that call NCCL themselves must have a GPU each");
   }
-  return absl::OkStatus();
+  const size_t rooms = Gathers(kind) ? p->gpus.size() : 0;
+  if ((p->gpus.empty() || p->gpus.size() == locals) &&
+      p->gpu_rooms.size() == rooms &&
+      std::all_of(p->gpus.begin(), p->gpus.end(),
+                  [](uint32_t gpu) { return gpu < kMaxGpus; }) &&
+      std::all_of(p->gpu_rooms.begin(), p->gpu_rooms.end(),
+                  [](uint64_t room) { return room <= kMaxGpuMemoryBytes; })) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "there must be no GPU or one, below ", kMaxGpus,
+      ", for each rank of the process set on the node; and, if results are "
+      "gathered, as many rooms of at most ",
+      kMaxGpuMemoryBytes, " bytes"));
 }
 
 }  // namespace
@@ -153,7 +164,7 @@ absl::StatusOr<NodePresence> ReadPresence(
       set.ranks.size() <= kMaxAlltoallRanks) {
     status = ReadSplits(set.ranks.size(), message, &p);
   }
-  if (status.ok()) status = ReadGpus(expected.size(), message, &p);
+  if (status.ok()) status = ReadGpus(expected.size(), kind, message, &p);
   if (!status.ok()) return bad(status.message());
   return p;
 }

@@ -33,6 +33,8 @@ struct NodePresence {
   std::vector<int64_t> first_dims;  // allgather, alltoall
   std::vector<int64_t> splits;      // alltoall: a row of the matrix per rank
   std::vector<uint32_t> gpus;       // that have the tensors; empty: the host
+  bool ranks_call_nccl = false;     // each on its own of `gpus`
+  std::vector<uint64_t> gpu_rooms;  // with `gpus`; allgather, alltoall
 };
 
 // "allreduce 'layer1.weight'", "allreduce 'x' of process set 2"

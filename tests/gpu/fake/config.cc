@@ -69,6 +69,7 @@ bool SetKey(FakeConfig& config, std::string_view key, std::string_view value) {
   if (key == "late") return Set(config.late_microseconds, value);
   if (key == "vmm") return SetVmm(config.vmm, value);
   if (key == "ipc") return Set(config.ipc, value, 0);
+  if (key == "mps") return Set(config.mps, value, 1);
   if (key == "writes") return Set(config.writes, value, 0);
   if (key == "driver") {
     return Set(config.driver, value) && config.driver >= 12000;

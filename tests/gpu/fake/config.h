@@ -13,6 +13,7 @@
 //                      descriptor can be imported
 //   ipc=0              cuIpcGetMemHandle is not supported
 //   writes=0           streams cannot write values
+//   mps=1              all processes use the GPUs through MPS
 //   driver=VERSION     such as 12040, at least 12000 (default 12080)
 //   init=N             cuInit returns error N
 //   exclusive=1        one process at a time may have a context (needs state)
@@ -54,6 +55,7 @@ struct FakeConfig {
   Vmm vmm = Vmm::kWorks;
   bool ipc = true;
   bool writes = true;
+  bool mps = false;
   int driver = 12080;
   CUresult init = CUDA_SUCCESS;
   bool exclusive = false;

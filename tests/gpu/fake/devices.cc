@@ -88,6 +88,8 @@ std::optional<int> GpuAttribute(const FakeConfig& config,
       return 0;
     case CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS:
       return config.writes;
+    case CU_DEVICE_ATTRIBUTE_MPS_ENABLED:
+      return config.mps;
   }
   return {};
 }

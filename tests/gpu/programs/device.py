@@ -16,9 +16,15 @@ import ctypes
 import numpy
 
 from maypole import _native
-from maypole.common import operations
+from maypole.common import exceptions, operations
 
-DTYPES = {"float32": _native.FLOAT32, "float64": _native.FLOAT64, "int32": _native.INT32}
+DTYPES = {
+    "float32": _native.FLOAT32,
+    "float64": _native.FLOAT64,
+    "int32": _native.INT32,
+    "int16": _native.INT16,
+    "uint8": _native.UINT8
+}
 NON_BLOCKING = 1
 
 
@@ -106,22 +112,49 @@ class Array:
         return values
 
 
+def fetch(native, to, stream):
+    """Copies the result to the address `to`; 0: to the operation's output."""
+    while True:
+        try:
+            return _native.library().copy_result(native, to, stream)
+        except _native.StatusError as error:
+            if error.code != _native.CANCELLED:
+                raise exceptions.from_status(error.code, str(error)) from None
+
+
 def allreduce(array, name, op=1, process_set=0, prescale=1.0, postscale=1.0):
     """Starts an allreduce in place (op: maypole_op, 1 is sum); see wait()."""
+    return into(array, array, _native.ALLREDUCE, name, op=op, process_set=process_set, prescale=prescale,
+                postscale=postscale)
+
+
+def into(array, target, kind, name, op=1, root=0, process_set=0, prescale=1.0, postscale=1.0):
+    """Starts an operation whose result goes to the array `target`."""
     stream = array.gpu.stream.value
 
     def finish(native):
-        while True:
-            try:
-                _native.library().copy_result(native, 0, stream)
-                return array
-            except _native.StatusError as error:
-                if error.code != _native.CANCELLED:
-                    raise
+        fetch(native, 0, stream)
+        return target
 
-    return operations.submit(_native.ALLREDUCE, DTYPES[str(array.dtype)], op, 0, array.shape, prescale, postscale,
-                             name, array.address, array.address, array, array, finish, process_set=process_set,
+    return operations.submit(kind, DTYPES[str(array.dtype)], op, root, array.shape, prescale, postscale, name,
+                             array.address, target.address, array, target, finish, process_set=process_set,
                              stream=stream)
+
+
+def gather(array, kind, name, splits=None, process_set=0):
+    """Starts an allgather or alltoall; wait() returns a new array."""
+    stream = array.gpu.stream.value
+
+    def finish(native):
+        _, size, rows = _native.library().result(native)
+        result = Array(array.gpu, numpy.zeros((rows,) + array.shape[1:], array.dtype))
+        if size > 0:
+            fetch(native, result.address, stream)
+        return result
+
+    return operations.submit(kind, DTYPES[str(array.dtype)], 0, 0, array.shape, 1.0, 1.0, name,
+                             array.address if array.bytes > 0 else 0, 0, array, None, finish,
+                             process_set=process_set, splits=splits, stream=stream)
 
 
 def allreduce_on_host(values, name, op=1):

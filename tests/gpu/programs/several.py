@@ -7,6 +7,7 @@ NumPy's.
 
 usage: several.py ROUNDS SEED [kill RANK ROUND | wait_at ROUND | epochs N | crowded RANK]
 
+wait_at ROUND: waits before this round for the file `go`, and makes one after it.
 epochs N: plays the rounds N times, each time between init() and shutdown().
 crowded RANK: this rank has GPU memory for some of a round's operations only; the
 memory of all ranks is there before the first round.
@@ -25,7 +26,7 @@ import device
 import rank
 from maypole.common import basics, exceptions, process_sets
 
-RANKS_PER_GPU = 2
+RANKS_PER_GPU = int(os.environ.get("RANKS_PER_GPU", "2"))
 EAGER_BYTES = 64 << 10  # smaller operations run on the host
 SEGMENT_BYTES = 2 << 20  # the smallest
 ROOM_BYTES = 400 << 10  # of a crowded rank: about as much as the largest operation
@@ -133,6 +134,8 @@ def main():
                 rank.touch("killed")
                 os.kill(os.getpid(), signal.SIGKILL)
             results = play_round(gpu, planned, me, own)
+            if rest[:1] == ["wait_at"] and round_ == int(rest[1]):
+                rank.touch("rank.%d.goes_on" % me)
             compared += len(results)
             for p in planned:
                 large += p.large and me in p.ranks

@@ -35,7 +35,8 @@ ABSL_FLAG(std::string, job, "properties", "the job's id");
 ABSL_FLAG(uint64_t, seed, 1, "of the first program; then seed + 1, ...");
 ABSL_FLAG(int, programs, 100, "how many at most");
 ABSL_FLAG(int, epoch_programs, 64, "after how many the ranks join anew");
-ABSL_FLAG(double, seconds, 1e9, "how long at most");
+ABSL_FLAG(double, seconds, 1e9, "how long, once --least have been played");
+ABSL_FLAG(int, least, 0, "how many at least, however slow the machine");
 ABSL_FLAG(uint32_t, chunk_bytes, 512 * 1024, "as the agents' flag");
 ABSL_FLAG(uint64_t, most_bytes, 256 * 1024, "of a tensor");
 ABSL_FLAG(int, most_operations, 12, "of a program");
@@ -112,7 +113,8 @@ class RankRun {
   // is more than one ahead: what rank 0 decides now, all know before they
   // finish the next.
   bool Over() {
-    if (rank_ == 0 && shared_->stop_at == 0 && NowNs() > deadline_) {
+    if (rank_ == 0 && shared_->stop_at == 0 && NowNs() > deadline_ &&
+        number_ >= absl::GetFlag(FLAGS_least)) {
       shared_->stop_at = number_ + 2;
     }
     const int stop = shared_->stop_at;

@@ -48,9 +48,10 @@ bool Client::Drive(bool look_at_socket, bool* by_board) {
   *by_board = moved && !by_time_;
   if (look_at_socket || stage_->random.OneIn(16)) core_.TellWhereItIs();
   if (core_.expects_messages() || core_.recalled() || gpu_requests_ > 0 ||
-      look_at_socket) {
+      look_at_socket || callbacks_.awaits_connect()) {
     moved |= ReadMessages();
   }
+  if (board_->aborted()) callbacks_.epoch_over();
   return moved;
 }
 
@@ -62,7 +63,12 @@ bool Client::ReadMessages() {
     pipe.messages.pop_front();
     moved = true;
     session::GpuMemoryReply reply;
-    if (session::Parse(message.data.data(), message.data.size(), &reply).ok()) {
+    session::ConnectGpu connect;
+    if (session::Parse(message.data.data(), message.data.size(), &connect)
+            .ok()) {
+      callbacks_.connect_gpu(connect);
+    } else if (session::Parse(message.data.data(), message.data.size(), &reply)
+                   .ok()) {
       --gpu_requests_;
       callbacks_.gpu_memory(reply);
     } else {

@@ -26,6 +26,9 @@ class Client : private RankShell {
     std::function<void()> wake_threads;
     std::function<void(const std::string&)> tell;
     std::function<void(const session::GpuMemoryReply&)> gpu_memory;
+    std::function<void(const session::ConnectGpu&)> connect_gpu;
+    std::function<bool()> awaits_connect;
+    std::function<void()> epoch_over;
   };
 
   Client(Stage* stage, std::unique_ptr<Board> board,

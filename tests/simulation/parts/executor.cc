@@ -90,6 +90,10 @@ void Executor::Spoil(std::vector<worker::Action>* actions) {
       std::count_if(actions->begin(), actions->end(), [](const auto& action) {
         return std::holds_alternative<worker::FreeSlot>(action);
       }));
+  stage_->counts.rooms_too_small += static_cast<uint64_t>(
+      std::count_if(actions->begin(), actions->end(), [](const auto& action) {
+        return std::holds_alternative<worker::RunOnHost>(action);
+      }));
   for (size_t i = 1; i < actions->size(); ++i) {
     worker::Action& first = (*actions)[i - 1];
     worker::Action& second = (*actions)[i];

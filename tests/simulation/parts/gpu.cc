@@ -1,11 +1,8 @@
 #include "tests/simulation/parts/gpu.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cstdlib>
 #include <utility>
-
-#include "absl/strings/str_cat.h"
-#include "common/reduce/reduce.h"
 
 namespace maypole::simulation {
 
@@ -20,14 +17,15 @@ void SimulatedGpus::Open(worker::GpuMemoryId id,
                          const session::GpuMemoryRequest& request, Fd) {
   const GpuMemory memory =
       std::move(stage_->gpu_memories.extract(request.proof).mapped());
-  stage_->scheduler.After(stage_->MessageDelay(), life_, [this, id, memory] {
-    if (stage_->random.OneIn(stage_->off_gpu)) {
-      return callbacks_.on_opened(id, absl::UnavailableError("refused"));
-    }
-    memories_[id] = memory;
-    callbacks_.on_opened(
-        id, worker::OpenedGpuMemory{.gpu = stage_->random.OneIn(8) ? 1u : 0u});
-  });
+  stage_->scheduler.After(
+      stage_->MessageDelay(), life_, [this, id, memory, gpu = request.uuid[0]] {
+        if (stage_->random.OneIn(stage_->off_gpu)) {
+          return callbacks_.on_opened(id,
+                                      Status(Code::kUnavailable, "refused"));
+        }
+        memories_[id] = memory;
+        callbacks_.on_opened(id, worker::OpenedGpuMemory{.gpu = gpu});
+      });
 }
 
 void SimulatedGpus::Close(uint32_t local) {
@@ -36,7 +34,9 @@ void SimulatedGpus::Close(uint32_t local) {
 }
 
 void SimulatedGpus::Run(worker::GpuRun run) {
-  if (aborted_) return callbacks_.on_ended(run, absl::AbortedError("aborted"));
+  if (aborted_) {
+    return callbacks_.on_ended(run, Status(Code::kAborted, "aborted"));
+  }
   if (run.communicator != 0) {
     together_.push_back(std::move(run));
     if (together_.size() == 1) BeginTogether();
@@ -50,13 +50,9 @@ void SimulatedGpus::EndNext() {
   const worker::GpuRun run = std::move(running_.front());
   running_.pop_front();
   const bool open = AreOpen(run);
-  if (open) {
-    Tensors tensors;
-    AddTensors(run.operations.front(), &tensors);
-    Execute(stage_, run.operations.front(), std::move(tensors));
-  }
-  callbacks_.on_ended(
-      run, open ? absl::OkStatus() : absl::UnavailableError("closed"));
+  if (open) ExecuteOnGpus(stage_, {PartOf(run.operations.front())});
+  callbacks_.on_ended(run,
+                      open ? Status() : Status(Code::kUnavailable, "closed"));
   if (!running_.empty()) turn_.Ask(stage_->SoonDelay(), life_);
 }
 
@@ -69,20 +65,12 @@ bool SimulatedGpus::AreOpen(const worker::GpuRun& run) const {
   return true;
 }
 
-void SimulatedGpus::AddTensors(const worker::GpuOperation& operation,
-                               Tensors* out) const {
-  for (const worker::GpuTensor& tensor : operation.tensors) {
-    out->outputs.push_back(memories_.at(tensor.memory)->data() + tensor.offset);
-    out->inputs.push_back(out->outputs.back());
+NodePart SimulatedGpus::PartOf(const worker::GpuOperation& operation) const {
+  NodePart part{.operation = &operation};
+  for (const worker::GpuTensor& t : operation.tensors) {
+    part.tensors.push_back({memories_.at(t.memory).get(), t.offset, t.result});
   }
-}
-
-void SimulatedGpus::Execute(Stage* stage, const worker::GpuOperation& r,
-                            Tensors tensors) {
-  ++stage->counts.gpu_reductions;
-  if (stage->Spoils(Sabotage::kWrongSum, 4)) tensors.inputs.resize(1);
-  ReduceTo(r.dtype, r.op, tensors.inputs, tensors.outputs, r.elements,
-           {.divisor = r.divisor, .scale = r.postscale});
+  return part;
 }
 
 // --- Communicators -----------------------------------------------------------
@@ -91,7 +79,7 @@ SimulatedGpus::~SimulatedGpus() { Leave(); }
 
 void SimulatedGpus::MakeCommunicatorId(uint32_t number) {
   const std::string id =
-      absl::StrCat("communicator ", stage_->communicators.size());
+      "communicator " + std::to_string(stage_->communicators.size());
   stage_->communicators[id] = std::make_shared<SimulatedCommunicator>();
   stage_->scheduler.After(stage_->SoonDelay(), life_, [this, number, id] {
     callbacks_.on_communicator_id(number, id);
@@ -137,26 +125,20 @@ void SimulatedGpus::ExecuteTogether(Stage* stage, SimulatedCommunicator* all) {
     }
   }
   for (size_t i = 0; open && i < first.operations.size(); ++i) {
-    Tensors tensors;
+    std::vector<NodePart> parts;
     for (const auto& [rank, gpus] : here) {
-      const worker::GpuOperation& r = gpus->together_.front().operations[i];
-      if (r.elements != first.operations[i].elements ||
-          r.dtype != first.operations[i].dtype) {
-        return stage->Found("two nodes reduce different tensors together");
-      }
-      gpus->AddTensors(r, &tensors);
+      parts.push_back(gpus->PartOf(gpus->together_.front().operations[i]));
     }
-    Execute(stage, first.operations[i], std::move(tensors));
+    ExecuteOnGpus(stage, parts);
   }
   for (const auto& [rank, gpus] : here) {
     stage->scheduler.After(stage->SoonDelay(), gpus->life_, [gpus, open] {
-      gpus->EndTogether(open ? absl::OkStatus()
-                             : absl::UnavailableError("closed"));
+      gpus->EndTogether(open ? Status() : Status(Code::kUnavailable, "closed"));
     });
   }
 }
 
-void SimulatedGpus::EndTogether(absl::Status status) {
+void SimulatedGpus::EndTogether(Status status) {
   if (aborted_) return;
   const worker::GpuRun run = std::move(together_.front());
   together_.pop_front();
@@ -180,16 +162,23 @@ void SimulatedGpus::Abort() {
   Leave();
   stage_->scheduler.After(stage_->SoonDelay(), life_, [this] {
     for (const worker::GpuRun& run : std::exchange(together_, {})) {
-      callbacks_.on_ended(run, absl::AbortedError("aborted"));
+      callbacks_.on_ended(run, Status(Code::kAborted, "aborted"));
     }
   });
 }
 
 // --- A rank's side -----------------------------------------------------------
 
+// Only the root of a broadcast has one.
+bool GpuTensor::HasInput() const {
+  const Signature& s = record_->operation->signature;
+  return s.kind != Kind::kBroadcast || s.root == record_->rank;
+}
+
 void GpuTensor::WriteInput() {
-  std::memcpy(memory_->data() + offset_, record_->input.data(),
-              record_->input.size());
+  if (!HasInput()) return;
+  std::copy(record_->input.begin(), record_->input.end(),
+            memory_->begin() + static_cast<std::ptrdiff_t>(offset_));
 }
 
 // Sets the operation's memory on the host; returns that of the result.
@@ -197,7 +186,7 @@ std::vector<std::byte>& GpuTensor::GiveMemory(Operation* op) {
   op->input = record_->input.data();
   std::vector<std::byte>& result =
       record_->planned->in_place ? record_->input : record_->output;
-  op->output = result.data();
+  if (!Gathers(op->signature.kind)) op->output = result.data();
   return result;
 }
 
@@ -211,15 +200,38 @@ Status GpuTensor::BringToHost(Operation* op, bool* done) {
   *done = copied_;
   if (!copied_) return Status();
   ++stage_->counts.brought_to_host;
-  std::memcpy(record_->input.data(), memory_->data() + offset_,
-              record_->input.size());
+  if (HasInput()) {
+    std::copy_n(memory_->begin() + static_cast<std::ptrdiff_t>(offset_),
+                record_->input.size(), record_->input.begin());
+  }
   GiveMemory(op);
   return Status();
 }
 
-void GpuTensor::ReducedOnGpu() {
-  std::vector<std::byte>& result = GiveMemory(record_->operation.get());
-  std::memcpy(result.data(), memory_->data() + offset_, result.size());
+void GpuTensor::ResultOnGpu(uint64_t offset) {
+  Operation& op = *record_->operation;
+  const auto from =
+      memory_->begin() + static_cast<std::ptrdiff_t>(offset_ + offset);
+  if (Gathers(op.signature.kind)) {
+    op.gathered.reset(
+        static_cast<std::byte*>(std::malloc(op.gathered_bytes + 1)));
+    std::copy_n(from, op.gathered_bytes, op.gathered.get());
+    return;
+  }
+  std::vector<std::byte>& result = GiveMemory(&op);
+  std::copy_n(from, result.size(), result.begin());
+}
+
+std::shared_ptr<RankRun> GpuTensor::BeginOnRank(
+    uint32_t communicator, const std::vector<Operation*>& operations) {
+  if (rank_gpu_ == nullptr) return nullptr;
+  std::vector<SimulatedRankGpu::Part> parts;
+  for (const Operation* op : operations) {
+    const auto& tensor = static_cast<const GpuTensor&>(*op->staged);
+    parts.push_back(
+        {op->signature, op->set->size(), tensor.memory_, tensor.offset_});
+  }
+  return rank_gpu_->Begin(communicator, std::move(parts));
 }
 
 }  // namespace maypole::simulation

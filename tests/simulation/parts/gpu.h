@@ -1,4 +1,4 @@
-// SimulatedGpus: GPU memory and reductions of one executor, without a GPU.
+// SimulatedGpus: GPU memory and operations of one executor, without a GPU.
 //
 // Purpose: keeps the promises of worker::EpochGpus: runs of an executor take
 // some time each and end in their order, and no callback follows the
@@ -21,13 +21,16 @@
 #include <vector>
 
 #include "client/engine/operation.h"
+#include "common/status.h"
 #include "tests/simulation/ledger.h"
+#include "tests/simulation/parts/gpu_execution.h"
+#include "tests/simulation/parts/rank_gpu.h"
 #include "tests/simulation/stage.h"
 #include "worker/executor/executor_system.h"
 
 namespace maypole::simulation {
 
-inline constexpr uint64_t kGpuMemoryBytes = 64 << 10;
+inline constexpr uint64_t kGpuMemoryBytes = 256 << 10;
 
 class SimulatedGpus : public worker::EpochGpus {
  public:
@@ -43,10 +46,6 @@ class SimulatedGpus : public worker::EpochGpus {
   void Abort() override;
 
  private:
-  struct Tensors {
-    std::vector<const std::byte*> inputs;
-    std::vector<std::byte*> outputs;
-  };
   struct Member {
     uint32_t gpus = 0;
     std::shared_ptr<SimulatedCommunicator> all;
@@ -56,12 +55,10 @@ class SimulatedGpus : public worker::EpochGpus {
   void EndNext();
   // The first of together_ begins, or waits for the other nodes.
   void BeginTogether();
-  void EndTogether(absl::Status status);
+  void EndTogether(Status status);
   void Leave();
   bool AreOpen(const worker::GpuRun& run) const;
-  void AddTensors(const worker::GpuOperation& operation, Tensors* out) const;
-  static void Execute(Stage* stage, const worker::GpuOperation& operation,
-                      Tensors tensors);
+  NodePart PartOf(const worker::GpuOperation& operation) const;
   static void ExecuteTogether(Stage* stage, SimulatedCommunicator* all);
 
   Stage* const stage_;
@@ -90,21 +87,27 @@ class GpuTensor : public StagedTensor {
  public:
   // on_host: something to do for the rank's thread that drives.
   GpuTensor(Stage* stage, Scheduler::Owner life, GpuMemory memory,
-            uint64_t offset, Record* record, std::function<void()> on_host)
+            uint64_t offset, Record* record, SimulatedRankGpu* rank_gpu,
+            std::function<void()> on_host)
       : stage_(stage),
         life_(std::move(life)),
         memory_(std::move(memory)),
         offset_(offset),
         record_(record),
+        rank_gpu_(rank_gpu),
         on_host_(std::move(on_host)) {}
 
   // The input is written, as by the rank's stream.
   void WriteInput();
   std::byte* GatherInto(uint64_t) override { return nullptr; }
   Status BringToHost(Operation* operation, bool* done) override;
-  void ReducedOnGpu() override;
+  void ResultOnGpu(uint64_t offset) override;
+  std::shared_ptr<RankRun> BeginOnRank(
+      uint32_t communicator,
+      const std::vector<Operation*>& operations) override;
 
  private:
+  bool HasInput() const;
   std::vector<std::byte>& GiveMemory(Operation* operation);
 
   Stage* const stage_;
@@ -112,6 +115,7 @@ class GpuTensor : public StagedTensor {
   const GpuMemory memory_;
   const uint64_t offset_;
   Record* const record_;
+  SimulatedRankGpu* const rank_gpu_;  // null: the rank calls no NCCL
   const std::function<void()> on_host_;
   bool copying_ = false;
   bool copied_ = false;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/board/gpu_place.h"
+#include "common/gather_room.h"
 #include "tests/simulation/parts/gpu.h"
 
 namespace maypole::simulation {
@@ -62,6 +63,7 @@ void Process::Start() { main_.Ask(surroundings_->InitDelay(), life_); }
 void Process::Kill(int64_t closes_after) {
   stage_->Trace("rank ", place_.rank, " (pid ", pid_, ") is killed");
   life_.reset();
+  rank_gpu_.reset();
   client_.reset();
   if (epoch_ != nullptr) {
     ledger_->OnOver(std::exchange(epoch_, nullptr), place_.rank, true, false);
@@ -172,6 +174,15 @@ void Process::Welcomed(Message message) {
   callbacks.gpu_memory = [this](const session::GpuMemoryReply& reply) {
     if (reply.code == 0) gpu_ = reply.gpu;
   };
+  callbacks.connect_gpu = [this](const session::ConnectGpu& connect) {
+    if (rank_gpu_ != nullptr) rank_gpu_->Connect(connect);
+  };
+  callbacks.awaits_connect = [this] {
+    return rank_gpu_ != nullptr && rank_gpu_->awaits_connect();
+  };
+  callbacks.epoch_over = [this] {
+    if (rank_gpu_ != nullptr) rank_gpu_->Abort();
+  };
   callbacks.tell = [this](const std::string& line) {
     stage_->Trace("rank ", place_.rank, " is told: ", line);
   };
@@ -230,39 +241,66 @@ void Process::Perform(const Action& action) {
 
 void Process::ShareGpuMemory() {
   gpu_memory_.reset();
+  rank_gpu_.reset();
   gpu_ = -1;
   gpu_allocated_ = 0;
   if (stage_->random.OneIn(stage_->off_gpu)) return;
   gpu_memory_ = std::make_shared<std::vector<std::byte>>(kGpuMemoryBytes);
   auto request = session::Make<session::GpuMemoryRequest>();
   request.number = 1;
-  request.sharing = static_cast<uint32_t>(session::GpuSharing::kDescriptor);
-  request.bytes = kGpuMemoryBytes;
-  request.proof = ++stage_->last_gpu_memory;
-  stage_->gpu_memories[request.proof] = gpu_memory_;
+  request.uuid[1] = static_cast<uint8_t>(place_.node);
+  if (stage_->random.OneIn(stage_->ranks_share_gpus)) {
+    request.sharing = static_cast<uint32_t>(session::GpuSharing::kDescriptor);
+    request.bytes = kGpuMemoryBytes;
+    request.uuid[0] = stage_->random.OneIn(8) ? 1 : 0;
+    request.proof = ++stage_->last_gpu_memory;
+    stage_->gpu_memories[request.proof] = gpu_memory_;
+  } else {
+    rank_gpu_ =
+        std::make_unique<SimulatedRankGpu>(stage_, [this] { Attend(); });
+    request.sharing = static_cast<uint32_t>(session::GpuSharing::kOwn);
+    request.nccl_version = kSimulatedNccl;
+    const bool shares = stage_->random.OneIn(8);
+    request.uuid[0] = static_cast<uint8_t>(shares ? 0 : place_.local_rank);
+  }
   client_->SendGpuMemory(request);
+}
+
+// As a rank that guesses the size of an allgather's or alltoall's result, from
+// its own tensor or from the last result, which may have been another one.
+uint64_t Process::RoomFor(const Planned& planned, const Operation& op) {
+  if (!Gathers(planned.kind())) return 0;
+  const bool known = planned.matches && stage_->random.OneIn(2);
+  return GatheredRoom(planned.kind(), op.signature.Bytes(), op.set->size(),
+                      known ? ResultOf(planned, place_.rank).size() : 0);
 }
 
 // False if the tensor stays in host memory.
 bool Process::PutOnGpu(Record* record) {
   Operation& op = *record->operation;
+  const Kind kind = op.signature.kind;
   const uint64_t bytes = op.signature.Bytes();
+  const uint64_t room = RoomFor(*record->planned, op);
+  const uint64_t size = GpuResultAt(bytes) + room;
   const bool connected = client_->board().config().gpu_communicators != 0;
-  const bool several = connected && HasNcclType(op.signature.dtype);
-  if (gpu_ < 0 || op.signature.kind != Kind::kAllreduce || bytes == 0 ||
-      (!several && (connected || op.set->negotiated())) ||
-      gpu_allocated_ + bytes > kGpuMemoryBytes ||
+  if (gpu_ < 0 || kind == Kind::kBarrier || size == 0 ||
+      (!connected && op.set->negotiated()) ||
+      (rank_gpu_ != nullptr &&
+       (kind != Kind::kAllreduce || !HasNcclType(op.signature.dtype))) ||
+      gpu_allocated_ + size > kGpuMemoryBytes ||
       stage_->random.OneIn(stage_->off_gpu)) {
     return false;
   }
-  op.gpu_place = PackGpuPlace({.number = 1,
-                               .gpu = static_cast<uint32_t>(gpu_),
-                               .offset = gpu_allocated_});
+  op.gpu_place =
+      PackGpuPlace({.number = 1,
+                    .gpu = static_cast<uint32_t>(gpu_),
+                    .offset = rank_gpu_ != nullptr ? 0 : gpu_allocated_});
+  op.gpu_room = room;
   op.staged = std::make_shared<GpuTensor>(
-      stage_, life_, gpu_memory_, gpu_allocated_, record, [this] { Attend(); });
+      stage_, life_, gpu_memory_, gpu_allocated_, record, rank_gpu_.get(),
+      [this] { Attend(); });
   op.input = op.output = nullptr;
-  gpu_allocated_ += (bytes + kGpuPlaceAlignment - 1) / kGpuPlaceAlignment *
-                    kGpuPlaceAlignment;
+  gpu_allocated_ += GpuResultAt(size);
   return true;
 }
 
@@ -464,6 +502,7 @@ void Process::Leave(bool finished) {
   late_.clear();
   LookAtEnded();
   control_ = waits_for_ = nullptr;
+  rank_gpu_.reset();
   client_.reset();
   satisfied_ = finished && program.calm;
   ledger_->OnOver(std::exchange(epoch_, nullptr), place_.rank, false, finished);

@@ -20,6 +20,7 @@
 #include "tests/simulation/ledger.h"
 #include "tests/simulation/parts/client.h"
 #include "tests/simulation/parts/connection.h"
+#include "tests/simulation/parts/rank_gpu.h"
 #include "tests/simulation/stage.h"
 
 namespace maypole::simulation {
@@ -91,6 +92,7 @@ class Process : public std::enable_shared_from_this<Process> {
   void Submit(const Action& action);
   // A rank with a GPU asks its executor to open a memory there.
   void ShareGpuMemory();
+  uint64_t RoomFor(const Planned& planned, const Operation& operation);
   bool PutOnGpu(Record* record);
   void SubmitAgain(const Action& action);
   // A thread of its own: the inputs that a GPU has written.
@@ -129,9 +131,10 @@ class Process : public std::enable_shared_from_this<Process> {
   bool saw_error_ = false;
   bool ended_ = false;  // an operation has ended
   std::vector<Record*> pending_;
-  std::vector<Record*> late_;  // pending without their inputs
-  GpuMemory gpu_memory_;       // null: it has none
-  int64_t gpu_ = -1;           // its number; -1: it is not open
+  std::vector<Record*> late_;                   // pending without their inputs
+  GpuMemory gpu_memory_;                        // null: it has none
+  std::unique_ptr<SimulatedRankGpu> rank_gpu_;  // null: it calls no NCCL
+  int64_t gpu_ = -1;  // its number; -1: it is not open
   uint64_t gpu_allocated_ = 0;
   std::vector<int64_t> set_ids_;          // by request; -1: not made
   std::shared_ptr<Operation> control_;    // set request or join in progress

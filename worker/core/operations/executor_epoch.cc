@@ -103,9 +103,13 @@ absl::Status ExecutorEpoch::OnReadySlot(const ReadySlot& ready) {
   entry->retiring = false;
   entry->signatures = ready.signatures;
   entry->splits = ready.splits;
-  absl::StatusOr<std::vector<GpuTensor>> tensors = GpuTensorsOf(ready, *entry);
-  if (!tensors.ok()) return tensors.status();
-  entry->gpu_tensors = *std::move(tensors);
+  if (absl::Status s = TakeGpuTensors(ready, entry); !s.ok()) return s;
+  entry->ranks_call_nccl = RanksCanRun(entry->gpu_tensors);
+  // Theirs and memory that is shared do not go together.
+  if (!entry->ranks_call_nccl && AnyIsOwn(entry->gpu_tensors)) {
+    entry->gpu_tensors.clear();
+    entry->gpu_rooms.clear();
+  }
   entry->urgency = ready.urgency;
   presence_.Add(*entry);
   SendPresence();
@@ -147,8 +151,10 @@ void ExecutorEpoch::OnPresenceAcknowledged() {
 
 absl::Status ExecutorEpoch::OnExecute(const proto::Execute& execute) {
   for (const proto::Run& run : execute.runs()) {
-    absl::Status s =
-        run.communicator() == 0 ? runs_.Add(run, &slots_) : RunOnGpus(run);
+    absl::Status s = run.communicator() == 0 ? runs_.Add(run, &slots_)
+                     : rank_communicators_.contains(run.communicator())
+                         ? RunOnRanks(run)
+                         : RunOnGpus(run);
     if (!s.ok()) return s;
   }
   IssueRuns();

@@ -13,15 +13,18 @@
 #ifndef MAYPOLE_WORKER_CORE_OPERATIONS_EXECUTOR_EPOCH_H_
 #define MAYPOLE_WORKER_CORE_OPERATIONS_EXECUTOR_EPOCH_H_
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/wire/session_messages.h"
 #include "proto/coordinator.pb.h"
 #include "worker/core/actions.h"
@@ -68,6 +71,7 @@ class ExecutorEpoch : private WaitJudge {
   absl::Status OnExecute(const proto::Execute& execute);
   absl::Status OnOperationFailed(const proto::OperationFailed& failed);
   void OnRunFree(uint32_t record);
+  bool waits_for_records() const { return runs_.waits(); }
 
   // --- Names and slots (executor_epoch_names.cc) -----------------------------
   // Answers at once, or when a slot becomes free, or with an error after
@@ -98,8 +102,11 @@ class ExecutorEpoch : private WaitJudge {
                                   const session::GpuMemoryRequest& request);
   void OnGpuMemoryOpened(GpuMemoryId id,
                          const absl::StatusOr<OpenedGpuMemory>& opened);
-  // All nodes have the same NCCL: operations may run on several GPUs.
-  void EnableCommunicators() { communicators_enabled_ = true; }
+  // All nodes have this NCCL: operations may run on several GPUs.
+  void EnableCommunicators(uint32_t nccl_version) {
+    communicators_enabled_ = true;
+    nccl_version_ = nccl_version;
+  }
   absl::Status OnCommunicator(const proto::Communicator& message);
   absl::Status OnCommunicatorIdMade(uint32_t number,
                                     const absl::StatusOr<std::string>& id);
@@ -188,17 +195,48 @@ class ExecutorEpoch : private WaitJudge {
   absl::Status SubmittedTooEarly(const ReadySlot& ready,
                                  const SlotEntry& entry) const;
   absl::Status OnReadyOnGpu(const ReadySlot& ready, SlotEntry* entry);
-  // Where the local members' tensors are; empty if the host has them.
-  absl::StatusOr<std::vector<GpuTensor>> GpuTensorsOf(
-      const ReadySlot& ready, const SlotEntry& entry) const;
-  // The communicator of this node's GPUs; 0 if it is one GPU.
-  absl::StatusOr<uint32_t> LocalCommunicator(const std::vector<uint32_t>& gpus);
+  // Sets where the local members' tensors are, and the room for their results.
+  absl::Status TakeGpuTensors(const ReadySlot& ready, SlotEntry* entry) const;
+  // The communicator of this node's GPUs; 0 if it is one GPU; none if there are
+  // too many.
+  std::optional<uint32_t> LocalCommunicator(const std::vector<uint32_t>& gpus);
+  absl::Status RunOnLocalGpus(uint32_t slot, const SlotEntry& entry,
+                              const std::vector<int64_t>& rows);
   absl::Status RunOnGpus(const proto::Run& run);
+  std::optional<uint32_t> NextLocalCommunicator() const;
+
+  // --- Ranks that call NCCL themselves (executor_epoch_rank_gpus.cc) ---------
+  // The number of a rank's own GPU, if its ranks may use it.
+  absl::StatusOr<OpenedGpuMemory> OwnGpu(
+      const LocalMember& member, const session::GpuMemoryRequest& request);
+  // Some of the tensors are on GPUs of ranks that call NCCL themselves.
+  bool AnyIsOwn(const std::vector<GpuTensor>& tensors) const;
+  // All are, and on different GPUs.
+  bool RanksCanRun(const std::vector<GpuTensor>& tensors) const;
+  absl::Status RunOnRanks(uint32_t slot, SlotEntry* entry);
+  absl::Status RunOnRanks(const proto::Run& run);
+  std::optional<uint32_t> LocalRankCommunicator(
+      const SharedSet& set, const std::vector<uint32_t>& gpus);
+  absl::Status OnRankCommunicator(const proto::Communicator& message);
+  // False if the communicator is not one of ranks.
+  bool ConnectRanks(uint32_t number, const std::string& id);
   void Begin(GpuRun run);
   // Returns a member that has left; -1 if there is none.
   int FirstLeftOf(const NodeSet& set) const;
   void FailForDeparture(uint32_t slot, uint32_t generation, int rank,
                         absl::string_view detail = "");
+  struct GpuMemory {
+    ClientId client = 0;
+    int rank = 0;
+    uint64_t bytes = 0;
+    std::string uuid;  // of its GPU, 16 bytes
+    bool open = false;
+    uint32_t gpu = 0;
+    bool own = false;  // GpuSharing::kOwn
+  };
+  void ReportGpu(uint32_t local, const GpuMemory& memory);
+  // "; shared there: 64 MiB of rank 0, 128 MiB of rank 1"; or empty.
+  std::string SharesText(const std::string& uuid) const;
   void ForgetGpuMemories(uint32_t local);
   void Send(proto::ExecutorMessage message);
   // A rank has begun to wait for an operation that was reported before.
@@ -250,18 +288,25 @@ class ExecutorEpoch : private WaitJudge {
   // By slot: the last generation that members that stand aside were asked for.
   std::map<uint32_t, uint32_t> wanted_;
 
-  struct GpuMemory {
-    ClientId client = 0;
-    uint64_t bytes = 0;
-    bool open = false;
-    uint32_t gpu = 0;
-  };
   std::map<uint32_t, uint32_t> gpu_requests_;  // last number, by local rank
   std::map<GpuMemoryId, GpuMemory> gpu_memories_;
   bool communicators_enabled_ = false;
+  uint32_t nccl_version_ = 0;
   bool gpus_lost_ = false;  // a run on GPUs has failed
   std::map<uint32_t, GpuCommunicator> communicators_;              // by number
   std::map<std::vector<uint32_t>, uint32_t> local_communicators_;  // by GPUs
+
+  using Uuid = std::array<uint8_t, 16>;
+  std::map<Uuid, uint32_t> own_gpus_;  // numbers
+  // Of ranks that call NCCL themselves.
+  struct RankCommunicator {
+    SharedSet set;
+    std::vector<uint32_t> gpus;  // of the local members
+  };
+  std::map<uint32_t, RankCommunicator> rank_communicators_;  // by number
+  // Those of this node alone, by process set and GPUs.
+  std::map<std::pair<uint32_t, std::vector<uint32_t>>, uint32_t>
+      local_rank_communicators_;
 
   LocalStragglers local_stragglers_;
   std::string late_told_;  // digest of what was reported last

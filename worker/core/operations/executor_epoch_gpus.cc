@@ -1,11 +1,13 @@
-// ExecutorEpoch: memory of GPUs that ranks share, and the reductions there.
+// ExecutorEpoch: memory of GPUs that ranks share, and what runs there.
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/board/gpu_place.h"
+#include "common/gather_room.h"
 #include "worker/core/operations/executor_epoch.h"
+#include "worker/core/operations/gpu_operation.h"
 
 namespace maypole::worker {
 
@@ -16,10 +18,11 @@ absl::Status ExecutorEpoch::OnGpuMemoryRequest(
   const auto local = static_cast<uint32_t>(member.local_rank);
   uint32_t& last = gpu_requests_[local];
   const auto sharing = static_cast<session::GpuSharing>(request.sharing);
+  const bool own = sharing == session::GpuSharing::kOwn;
   if (request.number != last + 1 || request.number > kMaxGpuMemories ||
-      request.bytes == 0 || request.bytes > kMaxGpuMemoryBytes ||
+      (request.bytes == 0) != own || request.bytes > kMaxGpuMemoryBytes ||
       (sharing != session::GpuSharing::kDescriptor &&
-       sharing != session::GpuSharing::kIpcHandle)) {
+       sharing != session::GpuSharing::kIpcHandle && !own)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "rank ", member.rank, " has sent its request for GPU memory number ",
         request.number, " out of order, or with a wrong size (", request.bytes,
@@ -27,8 +30,17 @@ absl::Status ExecutorEpoch::OnGpuMemoryRequest(
   }
   last = request.number;
   const GpuMemoryId id{local, request.number};
-  gpu_memories_[id] = {.client = member.client, .bytes = request.bytes};
-  actions_->push_back(OpenGpuMemory{member.client, id, request});
+  gpu_memories_[id] = {
+      .client = member.client,
+      .rank = member.rank,
+      .bytes = request.bytes,
+      .uuid = {std::begin(request.uuid), std::end(request.uuid)},
+      .own = own};
+  if (own) {
+    OnGpuMemoryOpened(id, OwnGpu(member, request));
+  } else {
+    actions_->push_back(OpenGpuMemory{member.client, id, request});
+  }
   return absl::OkStatus();
 }
 
@@ -41,12 +53,49 @@ void ExecutorEpoch::OnGpuMemoryOpened(
   if (opened.ok()) {
     it->second.open = true;
     it->second.gpu = reply.gpu = opened->gpu;
+    ReportGpu(id.local, it->second);
     std::copy(std::begin(opened->ipc_handle), std::end(opened->ipc_handle),
               reply.handle);
   }
   reply.code = static_cast<uint32_t>(opened.status().code());
-  session::SetText(reply.text, std::string(opened.status().message()));
+  std::string text(opened.status().message());
+  if (absl::IsResourceExhausted(opened.status())) {
+    text += SharesText(it->second.uuid);
+  }
+  session::SetText(reply.text, text);
   actions_->push_back(ReplyClient{it->second.client, reply});
+}
+
+// Tells the coordinator that the rank uses the GPU of this memory.
+void ExecutorEpoch::ReportGpu(uint32_t local, const GpuMemory& memory) {
+  uint64_t bytes = 0;
+  for (auto it = gpu_memories_.lower_bound({local, 0});
+       it != gpu_memories_.end() && it->first.local == local; ++it) {
+    const GpuMemory& m = it->second;
+    if (m.open && m.own == memory.own && m.gpu == memory.gpu) bytes += m.bytes;
+  }
+  proto::ExecutorMessage message;
+  proto::RankGpu& report = *message.mutable_rank_gpu();
+  report.set_epoch(info_.epoch);
+  report.set_rank(static_cast<uint32_t>(memory.rank));
+  report.set_gpu(memory.gpu);
+  report.set_uuid(memory.uuid);
+  report.set_bytes(bytes);
+  report.set_own(memory.own);
+  Send(std::move(message));
+}
+
+std::string ExecutorEpoch::SharesText(const std::string& uuid) const {
+  std::map<int, uint64_t> bytes;  // by rank
+  for (const auto& [id, memory] : gpu_memories_) {
+    if (memory.open && memory.uuid == uuid) bytes[memory.rank] += memory.bytes;
+  }
+  std::string text;
+  for (const auto& [rank, shared] : bytes) {
+    absl::StrAppend(&text, text.empty() ? "; shared there: " : ", ",
+                    shared >> 20, " MiB of rank ", rank);
+  }
+  return text;
 }
 
 void ExecutorEpoch::ForgetGpuMemories(uint32_t local) {
@@ -64,6 +113,7 @@ constexpr absl::string_view kNoNccl =
 // --- Communicators -----------------------------------------------------------
 
 absl::Status ExecutorEpoch::OnCommunicator(const proto::Communicator& m) {
+  if (m.ranks_call_nccl()) return OnRankCommunicator(m);
   GpuCommunicator c{.number = m.number(),
                     .size = m.size(),
                     .first = m.first(),
@@ -93,7 +143,9 @@ absl::Status ExecutorEpoch::OnCommunicatorIdMade(
                                      id.status().message(), kNoNccl));
   }
   if (number > kMaxCommunicators) {  // of this node alone
-    actions_->push_back(ConnectGpus{communicators_.at(number), *id});
+    if (!ConnectRanks(number, *id)) {
+      actions_->push_back(ConnectGpus{communicators_.at(number), *id});
+    }
     return absl::OkStatus();
   }
   proto::ExecutorMessage message;
@@ -105,6 +157,7 @@ absl::Status ExecutorEpoch::OnCommunicatorIdMade(
 }
 
 absl::Status ExecutorEpoch::OnCommunicatorId(const proto::CommunicatorId& m) {
+  if (ConnectRanks(m.number(), m.id())) return absl::OkStatus();
   const auto it = communicators_.find(m.number());
   if (it == communicators_.end()) {
     return absl::InternalError(absl::StrCat(
@@ -115,64 +168,79 @@ absl::Status ExecutorEpoch::OnCommunicatorId(const proto::CommunicatorId& m) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint32_t> ExecutorEpoch::LocalCommunicator(
+std::optional<uint32_t> ExecutorEpoch::LocalCommunicator(
     const std::vector<uint32_t>& gpus) {
   if (gpus.size() == 1) return 0;
   const auto it = local_communicators_.find(gpus);
   if (it != local_communicators_.end()) return it->second;
-  const size_t count = local_communicators_.size();
-  if (count >= kMaxLocalCommunicators) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "operations of this node use more than ", kMaxLocalCommunicators,
-        " different groups of GPUs; use fewer process sets, or set "
-        "MAYPOLE_GPU_MEMORY=host"));
-  }
-  const GpuCommunicator c{
-      .number = kMaxCommunicators + 1 + static_cast<uint32_t>(count),
-      .size = static_cast<uint32_t>(gpus.size()),
-      .first = 0,
-      .gpus = gpus};
+  const std::optional<uint32_t> number = NextLocalCommunicator();
+  if (!number) return number;
+  const GpuCommunicator c{.number = *number,
+                          .size = static_cast<uint32_t>(gpus.size()),
+                          .first = 0,
+                          .gpus = gpus};
   local_communicators_.emplace(gpus, c.number);
   communicators_.emplace(c.number, c);
   actions_->push_back(MakeCommunicatorId{c.number});
   return c.number;
 }
 
+std::optional<uint32_t> ExecutorEpoch::NextLocalCommunicator() const {
+  const size_t count =
+      local_communicators_.size() + local_rank_communicators_.size();
+  if (count >= kMaxLocalCommunicators) return std::nullopt;
+  return kMaxCommunicators + 1 + static_cast<uint32_t>(count);
+}
+
 // --- Operations --------------------------------------------------------------
 
 // The ranks' words come from shared memory: only places within their memories
 // are used, and only for what GPUs can do.
-absl::StatusOr<std::vector<GpuTensor>> ExecutorEpoch::GpuTensorsOf(
-    const ReadySlot& ready, const SlotEntry& entry) const {
-  std::vector<GpuTensor> out;
-  if (ready.gpu_places.empty()) return out;
-  for (size_t i = 0; i < entry.set->locals.size(); ++i) {
+absl::Status ExecutorEpoch::TakeGpuTensors(const ReadySlot& ready,
+                                           SlotEntry* entry) const {
+  entry->gpu_tensors.clear();
+  entry->gpu_rooms.clear();
+  if (ready.gpu_places.empty()) return absl::OkStatus();
+  const bool gathers = Gathers(entry->kind);
+  for (size_t i = 0; i < entry->set->locals.size(); ++i) {
     const uint64_t bytes = ready.signatures[i].Bytes();
+    const uint64_t room = gathers ? ready.gpu_rooms[i] : 0;
+    const uint64_t result_at = gathers ? GpuResultAt(bytes) : bytes;
     const GpuPlace place = UnpackGpuPlace(ready.gpu_places[i]);
-    const GpuMemoryId id{entry.set->locals[i], place.number};
+    const GpuMemoryId id{entry->set->locals[i], place.number};
     const auto it = gpu_memories_.find(id);
-    const bool valid = it != gpu_memories_.end() && it->second.open &&
-                       it->second.gpu == place.gpu &&
-                       bytes <= it->second.bytes &&
-                       place.offset <= it->second.bytes - bytes;
+    const bool open = it != gpu_memories_.end() && it->second.open &&
+                      it->second.gpu == place.gpu;
+    const bool valid =
+        open && (it->second.own
+                     ? place.offset == 0
+                     : room <= it->second.bytes &&
+                           result_at <= it->second.bytes - room &&
+                           place.offset <= it->second.bytes - room - result_at);
     if (!valid) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "rank ", entry.set->here[i], " has submitted ",
-          std::string(Name(entry.kind)), " '", entry.name, "' with ", bytes,
-          " bytes at offset ", place.offset, " of GPU memory ", place.number,
+          "rank ", entry->set->here[i], " has submitted ",
+          std::string(Name(entry->kind)), " '", entry->name, "' with ", bytes,
+          " bytes and room for ", room, " at offset ", place.offset,
+          " of GPU memory ", place.number,
           ", where it has not got them; has a process overwritten its shared "
           "memory?"));
     }
-    out.push_back({id, place.offset, place.gpu});
+    entry->gpu_tensors.push_back(
+        {id, place.offset, place.gpu,
+         gathers ? place.offset + result_at : kInPlace});
+    if (gathers) entry->gpu_rooms.push_back(room);
   }
   const Signature& s = ready.signatures.front();
-  const bool one_gpu = !entry.set->negotiated() && GpusOf(out).size() == 1;
-  if (entry.kind == Kind::kAllreduce && s.Elements() > 0 &&
-      (one_gpu || (communicators_enabled_ && HasNcclType(s.dtype)))) {
-    return out;
+  const bool one_gpu =
+      !entry->set->negotiated() && GpusOf(entry->gpu_tensors).size() == 1;
+  const bool has_type = !Reduces(s.kind) || HasNcclType(s.dtype);
+  if ((gathers || (s.kind != Kind::kBarrier && s.Elements() > 0)) &&
+      (one_gpu || (communicators_enabled_ && has_type))) {
+    return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(std::string(Name(entry.kind)), " '", entry.name,
+      absl::StrCat(std::string(Name(entry->kind)), " '", entry->name,
                    "' cannot run on GPUs; has a process overwritten its "
                    "shared memory?"));
 }
@@ -200,32 +268,54 @@ absl::Status ExecutorEpoch::OnReadyOnGpu(const ReadySlot& ready,
     FailForDeparture(ready.slot, ready.generation, rank);
     return absl::OkStatus();
   }
-  absl::StatusOr<std::vector<GpuTensor>> tensors = GpuTensorsOf(ready, *entry);
-  if (!tensors.ok()) return tensors.status();
-  const auto communicator = LocalCommunicator(GpusOf(*tensors));
-  if (!communicator.ok()) return communicator.status();
+  if (absl::Status s = TakeGpuTensors(ready, entry); !s.ok()) return s;
   entry->signatures = ready.signatures;
-  entry->gpu_tensors = *std::move(tensors);
+  entry->splits = ready.splits;
+  if (AnyIsOwn(entry->gpu_tensors)) return RunOnRanks(ready.slot, entry);
+  const bool gathers = Gathers(entry->kind);
+  const std::vector<int64_t> rows =
+      gathers ? LocalRows(*entry) : std::vector<int64_t>();
+  const uint64_t row_bytes = entry->signatures.front().RowBytes();
+  if (gathers &&
+      !ResultsHaveRoom(entry->kind, row_bytes, rows, RoomsOf(*entry))) {
+    actions_->push_back(RunOnHost{ready.slot, ready.generation});
+    return absl::OkStatus();
+  }
+  return RunOnLocalGpus(ready.slot, *entry, rows);
+}
+
+absl::Status ExecutorEpoch::RunOnLocalGpus(uint32_t slot,
+                                           const SlotEntry& entry,
+                                           const std::vector<int64_t>& rows) {
+  const std::vector<uint32_t> gpus = GpusOf(entry.gpu_tensors);
+  const auto communicator = LocalCommunicator(gpus);
+  if (!communicator) {
+    actions_->push_back(RunOnHost{slot, entry.reported});
+    return absl::OkStatus();
+  }
+  std::vector<uint32_t> member_gpus(entry.set->ranks.size(), 0);
+  for (size_t i = 0; i < entry.gpu_tensors.size(); ++i) {
+    const auto at =
+        static_cast<size_t>(entry.set->PositionOf(entry.set->here[i]));
+    member_gpus[at] = static_cast<uint32_t>(
+        std::find(gpus.begin(), gpus.end(), entry.gpu_tensors[i].gpu) -
+        gpus.begin());
+  }
   GpuRun run{.communicator = *communicator};
-  run.operations.push_back(MakeGpuOperation(ready.slot, *entry));
+  run.operations.push_back(MakeGpuOperation(slot, entry, member_gpus, rows));
   Begin(std::move(run));
   return absl::OkStatus();
 }
 
 absl::Status ExecutorEpoch::RunOnGpus(const proto::Run& m) {
-  absl::StatusOr<GpuRun> run = runs_.AddOnGpus(m, &slots_);
-  if (!run.ok()) return run.status();
-  const auto it = communicators_.find(run->communicator);
-  for (const GpuOperation& op : run->operations) {
-    if (it != communicators_.end() && GpusOf(op.tensors) == it->second.gpus) {
-      continue;
-    }
+  const auto it = communicators_.find(m.communicator());
+  if (it == communicators_.end() || m.communicator() > kMaxCommunicators) {
     return absl::InternalError(
         absl::StrCat("the coordinator's run ", m.run(), " is on communicator ",
-                     m.communicator(),
-                     ", to which its tensors' GPUs do not "
-                     "belong"));
+                     m.communicator(), ", which it has not announced"));
   }
+  absl::StatusOr<GpuRun> run = runs_.AddOnGpus(m, it->second, &slots_);
+  if (!run.ok()) return run.status();
   Begin(*std::move(run));
   return absl::OkStatus();
 }
@@ -245,7 +335,10 @@ absl::Status ExecutorEpoch::OnGpuRunEnded(const GpuRun& run,
     entry->on_gpu = 0;
     // The memory of a rank that has left is closed.
     const int left = FirstLeftOf(*entry->set);
-    if (status.ok()) {
+    if (status.ok() && entry->set->negotiated() && Gathers(entry->kind)) {
+      if (absl::Status s = runs_.EndOnGpus(op.slot); !s.ok()) return s;
+      IssueRuns();
+    } else if (status.ok()) {
       actions_->push_back(CommitSlot{op.slot, op.generation});
     } else if (!entry->set->negotiated() && left >= 0) {
       FailForDeparture(op.slot, op.generation, left,

@@ -38,10 +38,25 @@ struct OpenedGpuMemory {
   uint8_t ipc_handle[64] = {};  // GpuSharing::kIpcHandle only
 };
 
+// The result is written over the tensor.
+inline constexpr uint64_t kInPlace = UINT64_MAX;
+
 struct GpuTensor {
+  // Number 0: memory of this process, of which `offset` and `result` are the
+  // addresses (ranks that call NCCL themselves).
   GpuMemoryId memory;
   uint64_t offset = 0;  // bytes; offset and size lie within the memory
   uint32_t gpu = 0;     // that the memory is on
+  // Where the result is written, in the same memory; it does not overlap the
+  // tensor, which stays as it is (but a reducescatter reduces and scales there
+  // what must be before NCCL or for several ranks of a GPU). Allgather and
+  // alltoall never work in place.
+  uint64_t result = kInPlace;
+  // Number 0: events of this process (CUevent) or null. The operation waits for
+  // the first, which was recorded before the run began, and the second is
+  // recorded after it.
+  void* ready = nullptr;
+  void* ran = nullptr;
 };
 
 // The GPUs that the tensors are on, ascending.
@@ -51,27 +66,53 @@ inline std::vector<uint32_t> GpusOf(const std::vector<GpuTensor>& tensors) {
   return {gpus.begin(), gpus.end()};
 }
 
+// The GPU of each tensor.
+inline std::vector<uint32_t> GpuOfEach(const std::vector<GpuTensor>& tensors) {
+  std::vector<uint32_t> gpus;
+  for (const GpuTensor& tensor : tensors) gpus.push_back(tensor.gpu);
+  return gpus;
+}
+
 inline constexpr uint32_t kNoTensor = UINT32_MAX;
 
+// A member of the process set, of this or another node.
+struct GpuMember {
+  uint32_t gpu = 0;  // NCCL rank of its GPU; 0 without a communicator
+  uint32_t tensor = kNoTensor;  // in `tensors`, if it is of this node
+};
+
+// What the kinds do, for the members 0 .. n - 1 of the process set:
+//
+//   allreduce      The tensors are reduced, by the rules of
+//                  common/reduce/reduce.h; each gets the result. (With a
+//                  communicator NCCL adds the GPUs' results, in an order of its
+//                  own.)
+//   broadcast      Each tensor gets the root's.
+//   reducescatter  As allreduce, but member i gets counts[i] elements only,
+//                  those after counts[0] + ... + counts[i - 1]. In place: they
+//                  are where they lie in the tensor; what the rest of it
+//                  contains is not defined.
+//   allgather      Member i's tensor has counts[i] elements. Each result: all
+//                  tensors one after the other.
+//   alltoall       Member i sends counts[i * n + j] elements to member j: those
+//                  after what it sends to the members before j. Result: what
+//                  the members have sent, one after the other.
 struct GpuOperation {
   uint32_t slot = 0;
   uint32_t generation = 0;
-  // kAllreduce: the tensors of all ranks are reduced, and the result is written
-  // over each, by the rules of common/reduce/reduce.h. (With a communicator
-  // NCCL adds the GPUs' results, in an order of its own.)
-  // kBroadcast, with a communicator only: the root's tensor is written over
-  // all others; not used by the core yet.
   Kind kind = Kind::kAllreduce;
   DType dtype = DType::kFloat32;
   Op op = Op::kSum;
-  uint64_t elements = 0;  // of each tensor; more than 0
+  // Of each tensor; more than 0. Allgather and alltoall: see `counts`.
+  uint64_t elements = 0;
   double prescale = 1.0;
   int64_t divisor = 1;
   double postscale = 1.0;
-  // kBroadcast: the NCCL rank of the root's GPU; and the root's tensor in
-  // `tensors`, or kNoTensor if it is on another node.
+  // The position of the broadcast's root in `members`.
   uint32_t root = 0;
-  uint32_t root_tensor = kNoTensor;
+  // Of the process set, by rank; not needed for an allreduce.
+  std::vector<GpuMember> members;
+  std::vector<uint64_t> counts;  // reducescatter, allgather, alltoall
   // Of the local members, in the order of local ranks: 1 to kMaxLocalRanks.
   std::vector<GpuTensor> tensors;
 };

@@ -68,6 +68,29 @@ TEST_F(GpusTest, AMemoryIsOpenedAndItsRankIsTold) {
   EXPECT_EQ(reply.handle[5], 42);
 }
 
+TEST_F(GpusTest, TheCoordinatorLearnsWhichRankUsesWhichGpu) {
+  StartOneNode();
+  for (const uint32_t number : {1u, 2u, 3u}) {
+    auto request = Request(number);
+    request.uuid[0] = 0x4f;
+    core_.OnGpuMemoryRequest(2, request);
+    Drop();
+    if (number == 2) {
+      core_.OnGpuMemoryOpened({1, 2}, absl::UnavailableError("no room"));
+      EXPECT_TRUE(TakeSent().empty());
+      continue;
+    }
+    core_.OnGpuMemoryOpened({1, number}, OpenedGpuMemory{.gpu = 3});
+    const auto sent = TakeSent();
+    ASSERT_EQ(sent.size(), 1u);
+    const proto::RankGpu& gpu = sent[0].rank_gpu();
+    EXPECT_EQ(gpu.rank(), 1u);
+    EXPECT_EQ(gpu.gpu(), 3u);
+    EXPECT_EQ(gpu.uuid(), std::string("\x4f") + std::string(15, '\0'));
+    EXPECT_EQ(gpu.bytes(), (number == 1 ? 1 : 2) * kMegabyte);
+  }
+}
+
 TEST_F(GpusTest, ARefusalSaysWhy) {
   StartOneNode();
   core_.OnGpuMemoryRequest(1, Request(1));
@@ -76,6 +99,18 @@ TEST_F(GpusTest, ARefusalSaysWhy) {
   const auto reply = Reply<session::GpuMemoryReply>();
   EXPECT_EQ(reply.code, static_cast<uint32_t>(Code::kUnavailable));
   EXPECT_STREQ(reply.text, "no driver");
+}
+
+TEST_F(GpusTest, ALackOfMemorySaysWhoSharesWhat) {
+  StartOneNode();
+  Open(0, 1);
+  Open(0, 2);
+  Open(1, 1);
+  core_.OnGpuMemoryRequest(2, Request(2));
+  Drop();
+  core_.OnGpuMemoryOpened({1, 2}, absl::ResourceExhaustedError("no memory"));
+  EXPECT_STREQ(Reply<session::GpuMemoryReply>().text,
+               "no memory; shared there: 2 MiB of rank 0, 1 MiB of rank 1");
 }
 
 struct WrongRequest {
@@ -177,8 +212,8 @@ TEST_P(ForgedPlaceTest, EndsTheEpochWithTheRanksName) {
     const auto* abort = std::get_if<AbortBoard>(&action);
     if (abort != nullptr) text = abort->text;
   }
-  EXPECT_NE(text.find("rank 1 has submitted allreduce 'x' with 4000 bytes at "
-                      "offset " +
+  EXPECT_NE(text.find("rank 1 has submitted allreduce 'x' with 4000 bytes and "
+                      "room for 0 at offset " +
                       std::to_string(GetParam().offset)),
             std::string::npos)
       << text;

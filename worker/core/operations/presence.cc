@@ -49,8 +49,9 @@ void PresenceBatch::Add(const SlotEntry& entry) {
     }
   }
   op.mutable_splits()->Add(entry.splits.begin(), entry.splits.end());
-  const std::vector<uint32_t> gpus = GpusOf(entry.gpu_tensors);
-  op.mutable_gpus()->Add(gpus.begin(), gpus.end());
+  for (const GpuTensor& tensor : entry.gpu_tensors) op.add_gpus(tensor.gpu);
+  op.mutable_gpu_rooms()->Add(entry.gpu_rooms.begin(), entry.gpu_rooms.end());
+  op.set_ranks_call_nccl(entry.ranks_call_nccl);
   waiting_.push_back(std::move(op));
 }
 

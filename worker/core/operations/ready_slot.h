@@ -25,6 +25,7 @@ struct ReadySlot {
   // Where the local members' tensors are on a GPU (common/board/gpu_place.h).
   // Empty unless all are on GPUs (Board::IsOnGpu).
   std::vector<uint64_t> gpu_places = {};
+  std::vector<uint64_t> gpu_rooms = {};  // with `gpu_places`
   // Alltoall: the rows that each local member sends to each rank of the set.
   std::vector<int64_t> splits = {};
 };

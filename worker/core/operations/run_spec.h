@@ -33,8 +33,10 @@ struct NodeBlock {
 struct RunSpec {
   bool reduces() const { return Reduces(kind); }
 
-  uint32_t record = 0;        // number of its Plan on the board
-  uint32_t generation = 0;    // of the record
+  uint32_t record = 0;      // number of its Plan on the board
+  uint32_t generation = 0;  // of the record
+  RunSite site = RunSite::kHost;
+  uint32_t communicator = 0;  // RunSite::kRanks: its number in the epoch
   uint64_t bytes = 0;         // of its space
   uint64_t tensor_bytes = 0;  // `bytes` without the gaps
   Kind kind = Kind::kBarrier;

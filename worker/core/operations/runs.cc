@@ -1,9 +1,13 @@
 #include "worker/core/operations/runs.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "common/gather_room.h"
 #include "worker/core/limits.h"
+#include "worker/core/operations/gpu_operation.h"
 #include "worker/core/operations/layout.h"
 
 namespace maypole::worker {
@@ -58,21 +62,62 @@ absl::Status CheckCount(const proto::Run& run) {
   return Misfit(run, absl::StrCat("it has ", count, " operations"));
 }
 
-}  // namespace
-
-GpuOperation MakeGpuOperation(uint32_t slot, const SlotEntry& entry) {
-  const Signature& s = entry.signatures.front();
-  return {.slot = slot,
-          .generation = entry.reported,
-          .kind = s.kind,
-          .dtype = s.dtype,
-          .op = s.op,
-          .elements = static_cast<uint64_t>(s.Elements()),
-          .prescale = s.prescale,
-          .divisor = s.op == Op::kAverage ? entry.set->size() : 1,
-          .postscale = s.postscale,
-          .tensors = entry.gpu_tensors};
+// The members' rows, as MakeGpuOperation() takes them.
+std::vector<int64_t> RowsOf(const RunSpec& spec, const NodeSet& set) {
+  if (spec.kind == Kind::kAlltoall) return spec.splits;
+  std::vector<int64_t> rows;
+  if (spec.kind != Kind::kAllgather) return rows;
+  for (const int rank : set.ranks) {
+    rows.push_back(spec.first_dims[static_cast<size_t>(rank)]);
+  }
+  return rows;
 }
+
+// The communicator must have this node's tensors where the run says, and an
+// allgather or alltoall must have the sizes that this node has reported, and
+// room.
+absl::Status CheckOnGpus(const proto::Run& run, const GpuCommunicator& c,
+                         const SlotEntry& entry,
+                         const std::vector<int64_t>& rows) {
+  const auto bad = [&](absl::string_view what) {
+    return Misfit(run,
+                  absl::StrCat("it runs '", entry.name, "' on communicator ",
+                               c.number, ", ", what));
+  };
+  const NodeSet& set = *entry.set;
+  const auto& gpus = run.member_gpus();
+  if (entry.gpu_tensors.empty() || GpusOf(entry.gpu_tensors) != c.gpus) {
+    return bad("which does not have the GPUs of its tensors");
+  }
+  if (gpus.size() != (entry.kind == Kind::kAllreduce ? 0 : set.size()) ||
+      std::any_of(gpus.begin(), gpus.end(),
+                  [&](uint32_t gpu) { return gpu >= c.size; })) {
+    return bad("but does not say on which GPUs its ranks are");
+  }
+  const std::vector<int64_t> reported = rows.empty() ? rows : LocalRows(entry);
+  for (size_t i = 0; i < set.here.size(); ++i) {
+    const int at = set.PositionOf(set.here[i]);
+    const auto gpu =
+        std::find(c.gpus.begin(), c.gpus.end(), entry.gpu_tensors[i].gpu) -
+        c.gpus.begin();
+    if (!gpus.empty() && gpus[at] != c.first + static_cast<uint32_t>(gpu)) {
+      return bad(absl::StrCat("with another GPU of rank ", set.here[i]));
+    }
+    // LayOutAlltoall() has compared splits.
+    if (entry.kind == Kind::kAllgather &&
+        rows[static_cast<size_t>(at)] != reported[static_cast<size_t>(at)]) {
+      return bad(absl::StrCat("with other rows of rank ", set.here[i]));
+    }
+  }
+  if (rows.empty() ||
+      ResultsHaveRoom(entry.kind, entry.signatures.front().RowBytes(), rows,
+                      RoomsOf(entry))) {
+    return absl::OkStatus();
+  }
+  return bad("where its result has no room");
+}
+
+}  // namespace
 
 RunQueue::RunQueue(uint32_t job_size, uint32_t node, uint32_t records)
     : job_size_(job_size), node_(node), generations_(records, 0) {
@@ -86,35 +131,68 @@ absl::Status RunQueue::CheckNumber(const proto::Run& run) const {
 }
 
 absl::StatusOr<GpuRun> RunQueue::AddOnGpus(const proto::Run& run,
+                                           const GpuCommunicator& c,
                                            SlotTable* slots) {
   if (absl::Status s = CheckNumber(run); !s.ok()) return s;
-  GpuRun out{.communicator = run.communicator()};
-  for (const proto::RunOperation& op : run.operations()) {
-    uint32_t slot = 0;
-    const absl::StatusOr<SlotEntry*> entry = Resolve(run, op, slots, &slot);
-    if (!entry.ok()) return entry.status();
-    if ((*entry)->gpu_tensors.empty()) {
-      return Misfit(run, absl::StrCat("the tensors of '", (*entry)->name,
-                                      "' are not on GPUs here"));
-    }
-    (*entry)->answered = (*entry)->reported;
-    out.operations.push_back(MakeGpuOperation(slot, **entry));
+  absl::StatusOr<RunSpec> spec = LayOut(run, slots);
+  if (!spec.ok()) return spec.status();
+  GpuRun out{.communicator = c.number};
+  const std::vector<uint32_t> gpus(run.member_gpus().begin(),
+                                   run.member_gpus().end());
+  for (const PlanOperation& op : spec->operations) {
+    const SlotEntry& entry = *slots->Get(op.slot);
+    const std::vector<int64_t> rows = RowsOf(*spec, *entry.set);
+    if (absl::Status s = CheckOnGpus(run, c, entry, rows); !s.ok()) return s;
+    out.operations.push_back(MakeGpuOperation(op.slot, entry, gpus, rows));
   }
   last_run_ = run.run();
+  if (Gathers(spec->kind)) {
+    spec->site = RunSite::kExecutors;
+    spec->bytes = spec->tensor_bytes = 0;
+    spec->blocks.clear();
+    on_gpus_[spec->operations.front().slot] = *std::move(spec);
+  }
   return out;
+}
+
+absl::Status RunQueue::EndOnGpus(uint32_t slot) {
+  const auto it = on_gpus_.find(slot);
+  if (it == on_gpus_.end()) return absl::OkStatus();
+  RunSpec spec = std::move(it->second);
+  on_gpus_.erase(it);
+  return Queue(std::move(spec));
 }
 
 absl::Status RunQueue::Add(const proto::Run& run, SlotTable* slots) {
   if (absl::Status s = CheckNumber(run); !s.ok()) return s;
+  absl::StatusOr<RunSpec> spec = LayOut(run, slots);
+  if (!spec.ok()) return spec.status();
+  last_run_ = run.run();
+  return Queue(*std::move(spec));
+}
+
+absl::Status RunQueue::Queue(RunSpec spec) {
   if (waiting_.size() >= kMaxQueuedRuns) {
     return absl::ResourceExhaustedError(
         absl::StrCat(kMaxQueuedRuns, " runs are queued for this node's ranks"));
   }
-  absl::StatusOr<RunSpec> spec = LayOut(run, slots);
-  if (!spec.ok()) return spec.status();
-  last_run_ = run.run();
-  waiting_.push_back(*std::move(spec));
+  waiting_.push_back(std::move(spec));
   return absl::OkStatus();
+}
+
+absl::Status RunQueue::AddOnRanks(const proto::Run& run, SlotTable* slots) {
+  if (absl::Status s = Add(run, slots); !s.ok()) return s;
+  waiting_.back().site = RunSite::kRanks;
+  waiting_.back().communicator = run.communicator();
+  return absl::OkStatus();
+}
+
+absl::Status RunQueue::AddOnRanks(uint32_t slot, const SlotEntry& entry,
+                                  uint32_t communicator) {
+  RunSpec spec{.site = RunSite::kRanks, .communicator = communicator};
+  Begin(entry, &spec);
+  if (absl::Status s = Place({}, entry, slot, &spec); !s.ok()) return s;
+  return Queue(std::move(spec));
 }
 
 absl::StatusOr<RunSpec> RunQueue::LayOut(const proto::Run& run,

@@ -27,9 +27,6 @@
 
 namespace maypole::worker {
 
-// The operation of `entry.reported`, with its tensors on this node's GPUs.
-GpuOperation MakeGpuOperation(uint32_t slot, const SlotEntry& entry);
-
 class RunQueue {
  public:
   // `node` is this node's index, `records` the number of the board's plan
@@ -39,8 +36,21 @@ class RunQueue {
   // Checks and queues the next run. After an error, coordinator and executor
   // are out of step, and the epoch cannot continue.
   absl::Status Add(const proto::Run& run, SlotTable* slots);
-  // Checks the next run, which GPUs execute: it needs no record.
-  absl::StatusOr<GpuRun> AddOnGpus(const proto::Run& run, SlotTable* slots);
+  // Checks the next run, which GPUs execute: it needs no record until it has
+  // ended.
+  absl::StatusOr<GpuRun> AddOnGpus(const proto::Run& run,
+                                   const GpuCommunicator& communicator,
+                                   SlotTable* slots);
+  // GPUs have executed the allgather or alltoall of this slot. Queues a run
+  // that tells the ranks its sizes.
+  absl::Status EndOnGpus(uint32_t slot);
+  // As Add(), but the ranks execute it, with this communicator.
+  absl::Status AddOnRanks(const proto::Run& run, SlotTable* slots);
+  // Queues a run of one operation of this node alone, which its ranks execute.
+  absl::Status AddOnRanks(uint32_t slot, const SlotEntry& entry,
+                          uint32_t communicator);
+  // A run waits for a record.
+  bool waits() const { return !waiting_.empty(); }
   // All local ranks have left the run that used the record.
   void Free(uint32_t record);
   // Returns the next run, with record and generation, if one is queued and a
@@ -49,6 +59,7 @@ class RunQueue {
 
  private:
   absl::Status CheckNumber(const proto::Run& run) const;
+  absl::Status Queue(RunSpec spec);
   absl::StatusOr<RunSpec> LayOut(const proto::Run& run, SlotTable* slots) const;
   absl::Status Place(const proto::Run& run, const SlotEntry& entry,
                      uint32_t slot, RunSpec* spec) const;
@@ -57,6 +68,8 @@ class RunQueue {
   const uint32_t node_;
   uint64_t last_run_ = 0;
   std::deque<RunSpec> waiting_;
+  // Allgathers and alltoalls that GPUs execute, by slot.
+  std::map<uint32_t, RunSpec> on_gpus_;
   std::deque<uint32_t> free_;
   std::vector<uint32_t> generations_;  // by record
   std::deque<uint32_t> free_matrices_;

@@ -42,6 +42,8 @@ struct SlotEntry {
   std::vector<int64_t> splits;        // of `reported`; alltoall
   // Of `reported`, by local member. Empty: not all tensors are on GPUs.
   std::vector<GpuTensor> gpu_tensors;
+  std::vector<uint64_t> gpu_rooms;   // with them; allgather, alltoall
+  bool ranks_call_nccl = false;      // on `gpu_tensors`, each on its own GPU
   Urgency urgency = Urgency::kNone;  // of `reported`, as it was reported
   uint32_t answered = 0;             // last generation that ran or failed
   uint32_t on_gpu = 0;               // generation that GPUs execute now; or 0

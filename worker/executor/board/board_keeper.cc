@@ -88,6 +88,8 @@ void BoardKeeper::CopyGpuPlaces(uint32_t slot, ReadySlot* ready) const {
   for (const uint32_t local : slots_[slot].set->locals) {
     ready->gpu_places.push_back(
         board_->GpuPlaceOf(slot, local, ready->generation));
+    ready->gpu_rooms.push_back(
+        board_->GpuRoomOf(slot, local, ready->generation));
   }
 }
 
@@ -167,6 +169,8 @@ void BoardKeeper::WritePlan(const RunSpec& run) {
   }
   plan.operations = static_cast<uint32_t>(run.operations.size());
   plan.bytes = run.bytes;
+  plan.site = run.site;
+  plan.communicator = run.communicator;
   plan.generation = run.generation;
   board_->SetRunMembers(board_->NegotiatedRef(run.record), run.generation,
                         run.members);
@@ -177,6 +181,28 @@ void BoardKeeper::Issue(const RunSpec& run) {
                          run.members};
   held_.push_back(
       {board_->NegotiatedRef(run.record), run.generation, run.members});
+  if (run.site == RunSite::kRanks) runs_of_ranks_.push_back(run.record);
+  PlaceHeldTickets();
+}
+
+std::vector<uint32_t> BoardKeeper::TakeRunsOfRanks() {
+  std::vector<uint32_t> left;
+  std::erase_if(runs_of_ranks_, [&](uint32_t record) {
+    const Issued& run = issued_[record];
+    for (uint32_t i = 0; i < present_.size(); ++i) {
+      if ((run.members >> i & 1) == 0 || !present_[i].here) continue;
+      const uint64_t word = board_->progress(board_->NegotiatedRef(record), i)
+                                .consumed.load(std::memory_order_acquire);
+      if (CountAt(word, run.generation) != UINT32_MAX) return false;
+    }
+    left.push_back(record);
+    return true;
+  });
+  return left;
+}
+
+void BoardKeeper::Issue(uint32_t slot, uint32_t generation) {
+  held_.push_back({slot, generation, slots_[slot].set->mask()});
   PlaceHeldTickets();
 }
 
@@ -185,8 +211,7 @@ void BoardKeeper::Commit(uint32_t slot, uint32_t generation) {
       Outcome::kCommitted) {
     return;  // aborted
   }
-  held_.push_back({slot, generation, slots_[slot].set->mask()});
-  PlaceHeldTickets();
+  Issue(slot, generation);
 }
 
 // Tickets are placed in order. They wait while a rank has not read the older

@@ -51,8 +51,12 @@ class BoardKeeper {
   // Writes the plan and the members of a run; Issue() then places its ticket.
   void WritePlan(const RunSpec& run);
   void Issue(const RunSpec& run);
-  // Commits an operation of this node that was reduced on a GPU, and places its
-  // ticket.
+  // Records of runs that ranks execute (RunSite::kRanks), and that all of them
+  // have left since the last call.
+  std::vector<uint32_t> TakeRunsOfRanks();
+  // Places the ticket of an operation of this node that its ranks execute.
+  void Issue(uint32_t slot, uint32_t generation);
+  // Commits an operation that GPUs have executed, and places its ticket.
   void Commit(uint32_t slot, uint32_t generation);
   // Places tickets that could not be placed because a rank has not read
   // older ones. Returns true if some still wait: call it again soon.
@@ -120,8 +124,9 @@ class BoardKeeper {
   uint64_t next_ticket_ = 0;
   uint32_t turns_ = 1;  // odd, so never 0
   std::vector<worker::MarkLeft> left_;
-  std::vector<KeptSlot> slots_;  // by slot, allotted_ of them
-  std::vector<Issued> issued_;   // by record
+  std::vector<KeptSlot> slots_;          // by slot, allotted_ of them
+  std::vector<Issued> issued_;           // by record
+  std::vector<uint32_t> runs_of_ranks_;  // records
   std::vector<Present> present_;
   // Tickets that could not be placed yet.
   struct Held {

@@ -78,14 +78,15 @@ TEST_F(BoardKeeperTest, PlacesOnAGpuAreCopiedIfAllRanksHaveOne) {
   const GpuPlace places[] = {{1, 3, 256}, {2, 3, 512}};
   const auto arrive = [&](uint32_t rank, uint32_t generation, uint64_t place) {
     board().Arrive(1, rank, generation, signature_, kNoBuffer, /*arena=*/0,
-                   place);
+                   place, /*gpu_room=*/100 + rank);
   };
   for (const uint32_t rank : {0, 1})
     arrive(rank, 1, PackGpuPlace(places[rank]));
   MarkReady(1);
-  EXPECT_EQ(keeper_->TakeReadySlots().at(0).gpu_places,
-            (std::vector<uint64_t>{PackGpuPlace(places[0]),
-                                   PackGpuPlace(places[1])}));
+  const ReadySlot ready = keeper_->TakeReadySlots().at(0);
+  EXPECT_EQ(ready.gpu_places, (std::vector<uint64_t>{PackGpuPlace(places[0]),
+                                                     PackGpuPlace(places[1])}));
+  EXPECT_EQ(ready.gpu_rooms, (std::vector<uint64_t>{100, 101}));
   arrive(0, 2, PackGpuPlace(places[0]));
   arrive(1, 2, kNoGpuPlace);
   MarkReady(1);
@@ -105,6 +106,26 @@ TEST_F(BoardKeeperTest, ACommitPlacesTheTicketOfAnOperationOfThisNode) {
   ASSERT_TRUE(board().ReadTicket(&position, &ticket));
   EXPECT_EQ(ticket.ref, 1u);
   EXPECT_TRUE(ticket.Is(1));
+}
+
+TEST_F(BoardKeeperTest, ATicketForTheHostCommitsNothing) {
+  for (const uint32_t rank : {0, 1}) Arrive(1, rank, 1);
+  keeper_->Issue(1, 1);
+  EXPECT_EQ(board().OutcomeOf(1, 1), Outcome::kRunning);
+  uint64_t position = 0;
+  Ticket ticket;
+  ASSERT_TRUE(board().ReadTicket(&position, &ticket));
+  EXPECT_EQ(ticket.ref, 1u);
+  EXPECT_TRUE(ticket.Is(1));
+}
+
+TEST_F(BoardKeeperTest, AfterAnAbortThereIsNoTicketForTheHost) {
+  for (const uint32_t rank : {0, 1}) Arrive(1, rank, 1);
+  board().Abort(Code::kAborted, "over");
+  keeper_->Issue(1, 1);
+  uint64_t position = 0;
+  Ticket ticket;
+  EXPECT_FALSE(board().ReadTicket(&position, &ticket));
 }
 
 TEST_F(BoardKeeperTest, AfterAnAbortThereIsNoCommit) {

@@ -34,8 +34,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "common/status.h"
+#include "common/status_or.h"
 #include "worker/core/operations/gpu_run.h"
 #include "worker/gpu/gpu_memories.h"
 #include "worker/gpu/gpu_queues.h"
@@ -60,9 +60,9 @@ class CollectiveRuns {
 
   // An error of NCCL or of a GPU: runs that have begun may never end, unless
   // the communicators are aborted.
-  const absl::Status& error() const { return error_; }
+  const Status& error() const { return error_; }
   // Runs that wait end with this error, and nothing is asked of NCCL any more.
-  void Abort(const absl::Status& why);
+  void Abort(const Status& why);
   // NCCL has given the communicators back.
   void NoteGone();
 
@@ -83,20 +83,16 @@ class CollectiveRuns {
 
   bool BeginNext();
   void Begin(const GpuRun& run, CommunicatorPart* part, Steps steps);
-  absl::Status EnqueueBefore(const Launching& l);
-  absl::Status Launch(const Launching& l);
+  Status EnqueueBefore(const Launching& l);
+  Status Launch(const Launching& l);
   bool PollLaunching();
   bool PollRunning();
   void EnqueueAfter(const Launching& l);
   // Ends the batch of the run's GPU `i`, whose work so far has this status.
-  void EndPart(const Launching& l, size_t i, const absl::Status& status);
-  void OnPartEnded(uint64_t id, const absl::Status& status,
-                   const absl::Status& of_gpu);
-  absl::StatusOr<Steps> MakeSteps(const GpuRun& run,
-                                  const GpuCommunicator& communicator) const;
-  absl::Status AddSteps(const GpuOperation& operation,
-                        const GpuCommunicator& communicator,
-                        Steps& steps) const;
+  void EndPart(const Launching& l, size_t i, const Status& status);
+  void OnPartEnded(uint64_t id, const Status& status, const Status& of_gpu);
+  StatusOr<Steps> StepsOf(const GpuRun& run,
+                          const GpuCommunicator& communicator) const;
   GpuQueue& QueueOf(const Launching& l, size_t i) {
     return queues_[l.part->communicator().gpus[i]];
   }
@@ -110,7 +106,7 @@ class CollectiveRuns {
   std::map<uint64_t, Running> running_;
   bool wants_room_ = false;
   bool aborted_ = false;
-  absl::Status error_;
+  Status error_;
 };
 
 }  // namespace maypole::worker

@@ -1,64 +1,91 @@
-// CollectiveSteps: what one GPU does for one operation of a run with a
-// communicator.
+// CollectiveSteps: what one GPU does for one operation.
 //
-// Purpose: an operation takes three steps on each GPU of the node:
+// Purpose: an operation takes these steps on each GPU of the node:
 //
-//   before      a kernel reduces the tensors of the GPU's ranks into the first
-//               of them, if there are several or they are prescaled
-//   NCCL        in place on one tensor
-//   after       a kernel divides and scales that tensor, and writes it to all;
-//               or copies it to the others, if there is nothing to compute
+//   before      a kernel reduces the tensors of the GPU's ranks into one, if
+//               there are several or they are prescaled
+//   NCCL        calls, on one tensor or result of the GPU
+//   after       kernels divide and scale what was reduced, and write it to all
+//               results of the GPU; what is not computed any more is copied
+//               there
 //
-// Thread contract: pure functions.
+// A run without a communicator has no calls of NCCL's; one kernel then does all
+// of a reduction.
+//
+//   StatusOr<std::vector<CollectiveSteps>> steps =
+//       MakeSteps(operation, communicator, memories);    // of each GPU
+//   Status s = (*steps)[0].EnqueueBefore(queue);
+//   ...                                                  // NCCL's calls
+//   s = (*steps)[0].EnqueueAfter(queue);
+//
+// Thread contract: values and pure functions.
 //
 // Invariants: the rules are those of common/reduce/reduce.h, with these
 // differences: what NCCL does, it does in its own order, and rounds as it does;
-// whether the minimum of a NaN and a number is a NaN is NCCL's decision.
+// whether the minimum of a NaN and a number is a NaN is NCCL's decision. An
+// average of floats over as many ranks as GPUs that is not scaled is NCCL's
+// own, which multiplies before it adds. The calls of all GPUs of a communicator
+// match, as each node makes them of the same members and counts.
 #ifndef MAYPOLE_WORKER_GPU_NCCL_COLLECTIVE_STEPS_H_
 #define MAYPOLE_WORKER_GPU_NCCL_COLLECTIVE_STEPS_H_
 
 #include <cstdint>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "common/gpu/nccl/nccl_types.h"
+#include "common/gpu/kernels/kernels.h"
+#include "common/status.h"
+#include "common/status_or.h"
+#include "common/types.h"
 #include "worker/core/operations/gpu_run.h"
+#include "worker/gpu/gpu_memories.h"
 #include "worker/gpu/gpu_queue.h"
+#include "worker/gpu/nccl/nccl_call.h"
 
 namespace maypole::worker {
 
-class CollectiveSteps {
- public:
-  // `tensors`: addresses of the operation's tensors on this GPU, at least one.
-  // `source`: that of a broadcast's root if it is among them, else 0. An error
-  // if NCCL cannot do the operation.
-  static absl::StatusOr<CollectiveSteps> Make(const GpuOperation& operation,
-                                              std::vector<uint64_t> tensors,
-                                              uint64_t source);
-
-  absl::Status EnqueueBefore(GpuQueue& queue) const;
-  absl::Status EnqueueAfter(GpuQueue& queue) const;
-
-  // NCCL's arguments.
-  Kind kind() const { return operation_.kind; }
-  void* buffer() const { return reinterpret_cast<void*>(buffer_); }
-  uint64_t count() const { return count_; }
-  nccl::ncclDataType_t type() const { return type_; }
-  nccl::ncclRedOp_t op() const { return op_; }
-  int root() const { return static_cast<int>(operation_.root); }
-
- private:
-  CollectiveSteps() = default;
-
-  // Of `operation_`, its tensors are not used.
-  GpuOperation operation_;
-  std::vector<uint64_t> tensors_;
-  uint64_t buffer_ = 0;
-  uint64_t count_ = 0;
-  nccl::ncclDataType_t type_ = nccl::ncclUint8;
-  nccl::ncclRedOp_t op_ = nccl::ncclSum;
+// A kernel's work: see cuda::Reduction.
+struct ReduceStep {
+  DType dtype = DType::kFloat32;
+  Op op = Op::kSum;
+  std::vector<uint64_t> inputs;
+  std::vector<uint64_t> outputs;
+  uint64_t elements = 0;
+  double prescale = 1.0;
+  int64_t divisor = 1;
+  double postscale = 1.0;
 };
+
+struct CollectiveSteps {
+  // Events that the first step waits for, and that are recorded after the last.
+  std::vector<cuda::CUevent> ready;
+  std::vector<cuda::CUevent> ran;
+  std::vector<ReduceStep> before;
+  std::vector<NcclCall> calls;
+  std::vector<ReduceStep> after;
+  std::vector<cuda::CopiedPiece> copies;  // after that
+
+  Status EnqueueBefore(GpuQueue& queue) const;
+  Status EnqueueAfter(GpuQueue& queue) const;
+};
+
+// What kernels do of a reduction over `gpus` GPUs with one tensor each, because
+// NCCL does not do it as common/reduce/reduce.h says.
+struct KernelSteps {
+  bool before = false;
+  bool after = false;
+  // NCCL divides. It multiplies by 1/gpus, rounded to the type: of 16 bits that
+  // can be wrong by 0.2 %, so NCCL's average is taken where it is exact.
+  bool nccl_averages = false;
+};
+KernelSteps KernelStepsOf(DType dtype, Op op, double prescale, int64_t divisor,
+                          double postscale, uint32_t gpus);
+
+// Those of each GPU of the communicator, for an operation that has passed
+// CheckOperation(); or why it cannot be. The communicator with the number 0
+// stands for none: it has one GPU, and NCCL is not called.
+StatusOr<std::vector<CollectiveSteps>> MakeSteps(
+    const GpuOperation& operation, const GpuCommunicator& communicator,
+    const GpuMemories& memories);
 
 }  // namespace maypole::worker
 

@@ -5,8 +5,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "common/absl_status.h"
 #include "common/system/thread.h"
 
 namespace maypole::worker {
@@ -19,7 +17,7 @@ constexpr milliseconds kPollInterval{1};
 // NCCL makes the handle in the call that begins, or soon after it.
 constexpr milliseconds kLatestHandle{200};
 
-absl::Status Stopped() { return absl::CancelledError("the epoch is over"); }
+Status Stopped() { return Status(Code::kCancelled, "the epoch is over"); }
 
 }  // namespace
 
@@ -53,13 +51,13 @@ void CommunicatorPart::Connect() {
   if (s.ok()) {
     thread.detach();
   } else {
-    End(ToAbsl(s));
+    End(s);
   }
 }
 
 void CommunicatorPart::Main() {
   prctl(PR_SET_NAME, "maypole-connect");
-  absl::Status s = Begin();
+  Status s = Begin();
   if (s.ok()) s = WaitUntilReady();
   const bool ready = s.ok();
   End(std::move(s));
@@ -69,23 +67,20 @@ void CommunicatorPart::Main() {
   changed_.wait(lock, [this] { return aborted_; });
 }
 
-absl::Status CommunicatorPart::Begin() {
-  if (const Status s = nccl::OpenNccl(library_, &nccl_); !s.ok()) {
-    return ToAbsl(s);
-  }
+Status CommunicatorPart::Begin() {
+  if (const Status s = nccl::OpenNccl(library_, &nccl_); !s.ok()) return s;
   for (size_t i = 0; i < gpus_.size(); ++i) {
     communicators_.push_back(std::make_unique<NcclCommunicator>(
         *nccl_, *gpus_[i], static_cast<int>(communicator_.first + i)));
   }
   // See CollectiveRuns::Launch().
   const cuda::CurrentGpu current(*gpus_[0]);
-  if (absl::Status s = ToAbsl(current.status()); !s.ok()) return s;
-  absl::Status s =
+  if (Status s = current.status(); !s.ok()) return s;
+  Status s =
       communicators_[0]->Check(nccl_->ncclGroupStart(), "ncclGroupStart");
   if (!s.ok()) return s;
   for (const auto& c : communicators_) {
-    const absl::Status one =
-        c->Connect(id_, static_cast<int>(communicator_.size));
+    const Status one = c->Connect(id_, static_cast<int>(communicator_.size));
     begun_ = begun_ || one.ok();
     s.Update(one);
   }
@@ -93,18 +88,20 @@ absl::Status CommunicatorPart::Begin() {
   return s;
 }
 
-absl::Status CommunicatorPart::WaitUntilReady() {
+Status CommunicatorPart::WaitUntilReady() {
   const Clock::time_point deadline = Clock::now() + timeout_;
   for (;;) {
-    const absl::StatusOr<bool> ready = Ready();
+    const StatusOr<bool> ready = Ready();
     if (!ready.ok()) return ready.status();
     if (*ready) return {};
     if (Clock::now() >= deadline) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("NCCL has not connected the ", communicator_.size,
-                       " GPUs of ", "communicator ", communicator_.number,
-                       " within ", timeout_.count(), " ms; here NCCL rank ",
-                       communicator_.first, " on ", gpus_[0]->uuid()));
+      return Status(
+          Code::kDeadlineExceeded,
+          "NCCL has not connected the " + std::to_string(communicator_.size) +
+              " GPUs of communicator " + std::to_string(communicator_.number) +
+              " within " + std::to_string(timeout_.count()) +
+              " ms; here NCCL rank " + std::to_string(communicator_.first) +
+              " on " + gpus_[0]->uuid());
     }
     std::unique_lock lock(mutex_);
     if (changed_.wait_for(lock, kPollInterval, [this] { return stop_; })) {
@@ -113,17 +110,17 @@ absl::Status CommunicatorPart::WaitUntilReady() {
   }
 }
 
-void CommunicatorPart::End(absl::Status status) {
+void CommunicatorPart::End(Status status) {
   std::lock_guard lock(mutex_);
   state_ = status.ok() ? State::kReady : State::kFailed;
   error_ = std::move(status);
   changed_.notify_all();
 }
 
-absl::StatusOr<bool> CommunicatorPart::Ready() const {
+StatusOr<bool> CommunicatorPart::Ready() const {
   bool all = true;
   for (const auto& c : communicators_) {
-    const absl::StatusOr<bool> ready = c->Ready();
+    const StatusOr<bool> ready = c->Ready();
     if (!ready.ok()) return ready.status();
     all = all && *ready;
   }
@@ -135,7 +132,7 @@ CommunicatorPart::State CommunicatorPart::state() const {
   return state_;
 }
 
-absl::Status CommunicatorPart::error() const {
+Status CommunicatorPart::error() const {
   std::lock_guard lock(mutex_);
   return error_;
 }

@@ -35,10 +35,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "common/gpu/gpu.h"
 #include "common/gpu/nccl/nccl.h"
+#include "common/status.h"
+#include "common/status_or.h"
 #include "worker/core/operations/gpu_run.h"
 #include "worker/gpu/nccl/nccl_communicator.h"
 
@@ -63,13 +63,13 @@ class CommunicatorPart : public std::enable_shared_from_this<CommunicatorPart> {
 
   const GpuCommunicator& communicator() const { return communicator_; }
   State state() const;
-  absl::Status error() const;  // kFailed only
+  Status error() const;  // kFailed only
 
   const nccl::Nccl& nccl() const { return *nccl_; }
   size_t size() const { return communicators_.size(); }
   NcclCommunicator& at(size_t i) const { return *communicators_[i]; }
   // NcclCommunicator::Ready() of all.
-  absl::StatusOr<bool> Ready() const;
+  StatusOr<bool> Ready() const;
 
   // --- For CommunicatorAbort ---
   void StopConnecting();
@@ -86,9 +86,9 @@ class CommunicatorPart : public std::enable_shared_from_this<CommunicatorPart> {
                    const nccl::ncclUniqueId& id, std::string library,
                    std::chrono::milliseconds timeout);
   void Main();
-  absl::Status Begin();
-  absl::Status WaitUntilReady();
-  void End(absl::Status status);
+  Status Begin();
+  Status WaitUntilReady();
+  void End(Status status);
 
   const GpuCommunicator communicator_;
   const std::vector<const cuda::Gpu*> gpus_;
@@ -103,7 +103,7 @@ class CommunicatorPart : public std::enable_shared_from_this<CommunicatorPart> {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   State state_ = State::kNew;
-  absl::Status error_;
+  Status error_;
   bool stop_ = false;
   bool aborted_ = false;
 };

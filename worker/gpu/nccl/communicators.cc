@@ -3,8 +3,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "common/absl_status.h"
 #include "common/gpu/nccl/nccl.h"
 
 namespace maypole::worker {
@@ -12,28 +10,30 @@ namespace maypole::worker {
 Communicators::Communicators(std::string library, NcclTimeouts timeouts)
     : library_(std::move(library)), timeouts_(timeouts) {}
 
-absl::StatusOr<std::string> Communicators::MakeId() const {
+StatusOr<std::string> Communicators::MakeId() const {
   const nccl::Nccl* nccl = nullptr;
   Status s = nccl::OpenNccl(library_, &nccl);
   nccl::ncclUniqueId id = {};
   if (s.ok()) {
     s = NcclStatus(*nccl, nccl->ncclGetUniqueId(&id), "ncclGetUniqueId");
   }
-  if (!s.ok()) return ToAbsl(s);
+  if (!s.ok()) return s;
   return std::string(id.internal, sizeof(id.internal));
 }
 
-absl::Status Communicators::CheckConnect(const GpuCommunicator& c, size_t gpus,
-                                         const std::string& id) const {
+Status Communicators::CheckConnect(const GpuCommunicator& c, size_t gpus,
+                                   const std::string& id) const {
   if (id.size() == sizeof(nccl::ncclUniqueId) && gpus > 0 &&
       gpus == c.gpus.size() && c.first <= c.size && gpus <= c.size - c.first &&
       c.size <= INT32_MAX) {
     return {};
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("communicator ", c.number, " cannot be connected: ", gpus,
-                   " of ", c.size, " GPUs from NCCL rank ", c.first,
-                   ", and an id of ", id.size(), " bytes"));
+  return Status(Code::kInvalidArgument,
+                "communicator " + std::to_string(c.number) +
+                    " cannot be connected: " + std::to_string(gpus) + " of " +
+                    std::to_string(c.size) + " GPUs from NCCL rank " +
+                    std::to_string(c.first) + ", and an id of " +
+                    std::to_string(id.size()) + " bytes");
 }
 
 void Communicators::Connect(GpuCommunicator communicator,
@@ -43,7 +43,7 @@ void Communicators::Connect(GpuCommunicator communicator,
   if (number == 0 || number > kMaxGpuCommunicators || parts_.contains(number)) {
     return;  // see Find()
   }
-  if (absl::Status s = CheckConnect(communicator, gpus.size(), id); !s.ok()) {
+  if (Status s = CheckConnect(communicator, gpus.size(), id); !s.ok()) {
     refused_.emplace(number, std::move(s));
     return;
   }
@@ -65,11 +65,12 @@ void Communicators::Begin(uint32_t number) {
   if (it != parts_.end()) it->second->Connect();
 }
 
-absl::StatusOr<CommunicatorPart*> Communicators::Find(uint32_t number) const {
+StatusOr<CommunicatorPart*> Communicators::Find(uint32_t number) const {
   if (number > kMaxGpuCommunicators) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("an epoch may have ", kMaxGpuCommunicators,
-                     " communicators of GPUs, but this is number ", number));
+    return Status(Code::kResourceExhausted,
+                  "an epoch may have " + std::to_string(kMaxGpuCommunicators) +
+                      " communicators of GPUs, but this is number " +
+                      std::to_string(number));
   }
   if (const auto it = refused_.find(number); it != refused_.end()) {
     return it->second;

@@ -1,7 +1,7 @@
 // Communicators: those of an epoch, by number.
 //
 //   Communicators communicators(library, timeouts);
-//   absl::StatusOr<std::string> id = communicators.MakeId();
+//   StatusOr<std::string> id = communicators.MakeId();
 //   communicators.Connect(communicator, gpus, *id);   // only notes it
 //   communicators.Begin(number);                      // when GPUs are free
 //   const auto found = communicators.Find(number);
@@ -28,9 +28,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "common/gpu/gpu.h"
+#include "common/status.h"
+#include "common/status_or.h"
 #include "worker/core/operations/gpu_run.h"
 #include "worker/gpu/nccl/communicator_abort.h"
 #include "worker/gpu/nccl/communicator_part.h"
@@ -55,7 +55,7 @@ class Communicators {
   Communicators(std::string library, NcclTimeouts timeouts);
 
   // NCCL's unique id.
-  absl::StatusOr<std::string> MakeId() const;
+  StatusOr<std::string> MakeId() const;
   // Notes a communicator to be connected. `gpus` are those of the communicator,
   // in its order. Why it cannot be connected, Find() says.
   void Connect(GpuCommunicator communicator, std::vector<const cuda::Gpu*> gpus,
@@ -67,7 +67,7 @@ class Communicators {
   void Begin(uint32_t number);
   // The communicator, if it is connected; null if it is not yet; else why it
   // never will be.
-  absl::StatusOr<CommunicatorPart*> Find(uint32_t number) const;
+  StatusOr<CommunicatorPart*> Find(uint32_t number) const;
 
   // Begins to give all back; nothing may be connected or used after it.
   void Abort();
@@ -77,13 +77,13 @@ class Communicators {
   const NcclTimeouts& timeouts() const { return timeouts_; }
 
  private:
-  absl::Status CheckConnect(const GpuCommunicator& communicator, size_t gpus,
-                            const std::string& id) const;
+  Status CheckConnect(const GpuCommunicator& communicator, size_t gpus,
+                      const std::string& id) const;
 
   const std::string library_;
   const NcclTimeouts timeouts_;
   std::map<uint32_t, std::shared_ptr<CommunicatorPart>> parts_;
-  std::map<uint32_t, absl::Status> refused_;
+  std::map<uint32_t, Status> refused_;
   std::shared_ptr<CommunicatorAbort> abort_;
 };
 

@@ -4,9 +4,9 @@
 //
 //   NcclCommunicator c(nccl, gpu, rank);
 //   nccl->ncclGroupStart();
-//   absl::Status s = c.Connect(id, size);
+//   Status s = c.Connect(id, size);
 //   nccl->ncclGroupEnd();
-//   while (absl::StatusOr<bool> ready = c.Ready(); ...) {}
+//   while (StatusOr<bool> ready = c.Ready(); ...) {}
 //
 // Thread contract: one thread at a time uses it. NCCL's threads write the
 // handle.
@@ -19,10 +19,10 @@
 
 #include <string_view>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "common/gpu/gpu.h"
 #include "common/gpu/nccl/nccl.h"
+#include "common/status.h"
+#include "common/status_or.h"
 
 namespace maypole::worker {
 
@@ -34,18 +34,18 @@ class NcclCommunicator {
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
   // Begins to connect; between ncclGroupStart() and ncclGroupEnd().
-  absl::Status Connect(const nccl::ncclUniqueId& id, int size);
+  Status Connect(const nccl::ncclUniqueId& id, int size);
 
   // True if NCCL has done what it was asked for, false if it has not yet; or
   // the error that it has met, which never goes away.
-  absl::StatusOr<bool> Ready() const;
+  StatusOr<bool> Ready() const;
 
   // Null until NCCL has made it.
   nccl::ncclComm_t handle() const;
   const cuda::Gpu& gpu() const { return gpu_; }
 
   // The error of a call for this communicator: NCCL's text, and whose it is.
-  absl::Status Check(nccl::ncclResult_t result, std::string_view call) const;
+  Status Check(nccl::ncclResult_t result, std::string_view call) const;
 
  private:
   const nccl::Nccl& nccl_;

@@ -9,10 +9,14 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <iterator>
+#include <random>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/strings/escaping.h"
+#include "common/limits.h"
 #include "common/system/fd.h"
 #include "worker/gpu/testing/collective_fixture.h"
 
@@ -21,11 +25,11 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr char kId[] = "COMMUNICATOR_ID";  // in hexadecimal digits
-constexpr char kEnd[] = "END_OF_TEST";     // a pipe that is closed then
+constexpr char kIds[] = "COMMUNICATOR_IDS";  // in hexadecimal digits
+constexpr char kEnd[] = "END_OF_TEST";       // a pipe that is closed then
 constexpr uint32_t kNodes = 2;
 constexpr uint32_t kPerGpu = 2;
-constexpr uint64_t kBroadcast = 3001;  // elements
+constexpr uint32_t kPrograms = 6;
 
 // What both nodes do.
 class NodeTest : public CollectiveFixture {
@@ -43,10 +47,16 @@ class NodeTest : public CollectiveFixture {
     return OnCpu(c, inputs);
   }
 
-  void Join(uint32_t node, const std::string& id) {
+  // `ids`: of a communicator of all GPUs, and of one of the last GPU of the
+  // first node and the first GPU of the last.
+  void Join(uint32_t node, const std::string& ids) {
     node_ = node;
     OpenRanks(kPerGpu);
-    Connect(1, id, kNodes * kGpus, node * kGpus);
+    Connect(1, ids.substr(0, ids.size() / 2), kNodes * kGpus, node * kGpus);
+    runner().Connect(
+        {.number = 2, .size = kNodes, .first = node, .gpus = {1 - node}},
+        ids.substr(ids.size() / 2));
+    Connect(kOfThisNode);
   }
   void ReduceAll() {
     GpuRun last = {.communicator = 1};
@@ -63,8 +73,8 @@ class NodeTest : public CollectiveFixture {
     }
     runner().Run(last);
     for (uint32_t i = 0; i <= kCases.size() / 2; ++i) {
-      const absl::Status s = Ended(i);
-      ASSERT_TRUE(s.ok()) << s;
+      const Status s = Ended(i);
+      ASSERT_TRUE(s.ok()) << s.message();
     }
     for (uint32_t i = 0; i < kCases.size(); ++i) {
       const Bytes wanted = WantedOf(kCases[i], i);
@@ -74,39 +84,74 @@ class NodeTest : public CollectiveFixture {
       }
     }
   }
-  // From each rank.
-  void Broadcast() {
-    for (uint32_t root = 0; root < kNodes * kPerNode; ++root) {
-      const bool here = root / kPerNode == node_;
-      for (uint32_t local = 0; local < ranks(); ++local) {
-        const uint32_t rank = node_ * kPerNode + local;
-        Write(local, 0, SomeValues(DType::kFloat32, kBroadcast, 20 + rank));
-      }
-      runner().Run(RunOf(1, BroadcastOf(kBroadcast, 100 + root, root / kPerGpu,
-                                        here ? root % kPerNode : kNoTensor)));
-      const absl::Status s = Ended(100 + root);
-      ASSERT_TRUE(s.ok()) << s;
-      const Bytes wanted = SomeValues(DType::kFloat32, kBroadcast, 20 + root);
-      for (uint32_t local = 0; local < ranks(); ++local) {
-        EXPECT_EQ(Read(local, 0, wanted.size()), wanted)
-            << "root " << root << ", local rank " << local;
-      }
+  // All kinds, over random members of several communicators, fused at random;
+  // both nodes draw the same numbers.
+  void RunProgram(uint32_t seed) {
+    std::mt19937_64 random(seed);
+    std::vector<KindCase> kinds;
+    std::vector<GpuRun> runs;
+    bool may_fuse = false;
+    for (uint32_t place = 0; place < kPlaces; ++place) {
+      const Group group = SomeGroup(random);
+      const Kind kind = kKindsOfGpus[random() % std::size(kKindsOfGpus)];
+      const Shape shape = kShapes[random() % std::size(kShapes)];
+      kinds.push_back(MakeKind(kind, shape, group.ranks, 100 * seed + place));
+      WriteInputs(kinds.back(), place);
+      const bool fuse = random() % 2 == 0 && may_fuse && !Gathers(kind) &&
+                        runs.back().communicator == group.communicator;
+      const auto slot = static_cast<uint32_t>(runs.size());
+      if (!fuse) runs.push_back({.communicator = group.communicator});
+      runs.back().operations.push_back(
+          OperationOf(kinds.back(), 1000 * seed + slot, place));
+      may_fuse = !Gathers(kind);
     }
+    for (const GpuRun& run : runs) runner().Run(run);
+    for (const GpuRun& run : runs) {
+      const Status s = Ended(run.operations[0].slot);
+      ASSERT_TRUE(s.ok()) << s.message();
+    }
+    for (uint32_t i = 0; i < kPlaces; ++i) ExpectResults(kinds[i], i);
   }
   GpuRun SomeRun(uint32_t slot) const {
     return RunOf(1, OperationOf({.elements = 10}, slot, 0));
   }
 
  private:
-  uint32_t node_ = 0;
+  static constexpr uint32_t kPlaces = 24;
+  static constexpr uint32_t kOfThisNode = kMaxCommunicators + 1;
+
+  struct Group {
+    uint32_t communicator = 0;
+    std::vector<uint32_t> ranks;
+  };
+
+  // Ranks of these GPUs, at least one of each, in any order. For a communicator
+  // of one node, or none, they are those of this one.
+  Group SomeGroup(std::mt19937_64& random) const {
+    const uint32_t first = node_ * kGpus;
+    const Group groups[] = {{1, {0, 1, 2, 3}},
+                            {2, {1, 2}},
+                            {kOfThisNode, {first, first + 1}},
+                            {0, {first + 1}}};
+    Group group = groups[random() % std::size(groups)];
+    const std::vector<uint32_t> gpus = std::exchange(group.ranks, {});
+    for (const uint32_t gpu : gpus) {
+      group.ranks.push_back(gpu * kPerGpu);
+      if (random() % 3 != 0) group.ranks.push_back(gpu * kPerGpu + 1);
+    }
+    for (size_t i = group.ranks.size(); i > 1; --i) {
+      std::swap(group.ranks[i - 1], group.ranks[random() % i]);
+    }
+    return group;
+  }
 };
 
 // --- The other node ----------------------------------------------------------
 
 class OtherNode : public NodeTest {
  protected:
-  static std::string Id() {
-    const char* const id = std::getenv(kId);
+  static std::string Ids() {
+    const char* const id = std::getenv(kIds);
     return absl::HexStringToBytes(id != nullptr ? id : "");
   }
   // If it were gone before, NCCL might say so before the GPUs here are done.
@@ -117,17 +162,17 @@ class OtherNode : public NodeTest {
   }
 };
 
-TEST_F(OtherNode, DISABLED_ReducesAndBroadcasts) {
-  Join(1, Id());
+TEST_F(OtherNode, DISABLED_RunsAllKinds) {
+  Join(1, Ids());
   ReduceAll();
-  Broadcast();
+  for (uint32_t seed = 1; seed <= kPrograms; ++seed) RunProgram(seed);
   WaitForOtherNode();
 }
 
 TEST_F(OtherNode, DISABLED_Dies) {
-  Join(1, Id());
+  Join(1, Ids());
   runner().Run(SomeRun(0));
-  EXPECT_TRUE(Ended(0).ok()) << Ended(0);
+  EXPECT_TRUE(Ended(0).ok()) << Ended(0).message();
   WaitForOtherNode();
   _exit(0);
 }
@@ -137,10 +182,10 @@ TEST_F(OtherNode, DISABLED_Dies) {
 class TwoNodesTest : public NodeTest {
  protected:
   void Start(const std::string& name) {
-    const std::string id = *NewId(1);
+    const std::string ids = *NewId(1) + *NewId(2);
     const std::string filter = "--gtest_filter=OtherNode.DISABLED_" + name;
     const std::string variable =
-        std::string(kId) + "=" + absl::BytesToHexString(id);
+        std::string(kIds) + "=" + absl::BytesToHexString(ids);
     std::string host = "NCCL_HOSTID=other";
     int ends[2];
     ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
@@ -165,7 +210,7 @@ class TwoNodesTest : public NodeTest {
         posix_spawn(&other_, "/proc/self/exe", nullptr, nullptr,
                     const_cast<char* const*>(arguments), environment.data()),
         0);
-    Join(0, id);
+    Join(0, ids);
   }
   void TearDown() override {
     end_.Reset();
@@ -179,22 +224,22 @@ class TwoNodesTest : public NodeTest {
   pid_t other_ = -1;
 };
 
-TEST_F(TwoNodesTest, ReduceAndBroadcast) {
-  Start("ReducesAndBroadcasts");
+TEST_F(TwoNodesTest, RunAllKinds) {
+  Start("RunsAllKinds");
   ReduceAll();
-  Broadcast();
+  for (uint32_t seed = 1; seed <= kPrograms; ++seed) RunProgram(seed);
 }
 
 // NCCL finds out (peer_death=error).
 TEST_F(TwoNodesTest, APeerDies) {
   Start("Dies");
   runner().Run(SomeRun(0));
-  EXPECT_TRUE(Ended(0).ok()) << Ended(0);
+  EXPECT_TRUE(Ended(0).ok()) << Ended(0).message();
   end_.Reset();
   runner().Run(SomeRun(1));
   EXPECT_THAT(std::string(Ended(1).message()),
               HasSubstr("remote process exited"));
-  EXPECT_EQ(Ended(1).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Ended(1).code(), Code::kUnavailable);
 }
 
 }  // namespace

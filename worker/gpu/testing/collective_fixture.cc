@@ -2,93 +2,13 @@
 
 #include <dlfcn.h>
 
-#include <cstring>
-#include <random>
+#include <algorithm>
 #include <span>
-
-#include "common/reduce/reduce.h"
+#include <utility>
 
 namespace maypole::worker {
 
 using cuda::fake::cuda;
-
-const std::vector<Case> kCases = {
-    {DType::kFloat32, Op::kSum, 1},
-    {DType::kFloat32, Op::kSum, 7001, 0.3, 1, 1.7},
-    {DType::kFloat32, Op::kAverage, 4096, 1.0, 3},
-    {DType::kFloat32, Op::kAverage, 333, 0.25, 4, 0.1},
-    {DType::kFloat32, Op::kMin, 999},
-    {DType::kFloat32, Op::kMax, 999, -1.5, 1, 3.0},
-    {DType::kFloat64, Op::kSum, 500, 0.7, 1, 1.1},
-    {DType::kFloat64, Op::kProduct, 65},
-    {DType::kFloat16, Op::kSum, 501, 0.5},
-    {DType::kBfloat16, Op::kAverage, 777, 0.5, 4, 3.0},
-    {DType::kBfloat16, Op::kMax, 1024},
-    {DType::kInt32, Op::kSum, 3000, 0.5, 1, 0.5},
-    {DType::kInt32, Op::kAverage, 65, 1.0, 3},
-    {DType::kInt64, Op::kMin, 65},
-    {DType::kInt64, Op::kProduct, 66},
-    {DType::kInt8, Op::kMax, 77},
-    {DType::kUint8, Op::kMin, 78},
-    {DType::kUint8, Op::kSum, 79},
-    {DType::kBool, Op::kSum, 80},
-    {DType::kBool, Op::kProduct, 81},
-    {DType::kBool, Op::kMin, 82},
-    {DType::kBool, Op::kMax, 83},
-};
-
-Bytes SomeValues(DType dtype, uint64_t elements, uint32_t seed) {
-  std::mt19937_64 random(seed);
-  std::uniform_real_distribution<float> uniform(-9.0f, 9.0f);
-  const size_t size = SizeOf(dtype);
-  Bytes bytes(elements * size);
-  for (uint64_t i = 0; i < elements; ++i) {
-    const float f = uniform(random);
-    const double d = f;
-    uint64_t n = random();
-    const uint16_t half = FloatToHalf(f), brain = FloatToBfloat16(f);
-    if (dtype == DType::kBool && n % 3 != 0) n = 0;
-    const void* from = &n;
-    if (dtype == DType::kFloat32) from = &f;
-    if (dtype == DType::kFloat64) from = &d;
-    if (dtype == DType::kFloat16) from = &half;
-    if (dtype == DType::kBfloat16) from = &brain;
-    std::memcpy(bytes.data() + i * size, from, size);
-  }
-  return bytes;
-}
-
-namespace {
-
-Bytes ReduceOnCpu(const Case& c, Op op, const std::vector<Bytes>& inputs,
-                  const Epilogue& finish) {
-  std::vector<const std::byte*> addresses;
-  for (const Bytes& input : inputs) addresses.push_back(input.data());
-  Bytes output(inputs[0].size());
-  Reduce(c.dtype, op, addresses, output.data(), c.elements, finish);
-  return output;
-}
-
-bool IsFloat(DType d) {
-  return d == DType::kFloat16 || d == DType::kBfloat16 ||
-         d == DType::kFloat32 || d == DType::kFloat64;
-}
-
-}  // namespace
-
-Bytes OnCpu(const Case& c, const std::vector<std::vector<Bytes>>& inputs) {
-  std::vector<Bytes> of_gpus;
-  for (std::vector<Bytes> of_gpu : inputs) {
-    for (Bytes& input : of_gpu) {
-      if (c.prescale == 1.0 || !IsFloat(c.dtype)) continue;
-      Scale(c.dtype, input.data(), input.data(), c.elements, c.prescale);
-    }
-    of_gpus.push_back(ReduceOnCpu(c, c.op, of_gpu, {}));
-  }
-  const Bytes all = ReduceOnCpu(c, c.op, of_gpus, {});
-  return ReduceOnCpu(c, c.op, {all},
-                     {.divisor = c.divisor, .scale = c.postscale});
-}
 
 namespace {
 
@@ -122,13 +42,18 @@ void CollectiveFixture::TearDown() {
   EXPECT_EQ(cuda().cuDevicePrimaryCtxRelease(1), cuda::CUDA_SUCCESS);
 }
 
-void CollectiveFixture::OpenRanks(uint32_t per_gpu) {
+void CollectiveFixture::MakeRanks(uint32_t per_gpu) {
   for (uint32_t local = 0; local < kGpus * per_gpu; ++local) {
-    const uint32_t gpu = local / per_gpu;
-    memories_.push_back(Create(kBytes, static_cast<int>(gpu)));
-    const auto opened = OpenNow({local, 1}, memories_.back());
-    ASSERT_TRUE(opened.ok()) << opened.status();
-    ASSERT_EQ(opened->gpu, gpu);
+    memories_.push_back(Create(kBytes, static_cast<int>(local / per_gpu)));
+  }
+}
+
+void CollectiveFixture::OpenRanks(uint32_t per_gpu) {
+  MakeRanks(per_gpu);
+  for (uint32_t local = 0; local < ranks(); ++local) {
+    const auto opened = OpenNow({local, 1}, memories_[local]);
+    ASSERT_TRUE(opened.ok()) << opened.status().message();
+    ASSERT_EQ(opened->gpu, local / per_gpu);
   }
 }
 
@@ -156,13 +81,66 @@ GpuOperation CollectiveFixture::OperationOf(const Case& c, uint32_t slot,
 }
 
 GpuOperation CollectiveFixture::BroadcastOf(uint64_t elements, uint32_t slot,
-                                            uint32_t root,
-                                            uint32_t root_local) const {
+                                            uint32_t root) const {
   GpuOperation o = OperationOf({.elements = elements}, slot, 0);
   o.kind = Kind::kBroadcast;
   o.root = root;
-  o.root_tensor = root_local;
+  for (uint32_t t = 0; t < o.tensors.size(); ++t) {
+    o.members.push_back({o.tensors[t].gpu, t});
+  }
   return o;
+}
+
+GpuOperation CollectiveFixture::OperationOf(const KindCase& k, uint32_t slot,
+                                            uint32_t place) const {
+  GpuOperation o = OperationOf(k.c, slot, place);
+  const std::vector<GpuTensor> all = std::exchange(o.tensors, {});
+  o.kind = k.kind;
+  o.root = k.root;
+  o.counts = k.counts;
+  for (const uint32_t gpu : NcclRanksOf(k, per_gpu())) {
+    o.members.push_back({.gpu = gpu});
+  }
+  // Tensors are in the order of local ranks, members in that of the set.
+  for (uint32_t local = 0; local < ranks(); ++local) {
+    const auto it =
+        std::find(k.ranks.begin(), k.ranks.end(), node_ * ranks() + local);
+    if (it == k.ranks.end()) continue;
+    o.members[it - k.ranks.begin()].tensor =
+        static_cast<uint32_t>(o.tensors.size());
+    o.tensors.push_back(all[local]);
+    if (!k.in_place || Gathers(k.kind)) {
+      o.tensors.back().result = all[local].offset + kApart / 2;
+    }
+  }
+  return o;
+}
+
+void CollectiveFixture::WriteInputs(const KindCase& k, uint32_t place) const {
+  for (size_t i = 0; i < k.ranks.size(); ++i) {
+    if (IsHere(k.ranks[i])) Write(k.ranks[i] % ranks(), place, InputOf(k, i));
+  }
+}
+
+void CollectiveFixture::ExpectResults(const KindCase& k, uint32_t place) const {
+  for (size_t i = 0; i < k.ranks.size(); ++i) {
+    if (!IsHere(k.ranks[i])) continue;
+    const RankMemory& memory = memories_[k.ranks[i] % ranks()];
+    const bool in_place = k.in_place && !Gathers(k.kind);
+    const bool scatters = k.kind == Kind::kReducescatter;
+    const uint64_t tensor = place * kApart;
+    uint64_t result = tensor + kApart / 2;
+    if (in_place) {
+      result = tensor + (scatters ? k.StartOf(i) * SizeOf(k.c.dtype) : 0);
+    }
+    const Bytes wanted = WantedOf(k, i, per_gpu());
+    EXPECT_EQ(memory.Read(result, wanted.size()), wanted)
+        << Name(k.kind) << " with seed " << k.seed << ", member " << i;
+    if (in_place || scatters) continue;
+    const Bytes input = InputOf(k, i);
+    EXPECT_EQ(memory.Read(tensor, input.size()), input)
+        << "input of " << Name(k.kind) << " with seed " << k.seed;
+  }
 }
 
 Bytes CollectiveFixture::Floats(float value, uint64_t elements) {

@@ -18,29 +18,10 @@
 #include <string>
 #include <vector>
 
-#include "common/types.h"
 #include "worker/gpu/testing/gpu_runner_fixture.h"
+#include "worker/gpu/testing/kind_cases.h"
 
 namespace maypole::worker {
-
-using Bytes = std::vector<std::byte>;
-
-struct Case {
-  DType dtype = DType::kFloat32;
-  Op op = Op::kSum;
-  uint64_t elements = 1;
-  double prescale = 1.0;
-  int64_t divisor = 1;
-  double postscale = 1.0;
-};
-// All types and operations that NCCL knows.
-extern const std::vector<Case> kCases;
-
-// Finite, of both signs and various sizes.
-Bytes SomeValues(DType dtype, uint64_t elements, uint32_t seed);
-
-// What the operation makes of `inputs`, by GPU: first each GPU's, then all.
-Bytes OnCpu(const Case& c, const std::vector<std::vector<Bytes>>& inputs);
 
 class CollectiveFixture : public GpuRunnerFixture {
  protected:
@@ -55,6 +36,8 @@ class CollectiveFixture : public GpuRunnerFixture {
   // The executor's numbers of GPUs are the devices': local ranks from 0 on
   // device 0, the next on device 1.
   void OpenRanks(uint32_t per_gpu);
+  // Their memories only.
+  void MakeRanks(uint32_t per_gpu);
   uint32_t ranks() const { return static_cast<uint32_t>(memories_.size()); }
   RankMemory& memory(uint32_t local) { return memories_[local]; }
 
@@ -65,8 +48,15 @@ class CollectiveFixture : public GpuRunnerFixture {
 
   // The operation on the tensors of all ranks, at `place` * kApart.
   GpuOperation OperationOf(const Case& c, uint32_t slot, uint32_t place) const;
-  GpuOperation BroadcastOf(uint64_t elements, uint32_t slot, uint32_t root,
-                           uint32_t root_local) const;
+  // From this member, of this node alone.
+  GpuOperation BroadcastOf(uint64_t elements, uint32_t slot,
+                           uint32_t root) const;
+  // Of the members on this node. The tensor is at `place` * kApart, its result
+  // kApart / 2 behind it.
+  GpuOperation OperationOf(const KindCase& k, uint32_t slot,
+                           uint32_t place) const;
+  void WriteInputs(const KindCase& k, uint32_t place) const;
+  void ExpectResults(const KindCase& k, uint32_t place) const;
   static GpuRun RunOf(uint32_t communicator, const GpuOperation& operation) {
     return {.communicator = communicator, .operations = {operation}};
   }
@@ -85,10 +75,16 @@ class CollectiveFixture : public GpuRunnerFixture {
   // with that.
   void Settle();
 
+  // This node has the ranks of the job from node_ * ranks() on.
+  uint32_t node_ = 0;
+
   // Nothing is given back: the test ends with NCCL being stuck.
   bool leaks_ = false;
 
  private:
+  uint32_t per_gpu() const { return ranks() / kGpus; }
+  bool IsHere(uint32_t rank) const { return rank / ranks() == node_; }
+
   std::vector<RankMemory> memories_;
 };
 

@@ -101,20 +101,20 @@ void GpuRunnerFixture::TearDown() {
 
 EpochGpus::Callbacks GpuRunnerFixture::Recording() {
   return {.on_opened =
-              [this](GpuMemoryId id, absl::StatusOr<Opened> opened) {
+              [this](GpuMemoryId id, StatusOr<Opened> opened) {
                 std::lock_guard lock(mutex_);
                 opened_.insert_or_assign(id, std::move(opened));
                 changed_.notify_all();
               },
           .on_ended =
-              [this](const GpuRun& run, absl::Status status) {
+              [this](const GpuRun& run, Status status) {
                 std::lock_guard lock(mutex_);
                 ended_.emplace_back(run.operations.at(0).slot,
                                     std::move(status));
                 changed_.notify_all();
               },
           .on_communicator_id =
-              [this](uint32_t number, absl::StatusOr<std::string> id) {
+              [this](uint32_t number, StatusOr<std::string> id) {
                 std::lock_guard lock(mutex_);
                 ids_.insert_or_assign(number, std::move(id));
                 changed_.notify_all();
@@ -132,25 +132,26 @@ RankMemory GpuRunnerFixture::Create(uint64_t bytes, int device) {
   return memories_.back();
 }
 
-absl::StatusOr<EpochGpus::Opened> GpuRunnerFixture::OpenNow(
-    GpuMemoryId id, const RankMemory& memory, uint64_t proof) {
+StatusOr<EpochGpus::Opened> GpuRunnerFixture::OpenNow(GpuMemoryId id,
+                                                      const RankMemory& memory,
+                                                      uint64_t proof) {
   return OpenNow(id,
                  RequestOf(session::GpuSharing::kDescriptor, memory.bytes,
                            proof, UuidOf(memory.device)),
                  memory.Export());
 }
 
-absl::StatusOr<EpochGpus::Opened> GpuRunnerFixture::OpenNow(
+StatusOr<EpochGpus::Opened> GpuRunnerFixture::OpenNow(
     GpuMemoryId id, const session::GpuMemoryRequest& request, Fd descriptor) {
   runner().Open(id, request, std::move(descriptor));
   return Answer(id);
 }
 
-absl::StatusOr<EpochGpus::Opened> GpuRunnerFixture::Answer(GpuMemoryId id) {
+StatusOr<EpochGpus::Opened> GpuRunnerFixture::Answer(GpuMemoryId id) {
   std::unique_lock lock(mutex_);
   if (!changed_.wait_for(lock, kLong, [&] { return opened_.contains(id); })) {
     ADD_FAILURE() << "no answer";
-    return absl::DeadlineExceededError("no answer");
+    return Status(Code::kDeadlineExceeded, "no answer");
   }
   return std::move(opened_.extract(id).mapped());
 }
@@ -169,7 +170,7 @@ GpuRun GpuRunnerFixture::SumOf(const std::vector<GpuMemoryId>& memories,
   return {.operations = {o}};
 }
 
-absl::Status GpuRunnerFixture::Ended(uint32_t slot) {
+Status GpuRunnerFixture::Ended(uint32_t slot) {
   std::unique_lock lock(mutex_);
   auto it = ended_.end();
   const bool found = changed_.wait_for(lock, kLong, [&] {
@@ -179,7 +180,7 @@ absl::Status GpuRunnerFixture::Ended(uint32_t slot) {
   });
   if (found) return it->second;
   ADD_FAILURE() << "no end of slot " << slot;
-  return absl::DeadlineExceededError("no end");
+  return Status(Code::kDeadlineExceeded, "no end");
 }
 
 bool GpuRunnerFixture::HasEnded(uint32_t slot) {
@@ -195,12 +196,12 @@ std::vector<uint32_t> GpuRunnerFixture::EndedSlots() {
   return slots;
 }
 
-absl::StatusOr<std::string> GpuRunnerFixture::NewId(uint32_t number) {
+StatusOr<std::string> GpuRunnerFixture::NewId(uint32_t number) {
   runner().MakeCommunicatorId(number);
   std::unique_lock lock(mutex_);
   if (!changed_.wait_for(lock, kLong, [&] { return ids_.contains(number); })) {
     ADD_FAILURE() << "no id";
-    return absl::DeadlineExceededError("no id");
+    return Status(Code::kDeadlineExceeded, "no id");
   }
   return std::move(ids_.extract(number).mapped());
 }

@@ -29,8 +29,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "common/status.h"
+#include "common/status_or.h"
 #include "common/system/fd.h"
 #include "tests/gpu/fake/fake_testing.h"
 #include "worker/gpu/gpu_runner.h"
@@ -78,24 +78,24 @@ class GpuRunnerFixture : public cuda::fake::FakeTest {
   RankMemory Create(uint64_t bytes = kGranularity, int device = 0);
 
   // Open(), and what on_opened() said.
-  absl::StatusOr<Opened> OpenNow(GpuMemoryId id, const RankMemory& memory,
-                                 uint64_t proof = 1);
-  absl::StatusOr<Opened> OpenNow(GpuMemoryId id,
-                                 const session::GpuMemoryRequest& request,
-                                 Fd descriptor);
-  absl::StatusOr<Opened> Answer(GpuMemoryId id);
+  StatusOr<Opened> OpenNow(GpuMemoryId id, const RankMemory& memory,
+                           uint64_t proof = 1);
+  StatusOr<Opened> OpenNow(GpuMemoryId id,
+                           const session::GpuMemoryRequest& request,
+                           Fd descriptor);
+  StatusOr<Opened> Answer(GpuMemoryId id);
   bool Answered(GpuMemoryId id);
 
   // A sum of tensors at the beginning of the memories of GPU 0, with this slot.
   static GpuRun SumOf(const std::vector<GpuMemoryId>& memories,
                       uint64_t elements, uint32_t slot = 0);
   // What on_ended() said about the run whose first operation has the slot.
-  absl::Status Ended(uint32_t slot);
+  Status Ended(uint32_t slot);
   bool HasEnded(uint32_t slot);
   std::vector<uint32_t> EndedSlots();  // in the order of the callbacks
 
   // What on_communicator_id() and on_abort_stuck() said.
-  absl::StatusOr<std::string> NewId(uint32_t number);
+  StatusOr<std::string> NewId(uint32_t number);
   std::vector<std::string> stuck();
 
   // Of the next NewRunner().
@@ -110,9 +110,9 @@ class GpuRunnerFixture : public cuda::fake::FakeTest {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<GpuMemoryId, absl::StatusOr<Opened>> opened_;
-  std::vector<std::pair<uint32_t, absl::Status>> ended_;
-  std::map<uint32_t, absl::StatusOr<std::string>> ids_;
+  std::map<GpuMemoryId, StatusOr<Opened>> opened_;
+  std::vector<std::pair<uint32_t, Status>> ended_;
+  std::map<uint32_t, StatusOr<std::string>> ids_;
   std::vector<std::string> stuck_;
   std::vector<RankMemory> memories_;
   std::unique_ptr<GpuRunner> runner_;

@@ -58,18 +58,24 @@ def _target_of(tensor: torch.Tensor, source: torch.Tensor, in_place: bool,
         target = source
         finish = None if source is tensor else _copy_back(tensor, source)
     if stream is not None:
-        finish = _fetch(target, stream, finish)
+        finish = _fetch(source, target, stream, finish)
     return target, finish
 
 
-def _fetch(target: torch.Tensor, submitted_on: int, then: _Finish) -> _Finish:
+def _fetch(source: torch.Tensor, target: torch.Tensor, submitted_on: int,
+           then: _Finish) -> _Finish:
     """A `finish` that writes the result to `target`, on the stream that is
-    current when it is called; `then` is called after that."""
+    current when it is called; `then` is called after that.
+
+    NCCL in this process may read `source` until then: that stream waits for it,
+    so its memory must not go to others before.
+    """
 
     def finish(native: int) -> torch.Tensor:
         stream = _tensors.stream_of(target)
         if stream != submitted_on:
-            _tensors.bring_to_current_stream(target, submitted_on)
+            for used in {id(t): t for t in (source, target)}.values():
+                _tensors.bring_to_current_stream(used, submitted_on)
         _copy_result(native, 0, stream)
         return target if then is None else then(native)
 
@@ -157,7 +163,7 @@ def reducescatter(tensor: torch.Tensor,
     shape = (_scattered_rows(tensor.shape[0], process_set),) + tuple(
         tensor.shape[1:])
     target = torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
-    finish = None if stream is None else _fetch(target, stream, None)
+    finish = None if stream is None else _fetch(source, target, stream, None)
     return operations.prepare(_native.REDUCESCATTER, dtype, op, 0, source.shape,
                               prescale, postscale, name, source.data_ptr(),
                               target.data_ptr(), source, target, finish,

@@ -1,0 +1,102 @@
+// The part of Staging for ranks that call NCCL themselves, on the user's
+// tensors.
+#include <sched.h>
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "client/gpu/staging.h"
+#include "client/gpu/staging_tensor.h"
+
+namespace maypole {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr microseconds kNap{50};
+constexpr microseconds kSpin{100};
+// After the end of an epoch, how long the GPU may still write to the tensors;
+// as for operations that have not ended (PatienceIsOver).
+constexpr milliseconds kPatience{700};
+// How long NCCL's error may be known before the epoch's, which
+// ProgressEngine::AwaitCause() waits for at most 4 s.
+constexpr milliseconds kCausePatience{5000};
+
+}  // namespace
+
+// Leaves tensor->events null if the operation runs on the host.
+Status Staging::TakeOwnPlace(Operation* op, cuda::CUdeviceptr input,
+                             cuda::CUstream stream, Tensor* tensor) {
+  const cuda::Gpu& device = *tensor->resources.device;
+  const uint64_t place = own_->PlaceOf(device);
+  if (place == kNoGpuPlace) return Status();
+  Status s = RankEvents::Record(device, stream, &tensor->events);
+  if (!s.ok()) return s;
+  op->gpu_place = place;
+  tensor->shared = input;
+  tensor->input_settled = true;
+  return Status();
+}
+
+std::shared_ptr<RankRun> Staging::BeginOnRank(
+    uint32_t communicator, const std::vector<Operation*>& operations) {
+  if (own_ == nullptr) return nullptr;
+  std::vector<RankTensor> tensors;
+  for (const Operation* const op : operations) {
+    if (op->staged == nullptr) return nullptr;
+    const Tensor& tensor = TensorOf(*op);
+    if (tensor.events == nullptr) return nullptr;
+    tensors.push_back({op, tensor.shared, tensor.output, tensor.events});
+  }
+  std::shared_ptr<RankGpuRun> run = own_->Begin(communicator, tensors);
+  for (const Operation* const op : operations) TensorOf(*op).run = run;
+  return run;
+}
+
+// A stream never waits for NCCL's if the caller does: an abort that hangs would
+// leave it stuck.
+Status Staging::AwaitRun(const cuda::Gpu& device, const Tensor& tensor,
+                         cuda::CUstream stream, CopyOutReturns returns) const {
+  RankRun::State state = RankRun::State::kWaiting;
+  const bool failed = !tensor.run->Poll(&state).ok();
+  if (returns == CopyOutReturns::kWhenDone || failed) {
+    return AwaitEnd(*tensor.run);
+  }
+  if (Status s = communicator_->EpochStatus(); !s.ok()) return s;
+  return device.Check(
+      driver_.cuStreamWaitEvent(stream, tensor.events->ran(), 0),
+      "cuStreamWaitEvent");
+}
+
+// As a wait for an operation: a signal ends it, and so does the end of the
+// epoch, with its error.
+Status Staging::AwaitEnd(RankGpuRun& run) const {
+  const auto spin_until = Clock::now() + kSpin;
+  auto over_since = Clock::time_point::max();
+  auto failed_since = Clock::time_point::max();
+  for (;;) {
+    RankRun::State state = RankRun::State::kWaiting;
+    const Status s = run.Poll(&state);
+    const bool done = state == RankRun::State::kEnded;
+    if (done && s.ok()) return Status();
+    const Status epoch = communicator_->EpochStatus();
+    const auto now = Clock::now();
+    if (!epoch.ok()) {
+      over_since = std::min(over_since, now);
+      if (done || now - over_since > kPatience) return epoch;
+    } else if (done) {
+      failed_since = std::min(failed_since, now);
+      if (now - failed_since > kCausePatience) return s;
+    }
+    if (now < spin_until) {
+      sched_yield();
+    } else if (!Nap(kNap)) {
+      return Status(Code::kCancelled, "a signal interrupted the wait");
+    }
+  }
+}
+
+}  // namespace maypole
