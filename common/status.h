@@ -1,7 +1,7 @@
 // Status: the outcome of a call, for code that is linked into libmaypole.
 //
 // libmaypole is loaded into the user's process and must not bring its own
-// Abseil (TensorFlow has one), so client/, common/ and worker/gpu/ use this
+// Abseil (TensorFlow has one), so client/, common/ and common/gpu/runner/ use this
 // small type with gRPC's codes. The rest of worker/ and coordinator/ use
 // absl::Status; common/absl_status.h converts.
 //

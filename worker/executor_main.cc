@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/absl_status.h"
 #include "common/gpu/nccl/nccl.h"
+#include "common/gpu/runner/gpu_runner.h"
 #include "common/log_value.h"
 #include "common/wire/job_variables.h"
 #include "common/wire/unix_socket.h"
@@ -25,8 +26,7 @@
 #include "worker/core/limits.h"
 #include "worker/executor/become_user.h"
 #include "worker/executor/executor.h"
-#include "worker/gpu/gpu_runner.h"
-#include "worker/gpu/nccl/environment.h"
+#include "worker/executor/nccl_environment.h"
 #include "worker/network/grpc_transport.h"
 #include "worker/network/route.h"
 

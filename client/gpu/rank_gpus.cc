@@ -8,7 +8,7 @@
 #include "common/board/gpu_place.h"
 #include "common/gpu/kernels/built.h"
 #include "common/gpu/nccl/nccl.h"
-#include "worker/gpu/nccl/collective_steps.h"
+#include "common/gpu/runner/nccl/collective_steps.h"
 
 namespace maypole {
 namespace {
@@ -88,9 +88,9 @@ bool RankGpus::CanRun(const Operation& op) {
   if (s.kind != Kind::kAllreduce || ranks == 1 || !HasNcclType(s.dtype)) {
     return false;
   }
-  const worker::KernelSteps kernels = worker::KernelStepsOf(
-      s.dtype, s.op, s.prescale, s.op == Op::kAverage ? ranks : 1, s.postscale,
-      static_cast<uint32_t>(ranks));
+  const KernelSteps kernels =
+      KernelStepsOf(s.dtype, s.op, s.prescale, s.op == Op::kAverage ? ranks : 1,
+                    s.postscale, static_cast<uint32_t>(ranks));
   return cuda::kKernelsAreBuilt || (!kernels.before && !kernels.after);
 }
 
@@ -137,8 +137,8 @@ Status RankGpus::Announce(const Gpu& gpu) {
 
 void RankGpus::MakeRunner(const std::string& nccl_library) {
   if (runner_ != nullptr) return;
-  worker::EpochGpus::Callbacks callbacks;
-  callbacks.on_opened = [this](worker::GpuMemoryId, auto opened) {
+  EpochGpus::Callbacks callbacks;
+  callbacks.on_opened = [this](GpuMemoryId, auto opened) {
     OnOpened(std::move(opened));
   };
   callbacks.on_enqueued = [this](const auto& run) { OnEnqueued(run); };
@@ -146,8 +146,7 @@ void RankGpus::MakeRunner(const std::string& nccl_library) {
     OnEnded(run, status);
   };
   callbacks.on_abort_stuck = &OnAbortStuck;
-  runner_ =
-      std::make_unique<worker::GpuRunner>(std::move(callbacks), nccl_library);
+  runner_ = std::make_unique<GpuRunner>(std::move(callbacks), nccl_library);
 }
 
 // That of torch's wheel, if it is loaded: two copies in one process would have
@@ -194,7 +193,7 @@ void RankGpus::OnReply(const session::GpuMemoryReply& reply) {
   if (gpu != nullptr && reply.code != 0) Refuse(*gpu, reply.text);
 }
 
-void RankGpus::OnOpened(StatusOr<worker::OpenedGpuMemory> opened) {
+void RankGpus::OnOpened(StatusOr<OpenedGpuMemory> opened) {
   const Gpu* gpu = nullptr;
   {
     std::lock_guard lock(mutex_);
@@ -210,10 +209,10 @@ void RankGpus::OnOpened(StatusOr<worker::OpenedGpuMemory> opened) {
 void RankGpus::OnConnect(const session::ConnectGpu& connect) {
   std::lock_guard runner(runner_mutex_);
   if (runner_ == nullptr) return;
-  worker::GpuCommunicator c{.number = connect.number,
-                            .size = connect.size,
-                            .first = connect.rank,
-                            .gpus = {}};
+  GpuCommunicator c{.number = connect.number,
+                    .size = connect.size,
+                    .first = connect.rank,
+                    .gpus = {}};
   {
     std::lock_guard lock(mutex_);
     for (const auto& [gpu, own] : gpus_) {
@@ -230,32 +229,30 @@ void RankGpus::OnConnect(const session::ConnectGpu& connect) {
   runner_->Connect(std::move(c), std::string(connect.id, bytes));
 }
 
-worker::GpuOperation RankGpus::Describe(const RankTensor& t,
-                                        uint32_t gpu) const {
+GpuOperation RankGpus::Describe(const RankTensor& t, uint32_t gpu) const {
   const Operation& op = *t.operation;
   const Signature& s = op.signature;
-  return {
-      .slot = op.slot,
-      .generation = op.generation,
-      .kind = s.kind,
-      .dtype = s.dtype,
-      .op = s.op,
-      .elements = static_cast<uint64_t>(s.Elements()),
-      .prescale = s.prescale,
-      .divisor = s.op == Op::kAverage ? op.set->size() : 1,
-      .postscale = s.postscale,
-      .members = {},
-      .counts = {},
-      .tensors = {{.offset = t.input,
-                   .gpu = gpu,
-                   .result = t.output == t.input ? worker::kInPlace : t.output,
-                   .ready = t.events->ready(),
-                   .ran = t.events->ran()}}};
+  return {.slot = op.slot,
+          .generation = op.generation,
+          .kind = s.kind,
+          .dtype = s.dtype,
+          .op = s.op,
+          .elements = static_cast<uint64_t>(s.Elements()),
+          .prescale = s.prescale,
+          .divisor = s.op == Op::kAverage ? op.set->size() : 1,
+          .postscale = s.postscale,
+          .members = {},
+          .counts = {},
+          .tensors = {{.offset = t.input,
+                       .gpu = gpu,
+                       .result = t.output == t.input ? kInPlace : t.output,
+                       .ready = t.events->ready(),
+                       .ran = t.events->ran()}}};
 }
 
 std::shared_ptr<RankGpuRun> RankGpus::Begin(
     uint32_t communicator, const std::vector<RankTensor>& tensors) {
-  worker::GpuRun run{.communicator = communicator, .operations = {}};
+  GpuRun run{.communicator = communicator, .operations = {}};
   std::vector<std::shared_ptr<RankEvents>> events;
   std::lock_guard runner(runner_mutex_);
   if (runner_ == nullptr) return nullptr;
@@ -268,7 +265,7 @@ std::shared_ptr<RankGpuRun> RankGpus::Begin(
       events.push_back(t.events);
     }
     begun = std::make_shared<RankGpuRun>(std::move(events));
-    const worker::GpuOperation& first = run.operations.front();
+    const GpuOperation& first = run.operations.front();
     runs_[{first.slot, first.generation}] = begun;
     if (!connected_.contains(communicator) &&
         awaited_.insert(communicator).second) {
@@ -280,21 +277,21 @@ std::shared_ptr<RankGpuRun> RankGpus::Begin(
   return begun;
 }
 
-void RankGpus::OnEnqueued(const worker::GpuRun& run) {
+void RankGpus::OnEnqueued(const GpuRun& run) {
   {
     std::lock_guard lock(mutex_);
-    const worker::GpuOperation& first = run.operations.front();
+    const GpuOperation& first = run.operations.front();
     const auto it = runs_.find({first.slot, first.generation});
     if (it != runs_.end()) it->second->Enqueued();
   }
   communicator_->Wake();
 }
 
-void RankGpus::OnEnded(const worker::GpuRun& run, const Status& status) {
+void RankGpus::OnEnded(const GpuRun& run, const Status& status) {
   std::shared_ptr<RankGpuRun> ended;  // destroyed after the lock
   {
     std::lock_guard lock(mutex_);
-    const worker::GpuOperation& first = run.operations.front();
+    const GpuOperation& first = run.operations.front();
     const auto it = runs_.find({first.slot, first.generation});
     if (it == runs_.end()) return;
     ended = std::move(it->second);
@@ -327,7 +324,7 @@ void RankGpus::Leave() {
          Clock::now() < until) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  std::unique_ptr<worker::GpuRunner> runner;
+  std::unique_ptr<GpuRunner> runner;
   {
     std::lock_guard lock(runner_mutex_);
     left_ = true;

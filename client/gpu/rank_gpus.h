@@ -3,8 +3,8 @@
 //
 // Purpose: announces each GPU to the executor (session::GpuSharing::kOwn), and
 // executes the runs that the executor plans (RunSite::kRanks) with the
-// machinery that executors use for theirs (worker/gpu). Nothing is copied: NCCL
-// reads and writes the user's tensors.
+// machinery that executors use for theirs (common/gpu/runner). Nothing is
+// copied: NCCL reads and writes the user's tensors.
 //
 //   gpus->PlaceOf(gpu);                  // kNoGpuPlace: not yet, or never
 //   s = RankEvents::Record(gpu, stream, &events);
@@ -37,10 +37,10 @@
 #include "client/engine/operation.h"
 #include "client/session/communicator.h"
 #include "common/gpu/gpu.h"
+#include "common/gpu/runner/gpu_runner.h"
 #include "common/status.h"
 #include "common/status_or.h"
 #include "common/wire/session_messages.h"
-#include "worker/gpu/gpu_runner.h"
 
 namespace maypole {
 
@@ -133,10 +133,10 @@ class RankGpus {
   Status FindNccl(uint32_t* version, std::string* path) const;
   void MakeRunner(const std::string& nccl_library);
   void Refuse(const cuda::Gpu& gpu, const std::string& why);
-  void OnOpened(StatusOr<worker::OpenedGpuMemory> opened);
-  void OnEnqueued(const worker::GpuRun& run);
-  void OnEnded(const worker::GpuRun& run, const Status& status);
-  worker::GpuOperation Describe(const RankTensor& tensor, uint32_t gpu) const;
+  void OnOpened(StatusOr<OpenedGpuMemory> opened);
+  void OnEnqueued(const GpuRun& run);
+  void OnEnded(const GpuRun& run, const Status& status);
+  GpuOperation Describe(const RankTensor& tensor, uint32_t gpu) const;
   bool Drained();
 
   const cuda::Driver& driver_;
@@ -144,7 +144,7 @@ class RankGpus {
 
   // One thread at a time calls the runner. Taken before mutex_.
   std::mutex runner_mutex_;
-  std::unique_ptr<worker::GpuRunner> runner_;
+  std::unique_ptr<GpuRunner> runner_;
   bool left_ = false;
 
   std::mutex mutex_;

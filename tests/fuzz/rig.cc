@@ -185,7 +185,7 @@ void Rig::Perform(worker::OpenGpuMemory& a) {
          "a memory has a size within the limits");
   Expect(gpu_memories_.emplace(a.id, a.request.bytes).second,
          "a memory is opened once");
-  core_.OnGpuMemoryOpened(a.id, worker::OpenedGpuMemory{a.id.number % 2});
+  core_.OnGpuMemoryOpened(a.id, OpenedGpuMemory{a.id.number % 2});
 }
 
 void Rig::Perform(worker::CloseGpuMemories& a) {
@@ -200,7 +200,7 @@ void Rig::Perform(worker::MakeCommunicatorId& a) {
 }
 
 void Rig::Perform(worker::ConnectGpus& a) {
-  const worker::GpuCommunicator& c = a.communicator;
+  const GpuCommunicator& c = a.communicator;
   Expect(
       !c.gpus.empty() && c.first < c.size && c.gpus.size() <= c.size - c.first,
       "a communicator's GPUs are among its ranks");
@@ -210,13 +210,13 @@ void Rig::Perform(worker::RunOnGpus& a) {
   Expect(
       !a.run.operations.empty() && a.run.operations.size() <= kMaxRunOperations,
       "a run has operations");
-  for (const worker::GpuOperation& r : a.run.operations) {
+  for (const GpuOperation& r : a.run.operations) {
     CheckOnGpus(r, a.run.communicator != 0);
   }
   core_.OnGpuRunEnded(a.run, absl::OkStatus());
 }
 
-void Rig::CheckOnGpus(const worker::GpuOperation& r, bool several) {
+void Rig::CheckOnGpus(const GpuOperation& r, bool several) {
   Expect(!r.tensors.empty() && r.tensors.size() <= config.local_size,
          "an operation on GPUs is of local ranks");
   Expect((Gathers(r.kind) || r.elements > 0) && r.divisor > 0,
@@ -226,7 +226,7 @@ void Rig::CheckOnGpus(const worker::GpuOperation& r, bool several) {
   Expect(!several || !Reduces(r.kind) || HasNcclType(r.dtype),
          "NCCL has the type");
   std::set<uint32_t> locals;
-  for (const worker::GpuTensor& tensor : r.tensors) {
+  for (const GpuTensor& tensor : r.tensors) {
     Expect(tensor.memory.number % 2 == tensor.gpu, "its GPU has the memory");
     Expect(locals.insert(tensor.memory.local).second, "a rank has one tensor");
     if (!Gathers(r.kind)) CheckPlace(r, tensor, tensor.offset, r.elements);
@@ -234,8 +234,8 @@ void Rig::CheckOnGpus(const worker::GpuOperation& r, bool several) {
   if (Gathers(r.kind)) CheckGathered(r);
 }
 
-void Rig::CheckPlace(const worker::GpuOperation& r,
-                     const worker::GpuTensor& tensor, uint64_t offset,
+void Rig::CheckPlace(const GpuOperation& r,
+                     const GpuTensor& tensor, uint64_t offset,
                      uint64_t elements) {
   const auto it = gpu_memories_.find(tensor.memory);
   Expect(it != gpu_memories_.end(), "a tensor on a GPU is in open memory");
@@ -244,7 +244,7 @@ void Rig::CheckPlace(const worker::GpuOperation& r,
          "a tensor on a GPU stays within its memory");
 }
 
-void Rig::CheckGathered(const worker::GpuOperation& r) {
+void Rig::CheckGathered(const GpuOperation& r) {
   const size_t n = r.members.size();
   const bool splits = r.kind == Kind::kAlltoall;
   Expect(r.counts.size() == (splits ? n * n : n), "a gather has its counts");
@@ -257,7 +257,7 @@ void Rig::CheckGathered(const worker::GpuOperation& r) {
       result += splits ? r.counts[j * n + i] : r.counts[j];
     }
     if (!splits) input = r.counts[i];
-    const worker::GpuTensor& tensor = r.tensors[t];
+    const GpuTensor& tensor = r.tensors[t];
     CheckPlace(r, tensor, tensor.offset, input);
     CheckPlace(r, tensor, tensor.result, result);
     Expect(tensor.offset + input * SizeOf(r.dtype) <= tensor.result,

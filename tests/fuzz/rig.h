@@ -111,11 +111,11 @@ class Rig {
   void Perform(worker::MakeCommunicatorId& a);
   void Perform(worker::ConnectGpus& a);
   void Perform(worker::RunOnGpus& a);
-  void CheckOnGpus(const worker::GpuOperation& r, bool several);
-  void CheckPlace(const worker::GpuOperation& r,
-                  const worker::GpuTensor& tensor, uint64_t offset,
+  void CheckOnGpus(const GpuOperation& r, bool several);
+  void CheckPlace(const GpuOperation& r,
+                  const GpuTensor& tensor, uint64_t offset,
                   uint64_t elements);
-  void CheckGathered(const worker::GpuOperation& r);
+  void CheckGathered(const GpuOperation& r);
   void Perform(worker::RunOnHost& a);
   void Perform(worker::CommitSlot& a);
   void Perform(worker::FailSlot& a);
@@ -129,7 +129,7 @@ class Rig {
   void DropBoard();
 
   // Bytes of the ranks' memories on GPUs. Odd ones are on GPU 1, others on 0.
-  std::map<worker::GpuMemoryId, uint64_t> gpu_memories_;
+  std::map<GpuMemoryId, uint64_t> gpu_memories_;
   const RigOptions options_;
   worker::ExecutorCore core_;
   worker::ClientId next_client_ = 1;

@@ -30,7 +30,7 @@ struct Record {
   std::shared_ptr<Operation> operation;
   std::vector<std::byte> input;
   std::vector<std::byte> late_input;  // not written to `input` yet
-  std::vector<std::byte> output;  // out of place
+  std::vector<std::byte> output;      // out of place
   std::vector<std::byte> at_end;  // contents of the result's memory at the end
   int64_t submitted_at = 0;
   int64_t done_at = 0;  // 0: pending

@@ -399,9 +399,10 @@ TEST_F(AgentTest, StrangersAreRefusedAndNobodyElseIsTouched) {
 TEST_F(AgentTest, TheFirstRanksVariablesReachTheExecutor) {
   Rank hostile;
   hostile.SayHello(0, "token", std::string("LD_PRELOAD=/x.so\0", 17));
-  EXPECT_EQ(std::string(hostile.Expect<session::Refused>().text),
-            "the client's variables for NCCL and CUDA are malformed: "
-            "'LD_PRELOAD' is not one of NCCL_* and CUDA_* that an executor takes");
+  EXPECT_EQ(
+      std::string(hostile.Expect<session::Refused>().text),
+      "the client's variables for NCCL and CUDA are malformed: "
+      "'LD_PRELOAD' is not one of NCCL_* and CUDA_* that an executor takes");
   Rank endless;
   endless.SayHello(0, "token", std::string(kMaxVariablesBytes + 1, 'A'));
   EXPECT_EQ(endless.Expect<session::Refused>().code,

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "common/board/board.h"
+#include "common/gpu/runner/gpu_run.h"
 #include "common/status.h"
 #include "common/wire/session_messages.h"
 #include "proto/coordinator.pb.h"
-#include "worker/core/operations/gpu_run.h"
 #include "worker/core/operations/run_spec.h"
 #include "worker/core/operations/sets.h"
 

@@ -215,8 +215,7 @@ Status Executor::CreateBoard(const BoardConfig& config,
   return s;
 }
 
-std::unique_ptr<worker::EpochGpus> Executor::MakeGpus(
-    worker::EpochGpus::Callbacks callbacks) {
+std::unique_ptr<EpochGpus> Executor::MakeGpus(EpochGpus::Callbacks callbacks) {
   return std::make_unique<SimulatedGpus>(stage_, std::move(callbacks));
 }
 

@@ -118,8 +118,7 @@ class Executor : private worker::ExecutorSystem,
       worker::EpochNetwork::Callbacks callbacks) override;
   Status CreateBoard(const BoardConfig& config,
                      std::unique_ptr<Board>* board) override;
-  std::unique_ptr<worker::EpochGpus> MakeGpus(
-      worker::EpochGpus::Callbacks callbacks) override;
+  std::unique_ptr<EpochGpus> MakeGpus(EpochGpus::Callbacks callbacks) override;
   std::unique_ptr<worker::BoardWake> MakeBoardWake() override;
   void EndProcess(const std::string& reason) override {
     stage_->Found("an executor ends: ", reason);

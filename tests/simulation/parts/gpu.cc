@@ -13,7 +13,7 @@ SimulatedGpus::SimulatedGpus(Stage* stage, Callbacks callbacks)
       callbacks_(std::move(callbacks)),
       turn_(&stage->scheduler, [this] { EndNext(); }) {}
 
-void SimulatedGpus::Open(worker::GpuMemoryId id,
+void SimulatedGpus::Open(GpuMemoryId id,
                          const session::GpuMemoryRequest& request, Fd) {
   const GpuMemory memory =
       std::move(stage_->gpu_memories.extract(request.proof).mapped());
@@ -24,7 +24,7 @@ void SimulatedGpus::Open(worker::GpuMemoryId id,
                                       Status(Code::kUnavailable, "refused"));
         }
         memories_[id] = memory;
-        callbacks_.on_opened(id, worker::OpenedGpuMemory{.gpu = gpu});
+        callbacks_.on_opened(id, OpenedGpuMemory{.gpu = gpu});
       });
 }
 
@@ -33,7 +33,7 @@ void SimulatedGpus::Close(uint32_t local) {
                 [&](const auto& m) { return m.first.local == local; });
 }
 
-void SimulatedGpus::Run(worker::GpuRun run) {
+void SimulatedGpus::Run(GpuRun run) {
   if (aborted_) {
     return callbacks_.on_ended(run, Status(Code::kAborted, "aborted"));
   }
@@ -47,7 +47,7 @@ void SimulatedGpus::Run(worker::GpuRun run) {
 }
 
 void SimulatedGpus::EndNext() {
-  const worker::GpuRun run = std::move(running_.front());
+  const GpuRun run = std::move(running_.front());
   running_.pop_front();
   const bool open = AreOpen(run);
   if (open) ExecuteOnGpus(stage_, {PartOf(run.operations.front())});
@@ -56,18 +56,18 @@ void SimulatedGpus::EndNext() {
   if (!running_.empty()) turn_.Ask(stage_->SoonDelay(), life_);
 }
 
-bool SimulatedGpus::AreOpen(const worker::GpuRun& run) const {
-  for (const worker::GpuOperation& operation : run.operations) {
-    for (const worker::GpuTensor& tensor : operation.tensors) {
+bool SimulatedGpus::AreOpen(const GpuRun& run) const {
+  for (const GpuOperation& operation : run.operations) {
+    for (const GpuTensor& tensor : operation.tensors) {
       if (!memories_.contains(tensor.memory)) return false;
     }
   }
   return true;
 }
 
-NodePart SimulatedGpus::PartOf(const worker::GpuOperation& operation) const {
+NodePart SimulatedGpus::PartOf(const GpuOperation& operation) const {
   NodePart part{.operation = &operation};
-  for (const worker::GpuTensor& t : operation.tensors) {
+  for (const GpuTensor& t : operation.tensors) {
     part.tensors.push_back({memories_.at(t.memory).get(), t.offset, t.result});
   }
   return part;
@@ -86,7 +86,7 @@ void SimulatedGpus::MakeCommunicatorId(uint32_t number) {
   });
 }
 
-void SimulatedGpus::Connect(worker::GpuCommunicator c, std::string id) {
+void SimulatedGpus::Connect(GpuCommunicator c, std::string id) {
   const auto& all = stage_->communicators.at(id);
   all->size = c.size;
   members_[c.number] = {static_cast<uint32_t>(c.gpus.size()), all, c.first};
@@ -117,7 +117,7 @@ void SimulatedGpus::ExecuteTogether(Stage* stage, SimulatedCommunicator* all) {
   all->gpus_here = 0;
   ++stage->counts.nccl_runs;
   bool open = true;
-  const worker::GpuRun& first = here.begin()->second->together_.front();
+  const GpuRun& first = here.begin()->second->together_.front();
   for (const auto& [rank, gpus] : here) {
     open = open && gpus->AreOpen(gpus->together_.front());
     if (gpus->together_.front().operations.size() != first.operations.size()) {
@@ -140,7 +140,7 @@ void SimulatedGpus::ExecuteTogether(Stage* stage, SimulatedCommunicator* all) {
 
 void SimulatedGpus::EndTogether(Status status) {
   if (aborted_) return;
-  const worker::GpuRun run = std::move(together_.front());
+  const GpuRun run = std::move(together_.front());
   together_.pop_front();
   begun_ = false;
   callbacks_.on_ended(run, status);
@@ -161,7 +161,7 @@ void SimulatedGpus::Abort() {
   aborted_ = true;
   Leave();
   stage_->scheduler.After(stage_->SoonDelay(), life_, [this] {
-    for (const worker::GpuRun& run : std::exchange(together_, {})) {
+    for (const GpuRun& run : std::exchange(together_, {})) {
       callbacks_.on_ended(run, Status(Code::kAborted, "aborted"));
     }
   });

@@ -1,6 +1,6 @@
 // SimulatedGpus: GPU memory and operations of one executor, without a GPU.
 //
-// Purpose: keeps the promises of worker::EpochGpus: runs of an executor take
+// Purpose: keeps the promises of EpochGpus: runs of an executor take
 // some time each and end in their order, and no callback follows the
 // destruction. Runs with a communicator begin when all its nodes have come to
 // them: if two nodes came to them in different orders, they would wait for
@@ -32,17 +32,17 @@ namespace maypole::simulation {
 
 inline constexpr uint64_t kGpuMemoryBytes = 256 << 10;
 
-class SimulatedGpus : public worker::EpochGpus {
+class SimulatedGpus : public EpochGpus {
  public:
   SimulatedGpus(Stage* stage, Callbacks callbacks);
   ~SimulatedGpus() override;
 
-  void Open(worker::GpuMemoryId id, const session::GpuMemoryRequest& request,
+  void Open(GpuMemoryId id, const session::GpuMemoryRequest& request,
             Fd memory) override;
   void Close(uint32_t local) override;
   void MakeCommunicatorId(uint32_t number) override;
-  void Connect(worker::GpuCommunicator communicator, std::string id) override;
-  void Run(worker::GpuRun run) override;
+  void Connect(GpuCommunicator communicator, std::string id) override;
+  void Run(GpuRun run) override;
   void Abort() override;
 
  private:
@@ -57,18 +57,18 @@ class SimulatedGpus : public worker::EpochGpus {
   void BeginTogether();
   void EndTogether(Status status);
   void Leave();
-  bool AreOpen(const worker::GpuRun& run) const;
-  NodePart PartOf(const worker::GpuOperation& operation) const;
+  bool AreOpen(const GpuRun& run) const;
+  NodePart PartOf(const GpuOperation& operation) const;
   static void ExecuteTogether(Stage* stage, SimulatedCommunicator* all);
 
   Stage* const stage_;
   const Callbacks callbacks_;
   const std::shared_ptr<int> life_ = std::make_shared<int>();
-  std::map<worker::GpuMemoryId, GpuMemory> memories_;
+  std::map<GpuMemoryId, GpuMemory> memories_;
   std::map<uint32_t, Member> members_;  // by communicator
-  std::deque<worker::GpuRun> running_;
-  std::deque<worker::GpuRun> together_;  // with a communicator
-  bool begun_ = false;                   // the first of together_
+  std::deque<GpuRun> running_;
+  std::deque<GpuRun> together_;  // with a communicator
+  bool begun_ = false;           // the first of together_
   bool aborted_ = false;
   Turn turn_;
 };

@@ -43,7 +43,7 @@ class Execution {
   bool FindMembers() {
     members_.resize(first_.members.size());
     for (const NodePart& part : parts_) {
-      const worker::GpuOperation& o = *part.operation;
+      const GpuOperation& o = *part.operation;
       if (o.kind != first_.kind || o.dtype != first_.dtype ||
           o.elements != first_.elements || o.counts != first_.counts ||
           o.root != first_.root || o.members.size() != first_.members.size()) {
@@ -56,7 +56,7 @@ class Execution {
         continue;
       }
       for (size_t i = 0; i < members_.size(); ++i) {
-        if (o.members[i].tensor == worker::kNoTensor) continue;
+        if (o.members[i].tensor == kNoTensor) continue;
         members_[i] = part.tensors.at(o.members[i].tensor);
       }
     }
@@ -136,7 +136,7 @@ class Execution {
 
   Stage& stage_;
   const std::vector<NodePart>& parts_;
-  const worker::GpuOperation& first_;
+  const GpuOperation& first_;
   const size_t size_;
   std::vector<TensorMemory> members_;
   std::vector<Bytes> scratch_;

@@ -8,8 +8,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "common/gpu/runner/gpu_run.h"
 #include "tests/simulation/stage.h"
-#include "worker/core/operations/gpu_run.h"
 
 namespace maypole::simulation {
 
@@ -17,16 +17,16 @@ namespace maypole::simulation {
 struct TensorMemory {
   std::vector<std::byte>* memory = nullptr;
   uint64_t offset = 0;
-  uint64_t result = worker::kInPlace;
+  uint64_t result = kInPlace;
 };
 
 // An executor's part of an operation: its tensors are operation->tensors.
 struct NodePart {
-  const worker::GpuOperation* operation = nullptr;
+  const GpuOperation* operation = nullptr;
   std::vector<TensorMemory> tensors;
 };
 
-// Executes what worker::GpuOperation promises. Reports parts that do not belong
+// Executes what GpuOperation promises. Reports parts that do not belong
 // together, and accesses outside of the memories.
 void ExecuteOnGpus(Stage* stage, const std::vector<NodePart>& parts);
 

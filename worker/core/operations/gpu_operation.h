@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "worker/core/operations/gpu_run.h"
+#include "common/gpu/runner/gpu_run.h"
 #include "worker/core/operations/slots.h"
 
 namespace maypole::worker {

@@ -20,8 +20,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/gpu/runner/gpu_run.h"
 #include "proto/coordinator.pb.h"
-#include "worker/core/operations/gpu_run.h"
 #include "worker/core/operations/run_spec.h"
 #include "worker/core/operations/slots.h"
 

@@ -22,9 +22,9 @@
 
 #include "absl/status/statusor.h"
 #include "common/board/urgent.h"
+#include "common/gpu/runner/gpu_run.h"
 #include "common/wire/signature.h"
 #include "proto/coordinator.pb.h"
-#include "worker/core/operations/gpu_run.h"
 #include "worker/core/operations/sets.h"
 
 namespace maypole::worker {

@@ -1,0 +1,20 @@
+// SetNcclEnvironment: what NCCL must know about the executor's memory.
+//
+// NCCL reads its settings from the environment, once.
+//
+// Thread contract: as setenv(): before the process has other threads.
+#ifndef MAYPOLE_WORKER_EXECUTOR_NCCL_ENVIRONMENT_H_
+#define MAYPOLE_WORKER_EXECUTOR_NCCL_ENVIRONMENT_H_
+
+namespace maypole::worker {
+
+// NCCL_P2P_DIRECT_DISABLE=1: between GPUs of one process, NCCL would read and
+// write the tensors of other GPUs in place, but ranks' memory that was imported
+// (cuMemMap) can be accessed by its own GPU only. Then NCCL copies through its
+// own buffers, as between processes. What the user has set stays. Variables
+// that make calls wait are unset (common/wire/job_variables.h).
+void SetNcclEnvironment();
+
+}  // namespace maypole::worker
+
+#endif  // MAYPOLE_WORKER_EXECUTOR_NCCL_ENVIRONMENT_H_
