@@ -7,9 +7,6 @@
 #include <utility>
 
 namespace maypole {
-
-using cuda::fake::cuda;
-
 namespace {
 
 constexpr char kLibrary[] = "tests/gpu/fake_nccl/libnccl.so.2";
@@ -33,13 +30,15 @@ void CollectiveFixture::Settle() {
 void CollectiveFixture::SetUp() {
   GpuRunnerFixture::SetUp();
   cuda::CUcontext context = nullptr;
-  ASSERT_EQ(cuda().cuDevicePrimaryCtxRetain(&context, 1), cuda::CUDA_SUCCESS);
+  ASSERT_EQ(cuda::fake::cuda().cuDevicePrimaryCtxRetain(&context, 1),
+            cuda::CUDA_SUCCESS);
 }
 
 void CollectiveFixture::TearDown() {
   if (leaks_) return DestroyRunner();
   GpuRunnerFixture::TearDown();
-  EXPECT_EQ(cuda().cuDevicePrimaryCtxRelease(1), cuda::CUDA_SUCCESS);
+  EXPECT_EQ(cuda::fake::cuda().cuDevicePrimaryCtxRelease(1),
+            cuda::CUDA_SUCCESS);
 }
 
 void CollectiveFixture::MakeRanks(uint32_t per_gpu) {

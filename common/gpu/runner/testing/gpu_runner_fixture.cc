@@ -7,7 +7,6 @@
 namespace maypole {
 
 using cuda::CUDA_SUCCESS;
-using cuda::fake::cuda;
 using cuda::fake::more;
 
 // --- A rank's memory ---------------------------------------------------------
@@ -25,23 +24,27 @@ RankMemory CreateRankMemory(uint64_t bytes, int device) {
   RankMemory m;
   m.bytes = bytes;
   m.device = device;
-  EXPECT_EQ(cuda().cuMemCreate(&m.handle, bytes, &properties, 0), CUDA_SUCCESS);
-  EXPECT_EQ(cuda().cuMemAddressReserve(&m.address, bytes, 0, 0, 0),
+  EXPECT_EQ(cuda::fake::cuda().cuMemCreate(&m.handle, bytes, &properties, 0),
             CUDA_SUCCESS);
-  EXPECT_EQ(cuda().cuMemMap(m.address, bytes, 0, m.handle, 0), CUDA_SUCCESS);
-  EXPECT_EQ(cuda().cuMemSetAccess(m.address, bytes, &access, 1), CUDA_SUCCESS);
+  EXPECT_EQ(cuda::fake::cuda().cuMemAddressReserve(&m.address, bytes, 0, 0, 0),
+            CUDA_SUCCESS);
+  EXPECT_EQ(cuda::fake::cuda().cuMemMap(m.address, bytes, 0, m.handle, 0),
+            CUDA_SUCCESS);
+  EXPECT_EQ(cuda::fake::cuda().cuMemSetAccess(m.address, bytes, &access, 1),
+            CUDA_SUCCESS);
   return m;
 }
 
 void DestroyRankMemory(const RankMemory& m) {
-  EXPECT_EQ(cuda().cuMemUnmap(m.address, m.bytes), CUDA_SUCCESS);
-  EXPECT_EQ(cuda().cuMemRelease(m.handle), CUDA_SUCCESS);
-  EXPECT_EQ(cuda().cuMemAddressFree(m.address, m.bytes), CUDA_SUCCESS);
+  EXPECT_EQ(cuda::fake::cuda().cuMemUnmap(m.address, m.bytes), CUDA_SUCCESS);
+  EXPECT_EQ(cuda::fake::cuda().cuMemRelease(m.handle), CUDA_SUCCESS);
+  EXPECT_EQ(cuda::fake::cuda().cuMemAddressFree(m.address, m.bytes),
+            CUDA_SUCCESS);
 }
 
 Fd RankMemory::Export() const {
   int fd = -1;
-  EXPECT_EQ(cuda().cuMemExportToShareableHandle(
+  EXPECT_EQ(cuda::fake::cuda().cuMemExportToShareableHandle(
                 &fd, handle, cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
             CUDA_SUCCESS);
   return Fd(fd);
@@ -62,7 +65,7 @@ void RankMemory::Write(uint64_t offset,
 
 cuda::CUuuid UuidOf(int device) {
   cuda::CUuuid uuid = {};
-  EXPECT_EQ(cuda().cuDeviceGetUuid(&uuid, device), CUDA_SUCCESS);
+  EXPECT_EQ(cuda::fake::cuda().cuDeviceGetUuid(&uuid, device), CUDA_SUCCESS);
   return uuid;
 }
 
@@ -94,7 +97,7 @@ void GpuRunnerFixture::TearDown() {
   EXPECT_EQ(hooks().allocated, 0);
   EXPECT_EQ(hooks().events, 0);
   size_t free = 0, total = 0;
-  EXPECT_EQ(cuda().cuMemGetInfo(&free, &total), CUDA_SUCCESS);
+  EXPECT_EQ(cuda::fake::cuda().cuMemGetInfo(&free, &total), CUDA_SUCCESS);
   EXPECT_EQ(free, total);
   FakeTest::TearDown();
 }
