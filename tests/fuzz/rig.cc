@@ -221,7 +221,7 @@ void Rig::CheckOnGpus(const GpuOperation& r, bool several) {
          "an operation on GPUs is of local ranks");
   Expect((Gathers(r.kind) || r.elements > 0) && r.divisor > 0,
          "an operation on GPUs has something to do");
-  Expect(several || worker::GpusOf(r.tensors).size() == 1,
+  Expect(several || GpusOf(r.tensors).size() == 1,
          "an operation without a communicator is on one GPU");
   Expect(!several || !Reduces(r.kind) || HasNcclType(r.dtype),
          "NCCL has the type");

@@ -23,6 +23,8 @@ StatusOr<GpuMemory> MakeMemory(const cuda::Gpu& gpu,
       return GpuMemory::Import(gpu, std::move(descriptor), request.bytes);
     case GpuSharing::kIpcHandle:
       return GpuMemory::Allocate(gpu, request.bytes);
+    case GpuSharing::kOwn:
+      break;  // nothing is shared
   }
   return Status(
       Code::kInvalidArgument,

@@ -17,76 +17,30 @@ import device
 import rank
 from maypole import _native
 from maypole.common import basics, exceptions
-
-ROW = 5
-SUM, AVERAGE = 1, 0
-
-
-class Planned:
-
-    def __init__(self, name, kind, dtype, rows, op=SUM, root=0):
-        """rows: of each rank; for an alltoall the matrix of what each sends to each."""
-        self.name, self.kind, self.dtype, self.rows, self.op, self.root = name, kind, dtype, rows, op, root
-
-    def input(self, of):
-        rows = sum(self.rows[of]) if self.kind == _native.ALLTOALL else self.rows[of]
-        count = rows * ROW
-        return ((numpy.arange(count) * 7 + of * 3) % 4 + 1).astype(self.dtype).reshape(rows, ROW)
-
-    def expected(self, me, size):
-        inputs = [self.input(of) for of in range(size)]
-        if self.kind == _native.BROADCAST:
-            return inputs[self.root]
-        if self.kind == _native.ALLGATHER:
-            return numpy.concatenate(inputs)
-        if self.kind == _native.ALLTOALL:
-            parts = [numpy.split(x, numpy.cumsum(self.rows[of])[:-1]) for of, x in enumerate(inputs)]
-            return numpy.concatenate([part[me] for part in parts])
-        total = sum(inputs) / size if self.op == AVERAGE else sum(inputs)
-        total = total.astype(self.dtype)
-        if self.kind == _native.REDUCESCATTER:
-            return numpy.array_split(total, size)[me]
-        return total
-
-    def start(self, gpu, me, size):
-        self.arrays = [gpu.array(self.input(me))]
-        array = self.arrays[0]
-        if self.kind == _native.ALLGATHER:
-            return device.gather(array, self.kind, self.name)
-        if self.kind == _native.ALLTOALL:
-            return device.gather(array, self.kind, self.name, splits=[int(n) for n in self.rows[me]])
-        self.arrays.append(gpu.array(numpy.zeros_like(self.expected(me, size))))
-        return device.into(array, self.arrays[1], self.kind, self.name, op=self.op, root=self.root)
-
-    def check(self, result, me, size):
-        got, expected = result.read(), self.expected(me, size)
-        for array in {result, *self.arrays}:
-            array.free()
-        if got.tobytes() != expected.tobytes():
-            raise AssertionError("rank %d: %s: %s, expected %s" % (me, self.name, got, expected))
+from planned import AVERAGE, Planned
 
 
 def plan(size):
     """The operations of a round: each has more than 64 KiB on some rank."""
-    many, all_ = 9001, range(size)
+    many, all_ = 9001, list(range(size))
     operations = []
     for dtype in (numpy.float32, numpy.int16):
         kind = numpy.dtype(dtype).name
         even = [many] * size
         operations += [
-            Planned("broadcast." + kind, _native.BROADCAST, dtype, even, root=size - 1),
-            Planned("reducescatter." + kind, _native.REDUCESCATTER, dtype, even),
-            Planned("allgather." + kind, _native.ALLGATHER, dtype, even),
-            Planned("alltoall." + kind, _native.ALLTOALL, dtype, [[many // size + 1] * size] * size),
+            Planned("broadcast." + kind, _native.BROADCAST, dtype, even, all_, root=size - 1),
+            Planned("reducescatter." + kind, _native.REDUCESCATTER, dtype, even, all_),
+            Planned("allgather." + kind, _native.ALLGATHER, dtype, even, all_),
+            Planned("alltoall." + kind, _native.ALLTOALL, dtype, [[many // size + 1] * size] * size, all_),
             # The first rank has nearly all, the last one nothing.
             Planned("ragged_allgather." + kind, _native.ALLGATHER, dtype,
-                    [many if of == 0 else 10 * (size - 1 - of) for of in all_]),
+                    [many if of == 0 else 10 * (size - 1 - of) for of in all_], all_),
             # All send to the first rank, which sends nothing.
             Planned("ragged_alltoall." + kind, _native.ALLTOALL, dtype,
-                    [[many if of > 0 and to == 0 else 0 for to in all_] for of in all_]),
+                    [[many if of > 0 and to == 0 else 0 for to in all_] for of in all_], all_),
         ]
-    operations.append(Planned("average", _native.REDUCESCATTER, numpy.float32, [many] * size, op=AVERAGE))
-    operations.append(Planned("allreduce", _native.ALLREDUCE, numpy.float32, [many] * size))
+    operations.append(Planned("average", _native.REDUCESCATTER, numpy.float32, [many] * size, all_, op=AVERAGE))
+    operations.append(Planned("allreduce", _native.ALLREDUCE, numpy.float32, [many] * size, all_))
     return operations
 
 
@@ -107,14 +61,14 @@ def main():
             ran = {}
             for p in plan(size):
                 before = basics.counter("gpu_operations")
-                p.check(p.start(gpu, me, size).wait(), me, size)
+                p.check(p.start(gpu, me).wait(), me)
                 ran[p.name] = basics.counter("gpu_operations") - before
             on_gpu.append(ran)
             planned = plan(size)
             own.shuffle(planned)
-            works = [p.start(gpu, me, size) for p in planned]
+            works = [p.start(gpu, me) for p in planned]
             for p, work in zip(planned, works):
-                p.check(work.wait(), me, size)
+                p.check(work.wait(), me)
     except exceptions.HorovodInternalError as e:
         error = str(e)
     filler.free_shared()
