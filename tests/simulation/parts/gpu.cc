@@ -58,7 +58,7 @@ void SimulatedGpus::EndNext() {
 
 bool SimulatedGpus::AreOpen(const GpuRun& run) const {
   for (const GpuOperation& operation : run.operations) {
-    for (const GpuTensor& tensor : operation.tensors) {
+    for (const maypole::GpuTensor& tensor : operation.tensors) {
       if (!memories_.contains(tensor.memory)) return false;
     }
   }
@@ -67,7 +67,7 @@ bool SimulatedGpus::AreOpen(const GpuRun& run) const {
 
 NodePart SimulatedGpus::PartOf(const GpuOperation& operation) const {
   NodePart part{.operation = &operation};
-  for (const GpuTensor& t : operation.tensors) {
+  for (const maypole::GpuTensor& t : operation.tensors) {
     part.tensors.push_back({memories_.at(t.memory).get(), t.offset, t.result});
   }
   return part;
