@@ -1,4 +1,7 @@
-"""Deaths at random moments of allreduces over several GPUs: nobody hangs, nothing is left.
+"""Deaths at random moments of collectives over several GPUs: nobody hangs, nothing is left.
+
+All kinds of them, in several process sets; NCCL in the executors (8 ranks on 4 GPUs)
+or in the ranks (4 ranks).
 
 The length of the whole: RUNS runs. A failing run prints its number; `RUNS=1
 FIRST=n` repeats it (with other timing).
@@ -10,6 +13,7 @@ import signal
 import time
 import unittest
 
+import client_site_test
 import harness
 import nccl_test
 
@@ -25,12 +29,12 @@ class NcclKillsTest(unittest.TestCase):
         harness.kill(pid, signal.SIGKILL)
         return time.time()
 
-    def check(self, job, dead, killed, pattern, seconds):
+    def check(self, job, ranks, dead, killed, pattern, seconds):
         # maypolerun ends nobody before kFailureGrace (5 s), which begins when a rank
         # ends badly: the one that was killed, as survivors end well.
         status = job.wait(30)
         self.assertEqual(status, 128 + signal.SIGKILL if dead else 0)
-        for rank in range(8):
+        for rank in range(ranks):
             if rank in dead:
                 continue
             self.assertTrue(os.path.exists(os.path.join(job.dir, "rank.%d.json" % rank)), "rank %d has hung or crashed" % rank)
@@ -44,16 +48,17 @@ class NcclKillsTest(unittest.TestCase):
         kind = r.choice(["rank", "rank", "executor", "executor", "agent"])
         nccl = "seed=%d,late=1000" % run + r.choice(["", ",peer_death=error"])
         rounds = 12 if kind == "agent" else 100000
-        with nccl_test.several([rounds, run, "wait_at", 2], nodes, fake="seed=%d" % run, nccl=nccl) as job:
-            for rank in range(8):
+        site = r.choice([nccl_test, nccl_test, client_site_test])
+        with site.several([rounds, run, "wait_at", 2], nodes, fake="seed=%d" % run, nccl=nccl) as job:
+            for rank in range(site.RANKS):
                 job.await_file("rank.%d.waits" % rank)
             if kind == "rank":
-                rank = r.randrange(8)
+                rank = r.randrange(site.RANKS)
                 killed = self.kill(r, job, job.rank_pid(rank))
-                self.check(job, [rank], killed, r"rank %d\b" % rank, nccl_test.RANK_SECONDS)
+                self.check(job, site.RANKS, [rank], killed, r"rank %d\b" % rank, nccl_test.RANK_SECONDS)
             elif kind == "executor":
                 killed = self.kill(r, job, r.choice(job.executors()))
-                self.check(job, [], killed, "executor|agent", nccl_test.EXECUTOR_SECONDS)
+                self.check(job, site.RANKS, [], killed, "executor|agent", nccl_test.EXECUTOR_SECONDS)
             else:  # the executor goes on without its agent
                 self.kill(r, job, r.choice(job.daemons("maypole-worker")))
                 job.check_ok()

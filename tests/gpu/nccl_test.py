@@ -13,6 +13,7 @@ import fake_gpu
 import harness
 
 FAKE_NCCL = os.path.join(harness.ROOT, "tests/gpu/fake_nccl/libnccl.so.2")
+RANKS = 8
 ROUNDS = 8
 
 # How long others may take to see a death: of a rank; of an executor, if they are
@@ -22,7 +23,7 @@ RANK_SECONDS, EXECUTOR_SECONDS = 1.0, 4.5
 
 def several(args, nodes, fake="", nccl="", env=None):
     """A job of 8 ranks, two for each of 4 GPUs."""
-    return fake_gpu.Job(8, "several.py", args, nodes=nodes, fake="devices=4" + ("," + fake if fake else ""),
+    return fake_gpu.Job(RANKS, "several.py", args, nodes=nodes, fake="devices=4" + ("," + fake if fake else ""),
                         nccl=FAKE_NCCL, env={"MAYPOLE_FAKE_NCCL": nccl, **(env or {})})
 
 
