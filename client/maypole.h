@@ -51,7 +51,7 @@
 extern "C" {
 #endif
 
-#define MAYPOLE_ABI_VERSION 5
+#define MAYPOLE_ABI_VERSION 6
 #define MAYPOLE_MAX_DIMS 8
 
 /* The values are gRPC's status codes. */
@@ -177,11 +177,11 @@ typedef struct {
 } maypole_operation;
 
 /* CUDA tensors: the library reads the input in the order of `stream`, so that
- * work which the caller enqueues there later may change or free it; but with
- * MAYPOLE_GPU_SITE=client input and output must stay as they are until
- * maypole_copy_result() has returned (and, where that returns before the result
- * is there, until the work before it on its stream is done), because NCCL reads
- * and writes them. When the
+ * work which the caller enqueues there later may change or free it; but where
+ * NCCL runs in this process (MAYPOLE_GPU_SITE=client, or auto with a GPU for each
+ * rank) input and output must stay as they are until maypole_copy_result() has
+ * returned (and, where that returns before the result is there, until the work
+ * before it on its stream is done), because NCCL reads and writes them. When the
  * operation has ended, maypole_copy_result() writes the output, in the order of
  * the stream given there, and in no other order: work of other streams that
  * uses the output must be done, or that stream must wait for it. The output
@@ -214,14 +214,33 @@ maypole_status maypole_set_exchange(const maypole_exchange* exchange);
  * maypolerun) or from the variables of torchrun, mpirun or srun
  * (docs/design.md section 8); if none are set, this is a job of one rank, in
  * process. Blocks until all ranks of the job have joined or the start timeout
- * has passed. A second call is a no-op; after maypole_shutdown() it joins the
- * job's next epoch. */
+ * has passed. A second call is a no-op, also when the epoch is over; after
+ * maypole_shutdown() or maypole_leave_epoch() it joins the job's next epoch. */
 maypole_status maypole_init(void);
 
 /* Leaves the job. Operations that are still pending end with an error, here and
  * on the other ranks. A no-op when not initialized. */
 maypole_status maypole_shutdown(void);
 int maypole_is_initialized(void);
+
+/* Elastic jobs (MAYPOLE_ELASTIC=1; docs/elastic.md). Processes come and go
+ * between epochs. maypole_init() joins the next epoch, whose ranks the
+ * coordinator assigns, so every function that returns a place may return
+ * another value in the next one. After an error with MAYPOLE_ABORTED the epoch
+ * is over, but the process is initialized until it leaves.
+ *
+ * maypole_leave_epoch() is maypole_shutdown(), but also says that this process
+ * will call maypole_init() again: the next epoch waits for it, as long as the
+ * process lives, and ranks before processes that are new. After
+ * maypole_shutdown() maypole_init() joins as a new process. In a job that is not
+ * elastic both are the same. */
+maypole_status maypole_leave_epoch(void);
+
+/* How many ranks want to enter or leave the job; 0 if the job is not elastic,
+ * -1 when not initialized. While it is not 0, all ranks should leave the epoch
+ * at a convenient moment, on which they agree, and join the next one. Different
+ * ranks may see a change at different times. */
+int maypole_change_wanted(void);
 
 /* All return -1 when not initialized. */
 int maypole_rank(void);
@@ -280,10 +299,11 @@ maypole_status maypole_result(int64_t handle, void** data, int64_t* bytes,
  * when it is done, or, if MAYPOLE_ENABLE_ASYNC_COMPLETION=1 (or HOROVOD_...)
  * was set at maypole_init(), when it is enqueued. `to`: device memory of
  * maypole_result()'s bytes for allgather and alltoall, whose result has no
- * other place; NULL: the operation's output. It may be called again
- * (MAYPOLE_CANCELLED: a signal interrupted the wait; call it again with the
- * same arguments), and the handle may be released as soon as it has returned.
- */
+ * other place; NULL: the operation's output. An empty result needs the call,
+ * too: with NCCL in this process the input is in use until then. It may be
+ * called again (MAYPOLE_CANCELLED: a signal interrupted the wait; call it again
+ * with the same arguments), and the handle may be released as soon as it has
+ * returned. */
 maypole_status maypole_copy_result(int64_t handle, void* to, void* stream);
 
 /* For an alltoall that has ended successfully: how many rows came from each
@@ -338,7 +358,8 @@ maypole_status maypole_free(void* memory);
  * at most 2 s, but not for the device. Returns MAYPOLE_RESOURCE_EXHAUSTED, and
  * allocates nothing, if there is no room (MAYPOLE_GPU_MEMORY_BYTES), or if
  * memory cannot be shared here (MAYPOLE_GPU_MEMORY=host, say, or a rank that is
- * alone on its node, without NCCL in the executors): use ordinary memory then. */
+ * alone on its node, without NCCL in the executors): use ordinary memory then.
+ */
 maypole_status maypole_allocate_on_gpu(uint64_t bytes, int32_t gpu,
                                        void** memory);
 

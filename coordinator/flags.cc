@@ -93,8 +93,8 @@ void Define(Texts* texts, CoordinatorFlags* flags, CommandLine* line) {
             "broke, before it counts as lost");
   line->Add({"--elastic_settle"},
             DurationValue(&texts->elastic_settle, kShortestDuration, kYear),
-            "an elastic job with fewer ranks than its maximum starts when no "
-            "rank has joined or left for this long");
+            "an elastic job with fewer ranks than its maximum starts for the "
+            "first time when no rank has joined or left for this long");
   line->Add({"--fusion_threshold"},
             IntegerValue(&flags->server.config.fusion_threshold, uint64_t{0}),
             "small tensors are fused into runs of up to this many bytes; 0: no "

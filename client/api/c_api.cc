@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,6 +38,9 @@ struct Process {
   // Clients that have left the job and still have handles (which own, for
   // example, an allgather's result).
   std::vector<std::shared_ptr<Client>> retired;
+  // Of the last client in an elastic job, unless it has left for good: as whom
+  // the coordinator knows this process.
+  std::optional<maypole::RankOptions> last;
   bool forked = false;
   std::unique_ptr<maypole::Exchange> exchange;
 };
@@ -76,6 +80,23 @@ void ForgetRetired() {
   std::erase_if(p.retired, [](const auto& c) { return c->handles() == 0; });
 }
 
+std::unique_lock<std::mutex> AwaitJoin() {
+  Process& p = process();
+  std::unique_lock lock(p.mutex);
+  p.joined.wait(lock, [&p] { return !p.joining; });
+  return lock;
+}
+
+// Waits for a join in progress. Returns the client, which is no longer the
+// current one; null if there is none.
+std::shared_ptr<Client> Retire() {
+  const auto lock = AwaitJoin();
+  Process& p = process();
+  auto client = std::exchange(p.client, nullptr);
+  if (client != nullptr) p.retired.push_back(client);
+  return client;
+}
+
 Status NotInitialized() {
   return Status(Code::kFailedPrecondition,
                 process().forked
@@ -112,13 +133,6 @@ void AfterForkInChild() {
     p.forked = true;
   }
   p.mutex.unlock();
-}
-
-std::unique_lock<std::mutex> AwaitJoin() {
-  Process& p = process();
-  std::unique_lock lock(p.mutex);
-  p.joined.wait(lock, [&p] { return !p.joining; });
-  return lock;
 }
 
 void HandleForks() {
@@ -236,6 +250,10 @@ maypole_status maypole_init(void) {
       !s.ok()) {
     return Return(s);
   }
+  if (options.elastic && p.last && p.last->job == options.job) {
+    options.rank = p.last->rank;
+    options.last_epoch = p.last->last_epoch;
+  }
   std::unique_ptr<Client> client;
   p.joining = true;
   lock.unlock();
@@ -245,6 +263,7 @@ maypole_status maypole_init(void) {
   p.joined.notify_all();
   if (!s.ok()) return Return(s);
   p.client = std::move(client);
+  if (p.client->options().elastic) p.last = p.client->options();
   return MAYPOLE_OK;
 }
 
@@ -268,17 +287,25 @@ maypole_status maypole_set_exchange(const maypole_exchange* exchange) {
 }
 
 maypole_status maypole_shutdown(void) {
+  if (const auto client = Retire(); client != nullptr) client->Leave();
   Process& p = process();
-  std::shared_ptr<Client> client;
   {
-    const auto lock = AwaitJoin();
-    client = std::move(p.client);
-    p.client = nullptr;
-    if (client != nullptr) p.retired.push_back(client);
+    std::lock_guard lock(p.mutex);
+    p.last.reset();
   }
-  if (client != nullptr) client->Leave();
   ForgetRetired();
   return MAYPOLE_OK;
+}
+
+maypole_status maypole_leave_epoch(void) {
+  if (const auto client = Retire(); client != nullptr) client->LeaveToReturn();
+  ForgetRetired();
+  return MAYPOLE_OK;
+}
+
+int maypole_change_wanted(void) {
+  const auto c = Current();
+  return c ? static_cast<int>(c->change_wanted()) : -1;
 }
 
 int maypole_is_initialized(void) { return Current() != nullptr ? 1 : 0; }

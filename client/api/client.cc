@@ -340,8 +340,10 @@ Status Client::OpenStaging(std::shared_ptr<Staging>* out) {
     *out = staging_;
   }
   if (*out != nullptr) return Status();
-  if (Status s = Staging::Open(communicator_.get(), communicator_->arena(),
-                               options_.gpu_memory, out);
+  GpuMemoryOptions gpus = options_.gpu_memory;
+  gpus.tells_site = options_.rank == 0;
+  if (Status s =
+          Staging::Open(communicator_.get(), communicator_->arena(), gpus, out);
       !s.ok()) {
     return s;
   }

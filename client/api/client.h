@@ -100,8 +100,8 @@ class Client {
   static Status Join(const RankOptions& options, std::unique_ptr<Client>* out);
   ~Client();
 
-  // In an elastic job these hold this rank's places in the epoch; pass them to
-  // Join() again to join the next epoch.
+  // In an elastic job these hold this rank's places in the epoch; after
+  // LeaveToReturn() pass them to Join() to join the next epoch.
   const RankOptions& options() const { return options_; }
   // In an elastic job: how many ranks want to enter or leave the job. While it
   // is not 0, every rank should leave at a convenient moment and join again.
@@ -178,7 +178,14 @@ class Client {
                              streams);
   }
 
+  // Leaves the job for good. Pending operations end with an error.
   void Leave();
+  // In an elastic job: leaves the epoch and says that this process will join
+  // the next one (with options()), so that the others wait for it.
+  void LeaveToReturn() {
+    communicator_->AnnounceReturn();
+    Leave();
+  }
   int64_t pending() const;
   size_t handles() const;  // number of handles that are not released
   bool Knows(int64_t handle) const { return Find(handle) != nullptr; }

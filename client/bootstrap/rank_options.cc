@@ -125,7 +125,7 @@ Status ReadGpuWays(const Getter& get, RankOptions* o) {
   if (AllreduceThroughHost(get)) o->gpu_memory.mode = GpuMemoryMode::kNone;
   if (!nccl.empty()) {
     o->gpu_notice = "maypole: " + nccl +
-                    "=NCCL: the executors use NCCL where they find it "
+                    "=NCCL: NCCL is used where it is found "
                     "(maypolerun --check-build), for the kinds of operations "
                     "in docs/gpu.md; the others are copied through host memory";
   }
@@ -178,6 +178,9 @@ Status ReadGpuSite(const Getter& get, RankOptions* o) {
                       "or HOROVOD_GPU_ALLREDUCE=MPI turns off: leave one of "
                       "them out");
   }
+  // Who chooses how memory is shared wants it to be.
+  o->gpu_memory.chooses_site =
+      site == GpuSite::kAuto && o->gpu_memory.mode == GpuMemoryMode::kAuto;
   if (site == GpuSite::kHost) o->gpu_memory.mode = GpuMemoryMode::kNone;
   if (site == GpuSite::kClient) o->gpu_memory.mode = GpuMemoryMode::kOwn;
   return Status();
@@ -244,10 +247,49 @@ Status ReadTexts(const Getter& get, RankOptions* o) {
   return s;
 }
 
-// Reads the launcher's variables, unless MAYPOLE_SIZE is set.
+// The coordinator assigns the place of an elastic rank, so no launcher may.
+Status ReadElastic(const Getter& get, RankOptions* o) {
+  int elastic = 0;
+  Status s = ReadInt(get, "MAYPOLE_ELASTIC", 0, 1, &elastic);
+  if (!s.ok() || elastic == 0) return s;
+  o->elastic = true;
+  s = ReadInt(get, "MAYPOLE_MIN_SIZE", 1, kMaxRanks, &o->min_size);
+  if (s.ok()) {
+    s = ReadInt(get, "MAYPOLE_MAX_SIZE", 1, kMaxRanks, &o->max_size);
+  }
+  if (!s.ok()) return s;
+  if (o->min_size > o->max_size) {
+    return Status(
+        Code::kInvalidArgument,
+        "MAYPOLE_MIN_SIZE=" + std::to_string(o->min_size) +
+            " exceeds MAYPOLE_MAX_SIZE=" + std::to_string(o->max_size));
+  }
+  for (const char* place :
+       {"MAYPOLE_RANK", "MAYPOLE_SIZE", "MAYPOLE_LOCAL_RANK",
+        "MAYPOLE_LOCAL_SIZE", "MAYPOLE_CROSS_RANK", "MAYPOLE_CROSS_SIZE"}) {
+    const char* text = get(place);
+    if (text == nullptr || *text == 0) continue;
+    return Status(Code::kInvalidArgument,
+                  std::string(place) + "=" + text +
+                      " is set, but MAYPOLE_ELASTIC=1 too: the coordinator "
+                      "numbers the ranks of an elastic job; unset one of them");
+  }
+  for (const char* needed : {"MAYPOLE_AGENT", "MAYPOLE_JOB"}) {
+    const char* text = get(needed);
+    if (text != nullptr && *text != 0) continue;
+    return Status(Code::kInvalidArgument,
+                  std::string("MAYPOLE_ELASTIC=1 but ") + needed +
+                      " is not set; start the ranks with maypolerun --min-np, "
+                      "or unset MAYPOLE_ELASTIC");
+  }
+  return Status();
+}
+
+// Reads the launcher's variables, unless MAYPOLE_SIZE is set or the job is
+// elastic.
 Status ReadPlace(const Getter& get, const ProcessFacts& facts, RankOptions* o) {
   const char* size = get("MAYPOLE_SIZE");
-  if (size != nullptr && *size != 0) return Status();
+  if (o->elastic || (size != nullptr && *size != 0)) return Status();
   if (Status s = DetectLauncher(get, facts, &o->found); !s.ok()) return s;
   o->rank = o->found.rank;
   o->size = o->found.size;
@@ -262,7 +304,8 @@ Status ReadPlace(const Getter& get, const ProcessFacts& facts, RankOptions* o) {
 Status ReadRankOptions(const Getter& get, RankOptions* out,
                        const ProcessFacts& facts) {
   RankOptions o;
-  Status s = ReadPlace(get, facts, &o);
+  Status s = ReadElastic(get, &o);
+  if (s.ok()) s = ReadPlace(get, facts, &o);
   if (s.ok()) s = ReadNumbers(get, &o);
   if (s.ok()) s = ReadFusionThreshold(get, &o.fusion_threshold);
   if (s.ok()) s = ReadStall(get, &o);

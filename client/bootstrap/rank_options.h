@@ -48,7 +48,7 @@ struct RankOptions {
   // In an elastic job the coordinator assigns the places above when an epoch
   // starts. To continue in the next epoch, a process joins with the options of
   // its last client: `rank` is then its rank in `last_epoch`. A new process has
-  // last_epoch 0.
+  // last_epoch 0. From MAYPOLE_ELASTIC, MAYPOLE_MIN_SIZE, MAYPOLE_MAX_SIZE.
   bool elastic = false;
   int min_size = 1;  // limits of an epoch's number of ranks
   int max_size = kMaxRanks;

@@ -42,6 +42,58 @@ TEST(RankOptionsTest, StallTimesAreOursOrHorovodsInSeconds) {
             std::string::npos);
 }
 
+TEST(RankOptionsTest, AnElasticRankHasLimitsAndNoPlace) {
+  using Environment = std::map<std::string, std::string>;
+  const Environment elastic = {
+      {"MAYPOLE_ELASTIC", "1"}, {"MAYPOLE_AGENT", "/a"}, {"MAYPOLE_JOB", "j"}};
+  const auto with = [&](const Environment& more) {
+    Environment all = elastic;
+    for (const auto& [name, value] : more) all[name] = value;
+    return all;
+  };
+  RankOptions o;
+  ASSERT_TRUE(Read(elastic, &o).ok());
+  EXPECT_TRUE(o.elastic);
+  EXPECT_FALSE(o.local());
+  EXPECT_EQ(o.min_size, 1);
+  EXPECT_EQ(o.max_size, kMaxRanks);
+  EXPECT_EQ(o.last_epoch, 0u);
+  // A launcher's variables that are around do not number an elastic rank.
+  ASSERT_TRUE(Read(with({{"MAYPOLE_MIN_SIZE", "2"},
+                         {"MAYPOLE_MAX_SIZE", "5"},
+                         {"OMPI_COMM_WORLD_RANK", "1"},
+                         {"OMPI_COMM_WORLD_SIZE", "2"}}),
+                   &o)
+                  .ok());
+  EXPECT_EQ(o.min_size, 2);
+  EXPECT_EQ(o.max_size, 5);
+  EXPECT_EQ(o.size, 1);
+  ASSERT_TRUE(Read({{"MAYPOLE_ELASTIC", "0"}}, &o).ok());
+  EXPECT_FALSE(o.elastic);
+
+  const auto error = [&](const Environment& environment) {
+    return Read(environment, &o).message();
+  };
+  EXPECT_EQ(error({{"MAYPOLE_ELASTIC", "yes"}}),
+            "MAYPOLE_ELASTIC='yes': expected a number from 0 to 1");
+  EXPECT_EQ(error(with({{"MAYPOLE_MIN_SIZE", "0"}})),
+            "MAYPOLE_MIN_SIZE='0': expected a number from 1 to 4096");
+  EXPECT_EQ(error(with({{"MAYPOLE_MAX_SIZE", "many"}})),
+            "MAYPOLE_MAX_SIZE='many': expected a number from 1 to 4096");
+  EXPECT_EQ(error(with({{"MAYPOLE_MIN_SIZE", "3"}, {"MAYPOLE_MAX_SIZE", "2"}})),
+            "MAYPOLE_MIN_SIZE=3 exceeds MAYPOLE_MAX_SIZE=2");
+  EXPECT_EQ(error(with({{"MAYPOLE_LOCAL_RANK", "0"}})),
+            "MAYPOLE_LOCAL_RANK=0 is set, but MAYPOLE_ELASTIC=1 too: the "
+            "coordinator numbers the ranks of an elastic job; unset one of "
+            "them");
+  EXPECT_EQ(error(with({{"MAYPOLE_JOB", ""}})),
+            "MAYPOLE_ELASTIC=1 but MAYPOLE_JOB is not set; start the ranks "
+            "with maypolerun --min-np, or unset MAYPOLE_ELASTIC");
+  EXPECT_EQ(error(with({{"MAYPOLE_AGENT", ""}})),
+            "MAYPOLE_ELASTIC=1 but MAYPOLE_AGENT is not set; start the ranks "
+            "with maypolerun --min-np, or unset MAYPOLE_ELASTIC");
+}
+
 TEST(RankOptionsTest, BadEnvironmentsAreNamed) {
   const auto read = [](std::map<std::string, std::string> env) {
     RankOptions o;
@@ -154,9 +206,9 @@ TEST(RankOptionsTest, WaysOfCudaTensorsAreHorovods) {
                   .ok());
   EXPECT_FALSE(o.async_completion);
   EXPECT_EQ(o.gpu_notice,
-            "maypole: HOROVOD_GPU_OPERATIONS, MAYPOLE_GPU_BROADCAST=NCCL: the "
-            "executors use NCCL where they find it (maypolerun --check-build), "
-            "for the kinds of operations in docs/gpu.md; the others are copied "
+            "maypole: HOROVOD_GPU_OPERATIONS, MAYPOLE_GPU_BROADCAST=NCCL: NCCL "
+            "is used where it is found (maypolerun --check-build), for the "
+            "kinds of operations in docs/gpu.md; the others are copied "
             "through host memory");
   EXPECT_EQ(
       Read({{"HOROVOD_GPU_ALLREDUCE", "DDL"}}, &o).message(),
@@ -171,7 +223,10 @@ TEST(RankOptionsTest, WhereOperationsOfGpusRun) {
   for (const char* site : {"", "auto", "agent"}) {
     EXPECT_TRUE(Read({{"MAYPOLE_GPU_SITE", site}}, &o).ok()) << site;
     EXPECT_EQ(o.gpu_memory.mode, GpuMemoryMode::kAuto) << site;
+    EXPECT_EQ(o.gpu_memory.chooses_site, std::string(site) != "agent") << site;
   }
+  EXPECT_TRUE(Read({{"MAYPOLE_GPU_MEMORY", "descriptor"}}, &o).ok());
+  EXPECT_FALSE(o.gpu_memory.chooses_site);
   EXPECT_TRUE(
       Read({{"MAYPOLE_GPU_SITE", "host"}, {"MAYPOLE_GPU_MEMORY", "descriptor"}},
            &o)

@@ -53,6 +53,15 @@ class RankRun {
   virtual Status Poll(State* state) = 0;
 };
 
+// A rank's part of such a run.
+struct RankPart {
+  uint32_t communicator = 0;
+  uint32_t position = 0;  // of the rank, in the process set
+  // Allgather, alltoall: of all members, as for ResultsHaveRoom()
+  // (common/gather_room.h).
+  std::vector<int64_t> rows;
+};
+
 // What stands for a tensor on a GPU: host memory, or GPU memory that this rank
 // shares with the executor. Only the driver thread calls the functions.
 class StagedTensor {
@@ -67,15 +76,16 @@ class StagedTensor {
   // An error: the input is lost.
   virtual Status BringToHost(Operation* operation, bool* done) = 0;
   // The result is on the GPU: the executors have put it there, `offset` bytes
-  // behind `gpu_place`, or this rank's run (offset 0). Called before the
-  // operation ends.
+  // behind `gpu_place`, or this rank's run, where the object knows (offset 0).
+  // Called before the operation ends.
   virtual void ResultOnGpu(uint64_t offset) = 0;
   // Begins to execute these operations, of which this object's is the first, as
-  // a part of the communicator, after all that were begun before. Null: this
+  // a part of the communicator, after all that were begun before. The result of
+  // an allgather or alltoall, which is alone, fits in `gpu_room`. Null: this
   // rank does not call NCCL itself.
   virtual std::shared_ptr<RankRun> BeginOnRank(
-      uint32_t communicator, const std::vector<Operation*>& operations) {
-    static_cast<void>(communicator);
+      const RankPart& part, const std::vector<Operation*>& operations) {
+    static_cast<void>(part);
     static_cast<void>(operations);
     return nullptr;
   }
@@ -134,7 +144,8 @@ struct Operation {
   // room for all results, executors execute the operation there. Otherwise it
   // runs on the host.
   uint64_t gpu_place = kNoGpuPlace;
-  // Allgather, alltoall: bytes at GpuResultAt(), for the result.
+  // Allgather, alltoall: bytes for the result; at GpuResultAt(), but anywhere
+  // if this rank calls NCCL itself.
   uint64_t gpu_room = 0;
 
   uint32_t slot = 0;

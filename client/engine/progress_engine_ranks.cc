@@ -1,5 +1,6 @@
 // The part of ProgressEngine that has the runs which this rank's own GPU
 // executes, together with those of other ranks (RunSite::kRanks).
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,17 +20,27 @@ void ProgressEngine::BeginOnRank(Run& run) {
   run.signature = first.signature;
   run.set = first.set;
   if (board_->aborted()) return;
+  std::string why = "this rank does not";
   std::vector<Operation*> operations;
-  for (const Part& part : run.parts) operations.push_back(part.operation);
-  if (first.staged != nullptr) {
-    run.on_rank = first.staged->BeginOnRank(run.communicator, operations);
+  for (const Part& p : run.parts) operations.push_back(p.operation);
+  RankPart part{.communicator = run.communicator,
+                .position = static_cast<uint32_t>(
+                    run.set->PositionOf(board_->config().global_rank[me_])),
+                .rows = {}};
+  if (Gathers(run.signature.kind)) part.rows = SizeResult(*board_, me_, run);
+  if (first.gathered_bytes > first.gpu_room) {
+    why = "its result of " + std::to_string(first.gathered_bytes) +
+          " bytes has room for " + std::to_string(first.gpu_room) + " only";
+  } else if (first.staged != nullptr) {
+    run.on_rank = first.staged->BeginOnRank(part, operations);
   }
   if (run.on_rank != nullptr) return;
   run.broken = true;
   table_->Break(first.Explain(
       Status(Code::kInternal,
              "the executor has planned it for GPUs of ranks that call NCCL "
-             "themselves, but this rank does not")));
+             "themselves, but " +
+                 why)));
 }
 
 bool ProgressEngine::AdvanceOnRank(Run& run) {

@@ -29,7 +29,7 @@ class FakeRun : public RankRun {
 // A rank's GPU: what it was asked to execute.
 struct FakeGpu {
   struct Begun {
-    uint32_t communicator;
+    RankPart part;
     std::vector<std::string> names;
     std::shared_ptr<FakeRun> run;
   };
@@ -44,11 +44,14 @@ class OnOwnGpu : public StagedTensor {
     *done = false;
     return Status();
   }
-  void ResultOnGpu(uint64_t) override { reduced = true; }
+  void ResultOnGpu(uint64_t offset) override {
+    EXPECT_EQ(offset, 0u);
+    reduced = true;
+  }
   std::shared_ptr<RankRun> BeginOnRank(
-      uint32_t communicator, const std::vector<Operation*>& ops) override {
+      const RankPart& part, const std::vector<Operation*>& ops) override {
     if (gpu_ == nullptr) return nullptr;
-    FakeGpu::Begun begun{communicator, {}, std::make_shared<FakeRun>()};
+    FakeGpu::Begun begun{part, {}, std::make_shared<FakeRun>()};
     for (const Operation* op : ops) begun.names.push_back(op->name);
     gpu_->begun.push_back(begun);
     return begun.run;
@@ -64,16 +67,27 @@ class RanksTest : public testing::Test {
  protected:
   // Rank r submits the operation with its tensor on its own GPU.
   Tensor Submit(uint32_t r, const std::string& name) {
-    Tensor t = Make(Kind::kAllreduce, name, {1, 2}, Op::kSum);
+    return Submit(r, Make(Kind::kAllreduce, name, {1, 2}, Op::kSum));
+  }
+  Tensor Submit(uint32_t r, Tensor t) {
     Operation& op = *t.op;
     op.set = w_.cores[r]->FindSet(0);
     op.signature.dtype = DType::kInt32;
     op.signature.dims = 1;
-    op.signature.shape[0] = 2;
+    op.signature.shape[0] = static_cast<int64_t>(t.input.size());
     op.gpu_place = PackGpuPlace({.number = 1, .gpu = 0, .offset = 0});
     op.staged = std::make_shared<OnOwnGpu>(is_client_[r] ? &gpus_[r] : nullptr);
     EXPECT_TRUE(w_.Start(r, t.op).ok());
     return t;
+  }
+  // Of so many rows. splits: an alltoall.
+  Tensor Gather(uint32_t r, size_t rows, uint64_t room,
+                std::vector<int64_t> splits = {}) {
+    Tensor t = Make(splits.empty() ? Kind::kAllgather : Kind::kAlltoall, "x",
+                    std::vector<int32_t>(rows), Op::kSum);
+    t.op->splits = std::move(splits);
+    t.op->gpu_room = room;
+    return Submit(r, std::move(t));
   }
   // What the executor does when all have submitted these operations.
   void Issue(const std::vector<const Tensor*>& operations) {
@@ -105,7 +119,7 @@ TEST_F(RanksTest, ARankEndsWhenItsPartIsOnItsStream) {
   Issue({&a});
   w_.Settle();
   ASSERT_EQ(gpus_[0].begun.size(), 1u);
-  EXPECT_EQ(gpus_[0].begun[0].communicator, 33u);
+  EXPECT_EQ(gpus_[0].begun[0].part.communicator, 33u);
   EXPECT_FALSE(a.op->done.load() || b.op->done.load());
   RunOf(1).enqueued = true;
   w_.Settle();
@@ -126,6 +140,58 @@ TEST_F(RanksTest, ARankEndsWhenItsPartIsOnItsStream) {
         UINT32_MAX);
     EXPECT_EQ(w_.cores[r]->outstanding(), 0u);
   }
+}
+
+TEST_F(RanksTest, TheRanksOfANodeKnowEachOthersSizes) {
+  const Tensor a = Gather(0, 3, 20), b = Gather(1, 2, 20);
+  w_.Settle();
+  Issue({&a});
+  w_.Settle();
+  for (uint32_t r = 0; r < 2; ++r) {
+    ASSERT_EQ(gpus_[r].begun.size(), 1u);
+    const RankPart& part = gpus_[r].begun[0].part;
+    EXPECT_EQ(part.rows, (std::vector<int64_t>{3, 2}));
+    EXPECT_EQ(part.position, r);
+    RunOf(r).enqueued = true;
+  }
+  w_.Settle();
+  for (const Tensor* t : {&a, &b}) {
+    ASSERT_TRUE(t->op->done.load());
+    EXPECT_TRUE(static_cast<OnOwnGpu&>(*t->op->staged).reduced);
+    EXPECT_EQ(t->op->gathered_rows, 5);
+    EXPECT_EQ(t->op->gathered_bytes, 20u);
+    EXPECT_EQ(t->op->gathered, nullptr);
+  }
+}
+
+TEST_F(RanksTest, TheRanksOfANodeKnowEachOthersSplits) {
+  const Tensor a = Gather(0, 3, 24, {1, 2}), b = Gather(1, 7, 24, {3, 4});
+  w_.Settle();
+  const std::vector<int64_t> splits = {1, 2, 3, 4};
+  Issue({&a});
+  w_.Settle();
+  for (uint32_t r = 0; r < 2; ++r) {
+    ASSERT_EQ(gpus_[r].begun.size(), 1u);
+    EXPECT_EQ(gpus_[r].begun[0].part.rows, splits);
+    RunOf(r).enqueued = true;
+  }
+  w_.Settle();
+  EXPECT_EQ(a.op->received, (std::vector<int64_t>{1, 3}));
+  EXPECT_EQ(b.op->received, (std::vector<int64_t>{2, 4}));
+  EXPECT_EQ(b.op->gathered_bytes, 24u);
+}
+
+TEST_F(RanksTest, AResultWithoutRoomIsNotWritten) {
+  const Tensor a = Gather(0, 3, 20), b = Gather(1, 2, 16);
+  w_.Settle();
+  Issue({&a});
+  w_.Settle();
+  EXPECT_EQ(gpus_[0].begun.size(), 1u);
+  EXPECT_TRUE(gpus_[1].begun.empty());
+  EXPECT_NE(w_.shells[1]->broken.message().find(
+                "its result of 20 bytes has room for 16 only"),
+            std::string::npos)
+      << w_.shells[1]->broken.message();
 }
 
 TEST_F(RanksTest, RunsBeginInTheOrderOfTicketsAndFusedOnesOnce) {

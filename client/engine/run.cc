@@ -10,10 +10,18 @@ constexpr uint32_t kLeastChunkBytes = 64 * 1024;
 // other runs get their turn.
 constexpr uint32_t kArenaChunkBytes = 1024 * 1024;
 
+// False if the members, which are all on this node, have written their sizes to
+// the slot.
+bool RecordHasSizes(const Run& run) {
+  const bool by_ranks_of_node = run.site == RunSite::kRanks &&
+                                !run.parts.front().operation->set->negotiated();
+  return run.negotiated && !by_ranks_of_node;
+}
+
 // First dimension of every rank's tensor, by global rank.
 std::vector<int64_t> FirstDims(const Board& board, const Run& run) {
   const BoardConfig& config = board.config();
-  if (!run.negotiated) {
+  if (!RecordHasSizes(run)) {
     return LocalFirstDims(board, *run.parts.front().operation);
   }
   const int64_t* dims = board.plan_first_dims(run.ref - config.slots);
@@ -21,7 +29,7 @@ std::vector<int64_t> FirstDims(const Board& board, const Run& run) {
 }
 
 std::vector<int64_t> Splits(const Board& board, const Run& run) {
-  if (!run.negotiated) {
+  if (!RecordHasSizes(run)) {
     return LocalSplits(board, *run.parts.front().operation);
   }
   const PlanHeader& plan = board.plan(run.ref - board.config().slots);
@@ -170,21 +178,27 @@ std::vector<int64_t> LocalSplits(const Board& board, const Operation& op) {
   return rows;
 }
 
-void SizeResult(const Board& board, uint32_t me, Run& run) {
+std::vector<int64_t> SizeResult(const Board& board, uint32_t me, Run& run) {
   Operation& op = *run.parts.front().operation;
   run.signature = op.signature;
   run.set = op.set;
-  std::vector<int64_t> counts;
+  std::vector<int64_t> rows;
   if (run.signature.kind == Kind::kAllgather) {
-    counts = FirstDims(board, run);
+    const std::vector<int64_t> dims = FirstDims(board, run);
+    for (const int rank : run.set->ranks) {
+      rows.push_back(dims[static_cast<size_t>(rank)]);
+    }
   } else {
-    counts = op.received = Column(Splits(board, run), run.set->ranks.size(),
-                                  static_cast<size_t>(run.set->PositionOf(
-                                      board.config().global_rank[me])));
+    rows = Splits(board, run);
+    op.received = Column(rows, run.set->ranks.size(),
+                         static_cast<size_t>(run.set->PositionOf(
+                             board.config().global_rank[me])));
   }
-  const int64_t rows =
-      std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  op.SetGathered(static_cast<uint64_t>(rows) * op.signature.RowBytes(), rows);
+  const std::vector<int64_t>& mine =
+      run.signature.kind == Kind::kAllgather ? rows : op.received;
+  const int64_t sum = std::accumulate(mine.begin(), mine.end(), int64_t{0});
+  op.SetGathered(static_cast<uint64_t>(sum) * op.signature.RowBytes(), sum);
+  return rows;
 }
 
 uint64_t ResultAt(const BoardConfig& config, uint32_t me, const Operation& op) {

@@ -108,9 +108,10 @@ std::vector<int64_t> LocalFirstDims(const Board& board, const Operation& op);
 // an n x n matrix with one line per sender, for a process set of n ranks.
 std::vector<int64_t> LocalSplits(const Board& board, const Operation& op);
 
-// Sets the sizes of the result of an allgather or alltoall that executors have
-// executed on GPUs. The caller has set the same fields as for LayOut().
-void SizeResult(const Board& board, uint32_t me, Run& run);
+// Sets the sizes of the result of an allgather or alltoall that GPUs execute.
+// The caller has set the same fields as for LayOut(). Returns the members'
+// rows, as for ResultsHaveRoom() (common/gather_room.h).
+std::vector<int64_t> SizeResult(const Board& board, uint32_t me, Run& run);
 
 // Where the result of an operation that ran on GPUs lies, from its place on.
 uint64_t ResultAt(const BoardConfig& config, uint32_t me,

@@ -20,6 +20,10 @@ struct GpuMemoryOptions {
   GpuMemoryMode mode = GpuMemoryMode::kAuto;
   // The most bytes on each GPU; -1: an eighth of the GPU's memory.
   int64_t limit = -1;
+  // The rank may call NCCL itself, if that is better than `mode`
+  // (MAYPOLE_GPU_SITE=auto).
+  bool chooses_site = false;
+  bool tells_site = false;  // the user, in a line
 };
 
 }  // namespace maypole

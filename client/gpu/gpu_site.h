@@ -3,9 +3,10 @@
 // Purpose: the one rule for `maypolerun --gpu-site` and MAYPOLE_GPU_SITE, which
 // the option sets for the ranks.
 //
-//   auto     in the executor of the node, on GPU memory that ranks share
+//   auto     each rank chooses (site_choice.h): client where each rank of the
+//            node has a GPU of its own and NCCL can be used, else agent
+//   agent    in the executor of the node, on GPU memory that ranks share
 //            with it (docs/gpu.md); through host memory what it cannot do
-//   agent    for now the same as auto
 //   client   NCCL in the training process, at the executor's command; through
 //            host memory what it cannot do
 //   host     copied through host memory, as MAYPOLE_GPU_MEMORY=host

@@ -8,6 +8,7 @@
 #include "common/board/gpu_place.h"
 #include "common/gpu/kernels/built.h"
 #include "common/gpu/nccl/nccl.h"
+#include "common/gpu/runner/make_operation.h"
 #include "common/gpu/runner/nccl/collective_steps.h"
 
 namespace maypole {
@@ -27,8 +28,10 @@ void OnAbortStuck(const std::string& why) {
            "until it ends; end it");
 }
 
+}  // namespace
+
 // The user is told once per process and GPU.
-void TellOnce(const Gpu& gpu, const std::string& why) {
+void RankGpus::TellOnce(const Gpu& gpu, const std::string& why) const {
   static std::mutex mutex;
   static auto& told = *new std::set<std::string>;
   {
@@ -36,13 +39,8 @@ void TellOnce(const Gpu& gpu, const std::string& why) {
     if (!told.insert(gpu.uuid()).second) return;
   }
   TellUser("maypole: this rank does not call NCCL on " + gpu.uuid() + " (" +
-           gpu.name() +
-           ") itself (MAYPOLE_GPU_SITE=client), so CUDA tensors are copied "
-           "through host memory: " +
-           why);
+           gpu.name() + ") itself, so " + instead_ + ": " + why);
 }
-
-}  // namespace
 
 // --- RankEvents, RankGpuRun --------------------------------------------------
 
@@ -78,6 +76,11 @@ Status RankGpuRun::Poll(State* state) {
 }
 
 void RankGpuRun::End(Status status) {
+  gpu_is_done_.store(true);
+  Abandon(std::move(status));
+}
+
+void RankGpuRun::Abandon(Status status) {
   status_ = std::move(status);
   ended_.store(true, std::memory_order_release);
 }
@@ -85,12 +88,14 @@ void RankGpuRun::End(Status status) {
 bool RankGpus::CanRun(const Operation& op) {
   const Signature& s = op.signature;
   const int ranks = op.set->size();
-  if (s.kind != Kind::kAllreduce || ranks == 1 || !HasNcclType(s.dtype)) {
-    return false;
-  }
+  if (s.kind == Kind::kBarrier || ranks == 1) return false;
+  if (!Reduces(s.kind)) return true;  // data is moved only
+  if (!HasNcclType(s.dtype)) return false;
   const KernelSteps kernels =
       KernelStepsOf(s.dtype, s.op, s.prescale, s.op == Op::kAverage ? ranks : 1,
                     s.postscale, static_cast<uint32_t>(ranks));
+  // See GpuTensor::result.
+  if (s.kind == Kind::kReducescatter && kernels.before) return false;
   return cuda::kKernelsAreBuilt || (!kernels.before && !kernels.after);
 }
 
@@ -125,6 +130,9 @@ Status RankGpus::Announce(const Gpu& gpu) {
   if (!s.ok()) return s;
   std::lock_guard runner(runner_mutex_);
   if (left_) return Status(Code::kAborted, "this rank has left the job");
+  if (!announces_) {
+    return Status(Code::kUnavailable, "another GPU cannot be used so");
+  }
   {
     std::lock_guard lock(mutex_);
     request.number = gpus_[&gpu].number = ++last_number_;
@@ -133,6 +141,19 @@ Status RankGpus::Announce(const Gpu& gpu) {
   MakeRunner(path);
   runner_->OpenOwn(request.uuid);
   return communicator_->SendGpuMemory(request, -1);
+}
+
+bool RankGpus::IsRefused(const Gpu& gpu) {
+  std::lock_guard lock(mutex_);
+  const auto it = gpus_.find(&gpu);
+  return it != gpus_.end() && it->second.refused;
+}
+
+uint32_t RankGpus::StopAnnouncing() {
+  std::lock_guard runner(runner_mutex_);
+  announces_ = false;
+  std::lock_guard lock(mutex_);
+  return last_number_;
 }
 
 void RankGpus::MakeRunner(const std::string& nccl_library) {
@@ -229,29 +250,26 @@ void RankGpus::OnConnect(const session::ConnectGpu& connect) {
   runner_->Connect(std::move(c), std::string(connect.id, bytes));
 }
 
-GpuOperation RankGpus::Describe(const RankTensor& t, uint32_t gpu) const {
+// The communicator's NCCL ranks are the positions in the process set.
+GpuOperation RankGpus::Describe(const RankPart& part, const RankTensor& t,
+                                uint32_t gpu) {
   const Operation& op = *t.operation;
-  const Signature& s = op.signature;
-  return {.slot = op.slot,
-          .generation = op.generation,
-          .kind = s.kind,
-          .dtype = s.dtype,
-          .op = s.op,
-          .elements = static_cast<uint64_t>(s.Elements()),
-          .prescale = s.prescale,
-          .divisor = s.op == Op::kAverage ? op.set->size() : 1,
-          .postscale = s.postscale,
-          .members = {},
-          .counts = {},
-          .tensors = {{.offset = t.input,
-                       .gpu = gpu,
-                       .result = t.output == t.input ? kInPlace : t.output,
-                       .ready = t.events->ready(),
-                       .ran = t.events->ran()}}};
+  GpuOperation o = MakeOperation(op.signature, op.set->ranks, part.rows);
+  o.slot = op.slot;
+  o.generation = op.generation;
+  for (uint32_t i = 0; i < o.members.size(); ++i) o.members[i].gpu = i;
+  if (!o.members.empty()) o.members[part.position].tensor = 0;
+  o.tensors = {{.offset = t.input,
+                .gpu = gpu,
+                .result = t.output == t.input ? kInPlace : t.output,
+                .ready = t.events->ready(),
+                .ran = t.events->ran()}};
+  return o;
 }
 
 std::shared_ptr<RankGpuRun> RankGpus::Begin(
-    uint32_t communicator, const std::vector<RankTensor>& tensors) {
+    const RankPart& part, const std::vector<RankTensor>& tensors) {
+  const uint32_t communicator = part.communicator;
   GpuRun run{.communicator = communicator, .operations = {}};
   std::vector<std::shared_ptr<RankEvents>> events;
   std::lock_guard runner(runner_mutex_);
@@ -261,7 +279,7 @@ std::shared_ptr<RankGpuRun> RankGpus::Begin(
     std::lock_guard lock(mutex_);
     for (const RankTensor& t : tensors) {
       const int64_t gpu = gpus_[&t.events->gpu()].runners;
-      run.operations.push_back(Describe(t, static_cast<uint32_t>(gpu)));
+      run.operations.push_back(Describe(part, t, static_cast<uint32_t>(gpu)));
       events.push_back(t.events);
     }
     begun = std::make_shared<RankGpuRun>(std::move(events));
@@ -333,9 +351,9 @@ void RankGpus::Leave() {
   runner.reset();  // not under the lock: its callbacks come meanwhile
   std::lock_guard lock(mutex_);
   for (const auto& [key, run] : runs_) {
-    run->End(Status(Code::kAborted,
-                    "this rank has left the job (shutdown) before its GPU had "
-                    "ended the operation"));
+    run->Abandon(Status(Code::kAborted,
+                        "this rank has left the job (shutdown) before its GPU "
+                        "had ended the operation"));
   }
 }
 

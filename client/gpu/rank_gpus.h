@@ -1,14 +1,15 @@
 // RankGpus: the GPUs on which this rank calls NCCL itself
-// (MAYPOLE_GPU_SITE=client).
+// (MAYPOLE_GPU_SITE=client, or auto: site_choice.h).
 //
 // Purpose: announces each GPU to the executor (session::GpuSharing::kOwn), and
 // executes the runs that the executor plans (RunSite::kRanks) with the
 // machinery that executors use for theirs (common/gpu/runner). Nothing is
-// copied: NCCL reads and writes the user's tensors.
+// copied: NCCL reads and writes the user's tensors, and gathers into memory
+// that is given to it.
 //
 //   gpus->PlaceOf(gpu);                  // kNoGpuPlace: not yet, or never
 //   s = RankEvents::Record(gpu, stream, &events);
-//   run = gpus->Begin(communicator, {{operation, input, output, events}});
+//   run = gpus->Begin(part, {{operation, input, output, events}});
 //
 //   user's stream   ... input written | ready          waits for ran | ...
 //   NCCL's stream         waits for ready | NCCL | ran
@@ -72,19 +73,24 @@ class RankGpuRun : public RankRun {
       : events_(std::move(events)) {}
 
   Status Poll(State* state) override;
+  // It uses no memory any more. Never true if it was abandoned.
+  bool gpu_is_done() const { return gpu_is_done_.load(); }
 
   void Enqueued() { enqueued_.store(true, std::memory_order_release); }
   void End(Status status);
+  // Nobody waits for its end, but the GPU may be stuck in it.
+  void Abandon(Status status);
 
  private:
   // NCCL's stream uses them until the run has ended.
   const std::vector<std::shared_ptr<RankEvents>> events_;
   std::atomic<bool> enqueued_{false};
   std::atomic<bool> ended_{false};
+  std::atomic<bool> gpu_is_done_{false};
   Status status_;  // written before ended_
 };
 
-// An operation's tensors: addresses in this process.
+// An operation's tensors: addresses in this process; 0: there is none.
 struct RankTensor {
   const Operation* operation = nullptr;
   cuda::CUdeviceptr input = 0;
@@ -99,18 +105,28 @@ class RankGpus {
   static constexpr std::chrono::seconds kDrainPatience{5};
 
   // `communicator` must live until Leave() has returned.
-  RankGpus(const cuda::Driver& driver, Communicator* communicator)
-      : driver_(driver), communicator_(communicator) {}
+  // `instead`: what is done on a GPU that cannot be used; for the user.
+  RankGpus(const cuda::Driver& driver, Communicator* communicator,
+           std::string instead)
+      : driver_(driver),
+        communicator_(communicator),
+        instead_(std::move(instead)) {}
   ~RankGpus() { Leave(); }
   RankGpus(const RankGpus&) = delete;
   RankGpus& operator=(const RankGpus&) = delete;
 
-  // Whether NCCL can do the operation, without kernels if this build has none.
+  // Whether NCCL can do the operation and leave its input as it is; without
+  // kernels if this build has none.
   static bool CanRun(const Operation& operation);
   // The place of tensors on this GPU; asks the executor if it is used for the
   // first time. If it cannot be used, the user is told why, once.
   uint64_t PlaceOf(const cuda::Gpu& gpu);
-  std::shared_ptr<RankGpuRun> Begin(uint32_t communicator,
+  // It cannot be used.
+  bool IsRefused(const cuda::Gpu& gpu);
+  // Announces no more GPUs. Returns the number of the last request for GPU
+  // memory.
+  uint32_t StopAnnouncing();
+  std::shared_ptr<RankGpuRun> Begin(const RankPart& part,
                                     const std::vector<RankTensor>& tensors);
 
   // What the executor sends.
@@ -133,19 +149,23 @@ class RankGpus {
   Status FindNccl(uint32_t* version, std::string* path) const;
   void MakeRunner(const std::string& nccl_library);
   void Refuse(const cuda::Gpu& gpu, const std::string& why);
+  void TellOnce(const cuda::Gpu& gpu, const std::string& why) const;
   void OnOpened(StatusOr<OpenedGpuMemory> opened);
   void OnEnqueued(const GpuRun& run);
   void OnEnded(const GpuRun& run, const Status& status);
-  GpuOperation Describe(const RankTensor& tensor, uint32_t gpu) const;
+  static GpuOperation Describe(const RankPart& part, const RankTensor& tensor,
+                               uint32_t gpu);
   bool Drained();
 
   const cuda::Driver& driver_;
   Communicator* const communicator_;
+  const std::string instead_;
 
   // One thread at a time calls the runner. Taken before mutex_.
   std::mutex runner_mutex_;
   std::unique_ptr<GpuRunner> runner_;
   bool left_ = false;
+  bool announces_ = true;
 
   std::mutex mutex_;
   std::map<const cuda::Gpu*, OwnGpu> gpus_;

@@ -114,6 +114,11 @@ bool SharedGpuMemory::unused() const {
   return gpus_.empty();
 }
 
+void SharedGpuMemory::SkipNumbers(uint32_t last) {
+  std::lock_guard setup(setup_mutex_);
+  last_number_ = std::max(last_number_, last);
+}
+
 void SharedGpuMemory::OnReply(const session::GpuMemoryReply& reply) {
   std::lock_guard lock(mutex_);
   if (asked_.erase(reply.number) == 1) replies_[reply.number] = reply;

@@ -90,6 +90,9 @@ class SharedGpuMemory {
            options_.mode != GpuMemoryMode::kOwn;
   }
 
+  // Others have sent the requests up to this number. Before the first Take().
+  void SkipNumbers(uint32_t last);
+
   // A reply of the executor. One that answers no request is ignored.
   void OnReply(const session::GpuMemoryReply& reply);
 

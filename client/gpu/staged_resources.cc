@@ -50,6 +50,7 @@ bool CopyStreams::unused() const {
 
 bool IsDone(const StagedResources& r) {
   if (r.device == nullptr) return true;
+  if (r.run != nullptr && !r.run->gpu_is_done()) return false;
   const CurrentGpu current(*r.device);
   const auto done = [&](cuda::CUevent event) {
     return event == nullptr ||
@@ -74,6 +75,7 @@ void GiveBack(const StagedResources& r, StagingPools* pools) {
     if (block.data != nullptr) pools->host.Return(block);
   }
   pools->shared.Return(r.shared);
+  pools->results.Return(r.result);
   pools->shared.Free(r.of_user);
 }
 

@@ -18,6 +18,8 @@
 #include <mutex>
 #include <vector>
 
+#include "client/gpu/private_gpu_memory.h"
+#include "client/gpu/rank_gpus.h"
 #include "client/gpu/ready_words.h"
 #include "client/gpu/shared_gpu_memory.h"
 #include "client/gpu/staging_memory.h"
@@ -47,11 +49,13 @@ struct StagingPools {
   StagingMemory host;
   ReadyWords words;
   SharedGpuMemory shared;
+  PrivateGpuMemory results;
   CopyStreams streams;
 
   // Nothing was allocated.
   bool unused() const {
-    return host.allocated() == 0 && shared.unused() && streams.unused();
+    return host.allocated() == 0 && shared.unused() && results.unused() &&
+           streams.unused();
   }
 };
 
@@ -60,7 +64,9 @@ struct StagedResources {
   StagingMemory::Block block;
   StagingMemory::Block gathered;
   SharedGpuMemory::Block shared;
-  cuda::CUdeviceptr of_user = 0;  // by SharedGpuMemory::Allocate(); 0: none
+  PrivateGpuMemory::Block result;   // of a gather by `run`
+  std::shared_ptr<RankGpuRun> run;  // uses it until it has ended
+  cuda::CUdeviceptr of_user = 0;    // by SharedGpuMemory::Allocate(); 0: none
   ReadyWord word;
   cuda::CUevent copied_in = nullptr;   // recorded after the word was written
   cuda::CUevent brought = nullptr;     // recorded after the copy to the host

@@ -38,6 +38,19 @@ constexpr uint64_t kAlignment = 64;
 // result takes the place of the input.
 bool HasOwnOutput(Kind kind) { return kind == Kind::kReducescatter; }
 
+std::unique_ptr<RankGpus> MakeRankGpus(const cuda::Driver& driver,
+                                       Communicator* communicator,
+                                       const GpuMemoryOptions& options) {
+  if (options.chooses_site) {
+    return std::make_unique<RankGpus>(driver, communicator,
+                                      "the executor of its node does");
+  }
+  if (options.mode != GpuMemoryMode::kOwn) return nullptr;
+  return std::make_unique<RankGpus>(
+      driver, communicator,
+      "CUDA tensors are copied through host memory (MAYPOLE_GPU_SITE=client)");
+}
+
 }  // namespace
 
 Staging::Staging(const cuda::Driver& driver, Communicator* communicator,
@@ -51,10 +64,10 @@ Staging::Staging(const cuda::Driver& driver, Communicator* communicator,
            [communicator](const session::GpuMemoryRequest& request, int fd) {
              return communicator->SendGpuMemory(request, fd);
            }},
+          PrivateGpuMemory(options.limit),
           CopyStreams(driver)}),
-      own_(options.mode == GpuMemoryMode::kOwn
-               ? std::make_unique<RankGpus>(driver, communicator)
-               : nullptr) {}
+      site_(options),
+      own_(MakeRankGpus(driver, communicator, options)) {}
 
 Status Staging::Open(Communicator* communicator, std::shared_ptr<Arena> arena,
                      const GpuMemoryOptions& options,
@@ -71,12 +84,14 @@ Status Staging::Open(Communicator* communicator, std::shared_ptr<Arena> arena,
   if (RankGpus* const own = staging->own_.get(); own != nullptr) {
     communicator->OnConnectGpu([own](const auto& m) { own->OnConnect(m); });
     communicator->OnEpochOver([own] { own->OnEpochOver(); });
-    communicator->OnGpuMemoryReply([own](const auto& m) { own->OnReply(m); });
-  } else {
-    communicator->OnGpuMemoryReply(
-        [shared = &staging->pools_->shared](
-            const session::GpuMemoryReply& reply) { shared->OnReply(reply); });
   }
+  // Each knows the numbers of its requests.
+  communicator->OnGpuMemoryReply(
+      [own = staging->own_.get(), shared = &staging->pools_->shared](
+          const session::GpuMemoryReply& reply) {
+        if (own != nullptr) own->OnReply(reply);
+        shared->OnReply(reply);
+      });
   *out = std::move(staging);
   return Status();
 }
@@ -134,8 +149,9 @@ Status Staging::CopyIn(Operation* op, CUstream stream, uint64_t input_bytes,
   const CurrentGpu current(*device);
   Status s = current.status();
   if (s.ok()) s = CheckStream(*device, stream);
-  if (s.ok() && MayRunOnGpu(*op, *tensor)) {
-    if (own_ != nullptr) {
+  const SiteChoice::Site site = SiteOf(*op, *device);
+  if (s.ok() && MayRunOnGpu(*op, *tensor, site)) {
+    if (site == SiteChoice::Site::kRanks) {
       s = TakeOwnPlace(op, input, stream, tensor.get());
       if (s.ok() && tensor->events != nullptr) return s;
     } else {
@@ -143,7 +159,7 @@ Status Staging::CopyIn(Operation* op, CUstream stream, uint64_t input_bytes,
     }
   }
   if (s.ok() && Gathers(op->signature.kind) && input_bytes == 0 &&
-      tensor->shared == 0) {
+      !tensor->on_gpu()) {
     tensor->resources.device = nullptr;  // its result may be on another one
     return Status();
   }
@@ -233,19 +249,27 @@ Status Staging::CheckStream(const Gpu& device, CUstream stream) const {
 }
 
 // Whether the operation does run on GPUs is decided when all have arrived.
-bool Staging::MayRunOnGpu(const Operation& op, const Tensor& tensor) const {
+bool Staging::MayRunOnGpu(const Operation& op, const Tensor& tensor,
+                          SiteChoice::Site site) const {
+  if (site == SiteChoice::Site::kOpen) return false;
   const Signature& s = op.signature;
   uint64_t bytes = s.Bytes();
   if (Gathers(s.kind)) {
     bytes = std::max(bytes, gathered_sizes_.LastOf(tensor.key).bytes);
   }
   // It is the executor that says whether there is NCCL, and why not.
-  if (own_ != nullptr) {
+  if (site == SiteChoice::Site::kRanks) {
     return bytes > communicator_->eager_bytes() && RankGpus::CanRun(op);
   }
   return bytes > communicator_->eager_bytes() &&
          communicator_->MayRunOnGpus(*op.set, s.kind, s.dtype,
                                      tensor.resources.device->uuid());
+}
+
+void Staging::GuessRoom(Operation* op, const Tensor& tensor) const {
+  const Signature& s = op->signature;
+  op->gpu_room = GatheredRoom(s.kind, s.Bytes(), op->set->size(),
+                              gathered_sizes_.LastOf(tensor.key).bytes);
 }
 
 // The executor may write over the input: a tensor that shall keep its contents
@@ -263,8 +287,7 @@ void Staging::TakePlace(Operation* op, CUdeviceptr input, Tensor* tensor) {
     return;
   }
   if (Gathers(kind)) {
-    op->gpu_room = GatheredRoom(kind, bytes, op->set->size(),
-                                gathered_sizes_.LastOf(tensor->key).bytes);
+    GuessRoom(op, *tensor);
     bytes = GpuResultAt(bytes) + op->gpu_room;
   }
   StagedResources& r = tensor->resources;

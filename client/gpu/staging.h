@@ -13,13 +13,13 @@
 //   copy out  on the stream of the thread that wants the result, when the
 //             operation has ended
 //
-// An operation may run on GPUs. Then its input is copied to GPU memory that the
-// executor has mapped, too (shared_gpu_memory.h), or lies there already, and
-// `gpu_place` says where; behind it, an allgather or alltoall has room for its
-// result (gathered_sizes.h). If all ranks have done so (without NCCL in the
-// executors: all are on one node, and on one GPU), and all results have room,
-// the executors execute it there; else each rank brings its input to the host,
-// and all goes on as above.
+// An operation may run on GPUs (site_choice.h). Then its input is copied to GPU
+// memory that the executor has mapped, too (shared_gpu_memory.h), or lies there
+// already, and `gpu_place` says where; behind it, an allgather or alltoall has
+// room for its result (gathered_sizes.h). If all ranks have done so (without
+// NCCL in the executors: all are on one node, and on one GPU), and all results
+// have room, the executors execute it there; else each rank brings its input to
+// the host, and all goes on as above.
 //
 //   input      gpu_place   the operation runs   result
 //   on host    none        on the host          host memory -> output
@@ -27,7 +27,10 @@
 //                                               is there (ResultOnGpu)
 //   shared     a place     on the host, after   host memory -> output
 //                          BringToHost
-//   the user's a place     in this rank's NCCL  it is there (rank_gpus.h)
+//   the user's a place     in this rank's NCCL  it is there (rank_gpus.h); of
+//   an
+//                                               allgather or alltoall: memory
+//                                               of this rank's -> output
 //
 // No stream waits for a flag or for another process, so no death can leave a
 // stream stuck. (Except with NCCL in this rank: the user's stream may wait for
@@ -65,6 +68,7 @@
 #include "client/gpu/gathered_sizes.h"
 #include "client/gpu/gpu_memory_options.h"
 #include "client/gpu/rank_gpus.h"
+#include "client/gpu/site_choice.h"
 #include "client/gpu/staged_resources.h"
 #include "client/memory/arena.h"
 #include "client/session/communicator.h"
@@ -119,6 +123,8 @@ class Staging : public std::enable_shared_from_this<Staging> {
     return cuda::Gpu::Open(driver_, ordinal, out);
   }
   std::shared_ptr<StagingPools> pools() const { return pools_; }
+  // False if no memory may be shared with the executor.
+  bool SharesMemory() { return site_.Share(); }
   // Gives the resources back to the pools when they are done.
   void Retire(const StagedResources& resources);
   // Gives back those that are done now.
@@ -141,18 +147,23 @@ class Staging : public std::enable_shared_from_this<Staging> {
   Status FindDevice(const Operation& operation, Tensor* tensor) const;
   Status CheckStream(const cuda::Gpu& device, cuda::CUstream stream) const;
   void FindLastDevice(cuda::CUstream stream, Tensor* tensor) const;
-  bool MayRunOnGpu(const Operation& operation, const Tensor& tensor) const;
+  bool MayRunOnGpu(const Operation& operation, const Tensor& tensor,
+                   SiteChoice::Site site) const;
+  // Sets gpu_room.
+  void GuessRoom(Operation* operation, const Tensor& tensor) const;
   void TakePlace(Operation* operation, cuda::CUdeviceptr input, Tensor* tensor);
   Status MakeMemory(Operation* operation, Tensor* tensor);
   Status CopyInput(cuda::CUdeviceptr from, cuda::CUstream stream,
                    Tensor* tensor);
-  // MAYPOLE_GPU_SITE=client (staging_ranks.cc).
+  // NCCL in this process (staging_ranks.cc).
+  SiteChoice::Site SiteOf(const Operation& operation, const cuda::Gpu& device);
   Status TakeOwnPlace(Operation* operation, cuda::CUdeviceptr input,
                       cuda::CUstream stream, Tensor* tensor);
+  static bool IsApart(Kind kind, cuda::CUdeviceptr input, const Tensor& tensor);
   std::shared_ptr<RankRun> BeginOnRank(
-      uint32_t communicator, const std::vector<Operation*>& operations);
-  Status AwaitRun(const cuda::Gpu& device, const Tensor& tensor,
-                  cuda::CUstream stream, CopyOutReturns returns) const;
+      const RankPart& part, const std::vector<Operation*>& operations);
+  Status AwaitRun(const Operation& operation, cuda::CUstream stream,
+                  CopyOutReturns returns) const;
   Status AwaitEnd(RankGpuRun& run) const;
   std::byte* GatherInto(uint64_t bytes, Tensor* tensor);
   Status BringToHost(Operation* operation, Tensor* tensor, bool* done);
@@ -170,6 +181,7 @@ class Staging : public std::enable_shared_from_this<Staging> {
   const cuda::Driver& driver_;
   Communicator* const communicator_;
   std::shared_ptr<StagingPools> pools_;
+  SiteChoice site_;
   const std::unique_ptr<RankGpus> own_;  // null: this rank calls no NCCL
   std::atomic<const cuda::Gpu*> noted_gpu_{nullptr};
   GatheredSizes gathered_sizes_;

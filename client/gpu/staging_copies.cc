@@ -37,7 +37,7 @@ bool Staging::Nap(microseconds time) {
 // --- To the host -------------------------------------------------------------
 
 Status Staging::BringToHost(Operation* op, Tensor* tensor, bool* done) {
-  *done = tensor->shared == 0;  // it lies there
+  *done = !tensor->on_gpu();
   if (*done) return Status();
   StagedResources& r = tensor->resources;
   const CurrentGpu current(*r.device);
@@ -113,10 +113,13 @@ Status Staging::CopyOut(const Operation& op, CUstream stream, CUdeviceptr to,
   Tensor& tensor = TensorOf(op);
   const uint64_t bytes =
       Gathers(op.signature.kind) ? op.gathered_bytes : tensor.output_bytes;
-  if (bytes == 0) return Status();
+  const bool runs_here = tensor.resources.run != nullptr;
+  if (bytes == 0) {  // but NCCL may still read the input
+    return runs_here ? AwaitRun(op, stream, returns) : Status();
+  }
   if (to == 0) to = tensor.output;
   const bool there = tensor.result != 0 && to == tensor.result;
-  if (there && tensor.run == nullptr) return Status();
+  if (there && !runs_here) return Status();
   if (to == 0) {
     return Bad(op.Title() + ": its result of " + std::to_string(bytes) +
                " bytes needs memory on the GPU to be copied to");
@@ -129,9 +132,9 @@ Status Staging::CopyOut(const Operation& op, CUstream stream, CUdeviceptr to,
   const CurrentGpu current(*device);
   Status s = current.status();
   if (s.ok()) s = CheckStream(*device, stream);
-  if (s.ok() && tensor.run != nullptr) {
-    s = AwaitRun(*device, tensor, stream, returns);
-    if (!s.ok() || there) return s.ok() ? s : op.Explain(s);
+  if (s.ok() && runs_here) {
+    s = AwaitRun(op, stream, returns);
+    if (!s.ok() || there) return s;
   }
   if (s.ok()) s = Enqueue(op, *device, to, bytes, stream);
   // Memory that is not page-locked ends with the operation.

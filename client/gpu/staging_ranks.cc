@@ -27,12 +27,32 @@ constexpr milliseconds kCausePatience{5000};
 
 }  // namespace
 
+SiteChoice::Site Staging::SiteOf(const Operation& op, const cuda::Gpu& device) {
+  const SiteChoice::Site site = site_.Of(*communicator_, *op.set);
+  if (site != SiteChoice::Site::kRanks || !site_.chooses() ||
+      !own_->IsRefused(device)) {
+    return site;
+  }
+  // First: another thread may share memory as soon as the site has changed.
+  pools_->shared.SkipNumbers(own_->StopAnnouncing());
+  site_.LeaveToExecutors();
+  return SiteChoice::Site::kExecutors;
+}
+
 // Leaves tensor->events null if the operation runs on the host.
 Status Staging::TakeOwnPlace(Operation* op, cuda::CUdeviceptr input,
                              cuda::CUstream stream, Tensor* tensor) {
-  const cuda::Gpu& device = *tensor->resources.device;
+  StagedResources& r = tensor->resources;
+  const cuda::Gpu& device = *r.device;
   const uint64_t place = own_->PlaceOf(device);
-  if (place == kNoGpuPlace) return Status();
+  if (place == kNoGpuPlace || !IsApart(op->signature.kind, input, *tensor)) {
+    return Status();
+  }
+  if (Gathers(op->signature.kind)) {
+    GuessRoom(op, *tensor);
+    r.result = pools_->results.Take(device, op->gpu_room);
+    if (r.result.address == 0) return Status();
+  }
   Status s = RankEvents::Record(device, stream, &tensor->events);
   if (!s.ok()) return s;
   op->gpu_place = place;
@@ -41,34 +61,54 @@ Status Staging::TakeOwnPlace(Operation* op, cuda::CUdeviceptr input,
   return Status();
 }
 
+// NCCL works in place or from one memory to another. A reducescatter in place
+// has its result where it lies in the input, which is no place for an output.
+bool Staging::IsApart(Kind kind, cuda::CUdeviceptr input,
+                      const Tensor& tensor) {
+  if (tensor.input_bytes == 0 || tensor.output_bytes == 0) return true;
+  if (input == tensor.output && kind != Kind::kReducescatter) return true;
+  return input + tensor.input_bytes <= tensor.output ||
+         tensor.output + tensor.output_bytes <= input;
+}
+
 std::shared_ptr<RankRun> Staging::BeginOnRank(
-    uint32_t communicator, const std::vector<Operation*>& operations) {
+    const RankPart& part, const std::vector<Operation*>& operations) {
   if (own_ == nullptr) return nullptr;
   std::vector<RankTensor> tensors;
   for (const Operation* const op : operations) {
     if (op->staged == nullptr) return nullptr;
     const Tensor& tensor = TensorOf(*op);
     if (tensor.events == nullptr) return nullptr;
-    tensors.push_back({op, tensor.shared, tensor.output, tensor.events});
+    tensors.push_back({op, tensor.shared, tensor.OwnResult(), tensor.events});
   }
-  std::shared_ptr<RankGpuRun> run = own_->Begin(communicator, tensors);
-  for (const Operation* const op : operations) TensorOf(*op).run = run;
+  std::shared_ptr<RankGpuRun> run = own_->Begin(part, tensors);
+  for (const Operation* const op : operations) {
+    TensorOf(*op).resources.run = run;
+  }
   return run;
 }
 
 // A stream never waits for NCCL's if the caller does: an abort that hangs would
 // leave it stuck.
-Status Staging::AwaitRun(const cuda::Gpu& device, const Tensor& tensor,
-                         cuda::CUstream stream, CopyOutReturns returns) const {
+Status Staging::AwaitRun(const Operation& op, cuda::CUstream stream,
+                         CopyOutReturns returns) const {
+  const Tensor& tensor = TensorOf(op);
+  const cuda::Gpu& device = *tensor.resources.device;
+  RankGpuRun& run = *tensor.resources.run;
   RankRun::State state = RankRun::State::kWaiting;
-  const bool failed = !tensor.run->Poll(&state).ok();
+  const bool failed = !run.Poll(&state).ok();
   if (returns == CopyOutReturns::kWhenDone || failed) {
-    return AwaitEnd(*tensor.run);
+    const Status s = AwaitEnd(run);
+    return s.ok() ? s : op.Explain(s);
   }
-  if (Status s = communicator_->EpochStatus(); !s.ok()) return s;
-  return device.Check(
-      driver_.cuStreamWaitEvent(stream, tensor.events->ran(), 0),
-      "cuStreamWaitEvent");
+  const cuda::CurrentGpu current(device);
+  Status s = communicator_->EpochStatus();
+  if (s.ok()) s = CheckStream(device, stream);
+  if (s.ok()) {
+    s = device.Check(driver_.cuStreamWaitEvent(stream, tensor.events->ran(), 0),
+                     "cuStreamWaitEvent");
+  }
+  return s.ok() ? s : op.Explain(s);
 }
 
 // As a wait for an operation: a signal ends it, and so does the end of the

@@ -35,13 +35,18 @@ class Staging::Tensor : public StagedTensor {
     return staging_->BringToHost(operation, this, done);
   }
   void ResultOnGpu(uint64_t offset) override {
-    result = events != nullptr ? output : shared + offset;
+    result = events != nullptr ? OwnResult() : shared + offset;
   }
   std::shared_ptr<RankRun> BeginOnRank(
-      uint32_t communicator,
+      const RankPart& part,
       const std::vector<Operation*>& operations) override {
-    return staging_->BeginOnRank(communicator, operations);
+    return staging_->BeginOnRank(part, operations);
   }
+  // Where this rank's NCCL writes.
+  cuda::CUdeviceptr OwnResult() const {
+    return resources.result.address != 0 ? resources.result.address : output;
+  }
+  bool on_gpu() const { return shared != 0 || events != nullptr; }
 
   std::string key;  // allgather, alltoall: of GatheredSizes
   uint64_t input_bytes = 0;
@@ -51,10 +56,9 @@ class Staging::Tensor : public StagedTensor {
   // resources.shared; 0: nowhere.
   cuda::CUdeviceptr shared = 0;
   cuda::CUdeviceptr result = 0;  // there; 0: the result is not there
-  // This rank calls NCCL itself: then `shared` is the user's input, and
-  // `result` the output.
+  // This rank calls NCCL itself: then `shared` is the user's input (0: there is
+  // none), and `result` the output, or resources.result.
   std::shared_ptr<RankEvents> events;
-  std::shared_ptr<RankGpuRun> run;
   std::atomic<uint32_t> looks{0};  // at the word
   std::atomic<bool> input_settled{false};
 

@@ -64,7 +64,10 @@ Status AllocateUserGpuMemory(const std::shared_ptr<Staging>& staging, int gpu,
   if (Status s = staging->OpenGpu(gpu, &device); !s.ok()) return s;
   bytes = std::max<uint64_t>(bytes, 1);
   staging->Reclaim();
-  const CUdeviceptr address = staging->pools()->shared.Allocate(*device, bytes);
+  const CUdeviceptr address =
+      staging->SharesMemory()
+          ? staging->pools()->shared.Allocate(*device, bytes)
+          : 0;
   if (address == 0) {
     return Status(
         Code::kResourceExhausted,
@@ -72,7 +75,7 @@ Status AllocateUserGpuMemory(const std::shared_ptr<Staging>& staging, int gpu,
             device->name() +
             ") can be shared with this node's executor: either there is no "
             "room (MAYPOLE_GPU_MEMORY_BYTES limits it), or this GPU's memory "
-            "cannot be shared (an earlier line of this process says why)");
+            "is not shared (an earlier line of this process says why)");
   }
   owner.store(getpid());
   Registry& r = registry();

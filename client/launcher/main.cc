@@ -95,17 +95,23 @@ int Run(const std::vector<std::string>& args) {
   if (!status.ok()) return Refuse(status, maypole::kUsageError);
   if (options.answer) return maypole::PrintAnswer(*options.answer);
   if (options.check_build) {
-    return maypole::PrintAnswer(launcher::DescribeBuild());
+    std::string missing;
+    const int status = maypole::PrintAnswer(launcher::DescribeBuild(&missing));
+    if (status != 0 || missing.empty()) return status;
+    return Refuse(Status(maypole::Code::kNotFound, missing), 1);
   }
   if (options.node_of_job) return launcher::RunNodeOfJob();
   if (!options.service_directory.empty()) {
     return launcher::RunNodeService(options.service_directory);
   }
+  // Ranks on all hosts start with our environment.
+  for (const auto& [name, value] : options.environment) {
+    setenv(name.c_str(), value.c_str(), 1);
+  }
   status = maypole::ReadFusionThreshold(getenv, &options.fusion_threshold);
   if (status.ok()) status = CheckFiles(options);
   if (!status.ok()) return Refuse(status, maypole::kUsageError);
   if (!options.gpu_site.empty()) {
-    // Ranks on all hosts start with our environment.
     setenv(maypole::kGpuSiteVariable, options.gpu_site.c_str(), 1);
   }
   return RunJob(options);
@@ -113,6 +119,12 @@ int Run(const std::vector<std::string>& args) {
 
 }  // namespace
 
+// Under the name horovodrun, scripts that import horovod find Maypole.
 int main(int argc, char** argv) {
-  return Run(std::vector<std::string>(argv + 1, argv + argc));
+  std::vector<std::string> args(argv + 1, argv + argc);
+  const std::string name = argc > 0 ? argv[0] : "";
+  if (name.substr(name.rfind('/') + 1) == "horovodrun") {
+    args.insert(args.begin(), "--horovod-shim");
+  }
+  return Run(args);
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <set>
 #include <utility>
 
 #include "client/session/stall_notice.h"
@@ -112,12 +113,30 @@ int BoardCommunicator::NoteGpu(std::string_view uuid) {
   return -1;
 }
 
+Communicator::GpuUse BoardCommunicator::UseOfGpus() const {
+  std::set<uint64_t> gpus;
+  bool unknown = false;
+  for (uint32_t i = 0; i < board_->config().local_size; ++i) {
+    const uint64_t gpu = board_->rank(i).gpu.load(std::memory_order_relaxed);
+    if (gpu == 0) {
+      unknown = true;
+    } else if (!gpus.insert(gpu).second) {
+      return GpuUse::kShared;
+    }
+  }
+  return unknown ? GpuUse::kUnknown : GpuUse::kOwn;
+}
+
+bool BoardCommunicator::executors_have_nccl() const {
+  return board_->config().gpu_communicators != 0;
+}
+
 // Without communicators, only GPUs of one node that all its ranks share can. A
 // rank that has not used a GPU yet may still use another one.
 bool BoardCommunicator::MayRunOnGpus(const ProcessSet& set, Kind kind,
                                      DType dtype, std::string_view uuid) const {
   if (set.size() == 1) return false;
-  if (board_->config().gpu_communicators != 0) {
+  if (executors_have_nccl()) {
     return !Reduces(kind) || HasNcclType(dtype);
   }
   if (set.negotiated()) return false;
@@ -260,7 +279,7 @@ void BoardCommunicator::Leave() {
   core_.FailAll(Status(Code::kAborted,
                        "this rank has left the job (shutdown) with the "
                        "operation pending"));
-  session_->SayGoodbye(pending, options_.elastic);
+  session_->SayGoodbye(pending, options_.elastic && returns_.load());
   session_->Close();
 }
 

@@ -63,6 +63,7 @@ class BoardCommunicator : public Communicator, private RankShell {
   }
   void Progress(const Operation& operation) override;
   Status Await(const Operation& operation, int timeout_ms) override;
+  void AnnounceReturn() override { returns_.store(true); }
   void Leave() override;
   bool homogeneous() const override { return homogeneous_; }
   // The options given to Join(), with this rank's places in the epoch.
@@ -72,6 +73,8 @@ class BoardCommunicator : public Communicator, private RankShell {
   }
   std::shared_ptr<Arena> arena() const override { return arena_; }
   int NoteGpu(std::string_view uuid) override;
+  GpuUse UseOfGpus() const override;
+  bool executors_have_nccl() const override;
   bool MayRunOnGpus(const ProcessSet& set, Kind kind, DType dtype,
                     std::string_view uuid) const override;
   void Wake() override { WakeThreads(); }
@@ -162,6 +165,7 @@ class BoardCommunicator : public Communicator, private RankShell {
   bool closed_ = false;  // this rank has left; the engine's operations are gone
   uint32_t drives_ = 0;
 
+  std::atomic<bool> returns_{false};
   std::mutex left_mutex_;
   bool left_ = false;
 

@@ -57,6 +57,13 @@ class Communicator {
     return -1;
   }
 
+  // Whether each rank of this node uses a GPU of its own; kUnknown while none is
+  // shared, but not all ranks have called NoteGpu().
+  enum class GpuUse { kUnknown, kOwn, kShared };
+  virtual GpuUse UseOfGpus() const { return GpuUse::kUnknown; }
+  // The executors of the job can connect GPUs.
+  virtual bool executors_have_nccl() const { return false; }
+
   // False if such an operation of this set will not run on GPUs, so that a copy
   // to shared GPU memory would be for nothing. `uuid` is that of this rank's
   // GPU.
@@ -107,6 +114,9 @@ class Communicator {
   // (client/engine/eager.h).
   virtual uint64_t eager_bytes() const { return 0; }
 
+  // In an elastic job: Leave() will say that this process joins the next epoch,
+  // so that the others wait for it.
+  virtual void AnnounceReturn() {}
   // Leaves the job. Pending operations end with an error; Start() fails from
   // now on.
   virtual void Leave() = 0;

@@ -32,6 +32,7 @@ struct OptionValue {
   bool file = false;                 // completion offers files
   bool number = false;               // "-np4" means "-np 4"
   bool optional = false;             // "--agent" is allowed without "=SOCKET"
+  int words = 1;                     // 2: "--range 1 9" means "--range=1,9"
   // Returns false, and stores nothing, if the text is not what is expected.
   std::function<bool(const std::string& text)> store;
 

@@ -173,6 +173,10 @@ void Respeller::ReadOption(const std::vector<std::string>& args, size_t* i,
       return Fail(name + ": expected " + takes.expected + "; see --help");
     }
     value = args[++*i];
+    const bool whole = value.find(',') != value.npos;
+    for (int n = 1; n < takes.words && !whole && *i + 1 < args.size(); ++n) {
+      value += "," + args[++*i];
+    }
   }
   if (!word.option->command.empty()) of_commands_.push_back(word);
   if (name == kFlagFile) return ReadFlagFiles(value, depth + 1);

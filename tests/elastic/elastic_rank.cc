@@ -6,7 +6,7 @@
 //   join: joined PID EPOCH RANK SIZE LOCAL_RANK LOCAL_SIZE NODE NODES
 //   sum NAME VALUE: sum RESULT
 //   wanted: wanted RANKS (ranks that want to join or to leave)
-//   leave: left
+//   leave: left (announcing that it will join again)
 //
 // or "failed CODE TEXT".
 #include <unistd.h>
@@ -72,6 +72,7 @@ class Rank {
     } else if (what == "wanted") {
       std::cout << "wanted " << client_->change_wanted() << std::endl;
     } else if (what == "leave") {
+      client_->LeaveToReturn();
       client_.reset();
       std::cout << "left" << std::endl;
     } else {

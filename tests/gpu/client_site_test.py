@@ -61,6 +61,20 @@ class ClientSiteTest(unittest.TestCase):
                                   env={"MAYPOLE_ENABLE_ASYNC_COMPLETION": "1"})
             self.assertGreater(on_gpu, RANKS * ROUNDS / 2)
 
+    def test_auto_is_client_where_each_rank_has_a_gpu(self):
+        for nodes in (1, 2):
+            with several([ROUNDS, 1], nodes, site="auto") as job:
+                job.check_ok()
+                # Not before all ranks know which GPUs the others use.
+                self.assertGreater(sum(record["on_gpu"] for record in job.records()), RANKS)
+                self.assertEqual(job.stderr().count("run at site client, by NCCL in this process: each rank"), 1)
+
+    def test_auto_is_agent_where_ranks_share_a_gpu(self):
+        with several([ROUNDS, 1], 1, site="auto", gpus=1) as job:
+            job.check_ok()
+            self.assertGreater(sum(record["on_gpu"] for record in job.records()), RANKS)
+            self.assertIn("run at site agent, in the executor of the node: ranks of this node share a GPU", job.stderr())
+
     def test_ranks_that_share_a_gpu_use_the_host(self):
         _, on_gpu = self.play(1, 4, gpus=1)
         self.assertEqual(on_gpu, 0)

@@ -49,10 +49,19 @@ class KindsTest(unittest.TestCase):
                                 env={"MAYPOLE_FAKE_NCCL": "seed=%d" % seed})
             self.check_on_gpu(records, lambda name: name == "reducescatter.int16")
 
+    def test_nccl_in_the_ranks(self):
+        for nodes in (1, 2):
+            for seed in (0, 1, 2):
+                records = self.play(4, 1, nodes=nodes, seed=seed, fake="seed=%d" % seed, nccl=FAKE_NCCL,
+                                    env={"MAYPOLE_FAKE_NCCL": "seed=%d" % seed, "MAYPOLE_GPU_SITE": "client"})
+                self.check_on_gpu(records, lambda name: name == "reducescatter.int16")
+
     def test_results_are_the_same_where_memory_is_short(self):
-        records = self.play(4, 1, nodes=2, env={"MAYPOLE_GPU_MEMORY_BYTES": "%d" % (2 << 20)}, nccl=FAKE_NCCL)
-        counts = [count for rounds in records for ran in rounds for count in ran.values()]
-        self.assertEqual(set(counts), {0, 1})
+        for site in ("agent", "client"):
+            records = self.play(4, 1, nodes=2, nccl=FAKE_NCCL,
+                                env={"MAYPOLE_GPU_MEMORY_BYTES": "%d" % (2 << 20), "MAYPOLE_GPU_SITE": site})
+            counts = [count for rounds in records for ran in rounds for count in ran.values()]
+            self.assertEqual(set(counts), {0, 1})
 
 
 if __name__ == "__main__":

@@ -248,8 +248,8 @@ static void Errors(void) {
   Finish(handle);
   CHECK(x == kRanks);
 
-  o = Operation(MAYPOLE_ALLREDUCE, MAYPOLE_INT32, "unequal",
-                rank == 3 ? 0 : 1, &x, &x);
+  o = Operation(MAYPOLE_ALLREDUCE, MAYPOLE_INT32, "unequal", rank == 3 ? 0 : 1,
+                &x, &x);
   handle = Submit(&o);
   CHECK(maypole_wait(handle, -1) == MAYPOLE_FAILED_PRECONDITION);
   CHECK(Contains(maypole_last_error(), "unequal") &&
@@ -306,6 +306,7 @@ static void Memory(void) {
 
 int main(void) {
   CHECK(maypole_is_initialized() == 0 && maypole_rank() == -1);
+  CHECK(maypole_change_wanted() == -1 && maypole_leave_epoch() == MAYPOLE_OK);
   int64_t handle = 0;
   CHECK(maypole_process_set_remove(1, &handle) == MAYPOLE_FAILED_PRECONDITION);
   CHECK(maypole_init() == MAYPOLE_OK && maypole_init() == MAYPOLE_OK);
@@ -315,6 +316,7 @@ int main(void) {
   CHECK(maypole_cross_rank() * maypole_local_size() + maypole_local_rank() ==
         rank);
   CHECK(maypole_is_homogeneous() == 1 && maypole_is_initialized() == 1);
+  CHECK(maypole_change_wanted() == 0);  // the job is not elastic
   CHECK(strlen(maypole_version()) > 0);
   Allreduce();
   Group();

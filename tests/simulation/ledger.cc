@@ -17,6 +17,7 @@ constexpr int64_t kBlameFor = 40 * kSecond;
 std::vector<std::byte> ResultMemory(const Record& r) {
   if (Gathers(r.planned->kind())) {
     const std::byte* p = r.operation->gathered.get();
+    if (p == nullptr) return {};  // the size may be known
     return {p, p + r.operation->gathered_bytes};
   }
   return r.operation->in_place() ? r.input : r.output;
@@ -73,15 +74,16 @@ std::string Ledger::Who(const EpochRecord& epoch, const Record& r) const {
 // --- When an operation ends --------------------------------------------------
 
 void Ledger::OnEnd(EpochRecord* epoch, Record* r) {
-  stage_->Trace(
-      "rank ", r->rank, ": ", r->planned->Text(), " ends: ",
-      r->operation->status.ok() ? "well" : r->operation->status.message());
+  const Status& of_operation = r->operation->status;
+  const Status& status = of_operation.ok() ? r->fetched : of_operation;
+  stage_->Trace("rank ", r->rank, ": ", r->planned->Text(),
+                " ends: ", status.ok() ? "well" : status.message());
   if (r->done()) {
     stage_->Found(Who(*epoch, *r), ": ends twice");
     return;
   }
   r->done_at = stage_->scheduler.now();
-  r->status = r->operation->status;
+  r->status = status;
   r->at_end = ResultMemory(*r);
   if (r->status.ok()) {
     ++stage_->counts.ended_well;
@@ -287,6 +289,12 @@ void Ledger::CompareOnNode(const EpochRecord& epoch, size_t op) {
                          other->status.code() == Code::kAborted;
     const bool both_fail = !r->status.ok() && !other->status.ok();
     if (aborted && both_fail) continue;
+    // A rank's own GPU has ended its part, but the epoch has ended for others.
+    const bool by_rank = (r->by_rank && r->status.ok()) ||
+                         (other->by_rank && other->status.ok());
+    const bool mismatch = r->status.code() == Code::kFailedPrecondition ||
+                          other->status.code() == Code::kFailedPrecondition;
+    if (by_rank && !mismatch) continue;
     if (r->status.code() != other->status.code()) {
       stage_->Found(Who(epoch, *r), ": ends with '", r->status.message(),
                     "' on this rank and with '", other->status.message(),

@@ -35,7 +35,9 @@ struct Record {
   int64_t submitted_at = 0;
   int64_t done_at = 0;  // 0: pending
   Status status;
-  bool left = false;  // the rank left with it pending
+  Status fetched;        // the result, if the operation has ended well
+  bool by_rank = false;  // executed by this rank's own GPU
+  bool left = false;     // the rank left with it pending
 
   bool done() const { return done_at != 0; }
 };

@@ -43,6 +43,8 @@ constexpr Counter kCounters[] = {
     {"operations without room there", &Counts::rooms_too_small},
     {"runs over several GPUs", &Counts::nccl_runs},
     {"runs of ranks that call NCCL", &Counts::runs_of_ranks},
+    {"operations gathered by them", &Counts::gathered_by_ranks},
+    {"failures of their NCCL", &Counts::nccl_failures},
     {"inputs brought from a GPU", &Counts::brought_to_host},
 };
 

@@ -49,6 +49,8 @@ struct Counts {
   uint64_t rooms_too_small = 0;  // of operations within a node
   uint64_t nccl_runs = 0;        // over several GPUs
   uint64_t runs_of_ranks = 0;    // that call NCCL themselves
+  uint64_t gathered_by_ranks = 0;
+  uint64_t nccl_failures = 0;    // in a run of ranks that is on the stream
   uint64_t brought_to_host = 0;  // inputs on a GPU
 };
 

@@ -128,7 +128,9 @@ class HostsTest(unittest.TestCase):
     def test_check_build(self):
         job = self.net.start(["--check-build"], ssh=False)
         self.assertEqual(job.wait(), 0)
-        self.assertIn("    [X] PyTorch\n", job.stdout())
+        self.assertRegex(job.stdout(), r"\n    \[X\] PyTorch \S+ \(of /\S*python3\)\n")
+        for row in ("TensorFlow", "MXNet", "MPI", "DDL", "CCL"):
+            self.assertRegex(job.stdout(), r"\n    \[ \] %s\b" % row)
         self.assertRegex(job.stdout(), r"\[X\] maypole-worker \(several ranks\): /")
 
 

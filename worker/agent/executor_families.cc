@@ -142,6 +142,15 @@ void AddGpus(const Families::Labels& job, const StatsPage& page,
     all->Counter("maypole_gpu_operation_seconds_total",
                  "Time from the start of these operations until their end.",
                  labels, Seconds(gpu.operation_ns));
+    all->Counter("maypole_gpu_wait_seconds_total",
+                 "Time that runs of operations on the GPU waited for a "
+                 "communicator, or for other runs, before they began.",
+                 labels, Seconds(gpu.wait_ns));
+    all->Counter(
+        "maypole_gpu_nccl_seconds_total",
+        "Time that NCCL took for runs on the GPU, with their waits for "
+        "other GPUs.",
+        labels, Seconds(gpu.nccl_ns));
   }
 }
 

@@ -70,6 +70,8 @@ TEST(WorkerMetrics, EachJobHasItsOwnValues) {
   (*a)->gpus[0].memory_bytes = 4096;
   (*a)->gpus[0].operations = 2;
   (*a)->gpus[0].operation_ns = 500'000'000;
+  (*a)->gpus[0].wait_ns = 125'000'000;
+  (*a)->gpus[0].nccl_ns = 250'000'000;
   auto v = Scrape(metrics);
   const auto at = [&](const std::string& name) {
     EXPECT_TRUE(v.contains(name)) << name;
@@ -104,6 +106,8 @@ TEST(WorkerMetrics, EachJobHasItsOwnValues) {
   EXPECT_EQ(at("maypole_gpu_memory_bytes" + gpu), 4096);
   EXPECT_EQ(at("maypole_gpu_operations_total" + gpu), 2);
   EXPECT_EQ(at("maypole_gpu_operation_seconds_total" + gpu), 0.5);
+  EXPECT_EQ(at("maypole_gpu_wait_seconds_total" + gpu), 0.125);
+  EXPECT_EQ(at("maypole_gpu_nccl_seconds_total" + gpu), 0.25);
   EXPECT_GT(at("maypole_executor_memory_bytes{job=\"a\",uid=\"7\"}"), 1e6);
   EXPECT_EQ(v.count("maypole_executor_memory_bytes{job=\"b\",uid=\"8\"}"), 0u);
   EXPECT_EQ(at("maypole_executors"), 2);

@@ -24,6 +24,7 @@ void ExecutorLogic::MakeGpus() {
   callbacks.on_ended = [this, post](const GpuRun& run, Status s) {
     post([this, run, s] {
       EndGpuRun();
+      observer_->OnGpuRunEnded(run);
       core_.OnGpuRunEnded(run, ToAbsl(s));
     });
   };

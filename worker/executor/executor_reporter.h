@@ -50,6 +50,7 @@ class ExecutorReporter : public ExecutorObserver {
   void OnOperationFailed(const FailSlot& fail,
                          const std::string& name) override;
   void OnRunDone(const RunSpec& run) override;
+  void OnGpuRunEnded(const GpuRun& run) override { gpu_use_.OnRunEnded(run); }
 
  private:
   const std::string job_;

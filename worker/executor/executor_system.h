@@ -193,6 +193,7 @@ class ExecutorObserver {
   }
   // From any thread: all chunks of the run have been exchanged.
   virtual void OnRunDone(const RunSpec&) {}
+  virtual void OnGpuRunEnded(const GpuRun&) {}
 };
 
 }  // namespace maypole::worker

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <numeric>
+#include <set>
 #include <utility>
 #include <variant>
 
@@ -104,6 +105,25 @@ void GpuUse::Commit(const CommitSlot& a, int64_t now_ns) {
                    static_cast<uint64_t>(now_ns - o.begun_ns));
   }
   operations_.erase(it);
+}
+
+void GpuUse::OnRunEnded(const GpuRun& run) {
+  const GpuRunTimes& t = run.times;
+  std::set<GpuStats*> on;
+  for (const GpuOperation& o : run.operations) {
+    for (const GpuTensor& tensor : o.tensors) {
+      const auto gpu = gpus_.find(tensor.gpu);
+      if (gpu != gpus_.end()) on.insert(gpu->second);
+    }
+  }
+  for (GpuStats* const gpu : on) {
+    if (t.begun > 0) {
+      StatsPage::Add(gpu->wait_ns, static_cast<uint64_t>(t.begun - t.ordered));
+    }
+    if (t.launched > 0 && t.ended > 0) {
+      StatsPage::Add(gpu->nccl_ns, static_cast<uint64_t>(t.ended - t.launched));
+    }
+  }
 }
 
 // Null if the job has used more GPUs than the page has room for.

@@ -2,11 +2,12 @@
 //
 // Purpose: follows the core's actions: memory that is opened (OpenGpuMemory,
 // then the reply to the rank) and closed, operations that begin (RunOnGpus)
-// and succeed (CommitSlot, or IssueRun with their sizes). So neither
-// ExecutorLogic nor the GPUs' thread has to report anything.
+// and succeed (CommitSlot, or IssueRun with their sizes); and the times of runs
+// (GpuRunTimes).
 //
 //   GpuUse use(&*stats);
 //   use.OnAction(action, NowNs());     // before each action is executed
+//   use.OnRunEnded(run);
 //   use.OnEpochOver();
 //
 // Thread contract: one thread.
@@ -31,6 +32,8 @@ class GpuUse {
   explicit GpuUse(StatsPage* page) : page_(*page) {}
 
   void OnAction(const Action& action, int64_t now_ns);
+  // The GPUs have ended the run, with or without an error.
+  void OnRunEnded(const GpuRun& run);
   // All memories of the epoch are closed.
   void OnEpochOver();
 

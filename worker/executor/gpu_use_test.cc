@@ -46,6 +46,29 @@ class GpuUseTest : public testing::Test {
   GpuUse use_;
 };
 
+TEST_F(GpuUseTest, TimesOfRunsCountOnceForEachOfTheirGpus) {
+  Ask(0, 4096, 7);
+  Answer(0, 3);
+  Ask(1, 4096, 8);
+  Answer(1, 4);
+  GpuRun run{.operations = {{.tensors = {{.gpu = 3}, {.gpu = 4}}},
+                            {.tensors = {{.gpu = 3}, {.gpu = 9}}}},
+             .times = {.ordered = 100, .begun = 130}};
+  use_.OnRunEnded(run);
+  EXPECT_EQ(gpu(0).wait_ns, 30u);
+  EXPECT_EQ(gpu(0).nccl_ns, 0u);
+  run.times.launched = 140;
+  run.times.ended = 190;
+  use_.OnRunEnded(run);
+  for (int i : {0, 1}) {
+    EXPECT_EQ(gpu(i).wait_ns, 60u);
+    EXPECT_EQ(gpu(i).nccl_ns, 50u);
+  }
+  run.times = {.ordered = 100};  // it was refused
+  use_.OnRunEnded(run);
+  EXPECT_EQ(gpu(0).wait_ns, 60u);
+}
+
 TEST_F(GpuUseTest, MemoryIsHeldFromTheAnswerUntilTheRankLeaves) {
   Ask(0, 4096, 7);
   EXPECT_EQ(page_->gpu_count, 0u);

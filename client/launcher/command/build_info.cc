@@ -1,5 +1,10 @@
 #include "client/launcher/command/build_info.h"
 
+#include <stdlib.h>
+
+#include <utility>
+
+#include "client/launcher/command/frameworks.h"
 #include "client/launcher/command/gpu_info.h"
 #include "client/launcher/command/options.h"
 #include "client/launcher/hosts/ssh.h"
@@ -21,27 +26,84 @@ std::string Program(const Status& status, const std::string& name,
                                "): " + (status.ok() ? path : status.message()));
 }
 
+struct Framework {
+  const char* module;
+  const char* name;
+  bool supported;
+};
+constexpr Framework kFrameworks[] = {{"tensorflow", "TensorFlow", false},
+                                     {"torch", "PyTorch", true},
+                                     {"mxnet", "MXNet", false},
+                                     {"keras", "Keras", false},
+                                     {"jax", "JAX", false}};
+
+std::string DescribeFrameworks(const Frameworks& found) {
+  std::string lines;
+  for (const Framework& f : kFrameworks) {
+    const auto it = found.versions.find(f.module);
+    const bool there = it != found.versions.end();
+    const std::string name =
+        f.name + (there ? " " + it->second : std::string());
+    if (f.supported && !there) {
+      lines += Line(false,
+                    name + (found.python.empty()
+                                ? " (there is no python3 on PATH)"
+                                : " (" + found.python + " does not find it)"));
+    } else if (f.supported) {
+      lines += Line(true, name + " (of " + found.python + ")");
+    } else {
+      lines += Line(false, name + " (not supported yet)");
+    }
+  }
+  return lines;
+}
+
+// What Horovod's installation would refuse, as this build can be asked only
+// now.
+std::string Missing(const Frameworks& found) {
+  const std::pair<const char*, bool> wanted[] = {
+      {"HOROVOD_WITH_TENSORFLOW", false},
+      {"HOROVOD_WITH_PYTORCH", found.versions.contains("torch")},
+      {"HOROVOD_WITH_MXNET", false},
+      {"HOROVOD_WITH_MPI", false},
+      {"HOROVOD_WITH_GLOO", true}};
+  std::string names;
+  for (const auto& [name, there] : wanted) {
+    const char* const value = getenv(name);
+    if (there || value == nullptr || std::string(value) != "1") continue;
+    names += (names.empty() ? "" : ", ") + std::string(name);
+  }
+  return names.empty() ? "" : names + ": it is not there, see above";
+}
+
 }  // namespace
 
-std::string DescribeBuild() {
+std::string DescribeBuild(std::string* missing) {
   std::string coordinator, worker, ssh;
   Status coordinator_status = FindDaemon(kCoordinatorProgram, &coordinator);
   Status worker_status = FindDaemon(kWorkerProgram, &worker);
   const GpuFacts gpus = FindGpuFacts();
   Status ssh_status = FindProgram(kSshProgram, &ssh);
+  const Frameworks frameworks = FindFrameworks();
+  *missing = Missing(frameworks);
   return std::string("Maypole v") + kVersion + " (protocol " +
          std::to_string(kProtocolVersion) + "):\n\nAvailable Frameworks:\n" +
-         Line(false, "TensorFlow") + Line(true, "PyTorch") +
-         Line(false, "MXNet") + "\nAvailable Controllers:\n" +
+         DescribeFrameworks(frameworks) + "\nAvailable Controllers:\n" +
          Program(coordinator_status, kCoordinatorProgram, coordinator,
                  "several ranks") +
          Program(worker_status, kWorkerProgram, worker, "several ranks") +
          Program(ssh_status, kSshProgram, ssh, "other hosts") +
-         Line(false, "MPI") + "\nAvailable Tensor Operations:\n" +
+         Line(false,
+              "MPI (not needed; mpirun may start the ranks: docs/start.md)") +
+         Line(true, "Gloo (Horovod's name for: without MPI)") +
+         "\nAvailable Tensor Operations:\n" +
          Line(true, "shared memory (on a node)") +
          Line(true, "Gloo (between nodes)") +
          Line(gpus.driver.ok() && !UsableNccl(gpus).empty(), "NCCL") +
-         Line(false, "MPI") + DescribeGpus(gpus);
+         Line(false, "DDL (IBM's; NCCL is used)") +
+         Line(false, "CCL (Intel's; shared memory and Gloo are used)") +
+         Line(false, "MPI (shared memory and Gloo are used)") +
+         DescribeGpus(gpus);
 }
 
 }  // namespace maypole::launcher

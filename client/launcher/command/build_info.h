@@ -1,6 +1,7 @@
 // The text that maypolerun --check-build prints.
 //
-// Thread contract: a function; it searches for the daemons and ssh.
+// Thread contract: a function; it searches for the daemons, ssh, python3 and
+// its frameworks.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_COMMAND_BUILD_INFO_H_
 #define MAYPOLE_CLIENT_LAUNCHER_COMMAND_BUILD_INFO_H_
 
@@ -8,8 +9,9 @@
 
 namespace maypole::launcher {
 
-// One line per feature, in the format of horovodrun --check-build.
-std::string DescribeBuild();
+// One line per feature, in the format of horovodrun --check-build. *missing:
+// what HOROVOD_WITH_* wants and is not there, in one line; empty: nothing.
+std::string DescribeBuild(std::string* missing);
 
 }  // namespace maypole::launcher
 

@@ -1,34 +1,19 @@
 // FindGpuFacts(): what the system says.
-#include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <chrono>
 #include <cstdlib>
 #include <fstream>
-#include <thread>
 
 #include "client/launcher/command/gpu_info.h"
-#include "client/launcher/process/process.h"
+#include "client/launcher/command/python.h"
 #include "common/gpu/driver.h"
 #include "common/gpu/gpu.h"
 #include "common/gpu/kernels/built.h"
 #include "common/gpu/nccl/nccl.h"
-#include "common/system/fd.h"
-#include "common/system/spawn.h"
 #include "common/wire/job_variables.h"
 
 namespace maypole::launcher {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr char kVersionFile[] = "/proc/driver/nvidia/version";
-constexpr std::chrono::seconds kPythonTimeout{10};
-constexpr size_t kMaxPath = 4096;
 // Prints where the package nvidia-nccl has its library; imports nothing of it.
 constexpr char kWhereIsNccl[] =
     "import importlib.util as u\n"
@@ -90,62 +75,11 @@ NcclFacts AskNccl(const std::string& path) {
   return facts;
 }
 
-// Waits until the child ends, which is killed at the deadline.
-int StatusOf(pid_t child, Clock::time_point deadline) {
-  int status = 0;
-  pid_t ended = 0;
-  while ((ended = waitpid(child, &status, WNOHANG)) == 0 &&
-         Clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  if (ended != 0) return status;
-  kill(child, SIGKILL);
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  return status;
-}
-
-// What a program prints, without an end of line. Empty if it takes too long.
-std::string OutputOf(SpawnOptions options) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return {};
-  const Fd read_end(ends[0]);
-  Fd write_end(ends[1]);
-  options.descriptors = {{.fd = kDevNull, .number = 0},
-                         {.fd = write_end.get(), .number = 1},
-                         {.fd = kDevNull, .number = 2}};
-  Child child;
-  if (!Spawn(options, &child).ok()) return {};
-  write_end.Reset();
-  std::string out;
-  Clock::time_point deadline = Clock::now() + kPythonTimeout;
-  for (bool ends_well = false; !ends_well;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-        deadline - Clock::now());
-    pollfd p{read_end.get(), POLLIN, 0};
-    char buffer[kMaxPath];
-    const bool ready =
-        left.count() > 0 && poll(&p, 1, static_cast<int>(left.count())) > 0;
-    const ssize_t n = ready ? read(read_end.get(), buffer, sizeof(buffer)) : -1;
-    if (n < 0 || out.size() + static_cast<size_t>(n) > kMaxPath) {
-      out.clear();
-      deadline = Clock::now();
-      break;
-    }
-    out.append(buffer, static_cast<size_t>(n));
-    ends_well = n == 0;
-  }
-  return StatusOf(child.pid, deadline) == 0 ? out : std::string();
-}
-
 NcclFacts AskPython() {
   NcclFacts none = {.status = Status(Code::kNotFound,
                                      "python3 on PATH has no package "
                                      "nvidia-nccl")};
-  std::string python;
-  if (!FindProgram("python3", &python).ok()) return none;
-  const std::string path = OutputOf(
-      {.program = python, .arguments = {"python3", "-c", kWhereIsNccl}});
+  const std::string path = OutputOfPython(kWhereIsNccl);
   return path.empty() ? none : AskNccl(path);
 }
 

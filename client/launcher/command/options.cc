@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "client/gpu/gpu_site.h"
+#include "client/launcher/command/elastic_options.h"
+#include "client/launcher/command/horovod_options.h"
 #include "client/launcher/command/usage.h"
 #include "client/launcher/hosts/placement.h"
 #include "client/launcher/hosts/ssh.h"
@@ -29,6 +31,8 @@ struct Given {
   std::vector<std::string> host_lists;  // one for each -H
   std::vector<std::string> host_files;  // one for each --hostfile
   std::vector<Host> hosts;              // from host_lists or host_files
+  ElasticGiven elastic;
+  HorovodGiven horovod;
 };
 
 void DefineRanks(Given* given, LauncherOptions* o, CommandLine* line) {
@@ -90,11 +94,12 @@ void DefineJob(Given* given, LauncherOptions* o, CommandLine* line) {
       {"--gpu-site"},
       TextValue(&o->gpu_site, "SITE")
           .WithDefault("$MAYPOLE_GPU_SITE, else auto"),
-      "where operations on CUDA tensors run: auto (in the executor of "
-      "the node, on memory that ranks share with it; copied through host "
-      "memory what it cannot do), agent (for now the same as auto), "
-      "client (NCCL in the ranks, one for each GPU), host (copied through "
-      "host memory); the ranks' MAYPOLE_GPU_SITE");
+      "where operations on CUDA tensors run: auto (client where each rank "
+      "of a node has a GPU of its own and NCCL can be used, else agent), "
+      "agent (in the executor of the node, on memory that ranks share with "
+      "it), client (NCCL in the ranks, one for each GPU), host (copied "
+      "through host memory, as what the others cannot do); the ranks' "
+      "MAYPOLE_GPU_SITE");
   line->Add({"--bind-gpus"}, SwitchValue(&o->bind_gpus),
             "each rank sees one GPU of its host only: CUDA_VISIBLE_DEVICES is "
             "set to the GPU with the number of the rank's local rank, modulo "
@@ -117,6 +122,9 @@ void DefineOutput(LauncherOptions* o, CommandLine* line) {
             "DIR/rank.N/stderr");
   line->Add({"--no-prefix"}, SwitchValue(&o->prefix, false),
             "print the lines of ranks without [rank]<stdout>:");
+  line->Add({"--prefix-output-with-timestamp", "-prefix-timestamp"},
+            SwitchValue(&o->timestamps),
+            "print the time before each line of ranks");
   line->Add({"--endpoints-file"}, FileValue(&o->endpoints_file),
             "write this machine's metrics endpoints to this file, one "
             "NAME=HOST:PORT per line (coordinator, node0, ...), and "
@@ -257,14 +265,29 @@ Status CheckGpuSite(const Surroundings& around, const LauncherOptions& o) {
   return ParseGpuSite(kGpuSiteVariable, text == nullptr ? "" : text, &site);
 }
 
+// Checks what elastic jobs and others have in common.
+Status CheckCommand(const LauncherOptions& o) {
+  if (!o.command.empty()) return Status();
+  return Invalid(
+      "say what to run after the options, for example: maypolerun -np " +
+      std::to_string(o.ranks) + " python3 train.py");
+}
+
 Status CheckTogether(const Given& given, LauncherOptions* o) {
+  if (IsElastic(given.elastic)) {
+    if (given.nodes > 0 || !o->networks.empty()) {
+      return Invalid(
+          "--nodes and --network-addresses are for jobs with fixed nodes, not "
+          "for elastic ones");
+    }
+    Status s = ChooseElastic(given.elastic, given.hosts, o);
+    if (s.ok()) s = CheckCommand(*o);
+    return s.ok() ? CheckCoordinator(*o) : s;
+  }
   Status status = ChooseHosts(given, o);
   if (!status.ok()) return status;
-  if (o->command.empty()) {
-    return Invalid(
-        "say what to run after the options, for example: maypolerun -np " +
-        std::to_string(o->ranks) + " python3 train.py");
-  }
+  status = CheckCommand(*o);
+  if (!status.ok()) return status;
   if (o->nodes > o->ranks) {
     return Invalid("--nodes " + std::to_string(o->nodes) +
                    " needs at least as many ranks, but -np is " +
@@ -299,6 +322,8 @@ Status ParseOptions(const std::vector<std::string>& args,
                     .command = &out->command,
                     .abbreviations = true});
   DefineRanks(&given, out, &line);
+  DefineElastic(&given.elastic, &line);
+  DefineHorovod(&given.horovod, &line);
   DefineJob(&given, out, &line);
   DefineOutput(out, &line);
   Status status = line.Parse(args, &out->answer);
@@ -319,6 +344,8 @@ Status ParseOptions(const std::vector<std::string>& args,
   if (!status.ok()) return status;
   status = ReadHosts(around, &given);
   if (status.ok()) status = ChooseStartTimeout(around, given, out);
+  if (status.ok()) status = FindShim(around, given.horovod, out);
+  if (status.ok()) ApplyHorovod(given.horovod, out);
   return status.ok() ? CheckTogether(given, out) : status;
 }
 

@@ -17,6 +17,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client/launcher/hosts/hosts.h"
@@ -31,8 +32,20 @@ inline constexpr int kMaxStartTimeout = 24 * 3600;  // seconds
 inline constexpr size_t kMaxJobName = kMaxJobBytes - 9;
 inline constexpr char kNodeServiceFlag[] = "--node-service";
 
+// A job whose ranks come and go.
+struct ElasticOptions {
+  int min_size = 0;
+  int max_size = 0;
+  std::vector<Host> hosts;       // with their slots; empty with a script
+  std::string discovery_script;  // prints the hosts; empty: they are fixed
+  int slots_per_host = 1;        // of hosts without a number of slots
+  int timeout_s = 600;           // how long there may be too few processes
+  int reset_limit = -1;          // changes of the processes; -1: any number
+  std::vector<int> cooldown_s = {1, 60};  // of a host that has failed
+};
+
 struct LauncherOptions {
-  int ranks = 0;
+  int ranks = 0;  // elastic: of the first start
   int nodes = 1;
   std::vector<Host> hosts;    // by node; empty: all ranks run on this machine
   std::string job_name;       // empty: the job's id is a random number only
@@ -42,6 +55,7 @@ struct LauncherOptions {
   int64_t fusion_threshold = -1;  // from the environment; -1: not set
   bool verbose = false;
   bool prefix = true;
+  bool timestamps = false;              // before the prefix
   std::string output_directory;         // empty: no output files
   std::string endpoints_file;           // empty: none
   std::vector<std::string> networks;    // one address per node, or empty
@@ -55,9 +69,18 @@ struct LauncherOptions {
   bool running_agents = false;  // use maypole-workers that run on the hosts
   std::string agent_socket;     // of those; empty: the default
 
-  std::string gpu_site;                  // for the ranks; empty: not given
-  bool bind_gpus = false;                // each rank sees one of its host's GPUs
+  std::string shim_directory;  // has Maypole's package `horovod`, which is what
+                               // ranks import by that name; empty: it is not
+  // Variables to set for the ranks, on all hosts.
+  std::vector<std::pair<std::string, std::string>> environment;
+
+  std::string gpu_site;    // for the ranks; empty: not given
+  bool bind_gpus = false;  // each rank sees one of its host's GPUs
   std::vector<std::string> agent_flags;  // for maypole-workers that we start
+  std::vector<std::string> coordinator_flags;  // for one that we start
+
+  // An elastic job has one node for each host, and neither nodes nor hosts.
+  std::optional<ElasticOptions> elastic;
 
   // Calls of maypolerun that run no job.
   std::optional<std::string> answer;  // text of --help and the like: print it

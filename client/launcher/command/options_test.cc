@@ -20,6 +20,7 @@ Status Parse(const Args& args, LauncherOptions* options,
            },
        .read_file =
            [](const std::string& path, std::string* out) {
+             if (path == "/m/horovod_shim/horovod/__init__.py") return Status();
              if (path != "hosts") return Status(Code::kNotFound, path + "?");
              *out = "vm7 slots=2\nb slots=2\nc slots=2\n";
              return Status();
@@ -67,6 +68,25 @@ TEST(OptionsTest, HorovodSpellingsOfTheNumberOfRanks) {
     EXPECT_EQ(o.ranks, 4) << args[0];
     EXPECT_EQ(o.command, Args{"train"}) << args[0];
   }
+}
+
+TEST(OptionsTest, TheShimIsBesideThePackageOrWhereTheUserSays) {
+  LauncherOptions o;
+  const Args args = {"-np", "2", "--horovod-shim", "x"};
+  for (const char* path : {"/m", "/other:/m", ":/other::/m:"}) {
+    EXPECT_TRUE(Parse(args, &o, {{"PYTHONPATH", path}}).ok()) << path;
+    EXPECT_EQ(o.shim_directory, "/m/horovod_shim") << path;
+    EXPECT_EQ(o.command, Args{"x"});
+  }
+  for (const char* path : {"", "/other", "/m2:"}) {
+    Status status = Parse(args, &o, {{"PYTHONPATH", path}});
+    EXPECT_EQ(status.message().find("--horovod-shim: no directory of"), 0u);
+  }
+  o = Parsed({"-np", "2", "--horovod-shim=/m/horovod_shim", "x"});
+  EXPECT_EQ(o.shim_directory, "/m/horovod_shim");
+  EXPECT_EQ(Refused({"-np", "2", "--horovod-shim=/n", "x"}),
+            "--horovod-shim=/n: no package horovod is in this directory");
+  EXPECT_EQ(Parsed({"-np", "2", "x"}).shim_directory, "");
 }
 
 TEST(OptionsTest, TheCommandKeepsItsOwnOptions) {
@@ -330,6 +350,105 @@ TEST(OptionsTest, WhatOtherHostsCannotDo) {
             std::string::npos);
   EXPECT_EQ(Refused({"-np", "1", "-p", "0", "x"}),
             "-p: expected an integer from 1 to 65535, got \"0\"");
+}
+
+// "2 1..4 vm7:4*": ranks of the first start, limits, slots of the hosts.
+std::string Elastic(const Args& args) {
+  LauncherOptions o;
+  if (Status s = Parse(args, &o); !s.ok()) return s.message();
+  if (!o.elastic) return "not elastic";
+  std::string text = std::to_string(o.ranks) + " " +
+                     std::to_string(o.elastic->min_size) + ".." +
+                     std::to_string(o.elastic->max_size);
+  for (const Host& h : o.elastic->hosts) {
+    text += " " + h.name + ":" + std::to_string(h.slots) + (h.here ? "*" : "");
+  }
+  return text;
+}
+
+TEST(OptionsTest, ElasticJobs) {
+  EXPECT_EQ(Elastic({"-np", "2", "x"}), "not elastic");
+  EXPECT_EQ(Elastic({"-np", "3", "--min-np", "2", "x"}), "3 2..3 localhost:3*");
+  EXPECT_EQ(Elastic({"--min-np", "2", "--max-np", "4", "x"}),
+            "2 2..4 localhost:4*");
+  EXPECT_EQ(Elastic({"-np", "2", "--max-np", "4", "-H", "a:2,b:1", "x"}),
+            "2 2..4 a:2 b:1");
+  EXPECT_EQ(Elastic({"--min-num-proc=2", "--hostfile=hosts", "x"}),
+            "2 2..6 vm7:2* b:2 c:2");
+  EXPECT_EQ(Elastic({"-np", "2", "--host-discovery-script", "d", "x"}),
+            "2 2.." + std::to_string(kMaxRanks));
+}
+
+TEST(OptionsTest, ElasticJobsThatCannotBe) {
+  EXPECT_EQ(Elastic({"-np", "3", "--min-np", "4", "x"}),
+            "--min-np 4, -np 3, --max-np 4 and the hosts' 4 slots must be in "
+            "ascending order (the last two may be in any)");
+  EXPECT_EQ(Elastic({"--min-np", "3", "-H", "a:2", "x"}),
+            "--min-np 3, -np 3, --max-np 2 and the hosts' 2 slots must be in "
+            "ascending order (the last two may be in any)");
+  EXPECT_EQ(Elastic({"--min-np", "1", "--nodes", "2", "x"}),
+            "--nodes and --network-addresses are for jobs with fixed nodes, "
+            "not for elastic ones");
+  EXPECT_EQ(Elastic({"--host-discovery-script", "d", "-H", "a:2", "x"}),
+            "give either --host-discovery-script or hosts (-H, --hostfile), "
+            "not both");
+  EXPECT_EQ(Elastic({"--min-np", "1"}),
+            "say what to run after the options, for example: maypolerun -np 1 "
+            "python3 train.py");
+}
+
+TEST(OptionsTest, CooldownTakesTwoWords) {
+  LauncherOptions o;
+  const Args job = {"--min-np", "1", "--blacklist-cooldown-range"};
+  for (const Args& range : {Args{"5", "90"}, Args{"5,90"}}) {
+    Args args = job;
+    args.insert(args.end(), range.begin(), range.end());
+    args.push_back("x");
+    ASSERT_TRUE(Parse(args, &o).ok());
+    EXPECT_EQ(o.elastic->cooldown_s, (std::vector<int>{5, 90}));
+    EXPECT_EQ(o.command, Args{"x"});
+  }
+  EXPECT_EQ(
+      Elastic({"--min-np=1", "--blacklist-cooldown-range", "9", "5", "x"}),
+      "--blacklist-cooldown-range: MIN is larger than MAX");
+  EXPECT_EQ(Elastic({"--min-np=1", "--blacklist-cooldown-range=7", "x"}),
+            "--blacklist-cooldown-range takes two numbers: MIN MAX");
+}
+
+TEST(OptionsTest, TranslatesOptionsOfHorovodrun) {
+  LauncherOptions o;
+  const Status s =
+      Parse({"-np", "2", "--fusion-threshold-mb", "32", "--no-stall-check",
+             "--stall-check-warning-time-seconds=7",
+             "--stall-check-shutdown-time-seconds=0",
+             "--gloo-timeout-seconds=20", "--log-level", "TRACE",
+             "--network-interface", "e0", "--network-interface", "e1", "x"},
+            &o);
+  ASSERT_TRUE(s.ok()) << s.message();
+  using Variables = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(o.environment,
+            (Variables{{"MAYPOLE_FUSION_THRESHOLD", "33554432"},
+                       {"MAYPOLE_STALL_CHECK_DISABLE", "1"},
+                       {"MAYPOLE_STALL_CHECK_TIME_SECONDS", "7"},
+                       {"MAYPOLE_STALL_SHUTDOWN_TIME_SECONDS", "0"}}));
+  EXPECT_EQ(o.agent_flags,
+            (Args{"--network_timeout=20s", "--log_level=debug"}));
+  EXPECT_EQ(o.coordinator_flags, Args{"--log_level=debug"});
+  EXPECT_EQ(o.interfaces, (Args{"e0", "e1"}));
+}
+
+TEST(OptionsTest, AcceptsOptionsOfHorovodrunWithoutEffect) {
+  LauncherOptions o;
+  const Status s =
+      Parse({"-np", "2", "--gloo", "--disable-cache", "--cycle-time-ms", "3.5",
+             "--cache-capacity=0", "--autotune", "--autotune-log-file", "f",
+             "--no-hierarchical-allreduce", "--mpi-args=-x A", "--tcp",
+             "--log-hide-timestamp", "--thread-affinity", "0,1", "x"},
+            &o);
+  ASSERT_TRUE(s.ok()) << s.message();
+  EXPECT_EQ(o.command, Args{"x"});
+  EXPECT_TRUE(o.environment.empty());
+  EXPECT_TRUE(o.agent_flags.empty());
 }
 
 }  // namespace

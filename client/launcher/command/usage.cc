@@ -16,6 +16,7 @@ Examples:
   maypolerun -np 4 python3 train.py
   maypolerun -np 4 --nodes 2 python3 train.py --epochs 3
   maypolerun -np 4 -H h1:2,h2:2 python3 train.py
+  maypolerun -np 4 --min-np 2 --max-np 8 -H h1:4,h2:4 python3 train.py
   maypolerun -np 2 --coordinator 10.0.0.1:4000 --secret-file s ./train
 )";
 
@@ -36,7 +37,15 @@ Environment of a rank: MAYPOLE_RANK, MAYPOLE_SIZE, MAYPOLE_LOCAL_RANK,
 MAYPOLE_LOCAL_SIZE, MAYPOLE_CROSS_RANK (the node's number), MAYPOLE_CROSS_SIZE,
 and what the library needs (MAYPOLE_JOB, MAYPOLE_TOKEN, MAYPOLE_AGENT,
 MAYPOLE_NODE, MAYPOLE_START_TIMEOUT). PYTHONUNBUFFERED is set to 1 if it is not
-set, and OMP_NUM_THREADS to the cores each rank may use.
+set, and OMP_NUM_THREADS to the cores each rank may use. With --horovod-shim:
+HOROVOD_RANK, HOROVOD_SIZE, HOROVOD_LOCAL_RANK, HOROVOD_LOCAL_SIZE,
+HOROVOD_CROSS_RANK, HOROVOD_CROSS_SIZE and HOROVOD_HOSTNAME, too.
+
+Elastic jobs (--min-np, --max-np or --host-discovery-script): a process that
+dies is replaced, hosts come and go, and the others keep their processes. The
+ranks are those of maypole.torch.elastic; the number before a line of output is
+that of the process. Their environment has MAYPOLE_ELASTIC, MAYPOLE_MIN_SIZE and
+MAYPOLE_MAX_SIZE instead of rank and size.
 
 Environment of maypolerun: MAYPOLE_FUSION_THRESHOLD (or
 HOROVOD_FUSION_THRESHOLD): how many bytes of operations between nodes may be

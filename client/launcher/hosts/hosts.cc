@@ -57,13 +57,13 @@ void SplitHost(std::string_view entry, std::string_view* name,
 
 // where: "-H" or "hostfile:3", for messages.
 Status Add(const std::string& where, std::string_view name,
-           std::string_view slots, const IsHere& is_here,
+           std::string_view slots, int default_slots, const IsHere& is_here,
            std::vector<Host>* out) {
   if (!IsName(name)) {
     return Invalid(where + ": " + Quoted(name) +
                    " is not a hostname; give hosts as HOST:SLOTS");
   }
-  int count = 1;
+  int count = default_slots;
   if (!slots.empty()) {
     if (!ParseNumber(slots, 1, kMaxRanks, &count)) {
       return Invalid(where + ": the slots of " + std::string(name) +
@@ -92,12 +92,13 @@ Status Add(const std::string& where, std::string_view name,
 
 // "h1 slots=2", "h1:2".
 Status AddLine(const std::string& where, std::string_view line,
-               const IsHere& is_here, std::vector<Host>* out) {
+               int default_slots, const IsHere& is_here,
+               std::vector<Host>* out) {
   size_t blank = line.find_first_of(kBlank);
   std::string_view name, slots;
   if (blank == line.npos) {
     SplitHost(line, &name, &slots);
-    return Add(where, name, slots, is_here, out);
+    return Add(where, name, slots, default_slots, is_here, out);
   }
   std::string_view rest = Trimmed(line.substr(blank));
   std::string_view nothing;
@@ -107,7 +108,8 @@ Status AddLine(const std::string& where, std::string_view line,
     return Invalid(where + ": " + Quoted(line) +
                    " is neither 'HOST slots=N' nor 'HOST:N'");
   }
-  return Add(where, name, rest.substr(kSlots.size()), is_here, out);
+  return Add(where, name, rest.substr(kSlots.size()), default_slots, is_here,
+             out);
 }
 
 }  // namespace
@@ -118,7 +120,7 @@ Status ParseHosts(std::string_view text, const IsHere& is_here,
     size_t comma = text.find(',');
     std::string_view name, slots;
     SplitHost(Trimmed(text.substr(0, comma)), &name, &slots);
-    Status status = Add("-H", name, slots, is_here, out);
+    Status status = Add("-H", name, slots, 1, is_here, out);
     if (!status.ok() || comma == text.npos) return status;
     text.remove_prefix(comma + 1);
   }
@@ -126,18 +128,25 @@ Status ParseHosts(std::string_view text, const IsHere& is_here,
 
 Status ParseHostFile(const std::string& path, std::string_view text,
                      const IsHere& is_here, std::vector<Host>* out) {
+  Status status = ParseHostLines(path, text, 1, is_here, out);
+  if (!status.ok() || !out->empty()) return status;
+  return Invalid(path + ": lists no host; expected lines 'HOST slots=N'");
+}
+
+Status ParseHostLines(const std::string& where, std::string_view text,
+                      int default_slots, const IsHere& is_here,
+                      std::vector<Host>* out) {
   for (int number = 1; !text.empty(); ++number) {
     size_t end = text.find('\n');
     std::string_view line = text.substr(0, end);
     text.remove_prefix(end == text.npos ? text.size() : end + 1);
     line = Trimmed(line.substr(0, line.find('#')));
     if (line.empty()) continue;
-    Status status =
-        AddLine(path + ":" + std::to_string(number), line, is_here, out);
+    Status status = AddLine(where + ":" + std::to_string(number), line,
+                            default_slots, is_here, out);
     if (!status.ok()) return status;
   }
-  if (!out->empty()) return Status();
-  return Invalid(path + ": lists no host; expected lines 'HOST slots=N'");
+  return Status();
 }
 
 int SlotsOf(const std::vector<Host>& hosts) {

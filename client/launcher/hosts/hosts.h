@@ -38,6 +38,12 @@ Status ParseHosts(std::string_view text, const IsHere& is_here,
 Status ParseHostFile(const std::string& path, std::string_view text,
                      const IsHere& is_here, std::vector<Host>* out);
 
+// As ParseHostFile(), of any text, which may list no host. where: used in
+// messages only.
+Status ParseHostLines(const std::string& where, std::string_view text,
+                      int default_slots, const IsHere& is_here,
+                      std::vector<Host>* out);
+
 // The sum of all slots, at most kMaxRanks.
 int SlotsOf(const std::vector<Host>& hosts);
 

@@ -31,26 +31,61 @@ std::string JobId(const std::string& name, const std::string& random) {
   return name.empty() ? random.substr(0, 16) : name + "-" + random.substr(0, 8);
 }
 
+namespace {
+
+// Scripts for Horovod may read these before init().
+void AddHorovod(const JobEnvironment& job, const Place& place,
+                Variables* variables) {
+  const std::string rest = job.python_path.empty() ? "" : ":" + job.python_path;
+  Variables added = {{"PYTHONPATH", job.horovod_shim + rest},
+                     {"HOROVOD_HOSTNAME", job.host}};
+  if (job.elastic) {
+    added.emplace_back("HOROVOD_ELASTIC", "1");
+  } else {
+    added.insert(added.end(),
+                 {{"HOROVOD_RANK", std::to_string(place.rank)},
+                  {"HOROVOD_SIZE", std::to_string(job.ranks)},
+                  {"HOROVOD_LOCAL_RANK", std::to_string(place.local_rank)},
+                  {"HOROVOD_LOCAL_SIZE", std::to_string(place.local_size)},
+                  {"HOROVOD_CROSS_RANK", std::to_string(place.node)},
+                  {"HOROVOD_CROSS_SIZE", std::to_string(job.nodes)}});
+  }
+  variables->insert(variables->end(), added.begin(), added.end());
+}
+
+Variables PlaceVariables(const JobEnvironment& job, const Place& place) {
+  if (job.elastic) {
+    return {{"MAYPOLE_ELASTIC", "1"},
+            {"MAYPOLE_MIN_SIZE", std::to_string(job.min_size)},
+            {"MAYPOLE_MAX_SIZE", std::to_string(job.max_size)}};
+  }
+  return {{"MAYPOLE_RANK", std::to_string(place.rank)},
+          {"MAYPOLE_SIZE", std::to_string(job.ranks)},
+          {"MAYPOLE_LOCAL_RANK", std::to_string(place.local_rank)},
+          {"MAYPOLE_LOCAL_SIZE", std::to_string(place.local_size)},
+          {"MAYPOLE_CROSS_RANK", std::to_string(place.node)},
+          {"MAYPOLE_CROSS_SIZE", std::to_string(job.nodes)}};
+}
+
+}  // namespace
+
 Variables RankVariables(const JobEnvironment& job, const Place& place,
                         const IsSet& is_set) {
-  Variables variables = {
-      {"MAYPOLE_RANK", std::to_string(place.rank)},
-      {"MAYPOLE_SIZE", std::to_string(job.ranks)},
-      {"MAYPOLE_LOCAL_RANK", std::to_string(place.local_rank)},
-      {"MAYPOLE_LOCAL_SIZE", std::to_string(place.local_size)},
-      {"MAYPOLE_CROSS_RANK", std::to_string(place.node)},
-      {"MAYPOLE_CROSS_SIZE", std::to_string(job.nodes)},
-      {"MAYPOLE_JOB", job.job},
-      {"MAYPOLE_TOKEN", job.token},
-      {"MAYPOLE_START_TIMEOUT", std::to_string(job.start_timeout_s)},
-      {"MAYPOLE_NODE", NodeName(place.node)},
-  };
+  Variables variables = PlaceVariables(job, place);
+  variables.insert(variables.end(), {
+                                        {"MAYPOLE_JOB", job.job},
+                                        {"MAYPOLE_TOKEN", job.token},
+                                        {"MAYPOLE_START_TIMEOUT",
+                                         std::to_string(job.start_timeout_s)},
+                                        {"MAYPOLE_NODE", NodeName(place.node)},
+                                    });
   if (!job.agent.empty()) variables.emplace_back("MAYPOLE_AGENT", job.agent);
   if (!job.gpus.empty()) {
     variables.emplace_back(
         "CUDA_VISIBLE_DEVICES",
         job.gpus[static_cast<size_t>(place.local_rank) % job.gpus.size()]);
   }
+  if (!job.horovod_shim.empty()) AddHorovod(job, place, &variables);
   // Python buffers output to a pipe; a rank's output must appear at once.
   if (!is_set("PYTHONUNBUFFERED")) {
     variables.emplace_back("PYTHONUNBUFFERED", "1");

@@ -41,8 +41,15 @@ struct JobEnvironment {
   // As in CUDA_VISIBLE_DEVICES; each rank is bound to one. Empty: ranks see
   // what they would see without us.
   std::vector<std::string> gpus;
-  std::string agent;     // socket of the node's agent; empty: a job of one rank
-                         // without an agent
+  std::string agent;  // socket of the node's agent; empty: a job of one rank
+                      // without an agent
+  std::string horovod_shim;  // goes to the front of PYTHONPATH; empty: none
+  std::string python_path;   // PYTHONPATH without us
+  std::string host;          // for HOROVOD_HOSTNAME
+  // An elastic job: the coordinator assigns ranks, and Place::rank is only the
+  // number of the process. Then `ranks` and `nodes` are not used.
+  bool elastic = false;
+  int min_size = 1, max_size = 1;
 };
 
 using Variables = std::vector<std::pair<std::string, std::string>>;

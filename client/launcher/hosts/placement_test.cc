@@ -93,6 +93,27 @@ TEST(PlacementTest, ARankIsBoundToTheGpuOfItsLocalRank) {
   }
 }
 
+TEST(PlacementTest, WithTheShimHorovodsVariablesAreSet) {
+  JobEnvironment job = FourOnTwo();
+  const auto none_set = [](const std::string&) { return false; };
+  const Place place = PlaceRanks({2, 2})[3];
+  EXPECT_FALSE(Map(RankVariables(job, place, none_set)).contains("PYTHONPATH"));
+  job.horovod_shim = "/m/horovod_shim";
+  job.host = "h2";
+  auto v = Map(RankVariables(job, place, none_set));
+  EXPECT_EQ(v["PYTHONPATH"], "/m/horovod_shim");
+  for (const auto& [name, value] :
+       {std::pair("RANK", "3"), std::pair("SIZE", "4"),
+        std::pair("LOCAL_RANK", "1"), std::pair("LOCAL_SIZE", "2"),
+        std::pair("CROSS_RANK", "1"), std::pair("CROSS_SIZE", "2"),
+        std::pair("HOSTNAME", "h2")}) {
+    EXPECT_EQ(v[std::string("HOROVOD_") + name], value) << name;
+  }
+  job.python_path = "/m:/n";
+  EXPECT_EQ(Map(RankVariables(job, place, none_set))["PYTHONPATH"],
+            "/m/horovod_shim:/m:/n");
+}
+
 TEST(PlacementTest, AJobInProcessHasNoAgent) {
   JobEnvironment job{.ranks = 1, .nodes = 1};
   auto v = Map(RankVariables(job, PlaceRanks({1})[0],

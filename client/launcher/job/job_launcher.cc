@@ -22,6 +22,8 @@ constexpr EndLimit kAnswerLimit{milliseconds(5000), milliseconds(150)};
 // For the rest of the output, which a pager may read slowly.
 constexpr EndLimit kFinishLimit{std::chrono::hours(24), milliseconds(50)};
 constexpr size_t kMaxSuspects = 4;  // named in the last line
+// Smaller ids belong to ranks.
+constexpr int kFirstDaemonStream = 1 << 29;
 
 Time Now() { return std::chrono::steady_clock::now(); }
 
@@ -42,23 +44,28 @@ JobLauncher::JobLauncher(Settings settings)
                      .others =
                          [this] {
                            std::set<pid_t> pids;
-                           for (const auto& remote : remotes_) {
+                           for (const RemoteNode* remote : Remotes()) {
                              if (!remote->ended()) pids.insert(remote->pid());
                            }
+                           if (elastic_) pids.insert(elastic_->script());
                            return pids;
                          },
                      .events = EventsOf("")}),
-      supervision_(settings_.options.ranks),
-      leavers_(settings_.options.ranks) {}
+      supervision_(options_.elastic ? 0 : options_.ranks),
+      leavers_(options_.elastic ? 0 : options_.ranks) {}
 
 JobLauncher::~JobLauncher() = default;
 
 int JobLauncher::Run() {
   Status status = Prepare();
-  if (status.ok()) status = StartNodes();
-  if (status.ok()) status = StartRanks();
+  if (status.ok() && options_.elastic) {
+    status = StartElastic();
+  } else if (status.ok()) {
+    status = StartNodes();
+    if (status.ok()) status = StartRanks();
+  }
   if (status.ok()) {
-    while (!supervision_.ranks_ended()) Round(supervision_.deadline());
+    while (!Over()) Round(supervision_.deadline());
   }
   End();
   if (lost_files_ > 1) {
@@ -75,6 +82,13 @@ int JobLauncher::Run() {
   return supervision_.exit_code();
 }
 
+std::vector<RemoteNode*> JobLauncher::Remotes() const {
+  if (elastic_) return elastic_->remotes();
+  std::vector<RemoteNode*> remotes;
+  for (const auto& remote : remotes_) remotes.push_back(remote.get());
+  return remotes;
+}
+
 void JobLauncher::ForEachStream(const std::function<void(OutputStream&)>& f) {
   for (const auto& rank : ranks_) {
     if (!rank->out) continue;
@@ -88,12 +102,14 @@ void JobLauncher::Round(std::optional<Time> deadline) {
   deadline = Earlier(deadline, leavers_.deadline());
   deadline = Earlier(deadline, answer_by_);
   deadline = Earlier(deadline, here_.deadline());
+  if (elastic_) deadline = Earlier(deadline, elastic_->deadline());
   ForEachStream([&](OutputStream& stream) {
     deadline = Earlier(deadline, stream.deadline());
   });
   loop_.Poll(deadline);
   Time now = Now();
   here_.OnTime(now);
+  if (elastic_) elastic_->Continue(now);
   ForEachStream([&](OutputStream& stream) { stream.OnTime(now); });
   int signal = supervision_.OnTime(now);
   if (signal == SIGTERM) Say("the other ranks did not end: sending SIGTERM");
@@ -109,11 +125,12 @@ void JobLauncher::OnSignal(const signalfd_siginfo& info) {
   }
   const bool first = !supervision_.interrupted();
   leavers_.Stop();
+  if (elastic_) elastic_->Stop();
   const int number = static_cast<int>(info.ssi_signo);
   const int signal = supervision_.OnSignal(number, Now());
   if (first) {
     here_.Hurry();
-    for (const auto& remote : remotes_) {
+    for (RemoteNode* const remote : Remotes()) {
       if (!options_.verbose) remote->Mute();
       remote->Hurry();
     }
@@ -168,9 +185,12 @@ void JobLauncher::OnRankEnded(Rank* rank, Exit exit) {
              .maypole_error = tail.maypole_error()};
   }
   bool first = !supervision_.first_failure();
+  if (elastic_ && !elastic_->OnProcessEnd(rank->place.rank, exit)) {
+    exit = Exit();  // for the job it is no failure
+  }
   SignalRanks(supervision_.OnRankExit(rank->place.rank, exit, Now(), clues),
               false);
-  if (!supervision_.interrupted()) {
+  if (!supervision_.interrupted() && !elastic_) {
     leavers_.OnRankExit(rank->place.rank, exit.clean(), Now());
   }
   if (first && supervision_.first_failure() && !supervision_.ranks_ended()) {
@@ -187,7 +207,7 @@ void JobLauncher::OnDaemonLog(const std::string& daemon,
   if (added) {
     // Open() can only fail if there is a file.
     (void)it->second.Open(
-        {.id = 2 * options_.ranks + static_cast<int>(daemon_logs_.size()),
+        {.id = kFirstDaemonStream + static_cast<int>(daemon_logs_.size()),
          .prefix = "[" + daemon + "] ",
          .sink = err_sink_});
   }
@@ -212,7 +232,7 @@ void JobLauncher::GiveUpSilentHosts(Time now) {
     return;
   }
   answer_by_ = std::nullopt;
-  for (const auto& remote : remotes_) {
+  for (RemoteNode* const remote : Remotes()) {
     auto waits = [&](const auto& rank) {
       return rank->alive && remote->Owns(rank->place.rank);
     };
@@ -223,7 +243,8 @@ void JobLauncher::GiveUpSilentHosts(Time now) {
 }
 
 void JobLauncher::OnDaemonLost(const std::string& what) {
-  if (lost_daemon_.empty()) lost_daemon_ = what;
+  // An elastic job goes on with another agent.
+  if (lost_daemon_.empty() && !elastic_) lost_daemon_ = what;
   Say(what);
 }
 
@@ -239,7 +260,7 @@ void JobLauncher::SignalRanks(int signal, bool from_terminal) {
   ToNode message;
   message.mutable_signal_ranks()->set_signal(signal);
   message.mutable_signal_ranks()->set_hurry(supervision_.interrupted());
-  for (const auto& remote : remotes_) remote->Send(message);
+  for (RemoteNode* const remote : Remotes()) remote->Send(message);
   if (signal == SIGKILL && !answer_by_) {
     answer_by_ = Now() + here_.core().Within(kAnswerLimit);
   }
@@ -247,14 +268,16 @@ void JobLauncher::SignalRanks(int signal, bool from_terminal) {
 
 // Afterwards no process of the job is alive, and all its output has been read.
 void JobLauncher::End() {
-  for (const auto& remote : remotes_) remote->Finish();
+  if (elastic_) elastic_->Stop();
+  const std::vector<RemoteNode*> remotes = Remotes();
+  for (RemoteNode* const remote : remotes) remote->Finish();
   const Time asked = Now();
   if (!here_.End()) Say("some processes of the ranks could not be killed");
   for (const auto& rank : ranks_) {
     if (rank->here) rank->alive = false;
   }
-  auto hosts_awaited = [this] {
-    return std::any_of(remotes_.begin(), remotes_.end(),
+  auto hosts_awaited = [&] {
+    return std::any_of(remotes.begin(), remotes.end(),
                        [](const auto& remote) { return !remote->ended(); });
   };
   auto deadline = [&] { return asked + here_.core().Within(kHostLimit); };
@@ -345,12 +368,9 @@ std::string JobLauncher::Leavers() const {
 
 std::string JobLauncher::Who(int rank) const {
   const Rank& r = *ranks_[rank];
-  const auto node = static_cast<size_t>(r.place.node);
-  return "rank " + std::to_string(rank) + " (" +
+  return (elastic_ ? "process " : "rank ") + std::to_string(rank) + " (" +
          (r.pid == 0 ? "" : "pid " + std::to_string(r.pid) + ", ") +
-         (options_.hosts.empty() ? NodeName(r.place.node)
-                                 : "host " + options_.hosts[node].name) +
-         ")";
+         (r.host.empty() ? NodeName(r.place.node) : "host " + r.host) + ")";
 }
 
 void JobLauncher::Say(const std::string& line) {

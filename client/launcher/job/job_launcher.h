@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "client/launcher/command/options.h"
+#include "client/launcher/elastic/elastic_job.h"
 #include "client/launcher/hosts/placement.h"
 #include "client/launcher/job/early_leavers.h"
 #include "client/launcher/job/supervision.h"
@@ -41,7 +42,7 @@ namespace maypole::launcher {
 // that already run (--agent) have their own coordinator.
 inline bool StartsDaemons(const LauncherOptions& options) {
   return !options.running_agents &&
-         (options.ranks > 1 || !options.coordinator.empty());
+         (options.ranks > 1 || options.elastic || !options.coordinator.empty());
 }
 
 class JobLauncher {
@@ -61,6 +62,7 @@ class JobLauncher {
  private:
   struct Rank {
     Place place;
+    std::string host;
     bool here = true;  // on this machine
     pid_t pid = 0;
     bool alive = false;
@@ -69,14 +71,21 @@ class JobLauncher {
   };
 
   Status Prepare();
+  Status DescribeJob();
   Status StartNodes();
   Status StartRemotes();
+  std::vector<RemoteNode*> Remotes() const;
+  std::unique_ptr<RemoteNode> Connect(const Host& host, int node,
+                                      int first_rank, RemoteNode::OnLost lost);
+  NodeJob JobOfRemote(NodeJob job, const RemoteNode& remote) const;
   // host: used in messages; empty: this machine.
   NodeEvents EventsOf(const std::string& host);
   Status StartCoordinator(std::string* secret_file);
   Status TellNodes(const std::string& secret_file);
   NodeJob JobOf(int node, const RemoteNode* remote) const;
   std::vector<std::string> CoordinatorsFor(const RemoteNode* remote) const;
+  bool HasOtherHosts() const;
+  void SetCoordinators(const RemoteNode* remote, NodeJob* job) const;
   Status WaitFor(bool (JobLauncher::*done)() const, Time deadline);
   bool NodesMayBeTold() const;
   bool NodesAreReady() const;
@@ -86,6 +95,11 @@ class JobLauncher {
   std::string AdminAddress() const;
   Status WriteEndpoints();
   Status StartRanks();
+  Status StartElastic();
+  ElasticJob::Launcher ElasticLauncher(const std::string& secret_file);
+  Status AddProcess(int process, const Host& host, int node);
+  void LoseProcess(int process);
+  bool Over() const;
   Status OpenOutput(Rank* rank);
   void End();
   void ShowRest();
@@ -116,15 +130,18 @@ class JobLauncher {
   Sink* err_sink_ = &err_;  // out_ if both are one file or terminal
   NodeSupervisor here_;
   bool hears_signals_ = false;
-  NodeJob common_;      // the fields that are the same for all nodes
-  std::string secret_;  // of the coordinator, for other hosts
+  NodeJob common_;          // the fields that are the same for all nodes
+  std::string secret_;      // of the coordinator, for other hosts
+  std::string directory_;   // the ranks' current one
+  int remote_streams_ = 0;  // of ssh's stderr
   std::vector<std::unique_ptr<RemoteNode>> remotes_;
   // When hosts that were told to kill their ranks must have reported the end.
   std::optional<Time> answer_by_;
-  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<std::unique_ptr<Rank>> ranks_;  // elastic: by process
   std::map<std::string, OutputStream> daemon_logs_;
   Supervision supervision_;
   EarlyLeavers leavers_;
+  std::optional<ElasticJob> elastic_;
   std::string lost_daemon_;  // how the first lost daemon ended; empty: none
   size_t lost_files_ = 0;    // files of --output-filename that end early
 };

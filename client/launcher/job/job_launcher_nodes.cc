@@ -19,6 +19,8 @@ namespace maypole::launcher {
 namespace {
 
 constexpr char kCoordinator[] = "coordinator";
+// Smaller ids belong to ranks and daemons.
+constexpr int kFirstRemoteStream = 1 << 30;
 
 std::vector<std::string> TravellingEnvironment() {
   std::vector<std::string> environment;
@@ -49,9 +51,7 @@ Status OwnDirectory(std::string* out) {
 
 }  // namespace
 
-Status JobLauncher::StartNodes() {
-  const Time deadline = std::chrono::steady_clock::now() +
-                        std::chrono::seconds(options_.start_timeout_s);
+Status JobLauncher::DescribeJob() {
   common_.set_ranks(options_.ranks);
   common_.set_nodes(options_.nodes);
   common_.set_job(JobId(options_.job_name, RandomHex()));
@@ -68,8 +68,16 @@ Status JobLauncher::StartNodes() {
   *common_.mutable_agent_flags() = {options_.agent_flags.begin(),
                                     options_.agent_flags.end()};
   common_.set_bind_gpus(options_.bind_gpus);
+  common_.set_horovod_shim(options_.shim_directory);
+  return HasOtherHosts() ? OwnDirectory(&directory_) : Status();
+}
+
+Status JobLauncher::StartNodes() {
+  const Time deadline = std::chrono::steady_clock::now() +
+                        std::chrono::seconds(options_.start_timeout_s);
+  Status status = DescribeJob();
   std::string secret_file = options_.secret_file;
-  Status status = StartRemotes();
+  if (status.ok()) status = StartRemotes();
   if (status.ok()) status = StartCoordinator(&secret_file);
   if (status.ok()) status = WaitFor(&JobLauncher::NodesMayBeTold, deadline);
   if (status.ok()) status = TellNodes(secret_file);
@@ -89,8 +97,6 @@ Status JobLauncher::StartNodes() {
 }
 
 Status JobLauncher::StartRemotes() {
-  // Ids up to here belong to ranks and daemons.
-  int stream_id = 2 * options_.ranks + options_.nodes + 2;
   int first_rank = 0;
   for (int node = 0; node < static_cast<int>(options_.hosts.size()); ++node) {
     const Host& host = options_.hosts[static_cast<size_t>(node)];
@@ -98,21 +104,8 @@ Status JobLauncher::StartRemotes() {
     first_rank += host.ranks;
     if (host.here) continue;
     const size_t number = remotes_.size();
-    remotes_.push_back(std::make_unique<RemoteNode>(
-        &loop_,
-        RemoteNode::Settings{
-            .host = host,
-            .node = node,
-            .first_rank = first,
-            .ssh = {.port = options_.ssh_port,
-                    .identity_file = options_.identity_file,
-                    .start_timeout_s = options_.start_timeout_s,
-                    .program = settings_.remote_program},
-            .log = err_sink_,
-            .log_stream_id = stream_id++,
-            .verbose = options_.verbose,
-            .files = here_.files()},
-        EventsOf(host.name), [this, number](const std::string& why) {
+    remotes_.push_back(
+        Connect(host, node, first, [this, number](const std::string& why) {
           OnHostLost(*remotes_[number], why);
         }));
     Status status = remotes_.back()->Start();
@@ -121,10 +114,30 @@ Status JobLauncher::StartRemotes() {
   return Status();
 }
 
+std::unique_ptr<RemoteNode> JobLauncher::Connect(const Host& host, int node,
+                                                 int first_rank,
+                                                 RemoteNode::OnLost lost) {
+  return std::make_unique<RemoteNode>(
+      &loop_,
+      RemoteNode::Settings{
+          .host = host,
+          .node = node,
+          .first_rank = first_rank,
+          .ssh = {.port = options_.ssh_port,
+                  .identity_file = options_.identity_file,
+                  .start_timeout_s = options_.start_timeout_s,
+                  .program = settings_.remote_program},
+          .log = err_sink_,
+          .log_stream_id = kFirstRemoteStream + remote_streams_++,
+          .verbose = options_.verbose,
+          .files = here_.files()},
+      EventsOf(host.name), std::move(lost));
+}
+
 Status JobLauncher::StartCoordinator(std::string* secret_file) {
   if (!StartsDaemons(options_)) return Status();
   if (!options_.coordinator.empty()) {
-    if (secret_file->empty() || remotes_.empty()) return Status();
+    if (secret_file->empty() || !HasOtherHosts()) return Status();
     return ReadSecretFile(*secret_file, &secret_);
   }
   secret_ = RandomHex();
@@ -135,13 +148,23 @@ Status JobLauncher::StartCoordinator(std::string* secret_file) {
       .secret_file = *secret_file,
       .start_timeout_s = options_.start_timeout_s,
       .fusion_threshold = options_.fusion_threshold,
-      .verbose = options_.verbose};
-  if (!remotes_.empty()) coordinator.listen = AnyAddress() + ":0";
+      .verbose = options_.verbose,
+      .flags = options_.coordinator_flags};
+  if (HasOtherHosts()) coordinator.listen = AnyAddress() + ":0";
   return here_.StartDaemon(kCoordinator, CoordinatorArguments(coordinator));
 }
 
 const NodeCore::Daemon* JobLauncher::Coordinator() const {
   return here_.core().Find(kCoordinator);
+}
+
+// Whether the coordinator must be reached from other hosts.
+bool JobLauncher::HasOtherHosts() const {
+  const std::vector<Host>& hosts =
+      options_.elastic ? options_.elastic->hosts : options_.hosts;
+  return (options_.elastic && !options_.elastic->discovery_script.empty()) ||
+         std::any_of(hosts.begin(), hosts.end(),
+                     [](const Host& host) { return !host.here; });
 }
 
 // Addresses at which the host (null: this machine) may reach the coordinator,
@@ -150,9 +173,10 @@ std::vector<std::string> JobLauncher::CoordinatorsFor(
     const RemoteNode* remote) const {
   if (!options_.coordinator.empty()) return {options_.coordinator};
   const std::string& listen = Coordinator()->announcement.listen;
-  if (remotes_.empty()) return {listen};
+  if (!HasOtherHosts()) return {listen};
   std::vector<std::string> addresses = OwnAddresses();
-  std::string seen = (remote ? remote : remotes_[0].get())->head_address();
+  if (remote == nullptr && !remotes_.empty()) remote = remotes_[0].get();
+  std::string seen = remote == nullptr ? "" : remote->head_address();
   auto at = std::find(addresses.begin(), addresses.end(), seen);
   if (at != addresses.end()) {
     std::rotate(addresses.begin(), at, at + 1);
@@ -181,14 +205,19 @@ NodeJob JobLauncher::JobOf(int node, const RemoteNode* remote) const {
   job.set_local_size(ranks[index]);
   if (!options_.networks.empty()) job.set_network(options_.networks[index]);
   if (!StartsDaemons(options_)) return job;
+  SetCoordinators(remote, &job);
+  return job;
+}
+
+void JobLauncher::SetCoordinators(const RemoteNode* remote,
+                                  NodeJob* job) const {
   const std::vector<std::string> coordinators = CoordinatorsFor(remote);
   // Agents on this machine use only the first address, which is the one for
   // other hosts if there are any.
   const size_t tried = remote == nullptr ? 1 : coordinators.size();
-  *job.mutable_coordinators() = {
+  *job->mutable_coordinators() = {
       coordinators.begin(),
       coordinators.begin() + static_cast<ptrdiff_t>(tried)};
-  return job;
 }
 
 Status JobLauncher::TellNodes(const std::string& secret_file) {
@@ -197,22 +226,22 @@ Status JobLauncher::TellNodes(const std::string& secret_file) {
     Status status = here_.AddNode(JobOf(node, nullptr), secret_file);
     if (!status.ok()) return status;
   }
-  if (remotes_.empty()) return Status();
-  std::string directory;
-  Status status = OwnDirectory(&directory);
-  if (!status.ok()) return status;
-  const std::vector<std::string> environment = TravellingEnvironment();
   for (const auto& remote : remotes_) {
     ToNode message;
-    NodeJob& job = *message.mutable_job();
-    job = JobOf(remote->node(), remote.get());
-    job.set_host(MachineOf(remote->host().name));
-    job.set_directory(directory);
-    *job.mutable_environment() = {environment.begin(), environment.end()};
-    job.set_secret(secret_);
+    *message.mutable_job() =
+        JobOfRemote(JobOf(remote->node(), remote.get()), *remote);
     remote->Send(message);
   }
   return Status();
+}
+
+NodeJob JobLauncher::JobOfRemote(NodeJob job, const RemoteNode& remote) const {
+  const std::vector<std::string> environment = TravellingEnvironment();
+  job.set_host(MachineOf(remote.host().name));
+  job.set_directory(directory_);
+  *job.mutable_environment() = {environment.begin(), environment.end()};
+  job.set_secret(secret_);
+  return job;
 }
 
 bool JobLauncher::NodesMayBeTold() const {

@@ -72,6 +72,9 @@ Status JobLauncher::StartRanks() {
     Rank* rank = ranks_.back().get();
     rank->place = place;
     rank->here = NodeIsHere(options_, place.node);
+    if (!options_.hosts.empty()) {
+      rank->host = options_.hosts[static_cast<size_t>(place.node)].name;
+    }
     Status status = OpenOutput(rank);
     if (!status.ok()) return status;
   }
@@ -83,14 +86,16 @@ Status JobLauncher::StartRanks() {
 }
 
 bool JobLauncher::RawOutput() const {
-  return options_.ranks == 1 && options_.output_directory.empty();
+  return options_.ranks == 1 && !options_.elastic &&
+         options_.output_directory.empty();
 }
 
 Status JobLauncher::OpenOutput(Rank* rank) {
   // A job's only rank inherits our stdout and stderr.
   if (RawOutput() && rank->here) return Status();
   const int r = rank->place.rank;
-  const bool prefix = options_.prefix && options_.ranks > 1;
+  const bool prefix =
+      options_.prefix && (options_.ranks > 1 || options_.elastic);
   std::string directory;
   if (!options_.output_directory.empty()) {
     directory = RankDirectory(options_, r);
@@ -107,6 +112,7 @@ Status JobLauncher::OpenOutput(Rank* rank) {
     return stream->Open(
         {.id = id,
          .prefix = prefix ? "[" + std::to_string(r) + "]<" + name + ">:" : "",
+         .timestamps = options_.timestamps,
          .sink = sink,
          .raw = RawOutput()
                     ? [sink](std::string_view

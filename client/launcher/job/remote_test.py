@@ -11,13 +11,8 @@ import subprocess
 import time
 import unittest
 
-from client.launcher.testing.launch_fixture import RANK_IS_UP, LauncherTest, wait_for
+from client.launcher.testing.launch_fixture import FAKE_SSH, RANK_IS_UP, LauncherTest, wait_for
 
-FAKE_SSH = """#!/bin/sh
-echo "$@" >>"$FAKE_DIR/ssh.args"
-for a; do last="$a"; done
-exec sh -c "$last"
-"""
 HOSTS = ["-H", "192.0.2.7:1,192.0.2.8:1", "--coordinator", "192.0.2.1:4001"]
 WAIT_FOR_GO = RANK_IS_UP + 'while [ ! -e "$FAKE_DIR/go" ]; do sleep 0.01; done; '
 
@@ -29,24 +24,6 @@ class RemoteTest(LauncherTest):
         self.env["PATH"] = self.dir + os.pathsep + self.env["PATH"]
         # This variable is not sent; the fake ssh inherits it from us.
         self.env["SSH_CONNECTION"] = "192.0.2.1 1 192.0.2.7 22"
-
-    def nodes(self):
-        """Pids of all `maypolerun --node-of-job`: guards and supervisors."""
-        found = []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open("/proc/%s/cmdline" % pid, "rb") as f:
-                    argv = f.read().split(b"\0")
-            except OSError:
-                continue
-            if argv[:2] == [self.maypolerun.encode(), b"--node-of-job"]:
-                found.append(int(pid))
-        return found
-
-    @staticmethod
-    def parent(pid):
-        with open("/proc/%d/stat" % pid) as f:
-            return int(f.read().rpartition(")")[2].split()[1])
 
     def remove_directories(self):
         """The processes that remain after kill -9 of guard and supervisor at once."""

@@ -80,6 +80,12 @@ int Supervision::OnLauncherLost() {
   return Enter(Phase::kKilling, std::nullopt, SIGKILL);
 }
 
+int Supervision::OnJobFailed(Time now) {
+  failed_ = true;
+  if (phase_ != Phase::kRunning && phase_ != Phase::kGrace) return 0;
+  return Enter(Phase::kTerminating, now + kTermGrace, SIGTERM);
+}
+
 int Supervision::OnTime(Time now) {
   // With no rank left there is nothing to stop, however long the end takes.
   if (alive_ == 0 || !deadline_ || now < *deadline_) return 0;
@@ -96,7 +102,7 @@ std::vector<Supervision::Suspect> Supervision::suspects() const {
 
 int Supervision::exit_code() const {
   if (signal_ != 0) return 128 + signal_;
-  return first_ ? first_->exit.code() : 0;
+  return first_ ? first_->exit.code() : failed_ ? 1 : 0;
 }
 
 }  // namespace maypole::launcher

@@ -92,11 +92,16 @@ class Supervision {
 
   explicit Supervision(int ranks) : alive_(ranks) {}
 
+  // One more rank runs, of an elastic job.
+  void OnRankStart() { ++alive_; }
+
   // Each event returns the signal to send to all ranks that are alive; 0: none.
   int OnRankExit(int rank, Exit exit, Time now, const Clues& clues);
   int OnSignal(int signal, Time now);
   int OnLauncherLost();  // maypolerun's guard was killed: no grace
   int OnTime(Time now);
+  // The job has failed for another reason than a rank's end.
+  int OnJobFailed(Time now);
 
   std::optional<Time> deadline() const { return deadline_; }
   bool ranks_ended() const { return alive_ == 0; }
@@ -116,7 +121,8 @@ class Supervision {
   int alive_;
   Phase phase_ = Phase::kRunning;
   std::optional<Time> deadline_;
-  int signal_ = 0;  // the first signal that maypolerun itself got
+  bool failed_ = false;  // OnJobFailed()
+  int signal_ = 0;       // the first signal that maypolerun itself got
   Time signal_time_;
   std::optional<Failure> first_;
   std::vector<Suspect> suspects_;

@@ -55,14 +55,14 @@ Status Enter(const std::string& directory) {
 }
 
 Status CheckJob(const NodeJob& job) {
-  const bool good = job.nodes() >= 1 && job.nodes() <= kMaxHosts &&
-                    job.node() >= 0 && job.node() < job.nodes() &&
-                    job.local_size() >= 1 &&
-                    job.local_size() <= kMaxLocalRanks &&
-                    job.first_rank() >= 0 && job.ranks() <= kMaxRanks &&
-                    job.first_rank() <= job.ranks() - job.local_size() &&
-                    job.command_size() >= 1 &&
-                    (!job.start_agent() || job.coordinators_size() >= 1);
+  const bool placed = job.nodes() >= 1 && job.nodes() <= kMaxHosts &&
+                      job.node() < job.nodes() && job.first_rank() >= 0 &&
+                      job.ranks() <= kMaxRanks &&
+                      job.first_rank() <= job.ranks() - job.local_size();
+  const bool good =
+      (job.elastic() || placed) && job.node() >= 0 && job.local_size() >= 1 &&
+      job.local_size() <= kMaxLocalRanks && job.command_size() >= 1 &&
+      (!job.start_agent() || job.coordinators_size() >= 1);
   if (good) return Status();
   return Status(Code::kInvalidArgument, "the job's description is invalid");
 }
@@ -171,13 +171,21 @@ void NodeRunner::OnMessage(ToNode* message) {
   } else if (message->has_start_ranks() && state_ == kReady) {
     state_ = kRanks;
     status = node_.StartRanks();
+  } else if (message->has_start_rank() && state_ == kReady) {
+    const StartRank& start = message->start_rank();
+    status = node_.StartProcess(node_number_, start.rank(), start.slot());
   } else if (message->has_signal_ranks()) {
-    if (message->signal_ranks().hurry()) node_.Hurry();
-    node_.SignalRanks(message->signal_ranks().signal(), false);
+    Signal(message->signal_ranks());
   } else {
     status = Garbled("an unexpected message");
   }
   if (!status.ok()) Refuse(status.message());
+}
+
+void NodeRunner::Signal(const SignalRanks& m) {
+  if (m.hurry()) node_.Hurry();
+  if (m.has_only()) return node_.SignalRank(m.only(), m.signal());
+  node_.SignalRanks(m.signal(), false);
 }
 
 void NodeRunner::OnSignal(const signalfd_siginfo& info) {
@@ -196,6 +204,7 @@ void NodeRunner::Refuse(const std::string& why) {
 Status NodeRunner::TakeJob(NodeJob job) {
   Status status = CheckJob(job);
   if (!status.ok()) return status;
+  node_number_ = job.node();
   TakeEnvironment(job);
   status = Enter(job.directory());
   std::string secret;

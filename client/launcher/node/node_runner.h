@@ -40,6 +40,7 @@ class NodeRunner {
   void Round();
   void OnInput();
   void OnMessage(ToNode* message);
+  void Signal(const SignalRanks& m);
   void OnSignal(const signalfd_siginfo& info);
   Status TakeJob(NodeJob job);
   void SendOutput(int rank, RankOutput::Stream stream, std::string_view bytes);
@@ -51,6 +52,7 @@ class NodeRunner {
   WatchedFd input_;
   FrameReader frames_{kMaxJobFrameBytes};
   NodeSupervisor node_;
+  int node_number_ = 0;
   enum { kNoJob, kJob, kReady, kRanks } state_ = kNoJob;
   bool ending_ = false;  // Run() must end all processes and return
   bool refused_ = false;

@@ -23,6 +23,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kConnectLimit{2000};  // to the coordinator
+constexpr milliseconds kAgentPause{500};     // before it is started again
 
 // If there are several addresses, takes the first that accepts a connection.
 Status ChooseCoordinator(const NodeJob& job, std::string* out) {
@@ -96,7 +97,9 @@ Status NodeSupervisor::StartDaemon(const std::string& name,
       .on_end =
           [this, name](Exit exit) {
             const std::string lost = core_.OnDaemonEnd(name, exit);
-            if (!lost.empty()) settings_.events.on_daemon_lost(lost);
+            if (lost.empty()) return;
+            settings_.events.on_daemon_lost(lost);
+            OnAgentEnd(name);
           }};
   std::string program;
   Status status = FindDaemon(arguments[0], &program);
@@ -135,19 +138,69 @@ Status NodeSupervisor::AddNode(NodeJob job, const std::string& secret_file) {
 Status NodeSupervisor::StartAgent(Node* node, const std::string& secret_file) {
   const NodeJob& job = node->job;
   const std::string name = NodeName(job.node());
-  WorkerSettings worker = {
-      .node = name,
-      .host = job.host(),
-      .socket = settings_.directory + "/" + name + ".sock",
-      .secret_file = secret_file,
-      .start_timeout_s = job.start_timeout_s(),
-      .verbose = job.verbose(),
-      .flags = {job.agent_flags().begin(), job.agent_flags().end()}};
+  WorkerSettings& worker = node->worker;
+  worker = {.node = name,
+            .host = job.host(),
+            .socket = settings_.directory + "/" + name + ".sock",
+            .secret_file = secret_file,
+            .start_timeout_s = job.start_timeout_s(),
+            .verbose = job.verbose(),
+            .flags = {job.agent_flags().begin(), job.agent_flags().end()}};
   Status status = ChooseCoordinator(job, &worker.coordinator);
   if (status.ok()) status = ChooseNetwork(job, &worker.network);
   if (status.ok()) status = StartDaemon(name, WorkerArguments(worker));
   node->agent = worker.socket;
   return status;
+}
+
+const NodeSupervisor::Node* NodeSupervisor::Find(int number) const {
+  const auto it =
+      std::find_if(nodes_.begin(), nodes_.end(),
+                   [&](const Node& n) { return n.job.node() == number; });
+  return it == nodes_.end() ? nullptr : &*it;
+}
+
+const NodeCore::Daemon* NodeSupervisor::AgentOf(int number) const {
+  const Node* const node = Find(number);
+  return node == nullptr ? nullptr : core_.Find(node->worker.node);
+}
+
+bool NodeSupervisor::AgentReturns(int number) const {
+  const Node* const node = Find(number);
+  return node != nullptr && node->restart_at.has_value();
+}
+
+void NodeSupervisor::StopAgent(int number) {
+  const auto it =
+      std::find_if(nodes_.begin(), nodes_.end(),
+                   [&](const Node& n) { return n.job.node() == number; });
+  if (it == nodes_.end()) return;
+  it->restart_at.reset();
+  StopDaemon(it->worker.node, SIGTERM);
+}
+
+// Ranks go on without their agent, but need one to join the next epoch. One
+// that was never ready would end again.
+void NodeSupervisor::OnAgentEnd(const std::string& name) {
+  if (!core_.Find(name)->ready) return;
+  for (Node& node : nodes_) {
+    if (!node.job.elastic() || node.worker.node != name) continue;
+    node.restart_at = std::chrono::steady_clock::now() + kAgentPause;
+  }
+}
+
+// At the same socket, which the ranks know, but as another node of the job:
+// the executor of the one that has ended may still be there.
+void NodeSupervisor::RestartAgents(Time now) {
+  for (Node& node : nodes_) {
+    if (!node.restart_at || now < *node.restart_at) continue;
+    node.restart_at.reset();
+    node.worker.node =
+        NodeName(node.job.node()) + "." + std::to_string(++node.restarts);
+    const Status s =
+        StartDaemon(node.worker.node, WorkerArguments(node.worker));
+    if (!s.ok()) settings_.events.on_daemon_lost(s.message());
+  }
 }
 
 Status NodeSupervisor::StartRanks() {
@@ -160,33 +213,60 @@ Status NodeSupervisor::StartRanks() {
   return Status();
 }
 
+Status NodeSupervisor::EnvironmentOf(const Node& node, int ranks_here,
+                                     JobEnvironment* out) const {
+  const NodeJob& job = node.job;
+  const char* python_path = getenv("PYTHONPATH");
+  *out = {.ranks = job.ranks(),
+          .nodes = job.nodes(),
+          .job = job.job(),
+          .token = job.token(),
+          .start_timeout_s = job.start_timeout_s(),
+          .usable_cores = static_cast<int>(UsableCores()),
+          .ranks_here = ranks_here,
+          .gpus = {},
+          .agent = node.agent,
+          .horovod_shim = job.horovod_shim(),
+          .python_path = python_path == nullptr ? "" : python_path,
+          .host = job.host().empty() ? "localhost" : job.host(),
+          .elastic = job.elastic(),
+          .min_size = job.min_size(),
+          .max_size = job.max_size()};
+  if (!job.bind_gpus()) return Status();
+  return FindGpus(getenv("CUDA_VISIBLE_DEVICES"), kDriverGpus, &out->gpus);
+}
+
 Status NodeSupervisor::StartRanks(const Node& node, int ranks_here) {
   const NodeJob& job = node.job;
-  std::vector<std::string> gpus;
-  if (job.bind_gpus()) {
-    Status status =
-        FindGpus(getenv("CUDA_VISIBLE_DEVICES"), kDriverGpus, &gpus);
-    if (!status.ok()) return status;
+  JobEnvironment environment;
+  Status status = EnvironmentOf(node, ranks_here, &environment);
+  for (int local = 0; status.ok() && local < job.local_size(); ++local) {
+    status = StartRank(node, environment,
+                       {.rank = job.first_rank() + local,
+                        .node = job.node(),
+                        .local_rank = local,
+                        .local_size = job.local_size()});
   }
-  const JobEnvironment environment = {
-      .ranks = job.ranks(),
-      .nodes = job.nodes(),
-      .job = job.job(),
-      .token = job.token(),
-      .start_timeout_s = job.start_timeout_s(),
-      .usable_cores = static_cast<int>(UsableCores()),
-      .ranks_here = ranks_here,
-      .gpus = std::move(gpus),
-      .agent = node.agent};
-  for (int local = 0; local < job.local_size(); ++local) {
-    Status status = StartRank(node, environment,
-                              {.rank = job.first_rank() + local,
-                               .node = job.node(),
-                               .local_rank = local,
-                               .local_size = job.local_size()});
-    if (!status.ok()) return status;
+  return status;
+}
+
+Status NodeSupervisor::StartProcess(int number_of_node, int number, int slot) {
+  const Node* const node = Find(number_of_node);
+  if (node == nullptr) {
+    return Status(Code::kNotFound, "it is not a node of this machine");
   }
-  return Status();
+  // Those that have ended are not needed any more, once their output is read.
+  std::erase_if(ranks_, [](const auto& rank) {
+    return !rank->process.running() && rank->process.output_ended();
+  });
+  JobEnvironment environment;
+  Status status = EnvironmentOf(*node, node->job.local_size(), &environment);
+  if (!status.ok()) return status;
+  return StartRank(*node, environment,
+                   {.rank = number,
+                    .node = number_of_node,
+                    .local_rank = slot,
+                    .local_size = node->job.local_size()});
 }
 
 Status NodeSupervisor::StartRank(const Node& node, const JobEnvironment& job,
@@ -231,6 +311,17 @@ void NodeSupervisor::SignalRanks(int signal, bool from_terminal) {
   }
 }
 
+void NodeSupervisor::SignalRank(int number, int signal) {
+  for (const auto& rank : ranks_) {
+    if (rank->rank != number) continue;
+    if (signal == SIGTERM) {
+      rank->process.SignalAlone(signal);
+    } else {
+      rank->process.Signal(signal);
+    }
+  }
+}
+
 std::set<pid_t> NodeSupervisor::Daemons() const {
   std::set<pid_t> pids;
   if (settings_.others) pids = settings_.others();
@@ -255,6 +346,7 @@ bool NodeSupervisor::OutputEnded() const {
 }
 
 bool NodeSupervisor::End() {
+  for (Node& node : nodes_) node.restart_at.reset();
   if (core_.BeginEnd(std::chrono::steady_clock::now()) !=
       NodeCore::Step::kKillRanks) {
     return true;
@@ -266,7 +358,17 @@ bool NodeSupervisor::End() {
   return killed;
 }
 
+std::optional<Time> NodeSupervisor::deadline() const {
+  std::optional<Time> first = core_.deadline();
+  for (const Node& node : nodes_) {
+    if (!node.restart_at) continue;
+    first = first ? std::min(*first, *node.restart_at) : node.restart_at;
+  }
+  return first;
+}
+
 void NodeSupervisor::OnTime(Time now) {
+  RestartAgents(now);
   NodeCore::Step step;
   while ((step = core_.ContinueEnd(now, OutputEnded())) !=
          NodeCore::Step::kNothing) {

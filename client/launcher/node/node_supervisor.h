@@ -48,6 +48,7 @@
 #include "client/launcher/hosts/placement.h"
 #include "client/launcher/node/node_core.h"
 #include "client/launcher/output/output_loop.h"
+#include "client/launcher/process/announcement.h"
 #include "client/launcher/process/child_process.h"
 #include "common/status.h"
 #include "common/system/event_loop.h"
@@ -101,17 +102,28 @@ class NodeSupervisor {
   Status AddNode(NodeJob job, const std::string& secret_file);
   // Starts the ranks of all nodes that were added.
   Status StartRanks();
+  // Starts one process of an elastic job; `node` was added. slot: of the node.
+  Status StartProcess(int node, int number, int slot);
+  // The node's agent, which is started again if it ends in an elastic job;
+  // null: it has none of its own.
+  const NodeCore::Daemon* AgentOf(int node) const;
+  // Whether the agent has ended and will be started again.
+  bool AgentReturns(int node) const;
+  void StopAgent(int node);
   // from_terminal: the terminal has sent the signal to its foreground group;
   // ranks in that group do not get it again.
   void SignalRanks(int signal, bool from_terminal);
+  // SIGTERM, with which the rank leaves at its next commit, does not go to the
+  // processes that it has started: it needs them until then.
+  void SignalRank(int rank, int signal);
 
   // Begins the end. Returns false if some processes of the ranks could not be
   // killed.
   bool End();
   // From now on the end has the shorter limits of EndLimit.
   void Hurry() { core_.Hurry(); }
-  std::optional<Time> deadline() const { return core_.deadline(); }
-  // Continues the end.
+  std::optional<Time> deadline() const;
+  // Continues the end, and starts agents again.
   void OnTime(Time now);
 
   const NodeCore& core() const { return core_; }
@@ -123,6 +135,9 @@ class NodeSupervisor {
     NodeJob job;
     std::string program;  // path of the ranks' program
     std::string agent;    // its agent's socket; empty: no agent is needed
+    WorkerSettings worker = {};  // of the agent that we have started
+    int restarts = 0;
+    std::optional<Time> restart_at = {};
   };
   struct Daemon {
     std::string name;
@@ -135,8 +150,14 @@ class NodeSupervisor {
   };
 
   void OnSignals();
+  const Node* Find(int node) const;
   Status StartAgent(Node* node, const std::string& secret_file);
+  // Plans the restart if it is the agent of an elastic job.
+  void OnAgentEnd(const std::string& name);
+  void RestartAgents(Time now);
   Status StartRanks(const Node& node, int ranks_here);
+  Status EnvironmentOf(const Node& node, int ranks_here,
+                       JobEnvironment* out) const;
   Status StartRank(const Node& node, const JobEnvironment& job,
                    const Place& place);
   std::set<pid_t> Daemons() const;

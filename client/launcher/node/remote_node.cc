@@ -14,7 +14,7 @@
 namespace maypole::launcher {
 
 RemoteNode::RemoteNode(OutputLoop* loop, Settings settings, NodeEvents events,
-                       std::function<void(const std::string&)> on_lost)
+                       OnLost on_lost)
     : loop_(loop),
       settings_(std::move(settings)),
       events_(std::move(events)),
@@ -27,7 +27,11 @@ RemoteNode::RemoteNode(OutputLoop* loop, Settings settings, NodeEvents events,
                       .open_files = settings_.files},
             .out = [this](std::string_view bytes) { OnBytes(bytes); },
             .err = [this](std::string_view bytes) { ssh_errors_.Take(bytes); },
-            .on_end = [this](Exit exit) { OnSshEnd(exit); }}) {}
+            .on_end = [this](Exit exit) { OnSshEnd(exit); }}) {
+  for (int i = 0; i < settings_.host.ranks; ++i) {
+    ranks_.insert(settings_.first_rank + i);
+  }
+}
 
 Status RemoteNode::Start() {
   std::string program;
@@ -82,11 +86,6 @@ void RemoteNode::OnBytes(std::string_view bytes) {
     if (!status.ok()) return Lose(status.message());
     if (found) OnMessage(message);
   }
-}
-
-bool RemoteNode::Owns(int rank) const {
-  return rank >= settings_.first_rank &&
-         rank < settings_.first_rank + settings_.host.ranks;
 }
 
 void RemoteNode::OnMessage(const FromNode& message) {
@@ -161,6 +160,10 @@ void RemoteNode::Lose(const std::string& why) {
 
 void RemoteNode::Send(const ToNode& message) {
   if (message.has_start_ranks()) ranks_started_ = true;
+  if (message.has_start_rank()) {
+    ranks_started_ = true;
+    ranks_.insert(message.start_rank().rank());
+  }
   if (!finishing_) input_.Send(message);
 }
 

@@ -21,6 +21,7 @@
 #include <sys/types.h>
 
 #include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -49,14 +50,16 @@ class RemoteNode {
     rlimit files = {};  // ssh's limit of open files
   };
 
-  // on_lost: called when the node is lost, with the reason; all its ranks then
-  // count as ended.
+  // Called when the node is lost, with the reason; all its ranks then count as
+  // ended.
+  using OnLost = std::function<void(const std::string& why)>;
   RemoteNode(OutputLoop* loop, Settings settings, NodeEvents events,
-             std::function<void(const std::string& why)> on_lost);
+             OnLost on_lost);
   RemoteNode(const RemoteNode&) = delete;
   RemoteNode& operator=(const RemoteNode&) = delete;
 
   Status Start();
+  // Of an elastic job, the node owns the ranks that it was told to start.
   void Send(const ToNode& message);
   // Closes the input of the maypolerun there, which then ends all processes.
   void Finish();
@@ -79,7 +82,7 @@ class RemoteNode {
   // This machine's address as the node sees it; empty: unknown.
   const std::string& head_address() const { return head_address_; }
   const std::string& agent() const { return agent_; }
-  bool Owns(int rank) const;
+  bool Owns(int rank) const { return ranks_.contains(rank); }
 
  private:
   enum class State { kCalling, kGreeted, kReady, kLost };
@@ -94,7 +97,8 @@ class RemoteNode {
   OutputLoop* loop_;
   Settings settings_;
   NodeEvents events_;
-  std::function<void(const std::string&)> on_lost_;
+  OnLost on_lost_;
+  std::set<int> ranks_;
   State state_ = State::kCalling;
   bool ranks_started_ = false;
   bool finishing_ = false;

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -9,6 +10,18 @@
 #include <utility>
 
 namespace maypole::launcher {
+namespace {
+
+// As asctime(), which is Horovod's form: "Mon Nov 23 09:05:01 2026".
+std::string LocalTime() {
+  const time_t now = time(nullptr);
+  tm parts = {};
+  localtime_r(&now, &parts);
+  char text[32];
+  return {text, strftime(text, sizeof text, "%a %b %e %H:%M:%S %Y", &parts)};
+}
+
+}  // namespace
 
 Status OutputStream::Open(Settings settings) {
   settings_ = std::move(settings);
@@ -42,7 +55,10 @@ void OutputStream::OnTime(Time now) {
 void OutputStream::Show(const LinePiece& piece, Time now) {
   tail_.Add(piece, now);
   if (muted_ || settings_.raw) return;
-  settings_.sink->screen().Write(settings_.id, settings_.prefix, piece);
+  settings_.sink->screen().Write(
+      settings_.id,
+      settings_.timestamps ? LocalTime() + settings_.prefix : settings_.prefix,
+      piece);
 }
 
 void OutputStream::CopyToFile(const char* data, size_t size) {

@@ -27,8 +27,9 @@ inline constexpr std::chrono::milliseconds kPartialDelay{100};
 class OutputStream {
  public:
   struct Settings {
-    int id = 0;          // unique among the streams of a sink
-    std::string prefix;  // of each line
+    int id = 0;               // unique among the streams of a sink
+    std::string prefix;       // of each line
+    bool timestamps = false;  // before the prefix, in local time
     Sink* sink = nullptr;
     // If set, it gets the unchanged bytes instead of the sink.
     std::function<void(std::string_view)> raw = {};

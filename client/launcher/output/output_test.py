@@ -3,6 +3,7 @@ import os
 import re
 import resource
 import subprocess
+import time
 import unittest
 
 from client.launcher.testing.launch_fixture import LauncherTest, wait_for
@@ -34,6 +35,33 @@ class OutputTest(LauncherTest):
     def test_no_prefix(self):
         rc, out, _ = self.run_job("-np", "2", "--no-prefix", "sh", "-c", "echo $MAYPOLE_RANK")
         self.assertEqual((rc, sorted(out.split())), (0, ["0", "1"]))
+
+    def test_timestamps(self):
+        rc, out, _ = self.run_job("-np", "2", "--prefix-output-with-timestamp", "sh", "-c", "echo $MAYPOLE_RANK")
+        self.assertEqual(rc, 0)
+        for line in out.splitlines():
+            when, rest = line.split("[", 1)
+            self.assertLess(abs(time.mktime(time.strptime(when)) - time.time()), 60)
+            self.assertRegex(rest, r"^[01]\]<stdout>:[01]$")
+
+    def test_check_build_fails_if_what_the_environment_wants_is_not_there(self):
+        self.assertEqual(self.run_job("--check-build")[0], 0)
+        self.env.update(HOROVOD_WITH_MPI="1", HOROVOD_WITH_GLOO="1", HOROVOD_WITH_MXNET="0")
+        rc, out, err = self.run_job("--check-build")
+        self.assertEqual((rc, err), (1, "maypolerun: HOROVOD_WITH_MPI: it is not there, see above\n"))
+        self.assertIn("[ ] MPI", out)
+
+    def test_horovodrun(self):
+        os.symlink(self.maypolerun, os.path.join(self.dir, "horovodrun"))
+        shim = os.path.join(self.dir, "horovod_shim")
+        os.makedirs(os.path.join(shim, "horovod"))
+        self.write("horovod_shim/horovod/__init__.py", "")
+        self.env["PYTHONPATH"] = self.dir
+        self.maypolerun = os.path.join(self.dir, "horovodrun")
+        rc, out, err = self.run_job("-np", "2", "--gloo", "sh", "-c", "echo $PYTHONPATH $HOROVOD_RANK")
+        self.assertEqual((rc, err), (0, ""))
+        self.assertEqual(sorted(out.splitlines()),
+                         ["[%d]<stdout>:%s:%s %d" % (rank, shim, self.dir, rank) for rank in (0, 1)])
 
     def test_output_files(self):
         d = os.path.join(self.dir, "logs/run")

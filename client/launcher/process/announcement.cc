@@ -63,6 +63,7 @@ std::vector<std::string> CoordinatorArguments(const CoordinatorSettings& s) {
   if (s.fusion_threshold >= 0) {
     args.push_back("--fusion_threshold=" + std::to_string(s.fusion_threshold));
   }
+  args.insert(args.end(), s.flags.begin(), s.flags.end());
   return args;
 }
 

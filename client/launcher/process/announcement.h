@@ -33,6 +33,7 @@ struct CoordinatorSettings {
   int start_timeout_s = 120;
   int64_t fusion_threshold = -1;  // -1: the coordinator's default
   bool verbose = false;
+  std::vector<std::string> flags;  // of the user, appended to ours
 };
 std::vector<std::string> CoordinatorArguments(const CoordinatorSettings& s);
 

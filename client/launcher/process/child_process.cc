@@ -64,6 +64,10 @@ void ChildProcess::Signal(int signal) const {
   if (running()) kill(settings_.owns_group ? -pid_ : pid_, signal);
 }
 
+void ChildProcess::SignalAlone(int signal) const {
+  if (running()) kill(pid_, signal);
+}
+
 void ChildProcess::OnEnd() {
   // Before reaping: until then no other group can get this number.
   if (settings_.owns_group) kill(-pid_, SIGKILL);

@@ -52,6 +52,8 @@ class ChildProcess {
   Status Start(const std::string& program, int stdin_fd = kDevNull);
   // Signals the process, or its group if it owns one.
   void Signal(int signal) const;
+  // Signals the process, not its group.
+  void SignalAlone(int signal) const;
   // Call this if it was reaped elsewhere: on_end will not be called.
   void Forget();
   // From now on its output is read even while an outlet is full.

@@ -11,6 +11,17 @@
 namespace maypole::launcher {
 namespace {
 
+// If we run inside another job, these are that job's.
+bool IsOfOtherJob(std::string_view name) {
+  static constexpr std::string_view kNames[] = {
+      "MAYPOLE_AGENT",      "MAYPOLE_RANK",       "MAYPOLE_SIZE",
+      "MAYPOLE_LOCAL_RANK", "MAYPOLE_LOCAL_SIZE", "MAYPOLE_CROSS_RANK",
+      "MAYPOLE_CROSS_SIZE", "MAYPOLE_ELASTIC",    "MAYPOLE_MIN_SIZE",
+      "MAYPOLE_MAX_SIZE"};
+  return std::find(std::begin(kNames), std::end(kNames), name) !=
+         std::end(kNames);
+}
+
 // Our environment with these variables replaced.
 std::vector<std::string> EnvironmentWith(const Variables& variables) {
   std::vector<std::string> environment;
@@ -19,8 +30,7 @@ std::vector<std::string> EnvironmentWith(const Variables& variables) {
     std::string name = entry.substr(0, entry.find('='));
     bool replaced = std::any_of(variables.begin(), variables.end(),
                                 [&](const auto& v) { return v.first == name; });
-    // If we run inside another job, MAYPOLE_AGENT is that job's agent.
-    if (!replaced && name != "MAYPOLE_AGENT") environment.push_back(entry);
+    if (!replaced && !IsOfOtherJob(name)) environment.push_back(entry);
   }
   for (const auto& [name, value] : variables) {
     environment.push_back(name + "=" + value);

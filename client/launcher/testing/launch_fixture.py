@@ -31,6 +31,12 @@ exec 3>&-
 exec sleep "$FAKE_SLEEP"
 """
 
+FAKE_SSH = """#!/bin/sh
+echo "$@" >>"$FAKE_DIR/ssh.args"
+for a; do last="$a"; done
+exec sh -c "$last"
+"""
+
 
 def wait_for(condition, what):
     deadline = time.monotonic() + PATIENCE
@@ -112,6 +118,24 @@ class LauncherTest(unittest.TestCase):
             except OSError:
                 pass
         return found
+
+    def nodes(self):
+        """Pids of all `maypolerun --node-of-job`: guards and supervisors."""
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open("/proc/%s/cmdline" % pid, "rb") as f:
+                    argv = f.read().split(b"\0")
+            except OSError:
+                continue
+            if argv[:2] == [self.maypolerun.encode(), b"--node-of-job"]:
+                found.append(int(pid))
+        return found
+
+    @staticmethod
+    def parent(pid):
+        with open("/proc/%d/stat" % pid) as f:
+            return int(f.read().rpartition(")")[2].split()[1])
 
     def wait_until_none_lives(self):
         wait_for(lambda: not self.processes(), "the end of all processes")

@@ -101,7 +101,8 @@ class Library:
 
     __slots__ = ("path", "_lib", "_exchange", "_submit", "_submit_group", "_wait", "_poll",
                  "_names", "rank", "size", "local_rank", "local_size",
-                 "cross_rank", "cross_size", "init", "shutdown", "release")
+                 "cross_rank", "cross_size", "init", "shutdown",
+                 "leave_epoch", "change_wanted", "release")
 
     def __init__(self, path: str):
         self.path = path
@@ -117,7 +118,8 @@ class Library:
                            ctypes.POINTER(ctypes.c_int))
         self.release = _bind(lib, "maypole_release", ctypes.c_int64)
         for name in ("rank", "size", "local_rank", "local_size", "cross_rank",
-                     "cross_size", "init", "shutdown"):
+                     "cross_size", "init", "shutdown", "leave_epoch",
+                     "change_wanted"):
             setattr(self, name, _bind(lib, "maypole_" + name))
         _bind(lib, "maypole_allocate", ctypes.c_uint64,
               ctypes.POINTER(ctypes.c_void_p))

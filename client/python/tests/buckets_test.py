@@ -124,7 +124,13 @@ class BucketsTest(unittest.TestCase):
         self.use(2)
         results = self.both(lambda rank: train(
             rank, compression=hvd.Compression.fp16))
-        self.assertEqual(self.fake.arena_operations, [])
+        self.assertEqual(len(self.fake.arena_operations), 3)
+        self.use(2)
+        want = self.both(lambda rank: train(
+            rank, compression=hvd.Compression.fp16,
+            gradient_as_bucket_view=False))
+        for a, b in zip(results[0], want[0]):
+            torch.testing.assert_close(a, b, rtol=0, atol=0)
         self.use(2)
         want = self.both(train)
         for a, b in zip(results[0], want[0]):
@@ -420,6 +426,8 @@ class BucketsTest(unittest.TestCase):
                 parameter.sum().backward()
                 optimizer.step()
                 return
+            hvd.allreduce_(torch.zeros(1, dtype=torch.uint8), op=hvd.Max,
+                           name=fake_library.LAYOUTS)
             for name in names:
                 hvd.allreduce_(torch.ones(16 if "bucket" in name else 2), None,
                                name)

@@ -21,6 +21,9 @@ import fake_collectives
 from maypole import _native
 
 
+LAYOUTS = "DistributedOptimizer:layouts"
+
+
 class FakeLibrary:
     """See the head of this file."""
 
@@ -39,8 +42,11 @@ class FakeLibrary:
         self._next_set = itertools.count(1)
         self._joined = {}  # rank -> submission, in the order of joining
         self.initialized = True
-        self.completed = []  # names, in the order of completion
-        self.submitted = []  # (rank, name)
+        self.change_wanted_by = {}  # rank -> how many ranks want a change
+        # Names, in the order of completion. Not DistributedOptimizer's question
+        # about layouts, which is not about a tensor of the user.
+        self.completed = []
+        self.submitted = []  # (rank, name), without that, too
         self.groups = []  # the names of each group
         self.released = []
         self.awaited = {}  # name -> whether its submitter waits at once
@@ -87,6 +93,11 @@ class FakeLibrary:
     def shutdown(self):
         self.initialized = False
         return _native.OK
+
+    leave_epoch = shutdown
+
+    def change_wanted(self):
+        return self.change_wanted_by.get(self.rank(), 0)
 
     def version(self):
         return "0.1.0"
@@ -194,7 +205,8 @@ class FakeLibrary:
 
     def _enqueue(self, submission):
         rank, number = submission.rank, submission.process_set
-        self.submitted.append((rank, submission.name))
+        if submission.name != LAYOUTS:
+            self.submitted.append((rank, submission.name))
         self.awaited[submission.name] = submission.awaited
         self.streams[rank, submission.name] = submission.stream
         if submission.kind == _native.JOIN:
@@ -234,7 +246,8 @@ class FakeLibrary:
         if submissions[0].status == _native.OK:
             if all(self._in_arena(s) for s in submissions):
                 self.arena_operations.append(submissions[0].name)
-            self.completed.append(submissions[0].name)
+            if submissions[0].name != LAYOUTS:
+                self.completed.append(submissions[0].name)
 
     # --- process sets -------------------------------------------------------
     def process_set_add(self, ranks):

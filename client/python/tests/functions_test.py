@@ -9,6 +9,7 @@ from maypole import _native
 
 _native.use(fake_library.FakeLibrary(2))
 import maypole.torch as hvd  # pylint: disable=wrong-import-position
+from maypole.torch import functions  # pylint: disable=wrong-import-position
 
 
 class FunctionsTest(unittest.TestCase):
@@ -99,6 +100,12 @@ class FunctionsTest(unittest.TestCase):
         optimizer = torch.optim.LBFGS([torch.nn.Parameter(torch.ones(1))])
         with self.assertRaisesRegex(ValueError, "LBFGS"):
             hvd.broadcast_optimizer_state(optimizer, 0)
+
+    def test_more_than_2_gib(self):
+        data = torch.empty(2**31 + 8, dtype=torch.uint8)  # never touched
+        data[-1] = 7
+        buffer = functions._bytes(data)
+        self.assertEqual((len(buffer), buffer[-1]), (2**31 + 8, 7))
 
     def test_objects(self):
         def rank(r):

@@ -7,10 +7,12 @@ import signal
 import threading
 import unittest
 import weakref
+from unittest import mock
 
 import fake_library
 from maypole import _native
-from maypole.common import basics, exceptions, operations, process_sets
+from maypole.common import (basics, exceptions, operations, part_of_job,
+                            process_sets)
 
 
 def prepared(name="x", value=1.0):
@@ -187,9 +189,72 @@ class OperationsTest(unittest.TestCase):
                                     "rank 3 did not come"):
             basics.init()
 
-    def test_init_takes_no_communicator(self):
-        with self.assertRaisesRegex(NotImplementedError, "comm"):
-            basics.init(comm=[0])
+    def test_init_takes_all_ranks_in_several_forms(self):
+        class Comm:
+            """As of mpi4py."""
+
+            def __init__(self, size):
+                self.Get_size = lambda: size  # pylint: disable=invalid-name
+
+        _native.use(fake_library.FakeLibrary(2))
+        for everyone in ([], [0, 1], (0, 1), Comm(2)):
+            basics.shutdown()
+            basics.init(comm=everyone)
+            self.assertTrue(basics.is_initialized())
+        for wrong in (3, "all", [0, "1"], [-1]):
+            with self.assertRaisesRegex(ValueError, "list of ranks"):
+                basics.init(comm=wrong)
+        self.assertTrue(basics.is_initialized())
+        basics.init(comm=[0])  # a second call does nothing
+        for wrong in ([0], [0, 1, 2], Comm(3)):
+            basics.shutdown()
+            with self.assertRaisesRegex(NotImplementedError,
+                                        r"comm.*of a job of 2.*process_set"):
+                basics.init(comm=wrong)
+            self.assertFalse(basics.is_initialized())
+
+    def test_a_part_of_the_job(self):
+        def place(rank, local_rank, local_size, node, nodes, size):
+            return {"MAYPOLE_RANK": str(rank), "MAYPOLE_SIZE": str(size),
+                    "MAYPOLE_LOCAL_RANK": str(local_rank),
+                    "MAYPOLE_LOCAL_SIZE": str(local_size),
+                    "MAYPOLE_CROSS_RANK": str(node),
+                    "MAYPOLE_CROSS_SIZE": str(nodes), "MAYPOLE_JOB": "j" * 60}
+
+        def of(environ, ranks):
+            got = part_of_job.variables(environ, ranks)
+            return [int(got[name]) for name in environ
+                    if name != "MAYPOLE_JOB"], got["MAYPOLE_JOB"]
+
+        second = place(3, 1, 2, 1, 3, 6)  # rank 3 is on the second node
+        self.assertEqual(part_of_job.variables(second, None), {})
+        self.assertEqual(part_of_job.variables(second, list(range(6))), {})
+        self.assertEqual(part_of_job.variables({}, [0]), {})
+        # rank, size, local rank, local size, node, nodes
+        numbers, job = of(second, [0, 2, 3])
+        self.assertEqual(numbers, [2, 3, 1, 2, 1, 2])
+        self.assertRegex(job, "^j{54}-[0-9a-f]{8}$")
+        other, same = of(place(0, 0, 2, 0, 3, 6), [0, 2, 3])
+        self.assertEqual((other, same), ([0, 3, 0, 1, 0, 2], job))
+        self.assertEqual(of(second, [3, 4]), ([0, 2, 0, 1, 0, 2], mock.ANY))
+        self.assertNotEqual(of(second, [3, 4])[1], job)
+        self.assertEqual(of(second, [3])[0], [0, 1, 0, 1, 0, 1])
+        with self.assertRaisesRegex(ValueError, "rank 3 is not in the list"):
+            part_of_job.variables(second, [0, 1])
+        for environ, ranks, text in (
+                (second, [3, 2], "ascending"), (second, [2, 3, 3], "ascending"),
+                (second, [3, 6], "launcher's 6"),
+                (place(2, 0, 1, 1, 2, 3), [0, 2], "different numbers"),
+                (place(3, 0, 2, 1, 3, 6), [0, 3], "different numbers")):
+            with self.assertRaisesRegex(NotImplementedError, text):
+                part_of_job.variables(environ, ranks)
+        with mock.patch.dict(os.environ, {"MAYPOLE_RANK": "7"}):
+            os.environ.pop("MAYPOLE_JOB", None)
+            with part_of_job.environment({"MAYPOLE_RANK": "1",
+                                          "MAYPOLE_JOB": "j"}):
+                self.assertEqual(os.environ["MAYPOLE_RANK"], "1")
+            self.assertEqual(os.environ["MAYPOLE_RANK"], "7")
+            self.assertNotIn("MAYPOLE_JOB", os.environ)
 
 
 class TwoRanksTest(unittest.TestCase):

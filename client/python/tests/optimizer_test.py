@@ -289,7 +289,9 @@ class OptimizerTest(unittest.TestCase):
             sent = len(self.fake.submitted)
             loss_of(model, *batch(0, r, 2)).backward()
             optimizer.synchronize()
-            with self.assertWarnsRegex(UserWarning, "skip_synchronize"):
+            with self.assertWarnsRegex(
+                    UserWarning, r"^optimizer\.step\(\) called without "
+                    r"optimizer\.skip_synchronize\(\)"):
                 optimizer.step()
             return norm.item(), sent
 
@@ -411,12 +413,17 @@ class OptimizerTest(unittest.TestCase):
         named = list(model.named_parameters())
         cases = (
             (ValueError, "op=Max", {"op": hvd.Max}),
-            (NotImplementedError, "Adasum", {"op": hvd.Adasum}),
+            (ValueError, "powersgd", {
+                "op": hvd.Adasum, "compression": hvd.Compression.powersgd(1)}),
+            (ValueError, "powersgd", {
+                "gradient_as_bucket_view": True,
+                "compression": hvd.Compression.powersgd(1)}),
             (ValueError, "gradient_predivide_factor=2",
              {"op": hvd.Sum, "gradient_predivide_factor": 2.0}),
             (ValueError, "backward_passes_per_step=0",
              {"backward_passes_per_step": 0}),
             (ValueError, "groups", {"groups": "a"}),
+            (ValueError, "twice", {"groups": [[named[0][1]], [named[0][1]]]}),
             (ValueError, "sequence of", {"named_parameters": [1, 2]}),
             (ValueError, "found twice: 0.bias",
              {"named_parameters": named + [named[1]]}),

@@ -62,6 +62,50 @@ class SingleRankTest(unittest.TestCase):
                                postscale_factor=0.5)
         self.assertEqual(result.tolist(), [1.5, -3.0, 0.75])
 
+    def test_scale_factors_of_integers(self):
+        cases = (
+            # dtype, inputs, prescale, postscale, results
+            (torch.int32, [5, -5, 3], 0.5, 1.0, [2, -2, 1]),
+            (torch.int64, [2**62, -2**62, 7], 1.0, 4.0,
+             [2**63 - 1, -2**63, 28]),
+            (torch.uint8, [200, 3, 1], 2.0, 1.0, [255, 6, 2]),
+            (torch.uint8, [200, 3, 1], -1.0, 1.0, [0, 0, 0]),
+            (torch.int8, [100, -100, 9], 1.0, 1.5, [127, -128, 13]),
+            (torch.int16, [1, -1, 0], float("inf"), 1.0, [32767, -32768, 0]),
+            (torch.int32, [1, -1, 5], 1.0, float("nan"), [0, 0, 0]),
+        )
+        for dtype, values, pre, post, want in cases:
+            x = torch.tensor(values, dtype=dtype)
+            factors = {"prescale_factor": pre, "postscale_factor": post}
+            for op in (hvd.Sum, hvd.Average, hvd.Max):
+                got = hvd.allreduce(x, op=op, **factors)
+                self.assertEqual(got.tolist(), want, (dtype, op))
+                self.assertEqual(got.dtype, dtype)
+            self.assertEqual(x.tolist(), values)
+            y = x.clone()
+            self.assertIs(hvd.allreduce_(y, op=hvd.Sum, **factors), y)
+            self.assertEqual(y.tolist(), want)
+            rows = torch.stack((x, x)).t()  # not contiguous
+            hvd.allreduce_(rows, op=hvd.Sum, **factors)
+            self.assertEqual(rows.t().tolist(), [want, want])
+            got = hvd.reducescatter(x, op=hvd.Sum, **factors)
+            self.assertEqual(got.tolist(), want)
+            for got in hvd.grouped_allreduce([x, x], op=hvd.Sum, **factors):
+                self.assertEqual(got.tolist(), want)
+        with self.assertRaisesRegex(ValueError, "bool"):
+            hvd.allreduce(torch.ones(1) > 0, op=hvd.Sum, prescale_factor=2.0)
+
+    def test_adasum_of_one_rank(self):
+        x = torch.randn(3, 5)
+        self.assertTrue(torch.equal(hvd.allreduce(x, op=hvd.Adasum), x))
+        half = hvd.allreduce(x, op=hvd.Adasum, name="x", postscale_factor=0.5)
+        self.assertTrue(torch.equal(half, x / 2))
+        handle = hvd.grouped_allreduce_async([x, x.double()], op=hvd.Adasum)
+        self.assertTrue(torch.equal(hvd.synchronize(handle)[1], x.double()))
+        with self.assertRaisesRegex(ValueError, "'n'.*floating.*int64"):
+            hvd.allreduce(torch.ones(1, dtype=torch.int64), op=hvd.Adasum,
+                          name="n")
+
     def test_shapes(self):
         for shape in ((), (0,), (0, 3), (1, 1, 1, 1, 1, 1, 1, 2), (5, 0, 2)):
             x = torch.full(shape, 2.5)
@@ -102,7 +146,8 @@ class SingleRankTest(unittest.TestCase):
                      lambda: hvd.alltoall(x, [-1]),
                      lambda: hvd.alltoall(x, [2, 1]),
                      lambda: hvd.alltoall(torch.tensor(1.0)),
-                     lambda: hvd.reducescatter(x, op=hvd.Max)):
+                     lambda: hvd.reducescatter(x, op=hvd.Max),
+                     lambda: hvd.reducescatter(x, op=hvd.Adasum)):
             with self.assertRaises(ValueError):
                 call()
 
@@ -163,8 +208,8 @@ class SingleRankTest(unittest.TestCase):
     def test_errors_of_the_library(self):
         with self.assertRaises(ValueError):
             hvd.broadcast(torch.ones(1), 7, "root")
-        with self.assertRaises(NotImplementedError):
-            hvd.allreduce(torch.ones(1), op=hvd.Adasum, name="adasum")
+        with self.assertRaisesRegex(ValueError, "'flags'.*bool has no average"):
+            hvd.allreduce(torch.ones(1) > 0, name="flags")
         with self.assertRaises(ValueError):
             hvd.allreduce(torch.ones(1), name="n" * 1000)
 
@@ -192,6 +237,29 @@ class SingleRankTest(unittest.TestCase):
         self.assertEqual(hvd.broadcast_object({"a": [1]}), {"a": [1]})
         self.assertEqual(hvd.allgather_object("x"), ["x"])
         hvd.barrier()
+
+    def test_elastic_training_without_other_ranks(self):
+        model = torch.nn.Linear(1, 1)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), 0.1), model.named_parameters())
+        state = hvd.elastic.TorchState(model, optimizer, step=0)
+        interruptions = [hvd.HorovodInternalError(), hvd.HostsUpdatedInterrupt()]
+        joins = basics.joins()
+
+        @hvd.elastic.run
+        def train(state):
+            while state.step < 5:
+                model(torch.ones(1, 1)).sum().backward()
+                optimizer.step()
+                state.step += 1
+                if state.step in (2, 4) and interruptions:
+                    raise interruptions.pop(0)
+                state.commit()
+            return hvd.allreduce(torch.tensor([float(state.step)])).item()
+
+        self.assertEqual(train(state), 5.0)
+        self.assertEqual(basics.joins(), joins + 2)
+        self.assertEqual(_native.library().change_wanted(), 0)
 
     def test_a_forked_child_is_outside(self):
         child = os.fork()
@@ -228,8 +296,8 @@ class SingleRankTest(unittest.TestCase):
             self.assertEqual(str(raised.exception), exceptions.NOT_INITIALIZED)
 
     def test_an_unnamed_tensor_is_not_named(self):
-        with self.assertRaises(NotImplementedError) as raised:
-            hvd.allreduce(torch.ones(1), op=hvd.Adasum)
+        with self.assertRaises(ValueError) as raised:
+            hvd.allreduce(torch.ones(1) > 0)
         self.assertNotIn("''", str(raised.exception))
         self.assertIn("allreduce", str(raised.exception))
 
@@ -238,7 +306,7 @@ class SingleRankTest(unittest.TestCase):
         with self.assertRaises(AttributeError):
             maypole.nothing  # pylint: disable=no-member,pointless-statement
         with self.assertRaisesRegex(AttributeError, "not supported yet"):
-            hvd.elastic  # pylint: disable=no-member,pointless-statement
+            hvd.start_timeline  # pylint: disable=no-member,pointless-statement
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
         environment["MAYPOLE_LIBRARY"] = _native.library().path
         output = subprocess.run([sys.executable, "-m", "maypole"],

@@ -16,6 +16,7 @@
 #ifndef MAYPOLE_COMMON_GPU_RUNNER_GPU_RUN_H_
 #define MAYPOLE_COMMON_GPU_RUNNER_GPU_RUN_H_
 
+#include <chrono>
 #include <cstdint>
 #include <set>
 #include <vector>
@@ -122,9 +123,23 @@ struct GpuOperation {
 inline constexpr uint32_t kMaxGpuCommunicators =
     kMaxCommunicators + kMaxLocalCommunicators;
 
+// When a run did what, in nanoseconds of CLOCK_MONOTONIC; 0: it did not.
+struct GpuRunTimes {
+  int64_t ordered = 0;   // EpochGpus::Run()
+  int64_t begun = 0;     // its work is put on the streams
+  int64_t launched = 0;  // NCCL's work is on the streams
+  int64_t ended = 0;
+};
+
+inline int64_t GpuRunNow() {
+  return std::chrono::steady_clock::now().time_since_epoch() /
+         std::chrono::nanoseconds(1);
+}
+
 struct GpuRun {
   uint32_t communicator = 0;             // 0: none, all tensors are on one GPU
   std::vector<GpuOperation> operations;  // 1 to kMaxRunOperations
+  GpuRunTimes times = {};                // set by what executes it
 };
 
 // This node's part of a communicator. The GPUs have the NCCL ranks first,

@@ -362,6 +362,7 @@ void GpuRunner::Run(GpuRun run) {
     return gate_->TellEnded(
         run, Status(Code::kFailedPrecondition, "no GPU memory is open"));
   }
+  run.times.ordered = GpuRunNow();
   Post<Command>(std::move(run));
 }
 

@@ -40,6 +40,7 @@ class RunEnds {
 
   // `parts` is at least 1.
   uint64_t Begin(GpuRun run, size_t parts) {
+    run.times.begun = GpuRunNow();
     begun_.emplace(++last_, Begun{std::move(run), parts, {}});
     return last_;
   }
@@ -48,15 +49,17 @@ class RunEnds {
   // All parts are on the GPUs' streams.
   void Enqueued(uint64_t id) {
     const auto it = begun_.find(id);
-    if (it == begun_.end() || !it->second.error.ok() || !on_enqueued_) return;
-    on_enqueued_(it->second.run);
+    if (it == begun_.end()) return;
+    it->second.run.times.launched = GpuRunNow();
+    if (it->second.error.ok() && on_enqueued_) on_enqueued_(it->second.run);
   }
   void PartEnded(uint64_t id, const Status& status) {
     const auto it = begun_.find(id);
     if (it == begun_.end()) return;  // ended by EndAll()
     it->second.error.Update(status);
     if (--it->second.parts > 0) return;
-    const Begun ended = std::move(begun_.extract(it).mapped());
+    Begun ended = std::move(begun_.extract(it).mapped());
+    ended.run.times.ended = GpuRunNow();
     on_ended_(ended.run, ended.error);
   }
   // The runs that have begun end with this error, unless they have another.

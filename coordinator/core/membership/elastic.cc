@@ -252,11 +252,20 @@ std::optional<Time> Elastic::LateAt(const Node& node) const {
   return first;
 }
 
+bool Elastic::AnyBack() const {
+  return std::any_of(seats_.begin(), seats_.end(), [](const Seat& s) {
+    return s.presence == Presence::kBack;
+  });
+}
+
 std::optional<Time> Elastic::StartsAt() const {
   if (expected_ > 0 || waiting_ == 0 || waiting_ < min_size_) {
     return std::nullopt;
   }
-  return waiting_ >= max_size_ ? changed_at_ : changed_at_ + settle_;
+  // Survivors do not wait for processes that may be about to come: those enter
+  // when the survivors leave the epoch the next time.
+  const bool at_once = waiting_ >= max_size_ || AnyBack();
+  return at_once ? changed_at_ : changed_at_ + settle_;
 }
 
 std::optional<Time> Elastic::Deadline(bool running) const {

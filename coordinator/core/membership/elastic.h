@@ -14,12 +14,14 @@
 //                            executor was lost               nevertheless
 //
 // The next epoch may start when no rank is expected back any more, at least
-// min_size processes wait, and either max_size wait or nothing has changed for
-// the settle time. Order of the new ranks: first those of the last epoch, in
-// their order; then processes from older epochs (or from epochs of an earlier
-// coordinator); then new processes, in order of arrival. The ranks of a node
-// are consecutive; nodes are ordered by their first rank. So if any process
-// still has the job's state, rank 0 has it.
+// min_size processes wait, and either a rank of the last epoch is back, or
+// max_size wait, or nothing has changed for the settle time. (So survivors of a
+// death continue at once; a first start waits until its processes have come.)
+// Order of the new ranks: first those of the last epoch, in their order; then
+// processes from older epochs (or from epochs of an earlier coordinator); then
+// new processes, in order of arrival. The ranks of a node are consecutive;
+// nodes are ordered by their first rank. So if any process still has the job's
+// state, rank 0 has it.
 //
 // Identity of a process: the (last epoch, rank) that it reports, together with
 // its node and pid, because an earlier life of the job may have had an epoch of
@@ -156,6 +158,8 @@ class Elastic {
   // When the next epoch may start if nothing changes; nullopt if something must
   // change first.
   std::optional<Time> StartsAt() const;
+  // Whether a rank of the last epoch waits.
+  bool AnyBack() const;
   std::vector<std::string> GiveUpMissing();
   // Describes which processes wait and which are missing.
   std::string MissingText() const;

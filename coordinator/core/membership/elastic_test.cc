@@ -116,6 +116,53 @@ TEST_F(ElasticTest, SurvivorsKeepTheirOrderAndNodesTheirRanksTogether) {
   EXPECT_THAT(Ranks(), ElementsAre(14, 13, 22, 31));
 }
 
+TEST_F(ElasticTest, SurvivorsOfADeathGoOnAtOnceAndNewOnesEnterLater) {
+  StartThree();
+  bed_.From(*a_.executor, Gone(1, 0, false, "it died"));
+  Leave(a_, 1, true);
+  Leave(b_, 2, true);
+  Wait(a_, {{13, 1, 1}});
+  EXPECT_EQ(epoch(), 1u);  // rank 2 is expected
+  Wait(b_, {{22, 1, 2}});
+  EXPECT_EQ(epoch(), 2u);  // no time has passed
+  EXPECT_THAT(Ranks(), ElementsAre(13, 22));
+  Wait(c_, {{31}});
+  EXPECT_EQ(a_.Wanted(), (std::pair<uint32_t, uint32_t>(1, 0)));
+  EXPECT_EQ(b_.Wanted(), (std::pair<uint32_t, uint32_t>(1, 0)));
+  Leave(a_, 0, true);
+  Leave(b_, 1, true);
+  Wait(a_, {{14, 2, 0}});
+  Wait(b_, {{23, 2, 1}});
+  EXPECT_EQ(epoch(), 3u);
+  EXPECT_THAT(Ranks(), ElementsAre(14, 23, 31));
+}
+
+TEST_F(ElasticTest, TooFewSurvivorsWaitOnlyForEnoughNewOnes) {
+  StartThree();
+  bed_.From(*a_.executor, Gone(1, 0, false, "it died"));
+  Leave(a_, 1, false);
+  Leave(b_, 2, true);
+  Wait(b_, {{22, 1, 2}});
+  bed_.Pass(seconds(10));
+  EXPECT_EQ(epoch(), 1u);  // two are needed
+  Wait(c_, {{31}});
+  EXPECT_EQ(epoch(), 2u);
+  EXPECT_THAT(Ranks(), ElementsAre(22, 31));
+}
+
+TEST_F(ElasticTest, WithoutAnyoneOfTheLastEpochTheNewOnesSettle) {
+  StartThree();
+  Leave(a_, 0, false);
+  Leave(a_, 1, false);
+  Leave(b_, 2, false);
+  Wait(c_, {{31}, {32}});
+  bed_.Pass(milliseconds(900));
+  EXPECT_EQ(epoch(), 1u);
+  bed_.Pass(milliseconds(100));
+  EXPECT_EQ(epoch(), 2u);
+  EXPECT_THAT(Ranks(), ElementsAre(31, 32));
+}
+
 TEST_F(ElasticTest, WhoLivesIsWaitedForWhoHasGoneIsNot) {
   StartThree();
   Leave(a_, 0, true);

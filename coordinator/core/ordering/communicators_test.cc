@@ -382,6 +382,26 @@ TEST_F(RanksTest, EachMemberIsAnNcclRank) {
   EXPECT_EQ(b_.Last().communicator_id().id(), "unique");
 }
 
+TEST_F(RanksTest, GathersNeedRoomAndSayTheSizes) {
+  const auto gather = [&](uint64_t room, uint32_t generation) {
+    bed_.From(a_,
+              Present(1, {WithRooms({32, 32},
+                                    OnOwn({1, 0}, Allgather("x", {0, 1}, {3, 2},
+                                                            generation)))}));
+    bed_.From(b_,
+              Present(1, {WithRooms({32, room},
+                                    OnOwn({0, 1}, Allgather("x", {2, 3}, {2, 1},
+                                                            generation)))}));
+  };
+  gather(32, 1);
+  gather(31, 2);
+  ASSERT_EQ(b_.runs.size(), 2u);
+  EXPECT_EQ(b_.runs[0].communicator(), 1u);
+  EXPECT_EQ(b_.runs[0].first_dims_size(), 4);
+  EXPECT_EQ(b_.runs[0].member_gpus_size(), 0);
+  EXPECT_EQ(b_.runs[1].communicator(), 0u);
+}
+
 TEST_F(RanksTest, RanksThatChangeTheirGpusGetAnotherCommunicator) {
   OwnOf(a_, {0, 1}, {1, 0}, 1);
   OwnOf(b_, {2, 3}, {0, 1}, 1);

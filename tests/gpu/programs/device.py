@@ -128,33 +128,31 @@ def allreduce(array, name, op=1, process_set=0, prescale=1.0, postscale=1.0):
                 postscale=postscale)
 
 
-def into(array, target, kind, name, op=1, root=0, process_set=0, prescale=1.0, postscale=1.0):
-    """Starts an operation whose result goes to the array `target`."""
+def into(array, target, kind, name, op=1, root=0, process_set=0, prescale=1.0, postscale=1.0, begin=operations.submit):
+    """Starts an operation whose result goes to the array `target`. begin=operations.prepare: does not start it yet."""
     stream = array.gpu.stream.value
 
     def finish(native):
         fetch(native, 0, stream)
         return target
 
-    return operations.submit(kind, DTYPES[str(array.dtype)], op, root, array.shape, prescale, postscale, name,
-                             array.address, target.address, array, target, finish, process_set=process_set,
-                             stream=stream)
+    return begin(kind, DTYPES[str(array.dtype)], op, root, array.shape, prescale, postscale, name, array.address,
+                 target.address, array, target, finish, process_set=process_set, stream=stream)
 
 
-def gather(array, kind, name, splits=None, process_set=0):
-    """Starts an allgather or alltoall; wait() returns a new array."""
+def gather(array, kind, name, splits=None, process_set=0, begin=operations.submit):
+    """Starts an allgather or alltoall; wait() returns a new array. begin: see into()."""
     stream = array.gpu.stream.value
 
     def finish(native):
         _, size, rows = _native.library().result(native)
         result = Array(array.gpu, numpy.zeros((rows,) + array.shape[1:], array.dtype))
-        if size > 0:
-            fetch(native, result.address, stream)
+        fetch(native, result.address, stream)  # of nothing, too: NCCL may still read the input
         return result
 
-    return operations.submit(kind, DTYPES[str(array.dtype)], 0, 0, array.shape, 1.0, 1.0, name,
-                             array.address if array.bytes > 0 else 0, 0, array, None, finish,
-                             process_set=process_set, splits=splits, stream=stream)
+    return begin(kind, DTYPES[str(array.dtype)], 0, 0, array.shape, 1.0, 1.0, name,
+                 array.address if array.bytes > 0 else 0, 0, array, None, finish, process_set=process_set,
+                 splits=splits, stream=stream)
 
 
 def allreduce_on_host(values, name, op=1):

@@ -2,12 +2,13 @@
 
 Rank r uses the GPU r // RANKS_PER_GPU. In each round all operations are
 submitted one after the other, with the same names as in the other rounds; then
-once more, all at once, each rank in an order of its own. Records, for each
-round, which of the first ones ran on the GPUs.
+once more, all at once, each rank in an order of its own; then as one group.
+Records, for each round, which of the first ones ran on the GPUs.
 
 usage: kinds.py ROUNDS SEED RANKS_PER_GPU
 """
 
+import os
 import random
 import sys
 
@@ -16,18 +17,18 @@ import numpy
 import device
 import rank
 from maypole import _native
-from maypole.common import basics, exceptions
+from maypole.common import basics, exceptions, operations
 from planned import AVERAGE, Planned
 
 
 def plan(size):
     """The operations of a round: each has more than 64 KiB on some rank."""
     many, all_ = 9001, list(range(size))
-    operations = []
+    all_kinds = []
     for dtype in (numpy.float32, numpy.int16):
         kind = numpy.dtype(dtype).name
         even = [many] * size
-        operations += [
+        all_kinds += [
             Planned("broadcast." + kind, _native.BROADCAST, dtype, even, all_, root=size - 1),
             Planned("reducescatter." + kind, _native.REDUCESCATTER, dtype, even, all_),
             Planned("allgather." + kind, _native.ALLGATHER, dtype, even, all_),
@@ -39,9 +40,9 @@ def plan(size):
             Planned("ragged_alltoall." + kind, _native.ALLTOALL, dtype,
                     [[many if of > 0 and to == 0 else 0 for to in all_] for of in all_], all_),
         ]
-    operations.append(Planned("average", _native.REDUCESCATTER, numpy.float32, [many] * size, all_, op=AVERAGE))
-    operations.append(Planned("allreduce", _native.ALLREDUCE, numpy.float32, [many] * size, all_))
-    return operations
+    all_kinds.append(Planned("average", _native.REDUCESCATTER, numpy.float32, [many] * size, all_, op=AVERAGE))
+    all_kinds.append(Planned("allreduce", _native.ALLREDUCE, numpy.float32, [many] * size, all_))
+    return all_kinds
 
 
 def main():
@@ -50,10 +51,15 @@ def main():
     basics.init()
     me, size = basics.rank(), basics.size()
     gpu = device.Gpu(me // ranks_per_gpu)
+    by_ranks = os.environ.get("MAYPOLE_GPU_SITE") == "client"
     # The memory that is shared with the executor exists then.
-    filler = gpu.shared_array(numpy.zeros(1, numpy.uint8))
-    # Without NCCL a rank must know that all use the same GPU.
-    device.allreduce(gpu.array(numpy.ones(30000, numpy.float32)), "first").wait()
+    filler = None if by_ranks else gpu.shared_array(numpy.zeros(1, numpy.uint8))
+    # Without NCCL a rank must know that all use the same GPU. With NCCL in the
+    # ranks all must have told the executor of theirs.
+    first = gpu.array(numpy.ones(30000, numpy.float32))
+    device.allreduce(first, "first").wait()
+    while by_ranks and basics.counter("gpu_operations") == 0:
+        device.allreduce(first, "first").wait()
     own = random.Random(seed * 1000 + me)
     on_gpu, error = [], None
     try:
@@ -69,9 +75,15 @@ def main():
             works = [p.start(gpu, me) for p in planned]
             for p, work in zip(planned, works):
                 p.check(work.wait(), me)
+            planned = plan(size)
+            members = [p.start(gpu, me, begin=operations.prepare) for p in planned]
+            operations.start_group(members)
+            for p, work in zip(planned, members):
+                p.check(work.wait(), me)
     except exceptions.HorovodInternalError as e:
         error = str(e)
-    filler.free_shared()
+    if filler is not None:
+        filler.free_shared()
     gpu.synchronize()
     rank.record(error=error, on_gpu=on_gpu)
     basics.shutdown()

@@ -8,6 +8,7 @@ import numpy
 
 import device
 from maypole import _native
+from maypole.common import operations
 
 ROW = 5  # elements
 AVERAGE, SUM, MIN, MAX, PRODUCT = 0, 1, 3, 4, 5
@@ -60,19 +61,20 @@ class Planned:
         total = (REDUCE[self.op](scaled) * self.postscale).astype(self.dtype)
         return numpy.array_split(total, len(inputs))[place] if self.kind == _native.REDUCESCATTER else total
 
-    def start(self, gpu, me):
+    def start(self, gpu, me, begin=operations.submit):
+        """begin: see device.into()."""
         place = self.ranks.index(me)
         array = gpu.array(self.input(place))
         self.arrays = [array]
         if self.kind in GATHERS:
             splits = [int(n) for n in self.rows[place]] if self.kind == _native.ALLTOALL else None
-            return device.gather(array, self.kind, self.name, splits=splits, process_set=self.set)
+            return device.gather(array, self.kind, self.name, splits=splits, process_set=self.set, begin=begin)
         target = array
         if self.kind != _native.ALLREDUCE:
             target = gpu.array(numpy.zeros_like(self.expected(me)))
             self.arrays.append(target)
         return device.into(array, target, self.kind, self.name, op=self.op, root=self.root, process_set=self.set,
-                           prescale=self.prescale, postscale=self.postscale)
+                           prescale=self.prescale, postscale=self.postscale, begin=begin)
 
     def check(self, array, me):
         """Frees the arrays, and returns the bytes of the result, which are right."""

@@ -1,5 +1,7 @@
 #include "tests/simulation/parts/client.h"
 
+#include <algorithm>
+#include <string>
 #include <utility>
 
 #include "common/wire/session_messages.h"
@@ -39,7 +41,15 @@ bool Client::PatienceIsOver() {
 }
 
 void Client::Break(Status status) {
-  stage_->Found("a rank cannot go on: ", status.message());
+  if (!callbacks_.breaks(status)) {
+    return stage_->Found("a rank cannot go on: ", status.message());
+  }
+  auto goodbye = session::Make<session::Goodbye>();
+  goodbye.pending = std::max(1u, core_.outstanding());
+  connection_->to_executor.Send(&goodbye, sizeof(goodbye));
+  const int rank = board_->config().global_rank[me_];
+  board_->Abort(status.code(),
+                "rank " + std::to_string(rank) + ": " + status.message());
 }
 
 bool Client::Drive(bool look_at_socket, bool* by_board) {
@@ -88,7 +98,8 @@ bool Client::ReadMessages() {
 void Client::Leave() {
   core_.Leave();
   auto goodbye = session::Make<session::Goodbye>();
-  goodbye.pending = core_.outstanding();
+  // Without this rank's GPU the others' would wait for ever.
+  goodbye.pending = core_.outstanding() + callbacks_.gpu_runs();
   core_.FailAll(Status(Code::kAborted,
                        "this rank has left the job (shutdown) with the "
                        "operation pending"));

@@ -29,6 +29,9 @@ class Client : private RankShell {
     std::function<void(const session::ConnectGpu&)> connect_gpu;
     std::function<bool()> awaits_connect;
     std::function<void()> epoch_over;
+    std::function<uint32_t()> gpu_runs;  // under way
+    // True if the rank cannot go on for a reason that is simulated.
+    std::function<bool(const Status&)> breaks;
   };
 
   Client(Stage* stage, std::unique_ptr<Board> board,

@@ -4,7 +4,19 @@
 #include <cstdlib>
 #include <utility>
 
+#include "common/board/gpu_place.h"
+#include "common/gpu/runner/make_operation.h"
+
 namespace maypole::simulation {
+namespace {
+
+void ExecuteAndCount(Stage* stage, const std::vector<NodePart>& parts) {
+  ++stage->counts.gpu_operations;
+  if (Gathers(parts.front().operation->kind)) ++stage->counts.gathered_on_gpus;
+  ExecuteOnGpus(stage, parts);
+}
+
+}  // namespace
 
 // --- The executor's side -----------------------------------------------------
 
@@ -50,7 +62,7 @@ void SimulatedGpus::EndNext() {
   const GpuRun run = std::move(running_.front());
   running_.pop_front();
   const bool open = AreOpen(run);
-  if (open) ExecuteOnGpus(stage_, {PartOf(run.operations.front())});
+  if (open) ExecuteAndCount(stage_, {PartOf(run.operations.front())});
   callbacks_.on_ended(run,
                       open ? Status() : Status(Code::kUnavailable, "closed"));
   if (!running_.empty()) turn_.Ask(stage_->SoonDelay(), life_);
@@ -129,7 +141,7 @@ void SimulatedGpus::ExecuteTogether(Stage* stage, SimulatedCommunicator* all) {
     for (const auto& [rank, gpus] : here) {
       parts.push_back(gpus->PartOf(gpus->together_.front().operations[i]));
     }
-    ExecuteOnGpus(stage, parts);
+    ExecuteAndCount(stage, parts);
   }
   for (const auto& [rank, gpus] : here) {
     stage->scheduler.After(stage->SoonDelay(), gpus->life_, [gpus, open] {
@@ -209,6 +221,10 @@ Status GpuTensor::BringToHost(Operation* op, bool* done) {
 }
 
 void GpuTensor::ResultOnGpu(uint64_t offset) {
+  if (run_ == nullptr) CopyResult(offset);  // else it comes later
+}
+
+void GpuTensor::CopyResult(uint64_t offset) {
   Operation& op = *record_->operation;
   const auto from =
       memory_->begin() + static_cast<std::ptrdiff_t>(offset_ + offset);
@@ -223,15 +239,49 @@ void GpuTensor::ResultOnGpu(uint64_t offset) {
 }
 
 std::shared_ptr<RankRun> GpuTensor::BeginOnRank(
-    uint32_t communicator, const std::vector<Operation*>& operations) {
+    const RankPart& part, const std::vector<Operation*>& operations) {
   if (rank_gpu_ == nullptr) return nullptr;
   std::vector<SimulatedRankGpu::Part> parts;
   for (const Operation* op : operations) {
-    const auto& tensor = static_cast<const GpuTensor&>(*op->staged);
-    parts.push_back(
-        {op->signature, op->set->size(), tensor.memory_, tensor.offset_});
+    parts.push_back(static_cast<GpuTensor&>(*op->staged).PartOf(part));
   }
-  return rank_gpu_->Begin(communicator, std::move(parts));
+  const auto run = rank_gpu_->Begin(part.communicator, std::move(parts));
+  for (const Operation* op : operations) {
+    static_cast<GpuTensor&>(*op->staged).run_ = run;
+  }
+  return run;
+}
+
+// As RankGpus::Describe(). A reducescatter's result is a part of the tensor.
+SimulatedRankGpu::Part GpuTensor::PartOf(const RankPart& part) {
+  const Operation& op = *record_->operation;
+  SimulatedRankGpu::Part out{
+      MakeOperation(op.signature, op.set->ranks, part.rows), memory_, offset_};
+  GpuOperation& o = out.operation;
+  if (!o.members.empty()) o.members[part.position].tensor = 0;
+  if (Gathers(o.kind)) {
+    result_at_ = GpuResultAt(op.signature.Bytes());
+    out.result = offset_ + result_at_;
+  } else if (o.kind == Kind::kReducescatter) {
+    for (uint32_t i = 0; i < part.position; ++i) {
+      result_at_ += o.counts[i] * SizeOf(o.dtype);
+    }
+  }
+  return out;
+}
+
+// As Staging::AwaitEnd().
+bool GpuTensor::Fetch(const Board& board, Status* error) {
+  if (run_ == nullptr) return true;
+  RankRun::State state = RankRun::State::kWaiting;
+  const Status s = run_->Poll(&state);
+  if (s.ok() && state == RankRun::State::kEnded) {
+    CopyResult(result_at_);
+    return true;
+  }
+  if (s.ok() || !board.aborted()) return false;
+  *error = record_->operation->Explain(board.AbortStatus());
+  return true;
 }
 
 }  // namespace maypole::simulation

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "client/engine/operation.h"
+#include "common/board/board.h"
 #include "common/status.h"
 #include "tests/simulation/ledger.h"
 #include "tests/simulation/parts/gpu_execution.h"
@@ -103,11 +104,17 @@ class GpuTensor : public StagedTensor {
   Status BringToHost(Operation* operation, bool* done) override;
   void ResultOnGpu(uint64_t offset) override;
   std::shared_ptr<RankRun> BeginOnRank(
-      uint32_t communicator,
-      const std::vector<Operation*>& operations) override;
+      const RankPart& part, const std::vector<Operation*>& operations) override;
+  // Of an operation that has ended well: false while the user must wait for its
+  // result. An error: there is none.
+  bool Fetch(const Board& board, Status* error);
+  // This rank's own GPU executes it.
+  bool runs_here() const { return run_ != nullptr; }
 
  private:
   bool HasInput() const;
+  SimulatedRankGpu::Part PartOf(const RankPart& part);
+  void CopyResult(uint64_t offset);
   std::vector<std::byte>& GiveMemory(Operation* operation);
 
   Stage* const stage_;
@@ -119,6 +126,8 @@ class GpuTensor : public StagedTensor {
   const std::function<void()> on_host_;
   bool copying_ = false;
   bool copied_ = false;
+  std::shared_ptr<RankRun> run_;
+  uint64_t result_at_ = 0;  // of run_
 };
 
 }  // namespace maypole::simulation

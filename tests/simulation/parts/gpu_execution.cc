@@ -22,8 +22,6 @@ class Execution {
 
   void Run() {
     if (!FindMembers()) return;
-    ++stage_.counts.gpu_operations;
-    if (Gathers(first_.kind)) ++stage_.counts.gathered_on_gpus;
     switch (first_.kind) {
       case Kind::kAllreduce:
       case Kind::kReducescatter:

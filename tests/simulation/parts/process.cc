@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/board/gpu_place.h"
 #include "common/gather_room.h"
@@ -183,6 +184,21 @@ void Process::Welcomed(Message message) {
   callbacks.epoch_over = [this] {
     if (rank_gpu_ != nullptr) rank_gpu_->Abort();
   };
+  callbacks.gpu_runs = [this] {
+    return rank_gpu_ == nullptr ? 0 : rank_gpu_->under_way();
+  };
+  callbacks.breaks = [this](const Status& status) {
+    for (const char* text :
+         {SimulatedRankGpu::kFailure, SimulatedRankGpu::kPeerIsLost}) {
+      if (!absl::StrContains(status.message(), text)) continue;
+      // Other nodes hear that the rank has left; and it may be killed while it
+      // says why.
+      ledger_->Blame(
+          {text, absl::StrCat("rank ", place_.rank), "died before it could"});
+      return true;
+    }
+    return false;
+  };
   callbacks.tell = [this](const std::string& line) {
     stage_->Trace("rank ", place_.rank, " is told: ", line);
   };
@@ -256,8 +272,11 @@ void Process::ShareGpuMemory() {
     request.proof = ++stage_->last_gpu_memory;
     stage_->gpu_memories[request.proof] = gpu_memory_;
   } else {
-    rank_gpu_ =
-        std::make_unique<SimulatedRankGpu>(stage_, [this] { Attend(); });
+    const bool may_fail = !epoch_->program.calm;
+    rank_gpu_ = std::make_unique<SimulatedRankGpu>(stage_, may_fail, [this] {
+      ended_ = true;  // a result may have come
+      Attend();
+    });
     request.sharing = static_cast<uint32_t>(session::GpuSharing::kOwn);
     request.nccl_version = kSimulatedNccl;
     const bool shares = stage_->random.OneIn(8);
@@ -285,8 +304,8 @@ bool Process::PutOnGpu(Record* record) {
   const bool connected = client_->board().config().gpu_communicators != 0;
   if (gpu_ < 0 || kind == Kind::kBarrier || size == 0 ||
       (!connected && op.set->negotiated()) ||
-      (rank_gpu_ != nullptr &&
-       (kind != Kind::kAllreduce || !HasNcclType(op.signature.dtype))) ||
+      (rank_gpu_ != nullptr && Reduces(kind) &&
+       !HasNcclType(op.signature.dtype)) ||
       gpu_allocated_ + size > kGpuMemoryBytes ||
       stage_->random.OneIn(stage_->off_gpu)) {
     return false;
@@ -385,7 +404,7 @@ void Process::InputTurn() {
 void Process::SubmitAgain(const Action& action) {
   const Record* first =
       epoch_->records[static_cast<size_t>(place_.rank)][action.index].get();
-  if (first == nullptr || first->done()) return;
+  if (first == nullptr || first->operation->done.load()) return;
   auto op = std::make_shared<Operation>();
   op->name = first->operation->name;
   op->signature = first->operation->signature;
@@ -466,13 +485,26 @@ bool Process::PerformControl(const Action& action) {
 void Process::LookAtEnded() {
   if (!std::exchange(ended_, false)) return;
   for (Record* r : std::exchange(pending_, {})) {
-    if (r->operation->done.load()) {
+    if (r->operation->done.load() && Fetched(r)) {
       OnEnd(r);
     } else {
       pending_.push_back(r);
     }
   }
   if (state_ == State::kRunning) main_.Ask(stage_->SoonDelay(), life_);
+}
+
+// True if the user need not wait for the result (any more).
+bool Process::Fetched(Record* r) {
+  if (!r->operation->status.ok() || r->operation->gpu_place == kNoGpuPlace) {
+    return true;
+  }
+  auto& tensor = static_cast<GpuTensor&>(*r->operation->staged);
+  r->by_rank = tensor.runs_here();
+  if (tensor.Fetch(client_->board(), &r->fetched)) return true;
+  if (state_ == State::kRunning) return false;
+  r->fetched = Status(Code::kAborted, "left before its GPU had ended it");
+  return true;
 }
 
 void Process::OnEnd(Record* r) {

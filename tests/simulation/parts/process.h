@@ -101,6 +101,7 @@ class Process : public std::enable_shared_from_this<Process> {
   void Attend();
   // Takes note of the operations that have ended.
   void LookAtEnded();
+  bool Fetched(Record* record);
   void OnEnd(Record* record);
   // True if the action is complete.
   bool PerformControl(const Action& action);

@@ -3,20 +3,21 @@
 #include <string>
 #include <utility>
 
-#include "common/reduce/reduce.h"
-
 namespace maypole::simulation {
 
 class SimulatedRankGpu::Run : public RankRun {
  public:
   Run(uint32_t c, std::vector<Part> p) : communicator(c), parts(std::move(p)) {}
   Status Poll(State* state) override {
-    *state = executed ? State::kEnded : State::kWaiting;
+    *state = executed   ? State::kEnded
+             : enqueued ? State::kEnqueued
+                        : State::kWaiting;
     return status;
   }
 
   const uint32_t communicator;
   const std::vector<Part> parts;
+  bool enqueued = false;
   bool executed = false;
   Status status;
 };
@@ -27,24 +28,50 @@ void SimulatedRankGpu::Connect(const session::ConnectGpu& connect) {
   if (all == nullptr) all = std::make_shared<SimulatedRankCommunicator>();
   all->size = connect.size;
   members_[connect.number] = {all, connect.rank};
-  BeginNext();
+  enqueue_.Ask(stage_->SoonDelay(), life_);
 }
 
 std::shared_ptr<RankRun> SimulatedRankGpu::Begin(uint32_t communicator,
                                                  std::vector<Part> parts) {
   runs_.push_back(std::make_shared<Run>(communicator, std::move(parts)));
   const std::shared_ptr<Run> run = runs_.back();
-  if (aborted_) run->status = Status(Code::kAborted, "aborted");
-  BeginNext();
+  run->status =
+      aborted_ ? Status(Code::kAborted, "the epoch is over") : failure_;
+  enqueue_.Ask(stage_->SoonDelay(), life_);
   return run;
 }
 
+// The first that is not on the stream.
+SimulatedRankGpu::Run* SimulatedRankGpu::NextToEnqueue() const {
+  for (const auto& run : runs_) {
+    if (!run->enqueued) return run.get();
+  }
+  return nullptr;
+}
+
 bool SimulatedRankGpu::awaits_connect() const {
-  return !runs_.empty() && !members_.contains(runs_.front()->communicator);
+  const Run* const next = NextToEnqueue();
+  return next != nullptr && !members_.contains(next->communicator);
+}
+
+void SimulatedRankGpu::EnqueueNext() {
+  Run* const next = NextToEnqueue();
+  if (next == nullptr || awaits_connect() || aborted_ || !failure_.ok()) return;
+  next->enqueued = true;
+  if (may_fail_ && stage_->random.OneIn(64)) {
+    stage_->scheduler.After(stage_->SoonDelay(), life_,
+                            [this] { Fail(Code::kInternal, kFailure); });
+  }
+  changed_();
+  BeginNext();
+  if (NextToEnqueue() != nullptr) enqueue_.Ask(stage_->SoonDelay(), life_);
 }
 
 void SimulatedRankGpu::BeginNext() {
-  if (runs_.empty() || begun_ || aborted_ || awaits_connect()) return;
+  if (runs_.empty() || begun_ || aborted_ || !failure_.ok() ||
+      !runs_.front()->enqueued) {
+    return;
+  }
   begun_ = true;
   const Member& member = members_.at(runs_.front()->communicator);
   member.all->here[member.rank] = this;
@@ -62,23 +89,17 @@ void SimulatedRankGpu::Execute(Stage* stage, SimulatedRankCommunicator* all) {
   ++stage->counts.runs_of_ranks;
   const std::vector<Part>& first = here.begin()->second->runs_.front()->parts;
   for (size_t i = 0; i < first.size(); ++i) {
-    std::vector<const std::byte*> inputs;
-    std::vector<std::byte*> outputs;
+    if (Gathers(first[i].operation.kind)) ++stage->counts.gathered_by_ranks;
+    std::vector<NodePart> parts;
     for (const auto& [rank, gpu] : here) {
-      const std::vector<Part>& parts = gpu->runs_.front()->parts;
-      if (parts.size() != first.size() ||
-          !Agree(parts[i].signature, first[i].signature)) {
+      const std::vector<Part>& of_rank = gpu->runs_.front()->parts;
+      if (of_rank.size() != first.size()) {
         return stage->Found("two ranks run different operations together");
       }
-      inputs.push_back(parts[i].data());
-      outputs.push_back(parts[i].data());
+      const Part& p = of_rank[i];
+      parts.push_back({&p.operation, {{p.memory.get(), p.offset, p.result}}});
     }
-    if (stage->Spoils(Sabotage::kWrongSum, 4)) inputs.resize(1);
-    const Signature& s = first[i].signature;
-    ReduceTo(s.dtype, s.op, inputs, outputs,
-             static_cast<uint64_t>(s.Elements()),
-             {.divisor = s.op == Op::kAverage ? first[i].ranks : 1,
-              .scale = s.postscale});
+    ExecuteOnGpus(stage, parts);
   }
   for (const auto& [rank, gpu] : here) {
     stage->scheduler.After(stage->SoonDelay(), gpu->life_,
@@ -87,7 +108,7 @@ void SimulatedRankGpu::Execute(Stage* stage, SimulatedRankCommunicator* all) {
 }
 
 void SimulatedRankGpu::EndFirst() {
-  if (aborted_) return;
+  if (aborted_ || !failure_.ok()) return;
   runs_.front()->executed = true;
   runs_.pop_front();
   begun_ = false;
@@ -95,11 +116,27 @@ void SimulatedRankGpu::EndFirst() {
   BeginNext();
 }
 
+void SimulatedRankGpu::Fail(Code code, const char* text) {
+  if (aborted_ || !failure_.ok() || runs_.empty()) return;
+  failure_ = Status(code, text);
+  ++stage_->counts.nccl_failures;
+  stage_->Trace("NCCL of a rank says: ", text);
+  Leave();
+  for (const auto& run : runs_) run->status = failure_;
+  changed_();
+}
+
+// Those that wait for this rank may hear of it from NCCL.
 void SimulatedRankGpu::Leave() {
   for (auto& [number, member] : members_) {
-    const auto it = member.all->here.find(member.rank);
-    if (it != member.all->here.end() && it->second == this) {
-      member.all->here.erase(it);
+    auto& here = member.all->here;
+    const auto it = here.find(member.rank);
+    if (it != here.end() && it->second == this) here.erase(it);
+    for (const auto& [rank, other] : here) {
+      if (other == this || !stage_->random.OneIn(4)) continue;
+      stage_->scheduler.After(
+          stage_->SoonDelay(), other->life_,
+          [other = other] { other->Fail(Code::kUnavailable, kPeerIsLost); });
     }
   }
 }
@@ -109,7 +146,7 @@ void SimulatedRankGpu::Abort() {
   Leave();
   stage_->scheduler.After(stage_->SoonDelay(), life_, [this] {
     for (const auto& run : runs_) {
-      run->status = Status(Code::kAborted, "aborted");
+      run->status = Status(Code::kAborted, "the epoch is over");
     }
     changed_();
   });

@@ -156,8 +156,8 @@ class ExecutorEpoch : private WaitJudge {
   std::string AfterText() const;
 
   // As of the last snapshot, a rank of this node was in a run with other nodes;
-  // or a run of its GPUs has failed.
-  bool InRun() const { return in_run_ || gpus_lost_; }
+  // or one waits until earlier ones have ended; or a run of its GPUs has failed.
+  bool InRun() const { return in_run_ || runs_.waits() || gpus_lost_; }
   bool HasLeft(int rank) const { return left_.contains(rank); }
   // How many ranks have not left.
   size_t LiveRanks() const {
@@ -213,7 +213,7 @@ class ExecutorEpoch : private WaitJudge {
   bool AnyIsOwn(const std::vector<GpuTensor>& tensors) const;
   // All are, and on different GPUs.
   bool RanksCanRun(const std::vector<GpuTensor>& tensors) const;
-  absl::Status RunOnRanks(uint32_t slot, SlotEntry* entry);
+  absl::Status RunOnRanks(uint32_t slot, const SlotEntry& entry);
   absl::Status RunOnRanks(const proto::Run& run);
   std::optional<uint32_t> LocalRankCommunicator(
       const SharedSet& set, const std::vector<uint32_t>& gpus);

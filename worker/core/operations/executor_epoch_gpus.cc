@@ -213,7 +213,7 @@ absl::Status ExecutorEpoch::TakeGpuTensors(const ReadySlot& ready,
                       it->second.gpu == place.gpu;
     const bool valid =
         open && (it->second.own
-                     ? place.offset == 0
+                     ? place.offset == 0 && room <= kMaxGpuMemoryBytes
                      : room <= it->second.bytes &&
                            result_at <= it->second.bytes - room &&
                            place.offset <= it->second.bytes - room - result_at);
@@ -271,7 +271,6 @@ absl::Status ExecutorEpoch::OnReadyOnGpu(const ReadySlot& ready,
   if (absl::Status s = TakeGpuTensors(ready, entry); !s.ok()) return s;
   entry->signatures = ready.signatures;
   entry->splits = ready.splits;
-  if (AnyIsOwn(entry->gpu_tensors)) return RunOnRanks(ready.slot, entry);
   const bool gathers = Gathers(entry->kind);
   const std::vector<int64_t> rows =
       gathers ? LocalRows(*entry) : std::vector<int64_t>();
@@ -281,7 +280,9 @@ absl::Status ExecutorEpoch::OnReadyOnGpu(const ReadySlot& ready,
     actions_->push_back(RunOnHost{ready.slot, ready.generation});
     return absl::OkStatus();
   }
-  return RunOnLocalGpus(ready.slot, *entry, rows);
+  return AnyIsOwn(entry->gpu_tensors)
+             ? RunOnRanks(ready.slot, *entry)
+             : RunOnLocalGpus(ready.slot, *entry, rows);
 }
 
 absl::Status ExecutorEpoch::RunOnLocalGpus(uint32_t slot,

@@ -4,7 +4,8 @@
 // a process set have submitted tensors on such GPUs, and no two on the same
 // one, the operation becomes a run of the ranks: its plan names a communicator,
 // which belongs to the process set and its members' GPUs. Tickets fix the
-// order, so all ranks call NCCL in the same one.
+// order, so all ranks call NCCL in the same one. Over several nodes the plan of
+// an allgather or alltoall also has the sizes of all members' tensors.
 #include <algorithm>
 #include <utility>
 
@@ -54,19 +55,18 @@ bool ExecutorEpoch::RanksCanRun(const std::vector<GpuTensor>& tensors) const {
          });
 }
 
-absl::Status ExecutorEpoch::RunOnRanks(uint32_t slot, SlotEntry* entry) {
+absl::Status ExecutorEpoch::RunOnRanks(uint32_t slot, const SlotEntry& entry) {
   std::optional<uint32_t> communicator;
-  if (RanksCanRun(entry->gpu_tensors)) {
+  if (RanksCanRun(entry.gpu_tensors)) {
     communicator =
-        LocalRankCommunicator(entry->set, GpuOfEach(entry->gpu_tensors));
+        LocalRankCommunicator(entry.set, GpuOfEach(entry.gpu_tensors));
   }
   if (!communicator) {
-    actions_->push_back(RunOnHost{slot, entry->reported});
+    actions_->push_back(RunOnHost{slot, entry.reported});
     return absl::OkStatus();
   }
-  if (absl::Status s = runs_.AddOnRanks(slot, *entry, *communicator); !s.ok()) {
-    return s;
-  }
+  absl::Status s = runs_.AddOnRanks(slot, entry, *communicator);
+  if (!s.ok()) return s;
   IssueRuns();
   return absl::OkStatus();
 }

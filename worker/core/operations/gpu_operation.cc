@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "common/gpu/runner/make_operation.h"
+
 namespace maypole::worker {
 namespace {
 
@@ -11,43 +13,20 @@ size_t PositionOf(const SlotEntry& entry, size_t local_member) {
       entry.set->PositionOf(entry.set->here[local_member]));
 }
 
-std::vector<int64_t> ScatteredRowsOfAll(const Signature& s, int ranks) {
-  std::vector<int64_t> out;
-  for (int i = 0; i < ranks; ++i) out.push_back(ScatteredRows(s, ranks, i));
-  return out;
-}
-
 }  // namespace
 
 GpuOperation MakeGpuOperation(uint32_t slot, const SlotEntry& entry,
                               const std::vector<uint32_t>& gpus,
                               const std::vector<int64_t>& rows) {
-  const Signature& s = entry.signatures.front();
   const NodeSet& set = *entry.set;
-  GpuOperation op{
-      .slot = slot,
-      .generation = entry.reported,
-      .kind = s.kind,
-      .dtype = s.dtype,
-      .op = s.op,
-      .elements = Gathers(s.kind) ? 0 : static_cast<uint64_t>(s.Elements()),
-      .prescale = s.prescale,
-      .divisor = s.op == Op::kAverage ? set.size() : 1,
-      .postscale = s.postscale,
-      .tensors = entry.gpu_tensors};
-  if (s.kind == Kind::kAllreduce) return op;
-  for (const uint32_t gpu : gpus) op.members.push_back({.gpu = gpu});
+  GpuOperation op = MakeOperation(entry.signatures.front(), set.ranks, rows);
+  op.slot = slot;
+  op.generation = entry.reported;
+  op.tensors = entry.gpu_tensors;
+  if (op.kind == Kind::kAllreduce) return op;
+  for (size_t i = 0; i < op.members.size(); ++i) op.members[i].gpu = gpus[i];
   for (size_t i = 0; i < set.here.size(); ++i) {
     op.members[PositionOf(entry, i)].tensor = static_cast<uint32_t>(i);
-  }
-  if (s.kind == Kind::kBroadcast) {
-    op.root = static_cast<uint32_t>(set.PositionOf(s.root));
-    return op;
-  }
-  const uint64_t row = s.RowBytes() / SizeOf(s.dtype);
-  for (const int64_t n :
-       Gathers(s.kind) ? rows : ScatteredRowsOfAll(s, set.size())) {
-    op.counts.push_back(static_cast<uint64_t>(n) * row);
   }
   return op;
 }

@@ -34,6 +34,38 @@ class RankGpusTest : public ExecutorCoreTest {
     ready.gpu_rooms = {0, 0};
     return ready;
   }
+  // An allgather of rows of 4 bytes; with splits an alltoall of two ranks.
+  ReadySlot Gather(uint32_t slot, uint32_t generation, int64_t rows0,
+                   int64_t rows1, std::vector<uint64_t> rooms,
+                   std::vector<int64_t> splits = {}) {
+    ReadySlot ready = Ready(slot, generation,
+                            splits.empty() ? Kind::kAllgather : Kind::kAlltoall,
+                            rows0, rows1);
+    ready.gpu_places = {PackGpuPlace({1, 0, 0}), PackGpuPlace({1, 1, 0})};
+    ready.gpu_rooms = std::move(rooms);
+    ready.splits = std::move(splits);
+    return ready;
+  }
+  // Of the global set, with two ranks of another node.
+  void AnnounceCommunicator() {
+    proto::CoordinatorMessage m;
+    m.mutable_communicator()->set_epoch(1);
+    m.mutable_communicator()->set_number(4);
+    m.mutable_communicator()->set_size(4);
+    m.mutable_communicator()->add_gpus(0);
+    m.mutable_communicator()->add_gpus(1);
+    m.mutable_communicator()->set_ranks_call_nccl(true);
+    core_.OnCoordinator(m);
+  }
+  // The coordinator's run of an allgather 'x' on that communicator.
+  void ExecuteGather(const std::vector<int64_t>& first_dims) {
+    proto::CoordinatorMessage execute;
+    proto::Run* run = AddRun(&execute, 1);
+    AddOperation(run, 1, "x", Kind::kAllgather, 1);
+    run->set_communicator(4);
+    run->mutable_first_dims()->Assign(first_dims.begin(), first_dims.end());
+    core_.OnCoordinator(execute);
+  }
   void StartTwo() {
     Join(4);
     core_.OnCoordinator(StartMessage(1, 2));
@@ -116,6 +148,78 @@ TEST_F(RankGpusTest, ARunOfOneNodeIsARunOfItsRanks) {
   EXPECT_EQ(std::get<IssueRun>(actions[0]).run.communicator, number);
 }
 
+// The ranks see each other's sizes; the board of one node has no matrices.
+TEST_F(RankGpusTest, ThePlanOfOneNodeHasNoSizes) {
+  StartOneNode();
+  Announce(0, 7);
+  Announce(1, 9);
+  uint32_t slot = Slot("x", Kind::kAllgather).slot;
+  core_.OnReadySlot(Gather(slot, 1, 3, 2, {20, 24}));
+  auto issued = Take<IssueRun>();
+  slot = Slot("y", Kind::kAlltoall, 0, 2).slot;
+  core_.OnReadySlot(Gather(slot, 1, 3, 5, {16, 16}, {0, 3, 4, 1}));
+  for (const IssueRun& i : Take<IssueRun>()) issued.push_back(i);
+  ASSERT_EQ(issued.size(), 2u);
+  for (const IssueRun& i : issued) {
+    EXPECT_EQ(i.run.site, RunSite::kRanks);
+    EXPECT_TRUE(i.run.first_dims.empty() && i.run.splits.empty());
+  }
+}
+
+TEST_F(RankGpusTest, AResultWithoutRoomIsGatheredOnTheHost) {
+  StartOneNode();
+  Announce(0, 7);
+  Announce(1, 9);
+  const uint32_t slot = Slot("x", Kind::kAllgather).slot;
+  core_.OnReadySlot(Gather(slot, 1, 3, 2, {20, 19}));
+  EXPECT_EQ(Take<RunOnHost>().at(0).generation, 1u);
+  core_.OnReadySlot(Gather(slot, 2, 0, 0, {20, 20}));  // there is nothing
+  EXPECT_EQ(Take<RunOnHost>().at(0).generation, 2u);
+}
+
+TEST_F(RankGpusTest, AForgedRoomEndsTheEpoch) {
+  StartOneNode();
+  Announce(0, 7);
+  Announce(1, 9);
+  const uint32_t slot = Slot("x", Kind::kAllgather).slot;
+  core_.OnReadySlot(Gather(slot, 1, 3, 2, {20, kMaxGpuMemoryBytes + 1}));
+  EXPECT_NE(AbortText().find("rank 1 has submitted allgather 'x'"),
+            std::string::npos);
+}
+
+TEST_F(RankGpusTest, ThePlanOfTwoNodesHasTheCoordinatorsSizes) {
+  StartTwo();
+  Announce(0, 7);
+  Announce(1, 9);
+  const uint32_t slot = Slot("x", Kind::kAllgather).slot;
+  core_.OnReadySlot(Gather(slot, 1, 3, 2, {48, 100}));
+  const auto sent = TakeSent();
+  ASSERT_EQ(sent.size(), 1u);
+  const proto::PresentOperation& op = sent[0].presence().operations(0);
+  EXPECT_TRUE(op.ranks_call_nccl());
+  EXPECT_EQ(std::vector<uint64_t>(op.gpu_rooms().begin(), op.gpu_rooms().end()),
+            (std::vector<uint64_t>{48, 100}));
+  AnnounceCommunicator();
+  Drop();
+  ExecuteGather({3, 2, 7, 0});
+  const auto issued = Take<IssueRun>();
+  ASSERT_EQ(issued.size(), 1u);
+  EXPECT_EQ(issued[0].run.site, RunSite::kRanks);
+  EXPECT_EQ(issued[0].run.first_dims, (std::vector<int64_t>{3, 2, 7, 0}));
+}
+
+TEST_F(RankGpusTest, ACoordinatorsRunWithoutRoomIsRefused) {
+  StartTwo();
+  Announce(0, 7);
+  Announce(1, 9);
+  core_.OnReadySlot(
+      Gather(Slot("x", Kind::kAllgather).slot, 1, 3, 2, {48, 100}));
+  AnnounceCommunicator();
+  Drop();
+  ExecuteGather({3, 2, 7, 1});
+  EXPECT_NE(AbortText().find("its result has no room"), std::string::npos);
+}
+
 TEST_F(RankGpusTest, ARankOnAnotherGpuGetsAnotherCommunicator) {
   StartOneNode();
   Announce(0, 7);
@@ -175,14 +279,7 @@ TEST_F(RankGpusTest, TheCoordinatorsRunOfRanksOfTwoNodes) {
   EXPECT_TRUE(op.ranks_call_nccl());
   EXPECT_EQ(std::vector<uint32_t>(op.gpus().begin(), op.gpus().end()),
             (std::vector<uint32_t>{0, 1}));
-  proto::CoordinatorMessage m;
-  m.mutable_communicator()->set_epoch(1);
-  m.mutable_communicator()->set_number(4);
-  m.mutable_communicator()->set_size(4);
-  m.mutable_communicator()->add_gpus(0);
-  m.mutable_communicator()->add_gpus(1);
-  m.mutable_communicator()->set_ranks_call_nccl(true);
-  core_.OnCoordinator(m);
+  AnnounceCommunicator();
   EXPECT_EQ(Take<MakeCommunicatorId>().at(0).number, 4u);
   proto::CoordinatorMessage execute;
   proto::Run* run = AddRun(&execute, 1);

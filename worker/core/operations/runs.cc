@@ -73,16 +73,38 @@ std::vector<int64_t> RowsOf(const RunSpec& spec, const NodeSet& set) {
   return rows;
 }
 
-// The communicator must have this node's tensors where the run says, and an
-// allgather or alltoall must have the sizes that this node has reported, and
+absl::Status BadOnGpus(const proto::Run& run, const SlotEntry& entry,
+                       absl::string_view what) {
+  return Misfit(run, absl::StrCat("it runs '", entry.name, "' on communicator ",
+                                  run.communicator(), ", ", what));
+}
+
+// An allgather or alltoall must have the sizes that this node has reported, and
 // room.
+absl::Status CheckRows(const proto::Run& run, const SlotEntry& entry,
+                       const std::vector<int64_t>& rows) {
+  if (rows.empty()) return absl::OkStatus();
+  const std::vector<int64_t> reported = LocalRows(entry);
+  for (const int rank : entry.set->here) {
+    const auto at = static_cast<size_t>(entry.set->PositionOf(rank));
+    // LayOutAlltoall() has compared splits.
+    if (entry.kind == Kind::kAllgather && rows[at] != reported[at]) {
+      return BadOnGpus(run, entry,
+                       absl::StrCat("with other rows of rank ", rank));
+    }
+  }
+  if (ResultsHaveRoom(entry.kind, entry.signatures.front().RowBytes(), rows,
+                      RoomsOf(entry))) {
+    return absl::OkStatus();
+  }
+  return BadOnGpus(run, entry, "where its result has no room");
+}
+
+// The communicator must have this node's tensors where the run says.
 absl::Status CheckOnGpus(const proto::Run& run, const GpuCommunicator& c,
-                         const SlotEntry& entry,
-                         const std::vector<int64_t>& rows) {
+                         const SlotEntry& entry) {
   const auto bad = [&](absl::string_view what) {
-    return Misfit(run,
-                  absl::StrCat("it runs '", entry.name, "' on communicator ",
-                               c.number, ", ", what));
+    return BadOnGpus(run, entry, what);
   };
   const NodeSet& set = *entry.set;
   const auto& gpus = run.member_gpus();
@@ -94,7 +116,6 @@ absl::Status CheckOnGpus(const proto::Run& run, const GpuCommunicator& c,
                   [&](uint32_t gpu) { return gpu >= c.size; })) {
     return bad("but does not say on which GPUs its ranks are");
   }
-  const std::vector<int64_t> reported = rows.empty() ? rows : LocalRows(entry);
   for (size_t i = 0; i < set.here.size(); ++i) {
     const int at = set.PositionOf(set.here[i]);
     const auto gpu =
@@ -103,18 +124,8 @@ absl::Status CheckOnGpus(const proto::Run& run, const GpuCommunicator& c,
     if (!gpus.empty() && gpus[at] != c.first + static_cast<uint32_t>(gpu)) {
       return bad(absl::StrCat("with another GPU of rank ", set.here[i]));
     }
-    // LayOutAlltoall() has compared splits.
-    if (entry.kind == Kind::kAllgather &&
-        rows[static_cast<size_t>(at)] != reported[static_cast<size_t>(at)]) {
-      return bad(absl::StrCat("with other rows of rank ", set.here[i]));
-    }
   }
-  if (rows.empty() ||
-      ResultsHaveRoom(entry.kind, entry.signatures.front().RowBytes(), rows,
-                      RoomsOf(entry))) {
-    return absl::OkStatus();
-  }
-  return bad("where its result has no room");
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -142,7 +153,9 @@ absl::StatusOr<GpuRun> RunQueue::AddOnGpus(const proto::Run& run,
   for (const PlanOperation& op : spec->operations) {
     const SlotEntry& entry = *slots->Get(op.slot);
     const std::vector<int64_t> rows = RowsOf(*spec, *entry.set);
-    if (absl::Status s = CheckOnGpus(run, c, entry, rows); !s.ok()) return s;
+    absl::Status s = CheckOnGpus(run, c, entry);
+    if (s.ok()) s = CheckRows(run, entry, rows);
+    if (!s.ok()) return s;
     out.operations.push_back(MakeGpuOperation(op.slot, entry, gpus, rows));
   }
   last_run_ = run.run();
@@ -182,16 +195,18 @@ absl::Status RunQueue::Queue(RunSpec spec) {
 
 absl::Status RunQueue::AddOnRanks(const proto::Run& run, SlotTable* slots) {
   if (absl::Status s = Add(run, slots); !s.ok()) return s;
-  waiting_.back().site = RunSite::kRanks;
-  waiting_.back().communicator = run.communicator();
-  return absl::OkStatus();
+  RunSpec& spec = waiting_.back();
+  spec.site = RunSite::kRanks;
+  spec.communicator = run.communicator();
+  const SlotEntry& entry = *slots->Get(spec.operations.front().slot);
+  return CheckRows(run, entry, RowsOf(spec, *entry.set));
 }
 
 absl::Status RunQueue::AddOnRanks(uint32_t slot, const SlotEntry& entry,
                                   uint32_t communicator) {
   RunSpec spec{.site = RunSite::kRanks, .communicator = communicator};
   Begin(entry, &spec);
-  if (absl::Status s = Place({}, entry, slot, &spec); !s.ok()) return s;
+  spec.operations.push_back({slot, entry.reported, 0});
   return Queue(std::move(spec));
 }
 
@@ -259,7 +274,7 @@ void RunQueue::Free(uint32_t record) {
 
 std::optional<RunSpec> RunQueue::Take() {
   if (waiting_.empty() || free_.empty()) return std::nullopt;
-  const bool splits = waiting_.front().kind == Kind::kAlltoall;
+  const bool splits = !waiting_.front().splits.empty();
   if (splits && free_matrices_.empty()) return std::nullopt;
   RunSpec spec = std::move(waiting_.front());
   waiting_.pop_front();

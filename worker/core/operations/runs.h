@@ -2,8 +2,8 @@
 //
 // Purpose: lays out each run in its byte space (layout.h), gives it a free plan
 // record with a new generation of that record, and queues runs in order while
-// no record is free. An alltoall also needs one of kMatrices places for its
-// splits.
+// no record is free. An alltoall over several nodes also needs one of kMatrices
+// places for its splits.
 //
 // Layout: the operations follow one another, each at a multiple of 64 bytes.
 // The layout is the same on every node, because all have the same signatures.
@@ -47,6 +47,7 @@ class RunQueue {
   // As Add(), but the ranks execute it, with this communicator.
   absl::Status AddOnRanks(const proto::Run& run, SlotTable* slots);
   // Queues a run of one operation of this node alone, which its ranks execute.
+  // They have written their sizes to its slot.
   absl::Status AddOnRanks(uint32_t slot, const SlotEntry& entry,
                           uint32_t communicator);
   // A run waits for a record.

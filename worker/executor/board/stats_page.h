@@ -83,6 +83,8 @@ struct GpuStats {
   Counter operations;
   Counter operation_bytes;
   Counter operation_ns;
+  Counter wait_ns;
+  Counter nccl_ns;
 
   GpuUuid uuid() const {
     const std::array<uint64_t, 2> words = {uuid_words[0], uuid_words[1]};

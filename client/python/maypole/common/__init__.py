@@ -4,6 +4,7 @@ basics        init, shutdown, rank, size, ...
 constants     reduction operations
 exceptions    Maypole's exceptions
 operations    submitting memory, handles, waiting
+part_of_job   init(comm=[ranks])
 process_sets  sets of ranks, for all collectives
 rendezvous    torchrun's store, through which nodes find each other
 objects       Python objects as bytes

@@ -7,12 +7,14 @@ the main thread.
 """
 
 import atexit
+import os
 import threading
 from typing import Any, Callable, List, Optional, Tuple
 
 from maypole import _native
+from maypole.common import part_of_job
 from maypole.common import process_sets as sets
-from maypole.common import rendezvous
+from maypole.common import operations, rendezvous
 from maypole.common.exceptions import (FORKED, forked, from_status,
                                        not_initialized, note_joined)
 
@@ -28,29 +30,30 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     rank. A second call does nothing. After shutdown() it joins the job's next
     epoch. shutdown() runs at exit.
 
-    comm: None (all ranks); communicators and lists of ranks are not supported.
+    comm: None: all ranks of the launcher. A list of some of them, in ascending
+    order: they form a job of their own (part_of_job.py). A communicator of
+    mpi4py of all ranks.
     process_sets: None, or a list of ProcessSet, the same on all ranks, which
     init() adds (also in a second call). "dynamic" has no effect, because sets
     can always be added. If two sets are equal, init() raises ValueError; it has
     joined the job nevertheless, and may be called again.
-    Raises NotImplementedError for `comm`, ValueError if the environment is
+    Raises NotImplementedError for other values of `comm`, ValueError if the environment is
     wrong or in a forked child of a rank, HorovodInternalError if the job could
     not be joined in time. Ctrl-C ends the wait.
     """
     global _atexit_registered, _joins
-    # Horovod takes an empty list for "all ranks".
-    if comm is not None and comm != []:
-        raise NotImplementedError(
-            "init(comm=...): Maypole takes its ranks from the launcher; "
-            "call init() without comm")
+    wanted_ranks = part_of_job.ranks_of(comm)
     wanted_sets = sets.check_new(process_sets)
     if forked():
         raise ValueError(FORKED)
     library = _native.library()  # here, so that the caller gets an ImportError
     joining = not library.is_initialized()
+    place = {}
     if joining:
+        place = part_of_job.variables(os.environ, wanted_ranks)
         rendezvous.offer(library)
-    status, text = _interruptibly(lambda: _native_init(library))
+    with part_of_job.environment(place):
+        status, text = _interruptibly(lambda: _native_init(library))
     if status != _native.OK:
         raise from_status(status, text)
     note_joined()
@@ -61,6 +64,12 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     if not _atexit_registered:
         atexit.register(shutdown)
         _atexit_registered = True
+    if joining:
+        try:
+            part_of_job.check_size(wanted_ranks, size())
+        except NotImplementedError:
+            shutdown()
+            raise
     sets.add_all(wanted_sets)
 
 
@@ -81,7 +90,9 @@ def _interruptibly(function: Callable[[], Any]) -> Any:
     thread = threading.Thread(target=lambda: results.append(function()),
                               name="maypole-init", daemon=True)
     thread.start()
-    thread.join()
+    while thread.is_alive():
+        # A signal that comes just before a sleep does not end it.
+        thread.join(operations.WAIT_SLICE_MS / 1000)
     return results[0]
 
 
@@ -92,6 +103,20 @@ def shutdown() -> None:
     """
     _native.library().shutdown()
     sets.forget_all()
+
+
+def leave_epoch() -> None:
+    """shutdown() by a process that calls init() again.
+
+    In an elastic job the next epoch waits for it.
+    """
+    _native.library().leave_epoch()
+    sets.forget_all()
+
+
+def is_elastic() -> bool:
+    """Whether ranks of this job may come and go (MAYPOLE_ELASTIC=1)."""
+    return os.environ.get("MAYPOLE_ELASTIC") == "1"
 
 
 def joins() -> int:

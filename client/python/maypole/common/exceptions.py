@@ -1,7 +1,7 @@
 """Maypole's exceptions, and the translation of the library's statuses."""
 
 import os
-from typing import Set
+from typing import Any, Optional, Set
 
 from maypole import _native
 
@@ -11,16 +11,20 @@ class HorovodInternalError(RuntimeError):
 
     It has Horovod's name, so that `except HorovodInternalError` still works.
     The text is the library's: what happened, to which tensor, on which rank.
+    status: the library's code; None if a program has raised it.
     """
+
+    status: Optional[int] = None
 
 
 MaypoleError = HorovodInternalError
 
 
 class HostsUpdatedInterrupt(RuntimeError):
-    """The set of hosts has changed; training should restart its session.
+    """Ranks want to enter or leave; training should go on in the next epoch.
 
-    skip_sync: only hosts were removed, so the state need not be synchronized.
+    skip_sync: for compatibility. The state is always synchronized, because a
+    rank cannot know who else enters meanwhile.
     """
 
     def __init__(self, skip_sync: bool = False):
@@ -28,8 +32,20 @@ class HostsUpdatedInterrupt(RuntimeError):
         self.skip_sync = skip_sync
 
 
-NOT_INITIALIZED = ("Maypole has not been initialized; use maypole.torch.init() "
-                   "or hvd.init().")
+class HorovodVersionMismatchError(ImportError):
+    """Never raised: Maypole is not compiled against a framework's version. It
+    is here for scripts that catch it."""
+
+    def __init__(self, name: str, version: Any, installed_version: Any):
+        super().__init__(f"{name}: built for version {version}, installed is "
+                         f"{installed_version}")
+        self.name = name
+        self.version = version
+        self.installed_version = installed_version
+
+
+# Horovod's words, after the first one: scripts look for them.
+NOT_INITIALIZED = "Maypole has not been initialized; use hvd.init()."
 FORKED = ("this process was forked from a rank and is not part of the job; use "
           "Maypole in the rank itself")
 
@@ -62,4 +78,6 @@ def from_status(code: int, text: str) -> Exception:
         return ValueError(text)
     if code == _native.UNIMPLEMENTED:
         return NotImplementedError(text)
-    return HorovodInternalError(text)
+    error = HorovodInternalError(text)
+    error.status = code
+    return error

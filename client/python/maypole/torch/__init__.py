@@ -26,6 +26,7 @@ from maypole.common.basics import (ccl_built, cross_rank, cross_size,
                                    rocm_built, shutdown, size)
 from maypole.common.constants import (Adasum, Average, Max, Min, Product, Sum)
 from maypole.common.exceptions import (HorovodInternalError,
+                                       HorovodVersionMismatchError,
                                        HostsUpdatedInterrupt, MaypoleError)
 from maypole.common.process_sets import (ProcessSet, add_process_set,
                                          global_process_set,
@@ -39,7 +40,7 @@ from maypole.torch.async_ops import (allgather_async, allreduce_async,
                                      grouped_allreduce_async_,
                                      grouped_reducescatter_async, join, poll,
                                      reducescatter_async, synchronize)
-from maypole.torch.compression import Compression
+from maypole.torch.compression import Compression, Compressor
 from maypole.torch.functions import (allgather_object, broadcast_object,
                                      broadcast_optimizer_state,
                                      broadcast_parameters)
@@ -49,9 +50,9 @@ from maypole.torch.ops import (allgather, allreduce, allreduce_, alltoall,
                                grouped_reducescatter, reducescatter)
 from maypole.torch.optimizer import DistributedOptimizer
 from maypole.torch.sparse import sparse_allreduce_async
+from maypole.torch.sync_batch_norm import SyncBatchNorm
 
-_NOT_YET = frozenset(
-    ("SyncBatchNorm", "elastic", "start_timeline", "stop_timeline"))
+_NOT_YET = frozenset(("start_timeline", "stop_timeline"))
 
 
 def __getattr__(name: str) -> Any:
@@ -59,6 +60,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"maypole.torch.{name} is not supported yet")
     raise AttributeError(f"module 'maypole.torch' has no attribute {name!r}")
 
+
+from maypole.torch import elastic  # pylint: disable=wrong-import-position
 
 # So that a missing library is an error of the import, not of the first call.
 _native.library()

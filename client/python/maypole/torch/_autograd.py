@@ -13,9 +13,9 @@ from typing import Any, List, Optional, Sequence
 import torch
 
 from maypole.common import basics, operations
-from maypole.common.constants import Average, Sum
+from maypole.common.constants import Adasum, Average, Sum
 from maypole.common.process_sets import id_of
-from maypole.torch import _submissions, async_ops
+from maypole.torch import _submissions, adasum, async_ops
 
 
 def now(pending: operations.Pending) -> Any:
@@ -36,6 +36,9 @@ class Allreduce(torch.autograd.Function):
     def forward(ctx, tensor, name, op, prescale, postscale, process_set):
         ctx.arguments = (_backward_name(name), op, prescale, postscale,
                          process_set)
+        if op == Adasum:
+            return adasum.allreduce([tensor], name, prescale, postscale,
+                                    process_set, False)[0]
         return now(
             _submissions.allreduce(tensor, name, op, prescale, postscale,
                                    id_of(process_set), False, awaited=True))
@@ -53,6 +56,10 @@ class GroupedAllreduce(torch.autograd.Function):
     def forward(ctx, name, op, prescale, postscale, process_set, *tensors):
         ctx.arguments = (_backward_name(name), op, prescale, postscale,
                          process_set)
+        if op == Adasum:
+            return tuple(
+                adasum.allreduce(tensors, name, prescale, postscale,
+                                 process_set, False))
         return tuple(
             async_ops.synchronize(
                 async_ops.grouped_allreduce_async(tensors, None, name, op,

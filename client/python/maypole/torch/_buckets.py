@@ -70,11 +70,20 @@ class Bucket:
         self.buffer = arena.zeros_flat(count, parameters[0].dtype,
                                        parameters[0].device)
         self.missing = len(parameters)
+        self._wire: Optional[torch.Tensor] = None
         self._streams: Set[Optional[int]] = set()
         self._places = [
             _Place(parameter, self.buffer, offset)
             for parameter, offset in zip(parameters, offsets)
         ]
+
+    def wire(self, dtype: torch.dtype) -> torch.Tensor:
+        """Memory of the same kind for the buffer's values in another dtype. Its
+        content is what the last user has left there."""
+        if self._wire is None or self._wire.dtype != dtype:
+            self._wire = arena.zeros_flat(self.buffer.numel(), dtype,
+                                          self.buffer.device)
+        return self._wire
 
     def adopt(self) -> None:
         """Moves the gradients of all parameters into the buffer."""

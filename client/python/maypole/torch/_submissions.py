@@ -22,8 +22,9 @@ import torch
 
 from maypole import _native
 from maypole.common import operations
+from maypole.common.constants import Adasum
 from maypole.common.exceptions import from_status
-from maypole.torch import _tensors
+from maypole.torch import _scaling, _tensors
 from maypole.torch._tensors import as_tensor, dtype_code, title
 
 # A Pending's `finish`.
@@ -102,6 +103,9 @@ def allreduce(tensor: torch.Tensor,
     """Reduces `tensor` into a new tensor, or into itself."""
     tensor = as_tensor(tensor, "allreduce", name)
     dtype = dtype_code(tensor, "allreduce", name)
+    if _scaling.scales_here(tensor, prescale, postscale):
+        return _scaled_allreduce(tensor, name, op, prescale, postscale,
+                                 process_set, in_place, awaited)
     source, stream = tensor.contiguous(), _tensors.stream_of(tensor)
     target, finish = _target_of(tensor, source, in_place, stream)
     return operations.prepare(_native.ALLREDUCE, dtype, op, 0, source.shape,
@@ -109,6 +113,34 @@ def allreduce(tensor: torch.Tensor,
                               target.data_ptr(), source, target, finish,
                               awaited=awaited, process_set=process_set,
                               stream=stream)
+
+
+def _scaled_allreduce(tensor: torch.Tensor, name: Optional[str], op: int,
+                      prescale: float, postscale: float, process_set: int,
+                      in_place: bool, awaited: bool) -> operations.Pending:
+    """An allreduce of integers, in a copy that is scaled here."""
+    work = _scaling.scaled(tensor, prescale)
+    op, postscale = _scaling.reduction_of(op, postscale, _ranks_of(process_set))
+    pending = allreduce(work, name, op, 1.0, 1.0, process_set, True, awaited)
+    _then_scale(pending, work, postscale, tensor if in_place else work)
+    return pending
+
+
+def _ranks_of(process_set: int) -> int:
+    return len(_native.library().process_set_ranks(process_set) or ())
+
+
+def _then_scale(pending: operations.Pending, result: torch.Tensor,
+                factor: float, target: torch.Tensor) -> None:
+    """Makes `pending` end with `result` times `factor`, in `target`."""
+    before = pending.finish
+
+    def finish(native: int) -> torch.Tensor:
+        if before is not None:
+            before(native)
+        return _scaling.scaled(result, factor, target)
+
+    pending.finish = finish
 
 
 def broadcast(tensor: torch.Tensor,
@@ -138,10 +170,9 @@ def allgather(tensor: torch.Tensor,
     dtype = dtype_code(tensor, "allgather", name)
     stream = _tensors.stream_of(tensor)
     source = (tensor.reshape(1) if tensor.dim() == 0 else tensor).contiguous()
-    rows_of = _adopt_rows if stream is None else _copy_rows
     return operations.prepare(_native.ALLGATHER, dtype, 0, 0, source.shape, 1.0,
                               1.0, name, source.data_ptr(), 0, source, None,
-                              lambda native: rows_of(native, source),
+                              lambda native: _rows(native, source, stream),
                               finish_releases=stream is None, awaited=awaited,
                               process_set=process_set, stream=stream)
 
@@ -159,6 +190,16 @@ def reducescatter(tensor: torch.Tensor,
     if tensor.dim() == 0:
         raise ValueError(f"{title('reducescatter', name)}: a scalar cannot be "
                          "scattered; reshape it to [1]")
+    if op == Adasum:
+        raise ValueError(f"{title('reducescatter', name)}: Adasum is a "
+                         "reduction of allreduce; use Average or Sum")
+    if _scaling.scales_here(tensor, prescale, postscale):
+        work = _scaling.scaled(tensor, prescale)
+        op, postscale = _scaling.reduction_of(op, postscale,
+                                              _ranks_of(process_set))
+        pending = reducescatter(work, name, op, 1.0, 1.0, process_set, awaited)
+        _then_scale(pending, pending.output, postscale, pending.output)
+        return pending
     source, stream = tensor.contiguous(), _tensors.stream_of(tensor)
     shape = (_scattered_rows(tensor.shape[0], process_set),) + tuple(
         tensor.shape[1:])
@@ -190,7 +231,6 @@ def alltoall(tensor: torch.Tensor,
     tensor = as_tensor(tensor, "alltoall", name)
     dtype = dtype_code(tensor, "alltoall", name)
     source, stream = tensor.contiguous(), _tensors.stream_of(tensor)
-    rows_of = _adopt_rows if stream is None else _copy_rows
     numbers, splits_dtype, splits_device = _read_splits(splits, name)
     ranks = _native.library().process_set_ranks(process_set) or ()
 
@@ -198,7 +238,7 @@ def alltoall(tensor: torch.Tensor,
         received = _native.library().received_splits(native, len(ranks))
         received = torch.tensor(received, dtype=splits_dtype,
                                 device=splits_device)
-        return rows_of(native, source), received
+        return _rows(native, source, stream), received
 
     return operations.prepare(_native.ALLTOALL, dtype, 0, 0, source.shape, 1.0,
                               1.0, name, source.data_ptr(), 0, source, None,
@@ -231,13 +271,28 @@ def _read_splits(
     return numbers or None, dtype, device
 
 
-def _copy_rows(native: int, tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor, on the device of `tensor`, with a copy of the result."""
-    _, size, first_dim = _native.library().result(native)
-    rows = torch.empty((first_dim,) + tuple(tensor.shape[1:]),
-                       dtype=tensor.dtype, device=tensor.device)
-    if size > 0:
-        _copy_result(native, rows.data_ptr(), _tensors.stream_of(rows))
+def _rows(native: int, source: torch.Tensor,
+          submitted_on: Optional[int]) -> torch.Tensor:
+    """Returns the result of an operation that gathers, on `source`'s device."""
+    if submitted_on is None:
+        return _adopt_rows(native, source)
+    return _copy_rows(native, source, submitted_on)
+
+
+def _copy_rows(native: int, source: torch.Tensor,
+               submitted_on: int) -> torch.Tensor:
+    """Returns a tensor, on the device of `source`, with a copy of the result.
+
+    NCCL in this process may read `source` until copy_result() has returned,
+    also if the result is empty: see _fetch().
+    """
+    stream = _tensors.stream_of(source)
+    if stream != submitted_on:
+        _tensors.bring_to_current_stream(source, submitted_on)
+    _, _, first_dim = _native.library().result(native)
+    rows = torch.empty((first_dim,) + tuple(source.shape[1:]),
+                       dtype=source.dtype, device=source.device)
+    _copy_result(native, rows.data_ptr(), stream)
     return rows
 
 

@@ -5,9 +5,10 @@ This is the only module that uses torch.cuda.
 Thread contract: any thread. A stream is that of the calling thread.
 """
 
+import contextlib
 import sys
 import weakref
-from typing import Any, Dict, List, Optional, Sequence, Set
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import torch
 
@@ -85,6 +86,19 @@ def wait_for_stream(tensor: torch.Tensor, other: int) -> None:
     torch.cuda.current_stream(device).wait_stream(
         torch.cuda.ExternalStream(other, device=device)
         if other else torch.cuda.default_stream(device))
+
+
+@contextlib.contextmanager
+def on_streams(
+        streams: Sequence[Tuple[torch.Tensor, int]]) -> Iterator[None]:
+    """Makes each stream the current one of the device of its CUDA tensor."""
+    with contextlib.ExitStack() as stack:
+        for tensor, stream in streams:
+            stack.enter_context(
+                torch.cuda.stream(
+                    torch.cuda.ExternalStream(stream, device=tensor.device)
+                    if stream else torch.cuda.default_stream(tensor.device)))
+        yield
 
 
 def bring_to_current_stream(tensor: torch.Tensor, last: int) -> None:

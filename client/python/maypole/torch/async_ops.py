@@ -34,9 +34,9 @@ import torch
 
 from maypole import _native
 from maypole.common import operations
-from maypole.common.constants import OP_NAMES, Average, Sum
+from maypole.common.constants import OP_NAMES, Adasum, Average, Sum
 from maypole.common.process_sets import global_process_set, id_of
-from maypole.torch import _submissions
+from maypole.torch import _submissions, adasum
 
 
 def reduction(average: Optional[bool], op: Optional[int]) -> int:
@@ -48,7 +48,7 @@ def reduction(average: Optional[bool], op: Optional[int]) -> int:
                          "average, so leave average out")
     if op not in OP_NAMES:
         raise ValueError(f"op={op!r} is not a reduction; use Average, Sum, "
-                         "Min, Max or Product")
+                         "Adasum, Min, Max or Product")
     return op
 
 
@@ -78,19 +78,30 @@ def allreduce_async(tensor: torch.Tensor,
 
     tensor: any shape, the same on all ranks; it is not changed.
     average: older form of op: True for Average, False for Sum.
-    op: Average (default), Sum, Min, Max, Product. Integer averages truncate
-    toward zero; integers wrap around on overflow. For bool, Sum and Max mean
-    OR, Product and Min mean AND. If an input of Min or Max is NaN, so is the
-    result.
-    prescale_factor, postscale_factor: factors for the inputs and for the result
-    (floating dtypes only).
+    op: Average (default), Sum, Min, Max, Product, Adasum (floating dtypes only;
+    maypole.torch.adasum). Integer averages truncate toward zero; integers wrap
+    around on overflow. For bool, Sum and Max mean OR, Product and Min mean AND.
+    If an input of Min or Max is NaN, so is the result.
+    prescale_factor, postscale_factor: factors for the inputs and for the
+    result; not for bool. Integers are multiplied in float64, rounded toward
+    zero and limited to the dtype's range.
     synchronize() returns a new tensor of the same shape, bit-equal on all
     ranks.
     """
+    return _allreduce(tensor, average, name, op, prescale_factor,
+                      postscale_factor, process_set, False)
+
+
+def _allreduce(tensor: torch.Tensor, average: Optional[bool],
+               name: Optional[str], op: Optional[int], prescale: float,
+               postscale: float, process_set: Any, in_place: bool) -> int:
+    op = reduction(average, op)
+    if op == Adasum:
+        return adasum.start([tensor], name, prescale, postscale, process_set,
+                            in_place, single=True)
     return _start(
-        _submissions.allreduce(tensor, name, reduction(average, op),
-                               prescale_factor, postscale_factor,
-                               id_of(process_set), False))
+        _submissions.allreduce(tensor, name, op, prescale, postscale,
+                               id_of(process_set), in_place))
 
 
 def allreduce_async_(tensor: torch.Tensor,
@@ -105,10 +116,8 @@ def allreduce_async_(tensor: torch.Tensor,
     A tensor that is not contiguous gets its result at synchronize(). After an
     error its contents are undefined.
     """
-    return _start(
-        _submissions.allreduce(tensor, name, reduction(average, op),
-                               prescale_factor, postscale_factor,
-                               id_of(process_set), True))
+    return _allreduce(tensor, average, name, op, prescale_factor,
+                      postscale_factor, process_set, True)
 
 
 def _grouped_allreduce(tensors: Sequence[torch.Tensor],
@@ -116,6 +125,9 @@ def _grouped_allreduce(tensors: Sequence[torch.Tensor],
                        op: Optional[int], prescale: float, postscale: float,
                        process_set: Any, in_place: bool) -> int:
     op, number = reduction(average, op), id_of(process_set)
+    if op == Adasum:
+        return adasum.start(tensors, name, prescale, postscale, process_set,
+                            in_place, single=False)
     return _start_group([
         _submissions.allreduce(tensor, member, op, prescale, postscale, number,
                                in_place)

@@ -207,6 +207,8 @@ def allgather_object(obj: Any,
     return [objects.loads(_bytes(part)) for part in gathered.split(lengths)]
 
 
-def _bytes(data: torch.Tensor) -> bytes:
-    # Not with numpy, which torch does not require.
-    return ctypes.string_at(data.data_ptr(), data.numel())
+def _bytes(data: torch.Tensor) -> Any:
+    """The memory of `data`, as a buffer; `data` must live as long."""
+    # Not with numpy, which torch does not require; nor with ctypes.string_at,
+    # which takes less than 2 GiB.
+    return (ctypes.c_ubyte * data.numel()).from_address(data.data_ptr())

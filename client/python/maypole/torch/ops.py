@@ -9,13 +9,14 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import torch
 
-from maypole.common.constants import Average
+from maypole.common.constants import Adasum, Average
 from maypole.common.process_sets import global_process_set, id_of
-from maypole.torch import _autograd, _submissions
+from maypole.torch import _autograd, _submissions, adasum
 from maypole.torch._tensors import as_tensor, as_tensors
 from maypole.torch.async_ops import (grouped_allreduce_async_, member_names,
                                      reduction, synchronize)
-from maypole.torch.compression import Compression
+from maypole.torch.compression import (Compression, PowerSGD,
+                                        compressor_of)
 
 
 def allreduce(tensor: torch.Tensor,
@@ -30,12 +31,14 @@ def allreduce(tensor: torch.Tensor,
 
     tensor: any shape, the same on all ranks; it is not changed.
     average: older form of op: True for Average, False for Sum.
-    compression: Compression.fp16 sends floats as float16.
-    op: Average (default), Sum, Min, Max, Product; see allreduce_async.
+    compression: Compression.fp16 and bf16 send floats in 16 bits;
+    Compression.powersgd(rank) needs a name and op Average or Sum.
+    op: Average (default), Sum, Min, Max, Product, Adasum; see allreduce_async.
     prescale_factor, postscale_factor: factors for the inputs and the result.
     Differentiable: the gradient is reduced in the same way.
     """
     op = reduction(average, op)
+    compression = compressor_of(compression, name)
     small, ctx = compression.compress(as_tensor(tensor, "allreduce", name))
     reduced = _autograd.Allreduce.apply(small, name, op, prescale_factor,
                                         postscale_factor, process_set)
@@ -53,10 +56,14 @@ def allreduce_(tensor: torch.Tensor,
 
     Not differentiable. After an error the tensor's contents are undefined.
     """
+    op = reduction(average, op)
+    if op == Adasum:
+        return adasum.allreduce([tensor], name, prescale_factor,
+                                postscale_factor, process_set, True)[0]
     return _autograd.now(
-        _submissions.allreduce(tensor, name, reduction(average, op),
-                               prescale_factor, postscale_factor,
-                               id_of(process_set), True, awaited=True))
+        _submissions.allreduce(tensor, name, op, prescale_factor,
+                               postscale_factor, id_of(process_set), True,
+                               awaited=True))
 
 
 def grouped_allreduce(
@@ -74,22 +81,29 @@ def grouped_allreduce(
     or none are submitted. Differentiable.
     """
     op = reduction(average, op)
-    tensors = as_tensors(tensors, "allreduce", member_names(name, len(tensors)))
+    names = member_names(name, len(tensors))
+    tensors = as_tensors(tensors, "allreduce", names)
     return _compressed(
-        tensors, compression, lambda small: _autograd.GroupedAllreduce.apply(
+        tensors, names, compression, lambda small: _autograd.GroupedAllreduce.apply(
             name, op, prescale_factor, postscale_factor, process_set, *small))
 
 
-def _compressed(tensors: Sequence[torch.Tensor], compression: Any,
+def _compressed(tensors: Sequence[torch.Tensor],
+                names: Sequence[Optional[str]], compression: Any,
                 function: Any) -> List[torch.Tensor]:
     """Calls `function` with the compressed tensors; decompresses its results."""
-    compressed = [compression.compress(tensor) for tensor in tensors]
+    compressors = [compressor_of(compression, name) for name in names]
+    compressed = [
+        compressor.compress(tensor)
+        for compressor, tensor in zip(compressors, tensors)
+    ]
     if not compressed:
         return []
     results = function([small for small, _ in compressed])
     return [
-        compression.decompress(tensor, ctx)
-        for tensor, (_, ctx) in zip(results, compressed)
+        compressor.decompress(tensor, ctx)
+        for compressor, tensor, (_, ctx) in zip(compressors, results,
+                                                compressed)
     ]
 
 
@@ -182,6 +196,12 @@ def alltoall(
     return rows if splits is None else (rows, received)
 
 
+def _check_scattered(compression: Any) -> None:
+    if isinstance(compression, PowerSGD):
+        raise ValueError("reducescatter: Compression.powersgd serves allreduce "
+                         "only, because it sends no rows; use fp16 or bf16")
+
+
 def reducescatter(tensor: torch.Tensor,
                   name: Optional[str] = None,
                   compression: Any = Compression.none,
@@ -192,7 +212,7 @@ def reducescatter(tensor: torch.Tensor,
     """Reduces `tensor` over the ranks; returns this rank's rows of the result.
 
     tensor: at least one dimension, the same shape on all ranks.
-    compression: Compression.fp16 sends floats as float16.
+    compression: Compression.fp16 and bf16 send floats in 16 bits.
     op: Average or Sum. With r rows and n ranks, each rank gets r // n rows, and
     the first r % n ranks one more.
     prescale_factor, postscale_factor: factors for the inputs and the result.
@@ -200,6 +220,7 @@ def reducescatter(tensor: torch.Tensor,
     multiplied by the number of ranks.
     """
     op = reduction(None, op)
+    _check_scattered(compression)
     small, ctx = compression.compress(as_tensor(tensor, "reducescatter", name))
     reduced = _autograd.Reducescatter.apply(small, name, op, prescale_factor,
                                             postscale_factor, process_set)
@@ -220,9 +241,10 @@ def grouped_reducescatter(
     all or none are submitted. Differentiable.
     """
     op = reduction(None, op)
-    tensors = as_tensors(tensors, "reducescatter",
-                         member_names(name, len(tensors)))
+    _check_scattered(compression)
+    names = member_names(name, len(tensors))
+    tensors = as_tensors(tensors, "reducescatter", names)
     return _compressed(
-        tensors, compression,
+        tensors, names, compression,
         lambda small: _autograd.GroupedReducescatter.apply(
             name, op, prescale_factor, postscale_factor, process_set, *small))

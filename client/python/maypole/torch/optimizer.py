@@ -12,7 +12,7 @@ Invariants: between the first hook after a step and synchronize(), `_pending`
 has an entry for each parameter whose gradient has been computed; the entry is
 None while more backward passes are expected. Each synchronize() reduces all
 parameters, so that ranks with different graphs do not wait for each other
-forever.
+forever (_layouts has what such a rank contributes).
 
 With gradient_as_bucket_view, the gradient of a new parameter is reduced alone
 in its first step. After that all ranks know which gradients are sparse, and the
@@ -34,11 +34,14 @@ from maypole.common.constants import Adasum, Average, OP_NAMES, Sum
 from maypole.common.process_sets import global_process_set
 from maypole.torch._buckets import Bucket, Buckets
 from maypole.torch._hooks import on_gradient
-from maypole.torch.async_ops import allreduce_async_, synchronize
-from maypole.torch.compression import Compression
-from maypole.torch.sparse import sparse_allreduce_async
+from maypole.torch._reducer import Reducer
+from maypole.torch.adasum_optimizer import DistributedAdasumOptimizer
+from maypole.torch.compression import Compression, PowerSGD
 
 _NAME_PREFIX = "DistributedOptimizer"
+# No parameter can be called so.
+_LAYOUTS = f"{_NAME_PREFIX}:layouts"
+_LOSS = f"{_NAME_PREFIX}:loss"
 
 # With two optimizers, as in a GAN, the generator's backward() also computes
 # gradients of the discriminator.
@@ -48,71 +51,11 @@ _OTHER_OPTIMIZER_HINT = (
     "them before it, requires_grad_(True) after it")
 
 
-class _Reducer:
-    """Reduces gradients: starts a reduction, returns a function that ends it."""
-
-    def __init__(self, compression: Any, op: int, predivide: float,
-                 sparse_as_dense: bool, process_set: Any):
-        self.compression = compression
-        self.process_set = process_set
-        self.op = op
-        # Average is a sum divided by size; these factors move a part of that
-        # division before the sum.
-        self.prescale = 1.0 / predivide
-        self.postscale = predivide
-        self.sparse_as_dense = sparse_as_dense
-
-    def start(self, parameter: torch.Tensor, name: str) -> Callable[[], None]:
-        """Starts reducing parameter.grad.
-
-        Returns a function that waits for the result and stores it there.
-        """
-        if parameter.grad is None:
-            # Another rank may have used this parameter.
-            parameter.grad = torch.zeros_like(parameter)
-        if parameter.grad.is_sparse:
-            if not self.sparse_as_dense:
-                return self._start_sparse(parameter, name)
-            parameter.grad = parameter.grad.to_dense()
-        grad = parameter.grad
-        if grad.requires_grad:
-            raise AssertionError(
-                f"the gradient of {name!r} is part of a graph itself; "
-                "DistributedOptimizer cannot be used with backward("
-                "create_graph=True)")
-        return self.start_dense(grad, name)
-
-    def start_dense(self, tensor: torch.Tensor,
-                    name: str) -> Callable[[], None]:
-        """Starts reducing `tensor` in place; returns a function that waits."""
-        small, ctx = self.compression.compress(tensor)
-        handle = allreduce_async_(small, None, name, self.op, self.prescale,
-                                  self.postscale, self.process_set)
-
-        def finish() -> None:
-            result = self.compression.decompress(synchronize(handle), ctx)
-            if result is not tensor:
-                with torch.no_grad():
-                    tensor.copy_(result)
-
-        return finish
-
-    def _start_sparse(self, parameter: torch.Tensor,
-                      name: str) -> Callable[[], None]:
-        wait = sparse_allreduce_async(parameter.grad, name, self.op,
-                                      self.process_set)
-
-        def finish() -> None:
-            parameter.grad = wait()
-
-        return finish
-
-
 class _DistributedOptimizer(torch.optim.Optimizer):
     """The methods that DistributedOptimizer() adds to an optimizer's class."""
 
     # pylint: disable=super-init-not-called
-    def _attach(self, names: Dict[torch.Tensor, str], reducer: _Reducer,
+    def _attach(self, names: Dict[torch.Tensor, str], reducer: Reducer,
                 backward_passes_per_step: int,
                 buckets: Optional[Buckets]) -> None:
         self.backward_passes_per_step = backward_passes_per_step
@@ -130,7 +73,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._settled: Set[torch.Tensor] = set()
         self._joins = basics.joins()
         process_set = reducer.process_set
-        self._distributed = process_set.included() and process_set.size() > 1
+        # A rank that is alone in an elastic job may get company.
+        self._distributed = process_set.included() and (
+            process_set.size() > 1 or basics.is_elastic())
         self._watch_parameters()
 
     def _watch_parameters(self) -> None:
@@ -158,7 +103,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 " times before step(); increase backward_passes_per_step to "
                 f"accumulate gradients locally; {_OTHER_OPTIMIZER_HINT}")
         self._passes_left[parameter] -= 1
-        if self._buckets is not None and not self._pending:
+        if not self._pending:
             self._follow_epoch()
         self._pending[parameter] = None
         self._synchronized = False
@@ -182,8 +127,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def _start_bucket(self, bucket: Bucket) -> None:
         bucket.gather()
-        self._pending[bucket] = self._reducer.start_dense(
-            bucket.buffer, bucket.name)
+        self._pending[bucket] = self._reducer.start_bucket(bucket)
 
     def _fill_buckets(self) -> None:
         """Moves gradients that were reduced alone into buckets."""
@@ -192,6 +136,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         fresh = [
             p for p in self._passes_left
             if p not in self._settled and p.requires_grad
+            and p.grad is not None
         ]
         self._settled.update(fresh)
         self._buckets.add([
@@ -199,16 +144,19 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             if p.grad.layout is torch.strided and p.grad.numel() > 0
         ], self._names)
 
-    def _drop_buckets(self) -> None:
+    def _forget(self) -> None:
+        """Begins again as in the first step."""
+        self._reducer.forget()
         if self._buckets is not None:
             self._buckets.drop()
             self._settled.clear()
 
     def _follow_epoch(self) -> None:
-        # Buckets of an earlier epoch are not in this epoch's shared memory.
+        # Buckets of an earlier epoch are not in this epoch's shared memory, and
+        # its ranks were others.
         if self._joins != basics.joins():
             self._joins = basics.joins()
-            self._drop_buckets()
+            self._forget()
 
     def _first_pending(self) -> str:
         first = next(iter(self._pending))
@@ -228,14 +176,18 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def synchronize(self) -> None:
         """Waits until all gradients are reduced; .grad then has the results.
 
-        Also reduces gradients that no hook has started; a missing gradient
-        counts as zeros. If reductions fail, waits for all of them and then
+        Also reduces gradients that no hook has started. A missing gradient
+        counts as zeros; a gradient that no rank has ever had stays None. If
+        reductions fail, waits for all of them and then
         raises the first error; the gradients are undefined then, but the
         optimizer can still be used.
         """
         first_error = None
         self._watch_parameters()  # in case some were unfrozen
-        self._start_the_rest()
+        try:
+            self._start_the_rest()
+        except RuntimeError as error:
+            first_error = error
         for key, finish in list(self._pending.items()):
             try:
                 if finish is not None:
@@ -246,20 +198,26 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._reset_passes()
         self._synchronized = True
         if first_error is not None:
-            self._drop_buckets()
+            self._forget()
             raise first_error
         self._fill_buckets()
 
     def _start_the_rest(self) -> None:
-        if self._buckets is not None and not self._pending:
+        if not self._distributed:
+            return
+        if not self._pending:
             self._follow_epoch()
         for bucket in self._buckets or ():
             if bucket not in self._pending and bucket.active():
                 self._start_bucket(bucket)
-        for parameter in self._passes_left:
+        alone = [
+            p for p in self._passes_left
+            if p.requires_grad and self._bucket_of(p) is None
+        ]
+        self._reducer.learn_layouts(alone, _LAYOUTS)
+        for parameter in alone:
             if (self._pending.get(parameter) is None
-                    and parameter.requires_grad
-                    and self._bucket_of(parameter) is None):
+                    and self._reducer.is_used(parameter)):
                 self._start(parameter)
 
     @contextlib.contextmanager
@@ -280,15 +238,19 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         """Waits until the gradients are reduced, then steps.
 
-        With a closure, gradients are reduced after each call of the closure.
+        With a closure, gradients are reduced after each call of the closure. For
+        LBFGS the loss is reduced, too.
         """
         if closure is not None:
             return super().step(self._synchronized_closure(closure))
         if self._should_synchronize:
             if self._synchronized:
+                # Up to the comma: the words that scripts look for.
                 warnings.warn(
-                    "step() after synchronize() reduces the gradients a second "
-                    "time; call step() within optimizer.skip_synchronize()")
+                    "optimizer.step() called without optimizer."
+                    "skip_synchronize(), but after synchronize(): the gradients "
+                    "are reduced a second time; call step() within the context "
+                    "optimizer.skip_synchronize()")
             self.synchronize()
         self._synchronized = False
         return super().step()
@@ -303,6 +265,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             if self._should_synchronize:
                 self.synchronize()
             self._synchronized = False
+            # LBFGS decides by the loss how often it calls the closure, which
+            # must be equally often on all ranks.
+            if self._distributed and isinstance(self, torch.optim.LBFGS):
+                loss = self._reducer.reduced_loss(loss, _LOSS)
             return loss
 
         return run
@@ -339,6 +305,19 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             self._names[parameter] = f"{_NAME_PREFIX}.group{group}.{i}"
         self._watch_parameters()
 
+    def abandon(self) -> None:
+        """Ends a step whose epoch is over: waits for the reductions that are
+        under way, whatever their outcome, and starts no others. The gradients
+        are undefined then."""
+        for finish in self._pending.values():
+            with contextlib.suppress(RuntimeError):
+                if finish is not None:
+                    finish()
+        self._pending.clear()
+        self._reset_passes()
+        self._forget()
+        self._synchronized = False
+
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
         """As the optimizer's own, but first ends pending reductions."""
         if self._pending:
@@ -370,16 +349,19 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
 
     named_parameters: model.named_parameters(); gradients are matched between
     ranks by these names, or without it by their position in the optimizer.
-    compression: Compression.fp16 sends gradients as float16.
+    compression: Compression.fp16 and bf16 send gradients in 16 bits;
+    Compression.powersgd(rank) sends low-rank approximations of matrices, not
+    together with gradient_as_bucket_view.
     backward_passes_per_step: over how many passes gradients are summed locally.
-    op: Average or Sum. Adasum is not supported yet (NotImplementedError).
+    op: Average, Sum or Adasum. With Adasum each rank makes its own step, and the
+    steps are combined (maypole.torch.adasum_optimizer).
     gradient_predivide_factor: with Average, gradients are divided by it before
     and multiplied by it after the sum (then divided by the number of ranks).
     num_groups: older name of groups. groups: None, a number, or lists of
     parameters; accepted, but without effect, because the coordinator groups
     operations itself.
     sparse_as_dense: reduce sparse gradients as dense ones; otherwise they are
-    gathered.
+    gathered. Afterwards they are sparse again, unless they are in buckets.
     process_set: the ranks whose gradients are reduced. On a rank that is not in
     the set, the optimizer uses only the rank's own gradients.
     gradient_as_bucket_view: from the second step on, gradients are in buckets
@@ -407,29 +389,42 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
         raise ValueError(f"DistributedOptimizer: bucket_cap_mb={bucket_cap_mb},"
                          " expected a positive number")
     names = _parameter_names(optimizer, named_parameters)
+    if isinstance(compression, PowerSGD) and (op == Adasum
+                                              or gradient_as_bucket_view):
+        raise ValueError("DistributedOptimizer: Compression.powersgd needs "
+                         "op=Average or Sum, and gradients of their own shape; "
+                         "leave op=Adasum and gradient_as_bucket_view out")
+    if op == Adasum and process_set.included() and process_set.size() > 1:
+        return _wrapped(optimizer, DistributedAdasumOptimizer, compression,
+                        backward_passes_per_step, process_set)
+    return _wrapped(
+        optimizer, _DistributedOptimizer,
+        names,
+        Reducer(compression, op, gradient_predivide_factor, sparse_as_dense,
+                 not gradient_as_bucket_view, process_set),
+        backward_passes_per_step,
+        Buckets(int(bucket_cap_mb * 2**20)) if gradient_as_bucket_view else None)
+
+
+def _wrapped(optimizer: torch.optim.Optimizer, methods: type,
+             *arguments: Any) -> Any:
+    """An optimizer of the same class, with the class's methods overridden by
+    `methods`, whose _attach() gets the arguments."""
     base = optimizer.__class__
-    wrapped_class = type(base.__name__, (_DistributedOptimizer, base), {})
+    wrapped_class = type(base.__name__, (methods, base), {})
     wrapped = wrapped_class.__new__(wrapped_class)
     wrapped.__dict__.update(optimizer.__dict__)
     # A learning rate scheduler may have set a `step` on the instance.
     wrapped.__dict__.pop("step", None)
-    wrapped._attach(
-        names,
-        _Reducer(compression, op, gradient_predivide_factor, sparse_as_dense,
-                 process_set),
-        backward_passes_per_step,
-        Buckets(int(bucket_cap_mb * 2**20)) if gradient_as_bucket_view else None)
+    wrapped._attach(*arguments)
     return wrapped
 
 
 def _check_arguments(op: int, predivide: float, passes: int,
                      groups: Any) -> None:
-    if op == Adasum:
-        raise NotImplementedError(
-            "DistributedOptimizer(op=Adasum) is not supported yet; use Average")
-    if op not in (Average, Sum):
+    if op not in (Average, Sum, Adasum):
         raise ValueError(f"DistributedOptimizer: op={OP_NAMES.get(op, op)}, "
-                         "expected Average or Sum")
+                         "expected Average, Sum or Adasum")
     if predivide != 1.0 and op != Average:
         raise ValueError(
             f"DistributedOptimizer: gradient_predivide_factor={predivide} "
@@ -445,6 +440,9 @@ def _check_arguments(op: int, predivide: float, passes: int,
             for group in groups):
         raise ValueError("DistributedOptimizer: groups must be None, a "
                          "non-negative integer, or a list of lists of tensors")
+    members = [id(p) for group in groups for p in group]
+    if len(set(members)) < len(members):
+        raise ValueError("DistributedOptimizer: a parameter is in groups twice")
 
 
 def _parameter_names(

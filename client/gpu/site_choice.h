@@ -1,0 +1,67 @@
+// SiteChoice: at which site the operations of a rank run that are on CUDA
+// tensors.
+//
+// Purpose: MAYPOLE_GPU_SITE=auto. NCCL in this process is best where each rank
+// of the node has a GPU of its own: nothing is copied, and no process but the
+// ranks needs a context on the GPUs. The executor must do it for ranks that
+// share a GPU. Operations for which ranks differ run on the host, so all ranks
+// of a job should come to the same choice: each sees on the board which GPUs
+// the others of its node use, and until that is known its operations run on the
+// host.
+//
+//   each rank has its GPU, the executors have NCCL   kRanks
+//   ranks share a GPU                                kExecutors
+//   the executors have no NCCL                       kExecutors
+//   a rank uses no GPU for kMostOpen operations      kExecutors
+//   memory was shared before the choice was made     kExecutors
+//   NCCL was refused in this process                 kExecutors, from then on
+//
+//   SiteChoice choice(options);
+//   switch (choice.Of(*communicator, *operation.set)) { ... }
+//
+// Thread contract: all functions may be called by any thread.
+//
+// Invariant: after kExecutors it does not change.
+#ifndef MAYPOLE_CLIENT_GPU_SITE_CHOICE_H_
+#define MAYPOLE_CLIENT_GPU_SITE_CHOICE_H_
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+#include "client/gpu/gpu_memory_options.h"
+#include "client/session/communicator.h"
+
+namespace maypole {
+
+class SiteChoice {
+ public:
+  enum class Site : uint8_t { kOpen, kRanks, kExecutors };
+  static constexpr int kMostOpen = 100;
+
+  explicit SiteChoice(const GpuMemoryOptions& options);
+
+  // For the next operation, which is one of this set. The user is told the
+  // first time that it is not open.
+  Site Of(const Communicator& communicator, const ProcessSet& set);
+  // Whether it may be left to the executors, if NCCL is refused in this
+  // process.
+  bool chooses() const { return options_.chooses_site; }
+  void LeaveToExecutors();
+  // Memory shall be shared with the executor: false if it must not.
+  bool Share();
+
+ private:
+  void Choose(Site site, std::string why);
+
+  const GpuMemoryOptions options_;
+  std::mutex mutex_;
+  Site site_ = Site::kOpen;
+  std::string why_;
+  int open_ = 0;  // operations
+  bool told_ = false;
+};
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_CLIENT_GPU_SITE_CHOICE_H_

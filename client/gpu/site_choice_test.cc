@@ -1,0 +1,113 @@
+#include "client/gpu/site_choice.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <span>
+#include <string>
+
+namespace maypole {
+namespace {
+
+using Site = SiteChoice::Site;
+using GpuUse = Communicator::GpuUse;
+
+class FakeCommunicator : public Communicator {
+ public:
+  Status Start(std::span<const std::shared_ptr<Operation>>) override {
+    return Status();
+  }
+  void InputReady(const std::shared_ptr<Operation>&) override {}
+  void InputFailed(const std::shared_ptr<Operation>&, const Status&) override {}
+  std::shared_ptr<const ProcessSet> FindSet(uint32_t) const override {
+    return nullptr;
+  }
+  void Progress(const Operation&) override {}
+  Status Await(const Operation&, int) override { return Status(); }
+  void Leave() override {}
+  bool homogeneous() const override { return true; }
+  GpuUse UseOfGpus() const override { return use; }
+  bool executors_have_nccl() const override { return nccl; }
+
+  GpuUse use = GpuUse::kUnknown;
+  bool nccl = true;
+};
+
+class SiteChoiceTest : public testing::Test {
+ protected:
+  Site Of(SiteChoice& choice) { return choice.Of(communicator_, set_); }
+  std::string Told(SiteChoice& choice) {
+    testing::internal::CaptureStderr();
+    Of(choice);
+    return testing::internal::GetCapturedStderr();
+  }
+
+  FakeCommunicator communicator_;
+  ProcessSet set_{0, {0, 1}, {0, 1}};
+  SiteChoice auto_{{.chooses_site = true, .tells_site = true}};
+};
+
+TEST_F(SiteChoiceTest, OpenUntilTheOthersGpusAreKnown) {
+  EXPECT_EQ(Of(auto_), Site::kOpen);
+  communicator_.use = GpuUse::kOwn;
+  EXPECT_NE(Told(auto_).find("site client, by NCCL in this process: each rank "
+                             "of this node has a GPU of its own"),
+            std::string::npos);
+  EXPECT_EQ(Of(auto_), Site::kRanks);
+  communicator_.use = GpuUse::kShared;  // it is late
+  EXPECT_EQ(Told(auto_), "");
+  EXPECT_EQ(Of(auto_), Site::kRanks);
+}
+
+TEST_F(SiteChoiceTest, ASharedGpuIsForTheExecutor) {
+  communicator_.use = GpuUse::kShared;
+  EXPECT_NE(Told(auto_).find("site agent, in the executor of the node: ranks "
+                             "of this node share a GPU"),
+            std::string::npos);
+  communicator_.use = GpuUse::kOwn;
+  EXPECT_EQ(Of(auto_), Site::kExecutors);
+}
+
+TEST_F(SiteChoiceTest, SoIsAJobWithoutNccl) {
+  communicator_.nccl = false;
+  EXPECT_EQ(Of(auto_), Site::kExecutors);
+}
+
+TEST_F(SiteChoiceTest, AloneThereIsNothingToChoose) {
+  communicator_.use = GpuUse::kOwn;
+  EXPECT_EQ(auto_.Of(communicator_, {0, {0}, {0}}), Site::kOpen);
+}
+
+TEST_F(SiteChoiceTest, ItDoesNotStayOpenForARankWithoutAGpu) {
+  for (int i = 0; i < SiteChoice::kMostOpen; ++i) {
+    ASSERT_EQ(Of(auto_), Site::kOpen);
+  }
+  EXPECT_EQ(Of(auto_), Site::kExecutors);
+}
+
+TEST_F(SiteChoiceTest, SharedMemoryDecides) {
+  EXPECT_TRUE(auto_.Share());
+  communicator_.use = GpuUse::kOwn;
+  EXPECT_EQ(Of(auto_), Site::kExecutors);
+}
+
+TEST_F(SiteChoiceTest, NoMemoryIsSharedByARankThatCallsNccl) {
+  communicator_.use = GpuUse::kOwn;
+  EXPECT_EQ(Of(auto_), Site::kRanks);
+  EXPECT_FALSE(auto_.Share());
+  auto_.LeaveToExecutors();
+  EXPECT_TRUE(auto_.Share());
+}
+
+TEST_F(SiteChoiceTest, WhatTheUserSaysCounts) {
+  SiteChoice client{{.mode = GpuMemoryMode::kOwn, .tells_site = true}};
+  EXPECT_NE(Told(client).find("MAYPOLE_GPU_SITE=client"), std::string::npos);
+  EXPECT_EQ(Of(client), Site::kRanks);
+  SiteChoice agent{{}};
+  communicator_.use = GpuUse::kOwn;
+  EXPECT_EQ(Told(agent), "");  // another rank says so
+  EXPECT_EQ(Of(agent), Site::kExecutors);
+}
+
+}  // namespace
+}  // namespace maypole

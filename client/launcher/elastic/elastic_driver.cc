@@ -1,0 +1,320 @@
+#include "client/launcher/elastic/elastic_driver.h"
+
+#include <algorithm>
+#include <csignal>
+#include <set>
+#include <utility>
+
+namespace maypole::launcher {
+namespace {
+
+using std::chrono::seconds;
+
+std::string Seconds(seconds s) { return std::to_string(s.count()) + " s"; }
+
+}  // namespace
+
+// --- Events ------------------------------------------------------------------
+
+ElasticDriver::Actions ElasticDriver::OnHosts(
+    const std::vector<HostSlots>& hosts, Time now) {
+  std::map<std::string, int> listed;
+  for (const HostSlots& h : hosts) listed[h.name] = h.slots;
+  bool changed = false;
+  for (const HostSlots& h : hosts) {
+    const auto [it, added] = hosts_.try_emplace(h.name);
+    HostState& host = it->second;
+    if (added) {
+      order_.push_back(h.name);
+      Enter(&host, State::kWanted, now);
+    }
+    changed |= added || !host.listed || host.slots != h.slots;
+    host.slots = h.slots;
+    host.listed = true;
+    AskToLeave(h.name, h.slots, now);
+  }
+  for (auto& [name, host] : hosts_) {
+    if (!host.listed || listed.contains(name)) continue;
+    changed = true;
+    Leave(name, &host, now);
+  }
+  if (changed && begun_) CountChange("the list of hosts has changed");
+  return Decide(now);
+}
+
+ElasticDriver::Actions ElasticDriver::OnNodeReady(int node, Time now) {
+  std::string name;
+  HostState* const host = HostOf(node, &name);
+  if (host == nullptr || host->state != State::kStarting) return {};
+  Enter(host, State::kReady, now);
+  return Decide(now);
+}
+
+ElasticDriver::Actions ElasticDriver::OnNodeLost(int node,
+                                                 const std::string& why,
+                                                 Time now) {
+  std::string name;
+  HostState* const host = HostOf(node, &name);
+  if (host == nullptr) return {};
+  std::erase_if(processes_,
+                [&](const auto& p) { return p.second.host == name; });
+  host->node = -1;
+  const bool leaving = host->state == State::kLeaving;
+  if (leaving) {
+    Enter(host, State::kWanted, now);
+  } else {
+    Fail(name, host, now - host->started < kShortLife,
+         "host " + name + ": " + why, now);
+  }
+  return Decide(now);
+}
+
+ElasticDriver::Actions ElasticDriver::OnProcessEnd(int number, const Exit& exit,
+                                                   Time now, bool* failed) {
+  *failed = false;
+  const auto it = processes_.find(number);
+  if (it == processes_.end()) return {};
+  const Process process = it->second;
+  processes_.erase(it);
+  const bool by_sigterm = exit.signaled && exit.value == SIGTERM;
+  if (finishing()) {
+    *failed = !exit.clean() && !(process.asked_to_leave && by_sigterm);
+  } else if (exit.clean() && !process.asked_to_leave) {
+    finished_at_ = now;
+  } else if (!process.asked_to_leave) {
+    // SIGKILL comes from outside and says nothing about the program.
+    const bool killed = exit.signaled && exit.value == SIGKILL;
+    Fail(process.host, &hosts_.at(process.host),
+         !killed && now - process.started < kShortLife,
+         Who(number) + " " + Describe(exit), now);
+    *failed = over_;
+  }
+  return Decide(now);
+}
+
+ElasticDriver::Actions ElasticDriver::OnTime(Time now) { return Decide(now); }
+
+std::optional<Time> ElasticDriver::deadline() const {
+  if (over_ || (finishing() && told_to_finish_)) return std::nullopt;
+  if (finishing()) return *finished_at_ + kFinishGrace;
+  std::optional<Time> first;
+  const auto add = [&](Time t) { first = first ? std::min(*first, t) : t; };
+  for (const auto& [name, host] : hosts_) {
+    if (host.state == State::kCooling) add(host.cool_until);
+  }
+  for (const auto& [number, process] : processes_) {
+    if (process.asked_to_leave) add(*process.asked_to_leave + kLeaveGrace);
+  }
+  if (too_few_since_) add(*too_few_since_ + settings_.patience);
+  return first;
+}
+
+std::string ElasticDriver::Who(int process) const {
+  const auto it = names_.find(process);
+  return "process " + std::to_string(process) +
+         (it == names_.end() ? "" : " (host " + it->second + ")");
+}
+
+// --- Hosts -------------------------------------------------------------------
+
+ElasticDriver::HostState* ElasticDriver::HostOf(int node, std::string* name) {
+  for (auto& [n, host] : hosts_) {
+    if (host.node != node || node < 0) continue;
+    *name = n;
+    return &host;
+  }
+  return nullptr;
+}
+
+void ElasticDriver::Enter(HostState* host, State state, Time now) {
+  host->state = state;
+  host->since = now;
+}
+
+seconds ElasticDriver::Cooldown(int failures) const {
+  seconds cooldown = settings_.shortest_cooldown;
+  for (int i = 1; i < failures && cooldown < settings_.longest_cooldown; ++i) {
+    cooldown *= 2;
+  }
+  return std::min(cooldown, settings_.longest_cooldown);
+}
+
+void ElasticDriver::Fail(const std::string& name, HostState* host,
+                         bool short_life, const std::string& what, Time now) {
+  if (host->failed_at && now - *host->failed_at > kForgetAfter) {
+    host->failures = 0;
+  }
+  if (host->failures == 0) host->short_lived = true;
+  host->failed_at = now;
+  host->short_lived = host->short_lived && short_life;
+  ++host->failures;
+  CountChange(what);
+  if (over_) return;
+  CheckHope(what);
+  if (over_ || host->state == State::kLeaving) return;
+  const seconds cooldown = Cooldown(host->failures);
+  host->cool_until = now + cooldown;
+  Enter(host, State::kCooling, now);
+  actions_.emplace_back(Tell{what + "; the job goes on, and host " + name +
+                             " gets a new process in " + Seconds(cooldown)});
+}
+
+void ElasticDriver::Leave(const std::string& name, HostState* host, Time now) {
+  host->listed = false;
+  if (host->node < 0) {
+    Enter(host, State::kWanted, now);
+    return;
+  }
+  if (host->state == State::kLeaving) return;
+  Enter(host, State::kLeaving, now);
+  actions_.emplace_back(Tell{"host " + name +
+                             " is not listed any more: its processes leave at "
+                             "their next commit, or are killed after " +
+                             Seconds(kLeaveGrace)});
+  AskToLeave(name, 0, now);
+}
+
+void ElasticDriver::AskToLeave(const std::string& name, int slot, Time now) {
+  for (auto& [number, process] : processes_) {
+    if (process.host != name || process.slot < slot) continue;
+    if (process.asked_to_leave) continue;
+    process.asked_to_leave = now;
+    actions_.emplace_back(SignalProcess{number, SIGTERM});
+  }
+}
+
+void ElasticDriver::KillLate(Time now) {
+  for (auto& [number, process] : processes_) {
+    if (!process.asked_to_leave) continue;
+    if (now - *process.asked_to_leave < kLeaveGrace) continue;
+    process.asked_to_leave = now;  // once more, if it does not end
+    actions_.emplace_back(SignalProcess{number, SIGKILL});
+  }
+}
+
+void ElasticDriver::CountChange(const std::string& what) {
+  ++changes_;
+  if (settings_.reset_limit < 0 || changes_ <= settings_.reset_limit) return;
+  End(what + "; that is change " + std::to_string(changes_) +
+      " of the job's processes, and --reset-limit is " +
+      std::to_string(settings_.reset_limit));
+}
+
+// A program that cannot work would be started again for ever.
+void ElasticDriver::CheckHope(const std::string& what) {
+  bool any = false;
+  for (const auto& [name, host] : hosts_) {
+    if (!host.listed) continue;
+    if (host.failures < kHopeless || !host.short_lived) return;
+    any = true;
+  }
+  if (!any) return;
+  End(what + "; processes have failed " + std::to_string(kHopeless) +
+      " times on every host, each time within " + Seconds(kShortLife) +
+      " of their start");
+}
+
+bool ElasticDriver::Uses(const std::string& host) const {
+  return std::any_of(processes_.begin(), processes_.end(),
+                     [&](const auto& p) { return p.second.host == host; });
+}
+
+// --- Processes ---------------------------------------------------------------
+
+// Where processes run or could be started at once.
+int ElasticDriver::Slots() const {
+  int slots = 0;
+  for (const auto& [name, host] : hosts_) {
+    if (host.state == State::kReady) slots += host.slots;
+  }
+  for (const auto& [number, process] : processes_) {
+    if (hosts_.at(process.host).state != State::kReady) ++slots;
+  }
+  return slots;
+}
+
+void ElasticDriver::FillSlots(Time now) {
+  if (!begun_ && Slots() < settings_.first_size) return;
+  begun_ = true;
+  for (const std::string& name : order_) {
+    HostState& host = hosts_.at(name);
+    if (host.state == State::kReady) FillHost(name, &host, now);
+  }
+}
+
+void ElasticDriver::FillHost(const std::string& name, HostState* host,
+                             Time now) {
+  std::set<int> taken;
+  for (const auto& [number, process] : processes_) {
+    if (process.host == name) taken.insert(process.slot);
+  }
+  for (int slot = 0; slot < host->slots; ++slot) {
+    if (running() >= settings_.max_size) return;
+    if (taken.contains(slot)) continue;
+    const int number = ++last_process_;
+    processes_[number] = {.host = name, .slot = slot, .started = now};
+    names_[number] = name;
+    host->started = now;
+    actions_.emplace_back(StartProcess{number, host->node, slot});
+  }
+}
+
+void ElasticDriver::CheckSize(Time now) {
+  const int least = begun_ ? settings_.min_size : settings_.first_size;
+  if (Slots() >= least) {
+    too_few_since_.reset();
+    return;
+  }
+  if (!too_few_since_) too_few_since_ = now;
+  if (now - *too_few_since_ < settings_.patience) return;
+  End("only " + std::to_string(Slots()) + " of at least " +
+      std::to_string(least) + " processes could run for " +
+      Seconds(settings_.patience) + " (--elastic-timeout)");
+}
+
+void ElasticDriver::SettleHost(const std::string& name, HostState* host,
+                               Time now) {
+  if (host->state == State::kCooling && now >= host->cool_until) {
+    Enter(host, host->node < 0 ? State::kWanted : State::kReady, now);
+  }
+  if (host->state == State::kLeaving && !Uses(name)) {
+    actions_.emplace_back(StopNode{std::exchange(host->node, -1)});
+    Enter(host, State::kWanted, now);
+  }
+  if (host->state == State::kWanted && host->listed) {
+    host->node = ++last_node_;
+    host->started = now;
+    actions_.emplace_back(StartNode{host->node, name});
+    Enter(host, State::kStarting, now);
+  }
+}
+
+void ElasticDriver::FinishOthers(Time now) {
+  if (told_to_finish_ || now - *finished_at_ < kFinishGrace) return;
+  told_to_finish_ = true;
+  for (auto& [number, process] : processes_) {
+    process.asked_to_leave = now;
+    actions_.emplace_back(SignalProcess{number, SIGTERM});
+  }
+}
+
+ElasticDriver::Actions ElasticDriver::Decide(Time now) {
+  if (finishing() && !over_) {
+    FinishOthers(now);
+  } else if (!over_) {
+    KillLate(now);
+    for (const std::string& name : order_) {
+      SettleHost(name, &hosts_.at(name), now);
+    }
+    FillSlots(now);
+    CheckSize(now);
+  }
+  return std::exchange(actions_, {});
+}
+
+void ElasticDriver::End(const std::string& why) {
+  if (std::exchange(over_, true)) return;
+  actions_.emplace_back(EndBadly{why});
+}
+
+}  // namespace maypole::launcher

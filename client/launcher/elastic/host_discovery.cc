@@ -1,0 +1,98 @@
+#include "client/launcher/elastic/host_discovery.h"
+
+#include <csignal>
+#include <string_view>
+#include <utility>
+
+#include "client/launcher/process/process.h"
+
+namespace maypole::launcher {
+namespace {
+
+constexpr size_t kMaxErrorBytes = 200;  // of its stderr, in a line
+
+void Append(std::string_view bytes, size_t most, std::string* out) {
+  out->append(bytes.substr(0, most - std::min(most, out->size())));
+}
+
+}  // namespace
+
+Time HostDiscovery::deadline() const { return next_; }
+
+pid_t HostDiscovery::pid() const {
+  return process_ != nullptr && process_->running() ? process_->pid() : 0;
+}
+
+void HostDiscovery::OnTime(Time now) {
+  if (process_ != nullptr && exit_) {
+    process_->CloseOutput();
+    process_.reset();
+    TakeHosts();
+    next_ = now + kDiscoveryInterval;
+  }
+  if (now < next_) return;
+  if (process_ == nullptr) return Start(now);
+  killed_ = true;
+  process_->Signal(SIGKILL);
+  next_ = now + kDiscoveryLimit;
+}
+
+void HostDiscovery::Start(Time now) {
+  exit_.reset();
+  killed_ = false;
+  output_.clear();
+  errors_.clear();
+  next_ = now + kDiscoveryLimit;
+  std::string program;
+  Status status = FindProgram(settings_.program, &program);
+  if (status.ok()) {
+    process_ = std::make_unique<ChildProcess>(
+        loop_, ChildProcess::Settings{
+                   .spawn = {.arguments = {settings_.program},
+                             .process_group = ProcessGroup::kNew,
+                             .death_signal = SIGKILL},
+                   .out =
+                       [this](std::string_view bytes) {
+                         Append(bytes, kMaxDiscoveryBytes, &output_);
+                       },
+                   .err =
+                       [this](std::string_view bytes) {
+                         Append(bytes, kMaxErrorBytes, &errors_);
+                       },
+                   .owns_group = true,
+                   .on_end = [this](Exit exit) { exit_ = exit; }});
+    status = process_->Start(program);
+  }
+  if (status.ok()) return;
+  process_.reset();
+  next_ = now + kDiscoveryInterval;
+  Complain(status.message());
+}
+
+void HostDiscovery::TakeHosts() {
+  if (killed_) {
+    return Complain("took longer than " +
+                    std::to_string(kDiscoveryLimit.count()) + " s");
+  }
+  if (!exit_->clean()) {
+    const std::string_view line =
+        std::string_view(errors_).substr(0, errors_.find('\n'));
+    return Complain(Describe(*exit_) +
+                    (line.empty() ? "" : ": " + std::string(line)));
+  }
+  std::vector<Host> hosts;
+  Status status =
+      ParseHostLines("its output", output_, settings_.slots_per_host,
+                     settings_.is_here, &hosts);
+  if (!status.ok()) return Complain(status.message());
+  complained_ = false;
+  settings_.on_hosts(hosts);
+}
+
+void HostDiscovery::Complain(const std::string& what) {
+  if (std::exchange(complained_, true)) return;
+  settings_.say("--host-discovery-script " + settings_.program + ": " + what +
+                "; the hosts stay as they are");
+}
+
+}  // namespace maypole::launcher

@@ -1,0 +1,69 @@
+// HostDiscovery: asks the user's program which hosts an elastic job may use
+// (--host-discovery-script).
+//
+// Purpose: runs the program every kDiscoveryInterval, at most for
+// kDiscoveryLimit, and reads the hosts that it prints: "HOST" or "HOST:SLOTS".
+// If it fails or prints something else, the hosts stay as they were, and one
+// line says so, again only after it has worked.
+//
+// Thread contract: not synchronized; all work is done in an OutputLoop.
+#ifndef MAYPOLE_CLIENT_LAUNCHER_ELASTIC_HOST_DISCOVERY_H_
+#define MAYPOLE_CLIENT_LAUNCHER_ELASTIC_HOST_DISCOVERY_H_
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/launcher/hosts/hosts.h"
+#include "client/launcher/output/output_loop.h"
+#include "client/launcher/process/child_process.h"
+
+namespace maypole::launcher {
+
+inline constexpr std::chrono::seconds kDiscoveryInterval{1};
+inline constexpr std::chrono::seconds kDiscoveryLimit{30};
+inline constexpr size_t kMaxDiscoveryBytes = 1 << 20;  // of its output
+
+class HostDiscovery {
+ public:
+  struct Settings {
+    std::string program;  // a path, or a name that is on PATH
+    int slots_per_host = 1;
+    IsHere is_here;
+    std::function<void(const std::vector<Host>&)> on_hosts;
+    std::function<void(const std::string& line)> say;
+  };
+
+  HostDiscovery(OutputLoop* loop, Settings settings)
+      : loop_(loop), settings_(std::move(settings)) {}
+  HostDiscovery(const HostDiscovery&) = delete;
+  HostDiscovery& operator=(const HostDiscovery&) = delete;
+
+  // Starts the program if it is due, and handles its end.
+  void OnTime(Time now);
+  Time deadline() const;
+  pid_t pid() const;  // of the program; 0: it does not run
+
+ private:
+  void Start(Time now);
+  void TakeHosts();
+  void Complain(const std::string& what);
+
+  OutputLoop* const loop_;
+  const Settings settings_;
+  std::unique_ptr<ChildProcess> process_;
+  std::optional<Exit> exit_;  // process_ has ended
+  bool killed_ = false;       // process_ took too long
+  std::string output_, errors_;
+  Time next_{};  // start, or the end of process_'s time
+  bool complained_ = false;
+};
+
+}  // namespace maypole::launcher
+
+#endif  // MAYPOLE_CLIENT_LAUNCHER_ELASTIC_HOST_DISCOVERY_H_

@@ -1,0 +1,3 @@
+"""Elastic training without a framework."""
+
+from maypole.common.elastic import ObjectState, State, run_fn

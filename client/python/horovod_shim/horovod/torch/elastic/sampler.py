@@ -1,0 +1,3 @@
+"""The sampler of elastic training."""
+
+from maypole.torch.elastic.sampler import ElasticSampler

@@ -1,0 +1,3 @@
+"""SyncBatchNorm."""
+
+from maypole.torch.sync_batch_norm import SyncBatchNorm

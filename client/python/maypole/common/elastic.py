@@ -1,0 +1,330 @@
+"""Elastic training: ranks come and go between epochs, and the others continue.
+
+    @run                                  # of the framework's elastic module
+    def train(state):
+        while state.batch < 1000:
+            ...                           # a step
+            state.batch += 1
+            state.commit()
+
+    train(ObjectState(broadcast_object, basics.rank, batch=0))
+
+This module knows no framework. docs/elastic.md has the user's view.
+
+A **commit** saves the state in memory, and is the moment at which the job may
+change: if any rank wants to enter or leave, all ranks interrupt their training
+at the same commit. They agree on that by one small allreduce, because they
+learn of the wish at different times.
+
+    event                      what run() does on each rank
+    a rank died                restore the last commit; next epoch; sync; func
+    a change is wanted         next epoch; sync; func
+    this rank got SIGTERM      the same on the others; this one leaves for good
+                               at that commit and exits with status 0
+    func returns               returns its result; the next SIGTERM is ignored
+
+sync() gives every rank the state of rank 0. It always runs after a change of
+epoch, because a rank does not know whether others need it. Ranks that were in
+the last epoch come first in the next one; a rank whose first sync() has failed
+enters as a new process again. So rank 0 has the state, if any rank has it.
+
+Thread contract: one thread trains, normally the main thread; SIGTERM is handled
+only there.
+"""
+
+import atexit
+import contextlib
+import copy
+import ctypes
+import functools
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from typing import Any, Callable, Dict, Iterable, Iterator, List
+
+from maypole import _native
+from maypole.common import basics, operations
+from maypole.common.constants import Max
+from maypole.common.exceptions import (HorovodInternalError,
+                                       HostsUpdatedInterrupt, forked)
+
+_log = logging.getLogger("maypole.elastic")
+
+# An epoch's start can fail because another process ends, or an executor is
+# being replaced. After so many failures in a row init()'s error is raised.
+_MAX_FAILED_STARTS = 3
+_PAUSE_SECONDS = 1.0
+
+_CHECK = "maypole.elastic.check"
+
+
+class _Departure:
+    """Whether this process has been asked to leave the job, by SIGTERM."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._waiting = False  # in init(): there is nothing to finish
+        self._previous: Any = None
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """SIGTERM requests the departure, in the main thread of an elastic
+        rank. A handler that the program has set is called, too."""
+        if (not basics.is_elastic()
+                or threading.current_thread() is not threading.main_thread()):
+            yield
+            return
+        self._previous = signal.signal(signal.SIGTERM, self._on_signal)
+        try:
+            yield
+            # The launcher sends it to all processes when one has finished.
+            signal.signal(signal.SIGTERM, self._when_finished)
+        except BaseException:
+            # While it leaves, a second SIGTERM must not kill this process.
+            if not self.requested:
+                signal.signal(signal.SIGTERM, self._previous)
+            raise
+
+    @contextlib.contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Within it SIGTERM ends the process without waiting for a commit."""
+        self._waiting = True
+        try:
+            if self.requested:
+                raise SystemExit(0)
+            yield
+        except SystemExit:
+            # It would wait for the init() that this interrupts.
+            atexit.unregister(basics.shutdown)
+            raise
+        finally:
+            self._waiting = False
+
+    def _when_finished(self, number: int, frame: Any) -> None:
+        del frame
+        _log.info("training is finished; the first SIGTERM is ignored")
+        signal.signal(number, self._previous)
+
+    def _on_signal(self, number: int, frame: Any) -> None:
+        if forked():  # a DataLoader's worker, say: it ends as it would have
+            signal.signal(signal.SIGTERM, self._previous)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        self.requested = True
+        if callable(self._previous):
+            self._previous(number, frame)
+        if self._waiting:
+            raise SystemExit(0)
+
+
+_departure = _Departure()
+
+
+def request_departure() -> None:
+    """What SIGTERM does: this rank leaves the job at its next commit."""
+    _departure.requested = True
+
+
+def _any_rank(wanted: bool) -> bool:
+    """Whether any rank says `wanted`: the same answer on all ranks."""
+    if basics.size() == 1:
+        return wanted
+    mine, theirs = ctypes.c_int32(wanted), ctypes.c_int32()
+    operations.submit(_native.ALLREDUCE, _native.INT32, Max, 0, (1,), 1.0, 1.0,
+                      _CHECK, ctypes.addressof(mine), ctypes.addressof(theirs),
+                      mine, theirs, awaited=True).wait()
+    return bool(theirs.value)
+
+
+class State:
+    """What training needs to continue: subclasses save, restore and sync it.
+
+    bcast_object: broadcast_object() of the framework. get_rank: rank().
+    """
+
+    def __init__(self, bcast_object: Callable[[Any], Any],
+                 get_rank: Callable[[], int]):
+        self._bcast_object = bcast_object
+        self._rank = get_rank
+        self._hosts_updated = False
+        self._reset_callbacks: List[Callable[[], None]] = []
+
+    def register_reset_callbacks(self,
+                                 callbacks: Iterable[Callable[[], None]]
+                                ) -> None:
+        """These are called after each change of epoch, before sync(): to adapt
+        the learning rate to the new size(), say."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Called by run() after each change of epoch."""
+        self._hosts_updated = False
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def on_hosts_updated(self, timestamp: Any = None,
+                         update_res: Any = None) -> None:
+        """Makes all ranks start a new epoch at the next commit. Maypole's
+        coordinator says so itself; this is for programs that know more. In a job
+        that is not elastic, it must be called on all ranks."""
+        del timestamp, update_res
+        self._hosts_updated = True
+
+    def commit(self) -> None:
+        """Saves the state, and check_host_updates().
+
+        All ranks must commit at the same points of their training.
+        """
+        self.save()
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Raises HostsUpdatedInterrupt, on all ranks or on none, if a rank wants
+        to enter or leave. All ranks must call it at the same points."""
+        wanted = self._hosts_updated
+        if basics.is_elastic():
+            wanted = _any_rank(wanted or _departure.requested
+                               or _native.library().change_wanted() > 0)
+        if wanted:
+            raise HostsUpdatedInterrupt()
+
+    def save(self) -> None:
+        """Keeps a copy of the state in this process's memory."""
+        raise NotImplementedError()
+
+    def restore(self) -> None:
+        """Returns to the state of the last save()."""
+        raise NotImplementedError()
+
+    def sync(self) -> None:
+        """Gives all ranks the state of rank 0, and saves it."""
+        raise NotImplementedError()
+
+    def reset(self) -> None:
+        """Called in a new epoch, before the reset callbacks."""
+
+
+class ObjectState(State):
+    """A state of Python objects, which are attributes: state.batch += 1.
+
+    They must be picklable, because sync() sends them.
+    """
+
+    def __init__(self, bcast_object: Callable[[Any], Any],
+                 get_rank: Callable[[], int], **kwargs: Any):
+        for name in kwargs:
+            self._check_name(name)
+        super().__init__(bcast_object, get_rank)
+        self._saved_state: Dict[str, Any] = {}
+        self._set(kwargs)
+        self._saved_state = self._copies(kwargs)
+
+    def save(self) -> None:
+        self._saved_state = self._copies(
+            {name: getattr(self, name) for name in self._saved_state})
+
+    def restore(self) -> None:
+        self._set(self._copies(self._saved_state))
+
+    def sync(self) -> None:
+        if self._saved_state:
+            self._set(
+                self._bcast_object(
+                    {name: getattr(self, name) for name in self._saved_state}))
+        self.save()
+
+    def _check_name(self, name: str) -> None:
+        if name.startswith("_") or hasattr(type(self), name):
+            raise ValueError(
+                f"{type(self).__name__}({name}=...): a state has something else "
+                "of this name; choose another one")
+
+    def _set(self, values: Dict[str, Any]) -> None:
+        for name, value in values.items():
+            setattr(self, name, value)
+
+    @staticmethod
+    def _copies(values: Dict[str, Any]) -> Dict[str, Any]:
+        # One deepcopy, so that values which share an object still do.
+        return copy.deepcopy(values)
+
+
+def reset() -> None:
+    """Leaves the epoch and joins the next one.
+
+    Raises HorovodInternalError if it does not start within the start timeout,
+    for example because there are too few ranks; the text says who is missing.
+    """
+    basics.leave_epoch()
+    with _departure.at_once():
+        for failures in range(1, _MAX_FAILED_STARTS + 1):
+            try:
+                basics.init()
+                return
+            except HorovodInternalError as error:
+                if (failures == _MAX_FAILED_STARTS or error.status
+                        not in (_native.ABORTED, _native.UNAVAILABLE)):
+                    raise
+                _log.warning(
+                    "maypole: the next epoch has not started: %s; trying again",
+                    error)
+            time.sleep(_PAUSE_SECONDS)
+
+
+def run_fn(func: Callable[..., Any],
+           reset: Callable[[], None]) -> Callable[..., Any]:  # pylint: disable=redefined-outer-name
+    """Returns func(state, *args, **kwargs) with the loop of this file's head.
+
+    In a job that is not elastic a lost rank is an error that run() passes on,
+    because nobody takes its place.
+    """
+
+    @functools.wraps(func)
+    def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
+        with _departure.watching():
+            return _run(func, reset, state, args, kwargs)
+
+    return wrapper
+
+
+def _run(func: Callable[..., Any], start_epoch: Callable[[], None],
+         state: State, args: Any, kwargs: Any) -> Any:
+    changed = False
+    while True:
+        try:
+            if changed:
+                state.on_reset()
+            state.sync()
+            state._synced = True  # pylint: disable=protected-access
+            return func(state, *args, **kwargs)
+        except HorovodInternalError as error:
+            if not _can_continue(error):
+                raise
+            _log.warning("maypole: %s; continuing from the last commit", error)
+            state.restore()
+            if not getattr(state, "_synced", False):
+                # As a new process; it must not become rank 0 before others.
+                basics.shutdown()
+        except HostsUpdatedInterrupt:
+            pass
+        if _departure.requested:
+            _leave()
+        start_epoch()
+        changed = True
+
+
+def _can_continue(error: HorovodInternalError) -> bool:
+    if error.status is None:  # raised by the program
+        return True
+    # A mismatch between ranks is the program's: it would come again.
+    return basics.is_elastic() and error.status != _native.FAILED_PRECONDITION
+
+
+def _leave() -> None:
+    _log.info("maypole: leaving the job, as SIGTERM asked")
+    basics.shutdown()
+    sys.exit(0)

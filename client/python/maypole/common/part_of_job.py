@@ -1,0 +1,121 @@
+"""init(comm=[0, 2]): a job of some of the launcher's ranks.
+
+These ranks form a job of their own, beside those of the others. libmaypole
+finds its place in MAYPOLE_RANK and its like, which the launcher has set for the
+whole job; while it joins, they say the place in the part. The job's id is
+derived from the whole job's and from the ranks, so that all ranks of the part,
+and no others, have it.
+
+On several nodes, the launcher must have put equally many ranks on each: only
+then does a rank know where the others are.
+
+Thread contract: one thread at a time, because the process's environment is
+changed. No framework is imported.
+"""
+
+import contextlib
+import operator
+import os
+import zlib
+from typing import Any, Dict, Iterator, List, Mapping, Optional
+
+_LONGEST_ID = 63
+_HINT = ("call init() without comm, and use add_process_set() for some of the "
+         "ranks")
+
+
+def ranks_of(comm: Any) -> Optional[List[int]]:
+    """The ranks that init(comm=...) asks for; None: all.
+
+    Raises ValueError if it is neither a list of ranks nor a communicator.
+    """
+    if comm is None:
+        return None
+    if hasattr(comm, "Get_size"):  # of mpi4py
+        return list(range(comm.Get_size()))
+    try:
+        ranks = [operator.index(rank) for rank in comm]
+    except TypeError:
+        ranks = [-1]
+    if any(rank < 0 for rank in ranks):
+        raise ValueError(f"init(comm={comm!r}): expected a list of ranks or a "
+                         "communicator of mpi4py")
+    # Horovod takes an empty list for "all ranks".
+    return ranks or None
+
+
+def variables(environ: Mapping[str, str],
+              ranks: Optional[List[int]]) -> Dict[str, str]:
+    """The variables to set while this rank joins the job of `ranks`; none, if
+    these are all ranks or the launcher has not set MAYPOLE_SIZE.
+
+    Raises ValueError if this rank is not one of them, NotImplementedError if
+    they are not in ascending order or their nodes are not known.
+    """
+    numbers = _numbers(environ)
+    if ranks is None or numbers is None:
+        return {}
+    size, me = numbers["SIZE"], numbers["RANK"]
+    if ranks == list(range(size)):
+        return {}
+    if me not in ranks:
+        raise ValueError(f"init(comm={ranks}): rank {me} is not in the list")
+    if ranks != sorted(set(ranks)) or ranks[-1] >= size:
+        raise NotImplementedError(
+            f"init(comm={ranks}): expected different ranks of the launcher's "
+            f"{size}, in ascending order; or {_HINT}")
+    on_node = numbers["LOCAL_SIZE"]
+    own_node = numbers["CROSS_RANK"]
+    if (on_node * numbers["CROSS_SIZE"] != size
+            or own_node * on_node + numbers["LOCAL_RANK"] != me):
+        raise NotImplementedError(
+            f"init(comm={ranks}): the launcher's nodes have different numbers "
+            f"of ranks; {_HINT}")
+    nodes = sorted({rank // on_node for rank in ranks})
+    here = [rank for rank in ranks if rank // on_node == own_node]
+    mark = f"-{zlib.crc32(repr(ranks).encode()):08x}"
+    return {
+        "MAYPOLE_RANK": str(ranks.index(me)),
+        "MAYPOLE_SIZE": str(len(ranks)),
+        "MAYPOLE_LOCAL_RANK": str(here.index(me)),
+        "MAYPOLE_LOCAL_SIZE": str(len(here)),
+        "MAYPOLE_CROSS_RANK": str(nodes.index(own_node)),
+        "MAYPOLE_CROSS_SIZE": str(len(nodes)),
+        "MAYPOLE_JOB":
+            environ.get("MAYPOLE_JOB", "")[:_LONGEST_ID - len(mark)] + mark,
+    }
+
+
+def _numbers(environ: Mapping[str, str]) -> Optional[Dict[str, int]]:
+    """This rank's place; None if the launcher has not set it in this form."""
+    numbers = {}
+    for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK",
+                 "CROSS_SIZE"):
+        text = environ.get(f"MAYPOLE_{name}", "")
+        if not text.isdecimal():
+            return None  # libmaypole says what is wrong with it
+        numbers[name] = int(text)
+    return numbers
+
+
+@contextlib.contextmanager
+def environment(added: Mapping[str, str]) -> Iterator[None]:
+    """Sets variables within the context."""
+    before = {name: os.environ.get(name) for name in added}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def check_size(ranks: Optional[List[int]], size: int) -> None:
+    """Raises NotImplementedError if the job is not that of `ranks`."""
+    if ranks is not None and len(ranks) != size:
+        raise NotImplementedError(
+            f"init(comm=...): asks for ranks {ranks} of a job of {size}, which "
+            f"needs a launcher that sets MAYPOLE_RANK and its like; {_HINT}")

@@ -1,0 +1,144 @@
+"""What DistributedOptimizer does with one gradient: compress, reduce, store.
+
+Thread contract: start(), start_dense(), start_bucket() and the functions that they return: any
+thread, one at a time for a parameter. The others: one thread at a time.
+"""
+
+from typing import Any, Callable, Sequence
+
+import torch
+
+from maypole.torch._buckets import Bucket
+from maypole.torch._layouts import Layouts
+from maypole.torch.async_ops import (allreduce_async, allreduce_async_,
+                                     synchronize)
+from maypole.torch.compression import compressor_of, wire_dtype
+from maypole.torch.sparse import sparse_allreduce_async
+
+
+class Reducer:
+    """Reduces gradients: starts a reduction, returns a function that ends it."""
+
+    def __init__(self, compression: Any, op: int, predivide: float,
+                 sparse_as_dense: bool, stays_sparse: bool, process_set: Any):
+        self.compression = compression
+        self.process_set = process_set
+        self.op = op
+        # Average is a sum divided by size; these factors move a part of that
+        # division before the sum.
+        self.prescale = 1.0 / predivide
+        self.postscale = predivide
+        self.sparse_as_dense = sparse_as_dense
+        # Whether a sparse gradient that was reduced as a dense one becomes
+        # sparse again.
+        self.stays_sparse = stays_sparse
+        self._layouts = Layouts()
+
+    def learn_layouts(self, parameters: Sequence[torch.Tensor],
+                      name: str) -> None:
+        """Asks the ranks which gradients they have, and which are sparse."""
+        self._layouts.learn(parameters, name, self.process_set)
+
+    def is_used(self, parameter: torch.Tensor) -> bool:
+        """Whether some rank has had a gradient of this parameter."""
+        return self._layouts.is_known(parameter)
+
+    def forget(self) -> None:
+        """Forgets what ranks may remember differently after an error."""
+        self._layouts.forget()
+        reset = getattr(self.compression, "reset", None)
+        if reset is not None:
+            reset()
+
+    def reduced_loss(self, loss: Any, name: str) -> Any:
+        """The ranks' losses, reduced as their gradients are."""
+        if not isinstance(loss, torch.Tensor):
+            loss = torch.tensor(float(loss), device="cpu")
+        return synchronize(
+            allreduce_async(loss.detach(), None, name, self.op,
+                            process_set=self.process_set))
+
+    def start(self, parameter: torch.Tensor, name: str) -> Callable[[], None]:
+        """Starts reducing parameter.grad.
+
+        Returns a function that waits for the result and stores it there.
+        """
+        if self._layouts.lacks_gradient(parameter):
+            # Another rank may have used this parameter.
+            parameter.grad = self._layouts.zeros(parameter)
+        if parameter.grad.is_sparse:
+            if not self.sparse_as_dense:
+                return self._start_sparse(parameter, name)
+            return self._start_as_dense(parameter, name)
+        grad = parameter.grad
+        if grad.requires_grad:
+            raise AssertionError(
+                f"the gradient of {name!r} is part of a graph itself; "
+                "DistributedOptimizer cannot be used with backward("
+                "create_graph=True)")
+        return self.start_dense(grad, name)
+
+    def start_dense(self, tensor: torch.Tensor,
+                    name: str) -> Callable[[], None]:
+        """Starts reducing `tensor` in place; returns a function that waits."""
+        compressor = compressor_of(self.compression, name)
+        small, ctx = compressor.compress(tensor)
+        handle = allreduce_async_(small, None, name, self.op, self.prescale,
+                                  self.postscale, self.process_set)
+
+        def finish() -> None:
+            result = compressor.decompress(synchronize(handle), ctx)
+            if result is not tensor:
+                with torch.no_grad():
+                    tensor.copy_(result)
+
+        return finish
+
+    def start_bucket(self, bucket: Bucket) -> Callable[[], None]:
+        """As start_dense(), of a bucket.
+
+        A compression that is a cast writes to memory that is reduced in place,
+        as the bucket's own is.
+        """
+        wire = wire_dtype(self.compression, bucket.buffer.dtype)
+        if wire is None:
+            return self.start_dense(bucket.buffer, bucket.name)
+        small = bucket.wire(wire)
+        small.copy_(bucket.buffer)
+        handle = allreduce_async_(small, None, bucket.name, self.op,
+                                  self.prescale, self.postscale,
+                                  self.process_set)
+
+        def finish() -> None:
+            result = synchronize(handle)
+            with torch.no_grad():
+                bucket.buffer.copy_(result)
+
+        return finish
+
+    def _start_as_dense(self, parameter: torch.Tensor,
+                        name: str) -> Callable[[], None]:
+        """Reduces a sparse gradient as a dense one."""
+        sparse_dims = parameter.grad.sparse_dim()
+        self._layouts.note(parameter, sparse_dims)
+        parameter.grad = dense = parameter.grad.to_dense()
+        wait = self.start_dense(dense, name)
+        if not self.stays_sparse:
+            return wait
+
+        def finish() -> None:
+            wait()
+            # The optimizer may be one for sparse gradients.
+            parameter.grad = dense.to_sparse(sparse_dims)
+
+        return finish
+
+    def _start_sparse(self, parameter: torch.Tensor,
+                      name: str) -> Callable[[], None]:
+        wait = sparse_allreduce_async(parameter.grad, name, self.op,
+                                      self.process_set)
+
+        def finish() -> None:
+            parameter.grad = wait()
+
+        return finish

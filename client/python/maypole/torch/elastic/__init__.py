@@ -1,0 +1,33 @@
+"""Elastic training with PyTorch: docs/elastic.md.
+
+    import maypole.torch as hvd
+
+    hvd.init()
+    model, optimizer = ..., hvd.DistributedOptimizer(...)
+    sampler = hvd.elastic.ElasticSampler(dataset)
+
+    @hvd.elastic.run
+    def train(state):
+        while state.epoch < 10:
+            for i, (x, y) in enumerate(DataLoader(dataset, 32, sampler=sampler)):
+                ...                                # a step
+                state.sampler.record_batch(i, 32)
+                state.commit()
+            state.epoch += 1
+            state.sampler.set_epoch(state.epoch)
+
+    train(hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0))
+"""
+
+from typing import Any, Callable
+
+from maypole.common.elastic import (ObjectState, State, request_departure,
+                                    reset, run_fn)
+from maypole.torch.elastic.sampler import ElasticSampler
+from maypole.torch.elastic.state import TorchState
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates func(state, ...) so that it survives the loss of ranks and
+    takes in new ones; see maypole.common.elastic."""
+    return run_fn(func, reset)

@@ -1,0 +1,122 @@
+"""ElasticSampler: which samples of an epoch this rank has still to process.
+
+    sampler = ElasticSampler(dataset)
+    for i, batch in enumerate(DataLoader(dataset, 32, sampler=sampler)):
+        ...
+        sampler.record_batch(i, 32)
+    sampler.set_epoch(epoch + 1)   # at the end of an epoch
+
+Invariants: all ranks have the same order of the epoch's samples. The remaining
+ones are dealt out to the ranks in turn, so that when each of n ranks has
+processed b of its samples, the first n * b of the remaining ones are done. So
+one number, processed_num, says what all ranks have done, also those that have
+died since. It counts from the start of the order.
+
+If ranks record samples in another way (record_indices), these are a set besides
+that number; sync() of the state merges the ranks' sets.
+
+Thread contract: one thread.
+"""
+
+import math
+import random
+from typing import Any, Dict, Iterable, Iterator, List, Sequence, Set, Sized
+
+import torch
+
+from maypole.common import basics
+
+
+class ElasticSampler(torch.utils.data.Sampler):
+    """Deals out the samples that are not processed to the ranks of the job.
+
+    The ranks get equally many: the last samples are filled up with up to
+    size() - 1 that another rank has, too. shuffle: another order in each epoch,
+    which depends on seed and epoch only.
+    """
+
+    # pylint: disable=super-init-not-called
+    def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0):
+        self.dataset = dataset
+        self.shuffle = shuffle
+        self.seed = seed
+        self.epoch = 0
+        self.processed_num = 0
+        self.processed_indices: Set[int] = set()
+        self.reset()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begins an epoch: no sample of it is processed.
+
+        Call it at the end of the previous one, not where an interrupted epoch
+        is continued.
+        """
+        self.epoch = epoch
+        self.processed_num = 0
+        self.processed_indices = set()
+        self.reset()
+
+    def record_batch(self, batch_idx: int, batch_size: int) -> None:
+        """This rank, and each other one, has processed the batches up to number
+        batch_idx, counted since the sampler's iteration began.
+
+        All ranks must record the same batches before they commit.
+        """
+        each = min((batch_idx + 1) * batch_size, self.num_samples)
+        done = min(each * self.num_replicas, len(self.remaining_indices))
+        if done > 0:
+            self.processed_num = max(self.processed_num,
+                                     self._places[done - 1] + 1)
+
+    def record_indices(self, indices: Iterable[int]) -> None:
+        """This rank has processed these samples."""
+        self.processed_indices.update(int(i) for i in indices)
+
+    def get_indices(self, batch_idx: int, batch_size: int) -> List[int]:
+        """The samples of this rank's batch."""
+        return self.indices[batch_idx * batch_size:(batch_idx + 1) * batch_size]
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "processed_num": self.processed_num,
+            "processed_indices": set(self.processed_indices),
+        }
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Takes also the states of Horovod's samplers, of which some have only
+        processed_num, others only processed_indices."""
+        self.epoch = state_dict["epoch"]
+        self.processed_num = state_dict.get("processed_num", 0)
+        self.processed_indices = set(state_dict.get("processed_indices", ()))
+        self.reset()
+
+    def reset(self) -> None:
+        """Deals the remaining samples out anew, to the ranks of this epoch of
+        the job."""
+        self.num_replicas = basics.size()
+        self.rank = basics.rank()
+        order = list(range(len(self.dataset)))
+        if self.shuffle:
+            random.Random(self.seed + self.epoch).shuffle(order)
+        # Where each remaining sample is in the order.
+        self._places: Sequence[int] = range(self.processed_num, len(order))
+        if self.processed_indices:
+            self._places = [
+                p for p in self._places
+                if order[p] not in self.processed_indices
+            ]
+        self.remaining_indices = [order[p] for p in self._places]
+        left = len(self.remaining_indices)
+        self.num_samples = math.ceil(left / self.num_replicas)
+        self.total_size = self.num_samples * self.num_replicas
+        self.indices = [
+            self.remaining_indices[i % left]
+            for i in range(self.rank, self.total_size, self.num_replicas)
+        ]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.indices)
+
+    def __len__(self) -> int:
+        return self.num_samples

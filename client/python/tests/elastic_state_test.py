@@ -1,0 +1,246 @@
+"""ObjectState and TorchState: save, restore, sync."""
+
+import threading
+import unittest
+from unittest import mock
+
+import torch
+
+import fake_library
+from maypole import _native
+
+_native.use(fake_library.FakeLibrary(2))
+# pylint: disable=wrong-import-position
+import maypole.torch as hvd
+from maypole.torch.elastic import state as states
+
+
+def make_state(scale=1.0, **options):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.BatchNorm1d(1))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.fill_(scale)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * scale,
+                                momentum=0.9)
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(),
+                                         **options)
+    sampler = hvd.elastic.ElasticSampler(range(10), shuffle=False)
+    return hvd.elastic.TorchState(model, optimizer, sampler=sampler, batch=0,
+                                  losses=[])
+
+
+def train(state, times=1):
+    for _ in range(times):
+        state.optimizer.zero_grad()
+        x = torch.tensor([[1.0, 2.0], [3.0, -1.0]])
+        (state.model(x)**2).mean().backward()
+        state.optimizer.step()
+        state.sampler.record_batch(state.batch, 1)
+        state.batch += 1
+        state.losses.append(state.batch)
+
+
+def contents(state):
+    """All values, comparable."""
+    optimizer = state.optimizer.state_dict()
+    return ({k: v.tolist() for k, v in state.model.state_dict().items()},
+            [{k: v.tolist() if torch.is_tensor(v) else v
+              for k, v in entry.items()}
+             for entry in optimizer["state"].values()],
+            optimizer["param_groups"], state.sampler.state_dict(), state.batch,
+            list(state.losses))
+
+
+class StateTest(unittest.TestCase):
+
+    def setUp(self):
+        self.use(1)
+
+    def use(self, size):
+        self.fake = fake_library.FakeLibrary(size)
+        _native.use(self.fake)
+
+    def both(self, function):
+        self.use(2)
+        return fake_library.run_ranks(self.fake, function)
+
+    def test_restore_returns_to_the_last_save(self):
+        state = make_state()
+        first = contents(state)
+        train(state)
+        state.restore()  # nothing was committed: as it was made
+        self.assertEqual(contents(state), first)
+        train(state, 2)
+        state.save()
+        saved = contents(state)
+        train(state, 3)
+        self.assertNotEqual(contents(state), saved)
+        for _ in range(2):  # what is restored is not the copy itself
+            state.restore()
+            self.assertEqual(contents(state), saved)
+            train(state)
+        self.assertEqual(saved[4:], (2, [1, 2]))
+
+    def test_sync_gives_all_ranks_the_state_of_rank_0(self):
+
+        def rank(r):
+            state = make_state(scale=1.0 + r)
+            if r == 0:  # without communication
+                state.optimizer._distributed = False
+                state.batch = 3
+                state.losses.append("a")
+                state.model[1].running_mean.fill_(7.0)
+                state.sampler.record_batch(1, 1)
+            state.sync()
+            state.batch += 1
+            state.restore()
+            return contents(state)
+
+        zero, one = self.both(rank)
+        self.assertEqual(zero, one)
+        self.assertEqual(zero[0]["0.weight"], [[1.0, 1.0]])
+        self.assertEqual(zero[0]["1.running_mean"], [7.0])
+        self.assertAlmostEqual(zero[2][0]["lr"], 0.1)
+        self.assertEqual(zero[3]["processed_num"], 4)
+        self.assertEqual(zero[4:], (3, ["a"]))
+
+    def test_a_sync_that_fails_in_the_middle_changes_nothing_that_is_saved(self):
+
+        def rank(r):
+            state = make_state(scale=1.0 + r)
+            state.epoch = 1
+            state.losses = [r]
+            state.sampler.record_indices([r])
+            state.save()
+            saved = contents(state)
+            with mock.patch.object(state._handlers["optimizer"], "sync",
+                                   side_effect=hvd.HorovodInternalError):
+                with self.assertRaises(hvd.HorovodInternalError):
+                    state.sync()
+            self.assertEqual(state.model[0].weight.tolist(), [[1.0, 1.0]])
+            state.restore()
+            self.assertEqual(contents(state), saved)
+            state.sync()
+            self.assertEqual(state.losses, [0])
+            return contents(state)
+
+        zero, one = self.both(rank)
+        self.assertEqual(zero, one)
+        self.assertEqual(zero[3]["processed_indices"], {0, 1})
+
+    def test_the_optimizers_history_is_synchronized(self):
+
+        def rank(r):
+            state = make_state()
+            train(state, 2)
+            if r == 1:
+                state = make_state(scale=5.0)  # a new process
+            state.sync()
+            train(state, 2)
+            return contents(state)
+
+        zero, one = self.both(rank)
+        self.assertEqual(zero, one)
+        self.assertEqual(len(zero[1]), 4)  # momentum of each parameter
+
+    def check_interrupted_step(self, **options):
+        """The epoch ends when rank 0 has begun a step and rank 1 has not."""
+        begun, ended = [], threading.Event()
+
+        def rank(r):
+            state = make_state(**options)
+            train(state, 2)
+            state.save()
+            saved = contents(state)
+            if r == 0:
+                x = torch.ones(2, 2)
+                state.optimizer.zero_grad()
+                (state.model(x)**2).mean().backward()
+                with self.fake._lock:
+                    for waiting in self.fake._waiting.values():
+                        for submission in waiting.values():
+                            begun.append(submission.name)
+                            submission.fail(_native.ABORTED, "rank 9 died")
+                    self.fake._waiting.clear()
+                    self.fake._lock.notify_all()
+                state.restore()
+                ended.set()
+            ended.wait()
+            self.assertEqual(contents(state), saved)
+            state.sync()
+            self.assertEqual(contents(state), saved)
+            train(state)
+            return contents(state)
+
+        zero, one = self.both(rank)
+        self.assertGreater(len(begun), 0)
+        self.assertEqual(zero, one)
+        self.assertEqual(self.fake.pending(), 0)
+
+    def test_a_step_that_was_interrupted_leaves_nothing_behind(self):
+        self.check_interrupted_step()
+
+    def test_the_same_with_gradients_in_buckets(self):
+        self.check_interrupted_step(gradient_as_bucket_view=True)
+
+    def test_values_are_attributes_that_may_be_assigned(self):
+        state = make_state()
+        other = torch.nn.Linear(2, 2)
+        state.model = other
+        with torch.no_grad():
+            other.weight.fill_(9.0)
+        state.restore()
+        self.assertIs(state.model, other)
+        self.assertNotIn(9.0, other.weight.flatten().tolist())
+        state.losses = [1]
+        state.save()
+        state.losses.append(2)
+        state.restore()
+        self.assertEqual(state.losses, [1])
+        nothing = hvd.elastic.TorchState(epoch=4)
+        self.assertEqual((nothing.model, nothing.epoch), (None, 4))
+
+    def test_a_name_that_a_state_uses_itself_is_refused(self):
+        for name in ("commit", "_handlers", "sync"):
+            with self.assertRaisesRegex(ValueError, f"{name}=..."):
+                hvd.elastic.TorchState(**{name: 1})
+            with self.assertRaisesRegex(ValueError, f"{name}=..."):
+                hvd.elastic.TorchState(**{name: torch.nn.Linear(1, 1)})
+
+    def test_handlers_of_other_kinds_of_values(self):
+
+        class Average:
+            value = 0.0
+
+        class AverageHandler(states.StateHandler):
+
+            def save(self):
+                self.saved = self.value.value
+
+            def restore(self):
+                self.value.value = self.saved
+
+            def sync(self):
+                self.value.value = hvd.broadcast_object(self.value.value)
+
+        before = states.get_handler_registry()
+        self.addCleanup(states.set_handler_registry, before)
+        states.set_handler_registry(before + [(Average, AverageHandler)])
+
+        def rank(r):
+            average = Average()
+            average.value = 2.0 + r
+            state = hvd.elastic.TorchState(average=average)
+            state.sync()
+            average.value = 9.0
+            state.restore()
+            self.assertIs(state.average, average)
+            return average.value
+
+        self.assertEqual(self.both(rank), [2.0, 2.0])
+        states.set_handler_registry(before)
+        self.assertEqual(states.get_handler_registry(), before)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,318 @@
+"""run(), reset() and commits of maypole.common.elastic, over a fake library."""
+
+import os
+import signal
+import threading
+import unittest
+from unittest import mock
+
+import fake_library
+from maypole import _native
+
+_native.use(fake_library.FakeLibrary(2))
+# pylint: disable=wrong-import-position
+import maypole.torch as hvd
+from maypole.common import basics, elastic, exceptions
+
+
+def error_of(status):
+    return exceptions.from_status(status, "rank 1 (pid 7) died")
+
+
+class Recorded(elastic.State):
+    """A state that notes what is done with it."""
+
+    def __init__(self):
+        super().__init__(hvd.broadcast_object, hvd.rank)
+        self.events = []
+
+    def save(self):
+        self.events.append("save")
+
+    def restore(self):
+        self.events.append("restore")
+
+    def sync(self):
+        self.events.append("sync")
+
+    def reset(self):
+        self.events.append("reset")
+
+
+class ElasticTest(unittest.TestCase):
+
+    def setUp(self):
+        self.use(2)
+        self.make_elastic(True)
+        self.state = Recorded()
+        self.addCleanup(setattr, elastic._departure, "requested", False)
+
+    def use(self, size):
+        self.fake = fake_library.FakeLibrary(size)
+        _native.use(self.fake)
+
+    def make_elastic(self, yes):
+        patch = mock.patch.dict(os.environ,
+                                {"MAYPOLE_ELASTIC": "1" if yes else "0"})
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def run_raising(self, *errors):
+        """Runs a function that raises these, one in each call, then returns its
+        arguments."""
+        left = list(errors)
+
+        def train(state, *args, **kwargs):
+            state.events.append("train")
+            if left:
+                raise left.pop(0)
+            return args, kwargs
+
+        run = elastic.run_fn(train, lambda: self.state.events.append("epoch"))
+        self.assertEqual(run.__name__, "train")
+        return run(self.state, 1, b=2)
+
+    def test_what_is_done_after_each_interruption(self):
+        self.state.register_reset_callbacks(
+            [lambda: self.state.events.append("callback")])
+        result = self.run_raising(error_of(_native.ABORTED),
+                                  hvd.HostsUpdatedInterrupt(skip_sync=True))
+        self.assertEqual(result, ((1,), {"b": 2}))
+        again = ["epoch", "reset", "callback", "sync", "train"]
+        self.assertEqual(
+            self.state.events,
+            ["sync", "train", "restore"] + again + again)
+
+    def test_a_death_in_a_reset_callback_or_sync_starts_over(self):
+        raised = []
+
+        def callback():
+            if len(raised) < 2:
+                raised.append(1)
+                raise error_of(_native.ABORTED)
+
+        self.state.register_reset_callbacks([callback])
+        self.run_raising(error_of(_native.ABORTED))
+        self.assertEqual(self.state.events, ["sync", "train"] +
+                         ["restore", "epoch", "reset"] * 3 + ["sync", "train"])
+
+    def test_who_has_never_got_the_state_enters_as_a_new_process(self):
+        left = []
+        self.fake.shutdown = lambda: left.append("for good")
+        self.fake.leave_epoch = lambda: left.append("to return")
+        fails = [True, True, False, False, True]
+
+        def sync():
+            if fails and fails.pop(0):
+                raise error_of(_native.ABORTED)
+
+        self.state.sync = sync
+        calls = []
+
+        def train(_):
+            calls.append(list(left))
+            if len(calls) == 1:
+                raise hvd.HostsUpdatedInterrupt()
+            if len(calls) == 2:
+                raise error_of(_native.ABORTED)
+
+        elastic.run_fn(train, elastic.reset)(self.state)
+        # A no-op follows each shutdown.
+        self.assertEqual(left, ["for good", "to return"] * 2 + ["to return"] * 3)
+        self.assertEqual(calls[0], left[:4])
+
+    def test_errors_that_would_come_again_are_raised(self):
+        for error in (error_of(_native.FAILED_PRECONDITION), KeyError("x"),
+                      error_of(_native.INVALID_ARGUMENT)):
+            with self.assertRaises(type(error)) as raised:
+                self.run_raising(error)
+            self.assertIs(raised.exception, error)
+        self.assertNotIn("epoch", self.state.events)
+
+    def test_without_elastic_ranks_a_lost_one_is_an_error(self):
+        self.make_elastic(False)
+        with self.assertRaisesRegex(hvd.HorovodInternalError, "pid 7"):
+            self.run_raising(error_of(_native.ABORTED))
+        self.assertEqual(self.state.events, ["sync", "train"])
+        self.state.events.clear()
+        # What the program raises itself is for the loop.
+        self.run_raising(hvd.HorovodInternalError("mine"))
+        self.assertIn("epoch", self.state.events)
+
+    def commit_on_both(self):
+        """Commits on two ranks; returns whether each was interrupted."""
+
+        def rank(_):
+            state = Recorded()
+            if self.fake.rank() in self.said:
+                state.on_hosts_updated(1.0, 0)
+            try:
+                state.commit()
+                return False
+            except hvd.HostsUpdatedInterrupt:
+                return True
+            finally:
+                self.assertEqual(state.events, ["save"])
+
+        return fake_library.run_ranks(self.fake, rank)
+
+    def test_all_ranks_are_interrupted_at_the_same_commit(self):
+        self.said = ()
+        self.assertEqual(self.commit_on_both(), [False, False])
+        # One operation on each rank.
+        self.assertEqual(len(self.fake.submitted), 2)
+        self.assertEqual(len(set(name for _, name in self.fake.submitted)), 1)
+        self.assertEqual(self.fake.pending(), 0)
+        self.fake.change_wanted_by = {1: 2}
+        self.assertEqual(self.commit_on_both(), [True, True])
+        self.fake.change_wanted_by = {}
+        self.said = (0,)
+        self.assertEqual(self.commit_on_both(), [True, True])
+        self.said = ()
+        elastic.request_departure()
+        self.assertEqual(self.commit_on_both(), [True, True])
+
+    def test_without_elastic_ranks_a_commit_saves(self):
+        self.make_elastic(False)
+        self.said = ()
+        self.assertEqual(self.commit_on_both(), [False, False])
+        self.assertEqual(self.fake.submitted, [])
+
+    def test_a_rank_that_is_alone_asks_nobody(self):
+        self.use(1)
+        self.state.commit()
+        self.fake.change_wanted_by = {0: 1}
+        with self.assertRaises(hvd.HostsUpdatedInterrupt):
+            self.state.commit()
+        self.assertEqual(self.fake.submitted, [])
+
+    def test_sigterm_leaves_at_the_next_commit(self):
+        self.use(1)
+        before = signal.getsignal(signal.SIGTERM)
+        self.addCleanup(signal.signal, signal.SIGTERM, before)
+        steps = []
+
+        def train(state):
+            while len(steps) < 5:
+                steps.append(1)
+                if len(steps) == 3:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                steps.append(1)
+                state.commit()
+
+        run = elastic.run_fn(train, self.fail)
+        with self.assertRaises(SystemExit) as raised:
+            run(self.state)
+        self.assertEqual(raised.exception.code, 0)
+        self.assertEqual(len(steps), 4)  # the step was finished
+        self.assertFalse(self.fake.initialized)
+        os.kill(os.getpid(), signal.SIGTERM)  # a second one does no harm
+
+    def test_the_programs_own_handler_is_called_and_put_back(self):
+        self.use(1)
+        calls = []
+        handler = lambda number, frame: calls.append(number)
+        before = signal.signal(signal.SIGTERM, handler)
+        self.addCleanup(signal.signal, signal.SIGTERM, before)
+
+        def train(state):
+            del state
+            self.assertIsNot(signal.getsignal(signal.SIGTERM), handler)
+
+        elastic.run_fn(train, self.fail)(self.state)
+        # The launcher sends one when another process has finished.
+        os.kill(os.getpid(), signal.SIGTERM)
+        self.assertEqual(calls, [])
+        self.assertIs(signal.getsignal(signal.SIGTERM), handler)
+
+        def leave(state):
+            os.kill(os.getpid(), signal.SIGTERM)
+            state.commit()
+
+        with self.assertRaises(SystemExit):
+            elastic.run_fn(leave, self.fail)(self.state)
+        self.assertEqual(calls, [signal.SIGTERM])
+
+    def test_a_forked_child_ends_at_sigterm(self):
+        self.use(1)
+        before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        self.addCleanup(signal.signal, signal.SIGTERM, before)
+        statuses = []
+
+        def train(state):
+            child = os.fork()
+            if child == 0:
+                os.kill(os.getpid(), signal.SIGTERM)
+                os._exit(1)
+            statuses.append(os.waitpid(child, 0)[1])
+            state.commit()
+
+        with mock.patch.object(exceptions, "_joined", {os.getpid()}):
+            elastic.run_fn(train, self.fail)(self.state)
+        self.assertEqual(statuses, [signal.SIGTERM])
+
+    def test_sigterm_between_epochs_ends_at_once(self):
+        self.use(1)
+        before = signal.getsignal(signal.SIGTERM)
+        self.addCleanup(signal.signal, signal.SIGTERM, before)
+        waiting, go = threading.Event(), threading.Event()
+        self.addCleanup(go.set)
+
+        def init():
+            waiting.set()
+            go.wait()
+            return _native.OK
+
+        self.fake.init = init
+
+        def terminate():
+            waiting.wait()
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        threading.Thread(target=terminate, daemon=True).start()
+
+        def train(_):
+            raise error_of(_native.ABORTED)
+
+        with self.assertRaises(SystemExit) as raised:
+            elastic.run_fn(train, elastic.reset)(self.state)
+        self.assertEqual(raised.exception.code, 0)
+
+    def starts(self, *statuses):
+        """reset() while init() answers with these statuses."""
+        answers = list(statuses)
+        calls = []
+
+        def init():
+            calls.append(1)
+            self.fake._thread.error = "why"
+            return answers.pop(0)
+
+        self.fake.init = init
+        with mock.patch.object(elastic, "_PAUSE_SECONDS", 0):
+            try:
+                elastic.reset()
+            except hvd.HorovodInternalError as error:
+                return len(calls), error.status
+        return len(calls), _native.OK
+
+    def test_a_start_that_fails_is_tried_again(self):
+        left = mock.Mock(return_value=_native.OK)
+        self.fake.leave_epoch = left
+        aborted, lost, late = (_native.ABORTED, _native.UNAVAILABLE,
+                               _native.DEADLINE_EXCEEDED)
+        self.assertEqual(self.starts(_native.OK), (1, _native.OK))
+        self.assertEqual(self.starts(aborted, lost, _native.OK),
+                         (3, _native.OK))
+        self.assertEqual(self.starts(aborted, lost, aborted), (3, aborted))
+        self.assertEqual(self.starts(late), (1, late))
+        self.assertEqual(left.call_count, 4)
+
+    def test_is_elastic(self):
+        self.assertTrue(basics.is_elastic())
+        self.make_elastic(False)
+        self.assertFalse(basics.is_elastic())
+
+
+if __name__ == "__main__":
+    unittest.main()
