@@ -21,7 +21,7 @@ test="
   openmpi-bin libopenmpi-dev mpich iperf3 python3-matplotlib
   openssh-client openssh-server openssl slurm-wlm munge prometheus
   clang-14 libclang-rt-14-dev
-  g++-aarch64-linux-gnu qemu-user-static googletest
+  g++-aarch64-linux-gnu qemu-user-static googletest python3-venv python3-pip
 "
 # To run the example: PyTorch and its data; curl for the metrics.
 run="python3 python3-numpy python3-torch dataset-fashion-mnist curl"

@@ -43,6 +43,10 @@ std::string OwnPath() {
   return std::filesystem::read_symlink("/proc/self/exe", error).string();
 }
 
+std::string OwnDirectory() {
+  return std::filesystem::path(OwnPath()).parent_path().string();
+}
+
 int Refuse(const Status& status, int code) {
   return maypole::PrintError("maypolerun", status, code);
 }
@@ -90,7 +94,8 @@ int Run(const std::vector<std::string>& args) {
   Status status = launcher::ParseOptions(args,
                                          {.is_here = launcher::IsThisMachine,
                                           .read_file = ReadFile,
-                                          .variable = getenv},
+                                          .variable = getenv,
+                                          .program_directory = OwnDirectory()},
                                          &options);
   if (!status.ok()) return Refuse(status, maypole::kUsageError);
   if (options.answer) return maypole::PrintAnswer(*options.answer);

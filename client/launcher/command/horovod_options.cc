@@ -106,17 +106,22 @@ Status FindShim(const Surroundings& around, const HorovodGiven& given,
                : Invalid("--horovod-shim=" + o->shim_directory +
                          ": no package horovod is in this directory");
   }
+  // In a wheel it is beside the programs' directory.
+  std::vector<std::string> candidates = {around.program_directory +
+                                         "/../horovod_shim"};
   const char* path = around.variable("PYTHONPATH");
   std::string_view rest = path == nullptr ? "" : path;
   while (!rest.empty()) {
     const size_t end = std::min(rest.find(':'), rest.size());
-    const std::string directory =
-        std::string(rest.substr(0, end)) + "/horovod_shim";
-    if (end > 0 && is_there(directory)) {
-      o->shim_directory = directory;
-      return Status();
+    if (end > 0) {
+      candidates.push_back(std::string(rest.substr(0, end)) + "/horovod_shim");
     }
     rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  for (const std::string& directory : candidates) {
+    if (!is_there(directory)) continue;
+    o->shim_directory = directory;
+    return Status();
   }
   return Invalid(
       "--horovod-shim: no directory of PYTHONPATH has horovod_shim beside the "

@@ -95,6 +95,7 @@ struct Surroundings {
   std::function<Status(const std::string& path, std::string* out)> read_file;
   // Like getenv().
   std::function<const char*(const char* name)> variable;
+  std::string program_directory = {};  // of maypolerun
 };
 
 // args: the arguments without the program's name.

@@ -1,0 +1,70 @@
+"""The build backend that pip calls (PEP 517; pyproject.toml names it).
+
+It needs no other package, so `pip install --no-index` of the sdist works where
+Debian's packages of deploy/setup.sh are. As a program:
+
+    backend.py wheel OUTDIR
+    backend.py sdist OUTDIR
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import metadata
+import sdist
+import wheel
+
+_TOOLS = ("bazel", "g++", "pkg-config", "protoc", "grpc_cpp_plugin", "strip", "readelf", "ldd", "dpkg-query")
+
+
+def _check_tools():
+    """Ends the process with one line if this machine cannot build."""
+    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    if not missing:
+        return
+    packages = re.search(r'^build="([^"]*)"', metadata.read("deploy/setup.sh"), re.M).group(1)
+    sys.exit("maypole: cannot build from source, because %s %s missing: install the wheel instead "
+             "(pip install --only-binary maypole maypole), or on Debian 12, as root: apt-get install %s" %
+             (", ".join(missing), "is" if len(missing) == 1 else "are", " ".join(packages.split())))
+
+
+def get_requires_for_build_wheel(config_settings=None):
+    del config_settings
+    _check_tools()
+    return []
+
+
+def get_requires_for_build_sdist(config_settings=None):
+    del config_settings
+    return []
+
+
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    del config_settings, metadata_directory
+    _check_tools()
+    subprocess.run([os.path.join(metadata.ROOT, "deploy", "build.sh")], check=True, stdout=sys.stderr)
+    out = os.path.join(metadata.ROOT, "out")
+    built = {name: os.path.join(out, "bin", name) for name in wheel.PROGRAMS}
+    built[wheel.LIBRARY] = os.path.join(out, "lib", wheel.LIBRARY)
+    return wheel.make_wheel(built, wheel_directory)
+
+
+def build_sdist(sdist_directory, config_settings=None):
+    del config_settings
+    return sdist.make_sdist(sdist_directory)
+
+
+def main(argv):
+    build = {"wheel": build_wheel, "sdist": build_sdist}
+    if len(argv) != 2 or argv[0] not in build:
+        sys.exit("usage: backend.py wheel|sdist OUTDIR")
+    os.makedirs(argv[1], exist_ok=True)
+    path = os.path.join(argv[1], build[argv[0]](argv[1]))
+    print("%s: %.1f MB" % (path, os.path.getsize(path) / 1e6))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
