@@ -10,6 +10,7 @@ import unittest
 
 ROOT = os.path.join(os.environ["TEST_SRCDIR"], os.environ["TEST_WORKSPACE"])
 sys.path.insert(0, os.path.join(ROOT, "tools", "packages"))
+import metadata  # noqa: E402
 import sdist  # noqa: E402
 import wheel  # noqa: E402
 
@@ -82,7 +83,7 @@ class WheelTest(unittest.TestCase):
             done = subprocess.run([os.path.join(self.env, "bin", name), "--version"], env={}, capture_output=True,
                                   text=True, timeout=30)
             self.assertEqual((done.returncode, done.stderr), (0, ""), name)
-            self.assertIn("0.1.0", done.stdout)
+            self.assertIn(metadata.version(ROOT), done.stdout)
         again = tempfile.mkdtemp(dir=self.dir)
         name = wheel.make_wheel({n: os.path.join(ROOT, p) for n, p in BUILT.items()}, again, ROOT)
         with open(self.wheel, "rb") as a, open(os.path.join(again, name), "rb") as b:

@@ -26,8 +26,8 @@ def _check_tools():
     if not missing:
         return
     packages = re.search(r'^build="([^"]*)"', metadata.read("deploy/setup.sh"), re.M).group(1)
-    sys.exit("maypole: cannot build from source, because %s %s missing: install the wheel instead "
-             "(pip install --only-binary maypole maypole), or on Debian 12, as root: apt-get install %s" %
+    sys.exit("maypole: cannot build from source, because %s %s missing: install a wheel instead "
+             "(deploy/make-wheel.sh makes one on another machine), or on Debian 12, as root: apt-get install %s" %
              (", ".join(missing), "is" if len(missing) == 1 else "are", " ".join(packages.split())))
 
 

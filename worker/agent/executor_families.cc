@@ -122,6 +122,15 @@ void AddEpochs(const Families::Labels& job, const StatsPage& page,
 
 void AddGpus(const Families::Labels& job, const StatsPage& page,
              Families* all) {
+  const char* const sites[] = {"host", "agent", "client"};  // as RunSite
+  for (size_t i = 0; i < std::size(sites); ++i) {
+    const uint64_t operations = page.gpu_site_operations[i];
+    if (operations == 0) continue;
+    all->Counter("maypole_gpu_site_operations_total",
+                 "Operations on CUDA tensors with a place on a GPU, by where "
+                 "they ran.",
+                 With(job, "site", sites[i]), static_cast<double>(operations));
+  }
   std::set<std::string> shown;  // as above
   const uint64_t count = page.gpu_count.load(std::memory_order_acquire);
   for (uint64_t i = 0; i < count && i < kMaxGpus; ++i) {

@@ -69,6 +69,7 @@ TEST(WorkerMetrics, EachJobHasItsOwnValues) {
   (*a)->gpus[0].set_uuid({0xab, 0xcd});
   (*a)->gpus[0].memory_bytes = 4096;
   (*a)->gpus[0].operations = 2;
+  (*a)->gpu_site_operations[2] = 7;
   (*a)->gpus[0].operation_ns = 500'000'000;
   (*a)->gpus[0].wait_ns = 125'000'000;
   (*a)->gpus[0].nccl_ns = 250'000'000;
@@ -106,6 +107,12 @@ TEST(WorkerMetrics, EachJobHasItsOwnValues) {
   EXPECT_EQ(at("maypole_gpu_memory_bytes" + gpu), 4096);
   EXPECT_EQ(at("maypole_gpu_operations_total" + gpu), 2);
   EXPECT_EQ(at("maypole_gpu_operation_seconds_total" + gpu), 0.5);
+  EXPECT_EQ(at("maypole_gpu_site_operations_total{job=\"a\",uid=\"7\","
+               "site=\"client\"}"),
+            7);
+  EXPECT_EQ(v.count("maypole_gpu_site_operations_total{job=\"a\",uid=\"7\","
+                    "site=\"host\"}"),
+            0u);
   EXPECT_EQ(at("maypole_gpu_wait_seconds_total" + gpu), 0.125);
   EXPECT_EQ(at("maypole_gpu_nccl_seconds_total" + gpu), 0.25);
   EXPECT_GT(at("maypole_executor_memory_bytes{job=\"a\",uid=\"7\"}"), 1e6);

@@ -32,11 +32,16 @@ void GpuUse::OnAction(const Action& action, int64_t now_ns) {
   if (const auto* close = std::get_if<CloseGpuMemories>(&action)) On(*close);
   if (const auto* run = std::get_if<RunOnGpus>(&action)) {
     for (const GpuOperation& o : run->run.operations) Begin(o, now_ns);
+    CountSite(RunSite::kExecutors, run->run.operations.size());
   }
+  if (std::holds_alternative<RunOnHost>(action)) CountSite(RunSite::kHost, 1);
   if (const auto* commit = std::get_if<CommitSlot>(&action)) {
     Commit(*commit, now_ns);
   }
   if (const auto* issue = std::get_if<IssueRun>(&action)) {
+    if (issue->run.site == RunSite::kRanks) {
+      CountSite(RunSite::kRanks, issue->run.operations.size());
+    }
     for (const PlanOperation& o : issue->run.operations) {
       Commit({o.slot, o.generation}, now_ns);
     }
@@ -44,6 +49,11 @@ void GpuUse::OnAction(const Action& action, int64_t now_ns) {
   if (const auto* fail = std::get_if<FailSlot>(&action)) {
     operations_.erase({fail->slot, fail->generation});
   }
+}
+
+void GpuUse::CountSite(RunSite site, size_t operations) {
+  StatsPage::Add(page_.gpu_site_operations[static_cast<size_t>(site)],
+                 operations);
 }
 
 void GpuUse::OnEpochOver() {

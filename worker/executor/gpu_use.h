@@ -52,6 +52,7 @@ class GpuUse {
   void On(const OpenGpuMemory& a);
   void On(const ReplyClient& a);
   void On(const CloseGpuMemories& a);
+  void CountSite(RunSite site, size_t operations);
   void Begin(const GpuOperation& operation, int64_t now_ns);
   void Commit(const CommitSlot& a, int64_t now_ns);
   GpuStats* EntryOf(const GpuUuid& uuid);

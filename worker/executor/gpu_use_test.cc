@@ -69,6 +69,20 @@ TEST_F(GpuUseTest, TimesOfRunsCountOnceForEachOfTheirGpus) {
   EXPECT_EQ(gpu(0).wait_ns, 60u);
 }
 
+TEST_F(GpuUseTest, OperationsAreCountedBySite) {
+  Begin(1, 3, 0);
+  use_.OnAction(RunOnHost{1, 1}, 0);
+  use_.OnAction(RunOnHost{2, 1}, 0);
+  IssueRun issue;
+  issue.run.operations.resize(3);
+  use_.OnAction(issue, 0);  // a run of the host, of host tensors
+  issue.run.site = RunSite::kRanks;
+  use_.OnAction(issue, 0);
+  EXPECT_EQ(page_->gpu_site_operations[0], 2u);
+  EXPECT_EQ(page_->gpu_site_operations[1], 1u);
+  EXPECT_EQ(page_->gpu_site_operations[2], 3u);
+}
+
 TEST_F(GpuUseTest, MemoryIsHeldFromTheAnswerUntilTheRankLeaves) {
   Ask(0, 4096, 7);
   EXPECT_EQ(page_->gpu_count, 0u);

@@ -120,6 +120,9 @@ struct StatsPage {
   // if there is none) and for how long others have slept for it.
   Counter rank_number[kMaxLocalRanks];
   Counter late_ns[kMaxLocalRanks];
+  // Operations on CUDA tensors, by RunSite; on the host only those for which
+  // this rank's or another's tensor had a place on a GPU.
+  Counter gpu_site_operations[3];
   Counter gpu_count;  // entries of `gpus` that are in use
   GpuStats gpus[kMaxGpus];
 
