@@ -77,7 +77,9 @@ class _Departure:
                 or threading.current_thread() is not threading.main_thread()):
             yield
             return
-        self._previous = signal.signal(signal.SIGTERM, self._on_signal)
+        previous = signal.signal(signal.SIGTERM, self._on_signal)
+        if previous != self._when_finished:  # left by an earlier run()
+            self._previous = previous
         try:
             yield
             # The launcher sends it to all processes when one has finished.
