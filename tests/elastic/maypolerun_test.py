@@ -134,7 +134,10 @@ class MaypolerunElasticTest(unittest.TestCase):
         ranks = self.await_ranks(job, 4)
         agents = 0
         for number in range(KILLS):
-            victim = self.random.choice(sorted(ranks) if self.random.randrange(3) > 0 or number == 0 else self.agents(job))
+            of_ranks = self.random.randrange(3) > 0 or number == 0
+            if not of_ranks:  # one that was killed before may not be back yet
+                harness.wait_until(lambda: len(self.agents(job)) == 2, 30, "two agents")
+            victim = self.random.choice(sorted(ranks) if of_ranks else self.agents(job))
             agents += victim not in ranks
             os.kill(victim, signal.SIGKILL)
             harness.wait_until(lambda pid=victim: not harness.alive(pid), 30, "the end of a killed process")
