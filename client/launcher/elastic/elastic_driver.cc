@@ -26,7 +26,7 @@ ElasticDriver::Actions ElasticDriver::OnHosts(
     HostState& host = it->second;
     if (added) {
       order_.push_back(h.name);
-      Enter(&host, State::kWanted, now);
+      host.state = State::kWanted;
     }
     changed |= added || !host.listed || host.slots != h.slots;
     host.slots = h.slots;
@@ -46,7 +46,7 @@ ElasticDriver::Actions ElasticDriver::OnNodeReady(int node, Time now) {
   std::string name;
   HostState* const host = HostOf(node, &name);
   if (host == nullptr || host->state != State::kStarting) return {};
-  Enter(host, State::kReady, now);
+  host->state = State::kReady;
   return Decide(now);
 }
 
@@ -56,12 +56,15 @@ ElasticDriver::Actions ElasticDriver::OnNodeLost(int node,
   std::string name;
   HostState* const host = HostOf(node, &name);
   if (host == nullptr) return {};
-  std::erase_if(processes_,
-                [&](const auto& p) { return p.second.host == name; });
+  const size_t lost = std::erase_if(
+      processes_, [&](const auto& p) { return p.second.host == name; });
   host->node = -1;
-  const bool leaving = host->state == State::kLeaving;
-  if (leaving) {
-    Enter(host, State::kWanted, now);
+  if (finishing()) {
+    if (lost > 0) {
+      End("host " + name + ": " + why + "; its processes had not finished");
+    }
+  } else if (host->state == State::kLeaving) {
+    host->state = State::kWanted;
   } else {
     Fail(name, host, now - host->started < kShortLife,
          "host " + name + ": " + why, now);
@@ -86,7 +89,9 @@ ElasticDriver::Actions ElasticDriver::OnProcessEnd(int number, const Exit& exit,
     const bool killed = exit.signaled && exit.value == SIGKILL;
     Fail(process.host, &hosts_.at(process.host),
          !killed && now - process.started < kShortLife,
-         Who(number) + " " + Describe(exit), now);
+         "process " + std::to_string(number) + " (host " + process.host + ") " +
+             Describe(exit),
+         now);
     *failed = over_;
   }
   return Decide(now);
@@ -109,12 +114,6 @@ std::optional<Time> ElasticDriver::deadline() const {
   return first;
 }
 
-std::string ElasticDriver::Who(int process) const {
-  const auto it = names_.find(process);
-  return "process " + std::to_string(process) +
-         (it == names_.end() ? "" : " (host " + it->second + ")");
-}
-
 // --- Hosts -------------------------------------------------------------------
 
 ElasticDriver::HostState* ElasticDriver::HostOf(int node, std::string* name) {
@@ -124,11 +123,6 @@ ElasticDriver::HostState* ElasticDriver::HostOf(int node, std::string* name) {
     return &host;
   }
   return nullptr;
-}
-
-void ElasticDriver::Enter(HostState* host, State state, Time now) {
-  host->state = state;
-  host->since = now;
 }
 
 seconds ElasticDriver::Cooldown(int failures) const {
@@ -154,7 +148,7 @@ void ElasticDriver::Fail(const std::string& name, HostState* host,
   if (over_ || host->state == State::kLeaving) return;
   const seconds cooldown = Cooldown(host->failures);
   host->cool_until = now + cooldown;
-  Enter(host, State::kCooling, now);
+  host->state = State::kCooling;
   actions_.emplace_back(Tell{what + "; the job goes on, and host " + name +
                              " gets a new process in " + Seconds(cooldown)});
 }
@@ -162,11 +156,11 @@ void ElasticDriver::Fail(const std::string& name, HostState* host,
 void ElasticDriver::Leave(const std::string& name, HostState* host, Time now) {
   host->listed = false;
   if (host->node < 0) {
-    Enter(host, State::kWanted, now);
+    host->state = State::kWanted;
     return;
   }
   if (host->state == State::kLeaving) return;
-  Enter(host, State::kLeaving, now);
+  host->state = State::kLeaving;
   actions_.emplace_back(Tell{"host " + name +
                              " is not listed any more: its processes leave at "
                              "their next commit, or are killed after " +
@@ -253,7 +247,6 @@ void ElasticDriver::FillHost(const std::string& name, HostState* host,
     if (taken.contains(slot)) continue;
     const int number = ++last_process_;
     processes_[number] = {.host = name, .slot = slot, .started = now};
-    names_[number] = name;
     host->started = now;
     actions_.emplace_back(StartProcess{number, host->node, slot});
   }
@@ -275,17 +268,17 @@ void ElasticDriver::CheckSize(Time now) {
 void ElasticDriver::SettleHost(const std::string& name, HostState* host,
                                Time now) {
   if (host->state == State::kCooling && now >= host->cool_until) {
-    Enter(host, host->node < 0 ? State::kWanted : State::kReady, now);
+    host->state = host->node < 0 ? State::kWanted : State::kReady;
   }
   if (host->state == State::kLeaving && !Uses(name)) {
     actions_.emplace_back(StopNode{std::exchange(host->node, -1)});
-    Enter(host, State::kWanted, now);
+    host->state = State::kWanted;
   }
   if (host->state == State::kWanted && host->listed) {
     host->node = ++last_node_;
     host->started = now;
     actions_.emplace_back(StartNode{host->node, name});
-    Enter(host, State::kStarting, now);
+    host->state = State::kStarting;
   }
 }
 

@@ -117,8 +117,6 @@ class ElasticDriver {
   bool finishing() const { return finished_at_.has_value(); }
   bool over() const { return over_; }
   int running() const { return static_cast<int>(processes_.size()); }
-  // "process 3 (host b)".
-  std::string Who(int process) const;
 
  private:
   enum class State { kWanted, kStarting, kReady, kCooling, kLeaving };
@@ -129,7 +127,6 @@ class ElasticDriver {
     bool listed = true;
     int failures = 0;         // one after the other
     bool short_lived = true;  // all of these failures were soon after a start
-    Time since{};             // of the state
     Time started{};           // the last process, or the node
     std::optional<Time> failed_at;
     Time cool_until{};
@@ -143,7 +140,6 @@ class ElasticDriver {
 
   HostState* HostOf(int node, std::string* name);
   std::chrono::seconds Cooldown(int failures) const;
-  void Enter(HostState* host, State state, Time now);
   void Fail(const std::string& name, HostState* host, bool short_life,
             const std::string& what, Time now);
   void Leave(const std::string& name, HostState* host, Time now);
@@ -166,7 +162,6 @@ class ElasticDriver {
   std::vector<std::string> order_;  // of hosts, as they were first listed
   std::map<std::string, HostState> hosts_;
   std::map<int, Process> processes_;  // that have not ended
-  std::map<int, std::string> names_;  // the host of each process ever
   int last_node_ = -1;
   int last_process_ = -1;
   int changes_ = 0;

@@ -199,6 +199,17 @@ TEST(ElasticDriverTest, NothingIsStartedOnceAProcessHasFinished) {
   EXPECT_EQ(d.running(), 2);
 }
 
+TEST(ElasticDriverTest,
+     AHostThatIsLostBeforeItsProcessesHaveFinishedIsAFailure) {
+  D d = TwoHosts(Sizes(4, 2, 4));
+  End(&d, 0, kClean, At(100));
+  End(&d, 1, kClean, At(100));
+  EXPECT_TRUE(d.OnNodeLost(0, "ssh ended", At(101)).empty());
+  const auto end = Of<D::EndBadly>(d.OnNodeLost(1, "ssh ended", At(101)));
+  ASSERT_EQ(end.size(), 1u);
+  EXPECT_EQ(end[0].why, "host b: ssh ended; its processes had not finished");
+}
+
 TEST(ElasticDriverTest, WhoWaitsWhenOthersHaveFinishedIsEnded) {
   D d = TwoHosts(Sizes(4, 2, 4));
   End(&d, 0, kClean, At(100));

@@ -62,7 +62,6 @@ class ElasticJob {
   void Stop() { stopped_ = true; }
   // Some process has ended well, or the job has failed.
   bool ending() const { return driver_.finishing() || driver_.over(); }
-  std::string Who(int process) const { return driver_.Who(process); }
   // The other hosts, until their ssh has ended.
   std::vector<RemoteNode*> remotes() const;
   // Of the discovery script; 0: it does not run.
