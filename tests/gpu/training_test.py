@@ -17,7 +17,8 @@ class TrainingTest(unittest.TestCase):
 
     def train(self, np, nodes=1, fake="", memory="auto", args=(), on_gpu=None):
         """on_gpu: whether the executor has reduced on the GPU; None: not asked."""
-        with fake_gpu.Job(np, "train.py", [STEPS] + list(args), nodes=nodes, fake=fake,
+        args = [STEPS] + (["on_gpu"] if on_gpu else []) + list(args)
+        with fake_gpu.Job(np, "train.py", args, nodes=nodes, fake=fake,
                           env={"MAYPOLE_GPU_MEMORY": memory}) as job:
             job.check_ok()
             records = job.records()
@@ -25,8 +26,7 @@ class TrainingTest(unittest.TestCase):
             self.assertEqual(job.free_bytes(), job.total_bytes())
         for record in records:
             if on_gpu is not None:
-                # The larger gradient, but not before the executor has opened the memory.
-                self.assertIn(record["on_gpu"], range(STEPS // 2, STEPS + 1) if on_gpu else [0])
+                self.assertEqual(record["on_gpu"], STEPS if on_gpu else 0)  # the larger gradient
             self.assertFalse(record["opened_by_init"])  # the script may choose its GPU after init()
             self.assertIsNone(record["error"])
             self.assertEqual(record["compared"], 2 * STEPS)
@@ -58,8 +58,8 @@ class TrainingTest(unittest.TestCase):
     def test_two_nodes(self):
         self.train(4, nodes=2, fake="seed=5", on_gpu=False)
 
-    def gpus(self, env, launcher_args=()):
-        with fake_gpu.Job(4, "train.py", [10], fake="devices=2", env=env, launcher_args=launcher_args) as job:
+    def gpus(self, env, launcher_args=(), on_gpu=False):
+        with fake_gpu.Job(4, "train.py", [10] + (["on_gpu"] if on_gpu else []), fake="devices=2", env=env, launcher_args=launcher_args) as job:
             job.check_ok()
             lines = [line for line in job.stderr().splitlines() if "uses the same GPU as rank" in line]
             return [record["visible"] for record in job.records()], lines, sum(r["on_gpu"] for r in job.records())
@@ -74,8 +74,8 @@ class TrainingTest(unittest.TestCase):
         self.assertEqual(self.gpus({}, ["--gpu-site=host"])[2], 0)
 
     def test_ranks_that_share_a_gpu_while_others_idle_are_told(self):
-        visible, lines, on_gpu = self.gpus({})
-        self.assertGreater(on_gpu, 0)
+        visible, lines, on_gpu = self.gpus({}, on_gpu=True)
+        self.assertEqual(on_gpu, 4 * 10)
         self.assertEqual(visible, [None] * 4)
         self.assertGreaterEqual(len(lines), 3)  # all but the first
         self.assertRegex(lines[0], r"maypole: this rank uses the same GPU as rank \d, GPU-.* \(Fake GPU.*\), but sees 2 "
@@ -91,7 +91,7 @@ class TrainingTest(unittest.TestCase):
             self.assertGreater(record["on_gpu"], 0)  # the executor was reducing there
 
     def test_a_rank_is_killed(self):
-        with fake_gpu.Job(4, "train.py", [1000, "kill", 2, 9], fake="seed=6") as job:
+        with fake_gpu.Job(4, "train.py", [1000, "on_gpu", "kill", 2, 9], fake="seed=6") as job:
             job.await_file("killed")
             killed = time.time()
             job.wait(30)
@@ -105,14 +105,14 @@ class TrainingTest(unittest.TestCase):
         return {(name, gpu): float(value) for name, gpu, value in found}
 
     def test_the_agents_metrics_tell_of_the_gpu(self):
-        with fake_gpu.Job(2, "train.py", [12, "wait_at", 9]) as job:
+        with fake_gpu.Job(2, "train.py", [12, "on_gpu", "wait_at", 9]) as job:
             for rank in range(2):
                 job.await_file("rank.%d.waits" % rank)
             seen = harness.wait_until(lambda: self.gpu_metrics(job), 10, "metrics of the GPU")
             (gpu,) = {uuid for _, uuid in seen}
             self.assertGreaterEqual(seen["memory_bytes", gpu], 2 * 64 * 300 * 4)
-            self.assertIn(seen["operations_total", gpu], range(4, 10))
-            self.assertEqual(seen["operation_bytes_total", gpu], seen["operations_total", gpu] * 2 * 64 * 300 * 4)
+            self.assertEqual(seen["operations_total", gpu], 1 + 9)  # the first, and the larger gradient
+            self.assertEqual(seen["operation_bytes_total", gpu], 2 * 4 * (30000 + 9 * 64 * 300))
             self.assertGreater(seen["operation_seconds_total", gpu], 0)
             self.assertGreater(seen["wait_seconds_total", gpu], 0)
             self.assertEqual(seen["nccl_seconds_total", gpu], 0)  # there is one GPU
@@ -121,7 +121,7 @@ class TrainingTest(unittest.TestCase):
             job.check_ok()
 
     def test_the_executor_is_killed(self):
-        with fake_gpu.Job(4, "train.py", [1000, "wait_at", 9], fake="seed=7") as job:
+        with fake_gpu.Job(4, "train.py", [1000, "on_gpu", "wait_at", 9], fake="seed=7") as job:
             for rank in range(4):
                 job.await_file("rank.%d.waits" % rank)
             pids = [job.rank_pid(rank) for rank in range(4)]

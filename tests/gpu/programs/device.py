@@ -16,7 +16,7 @@ import ctypes
 import numpy
 
 from maypole import _native
-from maypole.common import exceptions, operations
+from maypole.common import basics, exceptions, operations
 
 DTYPES = {
     "float32": _native.FLOAT32,
@@ -126,6 +126,13 @@ def allreduce(array, name, op=1, process_set=0, prescale=1.0, postscale=1.0):
     """Starts an allreduce in place (op: maypole_op, 1 is sum); see wait()."""
     return into(array, array, _native.ALLREDUCE, name, op=op, process_set=process_set, prescale=prescale,
                 postscale=postscale)
+
+
+def reduce_until_on_gpu(gpu):
+    """Allreduces of all ranks, until one of them has run on GPUs: the first ones may run before memory is shared."""
+    array = gpu.array(numpy.ones(30000, numpy.float32))
+    while basics.counter("gpu_operations") == 0:
+        allreduce(array, "first").wait()
 
 
 def into(array, target, kind, name, op=1, root=0, process_set=0, prescale=1.0, postscale=1.0, begin=operations.submit):

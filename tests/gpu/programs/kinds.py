@@ -56,10 +56,10 @@ def main():
     filler = None if by_ranks else gpu.shared_array(numpy.zeros(1, numpy.uint8))
     # Without NCCL a rank must know that all use the same GPU. With NCCL in the
     # ranks all must have told the executor of theirs.
-    first = gpu.array(numpy.ones(30000, numpy.float32))
-    device.allreduce(first, "first").wait()
-    while by_ranks and basics.counter("gpu_operations") == 0:
-        device.allreduce(first, "first").wait()
+    if by_ranks:
+        device.reduce_until_on_gpu(gpu)
+    else:
+        device.allreduce(gpu.array(numpy.ones(30000, numpy.float32)), "first").wait()
     own = random.Random(seed * 1000 + me)
     on_gpu, error = [], None
     try:

@@ -4,9 +4,10 @@ Each rank has its own samples; gradients are averaged by an allreduce of each
 gradient on the GPU, and once more on the host, which must give the same bits.
 The arithmetic of the model itself runs in NumPy, between copies in stream order.
 
-usage: train.py STEPS [kill RANK STEP | wait_at STEP | host RANK]
+usage: train.py STEPS [on_gpu] [kill RANK STEP | wait_at STEP | host RANK]
 
-host RANK: this rank does not share GPU memory with its executor.
+on_gpu: trains when operations run on GPUs. host RANK: this rank does not share
+GPU memory with its executor.
 """
 
 import hashlib
@@ -78,12 +79,18 @@ def main():
     steps, rest = int(sys.argv[1]), sys.argv[2:]
     if rest[:1] == ["host"] and os.environ["MAYPOLE_RANK"] == rest[1]:
         os.environ["MAYPOLE_GPU_MEMORY"] = "host"
+    await_gpu = rest[:1] == ["on_gpu"]
+    if await_gpu:
+        del rest[0]
     basics.init()
     opened = "libcuda" in open("/proc/self/maps").read()
     me = basics.rank()
     gpu = device.Gpu()
     training = Training(gpu, me)
     error = None
+    if await_gpu:
+        device.reduce_until_on_gpu(gpu)
+    before = basics.counter("gpu_operations")
     try:
         for step in range(steps):
             if rest[:1] == ["kill"] and me == int(rest[1]) and step == int(rest[2]):
@@ -100,7 +107,7 @@ def main():
         error = (str(e), time.time())
     gpu.synchronize()  # returns: the deaths of others have left no stuck stream
     rank.record(opened_by_init=opened, losses=training.losses, compared=training.compared, digest=training.digest(),
-                error=error, on_gpu=basics.counter("gpu_operations"), visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
+                error=error, on_gpu=basics.counter("gpu_operations") - before, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
     basics.shutdown()
 
 
