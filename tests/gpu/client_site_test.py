@@ -21,10 +21,12 @@ RANK_SECONDS, EXECUTOR_SECONDS = 1.0, 4.5
 
 
 def several(args, nodes, site="client", fake="", nccl="", gpus=RANKS, env=None):
-    """A job of 4 ranks, one for each GPU."""
+    """A job of 4 ranks, one for each GPU; the rounds begin when operations run there, if they can."""
+    on_gpu = site != "host" and gpus == RANKS and "MAYPOLE_NCCL_LIBRARY" not in (env or {})
     return fake_gpu.Job(RANKS, "several.py", args, nodes=nodes, fake="devices=4" + ("," + fake if fake else ""),
                         nccl=FAKE_NCCL, env={"MAYPOLE_FAKE_NCCL": nccl, "MAYPOLE_GPU_SITE": site,
-                                             "RANKS_PER_GPU": str(RANKS // gpus), **(env or {})})
+                                             "RANKS_PER_GPU": str(RANKS // gpus), "ON_GPU": str(int(on_gpu)),
+                                             **(env or {})})
 
 
 class ClientSiteTest(unittest.TestCase):

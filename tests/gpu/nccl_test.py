@@ -22,9 +22,10 @@ RANK_SECONDS, EXECUTOR_SECONDS = 1.0, 4.5
 
 
 def several(args, nodes, fake="", nccl="", env=None):
-    """A job of 8 ranks, two for each of 4 GPUs."""
+    """A job of 8 ranks, two for each of 4 GPUs; the rounds begin when operations run there, if they all can."""
+    on_gpu = "crowded" not in args and "MAYPOLE_GPU_MEMORY" not in (env or {})
     return fake_gpu.Job(RANKS, "several.py", args, nodes=nodes, fake="devices=4" + ("," + fake if fake else ""),
-                        nccl=FAKE_NCCL, env={"MAYPOLE_FAKE_NCCL": nccl, **(env or {})})
+                        nccl=FAKE_NCCL, env={"MAYPOLE_FAKE_NCCL": nccl, "ON_GPU": str(int(on_gpu)), **(env or {})})
 
 
 class NcclTest(unittest.TestCase):

@@ -9,6 +9,7 @@ wait_at ROUND: waits before this round for the file `go`, and makes one after it
 epochs N: plays the rounds N times, each time between init() and shutdown().
 crowded RANK: this rank has GPU memory for some of a round's operations only; the
 memory of all ranks is there before the first round.
+ON_GPU=1 in the environment: the rounds begin when operations run on GPUs.
 """
 
 import hashlib
@@ -56,6 +57,13 @@ def make_sets():
     return sets
 
 
+def start_rounds(gpu):
+    """The process sets; see ON_GPU above."""
+    if os.environ.get("ON_GPU") == "1":
+        device.reduce_until_on_gpu(gpu)
+    return make_sets()
+
+
 def main():
     rank.started()
     rounds, seed, rest = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
@@ -63,8 +71,9 @@ def main():
     if rank.RANK == crowded:
         os.environ["MAYPOLE_GPU_MEMORY_BYTES"] = str(SEGMENT_BYTES)
     basics.init()
-    me, sets, on_gpu = basics.rank(), make_sets(), []
+    me, on_gpu = basics.rank(), []
     gpu = device.Gpu(me // RANKS_PER_GPU)
+    sets = start_rounds(gpu)
     filler = fill_memory(gpu, me == crowded) if crowded is not None else None
     epochs = int(rest[1]) if rest[:1] == ["epochs"] else 1
     r, own = random.Random(seed), random.Random(seed * 1000 + me)
@@ -78,7 +87,7 @@ def main():
                 basics.shutdown()
                 basics.init()
                 assert basics.counter("gpu_operations") == 0
-                sets = make_sets()
+                sets = start_rounds(gpu)
             if rest[:1] == ["wait_at"] and round_ == int(rest[1]):
                 rank.touch("rank.%d.waits" % me)
                 rank.await_file("go")
