@@ -443,6 +443,8 @@ TEST_F(StagingTest, GrowingTensorsDoNotGrowMemoryWithoutBound) {
                               &handle)
                       .ok());
       EXPECT_TRUE(client.Wait(handle, -1).ok());
+      // A block that the GPU may still read is in use.
+      EXPECT_EQ(cuda().cuStreamSynchronize(stream), CUDA_SUCCESS);
       EXPECT_TRUE(client.Release(handle).ok());
     }
     // 10 + 20 + ... would be 780.
