@@ -51,7 +51,7 @@
 extern "C" {
 #endif
 
-#define MAYPOLE_ABI_VERSION 6
+#define MAYPOLE_ABI_VERSION 7
 #define MAYPOLE_MAX_DIMS 8
 
 /* The values are gRPC's status codes. */
@@ -372,6 +372,45 @@ maypole_status maypole_allocate_on_gpu(uint64_t bytes, int32_t gpu,
  * device has failed) the memory is freed, but never used again. */
 maypole_status maypole_free_on_gpu(void* memory, void* const* streams,
                                    int32_t count);
+
+/* Memory that outlives this process: the executor of the job on this node holds
+ * its descriptor under a name, so that a process that is started again finds
+ * what a dead one has left (maypole.torch.elastic.TorchState does that).
+ *
+ * maypole_keep_state() gives the executor the descriptor, of which it has a copy
+ * then. It must be a memfd with the seals F_SEAL_SHRINK and F_SEAL_GROW. It
+ * replaces the one of this name. MAYPOLE_RESOURCE_EXHAUSTED: more than
+ * --state_bytes of the agent, or too many names.
+ * maypole_find_state() sets *fd to a new descriptor (close-on-exec), which the
+ * caller closes; MAYPOLE_NOT_FOUND: there is none of this name.
+ * maypole_drop_state(): the executor closes its descriptor. It does that, too,
+ * when the job ends, or has had no process on this node for --state_timeout.
+ *
+ * A name has 1 to 63 printable characters, without spaces, slashes, quotes. The
+ * calls wait for the executor, at most 10 s. MAYPOLE_UNIMPLEMENTED: this job has
+ * no executor. */
+maypole_status maypole_keep_state(const char* name, int fd);
+maypole_status maypole_find_state(const char* name, int* fd);
+maypole_status maypole_drop_state(const char* name);
+
+/* Copies `bytes` from `from` to `to` (NULL: copies nothing), and returns a
+ * digest of them: the same in all processes of the job if they have the same
+ * bytes there. The memories must not overlap. */
+uint64_t maypole_copy_digest(void* to, const void* from, uint64_t bytes);
+
+/* Starts the job's timeline (docs/timeline.md): from now on all ranks record
+ * their operations, and one file, a Chrome trace, gets all of it. `path` is
+ * that file, on this rank's host, unless a timeline is on already: then this
+ * call only joins that one, whatever its path is. So all ranks may call it, and
+ * the first call counts. mark_cycles: also record each report of operations to
+ * the coordinator. Returns when the timeline is on; MAYPOLE_INVALID_ARGUMENT if
+ * the file cannot be opened. */
+maypole_status maypole_start_timeline(const char* path, int32_t mark_cycles);
+
+/* Stops the timeline that this rank has started or joined, for all ranks, and
+ * returns when its file is complete. Does nothing if it has ended already.
+ * maypole_shutdown() by all ranks ends a timeline, too. */
+maypole_status maypole_stop_timeline(void);
 
 /* The calling thread's last error; never NULL. */
 const char* maypole_last_error(void);

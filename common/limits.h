@@ -13,7 +13,7 @@ namespace maypole {
 // Version of the session structs and of the board's layout. Both sides must
 // have the same version; a peer with another one is refused by a message that
 // names both versions.
-inline constexpr uint32_t kProtocolVersion = 7;
+inline constexpr uint32_t kProtocolVersion = 8;
 
 inline constexpr int kMaxDims = 8;            // dimensions of a tensor
 inline constexpr size_t kMaxNameBytes = 511;  // an operation's name
@@ -43,6 +43,10 @@ inline constexpr uint32_t kTicketCells = 65536;  // at least 2 x (slots + runs)
 inline constexpr uint32_t kUnnamedSlots = 256;
 inline constexpr uint32_t kUnnamedSlotsOfASet = 32;
 inline constexpr uint32_t kMaxRecall = 256;  // slots in one SlotRecall
+// Checksums in one ResultRecords message; records that a rank keeps while its
+// executor does not read.
+inline constexpr uint32_t kMaxResultRecords = 80;
+inline constexpr size_t kMaxKeptResultRecords = 8192;
 // Unanswered SetRequests of one rank.
 inline constexpr uint32_t kMaxSetRequests = 256;
 // Process sets made during an epoch, including removed ones.
@@ -64,6 +68,12 @@ inline constexpr uint64_t kMaxGpuMemoryBytes = uint64_t{1} << 40;  // of one
 inline constexpr uint32_t kMaxCommunicators = 32;
 inline constexpr uint32_t kMaxLocalCommunicators = 256;
 inline constexpr size_t kMaxCommunicatorIdBytes = 1024;
+// States that the executor keeps for a job (docs/elastic.md), and a state's
+// name.
+inline constexpr size_t kMaxKeptStates = 16;
+inline constexpr size_t kMaxStateNameBytes = 63;
+// The path of a timeline's file, as it is shown to other ranks.
+inline constexpr size_t kMaxShownPathBytes = 511;
 inline constexpr uint64_t kMaxTensorBytes = uint64_t{1} << 44;
 
 static_assert(kTicketCells >= 2 * (kMaxSlots + kMaxRuns));

@@ -6,23 +6,20 @@
 namespace maypole {
 namespace {
 
-constexpr size_t kShown = 64;  // bytes of a refused name in the message
+constexpr size_t kShown = 64;  // bytes of a text in a message
 
 bool IsNameCharacter(char c) {
   return c > ' ' && c < 0x7f && c != '\'' && c != '"' && c != '/' && c != '\\';
 }
 
-// The name in single quotes: 'a b'. Bytes that are not printable ASCII become
-// '?': 'a?b'.
-std::string Shown(std::string_view name) {
-  std::string out(name.substr(0, kShown));
+}  // namespace
+
+std::string Quoted(std::string_view text) {
+  std::string out(text.substr(0, kShown));
   std::replace_if(
       out.begin(), out.end(), [](char c) { return c < ' ' || c >= 0x7f; }, '?');
-  out = "'" + out + (name.size() > kShown ? "...'" : "'");
-  return out;
+  return "'" + out + (text.size() > kShown ? "...'" : "'");
 }
-
-}  // namespace
 
 bool HasNameCharacters(std::string_view text) {
   return std::all_of(text.begin(), text.end(), IsNameCharacter);
@@ -40,7 +37,7 @@ Status CheckName(std::string_view what, std::string_view name,
                      " printable ASCII characters without spaces, quotes, "
                      "slashes and backslashes";
   if (directory) text += " (and neither '.' nor '..')";
-  text += ", not " + Shown(name);
+  text += ", not " + Quoted(name);
   if (name.size() > max_bytes) {
     text += " (" + std::to_string(name.size()) + " characters)";
   }

@@ -19,18 +19,23 @@
 #define MAYPOLE_COMMON_NAME_H_
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 
 #include "common/status.h"
 
 namespace maypole {
 
+// The text in single quotes, for messages: 'a b'. Safe in a log line and on a
+// terminal: bytes that are not printable ASCII become '?', and the rest of a
+// long text becomes "...".
+std::string Quoted(std::string_view text);
+
 // True if a name may contain all of these characters; true for an empty text.
 bool HasNameCharacters(std::string_view text);
 
 // Returns kInvalidArgument if `name` breaks the rule. The message begins with
-// `what`, says what is expected, and shows the name with control characters
-// replaced, so that it is safe in a log line and on a terminal.
+// `what`, says what is expected, and shows the name.
 Status CheckName(std::string_view what, std::string_view name,
                  size_t max_bytes);
 

@@ -68,6 +68,12 @@ constexpr bool Gathers(Kind k) {
   return k == Kind::kAllgather || k == Kind::kAlltoall;
 }
 
+// True if all ranks get the same result.
+constexpr bool HasEqualResults(Kind k) {
+  return k == Kind::kAllreduce || k == Kind::kAllgather ||
+         k == Kind::kBroadcast;
+}
+
 // What NCCL can reduce: it has no 16-bit integers.
 constexpr bool HasNcclType(DType d) {
   return d != DType::kInt16 && d != DType::kUint16;

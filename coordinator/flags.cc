@@ -102,6 +102,9 @@ void Define(Texts* texts, CoordinatorFlags* flags, CommandLine* line) {
   line->Add({"--log_level"}, LogLevelValue(&flags->log_level),
             "lowest level that is logged: trace, debug, info, warning, error "
             "or off");
+  line->Add({"--log_hide_time"}, SwitchValue(&flags->log_hide_time),
+            "leave the time out of log lines, because the journal has it, for "
+            "example");
 }
 
 absl::Status ReadAddresses(const Texts& texts, ServerOptions* options) {

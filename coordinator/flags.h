@@ -17,6 +17,7 @@ struct CoordinatorFlags {
   ServerOptions server;
   int announce_fd = -1;  // negative: none
   std::string log_level = "info";
+  bool log_hide_time = false;
   // Set for --help, --version and the like: the program prints it and ends.
   std::optional<std::string> answer;
 };

@@ -27,11 +27,11 @@
 namespace maypole::coordinator {
 namespace {
 
-void SetUpLog(const std::string& level) {
+void SetUpLog(const CoordinatorFlags& flags) {
   auto logger = spdlog::stderr_logger_mt("coordinator");
-  logger->set_pattern(
-      "time=%Y-%m-%dT%H:%M:%S.%e%z level=%l program=maypole-coordinator %v");
-  logger->set_level(spdlog::level::from_str(level));
+  logger->set_pattern(std::string(flags.log_hide_time ? "" : kLogTime) +
+                      "level=%l program=maypole-coordinator %v");
+  logger->set_level(spdlog::level::from_str(flags.log_level));
   spdlog::set_default_logger(std::move(logger));
   gpr_set_log_function([](gpr_log_func_args* args) {
     spdlog::debug("event=grpc text={}", LogValue(args->message));
@@ -95,7 +95,7 @@ int Main(const std::vector<std::string>& args) {
     return PrintError(kProgram, FromAbsl(flags.status()), kUsageError);
   }
   if (flags->answer) return PrintAnswer(*flags->answer);
-  SetUpLog(flags->log_level);
+  SetUpLog(*flags);
   const absl::Status status = Run(*flags);
   return status.ok() ? 0 : PrintError(kProgram, FromAbsl(status), 1);
 }

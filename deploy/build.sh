@@ -36,4 +36,7 @@ for file in $programs; do
   install_file "$bin/$file" "out/bin/$(basename "$file")" 755
 done
 install_file "$bin/$library" "out/lib/$(basename "$library")" 644
+for file in client/python/scripts/*; do
+  install_file "$file" "out/bin/$(basename "$file")" 755
+done
 echo "build: programs are in $(pwd)/out/bin, the library in $(pwd)/out/lib"

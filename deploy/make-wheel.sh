@@ -1,6 +1,9 @@
 #!/bin/sh
-# Builds Maypole and makes its wheel in OUTDIR (default: out/packages).
+# Builds Maypole and makes its wheels in OUTDIR (default: out/packages): maypole,
+# and maypole-horovod, which pip install maypole[horovod] adds.
 #   deploy/make-wheel.sh [OUTDIR]
 set -eu
 root="$(cd "$(dirname "$0")/.." && pwd)"
-exec /usr/bin/python3 "$root/tools/packages/backend.py" wheel "${1:-$root/out/packages}"
+out="${1:-$root/out/packages}"
+/usr/bin/python3 "$root/tools/packages/backend.py" wheel "$out"
+/usr/bin/python3 "$root/tools/packages/backend.py" horovod "$out"

@@ -9,7 +9,7 @@ build="
   bazel-bootstrap g++ pkg-config git ca-certificates
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
   libabsl-dev libgloo-dev prometheus-cpp-dev libspdlog-dev libhwy-dev libssl-dev
-  libcli11-dev libpmix-dev libasio-dev
+  libcli11-dev libpmix-dev libasio-dev libyaml-cpp-dev
 "
 # To test: GoogleTest, Google Benchmark, and tools to examine processes and
 # networks. tests/bench compares with Open MPI, measures the network and plots.
@@ -23,8 +23,9 @@ test="
   clang-14 libclang-rt-14-dev
   g++-aarch64-linux-gnu qemu-user-static googletest python3-venv python3-pip
 "
-# To run the example: PyTorch and its data; curl for the metrics.
-run="python3 python3-numpy python3-torch dataset-fashion-mnist curl"
+# To run the example: PyTorch and its data; curl for the metrics. cloudpickle for
+# maypole.run.
+run="python3 python3-numpy python3-torch python3-cloudpickle dataset-fashion-mnist curl"
 
 fail() {
   echo "setup: $*" >&2

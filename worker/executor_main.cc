@@ -82,6 +82,8 @@ ExecutorCoreOptions MakeCoreOptions(const WorkerFlags& f,
   o.chunk_bytes = f.chunk_bytes;
   o.ring_depth = f.ring_depth;
   o.arena_bytes = f.arena_bytes;
+  o.state_bytes = f.state_bytes;
+  o.state_timeout_ms = absl::ToInt64Milliseconds(f.state_timeout);
   o.start_timeout_ms = absl::ToInt64Milliseconds(f.start_timeout);
   o.frozen_timeout_ms = absl::ToInt64Milliseconds(f.frozen_timeout);
   o.resume_timeout_ms = absl::ToInt64Milliseconds(f.resume_timeout);

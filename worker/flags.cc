@@ -127,6 +127,14 @@ void DefineJobs(WorkerFlags* f, CommandLine* line) {
   line->Add({"--slots"}, IntegerValue(&f->slots, 64u, kMaxSlots),
             "limit of the operation names that a job uses at the same time, a "
             "multiple of 64; memory is allocated as names are used");
+  line->Add(
+      {"--state_bytes"}, IntegerValue(&f->state_bytes, uint64_t{0}),
+      "limit of the states that a job's ranks leave with this node, so "
+      "that they survive the ranks (two copies of each; docs/elastic.md)");
+  line->Add({"--state_timeout"},
+            DurationValue(&f->state_timeout, absl::ZeroDuration(), kYear),
+            "how long such states are kept while the job has no process on "
+            "this node");
 }
 
 void DefineRest(WorkerFlags* f, CommandLine* line) {
@@ -134,8 +142,14 @@ void DefineRest(WorkerFlags* f, CommandLine* line) {
             IntegerValue(&f->announce_fd, -1).WithDefault(""),
             "descriptor to which the agent writes one line "
             "'metrics=HOST:PORT socket=PATH' when it is ready");
+  line->Add({"--announce_ranks"}, SwitchValue(&f->announce_ranks),
+            "also write a line 'rank=N job=ID' there for each rank that the "
+            "agent accepts");
   line->Add({"--log_level"}, LogLevelValue(&f->log_level),
             "trace, debug, info, warning, error or off");
+  line->Add({"--log_hide_time"}, SwitchValue(&f->log_hide_time),
+            "leave the time out of log lines, because the journal has it, for "
+            "example");
   // Internal: the supervisor passes these when it starts an executor.
   line->Add({"--executor"}, SwitchValue(&f->executor), "");
   line->Add({"--control_fd"}, IntegerValue(&f->control_fd, -1), "");
@@ -236,7 +250,7 @@ absl::StatusOr<WorkerFlags> ReadFlags(const std::vector<std::string>& args) {
 }
 
 std::vector<std::string> ExecutorArguments(const WorkerFlags& f) {
-  return {
+  std::vector<std::string> arguments = {
       absl::StrCat("--coordinator=", f.coordinator),
       absl::StrCat("--node=", f.node),
       absl::StrCat("--host=", f.host),
@@ -251,7 +265,11 @@ std::vector<std::string> ExecutorArguments(const WorkerFlags& f) {
       absl::StrCat("--ring_depth=", f.ring_depth),
       absl::StrCat("--arena_bytes=", f.arena_bytes),
       absl::StrCat("--slots=", f.slots),
+      absl::StrCat("--state_bytes=", f.state_bytes),
+      absl::StrCat("--state_timeout=", absl::FormatDuration(f.state_timeout)),
       absl::StrCat("--log_level=", f.log_level)};
+  if (f.log_hide_time) arguments.emplace_back("--log_hide_time");
+  return arguments;
 }
 
 }  // namespace maypole::worker

@@ -39,7 +39,11 @@ struct WorkerFlags {
   uint32_t ring_depth = 8;
   uint64_t arena_bytes = uint64_t{8} << 30;
   uint32_t slots = kMaxSlots;
+  uint64_t state_bytes = uint64_t{64} << 30;
+  absl::Duration state_timeout = absl::Seconds(600);
   std::string log_level = "info";
+  bool log_hide_time = false;
+  bool announce_ranks = false;
   bool executor = false;
   int control_fd = -1;
   int stats_fd = -1;

@@ -1,6 +1,8 @@
 // maypole-worker: the agent of one node (supervisor) or, with --executor, the
 // executor of one job, which the supervisor starts.
+#include <fcntl.h>
 #include <grpc/support/log.h>
+#include <poll.h>
 #include <signal.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -23,6 +25,7 @@
 #include "common/program/process.h"
 #include "common/program/secret_file.h"
 #include "common/system/fd.h"
+#include "common/wire/session_messages.h"
 #include "worker/agent/metrics.h"
 #include "worker/agent/sealed_tls.h"
 #include "worker/agent/supervisor.h"
@@ -34,8 +37,8 @@ namespace {
 
 void SetUpLog(const WorkerFlags& flags) {
   auto logger = spdlog::stderr_logger_mt("maypole");
-  logger->set_pattern(absl::StrCat("time=%Y-%m-%dT%H:%M:%S.%e%z level=%l ",
-                                   "program=maypole-",
+  logger->set_pattern(absl::StrCat(flags.log_hide_time ? "" : kLogTime,
+                                   "level=%l ", "program=maypole-",
                                    flags.executor ? "executor" : "worker",
                                    " pid=%P node=", flags.node, " %v"));
   logger->set_level(spdlog::level::from_str(flags.log_level));
@@ -77,13 +80,41 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> ServeMetrics(
   return server;
 }
 
-void Announce(int fd, const std::string& line) {
-  if (fd < 0) return;
-  const Fd owner(fd);
-  if (write(fd, line.data(), line.size()) < 0) {
-    spdlog::warn("event=announce_failed fd={}", fd);
+// Writes lines to --announce_fd. The executors do not inherit it, and a reader
+// that is gone or slow does not hold the agent up.
+class Announcer {
+ public:
+  explicit Announcer(const WorkerFlags& flags)
+      : fd_(flags.announce_fd), ranks_(flags.announce_ranks) {
+    if (fd_.valid()) fcntl(fd_.get(), F_SETFD, FD_CLOEXEC);
   }
-}
+
+  void SayReady(const std::string& line) {
+    Say(line);
+    if (!ranks_) fd_.Reset();
+  }
+
+  // An elastic rank has no number yet.
+  void SayRank(const session::Hello& hello) {
+    if (hello.elastic != 0) return;
+    Say(absl::StrCat("rank=", hello.rank, " job=", hello.job, "\n"));
+  }
+
+ private:
+  void Say(const std::string& line) {
+    if (!fd_.valid()) return;
+    pollfd ready{fd_.get(), POLLOUT, 0};
+    if (poll(&ready, 1, 0) == 1 && (ready.revents & POLLERR) == 0 &&
+        write(fd_.get(), line.data(), line.size()) >= 0) {
+      return;
+    }
+    spdlog::warn("event=announce_failed fd={}", fd_.get());
+    fd_.Reset();
+  }
+
+  Fd fd_;
+  const bool ranks_;
+};
 
 absl::Status SupervisorMain(const WorkerFlags& flags, Fd stop_signals) {
   if (const std::string warning = SecretWarning(flags.secret);
@@ -93,8 +124,13 @@ absl::Status SupervisorMain(const WorkerFlags& flags, Fd stop_signals) {
   auto metrics = std::make_shared<WorkerMetrics>();
   absl::StatusOr<Fd> tls = SealTls(flags.tls);
   if (!tls.ok()) return tls.status();
+  Announcer announcer(flags);
   Supervisor supervisor(
-      {flags.socket, flags.secret, *std::move(tls), ExecutorArguments(flags)},
+      {.socket = flags.socket,
+       .secret = flags.secret,
+       .tls = *std::move(tls),
+       .executor_arguments = ExecutorArguments(flags),
+       .on_rank = [&](const session::Hello& h) { announcer.SayRank(h); }},
       metrics);
   if (absl::Status s = supervisor.Listen(); !s.ok()) return s;
   std::string bound;
@@ -102,9 +138,9 @@ absl::Status SupervisorMain(const WorkerFlags& flags, Fd stop_signals) {
   if (!server.ok()) return server.status();
   spdlog::info("event=ready socket={} coordinator={} metrics={}",
                LogValue(flags.socket), flags.coordinator, bound);
-  Announce(flags.announce_fd,
-           // The path comes last because it may contain spaces.
-           absl::StrCat("metrics=", bound, " socket=", flags.socket, "\n"));
+  // The path comes last because it may contain spaces.
+  announcer.SayReady(
+      absl::StrCat("metrics=", bound, " socket=", flags.socket, "\n"));
   absl::Status s = supervisor.Run(std::move(stop_signals));
   spdlog::info("event=end");
   return s;

@@ -17,6 +17,7 @@
 #include "client/bootstrap/exchange.h"
 #include "client/bootstrap/node_bootstrap.h"
 #include "client/maypole.h"
+#include "client/memory/copy_digest.h"
 #include "client/session/rank_session.h"
 #include "common/version.h"
 
@@ -103,6 +104,16 @@ Status NotInitialized() {
                     ? "this process was forked from a rank and is not part of "
                       "the job; use Maypole in the rank itself"
                     : "Maypole has not been initialized; call init() first");
+}
+
+// MAYPOLE_TIMELINE: all ranks have it, and rank 0 writes the file.
+maypole_status StartTimelineOfEnvironment(
+    const std::shared_ptr<Client>& client) {
+  const maypole::RankOptions& o = client->options();
+  if (o.timeline.empty() || o.rank != 0) return MAYPOLE_OK;
+  const Status s = client->StartTimeline(o.timeline, o.timeline_mark_cycles);
+  if (!s.ok()) maypole_shutdown();
+  return Return(s);
 }
 
 // fork() copies descriptors and mappings, but not the threads. The child closes
@@ -264,7 +275,9 @@ maypole_status maypole_init(void) {
   if (!s.ok()) return Return(s);
   p.client = std::move(client);
   if (p.client->options().elastic) p.last = p.client->options();
-  return MAYPOLE_OK;
+  const std::shared_ptr<Client> joined = p.client;
+  lock.unlock();
+  return StartTimelineOfEnvironment(joined);
 }
 
 maypole_status maypole_set_exchange(const maypole_exchange* exchange) {
@@ -512,6 +525,65 @@ maypole_status maypole_free_on_gpu(void* memory, void* const* streams,
     all.push_back(static_cast<maypole::cuda::CUstream>(streams[i]));
   }
   return Return(Client::FreeOnGpu(memory, all));
+}
+
+maypole_status maypole_keep_state(const char* name, int fd) {
+  const auto c = Current();
+  if (c == nullptr) return Return(NotInitialized());
+  if (name == nullptr || fd < 0) {
+    return Return(Status(Code::kInvalidArgument,
+                         "maypole_keep_state: name must not be null, fd must "
+                         "not be negative"));
+  }
+  return Return(c->KeepState(name, fd));
+}
+
+maypole_status maypole_find_state(const char* name, int* fd) {
+  const auto c = Current();
+  if (c == nullptr) return Return(NotInitialized());
+  if (name == nullptr || fd == nullptr) {
+    return Return(Status(Code::kInvalidArgument,
+                         "maypole_find_state: name and fd must not be null"));
+  }
+  maypole::Fd found;
+  Status s = c->FindState(name, &found);
+  if (s.ok() && !found.valid()) {
+    s = Status(Code::kResourceExhausted,
+               "the descriptor of the state could not be received; is this "
+               "process out of file descriptors (ulimit -n)?");
+  }
+  *fd = s.ok() ? found.Release() : -1;
+  return Return(s);
+}
+
+maypole_status maypole_drop_state(const char* name) {
+  const auto c = Current();
+  if (c == nullptr) return Return(NotInitialized());
+  if (name == nullptr) {
+    return Return(
+        Status(Code::kInvalidArgument, "maypole_drop_state: name is null"));
+  }
+  return Return(c->DropState(name));
+}
+
+uint64_t maypole_copy_digest(void* to, const void* from, uint64_t bytes) {
+  return maypole::CopyDigest(to, from, bytes);
+}
+
+maypole_status maypole_start_timeline(const char* path, int32_t mark_cycles) {
+  const auto c = Current();
+  if (c == nullptr) return Return(NotInitialized());
+  if (path == nullptr || *path == 0) {
+    return Return(Status(Code::kInvalidArgument,
+                         "maypole_start_timeline: path must name a file"));
+  }
+  return Return(c->StartTimeline(path, mark_cycles != 0));
+}
+
+maypole_status maypole_stop_timeline(void) {
+  const auto c = Current();
+  if (c == nullptr) return Return(NotInitialized());
+  return Return(c->StopTimeline());
 }
 
 const char* maypole_last_error(void) { return last_error.c_str(); }

@@ -65,6 +65,7 @@ void Client::Leave() {
 }
 
 Status Client::Join(const RankOptions& options, std::unique_ptr<Client>* out) {
+  ShowNotices(options.notices);
   if (options.local()) {
     out->reset(new Client(options, std::make_unique<LocalCommunicator>()));
     return Status();

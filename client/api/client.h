@@ -178,6 +178,26 @@ class Client {
                              streams);
   }
 
+  // See maypole_keep_state(), maypole_find_state(), maypole_drop_state().
+  Status KeepState(std::string_view name, int fd) {
+    return communicator_->CallForState(session::StateCall::kKeep, name, fd,
+                                       nullptr);
+  }
+  Status FindState(std::string_view name, Fd* found) {
+    return communicator_->CallForState(session::StateCall::kFind, name, -1,
+                                       found);
+  }
+  Status DropState(std::string_view name) {
+    return communicator_->CallForState(session::StateCall::kDrop, name, -1,
+                                       nullptr);
+  }
+
+  // See maypole_start_timeline() and maypole_stop_timeline().
+  Status StartTimeline(const std::string& path, bool mark_cycles) {
+    return communicator_->StartTimeline(path, mark_cycles);
+  }
+  Status StopTimeline() { return communicator_->StopTimeline(); }
+
   // Leaves the job for good. Pending operations end with an error.
   void Leave();
   // In an elastic job: leaves the epoch and says that this process will join

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "client/bootstrap/rank_variables.h"
 #include "client/gpu/gpu_site.h"
 #include "common/fusion_threshold.h"
 #include "common/limits.h"
@@ -42,21 +43,10 @@ Status ReadText(const Getter& get, const char* name, size_t most,
   return Status();
 }
 
-// The first of MAYPOLE_<name>, HOROVOD_<name> that is set.
-const char* Either(const Getter& get, const std::string& name,
-                   std::string* full) {
-  for (const char* prefix : {"MAYPOLE_", "HOROVOD_"}) {
-    *full = prefix + name;
-    const char* text = get(full->c_str());
-    if (text != nullptr && *text != 0) return text;
-  }
-  return nullptr;
-}
-
 // Seconds, fractions allowed, as milliseconds.
 Status ReadSeconds(const Getter& get, const std::string& name, int64_t* out) {
   std::string full;
-  const char* text = Either(get, name, &full);
+  const char* text = EitherVariable(get, name, &full);
   if (text == nullptr) return Status();
   double value = 0;
   const char* end = text + std::strlen(text);
@@ -72,8 +62,14 @@ Status ReadSeconds(const Getter& get, const std::string& name, int64_t* out) {
 
 bool IsSet(const Getter& get, const std::string& name) {
   std::string full;
-  const char* text = Either(get, name, &full);
+  const char* text = EitherVariable(get, name, &full);
   return text != nullptr && std::strcmp(text, "0") != 0;
+}
+
+Status ReadChecksums(const Getter& get, RankOptions* o) {
+  const char* text = get(kChecksumVariable);
+  return ParseChecksumMode(kChecksumVariable, text == nullptr ? "" : text,
+                           &o->checksums);
 }
 
 // Reads Horovod's variables, and Maypole's with the same meaning.
@@ -96,7 +92,7 @@ Status ReadStall(const Getter& get, RankOptions* o) {
 bool AllreduceThroughHost(const Getter& get) {
   for (const char* kind : {"GPU_ALLREDUCE", "GPU_OPERATIONS"}) {
     std::string full;
-    const char* text = Either(get, kind, &full);
+    const char* text = EitherVariable(get, kind, &full);
     if (text != nullptr) return std::strcmp(text, "MPI") == 0;
   }
   return false;
@@ -110,7 +106,7 @@ Status ReadGpuWays(const Getter& get, RankOptions* o) {
        {"GPU_OPERATIONS", "GPU_ALLREDUCE", "GPU_ALLGATHER", "GPU_BROADCAST",
         "GPU_ALLTOALL", "GPU_REDUCESCATTER"}) {
     std::string full;
-    const char* text = Either(get, kind, &full);
+    const char* text = EitherVariable(get, kind, &full);
     if (text == nullptr || std::strcmp(text, "MPI") == 0) continue;
     if (std::strcmp(text, "NCCL") == 0) {
       nccl += (nccl.empty() ? "" : ", ") + full;
@@ -215,7 +211,7 @@ namespace {
 Status ReadNumbers(const Getter& get, RankOptions* o) {
   int uid = -1;
   std::string start_timeout;
-  (void)Either(get, "START_TIMEOUT", &start_timeout);
+  (void)EitherVariable(get, "START_TIMEOUT", &start_timeout);
   const struct {
     const char* name;
     int least, most;
@@ -242,9 +238,23 @@ Status ReadNumbers(const Getter& get, RankOptions* o) {
 
 Status ReadTexts(const Getter& get, RankOptions* o) {
   if (const char* job = get("MAYPOLE_JOB"); job != nullptr) o->job = job;
+  std::string full;
+  const char* timeline = EitherVariable(get, "TIMELINE", &full);
+  // DYNAMIC allows Horovod's scripts to start one; here they always may.
+  if (timeline != nullptr && std::strcmp(timeline, "DYNAMIC") != 0) {
+    o->timeline = timeline;
+  }
+  o->timeline_mark_cycles = IsSet(get, "TIMELINE_MARK_CYCLES");
   Status s = ReadText(get, "MAYPOLE_TOKEN", kMaxTokenBytes, &o->token);
   if (s.ok()) s = ReadText(get, "MAYPOLE_AGENT", 107, &o->agent);
   return s;
+}
+
+Status ReadLogAndThread(const Getter& get, RankOptions* o) {
+  std::string level;
+  Status s = ReadLogLevel(get, &level);
+  o->notices = level != "ERROR" && level != "FATAL";
+  return s.ok() ? ReadThreadAffinity(get, &o->thread_affinity) : s;
 }
 
 // The coordinator assigns the place of an elastic rank, so no launcher may.
@@ -309,6 +319,8 @@ Status ReadRankOptions(const Getter& get, RankOptions* out,
   if (s.ok()) s = ReadNumbers(get, &o);
   if (s.ok()) s = ReadFusionThreshold(get, &o.fusion_threshold);
   if (s.ok()) s = ReadStall(get, &o);
+  if (s.ok()) s = ReadChecksums(get, &o);
+  if (s.ok()) s = ReadLogAndThread(get, &o);
   if (s.ok()) s = ReadGpuMemory(get, &o);
   if (s.ok()) s = ReadGpuWays(get, &o);
   if (s.ok()) s = ReadGpuSite(get, &o);

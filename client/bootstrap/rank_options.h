@@ -9,9 +9,11 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "client/bootstrap/launcher_info.h"
 #include "client/gpu/gpu_memory_options.h"
+#include "common/checksum/checksum_mode.h"
 #include "common/limits.h"
 #include "common/status.h"
 
@@ -38,12 +40,23 @@ struct RankOptions {
   // job; -1: the coordinator's setting, 0: never.
   int64_t stall_check_ms = -1;
   int64_t stall_shutdown_ms = -1;
+  // Of the job; the greatest that a rank wants holds.
+  ChecksumMode checksums = ChecksumMode::kOff;
   // Results of CUDA tensors: return when their copy is enqueued on the stream.
   bool async_completion = false;
   GpuMemoryOptions gpu_memory;
   // A line to show with the first CUDA tensor: the way that the user has chosen
   // for them is not there; empty: none.
   std::string gpu_notice;
+  // The file of the timeline that rank 0 starts when it has joined; or empty.
+  std::string timeline;
+  bool timeline_mark_cycles = false;
+  // Show lines about stalls and the like on stderr, unless the log level is
+  // above WARNING.
+  bool notices = true;
+  // Processors for the progress threads of a node's ranks, by local rank;
+  // empty: they are not bound.
+  std::vector<int> thread_affinity;
   bool deadlock_check = true;  // report when this rank is certainly blocked
   // In an elastic job the coordinator assigns the places above when an epoch
   // starts. To continue in the next epoch, a process joins with the options of
@@ -59,12 +72,13 @@ struct RankOptions {
 };
 
 // Reads MAYPOLE_* (and HOROVOD_FUSION_THRESHOLD, HOROVOD_STALL_*,
-// HOROVOD_START_TIMEOUT, HOROVOD_ENABLE_ASYNC_COMPLETION,
-// HOROVOD_GPU_*) through `get`, which works like getenv (null if
-// unset). If MAYPOLE_SIZE is not set, also reads the launcher's variables
-// (client/bootstrap/launcher_info.h); MAYPOLE_* variables take precedence over
-// them. If a variable is missing or malformed, the error names it and says what
-// to do.
+// HOROVOD_START_TIMEOUT, HOROVOD_TIMELINE, HOROVOD_TIMELINE_MARK_CYCLES,
+// HOROVOD_ENABLE_ASYNC_COMPLETION,
+// HOROVOD_LOG_LEVEL, HOROVOD_THREAD_AFFINITY, HOROVOD_GPU_*) through `get`,
+// which works like getenv (null if unset). If MAYPOLE_SIZE is not set, also
+// reads the launcher's variables (client/bootstrap/launcher_info.h); MAYPOLE_*
+// variables take precedence over them. If a variable is missing or malformed,
+// the error names it and says what to do.
 Status ReadRankOptions(const Getter& get, RankOptions* out,
                        const ProcessFacts& facts = ThisProcessFacts());
 

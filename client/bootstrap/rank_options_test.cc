@@ -42,6 +42,54 @@ TEST(RankOptionsTest, StallTimesAreOursOrHorovodsInSeconds) {
             std::string::npos);
 }
 
+TEST(RankOptionsTest, TheLogLevelDecidesAboutNotices) {
+  RankOptions o;
+  for (const char* level : {"", "trace", "WARNING", "info"}) {
+    EXPECT_TRUE(Read({{"HOROVOD_LOG_LEVEL", level}}, &o).ok());
+    EXPECT_TRUE(o.notices) << level;
+  }
+  EXPECT_TRUE(Read({{"HOROVOD_LOG_LEVEL", "error"}}, &o).ok());
+  EXPECT_FALSE(o.notices);
+  EXPECT_TRUE(
+      Read({{"HOROVOD_LOG_LEVEL", "fatal"}, {"MAYPOLE_LOG_LEVEL", "warning"}},
+           &o)
+          .ok());
+  EXPECT_TRUE(o.notices);
+  EXPECT_EQ(Read({{"HOROVOD_LOG_LEVEL", "loud"}}, &o).message(),
+            "HOROVOD_LOG_LEVEL='loud': expected trace, debug, info, warning, "
+            "error or fatal");
+}
+
+TEST(RankOptionsTest, ProcessorsOfTheProgressThreads) {
+  RankOptions o;
+  EXPECT_TRUE(Read({}, &o).ok());
+  EXPECT_TRUE(o.thread_affinity.empty());
+  EXPECT_TRUE(Read({{"HOROVOD_THREAD_AFFINITY", "0,2,11"}}, &o).ok());
+  EXPECT_EQ(o.thread_affinity, (std::vector<int>{0, 2, 11}));
+  for (const char* text : {"0,", "a", "-1", "1;2", ",", "0 1", "70000"}) {
+    EXPECT_EQ(Read({{"MAYPOLE_THREAD_AFFINITY", text}}, &o).message(),
+              std::string("MAYPOLE_THREAD_AFFINITY='") + text +
+                  "': expected the numbers of processors, separated by commas, "
+                  "one for each rank of a node");
+  }
+}
+
+TEST(RankOptionsTest, Checksums) {
+  RankOptions o;
+  EXPECT_TRUE(Read({}, &o).ok());
+  EXPECT_EQ(o.checksums, ChecksumMode::kOff);
+  EXPECT_TRUE(Read({{"MAYPOLE_CHECKSUMS", "1"}}, &o).ok());
+  EXPECT_EQ(o.checksums, ChecksumMode::kFail);
+  EXPECT_TRUE(Read({{"MAYPOLE_CHECKSUMS", "warn"}}, &o).ok());
+  EXPECT_EQ(o.checksums, ChecksumMode::kWarn);
+  EXPECT_TRUE(Read({{"MAYPOLE_CHECKSUMS", "0"}}, &o).ok());
+  EXPECT_EQ(o.checksums, ChecksumMode::kOff);
+  EXPECT_EQ(Read({{"MAYPOLE_CHECKSUMS", "yes"}}, &o).message(),
+            "MAYPOLE_CHECKSUMS='yes': expected 1 (results that differ end the "
+            "job), warn (they are only reported), or 0 (they are not "
+            "compared)");
+}
+
 TEST(RankOptionsTest, AnElasticRankHasLimitsAndNoPlace) {
   using Environment = std::map<std::string, std::string>;
   const Environment elastic = {
@@ -282,6 +330,26 @@ TEST(RankOptionsTest, HowGpuMemoryIsShared) {
   EXPECT_EQ(Read({{"MAYPOLE_GPU_MEMORY_BYTES", "1G"}}, &o).message(),
             "MAYPOLE_GPU_MEMORY_BYTES='1G': expected a number of bytes from 0 "
             "(none) to 1099511627776");
+}
+
+TEST(RankOptionsTest, TheTimelinesFileIsOursOrHorovods) {
+  RankOptions o;
+  EXPECT_TRUE(Read({}, &o).ok());
+  EXPECT_EQ(o.timeline, "");
+  EXPECT_FALSE(o.timeline_mark_cycles);
+  EXPECT_TRUE(Read({{"HOROVOD_TIMELINE", "h.json"},
+                    {"HOROVOD_TIMELINE_MARK_CYCLES", "1"}},
+                   &o)
+                  .ok());
+  EXPECT_EQ(o.timeline, "h.json");
+  EXPECT_TRUE(o.timeline_mark_cycles);
+  EXPECT_TRUE(
+      Read({{"HOROVOD_TIMELINE", "h.json"}, {"MAYPOLE_TIMELINE", "m.json"}}, &o)
+          .ok());
+  EXPECT_EQ(o.timeline, "m.json");
+  // It would be no file.
+  EXPECT_TRUE(Read({{"HOROVOD_TIMELINE", "DYNAMIC"}}, &o).ok());
+  EXPECT_EQ(o.timeline, "");
 }
 
 }  // namespace

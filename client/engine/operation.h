@@ -94,6 +94,18 @@ class StagedTensor {
 // The kinds of operations that have no tensor; kNone: it has one.
 enum class Control : uint8_t { kNone, kJoin, kSetRequest };
 
+// When an operation went from one phase to the next, in nanoseconds by the
+// rank's clock; 0: not (yet). Kept only of operations that were submitted while
+// the job's timeline was on (Operation::recorded()).
+struct Moments {
+  int64_t submitted = 0;
+  int64_t arrived = 0;  // it was ready on this rank
+  int64_t begun = 0;    // this rank has begun to move its data
+  int64_t ended = 0;
+  // The name's operations are counted from 1 on all ranks alike.
+  uint32_t number = 0;
+};
+
 struct Operation {
   int64_t handle = 0;
   std::string name;
@@ -158,8 +170,13 @@ struct Operation {
   int64_t gathered_rows = 0;
   std::vector<int64_t> received;  // alltoall: rows from each rank of the set
 
+  // Guarded by RankCore's mutex.
+  Moments moments;
+
   Status status;
   std::atomic<bool> done{false};
+
+  bool recorded() const { return moments.submitted != 0; }
 
   void SetGathered(uint64_t bytes, int64_t rows) {
     gathered_bytes = bytes;
@@ -175,6 +192,10 @@ struct Operation {
     return output != nullptr;
   }
 
+  // Of this rank's result, or of what all ranks' reducescatters reduce.
+  uint64_t result_bytes() const {
+    return Gathers(signature.kind) ? gathered_bytes : signature.Bytes();
+  }
   bool in_place() const { return output != nullptr && output == input; }
   // The factor by which the input is multiplied before the reduction.
   double prescale() const { return stands_in ? 1.0 : signature.prescale; }

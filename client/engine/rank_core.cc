@@ -162,6 +162,10 @@ void RankCore::Enqueue(Name& name, std::shared_ptr<Operation> operation) {
   // shell sets the sleeping flag, before other ranks can see the arrival.
   CountIn();
   const bool left_alone = shell_->LeaveAlone(*operation);
+  if (board_->header().timeline.load(std::memory_order_relaxed) % 2 == 1) {
+    operation->moments.submitted = shell_->Now();
+    unrecorded_.fetch_add(1);
+  }
   if (!operation->input_ready) inputs_pending_.fetch_add(1);
   name.queue.push_back(std::move(operation));
   Begin(name);
@@ -238,6 +242,10 @@ bool RankCore::ArriveFirst(Name& name) {
   op.slot = name.slot;
   op.generation = ++name.generation;
   name.waiting = true;
+  if (op.recorded()) {
+    op.moments.arrived = shell_->Now();
+    op.moments.number = op.generation - name.base;
+  }
   const uint64_t start = engine_.cursor();
   const ArriveResult arrival =
       Arrive(*board_, local_rank_, start, op, name.negotiated, &pool_);
@@ -255,6 +263,7 @@ bool RankCore::ArriveFirst(Name& name) {
     name.waiting = false;
     if (!arrival.held) engine_.Pass(arrival.ticket);
     CountEnded(name, *keep);
+    if (RecordsResult(*keep)) NoteResult(MakeResultRecord(*keep, true));
     End(*keep, Status());
     return true;
   }
@@ -275,7 +284,9 @@ Operation* RankCore::Claim(uint32_t slot, uint32_t generation) {
     return nullptr;
   }
   name->waiting = false;
-  return name->current.get();
+  Operation* const op = name->current.get();
+  if (op->recorded()) op->moments.begun = shell_->Now();
+  return op;
 }
 
 uint32_t RankCore::WaitingGeneration(uint32_t slot) {
@@ -296,7 +307,11 @@ std::vector<Operation*> RankCore::Waiting() {
 }
 
 void RankCore::Finish(Operation* operation, Status status) {
+  const bool records = RecordsResult(*operation);
+  session::ResultRecord record;
+  if (records) record = MakeResultRecord(*operation, status.ok());
   std::lock_guard lock(mutex_);
+  if (records) NoteResult(record);
   Name* name = by_slot_[operation->slot];
   // The user may release the handle as soon as `done` is true; this keeps the
   // operation alive.
@@ -312,6 +327,11 @@ void RankCore::End(Operation& operation, Status status) {
   operation.status = std::move(status);
   if (operation.stands_in) --stand_ins_;
   SettleInput(operation);
+  if (operation.recorded()) {
+    operation.moments.ended = shell_->Now();
+    shell_->Record(operation);
+    unrecorded_.fetch_sub(1);
+  }
   operation.done.store(true, std::memory_order_release);
   CountOut();
   shell_->Ended();
@@ -341,6 +361,7 @@ bool RankCore::Step() {
       board_->aborted()) {
     moved |= FailPendingInputs();
   }
+  if (has_results_.load(std::memory_order_relaxed)) SendDueResults();
   return moved;
 }
 
@@ -426,6 +447,8 @@ void RankCore::AllotSlot(const session::SlotReply& reply) {
 void RankCore::OnRecall(const session::SlotRecall& recall) {
   std::lock_guard lock(mutex_);
   MAYPOLE_KILL_POINT("slot.recalled");
+  // The executor finds an operation by its slot as long as this rank keeps it.
+  SendResults();
   auto reply = session::Make<session::SlotReturn>();
   for (uint32_t i = 0; i < std::min(recall.count, kMaxRecall); ++i) {
     if (GiveBack(recall.slots[i])) {

@@ -42,6 +42,7 @@
 #include "client/engine/eager_pool.h"
 #include "client/engine/operation.h"
 #include "client/engine/progress_engine.h"
+#include "client/engine/result_log.h"
 #include "common/board/board.h"
 #include "common/process_set.h"
 #include "common/wire/session_messages.h"
@@ -50,13 +51,16 @@ namespace maypole {
 
 // What RankCore needs from outside. The core may hold its lock when it calls a
 // function of the shell, so none of them may call a function of the core that
-// takes the lock. Only the driver thread calls the last four.
+// takes the lock. Only the driver thread calls the last three.
 class RankShell {
  public:
   virtual ~RankShell() = default;
   // Sends a session message to the executor. Messages keep their order, and
   // none is lost while this process and the executor live.
   virtual void Send(const void* message, size_t bytes) = 0;
+  // As Send(), unless messages wait because the executor does not read: then
+  // returns false.
+  virtual bool SendIfRoom(const void* message, size_t bytes) = 0;
   virtual void WakeExecutor() = 0;
   // Wakes the rank's own threads, which have something to do.
   virtual void WakeThreads() = 0;
@@ -69,10 +73,17 @@ class RankShell {
   // Shows the user a line.
   virtual void Tell(const std::string& line) = 0;
 
+  // An operation that was submitted while the job's timeline was on has ended
+  // (Operation::moments).
+  virtual void Record(const Operation& operation) {
+    static_cast<void>(operation);
+  }
+  // A steady clock, in nanoseconds.
+  virtual int64_t Now() = 0;
+
   // See SubmittedOperations.
   virtual bool PatienceIsOver() = 0;
   virtual void Detach(Operation* operation) = 0;
-  virtual int64_t Now() = 0;
   virtual void Break(Status status) = 0;
 };
 
@@ -82,6 +93,12 @@ Status CheckDoubles(std::span<const std::shared_ptr<Operation>> operations);
 class RankCore : private SubmittedOperations {
  public:
   RankCore(const Board* board, uint32_t local_rank, RankShell* shell);
+
+  // From now on the executor gets checksums of this rank's results. Called
+  // before the first operation.
+  void EnableChecksums() { checksums_ = true; }
+  // Sends those that are kept. Called when the rank leaves.
+  void SendAllResults();
 
   // As Communicator::Start().
   Status Start(std::span<const std::shared_ptr<Operation>> operations);
@@ -135,6 +152,8 @@ class RankCore : private SubmittedOperations {
            recalls_answered_.load(std::memory_order_relaxed);
   }
   bool joining() const { return joining_.load(); }
+  // Operations that will be passed to RankShell::Record().
+  uint32_t unrecorded() const { return unrecorded_.load(); }
 
  private:
   // A name of this job. At most one operation is current; unnamed operations
@@ -213,6 +232,15 @@ class RankCore : private SubmittedOperations {
   void EndJoin(const Status& status);
   void FailControls(const Status& status);
 
+  // Checksums (rank_core_results.cc). The caller of NoteResult() and of
+  // SendResults() has the mutex.
+  bool RecordsResult(const Operation& operation) const {
+    return checksums_ && HasEqualResults(operation.signature.kind);
+  }
+  void NoteResult(const session::ResultRecord& record);
+  void SendDueResults();
+  void SendResults();
+
   const Board* const board_;
   const uint32_t local_rank_;
   const int rank_;
@@ -237,6 +265,9 @@ class RankCore : private SubmittedOperations {
   std::set<uint32_t> removing_;  // sets whose removal is not answered yet
   uint32_t set_requests_ = 0;    // requests made so far
 
+  bool checksums_ = false;
+  ResultLog results_;
+
   // Unanswered requests of process sets, by number.
   std::map<uint32_t, std::shared_ptr<Operation>> asked_;
 
@@ -250,9 +281,11 @@ class RankCore : private SubmittedOperations {
   std::atomic<uint32_t> expected_{0};  // answers that the executor owes
   std::atomic<uint32_t> recalls_answered_{0};
   std::atomic<bool> has_held_{false};
+  std::atomic<bool> has_results_{false};
   std::atomic<uint32_t> inputs_pending_{0};  // operations without input_ready
   std::atomic<bool> has_controls_{false};
   std::atomic<bool> joining_{false};
+  std::atomic<uint32_t> unrecorded_{0};
 };
 
 }  // namespace maypole

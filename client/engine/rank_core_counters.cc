@@ -4,15 +4,6 @@
 #include "client/engine/rank_core.h"
 
 namespace maypole {
-namespace {
-
-uint64_t BytesOf(const Operation& op) {
-  const Kind kind = op.signature.kind;
-  const bool gathers = Gathers(kind);
-  return gathers ? op.gathered_bytes : op.signature.Bytes();
-}
-
-}  // namespace
 
 // Called under the mutex. Costs two plain additions in a cache line of this
 // rank.
@@ -23,7 +14,7 @@ void RankCore::CountEnded(const Name& name, const Operation& op) const {
   if (!first && name.kind != Kind::kAlltoall) return;
   const int kind = static_cast<int>(name.kind);
   if (first) Grow(me_.counters.operations[kind], 1);
-  Grow(me_.counters.operation_bytes[kind], BytesOf(op));
+  Grow(me_.counters.operation_bytes[kind], op.result_bytes());
 }
 
 uint64_t RankCore::RanksNotJoined() const {

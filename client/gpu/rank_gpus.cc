@@ -243,7 +243,7 @@ void RankGpus::OnConnect(const session::ConnectGpu& connect) {
     }
     connected_.insert(connect.number);
     if (awaited_.erase(connect.number) > 0) {
-      communicator_->ExpectGpuMessages(-1);
+      communicator_->ExpectMessages(-1);
     }
   }
   const size_t bytes = std::min<size_t>(connect.id_bytes, sizeof(connect.id));
@@ -287,7 +287,7 @@ std::shared_ptr<RankGpuRun> RankGpus::Begin(
     runs_[{first.slot, first.generation}] = begun;
     if (!connected_.contains(communicator) &&
         awaited_.insert(communicator).second) {
-      communicator_->ExpectGpuMessages(1);
+      communicator_->ExpectMessages(1);
     }
   }
   communicator_->NoteGpuRuns(1);

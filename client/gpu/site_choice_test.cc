@@ -2,36 +2,15 @@
 
 #include <gtest/gtest.h>
 
-#include <memory>
-#include <span>
 #include <string>
+
+#include "client/testing/fake_communicator.h"
 
 namespace maypole {
 namespace {
 
 using Site = SiteChoice::Site;
 using GpuUse = Communicator::GpuUse;
-
-class FakeCommunicator : public Communicator {
- public:
-  Status Start(std::span<const std::shared_ptr<Operation>>) override {
-    return Status();
-  }
-  void InputReady(const std::shared_ptr<Operation>&) override {}
-  void InputFailed(const std::shared_ptr<Operation>&, const Status&) override {}
-  std::shared_ptr<const ProcessSet> FindSet(uint32_t) const override {
-    return nullptr;
-  }
-  void Progress(const Operation&) override {}
-  Status Await(const Operation&, int) override { return Status(); }
-  void Leave() override {}
-  bool homogeneous() const override { return true; }
-  GpuUse UseOfGpus() const override { return use; }
-  bool executors_have_nccl() const override { return nccl; }
-
-  GpuUse use = GpuUse::kUnknown;
-  bool nccl = true;
-};
 
 class SiteChoiceTest : public testing::Test {
  protected:

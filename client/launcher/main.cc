@@ -1,7 +1,10 @@
 // maypolerun: starts the ranks of a job; see usage.cc and options.h.
 #include <errno.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +19,7 @@
 #include "client/launcher/hosts/ssh.h"
 #include "client/launcher/job/job_launcher.h"
 #include "client/launcher/node/node_runner.h"
+#include "client/launcher/process/function_files.h"
 #include "client/launcher/process/guard.h"
 #include "client/launcher/process/process.h"
 #include "client/launcher/service/service.h"
@@ -47,9 +51,20 @@ std::string OwnDirectory() {
   return std::filesystem::path(OwnPath()).parent_path().string();
 }
 
-int Refuse(const Status& status, int code) {
+// Ends maypolerun before a job was started.
+int Refuse(const launcher::LauncherOptions& options, const Status& status,
+           int code) {
+  if (!options.function_directory.empty()) {
+    // If it cannot be written, the exit status still says that there is no job.
+    (void)launcher::WriteOutcome(options.function_directory,
+                                 {.cause = status.message()});
+  }
   return maypole::PrintError("maypolerun", status, code);
 }
+
+// The job must end with the Python program that waits for its results, even if
+// that is killed.
+void EndWithParent() { prctl(PR_SET_PDEATHSIG, SIGTERM); }
 
 // Finds errors that are visible on this machine before anything is started.
 Status CheckFiles(const launcher::LauncherOptions& options) {
@@ -69,13 +84,17 @@ bool AnyNodeIsHere(const launcher::LauncherOptions& options) {
 }
 
 int RunJob(const launcher::LauncherOptions& options) {
+  for (const std::string& note : options.notes) {
+    fprintf(stderr, "maypolerun: %s\n", note.c_str());
+  }
   launcher::JobLauncher::Settings settings{.options = options};
   if (AnyNodeIsHere(options)) {
     std::string program;
     Status status = launcher::FindProgram(options.command[0], &program);
     if (!status.ok()) {
       bool denied = status.code() == maypole::Code::kPermissionDenied;
-      return Refuse(Status(status.code(), "cannot run " + status.message()),
+      return Refuse(options,
+                    Status(status.code(), "cannot run " + status.message()),
                     denied ? kCannotRun : kNotFound);
     }
   }
@@ -97,13 +116,14 @@ int Run(const std::vector<std::string>& args) {
                                           .variable = getenv,
                                           .program_directory = OwnDirectory()},
                                          &options);
-  if (!status.ok()) return Refuse(status, maypole::kUsageError);
+  if (!status.ok()) return Refuse(options, status, maypole::kUsageError);
+  if (!options.function_directory.empty()) EndWithParent();
   if (options.answer) return maypole::PrintAnswer(*options.answer);
   if (options.check_build) {
     std::string missing;
     const int status = maypole::PrintAnswer(launcher::DescribeBuild(&missing));
     if (status != 0 || missing.empty()) return status;
-    return Refuse(Status(maypole::Code::kNotFound, missing), 1);
+    return Refuse(options, Status(maypole::Code::kNotFound, missing), 1);
   }
   if (options.node_of_job) return launcher::RunNodeOfJob();
   if (!options.service_directory.empty()) {
@@ -115,7 +135,7 @@ int Run(const std::vector<std::string>& args) {
   }
   status = maypole::ReadFusionThreshold(getenv, &options.fusion_threshold);
   if (status.ok()) status = CheckFiles(options);
-  if (!status.ok()) return Refuse(status, maypole::kUsageError);
+  if (!status.ok()) return Refuse(options, status, maypole::kUsageError);
   if (!options.gpu_site.empty()) {
     setenv(maypole::kGpuSiteVariable, options.gpu_site.c_str(), 1);
   }

@@ -1,15 +1,18 @@
 #include "client/session/board_communicator.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <set>
 #include <utility>
 
+#include "client/bootstrap/rank_variables.h"
 #include "client/session/stall_notice.h"
 #include "client/session/wait_policy.h"
 #include "common/board/futex.h"
@@ -25,6 +28,19 @@ using Clock = std::chrono::steady_clock;
 // A rank that still writes to an arena this long after an abort is stuck. Ranks
 // check every kMaxBackoffMs, so all waits end within a second.
 constexpr auto kPatience = std::chrono::milliseconds(700);
+
+// Returns 0 or errno's value.
+int BindThread(pthread_t thread, int processor) {
+  const auto number = static_cast<size_t>(processor);
+  cpu_set_t* const set = CPU_ALLOC(number + 1);
+  if (set == nullptr) return ENOMEM;
+  const size_t bytes = CPU_ALLOC_SIZE(number + 1);
+  CPU_ZERO_S(bytes, set);
+  CPU_SET_S(number, bytes, set);
+  const int error = pthread_setaffinity_np(thread, bytes, set);
+  CPU_FREE(set);
+  return error;
+}
 
 }  // namespace
 
@@ -47,6 +63,10 @@ Status BoardCommunicator::Join(const RankOptions& options,
     communicator->Break(s);
     return s;
   }
+  if (Status s = communicator->BindProgressThread(); !s.ok()) {
+    communicator->Break(s);
+    return s;
+  }
   *out = std::move(communicator);
   return Status();
 }
@@ -59,7 +79,14 @@ BoardCommunicator::BoardCommunicator(const RankOptions& options,
       board_(&session_->board()),
       me_(board_->rank(static_cast<uint32_t>(options.local_rank))),
       arena_(std::move(arena)),
-      core_(board_, static_cast<uint32_t>(options.local_rank), this) {
+      core_(board_, static_cast<uint32_t>(options.local_rank), this),
+      timeline_(
+          [this](const void* message, size_t bytes, Fd fd) {
+            SendInOrder(message, bytes, std::move(fd));
+            WakeThreads();  // one must look at the socket for the reply
+          },
+          [this] { return board_->AbortStatus(); }) {
+  if (session_->checksums()) core_.EnableChecksums();
   const BoardConfig& config = board_->config();
   homogeneous_ = config.local_size * config.nodes == config.size;
   const WaitPolicy waiting =
@@ -72,6 +99,29 @@ BoardCommunicator::BoardCommunicator(const RankOptions& options,
 }
 
 BoardCommunicator::~BoardCommunicator() { Leave(); }
+
+Status BoardCommunicator::BindProgressThread() {
+  const std::vector<int>& processors = options_.thread_affinity;
+  if (processors.empty()) return Status();
+  if (processors.size() < static_cast<size_t>(options_.local_size)) {
+    return Status(Code::kInvalidArgument,
+                  std::string(kThreadAffinityVariable) + " names " +
+                      std::to_string(processors.size()) +
+                      " processor(s), but " +
+                      std::to_string(options_.local_size) +
+                      " ranks run on this node: give one for each");
+  }
+  const int processor = processors[static_cast<size_t>(options_.local_rank)];
+  const int error = BindThread(progress_.native_handle(), processor);
+  if (error == 0) return Status();
+  return Status(
+      Code::kInvalidArgument,
+      std::string(kThreadAffinityVariable) + ": the thread of local rank " +
+          std::to_string(options_.local_rank) + " cannot run on processor " +
+          std::to_string(processor) + " (" + strerror(error) +
+          "): give one that this process may use "
+          "(Cpus_allowed_list in /proc/self/status)");
+}
 
 void BoardCommunicator::AbandonInChild() { session_->Abandon(); }
 
@@ -98,8 +148,8 @@ void BoardCommunicator::FindInArena(Operation& op) const {
 
 void BoardCommunicator::InputFailed(const std::shared_ptr<Operation>& operation,
                                     const Status& error) {
+  input_failed_.store(true);  // a thread that sees the end may leave at once
   core_.InputFailed(*operation, error);
-  input_failed_.store(true);
 }
 
 int BoardCommunicator::NoteGpu(std::string_view uuid) {
@@ -152,6 +202,11 @@ void BoardCommunicator::Send(const void* message, size_t bytes) {
   SendInOrder(message, bytes, Fd());
 }
 
+bool BoardCommunicator::SendIfRoom(const void* message, size_t bytes) {
+  std::lock_guard lock(send_mutex_);
+  return unsent_.empty() && TrySend(message, bytes, -1).ok();
+}
+
 // If the socket is full, the driver thread sends the message later. If it is
 // broken, the driver thread notices that.
 void BoardCommunicator::SendInOrder(const void* message, size_t bytes, Fd fd) {
@@ -188,15 +243,42 @@ Status BoardCommunicator::SendGpuMemory(
     copy = Fd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
     if (!copy.valid()) return ErrnoStatus(errno, "dup");
   }
-  gpu_messages_.fetch_add(1);
+  expected_messages_.fetch_add(1);
   SendInOrder(&request, sizeof(request), std::move(copy));
   WakeThreads();  // one must look at the socket until the reply is there
   return Status();
 }
 
-void BoardCommunicator::ExpectGpuMessages(int more) {
-  gpu_messages_.fetch_add(more);
+void BoardCommunicator::ExpectMessages(int more) {
+  expected_messages_.fetch_add(more);
   if (more > 0) WakeThreads();
+}
+
+Status BoardCommunicator::CallForState(session::StateCall call,
+                                       std::string_view name, int fd,
+                                       Fd* found) {
+  if (name.size() > kMaxStateNameBytes) {
+    return Status(Code::kInvalidArgument,
+                  "the name of a state may have up to " +
+                      std::to_string(kMaxStateNameBytes) + " bytes");
+  }
+  Fd copy;
+  if (fd >= 0) {
+    copy = Fd(fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    if (!copy.valid()) return ErrnoStatus(errno, "dup");
+  }
+  auto request = session::Make<session::StateRequest>();
+  request.call = static_cast<uint32_t>(call);
+  session::SetText(request.name, name);
+  ExpectMessages(1);  // a thread looks at the socket while this one waits
+  const Status s = state_calls_.Call(
+      request,
+      [&](const session::StateRequest& numbered) {
+        SendInOrder(&numbered, sizeof(numbered), std::move(copy));
+      },
+      found);
+  ExpectMessages(-1);
+  return s;
 }
 
 void BoardCommunicator::NoteGpuRuns(int more) { gpu_runs_.fetch_add(more); }
@@ -269,16 +351,23 @@ void BoardCommunicator::Leave() {
   }
   core_.Leave();
   stop_.store(true);
+  state_calls_.End(
+      Status(Code::kFailedPrecondition, "this rank has left the job"));
   WakeThreads();
   if (progress_.joinable()) progress_.join();
   std::lock_guard drive(drive_mutex_);
   closed_ = true;
-  // Without this rank's GPU the others' would wait for ever.
-  const uint32_t pending = core_.outstanding() +
-                           static_cast<uint32_t>(std::max(0, gpu_runs_.load()));
+  // Without this rank's GPU the others' would wait for ever. An input that
+  // failed has ended the epoch: that is no departure in good order.
+  const uint32_t pending =
+      core_.outstanding() +
+      static_cast<uint32_t>(std::max(0, gpu_runs_.load())) +
+      (input_failed_.exchange(false) ? 1 : 0);
   core_.FailAll(Status(Code::kAborted,
                        "this rank has left the job (shutdown) with the "
                        "operation pending"));
+  core_.SendAllResults();
+  SendTimelineRest();
   session_->SayGoodbye(pending, options_.elastic && returns_.load());
   session_->Close();
 }

@@ -41,6 +41,9 @@
 #include "client/session/backoff.h"
 #include "client/session/communicator.h"
 #include "client/session/rank_session.h"
+#include "client/session/state_calls.h"
+#include "client/session/rank_timeline.h"
+#include "client/session/timeline_outbox.h"
 #include "common/board/futex.h"
 
 namespace maypole {
@@ -63,6 +66,10 @@ class BoardCommunicator : public Communicator, private RankShell {
   }
   void Progress(const Operation& operation) override;
   Status Await(const Operation& operation, int timeout_ms) override;
+  Status StartTimeline(const std::string& path, bool mark_cycles) override {
+    return timeline_.Start(path, mark_cycles);
+  }
+  Status StopTimeline() override { return timeline_.Stop(); }
   void AnnounceReturn() override { returns_.store(true); }
   void Leave() override;
   bool homogeneous() const override { return homogeneous_; }
@@ -86,7 +93,9 @@ class BoardCommunicator : public Communicator, private RankShell {
       std::function<void(const session::ConnectGpu&)> handler) override;
   void OnEpochOver(std::function<void()> handler) override;
   void NoteGpuRuns(int more) override;
-  void ExpectGpuMessages(int more) override;
+  Status CallForState(session::StateCall call, std::string_view name, int fd,
+                      Fd* found) override;
+  void ExpectMessages(int more) override;
   Status EpochStatus() const override { return board_->AbortStatus(); }
   uint64_t eager_bytes() const override { return board_->config().eager_bytes; }
 
@@ -101,11 +110,13 @@ class BoardCommunicator : public Communicator, private RankShell {
 
   // RankShell
   void Send(const void* message, size_t bytes) override;
+  bool SendIfRoom(const void* message, size_t bytes) override;
   void WakeExecutor() override { session_->WakeExecutor(); }
   void WakeThreads() override;
   bool LeaveAlone(const Operation& operation) override;
   void Ended() override;
   void Tell(const std::string& line) override;
+  void Record(const Operation& operation) override;
   bool PatienceIsOver() override;
   void Detach(Operation* operation) override;
   int64_t Now() override;
@@ -120,7 +131,8 @@ class BoardCommunicator : public Communicator, private RankShell {
   // True if the driver thread has something to do.
   bool HasWork() const {
     return core_.outstanding() > 0 || core_.recalled() ||
-           core_.has_enqueued() || gpu_messages_.load() > 0 ||
+           core_.has_enqueued() || expected_messages_.load() > 0 ||
+           timeline_.waits() ||
            (gpu_runs_.load() > 0 && !epoch_over_told_.load());
   }
   // Takes the drive mutex and drives; returns whether anything moved. Also
@@ -129,7 +141,7 @@ class BoardCommunicator : public Communicator, private RankShell {
   bool DriveInTurn(Look look);
   void TellEpochOver();
   bool ReadReplies();
-  void HandOut(const std::vector<char>& message);
+  void HandOut(const std::vector<char>& message, std::vector<Fd> descriptors);
   void SendInOrder(const void* message, size_t bytes, Fd fd);
   Status TrySend(const void* message, size_t bytes, int fd);
   void ResendMessages();
@@ -143,8 +155,11 @@ class BoardCommunicator : public Communicator, private RankShell {
   void StopAttending();
   void NoteUser();
   bool IsCertainlyBlocked(const Operation& operation);
+  Status BindProgressThread();
   void ProgressLoop();
   void Park();
+  int SendTimeline();
+  void SendTimelineRest();
 
   const RankOptions options_;
   std::unique_ptr<RankSession> session_;
@@ -176,7 +191,12 @@ class BoardCommunicator : public Communicator, private RankShell {
   std::mutex send_mutex_;
   std::deque<Unsent> unsent_;  // oldest first
 
-  std::atomic<int> gpu_messages_{0};  // that are expected
+  RankTimeline timeline_;
+  TimelineOutbox timeline_outbox_;
+
+  // Replies, and other messages for the handlers, that are on their way.
+  std::atomic<int> expected_messages_{0};
+  StateCalls state_calls_;
   std::atomic<int> gpu_runs_{0};
   std::atomic<bool> epoch_over_told_{false};
   std::mutex gpu_memory_mutex_;  // held while a handler runs

@@ -20,6 +20,8 @@ using Clock = std::chrono::steady_clock;
 
 // The longest sleep while nothing is outstanding.
 constexpr int kIdleSleepMs = 1000;
+// With checksums, whose records must not wait longer.
+constexpr int kIdleSleepWithChecksumsMs = 100;
 // After this time a waiter yields, even if there seem to be cores for all.
 constexpr auto kPoliteAfter = std::chrono::microseconds(20);
 // A thread that does not sleep publishes its position once in so many steps.
@@ -27,6 +29,8 @@ constexpr uint32_t kTellEvery = 64;
 // A waiter lets another thread drive for at most this long before it checks its
 // own deadline.
 constexpr auto kTurn = std::chrono::milliseconds(50);
+// How long a rank that leaves tries to send the rest of its timeline.
+constexpr auto kTimelineRest = std::chrono::milliseconds(500);
 // See kWaitInterruptible.
 constexpr auto kLongestMoving = std::chrono::milliseconds(100);
 
@@ -96,7 +100,8 @@ bool BoardCommunicator::Drive(bool look_at_socket) {
   }
   if (++drives_ % kTellEvery == 0) core_.TellWhereItIs();
   if (core_.expects_messages() || core_.recalled() || look_at_socket ||
-      gpu_messages_.load(std::memory_order_relaxed) > 0) {
+      expected_messages_.load(std::memory_order_relaxed) > 0 ||
+      timeline_.waits()) {
     moved |= ReadReplies();
   }
   if (board_->aborted()) TellEpochOver();
@@ -124,31 +129,42 @@ bool BoardCommunicator::ReadReplies() {
   ResendMessages();
   bool moved = false;
   std::vector<char> message;
+  std::vector<Fd> descriptors;
   for (;;) {
-    const Status s = session_->NextMessage(&message);
+    const Status s = session_->NextMessage(&message, &descriptors);
     if (!s.ok()) {
       LoseExecutor(s.message());
       return moved;
     }
     if (message.empty()) return moved;
-    HandOut(message);
+    HandOut(message, std::move(descriptors));
     moved = true;
   }
 }
 
-void BoardCommunicator::HandOut(const std::vector<char>& message) {
+void BoardCommunicator::HandOut(const std::vector<char>& message,
+                                std::vector<Fd> descriptors) {
   session::GpuMemoryReply reply;
   session::ConnectGpu connect;
+  session::TimelineReply timeline;
+  if (session::Parse(message.data(), message.size(), &timeline).ok()) {
+    return timeline_.OnReply(timeline);
+  }
   if (session::Parse(message.data(), message.size(), &connect).ok()) {
     std::lock_guard lock(gpu_memory_mutex_);
     if (on_connect_gpu_ != nullptr) on_connect_gpu_(connect);
     return;
   }
+  session::StateReply state;
+  if (session::Parse(message.data(), message.size(), &state).ok()) {
+    state_calls_.OnReply(state, std::move(descriptors));
+    return;
+  }
   if (!session::Parse(message.data(), message.size(), &reply).ok()) {
     return core_.OnMessage(message);
   }
-  if (gpu_messages_.load() == 0) return;  // the executor was not asked
-  gpu_messages_.fetch_sub(1);
+  if (expected_messages_.load() == 0) return;  // the executor was not asked
+  expected_messages_.fetch_sub(1);
   std::lock_guard lock(gpu_memory_mutex_);
   if (on_gpu_memory_ != nullptr) on_gpu_memory_(reply);
 }
@@ -162,6 +178,9 @@ void BoardCommunicator::LoseExecutor(const std::string& how) {
                                       "; see the agent's log");
   }
   core_.LoseExecutor();
+  state_calls_.End(
+      Status(Code::kUnavailable, "the executor of this node (agent " +
+                                     options_.agent + ") has gone: " + how));
 }
 
 // The only place that measures the time of a wait, so that a thread that does
@@ -328,6 +347,37 @@ void BoardCommunicator::ProgressLoop() {
   }
 }
 
+// The hot path: called when an operation ends, under the core's lock.
+void BoardCommunicator::Record(const Operation& op) {
+  timeline_outbox_.Add(board_->header().timeline.load(),
+                       RecordOf(op, options_.rank));
+}
+
+// Returns after how many milliseconds the progress thread should call it again.
+int BoardCommunicator::SendTimeline() {
+  return timeline_outbox_.Step(board_->header().timeline.load(),
+                               core_.unrecorded(), Now() / 1000000,
+                               [this](const void* message, size_t bytes) {
+                                 std::lock_guard lock(send_mutex_);
+                                 return session_->Send(message, bytes);
+                               });
+}
+
+// This rank leaves: no operation is pending any more, and the progress thread
+// has ended.
+void BoardCommunicator::SendTimelineRest() {
+  const auto deadline = Clock::now() + kTimelineRest;
+  const auto send = [this](const void* message, size_t bytes) {
+    return session_->Send(message, bytes);
+  };
+  while (timeline_outbox_.Step(board_->header().timeline.load(), 0,
+                               Now() / 1000000, send,
+                               /*leaving=*/true) != TimelineOutbox::kNever &&
+         Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 // Threads in Await() drive themselves, and set the sleeping flag when they
 // stop.
 void BoardCommunicator::Park() {
@@ -341,7 +391,10 @@ void BoardCommunicator::Park() {
     core_.TellWhereItIs();
     if (Drive(false)) return;
   }
-  const int timeout_ms = HasWork() ? kMaxBackoffMs : kIdleSleepMs;
+  const int idle_ms =
+      session_->checksums() ? kIdleSleepWithChecksumsMs : kIdleSleepMs;
+  const int timeout_ms =
+      std::min(HasWork() ? kMaxBackoffMs : idle_ms, SendTimeline());
   if (FutexWait(me_.wake, seen, timeout_ms) != FutexResult::kTimeout) return;
   if (waiters_.load() > 0) return;
   // Even if nothing is outstanding, the executor may have sent a line for the

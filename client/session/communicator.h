@@ -9,11 +9,13 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "client/engine/operation.h"
 #include "client/memory/arena.h"
 #include "common/status.h"
+#include "common/system/fd.h"
 #include "common/wire/session_messages.h"
 
 namespace maypole {
@@ -57,8 +59,8 @@ class Communicator {
     return -1;
   }
 
-  // Whether each rank of this node uses a GPU of its own; kUnknown while none is
-  // shared, but not all ranks have called NoteGpu().
+  // Whether each rank of this node uses a GPU of its own; kUnknown while none
+  // is shared, but not all ranks have called NoteGpu().
   enum class GpuUse { kUnknown, kOwn, kShared };
   virtual GpuUse UseOfGpus() const { return GpuUse::kUnknown; }
   // The executors of the job can connect GPUs.
@@ -105,7 +107,18 @@ class Communicator {
   // there are any, its end is noticed soon, even if no thread waits.
   virtual void NoteGpuRuns(int more) { static_cast<void>(more); }
   // So many more (fewer) messages for the handlers above are on their way.
-  virtual void ExpectGpuMessages(int more) { static_cast<void>(more); }
+  virtual void ExpectMessages(int more) { static_cast<void>(more); }
+  // Asks the executor to keep, find or drop a state (StateRequest), and waits
+  // for its answer. `fd`: the state to keep, or -1. *found (may be null): the
+  // one that was found. kUnimplemented: there is no executor.
+  virtual Status CallForState(session::StateCall call, std::string_view name,
+                              int fd, Fd* found) {
+    static_cast<void>(call);
+    static_cast<void>(name);
+    static_cast<void>(fd);
+    static_cast<void>(found);
+    return Status(Code::kUnimplemented, "this job has no executor");
+  }
   // Why the epoch is over; kOk while it is not.
   virtual Status EpochStatus() const { return Status(); }
   // Wakes the rank's threads: an operation can go on (StagedTensor).
@@ -117,6 +130,14 @@ class Communicator {
   // In an elastic job: Leave() will say that this process joins the next epoch,
   // so that the others wait for it.
   virtual void AnnounceReturn() {}
+  // Starts the job's timeline, which one rank's executor writes to a file:
+  // this rank's to `path`, if no timeline was on. See maypole_start_timeline()
+  // in client/maypole.h.
+  virtual Status StartTimeline(const std::string& path, bool mark_cycles) = 0;
+  // Stops the timeline that this rank has started, if it is on, and waits until
+  // its file is complete.
+  virtual Status StopTimeline() = 0;
+
   // Leaves the job. Pending operations end with an error; Start() fails from
   // now on.
   virtual void Leave() = 0;

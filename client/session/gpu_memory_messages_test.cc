@@ -131,6 +131,10 @@ TEST(LocalCommunicatorTest, HasNoExecutor) {
       communicator.SendGpuMemory(session::Make<session::GpuMemoryRequest>(), -1)
           .code(),
       Code::kUnimplemented);
+  EXPECT_EQ(
+      communicator.CallForState(session::StateCall::kFind, "state", -1, nullptr)
+          .code(),
+      Code::kUnimplemented);
 }
 
 }  // namespace

@@ -88,6 +88,7 @@ Status LocalCommunicator::Start(
                     std::to_string(op->removes)
               : op->Title() + ": its ranks are all ranks, process set 0");
     } else if (op->control == Control::kNone) {
+      if (timeline_.on()) Begin(op.get());
       if (!op->input_ready) {
         std::lock_guard lock(mutex_);
         pending_.push_back(op);
@@ -95,9 +96,26 @@ Status LocalCommunicator::Start(
       }
       op->status = RunAlone(*op);
     }
-    op->done.store(true, std::memory_order_release);
+    Done(op.get());
   }
   return Status();
+}
+
+void LocalCommunicator::Begin(Operation* op) {
+  op->moments.submitted = LocalTimeline::Now();
+  op->moments.arrived = op->input_ready ? op->moments.submitted : 0;
+  std::lock_guard lock(mutex_);
+  op->moments.number = ++recorded_;
+}
+
+void LocalCommunicator::Done(Operation* op) {
+  if (op->recorded()) {
+    op->moments.ended = LocalTimeline::Now();
+    if (op->moments.arrived == 0) op->moments.arrived = op->moments.ended;
+    op->moments.begun = op->moments.arrived;
+    timeline_.Record(*op);
+  }
+  op->done.store(true, std::memory_order_release);
 }
 
 Status LocalCommunicator::Await(const Operation& op, int timeout_ms) {
@@ -131,10 +149,12 @@ void LocalCommunicator::End(const std::shared_ptr<Operation>& op,
   std::lock_guard lock(mutex_);
   if (std::erase(pending_, op) == 0) return;  // ended by Leave()
   op->status = std::move(status);
-  op->done.store(true, std::memory_order_release);
+  Done(op.get());
 }
 
 void LocalCommunicator::Leave() {
+  // A file that could not be written is no reason not to leave.
+  (void)timeline_.Stop();
   std::lock_guard lock(mutex_);
   for (const std::shared_ptr<Operation>& op : std::exchange(pending_, {})) {
     op->status = op->Explain(

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "client/session/communicator.h"
+#include "client/session/local_timeline.h"
 
 namespace maypole {
 
@@ -26,13 +27,21 @@ class LocalCommunicator : public Communicator {
   void Progress(const Operation&) override {}
   // There is nothing to wait for but an input that is written late.
   Status Await(const Operation& operation, int timeout_ms) override;
+  Status StartTimeline(const std::string& path, bool /*mark*/) override {
+    return timeline_.Start(path);
+  }
+  Status StopTimeline() override { return timeline_.Stop(); }
   void Leave() override;
   bool homogeneous() const override { return true; }
 
  private:
   void End(const std::shared_ptr<Operation>& operation, Status status);
+  void Begin(Operation* operation);
+  void Done(Operation* operation);
 
   const std::shared_ptr<const ProcessSet> set_;
+  LocalTimeline timeline_;
+  uint32_t recorded_ = 0;  // guarded by mutex_
   std::mutex mutex_;
   std::vector<std::shared_ptr<Operation>> pending_;  // without their inputs
 };

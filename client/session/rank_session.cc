@@ -114,6 +114,7 @@ session::Hello MakeHello(const RankOptions& o) {
   m.last_epoch = o.last_epoch;
   m.min_size = o.min_size;
   m.max_size = o.max_size;
+  m.checksums = static_cast<uint32_t>(o.checksums);
   session::SetText(m.job, o.job);
   session::SetText(m.token, o.token);
   char host[kMaxHostBytes + 1] = {};
@@ -219,6 +220,7 @@ Status RankSession::AwaitWelcome(const RankOptions& options, int timeout_ms) {
   s = Board::Attach(std::move(r.fds[0]), &board_);
   if (!s.ok()) return s;
   local_rank_ = welcome.local_rank;
+  checksums_ = welcome.checksums != 0;
   if (options.elastic && local_rank_ >= board_->config().local_size) {
     return Status(Code::kInternal, "the executor sent an invalid local rank");
   }
@@ -250,8 +252,14 @@ void RankSession::SayGoodbye(uint32_t pending, bool returns) {
   auto m = session::Make<session::Goodbye>();
   m.pending = pending;
   m.returns = returns ? 1 : 0;
-  // If the executor has gone, nobody needs the goodbye.
-  (void)SendMessage(socket_.get(), &m, sizeof(m));
+  // If the executor has gone, nobody needs the goodbye. If the socket is full,
+  // the executor reads it soon.
+  const auto deadline = Clock::now() + std::chrono::seconds(1);
+  while (SendMessage(socket_.get(), &m, sizeof(m)).code() ==
+             Code::kResourceExhausted &&
+         Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 void RankSession::WakeExecutor() {
@@ -260,7 +268,8 @@ void RankSession::WakeExecutor() {
   (void)!write(executor_wake_.get(), &one, sizeof(one));
 }
 
-Status RankSession::NextMessage(std::vector<char>* message) {
+Status RankSession::NextMessage(std::vector<char>* message,
+                                std::vector<Fd>* descriptors) {
   message->clear();
   Received r;
   Status s = ReceiveMessage(socket_.get(), session::kMaxMessageBytes, 0, &r);
@@ -272,7 +281,9 @@ Status RankSession::NextMessage(std::vector<char>* message) {
     return Status(Code::kUnavailable, "the executor has closed the connection");
   }
   s = session::CheckHeader(r.data.data(), r.data.size(), "executor");
-  if (s.ok()) *message = std::move(r.data);
+  if (!s.ok()) return s;
+  *message = std::move(r.data);
+  *descriptors = std::move(r.fds);
   return s;
 }
 

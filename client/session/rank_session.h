@@ -31,6 +31,8 @@ class RankSession {
   static void AbandonJoinInChild();
 
   const Board& board() const { return *board_; }
+  // Results are compared by their checksums.
+  bool checksums() const { return checksums_; }
 
   // Sends a session message, with a descriptor if fd is not -1.
   // kResourceExhausted: the socket is full; try again later.
@@ -44,9 +46,10 @@ class RankSession {
   // Closes the socket; the board stays mapped.
   void Close() { socket_.Reset(); }
 
-  // Reads the executor's next message and checks its header. *message is empty
-  // if there is none. kUnavailable: the executor has gone.
-  Status NextMessage(std::vector<char>* message);
+  // Reads the executor's next message, with the descriptors that came with it,
+  // and checks its header. *message is empty if there is none. kUnavailable:
+  // the executor has gone.
+  Status NextMessage(std::vector<char>* message, std::vector<Fd>* descriptors);
 
   // For a forked child: closes and unmaps everything without a goodbye.
   void Abandon();
@@ -58,6 +61,7 @@ class RankSession {
   Fd executor_wake_;
   std::unique_ptr<Board> board_;
   uint32_t local_rank_ = 0;
+  bool checksums_ = false;
   std::string agent_;
   std::string token_;
 };

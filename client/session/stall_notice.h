@@ -68,6 +68,9 @@ class StallNotice {
 // has stopped, the line is lost.
 void TellUser(const std::string& line);
 
+// Whether TellUser() writes; true at the start. For the whole process.
+void ShowNotices(bool show);
+
 }  // namespace maypole
 
 #endif  // MAYPOLE_CLIENT_SESSION_STALL_NOTICE_H_

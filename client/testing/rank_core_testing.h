@@ -28,18 +28,28 @@ class Shell : public RankShell {
     const char* p = static_cast<const char*>(message);
     sent.emplace_back(p, p + bytes);
   }
+  bool SendIfRoom(const void* message, size_t bytes) override {
+    if (no_room) return false;
+    Send(message, bytes);
+    return true;
+  }
   void WakeExecutor() override { ++executor_wakes; }
   void WakeThreads() override {}
   bool LeaveAlone(const Operation&) override { return false; }
   void Ended() override { ++ended; }
   void Tell(const std::string& line) override { told.push_back(line); }
+  void Record(const Operation& op) override {
+    recorded.emplace_back(op.name, op.moments);
+  }
   bool PatienceIsOver() override { return false; }
   void Detach(Operation*) override {}
   int64_t Now() override { return now += 1000; }
   void Break(Status status) override { broken = std::move(status); }
 
   std::deque<std::vector<char>> sent;
+  bool no_room = false;
   std::vector<std::string> told;
+  std::vector<std::pair<std::string, Moments>> recorded;
   int executor_wakes = 0;
   int ended = 0;
   int64_t now = 0;

@@ -58,6 +58,8 @@ class SharingCommunicator : public Communicator {
   }
   void Progress(const Operation&) override {}
   Status Await(const Operation&, int) override { return Status(); }
+  Status StartTimeline(const std::string&, bool) override { return Status(); }
+  Status StopTimeline() override { return Status(); }
   void Leave() override {}
   bool homogeneous() const override { return true; }
   Status SendGpuMemory(const session::GpuMemoryRequest& request,

@@ -15,7 +15,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -23,6 +22,7 @@
 #include <vector>
 
 #include "client/gpu/staging.h"
+#include "client/testing/fake_communicator.h"
 #include "common/gpu/nccl/nccl.h"
 #include "tests/gpu/fake/fake_testing.h"
 
@@ -41,20 +41,9 @@ inline constexpr char kLibrary[] = "tests/gpu/fake_nccl/libnccl.so.2";
 inline constexpr size_t kElements = 20'000;
 inline constexpr uint32_t kCommunicator = 33;
 
-class FakeCommunicator : public Communicator {
+// Answers requests at once, and keeps what the test sends for.
+class AnsweringCommunicator : public FakeCommunicator {
  public:
-  Status Start(std::span<const std::shared_ptr<Operation>>) override {
-    return Status();
-  }
-  void InputReady(const std::shared_ptr<Operation>&) override {}
-  void InputFailed(const std::shared_ptr<Operation>&, const Status&) override {}
-  std::shared_ptr<const ProcessSet> FindSet(uint32_t) const override {
-    return nullptr;
-  }
-  void Progress(const Operation&) override {}
-  Status Await(const Operation&, int) override { return Status(); }
-  void Leave() override {}
-  bool homogeneous() const override { return true; }
   Status SendGpuMemory(const session::GpuMemoryRequest& request, int) override {
     auto reply = session::Make<session::GpuMemoryReply>();
     reply.number = request.number;
@@ -85,7 +74,7 @@ class FakeCommunicator : public Communicator {
     std::lock_guard lock(mutex_);
     on_over_ = std::move(handler);
   }
-  void ExpectGpuMessages(int more) override { expected += more; }
+  void ExpectMessages(int more) override { expected += more; }
   void NoteGpuRuns(int more) override { runs += more; }
   Status EpochStatus() const override {
     std::lock_guard lock(mutex_);
@@ -102,15 +91,11 @@ class FakeCommunicator : public Communicator {
     on_over_();
   }
 
-  GpuUse UseOfGpus() const override { return use; }
-  bool executors_have_nccl() const override { return nccl; }
   bool MayRunOnGpus(const ProcessSet&, Kind, DType,
                     std::string_view) const override {
     return true;
   }
 
-  GpuUse use = GpuUse::kUnknown;
-  bool nccl = true;
   bool refuses = false;
   std::vector<session::GpuMemoryRequest> requests;
   std::atomic<int> expected{0};
@@ -126,7 +111,7 @@ class FakeCommunicator : public Communicator {
 
 struct Rank {
   const Gpu* gpu = nullptr;
-  FakeCommunicator communicator;
+  AnsweringCommunicator communicator;
   std::shared_ptr<Staging> staging;
   CUstream stream = nullptr;
   std::vector<CUdeviceptr> tensors;

@@ -143,6 +143,9 @@ struct alignas(64) BoardHeader {
   // Runs on GPUs that have begun and not ended. Incremented by the executor
   // before it checks for an abort, so an idle GPU stays idle after one.
   std::atomic<uint32_t> gpu_runs;
+  // The job's timeline: its number * 2, + 1 while it is on. A rank records the
+  // operations that it submits while this is odd. Written by the executor.
+  std::atomic<uint32_t> timeline;
   alignas(64) std::atomic<uint32_t> executor_sleeping;
   // The futex word on which the executor's network thread sleeps.
   alignas(64) std::atomic<uint32_t> network_wake;
@@ -527,6 +530,8 @@ class Board {
   // Called by the executor after it has sent a SlotRecall: makes one of the
   // rank's threads read it, even if the rank sleeps or has nothing to do.
   void TellOfRecall(uint32_t local) const;
+  // Sets header().timeline, and wakes all ranks' threads for it.
+  void SetTimeline(uint32_t word) const;
   // Call after publishing; costs a fence and one load if the rank is awake.
   void WakeRank(uint32_t local) const;
   void WakeRanks() const { WakeRanks(UINT64_MAX); }

@@ -230,6 +230,16 @@ void Board::TellOfRecall(uint32_t local) const {
   FutexWakeAll(r.wake);
 }
 
+// Not WakeRank(): a rank without operations has no sleeping flag.
+void Board::SetTimeline(uint32_t word) const {
+  header().timeline.store(word, std::memory_order_seq_cst);
+  for (uint32_t i = 0; i < config_.local_size; ++i) {
+    RankBlock& r = rank(i);
+    r.wake.fetch_add(1, std::memory_order_seq_cst);
+    FutexWakeAll(r.wake);
+  }
+}
+
 void Board::WakeRanks(uint64_t members) const {
   for (uint32_t i = 0; i < config_.local_size; ++i) {
     if ((members >> i & 1) != 0) WakeRank(i);

@@ -135,6 +135,17 @@ void CommandLine::AddWord(const std::string& command, OptionValue value,
       ->option_text(required ? name : "[" + name + "]");
 }
 
+Status CommandLine::Set(const std::string& option, const std::string& text,
+                        const std::string& where) {
+  for (const OptionEntry& entry : table_.options) {
+    const auto& names = entry.names;
+    if (std::find(names.begin(), names.end(), option) != names.end()) {
+      return entry.value.Read(where, text);
+    }
+  }
+  return Invalid(where + ": " + program_.name + " has no option " + option);
+}
+
 Status CommandLine::CheckCommand(const std::vector<std::string>& words) const {
   const std::vector<std::string>& commands = table_.commands;
   if (commands.empty()) return Status();

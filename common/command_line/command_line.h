@@ -73,6 +73,12 @@ class CommandLine {
   // Adds an argument after the command. A command has at most one.
   void AddWord(const std::string& command, OptionValue value, bool required);
 
+  // Stores the value of an option that stands in another place than the command
+  // line, which Parse(), called afterwards, prefers. text: empty for a switch.
+  // Errors start with `where`.
+  Status Set(const std::string& option, const std::string& text,
+             const std::string& where);
+
   // Call it once. args: the arguments without the program's name. *answer: the
   // text that --help, --version or --completion asks for, if one was given. The
   // program then prints it and exits; other options may not have been stored.

@@ -6,6 +6,9 @@
 
 namespace maypole {
 
+// How log lines begin, as spdlog's pattern, unless --log_hide_time is given.
+inline constexpr char kLogTime[] = "time=%Y-%m-%dT%H:%M:%S.%e%z ";
+
 // Disables core files, because the memory contains a secret or a key.
 void LeaveNoCore();
 

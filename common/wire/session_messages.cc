@@ -1,5 +1,7 @@
 #include "common/wire/session_messages.h"
 
+#include <cstddef>
+
 namespace maypole::session {
 namespace {
 
@@ -21,6 +23,12 @@ bool StringsEnd(const SlotReturn&) { return true; }
 bool StringsEnd(const GpuMemoryRequest&) { return true; }
 bool StringsEnd(const GpuMemoryReply& m) { return Ends(m.text); }
 bool StringsEnd(const ConnectGpu&) { return true; }
+bool StringsEnd(const ResultRecords&) { return true; }
+bool StringsEnd(const StateRequest& m) { return Ends(m.name); }
+bool StringsEnd(const StateReply& m) { return Ends(m.text); }
+bool StringsEnd(const TimelineRequest& m) { return Ends(m.path); }
+bool StringsEnd(const TimelineReply& m) { return Ends(m.path) && Ends(m.text); }
+bool StringsEnd(const TimelineFile&) { return true; }
 
 }  // namespace
 
@@ -78,6 +86,27 @@ Status Parse(const void* data, size_t bytes, T* out) {
   return Status();
 }
 
+// Its length is what it says.
+template <>
+Status Parse(const void* data, size_t bytes, TimelineRecords* out) {
+  constexpr size_t kLeast = offsetof(TimelineRecords, data);
+  *out = TimelineRecords();
+  if (bytes >= kLeast && bytes <= sizeof(*out) &&
+      TypeOf(data) == TimelineRecords::kType) {
+    std::memcpy(out, data, bytes);
+    if (out->bytes == bytes - kLeast && out->bytes % 8 == 0) return Status();
+  }
+  return Status(Code::kInvalidArgument,
+                "a message of timeline records has " + std::to_string(bytes) +
+                    " bytes, which is not what it says");
+}
+
+size_t Trim(TimelineRecords* m) {
+  m->header.size =
+      static_cast<uint32_t>(offsetof(TimelineRecords, data) + m->bytes);
+  return m->header.size;
+}
+
 template Status Parse(const void*, size_t, Hello*);
 template Status Parse(const void*, size_t, Refused*);
 template Status Parse(const void*, size_t, Welcome*);
@@ -93,6 +122,12 @@ template Status Parse(const void*, size_t, SlotRecall*);
 template Status Parse(const void*, size_t, SlotReturn*);
 template Status Parse(const void*, size_t, GpuMemoryRequest*);
 template Status Parse(const void*, size_t, GpuMemoryReply*);
+template Status Parse(const void*, size_t, TimelineRequest*);
+template Status Parse(const void*, size_t, TimelineReply*);
+template Status Parse(const void*, size_t, TimelineFile*);
 template Status Parse(const void*, size_t, ConnectGpu*);
+template Status Parse(const void*, size_t, ResultRecords*);
+template Status Parse(const void*, size_t, StateRequest*);
+template Status Parse(const void*, size_t, StateReply*);
 
 }  // namespace maypole::session

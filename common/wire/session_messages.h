@@ -20,7 +20,13 @@
 //     |-- GpuMemoryRequest (+ the memory's descriptor) ------------->|
 //     |<-- GpuMemoryReply -------------------------------------------|
 //     |<-- ConnectGpu ------ (ranks that call NCCL themselves) ------|
+//     |-- StateRequest (+ a descriptor to keep) ------------------->|
+//     |<-- StateReply (+ the descriptor that is kept) --------------|
+//     |-- TimelineRequest, TimelineFile (+ its descriptor) --------->|
+//     |<-- TimelineReply --------------------------------------------|
+//     |-- TimelineRecords ------------------------------------------>|
 //     |<-- Notice (a line for the user) -----------------------------|
+//     |-- ResultRecords (if checksums are on) --------------------->|
 //     |-- Goodbye -------------------------------------------------->|
 //
 // After Welcome everything else goes through the board. If the connection
@@ -69,6 +75,13 @@ enum class Type : uint32_t {
   kGpuMemoryRequest = 14,
   kGpuMemoryReply = 15,
   kConnectGpu = 16,
+  kResultRecords = 17,
+  kStateRequest = 18,
+  kStateReply = 19,
+  kTimelineRequest = 20,
+  kTimelineReply = 21,
+  kTimelineFile = 22,
+  kTimelineRecords = 23,
 };
 
 struct Header {
@@ -104,6 +117,8 @@ struct Hello {
   int64_t stall_shutdown_ms = -1;
   // How many milliseconds the rank waits for the start; -1 if not set.
   int64_t start_timeout_ms = -1;
+  uint32_t checksums = 0;  // ChecksumMode that the rank wants
+  uint32_t reserved = 0;
   char job[kMaxJobBytes + 1] = {};
   char token[kMaxTokenBytes + 1] = {};
   char host[kMaxHostBytes + 1] = {};
@@ -123,7 +138,7 @@ struct Welcome {
   Header header;
   uint64_t epoch = 0;
   uint32_t local_rank = 0;
-  uint32_t reserved = 0;
+  uint32_t checksums = 0;  // ChecksumMode of the job
 };
 
 struct SlotRequest {
@@ -272,6 +287,102 @@ struct ConnectGpu {
   char id[kMaxCommunicatorIdBytes] = {};  // NCCL's unique id
 };
 
+// A rank's copy of a result.
+struct ResultRecord {
+  // For `bytes`: the rank has no copy in host memory. (The operation has
+  // failed, the rank stands aside, or the result lies on a GPU.)
+  static constexpr uint64_t kNoResult = UINT64_MAX;
+
+  uint32_t slot = 0;
+  uint32_t generation = 0;
+  uint64_t bytes = 0;
+  uint32_t checksum = 0;  // see common/checksum/checksum.h
+  uint32_t reserved = 0;
+};
+
+// The rank's copies of results that should be equal on all ranks, in the order
+// in which the operations ended.
+struct ResultRecords {
+  static constexpr Type kType = Type::kResultRecords;
+  Header header;
+  uint32_t count = 0;
+  uint32_t dropped = 0;  // records since the last message that are lost
+  ResultRecord records[kMaxResultRecords] = {};
+};
+
+enum class StateCall : uint32_t {
+  // Keeps the descriptor that comes with the request: a memfd that can neither
+  // shrink nor grow. It replaces the one of this name, if there is one.
+  kKeep = 1,
+  kFind = 2,  // the reply carries the descriptor, or its code is kNotFound
+  kDrop = 3,  // not an error if there is none of this name
+};
+
+// Memory that the executor holds for the job, so that it survives the ranks.
+// Executors do not look into it.
+struct StateRequest {
+  static constexpr Type kType = Type::kStateRequest;
+  Header header;
+  uint32_t number = 0;  // chosen by the client, returned in the reply
+  uint32_t call = 0;    // StateCall
+  char name[kMaxStateNameBytes + 1] = {};
+};
+
+struct StateReply {
+  static constexpr Type kType = Type::kStateReply;
+  Header header;
+  uint32_t number = 0;
+  uint32_t code = 0;  // Code; if not kOk, `text` says why
+  char text[kMaxErrorBytes + 1] = {};
+};
+
+// The rank wants the job's timeline to start, or the one with this number to
+// stop (docs/timeline.md). Answered when it is on, or its file is complete.
+struct TimelineRequest {
+  static constexpr Type kType = Type::kTimelineRequest;
+  Header header;
+  uint32_t stop = 0;
+  uint32_t mark_cycles = 0;
+  uint32_t number = 0;  // stop: of the timeline
+  uint32_t reserved = 0;
+  char path[kMaxShownPathBytes + 1] = {};  // start: shown to other ranks
+};
+
+// Start: timeline `number` is on. If `writer` is 1, the rank must open the file
+// and send it as TimelineFile; otherwise rank `rank` of the job writes it.
+struct TimelineReply {
+  static constexpr Type kType = Type::kTimelineReply;
+  Header header;
+  uint32_t stop = 0;  // as in the request
+  uint32_t number = 0;
+  uint32_t writer = 0;
+  uint32_t rank = 0;
+  uint32_t code = 0;  // Code; if not kOk, `text` says why
+  uint32_t reserved = 0;
+  char path[kMaxShownPathBytes + 1] = {};
+  char text[kMaxErrorBytes + 1] = {};
+};
+
+// Carries the file's descriptor, which the executor writes to.
+struct TimelineFile {
+  static constexpr Type kType = Type::kTimelineFile;
+  Header header;
+  uint32_t number = 0;  // of the timeline
+  uint32_t reserved = 0;
+};
+
+// What the rank has recorded (common/timeline/record.h). Only `bytes` of `data`
+// are sent.
+struct TimelineRecords {
+  static constexpr Type kType = Type::kTimelineRecords;
+  Header header;
+  uint32_t number = 0;   // of the timeline
+  uint32_t last = 0;     // 1: the timeline is off, and nothing follows
+  uint32_t dropped = 0;  // records lost since the last message
+  uint32_t bytes = 0;    // a multiple of 8
+  uint8_t data[2016] = {};
+};
+
 struct Goodbye {
   static constexpr Type kType = Type::kGoodbye;
   Header header;
@@ -318,6 +429,12 @@ Type TypeOf(const void* data);
 // that all its strings are terminated.
 template <typename T>
 Status Parse(const void* data, size_t bytes, T* out);
+
+template <>
+Status Parse(const void* data, size_t bytes, TimelineRecords* out);
+
+// Sets the header for the bytes that are sent, and returns their number.
+size_t Trim(TimelineRecords* message);
 
 }  // namespace maypole::session
 

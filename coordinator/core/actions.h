@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/checksum/checksum_mode.h"
 #include "common/types.h"
 #include "coordinator/core/limits.h"
 #include "proto/coordinator.pb.h"
@@ -43,6 +44,8 @@ struct Config {
   // stall_shutdown; 0: never. For jobs whose ranks set neither.
   Time stall_check = std::chrono::seconds(5);
   Time stall_shutdown{};
+  // Whether results are compared: as the ranks want.
+  ChecksumMode checksums = ChecksumMode::kOff;
   size_t operations = kMaxOperations;  // names per job, up to kMaxOperations
 };
 
@@ -88,9 +91,17 @@ enum class ErrorKind {
   kBadMessage,
   kStalled,
   kDeadlock,
+  kResultsDiffer,
 };
 struct ErrorCounted {
   ErrorKind kind;
+};
+// Operations whose results were compared by their checksums, or could not be
+// because records are lost.
+struct ResultsCompared {
+  uint64_t equal = 0;
+  uint64_t different = 0;
+  uint64_t unchecked = 0;
 };
 struct Reconnected {};
 // Other nodes have waited for this node for `time`, in addition to what was
@@ -103,7 +114,7 @@ struct StragglerNode {
 
 using Action =
     std::variant<Send, Close, Log, OperationIssued, RunIssued, BucketRan,
-                 ErrorCounted, Reconnected, StragglerNode>;
+                 ErrorCounted, ResultsCompared, Reconnected, StragglerNode>;
 using Actions = std::vector<Action>;
 
 // What a job asks for: messages go to sessions (which number and keep them),

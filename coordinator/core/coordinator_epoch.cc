@@ -30,6 +30,9 @@ CoordinatorEpoch::CoordinatorEpoch(uint64_t number, uint32_t size,
       stragglers_(&members_, &sets_, &table_, &joins_, stall_check_,
                   stall_shutdown_),
       deadlock_(&members_, &sets_, &table_, &joins_),
+      checksums_(config.checksums),
+      results_(&members_, &sets_),
+      timeline_(number, members_.size()),
       sent_(members_.size(), 0),
       node_runs_(members_.size(), 0) {}
 
@@ -41,6 +44,7 @@ void CoordinatorEpoch::Start(JobOutput* out) {
   start->set_stall_check_ms(
       std::chrono::duration_cast<std::chrono::milliseconds>(stall_check_)
           .count());
+  start->set_checksums(static_cast<uint32_t>(checksums_));
   for (const NodeMember& m : members_) {
     proto::NodeInfo* node = start->add_nodes();
     node->set_node(m.node);
@@ -59,9 +63,26 @@ void CoordinatorEpoch::Start(JobOutput* out) {
 absl::Status CoordinatorEpoch::Handle(Time now, size_t node,
                                       const proto::ExecutorMessage& message,
                                       JobOutput* out) {
+  if (TimelineRelay::Handles(message)) {
+    return OnTimeline(now, node, message, out);
+  }
   absl::Status status = Dispatch(now, node, message, out);
   stragglers_.Watch(now);
   CheckForDeadlock(now, out);
+  return status;
+}
+
+// Not through ToNode(), which counts the messages that a node must handle
+// before it can be sure of a deadlock.
+absl::Status CoordinatorEpoch::OnTimeline(Time now, size_t node,
+                                          const proto::ExecutorMessage& message,
+                                          JobOutput* out) {
+  TimelineRelay::Messages messages;
+  absl::Status status = timeline_.Handle(now, node, message, &messages);
+  for (auto& [to, m] : messages) {
+    if (!connected_[to]) continue;
+    out->messages.emplace_back(members_[to].session, std::move(m));
+  }
   return status;
 }
 
@@ -83,6 +104,8 @@ absl::Status CoordinatorEpoch::Dispatch(Time now, size_t node,
       return OnJoinState(now, node, message.join_state(), out);
     case proto::ExecutorMessage::kRetireNames:
       return OnRetireNames(now, node, message.retire_names(), out);
+    case proto::ExecutorMessage::kResults:
+      return OnResults(node, message.results(), out);
     case proto::ExecutorMessage::kBlocked:
       return deadlock_.Take(node, message.blocked());
     case proto::ExecutorMessage::kLate: {
@@ -351,6 +374,7 @@ void CoordinatorEpoch::End(const std::string& message, JobOutput* out) {
   m.mutable_epoch_end()->set_message(Cut(message, kMaxErrorBytes));
   ToAll(m, out);
   TellStragglerTime(out);
+  FinishResults(out);
 }
 
 std::optional<size_t> CoordinatorEpoch::IndexOf(SessionId session) const {

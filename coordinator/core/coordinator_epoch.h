@@ -37,6 +37,8 @@
 #include "coordinator/core/ordering/buckets.h"
 #include "coordinator/core/ordering/communicators.h"
 #include "coordinator/core/ordering/presence.h"
+#include "coordinator/core/results/result_comparison.h"
+#include "coordinator/core/timeline.h"
 #include "proto/admin.pb.h"
 #include "proto/coordinator.pb.h"
 
@@ -99,6 +101,9 @@ class CoordinatorEpoch {
  private:
   absl::Status Dispatch(Time now, size_t node,
                         const proto::ExecutorMessage& message, JobOutput* out);
+  absl::Status OnTimeline(Time now, size_t node,
+                          const proto::ExecutorMessage& message,
+                          JobOutput* out);
   absl::Status OnEndpoint(size_t node, const proto::Endpoint& message,
                           JobOutput* out);
   void SendEndpoints(JobOutput* out);
@@ -114,6 +119,12 @@ class CoordinatorEpoch {
   void TellCommunicators(JobOutput* out);
   absl::Status OnSetRequest(Time now, size_t node,
                             const proto::SetRequest& message, JobOutput* out);
+  absl::Status OnResults(size_t node, const proto::Results& message,
+                         JobOutput* out);
+  // The epoch is over: decides about the results that are known.
+  void FinishResults(JobOutput* out);
+  void TellDifferences(const std::vector<ResultDifference>& found,
+                       JobOutput* out);
   absl::Status OnJoinState(Time now, size_t node,
                            const proto::JoinState& message, JobOutput* out);
   void SendReplies(ProcessSets::Replies replies, JobOutput* out);
@@ -181,6 +192,10 @@ class CoordinatorEpoch {
   Stragglers stragglers_;
   std::vector<uint32_t> told_;  // Report::waiting of the last notice
   Deadlock deadlock_;
+  const ChecksumMode checksums_;
+  ResultComparison results_;
+  uint64_t differences_told_ = 0;
+  TimelineRelay timeline_;
   std::string verdict_;
   std::vector<uint32_t> left_;       // ranks, in the order of leaving
   std::vector<uint64_t> sent_;       // by member: messages of the epoch

@@ -114,7 +114,9 @@ void CoordinatorEpoch::OnRankLeft(uint32_t rank, JobOutput* out) {
   joins_.OnRankLeft(who, &joins);
   SendReplies(std::move(joins), out);
   deadlock_.Wake();
-  if (AllLeft()) TellStragglerTime(out);
+  if (!AllLeft()) return;
+  TellStragglerTime(out);
+  FinishResults(out);
 }
 
 void CoordinatorEpoch::TellStragglerTime(JobOutput* out) {

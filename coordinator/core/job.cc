@@ -30,6 +30,18 @@ uint64_t EpochOf(const proto::ExecutorMessage& m) {
       return m.communicator_id().epoch();
     case proto::ExecutorMessage::kRankGpu:
       return m.rank_gpu().epoch();
+    case proto::ExecutorMessage::kResults:
+      return m.results().epoch();
+    case proto::ExecutorMessage::kTimelineRequest:
+      return m.timeline_request().epoch();
+    case proto::ExecutorMessage::kTimelineRecords:
+      return m.timeline_records().epoch();
+    case proto::ExecutorMessage::kTimelineTaken:
+      return m.timeline_taken().epoch();
+    case proto::ExecutorMessage::kTimelineClosed:
+      return m.timeline_closed().epoch();
+    case proto::ExecutorMessage::kClockQuery:
+      return m.clock_query().epoch();
     default:
       return 0;
   }

@@ -23,6 +23,11 @@ inline constexpr size_t PlaceOf(uint32_t id) {
 // Operations that an executor can report as late in one message.
 inline constexpr int kMaxLateOperations = 64;
 
+// Operations of a job whose results are compared at a time; and how many
+// differences of an epoch are logged (all are counted).
+inline constexpr size_t kMaxComparedResults = 65536;
+inline constexpr uint64_t kMaxDifferencesTold = 100;
+
 // Messages to an executor that it has not acknowledged. The session of an
 // executor with more of them is ended.
 inline constexpr size_t kMaxUnacknowledged = 4096;

@@ -154,6 +154,8 @@ void Hub::Apply(Actions* actions) {
       metrics_->Observe(*bucket);
     } else if (auto* error = std::get_if<ErrorCounted>(&action)) {
       metrics_->Observe(*error);
+    } else if (auto* compared = std::get_if<ResultsCompared>(&action)) {
+      metrics_->Observe(*compared);
     } else if (auto* late = std::get_if<StragglerNode>(&action)) {
       metrics_->Observe(*late);
     } else if (auto* again = std::get_if<Reconnected>(&action)) {

@@ -17,8 +17,8 @@ namespace maypole::coordinator {
 namespace {
 
 constexpr const char* kErrorKinds[] = {
-    "mismatch",      "rank_lost",   "rank_left", "executor_lost",
-    "start_timeout", "bad_message", "stalled",   "deadlock"};
+    "mismatch",    "rank_lost", "rank_left", "executor_lost", "start_timeout",
+    "bad_message", "stalled",   "deadlock",  "results_differ"};
 constexpr const char* kLevels[] = {"info", "warning", "error"};
 constexpr const char* kBucketEnds[] = {"complete", "urgent", "age",
                                        "forgotten"};
@@ -156,6 +156,12 @@ Metrics::Metrics()
   for (const char* level : kLevels) {
     events_.push_back(&events.Add({{"level", level}}));
   }
+  auto& checksums = CounterFamily(
+      r, "maypole_checksums_total",
+      "Operations whose results ranks have compared by checksums, by outcome.");
+  results_equal_ = &checksums.Add({{"outcome", "equal"}});
+  results_different_ = &checksums.Add({{"outcome", "different"}});
+  results_unchecked_ = &checksums.Add({{"outcome", "unchecked"}});
   runs_ = &CounterFamily(r, "maypole_runs_total", "Runs issued.").Add({});
   reconnects_ = &CounterFamily(r, "maypole_reconnects_total",
                                "Broken streams that executors resumed.")
@@ -192,6 +198,12 @@ void Metrics::Observe(const ErrorCounted& fact) {
 
 void Metrics::Observe(const Log& line) {
   events_[static_cast<int>(line.level)]->Increment();
+}
+
+void Metrics::Observe(const ResultsCompared& fact) {
+  results_equal_->Increment(static_cast<double>(fact.equal));
+  results_different_->Increment(static_cast<double>(fact.different));
+  results_unchecked_->Increment(static_cast<double>(fact.unchecked));
 }
 
 void Metrics::Observe(const Reconnected&) { reconnects_->Increment(); }

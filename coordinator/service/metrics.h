@@ -55,6 +55,7 @@ class Metrics {
   void Observe(const RunIssued& fact);
   void Observe(const BucketRan& fact);
   void Observe(const ErrorCounted& fact);
+  void Observe(const ResultsCompared& fact);
   void Observe(const Reconnected& fact);
   void Observe(const StragglerNode& fact);
   void Observe(const Log& line);
@@ -73,6 +74,9 @@ class Metrics {
   std::vector<prometheus::Counter*> buckets_;     // by BucketEnd
   std::vector<prometheus::Counter*> errors_;      // by ErrorKind
   std::vector<prometheus::Counter*> events_;      // by Level
+  prometheus::Counter* results_equal_;
+  prometheus::Counter* results_different_;
+  prometheus::Counter* results_unchecked_;
   prometheus::Counter* runs_;
   prometheus::Counter* reconnects_;
   prometheus::Histogram* run_operations_;

@@ -4,112 +4,17 @@ What the training promises is checked by train.py and torch_test.py; here, too, 
 this machine, by a fake ssh.
 """
 
-import json
 import os
-import random
-import re
-import shutil
 import signal
-import subprocess
-import tempfile
-import threading
 import unittest
 
+import elastic_jobs
 import harness
 
-PROGRAM = os.path.join(harness.ROOT, "tests/elastic/train.py")
-MAYPOLERUN = os.path.join(harness.ROOT, "client/launcher/maypolerun")
 KILLS = int(os.environ.get("ELASTIC_KILLS", "4"))  # in one training
-FAKE_SSH = """#!/bin/sh
-for a; do last="$a"; done
-SSH_CONNECTION="127.0.0.1 1 127.0.0.1 22" exec sh -c "$last"
-"""
 
 
-class Job:
-    """One maypolerun, and what its processes say, by pid."""
-
-    def __init__(self, directory, args):
-        with open(os.path.join(directory, "ssh"), "w") as f:
-            f.write(FAKE_SSH)
-        os.chmod(os.path.join(directory, "ssh"), 0o755)
-        env = harness.environment({"MAYPOLE_TEST_DIR": directory, "TRAIN_SAMPLES": "120"})
-        env["PATH"] = directory + ":" + env["PATH"]
-        self.log = open(os.path.join(directory, "stderr"), "w+")
-        self.process = subprocess.Popen([MAYPOLERUN, *args, harness.PYTHON, PROGRAM], env=env, stdin=subprocess.DEVNULL,
-                                        stdout=subprocess.PIPE, stderr=self.log, text=True, start_new_session=True)
-        self.last = {}  # step of each process
-        self.ends = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self):
-        for line in self.process.stdout:
-            said = json.loads(re.sub(r"^\[\d+\]<stdout>:", "", line))
-            if "end" in said:
-                self.ends.append(said)
-            else:
-                self.last[said["pid"]] = said
-
-    def pids(self, size):
-        """Those that make steps in the newest epoch of the job; None unless there are `size`."""
-        steps = {pid: said for pid, said in dict(self.last).items() if harness.alive(pid)}
-        together = {pid for pid, said in steps.items() if said["size"] == size}
-        return together if len(together) == size == len(steps) else None
-
-    def stderr(self):
-        with open(self.log.name) as f:
-            return f.read()
-
-    def close(self):
-        harness.end(self.process)
-        self._reader.join()
-        self.process.stdout.close()
-        self.log.close()
-
-
-class MaypolerunElasticTest(unittest.TestCase):
-    def setUp(self):
-        self.dir = tempfile.mkdtemp(prefix="mpr", dir="/tmp")
-        self.addCleanup(shutil.rmtree, self.dir)
-        seed = int(os.environ.get("ELASTIC_SEED", random.randrange(10**6)))
-        print("seed %d (ELASTIC_SEED)" % seed)
-        self.random = random.Random(seed)
-
-    def start(self, *args):
-        job = Job(self.dir, args)
-        self.addCleanup(job.close)
-        return job
-
-    def await_ranks(self, job, size):
-        """The pids, once `size` ranks make steps together."""
-        found = []
-
-        def there():
-            self.assertIsNone(job.process.poll(), job.stderr())
-            found[:] = [job.pids(size)]
-            return found[0] is not None
-
-        harness.wait_until(there, 60, "steps of %d ranks" % size)
-        return found[0]
-
-    def write(self, name, text):
-        path = os.path.join(self.dir, name)
-        with open(path + ".new", "w") as f:
-            f.write(text)
-        os.rename(path + ".new", path)
-        return path
-
-    def finish(self, job, ranks):
-        self.write("finish", "")
-        self.assertEqual(job.process.wait(60), 0, job.stderr())
-        job.close()
-        self.assertEqual(len(job.ends), ranks)
-        for end in job.ends:
-            self.assertEqual(end["weights"], job.ends[0]["weights"])
-            self.assertEqual(end["history"], job.ends[0]["history"])
-            self.assertLess(end["replayed"], 1e-9)
-
+class MaypolerunElasticTest(elastic_jobs.ElasticJobTest):
     def test_the_dead_are_replaced(self):
         job = self.start("-np", "3", "--min-np", "2", "--blacklist-cooldown-range", "1", "1")
         ranks = self.await_ranks(job, 3)
@@ -128,6 +33,25 @@ class MaypolerunElasticTest(unittest.TestCase):
         return [p for p in harness.descendants(job.process.pid)
                 if p in table and os.path.basename(table[p][1][0]) == "maypole-worker" and "--executor" not in table[p][1]]
 
+    def test_an_agent_that_dies_while_it_starts_is_started_again(self):
+        job = self.start("-np", "2", "--min-np", "1", "-H", "localhost:1,root@127.0.0.1:1", "--blacklist-cooldown-range",
+                         "1", "1")
+        ranks = self.await_ranks(job, 2)
+        known = set(self.agents(job))
+        for victim in sorted(known):
+            for _ in range(3):  # the second and the third have just begun
+                os.kill(victim, signal.SIGKILL)
+                (victim,) = harness.wait_until(lambda: set(self.agents(job)) - known, 30, "another agent")
+                known.add(victim)
+        self.assertEqual(self.await_ranks(job, 2), ranks)  # neither host was given up
+        for victim in sorted(ranks):
+            os.kill(victim, signal.SIGKILL)
+            harness.wait_until(lambda pid=victim: not harness.alive(pid), 30, "the end of a killed process")
+            after = self.await_ranks(job, 2)
+            self.assertEqual(len(ranks & after), 1)
+            ranks = after
+        self.finish(job, 2)
+
     def test_random_deaths_of_ranks_and_agents(self):
         job = self.start("-np", "4", "--min-np", "1", "-H", "localhost:2,root@127.0.0.1:2", "--blacklist-cooldown-range",
                          "1", "1")
@@ -139,6 +63,7 @@ class MaypolerunElasticTest(unittest.TestCase):
                 harness.wait_until(lambda: len(self.agents(job)) == 2, 30, "two agents")
             victim = self.random.choice(sorted(ranks) if of_ranks else self.agents(job))
             agents += victim not in ranks
+            self.kills += 1
             os.kill(victim, signal.SIGKILL)
             harness.wait_until(lambda pid=victim: not harness.alive(pid), 30, "the end of a killed process")
             ranks = self.await_ranks(job, 4)

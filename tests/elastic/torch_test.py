@@ -103,6 +103,8 @@ class TorchElasticTest(unittest.TestCase):
             "MAYPOLE_ELASTIC": "1", "MAYPOLE_MIN_SIZE": str(least), "MAYPOLE_AGENT": self.daemons.sockets[node],
             "MAYPOLE_JOB": "elastic", "MAYPOLE_TOKEN": "of this test", "MAYPOLE_START_TIMEOUT": str(timeout),
             "MAYPOLE_TEST_DIR": self.dir, "TRAIN_SAMPLES": str(SAMPLES)})
+        if os.environ.get("ELASTIC_KEEP") == "1":
+            env["MAYPOLE_KEEP_STATE"] = "1"
         if most is not None:
             env["MAYPOLE_MAX_SIZE"] = str(most)
         env.update(settings)
@@ -253,6 +255,25 @@ class TorchElasticTest(unittest.TestCase):
         seconds = self.all_of_size(ranks, 2) - at
         print("a node was lost: the others made their next step %.3f s later" % seconds)
         self.assertLess(seconds, NODE_SECONDS)
+        self.finish(ranks)
+
+    def test_all_ranks_and_an_executor_die(self):
+        """Kept states: the node whose executor is lost gets the state from the other."""
+        self.start(2)
+        ranks = [self.rank(n % 2, MAYPOLE_KEEP_STATE="1") for n in range(4)]
+        self.all_of_size(ranks, 4)
+        for r in ranks:
+            r.until(lambda s, step=r.last["step"]: s["step"] >= step + 12, "12 steps more")
+        steps = min(r.last["step"] for r in ranks)
+        for r in ranks:
+            r.stop()
+        harness.kill(self.executor(1))  # not before: its ranks would give the next one their states
+        ranks = [self.rank(n % 2, least=4, MAYPOLE_KEEP_STATE="1") for n in range(4)]
+        for n, r in enumerate(ranks):
+            first = r.until(lambda s: True, "its first step")
+            self.assertGreater(first["step"], steps - 3)  # TRAIN_COMMIT
+            self.assertEqual(first["restored"] > 0, n % 2 == 0)
+            self.assertGreater(first["broadcast"], 0)
         self.finish(ranks)
 
     def executor(self, node):

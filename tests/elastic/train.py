@@ -2,10 +2,13 @@
 
 Writes JSON lines to stdout:
   {"step": n, "epoch": e, "rank": r, "size": n, "pid": p, "at": seconds,
-   "joins": number of epochs of the job that this process has joined}
+   "joins": number of epochs of the job that this process has joined,
+   "restored", "broadcast": bytes of tensors, see TorchState (with MAYPOLE_KEEP_STATE=1)}
+  {"end": false, "replayed": n}: a sign of life at the end, while it computes what follows
   {"end": true, "weights": their hash, "history": [[sample, ...] of each step],
    "replayed": the greatest difference to a training without ranks}
-Trains whole epochs until DIR/finish exists. Settings: TRAIN_SAMPLES, TRAIN_COMMIT
+Trains whole epochs until DIR/finish exists. The rank whose number is in DIR/die removes the file and dies, soon after a
+commit. Settings: TRAIN_SAMPLES, TRAIN_COMMIT
 (steps between commits), TRAIN_WIDTH (of the model), TRAIN_VIEW (gradients in buckets),
 TRAIN_DIES ("RANK N": it dies in its N-th epoch of the job if it is RANK there, before it gives others its state).
 """
@@ -43,6 +46,18 @@ def say(**values):
     sys.stdout.flush()
 
 
+def die_if_told():
+    path = os.path.join(DIR, "die")
+    try:
+        with open(path) as f:
+            told = int(f.read()) == hvd.rank()
+    except FileNotFoundError:
+        return
+    if told:
+        os.remove(path)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def make_model():
     torch.manual_seed(os.getpid())  # only rank 0's values count
     return torch.nn.Sequential(torch.nn.Linear(3, WIDTH), torch.nn.Tanh(), torch.nn.Linear(WIDTH, WIDTH), torch.nn.Tanh(),
@@ -67,7 +82,9 @@ def replayed(first, history):
     model = make_model()
     model.load_state_dict(first)
     optimizer = optimizer_of(model)
-    for samples in history:
+    for n, samples in enumerate(history):
+        if n % 200 == 0:
+            say(end=False, replayed=n)
         optimizer.zero_grad()
         loss_of(model, samples).backward()
         optimizer.step()
@@ -86,9 +103,11 @@ def train_epoch(state):
         sampler.record_batch(i, BATCH)
         state.history.append(every)
         say(step=len(state.history), epoch=state.epoch, rank=hvd.rank(), size=hvd.size(), pid=os.getpid(),
-            joins=basics.joins(), at=time.monotonic())
+            joins=basics.joins(), at=time.monotonic(), restored=state.restored_bytes, broadcast=state.broadcast_bytes)
         if len(state.history) % COMMIT == 0:
             state.commit()
+        elif len(state.history) % COMMIT == 1:  # all ranks have the last commit
+            die_if_told()
         time.sleep(0.005)
 
 

@@ -4,7 +4,6 @@ The driver and NCCL are fakes (tests/gpu/fake, tests/gpu/fake_nccl); ranks,
 executors and daemons are real.
 """
 
-import os
 import signal
 import time
 import unittest
@@ -12,19 +11,15 @@ import unittest
 import fake_gpu
 import harness
 
-FAKE_NCCL = os.path.join(harness.ROOT, "tests/gpu/fake_nccl/libnccl.so.2")
 RANKS = 4
 ROUNDS = 8
-
-# As in nccl_test.py.
-RANK_SECONDS, EXECUTOR_SECONDS = 1.0, 4.5
 
 
 def several(args, nodes, site="client", fake="", nccl="", gpus=RANKS, env=None):
     """A job of 4 ranks, one for each GPU; the rounds begin when operations run there, if they can."""
     on_gpu = site != "host" and gpus == RANKS and "MAYPOLE_NCCL_LIBRARY" not in (env or {})
     return fake_gpu.Job(RANKS, "several.py", args, nodes=nodes, fake="devices=4" + ("," + fake if fake else ""),
-                        nccl=FAKE_NCCL, env={"MAYPOLE_FAKE_NCCL": nccl, "MAYPOLE_GPU_SITE": site,
+                        nccl=fake_gpu.FAKE_NCCL, env={"MAYPOLE_FAKE_NCCL": nccl, "MAYPOLE_GPU_SITE": site,
                                              "RANKS_PER_GPU": str(RANKS // gpus), "ON_GPU": str(int(on_gpu)),
                                              **(env or {})})
 
@@ -90,7 +85,7 @@ class ClientSiteTest(unittest.TestCase):
                 self.assertGreater(min(record["on_gpu_before"] + [record["on_gpu"]]), 0)
             self.assertEqual(job.free_bytes(), job.total_bytes())
 
-    def check_survivors(self, job, ranks, since, pattern, seconds=RANK_SECONDS):
+    def check_survivors(self, job, ranks, since, pattern, seconds=fake_gpu.RANK_SECONDS):
         for rank in ranks:
             text, when = job.record(rank)["error"]
             self.assertRegex(text, pattern)
@@ -117,7 +112,7 @@ class ClientSiteTest(unittest.TestCase):
             killed = time.time()
             job.wait(30)
             self.check_survivors(job, [0, 1], killed, "executor|agent")
-            self.check_survivors(job, [2, 3], killed, "executor of node node0", EXECUTOR_SECONDS)
+            self.check_survivors(job, [2, 3], killed, "executor of node node0", fake_gpu.EXECUTOR_SECONDS)
             self.assertEqual(job.free_bytes(), job.total_bytes())
 
     def test_an_abort_that_hangs_leaves_the_error_and_a_line(self):

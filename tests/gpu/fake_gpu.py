@@ -12,6 +12,10 @@ import harness
 DIRECTORY = os.path.join(harness.ROOT, "tests/gpu/fake")
 PROGRAMS = os.path.join(harness.ROOT, "tests/gpu/programs")
 MEMORY = 256 << 20
+FAKE_NCCL = os.path.join(harness.ROOT, "tests/gpu/fake_nccl/libnccl.so.2")
+# How long others may take to see a death: of a rank; of an executor, if they are
+# on another node (--resume_timeout, 3 s).
+RANK_SECONDS, EXECUTOR_SECONDS = 1.0, 4.5
 
 
 class Job(harness.Job):

@@ -4,13 +4,10 @@ The driver and NCCL are fakes (tests/gpu/fake, tests/gpu/fake_nccl); ranks,
 executors and daemons are real.
 """
 
-import os
 import unittest
 
 import fake_gpu
-import harness
 
-FAKE_NCCL = os.path.join(harness.ROOT, "tests/gpu/fake_nccl/libnccl.so.2")
 ROUNDS = 3
 
 
@@ -41,24 +38,24 @@ class KindsTest(unittest.TestCase):
         self.check_on_gpu(self.play(3, 3))
 
     def test_several_gpus_of_one_node(self):
-        self.check_on_gpu(self.play(4, 2, nccl=FAKE_NCCL), lambda name: name == "reducescatter.int16")
+        self.check_on_gpu(self.play(4, 2, nccl=fake_gpu.FAKE_NCCL), lambda name: name == "reducescatter.int16")
 
     def test_two_nodes(self):
         for seed in (1, 2):
-            records = self.play(8, 2, nodes=2, seed=seed, fake="seed=%d" % seed, nccl=FAKE_NCCL,
+            records = self.play(8, 2, nodes=2, seed=seed, fake="seed=%d" % seed, nccl=fake_gpu.FAKE_NCCL,
                                 env={"MAYPOLE_FAKE_NCCL": "seed=%d" % seed})
             self.check_on_gpu(records, lambda name: name == "reducescatter.int16")
 
     def test_nccl_in_the_ranks(self):
         for nodes in (1, 2):
             for seed in (0, 1, 2):
-                records = self.play(4, 1, nodes=nodes, seed=seed, fake="seed=%d" % seed, nccl=FAKE_NCCL,
+                records = self.play(4, 1, nodes=nodes, seed=seed, fake="seed=%d" % seed, nccl=fake_gpu.FAKE_NCCL,
                                     env={"MAYPOLE_FAKE_NCCL": "seed=%d" % seed, "MAYPOLE_GPU_SITE": "client"})
                 self.check_on_gpu(records, lambda name: name == "reducescatter.int16")
 
     def test_results_are_the_same_where_memory_is_short(self):
         for site in ("agent", "client"):
-            records = self.play(4, 1, nodes=2, nccl=FAKE_NCCL,
+            records = self.play(4, 1, nodes=2, nccl=fake_gpu.FAKE_NCCL,
                                 env={"MAYPOLE_GPU_MEMORY_BYTES": "%d" % (2 << 20), "MAYPOLE_GPU_SITE": site})
             counts = [count for rounds in records for ran in rounds for count in ran.values()]
             self.assertEqual(set(counts), {0, 1})

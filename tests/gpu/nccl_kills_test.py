@@ -14,6 +14,7 @@ import time
 import unittest
 
 import client_site_test
+import fake_gpu
 import harness
 import nccl_test
 
@@ -55,10 +56,10 @@ class NcclKillsTest(unittest.TestCase):
             if kind == "rank":
                 rank = r.randrange(site.RANKS)
                 killed = self.kill(r, job, job.rank_pid(rank))
-                self.check(job, site.RANKS, [rank], killed, r"rank %d\b" % rank, nccl_test.RANK_SECONDS)
+                self.check(job, site.RANKS, [rank], killed, r"rank %d\b" % rank, fake_gpu.RANK_SECONDS)
             elif kind == "executor":
                 killed = self.kill(r, job, r.choice(job.executors()))
-                self.check(job, site.RANKS, [], killed, "executor|agent", nccl_test.EXECUTOR_SECONDS)
+                self.check(job, site.RANKS, [], killed, "executor|agent", fake_gpu.EXECUTOR_SECONDS)
             else:  # the executor goes on without its agent
                 self.kill(r, job, r.choice(job.daemons("maypole-worker")))
                 job.check_ok()

@@ -4,7 +4,6 @@ The driver and NCCL are fakes (tests/gpu/fake, tests/gpu/fake_nccl); ranks,
 executors and daemons are real.
 """
 
-import os
 import signal
 import time
 import unittest
@@ -12,20 +11,15 @@ import unittest
 import fake_gpu
 import harness
 
-FAKE_NCCL = os.path.join(harness.ROOT, "tests/gpu/fake_nccl/libnccl.so.2")
 RANKS = 8
 ROUNDS = 8
-
-# How long others may take to see a death: of a rank; of an executor, if they are
-# on another node (--resume_timeout, 3 s).
-RANK_SECONDS, EXECUTOR_SECONDS = 1.0, 4.5
 
 
 def several(args, nodes, fake="", nccl="", env=None):
     """A job of 8 ranks, two for each of 4 GPUs; the rounds begin when operations run there, if they all can."""
     on_gpu = "crowded" not in args and "MAYPOLE_GPU_MEMORY" not in (env or {})
     return fake_gpu.Job(RANKS, "several.py", args, nodes=nodes, fake="devices=4" + ("," + fake if fake else ""),
-                        nccl=FAKE_NCCL, env={"MAYPOLE_FAKE_NCCL": nccl, "ON_GPU": str(int(on_gpu)), **(env or {})})
+                        nccl=fake_gpu.FAKE_NCCL, env={"MAYPOLE_FAKE_NCCL": nccl, "ON_GPU": str(int(on_gpu)), **(env or {})})
 
 
 class NcclTest(unittest.TestCase):
@@ -81,7 +75,7 @@ class NcclTest(unittest.TestCase):
                 self.assertGreater(min(record["on_gpu_before"] + [record["on_gpu"]]), 0)
             self.assertEqual(job.free_bytes(), job.total_bytes())
 
-    def check_survivors(self, job, ranks, since, pattern, seconds=RANK_SECONDS):
+    def check_survivors(self, job, ranks, since, pattern, seconds=fake_gpu.RANK_SECONDS):
         for rank in ranks:
             record = job.record(rank)
             self.assertIsNotNone(record["error"], "rank %d saw no error" % rank)
@@ -110,7 +104,7 @@ class NcclTest(unittest.TestCase):
             killed = time.time()
             job.wait(30)
             self.check_survivors(job, range(4), killed, "executor|agent")
-            self.check_survivors(job, range(4, 8), killed, "executor of node node0", EXECUTOR_SECONDS)
+            self.check_survivors(job, range(4, 8), killed, "executor of node node0", fake_gpu.EXECUTOR_SECONDS)
             self.assertEqual(job.free_bytes(), job.total_bytes())
 
 

@@ -16,7 +16,8 @@ PROGRAMS = {
     "maypolerun": "client/launcher/maypolerun",
     "maypolectl": "client/ctl/maypolectl",
 }
-INTERNAL = ["--executor", "--control_fd", "--stats_fd", "--tls_fd", "--node-service", "--node-of-job", "--complete "]
+INTERNAL = ["--executor", "--control_fd", "--stats_fd", "--tls_fd", "--node-service", "--node-of-job",
+            "--function-directory", "--complete "]
 PATIENCE = 30  # seconds
 
 

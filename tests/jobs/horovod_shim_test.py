@@ -1,6 +1,7 @@
 """Scripts that say `import horovod.torch as hvd`, started with --horovod-shim."""
 
 import os
+import tempfile
 import unittest
 
 import harness
@@ -52,6 +53,35 @@ class HorovodShimTest(unittest.TestCase):
                 self.assertTrue(record["equal"])
                 self.assertGreater(first, 1.5)
                 self.assertLess(last, 0.5)
+
+    def imagenet(self, np, nodes, *args):
+        with tempfile.TemporaryDirectory() as checkpoints:
+            args = ("--checkpoints", checkpoints) + args
+            first = self.run_on(np, nodes, "imagenet.py", "--epochs", "2", *args)
+            for record in first:
+                self.assertEqual((record["resumed"], record), (0, first[0]))
+            last = self.run_on(np, nodes, "imagenet.py", "--epochs", "4", *args)
+            for record in last:
+                self.assertEqual((record["resumed"], record), (2, last[0]))
+            self.assertLess(max(first[0]["apart"], last[0]["apart"]), 1e-9)
+            losses = first[0]["losses"] + last[0]["losses"]
+            self.assertEqual(len(losses), 4)
+            self.assertLess(losses[3], losses[0] * 0.85)
+            self.assertAlmostEqual(last[0]["accuracy"], last[0]["accuracy_alone"], places=5)
+
+    def test_imagenet(self):
+        self.imagenet(2, 1, "--batches-per-allreduce=2")
+
+    def test_imagenet_on_two_nodes(self):
+        self.imagenet(4, 2)
+
+    def test_imagenet_of_three_ranks_in_16_bits(self):
+        with tempfile.TemporaryDirectory() as checkpoints:
+            records = self.run_on(3, 1, "imagenet.py", "--checkpoints", checkpoints, "--epochs=1", "--fp16-allreduce")
+        for record in records:
+            self.assertEqual(record, records[0])
+        self.assertLess(records[0]["apart"], 0.01)
+        self.assertGreater(records[0]["apart"], 1e-9)
 
     def test_the_shim_is_not_there_by_default(self):
         code = "import horovod"

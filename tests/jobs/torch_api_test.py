@@ -26,6 +26,13 @@ class TorchApiTest(unittest.TestCase):
     def test_the_same_over_even_nodes(self):
         self.checks(4, 2, "torch_api.py", 59)
 
+    def test_every_form(self):
+        self.checks(2, 1, "forms.py", 120)
+
+    def test_every_form_over_nodes(self):
+        self.checks(3, 2, "forms.py", 120)
+        self.checks(4, 2, "forms.py", 120)
+
     def test_every_optimizer_equals_one_process(self):
         for record in self.run_on(2, 1, "optimizers.py"):
             self.assertGreaterEqual(len(record["apart"]), 13)

@@ -1,26 +1,19 @@
 """The wheel, installed by pip into a fresh environment, trains; the sdist says what it needs."""
 
+import glob
 import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import unittest
 
-ROOT = os.path.join(os.environ["TEST_SRCDIR"], os.environ["TEST_WORKSPACE"])
-sys.path.insert(0, os.path.join(ROOT, "tools", "packages"))
-import metadata  # noqa: E402
-import sdist  # noqa: E402
-import wheel  # noqa: E402
+import installed
+from installed import HOROVOD, PYTHON, ROOT
+import metadata
+import sdist
+import wheel
 
-PYTHON = "/usr/bin/python3"
-BUILT = {"maypolerun": "client/launcher/maypolerun", "maypolectl": "client/ctl/maypolectl",
-         "maypole-worker": "worker/maypole-worker", "maypole-coordinator": "coordinator/maypole-coordinator",
-         "libmaypole.so": "client/libmaypole.so"}
-# Horovod's setup.py reads them; they do no harm.
-HOROVOD = {"HOROVOD_WITHOUT_TENSORFLOW": "1", "HOROVOD_WITH_PYTORCH": "1", "HOROVOD_WITHOUT_MPI": "1",
-           "HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_NCCL_HOME": "/nowhere", "HOROVOD_CUDA_HOME": "/nowhere"}
 SYSTEM = re.compile(r"/(lib(c|m|dl|rt|pthread|resolv|stdc\+\+|gcc_s|nss_\w+)|ld-linux-x86-64)\.so\.\d+[.\d]*$")
 
 
@@ -32,33 +25,16 @@ def files(top):
 class WheelTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        # Not in Bazel's tree, which may lie in a private home.
-        cls.dir = tempfile.mkdtemp(prefix="mpw", dir="/tmp")
+        cls.dir = installed.directory()
         cls.addClassCleanup(shutil.rmtree, cls.dir)
-        os.chmod(cls.dir, 0o755)
-        cls.wheel = os.path.join(cls.dir, wheel.make_wheel({n: os.path.join(ROOT, p) for n, p in BUILT.items()},
-                                                           cls.dir, ROOT))
-        cls.env = os.path.join(cls.dir, "env")
-        subprocess.run([PYTHON, "-m", "venv", "--without-pip", "--system-site-packages", cls.env], check=True)
+        cls.wheel = installed.make_wheel(cls.dir)
+        cls.environment = installed.Environment(os.path.join(cls.dir, "env"))
+        cls.env = cls.environment.path
         cls.before = files(cls.env)
-        cls.pip("install", "--no-index", "--no-deps", cls.wheel)
-        shutil.copy(os.path.join(ROOT, "tests", "packages", "train.py"), cls.dir)
-
-    @classmethod
-    def pip(cls, *args):
-        env = dict(HOROVOD, PATH="/usr/bin:/bin", HOME=cls.dir, PIP_CONFIG_FILE="/dev/null")
-        subprocess.run([PYTHON, "-m", "pip", "--quiet", "--python", cls.env + "/bin/python"] + list(args), check=True,
-                       env=env, cwd=cls.dir)
+        cls.environment.pip("install", "--no-index", "--no-deps", cls.wheel)
 
     def train(self, *prefix, env=None):
-        argv = list(prefix) + [self.env + "/bin/maypolerun", "-np", "2", self.env + "/bin/python",
-                               self.dir + "/train.py"]
-        done = subprocess.run(argv, env=env or {}, cwd="/", capture_output=True, text=True, timeout=120)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        size, first, last = re.search(r"LOSSES (\d) (\S+) (\S+)", done.stdout).groups()
-        self.assertEqual(size, "2")
-        self.assertLess(float(last), float(first) / 2)
-        return set(re.findall(r"MAPPED (\S+)", done.stdout))
+        return self.environment.check_training(self, *prefix, env=env)
 
     def test_trains_with_what_is_in_the_environment_alone(self):
         mapped = self.train()
@@ -74,25 +50,66 @@ class WheelTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout.count("SIZE 2 horovod.torch"), 2)
 
+    def test_the_extra_horovod(self):
+        import_it = "import horovod.torch as hvd; hvd.init(); print('SIZE', hvd.size(), hvd.__name__)"
+        again = installed.Environment(os.path.join(self.dir, "extra"))
+        links = installed.directory()
+        self.addCleanup(shutil.rmtree, links)
+        shutil.copy(self.wheel, links)
+        installed.make_horovod_wheel(links)
+        again.pip("install", "--no-index", "--no-deps", self.wheel)
+        self.assertIn("No module named 'horovod'", again.run("bin/python", "-c", "import horovod", status=1).stderr)
+        again.pip("install", "--no-index", "--find-links", links, "maypole[horovod]")
+        for program in ("maypolerun", "horovodrun"):
+            said = again.run("bin/" + program, "-np", "2", again.path + "/bin/python", "-c", import_it).stdout
+            self.assertEqual(said.count("SIZE 2 horovod.torch"), 2, program)
+        self.assertIn("maypolerun", again.run("bin/horovodrun", "--version").stdout)
+        # Horovod, installed over it, or under it.
+        (site,) = glob.glob(again.path + "/lib/python3*/site-packages")
+        other = os.path.join(site, "horovod-0.28.1.dist-info")
+        os.mkdir(other)
+        with open(os.path.join(other, "METADATA"), "w") as f:
+            f.write("Metadata-Version: 2.1\nName: horovod\nVersion: 0.28.1\n")
+        error = again.run("bin/python", "-c", "import horovod.torch", status=1).stderr
+        self.assertIn("horovod 0.28.1 and maypole-horovod are both installed in " + site, error)
+        self.assertIn("pip uninstall horovod maypole-horovod", error)
+        shutil.rmtree(other)
+        again.pip("uninstall", "--yes", "maypole-horovod")
+        self.assertEqual({p for p in files(again.path) if "/horovod/" in p and "horovod_shim" not in p}, set())
+        self.assertFalse(os.path.exists(again.path + "/bin/horovodrun"))
+        again.run("bin/maypolerun", "--version")
+
+    def test_a_function_of_a_script_and_a_config_file(self):
+        with open(os.path.join(self.dir, "run.yaml"), "w", encoding="utf-8") as f:
+            f.write("params:\n  fusion_threshold_mb: 3\n")
+        code = ("import horovod, maypole, os\n"
+                "def bytes_of(rank): return os.environ['MAYPOLE_FUSION_THRESHOLD'] + rank\n"
+                "print(maypole.run(bytes_of, ('!',), np=2, options=['--config-file', %r]))\n"
+                "print(horovod.run(lambda: os.environ['HOROVOD_SIZE'], num_proc=2))\n" % os.path.join(self.dir, "run.yaml"))
+        package = subprocess.run([self.env + "/bin/python", "-c", "import maypole; print(maypole.__path__[0])"], cwd="/",
+                                 env={}, capture_output=True, text=True, check=True).stdout.strip()
+        done = subprocess.run([self.env + "/bin/python", "-c", code], env={"PYTHONPATH": package + "/horovod_shim"},
+                              cwd="/", capture_output=True, text=True, timeout=120)
+        self.assertEqual((done.returncode, done.stdout), (0, "['3145728!', '3145728!']\n['2', '2']\n"), done.stderr)
+
     def test_another_user_and_horovods_variables(self):
         nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
         self.train(*nobody, env=dict(HOROVOD, PATH="/usr/bin:/bin", HOME="/nonexistent"))
 
     def test_every_program_starts_and_same_inputs_give_the_same_wheel(self):
-        for name in wheel.PROGRAMS:
+        for name in wheel.PROGRAMS + ("maypole-timeline",):
             done = subprocess.run([os.path.join(self.env, "bin", name), "--version"], env={}, capture_output=True,
                                   text=True, timeout=30)
             self.assertEqual((done.returncode, done.stderr), (0, ""), name)
             self.assertIn(metadata.version(ROOT), done.stdout)
         again = tempfile.mkdtemp(dir=self.dir)
-        name = wheel.make_wheel({n: os.path.join(ROOT, p) for n, p in BUILT.items()}, again, ROOT)
-        with open(self.wheel, "rb") as a, open(os.path.join(again, name), "rb") as b:
+        with open(self.wheel, "rb") as a, open(installed.make_wheel(again), "rb") as b:
             self.assertEqual(a.read(), b.read())
 
     def test_uninstall_leaves_nothing(self):
-        self.pip("uninstall", "--yes", "maypole")
+        self.environment.pip("uninstall", "--yes", "maypole")
         left = files(self.env) - self.before
-        self.pip("install", "--no-index", "--no-deps", self.wheel)
+        self.environment.pip("install", "--no-index", "--no-deps", self.wheel)
         self.assertEqual(left, set())
 
     def test_sdist_without_a_compiler(self):

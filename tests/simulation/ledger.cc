@@ -56,6 +56,12 @@ void Ledger::Blame(std::vector<std::string> words) {
   causes_.push_back({stage_->scheduler.now(), std::move(words)});
 }
 
+void Ledger::Disturb() {
+  for (const auto& [key, epoch] : epochs_) {
+    if (!epoch->closed) epoch->program.calm = false;
+  }
+}
+
 bool Ledger::IsBlamed(const std::string& text) const {
   const int64_t now = stage_->scheduler.now();
   return std::any_of(causes_.begin(), causes_.end(), [&](const Cause& cause) {
@@ -225,6 +231,13 @@ void Ledger::OnRefused(const EpochRecord& epoch, const Planned& op,
   }
 }
 
+void Ledger::OnError(const EpochRecord& epoch, int rank,
+                     const std::string& name, const Status& status) {
+  CheckEnd(epoch,
+           absl::StrCat("epoch ", epoch.key, ", rank ", rank, ", ", name),
+           status.message());
+}
+
 void Ledger::CheckEnded(const EpochRecord& epoch, int64_t since,
                         const std::string& why) {
   for (size_t rank = 0; rank < epoch.records.size(); ++rank) {
@@ -260,7 +273,8 @@ void Ledger::Close(EpochRecord* epoch) {
       if (r != nullptr && r->done()) CheckMemory(*r);
       const bool has_part =
           program.operations[op].HasPart(static_cast<int>(rank));
-      if (program.calm && has_part && (r == nullptr || !r->done())) {
+      if (program.calm && op < epoch->ends_at && has_part &&
+          (r == nullptr || !r->done())) {
         stage_->Found("epoch ", epoch->key, ", rank ", rank, ", ",
                       program.operations[op].Text(),
                       " has not ended, though nothing has happened");

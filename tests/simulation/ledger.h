@@ -55,6 +55,8 @@ struct EpochRecord {
   std::vector<bool> over;  // by rank: has left or died
   std::vector<bool> died;
   std::vector<bool> finished;  // has left at the end of its program
+  // Elastic: the ranks have left at a commit, with so many operations behind.
+  size_t ends_at = SIZE_MAX;
   bool closed = false;
 };
 
@@ -69,6 +71,10 @@ class Ledger {
   // Records a fault; the errors that it causes contain one of the words.
   void Blame(std::vector<std::string> words);
 
+  // Something happens that no fault has caused: the epochs that run are not
+  // calm any more.
+  void Disturb();
+
   void OnEnd(EpochRecord* epoch, Record* record);
   void OnRefused(const EpochRecord& epoch, const Planned& op,
                  const Status& status);
@@ -77,6 +83,9 @@ class Ledger {
                    const Operation& operation);
   void OnJoinAnswer(EpochRecord* epoch, int rank, size_t join,
                     const Operation& operation);
+  // An operation that is not in the program has failed.
+  void OnError(const EpochRecord& epoch, int rank, const std::string& name,
+               const Status& status);
   // The rank's process has left the epoch, or died.
   void OnOver(EpochRecord* epoch, int rank, bool died, bool finished);
   // Checks that all operations submitted before `since` by live ranks have

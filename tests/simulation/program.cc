@@ -30,11 +30,14 @@ const std::vector<Kind>& Kinds() {
 
 class Maker {
  public:
-  Maker(Random* random, int size, bool calm, bool new_names)
-      : random_(*random), size_(size), new_names_(new_names) {
-    program_.calm = calm;
-    program_.actions.resize(static_cast<size_t>(size));
-    all_.resize(static_cast<size_t>(size));
+  Maker(Random* random, const ProgramOptions& options)
+      : random_(*random),
+        size_(options.size),
+        new_names_(options.new_names),
+        elastic_(options.elastic) {
+    program_.calm = options.calm;
+    program_.actions.resize(static_cast<size_t>(size_));
+    all_.resize(static_cast<size_t>(size_));
     std::iota(all_.begin(), all_.end(), 0);
   }
 
@@ -57,6 +60,7 @@ class Maker {
   void Step();
   void JoinPhase();
   void Cross();
+  void ForAll(const Action& action);
   std::vector<Action>& ActionsOf(int rank) {
     return program_.actions[static_cast<size_t>(rank)];
   }
@@ -65,6 +69,7 @@ class Maker {
   Random& random_;
   const int size_;
   const bool new_names_;
+  const bool elastic_;
   int steps_ = 0;
   std::vector<int> all_;
   std::vector<size_t> live_sets_;
@@ -374,8 +379,16 @@ void Maker::Cross() {
   }
 }
 
+void Maker::ForAll(const Action& action) {
+  for (std::vector<Action>& actions : program_.actions) {
+    actions.push_back(action);
+  }
+}
+
 Program Maker::Make() {
-  if (!program_.calm && random_.OneIn(5)) {
+  if (elastic_) {
+    ForAll({.what = What::kSync});
+  } else if (!program_.calm && random_.OneIn(5)) {
     program_.leaver =
         static_cast<int>(random_.Below(static_cast<uint64_t>(size_)));
   }
@@ -389,6 +402,9 @@ Program Maker::Make() {
     Step();
     const bool all_there = program_.leaver < 0 || !left_;
     if (joins && all_there && random_.OneIn(2)) JoinPhase();
+    if (elastic_) {
+      ForAll({.what = What::kCommit, .index = program_.operations.size()});
+    }
   }
   if (!program_.calm && program_.leaver < 0 && random_.OneIn(10)) Cross();
   if (program_.leaver >= 0 && random_.OneIn(2)) {
@@ -409,8 +425,8 @@ Program Maker::Make() {
 
 }  // namespace
 
-Program MakeProgram(Random* random, int size, bool calm, bool new_names) {
-  return Maker(random, size, calm, new_names).Make();
+Program MakeProgram(Random* random, const ProgramOptions& options) {
+  return Maker(random, options).Make();
 }
 
 }  // namespace maypole::simulation

@@ -53,10 +53,14 @@ struct Action {
     kDuplicate,
     kSetRequest,  // submits and waits
     kJoin,        // the same
+    kSync,        // elastic: gets the job's state
+    kCommit,      // elastic: saves it, and asks whether a change is wanted
     kLeave
   };
   What what = What::kCompute;
-  size_t index = 0;      // of the operation, set request, join
+  // Of the operation, set request, join. kCommit: how many operations come
+  // before it.
+  size_t index = 0;
   bool awaited = false;  // kSubmit: kWait comes next
   // kCompute: its length. kSubmit: how much later than the submission the input
   // is written, as by a GPU; 0: it is there. In ns.
@@ -76,8 +80,16 @@ struct Program {
   std::vector<std::vector<Action>> actions;  // by rank
 };
 
-// new_names: each step has its own names, and there are no unnamed operations.
-Program MakeProgram(Random* random, int size, bool calm, bool new_names);
+struct ProgramOptions {
+  int size = 1;
+  bool calm = false;
+  // Each step has its own names, and there are no unnamed operations.
+  bool new_names = false;
+  // It begins with a sync, and has a commit after each step.
+  bool elastic = false;
+};
+
+Program MakeProgram(Random* random, const ProgramOptions& options);
 
 // The input of a rank: small whole numbers, each different from those of its
 // neighbours.

@@ -38,6 +38,8 @@ constexpr Counter kCounters[] = {
     {"deadlocks told", &Counts::deadlocks},
     {"stopped ranks given up", &Counts::frozen_expelled},
     {"slots taken back", &Counts::slots_freed},
+    {"results compared", &Counts::results_compared},
+    {"results not compared", &Counts::results_unchecked},
     {"operations on GPUs", &Counts::gpu_operations},
     {"operations gathered there", &Counts::gathered_on_gpus},
     {"operations without room there", &Counts::rooms_too_small},
@@ -46,6 +48,16 @@ constexpr Counter kCounters[] = {
     {"operations gathered by them", &Counts::gathered_by_ranks},
     {"failures of their NCCL", &Counts::nccl_failures},
     {"inputs brought from a GPU", &Counts::brought_to_host},
+    {"elastic: processes started", &Counts::processes_started},
+    {"elastic: epochs", &Counts::elastic_epochs},
+    {"elastic: commits of ranks", &Counts::commits},
+    {"elastic:   that changed the job", &Counts::changes},
+    {"elastic: SIGTERMs", &Counts::sigterms},
+    {"elastic: ranks that left then", &Counts::asked_to_leave},
+    {"elastic: agents killed", &Counts::agents_killed},
+    {"elastic: hosts lost", &Counts::hosts_lost},
+    {"elastic: changes of hosts", &Counts::host_changes},
+    {"elastic: jobs that failed", &Counts::jobs_ended_badly},
 };
 
 const std::vector<std::pair<std::string, Sabotage>>& Sabotages() {
@@ -62,29 +74,31 @@ const std::vector<std::pair<std::string, Sabotage>>& Sabotages() {
       {"late_write", Sabotage::kLateWrite},
       {"keep_epoch", Sabotage::kKeepEpoch},
       {"no_drain", Sabotage::kNoDrain},
+      {"no_wish", Sabotage::kNoWish},
   };
   return all;
 }
 
 }  // namespace
 
-void Report::Add(uint64_t seed, const RunResult& result) {
+void Report::Add(uint64_t seed, const RunResult& result, bool elastic) {
   for (const Counter& c : kCounters) counts_.*c.value += result.counts.*c.value;
   if (result.found.empty()) return;
   ++failures_;
   for (const std::string& found : result.found) {
     absl::PrintF("seed %d: %s\n", seed, found);
   }
-  absl::PrintF("  to replay: simulation --seed=%d --trace\n", seed);
+  absl::PrintF("  to replay: simulation%s --seed=%d --trace\n",
+               elastic ? " --elastic" : "", seed);
   std::fflush(stdout);
 }
 
 std::string Report::Text() const {
   std::string out;
   for (const Counter& c : kCounters) {
-    absl::StrAppendFormat(&out, "%-28s %d\n", c.name, counts_.*c.value);
+    absl::StrAppendFormat(&out, "%-32s %d\n", c.name, counts_.*c.value);
   }
-  absl::StrAppendFormat(&out, "%-28s %d\n", "seeds that failed", failures_);
+  absl::StrAppendFormat(&out, "%-32s %d\n", "seeds that failed", failures_);
   return out;
 }
 

@@ -14,7 +14,7 @@ namespace maypole::simulation {
 class Report {
  public:
   // Prints the broken promises of the seed, and the command that replays it.
-  void Add(uint64_t seed, const RunResult& result);
+  void Add(uint64_t seed, const RunResult& result, bool elastic = false);
   int failures() const { return failures_; }
   const Counts& counts() const { return counts_; }
   std::string Text() const;

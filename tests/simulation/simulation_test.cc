@@ -1,10 +1,11 @@
 // Plays seeds, and verifies that the checker finds deliberate defects.
-// --long: 10,000 seeds.
+// --long: 10,000 seeds, and 5,000 of elastic jobs.
 #include <gtest/gtest.h>
 
 #include <iostream>
 #include <string>
 
+#include "tests/simulation/elastic_world.h"
 #include "tests/simulation/report.h"
 #include "tests/simulation/world.h"
 
@@ -59,6 +60,21 @@ TEST(SimulationTest, SlotsGoFromNameToName) {
   EXPECT_GT(report.counts().slots_freed, 2 * seeds);
 }
 
+// No difference is reported where there is none, whatever happens: joins,
+// process sets, lost ranks, new epochs, slots that go from name to name.
+TEST(SimulationTest, ChecksumsRaiseNoFalseAlarm) {
+  const uint64_t seeds = play_all ? 3000 : 150;
+  for (const uint32_t slots : {64u, kFewSlots}) {
+    Report report;
+    for (uint64_t seed = 1; seed <= seeds; ++seed) {
+      report.Add(seed, Play({.seed = seed, .slots = slots, .checksums = true}));
+    }
+    std::cout << report.Text();
+    EXPECT_EQ(report.failures(), 0);
+    EXPECT_GT(report.counts().results_compared, seeds);
+  }
+}
+
 // A rank leaves early; the names of what fails for want of it are given back.
 TEST(SimulationTest, SlotsAreTakenBackAfterADeparture) {
   Report report;
@@ -70,17 +86,44 @@ TEST(SimulationTest, SlotsAreTakenBackAfterADeparture) {
 // Seeds beyond those of the plain run that have found a bug.
 TEST(SimulationTest, SeedsOfOldBugs) {
   for (const uint64_t seed :
-       {446, 1271, 1465, 1797, 1906, 4382, 5714, 5980, 6773}) {
+       {446, 1271, 1465, 1797, 1906, 4382, 5597, 5714, 5980, 6773}) {
     Report report;
     report.Add(seed, Play({.seed = seed}));
     EXPECT_EQ(report.failures(), 0) << seed;
   }
 }
 
+// Ranks of elastic jobs die, come and leave; hosts come and go.
+TEST(SimulationTest, NoSeedOfAnElasticJobBreaksAPromise) {
+  const uint64_t seeds = play_all ? 5000 : 100;
+  Report report;
+  for (uint64_t seed = 1; seed <= seeds; ++seed) {
+    report.Add(seed, PlayElastic({.seed = seed}), /*elastic=*/true);
+  }
+  std::cout << report.Text();
+  EXPECT_EQ(report.failures(), 0);
+  EXPECT_GT(report.counts().processes_started, 3 * seeds);
+  EXPECT_GT(report.counts().elastic_epochs, 4 * seeds);
+  EXPECT_GT(report.counts().commits, 20 * seeds);
+  EXPECT_GT(report.counts().changes, seeds / 4);
+  EXPECT_GT(report.counts().asked_to_leave, seeds / 20);
+  EXPECT_GT(report.counts().ranks_killed, seeds / 2);
+  EXPECT_GT(report.counts().ranks_killed_within_a_step, seeds / 20);
+  EXPECT_GT(report.counts().executors_killed, seeds / 20);
+  EXPECT_GT(report.counts().agents_killed, seeds / 20);
+  EXPECT_GT(report.counts().hosts_lost, seeds / 20);
+  EXPECT_GT(report.counts().host_changes, seeds / 20);
+  // Not all can go on.
+  EXPECT_GT(report.counts().jobs_ended_badly, seeds / 40);
+  EXPECT_LT(report.counts().jobs_ended_badly, seeds / 3);
+}
+
 TEST(SimulationTest, EqualSeedsGiveEqualRuns) {
   for (const uint64_t seed : {7, 21, 63}) {
     EXPECT_EQ(Play({.seed = seed}).counts.steps,
               Play({.seed = seed}).counts.steps);
+    EXPECT_EQ(PlayElastic({.seed = seed}).counts.steps,
+              PlayElastic({.seed = seed}).counts.steps);
   }
 }
 
@@ -97,6 +140,17 @@ TEST_P(Sabotaged, IsFound) {
     return;
   }
   FAIL() << GetParam() << " was not found in 200 seeds";
+}
+
+TEST(SimulationTest, AnElasticJobWithoutWishesIsFound) {
+  RunOptions options{.sabotage = Sabotage::kNoWish};
+  for (options.seed = 1; options.seed <= 200; ++options.seed) {
+    const RunResult result = PlayElastic(options);
+    if (result.found.empty()) continue;
+    EXPECT_NE(result.found.front().find("waits to enter"), std::string::npos);
+    return;
+  }
+  FAIL() << "no_wish was not found in 200 seeds";
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Sabotaged,

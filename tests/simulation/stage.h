@@ -44,6 +44,8 @@ struct Counts {
   uint64_t deadlocks = 0;
   uint64_t frozen_expelled = 0;
   uint64_t slots_freed = 0;
+  uint64_t results_compared = 0;
+  uint64_t results_unchecked = 0;
   uint64_t gpu_operations = 0;
   uint64_t gathered_on_gpus = 0;
   uint64_t rooms_too_small = 0;  // of operations within a node
@@ -52,6 +54,18 @@ struct Counts {
   uint64_t gathered_by_ranks = 0;
   uint64_t nccl_failures = 0;    // in a run of ranks that is on the stream
   uint64_t brought_to_host = 0;  // inputs on a GPU
+  // Elastic jobs:
+  uint64_t processes_started = 0;
+  uint64_t elastic_epochs = 0;
+  uint64_t commits = 0;   // by rank
+  uint64_t changes = 0;   // commits at which a rank has left the epoch
+  uint64_t sigterms = 0;  // by maypolerun
+  uint64_t asked_to_leave =
+      0;  // ranks that have left at a commit because of it
+  uint64_t agents_killed = 0;
+  uint64_t hosts_lost = 0;
+  uint64_t host_changes = 0;  // by discovery
+  uint64_t jobs_ended_badly = 0;
 };
 
 inline constexpr uint32_t kSimulatedNccl = 22809;  // its version
@@ -77,6 +91,7 @@ enum class Sabotage {
   kLateWrite,    // the backend writes to a chunk's place after its end
   kKeepEpoch,    // an executor does not release an epoch that is over
   kNoDrain,      // an executor does not read its board's eventfd
+  kNoWish,       // elastic: ranks are not told that others want to enter
 };
 
 // What StrCat takes: absl's string_view need not be std's.
@@ -109,7 +124,8 @@ class Stage {
   // One in so many ranks shares its GPU's memory with the executor; the others
   // call NCCL themselves. 1: all share it.
   uint64_t ranks_share_gpus = 64;
-  int interrupted = 0;  // ranks that stand at a kill point
+  bool checksums = false;  // the ranks want their results compared
+  int interrupted = 0;     // ranks that stand at a kill point
 
   // A rank that has died, or is interrupted at a kill point, may not have woken
   // others yet.

@@ -9,15 +9,9 @@
 #define MAYPOLE_TESTS_SIMULATION_WORLD_H_
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
-#include "tests/simulation/ledger.h"
-#include "tests/simulation/parts/backend.h"
-#include "tests/simulation/parts/coordinator.h"
-#include "tests/simulation/parts/executor.h"
-#include "tests/simulation/parts/process.h"
 #include "tests/simulation/stage.h"
 
 namespace maypole::simulation {
@@ -29,6 +23,8 @@ struct RunOptions {
   // Slots of each node. With fewer than 64, each step has its own names, and
   // the coordinator's limit of names is 1.5 times this number.
   uint32_t slots = 64;
+  // The ranks want their results compared, and a difference to end the epoch.
+  bool checksums = false;
 };
 
 struct RunResult {

@@ -59,6 +59,12 @@ def system_libraries():
         paths = ["include/CLI"],
     )
     system_repository(
+        name = "com_github_jbeder_yaml_cpp",
+        build_file = "@//third_party/system:yaml_cpp.BUILD",
+        package = "libyaml-cpp-dev",
+        paths = ["include/yaml-cpp"],
+    )
+    system_repository(
         name = "org_openssl",
         build_file = "@//third_party/system:openssl.BUILD",
         package = "libssl-dev",

@@ -4,6 +4,7 @@ It needs no other package, so `pip install --no-index` of the sdist works where
 Debian's packages of deploy/setup.sh are. As a program:
 
     backend.py wheel OUTDIR
+    backend.py horovod OUTDIR     (the wheel with the package horovod)
     backend.py sdist OUTDIR
 """
 
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import sys
 
+import horovod_wheel
 import metadata
 import sdist
 import wheel
@@ -42,6 +44,16 @@ def get_requires_for_build_sdist(config_settings=None):
     return []
 
 
+def prepare_metadata_for_build_wheel(metadata_directory, config_settings=None):
+    """So that pip need not build to learn what the wheel requires."""
+    del config_settings
+    name = "%s-%s.dist-info" % (metadata.NAME, metadata.version())
+    os.mkdir(os.path.join(metadata_directory, name))
+    with open(os.path.join(metadata_directory, name, "METADATA"), "w", encoding="utf-8") as f:
+        f.write(metadata.core_metadata())
+    return name
+
+
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     del config_settings, metadata_directory
     _check_tools()
@@ -49,7 +61,12 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     out = os.path.join(metadata.ROOT, "out")
     built = {name: os.path.join(out, "bin", name) for name in wheel.PROGRAMS}
     built[wheel.LIBRARY] = os.path.join(out, "lib", wheel.LIBRARY)
-    return wheel.make_wheel(built, wheel_directory)
+    name = wheel.make_wheel(built, wheel_directory)
+    if not os.path.exists(os.path.join(metadata.ROOT, ".git")):
+        # pip deletes this directory; Bazel's server and its files for it would stay.
+        subprocess.run(["sh", "-c", ". tools/ci/bazel.sh && exec bazel clean --expunge"], cwd=metadata.ROOT, check=True,
+                       stdout=sys.stderr)
+    return name
 
 
 def build_sdist(sdist_directory, config_settings=None):
@@ -58,9 +75,9 @@ def build_sdist(sdist_directory, config_settings=None):
 
 
 def main(argv):
-    build = {"wheel": build_wheel, "sdist": build_sdist}
+    build = {"wheel": build_wheel, "horovod": horovod_wheel.make_wheel, "sdist": build_sdist}
     if len(argv) != 2 or argv[0] not in build:
-        sys.exit("usage: backend.py wheel|sdist OUTDIR")
+        sys.exit("usage: backend.py wheel|horovod|sdist OUTDIR")
     os.makedirs(argv[1], exist_ok=True)
     path = os.path.join(argv[1], build[argv[0]](argv[1]))
     print("%s: %.1f MB" % (path, os.path.getsize(path) / 1e6))

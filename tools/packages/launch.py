@@ -4,6 +4,9 @@
 import os
 import sys
 
+# Under this name maypolerun runs scripts that import horovod.
+ALIASES = {"horovodrun": "maypolerun"}
+
 
 def packages():
     """Where the package may be: beside this file's bin directory, then where Python looks."""
@@ -19,7 +22,7 @@ def packages():
 def main():
     name = os.path.basename(__file__)
     for directory in packages():
-        program = os.path.join(directory, "maypole", "bin", name)
+        program = os.path.join(directory, "maypole", "bin", ALIASES.get(name, name))
         if os.path.isfile(program):
             os.execv(program, [name] + sys.argv[1:])
     sys.exit("%s: the package maypole, which has this program, is not where %s looks: install it again there" %

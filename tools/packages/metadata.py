@@ -5,8 +5,11 @@ import re
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 NAME = "maypole"
+HOROVOD_NAME = "maypole-horovod"
 PYTHON = ">=3.9"
 TORCH = "torch>=1.13"
+CLOUDPICKLE = "cloudpickle>=2"  # for functions of __main__ in maypole.run()
+HOROVOD_SUMMARY = "The package horovod, for scripts that import it: Maypole under Horovod's names"
 SUMMARY = "Averages gradients over all processes of a training job: Horovod's interface for PyTorch, with less waiting"
 
 _CLASSIFIERS = (
@@ -22,6 +25,11 @@ _CLASSIFIERS = (
     "Topic :: System :: Distributed Computing",
 )
 
+_HOROVOD_TEXT = """The package `horovod` of Maypole: `import horovod.torch as hvd` gives `maypole.torch`, and `horovodrun` is `maypolerun`.
+
+Do not install it beside Horovod itself: both have the package `horovod`, and pip lets the one overwrite the other.
+"""
+
 
 def read(path, root=ROOT):
     with open(os.path.join(root, path), encoding="utf-8") as f:
@@ -32,12 +40,24 @@ def version(root=ROOT):
     return re.search(r'kVersion\[\] = "([^"]+)"', read("common/version.h", root)).group(1)
 
 
-def core_metadata(root=ROOT):
-    """The text of METADATA and PKG-INFO."""
-    head = [("Metadata-Version", "2.1"), ("Name", NAME), ("Version", version(root)), ("Summary", SUMMARY),
+def _metadata(name, summary, more, text, root):
+    head = [("Metadata-Version", "2.1"), ("Name", name), ("Version", version(root)), ("Summary", summary),
             ("License", "Apache-2.0"), ("License-File", "LICENSE")]
     head += [("Classifier", line) for line in _CLASSIFIERS]
-    head += [("Requires-Python", PYTHON),
-             ("Provides-Extra", "torch"), ("Requires-Dist", TORCH + ' ; extra == "torch"'),
-             ("Description-Content-Type", "text/markdown")]
-    return "".join("%s: %s\n" % line for line in head) + "\n" + read("README.md", root)
+    head += [("Requires-Python", PYTHON)] + more + [("Description-Content-Type", "text/markdown")]
+    return "".join("%s: %s\n" % line for line in head) + "\n" + text
+
+
+def core_metadata(root=ROOT):
+    """The text of METADATA and PKG-INFO."""
+    extras = [("Provides-Extra", "torch"), ("Requires-Dist", TORCH + ' ; extra == "torch"'),
+              ("Provides-Extra", "run"), ("Requires-Dist", CLOUDPICKLE + ' ; extra == "run"'),
+              ("Provides-Extra", "horovod"),
+              ("Requires-Dist", '%s==%s ; extra == "horovod"' % (HOROVOD_NAME, version(root)))]
+    return _metadata(NAME, SUMMARY, extras, read("README.md", root), root)
+
+
+def horovod_metadata(root=ROOT):
+    """The text of METADATA of the distribution with the package horovod."""
+    needs = [("Requires-Dist", "%s==%s" % (NAME, version(root)))]
+    return _metadata(HOROVOD_NAME, HOROVOD_SUMMARY, needs, _HOROVOD_TEXT, root)

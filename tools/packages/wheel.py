@@ -22,6 +22,7 @@ import metadata
 
 PROGRAMS = ("maypolerun", "maypolectl", "maypole-worker", "maypole-coordinator")
 LIBRARY = "libmaypole.so"
+_PYTHON_PROGRAMS = os.path.join("client", "python", "scripts")
 _FIRST_TIME_OF_ZIP = 315532800  # 1980-01-01
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -41,20 +42,22 @@ def make_wheel(built, out, root=metadata.ROOT):
         name = "%s-%s.whl" % (base, tag)
         contents = _package(root)
         contents.update(_binaries(stripped, bundled))
-        contents.update(_scripts(base))
+        contents.update(scripts(base, PROGRAMS))
+        contents.update(_python_scripts(base, root))
         contents.update(_dist_info(base, tag, bundled, root))
-        _write(os.path.join(out, name), base, contents)
+        write(os.path.join(out, name), base, contents)
     return name
 
 
-def dist_info(base, tag, root=metadata.ROOT):
-    """{path in the wheel: bytes} of what an installer reads first."""
+def dist_info(base, tag, text):
+    """{path in the wheel: bytes} of what an installer reads first; text: METADATA."""
     at = base + ".dist-info/"
-    wheel = "Wheel-Version: 1.0\nGenerator: maypole\nRoot-Is-Purelib: false\nTag: %s\n" % tag
-    return {at + "METADATA": metadata.core_metadata(root).encode(), at + "WHEEL": wheel.encode()}
+    pure = "true" if tag.endswith("-any") else "false"
+    wheel = "Wheel-Version: 1.0\nGenerator: maypole\nRoot-Is-Purelib: %s\nTag: %s\n" % (pure, tag)
+    return {at + "METADATA": text.encode(), at + "WHEEL": wheel.encode()}
 
 
-def _read(path):
+def read(path):
     with open(path, "rb") as f:
         return f.read()
 
@@ -67,36 +70,55 @@ def _strip(path, to):
 
 def _package(root):
     """The Python sources, and Horovod's names, which --horovod-shim makes importable."""
-    contents = {}
     top = os.path.join(root, "client", "python")
-    for package, place in (("maypole", "maypole"), ("horovod_shim", "maypole/horovod_shim")):
-        for at, _, names in os.walk(os.path.join(top, package)):
-            for name in names:
-                if name.endswith(".py"):
-                    path = os.path.join(at, name)
-                    inside = os.path.relpath(path, os.path.join(top, package))
-                    contents["%s/%s" % (place, inside)] = _read(path)
+    contents = modules(os.path.join(top, "maypole"), "maypole")
+    contents.update(modules(os.path.join(top, "horovod_shim"), "maypole/horovod_shim"))
+    return contents
+
+
+def modules(directory, place):
+    """{path in the wheel: bytes} of the Python files in a directory, which are to be at `place`."""
+    contents = {}
+    for at, _, names in os.walk(directory):
+        for name in names:
+            if name.endswith(".py"):
+                path = os.path.join(at, name)
+                contents["%s/%s" % (place, os.path.relpath(path, directory))] = read(path)
     return contents
 
 
 def _binaries(stripped, bundled):
-    contents = {"maypole/bin/" + name: _read(stripped[name]) for name in PROGRAMS}
-    contents["maypole/lib/" + LIBRARY] = _read(stripped[LIBRARY])
-    contents.update({"maypole/lib/bundled/" + name: _read(path) for name, path in bundled.items()})
+    contents = {"maypole/bin/" + name: read(stripped[name]) for name in PROGRAMS}
+    contents["maypole/lib/" + LIBRARY] = read(stripped[LIBRARY])
+    contents.update({"maypole/lib/bundled/" + name: read(path) for name, path in bundled.items()})
     return contents
 
 
-def _scripts(base):
-    launch = _read(os.path.join(_HERE, "launch.py"))
-    return {"%s.data/scripts/%s" % (base, name): launch for name in PROGRAMS}
+def scripts(base, names):
+    launch = read(os.path.join(_HERE, "launch.py"))
+    return {_script(base, name): launch for name in names}
+
+
+def _python_scripts(base, root):
+    """Programs in Python: the installer writes the interpreter into their first line."""
+    found = {}
+    for name in os.listdir(os.path.join(root, _PYTHON_PROGRAMS)):
+        first, _, rest = read(os.path.join(root, _PYTHON_PROGRAMS, name)).partition(b"\n")
+        assert first == b"#!/usr/bin/env python3", name
+        found[_script(base, name)] = b"#!python\n" + rest
+    return found
+
+
+def _script(base, name):
+    return "%s.data/scripts/%s" % (base, name)
 
 
 def _dist_info(base, tag, bundled, root):
-    contents = dist_info(base, tag, root)
+    contents = dist_info(base, tag, metadata.core_metadata(root))
     at = base + ".dist-info/"
-    contents[at + "LICENSE"] = _read(os.path.join(root, "LICENSE"))
+    contents[at + "LICENSE"] = read(os.path.join(root, "LICENSE"))
     for package in _debian_packages(bundled.values()):
-        contents["%slicenses/%s" % (at, package)] = _read("/usr/share/doc/%s/copyright" % package)
+        contents["%slicenses/%s" % (at, package)] = read("/usr/share/doc/%s/copyright" % package)
     return contents
 
 
@@ -113,7 +135,8 @@ def _debian_packages(paths):
     return sorted(set(owners.values()))
 
 
-def _write(path, base, contents):
+def write(path, base, contents):
+    """Writes the wheel."""
     record = base + ".dist-info/RECORD"
     lines = []
     for name in sorted(contents):

@@ -118,6 +118,9 @@ void AddEpochs(const Families::Labels& job, const StatsPage& page,
              Number(page.board_bytes));
   all->Gauge("maypole_arena_bytes", "Memory that the job's arena tensors use.",
              job, Number(page.arena_bytes));
+  all->Gauge("maypole_state_bytes",
+             "Memory of the states that the executor keeps for its ranks.", job,
+             Number(page.state_bytes));
 }
 
 void AddGpus(const Families::Labels& job, const StatsPage& page,

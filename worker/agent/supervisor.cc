@@ -230,6 +230,7 @@ absl::Status Supervisor::HandOver(const session::Hello& hello,
                      executor->pid, ") accepts no clients: ", s.message()));
   }
   ++executor->handed_over;
+  if (options_.on_rank) options_.on_rank(hello);
   return absl::OkStatus();
 }
 
@@ -267,7 +268,9 @@ absl::Status Supervisor::CheckLimits(const PeerCredentials& peer) const {
         "this agent serves ", kMaxExecutorsOfUser, " jobs of uid ", peer.uid,
         " already, its limit for one user; end some of them (a job counts "
         "until ",
-        kIdleMs / 1000, " s after its last process has ended)"));
+        kIdleMs / 1000,
+        " s after its last process has ended, or for --state_timeout if its "
+        "ranks have left a state)"));
   }
   return absl::OkStatus();
 }

@@ -25,6 +25,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -47,6 +48,8 @@ struct SupervisorOptions {
   std::string secret;  // the cluster's, for executors
   Fd tls;              // sealed_tls.h, for executors; invalid: no TLS
   std::vector<std::string> executor_arguments;
+  // Called when a rank has called init() and was accepted; may be empty.
+  std::function<void(const session::Hello&)> on_rank = {};
 };
 
 class Supervisor {

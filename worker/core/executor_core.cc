@@ -78,8 +78,12 @@ void ExecutorCore::OnTime(int64_t now_ms) {
   EndWatches([&](const Returning& r) { return now_ms >= r.until_ms; });
   if (clients() > 0 || epoch_) {  // other nodes use an epoch that drains
     idle_since_ms_ = idle_told_ms_ = now_ms;
-  } else if (now_ms - idle_since_ms_ >= kIdleMs &&
-             now_ms - idle_told_ms_ >= kIdleMs / 10) {
+    return;
+  }
+  const int64_t patience_ms =
+      keeps_states_ ? std::max(kIdleMs, options_.state_timeout_ms) : kIdleMs;
+  if (now_ms - idle_since_ms_ >= patience_ms &&
+      now_ms - idle_told_ms_ >= kIdleMs / 10) {
     idle_told_ms_ = now_ms;
     actions_.push_back(ReportIdle{});
   }
@@ -185,6 +189,14 @@ void ExecutorCore::OnGpuMemoryRequest(
   if (!s.ok()) FailEpochHere(s);
 }
 
+void ExecutorCore::OnResultRecords(ClientId client,
+                                   const session::ResultRecords& records) {
+  const LocalMember* m = RunningMember(client);
+  if (m == nullptr) return;  // its epoch is over
+  const absl::Status s = epoch_->OnResultRecords(*m, records);
+  if (!s.ok()) FailEpochHere(s);
+}
+
 void ExecutorCore::OnGoodbye(ClientId client, uint32_t pending, bool returns) {
   const LocalMember* found = members_.Find(client);
   // A process that cannot be watched is not expected back.
@@ -234,6 +246,8 @@ void ExecutorCore::MemberGone(const LocalMember& m, bool clean,
     FailStart(Code::kAborted,
               absl::StrCat("the job cannot start: ", RankText(m), " ", what));
   } else if (phase_ == Phase::kRunning && clean) {
+    // Before the coordinator ends an epoch that all ranks have left.
+    epoch_->OnNoMoreResults(static_cast<uint32_t>(m.local_rank));
     SendRankGone(m.rank, true, "has shut down", returns);
     epoch_->OnRankLeft(m.rank, m.local_rank,
                        absl::StrCat(RankText(m),
@@ -267,6 +281,15 @@ void ExecutorCore::AfterMemberGone() {
     }
   }
   BeginIfComplete();
+}
+
+std::vector<std::string> ExecutorCore::NodeNames() const {
+  std::vector<std::string> names;
+  if (!epoch_) return names;
+  for (const proto::NodeInfo& node : epoch_->info().nodes) {
+    names.push_back(node.node());
+  }
+  return names;
 }
 
 // --- Running -----------------------------------------------------------------

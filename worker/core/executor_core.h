@@ -65,6 +65,10 @@ struct ExecutorCoreOptions {
   // A rank that is frozen in an operation for this long counts as lost; 0:
   // never.
   int64_t frozen_timeout_ms = 10000;
+  // Limit of the states that the executor keeps for the job; and for how long
+  // it keeps them while the job has no process on this node.
+  uint64_t state_bytes = uint64_t{64} << 30;
+  int64_t state_timeout_ms = 600000;
   // Of the NCCL with which this executor's GPUs reduce together; 0: none.
   uint32_t nccl_version = 0;
 };
@@ -87,6 +91,7 @@ class ExecutorCore {
   void OnJoinRequest(ClientId client, const session::JoinRequest& request);
   void OnGpuMemoryRequest(ClientId client,
                           const session::GpuMemoryRequest& request);
+  void OnResultRecords(ClientId client, const session::ResultRecords& records);
   void OnGoodbye(ClientId client, uint32_t pending, bool returns = false);
   // The client has gone without Goodbye; `how` completes "rank 3 died: ".
   void OnClientGone(ClientId client, const std::string& how);
@@ -103,6 +108,9 @@ class ExecutorCore {
   // True while a name waits for a slot: call OnTime() often.
   bool waits_for_slots() const {
     return phase_ == Phase::kRunning && epoch_->waits_for_slots();
+  }
+  bool waits_to_send_results() const {
+    return phase_ == Phase::kRunning && epoch_->waits_to_send_results();
   }
   void OnRunFree(uint32_t record);
   // A run waits until ranks have left others.
@@ -143,13 +151,25 @@ class ExecutorCore {
   // The link is permanently lost, or was refused.
   void OnLinkLost(const absl::Status& status);
 
+  // Whether the executor keeps states for the ranks: then it waits for them for
+  // longer before it asks to end.
+  void OnStatesKept(bool any) { keeps_states_ = any; }
+
   // The executor has been asked to end (SIGTERM).
   void OnStop(const std::string& text);
+
+  // Of the epoch that starts or runs, by index.
+  std::vector<std::string> NodeNames() const;
 
   // Clients that are connected or expected to return.
   size_t clients() const {
     return members_.members().size() + gathering_.members().size() +
            returning_.size();
+  }
+  // All ranks of this node have left the epoch, and other nodes still receive
+  // its results.
+  bool drains() const {
+    return epoch_ && (phase_ == Phase::kIdle || phase_ == Phase::kReady);
   }
 
  private:
@@ -282,6 +302,7 @@ class ExecutorCore {
   // coordinator to send the real cause.
   std::optional<int64_t> give_up_ms_;
   absl::Status network_failure_;
+  bool keeps_states_ = false;
   int64_t idle_since_ms_ = 0;
   int64_t idle_told_ms_ = 0;
 };

@@ -115,13 +115,12 @@ void ExecutorCore::OnNotice(const proto::Notice& notice) {
 }
 
 void ExecutorCore::OnRankLeftElsewhere(const proto::RankLeft& left) {
-  const bool draining = phase_ == Phase::kIdle || phase_ == Phase::kReady;
   if (!epoch_ || left.epoch() != epoch_->info().epoch) return;
-  if (starting() && !draining) return;
+  if (starting() && !drains()) return;
   const int rank = static_cast<int>(left.rank());
   if (phase_ == Phase::kRunning && members_.FindRank(rank) != nullptr) return;
   epoch_->OnRankLeft(rank, -1, left.message());
-  if (draining && epoch_->AllHaveLeft()) ForgetEpoch();
+  if (drains() && epoch_->AllHaveLeft()) ForgetEpoch();
 }
 
 void ExecutorCore::OnEpochEnd(const proto::EpochEnd& end) {

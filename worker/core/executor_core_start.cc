@@ -1,5 +1,6 @@
 // ExecutorCore: the start of an epoch, from the first waiting rank to the
 // board.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -39,6 +40,7 @@ void ExecutorCore::AddFacts(const Membership& membership,
     if (ready->stall_shutdown_ms() < 0) {
       ready->set_stall_shutdown_ms(m.stall_shutdown_ms);
     }
+    ready->set_checksums(std::max(ready->checksums(), m.checksums));
     ready->add_fusion_thresholds(m.fusion_threshold);
     said = said || m.fusion_threshold >= 0;
   }
@@ -124,6 +126,7 @@ void ExecutorCore::MakeBoard() {
   phase_ = Phase::kCreating;
   const EpochInfo& info = epoch_->info();
   CreateBoard create;
+  create.checksums = info.checksums;
   create.config.epoch = info.epoch;
   create.config.size = static_cast<uint32_t>(info.size);
   create.config.local_size = static_cast<uint32_t>(members_.local_size());

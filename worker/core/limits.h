@@ -27,7 +27,8 @@ inline constexpr size_t kMaxClients = 2 * kMaxLocalRanks;
 // Replies that are kept for a client that does not read them: one for each name
 // it may have. Also bounds the requests that wait for slots.
 inline constexpr size_t kMaxUnsentReplies = kMaxSlots;
-// An executor that has had no clients for this long asks to end.
+// An executor that has had no clients for this long asks to end. One that keeps
+// states (StateStore) does so only after --state_timeout.
 inline constexpr int64_t kIdleMs = 10000;
 // Ranks that wait for others of their node wait this much longer than the start
 // timeout, because the coordinator can name more of the missing ranks.
@@ -53,6 +54,11 @@ inline constexpr int64_t kMostRecallPauseMs = 160;
 inline constexpr size_t kMaxLateOperations = 64;
 // Unanswered requests of one rank for process sets.
 inline constexpr size_t kMaxWaitingRequests = kMaxSetRequests;
+// Operations whose results are compared at a time; and a Results message is
+// sent when it has reached this size, or after kResultsPauseMs.
+inline constexpr size_t kMaxComparedResults = 65536;
+inline constexpr size_t kMaxResultsBytes = 1 << 18;
+inline constexpr int64_t kResultsPauseMs = 100;
 // A Presence message is closed when it has reached this size.
 inline constexpr size_t kMaxPresenceBytes = 1 << 20;
 // Runs that wait for a free Plan record.

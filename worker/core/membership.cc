@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/checksum/checksum_mode.h"
 
 namespace maypole::worker {
 namespace {
@@ -22,6 +23,10 @@ absl::Status CheckTimes(const session::Hello& h) {
     return bad("the stall check is after ", h.stall_check_ms,
                " ms and the stall shutdown after ", h.stall_shutdown_ms,
                " ms; both must not be negative");
+  }
+  if (h.checksums > kMostChecksumMode) {
+    return bad("it asks for checksums in mode ", h.checksums,
+               ", which there is not");
   }
   if (h.start_timeout_ms < -1 || h.start_timeout_ms == 0 ||
       h.start_timeout_ms > kMaxStartTimeoutMs) {
@@ -158,7 +163,8 @@ absl::Status Membership::Add(ClientId client, const session::Hello& h,
                 h.fusion_threshold,
                 h.stall_check_ms,
                 h.stall_shutdown_ms,
-                h.start_timeout_ms};
+                h.start_timeout_ms,
+                h.checksums};
   if (is_elastic) {
     m.elastic = true;
     m.last_epoch = h.last_epoch;

@@ -33,6 +33,7 @@ struct LocalMember {
   int64_t stall_check_ms = -1;
   int64_t stall_shutdown_ms = -1;
   int64_t start_timeout_ms = -1;
+  uint32_t checksums = 0;  // ChecksumMode that the rank wants
   bool elastic = false;
   uint64_t last_epoch = 0;  // elastic; 0 if the rank is new
   int last_rank = -1;       // its rank in last_epoch

@@ -1,5 +1,6 @@
 #include "worker/executor/executor.h"
 
+#include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/eventfd.h>
 #include <sys/signalfd.h>
@@ -15,6 +16,7 @@
 #include "worker/agent/control.h"
 #include "worker/executor/client_connection.h"
 #include "worker/executor/clock.h"
+#include "worker/executor/file_writer.h"
 #include "worker/network/network.h"
 
 namespace maypole::worker {
@@ -54,6 +56,18 @@ void Discard(int fd) {
   [[maybe_unused]] const ssize_t n = read(fd, &value, sizeof(value));
 }
 
+// Whether the descriptor may be what the message says. A state's is a memfd; to
+// close anything else might wait for a socket that lingers.
+bool BelongsTo(const std::vector<char>& message, const Fd& descriptor) {
+  if (message.size() < sizeof(session::Header)) return false;
+  const session::Type type = session::TypeOf(message.data());
+  if (type == session::Type::kStateRequest) {
+    return fcntl(descriptor.get(), F_GET_SEALS) >= 0;
+  }
+  return type == session::Type::kGpuMemoryRequest ||
+         type == session::Type::kTimelineFile;
+}
+
 class EventFdWake : public BoardWake {
  public:
   explicit EventFdWake(Poller* poller)
@@ -82,7 +96,8 @@ class SocketLink : public ClientLink {
   SocketLink(Poller* poller, ClientId id, Fd socket, Fd pidfd)
       : connection_(std::move(socket), std::move(pidfd)),
         socket_watch_(poller->Watch(connection_.socket(), SocketTag(id))) {
-    TakeDescriptors(connection_.socket());  // of GPU memory
+    // Of GPU memory, of states, and of a timeline's file.
+    TakeDescriptors(connection_.socket());
     if (!connection_.pidfd().valid()) return;
     pid_watch_ = poller->Watch(connection_.pidfd().get(), PidTag(id));
   }
@@ -95,10 +110,7 @@ class SocketLink : public ClientLink {
       return Status(Code::kDeadlineExceeded, s.message());
     }
     *message = std::move(received.data);
-    const bool of_gpu_memory =
-        message->size() >= sizeof(session::Header) &&
-        session::TypeOf(message->data()) == session::Type::kGpuMemoryRequest;
-    if (of_gpu_memory && received.fds.size() == 1) {
+    if (received.fds.size() == 1 && BelongsTo(*message, received.fds[0])) {
       *descriptor = std::move(received.fds.front());
     } else {
       CloseUnasked(std::move(received.fds));
@@ -114,6 +126,11 @@ class SocketLink : public ClientLink {
                      const BoardWake& wake) override {
     const int fds[] = {board.fd(), static_cast<const EventFdWake&>(wake).fd()};
     return SendWith(&welcome, sizeof(welcome), fds);
+  }
+
+  Status SendState(const session::StateReply& reply, const Fd* state) override {
+    const int fd = state == nullptr ? -1 : state->get();
+    return SendWith(&reply, sizeof(reply), {&fd, state == nullptr ? 0u : 1u});
   }
 
   Status Flush() override {
@@ -251,6 +268,10 @@ Status Executor::CreateBoard(const BoardConfig& config,
 
 std::unique_ptr<BoardWake> Executor::MakeBoardWake() {
   return std::make_unique<EventFdWake>(&poller_);
+}
+
+std::unique_ptr<TimelineFile> Executor::OpenTimelineFile(Fd file) {
+  return std::make_unique<FileWriter>(std::move(file));
 }
 
 // No destructors: they would wait for the thread.

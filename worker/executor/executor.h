@@ -61,6 +61,7 @@ class Executor : private ExecutorSystem {
   Status CreateBoard(const BoardConfig& config,
                      std::unique_ptr<Board>* board) override;
   std::unique_ptr<BoardWake> MakeBoardWake() override;
+  std::unique_ptr<TimelineFile> OpenTimelineFile(Fd file) override;
 
   const ExecutorOptions options_;
   LoopWatchdog watchdog_;

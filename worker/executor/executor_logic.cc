@@ -10,6 +10,8 @@ namespace maypole::worker {
 namespace {
 
 constexpr int64_t kHeldTicketMs = 5;
+// For how long an epoch may drain after SIGTERM. The agent waits longer.
+constexpr int64_t kStopDrainMs = 500;
 // At most this many messages of a client are read in a turn, so that a client
 // that floods the executor does not starve the others.
 constexpr int kMessagesPerTurn = 32;
@@ -18,11 +20,18 @@ constexpr int kMessagesPerTurn = 32;
 
 ExecutorLogic::ExecutorLogic(const ExecutorCoreOptions& options,
                              ExecutorSystem* system, ExecutorObserver* observer)
-    : options_(options), system_(system), observer_(observer), core_(options) {
+    : options_(options),
+      system_(system),
+      observer_(observer),
+      core_(options),
+      states_(options.state_bytes),
+      timeline_(this) {
   core_.OnTime(NowMs());
 }
 
 ExecutorLogic::~ExecutorLogic() {
+  timeline_.OnEpochOver();
+  timeline_file_.reset();
   transport_.reset();
   network_.reset();
   gpus_.reset();
@@ -44,9 +53,12 @@ int64_t ExecutorLogic::PrepareSleep() {
 }
 
 int64_t ExecutorLogic::SleepMs() const {
+  if (done_at_ms_ != INT64_MAX) return kLeftScanMs;
   if (keeper_ == nullptr) return kBoardScanMs;
   if (tickets_held_ || core_.waits_for_records()) return kHeldTicketMs;
   if (core_.waits_for_slots()) return kRecallPauseMs;
+  if (core_.waits_to_send_results()) return kResultsPauseMs;
+  if (timeline_.SleepMs() >= 0) return timeline_.SleepMs();
   const bool hurry = keeper_->somebody_left() || keeper_->AllSayBlocked();
   return hurry ? std::min(kLeftScanMs, kBlockedScanMs) : kBoardScanMs;
 }
@@ -56,6 +68,8 @@ void ExecutorLogic::TakeReadySlots() {
   Intercept(&all);
   for (const ReadySlot& ready : all) {
     observer_->OnReady(ready);
+    if (timeline_.recording())
+      timeline_.OnReady(ready.slot, ready.generation, system_->NowNs());
     core_.OnReadySlot(ready);
   }
 }
@@ -82,10 +96,12 @@ void ExecutorLogic::Wake(std::span<const ExecutorEvent> events) {
     if (event.kind != ExecutorEvent::Kind::kHandOver) Handle(event);
   }
   if (hand_over) TakeClients();
-  if (!supervised_ && clients_.empty()) done_ = true;
+  const bool ends = !supervised_ && clients_.empty() && !core_.drains();
+  if (ends || NowMs() >= done_at_ms_) done_ = true;
 }
 
 void ExecutorLogic::Tick() {
+  timeline_.OnTime(system_->NowNs());
   core_.OnTime(NowMs());
   DoActions();
   if (keeper_ == nullptr) return;
@@ -175,7 +191,9 @@ void ExecutorLogic::Stop() {
                             options_.node, " (host ", options_.host,
                             ") was stopped (SIGTERM)"));
   DoActions();
-  done_ = true;
+  supervised_ = false;
+  done_at_ms_ = NowMs() + kStopDrainMs;
+  done_ = !core_.drains();
 }
 
 }  // namespace maypole::worker

@@ -16,11 +16,14 @@
 // if a rank reconnects, its Goodbye may still be unread in its old socket.
 //
 // done() becomes true after Stop(), and when no client is left and the
-// supervisor has agreed to end the executor or is gone.
+// supervisor has agreed to end the executor or is gone; but not while the epoch
+// drains, that is, while other nodes still receive the results of operations
+// that this node's ranks have left behind (after Stop() for kStopDrainMs).
 //
 // Its parts: executor_logic.cc (turns, the supervisor),
 // executor_logic_clients.cc, executor_logic_epoch.cc (coordinator, network,
-// board), executor_logic_gpus.cc.
+// board), executor_logic_gpus.cc, executor_logic_state.cc (states that outlive
+// ranks), executor_logic_timeline.cc.
 //
 // Thread contract: one thread.
 #ifndef MAYPOLE_WORKER_EXECUTOR_EXECUTOR_LOGIC_H_
@@ -35,17 +38,19 @@
 #include <vector>
 
 #include "worker/core/executor_core.h"
+#include "worker/core/timeline/executor_timeline.h"
 #include "worker/executor/board/board_keeper.h"
 #include "worker/executor/executor_system.h"
+#include "worker/executor/state_store.h"
 
 namespace maypole::worker {
 
-class ExecutorLogic {
+class ExecutorLogic : private ExecutorTimeline::Shell {
  public:
   // Both outlive it.
   ExecutorLogic(const ExecutorCoreOptions& options, ExecutorSystem* system,
                 ExecutorObserver* observer);
-  virtual ~ExecutorLogic();
+  ~ExecutorLogic() override;
 
   // Call it before the loop sleeps; ranks that act after it wake the loop.
   // Returns for how many milliseconds the loop may sleep.
@@ -93,6 +98,17 @@ class ExecutorLogic {
   bool OnMessage(ClientId id, const std::vector<char>& data);
   Status Dispatch(ClientId id, const std::vector<char>& data);
   void ClientGone(ClientId id, const std::string& how);
+  void OnStateRequest(ClientId id, const session::StateRequest& request);
+
+  // ExecutorTimeline::Shell
+  void ToCoordinator(proto::ExecutorMessage message) override;
+  void Reply(ClientId client, const session::TimelineReply& reply) override;
+  void SetTimeline(uint32_t word) override;
+  void WriteFile(std::string text) override;
+  void CloseFile() override;
+  void OnTimelineFile(ClientId id, const session::TimelineFile& message);
+  void StartTimeline(const CreateBoard& a);
+  void RecordIssued(const RunSpec& run);
 
   void DoActions();
   void Do(ReplyClient& a);
@@ -144,6 +160,7 @@ class ExecutorLogic {
   bool idle_reported_ = false;
   bool supervised_ = true;
   bool done_ = false;
+  int64_t done_at_ms_ = INT64_MAX;  // although the epoch drains
   int64_t looked_ms_ = 0;
   ClientId next_client_ = 1;
   std::map<ClientId, Client> clients_;
@@ -153,10 +170,14 @@ class ExecutorLogic {
   uint64_t presence_sequence_ = 0;  // unacknowledged Presence, or 0
   std::unique_ptr<BoardWake> wake_;
   std::unique_ptr<BoardKeeper> keeper_;
-  bool tickets_held_ = false;    // by keeper_
-  Fd gpu_descriptor_;            // that came with the client's message, or none
-  uint64_t gpus_number_ = 0;     // identifies gpus_, see PosterFor()
-  uint64_t network_number_ = 0;  // identifies network_, see PosterFor()
+  bool tickets_held_ = false;  // by keeper_
+  Fd descriptor_;              // that came with the client's message, or none
+  StateStore states_;
+  ExecutorTimeline timeline_;
+  uint64_t timeline_number_ = 0;  // identifies the file, see PosterFor()
+  uint64_t gpus_number_ = 0;      // identifies gpus_, see PosterFor()
+  uint64_t network_number_ = 0;   // identifies network_, see PosterFor()
+  std::unique_ptr<TimelineFile> timeline_file_;
   // Declared last, because their threads call back and read the board.
   std::unique_ptr<EpochGpus> gpus_;
   std::unique_ptr<EpochNetwork> network_;

@@ -71,8 +71,8 @@ void ExecutorLogic::ReadClient(ClientId id, int max_messages) {
     const auto it = clients_.find(id);
     if (it == clients_.end()) return;
     std::vector<char> message;
-    gpu_descriptor_.Reset();
-    const Status s = it->second.link->Receive(&message, &gpu_descriptor_);
+    descriptor_.Reset();
+    const Status s = it->second.link->Receive(&message, &descriptor_);
     if (s.code() == Code::kDeadlineExceeded) return;
     if (!s.ok()) {
       ClientGone(id, absl::StrCat("its connection failed: ", s.message()));
@@ -106,6 +106,7 @@ Status ExecutorLogic::Dispatch(ClientId id, const std::vector<char>& data) {
   switch (session::TypeOf(data.data())) {
     case session::Type::kGoodbye:
       return Parsed<session::Goodbye>(data, [&](const auto& m) {
+        timeline_.OnClientGone(id);
         core_.OnGoodbye(id, m.pending, m.returns != 0);
       });
     case session::Type::kSlotReturn:
@@ -117,9 +118,24 @@ Status ExecutorLogic::Dispatch(ClientId id, const std::vector<char>& data) {
     case session::Type::kJoinRequest:
       return Parsed<session::JoinRequest>(
           data, [&](const auto& m) { core_.OnJoinRequest(id, m); });
+    case session::Type::kResultRecords:
+      return Parsed<session::ResultRecords>(
+          data, [&](const auto& m) { core_.OnResultRecords(id, m); });
     case session::Type::kGpuMemoryRequest:
       return Parsed<session::GpuMemoryRequest>(
           data, [&](const auto& m) { core_.OnGpuMemoryRequest(id, m); });
+    case session::Type::kStateRequest:
+      return Parsed<session::StateRequest>(
+          data, [&](const auto& m) { OnStateRequest(id, m); });
+    case session::Type::kTimelineRequest:
+      return Parsed<session::TimelineRequest>(
+          data, [&](const auto& m) { timeline_.OnRequest(id, m); });
+    case session::Type::kTimelineFile:
+      return Parsed<session::TimelineFile>(
+          data, [&](const auto& m) { OnTimelineFile(id, m); });
+    case session::Type::kTimelineRecords:
+      return Parsed<session::TimelineRecords>(
+          data, [&](const auto& m) { timeline_.OnRecords(id, m); });
     default:
       return Parsed<session::SlotRequest>(
           data, [&](const auto& m) { core_.OnSlotRequest(id, m); });
@@ -129,6 +145,7 @@ Status ExecutorLogic::Dispatch(ClientId id, const std::vector<char>& data) {
 void ExecutorLogic::ClientGone(ClientId id, const std::string& how) {
   observer_->OnClientGone(clients_.at(id).rank, how);
   clients_.erase(id);
+  timeline_.OnClientGone(id);
   core_.OnClientGone(id, how);
 }
 
@@ -167,7 +184,10 @@ void ExecutorLogic::Do(RefuseClient& a) {
   clients_.erase(a.client);
 }
 
-void ExecutorLogic::Do(CloseClient& a) { clients_.erase(a.client); }
+void ExecutorLogic::Do(CloseClient& a) {
+  timeline_.OnClientGone(a.client);
+  clients_.erase(a.client);
+}
 
 void ExecutorLogic::Do(KeepWatching& a) {
   const auto it = clients_.find(a.client);

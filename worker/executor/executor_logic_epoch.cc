@@ -15,8 +15,10 @@ void ExecutorLogic::Do(OpenLink&) {
   const auto post = PosterFor(&link_number_);
   TransportCallbacks callbacks;
   callbacks.on_message = [this, post](proto::CoordinatorMessage message) {
-    post(
-        [this, message = std::move(message)] { core_.OnCoordinator(message); });
+    post([this, message = std::move(message)] {
+      timeline_.OnTime(system_->NowNs());
+      if (!timeline_.OnCoordinator(message)) core_.OnCoordinator(message);
+    });
   };
   callbacks.on_acknowledged = [this, post](uint64_t sequence) {
     post([this, sequence] {
@@ -43,6 +45,11 @@ void ExecutorLogic::Do(SendToCoordinator& a) {
   if (transport_ == nullptr) return;
   const bool presence = a.message.has_presence();
   if (presence) {
+    if (timeline_.recording()) {
+      timeline_.OnPresence(
+          static_cast<uint32_t>(a.message.presence().operations_size()),
+          system_->NowNs());
+    }
     observer_->OnPresenceSent(
         static_cast<uint64_t>(a.message.presence().operations_size()));
   }
@@ -69,7 +76,12 @@ void ExecutorLogic::Do(PrepareBackend& a) {
       if (core_.OnNetworkFailed(s)) observer_->OnNetworkFailed(s);
     });
   };
-  callbacks.runner.on_done = [this](const RunSpec& run) {
+  callbacks.runner.on_done = [this, post](const RunSpec& run) {
+    if (timeline_.recording()) {
+      post([this, record = run.record, now = system_->NowNs()] {
+        timeline_.OnRunDone(record, now);
+      });
+    }
     if (run.site != RunSite::kExecutors) observer_->OnRunDone(run);
   };
   callbacks.runner.on_free = [this, post](uint32_t record) {
@@ -95,6 +107,7 @@ void ExecutorLogic::Do(CreateBoard& a) {
     if (network_ != nullptr) network_->Start(&keeper_->board());
     observer_->OnEpochStarted(a.config, keeper_->board());
     observer_->OnBoardBytes(keeper_->bytes());
+    StartTimeline(a);
   }
   if (core_.OnBoardCreated(s)) Welcome(a);
 }
@@ -106,6 +119,7 @@ void ExecutorLogic::Welcome(const CreateBoard& a) {
     auto welcome = session::Make<session::Welcome>();
     welcome.epoch = a.config.epoch;
     welcome.local_rank = i;
+    welcome.checksums = a.checksums;
     const Status s =
         it->second.link->SendWelcome(welcome, keeper_->board(), *wake_);
     if (!s.ok()) ClientGone(a.clients[i], s.message());
@@ -155,6 +169,7 @@ void ExecutorLogic::Do(IssueRun& a) {
   if (a.run.site != RunSite::kExecutors && a.run.nodes.size() > 1) {
     observer_->OnIssued(a.run);
   }
+  if (timeline_.recording()) RecordIssued(a.run);
   keeper_->WritePlan(a.run);
   if (!by_ranks) network_->Add(a.run);
   for (const PlanOperation& op : a.run.operations) {
@@ -196,6 +211,7 @@ void ExecutorLogic::Do(WantChange& a) {
 
 void ExecutorLogic::Do(DropEpoch&) {
   observer_->OnEpochOver(network_.get());
+  timeline_.OnEpochOver();
   ++network_number_;
   network_.reset();
   DropGpus();

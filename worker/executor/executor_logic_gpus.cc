@@ -9,7 +9,7 @@ namespace maypole::worker {
 void ExecutorLogic::Do(OpenGpuMemory& a) {
   if (keeper_ == nullptr) return;
   MakeGpus();
-  gpus_->Open(a.id, a.request, std::move(gpu_descriptor_));
+  gpus_->Open(a.id, a.request, std::move(descriptor_));
 }
 
 void ExecutorLogic::MakeGpus() {

@@ -1,6 +1,8 @@
 #include "worker/executor/executor_logic.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <deque>
@@ -24,6 +26,7 @@ struct FakeClient {
   bool linked = false;
   bool welcomed = false;
   Fd descriptor;  // comes with the next message
+  int states_sent = 0;
 
   template <typename Message>
   void Send(const Message& message) {
@@ -55,6 +58,10 @@ class FakeLink : public ClientLink {
                      const BoardWake&) override {
     client_->welcomed = true;
     return Status();
+  }
+  Status SendState(const session::StateReply& reply, const Fd* state) override {
+    client_->states_sent += state == nullptr ? 0 : 1;
+    return Send(&reply, sizeof(reply));
   }
   Status Flush() override { return Status(); }
   std::unique_ptr<ProcessWatch> KeepProcess() override { return nullptr; }
@@ -115,6 +122,27 @@ class FakeGpus : public EpochGpus {
 
  private:
   std::vector<std::string>* const calls_;
+};
+
+// A network that is there as soon as it is asked for.
+class FakeNetwork : public EpochNetwork {
+ public:
+  explicit FakeNetwork(Callbacks callbacks)
+      : callbacks_(std::move(callbacks)) {}
+  void Prepare(uint32_t, uint32_t) override {
+    callbacks_.on_prepared(std::vector<std::string>{"address"});
+  }
+  void Connect(std::vector<std::string>) override {
+    callbacks_.on_connected(absl::OkStatus());
+  }
+  void Start(const Board*) override {}
+  void Add(RunSpec) override {}
+  void Abort() override {}
+  uint64_t bytes_sent() const override { return 0; }
+  uint64_t bytes_received() const override { return 0; }
+
+ private:
+  const Callbacks callbacks_;
 };
 
 class ExecutorLogicTest : public testing::Test,
@@ -187,7 +215,9 @@ class ExecutorLogicTest : public testing::Test,
   }
   HandOver TakeClient(ClientId, ArrivingClient* client,
                       std::unique_ptr<ClientLink>* link) override {
-    if (arriving_.empty()) return HandOver::kNone;
+    if (arriving_.empty()) {
+      return supervised_ ? HandOver::kNone : HandOver::kSupervisorGone;
+    }
     *client = arriving_.front();
     arriving_.pop_front();
     if (lost_) return HandOver::kLost;
@@ -200,10 +230,9 @@ class ExecutorLogicTest : public testing::Test,
     callbacks_ = std::move(callbacks);
     return std::make_unique<FakeTransport>(&to_coordinator_);
   }
-  std::unique_ptr<EpochNetwork> MakeNetwork(const PrepareBackend&,
-                                            EpochNetwork::Callbacks) override {
-    ADD_FAILURE() << "there is one node";
-    return nullptr;
+  std::unique_ptr<EpochNetwork> MakeNetwork(
+      const PrepareBackend&, EpochNetwork::Callbacks callbacks) override {
+    return std::make_unique<FakeNetwork>(std::move(callbacks));
   }
   Status CreateBoard(const BoardConfig& config,
                      std::unique_ptr<Board>* board) override {
@@ -240,6 +269,7 @@ class ExecutorLogicTest : public testing::Test,
   std::vector<proto::ExecutorMessage> to_coordinator_;
   int wakes_ = 0;
   bool lost_ = false;
+  bool supervised_ = true;
   uint64_t idle_with_ = 0;
   std::vector<std::string> refused_;
   std::vector<std::string> gone_;
@@ -321,6 +351,86 @@ TEST_F(ExecutorLogicTest, AClientWhoseConnectionIsLostIsCountedAndLogged) {
   now_ms_ += 2 * kIdleMs;
   Turn();
   EXPECT_EQ(idle_with_, 1u);
+}
+
+// An elastic rank that leaves its state with the executor.
+class ExecutorLogicStateTest : public ExecutorLogicTest {
+ protected:
+  static Fd Memory(int seals) {
+    Fd fd(memfd_create("state", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    EXPECT_EQ(ftruncate(fd.get(), 100), 0);
+    EXPECT_EQ(fcntl(fd.get(), F_ADD_SEALS, seals), 0);
+    return fd;
+  }
+  // Client number `id` sends the request; returns the reply.
+  session::StateReply Ask(ClientId id, session::StateCall call, Fd state = {},
+                          const std::string& name = "state") {
+    FakeClient& client = clients_[id - 1];
+    auto request = session::Make<session::StateRequest>();
+    request.number = 7;
+    request.call = static_cast<uint32_t>(call);
+    session::SetText(request.name, name);
+    client.descriptor = std::move(state);
+    client.Send(request);
+    Turn({{Kind::kClient, id}});
+    session::StateReply reply;
+    const std::vector<char>& last = client.received.back();
+    EXPECT_TRUE(session::Parse(last.data(), last.size(), &reply).ok());
+    EXPECT_EQ(reply.number, 7u);
+    return reply;
+  }
+  static constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+};
+
+TEST_F(ExecutorLogicStateTest, OutlivesTheRankUntilItIsDropped) {
+  Connect(Elastic(1));
+  EXPECT_EQ(Ask(1, session::StateCall::kFind).code,
+            static_cast<uint32_t>(Code::kNotFound));
+  EXPECT_EQ(Ask(1, session::StateCall::kKeep, Memory(kSeals)).code, 0u);
+  Turn({{Kind::kProcessEnded, 1}});
+  EXPECT_EQ(logic_.clients(), 0u);
+
+  // All have died: the executor waits for them for --state_timeout.
+  now_ms_ += ExecutorCoreOptions().state_timeout_ms - 1;
+  Turn();
+  EXPECT_EQ(idle_with_, 0u);
+
+  const FakeClient& second = Connect(Elastic(2));
+  EXPECT_EQ(second.states_sent, 0);
+  EXPECT_EQ(Ask(2, session::StateCall::kFind).code, 0u);
+  EXPECT_EQ(second.states_sent, 1);
+  EXPECT_EQ(Ask(2, session::StateCall::kDrop).code, 0u);
+  EXPECT_EQ(Ask(2, session::StateCall::kFind).code,
+            static_cast<uint32_t>(Code::kNotFound));
+  Turn({{Kind::kProcessEnded, 2}});
+  now_ms_ += kIdleMs;
+  Turn();
+  EXPECT_EQ(idle_with_, 2u);
+}
+
+TEST_F(ExecutorLogicStateTest, EndsWhenNobodyComesForIt) {
+  Connect(Elastic(1));
+  Ask(1, session::StateCall::kKeep, Memory(kSeals));
+  Turn({{Kind::kProcessEnded, 1}});
+  now_ms_ += ExecutorCoreOptions().state_timeout_ms;
+  Turn();
+  EXPECT_EQ(idle_with_, 1u);
+}
+
+TEST_F(ExecutorLogicStateTest, BadRequestsAreAnsweredAndChangeNothing) {
+  Connect(Elastic(1));
+  const auto code = [](Code c) { return static_cast<uint32_t>(c); };
+  using session::StateCall;
+  EXPECT_EQ(Ask(1, StateCall::kKeep).code, code(Code::kInvalidArgument));
+  EXPECT_EQ(Ask(1, StateCall::kKeep, Memory(0)).code,
+            code(Code::kInvalidArgument));
+  EXPECT_EQ(Ask(1, StateCall::kKeep, Memory(kSeals), "a/b").code,
+            code(Code::kInvalidArgument));
+  EXPECT_EQ(Ask(1, static_cast<StateCall>(99)).code,
+            code(Code::kInvalidArgument));
+  EXPECT_EQ(Ask(1, StateCall::kFind).code, code(Code::kNotFound));
+  EXPECT_EQ(logic_.clients(), 1u);
+  EXPECT_TRUE(gone_.empty());
 }
 
 // Two ranks whose tensors are on a GPU.
@@ -422,6 +532,70 @@ TEST_F(ExecutorLogicGpuTest, TheGpusGoWithTheEpoch) {
   EXPECT_EQ(logic_.board(), nullptr);
   ASSERT_FALSE(gpu_calls_.empty());
   EXPECT_EQ(gpu_calls_.back(), "gone");
+}
+
+// Rank 0 is here, rank 1 on another node.
+class DrainTest : public ExecutorLogicTest {
+ protected:
+  // Rank 0 has left; rank 1 has not.
+  void SetUp() override {
+    session::Hello hello = Rank(0, 2);
+    hello.local_size = 1;
+    hello.cross_size = 2;
+    FakeClient& rank0 = Connect(hello);
+    proto::CoordinatorMessage start = Start(1);
+    start.mutable_epoch_start()->set_size(2);
+    proto::NodeInfo* other = start.mutable_epoch_start()->add_nodes();
+    other->set_node("n1");
+    other->set_host("hostb");
+    other->add_ranks(1);
+    Hear(start);
+    Turn();
+    proto::CoordinatorMessage endpoints;
+    endpoints.mutable_endpoints()->set_epoch(1);
+    endpoints.mutable_endpoints()->add_addresses("address");
+    endpoints.mutable_endpoints()->add_addresses("address");
+    Hear(endpoints);
+    Turn();
+    ASSERT_TRUE(rank0.welcomed);
+    rank0.Send(session::Make<session::Goodbye>());
+    Turn({{Kind::kClient, 1}});
+    ASSERT_EQ(logic_.clients(), 0u);
+    ASSERT_NE(logic_.board(), nullptr);
+  }
+  void TheOtherLeaves() {
+    proto::CoordinatorMessage left;
+    left.mutable_rank_left()->set_epoch(1);
+    left.mutable_rank_left()->set_rank(1);
+    Hear(left);
+  }
+};
+
+TEST_F(DrainTest, AnEpochThatDrainsOutlivesTheAgent) {
+  supervised_ = false;
+  Turn({{Kind::kHandOver}});
+  now_ms_ += 60000;
+  Turn();
+  EXPECT_FALSE(logic_.done());
+  TheOtherLeaves();
+  EXPECT_TRUE(logic_.done());
+}
+
+TEST_F(DrainTest, AfterSigtermForAMomentOnly) {
+  logic_.Stop();
+  EXPECT_FALSE(logic_.done());
+  now_ms_ += 499;
+  Turn();
+  EXPECT_FALSE(logic_.done());
+  now_ms_ += 1;
+  Turn();
+  EXPECT_TRUE(logic_.done());
+}
+
+TEST_F(DrainTest, AfterSigtermUntilTheEpochIsOver) {
+  logic_.Stop();
+  TheOtherLeaves();
+  EXPECT_TRUE(logic_.done());
 }
 
 TEST_F(ExecutorLogicTest, TheBoardsEventFdGoesWithItsEpoch) {

@@ -117,6 +117,23 @@ void ExecutorReporter::OnChangeWanted(uint32_t ranks) {
                ranks);
 }
 
+void ExecutorReporter::OnStateCall(int rank,
+                                   const session::StateRequest& request,
+                                   uint64_t bytes, const Status& refusal) {
+  const auto call = static_cast<session::StateCall>(request.call);
+  if (call == session::StateCall::kFind) return;
+  if (!refusal.ok()) {
+    spdlog::warn("event=state_refused job={} epoch={} rank={} reason={}", job_,
+                 epoch_, rank, LogValue(refusal.message()));
+    return;
+  }
+  stats_->state_bytes = bytes;
+  const bool kept = call == session::StateCall::kKeep;
+  spdlog::info("event={} job={} epoch={} rank={} name={} bytes={}",
+               kept ? "state_kept" : "state_dropped", job_, epoch_, rank,
+               LogValue(request.name), bytes);
+}
+
 void ExecutorReporter::OnScan() {
   const StatsPage::Counter& count =
       stats_->errors[static_cast<int>(ErrorKind::kMismatch)];
@@ -167,6 +184,15 @@ void ExecutorReporter::OnOperationFailed(const FailSlot& fail,
   spdlog::warn("event=operation_failed job={} epoch={} tensor={} reason={}",
                job_, epoch_, LogValue(name), LogValue(fail.text));
   stats_->Count(ErrorKind::kOperationFailed);
+}
+
+void ExecutorReporter::OnTimelineClosed(const Status& status) {
+  if (status.ok()) {
+    spdlog::info("event=timeline_closed job={} epoch={}", job_, epoch_);
+  } else {
+    spdlog::warn("event=timeline_failed job={} epoch={} reason={}", job_,
+                 epoch_, LogValue(status.message()));
+  }
 }
 
 void ExecutorReporter::OnRunDone(const RunSpec& run) {

@@ -41,6 +41,8 @@ class ExecutorReporter : public ExecutorObserver {
   void OnEpochOver(const EpochNetwork* network) override;
   void OnBoardBytes(size_t bytes) override;
   void OnRankLeft(const MarkLeft& left) override;
+  void OnStateCall(int rank, const session::StateRequest& request,
+                   uint64_t bytes, const Status& refusal) override;
   void OnChangeWanted(uint32_t ranks) override;
   void OnScan() override;
   void OnTick(const EpochNetwork* network) override;
@@ -50,6 +52,7 @@ class ExecutorReporter : public ExecutorObserver {
   void OnOperationFailed(const FailSlot& fail,
                          const std::string& name) override;
   void OnRunDone(const RunSpec& run) override;
+  void OnTimelineClosed(const Status& status) override;
   void OnGpuRunEnded(const GpuRun& run) override { gpu_use_.OnRunEnded(run); }
 
  private:

@@ -80,6 +80,9 @@ class ClientLink {
   virtual Status Send(const void* data, size_t bytes) = 0;
   virtual Status SendWelcome(const session::Welcome& welcome,
                              const Board& board, const BoardWake& wake) = 0;
+  // `state` is a descriptor that goes with the reply, or null.
+  virtual Status SendState(const session::StateReply& reply,
+                           const Fd* state) = 0;
   // Sends kept messages; errors as for Send().
   virtual Status Flush() = 0;
   // Returns an object that watches the process after the connection is closed,
@@ -109,6 +112,18 @@ class EpochNetwork {
   virtual void Abort() = 0;
   virtual uint64_t bytes_sent() const = 0;
   virtual uint64_t bytes_received() const = 0;
+};
+
+// The file of the job's timeline.
+class TimelineFile {
+ public:
+  // What was written goes to the file, if that does not take long.
+  virtual ~TimelineFile() = default;
+  // Appends to the file. Does not wait.
+  virtual void Write(std::string text) = 0;
+  // Calls done(), from any thread, when all is written or has failed; never
+  // after the destructor has returned.
+  virtual void Close(std::function<void(Status)> done) = 0;
 };
 
 // A client, as the supervisor hands it over.
@@ -153,6 +168,10 @@ class ExecutorSystem {
   virtual Status CreateBoard(const BoardConfig& config,
                              std::unique_ptr<Board>* board) = 0;
   virtual std::unique_ptr<BoardWake> MakeBoardWake() = 0;
+  // Null: there are no files here.
+  virtual std::unique_ptr<TimelineFile> OpenTimelineFile(Fd /*file*/) {
+    return nullptr;
+  }
   // From any thread. Ends the process at once: a thread of it is stuck for
   // ever.
   virtual void EndProcess(const std::string& reason) = 0;
@@ -182,6 +201,11 @@ class ExecutorObserver {
   virtual void OnEpochOver(const EpochNetwork* /*or null*/) {}
   virtual void OnBoardBytes(size_t /*bytes*/) {}
   virtual void OnRankLeft(const MarkLeft&) {}
+  // The states that the executor keeps have changed, or `refusal` says why not.
+  // `rank` is the one in the client's Hello.
+  virtual void OnStateCall(int /*rank*/, const session::StateRequest&,
+                           uint64_t /*bytes of all states*/,
+                           const Status& /*refusal*/) {}
   virtual void OnChangeWanted(uint32_t /*ranks*/) {}
   // The board is about to be scanned for stragglers, frozen and blocked ranks.
   virtual void OnScan() {}
@@ -194,6 +218,7 @@ class ExecutorObserver {
   // From any thread: all chunks of the run have been exchanged.
   virtual void OnRunDone(const RunSpec&) {}
   virtual void OnGpuRunEnded(const GpuRun&) {}
+  virtual void OnTimelineClosed(const Status&) {}
 };
 
 }  // namespace maypole::worker

@@ -41,13 +41,7 @@ Status ChooseHosts(const std::vector<Host>& hosts, const LauncherOptions& o,
     const int slots = std::max(o.ranks, std::max(e->max_size, e->min_size));
     e->hosts = {{.name = "localhost", .slots = slots, .here = true}};
   }
-  for (const Host& host : e->hosts) {
-    if (host.slots <= kMaxLocalRanks) continue;
-    return Invalid(host.name + " has " + std::to_string(host.slots) +
-                   " slots, but the limit of one host is " +
-                   std::to_string(kMaxLocalRanks));
-  }
-  return Status();
+  return CheckSlots(e->hosts);
 }
 
 }  // namespace

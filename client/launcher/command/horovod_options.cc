@@ -4,6 +4,8 @@
 #include <string_view>
 #include <utility>
 
+#include "client/bootstrap/rank_variables.h"
+
 namespace maypole::launcher {
 namespace {
 
@@ -37,24 +39,119 @@ void DefineStallCheck(HorovodGiven* given, CommandLine* line) {
       "MAYPOLE_STALL_SHUTDOWN_TIME_SECONDS");
 }
 
+void DefineTimeline(HorovodGiven* given, CommandLine* line) {
+  line->AddUnabbreviated(
+      {"--timeline-filename"}, TextValue(&given->timeline, "FILE"),
+      "record what all ranks do in this file, of rank 0's host "
+      "(docs/timeline.md); the ranks' MAYPOLE_TIMELINE");
+  line->AddUnabbreviated({"--timeline-mark-cycles"},
+                         SwitchValue(&given->timeline_mark_cycles),
+                         "mark in it each report of operations to the "
+                         "coordinator; the ranks' "
+                         "MAYPOLE_TIMELINE_MARK_CYCLES");
+  line->AddUnabbreviated({"--no-timeline-mark-cycles"},
+                         SwitchValue(&given->timeline_mark_cycles, false),
+                         "do not mark them, which is the default");
+}
+
+// Why options have no effect.
+constexpr char kNoTimer[] =
+    "an operation runs as soon as all ranks have submitted it, not on a timer, "
+    "and there is no cache to size";
+constexpr char kNodesFirst[] =
+    "operations are always reduced on each node first, then between nodes";
+constexpr char kNothingToTune[] =
+    "there is nothing to tune: no timer and no cache, and the coordinator "
+    "learns from the running job what to fuse";
+constexpr char kNoMpi[] =
+    "Maypole does not use MPI; to have mpirun start the ranks, run mpirun "
+    "itself";
+constexpr char kOwnStreams[] = "Maypole chooses the streams of NCCL itself";
+constexpr char kSoAnyway[] = "";  // no note
+
+struct WithoutEffect {
+  const char* name;
+  bool takes_value;
+  const char* why;
+};
+
+constexpr WithoutEffect kWithoutEffect[] = {
+    {"--disable-cache", false, kSoAnyway},
+    {"--gloo", false, kSoAnyway},
+    {"--cycle-time-ms", true, kNoTimer},
+    {"--cache-capacity", true, kNoTimer},
+    {"--hierarchical-allreduce", false, kSoAnyway},
+    {"--no-hierarchical-allreduce", false, kNodesFirst},
+    {"--hierarchical-allgather", false, kSoAnyway},
+    {"--no-hierarchical-allgather", false, kNodesFirst},
+    {"--torus-allreduce", false, kNodesFirst},
+    {"--no-torus-allreduce", false, kSoAnyway},
+    {"--autotune", false, kNothingToTune},
+    {"--no-autotune", false, kSoAnyway},
+    {"--autotune-log-file", true, kNothingToTune},
+    {"--autotune-warmup-samples", true, kNothingToTune},
+    {"--autotune-steps-per-sample", true, kNothingToTune},
+    {"--autotune-bayes-opt-max-samples", true, kNothingToTune},
+    {"--autotune-gaussian-process-noise", true, kNothingToTune},
+    {"--mpi", false, kNoMpi},
+    {"--mpi-args", true, kNoMpi},
+    {"--mpi-threads-disable", false, kSoAnyway},
+    {"--no-mpi-threads-disable", false, kSoAnyway},
+    {"--tcp", false, kNoMpi},
+    {"--binding-args", true, kNoMpi},
+    {"--num-nccl-streams", true, kOwnStreams},
+};
+
 void DefineWithoutEffect(HorovodGiven* given, CommandLine* line) {
-  for (const char* name :
-       {"--disable-cache", "--gloo", "--tcp", "--hierarchical-allreduce",
-        "--no-hierarchical-allreduce", "--hierarchical-allgather",
-        "--no-hierarchical-allgather", "--torus-allreduce",
-        "--no-torus-allreduce", "--autotune", "--no-autotune",
-        "--mpi-threads-disable", "--no-mpi-threads-disable",
-        "--log-with-timestamp", "--log-without-timestamp",
-        "--log-hide-timestamp", "--no-log-hide-timestamp"}) {
-    line->AddUnabbreviated({name}, SwitchValue(&given->flag), "");
+  for (const WithoutEffect& option : kWithoutEffect) {
+    OptionValue value;
+    if (option.takes_value) value.name = "VALUE";
+    value.store = [given, &option](const std::string&) {
+      auto& names = given->without_effect[option.why];
+      if (std::find(names.begin(), names.end(), option.name) == names.end()) {
+        names.emplace_back(option.name);
+      }
+      return true;
+    };
+    line->AddUnabbreviated({option.name}, std::move(value), "");
   }
-  for (const char* name :
-       {"--cycle-time-ms", "--cache-capacity", "--autotune-log-file",
-        "--autotune-warmup-samples", "--autotune-steps-per-sample",
-        "--autotune-bayes-opt-max-samples", "--autotune-gaussian-process-noise",
-        "--num-nccl-streams", "--thread-affinity", "--mpi-args",
-        "--binding-args"}) {
-    line->AddUnabbreviated({name}, TextValue(&given->text, "VALUE"), "");
+}
+
+OptionValue ValueOf(std::optional<bool>* out, bool value) {
+  OptionValue option;
+  option.store = [out, value](const std::string&) {
+    *out = value;
+    return true;
+  };
+  return option;
+}
+
+void DefineLog(HorovodGiven* given, CommandLine* line) {
+  line->AddUnabbreviated(
+      {"--log-level"},
+      ChoiceValue(&given->log_level, {"DEBUG", "INFO", "WARNING", "ERROR"},
+                  {"TRACE", "FATAL"})
+          .WithDefault("$MAYPOLE_LOG_LEVEL, else $HOROVOD_LOG_LEVEL, else "
+                       "WARNING"),
+      "what the daemons log; above WARNING, ranks do not report stalls");
+  line->AddUnabbreviated({"--log-without-timestamp", "--log-hide-timestamp"},
+                         ValueOf(&given->hide_time, true),
+                         "leave the time out of the daemons' log lines");
+  line->AddUnabbreviated({"--log-with-timestamp", "--no-log-hide-timestamp"},
+                         ValueOf(&given->hide_time, false),
+                         "the daemons' log lines have the time, which is the "
+                         "default");
+}
+
+void AddNotes(const HorovodGiven& given, LauncherOptions* o) {
+  for (const auto& [why, names] : given.without_effect) {
+    if (why == kSoAnyway) continue;
+    std::string text;
+    for (const std::string& name : names) {
+      text += (text.empty() ? "" : ", ") + name;
+    }
+    o->notes.push_back(text + (names.size() == 1 ? " has" : " have") +
+                       " no effect: " + why);
   }
 }
 
@@ -79,16 +176,17 @@ void DefineHorovod(HorovodGiven* given, CommandLine* line) {
       "up to how many MiB operations between nodes are fused, 0: no fusion; "
       "the ranks' MAYPOLE_FUSION_THRESHOLD, in bytes");
   DefineStallCheck(given, line);
+  DefineTimeline(given, line);
   line->AddUnabbreviated(
       {"--gloo-timeout-seconds"}, SecondsValue(&given->network_timeout_s, 1),
       "after how long without an answer a connection between nodes has failed; "
       "maypole-worker's --network_timeout");
   line->AddUnabbreviated(
-      {"--log-level"},
-      ChoiceValue(&given->log_level, {"DEBUG", "INFO", "WARNING", "ERROR"},
-                  {"TRACE", "FATAL"})
-          .WithDefault("WARNING"),
-      "what the daemons log");
+      {"--thread-affinity"},
+      TextValue(&given->thread_affinity, "N,N,...").WithDefault("not bound"),
+      "the processor of each rank's progress thread, by local rank; the ranks' "
+      "MAYPOLE_THREAD_AFFINITY");
+  DefineLog(given, line);
   DefineWithoutEffect(given, line);
 }
 
@@ -128,10 +226,57 @@ Status FindShim(const Surroundings& around, const HorovodGiven& given,
       "package maypole: run '. deploy/env.sh', or give --horovod-shim=DIR");
 }
 
-void ApplyHorovod(const HorovodGiven& given, LauncherOptions* o) {
+namespace {
+
+// A flag of the daemons that we start.
+void AddDaemonFlag(const std::string& flag, LauncherOptions* o) {
+  if (o->running_agents) return;
+  o->agent_flags.push_back(flag);
+  o->coordinator_flags.push_back(flag);
+}
+
+// --verbose prevails over the environment.
+Status ChooseLevel(const Surroundings& around, const HorovodGiven& given,
+                   LauncherOptions* o) {
+  std::string level = given.log_level;
+  if (level.empty()) {
+    Status status = ReadLogLevel(around.variable, &level);
+    if (!status.ok() || level.empty() || o->verbose) return status;
+  }
+  // The daemons' levels.
+  if (level == "TRACE") level = "DEBUG";
+  if (level == "FATAL") level = "ERROR";
+  for (char& c : level) c = static_cast<char>(c - 'A' + 'a');
+  AddDaemonFlag("--log_level=" + level, o);
+  return Status();
+}
+
+void ChooseTime(const Surroundings& around, const HorovodGiven& given,
+                LauncherOptions* o) {
+  std::string name;
+  const char* text = EitherVariable(around.variable, "LOG_HIDE_TIME", &name);
+  const bool wanted = text != nullptr && std::string_view(text) != "0";
+  if (given.hide_time.value_or(wanted)) AddDaemonFlag("--log_hide_time", o);
+}
+
+// The ranks read the variable; one line here is better than one from each.
+Status CheckThreadAffinity(const Surroundings& around,
+                           const HorovodGiven& given) {
+  std::vector<int> processors;
+  return given.thread_affinity.empty()
+             ? ReadThreadAffinity(around.variable, &processors)
+             : ParseProcessors("--thread-affinity", given.thread_affinity,
+                               &processors);
+}
+
+}  // namespace
+
+Status ApplyHorovod(const Surroundings& around, const HorovodGiven& given,
+                    LauncherOptions* o) {
   const auto set = [o](const char* name, const std::string& value) {
     o->environment.emplace_back(name, value);
   };
+  AddNotes(given, o);
   o->interfaces.insert(o->interfaces.end(), given.interfaces.begin(),
                        given.interfaces.end());
   if (given.fusion_threshold_mb >= 0) {
@@ -147,18 +292,19 @@ void ApplyHorovod(const HorovodGiven& given, LauncherOptions* o) {
     set("MAYPOLE_STALL_SHUTDOWN_TIME_SECONDS",
         std::to_string(given.stall_shutdown_s));
   }
+  if (!given.timeline.empty()) set("MAYPOLE_TIMELINE", given.timeline);
+  if (given.timeline_mark_cycles) set("MAYPOLE_TIMELINE_MARK_CYCLES", "1");
   if (given.network_timeout_s >= 0) {
     o->agent_flags.push_back(
         "--network_timeout=" + std::to_string(given.network_timeout_s) + "s");
   }
-  if (given.log_level.empty()) return;
-  // The daemons' levels.
-  std::string level = given.log_level;
-  if (level == "TRACE") level = "DEBUG";
-  if (level == "FATAL") level = "ERROR";
-  for (char& c : level) c = static_cast<char>(c - 'A' + 'a');
-  o->agent_flags.push_back("--log_level=" + level);
-  o->coordinator_flags.push_back("--log_level=" + level);
+  if (!given.thread_affinity.empty()) {
+    set(kThreadAffinityVariable, given.thread_affinity);
+  }
+  if (!given.log_level.empty()) set(kLogLevelVariable, given.log_level);
+  ChooseTime(around, given, o);
+  Status status = CheckThreadAffinity(around, given);
+  return status.ok() ? ChooseLevel(around, given, o) : status;
 }
 
 }  // namespace maypole::launcher

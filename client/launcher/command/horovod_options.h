@@ -2,13 +2,16 @@
 //
 // Purpose: a command line of horovodrun works. Options that mean something here
 // are translated; those of parts that Maypole does not have (MPI, a cycle, a
-// response cache) are accepted and have no effect, and are not in --help.
-// docs/horovod-compat.md has the list.
+// response cache) are accepted, are not in --help, and a note says why they
+// have no effect, unless they ask for what is so anyway. docs/horovod-compat.md
+// has the list.
 //
 // Thread contract: functions and values; not synchronized.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_COMMAND_HOROVOD_OPTIONS_H_
 #define MAYPOLE_CLIENT_LAUNCHER_COMMAND_HOROVOD_OPTIONS_H_
 
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,16 +31,21 @@ struct HorovodGiven {
   int stall_shutdown_s = -1;
   int network_timeout_s = -1;
   std::string log_level;
-  // Without effect.
-  bool flag = false;
-  std::string text;
+  std::string timeline;
+  bool timeline_mark_cycles = false;
+  std::optional<bool> hide_time;  // in the daemons' log lines
+  std::string thread_affinity;
+  // The options without effect that were given, by the reason.
+  std::map<std::string, std::vector<std::string>> without_effect;
 };
 
 void DefineHorovod(HorovodGiven* given, CommandLine* line);
 // Finds the directory of Maypole's package `horovod`, if it is wanted.
 Status FindShim(const Surroundings& around, const HorovodGiven& given,
                 LauncherOptions* o);
-void ApplyHorovod(const HorovodGiven& given, LauncherOptions* o);
+// What `given` leaves open may be in the environment.
+Status ApplyHorovod(const Surroundings& around, const HorovodGiven& given,
+                    LauncherOptions* o);
 
 }  // namespace maypole::launcher
 

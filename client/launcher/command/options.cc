@@ -5,12 +5,14 @@
 #include <utility>
 
 #include "client/gpu/gpu_site.h"
+#include "client/launcher/command/config_file.h"
 #include "client/launcher/command/elastic_options.h"
 #include "client/launcher/command/horovod_options.h"
 #include "client/launcher/command/usage.h"
 #include "client/launcher/hosts/placement.h"
 #include "client/launcher/hosts/ssh.h"
 #include "common/address.h"
+#include "common/checksum/checksum_mode.h"
 #include "common/command_line/command_line.h"
 #include "common/name.h"
 #include "common/version.h"
@@ -24,9 +26,12 @@ Status Invalid(std::string message) {
 
 // The command line, before options are checked against each other.
 struct Given {
-  int nodes = 0;                        // 0: not given
-  int start_timeout_s = 0;              // 0: not given
-  int64_t arena_bytes = -1;             // -1: not given
+  std::string config_file;
+  int nodes = 0;             // 0: not given
+  int start_timeout_s = 0;   // 0: not given
+  int64_t arena_bytes = -1;  // -1: not given
+  bool checksums = false;
+  std::string checksum_mode;            // of --checksums; empty: 1
   std::vector<std::string> job_names;   // one for each --job-name
   std::vector<std::string> host_lists;  // one for each -H
   std::vector<std::string> host_files;  // one for each --hostfile
@@ -100,6 +105,12 @@ void DefineJob(Given* given, LauncherOptions* o, CommandLine* line) {
       "it), client (NCCL in the ranks, one for each GPU), host (copied "
       "through host memory, as what the others cannot do); the ranks' "
       "MAYPOLE_GPU_SITE");
+  line->Add({"--checksums"},
+            OptionalTextValue(&given->checksums, &given->checksum_mode, "MODE"),
+            "compare the ranks' copies of each result by their checksums: a "
+            "difference ends the job and names rank and tensor (1, the "
+            "default), or is only reported (warn); the ranks' "
+            "MAYPOLE_CHECKSUMS");
   line->Add({"--bind-gpus"}, SwitchValue(&o->bind_gpus),
             "each rank sees one GPU of its host only: CUDA_VISIBLE_DEVICES is "
             "set to the GPU with the number of the rank's local rank, modulo "
@@ -137,6 +148,9 @@ void DefineOutput(LauncherOptions* o, CommandLine* line) {
   // maypolerun passes these to other instances of itself.
   line->Add({kNodeFlag}, SwitchValue(&o->node_of_job), "");
   line->Add({kNodeServiceFlag}, NameValue(&o->service_directory, "DIR"), "");
+  // maypole.run passes this one.
+  line->Add({"--function-directory"}, NameValue(&o->function_directory, "DIR"),
+            "");
 }
 
 Status ReadHosts(const Surroundings& around, Given* given) {
@@ -265,6 +279,20 @@ Status CheckGpuSite(const Surroundings& around, const LauncherOptions& o) {
   return ParseGpuSite(kGpuSiteVariable, text == nullptr ? "" : text, &site);
 }
 
+Status ChooseChecksums(const Surroundings& around, const Given& given,
+                       LauncherOptions* o) {
+  ChecksumMode mode;
+  if (given.checksums) {
+    const std::string text =
+        given.checksum_mode.empty() ? "1" : given.checksum_mode;
+    o->environment.emplace_back(kChecksumVariable, text);
+    return ParseChecksumMode("--checksums", text, &mode);
+  }
+  const char* text = around.variable(kChecksumVariable);
+  return ParseChecksumMode(kChecksumVariable, text == nullptr ? "" : text,
+                           &mode);
+}
+
 // Checks what elastic jobs and others have in common.
 Status CheckCommand(const LauncherOptions& o) {
   if (!o.command.empty()) return Status();
@@ -309,27 +337,60 @@ Status CheckTogether(const Given& given, LauncherOptions* o) {
   return CheckCoordinator(*o);
 }
 
-}  // namespace
-
-Status ParseOptions(const std::vector<std::string>& args,
-                    const Surroundings& around, LauncherOptions* out) {
+// Parses the command line after the settings of a config file, so that it wins.
+Status ParseLine(const std::vector<std::string>& args,
+                 const std::vector<ConfigSetting>& settings, Given* given,
+                 LauncherOptions* out) {
   *out = LauncherOptions();
-  Given given;
+  *given = Given();
   CommandLine line({.name = "maypolerun",
                     .version = kVersion,
                     .about = kAbout,
                     .notes = kNotes,
                     .command = &out->command,
                     .abbreviations = true});
-  DefineRanks(&given, out, &line);
-  DefineElastic(&given.elastic, &line);
-  DefineHorovod(&given.horovod, &line);
-  DefineJob(&given, out, &line);
+  DefineRanks(given, out, &line);
+  DefineElastic(&given->elastic, &line);
+  DefineHorovod(&given->horovod, &line);
+  DefineJob(given, out, &line);
   DefineOutput(out, &line);
-  Status status = line.Parse(args, &out->answer);
-  const bool no_job = out->answer || out->check_build || out->node_of_job ||
-                      !out->service_directory.empty();
-  if (!status.ok() || no_job) return status;
+  line.AddUnabbreviated({"--config-file"}, FileValue(&given->config_file),
+                        "horovodrun's config file, YAML; the command line "
+                        "prevails over it");
+  for (const ConfigSetting& setting : settings) {
+    Status status = line.Set(setting.option, setting.text, setting.where);
+    if (!status.ok()) return status;
+  }
+  return line.Parse(args, &out->answer);
+}
+
+bool RunsNoJob(const LauncherOptions& o) {
+  return o.answer || o.check_build || o.node_of_job ||
+         !o.service_directory.empty();
+}
+
+Status ParseWithConfig(const std::vector<std::string>& args,
+                       const Surroundings& around, Given* given,
+                       LauncherOptions* out) {
+  Status status = ParseLine(args, {}, given, out);
+  if (!status.ok() || given->config_file.empty() || RunsNoJob(*out)) {
+    return status;
+  }
+  const std::string path = given->config_file;
+  std::string text;
+  std::vector<ConfigSetting> settings;
+  status = around.read_file(path, &text);
+  if (status.ok()) status = ReadConfig(path, text, &settings);
+  return status.ok() ? ParseLine(args, settings, given, out) : status;
+}
+
+}  // namespace
+
+Status ParseOptions(const std::vector<std::string>& args,
+                    const Surroundings& around, LauncherOptions* out) {
+  Given given;
+  Status status = ParseWithConfig(args, around, &given, out);
+  if (!status.ok() || RunsNoJob(*out)) return status;
   if (given.nodes > 0) out->nodes = given.nodes;
   if (given.arena_bytes >= 0) {
     out->agent_flags.push_back("--arena_bytes=" +
@@ -341,11 +402,12 @@ Status ParseOptions(const std::vector<std::string>& args,
     out->job_name = name;
   }
   status = CheckGpuSite(around, *out);
+  if (status.ok()) status = ChooseChecksums(around, given, out);
   if (!status.ok()) return status;
   status = ReadHosts(around, &given);
   if (status.ok()) status = ChooseStartTimeout(around, given, out);
   if (status.ok()) status = FindShim(around, given.horovod, out);
-  if (status.ok()) ApplyHorovod(given.horovod, out);
+  if (status.ok()) status = ApplyHorovod(around, given.horovod, out);
   return status.ok() ? CheckTogether(given, out) : status;
 }
 

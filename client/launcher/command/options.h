@@ -69,8 +69,12 @@ struct LauncherOptions {
   bool running_agents = false;  // use maypole-workers that run on the hosts
   std::string agent_socket;     // of those; empty: the default
 
+  std::string function_directory;  // of maypole.run (function_files.h); empty:
+                                   // the ranks run programs
   std::string shim_directory;  // has Maypole's package `horovod`, which is what
                                // ranks import by that name; empty: it is not
+  // Lines for the user about options that have no effect.
+  std::vector<std::string> notes;
   // Variables to set for the ranks, on all hosts.
   std::vector<std::pair<std::string, std::string>> environment;
 

@@ -21,6 +21,17 @@ Status Parse(const Args& args, LauncherOptions* options,
        .read_file =
            [](const std::string& path, std::string* out) {
              if (path == "/m/horovod_shim/horovod/__init__.py") return Status();
+             if (path == "c.yaml") {
+               *out =
+                   "params:\n  fusion_threshold_mb: 32\n  cycle_time_ms: 5\n"
+                   "stall_check:\n  enabled: no\n"
+                   "  warning_time_seconds: 7\n";
+               return Status();
+             }
+             if (path == "bad.yaml") {
+               *out = "logging:\n  level: LOUD\n";
+               return Status();
+             }
              if (path != "hosts") return Status(Code::kNotFound, path + "?");
              *out = "vm7 slots=2\nb slots=2\nc slots=2\n";
              return Status();
@@ -241,6 +252,18 @@ TEST(OptionsTest, GpuSite) {
             "through host memory)");
 }
 
+TEST(OptionsTest, Checksums) {
+  using Variables = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(Parsed({"-np2", "x"}).environment, Variables());
+  EXPECT_EQ(Parsed({"-np2", "--checksums", "x"}).environment,
+            (Variables{{"MAYPOLE_CHECKSUMS", "1"}}));
+  EXPECT_EQ(Parsed({"-np2", "--checksums=warn", "x"}).environment,
+            (Variables{{"MAYPOLE_CHECKSUMS", "warn"}}));
+  EXPECT_EQ(Refused({"-np2", "--checksums=2", "x"}),
+            "--checksums='2': expected 1 (results that differ end the job), "
+            "warn (they are only reported), or 0 (they are not compared)");
+}
+
 TEST(OptionsTest, BindGpus) {
   EXPECT_TRUE(Parsed({"-np2", "--bind-gpus", "x"}).bind_gpus);
   EXPECT_FALSE(Parsed({"-np2", "x"}).bind_gpus);
@@ -422,6 +445,7 @@ TEST(OptionsTest, TranslatesOptionsOfHorovodrun) {
              "--stall-check-warning-time-seconds=7",
              "--stall-check-shutdown-time-seconds=0",
              "--gloo-timeout-seconds=20", "--log-level", "TRACE",
+             "--timeline-filename", "t.json", "--timeline-mark-cycles",
              "--network-interface", "e0", "--network-interface", "e1", "x"},
             &o);
   ASSERT_TRUE(s.ok()) << s.message();
@@ -430,11 +454,77 @@ TEST(OptionsTest, TranslatesOptionsOfHorovodrun) {
             (Variables{{"MAYPOLE_FUSION_THRESHOLD", "33554432"},
                        {"MAYPOLE_STALL_CHECK_DISABLE", "1"},
                        {"MAYPOLE_STALL_CHECK_TIME_SECONDS", "7"},
-                       {"MAYPOLE_STALL_SHUTDOWN_TIME_SECONDS", "0"}}));
+                       {"MAYPOLE_STALL_SHUTDOWN_TIME_SECONDS", "0"},
+                       {"MAYPOLE_TIMELINE", "t.json"},
+                       {"MAYPOLE_TIMELINE_MARK_CYCLES", "1"},
+                       {"MAYPOLE_LOG_LEVEL", "TRACE"}}));
   EXPECT_EQ(o.agent_flags,
             (Args{"--network_timeout=20s", "--log_level=debug"}));
   EXPECT_EQ(o.coordinator_flags, Args{"--log_level=debug"});
   EXPECT_EQ(o.interfaces, (Args{"e0", "e1"}));
+}
+
+TEST(OptionsTest, LogsAndAffinityAreOptionsOrVariables) {
+  using Variables = std::vector<std::pair<std::string, std::string>>;
+  LauncherOptions o;
+  const auto parsed = [&](const Args& args, const Environment& environment) {
+    Args all = {"-np", "2"};
+    all.insert(all.end(), args.begin(), args.end());
+    all.push_back("x");
+    const Status s = Parse(all, &o, environment);
+    return s.ok() ? "" : s.message();
+  };
+  EXPECT_EQ(parsed({}, {{"HOROVOD_LOG_LEVEL", "fatal"},
+                        {"HOROVOD_LOG_HIDE_TIME", "1"}}),
+            "");
+  EXPECT_EQ(o.agent_flags, (Args{"--log_hide_time", "--log_level=error"}));
+  EXPECT_EQ(o.coordinator_flags, o.agent_flags);
+  EXPECT_TRUE(o.environment.empty());
+  EXPECT_EQ(
+      parsed({"--log-level=INFO", "--log-with-timestamp"},
+             {{"MAYPOLE_LOG_LEVEL", "error"}, {"MAYPOLE_LOG_HIDE_TIME", "1"}}),
+      "");
+  EXPECT_EQ(o.agent_flags, Args{"--log_level=info"});
+  EXPECT_EQ(o.environment, (Variables{{"MAYPOLE_LOG_LEVEL", "INFO"}}));
+  EXPECT_EQ(parsed({"--verbose", "--log-hide-timestamp"},
+                   {{"MAYPOLE_LOG_LEVEL", "error"}}),
+            "");
+  EXPECT_EQ(o.agent_flags, Args{"--log_hide_time"});
+  EXPECT_EQ(parsed({"--agent"}, {{"MAYPOLE_LOG_LEVEL", "error"}}), "");
+  EXPECT_EQ(parsed({}, {{"HOROVOD_LOG_LEVEL", "4"}}),
+            "HOROVOD_LOG_LEVEL='4': expected trace, debug, info, warning, "
+            "error or fatal");
+  EXPECT_EQ(parsed({"--thread-affinity", "0,1"}, {}), "");
+  EXPECT_EQ(o.environment, (Variables{{"MAYPOLE_THREAD_AFFINITY", "0,1"}}));
+  EXPECT_EQ(parsed({"--thread-affinity", "0;1"}, {}),
+            "--thread-affinity='0;1': expected the numbers of processors, "
+            "separated by commas, one for each rank of a node");
+}
+
+TEST(OptionsTest, TheCommandLinePrevailsOverTheConfigFile) {
+  using Variables = std::vector<std::pair<std::string, std::string>>;
+  LauncherOptions o = Parsed({"-np", "2", "--config-file", "c.yaml", "x"});
+  EXPECT_EQ(o.environment,
+            (Variables{{"MAYPOLE_FUSION_THRESHOLD", "33554432"},
+                       {"MAYPOLE_STALL_CHECK_DISABLE", "1"},
+                       {"MAYPOLE_STALL_CHECK_TIME_SECONDS", "7"}}));
+  EXPECT_EQ(o.notes.size(), 1u);
+  EXPECT_EQ(o.command, Args{"x"});
+  o = Parsed({"--fusion-threshold-mb=1", "-np", "2", "--stall-check",
+              "--config-file=c.yaml", "x"});
+  EXPECT_EQ(o.environment,
+            (Variables{{"MAYPOLE_FUSION_THRESHOLD", "1048576"},
+                       {"MAYPOLE_STALL_CHECK_TIME_SECONDS", "7"}}));
+}
+
+TEST(OptionsTest, ErrorsOfTheConfigFile) {
+  EXPECT_EQ(Refused({"-np", "2", "--config-file=bad.yaml", "x"}),
+            "bad.yaml:2: logging.level: expected DEBUG, INFO, WARNING or "
+            "ERROR, got \"LOUD\"");
+  EXPECT_EQ(Refused({"-np", "2", "--config-file=none.yaml", "x"}),
+            "none.yaml?");
+  EXPECT_EQ(Refused({"--config-file=c.yaml", "x"}),
+            "say how many ranks to start: -np N");
 }
 
 TEST(OptionsTest, AcceptsOptionsOfHorovodrunWithoutEffect) {
@@ -442,13 +532,22 @@ TEST(OptionsTest, AcceptsOptionsOfHorovodrunWithoutEffect) {
   const Status s =
       Parse({"-np", "2", "--gloo", "--disable-cache", "--cycle-time-ms", "3.5",
              "--cache-capacity=0", "--autotune", "--autotune-log-file", "f",
-             "--no-hierarchical-allreduce", "--mpi-args=-x A", "--tcp",
-             "--log-hide-timestamp", "--thread-affinity", "0,1", "x"},
+             "--no-hierarchical-allreduce", "--mpi-args=-x A", "--tcp", "x"},
             &o);
   ASSERT_TRUE(s.ok()) << s.message();
   EXPECT_EQ(o.command, Args{"x"});
   EXPECT_TRUE(o.environment.empty());
   EXPECT_TRUE(o.agent_flags.empty());
+  // One note for each reason; none for what is so anyway.
+  ASSERT_EQ(o.notes.size(), 4u);
+  EXPECT_EQ(o.notes[0],
+            "--mpi-args, --tcp have no effect: Maypole does not use MPI; to "
+            "have mpirun start the ranks, run mpirun itself");
+  EXPECT_EQ(o.notes[1].find("--cycle-time-ms, --cache-capacity have no effect"),
+            0u);
+  EXPECT_EQ(o.notes[2].find("--no-hierarchical-allreduce has no effect: "), 0u);
+  EXPECT_EQ(o.notes[3].find("--autotune, --autotune-log-file have no effect"),
+            0u);
 }
 
 }  // namespace

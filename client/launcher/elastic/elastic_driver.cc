@@ -56,15 +56,19 @@ ElasticDriver::Actions ElasticDriver::OnNodeLost(int node,
   std::string name;
   HostState* const host = HostOf(node, &name);
   if (host == nullptr) return {};
-  const size_t lost = std::erase_if(
-      processes_, [&](const auto& p) { return p.second.host == name; });
+  bool unfinished = false;
+  std::erase_if(processes_, [&](const auto& p) {
+    if (p.second.host != name) return false;
+    unfinished |= !p.second.asked_to_leave;
+    return true;
+  });
   host->node = -1;
   if (finishing()) {
-    if (lost > 0) {
+    if (unfinished) {
       End("host " + name + ": " + why + "; its processes had not finished");
     }
   } else if (host->state == State::kLeaving) {
-    host->state = State::kWanted;
+    host->state = WithoutNode(*host, now);
   } else {
     Fail(name, host, now - host->started < kShortLife,
          "host " + name + ": " + why, now);
@@ -79,12 +83,13 @@ ElasticDriver::Actions ElasticDriver::OnProcessEnd(int number, const Exit& exit,
   if (it == processes_.end()) return {};
   const Process process = it->second;
   processes_.erase(it);
-  const bool by_sigterm = exit.signaled && exit.value == SIGTERM;
+  if (process.asked_to_leave) return Decide(now);
   if (finishing()) {
-    *failed = !exit.clean() && !(process.asked_to_leave && by_sigterm);
-  } else if (exit.clean() && !process.asked_to_leave) {
+    const bool by_sigterm = exit.signaled && exit.value == SIGTERM;
+    *failed = !exit.clean() && !(told_to_finish_ && by_sigterm);
+  } else if (exit.clean()) {
     finished_at_ = now;
-  } else if (!process.asked_to_leave) {
+  } else {
     // SIGKILL comes from outside and says nothing about the program.
     const bool killed = exit.signaled && exit.value == SIGKILL;
     Fail(process.host, &hosts_.at(process.host),
@@ -97,18 +102,26 @@ ElasticDriver::Actions ElasticDriver::OnProcessEnd(int number, const Exit& exit,
   return Decide(now);
 }
 
+ElasticDriver::Actions ElasticDriver::OnJobLost(const std::string& why) {
+  End(why);
+  return std::exchange(actions_, {});
+}
+
 ElasticDriver::Actions ElasticDriver::OnTime(Time now) { return Decide(now); }
 
 std::optional<Time> ElasticDriver::deadline() const {
-  if (over_ || (finishing() && told_to_finish_)) return std::nullopt;
-  if (finishing()) return *finished_at_ + kFinishGrace;
   std::optional<Time> first;
+  if (over_) return first;
   const auto add = [&](Time t) { first = first ? std::min(*first, t) : t; };
-  for (const auto& [name, host] : hosts_) {
-    if (host.state == State::kCooling) add(host.cool_until);
-  }
   for (const auto& [number, process] : processes_) {
     if (process.asked_to_leave) add(*process.asked_to_leave + kLeaveGrace);
+  }
+  if (finishing()) {
+    if (!told_to_finish_) add(*finished_at_ + kFinishGrace);
+    return first;
+  }
+  for (const auto& [name, host] : hosts_) {
+    if (host.state == State::kCooling) add(host.cool_until);
   }
   if (too_few_since_) add(*too_few_since_ + settings_.patience);
   return first;
@@ -136,12 +149,13 @@ seconds ElasticDriver::Cooldown(int failures) const {
 void ElasticDriver::Fail(const std::string& name, HostState* host,
                          bool short_life, const std::string& what, Time now) {
   if (host->failed_at && now - *host->failed_at > kForgetAfter) {
-    host->failures = 0;
+    host->failures = host->short_failures = 0;
   }
-  if (host->failures == 0) host->short_lived = true;
   host->failed_at = now;
-  host->short_lived = host->short_lived && short_life;
-  ++host->failures;
+  if (host->state != State::kCooling) {
+    ++host->failures;
+    host->short_failures = short_life ? host->short_failures + 1 : 0;
+  }
   CountChange(what);
   if (over_) return;
   CheckHope(what);
@@ -153,13 +167,15 @@ void ElasticDriver::Fail(const std::string& name, HostState* host,
                              " gets a new process in " + Seconds(cooldown)});
 }
 
+// A host that flaps may come back before its cool-down is over.
+ElasticDriver::State ElasticDriver::WithoutNode(const HostState& host,
+                                                Time now) {
+  return now < host.cool_until ? State::kCooling : State::kWanted;
+}
+
 void ElasticDriver::Leave(const std::string& name, HostState* host, Time now) {
   host->listed = false;
-  if (host->node < 0) {
-    host->state = State::kWanted;
-    return;
-  }
-  if (host->state == State::kLeaving) return;
+  if (host->node < 0 || host->state == State::kLeaving) return;
   host->state = State::kLeaving;
   actions_.emplace_back(Tell{"host " + name +
                              " is not listed any more: its processes leave at "
@@ -199,7 +215,7 @@ void ElasticDriver::CheckHope(const std::string& what) {
   bool any = false;
   for (const auto& [name, host] : hosts_) {
     if (!host.listed) continue;
-    if (host.failures < kHopeless || !host.short_lived) return;
+    if (host.short_failures < kHopeless) return;
     any = true;
   }
   if (!any) return;
@@ -272,7 +288,7 @@ void ElasticDriver::SettleHost(const std::string& name, HostState* host,
   }
   if (host->state == State::kLeaving && !Uses(name)) {
     actions_.emplace_back(StopNode{std::exchange(host->node, -1)});
-    host->state = State::kWanted;
+    host->state = WithoutNode(*host, now);
   }
   if (host->state == State::kWanted && host->listed) {
     host->node = ++last_node_;
@@ -285,17 +301,18 @@ void ElasticDriver::SettleHost(const std::string& name, HostState* host,
 void ElasticDriver::FinishOthers(Time now) {
   if (told_to_finish_ || now - *finished_at_ < kFinishGrace) return;
   told_to_finish_ = true;
-  for (auto& [number, process] : processes_) {
-    process.asked_to_leave = now;
+  for (const auto& [number, process] : processes_) {
+    if (process.asked_to_leave) continue;
     actions_.emplace_back(SignalProcess{number, SIGTERM});
   }
 }
 
 ElasticDriver::Actions ElasticDriver::Decide(Time now) {
-  if (finishing() && !over_) {
+  if (over_) return std::exchange(actions_, {});
+  KillLate(now);
+  if (finishing()) {
     FinishOthers(now);
-  } else if (!over_) {
-    KillLate(now);
+  } else {
     for (const std::string& name : order_) {
       SettleHost(name, &hosts_.at(name), now);
     }

@@ -7,7 +7,7 @@
 // (coordinator/core/membership/elastic.h).
 //
 //   host       entered when                          left when
-//   kWanted    it is listed                          its node is started
+//   kWanted    it is listed, or has no node          its node is started
 //   kStarting  its node is started                   the node is ready, or lost
 //   kReady     processes may run there               it fails, or is not listed
 //   kCooling   its node or a process has failed;     the cool-down is over
@@ -19,9 +19,10 @@
 // kLeaveGrace.
 //
 // Cool-down: the first failure costs the shortest one, each further one twice
-// as much, up to the longest. A host that has been well for kForgetAfter
-// starts from the shortest again. So a host that flaps is put aside, and none
-// for ever.
+// as much, up to the longest. What fails while the host cools down counts as
+// one failure with the first: processes often end together. A host that has
+// been well for kForgetAfter starts from the shortest again. So a host that
+// flaps is put aside, also if it is not listed in between, and none for ever.
 //
 // The job ends
 //   well    when a process has ended with code 0 and all others have, too.
@@ -30,7 +31,9 @@
 //           that have finished training ignore it (maypole/common/elastic.py)
 //   badly   when fewer than min_size processes could run for `patience`; when
 //           there were more than reset_limit changes; when each host has failed
-//           kHopeless times, each time within kShortLife and not by SIGKILL
+//           kHopeless times in a row within kShortLife and not by SIGKILL;
+//           when the caller says so (OnJobLost)
+// How a process ends that was asked to leave has no consequences.
 //
 // Thread contract: a value; not synchronized. Times are the caller's.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_ELASTIC_ELASTIC_DRIVER_H_
@@ -110,6 +113,8 @@ class ElasticDriver {
   Actions OnNodeLost(int node, const std::string& why, Time now);
   // *failed: whether its end makes the whole job fail.
   Actions OnProcessEnd(int process, const Exit& exit, Time now, bool* failed);
+  // Something is lost without which no process can go on.
+  Actions OnJobLost(const std::string& why);
   Actions OnTime(Time now);
   std::optional<Time> deadline() const;
 
@@ -125,9 +130,9 @@ class ElasticDriver {
     State state = State::kWanted;
     int node = -1;  // while it has one
     bool listed = true;
-    int failures = 0;         // one after the other
-    bool short_lived = true;  // all of these failures were soon after a start
-    Time started{};           // the last process, or the node
+    int failures = 0;        // one after the other
+    int short_failures = 0;  // the last so many were soon after a start
+    Time started{};          // the last process, or the node
     std::optional<Time> failed_at;
     Time cool_until{};
   };
@@ -142,6 +147,7 @@ class ElasticDriver {
   std::chrono::seconds Cooldown(int failures) const;
   void Fail(const std::string& name, HostState* host, bool short_life,
             const std::string& what, Time now);
+  static State WithoutNode(const HostState& host, Time now);
   void Leave(const std::string& name, HostState* host, Time now);
   // Asks the host's processes in slots from `slot` on to leave.
   void AskToLeave(const std::string& name, int slot, Time now);

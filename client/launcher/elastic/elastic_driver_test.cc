@@ -87,6 +87,25 @@ TEST(ElasticDriverTest, AKilledProcessIsStartedAgainOnItsHost) {
   EXPECT_EQ(again[0].slot, 1);
 }
 
+TEST(ElasticDriverTest, AHostThatIsListedAgainStillCoolsDown) {
+  const D::Settings settings = {
+      .first_size = 2, .max_size = 4, .shortest_cooldown = seconds(10)};
+  D d = TwoHosts(settings);
+  d.OnNodeLost(1, "it is lost", At(100));
+  d.OnHosts({{"a", 2}}, At(101));
+  EXPECT_TRUE(
+      Of<D::StartNode>(d.OnHosts({{"a", 2}, {"b", 2}}, At(102))).empty());
+  EXPECT_EQ(d.deadline(), At(110));
+  EXPECT_EQ(Of<D::StartNode>(d.OnTime(At(110))).size(), 1u);
+  // The same after its node was stopped.
+  End(&d, 0, kKilled, At(200));
+  d.OnHosts({{"b", 2}}, At(201));
+  EXPECT_EQ(Of<D::StopNode>(End(&d, 1, kClean, At(202))).size(), 1u);
+  EXPECT_TRUE(
+      Of<D::StartNode>(d.OnHosts({{"a", 2}, {"b", 2}}, At(203))).empty());
+  EXPECT_EQ(Of<D::StartNode>(d.OnTime(At(210))).size(), 1u);
+}
+
 TEST(ElasticDriverTest, AHostThatFailsAgainIsPutAsideForLonger) {
   D d = TwoHosts({.first_size = 4,
                   .min_size = 2,
@@ -109,22 +128,45 @@ TEST(ElasticDriverTest, AHostThatFailsAgainIsPutAsideForLonger) {
   EXPECT_EQ(d.deadline(), At(now + 10));
 }
 
-TEST(ElasticDriverTest, AProgramThatCannotWorkEndsTheJob) {
-  D d = TwoHosts(Sizes(4, 2, 4));
-  End(&d, 0, kFailed, At(1));
-  End(&d, 1, kFailed, At(1));
-  End(&d, 2, kFailed, At(1));
-  End(&d, 3, kFailed, At(1));
-  D::Actions last;
-  for (int now = 2; !d.over() && now < 60; ++now) {
-    for (const auto& p : Of<D::StartProcess>(d.OnTime(At(now)))) {
-      if (!d.over()) last = End(&d, p.process, kFailed, At(now));
+TEST(ElasticDriverTest, WhatFailsTogetherIsOneFailure) {
+  D d(Sizes(4, 2, 4));
+  d.OnHosts({{"a", 4}}, At(0));
+  d.OnNodeReady(0, At(0));
+  for (const int process : {0, 1, 2}) End(&d, process, kFailed, At(10));
+  EXPECT_FALSE(d.over());  // after one try
+  EXPECT_EQ(d.deadline(), At(11));
+  d.OnNodeLost(0, "ssh ended", At(10));
+  EXPECT_EQ(d.deadline(), At(11));
+}
+
+// Ends all processes that are started from `now` on; returns when that ended
+// the job, and the last actions.
+int FailEachStart(D* d, int now, D::Actions* last) {
+  for (const int end = now + 200; !d->over() && now < end; ++now) {
+    for (const auto& p : Of<D::StartProcess>(d->OnTime(At(now)))) {
+      if (!d->over()) *last = End(d, p.process, kFailed, At(now));
     }
   }
+  return now - 1;
+}
+
+TEST(ElasticDriverTest, AProgramThatCannotWorkEndsTheJob) {
+  D d = TwoHosts(Sizes(4, 2, 4));
+  for (const int process : {0, 1, 2, 3}) End(&d, process, kFailed, At(1));
+  D::Actions last;
+  EXPECT_EQ(FailEachStart(&d, 1, &last), 4);  // 1, 2 and 4 s
   const auto end = Of<D::EndBadly>(last);
   ASSERT_EQ(end.size(), 1u);
   EXPECT_NE(end[0].why.find("3 times on every host"), std::string::npos)
       << end[0].why;
+}
+
+TEST(ElasticDriverTest, AProgramThatCannotWorkAnyMoreEndsTheJob) {
+  D d = TwoHosts(Sizes(4, 2, 4));
+  for (const int process : {0, 1, 2, 3}) End(&d, process, kFailed, At(1000));
+  D::Actions last;
+  EXPECT_LT(FailEachStart(&d, 1000, &last), 1060);
+  EXPECT_TRUE(d.over());
 }
 
 TEST(ElasticDriverTest, ALostNodeIsStartedAgain) {
@@ -225,6 +267,22 @@ TEST(ElasticDriverTest, WhoWaitsWhenOthersHaveFinishedIsEnded) {
   EXPECT_FALSE(failed);
   End(&d, 2, kFailed, At(202), &failed);
   EXPECT_TRUE(failed);
+}
+
+TEST(ElasticDriverTest, HowProcessesEndThatWereAskedToLeaveDoesNotMatter) {
+  D d = TwoHosts(Sizes(4, 2, 4));
+  d.OnHosts({{"a", 2}}, At(100));  // 2 and 3 leave
+  End(&d, 0, kClean, At(110));
+  EXPECT_EQ(Of<D::SignalProcess>(d.OnTime(At(115))).size(), 1u);  // to 1
+  const auto killed = Of<D::SignalProcess>(d.OnTime(At(130)));
+  ASSERT_EQ(killed.size(), 2u);
+  EXPECT_EQ(killed[0].signal, SIGKILL);
+  bool failed = true;
+  End(&d, 2, kKilled, At(131), &failed);
+  EXPECT_FALSE(failed);
+  EXPECT_TRUE(d.OnNodeLost(1, "ssh ended", At(132)).empty());
+  EXPECT_FALSE(d.over());
+  EXPECT_EQ(d.running(), 1);
 }
 
 // Any order of events: never more processes than allowed, never two in a slot,

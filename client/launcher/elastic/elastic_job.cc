@@ -9,8 +9,6 @@ namespace {
 
 using std::chrono::seconds;
 
-constexpr Exit kNotStarted{.value = 127};
-
 ElasticDriver::Settings DriverSettings(const ElasticOptions& options,
                                        int first_size) {
   return {.first_size = first_size,
@@ -33,7 +31,7 @@ ElasticJob::ElasticJob(const ElasticOptions& options, int first_size,
   discovery_.emplace(loop, HostDiscovery::Settings{
                                .program = options.discovery_script,
                                .slots_per_host = options.slots_per_host,
-                               .is_here = std::move(is_here),
+                               .is_here = AskedOnce(std::move(is_here)),
                                .on_hosts =
                                    [this](const std::vector<Host>& hosts) {
                                      OnHosts(hosts,
@@ -55,7 +53,11 @@ bool ElasticJob::OnProcessEnd(int process, const Exit& exit) {
 
 void ElasticJob::OnHosts(const std::vector<Host>& hosts, Time now) {
   std::vector<HostSlots> slots;
-  for (const Host& host : hosts) {
+  for (Host host : hosts) {
+    if (host.here) {  // by whatever name: it is listed at most once
+      if (here_.empty()) here_ = host.name;
+      host.name = here_;
+    }
     hosts_[host.name] = host;
     slots.push_back({host.name, host.slots});
   }
@@ -81,11 +83,17 @@ void ElasticJob::Continue(Time now) {
 std::optional<Time> ElasticJob::deadline() const {
   if (stopped_) return std::nullopt;
   std::optional<Time> first = driver_.deadline();
-  if (discovery_ && !ending()) {
-    first = first ? std::min(*first, discovery_->deadline())
-                  : discovery_->deadline();
+  const auto add = [&](Time t) { first = first ? std::min(*first, t) : t; };
+  for (const auto& [number, node] : nodes_) {
+    if (!node.ready) add(node.ready_by);
   }
+  if (discovery_ && !ending()) add(discovery_->deadline());
   return first;
+}
+
+void ElasticJob::Stop() {
+  stopped_ = true;
+  if (discovery_) discovery_->Stop();
 }
 
 std::vector<RemoteNode*> ElasticJob::remotes() const {
@@ -112,7 +120,7 @@ void ElasticJob::OnLost(int number, const std::string& why) {
   const auto it = nodes_.find(number);
   if (it == nodes_.end()) return;
   it->second.lost = why;
-  if (!stopped_) return;  // see LookAtNodes()
+  if (!stopped_) return;  // LookAtNodes() sees it
   for (const int process : it->second.processes) {
     launcher_.lose_process(process);
   }
@@ -120,6 +128,7 @@ void ElasticJob::OnLost(int number, const std::string& why) {
 
 void ElasticJob::LookAt(int number, Node* node, Time now) {
   bool ready = false;
+  if (!node->ready && now >= node->ready_by) return GiveUp(number, node);
   if (node->remote) {
     if (node->remote->greeted() && !std::exchange(node->told, true)) {
       ToNode message;
@@ -132,14 +141,25 @@ void ElasticJob::LookAt(int number, Node* node, Time now) {
     // Null: an agent that runs on this machine anyway.
     const NodeCore::Daemon* const agent = launcher_.here->AgentOf(number);
     ready = agent == nullptr || agent->ready;
-    if (agent != nullptr && agent->ended &&
-        !launcher_.here->AgentReturns(number)) {
-      node->lost = "its agent has ended";
+    if (launcher_.here->AgentIsLost(number)) {
+      node->lost = kAgentLost;
       return;
     }
   }
   if (!ready || std::exchange(node->ready, true)) return;
   Take(driver_.OnNodeReady(number, now));
+}
+
+// A host on which even a shell's start hangs, or the agent's.
+void ElasticJob::GiveUp(int number, Node* node) {
+  const std::string why =
+      (!node->remote || node->remote->greeted() ? "not ready"
+                                                : "no answer through ssh") +
+      std::string(" after ") + std::to_string(launcher_.start_limit.count()) +
+      " s (--start-timeout)";
+  if (node->remote) return node->remote->GiveUp(why);  // calls OnLost()
+  launcher_.here->StopAgent(number);
+  node->lost = why;
 }
 
 // Its processes cannot join the job any more.
@@ -164,14 +184,14 @@ void ElasticJob::Take(ElasticDriver::Actions actions) {
 
 void ElasticJob::Do(const ElasticDriver::StartNode& start) {
   Node& node = nodes_[start.node];
+  node.ready_by = std::chrono::steady_clock::now() + launcher_.start_limit;
   node.host = hosts_.at(start.host);
   node.host.ranks = 0;  // they start one by one
   if (!node.host.here) {
     node.remote =
         launcher_.connect(node.host, start.node,
                           [this, number = start.node](const std::string& why) {
-                            const auto it = nodes_.find(number);
-                            if (it != nodes_.end()) it->second.lost = why;
+                            OnLost(number, why);
                           });
     return;
   }

@@ -15,6 +15,7 @@
 #ifndef MAYPOLE_CLIENT_LAUNCHER_ELASTIC_ELASTIC_JOB_H_
 #define MAYPOLE_CLIENT_LAUNCHER_ELASTIC_ELASTIC_JOB_H_
 
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <map>
@@ -44,6 +45,7 @@ class ElasticJob {
     // The node's description; remote: null on this machine.
     std::function<NodeJob(int node, const Host&, const RemoteNode* remote)>
         describe;
+    std::chrono::seconds start_limit{0};  // until a node is ready
     std::string secret_file;  // of the coordinator, for nodes of this machine
     std::function<Status(int process, const Host&, int node)> add_process;
     std::function<void(int process)> lose_process;  // with its node
@@ -56,10 +58,12 @@ class ElasticJob {
 
   // Returns whether its end makes the job fail.
   bool OnProcessEnd(int process, const Exit& exit);
+  // Something is lost without which no process can go on.
+  void OnJobLost(const std::string& why) { Take(driver_.OnJobLost(why)); }
   void Continue(Time now);
   std::optional<Time> deadline() const;
   // The job ends: whatever happens now has no consequences.
-  void Stop() { stopped_ = true; }
+  void Stop();
   // Some process has ended well, or the job has failed.
   bool ending() const { return driver_.finishing() || driver_.over(); }
   // The other hosts, until their ssh has ended.
@@ -73,6 +77,7 @@ class ElasticJob {
     std::unique_ptr<RemoteNode> remote;  // null: on this machine
     bool told = false;                   // has got its NodeJob
     bool ready = false;
+    Time ready_by{};
     std::set<int> processes;
     std::string lost;  // why; empty: it is not
   };
@@ -81,6 +86,7 @@ class ElasticJob {
   void OnLost(int number, const std::string& why);
   void LookAtNodes(Time now);
   void LookAt(int number, Node* node, Time now);
+  void GiveUp(int number, Node* node);
   void Lose(int number, Time now);
   void Take(ElasticDriver::Actions actions);
   void Do(const ElasticDriver::StartNode& start);
@@ -95,7 +101,8 @@ class ElasticJob {
   std::optional<HostDiscovery> discovery_;
   std::vector<Host> fixed_hosts_;
   std::map<std::string, Host> hosts_;
-  std::map<int, Node> nodes_;                          // that live
+  std::string here_;           // the first name of this machine that was listed
+  std::map<int, Node> nodes_;  // that live
   std::map<int, int> node_of_;                         // of processes that live
   std::vector<std::unique_ptr<RemoteNode>> finished_;  // until ssh has ended
   std::deque<ElasticDriver::Action> actions_;

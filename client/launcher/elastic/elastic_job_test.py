@@ -9,7 +9,7 @@ import re
 import signal
 import unittest
 
-from client.launcher.testing.launch_fixture import FAKE_SSH, LauncherTest, wait_for
+from client.launcher.testing.launch_fixture import FAKE_COORDINATOR, FAKE_SSH, FAKE_WORKER, LauncherTest, wait_for
 
 # Ends well at SIGTERM, or when the file `go` is there.
 PROCESS = ('trap "exit 0" TERM; : >"$FAKE_DIR/up.$$"; '
@@ -31,9 +31,10 @@ class ElasticJobTest(LauncherTest):
         wait_for(lambda: len(self.up() - set(but)) == n, "%d processes" % n)
         return self.up() - set(but)
 
-    def start_job(self, *options):
+    def start_job(self, *options, command=None):
         # No fake listens at this address; only one that is chosen among several is tried.
-        return self.start(*options, "--coordinator", "192.0.2.1:4001", "--blacklist-cooldown-range", "1", "2", "sh", "-c", PROCESS % self.marker)
+        return self.start(*options, "--coordinator", "192.0.2.1:4001", "--blacklist-cooldown-range", "1", "2",
+                          *(command or ["sh", "-c", PROCESS % self.marker]))
 
     def finish(self, job):
         self.write("go", "")
@@ -59,6 +60,26 @@ class ElasticJobTest(LauncherTest):
         _, err = self.finish(job)
         self.assertRegex(err, r"maypolerun: process \d \(host localhost\) was killed by signal 9 \(Killed\); the job "
                          r"goes on, and host localhost gets a new process in 1 s\n")
+
+    def open_files(self, job):
+        """The paths that maypolerun's working process has open."""
+        pid = next(p for p in map(int, filter(str.isdigit, os.listdir("/proc"))) if self.parent_or_none(p) == job.pid)
+        return [os.path.realpath("/proc/%d/fd/%s" % (pid, fd)) for fd in os.listdir("/proc/%d/fd" % pid)]
+
+    def parent_or_none(self, pid):
+        try:
+            return self.parent(pid)
+        except OSError:
+            return None
+
+    def test_the_output_files_of_a_replaced_process_are_closed(self):
+        job = self.start_job("-np", "2", "--min-np", "1", "--output-filename", os.path.join(self.dir, "out"))
+        before = self.wait_for_processes(2)
+        self.assertEqual(len([p for p in self.open_files(job) if "/out/rank." in p]), 4)
+        os.kill(min(before), signal.SIGKILL)
+        self.wait_for_processes(2, but=[min(before)])
+        self.assertEqual(len([p for p in self.open_files(job) if "/out/rank." in p]), 4)
+        self.finish(job)
 
     def test_hosts_come_and_go(self):
         hosts = self.write("hosts", "localhost:1\n")
@@ -87,6 +108,58 @@ class ElasticJobTest(LauncherTest):
         self.assertEqual(self.up(), before)
         self.finish(job)
 
+    def test_names_of_this_machine_are_one_host(self):
+        hosts = self.write("hosts", "localhost:1\n")
+        script = self.write("discover", "#!/bin/sh\ncat %s; : >>$FAKE_DIR/runs.$$\n" % hosts)
+        job = self.start_job("--min-np", "1", "--max-np", "1", "--host-discovery-script", script)
+        before = self.wait_for_processes(1)
+        self.write("hosts", "127.0.0.1:1\n")
+        self.wait_for_runs(3)
+        self.assertEqual(self.up(), before)
+        _, err = self.finish(job)
+        self.assertEqual(err, "")
+
+    def wait_for_runs(self, n):
+        """Waits until the script has run n more times."""
+        runs = lambda: len([name for name in os.listdir(self.dir) if name.startswith("runs.")])
+        before = runs()
+        wait_for(lambda: runs() >= before + n, "%d runs of the script" % n)
+
+    def test_nonsense_of_the_script_changes_nothing(self):
+        for nonsense, said in (("h" * 3000, "its output:1: 'h{64}...' is not a hostname"), ("192.0.2.9:65", "192.0.2.9 has 65 slots"),
+                               ("a b c", "its output:1: 'a b c' is neither"), ("\x1b[2J", r"its output:1: '\?\[2J' is not a hostname")):
+            hosts = self.write("hosts", "localhost:1\n")
+            script = self.write("discover", "#!/bin/sh\ncat %s\n" % hosts)
+            job = self.start_job("--min-np", "1", "--host-discovery-script", script)
+            before = self.wait_for_processes(1)
+            self.write("hosts", nonsense + "\n")
+            line = job.stderr.readline()
+            self.assertRegex(line, said)
+            self.assertLess(len(line), 600)
+            self.assertNotIn("\x1b", line)
+            self.assertRegex(line, "; the hosts stay as they are\n")
+            self.assertEqual(self.up(), before)
+            self.finish(job)
+            os.remove(os.path.join(self.dir, "go"))
+
+    def test_a_script_that_blocks_ends_with_the_job(self):
+        script = self.write("discover", '#!/bin/sh\n[ -e "$FAKE_DIR/blocks" ] && { : >"$FAKE_DIR/blocked"; sleep %s; }\n'
+                            "echo localhost:1\n" % self.marker)
+        for signals in ((), (signal.SIGTERM,)):
+            job = self.start_job("--min-np", "1", "--host-discovery-script", script)
+            self.wait_for_processes(1)
+            self.write("blocks", "")
+            self.wait_for_file("blocked")
+            if not signals:
+                self.finish(job)
+                for name in ("go", "blocks", "blocked"):
+                    os.remove(os.path.join(self.dir, name))
+            for number in signals:
+                job.send_signal(number)
+                job.communicate(timeout=60)
+                self.assertEqual(job.returncode, 128 + number)
+            self.assertEqual(self.processes(), [])
+
     def test_a_lost_host_is_started_again(self):
         job = self.start_job("--min-np", "2", "-H", "localhost:1,192.0.2.8:1")
         before = self.wait_for_processes(2)
@@ -96,6 +169,47 @@ class ElasticJobTest(LauncherTest):
         self.wait_for_processes(3)  # one file is of the process that was killed
         _, err = self.finish(job)
         self.assertRegex(err, "maypolerun: host 192.0.2.8: .*; the job goes on, and host 192.0.2.8 gets a new process")
+
+    def test_a_process_that_cannot_be_started_costs_no_other(self):
+        program = self.write("program", "#!/bin/sh\n" + PROCESS % self.marker + "\n")
+        for hosts in ("localhost:2", "192.0.2.8:2"):
+            job = self.start_job("-np", "2", "--min-np", "1", "-H", hosts, command=[program])
+            before = self.wait_for_processes(2)
+            os.rename(program, program + ".away")
+            os.kill(min(before), signal.SIGKILL)
+            said = ""
+            while "exited with code 127" not in said:
+                line = job.stderr.readline()
+                self.assertNotEqual(line, "", said)
+                said += line
+            self.assertIn("program: No such file or directory", said)
+            self.assertIn(max(before), self.up())
+            self.assertTrue(os.path.exists("/proc/%d" % max(before)))
+            os.rename(program + ".away", program)
+            self.wait_for_processes(2, but=[min(before)])
+            self.finish(job)
+            os.remove(os.path.join(self.dir, "go"))
+            os.remove(os.path.join(self.dir, "up.%d" % min(before)))
+
+    def test_a_host_that_hangs_at_its_start_is_tried_again(self):
+        self.write("ssh", '#!/bin/sh\n[ -e "$FAKE_DIR/second" ] || { : >"$FAKE_DIR/second"; exec sleep %s; }\n' % self.marker
+                   + FAKE_SSH)
+        job = self.start_job("--min-np", "2", "--start-timeout", "4", "-H", "localhost:1,192.0.2.8:1")
+        self.wait_for_processes(2)
+        _, err = self.finish(job)
+        self.assertIn("maypolerun: host 192.0.2.8: no answer through ssh after 4 s (--start-timeout); the job goes on", err)
+
+    def test_an_agent_that_ends_before_it_is_ready_is_tried_again(self):
+        for host in ("localhost", "192.0.2.8"):
+            for name in ("second", "go"):
+                if os.path.exists(os.path.join(self.dir, name)):
+                    os.remove(os.path.join(self.dir, name))
+            self.write("maypole-worker", '#!/bin/sh\n[ -e "$FAKE_DIR/second" ] || { : >"$FAKE_DIR/second"; exit 3; }\n'
+                       + FAKE_WORKER)
+            job = self.start_job("--min-np", "1", "-H", host + ":1")
+            self.wait_for_processes(1)
+            _, err = self.finish(job)
+            self.assertIn("maypolerun: host %s: its agent has ended; the job goes on" % host, err)
 
     def test_a_program_that_cannot_work_ends_the_job(self):
         rc, _, err = self.run_job("-np", "1", "--min-np", "1", "--blacklist-cooldown-range", "1", "1", "sh", "-c",
@@ -117,6 +231,46 @@ class ElasticJobTest(LauncherTest):
         job.send_signal(signal.SIGINT)
         _, err = job.communicate(timeout=60)
         self.assertEqual(job.returncode, 130, err)
+
+    def test_ctrl_c_while_a_host_hangs(self):
+        job = self.start_job("--min-np", "2", "-H", "localhost:1,192.0.2.8:1")
+        self.wait_for_processes(2)
+        for pid in self.nodes():
+            os.kill(pid, signal.SIGSTOP)
+        job.send_signal(signal.SIGINT)
+        _, err = job.communicate(timeout=30)
+        self.assertEqual(job.returncode, 130, err)
+        # What hung on the other host could not end anything itself.
+        wait_for(lambda: not self.processes(), "the end of the other host's processes")
+        self.remove_directories()
+
+    def test_an_agent_that_was_killed_is_replaced(self):
+        self.write("maypole-worker", FAKE_WORKER.replace('echo "socket', 'echo $$ >"$FAKE_DIR/$n.pid"; echo "socket'))
+        for host in ("localhost", "192.0.2.8"):
+            job = self.start_job("--min-np", "1", "-H", host + ":1")
+            before = self.wait_for_processes(1)
+            os.kill(int(self.read("node0.pid")), signal.SIGKILL)
+            self.wait_for_file("node0.1.pid")
+            self.assertEqual(self.up(), before)
+            _, err = self.finish(job)
+            self.assertRegex(err, r"node0 \(pid \d+\) was killed by signal 9 \(Killed\) and wrote nothing; another one is started\n")
+            for name in ("go", "node0.pid", "node0.1.pid"):
+                os.remove(os.path.join(self.dir, name))
+
+    def test_the_coordinators_end_is_the_jobs(self):
+        self.write("maypole-coordinator", '#!/bin/sh\necho $$ >"$FAKE_DIR/coordinator.pid"\n' + FAKE_COORDINATOR)
+        job = self.start("-np", "2", "--min-np", "1", "sh", "-c", PROCESS % self.marker)
+        self.wait_for_processes(2)
+        os.kill(int(self.read("coordinator.pid")), signal.SIGKILL)
+        _, err = job.communicate(timeout=60)
+        self.assertEqual(job.returncode, 1, err)
+        self.assertRegex(err, r"maypolerun: coordinator \(pid \d+\) was killed by signal 9 \(Killed\) and wrote nothing; "
+                         "stopping the job\n")
+
+    def test_a_script_that_cannot_run(self):
+        rc, _, err = self.run_job("--min-np", "1", "--host-discovery-script", self.dir + "/nowhere", "true")
+        self.assertEqual((rc, err), (1, "maypolerun: cannot run --host-discovery-script %s/nowhere: No such file or "
+                                     "directory\n" % self.dir))
 
     def test_too_few_hosts(self):
         script = self.write("discover", "#!/bin/sh\necho localhost:1\n")

@@ -37,6 +37,10 @@ void HostDiscovery::OnTime(Time now) {
   next_ = now + kDiscoveryLimit;
 }
 
+void HostDiscovery::Stop() {
+  if (process_ != nullptr) process_->Signal(SIGKILL);
+}
+
 void HostDiscovery::Start(Time now) {
   exit_.reset();
   killed_ = false;
@@ -84,6 +88,7 @@ void HostDiscovery::TakeHosts() {
   Status status =
       ParseHostLines("its output", output_, settings_.slots_per_host,
                      settings_.is_here, &hosts);
+  if (status.ok()) status = CheckSlots(hosts);
   if (!status.ok()) return Complain(status.message());
   complained_ = false;
   settings_.on_hosts(hosts);

@@ -47,6 +47,8 @@ class HostDiscovery {
   // Starts the program if it is due, and handles its end.
   void OnTime(Time now);
   Time deadline() const;
+  // Kills the program, if it runs. Do not call OnTime() after it.
+  void Stop();
   pid_t pid() const;  // of the program; 0: it does not run
 
  private:

@@ -1,6 +1,8 @@
 #include "client/launcher/hosts/hosts.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "common/limits.h"
 #include "common/name.h"
@@ -11,13 +13,10 @@ namespace {
 
 constexpr std::string_view kBlank = " \t\r";
 constexpr std::string_view kSlots = "slots=";
+constexpr size_t kMaxName = 320;  // bytes; longer than USER@HOST can be
 
 Status Invalid(std::string message) {
   return Status(Code::kInvalidArgument, std::move(message));
-}
-
-std::string Quoted(std::string_view text) {
-  return "'" + std::string(text) + "'";
 }
 
 std::string_view Trimmed(std::string_view text) {
@@ -28,8 +27,8 @@ std::string_view Trimmed(std::string_view text) {
 
 // Accepts what ssh accepts as a host, except what it could take for an option.
 bool IsName(std::string_view name) {
-  return !name.empty() && name.front() != '-' && name.front() != '@' &&
-         name.back() != '@' && HasNameCharacters(name);
+  return !name.empty() && name.size() <= kMaxName && name.front() != '-' &&
+         name.front() != '@' && name.back() != '@' && HasNameCharacters(name);
 }
 
 // Splits "h2:4", "[::1]:2", "h2" or "10::1" (an IPv6 address without slots).
@@ -147,6 +146,26 @@ Status ParseHostLines(const std::string& where, std::string_view text,
     if (!status.ok()) return status;
   }
   return Status();
+}
+
+Status CheckSlots(const std::vector<Host>& hosts) {
+  for (const Host& host : hosts) {
+    if (host.slots <= kMaxLocalRanks) continue;
+    return Invalid(host.name + " has " + std::to_string(host.slots) +
+                   " slots, but the limit of one host is " +
+                   std::to_string(kMaxLocalRanks));
+  }
+  return Status();
+}
+
+IsHere AskedOnce(IsHere is_here) {
+  return
+      [is_here = std::move(is_here), answers = std::map<std::string, bool>()](
+          const std::string& name) mutable {
+        const auto [it, added] = answers.try_emplace(name);
+        if (added) it->second = is_here(name);
+        return it->second;
+      };
 }
 
 int SlotsOf(const std::vector<Host>& hosts) {

@@ -30,6 +30,10 @@ struct Host {
 // Whether a host name means this machine; may query the name service.
 using IsHere = std::function<bool(const std::string& name)>;
 
+// As is_here, but asks for each name only once: the name service may be slow,
+// or answer differently later.
+IsHere AskedOnce(IsHere is_here);
+
 // Appends to *out. The slots of a host that is listed several times are added
 // up; all names of this machine are one host.
 Status ParseHosts(std::string_view text, const IsHere& is_here,
@@ -43,6 +47,9 @@ Status ParseHostFile(const std::string& path, std::string_view text,
 Status ParseHostLines(const std::string& where, std::string_view text,
                       int default_slots, const IsHere& is_here,
                       std::vector<Host>* out);
+
+// Whether no host has more slots than a node may have ranks.
+Status CheckSlots(const std::vector<Host>& hosts);
 
 // The sum of all slots, at most kMaxRanks.
 int SlotsOf(const std::vector<Host>& hosts);

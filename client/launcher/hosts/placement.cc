@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "client/launcher/process/announcement.h"
+
 namespace maypole::launcher {
 
 std::vector<int> SpreadEvenly(int ranks, int nodes) {
@@ -86,6 +88,10 @@ Variables RankVariables(const JobEnvironment& job, const Place& place,
         job.gpus[static_cast<size_t>(place.local_rank) % job.gpus.size()]);
   }
   if (!job.horovod_shim.empty()) AddHorovod(job, place, &variables);
+  if (!job.function.empty()) {
+    variables.emplace_back("MAYPOLE_FUNCTION", job.function);
+    variables.emplace_back("MAYPOLE_RESULT_FD", std::to_string(kAnnounceFd));
+  }
   // Python buffers output to a pipe; a rank's output must appear at once.
   if (!is_set("PYTHONUNBUFFERED")) {
     variables.emplace_back("PYTHONUNBUFFERED", "1");

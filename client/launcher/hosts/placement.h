@@ -50,6 +50,9 @@ struct JobEnvironment {
   // number of the process. Then `ranks` and `nodes` are not used.
   bool elastic = false;
   int min_size = 1, max_size = 1;
+  // File with the function that ranks run; they write their results to
+  // kAnnounceFd. Empty: they run programs.
+  std::string function;
 };
 
 using Variables = std::vector<std::pair<std::string, std::string>>;

@@ -1,12 +1,14 @@
 #include "client/launcher/job/job_launcher.h"
 
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
 #include <utility>
 
+#include "client/launcher/process/function_files.h"
 #include "client/launcher/process/process.h"
 
 namespace maypole::launcher {
@@ -25,7 +27,16 @@ constexpr size_t kMaxSuspects = 4;  // named in the last line
 // Smaller ids belong to ranks.
 constexpr int kFirstDaemonStream = 1 << 29;
 
+constexpr size_t kPrefixBytes = 12;  // "maypolerun: "
+
 Time Now() { return std::chrono::steady_clock::now(); }
+
+// The space for a line on the terminal; 0: the descriptor is none.
+size_t TerminalWidth(int fd) {
+  winsize size = {};
+  if (isatty(fd) == 0 || ioctl(fd, TIOCGWINSZ, &size) != 0) return 0;
+  return size.ws_col > 2 * kPrefixBytes ? size.ws_col - kPrefixBytes - 1 : 0;
+}
 
 std::optional<Time> Earlier(std::optional<Time> a, std::optional<Time> b) {
   if (!a) return b;
@@ -52,7 +63,8 @@ JobLauncher::JobLauncher(Settings settings)
                          },
                      .events = EventsOf("")}),
       supervision_(options_.elastic ? 0 : options_.ranks),
-      leavers_(options_.elastic ? 0 : options_.ranks) {}
+      leavers_(options_.elastic ? 0 : options_.ranks),
+      start_(TerminalWidth(2)) {}
 
 JobLauncher::~JobLauncher() = default;
 
@@ -77,6 +89,7 @@ int JobLauncher::Run() {
   } else {
     Report();
   }
+  WriteOutcome(status);
   ShowRest();
   if (!status.ok() && !supervision_.interrupted()) return 1;
   return supervision_.exit_code();
@@ -100,6 +113,7 @@ void JobLauncher::ForEachStream(const std::function<void(OutputStream&)>& f) {
 
 void JobLauncher::Round(std::optional<Time> deadline) {
   deadline = Earlier(deadline, leavers_.deadline());
+  deadline = Earlier(deadline, start_.deadline());
   deadline = Earlier(deadline, answer_by_);
   deadline = Earlier(deadline, here_.deadline());
   if (elastic_) deadline = Earlier(deadline, elastic_->deadline());
@@ -115,6 +129,7 @@ void JobLauncher::Round(std::optional<Time> deadline) {
   if (signal == SIGTERM) Say("the other ranks did not end: sending SIGTERM");
   SignalRanks(signal, false);
   GiveUpSilentHosts(now);
+  ShowStart(now);
   if (std::string line = leavers_.TakeLine(now); !line.empty()) Say(line);
 }
 
@@ -125,6 +140,7 @@ void JobLauncher::OnSignal(const signalfd_siginfo& info) {
   }
   const bool first = !supervision_.interrupted();
   leavers_.Stop();
+  StopStart();
   if (elastic_) elastic_->Stop();
   const int number = static_cast<int>(info.ssi_signo);
   const int signal = supervision_.OnSignal(number, Now());
@@ -148,8 +164,12 @@ NodeEvents JobLauncher::EventsOf(const std::string& host) {
       .on_rank_output =
           [this](int rank, int stream, std::string_view bytes) {
             const auto& r = ranks_[static_cast<size_t>(rank)];
-            (stream == 0 ? r->out : r->err)->Take(bytes);
+            const auto& out = stream == 0 ? r->out : r->err;
+            if (out) out->Take(bytes);  // elastic: until its end
           },
+      .on_rank_joined = [this](int rank) { OnRankJoined(rank); },
+      .on_rank_result =
+          [this](int rank, std::string_view bytes) { OnResult(rank, bytes); },
       .on_rank_ended =
           [this](int rank, Exit exit) {
             OnRankEnded(ranks_[static_cast<size_t>(rank)].get(), exit);
@@ -175,6 +195,7 @@ void JobLauncher::OnRankStarted(int rank, pid_t pid) {
 void JobLauncher::OnRankEnded(Rank* rank, Exit exit) {
   if (!rank->alive) return;
   rank->alive = false;
+  StopStart();
   Clues clues;
   if (rank->err) {
     // All output has been read; show unfinished lines too.
@@ -184,10 +205,11 @@ void JobLauncher::OnRankEnded(Rank* rank, Exit exit) {
     clues = {.last_traceback = tail.last_traceback(),
              .maypole_error = tail.maypole_error()};
   }
-  bool first = !supervision_.first_failure();
   if (elastic_ && !elastic_->OnProcessEnd(rank->place.rank, exit)) {
-    exit = Exit();  // for the job it is no failure
+    CloseOutput(rank);
+    if (!exit.clean()) return supervision_.OnRankReplaced();
   }
+  bool first = !supervision_.first_failure();
   SignalRanks(supervision_.OnRankExit(rank->place.rank, exit, Now(), clues),
               false);
   if (!supervision_.interrupted() && !elastic_) {
@@ -197,6 +219,13 @@ void JobLauncher::OnRankEnded(Rank* rank, Exit exit) {
     Say(Who(rank->place.rank) + " " + Describe(exit) +
         "; waiting up to 5 s for the other ranks to end");
   }
+}
+
+void JobLauncher::OnResult(int rank, std::string_view bytes) {
+  if (options_.function_directory.empty()) return;  // another host is wrong
+  const Status status =
+      AppendPrivately(ResultFile(options_.function_directory, rank), bytes);
+  if (!status.ok()) Say(status.message());
 }
 
 void JobLauncher::OnDaemonLog(const std::string& daemon,
@@ -243,8 +272,8 @@ void JobLauncher::GiveUpSilentHosts(Time now) {
 }
 
 void JobLauncher::OnDaemonLost(const std::string& what) {
-  // An elastic job goes on with another agent.
-  if (lost_daemon_.empty() && !elastic_) lost_daemon_ = what;
+  if (elastic_) return OnElasticDaemonLost(what);
+  if (lost_daemon_.empty()) lost_daemon_ = what;
   Say(what);
 }
 
@@ -315,8 +344,25 @@ void JobLauncher::Report() {
   }
   if (!lost_daemon_.empty()) Say("before that, " + lost_daemon_);
   ShowLastWords(failure->rank);
-  Say(Who(failure->rank) + " " + Describe(failure->exit) +
-      (failure->maypole_error ? Suspects() : Leavers()));
+  Say(Cause());
+}
+
+std::string JobLauncher::Cause() const {
+  const auto& failure = supervision_.first_failure();
+  if (!failure || supervision_.interrupted()) return {};
+  return Who(failure->rank) + " " + Describe(failure->exit) +
+         (failure->maypole_error ? Suspects() : Leavers());
+}
+
+void JobLauncher::WriteOutcome(const Status& start) {
+  if (options_.function_directory.empty()) return;
+  Outcome outcome{.cause = start.ok() ? Cause() : start.message()};
+  if (start.ok() && !outcome.cause.empty()) {
+    outcome.rank = supervision_.first_failure()->rank;
+  }
+  const Status status =
+      launcher::WriteOutcome(options_.function_directory, outcome);
+  if (!status.ok()) Say(status.message());
 }
 
 // Prints the rank's last lines, unless they are the last lines on the screen.

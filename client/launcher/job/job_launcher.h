@@ -28,6 +28,7 @@
 #include "client/launcher/elastic/elastic_job.h"
 #include "client/launcher/hosts/placement.h"
 #include "client/launcher/job/early_leavers.h"
+#include "client/launcher/job/start_progress.h"
 #include "client/launcher/job/supervision.h"
 #include "client/launcher/node/node_supervisor.h"
 #include "client/launcher/node/remote_node.h"
@@ -66,7 +67,8 @@ class JobLauncher {
     bool here = true;  // on this machine
     pid_t pid = 0;
     bool alive = false;
-    // Null: the rank inherits our stdout and stderr.
+    bool joined = false;  // has called init()
+    // Null: the rank inherits our stdout and stderr, or has been replaced.
     std::unique_ptr<OutputStream> out, err;
   };
 
@@ -77,6 +79,8 @@ class JobLauncher {
   std::vector<RemoteNode*> Remotes() const;
   std::unique_ptr<RemoteNode> Connect(const Host& host, int node,
                                       int first_rank, RemoteNode::OnLost lost);
+  // Starts ssh, and sends it the function that ranks run, if there is one.
+  Status Begin(RemoteNode* remote) const;
   NodeJob JobOfRemote(NodeJob job, const RemoteNode& remote) const;
   // host: used in messages; empty: this machine.
   NodeEvents EventsOf(const std::string& host);
@@ -89,7 +93,7 @@ class JobLauncher {
   Status WaitFor(bool (JobLauncher::*done)() const, Time deadline);
   bool NodesMayBeTold() const;
   bool NodesAreReady() const;
-  std::string NotReady() const;
+  std::vector<std::string> NotReady() const;
   // The coordinator that we started; null if the job uses another one.
   const NodeCore::Daemon* Coordinator() const;
   std::string AdminAddress() const;
@@ -99,11 +103,15 @@ class JobLauncher {
   ElasticJob::Launcher ElasticLauncher(const std::string& secret_file);
   Status AddProcess(int process, const Host& host, int node);
   void LoseProcess(int process);
+  void CloseOutput(Rank* rank);
   bool Over() const;
   Status OpenOutput(Rank* rank);
   void End();
   void ShowRest();
+  // How the job failed; empty if it did not, or was interrupted.
+  std::string Cause() const;
   void Report();
+  void WriteOutcome(const Status& start);
   void ShowLastWords(int rank);
   std::string Suspects() const;
   std::string Leavers() const;
@@ -112,10 +120,17 @@ class JobLauncher {
   void OnSignal(const signalfd_siginfo& info);
   void OnRankStarted(int rank, pid_t pid);
   void OnRankEnded(Rank* rank, Exit exit);
+  void OnRankJoined(int rank);
+  void ShowStart(Time now);
+  std::string DescribeStart() const;
+  void EndStart(const std::string& text);
+  void StopStart();
+  void OnResult(int rank, std::string_view bytes);
   void OnDaemonLog(const std::string& daemon, std::string_view bytes);
   void OnHostLost(const RemoteNode& remote, const std::string& why);
   void GiveUpSilentHosts(Time now);
   void OnDaemonLost(const std::string& what);
+  void OnElasticDaemonLost(const std::string& what);
   void OnFileLost(const std::string& what);
   void SignalRanks(int signal, bool from_terminal);
   void ForEachStream(const std::function<void(OutputStream&)>& f);
@@ -141,6 +156,8 @@ class JobLauncher {
   std::map<std::string, OutputStream> daemon_logs_;
   Supervision supervision_;
   EarlyLeavers leavers_;
+  StartProgress start_;
+  int awaited_ = 0;  // ranks that have not called init(), once they run
   std::optional<ElasticJob> elastic_;
   std::string lost_daemon_;  // how the first lost daemon ended; empty: none
   size_t lost_files_ = 0;    // files of --output-filename that end early

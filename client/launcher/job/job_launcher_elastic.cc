@@ -5,6 +5,7 @@
 
 #include "client/launcher/hosts/own_addresses.h"
 #include "client/launcher/job/job_launcher.h"
+#include "client/launcher/process/process.h"
 
 namespace maypole::launcher {
 namespace {
@@ -14,12 +15,23 @@ constexpr int kSlackSeconds = 10;
 
 Time Now() { return std::chrono::steady_clock::now(); }
 
+// At the start a script that cannot run is an error of the command line; later
+// its hosts stay as they are.
+Status CheckScript(const std::string& script) {
+  std::string path;
+  const Status status = script.empty() ? Status() : FindProgram(script, &path);
+  if (status.ok()) return status;
+  return Status(status.code(),
+                "cannot run --host-discovery-script " + status.message());
+}
+
 }  // namespace
 
 Status JobLauncher::StartElastic() {
   const ElasticOptions& elastic = *options_.elastic;
   std::string secret_file = options_.secret_file;
-  Status status = DescribeJob();
+  Status status = CheckScript(elastic.discovery_script);
+  if (status.ok()) status = DescribeJob();
   common_.set_elastic(true);
   common_.set_min_size(elastic.min_size);
   common_.set_max_size(elastic.max_size);
@@ -45,7 +57,7 @@ ElasticJob::Launcher JobLauncher::ElasticLauncher(
           .connect =
               [this](const Host& host, int node, RemoteNode::OnLost lost) {
                 auto remote = Connect(host, node, 0, lost);
-                if (Status s = remote->Start(); !s.ok()) lost(s.message());
+                if (Status s = Begin(remote.get()); !s.ok()) lost(s.message());
                 return remote;
               },
           .describe =
@@ -56,6 +68,7 @@ ElasticJob::Launcher JobLauncher::ElasticLauncher(
                 if (StartsDaemons(options_)) SetCoordinators(remote, &job);
                 return remote == nullptr ? job : JobOfRemote(job, *remote);
               },
+          .start_limit = std::chrono::seconds(options_.start_timeout_s),
           .secret_file = secret_file,
           .add_process =
               [this](int process, const Host& host, int node) {
@@ -82,13 +95,34 @@ Status JobLauncher::AddProcess(int process, const Host& host, int node) {
   return OpenOutput(rank);
 }
 
+// The job goes on with another agent, but not with another coordinator: ranks
+// cannot enter an epoch any more.
+void JobLauncher::OnElasticDaemonLost(const std::string& what) {
+  const NodeCore::Daemon* const coordinator = Coordinator();
+  if (coordinator != nullptr && coordinator->ended) {
+    return elastic_->OnJobLost(what);
+  }
+  Say(what);
+}
+
 // With its node, or because it could not be started: what follows is decided
 // for the node.
 void JobLauncher::LoseProcess(int process) {
   Rank* const rank = ranks_[static_cast<size_t>(process)].get();
   if (!rank->alive) return;
   rank->alive = false;
-  SignalRanks(supervision_.OnRankExit(process, Exit(), Now(), {}), false);
+  supervision_.OnRankReplaced();
+  CloseOutput(rank);
+}
+
+// A job may have any number of processes, so those that have ended keep no
+// files and lines. If one makes the job fail, its last lines are shown.
+void JobLauncher::CloseOutput(Rank* rank) {
+  if (!rank->out) return;
+  rank->out->Flush();
+  rank->err->Flush();
+  rank->out.reset();
+  rank->err.reset();
 }
 
 // All ranks have ended, and no other is started.

@@ -11,6 +11,7 @@
 
 #include "client/launcher/hosts/own_addresses.h"
 #include "client/launcher/job/job_launcher.h"
+#include "client/launcher/process/function_files.h"
 #include "client/launcher/process/private_directory.h"
 #include "common/address.h"
 #include "common/program/secret_file.h"
@@ -19,8 +20,8 @@ namespace maypole::launcher {
 namespace {
 
 constexpr char kCoordinator[] = "coordinator";
-// Smaller ids belong to ranks and daemons.
-constexpr int kFirstRemoteStream = 1 << 30;
+// Smaller ids belong to ranks, daemons and maypolerun itself.
+constexpr int kFirstRemoteStream = kOwnStream + 1;
 
 std::vector<std::string> TravellingEnvironment() {
   std::vector<std::string> environment;
@@ -69,6 +70,9 @@ Status JobLauncher::DescribeJob() {
                                     options_.agent_flags.end()};
   common_.set_bind_gpus(options_.bind_gpus);
   common_.set_horovod_shim(options_.shim_directory);
+  if (!options_.function_directory.empty()) {
+    common_.set_function(FunctionFile(options_.function_directory));
+  }
   return HasOtherHosts() ? OwnDirectory(&directory_) : Status();
 }
 
@@ -77,11 +81,13 @@ Status JobLauncher::StartNodes() {
                         std::chrono::seconds(options_.start_timeout_s);
   Status status = DescribeJob();
   std::string secret_file = options_.secret_file;
+  start_.Begin(std::chrono::steady_clock::now());
   if (status.ok()) status = StartRemotes();
   if (status.ok()) status = StartCoordinator(&secret_file);
   if (status.ok()) status = WaitFor(&JobLauncher::NodesMayBeTold, deadline);
   if (status.ok()) status = TellNodes(secret_file);
   if (status.ok()) status = WaitFor(&JobLauncher::NodesAreReady, deadline);
+  EndStart("");
   if (!status.ok()) return status;
   if (options_.verbose) {
     for (const std::string& line : here_.core().Summary()) Say(line);
@@ -108,7 +114,7 @@ Status JobLauncher::StartRemotes() {
         Connect(host, node, first, [this, number](const std::string& why) {
           OnHostLost(*remotes_[number], why);
         }));
-    Status status = remotes_.back()->Start();
+    Status status = Begin(remotes_.back().get());
     if (!status.ok()) return status;
   }
   return Status();
@@ -132,6 +138,17 @@ std::unique_ptr<RemoteNode> JobLauncher::Connect(const Host& host, int node,
           .verbose = options_.verbose,
           .files = here_.files()},
       EventsOf(host.name), std::move(lost));
+}
+
+Status JobLauncher::Begin(RemoteNode* remote) const {
+  Status status = remote->Start();
+  if (!status.ok() || options_.function_directory.empty()) return status;
+  return ReadInParts(
+      FunctionFile(options_.function_directory), [&](std::string_view part) {
+        ToNode message;
+        message.mutable_function_part()->set_bytes(std::string(part));
+        remote->Send(message);
+      });
 }
 
 Status JobLauncher::StartCoordinator(std::string* secret_file) {
@@ -256,12 +273,12 @@ bool JobLauncher::NodesAreReady() const {
                      [](const auto& remote) { return remote->ready(); });
 }
 
-std::string JobLauncher::NotReady() const {
-  std::string names = here_.core().not_ready();
+std::vector<std::string> JobLauncher::NotReady() const {
+  std::vector<std::string> names = here_.core().not_ready();
   for (const auto& remote : remotes_) {
     if (remote->ready()) continue;
-    names += (names.empty() ? "" : ", ") + remote->host().name +
-             (remote->greeted() ? "" : " (no answer through ssh)");
+    names.push_back(remote->host().name +
+                    (remote->greeted() ? "" : " (no answer through ssh)"));
   }
   return names;
 }
@@ -279,7 +296,7 @@ Status JobLauncher::WaitFor(bool (JobLauncher::*done)() const, Time deadline) {
     if ((this->*done)()) return Status();
     if (std::chrono::steady_clock::now() >= deadline) {
       return Status(Code::kDeadlineExceeded,
-                    NotReady() + " not ready after " +
+                    FirstOf(NotReady()) + " not ready after " +
                         std::to_string(options_.start_timeout_s) +
                         " s (--start-timeout); --verbose shows its log");
     }

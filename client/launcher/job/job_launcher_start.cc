@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
+#include <utility>
 
 #include "client/launcher/job/job_launcher.h"
 
@@ -13,6 +15,8 @@ namespace {
 // have their listening sockets and a few files per rank or node.
 constexpr rlim_t kOwnFiles = 32, kFilesPerRank = 4, kFilesPerNode = 4;
 constexpr rlim_t kDaemonFiles = 64;
+// Not kOwnStream, so that our other lines do not overwrite the line of a start.
+constexpr int kStartStream = kOwnStream - 1;
 
 // Checked before anything is started, because an error in the middle of the
 // start would say less.
@@ -79,10 +83,63 @@ Status JobLauncher::StartRanks() {
     if (!status.ok()) return status;
   }
   for (const auto& rank : ranks_) rank->alive = true;
+  awaited_ = static_cast<int>(ranks_.size());
   ToNode message;
   message.mutable_start_ranks();
   for (const auto& remote : remotes_) remote->Send(message);
   return here_.StartRanks();
+}
+
+// The first rank that has called init() waits for the others from now on. (If
+// none does, they need not be programs that use Maypole.)
+void JobLauncher::OnRankJoined(int number) {
+  Rank& rank = *ranks_[static_cast<size_t>(number)];
+  if (awaited_ == 0 || std::exchange(rank.joined, true)) return;
+  start_.Begin(std::chrono::steady_clock::now());
+  if (--awaited_ > 0) return;
+  EndStart("all " + std::to_string(options_.ranks) +
+           " ranks have called init()");
+}
+
+void JobLauncher::ShowStart(Time now) {
+  if (!start_.due(now)) return;
+  const auto piece = start_.Take(DescribeStart(), now);
+  if (piece) err_sink_->screen().Write(kStartStream, "maypolerun: ", *piece);
+}
+
+void JobLauncher::EndStart(const std::string& text) {
+  const auto piece = start_.End(text);
+  if (piece) err_sink_->screen().Write(kStartStream, "maypolerun: ", *piece);
+}
+
+// A rank has ended, or the job is being stopped: the others' wait has another
+// reason.
+void JobLauncher::StopStart() {
+  awaited_ = 0;
+  EndStart("");
+}
+
+// "the ranks are not started yet; waiting for h3 (no answer through ssh)", then
+// "12 of 16 ranks have called init(); waiting for h3 (ranks 12-15)".
+std::string JobLauncher::DescribeStart() const {
+  if (ranks_.empty()) {
+    return "the ranks are not started yet; waiting for " + FirstOf(NotReady());
+  }
+  std::map<int, std::vector<int>> ranks;  // by node
+  for (const auto& rank : ranks_) {
+    if (!rank->joined) ranks[rank->place.node].push_back(rank->place.rank);
+  }
+  std::vector<std::string> nodes;
+  for (const auto& [node, missing] : ranks) {
+    nodes.push_back((options_.hosts.empty()
+                         ? NodeName(node)
+                         : options_.hosts[static_cast<size_t>(node)].name) +
+                    (missing.size() == 1 ? " (rank " : " (ranks ") +
+                    RankGroups(missing) + ")");
+  }
+  return std::to_string(options_.ranks - awaited_) + " of " +
+         std::to_string(options_.ranks) +
+         " ranks have called init(); waiting for " + FirstOf(nodes);
 }
 
 bool JobLauncher::RawOutput() const {

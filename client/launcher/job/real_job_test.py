@@ -1,23 +1,8 @@
 """maypolerun with the real daemons: behaviour that fakes cannot show."""
 import os
-import shutil
-import subprocess
-import tempfile
 import unittest
 
-ROOT = os.path.join(os.environ["TEST_SRCDIR"], os.environ["TEST_WORKSPACE"])
-PYTHON = "/usr/bin/python3"
-
-# init() needs no framework.
-MEET = """
-from maypole import _native
-from maypole.common import basics, operations
-basics.init()
-operations.submit(_native.BARRIER, _native.UINT8, 0, 0, (), 1.0, 1.0, None,
-                  0, 0).wait()
-print("met", basics.size())
-"""
-
+from client.launcher.testing.real_job import MEET, PYTHON, RealJobTestCase
 
 # Ends by an exception while operations on its tensors wait for rank 0, which
 # never submits them.
@@ -39,22 +24,7 @@ raise ValueError('on purpose')
 """
 
 
-class RealJobTest(unittest.TestCase):
-    def setUp(self):
-        self.dir = tempfile.mkdtemp(prefix="mp", dir="/tmp")
-        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
-
-    def run_job(self, *args, **variables):
-        env = {k: v for k, v in os.environ.items() if not k.startswith("MAYPOLE_") and k != "XDG_RUNTIME_DIR"}
-        dirs = [os.path.join(ROOT, d) for d in ("coordinator", "worker")]
-        env.update(PATH=os.pathsep.join(dirs + ["/usr/bin", "/bin"]), TMPDIR=self.dir,
-                   PYTHONPATH=os.path.join(ROOT, "client/python"), PYTHONDONTWRITEBYTECODE="1",
-                   MAYPOLE_LIBRARY=os.path.join(ROOT, "client/libmaypole.so"))
-        env.update(variables)
-        done = subprocess.run([os.path.join(ROOT, "client/launcher/maypolerun"), *args], env=env, text=True,
-                              stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
-        return done.returncode, done.stdout, done.stderr
-
+class RealJobTest(RealJobTestCase):
     def test_a_private_directory_with_spaces(self):
         directory = os.path.join(self.dir, "my  tmp dir")
         os.mkdir(directory)

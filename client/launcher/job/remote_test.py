@@ -5,7 +5,6 @@ real one. No machine has the hosts' addresses. tearDown() of LauncherTest checks
 that nothing is left behind.
 """
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -24,11 +23,6 @@ class RemoteTest(LauncherTest):
         self.env["PATH"] = self.dir + os.pathsep + self.env["PATH"]
         # This variable is not sent; the fake ssh inherits it from us.
         self.env["SSH_CONNECTION"] = "192.0.2.1 1 192.0.2.7 22"
-
-    def remove_directories(self):
-        """The processes that remain after kill -9 of guard and supervisor at once."""
-        for name in os.listdir(self.runtime):
-            shutil.rmtree(os.path.join(self.runtime, name))
 
     def test_a_job(self):
         rc, out, err = self.run_job(*HOSTS, "sh", "-c", "echo $MAYPOLE_RANK of $MAYPOLE_SIZE on $MAYPOLE_CROSS_RANK")

@@ -66,6 +66,9 @@ struct Exit {
   int code() const { return lost ? kLostCode : signaled ? 128 + value : value; }
 };
 
+// Of a process that could not be started; as shells have it.
+inline constexpr Exit kNotStarted{.value = 127};
+
 // "exited with code 3", "was killed by signal 9 (Killed)".
 std::string Describe(const Exit& exit);
 
@@ -94,6 +97,8 @@ class Supervision {
 
   // One more rank runs, of an elastic job.
   void OnRankStart() { ++alive_; }
+  // One less, and its end has no consequences.
+  void OnRankReplaced() { --alive_; }
 
   // Each event returns the signal to send to all ranks that are alive; 0: none.
   int OnRankExit(int rank, Exit exit, Time now, const Clues& clues);

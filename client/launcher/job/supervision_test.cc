@@ -180,5 +180,16 @@ TEST(ExitTest, Describes) {
   EXPECT_EQ(Killed(SIGTERM).code(), 143);
 }
 
+TEST(SupervisionTest, WhoWasReplacedIsNoSuspect) {
+  Supervision s(2);
+  s.OnRankStart();
+  s.OnRankReplaced();
+  s.OnRankExit(2, {.value = 1}, At(0), {.maypole_error = true});
+  EXPECT_TRUE(s.suspects().empty());
+  EXPECT_FALSE(s.ranks_ended());
+  s.OnRankExit(1, Exit(), At(1), {});
+  EXPECT_TRUE(s.ranks_ended());
+}
+
 }  // namespace
 }  // namespace maypole::launcher

@@ -18,16 +18,25 @@ NodeCore::Daemon* NodeCore::Get(const std::string& name) {
   return const_cast<Daemon*>(Find(name));
 }
 
-void NodeCore::OnAnnounce(const std::string& name, std::string_view bytes) {
+std::vector<JoinedRank> NodeCore::OnAnnounce(const std::string& name,
+                                             std::string_view bytes) {
   Daemon* d = Get(name);
+  std::vector<JoinedRank> joined;
   // A daemon that sends no complete line is reported when it ends, or as not
   // ready at the timeout.
-  if (d->ready || d->announced.size() >= kMaxAnnouncementBytes) return;
+  if (d->announced.size() >= kMaxAnnouncementBytes) return joined;
   d->announced += bytes;
-  const size_t end = d->announced.find('\n');
-  if (end == std::string::npos) return;
-  d->announcement = ParseAnnouncement(d->announced.substr(0, end));
-  d->ready = true;
+  for (size_t end; (end = d->announced.find('\n')) != std::string::npos;) {
+    const std::string line = d->announced.substr(0, end);
+    d->announced.erase(0, end + 1);
+    if (!d->ready) {
+      d->announcement = ParseAnnouncement(line);
+      d->ready = true;
+    } else if (auto rank = ParseJoinedRank(line)) {
+      joined.push_back(std::move(*rank));
+    }
+  }
+  return joined;
 }
 
 void NodeCore::OnLog(const std::string& name) { Get(name)->wrote = true; }
@@ -49,12 +58,12 @@ bool NodeCore::all_ready() const {
                      [](const Daemon& d) { return d.ready; });
 }
 
-std::string NodeCore::not_ready() const {
-  std::string names;
+std::vector<std::string> NodeCore::not_ready() const {
+  std::vector<std::string> names;
   for (const Daemon& d : daemons_) {
-    if (d.ready) continue;
-    names += (names.empty() ? "" : ", ") + d.name + " (pid " +
-             std::to_string(d.pid) + ")";
+    if (!d.ready) {
+      names.push_back(d.name + " (pid " + std::to_string(d.pid) + ")");
+    }
   }
   return names;
 }

@@ -51,15 +51,17 @@ class NodeCore {
     Announcement announcement;  // once it is ready
 
     // Used by NodeCore only.
-    std::string announced;  // received so far
+    std::string announced;  // received, of an incomplete line
     bool wrote = false;     // something to its log
     bool asked = false;     // to end
   };
   enum class Step { kNothing, kKillRanks, kStopDaemons, kKillAll };
 
   void OnDaemonStart(const std::string& name, pid_t pid);
-  // The daemon wrote these bytes to kAnnounceFd.
-  void OnAnnounce(const std::string& name, std::string_view bytes);
+  // The daemon wrote these bytes to kAnnounceFd. Returns the ranks that, says
+  // a worker, have called init().
+  std::vector<JoinedRank> OnAnnounce(const std::string& name,
+                                     std::string_view bytes);
   // The daemon wrote something to its log.
   void OnLog(const std::string& name);
   // Returns a message about its loss; empty if it was asked to end.
@@ -71,7 +73,7 @@ class NodeCore {
   const Daemon* Find(const std::string& name) const;
   bool all_ready() const;  // also if there are no daemons
   // The names of the daemons that are not ready, for a message.
-  std::string not_ready() const;
+  std::vector<std::string> not_ready() const;
   // One line "name pid=N metrics=..." per daemon, for --verbose.
   std::vector<std::string> Summary() const;
 

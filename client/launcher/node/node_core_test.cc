@@ -26,18 +26,34 @@ TEST(NodeCoreTest, WithoutDaemonsANodeIsReady) {
 
 TEST(NodeCoreTest, ADaemonIsReadyWithItsLine) {
   NodeCore core = WithDaemons();
-  EXPECT_EQ(core.not_ready(), "coordinator (pid 7), node0 (pid 8)");
+  EXPECT_EQ(core.not_ready(),
+            (std::vector<std::string>{"coordinator (pid 7)", "node0 (pid 8)"}));
   core.OnAnnounce("coordinator", "listen=127.0.0.1:1 met");
   EXPECT_FALSE(core.Find("coordinator")->ready);
   core.OnAnnounce("coordinator", "rics=127.0.0.1:2\nmore\n");
   EXPECT_TRUE(core.Find("coordinator")->ready);
-  EXPECT_EQ(core.not_ready(), "node0 (pid 8)");
+  EXPECT_EQ(core.not_ready(), std::vector<std::string>{"node0 (pid 8)"});
   core.OnAnnounce("node0", "socket=/s\n");
   EXPECT_TRUE(core.all_ready());
   EXPECT_EQ(core.Summary(),
             (std::vector<std::string>{
                 "coordinator pid=7 listen=127.0.0.1:1 metrics=127.0.0.1:2",
                 "node0 pid=8 socket=/s"}));
+}
+
+TEST(NodeCoreTest, AWorkerTellsWhichRanksHaveJoined) {
+  NodeCore core = WithDaemons();
+  EXPECT_TRUE(core.OnAnnounce("node0", "rank=7 job=j\nrank=").empty());
+  EXPECT_TRUE(core.Find("node0")->ready);  // the first line is no rank's
+  auto joined = core.OnAnnounce("node0", "3 job=j-1\nrank=x job=j\nrank=4\n");
+  ASSERT_EQ(joined.size(), 1u);
+  EXPECT_EQ(joined[0].rank, 3);
+  EXPECT_EQ(joined[0].job, "j-1");
+  joined = core.OnAnnounce("node0", "rank=5 job=j\nrank=6 job=j\n");
+  ASSERT_EQ(joined.size(), 2u);
+  EXPECT_EQ(joined[1].rank, 6);
+  core.OnAnnounce("node0", std::string(kMaxAnnouncementBytes, 'x'));
+  EXPECT_TRUE(core.OnAnnounce("node0", "\nrank=8 job=j\n").empty());
 }
 
 TEST(NodeCoreTest, AnEndlessAnnouncementIsNone) {

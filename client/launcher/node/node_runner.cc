@@ -13,6 +13,7 @@
 
 #include "client/launcher/command/options.h"
 #include "client/launcher/output/sink.h"
+#include "client/launcher/process/function_files.h"
 #include "client/launcher/process/private_directory.h"
 
 namespace maypole::launcher {
@@ -88,14 +89,17 @@ NodeEvents NodeRunner::EventsToHead() {
                     rank, stream == 0 ? RankOutput::STDOUT : RankOutput::STDERR,
                     bytes);
               },
-          .on_rank_ended =
-              [this](int rank, Exit exit) {
+          .on_rank_joined =
+              [this](int rank) {
                 FromNode m;
-                m.mutable_rank_ended()->set_rank(rank);
-                m.mutable_rank_ended()->set_signaled(exit.signaled);
-                m.mutable_rank_ended()->set_value(exit.value);
+                m.mutable_rank_joined()->set_rank(rank);
                 head_.Send(m);
               },
+          .on_rank_result =
+              [this](int rank, std::string_view bytes) {
+                SendOutput(rank, RankOutput::RESULT, bytes);
+              },
+          .on_rank_ended = [this](int rank, Exit exit) { SendEnd(rank, exit); },
           .on_daemon_log =
               [this](const std::string&, std::string_view bytes) {
                 SendOutput(0, RankOutput::AGENT_LOG, bytes);
@@ -137,6 +141,7 @@ Status NodeRunner::Prepare() {
 void NodeRunner::Round() {
   loop_.Poll(node_.deadline());
   node_.OnTime(std::chrono::steady_clock::now());
+  if (!ending_ && node_.AgentIsLost(node_number_)) Refuse(kAgentLost);
   if (state_ != kJob || ending_ || !node_.core().all_ready()) return;
   state_ = kReady;
   FromNode m;
@@ -165,21 +170,32 @@ void NodeRunner::OnInput() {
 
 void NodeRunner::OnMessage(ToNode* message) {
   Status status;
-  if (message->has_job() && state_ == kNoJob) {
+  if (message->has_function_part() && state_ == kNoJob) {
+    status = AppendPrivately(FunctionFile(directory_),
+                             message->function_part().bytes());
+  } else if (message->has_job() && state_ == kNoJob) {
     state_ = kJob;
     status = TakeJob(std::move(*message->mutable_job()));
   } else if (message->has_start_ranks() && state_ == kReady) {
     state_ = kRanks;
     status = node_.StartRanks();
   } else if (message->has_start_rank() && state_ == kReady) {
-    const StartRank& start = message->start_rank();
-    status = node_.StartProcess(node_number_, start.rank(), start.slot());
+    StartProcess(message->start_rank());
   } else if (message->has_signal_ranks()) {
     Signal(message->signal_ranks());
   } else {
     status = Garbled("an unexpected message");
   }
   if (!status.ok()) Refuse(status.message());
+}
+
+// If it cannot be started, that costs the node's other processes nothing.
+void NodeRunner::StartProcess(const StartRank& start) {
+  const Status status =
+      node_.StartProcess(node_number_, start.rank(), start.slot());
+  if (status.ok()) return;
+  SendOutput(start.rank(), RankOutput::STDERR, status.message() + "\n");
+  SendEnd(start.rank(), kNotStarted);
 }
 
 void NodeRunner::Signal(const SignalRanks& m) {
@@ -206,6 +222,7 @@ Status NodeRunner::TakeJob(NodeJob job) {
   if (!status.ok()) return status;
   node_number_ = job.node();
   TakeEnvironment(job);
+  if (!job.function().empty()) job.set_function(FunctionFile(directory_));
   status = Enter(job.directory());
   std::string secret;
   if (status.ok() && !job.secret().empty()) {
@@ -226,6 +243,14 @@ void NodeRunner::SendOutput(int rank, RankOutput::Stream stream,
     m.mutable_rank_output()->set_bytes(std::string(part));
     head_.Send(m);
   }
+}
+
+void NodeRunner::SendEnd(int rank, const Exit& exit) {
+  FromNode m;
+  m.mutable_rank_ended()->set_rank(rank);
+  m.mutable_rank_ended()->set_signaled(exit.signaled);
+  m.mutable_rank_ended()->set_value(exit.value);
+  head_.Send(m);
 }
 
 int RunNodeOfJob() {

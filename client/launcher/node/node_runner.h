@@ -40,9 +40,11 @@ class NodeRunner {
   void Round();
   void OnInput();
   void OnMessage(ToNode* message);
+  void StartProcess(const StartRank& start);
   void Signal(const SignalRanks& m);
   void OnSignal(const signalfd_siginfo& info);
   Status TakeJob(NodeJob job);
+  void SendEnd(int rank, const Exit& exit);
   void SendOutput(int rank, RankOutput::Stream stream, std::string_view bytes);
   void Refuse(const std::string& why);
 

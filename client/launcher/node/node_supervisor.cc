@@ -24,6 +24,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kConnectLimit{2000};  // to the coordinator
 constexpr milliseconds kAgentPause{500};     // before it is started again
+constexpr int kMostFailedRestarts = 3;       // of an agent, in a row
 
 // If there are several addresses, takes the first that accepts a connection.
 Status ChooseCoordinator(const NodeJob& job, std::string* out) {
@@ -90,16 +91,15 @@ Status NodeSupervisor::StartDaemon(const std::string& name,
             core_.OnLog(name);
             settings_.events.on_daemon_log(name, bytes);
           },
-      .announce =
-          [this, name](std::string_view bytes) {
-            core_.OnAnnounce(name, bytes);
-          },
+      .announce = [this,
+                   name](std::string_view bytes) { OnAnnounce(name, bytes); },
       .on_end =
           [this, name](Exit exit) {
             const std::string lost = core_.OnDaemonEnd(name, exit);
             if (lost.empty()) return;
-            settings_.events.on_daemon_lost(lost);
-            OnAgentEnd(name);
+            const bool returns = OnAgentEnd(name);
+            settings_.events.on_daemon_lost(
+                lost + (returns ? "; another one is started" : ""));
           }};
   std::string program;
   Status status = FindDaemon(arguments[0], &program);
@@ -111,6 +111,24 @@ Status NodeSupervisor::StartDaemon(const std::string& name,
   core_.OnDaemonStart(name, daemon->process.pid());
   daemons_.push_back(std::move(daemon));
   return Status();
+}
+
+void NodeSupervisor::OnAnnounce(const std::string& daemon,
+                                std::string_view bytes) {
+  for (const JoinedRank& joined : core_.OnAnnounce(daemon, bytes)) {
+    const auto it = std::find_if(
+        nodes_.begin(), nodes_.end(),
+        [&](const Node& node) { return node.worker.node == daemon; });
+    // Some ranks may form jobs of their own (init(comm=[...])).
+    if (it == nodes_.end() || it->job.job() != joined.job) continue;
+    const int first = it->job.first_rank();
+    if (joined.rank < first || joined.rank >= first + it->job.local_size()) {
+      continue;
+    }
+    if (settings_.events.on_rank_joined) {
+      settings_.events.on_rank_joined(joined.rank);
+    }
+  }
 }
 
 void NodeSupervisor::StopDaemon(const std::string& name, int signal) {
@@ -165,9 +183,9 @@ const NodeCore::Daemon* NodeSupervisor::AgentOf(int number) const {
   return node == nullptr ? nullptr : core_.Find(node->worker.node);
 }
 
-bool NodeSupervisor::AgentReturns(int number) const {
+bool NodeSupervisor::AgentIsLost(int number) const {
   const Node* const node = Find(number);
-  return node != nullptr && node->restart_at.has_value();
+  return node != nullptr && node->agent_lost;
 }
 
 void NodeSupervisor::StopAgent(int number) {
@@ -179,13 +197,25 @@ void NodeSupervisor::StopAgent(int number) {
   StopDaemon(it->worker.node, SIGTERM);
 }
 
-// Ranks go on without their agent, but need one to join the next epoch. One
-// that was never ready would end again.
-void NodeSupervisor::OnAgentEnd(const std::string& name) {
-  if (!core_.Find(name)->ready) return;
-  for (Node& node : nodes_) {
-    if (!node.job.elastic() || node.worker.node != name) continue;
-    node.restart_at = std::chrono::steady_clock::now() + kAgentPause;
+bool NodeSupervisor::OnAgentEnd(const std::string& name) {
+  const auto it = std::find_if(
+      nodes_.begin(), nodes_.end(),
+      [&](const Node& n) { return n.job.elastic() && n.worker.node == name; });
+  if (it == nodes_.end()) return false;
+  PlanRestart(&*it, core_.Find(name)->ready);
+  return it->restart_at.has_value();
+}
+
+// Ranks go on without their agent, but need one to join the next epoch. A
+// node's first agent that was never ready would end again; a later one may have
+// been killed.
+void NodeSupervisor::PlanRestart(Node* node, bool was_ready) {
+  node->failed_restarts = was_ready ? 0 : node->failed_restarts + 1;
+  const bool hopeless = !was_ready && node->restarts == 0;
+  if (hopeless || node->failed_restarts > kMostFailedRestarts) {
+    node->agent_lost = true;
+  } else {
+    node->restart_at = std::chrono::steady_clock::now() + kAgentPause;
   }
 }
 
@@ -199,7 +229,9 @@ void NodeSupervisor::RestartAgents(Time now) {
         NodeName(node.job.node()) + "." + std::to_string(++node.restarts);
     const Status s =
         StartDaemon(node.worker.node, WorkerArguments(node.worker));
-    if (!s.ok()) settings_.events.on_daemon_lost(s.message());
+    if (s.ok()) continue;
+    settings_.events.on_daemon_lost(s.message());
+    PlanRestart(&node, false);
   }
 }
 
@@ -231,7 +263,8 @@ Status NodeSupervisor::EnvironmentOf(const Node& node, int ranks_here,
           .host = job.host().empty() ? "localhost" : job.host(),
           .elastic = job.elastic(),
           .min_size = job.min_size(),
-          .max_size = job.max_size()};
+          .max_size = job.max_size(),
+          .function = job.function()};
   if (!job.bind_gpus()) return Status();
   return FindGpus(getenv("CUDA_VISIBLE_DEVICES"), kDriverGpus, &out->gpus);
 }
@@ -295,6 +328,11 @@ Status NodeSupervisor::StartRank(const Node& node, const JobEnvironment& job,
     };
     settings.out = take(0);
     settings.err = take(1);
+  }
+  if (!node.job.function().empty()) {
+    settings.announce = [this, rank = place.rank](std::string_view bytes) {
+      settings_.events.on_rank_result(rank, bytes);
+    };
   }
   auto rank = std::unique_ptr<Rank>(new Rank{
       place.rank, foreground, ChildProcess(loop_, std::move(settings))});

@@ -61,12 +61,20 @@ struct NodeEvents {
   // stream: 0 is stdout, 1 is stderr. Empty: ranks inherit our stdout and
   // stderr.
   std::function<void(int rank, int stream, std::string_view)> on_rank_output;
+  // A rank of a node whose agent we have started has called init(). Empty: not
+  // of interest.
+  std::function<void(int rank)> on_rank_joined = {};
+  // Part of the result of the function that the rank has run.
+  std::function<void(int rank, std::string_view)> on_rank_result;
   std::function<void(int rank, Exit exit)> on_rank_ended;
   std::function<void(const std::string& daemon, std::string_view)>
       on_daemon_log;
   // A daemon ended without being asked to; `what` is a message about it.
   std::function<void(const std::string& what)> on_daemon_lost;
 };
+
+// Why a node of an elastic job is lost when AgentIsLost().
+inline constexpr char kAgentLost[] = "its agent has ended";
 
 class NodeSupervisor {
  public:
@@ -107,8 +115,9 @@ class NodeSupervisor {
   // The node's agent, which is started again if it ends in an elastic job;
   // null: it has none of its own.
   const NodeCore::Daemon* AgentOf(int node) const;
-  // Whether the agent has ended and will be started again.
-  bool AgentReturns(int node) const;
+  // The node's agent has ended, and is not started again: no process there can
+  // join an elastic job any more.
+  bool AgentIsLost(int node) const;
   void StopAgent(int node);
   // from_terminal: the terminal has sent the signal to its foreground group;
   // ranks in that group do not get it again.
@@ -137,7 +146,9 @@ class NodeSupervisor {
     std::string agent;    // its agent's socket; empty: no agent is needed
     WorkerSettings worker = {};  // of the agent that we have started
     int restarts = 0;
+    int failed_restarts = 0;  // one after the other
     std::optional<Time> restart_at = {};
+    bool agent_lost = false;
   };
   struct Daemon {
     std::string name;
@@ -150,10 +161,13 @@ class NodeSupervisor {
   };
 
   void OnSignals();
+  void OnAnnounce(const std::string& daemon, std::string_view bytes);
   const Node* Find(int node) const;
   Status StartAgent(Node* node, const std::string& secret_file);
-  // Plans the restart if it is the agent of an elastic job.
-  void OnAgentEnd(const std::string& name);
+  // Plans the restart if it is the agent of an elastic job, and returns whether
+  // it is started again.
+  bool OnAgentEnd(const std::string& name);
+  void PlanRestart(Node* node, bool was_ready);
   void RestartAgents(Time now);
   Status StartRanks(const Node& node, int ranks_here);
   Status EnvironmentOf(const Node& node, int ranks_here,

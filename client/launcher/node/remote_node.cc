@@ -108,12 +108,20 @@ void RemoteNode::OnMessage(const FromNode& message) {
       if (!MaySpeakOf(started.rank())) return;
       return events_.on_rank_started(started.rank(), started.pid());
     }
+    case FromNode::kRankJoined: {
+      const int rank = message.rank_joined().rank();
+      if (MaySpeakOf(rank)) events_.on_rank_joined(rank);
+      return;
+    }
     case FromNode::kRankOutput: {
       const RankOutput& output = message.rank_output();
       if (output.stream() == RankOutput::AGENT_LOG) {
         return events_.on_daemon_log(NodeName(node()), output.bytes());
       }
       if (!MaySpeakOf(output.rank())) return;
+      if (output.stream() == RankOutput::RESULT) {
+        return events_.on_rank_result(output.rank(), output.bytes());
+      }
       return events_.on_rank_output(
           output.rank(), output.stream() == RankOutput::STDOUT ? 0 : 1,
           output.bytes());

@@ -63,6 +63,17 @@ class OutputTest(LauncherTest):
         self.assertEqual(sorted(out.splitlines()),
                          ["[%d]<stdout>:%s:%s %d" % (rank, shim, self.dir, rank) for rank in (0, 1)])
 
+    def test_the_config_file_of_horovodrun(self):
+        config = self.write("run.yaml", "params:\n  fusion_threshold_mb: 2\nstall_check:\n  warning_time_seconds: 9\n"
+                            "autotune:\n  enabled: true\n")
+        show = ["sh", "-c", "echo $MAYPOLE_FUSION_THRESHOLD $MAYPOLE_STALL_CHECK_TIME_SECONDS"]
+        rc, out, err = self.run_job("-np", "2", "--config-file", config, "--stall-check-warning-time-seconds=4", *show)
+        self.assertEqual((rc, sorted(out.splitlines())), (0, ["[0]<stdout>:2097152 4", "[1]<stdout>:2097152 4"]), err)
+        self.assertRegex(err, r"^maypolerun: --autotune has no effect: there is nothing to tune: [^\n]*\n$")
+        rc, _, err = self.run_job("-np", "2", "--config-file", self.write("bad.yaml", "params:\n  cycle: 1\n"), *show)
+        self.assertEqual(rc, 2)
+        self.assertRegex(err, r"^maypolerun: \S*/bad.yaml:2: there is no key 'params.cycle'; expected ")
+
     def test_output_files(self):
         d = os.path.join(self.dir, "logs/run")
         script = "echo o$MAYPOLE_RANK; echo e$MAYPOLE_RANK >&2"

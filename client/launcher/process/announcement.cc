@@ -1,5 +1,7 @@
 #include "client/launcher/process/announcement.h"
 
+#include <charconv>
+
 #include "common/limits.h"
 
 namespace maypole::launcher {
@@ -52,6 +54,19 @@ Announcement ParseAnnouncement(std::string_view line) {
   return out;
 }
 
+std::optional<JoinedRank> ParseJoinedRank(std::string_view line) {
+  constexpr std::string_view kRank = "rank=", kJob = " job=";
+  if (!line.starts_with(kRank)) return std::nullopt;
+  line.remove_prefix(kRank.size());
+  JoinedRank joined;
+  const char* const end = line.data() + line.size();
+  const auto [stop, error] = std::from_chars(line.data(), end, joined.rank);
+  const std::string_view rest(stop, static_cast<size_t>(end - stop));
+  if (error != std::errc() || !rest.starts_with(kJob)) return std::nullopt;
+  joined.job = rest.substr(kJob.size());
+  return joined;
+}
+
 std::vector<std::string> CoordinatorArguments(const CoordinatorSettings& s) {
   std::vector<std::string> args = {kCoordinatorProgram,
                                    "--listen=" + s.listen,
@@ -72,7 +87,8 @@ std::vector<std::string> WorkerArguments(const WorkerSettings& s) {
       kWorkerProgram,          "--node=" + s.node,
       "--socket=" + s.socket,  "--coordinator=" + s.coordinator,
       "--metrics=127.0.0.1:0", StartTimeoutFlag(s.start_timeout_s),
-      LogLevel(s.verbose),     AnnounceFlag()};
+      LogLevel(s.verbose),     AnnounceFlag(),
+      "--announce_ranks"};
   if (!s.secret_file.empty()) args.push_back("--secret_file=" + s.secret_file);
   if (!s.host.empty()) args.push_back("--host=" + HostForMessages(s.host));
   if (!s.network.empty()) args.push_back("--network=" + s.network);

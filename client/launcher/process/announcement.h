@@ -1,11 +1,13 @@
 // How maypolerun starts its daemons: their command lines, and the announcement,
-// the line that a daemon writes when it is ready. Pure.
+// the line that a daemon writes when it is ready, and the lines of a worker
+// that may follow. Pure.
 //
 // Thread contract: values and functions; not synchronized.
 #ifndef MAYPOLE_CLIENT_LAUNCHER_PROCESS_ANNOUNCEMENT_H_
 #define MAYPOLE_CLIENT_LAUNCHER_PROCESS_ANNOUNCEMENT_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +28,13 @@ struct Announcement {
   std::string metrics;  // empty: none
 };
 Announcement ParseAnnouncement(std::string_view line);
+
+// A later line of a worker, "rank=3 job=4f2a": a rank has called init().
+struct JoinedRank {
+  int rank = 0;
+  std::string job;
+};
+std::optional<JoinedRank> ParseJoinedRank(std::string_view line);
 
 struct CoordinatorSettings {
   std::string listen = "127.0.0.1:0";

@@ -72,10 +72,11 @@ void ChildProcess::OnEnd() {
   // Before reaping: until then no other group can get this number.
   if (settings_.owns_group) kill(-pid_, SIGKILL);
   std::optional<Exit> exit = Reap(pid_);
-  if (!exit) return;
+  if (!exit) return Forget();  // reaped elsewhere; else this came again
   end_.Reset();
   out_.Drain();
   err_.Drain();
+  announce_.Drain();
   settings_.on_end(*exit);
 }
 
@@ -84,11 +85,13 @@ void ChildProcess::Forget() { end_.Reset(); }
 void ChildProcess::NeverPause() {
   out_.NeverPause();
   err_.NeverPause();
+  announce_.NeverPause();
 }
 
 void ChildProcess::CloseOutput() {
   out_.Close();
   err_.Close();
+  announce_.Close();
 }
 
 }  // namespace maypole::launcher

@@ -36,8 +36,8 @@ class ChildProcess {
     // inherits our stdout and stderr; with `out` alone, its stderr goes to
     // `out` too.
     PipeReader::Take out = {}, err = {};
-    PipeReader::Take announce =
-        {};  // called with what it writes to kAnnounceFd
+    // Called with what it writes to kAnnounceFd.
+    PipeReader::Take announce = {};
     // It leads its own process group. When it ends, the rest of the group is
     // killed.
     bool owns_group = false;

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "client/launcher/hosts/own_addresses.h"
+#include "client/launcher/job/start_progress.h"
 #include "client/launcher/process/private_directory.h"
 #include "client/launcher/service/service_directory.h"
 #include "client/launcher/service/service_facts.h"
@@ -212,7 +213,7 @@ void NodeService::TellReady() {
     Perform(core_->Ready(daemon->name, daemon->announcement));
   } else if (steady_clock::now() >= give_up_) {
     starting_.clear();
-    OnDaemonLost(node_.core().not_ready() + " is not ready after " +
+    OnDaemonLost(FirstOf(node_.core().not_ready()) + " is not ready after " +
                  std::to_string(core_->start_timeout_seconds()) + " s");
   }
 }
@@ -234,8 +235,8 @@ void NodeService::Dial() {
   } else if (steady_clock::now() >= give_up_) {
     dialed_.clear();
     Perform(core_->Failed("the job's coordinator was not reached within " +
-                              std::to_string(core_->start_timeout_seconds()) +
-                              " s: " + s.message()));
+                          std::to_string(core_->start_timeout_seconds()) +
+                          " s: " + s.message()));
   }
 }
 
@@ -248,7 +249,7 @@ void NodeService::OnDaemonLost(const std::string& what) {
   const std::string last = LastLogLine();
   // Drops the reference to lines that the user does not see.
   Perform(core_->Failed(what.substr(0, what.find("; its last lines")) +
-                            (last.empty() ? "" : ": " + last)));
+                        (last.empty() ? "" : ": " + last)));
 }
 
 // Executors of other nodes may still have work among their own ranks.

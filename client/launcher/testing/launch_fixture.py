@@ -71,6 +71,11 @@ class LauncherTest(unittest.TestCase):
         self.assertEqual(leftovers, [], "processes were left behind")
         self.assertEqual(os.listdir(self.runtime), [], "the private directory was left behind")
 
+    def remove_directories(self):
+        """Those that remain after kill -9 of guard and supervisor at once."""
+        for name in os.listdir(self.runtime):
+            shutil.rmtree(os.path.join(self.runtime, name))
+
     def write(self, name, text, mode=0o755):
         path = os.path.join(self.dir, name)
         with open(path, "w") as f:

@@ -143,7 +143,15 @@ class Library:
               ctypes.POINTER(ctypes.c_int64))
         _bind(lib, "maypole_process_set_ranks", ctypes.c_int32,
               ctypes.POINTER(ctypes.c_int32), ctypes.c_int32)
+        _bind(lib, "maypole_keep_state", ctypes.c_char_p, ctypes.c_int)
+        _bind(lib, "maypole_find_state", ctypes.c_char_p,
+              ctypes.POINTER(ctypes.c_int))
+        _bind(lib, "maypole_drop_state", ctypes.c_char_p)
+        _bind(lib, "maypole_copy_digest", ctypes.c_void_p, ctypes.c_void_p,
+              ctypes.c_uint64).restype = ctypes.c_uint64
         _bind(lib, "maypole_set_exchange", ctypes.c_void_p)
+        _bind(lib, "maypole_start_timeline", ctypes.c_char_p, ctypes.c_int32)
+        _bind(lib, "maypole_stop_timeline")
         _bind(lib, "maypole_last_error").restype = ctypes.c_char_p
         _bind(lib, "maypole_version").restype = ctypes.c_char_p
         _bind(lib, "maypole_counter",
@@ -408,6 +416,44 @@ class Library:
         to do now is done."""
         return self._lib.maypole_free_on_gpu(
             address, (ctypes.c_void_p * len(streams))(*streams), len(streams))
+
+    def keep_state(self, name: str, fd: int) -> None:
+        """Gives the executor a copy of `fd`, a memfd of fixed size, to hold it
+        under `name` when this process has died. Raises StatusError."""
+        self._check(self._lib.maypole_keep_state(name.encode("utf-8"), fd))
+
+    def find_state(self, name: str) -> Optional[int]:
+        """Returns a new descriptor of the memory that the executor holds under
+        `name`; None if there is none. Raises StatusError."""
+        fd = ctypes.c_int(-1)
+        status = self._lib.maypole_find_state(name.encode("utf-8"), fd)
+        if status == NOT_FOUND:
+            return None
+        self._check(status)
+        return fd.value
+
+    def drop_state(self, name: str) -> None:
+        """The executor holds nothing under `name` any more. Raises
+        StatusError."""
+        self._check(self._lib.maypole_drop_state(name.encode("utf-8")))
+
+    def copy_digest(self, to: Optional[int], source: int, size: int) -> int:
+        """Copies `size` bytes between addresses (`to` None: copies nothing) and
+        returns a digest of them: equal bytes have equal digests in all
+        processes of the job."""
+        return self._lib.maypole_copy_digest(to, source, size)
+
+    def _check(self, status: int) -> None:
+        if status != OK:
+            raise StatusError(status, self.last_error())
+
+    def start_timeline(self, path: bytes, mark_cycles: bool) -> int:
+        """Starts the job's timeline; waits until it is on. Returns the status."""
+        return self._lib.maypole_start_timeline(path, mark_cycles)
+
+    def stop_timeline(self) -> int:
+        """Stops it; waits until its file is complete. Returns the status."""
+        return self._lib.maypole_stop_timeline()
 
     def last_error(self) -> str:
         """The calling thread's last error."""

@@ -20,7 +20,7 @@ from maypole import _native
 
 _native.use(fake_library.FakeLibrary(2))
 import maypole.torch as hvd  # pylint: disable=wrong-import-position
-from maypole.torch import _autograd, _buckets, _tensors, arena, functions  # pylint: disable=wrong-import-position
+from maypole.torch import _autograd, _buckets, _structures, _tensors, arena  # pylint: disable=wrong-import-position
 
 _CONSTRUCTORS = (torch.empty, torch.zeros, torch.ones, torch.full, torch.tensor)
 
@@ -372,10 +372,10 @@ class CudaTest(unittest.TestCase):
                       torch.nn.Parameter(torch.ones(1, device="meta"))]
         optimizer = torch.optim.SGD(parameters, lr=0.1)
         tensors = []
-        functions._take_out(
+        _structures.take_out(
             [torch.ones(2), torch.ones(3, device="meta")], tensors)
-        specs = [functions._TensorAt(i, t) for i, t in enumerate(tensors)]
-        got = functions._tensors_for(specs, optimizer)
+        specs = [_structures.TensorAt(i, t) for i, t in enumerate(tensors)]
+        got = _structures.tensors_for(specs, optimizer)
         self.assertEqual([(t.device.type, tuple(t.shape)) for t in got],
                          [("cpu", (2,)), ("meta", (3,))])
 

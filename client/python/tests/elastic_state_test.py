@@ -64,6 +64,24 @@ class StateTest(unittest.TestCase):
         self.use(2)
         return fake_library.run_ranks(self.fake, function)
 
+    def test_what_is_saved_stays_where_the_optimizer_keeps_what_it_loads(self):
+        state = make_state()
+        optimizer = state.optimizer
+
+        def load_as_pytorch_2(state_dict):
+            parameters = optimizer.param_groups[0]["params"]
+            for number, values in state_dict["state"].items():
+                optimizer.state[parameters[number]] = dict(values)
+
+        train(state, 2)
+        state.save()
+        saved = contents(state)
+        with mock.patch.object(optimizer, "load_state_dict", load_as_pytorch_2):
+            for _ in range(2):
+                state.restore()
+                self.assertEqual(contents(state), saved)
+                train(state)
+
     def test_restore_returns_to_the_last_save(self):
         state = make_state()
         first = contents(state)

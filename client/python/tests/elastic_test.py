@@ -240,17 +240,36 @@ class ElasticTest(unittest.TestCase):
         self.addCleanup(signal.signal, signal.SIGTERM, before)
         statuses = []
 
-        def train(state):
+        def end_a_child():
             child = os.fork()
             if child == 0:
                 os.kill(os.getpid(), signal.SIGTERM)
                 os._exit(1)
             statuses.append(os.waitpid(child, 0)[1])
+
+        def train(state):
+            end_a_child()
             state.commit()
 
         with mock.patch.object(exceptions, "_joined", {os.getpid()}):
             elastic.run_fn(train, self.fail)(self.state)
-        self.assertEqual(statuses, [signal.SIGTERM])
+            end_a_child()  # also when training is finished
+        self.assertEqual(statuses, [signal.SIGTERM] * 2)
+
+    def test_a_handler_that_is_not_pythons(self):
+        self.use(1)
+        before = signal.getsignal(signal.SIGTERM)
+        self.addCleanup(signal.signal, signal.SIGTERM, before)
+        real = signal.signal
+
+        def none_first(number, handler):
+            real(number, handler)
+
+        with mock.patch.object(signal, "signal", none_first):
+            self.assertEqual(
+                elastic.run_fn(lambda state: 7, self.fail)(self.state), 7)
+        with self.assertRaises(KeyError):
+            elastic.run_fn(lambda state: {}[0], self.fail)(self.state)
 
     def test_sigterm_between_epochs_ends_at_once(self):
         self.use(1)

@@ -1,8 +1,10 @@
 """DistributedOptimizer over ranks that are threads, with a fake library."""
 
 import gc
+import os
 import unittest
 import warnings
+from unittest import mock
 
 import torch
 
@@ -406,6 +408,25 @@ class OptimizerTest(unittest.TestCase):
             p.grad = None
 
         self.both(rank)
+
+    def test_adasum_of_a_rank_that_is_alone_for_now(self):
+        def made_by(size):
+            self.use(size)
+            return hvd.DistributedOptimizer(
+                torch.optim.SGD(make_model().parameters(), lr=0.1),
+                op=hvd.Adasum)
+
+        with mock.patch.dict(os.environ, {"MAYPOLE_ELASTIC": "1"}):
+            alone, of_two = made_by(1), made_by(2)
+            self.assertEqual(type(alone).__mro__[1], type(of_two).__mro__[1])
+            self.use(1)
+            parameter = alone.param_groups[0]["params"][0]
+            before = parameter.detach().clone()
+            parameter.grad = torch.ones_like(parameter)
+            alone.step()
+            self.assertTrue(torch.allclose(parameter, before - 0.1))
+            self.assertEqual(self.fake.completed, [])
+        self.assertNotEqual(type(made_by(1)).__mro__[1], type(of_two).__mro__[1])
 
     def test_arguments(self):
         model = make_model()

@@ -305,8 +305,6 @@ class SingleRankTest(unittest.TestCase):
         self.assertRegex(maypole.__version__, r"^\d+\.\d+\.\d+$")
         with self.assertRaises(AttributeError):
             maypole.nothing  # pylint: disable=no-member,pointless-statement
-        with self.assertRaisesRegex(AttributeError, "not supported yet"):
-            hvd.start_timeline  # pylint: disable=no-member,pointless-statement
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
         environment["MAYPOLE_LIBRARY"] = _native.library().path
         output = subprocess.run([sys.executable, "-m", "maypole"],

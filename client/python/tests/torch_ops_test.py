@@ -1,7 +1,9 @@
 """Collectives of maypole.torch over two ranks (threads, a fake library)."""
 
 import gc
+import threading
 import unittest
+from unittest import mock
 
 import torch
 
@@ -9,7 +11,10 @@ import fake_library
 from maypole import _native
 
 _native.use(fake_library.FakeLibrary(2))
-import maypole.torch as hvd  # pylint: disable=wrong-import-position
+# pylint: disable=wrong-import-position
+import maypole.torch as hvd
+from maypole.common import operations
+from maypole.torch import sparse
 
 
 class TorchOpsTest(unittest.TestCase):
@@ -213,6 +218,44 @@ class TorchOpsTest(unittest.TestCase):
             self.assert_tensor(hvd.allreduce(torch.ones(1), name="bad"), [1.0])
 
         self.both(rank)
+
+    def test_adasum_of_different_shapes_is_an_error_on_both(self):
+        def rank(r):
+            for mine in ([torch.ones(10 + 2 * r)],
+                         [torch.ones(4 + 2 * r), torch.ones(6 - 2 * r)],
+                         [torch.ones((2, 3) if r == 0 else (3, 2))]):
+                with self.assertRaisesRegex(
+                        hvd.HorovodInternalError,
+                        "'bad.adasum': the shapes of ranks") as raised:
+                    hvd.grouped_allreduce(mine, op=hvd.Adasum, name="bad")
+                self.assertEqual(raised.exception.status,
+                                 _native.FAILED_PRECONDITION)
+            self.assert_tensor(
+                hvd.allreduce(torch.ones(3), op=hvd.Adasum, name="bad"),
+                [1.0] * 3)
+
+        self.both(rank)
+
+    def test_sparse_ends_both_operations_after_an_error(self):
+        thread = threading.local()
+        before = set(operations._handles)
+
+        def fail(handle):  # for each rank's indices
+            result = operations.synchronize(handle)
+            if hasattr(thread, "called"):
+                return result
+            thread.called = True
+            raise hvd.HorovodInternalError("lost")
+
+        def rank(r):
+            x = torch.sparse_coo_tensor([[r]], [1.0], (4,))
+            with self.assertRaisesRegex(hvd.HorovodInternalError, "lost"):
+                hvd.sparse_allreduce_async(x, "s", hvd.Sum)()
+
+        with mock.patch.object(sparse, "synchronize", fail):
+            self.both(rank)
+        self.assertEqual(self.fake.pending(), 0)
+        self.assertEqual(set(operations._handles), before)
 
     def test_refusals(self):
         cases = (

@@ -94,6 +94,7 @@ absl::Status Elastic::SetWaiting(Time now, NodeMember node,
   node.stall_check_ms = ready.stall_check_ms();
   node.stall_shutdown_ms = ready.stall_shutdown_ms();
   node.start_timeout_ms = ready.start_timeout_ms();
+  node.checksums = ready.checksums();
   next.member = std::move(node);
   Replace(session, std::move(next));
   return status;

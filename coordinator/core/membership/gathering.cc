@@ -38,6 +38,13 @@ absl::Status CheckStartTimeout(int64_t ms) {
                    kMaxStartTimeoutMs, " are allowed"));
 }
 
+absl::Status CheckChecksums(uint32_t mode) {
+  if (mode <= kMostChecksumMode) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("checksums in mode ", mode,
+                                                 "; 0 to ", kMostChecksumMode,
+                                                 " are allowed"));
+}
+
 absl::Status CheckThresholds(const proto::RanksReady& ready, int ranks) {
   if (ready.fusion_thresholds_size() != 0 &&
       ready.fusion_thresholds_size() != ranks) {
@@ -90,6 +97,7 @@ absl::Status CheckRanksReady(const proto::RanksReady& ready) {
 absl::Status CheckRankFacts(const proto::RanksReady& ready, int ranks) {
   absl::Status status = CheckStallTimes(ready);
   if (status.ok()) status = CheckStartTimeout(ready.start_timeout_ms());
+  if (status.ok()) status = CheckChecksums(ready.checksums());
   return status.ok() ? CheckThresholds(ready, ranks) : status;
 }
 

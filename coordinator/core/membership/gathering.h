@@ -38,6 +38,7 @@ struct NodeMember {
   int64_t stall_check_ms = -1;
   int64_t stall_shutdown_ms = -1;
   int64_t start_timeout_ms = 0;  // the shortest of all ranks; 0: none sets it
+  uint32_t checksums = 0;        // the greatest ChecksumMode that a rank wants
   // Elastic jobs: the executor's client numbers, by local rank; else empty.
   std::vector<uint64_t> clients = {};
 

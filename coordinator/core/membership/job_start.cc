@@ -58,6 +58,7 @@ absl::Status Job::OnReady(Time now, SessionId session,
   member.stall_check_ms = ready.stall_check_ms();
   member.stall_shutdown_ms = ready.stall_shutdown_ms();
   member.start_timeout_ms = ready.start_timeout_ms();
+  member.checksums = ready.checksums();
   out->Info(absl::StrCat(
       LogPrefix("ranks_ready"), " node=", node.node, " host=", node.host,
       " ranks=", LogValue(RanksText(member.ranks)), " size=", ready.size()));
@@ -133,6 +134,10 @@ void Job::StartIfComplete(JobOutput* out) {
 Config Job::ConfigOfStart(JobOutput* out) const {
   Config config = config_;
   ReadStallTimes(&config, out);
+  for (const NodeMember& m : gathering_.members()) {
+    config.checksums =
+        std::max(config.checksums, static_cast<ChecksumMode>(m.checksums));
+  }
   const std::vector<RankThreshold> said = gathering_.FusionThresholds();
   if (said.empty()) return config;
   config.fusion_threshold = static_cast<uint64_t>(said.front().bytes);

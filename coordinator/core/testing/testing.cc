@@ -70,6 +70,7 @@ void TestBed::Ready(Executor& e, uint32_t size,
   m.mutable_ranks_ready()->set_stall_check_ms(stall_check_ms);
   m.mutable_ranks_ready()->set_stall_shutdown_ms(stall_shutdown_ms);
   m.mutable_ranks_ready()->set_start_timeout_ms(start_timeout_ms);
+  m.mutable_ranks_ready()->set_checksums(checksums);
   From(e, std::move(m));
 }
 

@@ -62,6 +62,7 @@ class TestBed {
   int64_t stall_shutdown_ms = -1;
   // How long the ranks wait for a start; 0: the environment does not set it.
   int64_t start_timeout_ms = 0;
+  uint32_t checksums = 0;  // ChecksumMode that the ranks want
   void Waiting(Executor& e, uint32_t size, const std::vector<uint32_t>& ranks,
                uint32_t local_size);
   // Numbers the payload and delivers it, unless the stream is broken.

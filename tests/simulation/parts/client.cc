@@ -15,11 +15,12 @@ constexpr int64_t kPatience = 700 * kMillisecond;
 
 Client::Client(Stage* stage, std::unique_ptr<Board> board,
                std::shared_ptr<Connection> connection, uint32_t local_rank,
-               Callbacks callbacks)
+               bool elastic, Callbacks callbacks)
     : stage_(stage),
       board_(std::move(board)),
       connection_(std::move(connection)),
       me_(local_rank),
+      elastic_(elastic),
       callbacks_(std::move(callbacks)),
       core_(board_.get(), local_rank, this) {}
 
@@ -46,6 +47,7 @@ void Client::Break(Status status) {
   }
   auto goodbye = session::Make<session::Goodbye>();
   goodbye.pending = std::max(1u, core_.outstanding());
+  goodbye.returns = elastic_ ? 1 : 0;
   connection_->to_executor.Send(&goodbye, sizeof(goodbye));
   const int rank = board_->config().global_rank[me_];
   board_->Abort(status.code(),
@@ -95,14 +97,16 @@ bool Client::ReadMessages() {
   return moved;
 }
 
-void Client::Leave() {
+void Client::Leave(bool returns) {
   core_.Leave();
   auto goodbye = session::Make<session::Goodbye>();
   // Without this rank's GPU the others' would wait for ever.
   goodbye.pending = core_.outstanding() + callbacks_.gpu_runs();
+  goodbye.returns = returns ? 1 : 0;
   core_.FailAll(Status(Code::kAborted,
                        "this rank has left the job (shutdown) with the "
                        "operation pending"));
+  core_.SendAllResults();
   connection_->to_executor.Send(&goodbye, sizeof(goodbye));
   connection_->to_executor.Close();
 }

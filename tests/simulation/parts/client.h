@@ -36,7 +36,7 @@ class Client : private RankShell {
 
   Client(Stage* stage, std::unique_ptr<Board> board,
          std::shared_ptr<Connection> connection, uint32_t local_rank,
-         Callbacks callbacks);
+         bool elastic, Callbacks callbacks);
 
   const Board& board() const { return *board_; }
   RankCore& core() { return core_; }
@@ -45,7 +45,8 @@ class Client : private RankShell {
   // True if something moved. *by_board: it moved because of a word on the
   // board, so the writer of that word must have woken the rank.
   bool Drive(bool look_at_socket, bool* by_board);
-  void Leave();
+  // returns: it says that it will come back.
+  void Leave(bool returns);
   // Asks the executor to open a memory of this rank.
   void SendGpuMemory(const session::GpuMemoryRequest& request) {
     connection_->to_executor.Send(&request, sizeof(request));
@@ -54,6 +55,10 @@ class Client : private RankShell {
 
  private:
   void Send(const void* message, size_t bytes) override;
+  bool SendIfRoom(const void* message, size_t bytes) override {
+    Send(message, bytes);
+    return true;
+  }
   void WakeExecutor() override { callbacks_.wake_executor(); }
   void WakeThreads() override { callbacks_.wake_threads(); }
   bool LeaveAlone(const Operation& operation) override;
@@ -70,6 +75,7 @@ class Client : private RankShell {
   const std::unique_ptr<Board> board_;
   const std::shared_ptr<Connection> connection_;
   const uint32_t me_;
+  const bool elastic_;
   const Callbacks callbacks_;
   RankCore core_;
   uint32_t gpu_requests_ = 0;  // unanswered

@@ -12,7 +12,9 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -22,6 +24,7 @@ namespace maypole::simulation {
 
 // A rank writes to it to wake the executor of its board.
 struct EventFd {
+  std::string epoch_key;  // of the board's epoch; unique in a run
   uint64_t count = 0;
   std::function<void()> on_readable;  // null: it is not watched any more
 
@@ -59,9 +62,21 @@ struct Pipe {
   bool readable() const { return closed || !messages.empty(); }
 };
 
+// What other processes can see of a process: whether it has ended.
+struct ProcessHandle {
+  bool ended = false;
+  std::map<const void*, std::function<void()>> on_end;  // by who watches
+
+  void End() {
+    if (std::exchange(ended, true)) return;
+    for (const auto& [who, what] : on_end) what();
+  }
+};
+
 struct Connection {
   Pipe to_executor;
   Pipe to_client;
+  std::shared_ptr<ProcessHandle> process;  // null: it cannot be seen
 };
 
 }  // namespace maypole::simulation

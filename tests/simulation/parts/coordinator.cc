@@ -151,6 +151,10 @@ void Coordinator::Carry(coordinator::Actions* actions) {
     } else if (auto* log = std::get_if<coordinator::Log>(&action)) {
       stage_->Trace("coordinator: ", log->line);
       Note(log->line);
+    } else if (auto* compared =
+                   std::get_if<coordinator::ResultsCompared>(&action)) {
+      stage_->counts.results_compared += compared->equal;
+      stage_->counts.results_unchecked += compared->unchecked;
     } else if (std::get_if<coordinator::Reconnected>(&action) != nullptr) {
       ++stage_->counts.reconnects;
     }
@@ -160,6 +164,9 @@ void Coordinator::Carry(coordinator::Actions* actions) {
 void Coordinator::Note(const std::string& line) {
   const bool is_end = line.starts_with("event=epoch_end");
   if (line.starts_with("event=job_forgotten")) ++jobs_;
+  if (line.starts_with("event=results_differ")) {
+    stage_->Found("no bit has been flipped, but ", line);
+  }
   if (line.starts_with("event=late_ranks ")) ++stage_->counts.late_reports;
   if (is_end && line.find("deadlock: ") != std::string::npos) {
     ++stage_->counts.deadlocks;

@@ -42,7 +42,7 @@ std::vector<ExecutorEvent> Executor::Ready() const {
     if (source->ready()) events.push_back(source->event());
   }
   if (!posted_.empty()) events.push_back({ExecutorEvent::Kind::kPosted});
-  if (!arriving_.empty() || supervisor_agrees_) {
+  if (HasControl()) {
     events.push_back({ExecutorEvent::Kind::kHandOver});
   }
   return events;
@@ -60,7 +60,7 @@ void Executor::LoopTurn() {
   });
   had_board_ = board() != nullptr;
   control_read_ = false;
-  const bool control = !arriving_.empty() || supervisor_agrees_;
+  const bool control = HasControl();
   logic_->Wake(events);
   CheckAttended(told);
   if (control && !control_read_) {
@@ -107,7 +107,9 @@ void Executor::Spoil(std::vector<worker::Action>* actions) {
     return (std::holds_alternative<worker::IssueRun>(action) &&
             stage_->Spoils(Sabotage::kSkipRun, 64)) ||
            (std::holds_alternative<worker::DropEpoch>(action) &&
-            stage_->Spoils(Sabotage::kKeepEpoch, 4));
+            stage_->Spoils(Sabotage::kKeepEpoch, 4)) ||
+           (std::holds_alternative<worker::WantChange>(action) &&
+            stage_->Spoils(Sabotage::kNoWish, 1));
   });
 }
 
@@ -147,7 +149,9 @@ Executor::HandOver Executor::TakeClient(
     std::unique_ptr<worker::ClientLink>* link) {
   control_read_ = true;
   if (arriving_.empty()) {
-    return supervisor_agrees_ ? HandOver::kSupervisorGone : HandOver::kNone;
+    const bool gone = std::exchange(supervisor_gone_, false);
+    return supervisor_agrees_ || gone ? HandOver::kSupervisorGone
+                                      : HandOver::kNone;
   }
   const Arriving a = std::move(arriving_.front());
   arriving_.pop_front();
@@ -156,10 +160,29 @@ Executor::HandOver Executor::TakeClient(
   const uint64_t number = ++last_source_;
   auto made = std::make_unique<SimulatedLink>(
       stage_, id, a.connection, [this] { WakeLoop(); },
-      [this, number] { sources_.erase(number); });
+      [this, number] { sources_.erase(number); },
+      [this](worker::ClientId client, std::shared_ptr<ProcessHandle> process)
+          -> std::unique_ptr<worker::ProcessWatch> {
+        const uint64_t watch = ++last_source_;
+        auto watches = std::make_unique<SimulatedProcessWatch>(
+            client, std::move(process), [this] { WakeLoop(); },
+            [this, watch] { sources_.erase(watch); });
+        sources_[watch] = watches.get();
+        return watches;
+      });
   sources_[number] = made.get();
   *link = std::move(made);
   return HandOver::kClient;
+}
+
+void Executor::LoseSupervisor() {
+  supervisor_gone_ = true;
+  WakeLoop();
+}
+
+void Executor::Stop() {
+  logic_->Stop();
+  WakeLoop();
 }
 
 void Executor::ReportIdle(uint64_t received) {
@@ -177,6 +200,7 @@ std::unique_ptr<worker::Transport> Executor::OpenTransport(
                              proto::CoordinatorMessage message) {
     if (message.has_epoch_start()) {
       epoch_key_ = options_.coordinator->EpochKey(options_.node);
+      epoch_keys_[message.epoch_start().epoch()] = epoch_key_;
     }
     next(std::move(message));
   };
@@ -210,6 +234,7 @@ Status Executor::CreateBoard(const BoardConfig& config,
   // The core does not set these: the smallest pools that exercise all paths.
   c.eager_bytes = 512;
   c.pool_buffers = 3;
+  board_epoch_ = c.epoch;
   Status s = Board::Create(c, board);
   if (!s.ok()) stage_->Found("no board: ", s.message());
   return s;
@@ -232,6 +257,7 @@ std::unique_ptr<worker::BoardWake> Executor::MakeBoardWake() {
         sources_.erase(number);
         --boards_watched_;
       });
+  wake->shared()->epoch_key = epoch_keys_[board_epoch_];
   sources_[number] = wake.get();
   return wake;
 }

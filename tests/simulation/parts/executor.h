@@ -53,6 +53,10 @@ class Executor : private worker::ExecutorSystem,
                   const session::Hello& hello);
   // SIGKILL.
   void Kill();
+  // The agent has died; this executor serves its clients to the end.
+  void LoseSupervisor();
+  // SIGTERM.
+  void Stop();
   // The supervisor has agreed that it is idle, and passes no more clients on.
   bool ending() const { return supervisor_agrees_; }
   // Its process ends.
@@ -97,6 +101,9 @@ class Executor : private worker::ExecutorSystem,
   };
 
   void WakeLoop();
+  bool HasControl() const {
+    return !arriving_.empty() || supervisor_agrees_ || supervisor_gone_;
+  }
   void LoopTurn();
   std::vector<worker::ExecutorEvent> Ready() const;
   // told: numbers of the reported sources, and how often each had been handled.
@@ -140,20 +147,23 @@ class Executor : private worker::ExecutorSystem,
   Stage* const stage_;
   std::shared_ptr<int> life_ = std::make_shared<int>();
   Turn loop_;
-  bool woken_ = false;      // in this turn, by a rank
-  bool had_board_ = false;  // when this turn began
+  bool woken_ = false;        // in this turn, by a rank
+  bool had_board_ = false;    // when this turn began
+  uint64_t board_epoch_ = 0;  // of the board that was made last
   std::vector<std::function<void()>> posted_;
   std::deque<Arriving> arriving_;
   uint64_t handed_over_ = 0;
   bool supervisor_agrees_ = false;
-  bool control_read_ = false;  // in this turn
+  bool supervisor_gone_ = false;  // and the logic has not heard of it yet
+  bool control_read_ = false;     // in this turn
   uint64_t last_source_ = 0;
   std::map<uint64_t, Source*> sources_;  // in the order of their creation
   int boards_watched_ = 0;
   std::weak_ptr<SimulatedTransport> transport_;
   SimulatedNetwork* network_ = nullptr;
-  std::string epoch_key_;
-  std::unique_ptr<Logic> logic_;  // null: the process has ended
+  std::string epoch_key_;                       // of the latest epoch
+  std::map<uint64_t, std::string> epoch_keys_;  // by its number
+  std::unique_ptr<Logic> logic_;                // null: the process has ended
 };
 
 }  // namespace maypole::simulation

@@ -25,17 +25,23 @@ void SimulatedWake::Drain() {
 SimulatedLink::SimulatedLink(Stage* stage, worker::ClientId id,
                              std::shared_ptr<Connection> connection,
                              std::function<void()> wake_loop,
-                             std::function<void()> on_gone)
+                             std::function<void()> on_gone, WatchMaker watch)
     : Source(std::move(on_gone)),
       stage_(stage),
       id_(id),
-      connection_(std::move(connection)) {
+      connection_(std::move(connection)),
+      watch_(std::move(watch)) {
   connection_->to_executor.on_readable = std::move(wake_loop);
 }
 
 SimulatedLink::~SimulatedLink() {
   connection_->to_executor.on_readable = nullptr;
   connection_->to_client.Close();
+}
+
+std::unique_ptr<worker::ProcessWatch> SimulatedLink::KeepProcess() {
+  if (stage_->random.OneIn(16)) return nullptr;  // of another PID namespace
+  return watch_(id_, connection_->process);
 }
 
 Status SimulatedLink::Receive(std::vector<char>* message, Fd*) {
@@ -63,6 +69,10 @@ Status SimulatedLink::SendWelcome(const session::Welcome& welcome,
   connection_->to_client.Send(&welcome, sizeof(welcome), Fd(dup(board.fd())),
                               static_cast<const SimulatedWake&>(wake).shared());
   return Status();
+}
+
+Status SimulatedLink::SendState(const session::StateReply& reply, const Fd*) {
+  return Send(&reply, sizeof(reply));
 }
 
 }  // namespace maypole::simulation

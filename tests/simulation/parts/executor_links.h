@@ -56,23 +56,46 @@ class SimulatedWake : public worker::BoardWake, public Source {
   const std::shared_ptr<EventFd> event_ = std::make_shared<EventFd>();
 };
 
-// There is no handle of the client's process: its death is seen by its
-// connection.
+// Watches a process whose connection is closed.
+class SimulatedProcessWatch : public worker::ProcessWatch, public Source {
+ public:
+  SimulatedProcessWatch(worker::ClientId id,
+                        std::shared_ptr<ProcessHandle> process,
+                        std::function<void()> wake_loop,
+                        std::function<void()> on_gone)
+      : Source(std::move(on_gone)), id_(id), process_(std::move(process)) {
+    process_->on_end[this] = std::move(wake_loop);
+  }
+  ~SimulatedProcessWatch() override { process_->on_end.erase(this); }
+
+  bool ready() const override { return process_->ended; }
+  worker::ExecutorEvent event() const override {
+    return {worker::ExecutorEvent::Kind::kProcessEnded, id_};
+  }
+
+ private:
+  const worker::ClientId id_;
+  const std::shared_ptr<ProcessHandle> process_;
+};
+
+// While the connection is open, the client's death is seen by it.
 class SimulatedLink : public worker::ClientLink, public Source {
  public:
+  using WatchMaker = std::function<std::unique_ptr<worker::ProcessWatch>(
+      worker::ClientId, std::shared_ptr<ProcessHandle>)>;
   SimulatedLink(Stage* stage, worker::ClientId id,
                 std::shared_ptr<Connection> connection,
-                std::function<void()> wake_loop, std::function<void()> on_gone);
+                std::function<void()> wake_loop, std::function<void()> on_gone,
+                WatchMaker watch);
   ~SimulatedLink() override;
 
   Status Receive(std::vector<char>* message, Fd* descriptor) override;
   Status Send(const void* data, size_t bytes) override;
   Status SendWelcome(const session::Welcome& welcome, const Board& board,
                      const worker::BoardWake& wake) override;
+  Status SendState(const session::StateReply& reply, const Fd* state) override;
   Status Flush() override { return Status(); }
-  std::unique_ptr<worker::ProcessWatch> KeepProcess() override {
-    return nullptr;
-  }
+  std::unique_ptr<worker::ProcessWatch> KeepProcess() override;
 
   bool ready() const override {
     return !deaf_ && connection_->to_executor.readable();
@@ -85,6 +108,7 @@ class SimulatedLink : public worker::ClientLink, public Source {
   Stage* const stage_;
   const worker::ClientId id_;
   const std::shared_ptr<Connection> connection_;
+  const WatchMaker watch_;
   bool deaf_ = false;  // by sabotage
 };
 

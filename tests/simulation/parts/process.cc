@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/board/gpu_place.h"
+#include "common/checksum/checksum_mode.h"
 #include "common/gather_room.h"
 #include "tests/simulation/parts/gpu.h"
 
@@ -14,6 +15,7 @@ namespace {
 
 constexpr int64_t kSleep = 100 * kMillisecond;
 constexpr int64_t kIdleSleep = 1000 * kMillisecond;
+constexpr char kAgentClosed[] = "the agent has closed the connection";
 
 void GiveMemory(const Planned& planned, Record* record) {
   Operation& op = *record->operation;
@@ -46,12 +48,13 @@ void GiveMemory(const Planned& planned, Record* record) {
 }  // namespace
 
 Process::Process(Stage* stage, Ledger* ledger, Surroundings* surroundings,
-                 const Place& place, int pid)
+                 const Place& place, int pid, bool elastic)
     : stage_(stage),
       ledger_(ledger),
       surroundings_(surroundings),
       place_(place),
       pid_(pid),
+      elastic_(elastic),
       main_(&stage->scheduler,
             [this] { Interruptible(&Process::MainTurn, &main_); }),
       driver_(&stage->scheduler,
@@ -63,16 +66,22 @@ void Process::Start() { main_.Ask(surroundings_->InitDelay(), life_); }
 
 void Process::Kill(int64_t closes_after) {
   stage_->Trace("rank ", place_.rank, " (pid ", pid_, ") is killed");
+  Vanish();
+  if (connection_ == nullptr) return;
+  stage_->scheduler.After(closes_after, stage_->Forever(), [c = connection_] {
+    c->to_executor.Close();
+    c->process->End();
+  });
+}
+
+void Process::Vanish() {
   life_.reset();
   rank_gpu_.reset();
   client_.reset();
   if (epoch_ != nullptr) {
     ledger_->OnOver(std::exchange(epoch_, nullptr), place_.rank, true, false);
   }
-  if (connection_ == nullptr) return;
-  connection_->to_client.on_readable = nullptr;
-  stage_->scheduler.After(closes_after, stage_->Forever(),
-                          [c = connection_] { c->to_executor.Close(); });
+  if (connection_ != nullptr) connection_->to_client.on_readable = nullptr;
 }
 
 void Process::Freeze(int64_t time) {
@@ -92,10 +101,11 @@ void Process::Interruptible(void (Process::*turn)(), Turn* again) {
   const bool died = surroundings_->interruption()->Run(
       &points_left_, [this, turn] { (this->*turn)(); });
   in_turn_ = false;
-  if (died) surroundings_->OnDeath(place_.rank);
+  if (died) surroundings_->OnDeath(this);
 }
 
 void Process::MainTurn() {
+  if (!MayGoOn()) return;
   switch (state_) {
     case State::kOutside:
       return Join();
@@ -104,7 +114,7 @@ void Process::MainTurn() {
     case State::kRunning:
       break;
   }
-  if (saw_error_ && gives_up_on_errors_) return Leave(false);
+  if (saw_error_ && gives_up_on_errors_) return OnProgramEnd(false);
   Perform(
       epoch_->program.actions[static_cast<size_t>(place_.rank)][next_action_]);
 }
@@ -114,27 +124,35 @@ void Process::MainTurn() {
 void Process::Join() {
   state_ = State::kJoining;
   connection_ = std::make_shared<Connection>();
+  connection_->process = handle_;
   connection_->to_client.on_readable = [this] {
     if (state_ == State::kJoining) main_.Ask(stage_->SoonDelay(), life_);
   };
   auto hello = session::Make<session::Hello>();
-  hello.rank = place_.rank;
-  hello.size = place_.size;
-  hello.local_rank = place_.local_rank;
-  hello.local_size = place_.local_size;
-  hello.cross_rank = place_.node;
-  hello.cross_size = place_.nodes;
+  Introduce(&hello);
   hello.pid = pid_;
+  if (stage_->checksums) {
+    hello.checksums = static_cast<uint32_t>(ChecksumMode::kFail);
+  }
   session::SetText(hello.job, "job");
   session::SetText(hello.token, "token");
   session::SetText(hello.host, absl::StrCat("h", place_.node));
   surroundings_->Connect(place_.node, connection_, hello);
 }
 
+void Process::Introduce(session::Hello* hello) const {
+  hello->rank = place_.rank;
+  hello->size = place_.size;
+  hello->local_rank = place_.local_rank;
+  hello->local_size = place_.local_size;
+  hello->cross_rank = place_.node;
+  hello->cross_size = place_.nodes;
+}
+
 void Process::ReadWelcome() {
   Pipe& pipe = connection_->to_client;
   if (pipe.messages.empty()) {
-    if (pipe.closed) GiveUpJoining("the agent has closed the connection");
+    if (pipe.closed) OnRefused(Code::kUnavailable, kAgentClosed);
     return;
   }
   Message message = std::move(pipe.messages.front());
@@ -145,7 +163,11 @@ void Process::ReadWelcome() {
   session::Refused refused;
   const Status s =
       session::Parse(message.data.data(), message.data.size(), &refused);
-  GiveUpJoining(s.ok() ? refused.text : s.message());
+  if (s.ok()) {
+    OnRefused(static_cast<Code>(refused.code), refused.text);
+  } else {
+    OnRefused(s.code(), s.message());
+  }
 }
 
 void Process::Welcomed(Message message) {
@@ -154,10 +176,20 @@ void Process::Welcomed(Message message) {
     stage_->Found("a board that cannot be used: ", s.message());
     return;
   }
-  EpochRecord* epoch = surroundings_->CurrentEpoch(place_.node);
-  if (epoch == nullptr) {  // the executor has been killed since
-    return GiveUpJoining("the agent has closed the connection");
+  session::Welcome welcome;
+  if (Status s =
+          session::Parse(message.data.data(), message.data.size(), &welcome);
+      !s.ok()) {
+    stage_->Found("a welcome that cannot be read: ", s.message());
+    return;
   }
+  OnWelcome(board->config(), welcome.local_rank);
+  EpochRecord* epoch = surroundings_->CurrentEpoch(
+      place_.node, message.wake->epoch_key, board->config());
+  if (epoch == nullptr) {  // the executor has been killed since
+    return OnRefused(Code::kUnavailable, kAgentClosed);
+  }
+  epoch->node_of_rank[static_cast<size_t>(place_.rank)] = place_.node;
   stage_->Trace("rank ", place_.rank, ": in epoch ", epoch->key);
   epoch_ = epoch;
   state_ = State::kRunning;
@@ -204,13 +236,14 @@ void Process::Welcomed(Message message) {
   };
   client_ = std::make_unique<Client>(stage_, std::move(board), connection_,
                                      static_cast<uint32_t>(place_.local_rank),
-                                     std::move(callbacks));
+                                     elastic_, std::move(callbacks));
+  if (welcome.checksums != 0) client_->core().EnableChecksums();
   ShareGpuMemory();
   main_.Ask(stage_->SoonDelay(), life_);
   Attend();
 }
 
-void Process::GiveUpJoining(const std::string& why) {
+void Process::OnRefused(Code, const std::string& why) {
   stage_->Trace("rank ", place_.rank, ": cannot join: ", why);
   ++stage_->counts.refused_starts;
   connection_->to_executor.Close();
@@ -246,8 +279,12 @@ void Process::Perform(const Action& action) {
     case Action::What::kJoin:
       if (!PerformControl(action)) return;
       break;
+    case Action::What::kSync:
+    case Action::What::kCommit:
+      if (!PerformElastic(action)) return;
+      break;
     case Action::What::kLeave:
-      return Leave(true);
+      return OnProgramEnd(true);
   }
   if (client_ == nullptr) return;
   waits_for_ = nullptr;
@@ -455,10 +492,10 @@ std::shared_ptr<Operation> Process::MakeControl(const Action& action) const {
   return op;
 }
 
-bool Process::PerformControl(const Action& action) {
+bool Process::PerformAlone(
+    const std::function<std::shared_ptr<Operation>()>& make) {
   if (control_ == nullptr) {
-    const std::shared_ptr<Operation> op = MakeControl(action);
-    if (op == nullptr) return true;
+    const std::shared_ptr<Operation> op = make();
     stage_->Trace("rank ", place_.rank, ": asks for ", op->name);
     if (const Status s = client_->core().Start({&op, 1}); !s.ok()) {
       op->status = s;
@@ -466,9 +503,20 @@ bool Process::PerformControl(const Action& action) {
     }
     control_ = op;
   }
+  if (control_->control == Control::kNone) client_->core().Want(*control_);
   waits_for_ = control_;
   Attend();
-  if (!control_->done.load()) return false;
+  return control_->done.load();
+}
+
+bool Process::PerformElastic(const Action&) {
+  stage_->Found("a program for elastic jobs in one that is not");
+  return true;
+}
+
+bool Process::PerformControl(const Action& action) {
+  if (control_ == nullptr && MakeControl(action) == nullptr) return true;
+  if (!PerformAlone([&] { return MakeControl(action); })) return false;
   const std::shared_ptr<Operation> op = std::exchange(control_, nullptr);
   if (action.what == Action::What::kJoin) {
     ledger_->OnJoinAnswer(epoch_, place_.rank, action.index, *op);
@@ -516,11 +564,18 @@ void Process::OnEnd(Record* r) {
 
 bool Process::LeaveNow() {
   if (state_ != State::kRunning) return false;
-  Leave(false);
+  OnProgramEnd(false);
   return true;
 }
 
-void Process::Leave(bool finished) {
+void Process::OnProgramEnd(bool finished) {
+  const bool calm = epoch_->program.calm;
+  Leave(finished, /*returns=*/false);
+  satisfied_ = finished && calm;
+  if (!satisfied_) ComeAgain();
+}
+
+void Process::Leave(bool finished, bool returns) {
   stage_->Trace("rank ", place_.rank, ": leaves with ",
                 client_->core().outstanding(), " operations pending");
   const Program& program = epoch_->program;
@@ -530,15 +585,13 @@ void Process::Leave(bool finished) {
   // In a calm epoch nobody needs it any more.
   if (!program.calm) ledger_->Blame({absl::StrCat("rank ", place_.rank)});
   state_ = State::kOutside;
-  client_->Leave();
+  client_->Leave(returns);
   late_.clear();
   LookAtEnded();
   control_ = waits_for_ = nullptr;
   rank_gpu_.reset();
   client_.reset();
-  satisfied_ = finished && program.calm;
   ledger_->OnOver(std::exchange(epoch_, nullptr), place_.rank, false, finished);
-  if (!satisfied_) ComeAgain();
 }
 
 // --- Driving the progress engine

@@ -25,6 +25,8 @@
 
 namespace maypole::simulation {
 
+class Process;
+
 // The services that a process needs from the world.
 class Surroundings {
  public:
@@ -32,12 +34,14 @@ class Surroundings {
   // The agent's socket accepts the connection.
   virtual void Connect(int node, std::shared_ptr<Connection> connection,
                        const session::Hello& hello) = 0;
-  // The epoch to which the node has just welcomed its ranks.
-  virtual EpochRecord* CurrentEpoch(int node) = 0;
+  // The epoch to which the node has just welcomed a rank; `key` as it was when
+  // the board was made. Null if the node cannot be asked any more.
+  virtual EpochRecord* CurrentEpoch(int node, const std::string& key,
+                                    const BoardConfig& config) = 0;
   // Interrupts ranks within their turns.
   virtual Interruption* interruption() = 0;
   // The process has died at a kill point.
-  virtual void OnDeath(int rank) = 0;
+  virtual void OnDeath(Process* process) = 0;
   // The time until a rank calls init (again).
   virtual int64_t InitDelay() = 0;
 };
@@ -54,7 +58,8 @@ struct Place {
 class Process : public std::enable_shared_from_this<Process> {
  public:
   Process(Stage* stage, Ledger* ledger, Surroundings* surroundings,
-          const Place& place, int pid);
+          const Place& place, int pid, bool elastic = false);
+  virtual ~Process() = default;
 
   void Start();
   // SIGKILL; the kernel closes its socket after the delay.
@@ -67,27 +72,70 @@ class Process : public std::enable_shared_from_this<Process> {
   bool LeaveNow();
 
   const Place& place() const { return place_; }
+  int pid() const { return pid_; }
   // It has played a calm epoch to its end.
   bool satisfied() const { return satisfied_; }
   EpochRecord* epoch() const { return epoch_; }
+  // The executor to which it is connected lives.
+  bool has_executor() const {
+    return connection_ != nullptr && !connection_->to_client.closed;
+  }
   bool frozen() const { return frozen_until_ > stage_->scheduler.now(); }
-  std::string StateText() const;
+  virtual std::string StateText() const;
 
   // Call after every event on this node.
   void LookAtWakeWord();
 
- private:
+ protected:
   enum class State { kOutside, kJoining, kRunning };
+
+  // --- What an elastic process does otherwise (elastic_process.h) ------------
+  // False if its turn must not go on: it waits for its agent, or has ended.
+  virtual bool MayGoOn() { return true; }
+  virtual void Introduce(session::Hello* hello) const;
+  // It has been welcomed; not yet in the epoch.
+  virtual void OnWelcome(const BoardConfig&, uint32_t /*local_rank*/) {}
+  virtual void OnRefused(Code code, const std::string& why);
+  // Actions of elastic programs: true if it is complete.
+  virtual bool PerformElastic(const Action& action);
+  // It has seen an error and leaves the epoch, or its program is at its end.
+  virtual void OnProgramEnd(bool finished);
+
+  void Join();
+  // Leaves the epoch; in an elastic job `returns` says that it will come back.
+  void Leave(bool finished, bool returns);
+  void ComeAgain();
+  // Submits an operation of its own, and waits for it: true if it has ended.
+  bool PerformAlone(const std::function<std::shared_ptr<Operation>()>& make);
+  // The SIGKILL's and the exit's part in common: all its memory is gone.
+  void Vanish();
+
+  Stage* const stage_;
+  Ledger* const ledger_;
+  Surroundings* const surroundings_;
+  Place place_;
+  const int pid_;
+  const bool elastic_;
+  const std::shared_ptr<ProcessHandle> handle_ =
+      std::make_shared<ProcessHandle>();
+  std::shared_ptr<int> life_ = std::make_shared<int>();
+  Turn main_;
+  State state_ = State::kOutside;
+  bool saw_error_ = false;
+  bool gives_up_on_errors_ = false;
+  std::shared_ptr<Connection> connection_;
+  std::unique_ptr<Client> client_;
+  EpochRecord* epoch_ = nullptr;
+  std::shared_ptr<Operation> control_;  // set request, join or the like
+
+ private:
   enum class Driver { kAwake, kLastLook, kAsleep };
 
   // Plays a turn in which the rank may be interrupted, or die.
   void Interruptible(void (Process::*turn)(), Turn* again);
   void MainTurn();
-  void Join();
   void ReadWelcome();
   void Welcomed(Message message);
-  void GiveUpJoining(const std::string& why);
-  void ComeAgain();
   void Perform(const Action& action);
   void Submit(const Action& action);
   // A rank with a GPU asks its executor to open a memory there.
@@ -106,30 +154,16 @@ class Process : public std::enable_shared_from_this<Process> {
   // True if the action is complete.
   bool PerformControl(const Action& action);
   std::shared_ptr<Operation> MakeControl(const Action& action) const;
-  void Leave(bool finished);
   uint64_t OwnProgress() const;
   void DriveTurn();
 
-  Stage* const stage_;
-  Ledger* const ledger_;
-  Surroundings* const surroundings_;
-  const Place place_;
-  const int pid_;
-  std::shared_ptr<int> life_ = std::make_shared<int>();
-  Turn main_;
   Turn driver_;
   Turn inputs_;
   int64_t frozen_until_ = 0;
   bool in_turn_ = false;  // interrupted at a kill point, others run
   int points_left_ = 0;   // kill points until its death; 0: none is planned
-  State state_ = State::kOutside;
   bool satisfied_ = false;
-  bool gives_up_on_errors_ = false;
-  std::shared_ptr<Connection> connection_;
-  std::unique_ptr<Client> client_;
-  EpochRecord* epoch_ = nullptr;
   size_t next_action_ = 0;
-  bool saw_error_ = false;
   bool ended_ = false;  // an operation has ended
   std::vector<Record*> pending_;
   std::vector<Record*> late_;                   // pending without their inputs
@@ -138,7 +172,6 @@ class Process : public std::enable_shared_from_this<Process> {
   int64_t gpu_ = -1;  // its number; -1: it is not open
   uint64_t gpu_allocated_ = 0;
   std::vector<int64_t> set_ids_;          // by request; -1: not made
-  std::shared_ptr<Operation> control_;    // set request or join in progress
   std::shared_ptr<Operation> waits_for_;  // an operation, or control_
   bool blocked_ = false;                  // as published on the board
   Driver driver_state_ = Driver::kAwake;

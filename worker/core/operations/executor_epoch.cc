@@ -35,11 +35,10 @@ absl::StatusOr<EpochInfo> ReadEpochStart(const proto::EpochStart& start,
                                             start.epoch(),
                                             " is wrong: ", what));
   };
-  EpochInfo info{start.epoch(),
-                 static_cast<int>(start.size()),
-                 start.node_index(),
-                 {start.nodes().begin(), start.nodes().end()},
-                 start.stall_check_ms()};
+  EpochInfo info{
+      start.epoch(),          static_cast<int>(start.size()),
+      start.node_index(),     {start.nodes().begin(), start.nodes().end()},
+      start.stall_check_ms(), start.checksums()};
   if (start.size() < 1 || start.size() > static_cast<uint32_t>(kMaxRanks) ||
       info.node_index >= info.nodes.size()) {
     return bad("size or node index out of range");
@@ -68,6 +67,7 @@ ExecutorEpoch::ExecutorEpoch(EpochInfo info, uint32_t slots, uint32_t records,
       slots_(slots),
       recalls_(&slots_),
       presence_(info_.epoch),
+      results_(info_.epoch),
       runs_(static_cast<uint32_t>(info_.size), info_.node_index, records),
       local_stragglers_(info_.stall_check_ms),
       frozen_(static_cast<uint32_t>(info_.nodes[info_.node_index].ranks_size()),
@@ -155,6 +155,7 @@ absl::Status ExecutorEpoch::OnExecute(const proto::Execute& execute) {
                      : rank_communicators_.contains(run.communicator())
                          ? RunOnRanks(run)
                          : RunOnGpus(run);
+    if (s.ok() && info_.checksums != 0) s = ExpectResults(run);
     if (!s.ok()) return s;
   }
   IssueRuns();

@@ -34,6 +34,7 @@
 #include "worker/core/liveness/frozen.h"
 #include "worker/core/liveness/local_stragglers.h"
 #include "worker/core/membership.h"
+#include "worker/core/operations/local_results.h"
 #include "worker/core/operations/presence.h"
 #include "worker/core/operations/ready_slot.h"
 #include "worker/core/operations/recalls.h"
@@ -50,6 +51,7 @@ struct EpochInfo {
   uint32_t node_index = 0;
   std::vector<proto::NodeInfo> nodes;
   int64_t stall_check_ms = 0;  // 0: stragglers are not reported
+  uint32_t checksums = 0;      // ChecksumMode
 
   bool several_nodes() const { return nodes.size() > 1; }
   std::string NodeText(uint32_t node) const;  // "node n1 (host b)"
@@ -126,6 +128,14 @@ class ExecutorEpoch : private WaitJudge {
   // the first text counts.
   void OnRankLeft(int rank, int local_rank, const std::string& text);
 
+  // --- Checksums of results (executor_epoch_results.cc) ----------------------
+  absl::Status OnResultRecords(const LocalMember& member,
+                               const session::ResultRecords& message);
+  // The rank has left cleanly, and has sent all its records.
+  void OnNoMoreResults(uint32_t local);
+  // True if something waits to be sent: call OnTime() after kResultsPauseMs.
+  bool waits_to_send_results() const { return !results_.empty(); }
+
   // --- Liveness (executor_epoch_watch.cc) ------------------------------------
   struct Frozen {
     uint32_t local = 0;
@@ -156,7 +166,8 @@ class ExecutorEpoch : private WaitJudge {
   std::string AfterText() const;
 
   // As of the last snapshot, a rank of this node was in a run with other nodes;
-  // or one waits until earlier ones have ended; or a run of its GPUs has failed.
+  // or one waits until earlier ones have ended; or a run of its GPUs has
+  // failed.
   bool InRun() const { return in_run_ || runs_.waits() || gpus_lost_; }
   bool HasLeft(int rank) const { return left_.contains(rank); }
   // How many ranks have not left.
@@ -223,6 +234,10 @@ class ExecutorEpoch : private WaitJudge {
   void Begin(GpuRun run);
   // Returns a member that has left; -1 if there is none.
   int FirstLeftOf(const NodeSet& set) const;
+  // Of each operation of a run: its ranks will send records.
+  absl::Status ExpectResults(const proto::Run& run);
+  // Sends what is decided here; all of it, or if it is time.
+  void SendResults(bool all);
   void FailForDeparture(uint32_t slot, uint32_t generation, int rank,
                         absl::string_view detail = "");
   struct GpuMemory {
@@ -278,6 +293,8 @@ class ExecutorEpoch : private WaitJudge {
   int64_t recall_ms_ = 0;  // no recall before this time
   int64_t recall_pause_ms_ = kRecallPauseMs;
   PresenceBatch presence_;
+  LocalResults results_;
+  int64_t results_sent_ms_ = 0;
   RunQueue runs_;
   std::set<int> left_;
   int first_left_ = -1;

@@ -248,6 +248,7 @@ absl::Status ExecutorEpoch::OnNamesRetired(const proto::NamesRetired& retired) {
 
 absl::Status ExecutorEpoch::OnTime(int64_t now_ms) {
   now_ms_ = now_ms;
+  SendResults(/*all=*/false);
   if (!waits_for_slots()) return absl::OkStatus();
   // A rank that does not answer a recall (it may be stopped) is a straggler:
   // the others wait for it.

@@ -111,6 +111,7 @@ struct StatsPage {
   Counter local_ranks;  // gauge
   Counter board_bytes;  // gauge
   Counter arena_bytes;  // gauge
+  Counter state_bytes;  // gauge
   StatsHistogram<kRunSecondsBounds> run_ns;
   StatsHistogram<kPresenceBounds> presence_ns;
   StatsHistogram<kRunOperationsBounds> run_operations;

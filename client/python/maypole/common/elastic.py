@@ -78,7 +78,9 @@ class _Departure:
             yield
             return
         previous = signal.signal(signal.SIGTERM, self._on_signal)
-        if previous != self._when_finished:  # left by an earlier run()
+        if previous is None:  # a handler that is not Python's
+            self._previous = signal.SIG_DFL
+        elif previous != self._when_finished:  # left by an earlier run()
             self._previous = previous
         try:
             yield
@@ -107,19 +109,29 @@ class _Departure:
 
     def _when_finished(self, number: int, frame: Any) -> None:
         del frame
+        if self._passed_on():
+            return
         _log.info("training is finished; the first SIGTERM is ignored")
         signal.signal(number, self._previous)
 
     def _on_signal(self, number: int, frame: Any) -> None:
-        if forked():  # a DataLoader's worker, say: it ends as it would have
-            signal.signal(signal.SIGTERM, self._previous)
-            os.kill(os.getpid(), signal.SIGTERM)
+        if self._passed_on():
             return
         self.requested = True
         if callable(self._previous):
             self._previous(number, frame)
         if self._waiting:
             raise SystemExit(0)
+
+
+    def _passed_on(self) -> bool:
+        """In a forked child, a DataLoader's worker say, the signal does what it
+        would have done without us."""
+        if not forked():
+            return False
+        signal.signal(signal.SIGTERM, self._previous)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return True
 
 
 _departure = _Departure()
@@ -208,6 +220,9 @@ class State:
 
     def reset(self) -> None:
         """Called in a new epoch, before the reset callbacks."""
+
+    def on_finished(self) -> None:
+        """Called when the function has returned."""
 
 
 class ObjectState(State):
@@ -302,7 +317,9 @@ def _run(func: Callable[..., Any], start_epoch: Callable[[], None],
                 state.on_reset()
             state.sync()
             state._synced = True  # pylint: disable=protected-access
-            return func(state, *args, **kwargs)
+            result = func(state, *args, **kwargs)
+            state.on_finished()
+            return result
         except HorovodInternalError as error:
             if not _can_continue(error):
                 raise

@@ -9,6 +9,9 @@ try:
 except ImportError:
     _pickler = pickle
 
+# Whether functions and classes of __main__, lambdas and closures can be pickled.
+PICKLES_BY_VALUE = _pickler is not pickle
+
 
 def dumps(obj: Any) -> bytearray:
     """Returns `obj` pickled, in memory that can back a tensor."""

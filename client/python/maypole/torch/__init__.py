@@ -14,8 +14,6 @@ and on arrays of other libraries (see maypole.torch.async_ops). A tensor of
 another kind is refused by an error that names it.
 """
 
-from typing import Any
-
 from maypole import _native
 from maypole.common.basics import (ccl_built, cross_rank, cross_size,
                                    cuda_built, ddl_built, gloo_built,
@@ -31,6 +29,7 @@ from maypole.common.exceptions import (HorovodInternalError,
 from maypole.common.process_sets import (ProcessSet, add_process_set,
                                          global_process_set,
                                          remove_process_set)
+from maypole.common.timeline import start_timeline, stop_timeline
 from maypole.torch.arena import arena_statistics, empty, empty_like
 from maypole.torch.async_ops import (allgather_async, allreduce_async,
                                      allreduce_async_, alltoall_async, barrier,
@@ -51,15 +50,6 @@ from maypole.torch.ops import (allgather, allreduce, allreduce_, alltoall,
 from maypole.torch.optimizer import DistributedOptimizer
 from maypole.torch.sparse import sparse_allreduce_async
 from maypole.torch.sync_batch_norm import SyncBatchNorm
-
-_NOT_YET = frozenset(("start_timeline", "stop_timeline"))
-
-
-def __getattr__(name: str) -> Any:
-    if name in _NOT_YET:
-        raise AttributeError(f"maypole.torch.{name} is not supported yet")
-    raise AttributeError(f"module 'maypole.torch' has no attribute {name!r}")
-
 
 from maypole.torch import elastic  # pylint: disable=wrong-import-position
 

@@ -30,13 +30,15 @@ Thread contract: any thread; one thread at a time per name. start() leaves steps
 
 import itertools
 import threading
+import zlib
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
+from maypole import _native
 from maypole.common import basics, operations
 from maypole.common.constants import Sum
-from maypole.common.exceptions import HorovodInternalError
+from maypole.common.exceptions import HorovodInternalError, from_status
 from maypole.common.process_sets import id_of
 from maypole.torch import _submissions, _tensors
 
@@ -207,13 +209,16 @@ class _Group:
         total = self._totals[self._me]
         everyones = torch.zeros(self._ranks, total, dtype=self._dtype,
                                 device=self.device)
-        # A rank that has joined has sent nothing.
         for row, part in zip(everyones, rows.split(received.tolist())):
-            row[:part.numel()] = part
+            # A rank that has joined has sent nothing; see also _check_shapes().
+            if part.numel() == total:
+                row.copy_(part)
         mine = [s[self._me] for s in self._slices]
         columns = everyones.split(mine, dim=1)
-        factors = coefficients(self._sum(torch.stack(
-            [_gram(part) for part in columns])).cpu())
+        sums = self._sum(torch.stack([_gram(part) for part in columns] +
+                                     [self._signature()])).cpu()
+        self._check_shapes(sums[-1].diagonal())
+        factors = coefficients(sums[:-1])
         factors = factors * (self._scales[0] * self._scales[1])
         result = torch.cat([_combine(f.to(self.device), part)
                             for f, part in zip(factors, columns)])
@@ -225,6 +230,30 @@ class _Group:
                 f"allreduce {self._name!r}: a rank has joined (it has no more "
                 "inputs), and Adasum needs every rank; use Average or Sum")
         return self._unpacked(gathered)
+
+    def _signature(self) -> torch.Tensor:
+        """A matrix with a number that depends on the shapes at this rank's
+        place, so that the sum tells all ranks everyone's."""
+        matrix = torch.zeros(self._ranks, self._ranks, dtype=torch.float64,
+                             device=self.device)
+        shapes = repr([tuple(shape) for shape in self._shapes])
+        matrix[self._me, self._me] = 1 + zlib.crc32(shapes.encode())
+        return matrix
+
+    def _check_shapes(self, signatures: torch.Tensor) -> None:
+        """Raises HorovodInternalError on all ranks, or on none. A rank that has
+        joined has signature 0."""
+        numbers = [round(s) for s in signatures.tolist()]
+        for rank, number in enumerate(numbers):
+            if number in (0, max(numbers)):
+                continue
+            other = numbers.index(max(numbers))
+            raise from_status(
+                _native.FAILED_PRECONDITION,
+                f"allreduce {self._name!r}: the shapes of ranks {rank} and "
+                f"{other} of the process set differ; this rank's are "
+                f"{[list(shape) for shape in self._shapes]}; Adasum needs the "
+                "same on all ranks")
 
     def _sum(self, grams: torch.Tensor) -> torch.Tensor:
         # The scale factors are taken out again; they are here so that ranks that

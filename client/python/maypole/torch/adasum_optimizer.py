@@ -19,6 +19,7 @@ from typing import Any, Callable, Iterator, Optional
 import torch
 
 from maypole.torch import adasum
+from maypole.torch._compiling import not_compiled
 
 _NAME = "DistributedOptimizer:delta"
 
@@ -48,14 +49,18 @@ class DistributedAdasumOptimizer(torch.optim.Optimizer):
                              "combines the ranks' steps, so it cannot be skipped")
         yield  # pylint: disable=unreachable
 
+    @not_compiled
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         """Makes this rank's step, then combines it with the others' steps."""
+        arguments = () if closure is None else (closure,)
+        if self._process_set.size() == 1:
+            return super().step(*arguments)
         parameters = [
             p for group in self.param_groups for p in group["params"]
             if p.requires_grad
         ]
         starts = [p.detach().clone() for p in parameters]
-        loss = super().step(closure) if closure is not None else super().step()
+        loss = super().step(*arguments)
         with torch.no_grad():
             deltas = [p - start for p, start in zip(parameters, starts)]
             for parameter, start in zip(parameters, starts):

@@ -37,6 +37,7 @@ import torch
 from maypole import _native
 from maypole.common.exceptions import forked, from_status, not_initialized
 from maypole.torch import _tensors
+from maypole.torch._compiling import not_compiled
 
 # address -> bytes of allocations that are not freed. A finalizer may run inside
 # any allocation, so this is changed by single dict operations, without a lock.
@@ -46,6 +47,7 @@ _fallbacks: Dict[str, int] = {}
 _fallbacks_lock = threading.Lock()
 
 
+@not_compiled
 def empty(*size: Any,
           dtype: Optional[torch.dtype] = None,
           device: Any = None,
@@ -70,6 +72,7 @@ def empty(*size: Any,
     return tensor.view(plan.shape).requires_grad_(requires_grad)
 
 
+@not_compiled
 def empty_like(tensor: torch.Tensor,
                dtype: Optional[torch.dtype] = None,
                requires_grad: bool = False) -> torch.Tensor:

@@ -37,6 +37,7 @@ from maypole.common import operations
 from maypole.common.constants import OP_NAMES, Adasum, Average, Sum
 from maypole.common.process_sets import global_process_set, id_of
 from maypole.torch import _submissions, adasum
+from maypole.torch._compiling import not_compiled
 
 
 def reduction(average: Optional[bool], op: Optional[int]) -> int:
@@ -67,6 +68,7 @@ def _start_group(members: List[operations.Pending]) -> int:
     return operations.add(operations.start_group(members))
 
 
+@not_compiled
 def allreduce_async(tensor: torch.Tensor,
                     average: Optional[bool] = None,
                     name: Optional[str] = None,
@@ -104,6 +106,7 @@ def _allreduce(tensor: torch.Tensor, average: Optional[bool],
                                id_of(process_set), in_place))
 
 
+@not_compiled
 def allreduce_async_(tensor: torch.Tensor,
                      average: Optional[bool] = None,
                      name: Optional[str] = None,
@@ -135,6 +138,7 @@ def _grouped_allreduce(tensors: Sequence[torch.Tensor],
     ])
 
 
+@not_compiled
 def grouped_allreduce_async(tensors: Sequence[torch.Tensor],
                             average: Optional[bool] = None,
                             name: Optional[str] = None,
@@ -151,6 +155,7 @@ def grouped_allreduce_async(tensors: Sequence[torch.Tensor],
                               postscale_factor, process_set, False)
 
 
+@not_compiled
 def grouped_allreduce_async_(tensors: Sequence[torch.Tensor],
                              average: Optional[bool] = None,
                              name: Optional[str] = None,
@@ -163,6 +168,7 @@ def grouped_allreduce_async_(tensors: Sequence[torch.Tensor],
                               postscale_factor, process_set, True)
 
 
+@not_compiled
 def allgather_async(tensor: torch.Tensor,
                     name: Optional[str] = None,
                     process_set: Any = global_process_set) -> int:
@@ -175,6 +181,7 @@ def allgather_async(tensor: torch.Tensor,
     return _start(_submissions.allgather(tensor, name, id_of(process_set)))
 
 
+@not_compiled
 def grouped_allgather_async(tensors: Sequence[torch.Tensor],
                             name: Optional[str] = None,
                             process_set: Any = global_process_set) -> int:
@@ -190,6 +197,7 @@ def grouped_allgather_async(tensors: Sequence[torch.Tensor],
     ])
 
 
+@not_compiled
 def broadcast_async(tensor: torch.Tensor,
                     root_rank: int,
                     name: Optional[str] = None,
@@ -205,6 +213,7 @@ def broadcast_async(tensor: torch.Tensor,
                                False))
 
 
+@not_compiled
 def broadcast_async_(tensor: torch.Tensor,
                      root_rank: int,
                      name: Optional[str] = None,
@@ -215,6 +224,7 @@ def broadcast_async_(tensor: torch.Tensor,
                                True))
 
 
+@not_compiled
 def alltoall_async(tensor: torch.Tensor,
                    splits: Any = None,
                    name: Optional[str] = None,
@@ -233,6 +243,7 @@ def alltoall_async(tensor: torch.Tensor,
         _submissions.alltoall(tensor, splits, name, id_of(process_set)))
 
 
+@not_compiled
 def reducescatter_async(tensor: torch.Tensor,
                         name: Optional[str] = None,
                         op: int = Average,
@@ -252,6 +263,7 @@ def reducescatter_async(tensor: torch.Tensor,
                                    id_of(process_set)))
 
 
+@not_compiled
 def grouped_reducescatter_async(tensors: Sequence[torch.Tensor],
                                 name: Optional[str] = None,
                                 op: int = Average,
@@ -278,6 +290,7 @@ def _submit_without_tensor(kind: int, process_set: int,
                              process_set=process_set)
 
 
+@not_compiled
 def join(device: int = -1) -> int:
     """Declares that this rank has no more inputs; blocks until all ranks have.
 
@@ -293,11 +306,13 @@ def join(device: int = -1) -> int:
         lambda native: _native.library().result(native)[2]).wait()
 
 
+@not_compiled
 def barrier(process_set: Any = global_process_set) -> None:
     """Blocks until all ranks of the set have called barrier()."""
     _submit_without_tensor(_native.BARRIER, id_of(process_set)).wait()
 
 
+@not_compiled
 def poll(handle: int) -> bool:
     """Whether the operation of `handle` has ended; never blocks.
 
@@ -306,6 +321,7 @@ def poll(handle: int) -> bool:
     return operations.poll(handle)
 
 
+@not_compiled
 def synchronize(handle: int) -> Any:
     """Waits until the operation of `handle` has ended; returns its result.
 

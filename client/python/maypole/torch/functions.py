@@ -13,11 +13,15 @@ import torch
 from maypole.common import basics, objects
 from maypole.common.exceptions import HorovodInternalError
 from maypole.common.process_sets import global_process_set
+from maypole.torch._structures import (put_back, specs_of, take_out,
+                                        tensors_for)
+from maypole.torch._compiling import not_compiled
 from maypole.torch._tensors import shares_memory
 from maypole.torch.async_ops import (allgather_async, broadcast_async_,
                                      synchronize)
 
 
+@not_compiled
 def broadcast_parameters(params: Union[Dict[str, Any], Iterable[Any]],
                          root_rank: int) -> None:
     """Overwrites `params` on all ranks by those of rank `root_rank`, in place.
@@ -69,53 +73,6 @@ def _synchronize_all(handles: List[int]) -> None:
         raise first_error
 
 
-class _TensorAt:
-    """Stands for the i-th tensor in a state that is sent without tensors.
-
-    device: only its type; ranks have different CUDA devices.
-    """
-
-    def __init__(self, index: int, tensor: torch.Tensor):
-        self.index = index
-        self.shape = tuple(tensor.shape)
-        self.dtype = tensor.dtype
-        self.device = tensor.device.type
-
-
-def _take_out(value: Any, tensors: List[torch.Tensor]) -> Any:
-    """Returns `value` with its tensors replaced by _TensorAt, and appends them
-    to `tensors`."""
-    if isinstance(value, torch.Tensor):
-        tensors.append(value)
-        return _TensorAt(len(tensors) - 1, value)
-    if isinstance(value, dict):
-        return {key: _take_out(item, tensors) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_take_out(item, tensors) for item in value)
-    return value
-
-
-def _find_specs(value: Any, specs: Dict[int, _TensorAt]) -> None:
-    if isinstance(value, _TensorAt):
-        specs[value.index] = value
-    elif isinstance(value, dict):
-        for item in value.values():
-            _find_specs(item, specs)
-    elif type(value) in (list, tuple):
-        for item in value:
-            _find_specs(item, specs)
-
-
-def _put_back(value: Any, tensors: List[torch.Tensor]) -> Any:
-    if isinstance(value, _TensorAt):
-        return tensors[value.index]
-    if isinstance(value, dict):
-        return {key: _put_back(item, tensors) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_put_back(item, tensors) for item in value)
-    return value
-
-
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer,
                               root_rank: int,
                               model: Optional[torch.nn.Module] = None) -> None:
@@ -134,38 +91,18 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer,
     tensors: List[torch.Tensor] = []
     skeleton = None
     if is_root:
-        skeleton = _take_out(optimizer.state_dict(), tensors)
+        skeleton = take_out(optimizer.state_dict(), tensors)
     skeleton = broadcast_object(skeleton, root_rank,
                                 "broadcast_optimizer_state")
     if not is_root:
-        specs: Dict[int, _TensorAt] = {}
-        _find_specs(skeleton, specs)
-        tensors = _tensors_for([specs[i] for i in range(len(specs))],
-                               optimizer)
+        tensors = tensors_for(specs_of(skeleton), optimizer)
     broadcast_parameters([(f"broadcast_optimizer_state.{i}", tensor)
                           for i, tensor in enumerate(tensors)], root_rank)
     if not is_root:
-        optimizer.load_state_dict(_put_back(skeleton, tensors))
+        optimizer.load_state_dict(put_back(skeleton, tensors))
 
 
-def _tensors_for(specs: List[_TensorAt],
-                 optimizer: torch.optim.Optimizer) -> List[torch.Tensor]:
-    """Makes tensors to receive the optimizer's state.
-
-    They are on the device of the first parameter with the right type of device;
-    torch moves the state from there to the device of its own parameter.
-    """
-    devices: Dict[str, torch.device] = {}
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            devices.setdefault(parameter.device.type, parameter.device)
-    return [
-        torch.empty(spec.shape, dtype=spec.dtype,
-                    device=devices.get(spec.device, spec.device))
-        for spec in specs
-    ]
-
-
+@not_compiled
 def broadcast_object(obj: Any,
                      root_rank: int = 0,
                      name: Optional[str] = None,
@@ -190,6 +127,7 @@ def broadcast_object(obj: Any,
     return obj if is_root else objects.loads(_bytes(data))
 
 
+@not_compiled
 def allgather_object(obj: Any,
                      name: Optional[str] = None,
                      process_set: Any = global_process_set) -> List[Any]:

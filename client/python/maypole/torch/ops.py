@@ -12,6 +12,7 @@ import torch
 from maypole.common.constants import Adasum, Average
 from maypole.common.process_sets import global_process_set, id_of
 from maypole.torch import _autograd, _submissions, adasum
+from maypole.torch._compiling import not_compiled
 from maypole.torch._tensors import as_tensor, as_tensors
 from maypole.torch.async_ops import (grouped_allreduce_async_, member_names,
                                      reduction, synchronize)
@@ -19,6 +20,7 @@ from maypole.torch.compression import (Compression, PowerSGD,
                                         compressor_of)
 
 
+@not_compiled
 def allreduce(tensor: torch.Tensor,
               average: Optional[bool] = None,
               name: Optional[str] = None,
@@ -45,6 +47,7 @@ def allreduce(tensor: torch.Tensor,
     return compression.decompress(reduced, ctx)
 
 
+@not_compiled
 def allreduce_(tensor: torch.Tensor,
                average: Optional[bool] = None,
                name: Optional[str] = None,
@@ -66,6 +69,7 @@ def allreduce_(tensor: torch.Tensor,
                                awaited=True))
 
 
+@not_compiled
 def grouped_allreduce(
         tensors: Sequence[torch.Tensor],
         average: Optional[bool] = None,
@@ -107,6 +111,7 @@ def _compressed(tensors: Sequence[torch.Tensor],
     ]
 
 
+@not_compiled
 def grouped_allreduce_(
         tensors: Sequence[torch.Tensor],
         average: Optional[bool] = None,
@@ -125,6 +130,7 @@ def _at_least_1d(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(1) if tensor.dim() == 0 else tensor
 
 
+@not_compiled
 def allgather(tensor: torch.Tensor,
               name: Optional[str] = None,
               process_set: Any = global_process_set) -> torch.Tensor:
@@ -137,6 +143,7 @@ def allgather(tensor: torch.Tensor,
     return _autograd.Allgather.apply(_at_least_1d(tensor), name, process_set)
 
 
+@not_compiled
 def grouped_allgather(
         tensors: Sequence[torch.Tensor],
         name: Optional[str] = None,
@@ -154,6 +161,7 @@ def grouped_allgather(
             name, process_set, *(_at_least_1d(tensor) for tensor in tensors)))
 
 
+@not_compiled
 def broadcast(tensor: torch.Tensor,
               root_rank: int,
               name: Optional[str] = None,
@@ -167,6 +175,7 @@ def broadcast(tensor: torch.Tensor,
     return _autograd.Broadcast.apply(tensor, root_rank, name, process_set)
 
 
+@not_compiled
 def broadcast_(tensor: torch.Tensor,
                root_rank: int,
                name: Optional[str] = None,
@@ -177,6 +186,7 @@ def broadcast_(tensor: torch.Tensor,
                                True, awaited=True))
 
 
+@not_compiled
 def alltoall(
     tensor: torch.Tensor,
     splits: Any = None,
@@ -202,6 +212,7 @@ def _check_scattered(compression: Any) -> None:
                          "only, because it sends no rows; use fp16 or bf16")
 
 
+@not_compiled
 def reducescatter(tensor: torch.Tensor,
                   name: Optional[str] = None,
                   compression: Any = Compression.none,
@@ -227,6 +238,7 @@ def reducescatter(tensor: torch.Tensor,
     return compression.decompress(reduced, ctx)
 
 
+@not_compiled
 def grouped_reducescatter(
         tensors: Sequence[torch.Tensor],
         name: Optional[str] = None,

@@ -33,6 +33,7 @@ from maypole.common import basics, process_sets
 from maypole.common.constants import Adasum, Average, OP_NAMES, Sum
 from maypole.common.process_sets import global_process_set
 from maypole.torch._buckets import Bucket, Buckets
+from maypole.torch._compiling import not_compiled
 from maypole.torch._hooks import on_gradient
 from maypole.torch._reducer import Reducer
 from maypole.torch.adasum_optimizer import DistributedAdasumOptimizer
@@ -80,20 +81,24 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def _watch_parameters(self) -> None:
         """Adds a hook to each parameter that needs a gradient and has none."""
-        if not self._distributed:
+        fresh = [
+            p for p in self._names
+            if p.requires_grad and p not in self._passes_left
+        ]
+        if not self._distributed or not fresh:
             return
         # Weak, so that an optimizer that was replaced stops reducing.
         method = weakref.WeakMethod(self._on_grad)
 
+        @not_compiled
         def hook(parameter: torch.Tensor) -> None:
             on_grad = method()
             if on_grad is not None:
                 on_grad(parameter)
 
-        for parameter in self._names:
-            if parameter.requires_grad and parameter not in self._passes_left:
-                self._passes_left[parameter] = self.backward_passes_per_step
-                self._hooks.append(on_gradient(parameter, hook))
+        for parameter in fresh:
+            self._passes_left[parameter] = self.backward_passes_per_step
+            self._hooks.append(on_gradient(parameter, hook))
 
     def _on_grad(self, parameter: torch.Tensor) -> None:
         if self._passes_left[parameter] <= 0:
@@ -173,6 +178,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         for bucket in self._buckets or ():
             bucket.reset()
 
+    @not_compiled
     def synchronize(self) -> None:
         """Waits until all gradients are reduced; .grad then has the results.
 
@@ -235,6 +241,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         finally:
             self._should_synchronize = True
 
+    @not_compiled
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         """Waits until the gradients are reduced, then steps.
 
@@ -273,6 +280,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
         return run
 
+    @not_compiled
     def zero_grad(self, *args: Any, **kwargs: Any) -> None:
         """Clears the gradients.
 
@@ -394,7 +402,9 @@ def DistributedOptimizer(  # pylint: disable=invalid-name
         raise ValueError("DistributedOptimizer: Compression.powersgd needs "
                          "op=Average or Sum, and gradients of their own shape; "
                          "leave op=Adasum and gradient_as_bucket_view out")
-    if op == Adasum and process_set.included() and process_set.size() > 1:
+    # A rank that is alone in an elastic job may get company.
+    if op == Adasum and process_set.included() and (process_set.size() > 1 or
+                                                    basics.is_elastic()):
         return _wrapped(optimizer, DistributedAdasumOptimizer, compression,
                         backward_passes_per_step, process_set)
     return _wrapped(

@@ -1,14 +1,17 @@
 """Reduction of sparse tensors by gathering them."""
 
+import contextlib
 from typing import Any, Callable, Optional
 
 import torch
 
 from maypole.common.constants import Average, Sum
 from maypole.common.process_sets import global_process_set
+from maypole.torch._compiling import not_compiled
 from maypole.torch.async_ops import allgather_async, synchronize
 
 
+@not_compiled
 def sparse_allreduce_async(
         tensor: torch.Tensor,
         name: Optional[str],
@@ -39,7 +42,13 @@ def sparse_allreduce_async(
     shape = tensor.shape
 
     def finish() -> torch.Tensor:
-        all_indices = synchronize(indices).t()
+        try:
+            all_indices = synchronize(indices).t()
+        except RuntimeError:
+            # Ends the other one, too, so that its name can be used again.
+            with contextlib.suppress(RuntimeError):
+                synchronize(values)
+            raise
         all_values = synchronize(values)
         if op == Average:
             all_values = all_values / process_set.size()

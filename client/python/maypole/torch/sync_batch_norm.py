@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from maypole.common import basics
 from maypole.common.constants import Sum
+from maypole.torch._compiling import not_compiled
 from maypole.torch.async_ops import (allgather_async, allreduce_async_,
                                      synchronize)
 
@@ -48,6 +49,7 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"SyncBatchNorm: the input has {input.shape[1]} "
                              f"channels, expected {self.num_features}")
 
+    @not_compiled
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # pylint: disable=redefined-builtin
         """Normalizes `input`; in training with the statistics of all ranks."""
         if not self.training or basics.size() == 1:

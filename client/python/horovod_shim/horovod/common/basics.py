@@ -4,6 +4,7 @@ from typing import Any
 
 from maypole.common import basics as _basics
 from maypole.common import constants as _constants
+from maypole.common import timeline as _timeline
 
 
 class HorovodBasics:
@@ -14,7 +15,7 @@ class HorovodBasics:
         del pkg_path, args
 
     def __getattr__(self, name: str) -> Any:
-        for module in (_basics, _constants):
+        for module in (_basics, _constants, _timeline):
             if not name.startswith("_") and hasattr(module, name):
                 return getattr(module, name)
         raise AttributeError(f"HorovodBasics has no attribute {name!r}")

@@ -14,7 +14,7 @@ from maypole.torch import (
     is_initialized, join, local_rank, local_size, mpi_built, mpi_enabled,
     mpi_threads_supported, nccl_built, poll, rank, reducescatter,
     reducescatter_async, remove_process_set, rocm_built, shutdown, size,
-    sparse_allreduce_async, synchronize)
+    sparse_allreduce_async, start_timeline, stop_timeline, synchronize)
 from maypole.torch.async_ops import reduction as _reduction
 
 

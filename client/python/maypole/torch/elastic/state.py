@@ -6,12 +6,17 @@ Thread contract: one thread.
 """
 
 import copy
-from typing import Any, Dict, List, Tuple, Type
+import os
+import weakref
+from typing import Any, Dict, List, Optional, Tuple, Type, Union
 
 import torch
 
 from maypole.common import basics
+from maypole.common.agreement import Offer, decide
 from maypole.common.elastic import ObjectState
+from maypole.torch._structures import TensorAt, tensors_for
+from maypole.torch.elastic.keeper import StateKeeper
 from maypole.torch.elastic.sampler import ElasticSampler
 from maypole.torch.functions import (allgather_object, broadcast_object,
                                      broadcast_optimizer_state,
@@ -42,52 +47,82 @@ class StateHandler:
         raise NotImplementedError()
 
 
-class ModelStateHandler(StateHandler):
-    """A torch.nn.Module: its state_dict(), in place."""
+class TensorsHandler(StateHandler):
+    """A value with a state_dict() of tensors, which a StateKeeper can keep.
 
-    def __init__(self, model: torch.nn.Module):
-        super().__init__(model)
+    fixed: all ranks' values have the same tensors from the start.
+    """
+
+    fixed = True
+
+    def __init__(self, value: Any):
+        super().__init__(value)
         self.save()
 
     def save(self) -> None:
-        self._saved = copy.deepcopy(self.value.state_dict())
+        self._saved = copy.deepcopy(self.contents())
 
     def restore(self) -> None:
-        self.value.load_state_dict(self._saved)
+        self.begin()
+        self.load(self._saved)
+
+    def forget(self) -> None:
+        """A StateKeeper has the last commit."""
+        self._saved = None
+
+    @property
+    def has_saved(self) -> bool:
+        return self._saved is not None
+
+    def contents(self) -> Any:
+        return self.value.state_dict()
+
+    def load(self, contents: Any) -> None:
+        self.value.load_state_dict(contents)
+
+    def begin(self) -> None:
+        """The value is about to be overwritten."""
+
+    def new_tensors(self, specs: List[TensorAt]) -> List[torch.Tensor]:
+        """If it is not fixed: tensors to load() another state from."""
+        raise NotImplementedError()
+
+
+class ModelStateHandler(TensorsHandler):
+    """A torch.nn.Module: its state_dict(), in place."""
 
     def sync(self) -> None:
         broadcast_parameters(self.value.state_dict(), root_rank=0)
 
 
-class OptimizerStateHandler(StateHandler):
+class OptimizerStateHandler(TensorsHandler):
     """A torch optimizer, also a DistributedOptimizer."""
 
-    def __init__(self, optimizer: torch.optim.Optimizer):
-        super().__init__(optimizer)
-        self.save()
-
-    def save(self) -> None:
-        self._saved = copy.deepcopy(self.value.state_dict())
+    fixed = False  # its state appears with the first step
 
     def restore(self) -> None:
-        self._end_step()
-        self.value.load_state_dict(self._saved)
+        self.begin()
+        # PyTorch 2 keeps the tensors that it loads, and steps change them.
+        self.load(copy.deepcopy(self._saved))
 
     def sync(self) -> None:
-        self._end_step()
+        self.begin()
         broadcast_optimizer_state(self.value, root_rank=0)
 
-    def _end_step(self) -> None:
+    def begin(self) -> None:
         # The gradients of an interrupted step are not to be used.
         if hasattr(self.value, "abandon"):
             self.value.abandon()
         self.value.zero_grad()
 
+    def new_tensors(self, specs: List[TensorAt]) -> List[torch.Tensor]:
+        return tensors_for(specs, self.value)
+
 
 class SamplerStateHandler(StateHandler):
     """An ElasticSampler.
 
-    Rank 0's epoch and processed_num count, as they belong to its model. A rank
+    root_rank is 0 unless a StateKeeper knows better. Rank 0's epoch and processed_num count, as they belong to its model. A rank
     whose last commit is one ahead of rank 0's (rank 0 did not see its end) adds
     the indices that it had recorded at the commit before.
     """
@@ -113,11 +148,11 @@ class SamplerStateHandler(StateHandler):
         self.value.load_state_dict(self._saved)
         self._synced_saves = None
 
-    def sync(self) -> None:
+    def sync(self, root_rank: int = 0) -> None:
         ranks = allgather_object(
             (self._saves, self._previous, self.value.state_dict()))
-        saves, _, merged = ranks[0]
-        for other, previous, current in ranks[1:]:
+        saves, _, merged = ranks.pop(root_rank)
+        for other, previous, current in ranks:
             of_commit = current if other <= saves else previous
             if of_commit["epoch"] == merged["epoch"]:
                 merged["processed_indices"] |= of_commit["processed_indices"]
@@ -151,6 +186,11 @@ def _handler_for(value: Any) -> Any:
     return None
 
 
+# States that are kept, by name: each name has one memory at the executor.
+_kept: "weakref.WeakValueDictionary[str, TorchState]" = (
+    weakref.WeakValueDictionary())
+
+
 class TorchState(ObjectState):
     """The state of training: a model, an optimizer, samplers, and objects.
 
@@ -158,13 +198,21 @@ class TorchState(ObjectState):
 
     All are attributes: state.model, state.epoch += 1. Models, optimizers and
     samplers are restored in place; of other values copies are kept.
+
+    keep: in an elastic job, commits are in memory that survives this process
+    (docs/elastic.md). True, or a name if a script has several such states; None:
+    what MAYPOLE_KEEP_STATE says (1: True). Values of handlers of your own are
+    not in that memory.
     """
 
     def __init__(self,
                  model: Any = None,
                  optimizer: Any = None,
+                 *,
+                 keep: Union[bool, str, None] = None,
                  **kwargs: Any):
         self._handlers: Dict[str, StateHandler] = {}
+        self._keeper: Optional[StateKeeper] = None
         values = dict(kwargs, model=model, optimizer=optimizer)
         for name in list(values):
             handler = _handler_for(values[name])
@@ -174,21 +222,101 @@ class TorchState(ObjectState):
             setattr(self, name, values.pop(name))
             self._handlers[name] = handler
         super().__init__(broadcast_object, basics.rank, **values)
+        if keep is None:
+            keep = os.environ.get("MAYPOLE_KEEP_STATE") == "1"
+        if keep:
+            self._keep("state" if keep is True else keep)
+
+    def _keep(self, name: str) -> None:
+        if name in _kept:
+            raise ValueError(
+                f"another TorchState is kept under the name {name!r}; give this "
+                "one a name of its own: keep='name'")
+        _kept[name] = self
+        self._keeper = StateKeeper(name, dict(self._of_kind(TensorsHandler)))
+
+    @property
+    def restored_bytes(self) -> int:
+        """Bytes of tensors that this process has read from memory which dead
+        processes have left with the executor."""
+        return self._keeper.restored_bytes if self._keeper else 0
+
+    @property
+    def broadcast_bytes(self) -> int:
+        """Bytes of tensors that sync() has broadcast to or from this process;
+        0 if the state is not kept."""
+        return self._keeper.broadcast_bytes if self._keeper else 0
 
     def save(self) -> None:
+        kept = self._keeper is not None and self._keeper.save(self._rest())
         for handler in self._handlers.values():
-            handler.save()
+            if kept and isinstance(handler, TensorsHandler):
+                handler.forget()
+            else:
+                handler.save()
         super().save()
 
     def restore(self) -> None:
+        if any(not h.has_saved for _, h in self._of_kind(TensorsHandler)):
+            self._keeper.restore()
         for handler in self._handlers.values():
-            handler.restore()
+            if not isinstance(handler, TensorsHandler) or handler.has_saved:
+                handler.restore()
         super().restore()
 
     def sync(self) -> None:
+        if self._keeper is not None and basics.is_elastic():
+            return self._sync_kept()
         for name in sorted(self._handlers):  # the same order on all ranks
             self._handlers[name].sync()
         super().sync()  # saves
+
+    def on_finished(self) -> None:
+        if self._keeper is not None:
+            self._keeper.drop()
+
+    def _sync_kept(self) -> None:
+        keeper = self._keeper
+        if not keeper.started:
+            self._load_rest(keeper.load_newest())
+        offers = allgather_object(Offer(keeper.started, keeper.commit),
+                                  f"maypole.elastic.{keeper.name}.offers")
+        plan = decide(offers)
+        if not keeper.started and plan.commit not in (None, keeper.commit):
+            self._load_rest(keeper.load(plan.commit))
+        keeper.sync(plan)
+        for name in sorted(self._handlers):
+            handler = self._handlers[name]
+            if isinstance(handler, SamplerStateHandler):
+                handler.sync(plan.root)
+            elif not isinstance(handler, TensorsHandler):
+                handler.sync()
+        if self._saved_state:
+            self._set(broadcast_object(self._objects(), plan.root))
+        keeper.start(plan)
+        self.save()
+
+    def _objects(self) -> Dict[str, Any]:
+        return {name: getattr(self, name) for name in self._saved_state}
+
+    def _rest(self) -> Any:
+        """What a new process needs besides the tensors."""
+        samplers = {name: handler.value.state_dict()
+                    for name, handler in self._of_kind(SamplerStateHandler)}
+        return self._objects(), samplers
+
+    def _load_rest(self, rest: Any) -> None:
+        if rest is None:
+            return
+        values, samplers = rest
+        self._set(values)
+        for name, handler in self._of_kind(SamplerStateHandler):
+            handler.value.load_state_dict(samplers[name])
+
+    def _of_kind(self, kind: type) -> List[Tuple[str, Any]]:
+        return [(name, self._handlers[name])
+                for name in sorted(self._handlers)
+                if isinstance(self._handlers[name], kind)]
 
     def __setattr__(self, name: str, value: Any) -> None:
         handler = self.__dict__.get("_handlers", {}).get(name)

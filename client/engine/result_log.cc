@@ -1,0 +1,63 @@
+#include "client/engine/result_log.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "client/engine/result_fault.h"
+#include "common/checksum/checksum.h"
+
+namespace maypole {
+namespace {
+
+// The bytes of the result in host memory; kNoResult if there is none.
+uint64_t ResultBytes(const Operation& op) {
+  const bool here = op.output != nullptr && !op.ran_on_gpu;
+  return here ? op.result_bytes() : session::ResultRecord::kNoResult;
+}
+
+}  // namespace
+
+session::ResultRecord MakeResultRecord(const Operation& op, bool ok) {
+  session::ResultRecord record;
+  record.slot = op.slot;
+  record.generation = op.generation;
+  record.bytes = ok ? ResultBytes(op) : session::ResultRecord::kNoResult;
+  if (record.bytes == session::ResultRecord::kNoResult) return record;
+  MAYPOLE_RESULT_FAULT(op.name, op.output, record.bytes);
+  record.checksum = Checksum(op.output, record.bytes);
+  return record;
+}
+
+bool ResultLog::Due(int64_t now_ns) {
+  if (empty()) return false;
+  if (!since_ns_) since_ns_ = now_ns;
+  return full() || now_ns - *since_ns_ >= kResultPauseNs;
+}
+
+void ResultLog::Add(const session::ResultRecord& record) {
+  if (records_.size() < kMaxKeptResultRecords) {
+    records_.push_back(record);
+  } else {
+    ++dropped_;
+  }
+}
+
+session::ResultRecords ResultLog::Take() {
+  auto message = session::Make<session::ResultRecords>();
+  message.count = static_cast<uint32_t>(
+      std::min<size_t>(records_.size(), kMaxResultRecords));
+  std::copy_n(records_.begin(), message.count, message.records);
+  records_.erase(records_.begin(), records_.begin() + message.count);
+  // Those that were dropped came after all that are kept.
+  if (records_.empty()) message.dropped = std::exchange(dropped_, 0);
+  since_ns_.reset();
+  return message;
+}
+
+void ResultLog::PutBack(const session::ResultRecords& message) {
+  records_.insert(records_.begin(), message.records,
+                  message.records + message.count);
+  dropped_ += message.dropped;
+}
+
+}  // namespace maypole

@@ -1,0 +1,27 @@
+"""Where Maypole's programs are."""
+
+import os
+import shutil
+
+
+def find_maypolerun() -> str:
+    """The path of maypolerun: in MAYPOLE_BIN, beside the package or its library, on PATH.
+
+    Raises FileNotFoundError if it is in none of these.
+    """
+    directory = os.environ.get("MAYPOLE_BIN")
+    if directory:
+        candidates = [directory]
+    else:
+        package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        # A wheel has it in the package, a source tree beside the library.
+        library = os.path.dirname(os.environ.get("MAYPOLE_LIBRARY", ""))
+        candidates = [os.path.join(package, "bin"), os.path.join(library, "..", "bin"),
+                      *os.environ.get("PATH", os.defpath).split(os.pathsep)]
+    for candidate in candidates:
+        path = shutil.which("maypolerun", path=candidate or os.curdir)
+        if path:
+            return os.path.abspath(path)
+    where = f"in {directory} (MAYPOLE_BIN)" if directory else "beside the package maypole, nor on PATH"
+    raise FileNotFoundError(f"there is no program maypolerun {where}: put Maypole's programs on PATH, or set "
+                            "MAYPOLE_BIN to their directory")

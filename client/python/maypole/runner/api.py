@@ -1,0 +1,66 @@
+"""maypole.run(): its parameters are options of maypolerun."""
+
+import os
+import sys
+from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
+
+from maypole.runner import job, messages
+
+
+def run(func: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None, np: Optional[int] = 1,
+        min_np: Optional[int] = None, max_np: Optional[int] = None, slots: Optional[int] = None,
+        reset_limit: Optional[int] = None, cooldown_range: Optional[Tuple[int, int]] = None,
+        hosts: Optional[str] = None, hostfile: Optional[str] = None,
+        host_discovery_script: Optional[str] = None, start_timeout: Optional[int] = None,
+        ssh_port: Optional[int] = None, ssh_identity_file: Optional[str] = None,
+        output_filename: Optional[str] = None, verbose: Any = False,
+        network_interfaces: Union[None, str, Sequence[str]] = None, executable: Optional[str] = None,
+        horovod_shim: bool = False, options: Sequence[str] = (), use_gloo: Any = None,
+        use_mpi: Any = None) -> List[Any]:
+    """Runs func(*args, **kwargs) in each rank of a new job.
+
+    Returns the results of all ranks, by rank. func may be any function, of a
+    script or a notebook, too, if cloudpickle is installed; else one of a module
+    that the ranks can import. It calls init() itself. What ranks print appears
+    in sys.stdout and sys.stderr, with their numbers in front.
+
+    np: number of ranks; None: all slots of the hosts. min_np, max_np,
+    host_discovery_script: an elastic job; its results are those of the
+    processes that were there at the end. executable: Python on all hosts; by
+    default this one. options: more options of maypolerun, whose --help
+    describes the others, too. use_gloo, use_mpi: for compatibility, without
+    effect: there is one way to start a job.
+
+    Raises RankError if a rank fails, with its number and traceback; RuntimeError
+    if the job cannot be started; TypeError if the call cannot be pickled. If the
+    caller is interrupted (Ctrl-C), the job ends.
+    """
+    if use_gloo and use_mpi:
+        raise ValueError("use_gloo and use_mpi exclude each other")
+    if np is not None and min_np is not None:
+        np = max(np, min_np)
+    given = [("-np", np), ("--min-np", min_np), ("--max-np", max_np), ("--slots-per-host", slots),
+             ("--reset-limit", reset_limit), ("-H", hosts), ("--hostfile", hostfile),
+             ("--host-discovery-script", host_discovery_script), ("--start-timeout", start_timeout),
+             ("--ssh-port", ssh_port), ("--ssh-identity-file", ssh_identity_file),
+             ("--output-filename", output_filename), ("--network-interfaces", _joined(network_interfaces))]
+    line = [word for name, value in given if value is not None for word in (name, str(value))]
+    if cooldown_range is not None:
+        line += ["--blacklist-cooldown-range", *map(str, cooldown_range)]
+    line += ["--verbose"] if verbose else []
+    line += ["--horovod-shim"] if horovod_shim else []
+    paths = [path or os.getcwd() for path in _paths(executable)]
+    call = messages.encode_call(func, args, kwargs or {}, paths)
+    return job.run_job(call, line + list(options), executable)
+
+
+def _joined(interfaces: Union[None, str, Sequence[str]]) -> Optional[str]:
+    return interfaces if interfaces is None or isinstance(interfaces, str) else ",".join(interfaces)
+
+
+def _paths(executable: Optional[str]) -> List[str]:
+    """Where ranks look for modules besides their own places. Another Python has its own libraries."""
+    if executable is None or executable == sys.executable:
+        return sys.path
+    own = (sys.prefix + os.sep + "lib", sys.base_prefix + os.sep + "lib")
+    return [path for path in sys.path if not path.startswith(own)]

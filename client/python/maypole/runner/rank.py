@@ -1,0 +1,101 @@
+"""The program of a rank that maypole.run() starts: calls the function, answers.
+
+maypolerun sets MAYPOLE_FUNCTION, the file with the call, and MAYPOLE_RESULT_FD,
+the pipe for the answer. The process ends as a script would that calls the
+function: with the traceback of its exception and status 1, or as sys.exit()
+says.
+"""
+
+import os
+import sys
+import traceback
+from typing import Any, List, Optional, Tuple
+
+from maypole.common import basics, objects
+from maypole.runner import messages
+
+
+def _place() -> Tuple[Optional[int], Optional[int]]:
+    """This process's rank, and how many ranks must answer."""
+    if not basics.is_elastic():
+        return int(os.environ["MAYPOLE_RANK"]), int(os.environ["MAYPOLE_SIZE"])
+    # The number in the last epoch; others may have left.
+    return (basics.rank() if basics.is_initialized() else None), None
+
+
+def _find_modules(paths: List[str]) -> None:
+    # The caller's directories come first, as they do there.
+    sys.path[:] = [path for path in paths if path not in sys.path] + [path for path in sys.path if path]
+
+
+def _describe(error: BaseException) -> str:
+    return "".join(traceback.format_exception_only(type(error), error)).strip()
+
+
+def _failure(error: BaseException, doing: str = "") -> bytes:
+    """The answer for an exception; prints its traceback, without the frame of this file."""
+    frames = error.__traceback__
+    text = "".join(traceback.format_exception(type(error), error, frames.tb_next if frames else None))
+    sys.stdout.flush()
+    sys.stderr.write(text)
+    sys.stderr.flush()
+    try:
+        exception = bytes(objects.dumps(error))
+    except Exception:  # pylint: disable=broad-except  # its text must do
+        exception = b""
+    return messages.encode_answer(*_place(), error=doing + _describe(error), traceback=text, exception=exception)
+
+
+def _send(fd: int, answer: bytes) -> None:
+    rest = memoryview(answer)
+    try:
+        while rest:
+            rest = rest[os.write(fd, rest):]
+        os.close(fd)
+    except BrokenPipeError:
+        pass  # maypolerun is gone, and ends us
+
+
+def _answer_exit(code: Any) -> Optional[bytes]:
+    if code is not None and code != 0:
+        return messages.encode_answer(*_place(), error=f"it called sys.exit({code!r})", traceback="")
+    # A process that leaves an elastic job has no result; the others have.
+    return None if basics.is_elastic() else messages.encode_answer(*_place(), result=bytes(objects.dumps(None)))
+
+
+def _run(body: bytes, fd: int) -> int:
+    """Returns the exit status."""
+    try:
+        func, args, kwargs = messages.decode_value(body)
+    except Exception as error:  # pylint: disable=broad-except  # what a module's code raises
+        _send(fd, _failure(error, "it cannot unpickle the function: "))
+        return 1
+    try:
+        result = func(*args, **kwargs)
+    except SystemExit as error:
+        answer = _answer_exit(error.code)
+        if answer is not None:
+            _send(fd, answer)
+        raise
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # pylint: disable=broad-except
+        _send(fd, _failure(error))
+        return 1
+    try:
+        data = bytes(objects.dumps(result))
+    except Exception as error:  # pylint: disable=broad-except  # what __reduce__ raises
+        _send(fd, _failure(error, f"its result, of type {type(result).__name__}, cannot be pickled: "))
+        return 1
+    _send(fd, messages.encode_answer(*_place(), result=data))
+    return 0
+
+
+def main() -> None:
+    """Runs the call of $MAYPOLE_FUNCTION and ends the process."""
+    fd = int(os.environ.pop("MAYPOLE_RESULT_FD"))
+    os.set_inheritable(fd, False)
+    with open(os.environ.pop("MAYPOLE_FUNCTION"), "rb") as f:
+        paths, body = messages.decode_paths(f.read())
+    _find_modules(paths)
+    sys.exit(_run(body, fd))

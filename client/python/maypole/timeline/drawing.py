@@ -1,0 +1,128 @@
+"""Draws a timeline with matplotlib: a row of bars per rank and executor, and in
+red where all others waited for a rank."""
+
+from typing import Any, Dict, List, Set, Tuple
+
+from maypole.timeline.trace import Operation, Trace, rank_of
+
+_COLOURS = {
+    "INPUT": "#b8b8b8",
+    "RANKS": "#f2c14e",
+    "NODES": "#8fb8de",
+    "DATA": "#3a7d44",
+    "order": "#8fb8de",
+    "NETWORK": "#5f5aa2",
+}
+_MEANING = {
+    "INPUT": "its own input is not ready",
+    "RANKS": "waits for ranks of its node",
+    "NODES": "waits for other nodes, or for its turn",
+    "DATA": "data moves",
+    "NETWORK": "data moves between nodes",
+}
+_LATE = "#c1121f"
+_LANES = 6  # that are drawn of a track
+_LABELS = 12  # of the longest waits
+_NAME_LENGTH = 34
+
+
+Rectangle = Tuple[float, float, float, float]  # begin, end, top, height
+
+
+def draw(trace: Trace, path: str, title: str) -> None:
+    """Writes the PNG. Raises ImportError without matplotlib."""
+    import matplotlib
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    rows, tops, heights = _rows(trace)
+    figure, axes = pyplot.subplots(figsize=(13, 2.2 + 0.42 * sum(heights.values())))
+    bars: Dict[str, List[Rectangle]] = {}
+    for operation in trace.operations + trace.executors:
+        at = (operation.track, _lane(operation))
+        if at in rows:
+            _add_bars(operation, rows[at], bars)
+    for colour, spans in bars.items():
+        _rectangles(axes, spans, colour, zorder=2)
+    _draw_late(axes, trace, tops, heights)
+    _label_axes(axes, trace, tops, heights, title)
+    figure.tight_layout(rect=(0, 0.5 / figure.get_figheight(), 1, 1))  # the legend is below
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def _lane(operation: Operation) -> int:
+    """An executor has two rows: what it orders, and what its network does."""
+    if rank_of(operation.track) is None:
+        return int(operation.name.startswith("NETWORK"))
+    return operation.lane
+
+
+def _rows(trace: Trace) -> Tuple[Dict[Tuple[str, int], float], Dict[str, int], Dict[str, int]]:
+    """Where each lane of a track is, counted from the top; where each track
+    begins, and how many lanes of it are drawn."""
+    lanes: Dict[str, Set[int]] = {track: set() for track in trace.tracks}
+    for operation in trace.operations + trace.executors:
+        lanes[operation.track].add(_lane(operation))
+    rows: Dict[Tuple[str, int], float] = {}
+    tops: Dict[str, int] = {}
+    heights: Dict[str, int] = {}
+    at = 0
+    for track in trace.tracks:
+        shown = sorted(lanes[track])[:_LANES]
+        for i, lane in enumerate(shown):
+            rows[track, lane] = at + i
+        tops[track] = at
+        heights[track] = max(1, len(shown))
+        at += heights[track]
+    return rows, tops, heights
+
+
+def _add_bars(operation: Operation, row: float, bars: Dict[str, List[Rectangle]]) -> None:
+    if rank_of(operation.track) is None:
+        phase = "NETWORK" if operation.name.startswith("NETWORK") else "order"
+        bars.setdefault(_COLOURS[phase], []).append((operation.begin, operation.end, row + 0.3, 0.4))
+        return
+    for phase in operation.phases:
+        bars.setdefault(_COLOURS.get(phase.name, "#000000"), []).append((phase.begin, phase.end, row + 0.14, 0.72))
+
+
+def _rectangles(axes: Any, spans: List[Rectangle], colour: str, zorder: int) -> None:
+    from matplotlib.collections import PolyCollection
+    corners = [[(a, y), (b, y), (b, y + h), (a, y + h)] for a, b, y, h in spans]
+    # The edge keeps short ones visible.
+    axes.add_collection(PolyCollection(corners, facecolor=colour, edgecolor=colour, linewidth=0.3, zorder=zorder))
+
+
+def _draw_late(axes: Any, trace: Trace, tops: Dict[str, int], heights: Dict[str, int]) -> None:
+    """The critical path: red behind all that the late rank did meanwhile, and a
+    line through the other ranks where it came at last."""
+    ranks = {rank_of(track): track for track in trace.tracks if rank_of(track) is not None}
+    bottom = max((tops[t] + heights[t] for t in ranks.values()), default=1)
+    for i, late in enumerate(sorted(trace.late, key=lambda l: -l.seconds)):
+        track = ranks.get(late.rank)
+        if track is None:
+            continue
+        _rectangles(axes, [(late.begin, late.end, tops[track] + 0.02, heights[track] - 0.04)], _LATE, zorder=1)
+        if i >= _LABELS:
+            continue
+        axes.plot([late.end, late.end], [0, bottom], color=_LATE, linewidth=0.8, linestyle=":", zorder=3)
+        if late.seconds > 0.04 * trace.end:
+            name = late.tensor if len(late.tensor) <= _NAME_LENGTH else "..." + late.tensor[3 - _NAME_LENGTH:]
+            axes.text((late.begin + late.end) / 2, tops[track] + heights[track] / 2,
+                      f"{late.seconds * 1000:.1f} ms\n{name}", color="white", fontsize=8, ha="center", va="center",
+                      clip_on=True, zorder=4)
+
+
+def _label_axes(axes: Any, trace: Trace, tops: Dict[str, int], heights: Dict[str, int], title: str) -> None:
+    from matplotlib.patches import Patch
+    bottom = max((tops[t] + heights[t] for t in trace.tracks), default=1)
+    for track in trace.tracks:
+        axes.axhline(tops[track] + heights[track], color="#dddddd", linewidth=0.6, zorder=0)
+    axes.set_yticks([tops[track] + heights[track] / 2 for track in trace.tracks], trace.tracks)
+    axes.set_ylim(bottom, 0)
+    axes.set_xlim(0, max(trace.end, 1e-6))
+    axes.set_xlabel("seconds")
+    axes.set_title(title, loc="left", fontsize=10)
+    legend = [Patch(color=_LATE, label="all others wait for this rank")]
+    legend += [Patch(color=_COLOURS[name], label=f"{name}: {meaning}") for name, meaning in _MEANING.items()]
+    axes.figure.legend(handles=legend, loc="lower center", ncol=3, fontsize=8, frameon=False)

@@ -1,0 +1,141 @@
+#include "coordinator/core/timeline.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/limits.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/core/text.h"
+
+namespace maypole::coordinator {
+
+bool TimelineRelay::Handles(const proto::ExecutorMessage& m) {
+  switch (m.payload_case()) {
+    case proto::ExecutorMessage::kTimelineRequest:
+    case proto::ExecutorMessage::kTimelineRecords:
+    case proto::ExecutorMessage::kTimelineTaken:
+    case proto::ExecutorMessage::kTimelineClosed:
+    case proto::ExecutorMessage::kClockQuery:
+      return true;
+    default:
+      return false;
+  }
+}
+
+absl::Status TimelineRelay::Handle(Time now, size_t node,
+                                   const proto::ExecutorMessage& m,
+                                   Messages* out) {
+  switch (m.payload_case()) {
+    case proto::ExecutorMessage::kTimelineRequest:
+      OnRequest(node, m.timeline_request(), out);
+      return absl::OkStatus();
+    case proto::ExecutorMessage::kTimelineRecords:
+      return OnRecords(node, m.timeline_records(), out);
+    case proto::ExecutorMessage::kTimelineTaken:
+      return OnTaken(m.timeline_taken(), out);
+    case proto::ExecutorMessage::kTimelineClosed:
+      OnClosed(node, m.timeline_closed(), out);
+      return absl::OkStatus();
+    default: {
+      proto::CoordinatorMessage reply;
+      reply.mutable_clock_reply()->set_epoch(epoch_);
+      reply.mutable_clock_reply()->set_sent_ns(m.clock_query().sent_ns());
+      reply.mutable_clock_reply()->set_coordinator_ns(now.count());
+      out->emplace_back(node, std::move(reply));
+      return absl::OkStatus();
+    }
+  }
+}
+
+proto::CoordinatorMessage TimelineRelay::State() const {
+  proto::CoordinatorMessage message;
+  *message.mutable_timeline() = timeline_;
+  return message;
+}
+
+void TimelineRelay::ToAll(const proto::CoordinatorMessage& message,
+                          Messages* out) const {
+  for (size_t i = 0; i < nodes_; ++i) out->emplace_back(i, message);
+}
+
+void TimelineRelay::OnRequest(size_t node,
+                              const proto::TimelineRequest& request,
+                              Messages* out) {
+  const bool current = request.number() == timeline_.number();
+  if (request.stop() && timeline_.on() && current) {
+    timeline_.set_on(false);
+    timeline_.set_closing(true);
+    return ToAll(State(), out);
+  }
+  if (request.stop() || timeline_.on() || timeline_.closing()) {
+    out->emplace_back(node, State());
+    return;
+  }
+  timeline_.set_epoch(epoch_);
+  timeline_.set_number(timeline_.number() + 1);
+  timeline_.set_on(true);
+  timeline_.set_rank(request.rank());
+  timeline_.set_node(static_cast<uint32_t>(node));
+  timeline_.set_path(Cut(request.path(), kMaxShownPathBytes));
+  timeline_.set_mark_cycles(request.mark_cycles());
+  ToAll(State(), out);
+}
+
+// Records of a timeline that is over are not taken by anybody.
+absl::Status TimelineRelay::OnRecords(size_t node,
+                                      const proto::TimelineRecords& records,
+                                      Messages* out) {
+  if (records.number() > timeline_.number()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("records of timeline ", records.number(),
+                     ", the last one is ", timeline_.number()));
+  }
+  if (records.records().size() > kMaxRecordBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("timeline records of ", records.records().size(),
+                     " bytes; ", kMaxRecordBytes, " are allowed"));
+  }
+  if (records.number() != timeline_.number() ||
+      !(timeline_.on() || timeline_.closing())) {
+    return absl::OkStatus();
+  }
+  proto::CoordinatorMessage message;
+  *message.mutable_timeline_records() = records;
+  message.mutable_timeline_records()->set_node(static_cast<uint32_t>(node));
+  out->emplace_back(timeline_.node(), std::move(message));
+  return absl::OkStatus();
+}
+
+absl::Status TimelineRelay::OnTaken(const proto::TimelineTaken& taken,
+                                    Messages* out) const {
+  if (taken.node() >= nodes_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("took records of node ", taken.node(), " of ", nodes_));
+  }
+  proto::CoordinatorMessage message;
+  *message.mutable_timeline_taken() = taken;
+  out->emplace_back(taken.node(), std::move(message));
+  return absl::OkStatus();
+}
+
+// The writing node may close a timeline that is on: its file has failed.
+void TimelineRelay::OnClosed(size_t node, const proto::TimelineClosed& closed,
+                             Messages* out) {
+  if (node != timeline_.node() || closed.number() != timeline_.number() ||
+      !(timeline_.on() || timeline_.closing())) {
+    return;
+  }
+  if (timeline_.on()) {
+    timeline_.set_on(false);
+    timeline_.set_closing(true);
+    ToAll(State(), out);
+  }
+  timeline_.set_closing(false);
+  proto::CoordinatorMessage message;
+  *message.mutable_timeline_closed() = closed;
+  message.mutable_timeline_closed()->set_message(
+      Cut(closed.message(), kMaxForeignText));
+  ToAll(message, out);
+}
+
+}  // namespace maypole::coordinator

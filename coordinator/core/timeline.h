@@ -1,0 +1,64 @@
+// TimelineRelay: the coordinator's part in a job's timeline.
+//
+// Purpose: of the requests to start a timeline the first one counts, so that
+// there is one file; TimelineRelay tells all nodes. It passes records on to the
+// node that writes the file, and answers questions for the time, from which
+// executors learn how their clocks differ.
+//
+//   off --start--> on --stop (by a rank, or the file fails)--> closing
+//   closing --the file is complete--> off
+//
+// A start while a timeline is on or closing is answered with that timeline.
+//
+// Thread contract: not synchronized; pure.
+//
+// Invariants: messages on their way are bounded: a node sends the next records
+// when its last ones were taken. The epoch's counts of messages (Blocked)
+// leave these out.
+#ifndef MAYPOLE_COORDINATOR_CORE_TIMELINE_H_
+#define MAYPOLE_COORDINATOR_CORE_TIMELINE_H_
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "coordinator/core/actions.h"
+#include "proto/coordinator.pb.h"
+
+namespace maypole::coordinator {
+
+class TimelineRelay {
+ public:
+  // Of the records in one message.
+  static constexpr size_t kMaxRecordBytes = 512 << 10;
+
+  // Messages for nodes, by index.
+  using Messages = std::vector<std::pair<size_t, proto::CoordinatorMessage>>;
+
+  TimelineRelay(uint64_t epoch, size_t nodes) : epoch_(epoch), nodes_(nodes) {}
+
+  static bool Handles(const proto::ExecutorMessage& message);
+  // An error means that the executor violates the protocol.
+  absl::Status Handle(Time now, size_t node,
+                      const proto::ExecutorMessage& message, Messages* out);
+
+ private:
+  void OnRequest(size_t node, const proto::TimelineRequest& request,
+                 Messages* out);
+  absl::Status OnRecords(size_t node, const proto::TimelineRecords& records,
+                         Messages* out);
+  absl::Status OnTaken(const proto::TimelineTaken& taken, Messages* out) const;
+  void OnClosed(size_t node, const proto::TimelineClosed& closed,
+                Messages* out);
+  void ToAll(const proto::CoordinatorMessage& message, Messages* out) const;
+  proto::CoordinatorMessage State() const;
+
+  const uint64_t epoch_;
+  const size_t nodes_;
+  proto::Timeline timeline_;  // the last one
+};
+
+}  // namespace maypole::coordinator
+
+#endif  // MAYPOLE_COORDINATOR_CORE_TIMELINE_H_

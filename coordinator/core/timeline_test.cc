@@ -1,0 +1,143 @@
+#include "coordinator/core/timeline.h"
+
+#include <gtest/gtest.h>
+
+namespace maypole::coordinator {
+namespace {
+
+using Messages = TimelineRelay::Messages;
+
+// A relay of epoch 5 with three nodes.
+struct Relay {
+  Messages Handle(size_t node, const proto::ExecutorMessage& m,
+                  bool ok = true) {
+    Messages out;
+    EXPECT_TRUE(TimelineRelay::Handles(m));
+    EXPECT_EQ(relay.Handle(Time(777), node, m, &out).ok(), ok);
+    return out;
+  }
+  Messages Start(size_t node, uint32_t rank, std::string path = "/t") {
+    proto::ExecutorMessage m;
+    m.mutable_timeline_request()->set_rank(rank);
+    m.mutable_timeline_request()->set_path(std::move(path));
+    return Handle(node, m);
+  }
+  Messages Stop(size_t node, uint32_t number) {
+    proto::ExecutorMessage m;
+    m.mutable_timeline_request()->set_stop(true);
+    m.mutable_timeline_request()->set_number(number);
+    return Handle(node, m);
+  }
+  Messages Closed(size_t node, uint32_t number) {
+    proto::ExecutorMessage m;
+    m.mutable_timeline_closed()->set_number(number);
+    return Handle(node, m);
+  }
+  Messages Records(size_t node, uint32_t number, bool ok = true) {
+    proto::ExecutorMessage m;
+    m.mutable_timeline_records()->set_number(number);
+    m.mutable_timeline_records()->set_node(99);  // it cannot choose
+    m.mutable_timeline_records()->set_records("abc");
+    return Handle(node, m, ok);
+  }
+
+  TimelineRelay relay{5, 3};
+};
+
+TEST(TimelineRelay, TheFirstStartCounts) {
+  Relay r;
+  const Messages on = r.Start(1, 4);
+  ASSERT_EQ(on.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(on[i].first, i);
+    const proto::Timeline& t = on[i].second.timeline();
+    EXPECT_EQ(t.epoch(), 5u);
+    EXPECT_EQ(t.number(), 1u);
+    EXPECT_TRUE(t.on());
+    EXPECT_EQ(t.rank(), 4u);
+    EXPECT_EQ(t.node(), 1u);
+    EXPECT_EQ(t.path(), "/t");
+  }
+  const Messages joined = r.Start(2, 6, "/other");
+  ASSERT_EQ(joined.size(), 1u);
+  EXPECT_EQ(joined[0].first, 2u);
+  EXPECT_EQ(joined[0].second.timeline().path(), "/t");
+}
+
+TEST(TimelineRelay, StopsOnceAndCloses) {
+  Relay r;
+  r.Start(1, 4);
+  EXPECT_EQ(r.Stop(0, 7).size(), 1u);  // another number: nothing changes
+  const Messages off = r.Stop(2, 1);
+  ASSERT_EQ(off.size(), 3u);
+  EXPECT_FALSE(off[0].second.timeline().on());
+  EXPECT_TRUE(off[0].second.timeline().closing());
+  EXPECT_EQ(r.Stop(0, 1).size(), 1u);
+  // The file is not complete yet: no other timeline.
+  const Messages wait = r.Start(0, 0);
+  ASSERT_EQ(wait.size(), 1u);
+  EXPECT_TRUE(wait[0].second.timeline().closing());
+  EXPECT_TRUE(r.Closed(0, 1).empty());  // not the node that writes
+  const Messages closed = r.Closed(1, 1);
+  ASSERT_EQ(closed.size(), 3u);
+  EXPECT_EQ(closed[2].second.timeline_closed().number(), 1u);
+  EXPECT_TRUE(r.Closed(1, 1).empty());
+  EXPECT_EQ(r.Start(0, 0)[0].second.timeline().number(), 2u);
+}
+
+TEST(TimelineRelay, AFileThatFailsEndsIt) {
+  Relay r;
+  r.Start(1, 4);
+  const Messages out = r.Closed(1, 1);
+  ASSERT_EQ(out.size(), 6u);
+  EXPECT_FALSE(out[0].second.timeline().on());
+  EXPECT_TRUE(out[3].second.has_timeline_closed());
+}
+
+TEST(TimelineRelay, RecordsGoToTheNodeThatWrites) {
+  Relay r;
+  EXPECT_TRUE(r.Records(0, 0).empty());
+  r.Records(0, 1, /*ok=*/false);  // there was none
+  r.Start(1, 4);
+  const Messages out = r.Records(2, 1);
+  ASSERT_EQ(out.size(), 1u);
+  EXPECT_EQ(out[0].first, 1u);
+  EXPECT_EQ(out[0].second.timeline_records().node(), 2u);
+  EXPECT_EQ(out[0].second.timeline_records().records(), "abc");
+  proto::ExecutorMessage taken;
+  taken.mutable_timeline_taken()->set_node(2);
+  const Messages back = r.Handle(1, taken);
+  ASSERT_EQ(back.size(), 1u);
+  EXPECT_EQ(back[0].first, 2u);
+  taken.mutable_timeline_taken()->set_node(3);
+  r.Handle(1, taken, /*ok=*/false);
+  // Also while it closes, not later.
+  r.Stop(0, 1);
+  EXPECT_EQ(r.Records(2, 1).size(), 1u);
+  r.Closed(1, 1);
+  EXPECT_TRUE(r.Records(2, 1).empty());
+}
+
+TEST(TimelineRelay, RecordsAreBounded) {
+  Relay r;
+  r.Start(1, 4);
+  proto::ExecutorMessage m;
+  m.mutable_timeline_records()->set_number(1);
+  m.mutable_timeline_records()->set_records(
+      std::string(TimelineRelay::kMaxRecordBytes + 1, 'x'));
+  r.Handle(2, m, /*ok=*/false);
+}
+
+TEST(TimelineRelay, TellsTheTime) {
+  Relay r;
+  proto::ExecutorMessage m;
+  m.mutable_clock_query()->set_sent_ns(123);
+  const Messages out = r.Handle(2, m);
+  ASSERT_EQ(out.size(), 1u);
+  EXPECT_EQ(out[0].first, 2u);
+  EXPECT_EQ(out[0].second.clock_reply().sent_ns(), 123);
+  EXPECT_EQ(out[0].second.clock_reply().coordinator_ns(), 777);
+}
+
+}  // namespace
+}  // namespace maypole::coordinator

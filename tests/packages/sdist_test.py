@@ -1,0 +1,41 @@
+"""pip builds the sdist where a compiler is; the wheel that it makes is the one that Bazel's programs make, and trains."""
+
+import glob
+import os
+import pwd
+import shutil
+import subprocess
+import unittest
+import zipfile
+
+import installed
+import sdist
+
+
+def names(path):
+    with zipfile.ZipFile(path) as archive:
+        return sorted(archive.namelist())
+
+
+class SdistTest(unittest.TestCase):
+    def test_pip_builds_it(self):
+        directory = installed.directory()
+        self.addCleanup(shutil.rmtree, directory)
+        source = os.path.join(directory, sdist.make_sdist(directory, installed.source_tree()))
+        # Bazel's server and its cache are this user's.
+        home = pwd.getpwuid(os.getuid()).pw_dir
+        env = {"PATH": os.environ["PATH"], "HOME": home, "PIP_CONFIG_FILE": "/dev/null", "TMPDIR": directory}
+        done = subprocess.run([installed.PYTHON, "-m", "pip", "wheel", "--no-deps", "--no-index", "--no-cache-dir", "-w",
+                               directory, source], env=env, cwd=directory, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        (built,) = glob.glob(directory + "/*.whl")
+        other = os.path.join(directory, "other")
+        os.mkdir(other)
+        self.assertEqual(names(built), names(installed.make_wheel(other)))
+        environment = installed.Environment(os.path.join(directory, "env"))
+        environment.pip("install", "--no-index", "--no-deps", built)
+        environment.check_training(self)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,93 @@
+// Launcher: maypolerun's driver of an elastic job
+// (client/launcher/elastic/elastic_driver.h), on the simulation's clock.
+//
+// Purpose: passes events to the real driver and its actions to the world, and
+// checks each of them by an account of its own: which hosts are listed, what
+// runs there, and what has failed.
+//
+// Thread contract: not synchronized.
+#ifndef MAYPOLE_TESTS_SIMULATION_PARTS_LAUNCHER_H_
+#define MAYPOLE_TESTS_SIMULATION_PARTS_LAUNCHER_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "client/launcher/elastic/elastic_driver.h"
+#include "tests/simulation/stage.h"
+
+namespace maypole::simulation {
+
+class Launcher {
+ public:
+  using Driver = launcher::ElasticDriver;
+  struct Hands {  // carry out what the driver decides
+    std::function<void(const Driver::StartNode&)> start_node;
+    std::function<void(int node)> stop_node;
+    std::function<void(const Driver::StartProcess&)> start_process;
+    std::function<void(int process, int signal)> signal;
+    std::function<void(const std::string& why)> end_badly;
+  };
+
+  Launcher(Stage* stage, const Driver::Settings& settings, Hands hands);
+
+  void OnHosts(const std::vector<launcher::HostSlots>& hosts);
+  void OnNodeReady(int node);
+  void OnNodeLost(int node, const std::string& why);
+  void OnProcessEnd(int process, const launcher::Exit& exit);
+
+  bool finishing() const { return driver_.finishing(); }
+  bool over() const { return driver_.over(); }
+  int running() const { return static_cast<int>(processes_.size()); }
+  const Driver::Settings& settings() const { return settings_; }
+
+ private:
+  struct Host {
+    int slots = 0;
+    bool listed = false;
+    int node = -1;  // its last life, while it lives
+    bool ready = false;
+    bool leaving = false;    // has not been listed at some time of this life
+    int64_t cool_until = 0;  // at least
+    int failures = 0;
+  };
+  struct Running {
+    std::string host;
+    int slot = 0;
+    int64_t asked_at = -1;
+  };
+
+  launcher::Time Now() const;
+  void Take(Driver::Actions actions);
+  void Do(const Driver::StartNode& start);
+  void Do(const Driver::StopNode& stop);
+  void Do(const Driver::StartProcess& start);
+  void Do(const Driver::SignalProcess& signal);
+  void Do(const Driver::Tell& tell);
+  void Do(const Driver::EndBadly& end);
+  void NoteFailure(const std::string& host);
+  void NoteChange();
+  void NoteSize();
+  bool HasFailedOftenEverywhere() const;
+  Host* HostOf(int node);
+  void AskForTime();
+
+  Stage* const stage_;
+  const Driver::Settings settings_;
+  const Hands hands_;
+  Driver driver_;
+  Turn timer_;
+  std::map<std::string, Host> hosts_;
+  std::map<int, std::string> nodes_;  // the hosts of all lives
+  std::map<int, Running> processes_;  // that have not ended
+  int changes_ = 0;                   // that --reset-limit counts
+  bool begun_ = false;
+  int64_t last_enough_;  // when min_size processes ran, or the start
+};
+
+}  // namespace maypole::simulation
+
+#endif  // MAYPOLE_TESTS_SIMULATION_PARTS_LAUNCHER_H_

@@ -1,0 +1,85 @@
+// Training: the checker of an elastic job, above the operations (ledger.h):
+// who is in which epoch, what the ranks agree on at a commit, and that no
+// committed step is lost which a living process still has.
+//
+// Thread contract: not synchronized.
+#ifndef MAYPOLE_TESTS_SIMULATION_TRAINING_H_
+#define MAYPOLE_TESTS_SIMULATION_TRAINING_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "common/board/board.h"
+#include "tests/simulation/stage.h"
+
+namespace maypole::simulation {
+
+struct ElasticTerms {
+  int min_size = 1;
+  int max_size = 1;
+  int64_t last_step = 1;
+};
+
+// A process as it enters an epoch.
+struct Entrant {
+  int pid = 0;
+  int node = 0;
+  // Of its last epoch, which was welcomed by the same agent or by another one.
+  uint64_t last_epoch = 0;  // 0: it is new
+  std::string last_key;
+  int last_rank = -1;
+  int last_node = -1;
+  bool synced = false;  // it has the job's state
+  int64_t agreed = 0;   // the last step that it knows to be committed
+};
+
+class Training {
+ public:
+  Training(Stage* stage, const ElasticTerms& terms)
+      : stage_(stage), terms_(terms) {}
+
+  const ElasticTerms& terms() const { return terms_; }
+
+  void OnEntered(const std::string& key, const BoardConfig& config, int rank,
+                 const Entrant& entrant);
+  // A process waits for an epoch in which it is; or does not any more.
+  void OnWaits(int pid) { waits_since_[pid] = stage_->scheduler.now(); }
+  void OnWaitsNoMore(int pid) { waits_since_.erase(pid); }
+  // Rank 0 offers its step, all get it.
+  void OnOffer(const std::string& key, int64_t step);
+  void OnSynced(const std::string& key, int rank, int64_t step);
+  // A fault may delay news until then.
+  void OnDisturbed(int64_t until) {
+    disturbed_until_ = std::max(disturbed_until_, until);
+  }
+  // The rank has saved its state, and asks whether a change is wanted.
+  void OnCommit(const std::string& key, size_t number, int rank, bool wanted);
+  // It knows of no wish, and of no end of the epoch: then nobody may wait who
+  // could enter.
+  void CheckNobodyWaits(const std::string& key, int rank);
+  void OnAgreed(const std::string& key, size_t number, int rank, bool wanted);
+  // A process ends well that nobody has asked to leave.
+  void OnFinished(int pid, int64_t step);
+
+ private:
+  struct Epoch {
+    uint32_t size = 0;
+    std::map<int, Entrant> entrants;  // by rank
+    int64_t offered = -1;
+    std::map<size_t, std::map<int, bool>> commits;  // wishes, by rank
+  };
+
+  void CheckOrder(const std::string& key, int rank, const Epoch& epoch);
+
+  Stage* const stage_;
+  const ElasticTerms terms_;
+  std::map<std::string, Epoch> epochs_;
+  std::map<int, int64_t> waits_since_;  // by pid
+  int64_t disturbed_until_ = 0;
+};
+
+}  // namespace maypole::simulation
+
+#endif  // MAYPOLE_TESTS_SIMULATION_TRAINING_H_

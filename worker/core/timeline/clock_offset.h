@@ -1,0 +1,57 @@
+// ClockOffset: how much the coordinator's clock is ahead of this executor's.
+//
+// Purpose: the executor asks the coordinator for the time, over the link that
+// it has anyway. If the answer came after a round trip r, the offset is known
+// within r / 2; as NTP does, the best answer counts. An answer grows less
+// certain with time, because clocks drift.
+//
+//   if (offset.Due(now)) Send(offset.Query(now));
+//   offset.OnReply(sent, coordinator_ns, now);
+//   if (offset.ready(now)) t + offset.ns()
+//
+// Thread contract: not synchronized; pure. All times are nanoseconds.
+#ifndef MAYPOLE_WORKER_CORE_TIMELINE_CLOCK_OFFSET_H_
+#define MAYPOLE_WORKER_CORE_TIMELINE_CLOCK_OFFSET_H_
+
+#include <cstdint>
+
+namespace maypole::worker {
+
+class ClockOffset {
+ public:
+  // It asks so often in a row at first, then once in kPeriodNs.
+  static constexpr int kFirst = 8;
+  static constexpr int64_t kPeriodNs = 500'000'000;
+  // A question that is not answered for so long is asked again.
+  static constexpr int64_t kPatienceNs = 1'000'000'000;
+  // How much two clocks drift apart: 100 microseconds in a second.
+  static constexpr int64_t kDriftPart = 10'000;
+
+  bool Due(int64_t now) const;
+  // Returns the time to send with the question.
+  int64_t Query(int64_t now);
+  // Ignores an answer that is not to the last question.
+  void OnReply(int64_t sent, int64_t coordinator, int64_t now);
+
+  // True if the first questions are answered.
+  bool ready() const { return answers_ >= kFirst; }
+  bool known() const { return answers_ > 0; }
+  int64_t ns() const { return ns_; }
+  // The offset is known within this.
+  int64_t Uncertainty(int64_t now) const {
+    return half_trip_ + (now - measured_) / kDriftPart;
+  }
+
+ private:
+  bool asked_ = false;
+  int64_t asked_at_ = 0;
+  int answers_ = 0;
+  int64_t answered_at_ = 0;
+  int64_t ns_ = 0;
+  int64_t half_trip_ = 0;
+  int64_t measured_ = 0;
+};
+
+}  // namespace maypole::worker
+
+#endif  // MAYPOLE_WORKER_CORE_TIMELINE_CLOCK_OFFSET_H_

@@ -1,0 +1,184 @@
+// ExecutorTimeline: an executor's part in the job's timeline.
+//
+// Purpose: passes the ranks' requests to the coordinator, and its answers back;
+// takes the ranks' records and the executor's own. If a rank of this node has
+// started the timeline, it writes all nodes' records to that rank's file;
+// otherwise it sends its node's to the coordinator, which passes them on
+// (docs/timeline.md).
+//
+//   off -> on -> (stopped) draining: the ranks' last records are on their way
+//       -> drained: a node that does not write has sent its last message
+//       -> (the writing node has closed the file) off
+//
+// Times of other nodes are shifted by how much their clocks differ from this
+// node's, which both know against the coordinator's (ClockOffset).
+//
+// Thread contract: not synchronized, except recording(); no I/O, threads or
+// clock. OnTime() sets the time of the events that follow.
+//
+// Invariants: records that wait are bounded by kMaxWaitingBytes; what does not
+// fit is counted, and the count goes to the file. At most one message of
+// records is on its way to the writing node, except when the node's last rank
+// leaves: then up to kLastMessages more.
+#ifndef MAYPOLE_WORKER_CORE_TIMELINE_EXECUTOR_TIMELINE_H_
+#define MAYPOLE_WORKER_CORE_TIMELINE_EXECUTOR_TIMELINE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/status.h"
+#include "common/timeline/trace.h"
+#include "common/wire/session_messages.h"
+#include "proto/coordinator.pb.h"
+#include "worker/core/actions.h"
+#include "worker/core/operations/run_spec.h"
+#include "worker/core/timeline/clock_offset.h"
+
+namespace maypole::worker {
+
+class ExecutorTimeline {
+ public:
+  static constexpr size_t kMaxWaitingBytes = 16 << 20;
+  static constexpr size_t kMaxMessageBytes = 256 << 10;
+  // What a node sends when its last rank leaves.
+  static constexpr int kLastMessages = 4;
+  // How long a timeline that was stopped waits for the ranks' last records, and
+  // the writing node for the other nodes'.
+  static constexpr int64_t kRanksNs = 1'000'000'000;
+  static constexpr int64_t kNodesNs = 3'000'000'000;
+  static constexpr int kSleepMs = 50;
+
+  // What it needs from outside.
+  class Shell {
+   public:
+    virtual ~Shell() = default;
+    virtual void ToCoordinator(proto::ExecutorMessage message) = 0;
+    virtual void Reply(ClientId client,
+                       const session::TimelineReply& reply) = 0;
+    // Sets BoardHeader.timeline.
+    virtual void SetTimeline(uint32_t word) = 0;
+    // Appends to the file that came with the last OnFile().
+    virtual void WriteFile(std::string text) = 0;
+    // Closes it when all is written, then calls OnFileClosed().
+    virtual void CloseFile() = 0;
+  };
+
+  // The ranks of this node, and the job's nodes by index.
+  struct Epoch {
+    uint64_t number = 0;
+    uint32_t node = 0;
+    std::vector<std::string> nodes;
+    std::map<ClientId, int> ranks;
+  };
+
+  explicit ExecutorTimeline(Shell* shell) : shell_(shell) {}
+
+  void OnTime(int64_t now_ns);
+  // In how many milliseconds OnTime() should be called; -1: any time.
+  int SleepMs() const { return current_ ? kSleepMs : -1; }
+
+  void OnEpochStarted(Epoch epoch);
+  void OnEpochOver();
+
+  // --- Clients ---------------------------------------------------------------
+  void OnRequest(ClientId client, const session::TimelineRequest& request);
+  // True if the client's file is awaited.
+  bool AwaitsFile(ClientId client, uint32_t number) const;
+  // The file has come; the shell has it now. opened: the client could open it.
+  void OnFile(ClientId client, uint32_t number, bool opened);
+  void OnRecords(ClientId client, const session::TimelineRecords& records);
+  // Call it before the core learns that the client has left.
+  void OnClientGone(ClientId client);
+
+  // --- Coordinator, file -----------------------------------------------------
+  // Returns false if the message has nothing to do with timelines.
+  bool OnCoordinator(const proto::CoordinatorMessage& message);
+  void OnFileClosed(const Status& status);
+
+  // --- What the executor does itself -----------------------------------------
+  // True if the following ones should be called. Any thread.
+  bool recording() const { return recording_.load(std::memory_order_relaxed); }
+  void OnReady(uint32_t slot, uint32_t generation, int64_t now_ns);
+  // `names`: of the run's operations.
+  void OnIssued(const RunSpec& run, const std::vector<std::string>& names);
+  void OnRunDone(uint32_t record, int64_t now_ns);
+  void OnPresence(uint32_t operations, int64_t now_ns);
+
+ private:
+  enum class File { kAwaited, kOpen, kClosing };
+
+  // The timeline that is on or not closed yet.
+  struct Current {
+    proto::Timeline info;
+    bool writes = false;       // this node writes the file
+    int64_t off_since = 0;     // 0: it is on
+    std::set<ClientId> ranks;  // whose last records have not come
+    // A node that does not write.
+    std::string waiting;
+    uint64_t dropped = 0;
+    bool in_flight = false;
+    bool drained = false;
+    // The node that writes.
+    File file = File::kAwaited;
+    std::optional<Trace> trace;
+    std::set<uint32_t> nodes;  // whose last records have not come
+    // Of other nodes, until this node's clock is known: a few of each node.
+    std::vector<proto::TimelineRecords> held;
+  };
+  struct Request {
+    ClientId client = 0;
+    bool stop = false;
+    session::TimelineRequest message;
+  };
+  // An operation, or a run, that an executor's record is about.
+  struct Ready {
+    uint32_t generation = 0;
+    int64_t ns = 0;
+  };
+  struct RunningRun {
+    Kind kind = Kind::kBarrier;
+    std::string name;
+    uint32_t operations = 0;
+    uint64_t bytes = 0;
+    int64_t issued_ns = 0;
+  };
+
+  void Ask(const Request& request);
+  void OnState(const proto::Timeline& timeline);
+  void Begin(const proto::Timeline& timeline);
+  void Stop(const proto::Timeline& timeline);
+  void OnClosed(const proto::TimelineClosed& closed);
+  void OnRecords(const proto::TimelineRecords& records);
+  void TakeHeld();
+  void AnswerStarts(const proto::Timeline& timeline);
+  void Answer(const Request& request, const session::TimelineReply& reply);
+  void Take(std::string_view records, uint64_t dropped);
+  void Pump();
+  void SendRecords(size_t bytes, bool last);
+  void SendRest();
+  void Write();
+  void Finish(Code code, const std::string& text);
+  void Add(const TimelineRecord& record);
+
+  Shell* const shell_;
+  int64_t now_ = 0;
+  Epoch epoch_;                           // number 0: none
+  std::optional<proto::Timeline> early_;  // of an epoch that starts
+  std::optional<Current> current_;
+  ClockOffset clock_;
+  std::vector<Request> requests_;  // unanswered
+  uint32_t granted_ = 0;           // the last timeline whose writer was told
+  std::atomic<bool> recording_{false};
+  std::map<uint32_t, Ready> ready_;      // by slot
+  std::map<uint32_t, RunningRun> runs_;  // by record
+};
+
+}  // namespace maypole::worker
+
+#endif  // MAYPOLE_WORKER_CORE_TIMELINE_EXECUTOR_TIMELINE_H_

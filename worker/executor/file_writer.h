@@ -1,0 +1,46 @@
+// FileWriter: writes a timeline's file from a thread of its own.
+//
+// Purpose: the file may be on a disk that is slow or hangs (NFS), and the
+// executor's loop must not wait for it.
+//
+// Thread contract: one thread calls Write(), Close() and the destructor; the
+// callback of Close() comes from the writer's thread.
+//
+// Invariants: at most kMaxWaiting bytes wait. After the first error, or if more
+// would wait, nothing more is written, and Close() tells the error.
+#ifndef MAYPOLE_WORKER_EXECUTOR_FILE_WRITER_H_
+#define MAYPOLE_WORKER_EXECUTOR_FILE_WRITER_H_
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "common/system/fd.h"
+#include "worker/executor/executor_system.h"
+
+namespace maypole::worker {
+
+class FileWriter : public TimelineFile {
+ public:
+  static constexpr size_t kMaxWaiting = 64 << 20;
+  // How long the destructor waits for the rest.
+  static constexpr auto kEndTime = std::chrono::seconds(3);
+
+  explicit FileWriter(Fd file);
+  ~FileWriter() override;
+
+  void Write(std::string text) override;
+  void Close(std::function<void(Status)> done) override;
+
+ private:
+  struct State;
+  static void Run(const std::shared_ptr<State>& state);
+
+  // The thread has it, too, and outlives this object if the disk hangs.
+  const std::shared_ptr<State> state_;
+};
+
+}  // namespace maypole::worker
+
+#endif  // MAYPOLE_WORKER_EXECUTOR_FILE_WRITER_H_
