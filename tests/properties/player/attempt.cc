@@ -154,7 +154,9 @@ void Attempt::TakeFromGpu(Client* client) {
   } else if (status_.ok()) {
     status_ = client->CopyResult(handle_, result_stream_, nullptr);
   }
-  gpu_->Read(gpu_block_.get(), block_.get(), block_bytes_, result_stream_);
+  // Nothing but the result's copy makes the other stream wait for the input's.
+  gpu_->Read(gpu_block_.get(), block_.get(), block_bytes_,
+             status_.ok() ? result_stream_ : submit_stream_);
 }
 
 Request Attempt::MakeRequest(uint32_t process_set, bool awaited) {
