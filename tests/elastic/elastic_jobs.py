@@ -37,7 +37,7 @@ class Job:
         with open(os.path.join(directory, "ssh"), "w") as f:
             f.write(FAKE_SSH)
         os.chmod(os.path.join(directory, "ssh"), 0o755)
-        env = harness.environment({"MAYPOLE_TEST_DIR": directory, "TRAIN_SAMPLES": "120", **env})
+        env = harness.environment({"MAYPOLE_TEST_DIR": directory, "TRAIN_SAMPLES": "120", "TRAIN_HASHES": "1", **env})
         env["PATH"] = directory + ":" + env["PATH"]
         self.log = open(os.path.join(directory, "stderr"), "w+")
         self.process = subprocess.Popen([MAYPOLERUN, *args, harness.PYTHON, PROGRAM], env=env, stdin=subprocess.DEVNULL,
