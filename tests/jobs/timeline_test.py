@@ -134,12 +134,20 @@ class TimelineTest(unittest.TestCase):
             events = load(os.path.join(job.dir, "e.json"))
             self.check_late(events, 3, [r["moments"] for r in job.records()], [0] * 4)
 
+    def written(self, job, name, tensor, rank):
+        """How often the file, which is not complete, has this rank's part of an operation of this name."""
+        with open(os.path.join(job.dir, name), encoding="utf-8") as f:
+            lines = f.read().rpartition("\n")[0].rstrip().rstrip(",")
+        arguments = [e["args"] for e in json.loads(lines + "]") if e.get("cat") == "operation"]
+        return sum(a["tensor"] == tensor and a["rank"] == rank for a in arguments)
+
     def test_a_killed_rank_leaves_a_file(self):
         with harness.Job(np=2, program="timeline.py", args=["killed", "k.json"]) as job:
             job.await_file("running.0")
             job.await_file("running.1")
             # The timeline sends what it has ten times a second.
-            time.sleep(0.5)
+            # The program reduces "late" twice.
+            harness.wait_until(lambda: self.written(job, "k.json", "late", 1) == 2, 30, "the records of rank 1")
             harness.kill(job.rank_pid(1))
             job.wait(60)
             self.assertIn("rank 1", job.record(0)["error"])

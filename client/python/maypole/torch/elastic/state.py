@@ -122,9 +122,10 @@ class OptimizerStateHandler(TensorsHandler):
 class SamplerStateHandler(StateHandler):
     """An ElasticSampler.
 
-    root_rank is 0 unless a StateKeeper knows better. Rank 0's epoch and processed_num count, as they belong to its model. A rank
-    whose last commit is one ahead of rank 0's (rank 0 did not see its end) adds
-    the indices that it had recorded at the commit before.
+    root_rank is 0 unless a StateKeeper knows better. Rank 0's epoch and
+    processed_num count, as they belong to its model. A rank whose last commit
+    is one ahead of rank 0's (rank 0 did not see its end) adds the indices that
+    it had recorded at the commit before.
     """
 
     def __init__(self, sampler: ElasticSampler):
