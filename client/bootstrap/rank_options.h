@@ -74,10 +74,11 @@ struct RankOptions {
 // Reads MAYPOLE_* (and HOROVOD_FUSION_THRESHOLD, HOROVOD_STALL_*,
 // HOROVOD_START_TIMEOUT, HOROVOD_TIMELINE, HOROVOD_TIMELINE_MARK_CYCLES,
 // HOROVOD_ENABLE_ASYNC_COMPLETION, HOROVOD_LOG_LEVEL, HOROVOD_THREAD_AFFINITY,
-// HOROVOD_GPU_*) through `get`, which works like getenv (null if unset). If MAYPOLE_SIZE is not set, also
-// reads the launcher's variables (client/bootstrap/launcher_info.h); MAYPOLE_*
-// variables take precedence over them. If a variable is missing or malformed,
-// the error names it and says what to do.
+// HOROVOD_GPU_*) through `get`, which works like getenv (null if unset). If
+// MAYPOLE_SIZE is not set, also reads the launcher's variables
+// (client/bootstrap/launcher_info.h); MAYPOLE_* variables take precedence over
+// them. If a variable is missing or malformed, the error names it and says what
+// to do.
 Status ReadRankOptions(const Getter& get, RankOptions* out,
                        const ProcessFacts& facts = ThisProcessFacts());
 
