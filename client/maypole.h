@@ -51,7 +51,7 @@
 extern "C" {
 #endif
 
-#define MAYPOLE_ABI_VERSION 7
+#define MAYPOLE_ABI_VERSION 8
 #define MAYPOLE_MAX_DIMS 8
 
 /* The values are gRPC's status codes. */
@@ -280,6 +280,25 @@ maypole_status maypole_poll(int64_t handle, int* done);
  * MAYPOLE_DEADLINE_EXCEEDED and MAYPOLE_CANCELLED (a signal handler ran) the
  * operation is still pending. */
 maypole_status maypole_wait(int64_t handle, int timeout_ms);
+
+/* What to call when an operation has ended; `status` is its outcome, and
+ * maypole_last_error() has its text. */
+typedef void (*maypole_done)(void* context, int64_t handle,
+                             maypole_status status);
+
+/* Calls `done` once, when the operation has ended; also if that was before this
+ * call. It is called on a thread of the library that does nothing else: one
+ * call after the other, in the order in which the operations end. It may call
+ * every function here (maypole_submit(), maypole_release(), ...), but while it
+ * waits for an operation, no other callback is called. As a wait it asks for the
+ * operation to run as soon as possible. The caller need not wait then, and may
+ * release the handle, also at once.
+ * maypole_shutdown() returns after the callbacks of all operations, unless a
+ * callback calls it. If this function returns an error, `done` is not called;
+ * MAYPOLE_ALREADY_EXISTS: the operation has a callback that was not called yet.
+ */
+maypole_status maypole_on_done(int64_t handle, maypole_done done,
+                               void* context);
 
 /* The result of an operation that has ended successfully. Each of the three
  * pointers may be NULL.

@@ -1,12 +1,16 @@
 #!/bin/sh
-# Builds Maypole and installs the programs in out/bin, the library in out/lib.
+# Builds Maypole and installs the programs in out/bin, the libraries in out/lib.
 # All arguments are passed to bazel build, for example: deploy/build.sh --config=static
 set -eu
 cd "$(dirname "$0")/.."
 . tools/ci/bazel.sh
 
 programs="coordinator/maypole-coordinator worker/maypole-worker client/launcher/maypolerun client/ctl/maypolectl"
-library=client/libmaypole.so
+frameworks="$(sed -n '/^FRAMEWORKS = /,/]/s/^ *"\(.*\)",$/\1/p' client/frameworks/framework_library.bzl)"
+libraries=client/libmaypole.so
+for framework in $frameworks; do
+  libraries="$libraries client/libmaypole_$framework.so"
+done
 
 command -v bazel >/dev/null || {
   echo "build: bazel is missing: run deploy/setup.sh first" >&2
@@ -18,7 +22,7 @@ mkdir -p out/bin out/lib 2>/dev/null && [ -w out/bin ] && [ -w out/lib ] || {
 }
 
 targets=""
-for file in $programs $library; do
+for file in $programs $libraries; do
   targets="$targets //$(dirname "$file"):$(basename "$file")"
 done
 bazel build -c opt "$@" $targets
@@ -35,8 +39,10 @@ install_file() {
 for file in $programs; do
   install_file "$bin/$file" "out/bin/$(basename "$file")" 755
 done
-install_file "$bin/$library" "out/lib/$(basename "$library")" 644
+for file in $libraries; do
+  install_file "$bin/$file" "out/lib/$(basename "$file")" 644
+done
 for file in client/python/scripts/*; do
   install_file "$file" "out/bin/$(basename "$file")" 755
 done
-echo "build: programs are in $(pwd)/out/bin, the library in $(pwd)/out/lib"
+echo "build: programs are in $(pwd)/out/bin, the libraries in $(pwd)/out/lib"

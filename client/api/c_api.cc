@@ -483,6 +483,18 @@ int maypole_process_set_ranks(int32_t process_set, int32_t* ranks,
   return static_cast<int>(all.size());
 }
 
+maypole_status maypole_on_done(int64_t handle, maypole_done done,
+                               void* context) {
+  const auto c = OwnerOf(handle);
+  if (c == nullptr) return Return(NotInitialized());
+  if (done == nullptr) {
+    return Return(Status(Code::kInvalidArgument,
+                         "maypole_on_done: the function is null"));
+  }
+  return Return(c->OnDone(
+      handle, [=](const Status& s) { done(context, handle, Return(s)); }));
+}
+
 maypole_status maypole_release(int64_t handle) {
   const auto c = OwnerOf(handle);
   if (c == nullptr) return Return(NotInitialized());

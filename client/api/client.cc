@@ -56,12 +56,15 @@ Client::~Client() { Leave(); }
 // First nobody tells the communicator of inputs any more.
 void Client::Leave() {
   std::shared_ptr<Staging> staging;
+  std::shared_ptr<CompletionThread> completions;
   {
     std::lock_guard lock(mutex_);
     staging = staging_;
+    completions = completions_;
   }
   if (staging != nullptr) staging->Leave();
   communicator_->Leave();
+  if (completions != nullptr) completions->Drain();
 }
 
 Status Client::Join(const RankOptions& options, std::unique_ptr<Client>* out) {
@@ -451,6 +454,38 @@ Status Client::Wait(int64_t handle, int timeout_ms) {
   if (op->staged != nullptr) staging_->SpinForInput(*op);
   const Status s = communicator_->Await(*op, timeout_ms);
   return s.ok() ? op->status : s;
+}
+
+Status Client::OpenCompletions(std::shared_ptr<CompletionThread>* out) {
+  std::lock_guard open(open_mutex_);
+  if (completions_ == nullptr) {
+    std::shared_ptr<CompletionThread> started;
+    if (Status s = CompletionThread::Start(&started); !s.ok()) return s;
+    std::lock_guard lock(mutex_);
+    completions_ = std::move(started);
+  }
+  *out = completions_;
+  return Status();
+}
+
+Status Client::OnDone(int64_t handle, std::function<void(const Status&)> done) {
+  const auto op = Find(handle);
+  if (op == nullptr) return UnknownHandle(handle);
+  std::shared_ptr<CompletionThread> completions;
+  if (Status s = OpenCompletions(&completions); !s.ok()) return s;
+  auto completion = std::make_unique<Completion>(
+      op, [done = std::move(done)](const Operation& o) { done(o.status); });
+  bool added;
+  {
+    std::lock_guard lock(mutex_);
+    added = op->WhenDone(completions, std::move(completion));
+  }
+  if (!added) {
+    return Status(Code::kAlreadyExists,
+                  op->Title() + ": a callback waits for its end already");
+  }
+  communicator_->Want(*op);
+  return Status();
 }
 
 Status Client::GetResult(int64_t handle, Result* out) {

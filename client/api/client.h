@@ -21,6 +21,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -29,6 +30,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "client/api/completion_thread.h"
 #include "client/bootstrap/rank_options.h"
 #include "client/gpu/staging.h"
 #include "client/gpu/user_gpu_memory.h"
@@ -149,6 +151,9 @@ class Client {
   // Returns the operation's outcome. After kDeadlineExceeded and kCancelled (a
   // signal) the operation is still pending. Timeouts as in maypole.h.
   Status Wait(int64_t handle, int timeout_ms);
+  // Calls `done` with the operation's outcome when it has ended, on this
+  // client's completion thread; see maypole_on_done() in maypole.h.
+  Status OnDone(int64_t handle, std::function<void(const Status&)> done);
   Status GetResult(int64_t handle, Result* out);
   // Of an operation on CUDA tensors that has ended successfully: copies the
   // result to `to` (null: to the output) on the stream; see
@@ -198,7 +203,8 @@ class Client {
   }
   Status StopTimeline() { return communicator_->StopTimeline(); }
 
-  // Leaves the job for good. Pending operations end with an error.
+  // Leaves the job for good. Pending operations end with an error. Returns when
+  // what OnDone() was given has been called; but not if this is called there.
   void Leave();
   // In an elastic job: leaves the epoch and says that this process will join
   // the next one (with options()), so that the others wait for it.
@@ -226,6 +232,7 @@ class Client {
   uint64_t InputBytes(const Operation& operation) const;
   uint64_t OutputBytes(const Operation& operation) const;
   Status Stage(Operation* operation, cuda::CUstream stream);
+  Status OpenCompletions(std::shared_ptr<CompletionThread>* out);
   Status OpenStaging(std::shared_ptr<Staging>* out);
   Status StartAll(std::span<const std::shared_ptr<Operation>> operations,
                   int64_t* handles);
@@ -238,6 +245,7 @@ class Client {
   std::unordered_map<int64_t, std::shared_ptr<Operation>> handles_;
   std::mutex open_mutex_;             // held while the driver is opened
   std::shared_ptr<Staging> staging_;  // null: no CUDA tensor was submitted
+  std::shared_ptr<CompletionThread> completions_;  // null: none was needed
   Counters counters_;
 };
 

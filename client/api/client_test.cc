@@ -8,13 +8,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <thread>
 #include <vector>
 
@@ -187,6 +190,114 @@ TEST_F(ClientTest, SecondSubmissionOfAPendingNameIsRefused) {
     EXPECT_TRUE(client.Wait(a, -1).ok());
     EXPECT_TRUE(client.Wait(b, -1).ok());
     EXPECT_EQ(v[0], 2.f);
+  });
+}
+
+// What OnDone() has called, by any thread.
+class Calls {
+ public:
+  std::function<void(const Status&)> Add() {
+    return [this](const Status& s) {
+      std::lock_guard lock(mutex_);
+      threads_.push_back(std::this_thread::get_id());
+      outcomes_.push_back(s.code());
+      changed_.notify_all();
+    };
+  }
+  std::vector<Code> Await(size_t count) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(30),
+                      [&] { return outcomes_.size() >= count; });
+    return outcomes_;
+  }
+  std::vector<std::thread::id> threads() {
+    std::lock_guard lock(mutex_);
+    return threads_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Code> outcomes_;
+  std::vector<std::thread::id> threads_;
+};
+
+TEST_F(ClientTest, CallbacksComeOnOneThreadOfTheirOwnOncePerOperation) {
+  FakeExecutor executor("agent.sock", 2);
+  Run(2, [](int rank, Client& client) {
+    constexpr size_t kTensors = 50;
+    std::vector<std::vector<float>> data(kTensors, std::vector<float>(300, 1));
+    Calls calls;
+    for (size_t n = 0; n < kTensors; ++n) {
+      const size_t i = rank == 0 ? n : kTensors - 1 - n;
+      // The hint that a wait follows may be wrong.
+      const ReduceOptions options{.op = Op::kSum, .awaited = i % 7 == 0};
+      int64_t handle;
+      ASSERT_TRUE(client
+                      .Allreduce("t" + std::to_string(i), Floats(data[i]),
+                                 options, &handle)
+                      .ok());
+      ASSERT_TRUE(client.OnDone(handle, calls.Add()).ok());
+      EXPECT_TRUE(client.Release(handle).ok());
+    }
+    EXPECT_EQ(calls.Await(kTensors), std::vector<Code>(kTensors, Code::kOk));
+    for (const auto& tensor : data) EXPECT_EQ(tensor[299], 2.f);
+    const auto threads = calls.threads();
+    EXPECT_EQ(std::count(threads.begin(), threads.end(), threads[0]), 50);
+    EXPECT_NE(threads[0], std::this_thread::get_id());
+  });
+}
+
+TEST_F(ClientTest, ACallbackMaySubmitTheNextOperation) {
+  FakeExecutor executor("agent.sock", 2);
+  Run(2, [](int, Client& client) {
+    constexpr int kRounds = 20;
+    std::vector<float> x(2, 1);
+    Calls calls;
+    std::function<void(int)> submit = [&](int round) {
+      int64_t handle;
+      ASSERT_TRUE(
+          client.Allreduce("x", Floats(x), {.op = Op::kSum}, &handle).ok());
+      ASSERT_TRUE(client
+                      .OnDone(handle,
+                              [&, round, handle](const Status& s) {
+                                ASSERT_TRUE(s.ok()) << s.message();
+                                EXPECT_TRUE(client.Release(handle).ok());
+                                if (round + 1 < kRounds) {
+                                  submit(round + 1);
+                                } else {
+                                  calls.Add()(s);
+                                }
+                              })
+                      .ok());
+    };
+    submit(0);
+    EXPECT_EQ(calls.Await(1), std::vector<Code>{Code::kOk});
+    EXPECT_EQ(x[1], static_cast<float>(1 << kRounds));
+  });
+}
+
+TEST_F(ClientTest, LeavingReturnsAfterTheCallbacksOfAllOperations) {
+  FakeExecutor executor("agent.sock", 2);
+  Run(2, [](int rank, Client& client) {
+    std::vector<float> x(2, 1), y(2, 1);
+    Calls calls;
+    int64_t handle, unmatched;
+    ASSERT_TRUE(client
+                    .Allreduce("only on rank " + std::to_string(rank),
+                               Floats(y), {}, &unmatched)
+                    .ok());
+    ASSERT_TRUE(client.OnDone(unmatched, calls.Add()).ok());
+    EXPECT_EQ(client.OnDone(unmatched, calls.Add()).code(),
+              Code::kAlreadyExists);
+    ASSERT_TRUE(
+        client.Allreduce("x", Floats(x), {.op = Op::kSum}, &handle).ok());
+    ASSERT_TRUE(client.Wait(handle, -1).ok());
+    client.Leave();
+    EXPECT_EQ(calls.Await(0), std::vector<Code>{Code::kAborted});
+    // An operation that has ended is called for at once, after Leave(), too.
+    ASSERT_TRUE(client.OnDone(handle, calls.Add()).ok());
+    EXPECT_EQ(calls.Await(2).back(), Code::kOk);
   });
 }
 
@@ -476,6 +587,24 @@ TEST(LocalClientTest, AJobOfOneRankNeedsNoAgent) {
   EXPECT_EQ(static_cast<float*>(r.data)[1], 2.f);
   EXPECT_EQ(client->Broadcast("b", t, 1, &handle).code(),
             Code::kInvalidArgument);
+}
+
+TEST(LocalClientTest, ACallbackMayDestroyTheClient) {
+  std::unique_ptr<Client> client;
+  ASSERT_TRUE(Client::Join(RankOptions{}, &client).ok());
+  std::vector<float> v = {1, 2};
+  int64_t handle;
+  ASSERT_TRUE(client->Allreduce("x", Floats(v), {}, &handle).ok());
+  Calls calls;
+  ASSERT_TRUE(client
+                  ->OnDone(handle,
+                           [&](const Status& s) {
+                             client.reset();
+                             calls.Add()(s);
+                           })
+                  .ok());
+  EXPECT_EQ(calls.Await(1), std::vector<Code>{Code::kOk});
+  EXPECT_EQ(client, nullptr);
 }
 
 TEST(LocalClientTest, ARankAloneSharesNoGpuMemory) {

@@ -14,8 +14,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/board/gpu_place.h"
@@ -89,6 +91,20 @@ class StagedTensor {
     static_cast<void>(operations);
     return nullptr;
   }
+};
+
+// What to call when an operation has ended, which it keeps alive until then.
+struct Completion {
+  std::shared_ptr<const Operation> operation;
+  std::function<void(const Operation&)> call;
+};
+
+// Where completions go when their operations have ended.
+class CompletionQueue {
+ public:
+  virtual ~CompletionQueue() = default;
+  // Any thread, which may hold locks: does not wait, and does not call it.
+  virtual void Push(std::unique_ptr<Completion> completion) = 0;
 };
 
 // The kinds of operations that have no tensor; kNone: it has one.
@@ -176,6 +192,27 @@ struct Operation {
   Status status;
   std::atomic<bool> done{false};
 
+  // Passes the completion to the queue when the operation ends, or at once if
+  // it has ended. False: another one still waits for the end. Calls for one
+  // operation must not overlap.
+  bool WhenDone(std::shared_ptr<CompletionQueue> queue,
+                std::unique_ptr<Completion> c) {
+    if (completion_.load() == kWaitsForEnd) return false;
+    waiting_ = std::move(c);
+    queue_ = std::move(queue);
+    uint8_t none = kNoCompletion;
+    if (!completion_.compare_exchange_strong(none, kWaitsForEnd)) {
+      PassCompletion();
+    }
+    return true;
+  }
+  // The last step of its end: publishes `status` and all results. The caller
+  // keeps the operation alive.
+  void SetDone() {
+    done.store(true, std::memory_order_release);
+    if (completion_.exchange(kEnded) == kWaitsForEnd) PassCompletion();
+  }
+
   bool recorded() const { return moments.submitted != 0; }
 
   void SetGathered(uint64_t bytes, int64_t rows) {
@@ -223,6 +260,17 @@ struct Operation {
     if (error.message().find(named) != std::string::npos) return error;
     return Status(error.code(), Title() + ": " + error.message());
   }
+
+ private:
+  // One of SetDone() and WhenDone(), the later one, passes it.
+  enum : uint8_t { kNoCompletion, kWaitsForEnd, kEnded };
+  void PassCompletion() {
+    std::exchange(queue_, nullptr)->Push(std::move(waiting_));
+  }
+
+  std::atomic<uint8_t> completion_{kNoCompletion};
+  std::unique_ptr<Completion> waiting_;
+  std::shared_ptr<CompletionQueue> queue_;
 };
 
 }  // namespace maypole

@@ -332,7 +332,7 @@ void RankCore::End(Operation& operation, Status status) {
     shell_->Record(operation);
     unrecorded_.fetch_sub(1);
   }
-  operation.done.store(true, std::memory_order_release);
+  operation.SetDone();
   CountOut();
   shell_->Ended();
 }

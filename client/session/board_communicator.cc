@@ -152,6 +152,12 @@ void BoardCommunicator::InputFailed(const std::shared_ptr<Operation>& operation,
   core_.InputFailed(*operation, error);
 }
 
+void BoardCommunicator::Want(const Operation& operation) {
+  core_.Want(operation);
+  // Its caller was expected to drive it.
+  if (operation.awaited) WakeThreads();
+}
+
 int BoardCommunicator::NoteGpu(std::string_view uuid) {
   const uint64_t id = HashBytes(uuid);
   if (me_.gpu.exchange(id) == id) return -1;

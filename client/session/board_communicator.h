@@ -41,8 +41,8 @@
 #include "client/session/backoff.h"
 #include "client/session/communicator.h"
 #include "client/session/rank_session.h"
-#include "client/session/state_calls.h"
 #include "client/session/rank_timeline.h"
+#include "client/session/state_calls.h"
 #include "client/session/timeline_outbox.h"
 #include "common/board/futex.h"
 
@@ -64,6 +64,7 @@ class BoardCommunicator : public Communicator, private RankShell {
   std::shared_ptr<const ProcessSet> FindSet(uint32_t id) const override {
     return core_.FindSet(id);
   }
+  void Want(const Operation& operation) override;
   void Progress(const Operation& operation) override;
   Status Await(const Operation& operation, int timeout_ms) override;
   Status StartTimeline(const std::string& path, bool mark_cycles) override {

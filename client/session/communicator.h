@@ -44,6 +44,12 @@ class Communicator {
   // Null if there is no set with this id.
   virtual std::shared_ptr<const ProcessSet> FindSet(uint32_t id) const = 0;
 
+  // The caller wants the operation's end, but calls neither of the two
+  // functions below: it must not be held back for fusion.
+  virtual void Want(const Operation& operation) {
+    static_cast<void>(operation);
+  }
+
   // Moves data without waiting. The caller polls the operation.
   virtual void Progress(const Operation& operation) = 0;
 

@@ -115,7 +115,7 @@ void LocalCommunicator::Done(Operation* op) {
     op->moments.begun = op->moments.arrived;
     timeline_.Record(*op);
   }
-  op->done.store(true, std::memory_order_release);
+  op->SetDone();
 }
 
 Status LocalCommunicator::Await(const Operation& op, int timeout_ms) {
@@ -161,7 +161,7 @@ void LocalCommunicator::Leave() {
         Status(Code::kAborted,
                "this rank has left the job (shutdown) with the operation "
                "pending"));
-    op->done.store(true, std::memory_order_release);
+    op->SetDone();
   }
 }
 

@@ -46,6 +46,7 @@ ENVIRONMENTS: Dict[str, Environment] = {
     "tensorflow-2.15": Environment("3.11", ("tensorflow-cpu==2.15.1", "cloudpickle==3.1.1")),
     "tensorflow-2.21": Environment("3.11", ("tensorflow-cpu==2.21.0", "cloudpickle==3.1.1")),
     "jax-0.10": Environment("3.11", ("jax==0.10.2", "jaxlib==0.10.2", "optax", "keras", "cloudpickle==3.1.1")),
+    "keras-jax": Environment("3.11", ("jax==0.4.38", "jaxlib==0.4.38", "keras==3.8.0", "cloudpickle==3.1.1")),
     "keras-torch": Environment("3.11", ("keras", "cloudpickle==3.1.1"), torch=True),
     "mxnet-1.9": Environment("3.10", ("mxnet==1.9.1", "numpy==1.23.5", "cloudpickle==3.1.1")),
 }
@@ -81,7 +82,7 @@ def _make(name: str, environment: Environment, to: str) -> None:
     """Makes the venv in its final place, because a venv cannot be moved; the file `complete` is made last."""
     shutil.rmtree(to, ignore_errors=True)
     try:
-        subprocess.run([_interpreter(environment.python), "-m", "venv", "--without-pip", to], check=True,
+        subprocess.run([interpreter(environment.python), "-m", "venv", "--without-pip", to], check=True,
                        capture_output=True)
         (site,) = glob.glob(to + "/lib/python3*/site-packages")
         _install(name, environment, to, site)
@@ -110,8 +111,11 @@ def _install(name: str, environment: Environment, to: str, site: str) -> None:
                                 f"{done.stderr.strip()[-500:]}")
 
 
-def _interpreter(version: str) -> str:
-    """A Python of this version: the system's, one on PATH, or one of pyenv's, whose shims run only the chosen version."""
+def interpreter(version: str) -> str:
+    """A Python of this version: the system's, one on PATH, or one of pyenv's (its shims run only the chosen version).
+
+    Raises unittest.SkipTest if there is none.
+    """
     candidates = [pypi_torch.PYTHON, shutil.which("python" + version)]
     candidates += sorted(glob.glob(os.path.expanduser(f"~/.pyenv/versions/{version}.*/bin/python")))
     for candidate in filter(None, candidates):

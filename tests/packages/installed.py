@@ -15,7 +15,7 @@ import wheel  # noqa: E402
 PYTHON = "/usr/bin/python3"
 _BUILT = {"maypolerun": "client/launcher/maypolerun", "maypolectl": "client/ctl/maypolectl",
           "maypole-worker": "worker/maypole-worker", "maypole-coordinator": "coordinator/maypole-coordinator",
-          "libmaypole.so": "client/libmaypole.so"}
+          **{name: "client/" + name for name in wheel.libraries(ROOT)}}
 # Horovod's setup.py reads them; they do no harm.
 HOROVOD = {"HOROVOD_WITHOUT_TENSORFLOW": "1", "HOROVOD_WITH_PYTORCH": "1", "HOROVOD_WITHOUT_MPI": "1",
            "HOROVOD_GPU_OPERATIONS": "NCCL", "HOROVOD_NCCL_HOME": "/nowhere", "HOROVOD_CUDA_HOME": "/nowhere"}

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import unittest
 
+import environments
 import installed
 from installed import HOROVOD, PYTHON, ROOT
 import metadata
@@ -91,6 +92,21 @@ class WheelTest(unittest.TestCase):
         done = subprocess.run([self.env + "/bin/python", "-c", code], env={"PYTHONPATH": package + "/horovod_shim"},
                               cwd="/", capture_output=True, text=True, timeout=120)
         self.assertEqual((done.returncode, done.stdout), (0, "['3145728!', '3145728!']\n['2', '2']\n"), done.stderr)
+
+    def test_other_versions_of_python(self):
+        code = ("import maypole as hvd, sys; from maypole import _native; hvd.init(); "
+                "[_native.framework_library(name) for name in ('jax', 'mxnet', 'tensorflow')]; "
+                "print('OK', hvd.allgather_object(hvd.rank()), '%d.%d' % sys.version_info[:2])")
+        for version in ("3.9", "3.13"):
+            with self.subTest(version):
+                python = environments.interpreter(version)
+                other = os.path.join(self.dir, version)
+                # With its own pip, because Debian's is too old for some.
+                subprocess.run([python, "-m", "venv", other], check=True)
+                environment = installed.Environment(other)
+                environment.run("bin/python", "-m", "pip", "install", "--no-index", "--no-deps", self.wheel)
+                said = environment.run("bin/maypolerun", "-np", "2", other + "/bin/python", "-c", code).stdout
+                self.assertEqual(said.count("OK [0, 1] " + version), 2, said)
 
     def test_another_user_and_horovods_variables(self):
         nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []

@@ -60,6 +60,11 @@ static int Contains(const char* text, const char* part) {
   return strstr(text, part) != NULL;
 }
 
+static void Sleep(int ms) {
+  struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
+  nanosleep(&t, NULL);
+}
+
 static void Barrier(void) {
   maypole_operation o =
       Operation(MAYPOLE_BARRIER, MAYPOLE_UINT8, NULL, 0, NULL, NULL);
@@ -258,9 +263,44 @@ static void Errors(void) {
   CHECK(maypole_release(handle) == MAYPOLE_OK && x == kRanks);
 }
 
-static void Sleep(int ms) {
-  struct timespec t = {ms / 1000, ms % 1000 * 1000000L};
-  nanosleep(&t, NULL);
+static _Atomic int calls;
+static int64_t called_for[3];
+
+static void Count(void* context, int64_t handle, maypole_status status) {
+  CHECK(context == called_for);
+  CHECK(status == (calls < 2 ? MAYPOLE_OK : MAYPOLE_FAILED_PRECONDITION));
+  if (status != MAYPOLE_OK) CHECK(Contains(maypole_last_error(), "differs"));
+  called_for[calls] = handle;
+  CHECK(maypole_release(handle) == MAYPOLE_OK);
+  ++calls;
+}
+
+static void AwaitCalls(int count) {
+  for (int ms = 0; calls < count && ms < 30000; ++ms) Sleep(1);
+  CHECK(calls == count);
+}
+
+/* Of three operations, without a wait: pending, ended, failed. */
+static void Callbacks(void) {
+  int64_t x[2] = {rank, 1}, y = 0;
+  maypole_operation o =
+      Operation(MAYPOLE_ALLREDUCE, MAYPOLE_INT64, "called", 2, x, x);
+  const int64_t first = Submit(&o);
+  CHECK(maypole_on_done(first, NULL, NULL) == MAYPOLE_INVALID_ARGUMENT);
+  CHECK(maypole_on_done(first, Count, called_for) == MAYPOLE_OK);
+  AwaitCalls(1);
+  CHECK(called_for[0] == first && x[0] == 6 && x[1] == kRanks);
+  CHECK(maypole_on_done(first, Count, called_for) == MAYPOLE_NOT_FOUND);
+
+  const int64_t second = Submit(&o);
+  CHECK(maypole_wait(second, -1) == MAYPOLE_OK);
+  CHECK(maypole_on_done(second, Count, called_for) == MAYPOLE_OK);
+  AwaitCalls(2);
+  CHECK(called_for[1] == second);
+
+  o = Operation(MAYPOLE_ALLREDUCE, MAYPOLE_INT64, "differs", rank == 1, &y, &y);
+  CHECK(maypole_on_done(Submit(&o), Count, called_for) == MAYPOLE_OK);
+  AwaitCalls(3);
 }
 
 /* Rank 3 has more inputs than the others. */
@@ -327,6 +367,7 @@ int main(void) {
   ProcessSets();
   Barrier();
   Errors();
+  Callbacks();
   Join();
   Memory();
   Barrier();

@@ -78,6 +78,27 @@ void Cluster::Connect(int node, std::shared_ptr<Connection> connection,
 
 // --- Faults ------------------------------------------------------------------
 
+void Cluster::ScheduleFaults(const std::vector<Fault>& all, uint64_t limit) {
+  for (uint64_t n = random_.Below(limit); n > 0; --n) {
+    faults_.push_back(random_.Pick(all));
+  }
+  next_fault_ = static_cast<uint64_t>(random_.Magnitude(1, 2000));
+}
+
+bool Cluster::BringFault() {
+  if (faults_.empty() || stage_.scheduler.steps() < next_fault_) return false;
+  const Fault fault = faults_.back();
+  if (!fault() && ++tries_ < 50) {
+    next_fault_ += random_.Below(20);
+    return false;
+  }
+  faults_.pop_back();
+  tries_ = 0;
+  next_fault_ += static_cast<uint64_t>(random_.Magnitude(1, 2000));
+  NotCalmYet();
+  return true;
+}
+
 void Cluster::Disturb(int64_t until) {
   disturbed_at_ = std::max(disturbed_at_, until);
   calm_at_ = std::max(calm_at_, until + kSettleTime);

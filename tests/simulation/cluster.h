@@ -6,6 +6,7 @@
 #define MAYPOLE_TESTS_SIMULATION_CLUSTER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,6 +46,9 @@ class Cluster : public Surroundings {
     bool agent = true;  // is there; once gone, it never comes back
   };
 
+  // Brings about something bad; false: it cannot happen now.
+  using Fault = std::function<bool()>;
+
   // Those that live; null: none at this place now.
   virtual const Processes& processes() const = 0;
 
@@ -63,6 +67,11 @@ class Cluster : public Surroundings {
   bool FailBackend(size_t node);
   bool FreezeRank(const std::shared_ptr<Process>& process);
   bool KillInTurn(const std::shared_ptr<Process>& process);
+  // Up to `limit` - 1 of `all`, at random, for BringFault().
+  void ScheduleFaults(const std::vector<Fault>& all, uint64_t limit);
+  // Brings about the next fault if it is due; returns whether it has happened,
+  // or was given up because it has been impossible so often.
+  bool BringFault();
   // Checks that operations pending now have ended after `time`, unless another
   // fault happens by then.
   void ExpectEnds(EpochRecord* epoch, int64_t time, const std::string& why);
@@ -83,6 +92,7 @@ class Cluster : public Surroundings {
   const uint32_t slots_;
   std::unique_ptr<Coordinator> coordinator_;
   std::vector<Node> nodes_;
+  std::vector<Fault> faults_;  // still to come; the next one is at the back
   int64_t disturbed_at_ = -1;  // the last time that something was
   int64_t calm_at_ = 0;
 
@@ -90,6 +100,9 @@ class Cluster : public Surroundings {
   Executor* ExecutorOf(int node);
   void CheckAllHaveLeft();
   static void DropIfDone(std::shared_ptr<Executor>* executor);
+
+  uint64_t next_fault_ = 0;  // step
+  int tries_ = 0;
 };
 
 }  // namespace maypole::simulation

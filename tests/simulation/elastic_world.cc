@@ -27,20 +27,6 @@ constexpr int64_t kAgentPause = 500 * kMillisecond;  // before its restart
 using launcher::Exit;
 constexpr Exit kKilled{.signaled = true, .value = SIGKILL};
 
-enum class Fault {
-  kKillRank,
-  kKillRankInTurn,
-  kFailRank,
-  kKillExecutor,
-  kKillAgent,
-  kLoseHost,
-  kKillCoordinator,
-  kCutLink,
-  kFailBackend,
-  kFreezeRank,
-  kChangeHosts,
-};
-
 class ElasticWorld : public Cluster {
  public:
   explicit ElasticWorld(const RunOptions& options);
@@ -88,8 +74,6 @@ class ElasticWorld : public Cluster {
   void Forget(int process);
   bool IsCalm() const;
 
-  void BringFaults();
-  bool Apply(Fault fault);
   bool KillAgent();
   bool LoseHost();
   bool ChangeHosts();
@@ -110,9 +94,6 @@ class ElasticWorld : public Cluster {
   std::deque<std::function<void()>> later_;
   int last_pid_ = 100;
   bool ended_badly_ = false;
-  std::vector<Fault> faults_;
-  uint64_t next_fault_ = 0;
-  int tries_ = 0;
 };
 
 // --- Making ------------------------------------------------------------------
@@ -174,17 +155,31 @@ void ElasticWorld::MakeJob() {
 }
 
 void ElasticWorld::MakeFaults() {
-  static const auto& all = *new std::vector<Fault>{
-      Fault::kKillRank,       Fault::kKillRank,        Fault::kKillRankInTurn,
-      Fault::kKillRankInTurn, Fault::kFailRank,        Fault::kKillExecutor,
-      Fault::kKillAgent,      Fault::kKillAgent,       Fault::kLoseHost,
-      Fault::kCutLink,        Fault::kKillCoordinator, Fault::kFailBackend,
-      Fault::kFreezeRank,     Fault::kChangeHosts,     Fault::kChangeHosts,
-      Fault::kChangeHosts};
-  for (uint64_t n = random_.Below(8); n > 0; --n) {
-    faults_.push_back(random_.Pick(all));
-  }
-  next_fault_ = static_cast<uint64_t>(random_.Magnitude(1, 2000));
+  const Fault kill = [this] {
+    const int number = SomeNumber();
+    if (number >= 0) KillProcess(number, kKilled);
+    return number >= 0;
+  };
+  const Fault kill_in_turn = [this] { return KillInTurn(SomeProcess()); };
+  const Fault fail = [this] {
+    const int number = SomeNumber();
+    if (number >= 0) ranks_.at(number)->Fail();
+    return number >= 0;
+  };
+  const Fault kill_agent = [this] { return KillAgent(); };
+  const Fault change = [this] { return ChangeHosts(); };
+  const auto at_some_node = [this](bool (ElasticWorld::*fault)(size_t)) {
+    return
+        [this, fault] { return !nodes_.empty() && (this->*fault)(SomeNode()); };
+  };
+  ScheduleFaults(
+      {kill, kill, kill_in_turn, kill_in_turn, fail,
+       at_some_node(&ElasticWorld::KillExecutor), kill_agent, kill_agent,
+       [this] { return LoseHost(); }, at_some_node(&ElasticWorld::CutLink),
+       [this] { return KillCoordinator(); },
+       at_some_node(&ElasticWorld::FailBackend),
+       [this] { return FreezeRank(SomeProcess()); }, change, change, change},
+      8);
 }
 
 std::vector<launcher::HostSlots> ElasticWorld::Listed() const {
@@ -467,56 +462,6 @@ bool ElasticWorld::ChangeHosts() {
   return true;
 }
 
-bool ElasticWorld::Apply(Fault fault) {
-  switch (fault) {
-    case Fault::kKillRank:
-      if (const int number = SomeNumber(); number >= 0) {
-        KillProcess(number, kKilled);
-        return true;
-      }
-      return false;
-    case Fault::kFailRank:
-      if (const int number = SomeNumber(); number >= 0) {
-        ranks_.at(number)->Fail();
-        return true;
-      }
-      return false;
-    case Fault::kKillRankInTurn:
-      return KillInTurn(SomeProcess());
-    case Fault::kKillExecutor:
-      return !nodes_.empty() && KillExecutor(SomeNode());
-    case Fault::kKillAgent:
-      return KillAgent();
-    case Fault::kLoseHost:
-      return LoseHost();
-    case Fault::kKillCoordinator:
-      return KillCoordinator();
-    case Fault::kCutLink:
-      return !nodes_.empty() && CutLink(SomeNode());
-    case Fault::kFailBackend:
-      return !nodes_.empty() && FailBackend(SomeNode());
-    case Fault::kFreezeRank:
-      return FreezeRank(SomeProcess());
-    case Fault::kChangeHosts:
-      return ChangeHosts();
-  }
-  return true;
-}
-
-void ElasticWorld::BringFaults() {
-  if (faults_.empty() || stage_.scheduler.steps() < next_fault_) return;
-  const Fault fault = faults_.back();
-  if (!Apply(fault) && ++tries_ < 50) {
-    next_fault_ += random_.Below(20);
-    return;
-  }
-  faults_.pop_back();
-  tries_ = 0;
-  next_fault_ += static_cast<uint64_t>(random_.Magnitude(1, 2000));
-  NotCalmYet();
-  training_->OnDisturbed(calm_at_);
-}
-
 // --- Playing -----------------------------------------------------------------
 
 RunResult ElasticWorld::Play() {
@@ -544,7 +489,9 @@ RunResult ElasticWorld::Play() {
       Hangs("the run does not end");
     }
     LookAround();
-    if (!launcher_->over() && !launcher_->finishing()) BringFaults();
+    if (!launcher_->over() && !launcher_->finishing() && BringFault()) {
+      training_->OnDisturbed(calm_at_);
+    }
   }
   if (stage_.found().empty()) CheckEnd();
   return Result();

@@ -12,17 +12,6 @@ namespace {
 // A run that is longer than this hangs.
 constexpr int64_t kLongestRun = 600 * kSecond;
 
-enum class Fault {
-  kKillRank,
-  kKillRankInTurn,
-  kKillExecutor,
-  kKillCoordinator,
-  kCutLink,
-  kFailBackend,
-  kFreezeRank,
-  kLeave,
-};
-
 class World : public Cluster {
  public:
   explicit World(const RunOptions& options) : Cluster(options) {
@@ -46,8 +35,6 @@ class World : public Cluster {
   void StartRank(size_t rank);
 
   bool AllSatisfied() const;
-  void BringFaults();
-  bool Apply(Fault fault);
   bool KillRank();
   void BuryRank(size_t rank);
   bool LeaveEarly();
@@ -58,9 +45,6 @@ class World : public Cluster {
   std::vector<int> node_of_rank_;
   Processes ranks_;  // null: is being restarted
   int last_pid_ = 100;
-  std::vector<Fault> faults_;  // still to come; the next one is at the back
-  uint64_t next_fault_ = 0;    // step
-  int tries_ = 0;
 };
 
 // --- Making ------------------------------------------------------------------
@@ -103,15 +87,16 @@ void World::MakeRanks() {
 }
 
 void World::MakeFaults() {
-  static const auto& all = *new std::vector<Fault>{
-      Fault::kKillRank,       Fault::kKillRank,     Fault::kKillRankInTurn,
-      Fault::kKillRankInTurn, Fault::kKillExecutor, Fault::kKillCoordinator,
-      Fault::kCutLink,        Fault::kCutLink,      Fault::kFailBackend,
-      Fault::kFreezeRank,     Fault::kLeave};
-  for (uint64_t n = random_.Below(5); n > 0; --n) {
-    faults_.push_back(random_.Pick(all));
-  }
-  next_fault_ = static_cast<uint64_t>(random_.Magnitude(1, 2000));
+  const Fault kill = [this] { return KillRank(); };
+  const Fault kill_in_turn = [this] { return KillInTurn(SomeProcess()); };
+  const Fault cut = [this] { return CutLink(SomeNode()); };
+  ScheduleFaults({kill, kill, kill_in_turn, kill_in_turn,
+                  [this] { return KillExecutor(SomeNode()); },
+                  [this] { return KillCoordinator(); }, cut, cut,
+                  [this] { return FailBackend(SomeNode()); },
+                  [this] { return FreezeRank(SomeProcess()); },
+                  [this] { return LeaveEarly(); }},
+                 5);
 }
 
 void World::StartRank(size_t rank) {
@@ -176,41 +161,6 @@ bool World::LeaveEarly() {
   return process != nullptr && !process->frozen() && process->LeaveNow();
 }
 
-bool World::Apply(Fault fault) {
-  switch (fault) {
-    case Fault::kKillRank:
-      return KillRank();
-    case Fault::kKillRankInTurn:
-      return KillInTurn(SomeProcess());
-    case Fault::kKillExecutor:
-      return KillExecutor(SomeNode());
-    case Fault::kKillCoordinator:
-      return KillCoordinator();
-    case Fault::kCutLink:
-      return CutLink(SomeNode());
-    case Fault::kFailBackend:
-      return FailBackend(SomeNode());
-    case Fault::kFreezeRank:
-      return FreezeRank(SomeProcess());
-    case Fault::kLeave:
-      return LeaveEarly();
-  }
-  return true;
-}
-
-void World::BringFaults() {
-  if (faults_.empty() || stage_.scheduler.steps() < next_fault_) return;
-  const Fault fault = faults_.back();
-  if (!Apply(fault) && ++tries_ < 50) {
-    next_fault_ += random_.Below(20);
-    return;
-  }
-  faults_.pop_back();
-  tries_ = 0;
-  next_fault_ += static_cast<uint64_t>(random_.Magnitude(1, 2000));
-  NotCalmYet();
-}
-
 // --- Playing -----------------------------------------------------------------
 
 bool World::AllSatisfied() const {
@@ -231,7 +181,7 @@ RunResult World::Play() {
       Hangs("the run does not end");
     }
     LookAround();
-    BringFaults();
+    BringFault();
   }
   if (stage_.found().empty()) CheckNothingIsLeft();
   return Result();

@@ -60,7 +60,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     subprocess.run([os.path.join(metadata.ROOT, "deploy", "build.sh")], check=True, stdout=sys.stderr)
     out = os.path.join(metadata.ROOT, "out")
     built = {name: os.path.join(out, "bin", name) for name in wheel.PROGRAMS}
-    built[wheel.LIBRARY] = os.path.join(out, "lib", wheel.LIBRARY)
+    built.update({name: os.path.join(out, "lib", name) for name in wheel.libraries()})
     name = wheel.make_wheel(built, wheel_directory)
     if not os.path.exists(os.path.join(metadata.ROOT, ".git")):
         # pip deletes this directory; Bazel's server and its files for it would stay.

@@ -2,7 +2,7 @@
 
 In the wheel, the package maypole has
     bin/           the programs
-    lib/           libmaypole.so
+    lib/           libmaypole.so, and the libraries of frameworks
     lib/bundled/   the programs' libraries, except what every manylinux system has
 and the environment's bin directory gets a script for each program (launch.py).
 The same inputs and SOURCE_DATE_EPOCH give the same bytes.
@@ -11,6 +11,7 @@ The same inputs and SOURCE_DATE_EPOCH give the same bytes.
 import base64
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -21,16 +22,24 @@ import elf
 import metadata
 
 PROGRAMS = ("maypolerun", "maypolectl", "maypole-worker", "maypole-coordinator")
-LIBRARY = "libmaypole.so"
+_LIBRARY = "libmaypole.so"
+_FRAMEWORK_LIBRARIES = os.path.join("client", "frameworks", "framework_library.bzl")
 _PYTHON_PROGRAMS = os.path.join("client", "python", "scripts")
 _FIRST_TIME_OF_ZIP = 315532800  # 1980-01-01
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
+def libraries(root=metadata.ROOT):
+    """The names of all libraries: libmaypole.so, and those of frameworks."""
+    text = metadata.read(_FRAMEWORK_LIBRARIES, root)
+    frameworks = re.findall(r'"(\w+)"', re.search(r"^FRAMEWORKS = \[(.*?)\]", text, re.M | re.S).group(1))
+    return [_LIBRARY] + ["libmaypole_%s.so" % framework for framework in frameworks]
+
+
 def make_wheel(built, out, root=metadata.ROOT):
     """Writes the wheel to the directory `out`; returns its file name.
 
-    built: {name: path} of PROGRAMS and LIBRARY.
+    built: {name: path} of PROGRAMS and libraries().
     """
     with tempfile.TemporaryDirectory() as work:
         stripped = {name: _strip(path, os.path.join(work, name)) for name, path in built.items()}
@@ -41,7 +50,7 @@ def make_wheel(built, out, root=metadata.ROOT):
         base = "%s-%s" % (metadata.NAME, metadata.version(root))
         name = "%s-%s.whl" % (base, tag)
         contents = _package(root)
-        contents.update(_binaries(stripped, bundled))
+        contents.update(_binaries(stripped, bundled, root))
         contents.update(scripts(base, PROGRAMS))
         contents.update(_python_scripts(base, root))
         contents.update(_dist_info(base, tag, bundled, root))
@@ -87,9 +96,9 @@ def modules(directory, place):
     return contents
 
 
-def _binaries(stripped, bundled):
+def _binaries(stripped, bundled, root):
     contents = {"maypole/bin/" + name: read(stripped[name]) for name in PROGRAMS}
-    contents["maypole/lib/" + LIBRARY] = read(stripped[LIBRARY])
+    contents.update({"maypole/lib/" + name: read(stripped[name]) for name in libraries(root)})
     contents.update({"maypole/lib/bundled/" + name: read(path) for name, path in bundled.items()})
     return contents
 

@@ -2,7 +2,9 @@
 
 #include <stdlib.h>
 
+#include <map>
 #include <utility>
+#include <vector>
 
 #include "client/launcher/command/frameworks.h"
 #include "client/launcher/command/gpu_info.h"
@@ -26,33 +28,12 @@ std::string Program(const Status& status, const std::string& name,
                                "): " + (status.ok() ? path : status.message()));
 }
 
-struct Framework {
-  const char* module;
-  const char* name;
-  bool supported;
-};
-constexpr Framework kFrameworks[] = {{"tensorflow", "TensorFlow", false},
-                                     {"torch", "PyTorch", true},
-                                     {"mxnet", "MXNet", false},
-                                     {"keras", "Keras", false},
-                                     {"jax", "JAX", false}};
-
-std::string DescribeFrameworks(const Frameworks& found) {
+std::string Lines(const std::vector<FrameworkRow>& rows) {
   std::string lines;
-  for (const Framework& f : kFrameworks) {
-    const auto it = found.versions.find(f.module);
-    const bool there = it != found.versions.end();
-    const std::string name =
-        f.name + (there ? " " + it->second : std::string());
-    if (f.supported && !there) {
-      lines += Line(false,
-                    name + (found.python.empty()
-                                ? " (there is no python3 on PATH)"
-                                : " (" + found.python + " does not find it)"));
-    } else if (f.supported) {
-      lines += Line(true, name + " (of " + found.python + ")");
-    } else {
-      lines += Line(false, name + " (not supported yet)");
+  for (const FrameworkRow& row : rows) {
+    lines += Line(row.supported, row.text);
+    for (const std::string& note : row.notes) {
+      lines += "          " + note + "\n";
     }
   }
   return lines;
@@ -60,11 +41,13 @@ std::string DescribeFrameworks(const Frameworks& found) {
 
 // What Horovod's installation would refuse, as this build can be asked only
 // now.
-std::string Missing(const Frameworks& found) {
+std::string Missing(const std::vector<FrameworkRow>& rows) {
+  std::map<std::string, bool> supported;
+  for (const FrameworkRow& row : rows) supported[row.module] = row.supported;
   const std::pair<const char*, bool> wanted[] = {
-      {"HOROVOD_WITH_TENSORFLOW", false},
-      {"HOROVOD_WITH_PYTORCH", found.versions.contains("torch")},
-      {"HOROVOD_WITH_MXNET", false},
+      {"HOROVOD_WITH_TENSORFLOW", supported["tensorflow"]},
+      {"HOROVOD_WITH_PYTORCH", supported["torch"]},
+      {"HOROVOD_WITH_MXNET", supported["mxnet"]},
       {"HOROVOD_WITH_MPI", false},
       {"HOROVOD_WITH_GLOO", true}};
   std::string names;
@@ -84,11 +67,12 @@ std::string DescribeBuild(std::string* missing) {
   Status worker_status = FindDaemon(kWorkerProgram, &worker);
   const GpuFacts gpus = FindGpuFacts();
   Status ssh_status = FindProgram(kSshProgram, &ssh);
-  const Frameworks frameworks = FindFrameworks();
+  const std::vector<FrameworkRow> frameworks =
+      DescribeFrameworks(FindFrameworks());
   *missing = Missing(frameworks);
   return std::string("Maypole v") + kVersion + " (protocol " +
          std::to_string(kProtocolVersion) + "):\n\nAvailable Frameworks:\n" +
-         DescribeFrameworks(frameworks) + "\nAvailable Controllers:\n" +
+         Lines(frameworks) + "\nAvailable Controllers:\n" +
          Program(coordinator_status, kCoordinatorProgram, coordinator,
                  "several ranks") +
          Program(worker_status, kWorkerProgram, worker, "several ranks") +

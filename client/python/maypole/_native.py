@@ -228,7 +228,7 @@ class Library:
         in whose order the input is read. The output is then written by
         copy_result() only, and must live until that has returned.
         """
-        operation, kept = self._packed(kind, dtype, op, root, shape, prescale,
+        operation, kept = self.packed(kind, dtype, op, root, shape, prescale,
                                        postscale, name, input_address,
                                        output_address, awaited, process_set,
                                        splits, stream)
@@ -245,7 +245,7 @@ class Library:
         Each member is a tuple of submit()'s arguments. Returns a handle for
         each. Raises StatusError, whose text names the refused member.
         """
-        packed, kept = zip(*(self._packed(*member) for member in members))
+        packed, kept = zip(*(self.packed(*member) for member in members))
         handles = (ctypes.c_int64 * len(packed))()
         status = self._submit_group(b"".join(packed), len(packed),
                                     ctypes.addressof(handles))
@@ -254,7 +254,7 @@ class Library:
             raise StatusError(status, self.last_error())
         return list(handles)
 
-    def _packed(self,
+    def packed(self,
                 kind: int,
                 dtype: int,
                 op: int,
@@ -269,8 +269,8 @@ class Library:
                 process_set: int = 0,
                 splits: Optional[Sequence[int]] = None,
                 stream: Optional[int] = None) -> Tuple[bytes, Any]:
-        """Returns (maypole_operation, objects to keep alive until it is
-        submitted)."""
+        """Returns (maypole_operation of submit()'s arguments, objects to keep
+        alive until it is submitted)."""
         encoded, name_address = self._encode(name)
         numbers, count = None, 0
         if splits is not None:
@@ -502,6 +502,17 @@ def find_library() -> str:
             "MAYPOLE_LIBRARY is not set; in a source tree, build it and run "
             "'. deploy/env.sh'")
     return beside
+
+
+def framework_library(framework: str) -> str:
+    """Returns the path of the library of a framework ("tensorflow", ...), which
+    lies beside libmaypole; raises ImportError if it is not there."""
+    path = os.path.join(os.path.dirname(find_library()),
+                        f"libmaypole_{framework}.so")
+    if not os.path.exists(path):
+        raise ImportError(f"there is no {path}: this installation of Maypole "
+                          f"lacks its part for {framework}")
+    return path
 
 
 def load() -> Library:

@@ -9,7 +9,7 @@ from maypole import _native
 
 _native.use(fake_library.FakeLibrary(2))
 import maypole.torch as hvd  # pylint: disable=wrong-import-position
-from maypole.torch import functions  # pylint: disable=wrong-import-position
+from maypole.common import objects  # pylint: disable=wrong-import-position
 
 
 class FunctionsTest(unittest.TestCase):
@@ -104,7 +104,7 @@ class FunctionsTest(unittest.TestCase):
     def test_more_than_2_gib(self):
         data = torch.empty(2**31 + 8, dtype=torch.uint8)  # never touched
         data[-1] = 7
-        buffer = functions._bytes(data)
+        buffer = objects.bytes_at(data.data_ptr(), data.numel())
         self.assertEqual((len(buffer), buffer[-1]), (2**31 + 8, 7))
 
     def test_objects(self):

@@ -1,7 +1,10 @@
 #include "tests/properties/player/attempt.h"
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
 #include <utility>
 
 namespace maypole::properties {
@@ -242,6 +245,47 @@ void Attempt::Wait(Client* client, int timeout_ms) {
     return;
   }
   End(client, std::move(s));
+}
+
+// What the callback has seen.
+struct Attempt::Callback {
+  std::mutex mutex;
+  std::condition_variable called;
+  int calls = 0;
+  Status status;
+};
+
+void Attempt::AskForCallback(Client* client) {
+  if (!submitted_ || ended_) return;
+  callback_ = std::make_shared<Callback>();
+  const Status s =
+      client->OnDone(handle_, [callback = callback_](const Status& status) {
+        std::lock_guard lock(callback->mutex);
+        ++callback->calls;
+        callback->status = status;
+        callback->called.notify_all();
+      });
+  if (!s.ok()) End(client, s);
+}
+
+void Attempt::WaitForCallback(Client* client, int timeout_ms) {
+  if (!submitted_ || ended_) return;
+  Status seen;
+  {
+    std::unique_lock lock(callback_->mutex);
+    if (!callback_->called.wait_for(lock, std::chrono::milliseconds(timeout_ms),
+                                    [this] { return callback_->calls > 0; })) {
+      return;
+    }
+    seen = callback_->status;
+  }
+  const Status outcome = client->Wait(handle_, 0);
+  const bool same =
+      outcome.code() == seen.code() && outcome.message() == seen.message();
+  End(client, same ? outcome
+                   : Status(Code::kInternal,
+                            "the callback got '" + seen.message() +
+                                "', a wait '" + outcome.message() + "'"));
 }
 
 void Attempt::KeepResult(Client* client) {

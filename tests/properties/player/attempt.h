@@ -65,6 +65,9 @@ class Attempt {
 
   void Poll(Client* client);
   void Wait(Client* client, int timeout_ms);
+  // Asks for a callback at its end, and waits for that call.
+  void AskForCallback(Client* client);
+  void WaitForCallback(Client* client, int timeout_ms);
 
   // Describes what is wrong with an ended operation; "" if nothing is.
   std::string Check() const;
@@ -76,6 +79,7 @@ class Attempt {
  private:
   Status SubmitByName(Client* client, uint32_t process_set, bool awaited);
   void End(Client* client, Status status);
+  struct Callback;
   void KeepResult(Client* client);
   void PutOnGpu();
   void TakeFromGpu(Client* client);
@@ -106,6 +110,7 @@ class Attempt {
   bool ended_ = false;
   bool taken_ = false;
   int64_t handle_ = 0;
+  std::shared_ptr<Callback> callback_;  // null: not asked for
   Status status_;
   Result result_;  // its data are in gathered_
   Bytes gathered_;

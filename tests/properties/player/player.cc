@@ -200,12 +200,17 @@ void Player::WaitForAll() {
   }
   std::shuffle(left.begin(), left.end(), random_);
   const bool by_polling = OneIn(random_, 5);
+  const bool by_callbacks = !by_polling && OneIn(random_, 4);
+  if (by_callbacks) {
+    for (Attempt* attempt : left) attempt->AskForCallback(client_);
+  }
   for (Attempt* attempt : left) {
     while (by_polling && !attempt->ended() &&
            std::chrono::steady_clock::now() < deadline) {
       attempt->Poll(client_);
       if (!attempt->ended()) usleep(20);
     }
+    if (by_callbacks) attempt->WaitForCallback(client_, patience_ms_);
     WaitFor(*attempt);
     if (!attempt->ended()) return;
   }

@@ -43,7 +43,7 @@ import signal
 import sys
 import threading
 import time
-from typing import Any, Callable, Dict, Iterable, Iterator, List
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional
 
 from maypole import _native
 from maypole.common import basics, operations
@@ -306,6 +306,35 @@ def run_fn(func: Callable[..., Any],
             return _run(func, reset, state, args, kwargs)
 
     return wrapper
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates func(state, ...) so that it survives the loss of ranks and
+    takes in new ones."""
+    return run_fn(func, reset)
+
+
+def run_converting(
+        func: Callable[..., Any],
+        internal_error: Callable[[Exception], Optional[HorovodInternalError]]
+) -> Callable[..., Any]:
+    """run(func), for a framework that raises errors of its own when a collective
+    fails: internal_error(error) returns the HorovodInternalError that such an
+    error stems from, None for all others."""
+
+    @functools.wraps(func)
+    def converted(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return func(*args, **kwargs)
+        except HorovodInternalError:
+            raise
+        except Exception as error:  # pylint: disable=broad-except
+            internal = internal_error(error)
+            if internal is None:
+                raise
+            raise internal from error
+
+    return run(converted)
 
 
 def _run(func: Callable[..., Any], start_epoch: Callable[[], None],

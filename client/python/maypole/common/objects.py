@@ -1,7 +1,15 @@
-"""Python objects as bytes, for broadcast_object and allgather_object."""
+"""Python objects as bytes; broadcast_object and allgather_object of all bindings.
 
+Thread contract: any thread; one thread at a time per name.
+"""
+
+import ctypes
 import pickle
-from typing import Any
+from typing import Any, List, Optional
+
+from maypole import _native
+from maypole.common import basics, operations
+from maypole.common.process_sets import global_process_set, id_of
 
 try:
     # cloudpickle supports lambdas and classes of __main__ too.
@@ -21,3 +29,82 @@ def dumps(obj: Any) -> bytearray:
 def loads(data: Any) -> Any:
     """Reverses dumps(). The bytes must come from a rank of the same job."""
     return pickle.loads(data)
+
+
+def bytes_at(address: int, size: int) -> memoryview:
+    """The memory at `address`, which must live as long as it is read."""
+    # Not ctypes.string_at, which takes less than 2 GiB.
+    return memoryview((ctypes.c_ubyte * size).from_address(address)).cast("B")
+
+
+def broadcast_object(obj: Any,
+                     root_rank: int = 0,
+                     name: Optional[str] = None,
+                     process_set: Any = global_process_set) -> Any:
+    """Returns rank `root_rank`'s `obj` on all ranks; others' are ignored.
+
+    root_rank: a rank of the job (not an index in the process set); it must be
+    in the set. The object is pickled (by cloudpickle if it is installed). name:
+    needed if several threads call this at once.
+    """
+    name = name or "broadcast_object"
+    number = id_of(process_set)
+    is_root = basics.rank() == root_rank
+    data = dumps(obj) if is_root else bytearray()
+    length = ctypes.c_int64(len(data))
+    _broadcast(length, _native.INT64, 1, root_rank, f"{name}.size", number)
+    if not is_root:
+        data = bytearray(length.value)
+    memory = (ctypes.c_ubyte * len(data)).from_buffer(data)
+    _broadcast(memory, _native.UINT8, len(data), root_rank, f"{name}.data",
+               number)
+    return obj if is_root else loads(data)
+
+
+def _broadcast(memory: Any, dtype: int, count: int, root_rank: int, name: str,
+               process_set: int) -> None:
+    address = ctypes.addressof(memory)
+    operations.submit(_native.BROADCAST, dtype, 0, root_rank, (count,), 1.0,
+                      1.0, name, address, address, memory, memory,
+                      awaited=True, process_set=process_set).wait()
+
+
+def allgather_object(obj: Any,
+                     name: Optional[str] = None,
+                     process_set: Any = global_process_set) -> List[Any]:
+    """Returns the list of all ranks' `obj`s, in rank order.
+
+    The objects are pickled (by cloudpickle if it is installed). name: needed
+    if several threads call this at once.
+    """
+    name = name or "allgather_object"
+    number = id_of(process_set)
+    data = dumps(obj)
+    lengths = _allgather(ctypes.c_int64(len(data)), _native.INT64, 1,
+                         f"{name}.size", number,
+                         lambda gathered: gathered.cast("q").tolist())
+    return _allgather((ctypes.c_ubyte * len(data)).from_buffer(data),
+                      _native.UINT8, len(data), f"{name}.data", number,
+                      lambda gathered: _loads_each(gathered, lengths))
+
+
+def _loads_each(gathered: memoryview, lengths: List[int]) -> List[Any]:
+    found, start = [], 0
+    for length in lengths:
+        found.append(loads(gathered[start:start + length]))
+        start += length
+    return found
+
+
+def _allgather(memory: Any, dtype: int, count: int, name: str,
+               process_set: int, read: Any) -> Any:
+    """Gathers `memory`; returns what read(all bytes) returns."""
+
+    def finish(native: int) -> Any:
+        address, size, _ = _native.library().result(native)
+        return read(bytes_at(address, size))
+
+    return operations.submit(_native.ALLGATHER, dtype, 0, 0, (count,), 1.0,
+                             1.0, name, ctypes.addressof(memory), 0, memory,
+                             None, finish, awaited=True,
+                             process_set=process_set).wait()

@@ -5,11 +5,9 @@ in float64 and rounded toward zero; other than in Horovod, a product outside the
 dtype's range becomes its nearest limit (and NaN becomes 0).
 """
 
-from typing import Optional, Tuple
+from typing import Optional
 
 import torch
-
-from maypole.common.constants import Average, Sum
 
 
 def scales_here(tensor: torch.Tensor, prescale: float,
@@ -18,15 +16,6 @@ def scales_here(tensor: torch.Tensor, prescale: float,
     return ((prescale != 1.0 or postscale != 1.0)
             and not tensor.dtype.is_floating_point
             and not tensor.dtype.is_complex and tensor.dtype != torch.bool)
-
-
-def reduction_of(op: int, postscale: float,
-                 ranks: int) -> Tuple[int, float]:
-    """The reduction and factor that are rounded only once: an average is a sum
-    and a factor."""
-    if op == Average:
-        return Sum, postscale / max(ranks, 1)
-    return op, postscale
 
 
 def scaled(tensor: torch.Tensor, factor: float,

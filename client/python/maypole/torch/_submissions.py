@@ -13,19 +13,17 @@ Thread contract: any thread. Errors are ValueError, TypeError and
 NotImplementedError, which name the tensor.
 """
 
-import ctypes
-import operator
-import weakref
 from typing import Any, Callable, List, Optional, Tuple
 
 import torch
 
 from maypole import _native
-from maypole.common import operations
+from maypole.common import collectives, operations
+from maypole.common.collectives import title
 from maypole.common.constants import Adasum
 from maypole.common.exceptions import from_status
 from maypole.torch import _scaling, _tensors
-from maypole.torch._tensors import as_tensor, dtype_code, title
+from maypole.torch._tensors import as_tensor, dtype_code
 
 # A Pending's `finish`.
 _Finish = Optional[Callable[[int], Any]]
@@ -120,14 +118,10 @@ def _scaled_allreduce(tensor: torch.Tensor, name: Optional[str], op: int,
                       in_place: bool, awaited: bool) -> operations.Pending:
     """An allreduce of integers, in a copy that is scaled here."""
     work = _scaling.scaled(tensor, prescale)
-    op, postscale = _scaling.reduction_of(op, postscale, _ranks_of(process_set))
+    op, postscale = collectives.rounded_once(op, postscale, process_set)
     pending = allreduce(work, name, op, 1.0, 1.0, process_set, True, awaited)
     _then_scale(pending, work, postscale, tensor if in_place else work)
     return pending
-
-
-def _ranks_of(process_set: int) -> int:
-    return len(_native.library().process_set_ranks(process_set) or ())
 
 
 def _then_scale(pending: operations.Pending, result: torch.Tensor,
@@ -195,13 +189,12 @@ def reducescatter(tensor: torch.Tensor,
                          "reduction of allreduce; use Average or Sum")
     if _scaling.scales_here(tensor, prescale, postscale):
         work = _scaling.scaled(tensor, prescale)
-        op, postscale = _scaling.reduction_of(op, postscale,
-                                              _ranks_of(process_set))
+        op, postscale = collectives.rounded_once(op, postscale, process_set)
         pending = reducescatter(work, name, op, 1.0, 1.0, process_set, awaited)
         _then_scale(pending, pending.output, postscale, pending.output)
         return pending
     source, stream = tensor.contiguous(), _tensors.stream_of(tensor)
-    shape = (_scattered_rows(tensor.shape[0], process_set),) + tuple(
+    shape = (collectives.scattered_rows(tensor.shape[0], process_set),) + tuple(
         tensor.shape[1:])
     target = torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
     finish = None if stream is None else _fetch(source, target, stream, None)
@@ -210,16 +203,6 @@ def reducescatter(tensor: torch.Tensor,
                               target.data_ptr(), source, target, finish,
                               awaited=awaited, process_set=process_set,
                               stream=stream)
-
-
-def _scattered_rows(rows: int, process_set: int) -> int:
-    """This rank's part of `rows`: the first rows % n ranks get one more."""
-    library = _native.library()
-    ranks = library.process_set_ranks(process_set) or ()
-    if library.rank() not in ranks:
-        return 0  # the library will refuse the operation with an error
-    position = ranks.index(library.rank())
-    return rows // len(ranks) + (position < rows % len(ranks))
 
 
 def alltoall(tensor: torch.Tensor,
@@ -232,7 +215,7 @@ def alltoall(tensor: torch.Tensor,
     dtype = dtype_code(tensor, "alltoall", name)
     source, stream = tensor.contiguous(), _tensors.stream_of(tensor)
     numbers, splits_dtype, splits_device = _read_splits(splits, name)
-    ranks = _native.library().process_set_ranks(process_set) or ()
+    ranks = collectives.ranks_of(process_set)
 
     def finish(native: int) -> Tuple[torch.Tensor, torch.Tensor]:
         received = _native.library().received_splits(native, len(ranks))
@@ -262,13 +245,7 @@ def _read_splits(
                 "int32 or int64")
         dtype, device = splits.dtype, splits.device
         splits = splits.tolist()
-    try:
-        numbers = [operator.index(split) for split in splits or ()]
-    except TypeError:
-        raise ValueError(
-            f"{title('alltoall', name)}: splits={splits!r}, expected a tensor "
-            "or list of integers, one for each rank") from None
-    return numbers or None, dtype, device
+    return collectives.splits_of(splits, name), dtype, device
 
 
 def _rows(native: int, source: torch.Tensor,
@@ -297,18 +274,9 @@ def _copy_rows(native: int, source: torch.Tensor,
 
 
 def _adopt_rows(native: int, tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor over the result's memory, which is the library's.
-
-    When the memory is no longer referenced, `native` is released.
-    """
-    library = _native.library()
-    address, size, first_dim = library.result(native)
+    """Returns a tensor over the result's memory, which is the library's."""
+    memory, first_dim = collectives.adopt(native)
     shape = (first_dim,) + tuple(tensor.shape[1:])
-    if size == 0:
-        library.release(native)
+    if memory is None:
         return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
-    memory = (ctypes.c_ubyte * size).from_address(address)
-    release = weakref.finalize(memory, library.release, native)
-    # At exit tensors may still be read; the memory ends with the process.
-    release.atexit = False
     return torch.frombuffer(memory, dtype=tensor.dtype).view(shape)

@@ -13,6 +13,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 import torch
 
 from maypole import _native
+from maypole.common.collectives import title
 
 DTYPES: Dict[torch.dtype, int] = {
     torch.uint8: _native.UINT8,
@@ -42,11 +43,6 @@ def dtype_code(tensor: torch.Tensor, kind: str, name: Optional[str]) -> int:
             or tensor.dim() > _native.MAX_DIMS):
         raise _refusal(tensor, kind, name)
     return code
-
-
-def title(kind: str, name: Optional[str]) -> str:
-    """What errors call an operation that was not submitted."""
-    return f"{kind} of " + (f"tensor {name!r}" if name else "an unnamed tensor")
 
 
 def _refusal(tensor: torch.Tensor, kind: str,

@@ -1,34 +1,9 @@
-"""Adasum: a sum that adapts to how much the ranks' tensors agree.
-
-After Maleki et al., "Scaling Distributed Training with Adaptive Summation"
-(arXiv:2006.02924). For two ranks
-
-    adasum(a, b) = (1 - a.b / 2|a|^2) a + (1 - a.b / 2|b|^2) b
-
-which is the sum of orthogonal tensors and the average of equal ones. More ranks
-are combined in a binary tree: the first ranks, as many as the largest power of
-two that is smaller than their number, with the rest, each part likewise. For 4
-ranks this is adasum(adasum(0, 1), adasum(2, 3)). Each tensor has its own
-coefficients.
-
-The tree needs no exchange of intermediate tensors. Every node of it is a linear
-combination of the ranks' tensors, so its dot products follow from those of the
-ranks' tensors (the Gram matrix). Hence:
-
-    1. alltoall: each rank gets one slice of every rank's tensors;
-    2. allreduce: sums the slices' Gram matrices, in float64, which are tiny;
-    3. each rank computes the coefficients and its slice of the result;
-    4. allgather: the slices of the result.
-
-The data of 1 and 4 together are those of one allreduce, for any number of
-ranks. The result is bit-equal on all ranks, because one rank computes each of
-its elements. All tensors of one dtype and device travel in one operation.
+"""Adasum of torch tensors, by the algorithm of maypole.common.adasum.
 
 Thread contract: any thread; one thread at a time per name. start() leaves steps
 2 to 4 to a thread of its own, so that handles may be waited for in any order.
 """
 
-import itertools
 import threading
 import zlib
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -36,7 +11,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import torch
 
 from maypole import _native
-from maypole.common import basics, operations
+from maypole.common import adasum, collectives, operations
 from maypole.common.constants import Sum
 from maypole.common.exceptions import HorovodInternalError, from_status
 from maypole.common.process_sets import id_of
@@ -44,43 +19,6 @@ from maypole.torch import _submissions, _tensors
 
 # Columns that are converted to float64 at a time.
 _BLOCK = 1 << 18
-# A combination whose squared norm is this small against its parts' is zero.
-_ZERO = 1e-13
-
-
-def coefficients(gram: torch.Tensor) -> torch.Tensor:
-    """The factors of the ranks' tensors in their Adasum.
-
-    gram: [tensors, n, n] in float64, the dot products of the n ranks' tensors.
-    Returns [tensors, n].
-    """
-    n = gram.shape[-1]
-
-    def dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return torch.einsum("ti,tij,tj->t", a, gram, b)
-
-    def factor(product: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
-        norm = dot(a, a)
-        parts = torch.einsum("ti,tii->t", a * a, gram)
-        # Written so that NaN is not zero.
-        zero = norm <= _ZERO * parts
-        return torch.where(zero, torch.ones_like(norm),
-                           1 - product / (2 * norm)).unsqueeze(1)
-
-    def tree(first: int, end: int) -> torch.Tensor:
-        count = end - first
-        if count == 1:
-            unit = torch.zeros(gram.shape[:2], dtype=gram.dtype,
-                               device=gram.device)
-            unit[:, first] = 1
-            return unit
-        middle = first + (1 << ((count - 1).bit_length() - 1))
-        a, b = tree(first, middle), tree(middle, end)
-        product = dot(a, b)
-        return factor(product, a) * a + factor(product, b) * b
-
-    return tree(0, n)
-
 
 def allreduce(tensors: Sequence[torch.Tensor], name: Optional[str],
               prescale: float, postscale: float, process_set: Any,
@@ -115,21 +53,11 @@ def _begin(tensors: Sequence[torch.Tensor], name: Optional[str],
         _tensors.dtype_code(tensor, "allreduce", name)
         if not tensor.dtype.is_floating_point:
             raise ValueError(
-                f"{_tensors.title('allreduce', name)}: Adasum needs a floating "
+                f"{collectives.title('allreduce', name)}: Adasum needs a floating "
                 f"point tensor, this one is {tensor.dtype}")
     number = id_of(process_set)
-    return _Reduction(tensors, name or _next_name(number), prescale, postscale,
+    return _Reduction(tensors, name or collectives.next_name("adasum", number), prescale, postscale,
                       process_set, in_place)
-
-
-# Names of unnamed reductions: by their order within set and epoch.
-_unnamed: Dict[Tuple[int, int], Any] = {}
-
-
-def _next_name(process_set: int) -> str:
-    counter = _unnamed.setdefault((basics.joins(), process_set),
-                                  itertools.count())
-    return f"unnamed.{next(counter)}"
 
 
 class _Reduction:
@@ -218,7 +146,7 @@ class _Group:
         sums = self._sum(torch.stack([_gram(part) for part in columns] +
                                      [self._signature()])).cpu()
         self._check_shapes(sums[-1].diagonal())
-        factors = coefficients(sums[:-1])
+        factors = self._coefficients(sums[:-1])
         factors = factors * (self._scales[0] * self._scales[1])
         result = torch.cat([_combine(f.to(self.device), part)
                             for f, part in zip(factors, columns)])
@@ -230,6 +158,16 @@ class _Group:
                 f"allreduce {self._name!r}: a rank has joined (it has no more "
                 "inputs), and Adasum needs every rank; use Average or Sum")
         return self._unpacked(gathered)
+
+    def _coefficients(self, grams: torch.Tensor) -> torch.Tensor:
+
+        def unit(rank: int) -> torch.Tensor:
+            column = torch.zeros(grams.shape[:2], dtype=grams.dtype,
+                                 device=grams.device)
+            column[:, rank] = 1
+            return column
+
+        return adasum.coefficients(grams, self._ranks, torch, unit)
 
     def _signature(self) -> torch.Tensor:
         """A matrix with a number that depends on the shapes at this rank's

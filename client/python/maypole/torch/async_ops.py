@@ -32,32 +32,12 @@ from typing import Any, List, Optional, Sequence
 
 import torch
 
-from maypole import _native
-from maypole.common import operations
-from maypole.common.constants import OP_NAMES, Adasum, Average, Sum
+from maypole.common import collectives, operations
+from maypole.common.collectives import member_names, reduction
+from maypole.common.constants import Adasum, Average
 from maypole.common.process_sets import global_process_set, id_of
 from maypole.torch import _submissions, adasum
 from maypole.torch._compiling import not_compiled
-
-
-def reduction(average: Optional[bool], op: Optional[int]) -> int:
-    """The reduction given by Horovod's older `average` or newer `op`."""
-    if op is None:
-        return Average if average is None or average else Sum
-    if average is not None:
-        raise ValueError("both average and op are given; op replaces the older "
-                         "average, so leave average out")
-    if op not in OP_NAMES:
-        raise ValueError(f"op={op!r} is not a reduction; use Average, Sum, "
-                         "Adasum, Min, Max or Product")
-    return op
-
-
-def member_names(name: Optional[str], count: int) -> List[Optional[str]]:
-    """The names of the members of a group."""
-    return [
-        None if name is None else f"{name}.{i}of{count}" for i in range(count)
-    ]
 
 
 def _start(pending: operations.Pending) -> int:
@@ -283,51 +263,8 @@ def grouped_reducescatter_async(tensors: Sequence[torch.Tensor],
     ])
 
 
-def _submit_without_tensor(kind: int, process_set: int,
-                           finish: Any = None) -> operations.Pending:
-    return operations.submit(kind, _native.UINT8, 0, 0, (), 1.0, 1.0, None, 0,
-                             0, None, None, finish, awaited=True,
-                             process_set=process_set)
-
-
-@not_compiled
-def join(device: int = -1) -> int:
-    """Declares that this rank has no more inputs; blocks until all ranks have.
-
-    Until then the other ranks can run operations. To a reduction this rank
-    contributes a neutral input (Average still divides by the number of all
-    ranks), to allgather and alltoall no rows. A broadcast whose root has joined
-    is an error. Returns the rank that joined last. `device` is accepted for
-    compatibility.
-    """
-    del device
-    return _submit_without_tensor(
-        _native.JOIN, 0,
-        lambda native: _native.library().result(native)[2]).wait()
-
-
-@not_compiled
-def barrier(process_set: Any = global_process_set) -> None:
-    """Blocks until all ranks of the set have called barrier()."""
-    _submit_without_tensor(_native.BARRIER, id_of(process_set)).wait()
-
-
-@not_compiled
-def poll(handle: int) -> bool:
-    """Whether the operation of `handle` has ended; never blocks.
-
-    Raises ValueError for a handle that is unknown or was synchronized.
-    """
-    return operations.poll(handle)
-
-
-@not_compiled
-def synchronize(handle: int) -> Any:
-    """Waits until the operation of `handle` has ended; returns its result.
-
-    Raises HorovodInternalError if the operation failed: ranks disagreed on it,
-    or a rank was lost. In both cases the handle is invalid afterwards. Signals
-    (Ctrl-C) interrupt the wait within 0.2 s; then the handle stays valid.
-    Returns None for an unknown handle.
-    """
-    return operations.synchronize(handle)
+# They need no tensor.
+barrier = not_compiled(collectives.barrier)
+join = not_compiled(collectives.join)
+poll = not_compiled(collectives.poll)
+synchronize = not_compiled(collectives.synchronize)

@@ -5,20 +5,17 @@ time, because the names are fixed. Errors are those of async_ops and
 synchronize().
 """
 
-import ctypes
 from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
 
 import torch
 
 from maypole.common import basics, objects
 from maypole.common.exceptions import HorovodInternalError
-from maypole.common.process_sets import global_process_set
 from maypole.torch._structures import (put_back, specs_of, take_out,
                                         tensors_for)
 from maypole.torch._compiling import not_compiled
 from maypole.torch._tensors import shares_memory
-from maypole.torch.async_ops import (allgather_async, broadcast_async_,
-                                     synchronize)
+from maypole.torch.async_ops import broadcast_async_, synchronize
 
 
 @not_compiled
@@ -102,51 +99,5 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer,
         optimizer.load_state_dict(put_back(skeleton, tensors))
 
 
-@not_compiled
-def broadcast_object(obj: Any,
-                     root_rank: int = 0,
-                     name: Optional[str] = None,
-                     process_set: Any = global_process_set) -> Any:
-    """Returns rank `root_rank`'s `obj` on all ranks; others' are ignored.
-
-    root_rank: a rank of the job (not an index in the process set); it must be
-    in the set. The object is pickled (by cloudpickle if it is installed). name:
-    needed if several threads call this at once.
-    """
-    name = name or "broadcast_object"
-    is_root = basics.rank() == root_rank
-    length = torch.zeros(1, dtype=torch.int64, device="cpu")
-    if is_root:
-        data = torch.frombuffer(objects.dumps(obj), dtype=torch.uint8)
-        length[0] = data.numel()
-    synchronize(
-        broadcast_async_(length, root_rank, f"{name}.size", process_set))
-    if not is_root:
-        data = torch.empty(int(length.item()), dtype=torch.uint8, device="cpu")
-    synchronize(broadcast_async_(data, root_rank, f"{name}.data", process_set))
-    return obj if is_root else objects.loads(_bytes(data))
-
-
-@not_compiled
-def allgather_object(obj: Any,
-                     name: Optional[str] = None,
-                     process_set: Any = global_process_set) -> List[Any]:
-    """Returns the list of all ranks' `obj`s, in rank order.
-
-    The objects are pickled (by cloudpickle if it is installed). name: needed
-    if several threads call this at once.
-    """
-    name = name or "allgather_object"
-    data = torch.frombuffer(objects.dumps(obj), dtype=torch.uint8)
-    length = torch.tensor([data.numel()], dtype=torch.int64, device="cpu")
-    lengths = synchronize(
-        allgather_async(length, f"{name}.size", process_set)).tolist()
-    gathered = synchronize(allgather_async(data, f"{name}.data", process_set))
-    return [objects.loads(_bytes(part)) for part in gathered.split(lengths)]
-
-
-def _bytes(data: torch.Tensor) -> Any:
-    """The memory of `data`, as a buffer; `data` must live as long."""
-    # Not with numpy, which torch does not require; nor with ctypes.string_at,
-    # which takes less than 2 GiB.
-    return (ctypes.c_ubyte * data.numel()).from_address(data.data_ptr())
+broadcast_object = not_compiled(objects.broadcast_object)
+allgather_object = not_compiled(objects.allgather_object)

@@ -9,13 +9,13 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import torch
 
+from maypole.common.collectives import member_names, reduction
 from maypole.common.constants import Adasum, Average
 from maypole.common.process_sets import global_process_set, id_of
 from maypole.torch import _autograd, _submissions, adasum
 from maypole.torch._compiling import not_compiled
 from maypole.torch._tensors import as_tensor, as_tensors
-from maypole.torch.async_ops import (grouped_allreduce_async_, member_names,
-                                     reduction, synchronize)
+from maypole.torch.async_ops import grouped_allreduce_async_, synchronize
 from maypole.torch.compression import (Compression, PowerSGD,
                                         compressor_of)
 

@@ -9,30 +9,38 @@ from maypole.common.basics import (ccl_built, cuda_built, ddl_built,
                                    gloo_built, mpi_built, nccl_built,
                                    rocm_built)
 
+_FRAMEWORKS = ("torch", "tensorflow", "keras", "mxnet")
+
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Whether horovod.<ext_base_name> can be imported: "torch", if there is
     torch."""
     del verbose
-    return (ext_base_name == "torch"
-            and importlib.util.find_spec("torch") is not None)
+    return (ext_base_name in _FRAMEWORKS
+            and importlib.util.find_spec(ext_base_name) is not None)
 
 
 def check_extension(ext_name: str, ext_env_var: str = "", pkg_path: str = "",
                     *args: str) -> None:
-    """Raises ImportError unless `ext_name` is horovod.torch."""
+    """Raises ImportError unless `ext_name` is horovod.torch or the like."""
     del ext_env_var, pkg_path, args
-    if ext_name != "horovod.torch":
-        raise ImportError(f"{ext_name} is not supported by Maypole yet; "
-                          "horovod.torch is")
+    if ext_name not in (f"horovod.{name}" for name in _FRAMEWORKS):
+        raise ImportError(f"{ext_name} is not supported by Maypole; these are: "
+                          f"{', '.join(_FRAMEWORKS)}")
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Whether the framework sees a GPU."""
     if not extension_available(ext_base_name, verbose):
         return False
-    import torch
-    return torch.cuda.is_available()
+    if ext_base_name == "mxnet":
+        import mxnet
+        return mxnet.context.num_gpus() > 0
+    if ext_base_name == "torch":
+        import torch
+        return torch.cuda.is_available()
+    import tensorflow
+    return bool(tensorflow.config.list_physical_devices("GPU"))
 
 
 def num_rank_is_power_2(num_rank: int) -> bool:

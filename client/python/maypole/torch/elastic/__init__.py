@@ -19,15 +19,7 @@
     train(hvd.elastic.TorchState(model, optimizer, sampler=sampler, epoch=0))
 """
 
-from typing import Any, Callable
-
 from maypole.common.elastic import (ObjectState, State, request_departure,
-                                    reset, run_fn)
+                                    reset, run, run_fn)
 from maypole.torch.elastic.sampler import ElasticSampler
 from maypole.torch.elastic.state import TorchState
-
-
-def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates func(state, ...) so that it survives the loss of ranks and
-    takes in new ones; see maypole.common.elastic."""
-    return run_fn(func, reset)

@@ -1,0 +1,79 @@
+#include "client/api/completion_thread.h"
+
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "common/system/thread.h"
+
+namespace maypole {
+
+struct CompletionThread::Queue {
+  std::mutex mutex;
+  std::condition_variable pushed;
+  std::condition_variable ran;
+  std::vector<std::unique_ptr<Completion>> waiting;
+  uint64_t pushes = 0;
+  uint64_t runs = 0;
+  bool stopped = false;
+};
+
+CompletionThread::CompletionThread() : queue_(std::make_shared<Queue>()) {}
+
+Status CompletionThread::Start(std::shared_ptr<CompletionThread>* out) {
+  std::shared_ptr<CompletionThread> self(new CompletionThread);
+  Status s =
+      StartThread([queue = self->queue_] { Run(queue.get()); }, &self->thread_);
+  if (s.ok()) *out = std::move(self);
+  return s;
+}
+
+CompletionThread::~CompletionThread() {
+  if (!thread_.joinable()) return;
+  {
+    std::lock_guard lock(queue_->mutex);
+    queue_->stopped = true;
+  }
+  queue_->pushed.notify_one();
+  if (OnThread()) {
+    thread_.detach();
+  } else {
+    thread_.join();
+  }
+}
+
+void CompletionThread::Push(std::unique_ptr<Completion> completion) {
+  std::lock_guard lock(queue_->mutex);
+  queue_->waiting.push_back(std::move(completion));
+  ++queue_->pushes;
+  if (queue_->waiting.size() == 1) queue_->pushed.notify_one();
+}
+
+void CompletionThread::Drain() {
+  if (OnThread()) return;
+  std::unique_lock lock(queue_->mutex);
+  const uint64_t until = queue_->pushes;
+  queue_->ran.wait(lock, [&] { return queue_->runs >= until; });
+}
+
+void CompletionThread::Run(Queue* queue) {
+  std::unique_lock lock(queue->mutex);
+  while (true) {
+    queue->pushed.wait(
+        lock, [&] { return queue->stopped || !queue->waiting.empty(); });
+    if (queue->waiting.empty()) return;
+    auto batch = std::exchange(queue->waiting, {});
+    lock.unlock();
+    for (std::unique_ptr<Completion>& completion : batch) {
+      completion->call(*completion->operation);
+      completion.reset();
+    }
+    lock.lock();
+    queue->runs += batch.size();
+    queue->ran.notify_all();
+  }
+}
+
+}  // namespace maypole

@@ -1,0 +1,48 @@
+// CompletionThread: calls back when operations have ended.
+//
+// Purpose: the thread that moves a rank's data must not run a program's code,
+// which may take long or submit the next operation. So callbacks run on a
+// thread of their own, one after the other, in the order in which the
+// operations have ended.
+//
+// Thread contract: any thread may call the functions.
+//
+// Invariant: each callback that was added runs exactly once, and the destructor
+// returns after the last one; but called by a callback it does not wait.
+#ifndef MAYPOLE_CLIENT_API_COMPLETION_THREAD_H_
+#define MAYPOLE_CLIENT_API_COMPLETION_THREAD_H_
+
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "client/engine/operation.h"
+#include "common/status.h"
+
+namespace maypole {
+
+class CompletionThread : public CompletionQueue {
+ public:
+  static Status Start(std::shared_ptr<CompletionThread>* out);
+  ~CompletionThread() override;
+
+  void Push(std::unique_ptr<Completion> completion) override;
+  // Returns when all completions that were pushed before have run; called by
+  // one of them, at once.
+  void Drain();
+
+ private:
+  struct Queue;  // outlives this object while the thread runs
+  CompletionThread();
+  static void Run(Queue* queue);
+  bool OnThread() const {
+    return std::this_thread::get_id() == thread_.get_id();
+  }
+
+  const std::shared_ptr<Queue> queue_;
+  std::thread thread_;
+};
+
+}  // namespace maypole
+
+#endif  // MAYPOLE_CLIENT_API_COMPLETION_THREAD_H_

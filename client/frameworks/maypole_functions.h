@@ -1,0 +1,44 @@
+// The C ABI (client/maypole.h) for the libraries of frameworks
+// (libmaypole_tensorflow.so, ...), which are not linked to libmaypole.
+//
+//   maypole::frameworks::Functions maypole;
+//   if (const std::string error = Find("/.../libmaypole.so", &maypole);
+//       !error.empty()) ...
+//   maypole.submit(&operation, &handle);
+//   maypole.on_done(handle, &Done, context);
+//
+// A framework loads its library with a path of its own choice. So Python, which
+// has loaded libmaypole, names it, and both use the same one: a process has one
+// job.
+//
+// Thread contract: Find() once, before other threads use the functions; these
+// may be called from any thread.
+#ifndef MAYPOLE_CLIENT_FRAMEWORKS_MAYPOLE_FUNCTIONS_H_
+#define MAYPOLE_CLIENT_FRAMEWORKS_MAYPOLE_FUNCTIONS_H_
+
+#include <string>
+
+#include "client/maypole.h"
+
+namespace maypole::frameworks {
+
+// Each member is the function maypole_NAME.
+#define MAYPOLE_FUNCTIONS(X)                                            \
+  X(submit)                                                             \
+  X(submit_group) X(on_done) X(wait) X(poll) X(result) X(release)       \
+      X(received_splits) X(process_set_ranks) X(is_initialized) X(rank) \
+          X(size) X(local_rank) X(local_size) X(last_error)
+
+struct Functions {
+#define MAYPOLE_DECLARE(name) decltype(&maypole_##name) name = nullptr;
+  MAYPOLE_FUNCTIONS(MAYPOLE_DECLARE)
+#undef MAYPOLE_DECLARE
+};
+
+// Finds the functions in the library at `path`, which the process must have
+// loaded. Returns an error's text; empty if all are there.
+std::string Find(const char* path, Functions* functions);
+
+}  // namespace maypole::frameworks
+
+#endif  // MAYPOLE_CLIENT_FRAMEWORKS_MAYPOLE_FUNCTIONS_H_

@@ -1,0 +1,286 @@
+#include "client/jax/collective.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace maypole::jax {
+namespace {
+
+using frameworks::Functions;
+
+// Python looks for this to tell our errors from others.
+constexpr char kMark[] = "maypole: ";
+
+// What the attributes of a call say about all its operations.
+//
+//   kind, op, root, process_set   int32, as in maypole_operation
+//   prescale, postscale           double
+//   names                         one for each result, with newlines between
+//
+// Arguments behind those that have a name only make XLA wait for them.
+struct Plan {
+  int32_t kind;
+  int32_t op;
+  int32_t root;
+  int32_t process_set;
+  double prescale;
+  double postscale;
+  std::vector<std::string> names;
+};
+
+std::vector<std::string> Lines(std::string_view text) {
+  std::vector<std::string> lines;
+  while (true) {
+    const size_t end = text.find('\n');
+    lines.emplace_back(text.substr(0, end));
+    if (end == std::string_view::npos) return lines;
+    text.remove_prefix(end + 1);
+  }
+}
+
+// Returns false if the attributes are not those of this library's version.
+bool ReadPlan(const ffi::CallFrame& frame, Plan* plan) {
+  const ffi::Attributes& attributes = frame.attributes;
+  const int32_t* const kind = ffi::FindInt32(attributes, "kind");
+  const int32_t* const op = ffi::FindInt32(attributes, "op");
+  const int32_t* const root = ffi::FindInt32(attributes, "root");
+  const int32_t* const set = ffi::FindInt32(attributes, "process_set");
+  const double* const prescale = ffi::FindDouble(attributes, "prescale");
+  const double* const postscale = ffi::FindDouble(attributes, "postscale");
+  const ffi::ByteSpan* const names = ffi::FindString(attributes, "names");
+  if (kind == nullptr || op == nullptr || root == nullptr || set == nullptr ||
+      prescale == nullptr || postscale == nullptr || names == nullptr) {
+    return false;
+  }
+  *plan = {
+      *kind, *op, *root, *set, *prescale, *postscale, Lines(names->text())};
+  const auto count = static_cast<int64_t>(plan->names.size());
+  return count <= frame.arguments.size && count == frame.results.size;
+}
+
+bool OnlyMoves(int32_t kind) {
+  return kind != MAYPOLE_ALLREDUCE && kind != MAYPOLE_REDUCESCATTER;
+}
+
+// The library's dtype; -1 if it has none. It has no unsigned integers of 32 and
+// 64 bits: as signed ones they are moved, and summed, correctly.
+int32_t DtypeOf(const ffi::Buffer& buffer, const Plan& plan) {
+  const bool bits = OnlyMoves(plan.kind) || plan.op == MAYPOLE_SUM;
+  switch (buffer.dtype) {
+    case ffi::kPred:
+      return MAYPOLE_BOOL;
+    case ffi::kS8:
+      return MAYPOLE_INT8;
+    case ffi::kS16:
+      return MAYPOLE_INT16;
+    case ffi::kS32:
+      return MAYPOLE_INT32;
+    case ffi::kS64:
+      return MAYPOLE_INT64;
+    case ffi::kU8:
+      return MAYPOLE_UINT8;
+    case ffi::kU16:
+      return MAYPOLE_UINT16;
+    case ffi::kU32:
+      return bits ? MAYPOLE_INT32 : -1;
+    case ffi::kU64:
+      return bits ? MAYPOLE_INT64 : -1;
+    case ffi::kF16:
+      return MAYPOLE_FLOAT16;
+    case ffi::kF32:
+      return MAYPOLE_FLOAT32;
+    case ffi::kF64:
+      return MAYPOLE_FLOAT64;
+    case ffi::kBf16:
+      return MAYPOLE_BFLOAT16;
+    case ffi::kC64:
+      return OnlyMoves(plan.kind) ? MAYPOLE_INT64 : -1;
+    default:
+      return -1;
+  }
+}
+
+bool GivesItsOwnMemory(int32_t kind) {
+  return kind == MAYPOLE_ALLGATHER || kind == MAYPOLE_ALLTOALL;
+}
+
+// All operations of one call. It deletes itself when the last one has ended.
+class Call {
+ public:
+  Call(const Functions& functions, const ffi::Api& api, Plan plan)
+      : maypole_(functions), api_(api), plan_(std::move(plan)) {}
+
+  // Returns an error's text; empty if the operations can be submitted.
+  std::string Prepare(const ffi::CallFrame& frame);
+
+  // `future` is completed now or later; this object must not be used any more.
+  static void Submit(std::unique_ptr<Call> call, ffi::Future* future);
+
+ private:
+  struct Member {
+    Call* call;
+    void* output;
+    int64_t bytes;
+  };
+
+  static void OnDone(void* context, int64_t handle, maypole_status status);
+  void CopyResult(const Member& member, int64_t handle);
+  void Fail(int code, const std::string& text);
+  void End(int64_t members);
+
+  const Functions& maypole_;
+  const ffi::Api& api_;
+  const Plan plan_;
+  std::vector<maypole_operation> operations_;
+  std::vector<Member> members_;
+  ffi::Future* future_ = nullptr;
+  std::atomic<int64_t> left_{0};
+  std::mutex mutex_;
+  int code_ = MAYPOLE_OK;  // guarded by mutex_: the first error
+  std::string text_;       // guarded by mutex_
+};
+
+std::string Call::Prepare(const ffi::CallFrame& frame) {
+  const auto count = static_cast<int64_t>(plan_.names.size());
+  for (int64_t i = 0; i < count; ++i) {
+    const ffi::Buffer& in = *frame.arguments.items[i];
+    const ffi::Buffer& out = *frame.results.items[i];
+    maypole_operation operation = {};
+    operation.struct_size = sizeof operation;
+    operation.kind = plan_.kind;
+    operation.dtype = DtypeOf(in, plan_);
+    operation.op = plan_.op;
+    operation.process_set = plan_.process_set;
+    operation.root = plan_.root;
+    operation.prescale = plan_.prescale;
+    operation.postscale = plan_.postscale;
+    operation.name = plan_.names[i].c_str();
+    operation.input = in.data;
+    operation.output = GivesItsOwnMemory(plan_.kind) ? nullptr : out.data;
+    if (operation.dtype < 0 || in.rank > MAYPOLE_MAX_DIMS) {
+      return "'" + plan_.names[i] + "': type " + std::to_string(in.dtype) +
+             " of XLA with " + std::to_string(in.rank) +
+             " dimensions, expected a type that Maypole has and at most " +
+             std::to_string(MAYPOLE_MAX_DIMS) + " dimensions";
+    }
+    operation.dims = static_cast<int32_t>(in.rank);
+    std::copy_n(in.dims, in.rank, operation.shape);
+    operations_.push_back(operation);
+    members_.push_back({this, out.data, ffi::SizeOf(out)});
+  }
+  return "";
+}
+
+void Call::Submit(std::unique_ptr<Call> call, ffi::Future* future) {
+  Call* const self = call.release();
+  const auto count = static_cast<int32_t>(self->operations_.size());
+  self->future_ = future;
+  self->left_ = count;
+  std::vector<int64_t> handles(count);
+  if (const maypole_status status = self->maypole_.submit_group(
+          self->operations_.data(), count, handles.data());
+      status != MAYPOLE_OK) {
+    self->Fail(status, self->maypole_.last_error());
+    self->End(count);
+    return;
+  }
+  // Before the last member has ended, `self` lives.
+  for (int32_t i = 0; i < count; ++i) {
+    if (const maypole_status status = self->maypole_.on_done(
+            handles[i], &Call::OnDone, &self->members_[i]);
+        status != MAYPOLE_OK) {
+      self->Fail(status, self->maypole_.last_error());
+      self->maypole_.release(handles[i]);
+      self->End(1);
+    }
+  }
+}
+
+void Call::OnDone(void* context, int64_t handle, maypole_status status) {
+  const Member& member = *static_cast<Member*>(context);
+  Call* const self = member.call;
+  if (status != MAYPOLE_OK) {
+    self->Fail(status, self->maypole_.last_error());
+  } else if (GivesItsOwnMemory(self->plan_.kind)) {
+    self->CopyResult(member, handle);
+  }
+  self->maypole_.release(handle);
+  self->End(1);
+}
+
+void Call::CopyResult(const Member& member, int64_t handle) {
+  void* data = nullptr;
+  int64_t bytes = 0;
+  int64_t rows = 0;
+  if (const maypole_status status =
+          maypole_.result(handle, &data, &bytes, &rows);
+      status != MAYPOLE_OK) {
+    Fail(status, maypole_.last_error());
+  } else if (bytes != member.bytes) {
+    Fail(MAYPOLE_FAILED_PRECONDITION,
+         "'" + plan_.names[&member - members_.data()] + "': the result has " +
+             std::to_string(rows) + " rows (" + std::to_string(bytes) +
+             " bytes), but this program was compiled for " +
+             std::to_string(member.bytes) +
+             " bytes: inside jit, allgather and alltoall need the same first "
+             "dimension on all ranks; call them outside jit otherwise");
+  } else if (bytes > 0) {
+    std::memcpy(member.output, data, bytes);
+  }
+}
+
+void Call::Fail(int code, const std::string& text) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (code_ != MAYPOLE_OK) return;
+  code_ = code;
+  text_ = kMark + text;
+  if (code == MAYPOLE_ALREADY_EXISTS) {
+    text_ +=
+        " (in JAX: a jitted function that is called twice at once by others, "
+        "or by two threads; give each call a name= of its own)";
+  }
+}
+
+void Call::End(int64_t members) {
+  if (left_.fetch_sub(members, std::memory_order_acq_rel) != members) return;
+  const ffi::Api& api = api_;
+  ffi::Future* const future = future_;
+  ffi::Error* const error =
+      code_ == MAYPOLE_OK ? nullptr : ffi::MakeError(api, code_, text_.c_str());
+  delete this;
+  ffi::Complete(api, future, error);
+}
+
+}  // namespace
+
+ffi::Error* Run(const Functions& functions, ffi::CallFrame* frame) {
+  Plan plan;
+  if (!ReadPlan(*frame, &plan)) {
+    return ffi::MakeError(
+        *frame->api, MAYPOLE_INTERNAL,
+        "maypole: the call's attributes are not those that this "
+        "libmaypole_jax.so knows: the package and the library are of different "
+        "versions");
+  }
+  auto call = std::make_unique<Call>(functions, *frame->api, std::move(plan));
+  if (const std::string error = call->Prepare(*frame); !error.empty()) {
+    return ffi::MakeError(*frame->api, MAYPOLE_INVALID_ARGUMENT,
+                          (kMark + error).c_str());
+  }
+  ffi::Future* future = nullptr;
+  if (ffi::Error* error = ffi::MakeFuture(*frame->api, &future);
+      error != nullptr) {
+    return error;
+  }
+  frame->future = future;
+  Call::Submit(std::move(call), future);
+  return nullptr;
+}
+
+}  // namespace maypole::jax

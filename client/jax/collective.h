@@ -1,0 +1,23 @@
+// A custom call of an XLA program: one collective for each of its buffers.
+//
+// The call's attributes say what to do (see ReadPlan); all its operations are
+// submitted together, or none. XLA's thread returns at once; XLA's future is
+// completed by the library's completion thread when the last operation has
+// ended (maypole_on_done()). So no thread of XLA ever waits, and operations may
+// end in another order on each rank.
+//
+// Thread contract: Run() on any thread of XLA.
+#ifndef MAYPOLE_CLIENT_JAX_COLLECTIVE_H_
+#define MAYPOLE_CLIENT_JAX_COLLECTIVE_H_
+
+#include "client/frameworks/maypole_functions.h"
+#include "client/jax/xla_ffi.h"
+
+namespace maypole::jax {
+
+// `functions` must live as long as the process.
+ffi::Error* Run(const frameworks::Functions& functions, ffi::CallFrame* frame);
+
+}  // namespace maypole::jax
+
+#endif  // MAYPOLE_CLIENT_JAX_COLLECTIVE_H_

@@ -1,0 +1,318 @@
+#include "client/jax/collective.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace maypole::jax {
+namespace {
+
+// A library that keeps what is submitted, and ends it when the test says so.
+struct Library {
+  struct Submitted {
+    maypole_operation operation;
+    std::string name;
+    maypole_done done = nullptr;
+    void* context = nullptr;
+  };
+
+  std::vector<Submitted> operations;  // the handle is the index
+  maypole_status refusal = MAYPOLE_OK;
+  std::string error;
+  std::string result;
+  int released = 0;
+
+  void End(int64_t handle, maypole_status status) {
+    operations[handle].done(operations[handle].context, handle, status);
+  }
+};
+
+Library* library;
+
+maypole_status SubmitGroup(const maypole_operation* operations, int32_t count,
+                           int64_t* handles) {
+  if (library->refusal != MAYPOLE_OK) return library->refusal;
+  for (int32_t i = 0; i < count; ++i) {
+    handles[i] = library->operations.size();
+    library->operations.push_back({operations[i], operations[i].name});
+  }
+  return MAYPOLE_OK;
+}
+
+maypole_status OnDone(int64_t handle, maypole_done done, void* context) {
+  library->operations[handle].done = done;
+  library->operations[handle].context = context;
+  return MAYPOLE_OK;
+}
+
+maypole_status Result(int64_t, void** data, int64_t* bytes, int64_t* rows) {
+  *data = library->result.data();
+  *bytes = library->result.size();
+  *rows = library->result.size() / sizeof(float);
+  return MAYPOLE_OK;
+}
+
+maypole_status Release(int64_t) {
+  ++library->released;
+  return MAYPOLE_OK;
+}
+
+const char* LastError() { return library->error.c_str(); }
+
+}  // namespace
+
+// What XLA's functions make.
+namespace ffi {
+
+struct Error {
+  std::string text;
+  int code;
+};
+
+struct Future {
+  bool available = false;
+  std::unique_ptr<Error> error;
+};
+
+}  // namespace ffi
+
+namespace {
+
+// XLA's functions, at places of the test's choice.
+struct CreateArguments {
+  size_t struct_size;
+  void* extensions;
+  const char* text;
+  int32_t code;
+};
+
+ffi::Error* CreateError(CreateArguments* arguments) {
+  return new ffi::Error{arguments->text, arguments->code};
+}
+
+struct FutureArguments {
+  size_t struct_size;
+  void* extensions;
+  ffi::Future* future;
+  ffi::Error* error;
+};
+
+std::unique_ptr<ffi::Future> made;
+
+ffi::Error* CreateFuture(FutureArguments* arguments) {
+  made = std::make_unique<ffi::Future>();
+  arguments->future = made.get();
+  return nullptr;
+}
+
+ffi::Error* SetAvailable(FutureArguments* arguments) {
+  arguments->future->available = true;
+  return nullptr;
+}
+
+ffi::Error* SetError(FutureArguments* arguments) {
+  arguments->future->error.reset(arguments->error);
+  return nullptr;
+}
+
+// A custom call with `names.size()` results of 3 floats, and its arguments.
+class Frame {
+ public:
+  Frame(int32_t kind, const std::string& names, int arguments, int results)
+      : names_(names), kind_(kind) {
+    api_.functions[5] = reinterpret_cast<void*>(&CreateError);
+    api_.functions[6] = reinterpret_cast<void*>(&CreateFuture);
+    api_.functions[7] = reinterpret_cast<void*>(&SetAvailable);
+    api_.functions[8] = reinterpret_cast<void*>(&SetError);
+    ffi::SetLayout({.major = 0,
+                    .minor = 7,
+                    .error_create = 5,
+                    .future_create = 6,
+                    .future_set_available = 7,
+                    .future_set_error = 8});
+    frame_.api = &api_;
+    frame_.stage = ffi::kExecute;
+    buffers_.resize(arguments + results);
+    memory_.resize(arguments + results, std::vector<float>(3));
+    for (size_t i = 0; i < buffers_.size(); ++i) {
+      buffers_[i] = {.dtype = ffi::kF32,
+                     .data = memory_[i].data(),
+                     .rank = 1,
+                     .dims = dims_};
+      pointers_.push_back(&buffers_[i]);
+    }
+    frame_.arguments.size = arguments;
+    frame_.arguments.items = pointers_.data();
+    frame_.results.size = results;
+    frame_.results.items = pointers_.data() + arguments;
+    Add("kind", ffi::kS32, &kind_);
+    Add("op", ffi::kS32, &op_);
+    Add("root", ffi::kS32, &root_);
+    Add("process_set", ffi::kS32, &set_);
+    Add("prescale", ffi::kF64, &prescale_);
+    Add("postscale", ffi::kF64, &postscale_);
+    names_span_ = {names_.data(), names_.size()};
+    AddAttribute("names", ffi::kStringAttribute, &names_span_);
+    Finish();
+  }
+
+  ffi::Error* Run() { return jax::Run(functions_, &frame_); }
+  ffi::CallFrame& frame() { return frame_; }
+  ffi::Buffer& buffer(int i) { return buffers_[i]; }
+  float* memory(int i) { return memory_[i].data(); }
+
+ private:
+  void Add(const char* name, int32_t dtype, const void* value) {
+    scalars_.push_back(std::make_unique<ffi::Scalar>(dtype, value));
+    AddAttribute(name, ffi::kScalarAttribute, scalars_.back().get());
+  }
+
+  void AddAttribute(const char* name, int32_t type, void* value) {
+    spans_.push_back(std::make_unique<ffi::ByteSpan>(name, std::strlen(name)));
+    types_.push_back(type);
+    values_.push_back(value);
+  }
+
+  void Finish() {
+    for (const auto& span : spans_) span_pointers_.push_back(span.get());
+    frame_.attributes.size = spans_.size();
+    frame_.attributes.types = types_.data();
+    frame_.attributes.names = span_pointers_.data();
+    frame_.attributes.values = values_.data();
+  }
+
+  frameworks::Functions functions_ = {.submit_group = &SubmitGroup,
+                                      .on_done = &OnDone,
+                                      .result = &Result,
+                                      .release = &Release,
+                                      .last_error = &LastError};
+  ffi::Api api_ = {};
+  ffi::CallFrame frame_ = {};
+  std::string names_;
+  ffi::ByteSpan names_span_;
+  int32_t kind_, op_ = MAYPOLE_SUM, root_ = 0, set_ = 0;
+  double prescale_ = 0.5, postscale_ = 1;
+  int64_t dims_[1] = {3};
+  std::vector<std::vector<float>> memory_;
+  std::vector<ffi::Buffer> buffers_;
+  std::vector<ffi::Buffer*> pointers_;
+  std::vector<std::unique_ptr<ffi::Scalar>> scalars_;
+  std::vector<std::unique_ptr<ffi::ByteSpan>> spans_;
+  std::vector<ffi::ByteSpan*> span_pointers_;
+  std::vector<int32_t> types_;
+  std::vector<void*> values_;
+};
+
+class CollectiveTest : public testing::Test {
+ protected:
+  void SetUp() override { library = &library_; }
+
+  Library library_;
+};
+
+TEST_F(CollectiveTest, AnswersTheVersionOfTheWheel) {
+  Frame call(MAYPOLE_ALLREDUCE, "a", 1, 1);
+  EXPECT_FALSE(ffi::AnswersVersion(call.frame()));
+  struct {
+    size_t struct_size;
+    ffi::Version version;
+    uint32_t traits;
+  } metadata = {};
+  struct {
+    ffi::Extension base;
+    void* metadata;
+  } extension = {{.type = 1}, &metadata};
+  call.frame().extensions = &extension.base;
+  EXPECT_TRUE(ffi::AnswersVersion(call.frame()));
+  EXPECT_EQ(metadata.version.minor, 7);
+}
+
+TEST_F(CollectiveTest, CompletesWhenAllOperationsHaveEnded) {
+  // The third argument only makes XLA wait for it.
+  Frame call(MAYPOLE_ALLREDUCE, "a\nb['x y']", 3, 2);
+  ASSERT_EQ(call.Run(), nullptr);
+  ASSERT_EQ(library_.operations.size(), 2u);
+  const auto& second = library_.operations[1];
+  EXPECT_EQ(second.name, "b['x y']");
+  EXPECT_EQ(second.operation.dtype, MAYPOLE_FLOAT32);
+  EXPECT_EQ(second.operation.dims, 1);
+  EXPECT_EQ(second.operation.shape[0], 3);
+  EXPECT_EQ(second.operation.prescale, 0.5);
+  EXPECT_EQ(second.operation.input, call.memory(1));
+  EXPECT_EQ(second.operation.output, call.memory(4));
+  EXPECT_EQ(call.frame().future, made.get());
+  library_.End(1, MAYPOLE_OK);
+  EXPECT_FALSE(made->available);
+  library_.End(0, MAYPOLE_OK);
+  EXPECT_TRUE(made->available);
+  EXPECT_EQ(library_.released, 2);
+}
+
+TEST_F(CollectiveTest, TheFirstErrorIsTheCalls) {
+  Frame call(MAYPOLE_ALLREDUCE, "a\nb", 2, 2);
+  ASSERT_EQ(call.Run(), nullptr);
+  library_.error = "rank 1 was lost";
+  library_.End(0, MAYPOLE_ABORTED);
+  EXPECT_EQ(made->error, nullptr);  // `b` still uses the memory
+  library_.error = "another";
+  library_.End(1, MAYPOLE_INTERNAL);
+  ASSERT_NE(made->error, nullptr);
+  EXPECT_EQ(made->error->code, MAYPOLE_ABORTED);
+  EXPECT_EQ(made->error->text, "maypole: rank 1 was lost");
+  EXPECT_FALSE(made->available);
+}
+
+TEST_F(CollectiveTest, ARefusalIsAnErrorOfTheFuture) {
+  Frame call(MAYPOLE_ALLREDUCE, "a\nb", 2, 2);
+  library_.refusal = MAYPOLE_ALREADY_EXISTS;
+  library_.error = "'a' is pending";
+  ASSERT_EQ(call.Run(), nullptr);
+  ASSERT_NE(made->error, nullptr);
+  EXPECT_EQ(made->error->code, MAYPOLE_ALREADY_EXISTS);
+  EXPECT_EQ(made->error->text.find("maypole: 'a' is pending (in JAX: "), 0u);
+}
+
+TEST_F(CollectiveTest, CopiesGatheredRows) {
+  Frame call(MAYPOLE_ALLGATHER, "a", 1, 1);
+  ASSERT_EQ(call.Run(), nullptr);
+  EXPECT_EQ(library_.operations[0].operation.output, nullptr);
+  const float rows[3] = {1, 2, 3};
+  library_.result.assign(reinterpret_cast<const char*>(rows), sizeof rows);
+  library_.End(0, MAYPOLE_OK);
+  EXPECT_TRUE(made->available);
+  EXPECT_EQ(std::memcmp(call.memory(1), rows, sizeof rows), 0);
+}
+
+TEST_F(CollectiveTest, OtherRowsThanTheProgramsAreAnError) {
+  Frame call(MAYPOLE_ALLGATHER, "a", 1, 1);
+  ASSERT_EQ(call.Run(), nullptr);
+  library_.result.assign(16, 'x');
+  library_.End(0, MAYPOLE_OK);
+  ASSERT_NE(made->error, nullptr);
+  EXPECT_EQ(made->error->code, MAYPOLE_FAILED_PRECONDITION);
+  EXPECT_NE(made->error->text.find("'a': the result has 4 rows (16 bytes)"),
+            std::string::npos);
+}
+
+TEST_F(CollectiveTest, WhatItCannotDoIsAnErrorAtOnce) {
+  Frame complex(MAYPOLE_ALLREDUCE, "a", 1, 1);
+  complex.buffer(0).dtype = ffi::kC64;
+  std::unique_ptr<ffi::Error> error(complex.Run());
+  ASSERT_NE(error, nullptr);
+  EXPECT_EQ(error->code, MAYPOLE_INVALID_ARGUMENT);
+  Frame unsigned_sum(MAYPOLE_ALLREDUCE, "a", 1, 1);
+  unsigned_sum.buffer(0).dtype = ffi::kU32;  // as a signed one
+  EXPECT_EQ(unsigned_sum.Run(), nullptr);
+  library_.End(0, MAYPOLE_OK);
+  Frame names(MAYPOLE_ALLREDUCE, "a\nb", 2, 1);
+  error.reset(names.Run());
+  ASSERT_NE(error, nullptr);
+  EXPECT_EQ(error->code, MAYPOLE_INTERNAL);
+}
+
+}  // namespace
+}  // namespace maypole::jax

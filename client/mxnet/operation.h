@@ -1,0 +1,33 @@
+// A collective on NDArrays, as an operation of MXNet's engine.
+//
+// Invariants: the operation holds handles of its own on its arrays, because the
+// program may drop its handles before the engine runs it. The engine's thread
+// submits and never waits; libmaypole's completion thread ends the operation.
+//
+// Thread contract: Push() from any thread.
+#ifndef MAYPOLE_CLIENT_MXNET_OPERATION_H_
+#define MAYPOLE_CLIENT_MXNET_OPERATION_H_
+
+#include <string>
+
+#include "client/frameworks/maypole_functions.h"
+#include "client/mxnet/engine.h"
+
+namespace maypole::mxnet {
+
+struct Environment {
+  frameworks::Functions maypole;
+  EngineFunctions engine;
+};
+
+// Pushes an operation to the engine. `operation.input` and `operation.output`
+// are NDArrayHandles: equal in place, else the output is a new array.
+// `environment` must live as long as the process. Returns an error's text;
+// empty on success. With an engine that must block, the operation has ended
+// then.
+std::string Push(const Environment& environment,
+                 const maypole_operation& operation, int priority);
+
+}  // namespace maypole::mxnet
+
+#endif  // MAYPOLE_CLIENT_MXNET_OPERATION_H_

@@ -1,0 +1,5 @@
+"""Elastic training with Keras."""
+
+from horovod._forward import forward
+
+__getattr__, __dir__, __all__ = forward("maypole.keras.elastic")

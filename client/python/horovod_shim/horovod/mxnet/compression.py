@@ -1,0 +1,5 @@
+"""Compression, and the classes in it."""
+
+from horovod._forward import forward
+
+__getattr__, __dir__, __all__ = forward("maypole.mxnet.compression")

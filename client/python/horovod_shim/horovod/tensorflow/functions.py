@@ -1,0 +1,5 @@
+"""Broadcasting variables and objects."""
+
+from horovod._forward import forward
+
+__getattr__, __dir__, __all__ = forward("maypole.tensorflow.functions")

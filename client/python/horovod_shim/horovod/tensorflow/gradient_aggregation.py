@@ -1,0 +1,5 @@
+"""Local gradient aggregation in graphs."""
+
+from horovod._forward import forward
+
+__getattr__, __dir__, __all__ = forward("maypole.tensorflow.gradient_aggregation")

@@ -1,0 +1,5 @@
+"""Callbacks for Keras."""
+
+from horovod._forward import forward
+
+__getattr__, __dir__, __all__ = forward("maypole.tensorflow.keras.callbacks")

@@ -1,0 +1,5 @@
+"""References to variables."""
+
+from horovod._forward import forward
+
+__getattr__, __dir__, __all__ = forward("maypole.tensorflow.util")

@@ -1,0 +1,15 @@
+"""What maypole.keras and maypole.tensorflow.keras share; nothing here is public.
+
+Keras 3 has three backends, whose gradients are tensors of TensorFlow, JAX or
+PyTorch; Keras 2 (tf.keras with TensorFlow <= 2.15, and tf_keras) has TensorFlow.
+
+    reduction.py           what DistributedOptimizer's arguments mean
+    gradients_*.py         the reduction of a step's gradients, one file per backend
+    keras3.py, keras2.py   optimizers' classes whose steps reduce gradients first
+    values.py              arrays and numbers outside of a step
+    variables.py           reading and writing models' and optimizers' variables
+    callbacks.py, schedules.py, elastic.py, saving.py
+
+`keras` is passed as an argument where it matters, because a process can have
+two: tf.keras need not be the package keras.
+"""

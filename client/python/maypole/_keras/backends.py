@@ -1,0 +1,35 @@
+"""Which Keras this is, and what reduces its gradients.
+
+Thread contract: any thread.
+"""
+
+import importlib
+from typing import Any
+
+_BACKENDS = ("tensorflow", "jax", "torch")
+
+
+def is_keras3(keras: Any) -> bool:
+    """Whether this is Keras 3 or newer."""
+    return hasattr(keras, "ops")  # tf.keras of Keras 2 has no __version__
+
+
+def backend_of(keras: Any) -> str:
+    """"tensorflow", "jax" or "torch". Raises ImportError for another backend of Keras 3."""
+    if not is_keras3(keras):
+        return "tensorflow"
+    backend = keras.backend.backend()
+    if backend not in _BACKENDS:
+        raise ImportError(f"Keras uses the backend {backend!r}, with which it cannot train, or not "
+                          "with Maypole; set KERAS_BACKEND to one of " + ", ".join(_BACKENDS))
+    return backend
+
+
+def gradients_of(keras: Any) -> Any:
+    """The object of Reduction.gradients for one optimizer."""
+    return importlib.import_module("maypole._keras.gradients_" + backend_of(keras)).Gradients()
+
+
+def compression_of(keras: Any) -> Any:
+    """The class Compression of the backend's binding."""
+    return importlib.import_module(f"maypole.{backend_of(keras)}.compression").Compression

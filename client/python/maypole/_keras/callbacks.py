@@ -1,0 +1,118 @@
+"""The callbacks of maypole.keras and maypole.tensorflow.keras, without their base class, which is
+keras.callbacks.Callback of the Keras that is used.
+
+Thread contract: the thread that trains.
+"""
+
+import logging
+from typing import Any, Optional
+
+import numpy as np
+
+from maypole import arrays
+from maypole._keras import variables
+from maypole.common import basics
+
+_log = logging.getLogger("maypole.keras")
+
+
+class ForTraining:
+    """What all callbacks do: XLA has no way to a collective in TensorFlow, so a model's
+    jit_compile is switched off before fit() looks at it."""
+
+    def set_model(self, model: Any) -> None:
+        super().set_model(model)
+        # Keras before 2.12 has no property.
+        attribute = "jit_compile" if hasattr(type(model), "jit_compile") else "_jit_compile"
+        if getattr(model, attribute, None) and _is_of_tensorflow(model):
+            _log.warning("maypole: jit_compile is switched off for %s: XLA cannot compile a "
+                         "collective; compile(jit_compile=False) says the same", model.name)
+            setattr(model, attribute, False)
+
+
+def _is_of_tensorflow(model: Any) -> bool:
+    """Keras 2's models, and those of Keras 3 on TensorFlow, have a base class of TensorFlow's."""
+    return any("tensorflow" in base.__module__ for base in type(model).__mro__)
+
+
+class BroadcastGlobalVariables:
+    """At the beginning of training all ranks get the variables of rank root_rank.
+
+    root_rank: of which rank. device: accepted, without effect. local_variables: variables that stay
+    as they are. States of random numbers stay, too.
+    """
+
+    def __init__(self, root_rank: int, device: str = "", local_variables: Any = None):
+        super().__init__()
+        del device
+        self.root_rank = root_rank
+        self._local = {id(variable) for variable in local_variables or ()}
+        self.broadcast_done = False
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Before the first step, unless the model gets its variables only there."""
+        del logs
+        if self.model.built:
+            self._broadcast()
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """After the first step of a model that had no variables before it."""
+        del batch, logs
+        self._broadcast()
+
+    def _broadcast(self) -> None:
+        if self.broadcast_done:
+            return
+        model = self.model
+        variables.settle(model)
+        variables.build_optimizer(model, model.optimizer)
+        variables.broadcast([v for v in variables.of_training(model, model.optimizer)
+                             if id(v) not in self._local], self.root_rank, "keras.broadcast")
+        self.broadcast_done = True
+
+
+class MetricAverage:
+    """At the end of each epoch the logs become averages over all ranks.
+
+    It must come before callbacks that use the logs, such as ReduceLROnPlateau. device: accepted,
+    without effect.
+    """
+
+    def __init__(self, device: str = ""):
+        super().__init__()
+        del device
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Averages the logs that are numbers, in place."""
+        del epoch
+        if not logs:
+            return
+        names = sorted(name for name, value in logs.items() if np.ndim(value) == 0)
+        values = np.array([float(logs[name]) for name in names], dtype=np.float64)
+        for name, value in zip(names, arrays.allreduce(values, name="keras.metrics").tolist()):
+            logs[name] = value
+
+
+class BestModelCheckpoint:
+    """ModelCheckpoint(save_best_only=True) of rank 0.
+
+    filepath: where; or set the attribute `filepath` before training. The other ranks do not write.
+    """
+
+    def __init__(self, monitor: str = "val_loss", verbose: int = 0,
+                 save_weights_only: bool = False, mode: str = "auto", save_freq: Any = "epoch",
+                 filepath: Optional[str] = None):
+        # ModelCheckpoint wants a path of the right form at once.
+        suffix = ".weights.h5" if save_weights_only else ".keras"
+        super().__init__(filepath or "unset" + suffix, monitor=monitor, verbose=verbose,
+                         save_best_only=True, save_weights_only=save_weights_only, mode=mode,
+                         save_freq=save_freq)
+        self.filepath = filepath
+
+    def _save_model(self, *args: Any, **kwargs: Any) -> None:
+        if basics.rank() != 0:
+            return
+        if self.filepath is None:
+            raise ValueError("BestModelCheckpoint: set its filepath before training")
+        variables.settle(self.model)
+        super()._save_model(*args, **kwargs)

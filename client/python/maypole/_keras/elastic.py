@@ -1,0 +1,143 @@
+"""The state of elastic training of Keras models, and the callbacks that keep it.
+
+Thread contract: the thread that trains.
+"""
+
+import sys
+from typing import Any, Callable, List
+
+import numpy as np
+
+from maypole._keras import variables
+from maypole.common import basics, objects
+from maypole._keras.failures import internal_error
+from maypole.common.elastic import ObjectState, run_converting
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates func(state, ...) so that it survives the loss of ranks and takes in new ones; see
+    maypole.common.elastic. An error of TensorFlow or JAX in which a collective of ours has failed
+    counts as that collective's."""
+
+    return run_converting(func, internal_error)
+
+
+class KerasState(ObjectState):
+    """The state of training: a model, its optimizer, and objects such as epoch=0 and batch=0.
+
+    optimizer: None: the model's. The other arguments are attributes, as of ObjectState. The model
+    must be built, so that a new rank has variables for the others' values.
+    """
+
+    def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any):
+        self.model = model
+        self.optimizer = optimizer or getattr(model, "optimizer", None)
+        self._values: List[np.ndarray] = []
+        super().__init__(objects.broadcast_object, basics.rank, **kwargs)
+        self._save_variables()
+
+    def save(self) -> None:
+        self._save_variables()
+        super().save()
+
+    def restore(self) -> None:
+        variables.drop_jax_state(self.model)
+        variables.write(self._variables(), self._values)
+        super().restore()
+
+    def sync(self) -> None:
+        variables.settle(self.model)
+        variables.broadcast(self._variables(), 0, "keras.state")
+        super().sync()  # saves
+
+    def reset(self) -> None:
+        # Compiled steps may contain the number of ranks.
+        self.model.train_function = None
+        if "maypole.jax" in sys.modules:
+            sys.modules["jax"].clear_caches()
+
+    def _save_variables(self) -> None:
+        variables.settle(self.model)
+        self._values = variables.read(self._variables())
+
+    def _variables(self) -> List[Any]:
+        if not self.model.built:
+            raise ValueError("KerasState: the model has no variables yet; build it (give it an "
+                             "Input, or call it once) before the state is made")
+        variables.build_optimizer(self.model, self.optimizer)
+        return variables.of_training(self.model, self.optimizer)
+
+
+class CommitState:
+    """Commits the state every batches_per_commit batches, and at the end of each epoch.
+
+    It must come after the callbacks that update the state.
+    """
+
+    def __init__(self, state: Any, batches_per_commit: int = 1):
+        super().__init__()
+        if batches_per_commit < 1:
+            raise ValueError(f"CommitStateCallback: batches_per_commit={batches_per_commit}, "
+                             "expected a positive integer")
+        self.state = state
+        self.batches_per_commit = batches_per_commit
+        self.batches_remaining = batches_per_commit
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        del logs
+        self.batches_remaining = self.batches_per_commit  # the same on all ranks
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        del batch, logs
+        self.batches_remaining -= 1
+        if self.batches_remaining == 0:
+            self.batches_remaining = self.batches_per_commit
+            self.state.commit()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        del epoch, logs
+        self.state.commit()
+
+
+class UpdateBatchState:
+    """Keeps state.batch: how many batches of the epoch are done.
+
+    After a change of ranks the epoch continues there: pass fit() the batches that remain.
+    """
+
+    def __init__(self, state: Any):
+        super().__init__()
+        self.state = state
+        self._done_before = 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        del epoch, logs
+        self._done_before = self.state.batch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        del logs
+        self.state.batch = self._done_before + batch + 1
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        del epoch, logs
+        self.state.batch = 0
+
+
+class UpdateEpochState:
+    """Keeps state.epoch: how many epochs are done, since the beginning of all training.
+
+    Pass fit(epochs=all - state.epoch): Keras counts from 0 each time.
+    """
+
+    def __init__(self, state: Any):
+        super().__init__()
+        self.state = state
+        self.initial_epoch = state.epoch
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        del logs
+        self.initial_epoch = self.state.epoch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        del logs
+        self.state.epoch = self.initial_epoch + epoch + 1

@@ -1,0 +1,48 @@
+"""What the gradients of all backends have in common; see Reduction.gradients.
+
+Thread contract: as Reduction's.
+"""
+
+from typing import Any, Callable, List, Sequence
+
+
+class BackendGradients:
+    """Reduces the gradients of one optimizer; a class for each backend."""
+
+    def complete(self, reduction: Any, grads: Sequence[Any], prefix: str, indices: Sequence[int],
+                 variables: Sequence[Any]) -> List[Any]:
+        """The gradients, with zeros in place of those that only other ranks have.
+
+        Where steps are compiled, all ranks have the same ones.
+        """
+        del reduction, prefix, indices, variables
+        return list(grads)
+
+    def owns(self, grads: Sequence[Any], variables: Sequence[Any]) -> bool:
+        """Whether these gradients may be overwritten."""
+        del grads, variables
+        return False
+
+    def reduce(self, reduction: Any, grads: Sequence[Any], prefix: str, indices: Sequence[int],
+               own: bool, postscale: float) -> List[Any]:
+        """The reduced gradients.
+
+        indices: for the operations' names. own: `grads` may be overwritten. postscale: instead of
+        the reduction's.
+        """
+        raise NotImplementedError
+
+    def smallest(self, reduction: Any, value: Any, name: str) -> Any:
+        """The smallest of the ranks' values, a boolean scalar."""
+        raise NotImplementedError
+
+    def accumulated(self, optimizer: Any, reduce: Callable[[List[Any]], List[Any]],
+                    grads: List[Any]) -> List[Any]:
+        """reduce(grads), in those passes in which the optimizer steps. The optimizer calls it where
+        it clips the sum of its gradients."""
+        del optimizer
+        return reduce(grads)
+
+    def scaled(self, grad: Any, factor: float) -> Any:
+        """A gradient that stays on its rank, times a factor."""
+        return grad * factor

@@ -1,0 +1,45 @@
+"""Gradients of Keras on TensorFlow, dense ones and those of embeddings.
+
+In a graph each gradient is an operation of its own, which runs when the gradient is there, while
+others are being computed. Eagerly all dense ones are one operation, for which the program waits.
+
+Thread contract: as Reduction's.
+"""
+
+from typing import Any, List, Sequence
+
+import tensorflow as tf
+
+import maypole.tensorflow as hvd
+from maypole._keras.gradients import BackendGradients
+
+
+class Gradients(BackendGradients):
+    """See BackendGradients."""
+
+    def reduce(self, reduction: Any, grads: Sequence[Any], prefix: str, indices: Sequence[int],
+               own: bool, postscale: float) -> List[Any]:
+        if reduction.sparse_as_dense:
+            grads = [tf.convert_to_tensor(g) for g in grads]
+        dense = [not isinstance(g, tf.IndexedSlices) for g in grads]
+        if not tf.executing_eagerly() or not all(dense):
+            return [
+                hvd.allreduce(grad, op=reduction.op, compression=reduction.compression,
+                              prescale_factor=reduction.prescale, postscale_factor=postscale,
+                              name=f"{prefix}.{i}", process_set=reduction.process_set,
+                              ignore_name_scope=True) for grad, i in zip(grads, indices)
+            ]
+        return hvd.grouped_allreduce(
+            list(grads), op=reduction.op, compression=reduction.compression,
+            prescale_factor=reduction.prescale, postscale_factor=postscale,
+            process_set=reduction.process_set, name=prefix, ignore_name_scope=True)
+
+    def smallest(self, reduction: Any, value: Any, name: str) -> Any:
+        least = hvd.allreduce(tf.cast(value, tf.int32), op=hvd.Min, name=name,
+                              process_set=reduction.process_set, ignore_name_scope=True)
+        return tf.cast(least, tf.bool)
+
+    def scaled(self, grad: Any, factor: float) -> Any:
+        if isinstance(grad, tf.IndexedSlices):
+            return tf.IndexedSlices(grad.values * factor, grad.indices, grad.dense_shape)
+        return grad * factor

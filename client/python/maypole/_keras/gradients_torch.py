@@ -1,0 +1,99 @@
+"""Gradients of Keras' torch backend: all reductions are started, then awaited.
+
+Thread contract: as Reduction's.
+"""
+
+from typing import Any, Dict, List, Sequence
+
+import torch
+
+from maypole._keras.gradients import BackendGradients
+from maypole.common import basics
+from maypole.common.constants import Min
+from maypole.torch._compiling import not_compiled
+from maypole.torch._reducer import Reducer
+from maypole.torch.ops import allreduce
+
+
+class _Slot:
+    """Stands for a variable where maypole.torch wants a parameter: it has a `grad`."""
+
+    def __init__(self) -> None:
+        self.grad: Any = None
+
+
+class Gradients(BackendGradients):
+    """See BackendGradients."""
+
+    def __init__(self) -> None:
+        self._reducer: Any = None
+        self._joins = 0
+        self._slots: Dict[int, _Slot] = {}
+
+    @not_compiled
+    def complete(self, reduction: Any, grads: Sequence[Any], prefix: str, indices: Sequence[int],
+                 variables: Sequence[Any]) -> List[Any]:
+        """As there.
+
+        A rank whose loss did not depend on a variable has no gradient of it; the others wait for
+        one. While there are variables whose gradient no rank has had, a step has one small
+        allreduce about them.
+        """
+        reducer = self._reducer_of(reduction)
+        slots = [self._slots.setdefault(i, _Slot()) for i in indices]
+        for slot, grad in zip(slots, grads):
+            slot.grad = grad
+        reducer.learn_layouts(slots, f"{prefix}.layouts")
+        for slot in slots:
+            slot.grad = None
+        return [torch.zeros_like(variable.value) if grad is None and reducer.is_used(slot) else grad
+                for slot, grad, variable in zip(slots, grads, variables)]
+
+    def owns(self, grads: Sequence[Any], variables: Sequence[Any]) -> bool:
+        # Those that torch keeps beside its parameters; the next backward pass makes new ones.
+        return all(g is None or getattr(v, "value", v).grad is g for g, v in zip(grads, variables))
+
+    @not_compiled
+    def reduce(self, reduction: Any, grads: Sequence[Any], prefix: str, indices: Sequence[int],
+               own: bool, postscale: float) -> List[Any]:
+        # A sparse gradient becomes a dense one: Keras' optimizers want that.
+        reducer = self._reducer_of(reduction)
+        reducer.postscale = postscale
+        dense = [g.to_dense() if g.is_sparse else g for g in grads]
+        results = [d.detach() if own or d is not g else d.detach().clone()
+                   for d, g in zip(dense, grads)]
+        waits = [reducer.start_dense(result, f"{prefix}.{i}")
+                 for result, i in zip(results, indices)]
+        try:
+            _wait_all(waits)
+        except RuntimeError:
+            reducer.forget()  # the ranks may know different things now
+            raise
+        return results
+
+    def smallest(self, reduction: Any, value: Any, name: str) -> Any:
+        return allreduce(value.to(torch.uint8), name=name, op=Min,
+                         process_set=reduction.process_set).to(torch.bool)
+
+    def _reducer_of(self, reduction: Any) -> Reducer:
+        if self._reducer is None:
+            self._reducer = Reducer(reduction.compression, reduction.op, 1.0, True, False,
+                                    reduction.process_set)
+            self._reducer.prescale = reduction.prescale
+        if self._joins != basics.joins():
+            # New ranks do not know what those of an earlier epoch of the job have learnt.
+            self._joins = basics.joins()
+            self._reducer.forget()
+        return self._reducer
+
+
+def _wait_all(waits: Sequence[Any]) -> None:
+    """Calls all; then raises the first error, so that no reduction is left behind."""
+    first_error = None
+    for wait in waits:
+        try:
+            wait()
+        except RuntimeError as error:
+            first_error = first_error or error
+    if first_error is not None:
+        raise first_error

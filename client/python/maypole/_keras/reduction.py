@@ -1,0 +1,153 @@
+"""What the arguments of DistributedOptimizer mean: which gradients are reduced, how, and under
+which names.
+
+Ranks may have created their models and optimizers in different orders, so that Keras has given
+their variables different names. Therefore operations are named for the shapes of all variables of
+the optimizer, and for a gradient's position among them.
+
+Thread contract: as the optimizer's, one thread at a time.
+"""
+
+import warnings
+import zlib
+from typing import Any, List, Optional, Sequence
+
+from maypole.common import basics, process_sets
+from maypole.common.constants import Adasum, Average, OP_NAMES, Sum
+
+
+class Reduction:
+    """The arguments of one DistributedOptimizer; see maypole.keras for each.
+
+    gradients: the backend's BackendGradients.
+    local_layers: layers whose gradients stay on their rank.
+    passes: over how many passes gradients are summed; 1: none, or as the optimizer itself says.
+    """
+
+    # pylint: disable=too-many-arguments,too-many-instance-attributes
+    def __init__(self, gradients: Any, name: Optional[str], compression: Any,
+                 sparse_as_dense: bool, op: int, gradient_predivide_factor: float, passes: int,
+                 average_aggregated_gradients: bool, groups: Any, process_set: Any,
+                 local_layers: Sequence[Any], scale_local_gradients: bool):
+        basics.size()  # raises ValueError before init()
+        process_sets.id_of(process_set)
+        _check(op, gradient_predivide_factor, passes, groups)
+        self.gradients = gradients
+        self.name = name or "optimizer"
+        self.compression = compression
+        self.sparse_as_dense = sparse_as_dense
+        self.op = op
+        self.passes = passes
+        self.prescale = 1.0 / gradient_predivide_factor
+        self.postscale = gradient_predivide_factor
+        self.process_set = process_set
+        self.local_layers = list(local_layers)
+        self.local_variables: List[Any] = []  # those of register_local_var()
+        self.scale_local_gradients = scale_local_gradients
+        # Keras averages over the passes.
+        self.over_passes = 1 if average_aggregated_gradients else passes
+
+    def active(self) -> bool:
+        """Whether this rank's gradients have company. A rank that is alone in an elastic job may
+        get some."""
+        return self.process_set.included() and (self.process_set.size() > 1
+                                                or basics.is_elastic())
+
+    def has_local(self) -> bool:
+        """Whether some gradients stay on their rank."""
+        return bool(self.local_layers or self.local_variables)
+
+    def is_local(self, variable: Any, key: Any) -> bool:
+        """Whether the gradient of this variable stays on its rank. key: what tells variables
+        apart."""
+        if not self.has_local():
+            return False
+        local = {key(v) for v in self.local_variables}
+        for layer in self.local_layers:
+            local.update(key(v) for v in layer.trainable_variables)
+        return key(variable) in local
+
+    def prefix(self, variables: Sequence[Any]) -> str:
+        """The beginning of the names of an optimizer with these variables."""
+        shapes = ",".join(f"{tuple(v.shape)}" for v in variables)
+        return f"keras.{self.name}.{zlib.crc32(shapes.encode()):08x}"
+
+
+class Step:
+    """The gradients of one step: their names, and which stay on their rank.
+
+    variables: of the gradients. indices: of these among all of the optimizer.
+    """
+
+    # pylint: disable=too-many-arguments
+    def __init__(self, reduction: Reduction, prefix: str, variables: Sequence[Any],
+                 indices: Sequence[int], local: Sequence[bool]):
+        self.reduction = reduction
+        self.prefix = prefix
+        self.variables = list(variables)
+        self.indices = list(indices)
+        self.local = list(local)
+
+    def only(self, kept: Sequence[bool]) -> "Step":
+        """This step without the gradients that are not kept."""
+
+        def some(values: List[Any]) -> List[Any]:
+            return [value for value, keep in zip(values, kept) if keep]
+
+        return Step(self.reduction, self.prefix, some(self.variables), some(self.indices),
+                    some(self.local))
+
+    def completed(self, grads: Sequence[Any]) -> List[Any]:
+        """See BackendGradients.complete(); about gradients that stay on their rank nobody asks."""
+        shared = self.only([not local for local in self.local])
+        found = iter(self.reduction.gradients.complete(
+            self.reduction, [g for g, local in zip(grads, self.local) if not local], self.prefix,
+            shared.indices, shared.variables))
+        return [grad if local else next(found) for grad, local in zip(grads, self.local)]
+
+    def owns(self, grads: Sequence[Any]) -> bool:
+        """Whether the gradients may be overwritten."""
+        return self.reduction.gradients.owns(grads, self.variables)
+
+    def reduced(self, grads: Sequence[Any], own: bool, factor: float = 1.0) -> List[Any]:
+        """The gradients with which all ranks step. own: they may be overwritten. factor: by which
+        all are multiplied. A gradient that is None stays None."""
+        reduction, out = self.reduction, list(grads)
+        there = [i for i, g in enumerate(grads) if g is not None]
+        shared = [i for i in there if not self.local[i]]
+        results = reduction.gradients.reduce(reduction, [grads[i] for i in shared], self.prefix,
+                                             [self.indices[i] for i in shared], own,
+                                             reduction.postscale * factor)
+        for i, result in zip(shared, results):
+            out[i] = result
+        if reduction.scale_local_gradients:
+            factor /= reduction.process_set.size()
+        for i in there:
+            if self.local[i] and factor != 1.0:
+                out[i] = reduction.gradients.scaled(grads[i], factor)
+        return out
+
+
+def checked_groups(num_groups: int, groups: Any) -> Any:
+    """`groups`, or its older name num_groups."""
+    if num_groups != 0:
+        warnings.warn("num_groups is deprecated, use groups", DeprecationWarning)
+        groups = num_groups if groups is None else groups
+    return groups
+
+
+def _check(op: int, predivide: float, passes: int, groups: Any) -> None:
+    if op not in (Average, Sum, Adasum):
+        raise ValueError(f"DistributedOptimizer: op={OP_NAMES.get(op, op)}, "
+                         "expected Average, Sum or Adasum")
+    if predivide != 1.0 and op != Average:
+        raise ValueError(f"DistributedOptimizer: gradient_predivide_factor={predivide} needs "
+                         f"op=Average, got {OP_NAMES[op]}")
+    if not isinstance(passes, int) or passes < 1:
+        raise ValueError(f"DistributedOptimizer: backward_passes_per_step={passes}, expected a "
+                         "positive integer")
+    if groups is None or (isinstance(groups, int) and groups >= 0):
+        return
+    if not isinstance(groups, list) or not all(isinstance(g, (list, tuple)) for g in groups):
+        raise ValueError("DistributedOptimizer: groups must be None, a non-negative integer, or a "
+                         "list of lists of variables")

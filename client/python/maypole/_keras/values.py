@@ -1,0 +1,65 @@
+"""Collectives on numbers and arrays of any backend, outside of a step; the results are NumPy's.
+
+Thread contract: any thread.
+"""
+
+from typing import Any, Optional
+
+import numpy as np
+
+from maypole import arrays
+from maypole.common.collectives import reduction
+from maypole.common.constants import Average
+
+
+def as_array(value: Any) -> np.ndarray:
+    """A number, an array, or a tensor or variable of a backend, as an array."""
+    if hasattr(value, "detach"):  # a torch tensor, also one on a GPU
+        value = value.detach().cpu()
+    elif hasattr(value, "numpy"):  # a variable, or a tensor of TensorFlow
+        value = value.numpy()
+    return np.asarray(value)
+
+
+def _as_given(value: Any, result: np.ndarray) -> Any:
+    """A number for a number."""
+    return result.item() if isinstance(value, (bool, int, float)) else result
+
+
+def allreduce(value: Any, name: Optional[str] = None, average: Optional[bool] = None,
+              prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+              op: Optional[int] = None, compression: Any = None) -> Any:
+    """The value, reduced over all ranks: a NumPy array, or a number if it is one.
+
+    value: a number, array, tensor or variable, of the same shape on all ranks.
+    average: older form of op. op: Average (default), Sum, Min, Max, Product.
+    compression: Compression.fp16 and bf16 send float32 and float64 in 16 bits.
+    Raises ValueError for wrong arguments, HorovodInternalError if a rank is lost.
+    """
+    op = reduction(average, op)
+    array = as_array(value)
+    small = array
+    if getattr(compression, "__name__", "") == "FP16Compressor" and array.dtype.kind == "f":
+        small = array.astype(np.float16)
+    result = arrays.allreduce(small, name=name, op=op, prescale_factor=prescale_factor,
+                              postscale_factor=postscale_factor)
+    return _as_given(value, result.astype(array.dtype, copy=False))
+
+
+def allgather(value: Any, name: Optional[str] = None) -> np.ndarray:
+    """The values of all ranks, concatenated along their first dimension, in which they may differ.
+
+    Numbers count as arrays of one row.
+    """
+    return arrays.allgather(np.atleast_1d(as_array(value)), name=name)
+
+
+def broadcast(value: Any, root_rank: int, name: Optional[str] = None) -> Any:
+    """Rank root_rank's value."""
+    return _as_given(value, arrays.broadcast(as_array(value), root_rank, name=name))
+
+
+def reducescatter(value: Any, name: Optional[str] = None, op: int = Average) -> np.ndarray:
+    """This rank's rows of the values reduced over all ranks; the first ranks get one more row if
+    they cannot be shared equally."""
+    return arrays.reducescatter(as_array(value), name=name, op=op)

@@ -1,0 +1,127 @@
+"""Reading and writing the variables of models and optimizers, of Keras 2 and 3, on any backend.
+
+On Keras' JAX backend fit() takes the variables' values into its own state; settle() gives them
+back. Call it first in every callback that reads or writes a variable.
+
+Thread contract: the thread that trains.
+"""
+
+from typing import Any, List, Sequence
+
+import numpy as np
+
+from maypole import arrays
+from maypole._keras.values import as_array
+from maypole.common import objects
+from maypole.common.operations import wait_all
+
+_SEED = "seed_generator_state"
+
+
+def settle(model: Any) -> None:
+    """Makes the model's and its optimizer's variables valid, within fit(), too."""
+    if hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()
+
+
+def drop_jax_state(model: Any) -> None:
+    """Forgets the values that fit() has taken and an error has lost; write() gives new ones."""
+    if hasattr(model, "_jax_state_synced"):
+        model._jax_state_synced = True
+
+
+def build_optimizer(model: Any, optimizer: Any) -> None:
+    """Creates the optimizer's variables, if the model has its own."""
+    if not model.built or optimizer is None:
+        return
+    if hasattr(optimizer, "_create_all_weights"):  # tf.keras.optimizers.legacy
+        optimizer._create_all_weights(model.trainable_variables)
+        return
+    inner = optimizer_of(optimizer)
+    if hasattr(inner, "_create_all_weights"):
+        inner._create_all_weights(model.trainable_variables)
+    elif not getattr(optimizer, "built", False):
+        optimizer.build(model.trainable_variables)
+
+
+def optimizer_of(optimizer: Any) -> Any:
+    """The optimizer itself, without the LossScaleOptimizer around it."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def of_optimizer(optimizer: Any) -> List[Any]:
+    """The optimizer's variables: iteration, learning rate, momentums, ..."""
+    if optimizer is None:
+        return []
+    variables = optimizer.variables
+    return list(variables() if callable(variables) else variables)
+
+
+def of_training(model: Any, optimizer: Any) -> List[Any]:
+    """What a model's training depends on: its weights and its optimizer's variables, each once.
+
+    Not the states of random numbers, which differ between ranks on purpose, nor metrics.
+    """
+    found, seen = [], set()
+    # Keras 2 does not count it among the optimizer's.
+    rate = getattr(optimizer, "learning_rate", None)
+    rates = [rate] if hasattr(rate, "assign") else []
+    for variable in list(model.weights) + of_optimizer(optimizer) + rates:
+        if id(variable) not in seen and getattr(variable, "name", "") != _SEED:
+            seen.add(id(variable))
+            found.append(variable)
+    return found
+
+
+def read(variables: Sequence[Any]) -> List[np.ndarray]:
+    """Copies of their values."""
+    return [np.array(as_array(variable), order="C") for variable in variables]
+
+
+def write(variables: Sequence[Any], values: Sequence[np.ndarray]) -> None:
+    """Assigns the values."""
+    for variable, value in zip(variables, values):
+        variable.assign(value)
+
+
+def broadcast(variables: Sequence[Any], root_rank: int, name: str) -> None:
+    """Overwrites the variables by those of rank root_rank.
+
+    They are matched by their position. Raises ValueError, on all ranks, if a rank has others.
+    """
+    values = read(variables)
+    _check_equal([(value.shape, str(value.dtype)) for value in values], name)
+    pending = [arrays.broadcast_async_(value, root_rank, f"{name}.{i}")
+               for i, value in enumerate(values)]
+    _, error = wait_all([_Handle(handle) for handle in pending])
+    if error is not None:
+        raise error
+    write(variables, values)
+
+
+class _Handle:
+    """A handle as wait_all() wants it."""
+
+    def __init__(self, handle: int):
+        self._handle = handle
+        self._ended = False
+
+    def wait(self) -> Any:
+        self._ended = True
+        return arrays.synchronize(self._handle)
+
+    def ended(self) -> bool:
+        return self._ended
+
+
+def _check_equal(mine: List[Any], name: str) -> None:
+    everyones = objects.allgather_object(mine, f"{name}.shapes")
+    for rank, theirs in enumerate(everyones):
+        if theirs != everyones[0]:
+            differ = next((i for i, (a, b) in enumerate(zip(theirs, everyones[0])) if a != b),
+                          min(len(theirs), len(everyones[0])))
+            raise ValueError(
+                f"broadcast of a model's variables: rank {rank} has {len(theirs)}, rank 0 "
+                f"{len(everyones[0])}, and number {differ} differs: "
+                f"{theirs[differ:differ + 1]} and {everyones[0][differ:differ + 1]}; all ranks "
+                "must create and build the same model and optimizer")

@@ -1,0 +1,252 @@
+"""Operations on arrays in host memory, ready for operations.start().
+
+Each function checks this rank's array and describes the operation. An array
+that is not contiguous is copied first; an in-place result is then copied back
+in the wait for the operation. `process_set` is a set's id here.
+
+Thread contract: any thread. Errors are ValueError and TypeError, which name the
+tensor.
+"""
+
+from typing import Any, Callable, Dict, Optional, Tuple
+
+import numpy as np
+
+from maypole import _native
+from maypole.arrays import _dlpack
+from maypole.common import collectives, operations
+from maypole.common.collectives import title
+from maypole.common.constants import Adasum
+
+# By name, because bfloat16 is another type in each library that brings it.
+_DTYPES: Dict[str, int] = {
+    "uint8": _native.UINT8,
+    "int8": _native.INT8,
+    "uint16": _native.UINT16,
+    "int16": _native.INT16,
+    "int32": _native.INT32,
+    "int64": _native.INT64,
+    "float16": _native.FLOAT16,
+    "float32": _native.FLOAT32,
+    "float64": _native.FLOAT64,
+    "bool": _native.BOOL,
+    "bfloat16": _native.BFLOAT16,
+}
+
+
+def as_array(value: Any, kind: str, name: Optional[str],
+              in_place: bool) -> np.ndarray:
+    """A NumPy array with the memory of `value`, or, out of place, with its
+    values."""
+    what = title(kind, name)
+    try:
+        array = _shared(value, in_place)
+    except Exception as error:  # pylint: disable=broad-except
+        # The protocols are others' code, which may raise anything.
+        raise ValueError(f"{what}: the memory of this {type(value).__name__} "
+                         f"cannot be shared: {error}") from error
+    if array is None:
+        expected = ("a NumPy array or an object with __dlpack__, whose memory "
+                    "can be changed" if in_place else
+                    "a number, a NumPy array or an object with __dlpack__")
+        raise TypeError(f"{what}: expected {expected}, got "
+                        f"{type(value).__name__}")
+    if in_place and not array.flags.writeable:
+        raise ValueError(f"{what}: this {type(value).__name__} is read-only; "
+                         "use the function without '_' at its end, which "
+                         "returns a new array")
+    if array.dtype.name not in _DTYPES or not array.dtype.isnative:
+        raise ValueError(f"{what}: dtype {array.dtype} is not supported; "
+                         f"supported are {', '.join(_DTYPES)}, in this "
+                         "machine's byte order")
+    if array.ndim > _native.MAX_DIMS:
+        raise ValueError(f"{what}: it has {array.ndim} dimensions, but at most "
+                         f"{_native.MAX_DIMS} are supported; reshape it")
+    return array
+
+
+def _shared(value: Any, in_place: bool) -> Optional[np.ndarray]:
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "__dlpack__"):
+        return _dlpack.view(value)
+    if hasattr(value, "__cuda_array_interface__"):
+        raise ValueError("it is on a GPU; pass a copy in host memory, or use "
+                         "maypole.torch, which takes it")
+    if not in_place and (isinstance(value, (bool, int, float))
+                         or hasattr(value, "__array__")):
+        return np.asarray(value)
+    return None
+
+
+def _contiguous(array: np.ndarray) -> np.ndarray:
+    # Not np.ascontiguousarray, which makes a scalar one-dimensional.
+    return array if array.flags.c_contiguous else array.copy(order="C")
+
+
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def _prepare(kind: int, op: int, root: int, source: np.ndarray,
+             target: Optional[np.ndarray], name: Optional[str], result: Any,
+             finish: Optional[Callable[[int], Any]], process_set: int,
+             awaited: bool, prescale: float = 1.0, postscale: float = 1.0,
+             **more: Any) -> operations.Pending:
+    """operations.prepare() on arrays. result: what the wait returns, if there is
+    no `finish`."""
+    return operations.prepare(
+        kind, _DTYPES[source.dtype.name], op, root, source.shape, prescale,
+        postscale, name, _address(source),
+        0 if target is None else _address(target), (source, target), result,
+        finish, awaited=awaited, process_set=process_set, **more)
+
+
+def _target(value: Any, array: np.ndarray, source: np.ndarray,
+            in_place: bool) -> Tuple[np.ndarray, Any, Any]:
+    """Returns (memory for the result, result, `finish`)."""
+    if not in_place:
+        target = np.empty(source.shape, source.dtype)
+        return target, target, None
+    if source is array:
+        return source, value, None
+
+    def copy_back(_: int) -> Any:
+        array[...] = source
+        return value
+
+    return source, value, copy_back
+
+
+def allreduce(value: Any, name: Optional[str], op: int, prescale: float,
+              postscale: float, process_set: int, in_place: bool,
+              awaited: bool = False) -> operations.Pending:
+    """Reduces `value` into a new array, or into itself."""
+    array = as_array(value, "allreduce", name, in_place)
+    _refuse_adasum("allreduce", name, op)
+    if not _scales_here(array, prescale, postscale):
+        source = _contiguous(array)
+        target, result, finish = _target(value, array, source, in_place)
+        return _prepare(_native.ALLREDUCE, op, 0, source, target, name, result,
+                        finish, process_set, awaited, prescale, postscale)
+    work = _scaled(array, prescale)
+    op, factor = collectives.rounded_once(op, postscale, process_set)
+
+    def scale(_: int) -> Any:
+        _scaled(work, factor, array if in_place else work)
+        return value if in_place else work
+
+    return _prepare(_native.ALLREDUCE, op, 0, work, work, name, work, scale,
+                    process_set, awaited)
+
+
+def _refuse_adasum(kind: str, name: Optional[str], op: int) -> None:
+    if op == Adasum:
+        raise ValueError(f"{title(kind, name)}: Adasum is a reduction of "
+                         "allreduce, which blocks; use Average or Sum")
+
+
+def broadcast(value: Any, root_rank: int, name: Optional[str],
+              process_set: int, in_place: bool,
+              awaited: bool = False) -> operations.Pending:
+    """Copies the root's array to a new one, or to `value` itself."""
+    array = as_array(value, "broadcast", name, in_place)
+    source = _contiguous(array)
+    target, result, finish = _target(value, array, source, in_place)
+    return _prepare(_native.BROADCAST, 0, root_rank, source, target, name,
+                    result, finish, process_set, awaited)
+
+
+def allgather(value: Any, name: Optional[str], process_set: int,
+              awaited: bool = False) -> operations.Pending:
+    """Concatenates the ranks' arrays; a scalar counts as one element."""
+    array = as_array(value, "allgather", name, False)
+    source = _contiguous(array.reshape(1) if array.ndim == 0 else array)
+    return _prepare(_native.ALLGATHER, 0, 0, source, None, name, None,
+                    lambda native: _rows(native, source), process_set, awaited,
+                    finish_releases=True)
+
+
+def _rows(native: int, source: np.ndarray) -> np.ndarray:
+    """An array over the result's memory, which is the library's."""
+    memory, first_dim = collectives.adopt(native)
+    shape = (first_dim,) + source.shape[1:]
+    if memory is None:
+        return np.empty(shape, source.dtype)
+    return np.ndarray(shape, source.dtype, buffer=memory)
+
+
+def reducescatter(value: Any, name: Optional[str], op: int, prescale: float,
+                  postscale: float, process_set: int,
+                  awaited: bool = False) -> operations.Pending:
+    """Reduces the ranks' arrays; the result is this rank's part of the rows."""
+    array = as_array(value, "reducescatter", name, False)
+    if array.ndim == 0:
+        raise ValueError(f"{title('reducescatter', name)}: a scalar cannot be "
+                         "scattered; reshape it to [1]")
+    _refuse_adasum("reducescatter", name, op)
+    shape = (collectives.scattered_rows(array.shape[0], process_set),)
+    target = np.empty(shape + array.shape[1:], array.dtype)
+    if not _scales_here(array, prescale, postscale):
+        return _prepare(_native.REDUCESCATTER, op, 0, _contiguous(array),
+                        target, name, target, None, process_set, awaited,
+                        prescale, postscale)
+    op, factor = collectives.rounded_once(op, postscale, process_set)
+    return _prepare(_native.REDUCESCATTER, op, 0, _scaled(array, prescale),
+                    target, name, target,
+                    lambda _: _scaled(target, factor, target), process_set,
+                    awaited)
+
+
+def alltoall(value: Any, splits: Any, name: Optional[str], process_set: int,
+             awaited: bool = False) -> operations.Pending:
+    """Sends each rank its rows; the result is (rows, received splits)."""
+    source = _contiguous(as_array(value, "alltoall", name, False))
+    dtype: Any = np.int32
+    if hasattr(splits, "__array__") or hasattr(splits, "__dlpack__"):
+        splits = as_array(splits, "alltoall's splits", name, False)
+        if splits.ndim != 1 or splits.dtype not in (np.int32, np.int64):
+            raise ValueError(
+                f"{title('alltoall', name)}: splits has dtype {splits.dtype} "
+                f"and shape {list(splits.shape)}, expected one dimension of "
+                "int32 or int64")
+        dtype = splits.dtype
+        splits = splits.tolist()
+    ranks = collectives.ranks_of(process_set)
+
+    def finish(native: int) -> Tuple[np.ndarray, np.ndarray]:
+        received = _native.library().received_splits(native, len(ranks))
+        return _rows(native, source), np.array(received, dtype)
+
+    return _prepare(_native.ALLTOALL, 0, 0, source, None, name, None, finish,
+                    process_set, awaited, finish_releases=True,
+                    splits=collectives.splits_of(splits, name))
+
+
+# --- Scale factors for integers, which libmaypole does not scale ---------------
+
+
+def _scales_here(array: np.ndarray, prescale: float, postscale: float) -> bool:
+    """Whether the factors are for _scaled(), not for the library."""
+    return (prescale, postscale) != (1.0, 1.0) and array.dtype.kind in "iu"
+
+
+def _scaled(array: np.ndarray, factor: float,
+            out: Optional[np.ndarray] = None) -> np.ndarray:
+    """Integers times `factor`, as a new array or in `out`: multiplied in
+    float64, rounded toward zero; beyond the dtype's range its nearest limit,
+    and 0 for NaN."""
+    if out is None:
+        out = np.empty(array.shape, array.dtype)
+    if factor == 1.0:
+        out[...] = array
+        return out
+    limits = np.iinfo(array.dtype)
+    product = np.nan_to_num(array.astype(np.float64) * factor, nan=0.0,
+                            posinf=np.inf, neginf=-np.inf)
+    # float64 has no 2^63 - 1, and 2^63 does not fit into int64.
+    too_large = product >= float(limits.max)
+    product = np.maximum(product, float(limits.min))
+    out[...] = np.where(too_large, 0.0, np.trunc(product)).astype(out.dtype)
+    out[too_large] = limits.max
+    return out

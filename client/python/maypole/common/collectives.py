@@ -1,0 +1,161 @@
+"""What the collectives of all bindings have in common, whatever their arrays are.
+
+The rules of arguments and names, results that lie in the library's memory, and
+the calls that need no array: join(), barrier(), poll(), synchronize().
+
+Thread contract: any thread.
+"""
+
+import ctypes
+import itertools
+import operator
+import weakref
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from maypole import _native
+from maypole.common import basics, operations
+from maypole.common.constants import OP_NAMES, Average, Sum
+from maypole.common.process_sets import global_process_set, id_of
+
+
+def title(kind: str, name: Optional[str]) -> str:
+    """What errors call an operation that was not submitted."""
+    return f"{kind} of " + (f"tensor {name!r}" if name else "an unnamed tensor")
+
+
+def reduction(average: Optional[bool], op: Optional[int]) -> int:
+    """The reduction given by Horovod's older `average` or newer `op`."""
+    if op is None:
+        return Average if average is None or average else Sum
+    if average is not None:
+        raise ValueError("both average and op are given; op replaces the older "
+                         "average, so leave average out")
+    if op not in OP_NAMES:
+        raise ValueError(f"op={op!r} is not a reduction; use Average, Sum, "
+                         "Adasum, Min, Max or Product")
+    return op
+
+
+def rounded_once(op: int, postscale: float,
+                 process_set: int) -> Tuple[int, float]:
+    """The reduction and factor for integers whose factors are not applied by
+    libmaypole, which scales floating dtypes only: an average is a sum and a
+    factor, so that the result is rounded once."""
+    if op == Average:
+        return Sum, postscale / max(len(ranks_of(process_set)), 1)
+    return op, postscale
+
+
+def member_names(name: Optional[str], count: int) -> List[Optional[str]]:
+    """The names of the members of a group."""
+    return [
+        None if name is None else f"{name}.{i}of{count}" for i in range(count)
+    ]
+
+
+# Names of unnamed operations: by their order within epoch, set and kind.
+_unnamed: Dict[Tuple[int, str, int], Any] = {}
+
+
+def next_name(kind: str, process_set: int) -> str:
+    """A name for an unnamed operation, the same on all ranks.
+
+    For operations that the library gets in another order than the program's, so
+    that it cannot match them by order itself.
+    """
+    count = _unnamed.setdefault((basics.joins(), kind, process_set),
+                                itertools.count())
+    return f"{kind}.unnamed.{next(count)}"
+
+
+def ranks_of(process_set: int) -> Sequence[int]:
+    """The ranks of the set with this id; none if there is no such set."""
+    return _native.library().process_set_ranks(process_set) or ()
+
+
+def scattered_rows(rows: int, process_set: int) -> int:
+    """This rank's part of `rows` in a reducescatter on the set with this id: the
+    first rows % n ranks get one more."""
+    ranks, rank = ranks_of(process_set), _native.library().rank()
+    if rank not in ranks:
+        return 0  # the library will refuse the operation with an error
+    position = ranks.index(rank)
+    return rows // len(ranks) + (position < rows % len(ranks))
+
+
+def splits_of(splits: Optional[Sequence[int]],
+              name: Optional[str]) -> Optional[List[int]]:
+    """The numbers of an alltoall's splits; None means equal parts.
+
+    Raises ValueError if they are not integers.
+    """
+    try:
+        return [operator.index(split) for split in splits or ()] or None
+    except TypeError:
+        raise ValueError(
+            f"{title('alltoall', name)}: splits={splits!r}, expected a tensor "
+            "or list of integers, one for each rank") from None
+
+
+def adopt(native: int) -> Tuple[Any, int]:
+    """Returns (memory of the result of an allgather or alltoall, its rows).
+
+    The memory is a ctypes array of bytes over the library's; None if it is
+    empty. When it is no longer referenced, `native` is released.
+    """
+    library = _native.library()
+    address, size, first_dim = library.result(native)
+    if size == 0:
+        library.release(native)
+        return None, first_dim
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    release = weakref.finalize(memory, library.release, native)
+    # At exit tensors may still be read; the memory ends with the process.
+    release.atexit = False
+    return memory, first_dim
+
+
+def _submit_without_tensor(kind: int, process_set: int,
+                           finish: Any = None) -> operations.Pending:
+    return operations.submit(kind, _native.UINT8, 0, 0, (), 1.0, 1.0, None, 0,
+                             0, None, None, finish, awaited=True,
+                             process_set=process_set)
+
+
+def join(device: int = -1) -> int:
+    """Declares that this rank has no more inputs; blocks until all ranks have.
+
+    Until then the other ranks can run operations. To a reduction this rank
+    contributes a neutral input (Average still divides by the number of all
+    ranks), to allgather and alltoall no rows. A broadcast whose root has joined
+    is an error. Returns the rank that joined last. `device` is accepted for
+    compatibility.
+    """
+    del device
+    return _submit_without_tensor(
+        _native.JOIN, 0,
+        lambda native: _native.library().result(native)[2]).wait()
+
+
+def barrier(process_set: Any = global_process_set) -> None:
+    """Blocks until all ranks of the set have called barrier()."""
+    _submit_without_tensor(_native.BARRIER, id_of(process_set)).wait()
+
+
+def poll(handle: int) -> bool:
+    """Whether the operation of `handle` has ended; never blocks.
+
+    Raises ValueError for a handle that is unknown or was synchronized.
+    """
+    return operations.poll(handle)
+
+
+def synchronize(handle: int) -> Any:
+    """Waits until the operation of `handle` has ended; returns its result.
+
+    Raises HorovodInternalError if the operation failed: ranks disagreed on it,
+    or a rank was lost. In both cases the handle is invalid afterwards. Signals
+    (Ctrl-C) interrupt the wait within 0.2 s; then the handle stays valid.
+    Returns None for an unknown handle.
+    """
+    return operations.synchronize(handle)

@@ -1,0 +1,271 @@
+"""Where dispatchers and workers of a data service are, for a training job.
+
+The service is tf.data's (maypole.tensorflow.data); nothing of it is here.
+
+The two jobs, of training and of computing, share one file: the configuration.
+It names the registry, a server in one process of the computing job. Dispatchers
+and workers announce themselves there; everybody else waits for them.
+
+    registry = Registry(dispatchers=1, workers_per_dispatcher=2, key=new_key(),
+                        address=own_address())
+    client = RegistryClient(registry.addresses(), registry.key)
+    client.register_dispatcher(0, "grpc://10.0.0.1:5050")
+    client.wait_for_dispatcher_registration(0, timeout=60)
+
+Protocol: multiprocessing.connection over TCP: both sides prove that they know
+the key (HMAC); then each message is a JSON list. A request is [function,
+arguments ...]; the answer is ["ok", result] or ["error", text].
+
+Thread contract: any thread may use a Registry; one thread at a time a client.
+"""
+
+import json
+import logging
+import multiprocessing
+import os
+import socket
+import threading
+import time
+from multiprocessing import connection
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Set, Tuple
+
+_log = logging.getLogger("maypole.data")
+
+# How long one request for something that has not happened yet is held.
+_WAIT_SECONDS = 1.0
+_STOP_SECONDS = 10.0
+
+
+def new_key() -> bytes:
+    """A secret for one registry."""
+    return os.urandom(32)
+
+
+def own_address(towards: str = "192.0.2.1") -> str:
+    """The IPv4 address by which the host `towards`, or any other, reaches this
+    one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((towards, 9))  # sends nothing
+            return probe.getsockname()[0]
+        except OSError:  # a host without a network
+            return "127.0.0.1"
+
+
+class Registry:
+    """Serves the addresses until shutdown().
+
+    address: of this host, where it listens.
+    """
+
+    def __init__(self, dispatchers: int, workers_per_dispatcher: int,
+                 key: bytes, address: str):
+        self.key = key
+        self._dispatchers = dispatchers
+        self._workers_per_dispatcher = workers_per_dispatcher
+        self._changed = threading.Condition()
+        self._address_of: Dict[int, str] = {}
+        self._workers_of: Dict[int, Set[int]] = {
+            i: set() for i in range(dispatchers)}
+        self._ended = False
+        self._listener = connection.Listener((address, 0), backlog=64)
+        self._address = self._listener.address
+        self._threads: List[threading.Thread] = []
+        self._acceptor = threading.Thread(target=self._accept, daemon=True,
+                                          name="maypole-data-registry")
+        self._acceptor.start()
+
+    def addresses(self) -> Mapping[str, Sequence[Tuple[str, int]]]:
+        """Where clients reach it, by interface."""
+        return {"any": [self._address]}
+
+    def shutdown(self) -> None:
+        """Answers those who wait for the end, then stops serving."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        self._stop_accepting()
+        deadline = time.monotonic() + _STOP_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _stop_accepting(self) -> None:
+        try:  # so that accept() returns
+            socket.create_connection(self._address, 1).close()
+        except OSError:
+            pass
+        self._acceptor.join(_STOP_SECONDS)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                peer = self._listener.accept()
+            except OSError:
+                return
+            with self._changed:
+                if self._ended:
+                    peer.close()
+                    return
+                self._threads = [t for t in self._threads if t.is_alive()]
+                self._threads.append(threading.Thread(
+                    target=self._serve, args=(peer,), daemon=True,
+                    name="maypole-data-registry-peer"))
+                self._threads[-1].start()
+
+    def _serve(self, peer: Any) -> None:
+        """One request of one client, who must know the key."""
+        try:
+            with peer:
+                # Here, so that a silent stranger does not keep others waiting.
+                connection.deliver_challenge(peer, self.key)
+                connection.answer_challenge(peer, self.key)
+                function, *arguments = json.loads(peer.recv_bytes())
+                peer.send_bytes(json.dumps(
+                    self._answer(function, arguments)).encode())
+        except (OSError, EOFError, ValueError,
+                multiprocessing.AuthenticationError) as error:
+            _log.info("a client of the data registry was lost: %r", error)
+
+    def _answer(self, function: str, arguments: List[Any]) -> List[Any]:
+        functions: Dict[str, Callable[..., Any]] = {
+            "register_dispatcher": self._register_dispatcher,
+            "register_worker": self._register_worker,
+            "dispatcher": self._dispatcher,
+            "workers": self._workers,
+            "shutdown": self._end,
+            "ended": self._wait_for_end,
+        }
+        try:
+            return ["ok", functions[function](*arguments)]
+        except (KeyError, TypeError, ValueError) as error:
+            return ["error", f"{function}{tuple(arguments)}: {error}"]
+
+    def _check(self, dispatcher: int) -> None:
+        if not 0 <= dispatcher < self._dispatchers:
+            raise ValueError(f"dispatcher {dispatcher}: expected a number below "
+                             f"{self._dispatchers}")
+
+    def _register_dispatcher(self, dispatcher: int, address: str) -> None:
+        self._check(dispatcher)
+        with self._changed:
+            known = self._address_of.setdefault(dispatcher, address)
+            if known != address:
+                raise ValueError(f"dispatcher {dispatcher} is {known} already")
+            self._changed.notify_all()
+
+    def _register_worker(self, dispatcher: int, worker: int) -> None:
+        self._check(dispatcher)
+        with self._changed:
+            self._workers_of[dispatcher].add(worker)
+            self._changed.notify_all()
+
+    def _dispatcher(self, dispatcher: int) -> Any:
+        self._check(dispatcher)
+        self._wait(lambda: dispatcher in self._address_of)
+        return self._address_of.get(dispatcher)
+
+    def _workers(self, dispatcher: int) -> List[int]:
+        self._check(dispatcher)
+        wanted = self._workers_per_dispatcher
+        self._wait(lambda: len(self._workers_of[dispatcher]) >= wanted)
+        return [len(self._workers_of[dispatcher]), wanted]
+
+    def _end(self) -> None:
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _wait_for_end(self) -> bool:
+        self._wait(lambda: self._ended)
+        return self._ended
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: condition() or self._ended,
+                                   _WAIT_SECONDS)
+
+
+class RegistryClient:
+    """Calls a registry. Functions that wait raise TimeoutError, and all raise
+    ConnectionError if the registry cannot be reached."""
+
+    def __init__(self, addresses: Mapping[str, Sequence[Tuple[str, int]]],
+                 key: bytes):
+        self._addresses = [tuple(address) for some in addresses.values()
+                           for address in some]
+        self._key = key
+
+    def own_address(self) -> str:
+        """This host's address, as the registry's host and those beside it reach
+        it."""
+        return own_address(self._addresses[0][0])
+
+    def register_dispatcher(self, dispatcher_id: int, address: str) -> None:
+        """Announces a dispatcher's address (grpc://host:port)."""
+        self._call("register_dispatcher", dispatcher_id, address)
+
+    def wait_for_dispatcher_registration(self, dispatcher_id: int,
+                                         timeout: float) -> str:
+        """The dispatcher's address."""
+        return self._await(f"dispatcher {dispatcher_id}", timeout,
+                           lambda: self._call("dispatcher", dispatcher_id))
+
+    def register_worker_for_dispatcher(self, dispatcher_id: int,
+                                       worker_id: int) -> None:
+        """Announces that a worker serves a dispatcher."""
+        self._call("register_worker", dispatcher_id, worker_id)
+
+    def wait_for_dispatcher_worker_registration(self, dispatcher_id: int,
+                                                timeout: float) -> None:
+        """Waits for all workers of a dispatcher."""
+
+        def complete() -> bool:
+            here, wanted = self._call("workers", dispatcher_id)
+            return here >= wanted
+
+        self._await(f"the workers of dispatcher {dispatcher_id}", timeout,
+                    complete)
+
+    def shutdown(self) -> None:
+        """Ends the computing job."""
+        self._call("shutdown")
+
+    def wait_for_shutdown(self) -> None:
+        """Waits until somebody has called shutdown(), without a limit; returns
+        also when the registry is gone."""
+        try:
+            while not self._call("ended"):
+                pass
+        except ConnectionError as error:
+            _log.warning("the data registry is gone: %s", error)
+
+    @staticmethod
+    def _await(what: str, timeout: float, ask: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + timeout
+        while True:
+            answer = ask()
+            if answer:
+                return answer
+            if time.monotonic() >= deadline:
+                raise TimeoutError(
+                    f"waited {timeout:g} s for {what} of the data service: "
+                    "does its job run, and has it enough processes?")
+
+    def _call(self, *request: Any) -> Any:
+        errors = []
+        for address in self._addresses:
+            try:
+                with connection.Client(address, authkey=self._key) as peer:
+                    peer.send_bytes(json.dumps(request).encode())
+                    kind, answer = json.loads(peer.recv_bytes())
+                    break
+            except (OSError, EOFError,
+                    multiprocessing.AuthenticationError) as error:
+                errors.append(f"{address[0]}:{address[1]}: {error}")
+        else:
+            raise ConnectionError("the data registry cannot be reached: "
+                                  + "; ".join(errors))
+        if kind != "ok":
+            raise ValueError(answer)
+        return answer

@@ -1,0 +1,267 @@
+"""Collectives on the leaves of a pytree, with derivatives and batches.
+
+    apply(plan, leaves)      what the public functions call: differentiable
+      run(plan, leaves)      a primitive of JAX, which runs
+        _eager                 outside traced functions
+        _ffi                   in them: one custom call for all leaves
+        io_callback            in them, if JAX's default device is no CPU
+
+Gradients are as in maypole.torch: a reduction's gradient is reduced in the same
+way; that of allgather and broadcast is averaged. Operations of the backward pass
+have the name of the forward one with `.backward` appended. Leaves that are not
+floating have no gradient.
+
+vmap: the batch becomes a dimension of the tensor, so one operation serves all
+of it, and the result is that of one operation for each element of the batch.
+
+Thread contract: that of JAX's tracing: any thread.
+"""
+
+import dataclasses
+import functools
+from typing import Any, List, Sequence, Tuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import ShapedArray
+from jax.experimental import io_callback
+from jax.extend.core import Primitive
+from jax.interpreters import batching, mlir
+
+from maypole import _native
+from maypole.common import basics, collectives
+from maypole.common.constants import Average, Sum
+from maypole.jax import _eager, _ffi, _internals
+from maypole.jax._plans import Plan
+
+Leaves = Tuple[Any, ...]
+
+_ROW_KINDS = (_native.ALLGATHER, _native.ALLTOALL, _native.REDUCESCATTER)
+
+
+_collective = Primitive("maypole_collective")
+_collective.multiple_results = True
+
+
+def run(plan: Plan, leaves: Leaves, after: Leaves = ()) -> Leaves:
+    """The collective, without derivatives.
+
+    after: none or one array, which the program must have before it.
+    """
+    return tuple(_collective.bind(*leaves, *after, plan=plan)) if leaves else ()
+
+
+@_collective.def_impl
+def _on_values(*operands: Any, plan: Plan) -> List[Any]:
+    return _eager.run(plan, operands[:len(plan.names)])
+
+
+@_collective.def_effectful_abstract_eval
+def _shapes(*operands: Any, plan: Plan) -> Tuple[List[Any], Any]:
+    shapes = [
+        ShapedArray(_result_shape(plan, i, leaf.shape), leaf.dtype)
+        for i, leaf in enumerate(operands[:len(plan.names)])
+    ]
+    return shapes, {_internals.COMMUNICATION}
+
+
+def _in_program(*operands: Any, plan: Plan) -> Leaves:
+    shapes = tuple(
+        jax.ShapeDtypeStruct(_result_shape(plan, i, leaf.shape), leaf.dtype)
+        for i, leaf in enumerate(operands[:len(plan.names)]))
+    if jax.default_backend() == "cpu":
+        return tuple(_ffi.call(plan, operands, shapes))
+
+    def on_host(*values: Any) -> Leaves:
+        return tuple(np.asarray(r) for r in _on_values(*values, plan=plan))
+
+    return tuple(io_callback(on_host, shapes, *operands))
+
+
+mlir.register_lowering(_collective,
+                       mlir.lower_fun(_in_program, multiple_results=True))
+
+
+def _batch(operands: Leaves, batched: Sequence[Any], *,
+           plan: Plan) -> Tuple[Leaves, Sequence[Any]]:
+    """A batch becomes the second dimension where the first one has the rows
+    that go to other ranks, else the first one."""
+    to, count = 1 if plan.kind in _ROW_KINDS else 0, len(plan.names)
+    moved = tuple(
+        leaf if at is None else jnp.moveaxis(leaf, at, to)
+        for leaf, at in zip(operands[:count], batched))
+    return run(plan, moved, tuple(operands[count:])), [
+        at if at is None else to for at in batched[:count]
+    ]
+
+
+batching.primitive_batchers[_collective] = _batch
+
+
+def _result_shape(plan: Plan, i: int, shape: Sequence[int]) -> Tuple[int, ...]:
+    if plan.kind == _native.ALLGATHER:
+        rows = plan.rows[i] if plan.rows else shape[0] * len(
+            collectives.ranks_of(plan.process_set))
+        return (rows,) + tuple(shape[1:])
+    if plan.kind == _native.REDUCESCATTER:
+        rows = collectives.scattered_rows(shape[0], plan.process_set)
+        return (rows,) + tuple(shape[1:])
+    return tuple(shape)
+
+
+@jax.tree_util.register_pytree_node_class
+@dataclasses.dataclass(frozen=True)
+class _Static:
+    """A residual of the forward pass that is no array."""
+
+    value: Any
+
+    def tree_flatten(self) -> Tuple[Tuple[()], Any]:
+        return (), self.value
+
+    @classmethod
+    def tree_unflatten(cls, value: Any, _: Any) -> "_Static":
+        return cls(value)
+
+
+def apply(plan: Plan, leaves: Leaves) -> Leaves:
+    """The collective, differentiable in the leaves.
+
+    In a program it begins after the last one of this function has ended: two
+    that do not depend on each other could be run in another order on a rank
+    whose program is a little different, if only in what it returns.
+    """
+    if not leaves or _internals.is_top_level():
+        return _apply(plan, leaves, ())
+    last = _internals.last_collective()
+    results = _apply(plan, leaves, () if last is None else (last,))
+    _internals.note_collective(results)
+    return results
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _apply(plan: Plan, leaves: Leaves, after: Leaves) -> Leaves:
+    return run(plan, leaves, after)
+
+
+def _forward(plan: Plan, leaves: Leaves,
+             after: Leaves) -> Tuple[Leaves, _Static]:
+    shapes = tuple(tuple(leaf.shape) for leaf in leaves)
+    return _apply(plan, leaves, after), _Static((shapes, len(after)))
+
+
+def _backward(plan: Plan, residual: _Static,
+              cotangents: Leaves) -> Tuple[Leaves, Leaves]:
+    shapes, afters = residual.value
+    there = [
+        i for i, cotangent in enumerate(cotangents)
+        if cotangent.dtype != jax.dtypes.float0
+    ]
+    part = dataclasses.replace(
+        plan, names=tuple(plan.names[i] + ".backward" for i in there), rows=())
+    gradients: List[Any] = [
+        np.zeros(shape, jax.dtypes.float0) for shape in shapes
+    ]
+    found = _GRADIENTS[plan.kind](part,
+                                  tuple(cotangents[i] for i in there),
+                                  [shapes[i] for i in there])
+    for i, gradient in zip(there, found):
+        gradients[i] = gradient
+    return tuple(gradients), (None,) * afters
+
+
+_apply.defvjp(_forward, _backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def apply_splits(plan: Plan, splits: Tuple[int, ...],
+                 leaves: Leaves) -> Tuple[Leaves, Any]:
+    """An alltoall outside traced functions that sends each rank its rows;
+    returns also how many rows came from each."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        raise ValueError(
+            f"{collectives.title('alltoall', plan.names[0])}: splits in a "
+            "traced function, whose shapes are fixed; leave splits out, or call "
+            "alltoall outside jit and vmap")
+    results = _eager.run(plan, leaves, splits)
+    return tuple(rows for rows, _ in results), jnp.asarray(results[0][1])
+
+
+def _splits_forward(plan: Plan, splits: Tuple[int, ...],
+                    leaves: Leaves) -> Tuple[Any, _Static]:
+    results = apply_splits(plan, splits, leaves)
+    return results, _Static(tuple(results[1].tolist()))
+
+
+def _splits_backward(plan: Plan, splits: Tuple[int, ...], received: _Static,
+                     cotangents: Any) -> Tuple[Leaves]:
+    del splits
+    gradients, _ = apply_splits(plan.named(".backward"), received.value,
+                                cotangents[0])
+    return (gradients,)
+
+
+apply_splits.defvjp(_splits_forward, _splits_backward)
+
+
+def _as(plan: Plan, kind: int, op: int = 0) -> Plan:
+    """Another collective in the place of `plan`."""
+    return Plan(kind, plan.names, op, process_set=plan.process_set)
+
+
+def _allreduce_gradient(plan: Plan, cotangents: Leaves, _: Any) -> Leaves:
+    return apply(plan, cotangents)
+
+
+def _broadcast_gradient(plan: Plan, cotangents: Leaves, _: Any) -> Leaves:
+    means = apply(_as(plan, _native.ALLREDUCE, Average), cotangents)
+    if basics.rank() == plan.root:
+        return means
+    return tuple(jnp.zeros_like(mean) for mean in means)
+
+
+def _allgather_gradient(plan: Plan, cotangents: Leaves,
+                        shapes: List[Tuple[int, ...]]) -> Leaves:
+    means = apply(_as(plan, _native.ALLREDUCE, Average), cotangents)
+    firsts = _first_rows(plan, [shape[0] for shape in shapes])
+    return tuple(mean[first:first + shape[0]]
+                 for mean, first, shape in zip(means, firsts, shapes))
+
+
+def _first_rows(plan: Plan, rows: List[int]) -> List[int]:
+    """Where this rank's rows begin in each gathered array."""
+    ranks = collectives.ranks_of(plan.process_set)
+    position = ranks.index(basics.rank())
+    if not _internals.is_top_level():  # there all ranks have as many rows
+        return [position * count for count in rows]
+    name = plan.names[0] + ".rows" if plan.names else ""
+    (counts,) = _eager.run(
+        Plan(_native.ALLGATHER, (name,), process_set=plan.process_set),
+        [np.array([rows], np.int32)])
+    return np.asarray(counts)[:position].sum(axis=0, dtype=np.int64).tolist()
+
+
+def _reducescatter_gradient(plan: Plan, cotangents: Leaves,
+                            shapes: List[Tuple[int, ...]]) -> Leaves:
+    ranks = len(collectives.ranks_of(plan.process_set))
+    # As for an allreduce with the same reduction: a sum counts n times.
+    factor = plan.prescale * plan.postscale * (ranks if plan.op == Sum else 1)
+    if factor != 1.0:
+        cotangents = tuple(c * jnp.asarray(factor, c.dtype) for c in cotangents)
+    gather = dataclasses.replace(_as(plan, _native.ALLGATHER),
+                                 rows=tuple(shape[0] for shape in shapes))
+    return apply(gather, cotangents)
+
+
+def _alltoall_gradient(plan: Plan, cotangents: Leaves, _: Any) -> Leaves:
+    return apply(plan, cotangents)
+
+
+_GRADIENTS = {
+    _native.ALLREDUCE: _allreduce_gradient,
+    _native.ALLGATHER: _allgather_gradient,
+    _native.BROADCAST: _broadcast_gradient,
+    _native.ALLTOALL: _alltoall_gradient,
+    _native.REDUCESCATTER: _reducescatter_gradient,
+}

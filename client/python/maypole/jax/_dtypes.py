@@ -1,0 +1,49 @@
+"""The library's types for JAX's."""
+
+from typing import Any
+
+import numpy as np
+
+from maypole import _native
+from maypole.common.constants import Sum
+from maypole.jax._plans import KIND_NAMES, Plan
+
+_CODES = {
+    "uint8": _native.UINT8,
+    "int8": _native.INT8,
+    "uint16": _native.UINT16,
+    "int16": _native.INT16,
+    "int32": _native.INT32,
+    "int64": _native.INT64,
+    "float16": _native.FLOAT16,
+    "bfloat16": _native.BFLOAT16,
+    "float32": _native.FLOAT32,
+    "float64": _native.FLOAT64,
+    "bool": _native.BOOL,
+}
+# What the library has no type for, but whose bits it can move; as integers of
+# that size the unsigned ones are summed correctly, too.
+_SUMMED = {"uint32": _native.INT32, "uint64": _native.INT64}
+_MOVED = {**_SUMMED, "complex64": _native.INT64}
+
+
+def code(dtype: Any, plan: Plan) -> int:
+    """The library's number for `dtype` in operations of `plan`.
+
+    Raises ValueError if they cannot have this type.
+    """
+    name = np.dtype(dtype).name
+    found = _CODES.get(name)
+    if found is not None:
+        return found
+    others = {}
+    if plan.kind not in (_native.ALLREDUCE, _native.REDUCESCATTER):
+        others = _MOVED
+    elif plan.op == Sum:
+        others = _SUMMED
+    if name not in others:
+        raise ValueError(
+            f"{KIND_NAMES[plan.kind]} of {plan.names[0] or 'an array'!r}: dtype "
+            f"{name} is not supported here, expected one of "
+            f"{', '.join([*_CODES, *others])}")
+    return others[name]

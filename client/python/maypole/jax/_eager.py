@@ -1,0 +1,112 @@
+"""Collectives on values, outside traced functions: on the arrays' host memory.
+
+An array of the CPU is read where it is. An array of another device comes through
+the host, and the result goes back to where its input was.
+
+Thread contract: any thread; waits for the result, without the GIL. Ctrl-C ends
+the wait. Raises HorovodInternalError.
+"""
+
+import functools
+import logging
+from typing import Any, List, Optional, Sequence
+
+import jax
+import numpy as np
+
+from maypole import _native
+from maypole.common import collectives, operations
+from maypole.jax import _dtypes
+from maypole.jax._plans import Plan
+
+_log = logging.getLogger("maypole.jax")
+_ALIGNMENT = 64  # of memory that XLA uses without a copy
+
+
+def run(plan: Plan, leaves: Sequence[Any],
+        splits: Optional[Sequence[int]] = None) -> List[Any]:
+    """Runs a collective for each leaf, all together; returns the results.
+
+    The result for an alltoall with `splits` is a pair: (rows, numpy array of
+    how many came from each rank).
+    """
+    members = [
+        _prepare(plan, name, leaf, splits)
+        for name, leaf in zip(plan.names, leaves)
+    ]
+    results = operations.start_group(members).wait()
+    return [_placed(result, leaf) for result, leaf in zip(results, leaves)]
+
+
+def _prepare(plan: Plan, name: str, leaf: Any,
+             splits: Optional[Sequence[int]]) -> operations.Pending:
+    source = np.asarray(leaf)
+    if not source.flags.c_contiguous:
+        source = source.copy(order="C")
+    target, finish = None, None
+    if plan.kind in (_native.ALLGATHER, _native.ALLTOALL):
+        finish = _rows(source, plan, splits)
+    else:
+        shape = source.shape
+        if plan.kind == _native.REDUCESCATTER:
+            shape = (collectives.scattered_rows(shape[0], plan.process_set),
+                     ) + shape[1:]
+        target = _aligned(shape, source.dtype)
+    return operations.prepare(
+        plan.kind, _dtypes.code(source.dtype, plan), plan.op, plan.root,
+        source.shape, plan.prescale, plan.postscale, name or None,
+        _address(source), 0 if target is None else _address(target), source,
+        target, finish, finish_releases=finish is not None,
+        process_set=plan.process_set, splits=splits)
+
+
+def _rows(source: np.ndarray, plan: Plan,
+          splits: Optional[Sequence[int]]) -> Any:
+    """A `finish` that returns the rows of an allgather or alltoall, in the
+    library's memory."""
+
+    def finish(native: int) -> Any:
+        received = None
+        if splits is not None:
+            count = len(collectives.ranks_of(plan.process_set))
+            received = np.array(_native.library().received_splits(
+                native, count), dtype=np.int32)
+        memory, first_dim = collectives.adopt(native)
+        shape = (first_dim,) + source.shape[1:]
+        rows = (np.empty(shape, source.dtype) if memory is None else
+                np.frombuffer(memory, np.uint8).view(source.dtype).reshape(shape))
+        return rows if splits is None else (rows, received)
+
+    return finish
+
+
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def _aligned(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """An array in memory that a jax.Array can use without a copy."""
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -_address(memory) % _ALIGNMENT
+    return memory[start:start + size].view(dtype).reshape(shape)
+
+
+def _placed(result: Any, leaf: Any) -> Any:
+    """`result` as a jax.Array where `leaf` is."""
+    if isinstance(result, tuple):
+        return (_placed(result[0], leaf), result[1])
+    if not isinstance(leaf, jax.Array):
+        return jax.device_put(result)
+    for device in leaf.sharding.device_set:
+        if device.platform != "cpu":
+            _say_once(device.platform)
+            break
+    # On a CPU the array uses the result's memory.
+    return jax.device_put(result, leaf.sharding)
+
+
+@functools.lru_cache(maxsize=None)
+def _say_once(platform: str) -> None:
+    _log.warning("maypole.jax: arrays of %s go through the host's memory",
+                 platform)

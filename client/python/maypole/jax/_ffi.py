@@ -1,0 +1,108 @@
+"""The way into XLA: registers libmaypole_jax.so's handler, and calls it.
+
+XLA's foreign function interface changes between versions of jaxlib, so its
+version and the places of its functions are read from the C header that each
+jaxlib wheel contains (client/jax/xla_ffi.h).
+
+Thread contract: any thread; register() takes effect once per process.
+"""
+
+import ctypes
+import functools
+import os
+import re
+from typing import Any, List, Sequence
+
+import jax
+import jaxlib
+import numpy as np
+
+from maypole import _native
+
+OLDEST_JAXLIB = (0, 4, 38)
+
+_TARGET = "maypole_collective"
+_FUNCTIONS = ("Error_Create", "Error_Destroy", "Future_Create",
+              "Future_SetAvailable", "Future_SetError")
+
+
+def check_version(version: str) -> None:
+    """Raises ImportError for a jaxlib that is too old."""
+    numbers = tuple(int(n) for n in re.findall(r"\d+", version)[:3])
+    if numbers < OLDEST_JAXLIB:
+        raise ImportError(
+            f"maypole.jax needs jaxlib {'.'.join(map(str, OLDEST_JAXLIB))} or "
+            f"newer, found {version}: older ones have no asynchronous custom "
+            "calls; upgrade with pip install --upgrade jax jaxlib")
+
+
+# Before modules are imported that old versions lack.
+check_version(jaxlib.__version__)
+
+try:
+    from jax import ffi as _jax_ffi
+except ImportError:  # before jax 0.5
+    from jax.extend import ffi as _jax_ffi
+
+
+def layout(header: str) -> List[int]:
+    """struct Layout of client/jax/xla_ffi.h, from the header's text.
+
+    Raises ImportError if it is not such a header.
+    """
+    versions = [
+        re.search(rf"#define XLA_FFI_API_{part} +(\d+)", header)
+        for part in ("MAJOR", "MINOR")
+    ]
+    functions = re.findall(r"_XLA_FFI_API_STRUCT_FIELD\(XLA_FFI_(\w+)\);",
+                           header)
+    missing = [name for name in _FUNCTIONS if name not in functions]
+    if missing or None in versions:
+        raise ImportError(
+            f"jaxlib {jaxlib.__version__}: its xla/ffi/api/c_api.h lacks "
+            f"{', '.join(missing) or 'the version'}; maypole.jax does not know "
+            "this version's foreign function interface")
+    return [int(version.group(1)) for version in versions
+           ] + [functions.index(name) for name in _FUNCTIONS]
+
+
+@functools.lru_cache(maxsize=None)
+def register() -> None:
+    """Makes the handler known to JAX, once.
+
+    Raises ImportError if the library or jaxlib's header is missing.
+    """
+    path = os.path.join(_jax_ffi.include_dir(), "xla", "ffi", "api", "c_api.h")
+    try:
+        with open(path, encoding="utf-8") as f:
+            numbers = layout(f.read())
+    except OSError as error:
+        raise ImportError(f"jaxlib {jaxlib.__version__}: no {path}, from which "
+                          "maypole.jax reads XLA's interface") from error
+    library = ctypes.CDLL(_native.framework_library("jax"))
+    set_up = library.maypole_jax_set_up
+    set_up.argtypes = (ctypes.c_char_p, ctypes.c_void_p)
+    set_up.restype = ctypes.c_char_p
+    places = (ctypes.c_int32 * len(numbers))(*numbers)
+    error = set_up(_native.library().path.encode(), places)
+    if error is not None:
+        raise ImportError(error.decode())
+    _jax_ffi.register_ffi_target(
+        _TARGET, _jax_ffi.pycapsule(library.maypole_jax_collective),
+        platform="cpu")
+
+
+def call(plan: Any, operands: Sequence[Any],
+         results: Sequence[jax.ShapeDtypeStruct]) -> List[Any]:
+    """The custom call in the program that is being traced: one collective for
+    each name of `plan`, a _plans.Plan. Further operands are not read."""
+    register()
+    custom_call = _jax_ffi.ffi_call(_TARGET, tuple(results),
+                                    has_side_effect=True)
+    return list(
+        custom_call(*operands, kind=np.int32(plan.kind), op=np.int32(plan.op),
+                    root=np.int32(plan.root),
+                    process_set=np.int32(plan.process_set),
+                    prescale=np.float64(plan.prescale),
+                    postscale=np.float64(plan.postscale),
+                    names="\n".join(plan.names)))

@@ -1,0 +1,101 @@
+"""What this package needs of JAX beyond its public interface, in one place.
+
+Ran with jax 0.4.38, 0.5.3, 0.6.2 and 0.10.2. Thread contract: any thread; the
+answers are those for the calling thread's trace.
+"""
+
+import threading
+import weakref
+from typing import Any, Optional, Sequence, Set
+
+import jax
+from jax._src import core, effects
+from jax._src.interpreters import ad, batching
+from jax._src.interpreters import partial_eval as pe
+
+
+def is_top_level() -> bool:
+    """Whether the calling thread computes values, rather than tracing."""
+    return core.trace_state_clean()
+
+
+def outer_trace() -> Any:
+    """The trace of the function that is being compiled (of the innermost jit,
+    scan, cond, ...), or of the outermost transformation outside jit."""
+    trace = core.trace_ctx.trace
+    while not isinstance(trace, pe.DynamicJaxprTrace):
+        parent = getattr(trace, "parent_trace", None)
+        if parent is None or isinstance(parent, core.EvalTrace):
+            break
+        trace = parent
+    return trace
+
+
+class _Last(threading.local):
+    """The thread's last collective in a program that is being traced."""
+
+    trace: Any = None  # a weak reference
+    value: Any = None
+
+
+_last = _Last()
+
+
+def last_collective() -> Optional[Any]:
+    """A result of the last collective in the function that is being compiled;
+    None if there is none."""
+    if _last.trace is None or _last.trace() is not outer_trace():
+        return None
+    return jax.lax.stop_gradient(_last.value)
+
+
+def note_collective(results: Sequence[Any]) -> None:
+    """Remembers it for last_collective(), until the next one."""
+    if not results or jax.config.jax_check_tracer_leaks:
+        return
+    # XLA keeps its memory until the next collective.
+    value = min(results, key=lambda result: result.size)
+    while True:
+        if isinstance(value, batching.BatchTracer):
+            value = value.val
+        elif isinstance(value, (ad.JVPTracer,) + _LINEARIZE):
+            value = value.primal
+        else:
+            break
+    trace = outer_trace()
+    if isinstance(value, pe.DynamicJaxprTracer):
+        _last.trace, _last.value = weakref.ref(trace), value
+
+
+_LINEARIZE = (ad.LinearizeTracer,) if hasattr(ad, "LinearizeTracer") else ()
+
+
+class _Communication(effects.Effect):
+    """The effect of a collective: other ranks wait for it, so it stays in the
+    program when its result is not used. It may be in loops, branches,
+    derivatives and what checkpoint repeats, because all ranks run the same
+    program."""
+
+    def __str__(self) -> str:
+        return "Maypole"
+
+
+COMMUNICATION = _Communication()
+for _allowed in (effects.lowerable_effects, effects.control_flow_allowed_effects,
+                 effects.custom_derivatives_allowed_effects,
+                 effects.remat_allowed_effects):
+    _allowed.add_type(_Communication)
+
+
+def device_axes() -> Set[Any]:
+    """The axes of pmap and shard_map around the calling code whose devices are
+    more than one: there a custom call runs once for each device."""
+    axes = {
+        name for name, size in core.get_axis_env().axis_sizes.items() if size > 1
+    }
+    trace = core.trace_ctx.trace
+    while trace is not None:
+        axis = getattr(trace, "axis_data", None)  # of vmap
+        axes.discard(getattr(axis, "name", None))
+        trace = getattr(trace, "parent_trace", None)
+    return axes

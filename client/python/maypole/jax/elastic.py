@@ -1,0 +1,130 @@
+"""Elastic training with JAX: docs/elastic.md.
+
+    @hvd.elastic.run
+    def train(state):
+        while state.batch < 1000:
+            state.params, state.opt_state = step(state.params, state.opt_state)
+            state.batch += 1
+            if state.batch % 10 == 0:
+                state.commit()
+
+    train(hvd.elastic.JaxState(params=params, opt_state=opt_state, batch=0))
+
+A commit waits for the arrays: until then an error of a jitted function may not
+have come out.
+
+Compiled programs contain the job's size, this process's rank and the numbers of
+process sets, so JAX's caches are cleared when an epoch begins. What the program
+has compiled itself (jit(f).lower(...).compile()) it must compile again.
+"""
+
+import dataclasses
+import re
+from typing import Any, Callable, Dict, Optional, Tuple
+
+import jax
+import jax.numpy as jnp
+
+from maypole import _native
+from maypole.common import basics
+from maypole.common.elastic import (ObjectState, State, request_departure,
+                                    reset, run_converting)
+from maypole.common.exceptions import HorovodInternalError
+from maypole.common.objects import broadcast_object
+from maypole.jax.functions import broadcast_parameters, is_key
+
+__all__ = [
+    "JaxState", "ObjectState", "State", "internal_error", "request_departure",
+    "reset", "run"
+]
+
+
+class JaxState(ObjectState):
+    """A state of pytrees and other objects, which are attributes.
+
+    A save copies the jax.Arrays, so the program may donate them. sync() sends
+    them as arrays; all else must be picklable.
+    """
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(broadcast_object, basics.rank, **kwargs)
+
+    def save(self) -> None:
+        # An array that an operation has failed to give must not be saved.
+        jax.block_until_ready(self._values())
+        super().save()
+
+    def sync(self) -> None:
+        if self._saved_state:
+            self._set(_broadcast(self._values()))
+        self.save()
+
+    def reset(self) -> None:
+        jax.clear_caches()
+
+    def _values(self) -> Dict[str, Any]:
+        return {name: getattr(self, name) for name in self._saved_state}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Array:
+    """What a rank must know of an array to receive it. impl: of a key."""
+
+    shape: Tuple[int, ...]
+    dtype: Any
+    impl: Any = None
+
+
+def _described(leaf: Any) -> Any:
+    if not isinstance(leaf, jax.Array):
+        return leaf
+    if not is_key(leaf):
+        return _Array(leaf.shape, leaf.dtype)
+    data = jax.random.key_data(leaf)
+    return _Array(data.shape, data.dtype, jax.random.key_impl(leaf))
+
+
+def _empty(array: _Array) -> Any:
+    values = jnp.zeros(array.shape, array.dtype)
+    if array.impl is None:
+        return values
+    return jax.random.wrap_key_data(values, impl=array.impl)
+
+
+def _broadcast(values: Any) -> Any:
+    """Rank 0's values on all ranks, whatever the others' are."""
+    described = broadcast_object(jax.tree_util.tree_map(_described, values),
+                                 name="maypole.jax.elastic.sync")
+    leaves, structure = jax.tree_util.tree_flatten(described)
+    if basics.rank() == 0:
+        arrays = [
+            leaf for leaf in jax.tree_util.tree_leaves(values)
+            if isinstance(leaf, jax.Array)
+        ]
+    else:
+        arrays = [_empty(leaf) for leaf in leaves if isinstance(leaf, _Array)]
+    received = iter(broadcast_parameters(arrays))
+    return structure.unflatten([
+        next(received) if isinstance(leaf, _Array) else leaf for leaf in leaves
+    ])
+
+
+# The text of an error of XLA that is the library's.
+_OF_THE_LIBRARY = re.compile(r"([A-Z_]+): maypole: (.*)", re.DOTALL)
+
+
+def internal_error(error: BaseException) -> Optional[HorovodInternalError]:
+    """The HorovodInternalError for an error that JAX has raised because an
+    operation failed in a traced function; None for other errors."""
+    found = _OF_THE_LIBRARY.search(str(error))
+    if not isinstance(error, RuntimeError) or found is None:
+        return None
+    internal = HorovodInternalError(found.group(2))
+    internal.status = getattr(_native, found.group(1), None)
+    return internal
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates func(state, ...) so that it survives the loss of ranks and
+    takes in new ones; see maypole.common.elastic."""
+    return run_converting(func, internal_error)

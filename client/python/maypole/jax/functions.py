@@ -1,0 +1,45 @@
+"""Broadcasts of what training starts from.
+
+Thread contract: one thread at a time.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from maypole.common.process_sets import global_process_set
+from maypole.jax.ops import broadcast
+
+
+def broadcast_parameters(params: Any,
+                         root_rank: int = 0,
+                         process_set: Any = global_process_set) -> Any:
+    """Returns rank `root_rank`'s values of a pytree: parameters, an optimizer's
+    state, keys of jax.random.
+
+    JAX's arrays cannot be changed, so the result must replace `params`. Leaves
+    that are Python numbers become arrays.
+    """
+    keys = jax.tree_util.tree_map(is_key, params)
+    raw = jax.tree_util.tree_map(
+        lambda leaf, key: jax.random.key_data(leaf) if key else leaf, params,
+        keys)
+    raw = broadcast(raw, root_rank, "broadcast_parameters", process_set)
+    return jax.tree_util.tree_map(
+        lambda values, key, leaf: jax.random.wrap_key_data(
+            values, impl=jax.random.key_impl(leaf)) if key else values, raw,
+        keys, params)
+
+
+def broadcast_optimizer_state(state: Any,
+                              root_rank: int = 0,
+                              process_set: Any = global_process_set) -> Any:
+    """broadcast_parameters() of an optimizer's state, which is a pytree, too."""
+    return broadcast_parameters(state, root_rank, process_set)
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether it is an array of jax.random's typed keys."""
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(
+        leaf.dtype, jax.dtypes.prng_key)

@@ -1,0 +1,195 @@
+"""Collectives on pytrees of arrays, inside and outside jit.
+
+A pytree's leaves are submitted together, all or none; the result has the same
+structure. Outside traced functions a collective waits for its result, and an
+error is a HorovodInternalError. In them it is part of the program: JAX runs it
+asynchronously, and its error is JAX's (jax.errors.JaxRuntimeError), raised
+where the program's results are used.
+
+name: what the operations are matched by between ranks, with each leaf's path
+appended. Without it, operations in a traced function are named for their place
+in the program (docs/jax.md), and outside they are matched by their order.
+process_set: the ranks that take part.
+
+Thread contract: any thread; operations of one name must not overlap.
+Raises ValueError for wrong arguments and before init().
+"""
+
+from typing import Any, Callable, List, Optional, Tuple
+
+import jax
+import jax.numpy as jnp
+
+from maypole import _native
+from maypole.common import basics, collectives
+from maypole.common.constants import Adasum, Average, Sum
+from maypole.common.exceptions import not_initialized
+from maypole.common.process_sets import global_process_set, id_of
+from maypole.jax import _collectives, _dtypes, _internals, _names
+from maypole.jax._plans import KIND_NAMES, Plan
+from maypole.jax.compression import Compression
+
+
+def allreduce(tree: Any,
+              average: Optional[bool] = None,
+              name: Optional[str] = None,
+              compression: Any = Compression.none,
+              op: Optional[int] = None,
+              prescale_factor: float = 1.0,
+              postscale_factor: float = 1.0,
+              process_set: Any = global_process_set) -> Any:
+    """Reduces each leaf over the ranks.
+
+    tree: a pytree of arrays, whose shapes and dtypes are the same on all ranks.
+    average: older form of op: True for Average, False for Sum.
+    compression: Compression.fp16 and bf16 send floats in 16 bits.
+    op: Average (default), Sum, Min, Max, Product.
+    prescale_factor, postscale_factor: factors for the inputs and the result, of
+    floating leaves.
+    Differentiable: the gradient is reduced in the same way.
+    """
+    return _reduced(_native.ALLREDUCE, tree, name, compression,
+                    collectives.reduction(average, op), prescale_factor,
+                    postscale_factor, process_set)
+
+
+def reducescatter(tree: Any,
+                  name: Optional[str] = None,
+                  compression: Any = Compression.none,
+                  op: int = Average,
+                  process_set: Any = global_process_set,
+                  prescale_factor: float = 1.0,
+                  postscale_factor: float = 1.0) -> Any:
+    """Reduces each leaf over the ranks; returns this rank's rows of the result.
+
+    tree: leaves of at least one dimension, with the same shapes on all ranks.
+    op: Average or Sum. With r rows and n ranks, each rank gets r // n rows, and
+    the first r % n ranks one more. Other arguments are those of allreduce.
+    Differentiable, as an allreduce is: the gradient is gathered and, for a sum,
+    multiplied by the number of ranks.
+    """
+    return _reduced(_native.REDUCESCATTER, tree, name, compression,
+                    collectives.reduction(None, op), prescale_factor,
+                    postscale_factor, process_set)
+
+
+def allgather(tree: Any,
+              name: Optional[str] = None,
+              process_set: Any = global_process_set) -> Any:
+    """Concatenates the ranks' leaves along dimension 0, in rank order.
+
+    A scalar counts as one element. Outside traced functions the first dimension
+    may differ between ranks; inside it must not, because the program's shapes
+    are fixed (the library checks it). Differentiable: each rank gets its own
+    rows of the averaged gradient.
+    """
+    plan, leaves, rebuild = _planned(_native.ALLGATHER, tree, name, process_set)
+    leaves = [leaf.reshape(1) if leaf.ndim == 0 else leaf for leaf in leaves]
+    return rebuild(_collectives.apply(plan, tuple(leaves)))
+
+
+def broadcast(tree: Any,
+              root_rank: int = 0,
+              name: Optional[str] = None,
+              process_set: Any = global_process_set) -> Any:
+    """Returns the values of rank `root_rank`'s leaves on all ranks.
+
+    root_rank: a rank of the job (not an index in the process set); it must be
+    in the set. Shapes and dtypes must be the same on all ranks. Differentiable:
+    the averaged gradient goes to the root.
+    """
+    plan, leaves, rebuild = _planned(_native.BROADCAST, tree, name, process_set,
+                                     root=root_rank)
+    return rebuild(_collectives.apply(plan, tuple(leaves)))
+
+
+def alltoall(tree: Any,
+             splits: Any = None,
+             name: Optional[str] = None,
+             process_set: Any = global_process_set) -> Any:
+    """Sends each rank some rows of each leaf; returns the rows received.
+
+    splits: how many rows of each leaf go to each rank of the set, in rank
+    order; None: equal parts.
+    Returns the rows from all ranks, in rank order; if splits is given, a pair
+    of these rows and of how many came from each rank. Inside traced functions
+    there are equal parts only, of a first dimension that is the same on all
+    ranks. Differentiable in floating leaves.
+    """
+    plan, leaves, rebuild = _planned(_native.ALLTOALL, tree, name, process_set)
+    if splits is not None:
+        numbers = collectives.splits_of(
+            getattr(splits, "tolist", lambda: splits)(), plan.names[0])
+        rows, received = _collectives.apply_splits(plan, tuple(numbers or ()),
+                                                   tuple(leaves))
+        return rebuild(rows), received
+    ranks = len(collectives.ranks_of(plan.process_set))
+    for leaf_name, leaf in zip(plan.names, leaves):
+        if leaf.ndim == 0 or leaf.shape[0] % ranks:
+            raise ValueError(
+                f"{collectives.title('alltoall', leaf_name)}: its shape is "
+                f"{list(leaf.shape)}, expected a first dimension that is a "
+                f"multiple of {ranks}, the number of ranks, or splits")
+    return rebuild(_collectives.apply(plan, tuple(leaves)))
+
+
+def _reduced(kind: int, tree: Any, name: Optional[str], compression: Any,
+             op: int, prescale: float, postscale: float,
+             process_set: Any) -> Any:
+    if op == Adasum:
+        raise NotImplementedError(
+            "op=Adasum is not supported by maypole.jax; use maypole.torch, or "
+            "op=Average")
+    plan, leaves, rebuild = _planned(kind, tree, name, process_set, op=op,
+                                     prescale=float(prescale),
+                                     postscale=float(postscale))
+    _check_factors(plan, leaves)
+    compressed = [compression.compress(leaf) for leaf in leaves]
+    results = _collectives.apply(plan, tuple(small for small, _ in compressed))
+    return rebuild([
+        compression.decompress(result, context)
+        for result, (_, context) in zip(results, compressed)
+    ])
+
+
+def _planned(kind: int, tree: Any, name: Optional[str], process_set: Any,
+             **arguments: Any) -> Tuple[Plan, List[Any], Callable[[Any], Any]]:
+    """Returns (what to do, the leaves as arrays, what makes results a pytree)."""
+    _check_place(kind)
+    leaves, structure = jax.tree_util.tree_flatten(tree)
+    leaves = [
+        leaf if isinstance(leaf, jax.Array) else jnp.asarray(leaf)
+        for leaf in leaves
+    ]
+    if name is None and _internals.is_top_level():
+        names: Tuple[str, ...] = ("",) * len(leaves)  # matched by their order
+    else:
+        base = _names.of_place(KIND_NAMES[kind]) if name is None else name
+        names = _names.of_leaves(base, structure)
+    plan = Plan(kind, names, process_set=id_of(process_set), **arguments)
+    for leaf in leaves:
+        _dtypes.code(leaf.dtype, plan)
+    return plan, leaves, lambda results: structure.unflatten(results)
+
+
+def _check_place(kind: int) -> None:
+    if not basics.is_initialized():
+        raise ValueError(not_initialized())
+    axes = _internals.device_axes()
+    if axes:
+        raise ValueError(
+            f"{KIND_NAMES[kind]} inside pmap or shard_map over "
+            f"{', '.join(sorted(map(str, axes)))}: it would run once for each "
+            "device under one name; reduce over the devices first "
+            "(jax.lax.pmean), and call it outside")
+
+
+def _check_factors(plan: Plan, leaves: List[Any]) -> None:
+    if plan.prescale == 1.0 and plan.postscale == 1.0:
+        return
+    for name, leaf in zip(plan.names, leaves):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise ValueError(
+                f"{collectives.title(KIND_NAMES[plan.kind], name)}: "
+                f"prescale_factor and postscale_factor are for floating arrays, "
+                f"this one is {leaf.dtype}; multiply it yourself")

@@ -1,0 +1,131 @@
+"""Distributed training with Optax: gradients are reduced before they are used.
+
+    optimizer = hvd.DistributedOptimizer(optax.adam(1e-3))
+    state = optimizer.init(params)
+    updates, state = optimizer.update(gradients, state, params)
+
+Optax is imported when one of these functions is called.
+
+Thread contract: that of the transformation's functions, which are pure.
+"""
+
+from typing import Any, NamedTuple, Optional
+
+import jax
+import jax.numpy as jnp
+
+from maypole.common.constants import Average
+from maypole.common.process_sets import global_process_set
+from maypole.jax.compression import Compression
+from maypole.jax.ops import allreduce
+
+
+def reduce_gradients(name: Optional[str] = None,
+                     compression: Any = Compression.none,
+                     op: int = Average,
+                     gradient_predivide_factor: float = 1.0,
+                     process_set: Any = global_process_set) -> Any:
+    """An Optax transformation without state: an allreduce of the gradients.
+
+    All gradients are one pytree, so one custom call reduces them. For use in
+    optax.chain(): before what must see the global gradient (clipping by global
+    norm, say). gradient_predivide_factor: for Average, the sum is divided by it
+    before the reduction, and by size() / factor after it. Other arguments are
+    those of allreduce().
+    """
+    optax = _optax()
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor is for op=Average: it "
+                         "divides the work of averaging")
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        del params
+        return allreduce(updates, name=name, compression=compression, op=op,
+                         prescale_factor=1.0 / gradient_predivide_factor,
+                         postscale_factor=gradient_predivide_factor,
+                         process_set=process_set), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(),
+                                        update)
+
+
+def DistributedOptimizer(  # pylint: disable=invalid-name
+        optimizer: Any,
+        name: Optional[str] = None,
+        compression: Any = Compression.none,
+        backward_passes_per_step: int = 1,
+        op: int = Average,
+        gradient_predivide_factor: float = 1.0,
+        average_aggregated_gradients: bool = False,
+        process_set: Any = global_process_set) -> Any:
+    """Returns an Optax optimizer that uses the reduced gradients of all ranks.
+
+    backward_passes_per_step: with n > 1 the gradients of n calls of update()
+    are added up (average_aggregated_gradients: and divided by n), and reduced
+    and used in the n-th; the updates of the others are zeros. All ranks must
+    call update() equally often.
+    Other arguments are those of reduce_gradients(). Raises ValueError for
+    wrong ones, ImportError without Optax.
+    """
+    if backward_passes_per_step < 1:
+        raise ValueError(f"backward_passes_per_step={backward_passes_per_step}: "
+                         "expected a positive integer")
+    optax = _optax()
+    reduced = optax.chain(
+        reduce_gradients(name, compression, op, gradient_predivide_factor,
+                         process_set), optimizer)
+    if backward_passes_per_step == 1:
+        return reduced
+    divisor = backward_passes_per_step if average_aggregated_gradients else 1
+    return _accumulated(optax, reduced, backward_passes_per_step, divisor)
+
+
+class AccumulationState(NamedTuple):
+    """passes: calls of update() since the last step. sums: of their gradients.
+    inner: the optimizer's state."""
+
+    passes: Any
+    sums: Any
+    inner: Any
+
+
+def _accumulated(optax: Any, optimizer: Any, passes: int, divisor: int) -> Any:
+    # Not optax.MultiSteps: some versions of it call the inner update, and so the
+    # allreduce, in each pass.
+
+    def init(params: Any) -> AccumulationState:
+        return AccumulationState(jnp.zeros((), jnp.int32), _zeros(params),
+                                 optimizer.init(params))
+
+    def update(updates: Any, state: AccumulationState, params: Any = None,
+               **extra: Any) -> Any:
+        sums = jax.tree_util.tree_map(jnp.add, state.sums, updates)
+
+        def step() -> Any:
+            gradients = jax.tree_util.tree_map(lambda s: s / divisor, sums)
+            new, inner = optimizer.update(gradients, state.inner, params,
+                                          **extra)
+            return new, AccumulationState(jnp.zeros((), jnp.int32),
+                                          _zeros(sums), inner)
+
+        def wait() -> Any:
+            return _zeros(updates), AccumulationState(state.passes + 1, sums,
+                                                      state.inner)
+
+        # The number of passes is the same on all ranks.
+        return jax.lax.cond(state.passes + 1 >= passes, step, wait)
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _zeros(tree: Any) -> Any:
+    return jax.tree_util.tree_map(jnp.zeros_like, tree)
+
+
+def _optax() -> Any:
+    try:
+        import optax  # pylint: disable=import-outside-toplevel
+    except ImportError as error:
+        raise ImportError("maypole.jax's optimizers need Optax: pip install "
+                          "optax") from error
+    return optax

@@ -1,0 +1,53 @@
+"""Compression of gradients for the way between ranks."""
+
+from typing import Any, Tuple
+
+import mxnet as mx
+import numpy as np
+
+
+class Compressor:
+    """Makes an array smaller, and back; for classes, not for objects."""
+
+    @staticmethod
+    def compress(tensor: mx.nd.NDArray) -> Tuple[mx.nd.NDArray, Any]:
+        """Returns (the array to send, what decompress() needs)."""
+        raise NotImplementedError()
+
+    @staticmethod
+    def decompress(tensor: mx.nd.NDArray, ctx: Any) -> mx.nd.NDArray:
+        """Reverses compress()."""
+        raise NotImplementedError()
+
+
+class NoneCompressor(Compressor):
+    """Sends what it gets."""
+
+    @staticmethod
+    def compress(tensor: mx.nd.NDArray) -> Tuple[mx.nd.NDArray, Any]:
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: mx.nd.NDArray, ctx: Any) -> mx.nd.NDArray:
+        return tensor
+
+
+class FP16Compressor(Compressor):
+    """Sends float32 and float64 in 16 bits."""
+
+    @staticmethod
+    def compress(tensor: mx.nd.NDArray) -> Tuple[mx.nd.NDArray, Any]:
+        if tensor.dtype not in (np.float32, np.float64):
+            return tensor, None
+        return tensor.astype("float16"), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: mx.nd.NDArray, ctx: Any) -> mx.nd.NDArray:
+        return tensor if ctx is None else tensor.astype(ctx)
+
+
+class Compression:
+    """What DistributedTrainer's `compression` can be."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor

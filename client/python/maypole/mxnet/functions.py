@@ -1,0 +1,66 @@
+"""broadcast_parameters.
+
+Thread contract: one thread at a time, because the names are fixed.
+"""
+
+from typing import Any, Dict, Iterable, Optional
+
+import mxnet as mx
+from mxnet.gluon.parameter import Parameter
+
+from maypole.mxnet.ops import broadcast_
+
+
+def broadcast_parameters(params: Dict[str, Any], root_rank: int = 0,
+                         prefix: Optional[str] = None) -> None:
+    """Overwrites `params` on all ranks by those of rank `root_rank`, in place.
+
+    params: what Block.collect_params() or Module.get_params() returns: a dict of
+    Parameters or NDArrays. A Parameter whose initialization is deferred (its
+    shape is not known yet) is broadcast when it is initialized, in the first
+    forward pass, which all ranks must make. prefix: of the names under which the
+    ranks find each other's; needed if several threads call this at once.
+    Raises ValueError if `params` is no dict or has something else in it.
+    """
+    if not hasattr(params, "items"):
+        raise ValueError("broadcast_parameters: expected a dict of Parameters "
+                         f"or NDArrays, got {type(params).__name__}")
+    prefix = f"broadcast_parameters.{prefix or ''}"
+    pushed = []
+    for key, value in sorted(params.items()):
+        name = prefix + str(key)
+        if isinstance(value, mx.nd.NDArray):
+            pushed.append(broadcast_(value, root_rank, name))
+        elif not isinstance(value, Parameter):
+            raise ValueError(f"broadcast_parameters: {key!r} is a "
+                             f"{type(value).__name__}, expected a Parameter or "
+                             "NDArray")
+        elif value._deferred_init:  # pylint: disable=protected-access
+            _broadcast_when_initialized(value, root_rank, name)
+        else:
+            pushed.extend(_broadcast(value, root_rank, name))
+    for array in pushed:  # so that errors are raised here
+        array.wait_to_read()
+
+
+def _broadcast(parameter: Parameter, root_rank: int,
+               name: str) -> Iterable[mx.nd.NDArray]:
+    """On all its contexts."""
+    first, *others = parameter.list_data()
+    broadcast_(first, root_rank, name)
+    for other in others:
+        first.copyto(other)
+    return [first, *others]
+
+
+def _broadcast_when_initialized(parameter: Parameter, root_rank: int,
+                                name: str) -> None:
+    initialize = parameter._init_impl  # pylint: disable=protected-access
+
+    def initialize_and_broadcast(*args: Any, **kwargs: Any) -> None:
+        # Once: a later reset_ctx(), say on one rank, is that rank's matter.
+        parameter._init_impl = initialize  # pylint: disable=protected-access
+        initialize(*args, **kwargs)
+        _broadcast(parameter, root_rank, name)
+
+    parameter._init_impl = initialize_and_broadcast  # pylint: disable=protected-access

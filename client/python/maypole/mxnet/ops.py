@@ -1,0 +1,330 @@
+"""Collectives on MXNet's NDArrays (mx.nd and mx.np).
+
+allreduce, broadcast and reducescatter are operations of MXNet's engine: they
+return at once, run when their input is ready, and their result is awaited as
+that of every operation of MXNet's (wait_to_read(), asnumpy()). A failed one
+raises MXNetError there, with Maypole's text. Blocking are allgather and
+alltoall, whose result's shape the ranks must agree on, Adasum and scaled
+integers; their errors are Maypole's own.
+
+priority: of the engine's operation; the higher, the earlier.
+
+Operations are matched between ranks by process set, kind and name; unnamed
+ones by the order of the calls. Arrays on a GPU are copied to the host and back.
+
+Thread contract: any thread; unnamed operations one at a time. Errors of the call
+itself raise ValueError, and TypeError for what is no NDArray.
+"""
+
+import logging
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+import mxnet as mx
+import numpy as np
+
+from maypole import _native, arrays
+from maypole.common import collectives
+from maypole.common.collectives import member_names, reduction, title
+from maypole.common.constants import Adasum, Average
+from maypole.common.process_sets import global_process_set, id_of
+from maypole.mxnet import _engine
+
+_log = logging.getLogger("maypole.mxnet")
+
+_DTYPES: Dict[Any, int] = {
+    np.dtype(np.float32): _native.FLOAT32,
+    np.dtype(np.float64): _native.FLOAT64,
+    np.dtype(np.float16): _native.FLOAT16,
+    np.dtype(np.uint8): _native.UINT8,
+    np.dtype(np.int8): _native.INT8,
+    np.dtype(np.int32): _native.INT32,
+    np.dtype(np.int64): _native.INT64,
+    np.dtype(np.bool_): _native.BOOL,
+    np.dtype([("bfloat16", np.uint16)]): _native.BFLOAT16,  # as MXNet says it
+}
+
+_told_of_gpu = False
+
+
+def _check(tensor: Any, kind: str, name: Optional[str]) -> None:
+    if not isinstance(tensor, mx.nd.NDArray):
+        raise TypeError(f"{title(kind, name)}: expected an NDArray, got "
+                        f"{type(tensor).__name__}")
+    if tensor.stype != "default":
+        raise ValueError(f"{title(kind, name)}: its storage type is "
+                         f"{tensor.stype}, expected default; pass "
+                         "tensor.tostype('default')")
+    if np.dtype(tensor.dtype) not in _DTYPES:
+        raise ValueError(f"{title(kind, name)}: dtype {tensor.dtype} is not "
+                         "supported")
+    if tensor.ndim > _native.MAX_DIMS:
+        raise ValueError(f"{title(kind, name)}: it has {tensor.ndim} "
+                         f"dimensions, but at most {_native.MAX_DIMS} are "
+                         "supported; reshape it")
+
+
+def _is_on_host(tensor: mx.nd.NDArray) -> bool:
+    global _told_of_gpu
+    if tensor.context.device_type != "gpu":
+        return True
+    if not _told_of_gpu:
+        _log.warning("maypole: MXNet's arrays on a GPU are copied to the host "
+                     "for each operation, and back")
+        _told_of_gpu = True
+    return False
+
+
+def _empty(like: mx.nd.NDArray, shape: Sequence[int]) -> mx.nd.NDArray:
+    module = mx.np if isinstance(like, mx.np.ndarray) else mx.nd
+    with mx.util.np_shape(True):  # 0 rows are 0 rows
+        return module.empty(tuple(shape), ctx=like.context, dtype=like.dtype)
+
+
+def _from_numpy(values: np.ndarray, like: mx.nd.NDArray) -> mx.nd.NDArray:
+    """An array of the kind of `like`, with these values and their dtype."""
+    module = mx.np if isinstance(like, mx.np.ndarray) else mx.nd
+    with mx.util.np_shape(True):
+        return module.array(values, ctx=like.context, dtype=values.dtype)
+
+
+def _push(kind: int, tensor: mx.nd.NDArray, output: mx.nd.NDArray,
+          name: Optional[str], priority: int, process_set: int, op: int = 0,
+          root: int = 0, prescale: float = 1.0,
+          postscale: float = 1.0) -> mx.nd.NDArray:
+    """Pushes an operation, which writes `output`; returns `output`."""
+    name = name or collectives.next_name(f"mxnet.{kind}", process_set)
+    source = target = None
+    if not _is_on_host(tensor):
+        source = tensor.as_in_context(mx.cpu())
+        target = source if output is tensor else output.as_in_context(mx.cpu())
+    _engine.push(kind, _DTYPES[np.dtype(tensor.dtype)], op, root, prescale, postscale,
+                 name, process_set, tensor if source is None else source,
+                 output if target is None else target, priority)
+    if target is not None:
+        target.copyto(output)
+    return output
+
+
+def _allreduce(tensor: mx.nd.NDArray, name: Optional[str], priority: int,
+               op: int, prescale: float, postscale: float, process_set: Any,
+               in_place: bool) -> mx.nd.NDArray:
+    if op == Adasum or (prescale, postscale) != (1.0, 1.0) and np.dtype(
+            tensor.dtype).kind in "iu":
+        result = arrays.allreduce(tensor.asnumpy(), None, name, op, prescale,
+                                  postscale, process_set)
+        if not in_place:
+            return _from_numpy(result, tensor)
+        tensor[:] = result
+        return tensor
+    return _push(_native.ALLREDUCE, tensor,
+                 tensor if in_place else _empty(tensor, tensor.shape), name,
+                 priority, id_of(process_set), op, 0, prescale, postscale)
+
+
+def _each(function: Callable[..., Any], tensors: Sequence[Any], kind: str,
+          name: Optional[str]) -> List[Any]:
+    """function(tensor, its name) for all, if none of them is refused."""
+    names = member_names(name, len(tensors))
+    for tensor, member in zip(tensors, names):
+        _check(tensor, kind, member)
+    return [function(tensor, member) for tensor, member in zip(tensors, names)]
+
+
+def allreduce(tensor: mx.nd.NDArray,
+              average: Optional[bool] = None,
+              name: Optional[str] = None,
+              priority: int = 0,
+              prescale_factor: float = 1.0,
+              postscale_factor: float = 1.0,
+              process_set: Any = global_process_set,
+              op: Optional[int] = None) -> mx.nd.NDArray:
+    """Reduces `tensor` over the ranks of a set into a new array of its shape.
+
+    tensor: any shape, the same on all ranks; it is not changed.
+    average: older form of op: True for Average, False for Sum.
+    op: Average (default), Sum, Min, Max, Product, or Adasum of floating dtypes.
+    Integer averages truncate toward zero. For bool, Sum and Max mean OR, Product and Min mean AND.
+    prescale_factor, postscale_factor: factors for the inputs and the result.
+    """
+    op = reduction(average, op)
+    _check(tensor, "allreduce", name)
+    return _allreduce(tensor, name, priority, op, prescale_factor,
+                      postscale_factor, process_set, False)
+
+
+def allreduce_(tensor: mx.nd.NDArray,
+               average: Optional[bool] = None,
+               name: Optional[str] = None,
+               priority: int = 0,
+               prescale_factor: float = 1.0,
+               postscale_factor: float = 1.0,
+               process_set: Any = global_process_set,
+               op: Optional[int] = None) -> mx.nd.NDArray:
+    """allreduce in place: writes the result to `tensor` and returns it."""
+    op = reduction(average, op)
+    _check(tensor, "allreduce", name)
+    return _allreduce(tensor, name, priority, op, prescale_factor,
+                      postscale_factor, process_set, True)
+
+
+def grouped_allreduce(tensors: Sequence[mx.nd.NDArray],
+                      average: Optional[bool] = None,
+                      name: Optional[str] = None,
+                      priority: int = 0,
+                      prescale_factor: float = 1.0,
+                      postscale_factor: float = 1.0,
+                      process_set: Any = global_process_set,
+                      op: Optional[int] = None) -> List[mx.nd.NDArray]:
+    """allreduce() of each of `tensors`, named `<name>.<i>of<n>`."""
+    op = reduction(average, op)
+    return _each(
+        lambda tensor, member: _allreduce(tensor, member, priority, op,
+                                          prescale_factor, postscale_factor,
+                                          process_set, False), tensors,
+        "allreduce", name)
+
+
+def grouped_allreduce_(tensors: Sequence[mx.nd.NDArray],
+                       average: Optional[bool] = None,
+                       name: Optional[str] = None,
+                       priority: int = 0,
+                       prescale_factor: float = 1.0,
+                       postscale_factor: float = 1.0,
+                       process_set: Any = global_process_set,
+                       op: Optional[int] = None) -> List[mx.nd.NDArray]:
+    """allreduce_() of each of `tensors`, named `<name>.<i>of<n>`."""
+    op = reduction(average, op)
+    return _each(
+        lambda tensor, member: _allreduce(tensor, member, priority, op,
+                                          prescale_factor, postscale_factor,
+                                          process_set, True), tensors,
+        "allreduce", name)
+
+
+def allgather(tensor: mx.nd.NDArray,
+              name: Optional[str] = None,
+              priority: int = 0,
+              process_set: Any = global_process_set) -> mx.nd.NDArray:
+    """Concatenates the ranks' `tensor`s along dimension 0, in rank order.
+
+    The first dimension may differ between ranks, the others must not. Blocks;
+    priority has no effect.
+    """
+    del priority
+    _check(tensor, "allgather", name)
+    return _from_numpy(arrays.allgather(tensor.asnumpy(), name, process_set),
+                       tensor)
+
+
+def grouped_allgather(tensors: Sequence[mx.nd.NDArray],
+                      name: Optional[str] = None,
+                      priority: int = 0,
+                      process_set: Any = global_process_set
+                     ) -> List[mx.nd.NDArray]:
+    """allgather() of each of `tensors`, named `<name>.<i>of<n>`."""
+    del priority
+    _each(lambda tensor, member: None, tensors, "allgather", name)
+    gathered = arrays.grouped_allgather([t.asnumpy() for t in tensors], name,
+                                        process_set)
+    return [_from_numpy(rows, t) for rows, t in zip(gathered, tensors)]
+
+
+def broadcast(tensor: mx.nd.NDArray,
+              root_rank: int,
+              name: Optional[str] = None,
+              priority: int = 0,
+              process_set: Any = global_process_set) -> mx.nd.NDArray:
+    """Returns a new array with the values of rank `root_rank`'s `tensor`.
+
+    root_rank: a rank of the job (not an index in the process set). Shape and
+    dtype must be the same on all ranks.
+    """
+    _check(tensor, "broadcast", name)
+    return _push(_native.BROADCAST, tensor, _empty(tensor, tensor.shape), name,
+                 priority, id_of(process_set), root=root_rank)
+
+
+def broadcast_(tensor: mx.nd.NDArray,
+               root_rank: int,
+               name: Optional[str] = None,
+               priority: int = 0,
+               process_set: Any = global_process_set) -> mx.nd.NDArray:
+    """broadcast in place: writes the root's values to `tensor`, returns it."""
+    _check(tensor, "broadcast", name)
+    return _push(_native.BROADCAST, tensor, tensor, name, priority,
+                 id_of(process_set), root=root_rank)
+
+
+def alltoall(tensor: mx.nd.NDArray,
+             splits: Any = None,
+             name: Optional[str] = None,
+             priority: int = 0,
+             process_set: Any = global_process_set) -> Any:
+    """Sends each rank some rows of `tensor`; returns the rows received.
+
+    splits: how many rows go to each rank of the set, in rank order: a list or
+    an int32 or int64 array; None: equal parts. If it is given, the result is a
+    pair: the rows, and how many came from each rank. Blocks; priority has no
+    effect.
+    """
+    del priority
+    _check(tensor, "alltoall", name)
+    if isinstance(splits, mx.nd.NDArray):
+        splits = splits.asnumpy()
+    result = arrays.alltoall(tensor.asnumpy(), splits, name, process_set)
+    if splits is None:
+        return _from_numpy(result, tensor)
+    return tuple(_from_numpy(part, tensor) for part in result)
+
+
+def _reducescatter(tensor: mx.nd.NDArray, op: int, name: Optional[str],
+                   priority: int, process_set: Any, prescale: float,
+                   postscale: float) -> mx.nd.NDArray:
+    if tensor.ndim == 0:
+        raise ValueError(f"{title('reducescatter', name)}: a scalar cannot be "
+                         "scattered; reshape it to [1]")
+    if op == Adasum:
+        raise ValueError(f"{title('reducescatter', name)}: Adasum is a "
+                         "reduction of allreduce; use Average or Sum")
+    if (prescale, postscale) != (1.0, 1.0) and np.dtype(tensor.dtype).kind in "iu":
+        return _from_numpy(arrays.reducescatter(
+            tensor.asnumpy(), name, op, process_set, prescale, postscale), tensor)
+    number = id_of(process_set)
+    rows = collectives.scattered_rows(tensor.shape[0], number)
+    return _push(_native.REDUCESCATTER, tensor,
+                 _empty(tensor, (rows,) + tensor.shape[1:]), name, priority,
+                 number, op, 0, prescale, postscale)
+
+
+def reducescatter(tensor: mx.nd.NDArray,
+                  op: int = Average,
+                  name: Optional[str] = None,
+                  priority: int = 0,
+                  process_set: Any = global_process_set,
+                  prescale_factor: float = 1.0,
+                  postscale_factor: float = 1.0) -> mx.nd.NDArray:
+    """Reduces `tensor` over the ranks; returns this rank's rows of the result.
+
+    tensor: at least one dimension, the same shape on all ranks. op: Average or
+    Sum. With r rows and n ranks, each rank gets r // n rows, and the first
+    r % n ranks one more.
+    """
+    _check(tensor, "reducescatter", name)
+    return _reducescatter(tensor, reduction(None, op), name, priority,
+                          process_set, prescale_factor, postscale_factor)
+
+
+def grouped_reducescatter(tensors: Sequence[mx.nd.NDArray],
+                          op: int = Average,
+                          name: Optional[str] = None,
+                          priority: int = 0,
+                          process_set: Any = global_process_set,
+                          prescale_factor: float = 1.0,
+                          postscale_factor: float = 1.0
+                         ) -> List[mx.nd.NDArray]:
+    """reducescatter() of each of `tensors`, named `<name>.<i>of<n>`."""
+    op = reduction(None, op)
+    return _each(
+        lambda tensor, member: _reducescatter(
+            tensor, op, member, priority, process_set, prescale_factor,
+            postscale_factor), tensors, "reducescatter", name)

@@ -1,0 +1,129 @@
+"""DistributedOptimizer and DistributedTrainer.
+
+Both average the gradients over the ranks before the update. num_groups is
+accepted for compatibility: libmaypole itself packs small tensors together.
+
+Thread contract: that of MXNet's optimizers and trainers.
+"""
+
+import logging
+from typing import Any, Optional
+
+import mxnet as mx
+
+from maypole.common.process_sets import global_process_set
+from maypole.mxnet.compression import Compression
+from maypole.mxnet.ops import allreduce_
+
+_log = logging.getLogger("maypole.mxnet")
+
+
+def _average(gradient: mx.nd.NDArray, name: str, index: int, predivide: float,
+             process_set: Any) -> None:
+    # predivide: how much of the division comes before the sum.
+    allreduce_(gradient, average=True, name=name, priority=-index,
+               prescale_factor=1.0 / predivide, postscale_factor=predivide,
+               process_set=process_set)
+
+
+class DistributedOptimizer(mx.optimizer.Optimizer):
+    """An optimizer whose updates use the average of all ranks' gradients.
+
+    For the Module API and other loops that call update(); Gluon has
+    DistributedTrainer. A rank that is not in the process set uses its own
+    gradients.
+    """
+
+    def __init__(self, optimizer: mx.optimizer.Optimizer,  # pylint: disable=super-init-not-called
+                 gradient_predivide_factor: float = 1.0, num_groups: int = 0,
+                 process_set: Any = global_process_set):
+        del num_groups
+        self._optimizer = optimizer
+        self._gradient_predivide_factor = gradient_predivide_factor
+        self._process_set = process_set
+
+    def __getattr__(self, item: str) -> Any:
+        if item == "_optimizer":  # while it is unpickled
+            raise AttributeError(item)
+        return getattr(self._optimizer, item)
+
+    def create_state(self, index: Any, weight: Any) -> Any:
+        return self._optimizer.create_state(index, weight)
+
+    def create_state_multi_precision(self, index: Any, weight: Any) -> Any:
+        return self._optimizer.create_state_multi_precision(index, weight)
+
+    def _do_allreduce(self, index: Any, grad: Any) -> None:
+        if self._process_set.size() == 1 or not self._process_set.included():
+            return
+        if not isinstance(index, (tuple, list)):
+            index, grad = [index], [grad]
+        for i, gradient in zip(index, grad):
+            _average(gradient, f"DistributedOptimizer.{i}",
+                     i if isinstance(i, int) else 0,
+                     self._gradient_predivide_factor, self._process_set)
+
+    def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
+        self._do_allreduce(index, grad)
+        self._optimizer.update(index, weight, grad, state)
+
+    def update_multi_precision(self, index: Any, weight: Any, grad: Any,
+                               state: Any) -> None:
+        self._do_allreduce(index, grad)
+        self._optimizer.update_multi_precision(index, weight, grad, state)
+
+    def set_learning_rate(self, lr: float) -> None:
+        self._optimizer.set_learning_rate(lr)
+
+    def set_lr_mult(self, args_lr_mult: Any) -> None:
+        self._optimizer.set_lr_mult(args_lr_mult)
+
+    def set_wd_mult(self, args_wd_mult: Any) -> None:
+        self._optimizer.set_wd_mult(args_wd_mult)
+
+
+class DistributedTrainer(mx.gluon.Trainer):
+    """A gluon.Trainer whose step() uses the average of all ranks' gradients.
+
+    params, optimizer, optimizer_params: as gluon.Trainer's. compression:
+    Compression.fp16 sends gradients in 16 bits. gradient_predivide_factor: how
+    much of the division by the number of ranks comes before the sum. prefix: of
+    the names of the gradients; needed for a second trainer.
+    Parameters whose initialization is deferred are fine. Raises ValueError if a
+    parameter is on several contexts (a rank has one device).
+    """
+
+    def __init__(self, params: Any, optimizer: Any,
+                 optimizer_params: Optional[dict] = None,
+                 compression: Any = Compression.none,
+                 gradient_predivide_factor: float = 1.0,
+                 prefix: Optional[str] = None, num_groups: int = 0,
+                 process_set: Any = global_process_set):
+        del num_groups
+        if isinstance(optimizer, DistributedOptimizer):
+            _log.warning("maypole: DistributedTrainer takes the optimizer of "
+                         "the given DistributedOptimizer")
+            optimizer = optimizer._optimizer
+        super().__init__(params, optimizer, optimizer_params, kvstore=None)
+        self._compression = compression
+        self._gradient_predivide_factor = gradient_predivide_factor
+        self._prefix = prefix or ""
+        self._process_set = process_set
+
+    def _allreduce_grads(self) -> None:
+        if self._process_set.size() == 1 or not self._process_set.included():
+            return
+        for i, param in enumerate(self._params):
+            if param.grad_req == "null":
+                continue
+            gradients = param.list_grad()
+            if len(gradients) > 1:
+                raise ValueError(
+                    f"DistributedTrainer: parameter {param.name!r} is on "
+                    f"{param.list_ctx()}, expected one context: run one rank "
+                    "per device")
+            small, ctx = self._compression.compress(gradients[0])
+            _average(small, f"DistributedTrainer.{self._prefix}{i}", i,
+                     self._gradient_predivide_factor, self._process_set)
+            if small is not gradients[0]:
+                self._compression.decompress(small, ctx).copyto(gradients[0])

@@ -1,0 +1,276 @@
+"""The gradients of one step, reduced over the ranks: for tapes and optimizers.
+
+    reduction = GradientReduction("DistributedGradientTape", op=Average)
+    reduced = reduction(gradients, variables)
+
+Gradients are submitted in groups, so that a step's operations are in flight
+together, whatever order a graph's executor runs them in. Without `groups`, eager
+gradients, which are all there, are one group. In a graph a group has at most
+_GROUP_BYTES, and variables are taken from the last to the first, as
+backpropagation makes their gradients: a large model's first groups travel while
+it computes the others.
+
+Names: a group is named for the gradients in it, by the variables' names, so
+that a step retraced, or traced once more elsewhere, has the same names. The n-th
+use of a name in one graph gets the number n, because its operations may be in
+flight together with those of the first. Every rank must build its graph in the
+same order.
+
+Thread contract: any thread, but no two threads with the same variables at once.
+"""
+
+import collections
+import contextlib
+import hashlib
+import warnings
+import weakref
+from typing import Any, Callable, List, Sequence
+
+import tensorflow as tf
+
+from maypole.common import basics
+from maypole.common.constants import Average
+from maypole.common.process_sets import global_process_set
+from maypole.tensorflow import _nodes, reductions
+from maypole.tensorflow.compression import Compression
+from maypole.tensorflow.mpi_ops import size_op
+from maypole.tensorflow.util import vars_to_refs
+
+_GROUP_BYTES = 32 << 20
+
+# How often each name has been used in a graph.
+_uses: "weakref.WeakKeyDictionary[Any, collections.Counter]" = (
+    weakref.WeakKeyDictionary())
+
+
+def check_reduction(op: int, gradient_predivide_factor: float) -> None:
+    """Raises ValueError for options that cannot be had together."""
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ValueError(
+            f"gradient_predivide_factor={gradient_predivide_factor}: expected "
+            "1.0, because op is not Average; it splits the averaging before "
+            "and after the sum")
+
+
+def check_groups(num_groups: int, groups: Any) -> Any:
+    """Returns `groups`, with Horovod's older name for it taken into account.
+
+    Raises ValueError if it is not None, a number >= 0 or a list of lists.
+    """
+    if num_groups != 0:
+        warnings.warn("num_groups is now called groups", DeprecationWarning,
+                      stacklevel=3)
+        groups = num_groups if groups is None else groups
+    if groups is None or isinstance(groups, (list, tuple)):
+        return groups
+    if isinstance(groups, bool) or not isinstance(groups, int) or groups < 0:
+        raise ValueError(f"groups={groups!r}: expected None, the number of "
+                         "groups, or a list of lists of variables")
+    return groups
+
+
+class LocalVariables:
+    """Variables whose gradients stay on their rank (model parallelism).
+
+    scale: divide these gradients by the number of ranks, as those of the
+    averaged loss are.
+    """
+
+    def __init__(self, process_set: Any, scale: bool):
+        self._process_set = process_set
+        self._scale = scale
+        self._refs = set()
+
+    def register(self, variable: Any) -> None:
+        self._refs.add(vars_to_refs(variable))
+
+    def __contains__(self, variable: Any) -> bool:
+        return bool(self._refs) and vars_to_refs(variable) in self._refs
+
+    def reduce_others(self, reduce: Callable[[List[Any], List[Any]], Any],
+                      gradients: Sequence[Any],
+                      variables: Sequence[Any]) -> List[Any]:
+        """The gradients, of which reduce(gradients, variables) has reduced
+        those of all other variables."""
+        local = [variable in self for variable in variables]
+        others = [i for i, here in enumerate(local) if not here]
+        reduced = reduce([gradients[i] for i in others],
+                         [variables[i] for i in others])
+        result = [self._scaled(g) if here else None
+                  for g, here in zip(gradients, local)]
+        for i, gradient in zip(others, reduced):
+            result[i] = gradient
+        return result
+
+    def _scaled(self, gradient: Any) -> Any:
+        if gradient is None or not self._scale:
+            return gradient
+        size = ranks_of(self._process_set)
+        if isinstance(gradient, tf.IndexedSlices):
+            return tf.IndexedSlices(_divided(gradient.values, size),
+                                    gradient.indices, gradient.dense_shape)
+        return _divided(gradient, size)
+
+
+def _divided(tensor: Any, size: Any) -> Any:
+    return tensor / tf.cast(size, tensor.dtype)
+
+
+def ranks_of(process_set: Any) -> Any:
+    """The number of ranks in the set: in an elastic job a tensor, because a
+    function that is traced once runs with other numbers later."""
+    if basics.is_elastic():
+        return size_op(process_set.process_set_id)
+    return process_set.size()
+
+
+class GradientReduction:
+    """Reduces gradients; None stays None. See DistributedOptimizer() for the
+    keywords."""
+
+    def __init__(self,
+                 name: str,
+                 device_dense: str = "",
+                 device_sparse: str = "",
+                 compression: Any = Compression.none,
+                 sparse_as_dense: bool = False,
+                 op: int = Average,
+                 gradient_predivide_factor: float = 1.0,
+                 groups: Any = None,
+                 process_set: Any = global_process_set,
+                 scale_local_gradients: bool = True):
+        check_reduction(op, gradient_predivide_factor)
+        self._name = name
+        self._process_set = process_set
+        self._sparse_as_dense = sparse_as_dense
+        self._groups = groups
+        self._local = LocalVariables(process_set, scale_local_gradients)
+        self._options = dict(
+            device_dense=device_dense, device_sparse=device_sparse, op=op,
+            compression=compression, process_set=process_set)
+        if op == Average and gradient_predivide_factor != 1.0:
+            self._options.update(
+                prescale_factor=1.0 / gradient_predivide_factor,
+                postscale_factor=gradient_predivide_factor)
+
+    def register_local(self, variable: Any) -> None:
+        """The variable's gradient stays on this rank."""
+        self._local.register(variable)
+
+    def is_local(self, variable: Any) -> bool:
+        return variable in self._local
+
+    def __call__(self, gradients: Sequence[Any], variables: Sequence[Any],
+                 use_generic_names: bool = False) -> List[Any]:
+        """The reduced gradients of the variables, in their order.
+
+        use_generic_names: names by position, for ranks whose variables have
+        different names.
+        """
+        return self._local.reduce_others(
+            lambda g, v: self._reduced(g, v, use_generic_names),
+            gradients, variables)
+
+    def _reduced(self, gradients: List[Any], variables: List[Any],
+                 generic: bool) -> List[Any]:
+        if not basics.is_elastic() and self._process_set.size() == 1:
+            return list(gradients)
+        with _nodes.together():
+            return self._submitted(gradients, variables, generic)
+
+    def _submitted(self, gradients: List[Any], variables: List[Any],
+                   generic: bool) -> List[Any]:
+        labels = [f"gradient_{i}" if generic else _label(v)
+                  for i, v in enumerate(variables)]
+        result = list(gradients)
+        dense = []
+        for i, gradient in enumerate(gradients):
+            if isinstance(gradient, tf.IndexedSlices):
+                if self._sparse_as_dense:
+                    result[i] = tf.convert_to_tensor(gradient)
+                else:
+                    result[i] = self._sparse(gradient, labels[i])
+                    continue
+            if gradient is not None:
+                dense.append(i)
+        for group in self._grouped(dense, result, variables):
+            reduced = self._dense([result[i] for i in group],
+                                  [labels[i] for i in group])
+            for i, gradient in zip(group, reduced):
+                result[i] = gradient
+        return result
+
+    def _dense(self, gradients: List[Any], labels: List[str]) -> List[Any]:
+        digest = hashlib.sha1("\n".join(labels).encode()).hexdigest()[:8]
+        name = f"{self._name}.{labels[0]}"
+        if len(labels) > 1:
+            name += f"+{len(labels) - 1}_{digest}"
+        return reductions.grouped_allreduce(
+            gradients, name=unique_name(name), ignore_name_scope=True,
+            **self._options)
+
+    def _sparse(self, gradient: tf.IndexedSlices, label: str) -> Any:
+        return reductions.allreduce(
+            gradient, name=unique_name(f"{self._name}.{label}"),
+            ignore_name_scope=True, **self._options)
+
+    def _grouped(self, dense: List[int], gradients: List[Any],
+                 variables: List[Any]) -> List[List[int]]:
+        """The indices `dense` in the groups that are reduced together."""
+        if isinstance(self._groups, int) and self._groups > 0:
+            length = -(-len(dense) // self._groups)
+            return [dense[i:i + length]
+                    for i in range(0, len(dense), length or 1)]
+        if self._groups:
+            return self._as_told(dense, variables)
+        if tf.executing_eagerly():
+            return [dense] if dense else []
+        return _by_bytes(dense, gradients)
+
+    def _as_told(self, dense: List[int], variables: List[Any]
+                ) -> List[List[int]]:
+        group_of = {vars_to_refs(variable): number
+                    for number, group in enumerate(self._groups)
+                    for variable in group}
+        groups: List[List[int]] = [[] for _ in self._groups]
+        for i in dense:
+            number = group_of.get(vars_to_refs(variables[i]))
+            if number is None:
+                groups.append([i])
+            else:
+                groups[number].append(i)
+        return [group for group in groups if group]
+
+
+def _by_bytes(dense: List[int], gradients: List[Any]) -> List[List[int]]:
+    groups: List[List[int]] = []
+    room = 0
+    for i in reversed(dense):
+        size = gradients[i].dtype.size * (
+            gradients[i].shape.num_elements() or 0)
+        if not groups or size > room:
+            groups.append([])
+            room = _GROUP_BYTES
+        groups[-1].append(i)
+        room -= size
+    return groups
+
+
+def _label(variable: Any) -> str:
+    name = getattr(variable, "path", None)  # of Keras 3
+    if name is None:
+        # A tensor that is watched has no name outside a graph.
+        with contextlib.suppress(AttributeError):
+            name = variable.name
+    # Without slashes: what stands before one counts as a name scope.
+    return (name or "tensor").partition(":")[0].replace("/", ".")
+
+
+def unique_name(name: str) -> str:
+    """The name, with a number if this graph has used it before."""
+    if tf.executing_eagerly():
+        return name  # one operation after the other
+    graph = tf.compat.v1.get_default_graph()
+    uses = _uses.setdefault(graph, collections.Counter())
+    uses[name] += 1
+    return name if uses[name] == 1 else f"{name}.{uses[name]}"

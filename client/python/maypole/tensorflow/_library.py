@@ -1,0 +1,34 @@
+"""libmaypole_tensorflow.so: TensorFlow's operations of Maypole.
+
+`ops` has the functions that TensorFlow generates for them (maypole_allreduce,
+...; client/tensorflow/registration.cc has their arguments).
+"""
+
+import ctypes
+from typing import Any, Tuple
+
+import tensorflow as tf
+
+from maypole import _native
+
+
+def _load() -> Tuple[Any, bool]:
+    """Returns (the operations, whether their kernels are asynchronous)."""
+    libmaypole = _native.library().path
+    path = _native.framework_library("tensorflow")
+    # TensorFlow must be the first to load the file, to learn of the operations.
+    generated = tf.load_op_library(path)
+    library = ctypes.CDLL(path)
+    connect = library.maypole_tensorflow_connect
+    connect.argtypes, connect.restype = [ctypes.c_char_p], ctypes.c_char_p
+    error = connect(libmaypole.encode()).decode("utf-8", "replace")
+    if error:
+        raise ImportError(f"maypole.tensorflow with TensorFlow {tf.__version__}: {error}")
+    return generated, bool(library.maypole_tensorflow_has_async_kernels())
+
+
+ops, ASYNC = _load()
+
+# For functions that build operations: in a tf.function, TensorFlow would
+# otherwise translate their Python, and that of all that they call, each time.
+as_it_is = tf.autograph.experimental.do_not_convert

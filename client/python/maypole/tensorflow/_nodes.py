@@ -1,0 +1,215 @@
+"""Collectives as TensorFlow operations: names, order, waiting.
+
+call() makes one operation, at once or in a graph.
+
+Names. In a graph an operation without a name gets one, because the order in which
+a graph runs differs between ranks: the tf.function (or the branch of a cond), the
+kind and process set, and a number where the graph has such a name already. So
+ranks must make these in the same order, but their graphs may differ in everything
+else. Every name is unique in its graph and has the name scopes in front. Eager
+operations without a name are matched by the order of the calls.
+
+Order. The operations of a tf.function are stateful, so that none is dropped or
+folded, but they run as soon as their inputs are there, all at the same time.
+
+Waiting. From TensorFlow 2.13 on no thread waits. Before, a collective is a pair
+of operations, Submit and Wait. A Wait blocks a thread of TensorFlow's pool, so
+each gets control dependencies on all Submits of its tf.function that do not need
+it: no thread blocks before all is submitted that can be. In a compat.v1 graph
+that would run operations that nobody fetches; there together() says which are
+always fetched together.
+
+Thread contract: that of TensorFlow's graphs.
+"""
+
+import contextlib
+import re
+import threading
+import weakref
+from typing import Any, Dict, Iterator, List, Optional
+
+import tensorflow as tf
+
+from maypole.tensorflow._library import ASYNC, ops
+
+# A node's name may have no other characters.
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.\-/]")
+_NOT_AT_START = re.compile(r"^[^A-Za-z0-9.]+")
+
+NO_XLA = ("Maypole's collectives cannot be compiled by XLA, and this one is in a function with "
+          "jit_compile=True: use jit_compile=False there (Keras: model.compile(..., "
+          "jit_compile=False)), or compile only a function without collectives")
+
+
+def call(kind: str, inputs: Dict[str, Any], attributes: Dict[str, Any], name: Optional[str],
+         ignore_name_scope: bool = False) -> Any:
+    """Runs or adds the operation Maypole`kind`; returns its outputs.
+
+    inputs: by name; attributes: without the name. ignore_name_scope: in a graph,
+    the operation's name is without the name scopes.
+    """
+    function = "maypole_" + re.sub(r"(?<!^)(?=[A-Z])", "_", kind).lower()
+    if tf.executing_eagerly():
+        return _add(function, inputs, dict(attributes, tensor_name=name or ""), None)
+    graph = tf.compat.v1.get_default_graph()
+    _refuse_xla(graph)
+    node = graph.unique_name(_node_name(name or _default_name(graph, kind, attributes)))
+    shared = node.rpartition("/")[2] if ignore_name_scope else node
+    # The slash: the name as it is, without the scopes that unique_name() added.
+    return _add(function, inputs, dict(attributes, tensor_name=shared), node + "/", graph)
+
+
+def _default_name(graph: Any, kind: str, attributes: Dict[str, Any]) -> str:
+    # Without the numbers that TensorFlow counts in this process.
+    function = re.sub(r"_\d+$", "", getattr(graph, "name", None) or "")
+    # Ranks outside the set do not have its operations.
+    process_set = attributes.get("process_set_id", 0)
+    name = f"Maypole{kind}" + (f"_set{process_set}" if process_set else "")
+    return f"{function}/{name}" if function else name
+
+
+def place(what: str, process_set: int, name: Optional[str] = None) -> Any:
+    """The operation that gives this process's place ("size", "rank", ...)."""
+    result = getattr(ops, "maypole_" + what)(process_set_id=process_set, name=name)
+    if not tf.executing_eagerly():
+        _run_independently(tf.compat.v1.get_default_graph(), result.op)
+    return result
+
+
+def _node_name(name: str) -> str:
+    return _NOT_AT_START.sub("", _NOT_IN_NAMES.sub("_", name)) or "Maypole"
+
+
+def _refuse_xla(graph: Any) -> None:
+    """Raises NotImplementedError in a function with jit_compile=True."""
+    context = graph._get_control_flow_context()  # pylint: disable=protected-access
+    while graph is not None:
+        while context is not None:
+            if context.IsXLAContext():
+                raise NotImplementedError(NO_XLA)
+            context = context.outer_context
+        graph = getattr(graph, "outer_graph", None)
+        if graph is not None:
+            context = graph._get_control_flow_context()  # pylint: disable=protected-access
+
+
+def _add(function: str, inputs: Dict[str, Any], attributes: Dict[str, Any], node: Optional[str],
+         graph: Any = None) -> Any:
+    if ASYNC:
+        result = getattr(ops, function)(**inputs, **attributes, name=node)
+        if graph is not None:
+            _run_independently(graph, _operation_of(result))
+        return result
+    submit_name = None if node is None else node[:-1] + ".submit/"
+    handle = getattr(ops, function + "_submit")(**inputs, **attributes, name=submit_name)
+    if graph is None:
+        return getattr(ops, function + "_wait")(**inputs, **attributes, handle=handle)
+    order = _order_in(graph)
+    order.add_submit(handle.op)
+    with tf.control_dependencies(order.submits):
+        result = getattr(ops, function + "_wait")(**inputs, **attributes, handle=handle, name=node)
+    order.add_wait(_operation_of(result))
+    _set_shapes(function, inputs, result)
+    for operation in (handle.op, _operation_of(result)):
+        _run_independently(graph, operation)
+    return result
+
+
+def _set_shapes(function: str, inputs: Dict[str, Any], results: Any) -> None:
+    """The shapes that TensorFlow 2.8 does not let the library infer."""
+    if function == "maypole_alltoall":
+        results[1].set_shape([None])
+    same = function in ("maypole_allreduce", "maypole_broadcast")
+    for i, tensor in enumerate(inputs.get("tensors", ())):
+        if results[i].shape.rank is None and tensor.shape.rank is not None:
+            results[i].set_shape(tensor.shape if same else [None, *tensor.shape[1:]])
+
+
+def _operation_of(result: Any) -> Any:
+    """The tf.Operation of what a generated function returned."""
+    if isinstance(result, tf.Operation):
+        return result
+    if isinstance(result, (list, tuple)):
+        return result[0].op
+    return result.op
+
+
+def _run_independently(graph: Any, operation: Any) -> None:
+    """Lets a stateful operation of a tf.function run when its inputs are there."""
+    manager = getattr(graph, "experimental_acd_manager", None)
+    if manager is not None:
+        manager.run_independently(operation)
+
+
+class _Order:
+    """The Submits and Waits of a graph that run together."""
+
+    def __init__(self) -> None:
+        self.submits: List[Any] = []
+        self._waits: List[Any] = []
+        # TensorFlow makes each stateful operation of a tf.function depend on the
+        # ones before that it may see the effects of, but only when the function
+        # is complete. Until then: on the one before.
+        self._stateful_before: Dict[Any, Any] = {}
+        self._last_stateful: Any = None
+        self._looked_at = 0
+
+    def add_submit(self, submit: Any) -> None:
+        """Makes all Waits that `submit` does not need wait for it."""
+        needed = self._waits_before(submit)
+        for wait in self._waits:
+            if wait not in needed:
+                wait._add_control_input(submit)  # pylint: disable=protected-access
+        self.submits.append(submit)
+
+    def add_wait(self, wait: Any) -> None:
+        self._waits.append(wait)
+
+    def _look_at_stateful(self, operations: List[Any]) -> None:
+        for operation in operations[self._looked_at:]:
+            stateful = operation._is_stateful  # pylint: disable=protected-access
+            if stateful and not operation.type.startswith("Maypole"):
+                self._stateful_before[operation] = self._last_stateful
+                self._last_stateful = operation
+        self._looked_at = len(operations)
+
+    def _waits_before(self, operation: Any) -> Any:
+        self._look_at_stateful(operation.graph.get_operations())
+        waits, seen, todo = set(self._waits), set(), [operation]
+        while todo:
+            at = todo.pop()
+            before = [tensor.op for tensor in at.inputs] + list(at.control_inputs)
+            before.append(self._stateful_before.get(at))
+            for other in before:
+                if other is not None and other not in seen:
+                    seen.add(other)
+                    todo.append(other)
+        return waits & seen
+
+
+_orders: Any = weakref.WeakKeyDictionary()
+_scopes = threading.local()
+
+
+def _order_in(graph: Any) -> _Order:
+    if getattr(graph, "experimental_acd_manager", None) is None:  # of compat.v1
+        return getattr(_scopes, "order", None) or _Order()
+    # Control dependencies must not lead into a loop or out of it.
+    context = graph._get_control_flow_context()  # pylint: disable=protected-access
+    name = None if context is None else context.name
+    return _orders.setdefault(graph, {}).setdefault(name, _Order())
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """The collectives made in this context are always run together.
+
+    For compat.v1 graphs before TensorFlow 2.13, where those that are not may
+    block all threads of the pool, if ranks run them in different orders.
+    """
+    before = getattr(_scopes, "order", None)
+    _scopes.order = _Order()
+    try:
+        yield
+    finally:
+        _scopes.order = before

@@ -1,0 +1,74 @@
+"""Gradient compression: fewer bytes to move, at the cost of precision."""
+
+from typing import Any, Tuple
+
+import tensorflow as tf
+
+
+class Compressor:
+    """Makes a tensor smaller before an allreduce and restores it after.
+
+    Subclasses may be passed as `compression=`. decompress() gets the context that
+    compress() returned. The sum of what compress() returns must mean the sum of
+    its inputs.
+    """
+
+    @staticmethod
+    def compress(tensor: Any) -> Tuple[Any, Any]:
+        """Returns (the tensor to send, context for decompress)."""
+        raise NotImplementedError
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        """Returns the reduced tensor in its original form."""
+        raise NotImplementedError
+
+
+class NoneCompressor(Compressor):
+    """Sends tensors as they are."""
+
+    @staticmethod
+    def compress(tensor: Any) -> Tuple[Any, None]:
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        return tensor
+
+
+class _CastCompressor(Compressor):
+    """Sends floating tensors as `wire`; others as they are."""
+
+    wire: Any
+
+    @classmethod
+    def compress(  # type: ignore[override]  # pylint: disable=arguments-differ
+            cls, tensor: Any) -> Tuple[Any, Any]:
+        tensor = tf.convert_to_tensor(tensor)
+        if not tensor.dtype.is_floating:
+            return tensor, tensor.dtype
+        return tf.cast(tensor, cls.wire), tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: Any, ctx: Any) -> Any:
+        return tensor if tensor.dtype == ctx else tf.cast(tensor, ctx)
+
+
+class FP16Compressor(_CastCompressor):
+    """Sends floating tensors as float16."""
+
+    wire = tf.float16
+
+
+class BF16Compressor(_CastCompressor):
+    """Sends floating tensors as bfloat16."""
+
+    wire = tf.bfloat16
+
+
+class Compression:
+    """What may be passed as `compression=`."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor

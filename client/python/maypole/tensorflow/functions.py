@@ -1,0 +1,70 @@
+"""Broadcasting variables and Python objects.
+
+All ranks of the set must call these, with the same names. Thread contract: that
+of mpi_ops; the object functions: one thread at a time per name. Errors: those of
+mpi_ops; the object functions raise HorovodInternalError.
+"""
+
+from typing import Any, Callable, List, Optional, Sequence
+
+import tensorflow as tf
+
+from maypole.common import objects
+from maypole.common.process_sets import global_process_set
+from maypole.tensorflow import mpi_ops
+from maypole.tensorflow._library import as_it_is
+
+
+@as_it_is
+def broadcast_variables(variables: Sequence[Any], root_rank: int,
+                        process_set: Any = global_process_set, inplace: bool = False) -> Any:
+    """As mpi_ops.broadcast_(); in a graph it returns one operation that does all.
+
+    inplace is accepted for compatibility: the variables are always overwritten.
+    """
+    del inplace
+    assigned = mpi_ops.broadcast_(variables, root_rank, "broadcast_variables", process_set)
+    if tf.executing_eagerly():
+        return None
+    return tf.group(*assigned)
+
+
+@as_it_is
+def broadcast_global_variables(root_rank: int) -> Any:
+    """An operation that broadcasts all global variables of a compat.v1 graph.
+
+    Raises RuntimeError where there are none: when executing eagerly.
+    """
+    if tf.executing_eagerly():
+        raise RuntimeError("hvd.broadcast_global_variables() does not support eager execution, "
+                           "where TensorFlow does not know all variables; use "
+                           "hvd.broadcast_variables(<model or optimizer>.variables, root_rank)")
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+def broadcast_object(obj: Any, root_rank: int = 0, session: Any = None,
+                     name: Optional[str] = None, process_set: Any = global_process_set) -> Any:
+    """Returns rank `root_rank`'s `obj` on all ranks; others' are ignored.
+
+    The object is pickled (by cloudpickle if it is installed). It is no operation
+    of TensorFlow, so `session` is not needed.
+    """
+    del session
+    return objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+def broadcast_object_fn(root_rank: int = 0, session: Any = None, name: Optional[str] = None,
+                        process_set: Any = global_process_set) -> Callable[[Any], Any]:
+    """broadcast_object() with these arguments, as a function of the object."""
+
+    def broadcast(obj: Any) -> Any:
+        return broadcast_object(obj, root_rank, session, name, process_set)
+
+    return broadcast
+
+
+def allgather_object(obj: Any, session: Any = None, name: Optional[str] = None,
+                     process_set: Any = global_process_set) -> List[Any]:
+    """Returns the list of all ranks' `obj`s, in rank order. See broadcast_object()."""
+    del session
+    return objects.allgather_object(obj, name, process_set)

@@ -1,0 +1,179 @@
+"""Local gradient aggregation: gradients of several steps travel as one.
+
+The helper keeps a sum per gradient and a counter of the steps in it:
+
+    counter before   compute_gradients() returns      then apply_gradients()
+    0 .. k-2         the step's own gradients         does not apply
+    k-1              the sums, reduced; counter = 0   applies
+
+where k is backward_passes_per_step. Works where variables are tf.Variables:
+eagerly, and in a tf.function, whose order the control dependencies here say
+once more, for graphs that have no automatic ones.
+
+Thread contract: one thread.
+"""
+
+from typing import Any, Callable, List, Optional
+
+import tensorflow as tf
+
+from maypole.common.process_sets import global_process_set
+from maypole.tensorflow._gradient_reduction import LocalVariables
+
+
+def apply_op_to_not_none_tensors(tensor_op: Callable[..., Any], tensors: Any,
+                                 *args: Any) -> List[Any]:
+    """tensor_op(tensor, *args) of each tensor; None stays None."""
+    return [None if tensor is None else tensor_op(tensor, *args)
+            for tensor in tensors]
+
+
+def get_not_none_from_list(tensor_list: Any) -> List[Any]:
+    """The entries that are not None."""
+    return [tensor for tensor in tensor_list if tensor is not None]
+
+
+class LocalGradientAggregationHelperEager:
+    """Sums gradients and reduces every backward_passes_per_step-th sum.
+
+    allreduce_func: (gradients, variables) -> reduced gradients.
+    sparse_as_dense: needed if there are gradients that are IndexedSlices,
+    because a sum has the whole shape.
+    average_aggregated_gradients: divide the reduced sums by the steps in them.
+    process_set, scale_local_gradients: see register_local_var().
+    """
+
+    def __init__(self,
+                 backward_passes_per_step: int,
+                 allreduce_func: Callable[[Any, Any], Any],
+                 sparse_as_dense: bool,
+                 average_aggregated_gradients: bool,
+                 process_set: Any = global_process_set,
+                 scale_local_gradients: bool = True):
+        if backward_passes_per_step <= 0:
+            raise ValueError(
+                f"backward_passes_per_step={backward_passes_per_step}: "
+                "expected a positive number")
+        self.backward_passes_per_step = backward_passes_per_step
+        self.allreduce_grads = allreduce_func
+        self.sparse_as_dense = sparse_as_dense
+        self.average_aggregated_gradients = average_aggregated_gradients
+        self.counter: Any = None
+        # As the gradients; None where there is none.
+        self.locally_aggregated_grads: Optional[List[Any]] = None
+        self._local = LocalVariables(process_set, scale_local_gradients)
+
+    def register_local_var(self, var: Any) -> None:
+        """The variable's gradient stays on its rank: it is summed, and divided
+        by the number of ranks if scale_local_gradients."""
+        self._local.register(var)
+
+    def compute_gradients(self, grads: Any, vars: Any) -> List[Any]:  # pylint: disable=redefined-builtin
+        """Adds a step's gradients; returns those for apply_gradients().
+
+        Raises ValueError for an IndexedSlices unless sparse_as_dense.
+        """
+        grads = [self._dense(gradient) for gradient in grads]
+        vars = list(vars)
+        if self.locally_aggregated_grads is None:
+            self._make_variables(grads)
+        sums = self._add(grads)
+        present = [i for i, gradient in enumerate(grads)
+                   if gradient is not None]
+        with tf.control_dependencies(get_not_none_from_list(sums)):
+            counter = self.counter.assign_add(1, read_value=True)
+        chosen = tf.cond(
+            tf.equal(counter, self.backward_passes_per_step),
+            lambda: self._reduced([sums[i] for i in present],
+                                  [vars[i] for i in present]),
+            lambda: [tf.identity(grads[i]) for i in present])
+        result = [None] * len(grads)
+        for i, gradient in zip(present, chosen):
+            result[i] = gradient
+        return result
+
+    def apply_gradients(self, apply_grads_closure: Callable[[], Any],
+                        optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """Runs apply_grads_closure() if the last step's gradients were reduced;
+        otherwise only counts the optimizer's iterations.
+
+        args[0]: the gradients and variables that the closure applies.
+        """
+        del kwargs
+        return self._cond_applied(
+            apply_grads_closure, lambda: self._count_iteration(optimizer),
+            args)
+
+    def _cond_applied(self, applied: Callable[[], Any],
+                      skipped: Callable[[], Any], args: Any) -> Any:
+        gradients = [gradient for gradient, _ in args[0]] if args else []
+        with tf.control_dependencies(get_not_none_from_list(gradients)):
+            return tf.cond(tf.equal(self.counter, 0),
+                           _returning_nothing(applied),
+                           _returning_nothing(skipped))
+
+    @staticmethod
+    def _count_iteration(optimizer: Any) -> Any:
+        if getattr(optimizer, "iterations", None) is not None:
+            return optimizer.iterations.assign_add(1)
+        return None
+
+    def _dense(self, gradient: Any) -> Any:
+        if not isinstance(gradient, tf.IndexedSlices):
+            return gradient
+        if not self.sparse_as_dense:
+            raise ValueError("a gradient is an IndexedSlices: with "
+                             "backward_passes_per_step > 1, sparse_as_dense="
+                             "True is expected")
+        return tf.convert_to_tensor(gradient)
+
+    def _make_variables(self, grads: List[Any]) -> None:
+        self.counter = self._variable("aggregation_counter", (), tf.int32)
+        self.locally_aggregated_grads = [
+            None if gradient is None else self._variable(
+                f"aggregated_gradient_{i}", gradient.shape, gradient.dtype)
+            for i, gradient in enumerate(grads)]
+
+    def _variable(self, name: str, shape: Any, dtype: Any) -> Any:
+        with tf.init_scope():
+            return tf.Variable(tf.zeros(shape, dtype), trainable=False,
+                               name=name)
+
+    def _add(self, grads: List[Any]) -> List[Any]:
+        """Adds the gradients; returns the sums."""
+        first = tf.equal(self.counter.read_value(), 0)
+        sums: List[Any] = []
+        for total, gradient in zip(self.locally_aggregated_grads, grads):
+            if gradient is not None:
+                before = total.read_value()
+                # Not a product with zero: the last sum may have been infinite.
+                gradient += tf.where(first, tf.zeros_like(before), before)
+                gradient = total.assign(gradient, read_value=True)
+                gradient = tf.convert_to_tensor(gradient)
+            sums.append(gradient)
+        return sums
+
+    def _reduced(self, sums: List[Any], variables: List[Any]) -> List[Any]:
+        reduced = self._local.reduce_others(self.allreduce_grads, sums,
+                                            variables)
+        reset = self.counter.assign(0, read_value=True)
+        with tf.control_dependencies([reset]):
+            if self.average_aggregated_gradients:
+                return [gradient / tf.cast(self.backward_passes_per_step,
+                                           gradient.dtype)
+                        for gradient in reduced]
+            return [tf.identity(gradient) for gradient in reduced]
+
+
+def _returning_nothing(function: Callable[[], Any]) -> Callable[[], Any]:
+    """Both branches of a tf.cond must return the same: an operation in a
+    version 1 graph, a constant otherwise."""
+
+    def run() -> Any:
+        done = function()
+        if tf.executing_eagerly():
+            return tf.constant(True)
+        with tf.control_dependencies(get_not_none_from_list([done])):
+            return tf.constant(True)
+
+    return run

@@ -1,0 +1,97 @@
+"""Maypole for TensorFlow's Keras, with the names and semantics of horovod.tensorflow.keras.
+
+    import tensorflow as tf
+    import maypole.tensorflow.keras as hvd
+
+As maypole.keras, whose functions have the same meaning, for the Keras that is tf.keras: Keras 2 up
+to TensorFlow 2.15, then Keras 3, or tf_keras where TF_USE_LEGACY_KERAS=1 asks for it.
+"""
+
+from typing import Any, Optional, Sequence
+
+from tensorflow import keras as _keras_module
+
+from maypole import _native
+from maypole._keras import api, backends
+from maypole._keras.values import allgather, allreduce, broadcast, reducescatter
+from maypole.common.basics import (ccl_built, cross_rank, cross_size, cuda_built, ddl_built,
+                                   gloo_built, gloo_enabled, init, is_homogeneous, is_initialized,
+                                   local_rank, local_size, mpi_built, mpi_enabled,
+                                   mpi_threads_supported, nccl_built, rank, rocm_built, shutdown,
+                                   size)
+from maypole.common.constants import Adasum, Average, Max, Min, Product, Sum
+from maypole.common.exceptions import (HorovodInternalError, HorovodVersionMismatchError,
+                                       HostsUpdatedInterrupt, MaypoleError)
+from maypole.common.objects import allgather_object, broadcast_object
+from maypole.common.process_sets import (ProcessSet, add_process_set, global_process_set,
+                                         remove_process_set)
+from maypole.common.timeline import start_timeline, stop_timeline
+
+# Of the backend's binding. Raises ImportError for a backend that Maypole does not have.
+Compression = backends.compression_of(_keras_module)
+
+
+# pylint: disable=too-many-arguments
+def DistributedOptimizer(  # pylint: disable=invalid-name
+        optimizer: Any,
+        name: Optional[str] = None,
+        device_dense: str = "",
+        device_sparse: str = "",
+        compression: Any = Compression.none,
+        sparse_as_dense: bool = False,
+        gradient_predivide_factor: float = 1.0,
+        op: int = Average,
+        backward_passes_per_step: int = 1,
+        average_aggregated_gradients: bool = False,
+        num_groups: int = 0,
+        groups: Any = None,
+        process_set: Any = global_process_set,
+        scale_local_gradients: bool = True) -> Any:
+    """As maypole.keras.DistributedOptimizer(), in another order."""
+    del device_dense, device_sparse
+    return api.distributed_optimizer(
+        _keras_module, optimizer, name, compression, sparse_as_dense, gradient_predivide_factor, op,
+        num_groups, groups, backward_passes_per_step, average_aggregated_gradients, process_set,
+        None, scale_local_gradients)
+
+
+def PartialDistributedOptimizer(  # pylint: disable=invalid-name
+        optimizer: Any,
+        name: Optional[str] = None,
+        device_dense: str = "",
+        device_sparse: str = "",
+        compression: Any = Compression.none,
+        sparse_as_dense: bool = False,
+        gradient_predivide_factor: float = 1.0,
+        op: int = Average,
+        backward_passes_per_step: int = 1,
+        average_aggregated_gradients: bool = False,
+        groups: Any = None,
+        process_set: Any = global_process_set,
+        local_layers: Any = None,
+        scale_local_gradients: bool = True) -> Any:
+    """As maypole.keras.PartialDistributedOptimizer()."""
+    del device_dense, device_sparse
+    return api.distributed_optimizer(
+        _keras_module, optimizer, name, compression, sparse_as_dense, gradient_predivide_factor, op,
+        0, groups, backward_passes_per_step, average_aggregated_gradients, process_set,
+        local_layers, scale_local_gradients)
+
+
+def broadcast_global_variables(root_rank: int) -> None:
+    """As maypole.keras.broadcast_global_variables()."""
+    api.broadcast_global_variables(_keras_module, root_rank)
+
+
+def load_model(filepath: Any, custom_optimizers: Optional[Sequence[type]] = None,
+               custom_objects: Any = None, compression: Any = Compression.none,
+               legacy_opts: bool = False) -> Any:
+    """As maypole.keras.load_model()."""
+    return api.load_model(_keras_module, filepath, custom_optimizers, custom_objects, compression,
+                          legacy_opts)
+
+
+from maypole.tensorflow.keras import callbacks, elastic  # pylint: disable=wrong-import-position
+
+# So that a missing library is an error of the import, not of the first call.
+_native.library()

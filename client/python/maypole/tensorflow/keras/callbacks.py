@@ -1,0 +1,30 @@
+"""As maypole.keras.callbacks, for tf.keras."""
+
+from tensorflow import keras
+
+from maypole._keras import callbacks as _callbacks
+from maypole._keras import schedules as _schedules
+
+_Callback = keras.callbacks.Callback
+
+
+class BroadcastGlobalVariablesCallback(_callbacks.BroadcastGlobalVariables,
+                                       _callbacks.ForTraining, _Callback):
+    __doc__ = _callbacks.BroadcastGlobalVariables.__doc__
+
+
+class MetricAverageCallback(_callbacks.MetricAverage, _callbacks.ForTraining, _Callback):
+    __doc__ = _callbacks.MetricAverage.__doc__
+
+
+class LearningRateScheduleCallback(_schedules.LearningRateSchedule, _callbacks.ForTraining,
+                                   _Callback):
+    __doc__ = _schedules.LearningRateSchedule.__doc__
+
+
+class LearningRateWarmupCallback(_schedules.LearningRateWarmup, _callbacks.ForTraining, _Callback):
+    __doc__ = _schedules.LearningRateWarmup.__doc__
+
+
+class BestModelCheckpoint(_callbacks.BestModelCheckpoint, keras.callbacks.ModelCheckpoint):
+    __doc__ = _callbacks.BestModelCheckpoint.__doc__

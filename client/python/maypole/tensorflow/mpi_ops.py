@@ -1,0 +1,246 @@
+"""Collectives on TensorFlow tensors: eager, in tf.function, in compat.v1 graphs.
+
+Names and gradients are Horovod's. Every tensor may be a tf.Tensor, a variable,
+an array or a number, of float16, bfloat16, float32, float64, int8, int16, int32,
+int64, uint8, uint16 or bool. process_set: the ranks that take part; all of them
+must run the operation.
+
+name: operations are matched between ranks by it. Those without one are matched
+by their order: of the calls or, in a graph, in which they were made.
+ignore_name_scope: in a graph, the name scopes are not part of the name.
+
+Thread contract: that of TensorFlow; no thread of its pools waits (from
+TensorFlow 2.13 on). Errors: wrong arguments raise ValueError; a failed operation
+raises one of tf.errors, with Maypole's text.
+"""
+
+import struct
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
+
+import tensorflow as tf
+
+from maypole.common.constants import Sum
+from maypole.common.process_sets import global_process_set, id_of
+from maypole.tensorflow import _nodes, _scaling
+from maypole.tensorflow._library import as_it_is
+
+# How many bytes of variables one operation broadcasts: its results lie beside
+# them until they are assigned.
+_GROUP_BYTES = 256 << 20
+
+
+def _bits(factor: float) -> int:
+    """A double as the integer of its bits; attributes have floats only."""
+    return struct.unpack("@q", struct.pack("@d", factor))[0]
+
+
+def _reduction(op: int, prescale: float, postscale: float, process_set: int) -> Dict[str, Any]:
+    return {"reduce_op": op, "prescale_bits": _bits(prescale),
+            "postscale_bits": _bits(postscale), "process_set_id": process_set}
+
+
+def _group_call(kind: str, values: Sequence[Any], name: Optional[str], ignore_name_scope: bool,
+                attributes: Dict[str, Any]) -> List[Any]:
+    tensors = [tf.convert_to_tensor(value) for value in values]
+    if not tensors:
+        return []
+    return list(_nodes.call(kind, {"tensors": tensors}, attributes, name, ignore_name_scope))
+
+
+def _reduce(kind: str, values: Sequence[Any], name: Optional[str], op: int, prescale: float,
+            postscale: float, ignore_name_scope: bool, process_set: int) -> List[Any]:
+    tensors = [tf.convert_to_tensor(value) for value in values]
+    if prescale == postscale == 1.0 or all(t.dtype.is_floating for t in tensors):
+        return _group_call(kind, tensors, name, ignore_name_scope,
+                           _reduction(op, prescale, postscale, process_set))
+    return _scaling.reduced(
+        tensors, op, prescale, postscale, lambda: size_op(process_set),
+        lambda scaled, new_op, pre, post: _group_call(
+            kind, scaled, name, ignore_name_scope, _reduction(new_op, pre, post, process_set)))
+
+
+@as_it_is
+def _allreduce(tensor: Any, name: Optional[str] = None, op: int = Sum,
+               prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+               ignore_name_scope: bool = False, process_set: Any = global_process_set) -> Any:
+    """Reduces a dense tensor; without compression. See allreduce()."""
+    return _reduce("Allreduce", [tensor], name, op, prescale_factor, postscale_factor,
+                   ignore_name_scope, id_of(process_set))[0]
+
+
+@as_it_is
+def _grouped_allreduce(tensors: Sequence[Any], name: Optional[str] = None, op: int = Sum,
+                       prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                       ignore_name_scope: bool = False,
+                       process_set: Any = global_process_set) -> List[Any]:
+    """Reduces dense tensors as one operation; without compression."""
+    return _reduce("Allreduce", tensors, name, op, prescale_factor, postscale_factor,
+                   ignore_name_scope, id_of(process_set))
+
+
+@as_it_is
+def _reducescatter(tensor: Any, name: Optional[str] = None, op: int = Sum,
+                   ignore_name_scope: bool = False, process_set: Any = global_process_set,
+                   prescale_factor: float = 1.0, postscale_factor: float = 1.0) -> Any:
+    """Reduces a tensor; returns this rank's rows. Without compression."""
+    return _reduce("Reducescatter", [tensor], name, op, prescale_factor, postscale_factor,
+                   ignore_name_scope, id_of(process_set))[0]
+
+
+@as_it_is
+def _grouped_reducescatter(tensors: Sequence[Any], name: Optional[str] = None, op: int = Sum,
+                           ignore_name_scope: bool = False,
+                           process_set: Any = global_process_set, prescale_factor: float = 1.0,
+                           postscale_factor: float = 1.0) -> List[Any]:
+    """As _reducescatter(), of each tensor, as one operation."""
+    return _reduce("Reducescatter", tensors, name, op, prescale_factor, postscale_factor,
+                   ignore_name_scope, id_of(process_set))
+
+
+@as_it_is
+def allgather(tensor: Any, name: Optional[str] = None, ignore_name_scope: bool = False,
+              process_set: Any = global_process_set) -> tf.Tensor:
+    """Concatenates the ranks' tensors along dimension 0, in rank order.
+
+    tensor: [rows, ...]; the rows may differ between ranks. A scalar counts as
+    one row. Returns [all rows, ...]. Its gradient is this rank's rows of the
+    averaged gradient.
+    """
+    return grouped_allgather([tensor], name, ignore_name_scope, process_set)[0]
+
+
+@as_it_is
+def grouped_allgather(tensors: Sequence[Any], name: Optional[str] = None,
+                      ignore_name_scope: bool = False,
+                      process_set: Any = global_process_set) -> List[tf.Tensor]:
+    """allgather() of each tensor, as one operation; returns the list."""
+    return _group_call("Allgather", tensors, name, ignore_name_scope,
+                       {"process_set_id": id_of(process_set)})
+
+
+@as_it_is
+def broadcast(tensor: Any, root_rank: int, name: Optional[str] = None,
+              ignore_name_scope: bool = False,
+              process_set: Any = global_process_set) -> tf.Tensor:
+    """Returns rank `root_rank`'s tensor on all ranks.
+
+    tensor: any shape, the same on all ranks. root_rank: a rank of the job, not
+    an index in the process set. Its gradient is the averaged gradient on the
+    root, zero elsewhere.
+    """
+    return _broadcast([tensor], root_rank, name, ignore_name_scope, id_of(process_set))[0]
+
+
+def _broadcast(tensors: Sequence[Any], root_rank: int, name: Optional[str],
+               ignore_name_scope: bool, process_set: int) -> List[tf.Tensor]:
+    return _group_call("Broadcast", tensors, name, ignore_name_scope,
+                       {"root_rank": root_rank, "process_set_id": process_set})
+
+
+@as_it_is
+def broadcast_(variables: Sequence[Any], root_rank: int, name: Optional[str] = None,
+               process_set: Any = global_process_set) -> List[Any]:
+    """Overwrites variables on all ranks by those of rank `root_rank`.
+
+    variables: a list of tf.Variable (also reference variables of compat.v1) or
+    Keras variables, with the same shapes and dtypes on all ranks. root_rank: a
+    rank of the job. Returns what the assignments return: eager, when they are
+    done; in a graph, the tensors or operations that do them.
+    """
+    number = id_of(process_set)
+    assigned: List[Any] = []
+    with _nodes.together():
+        for group in _groups([_tf_variable(variable) for variable in variables]):
+            values = _broadcast([variable.read_value() for variable in group], root_rank,
+                                f"{name or 'broadcast'}.{len(assigned)}", False, number)
+            assigned += [variable.assign(value) for variable, value in zip(group, values)]
+    return assigned
+
+
+def _tf_variable(variable: Any) -> Any:
+    """The tf.Variable of a Keras 3 variable; others as they are."""
+    return variable if hasattr(variable, "read_value") else variable.value
+
+
+def _groups(variables: Sequence[Any]) -> List[List[Any]]:
+    """The variables in order, in lists of at most _GROUP_BYTES (or of one)."""
+    groups: List[List[Any]] = []
+    room = 0
+    for variable in variables:
+        size = (variable.shape.num_elements() or 0) * variable.dtype.size
+        if not groups or size > room:
+            groups.append([])
+            room = _GROUP_BYTES
+        groups[-1].append(variable)
+        room -= size
+    return groups
+
+
+@as_it_is
+def alltoall(tensor: Any, splits: Any = None, name: Optional[str] = None,
+             ignore_name_scope: bool = False, process_set: Any = global_process_set
+             ) -> Union[tf.Tensor, Tuple[tf.Tensor, tf.Tensor]]:
+    """Sends each rank some rows of `tensor`.
+
+    splits: how many rows go to each rank of the set, in rank order; None: equal
+    parts. Returns the received rows, in rank order; if splits is given, a pair of
+    these and of how many came from each rank (int32). Its gradient goes back to
+    where the rows came from.
+    """
+    tensor = tf.convert_to_tensor(tensor)
+    given = tf.constant([], tf.int32) if splits is None else tf.cast(splits, tf.int32)
+    rows, received = _nodes.call(
+        "Alltoall", {"tensor": tensor, "splits": given}, {"process_set_id": id_of(process_set)},
+        name, ignore_name_scope)
+    return rows if splits is None else (rows, received)
+
+
+@as_it_is
+def join() -> tf.Tensor:
+    """Declares that this rank has no more inputs; ends when all ranks have.
+
+    Until then the other ranks can run operations. To a reduction this rank
+    contributes a neutral input (Average still divides by the number of all
+    ranks), to allgather and alltoall no rows. Returns the rank that joined last
+    (int32, a scalar).
+    """
+    return _nodes.call("Join", {}, {}, None)
+
+
+@as_it_is
+def barrier(process_set: Any = global_process_set) -> Any:
+    """Ends when all ranks of the set have run it. In a graph: the tf.Operation."""
+    return _nodes.call("Barrier", {}, {"process_set_id": id_of(process_set)}, None)
+
+
+@as_it_is
+def size_op(process_set_id: int = 0, name: Optional[str] = None) -> tf.Tensor:
+    """The number of ranks of a process set when the operation runs (int32).
+
+    In an elastic job it changes, which size() in a graph would not.
+    """
+    return _nodes.place("size", process_set_id, name)
+
+
+@as_it_is
+def process_set_included_op(process_set_id: int = 0, name: Optional[str] = None) -> tf.Tensor:
+    """1 if this rank is in the process set when the operation runs, else 0 (int32)."""
+    return _nodes.place("process_set_included", process_set_id, name)
+
+
+@as_it_is
+def local_size_op(name: Optional[str] = None) -> tf.Tensor:
+    """The number of the job's ranks on this node when the operation runs (int32)."""
+    return _nodes.place("local_size", 0, name)
+
+
+@as_it_is
+def rank_op(name: Optional[str] = None) -> tf.Tensor:
+    """This process's rank when the operation runs (int32)."""
+    return _nodes.place("rank", 0, name)
+
+
+@as_it_is
+def local_rank_op(name: Optional[str] = None) -> tf.Tensor:
+    """This process's rank on its node when the operation runs (int32)."""
+    return _nodes.place("local_rank", 0, name)

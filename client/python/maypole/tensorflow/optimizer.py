@@ -1,0 +1,148 @@
+"""DistributedOptimizer: an optimizer that applies the gradients of all ranks.
+
+    optimizer = DistributedOptimizer(tf.compat.v1.train.AdamOptimizer(0.001))
+    train_op = optimizer.minimize(loss, global_step=step)
+
+Here are those of tf.compat.v1.train; Keras' are in maypole.tensorflow.keras.
+
+Thread contract: one thread builds the graph; all ranks build the same.
+"""
+
+from typing import Any, List, Optional
+
+import tensorflow as tf
+
+from maypole.common import basics
+from maypole.common.constants import Adasum, Average
+from maypole.common.process_sets import global_process_set
+from maypole.tensorflow._gradient_reduction import (GradientReduction, check_groups,
+                                           check_reduction)
+from maypole.tensorflow.adasum_optimizer import _DistributedAdasumOptimizer
+from maypole.tensorflow.compression import Compression
+from maypole.tensorflow.gradient_aggregation import (
+    LocalGradientAggregationHelper)
+
+_LegacyOptimizer = tf.compat.v1.train.Optimizer
+
+
+class _DistributedOptimizer(_LegacyOptimizer):
+    """Reduces the gradients between compute_gradients() and apply_gradients().
+
+    With backward_passes_per_step > 1 it does so in every such step, and applies
+    gradients only then.
+    """
+
+    def __init__(self, optimizer: _LegacyOptimizer, name: Optional[str] = None,
+                 use_locking: bool = False, device_dense: str = "",
+                 device_sparse: str = "", compression: Any = Compression.none,
+                 sparse_as_dense: bool = False, op: int = Average,
+                 gradient_predivide_factor: float = 1.0,
+                 backward_passes_per_step: int = 1,
+                 average_aggregated_gradients: bool = False, groups: Any = None,
+                 process_set: Any = global_process_set,
+                 scale_local_gradients: bool = True):
+        super().__init__(name=name or f"Distributed{type(optimizer).__name__}",
+                         use_locking=use_locking)
+        self._optimizer = optimizer
+        self._reduction = GradientReduction(
+            self.get_name(), device_dense, device_sparse, compression,
+            sparse_as_dense, op, gradient_predivide_factor, groups, process_set,
+            scale_local_gradients)
+        self._aggregation = None
+        if backward_passes_per_step > 1:
+            self._aggregation = LocalGradientAggregationHelper(
+                backward_passes_per_step, self._reduction, sparse_as_dense,
+                average_aggregated_gradients, rank=basics.rank(),
+                optimizer_type=(
+                    LocalGradientAggregationHelper._OPTIMIZER_TYPE_LEGACY),
+                process_set=process_set,
+                scale_local_gradients=scale_local_gradients,
+                name=self.get_name())
+
+    def register_local_var(self, var: Any) -> None:
+        """The variable's gradient stays on this rank."""
+        self._reduction.register_local(var)
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> List[Any]:
+        """The wrapped optimizer's compute_gradients(), reduced."""
+        pairs = self._optimizer.compute_gradients(*args, **kwargs)
+        if not pairs:
+            return pairs
+        gradients, variables = zip(*pairs)
+        compute = (self._reduction if self._aggregation is None
+                   else self._aggregation.compute_gradients)
+        return list(zip(compute(gradients, variables), variables))
+
+    def apply_gradients(self, grads_and_vars: Any, global_step: Any = None,
+                        name: Optional[str] = None) -> Any:
+        """The wrapped optimizer's apply_gradients()."""
+        pairs = list(grads_and_vars)
+        if self._aggregation is None:
+            return self._optimizer.apply_gradients(pairs, global_step, name)
+        return self._aggregation.apply_gradients(
+            lambda: self._optimizer.apply_gradients(pairs, global_step, name),
+            self._optimizer, pairs, global_step=global_step)
+
+    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer.get_slot(*args, **kwargs)
+
+    def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer.get_slot_names(*args, **kwargs)
+
+    def variables(self, *args: Any, **kwargs: Any) -> Any:
+        return self._optimizer.variables(*args, **kwargs)
+
+
+def DistributedOptimizer(optimizer: Any,  # pylint: disable=invalid-name
+                         name: Optional[str] = None,
+                         use_locking: bool = False,
+                         device_dense: str = "",
+                         device_sparse: str = "",
+                         compression: Any = Compression.none,
+                         sparse_as_dense: bool = False,
+                         backward_passes_per_step: int = 1,
+                         op: int = Average,
+                         gradient_predivide_factor: float = 1.0,
+                         average_aggregated_gradients: bool = False,
+                         num_groups: int = 0,
+                         groups: Any = None,
+                         process_set: Any = global_process_set,
+                         scale_local_gradients: bool = True) -> Any:
+    """Wraps an optimizer of tf.compat.v1.train or of Keras.
+
+    name, use_locking: of the new optimizer. backward_passes_per_step: gradients
+    of so many steps are summed before they are reduced and applied.
+    average_aggregated_gradients: divide them by that number. The others are
+    those of DistributedGradientTape().
+    Raises ValueError for other objects, and for options that do not fit
+    together. op=Adasum of tf.compat.v1.train: each rank makes its own steps, and
+    these are combined (maypole.tensorflow.adasum_optimizer).
+    """
+    check_reduction(op, gradient_predivide_factor)
+    groups = check_groups(num_groups, groups)
+    if isinstance(optimizer, _LegacyOptimizer) and op == Adasum:
+        return _DistributedAdasumOptimizer(
+            optimizer, name, use_locking, device_dense, device_sparse,
+            compression, backward_passes_per_step)
+    if isinstance(optimizer, _LegacyOptimizer):
+        return _DistributedOptimizer(
+            optimizer, name, use_locking, device_dense, device_sparse,
+            compression, sparse_as_dense, op, gradient_predivide_factor,
+            backward_passes_per_step, average_aggregated_gradients, groups,
+            process_set, scale_local_gradients)
+    if not _is_of_keras(optimizer):
+        raise ValueError(f"{optimizer!r} is a {type(optimizer).__name__}, "
+                         "expected an optimizer of tf.compat.v1.train or Keras")
+    from maypole.tensorflow import keras  # pylint: disable=import-outside-toplevel
+    return keras.DistributedOptimizer(
+        optimizer, name, device_dense, device_sparse, compression,
+        sparse_as_dense, gradient_predivide_factor, op,
+        backward_passes_per_step, average_aggregated_gradients, 0, groups,
+        process_set, scale_local_gradients)
+
+
+def _is_of_keras(optimizer: Any) -> bool:
+    # By name, so that Keras is not imported: Keras 2 and 3, and tf_keras, have
+    # optimizers of their own classes.
+    return any(kind.__module__.partition(".")[0] in ("keras", "tf_keras")
+               or ".keras." in kind.__module__ for kind in type(optimizer).__mro__)

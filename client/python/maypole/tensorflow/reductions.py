@@ -1,0 +1,152 @@
+"""allreduce() and reducescatter() with compression and sparse tensors.
+
+Names, process sets, errors and thread contract are as in mpi_ops.
+"""
+
+from typing import Any, List, Optional, Sequence
+
+import tensorflow as tf
+
+from maypole.common.collectives import reduction
+from maypole.common.constants import Adasum, Average, Sum
+from maypole.common.process_sets import global_process_set, id_of
+from maypole.tensorflow import adasum, mpi_ops
+from maypole.tensorflow._library import as_it_is
+from maypole.tensorflow.compression import Compression
+
+
+@as_it_is
+def allreduce(tensor: Any, average: Optional[bool] = None, device_dense: str = "",
+              device_sparse: str = "", compression: Any = Compression.none,
+              op: Optional[int] = None, prescale_factor: float = 1.0,
+              postscale_factor: float = 1.0, name: Optional[str] = None,
+              process_set: Any = global_process_set, ignore_name_scope: bool = False) -> Any:
+    """Reduces `tensor` over the ranks; returns a new tensor of the same shape.
+
+    tensor: any shape, the same on all ranks, or tf.IndexedSlices (op Average or
+    Sum), of which the ranks' slices are gathered: its indices may repeat.
+    average: older form of op: True for Average, False for Sum.
+    device_dense, device_sparse: where the operations of dense tensors and of
+    IndexedSlices are placed ("": where TensorFlow likes).
+    compression: Compression.fp16 and bf16 send floats in 16 bits.
+    op: Average (default), Sum, Min, Max, Product, Adasum (floats only). Integer averages truncate
+    toward zero. For bool, Sum and Max mean OR, Product and Min mean AND.
+    prescale_factor, postscale_factor: factors for the inputs and the result.
+    Differentiable: the gradient is reduced in the same way.
+    """
+    op = reduction(average, op)
+    if isinstance(tensor, tf.IndexedSlices):
+        with tf.device(device_sparse):
+            return _sparse_allreduce(tensor, op, prescale_factor * postscale_factor, name,
+                                     process_set, ignore_name_scope)
+    with tf.device(device_dense):
+        small, ctx = compression.compress(tensor)
+        (reduced,) = _reduced([small], name, op, prescale_factor, postscale_factor,
+                              ignore_name_scope, process_set)
+        return compression.decompress(reduced, ctx)
+
+
+def _reduced(tensors: Sequence[Any], name: Optional[str], op: int, prescale: float,
+             postscale: float, ignore_name_scope: bool, process_set: Any) -> List[Any]:
+    if op == Adasum:
+        return adasum.allreduce(tensors, name, prescale, postscale, process_set,
+                                ignore_name_scope)
+    return mpi_ops._grouped_allreduce(tensors, name, op, prescale, postscale, ignore_name_scope,
+                                      process_set)
+
+
+def _sparse_allreduce(tensor: tf.IndexedSlices, op: int, factor: float, name: Optional[str],
+                      process_set: Any, ignore_name_scope: bool) -> tf.IndexedSlices:
+    if op == Adasum:
+        raise NotImplementedError("allreduce of tf.IndexedSlices: op=Adasum needs dense tensors; "
+                                  "use sparse_as_dense=True, or tf.convert_to_tensor()")
+    if op not in (Average, Sum):
+        raise ValueError(f"allreduce of tf.IndexedSlices: op={op!r}, expected Average or Sum")
+    values, indices = mpi_ops.grouped_allgather([tensor.values, tensor.indices], name,
+                                                ignore_name_scope, process_set)
+    if factor != 1.0:
+        values = values * tf.cast(factor, values.dtype)
+    if op == Average:
+        values = values / tf.cast(mpi_ops.size_op(id_of(process_set)), values.dtype)
+    return tf.IndexedSlices(values, indices, dense_shape=tensor.dense_shape)
+
+
+@as_it_is
+def grouped_allreduce(tensors: Sequence[Any], average: Optional[bool] = None,
+                      device_dense: str = "", device_sparse: str = "",
+                      compression: Any = Compression.none, op: Optional[int] = None,
+                      prescale_factor: float = 1.0, postscale_factor: float = 1.0,
+                      process_set: Any = global_process_set, ignore_name_scope: bool = False,
+                      name: Optional[str] = None) -> List[Any]:
+    """allreduce() of each tensor, as one operation; returns the list.
+
+    Arguments are those of allreduce(). tf.IndexedSlices among them are reduced
+    by an operation each, beside the one of the dense tensors.
+    """
+    op = reduction(average, op)
+    if not tensors:
+        return []
+    results: List[Any] = list(tensors)
+    dense = [i for i, t in enumerate(tensors) if not isinstance(t, tf.IndexedSlices)]
+    for i in set(range(len(tensors))).difference(dense):
+        results[i] = allreduce(tensors[i], None, device_dense, device_sparse, compression, op,
+                               prescale_factor, postscale_factor,
+                               None if name is None else f"{name}.sparse{i}", process_set,
+                               ignore_name_scope)
+    with tf.device(device_dense):
+        small, contexts = _compressed(compression, [tensors[i] for i in dense])
+        reduced = _reduced(small, name, op, prescale_factor, postscale_factor, ignore_name_scope,
+                           process_set)
+        for i, result, ctx in zip(dense, reduced, contexts):
+            results[i] = compression.decompress(result, ctx)
+    return results
+
+
+def _compressed(compression: Any, tensors: Sequence[Any]) -> Any:
+    """(The tensors to send, their contexts.)"""
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    return [small for small, _ in pairs], [ctx for _, ctx in pairs]
+
+
+def _check_scattered(tensors: Sequence[Any], op: int) -> int:
+    if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
+        raise NotImplementedError("reducescatter: tf.IndexedSlices cannot be scattered; convert "
+                                  "it with tf.convert_to_tensor() first")
+    if op not in (Average, Sum):
+        raise NotImplementedError(f"reducescatter: op={op!r}, expected Average or Sum")
+    return op
+
+
+@as_it_is
+def reducescatter(tensor: Any, device_dense: str = "", compression: Any = Compression.none,
+                  op: int = Average, name: Optional[str] = None,
+                  process_set: Any = global_process_set, ignore_name_scope: bool = False,
+                  prescale_factor: float = 1.0, postscale_factor: float = 1.0) -> Any:
+    """Reduces `tensor` over the ranks; returns this rank's rows of the result.
+
+    tensor: [rows, ...], the same shape on all ranks. op: Average or Sum. With r
+    rows and n ranks, each rank gets r // n rows, and the first r % n ranks one
+    more. The other arguments are those of allreduce(). Differentiable: the
+    gradient is gathered and, for a sum, multiplied by the number of ranks.
+    """
+    op = _check_scattered([tensor], op)
+    with tf.device(device_dense):
+        small, ctx = compression.compress(tensor)
+        reduced = mpi_ops._reducescatter(small, name, op, ignore_name_scope, process_set,
+                                         prescale_factor, postscale_factor)
+        return compression.decompress(reduced, ctx)
+
+
+@as_it_is
+def grouped_reducescatter(tensors: Sequence[Any], device_dense: str = "",
+                          compression: Any = Compression.none, op: int = Average,
+                          process_set: Any = global_process_set, prescale_factor: float = 1.0,
+                          postscale_factor: float = 1.0, name: Optional[str] = None,
+                          ignore_name_scope: bool = False) -> List[Any]:
+    """reducescatter() of each tensor, as one operation; returns the list."""
+    op = _check_scattered(tensors, op)
+    with tf.device(device_dense):
+        small, contexts = _compressed(compression, tensors)
+        reduced = mpi_ops._grouped_reducescatter(small, name, op, ignore_name_scope, process_set,
+                                                 prescale_factor, postscale_factor)
+        return [compression.decompress(t, ctx) for t, ctx in zip(reduced, contexts)]

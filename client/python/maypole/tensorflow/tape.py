@@ -1,0 +1,186 @@
+"""Gradient tapes whose gradients are those of all ranks.
+
+    with tf.GradientTape() as tape:
+        loss = ...
+    tape = DistributedGradientTape(tape)
+    gradients = tape.gradient(loss, model.trainable_variables)
+
+Thread contract: that of tf.GradientTape; all ranks ask for the gradients of the
+same sources, in the same order.
+"""
+
+from typing import Any, List, Tuple
+
+import tensorflow as tf
+
+from maypole.common.constants import Average
+from maypole.common.process_sets import global_process_set
+from maypole.tensorflow._gradient_reduction import (GradientReduction,
+                                                    check_groups)
+from maypole.tensorflow.compression import Compression
+
+
+class _DistributedGradientTape(tf.GradientTape):
+    """A tf.GradientTape that reduces what another one has recorded.
+
+    All but the gradients is the other tape's, so it may be persistent, be given
+    in its `with` block or after it, and be of a class derived from
+    tf.GradientTape.
+    """
+
+    def __init__(self, tape: tf.GradientTape, device_dense: str,
+                 device_sparse: str, compression: Any, sparse_as_dense: bool,
+                 op: int, gradient_predivide_factor: float, groups: Any,
+                 persistent: bool = False,
+                 watch_accessed_variables: bool = True,
+                 process_set: Any = global_process_set,
+                 scale_local_gradients: bool = True):
+        super().__init__(persistent=persistent,
+                         watch_accessed_variables=watch_accessed_variables)
+        self._inner = tape
+        self._reduction = GradientReduction(
+            "DistributedGradientTape", device_dense, device_sparse, compression,
+            sparse_as_dense, op, gradient_predivide_factor, groups, process_set,
+            scale_local_gradients)
+
+    def register_local_source(self, source: Any) -> None:
+        """The source's gradient stays on this rank."""
+        self._reduction.register_local(source)
+
+    def gradient(self, target: Any, sources: Any, output_gradients: Any = None,
+                 use_generic_names: bool = False, **kwargs: Any) -> Any:
+        """As tf.GradientTape.gradient(), with gradients reduced over the ranks,
+        in the structure of `sources`.
+
+        use_generic_names: name the operations by position, for ranks whose
+        sources have different names.
+        """
+        gradients = self._inner.gradient(target, sources, output_gradients,
+                                         **kwargs)
+        reduced = self._reduction(_flat(gradients), tf.nest.flatten(sources),
+                                  use_generic_names)
+        return tf.nest.pack_sequence_as(sources, reduced)
+
+    def get_local_and_global_gradients(
+            self, target: Any, sources: Any, output_gradients: Any = None,
+            use_generic_names: bool = False) -> Tuple[List[Any], List[Any]]:
+        """(gradients of local sources, reduced gradients of the others), each
+        in the order of the flattened sources."""
+        flat = tf.nest.flatten(sources)
+        gradients = self.gradient(target, flat, output_gradients,
+                                  use_generic_names)
+        local: List[Any] = []
+        others: List[Any] = []
+        for source, gradient in zip(flat, gradients):
+            (local if self._reduction.is_local(source)
+             else others).append(gradient)
+        return local, others
+
+    def __enter__(self) -> "_DistributedGradientTape":
+        self._inner.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._inner.__exit__(*error)
+
+    def watch(self, tensor: Any) -> None:
+        self._inner.watch(tensor)
+
+    def stop_recording(self) -> Any:
+        return self._inner.stop_recording()
+
+    def reset(self) -> None:
+        self._inner.reset()
+
+    def watched_variables(self) -> Any:
+        return self._inner.watched_variables()
+
+    def jacobian(self, *args: Any, **kwargs: Any) -> Any:
+        """Of this rank: Jacobians are not reduced."""
+        return self._inner.jacobian(*args, **kwargs)
+
+    def batch_jacobian(self, *args: Any, **kwargs: Any) -> Any:
+        """Of this rank: Jacobians are not reduced."""
+        return self._inner.batch_jacobian(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_inner":
+            raise AttributeError(name)
+        return getattr(self._inner, name)
+
+
+def _flat(gradients: Any) -> List[Any]:
+    # Not expanded: an IndexedSlices is one gradient.
+    return tf.nest.flatten(gradients, expand_composites=False)
+
+
+def DistributedGradientTape(gradtape: tf.GradientTape,  # pylint: disable=invalid-name
+                            device_dense: str = "",
+                            device_sparse: str = "",
+                            compression: Any = Compression.none,
+                            sparse_as_dense: bool = False,
+                            op: int = Average,
+                            gradient_predivide_factor: float = 1.0,
+                            num_groups: int = 0,
+                            groups: Any = None,
+                            process_set: Any = global_process_set,
+                            scale_local_gradients: bool = True
+                           ) -> _DistributedGradientTape:
+    """Wraps a tf.GradientTape: its gradient() is then that of all ranks.
+
+    device_dense, device_sparse: devices for the reductions, as for allreduce.
+    compression: hvd.Compression.fp16 halves what travels.
+    sparse_as_dense: reduce an IndexedSlices as a tensor of the whole shape.
+    op: Average, Sum, or another of the reductions.
+    gradient_predivide_factor: the gradients are divided by it before the sum,
+    and by the number of ranks over it after the sum; for op=Average only.
+    groups: None: groups of a few megabytes. A number of groups, or a list of
+    lists of variables: those are reduced together.
+    num_groups: the older name of groups.
+    process_set: the ranks that take part.
+    scale_local_gradients: divide gradients of local sources by the number of
+    ranks.
+    Raises ValueError for options that do not fit together.
+    """
+    groups = check_groups(num_groups, groups)
+    return _DistributedGradientTape(
+        gradtape, device_dense, device_sparse,
+        compression, sparse_as_dense, op,
+        gradient_predivide_factor, groups, process_set=process_set,
+        scale_local_gradients=scale_local_gradients)
+
+
+def PartialDistributedGradientTape(gradtape: tf.GradientTape,  # pylint: disable=invalid-name
+                                   device_dense: str = "",
+                                   device_sparse: str = "",
+                                   compression: Any = Compression.none,
+                                   sparse_as_dense: bool = False,
+                                   op: int = Average,
+                                   gradient_predivide_factor: float = 1.0,
+                                   num_groups: int = 0,
+                                   groups: Any = None,
+                                   process_set: Any = global_process_set,
+                                   local_layers: Any = None,
+                                   scale_local_gradients: bool = True
+                                  ) -> _DistributedGradientTape:
+    """DistributedGradientTape, without the layers that each rank has for itself.
+
+    local_layers: None, a Keras layer or a list of them. The gradients of their
+    trainable weights are not reduced. Raises ValueError for anything else.
+    """
+    if local_layers is None:
+        local_layers = []
+    elif not isinstance(local_layers, (list, tuple, set)):
+        local_layers = [local_layers]
+    for layer in local_layers:
+        if not isinstance(layer, (tf.keras.layers.Layer, tf.Module)):
+            raise ValueError(f"local_layers: {layer!r} is a "
+                             f"{type(layer).__name__}, expected a Keras layer")
+    tape = DistributedGradientTape(
+        gradtape, device_dense, device_sparse, compression, sparse_as_dense, op,
+        gradient_predivide_factor, num_groups, groups, process_set,
+        scale_local_gradients)
+    for layer in local_layers:
+        for variable in layer.trainable_variables:
+            tape.register_local_source(variable)
+    return tape

@@ -1,0 +1,161 @@
+"""maypole._keras without Keras: schedules, commits, and which gradients are reduced how."""
+
+import types
+import unittest
+from unittest import mock
+
+from maypole._keras import elastic, schedules
+from maypole._keras.gradients import BackendGradients
+from maypole._keras.reduction import Step, checked_groups
+from maypole.common.elastic import State
+
+
+class Doubling(BackendGradients):
+    """Doubles gradients, and notes which."""
+
+    def __init__(self):
+        self.seen = []
+
+    def reduce(self, reduction, grads, prefix, indices, own, postscale):
+        self.seen.append((prefix, list(indices), postscale))
+        return [2 * g for g in grads]
+
+
+def step_of(local, scale_local=True):
+    reduction = types.SimpleNamespace(gradients=Doubling(), postscale=1.0, scale_local_gradients=scale_local,
+                                      process_set=types.SimpleNamespace(size=lambda: 4))
+    count = len(local)
+    return reduction.gradients, Step(reduction, "p", [f"v{i}" for i in range(count)], range(10, 10 + count), local)
+
+
+class StepTest(unittest.TestCase):
+
+    def test_local_gradients_are_divided_and_not_reduced(self):
+        gradients, step = step_of([False, True, False])
+        self.assertEqual(step.reduced([1.0, 8.0, None], False), [2.0, 2.0, None])
+        self.assertEqual(gradients.seen, [("p", [10], 1.0)])
+
+    def test_local_gradients_as_they_are(self):
+        _, step = step_of([True, False], scale_local=False)
+        self.assertEqual(step.reduced([8.0, 1.0], False), [8.0, 2.0])
+
+    def test_a_factor_is_for_all(self):
+        gradients, step = step_of([False, True])
+        self.assertEqual(step.reduced([1.0, 8.0], True, 3), [2.0, 6.0])
+        self.assertEqual(gradients.seen, [("p", [10], 3.0)])
+
+    def test_some_of_a_step(self):
+        _, step = step_of([False, True, False])
+        some = step.only([True, False, True])
+        self.assertEqual((some.variables, some.indices, some.local), (["v0", "v2"], [10, 12], [False, False]))
+        self.assertEqual(step.completed([None, 1.0, 2.0]), [None, 1.0, 2.0])
+
+    def test_the_older_name_of_groups(self):
+        with self.assertWarns(DeprecationWarning):
+            self.assertEqual(checked_groups(3, None), 3)
+        self.assertEqual(checked_groups(0, [["a"]]), [["a"]])
+
+
+class Base:
+    """What keras.callbacks.Callback has."""
+
+    params = {"steps": 4}
+
+    def on_epoch_end(self, epoch, logs=None):
+        pass
+
+
+class Schedule(schedules.LearningRateSchedule, Base):
+    pass
+
+
+class Warmup(schedules.LearningRateWarmup, Base):
+    pass
+
+
+class Buffer:
+    value = 1.0
+
+    def assign(self, value):
+        self.value = value
+
+    def __mul__(self, factor):
+        return self.value * factor
+
+
+def run(callback, epochs, optimizer):
+    """The learning rate of each batch."""
+    callback.model = types.SimpleNamespace(optimizer=optimizer)
+    callback.on_train_begin()
+    rates = []
+    for epoch in range(epochs):
+        callback.on_epoch_begin(epoch)
+        for batch in range(4):
+            callback.on_train_batch_begin(batch)
+            rates.append(optimizer.learning_rate)
+        logs = {}
+        callback.on_epoch_end(epoch, logs)
+        assert logs["lr"] == optimizer.learning_rate
+    return rates
+
+
+class ScheduleTest(unittest.TestCase):
+
+    def test_a_number_decays_from_the_start_epoch_on(self):
+        optimizer = types.SimpleNamespace(learning_rate=8.0)
+        rates = run(Schedule(8.0, 0.5, start_epoch=1, end_epoch=3), 4, optimizer)
+        self.assertEqual(rates[::4], [8.0, 8.0, 4.0, 4.0])
+
+    def test_batches_between_epochs(self):
+        optimizer = types.SimpleNamespace(learning_rate=1.0)
+        rates = run(Schedule(2.0, lambda epoch: epoch, staircase=False), 1, optimizer)
+        self.assertEqual(rates, [0.0, 0.5, 1.0, 1.5])
+
+    def test_momentum_is_multiplied_when_the_rate_changes(self):
+        buffer = Buffer()
+        optimizer = types.SimpleNamespace(learning_rate=1.0, momentum=0.9, momentums=[buffer, None])
+        run(Schedule(1.0, 0.5), 3, optimizer)
+        self.assertEqual(buffer.value, 0.25)
+        run(Schedule(1.0, 0.5, momentum_correction=False), 3, optimizer)
+        self.assertEqual(buffer.value, 0.25)
+
+    @mock.patch("maypole.common.basics.size", return_value=4)
+    def test_warm_up_ends_at_the_rate(self, _):
+        optimizer = types.SimpleNamespace(learning_rate=1.0)
+        rates = run(Warmup(8.0, warmup_epochs=1), 2, optimizer)
+        self.assertEqual(rates, [3.5, 5.0, 6.5, 8.0] + [8.0] * 4)
+
+    def test_errors(self):
+        with self.assertRaisesRegex(ValueError, "initial_lr=None"):
+            Schedule(None, 0.5)
+        callback = Schedule(1.0, 0.5, staircase=False)
+        callback.params = {}
+        with self.assertRaisesRegex(ValueError, "pass steps_per_epoch"):
+            callback.on_train_begin()
+
+
+class ElasticTest(unittest.TestCase):
+
+    def test_commits_and_what_is_done(self):
+        state = mock.create_autospec(State, instance=True)
+        state.epoch, state.batch = 2, 5
+        callbacks = [type("C", (kind, Base), {})(state, *args) for kind, *args in [
+            (elastic.UpdateEpochState,), (elastic.UpdateBatchState,), (elastic.CommitState, 2)]]
+        epoch, batches, commit = callbacks
+        epoch.on_train_begin()
+        commit.on_train_begin()
+        batches.on_epoch_begin(0)
+        for batch in range(5):
+            batches.on_train_batch_end(batch)
+            self.assertEqual(state.batch, 6 + batch)  # of the five that were done before
+            commit.on_train_batch_end(batch)
+        self.assertEqual(state.commit.call_count, 2)
+        for callback in callbacks:
+            callback.on_epoch_end(0)
+        self.assertEqual((state.epoch, state.batch, state.commit.call_count), (3, 0, 3))
+        with self.assertRaisesRegex(ValueError, "positive integer"):
+            type("C", (elastic.CommitState, Base), {})(state, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

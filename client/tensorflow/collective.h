@@ -1,0 +1,96 @@
+// Collective: one execution of a node, from its input tensors to its outputs.
+//
+//   auto* collective = new AsyncCollective(kernel, context, done);
+//   collective->Start();                     // it deletes itself at its end
+//
+// Start() reads the inputs, allocates outputs whose size is known, and submits
+// one operation for each tensor, all or none. Then each operation's end is a
+// callback on libmaypole's completion thread, which allocates and fills an
+// output whose size was not known. After the last of them End() is called.
+//
+// Thread contract: Start() on the thread that runs the kernel, which may not
+// touch the object afterwards; the rest on libmaypole's completion thread, one
+// callback at a time. Start() ends the collective itself, on its own thread, if
+// nothing was submitted.
+//
+// Invariant: inputs and outputs outlive the operations: subclasses hold them.
+#ifndef MAYPOLE_CLIENT_TENSORFLOW_COLLECTIVE_H_
+#define MAYPOLE_CLIENT_TENSORFLOW_COLLECTIVE_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "client/tensorflow/kernel.h"
+
+namespace maypole::tensorflow {
+
+class Collective {
+ public:
+  Collective(const Kernel& kernel, TF_OpKernelContext* context)
+      : kernel_(kernel), context_(context) {}
+  Collective(const Collective&) = delete;
+  Collective& operator=(const Collective&) = delete;
+
+  void Start();
+
+ protected:
+  virtual ~Collective() = default;
+
+  // The memory of a new output of this index; `status` has an error if there is
+  // none.
+  virtual void* Allocate(int index, int type, const int64_t* shape, int dims,
+                         size_t bytes, Status& status) = 0;
+  // As Allocate(), but this may be the memory of the input of this index, if
+  // nobody else uses that.
+  virtual void* ForwardOrAllocate(int index, int type, const int64_t* shape,
+                                  int dims, size_t bytes, Status& status) = 0;
+  // Called once, when all is done; code 0: without an error. Afterwards the
+  // object belongs to nobody else: End() deletes it, sooner or later.
+  virtual void End(int code, const std::string& text) = 0;
+  // Called with each input tensor. Unless this keeps it, it is deleted; the
+  // context holds the memory until End().
+  virtual bool KeepInput(TF_Tensor*) { return false; }
+
+  // A copy: where the operation outlives the node's execution (Submit), the
+  // kernel may be deleted first.
+  const Kernel kernel_;
+  TF_OpKernelContext* const context_;
+
+ private:
+  struct Member {
+    Collective* collective;
+    int index;
+    int tf_type;
+    std::string name;
+    maypole_operation operation;
+    int64_t handle;
+  };
+
+  void Read(Status& status);
+  void ReadTensor(int index, int count, Status& status);
+  void ReadSplits(int index, Status& status);
+  void AllocateOutput(Member& member, Status& status);
+  void Submit(Status& status);
+  static void OnDone(void* member, int64_t handle, maypole_status code);
+  void Complete(const Member& member, maypole_status code);
+  void CopyResult(const Member& member, Status& status);
+  void CopyReceivedSplits(const Member& member, Status& status);
+  void CopyLastRank(const Member& member, Status& status);
+  void NoteError(int code, const std::string& text);
+
+  std::vector<Member> members_;
+  std::vector<int64_t> splits_;
+  std::atomic<int> left_ = 0;
+  int code_ = 0;  // the first error
+  std::string text_;
+};
+
+// The TensorFlow code for an error of libmaypole.
+int TensorFlowCode(maypole_status status);
+
+}  // namespace maypole::tensorflow
+
+#endif  // MAYPOLE_CLIENT_TENSORFLOW_COLLECTIVE_H_

@@ -1,0 +1,68 @@
+"""An elastic training with jitted steps. One process dies in the middle, once in the job.
+
+    elastic.py DIRECTORY
+
+Each process writes DIRECTORY/end.PID.json: its weights, and how far they are from a training without ranks.
+"""
+
+import json
+import os
+import signal
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import maypole.jax as hvd
+
+DIRECTORY = sys.argv[1]
+STEPS, COMMIT, DIES_AT = 40, 3, 17
+
+
+@jax.jit
+def step(weights, number):
+    # The mean over the ranks does not depend on their number.
+    gradient = jnp.cos(weights + number) + (hvd.rank() - (hvd.size() - 1) / 2)
+    return weights - 0.1 * hvd.allreduce(gradient, name="gradient")
+
+
+def die_once():
+    try:
+        os.close(os.open(os.path.join(DIRECTORY, "died"), os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@hvd.elastic.run
+def train(state):
+    assert jax.random.key_data(state.key).tolist() == [0, 7], state.key
+    while state.number < STEPS:
+        if state.number == DIES_AT and hvd.rank() == hvd.size() - 1:
+            die_once()
+        state.params = {"w": step(state.params["w"], state.number)}
+        state.number += 1
+        made.append(state.number)
+        if state.number % COMMIT == 0:
+            state.commit()
+    return state.params["w"]
+
+
+def alone():
+    weights = np.arange(4, dtype=np.float32)
+    for number in range(STEPS):
+        weights = weights - np.float32(0.1) * np.cos(weights + np.float32(number))
+    return weights
+
+
+hvd.init()
+made, sizes = [], []
+first = hvd.rank() == 0 and not os.path.exists(os.path.join(DIRECTORY, "died"))
+state = hvd.elastic.JaxState(params={"w": jnp.arange(4.0) + (0 if first else os.getpid())}, number=0,
+                             key=jax.random.key(7 if first else 1))
+state.register_reset_callbacks([lambda: sizes.append(hvd.size())])
+weights = np.asarray(train(state))
+with open(os.path.join(DIRECTORY, "end.%d.json" % os.getpid()), "w") as f:
+    json.dump({"weights": weights.tolist(), "apart": float(np.max(np.abs(weights - alone()))), "steps": len(made),
+               "resets": len(sizes)}, f)

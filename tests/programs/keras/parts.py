@@ -1,0 +1,209 @@
+"""Callbacks, values, states, and the errors of wrong arguments."""
+
+import os
+
+import numpy as np
+from setting import (BACKEND, BATCH, KERAS3, MINE, RANK, SIZE, X, Y, check, close, compiled, fit, hvd,
+                     keras, model, path)
+
+
+def values():
+    check(hvd.allreduce(RANK + 1.0, name="v") == (SIZE + 1) / 2)
+    check(hvd.allreduce(np.arange(3) + RANK, name="s", average=False).tolist() ==
+          [SIZE * i + SIZE * (SIZE - 1) // 2 for i in range(3)])
+    check(hvd.allreduce(np.float32([RANK, 1]), op=hvd.Max, name="m").tolist() == [SIZE - 1, 1])
+    check(hvd.allgather(np.full((RANK + 1, 2), RANK), name="g").shape == (SIZE * (SIZE + 1) // 2, 2))
+    check(hvd.broadcast([RANK + 5, 7], 0, name="b").tolist() == [5, 7])
+    check(hvd.reducescatter(np.ones((2 * SIZE, 3)), op=hvd.Sum, name="r").tolist() ==
+          [[SIZE] * 3] * 2)
+    variable = model().trainable_variables[0]
+    close([hvd.allreduce(variable, name="variable")], [np.asarray(variable)])
+
+
+def broadcast_and_average():
+    mine = compiled(model(7 + RANK), hvd.DistributedOptimizer(keras.optimizers.Adam(0.01 + RANK)))
+    logs = {"loss": float(RANK), "other": 2.0 * RANK}
+    average = hvd.callbacks.MetricAverageCallback()
+    average.on_epoch_end(0, logs)
+    check(logs == {"loss": (SIZE - 1) / 2, "other": float(SIZE - 1)}, logs)
+    local = mine.layers[2].trainable_variables
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0, local_variables=local)
+    callback.set_model(mine)
+    callback.on_train_begin()
+    expected = model(7)
+    close(mine.layers[1].get_weights(), expected.layers[1].get_weights(), 0)
+    check(RANK == 0 or not np.allclose(mine.layers[2].get_weights()[0],
+                                       expected.layers[2].get_weights()[0]))
+    close([np.asarray(mine.optimizer.learning_rate)], [0.01], 1e-6)
+    different = compiled(keras.Sequential([keras.layers.Dense(2 + RANK)]), "sgd")
+    different.build((None, 3))
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    callback.set_model(different)
+    refused(ValueError, "all ranks must create and build the same model", callback.on_train_begin)
+
+
+class Rates(keras.callbacks.Callback):
+    """The learning rate of each batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.rates = []
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if hasattr(self.model, "jax_state_sync"):
+            self.model.jax_state_sync()
+        self.rates.append(float(np.asarray(self.model.optimizer.learning_rate)))
+
+
+def rates_of(callback, epochs, momentum=0.0):
+    rates = Rates()
+    mine = compiled(model(7), hvd.DistributedOptimizer(
+        keras.optimizers.SGD(0.1 * SIZE, momentum=momentum)))
+    history = mine.fit(X[MINE], Y[MINE], batch_size=BATCH // SIZE, epochs=epochs, shuffle=False,
+                       verbose=0, callbacks=[callback, rates]).history
+    return rates.rates, history, mine
+
+
+def schedules():
+    top = 0.1 * SIZE
+    rates, history, _ = rates_of(
+        hvd.callbacks.LearningRateScheduleCallback(top, 0.5, start_epoch=1, end_epoch=3), 4)
+    close(rates[::4], [top, top, top / 2, top / 2], 1e-6)
+    close(history["lr"], [top, top, top / 2, top / 2], 1e-6)
+    rates, _, mine = rates_of(
+        hvd.callbacks.LearningRateWarmupCallback(top, warmup_epochs=2, verbose=1), 3, momentum=0.9)
+    expected = [(1 + (e + b / 4 + 1 / 4) * (SIZE - 1) / 2) * top / SIZE
+                for e in range(2) for b in range(4)] + [top] * 4
+    close(rates, expected, 1e-6)
+    # Momentum correction: the sum of gradients is multiplied when the rate changes.
+    close(mine.get_weights(), corrected(expected, top), 1e-3)
+
+
+def corrected(rates, first):
+    """The weights after these rates, of one process that multiplies the momentum by itself."""
+    alone = compiled(model(7), keras.optimizers.SGD(first, momentum=0.9))
+    weights = alone.get_weights()
+    momentum = [np.zeros_like(w) for w in weights]
+    last = first
+    for step, rate in enumerate(rates):
+        rows = slice(step % 4 * BATCH, (step % 4 + 1) * BATCH)
+        gradients = gradients_of(weights, X[rows], Y[rows])
+        momentum = [0.9 * m * rate / last - rate * g for m, g in zip(momentum, gradients)]
+        weights = [w + m for w, m in zip(weights, momentum)]
+        last = rate
+    return weights
+
+
+def gradients_of(weights, x, y):
+    """Of the mean squared error of model()."""
+    w1, b1, w2, b2 = weights
+    hidden = np.tanh(x @ w1 + b1)
+    error = 2 * (hidden @ w2 + b2 - y) / len(x)
+    inner = error @ w2.T * (1 - hidden**2)
+    return x.T @ inner, inner.sum(0), hidden.T @ error, error.sum(0)
+
+
+def best_checkpoint():
+    suffix = ".keras" if KERAS3 else ".h5"
+    best = hvd.callbacks.BestModelCheckpoint(monitor="loss",
+                                             filepath=path(f"best{RANK}") + suffix)
+    mine = compiled(model(7), hvd.DistributedOptimizer(keras.optimizers.SGD(0.05)))
+    fit(mine, MINE, BATCH // SIZE, [hvd.callbacks.MetricAverageCallback(), best], epochs=2)
+    check(os.path.exists(path("best0") + suffix) if RANK == 0 else
+          not os.path.exists(path(f"best{RANK}") + suffix))
+    if RANK == 0:
+        refused(ValueError, "filepath", lambda: fit(
+            mine, MINE, len(MINE), [hvd.callbacks.BestModelCheckpoint(monitor="loss")]))
+    else:
+        fit(mine, MINE, len(MINE), [hvd.callbacks.BestModelCheckpoint(monitor="loss")])
+
+
+def elastic_state():
+    mine = compiled(model(7 + RANK), hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)))
+    state = hvd.elastic.KerasState(mine, epoch=0, batch=0)
+    state.sync()
+    close(mine.get_weights(), model(7).get_weights(), 0)
+    callbacks = [hvd.elastic.UpdateEpochStateCallback(state),
+                 hvd.elastic.UpdateBatchStateCallback(state),
+                 hvd.elastic.CommitStateCallback(state, batches_per_commit=3)]
+    fit(mine, MINE, BATCH // SIZE, callbacks)
+    check((state.epoch, state.batch) == (1, 0))
+    kept = mine.get_weights()
+    close([fit(mine, MINE, BATCH // SIZE)], [fit_again(state, mine, kept)], 1e-6)
+
+
+def fit_again(state, mine, kept):
+    state.epoch = 5
+    state.restore()
+    check(state.epoch == 1)
+    close(mine.get_weights(), kept, 0)
+    return fit(mine, MINE, BATCH // SIZE)
+
+
+def process_sets():
+    alone = hvd.add_process_set([0])
+    mine = compiled(model(7), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1),
+                                                       process_set=alone))
+    fit(mine, MINE, BATCH // SIZE)
+    plain = compiled(model(7), keras.optimizers.SGD(0.1))
+    fit(plain, MINE, BATCH // SIZE)
+    close(mine.get_weights(), plain.get_weights(), 1e-5)
+    hvd.remove_process_set(alone)
+
+
+def refused(kind, text, call):
+    try:
+        call()
+    except kind as error:
+        check(text in str(error), error)
+    else:
+        check(False, text)
+
+
+def wrong_arguments():
+    sgd = keras.optimizers.SGD
+    distributed = hvd.DistributedOptimizer
+    refused(ValueError, "expected Average, Sum or Adasum", lambda: distributed(sgd(), op=hvd.Max))
+    refused(ValueError, "needs op=Average",
+            lambda: distributed(sgd(), op=hvd.Sum, gradient_predivide_factor=2.0))
+    refused(ValueError, "positive integer", lambda: distributed(sgd(), backward_passes_per_step=0))
+    refused(ValueError, "expected an optimizer", lambda: distributed("sgd"))
+    refused(ValueError, "groups must be", lambda: distributed(sgd(), groups="x"))
+    optimizer = distributed(sgd())
+    check(distributed(optimizer, op=hvd.Sum) is optimizer)
+    check(type(optimizer).__name__ == "SGD" and isinstance(optimizer, sgd))
+    if KERAS3:
+        refused(ValueError, "pass one of them", lambda: distributed(
+            sgd(gradient_accumulation_steps=3), backward_passes_per_step=2))
+        refused(RuntimeError, "BroadcastGlobalVariablesCallback",
+                lambda: hvd.broadcast_global_variables(0))
+
+
+def jit_is_switched_off():
+    if BACKEND != "tensorflow":
+        return
+    mine = compiled(model(7), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)),
+                    jit_compile=True)
+    fit(mine, MINE, BATCH // SIZE, [hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+    if KERAS3:
+        check(mine.jit_compile is False)
+    mine = compiled(model(7), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)),
+                    jit_compile=True)
+    refused(Exception, "jit_compile=False", lambda: fit(mine, MINE, BATCH // SIZE))
+
+
+def missing_gradients():
+    """On torch, a rank whose loss does not depend on a variable contributes zeros."""
+    if BACKEND != "torch":
+        return
+    mine = model(7)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0))
+    variables = mine.trainable_variables[:2]
+    before = [np.array(v) for v in variables]
+    ones = [keras.ops.ones_like(v) for v in variables]
+    optimizer.apply([ones[0], ones[1] if RANK == 0 else None], variables)
+    close([np.array(v) for v in variables], [before[0] - 1, before[1] - 1 / SIZE], 1e-5)
+
+
+CASES = [values, broadcast_and_average, schedules, best_checkpoint, elastic_state, process_sets,
+         wrong_arguments, jit_is_switched_off, missing_gradients]

@@ -1,0 +1,131 @@
+"""Elastic training with TensorFlow: elastic.py DIRECTORY RANKS KIND, where KIND is keras or graph.
+
+Rank 1 kills itself once, two steps after a commit; training ends after a process has taken its place. Each rank writes
+what it ended with to DIRECTORY/end.RANK.json; `apart` there is the difference to one process with all rows.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+import tensorflow as tf
+
+import maypole.tensorflow as hvd
+
+DIR, RANKS, KIND = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+STEPS, LONELY_STEPS, COMMIT, DEATH = 30, 20, 5, 12
+X = np.random.RandomState(1).randn(STEPS, 12, 3)
+Y = X.sum(2, keepdims=True).clip(-1, 1)
+
+
+def dies_once(step):
+    if step == DEATH and hvd.rank() == 1:
+        try:
+            os.close(os.open(os.path.join(DIR, "died"), os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Eager:
+    """A Keras model, its optimizer, and a step that is traced once."""
+
+    def __init__(self, distributed=True, start=None):
+        tf.keras.backend.set_floatx("float64")
+        self.model = tf.keras.Sequential([tf.keras.layers.Input([3]), tf.keras.layers.Dense(4, "tanh"),
+                                          tf.keras.layers.Dense(1)])
+        self.optimizer = tf.keras.optimizers.SGD(0.05, momentum=0.8)
+        if start is not None:
+            self.set(start)
+
+        @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float64), tf.TensorSpec([None, 1], tf.float64)])
+        def step(x, y):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((self.model(x) - y)**2)
+            if distributed:
+                tape = hvd.DistributedGradientTape(tape)
+            weights = self.model.trainable_variables
+            self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
+
+        self.step = step
+
+    def state(self, **values):
+        return hvd.elastic.TensorFlowKerasState(self.model, self.optimizer, **values)
+
+    def weights(self):
+        return [w.tolist() for w in self.model.get_weights()]
+
+    def set(self, weights):
+        self.model.set_weights([np.array(w) for w in weights])
+
+
+class Graph:
+    """A version 1 graph and its MonitoredTrainingSession."""
+
+    def __init__(self, distributed=True, start=None):
+        v1 = tf.compat.v1
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            tf.compat.v1.set_random_seed(os.getpid())
+            self.x, self.y = v1.placeholder(tf.float64, [None, 3]), v1.placeholder(tf.float64, [None, 1])
+            self.w = v1.get_variable("w", [3, 1], tf.float64)
+            loss = tf.reduce_mean((tf.tanh(self.x @ self.w) - self.y)**2)
+            optimizer = v1.train.MomentumOptimizer(0.05, 0.8)
+            if distributed:
+                optimizer = hvd.DistributedOptimizer(optimizer)
+            self.train_op = optimizer.minimize(loss)
+            self.session = v1.train.MonitoredTrainingSession()  # finalizes the graph
+        if start is not None:
+            with self.graph.as_default():
+                self.w.load(np.array(start[0]), self.session)
+
+    def step(self, x, y):
+        self.session.run(self.train_op, {self.x: x, self.y: y})
+
+    def state(self, **values):
+        with self.graph.as_default():
+            return hvd.elastic.TensorFlowState(session=self.session, **values)
+
+    def weights(self):
+        return [self.session.run(self.w).tolist()]
+
+
+def main():
+    hvd.init()
+    kind = {"keras": Eager, "graph": Graph}[KIND]
+    training = kind()
+    sizes = []
+
+    @hvd.elastic.run
+    def train(state):
+        while state.step < STEPS:
+            # A new process may enter here, and must before the end.
+            while (hvd.size() < RANKS and state.step in (0, LONELY_STEPS)):
+                time.sleep(0.05)
+                state.commit()
+            rows = slice(hvd.rank(), None, hvd.size())
+            training.step(X[state.step][rows], Y[state.step][rows])
+            state.step += 1
+            sizes.append(hvd.size())
+            if state.step % COMMIT == 0:
+                state.commit()
+            dies_once(state.step)
+
+    state = training.state(step=0, first=training.weights())
+    state.register_reset_callbacks([lambda: print("reset", hvd.size(), flush=True)])
+    train(state)
+    alone = kind(distributed=False, start=state.first)
+    for x, y in zip(X, Y):
+        alone.step(x, y)
+    apart = max(float(np.abs(np.array(a) - np.array(b)).max()) for a, b in zip(training.weights(), alone.weights()))
+    moved = max(float(np.abs(np.array(a) - np.array(b)).max()) for a, b in zip(training.weights(), state.first))
+    with open(os.path.join(DIR, "end.%d.json" % hvd.rank()), "w") as f:
+        json.dump({"apart": apart, "moved": moved, "steps": len(sizes), "sizes": sorted(set(sizes)),
+                   "weights": training.weights()}, f)
+    hvd.shutdown()
+
+
+main()

@@ -1,0 +1,272 @@
+"""DistributedGradientTape: what its gradients are, on every rank. For training.py."""
+
+import numpy as np
+import tensorflow as tf
+
+import maypole.tensorflow as hvd
+from maypole.tensorflow import _gradient_reduction, reductions
+
+
+def mean(values):
+    """The mean over the ranks of values(rank)."""
+    return sum(values(r) for r in range(hvd.size())) / hvd.size()
+
+
+def close(got, wanted, relative=1e-5):
+    np.testing.assert_allclose(np.asarray(got), np.asarray(wanted), rtol=relative, atol=1e-6)
+
+
+def refused(function, kind, text):
+    try:
+        function()
+    except kind as error:
+        assert text in str(error), (text, error)
+    else:
+        raise AssertionError("expected a %s about %r" % (kind.__name__, text))
+
+
+class Names:
+    """The names under which gradients are submitted within it."""
+
+    def __enter__(self):
+        self.seen = []
+        self._real = reductions.grouped_allreduce
+
+        def grouped(tensors, **kwargs):
+            self.seen.append((kwargs["name"], len(tensors)))
+            return self._real(tensors, **kwargs)
+
+        reductions.grouped_allreduce = grouped
+        return self.seen
+
+    def __exit__(self, *_):
+        reductions.grouped_allreduce = self._real
+
+
+def two_variables():
+    return tf.Variable([1.0, 2.0], name="first"), tf.Variable([[3.0]], name="second")
+
+
+def loss_of(a, b):
+    return tf.reduce_sum(a) * (hvd.rank() + 1.0) + tf.reduce_sum(b * b)
+
+
+def check_eager_structures_and_none():
+    a, b = two_variables()
+    unused = tf.Variable(1.0)
+    with tf.GradientTape() as tape:
+        loss = loss_of(a, b)
+    tape = hvd.DistributedGradientTape(tape)
+    assert isinstance(tape, tf.GradientTape)
+    gradients = tape.gradient(loss, {"x": [a, unused], "y": (b,)})
+    close(gradients["x"][0], [mean(lambda r: r + 1.0)] * 2)
+    assert gradients["x"][1] is None
+    close(gradients["y"][0], [[6.0]])
+    with tf.GradientTape() as tape:
+        loss = loss_of(a, b)
+    one = hvd.DistributedGradientTape(tape).gradient(loss, a)  # not a list
+    close(one, [mean(lambda r: r + 1.0)] * 2)
+
+
+def check_persistent_and_inside_the_block():
+    a, b = two_variables()
+    with hvd.DistributedGradientTape(tf.GradientTape(persistent=True)) as tape:
+        x = tf.constant(2.0)
+        tape.watch(x)
+        loss = loss_of(a, b) * x
+        with tape.stop_recording():
+            loss_of(a, b)
+    for _ in range(2):
+        close(tape.gradient(loss, [a])[0], [2 * mean(lambda r: r + 1.0)] * 2)
+    close(tape.gradient(loss, x), mean(lambda r: 3.0 * (r + 1) + 9.0))
+    assert [v.ref() for v in tape.watched_variables()] == [a.ref(), b.ref()]
+    with tf.GradientTape() as inner:
+        outer = hvd.DistributedGradientTape(inner)  # before it is used
+        loss = loss_of(a, b)
+    close(outer.gradient(loss, [b])[0], [[6.0]])
+
+
+def check_function_retraces_and_names():
+    a, b = two_variables()
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as first, tf.GradientTape() as second:
+            loss = loss_of(a, b) * tf.reduce_sum(x)
+            other = 2.0 * loss
+        return (hvd.DistributedGradientTape(first).gradient(loss, [a, b]),
+                hvd.DistributedGradientTape(second).gradient(other, [a, b]))
+
+    with Names() as names:
+        for shape in ([1], [1, 1], [1, 1, 1]):  # each is traced
+            one, two = step(tf.ones(shape))
+            close(one[0], [mean(lambda r: r + 1.0)] * 2)
+            close(two[1], [[12.0]])
+        step(tf.ones([1]))  # is not
+    assert len(names) == 6, names
+    assert names[0] == names[2] == names[4] and names[1] == names[3] == names[5], names
+    assert names[0] != names[1], names
+    assert "second" in names[0][0], names
+
+
+def check_loop_in_a_function():
+    """Iterations have one name: each begins when the one before has ended."""
+    w = tf.Variable([8.0, 8.0])
+
+    @tf.function
+    def steps(count):
+        for _ in tf.range(count):
+            with tf.GradientTape() as tape:
+                loss = (hvd.rank() + 1.0) * tf.reduce_sum(w * w)
+            w.assign_sub(0.1 * hvd.DistributedGradientTape(tape).gradient(loss, w))
+
+    steps(tf.constant(20))
+    close(w, [8.0 * (1 - 0.2 * mean(lambda r: r + 1.0)) ** 20] * 2, 1e-4)
+
+
+def check_indexed_slices():
+    table = tf.Variable(tf.ones([5, 2]))
+    rows = tf.constant([hvd.rank(), 4])
+
+    def gradient(**kwargs):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, rows)) * (hvd.rank() + 1.0)
+        return hvd.DistributedGradientTape(tape, **kwargs).gradient(loss, table)
+
+    wanted = np.zeros([5, 2])
+    for r in range(hvd.size()):
+        wanted[r] += (r + 1.0) / hvd.size()
+        wanted[4] += (r + 1.0) / hvd.size()
+    sparse = gradient()
+    assert isinstance(sparse, tf.IndexedSlices)
+    assert sparse.indices.shape[0] == 2 * hvd.size()
+    close(tf.convert_to_tensor(sparse), wanted)
+    close(tf.convert_to_tensor(tf.function(gradient)()), wanted)
+    close(gradient(sparse_as_dense=True), wanted)
+
+
+def check_groups_and_types():
+    variables = [tf.Variable(float(i), name="v%d" % i) for i in range(4)]
+    variables.append(tf.Variable(4.0, dtype=tf.float64, name="double"))
+
+    def gradients(groups, check=True, **kwargs):
+        with tf.GradientTape() as tape:
+            loss = (hvd.rank() + 1.0) * tf.add_n([v * v for v in variables[:4]])
+            loss += tf.cast(variables[4] * variables[4], tf.float32)
+        with Names() as names:
+            found = hvd.DistributedGradientTape(tape, groups=groups, **kwargs).gradient(loss, variables)
+        for i in range(4) if check else ():
+            close(found[i], 2.0 * i * mean(lambda r: r + 1.0))
+        if check:
+            close(found[4], 8.0)
+        assert found[4].dtype == tf.float64
+        return [n for _, n in names]
+
+    assert gradients(None) == [5]
+    assert gradients(2) == [3, 2]
+    assert gradients([[variables[3], variables[0]], [variables[1]]]) == [2, 1, 1, 1]
+    gradients(None, compression=hvd.Compression.fp16)
+    gradients(None, device_dense="/cpu:0", device_sparse="/cpu:0")
+    before = _gradient_reduction._GROUP_BYTES
+    _gradient_reduction._GROUP_BYTES = 8
+    try:
+        assert gradients(None) == [5]
+        in_graph = []
+        tf.function(lambda: in_graph.extend(gradients(None, check=False)))()
+        assert in_graph == [1, 2, 2], in_graph  # from the last, of 8 bytes, to the first
+    finally:
+        _gradient_reduction._GROUP_BYTES = before
+
+
+def check_reductions():
+    a, b = two_variables()
+
+    def gradient(**kwargs):
+        with tf.GradientTape() as tape:
+            loss = loss_of(a, b)
+        return hvd.DistributedGradientTape(tape, **kwargs).gradient(loss, [a, b])[0][0]
+
+    total = sum(range(1, hvd.size() + 1))
+    close(gradient(op=hvd.Sum), total)
+    close(gradient(op=hvd.Max), hvd.size())
+    close(gradient(op=hvd.Adasum), total / hvd.size())  # of gradients that are parallel, the mean
+    close(gradient(gradient_predivide_factor=3.0), total / hvd.size())
+    refused(lambda: gradient(op=hvd.Sum, gradient_predivide_factor=2.0), ValueError, "op is not Average")
+    refused(lambda: gradient(groups="two"), ValueError, "list of lists")
+
+
+def check_process_set():
+    evens = hvd.add_process_set(range(0, hvd.size(), 2))
+    if evens.included():
+        a, b = two_variables()
+        with tf.GradientTape() as tape:
+            loss = loss_of(a, b)
+        found = hvd.DistributedGradientTape(tape, process_set=evens).gradient(loss, [a])
+        close(found[0][0], np.mean([r + 1.0 for r in evens.ranks]))
+    hvd.remove_process_set(evens)
+
+
+def check_local_sources():
+    a, b = two_variables()
+    for scale in (True, False):
+        with tf.GradientTape(persistent=True) as tape:
+            loss = loss_of(a, b)
+        tape = hvd.DistributedGradientTape(tape, scale_local_gradients=scale)
+        tape.register_local_source(a)
+        mine = (hvd.rank() + 1.0) / (hvd.size() if scale else 1)
+        close(tape.gradient(loss, [a, b])[0], [mine] * 2)
+        local, others = tape.get_local_and_global_gradients(loss, [a, b])
+        close(local[0], [mine] * 2)
+        close(others[0], [[6.0]])
+    with Names() as names:
+        tape.gradient(loss, [b], use_generic_names=True)
+    assert names[0][0].endswith("gradient_0"), names
+
+
+def check_partial_tape():
+    own, shared = tf.keras.layers.Dense(1, use_bias=False), tf.keras.layers.Dense(1, use_bias=False)
+    x = tf.ones([2, 3]) * (hvd.rank() + 1.0)
+    shared(own(x))
+    for layer, value in ((own, [[1.0], [0.0], [0.0]]), (shared, [[1.0]])):
+        layer.set_weights([np.array(value, np.float32)])
+    for layers in (own, [own]):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(shared(own(x)))
+        tape = hvd.PartialDistributedGradientTape(tape, local_layers=layers)
+        first, second = tape.gradient(loss, own.trainable_variables + shared.trainable_variables)
+        close(first, [[(hvd.rank() + 1.0) / hvd.size()]] * 3)
+        close(second, [[mean(lambda r: r + 1.0)]])
+    refused(lambda: hvd.PartialDistributedGradientTape(tape, local_layers=["own"]), ValueError,
+            "expected a Keras layer")
+
+
+def check_losses_are_those_of_one_process():
+    """Ten steps with Adam's arithmetic: each rank with its rows, and all of them here."""
+    random = np.random.RandomState(3)
+    x = random.randn(8 * hvd.size(), 6).astype(np.float32)
+    y = np.tanh(x.sum(1, keepdims=True))
+    start = random.randn(6, 4).astype(np.float32), random.randn(4, 1).astype(np.float32)
+    mine = slice(hvd.rank(), None, hvd.size())
+
+    def losses(x, y, distributed):
+        weights = [tf.Variable(w) for w in start]
+        momenta = [tf.Variable(tf.zeros_like(w)) for w in start]
+
+        @tf.function
+        def step():
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean((tf.tanh(x @ weights[0]) @ weights[1] - y)**2)
+            if distributed:
+                tape = hvd.DistributedGradientTape(tape)
+            for w, m, g in zip(weights, momenta, tape.gradient(loss, weights)):
+                m.assign(0.9 * m + g)
+                w.assign_sub(0.1 * m)
+            return loss
+
+        return [float(step()) for _ in range(10)]
+
+    together = losses(x[mine], y[mine], True)
+    averaged = [float(hvd.allreduce(tf.constant(loss), name="loss")) for loss in together]
+    alone = losses(x, y, False)
+    close(averaged, alone, 1e-4)
+    assert alone[-1] < 0.7 * alone[0], alone
