@@ -76,8 +76,14 @@ std::shared_ptr<Client> OwnerOf(int64_t handle) {
 }
 
 void ForgetRetired() {
+  // Destroyed without the lock: a client waits for its callbacks, which may
+  // need it.
+  std::vector<std::shared_ptr<Client>> forgotten;
   Process& p = process();
   std::lock_guard lock(p.mutex);
+  for (const auto& c : p.retired) {
+    if (c->handles() == 0) forgotten.push_back(c);
+  }
   std::erase_if(p.retired, [](const auto& c) { return c->handles() == 0; });
 }
 

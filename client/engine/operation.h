@@ -202,7 +202,7 @@ struct Operation {
     queue_ = std::move(queue);
     uint8_t none = kNoCompletion;
     if (!completion_.compare_exchange_strong(none, kWaitsForEnd)) {
-      PassCompletion();
+      PassCompletion();  // it has ended
     }
     return true;
   }
@@ -210,7 +210,8 @@ struct Operation {
   // keeps the operation alive.
   void SetDone() {
     done.store(true, std::memory_order_release);
-    if (completion_.exchange(kEnded) == kWaitsForEnd) PassCompletion();
+    uint8_t none = kNoCompletion;
+    if (!completion_.compare_exchange_strong(none, kEnded)) PassCompletion();
   }
 
   bool recorded() const { return moments.submitted != 0; }
@@ -265,7 +266,10 @@ struct Operation {
   // One of SetDone() and WhenDone(), the later one, passes it.
   enum : uint8_t { kNoCompletion, kWaitsForEnd, kEnded };
   void PassCompletion() {
-    std::exchange(queue_, nullptr)->Push(std::move(waiting_));
+    const std::shared_ptr<CompletionQueue> queue = std::move(queue_);
+    std::unique_ptr<Completion> completion = std::move(waiting_);
+    completion_.store(kEnded);  // WhenDone() may set both again
+    queue->Push(std::move(completion));
   }
 
   std::atomic<uint8_t> completion_{kNoCompletion};

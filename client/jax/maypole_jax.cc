@@ -10,13 +10,13 @@
 #include <string>
 
 #include "client/frameworks/maypole_functions.h"
-#include "client/jax/collective.h"
-#include "client/jax/xla_ffi.h"
+#include "client/xla/collective.h"
+#include "client/xla/xla_ffi.h"
 
 namespace {
 
 using maypole::frameworks::Functions;
-namespace ffi = maypole::jax::ffi;
+namespace ffi = maypole::xla::ffi;
 
 Functions functions;
 
@@ -39,7 +39,7 @@ __attribute__((visibility("default"))) ffi::Error* maypole_jax_collective(
   if (ffi::AnswersVersion(*frame) || frame->stage != ffi::kExecute) {
     return nullptr;
   }
-  return maypole::jax::Run(functions, frame);
+  return maypole::xla::Run(functions, frame);
 }
 
 }  // extern "C"

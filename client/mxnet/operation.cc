@@ -87,7 +87,10 @@ class Operation {
       return Complete(completion_, error);
     }
     const maypole_status status = maypole().on_done(handle, &Done, this);
-    if (status != MAYPOLE_OK) Done(this, handle, status);
+    // There is no completion thread, for lack of memory.
+    if (status != MAYPOLE_OK) {
+      Done(this, handle, maypole().wait(handle, MAYPOLE_WAIT_FOREVER));
+    }
   }
 
   // The arrays are ready. Returns an error's text.

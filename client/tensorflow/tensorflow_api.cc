@@ -60,6 +60,9 @@ std::string TensorFlowApi::Load() {
   name = reinterpret_cast<result(*) arguments>(Find(handles, #name));
   MAYPOLE_TENSORFLOW_ASYNC_FUNCTIONS(MAYPOLE_FUNCTION)
 #undef MAYPOLE_FUNCTION
+  // xla::ffi::GetXlaFfiApi(), a function of C++.
+  get_xla_ffi_api = reinterpret_cast<const void* (*)()>(
+      Find(handles, "_ZN3xla3ffi12GetXlaFfiApiEv"));
   if (TF_RunAsyncOpKernelDoneCallback == nullptr) {
     TF_NewAsyncKernelBuilder = nullptr;
   }

@@ -117,6 +117,10 @@ struct TensorFlowApi {
   MAYPOLE_TENSORFLOW_ASYNC_FUNCTIONS(MAYPOLE_FUNCTION)
 #undef MAYPOLE_FUNCTION
 
+  // XLA's table of functions (client/xla/xla_ffi.h); from TensorFlow 2.18 on,
+  // null before.
+  const void* (*get_xla_ffi_api)();
+
   // Fills the table. Returns an empty text, or what is missing.
   std::string Load();
   bool has_async_kernels() const { return TF_NewAsyncKernelBuilder != nullptr; }

@@ -14,7 +14,7 @@ import environments
 import harness
 
 PROGRAMS = os.path.join(harness.ROOT, "tests/programs/tensorflow")
-CHECKS = ["tape_checks", "graph_checks", "batch_norm_checks", "adasum_checks"]
+CHECKS = ["tape_checks", "graph_checks", "batch_norm_checks", "adasum_checks", "xla_checks"]
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "2", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
 
@@ -38,7 +38,7 @@ class TrainingTest(unittest.TestCase):
         with self.job(np, nodes, program("training.py"), *CHECKS) as job:
             job.check_ok(500)
             for record in job.records():
-                self.assertEqual(len(record["done"]), 29)
+                self.assertEqual(len(record["done"]), 31)
             self.check_served(os.path.join(job.dir, "served"))
 
     def check_served(self, directory):

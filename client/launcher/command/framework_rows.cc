@@ -28,6 +28,7 @@ struct Version {
 
 const Version kFirstTensorFlow(2, 8, 0);
 const Version kFirstAsyncTensorFlow(2, 13, 0);
+const Version kFirstCompiledTensorFlow(2, 18, 0);
 const Version kLastTensorFlow(2, 21, 0);
 const Version kFirstTorch(1, 13, 0);
 const Version kFirstJaxlib(0, 4, 38);
@@ -51,7 +52,9 @@ class Describer {
             "waits for the first one");
       }
       row.notes.push_back(
-          "jit_compile=True: not with collectives, which XLA cannot compile");
+          version.known() && version < kFirstCompiledTensorFlow
+              ? "jit_compile=True: not with collectives, from 2.18 on only"
+              : "jit_compile=True: on CPUs only; not with alltoall and join");
       row.notes.push_back(kHostOnly);
       if (version.major > 2 || (version.major == kLastTensorFlow.major &&
                                 version.minor > kLastTensorFlow.minor)) {
@@ -154,7 +157,9 @@ class Describer {
     FrameworkRow row = Accepted();
     row.notes = {"backend " + backend + " (KERAS_BACKEND)"};
     if (backend == "tensorflow") {
-      row.notes.push_back("jit_compile is switched off while fit() trains");
+      row.notes.push_back(
+          "where XLA cannot compile collectives, jit_compile is switched off "
+          "while fit() trains");
     }
     return row;
   }

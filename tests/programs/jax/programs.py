@@ -11,6 +11,7 @@ import optax
 import maypole.jax as hvd
 from expect import equal, raises
 from maypole.common.basics import counter
+from maypole.common import xla_header
 from maypole.jax import _ffi, _names
 
 OPERATIONS = 100
@@ -108,7 +109,7 @@ def check_errors():
     equal(jax.vmap(lambda x: hvd.allreduce(x, op=hvd.Sum), axis_name="i")(jnp.ones((3, 2))),
           np.full((3, 2), float(hvd.size())))
     raises(ImportError, "needs jaxlib 0.4.38", _ffi.check_version, "0.4.37")
-    raises(ImportError, "lacks", _ffi.layout, "")
+    raises(ImportError, "lacks", xla_header.layout, "", "jaxlib")
 
 
 def check_optimizer():

@@ -179,8 +179,20 @@ def wrong_arguments():
                 lambda: hvd.broadcast_global_variables(0))
 
 
-def jit_is_switched_off():
+def compiled_by_xla():
+    """The step is compiled with its collectives, or jit_compile is switched off."""
     if BACKEND != "tensorflow":
+        return
+    from maypole.tensorflow import _xla
+    if _xla.why_not() is None:
+        weights = []
+        for jit in (True, False):
+            mine = compiled(model(7), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), jit_compile=jit)
+            fit(mine, MINE, BATCH // SIZE, [hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+            check(not KERAS3 or bool(mine.jit_compile) is jit)
+            weights.append(mine.get_weights())
+        for with_xla, without in zip(*weights):
+            check(np.allclose(with_xla, without, rtol=1e-4, atol=1e-6))
         return
     mine = compiled(model(7), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)),
                     jit_compile=True)
@@ -206,4 +218,4 @@ def missing_gradients():
 
 
 CASES = [values, broadcast_and_average, schedules, best_checkpoint, elastic_state, process_sets,
-         wrong_arguments, jit_is_switched_off, missing_gradients]
+         wrong_arguments, compiled_by_xla, missing_gradients]

@@ -12,21 +12,27 @@ import numpy as np
 from maypole import arrays
 from maypole._keras import variables
 from maypole.common import basics
+from maypole.common.constants import Min
 
 _log = logging.getLogger("maypole.keras")
 
 
 class ForTraining:
-    """What all callbacks do: XLA has no way to a collective in TensorFlow, so a model's
+    """What all callbacks do: where XLA has no way to a collective in TensorFlow, a model's
     jit_compile is switched off before fit() looks at it."""
 
     def set_model(self, model: Any) -> None:
         super().set_model(model)
         # Keras before 2.12 has no property.
         attribute = "jit_compile" if hasattr(type(model), "jit_compile") else "_jit_compile"
-        if getattr(model, attribute, None) and _is_of_tensorflow(model):
-            _log.warning("maypole: jit_compile is switched off for %s: XLA cannot compile a "
-                         "collective; compile(jit_compile=False) says the same", model.name)
+        if not getattr(model, attribute, None) or not _is_of_tensorflow(model):
+            return
+        from maypole.tensorflow import _xla  # pylint: disable=import-outside-toplevel
+        reason = _xla.why_not()
+        if reason is not None:
+            _log.warning("maypole: jit_compile is switched off for %s, because XLA cannot compile a "
+                         "collective here (%s); compile(jit_compile=False) says the same",
+                         model.name, reason)
             setattr(model, attribute, False)
 
 
@@ -52,7 +58,8 @@ class BroadcastGlobalVariables:
     def on_train_begin(self, logs: Any = None) -> None:
         """Before the first step, unless the model gets its variables only there."""
         del logs
-        if self.model.built:
+        # On some ranks it may be loaded from a file, and not built yet on others.
+        if arrays.allreduce(np.array(int(self.model.built)), op=Min, name="keras.broadcast.built"):
             self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

@@ -34,6 +34,8 @@ _log = logging.getLogger("maypole.data")
 # How long one request for something that has not happened yet is held.
 _WAIT_SECONDS = 1.0
 _STOP_SECONDS = 10.0
+# Between two tries to accept a client.
+_RETRY_SECONDS = 0.1
 
 
 def new_key() -> bytes:
@@ -67,7 +69,8 @@ class Registry:
         self._address_of: Dict[int, str] = {}
         self._workers_of: Dict[int, Set[int]] = {
             i: set() for i in range(dispatchers)}
-        self._ended = False
+        self._ended = False  # what those who wait are told
+        self._stopping = False
         self._listener = connection.Listener((address, 0), backlog=64)
         self._address = self._listener.address
         self._threads: List[threading.Thread] = []
@@ -82,7 +85,7 @@ class Registry:
     def shutdown(self) -> None:
         """Answers those who wait for the end, then stops serving."""
         with self._changed:
-            self._ended = True
+            self._ended = self._stopping = True
             self._changed.notify_all()
         self._stop_accepting()
         deadline = time.monotonic() + _STOP_SECONDS
@@ -101,10 +104,14 @@ class Registry:
         while True:
             try:
                 peer = self._listener.accept()
-            except OSError:
-                return
+            except OSError:  # out of descriptors, or the peer has gone
+                with self._changed:
+                    if self._stopping:
+                        return
+                    self._changed.wait(_RETRY_SECONDS)
+                continue
             with self._changed:
-                if self._ended:
+                if self._stopping:
                     peer.close()
                     return
                 self._threads = [t for t in self._threads if t.is_alive()]

@@ -2,7 +2,7 @@
 
 XLA's foreign function interface changes between versions of jaxlib, so its
 version and the places of its functions are read from the C header that each
-jaxlib wheel contains (client/jax/xla_ffi.h).
+jaxlib wheel contains (client/xla/xla_ffi.h).
 
 Thread contract: any thread; register() takes effect once per process.
 """
@@ -18,12 +18,11 @@ import jaxlib
 import numpy as np
 
 from maypole import _native
+from maypole.common import xla_header
 
 OLDEST_JAXLIB = (0, 4, 38)
 
 _TARGET = "maypole_collective"
-_FUNCTIONS = ("Error_Create", "Error_Destroy", "Future_Create",
-              "Future_SetAvailable", "Future_SetError")
 
 
 def check_version(version: str) -> None:
@@ -45,27 +44,6 @@ except ImportError:  # before jax 0.5
     from jax.extend import ffi as _jax_ffi
 
 
-def layout(header: str) -> List[int]:
-    """struct Layout of client/jax/xla_ffi.h, from the header's text.
-
-    Raises ImportError if it is not such a header.
-    """
-    versions = [
-        re.search(rf"#define XLA_FFI_API_{part} +(\d+)", header)
-        for part in ("MAJOR", "MINOR")
-    ]
-    functions = re.findall(r"_XLA_FFI_API_STRUCT_FIELD\(XLA_FFI_(\w+)\);",
-                           header)
-    missing = [name for name in _FUNCTIONS if name not in functions]
-    if missing or None in versions:
-        raise ImportError(
-            f"jaxlib {jaxlib.__version__}: its xla/ffi/api/c_api.h lacks "
-            f"{', '.join(missing) or 'the version'}; maypole.jax does not know "
-            "this version's foreign function interface")
-    return [int(version.group(1)) for version in versions
-           ] + [functions.index(name) for name in _FUNCTIONS]
-
-
 @functools.lru_cache(maxsize=None)
 def register() -> None:
     """Makes the handler known to JAX, once.
@@ -75,7 +53,7 @@ def register() -> None:
     path = os.path.join(_jax_ffi.include_dir(), "xla", "ffi", "api", "c_api.h")
     try:
         with open(path, encoding="utf-8") as f:
-            numbers = layout(f.read())
+            numbers = xla_header.layout(f.read(), f"jaxlib {jaxlib.__version__}")
     except OSError as error:
         raise ImportError(f"jaxlib {jaxlib.__version__}: no {path}, from which "
                           "maypole.jax reads XLA's interface") from error

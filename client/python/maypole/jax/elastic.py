@@ -29,7 +29,7 @@ from maypole import _native
 from maypole.common import basics
 from maypole.common.elastic import (ObjectState, State, request_departure,
                                     reset, run_converting)
-from maypole.common.exceptions import HorovodInternalError
+from maypole.common.exceptions import HorovodInternalError, from_status
 from maypole.common.objects import broadcast_object
 from maypole.jax.functions import broadcast_parameters, is_key
 
@@ -119,9 +119,10 @@ def internal_error(error: BaseException) -> Optional[HorovodInternalError]:
     found = _OF_THE_LIBRARY.search(str(error))
     if not isinstance(error, RuntimeError) or found is None:
         return None
-    internal = HorovodInternalError(found.group(2))
-    internal.status = getattr(_native, found.group(1), None)
-    return internal
+    # An error of the program, such as a name that is pending twice, is none.
+    code = getattr(_native, found.group(1), _native.INTERNAL)
+    internal = from_status(code, found.group(2))
+    return internal if isinstance(internal, HorovodInternalError) else None
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ the set must compute the gradient.
 """
 
 import struct
-from typing import Any, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import tensorflow as tf
 
@@ -16,6 +16,10 @@ from maypole.tensorflow import _nodes, mpi_ops
 from maypole.tensorflow._library import ASYNC
 
 Tensors = Sequence[Any]
+
+
+# Those that are registered below, by kind.
+FUNCTIONS: Dict[str, Any] = {}
 
 
 def _gradient_of(kind: str) -> Any:
@@ -42,6 +46,7 @@ def _gradient_of(kind: str) -> Any:
             # Wait has one more input, the handle, which has no gradient.
             tf.RegisterGradient(f"Maypole{kind}Wait")(gradient)
             tf.no_gradient(f"Maypole{kind}Submit")
+        FUNCTIONS[kind] = function
         return function
 
     return register

@@ -12,8 +12,8 @@ import tensorflow as tf
 from maypole import _native
 
 
-def _load() -> Tuple[Any, bool]:
-    """Returns (the operations, whether their kernels are asynchronous)."""
+def _load() -> Tuple[Any, bool, Any]:
+    """Returns (the operations, whether their kernels are asynchronous, the library)."""
     libmaypole = _native.library().path
     path = _native.framework_library("tensorflow")
     # TensorFlow must be the first to load the file, to learn of the operations.
@@ -24,10 +24,10 @@ def _load() -> Tuple[Any, bool]:
     error = connect(libmaypole.encode()).decode("utf-8", "replace")
     if error:
         raise ImportError(f"maypole.tensorflow with TensorFlow {tf.__version__}: {error}")
-    return generated, bool(library.maypole_tensorflow_has_async_kernels())
+    return generated, bool(library.maypole_tensorflow_has_async_kernels()), library
 
 
-ops, ASYNC = _load()
+ops, ASYNC, library = _load()
 
 # For functions that build operations: in a tf.function, TensorFlow would
 # otherwise translate their Python, and that of all that they call, each time.

@@ -30,16 +30,12 @@ from typing import Any, Dict, Iterator, List, Optional
 
 import tensorflow as tf
 
+from maypole.tensorflow import _xla
 from maypole.tensorflow._library import ASYNC, ops
 
 # A node's name may have no other characters.
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.\-/]")
 _NOT_AT_START = re.compile(r"^[^A-Za-z0-9.]+")
-
-NO_XLA = ("Maypole's collectives cannot be compiled by XLA, and this one is in a function with "
-          "jit_compile=True: use jit_compile=False there (Keras: model.compile(..., "
-          "jit_compile=False)), or compile only a function without collectives")
-
 
 def call(kind: str, inputs: Dict[str, Any], attributes: Dict[str, Any], name: Optional[str],
          ignore_name_scope: bool = False) -> Any:
@@ -52,9 +48,10 @@ def call(kind: str, inputs: Dict[str, Any], attributes: Dict[str, Any], name: Op
     if tf.executing_eagerly():
         return _add(function, inputs, dict(attributes, tensor_name=name or ""), None)
     graph = tf.compat.v1.get_default_graph()
-    _refuse_xla(graph)
     node = graph.unique_name(_node_name(name or _default_name(graph, kind, attributes)))
     shared = node.rpartition("/")[2] if ignore_name_scope else node
+    if _is_compiled(graph):
+        return _xla.call(kind, inputs, attributes, shared)
     # The slash: the name as it is, without the scopes that unique_name() added.
     return _add(function, inputs, dict(attributes, tensor_name=shared), node + "/", graph)
 
@@ -69,7 +66,12 @@ def _default_name(graph: Any, kind: str, attributes: Dict[str, Any]) -> str:
 
 
 def place(what: str, process_set: int, name: Optional[str] = None) -> Any:
-    """The operation that gives this process's place ("size", "rank", ...)."""
+    """The operation that gives this process's place ("size", "rank", ...); a constant
+    in a function that XLA compiles."""
+    if not tf.executing_eagerly() and _is_compiled(tf.compat.v1.get_default_graph()):
+        with tf.init_scope():
+            now = int(place(what, process_set))
+        return tf.constant(now, tf.int32, name=name)
     result = getattr(ops, "maypole_" + what)(process_set_id=process_set, name=name)
     if not tf.executing_eagerly():
         _run_independently(tf.compat.v1.get_default_graph(), result.op)
@@ -80,17 +82,18 @@ def _node_name(name: str) -> str:
     return _NOT_AT_START.sub("", _NOT_IN_NAMES.sub("_", name)) or "Maypole"
 
 
-def _refuse_xla(graph: Any) -> None:
-    """Raises NotImplementedError in a function with jit_compile=True."""
+def _is_compiled(graph: Any) -> bool:
+    """Whether it is that of a function with jit_compile=True, or in one."""
     context = graph._get_control_flow_context()  # pylint: disable=protected-access
     while graph is not None:
         while context is not None:
             if context.IsXLAContext():
-                raise NotImplementedError(NO_XLA)
+                return True
             context = context.outer_context
         graph = getattr(graph, "outer_graph", None)
         if graph is not None:
             context = graph._get_control_flow_context()  # pylint: disable=protected-access
+    return False
 
 
 def _add(function: str, inputs: Dict[str, Any], attributes: Dict[str, Any], node: Optional[str],

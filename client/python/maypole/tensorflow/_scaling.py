@@ -36,6 +36,7 @@ def _scaled(tensor: Any, factor: Any) -> Any:
     dtype = tensor.dtype
     product = tf.cast(tensor, tf.float64) * tf.cast(factor, tf.float64)
     # float64 has no 2^63 - 1, and 2^63 does not fit into int64.
+    product = tf.where(tf.math.is_nan(product), tf.zeros_like(product), product)
     too_large = product >= float(dtype.max)
     product = tf.where(too_large, tf.zeros_like(product), product)
     kept = tf.cast(tf.maximum(product, float(dtype.min)), dtype)

@@ -21,6 +21,7 @@ from typing import Any, Callable, Iterable, List, Optional
 
 import tensorflow as tf
 
+from maypole._keras import variables
 from maypole.common import basics
 from maypole.common.elastic import ObjectState, State, run_converting
 from maypole.common.exceptions import HorovodInternalError, from_status
@@ -140,7 +141,13 @@ class TensorFlowKerasState(ObjectState):
         self._kept.sync(self._variables())
         super().sync()  # saves
 
+    def reset(self) -> None:
+        # fit() compiles again: its step may contain the number of ranks.
+        self.model.train_function = None
+
     def _variables(self) -> List[Any]:
+        if tf.executing_eagerly():
+            return variables.of_training(self.model, self.optimizer)
         ours = list(self.model.variables)
         # With Keras 3 a model's variables may have its optimizer's.
         known = {id(variable) for variable in ours}

@@ -37,8 +37,6 @@ class SyncBatchNormalization(_BatchNormalization):
             raise ValueError(
                 f"SyncBatchNormalization(fused={fused}): expected fused=False, "
                 "because a fused kernel normalizes with one rank's statistics")
-        if not kwargs.get("name"):
-            kwargs["name"] = "sync_batch_normalization"
         if _KERAS_2:
             kwargs["fused"] = False
         super().__init__(**kwargs)

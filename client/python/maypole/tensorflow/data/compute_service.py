@@ -18,6 +18,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import tempfile
 import time
 from typing import Any, Iterator, Mapping, Optional, Sequence, Tuple
 
@@ -71,9 +72,11 @@ class TfDataServiceConfig:
 
     def write(self, filename: str) -> None:
         """Writes the file at once, readable by its owner only: it has the key."""
-        new = f"{filename}.{os.getpid()}.new"
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600),
-                  "w", encoding="utf-8") as file:
+        # A new file, of mode 0600, whatever another user has put beside it.
+        descriptor, new = tempfile.mkstemp(
+            dir=os.path.dirname(filename) or ".",
+            prefix=os.path.basename(filename) + ".")
+        with open(descriptor, "w", encoding="utf-8") as file:
             json.dump(self.to_dict(), file)
         os.replace(new, filename)
 

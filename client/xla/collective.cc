@@ -1,4 +1,4 @@
-#include "client/jax/collective.h"
+#include "client/xla/collective.h"
 
 #include <algorithm>
 #include <atomic>
@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace maypole::jax {
+namespace maypole::xla {
 namespace {
 
 using frameworks::Functions;
@@ -195,9 +195,10 @@ void Call::Submit(std::unique_ptr<Call> call, ffi::Future* future) {
     if (const maypole_status status = self->maypole_.on_done(
             handles[i], &Call::OnDone, &self->members_[i]);
         status != MAYPOLE_OK) {
-      self->Fail(status, self->maypole_.last_error());
-      self->maypole_.release(handles[i]);
-      self->End(1);
+      // There is no completion thread, for lack of memory. The operation goes
+      // on, so its buffers are needed.
+      OnDone(&self->members_[i], handles[i],
+             self->maypole_.wait(handles[i], MAYPOLE_WAIT_FOREVER));
     }
   }
 }
@@ -283,4 +284,4 @@ ffi::Error* Run(const Functions& functions, ffi::CallFrame* frame) {
   return nullptr;
 }
 
-}  // namespace maypole::jax
+}  // namespace maypole::xla

@@ -1,6 +1,6 @@
-#include "client/jax/xla_ffi.h"
+#include "client/xla/xla_ffi.h"
 
-namespace maypole::jax::ffi {
+namespace maypole::xla::ffi {
 namespace {
 
 constexpr int32_t kMetadataExtension = 1;
@@ -41,6 +41,17 @@ struct FutureErrorArguments {
   Extension* extensions;
   Future* future;
   Error* error;
+};
+
+using Handler = Error* (*)(CallFrame*);
+
+struct RegisterArguments {
+  size_t struct_size;
+  Extension* extensions;
+  ByteSpan name;
+  ByteSpan platform;
+  Handler instantiate, prepare, initialize, execute;
+  uint32_t traits;
 };
 
 Layout layout_of_wheel;
@@ -111,6 +122,21 @@ bool AnswersVersion(const CallFrame& frame) {
   return false;
 }
 
+Error* RegisterHandler(const Api& api, std::string_view name, Handler handler) {
+  constexpr std::string_view kPlatform = "Host";
+  RegisterArguments arguments = {
+      .struct_size = offsetof(RegisterArguments, traits) + sizeof(uint32_t),
+      .extensions = nullptr,
+      .name = {name.data(), name.size()},
+      .platform = {kPlatform.data(), kPlatform.size()},
+      .instantiate = nullptr,
+      .prepare = nullptr,
+      .initialize = nullptr,
+      .execute = handler,
+      .traits = 0};
+  return Call(api, layout_of_wheel.handler_register, &arguments);
+}
+
 Error* MakeError(const Api& api, int code, const char* text) {
   ErrorCreateArguments create = {sizeof create, nullptr, text, code};
   return Call(api, layout_of_wheel.error_create, &create);
@@ -156,4 +182,4 @@ int64_t SizeOf(const Buffer& buffer) {
   return bytes;
 }
 
-}  // namespace maypole::jax::ffi
+}  // namespace maypole::xla::ffi

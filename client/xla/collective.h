@@ -7,17 +7,17 @@
 // end in another order on each rank.
 //
 // Thread contract: Run() on any thread of XLA.
-#ifndef MAYPOLE_CLIENT_JAX_COLLECTIVE_H_
-#define MAYPOLE_CLIENT_JAX_COLLECTIVE_H_
+#ifndef MAYPOLE_CLIENT_XLA_COLLECTIVE_H_
+#define MAYPOLE_CLIENT_XLA_COLLECTIVE_H_
 
 #include "client/frameworks/maypole_functions.h"
-#include "client/jax/xla_ffi.h"
+#include "client/xla/xla_ffi.h"
 
-namespace maypole::jax {
+namespace maypole::xla {
 
 // `functions` must live as long as the process.
 ffi::Error* Run(const frameworks::Functions& functions, ffi::CallFrame* frame);
 
-}  // namespace maypole::jax
+}  // namespace maypole::xla
 
-#endif  // MAYPOLE_CLIENT_JAX_COLLECTIVE_H_
+#endif  // MAYPOLE_CLIENT_XLA_COLLECTIVE_H_

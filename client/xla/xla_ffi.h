@@ -2,23 +2,23 @@
 // names of our own: XLA is not a dependency of this library.
 //
 // Source: xla/ffi/api/c_api.h (github.com/openxla/xla), a C interface, which
-// each jaxlib wheel contains as jaxlib/include/xla/ffi/api/c_api.h. The structs
-// below are the same from version 0.1 (jaxlib 0.4.38) to 0.3 (jaxlib 0.10.2):
-// fields were only added behind them. The table of functions is not: functions
-// were inserted without a change of the version. So Python reads the version
-// and the places of the functions from the wheel's header, and SetLayout() gets
-// them.
+// the wheels of jaxlib and TensorFlow contain below their include directories.
+// The structs below are the same from version 0.1 (jaxlib 0.4.38, TensorFlow
+// 2.18) to 0.3 (jaxlib 0.10.2): fields were only added behind them. The table
+// of functions is not: functions were inserted without a change of the version.
+// So Python reads the version and the places of the functions from the wheel's
+// header, and SetLayout() gets them.
 //
 // Thread contract: SetLayout() once, before the other functions, which any
 // thread may call.
-#ifndef MAYPOLE_CLIENT_JAX_XLA_FFI_H_
-#define MAYPOLE_CLIENT_JAX_XLA_FFI_H_
+#ifndef MAYPOLE_CLIENT_XLA_XLA_FFI_H_
+#define MAYPOLE_CLIENT_XLA_XLA_FFI_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
-namespace maypole::jax::ffi {
+namespace maypole::xla::ffi {
 
 struct Error;
 struct Future;
@@ -124,6 +124,7 @@ struct Layout {
   int32_t future_create = 0;
   int32_t future_set_available = 0;
   int32_t future_set_error = 0;
+  int32_t handler_register = 0;
 };
 
 void SetLayout(const Layout& layout);
@@ -131,6 +132,11 @@ void SetLayout(const Layout& layout);
 // Whether XLA only asks for the version that the handler was made for, which
 // this function answers: that of the wheel's header.
 bool AnswersVersion(const CallFrame& frame);
+
+// Makes `handler` known to XLA for custom calls of this name on CPUs. Returns
+// an error or null.
+Error* RegisterHandler(const Api& api, std::string_view name,
+                       Error* (*handler)(CallFrame*));
 
 // `code` is one of gRPC's, as XLA's are. `text` ends with a 0.
 Error* MakeError(const Api& api, int code, const char* text);
@@ -150,6 +156,6 @@ const double* FindDouble(const Attributes& attributes, std::string_view name);
 // Bytes of the buffer; 0 for a type that has no entry in DataType.
 int64_t SizeOf(const Buffer& buffer);
 
-}  // namespace maypole::jax::ffi
+}  // namespace maypole::xla::ffi
 
-#endif  // MAYPOLE_CLIENT_JAX_XLA_FFI_H_
+#endif  // MAYPOLE_CLIENT_XLA_XLA_FFI_H_

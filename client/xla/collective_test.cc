@@ -1,4 +1,4 @@
-#include "client/jax/collective.h"
+#include "client/xla/collective.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace maypole::jax {
+namespace maypole::xla {
 namespace {
 
 // A library that keeps what is submitted, and ends it when the test says so.
@@ -160,7 +160,7 @@ class Frame {
     Finish();
   }
 
-  ffi::Error* Run() { return jax::Run(functions_, &frame_); }
+  ffi::Error* Run() { return xla::Run(functions_, &frame_); }
   ffi::CallFrame& frame() { return frame_; }
   ffi::Buffer& buffer(int i) { return buffers_[i]; }
   float* memory(int i) { return memory_[i].data(); }
@@ -315,4 +315,4 @@ TEST_F(CollectiveTest, WhatItCannotDoIsAnErrorAtOnce) {
 }
 
 }  // namespace
-}  // namespace maypole::jax
+}  // namespace maypole::xla
