@@ -56,6 +56,16 @@ class DataRegistryTest(unittest.TestCase):
         with socket.create_connection(host):
             self.client.register_worker_for_dispatcher(0, 1)
 
+    def test_after_the_end_all_are_answered(self):
+        self.client.register_dispatcher(1, "grpc://127.0.0.1:5050")
+        for _ in range(2):
+            self.client.shutdown()
+            self.new_client().wait_for_shutdown()
+        self.assertEqual(self.client.wait_for_dispatcher_registration(1, 30),
+                         "grpc://127.0.0.1:5050")
+        with self.assertRaisesRegex(ValueError, r"has ended \(shutdown\)"):
+            self.client.wait_for_dispatcher_registration(0, 30)
+
     def test_the_end(self):
         thread = threading.Thread(target=self.new_client().wait_for_shutdown)
         thread.start()

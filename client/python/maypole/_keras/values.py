@@ -33,7 +33,8 @@ def allreduce(value: Any, name: Optional[str] = None, average: Optional[bool] = 
 
     value: a number, array, tensor or variable, of the same shape on all ranks.
     average: older form of op. op: Average (default), Sum, Min, Max, Product.
-    compression: Compression.fp16 and bf16 send float32 and float64 in 16 bits.
+    compression: Compression.fp16 sends floats in 16 bits; others have no effect, because NumPy has
+    no bfloat16.
     Raises ValueError for wrong arguments, HorovodInternalError if a rank is lost.
     """
     op = reduction(average, op)

@@ -191,6 +191,8 @@ class Registry:
         with self._changed:
             self._changed.wait_for(lambda: condition() or self._ended,
                                    _WAIT_SECONDS)
+            if self._ended and not condition():
+                raise ValueError("the computing job has ended (shutdown)")
 
 
 class RegistryClient:

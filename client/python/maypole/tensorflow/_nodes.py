@@ -25,7 +25,6 @@ Thread contract: that of TensorFlow's graphs.
 import contextlib
 import re
 import threading
-import weakref
 from typing import Any, Dict, Iterator, List, Optional
 
 import tensorflow as tf
@@ -190,7 +189,6 @@ class _Order:
         return waits & seen
 
 
-_orders: Any = weakref.WeakKeyDictionary()
 _scopes = threading.local()
 
 
@@ -200,7 +198,9 @@ def _order_in(graph: Any) -> _Order:
     # Control dependencies must not lead into a loop or out of it.
     context = graph._get_control_flow_context()  # pylint: disable=protected-access
     name = None if context is None else context.name
-    return _orders.setdefault(graph, {}).setdefault(name, _Order())
+    # An attribute, because an _Order has operations, and so keeps their graph.
+    orders = graph.__dict__.setdefault("_maypole_orders", {})
+    return orders.setdefault(name, _Order())
 
 
 @contextlib.contextmanager
