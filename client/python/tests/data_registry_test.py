@@ -1,9 +1,13 @@
 """A data service's registry: announcing, waiting, keys, the end."""
 
+import os
 import socket
+import tempfile
 import threading
 import time
 import unittest
+from multiprocessing import connection
+from unittest import mock
 
 from maypole.common import data_registry
 from maypole.common.data_registry import Registry, RegistryClient
@@ -48,8 +52,43 @@ class DataRegistryTest(unittest.TestCase):
             self.client.wait_for_dispatcher_registration(0, timeout=0)
 
     def test_another_key_is_refused(self):
+        stranger = self.new_client(b"another")
         with self.assertRaisesRegex(ConnectionError, "cannot be reached"):
-            self.new_client(b"another").register_dispatcher(0, "grpc://a:1")
+            stranger.register_dispatcher(0, "grpc://a:1")
+        start = time.monotonic()
+        with self.assertRaisesRegex(ConnectionError, "cannot be reached"):
+            stranger.wait_for_dispatcher_registration(0, 300)
+        self.assertLess(time.monotonic() - start, 60)  # it does not try again
+
+    def test_those_who_wait_try_again(self):
+        """Its port is closed at first, as when connections are refused."""
+        listen = connection.Listener
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            address = closed.getsockname()
+            client = RegistryClient({"any": [address]}, b"key")
+            with self.assertRaisesRegex(ConnectionError, "refused"):
+                client.wait_for_dispatcher_registration(0, 0.3)
+            found = []
+            threads = [threading.Thread(target=target) for target in (
+                lambda: found.append(
+                    client.wait_for_dispatcher_registration(0, 60)),
+                client.wait_for_shutdown)]
+            for thread in threads:
+                thread.start()
+            time.sleep(0.5)
+            self.assertTrue(all(thread.is_alive() for thread in threads))
+        with mock.patch.object(connection, "Listener",
+                               lambda _, backlog: listen(address, None, backlog)):
+            registry = Registry(1, 1, b"key", "127.0.0.1")
+        self.addCleanup(registry.shutdown)
+        client.register_dispatcher(0, "grpc://127.0.0.1:5050")
+        threads[0].join(60)
+        self.assertEqual(found, ["grpc://127.0.0.1:5050"])
+        self.assertTrue(threads[1].is_alive())
+        client.shutdown()
+        threads[1].join(60)
+        self.assertFalse(threads[1].is_alive())
 
     def test_a_silent_stranger_keeps_nobody_out(self):
         host = self.registry.addresses()["any"][0]
@@ -77,7 +116,30 @@ class DataRegistryTest(unittest.TestCase):
         self.assertLess(time.monotonic() - start, 5)
         with self.assertRaises(ConnectionError):
             self.client.register_worker_for_dispatcher(0, 1)
-        self.client.wait_for_shutdown()  # a registry that is gone has ended
+        with mock.patch.object(data_registry, "_GONE_SECONDS", 0.2):
+            self.client.wait_for_shutdown()  # a registry that is gone has ended
+
+
+class WritePrivateTest(unittest.TestCase):
+
+    def test_files_of_others_are_not_used(self):
+        """A secret must not come into a file that somebody else has made, who
+        may have opened it."""
+        with tempfile.TemporaryDirectory() as directory:
+            secret = os.path.join(directory, "secret")
+            # The second one: a name that can be guessed.
+            others = [secret, f"{secret}.{os.getpid()}.new"]
+            opened = []
+            for name in others:
+                opened.append(open(name, "w+", encoding="utf-8"))
+                self.addCleanup(opened[-1].close)
+                os.chmod(name, 0o666)
+            data_registry.write_private(secret, "a key")
+            with open(secret, encoding="utf-8") as file:
+                self.assertEqual(file.read(), "a key")
+            self.assertEqual(os.stat(secret).st_mode & 0o777, 0o600)
+            self.assertEqual([file.read() for file in opened], ["", ""])
+            self.assertEqual(len(os.listdir(directory)), 2)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ import logging
 import multiprocessing
 import os
 import socket
+import tempfile
 import threading
 import time
 from multiprocessing import connection
@@ -34,13 +35,27 @@ _log = logging.getLogger("maypole.data")
 # How long one request for something that has not happened yet is held.
 _WAIT_SECONDS = 1.0
 _STOP_SECONDS = 10.0
-# Between two tries to accept a client.
+# Between two tries to accept a client, or to reach the registry.
 _RETRY_SECONDS = 0.1
+# After so long without a registry it has ended.
+_GONE_SECONDS = 5.0
 
 
 def new_key() -> bytes:
     """A secret for one registry."""
     return os.urandom(32)
+
+
+def write_private(filename: str, text: str) -> None:
+    """Writes a file at once, readable by its owner only, in place of any other
+    of this name. Raises OSError."""
+    # A new file, of mode 0600, whatever another user has put beside it.
+    descriptor, new = tempfile.mkstemp(
+        dir=os.path.dirname(filename) or ".",
+        prefix=os.path.basename(filename) + ".")
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(new, filename)
 
 
 def own_address(towards: str = "192.0.2.1") -> str:
@@ -197,7 +212,8 @@ class Registry:
 
 class RegistryClient:
     """Calls a registry. Functions that wait raise TimeoutError, and all raise
-    ConnectionError if the registry cannot be reached."""
+    ConnectionError if the registry cannot be reached: those that wait after
+    their timeout, or at once if the key is wrong."""
 
     def __init__(self, addresses: Mapping[str, Sequence[Tuple[str, int]]],
                  key: bytes):
@@ -242,9 +258,10 @@ class RegistryClient:
 
     def wait_for_shutdown(self) -> None:
         """Waits until somebody has called shutdown(), without a limit; returns
-        also when the registry is gone."""
+        also when the registry has been gone for _GONE_SECONDS."""
         try:
-            while not self._call("ended"):
+            while not _retried(lambda: self._call("ended"),
+                               time.monotonic() + _GONE_SECONDS):
                 pass
         except ConnectionError as error:
             _log.warning("the data registry is gone: %s", error)
@@ -253,7 +270,7 @@ class RegistryClient:
     def _await(what: str, timeout: float, ask: Callable[[], Any]) -> Any:
         deadline = time.monotonic() + timeout
         while True:
-            answer = ask()
+            answer = _retried(ask, deadline)
             if answer:
                 return answer
             if time.monotonic() >= deadline:
@@ -262,7 +279,7 @@ class RegistryClient:
                     "does its job run, and has it enough processes?")
 
     def _call(self, *request: Any) -> Any:
-        errors = []
+        errors, cause = [], None
         for address in self._addresses:
             try:
                 with connection.Client(address, authkey=self._key) as peer:
@@ -272,9 +289,24 @@ class RegistryClient:
             except (OSError, EOFError,
                     multiprocessing.AuthenticationError) as error:
                 errors.append(f"{address[0]}:{address[1]}: {error}")
+                cause = error
         else:
             raise ConnectionError("the data registry cannot be reached: "
-                                  + "; ".join(errors))
+                                  + "; ".join(errors)) from cause
         if kind != "ok":
             raise ValueError(answer)
         return answer
+
+
+def _retried(ask: Callable[[], Any], deadline: float) -> Any:
+    """ask(), again until the deadline while the registry cannot be reached: its
+    host may be busy, or the network away for a moment."""
+    while True:
+        try:
+            return ask()
+        except ConnectionError as error:
+            wrong_key = isinstance(error.__cause__,
+                                   multiprocessing.AuthenticationError)
+            if wrong_key or time.monotonic() >= deadline:
+                raise
+        time.sleep(_RETRY_SECONDS)

@@ -18,14 +18,13 @@ import contextlib
 import dataclasses
 import json
 import os
-import tempfile
 import time
 from typing import Any, Iterator, Mapping, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
 from maypole.common import basics
-from maypole.common.data_registry import RegistryClient
+from maypole.common.data_registry import RegistryClient, write_private
 
 _POLL_SECONDS = 0.2
 _HEARTBEAT_MS = 1000
@@ -72,13 +71,7 @@ class TfDataServiceConfig:
 
     def write(self, filename: str) -> None:
         """Writes the file at once, readable by its owner only: it has the key."""
-        # A new file, of mode 0600, whatever another user has put beside it.
-        descriptor, new = tempfile.mkstemp(
-            dir=os.path.dirname(filename) or ".",
-            prefix=os.path.basename(filename) + ".")
-        with open(descriptor, "w", encoding="utf-8") as file:
-            json.dump(self.to_dict(), file)
-        os.replace(new, filename)
+        write_private(filename, json.dumps(self.to_dict()))
 
     @staticmethod
     def read(filename: str,
