@@ -534,21 +534,28 @@ TEST_F(ClientTest, AWaitEndsInTimeWhileOtherOperationsMove) {
 
 // Sanitizers need address space themselves.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Leaves this process room for everything except a thread's stack. Returns its
+// limit in bytes; 0: that failed.
+rlim_t RefuseThreads() {
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, size_t{2} << 30);
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit limit;
+  if (getrlimit(RLIMIT_AS, &limit) != 0) return 0;
+  limit.rlim_cur = pages * PageBytes() + (1 << 30);
+  return pthread_setattr_default_np(&attributes) == 0 &&
+                 setrlimit(RLIMIT_AS, &limit) == 0
+             ? limit.rlim_cur
+             : 0;
+}
+
 TEST_F(ClientTest, WithoutAddressSpaceForAThreadInitFails) {
   const pid_t child = fork();
   if (child == 0) {
-    // Leaves room for everything except a thread's stack.
-    pthread_attr_t attributes;
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, size_t{2} << 30);
-    uint64_t pages = 0;
-    std::ifstream("/proc/self/statm") >> pages;
-    const rlim_t most = pages * PageBytes() + (1 << 30);
-    const rlimit limit{most, most};
-    if (pthread_setattr_default_np(&attributes) != 0 ||
-        setrlimit(RLIMIT_AS, &limit) != 0) {
-      _exit(1);
-    }
+    const rlim_t most = RefuseThreads();
+    if (most == 0) _exit(1);
     RankOptions o;
     o.job = "test";
     o.agent = "agent.sock";
@@ -566,7 +573,70 @@ TEST_F(ClientTest, WithoutAddressSpaceForAThreadInitFails) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
 }
+
+void RefuseACallbackOnce() {
+  std::unique_ptr<Client> client;
+  ASSERT_TRUE(Client::Join(RankOptions{}, &client).ok());
+  std::vector<float> v = {1, 2};
+  int64_t handle;
+  ASSERT_TRUE(client->Allreduce("x", Floats(v), {}, &handle).ok());
+  Calls calls;
+  rlimit before;
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  ASSERT_NE(RefuseThreads(), 0);
+  EXPECT_EQ(client->OnDone(handle, calls.Add()).code(),
+            Code::kResourceExhausted);
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_TRUE(client->Wait(handle, -1).ok());
+  // Later there is memory. The callback that was refused is never called.
+  EXPECT_TRUE(client->OnDone(handle, calls.Add()).ok());
+  client->Leave();
+  EXPECT_EQ(calls.Await(1), std::vector<Code>{Code::kOk});
+}
+
+TEST(LocalClientTest, WithoutMemoryForTheirThreadCallbacksAreRefused) {
+  const pid_t child = fork();
+  if (child == 0) {
+    RefuseACallbackOnce();
+    fflush(stdout);
+    _exit(HasFailure() ? 1 : 0);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
 #endif
+
+// Each callback that was accepted is called once, also if the operation ends
+// while its next callback is given. In an old bug one took the other's place.
+TEST(LocalClientTest, ACallbackAfterACallbackIsNotLost) {
+  struct Counter : CompletionQueue {
+    void Push(std::unique_ptr<Completion> completion) override {
+      if (completion != nullptr) completion->call(*completion->operation);
+    }
+  };
+  const auto queue = std::make_shared<Counter>();
+  for (int round = 0; round < 20000; ++round) {
+    const auto op = std::make_shared<Operation>();
+    std::atomic<int> accepted = 0, called = 0;
+    std::atomic<bool> waits = false;
+    const auto call = [&] {
+      if (op->WhenDone(queue, std::make_unique<Completion>(
+                                  op, [&](const Operation&) { ++called; }))) {
+        ++accepted;
+      }
+    };
+    call();
+    std::thread end([&] {
+      waits = true;
+      op->SetDone();
+    });
+    while (!waits) std::this_thread::yield();
+    while (accepted < 3) call();
+    end.join();
+    ASSERT_EQ(called, accepted) << "in round " << round;
+  }
+}
 
 TEST(LocalClientTest, AJobOfOneRankNeedsNoAgent) {
   std::unique_ptr<Client> client;

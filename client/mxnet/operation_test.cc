@@ -14,6 +14,8 @@ namespace {
 // numbers; a copy of handle h is h + 100, and its data are at h + 1000.
 struct Fake {
   maypole_status submit_status = MAYPOLE_OK;
+  maypole_status on_done_status = MAYPOLE_OK;
+  maypole_status wait_status = MAYPOLE_ABORTED;
   bool push_fails = false;
   std::vector<std::string> asked;
   // What the engine keeps of the operation that was pushed.
@@ -77,11 +79,12 @@ maypole_status Submit(const maypole_operation* operation, int64_t* handle) {
   return fake->submit_status;
 }
 maypole_status OnDone(int64_t, maypole_done done, void* context) {
+  if (fake->on_done_status != MAYPOLE_OK) return fake->on_done_status;
   fake->done = done;
   fake->context = context;
   return MAYPOLE_OK;
 }
-maypole_status Wait(int64_t, int) { return MAYPOLE_ABORTED; }
+maypole_status Wait(int64_t, int) { return fake->wait_status; }
 maypole_status Release(int64_t handle) {
   fake->asked.push_back("release " + std::to_string(handle));
   return MAYPOLE_OK;
@@ -170,6 +173,18 @@ TEST_F(OperationTest, ARefusedOperationEndsAtOnce) {
   RunIt();
   EXPECT_EQ(fake_.ended_with, "rank 1 was lost");
   EXPECT_EQ(fake_.done, nullptr);
+}
+
+// The operation goes on, and uses the arrays until it has ended.
+TEST_F(OperationTest, AnOperationWithoutACallbackIsAwaited) {
+  for (const maypole_status end : {MAYPOLE_OK, MAYPOLE_ABORTED}) {
+    fake_.on_done_status = MAYPOLE_RESOURCE_EXHAUSTED;
+    fake_.wait_status = end;
+    PushOne(1, 2);
+    RunIt();
+    EXPECT_EQ(fake_.ended_with,
+              end == MAYPOLE_OK ? "success" : "rank 1 was lost");
+  }
 }
 
 TEST_F(OperationTest, TheEngineRefusesIt) {

@@ -22,6 +22,8 @@ struct Library {
 
   std::vector<Submitted> operations;  // the handle is the index
   maypole_status refusal = MAYPOLE_OK;
+  maypole_status on_done_status = MAYPOLE_OK;
+  int waits = 0;
   std::string error;
   std::string result;
   int released = 0;
@@ -44,8 +46,14 @@ maypole_status SubmitGroup(const maypole_operation* operations, int32_t count,
 }
 
 maypole_status OnDone(int64_t handle, maypole_done done, void* context) {
+  if (library->on_done_status != MAYPOLE_OK) return library->on_done_status;
   library->operations[handle].done = done;
   library->operations[handle].context = context;
+  return MAYPOLE_OK;
+}
+
+maypole_status Wait(int64_t, int) {
+  ++library->waits;
   return MAYPOLE_OK;
 }
 
@@ -187,6 +195,7 @@ class Frame {
 
   frameworks::Functions functions_ = {.submit_group = &SubmitGroup,
                                       .on_done = &OnDone,
+                                      .wait = &Wait,
                                       .result = &Result,
                                       .release = &Release,
                                       .last_error = &LastError};
@@ -274,6 +283,16 @@ TEST_F(CollectiveTest, ARefusalIsAnErrorOfTheFuture) {
   ASSERT_NE(made->error, nullptr);
   EXPECT_EQ(made->error->code, MAYPOLE_ALREADY_EXISTS);
   EXPECT_EQ(made->error->text.find("maypole: 'a' is pending (in JAX: "), 0u);
+}
+
+// The operations go on, and use XLA's memory until they have ended.
+TEST_F(CollectiveTest, OperationsWithoutACallbackAreAwaited) {
+  Frame call(MAYPOLE_ALLREDUCE, "a\nb", 2, 2);
+  library_.on_done_status = MAYPOLE_RESOURCE_EXHAUSTED;
+  ASSERT_EQ(call.Run(), nullptr);
+  EXPECT_EQ(library_.waits, 2);
+  EXPECT_EQ(library_.released, 2);
+  EXPECT_TRUE(made->available);
 }
 
 TEST_F(CollectiveTest, CopiesGatheredRows) {
