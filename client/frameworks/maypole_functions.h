@@ -22,6 +22,10 @@
 
 namespace maypole::frameworks {
 
+// Before the text of each error that a framework's library reports: Python
+// finds ours among the framework's by it (maypole/common/exceptions.py).
+inline constexpr char kErrorMark[] = "maypole: ";
+
 // Each member is the function maypole_NAME.
 #define MAYPOLE_FUNCTIONS(X)                                            \
   X(submit)                                                             \

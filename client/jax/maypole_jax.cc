@@ -39,7 +39,9 @@ __attribute__((visibility("default"))) ffi::Error* maypole_jax_collective(
   if (ffi::AnswersVersion(*frame) || frame->stage != ffi::kExecute) {
     return nullptr;
   }
-  return maypole::xla::Run(functions, frame);
+  return maypole::xla::Run(
+      functions, [](maypole_status status) { return static_cast<int>(status); },
+      frame);
 }
 
 }  // extern "C"

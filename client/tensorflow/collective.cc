@@ -8,6 +8,8 @@
 namespace maypole::tensorflow {
 namespace {
 
+using frameworks::kErrorMark;
+
 // Deletes a reference to a tensor; its memory lives on in the context.
 class TensorReference {
  public:
@@ -75,7 +77,8 @@ void Collective::Start() {
   Status status;
   if (library.submit == nullptr) {
     status.Set(MAYPOLE_FAILED_PRECONDITION,
-               "Maypole: import maypole.tensorflow before this graph runs");
+               std::string(kErrorMark) +
+                   "import maypole.tensorflow before this graph runs");
   } else {
     Read(status);
   }
@@ -115,7 +118,7 @@ void Collective::ReadTensor(int index, int count, Status& status) {
     operation.dims = tf.TF_NumDims(tensor);
     if (operation.dims > MAYPOLE_MAX_DIMS) {
       status.Set(MAYPOLE_INVALID_ARGUMENT,
-                 "Maypole: '" + member.name + "' has " +
+                 std::string(kErrorMark) + "'" + member.name + "' has " +
                      std::to_string(operation.dims) +
                      " dimensions, expected at most " +
                      std::to_string(MAYPOLE_MAX_DIMS) + "; reshape it first");
@@ -199,7 +202,7 @@ void Collective::Submit(Status& status) {
           : library.submit_group(operations.data(), count, handles.data());
   if (code != MAYPOLE_OK) {
     status.Set(TensorFlowCode(code),
-               std::string("Maypole: ") + library.last_error());
+               std::string(kErrorMark) + library.last_error());
     return;
   }
   // The last callback may delete this object, so only locals are read below.
@@ -228,7 +231,7 @@ void Collective::OnDone(void* context, int64_t handle, maypole_status code) {
 void Collective::Complete(const Member& member, maypole_status code) {
   if (code != MAYPOLE_OK) {
     NoteError(TensorFlowCode(code),
-              std::string("Maypole: ") + library.last_error());
+              std::string(kErrorMark) + library.last_error());
     return;
   }
   Status status;
@@ -263,7 +266,7 @@ void Collective::CopyReceivedSplits(const Member& member, Status& status) {
                               static_cast<int32_t>(splits.size())) !=
       MAYPOLE_OK) {
     status.Set(MAYPOLE_INTERNAL,
-               std::string("Maypole: ") + library.last_error());
+               std::string(kErrorMark) + library.last_error());
     return;
   }
   auto* to = static_cast<int32_t*>(Allocate(

@@ -40,9 +40,10 @@ std::string WhyNot(int value, int32_t process_set) {
   if (value == kNotInitialized) {
     return "Maypole has not been initialized; use hvd.init().";
   }
+  const std::string mark = frameworks::kErrorMark;
   const std::string set = "process set " + std::to_string(process_set);
-  return value == kNotInSet ? "Maypole: this rank is not in " + set
-                            : "Maypole: there is no " + set;
+  return value == kNotInSet ? mark + "this rank is not in " + set
+                            : mark + "there is no " + set;
 }
 
 template <Place place>

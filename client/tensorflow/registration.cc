@@ -64,7 +64,7 @@ void SayHostMemoryOnce() {
   static std::atomic<bool> said = false;
   if (said.exchange(true)) return;
   std::fputs(
-      "Maypole: TensorFlow's GPU tensors go through host memory; TensorFlow "
+      "maypole: TensorFlow's GPU tensors go through host memory; TensorFlow "
       "copies them there and back\n",
       stderr);
 }

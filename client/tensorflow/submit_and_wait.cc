@@ -34,7 +34,8 @@ class DeferredCollective : public Collective {
     TF_Tensor* tensor = tf.TF_AllocateTensor(type, shape, dims, bytes);
     if (tensor == nullptr) {
       status.Set(MAYPOLE_RESOURCE_EXHAUSTED,
-                 "Maypole: there is no memory for an output of " +
+                 std::string(frameworks::kErrorMark) +
+                     "there is no memory for an output of " +
                      std::to_string(bytes) + " bytes");
       return nullptr;
     }
@@ -114,7 +115,8 @@ void DeferredCollective::Finish(int64_t handle, TF_OpKernelContext* context) {
   }
   if (collective == nullptr) {
     Status status;
-    status.Set(MAYPOLE_INTERNAL, "Maypole: no operation has the handle " +
+    status.Set(MAYPOLE_INTERNAL, std::string(frameworks::kErrorMark) +
+                                     "no operation has the handle " +
                                      std::to_string(handle));
     tf.TF_OpKernelContext_Failure(context, status);
     return;

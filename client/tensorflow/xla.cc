@@ -1,5 +1,6 @@
 // The custom call of functions that XLA compiles (jit_compile=True): TensorFlow
 // gets its handler by XLA's foreign function interface.
+#include "client/tensorflow/collective.h"
 #include "client/tensorflow/kernel.h"
 #include "client/tensorflow/tensorflow_api.h"
 #include "client/xla/collective.h"
@@ -14,7 +15,8 @@ ffi::Error* RunCollective(ffi::CallFrame* frame) {
   if (ffi::AnswersVersion(*frame) || frame->stage != ffi::kExecute) {
     return nullptr;
   }
-  return maypole::xla::Run(maypole::tensorflow::library, frame);
+  return maypole::xla::Run(maypole::tensorflow::library,
+                           &maypole::tensorflow::TensorFlowCode, frame);
 }
 
 }  // namespace

@@ -13,9 +13,7 @@ namespace maypole::xla {
 namespace {
 
 using frameworks::Functions;
-
-// Python looks for this to tell our errors from others.
-constexpr char kMark[] = "maypole: ";
+using frameworks::kErrorMark;
 
 // What the attributes of a call say about all its operations.
 //
@@ -113,8 +111,12 @@ bool GivesItsOwnMemory(int32_t kind) {
 // All operations of one call. It deletes itself when the last one has ended.
 class Call {
  public:
-  Call(const Functions& functions, const ffi::Api& api, Plan plan)
-      : maypole_(functions), api_(api), plan_(std::move(plan)) {}
+  Call(const Functions& functions, CodeOf code_of, const ffi::Api& api,
+       Plan plan)
+      : maypole_(functions),
+        code_of_(code_of),
+        api_(api),
+        plan_(std::move(plan)) {}
 
   // Returns an error's text; empty if the operations can be submitted.
   std::string Prepare(const ffi::CallFrame& frame);
@@ -131,10 +133,11 @@ class Call {
 
   static void OnDone(void* context, int64_t handle, maypole_status status);
   void CopyResult(const Member& member, int64_t handle);
-  void Fail(int code, const std::string& text);
+  void Fail(maypole_status code, const std::string& text);
   void End(int64_t members);
 
   const Functions& maypole_;
+  const CodeOf code_of_;
   const ffi::Api& api_;
   const Plan plan_;
   std::vector<maypole_operation> operations_;
@@ -142,8 +145,8 @@ class Call {
   ffi::Future* future_ = nullptr;
   std::atomic<int64_t> left_{0};
   std::mutex mutex_;
-  int code_ = MAYPOLE_OK;  // guarded by mutex_: the first error
-  std::string text_;       // guarded by mutex_
+  maypole_status code_ = MAYPOLE_OK;  // guarded by mutex_: the first error
+  std::string text_;                  // guarded by mutex_
 };
 
 std::string Call::Prepare(const ffi::CallFrame& frame) {
@@ -236,11 +239,11 @@ void Call::CopyResult(const Member& member, int64_t handle) {
   }
 }
 
-void Call::Fail(int code, const std::string& text) {
+void Call::Fail(maypole_status code, const std::string& text) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (code_ != MAYPOLE_OK) return;
   code_ = code;
-  text_ = kMark + text;
+  text_ = kErrorMark + text;
   if (code == MAYPOLE_ALREADY_EXISTS) {
     text_ +=
         " (in JAX: a jitted function that is called twice at once by others, "
@@ -253,26 +256,31 @@ void Call::End(int64_t members) {
   const ffi::Api& api = api_;
   ffi::Future* const future = future_;
   ffi::Error* const error =
-      code_ == MAYPOLE_OK ? nullptr : ffi::MakeError(api, code_, text_.c_str());
+      code_ == MAYPOLE_OK ? nullptr
+                          : ffi::MakeError(api, code_of_(code_), text_.c_str());
   delete this;
   ffi::Complete(api, future, error);
 }
 
 }  // namespace
 
-ffi::Error* Run(const Functions& functions, ffi::CallFrame* frame) {
+ffi::Error* Run(const Functions& functions, CodeOf code_of,
+                ffi::CallFrame* frame) {
   Plan plan;
   if (!ReadPlan(*frame, &plan)) {
     return ffi::MakeError(
         *frame->api, MAYPOLE_INTERNAL,
-        "maypole: the call's attributes are not those that this "
-        "libmaypole_jax.so knows: the package and the library are of different "
-        "versions");
+        (kErrorMark +
+         std::string("the call's attributes are not those that this library "
+                     "knows: the package and the library are of different "
+                     "versions"))
+            .c_str());
   }
-  auto call = std::make_unique<Call>(functions, *frame->api, std::move(plan));
+  auto call =
+      std::make_unique<Call>(functions, code_of, *frame->api, std::move(plan));
   if (const std::string error = call->Prepare(*frame); !error.empty()) {
     return ffi::MakeError(*frame->api, MAYPOLE_INVALID_ARGUMENT,
-                          (kMark + error).c_str());
+                          (kErrorMark + error).c_str());
   }
   ffi::Future* future = nullptr;
   if (ffi::Error* error = ffi::MakeFuture(*frame->api, &future);

@@ -15,8 +15,13 @@
 
 namespace maypole::xla {
 
-// `functions` must live as long as the process.
-ffi::Error* Run(const frameworks::Functions& functions, ffi::CallFrame* frame);
+// The code by which a program knows an error.
+using CodeOf = int (*)(maypole_status status);
+
+// `functions` must live as long as the process. `code_of`: of this call's
+// errors.
+ffi::Error* Run(const frameworks::Functions& functions, CodeOf code_of,
+                ffi::CallFrame* frame);
 
 }  // namespace maypole::xla
 

@@ -149,6 +149,22 @@ class OperationsTest(unittest.TestCase):
             self.assertIs(type(error), kind)
             self.assertEqual(str(error), "what and why")
 
+    def test_errors_that_frameworks_report(self):
+        for text, code, status in (
+                ("{{function_node f}} maypole: rank 1 was lost\n [[at]]", 2, 2),
+                ("XlaRuntimeError: ABORTED: maypole: rank 1 was lost", None,
+                 _native.ABORTED),
+                ("a code that is new: NEW: maypole: rank 1 was lost", None,
+                 _native.INTERNAL)):
+            error = exceptions.from_framework(text, code)
+            self.assertEqual((str(error), error.status),
+                             ("rank 1 was lost", status))
+        for text, code in ((None, 2), ("rank 1 was lost", 2),
+                           ("of a program: maypole: lost", None),
+                           ("maypole: wrong", _native.INVALID_ARGUMENT),
+                           ("ALREADY_EXISTS: maypole: 'a' is pending", None)):
+            self.assertIsNone(exceptions.from_framework(text, code))
+
     def test_outside_a_job(self):
         self.fake.shutdown()
         for function in (basics.rank, basics.size, basics.local_rank,

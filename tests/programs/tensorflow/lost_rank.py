@@ -1,4 +1,5 @@
-"""Rank 1 dies: the operations of rank 0 that wait for it, eager and in a function, end with an error that says so."""
+"""Rank 1 dies: the operations of rank 0 that wait for it, eager, in a function and in one that XLA compiles (from
+TensorFlow 2.18 on), end with an error that says so, and that an elastic run knows."""
 
 import os
 
@@ -19,10 +20,18 @@ def failure(function):
 def main():
     hvd.init()
     hvd.allreduce(tf.constant(1.0))
+    compiled = None
+    if tuple(int(n) for n in tf.__version__.split(".")[:2]) >= (2, 18):
+        compiled = tf.function(lambda: hvd.allreduce([1.0]), jit_compile=True)
+        compiled()
     if hvd.rank() == 1:
         os._exit(3)
     errors = [failure(lambda: hvd.allreduce(tf.constant(1.0))), failure(tf.function(lambda: hvd.allgather([1.0])))]
-    rank.record(kinds=[type(error).__name__ for error in errors], texts=[str(error) for error in errors])
+    if compiled is not None:
+        errors.append(failure(compiled))
+    internal = [hvd.elastic.internal_error(error) for error in errors]
+    rank.record(internal=[str(error) for error in internal if error is not None],
+                kinds=[type(error).__name__ for error in errors], texts=[str(error) for error in errors])
 
 
 main()

@@ -1,6 +1,7 @@
 """Maypole's exceptions, and the translation of the library's statuses."""
 
 import os
+import re
 from typing import Any, Optional, Set
 
 from maypole import _native
@@ -81,3 +82,25 @@ def from_status(code: int, text: str) -> Exception:
     error = HorovodInternalError(text)
     error.status = code
     return error
+
+
+# What is in the text of a framework's error if an operation of ours has made it
+# (kErrorMark of client/frameworks); XLA has the code's name in front.
+_IN_TEXT = re.compile(r"(?:\b([A-Z_]+): )?maypole: (.*)")
+
+
+def from_framework(text: Any, code: Optional[int] = None
+                  ) -> Optional[HorovodInternalError]:
+    """The error of the collective that has made a framework's error.
+
+    text: the framework's. code: gRPC's; None: the one whose name is in the text.
+    Returns None if the error comes from something else, or says that the program
+    is wrong: its arguments, or a name that is pending twice.
+    """
+    found = _IN_TEXT.search(str(text or ""))
+    if found is None or code is None and found.group(1) is None:
+        return None
+    if code is None:
+        code = getattr(_native, found.group(1), _native.INTERNAL)
+    error = from_status(code, found.group(2))
+    return error if isinstance(error, HorovodInternalError) else None

@@ -19,17 +19,15 @@ has compiled itself (jit(f).lower(...).compile()) it must compile again.
 """
 
 import dataclasses
-import re
 from typing import Any, Callable, Dict, Optional, Tuple
 
 import jax
 import jax.numpy as jnp
 
-from maypole import _native
 from maypole.common import basics
 from maypole.common.elastic import (ObjectState, State, request_departure,
                                     reset, run_converting)
-from maypole.common.exceptions import HorovodInternalError, from_status
+from maypole.common.exceptions import HorovodInternalError, from_framework
 from maypole.common.objects import broadcast_object
 from maypole.jax.functions import broadcast_parameters, is_key
 
@@ -109,20 +107,10 @@ def _broadcast(values: Any) -> Any:
     ])
 
 
-# The text of an error of XLA that is the library's.
-_OF_THE_LIBRARY = re.compile(r"([A-Z_]+): maypole: (.*)", re.DOTALL)
-
-
 def internal_error(error: BaseException) -> Optional[HorovodInternalError]:
     """The HorovodInternalError for an error that JAX has raised because an
     operation failed in a traced function; None for other errors."""
-    found = _OF_THE_LIBRARY.search(str(error))
-    if not isinstance(error, RuntimeError) or found is None:
-        return None
-    # An error of the program, such as a name that is pending twice, is none.
-    code = getattr(_native, found.group(1), _native.INTERNAL)
-    internal = from_status(code, found.group(2))
-    return internal if isinstance(internal, HorovodInternalError) else None
+    return from_framework(error) if isinstance(error, RuntimeError) else None
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,14 +24,11 @@ import tensorflow as tf
 from maypole._keras import variables
 from maypole.common import basics
 from maypole.common.elastic import ObjectState, State, run_converting
-from maypole.common.exceptions import HorovodInternalError, from_status
+from maypole.common.exceptions import HorovodInternalError, from_framework
 from maypole.tensorflow.functions import broadcast_object, broadcast_variables
 
 __all__ = ["ObjectState", "State", "TensorFlowKerasState", "TensorFlowState",
            "run"]
-
-# In the text of every error of TensorFlow's that an operation of ours has made.
-_MARK = "Maypole: "
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,13 +47,8 @@ def internal_error(error: Exception) -> Optional[HorovodInternalError]:
     from something else, or says that arguments were wrong."""
     if not isinstance(error, tf.errors.OpError):
         return None
-    before, mark, text = (error.message or "").partition(_MARK)
-    del before  # where TensorFlow has met it
-    if not mark:
-        return None
     # Both have gRPC's codes; that of a lost rank is UNKNOWN to TensorFlow.
-    ours = from_status(error.error_code, text.partition("\n")[0])
-    return ours if isinstance(ours, HorovodInternalError) else None
+    return from_framework(error.message, error.error_code)
 
 
 class _KeptValues:
