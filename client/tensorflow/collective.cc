@@ -201,8 +201,11 @@ void Collective::Submit(Status& status) {
           ? library.submit(operations.data(), handles.data())
           : library.submit_group(operations.data(), count, handles.data());
   if (code != MAYPOLE_OK) {
-    status.Set(TensorFlowCode(code),
-               std::string(kErrorMark) + library.last_error());
+    std::string text = std::string(kErrorMark) + library.last_error();
+    if (code == MAYPOLE_ALREADY_EXISTS) {
+      text += " (in a tf.while_loop of a session: parallel_iterations=1)";
+    }
+    status.Set(TensorFlowCode(code), text);
     return;
   }
   // The last callback may delete this object, so only locals are read below.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 
 import numpy as np
 import tensorflow as tf
@@ -185,6 +186,30 @@ def check_hook_and_a_checkpoint_of_rank_0():
 
 def check_eager_has_no_global_variables():
     refused(lambda: hvd.broadcast_global_variables(0), RuntimeError, "broadcast_variables")
+
+
+def check_loops():
+    """Only the collectives need time, and iterations have one name. In a function one begins when the one before has
+    ended, whatever parallel_iterations says; a session runs as many at once as it says."""
+
+    def late(i):  # another rank in each iteration
+        if i % hvd.size() == hvd.rank():
+            time.sleep(0.01)
+        return True
+
+    def total(x, parallel):
+
+        def body(i, sum_):
+            with tf.control_dependencies([tf.numpy_function(late, [i], tf.bool)]):
+                return i + 1, sum_ + hvd.allreduce(x * tf.cast(i, tf.float32), name="of a loop")
+
+        return tf.while_loop(lambda i, sum_: i < 20, body, [0, 0.0], parallel_iterations=parallel)[1]
+
+    mine, wanted = hvd.rank() + 1.0, 190 * mean(lambda r: r + 1.0)
+    for parallel in (1, 10):
+        close(tf.function(total)(tf.constant(mine), parallel), wanted)
+    with tf.Graph().as_default(), v1.Session() as session:
+        close(session.run(total(tf.constant(mine), 1)), wanted)
 
 
 def check_what_is_left_for_serving():
