@@ -1,4 +1,7 @@
-"""Elastic training with Keras: a rank is killed in fit(), another takes its place, and the weights are one process'."""
+"""Elastic training with Keras: a rank is killed in fit(), another takes its place, and the weights are one process'.
+
+With passes: also where it is killed between the passes whose gradients are applied as one.
+"""
 
 import os
 import signal
@@ -9,15 +12,17 @@ import elastic_jobs
 import environments
 import harness
 
-ENVIRONMENTS = {"keras-torch": "torch", "jax-0.10": "jax", "tensorflow-2.18": "tensorflow"}
+ENVIRONMENTS = {"keras-torch": "torch", "jax-0.10": "jax", "tensorflow-2.18": "tensorflow",
+                "tensorflow-2.15": "tensorflow"}
 
 
 class KerasElasticTest(elastic_jobs.ElasticJobTest):
-    def check(self, environment):
+    def check(self, environment, passes=1):
         harness.PYTHON = environments.python(environment)
         elastic_jobs.PROGRAM = os.path.join(harness.ROOT, "tests/frameworks/keras_elastic.py")
         job = self.start("-np", "2", "--min-np", "1", "--blacklist-cooldown-range", "1", "1",
-                         KERAS_BACKEND=ENVIRONMENTS[environment], TF_CPP_MIN_LOG_LEVEL="3")
+                         KERAS_BACKEND=ENVIRONMENTS[environment], TF_CPP_MIN_LOG_LEVEL="3",
+                         KERAS_PASSES=str(passes))
         ranks = self.await_ranks(job, 2)
         for _ in range(2):
             victim = self.random.choice(sorted(ranks))
@@ -36,6 +41,18 @@ class KerasElasticTest(elastic_jobs.ElasticJobTest):
 
     def test_tensorflow(self):
         self.check("tensorflow-2.18")
+
+    def test_passes_of_torch(self):
+        self.check("keras-torch", passes=2)
+
+    def test_passes_of_jax(self):
+        self.check("jax-0.10", passes=2)
+
+    def test_passes_of_tensorflow(self):
+        self.check("tensorflow-2.18", passes=2)
+
+    def test_passes_of_keras_2(self):
+        self.check("tensorflow-2.15", passes=2)
 
 
 if __name__ == "__main__":

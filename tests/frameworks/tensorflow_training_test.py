@@ -38,7 +38,7 @@ class TrainingTest(unittest.TestCase):
         with self.job(np, nodes, program("training.py"), *CHECKS) as job:
             job.check_ok(500)
             for record in job.records():
-                self.assertEqual(len(record["done"]), 32)
+                self.assertEqual(len(record["done"]), 33)
             self.check_served(os.path.join(job.dir, "served"))
 
     def check_served(self, directory):
@@ -99,11 +99,11 @@ class TrainingTest(unittest.TestCase):
         records = self.data_service("--dispatcher-side", "training", "--dispatchers", "2")
         self.assertIsNotNone(records[0]["each"])
 
-    def elastic(self, kind, ranks=2):
+    def elastic(self, kind, passes=1, ranks=2):
         with tempfile.TemporaryDirectory(dir="/tmp") as directory:
             argv = [os.path.join(harness.ROOT, harness.PROGRAMS[0]), "-np", str(ranks), "--min-np", "1",
                     "--blacklist-cooldown-range", "1", "1", self.python, program("elastic.py"), directory, str(ranks),
-                    kind]
+                    kind, str(passes)]
             done = subprocess.run(argv, env=harness.environment(QUIET), capture_output=True, text=True, timeout=500)
             self.assertEqual(done.returncode, 0, done.stderr[-6000:])
             self.assertIn("was killed by signal 9 (Killed); the job goes on", done.stderr)
@@ -126,6 +126,15 @@ class TrainingTest(unittest.TestCase):
 
     def test_elastic_graph(self):
         self.elastic("graph")
+
+    def test_elastic_passes_of_keras(self):
+        self.elastic("keras", 3)
+
+    def test_elastic_passes_of_a_version_1_optimizer(self):
+        self.elastic("legacy", 3)
+
+    def test_elastic_passes_in_a_graph(self):
+        self.elastic("graph", 3)
 
 
 for _name in environments.names("tensorflow"):

@@ -1,7 +1,10 @@
-"""Elastic training with TensorFlow: elastic.py DIRECTORY RANKS KIND, where KIND is keras or graph.
+"""Elastic training with TensorFlow: elastic.py DIRECTORY RANKS KIND PASSES, where KIND is keras, legacy or graph.
 
 Rank 1 kills itself once, two steps after a commit; training ends after a process has taken its place. Each rank writes
 what it ended with to DIRECTORY/end.RANK.json; `apart` there is the difference to one process with all rows.
+
+PASSES: gradients of so many steps are applied as one. With 3, commits and changes of ranks come when the gradients of
+one or two steps are waiting. A rank that is lost takes its own ones with it, so all ranks have all rows then.
 """
 
 import json
@@ -15,7 +18,7 @@ import tensorflow as tf
 
 import maypole.tensorflow as hvd
 
-DIR, RANKS, KIND = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+DIR, RANKS, KIND, PASSES = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 STEPS, LONELY_STEPS, COMMIT, DEATH = 30, 20, 5, 12
 X = np.random.RandomState(1).randn(STEPS, 12, 3)
 Y = X.sum(2, keepdims=True).clip(-1, 1)
@@ -30,7 +33,11 @@ def dies_once(step):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Eager:
+def distributed_optimizer(optimizer):
+    return hvd.DistributedOptimizer(optimizer, backward_passes_per_step=PASSES, average_aggregated_gradients=True)
+
+
+class Keras:
     """A Keras model, its optimizer, and a step that is traced once."""
 
     def __init__(self, distributed=True, start=None):
@@ -38,6 +45,8 @@ class Eager:
         self.model = tf.keras.Sequential([tf.keras.layers.Input([3]), tf.keras.layers.Dense(4, "tanh"),
                                           tf.keras.layers.Dense(1)])
         self.optimizer = tf.keras.optimizers.SGD(0.05, momentum=0.8)
+        if distributed and PASSES > 1:
+            self.optimizer = distributed_optimizer(self.optimizer)
         if start is not None:
             self.set(start)
 
@@ -45,7 +54,7 @@ class Eager:
         def step(x, y):
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean((self.model(x) - y)**2)
-            if distributed:
+            if distributed and PASSES == 1:
                 tape = hvd.DistributedGradientTape(tape)
             weights = self.model.trainable_variables
             self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights))
@@ -62,6 +71,25 @@ class Eager:
         self.model.set_weights([np.array(w) for w in weights])
 
 
+class Legacy:
+    """A variable, and an optimizer of tf.compat.v1.train that runs eagerly."""
+
+    def __init__(self, distributed=True, start=None):
+        self.w = tf.Variable(np.zeros([3, 1]) if start is None else np.array(start[0]))
+        self.optimizer = tf.compat.v1.train.GradientDescentOptimizer(0.05)
+        if distributed:
+            self.optimizer = distributed_optimizer(self.optimizer)
+
+    def step(self, x, y):
+        self.optimizer.minimize(lambda: tf.reduce_mean((tf.tanh(x @ self.w) - y)**2), var_list=[self.w])
+
+    def state(self, **values):
+        return hvd.elastic.TensorFlowState(variables=[self.w], **values)
+
+    def weights(self):
+        return [self.w.numpy().tolist()]
+
+
 class Graph:
     """A version 1 graph and its MonitoredTrainingSession."""
 
@@ -75,7 +103,7 @@ class Graph:
             loss = tf.reduce_mean((tf.tanh(self.x @ self.w) - self.y)**2)
             optimizer = v1.train.MomentumOptimizer(0.05, 0.8)
             if distributed:
-                optimizer = hvd.DistributedOptimizer(optimizer)
+                optimizer = distributed_optimizer(optimizer)
             self.train_op = optimizer.minimize(loss)
             self.session = v1.train.MonitoredTrainingSession()  # finalizes the graph
         if start is not None:
@@ -95,7 +123,7 @@ class Graph:
 
 def main():
     hvd.init()
-    kind = {"keras": Eager, "graph": Graph}[KIND]
+    kind = {"keras": Keras, "legacy": Legacy, "graph": Graph}[KIND]
     training = kind()
     sizes = []
 
@@ -106,7 +134,7 @@ def main():
             while (hvd.size() < RANKS and state.step in (0, LONELY_STEPS)):
                 time.sleep(0.05)
                 state.commit()
-            rows = slice(hvd.rank(), None, hvd.size())
+            rows = slice(hvd.rank(), None, hvd.size()) if PASSES == 1 else slice(None)
             training.step(X[state.step][rows], Y[state.step][rows])
             state.step += 1
             sizes.append(hvd.size())
@@ -118,7 +146,8 @@ def main():
     state.register_reset_callbacks([lambda: print("reset", hvd.size(), flush=True)])
     train(state)
     alone = kind(distributed=False, start=state.first)
-    for x, y in zip(X, Y):
+    # The mean of equal batches' gradients is that of all their rows.
+    for x, y in zip(X.reshape(STEPS // PASSES, -1, 3), Y.reshape(STEPS // PASSES, -1, 1)):
         alone.step(x, y)
     apart = max(float(np.abs(np.array(a) - np.array(b)).max()) for a, b in zip(training.weights(), alone.weights()))
     moved = max(float(np.abs(np.array(a) - np.array(b)).max()) for a, b in zip(training.weights(), state.first))

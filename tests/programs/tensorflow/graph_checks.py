@@ -212,6 +212,33 @@ def check_loops():
         close(session.run(total(tf.constant(mine), 1)), wanted)
 
 
+class FailsOnce(v1.train.SessionRunHook):
+    """A step ends with the error after which a MonitoredSession makes a new session."""
+
+    def __init__(self):
+        self.failed = False
+
+    def after_run(self, run_context, run_values):
+        if not self.failed:
+            self.failed = True
+            raise tf.errors.AbortedError(None, None, "once")
+
+
+def check_a_state_follows_its_session():
+    with tf.Graph().as_default():
+        w = v1.get_variable("w", initializer=1.0)
+        add = w.assign_add(1.0)
+        with v1.train.MonitoredTrainingSession(hooks=[FailsOnce()]) as session:
+            state = hvd.elastic.TensorFlowState(session=session)
+            session.run(add)  # of the old session, and again of the new one
+            state.save()
+            session.run(add)
+            close(session.run(w), 3.0)
+            state.restore()
+            close(session.run(w), 2.0)
+            state.sync()
+
+
 def check_what_is_left_for_serving():
     """Trains with a checkpoint on rank 0 and freezes its graph there; serve.py does the rest, for the test."""
     directory = os.path.join(DIR, "served", "checkpoint") if hvd.rank() == 0 else None

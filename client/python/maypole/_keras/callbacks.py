@@ -25,7 +25,7 @@ class ForTraining:
         super().set_model(model)
         # Keras before 2.12 has no property.
         attribute = "jit_compile" if hasattr(type(model), "jit_compile") else "_jit_compile"
-        if not getattr(model, attribute, None) or not _is_of_tensorflow(model):
+        if not getattr(model, attribute, None) or not variables.is_of_tensorflow(model):
             return
         from maypole.tensorflow import _xla  # pylint: disable=import-outside-toplevel
         reason = _xla.why_not()
@@ -34,11 +34,6 @@ class ForTraining:
                          "collective here (%s); compile(jit_compile=False) says the same",
                          model.name, reason)
             setattr(model, attribute, False)
-
-
-def _is_of_tensorflow(model: Any) -> bool:
-    """Keras 2's models, and those of Keras 3 on TensorFlow, have a base class of TensorFlow's."""
-    return any("tensorflow" in base.__module__ for base in type(model).__mro__)
 
 
 class BroadcastGlobalVariables:

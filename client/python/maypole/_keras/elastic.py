@@ -4,7 +4,7 @@ Thread contract: the thread that trains.
 """
 
 import sys
-from typing import Any, Callable, List
+from typing import Any, Callable, List, Sequence
 
 import numpy as np
 
@@ -22,32 +22,52 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     return run_converting(func, internal_error)
 
 
+class _KeptValues:
+    """The values of variables at the last commit, as arrays, and how to set them again."""
+
+    def __init__(self) -> None:
+        self._variables: List[Any] = []
+        self._values: List[np.ndarray] = []
+
+    def save(self, tracked: Sequence[Any]) -> None:
+        self._variables, self._values = list(tracked), variables.read(tracked)
+
+    def restore(self) -> None:
+        variables.write(self._variables, self._values)
+
+    def sync(self, tracked: Sequence[Any]) -> None:
+        """Gives all ranks the variables of rank 0."""
+        variables.broadcast(tracked, 0, "keras.state")
+
+
 class KerasState(ObjectState):
     """The state of training: a model, its optimizer, and objects such as epoch=0 and batch=0.
 
     optimizer: None: the model's. The other arguments are attributes, as of ObjectState. The model
     must be built, so that a new rank has variables for the others' values.
+
+    On TensorFlow also what optimizers have summed over passes that are not complete.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, **kwargs: Any):
         self.model = model
         self.optimizer = optimizer or getattr(model, "optimizer", None)
-        self._values: List[np.ndarray] = []
+        tracked = self._variables()
+        self._kept = self._new_kept_values()
         super().__init__(objects.broadcast_object, basics.rank, **kwargs)
-        self._save_variables()
+        self._kept.save(tracked)
 
     def save(self) -> None:
-        self._save_variables()
+        self._kept.save(self._variables())
         super().save()
 
     def restore(self) -> None:
         variables.drop_jax_state(self.model)
-        variables.write(self._variables(), self._values)
+        self._kept.restore()
         super().restore()
 
     def sync(self) -> None:
-        variables.settle(self.model)
-        variables.broadcast(self._variables(), 0, "keras.state")
+        self._kept.sync(self._variables())
         super().sync()  # saves
 
     def reset(self) -> None:
@@ -56,14 +76,18 @@ class KerasState(ObjectState):
         if "maypole.jax" in sys.modules:
             sys.modules["jax"].clear_caches()
 
-    def _save_variables(self) -> None:
-        variables.settle(self.model)
-        self._values = variables.read(self._variables())
+    def _new_kept_values(self) -> Any:
+        if not variables.is_of_tensorflow(self.model):
+            return _KeptValues()
+        from maypole.tensorflow import elastic  # pylint: disable=import-outside-toplevel
+        return elastic.keras_values(None)
 
     def _variables(self) -> List[Any]:
+        """All of them, valid."""
         if not self.model.built:
-            raise ValueError("KerasState: the model has no variables yet; build it (give it an "
-                             "Input, or call it once) before the state is made")
+            raise ValueError(f"{type(self).__name__}: the model has no variables yet; build it "
+                             "(give it an Input, or call it once) before the state is made")
+        variables.settle(self.model)
         variables.build_optimizer(self.model, self.optimizer)
         return variables.of_training(self.model, self.optimizer)
 

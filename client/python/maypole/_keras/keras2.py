@@ -5,7 +5,8 @@ the plain one. Gradients are reduced in apply_gradients(), which minimize() and 
 clipping, and before a LossScaleOptimizer looks whether they are finite. get_gradients() returns
 this rank's own.
 
-Keras 2 has no accumulation; ours keeps the sums in variables beside the optimizer's.
+Keras 2 has no accumulation; ours keeps the sums in variables beside the optimizer's, which elastic
+states keep, too.
 
 Thread contract: as Keras' optimizers, one thread at a time.
 """
@@ -16,6 +17,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 import tensorflow as tf
 
 from maypole._keras.reduction import Reduction, Step
+from maypole.tensorflow._gradient_sums import GradientSums
 
 _set_class = object.__dict__["__class__"].__set__
 _ATTRIBUTE = "_maypole_state"
@@ -31,8 +33,7 @@ class _State:
         self.reduction = reduction
         self.prefix = ""
         self._positions: Dict[Any, int] = {}
-        self.sums: List[Any] = []
-        self.count: Any = None
+        self.sums = GradientSums() if reduction.passes > 1 else None
 
     def step(self, variables: Sequence[Any]) -> Step:
         """The step of these variables' gradients."""
@@ -43,18 +44,6 @@ class _State:
         return Step(self.reduction, self.prefix, variables,
                     [self._positions[_key(v)] for v in variables],
                     [self.reduction.is_local(v, _key) for v in variables])
-
-    def create_sums(self, variables: Sequence[Any]) -> None:
-        """Creates the sums of these variables' gradients, at the first pass."""
-        if self.sums:
-            if len(self.sums) != len(variables):
-                raise ValueError(f"backward_passes_per_step: gradients of {len(variables)} "
-                                 f"variables, but the first pass had {len(self.sums)}")
-            return
-        with tf.init_scope():
-            self.count = tf.Variable(0, dtype=tf.int64, trainable=False)
-            self.sums = [tf.Variable(tf.zeros(v.shape, v.dtype), trainable=False)
-                         for v in variables]
 
 
 def _key(variable: Any) -> Any:
@@ -174,22 +163,18 @@ def _in_passes(optimizer: Any, state: _State, step: Step, pairs: Sequence[Tuple[
                apply: Any) -> Any:
     """Adds the gradients to the sums, and in the last pass steps on these."""
     kept = [grad is not None for grad, _ in pairs]
-    grads = [tf.convert_to_tensor(grad) for grad, _ in pairs if grad is not None]
-    state.create_sums([v for grad, v in pairs if grad is not None])
-    shared = step.only(kept)
-    passes = state.reduction.passes
-    added = [total.assign_add(grad) for total, grad in zip(state.sums, grads)]
-    with tf.control_dependencies(added):
-        count = state.count.assign_add(1)
+    passes, shared = state.reduction.passes, step.only(kept)
+    totals = state.sums.add([None if grad is None else tf.convert_to_tensor(grad)
+                             for grad, _ in pairs], [v.shape for _, v in pairs])
+    count = state.sums.count_step(totals)
 
     def last() -> Any:
-        sums = _reduced(optimizer, shared, [tf.convert_to_tensor(s) for s in state.sums],
+        sums = _reduced(optimizer, shared, [total for total in totals if total is not None],
                         state.reduction.over_passes / passes)
         found = iter(sums)
         applied = apply([next(found) if there else None for there in kept])
         with tf.control_dependencies([applied] if applied is not None else []):
-            emptied = [s.assign(tf.zeros_like(s)) for s in state.sums]
-            with tf.control_dependencies(emptied + [state.count.assign(0)]):
+            with tf.control_dependencies([state.sums.end()]):
                 return tf.identity(optimizer.iterations)
 
     def not_last() -> Any:

@@ -18,6 +18,11 @@ from maypole.common.operations import wait_all
 _SEED = "seed_generator_state"
 
 
+def is_of_tensorflow(model: Any) -> bool:
+    """Keras 2's models, and those of Keras 3 on TensorFlow, have a base class of TensorFlow's."""
+    return any("tensorflow" in base.__module__ for base in type(model).__mro__)
+
+
 def settle(model: Any) -> None:
     """Makes the model's and its optimizer's variables valid, within fit(), too."""
     if hasattr(model, "jax_state_sync"):

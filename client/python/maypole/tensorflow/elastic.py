@@ -21,11 +21,13 @@ from typing import Any, Callable, Iterable, List, Optional
 
 import tensorflow as tf
 
-from maypole._keras import variables
+from maypole._keras import variables as values_of
+from maypole._keras.elastic import KerasState
 from maypole.common import basics
 from maypole.common.elastic import ObjectState, State, run_converting
 from maypole.common.exceptions import HorovodInternalError, from_framework
-from maypole.tensorflow.functions import broadcast_object, broadcast_variables
+from maypole.tensorflow import _gradient_sums
+from maypole.tensorflow.functions import broadcast_object
 
 __all__ = ["ObjectState", "State", "TensorFlowKerasState", "TensorFlowState",
            "run"]
@@ -52,110 +54,88 @@ def internal_error(error: Exception) -> Optional[HorovodInternalError]:
 
 
 class _KeptValues:
-    """The values of variables at the last commit, and how to set them again.
+    """The values of variables at the last commit, with the sums of gradients
+    that are to change them, and how to set them again.
 
     session: that of a version 1 graph; None otherwise.
     """
 
     def __init__(self, session: Any):
-        # A MonitoredSession's own run() would call its hooks.
-        self._session = (session._tf_sess()  # pylint: disable=protected-access
-                         if hasattr(session, "_tf_sess") else session)
+        self._given = session
         self._variables: List[Any] = []
         self._values: List[Any] = []
+        self._sums: Any = {}
+
+    @property
+    def _session(self) -> Any:
+        """The session itself, because a MonitoredSession's own run() would call
+        its hooks. Asked each time: it has a new one after an error."""
+        if hasattr(self._given, "_tf_sess"):
+            return self._given._tf_sess()  # pylint: disable=protected-access
+        return self._given
 
     def save(self, variables: Iterable[Any]) -> None:
+        session = self._session
         self._variables = list(variables)
-        if self._session is not None:
-            self._values = self._session.run(self._variables)
+        if session is not None:
+            self._values = session.run(self._variables)
         else:
             self._values = [tf.identity(_tensor(v)) for v in self._variables]
+        self._sums = _gradient_sums.read(session)
 
     def sync(self, variables: Iterable[Any]) -> None:
         """Gives all ranks the variables of rank 0."""
         if self._session is None:
-            broadcast_variables(list(variables), 0)
-            return
-        # Not by operations, because the graph may be finalized.
-        self.save(variables)
-        self._values = broadcast_object(self._values)
-        self.restore()
+            values_of.broadcast(list(variables), 0, "tensorflow.state")
+        else:  # not by operations, because the graph may be finalized
+            self.save(variables)
+            self._values = broadcast_object(self._values)
+            self.restore()
+        _gradient_sums.sync(self._session)
 
     def restore(self) -> None:
+        session = self._session
         for variable, value in zip(self._variables, self._values):
-            if self._session is None:
+            if session is None:
                 variable.assign(value)
             else:
                 # Adds nothing to the graph, which may be finalized.
                 start = variable.initializer
-                self._session.run(start, {start.inputs[1]: value})
+                session.run(start, {start.inputs[1]: value})
+        _gradient_sums.write(self._sums, session)
 
 
 def _tensor(variable: Any) -> Any:
     return variable if hasattr(variable, "ref") else variable.value
 
 
-class TensorFlowKerasState(ObjectState):
-    """A Keras model, its optimizer, and objects, which are attributes.
+def keras_values(backend: Any) -> Any:
+    """What keeps the values of a model's variables.
 
-    model: must be built. optimizer: None: the one that it is compiled with.
-    backend: in a version 1 graph, Keras' backend, whose get_session() is used.
+    backend: in a version 1 graph, Keras' backend, whose get_session() is used;
+    None: that of tf.compat.v1.keras.
+    """
+    if tf.compat.v1.executing_eagerly_outside_functions():
+        return _KeptValues(None)
+    return _KeptValues((backend or tf.compat.v1.keras.backend).get_session())
+
+
+class TensorFlowKerasState(KerasState):
+    """KerasState with Horovod's argument `backend`: see keras_values().
+
     Raises ValueError for a model that is not built, or has no optimizer.
     """
 
     def __init__(self, model: Any, optimizer: Any = None, backend: Any = None,
                  **kwargs: Any):
-        if not getattr(model, "built", True):
-            raise ValueError("TensorFlowKerasState: the model is not built: "
-                             "call model.build(input_shape) first")
-        self.model = model
-        self.optimizer = optimizer or getattr(model, "optimizer", None)
-        if self.optimizer is None:
+        self._backend = backend
+        if optimizer is None and getattr(model, "optimizer", None) is None:
             raise ValueError("TensorFlowKerasState: the model has no optimizer: "
                              "compile it, or give optimizer=")
-        _build_optimizer(self.optimizer, model)
-        session = None
-        if not tf.compat.v1.executing_eagerly_outside_functions():
-            session = (backend or tf.compat.v1.keras.backend).get_session()
-        self._kept = _KeptValues(session)
-        super().__init__(broadcast_object, basics.rank, **kwargs)
-        self._kept.save(self._variables())
+        super().__init__(model, optimizer, **kwargs)
 
-    def save(self) -> None:
-        self._kept.save(self._variables())
-        super().save()
-
-    def restore(self) -> None:
-        self._kept.restore()
-        super().restore()
-
-    def sync(self) -> None:
-        self._kept.sync(self._variables())
-        super().sync()  # saves
-
-    def reset(self) -> None:
-        # fit() compiles again: its step may contain the number of ranks.
-        self.model.train_function = None
-
-    def _variables(self) -> List[Any]:
-        if tf.executing_eagerly():
-            return variables.of_training(self.model, self.optimizer)
-        ours = list(self.model.variables)
-        # With Keras 3 a model's variables may have its optimizer's.
-        known = {id(variable) for variable in ours}
-        of_optimizer = self.optimizer.variables
-        if callable(of_optimizer):
-            of_optimizer = of_optimizer()
-        return ours + [v for v in of_optimizer if id(v) not in known]
-
-
-def _build_optimizer(optimizer: Any, model: Any) -> None:
-    """Makes its variables, so that ranks have the same ones from the start."""
-    if hasattr(optimizer, "_create_all_weights"):
-        with tf.init_scope():
-            optimizer._create_all_weights(model.trainable_variables)  # pylint: disable=protected-access
-    elif hasattr(optimizer, "build") and not getattr(optimizer, "built", False):
-        optimizer.build(model.trainable_variables)
+    def _new_kept_values(self) -> Any:
+        return keras_values(self._backend)
 
 
 class TensorFlowState(ObjectState):

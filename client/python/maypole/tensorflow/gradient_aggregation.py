@@ -7,11 +7,13 @@ and a global step is counted.
 Thread contract: one thread builds the graph.
 """
 
+import functools
 from typing import Any, Callable
 
 import tensorflow as tf
 
 from maypole.common.process_sets import global_process_set
+from maypole.tensorflow import _gradient_sums
 from maypole.tensorflow.gradient_aggregation_eager import (
     LocalGradientAggregationHelperEager, apply_op_to_not_none_tensors,
     get_not_none_from_list)
@@ -43,11 +45,11 @@ class LocalGradientAggregationHelper(LocalGradientAggregationHelperEager):
                  scale_local_gradients: bool = True,
                  name: str = ""):
         del rank
+        self.optimizer_type = optimizer_type
+        self.name = name
         super().__init__(backward_passes_per_step, allreduce_func,
                          sparse_as_dense, average_aggregated_gradients,
                          process_set, scale_local_gradients)
-        self.optimizer_type = optimizer_type
-        self.name = name
 
     def apply_gradients(self, apply_grads_closure: Callable[[], Any],
                         optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -63,17 +65,26 @@ class LocalGradientAggregationHelper(LocalGradientAggregationHelperEager):
         done = self._cond_applied(apply_grads_closure, skipped, args)
         return done if tf.executing_eagerly() else done.op
 
-    def _variable(self, name: str, shape: Any, dtype: Any) -> Any:
-        if tf.compat.v1.executing_eagerly_outside_functions():
-            return super()._variable(name, shape, dtype)
-        with tf.compat.v1.name_scope(f"aggregation_variables_{self.name}"):
-            variable = tf.compat.v1.Variable(
-                # A function, so that the caller's control dependencies, which
-                # may need a batch, are not those of the initializer.
-                lambda: tf.zeros(shape, dtype), trainable=False, name=name,
-                use_resource=True,
-                collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES])
-        if self.optimizer_type == self._OPTIMIZER_TYPE_KERAS:
-            tf.compat.v1.keras.backend.get_session(op_input_list=()).run(
-                variable.initializer)
-        return variable
+    def _new_variable(self) -> Callable[[str, Any, Any], Any]:
+        return functools.partial(
+            _variable, self.name,
+            self.optimizer_type == self._OPTIMIZER_TYPE_KERAS)
+
+
+def _variable(of: str, in_keras: bool, name: str, shape: Any,
+              dtype: Any) -> Any:
+    """A variable of zeros of the helper `of`. in_keras: Keras' session is to
+    initialize it."""
+    if tf.compat.v1.executing_eagerly_outside_functions():
+        return _gradient_sums.new_variable(name, shape, dtype)
+    with tf.compat.v1.name_scope(f"aggregation_variables_{of}"):
+        variable = tf.compat.v1.Variable(
+            # A function, so that the caller's control dependencies, which may
+            # need a batch, are not those of the initializer.
+            lambda: tf.zeros(shape, dtype), trainable=False, name=name,
+            use_resource=True,
+            collections=[tf.compat.v1.GraphKeys.LOCAL_VARIABLES])
+    if in_keras:
+        tf.compat.v1.keras.backend.get_session(op_input_list=()).run(
+            variable.initializer)
+    return variable

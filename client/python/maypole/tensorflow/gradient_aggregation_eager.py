@@ -18,6 +18,7 @@ from typing import Any, Callable, List, Optional
 import tensorflow as tf
 
 from maypole.common.process_sets import global_process_set
+from maypole.tensorflow import _gradient_sums
 from maypole.tensorflow._gradient_reduction import LocalVariables
 
 
@@ -58,10 +59,19 @@ class LocalGradientAggregationHelperEager:
         self.allreduce_grads = allreduce_func
         self.sparse_as_dense = sparse_as_dense
         self.average_aggregated_gradients = average_aggregated_gradients
-        self.counter: Any = None
-        # As the gradients; None where there is none.
-        self.locally_aggregated_grads: Optional[List[Any]] = None
+        self._sums = _gradient_sums.GradientSums(self._new_variable())
         self._local = LocalVariables(process_set, scale_local_gradients)
+
+    @property
+    def counter(self) -> Any:
+        """A variable, the steps in the sums; None before the first step."""
+        return self._sums.counter
+
+    @property
+    def locally_aggregated_grads(self) -> Optional[List[Any]]:
+        """The sums, as the gradients; None where there is none, and before the
+        first step."""
+        return self._sums.totals
 
     def register_local_var(self, var: Any) -> None:
         """The variable's gradient stays on its rank: it is summed, and divided
@@ -75,13 +85,10 @@ class LocalGradientAggregationHelperEager:
         """
         grads = [self._dense(gradient) for gradient in grads]
         vars = list(vars)
-        if self.locally_aggregated_grads is None:
-            self._make_variables(grads)
-        sums = self._add(grads)
+        sums = self._sums.add(grads)
         present = [i for i, gradient in enumerate(grads)
                    if gradient is not None]
-        with tf.control_dependencies(get_not_none_from_list(sums)):
-            counter = self.counter.assign_add(1, read_value=True)
+        counter = self._sums.count_step(sums)
         chosen = tf.cond(
             tf.equal(counter, self.backward_passes_per_step),
             lambda: self._reduced([sums[i] for i in present],
@@ -127,37 +134,15 @@ class LocalGradientAggregationHelperEager:
                              "True is expected")
         return tf.convert_to_tensor(gradient)
 
-    def _make_variables(self, grads: List[Any]) -> None:
-        self.counter = self._variable("aggregation_counter", (), tf.int32)
-        self.locally_aggregated_grads = [
-            None if gradient is None else self._variable(
-                f"aggregated_gradient_{i}", gradient.shape, gradient.dtype)
-            for i, gradient in enumerate(grads)]
-
-    def _variable(self, name: str, shape: Any, dtype: Any) -> Any:
-        with tf.init_scope():
-            return tf.Variable(tf.zeros(shape, dtype), trainable=False,
-                               name=name)
-
-    def _add(self, grads: List[Any]) -> List[Any]:
-        """Adds the gradients; returns the sums."""
-        first = tf.equal(self.counter.read_value(), 0)
-        sums: List[Any] = []
-        for total, gradient in zip(self.locally_aggregated_grads, grads):
-            if gradient is not None:
-                before = total.read_value()
-                # Not a product with zero: the last sum may have been infinite.
-                gradient += tf.where(first, tf.zeros_like(before), before)
-                gradient = total.assign(gradient, read_value=True)
-                gradient = tf.convert_to_tensor(gradient)
-            sums.append(gradient)
-        return sums
+    def _new_variable(self) -> Callable[[str, Any, Any], Any]:
+        """What makes the variables. Not a method of this object, which would
+        then live until the garbage collector comes."""
+        return _gradient_sums.new_variable
 
     def _reduced(self, sums: List[Any], variables: List[Any]) -> List[Any]:
         reduced = self._local.reduce_others(self.allreduce_grads, sums,
                                             variables)
-        reset = self.counter.assign(0, read_value=True)
-        with tf.control_dependencies([reset]):
+        with tf.control_dependencies([self._sums.end()]):
             if self.average_aggregated_gradients:
                 return [gradient / tf.cast(self.backward_passes_per_step,
                                            gradient.dtype)

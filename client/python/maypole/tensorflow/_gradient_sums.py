@@ -1,0 +1,177 @@
+"""The sums of gradients of several steps, and how many steps are in them.
+
+    sums = GradientSums()
+    totals = sums.add(gradients)          # in each step
+    count = sums.count_step(totals)       # how many steps are in them now
+    sums.end()                            # the next step begins new sums
+
+The number of steps decides in which step ranks communicate, so it must be the
+same on all of them. Therefore elastic states keep the sums, as those of Keras 3
+keep its gradient accumulators, which are variables of the optimizer:
+
+    kept = read(session)                  # at a commit
+    write(kept, session)                  # back to it
+    sync(session)                         # all ranks get those of rank 0
+
+session: that of a version 1 graph, whose sums are meant; None: those of
+variables that work without a session.
+
+A state does not know which optimizers train its variables. So it keeps the sums
+of all. Ranks that have made different ones (one may have trained something else
+before) cannot tell which belong together, and all begin anew.
+
+Thread contract: one thread trains; it calls these functions, too.
+"""
+
+import itertools
+import weakref
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+import tensorflow as tf
+
+from maypole.common import objects
+
+_numbers = itertools.count()
+_made: "weakref.WeakSet[GradientSums]" = weakref.WeakSet()
+# Of a version 1 graph: its sums. Not a table of graphs: sums keep their graph.
+_OF_GRAPH = "_maypole_gradient_sums"
+
+
+def new_variable(name: str, shape: Any, dtype: Any) -> Any:
+    """A variable of zeros, outside of a function that is being traced."""
+    with tf.init_scope():
+        return tf.Variable(tf.zeros(shape, dtype), trainable=False, name=name)
+
+
+class GradientSums:
+    """The sums of one optimizer, or of one aggregation.
+
+    variable: (name, shape, dtype) -> a variable of zeros.
+    counter: a variable, the steps in the sums; None before the first step.
+    totals: the sums, as the gradients are: None where there is no gradient.
+    """
+
+    def __init__(self, variable: Callable[[str, Any, Any], Any] = new_variable):
+        self.counter: Any = None
+        self.totals: Optional[List[Any]] = None
+        self.number = next(_numbers)
+        self.in_graph = False
+        self._variable = variable
+        self._start: Optional[List[Any]] = None  # values of the first step's
+        _made.add(self)
+
+    def add(self, gradients: Sequence[Any], shapes: Any = None) -> List[Any]:
+        """Adds a step's gradients; returns the sums.
+
+        shapes: of the gradients, if these may not know theirs. Raises ValueError
+        if there is a gradient where there was none in the first step, or none
+        where there was one.
+        """
+        if self.totals is None:
+            self._create(gradients, shapes or [
+                None if gradient is None else gradient.shape
+                for gradient in gradients])
+        there = [gradient is not None for gradient in gradients]
+        if there != [total is not None for total in self.totals]:
+            raise ValueError(
+                f"backward_passes_per_step: {sum(there)} gradients of "
+                f"{len(there)} variables, expected the same ones in each step")
+        first = tf.equal(self.counter.read_value(), 0)
+        return [None if gradient is None else _added(total, gradient, first)
+                for total, gradient in zip(self.totals, gradients)]
+
+    def count_step(self, after: Sequence[Any]) -> Any:
+        """Counts a step; returns how many there are. after: what add() gave."""
+        with tf.control_dependencies([t for t in after if t is not None]):
+            return self.counter.assign_add(1, read_value=True)
+
+    def end(self) -> Any:
+        """Makes the next step the first one; returns what must have run."""
+        return self.counter.assign(0, read_value=True)
+
+    def read(self, session: Any) -> Optional[List[Any]]:
+        """The number of steps and the sums, as arrays; None if no step is in
+        them."""
+        if self.counter is None:
+            return self._start
+        if not int(_values([self.counter], session)[0]):
+            return None
+        return _values(self._variables(), session)
+
+    def write(self, values: Optional[List[Any]], session: Any) -> None:
+        """Sets what read() has returned, here or on another rank."""
+        if self.counter is None:
+            self._start = values
+            return
+        for variable, value in zip(self._variables(), values or [0]):
+            if session is None:
+                variable.assign(value)
+            else:  # adds nothing to the graph, which may be finalized
+                start = variable.initializer
+                session.run(start, {start.inputs[1]: value})
+
+    def _variables(self) -> List[Any]:
+        return [self.counter] + [t for t in self.totals if t is not None]
+
+    def _create(self, gradients: Sequence[Any], shapes: Sequence[Any]) -> None:
+        self.counter = self._variable("aggregation_counter", (), tf.int32)
+        self.totals = [
+            None if gradient is None else self._variable(
+                f"aggregated_gradient_{i}", shape, gradient.dtype)
+            for i, (gradient, shape) in enumerate(zip(gradients, shapes))]
+        with tf.init_scope():
+            self.in_graph = not tf.executing_eagerly()
+            if self.in_graph:
+                graph = tf.compat.v1.get_default_graph()
+                if not hasattr(graph, _OF_GRAPH):
+                    setattr(graph, _OF_GRAPH, [])
+                getattr(graph, _OF_GRAPH).append(self)
+            elif self._start is not None:
+                self.write(self._start, None)
+        self._start = None
+
+
+def _added(total: Any, gradient: Any, first: Any) -> Any:
+    before = total.read_value()
+    # Not a product with zero: the last sum may have been infinite.
+    gradient += tf.where(first, tf.zeros_like(before), before)
+    return tf.convert_to_tensor(total.assign(gradient, read_value=True))
+
+
+def _values(variables: List[Any], session: Any) -> List[Any]:
+    if session is not None:
+        return session.run(variables)
+    return [variable.numpy() for variable in variables]
+
+
+def _sums_of(session: Any) -> Dict[int, GradientSums]:
+    """All sums, by a number that ranks which run one program agree on."""
+    if session is None:
+        return {sums.number: sums for sums in _made if not sums.in_graph}
+    return dict(enumerate(getattr(session.graph, _OF_GRAPH, ())))
+
+
+def read(session: Any) -> Dict[int, Any]:
+    """The values of all sums in which there is a step."""
+    values = {number: sums.read(session)
+              for number, sums in _sums_of(session).items()}
+    return {number: v for number, v in values.items() if v is not None}
+
+
+def write(values: Dict[int, Any], session: Any) -> None:
+    """Sets what read() has returned; all other sums begin anew."""
+    for number, sums in _sums_of(session).items():
+        sums.write(values.get(number), session)
+
+
+def sync(session: Any) -> None:
+    """Gives all ranks the values of rank 0, or makes all begin anew; see above.
+
+    All ranks must call it. Raises HorovodInternalError if a rank is lost.
+    """
+    name = "tensorflow.gradient_sums"
+    numbers = objects.allgather_object(sorted(_sums_of(session)), name)
+    values: Dict[int, Any] = {}
+    if numbers[0] and all(others == numbers[0] for others in numbers):
+        values = objects.broadcast_object(read(session), 0, name)
+    write(values, session)
