@@ -42,6 +42,23 @@ def broadcast_and_average():
     refused(ValueError, "all ranks must create and build the same model", callback.on_train_begin)
 
 
+def built_on_some_ranks():
+    """Rank 0 may have loaded its model, and the others build theirs in the first step: all wait until all have."""
+    mine = compiled(keras.Sequential([keras.layers.Dense(1)]), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    if RANK == 0:
+        mine.build((None, 6))
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(0)
+    callback.set_model(mine)
+    callback.on_train_begin()
+    check(not callback.broadcast_done)
+    hvd.allreduce(0.0, name="first step")
+    if RANK != 0:
+        mine.build((None, 6))
+    callback.on_train_batch_end(0)
+    kernels = hvd.allgather(mine.get_weights()[0][None], name="built")
+    check(callback.broadcast_done and np.all(kernels == kernels[0]))
+
+
 class Rates(keras.callbacks.Callback):
     """The learning rate of each batch."""
 
@@ -217,5 +234,5 @@ def missing_gradients():
     close([np.array(v) for v in variables], [before[0] - 1, before[1] - 1 / SIZE], 1e-5)
 
 
-CASES = [values, broadcast_and_average, schedules, best_checkpoint, elastic_state, process_sets,
+CASES = [values, broadcast_and_average, built_on_some_ranks, schedules, best_checkpoint, elastic_state, process_sets,
          wrong_arguments, compiled_by_xla, missing_gradients]
