@@ -24,6 +24,7 @@ def main():
     if config.dispatcher_side == "compute":
         shared = read(dataset.send_to_data_service(config, hvd.rank(), hvd.size(), reuse_dataset=True))
         each = read(dataset.send_to_data_service(config, hvd.rank()))
+        hvd.allgather_object(None)  # the others may still read
     else:
         with tf_data_service(config, hvd.rank()) as address:
             if config.dispatchers == 1:
