@@ -99,6 +99,10 @@ void Define(Texts* texts, CoordinatorFlags* flags, CommandLine* line) {
             IntegerValue(&flags->server.config.fusion_threshold, uint64_t{0}),
             "small tensors are fused into runs of up to this many bytes; 0: no "
             "fusion");
+  line->Add({"--frozen_nodes"},
+            IntegerValue(&flags->server.config.frozen_nodes, size_t{0}),
+            "a job on at most this many nodes executes equal steps without "
+            "the coordinator (the frozen tier); 0: no job does");
   line->Add({"--log_level"}, LogLevelValue(&flags->log_level),
             "lowest level that is logged: trace, debug, info, warning, error "
             "or off");

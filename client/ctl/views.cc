@@ -167,6 +167,15 @@ std::string Trouble(const proto::JobStatus& job) {
   return out;
 }
 
+// Why a job that was in the frozen tier is not now; empty if it is, or never
+// was.
+std::string WhyNegotiated(const proto::JobStatus& job) {
+  if (job.schedule_ended().empty()) return "";
+  return absl::StrCat(job.job(), ": has left the frozen tier (",
+                      Printable(job.schedule_ended()), "), schedule ",
+                      job.schedules());
+}
+
 std::string Summary(const std::string& address, const proto::StatusReply& reply,
                     size_t nodes) {
   size_t ranks = 0, late = 0;
@@ -196,16 +205,18 @@ std::string StatusView(const std::string& address,
                {"EPOCH", Align::kRight},
                {"RANKS", Align::kRight},
                {"NODES", Align::kRight},
+               {"TIER"},
                {"LATE", Align::kRight},
                {"PENDING", Align::kRight}});
   for (const proto::JobStatus& job : reply.jobs()) {
     table.Add({job.job(), job.state(), Duration(job.state_seconds()),
                NumberOrDash(job.epoch()), SizeText(job),
                absl::StrCat(job.nodes_size()),
+               job.tier().empty() ? "-" : job.tier(),
                NumberOrDash(job.late_ranks_size()),
                NumberOrDash(job.pending_operations())});
-    if (const std::string text = Trouble(job); !text.empty()) {
-      troubles += Wrap(text, width);
+    for (const std::string& text : {Trouble(job), WhyNegotiated(job)}) {
+      if (!text.empty()) troubles += Wrap(text, width);
     }
   }
   if (!table.empty()) out += "\n" + table.Text(width);

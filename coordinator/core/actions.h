@@ -47,6 +47,9 @@ struct Config {
   // Whether results are compared: as the ranks want.
   ChecksumMode checksums = ChecksumMode::kOff;
   size_t operations = kMaxOperations;  // names per job, up to kMaxOperations
+  // A job on more nodes than this does not use the frozen tier, in which each
+  // node tells each other one when it is ready for a run.
+  size_t frozen_nodes = 64;
 };
 
 // Write the message to the stream.
@@ -82,6 +85,13 @@ enum class BucketEnd { kComplete, kUrgent, kAge, kForgotten };
 struct BucketRan {
   BucketEnd end;
 };
+// A job's nodes execute their steps without the coordinator; or have ended it.
+struct ScheduleBegun {};
+struct ScheduleOver {
+  proto::ScheduleEnd why;
+  uint64_t runs = 0;  // executed
+  uint64_t operations = 0;
+};
 enum class ErrorKind {
   kMismatch,
   kRankLost,
@@ -114,7 +124,8 @@ struct StragglerNode {
 
 using Action =
     std::variant<Send, Close, Log, OperationIssued, RunIssued, BucketRan,
-                 ErrorCounted, ResultsCompared, Reconnected, StragglerNode>;
+                 ScheduleBegun, ScheduleOver, ErrorCounted, ResultsCompared,
+                 Reconnected, StragglerNode>;
 using Actions = std::vector<Action>;
 
 // What a job asks for: messages go to sessions (which number and keep them),

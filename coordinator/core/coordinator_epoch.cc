@@ -34,7 +34,10 @@ CoordinatorEpoch::CoordinatorEpoch(uint64_t number, uint32_t size,
       results_(&members_, &sets_),
       timeline_(number, members_.size()),
       sent_(members_.size(), 0),
-      node_runs_(members_.size(), 0) {}
+      node_runs_(members_.size(), 0),
+      frozen_nodes_(config.frozen_nodes),
+      steps_(config.fusion_threshold),
+      follows_(members_.size(), false) {}
 
 void CoordinatorEpoch::Start(JobOutput* out) {
   proto::CoordinatorMessage message;
@@ -102,6 +105,8 @@ absl::Status CoordinatorEpoch::Dispatch(Time now, size_t node,
       return OnSetRequest(now, node, message.set_request(), out);
     case proto::ExecutorMessage::kJoinState:
       return OnJoinState(now, node, message.join_state(), out);
+    case proto::ExecutorMessage::kScheduleEnded:
+      return OnScheduleEnded(node, message.schedule_ended(), out);
     case proto::ExecutorMessage::kRetireNames:
       return OnRetireNames(now, node, message.retire_names(), out);
     case proto::ExecutorMessage::kResults:
@@ -160,6 +165,8 @@ void CoordinatorEpoch::SendEndpoints(JobOutput* out) {
 absl::Status CoordinatorEpoch::OnPresence(Time now, size_t node,
                                           const proto::Presence& message,
                                           JobOutput* out) {
+  // On its way when the schedule began: the node counts it in there.
+  if (follows_[node]) return absl::OkStatus();
   Release release;
   absl::Status status;
   for (const proto::PresentOperation& m : message.operations()) {
@@ -286,6 +293,7 @@ void CoordinatorEpoch::Issue(Time now, const Release& release, JobOutput* out) {
   }
   AddRuns(now, release.loose, &runs, out);
   for (size_t i = 0; i < members_.size(); ++i) SendRuns(i, runs, out);
+  if (steps_.repeats()) BeginSchedule(out);
 }
 
 void CoordinatorEpoch::SendRuns(size_t node, const Runs& runs, JobOutput* out) {
@@ -313,6 +321,9 @@ void CoordinatorEpoch::AddRuns(Time now,
     runs->emplace_back(table_.Find(ready[run.front()].id)->set,
                        MakeRun(ready, run));
     out->facts.emplace_back(RunIssued{run.size()});
+    std::vector<const ReadyOperation*> together;
+    for (const size_t i : run) together.push_back(&ready[i]);
+    steps_.OnRun(together);
   }
   for (const ReadyOperation& r : ready) {
     out->facts.emplace_back(

@@ -37,6 +37,7 @@
 #include "coordinator/core/ordering/buckets.h"
 #include "coordinator/core/ordering/communicators.h"
 #include "coordinator/core/ordering/presence.h"
+#include "coordinator/core/ordering/steps.h"
 #include "coordinator/core/results/result_comparison.h"
 #include "coordinator/core/timeline.h"
 #include "proto/admin.pb.h"
@@ -88,6 +89,10 @@ class CoordinatorEpoch {
   uint32_t size() const { return size_; }
   const std::vector<NodeMember>& members() const { return members_; }
   size_t pending() const { return table_.pending(); }
+  // Some nodes execute a schedule.
+  bool frozen() const {
+    return std::find(follows_.begin(), follows_.end(), true) != follows_.end();
+  }
   const Stragglers& stragglers() const { return stragglers_; }
   // How long other nodes have waited for the node since the last call.
   Time TakeStragglerTime(Time now, size_t node) {
@@ -150,6 +155,14 @@ class CoordinatorEpoch {
   // Sends NamesRetired for the names that the table has forgotten.
   void TellForgotten(Release* release, JobOutput* out);
   void Issue(Time now, const Release& release, JobOutput* out);
+  // --- The frozen tier (coordinator_epoch_schedule.cc) -----------------------
+  bool MayBeginSchedule() const;
+  void BeginSchedule(JobOutput* out);
+  // The part of the schedule that concerns the node.
+  proto::Schedule ScheduleFor(
+      size_t node, const std::vector<std::vector<ReadyOperation>>& runs);
+  absl::Status OnScheduleEnded(size_t node, const proto::ScheduleEnded& message,
+                               JobOutput* out);
   // Runs in the order of the job, each with its process set.
   using Runs = std::vector<std::pair<const RankSet*, proto::Run>>;
   // Fuses these operations with one another, and appends their runs.
@@ -202,6 +215,15 @@ class CoordinatorEpoch {
   std::vector<uint64_t> node_runs_;  // by member: runs sent to it
   uint64_t runs_ = 0;
   uint64_t operations_ = 0;  // issued
+
+  const size_t frozen_nodes_;
+  Steps steps_;
+  uint64_t schedule_ = 0;            // number of the last schedule
+  size_t schedule_runs_ = 0;         // of a round
+  std::vector<uint32_t> scheduled_;  // ids
+  std::vector<bool> follows_;        // by member: it has not left the schedule
+  // Of the last schedule that has ended: as its nodes have said.
+  proto::ScheduleEnded schedule_ended_;
 };
 
 }  // namespace maypole::coordinator

@@ -26,6 +26,8 @@ uint64_t EpochOf(const proto::ExecutorMessage& m) {
       return m.blocked().epoch();
     case proto::ExecutorMessage::kRetireNames:
       return m.retire_names().epoch();
+    case proto::ExecutorMessage::kScheduleEnded:
+      return m.schedule_ended().epoch();
     case proto::ExecutorMessage::kCommunicatorId:
       return m.communicator_id().epoch();
     case proto::ExecutorMessage::kRankGpu:

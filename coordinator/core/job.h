@@ -97,6 +97,7 @@ class Job {
   size_t late_ranks() const {
     return epoch_ ? epoch_->stragglers().ranks() : 0;
   }
+  bool frozen() const { return epoch_ && epoch_->frozen(); }
   size_t late_operations() const {
     return epoch_ ? epoch_->stragglers().operations() : 0;
   }

@@ -342,6 +342,7 @@ void JobShard::AddTo(Totals* totals) const {
   totals->pending_operations += job_->pending();
   totals->late_ranks += job_->late_ranks();
   totals->late_operations += job_->late_operations();
+  totals->frozen_jobs += job_->frozen() ? 1 : 0;
 }
 
 void JobShard::TakeStragglerTime(Time now, std::vector<StragglerNode>* all) {

@@ -66,6 +66,7 @@ struct Totals {
   size_t pending_operations = 0;
   size_t late_ranks = 0;
   size_t late_operations = 0;
+  size_t frozen_jobs = 0;  // that execute their steps without the coordinator
 };
 
 // Appends the actions that refuse a stream: Refused, Close, and a log line with

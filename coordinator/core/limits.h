@@ -20,6 +20,8 @@ inline constexpr size_t kMaxOperations = kMaxSlots;
 inline constexpr size_t PlaceOf(uint32_t id) {
   return (id - 1) % kMaxOperations;
 }
+// Operations of a step that the nodes may execute by a schedule (steps.h).
+inline constexpr size_t kMaxScheduledOperations = 4096;
 // Operations that an executor can report as late in one message.
 inline constexpr int kMaxLateOperations = 64;
 

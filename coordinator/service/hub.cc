@@ -152,6 +152,10 @@ void Hub::Apply(Actions* actions) {
       metrics_->Observe(*run);
     } else if (auto* bucket = std::get_if<BucketRan>(&action)) {
       metrics_->Observe(*bucket);
+    } else if (auto* begun = std::get_if<ScheduleBegun>(&action)) {
+      metrics_->Observe(*begun);
+    } else if (auto* over = std::get_if<ScheduleOver>(&action)) {
+      metrics_->Observe(*over);
     } else if (auto* error = std::get_if<ErrorCounted>(&action)) {
       metrics_->Observe(*error);
     } else if (auto* compared = std::get_if<ResultsCompared>(&action)) {

@@ -1,6 +1,7 @@
 #include "coordinator/service/metrics.h"
 
 #include <chrono>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <string>
@@ -20,6 +21,10 @@ constexpr const char* kErrorKinds[] = {
     "mismatch",    "rank_lost", "rank_left", "executor_lost", "start_timeout",
     "bad_message", "stalled",   "deadlock",  "results_differ"};
 constexpr const char* kLevels[] = {"info", "warning", "error"};
+// By proto::ScheduleEnd.
+constexpr const char* kScheduleEnds[] = {
+    "late", "other_operation", "operation_changed", "request", "rank_left"};
+static_assert(std::size(kScheduleEnds) == proto::ScheduleEnd_ARRAYSIZE);
 constexpr const char* kBucketEnds[] = {"complete", "urgent", "age",
                                        "forgotten"};
 
@@ -48,6 +53,9 @@ class Gauges : public prometheus::Collectable {
           t.late_ranks);
     gauge("maypole_late_operations", "Operations that they hold up.",
           t.late_operations);
+    gauge("maypole_frozen_jobs",
+          "Jobs whose nodes execute their steps without the coordinator.",
+          t.frozen_jobs);
     return all.Take();
   }
 
@@ -163,6 +171,19 @@ Metrics::Metrics()
   results_different_ = &checksums.Add({{"outcome", "different"}});
   results_unchecked_ = &checksums.Add({{"outcome", "unchecked"}});
   runs_ = &CounterFamily(r, "maypole_runs_total", "Runs issued.").Add({});
+  schedules_ = &CounterFamily(r, "maypole_schedules_total",
+                              "Schedules begun: steps that the nodes of a job "
+                              "execute without the coordinator.")
+                    .Add({});
+  scheduled_operations_ =
+      &CounterFamily(r, "maypole_scheduled_operations_total",
+                     "Operations executed by schedules that have ended.")
+           .Add({});
+  auto& ends = CounterFamily(r, "maypole_schedules_ended_total",
+                             "Schedules that have ended, by cause.");
+  for (const char* reason : kScheduleEnds) {
+    schedule_ends_.push_back(&ends.Add({{"reason", reason}}));
+  }
   reconnects_ = &CounterFamily(r, "maypole_reconnects_total",
                                "Broken streams that executors resumed.")
                      .Add({});
@@ -190,6 +211,13 @@ void Metrics::Observe(const RunIssued& fact) {
 
 void Metrics::Observe(const BucketRan& fact) {
   buckets_[static_cast<int>(fact.end)]->Increment();
+}
+
+void Metrics::Observe(const ScheduleBegun&) { schedules_->Increment(); }
+
+void Metrics::Observe(const ScheduleOver& fact) {
+  schedule_ends_[fact.why]->Increment();
+  scheduled_operations_->Increment(static_cast<double>(fact.operations));
 }
 
 void Metrics::Observe(const ErrorCounted& fact) {

@@ -10,6 +10,10 @@
 //   maypole_run_operations                      histogram: operations of a run
 //   maypole_buckets_total{end}                  complete, urgent, age,
 //                                               forgotten
+//   maypole_frozen_jobs                         without negotiation now
+//   maypole_schedules_total                     begun (the frozen tier)
+//   maypole_schedules_ended_total{reason}       late, other_operation, ..
+//   maypole_scheduled_operations_total          of schedules that have ended
 //   maypole_negotiation_seconds                 histogram: first node's
 //                                               presence until issued
 //   maypole_errors_total{kind}                  mismatch, rank_lost, rank_left,
@@ -54,6 +58,8 @@ class Metrics {
   void Observe(const OperationIssued& fact);
   void Observe(const RunIssued& fact);
   void Observe(const BucketRan& fact);
+  void Observe(const ScheduleBegun& fact);
+  void Observe(const ScheduleOver& fact);
   void Observe(const ErrorCounted& fact);
   void Observe(const ResultsCompared& fact);
   void Observe(const Reconnected& fact);
@@ -78,6 +84,9 @@ class Metrics {
   prometheus::Counter* results_different_;
   prometheus::Counter* results_unchecked_;
   prometheus::Counter* runs_;
+  prometheus::Counter* schedules_;
+  prometheus::Counter* scheduled_operations_;
+  std::vector<prometheus::Counter*> schedule_ends_;  // by proto::ScheduleEnd
   prometheus::Counter* reconnects_;
   prometheus::Histogram* run_operations_;
   prometheus::Histogram* negotiation_;

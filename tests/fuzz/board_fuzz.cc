@@ -28,6 +28,7 @@ constexpr coordinator::StreamId kOurs = 1, kTheirs = 2;
 
 coordinator::Config MakeConfig() {
   coordinator::Config config;
+  config.frozen_nodes = 0;  // there is nobody to follow a schedule with
   config.stall_check = std::chrono::seconds(1);
   return config;
 }

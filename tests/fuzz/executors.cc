@@ -17,6 +17,7 @@ constexpr uint32_t kNodes = 3;
 
 coordinator::Config MakeConfig() {
   coordinator::Config config;
+  config.frozen_nodes = 0;  // these executors follow no schedules
   config.start_timeout = std::chrono::seconds(10);
   config.stall_check = std::chrono::seconds(1);
   config.fusion_threshold = 4096;

@@ -97,6 +97,7 @@ class Rig {
   void Perform(worker::StopWatching& a);
   void Perform(worker::OpenLink& a);
   void Perform(worker::SendToCoordinator& a);
+  void Perform(worker::SendToPeers&) {}  // the rig has one node
   void Perform(worker::PrepareBackend& a);
   void Perform(worker::ConnectBackend& a);
   void Perform(worker::CreateBoard& a);

@@ -17,6 +17,7 @@ Cluster::Cluster(const RunOptions& options)
                     }),
       slots_(options.slots) {
   stage_.checksums = options.checksums;
+  stage_.repeats = options.repeats;
 }
 
 void Cluster::MakeCoordinator(const coordinator::Config& config, int nodes) {

@@ -202,7 +202,8 @@ EpochRecord* ElasticWorld::CurrentEpoch(int, const std::string& key,
   const ProgramOptions options{.size = static_cast<int>(config.size),
                                .calm = IsCalm(),
                                .new_names = slots_ < 64,
-                               .elastic = true};
+                               .elastic = true,
+                               .repeats = stage_.repeats};
   // Which node a rank is on is known when it is welcomed.
   return ledger_.Begin(key, MakeProgram(&random_, options),
                        std::vector<int>(config.size, -1));
@@ -267,6 +268,7 @@ void ElasticWorld::StopAgent(int node) {
 
 void ElasticWorld::StopNode(int number) {
   const auto it = lives_.find(number);
+  if (it == lives_.end()) return;  // its host was lost
   if (it->second.node >= 0) StopAgent(it->second.node);
   lives_.erase(it);
 }

@@ -20,6 +20,14 @@ const std::vector<DType>& DTypes() {
   return all;
 }
 
+// What nodes can execute by a schedule.
+const std::vector<Kind>& ScheduledKinds() {
+  static const auto& all =
+      *new std::vector<Kind>{Kind::kAllreduce, Kind::kAllreduce,
+                             Kind::kBroadcast, Kind::kReducescatter};
+  return all;
+}
+
 const std::vector<Kind>& Kinds() {
   static const auto& all = *new std::vector<Kind>{
       Kind::kAllreduce,     Kind::kAllreduce, Kind::kAllreduce,
@@ -34,7 +42,8 @@ class Maker {
       : random_(*random),
         size_(options.size),
         new_names_(options.new_names),
-        elastic_(options.elastic) {
+        elastic_(options.elastic),
+        repeats_(options.repeats) {
     program_.calm = options.calm;
     program_.actions.resize(static_cast<size_t>(size_));
     all_.resize(static_cast<size_t>(size_));
@@ -54,10 +63,12 @@ class Maker {
   void AddOperation(std::set<std::string>* taken,
                     const std::vector<int>& joined);
   std::vector<size_t> SomeOrder(int rank, size_t first);
+  std::vector<Signature> Changed(const std::vector<Planned>& step);
   std::vector<size_t> Submit(int rank, size_t first, bool may_wait);
   void Wait(int rank, std::vector<size_t> submitted);
   void RequestSet();
   void Step();
+  void Repeat();
   void JoinPhase();
   void Cross();
   void ForAll(const Action& action);
@@ -70,6 +81,8 @@ class Maker {
   const int size_;
   const bool new_names_;
   const bool elastic_;
+  const bool repeats_;
+  bool lasting_ = false;  // operations are being made that will be repeated
   int steps_ = 0;
   std::vector<int> all_;
   std::vector<size_t> live_sets_;
@@ -188,10 +201,10 @@ void Maker::AddOperation(std::set<std::string>* taken,
   }
   if (active.empty()) return;
   Signature s;
-  s.kind = random_.Pick(Kinds());
+  s.kind = random_.Pick(lasting_ ? ScheduledKinds() : Kinds());
   s.dims = 1;
-  const bool unnamed =
-      !new_names_ && (s.kind == Kind::kBarrier || random_.OneIn(8));
+  const bool unnamed = !new_names_ && !lasting_ &&
+                       (s.kind == Kind::kBarrier || random_.OneIn(8));
   for (int i = 0; !unnamed; ++i) {
     op.name = absl::StrCat(std::string(Name(s.kind)).substr(0, 6), i);
     if (new_names_) absl::StrAppend(&op.name, ".", steps_);
@@ -217,7 +230,7 @@ void Maker::AddOperation(std::set<std::string>* taken,
     }
   }
   if (s.kind == Kind::kAlltoall) Split(&op);
-  if (random_.OneIn(10)) Spoil(&op);
+  if (!lasting_ && random_.OneIn(10)) Spoil(&op);
   program_.operations.push_back(std::move(op));
 }
 
@@ -289,6 +302,43 @@ void Maker::Step() {
   for (int rank = 0; rank < size_; ++rank) {
     if (!Leaves(rank)) Wait(rank, Submit(rank, first, true));
   }
+}
+
+// Equal steps, now and then with another operation in between, another order,
+// or ranks that are late for a while.
+void Maker::Repeat() {
+  std::set<std::string> taken;
+  ++steps_;
+  const size_t first = program_.operations.size();
+  lasting_ = true;
+  for (uint64_t n = 1 + random_.Below(5); n > 0; --n) AddOperation(&taken, {});
+  lasting_ = false;
+  const std::vector<Planned> step(program_.operations.begin() + first,
+                                  program_.operations.end());
+  program_.operations.resize(first);
+  for (uint64_t rounds = 4 + random_.Below(12); rounds > 0; --rounds) {
+    const size_t begin = program_.operations.size();
+    for (const Planned& op : step) {
+      program_.operations.push_back(op);
+      program_.operations.back().number =
+          static_cast<uint32_t>(program_.operations.size() - 1);
+    }
+    if (random_.OneIn(16)) AddOperation(&taken, {});
+    if (random_.OneIn(16))
+      program_.operations[begin].signatures = Changed(step);
+    for (int rank = 0; rank < size_; ++rank) {
+      if (Leaves(rank)) continue;
+      if (random_.OneIn(40)) ActionsOf(rank).push_back(Compute());
+      Wait(rank, Submit(rank, begin, true));
+    }
+  }
+}
+
+// The signatures of the step's first operation, with more elements.
+std::vector<Signature> Maker::Changed(const std::vector<Planned>& step) {
+  std::vector<Signature> signatures = step.front().signatures;
+  for (Signature& s : signatures) s.shape[0] += 3;
+  return signatures;
 }
 
 void Maker::RequestSet() {
@@ -399,7 +449,7 @@ Program Maker::Make() {
   for (uint64_t step = 0; step < steps; ++step) {
     left_ = left_ || step >= leaves_at;
     while (uses_sets && random_.OneIn(2)) RequestSet();
-    Step();
+    repeats_ && !random_.OneIn(3) ? Repeat() : Step();
     const bool all_there = program_.leaver < 0 || !left_;
     if (joins && all_there && random_.OneIn(2)) JoinPhase();
     if (elastic_) {

@@ -87,6 +87,8 @@ struct ProgramOptions {
   bool new_names = false;
   // It begins with a sync, and has a commit after each step.
   bool elastic = false;
+  // Most steps are repeated a number of times.
+  bool repeats = false;
 };
 
 Program MakeProgram(Random* random, const ProgramOptions& options);

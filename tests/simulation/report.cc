@@ -48,6 +48,8 @@ constexpr Counter kCounters[] = {
     {"operations gathered by them", &Counts::gathered_by_ranks},
     {"failures of their NCCL", &Counts::nccl_failures},
     {"inputs brought from a GPU", &Counts::brought_to_host},
+    {"schedules left, by nodes", &Counts::schedules_over},
+    {"  runs executed by them", &Counts::scheduled_runs},
     {"elastic: processes started", &Counts::processes_started},
     {"elastic: epochs", &Counts::elastic_epochs},
     {"elastic: commits of ranks", &Counts::commits},

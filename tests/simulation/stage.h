@@ -54,6 +54,8 @@ struct Counts {
   uint64_t gathered_by_ranks = 0;
   uint64_t nccl_failures = 0;    // in a run of ranks that is on the stream
   uint64_t brought_to_host = 0;  // inputs on a GPU
+  uint64_t schedules_over = 0;   // by node
+  uint64_t scheduled_runs = 0;   // likewise, of those
   // Elastic jobs:
   uint64_t processes_started = 0;
   uint64_t elastic_epochs = 0;
@@ -125,6 +127,7 @@ class Stage {
   // call NCCL themselves. 1: all share it.
   uint64_t ranks_share_gpus = 64;
   bool checksums = false;  // the ranks want their results compared
+  bool repeats = false;    // programs have equal steps
   int interrupted = 0;     // ranks that stand at a kill point
 
   // A rank that has died, or is interrupted at a kill point, may not have woken

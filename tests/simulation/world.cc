@@ -116,7 +116,8 @@ EpochRecord* World::CurrentEpoch(int node, const std::string&,
   const bool calm = faults_.empty() && stage_.scheduler.now() >= calm_at_;
   const ProgramOptions options{.size = static_cast<int>(places_.size()),
                                .calm = calm,
-                               .new_names = slots_ < 64};
+                               .new_names = slots_ < 64,
+                               .repeats = stage_.repeats};
   return ledger_.Begin(key, MakeProgram(&random_, options), node_of_rank_);
 }
 

@@ -25,6 +25,9 @@ struct RunOptions {
   uint32_t slots = 64;
   // The ranks want their results compared, and a difference to end the epoch.
   bool checksums = false;
+  // Programs have steps that are equal, which the nodes come to execute without
+  // the coordinator.
+  bool repeats = false;
 };
 
 struct RunResult {

@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 PYTHON = "/usr/bin/python3"
 
@@ -154,6 +155,14 @@ def alive(pid):
             return f.read().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def metric(address, name):
+    """The sum of a metric over its labels; `name` may select some: 'x{a="b"'."""
+    with urllib.request.urlopen("http://%s/metrics" % address, timeout=5) as reply:
+        text = reply.read().decode()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines()
+               if line.startswith(name) and (line[len(name)] in "{ " or "{" in name))
 
 
 class Job:

@@ -27,9 +27,13 @@ def touch(name):
     _write(name, "")
 
 
+def is_there(name):
+    return os.path.exists(os.path.join(DIR, name))
+
+
 def await_file(name, seconds=60):
     deadline = time.monotonic() + seconds
-    while not os.path.exists(os.path.join(DIR, name)):
+    while not is_there(name):
         if time.monotonic() > deadline:
             raise AssertionError("rank %d waited %g s for %s" % (RANK, seconds, name))
         time.sleep(0.005)

@@ -39,6 +39,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/reduce/reduce.h"
+#include "common/system/fd.h"
 #include "common/types.h"
 
 namespace maypole::worker {
@@ -86,6 +87,11 @@ class Backend {
                                                            uint32_t nodes) = 0;
   // addresses[i] is where this node reaches node i.
   virtual absl::Status Connect(const std::vector<std::string>& addresses) = 0;
+
+  // After Connect(): a connected socket to each other node for short messages
+  // between the executors, by node; none to this one. The backend does not use
+  // or watch them. Call it once.
+  virtual std::vector<Fd> TakeMessageConnections() = 0;
 
   // Sets the callback for ended chunks; call it before the first Start.
   virtual void OnEnded(std::function<void(const absl::Status&)> on_ended) = 0;

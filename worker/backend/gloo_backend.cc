@@ -3,6 +3,9 @@
 
 #include <gloo/transport/pair.h>
 #include <gloo/transport/unbound_buffer.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <exception>
@@ -63,7 +66,7 @@ absl::StatusOr<std::vector<std::string>> GlooBackend::Prepare(
       AuthenticatedListener::Open({.host = options_.host,
                                    .self = self_,
                                    .nodes = nodes_,
-                                   .connections = 2 * options_.connections,
+                                   .connections = 2 * options_.connections + 1,
                                    .epoch = options_.nonce});
   if (!listener.ok())
     return cannot_listen(std::string(listener.status().message()));
@@ -115,10 +118,11 @@ absl::Status GlooBackend::ConnectPairs(
     return absl::InvalidArgumentError(absl::StrCat(
         "cannot connect to ", NodeName(bad->node), ": ", bad->why));
   }
+  message_connections_.resize(nodes_);
   const auto deadline =
       AuthenticatedListener::Clock::now() + options_.connect_timeout;
   for (uint32_t i = 0; i < nodes_; ++i) {
-    for (uint32_t c = 0; i != self_ && c < meshes_.size(); ++c) {
+    for (uint32_t c = 0; i != self_ && c <= meshes_.size(); ++c) {
       absl::StatusOr<Fd> connection = listener_->Connection(i, c, deadline);
       if (!connection.ok()) {
         return absl::Status(
@@ -131,6 +135,13 @@ absl::Status GlooBackend::ConnectPairs(
       const absl::Status bounded =
           SetTcpTimeouts(connection->get(), options_.answer_timeout);
       if (!bounded.ok()) return bounded;
+      if (c == meshes_.size()) {
+        const int on = 1;
+        setsockopt(connection->get(), IPPROTO_TCP, TCP_NODELAY, &on,
+                   sizeof(on));
+        message_connections_[i] = *std::move(connection);
+        continue;
+      }
       try {
         meshes_[c]->Adopt(static_cast<int>(i), *std::move(connection));
       } catch (const std::exception& e) {

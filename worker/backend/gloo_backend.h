@@ -49,6 +49,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "worker/backend/backend.h"
@@ -91,6 +92,9 @@ class GlooBackend : public Backend {
   absl::StatusOr<std::vector<std::string>> Prepare(uint32_t node_index,
                                                    uint32_t nodes) override;
   absl::Status Connect(const std::vector<std::string>& addresses) override;
+  std::vector<Fd> TakeMessageConnections() override {
+    return std::move(message_connections_);
+  }
   void OnEnded(std::function<void(const absl::Status&)> on_ended) override;
   void Start(Work work) override;
   void Abort() override;
@@ -174,6 +178,7 @@ class GlooBackend : public Backend {
   uint32_t self_ = 0;
   uint32_t nodes_ = 1;
   std::function<void(const absl::Status&)> on_ended_;
+  std::vector<Fd> message_connections_;  // by node; set by Connect
   std::vector<uint64_t> started_;  // chunks by peer; for the starting thread
   std::atomic<uint32_t> in_flight_{0};
   std::atomic<uint64_t> sent_{0};

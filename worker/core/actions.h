@@ -50,6 +50,11 @@ struct OpenLink {};
 struct SendToCoordinator {
   proto::ExecutorMessage message;
 };
+// Sends the message to the executors of these nodes.
+struct SendToPeers {
+  std::vector<uint32_t> nodes;
+  proto::PeerMessage message;
+};
 // Makes the backend of an epoch, then calls ExecutorCore::OnBackendPrepared.
 struct PrepareBackend {
   uint64_t epoch = 0;
@@ -169,14 +174,13 @@ struct DropEpoch {};
 // supervisor decides whether it ends.
 struct ReportIdle {};
 
-using Action =
-    std::variant<ReplyClient, RefuseClient, CloseClient, KeepWatching,
-                 StopWatching, OpenLink, SendToCoordinator, PrepareBackend,
-                 ConnectBackend, CreateBoard, AllotSlot, FindIdleSlots,
-                 RecallFrom, FreeSlot, WantSlot, IssueRun, OpenGpuMemory,
-                 CloseGpuMemories, MakeCommunicatorId, ConnectGpus, RunOnGpus,
-                 RunOnHost, CommitSlot, FailSlot, MarkLeft, MarkGone,
-                 AbortBoard, WantChange, DropEpoch, ReportIdle>;
+using Action = std::variant<
+    ReplyClient, RefuseClient, CloseClient, KeepWatching, StopWatching,
+    OpenLink, SendToCoordinator, SendToPeers, PrepareBackend, ConnectBackend,
+    CreateBoard, AllotSlot, FindIdleSlots, RecallFrom, FreeSlot, WantSlot,
+    IssueRun, OpenGpuMemory, CloseGpuMemories, MakeCommunicatorId, ConnectGpus,
+    RunOnGpus, RunOnHost, CommitSlot, FailSlot, MarkLeft, MarkGone, AbortBoard,
+    WantChange, DropEpoch, ReportIdle>;
 
 }  // namespace maypole::worker
 

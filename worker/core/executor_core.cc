@@ -249,10 +249,11 @@ void ExecutorCore::MemberGone(const LocalMember& m, bool clean,
     // Before the coordinator ends an epoch that all ranks have left.
     epoch_->OnNoMoreResults(static_cast<uint32_t>(m.local_rank));
     SendRankGone(m.rank, true, "has shut down", returns);
-    epoch_->OnRankLeft(m.rank, m.local_rank,
-                       absl::StrCat(RankText(m),
-                                    " has shut down; operations that need it "
-                                    "cannot run"));
+    const absl::Status s = epoch_->OnRankLeft(
+        m.rank, m.local_rank,
+        absl::StrCat(RankText(m),
+                     " has shut down; operations that need it cannot run"));
+    if (!s.ok()) FailEpochHere(s);
   } else if (phase_ == Phase::kRunning) {
     SendRankGone(m.rank, false, how, returns);
     FailEpoch(Code::kAborted, absl::StrCat(RankText(m), " ", what));
@@ -368,6 +369,13 @@ bool ExecutorCore::OnNetworkFailed(const absl::Status& status) {
       absl::StrCat("the network between nodes failed on node ", options_.node,
                    " (host ", options_.host, "): ", status.message())));
   return true;
+}
+
+void ExecutorCore::OnPeerMessage(uint32_t node,
+                                 const proto::PeerMessage& message) {
+  if (phase_ != Phase::kRunning && !drains()) return;
+  const absl::Status s = epoch_->OnPeerMessage(node, message);
+  if (!s.ok() && phase_ == Phase::kRunning) FailEpochHere(s);
 }
 
 void ExecutorCore::AwaitCause(absl::Status failure) {

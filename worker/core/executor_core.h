@@ -144,6 +144,14 @@ class ExecutorCore {
   // no rank on another node is left. Returns false if the failure does not
   // matter: no epoch is running, or one has failed before.
   bool OnNetworkFailed(const absl::Status& status);
+  // A message of another node's executor, of the epoch that the backend was
+  // made for.
+  void OnPeerMessage(uint32_t node, const proto::PeerMessage& message);
+  // For how many milliseconds OnTime() need not be called because of the frozen
+  // tier; -1: any time.
+  int64_t WaitMs() const {
+    return phase_ == Phase::kRunning ? epoch_->WaitMs() : -1;
+  }
 
   // --- Coordinator ---------------------------------------------------------
   void OnCoordinator(const proto::CoordinatorMessage& message);

@@ -27,6 +27,8 @@ uint64_t EpochOf(const proto::CoordinatorMessage& m) {
       return m.names_retired().epoch();
     case proto::CoordinatorMessage::kRankLeft:
       return m.rank_left().epoch();
+    case proto::CoordinatorMessage::kSchedule:
+      return m.schedule().epoch();
     case proto::CoordinatorMessage::kCommunicator:
       return m.communicator().epoch();
     case proto::CoordinatorMessage::kCommunicatorId:
@@ -88,6 +90,8 @@ absl::Status ExecutorCore::OnEpochMessage(
       return epoch_->OnStandIn(message.stand_in());
     case proto::CoordinatorMessage::kNamesRetired:
       return epoch_->OnNamesRetired(message.names_retired());
+    case proto::CoordinatorMessage::kSchedule:
+      return epoch_->OnSchedule(message.schedule());
     case proto::CoordinatorMessage::kCommunicator:
       return epoch_->OnCommunicator(message.communicator());
     case proto::CoordinatorMessage::kCommunicatorId:
@@ -119,7 +123,9 @@ void ExecutorCore::OnRankLeftElsewhere(const proto::RankLeft& left) {
   if (starting() && !drains()) return;
   const int rank = static_cast<int>(left.rank());
   if (phase_ == Phase::kRunning && members_.FindRank(rank) != nullptr) return;
-  epoch_->OnRankLeft(rank, -1, left.message());
+  if (absl::Status s = epoch_->OnRankLeft(rank, -1, left.message()); !s.ok()) {
+    return FailEpochHere(s);
+  }
   if (drains() && epoch_->AllHaveLeft()) ForgetEpoch();
 }
 

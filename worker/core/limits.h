@@ -61,6 +61,9 @@ inline constexpr size_t kMaxResultsBytes = 1 << 18;
 inline constexpr int64_t kResultsPauseMs = 100;
 // A Presence message is closed when it has reached this size.
 inline constexpr size_t kMaxPresenceBytes = 1 << 20;
+// A rank of the frozen tier (operations/schedule.h) that waits for this long
+// makes the nodes ask the coordinator again.
+inline constexpr int64_t kScheduleLateMs = 100;
 // Runs that wait for a free Plan record.
 inline constexpr size_t kMaxQueuedRuns = 65536;
 

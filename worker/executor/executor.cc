@@ -28,6 +28,7 @@ enum Tag : uint64_t {
   kMailbox = 2,
   kBoardWake = 3,
   kStopSignal = 4,
+  kPeers = 5,
   kFirstClient = 16,  // then two per client: socket, pidfd
 };
 uint64_t SocketTag(ClientId id) { return kFirstClient + 2 * id; }
@@ -42,6 +43,8 @@ ExecutorEvent EventOf(uint64_t tag) {
       return {Kind::kPosted};
     case kBoardWake:
       return {Kind::kBoardWake};
+    case kPeers:
+      return {Kind::kPeers};
     default: {
       const ClientId id = (tag - kFirstClient) / 2;
       return {tag == PidTag(id) ? Kind::kProcessEnded : Kind::kClient, id};
@@ -253,8 +256,9 @@ std::unique_ptr<Transport> Executor::OpenTransport(
 
 std::unique_ptr<EpochNetwork> Executor::MakeNetwork(
     const PrepareBackend& epoch, EpochNetwork::Callbacks callbacks) {
-  return std::make_unique<Network>(options_.make_backend(epoch),
-                                   std::move(callbacks));
+  return std::make_unique<Network>(
+      options_.make_backend(epoch), std::move(callbacks), epoch.node_names,
+      [this](int fd) { return poller_.Watch(fd, kPeers); });
 }
 
 std::unique_ptr<EpochGpus> Executor::MakeGpus(EpochGpus::Callbacks callbacks) {

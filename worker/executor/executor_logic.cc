@@ -53,6 +53,11 @@ int64_t ExecutorLogic::PrepareSleep() {
 }
 
 int64_t ExecutorLogic::SleepMs() const {
+  const int64_t ms = PauseMs();
+  return core_.WaitMs() < 0 ? ms : std::min(ms, core_.WaitMs());
+}
+
+int64_t ExecutorLogic::PauseMs() const {
   if (done_at_ms_ != INT64_MAX) return kLeftScanMs;
   if (keeper_ == nullptr) return kBoardScanMs;
   if (tickets_held_ || core_.waits_for_records()) return kHeldTicketMs;
@@ -122,6 +127,9 @@ void ExecutorLogic::Handle(const ExecutorEvent& event) {
       break;
     case ExecutorEvent::Kind::kBoardWake:
       if (wake_ != nullptr) wake_->Drain();
+      break;
+    case ExecutorEvent::Kind::kPeers:
+      TakePeerMessages();
       break;
     case ExecutorEvent::Kind::kClient:
       ReadClient(event.client, kMessagesPerTurn);

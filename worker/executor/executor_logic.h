@@ -87,6 +87,7 @@ class ExecutorLogic : private ExecutorTimeline::Shell {
   // Scans the board for stragglers, frozen and blocked ranks, if a scan is due.
   void LookAround();
   int64_t SleepMs() const;
+  int64_t PauseMs() const;  // but for the frozen tier
 
   void Handle(const ExecutorEvent& event);
   void TakeClients();
@@ -118,6 +119,8 @@ class ExecutorLogic : private ExecutorTimeline::Shell {
   void Do(StopWatching& a);
   void Do(OpenLink& a);
   void Do(SendToCoordinator& a);
+  void Do(SendToPeers& a);
+  void TakePeerMessages();
   void Do(PrepareBackend& a);
   void Do(ConnectBackend& a);
   void Do(CreateBoard& a);

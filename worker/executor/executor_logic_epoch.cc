@@ -57,6 +57,17 @@ void ExecutorLogic::Do(SendToCoordinator& a) {
   if (presence) presence_sequence_ = sequence;
 }
 
+void ExecutorLogic::Do(SendToPeers& a) {
+  if (network_ != nullptr) network_->SendToPeers(a.nodes, a.message);
+}
+
+void ExecutorLogic::TakePeerMessages() {
+  if (network_ == nullptr) return;
+  for (const auto& [node, message] : network_->TakePeerMessages()) {
+    core_.OnPeerMessage(node, message);
+  }
+}
+
 // --- Epochs ------------------------------------------------------------------
 
 void ExecutorLogic::Do(PrepareBackend& a) {

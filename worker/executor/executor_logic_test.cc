@@ -138,6 +138,9 @@ class FakeNetwork : public EpochNetwork {
   void Start(const Board*) override {}
   void Add(RunSpec) override {}
   void Abort() override {}
+  void SendToPeers(const std::vector<uint32_t>&,
+                   const proto::PeerMessage&) override {}
+  PeerMessages TakePeerMessages() override { return {}; }
   uint64_t bytes_sent() const override { return 0; }
   uint64_t bytes_received() const override { return 0; }
 

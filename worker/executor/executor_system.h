@@ -21,6 +21,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -46,6 +47,7 @@ struct ExecutorEvent {
     kPosted,        // see ExecutorSystem::Post()
     kBoardWake,     // a rank has changed the board
     kClient,        // a client's socket can be read, or written after Send()
+    kPeers,         // see EpochNetwork::TakePeerMessages()
     kProcessEnded,  // the process of a ClientLink or ProcessWatch has ended
   };
   Kind kind;
@@ -110,6 +112,12 @@ class EpochNetwork {
   virtual void Add(RunSpec run) = 0;
   // The epoch is over: ends all waits for other nodes.
   virtual void Abort() = 0;
+  // To and from the executors of other nodes; the messages of each arrive in
+  // the order in which they were sent. After Start(), nothing waits.
+  virtual void SendToPeers(const std::vector<uint32_t>& nodes,
+                           const proto::PeerMessage& message) = 0;
+  using PeerMessages = std::vector<std::pair<uint32_t, proto::PeerMessage>>;
+  virtual PeerMessages TakePeerMessages() = 0;
   virtual uint64_t bytes_sent() const = 0;
   virtual uint64_t bytes_received() const = 0;
 };

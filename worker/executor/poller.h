@@ -63,6 +63,8 @@ class Poller {
   // Returns the tags of ready descriptors; none after `ms` milliseconds. The
   // span is valid until the next call.
   absl::StatusOr<std::span<const uint64_t>> Wait(int64_t ms);
+  // Can be read when Wait() would return tags at once.
+  int fd() const { return epoll_.get(); }
 
  private:
   Fd epoll_;

@@ -4,9 +4,13 @@
 
 namespace maypole::worker {
 
-Network::Network(std::unique_ptr<Backend> backend, Callbacks callbacks)
+Network::Network(std::unique_ptr<Backend> backend, Callbacks callbacks,
+                 std::vector<std::string> node_names,
+                 std::function<Registration(int fd)> watch)
     : backend_(std::move(backend)),
       callbacks_(std::move(callbacks)),
+      node_names_(std::move(node_names)),
+      watch_(std::move(watch)),
       thread_([this] { Main(); }) {}
 
 Network::~Network() {
@@ -58,10 +62,26 @@ void Network::Connect(std::vector<std::string> addresses) {
 void Network::Start(const Board* board) {
   runner_ =
       std::make_unique<NetworkRunner>(board, backend_.get(), callbacks_.runner);
+  channels_ = std::make_unique<PeerChannels>(backend_->TakeMessageConnections(),
+                                             node_names_);
+  channels_watch_ = watch_(channels_->fd());
   Post([this] {
     const absl::Status s = runner_->Run();
     if (!s.ok()) callbacks_.on_failed(s);
   });
+}
+
+void Network::SendToPeers(const std::vector<uint32_t>& nodes,
+                          const proto::PeerMessage& message) {
+  if (channels_ != nullptr) channels_->Send(nodes, message);
+}
+
+EpochNetwork::PeerMessages Network::TakePeerMessages() {
+  if (channels_ == nullptr) return {};
+  PeerMessages messages = channels_->Receive();
+  // The core ignores all but the first failure.
+  if (!channels_->status().ok()) callbacks_.on_failed(channels_->status());
+  return messages;
 }
 
 }  // namespace maypole::worker

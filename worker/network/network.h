@@ -21,13 +21,19 @@
 
 #include "worker/backend/backend.h"
 #include "worker/executor/executor_system.h"
+#include "worker/executor/poller.h"
 #include "worker/network/network_runner.h"
+#include "worker/network/peer_channels.h"
 
 namespace maypole::worker {
 
 class Network : public EpochNetwork {
  public:
-  Network(std::unique_ptr<Backend> backend, Callbacks callbacks);
+  // `node_names`: "node n1 (host b)". `watch` makes the loop report
+  // ExecutorEvent::Kind::kPeers when the descriptor can be read.
+  Network(std::unique_ptr<Backend> backend, Callbacks callbacks,
+          std::vector<std::string> node_names,
+          std::function<Registration(int fd)> watch);
   ~Network() override;
 
   void Prepare(uint32_t node_index, uint32_t nodes) override;
@@ -35,6 +41,9 @@ class Network : public EpochNetwork {
   void Start(const Board* board) override;
   void Add(RunSpec run) override { runner_->Add(std::move(run)); }
   void Abort() override;
+  void SendToPeers(const std::vector<uint32_t>& nodes,
+                   const proto::PeerMessage& message) override;
+  PeerMessages TakePeerMessages() override;
 
   uint64_t bytes_sent() const override { return backend_->bytes_sent(); }
   uint64_t bytes_received() const override {
@@ -47,7 +56,11 @@ class Network : public EpochNetwork {
 
   std::unique_ptr<Backend> backend_;
   const Callbacks callbacks_;
+  const std::vector<std::string> node_names_;
+  const std::function<Registration(int fd)> watch_;
   std::unique_ptr<NetworkRunner> runner_;
+  std::unique_ptr<PeerChannels> channels_;  // from Start() on
+  Registration channels_watch_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -232,7 +232,7 @@ namespace {
 void AddDaemonFlag(const std::string& flag, LauncherOptions* o) {
   if (o->running_agents) return;
   o->agent_flags.push_back(flag);
-  o->coordinator_flags.push_back(flag);
+  if (o->coordinator.empty()) o->coordinator_flags.push_back(flag);
 }
 
 // --verbose prevails over the environment.

@@ -125,6 +125,10 @@ void DefineJob(Given* given, LauncherOptions* o, CommandLine* line) {
       {"--agent-flag"}, RepeatedValue(&o->agent_flags, "FLAG"),
       "a flag of maypole-worker, for each agent that maypolerun starts: "
       "--agent-flag=--slots=4096; may be given several times");
+  line->AddUnabbreviated(
+      {"--coordinator-flag"}, RepeatedValue(&o->coordinator_flags, "FLAG"),
+      "a flag of the maypole-coordinator that maypolerun starts: "
+      "--coordinator-flag=--frozen_nodes=0; may be given several times");
 }
 
 void DefineOutput(LauncherOptions* o, CommandLine* line) {
@@ -226,6 +230,12 @@ Status CheckLocalRanks(const LauncherOptions& o) {
 }
 
 Status CheckCoordinator(const LauncherOptions& o) {
+  if (!o.coordinator_flags.empty() &&
+      (o.running_agents || !o.coordinator.empty())) {
+    return Invalid(
+        "the job uses a coordinator that already runs with its own flags: "
+        "leave --coordinator-flag out");
+  }
   if (o.running_agents && !o.agent_flags.empty()) {
     return Invalid(
         "--agent uses maypole-worker daemons that already run with their own "

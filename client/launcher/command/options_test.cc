@@ -285,6 +285,19 @@ TEST(OptionsTest, FlagsOfTheAgents) {
             std::string::npos);
 }
 
+TEST(OptionsTest, FlagsOfTheCoordinator) {
+  EXPECT_EQ(Parsed({"-np2", "--coordinator-flag=--frozen_nodes=0", "x"})
+                .coordinator_flags,
+            Args{"--frozen_nodes=0"});
+  EXPECT_NE(Refused({"-np2", "--coordinator=h:1", "--secret-file=s",
+                     "--coordinator-flag=--frozen_nodes=0", "x"})
+                .find("leave --coordinator-flag out"),
+            std::string::npos);
+  // Flags that maypolerun adds itself are no reason to refuse.
+  Parsed({"-np2", "--coordinator=h:1", "--secret-file=s", "--log-level=INFO",
+          "x"});
+}
+
 TEST(OptionsTest, WhatMaypolerunStartsItselfWith) {
   EXPECT_TRUE(Parsed({"--node-of-job"}).node_of_job);
   EXPECT_EQ(Parsed({"--node-service", "/d"}).service_directory, "/d");

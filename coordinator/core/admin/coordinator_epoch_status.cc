@@ -14,6 +14,11 @@ void CoordinatorEpoch::FillStatus(proto::JobStatus* status) const {
   for (const auto& [rank, held] : stragglers_.late_for()) {
     if (!HasLeft(rank)) status->add_late_ranks(rank);
   }
+  if (members_.size() > 1) {
+    status->set_tier(frozen() ? "frozen" : "negotiated");
+    status->set_schedules(schedule_);
+    if (!frozen()) status->set_schedule_ended(schedule_ended_.text());
+  }
   status->set_pending_operations(static_cast<uint32_t>(table_.pending()));
   for (const NegotiatedOperation* op : table_.Pending()) {
     if (status->pending_size() >= kMaxStatusPending) break;

@@ -77,6 +77,8 @@ class Buckets {
   void Urge(uint32_t id, Release* release);
   void OnTime(Time now, Release* release);
   std::optional<Time> Deadline() const;
+  // The operation's place in its bucket; 0 if it is in none.
+  size_t PlaceInBucket(uint32_t id) { return Find(id).place; }
   // These ids will not be used again for their names. None of them may be held.
   void Retire(const std::vector<uint32_t>& ids, Release* release);
   // Drops all held operations of a process set, which the owner has failed.

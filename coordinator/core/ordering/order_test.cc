@@ -51,7 +51,7 @@ class Simulation {
   };
 
   static Config ConfigOf() {
-    Config config;
+    Config config{.frozen_nodes = 0};
     config.fusion_threshold = kThreshold;
     return config;
   }

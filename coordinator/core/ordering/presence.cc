@@ -87,7 +87,9 @@ NegotiatedOperation* OperationTable::NewPlace() {
 void OperationTable::ForgetOldest() {
   std::vector<NegotiatedOperation*> idle;
   for (NegotiatedOperation& op : operations_) {
-    if (op.set != nullptr && op.present == 0) idle.push_back(&op);
+    if (op.set != nullptr && op.present == 0 && !op.scheduled) {
+      idle.push_back(&op);
+    }
   }
   const size_t count = std::min(idle.size(), std::max<size_t>(1, limit_ / 8));
   std::partial_sort(
@@ -110,7 +112,7 @@ absl::Status OperationTable::Retire(size_t node,
   for (const uint32_t id : message.ids()) {
     absl::StatusOr<NegotiatedOperation*> op = FindGiven(id);
     if (!op.ok()) return op.status();
-    if (*op == nullptr || (*op)->present > 0) continue;
+    if (*op == nullptr || (*op)->present > 0 || (*op)->scheduled) continue;
     if ((*op)->set->by_node[node].empty()) {
       return absl::InvalidArgumentError(absl::StrCat(
           (*op)->Text(), " was retired by a node without ranks of ",
@@ -281,6 +283,11 @@ void OperationTable::Settle(NegotiatedOperation* op) {
   for (const NodePresence& p : op->nodes) {
     if (p.present) op->settled = std::max(op->settled, p.generation);
   }
+  Drop(op);
+}
+
+void OperationTable::Drop(NegotiatedOperation* op) {
+  if (op->present == 0) return;
   for (const size_t i : op->set->nodes) {
     if (!op->nodes[i].present) straggler_time_.Drop(i);
   }

@@ -71,6 +71,7 @@ struct NegotiatedOperation {
   size_t present = 0;               // number of nodes
   std::vector<NodePresence> nodes;  // empty while present on no node
   uint32_t settled = 0;             // the last settled generation
+  bool scheduled = false;           // it is not forgotten while it is
   uint64_t used = 0;                // greater means used later
 
   // "allreduce 'layer1.weight'"
@@ -100,6 +101,9 @@ class OperationTable {
   }
   absl::StatusOr<ReadyOperation> Validate(const NegotiatedOperation& op) const;
   void Settle(NegotiatedOperation* op);
+  // Forgets on which nodes the operation is present; they report it again, or
+  // execute it without the coordinator.
+  void Drop(NegotiatedOperation* op);
   // Forgets these names, as the node asks, except those that are pending.
   absl::Status Retire(size_t node, const proto::RetireNames& message);
   // Names that have been forgotten since the last call of TakeForgotten().

@@ -37,7 +37,7 @@ class SetSimulation {
     Ranks ranks;
   };
   static Config ConfigOf() {
-    Config config;
+    Config config{.frozen_nodes = 0};
     config.fusion_threshold = 512;
     return config;
   }

@@ -49,7 +49,8 @@ struct Executor {
 
 class TestBed {
  public:
-  explicit TestBed(const Config& config = Config());
+  // Its executors know no schedules.
+  explicit TestBed(const Config& config = {.frozen_nodes = 0});
 
   // Opens a stream and says hello; the executor may be refused.
   Executor& Connect(const std::string& job, const std::string& node,

@@ -132,6 +132,23 @@ void SimulatedBackend::Abort() {
       absl::StrCat(name_, " has closed the connection")));
 }
 
+// --- Messages ----------------------------------------------------------------
+
+void SimulatedBackend::SendMessage(uint32_t node,
+                                   const proto::PeerMessage& message) {
+  if (!failure_.ok()) return;
+  last_arrival_.resize(nodes_.size(), 0);
+  int64_t& last = last_arrival_[node];
+  last = std::max(last, stage_->scheduler.now() + stage_->MessageDelay());
+  stage_->scheduler.After(
+      last - stage_->scheduler.now(), stage_->Forever(),
+      [fabric = fabric_, to = nodes_[node], from = index_, message] {
+        SimulatedBackend* peer = fabric->Find(to);
+        if (peer == nullptr || !peer->failure_.ok()) return;
+        if (peer->on_message_) peer->on_message_(from, message);
+      });
+}
+
 // --- Chunks ------------------------------------------------------------------
 
 void SimulatedBackend::OnEnded(

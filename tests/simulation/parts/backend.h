@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "proto/coordinator.pb.h"
 #include "tests/simulation/stage.h"
 #include "worker/backend/backend.h"
 
@@ -52,6 +53,13 @@ class SimulatedBackend : public worker::Backend {
   absl::Status Connect(const std::vector<std::string>&) override;
   void StartConnecting(const std::vector<std::string>& addresses,
                        std::function<void(const absl::Status&)> on_connected);
+  // Not used: messages go through SendMessage().
+  std::vector<Fd> TakeMessageConnections() override { return {}; }
+  void SendMessage(uint32_t node, const proto::PeerMessage& message);
+  void OnMessage(
+      std::function<void(uint32_t node, const proto::PeerMessage&)> f) {
+    on_message_ = std::move(f);
+  }
   void OnEnded(std::function<void(const absl::Status&)> on_ended) override;
   void Start(worker::Work work) override;
   void Abort() override;
@@ -97,6 +105,8 @@ class SimulatedBackend : public worker::Backend {
   bool connected_ = false;
   std::function<void(const absl::Status&)> on_connected_;
   std::function<void(const absl::Status&)> on_ended_;
+  std::function<void(uint32_t, const proto::PeerMessage&)> on_message_;
+  std::vector<int64_t> last_arrival_;  // by node, of what was sent to it
   absl::Status failure_;
   std::deque<Flight> flights_;
   int64_t last_end_ = 0;

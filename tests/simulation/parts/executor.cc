@@ -42,6 +42,9 @@ std::vector<ExecutorEvent> Executor::Ready() const {
     if (source->ready()) events.push_back(source->event());
   }
   if (!posted_.empty()) events.push_back({ExecutorEvent::Kind::kPosted});
+  if (network_ != nullptr && network_->has_messages()) {
+    events.push_back({ExecutorEvent::Kind::kPeers});
+  }
   if (HasControl()) {
     events.push_back({ExecutorEvent::Kind::kHandOver});
   }
@@ -94,6 +97,12 @@ void Executor::Spoil(std::vector<worker::Action>* actions) {
       std::count_if(actions->begin(), actions->end(), [](const auto& action) {
         return std::holds_alternative<worker::RunOnHost>(action);
       }));
+  for (const worker::Action& action : *actions) {
+    const auto* sent = std::get_if<worker::SendToCoordinator>(&action);
+    if (sent == nullptr || !sent->message.has_schedule_ended()) continue;
+    ++stage_->counts.schedules_over;
+    stage_->counts.scheduled_runs += sent->message.schedule_ended().runs();
+  }
   for (size_t i = 1; i < actions->size(); ++i) {
     worker::Action& first = (*actions)[i - 1];
     worker::Action& second = (*actions)[i];
@@ -223,7 +232,7 @@ std::unique_ptr<worker::EpochNetwork> Executor::MakeNetwork(
     worker::EpochNetwork::Callbacks callbacks) {
   auto network = std::make_unique<SimulatedNetwork>(
       options_.fabric, epoch.node_names[epoch.node_index], std::move(callbacks),
-      [this] { network_ = nullptr; });
+      [this] { network_ = nullptr; }, [this] { WakeLoop(); });
   network_ = network.get();
   return network;
 }

@@ -12,13 +12,20 @@ constexpr int64_t kNetworkSleep = 100 * kMillisecond;
 
 SimulatedNetwork::SimulatedNetwork(Fabric* fabric, std::string name,
                                    Callbacks callbacks,
-                                   std::function<void()> on_gone)
+                                   std::function<void()> on_gone,
+                                   std::function<void()> on_message)
     : stage_(fabric->stage()),
       name_(std::move(name)),
       callbacks_(std::move(callbacks)),
       on_gone_(std::move(on_gone)),
+      on_message_(std::move(on_message)),
       backend_(std::make_unique<SimulatedBackend>(fabric, name_)),
-      turn_(&stage_->scheduler, [this] { TakeTurn(); }) {}
+      turn_(&stage_->scheduler, [this] { TakeTurn(); }) {
+  backend_->OnMessage([this](uint32_t node, const proto::PeerMessage& message) {
+    messages_.emplace_back(node, message);
+    on_message_();
+  });
+}
 
 SimulatedNetwork::~SimulatedNetwork() {
   life_.reset();
@@ -44,10 +51,16 @@ void SimulatedNetwork::Start(const Board* board) {
   runner_ = std::make_unique<worker::NetworkRunner>(board, backend_.get(),
                                                     callbacks_.runner);
   turn_.Ask(stage_->SoonDelay(), life_);
+  if (!messages_.empty()) on_message_();
 }
 
 void SimulatedNetwork::Add(worker::RunSpec run) {
   runner_->Add(std::move(run));
+}
+
+void SimulatedNetwork::SendToPeers(const std::vector<uint32_t>& nodes,
+                                   const proto::PeerMessage& message) {
+  for (const uint32_t node : nodes) backend_->SendMessage(node, message);
 }
 
 void SimulatedNetwork::Abort() {

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/simulation/parts/backend.h"
@@ -24,9 +25,11 @@ namespace maypole::simulation {
 
 class SimulatedNetwork : public worker::EpochNetwork {
  public:
-  // name: of the node, for messages. on_gone: called by the destructor.
+  // name: of the node, for messages. on_gone: called by the destructor;
+  // on_message: when another node's executor has sent something.
   SimulatedNetwork(Fabric* fabric, std::string name, Callbacks callbacks,
-                   std::function<void()> on_gone);
+                   std::function<void()> on_gone,
+                   std::function<void()> on_message);
   ~SimulatedNetwork() override;
 
   void Prepare(uint32_t node_index, uint32_t nodes) override;
@@ -34,6 +37,13 @@ class SimulatedNetwork : public worker::EpochNetwork {
   void Start(const Board* board) override;
   void Add(worker::RunSpec run) override;
   void Abort() override;
+  void SendToPeers(const std::vector<uint32_t>& nodes,
+                   const proto::PeerMessage& message) override;
+  PeerMessages TakePeerMessages() override {
+    return std::exchange(messages_, {});
+  }
+  // As soon as the network is started.
+  bool has_messages() const { return runner_ != nullptr && !messages_.empty(); }
   uint64_t bytes_sent() const override { return 0; }
   uint64_t bytes_received() const override { return 0; }
 
@@ -50,6 +60,8 @@ class SimulatedNetwork : public worker::EpochNetwork {
   const std::string name_;
   const Callbacks callbacks_;
   const std::function<void()> on_gone_;
+  const std::function<void()> on_message_;
+  PeerMessages messages_;
   std::shared_ptr<int> life_ = std::make_shared<int>();
   std::unique_ptr<SimulatedBackend> backend_;
   const Board* board_ = nullptr;

@@ -69,6 +69,7 @@ ExecutorEpoch::ExecutorEpoch(EpochInfo info, uint32_t slots, uint32_t records,
       presence_(info_.epoch),
       results_(info_.epoch),
       runs_(static_cast<uint32_t>(info_.size), info_.node_index, records),
+      schedule_(info_.node_index, static_cast<uint32_t>(info_.nodes.size())),
       local_stragglers_(info_.stall_check_ms),
       frozen_(static_cast<uint32_t>(info_.nodes[info_.node_index].ranks_size()),
               frozen_timeout_ms) {}
@@ -87,7 +88,7 @@ absl::Status ExecutorEpoch::OnReadySlot(const ReadySlot& ready) {
     return absl::OkStatus();
   }
   if (ready.generation == entry->reported) {
-    OnUrgent(ready.urgency, entry);
+    OnUrgent(ready, entry);
     return absl::OkStatus();
   }
   const std::string node = info_.NodeText(info_.node_index);
@@ -111,6 +112,7 @@ absl::Status ExecutorEpoch::OnReadySlot(const ReadySlot& ready) {
     entry->gpu_rooms.clear();
   }
   entry->urgency = ready.urgency;
+  if (schedule_.active()) return AddToSchedule(ready.slot, *entry);
   presence_.Add(*entry);
   SendPresence();
   return absl::OkStatus();
@@ -126,12 +128,14 @@ absl::Status ExecutorEpoch::SubmittedTooEarly(const ReadySlot& ready,
       " had ended; has a process overwritten its shared memory?"));
 }
 
-void ExecutorEpoch::OnUrgent(Urgency urgency, SlotEntry* entry) {
+void ExecutorEpoch::OnUrgent(const ReadySlot& ready, SlotEntry* entry) {
   const bool told = entry->urgency != Urgency::kNone;
-  if (told || urgency == Urgency::kNone || entry->answered == entry->reported) {
+  if (told || ready.urgency == Urgency::kNone ||
+      entry->answered == entry->reported) {
     return;
   }
-  entry->urgency = urgency;
+  entry->urgency = ready.urgency;
+  if (schedule_.active()) return schedule_.Urge(ready.slot);
   presence_.AddUrgent(*entry);
   SendPresence();
 }
@@ -193,9 +197,9 @@ absl::Status ExecutorEpoch::OnOperationFailed(
   return absl::OkStatus();
 }
 
-void ExecutorEpoch::OnRankLeft(int rank, int local_rank,
-                               const std::string& text) {
-  if (!left_.insert(rank).second) return;
+absl::Status ExecutorEpoch::OnRankLeft(int rank, int local_rank,
+                                       const std::string& text) {
+  if (!left_.insert(rank).second) return absl::OkStatus();
   if (left_.size() == 1) first_left_ = rank;
   if (local_rank >= 0) {
     set_requests_.Forget(local_rank);
@@ -204,6 +208,8 @@ void ExecutorEpoch::OnRankLeft(int rank, int local_rank,
     ForgetGpuMemories(static_cast<uint32_t>(local_rank));
   }
   actions_->push_back(MarkLeft{rank, local_rank, text});
+  return LeaveSchedule(proto::SCHEDULE_RANK_LEFT,
+                       absl::StrCat("rank ", rank, " has left"));
 }
 
 std::string ExecutorEpoch::AfterText() const {

@@ -40,6 +40,7 @@
 #include "worker/core/operations/recalls.h"
 #include "worker/core/operations/requests.h"
 #include "worker/core/operations/runs.h"
+#include "worker/core/operations/schedule.h"
 #include "worker/core/operations/sets.h"
 #include "worker/core/operations/slots.h"
 
@@ -74,6 +75,12 @@ class ExecutorEpoch : private WaitJudge {
   absl::Status OnOperationFailed(const proto::OperationFailed& failed);
   void OnRunFree(uint32_t record);
   bool waits_for_records() const { return runs_.waits(); }
+
+  // --- The frozen tier (executor_epoch_schedule.cc) --------------------------
+  absl::Status OnSchedule(const proto::Schedule& message);
+  absl::Status OnPeerMessage(uint32_t node, const proto::PeerMessage& message);
+  // For how many milliseconds OnTime() need not be called; -1: any time.
+  int64_t WaitMs() const { return schedule_.WaitMs(); }
 
   // --- Names and slots (executor_epoch_names.cc) -----------------------------
   // Answers at once, or when a slot becomes free, or with an error after
@@ -126,7 +133,7 @@ class ExecutorEpoch : private WaitJudge {
 
   // `local_rank` is -1 for a rank of another node. If called twice for a rank,
   // the first text counts.
-  void OnRankLeft(int rank, int local_rank, const std::string& text);
+  absl::Status OnRankLeft(int rank, int local_rank, const std::string& text);
 
   // --- Checksums of results (executor_epoch_results.cc) ----------------------
   absl::Status OnResultRecords(const LocalMember& member,
@@ -255,8 +262,20 @@ class ExecutorEpoch : private WaitJudge {
   void ForgetGpuMemories(uint32_t local);
   void Send(proto::ExecutorMessage message);
   // A rank has begun to wait for an operation that was reported before.
-  void OnUrgent(Urgency urgency, SlotEntry* entry);
+  void OnUrgent(const ReadySlot& ready, SlotEntry* entry);
   void SendPresence();
+  // The scheduled runs of this node.
+  absl::StatusOr<std::vector<ScheduledRun>> ReadSchedule(
+      const proto::Schedule& message);
+  // Present here, over several nodes, and not answered.
+  bool IsPending(const SlotEntry& entry) const;
+  // An operation is present while a schedule is executed.
+  absl::Status AddToSchedule(uint32_t slot, const SlotEntry& entry);
+  // If a schedule is executed, ends it.
+  absl::Status LeaveSchedule(proto::ScheduleEnd why, const std::string& text);
+  // Does what the schedule wants now.
+  absl::Status FollowSchedule();
+  void EndSchedule();
   // A mask of the local ranks that are known to wait for others.
   uint64_t Waiting() const;
   bool WaitsInJoin(uint32_t local) const override;
@@ -296,6 +315,9 @@ class ExecutorEpoch : private WaitJudge {
   LocalResults results_;
   int64_t results_sent_ms_ = 0;
   RunQueue runs_;
+  Schedule schedule_;
+  std::map<uint32_t, Signature> scheduled_;  // by slot
+  uint64_t scheduled_operations_ = 0;        // executed, of this schedule
   std::set<int> left_;
   int first_left_ = -1;
   Requests set_requests_{kMaxWaitingRequests};

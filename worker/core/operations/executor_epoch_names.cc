@@ -161,6 +161,7 @@ void ExecutorEpoch::RecallSlots() {
 // exists: joined ranks derive the next name from these slots' generations.
 bool ExecutorEpoch::MayRecall(uint32_t slot) const {
   const SlotEntry& entry = *slots_.Get(slot);
+  if (schedule_.active() && schedule_.Has(slot)) return false;
   if (const auto it = wanted_.find(slot);
       it != wanted_.end() && it->second > entry.reported) {
     return false;
@@ -238,7 +239,10 @@ absl::Status ExecutorEpoch::OnNamesRetired(const proto::NamesRetired& retired) {
     if (entry == nullptr) continue;
     slots_.ForgetId(entry);
     // A report of the name has crossed this message, so report it again.
-    if (entry->reported != entry->answered) presence_.Add(*entry);
+    // At the end of a schedule, all that is pending is reported.
+    if (entry->reported != entry->answered && !schedule_.active()) {
+      presence_.Add(*entry);
+    }
   }
   SendPresence();
   recall_ms_ = now_ms_;
@@ -249,6 +253,8 @@ absl::Status ExecutorEpoch::OnNamesRetired(const proto::NamesRetired& retired) {
 absl::Status ExecutorEpoch::OnTime(int64_t now_ms) {
   now_ms_ = now_ms;
   SendResults(/*all=*/false);
+  schedule_.OnTime(now_ms);
+  if (absl::Status s = FollowSchedule(); !s.ok()) return s;
   if (!waits_for_slots()) return absl::OkStatus();
   // A rank that does not answer a recall (it may be stopped) is a straggler:
   // the others wait for it.

@@ -37,7 +37,7 @@ absl::Status ExecutorEpoch::OnSetRequest(const LocalMember& member,
   out->set_process_set(request.process_set);
   AddMembers(request, out);
   Send(std::move(message));
-  return absl::OkStatus();
+  return LeaveSchedule(proto::SCHEDULE_REQUEST, "a request for a process set");
 }
 
 absl::Status ExecutorEpoch::OnSetReply(const proto::SetReply& r) {
@@ -84,7 +84,8 @@ absl::Status ExecutorEpoch::OnJoinRequest(const LocalMember& member,
   state->set_number(request.number);
   state->set_settled(settles);
   Send(std::move(message));
-  return absl::OkStatus();
+  return LeaveSchedule(proto::SCHEDULE_REQUEST,
+                       absl::StrCat("rank ", member.rank, " has joined"));
 }
 
 void ExecutorEpoch::OnJoinReply(const proto::JoinReply& r) {

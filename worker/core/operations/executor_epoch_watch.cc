@@ -134,7 +134,7 @@ bool ExecutorEpoch::WaitsForOthers(uint32_t slot, uint32_t generation) const {
   const SlotEntry* entry = slots_.Get(slot);
   return entry != nullptr && entry->set->negotiated() &&
          entry->reported == generation && entry->answered < generation &&
-         presence_.sent();
+         presence_.sent() && !schedule_.active();
 }
 
 proto::Blocked ExecutorEpoch::BlockedMessage(bool blocked) const {

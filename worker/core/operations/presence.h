@@ -31,6 +31,11 @@ class PresenceBatch {
   void AddUrgent(const SlotEntry& entry);
   // True if everything that was added has been sent.
   bool sent() const { return waiting_.empty() && urgent_.empty(); }
+  // Drops what has not been sent.
+  void Clear() {
+    waiting_.clear();
+    urgent_.clear();
+  }
   void OnAcknowledged() { unacknowledged_ = false; }
   // Returns the message to send now, if any.
   std::optional<proto::Presence> Take();

@@ -178,9 +178,14 @@ absl::Status RunQueue::EndOnGpus(uint32_t slot) {
 
 absl::Status RunQueue::Add(const proto::Run& run, SlotTable* slots) {
   if (absl::Status s = CheckNumber(run); !s.ok()) return s;
+  const absl::Status added = AddScheduled(run, slots);
+  if (added.ok()) last_run_ = run.run();
+  return added;
+}
+
+absl::Status RunQueue::AddScheduled(const proto::Run& run, SlotTable* slots) {
   absl::StatusOr<RunSpec> spec = LayOut(run, slots);
   if (!spec.ok()) return spec.status();
-  last_run_ = run.run();
   return Queue(*std::move(spec));
 }
 

@@ -36,6 +36,8 @@ class RunQueue {
   // Checks and queues the next run. After an error, coordinator and executor
   // are out of step, and the epoch cannot continue.
   absl::Status Add(const proto::Run& run, SlotTable* slots);
+  // Queues a run that the coordinator has not ordered now: a scheduled one.
+  absl::Status AddScheduled(const proto::Run& run, SlotTable* slots);
   // Checks the next run, which GPUs execute: it needs no record until it has
   // ended.
   absl::StatusOr<GpuRun> AddOnGpus(const proto::Run& run,

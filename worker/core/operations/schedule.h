@@ -1,0 +1,143 @@
+// Schedule: the runs of a step, which the nodes of a job execute again and
+// again without the coordinator (the frozen tier, docs/schedule.md).
+//
+// Purpose: agrees with the other nodes, run by run, whether a scheduled run is
+// executed. A run's place in all rounds of the schedule is its position. As
+// soon as all operations of its next run are present on this node, a node tells
+// the nodes of the run that it is ready, and goes on to its next run. A run is
+// executed when all its nodes are ready for it.
+//
+// A node whose ranks do something else refuses: it tells all nodes the position
+// of its next run, and is never ready for that one or a later one. A node that
+// is told of a refusal refuses, too. So each run is executed by all its nodes
+// or by none, and nobody has to ask: messages of two nodes arrive in the order
+// in which they were sent, and "ready for p" and "refused from p or earlier"
+// exclude each other. The schedule has ended here when all nodes have refused
+// and every run for which this node was ready is executed or dropped. What is
+// left is reported to the coordinator.
+//
+//   Schedule schedule(self, nodes);
+//   schedule.Begin(number, length, runs, now_ms);
+//   schedule.Add(slot, urgent);               // present here
+//   schedule.OnPeer(node, message);
+//   for (const auto& m : schedule.TakeMessages()) ...   // to other nodes
+//   for (const auto* run : schedule.TakeRuns()) ...     // to execute, in order
+//   if (schedule.over()) schedule.End();
+//
+// Whoever waits for kScheduleLateMs refuses: the coordinator then knows again
+// what is present where, and can name stragglers and deadlocks.
+//
+// Thread contract: not synchronized; no I/O, no clock.
+//
+// Invariants: positions of which this node says that it is ready ascend. Runs
+// are executed in the order of their positions.
+#ifndef MAYPOLE_WORKER_CORE_OPERATIONS_SCHEDULE_H_
+#define MAYPOLE_WORKER_CORE_OPERATIONS_SCHEDULE_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "proto/coordinator.pb.h"
+
+namespace maypole::worker {
+
+struct ScheduledRun {
+  uint32_t index = 0;           // among the schedule's runs on all nodes
+  std::vector<uint32_t> slots;  // in the run's order; not empty
+  std::vector<uint32_t> nodes;  // of its process set, ascending
+};
+
+class Schedule {
+ public:
+  Schedule(uint32_t self, uint32_t nodes) : self_(self), peers_(nodes) {}
+
+  // `length`: runs of a round, on all nodes. `runs`: those of this node, by
+  // ascending index; no slot is in two of them.
+  void Begin(uint64_t number, uint32_t length, std::vector<ScheduledRun> runs,
+             int64_t now_ms);
+  // From Begin() to End().
+  bool active() const { return active_; }
+  uint64_t number() const { return number_; }
+  bool Has(uint32_t slot) const { return run_of_.contains(slot); }
+
+  // The operation is present here, with the scheduled signature.
+  void Add(uint32_t slot, bool urgent);
+  // A rank waits for an operation that was added.
+  void Urge(uint32_t slot);
+  // Takes part in no further run. Of several reasons, the first counts.
+  void Refuse(proto::ScheduleEnd why, const std::string& text);
+  void OnPeer(uint32_t node, const proto::PeerMessage& message);
+  // Sets the time of the calls that follow.
+  void OnTime(int64_t now_ms);
+  // For how many milliseconds OnTime() need not be called; -1: any time.
+  int64_t WaitMs() const;
+
+  struct Message {
+    std::vector<uint32_t> nodes;  // without this one
+    proto::PeerMessage message;
+  };
+  std::vector<Message> TakeMessages() { return std::exchange(messages_, {}); }
+  // Slots of the runs to execute now, in order.
+  std::vector<std::vector<uint32_t>> TakeRuns();
+  bool over() const;
+  // Ends it, when it is over. Returns the slots that were added and not
+  // executed.
+  std::set<uint32_t> End();
+
+  // Of this schedule: runs executed here, and why it has ended, as far as this
+  // node knows.
+  uint64_t executed() const { return executed_; }
+  proto::ScheduleEnd why() const { return why_; }
+  const std::string& text() const { return text_; }
+
+ private:
+  using Position = uint64_t;
+  // What a node has said of the schedule with this number.
+  struct Peer {
+    uint64_t number = 0;
+    std::optional<Position> ready;  // the last one
+    std::optional<proto::Refusal> refusal;
+  };
+  enum class Fate { kUndecided, kExecuted, kDropped };
+
+  const ScheduledRun& RunOf(uint64_t turn) const {
+    return runs_[turn % runs_.size()];
+  }
+  Position PositionOf(uint64_t turn) const;
+  // Says that this node is ready for its next runs, as far as it is.
+  void GoOn();
+  Fate FateOf(uint64_t turn) const;
+  void Tell(const std::vector<uint32_t>& nodes, proto::PeerMessage message);
+  void Executed(const std::vector<uint32_t>& slots);
+
+  const uint32_t self_;
+  bool active_ = false;
+  uint64_t number_ = 0;
+  uint32_t length_ = 0;
+  std::vector<ScheduledRun> runs_;
+  std::map<uint32_t, uint32_t> run_of_;  // slot -> index in runs_
+  std::vector<Peer> peers_;              // by node; the own one is unused
+  // A turn counts this node's runs through all rounds.
+  uint64_t next_turn_ = 0;        // the next to be ready for
+  std::deque<uint64_t> waiting_;  // ready here, not decided
+  std::vector<size_t> present_;   // by index in runs_: slots added
+  std::set<uint32_t> added_;      // slots that were not executed
+  std::set<uint32_t> urgent_;     // of added_
+  int64_t now_ms_ = 0;
+  int64_t late_ms_ = 0;  // with urgent_: when this node refuses
+  bool refused_ = false;
+  uint64_t executed_ = 0;
+  proto::ScheduleEnd why_ = proto::SCHEDULE_LATE;
+  std::string text_;
+  std::vector<Message> messages_;
+};
+
+}  // namespace maypole::worker
+
+#endif  // MAYPOLE_WORKER_CORE_OPERATIONS_SCHEDULE_H_

@@ -1,0 +1,327 @@
+#include "worker/core/operations/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "worker/core/limits.h"
+
+namespace maypole::worker {
+namespace {
+
+using Runs = std::vector<std::vector<uint32_t>>;
+using Slots = std::vector<uint32_t>;
+
+proto::PeerMessage Ready(uint64_t number, uint64_t position) {
+  proto::PeerMessage m;
+  m.set_schedule(number);
+  m.set_ready(position);
+  return m;
+}
+
+proto::PeerMessage Refusal(uint64_t number, uint64_t from,
+                           const std::string& text = "") {
+  proto::PeerMessage m;
+  m.set_schedule(number);
+  m.mutable_refusal()->set_from(from);
+  m.mutable_refusal()->set_why(proto::SCHEDULE_OTHER_OPERATION);
+  m.mutable_refusal()->set_text(text);
+  return m;
+}
+
+// Node 0 of two. A round has two runs: slots 0 and 1, then slot 2.
+class ScheduleTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    schedule_.Begin(1, 2, {{0, {0, 1}, {0, 1}}, {1, {2}, {0, 1}}}, 1000);
+  }
+  // The positions of which node 0 has said that it is ready.
+  std::vector<uint64_t> SaidReady() {
+    std::vector<uint64_t> out;
+    for (const auto& m : schedule_.TakeMessages()) {
+      EXPECT_EQ(m.nodes, Slots{1});
+      EXPECT_EQ(m.message.schedule(), 1u);
+      if (m.message.has_ready()) out.push_back(m.message.ready());
+    }
+    return out;
+  }
+  Schedule schedule_{0, 2};
+};
+
+TEST_F(ScheduleTest, ARunIsExecutedWhenAllItsNodesAreReady) {
+  schedule_.Add(1, false);
+  EXPECT_TRUE(SaidReady().empty());
+  schedule_.Add(0, false);
+  EXPECT_EQ(SaidReady(), std::vector<uint64_t>{0});
+  EXPECT_TRUE(schedule_.TakeRuns().empty());
+  schedule_.OnPeer(1, Ready(1, 0));
+  EXPECT_EQ(schedule_.TakeRuns(), (Runs{{0, 1}}));
+  EXPECT_EQ(schedule_.executed(), 1u);
+  // The next run, then the first one of the next round.
+  schedule_.OnPeer(1, Ready(1, 1));
+  schedule_.Add(2, false);
+  EXPECT_EQ(schedule_.TakeRuns(), (Runs{{2}}));
+  schedule_.Add(0, false);
+  schedule_.Add(1, false);
+  EXPECT_EQ(SaidReady(), (std::vector<uint64_t>{1, 2}));
+  schedule_.OnPeer(1, Ready(1, 2));
+  EXPECT_EQ(schedule_.TakeRuns(), (Runs{{0, 1}}));
+  EXPECT_FALSE(schedule_.over());
+}
+
+TEST_F(ScheduleTest, ALaterRunWaitsForItsTurn) {
+  schedule_.Add(2, false);
+  EXPECT_TRUE(SaidReady().empty());
+  schedule_.Add(0, false);
+  schedule_.Add(1, false);
+  EXPECT_EQ(SaidReady(), (std::vector<uint64_t>{0, 1}));
+  schedule_.OnPeer(1, Ready(1, 0));
+  schedule_.OnPeer(1, Ready(1, 1));
+  EXPECT_EQ(schedule_.TakeRuns(), (Runs{{0, 1}, {2}}));
+}
+
+TEST_F(ScheduleTest, ARefusalDropsWhatTheOtherNodeIsNotReadyFor) {
+  schedule_.Add(0, false);
+  schedule_.Add(1, false);
+  schedule_.Add(2, false);
+  schedule_.OnPeer(1, Ready(1, 0));
+  schedule_.OnPeer(1, Refusal(1, 1, "new"));
+  EXPECT_EQ(schedule_.TakeRuns(), (Runs{{0, 1}}));
+  // It has refused, too, from the run after those for which it was ready.
+  const auto said = schedule_.TakeMessages();
+  ASSERT_EQ(said.size(), 3u);
+  EXPECT_EQ(said[2].message.refusal().from(), 2u);
+  EXPECT_EQ(said[2].message.refusal().text(), "new");
+  ASSERT_TRUE(schedule_.over());
+  EXPECT_EQ(schedule_.why(), proto::SCHEDULE_OTHER_OPERATION);
+  EXPECT_EQ(schedule_.text(), "new");
+  EXPECT_EQ(schedule_.End(), std::set<uint32_t>{2});
+  EXPECT_FALSE(schedule_.active());
+}
+
+TEST_F(ScheduleTest, AfterItsRefusalANodeStillExecutesWhatItWasReadyFor) {
+  schedule_.Add(0, false);
+  schedule_.Add(1, false);
+  schedule_.Refuse(proto::SCHEDULE_REQUEST, "a join");
+  schedule_.Add(2, false);
+  EXPECT_EQ(SaidReady(), std::vector<uint64_t>{0});
+  EXPECT_FALSE(schedule_.over());
+  schedule_.OnPeer(1, Ready(1, 0));
+  EXPECT_EQ(schedule_.TakeRuns(), (Runs{{0, 1}}));
+  EXPECT_FALSE(schedule_.over());
+  schedule_.OnPeer(1, Refusal(1, 1));
+  ASSERT_TRUE(schedule_.over());
+  EXPECT_EQ(schedule_.text(), "a join");
+  EXPECT_EQ(schedule_.End(), std::set<uint32_t>{2});
+}
+
+TEST_F(ScheduleTest, WhoWaitsTooLongRefuses) {
+  EXPECT_EQ(schedule_.WaitMs(), -1);
+  schedule_.Add(0, false);
+  EXPECT_EQ(schedule_.WaitMs(), -1);
+  schedule_.OnTime(5000);
+  schedule_.Urge(0);
+  EXPECT_EQ(schedule_.WaitMs(), kScheduleLateMs);
+  schedule_.OnTime(5000 + kScheduleLateMs - 1);
+  EXPECT_EQ(schedule_.WaitMs(), 1);
+  EXPECT_TRUE(schedule_.TakeMessages().empty());
+  schedule_.OnTime(5000 + kScheduleLateMs);
+  const auto said = schedule_.TakeMessages();
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_EQ(said[0].message.refusal().from(), 0u);
+  EXPECT_EQ(said[0].message.refusal().why(), proto::SCHEDULE_LATE);
+  EXPECT_EQ(schedule_.WaitMs(), -1);
+}
+
+TEST_F(ScheduleTest, AMessageMayComeBeforeTheScheduleDoes) {
+  Schedule other(1, 2);
+  other.OnPeer(0, Ready(1, 0));
+  other.Begin(1, 1, {{0, {7}, {0, 1}}}, 0);
+  other.Add(7, false);
+  EXPECT_EQ(other.TakeRuns(), (Runs{{7}}));
+  other.OnPeer(0, Refusal(1, 1));
+  ASSERT_TRUE(other.over());
+  other.End();
+  // A refusal of the next one, before it is known here; and an old message.
+  other.OnPeer(0, Refusal(2, 0));
+  other.OnPeer(0, Ready(1, 5));
+  other.Begin(2, 1, {{0, {7}, {0, 1}}}, 0);
+  EXPECT_TRUE(other.over());
+}
+
+// Some nodes with overlapping process sets execute a schedule until one of them
+// does something else, at any moment; messages of two nodes stay in order, and
+// nothing else does.
+class World {
+ public:
+  explicit World(uint32_t seed) : random_(seed) {
+    const uint32_t nodes = 2 + Pick(3);
+    const uint32_t length = 1 + Pick(4);
+    uint32_t slot = 0;
+    for (uint32_t i = 0; i < length; ++i) {
+      ScheduledRun run{i, {}, {}};
+      for (uint32_t n = 1 + Pick(3); n > 0; --n) run.slots.push_back(slot++);
+      for (uint32_t n = 0; n < nodes; ++n) {
+        if (Pick(4) > 0) run.nodes.push_back(n);
+      }
+      if (run.nodes.size() < 2) run.nodes = {0, nodes - 1};
+      round_.push_back(run);
+    }
+    for (uint32_t n = 0; n < nodes; ++n) nodes_.push_back({Schedule(n, nodes)});
+  }
+
+  void Execute() {
+    for (int events = 0; events < 20000 && !AllOver(); ++events) {
+      const uint32_t n = Pick(static_cast<uint32_t>(nodes_.size()));
+      switch (Pick(3)) {
+        case 0:
+          Submit(n);
+          break;
+        case 1:
+          Deliver(n);
+          break;
+        default:
+          if (!nodes_[n].begun) {
+            Begin(n);
+          } else if (Pick(60) == 0) {
+            nodes_[n].schedule.Refuse(proto::SCHEDULE_REQUEST, "");
+          }
+      }
+      After(n);
+    }
+  }
+
+  void Check() {
+    ASSERT_TRUE(AllOver());
+    // Who has executed a run has executed it with all of its nodes.
+    std::map<std::pair<uint64_t, uint32_t>, uint32_t> executed;
+    for (const Node& node : nodes_) {
+      std::map<uint32_t, uint64_t> rounds;
+      uint64_t last = 0;
+      for (const Slots& slots : node.runs) {
+        const uint32_t index = IndexOf(slots);
+        const uint64_t round = rounds[index]++;
+        const uint64_t position = round * round_.size() + index;
+        EXPECT_TRUE(position >= last) << "out of order";
+        last = position;
+        ++executed[{round, index}];
+      }
+    }
+    for (const auto& [run, times] : executed) {
+      EXPECT_EQ(times, round_[run.second].nodes.size());
+    }
+    // What was submitted was executed, or is left.
+    for (Node& node : nodes_) {
+      std::map<uint32_t, int> count = node.submitted;
+      for (const Slots& slots : node.runs) {
+        for (const uint32_t slot : slots) --count[slot];
+      }
+      for (const uint32_t slot : node.left) --count[slot];
+      for (const auto& [slot, n] : count) EXPECT_EQ(n, 0) << slot;
+    }
+  }
+  uint64_t executed() const { return nodes_[0].runs.size(); }
+
+ private:
+  struct Node {
+    Schedule schedule;
+    bool begun = false;
+    bool over = false;
+    std::map<uint32_t, std::deque<proto::PeerMessage>> inbox = {};  // by sender
+    std::map<uint32_t, int> submitted = {};
+    std::set<uint32_t> pending = {};
+    std::vector<Slots> runs = {};
+    std::set<uint32_t> left = {};
+  };
+
+  uint32_t Pick(uint32_t n) { return static_cast<uint32_t>(random_() % n); }
+  bool AllOver() const {
+    return std::all_of(nodes_.begin(), nodes_.end(),
+                       [](const Node& n) { return n.over; });
+  }
+  uint32_t IndexOf(const Slots& slots) const {
+    for (const ScheduledRun& run : round_) {
+      if (run.slots == slots) return run.index;
+    }
+    ADD_FAILURE() << "an unknown run";
+    return 0;
+  }
+  void Begin(uint32_t n) {
+    std::vector<ScheduledRun> runs;
+    for (const ScheduledRun& run : round_) {
+      if (std::count(run.nodes.begin(), run.nodes.end(), n) > 0) {
+        runs.push_back(run);
+      }
+    }
+    nodes_[n].schedule.Begin(1, static_cast<uint32_t>(round_.size()), runs, 0);
+    nodes_[n].begun = true;
+  }
+  // Any operation of the node that is not pending.
+  void Submit(uint32_t n) {
+    Node& node = nodes_[n];
+    if (!node.begun || node.over) return;
+    const ScheduledRun& run =
+        round_[Pick(static_cast<uint32_t>(round_.size()))];
+    const uint32_t slot =
+        run.slots[Pick(static_cast<uint32_t>(run.slots.size()))];
+    // Once per round, as a program does.
+    if (!node.schedule.Has(slot) || node.pending.contains(slot)) return;
+    const int least = Least(node);
+    if (node.submitted[slot] > least) return;
+    ++node.submitted[slot];
+    node.pending.insert(slot);
+    node.schedule.Add(slot, false);
+  }
+  int Least(Node& node) {
+    int least = INT32_MAX;
+    for (const ScheduledRun& run : round_) {
+      for (const uint32_t slot : run.slots) {
+        if (!node.schedule.Has(slot)) continue;
+        least = std::min(least, node.submitted[slot]);
+      }
+    }
+    return least;
+  }
+  void Deliver(uint32_t n) {
+    Node& node = nodes_[n];
+    const uint32_t from = Pick(static_cast<uint32_t>(nodes_.size()));
+    if (node.inbox[from].empty()) return;
+    node.schedule.OnPeer(from, node.inbox[from].front());
+    node.inbox[from].pop_front();
+  }
+  void After(uint32_t n) {
+    Node& node = nodes_[n];
+    for (const Slots& slots : node.schedule.TakeRuns()) {
+      node.runs.push_back(slots);
+      for (const uint32_t slot : slots) node.pending.erase(slot);
+    }
+    for (const auto& m : node.schedule.TakeMessages()) {
+      for (const uint32_t to : m.nodes) {
+        nodes_[to].inbox[n].push_back(m.message);
+      }
+    }
+    if (!node.schedule.over() || node.over) return;
+    node.left = node.schedule.End();
+    node.over = true;
+  }
+
+  std::mt19937 random_;
+  std::vector<ScheduledRun> round_;
+  std::vector<Node> nodes_;
+};
+
+TEST(ScheduleWorldTest, EachRunIsExecutedByAllOfItsNodesOrByNone) {
+  uint64_t executed = 0;
+  for (uint32_t seed = 1; seed <= 2000; ++seed) {
+    World world(seed);
+    world.Execute();
+    world.Check();
+    if (testing::Test::HasFailure()) FAIL() << "seed " << seed;
+    executed += world.executed();
+  }
+  EXPECT_GT(executed, 2000u);
+}
+
+}  // namespace
+}  // namespace maypole::worker

@@ -1,0 +1,136 @@
+#include "worker/network/peer_channels.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace maypole::worker {
+namespace {
+
+constexpr size_t kHeaderBytes = 4;
+
+uint32_t LengthAt(const char* at) {
+  uint32_t length = 0;
+  for (size_t i = 0; i < kHeaderBytes; ++i) {
+    length |= uint32_t{static_cast<unsigned char>(at[i])} << (8 * i);
+  }
+  return length;
+}
+
+std::string Framed(const proto::PeerMessage& message) {
+  std::string frame(kHeaderBytes, '\0');
+  message.AppendToString(&frame);
+  const size_t length = frame.size() - kHeaderBytes;
+  for (size_t i = 0; i < kHeaderBytes; ++i) {
+    frame[i] = static_cast<char>(length >> (8 * i));
+  }
+  return frame;
+}
+
+bool WouldBlock() { return errno == EAGAIN || errno == EWOULDBLOCK; }
+
+}  // namespace
+
+PeerChannels::PeerChannels(std::vector<Fd> connections,
+                           std::vector<std::string> names)
+    : names_(std::move(names)), peers_(connections.size()) {
+  for (uint32_t node = 0; node < peers_.size(); ++node) {
+    if (!connections[node].valid()) continue;
+    peers_[node].socket = std::move(connections[node]);
+    peers_[node].watch = poller_.Watch(peers_[node].socket.get(), node);
+  }
+}
+
+void PeerChannels::Send(const std::vector<uint32_t>& nodes,
+                        const proto::PeerMessage& message) {
+  const std::string frame = Framed(message);
+  for (const uint32_t node : nodes) {
+    Peer& peer = peers_[node];
+    if (!peer.socket.valid()) continue;
+    const bool idle = peer.out.empty();
+    peer.out += frame;
+    if (idle) Flush(node);
+    if (peer.out.size() > kMaxPeerBacklogBytes) {
+      Break(node, "it does not read what is sent to it");
+    }
+  }
+}
+
+void PeerChannels::Flush(uint32_t node) {
+  Peer& peer = peers_[node];
+  size_t sent = 0;
+  while (sent < peer.out.size()) {
+    const ssize_t n = send(peer.socket.get(), peer.out.data() + sent,
+                           peer.out.size() - sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && WouldBlock()) break;
+    if (n < 0) return Break(node, std::strerror(errno));
+    sent += static_cast<size_t>(n);
+  }
+  peer.out.erase(0, sent);
+  peer.watch.WantWrite(!peer.out.empty());
+}
+
+std::vector<std::pair<uint32_t, proto::PeerMessage>> PeerChannels::Receive() {
+  Messages messages;
+  const auto ready = poller_.Wait(0);
+  if (!ready.ok()) {
+    status_.Update(ready.status());
+    return messages;
+  }
+  const std::vector<uint64_t> nodes(ready->begin(), ready->end());
+  for (const uint64_t node : nodes) {
+    Read(static_cast<uint32_t>(node), &messages);
+    if (peers_[node].out.empty()) continue;
+    Flush(static_cast<uint32_t>(node));
+  }
+  return messages;
+}
+
+void PeerChannels::Read(uint32_t node, Messages* messages) {
+  char bytes[16384];
+  for (Peer& peer = peers_[node]; peer.socket.valid();) {
+    const ssize_t n =
+        recv(peer.socket.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && WouldBlock()) return;
+    if (n < 0) return Break(node, std::strerror(errno));
+    if (n == 0) return Break(node, "closed by the other side");
+    peer.in.append(bytes, static_cast<size_t>(n));
+    if (!Parse(node, messages)) return Break(node, "a message is malformed");
+    if (static_cast<size_t>(n) < sizeof(bytes)) return;
+  }
+}
+
+bool PeerChannels::Parse(uint32_t node, Messages* messages) {
+  std::string& in = peers_[node].in;
+  size_t at = 0;
+  while (in.size() - at >= kHeaderBytes) {
+    const size_t length = LengthAt(in.data() + at);
+    if (length > kMaxPeerMessageBytes) return false;
+    if (in.size() - at - kHeaderBytes < length) break;
+    proto::PeerMessage message;
+    if (!message.ParseFromArray(in.data() + at + kHeaderBytes,
+                                static_cast<int>(length))) {
+      return false;
+    }
+    messages->emplace_back(node, std::move(message));
+    at += kHeaderBytes + length;
+  }
+  in.erase(0, at);
+  return true;
+}
+
+void PeerChannels::Break(uint32_t node, std::string_view why) {
+  Peer& peer = peers_[node];
+  peer.watch.Reset();
+  peer.socket.Reset();
+  peer.out.clear();
+  status_.Update(absl::UnavailableError(absl::StrCat(
+      "the connection to ", names_[node], " failed: ", std::string(why))));
+}
+
+}  // namespace maypole::worker
