@@ -154,6 +154,8 @@ class OperationsTest(unittest.TestCase):
                 ("{{function_node f}} maypole: rank 1 was lost\n [[at]]", 2, 2),
                 ("XlaRuntimeError: ABORTED: maypole: rank 1 was lost", None,
                  _native.ABORTED),
+                ("INTERNAL: Error dispatching computation: maypole: rank 1 was lost",
+                 None, _native.INTERNAL),
                 ("a code that is new: NEW: maypole: rank 1 was lost", None,
                  _native.INTERNAL)):
             error = exceptions.from_framework(text, code)

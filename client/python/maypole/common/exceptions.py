@@ -85,8 +85,9 @@ def from_status(code: int, text: str) -> Exception:
 
 
 # What is in the text of a framework's error if an operation of ours has made it
-# (kErrorMark of client/frameworks); XLA has the code's name in front.
-_IN_TEXT = re.compile(r"(?:\b([A-Z_]+): )?maypole: (.*)")
+# (kErrorMark of client/frameworks); XLA has the code's name in front. Where it
+# executes a computation at once, it replaces the code by INTERNAL.
+_IN_TEXT = re.compile(r"(?:\b([A-Z_]+): (?:Error dispatching computation: )?)?maypole: (.*)")
 
 
 def from_framework(text: Any, code: Optional[int] = None
