@@ -161,8 +161,11 @@ ArriveResult Arrive(const Board& board, uint32_t me, uint64_t cursor,
   if (board.OutcomeOf(op.slot, op.generation) != Outcome::kRunning) {
     return ArriveResult();  // the progress engine will see the failure
   }
-  const bool may_be_eager = !negotiated && op.gpu_place == kNoGpuPlace;
-  const int buffer = may_be_eager ? Contribute(board, me, op, pool) : kNoBuffer;
+  int buffer = kNoBuffer;
+  if (op.gpu_place == kNoGpuPlace) {
+    buffer = negotiated ? ContributeCopy(board, me, op, pool)
+                        : Contribute(board, me, op, pool);
+  }
   // Before the arrival, so that the executor sees both.
   if (negotiated && op.urgency() != Urgency::kNone) {
     RaiseUrgency(board, op.slot, op.generation, op.urgency());

@@ -36,6 +36,25 @@ bool OthersArrived(const Board& board, uint32_t me, const Operation& op) {
   return op.set->locals.size() > 1;
 }
 
+// Copies the rank's input, scaled, to a buffer of its pool.
+int CopyIn(const Board& board, uint32_t me, const Operation& op,
+           EagerPool* pool) {
+  const Signature& s = op.signature;
+  const bool all_read = Gathers(s.kind);
+  const int buffer = pool->Take(op.slot, op.generation, all_read);
+  if (buffer < 0) return kNoBuffer;
+  MAYPOLE_KILL_POINT("pool.taken");
+  std::byte* to = board.pool(me, static_cast<uint32_t>(buffer));
+  if (s.Bytes() == 0) return buffer;
+  if (Reduces(s.kind) && op.prescale() != 1.0) {
+    Scale(s.dtype, op.input, to, static_cast<size_t>(s.Elements()),
+          op.prescale());
+  } else {
+    std::memcpy(to, op.input, s.Bytes());
+  }
+  return buffer;
+}
+
 const std::byte* EagerInputOf(const Board& board, const Operation& op,
                               uint32_t local) {
   const int buffer = board.BufferOf(op.slot, local, op.generation);
@@ -103,19 +122,17 @@ int Contribute(const Board& board, uint32_t me, const Operation& op,
     if (op.prescale() == 1.0 && OthersArrived(board, me, op)) return kOwnInput;
     if (op.awaited && s.Bytes() > kSharedFromBytes) return kNoBuffer;
   }
-  const bool all_read = Gathers(s.kind);
-  const int buffer = pool->Take(op.slot, op.generation, all_read);
-  if (buffer < 0) return kNoBuffer;
-  MAYPOLE_KILL_POINT("pool.taken");
-  std::byte* to = board.pool(me, static_cast<uint32_t>(buffer));
-  if (s.Bytes() == 0) return buffer;
-  if (Reduces(s.kind) && op.prescale() != 1.0) {
-    Scale(s.dtype, op.input, to, static_cast<size_t>(s.Elements()),
-          op.prescale());
-  } else {
-    std::memcpy(to, op.input, s.Bytes());
+  return CopyIn(board, me, op, pool);
+}
+
+int ContributeCopy(const Board& board, uint32_t me, const Operation& op,
+                   EagerPool* pool) {
+  const bool wanted =
+      board.slot(op.slot).wants_copies.load(std::memory_order_relaxed) != 0;
+  if (!wanted || !Reduces(op.signature.kind) || !IsEager(board, op)) {
+    return kNoBuffer;
   }
-  return buffer;
+  return CopyIn(board, me, op, pool);
 }
 
 EagerInputs CollectEagerInputs(const Board& board, uint32_t me,

@@ -38,6 +38,10 @@ namespace maypole {
 // the `buffer` argument for Board::Arrive().
 int Contribute(const Board& board, uint32_t me, const Operation& op,
                EagerPool* pool);
+// The same for an operation of several nodes, whose executor wants copies
+// (SlotHeader.wants_copies): kNoBuffer if it needs none of this operation.
+int ContributeCopy(const Board& board, uint32_t me, const Operation& op,
+                   EagerPool* pool);
 
 // What the ranks have contributed, by local rank, and who must run the
 // operation.

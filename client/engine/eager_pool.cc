@@ -10,6 +10,7 @@ EagerPool::EagerPool(const Board* board, uint32_t me) : board_(board), me_(me) {
 
 bool EagerPool::Unused(const Use& use) const {
   const Outcome outcome = board_->OutcomeOf(use.slot, use.generation);
+  if (use.ended && outcome == Outcome::kRunning) return true;
   // If it was aborted, the rank that claimed it may still write the sum there.
   // The buffer is not needed any more, because the epoch is over.
   if (outcome == Outcome::kRunning || outcome == Outcome::kReducing ||
@@ -28,6 +29,12 @@ bool EagerPool::Unused(const Use& use) const {
     if (CountAt(word, use.generation) != UINT32_MAX) return false;
   }
   return true;
+}
+
+void EagerPool::Ended(uint32_t slot, uint32_t generation) {
+  for (Use& use : uses_) {
+    if (use.slot == slot && use.generation == generation) use.ended = true;
+  }
 }
 
 int EagerPool::Take(uint32_t slot, uint32_t generation, bool all_read) {

@@ -5,6 +5,9 @@
 // it, that is when all local ranks have delivered the result; otherwise as soon
 // as the operation's outcome is decided.
 //
+// The executor may have copies of an operation that a run then executes
+// (ContributeCopy()). It does not read them any more when the run is issued.
+//
 // Thread contract: used only by the rank that owns the pool, one thread at a
 // time.
 #ifndef MAYPOLE_CLIENT_ENGINE_EAGER_POOL_H_
@@ -25,6 +28,9 @@ class EagerPool {
   // Returns a buffer for this generation of the slot, or kNoBuffer if all are
   // in use. all_read: all ranks read the buffer (allgather, alltoall).
   int Take(uint32_t slot, uint32_t generation, bool all_read = false);
+  // The operation, which is one of several nodes, has ended for this rank: it
+  // may have ended by a run, so that the slot's outcome does not tell.
+  void Ended(uint32_t slot, uint32_t generation);
 
  private:
   struct Use {
@@ -32,6 +38,7 @@ class EagerPool {
     uint32_t slot;
     uint32_t generation;
     bool all_read;
+    bool ended = false;
   };
   bool Unused(const Use& use) const;
 

@@ -319,6 +319,7 @@ void RankCore::Finish(Operation* operation, Status status) {
   name->current = nullptr;
   name->waiting = false;
   if (status.ok()) CountEnded(*name, *keep);
+  if (name->negotiated) pool_.Ended(keep->slot, keep->generation);
   End(*keep, std::move(status));
   Begin(*name);
 }

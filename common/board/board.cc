@@ -416,6 +416,7 @@ void Board::Allot(uint32_t slot_number, uint32_t process_set, Kind kind,
   s.process_set.store(process_set, std::memory_order_relaxed);
   s.kind.store(static_cast<uint32_t>(kind), std::memory_order_relaxed);
   s.splits.store(splits, std::memory_order_relaxed);
+  s.wants_copies.store(0, std::memory_order_relaxed);
   char text[kMaxNameBytes + 1] = {};
   std::memcpy(text, name.data(), std::min(name.size(), kMaxNameBytes));
   for (size_t i = 0; i < std::size(s.name); ++i) {

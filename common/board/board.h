@@ -37,7 +37,8 @@
 //   ticket cell         any rank that sees that all members have arrived, or
 //                       the executor: CAS into the first empty cell
 //   pool buffer         its rank before it arrives; then, if it becomes the
-//                       result, the rank that has claimed the reduction
+//                       result, the rank (or the executor, for several nodes)
+//                       that has claimed the reduction
 //   Run.outcome         any process: CAS, the first one per generation wins
 //   Progress            its rank; release, read with acquire
 //   Run.granted, done   the executor; release, read with acquire
@@ -271,6 +272,10 @@ struct alignas(64) SlotHeader {
   std::atomic<uint64_t> wanted;
   std::atomic<uint64_t> wanted_signature[sizeof(Signature) / 8];
   std::atomic<uint64_t> urgency;  // Tagged; see common/board/urgent.h
+  // 1: ranks that submit the operation copy their inputs to pool buffers, if
+  // they can: the executor sends the inputs of small scheduled operations to
+  // the other nodes itself. Written by the executor at any time.
+  std::atomic<uint32_t> wants_copies;
   // Tagged(generation, 1): GPUs execute this generation, or have done so.
   // Written by the executor, before the outcome: the result of a generation
   // that is committed is on the GPUs if it is the one here.

@@ -34,14 +34,14 @@ TEST(SessionTest, MessagesSurviveTheTrip) {
 
 TEST(SessionTest, AnotherVersionIsRefusedWithBothNamed) {
   auto m = session::Make<session::Goodbye>();
-  m.header.version = 9;
+  m.header.version = kProtocolVersion + 1;
   const Status s = session::CheckHeader(&m, sizeof(m), "client");
   EXPECT_EQ(s.code(), Code::kFailedPrecondition);
-  EXPECT_EQ(s.message(),
-            "the client speaks version 9 of the session protocol, this side "
-            "version " +
-                std::to_string(kProtocolVersion) +
-                "; install the same Maypole on both sides");
+  EXPECT_EQ(s.message(), "the client speaks version " +
+                             std::to_string(kProtocolVersion + 1) +
+                             " of the session protocol, this side version " +
+                             std::to_string(kProtocolVersion) +
+                             "; install the same Maypole on both sides");
 }
 
 TEST(SessionTest, HostileBytesAreRefused) {

@@ -97,7 +97,10 @@ class Rig {
   void Perform(worker::StopWatching& a);
   void Perform(worker::OpenLink& a);
   void Perform(worker::SendToCoordinator& a);
-  void Perform(worker::SendToPeers&) {}  // the rig has one node
+  // The rig has one node, and so no schedules.
+  void Perform(worker::SendToPeers&) {}
+  void Perform(worker::FinishSmall&) {}
+  void Perform(worker::WantCopies&) {}
   void Perform(worker::PrepareBackend& a);
   void Perform(worker::ConnectBackend& a);
   void Perform(worker::CreateBoard& a);
@@ -113,9 +116,8 @@ class Rig {
   void Perform(worker::ConnectGpus& a);
   void Perform(worker::RunOnGpus& a);
   void CheckOnGpus(const GpuOperation& r, bool several);
-  void CheckPlace(const GpuOperation& r,
-                  const GpuTensor& tensor, uint64_t offset,
-                  uint64_t elements);
+  void CheckPlace(const GpuOperation& r, const GpuTensor& tensor,
+                  uint64_t offset, uint64_t elements);
   void CheckGathered(const GpuOperation& r);
   void Perform(worker::RunOnHost& a);
   void Perform(worker::CommitSlot& a);

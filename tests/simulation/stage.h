@@ -56,6 +56,7 @@ struct Counts {
   uint64_t brought_to_host = 0;  // inputs on a GPU
   uint64_t schedules_over = 0;   // by node
   uint64_t scheduled_runs = 0;   // likewise, of those
+  uint64_t small_runs = 0;       // likewise, whose inputs came with "ready"
   // Elastic jobs:
   uint64_t processes_started = 0;
   uint64_t elastic_epochs = 0;

@@ -57,6 +57,11 @@ void AddOperations(const Families::Labels& job, const StatsPage& page,
   all->Counter("maypole_presence_operations_total",
                "Operations that were reported to the coordinator.", job,
                Number(page.presence));
+  all->Counter(
+      "maypole_small_operations_total",
+      "Operations whose inputs executors have sent each other with the "
+      "message that they are ready.",
+      job, Number(page.small_operations));
   AddHistogram(
       "maypole_presence_seconds",
       "Time from an operation's presence on this node until it is issued.", job,

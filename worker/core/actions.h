@@ -50,10 +50,35 @@ struct OpenLink {};
 struct SendToCoordinator {
   proto::ExecutorMessage message;
 };
-// Sends the message to the executors of these nodes.
+// A small operation whose inputs the ranks have copied to pool buffers.
+struct SmallOperation {
+  uint32_t slot = 0;
+  uint32_t generation = 0;
+  Signature signature;
+  Epilogue finish;
+
+  uint64_t bytes() const { return signature.Bytes(); }
+};
+// Sends the message to the executors of these nodes, with what this node's
+// ranks have copied for `operations`, reduced, as its inputs.
 struct SendToPeers {
   std::vector<uint32_t> nodes;
   proto::PeerMessage message;
+  std::vector<SmallOperation> operations = {};
+};
+// Reduces the inputs of this run's nodes in their order, writes the outcomes
+// and places the tickets.
+struct FinishSmall {
+  std::vector<SmallOperation> operations;
+  // As PeerMessage.inputs, by node of the run; inputs[self] is not used.
+  std::vector<std::string> inputs;
+  size_t self = 0;
+};
+// Ranks that submit this slot's operations should copy their inputs (see
+// SlotHeader.wants_copies), or need not.
+struct WantCopies {
+  uint32_t slot = 0;
+  bool wanted = false;
 };
 // Makes the backend of an epoch, then calls ExecutorCore::OnBackendPrepared.
 struct PrepareBackend {
@@ -176,11 +201,11 @@ struct ReportIdle {};
 
 using Action = std::variant<
     ReplyClient, RefuseClient, CloseClient, KeepWatching, StopWatching,
-    OpenLink, SendToCoordinator, SendToPeers, PrepareBackend, ConnectBackend,
-    CreateBoard, AllotSlot, FindIdleSlots, RecallFrom, FreeSlot, WantSlot,
-    IssueRun, OpenGpuMemory, CloseGpuMemories, MakeCommunicatorId, ConnectGpus,
-    RunOnGpus, RunOnHost, CommitSlot, FailSlot, MarkLeft, MarkGone, AbortBoard,
-    WantChange, DropEpoch, ReportIdle>;
+    OpenLink, SendToCoordinator, SendToPeers, FinishSmall, WantCopies,
+    PrepareBackend, ConnectBackend, CreateBoard, AllotSlot, FindIdleSlots,
+    RecallFrom, FreeSlot, WantSlot, IssueRun, OpenGpuMemory, CloseGpuMemories,
+    MakeCommunicatorId, ConnectGpus, RunOnGpus, RunOnHost, CommitSlot, FailSlot,
+    MarkLeft, MarkGone, AbortBoard, WantChange, DropEpoch, ReportIdle>;
 
 }  // namespace maypole::worker
 

@@ -120,6 +120,8 @@ class ExecutorLogic : private ExecutorTimeline::Shell {
   void Do(OpenLink& a);
   void Do(SendToCoordinator& a);
   void Do(SendToPeers& a);
+  void Do(FinishSmall& a);
+  void Do(WantCopies& a);
   void TakePeerMessages();
   void Do(PrepareBackend& a);
   void Do(ConnectBackend& a);

@@ -58,7 +58,24 @@ void ExecutorLogic::Do(SendToCoordinator& a) {
 }
 
 void ExecutorLogic::Do(SendToPeers& a) {
-  if (network_ != nullptr) network_->SendToPeers(a.nodes, a.message);
+  if (network_ == nullptr) return;
+  if (!a.operations.empty() && keeper_ != nullptr) {
+    *a.message.mutable_inputs() = keeper_->ReducedCopies(a.operations);
+    observer_->OnInputsSent(a.message.inputs().size(), a.nodes.size());
+  }
+  network_->SendToPeers(a.nodes, a.message);
+}
+
+void ExecutorLogic::Do(FinishSmall& a) {
+  if (keeper_ == nullptr || keeper_->board().aborted()) return;
+  keeper_->Finish(a);
+  observer_->OnSmallFinished(a);
+}
+
+void ExecutorLogic::Do(WantCopies& a) {
+  if (keeper_ == nullptr || !keeper_->IsAllotted(a.slot)) return;
+  keeper_->board().slot(a.slot).wants_copies.store(a.wanted ? 1 : 0,
+                                                   std::memory_order_relaxed);
 }
 
 void ExecutorLogic::TakePeerMessages() {

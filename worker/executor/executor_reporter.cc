@@ -172,10 +172,32 @@ void ExecutorReporter::OnIssued(const RunSpec& run) {
   StatsPage::Add(stats_->runs, 1);
   stats_->run_operations.Observe(run.operations.size(), 1);
   for (const PlanOperation& op : run.operations) {
-    const PresentSince& since = present_since_[op.slot];
-    if (since.generation != op.generation) continue;
-    stats_->presence_ns.Observe(static_cast<uint64_t>(run.issued_ns - since.ns),
-                                1e-9);
+    ObservePresence(op.slot, op.generation, run.issued_ns);
+  }
+}
+
+void ExecutorReporter::ObservePresence(uint32_t slot, uint32_t generation,
+                                       int64_t now_ns) {
+  const PresentSince& since = present_since_[slot];
+  if (since.generation != generation) return;
+  stats_->presence_ns.Observe(static_cast<uint64_t>(now_ns - since.ns), 1e-9);
+}
+
+void ExecutorReporter::OnInputsSent(size_t bytes, size_t nodes) {
+  StatsPage::Add(stats_->network_sent, bytes * nodes);
+}
+
+void ExecutorReporter::OnSmallFinished(const FinishSmall& small) {
+  const int64_t now_ns = NowNs();
+  for (const SmallOperation& op : small.operations) {
+    const int kind = static_cast<int>(op.signature.kind);
+    StatsPage::Add(stats_->operations[kind], 1);
+    StatsPage::Add(stats_->operation_bytes[kind], op.bytes());
+    StatsPage::Add(stats_->small_operations, 1);
+    ObservePresence(op.slot, op.generation, now_ns);
+  }
+  for (const std::string& inputs : small.inputs) {
+    StatsPage::Add(stats_->network_received, inputs.size());
   }
 }
 

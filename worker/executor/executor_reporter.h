@@ -49,6 +49,8 @@ class ExecutorReporter : public ExecutorObserver {
 
   void OnReady(const ReadySlot& ready) override;
   void OnIssued(const RunSpec& run) override;
+  void OnInputsSent(size_t bytes, size_t nodes) override;
+  void OnSmallFinished(const FinishSmall& small) override;
   void OnOperationFailed(const FailSlot& fail,
                          const std::string& name) override;
   void OnRunDone(const RunSpec& run) override;
@@ -56,6 +58,9 @@ class ExecutorReporter : public ExecutorObserver {
   void OnGpuRunEnded(const GpuRun& run) override { gpu_use_.OnRunEnded(run); }
 
  private:
+  // From the operation's presence here until now.
+  void ObservePresence(uint32_t slot, uint32_t generation, int64_t now_ns);
+
   const std::string job_;
   const SharedStats stats_;
   GpuUse gpu_use_;

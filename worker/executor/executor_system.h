@@ -221,6 +221,10 @@ class ExecutorObserver {
 
   virtual void OnReady(const ReadySlot&) {}
   virtual void OnIssued(const RunSpec&) {}
+  // Inputs of small operations have been sent to so many other nodes.
+  virtual void OnInputsSent(size_t /*bytes*/, size_t /*nodes*/) {}
+  // Small operations have ended, with the inputs that other nodes have sent.
+  virtual void OnSmallFinished(const FinishSmall&) {}
   virtual void OnOperationFailed(const FailSlot&, const std::string& /*name*/) {
   }
   // From any thread: all chunks of the run have been exchanged.

@@ -98,6 +98,8 @@ void Executor::Spoil(std::vector<worker::Action>* actions) {
         return std::holds_alternative<worker::RunOnHost>(action);
       }));
   for (const worker::Action& action : *actions) {
+    stage_->counts.small_runs +=
+        std::holds_alternative<worker::FinishSmall>(action) ? 1 : 0;
     const auto* sent = std::get_if<worker::SendToCoordinator>(&action);
     if (sent == nullptr || !sent->message.has_schedule_ended()) continue;
     ++stage_->counts.schedules_over;

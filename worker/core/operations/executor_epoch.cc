@@ -112,6 +112,7 @@ absl::Status ExecutorEpoch::OnReadySlot(const ReadySlot& ready) {
     entry->gpu_rooms.clear();
   }
   entry->urgency = ready.urgency;
+  entry->copied = ready.copied;
   if (schedule_.active()) return AddToSchedule(ready.slot, *entry);
   presence_.Add(*entry);
   SendPresence();

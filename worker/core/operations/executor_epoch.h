@@ -276,6 +276,12 @@ class ExecutorEpoch : private WaitJudge {
   // Does what the schedule wants now.
   absl::Status FollowSchedule();
   void EndSchedule();
+  absl::Status ExecuteScheduled(const std::vector<uint32_t>& slots);
+  // The same for a small run, of which all inputs are here.
+  absl::Status FinishScheduled(Schedule::Execution run);
+  bool IsSmall(const ScheduledRun& run) const;
+  SmallOperation SmallOperationOf(uint32_t slot) const;
+  void WantCopiesOf(const std::vector<uint32_t>& slots, bool wanted);
   // A mask of the local ranks that are known to wait for others.
   uint64_t Waiting() const;
   bool WaitsInJoin(uint32_t local) const override;

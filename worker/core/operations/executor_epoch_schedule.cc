@@ -26,6 +26,9 @@ absl::Status ExecutorEpoch::OnSchedule(const proto::Schedule& message) {
   }
   absl::StatusOr<std::vector<ScheduledRun>> runs = ReadSchedule(message);
   if (!runs.ok()) return runs.status();
+  for (const ScheduledRun& run : *runs) {
+    if (run.small) WantCopiesOf(run.slots, true);
+  }
   schedule_.Begin(message.number(), message.length(), *std::move(runs),
                   now_ms_);
   // The coordinator drops what it was told and has not answered.
@@ -65,6 +68,7 @@ absl::StatusOr<std::vector<ScheduledRun>> ExecutorEpoch::ReadSchedule(
       return BadSchedule(
           message, absl::StrCat(run.slots.size(), " operations in a run"));
     }
+    run.small = IsSmall(run);
     runs.push_back(std::move(run));
   }
   return runs;
@@ -87,7 +91,7 @@ absl::Status ExecutorEpoch::AddToSchedule(uint32_t slot,
     same = same && s.aside == 0 && Agree(s, it->second);
   }
   if (!same) return LeaveSchedule(proto::SCHEDULE_OPERATION_CHANGED, what);
-  schedule_.Add(slot, entry.urgency != Urgency::kNone);
+  schedule_.Add(slot, entry.urgency != Urgency::kNone, entry.copied);
   return FollowSchedule();
 }
 
@@ -109,27 +113,87 @@ absl::Status ExecutorEpoch::LeaveSchedule(proto::ScheduleEnd why,
 }
 
 absl::Status ExecutorEpoch::FollowSchedule() {
-  for (const std::vector<uint32_t>& slots : schedule_.TakeRuns()) {
-    proto::Run run;
-    for (const uint32_t slot : slots) {
-      const SlotEntry& entry = *slots_.Get(slot);
-      run.add_operations()->set_id(entry.id);
-      run.mutable_operations()->rbegin()->set_generation(
-          entry.CountOf(entry.reported));
+  for (Schedule::Message& m : schedule_.TakeMessages()) {
+    SendToPeers send{std::move(m.nodes), std::move(m.message)};
+    for (const uint32_t slot : m.inputs_of) {
+      send.operations.push_back(SmallOperationOf(slot));
     }
-    scheduled_operations_ += slots.size();
-    if (absl::Status s = runs_.AddScheduled(run, &slots_); !s.ok()) return s;
+    actions_->push_back(std::move(send));
+  }
+  for (Schedule::Execution& run : schedule_.TakeRuns()) {
+    scheduled_operations_ += run.slots.size();
+    const absl::Status s = run.inputs.empty() ? ExecuteScheduled(run.slots)
+                                              : FinishScheduled(std::move(run));
+    if (!s.ok()) return s;
   }
   IssueRuns();
-  for (Schedule::Message& m : schedule_.TakeMessages()) {
-    actions_->push_back(SendToPeers{std::move(m.nodes), std::move(m.message)});
-  }
   if (schedule_.over()) EndSchedule();
   return absl::OkStatus();
 }
 
+absl::Status ExecutorEpoch::ExecuteScheduled(
+    const std::vector<uint32_t>& slots) {
+  proto::Run run;
+  for (const uint32_t slot : slots) {
+    const SlotEntry& entry = *slots_.Get(slot);
+    proto::RunOperation* operation = run.add_operations();
+    operation->set_id(entry.id);
+    operation->set_generation(entry.CountOf(entry.reported));
+  }
+  return runs_.AddScheduled(run, &slots_);
+}
+
+absl::Status ExecutorEpoch::FinishScheduled(Schedule::Execution run) {
+  FinishSmall finish;
+  uint64_t bytes = 0;
+  for (const uint32_t slot : run.slots) {
+    finish.operations.push_back(SmallOperationOf(slot));
+    bytes += finish.operations.back().bytes();
+    SlotEntry& entry = *slots_.Get(slot);
+    entry.answered = entry.reported;
+  }
+  for (size_t i = 0; i < run.inputs.size(); ++i) {
+    if (i == run.self || run.inputs[i].size() == bytes) continue;
+    return absl::InternalError(
+        absl::StrCat("another node has sent ", run.inputs[i].size(),
+                     " bytes of inputs of a scheduled run of ", bytes,
+                     "; has a process overwritten its shared memory?"));
+  }
+  finish.inputs = std::move(run.inputs);
+  finish.self = run.self;
+  actions_->push_back(std::move(finish));
+  return absl::OkStatus();
+}
+
+bool ExecutorEpoch::IsSmall(const ScheduledRun& run) const {
+  uint64_t bytes = 0;
+  for (const uint32_t slot : run.slots) {
+    const Signature& s = scheduled_.at(slot);
+    if (!Reduces(s.kind)) return false;
+    bytes += s.Bytes() * (run.nodes.size() - 1);
+  }
+  return bytes <= kMaxSmallRunBytes;
+}
+
+SmallOperation ExecutorEpoch::SmallOperationOf(uint32_t slot) const {
+  const SlotEntry& entry = *slots_.Get(slot);
+  const Signature& s = entry.signatures.front();
+  SmallOperation out{slot, entry.reported, s, {}};
+  if (s.op == Op::kAverage) out.finish.divisor = entry.set->size();
+  out.finish.scale = s.postscale;
+  return out;
+}
+
+void ExecutorEpoch::WantCopiesOf(const std::vector<uint32_t>& slots,
+                                 bool wanted) {
+  for (const uint32_t slot : slots) {
+    actions_->push_back(WantCopies{slot, wanted});
+  }
+}
+
 void ExecutorEpoch::EndSchedule() {
   schedule_.End();
+  for (const auto& [slot, signature] : scheduled_) WantCopiesOf({slot}, false);
   proto::ExecutorMessage message;
   proto::ScheduleEnded* ended = message.mutable_schedule_ended();
   ended->set_epoch(info_.epoch);

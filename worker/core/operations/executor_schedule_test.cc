@@ -93,6 +93,55 @@ TEST_F(ExecutorScheduleTest, RunsWithoutTheCoordinator) {
   }
 }
 
+TEST_F(ExecutorScheduleTest, InputsOfSmallRunsTravelWithTheMessage) {
+  Begin();
+  const auto wanted = Take<WantCopies>();
+  ASSERT_EQ(wanted.size(), 1u);
+  EXPECT_EQ(wanted[0].slot, 0u);
+  EXPECT_TRUE(wanted[0].wanted);
+  ReadySlot ready = Ready(0, 2, Kind::kAllreduce, 8, 8);
+  ready.copied = true;
+  core_.OnReadySlot(ready);
+  const auto sent = Take<SendToPeers>();
+  ASSERT_EQ(sent.size(), 1u);
+  ASSERT_EQ(sent[0].operations.size(), 1u);
+  EXPECT_EQ(sent[0].operations[0].slot, 0u);
+  EXPECT_EQ(sent[0].operations[0].generation, 2u);
+  EXPECT_EQ(sent[0].operations[0].bytes(), 32u);
+  EXPECT_EQ(sent[0].operations[0].finish.divisor, 4);  // ranks
+  EXPECT_EQ(sent[0].operations[0].finish.scale, 0.5);
+  proto::PeerMessage m;
+  m.set_schedule(1);
+  m.set_ready(0);
+  m.set_inputs(std::string(32, 'x'));
+  core_.OnPeerMessage(1, m);
+  const auto finished = Take<FinishSmall>();
+  ASSERT_EQ(finished.size(), 1u);
+  EXPECT_EQ(finished[0].operations[0].generation, 2u);
+  EXPECT_EQ(finished[0].inputs,
+            (std::vector<std::string>{"", std::string(32, 'x')}));
+  // It is over: the ranks may submit it again. At the end nothing is left.
+  core_.OnReadySlot(Ready(0, 3, Kind::kAllreduce, 8, 8));
+  EXPECT_EQ(TakeDone().to_peers.at(0).ready(), 1u);
+  PeerRefuses(1);
+  EXPECT_EQ(
+      TakeDone().to_coordinator.at(1).presence().operations(0).generation(),
+      3u);
+}
+
+TEST_F(ExecutorScheduleTest, InputsOfAnotherLengthEndTheEpoch) {
+  Begin();
+  ReadySlot ready = Ready(0, 2, Kind::kAllreduce, 8, 8);
+  ready.copied = true;
+  core_.OnReadySlot(ready);
+  proto::PeerMessage m;
+  m.set_schedule(1);
+  m.set_ready(0);
+  m.set_inputs("");
+  core_.OnPeerMessage(1, m);
+  EXPECT_EQ(TakeDone().aborts.size(), 1u);
+}
+
 TEST_F(ExecutorScheduleTest, WhatWasReportedBeforeIsScheduled) {
   core_.OnReadySlot(Ready(0, 2, Kind::kAllreduce, 8, 8));
   EXPECT_EQ(TakeDone().to_coordinator.size(), 1u);

@@ -28,6 +28,8 @@ struct ReadySlot {
   std::vector<uint64_t> gpu_rooms = {};  // with `gpu_places`
   // Alltoall: the rows that each local member sends to each rank of the set.
   std::vector<int64_t> splits = {};
+  // All local members have copied their inputs to pool buffers.
+  bool copied = false;
 };
 
 // The error names the rank. It only occurs if a rank has corrupted the board.

@@ -20,6 +20,7 @@ void Schedule::Begin(uint64_t number, uint32_t length,
   }
   next_turn_ = executed_ = 0;
   present_.assign(runs_.size(), 0);
+  copied_.assign(runs_.size(), 0);
   now_ms_ = now_ms;
   refused_ = false;
   text_.clear();
@@ -34,9 +35,11 @@ Schedule::Position Schedule::PositionOf(uint64_t turn) const {
   return turn / runs_.size() * length_ + RunOf(turn).index;
 }
 
-void Schedule::Add(uint32_t slot, bool urgent) {
+void Schedule::Add(uint32_t slot, bool urgent, bool copied) {
   added_.insert(slot);
-  ++present_[run_of_.at(slot)];
+  const uint32_t run = run_of_.at(slot);
+  ++present_[run];
+  copied_[run] += copied ? 1 : 0;
   if (urgent) Urge(slot);
   GoOn();
 }
@@ -50,11 +53,13 @@ void Schedule::GoOn() {
   while (!refused_ && !runs_.empty()) {
     const size_t run = next_turn_ % runs_.size();
     if (present_[run] < runs_[run].slots.size()) return;
-    present_[run] = 0;
+    const bool sends = runs_[run].small && copied_[run] == present_[run];
+    present_[run] = copied_[run] = 0;
     proto::PeerMessage message;
     message.set_ready(PositionOf(next_turn_));
     Tell(runs_[run].nodes, std::move(message));
-    waiting_.push_back(next_turn_++);
+    if (sends) messages_.back().inputs_of = runs_[run].slots;
+    waiting_.push_back({next_turn_++, sends});
   }
 }
 
@@ -86,7 +91,10 @@ void Schedule::OnPeer(uint32_t node, const proto::PeerMessage& message) {
   Peer& peer = peers_[node];
   if (message.schedule() < peer.number) return;
   if (message.schedule() > peer.number) peer = {.number = message.schedule()};
-  if (message.has_ready()) peer.ready = message.ready();
+  if (message.has_ready()) {
+    peer.ready = message.ready();
+    if (message.has_inputs()) peer.inputs[message.ready()] = message.inputs();
+  }
   if (!message.has_refusal()) return;
   peer.refusal = message.refusal();
   if (peer.number == number_) {
@@ -121,17 +129,36 @@ Schedule::Fate Schedule::FateOf(uint64_t turn) const {
   return fate;
 }
 
-std::vector<std::vector<uint32_t>> Schedule::TakeRuns() {
-  std::vector<std::vector<uint32_t>> out;
+std::vector<Schedule::Execution> Schedule::TakeRuns() {
+  std::vector<Execution> out;
   while (!waiting_.empty()) {
-    const uint64_t turn = waiting_.front();
-    const Fate fate = FateOf(turn);
+    const Waiting run = waiting_.front();
+    const Fate fate = FateOf(run.turn);
     if (fate == Fate::kUndecided) break;
     waiting_.pop_front();
+    Execution execution = TakeInputs(run);
     if (fate == Fate::kDropped) continue;
-    out.push_back(RunOf(turn).slots);
-    Executed(out.back());
+    Executed(execution.slots);
+    out.push_back(std::move(execution));
   }
+  return out;
+}
+
+Schedule::Execution Schedule::TakeInputs(const Waiting& run) {
+  const ScheduledRun& scheduled = RunOf(run.turn);
+  Execution out{scheduled.slots};
+  bool all = run.sent_inputs;
+  for (const uint32_t node : scheduled.nodes) {
+    if (node == self_) {
+      out.self = out.inputs.size();
+      out.inputs.emplace_back();
+      continue;
+    }
+    auto sent = peers_[node].inputs.extract(PositionOf(run.turn));
+    all = all && !sent.empty();
+    if (all) out.inputs.push_back(std::move(sent.mapped()));
+  }
+  if (!all) out.inputs.clear();
   return out;
 }
 

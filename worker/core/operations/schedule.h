@@ -18,11 +18,16 @@
 //
 //   Schedule schedule(self, nodes);
 //   schedule.Begin(number, length, runs, now_ms);
-//   schedule.Add(slot, urgent);               // present here
+//   schedule.Add(slot, urgent, copied);       // present here
 //   schedule.OnPeer(node, message);
 //   for (const auto& m : schedule.TakeMessages()) ...   // to other nodes
 //   for (const auto* run : schedule.TakeRuns()) ...     // to execute, in order
 //   if (schedule.over()) schedule.End();
+//
+// Small runs need no data stage: if a node's ranks have copied their inputs,
+// the message that it is ready has these, too. When all nodes of the run have
+// sent theirs, each node has all it needs for the result; all see the same
+// messages, so they agree about that, too.
 //
 // Whoever waits for kScheduleLateMs refuses: the coordinator then knows again
 // what is present where, and can name stragglers and deadlocks.
@@ -51,6 +56,8 @@ struct ScheduledRun {
   uint32_t index = 0;           // among the schedule's runs on all nodes
   std::vector<uint32_t> slots;  // in the run's order; not empty
   std::vector<uint32_t> nodes;  // of its process set, ascending
+  // Its inputs may travel with the news that a node is ready.
+  bool small = false;
 };
 
 class Schedule {
@@ -66,8 +73,9 @@ class Schedule {
   uint64_t number() const { return number_; }
   bool Has(uint32_t slot) const { return run_of_.contains(slot); }
 
-  // The operation is present here, with the scheduled signature.
-  void Add(uint32_t slot, bool urgent);
+  // The operation is present here, with the scheduled signature. `copied`: the
+  // executor can read its inputs.
+  void Add(uint32_t slot, bool urgent, bool copied);
   // A rank waits for an operation that was added.
   void Urge(uint32_t slot);
   // Takes part in no further run. Of several reasons, the first counts.
@@ -81,10 +89,20 @@ class Schedule {
   struct Message {
     std::vector<uint32_t> nodes;  // without this one
     proto::PeerMessage message;
+    // The owner adds the inputs of these slots; none if it is empty.
+    std::vector<uint32_t> inputs_of = {};
   };
   std::vector<Message> TakeMessages() { return std::exchange(messages_, {}); }
-  // Slots of the runs to execute now, in order.
-  std::vector<std::vector<uint32_t>> TakeRuns();
+  // A run to execute now.
+  struct Execution {
+    std::vector<uint32_t> slots;
+    // A small run of which all nodes have sent their inputs: these, by node of
+    // the run. Then nothing else needs to travel. inputs[self] is empty.
+    std::vector<std::string> inputs = {};
+    size_t self = 0;
+  };
+  // In order.
+  std::vector<Execution> TakeRuns();
   bool over() const;
   // Ends it, when it is over. Returns the slots that were added and not
   // executed.
@@ -101,8 +119,14 @@ class Schedule {
   // What a node has said of the schedule with this number.
   struct Peer {
     uint64_t number = 0;
-    std::optional<Position> ready;  // the last one
+    std::optional<Position> ready;           // the last one
+    std::map<Position, std::string> inputs;  // of runs that are not decided
     std::optional<proto::Refusal> refusal;
+  };
+  // A run for which this node is ready.
+  struct Waiting {
+    uint64_t turn = 0;
+    bool sent_inputs = false;
   };
   enum class Fate { kUndecided, kExecuted, kDropped };
 
@@ -113,6 +137,8 @@ class Schedule {
   // Says that this node is ready for its next runs, as far as it is.
   void GoOn();
   Fate FateOf(uint64_t turn) const;
+  // Takes what other nodes have sent of this turn's inputs.
+  Execution TakeInputs(const Waiting& run);
   void Tell(const std::vector<uint32_t>& nodes, proto::PeerMessage message);
   void Executed(const std::vector<uint32_t>& slots);
 
@@ -124,11 +150,13 @@ class Schedule {
   std::map<uint32_t, uint32_t> run_of_;  // slot -> index in runs_
   std::vector<Peer> peers_;              // by node; the own one is unused
   // A turn counts this node's runs through all rounds.
-  uint64_t next_turn_ = 0;        // the next to be ready for
-  std::deque<uint64_t> waiting_;  // ready here, not decided
-  std::vector<size_t> present_;   // by index in runs_: slots added
-  std::set<uint32_t> added_;      // slots that were not executed
-  std::set<uint32_t> urgent_;     // of added_
+  uint64_t next_turn_ = 0;       // the next to be ready for
+  std::deque<Waiting> waiting_;  // ready here, not decided
+  // By index in runs_: slots added, and how many of them are copied.
+  std::vector<size_t> present_;
+  std::vector<size_t> copied_;
+  std::set<uint32_t> added_;   // slots that were not executed
+  std::set<uint32_t> urgent_;  // of added_
   int64_t now_ms_ = 0;
   int64_t late_ms_ = 0;  // with urgent_: when this node refuses
   bool refused_ = false;

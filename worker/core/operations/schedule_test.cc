@@ -46,48 +46,57 @@ class ScheduleTest : public testing::Test {
     }
     return out;
   }
+  static Runs SlotsOf(const std::vector<Schedule::Execution>& executions) {
+    Runs out;
+    for (const Schedule::Execution& e : executions) {
+      EXPECT_TRUE(e.inputs.empty());
+      out.push_back(e.slots);
+    }
+    return out;
+  }
+  Runs TakeRuns() { return SlotsOf(schedule_.TakeRuns()); }
   Schedule schedule_{0, 2};
 };
 
 TEST_F(ScheduleTest, ARunIsExecutedWhenAllItsNodesAreReady) {
-  schedule_.Add(1, false);
+  schedule_.Add(1, false, false);
   EXPECT_TRUE(SaidReady().empty());
-  schedule_.Add(0, false);
+  schedule_.Add(0, false, false);
   EXPECT_EQ(SaidReady(), std::vector<uint64_t>{0});
   EXPECT_TRUE(schedule_.TakeRuns().empty());
   schedule_.OnPeer(1, Ready(1, 0));
-  EXPECT_EQ(schedule_.TakeRuns(), (Runs{{0, 1}}));
+  EXPECT_EQ(TakeRuns(), (Runs{{0, 1}}));
   EXPECT_EQ(schedule_.executed(), 1u);
   // The next run, then the first one of the next round.
   schedule_.OnPeer(1, Ready(1, 1));
-  schedule_.Add(2, false);
-  EXPECT_EQ(schedule_.TakeRuns(), (Runs{{2}}));
-  schedule_.Add(0, false);
-  schedule_.Add(1, false);
+  schedule_.Add(2, false, false);
+  EXPECT_EQ(TakeRuns(), (Runs{{2}}));
+  schedule_.Add(0, false, false);
+  schedule_.Add(1, false, false);
   EXPECT_EQ(SaidReady(), (std::vector<uint64_t>{1, 2}));
   schedule_.OnPeer(1, Ready(1, 2));
-  EXPECT_EQ(schedule_.TakeRuns(), (Runs{{0, 1}}));
+  EXPECT_EQ(TakeRuns(), (Runs{{0, 1}}));
   EXPECT_FALSE(schedule_.over());
 }
 
 TEST_F(ScheduleTest, ALaterRunWaitsForItsTurn) {
-  schedule_.Add(2, false);
+  schedule_.Add(2, false, false);
   EXPECT_TRUE(SaidReady().empty());
-  schedule_.Add(0, false);
-  schedule_.Add(1, false);
+  schedule_.Add(0, false, false);
+  schedule_.Add(1, false, false);
   EXPECT_EQ(SaidReady(), (std::vector<uint64_t>{0, 1}));
   schedule_.OnPeer(1, Ready(1, 0));
   schedule_.OnPeer(1, Ready(1, 1));
-  EXPECT_EQ(schedule_.TakeRuns(), (Runs{{0, 1}, {2}}));
+  EXPECT_EQ(TakeRuns(), (Runs{{0, 1}, {2}}));
 }
 
 TEST_F(ScheduleTest, ARefusalDropsWhatTheOtherNodeIsNotReadyFor) {
-  schedule_.Add(0, false);
-  schedule_.Add(1, false);
-  schedule_.Add(2, false);
+  schedule_.Add(0, false, false);
+  schedule_.Add(1, false, false);
+  schedule_.Add(2, false, false);
   schedule_.OnPeer(1, Ready(1, 0));
   schedule_.OnPeer(1, Refusal(1, 1, "new"));
-  EXPECT_EQ(schedule_.TakeRuns(), (Runs{{0, 1}}));
+  EXPECT_EQ(TakeRuns(), (Runs{{0, 1}}));
   // It has refused, too, from the run after those for which it was ready.
   const auto said = schedule_.TakeMessages();
   ASSERT_EQ(said.size(), 3u);
@@ -101,14 +110,14 @@ TEST_F(ScheduleTest, ARefusalDropsWhatTheOtherNodeIsNotReadyFor) {
 }
 
 TEST_F(ScheduleTest, AfterItsRefusalANodeStillExecutesWhatItWasReadyFor) {
-  schedule_.Add(0, false);
-  schedule_.Add(1, false);
+  schedule_.Add(0, false, false);
+  schedule_.Add(1, false, false);
   schedule_.Refuse(proto::SCHEDULE_REQUEST, "a join");
-  schedule_.Add(2, false);
+  schedule_.Add(2, false, false);
   EXPECT_EQ(SaidReady(), std::vector<uint64_t>{0});
   EXPECT_FALSE(schedule_.over());
   schedule_.OnPeer(1, Ready(1, 0));
-  EXPECT_EQ(schedule_.TakeRuns(), (Runs{{0, 1}}));
+  EXPECT_EQ(TakeRuns(), (Runs{{0, 1}}));
   EXPECT_FALSE(schedule_.over());
   schedule_.OnPeer(1, Refusal(1, 1));
   ASSERT_TRUE(schedule_.over());
@@ -118,7 +127,7 @@ TEST_F(ScheduleTest, AfterItsRefusalANodeStillExecutesWhatItWasReadyFor) {
 
 TEST_F(ScheduleTest, WhoWaitsTooLongRefuses) {
   EXPECT_EQ(schedule_.WaitMs(), -1);
-  schedule_.Add(0, false);
+  schedule_.Add(0, false, false);
   EXPECT_EQ(schedule_.WaitMs(), -1);
   schedule_.OnTime(5000);
   schedule_.Urge(0);
@@ -138,8 +147,8 @@ TEST_F(ScheduleTest, AMessageMayComeBeforeTheScheduleDoes) {
   Schedule other(1, 2);
   other.OnPeer(0, Ready(1, 0));
   other.Begin(1, 1, {{0, {7}, {0, 1}}}, 0);
-  other.Add(7, false);
-  EXPECT_EQ(other.TakeRuns(), (Runs{{7}}));
+  other.Add(7, false, false);
+  EXPECT_EQ(SlotsOf(other.TakeRuns()), (Runs{{7}}));
   other.OnPeer(0, Refusal(1, 1));
   ASSERT_TRUE(other.over());
   other.End();
@@ -148,6 +157,68 @@ TEST_F(ScheduleTest, AMessageMayComeBeforeTheScheduleDoes) {
   other.OnPeer(0, Ready(1, 5));
   other.Begin(2, 1, {{0, {7}, {0, 1}}}, 0);
   EXPECT_TRUE(other.over());
+}
+
+// The run of slots 0 and 1 is small.
+class SmallScheduleTest : public ScheduleTest {
+ protected:
+  void SetUp() override {
+    schedule_.Begin(1, 2, {{0, {0, 1}, {0, 1}, true}, {1, {2}, {0, 1}}}, 1000);
+  }
+  static proto::PeerMessage ReadyWith(uint64_t position,
+                                      const std::string& inputs) {
+    proto::PeerMessage m = Ready(1, position);
+    m.set_inputs(inputs);
+    return m;
+  }
+  void AddRound(bool copied) {
+    schedule_.Add(0, false, copied);
+    schedule_.Add(1, false, true);
+    schedule_.Add(2, false, true);
+  }
+};
+
+TEST_F(SmallScheduleTest, InputsTravelWithTheMessage) {
+  AddRound(true);
+  const auto messages = schedule_.TakeMessages();
+  ASSERT_EQ(messages.size(), 2u);
+  EXPECT_EQ(messages[0].inputs_of, (Slots{0, 1}));
+  EXPECT_TRUE(messages[1].inputs_of.empty());  // it is not small
+  schedule_.OnPeer(1, ReadyWith(0, "inputs"));
+  schedule_.OnPeer(1, Ready(1, 1));
+  const auto runs = schedule_.TakeRuns();
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(runs[0].slots, (Slots{0, 1}));
+  EXPECT_EQ(runs[0].inputs, (std::vector<std::string>{"", "inputs"}));
+  EXPECT_EQ(runs[0].self, 0u);
+  EXPECT_TRUE(runs[1].inputs.empty());
+}
+
+TEST_F(SmallScheduleTest, IfANodeHasNoCopiesTheInputsTravelAsUsual) {
+  AddRound(false);
+  EXPECT_TRUE(schedule_.TakeMessages()[0].inputs_of.empty());
+  schedule_.OnPeer(1, ReadyWith(0, "inputs"));
+  EXPECT_EQ(TakeRuns(), (Runs{{0, 1}}));
+  schedule_.OnPeer(1, Ready(1, 1));
+  EXPECT_EQ(TakeRuns(), (Runs{{2}}));
+  // The same, if it is the other node.
+  AddRound(true);
+  schedule_.OnPeer(1, Ready(1, 2));
+  EXPECT_EQ(TakeRuns(), (Runs{{0, 1}}));
+  // Inputs of the first round are not taken for those of a later one.
+  schedule_.OnPeer(1, Ready(1, 3));
+  EXPECT_EQ(TakeRuns(), (Runs{{2}}));
+  AddRound(true);
+  schedule_.OnPeer(1, ReadyWith(4, "later"));
+  EXPECT_EQ(schedule_.TakeRuns()[0].inputs[1], "later");
+}
+
+TEST_F(SmallScheduleTest, InputsOfADroppedRunAreForgotten) {
+  AddRound(true);
+  schedule_.OnPeer(1, Refusal(1, 0));
+  EXPECT_TRUE(TakeRuns().empty());
+  ASSERT_TRUE(schedule_.over());
+  EXPECT_EQ(schedule_.End(), (std::set<uint32_t>{0, 1, 2}));
 }
 
 // Some nodes with overlapping process sets execute a schedule until one of them
@@ -166,6 +237,7 @@ class World {
         if (Pick(4) > 0) run.nodes.push_back(n);
       }
       if (run.nodes.size() < 2) run.nodes = {0, nodes - 1};
+      run.small = Pick(2) == 0;
       round_.push_back(run);
     }
     for (uint32_t n = 0; n < nodes; ++n) nodes_.push_back({Schedule(n, nodes)});
@@ -222,6 +294,7 @@ class World {
     }
   }
   uint64_t executed() const { return nodes_[0].runs.size(); }
+  uint64_t executed_small() const { return executed_small_; }
 
  private:
   struct Node {
@@ -271,7 +344,25 @@ class World {
     if (node.submitted[slot] > least) return;
     ++node.submitted[slot];
     node.pending.insert(slot);
-    node.schedule.Add(slot, false);
+    node.schedule.Add(slot, false, /*copied=*/Pick(8) > 0);
+  }
+  // A small run has the inputs of all of its nodes for this position.
+  void CheckInputs(uint32_t n, const Schedule::Execution& run) {
+    if (run.inputs.empty()) return;
+    const ScheduledRun& scheduled = round_[IndexOf(run.slots)];
+    ASSERT_EQ(run.inputs.size(), scheduled.nodes.size());
+    std::string position;
+    for (size_t i = 0; i < run.inputs.size(); ++i) {
+      if (i == run.self) {
+        EXPECT_EQ(scheduled.nodes[i], n);
+        continue;
+      }
+      const std::string of = std::to_string(scheduled.nodes[i]) + "/";
+      ASSERT_EQ(run.inputs[i].substr(0, of.size()), of);
+      const std::string at = run.inputs[i].substr(of.size());
+      EXPECT_TRUE(position.empty() || position == at);
+      position = at;
+    }
   }
   int Least(Node& node) {
     int least = INT32_MAX;
@@ -292,14 +383,20 @@ class World {
   }
   void After(uint32_t n) {
     Node& node = nodes_[n];
-    for (const Slots& slots : node.schedule.TakeRuns()) {
-      node.runs.push_back(slots);
-      for (const uint32_t slot : slots) node.pending.erase(slot);
+    for (const Schedule::Execution& run : node.schedule.TakeRuns()) {
+      node.runs.push_back(run.slots);
+      for (const uint32_t slot : run.slots) node.pending.erase(slot);
+      executed_small_ += run.inputs.empty() ? 0 : 1;
+      CheckInputs(n, run);
     }
     for (const auto& m : node.schedule.TakeMessages()) {
-      for (const uint32_t to : m.nodes) {
-        nodes_[to].inbox[n].push_back(m.message);
+      proto::PeerMessage message = m.message;
+      // Which inputs these are.
+      if (!m.inputs_of.empty()) {
+        message.set_inputs(std::to_string(n) + "/" +
+                           std::to_string(message.ready()));
       }
+      for (const uint32_t to : m.nodes) nodes_[to].inbox[n].push_back(message);
     }
     if (!node.schedule.over() || node.over) return;
     node.left = node.schedule.End();
@@ -307,20 +404,24 @@ class World {
   }
 
   std::mt19937 random_;
+  uint64_t executed_small_ = 0;
   std::vector<ScheduledRun> round_;
   std::vector<Node> nodes_;
 };
 
 TEST(ScheduleWorldTest, EachRunIsExecutedByAllOfItsNodesOrByNone) {
   uint64_t executed = 0;
+  uint64_t small = 0;
   for (uint32_t seed = 1; seed <= 2000; ++seed) {
     World world(seed);
     world.Execute();
     world.Check();
     if (testing::Test::HasFailure()) FAIL() << "seed " << seed;
     executed += world.executed();
+    small += world.executed_small();
   }
   EXPECT_GT(executed, 2000u);
+  EXPECT_GT(small, 1000u);
 }
 
 }  // namespace

@@ -45,6 +45,7 @@ struct SlotEntry {
   std::vector<uint64_t> gpu_rooms;   // with them; allgather, alltoall
   bool ranks_call_nccl = false;      // on `gpu_tensors`, each on its own GPU
   Urgency urgency = Urgency::kNone;  // of `reported`, as it was reported
+  bool copied = false;               // of `reported`: see ReadySlot
   uint32_t answered = 0;             // last generation that ran or failed
   uint32_t on_gpu = 0;               // generation that GPUs execute now; or 0
   uint32_t splits_number = 0;        // as SlotHeader.splits on the board

@@ -81,6 +81,7 @@ bool BoardKeeper::CopyReadySlot(uint32_t slot, ReadySlot* ready) const {
   if (slots_[slot].splits != 0) CopySplits(slot, ready);
   if (board_->IsOnGpu(slot, ready->generation)) CopyGpuPlaces(slot, ready);
   ready->urgency = UrgencyOf(*board_, slot, ready->generation);
+  ready->copied = AllCopied(slot, ready->generation);
   return ready->generation != 0;
 }
 

@@ -56,6 +56,13 @@ class BoardKeeper {
   std::vector<uint32_t> TakeRunsOfRanks();
   // Places the ticket of an operation of this node that its ranks execute.
   void Issue(uint32_t slot, uint32_t generation);
+  // What the local members have copied for these operations, reduced, one
+  // operation after the other. Empty if a rank has corrupted the board.
+  std::string ReducedCopies(
+      const std::vector<SmallOperation>& operations) const;
+  // Reduces the nodes' inputs of small operations, commits these and places
+  // their tickets.
+  void Finish(const FinishSmall& small);
   // Commits an operation that GPUs have executed, and places its ticket.
   void Commit(uint32_t slot, uint32_t generation);
   // Places tickets that could not be placed because a rank has not read
@@ -86,6 +93,7 @@ class BoardKeeper {
   bool TakeReadySlotsOnce(std::vector<ReadySlot>* all);
   bool CopyReadySlot(uint32_t slot, ReadySlot* ready) const;
   void CopyGpuPlaces(uint32_t slot, ReadySlot* ready) const;
+  bool AllCopied(uint32_t slot, uint32_t generation) const;
   void CopySplits(uint32_t slot, ReadySlot* ready) const;
   bool HasLeft(const NodeSet& set) const;
   // Returns the departed rank for which the slot's last generation,

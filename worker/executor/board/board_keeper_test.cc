@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstring>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -106,6 +107,55 @@ TEST_F(BoardKeeperTest, ACommitPlacesTheTicketOfAnOperationOfThisNode) {
   ASSERT_TRUE(board().ReadTicket(&position, &ticket));
   EXPECT_EQ(ticket.ref, 1u);
   EXPECT_TRUE(ticket.Is(1));
+}
+
+// Ranks 0 and 1 have copied 1, 2, .. and 10, 20, ..
+TEST_F(BoardKeeperTest, SmallOperationsAreReducedOverTheNodes) {
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    auto* to = reinterpret_cast<float*>(board().pool(rank, 3 + rank));
+    for (int i = 0; i < 10; ++i) to[i] = (rank == 0 ? 1.f : 10.f) * (i + 1);
+    board().Arrive(1, rank, 1, signature_, static_cast<int>(3 + rank));
+  }
+  MarkReady(1);
+  const auto ready = keeper_->TakeReadySlots();
+  ASSERT_EQ(ready.size(), 1u);
+  EXPECT_TRUE(ready[0].copied);
+  SmallOperation op{1, 1, signature_, {.divisor = 2, .scale = 1.0}};
+  const std::string own = keeper_->ReducedCopies({op});
+  ASSERT_EQ(own.size(), 40u);
+  float sums[10];
+  std::memcpy(sums, own.data(), sizeof(sums));
+  EXPECT_EQ(sums[9], 110.f);
+  std::vector<float> theirs(10, 1000.f);
+  const std::string inputs(reinterpret_cast<const char*>(theirs.data()), 40);
+  keeper_->Finish({.operations = {op}, .inputs = {inputs, ""}, .self = 1});
+  EagerResult result;
+  ASSERT_TRUE(board().ResultOf(1, 1, &result));
+  const auto* got =
+      reinterpret_cast<const float*>(board().pool(result.local, result.buffer));
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(got[i], (1000.f + 11 * (i + 1)) / 2);
+  uint64_t position = 0;
+  Ticket ticket;
+  ASSERT_TRUE(board().ReadTicket(&position, &ticket));
+  EXPECT_EQ(ticket.ref, 1u);
+}
+
+TEST_F(BoardKeeperTest, WithoutACopyThereAreNoInputs) {
+  board().Arrive(1, 0, 1, signature_, 3);
+  board().Arrive(1, 1, 1, signature_, kNoBuffer);
+  MarkReady(1);
+  EXPECT_FALSE(keeper_->TakeReadySlots().at(0).copied);
+  EXPECT_EQ(keeper_->ReducedCopies({{1, 1, signature_, {}}}), "");
+}
+
+TEST_F(BoardKeeperTest, AfterAnAbortNothingSmallIsCommitted) {
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    board().Arrive(1, rank, 1, signature_, 0);
+  }
+  board().Decide(1, 1, Outcome::kAborted);
+  keeper_->Finish({.operations = {{1, 1, signature_, {}}},
+                   .inputs = {"", std::string(40, '\0')}});
+  EXPECT_EQ(board().OutcomeOf(1, 1), Outcome::kAborted);
 }
 
 TEST_F(BoardKeeperTest, ATicketForTheHostCommitsNothing) {

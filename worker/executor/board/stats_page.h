@@ -104,7 +104,8 @@ struct StatsPage {
   Counter network_sent;
   Counter network_received;
   Counter runs;
-  Counter presence;  // operations reported to the coordinator
+  Counter presence;          // operations reported to the coordinator
+  Counter small_operations;  // whose inputs executors have sent each other
   Counter errors[kErrorKinds];
   Counter reconnects;
   Counter epochs;
