@@ -28,7 +28,8 @@ class CtlTest(unittest.TestCase):
         self.secret_file = self.secret("secret", SECRET)
         read, write = os.pipe()
         self.coordinator = subprocess.Popen(
-            [COORDINATOR, "--secret_file=" + self.secret_file, "--announce_fd=%d" % write, "--log_level=warning"],
+            [COORDINATOR, "--secret_file=" + self.secret_file, "--announce_fd=%d" % write, "--log_level=warning",
+             "--frozen_nodes=0"],  # so that all operations are counted at once
             pass_fds=[write], env=harness.environment())
         self.addCleanup(self.end, self.coordinator)
         os.close(write)
@@ -121,7 +122,7 @@ class CtlTest(unittest.TestCase):
         b_job, b = self.start(2)
         out, _ = self.ctl("status")
         self.assertIn("2 jobs, 2 nodes, 6 running ranks\n", out)
-        self.assertEqual(self.line_of(out, [a, "running"])[3:7], ["1", "4", "2", "-"])
+        self.assertEqual(self.line_of(out, [a, "running"])[3:8], ["1", "4", "2", "negotiated", "-"])
         self.assertEqual(self.line_of(out, [b, "running"])[3:6], ["1", "2", "2"])
         self.assertEqual(self.line_of(out, ["node0"])[2:], ["127.0.0.1", "2", "3"])
         self.assertLessEqual(max(map(len, self.on_terminal("status", columns=80).splitlines())), 80)

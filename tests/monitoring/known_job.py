@@ -21,7 +21,9 @@ class Agents(daemons.Daemons):
         self.endpoints = {}
 
     def start_coordinator(self, flags):
-        announced = self.daemon("coordinator/maypole-coordinator", flags + ["--metrics=127.0.0.1:0"])
+        # The coordinator counts what it has issued itself.
+        announced = self.daemon("coordinator/maypole-coordinator",
+                                flags + ["--metrics=127.0.0.1:0", "--frozen_nodes=0"])
         self.endpoints["coordinator"] = announced["metrics"]
         return announced
 

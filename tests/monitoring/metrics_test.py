@@ -31,7 +31,9 @@ def scrape(address):
 
 class MetricsTest(unittest.TestCase):
     def run_on(self, nodes, look):
-        with harness.Job(np=4, nodes=nodes, program="steady.py", args=[OPERATIONS, ELEMENTS]) as job:
+        with harness.Job(np=4, nodes=nodes, program="steady.py", args=[OPERATIONS, ELEMENTS],
+                         # The coordinator counts what it has issued itself.
+                         launcher_args=["--coordinator-flag=--frozen_nodes=0"]) as job:
             for r in range(4):
                 job.await_file("counted.%d" % r)
             look(job.endpoints())

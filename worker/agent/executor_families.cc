@@ -70,8 +70,9 @@ void AddOperations(const Families::Labels& job, const StatsPage& page,
       "maypole_run_seconds",
       "Time from the coordinator's Execute until the last chunk is exchanged.",
       job, page.run_ns, 1e-9, all);
-  constexpr char kNetwork[] = "maypole_network_bytes_total";
-  constexpr char kNetworkHelp[] = "Payload exchanged with other nodes.";
+  // Families keeps the name as its key.
+  static constexpr char kNetwork[] = "maypole_network_bytes_total";
+  static constexpr char kNetworkHelp[] = "Payload exchanged with other nodes.";
   all->Counter(kNetwork, kNetworkHelp, With(job, "direction", "sent"),
                Number(page.network_sent));
   all->Counter(kNetwork, kNetworkHelp, With(job, "direction", "received"),
