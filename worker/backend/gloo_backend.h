@@ -1,4 +1,5 @@
-// GlooBackend: a Backend over Gloo's pairs, two or more to each other node.
+// GlooBackend: a Backend over Gloo's pairs, two or more to each other node, and
+// one connection to each for the executors' own messages.
 //
 // Connecting: there is no store. Each pair's address travels through the
 // coordinator together with a secret, by which both ends prove to each other
