@@ -253,8 +253,14 @@ absl::Status ExecutorEpoch::OnNamesRetired(const proto::NamesRetired& retired) {
 absl::Status ExecutorEpoch::OnTime(int64_t now_ms) {
   now_ms_ = now_ms;
   SendResults(/*all=*/false);
-  schedule_.OnTime(now_ms);
-  if (absl::Status s = FollowSchedule(); !s.ok()) return s;
+  if (const auto late = schedule_.OnTime(now_ms)) {
+    const SlotEntry& entry = *slots_.Get(*late);
+    absl::Status s = LeaveSchedule(
+        proto::SCHEDULE_LATE,
+        absl::StrCat("a rank has waited ", kScheduleLateMs, " ms for ",
+                     std::string(Name(entry.kind)), " '", entry.name, "'"));
+    if (!s.ok()) return s;
+  }
   if (!waits_for_slots()) return absl::OkStatus();
   // A rank that does not answer a recall (it may be stopped) is a straggler:
   // the others wait for it.

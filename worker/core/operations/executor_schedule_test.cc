@@ -207,6 +207,8 @@ TEST_F(ExecutorScheduleTest, ARankThatWaitsTooLongEndsIt) {
   Done done = TakeDone();
   ASSERT_EQ(done.to_peers.size(), 1u);
   EXPECT_EQ(done.to_peers[0].refusal().why(), proto::SCHEDULE_LATE);
+  EXPECT_EQ(done.to_peers[0].refusal().text(),
+            "a rank has waited 100 ms for allreduce 'a' (node n0)");
   PeerRefuses(0);
   done = TakeDone();
   ASSERT_EQ(done.to_coordinator.size(), 2u);

@@ -102,10 +102,12 @@ void Schedule::OnPeer(uint32_t node, const proto::PeerMessage& message) {
   }
 }
 
-void Schedule::OnTime(int64_t now_ms) {
+std::optional<uint32_t> Schedule::OnTime(int64_t now_ms) {
   now_ms_ = now_ms;
-  if (urgent_.empty() || now_ms < late_ms_) return;
-  Refuse(proto::SCHEDULE_LATE, "");
+  if (!active_ || refused_ || urgent_.empty() || now_ms < late_ms_) {
+    return std::nullopt;
+  }
+  return *urgent_.begin();
 }
 
 int64_t Schedule::WaitMs() const {

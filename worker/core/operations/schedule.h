@@ -81,8 +81,10 @@ class Schedule {
   // Takes part in no further run. Of several reasons, the first counts.
   void Refuse(proto::ScheduleEnd why, const std::string& text);
   void OnPeer(uint32_t node, const proto::PeerMessage& message);
-  // Sets the time of the calls that follow.
-  void OnTime(int64_t now_ms);
+  // Sets the time of the calls that follow. Returns the slot of an operation
+  // for which a rank has waited too long, if there is one: then the owner
+  // refuses.
+  std::optional<uint32_t> OnTime(int64_t now_ms);
   // For how many milliseconds OnTime() need not be called; -1: any time.
   int64_t WaitMs() const;
 

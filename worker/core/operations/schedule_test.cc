@@ -129,13 +129,15 @@ TEST_F(ScheduleTest, WhoWaitsTooLongRefuses) {
   EXPECT_EQ(schedule_.WaitMs(), -1);
   schedule_.Add(0, false, false);
   EXPECT_EQ(schedule_.WaitMs(), -1);
-  schedule_.OnTime(5000);
+  EXPECT_EQ(schedule_.OnTime(5000), std::nullopt);
   schedule_.Urge(0);
   EXPECT_EQ(schedule_.WaitMs(), kScheduleLateMs);
-  schedule_.OnTime(5000 + kScheduleLateMs - 1);
+  EXPECT_EQ(schedule_.OnTime(5000 + kScheduleLateMs - 1), std::nullopt);
   EXPECT_EQ(schedule_.WaitMs(), 1);
   EXPECT_TRUE(schedule_.TakeMessages().empty());
-  schedule_.OnTime(5000 + kScheduleLateMs);
+  EXPECT_EQ(schedule_.OnTime(5000 + kScheduleLateMs), 0u);
+  schedule_.Refuse(proto::SCHEDULE_LATE, "late");
+  EXPECT_EQ(schedule_.OnTime(5000 + kScheduleLateMs), std::nullopt);
   const auto said = schedule_.TakeMessages();
   ASSERT_EQ(said.size(), 1u);
   EXPECT_EQ(said[0].message.refusal().from(), 0u);
