@@ -13,7 +13,7 @@ namespace maypole {
 // Version of the session structs and of the board's layout. Both sides must
 // have the same version; a peer with another one is refused by a message that
 // names both versions.
-inline constexpr uint32_t kProtocolVersion = 9;
+inline constexpr uint32_t kProtocolVersion = 10;
 
 inline constexpr int kMaxDims = 8;            // dimensions of a tensor
 inline constexpr size_t kMaxNameBytes = 511;  // an operation's name

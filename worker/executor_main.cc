@@ -87,6 +87,7 @@ ExecutorCoreOptions MakeCoreOptions(const WorkerFlags& f,
   o.start_timeout_ms = absl::ToInt64Milliseconds(f.start_timeout);
   o.frozen_timeout_ms = absl::ToInt64Milliseconds(f.frozen_timeout);
   o.resume_timeout_ms = absl::ToInt64Milliseconds(f.resume_timeout);
+  o.coordinator_timeout_ms = absl::ToInt64Milliseconds(f.coordinator_timeout);
   return o;
 }
 
@@ -102,7 +103,7 @@ GrpcTransportOptions MakeTransportOptions(const WorkerFlags& f,
   o.hello.set_token(setup.token);
   o.hello.set_node(f.node);
   o.hello.set_host(f.host);
-  o.resume_timeout = absl::ToChronoMilliseconds(f.resume_timeout);
+  o.connect_timeout = absl::ToChronoMilliseconds(f.resume_timeout);
   return o;
 }
 

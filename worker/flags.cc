@@ -105,7 +105,14 @@ void DefineJobs(WorkerFlags* f, CommandLine* line) {
   line->Add({"--resume_timeout"},
             DurationValue(&f->resume_timeout, kShortestDuration,
                           absl::InfiniteDuration()),
-            "how long a job continues without its coordinator");
+            "how long a job waits for the first contact with the coordinator, "
+            "and for the coordinator to say which node was lost");
+  line->Add({"--coordinator_timeout"},
+            DurationValue(&f->coordinator_timeout, kShortestDuration,
+                          absl::InfiniteDuration()),
+            "how long ranks wait for something that only the coordinator can "
+            "give, while it cannot be reached; operations that do not need it "
+            "go on");
   line->Add({"--start_timeout"},
             DurationValue(&f->start_timeout, kShortestDuration,
                           absl::InfiniteDuration()),
@@ -259,6 +266,8 @@ std::vector<std::string> ExecutorArguments(const WorkerFlags& f) {
       absl::StrCat("--network_timeout=",
                    absl::FormatDuration(f.network_timeout)),
       absl::StrCat("--resume_timeout=", absl::FormatDuration(f.resume_timeout)),
+      absl::StrCat("--coordinator_timeout=",
+                   absl::FormatDuration(f.coordinator_timeout)),
       absl::StrCat("--start_timeout=", absl::FormatDuration(f.start_timeout)),
       absl::StrCat("--frozen_timeout=", absl::FormatDuration(f.frozen_timeout)),
       absl::StrCat("--chunk_bytes=", f.chunk_bytes),

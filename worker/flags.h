@@ -33,6 +33,7 @@ struct WorkerFlags {
   TlsOptions tls;
   int announce_fd = -1;
   absl::Duration resume_timeout = absl::Seconds(3);
+  absl::Duration coordinator_timeout = absl::Seconds(60);
   absl::Duration start_timeout = absl::Seconds(120);
   absl::Duration frozen_timeout = absl::Seconds(10);
   uint32_t chunk_bytes = 512 * 1024;

@@ -52,6 +52,12 @@ class Link {
   explicit Link(size_t max_unacknowledged)
       : max_unacknowledged_(max_unacknowledged) {}
 
+  // Forgets everything: the peer has been replaced by one that knows nothing.
+  void Reset() {
+    outbox_.clear();
+    sent_ = acknowledged_ = received_ = told_ = 0;
+  }
+
   // Numbers the message and keeps it until it is acknowledged. Returns the
   // message to send (valid until the next call), or null, without effect, if
   // max_unacknowledged messages are waiting for the peer already.
@@ -96,6 +102,7 @@ class Link {
   bool AckDue() const { return told_ < received_; }
 
   uint64_t received() const { return received_; }
+  uint64_t acknowledged() const { return acknowledged_; }
   uint64_t sent() const { return sent_; }
   size_t unacknowledged() const { return outbox_.size(); }
 

@@ -141,10 +141,9 @@ absl::Status CoordinatorCore::Resume(Time now, StreamId stream,
                                      const proto::ExecutorMessage& message,
                                      Carry carry) {
   const proto::ExecutorHello& hello = message.hello();
+  // Its session was with a coordinator before this one (core/recovery).
   if (hello.incarnation() != directory_.incarnation()) {
-    return absl::NotFoundError(
-        "the coordinator has been restarted since and does not know this "
-        "session");
+    return Open(now, stream, hello, carry);
   }
   const Entry entry = directory_.Find(hello.job());
   if (entry == nullptr) return SessionIsOver(hello.node(), config_);

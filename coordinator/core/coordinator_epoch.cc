@@ -39,28 +39,52 @@ CoordinatorEpoch::CoordinatorEpoch(uint64_t number, uint32_t size,
       steps_(config.fusion_threshold),
       follows_(members_.size(), false) {}
 
-void CoordinatorEpoch::Start(JobOutput* out) {
+void CoordinatorEpoch::Start(uint64_t last_decision, JobOutput* out) {
+  decision_ = last_decision;
   proto::CoordinatorMessage message;
+  *message.mutable_epoch_start() = MakeStart();
   proto::EpochStart* start = message.mutable_epoch_start();
-  start->set_epoch(number_);
-  start->set_size(size_);
-  start->set_stall_check_ms(
-      std::chrono::duration_cast<std::chrono::milliseconds>(stall_check_)
-          .count());
-  start->set_checksums(static_cast<uint32_t>(checksums_));
-  for (const NodeMember& m : members_) {
-    proto::NodeInfo* node = start->add_nodes();
-    node->set_node(m.node);
-    node->set_host(m.host);
-    node->set_address(m.address);
-    node->mutable_ranks()->Assign(m.ranks.begin(), m.ranks.end());
-  }
   for (size_t i = 0; i < members_.size(); ++i) {
     start->set_node_index(i);
     start->mutable_clients()->Assign(members_[i].clients.begin(),
                                      members_[i].clients.end());
     ToNode(i, message, out);
   }
+}
+
+proto::EpochStart CoordinatorEpoch::MakeStart() const {
+  const auto milliseconds = [](Time time) {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(time).count();
+  };
+  proto::EpochStart start;
+  start.set_epoch(number_);
+  start.set_size(size_);
+  start.set_stall_check_ms(milliseconds(stall_check_));
+  start.set_stall_shutdown_ms(milliseconds(stall_shutdown_));
+  start.set_checksums(static_cast<uint32_t>(checksums_));
+  start.set_fusion_threshold(fusion_threshold_);
+  start.set_chunk_bytes(members_.front().chunk_bytes);
+  start.set_min_size(min_size_);
+  start.set_max_size(max_size_);
+  for (const NodeMember& m : members_) {
+    proto::NodeInfo* node = start.add_nodes();
+    node->set_node(m.node);
+    node->set_host(m.host);
+    node->set_address(m.address);
+    node->mutable_ranks()->Assign(m.ranks.begin(), m.ranks.end());
+    node->mutable_pids()->Assign(m.pids.begin(), m.pids.end());
+    node->mutable_clients()->Assign(m.clients.begin(), m.clients.end());
+  }
+  return start;
+}
+
+void CoordinatorEpoch::SendStart(size_t node, JobOutput* out) {
+  proto::CoordinatorMessage message;
+  *message.mutable_epoch_start() = MakeStart();
+  message.mutable_epoch_start()->set_node_index(node);
+  message.mutable_epoch_start()->mutable_clients()->Assign(
+      members_[node].clients.begin(), members_[node].clients.end());
+  ToNode(node, std::move(message), out);
 }
 
 absl::Status CoordinatorEpoch::Handle(Time now, size_t node,
@@ -82,11 +106,16 @@ absl::Status CoordinatorEpoch::OnTimeline(Time now, size_t node,
                                           JobOutput* out) {
   TimelineRelay::Messages messages;
   absl::Status status = timeline_.Handle(now, node, message, &messages);
+  SendTimeline(std::move(messages), out);
+  return status;
+}
+
+void CoordinatorEpoch::SendTimeline(TimelineRelay::Messages messages,
+                                    JobOutput* out) {
   for (auto& [to, m] : messages) {
     if (!connected_[to]) continue;
     out->messages.emplace_back(members_[to].session, std::move(m));
   }
-  return status;
 }
 
 absl::Status CoordinatorEpoch::Dispatch(Time now, size_t node,
@@ -252,7 +281,8 @@ absl::Status CoordinatorEpoch::Report(Time now, size_t node,
   if (absl::IsResourceExhausted(found.status())) {
     NegotiatedOperation unknown;
     unknown.identity = message.identity();
-    FailOn(node, unknown, message.generation(), found.status(), out);
+    FailOn(node, unknown, message.generation(), found.status(),
+           /*decision=*/0, out);
     return absl::OkStatus();
   }
   if (!found.ok()) return found.status();
@@ -337,6 +367,8 @@ proto::Run CoordinatorEpoch::MakeRun(const std::vector<ReadyOperation>& ready,
                                      const std::vector<size_t>& run) {
   proto::Run m;
   ++runs_;
+  m.set_decision(++decision_);
+  m.set_process_set(table_.Find(ready[run.front()].id)->set->id);
   for (size_t i : run) {
     NegotiatedOperation* op = table_.Find(ready[i].id);
     proto::RunOperation* o = m.add_operations();
@@ -357,16 +389,17 @@ proto::Run CoordinatorEpoch::MakeRun(const std::vector<ReadyOperation>& ready,
 
 void CoordinatorEpoch::Fail(NegotiatedOperation* op, const absl::Status& status,
                             JobOutput* out) {
+  ++decision_;
   for (size_t i = 0; i < op->nodes.size(); ++i) {
     const NodePresence& p = op->nodes[i];
-    if (p.present) FailOn(i, *op, p.generation, status, out);
+    if (p.present) FailOn(i, *op, p.generation, status, decision_, out);
   }
   table_.Settle(op);
 }
 
 void CoordinatorEpoch::FailOn(size_t node, const NegotiatedOperation& op,
                               uint32_t generation, const absl::Status& status,
-                              JobOutput* out) {
+                              uint64_t decision, JobOutput* out) {
   proto::CoordinatorMessage message;
   proto::OperationFailed* m = message.mutable_operation_failed();
   m->set_epoch(number_);
@@ -375,6 +408,7 @@ void CoordinatorEpoch::FailOn(size_t node, const NegotiatedOperation& op,
   m->set_generation(generation);
   m->set_code(static_cast<int>(status.code()));
   m->set_message(Cut(status.message(), kMaxErrorBytes));
+  m->set_decision(decision);
   ToNode(node, std::move(message), out);
 }
 

@@ -23,6 +23,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,8 +54,23 @@ class CoordinatorEpoch {
   CoordinatorEpoch(const CoordinatorEpoch&) = delete;
   CoordinatorEpoch& operator=(const CoordinatorEpoch&) = delete;
 
-  // Sends EpochStart to all nodes.
-  void Start(JobOutput* out);
+  // Of an elastic job; for EpochStart.
+  void SetElasticSizes(uint32_t min_size, uint32_t max_size) {
+    min_size_ = min_size;
+    max_size_ = max_size;
+  }
+  // Sends EpochStart to all nodes. Decisions have numbers beyond
+  // `last_decision`.
+  void Start(uint64_t last_decision, JobOutput* out);
+  // Goes on with an epoch that another coordinator has begun, instead of
+  // Start(). `states`: by member; null: the node is not there or has no part in
+  // the epoch any more; without a start: it has not heard of the epoch. `left`:
+  // ranks that have left. Sends each node what it lacks, then Recovered.
+  // (recovery/coordinator_epoch_recovery.cc)
+  void Restore(const std::vector<const proto::NodeState*>& states,
+               const std::set<uint32_t>& left, uint64_t last_decision,
+               JobOutput* out);
+  uint64_t last_decision() const { return decision_; }
 
   // Handles a message of this epoch from member `node` (an index into
   // members()). Job handles RankGone and ExecutorFailed itself. An error means
@@ -109,6 +125,16 @@ class CoordinatorEpoch {
   absl::Status OnTimeline(Time now, size_t node,
                           const proto::ExecutorMessage& message,
                           JobOutput* out);
+  void SendTimeline(TimelineRelay::Messages messages, JobOutput* out);
+  proto::EpochStart MakeStart() const;
+  void SendStart(size_t node, JobOutput* out);
+  void SendRankLeft(size_t node, uint32_t rank, JobOutput* out);
+  void RestoreLeft(const std::set<uint32_t>& left);
+  void RestoreSchedule(const std::vector<const proto::NodeState*>& states);
+  // The node does not know the schedule that others follow.
+  void SendRefusal(size_t node, JobOutput* out);
+  // Sends a decision of another coordinator to the node, if it concerns it.
+  void Reissue(size_t node, const proto::Decision& decision, JobOutput* out);
   absl::Status OnEndpoint(size_t node, const proto::Endpoint& message,
                           JobOutput* out);
   void SendEndpoints(JobOutput* out);
@@ -122,6 +148,12 @@ class CoordinatorEpoch {
   absl::Status OnRankGpu(size_t node, const proto::RankGpu& message);
   // Tells the nodes of communicators that are new.
   void TellCommunicators(JobOutput* out);
+  void SendCommunicator(const Communicator& c, const Communicator::Part& part,
+                        JobOutput* out);
+  // What the node lacks of the communicators, and their ids.
+  void SendCommunicators(size_t node,
+                         const std::vector<const proto::NodeState*>& states,
+                         JobOutput* out);
   absl::Status OnSetRequest(Time now, size_t node,
                             const proto::SetRequest& message, JobOutput* out);
   absl::Status OnResults(size_t node, const proto::Results& message,
@@ -172,8 +204,9 @@ class CoordinatorEpoch {
   void SendRuns(size_t node, const Runs& runs, JobOutput* out);
   proto::Run MakeRun(const std::vector<ReadyOperation>& ready,
                      const std::vector<size_t>& run);
+  // `decision`: of Fail(); 0: it concerns this node only.
   void FailOn(size_t node, const NegotiatedOperation& op, uint32_t generation,
-              const absl::Status& status, JobOutput* out);
+              const absl::Status& status, uint64_t decision, JobOutput* out);
   // Fails the operation on all nodes that have reported it.
   void Fail(NegotiatedOperation* op, const absl::Status& status,
             JobOutput* out);
@@ -188,6 +221,9 @@ class CoordinatorEpoch {
   const uint32_t size_;
   const std::vector<NodeMember> members_;
   const std::string job_;
+  uint32_t min_size_ = 0;  // of an elastic job
+  uint32_t max_size_ = 0;
+  uint64_t decision_ = 0;  // the last one of the job, see proto Decision
   const uint64_t fusion_threshold_;
   const Time stall_check_;
   const Time stall_shutdown_;

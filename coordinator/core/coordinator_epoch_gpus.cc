@@ -35,26 +35,38 @@ void CoordinatorEpoch::TellCommunicators(JobOutput* out) {
   }
   for (const Communicator& c : communicators_.TakeNew()) {
     for (const Communicator::Part& part : c.parts) {
-      proto::CoordinatorMessage message;
-      proto::Communicator* m = message.mutable_communicator();
-      m->set_epoch(number_);
-      m->set_number(c.number);
-      m->set_size(c.size);
-      m->set_first(part.first);
-      m->mutable_gpus()->Assign(part.gpus.begin(), part.gpus.end());
-      if (c.ranks != nullptr) {
-        m->set_ranks_call_nccl(true);
-        m->set_process_set(c.ranks->id);
-      }
-      ToNode(part.node, std::move(message), out);
+      SendCommunicator(c, part, out);
     }
   }
+}
+
+void CoordinatorEpoch::SendCommunicator(const Communicator& c,
+                                        const Communicator::Part& part,
+                                        JobOutput* out) {
+  proto::CoordinatorMessage message;
+  proto::Communicator* m = message.mutable_communicator();
+  m->set_epoch(number_);
+  m->set_number(c.number);
+  m->set_size(c.size);
+  m->set_first(part.first);
+  m->mutable_gpus()->Assign(part.gpus.begin(), part.gpus.end());
+  if (c.ranks != nullptr) {
+    m->set_ranks_call_nccl(true);
+    m->set_process_set(c.ranks->id);
+  }
+  for (const Communicator::Part& p : c.parts) {
+    proto::CommunicatorPart* every = m->add_parts();
+    every->set_node(static_cast<uint32_t>(p.node));
+    every->set_first(p.first);
+    every->mutable_gpus()->Assign(p.gpus.begin(), p.gpus.end());
+  }
+  ToNode(part.node, std::move(message), out);
 }
 
 absl::Status CoordinatorEpoch::OnCommunicatorId(
     size_t node, const proto::CommunicatorId& message, JobOutput* out) {
   Communicator* const c = communicators_.Get(message.number());
-  if (c == nullptr || c->has_id || c->parts.front().node != node ||
+  if (c == nullptr || c->has_id || c->parts.empty() || c->parts.front().node != node ||
       message.id().empty() || message.id().size() > kMaxCommunicatorIdBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "an id of ", message.id().size(), " bytes for communicator ",

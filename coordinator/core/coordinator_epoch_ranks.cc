@@ -74,6 +74,7 @@ void CoordinatorEpoch::SendReplies(ProcessSets::Replies replies,
     if (node) {
       ToNode(*node, std::move(message), out);
     } else {
+      message.mutable_set_reply()->set_decision(++decision_);
       ToAll(message, out);
     }
   }
@@ -87,6 +88,7 @@ void CoordinatorEpoch::SendReplies(Joins::Replies replies, JobOutput* out) {
     if (node) {
       ToNode(*node, std::move(message), out);
     } else {
+      message.mutable_join_reply()->set_decision(++decision_);
       ToAll(message, out);
     }
   }
@@ -95,13 +97,7 @@ void CoordinatorEpoch::SendReplies(Joins::Replies replies, JobOutput* out) {
 void CoordinatorEpoch::OnRankLeft(uint32_t rank, JobOutput* out) {
   left_.push_back(rank);
   const std::string who = WhoText(rank);
-  proto::CoordinatorMessage message;
-  proto::RankLeft* m = message.mutable_rank_left();
-  m->set_epoch(number_);
-  m->set_rank(rank);
-  m->set_message(
-      absl::StrCat(who, " has shut down; operations that need it cannot run"));
-  ToAll(message, out);
+  for (size_t i = 0; i < members_.size(); ++i) SendRankLeft(i, rank, out);
   for (NegotiatedOperation* op : table_.Pending()) {
     if (!op->set->Has(rank)) continue;
     buckets_.DropHeld(op->set->id);
@@ -117,6 +113,17 @@ void CoordinatorEpoch::OnRankLeft(uint32_t rank, JobOutput* out) {
   if (!AllLeft()) return;
   TellStragglerTime(out);
   FinishResults(out);
+}
+
+void CoordinatorEpoch::SendRankLeft(size_t node, uint32_t rank,
+                                    JobOutput* out) {
+  proto::CoordinatorMessage message;
+  proto::RankLeft* m = message.mutable_rank_left();
+  m->set_epoch(number_);
+  m->set_rank(rank);
+  m->set_message(absl::StrCat(
+      WhoText(rank), " has shut down; operations that need it cannot run"));
+  ToNode(node, std::move(message), out);
 }
 
 void CoordinatorEpoch::TellStragglerTime(JobOutput* out) {

@@ -69,6 +69,7 @@ std::optional<SessionId> Job::SessionOf(const std::string& node) const {
 }
 
 bool Job::Needs(SessionId session) const {
+  if (recovery_ && recovery_->Has(session)) return true;
   if (gathering_.Find(session) != nullptr || elastic_.Waits(session)) {
     return true;
   }
@@ -97,6 +98,8 @@ absl::Status Job::Dispatch(Time now, SessionId session,
       return OnGone(session, message.rank_gone(), out);
     case proto::ExecutorMessage::kFailed:
       return OnFailed(session, message.failed(), out);
+    case proto::ExecutorMessage::kNodeState:
+      return OnNodeState(session, message.node_state(), out);
     case proto::ExecutorMessage::kHello:
     case proto::ExecutorMessage::PAYLOAD_NOT_SET:
       return absl::InvalidArgumentError(
@@ -123,7 +126,7 @@ absl::Status Job::OnEpochMessage(Time now, SessionId session,
 }
 
 absl::Status Job::CheckEpoch(uint64_t epoch) const {
-  if (epoch <= epoch_number_) return absl::OkStatus();
+  if (epoch <= std::max(epoch_number_, said_epoch_)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("a message of epoch ", epoch,
                                                  ", the job's last epoch is ",
                                                  epoch_number_));
@@ -185,7 +188,7 @@ absl::Status Job::OnGoneFromEpoch(size_t node, const proto::RankGone& gone,
   if (epoch_->AllLeft()) {
     out->Info(absl::StrCat(LogPrefix("epoch_end"),
                            " reason=\"all ranks have left\""));
-    epoch_.reset();
+    DropEpoch();
     StartIfComplete(out);
   }
   return absl::OkStatus();
@@ -248,6 +251,10 @@ void Job::LoseMember(SessionId session, const std::string& how,
   gathering_.Remove(session);
   if (gathering_.empty()) start_since_.reset();
   elastic_.OnLost(session);
+  if (recovery_) {
+    recovery_->Forget(session, how);
+    return FinishRecoveryIfComplete(out);
+  }
   if (epoch_ == nullptr) return;
   const std::optional<size_t> index = epoch_->IndexOf(session);
   if (!index) return;
@@ -263,8 +270,13 @@ void Job::EndEpoch(const std::string& message, JobOutput* out) {
   out->Warn(
       absl::StrCat(LogPrefix("epoch_end"), " reason=", LogValue(message)));
   epoch_->End(message, out);
-  epoch_.reset();
+  DropEpoch();
   StartIfComplete(out);
+}
+
+void Job::DropEpoch() {
+  decisions_ = epoch_->last_decision();
+  epoch_.reset();
 }
 
 void Job::Stop(const std::string& message, JobOutput* out) {
@@ -272,7 +284,7 @@ void Job::Stop(const std::string& message, JobOutput* out) {
     out->Warn(
         absl::StrCat(LogPrefix("epoch_end"), " reason=", LogValue(message)));
     epoch_->End(message, out);
-    epoch_.reset();
+    DropEpoch();
   }
   StopElastic(message, out);
   gathering_.TakeWaitingIn();
@@ -284,12 +296,16 @@ std::optional<Time> Job::Deadline() const {
   const auto consider = [&next](const std::optional<Time>& time) {
     if (time && (!next || *time < *next)) next = time;
   };
+  if (recovery_) consider(recovery_->deadline());
   if (epoch_ != nullptr) consider(epoch_->Deadline());
-  if (elastic_.active()) consider(elastic_.Deadline(epoch_ != nullptr));
+  if (elastic_.active() && !recovery_) {
+    consider(elastic_.Deadline(epoch_ != nullptr));
+  }
   return next;
 }
 
 void Job::OnTime(Time now, JobOutput* out) {
+  if (recovery_ && recovery_->deadline() <= now) FinishRecovery(out);
   if (epoch_ != nullptr) epoch_->OnTime(now, out);
   EndIfDecided(out);
   OnElasticTime(now, out);

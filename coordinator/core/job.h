@@ -40,6 +40,7 @@
 #include "coordinator/core/coordinator_epoch.h"
 #include "coordinator/core/membership/elastic.h"
 #include "coordinator/core/membership/gathering.h"
+#include "coordinator/core/recovery/recovery.h"
 #include "proto/admin.pb.h"
 #include "proto/coordinator.pb.h"
 
@@ -63,6 +64,11 @@ class Job {
   // Adds a new executor. The caller has checked that no other executor uses the
   // node's name.
   void Join(Time now, SessionId session, Node node);
+  // The executor had a session with a coordinator before this one, and will tell
+  // what it knows. (recovery/job_recovery.cc, as the next one)
+  void Await(Time now, SessionId session, const std::string& node);
+  // Until this is false, Handle() takes nothing but NodeState.
+  bool recovering() const { return recovery_.has_value(); }
   std::optional<SessionId> SessionOf(const std::string& node) const;
   bool empty() const { return nodes_.empty(); }
   size_t nodes() const { return nodes_.size(); }
@@ -155,8 +161,21 @@ class Job {
   void FailStart(const std::string& message, SessionId reporter, JobOutput* out,
                  absl::StatusCode code = absl::StatusCode::kAborted);
   void TellFailedStart(SessionId session, JobOutput* out);
+  // --- A coordinator before this one (recovery/job_recovery.cc) ---------------
+  absl::Status OnNodeState(SessionId session, const proto::NodeState& state,
+                           JobOutput* out);
+  void FinishRecoveryIfComplete(JobOutput* out);
+  void FinishRecovery(JobOutput* out);
+  // Returns the sessions that were told.
+  std::vector<SessionId> ContinueEpoch(const Recovery::Epoch& last,
+                                       JobOutput* out);
+  void TellTooLate(SessionId session, const proto::NodeState& state,
+                   JobOutput* out);
+  void TellEpochOver(SessionId session, uint64_t epoch, const std::string& why,
+                     JobOutput* out);
   void LoseMember(SessionId session, const std::string& how, JobOutput* out);
   void EndEpoch(const std::string& message, JobOutput* out);
+  void DropEpoch();
 
   // --- The operator (job_admin.cc) -------------------------------------------
   // Called after every event: notes since when the job has been in its state.
@@ -202,6 +221,9 @@ class Job {
   std::optional<FailedStart> failed_start_;
   std::unique_ptr<CoordinatorEpoch> epoch_;
   uint64_t epoch_number_ = 0;           // of the current epoch or the last one
+  uint64_t said_epoch_ = 0;  // a greater one of a node that came back too late
+  uint64_t decisions_ = 0;   // number of the last one, of all epochs before
+  std::optional<Recovery> recovery_;
   std::optional<std::string> aborted_;  // the message for the ranks
   std::pair<State, uint64_t> seen_;     // the last noted state, and its epoch
   Time seen_since_{};

@@ -29,6 +29,33 @@ absl::Status SessionIsOver(const std::string& node, const Config& config) {
       "' did not come back within ", SecondsText(config.resume_timeout)));
 }
 
+namespace {
+
+// The numbers of the first and last decision in the message; 0: it has none.
+std::pair<uint64_t, uint64_t> DecisionsIn(const proto::CoordinatorMessage& m) {
+  switch (m.payload_case()) {
+    case proto::CoordinatorMessage::kExecute: {
+      const auto& runs = m.execute().runs();
+      return {runs.Get(0).decision(), runs.Get(runs.size() - 1).decision()};
+    }
+    case proto::CoordinatorMessage::kOperationFailed:
+      return {m.operation_failed().decision(), m.operation_failed().decision()};
+    case proto::CoordinatorMessage::kSetReply:
+      return {m.set_reply().decision(), m.set_reply().decision()};
+    case proto::CoordinatorMessage::kJoinReply:
+      return {m.join_reply().decision(), m.join_reply().decision()};
+    default:
+      return {0, 0};
+  }
+}
+
+std::string BeforeOf(const proto::ExecutorHello& hello) {
+  if (hello.session().empty()) return "";
+  return absl::StrCat(hello.session(), "@", hello.incarnation());
+}
+
+}  // namespace
+
 JobShard::JobShard(std::string id, std::string token, const Config& config,
                    std::string incarnation)
     : id_(std::move(id)),
@@ -43,6 +70,10 @@ absl::Status JobShard::Open(Time now, StreamId stream, SessionId id,
                             const proto::ExecutorHello& hello,
                             Actions* actions) {
   SetNow(now);
+  if (OpensAgain(stream, hello, actions)) {
+    freed_.push_back(hello.node());  // it has a place
+    return absl::OkStatus();
+  }
   if (absl::Status able = CheckOpen(hello); !able.ok()) {
     freed_.push_back(hello.node());
     return able;
@@ -52,10 +83,34 @@ absl::Status JobShard::Open(Time now, StreamId stream, SessionId id,
       sessions_.emplace(id, ExecutorSession(id)).first->second;
   session.node = hello.node();
   session.host = hello.host().empty() ? hello.node() : hello.host();
+  session.before = BeforeOf(hello);
   job_->Join(now_, id, {session.node, session.host, hello.seen_address()});
-  Note(Level::kInfo, session, "session_opened", "", actions);
+  if (!session.before.empty()) job_->Await(now_, id, session.node);
+  Note(Level::kInfo, session,
+       session.before.empty() ? "session_opened" : "session_taken_over", "",
+       actions);
   Welcome(&session, stream, actions);
   return absl::OkStatus();
+}
+
+bool JobShard::OpensAgain(StreamId stream, const proto::ExecutorHello& hello,
+                          Actions* actions) {
+  const auto same = job_->SessionOf(hello.node());
+  if (!same || !EqualSecrets(token_, hello.token())) return false;
+  ExecutorSession& session = sessions_.at(*same);
+  if (session.before.empty() || session.before != BeforeOf(hello) ||
+      session.link.received() > 0) {
+    return false;
+  }
+  if (session.stream != 0) {
+    streams_.erase(session.stream);
+    actions->emplace_back(Close{
+        session.stream, absl::AbortedError("a newer stream has taken over")});
+  }
+  session.link.Reset();
+  session.unsettled.clear();
+  Welcome(&session, stream, actions);
+  return true;
 }
 
 absl::Status JobShard::CheckOpen(const proto::ExecutorHello& hello) const {
@@ -170,10 +225,16 @@ void JobShard::Received(Time now, StreamId stream,
                     absl::InvalidArgumentError("a second hello on a stream"),
                     actions);
   }
-  switch (
-      session->link.OnReceived(message.sequence(), message.acknowledged())) {
+  const Receipt receipt =
+      session->link.OnReceived(message.sequence(), message.acknowledged());
+  while (!session->unsettled.empty() &&
+         session->unsettled.front().first <= session->link.acknowledged()) {
+    session->unsettled.pop_front();
+  }
+  switch (receipt) {
     case Receipt::kNew:
-      return Payload(session, message, actions);
+      Payload(session, message, actions);
+      return HandleHeld(actions);
     case Receipt::kUnnumbered:
       if (message.payload_case() == proto::ExecutorMessage::PAYLOAD_NOT_SET) {
         return;
@@ -202,9 +263,21 @@ void JobShard::Payload(ExecutorSession* session,
                        const proto::ExecutorMessage& message,
                        Actions* actions) {
   const SessionId id = session->id;
-  JobOutput output;
-  const absl::Status status = job_->Handle(now_, id, message, &output);
-  Deliver(std::move(output), actions);
+  absl::Status status;
+  if (job_->recovering() && !message.has_node_state()) {
+    // Bounded: an executor that has said its state waits for Recovered, a new
+    // one only says which of its ranks wait.
+    if (held_.size() >= kMaxHeld) {
+      status = absl::ResourceExhaustedError(
+          "too many messages while the job recovers");
+    } else {
+      held_.emplace_back(id, message);
+    }
+  } else {
+    JobOutput output;
+    status = job_->Handle(now_, id, message, &output);
+    Deliver(std::move(output), actions);
+  }
   const auto it = sessions_.find(id);
   if (it == sessions_.end()) return;  // Deliver() has ended the session
   session = &it->second;
@@ -212,6 +285,25 @@ void JobShard::Payload(ExecutorSession* session,
   if (session->link.AckDue() && session->stream != 0) {
     actions->emplace_back(Send{session->stream, session->link.Bare({})});
   }
+}
+
+void JobShard::HandleHeld(Actions* actions) {
+  while (!job_->recovering() && !held_.empty()) {
+    const auto [id, message] = std::move(held_.front());
+    held_.pop_front();
+    if (const auto it = sessions_.find(id); it != sessions_.end()) {
+      Payload(&it->second, message, actions);
+    }
+  }
+}
+
+uint64_t JobShard::Settled() const {
+  uint64_t settled = last_decision_;
+  for (const auto& [id, session] : sessions_) {
+    if (session.unsettled.empty()) continue;
+    settled = std::min(settled, session.unsettled.front().second - 1);
+  }
+  return settled;
 }
 
 void JobShard::BreakOff(ExecutorSession* session, const absl::Status& status,
@@ -244,20 +336,29 @@ void JobShard::Lose(SessionId id, const std::string& how,
   JobOutput output;
   job_->Lost(now_, id, how, &output);
   Deliver(std::move(output), actions);
+  if (!empty()) HandleHeld(actions);
 }
 
 void JobShard::Deliver(JobOutput output, Actions* actions) {
   std::vector<SessionId> behind;
+  std::optional<uint64_t> settled;
   for (auto& [id, message] : output.messages) {
     const auto it = sessions_.find(id);
     if (it == sessions_.end()) continue;
     ExecutorSession& session = it->second;
+    const auto [first, last] = DecisionsIn(message);
+    if (first != 0) {
+      if (!settled) settled = Settled();
+      message.set_settled(*settled);
+    }
     const proto::CoordinatorMessage* m = session.link.Push(std::move(message));
     if (m == nullptr) {
       behind.push_back(id);
-    } else if (session.stream != 0) {
-      actions->emplace_back(Send{session.stream, *m});
+      continue;
     }
+    if (first != 0) session.unsettled.emplace_back(m->sequence(), first);
+    last_decision_ = std::max(last_decision_, last);
+    if (session.stream != 0) actions->emplace_back(Send{session.stream, *m});
   }
   std::move(output.facts.begin(), output.facts.end(),
             std::back_inserter(*actions));
@@ -304,6 +405,7 @@ void JobShard::OnTime(Time now, Actions* actions) {
   JobOutput output;
   job_->OnTime(now_, &output);
   Deliver(std::move(output), actions);
+  if (!empty()) HandleHeld(actions);
 }
 
 // --- The operator ------------------------------------------------------------
@@ -319,6 +421,7 @@ void JobShard::Stop(Actions* actions) {
   streams_.clear();
   sessions_.clear();
   detached_.clear();
+  held_.clear();
 }
 
 uint32_t JobShard::Abort(Time now, const std::string& message,

@@ -14,6 +14,10 @@
 //   connected            hello                    messages flow
 //   detached             its stream broke         messages are kept; after
 //                                                 resume_timeout it is lost
+//   reporting            the hello of an executor  until the job knows what a
+//                        that had a session with  coordinator before this one
+//                        another coordinator      knew, other messages of all
+//                                                 sessions are held
 //   lost                 timeout, a protocol      the job ends what needs the
 //                        violation, or missing    session; a resume is refused
 //                        acknowledgements
@@ -33,6 +37,7 @@
 #define MAYPOLE_COORDINATOR_CORE_JOB_SHARD_H_
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -125,6 +130,11 @@ class JobShard {
     Link<proto::CoordinatorMessage> link;
     StreamId stream = 0;           // 0: detached
     std::optional<Time> deadline;  // when detached
+    // With another coordinator: "SESSION@INCARNATION"; empty: it had none.
+    std::string before;
+    // Messages with decisions that are not acknowledged: their numbers, and the
+    // first decision of each.
+    std::deque<std::pair<uint64_t, uint64_t>> unsettled;
   };
 
   void SetNow(Time now) { now_ = std::max(now_, now); }
@@ -134,6 +144,14 @@ class JobShard {
   void Replace(SessionId id, Actions* actions);
   ExecutorSession* Find(StreamId stream);
   void Welcome(ExecutorSession* session, StreamId stream, Actions* actions);
+  // The executor opens its session with this coordinator once more: it has not
+  // got the Welcome.
+  bool OpensAgain(StreamId stream, const proto::ExecutorHello& hello,
+                  Actions* actions);
+  // Handles the messages that were held while the job was recovering.
+  void HandleHeld(Actions* actions);
+  // Every node has received all decisions up to this one.
+  uint64_t Settled() const;
   void Detach(ExecutorSession* session);
   void Payload(ExecutorSession* session, const proto::ExecutorMessage& message,
                Actions* actions);
@@ -160,6 +178,8 @@ class JobShard {
   std::unordered_map<StreamId, SessionId> streams_;
   std::set<std::pair<Time, SessionId>> detached_;  // by deadline
   std::vector<std::string> freed_;
+  std::deque<std::pair<SessionId, proto::ExecutorMessage>> held_;
+  uint64_t last_decision_ = 0;  // that was delivered
   Time now_{};  // of the last event
 };
 

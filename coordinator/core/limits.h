@@ -34,6 +34,10 @@ inline constexpr uint64_t kMaxDifferencesTold = 100;
 // executor with more of them is ended.
 inline constexpr size_t kMaxUnacknowledged = 4096;
 
+// Messages of a job that wait until it has recovered what a coordinator before
+// this one knew.
+inline constexpr size_t kMaxHeld = 8192;
+
 // Bytes of one message of an executor; gRPC refuses longer ones.
 inline constexpr size_t kMaxMessageBytes = size_t{4} << 20;
 // Bytes of one message to an executor. (The splits of an alltoall of

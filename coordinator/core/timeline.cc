@@ -47,6 +47,26 @@ absl::Status TimelineRelay::Handle(Time now, size_t node,
   }
 }
 
+void TimelineRelay::Restore(const std::vector<const proto::NodeState*>& states) {
+  // It is first on, then closing, then neither.
+  const auto phase = [](const proto::Timeline& t) {
+    return t.on() ? 0 : t.closing() ? 1 : 2;
+  };
+  for (const proto::NodeState* state : states) {
+    if (state == nullptr || !state->has_timeline()) continue;
+    const proto::Timeline& t = state->timeline();
+    if (t.epoch() != epoch_ || t.node() >= nodes_) continue;
+    if (t.number() > timeline_.number() ||
+        (t.number() == timeline_.number() && phase(t) > phase(timeline_))) {
+      timeline_ = t;
+    }
+  }
+}
+
+void TimelineRelay::TellAll(Messages* out) const {
+  if (timeline_.number() > 0) ToAll(State(), out);
+}
+
 proto::CoordinatorMessage TimelineRelay::State() const {
   proto::CoordinatorMessage message;
   *message.mutable_timeline() = timeline_;

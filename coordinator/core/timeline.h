@@ -39,6 +39,9 @@ class TimelineRelay {
   TimelineRelay(uint64_t epoch, size_t nodes) : epoch_(epoch), nodes_(nodes) {}
 
   static bool Handles(const proto::ExecutorMessage& message);
+  // Takes over the timeline that another coordinator's nodes have.
+  void Restore(const std::vector<const proto::NodeState*>& states);
+  void TellAll(Messages* out) const;
   // An error means that the executor violates the protocol.
   absl::Status Handle(Time now, size_t node,
                       const proto::ExecutorMessage& message, Messages* out);

@@ -23,7 +23,8 @@ constexpr const char* kErrorKinds[] = {
 constexpr const char* kLevels[] = {"info", "warning", "error"};
 // By proto::ScheduleEnd.
 constexpr const char* kScheduleEnds[] = {
-    "late", "other_operation", "operation_changed", "request", "rank_left"};
+    "late",    "other_operation", "operation_changed",
+    "request", "rank_left",       "coordinator"};
 static_assert(std::size(kScheduleEnds) == proto::ScheduleEnd_ARRAYSIZE);
 constexpr const char* kBucketEnds[] = {"complete", "urgent", "age",
                                        "forgotten"};

@@ -72,6 +72,35 @@ def kill_agent(scene, layout, fault):
     return Outcome({}, {"running jobs": None, "a rank that comes later": text}, pause)
 
 
+def start_coordinator_again(scene):
+    """At its address, after a kill."""
+    daemons = scene.daemons
+    daemons.processes[0].wait()
+    daemons.start_coordinator(
+        ["--secret_file=" + os.path.join(daemons.dir, "secret"), "--metrics=", "--listen=" + daemons.listen])
+    daemons.processes[0] = daemons.processes.pop()  # in the place of the one before
+
+
+def restart_coordinator(scene, layout, fault):
+    with scene.job(layout, "doomed.py", ["compute", 0]) as job:
+        job.await_ready()
+        since = time.monotonic()
+        os.kill(scene.daemons.coordinator, signal.SIGKILL)
+        time.sleep(0.3)
+        start_coordinator_again(scene)
+        job.touch("go")
+        for r in range(job.np):
+            record = job.await_record(r)
+            if record["text"] is not None or record["later"] is not None:
+                raise AssertionError("rank %d of a running job was told: %s" % (r, record))
+        if job.statuses() != [0] * job.np:
+            raise AssertionError("statuses %s" % job.statuses())
+        seconds = time.monotonic() - since
+    outcome = Outcome({"all go on": seconds}, {"all": None}, scene.check_witness(since))
+    check_seconds(fault, outcome)
+    return outcome
+
+
 def kill_coordinator(scene, layout, fault):
     with scene.job(layout, "doomed.py", ["compute", 0]) as job:
         job.await_ready()
@@ -96,8 +125,13 @@ FAULTS = [
     Fault(name="agent-sigkill", topic="daemons", what="the agent of a node (maypole-worker) gets SIGKILL",
           sees="running jobs continue; later ranks get an error that no agent listens", layouts=("1x4", "2x2"),
           run=kill_agent, bound=10.0, own_daemons=True, long_layouts=("1x4",), times=5),
-    Fault(name="coordinator-sigkill", topic="daemons", what="the coordinator gets SIGKILL",
-          sees="all ranks of all its jobs: an error that names its address, after the resume timeout",
-          layouts=("1x4", "2x2"), run=kill_coordinator, bound=5.0, own_daemons=True, witness=False,
-          long_layouts=("1x4",)),
+    Fault(name="coordinator-sigkill", topic="daemons",
+          what="the coordinator gets SIGKILL and does not come back (--coordinator_timeout=2s)",
+          sees="jobs of several nodes: an error that names its address, when ranks have waited for it for that long; "
+          "jobs of one node continue", layouts=("2x2",), run=kill_coordinator, bound=5.0, own_daemons=True,
+          witness=False, worker_flags=("--coordinator_timeout=2s",)),
+    Fault(name="coordinator-restarted", topic="daemons",
+          what="the coordinator gets SIGKILL, and is started again at its address after 0.3 s",
+          sees="no error: all wait, then continue", layouts=("1x4", "2x2"), run=restart_coordinator, bound=10.0,
+          own_daemons=True),
 ]

@@ -86,6 +86,12 @@ void Cluster::ScheduleFaults(const std::vector<Fault>& all, uint64_t limit) {
   next_fault_ = static_cast<uint64_t>(random_.Magnitude(1, 2000));
 }
 
+void Cluster::ScheduleOften(const Fault& fault, uint64_t times) {
+  faults_.assign(times, fault);
+  most_steps_ = 400;
+  next_fault_ = static_cast<uint64_t>(random_.Magnitude(1, most_steps_));
+}
+
 bool Cluster::BringFault() {
   if (faults_.empty() || stage_.scheduler.steps() < next_fault_) return false;
   const Fault fault = faults_.back();
@@ -95,7 +101,7 @@ bool Cluster::BringFault() {
   }
   faults_.pop_back();
   tries_ = 0;
-  next_fault_ += static_cast<uint64_t>(random_.Magnitude(1, 2000));
+  next_fault_ += static_cast<uint64_t>(random_.Magnitude(1, most_steps_));
   NotCalmYet();
   return true;
 }
@@ -175,13 +181,17 @@ void Cluster::KillOrphans(size_t node) {
   }
 }
 
-bool Cluster::KillCoordinator() {
+bool Cluster::KillCoordinator(int64_t most_away) {
   if (!coordinator_->alive()) return false;
-  const int64_t away = random_.Magnitude(kMillisecond, 6 * kSecond);
+  const int64_t away = random_.Magnitude(kMillisecond, most_away);
   stage_.Trace("the coordinator is killed, comes back in ", away / kMillisecond,
                " ms");
   ++stage_.counts.coordinators_killed;
-  ledger_.Blame({"coordinator"});
+  // Epochs go on; but a new executor waits for its first contact only so long,
+  // and if a whole node dies meanwhile, nobody is left to say why.
+  ledger_.Blame({"cannot reach the coordinator",
+                 "the network between nodes failed",
+                 "after the coordinator had been replaced"});
   coordinator_->Kill();
   stage_.scheduler.After(away, stage_.Forever(), [this] {
     stage_.Trace("the coordinator is back");

@@ -62,13 +62,16 @@ class Cluster : public Surroundings {
   void Kill(const std::shared_ptr<Process>& process);
   bool KillExecutor(size_t node);
   void KillOrphans(size_t node);
-  bool KillCoordinator();
+  // It comes back after `most_away` at most.
+  bool KillCoordinator(int64_t most_away = 6 * kSecond);
   bool CutLink(size_t node);
   bool FailBackend(size_t node);
   bool FreezeRank(const std::shared_ptr<Process>& process);
   bool KillInTurn(const std::shared_ptr<Process>& process);
   // Up to `limit` - 1 of `all`, at random, for BringFault().
   void ScheduleFaults(const std::vector<Fault>& all, uint64_t limit);
+  // The same fault `times` times, after few steps each.
+  void ScheduleOften(const Fault& fault, uint64_t times);
   // Brings about the next fault if it is due; returns whether it has happened,
   // or was given up because it has been impossible so often.
   bool BringFault();
@@ -102,6 +105,7 @@ class Cluster : public Surroundings {
   static void DropIfDone(std::shared_ptr<Executor>* executor);
 
   uint64_t next_fault_ = 0;  // step
+  int64_t most_steps_ = 2000;  // from one fault to the next
   int tries_ = 0;
 };
 

@@ -25,6 +25,8 @@ constexpr Counter kCounters[] = {
     {"    of them mismatches", &Counts::mismatches},
     {"starts refused", &Counts::refused_starts},
     {"streams resumed", &Counts::reconnects},
+    {"coordinators replaced", &Counts::replaced},
+    {"epochs continued by another coordinator", &Counts::continued},
     {"ranks killed", &Counts::ranks_killed},
     {"  within a step", &Counts::ranks_killed_within_a_step},
     {"ranks interrupted in a step", &Counts::interruptions},

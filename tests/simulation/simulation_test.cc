@@ -90,6 +90,23 @@ TEST(SimulationTest, NoSeedWithEqualStepsBreaksAPromise) {
   EXPECT_GT(report.counts().small_runs, seeds);
 }
 
+// The coordinator is killed again and again, and nothing else goes wrong: so no
+// epoch ends, and no operation fails that should not.
+TEST(SimulationTest, NoSeedWithManyRestartsBreaksAPromise) {
+  const uint64_t seeds = play_all ? 5000 : 60;
+  for (const bool repeats : {false, true}) {
+    Report report;
+    for (uint64_t seed = 1; seed <= seeds; ++seed) {
+      report.Add(seed,
+                 Play({.seed = seed, .repeats = repeats, .restarts = true}));
+    }
+    std::cout << report.Text();
+    EXPECT_EQ(report.failures(), 0);
+    EXPECT_GT(report.counts().coordinators_killed, 10 * seeds);
+    EXPECT_GT(report.counts().continued, 2 * seeds);
+  }
+}
+
 // A rank leaves early; the names of what fails for want of it are given back.
 TEST(SimulationTest, SlotsAreTakenBackAfterADeparture) {
   Report report;

@@ -17,7 +17,11 @@ class World : public Cluster {
   explicit World(const RunOptions& options) : Cluster(options) {
     MakeNodes();
     MakeRanks();
-    MakeFaults();
+    if (options.restarts) {
+      ScheduleOften([this] { return KillCoordinator(kSecond / 2); }, 20);
+    } else {
+      MakeFaults();
+    }
   }
 
   RunResult Play();

@@ -28,6 +28,8 @@ struct RunOptions {
   // Programs have steps that are equal, which the nodes come to execute without
   // the coordinator.
   bool repeats = false;
+  // Nothing bad happens but that the coordinator is killed, often.
+  bool restarts = false;
 };
 
 struct RunResult {

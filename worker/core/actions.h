@@ -47,6 +47,8 @@ struct StopWatching {
 };
 // Opens a session with the coordinator; messages are queued until it is up.
 struct OpenLink {};
+// Ends the session.
+struct CloseLink {};
 struct SendToCoordinator {
   proto::ExecutorMessage message;
 };
@@ -201,7 +203,7 @@ struct ReportIdle {};
 
 using Action = std::variant<
     ReplyClient, RefuseClient, CloseClient, KeepWatching, StopWatching,
-    OpenLink, SendToCoordinator, SendToPeers, FinishSmall, WantCopies,
+    OpenLink, CloseLink, SendToCoordinator, SendToPeers, FinishSmall, WantCopies,
     PrepareBackend, ConnectBackend, CreateBoard, AllotSlot, FindIdleSlots,
     RecallFrom, FreeSlot, WantSlot, IssueRun, OpenGpuMemory, CloseGpuMemories,
     MakeCommunicatorId, ConnectGpus, RunOnGpus, RunOnHost, CommitSlot, FailSlot,

@@ -24,7 +24,8 @@ std::string ExecutorCore::RankText(const LocalMember& m) const {
 }
 
 void ExecutorCore::Send(proto::ExecutorMessage message) {
-  if (link_open_) actions_.push_back(SendToCoordinator{std::move(message)});
+  if (!link_open_ || recovering_) return;
+  actions_.push_back(SendToCoordinator{std::move(message)});
 }
 
 void ExecutorCore::SendRankGone(int rank, bool clean, const std::string& how,
@@ -36,6 +37,13 @@ void ExecutorCore::SendRankGone(int rank, bool clean, const std::string& how,
   gone->set_clean(clean);
   gone->set_how(how);
   gone->set_returns(returns);
+  SendGone(std::move(message));
+}
+
+void ExecutorCore::SendGone(proto::ExecutorMessage message) {
+  if (message.rank_gone().epoch() == start_.epoch() && start_.epoch() != 0) {
+    gone_.push_back(message);
+  }
   Send(std::move(message));
 }
 
@@ -60,6 +68,7 @@ void ExecutorCore::Refuse(Membership* membership, Code code,
 
 void ExecutorCore::OnTime(int64_t now_ms) {
   now_ms_ = now_ms;
+  CheckCoordinator();
   if (give_up_ms_ && now_ms >= *give_up_ms_) GiveUpNetwork();
   if (phase_ == Phase::kRunning) {
     if (absl::Status s = epoch_->OnTime(now_ms); !s.ok()) FailEpochHere(s);
@@ -403,6 +412,7 @@ void ExecutorCore::FailEpoch(Code code, const std::string& text) {
   give_up_ms_.reset();
   epoch_->RefuseWaiting(code, text, members_);
   phase_ = Phase::kEnded;
+  NoteEnd(code, text);
   abort_code_ = code;
   abort_text_ = text;
   actions_.push_back(AbortBoard{code, text});
@@ -419,6 +429,8 @@ void ExecutorCore::FailEpochHere(const absl::Status& status) {
 
 void ExecutorCore::OnLinkLost(const absl::Status& status) {
   link_open_ = false;
+  recovering_ = false;
+  OnCoordinatorBack();
   const Code code = CodeOf(status.raw_code());
   const std::string text(status.message());
   // First refuse those that wait for the next epoch: no link would be opened

@@ -47,6 +47,7 @@
 #include "proto/coordinator.pb.h"
 #include "worker/core/actions.h"
 #include "worker/core/membership.h"
+#include "worker/core/operations/decisions.h"
 #include "worker/core/operations/executor_epoch.h"
 
 namespace maypole::worker {
@@ -62,6 +63,9 @@ struct ExecutorCoreOptions {
   uint64_t arena_bytes = 0;
   int64_t start_timeout_ms = 120000;
   int64_t resume_timeout_ms = 3000;
+  // How long ranks wait for something that only the coordinator can give while
+  // it cannot be reached.
+  int64_t coordinator_timeout_ms = 60000;
   // A rank that is frozen in an operation for this long counts as lost; 0:
   // never.
   int64_t frozen_timeout_ms = 10000;
@@ -158,6 +162,12 @@ class ExecutorCore {
   void OnPresenceAcknowledged();
   // The link is permanently lost, or was refused.
   void OnLinkLost(const absl::Status& status);
+  // The coordinator cannot be reached; can be reached again; has been replaced
+  // by one that knows nothing (executor_core_recovery.cc). `status` has the text
+  // for ranks that wait for it for too long.
+  void OnCoordinatorAway(const absl::Status& status);
+  void OnCoordinatorBack();
+  void OnCoordinatorReplaced();
 
   // Whether the executor keeps states for the ranks: then it waits for them for
   // longer before it asks to end.
@@ -215,6 +225,7 @@ class ExecutorCore {
   // which of them are waiting.
   void BeginIfComplete();
   void SendWaiting(const Membership& waiting);
+  void SayReady();
   // Adds the settings of the ranks and of this node.
   void AddFacts(const Membership& membership, proto::RanksReady* ready);
   void OnEpochStart(const proto::EpochStart& start);
@@ -227,6 +238,15 @@ class ExecutorCore {
   // If the message belongs to the epoch that is starting, keeps it until the
   // epoch runs and returns true.
   bool KeptForLater(const proto::CoordinatorMessage& message);
+  void OnRecovered(const proto::Recovered& recovered);
+  void FillState(proto::NodeState* state) const;
+  bool WaitsForCoordinator() const;
+  // Gives the coordinator up if ranks have waited for it for too long.
+  void CheckCoordinator();
+  // What a coordinator that replaces this one must learn: the last epoch, and
+  // how it has ended here.
+  void NoteEpoch(const proto::EpochStart& start);
+  void NoteEnd(Code code, const std::string& text);
   void MakeBoard();
   // The start has failed: refuses all members and forgets the epoch.
   void FailStart(Code code, const std::string& text);
@@ -250,6 +270,7 @@ class ExecutorCore {
   void Send(proto::ExecutorMessage message);
   void SendRankGone(int rank, bool clean, const std::string& how,
                     bool returns = false);
+  void SendGone(proto::ExecutorMessage message);
   void SendFailed(uint64_t epoch, const absl::Status& status);
   void Refuse(Membership* membership, Code code, const std::string& text);
 
@@ -306,6 +327,15 @@ class ExecutorCore {
   // Messages for epoch_ that arrived before its board existed; their number is
   // bounded by the job's ranks and names.
   std::vector<proto::CoordinatorMessage> early_;
+  DecisionLog decisions_;
+  proto::EpochStart start_;  // the last one; epoch 0: none
+  std::optional<proto::EpochEnd> end_;  // of that epoch, if it failed here
+  std::vector<proto::ExecutorMessage> gone_;  // RankGone of that epoch
+  std::optional<proto::ExecutorMessage> endpoint_;  // of that epoch, as sent
+  bool connected_ = false;  // that epoch has its Endpoints, or needs none
+  bool recovering_ = false;  // until Recovered
+  std::optional<absl::Status> away_;  // the coordinator cannot be reached
+  std::optional<int64_t> waiting_since_ms_;  // for it
   // Set when the backend has failed: until then the executor waits for the
   // coordinator to send the real cause.
   std::optional<int64_t> give_up_ms_;

@@ -54,6 +54,9 @@ void ExecutorCore::OnCoordinator(const proto::CoordinatorMessage& message) {
   round_ += message.has_epoch_start() ||
             (message.has_epoch_end() && message.epoch_end().epoch() == 0);
   if (message.has_membership_wanted()) return OnMembershipWanted(message);
+  if (message.has_recovered()) return OnRecovered(message.recovered());
+  // Messages that were kept for later come here twice.
+  decisions_.Take(message);
   if (KeptForLater(message)) return;
   const bool of_epoch =
       phase_ == Phase::kRunning && EpochOf(message) == epoch_number();
@@ -130,6 +133,9 @@ void ExecutorCore::OnRankLeftElsewhere(const proto::RankLeft& left) {
 }
 
 void ExecutorCore::OnEpochEnd(const proto::EpochEnd& end) {
+  if (end.epoch() != 0 && end.epoch() == start_.epoch()) {
+    NoteEnd(CodeOf(end.code()), TextOf(end));
+  }
   const bool elastic =
       gathering_.elastic() || members_.elastic() ||
       (members_.empty() && gathering_.empty() && told_of_elastic_);

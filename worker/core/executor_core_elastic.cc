@@ -89,7 +89,9 @@ bool ExecutorCore::TakeIn(const proto::EpochStart& start) {
     gone->set_epoch(start.epoch());
     gone->set_rank(own[static_cast<int>(i)]);
     gone->set_how("it ended before the epoch began");
-    Send(std::move(message));
+    NoteEpoch(start);
+    SendGone(std::move(message));
+    NoteEnd(Code::kAborted, "the start has failed");
     SayWaiting();
     return false;
   }
@@ -116,6 +118,7 @@ void ExecutorCore::RefuseWaiting(const proto::EpochEnd& end) {
 }
 
 void ExecutorCore::WaitAgain() {
+  NoteEnd(Code::kAborted, "the start has failed");
   gathering_.TakeBack(std::exchange(members_, Membership()));
   phase_ = Phase::kIdle;
   if (epoch_) actions_.push_back(DropEpoch{});
@@ -149,7 +152,7 @@ void ExecutorCore::OnProcessEnded(ClientId client) {
   gone->set_epoch(it->second.epoch);
   gone->set_rank(static_cast<uint32_t>(it->second.rank));
   gone->set_how("its process has ended");
-  Send(std::move(message));
+  SendGone(std::move(message));
   returning_.erase(it);
 }
 

@@ -16,6 +16,10 @@ void ExecutorCore::BeginIfComplete() {
   }
   members_ = std::exchange(gathering_, Membership());
   phase_ = Phase::kReady;
+  SayReady();
+}
+
+void ExecutorCore::SayReady() {
   proto::ExecutorMessage message;
   proto::RanksReady* ready = message.mutable_ranks_ready();
   ready->set_size(static_cast<uint32_t>(members_.size()));
@@ -76,6 +80,7 @@ void ExecutorCore::OnEpochStart(const proto::EpochStart& start) {
     return FailStart(Code::kInternal, std::string(info.status().message()));
   }
   early_.clear();
+  NoteEpoch(start);
   epoch_.emplace(*info, options_.slots, options_.records,
                  options_.frozen_timeout_ms, &actions_);
   epoch_->CountHandled();
@@ -102,14 +107,16 @@ void ExecutorCore::OnBackendPrepared(
     message.mutable_endpoint()->add_addresses(a);
   }
   message.mutable_endpoint()->set_nccl_version(options_.nccl_version);
+  endpoint_ = message;
   Send(std::move(message));
 }
 
 void ExecutorCore::OnEndpoints(const proto::Endpoints& endpoints) {
-  if (phase_ != Phase::kPreparing || endpoints.epoch() != epoch_number()) {
-    return;
-  }
+  if (!epoch_ || endpoints.epoch() != epoch_->info().epoch) return;
   epoch_->CountHandled();
+  // A coordinator that has replaced another tells all nodes again.
+  if (phase_ != Phase::kPreparing) return;
+  connected_ = true;
   phase_ = Phase::kConnecting;
   nccl_version_ = endpoints.nccl_version();
   actions_.push_back(ConnectBackend{
@@ -170,6 +177,7 @@ void ExecutorCore::FailStart(Code code, const std::string& text) {
       SendRankGone(m.rank, false, "it was refused");
     }
   }
+  if (phase_ != Phase::kReady) NoteEnd(code, text);
   Refuse(&members_, code, text);
   // Before EpochStart, epoch_ is the previous epoch. It may still be draining:
   // other nodes may be receiving what our backend has sent.

@@ -118,6 +118,7 @@ class ExecutorLogic : private ExecutorTimeline::Shell {
   void Do(KeepWatching& a);
   void Do(StopWatching& a);
   void Do(OpenLink& a);
+  void Do(CloseLink& a);
   void Do(SendToCoordinator& a);
   void Do(SendToPeers& a);
   void Do(FinishSmall& a);

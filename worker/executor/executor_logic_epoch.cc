@@ -28,8 +28,26 @@ void ExecutorLogic::Do(OpenLink&) {
       DoActions();  // the next Presence must not be taken for this one
     });
   };
+  callbacks.on_away = [this, post](absl::Status status) {
+    post([this, status = std::move(status)] {
+      observer_->OnCoordinatorAway(status);
+      core_.OnCoordinatorAway(status);
+    });
+  };
   callbacks.on_reconnected = [this, post] {
-    post([this] { observer_->OnCoordinatorBack(); });
+    post([this] {
+      observer_->OnCoordinatorBack();
+      core_.OnCoordinatorBack();
+    });
+  };
+  callbacks.on_replaced = [this, post] {
+    post([this] {
+      observer_->OnCoordinatorBack();
+      presence_sequence_ = 0;
+      core_.OnCoordinatorReplaced();
+      DoActions();  // its state must be sent before what follows
+      timeline_.OnCoordinatorReplaced();
+    });
   };
   callbacks.on_lost = [this, post](absl::Status status) {
     post([this, status = std::move(status)] {
@@ -41,8 +59,17 @@ void ExecutorLogic::Do(OpenLink&) {
   transport_ = system_->OpenTransport(std::move(callbacks));
 }
 
+void ExecutorLogic::Do(CloseLink&) {
+  observer_->OnCoordinatorLost(
+      absl::UnavailableError("ranks have waited for it for too long"));
+  transport_.reset();
+}
+
 void ExecutorLogic::Do(SendToCoordinator& a) {
   if (transport_ == nullptr) return;
+  if (a.message.has_node_state()) {
+    timeline_.WriteState(a.message.mutable_node_state());
+  }
   const bool presence = a.message.has_presence();
   if (presence) {
     if (timeline_.recording()) {

@@ -49,6 +49,11 @@ void ExecutorReporter::OnSupervisorGone(bool agreed) {
 
 // --- Coordinator and network -------------------------------------------------
 
+void ExecutorReporter::OnCoordinatorAway(const absl::Status& status) {
+  spdlog::warn("event=coordinator_away job={} epoch={} reason={}", job_, epoch_,
+               LogValue(status.message()));
+}
+
 void ExecutorReporter::OnCoordinatorLost(const absl::Status& status) {
   spdlog::error("event=coordinator_lost job={} epoch={} reason={}", job_,
                 epoch_, LogValue(status.message()));

@@ -31,6 +31,7 @@ class ExecutorReporter : public ExecutorObserver {
   void OnClientGone(int rank, const std::string& how) override;
   void OnSupervisorGone(bool agreed) override;
 
+  void OnCoordinatorAway(const absl::Status& status) override;
   void OnCoordinatorLost(const absl::Status& status) override;
   void OnCoordinatorBack() override;
   void OnNetworkFailed(const absl::Status& status) override;

@@ -198,6 +198,7 @@ class ExecutorObserver {
   virtual void OnClientGone(int /*rank*/, const std::string& /*how*/) {}
   virtual void OnSupervisorGone(bool /*agreed*/) {}
 
+  virtual void OnCoordinatorAway(const absl::Status&) {}
   virtual void OnCoordinatorLost(const absl::Status&) {}
   virtual void OnCoordinatorBack() {}
   virtual void OnNetworkFailed(const absl::Status&) {}

@@ -1,6 +1,7 @@
 #include "worker/network/grpc_transport.h"
 
 #include <algorithm>
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -33,12 +34,12 @@ std::shared_ptr<grpc::Channel> MakeChannel(
   return grpc::CreateCustomChannel(address, ClientCredentials(tls), args);
 }
 
-// Codes with which a coordinator refuses; retrying does not help.
-bool IsRefusal(grpc::StatusCode code) {
-  return code == grpc::UNAUTHENTICATED || code == grpc::PERMISSION_DENIED ||
-         code == grpc::INVALID_ARGUMENT || code == grpc::UNIMPLEMENTED ||
-         code == grpc::FAILED_PRECONDITION || code == grpc::NOT_FOUND ||
-         code == grpc::ALREADY_EXISTS;
+// A random part of the pause, so that the executors of a cluster do not all come
+// back to a restarted coordinator at the same moment.
+std::chrono::milliseconds WithJitter(std::chrono::milliseconds pause) {
+  thread_local std::minstd_rand random(std::random_device{}());
+  return std::chrono::milliseconds(std::uniform_int_distribution<int64_t>(
+      pause.count() / 2, pause.count())(random));
 }
 
 }  // namespace
@@ -48,7 +49,8 @@ GrpcTransport::GrpcTransport(GrpcTransportOptions options,
     : options_(std::move(options)),
       callbacks_(std::move(callbacks)),
       stub_(proto::Coordinator::NewStub(MakeChannel(
-          options_.address, options_.tls, options_.resume_timeout))),
+          options_.address, options_.tls, options_.connect_timeout))),
+      session_(options_.hello),
       main_([this] { Main(); }) {}
 
 GrpcTransport::~GrpcTransport() {
@@ -65,10 +67,9 @@ GrpcTransport::~GrpcTransport() {
 
 uint64_t GrpcTransport::Send(proto::ExecutorMessage message) {
   std::lock_guard lock(mutex_);
-  const proto::ExecutorMessage* numbered = link_.Push(std::move(message));
+  const proto::ExecutorMessage* numbered = session_.Push(std::move(message));
   if (numbered == nullptr) {
-    overflow_ = true;
-    if (context_ != nullptr) context_->TryCancel();
+    if (session_.overflowed() && context_ != nullptr) context_->TryCancel();
     return 0;
   }
   if (up_) {
@@ -78,33 +79,24 @@ uint64_t GrpcTransport::Send(proto::ExecutorMessage message) {
   return numbered->sequence();
 }
 
-absl::Status GrpcTransport::LostStatus(bool reached,
-                                       const absl::Status& last) const {
-  // If TLS has worked before, it is not the cause.
-  const std::string tls =
-      reached ? "" : DiagnoseTls(options_.address, options_.tls);
+absl::Status GrpcTransport::UnreachableStatus(const absl::Status& last) const {
+  const std::string tls = DiagnoseTls(options_.address, options_.tls);
   return absl::UnavailableError(absl::StrCat(
-      reached ? absl::StrCat("coordinator ", options_.address, " lost: ")
-              : absl::StrCat("cannot reach the coordinator at ",
-                             options_.address, ": "),
-      tls.empty() ? std::string(last.message()) : tls,
-      reached ? " (tried again for " : " (tried for ",
-      options_.resume_timeout.count() / 1000.0, " s)"));
+      "cannot reach the coordinator at ", options_.address, ": ",
+      tls.empty() ? std::string(last.message()) : tls, " (tried for ",
+      options_.connect_timeout.count() / 1000.0, " s)"));
 }
 
 void GrpcTransport::Main() {
-  Clock::time_point deadline = Clock::now() + options_.resume_timeout;
+  Clock::time_point deadline = Clock::now() + options_.connect_timeout;
   std::chrono::milliseconds pause(kReconnectFirstMs);
   absl::Status lost;
   for (;;) {
     const End end = OneStream(deadline);
-    if (end.welcomed) {
-      deadline = Clock::now() + options_.resume_timeout;
-      pause = std::chrono::milliseconds(kReconnectFirstMs);
-    }
+    if (end.welcomed) pause = std::chrono::milliseconds(kReconnectFirstMs);
     std::unique_lock lock(mutex_);
     if (closing_) break;
-    if (overflow_) {
+    if (session_.overflowed()) {
       lost = absl::UnavailableError(absl::StrCat(
           "coordinator ", options_.address, " lost: it has not acknowledged ",
           kMaxUnacknowledged, " messages"));
@@ -114,14 +106,20 @@ void GrpcTransport::Main() {
       lost = end.status;
       break;
     }
-    if (Clock::now() >= deadline) {
-      const bool reached = !session_.empty();
-      lock.unlock();  // Send() must not wait for the diagnosis
-      lost = LostStatus(reached, end.status);
+    const bool reached = session_.reached();
+    lock.unlock();
+    if (reached) {
+      if (end.welcomed) {
+        callbacks_.on_away(absl::UnavailableError(
+            absl::StrCat("coordinator ", options_.address,
+                         " lost: ", end.status.message())));
+      }
+      deadline = Clock::now() + options_.connect_timeout;
+    } else if (Clock::now() >= deadline) {
+      lost = UnreachableStatus(end.status);
       break;
     }
-    lock.unlock();
-    if (!Pause(pause)) break;
+    if (!Pause(WithJitter(pause))) break;
     pause = std::min(pause * 2, std::chrono::milliseconds(kReconnectMostMs));
   }
   if (!lost.ok()) callbacks_.on_lost(lost);
@@ -148,10 +146,7 @@ GrpcTransport::End GrpcTransport::OneStream(Clock::time_point deadline) {
   proto::ExecutorMessage hello;
   {
     std::lock_guard lock(mutex_);
-    *hello.mutable_hello() = options_.hello;
-    hello.mutable_hello()->set_session(session_);
-    hello.mutable_hello()->set_incarnation(incarnation_);
-    hello = link_.Bare(std::move(hello));
+    hello = session_.Hello();
   }
   stream->Write(hello);  // if this fails, Read() fails, too
   std::thread writer([&] { WriteStream(stream.get(), &context, deadline); });
@@ -160,6 +155,7 @@ GrpcTransport::End GrpcTransport::OneStream(Clock::time_point deadline) {
     std::lock_guard lock(mutex_);
     ending_ = true;
     up_ = false;
+    session_.OnStreamEnded();
     outgoing_.clear();
     changed_.notify_all();
   }
@@ -169,7 +165,7 @@ GrpcTransport::End GrpcTransport::OneStream(Clock::time_point deadline) {
   std::lock_guard lock(mutex_);
   context_ = nullptr;
   if (end.final) return end;
-  end.final = IsRefusal(status.error_code());
+  end.final = IsRefusal(static_cast<absl::StatusCode>(status.error_code()));
   const std::string text = status.error_message();
   end.status = absl::Status(
       status.ok() ? absl::StatusCode::kUnavailable
@@ -192,33 +188,27 @@ GrpcTransport::End GrpcTransport::ReadStream(Stream* stream) {
 }
 
 bool GrpcTransport::Welcomed(const proto::CoordinatorMessage& first, End* end) {
-  if (!first.has_welcome()) {
-    end->final = true;
-    end->status =
-        first.has_refused()
-            ? absl::Status(
-                  static_cast<absl::StatusCode>(first.refused().code()),
-                  absl::StrCat(
-                      "coordinator ", options_.address,
-                      " has refused this node: ", first.refused().message()))
-            : absl::InternalError(
-                  absl::StrCat("coordinator ", options_.address,
-                               " lost: its first message is not Welcome"));
-    return false;
-  }
-  bool resumed = false;
+  using Welcome = CoordinatorSession::Welcome;
+  absl::StatusOr<Welcome> welcome;
   {
     std::lock_guard lock(mutex_);
-    resumed = !session_.empty();
-    session_ = first.welcome().session();
-    incarnation_ = first.welcome().incarnation();
-    link_.OnReceived(0, first.acknowledged());
+    welcome = session_.OnWelcome(first, options_.address);
+    if (!welcome.ok()) {
+      end->final = true;
+      end->status = welcome.status();
+      return false;
+    }
     up_ = true;
-    link_.Resend(
+    session_.Resend(
         [this](const proto::ExecutorMessage& m) { outgoing_.push_back(m); });
     changed_.notify_all();
   }
-  if (resumed) callbacks_.on_reconnected();
+  if (*welcome == Welcome::kReplaced) {
+    acknowledged_ = 0;
+    callbacks_.on_replaced();
+    return true;
+  }
+  if (*welcome == Welcome::kResumed) callbacks_.on_reconnected();
   Acknowledged(first.acknowledged());
   return true;
 }
@@ -233,9 +223,9 @@ bool GrpcTransport::Received(proto::CoordinatorMessage message, End* end) {
   Receipt receipt;
   {
     std::lock_guard lock(mutex_);
-    receipt = link_.OnReceived(message.sequence(), acknowledged);
-    if (link_.AckDue() && outgoing_.empty()) {
-      outgoing_.push_back(link_.Bare({}));
+    receipt = session_.OnReceived(message);
+    if (session_.AckDue() && outgoing_.empty()) {
+      outgoing_.push_back(session_.Ack());
       changed_.notify_all();
     }
   }

@@ -1,9 +1,9 @@
 // GrpcTransport: a Transport over a bidirectional gRPC stream.
 //
-// Purpose: opens the stream, reopens it when it breaks (within resume_timeout,
-// with exponential backoff), and resends messages that the coordinator has not
-// acknowledged (common/wire/link.h). A Refused, a protocol violation or a
-// coordinator that stays unreachable ends the session with one error message.
+// Purpose: opens the stream, and reopens it when it breaks, with exponential
+// backoff and jitter, as long as it takes; session.h has the rules of what is
+// said on it. A Refused, a protocol violation, or a coordinator that was never
+// reached within connect_timeout ends the session with one error message.
 //
 // Threads: the main thread lives as long as the session and reads; each stream
 // has a thread that writes and enforces the deadline for Welcome. gRPC's
@@ -24,9 +24,9 @@
 #include <thread>
 
 #include "common/program/tls.h"
-#include "common/wire/link.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "worker/core/limits.h"
+#include "worker/network/session.h"
 #include "worker/network/transport.h"
 
 namespace maypole::worker {
@@ -36,7 +36,8 @@ struct GrpcTransportOptions {
   std::string secret;
   TlsOptions tls;
   proto::ExecutorHello hello;  // session and incarnation are filled in here
-  std::chrono::milliseconds resume_timeout{3000};
+  // For the first contact; and for each later try to connect.
+  std::chrono::milliseconds connect_timeout{3000};
 };
 
 class GrpcTransport : public Transport {
@@ -69,9 +70,9 @@ class GrpcTransport : public Transport {
                    Clock::time_point deadline);
   // Waits; returns false if the transport is being closed.
   bool Pause(std::chrono::milliseconds time);
-  // Takes up to kDiagnosisTime, so do not hold the mutex. `reached`: there has
-  // been a Welcome.
-  absl::Status LostStatus(bool reached, const absl::Status& last) const;
+  // The coordinator was never reached. Takes up to kDiagnosisTime, so do not
+  // hold the mutex.
+  absl::Status UnreachableStatus(const absl::Status& last) const;
 
   const GrpcTransportOptions options_;
   const TransportCallbacks callbacks_;
@@ -80,15 +81,12 @@ class GrpcTransport : public Transport {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  Link<proto::ExecutorMessage> link_{kMaxUnacknowledged};
+  CoordinatorSession session_;
   std::deque<proto::ExecutorMessage> outgoing_;  // for the current stream
-  std::string session_;                          // empty before Welcome
-  std::string incarnation_;
   bool up_ = false;        // the stream has got Welcome
   bool ending_ = false;    // the stream has ended, so its writer must return
   bool closing_ = false;   // the destructor waits
   bool finished_ = false;  // Main() is about to return
-  bool overflow_ = false;
   grpc::ClientContext* context_ = nullptr;
   std::thread main_;
 };

@@ -24,7 +24,9 @@ class Heard {
     c.on_acknowledged = [this](uint64_t n) {
       Change([&] { acknowledged = n; });
     };
+    c.on_away = [this](absl::Status s) { Change([&] { away = s; }); };
     c.on_reconnected = [this] { Change([&] { ++reconnected; }); };
+    c.on_replaced = [this] { Change([&] { ++replaced; }); };
     c.on_lost = [this](absl::Status s) { Change([&] { lost = s; }); };
     return c;
   }
@@ -38,6 +40,8 @@ class Heard {
   std::vector<uint64_t> messages;
   uint64_t acknowledged = 0;
   int reconnected = 0;
+  int replaced = 0;
+  std::optional<absl::Status> away;
   std::optional<absl::Status> lost;
 
  private:
@@ -108,22 +112,50 @@ TEST(GrpcTransport, BrokenStreamIsResumedAndNothingIsLostOrDoubled) {
   EXPECT_FALSE(heard.lost.has_value());
 }
 
-TEST(GrpcTransport, CoordinatorThatStaysAwayIsLostAfterTheBound) {
+TEST(GrpcTransport, AnotherCoordinatorAtTheAddressIsToldTheStateFirst) {
   auto coordinator = std::make_unique<FakeCoordinator>();
   Echo(*coordinator);
   Heard heard;
   GrpcTransportOptions options = Options(coordinator->address());
-  options.resume_timeout = std::chrono::milliseconds(300);
+  options.connect_timeout = std::chrono::milliseconds(300);
   GrpcTransport transport(options, heard.callbacks());
   transport.Send(Ready(1));
   ASSERT_TRUE(heard.Await([&] { return heard.messages.size() == 1; }));
-  coordinator->Stop();
-  ASSERT_TRUE(heard.Await([&] { return heard.lost.has_value(); }));
-  EXPECT_EQ(heard.lost->code(), absl::StatusCode::kUnavailable);
+  const int port = coordinator->port();
+  coordinator.reset();
+  ASSERT_TRUE(heard.Await([&] { return heard.away.has_value(); }));
+  EXPECT_EQ(heard.away->code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(
-      heard.lost->message().find("coordinator " + options.address + " lost: "),
+      heard.away->message().find("coordinator " + options.address + " lost: "),
       0u)
-      << *heard.lost;
+      << *heard.away;
+  transport.Send(Ready(2));  // to the one before, which will not hear it
+  std::this_thread::sleep_for(2 * options.connect_timeout);
+  std::mutex mutex;
+  std::vector<int> heard_there;
+  auto other = std::make_unique<FakeCoordinator>(port);
+  other->incarnation = "j";
+  other->on_message = [&](const proto::ExecutorMessage& m,
+                          const FakeCoordinator::Reply& reply) {
+    std::lock_guard lock(mutex);
+    heard_there.push_back(static_cast<int>(m.payload_case()));
+    proto::CoordinatorMessage out;
+    out.mutable_epoch_start()->set_epoch(100 + m.sequence());
+    reply(out);
+  };
+  ASSERT_TRUE(heard.Await([&] { return heard.replaced == 1; }));
+  EXPECT_EQ(transport.Send(Ready(3)), 0u);
+  proto::ExecutorMessage state;
+  state.mutable_node_state();
+  EXPECT_EQ(transport.Send(state), 1u);
+  EXPECT_EQ(transport.Send(Ready(4)), 2u);
+  ASSERT_TRUE(heard.Await([&] { return heard.messages.size() == 3; }));
+  EXPECT_EQ(heard.messages, (std::vector<uint64_t>{1, 101, 102}));
+  EXPECT_FALSE(heard.lost.has_value());
+  std::lock_guard lock(mutex);
+  EXPECT_EQ(heard_there,
+            (std::vector<int>{proto::ExecutorMessage::kNodeState,
+                              proto::ExecutorMessage::kRanksReady}));
 }
 
 // A listener at the coordinator's port that does not answer the TLS diagnosis
@@ -137,7 +169,7 @@ TEST(GrpcTransport, NobodyWaitsForTheDiagnosis) {
   });
   Heard heard;
   GrpcTransportOptions options = Options(listener.address());
-  options.resume_timeout = std::chrono::milliseconds(300);
+  options.connect_timeout = std::chrono::milliseconds(300);
   GrpcTransport transport(options, heard.callbacks());
   for (int i = 0; i < 2000 && !asked; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -159,7 +191,7 @@ TEST(GrpcTransport, ACoordinatorThatWasThereIsNotAskedForTls) {
   Echo(*coordinator);
   Heard heard;
   GrpcTransportOptions options = Options(coordinator->address());
-  options.resume_timeout = std::chrono::milliseconds(600);
+  options.connect_timeout = std::chrono::milliseconds(600);
   GrpcTransport transport(options, heard.callbacks());
   transport.Send(Ready(1));
   ASSERT_TRUE(heard.Await([&] { return heard.messages.size() == 1; }));
@@ -173,9 +205,12 @@ TEST(GrpcTransport, ACoordinatorThatWasThereIsNotAskedForTls) {
       },
       port);
   ASSERT_EQ(listener.port(), port);
-  ASSERT_TRUE(heard.Await([&] { return heard.lost.has_value(); }));
-  EXPECT_GE(callers, 1);
+  for (int i = 0; i < 2000 && callers < 3; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_GE(callers, 3);
   EXPECT_EQ(asked, 0);
+  EXPECT_FALSE(heard.lost.has_value());
 }
 
 TEST(GrpcTransport, RefusalIsFinalAndKeepsItsWords) {

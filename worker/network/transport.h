@@ -21,7 +21,13 @@ struct TransportCallbacks {
   std::function<void(proto::CoordinatorMessage)> on_message;
   // The coordinator has received all messages up to this number.
   std::function<void(uint64_t sequence)> on_acknowledged;
+  // The stream has broken, and the session goes on as soon as the coordinator
+  // can be reached. The status has the text for those that wait for it.
+  std::function<void(absl::Status)> on_away;
   std::function<void()> on_reconnected;
+  // A coordinator that knows nothing has replaced the one before. What is sent
+  // before NodeState is dropped; on_acknowledged counts from 1 again.
+  std::function<void()> on_replaced;
   // The session is lost; no callback follows.
   std::function<void(absl::Status)> on_lost;
 };
@@ -31,7 +37,7 @@ class Transport {
   // Ends the session, so that the coordinator does not wait for a resume.
   virtual ~Transport() = default;
 
-  // Returns the message's number. Never blocks.
+  // Returns the message's number; 0: it was dropped. Never blocks.
   virtual uint64_t Send(proto::ExecutorMessage message) = 0;
 };
 

@@ -447,6 +447,33 @@ std::vector<NodeMember> Elastic::Begin(uint64_t epoch) {
   return members;
 }
 
+void Elastic::Restore(const Recovery::Epoch& last) {
+  epoch_ = last.start.epoch();
+  min_size_ = last.start.min_size();
+  max_size_ = last.start.max_size();
+  chunk_bytes_ = last.start.chunk_bytes();
+  first_ = "those of the last epoch";
+  seats_.assign(last.start.size(), Seat());
+  for (const NodeMember& m : last.members) {
+    for (size_t i = 0; i < m.ranks.size(); ++i) {
+      Seat& seat = seats_[m.ranks[i]];
+      seat.presence = m.session == 0 ? Presence::kGone : Presence::kIn;
+      seat.session = m.session;
+      seat.node = m.node;
+      seat.process.client = m.clients[i];
+      if (i < m.pids.size()) seat.process.pid = m.pids[i];
+      seat.text = m.RankText(m.ranks[i]);
+    }
+  }
+  expected_ = 0;
+  names_.clear();
+  for (uint32_t rank = 0; rank < seats_.size(); ++rank) {
+    expected_ += IsExpected(seats_[rank].presence);
+    names_.emplace(std::pair(epoch_, rank), rank);
+  }
+  changed_ = true;
+}
+
 NodeMember Elastic::TakeOut(SessionId session,
                             const std::vector<Process>& processes,
                             uint32_t first_rank) {

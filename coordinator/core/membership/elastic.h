@@ -45,6 +45,7 @@
 #include "absl/status/status.h"
 #include "coordinator/core/actions.h"
 #include "coordinator/core/membership/gathering.h"
+#include "coordinator/core/recovery/recovery.h"
 #include "proto/coordinator.pb.h"
 
 namespace maypole::coordinator {
@@ -74,6 +75,7 @@ class Elastic {
   size_t waiting() const { return waiting_; }
   // The pids of the processes that wait on the node, in order of arrival.
   std::vector<int64_t> WaitingPids(SessionId session) const;
+  uint32_t min_size() const { return min_size_; }
   uint32_t max_size() const { return max_size_; }
 
   // The numbers for MembershipWanted while the last epoch runs.
@@ -105,6 +107,9 @@ class Elastic {
   // Returns the members of the next epoch, with their ranks. `epoch` must be
   // later than LastEpochSaid().
   std::vector<NodeMember> Begin(uint64_t epoch);
+  // Takes over the last epoch of another coordinator, before any process waits
+  // here.
+  void Restore(const Recovery::Epoch& last);
   // Removes all waiting processes; the caller tells them why.
   void Clear();
 

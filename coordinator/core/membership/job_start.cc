@@ -118,17 +118,18 @@ absl::Status Job::OnWaiting(Time now, SessionId session,
 }
 
 void Job::StartIfComplete(JobOutput* out) {
-  if (epoch_ != nullptr || !gathering_.Complete()) return;
+  if (epoch_ != nullptr || recovery_ || !gathering_.Complete()) return;
   const uint32_t size = gathering_.size();
   start_since_.reset();
-  ++epoch_number_;
+  epoch_number_ = std::max(epoch_number_, said_epoch_) + 1;
   const Config config = ConfigOfStart(out);
   epoch_ = std::make_unique<CoordinatorEpoch>(epoch_number_, size,
                                               gathering_.Take(), config, id_);
   out->Info(absl::StrCat(LogPrefix("epoch_start"), " size=", size,
                          " nodes=", epoch_->members().size()));
   for (const NodeMember& m : epoch_->members()) ++nodes_.at(m.session).round;
-  epoch_->Start(out);
+  epoch_->SetElasticSizes(elastic_.min_size(), elastic_.max_size());
+  epoch_->Start(decisions_, out);
 }
 
 Config Job::ConfigOfStart(JobOutput* out) const {

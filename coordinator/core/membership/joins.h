@@ -46,6 +46,9 @@ class Joins {
   // `who`: "rank 2 (node n1)"
   void OnRankLeft(const std::string& who, Replies* replies);
 
+  // Takes over from another coordinator, which has answered so many joins.
+  void Restore(uint32_t answered) { number_ = answered + 1; }
+
   bool Aside(uint32_t rank) const { return ranks_[rank] != State::kAway; }
   bool AnyAside() const { return begun_ > 0; }
   // True if all ranks of the set that are on the node stand aside.

@@ -91,7 +91,9 @@ absl::Status ProcessSets::Check(size_t node,
         absl::StrCat("a process set request of rank ", message.rank(),
                      ", which is not a rank of the node"));
   }
-  if (message.number() != numbers_[message.rank()] + 1) {
+  // After a rank has left, each rank gets its own answers, and another
+  // coordinator may not know them.
+  if (left_.empty() && message.number() != numbers_[message.rank()] + 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "process set request ", message.number(), " of rank ", message.rank(),
         " after request ", numbers_[message.rank()]));
@@ -257,6 +259,16 @@ void ProcessSets::OnRankLeft(const std::string& who, Replies* replies) {
     replies->emplace_back(std::nullopt, LeftReply(number));
   }
   asked_.clear();
+}
+
+void ProcessSets::Restore(const proto::NodeState& state) {
+  for (const proto::KnownSet& known : state.sets()) {
+    Add(known.process_set(), {known.ranks().begin(), known.ranks().end()});
+    RankSet& set = sets_.back();
+    set.removed = known.removed();
+    if (set.removed) ids_.erase(set.ranks);
+  }
+  std::fill(numbers_.begin(), numbers_.end(), state.sets_answered());
 }
 
 std::vector<ProcessSets::Incomplete> ProcessSets::Waiting() const {

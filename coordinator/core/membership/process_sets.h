@@ -87,6 +87,9 @@ class ProcessSets {
   // `who`: "rank 2 (node n1)"
   void OnRankLeft(const std::string& who, Replies* replies);
 
+  // Takes over the sets of another coordinator, and what it has answered.
+  void Restore(const proto::NodeState& state);
+
   // Requests that some ranks have made and others have not.
   struct Incomplete {
     uint32_t number = 0;

@@ -124,6 +124,32 @@ const Communicator* Communicators::Of(const RankSet* ranks, const Gpus& gpus) {
   return &all_.back();
 }
 
+void Communicators::Restore(const std::vector<const proto::NodeState*>& states,
+                            const ProcessSets& sets) {
+  for (const proto::NodeState* state : states) {
+    if (state == nullptr) continue;
+    if (state->nccl_version() != 0) enabled_ = true;
+    for (const proto::Communicator& m : state->communicators()) {
+      if (m.number() < 1 || m.number() > kMaxCommunicators) continue;
+      while (all_.size() < m.number()) {
+        all_.push_back({.number = static_cast<uint32_t>(all_.size()) + 1});
+      }
+      Communicator& c = all_[m.number() - 1];
+      if (!c.parts.empty()) continue;
+      c.size = m.size();
+      if (m.ranks_call_nccl()) c.ranks = sets.FindEver(m.process_set());
+      Gpus gpus;
+      for (const proto::CommunicatorPart& part : m.parts()) {
+        if (part.node() >= states.size()) continue;
+        c.parts.push_back({part.node(), part.first(),
+                           {part.gpus().begin(), part.gpus().end()}});
+        gpus.emplace_back(part.node(), c.parts.back().gpus);
+      }
+      numbers_.emplace(std::make_pair(c.ranks, std::move(gpus)), c.number);
+    }
+  }
+}
+
 Communicator* Communicators::Get(uint32_t number) {
   return number >= 1 && number <= all_.size() ? &all_[number - 1] : nullptr;
 }

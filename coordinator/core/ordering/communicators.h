@@ -42,13 +42,19 @@ struct Communicator {
   };
   uint32_t number = 0;             // from 1
   uint32_t size = 0;               // GPUs of all nodes
-  std::vector<Part> parts;         // by node; at least one
+  // By node; at least one. None: no node that is left has a part.
+  std::vector<Part> parts;
   const RankSet* ranks = nullptr;  // that call NCCL themselves; null: executors
   bool has_id = false;             // its first node has made NCCL's unique id
 };
 
 class Communicators {
  public:
+  // Takes over those that another coordinator has made. `states`: by node; may
+  // be null. `sets` must know their process sets.
+  void Restore(const std::vector<const proto::NodeState*>& states,
+               const ProcessSets& sets);
+  const std::vector<Communicator>& all() const { return all_; }
   // Nothing runs on GPUs unless it is enabled.
   void Enable() { enabled_ = true; }
 

@@ -121,6 +121,8 @@ void Coordinator::Kill() {
 
 void Coordinator::Restart() {
   incarnation_ = absl::StrCat("incarnation", ++incarnations_);
+  epochs_before_.merge(epochs_);
+  epochs_.clear();
   core_ = std::make_unique<coordinator::CoordinatorCore>(config_, incarnation_);
   process_ = std::make_shared<int>();
 }
@@ -163,7 +165,14 @@ void Coordinator::Carry(coordinator::Actions* actions) {
 
 void Coordinator::Note(const std::string& line) {
   const bool is_end = line.starts_with("event=epoch_end");
-  if (line.starts_with("event=job_forgotten")) ++jobs_;
+  if (line.starts_with("event=job_forgotten")) epochs_.clear();
+  if (line.starts_with("event=session_taken_over")) {
+    epochs_.merge(epochs_before_);
+  }
+  if (line.starts_with("event=job_recovered") &&
+      line.find("running=1") != std::string::npos) {
+    ++stage_->counts.continued;
+  }
   if (line.starts_with("event=results_differ")) {
     stage_->Found("no bit has been flipped, but ", line);
   }
@@ -181,8 +190,12 @@ void Coordinator::Send(const coordinator::Send& send) {
   if (it == streams_.end()) return;
   const std::shared_ptr<Stream>& stream = it->second;
   if (send.message.has_epoch_start()) {
-    epoch_keys_[static_cast<size_t>(stream->node)] = absl::StrCat(
-        incarnations_, ".", jobs_, ".", send.message.epoch_start().epoch());
+    proto::EpochStart start = send.message.epoch_start();
+    start.clear_node_index();
+    start.clear_clients();
+    std::string& key = epochs_[start.SerializeAsString()];
+    if (key.empty()) key = absl::StrCat(++last_epoch_, ".", start.epoch());
+    epoch_keys_[static_cast<size_t>(stream->node)] = key;
   }
   if (send.message.sequence() > 0 &&
       stage_->Spoils(Sabotage::kDropMessage, 16)) {

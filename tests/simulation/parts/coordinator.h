@@ -66,7 +66,8 @@ class Coordinator {
   void Cut(int node);
   void Heal(int node);
 
-  // A key, unique in a run, of the last epoch that was announced to the node.
+  // A key, unique in a run, of the last epoch that was announced to the node,
+  // by whatever incarnation.
   const std::string& EpochKey(int node) const {
     return epoch_keys_[static_cast<size_t>(node)];
   }
@@ -99,7 +100,11 @@ class Coordinator {
   int incarnations_ = 0;
   std::vector<bool> cut_;  // by node
   Turn timer_;
-  int jobs_ = 1;  // how often the job was created; each counts its epochs
+  // By what all nodes are told of an epoch, since the job was created: the pids
+  // tell epochs of one number apart. A coordinator that takes the job over goes
+  // on with the epochs before.
+  std::map<std::string, std::string> epochs_, epochs_before_;
+  int last_epoch_ = 0;
   std::vector<std::string> epoch_keys_;  // by node
   coordinator::StreamId last_stream_ = 0;
   std::map<coordinator::StreamId, std::shared_ptr<Stream>> streams_;

@@ -6,34 +6,20 @@
 #include "absl/strings/str_cat.h"
 
 namespace maypole::simulation {
-namespace {
-
-// Codes with which a coordinator refuses permanently; retrying does not help.
-bool IsRefusal(absl::StatusCode code) {
-  return code == absl::StatusCode::kUnauthenticated ||
-         code == absl::StatusCode::kPermissionDenied ||
-         code == absl::StatusCode::kInvalidArgument ||
-         code == absl::StatusCode::kUnimplemented ||
-         code == absl::StatusCode::kFailedPrecondition ||
-         code == absl::StatusCode::kNotFound ||
-         code == absl::StatusCode::kAlreadyExists;
-}
-
-}  // namespace
 
 SimulatedTransport::SimulatedTransport(Stage* stage, Coordinator* coordinator,
                                        int node, proto::ExecutorHello hello,
-                                       int64_t resume_timeout,
+                                       int64_t connect_timeout,
                                        worker::TransportCallbacks callbacks)
     : stage_(stage),
       coordinator_(coordinator),
       node_(node),
-      hello_(std::move(hello)),
-      resume_timeout_(resume_timeout),
-      callbacks_(std::move(callbacks)) {}
+      connect_timeout_(connect_timeout),
+      callbacks_(std::move(callbacks)),
+      session_(std::move(hello)) {}
 
 void SimulatedTransport::Start() {
-  deadline_ = stage_->scheduler.now() + resume_timeout_;
+  deadline_ = stage_->scheduler.now() + connect_timeout_;
   pause_ = worker::kReconnectFirstMs * kMillisecond;
   Open();
 }
@@ -41,21 +27,17 @@ void SimulatedTransport::Start() {
 void SimulatedTransport::Open() {
   if (over_) return;
   stream_ = coordinator_->Connect(node_, weak_from_this());
-  proto::ExecutorMessage hello;
-  *hello.mutable_hello() = hello_;
-  hello.mutable_hello()->set_session(session_);
-  hello.mutable_hello()->set_incarnation(incarnation_);
-  coordinator_->Write(stream_, link_.Bare(std::move(hello)));
+  coordinator_->Write(stream_, session_.Hello());
 }
 
 uint64_t SimulatedTransport::Send(proto::ExecutorMessage message) {
   if (over_) return 0;
-  const proto::ExecutorMessage* numbered = link_.Push(std::move(message));
-  if (numbered == nullptr) {
+  const proto::ExecutorMessage* numbered = session_.Push(std::move(message));
+  if (session_.overflowed()) {
     stage_->Found("node ", node_, ": ", worker::kMaxUnacknowledged,
                   " messages to the coordinator are not acknowledged");
-    return 0;
   }
+  if (numbered == nullptr) return 0;
   if (up_) coordinator_->Write(stream_, *numbered);
   return numbered->sequence();
 }
@@ -74,9 +56,8 @@ void SimulatedTransport::OnStreamMessage(
     const proto::CoordinatorMessage& message) {
   if (over_) return;
   if (!up_) return Welcomed(message);
-  const Receipt receipt =
-      link_.OnReceived(message.sequence(), message.acknowledged());
-  if (link_.AckDue()) coordinator_->Write(stream_, link_.Bare({}));
+  const Receipt receipt = session_.OnReceived(message);
+  if (session_.AckDue()) coordinator_->Write(stream_, session_.Ack());
   if (receipt == Receipt::kGap || receipt == Receipt::kBadAck ||
       message.has_refused()) {
     return Lose(absl::UnavailableError(absl::StrCat(
@@ -89,25 +70,19 @@ void SimulatedTransport::OnStreamMessage(
 }
 
 void SimulatedTransport::Welcomed(const proto::CoordinatorMessage& first) {
-  if (!first.has_welcome()) {
-    return Lose(
-        first.has_refused()
-            ? absl::Status(
-                  static_cast<absl::StatusCode>(first.refused().code()),
-                  absl::StrCat("coordinator sim:1 has refused this node: ",
-                               first.refused().message()))
-            : absl::InternalError("coordinator sim:1 lost: its first message "
-                                  "is not Welcome"));
-  }
-  const bool resumed = !session_.empty();
-  session_ = first.welcome().session();
-  incarnation_ = first.welcome().incarnation();
-  link_.OnReceived(0, first.acknowledged());
+  using Welcome = worker::CoordinatorSession::Welcome;
+  const absl::StatusOr<Welcome> welcome = session_.OnWelcome(first, "sim:1");
+  if (!welcome.ok()) return Lose(welcome.status());
   up_ = true;
-  link_.Resend([this](const proto::ExecutorMessage& m) {
+  session_.Resend([this](const proto::ExecutorMessage& m) {
     coordinator_->Write(stream_, m);
   });
-  if (resumed) callbacks_.on_reconnected();
+  if (*welcome == Welcome::kReplaced) {
+    acknowledged_ = 0;
+    ++stage_->counts.replaced;
+    return callbacks_.on_replaced();
+  }
+  if (*welcome == Welcome::kResumed) callbacks_.on_reconnected();
   Acknowledged(first.acknowledged());
 }
 
@@ -119,21 +94,29 @@ void SimulatedTransport::Acknowledged(uint64_t sequence) {
 
 void SimulatedTransport::OnStreamEnded(const absl::Status& status) {
   if (over_) return;
-  if (std::exchange(up_, false)) {
-    deadline_ = stage_->scheduler.now() + resume_timeout_;
-    pause_ = worker::kReconnectFirstMs * kMillisecond;
-  }
-  if (IsRefusal(status.code())) {
+  session_.OnStreamEnded();
+  const bool broke = std::exchange(up_, false);
+  if (broke) pause_ = worker::kReconnectFirstMs * kMillisecond;
+  if (worker::IsRefusal(status.code())) {
     return Lose(absl::Status(
         status.code(), absl::StrCat("coordinator sim:1: ", status.message())));
   }
-  Again(status.ok() ? absl::UnavailableError("it has ended the stream")
-                    : status);
+  const std::string why =
+      status.ok() ? "it has ended the stream" : std::string(status.message());
+  if (broke) {
+    callbacks_.on_away(absl::UnavailableError(
+        absl::StrCat("coordinator sim:1 lost: ", why)));
+  }
+  Again(absl::UnavailableError(
+      absl::StrCat("cannot reach the coordinator at sim:1: ", why, " (tried)")));
 }
 
 void SimulatedTransport::Again(const absl::Status& last) {
-  if (stage_->scheduler.now() >= deadline_) return Lose(LostStatus(last));
-  stage_->scheduler.After(pause_, weak_from_this(), [this] { Open(); });
+  if (!session_.reached() && stage_->scheduler.now() >= deadline_) {
+    return Lose(last);
+  }
+  stage_->scheduler.After(stage_->random.Between(pause_ / 2, pause_),
+                          weak_from_this(), [this] { Open(); });
   pause_ = std::min(pause_ * 2, worker::kReconnectMostMs * kMillisecond);
 }
 
@@ -141,14 +124,6 @@ void SimulatedTransport::Lose(const absl::Status& status) {
   over_ = true;
   coordinator_->Drop(stream_);
   callbacks_.on_lost(status);
-}
-
-absl::Status SimulatedTransport::LostStatus(const absl::Status& last) const {
-  const bool reached = !session_.empty();
-  return absl::UnavailableError(absl::StrCat(
-      reached ? "coordinator sim:1 lost: "
-              : "cannot reach the coordinator at sim:1: ",
-      std::string(last.message()), reached ? " (tried again)" : " (tried)"));
 }
 
 }  // namespace maypole::simulation

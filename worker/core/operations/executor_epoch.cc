@@ -75,7 +75,7 @@ ExecutorEpoch::ExecutorEpoch(EpochInfo info, uint32_t slots, uint32_t records,
               frozen_timeout_ms) {}
 
 void ExecutorEpoch::Send(proto::ExecutorMessage message) {
-  actions_->push_back(SendToCoordinator{std::move(message)});
+  if (!quiet_) actions_->push_back(SendToCoordinator{std::move(message)});
 }
 
 absl::Status ExecutorEpoch::OnReadySlot(const ReadySlot& ready) {
@@ -142,6 +142,7 @@ void ExecutorEpoch::OnUrgent(const ReadySlot& ready, SlotEntry* entry) {
 }
 
 void ExecutorEpoch::SendPresence() {
+  if (quiet_) return;
   if (auto presence = presence_.Take()) {
     proto::ExecutorMessage message;
     *message.mutable_presence() = *std::move(presence);
@@ -187,6 +188,8 @@ absl::Status ExecutorEpoch::OnOperationFailed(
   if (!entry.ok()) return entry.status();
   if (*entry == nullptr) return absl::OkStatus();
   const uint32_t generation = (*entry)->GenerationOf(failed.generation());
+  // Told to all nodes after a coordinator was replaced; not reported here yet.
+  if (generation > (*entry)->reported) return absl::OkStatus();
   (*entry)->answered = generation;
   // The coordinator has no id for it and will count generations from here.
   if (failed.id() == 0) slots_.ForgetId(*entry);
@@ -204,6 +207,9 @@ absl::Status ExecutorEpoch::OnRankLeft(int rank, int local_rank,
   if (left_.size() == 1) first_left_ = rank;
   if (local_rank >= 0) {
     set_requests_.Forget(local_rank);
+    std::erase_if(asked_sets_, [rank](const auto& asked) {
+      return asked.first.second == static_cast<uint32_t>(rank);
+    });
     joins_.Forget(local_rank);
     ForgetSlotsOf(static_cast<uint32_t>(local_rank));
     ForgetGpuMemories(static_cast<uint32_t>(local_rank));

@@ -143,6 +143,18 @@ class ExecutorEpoch : private WaitJudge {
   // True if something waits to be sent: call OnTime() after kResultsPauseMs.
   bool waits_to_send_results() const { return !results_.empty(); }
 
+  // --- A coordinator that replaces another (executor_epoch_recovery.cc) ------
+  // Sends nothing until OnRecovered().
+  void OnCoordinatorReplaced();
+  // What a coordinator that knows nothing must know of this epoch.
+  void FillState(proto::NodeState* state) const;
+  // The coordinator knows the epoch again: reports what is open.
+  absl::Status OnRecovered();
+  // The coordinator is not there: names that wait for it wait longer.
+  void OnCoordinatorMissing(int64_t now_ms) { freed_ms_ = now_ms; }
+  // A rank waits for something that only the coordinator can give.
+  bool WaitsForCoordinator() const;
+
   // --- Liveness (executor_epoch_watch.cc) ------------------------------------
   struct Frozen {
     uint32_t local = 0;
@@ -174,8 +186,10 @@ class ExecutorEpoch : private WaitJudge {
 
   // As of the last snapshot, a rank of this node was in a run with other nodes;
   // or one waits until earlier ones have ended; or a run of its GPUs has
-  // failed.
-  bool InRun() const { return in_run_ || runs_.waits() || gpus_lost_; }
+  // failed; or a schedule cannot end without a word of the other nodes.
+  bool InRun() const {
+    return in_run_ || runs_.waits() || gpus_lost_ || schedule_.active();
+  }
   bool HasLeft(int rank) const { return left_.contains(rank); }
   // How many ranks have not left.
   size_t LiveRanks() const {
@@ -261,6 +275,11 @@ class ExecutorEpoch : private WaitJudge {
   std::string SharesText(const std::string& uuid) const;
   void ForgetGpuMemories(uint32_t local);
   void Send(proto::ExecutorMessage message);
+  void ForgetIds();
+  void ReportPending();
+  void ReportRequests();
+  void ReportGpus();
+  void SendJoinState(uint32_t rank, uint32_t number, bool settled);
   // A rank has begun to wait for an operation that was reported before.
   void OnUrgent(const ReadySlot& ready, SlotEntry* entry);
   void SendPresence();
@@ -327,8 +346,11 @@ class ExecutorEpoch : private WaitJudge {
   std::set<int> left_;
   int first_left_ = -1;
   Requests set_requests_{kMaxWaitingRequests};
+  // Unanswered, by number and rank.
+  std::map<std::pair<uint32_t, uint32_t>, proto::SetRequest> asked_sets_;
   uint32_t sets_answered_ = 0;  // the last answered number
   Requests joins_{1};
+  uint32_t joins_answered_ = 0;
   std::set<int> settled_;  // local ranks whose last join has settled
   // By slot: the last generation that members that stand aside were asked for.
   std::map<uint32_t, uint32_t> wanted_;
@@ -340,6 +362,10 @@ class ExecutorEpoch : private WaitJudge {
   bool gpus_lost_ = false;  // a run on GPUs has failed
   std::map<uint32_t, GpuCommunicator> communicators_;              // by number
   std::map<std::vector<uint32_t>, uint32_t> local_communicators_;  // by GPUs
+  // Over several nodes, for a coordinator that replaces this one.
+  std::vector<proto::Communicator> told_communicators_;
+  std::map<uint32_t, proto::CommunicatorId> communicator_ids_;  // by number
+  std::set<uint32_t> ids_received_;  // others were made here
 
   using Uuid = std::array<uint8_t, 16>;
   std::map<Uuid, uint32_t> own_gpus_;  // numbers
@@ -361,6 +387,11 @@ class ExecutorEpoch : private WaitJudge {
   std::string blocked_told_;
   uint64_t confirm_round_ = 0;
   uint64_t handled_ = 0;
+
+  size_t ids_told_ = 0;  // of communicator_ids_, to a coordinator that is new
+  bool quiet_ = false;  // a coordinator is being told everything anew
+  bool forget_ids_at_end_ = false;  // of the schedule
+  std::optional<proto::ExecutorMessage> unsent_end_;  // ScheduleEnded
 };
 
 }  // namespace maypole::worker

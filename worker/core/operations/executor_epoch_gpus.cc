@@ -113,6 +113,7 @@ constexpr absl::string_view kNoNccl =
 // --- Communicators -----------------------------------------------------------
 
 absl::Status ExecutorEpoch::OnCommunicator(const proto::Communicator& m) {
+  told_communicators_.push_back(m);
   if (m.ranks_call_nccl()) return OnRankCommunicator(m);
   GpuCommunicator c{.number = m.number(),
                     .size = m.size(),
@@ -152,11 +153,14 @@ absl::Status ExecutorEpoch::OnCommunicatorIdMade(
   message.mutable_communicator_id()->set_epoch(info_.epoch);
   message.mutable_communicator_id()->set_number(number);
   message.mutable_communicator_id()->set_id(*id);
+  communicator_ids_[number] = message.communicator_id();
   Send(std::move(message));
   return absl::OkStatus();
 }
 
 absl::Status ExecutorEpoch::OnCommunicatorId(const proto::CommunicatorId& m) {
+  communicator_ids_[m.number()] = m;
+  ids_received_.insert(m.number());
   if (ConnectRanks(m.number(), m.id())) return absl::OkStatus();
   const auto it = communicators_.find(m.number());
   if (it == communicators_.end()) {

@@ -36,6 +36,7 @@ absl::Status ExecutorEpoch::OnSetRequest(const LocalMember& member,
   out->set_remove(request.remove != 0);
   out->set_process_set(request.process_set);
   AddMembers(request, out);
+  asked_sets_[{request.number, out->rank()}] = *out;
   Send(std::move(message));
   return LeaveSchedule(proto::SCHEDULE_REQUEST, "a request for a process set");
 }
@@ -50,6 +51,9 @@ absl::Status ExecutorEpoch::OnSetReply(const proto::SetReply& r) {
       if (absl::Status s = sets_.Add(r.process_set(), ranks); !s.ok()) return s;
     }
   }
+  std::erase_if(asked_sets_, [&r](const auto& asked) {
+    return asked.first.first == r.number();
+  });
   auto reply = session::Make<session::SetReply>();
   reply.number = r.number();
   reply.process_set = r.process_set();
@@ -77,18 +81,24 @@ absl::Status ExecutorEpoch::OnJoinRequest(const LocalMember& member,
     return OutOfOrder(member, "join", request.number);
   }
   if (!settles) settled_.erase(member.local_rank);
-  proto::ExecutorMessage message;
-  proto::JoinState* state = message.mutable_join_state();
-  state->set_epoch(info_.epoch);
-  state->set_rank(static_cast<uint32_t>(member.rank));
-  state->set_number(request.number);
-  state->set_settled(settles);
-  Send(std::move(message));
+  SendJoinState(static_cast<uint32_t>(member.rank), request.number, settles);
   return LeaveSchedule(proto::SCHEDULE_REQUEST,
                        absl::StrCat("rank ", member.rank, " has joined"));
 }
 
+void ExecutorEpoch::SendJoinState(uint32_t rank, uint32_t number,
+                                  bool settled) {
+  proto::ExecutorMessage message;
+  proto::JoinState* state = message.mutable_join_state();
+  state->set_epoch(info_.epoch);
+  state->set_rank(rank);
+  state->set_number(number);
+  state->set_settled(settled);
+  Send(std::move(message));
+}
+
 void ExecutorEpoch::OnJoinReply(const proto::JoinReply& r) {
+  if (r.code() == 0) joins_answered_ = std::max(joins_answered_, r.number());
   auto reply = session::Make<session::JoinReply>();
   reply.number = r.number();
   reply.last_rank = r.last_rank();

@@ -68,7 +68,7 @@ absl::Status ExecutorEpoch::ExpectResults(const proto::Run& run) {
 }
 
 void ExecutorEpoch::SendResults(bool all) {
-  if (results_.empty()) return;
+  if (quiet_ || results_.empty()) return;
   const bool due = all || now_ms_ - results_sent_ms_ >= kResultsPauseMs ||
                    results_.bytes() >= kMaxResultsBytes;
   if (!due) return;

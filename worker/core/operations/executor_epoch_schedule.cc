@@ -31,6 +31,10 @@ absl::Status ExecutorEpoch::OnSchedule(const proto::Schedule& message) {
   }
   schedule_.Begin(message.number(), message.length(), *std::move(runs),
                   now_ms_);
+  if (message.refuse()) {
+    return LeaveSchedule(proto::SCHEDULE_COORDINATOR,
+                         "the coordinator was replaced");
+  }
   // The coordinator drops what it was told and has not answered.
   presence_.Clear();
   for (uint32_t slot = 0; slot < slots_.allotted(); ++slot) {
@@ -202,12 +206,13 @@ void ExecutorEpoch::EndSchedule() {
   ended->set_operations(std::exchange(scheduled_operations_, 0));
   ended->set_why(schedule_.why());
   ended->set_text(schedule_.text());
-  Send(std::move(message));
-  for (uint32_t slot = 0; slot < slots_.allotted(); ++slot) {
-    const SlotEntry* entry = slots_.Get(slot);
-    if (entry != nullptr && IsPending(*entry)) presence_.Add(*entry);
+  if (quiet_) {  // what follows is done when it may speak again
+    unsent_end_ = std::move(message);
+    return;
   }
-  SendPresence();
+  Send(std::move(message));
+  if (std::exchange(forget_ids_at_end_, false)) ForgetIds();
+  ReportPending();
 }
 
 }  // namespace maypole::worker

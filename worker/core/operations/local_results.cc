@@ -37,6 +37,26 @@ void LocalResults::Add(const Key& key, uint32_t local,
   Remove(it, local);
 }
 
+void LocalResults::ForgetNumbered() {
+  uint64_t lost = std::erase_if(undecided_, [this](const auto& entry) {
+    if (entry.second.operation.id == 0) return false;
+    by_age_.erase(entry.second.age);
+    return true;
+  });
+  proto::Results kept;
+  for (proto::Result& result : *message_.mutable_results()) {
+    if (result.id() == 0) {
+      *kept.add_results() = std::move(result);
+    } else {
+      ++lost;
+    }
+  }
+  message_.mutable_results()->Swap(kept.mutable_results());
+  bytes_ = 0;
+  for (const proto::Result& r : message_.results()) bytes_ += r.ByteSizeLong();
+  CountLost(lost);
+}
+
 void LocalResults::Forget(uint32_t local) {
   gone_ |= uint64_t{1} << local;
   for (auto it = undecided_.begin(); it != undecided_.end();) {

@@ -56,6 +56,9 @@ class LocalResults {
   void CountLost(uint64_t records) {
     message_.set_unchecked(unchecked() + records);
   }
+  // The operations over several nodes that are not told yet count as unchecked:
+  // the coordinator that has numbered them is no more.
+  void ForgetNumbered();
   // The rank will send no more records.
   void Forget(uint32_t local);
 

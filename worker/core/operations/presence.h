@@ -37,6 +37,11 @@ class PresenceBatch {
     urgent_.clear();
   }
   void OnAcknowledged() { unacknowledged_ = false; }
+  // Nothing was added or sent.
+  void Reset() {
+    Clear();
+    unacknowledged_ = false;
+  }
   // Returns the message to send now, if any.
   std::optional<proto::Presence> Take();
 

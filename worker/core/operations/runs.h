@@ -52,6 +52,8 @@ class RunQueue {
   // They have written their sizes to its slot.
   absl::Status AddOnRanks(uint32_t slot, const SlotEntry& entry,
                           uint32_t communicator);
+  // Number of the last run that the coordinator has ordered.
+  uint64_t last_run() const { return last_run_; }
   // A run waits for a record.
   bool waits() const { return !waiting_.empty(); }
   // All local ranks have left the run that used the record.

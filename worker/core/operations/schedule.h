@@ -71,6 +71,7 @@ class Schedule {
   // From Begin() to End().
   bool active() const { return active_; }
   uint64_t number() const { return number_; }
+  uint32_t length() const { return length_; }
   bool Has(uint32_t slot) const { return run_of_.contains(slot); }
 
   // The operation is present here, with the scheduled signature. `copied`: the

@@ -60,7 +60,21 @@ absl::Status SetTable::Add(uint32_t id, const std::vector<int>& ranks) {
 }
 
 void SetTable::Remove(uint32_t id) {
-  if (id != 0) sets_.erase(id);
+  if (id == 0) return;
+  if (auto set = sets_.extract(id); !set.empty()) {
+    removed_.insert(std::move(set));
+  }
+}
+
+void SetTable::ForEach(
+    const std::function<void(const NodeSet& set, bool removed)>& use) const {
+  for (uint32_t id = 0; id <= last_id_; ++id) {
+    if (const auto it = sets_.find(id); it != sets_.end()) {
+      use(*it->second, /*removed=*/false);
+    } else if (const auto gone = removed_.find(id); gone != removed_.end()) {
+      use(*gone->second, /*removed=*/true);
+    }
+  }
 }
 
 SharedSet SetTable::Find(uint32_t id) const {

@@ -12,6 +12,7 @@
 #define MAYPOLE_WORKER_CORE_OPERATIONS_SETS_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -48,6 +49,9 @@ class SetTable {
   SharedSet Find(uint32_t id) const;
   // As Find(), but with an error message for the rank that has named the set.
   absl::StatusOr<SharedSet> Get(uint32_t id) const;
+  // All sets that were ever made, by ascending id.
+  void ForEach(
+      const std::function<void(const NodeSet& set, bool removed)>& use) const;
   uint32_t job_size() const {
     return static_cast<uint32_t>(node_of_rank_.size());
   }
@@ -59,6 +63,7 @@ class SetTable {
   const std::vector<int> local_ranks_;
   uint32_t last_id_ = 0;
   std::map<uint32_t, SharedSet> sets_;
+  std::map<uint32_t, SharedSet> removed_;
 };
 
 }  // namespace maypole::worker

@@ -11,6 +11,7 @@ void ExecutorTimeline::OnEpochStarted(Epoch epoch) {
   OnEpochOver();
   epoch_ = std::move(epoch);
   clock_ = ClockOffset();  // the coordinator may be another one
+  state_.Clear();
   if (early_ && early_->epoch() == epoch_.number) OnState(*early_);
   early_.reset();
 }
@@ -157,6 +158,7 @@ bool ExecutorTimeline::OnCoordinator(const proto::CoordinatorMessage& m) {
 
 void ExecutorTimeline::OnState(const proto::Timeline& timeline) {
   if (epoch_.number == 0) return;
+  state_ = timeline;
   const bool known = current_ && current_->info.number() == timeline.number();
   if (timeline.on() && !known) Begin(timeline);
   if (!timeline.on() && known && current_->off_since == 0) Stop(timeline);
@@ -237,6 +239,7 @@ void ExecutorTimeline::OnClosed(const proto::TimelineClosed& closed) {
     Answer(r, reply);
   }
   requests_ = again;
+  if (state_.number() == closed.number()) state_.set_closing(false);
   if (current_ && current_->info.number() == closed.number()) current_.reset();
   for (const Request& r : again) {
     if (!r.stop) Ask(r);
@@ -364,7 +367,20 @@ void ExecutorTimeline::OnFileClosed(const Status& status) {
   closed->set_number(current_->info.number());
   closed->set_code(static_cast<int>(status.code()));
   closed->set_message(status.message());
+  current_->closed = m;
   shell_->ToCoordinator(std::move(m));
+}
+
+void ExecutorTimeline::WriteState(proto::NodeState* state) const {
+  if (state_.number() > 0) *state->mutable_timeline() = state_;
+}
+
+void ExecutorTimeline::OnCoordinatorReplaced() {
+  clock_ = ClockOffset();
+  for (const Request& r : requests_) Ask(r);
+  if (!current_) return;
+  current_->in_flight = false;
+  if (current_->closed) shell_->ToCoordinator(*current_->closed);
 }
 
 // --- What the executor does itself -------------------------------------------

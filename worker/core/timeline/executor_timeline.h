@@ -100,6 +100,11 @@ class ExecutorTimeline {
   // Returns false if the message has nothing to do with timelines.
   bool OnCoordinator(const proto::CoordinatorMessage& message);
   void OnFileClosed(const Status& status);
+  // Another coordinator has replaced the one before, and has been sent what
+  // WriteState() has written: says again what is open. Records that were on
+  // their way are lost.
+  void OnCoordinatorReplaced();
+  void WriteState(proto::NodeState* state) const;
 
   // --- What the executor does itself -----------------------------------------
   // True if the following ones should be called. Any thread.
@@ -123,6 +128,7 @@ class ExecutorTimeline {
     std::string waiting;
     uint64_t dropped = 0;
     bool in_flight = false;
+    std::optional<proto::ExecutorMessage> closed;  // as sent
     bool drained = false;
     // The node that writes.
     File file = File::kAwaited;
@@ -170,6 +176,7 @@ class ExecutorTimeline {
   int64_t now_ = 0;
   Epoch epoch_;                           // number 0: none
   std::optional<proto::Timeline> early_;  // of an epoch that starts
+  proto::Timeline state_;                 // the last one received
   std::optional<Current> current_;
   ClockOffset clock_;
   std::vector<Request> requests_;  // unanswered

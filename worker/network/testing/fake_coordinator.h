@@ -52,6 +52,7 @@ class FakeCoordinator : public proto::Coordinator::Service {
   // numbers the messages.
   std::function<void(const proto::ExecutorMessage&, const Reply& reply)>
       on_message;
+  std::string incarnation = "i";
   std::string refusal;  // if not empty, each hello is refused with this text
   bool ack_nothing = false;
 
@@ -96,10 +97,13 @@ class FakeCoordinator : public proto::Coordinator::Service {
     if (it != context->client_metadata().end()) {
       secret_ = std::string(it->second.data(), it->second.size());
     }
-    link_.OnReceived(0, hello.acknowledged());
+    const std::string& before = hello.hello().incarnation();
+    if (before.empty() || before == incarnation) {
+      link_.OnReceived(0, hello.acknowledged());
+    }
     proto::CoordinatorMessage welcome;
     welcome.mutable_welcome()->set_session("s");
-    welcome.mutable_welcome()->set_incarnation("i");
+    welcome.mutable_welcome()->set_incarnation(incarnation);
     stream->Write(link_.Bare(welcome));
     link_.Resend([&](const proto::CoordinatorMessage& m) { stream->Write(m); });
   }

@@ -1,0 +1,271 @@
+#include "coordinator/core/recovery/recovery.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/limits.h"
+#include "coordinator/core/limits.h"
+#include "coordinator/core/text.h"
+
+namespace maypole::coordinator {
+namespace {
+
+absl::Status Bad(const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat("a node's state with ", what));
+}
+
+// Later epochs get greater numbers.
+constexpr uint64_t kMaxEpoch = uint64_t{1} << 62;
+
+absl::Status CheckStart(const proto::EpochStart& start) {
+  if (start.epoch() == 0 || start.epoch() > kMaxEpoch || start.size() < 1 ||
+      start.size() > static_cast<uint32_t>(kMaxRanks) ||
+      start.nodes_size() < 1 ||
+      start.nodes_size() > static_cast<int>(kMaxNodes) ||
+      start.node_index() >= static_cast<uint32_t>(start.nodes_size())) {
+    return Bad("an impossible epoch");
+  }
+  std::set<uint32_t> ranks;
+  std::set<std::string> names;
+  const int clients = start.nodes(0).clients_size();
+  for (const proto::NodeInfo& node : start.nodes()) {
+    const bool elastic = node.clients_size() == node.ranks_size();
+    if (node.ranks_size() < 1 || node.ranks_size() > kMaxLocalRanks ||
+        !names.insert(node.node()).second ||
+        (node.pids_size() != 0 && node.pids_size() != node.ranks_size()) ||
+        (clients == 0 ? node.clients_size() != 0 : !elastic)) {
+      return Bad(absl::StrCat("an epoch with an impossible node '",
+                              Cut(node.node(), kMaxHostBytes), "'"));
+    }
+    for (const uint32_t rank : node.ranks()) {
+      if (rank < start.size() && ranks.insert(rank).second) continue;
+      return Bad(absl::StrCat("an epoch that has rank ", rank,
+                              " twice, or not among its ", start.size()));
+    }
+  }
+  if (ranks.size() != start.size()) return Bad("an epoch without all ranks");
+  return absl::OkStatus();
+}
+
+absl::Status CheckSets(const proto::NodeState& state) {
+  uint32_t last = 0;
+  for (const proto::KnownSet& set : state.sets()) {
+    const auto& r = set.ranks();
+    const bool ascends =
+        std::adjacent_find(r.begin(), r.end(), std::greater_equal<uint32_t>()) ==
+        r.end();
+    if (set.process_set() != ++last || last > kMaxProcessSets || r.empty() ||
+        !ascends || r.Get(r.size() - 1) >= state.start().size()) {
+      return Bad(absl::StrCat("an impossible process set ", set.process_set()));
+    }
+  }
+  for (const uint32_t rank : state.left()) {
+    if (rank >= state.start().size()) {
+      return Bad(absl::StrCat("rank ", rank, ", which the job has not"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+NodeMember MemberOf(const proto::EpochStart& start,
+                    const proto::NodeInfo& info) {
+  NodeMember member;
+  member.node = info.node();
+  member.host = info.host();
+  member.address = info.address();
+  member.ranks = {info.ranks().begin(), info.ranks().end()};
+  member.pids = {info.pids().begin(), info.pids().end()};
+  member.clients = {info.clients().begin(), info.clients().end()};
+  member.chunk_bytes = start.chunk_bytes();
+  member.local_size = static_cast<uint32_t>(info.ranks_size());
+  return member;
+}
+
+bool SameMembers(const proto::EpochStart& a, const proto::EpochStart& b) {
+  if (a.size() != b.size() || a.nodes_size() != b.nodes_size()) return false;
+  for (int i = 0; i < a.nodes_size(); ++i) {
+    const auto& x = a.nodes(i);
+    const auto& y = b.nodes(i);
+    if (x.node() != y.node() ||
+        !std::equal(x.ranks().begin(), x.ranks().end(), y.ranks().begin(),
+                    y.ranks().end())) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+uint64_t NumberOf(const proto::Decision& d) {
+  switch (d.what_case()) {
+    case proto::Decision::kRun:
+      return d.run().decision();
+    case proto::Decision::kOperationFailed:
+      return d.operation_failed().decision();
+    case proto::Decision::kSetReply:
+      return d.set_reply().decision();
+    case proto::Decision::kJoinReply:
+      return d.join_reply().decision();
+    default:
+      return 0;
+  }
+}
+
+absl::Status CheckNodeState(const proto::NodeState& state) {
+  uint64_t last = 0;
+  for (const proto::Decision& d : state.decisions()) {
+    const uint64_t number = NumberOf(d);
+    if (number <= last || number > state.last_decision()) {
+      return Bad(absl::StrCat("decision ", number, " out of order"));
+    }
+    last = number;
+  }
+  if (!state.has_start()) return absl::OkStatus();
+  absl::Status status = CheckStart(state.start());
+  return status.ok() ? CheckSets(state) : status;
+}
+
+void Recovery::Await(SessionId session, const std::string& node) {
+  reports_[session].node = node;
+  lost_.erase(node);
+}
+
+absl::Status Recovery::Take(SessionId session, const proto::NodeState& state) {
+  if (absl::Status s = CheckNodeState(state); !s.ok()) return s;
+  Report& report = reports_.at(session);
+  if (report.state) return Bad("another one before");
+  if (state.has_start()) {
+    const proto::EpochStart& start = state.start();
+    if (start.nodes(static_cast<int>(start.node_index())).node() !=
+        report.node) {
+      return Bad("an epoch in which this node is another one");
+    }
+    for (const auto& [other, r] : reports_) {
+      if (!r.state || r.state->start().epoch() != start.epoch()) continue;
+      if (!SameMembers(r.state->start(), start)) {
+        return Bad("an epoch with other members than another node says");
+      }
+    }
+  }
+  report.state = state;
+  return absl::OkStatus();
+}
+
+void Recovery::Forget(SessionId session, const std::string& how) {
+  const auto it = reports_.find(session);
+  if (it == reports_.end()) return;
+  lost_[it->second.node] = how;
+  reports_.erase(it);
+}
+
+std::vector<SessionId> Recovery::Sessions() const {
+  std::vector<SessionId> out;
+  for (const auto& [session, report] : reports_) out.push_back(session);
+  return out;
+}
+
+const proto::NodeState* Recovery::StateOf(SessionId session) const {
+  const auto it = reports_.find(session);
+  return it == reports_.end() || !it->second.state ? nullptr
+                                                   : &*it->second.state;
+}
+
+uint64_t Recovery::LastDecision() const {
+  uint64_t last = 0;
+  for (const auto& [session, report] : reports_) {
+    if (report.state) last = std::max(last, report.state->last_decision());
+  }
+  return last;
+}
+
+const proto::EpochStart* Recovery::LastStart() const {
+  const proto::EpochStart* last = nullptr;
+  for (const auto& [session, report] : reports_) {
+    if (!report.state || !report.state->has_start()) continue;
+    const proto::EpochStart& start = report.state->start();
+    if (last == nullptr || last->epoch() < start.epoch()) last = &start;
+  }
+  return last;
+}
+
+SessionId Recovery::SessionOf(const std::string& node) const {
+  for (const auto& [session, report] : reports_) {
+    if (report.node == node) return session;
+  }
+  return 0;
+}
+
+std::set<uint32_t> Recovery::LeftOf(const proto::EpochStart& start) const {
+  std::set<uint32_t> left;
+  for (const auto& [session, report] : reports_) {
+    if (!report.state || report.state->start().epoch() != start.epoch()) {
+      continue;
+    }
+    const proto::NodeState& state = *report.state;
+    left.insert(state.left().begin(), state.left().end());
+    if (!state.has_end() || state.end().code() != 0) continue;
+    const auto& own = start.nodes(static_cast<int>(state.start().node_index()));
+    left.insert(own.ranks().begin(), own.ranks().end());
+  }
+  return left;
+}
+
+bool Recovery::Complete() const {
+  for (const auto& [session, report] : reports_) {
+    if (!report.state) return false;
+  }
+  const proto::EpochStart* start = LastStart();
+  if (start == nullptr) return true;
+  const std::set<uint32_t> left = LeftOf(*start);
+  for (const proto::NodeInfo& node : start->nodes()) {
+    if (SessionOf(node.node()) != 0 || lost_.contains(node.node())) continue;
+    for (const uint32_t rank : node.ranks()) {
+      if (!left.contains(rank)) return false;
+    }
+  }
+  return true;
+}
+
+std::optional<Recovery::Epoch> Recovery::LastEpoch(
+    const std::string& waited) const {
+  const proto::EpochStart* start = LastStart();
+  if (start == nullptr) return std::nullopt;
+  Epoch epoch;
+  epoch.start = *start;
+  epoch.left = LeftOf(*start);
+  std::string missing;
+  for (const proto::NodeInfo& info : start->nodes()) {
+    NodeMember member = MemberOf(*start, info);
+    member.session = SessionOf(info.node());
+    const proto::NodeState* state = StateOf(member.session);
+    if (state == nullptr) member.session = 0;
+    if (state != nullptr && state->start().epoch() != start->epoch()) {
+      state = nullptr;
+    }
+    if (state != nullptr && state->end().code() != 0 && epoch.over.empty()) {
+      epoch.over = Cut(state->end().message(), kMaxErrorBytes);
+      if (epoch.over.empty()) epoch.over = "it has ended on another node";
+    }
+    const bool live = std::any_of(
+        member.ranks.begin(), member.ranks.end(),
+        [&epoch](uint32_t rank) { return !epoch.left.contains(rank); });
+    if (member.session == 0 && live && missing.empty()) {
+      const auto lost = lost_.find(info.node());
+      missing = absl::StrCat(
+          "the executor of ", NodeText(info.node(), info.host()), " with ",
+          RanksText(member.ranks), " ",
+          lost != lost_.end()
+              ? lost->second
+              : absl::StrCat("was lost: it did not come back within ", waited,
+                             " after the coordinator had been replaced"));
+    }
+    epoch.members.push_back(std::move(member));
+    epoch.states.push_back(state);
+  }
+  if (epoch.over.empty()) epoch.over = missing;
+  return epoch;
+}
+
+}  // namespace maypole::coordinator

@@ -1,0 +1,240 @@
+// A coordinator that knows nothing takes over a job. What happens in any order
+// is tested by the simulation (--restarts).
+#include "coordinator/core/recovery/recovery.h"
+
+#include <memory>
+
+#include "coordinator/core/testing/testing.h"
+#include "gtest/gtest.h"
+
+namespace maypole::coordinator {
+namespace {
+
+using std::chrono::seconds;
+
+// Two nodes with a rank each, as two coordinators see them.
+class RecoveryTest : public testing::Test {
+ protected:
+  RecoveryTest() : before_(std::make_unique<TestBed>()) {
+    for (uint32_t i = 0; i < 2; ++i) {
+      Executor& e = before_->Connect("job", "n" + std::to_string(i));
+      e_.push_back(&e);
+      before_->Ready(e, 2, {i});
+    }
+    for (uint32_t i = 0; i < 2; ++i) {
+      state_[i].mutable_start()->CopyFrom(e_[i]->Last().epoch_start());
+      state_[i].set_connected(true);
+    }
+  }
+
+  // The node has received all that it was sent, but the last `lost` messages.
+  void Received(uint32_t i, size_t lost = 0) {
+    proto::NodeState& state = state_[i];
+    for (size_t m = 0; m + lost < e_[i]->inbox.size(); ++m) {
+      const proto::CoordinatorMessage& message = e_[i]->inbox[m];
+      for (const proto::Run& run : message.execute().runs()) {
+        *state.add_decisions()->mutable_run() = run;
+        state.set_last_decision(run.decision());
+        state.set_last_run(run.run());
+      }
+      if (message.has_set_reply()) {
+        const proto::SetReply& reply = message.set_reply();
+        *state.add_decisions()->mutable_set_reply() = reply;
+        state.set_last_decision(reply.decision());
+        state.set_sets_answered(reply.number());
+        proto::KnownSet* set = state.add_sets();
+        set->set_process_set(reply.process_set());
+        *set->mutable_ranks() = reply.ranks();
+      }
+    }
+  }
+
+  Executor& TakeOver(uint32_t i, bool say_state = true) {
+    proto::ExecutorHello hello;
+    hello.set_protocol_version(kProtocolVersion);
+    hello.set_job("job");
+    hello.set_node("n" + std::to_string(i));
+    hello.set_token("secret");
+    hello.set_session(e_[i]->session);
+    hello.set_incarnation("the one before");
+    Executor& e = after_.Hello(hello);
+    if (say_state) Say(e, i);
+    return e;
+  }
+  void Say(Executor& e, uint32_t i) {
+    proto::ExecutorMessage m;
+    *m.mutable_node_state() = state_[i];
+    after_.From(e, m);
+  }
+
+  std::unique_ptr<TestBed> before_;
+  std::vector<Executor*> e_;
+  proto::NodeState state_[2];
+  TestBed after_;
+};
+
+TEST_F(RecoveryTest, WhatOneNodeHasGotReachesTheOther) {
+  before_->From(*e_[0], MakeSet(0, 1, {1}));
+  before_->From(*e_[1], MakeSet(1, 1, {1}));
+  for (uint32_t i = 0; i < 2; ++i) {
+    before_->From(*e_[i], Present(1, {Allreduce("x", {i}, {8})}));
+  }
+  ASSERT_EQ(e_[0]->runs.size(), 1u);
+  Received(0);
+  Received(1, /*lost=*/2);
+  Executor& a = TakeOver(0);
+  EXPECT_TRUE(a.inbox.empty()) << "the other node has not come back";
+  Executor& b = TakeOver(1);
+  ASSERT_EQ(a.inbox.size(), 1u);
+  EXPECT_EQ(a.inbox[0].recovered().epoch(), 1u);
+  EXPECT_FALSE(a.inbox[0].recovered().endpoints());
+  ASSERT_EQ(b.inbox.size(), 3u);
+  EXPECT_EQ(b.set_replies.at(0).process_set(), 1u);
+  EXPECT_EQ(b.runs.at(0).SerializeAsString(),
+            e_[1]->runs.at(0).SerializeAsString());
+  EXPECT_TRUE(b.inbox[2].has_recovered());
+
+  // The next operation of the name begins at 1, as the ids are forgotten; runs
+  // and decisions go on.
+  after_.From(a, Present(1, {Allreduce("x", {0}, {8})}));
+  after_.From(b, Present(1, {Allreduce("x", {1}, {8})}));
+  ASSERT_EQ(b.runs.size(), 2u);
+  EXPECT_EQ(b.runs[1].run(), 2u);
+  EXPECT_EQ(b.runs[1].operations(0).identity().name(), "x");
+  EXPECT_GT(b.runs[1].decision(), b.runs[0].decision());
+  // Process set 1 exists, and gets the next number.
+  after_.From(a, MakeSet(0, 2, {0}));
+  after_.From(b, MakeSet(1, 2, {0}));
+  EXPECT_EQ(b.set_replies.at(1).process_set(), 2u);
+}
+
+TEST_F(RecoveryTest, DecisionsAreSettledWhenAllHaveThem) {
+  for (uint32_t round = 1; round <= 3; ++round) {
+    for (uint32_t i = 0; i < 2; ++i) {
+      before_->From(*e_[i], Present(1, {Allreduce("x", {i}, {8}, round)}));
+    }
+  }
+  // The first message acknowledges what was received before it.
+  EXPECT_EQ(e_[0]->Last().execute().runs(0).decision(), 3u);
+  EXPECT_EQ(e_[0]->Last().settled(), 1u);
+}
+
+TEST_F(RecoveryTest, ANodeThatDoesNotComeBackEndsTheEpochByName) {
+  Executor& a = TakeOver(0);
+  after_.Pass(seconds(2));
+  EXPECT_TRUE(a.ends.empty());
+  after_.Pass(seconds(2));
+  ASSERT_EQ(a.ends.size(), 1u);
+  EXPECT_EQ(a.ends[0].epoch(), 1u);
+  EXPECT_EQ(a.ends[0].message(),
+            "the executor of node n1 (host host-n1) with rank 1 was lost: it did "
+            "not come back within 3 s after the coordinator had been replaced");
+  // It comes too late, and is told so.
+  Executor& b = TakeOver(1);
+  ASSERT_EQ(b.ends.size(), 1u);
+  EXPECT_NE(b.ends[0].message().find("came back too late"), std::string::npos);
+}
+
+TEST_F(RecoveryTest, WhatHasEndedOnOneNodeEndsOnAll) {
+  state_[1].mutable_end()->set_epoch(1);
+  state_[1].mutable_end()->set_code(10);
+  state_[1].mutable_end()->set_message("rank 1 died");
+  Executor& a = TakeOver(0);
+  Executor& b = TakeOver(1);
+  ASSERT_EQ(a.ends.size(), 1u);
+  EXPECT_EQ(a.ends[0].message(), "rank 1 died");
+  EXPECT_TRUE(b.ends.empty()) << "it knows";
+  // The next epoch gets the next number.
+  after_.Ready(a, 2, {0});
+  after_.Ready(b, 2, {1});
+  EXPECT_EQ(b.Last().epoch_start().epoch(), 2u);
+}
+
+TEST_F(RecoveryTest, ANodeThatHasNotHeardOfTheEpochIsTold) {
+  state_[1].Clear();
+  state_[0].set_connected(false);
+  Executor& a = TakeOver(0);
+  Executor& b = TakeOver(1);
+  ASSERT_EQ(b.inbox.size(), 2u);
+  EXPECT_EQ(b.inbox[0].epoch_start().SerializeAsString(),
+            e_[1]->inbox[0].epoch_start().SerializeAsString());
+  EXPECT_TRUE(b.inbox[1].recovered().endpoints());
+  for (Executor* e : {&a, &b}) {
+    proto::ExecutorMessage m;
+    m.mutable_endpoint()->set_epoch(1);
+    m.mutable_endpoint()->add_addresses("x");
+    m.mutable_endpoint()->add_addresses("y");
+    after_.From(*e, m);
+  }
+  EXPECT_EQ(a.Last().endpoints().addresses(1), "x");
+}
+
+TEST_F(RecoveryTest, AScheduleThatNotAllHaveIsRefusedByTheOthers) {
+  state_[0].set_schedule(1);
+  state_[0].set_schedule_length(3);
+  state_[0].set_follows(true);
+  Executor& a = TakeOver(0);
+  Executor& b = TakeOver(1);
+  EXPECT_EQ(a.inbox.size(), 1u);
+  ASSERT_EQ(b.inbox.size(), 2u);
+  EXPECT_TRUE(b.inbox[0].schedule().refuse());
+  EXPECT_EQ(b.inbox[0].schedule().number(), 1u);
+  // Reports are dropped until the node has left the schedule.
+  proto::ExecutorMessage ended;
+  ended.mutable_schedule_ended()->set_epoch(1);
+  ended.mutable_schedule_ended()->set_number(1);
+  ended.mutable_schedule_ended()->set_why(proto::SCHEDULE_COORDINATOR);
+  after_.From(a, ended);
+  after_.From(b, ended);
+  after_.From(a, Present(1, {Allreduce("x", {0}, {8})}));
+  after_.From(b, Present(1, {Allreduce("x", {1}, {8})}));
+  EXPECT_EQ(b.runs.size(), 1u);
+}
+
+TEST_F(RecoveryTest, NewRanksWaitUntilTheJobIsKnown) {
+  Executor& a = TakeOver(0);
+  Executor& c = after_.Connect("job", "n2");
+  after_.Waiting(c, 2, {0}, 2);
+  Executor& b = TakeOver(1);
+  EXPECT_TRUE(b.Last().has_recovered());
+  EXPECT_EQ(after_.Status("job").jobs(0).state(), "running");
+  EXPECT_FALSE(a.closed || c.closed);
+}
+
+TEST_F(RecoveryTest, AStreamThatBreaksBeforeTheWelcomeIsOpenedAgain) {
+  TakeOver(0, /*say_state=*/false);
+  Executor& a = TakeOver(0);
+  Executor& b = TakeOver(1);
+  EXPECT_FALSE(a.refused);
+  EXPECT_TRUE(a.Last().has_recovered());
+  EXPECT_TRUE(b.Last().has_recovered());
+}
+
+TEST_F(RecoveryTest, AnImpossibleStateEndsTheSessionOnly) {
+  state_[1].mutable_start()->mutable_nodes(0)->set_ranks(0, 1);
+  Executor& b = TakeOver(1);
+  ASSERT_TRUE(b.refused);
+  EXPECT_NE(b.refused->message().find("an epoch that has rank 1 twice"),
+            std::string::npos)
+      << b.refused->message();
+  Executor& a = TakeOver(0);
+  ASSERT_EQ(a.ends.size(), 1u);
+  EXPECT_NE(a.ends[0].message().find("node n1"), std::string::npos);
+}
+
+TEST(CheckNodeState, RefusesWhatNoExecutorSays) {
+  proto::NodeState state;
+  EXPECT_TRUE(CheckNodeState(state).ok());
+  state.add_decisions()->mutable_run()->set_decision(3);
+  EXPECT_FALSE(CheckNodeState(state).ok()) << "beyond the last decision";
+  state.set_last_decision(3);
+  EXPECT_TRUE(CheckNodeState(state).ok());
+  state.add_decisions()->mutable_run()->set_decision(3);
+  EXPECT_FALSE(CheckNodeState(state).ok()) << "twice";
+  state.clear_decisions();
+  state.mutable_start()->set_epoch(1);
+  EXPECT_FALSE(CheckNodeState(state).ok()) << "no nodes";
+}
+
+}  // namespace
+}  // namespace maypole::coordinator

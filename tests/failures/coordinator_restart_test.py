@@ -1,0 +1,61 @@
+"""A coordinator that is killed and started again at its address: jobs go on (docs/recovery.md).
+
+--long: 200 times.
+"""
+
+import os
+import random
+import signal
+import statistics
+import sys
+import time
+import unittest
+
+import daemon_faults
+import harness
+from scene import Scene
+
+TIMES = 200 if "--long" in sys.argv else 6
+
+
+class CoordinatorRestartTest(unittest.TestCase):
+
+    def test_jobs_go_on(self):
+        pauses = []
+        with Scene(2, witness=False) as scene:
+            with scene.job("2x2", "restarts.py", []) as job:
+                job.await_ready()
+                for _ in range(TIMES):
+                    steps = self.steps(job)
+                    harness.wait_until(lambda: self.steps(job) > steps, 20, "the job to go on")
+                    os.kill(scene.daemons.coordinator, signal.SIGKILL)
+                    time.sleep(random.choice((0, 0.05, 0.3)))
+                    daemon_faults.start_coordinator_again(scene)
+                    since = time.monotonic()
+                    # A rank may have begun a step before the kill.
+                    steps = self.steps(job) + 1
+                    harness.wait_until(lambda: self.steps(job) > steps, 20, "the job to go on after a restart")
+                    pauses.append(time.monotonic() - since)
+                job.touch("go")
+                self.assertEqual(job.statuses(60), [0] * job.np)
+                for r in range(job.np):
+                    record = job.await_record(r)
+                    self.assertEqual(record["wrong"], 0)
+                    self.assertGreater(record["steps"], 2 * TIMES)
+                self.assertEqual(len({job.await_record(r)["steps"] for r in range(job.np)}), 1)
+        pauses.sort()
+        print("from the new coordinator's start to the next step, %d times: median %.2f s, greatest %.2f s" %
+              (TIMES, statistics.median(pauses), pauses[-1]))
+        self.assertLess(pauses[-1], 10)
+
+    @staticmethod
+    def steps(job):
+        try:
+            with open(os.path.join(job.dir, "steps.0")) as f:
+                return int(f.read() or 0)
+        except FileNotFoundError:
+            return 0
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[a for a in sys.argv if a != "--long"])

@@ -1,0 +1,93 @@
+// CoordinatorSession: an executor's session with the coordinator, over all its
+// streams; a pure state machine.
+//
+// Purpose: the rules of proto/coordinator.proto's first paragraphs for the
+// executor's end: what the first message of a stream is, what the coordinator's
+// answer to it means, which messages are sent again.
+//
+//   CoordinatorSession session(hello);
+//   stream.Write(session.Hello());                    // on each new stream
+//   absl::StatusOr<Welcome> welcome = session.OnWelcome(first, "host:1");
+//   session.Resend([&](const ExecutorMessage& m) { stream.Write(m); });
+//   if (const ExecutorMessage* m = session.Push(std::move(message))) ...
+//
+//   answer of the coordinator         means
+//   Welcome, the first one            kOpened
+//   Welcome, same incarnation         kResumed
+//   Welcome, another incarnation      kReplaced: numbers begin anew, and until
+//                                     the owner sends NodeState, what it sends
+//                                     is dropped (it was said to the one before)
+//
+// Thread contract: not synchronized.
+//
+// Invariants: at most kMaxUnacknowledged messages are kept. If there were more
+// while no stream was open, the session can no longer be resumed, but the
+// coordinator can still be replaced.
+#ifndef MAYPOLE_WORKER_NETWORK_SESSION_H_
+#define MAYPOLE_WORKER_NETWORK_SESSION_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/wire/link.h"
+#include "proto/coordinator.pb.h"
+#include "worker/core/limits.h"
+
+namespace maypole::worker {
+
+// Codes with which a coordinator refuses; trying again does not help.
+bool IsRefusal(absl::StatusCode code);
+
+class CoordinatorSession {
+ public:
+  enum class Welcome { kOpened, kResumed, kReplaced };
+
+  explicit CoordinatorSession(proto::ExecutorHello hello)
+      : hello_(std::move(hello)) {}
+
+  // The first message of a stream.
+  proto::ExecutorMessage Hello();
+  // The coordinator's first message on a stream. An error is final. `address`
+  // is the coordinator's, for messages.
+  absl::StatusOr<Welcome> OnWelcome(const proto::CoordinatorMessage& first,
+                                    absl::string_view address);
+  // Numbers the message. Returns null if it is not to be sent: see above, or
+  // overflowed().
+  const proto::ExecutorMessage* Push(proto::ExecutorMessage message);
+  // The coordinator does not acknowledge messages, although a stream is open.
+  bool overflowed() const { return overflowed_; }
+  // The stream has ended.
+  void OnStreamEnded() { up_ = false; }
+
+  template <typename Send>
+  void Resend(Send&& send) {
+    link_.Resend(std::forward<Send>(send));
+  }
+  Receipt OnReceived(const proto::CoordinatorMessage& message) {
+    return link_.OnReceived(message.sequence(), message.acknowledged());
+  }
+  bool AckDue() const { return link_.AckDue(); }
+  proto::ExecutorMessage Ack() { return link_.Bare({}); }
+
+  // There has been a Welcome.
+  bool reached() const { return !session_.empty(); }
+  const std::string& incarnation() const { return incarnation_; }
+
+ private:
+  const proto::ExecutorHello hello_;
+  Link<proto::ExecutorMessage> link_{kMaxUnacknowledged};
+  std::string session_;  // empty before the first Welcome
+  std::string incarnation_;
+  bool up_ = false;
+  bool owes_state_ = false;  // the next message must be NodeState
+  bool incomplete_ = false;  // messages were dropped while no stream was open
+  bool overflowed_ = false;
+};
+
+}  // namespace maypole::worker
+
+#endif  // MAYPOLE_WORKER_NETWORK_SESSION_H_

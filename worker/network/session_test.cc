@@ -1,0 +1,119 @@
+#include "worker/network/session.h"
+
+#include "gtest/gtest.h"
+
+namespace maypole::worker {
+namespace {
+
+using Welcome = CoordinatorSession::Welcome;
+
+proto::CoordinatorMessage WelcomeOf(const std::string& session,
+                                    const std::string& incarnation,
+                                    uint64_t acknowledged = 0) {
+  proto::CoordinatorMessage m;
+  m.mutable_welcome()->set_session(session);
+  m.mutable_welcome()->set_incarnation(incarnation);
+  m.set_acknowledged(acknowledged);
+  return m;
+}
+
+proto::ExecutorMessage Gone() {
+  proto::ExecutorMessage m;
+  m.mutable_rank_gone()->set_rank(3);
+  return m;
+}
+
+proto::ExecutorMessage State() {
+  proto::ExecutorMessage m;
+  m.mutable_node_state()->set_last_decision(7);
+  return m;
+}
+
+class CoordinatorSessionTest : public testing::Test {
+ protected:
+  CoordinatorSessionTest() : session_(Hello()) {}
+
+  static proto::ExecutorHello Hello() {
+    proto::ExecutorHello hello;
+    hello.set_job("job");
+    return hello;
+  }
+  Welcome Open(const proto::CoordinatorMessage& first) {
+    const absl::StatusOr<Welcome> welcome = session_.OnWelcome(first, "h:1");
+    EXPECT_TRUE(welcome.ok()) << welcome.status();
+    return welcome.value_or(Welcome::kOpened);
+  }
+  std::vector<uint64_t> Resent() {
+    std::vector<uint64_t> numbers;
+    session_.Resend([&](const proto::ExecutorMessage& m) {
+      numbers.push_back(m.sequence());
+    });
+    return numbers;
+  }
+
+  CoordinatorSession session_;
+};
+
+TEST_F(CoordinatorSessionTest, ResumesWhatIsNotAcknowledged) {
+  EXPECT_EQ(session_.Hello().hello().session(), "");
+  EXPECT_FALSE(session_.reached());
+  EXPECT_EQ(Open(WelcomeOf("5", "a")), Welcome::kOpened);
+  EXPECT_TRUE(session_.reached());
+  for (uint64_t i = 1; i <= 3; ++i) {
+    EXPECT_EQ(session_.Push(Gone())->sequence(), i);
+  }
+  session_.OnStreamEnded();
+  EXPECT_EQ(session_.Hello().hello().session(), "5");
+  EXPECT_EQ(session_.Hello().hello().incarnation(), "a");
+  EXPECT_EQ(Open(WelcomeOf("5", "a", 2)), Welcome::kResumed);
+  EXPECT_EQ(Resent(), std::vector<uint64_t>{3});
+}
+
+TEST_F(CoordinatorSessionTest, AnotherCoordinatorIsToldTheStateFirst) {
+  Open(WelcomeOf("5", "a"));
+  session_.Push(Gone());
+  session_.OnStreamEnded();
+  EXPECT_EQ(Open(WelcomeOf("1", "b")), Welcome::kReplaced);
+  EXPECT_TRUE(Resent().empty()) << "what was said to the one before";
+  EXPECT_EQ(session_.Push(Gone()), nullptr);
+  EXPECT_EQ(session_.Push(State())->sequence(), 1u);
+  EXPECT_EQ(session_.Push(Gone())->sequence(), 2u);
+  EXPECT_FALSE(session_.overflowed());
+  session_.OnStreamEnded();
+  EXPECT_EQ(session_.Hello().hello().session(), "1");
+  EXPECT_EQ(session_.Hello().hello().incarnation(), "b");
+}
+
+TEST_F(CoordinatorSessionTest, TooMuchWhileAwayNeedsAnotherCoordinator) {
+  Open(WelcomeOf("5", "a"));
+  session_.OnStreamEnded();
+  for (size_t i = 0; i < kMaxUnacknowledged; ++i) {
+    ASSERT_NE(session_.Push(Gone()), nullptr);
+  }
+  EXPECT_EQ(session_.Push(Gone()), nullptr);
+  EXPECT_FALSE(session_.overflowed()) << "nobody could acknowledge";
+  EXPECT_EQ(session_.OnWelcome(WelcomeOf("5", "a"), "h:1").status().code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(Open(WelcomeOf("1", "b")), Welcome::kReplaced);
+  EXPECT_NE(session_.Push(State()), nullptr);
+}
+
+TEST_F(CoordinatorSessionTest, TooMuchWhileConnectedIsTheCoordinatorsFault) {
+  Open(WelcomeOf("5", "a"));
+  for (size_t i = 0; i <= kMaxUnacknowledged; ++i) session_.Push(Gone());
+  EXPECT_TRUE(session_.overflowed());
+}
+
+TEST_F(CoordinatorSessionTest, RefusalsAreFinal) {
+  proto::CoordinatorMessage refused;
+  refused.mutable_refused()->set_code(7);
+  refused.mutable_refused()->set_message("wrong token");
+  const absl::Status status = session_.OnWelcome(refused, "h:1").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(status.message(),
+            "coordinator h:1 has refused this node: wrong token");
+  EXPECT_FALSE(session_.OnWelcome({}, "h:1").ok());
+}
+
+}  // namespace
+}  // namespace maypole::worker
