@@ -188,8 +188,8 @@ absl::Status ExecutorEpoch::OnOperationFailed(
   if (!entry.ok()) return entry.status();
   if (*entry == nullptr) return absl::OkStatus();
   const uint32_t generation = (*entry)->GenerationOf(failed.generation());
-  // Told to all nodes after a coordinator was replaced; not reported here yet.
-  if (generation > (*entry)->reported) return absl::OkStatus();
+  // A coordinator that has replaced another tells all nodes of its set.
+  if (quiet_ && generation > (*entry)->reported) return absl::OkStatus();
   (*entry)->answered = generation;
   // The coordinator has no id for it and will count generations from here.
   if (failed.id() == 0) slots_.ForgetId(*entry);
