@@ -48,8 +48,6 @@ GrpcTransport::GrpcTransport(GrpcTransportOptions options,
                              TransportCallbacks callbacks)
     : options_(std::move(options)),
       callbacks_(std::move(callbacks)),
-      stub_(proto::Coordinator::NewStub(MakeChannel(
-          options_.address, options_.tls, options_.connect_timeout))),
       session_(options_.hello),
       main_([this] { Main(); }) {}
 
@@ -142,7 +140,11 @@ GrpcTransport::End GrpcTransport::OneStream(Clock::time_point deadline) {
     context_ = &context;
     ending_ = false;
   }
-  const std::unique_ptr<Stream> stream = stub_->Session(&context);
+  // A channel of its own: one whose connection was refused waits for seconds
+  // before it tries again, whatever its arguments say.
+  const auto stub = proto::Coordinator::NewStub(
+      MakeChannel(options_.address, options_.tls, options_.connect_timeout));
+  const std::unique_ptr<Stream> stream = stub->Session(&context);
   proto::ExecutorMessage hello;
   {
     std::lock_guard lock(mutex_);

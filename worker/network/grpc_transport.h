@@ -76,7 +76,6 @@ class GrpcTransport : public Transport {
 
   const GrpcTransportOptions options_;
   const TransportCallbacks callbacks_;
-  std::unique_ptr<proto::Coordinator::Stub> stub_;
   uint64_t acknowledged_ = 0;  // passed to on_acknowledged; used by main_ only
 
   std::mutex mutex_;
