@@ -128,7 +128,7 @@ FAULTS = [
     Fault(name="coordinator-sigkill", topic="daemons",
           what="the coordinator gets SIGKILL and does not come back (--coordinator_timeout=2s)",
           sees="jobs of several nodes: an error that names its address, when ranks have waited for it for that long; "
-          "jobs of one node continue", layouts=("2x2",), run=kill_coordinator, bound=5.0, own_daemons=True,
+          "jobs of one node continue", layouts=("2x2",), run=kill_coordinator, bound=10.0, own_daemons=True,
           witness=False, worker_flags=("--coordinator_timeout=2s",)),
     Fault(name="coordinator-restarted", topic="daemons",
           what="the coordinator gets SIGKILL, and is started again at its address after 0.3 s",

@@ -399,7 +399,14 @@ void ExecutorCore::GiveUpNetwork() {
   // ranks of this node still wait for its data.
   const bool needed =
       epoch_->LiveRanks() > members_.members().size() || epoch_->InRun();
-  if (needed) FailEpochHere(network_failure_);
+  if (!needed) return;
+  if (away_) {
+    network_failure_ = absl::Status(
+        network_failure_.code(),
+        absl::StrCat(network_failure_.message(),
+                     "; nobody can say why: ", away_->message()));
+  }
+  FailEpochHere(network_failure_);
 }
 
 void ExecutorCore::OnBoardFull(const absl::Status& status) {
