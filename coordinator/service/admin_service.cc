@@ -80,6 +80,9 @@ grpc::Status AdminService::WatchEvents(
     grpc::ServerWriter<proto::Event>* writer) {
   const grpc::Status authentic = Authenticate(*context, Role::kAdmin, secret_);
   if (!authentic.ok()) return authentic;
+  if (const absl::Status leads = hub_->CheckLeads(); !leads.ok()) {
+    return ToGrpc(leads);
+  }
   EventLog* const events = hub_->events();
   if (!events->BeginToFollow()) {
     return grpc::Status(
