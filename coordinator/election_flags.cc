@@ -7,7 +7,6 @@
 #include "absl/strings/str_replace.h"
 #include "common/address.h"
 #include "common/command_line/daemon_value.h"
-#include "coordinator/election/etcd_store.h"
 
 namespace maypole::coordinator {
 namespace {
@@ -99,8 +98,7 @@ absl::StatusOr<ElectionFlags> ReadElectionFlags(const ElectionTexts& texts,
     }
     return flags;
   }
-  const auto endpoints =
-      ParseAddresses("--etcd", texts.etcd, kMaxEtcdEndpoints);
+  const auto endpoints = ParseAddresses("--etcd", texts.etcd);
   if (!endpoints.ok()) return endpoints.status();
   for (const Address& a : *endpoints) flags.etcd.push_back(a.Text());
   absl::Status status = CheckPrefix(texts.prefix);

@@ -87,8 +87,7 @@ absl::StatusOr<Address> ParseAddress(const std::string& flag,
 }
 
 absl::StatusOr<std::vector<Address>> ParseAddresses(const std::string& flag,
-                                                    const std::string& text,
-                                                    size_t most) {
+                                                    const std::string& text) {
   std::vector<Address> all;
   std::set<std::string> seen;
   for (const absl::string_view one : absl::StrSplit(text, ',')) {
@@ -100,10 +99,10 @@ absl::StatusOr<std::vector<Address>> ParseAddresses(const std::string& flag,
     }
     all.push_back(*std::move(address));
   }
-  if (all.size() > most) {
+  if (all.size() > kMaxAddresses) {
     return absl::InvalidArgumentError(
         absl::StrCat(flag, "=", text, " has ", all.size(),
-                     " addresses; at most ", most, " are allowed"));
+                     " addresses; at most ", kMaxAddresses, " are allowed"));
   }
   return all;
 }

@@ -28,10 +28,10 @@ absl::StatusOr<Address> ParseAddress(const std::string& flag,
                                      const std::string& text);
 
 // The addresses of a list with commas between them: at least one, none twice,
-// and at most `most`.
+// and at most kMaxAddresses.
+inline constexpr size_t kMaxAddresses = 16;
 absl::StatusOr<std::vector<Address>> ParseAddresses(const std::string& flag,
-                                                    const std::string& text,
-                                                    size_t most);
+                                                    const std::string& text);
 
 bool IsLoopback(const Address& address);
 

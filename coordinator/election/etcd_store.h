@@ -28,8 +28,6 @@
 
 namespace maypole::coordinator {
 
-inline constexpr size_t kMaxEtcdEndpoints = 16;
-
 struct EtcdOptions {
   std::vector<std::string> endpoints;  // HOST:PORT; at least one
   TlsOptions tls;

@@ -12,6 +12,7 @@ from etcd_cluster import PATIENCE, fetch, wait_for
 
 ROOT = os.path.join(os.environ["TEST_SRCDIR"], os.environ["TEST_WORKSPACE"])
 COORDINATOR = os.path.join(ROOT, "coordinator/maypole-coordinator")
+CTL = os.path.join(ROOT, "client/ctl/maypolectl")
 STREAM = os.path.join(ROOT, "tests/availability/executor_stream")
 
 

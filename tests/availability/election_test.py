@@ -1,11 +1,12 @@
 """Several coordinators, with three real members of etcd, and deaths of both."""
 
 import signal
+import subprocess
 import time
 import unittest
 
-from coordinators import Group
-from etcd_cluster import EtcdCluster, wait_for
+from coordinators import CTL, Group
+from etcd_cluster import EtcdCluster, free_ports, wait_for
 
 TTL = 1  # seconds
 # While etcd elects a leader of its own, no lease can be renewed: this may take
@@ -142,6 +143,40 @@ class ElectionTest(unittest.TestCase):
         leader, _ = group.leader()
         self.assertIs(leader, second)
         self.assertGreater(second.term(), term)
+
+    def ctl(self, coordinators, *arguments):
+        return subprocess.run(
+            [CTL, "--coordinator=" + coordinators, "--timeout=10", *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    def test_maypolectl_finds_the_leader(self):
+        group = self.group()
+        first = group.start()
+        group.leader()
+        second = group.start()
+        group.standbys(first)
+        dead = f"127.0.0.1:{free_ports(1)[0]}"
+        everybody = f"{dead},{second.listen},{first.listen}"
+        status = self.ctl(everybody, "status")
+        self.assertEqual(status.returncode, 0, status.stderr)
+        self.assertIn(f"coordinator {first.listen} ", status.stdout)
+        self.assertIn(f"it leads (term {first.term():.0f}); standbys: {second.listen}\n", status.stdout)
+        self.assertIn(f"no answer from coordinator {dead}", status.stdout)
+        self.assertEqual(self.ctl(everybody, "drain", "n9").returncode, 0)
+
+        self.assertIn(f"it is a standby; {first.listen} leads", self.ctl(second.listen, "status").stdout)
+        for command in (["jobs"], ["drain", "n9"], ["abort", "j"], ["events"]):
+            refused = self.ctl(second.listen, *command)
+            self.assertEqual(refused.returncode, 1, refused.stdout)
+            self.assertIn("is a standby", refused.stderr)
+            self.assertIn(first.listen, refused.stderr)
+        nobody = self.ctl(f"{dead},{second.listen}", "status")
+        self.assertEqual(nobody.returncode, 1)
+        self.assertIn(f"no coordinator leads now: no answer from coordinator {dead}", nobody.stderr)
+        self.assertIn(f"{second.listen} is a standby", nobody.stderr)
 
     def test_a_deleted_key_ends_the_leader(self):
         group = self.group()
