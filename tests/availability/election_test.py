@@ -5,6 +5,7 @@ import subprocess
 import time
 import unittest
 
+import harness
 from coordinators import CTL, Group
 from etcd_cluster import EtcdCluster, free_ports, wait_for
 
@@ -177,6 +178,24 @@ class ElectionTest(unittest.TestCase):
         self.assertEqual(nobody.returncode, 1)
         self.assertIn(f"no coordinator leads now: no answer from coordinator {dead}", nobody.stderr)
         self.assertIn(f"{second.listen} is a standby", nobody.stderr)
+
+    def test_a_job_finds_the_leader(self):
+        group = self.group()
+        first = group.start()
+        group.leader()
+        second = group.start()
+        group.standbys(first)
+        dead = f"127.0.0.1:{free_ports(1)[0]}"
+        addresses = f"--coordinator={dead},{second.listen},{first.listen}"
+        rank = (
+            "import numpy, maypole as hvd; hvd.init(); "
+            "assert hvd.allreduce(numpy.ones(3), op=hvd.Sum).tolist() == [2.0] * 3; hvd.shutdown()"
+        )
+        with harness.Job(2, 2, launcher_args=[addresses], command=[harness.PYTHON, "-c", rank]) as job:
+            job.wait(60)
+            self.assertEqual(job.process.returncode, 0)
+        self.assertIn("event=epoch_start", first.log())
+        self.assertNotIn("event=epoch_start", second.log())
 
     def test_a_deleted_key_ends_the_leader(self):
         group = self.group()
