@@ -23,7 +23,8 @@ absl::Status CheckPrefix(const std::string& prefix) {
   return absl::InvalidArgumentError(absl::StrCat(
       "--etcd_prefix=", prefix,
       " must begin with a slash, not end with one, and have at most ",
-      kMaxPrefixBytes, " bytes; coordinators with the same prefix elect one "
+      kMaxPrefixBytes,
+      " bytes; coordinators with the same prefix elect one "
       "leader"));
 }
 
@@ -49,9 +50,9 @@ absl::StatusOr<TlsOptions> ReadTls(const ElectionTexts& texts) {
       ReadTlsFiles(texts.tls_ca, texts.tls_cert, texts.tls_key);
   if (tls.ok()) return tls;
   // The message names the flags for the coordinator's own connections.
-  return absl::Status(tls.status().code(),
-                      absl::StrReplaceAll(tls.status().message(),
-                                          {{"--tls_", "--etcd_tls_"}}));
+  return absl::Status(
+      tls.status().code(),
+      absl::StrReplaceAll(tls.status().message(), {{"--tls_", "--etcd_tls_"}}));
 }
 
 }  // namespace

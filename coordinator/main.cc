@@ -82,11 +82,11 @@ absl::Status Run(const CoordinatorFlags& flags) {
     spdlog::warn("event=weak_secret text={}", LogValue(warning));
   }
   if (flags.election.enabled()) {
-    const absl::Status stands = candidacy.Stand(
-        flags.election,
-        flags.election.advertise.empty() ? (*server)->listen().Text()
-                                         : flags.election.advertise,
-        (*server)->incarnation());
+    const absl::Status stands = candidacy.Stand(flags.election,
+                                                flags.election.advertise.empty()
+                                                    ? (*server)->listen().Text()
+                                                    : flags.election.advertise,
+                                                (*server)->incarnation());
     if (!stands.ok()) return stands;
   }
   const absl::Status announced = Announce(**server, flags.announce_fd);

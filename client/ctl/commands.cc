@@ -63,18 +63,17 @@ absl::Status AskCoordinator(const CtlOptions& o,
   const auto reply = coordinator->Status(o.job);
   if (!reply.ok()) return reply.status();
   if (reply->role() == kStandby && o.command != Command::kStatus) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "coordinator ", coordinator->address(), " is a standby; ",
-        reply->leader().empty()
-            ? "no coordinator leads now"
-            : absl::StrCat("call the leader: --coordinator=",
-                           Printable(reply->leader()))));
+    return absl::FailedPreconditionError(
+        absl::StrCat("coordinator ", coordinator->address(), " is a standby; ",
+                     reply->leader().empty()
+                         ? "no coordinator leads now"
+                         : absl::StrCat("call the leader: --coordinator=",
+                                        Printable(reply->leader()))));
   }
   if (o.json) {
     Print(Json(*reply) + "\n");
   } else if (o.command == Command::kStatus) {
-    Print(
-        StatusView(coordinator->address(), *reply, others, TerminalWidth()));
+    Print(StatusView(coordinator->address(), *reply, others, TerminalWidth()));
   } else if (o.command == Command::kJobs) {
     Print(JobsView(*reply, TerminalWidth()));
   } else {

@@ -68,20 +68,21 @@ TEST(ViewsTest, StatusOfTwoJobs) {
   *reply.add_jobs() = Job("train-b", 1, 1);
   MakeLate(reply.mutable_jobs(0), 1, 1, "allreduce 'x'");
   reply.add_drained_nodes("node1");
-  EXPECT_EQ(StatusView("head:4001", reply, {}, 80),
-            "coordinator head:4001  version 0.1.0  protocol 3  up 2h13m\n"
-            "2 jobs, 2 nodes, 5 running ranks, 1 late\n"
-            "\n"
-            "JOB      STATE      FOR  EPOCH  RANKS  NODES  TIER  LATE  PENDING\n"
-            "train-a  running  1m05s      1      4      2  -        1        -\n"
-            "train-b  running  1m05s      1      1      1  -        -        -\n"
-            "\n"
-            "NODE   HOST   ADDRESS   JOBS  RANKS  NOTE\n"
-            "node0  host0  10.0.0.1     2      3\n"
-            "node1  host1  10.0.0.2     1      2  drained\n"
-            "\n"
-            "train-a: rank 3 (node node1, pid 4003) keeps others waiting for "
-            "allreduce 'x'\n");
+  EXPECT_EQ(
+      StatusView("head:4001", reply, {}, 80),
+      "coordinator head:4001  version 0.1.0  protocol 3  up 2h13m\n"
+      "2 jobs, 2 nodes, 5 running ranks, 1 late\n"
+      "\n"
+      "JOB      STATE      FOR  EPOCH  RANKS  NODES  TIER  LATE  PENDING\n"
+      "train-a  running  1m05s      1      4      2  -        1        -\n"
+      "train-b  running  1m05s      1      1      1  -        -        -\n"
+      "\n"
+      "NODE   HOST   ADDRESS   JOBS  RANKS  NOTE\n"
+      "node0  host0  10.0.0.1     2      3\n"
+      "node1  host1  10.0.0.2     1      2  drained\n"
+      "\n"
+      "train-a: rank 3 (node node1, pid 4003) keeps others waiting for "
+      "allreduce 'x'\n");
 }
 
 TEST(ViewsTest, NothingThere) {

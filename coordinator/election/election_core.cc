@@ -150,10 +150,9 @@ void ElectionCore::SawHolder(BootInstant now, const Seen& seen,
                              ElectionActions* actions) {
   if (state_ == State::kLeader) {
     if (seen.holder && seen.holder->lease == lease_) return;
-    return End(seen.holder
-                   ? absl::StrCat("another coordinator holds the key: ",
-                                  seen.holder->value)
-                   : "its key was deleted from the store",
+    return End(seen.holder ? absl::StrCat("another coordinator holds the key: ",
+                                          seen.holder->value)
+                           : "its key was deleted from the store",
                actions);
   }
   if (seen.holder) return BecomeFollower(now, seen.holder, actions);

@@ -113,7 +113,8 @@ using ElectionAction = std::variant<StoreCall, Lead, Prolong, Follow, StepDown,
 using ElectionActions = std::vector<ElectionAction>;
 
 struct ElectionOptions {
-  BootInstant ttl = std::chrono::seconds(5);  // asked for; the store may give more
+  BootInstant ttl =
+      std::chrono::seconds(5);  // asked for; the store may give more
 };
 
 class ElectionCore {

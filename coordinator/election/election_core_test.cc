@@ -11,9 +11,9 @@
 namespace maypole::coordinator {
 namespace {
 
-using ::testing::HasSubstr;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using ::testing::HasSubstr;
 using Kind = StoreCall::Kind;
 using State = ElectionCore::State;
 
@@ -246,8 +246,8 @@ TEST_F(ElectionCoreTest, ResigningReturnsTheLease) {
 // --- Any order of events -----------------------------------------------------
 
 // A store and three coordinators in simulated time. As the seed says, requests
-// and answers take any time, are lost, or take effect after the caller has given
-// up; and coordinators are paused, and handle nothing meanwhile.
+// and answers take any time, are lost, or take effect after the caller has
+// given up; and coordinators are paused, and handle nothing meanwhile.
 class World {
  public:
   explicit World(uint32_t seed) : random_(seed) {
@@ -340,8 +340,8 @@ class World {
     node->call.reset();
     const uint32_t fate = Below(10);
     node->answer = CallFailed{"lost"};
-    if (fate == 0) return;                             // the request
-    if (fate == 1) return late_.push_back(call);       // it is handled later
+    if (fate == 0) return;                        // the request
+    if (fate == 1) return late_.push_back(call);  // it is handled later
     if (fate == 2) return static_cast<void>(Handle(call));  // the answer
     node->answer = Handle(call);
   }

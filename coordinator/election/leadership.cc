@@ -24,8 +24,8 @@ absl::Status Leadership::NotLeader() const {
         " is a standby, and no coordinator leads now (a new leader is elected "
         "when most members of etcd can be reached); try again"));
   }
-  return absl::UnavailableError(absl::StrCat(
-      self, " is a standby; call the leader, ", leader_.address));
+  return absl::UnavailableError(
+      absl::StrCat(self, " is a standby; call the leader, ", leader_.address));
 }
 
 void Leadership::SetOwnAddress(std::string address) {

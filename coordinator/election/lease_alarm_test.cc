@@ -97,7 +97,7 @@ TEST(LeaseAlarm, AStoppedProcessEndsWhenItIsContinued) {
     (*alarm)->Set(BootTime() + milliseconds(200));
     static_cast<void>(ready);
     raise(SIGSTOP);
-    write(STDERR_FILENO, "it runs\n", 8);
+    [[maybe_unused]] const ssize_t n = write(STDERR_FILENO, "it runs\n", 8);
     _exit(4);
   });
   int status = 0;

@@ -25,7 +25,8 @@ grpc::Status Answer(absl::StatusOr<Reply> from, Reply* reply) {
   return grpc::Status::OK;
 }
 
-// Not UNAVAILABLE: this coordinator answers, and the caller must choose another.
+// Not UNAVAILABLE: this coordinator answers, and the caller must choose
+// another.
 grpc::Status CheckLeads(const Hub& hub) {
   const absl::Status leads = hub.CheckLeads();
   if (leads.ok()) return grpc::Status::OK;

@@ -70,7 +70,8 @@ class Hub {
   absl::StatusOr<proto::DrainReply> Drain(const proto::DrainRequest& request);
   EventLog* events() { return &events_; }
   const Leadership* leadership() const { return leadership_; }
-  // The error for a call that only the leader answers; OK if this is the leader.
+  // The error for a call that only the leader answers; OK if this is the
+  // leader.
   absl::Status CheckLeads() const;
 
  private:

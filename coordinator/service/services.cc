@@ -22,7 +22,8 @@ grpc::Status CoordinatorService::Session(
                         std::string(leads.message()));
   }
   // Shared, because the hub's threads may still push when this call has ended.
-  const auto writer = std::make_shared<StreamWriter>(context, stream, hub_->leadership());
+  const auto writer =
+      std::make_shared<StreamWriter>(context, stream, hub_->leadership());
   const absl::StatusOr<StreamId> id = hub_->Add(writer);
   if (!id.ok()) {
     writer->Close(id.status());

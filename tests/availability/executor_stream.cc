@@ -2,9 +2,9 @@
 // which a test controls.
 //
 // It says hello, and prints a line for each message that it receives ("welcome
-// TERM", "epoch_start", "ack" and so on) and one when the stream has ended ("end
-// CODE TEXT"); then it ends. A line "ready SIZE RANK" on stdin sends RanksReady.
-// It ends the stream at the end of stdin.
+// TERM", "epoch_start", "ack" and so on) and one when the stream has ended
+// ("end CODE TEXT"); then it ends. A line "ready SIZE RANK" on stdin sends
+// RanksReady. It ends the stream at the end of stdin.
 #include <cstdint>
 #include <cstdio>
 #include <iostream>

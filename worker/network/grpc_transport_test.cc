@@ -125,9 +125,9 @@ TEST(GrpcTransport, AnotherCoordinatorAtTheAddressIsToldTheStateFirst) {
   coordinator.reset();
   ASSERT_TRUE(heard.Await([&] { return heard.away.has_value(); }));
   EXPECT_EQ(heard.away->code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(
-      heard.away->message().find("coordinator " + options.addresses[0] + " lost: "),
-      0u)
+  EXPECT_EQ(heard.away->message().find("coordinator " + options.addresses[0] +
+                                       " lost: "),
+            0u)
       << *heard.away;
   transport.Send(Ready(2));  // to the one before, which will not hear it
   std::this_thread::sleep_for(2 * options.connect_timeout);
