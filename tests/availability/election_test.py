@@ -1,5 +1,6 @@
 """Several coordinators, with three real members of etcd, and deaths of both."""
 
+import os
 import signal
 import subprocess
 import time
@@ -196,6 +197,42 @@ class ElectionTest(unittest.TestCase):
             self.assertEqual(job.process.returncode, 0)
         self.assertIn("event=epoch_start", first.log())
         self.assertNotIn("event=epoch_start", second.log())
+
+    def test_a_job_goes_on_with_the_next_leader(self):
+        # Names that are new in each step need the coordinator.
+        rank = """
+import os, numpy, maypole as hvd
+hvd.init()
+for step in range(100):
+    if step == 50 and hvd.rank() == 0:
+        open(os.environ["MAYPOLE_TEST_DIR"] + "/half", "w").close()
+    if step >= 50:
+        go = numpy.full(1, os.path.exists(os.environ["MAYPOLE_TEST_DIR"] + "/go"), numpy.float64)
+        while hvd.allreduce(go, op=hvd.Sum, name=f"go{step}")[0] == 0:
+            go[0] = os.path.exists(os.environ["MAYPOLE_TEST_DIR"] + "/go")
+    assert hvd.allreduce(numpy.full(3, step), op=hvd.Sum, name=f"t{step}").tolist() == [2 * step] * 3
+hvd.shutdown()
+"""
+        for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP):
+            with self.subTest(number):
+                group = Group(self.etcd, f"/maypole/goes-on-{number}", TTL)
+                self.addCleanup(group.__exit__)
+                first = group.start()
+                group.leader()
+                second = group.start()
+                group.standbys(first)
+                addresses = f"--coordinator={first.listen},{second.listen}"
+                with harness.Job(2, 2, launcher_args=[addresses], command=[harness.PYTHON, "-c", rank]) as job:
+                    wait_for("half of the steps are done", lambda: os.path.exists(job.dir + "/half"))
+                    first.signal(number)
+                    group.leader([second])
+                    if number == signal.SIGSTOP:
+                        first.signal(signal.SIGCONT)
+                        self.assertEqual(first.wait(), LEADERSHIP_LOST)
+                    open(job.dir + "/go", "w").close()
+                    job.wait(60)
+                    self.assertEqual(job.process.returncode, 0)
+                self.assertIn("event=job_recovered", second.log())
 
     def test_a_deleted_key_ends_the_leader(self):
         group = self.group()
