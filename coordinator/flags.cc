@@ -23,8 +23,9 @@ namespace {
 
 constexpr char kAbout[] =
     R"(maypole-coordinator: starts Maypole training jobs of several nodes, and decides
-the order in which their tensors are reduced. Run one per cluster; each node's
-maypole-worker connects to it. It serves many jobs and keeps nothing on disk.
+the order in which their tensors are reduced. Run one per cluster, or several
+with --etcd, of which one leads; each node's maypole-worker connects to it. It
+serves many jobs and keeps nothing on disk.
 
 Usage:
   maypole-coordinator [flags]
@@ -36,7 +37,9 @@ Example:
       --secret_file=/etc/maypole/secret
   curl http://localhost:9401/metrics
 
-SIGTERM and SIGINT end it with status 0: running jobs get an error that says so.
+SIGTERM and SIGINT end it with status 0: running jobs get an error that says so,
+unless another coordinator can lead. Status 75: it has led, and its lease has
+ended; start it again (systemd: Restart=on-failure).
 Log lines (key=value) go to stderr.
 )";
 
@@ -57,6 +60,7 @@ struct Texts {
   absl::Duration start_timeout = absl::Seconds(120);
   absl::Duration resume_timeout = absl::Seconds(3);
   absl::Duration elastic_settle = absl::Seconds(1);
+  ElectionTexts election;
 };
 
 void Define(Texts* texts, CoordinatorFlags* flags, CommandLine* line) {
@@ -79,6 +83,7 @@ void Define(Texts* texts, CoordinatorFlags* flags, CommandLine* line) {
             "address under which workers call it");
   line->Add({"--tls_key"}, FileValue(&texts->tls_key),
             "file (PEM, mode 0600) with the certificate's key");
+  DefineElection(&texts->election, line);
   line->Add({"--announce_fd"},
             IntegerValue(&flags->announce_fd, -1).WithDefault(""),
             "descriptor to which one line 'listen=HOST:PORT metrics=HOST:PORT' "
@@ -161,6 +166,9 @@ absl::StatusOr<CoordinatorFlags> ReadFlags(
   absl::Status status = ReadAddresses(texts, &flags.server);
   if (status.ok()) status = ReadSecrets(texts, &flags.server);
   if (!status.ok()) return status;
+  auto election = ReadElectionFlags(texts.election, flags.server.listen);
+  if (!election.ok()) return election.status();
+  flags.election = *std::move(election);
   Config& config = flags.server.config;
   config.start_timeout = absl::ToChronoNanoseconds(texts.start_timeout);
   config.resume_timeout = absl::ToChronoNanoseconds(texts.resume_timeout);

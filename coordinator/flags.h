@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "coordinator/election_flags.h"
 #include "coordinator/service/server.h"
 
 namespace maypole::coordinator {
 
 struct CoordinatorFlags {
   ServerOptions server;
+  ElectionFlags election;
   int announce_fd = -1;  // negative: none
   std::string log_level = "info";
   bool log_hide_time = false;

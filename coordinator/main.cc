@@ -18,6 +18,7 @@
 #include "common/program/secret_file.h"
 #include "common/system/fd.h"
 #include "common/version.h"
+#include "coordinator/candidacy.h"
 #include "coordinator/flags.h"
 #include "coordinator/service/server.h"
 #include "grpc/support/log.h"
@@ -64,7 +65,9 @@ absl::Status Run(const CoordinatorFlags& flags) {
   ExplainTermination("maypole-coordinator");
   RaiseOpenFiles();
 
-  const ServerOptions& options = flags.server;
+  Candidacy candidacy;  // outlives the server
+  ServerOptions options = flags.server;
+  if (flags.election.enabled()) options.leadership = candidacy.leadership();
   absl::StatusOr<std::unique_ptr<Server>> server = Server::Start(options);
   if (!server.ok()) return server.status();
   spdlog::info(
@@ -78,12 +81,22 @@ absl::Status Run(const CoordinatorFlags& flags) {
       !warning.empty()) {
     spdlog::warn("event=weak_secret text={}", LogValue(warning));
   }
+  if (flags.election.enabled()) {
+    const absl::Status stands = candidacy.Stand(flags.election,
+                                                flags.election.advertise.empty()
+                                                    ? (*server)->listen().Text()
+                                                    : flags.election.advertise,
+                                                (*server)->incarnation());
+    if (!stands.ok()) return stands;
+  }
   const absl::Status announced = Announce(**server, flags.announce_fd);
   if (!announced.ok()) return announced;
   int signal_number = 0;
   sigwait(&ends, &signal_number);
   spdlog::info("event=stopping signal={}", strsignal(signal_number));
+  candidacy.leadership()->End();
   (*server)->Shutdown();
+  candidacy.Resign();
   spdlog::info("event=stopped");
   return absl::OkStatus();
 }

@@ -82,6 +82,8 @@ class ProgramTest(unittest.TestCase):
             ("resume_timeout", "3s"),
             ("fusion_threshold", "67108864"),
             ("log_level", "info"),
+            ("etcd_prefix", "/maypole/default"),
+            ("lease_ttl", "5s"),
         ]:
             self.assertRegex(
                 " ".join(result.stdout.split()),
@@ -142,6 +144,43 @@ class ProgramTest(unittest.TestCase):
         self.assert_one_line(
             run("--secret_file=/nonexistent"), "/nonexistent", "No such file"
         )
+
+    def test_bad_flags_of_an_election_are_one_clear_line(self):
+        etcd = "--etcd=127.0.0.1:1"
+        for flags, *parts in [
+            (["--etcd=h"], "--etcd=h is not HOST:PORT"),
+            (["--etcd=h:1,h:1"], "has h:1 twice"),
+            (["--etcd=" + ",".join(f"h:{n}" for n in range(1, 18))], "at most 16"),
+            ([etcd, "--etcd_prefix=maypole"], "must begin with a slash"),
+            ([etcd, "--etcd_prefix=/a/"], "not end with one"),
+            ([etcd, "--lease_ttl=1500ms"], "whole number of seconds"),
+            ([etcd, "--lease_ttl=500ms"], "--lease_ttl"),
+            ([etcd, "--advertise=h:0"], "the port that executors call"),
+            ([etcd, "--etcd_tls_ca=/x"], "--etcd_tls_cert is missing"),
+            (["--advertise=h:1"], "no effect without --etcd"),
+        ]:
+            with self.subTest(flags):
+                self.assert_one_line(run(*flags), *parts)
+        with tempfile.NamedTemporaryFile() as secret:
+            secret.write(b"0123456789abcdef0123456789abcdef\n")
+            secret.flush()
+            self.assert_one_line(
+                run(etcd, "--listen=0.0.0.0:0", f"--secret_file={secret.name}"),
+                "give --advertise=HOST:PORT",
+            )
+
+    def test_without_etcd_there_is_no_leader_and_it_says_so(self):
+        # Nobody listens at the discard port.
+        with Daemon("--etcd=127.0.0.1:9", "--lease_ttl=1s") as daemon:
+            url = f"http://{daemon.address('metrics')}/metrics"
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            with opener.open(url, timeout=PATIENCE) as page:
+                self.assertIn(b"\nmaypole_coordinator_leader 0\n", page.read())
+            for line in daemon.process.stderr:
+                if "event=election_store_failed" in line:
+                    break
+            self.assertIn("127.0.0.1:9", line)
+            self.assertEqual(daemon.stop(signal.SIGTERM)[0], 0)
 
     def test_a_secret_that_others_can_read_is_refused(self):
         with tempfile.NamedTemporaryFile() as secret:

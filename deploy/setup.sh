@@ -15,13 +15,14 @@ build="
 # networks. tests/bench compares with Open MPI, measures the network and plots.
 # tests/start starts jobs with ssh, mpirun and Slurm; Prometheus scrapes them.
 # tests/fuzz needs clang and its libFuzzer. The library is also compiled for
-# aarch64, and qemu runs its tests.
+# aarch64, and qemu runs its tests. tests/availability starts members of etcd.
 test="
   libgtest-dev libgmock-dev libbenchmark-dev spin procps iproute2 util-linux
   openmpi-bin libopenmpi-dev mpich iperf3 python3-matplotlib
   openssh-client openssh-server openssl slurm-wlm munge prometheus
   clang-14 libclang-rt-14-dev
   g++-aarch64-linux-gnu qemu-user-static googletest python3-venv python3-pip
+  etcd-server etcd-client
 "
 # To run the example: PyTorch and its data; curl for the metrics. cloudpickle for
 # maypole.run.
@@ -71,4 +72,12 @@ apt_get install -y --no-install-recommends $missing ||
 for package in $missing; do
   installed "$package" || fail "$package is still not installed"
 done
+# The tests start members of etcd themselves; a new package starts one as a
+# service.
+case "$missing" in
+  *etcd-server*)
+    [ ! -d /run/systemd/system ] || $as_root systemctl disable --now etcd ||
+      echo "setup: etcd.service could not be stopped; no test needs it" >&2
+    ;;
+esac
 echo "setup: done, all $count packages are installed"

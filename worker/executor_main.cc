@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/absl_status.h"
 #include "common/gpu/nccl/nccl.h"
 #include "common/gpu/runner/gpu_runner.h"
@@ -95,7 +96,7 @@ GrpcTransportOptions MakeTransportOptions(const WorkerFlags& f,
                                           const control::Setup& setup,
                                           const TlsOptions& tls) {
   GrpcTransportOptions o;
-  o.address = f.coordinator;
+  o.addresses = absl::StrSplit(f.coordinator, ',');  // checked by ReadFlags()
   o.secret = setup.secret;
   o.tls = tls;
   o.hello.set_protocol_version(kProtocolVersion);
@@ -114,7 +115,9 @@ std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
   o.host = f.network;
   if (o.host.empty()) {
     // If this fails, listening on the empty address reports the error.
-    o.host = OwnAddress(f.coordinator, prepare.node_addresses).value_or("");
+    // The machines of several coordinators are in one network.
+    const std::string first = f.coordinator.substr(0, f.coordinator.find(','));
+    o.host = OwnAddress(first, prepare.node_addresses).value_or("");
   }
   o.nonce =
       HashBytes(absl::StrCat(setup.token, "/", setup.job, "/", prepare.epoch));

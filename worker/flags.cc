@@ -56,8 +56,9 @@ void DefineAddresses(WorkerFlags* f, CommandLine* line) {
                 .WithDefault("/run/maypole/agent.sock for root, else "
                              "$XDG_RUNTIME_DIR/maypole-agent.sock"),
             "path of the socket that training processes connect to");
-  line->Add({"--coordinator"}, TextValue(&f->coordinator, "HOST:PORT"),
-            "address of maypole-coordinator; required");
+  line->Add({"--coordinator"}, TextValue(&f->coordinator, "HOST:PORT,..."),
+            "address of maypole-coordinator, or of several of which one leads; "
+            "required");
   line->Add({"--node"}, TextValue(&f->node, "NAME").WithDefault("host name"),
             "name of this node, unique in the cluster");
   line->Add({"--host"}, TextValue(&f->host, "NAME").WithDefault("host name"),
@@ -194,7 +195,7 @@ absl::Status Check(const WorkerFlags& f) {
     return Bad("coordinator",
                "HOST:PORT of a running maypole-coordinator is required");
   }
-  const auto coordinator = ParseAddress("--coordinator", f.coordinator);
+  const auto coordinator = ParseAddresses("--coordinator", f.coordinator);
   if (!coordinator.ok()) return coordinator.status();
   if (!f.metrics.empty()) {
     const auto metrics = ParseAddress("--metrics", f.metrics);

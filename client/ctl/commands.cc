@@ -14,12 +14,14 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/ctl/connection.h"
 #include "client/ctl/json.h"
+#include "client/ctl/leader.h"
 #include "client/ctl/text.h"
 #include "client/ctl/views.h"
 #include "common/limits.h"
@@ -56,13 +58,22 @@ std::string Self() {
 }
 
 absl::Status AskCoordinator(const CtlOptions& o,
+                            const std::vector<OtherCoordinator>& others,
                             CoordinatorClient* coordinator) {
   const auto reply = coordinator->Status(o.job);
   if (!reply.ok()) return reply.status();
+  if (reply->role() == kStandby && o.command != Command::kStatus) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("coordinator ", coordinator->address(), " is a standby; ",
+                     reply->leader().empty()
+                         ? "no coordinator leads now"
+                         : absl::StrCat("call the leader: --coordinator=",
+                                        Printable(reply->leader()))));
+  }
   if (o.json) {
     Print(Json(*reply) + "\n");
   } else if (o.command == Command::kStatus) {
-    Print(StatusView(coordinator->address(), *reply, TerminalWidth()));
+    Print(StatusView(coordinator->address(), *reply, others, TerminalWidth()));
   } else if (o.command == Command::kJobs) {
     Print(JobsView(*reply, TerminalWidth()));
   } else {
@@ -189,23 +200,24 @@ absl::Status Drain(const CtlOptions& o, CoordinatorClient* coordinator) {
 }  // namespace
 
 absl::Status Run(const CtlOptions& options) {
-  auto coordinator = CoordinatorClient::Make(options);
-  if (!coordinator.ok()) return coordinator.status();
+  const auto found = FindLeader(options);
+  if (!found.ok()) return found.status();
+  CoordinatorClient* const coordinator = found->leader.get();
   absl::Status status;
   switch (options.command) {
     case Command::kStatus:
     case Command::kJobs:
     case Command::kRanks:
-      status = AskCoordinator(options, coordinator->get());
+      status = AskCoordinator(options, found->others, coordinator);
       break;
     case Command::kEvents:
-      status = Events(options, coordinator->get());
+      status = Events(options, coordinator);
       break;
     case Command::kAbort:
-      status = Abort(options, coordinator->get());
+      status = Abort(options, coordinator);
       break;
     case Command::kDrain:
-      status = Drain(options, coordinator->get());
+      status = Drain(options, coordinator);
       break;
   }
   if (status.ok() && std::fflush(stdout) != 0) {

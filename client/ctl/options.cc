@@ -60,8 +60,9 @@ void DefineCommands(CtlOptions* o, CommandLine* line) {
 }
 
 void DefineOptions(CtlOptions* o, CommandLine* line) {
-  line->Add({"--coordinator"}, TextValue(&o->coordinator, "HOST:PORT"),
-            "address of the coordinator; $MAYPOLE_COORDINATOR if set");
+  line->Add({"--coordinator"}, TextValue(&o->coordinator, "HOST:PORT,..."),
+            "address of the coordinator, or of several of which one leads; "
+            "the variable $MAYPOLE_COORDINATOR if it is set");
   line->Add({"--secret_file"}, FileValue(&o->secret_file),
             "file with the cluster secret; $MAYPOLE_SECRET_FILE if set");
   line->Add({"--tls_ca"}, FileValue(&o->tls_ca),

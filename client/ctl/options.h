@@ -27,8 +27,8 @@ enum class Command { kStatus, kJobs, kRanks, kEvents, kAbort, kDrain };
 
 struct CtlOptions {
   Command command = Command::kStatus;
-  std::string coordinator = kDefaultCoordinator;
-  std::string secret_file;  // empty: none
+  std::string coordinator = kDefaultCoordinator;  // HOST:PORT,...
+  std::string secret_file;                        // empty: none
   std::string tls_ca;
   std::string tls_cert;
   std::string tls_key;

@@ -192,13 +192,42 @@ std::string Summary(const std::string& address, const proto::StatusReply& reply,
   return out + "\n";
 }
 
+// "it leads (term 7); standbys: b:1, c:1"; empty if it is the only coordinator.
+std::string RoleText(const proto::StatusReply& reply,
+                     const std::vector<OtherCoordinator>& others) {
+  if (reply.role().empty()) return "";
+  if (reply.role() == kStandby) {
+    return reply.leader().empty()
+               ? "it is a standby, and no coordinator leads now"
+               : absl::StrCat("it is a standby; ", Printable(reply.leader()),
+                              " leads (term ", reply.term(), ")");
+  }
+  std::vector<std::string> standbys;
+  for (const OtherCoordinator& other : others) {
+    if (other.note == kStandby) standbys.push_back(other.address);
+  }
+  return absl::StrCat(
+      "it leads (term ", reply.term(), ")",
+      standbys.empty()
+          ? ""
+          : absl::StrCat("; standbys: ", absl::StrJoin(standbys, ", ")));
+}
+
 }  // namespace
 
 std::string StatusView(const std::string& address,
-                       const proto::StatusReply& reply, size_t width) {
+                       const proto::StatusReply& reply,
+                       const std::vector<OtherCoordinator>& others,
+                       size_t width) {
   const std::map<std::string, NodeSum> nodes = Nodes(reply);
   std::string out = Summary(address, reply, nodes.size());
+  if (const std::string role = RoleText(reply, others); !role.empty()) {
+    out += Wrap(role, width);
+  }
   std::string troubles;
+  for (const OtherCoordinator& other : others) {
+    if (other.note != kStandby) troubles += Wrap(other.note, width);
+  }
   Table table({{"JOB"},
                {"STATE"},
                {"FOR", Align::kRight},

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "proto/admin.pb.h"
 
@@ -20,8 +21,19 @@ inline constexpr size_t kMaxNodeLines = 24;
 // are alike share a line.
 inline constexpr size_t kMaxRankLines = 32;
 
+// StatusReply.role of a coordinator that does not lead.
+inline constexpr char kStandby[] = "standby";
+
+// A coordinator of the cluster besides the one whose status is shown.
+struct OtherCoordinator {
+  std::string address;
+  std::string note;  // kStandby, or why it cannot be called
+};
+
 std::string StatusView(const std::string& address,
-                       const proto::StatusReply& reply, size_t width);
+                       const proto::StatusReply& reply,
+                       const std::vector<OtherCoordinator>& others,
+                       size_t width);
 std::string JobsView(const proto::StatusReply& reply, size_t width);
 // each: one line per rank.
 std::string RanksView(const proto::StatusReply& reply, bool each, size_t width);

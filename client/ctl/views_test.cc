@@ -68,26 +68,27 @@ TEST(ViewsTest, StatusOfTwoJobs) {
   *reply.add_jobs() = Job("train-b", 1, 1);
   MakeLate(reply.mutable_jobs(0), 1, 1, "allreduce 'x'");
   reply.add_drained_nodes("node1");
-  EXPECT_EQ(StatusView("head:4001", reply, 80),
-            "coordinator head:4001  version 0.1.0  protocol 3  up 2h13m\n"
-            "2 jobs, 2 nodes, 5 running ranks, 1 late\n"
-            "\n"
-            "JOB      STATE      FOR  EPOCH  RANKS  NODES  TIER  LATE  PENDING\n"
-            "train-a  running  1m05s      1      4      2  -        1        -\n"
-            "train-b  running  1m05s      1      1      1  -        -        -\n"
-            "\n"
-            "NODE   HOST   ADDRESS   JOBS  RANKS  NOTE\n"
-            "node0  host0  10.0.0.1     2      3\n"
-            "node1  host1  10.0.0.2     1      2  drained\n"
-            "\n"
-            "train-a: rank 3 (node node1, pid 4003) keeps others waiting for "
-            "allreduce 'x'\n");
+  EXPECT_EQ(
+      StatusView("head:4001", reply, {}, 80),
+      "coordinator head:4001  version 0.1.0  protocol 3  up 2h13m\n"
+      "2 jobs, 2 nodes, 5 running ranks, 1 late\n"
+      "\n"
+      "JOB      STATE      FOR  EPOCH  RANKS  NODES  TIER  LATE  PENDING\n"
+      "train-a  running  1m05s      1      4      2  -        1        -\n"
+      "train-b  running  1m05s      1      1      1  -        -        -\n"
+      "\n"
+      "NODE   HOST   ADDRESS   JOBS  RANKS  NOTE\n"
+      "node0  host0  10.0.0.1     2      3\n"
+      "node1  host1  10.0.0.2     1      2  drained\n"
+      "\n"
+      "train-a: rank 3 (node node1, pid 4003) keeps others waiting for "
+      "allreduce 'x'\n");
 }
 
 TEST(ViewsTest, NothingThere) {
   proto::StatusReply reply;
   reply.set_version("0.1.0");
-  EXPECT_EQ(StatusView("h:1", reply, 80),
+  EXPECT_EQ(StatusView("h:1", reply, {}, 80),
             "coordinator h:1  version 0.1.0  protocol 0  up 0.0s\n"
             "0 jobs, 0 nodes, 0 running ranks\n");
   EXPECT_EQ(JobsView(reply, 80), "no jobs\n");
@@ -175,7 +176,7 @@ TEST(ViewsTest, AThousandRanksAreAFewLinesOfEightyColumns) {
               HasSubstr("0-23,32-417,419-999  124 nodes  running"));
   EXPECT_THAT(RanksView(reply, false, 80),
               HasSubstr("418                  node52     late"));
-  const std::string status = StatusView("head:4001", reply, 80);
+  const std::string status = StatusView("head:4001", reply, {}, 80);
   EXPECT_LE(Lines(status), 14u) << status;
   EXPECT_THAT(status, HasSubstr("node3"));
   EXPECT_THAT(status, HasSubstr("124 nodes"));
@@ -196,7 +197,7 @@ TEST(ViewsTest, WhatIsAwaitedFromNodes) {
   op->set_name("grad\x1b[2J");
   op->set_missing(3);
   op->add_missing_nodes("node1");
-  EXPECT_THAT(StatusView("h:1", reply, 80),
+  EXPECT_THAT(StatusView("h:1", reply, {}, 80),
               HasSubstr("a: allreduce 'grad?[2J' waits for node node1 "
                         "and 2 more\n"));
 }
@@ -216,6 +217,28 @@ TEST(ViewsTest, EventsSayTheirJobOnce) {
   event.set_job("");
   event.set_text("event=rank_lost node=n");
   EXPECT_EQ(EventLine(event), "11-14 22:13:20.250 warning - rank_lost node=n");
+}
+
+TEST(StatusView, ShowsWhoLeads) {
+  proto::StatusReply reply;
+  reply.set_version("0.1.0");
+  reply.set_role("leader");
+  reply.set_leader("a:1");
+  reply.set_term(7);
+  const std::vector<OtherCoordinator> others = {
+      {"b:1", kStandby}, {"c:1", "no answer from coordinator c:1"}};
+  EXPECT_EQ(StatusView("a:1", reply, others, 0),
+            "coordinator a:1  version 0.1.0  protocol 0  up 0.0s\n"
+            "0 jobs, 0 nodes, 0 running ranks\n"
+            "it leads (term 7); standbys: b:1\n"
+            "\n"
+            "no answer from coordinator c:1\n");
+  reply.set_role(kStandby);
+  EXPECT_THAT(StatusView("b:1", reply, {}, 0),
+              HasSubstr("\nit is a standby; a:1 leads (term 7)\n"));
+  reply.clear_leader();
+  EXPECT_THAT(StatusView("b:1", reply, {}, 0),
+              HasSubstr("\nit is a standby, and no coordinator leads now\n"));
 }
 
 }  // namespace

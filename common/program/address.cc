@@ -10,10 +10,14 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/status.h"
 #include "common/system/fd.h"
 
@@ -80,6 +84,27 @@ absl::StatusOr<Address> ParseAddress(const std::string& flag,
   return absl::InvalidArgumentError(absl::StrCat(
       flag, "=", text,
       " is not HOST:PORT, as 127.0.0.1:4001 or [::1]:4001 (port 0: any)"));
+}
+
+absl::StatusOr<std::vector<Address>> ParseAddresses(const std::string& flag,
+                                                    const std::string& text) {
+  std::vector<Address> all;
+  std::set<std::string> seen;
+  for (const absl::string_view one : absl::StrSplit(text, ',')) {
+    absl::StatusOr<Address> address = ParseAddress(flag, std::string(one));
+    if (!address.ok()) return address.status();
+    if (!seen.insert(address->Text()).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(flag, "=", text, " has ", one, " twice"));
+    }
+    all.push_back(*std::move(address));
+  }
+  if (all.size() > kMaxAddresses) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, "=", text, " has ", all.size(),
+                     " addresses; at most ", kMaxAddresses, " are allowed"));
+  }
+  return all;
 }
 
 bool IsLoopback(const Address& address) { return IsLoopbackHost(address.host); }

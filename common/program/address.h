@@ -6,7 +6,9 @@
 #define MAYPOLE_COMMON_PROGRAM_ADDRESS_H_
 
 #include <chrono>
+#include <cstddef>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/address.h"
@@ -24,6 +26,12 @@ struct Address {
 // The error message names `flag`.
 absl::StatusOr<Address> ParseAddress(const std::string& flag,
                                      const std::string& text);
+
+// The addresses of a list with commas between them: at least one, none twice,
+// and at most kMaxAddresses.
+inline constexpr size_t kMaxAddresses = 16;
+absl::StatusOr<std::vector<Address>> ParseAddresses(const std::string& flag,
+                                                    const std::string& text);
 
 bool IsLoopback(const Address& address);
 

@@ -25,6 +25,15 @@ grpc::Status Answer(absl::StatusOr<Reply> from, Reply* reply) {
   return grpc::Status::OK;
 }
 
+// Not UNAVAILABLE: this coordinator answers, and the caller must choose
+// another.
+grpc::Status CheckLeads(const Hub& hub) {
+  const absl::Status leads = hub.CheckLeads();
+  if (leads.ok()) return grpc::Status::OK;
+  return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION,
+                      std::string(leads.message()));
+}
+
 // An event that replaces those that were dropped before the reader got them.
 proto::Event Forgotten(uint64_t number, uint64_t count) {
   proto::Event event;
@@ -80,6 +89,7 @@ grpc::Status AdminService::WatchEvents(
     grpc::ServerWriter<proto::Event>* writer) {
   const grpc::Status authentic = Authenticate(*context, Role::kAdmin, secret_);
   if (!authentic.ok()) return authentic;
+  if (const grpc::Status leads = CheckLeads(*hub_); !leads.ok()) return leads;
   EventLog* const events = hub_->events();
   if (!events->BeginToFollow()) {
     return grpc::Status(
@@ -112,6 +122,7 @@ grpc::Status AdminService::AbortJob(grpc::ServerContext* context,
                                     proto::AbortReply* reply) {
   const grpc::Status authentic = Authenticate(*context, Role::kAdmin, secret_);
   if (!authentic.ok()) return authentic;
+  if (const grpc::Status leads = CheckLeads(*hub_); !leads.ok()) return leads;
   return Answer(hub_->Abort(*request), reply);
 }
 
@@ -120,6 +131,7 @@ grpc::Status AdminService::DrainNode(grpc::ServerContext* context,
                                      proto::DrainReply* reply) {
   const grpc::Status authentic = Authenticate(*context, Role::kAdmin, secret_);
   if (!authentic.ok()) return authentic;
+  if (const grpc::Status leads = CheckLeads(*hub_); !leads.ok()) return leads;
   return Answer(hub_->Drain(*request), reply);
 }
 

@@ -30,8 +30,10 @@ void Write(const Log& log) {
 
 }  // namespace
 
-Hub::Hub(const Config& config, std::string incarnation, Metrics* metrics)
+Hub::Hub(const Config& config, std::string incarnation, Metrics* metrics,
+         const Leadership* leadership)
     : metrics_(metrics),
+      leadership_(leadership),
       started_(Now()),
       core_(config, std::move(incarnation)),
       timer_([this] { RunTimer(); }) {}
@@ -43,6 +45,11 @@ Hub::~Hub() {
     deadline_changed_.notify_all();
   }
   timer_.join();
+}
+
+absl::Status Hub::CheckLeads() const {
+  if (leadership_ == nullptr || leadership_->Leads()) return absl::OkStatus();
+  return leadership_->NotLeader();
 }
 
 absl::StatusOr<StreamId> Hub::Add(std::shared_ptr<StreamWriter> writer) {
@@ -76,7 +83,10 @@ void Hub::Stop() {
     std::lock_guard lock(streams_mutex_);
     stopped_ = true;
   }
-  Do([this](Time, CoordinatorCore::Carry carry) { core_.Stop(carry); });
+  // If another coordinator can lead, the executors go there.
+  if (leadership_ == nullptr) {
+    Do([this](Time, CoordinatorCore::Carry carry) { core_.Stop(carry); });
+  }
   events_.Stop();
 }
 
@@ -93,12 +103,19 @@ absl::StatusOr<proto::StatusReply> Hub::Status(
   if (reply.ok()) {
     reply->set_uptime_seconds(
         std::chrono::duration<double>(now - started_).count());
+    if (leadership_ != nullptr) {
+      const Leadership::Leader leader = leadership_->leader();
+      reply->set_role(leadership_->Leads() ? "leader" : "standby");
+      reply->set_leader(leader.address);
+      reply->set_term(leader.term);
+    }
   }
   return reply;
 }
 
 absl::StatusOr<proto::AbortReply> Hub::Abort(
     const proto::AbortRequest& request) {
+  if (absl::Status leads = CheckLeads(); !leads.ok()) return leads;
   absl::StatusOr<proto::AbortReply> reply;
   Do([&](Time now, CoordinatorCore::Carry carry) {
     reply = core_.Abort(now, request, carry);
@@ -108,6 +125,7 @@ absl::StatusOr<proto::AbortReply> Hub::Abort(
 
 absl::StatusOr<proto::DrainReply> Hub::Drain(
     const proto::DrainRequest& request) {
+  if (absl::Status leads = CheckLeads(); !leads.ok()) return leads;
   absl::StatusOr<proto::DrainReply> reply;
   Do([&](Time, CoordinatorCore::Carry carry) {
     reply = core_.Drain(request, carry);
@@ -116,6 +134,7 @@ absl::StatusOr<proto::DrainReply> Hub::Drain(
 }
 
 void Hub::Do(const std::function<void(Time, CoordinatorCore::Carry)>& event) {
+  if (!CheckLeads().ok()) return;
   std::vector<Log> logs;
   event(Now(), [&](Actions* actions) {
     Apply(actions);
@@ -136,6 +155,9 @@ std::shared_ptr<StreamWriter> Hub::Find(StreamId stream) const {
 void Hub::Apply(Actions* actions) {
   for (Action& action : *actions) {
     if (Send* send = std::get_if<Send>(&action)) {
+      if (leadership_ != nullptr && send->message.has_welcome()) {
+        send->message.mutable_welcome()->set_term(leadership_->term());
+      }
       if (const auto writer = Find(send->stream)) {
         writer->Push(std::move(send->message));
       }
@@ -186,7 +208,8 @@ void Hub::RunTimer() {
   while (!timer_ends_) {
     const std::optional<Time> deadline = core_.Deadline();
     timer_waits_for_ = deadline;
-    if (!deadline) {
+    if (!deadline || !CheckLeads().ok()) {
+      // A coordinator that has jobs and leads no more is about to end.
       deadline_changed_.wait(lock);
     } else if (Now() < *deadline) {
       deadline_changed_.wait_until(lock, ToClock(*deadline));

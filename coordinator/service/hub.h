@@ -28,6 +28,7 @@
 #include "absl/status/statusor.h"
 #include "coordinator/core/actions.h"
 #include "coordinator/core/coordinator_core.h"
+#include "coordinator/election/leadership.h"
 #include "coordinator/service/event_log.h"
 #include "coordinator/service/metrics.h"
 #include "coordinator/service/stream_writer.h"
@@ -41,8 +42,10 @@ inline constexpr size_t kMaxStreams = 8192;
 
 class Hub {
  public:
-  // `metrics` must outlive the hub.
-  Hub(const Config& config, std::string incarnation, Metrics* metrics);
+  // `metrics` and `leadership` must outlive the hub. leadership: null if this
+  // coordinator is the only one; else events are handled only while it leads.
+  Hub(const Config& config, std::string incarnation, Metrics* metrics,
+      const Leadership* leadership = nullptr);
   ~Hub();
   Hub(const Hub&) = delete;
   Hub& operator=(const Hub&) = delete;
@@ -52,8 +55,8 @@ class Hub {
   // The stream has ended.
   void Remove(StreamId stream, StreamEnd end);
 
-  // Tells all executors that the coordinator ends; closes their streams and the
-  // events. New streams are refused from now on.
+  // Tells all executors that the coordinator ends, unless another one can lead;
+  // closes their streams and the events. New streams are refused from now on.
   void Stop();
 
   Totals totals() const;
@@ -66,6 +69,10 @@ class Hub {
   absl::StatusOr<proto::AbortReply> Abort(const proto::AbortRequest& request);
   absl::StatusOr<proto::DrainReply> Drain(const proto::DrainRequest& request);
   EventLog* events() { return &events_; }
+  const Leadership* leadership() const { return leadership_; }
+  // The error for a call that only the leader answers; OK if this is the
+  // leader.
+  absl::Status CheckLeads() const;
 
  private:
   // Runs `event` on the core and carries out the resulting actions.
@@ -79,6 +86,7 @@ class Hub {
   void RunTimer();
 
   Metrics* const metrics_;
+  const Leadership* const leadership_;
   const Time started_;
   EventLog events_;
   CoordinatorCore core_;

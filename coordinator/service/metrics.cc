@@ -32,8 +32,8 @@ constexpr const char* kBucketEnds[] = {"complete", "urgent", "age",
 // Asks the core at every scrape, so that gauges are never stale.
 class Gauges : public prometheus::Collectable {
  public:
-  explicit Gauges(std::function<Totals()> totals)
-      : totals_(std::move(totals)) {}
+  Gauges(std::function<Totals()> totals, const Leadership* leadership)
+      : totals_(std::move(totals)), leadership_(leadership) {}
 
   std::vector<prometheus::MetricFamily> Collect() const override {
     const Totals t = totals_();
@@ -42,6 +42,13 @@ class Gauges : public prometheus::Collectable {
                               size_t value) {
       all.Gauge(name, help, {}, static_cast<double>(value));
     };
+    gauge("maypole_coordinator_leader",
+          "1: this coordinator leads (or is the only one); 0: it is a standby.",
+          leadership_ == nullptr || leadership_->Leads());
+    gauge("maypole_coordinator_term",
+          "Number of this coordinator's leadership; 0: it has never led, or is "
+          "the only one.",
+          leadership_ == nullptr ? 0 : leadership_->term());
     gauge("maypole_jobs", "Jobs that have executors.", t.jobs);
     gauge("maypole_nodes", "Executors, one per job and node.", t.nodes);
     gauge("maypole_ranks", "Ranks of running epochs.", t.ranks);
@@ -62,6 +69,7 @@ class Gauges : public prometheus::Collectable {
 
  private:
   const std::function<Totals()> totals_;
+  const Leadership* const leadership_;
 };
 
 }  // namespace
@@ -243,11 +251,13 @@ void Metrics::Observe(const StragglerNode& fact) {
 
 absl::StatusOr<int> Metrics::Serve(
     const Address& address, std::function<Totals()> totals,
-    std::function<std::vector<StragglerNode>()> take_lateness) {
+    std::function<std::vector<StragglerNode>()> take_lateness,
+    const Leadership* leadership) {
   straggler_nodes_->Ask(std::move(take_lateness));
   absl::StatusOr<std::unique_ptr<MetricsServer>> server = MetricsServer::Start(
       address, {registry_, std::make_shared<ProcessMetrics>(),
-                std::make_shared<Gauges>(std::move(totals)), straggler_nodes_});
+                std::make_shared<Gauges>(std::move(totals), leadership),
+                straggler_nodes_});
   if (!server.ok()) return server.status();
   server_ = *std::move(server);
   return server_->port();

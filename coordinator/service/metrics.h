@@ -1,6 +1,8 @@
 // Metrics: the coordinator's metrics for Prometheus.
 //
 //   maypole_build_info{version}                 1
+//   maypole_coordinator_leader                  1: it leads; 0: a standby
+//   maypole_coordinator_term                    of its leadership; 0: none
 //   maypole_jobs, _nodes, _ranks                now; ranks of running epochs
 //   maypole_pending_operations                  present on some nodes only
 //   maypole_late_ranks, _late_operations        reported as late
@@ -43,6 +45,7 @@
 #include "common/types.h"
 #include "coordinator/core/actions.h"
 #include "coordinator/core/coordinator_core.h"
+#include "coordinator/election/leadership.h"
 #include "prometheus/counter.h"
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
@@ -67,10 +70,12 @@ class Metrics {
   void Observe(const Log& line);
 
   // Serves the metrics over HTTP until StopServing(); returns the port.
-  // take_lateness: as CoordinatorCore::TakeStragglerTime.
+  // take_lateness: as CoordinatorCore::TakeStragglerTime. leadership: null if
+  // this coordinator is the only one.
   absl::StatusOr<int> Serve(
       const Address& address, std::function<Totals()> totals,
-      std::function<std::vector<StragglerNode>()> take_lateness);
+      std::function<std::vector<StragglerNode>()> take_lateness,
+      const Leadership* leadership = nullptr);
   void StopServing();
 
  private:

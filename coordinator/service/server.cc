@@ -47,9 +47,11 @@ void SetChannelArguments(grpc::ServerBuilder* builder) {
 
 Server::Server(const ServerOptions& options)
     : tls_(options.tls),
+      leadership_(options.leadership),
+      incarnation_(NewIncarnation()),
       listen_(options.listen),
       metrics_address_(options.metrics),
-      hub_(options.config, NewIncarnation(), &metrics_),
+      hub_(options.config, incarnation_, &metrics_, leadership_),
       coordinator_(&hub_, options.secret),
       admin_(&hub_, options.secret) {}
 
@@ -94,7 +96,7 @@ absl::Status Server::ServeMetrics() {
   if (!metrics_address_) return absl::OkStatus();
   const absl::StatusOr<int> port = metrics_.Serve(
       *metrics_address_, [this] { return hub_.totals(); },
-      [this] { return hub_.TakeStragglerTime(); });
+      [this] { return hub_.TakeStragglerTime(); }, leadership_);
   if (!port.ok()) return port.status();
   metrics_address_->port = *port;
   return absl::OkStatus();
@@ -105,7 +107,9 @@ void Server::Shutdown() {
   if (server_ == nullptr) return;
   if (accept_loop_ != nullptr) accept_loop_->Close();
   hub_.Stop();  // also ends the calls that follow events
-  server_->Shutdown(std::chrono::system_clock::now() + kShutdownGrace);
+  const bool others = leadership_ != nullptr;
+  server_->Shutdown(std::chrono::system_clock::now() +
+                    (others ? std::chrono::seconds(0) : kShutdownGrace));
   server_->Wait();
   server_.reset();
 }

@@ -17,6 +17,7 @@
 #include "common/program/address.h"
 #include "common/program/tls.h"
 #include "coordinator/core/actions.h"
+#include "coordinator/election/leadership.h"
 #include "coordinator/service/accept_loop.h"
 #include "coordinator/service/admin_service.h"
 #include "coordinator/service/hub.h"
@@ -32,6 +33,8 @@ struct ServerOptions {
   std::string secret;              // empty: every caller is admitted
   TlsOptions tls;                  // off: connections are not encrypted
   Config config;
+  // Null: this coordinator is the only one. Must outlive the server.
+  const Leadership* leadership = nullptr;
 };
 
 class Server {
@@ -46,7 +49,11 @@ class Server {
   const Address& listen() const { return listen_; }
   const std::optional<Address>& metrics() const { return metrics_address_; }
 
-  // Tells the executors, ends their streams, and stops all threads.
+  // This life of the coordinator.
+  const std::string& incarnation() const { return incarnation_; }
+
+  // Tells the executors, ends their streams, and stops all threads. If another
+  // coordinator can lead, the streams just break: the executors go there.
   void Shutdown();
 
  private:
@@ -55,6 +62,8 @@ class Server {
   absl::Status ServeMetrics();
 
   const TlsOptions tls_;
+  const Leadership* const leadership_;
+  const std::string incarnation_;
   Address listen_;
   std::optional<Address> metrics_address_;
   Metrics metrics_;

@@ -227,6 +227,49 @@ TEST_F(ServerTest, ShutdownTellsTheExecutors) {
   EXPECT_FALSE(a->AwaitEnd().ok());
 }
 
+TEST_F(ServerTest, OnlyALeaderServesExecutorsAndItsTermIsInTheWelcome) {
+  Leadership leadership;
+  ServerOptions options = WithMetrics();
+  options.leadership = &leadership;
+  Start(options);
+  leadership.Follow({"other:4001", 6});
+  auto a = Executor("n0");
+  EXPECT_FALSE(a->Connect());
+  EXPECT_EQ(a->refused().message(), "");  // it may try again
+  const grpc::Status status = a->AwaitEnd();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_THAT(status.error_message(), HasSubstr("other:4001"));
+  EXPECT_TRUE(Eventually("maypole_coordinator_leader 0"));
+
+  leadership.Begin(7, BootTime() + std::chrono::hours(1));
+  ASSERT_TRUE(a->Connect());
+  EXPECT_EQ(a->term(), 7u);
+  EXPECT_TRUE(Eventually("maypole_coordinator_leader 1"));
+  EXPECT_TRUE(Eventually("maypole_coordinator_term 7"));
+}
+
+TEST_F(ServerTest, ALeaderWritesNothingAfterTheEndOfItsLease) {
+  Leadership leadership;
+  ServerOptions options;
+  options.leadership = &leadership;
+  Start(options);
+  leadership.Begin(7, BootTime() + std::chrono::hours(1));
+  auto a = Executor("n0"), b = Executor("n1");
+  ASSERT_TRUE(a->Connect());
+  ASSERT_TRUE(b->Connect());
+  a->Ready(2, {0});
+  leadership.Prolong(BootTime());  // it ends now
+  b->Ready(2, {1});
+  server_->Shutdown();
+  EXPECT_FALSE(a->AwaitEnd().ok());
+  EXPECT_FALSE(b->AwaitEnd().ok());
+  for (const TestExecutor* e : {a.get(), b.get()}) {
+    for (const Message& m : e->inbox()) {
+      EXPECT_FALSE(IsStart(m) || IsEnd(m)) << m.ShortDebugString();
+    }
+  }
+}
+
 TEST_F(ServerTest, APortInUseIsAClearError) {
   Start(WithMetrics());
   ServerOptions options;

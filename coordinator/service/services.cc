@@ -1,6 +1,7 @@
 #include "coordinator/service/services.h"
 
 #include <memory>
+#include <string>
 
 #include "coordinator/service/authenticate.h"
 #include "coordinator/service/peer.h"
@@ -15,8 +16,14 @@ grpc::Status CoordinatorService::Session(
   const grpc::Status authentic =
       Authenticate(*context, Role::kExecutor, secret_);
   if (!authentic.ok()) return authentic;
+  // No Refused message: the executor must try again, here or at the leader.
+  if (const absl::Status leads = hub_->CheckLeads(); !leads.ok()) {
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE,
+                        std::string(leads.message()));
+  }
   // Shared, because the hub's threads may still push when this call has ended.
-  const auto writer = std::make_shared<StreamWriter>(context, stream);
+  const auto writer =
+      std::make_shared<StreamWriter>(context, stream, hub_->leadership());
   const absl::StatusOr<StreamId> id = hub_->Add(writer);
   if (!id.ok()) {
     writer->Close(id.status());

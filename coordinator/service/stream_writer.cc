@@ -12,8 +12,12 @@ bool IsBareAck(const proto::CoordinatorMessage& m) {
 
 }  // namespace
 
-StreamWriter::StreamWriter(grpc::ServerContext* context, Stream* stream)
-    : context_(context), stream_(stream), thread_([this] { Run(); }) {}
+StreamWriter::StreamWriter(grpc::ServerContext* context, Stream* stream,
+                           const Leadership* leadership)
+    : context_(context),
+      stream_(stream),
+      leadership_(leadership),
+      thread_([this] { Run(); }) {}
 
 void StreamWriter::Push(proto::CoordinatorMessage message) {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -64,10 +68,18 @@ bool StreamWriter::Next(proto::CoordinatorMessage* message) {
   return true;
 }
 
+bool StreamWriter::Write(const proto::CoordinatorMessage& message) {
+  if (leadership_ != nullptr && !leadership_->Leads()) {
+    context_->TryCancel();
+    return false;
+  }
+  return stream_->Write(message);
+}
+
 void StreamWriter::Run() {
   proto::CoordinatorMessage message;
   bool alive = true;
-  while (alive && Next(&message)) alive = stream_->Write(message);
+  while (alive && Next(&message)) alive = Write(message);
   std::unique_lock<std::mutex> lock(mutex_);
   writer_done_ = true;
   queue_.clear();

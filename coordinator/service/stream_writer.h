@@ -16,6 +16,8 @@
 //
 // Invariants: after Close() no message is accepted. If the peer does not end
 // its half within kCloseGrace after the last message, the call is cancelled.
+// With a Leadership, nothing is written unless Leads() has just said yes; else
+// the call is cancelled.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_STREAM_WRITER_H_
 #define MAYPOLE_COORDINATOR_SERVICE_STREAM_WRITER_H_
 
@@ -26,6 +28,7 @@
 #include <thread>
 
 #include "absl/status/status.h"
+#include "coordinator/election/leadership.h"
 #include "grpcpp/server_context.h"
 #include "grpcpp/support/status.h"
 #include "grpcpp/support/sync_stream.h"
@@ -40,8 +43,10 @@ class StreamWriter {
   using Stream = grpc::ServerReaderWriter<proto::CoordinatorMessage,
                                           proto::ExecutorMessage>;
 
-  // Both pointers must outlive the writer.
-  StreamWriter(grpc::ServerContext* context, Stream* stream);
+  // The pointers must outlive the writer. leadership: null if this coordinator
+  // is the only one.
+  StreamWriter(grpc::ServerContext* context, Stream* stream,
+               const Leadership* leadership = nullptr);
   StreamWriter(const StreamWriter&) = delete;
   StreamWriter& operator=(const StreamWriter&) = delete;
 
@@ -56,11 +61,13 @@ class StreamWriter {
 
  private:
   void Run();
+  bool Write(const proto::CoordinatorMessage& message);
   // Waits for the next message to write; false if there will be none.
   bool Next(proto::CoordinatorMessage* message);
 
   grpc::ServerContext* const context_;
   Stream* const stream_;
+  const Leadership* const leadership_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<proto::CoordinatorMessage> queue_;

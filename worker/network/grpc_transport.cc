@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/program/secret.h"
 
 namespace maypole::worker {
@@ -34,8 +35,16 @@ std::shared_ptr<grpc::Channel> MakeChannel(
   return grpc::CreateCustomChannel(address, ClientCredentials(tls), args);
 }
 
-// A random part of the pause, so that the executors of a cluster do not all come
-// back to a restarted coordinator at the same moment.
+// Of several coordinators, one that does not answer must leave time for the
+// others.
+std::chrono::milliseconds Share(const GrpcTransportOptions& options) {
+  return std::max(
+      options.connect_timeout / static_cast<int64_t>(options.addresses.size()),
+      std::chrono::milliseconds(1));
+}
+
+// A random part of the pause, so that the executors of a cluster do not all
+// come back to a restarted coordinator at the same moment.
 std::chrono::milliseconds WithJitter(std::chrono::milliseconds pause) {
   thread_local std::minstd_rand random(std::random_device{}());
   return std::chrono::milliseconds(std::uniform_int_distribution<int64_t>(
@@ -48,6 +57,7 @@ GrpcTransport::GrpcTransport(GrpcTransportOptions options,
                              TransportCallbacks callbacks)
     : options_(std::move(options)),
       callbacks_(std::move(callbacks)),
+      choice_(options_.addresses),
       session_(options_.hello),
       main_([this] { Main(); }) {}
 
@@ -78,9 +88,10 @@ uint64_t GrpcTransport::Send(proto::ExecutorMessage message) {
 }
 
 absl::Status GrpcTransport::UnreachableStatus(const absl::Status& last) const {
-  const std::string tls = DiagnoseTls(options_.address, options_.tls);
+  const std::string tls = DiagnoseTls(choice_.address(), options_.tls);
   return absl::UnavailableError(absl::StrCat(
-      "cannot reach the coordinator at ", options_.address, ": ",
+      "cannot reach the coordinator at ",
+      absl::StrJoin(options_.addresses, ","), ": ",
       tls.empty() ? std::string(last.message()) : tls, " (tried for ",
       options_.connect_timeout.count() / 1000.0, " s)"));
 }
@@ -90,13 +101,14 @@ void GrpcTransport::Main() {
   std::chrono::milliseconds pause(kReconnectFirstMs);
   absl::Status lost;
   for (;;) {
-    const End end = OneStream(deadline);
+    const End end =
+        OneStream(std::min(deadline, Clock::now() + Share(options_)));
     if (end.welcomed) pause = std::chrono::milliseconds(kReconnectFirstMs);
     std::unique_lock lock(mutex_);
     if (closing_) break;
     if (session_.overflowed()) {
       lost = absl::UnavailableError(absl::StrCat(
-          "coordinator ", options_.address, " lost: it has not acknowledged ",
+          "coordinator ", choice_.address(), " lost: it has not acknowledged ",
           kMaxUnacknowledged, " messages"));
       break;
     }
@@ -109,7 +121,7 @@ void GrpcTransport::Main() {
     if (reached) {
       if (end.welcomed) {
         callbacks_.on_away(absl::UnavailableError(
-            absl::StrCat("coordinator ", options_.address,
+            absl::StrCat("coordinator ", choice_.address(),
                          " lost: ", end.status.message())));
       }
       deadline = Clock::now() + options_.connect_timeout;
@@ -117,6 +129,8 @@ void GrpcTransport::Main() {
       lost = UnreachableStatus(end.status);
       break;
     }
+    // After a stream that worked, the same coordinator is tried first.
+    if (!end.welcomed) choice_.Next();
     if (!Pause(WithJitter(pause))) break;
     pause = std::min(pause * 2, std::chrono::milliseconds(kReconnectMostMs));
   }
@@ -143,7 +157,7 @@ GrpcTransport::End GrpcTransport::OneStream(Clock::time_point deadline) {
   // A channel of its own: one whose connection was refused waits for seconds
   // before it tries again, whatever its arguments say.
   const auto stub = proto::Coordinator::NewStub(
-      MakeChannel(options_.address, options_.tls, options_.connect_timeout));
+      MakeChannel(choice_.address(), options_.tls, Share(options_)));
   const std::unique_ptr<Stream> stream = stub->Session(&context);
   proto::ExecutorMessage hello;
   {
@@ -172,7 +186,7 @@ GrpcTransport::End GrpcTransport::OneStream(Clock::time_point deadline) {
   end.status = absl::Status(
       status.ok() ? absl::StatusCode::kUnavailable
                   : static_cast<absl::StatusCode>(status.error_code()),
-      end.final ? absl::StrCat("coordinator ", options_.address, ": ", text)
+      end.final ? absl::StrCat("coordinator ", choice_.address(), ": ", text)
                 : (text.empty() ? "it has ended the stream" : text));
   return end;
 }
@@ -190,11 +204,15 @@ GrpcTransport::End GrpcTransport::ReadStream(Stream* stream) {
 }
 
 bool GrpcTransport::Welcomed(const proto::CoordinatorMessage& first, End* end) {
+  if (first.has_welcome()) {
+    end->status = choice_.Join(first.welcome().term());
+    if (!end->status.ok()) return false;
+  }
   using Welcome = CoordinatorSession::Welcome;
   absl::StatusOr<Welcome> welcome;
   {
     std::lock_guard lock(mutex_);
-    welcome = session_.OnWelcome(first, options_.address);
+    welcome = session_.OnWelcome(first, choice_.address());
     if (!welcome.ok()) {
       end->final = true;
       end->status = welcome.status();
@@ -235,7 +253,7 @@ bool GrpcTransport::Received(proto::CoordinatorMessage message, End* end) {
       message.has_refused()) {
     end->final = true;
     end->status = absl::UnavailableError(
-        absl::StrCat("coordinator ", options_.address, " lost: ",
+        absl::StrCat("coordinator ", choice_.address(), " lost: ",
                      message.has_refused() ? message.refused().message()
                                            : "its messages are out of order"));
     return false;

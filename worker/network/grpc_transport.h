@@ -22,17 +22,21 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "common/program/tls.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "worker/core/limits.h"
+#include "worker/network/coordinator_choice.h"
 #include "worker/network/session.h"
 #include "worker/network/transport.h"
 
 namespace maypole::worker {
 
 struct GrpcTransportOptions {
-  std::string address;  // HOST:PORT
+  // HOST:PORT; at least one. Of several coordinators one leads: they are called
+  // in turn until one welcomes.
+  std::vector<std::string> addresses;
   std::string secret;
   TlsOptions tls;
   proto::ExecutorHello hello;  // session and incarnation are filled in here
@@ -76,13 +80,14 @@ class GrpcTransport : public Transport {
 
   const GrpcTransportOptions options_;
   const TransportCallbacks callbacks_;
+  CoordinatorChoice choice_;   // used by main_ only
   uint64_t acknowledged_ = 0;  // passed to on_acknowledged; used by main_ only
 
   std::mutex mutex_;
   std::condition_variable changed_;
   CoordinatorSession session_;
   std::deque<proto::ExecutorMessage> outgoing_;  // for the current stream
-  bool up_ = false;        // the stream has got Welcome
+  bool up_ = false;                              // the stream has got Welcome
   bool ending_ = false;    // the stream has ended, so its writer must return
   bool closing_ = false;   // the destructor waits
   bool finished_ = false;  // Main() is about to return

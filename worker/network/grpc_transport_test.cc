@@ -57,7 +57,7 @@ class Heard {
 
 GrpcTransportOptions Options(const std::string& address) {
   GrpcTransportOptions o;
-  o.address = address;
+  o.addresses = {address};
   o.secret = "secret";
   o.hello.set_node("n0");
   return o;
@@ -125,9 +125,9 @@ TEST(GrpcTransport, AnotherCoordinatorAtTheAddressIsToldTheStateFirst) {
   coordinator.reset();
   ASSERT_TRUE(heard.Await([&] { return heard.away.has_value(); }));
   EXPECT_EQ(heard.away->code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(
-      heard.away->message().find("coordinator " + options.address + " lost: "),
-      0u)
+  EXPECT_EQ(heard.away->message().find("coordinator " + options.addresses[0] +
+                                       " lost: "),
+            0u)
       << *heard.away;
   transport.Send(Ready(2));  // to the one before, which will not hear it
   std::this_thread::sleep_for(2 * options.connect_timeout);
@@ -180,7 +180,7 @@ TEST(GrpcTransport, NobodyWaitsForTheDiagnosis) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, kDiagnosisTime / 2);
   ASSERT_TRUE(heard.Await([&] { return heard.lost.has_value(); }));
   EXPECT_NE(heard.lost->message().find("cannot reach the coordinator at " +
-                                       options.address),
+                                       options.addresses[0]),
             std::string::npos)
       << *heard.lost;
 }
@@ -243,6 +243,18 @@ TEST(GrpcTransport, NobodyThereAndClosedWhileTrying) {
   auto transport = std::make_unique<GrpcTransport>(
       Options("127.0.0.1:" + std::to_string(port)), heard.callbacks());
   transport.reset();  // must not wait for the bound
+  EXPECT_FALSE(heard.lost.has_value());
+}
+
+TEST(GrpcTransport, TriesTheOtherCoordinatorsUntilOneWelcomes) {
+  FakeCoordinator coordinator;
+  // Nobody listens at the discard port.
+  GrpcTransportOptions options = Options("127.0.0.1:9");
+  options.addresses.push_back(coordinator.address());
+  Heard heard;
+  GrpcTransport transport(options, heard.callbacks());
+  transport.Send({});
+  EXPECT_TRUE(heard.Await([&] { return heard.acknowledged == 1; }));
   EXPECT_FALSE(heard.lost.has_value());
 }
 

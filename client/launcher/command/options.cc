@@ -76,8 +76,9 @@ void DefineJob(Given* given, LauncherOptions* o, CommandLine* line) {
   line->Add({"--job-name"}, RepeatedValue(&given->job_names, "NAME"),
             "name of the job for operators: its id is NAME and a random "
             "number");
-  line->Add({"--coordinator"}, TextValue(&o->coordinator, "HOST:PORT"),
-            "connect to this coordinator instead of starting one");
+  line->Add({"--coordinator"}, TextValue(&o->coordinator, "HOST:PORT,..."),
+            "connect to this coordinator, or to the leader of several, instead "
+            "of starting one");
   line->Add({"--secret-file"}, FileValue(&o->secret_file),
             "file with the cluster secret of --coordinator");
   line->Add({"--agent"},
@@ -176,10 +177,19 @@ Status ReadHosts(const Surroundings& around, Given* given) {
   return Status();
 }
 
-Status CheckAddress(const std::string& address) {
-  HostPort at;
-  if (SplitHostPort(address, &at) && at.port > 0) return Status();
-  return Invalid("--coordinator takes HOST:PORT, not '" + address + "'");
+// addresses: HOST:PORT,...
+Status CheckAddresses(const std::string& addresses) {
+  size_t begin = 0;
+  for (;;) {
+    const size_t end = std::min(addresses.find(',', begin), addresses.size());
+    const std::string address = addresses.substr(begin, end - begin);
+    HostPort at;
+    if (!SplitHostPort(address, &at) || at.port == 0) {
+      return Invalid("--coordinator takes HOST:PORT, not '" + address + "'");
+    }
+    if (end == addresses.size()) return Status();
+    begin = end + 1;
+  }
 }
 
 bool IsLoopback(const std::string& address) {
@@ -254,7 +264,7 @@ Status CheckCoordinator(const LauncherOptions& o) {
         "starts, maypolerun creates the secret");
   }
   if (o.coordinator.empty()) return Status();
-  if (Status status = CheckAddress(o.coordinator); !status.ok()) return status;
+  if (Status s = CheckAddresses(o.coordinator); !s.ok()) return s;
   for (const Host& host : o.hosts) {
     if (host.here || !IsLoopback(o.coordinator)) continue;
     return Invalid("--coordinator " + o.coordinator +

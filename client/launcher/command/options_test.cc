@@ -215,6 +215,14 @@ TEST(OptionsTest, RefusalsSayWhatToDo) {
             "--nodes 3 needs at least as many ranks, but -np is 2");
   EXPECT_NE(Refused({"-np", "65", "x"}).find("raise --nodes"),
             std::string::npos);
+  EXPECT_EQ(Parsed({"-np", "2", "--coordinator", "a:1,b:2", "x"}).coordinator,
+            "a:1,b:2");
+  for (const char* list : {"a:1,", "a:1,b", ",a:1"}) {
+    EXPECT_NE(Refused({"-np", "2", "--coordinator", list, "x"})
+                  .find("--coordinator takes HOST:PORT, not '"),
+              std::string::npos)
+        << list;
+  }
   EXPECT_NE(Refused({"-np", "2", "--coordinator", "host", "x"})
                 .find("HOST:PORT, not 'host'"),
             std::string::npos);

@@ -132,6 +132,11 @@ proto::Refused TestExecutor::refused() const {
   return refused_;
 }
 
+uint64_t TestExecutor::term() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return term_;
+}
+
 size_t TestExecutor::unacknowledged() const {
   std::lock_guard<std::mutex> lock(mutex_);
   return link_.unacknowledged();
@@ -146,6 +151,7 @@ void TestExecutor::Read(Stream* stream) {
       welcome_ = true;
       session_ = m.welcome().session();
       incarnation_ = m.welcome().incarnation();
+      term_ = m.welcome().term();
     }
     if (m.has_refused()) refused_ = m.refused();
     if (receipt == Receipt::kNew) inbox_.push_back(m);

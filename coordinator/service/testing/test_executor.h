@@ -6,6 +6,7 @@
 #define MAYPOLE_COORDINATOR_SERVICE_TESTING_TEST_EXECUTOR_H_
 
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -45,6 +46,7 @@ class TestExecutor {
 
   std::vector<Message> inbox() const;
   proto::Refused refused() const;
+  uint64_t term() const;  // of the last welcome
   size_t unacknowledged() const;
 
  private:
@@ -72,6 +74,7 @@ class TestExecutor {
   std::string session_;
   std::string incarnation_;
   proto::Refused refused_;
+  uint64_t term_ = 0;
   bool welcome_ = false;
   bool ended_ = true;
 };
