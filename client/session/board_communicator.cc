@@ -14,7 +14,6 @@
 
 #include "client/bootstrap/rank_variables.h"
 #include "client/session/stall_notice.h"
-#include "client/session/wait_policy.h"
 #include "common/board/futex.h"
 #include "common/board/kill_point.h"
 #include "common/system/resource_limits.h"
@@ -78,6 +77,7 @@ BoardCommunicator::BoardCommunicator(const RankOptions& options,
       session_(std::move(session)),
       board_(&session_->board()),
       me_(board_->rank(static_cast<uint32_t>(options.local_rank))),
+      core_hints_(board_, static_cast<uint32_t>(options.local_rank)),
       arena_(std::move(arena)),
       core_(board_, static_cast<uint32_t>(options.local_rank), this),
       timeline_(
@@ -89,13 +89,11 @@ BoardCommunicator::BoardCommunicator(const RankOptions& options,
   if (session_->checksums()) core_.EnableChecksums();
   const BoardConfig& config = board_->config();
   homogeneous_ = config.local_size * config.nodes == config.size;
-  const WaitPolicy waiting =
-      ChooseWaitPolicy(AffinityCores(), CpuQuota(ReadFilesUnder("/")),
-                       config.local_size, config.nodes);
-  yields_ = waiting.yields;
-  spin_ = options_.spin_microseconds >= 0
-              ? std::chrono::microseconds(options_.spin_microseconds)
-              : waiting.spin;
+  waiting_ = ChooseWaitPolicy(AffinityCores(), CpuQuota(ReadFilesUnder("/")),
+                              config.local_size, config.nodes);
+  if (options_.spin_microseconds >= 0) {
+    waiting_.spin = std::chrono::microseconds(options_.spin_microseconds);
+  }
 }
 
 BoardCommunicator::~BoardCommunicator() { Leave(); }

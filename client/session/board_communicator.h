@@ -11,7 +11,8 @@
 //
 // The driver thread is a thread in Await(), or, while operations are
 // outstanding and no thread is in Await(), the progress thread. A thread that
-// finds nothing to do spins for its budget (the progress thread does not spin),
+// finds nothing to do spins for its budget, and yields its core if a rank that
+// it waits for is there, too (wait_policy.h; the progress thread does neither),
 // then sleeps on the rank's futex word for a limited time. Then it reads the
 // executor's socket, so an executor's death ends all operations within that
 // time.
@@ -40,10 +41,12 @@
 #include "client/engine/rank_core.h"
 #include "client/session/backoff.h"
 #include "client/session/communicator.h"
+#include "client/session/core_hints.h"
 #include "client/session/rank_session.h"
 #include "client/session/rank_timeline.h"
 #include "client/session/state_calls.h"
 #include "client/session/timeline_outbox.h"
+#include "client/session/wait_policy.h"
 #include "common/board/futex.h"
 
 namespace maypole {
@@ -154,6 +157,7 @@ class BoardCommunicator : public Communicator, private RankShell {
   FutexResult SleepCounted(const Operation& operation, uint32_t seen,
                            int timeout_ms, Backoff* backoff);
   void StopAttending();
+  Pause NextPause(const Operation& operation, std::chrono::nanoseconds idle);
   void NoteUser();
   bool IsCertainlyBlocked(const Operation& operation);
   Status BindProgressThread();
@@ -167,8 +171,8 @@ class BoardCommunicator : public Communicator, private RankShell {
   const Board* board_;
   RankBlock& me_;
   bool homogeneous_ = true;
-  bool yields_ = false;
-  std::chrono::microseconds spin_;
+  WaitPolicy waiting_;
+  CoreHints core_hints_;
 
   const std::shared_ptr<Arena> arena_;  // null: the board has none
   std::chrono::steady_clock::time_point abort_seen_{};  // by the driver thread

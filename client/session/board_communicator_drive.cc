@@ -22,8 +22,6 @@ using Clock = std::chrono::steady_clock;
 constexpr int kIdleSleepMs = 1000;
 // With checksums, whose records must not wait longer.
 constexpr int kIdleSleepWithChecksumsMs = 100;
-// After this time a waiter yields, even if there seem to be cores for all.
-constexpr auto kPoliteAfter = std::chrono::microseconds(20);
 // A thread that does not sleep publishes its position once in so many steps.
 constexpr uint32_t kTellEvery = 64;
 // A waiter lets another thread drive for at most this long before it checks its
@@ -191,7 +189,9 @@ FutexResult BoardCommunicator::SleepCounted(const Operation& operation,
   uint64_t late = 0;
   const WaitFor what = core_.WaitsFor(operation, &late);
   const auto begin = Clock::now();
+  core_hints_.Withdraw();
   const FutexResult r = FutexWait(me_.wake, seen, timeout_ms);
+  core_hints_.Publish(sched_getcpu());
   const auto slept = std::chrono::duration_cast<std::chrono::nanoseconds>(
       Clock::now() - begin);
   backoff->ms += static_cast<int>(slept.count() / 1'000'000) + 1;
@@ -235,6 +235,15 @@ void BoardCommunicator::StopAttending() {
   if (DriveInTurn(Look::kAtBoard)) WakeThreads();
 }
 
+// Looks at the other ranks' cores only if that can change the answer.
+Pause BoardCommunicator::NextPause(const Operation& operation,
+                                   std::chrono::nanoseconds idle) {
+  const uint32_t core = core_hints_.Publish(sched_getcpu());
+  const Pause alone = waiting_.Next(idle, /*peer_on_my_core=*/false);
+  if (alone != Pause::kSpin || operation.set == nullptr) return alone;
+  return waiting_.Next(idle, core_hints_.PeerOn(core, operation.set->locals));
+}
+
 void BoardCommunicator::Progress(const Operation& operation) {
   NoteUser();
   if (core_.outstanding() == 0) return;
@@ -254,6 +263,7 @@ Status BoardCommunicator::Await(const Operation& operation, int timeout_ms) {
                                 ? start + kLongestMoving
                                 : Clock::time_point::max();
   core_.Want(operation);
+  core_hints_.Publish(sched_getcpu());
   waiters_.fetch_add(1);
   this_thread_waits = true;
   me_.sleeping.store(0, std::memory_order_relaxed);
@@ -282,15 +292,9 @@ Status BoardCommunicator::Await(const Operation& operation, int timeout_ms) {
       break;
     }
     if (moved) continue;
-    const auto idle = now - idle_since;
-    if (idle < spin_) {
-      // Two ranks may share a core because a third process uses another one. A
-      // waiter that does not yield would then hold up the rank it waits for.
-      if (yields_ || idle > kPoliteAfter) {
-        sched_yield();
-      }
-      continue;
-    }
+    const Pause pause = NextPause(operation, now - idle_since);
+    if (pause == Pause::kYield) sched_yield();
+    if (pause != Pause::kSleep) continue;
     if (SleepOnBoard(operation, AtMostUntil(deadline, now, backoff.NextMs()),
                      &backoff)) {
       backoff.ms = 0;

@@ -37,5 +37,41 @@ TEST(WaitPolicyTest, SeveralNodes) {
   EXPECT_TRUE(ChooseWaitPolicy(2, UnlimitedCores(), 4, 2).yields);
 }
 
+constexpr std::chrono::nanoseconds kNow{0};
+
+TEST(WaitPolicyTest, SpinsThenYieldsThenSleeps) {
+  const WaitPolicy w{.yields = false, .spin = microseconds(200)};
+  EXPECT_EQ(w.Next(kNow, false), Pause::kSpin);
+  EXPECT_EQ(w.Next(microseconds(20), false), Pause::kSpin);
+  EXPECT_EQ(w.Next(microseconds(21), false), Pause::kYield);
+  EXPECT_EQ(w.Next(microseconds(199), false), Pause::kYield);
+  EXPECT_EQ(w.Next(microseconds(200), false), Pause::kSleep);
+}
+
+TEST(WaitPolicyTest, YieldsAtOnceToAPeerOnItsCore) {
+  const WaitPolicy w{.yields = false, .spin = microseconds(200)};
+  EXPECT_EQ(w.Next(kNow, true), Pause::kYield);
+  EXPECT_EQ(w.Next(microseconds(199), true), Pause::kYield);
+}
+
+// A peer that computes on this core for long must not make the waiter yield for
+// ever.
+TEST(WaitPolicyTest, SleepsAfterItsBudgetBesideAPeerToo) {
+  const WaitPolicy w{.yields = false, .spin = microseconds(200)};
+  EXPECT_EQ(w.Next(microseconds(200), true), Pause::kSleep);
+}
+
+TEST(WaitPolicyTest, YieldsAtOnceIfCoresAreScarce) {
+  const WaitPolicy w{.yields = true, .spin = microseconds(200)};
+  EXPECT_EQ(w.Next(kNow, false), Pause::kYield);
+  EXPECT_EQ(w.Next(microseconds(200), false), Pause::kSleep);
+}
+
+TEST(WaitPolicyTest, SleepsAtOnceWithoutABudget) {
+  const WaitPolicy w{.yields = false, .spin = microseconds(0)};
+  EXPECT_EQ(w.Next(kNow, false), Pause::kSleep);
+  EXPECT_EQ(w.Next(kNow, true), Pause::kSleep);
+}
+
 }  // namespace
 }  // namespace maypole

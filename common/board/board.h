@@ -219,9 +219,14 @@ struct alignas(64) RankBlock {
   // Hash of the UUID of the GPU that the rank's last CUDA tensor was on; 0: it
   // has submitted none. For a hint to users only.
   std::atomic<uint64_t> gpu;
+  // The core on which a thread of the rank waits, or began its last wait, + 1;
+  // kNoCore while it sleeps. A hint (client/session/core_hints.h), in a cache
+  // line that is written only when it changes.
+  alignas(64) std::atomic<uint32_t> core;
   RankCounters counters;
 };
 inline constexpr uint64_t kAllRead = 0;
+inline constexpr uint32_t kNoCore = 0;
 inline constexpr int kHeartbeatMs = 100;
 inline constexpr uint64_t kBlockedInJoin = UINT64_MAX;
 inline constexpr uint64_t kBlockedForSet = UINT64_MAX - 1;
