@@ -73,6 +73,12 @@ void ExecutorCore::OnCoordinator(const proto::CoordinatorMessage& message) {
     default:
       break;  // a message for the running epoch, or one that the link handles
   }
+  // The other nodes wait for this one's word, although its ranks have left.
+  if (drains() && message.has_schedule() &&
+      message.schedule().epoch() == epoch_->info().epoch) {
+    static_cast<void>(epoch_->OnSchedule(message.schedule()));
+    return;
+  }
   if (!of_epoch) return;
   if (absl::Status s = OnEpochMessage(message); !s.ok()) FailEpochHere(s);
 }

@@ -35,6 +35,10 @@ absl::Status ExecutorEpoch::OnSchedule(const proto::Schedule& message) {
     return LeaveSchedule(proto::SCHEDULE_COORDINATOR,
                          "the coordinator was replaced");
   }
+  if (!left_.empty()) {  // while the message was on its way
+    return LeaveSchedule(proto::SCHEDULE_RANK_LEFT,
+                         absl::StrCat("rank ", first_left_, " has left"));
+  }
   // The coordinator drops what it was told and has not answered.
   presence_.Clear();
   for (uint32_t slot = 0; slot < slots_.allotted(); ++slot) {
