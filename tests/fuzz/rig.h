@@ -96,6 +96,7 @@ class Rig {
   void Perform(worker::KeepWatching& a);
   void Perform(worker::StopWatching& a);
   void Perform(worker::OpenLink& a);
+  void Perform(worker::CloseLink&) { link_open = false; }
   void Perform(worker::SendToCoordinator& a);
   // The rig has one node, and so no schedules.
   void Perform(worker::SendToPeers&) {}
