@@ -45,6 +45,11 @@ class Coordinator:
     def signal(self, number):
         self.process.send_signal(number)
 
+    def stop(self):
+        """Returns when no thread runs any more, which is not when the signal has been sent."""
+        self.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
+
     def wait(self):
         return self.process.wait(PATIENCE)
 

@@ -82,7 +82,7 @@ class ElectionTest(unittest.TestCase):
             self.assertRegex(s.next(), r"^welcome ")
         streams[0].ready(2, 0)
         wait_for("the node is ready", lambda: f"event=ranks_ready job={job} " in leader.log())
-        leader.signal(signal.SIGSTOP)
+        leader.stop()
         streams[1].ready(2, 1)
         return streams
 
@@ -224,7 +224,10 @@ hvd.shutdown()
                 addresses = f"--coordinator={first.listen},{second.listen}"
                 with harness.Job(2, 2, launcher_args=[addresses], command=[harness.PYTHON, "-c", rank]) as job:
                     wait_for("half of the steps are done", lambda: os.path.exists(job.dir + "/half"))
-                    first.signal(number)
+                    if number == signal.SIGSTOP:
+                        first.stop()
+                    else:
+                        first.signal(number)
                     group.leader([second])
                     if number == signal.SIGSTOP:
                         first.signal(signal.SIGCONT)

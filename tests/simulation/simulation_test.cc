@@ -178,13 +178,15 @@ TEST_P(Sabotaged, IsFound) {
 
 TEST(SimulationTest, AnElasticJobWithoutWishesIsFound) {
   RunOptions options{.sabotage = Sabotage::kNoWish};
-  for (options.seed = 1; options.seed <= 200; ++options.seed) {
+  // Seldom must a process wait for long without another fault that explains it:
+  // in one world of 200.
+  for (options.seed = 1; options.seed <= 2000; ++options.seed) {
     const RunResult result = PlayElastic(options);
     if (result.found.empty()) continue;
     EXPECT_NE(result.found.front().find("waits to enter"), std::string::npos);
     return;
   }
-  FAIL() << "no_wish was not found in 200 seeds";
+  FAIL() << "no_wish was not found in 2000 seeds";
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Sabotaged,
