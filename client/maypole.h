@@ -51,7 +51,7 @@
 extern "C" {
 #endif
 
-#define MAYPOLE_ABI_VERSION 8
+#define MAYPOLE_ABI_VERSION 9
 #define MAYPOLE_MAX_DIMS 8
 
 /* The values are gRPC's status codes. */
@@ -233,8 +233,14 @@ int maypole_is_initialized(void);
  * will call maypole_init() again: the next epoch waits for it, as long as the
  * process lives, and ranks before processes that are new. After
  * maypole_shutdown() maypole_init() joins as a new process. In a job that is not
- * elastic both are the same. */
+ * elastic both are the same.
+ *
+ * maypole_abandon_epoch() is for a process that did not get the job's state in
+ * this epoch, because the collectives that bring it failed: it joins the next
+ * epoch as what it joined this one, that is as a rank of an earlier epoch, which
+ * ranks behind those that have got the state since, or as a new process. */
 maypole_status maypole_leave_epoch(void);
+maypole_status maypole_abandon_epoch(void);
 
 /* How many ranks want to enter or leave the job; 0 if the job is not elastic,
  * -1 when not initialized. While it is not 0, all ranks should leave the epoch

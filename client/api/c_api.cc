@@ -39,9 +39,10 @@ struct Process {
   // Clients that have left the job and still have handles (which own, for
   // example, an allgather's result).
   std::vector<std::shared_ptr<Client>> retired;
-  // Of the last client in an elastic job, unless it has left for good: as whom
-  // the coordinator knows this process.
-  std::optional<maypole::RankOptions> last;
+  // In an elastic job, as whom the coordinator knows this process: of the last
+  // client, and of the one before it in case that the last one is abandoned.
+  // None after it has left for good.
+  std::optional<maypole::RankOptions> last, before_last;
   bool forked = false;
   std::unique_ptr<maypole::Exchange> exchange;
 };
@@ -280,7 +281,9 @@ maypole_status maypole_init(void) {
   p.joined.notify_all();
   if (!s.ok()) return Return(s);
   p.client = std::move(client);
-  if (p.client->options().elastic) p.last = p.client->options();
+  if (p.client->options().elastic) {
+    p.before_last = std::exchange(p.last, p.client->options());
+  }
   const std::shared_ptr<Client> joined = p.client;
   lock.unlock();
   return StartTimelineOfEnvironment(joined);
@@ -311,6 +314,7 @@ maypole_status maypole_shutdown(void) {
   {
     std::lock_guard lock(p.mutex);
     p.last.reset();
+    p.before_last.reset();
   }
   ForgetRetired();
   return MAYPOLE_OK;
@@ -318,6 +322,21 @@ maypole_status maypole_shutdown(void) {
 
 maypole_status maypole_leave_epoch(void) {
   if (const auto client = Retire(); client != nullptr) client->LeaveToReturn();
+  ForgetRetired();
+  return MAYPOLE_OK;
+}
+
+maypole_status maypole_abandon_epoch(void) {
+  Process& p = process();
+  const auto client = Retire();
+  if (client == nullptr) return MAYPOLE_OK;
+  bool is_new;
+  {
+    std::lock_guard lock(p.mutex);
+    p.last = std::exchange(p.before_last, std::nullopt);
+    is_new = !p.last;
+  }
+  is_new ? client->Leave() : client->LeaveToReturn();
   ForgetRetired();
   return MAYPOLE_OK;
 }

@@ -346,7 +346,8 @@ static void Memory(void) {
 
 int main(void) {
   CHECK(maypole_is_initialized() == 0 && maypole_rank() == -1);
-  CHECK(maypole_change_wanted() == -1 && maypole_leave_epoch() == MAYPOLE_OK);
+  CHECK(maypole_change_wanted() == -1 && maypole_leave_epoch() == MAYPOLE_OK &&
+        maypole_abandon_epoch() == MAYPOLE_OK);
   int64_t handle = 0;
   CHECK(maypole_process_set_remove(1, &handle) == MAYPOLE_FAILED_PRECONDITION);
   CHECK(maypole_init() == MAYPOLE_OK && maypole_init() == MAYPOLE_OK);

@@ -102,7 +102,7 @@ class Library:
     __slots__ = ("path", "_lib", "_exchange", "_submit", "_submit_group", "_wait", "_poll",
                  "_names", "rank", "size", "local_rank", "local_size",
                  "cross_rank", "cross_size", "init", "shutdown",
-                 "leave_epoch", "change_wanted", "release")
+                 "leave_epoch", "abandon_epoch", "change_wanted", "release")
 
     def __init__(self, path: str):
         self.path = path
@@ -119,7 +119,7 @@ class Library:
         self.release = _bind(lib, "maypole_release", ctypes.c_int64)
         for name in ("rank", "size", "local_rank", "local_size", "cross_rank",
                      "cross_size", "init", "shutdown", "leave_epoch",
-                     "change_wanted"):
+                     "abandon_epoch", "change_wanted"):
             setattr(self, name, _bind(lib, "maypole_" + name))
         _bind(lib, "maypole_allocate", ctypes.c_uint64,
               ctypes.POINTER(ctypes.c_void_p))

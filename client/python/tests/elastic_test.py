@@ -96,10 +96,11 @@ class ElasticTest(unittest.TestCase):
         self.assertEqual(self.state.events, ["sync", "train"] +
                          ["restore", "epoch", "reset"] * 3 + ["sync", "train"])
 
-    def test_who_has_never_got_the_state_enters_as_a_new_process(self):
+    def test_who_did_not_get_the_state_in_an_epoch_abandons_it(self):
         left = []
-        self.fake.shutdown = lambda: left.append("for good")
-        self.fake.leave_epoch = lambda: left.append("to return")
+        leave = self.fake.shutdown
+        self.fake.abandon_epoch = lambda: (left.append("abandoned"), leave())
+        self.fake.leave_epoch = lambda: (left.append("to return"), leave())
         fails = [True, True, False, False, True]
 
         def sync():
@@ -117,8 +118,10 @@ class ElasticTest(unittest.TestCase):
                 raise error_of(_native.ABORTED)
 
         elastic.run_fn(train, elastic.reset)(self.state)
-        # A no-op follows each shutdown.
-        self.assertEqual(left, ["for good", "to return"] * 2 + ["to return"] * 3)
+        # A no-op follows each epoch that is abandoned. The last one that fails
+        # is that of a rank which has older state.
+        self.assertEqual(left, ["abandoned", "to return"] * 2 + ["to return"] * 2 +
+                         ["abandoned", "to return"])
         self.assertEqual(calls[0], left[:4])
 
     def test_errors_that_would_come_again_are_raised(self):

@@ -95,6 +95,7 @@ class FakeLibrary:
         return _native.OK
 
     leave_epoch = shutdown
+    abandon_epoch = shutdown
 
     def change_wanted(self):
         return self.change_wanted_by.get(self.rank(), 0)

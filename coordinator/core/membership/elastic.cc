@@ -140,11 +140,16 @@ std::optional<uint32_t> Elastic::FindSeat(const NodeMember& node,
       seats_[it->second].process.pid == process.pid) {
     found = it->second;
   }
+  // By its pid: of an epoch of another coordinator it is not known what its
+  // processes were before.
   for (uint32_t i = 0; i < seats_.size() && !found; ++i) {
-    if (seats_[i].session == node.session &&
-        seats_[i].process.client == process.client) {
-      found = i;
-    }
+    const Seat& seat = seats_[i];
+    const bool same_connection = seat.session == node.session &&
+                                 seat.process.client == process.client;
+    const bool same_process = process.said_epoch > 0 &&
+                              seat.node == node.node &&
+                              seat.process.pid == process.pid;
+    if (same_connection || same_process) found = i;
   }
   if (found && seats_[*found].presence == Presence::kBack) return std::nullopt;
   return found;
@@ -383,11 +388,12 @@ Elastic::Chosen Elastic::Choose() const {
   std::vector<Candidate> all;
   for (const auto& [session, node] : nodes_) {
     for (const Process& p : node.processes) {
-      std::tuple<int, uint64_t, uint64_t> order{2, p.arrival, 0};
-      if (p.said_epoch > 0 && p.seat) {
-        order = {0, *p.seat, 0};
+      std::tuple<int, uint64_t, uint64_t> order{3, p.arrival, 0};
+      if (p.seat && p.said_epoch == epoch_) {
+        order = {0, p.said_rank, 0};
       } else if (p.said_epoch > 0) {
-        order = {1, UINT64_MAX - p.said_epoch, p.said_rank};
+        const bool earlier = p.said_epoch < epoch_;
+        order = {earlier ? 1 : 2, UINT64_MAX - p.said_epoch, p.said_rank};
       }
       all.push_back({order, session, &p});
     }

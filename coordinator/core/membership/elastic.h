@@ -17,16 +17,18 @@
 // min_size processes wait, and either a rank of the last epoch is back, or
 // max_size wait, or nothing has changed for the settle time. (So survivors of a
 // death continue at once; a first start waits until its processes have come.)
-// Order of the new ranks: first those of the last epoch, in their order; then
-// processes from older epochs (or from epochs of an earlier coordinator); then
-// new processes, in order of arrival. The ranks of a node are consecutive;
-// nodes are ordered by their first rank. So if any process still has the job's
-// state, rank 0 has it.
+// Order of the new ranks: by the last epoch in which the process got the job's
+// state, which it reports: first those of the last epoch, in their order; then
+// those of earlier ones, the latest first; then those of an earlier life of the
+// job; then new processes, in order of arrival. The ranks of a node are
+// consecutive; nodes are ordered by their first rank. So rank 0 has the latest
+// state that any process has.
 //
 // Identity of a process: the (last epoch, rank) that it reports, together with
 // its node and pid, because an earlier life of the job may have had an epoch of
-// the same number. After a failed start, some of its processes never heard of
-// the new epoch, and still report the one before: they are recognized by both.
+// the same number. Processes of an epoch that never heard of its start, or did
+// not get the state in it, still report the one before: they are recognized by
+// both.
 //
 // Thread contract: not synchronized; pure. Only OnTime() learns the time. After
 // a change Deadline() returns the earliest possible time, that is "now".

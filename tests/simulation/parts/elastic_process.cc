@@ -113,6 +113,7 @@ void ElasticProcess::OnWelcome(const BoardConfig& config, uint32_t local_rank) {
   entrant_.node = place_.node;
   entrant_.last_epoch = last_epoch_;
   last_epoch_ = config.epoch;
+  synced_here_ = false;
 }
 
 void ElasticProcess::OnRefused(Code code, const std::string& why) {
@@ -198,7 +199,7 @@ bool ElasticProcess::Answer(Kind kind, int64_t mine, int64_t* answer,
 void ElasticProcess::OnSynced(int64_t step) {
   environment_.training->OnSynced(epoch_->key, place_.rank, step);
   step_ = entrant_.agreed = step;
-  entrant_.synced = true;
+  entrant_.synced = synced_here_ = true;
   if (step_ < environment_.training->terms().last_step) return;
   epoch_->ends_at = 0;
   Finish();
@@ -224,17 +225,20 @@ void ElasticProcess::Finish() {
 }
 
 void ElasticProcess::OnProgramEnd(bool finished) {
-  entrant_.last_key = epoch_->key;
-  entrant_.last_rank = place_.rank;
-  entrant_.last_node = place_.node;
+  if (synced_here_) {
+    entrant_.last_key = epoch_->key;
+    entrant_.last_rank = place_.rank;
+    entrant_.last_node = place_.node;
+  } else {
+    // Without the job's state it comes back as what it was before.
+    last_epoch_ = entrant_.last_epoch;
+  }
   if (asked_to_leave_) {
     Leave(finished, /*returns=*/false);
     ++stage_->counts.asked_to_leave;
     return Exit({});
   }
-  // Without the job's state it comes back as a new process.
-  Leave(finished, /*returns=*/entrant_.synced);
-  if (!entrant_.synced) last_epoch_ = 0;
+  Leave(finished, /*returns=*/last_epoch_ > 0);
   ComeAgain();
 }
 

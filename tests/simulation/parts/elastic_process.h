@@ -68,6 +68,7 @@ class ElasticProcess : public Process {
   int failed_starts_ = 0;    // in a row
   bool asked_to_leave_ = false;
   uint64_t last_epoch_ = 0;
+  bool synced_here_ = false;  // it has got the state in this epoch
   Entrant entrant_;
   int64_t step_ = 0;  // saved
   bool offered_ = false;

@@ -114,6 +114,16 @@ def leave_epoch() -> None:
     sets.forget_all()
 
 
+def abandon_epoch() -> None:
+    """leave_epoch() by a process that did not get the job's state in it.
+
+    It joins the next epoch as what it joined this one: as a rank of an earlier
+    epoch, behind those that have got the state since, or as a new process.
+    """
+    _native.library().abandon_epoch()
+    sets.forget_all()
+
+
 def is_elastic() -> bool:
     """Whether ranks of this job may come and go (MAYPOLE_ELASTIC=1)."""
     return os.environ.get("MAYPOLE_ELASTIC") == "1"

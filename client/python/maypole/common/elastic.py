@@ -24,9 +24,9 @@ learn of the wish at different times.
     func returns               returns its result; the next SIGTERM is ignored
 
 sync() gives every rank the state of rank 0. It always runs after a change of
-epoch, because a rank does not know whether others need it. Ranks that were in
-the last epoch come first in the next one; a rank whose first sync() has failed
-enters as a new process again. So rank 0 has the state, if any rank has it.
+epoch, because a rank does not know whether others need it. Ranks that got the
+state in the last epoch come first in the next one; a rank whose sync() has
+failed enters as what it was before. So rank 0 has the latest state of all.
 
 Thread contract: one thread trains, normally the main thread; SIGTERM is handled
 only there.
@@ -345,7 +345,7 @@ def _run(func: Callable[..., Any], start_epoch: Callable[[], None],
             if changed:
                 state.on_reset()
             state.sync()
-            state._synced = True  # pylint: disable=protected-access
+            state._synced_in = basics.joins()  # pylint: disable=protected-access
             result = func(state, *args, **kwargs)
             state.on_finished()
             return result
@@ -354,13 +354,13 @@ def _run(func: Callable[..., Any], start_epoch: Callable[[], None],
                 raise
             _log.warning("maypole: %s; continuing from the last commit", error)
             state.restore()
-            if not getattr(state, "_synced", False):
-                # As a new process; it must not become rank 0 before others.
-                basics.shutdown()
         except HostsUpdatedInterrupt:
             pass
         if _departure.requested:
             _leave()
+        if getattr(state, "_synced_in", None) != basics.joins():
+            # It must not come before ranks that have got the state since.
+            basics.abandon_epoch()
         start_epoch()
         changed = True
 
