@@ -11,8 +11,8 @@
 namespace maypole::coordinator {
 
 inline constexpr size_t kMaxJobs = 1024;
-inline constexpr size_t kMaxNodes = 1024;     // executors of a job
-inline constexpr size_t kMaxSessions = 4096;  // executors of all jobs
+inline constexpr size_t kMaxNodes = 2048;     // executors of a job
+inline constexpr size_t kMaxSessions = 8192;  // executors of all jobs
 // Names of operations per job that the coordinator knows at a time.
 inline constexpr size_t kMaxOperations = kMaxSlots;
 // The index of the operation with this id. The table assigns ids so that

@@ -74,7 +74,7 @@ absl::Status ReadSplits(size_t ranks, const proto::PresentOperation& m,
         ranks, " ranks of the process set, or not all from 0 to 2^44"));
   }
   for (size_t i = 0; i < locals; ++i) {
-    uint64_t sum = 0;  // at most 2^12 x 2^44
+    uint64_t sum = 0;  // at most 2^10 x 2^44
     for (size_t j = 0; j < ranks; ++j) sum += p->splits[i * ranks + j];
     if (sum == static_cast<uint64_t>(p->first_dims[i])) continue;
     return absl::InvalidArgumentError(absl::StrCat(
