@@ -96,6 +96,7 @@ void CoordinatorEpoch::SendReplies(Joins::Replies replies, JobOutput* out) {
 
 void CoordinatorEpoch::OnRankLeft(uint32_t rank, JobOutput* out) {
   left_.push_back(rank);
+  has_left_[rank] = true;
   const std::string who = WhoText(rank);
   for (size_t i = 0; i < members_.size(); ++i) SendRankLeft(i, rank, out);
   for (NegotiatedOperation* op : table_.Pending()) {
