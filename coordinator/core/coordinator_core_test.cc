@@ -277,8 +277,8 @@ TEST(CoordinatorCoreTest, StopTellsEverybodyAndClosesAllStreams) {
   for (const Action& action : actions) {
     if (const Send* s = std::get_if<Send>(&action)) {
       const proto::CoordinatorMessage m = s->message.ToMessage();
-      told = told || m.epoch_end().message().find("stopped") !=
-                         std::string::npos;
+      told =
+          told || m.epoch_end().message().find("stopped") != std::string::npos;
     }
     closed = closed || std::holds_alternative<Close>(action);
   }

@@ -225,12 +225,19 @@ void CoordinatorEpoch::OnTime(Time now, JobOutput* out) {
   if (const auto late = stragglers_.Deadline(); late && *late <= now) {
     CheckForStragglers(now, out);
   }
+  if (!left_untold_.empty() && left_told_at_ + kLeavePause <= now) {
+    TellLeft(out);
+    left_told_at_ = now;
+  }
   CheckForDeadlock(now, out);
 }
 
 std::optional<Time> CoordinatorEpoch::Deadline() const {
   std::optional<Time> first = buckets_.Deadline();
-  for (const auto& other : {stragglers_.Deadline(), deadlock_.Deadline()}) {
+  std::optional<Time> left;
+  if (!left_untold_.empty()) left = left_told_at_ + kLeavePause;
+  for (const auto& other :
+       {stragglers_.Deadline(), deadlock_.Deadline(), left}) {
     if (other && (!first || *other < *first)) first = other;
   }
   return first;

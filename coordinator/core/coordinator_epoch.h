@@ -129,7 +129,6 @@ class CoordinatorEpoch {
   void SendTimeline(TimelineRelay::Messages messages, JobOutput* out);
   proto::EpochStart MakeStart() const;
   void SendStart(size_t node, JobOutput* out);
-  void SendRankLeft(size_t node, uint32_t rank, JobOutput* out);
   void RestoreLeft(const std::set<uint32_t>& left);
   void RestoreSchedule(const std::vector<const proto::NodeState*>& states);
   // The node does not know the schedule that others follow.
@@ -165,6 +164,8 @@ class CoordinatorEpoch {
                        JobOutput* out);
   absl::Status OnJoinState(Time now, size_t node,
                            const proto::JoinState& message, JobOutput* out);
+  void TellLeft(JobOutput* out);
+  Outgoing LeftMessage(const std::vector<uint32_t>& ranks) const;
   void SendReplies(ProcessSets::Replies replies, JobOutput* out);
   void SendReplies(Joins::Replies replies, JobOutput* out);
   void CheckForStragglers(Time now, JobOutput* out);
@@ -252,8 +253,11 @@ class CoordinatorEpoch {
   uint64_t differences_told_ = 0;
   TimelineRelay timeline_;
   std::string verdict_;
-  std::vector<uint32_t> left_;       // ranks, in the order of leaving
-  std::vector<bool> has_left_;       // by rank
+  std::vector<uint32_t> left_;  // ranks, in the order of leaving
+  std::vector<bool> has_left_;  // by rank
+  std::vector<uint32_t>
+      left_untold_;                  // those of which RankLeft is not sent yet
+  Time left_told_at_{};              // when OnTime() has sent the last one
   std::vector<uint64_t> sent_;       // by member: messages of the epoch
   std::vector<uint64_t> node_runs_;  // by member: runs sent to it
   uint64_t runs_ = 0;

@@ -3,6 +3,7 @@
 #ifndef MAYPOLE_COORDINATOR_CORE_LIMITS_H_
 #define MAYPOLE_COORDINATOR_CORE_LIMITS_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -34,9 +35,15 @@ inline constexpr uint64_t kMaxDifferencesTold = 100;
 // executor with more of them is ended.
 inline constexpr size_t kMaxUnacknowledged = 4096;
 
+// So many ranks that leave an epoch are told of at once, each in a message to
+// all nodes. Of those that leave later, all of kLeavePause together: otherwise
+// the end of a job would be ranks x nodes messages.
+inline constexpr size_t kLeavesToldAtOnce = 16;
+inline constexpr std::chrono::milliseconds kLeavePause(20);
+
 // Messages of a job that wait until it has recovered what a coordinator before
 // this one knew.
-inline constexpr size_t kMaxHeld = 8192;
+inline constexpr size_t kMaxHeld = 16384;
 
 // Bytes of one message of an executor; gRPC refuses longer ones.
 inline constexpr size_t kMaxMessageBytes = size_t{4} << 20;

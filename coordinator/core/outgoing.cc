@@ -11,6 +11,7 @@ std::pair<uint64_t, uint64_t> DecisionsIn(const proto::CoordinatorMessage& m) {
   switch (m.payload_case()) {
     case proto::CoordinatorMessage::kExecute: {
       const auto& runs = m.execute().runs();
+      if (runs.empty()) return {0, 0};
       return {runs.Get(0).decision(), runs.Get(runs.size() - 1).decision()};
     }
     case proto::CoordinatorMessage::kOperationFailed:

@@ -10,7 +10,8 @@
 //   state      reached by                       ends when
 //   open       Start()                          Close(), or the executor has
 //                                               half-closed or has vanished
-//   closing    the above                        the queue is written; the stream
+//   closing    the above                        the queue is written; the
+//   stream
 //                                               gets its status
 //   finished   Finish() of gRPC                 OnDone(): the Hub forgets it
 //
@@ -19,10 +20,11 @@
 //
 // Thread contract: as Stream's; gRPC calls the On*() methods.
 //
-// Invariants: with a Leadership, nothing is written unless Leads() has just said
-// yes; else the call is cancelled. One read and one write are outstanding at most. If the peer does
-// not read what is left within kCloseGrace after Close(), the call is cancelled.
-// The stream owns itself until OnDone(), and the Hub keeps it until Remove().
+// Invariants: one read and one write are outstanding at most. If the peer does
+// not read what is left within kCloseGrace after Close(), the call is
+// cancelled. With a Leadership, nothing is written unless Leads() has just said
+// yes; else the call is cancelled. The stream owns itself until OnDone(), and
+// the Hub keeps it until Remove().
 #ifndef MAYPOLE_COORDINATOR_SERVICE_SESSION_STREAM_H_
 #define MAYPOLE_COORDINATOR_SERVICE_SESSION_STREAM_H_
 

@@ -1,8 +1,8 @@
 // Stream: the sending half of an executor's stream, as the Hub sees it.
 //
 // Purpose: the core must never wait for a peer's network, and what it decides
-// under a job's lock must not be written under that lock. So messages are pushed
-// into a queue, and written when the lock is released.
+// under a job's lock must not be written under that lock. So messages are
+// pushed into a queue, and written when the lock is released.
 //
 //   stream->Push(message);    // under the job's lock; keeps the core's order
 //   ...

@@ -11,6 +11,7 @@ namespace maypole::scale {
 namespace {
 
 constexpr uint32_t kChunkBytes = 512 * 1024;
+constexpr size_t kUnknown = SIZE_MAX;
 
 // FNV-1a, by words.
 uint64_t Mix(uint64_t digest, uint64_t word) {
@@ -130,6 +131,19 @@ void Executor::LoseRank() {
   Send(std::move(message));
 }
 
+void Executor::Leave() {
+  std::lock_guard lock(mutex_);
+  leaving_ = true;
+  for (size_t i = 0; i < job_->ranks_per_node; ++i) {
+    auto message = std::make_shared<Out>();
+    message->mutable_rank_gone()->set_epoch(epoch_);
+    message->mutable_rank_gone()->set_rank(
+        static_cast<uint32_t>(node_ * job_->ranks_per_node + i));
+    message->mutable_rank_gone()->set_clean(true);
+    Send(std::move(message));
+  }
+}
+
 void Executor::Cut() {
   {
     std::lock_guard lock(mutex_);
@@ -177,6 +191,10 @@ void Executor::Handle(const In& message) {
   }
   if (link_.AckDue() && outgoing_.size() <= 1) {
     Queue(link_.Bare({std::make_shared<Out>()}));
+  }
+  if (leaving_ && link_.unacknowledged() == 0) {
+    leaving_ = false;
+    job_->progress.Add(kEnded);
   }
   if (unacknowledged_ != 0 && message.acknowledged() >= unacknowledged_) {
     unacknowledged_ = 0;
@@ -246,10 +264,13 @@ void Executor::TakeRun(const proto::Run& run, Clock::time_point now) {
       const auto it = job_->index.find(o.identity().name());
       if (it == job_->index.end()) return Fail("a run of an unknown name");
       i = it->second;
+      if (o.id() >= by_id_.size()) by_id_.resize(o.id() + 1, kUnknown);
+      by_id_[o.id()] = i;
       job_->ids[i] = o.id();
+    } else if (o.id() < by_id_.size() && by_id_[o.id()] != kUnknown) {
+      i = by_id_[o.id()];
     } else {
-      while (i < job_->ids.size() && job_->ids[i] != o.id()) ++i;
-      if (i == job_->ids.size()) return Fail("a run of an unknown id");
+      return Fail("a run of an unknown id");
     }
     if (o.generation() != step_ || executed_[i] != Clock::time_point()) {
       return Fail("an operation of another step, or twice");

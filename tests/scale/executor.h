@@ -1,8 +1,8 @@
 // Executor: speaks for the executor of one node, without ranks, board or data.
 //
 // Purpose: a coordinator cannot tell it from a real one. It connects, says that
-// its ranks are ready, exchanges endpoints, and reports the tensors of each step
-// as worker/core/operations/presence.h does: at once if no report is
+// its ranks are ready, exchanges endpoints, and reports the tensors of each
+// step as worker/core/operations/presence.h does: at once if no report is
 // unacknowledged, else with all others that have become ready when the
 // acknowledgement comes; the message that empties the queue also says that the
 // ranks wait for the first tensor, if that is not in a run yet. It acknowledges
@@ -10,8 +10,8 @@
 //
 //   Job job(...);
 //   Executor executor(&job, 0, stub);
-//   executor.Open();                        // Progress says when it is connected
-//   executor.Prepare(step);                 // builds the reports
+//   executor.Open();                        // Progress says when it is
+//   connected executor.Prepare(step);                 // builds the reports
 //   executor.Submit(job.tensors.size());    // Progress says when all has run
 //
 // Thread contract: any thread may call the methods; gRPC calls the On*()
@@ -48,8 +48,8 @@ struct Job {
   const std::string name;
   const size_t nodes;
   const size_t ranks_per_node;
-  const std::vector<bench::Parameter> tensors;  // in the order of a step
-  const size_t address_bytes;  // of each endpoint
+  const std::vector<bench::Parameter> tensors;    // in the order of a step
+  const size_t address_bytes;                     // of each endpoint
   std::unordered_map<std::string, size_t> index;  // of a tensor's name
   // The coordinator's id of each tensor; 0 before the first run.
   std::vector<std::atomic<uint32_t>> ids;
@@ -75,6 +75,9 @@ class Executor final
   void Submit(size_t tensors);
   // The node's first rank dies.
   void LoseRank();
+  // All of the node's ranks leave, as at the end of a program. Progress says
+  // kEnded when the coordinator has acknowledged that.
+  void Leave();
   // Cuts the stream, as the death of the node would. It is not resumed.
   void Cut();
   // Waits until the stream has ended.
@@ -125,6 +128,7 @@ class Executor final
   std::deque<Numbered> outgoing_;  // the first is being written
   In incoming_;
   bool cut_ = false;
+  bool leaving_ = false;
   bool done_ = false;
   uint64_t epoch_ = 0;
   uint32_t step_ = 0;
@@ -135,6 +139,7 @@ class Executor final
   bool all_acknowledged_ = true;
   uint64_t unacknowledged_ = 0;  // number of the last presence message; 0: none
   size_t executed_count_ = 0;
+  std::vector<size_t> by_id_;  // a tensor's index by the coordinator's id
   uint64_t last_run_ = 0;
   uint64_t digest_ = 0xcbf29ce484222325;
   std::vector<Clock::time_point> reported_;

@@ -47,8 +47,8 @@ Load::Load(const LoadOptions& options)
         options.address, grpc::InsecureChannelCredentials(), args)));
   }
   for (size_t i = 0; i < options.nodes; ++i) {
-    executors_.push_back(std::make_unique<Executor>(
-        &job_, i, stubs_[i % stubs_.size()].get()));
+    executors_.push_back(
+        std::make_unique<Executor>(&job_, i, stubs_[i % stubs_.size()].get()));
   }
 }
 
@@ -86,9 +86,9 @@ absl::StatusOr<Start> Load::Connect() {
   const Clock::time_point begin = Clock::now();
   for (const auto& executor : executors_) executor->Open();
   Start start;
-  for (const auto& [phase, seconds] :
-       {std::pair(kWelcomed, &start.welcomed), {kStarted, &start.started},
-        {kConnected, &start.connected}}) {
+  for (const auto& [phase, seconds] : {std::pair(kWelcomed, &start.welcomed),
+                                       {kStarted, &start.started},
+                                       {kConnected, &start.connected}}) {
     const auto last = job_.progress.Await(phase, options_.limit);
     if (!last.ok()) return last.status();
     *seconds = Seconds(*last - begin);
@@ -99,8 +99,7 @@ absl::StatusOr<Start> Load::Connect() {
   return start;
 }
 
-absl::StatusOr<Steps> Load::Run(Pattern pattern, size_t steps,
-                                double seconds) {
+absl::StatusOr<Steps> Load::Run(Pattern pattern, size_t steps, double seconds) {
   Steps out;
   const Clock::time_point begin = Clock::now();
   while (out.steps < steps || Seconds(Clock::now() - begin) < seconds) {
@@ -113,11 +112,14 @@ absl::Status Load::Step(Pattern pattern, Steps* out) {
   ++step_;
   for (const auto& executor : executors_) executor->Prepare(step_);
   const size_t runs = executors_.front()->runs();
+  job_.progress.Expect(kExecuted, options_.nodes);
+  if (pattern == Pattern::kLate) {
+    if (absl::Status s = SubmitAllButOne(); !s.ok()) return s;
+  }
   const absl::StatusOr<Cost> before = Used();
   if (!before.ok()) return before.status();
   const Clock::time_point begin = Clock::now();
-  job_.progress.Expect(kExecuted, options_.nodes);
-  if (absl::Status s = Submit(pattern); !s.ok()) return s;
+  Submit(pattern);
   const auto last = job_.progress.Await(kExecuted, options_.limit);
   if (!last.ok()) return last.status();
   // The next step's messages are not to meet this one's acknowledgements.
@@ -140,32 +142,35 @@ absl::Status Load::Step(Pattern pattern, Steps* out) {
   return CheckOrder();
 }
 
-absl::Status Load::Submit(Pattern pattern) {
+absl::Status Load::SubmitAllButOne() {
+  job_.progress.Expect(kReported, options_.nodes - 1);
+  for (size_t i = 0; i + 1 < executors_.size(); ++i) {
+    executors_[i]->Submit(job_.tensors.size());
+  }
+  return job_.progress.Await(kReported, options_.limit).status();
+}
+
+void Load::Submit(Pattern pattern) {
   const size_t all = job_.tensors.size();
-  const bool late = pattern == Pattern::kLate;
-  job_.progress.Expect(kReported, options_.nodes - (late ? 1 : 0));
-  if (pattern == Pattern::kPaced) {
-    const Clock::time_point begin = Clock::now();
-    for (size_t ready = 0; ready < all;) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      const double part = Seconds(Clock::now() - begin) / Seconds(options_.pace);
-      const size_t now =
-          std::min(all, static_cast<size_t>(part * static_cast<double>(all)));
-      if (now == ready) continue;
-      ready = now;
-      for (const auto& executor : executors_) executor->Submit(ready);
-    }
-    return absl::OkStatus();
+  if (pattern == Pattern::kLate) {
+    job_.progress.Expect(kReported, 1);
+    return executors_.back()->Submit(all);
   }
-  for (size_t i = 0; i + (late ? 1 : 0) < executors_.size(); ++i) {
-    executors_[i]->Submit(all);
+  job_.progress.Expect(kReported, options_.nodes);
+  if (pattern == Pattern::kTogether) {
+    for (const auto& executor : executors_) executor->Submit(all);
+    return;
   }
-  if (!late) return absl::OkStatus();
-  const auto reported = job_.progress.Await(kReported, options_.limit);
-  if (!reported.ok()) return reported.status();
-  job_.progress.Expect(kReported, 1);
-  executors_.back()->Submit(all);
-  return absl::OkStatus();
+  const Clock::time_point begin = Clock::now();
+  for (size_t ready = 0; ready < all;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const double part = Seconds(Clock::now() - begin) / Seconds(options_.pace);
+    const size_t now =
+        std::min(all, static_cast<size_t>(part * static_cast<double>(all)));
+    if (now == ready) continue;
+    ready = now;
+    for (const auto& executor : executors_) executor->Submit(ready);
+  }
 }
 
 void Load::Measure(Steps* out) const {
@@ -192,10 +197,13 @@ absl::Status Load::CheckOrder() const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> Load::EndByDeath(bool cut) {
+absl::StatusOr<double> Load::Finish(Ending ending) {
+  const bool cut = ending == Ending::kStreamBreaks;
   job_.progress.Expect(kEnded, options_.nodes - (cut ? 1 : 0));
   const Clock::time_point begin = Clock::now();
-  if (cut) {
+  if (ending == Ending::kAllLeave) {
+    for (const auto& executor : executors_) executor->Leave();
+  } else if (cut) {
     executors_.back()->Cut();
   } else {
     executors_.back()->LoseRank();

@@ -3,7 +3,7 @@
 //   Load load(options);
 //   absl::StatusOr<Start> start = load.Connect();
 //   absl::StatusOr<Steps> steps = load.Run(Pattern::kTogether, 10);
-//   absl::StatusOr<double> seconds = load.EndByDeath(false);
+//   absl::StatusOr<double> seconds = load.Finish(Ending::kRankDies);
 //
 // Thread contract: one thread calls the methods.
 #ifndef MAYPOLE_TESTS_SCALE_LOAD_H_
@@ -33,14 +33,20 @@ enum class Pattern {
   kPaced,     // one after the other during `pace`, as in a backward pass
 };
 
+enum class Ending {
+  kRankDies,      // the last node reports that its first rank has died
+  kStreamBreaks,  // of the last node
+  kAllLeave,      // all ranks, cleanly, at once
+};
+
 struct LoadOptions {
   std::string address;  // of the coordinator
   pid_t coordinator = 0;
   std::string job = "load";
   size_t nodes = 2;
   size_t ranks_per_node = 8;
-  size_t tensors = 161;      // the first ones of ResNet-50
-  size_t channels = 4;       // HTTP/2 connections
+  size_t tensors = 161;       // the first ones of ResNet-50
+  size_t channels = 4;        // HTTP/2 connections
   size_t address_bytes = 47;  // worker/backend/handshake_io.cc, an IPv4 address
   std::chrono::milliseconds pace{100};
   std::chrono::seconds limit{120};  // for each thing that is awaited
@@ -61,8 +67,8 @@ struct Cost {
 };
 
 struct Start {
-  double welcomed = 0;  // seconds from the first hello to the last Welcome
-  double started = 0;   // to the last EpochStart
+  double welcomed = 0;   // seconds from the first hello to the last Welcome
+  double started = 0;    // to the last EpochStart
   double connected = 0;  // to the last Endpoints
   Cost cost;
 };
@@ -70,7 +76,9 @@ struct Start {
 // Milliseconds.
 struct Steps {
   size_t steps = 0;
-  double seconds = 0;  // of all steps, without their preparation
+  // Of all steps, without their preparation; with kLate, from when the last
+  // node begins to report. The cost, too.
+  double seconds = 0;
   // By step: from the last report's write to the last node's last Execute.
   std::vector<double> step_ms;
   // By step and operation: from its last report's write to its last Execute.
@@ -89,14 +97,15 @@ class Load {
   absl::StatusOr<Start> Connect();
   // At least this many steps, for at least this many seconds.
   absl::StatusOr<Steps> Run(Pattern pattern, size_t steps, double seconds = 0);
-  // The last node dies: its rank's death is reported, or (`cut`) its stream
-  // breaks. Returns the seconds until the last EpochEnd. Nothing may follow.
-  absl::StatusOr<double> EndByDeath(bool cut);
+  // Nothing may follow. Returns the seconds until the last EpochEnd or, of
+  // kAllLeave, until the coordinator has acknowledged all.
+  absl::StatusOr<double> Finish(Ending ending);
   absl::StatusOr<Memory> CoordinatorMemory() const;
 
  private:
   absl::Status Step(Pattern pattern, Steps* out);
-  absl::Status Submit(Pattern pattern);
+  absl::Status SubmitAllButOne();
+  void Submit(Pattern pattern);
   absl::Status CheckOrder() const;
   void Measure(Steps* out) const;
   // What has been used since the program's start.

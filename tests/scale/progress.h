@@ -64,10 +64,9 @@ class Progress {
     });
     if (!failure_.empty()) return absl::InternalError(failure_);
     if (done) return wait.last;
-    return absl::DeadlineExceededError(
-        absl::StrCat(wait.reached, " of ", wait.expected,
-                     " executors have reached phase ", phase, " within ",
-                     limit.count(), " s"));
+    return absl::DeadlineExceededError(absl::StrCat(
+        wait.reached, " of ", wait.expected, " executors have reached phase ",
+        phase, " within ", limit.count(), " s"));
   }
 
  private:

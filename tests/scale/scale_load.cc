@@ -2,8 +2,8 @@
 //
 // Purpose: speaks for --nodes executors of one job, each with a session of its
 // own, over --channels connections: the start, then steps of --tensors tensors
-// in each of the patterns of load.h, then the death of a node. Prints one line
-// of JSON.
+// in each of the patterns of load.h, then an end. Prints
+// "started" when the job has started, and at the end one line of JSON.
 //
 //   scale_load --address=127.0.0.1:4001 --coordinator=PID --nodes=64
 //
@@ -35,7 +35,9 @@ ABSL_FLAG(uint32_t, together, 10, "Steps: all nodes report at once.");
 ABSL_FLAG(uint32_t, late, 0, "Steps: all wait for one node.");
 ABSL_FLAG(uint32_t, paced, 0, "Steps: tensors come one after the other.");
 ABSL_FLAG(uint32_t, pace_ms, 100, "How long the tensors of a paced step take.");
-ABSL_FLAG(std::string, death, "none", "At the end: none, rank or stream.");
+ABSL_FLAG(std::string, end, "none",
+          "none; rank: a rank dies; stream: a node's stream breaks; leave: all "
+          "ranks leave.");
 ABSL_FLAG(double, seconds, 0, "Repeats the steps for at least this long.");
 
 namespace maypole::scale {
@@ -88,6 +90,8 @@ absl::StatusOr<std::string> Measure() {
   Load* const load = new Load(options);
   const absl::StatusOr<Start> start = load->Connect();
   if (!start.ok()) return start.status();
+  std::printf("started\n");
+  std::fflush(stdout);
   std::string out = absl::StrFormat(
       "{\"nodes\": %d, \"ranks\": %d, \"tensors\": %d, \"channels\": %d, "
       "\"start\": {\"welcomed_s\": %.6f, \"started_s\": %.6f, "
@@ -108,8 +112,8 @@ absl::StatusOr<std::string> Measure() {
         Part{"late", Pattern::kLate, absl::GetFlag(FLAGS_late)},
         Part{"paced", Pattern::kPaced, absl::GetFlag(FLAGS_paced)}}) {
     if (part.steps == 0) continue;
-    const absl::StatusOr<Steps> steps = load->Run(
-        part.pattern, part.steps, absl::GetFlag(FLAGS_seconds));
+    const absl::StatusOr<Steps> steps =
+        load->Run(part.pattern, part.steps, absl::GetFlag(FLAGS_seconds));
     if (!steps.ok()) return steps.status();
     absl::StrAppend(&out, ", \"", part.name, "\": ", Text(*steps));
   }
@@ -118,11 +122,14 @@ absl::StatusOr<std::string> Measure() {
   absl::StrAppend(&out, ", \"resident_bytes\": ", memory->resident_bytes,
                   ", \"most_resident_bytes\": ", memory->most_resident_bytes,
                   ", \"threads\": ", memory->threads);
-  if (const std::string death = absl::GetFlag(FLAGS_death); death != "none") {
-    const absl::StatusOr<double> seconds = load->EndByDeath(death == "stream");
-    if (!seconds.ok()) return seconds.status();
-    absl::StrAppendFormat(&out, ", \"death_s\": %.6f", *seconds);
-  }
+  const std::string end = absl::GetFlag(FLAGS_end);
+  if (end == "none") return out + "}";
+  const absl::StatusOr<double> seconds =
+      load->Finish(end == "rank"     ? Ending::kRankDies
+                   : end == "stream" ? Ending::kStreamBreaks
+                                     : Ending::kAllLeave);
+  if (!seconds.ok()) return seconds.status();
+  absl::StrAppendFormat(&out, ", \"end_s\": %.6f", *seconds);
   return out + "}";
 }
 

@@ -96,8 +96,7 @@ proto::StandIn Joins::Request(const NegotiatedOperation& op) {
   // Prefers the signature of ranks with inputs: they know the shape.
   for (const size_t i : op.set->nodes) {
     for (NodePresence::Group& g : op.GroupsOf(i)) {
-      if (group &&
-          (group->signature.aside == 0 || g.signature.aside != 0)) {
+      if (group && (group->signature.aside == 0 || g.signature.aside != 0)) {
         continue;
       }
       generation = op.nodes[i].generation;

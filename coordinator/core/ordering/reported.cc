@@ -184,7 +184,8 @@ absl::StatusOr<NodePresence> ReadPresence(
   for (const proto::LocalSignature& local : message.signatures()) {
     absl::StatusOr<Signature> s = CheckedSignature(local, identity);
     if (!s.ok()) return s.status();
-    details->groups.push_back({{local.ranks().begin(), local.ranks().end()}, *s});
+    details->groups.push_back(
+        {{local.ranks().begin(), local.ranks().end()}, *s});
   }
   if (plain && !*common) {
     *common = details->groups.front().signature;

@@ -20,8 +20,8 @@
 
 namespace maypole::coordinator {
 
-// A node's report about an operation. Most say only that all ranks of the set on
-// the node have submitted what the other nodes' ranks have; with a thousand
+// A node's report about an operation. Most say only that all ranks of the set
+// on the node have submitted what the other nodes' ranks have; with a thousand
 // nodes there are as many for each operation, so these take little memory.
 struct NodePresence {
   // Ranks with equal signatures; normally there is one group.
@@ -33,9 +33,9 @@ struct NodePresence {
     std::vector<Group> groups;
     // By the set's ranks on the node, in the order of local ranks.
     std::vector<int64_t> first_dims;  // allgather, alltoall
-    std::vector<int64_t> splits;   // alltoall: a row of the matrix per rank
-    std::vector<uint32_t> gpus;    // that have the tensors; empty: the host
-    bool ranks_call_nccl = false;  // each on its own of `gpus`
+    std::vector<int64_t> splits;      // alltoall: a row of the matrix per rank
+    std::vector<uint32_t> gpus;       // that have the tensors; empty: the host
+    bool ranks_call_nccl = false;     // each on its own of `gpus`
     std::vector<uint64_t> gpu_rooms;  // with `gpus`; allgather, alltoall
   };
   bool present = false;
