@@ -95,7 +95,7 @@ class RawFile:
         self._file = open(path, "w", encoding="utf-8")
 
     def add(self, kind: str, **facts) -> None:
-        # The load of the machine before the run: others work on it, too.
+        # The load of the machine, just after the run: others work on it, too.
         facts["load_average"] = os.getloadavg()[0]
         self._file.write(json.dumps({"kind": kind, **facts}) + "\n")
         self._file.flush()
@@ -150,7 +150,7 @@ def arguments(argv: List[str]) -> argparse.Namespace:
     parser.add_argument("--before", help="an earlier coordinator, to compare with")
     parser.add_argument("--load", default=os.path.join(
         ROOT, "bazel-bin", "tests", "scale", "scale_load"))
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--nodes", type=int, nargs="+", default=NODES)
     parser.add_argument("--beside", type=int, nargs="*", default=BESIDE)
     parser.add_argument("--raw", default=RAW)
