@@ -25,7 +25,7 @@ inline constexpr size_t kMaxHostBytes = 63;  // a host's or node's name
 // (common/wire/job_variables.h).
 inline constexpr size_t kMaxVariablesBytes = 64 * 1024;
 inline constexpr size_t kMaxErrorBytes = 1023;      // one error's text
-inline constexpr int kMaxRanks = 4096;              // ranks of a job
+inline constexpr int kMaxRanks = 16384;             // ranks of a job
 inline constexpr int kMaxLocalRanks = 64;           // ranks of a job on a node
 inline constexpr uint32_t kMaxSlots = 16384;        // names in use at a time
 inline constexpr uint32_t kMaxRuns = 256;           // negotiated runs in flight

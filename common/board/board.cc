@@ -58,7 +58,8 @@ uint32_t SplitNames(const BoardConfig& c) {
 struct Board::Layout {
   uint64_t ranks, tickets, ready, slots, runs, negotiated, plans, splits,
       matrices, pools, rings, arenas, end;
-  uint64_t slot_bytes, run_bytes, plan_bytes, plan_dims, matrix_bytes;
+  uint64_t slot_bytes, run_bytes, plan_bytes, plan_dims, split_bytes,
+      matrix_bytes;
   uint64_t page;
 
   explicit Layout(const BoardConfig& c) : page(c.page_bytes) {
@@ -76,9 +77,12 @@ struct Board::Layout {
     plan_dims = sizeof(PlanHeader) + kMaxRunOperations * sizeof(PlanOperation);
     plan_bytes = RoundUp(plan_dims + uint64_t{c.size} * 8, 64);
     splits = RoundUp(plans + c.runs * plan_bytes, page);
-    matrices =
-        RoundUp(splits + uint64_t{2} * SplitNames(c) * k * c.size * 8, page);
+    // No alltoall has more ranks: over several nodes that is its limit, and a
+    // node has fewer.
     const uint64_t n = std::min<uint64_t>(c.size, kMaxAlltoallRanks);
+    split_bytes = n * 8;
+    matrices =
+        RoundUp(splits + uint64_t{2} * SplitNames(c) * k * split_bytes, page);
     matrix_bytes = c.nodes > 1 ? n * n * 8 : 0;
     pools = RoundUp(matrices + kMatrices * matrix_bytes, page);
     rings = RoundUp(pools + k * c.pool_buffers * c.eager_bytes, page);
@@ -335,7 +339,7 @@ std::atomic<int64_t>* Board::splits(uint32_t number, uint32_t local,
   const uint64_t row =
       (uint64_t{number} * config_.local_size + local) * 2 + generation % 2;
   return reinterpret_cast<std::atomic<int64_t>*>(
-      mapping_.data() + layout_->splits + row * config_.size * 8);
+      mapping_.data() + layout_->splits + row * layout_->split_bytes);
 }
 
 std::atomic<uint64_t>& Board::ready_bits(uint32_t word) const {

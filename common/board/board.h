@@ -421,9 +421,10 @@ class Board {
   int64_t* plan_first_dims(uint32_t n) const;        // [size], by global rank
   // m x m numbers for an alltoall of m <= kMaxAlltoallRanks ranks.
   int64_t* matrix(uint32_t n) const;
-  // What a rank sends to each rank of the process set in this generation.
+  // What a rank sends to each rank of the process set in this generation;
+  // [size], but at most [kMaxAlltoallRanks].
   std::atomic<int64_t>* splits(uint32_t number, uint32_t local,
-                               uint32_t generation) const;  // [size]
+                               uint32_t generation) const;
   std::atomic<uint64_t>& ready_bits(uint32_t word) const;   // [slots / 64]
   uint32_t ready_words() const { return config_.slots / 64; }
   std::byte* pool(uint32_t local, uint32_t buffer) const;

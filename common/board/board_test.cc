@@ -520,5 +520,25 @@ TEST(BoardTest, SplitsAreByNameRankAndParity) {
   EXPECT_EQ(b->splits(0, 0, 4)[0].load(), 0);
 }
 
+TEST(BoardTest, SplitsOfALargeJobTakeNoMoreThanTheLargestAlltoall) {
+  const auto bytes = [](int size) {
+    BoardConfig config = Config(2);
+    config.size = size;
+    config.nodes = 2;
+    std::unique_ptr<Board> b;
+    const Status s = Board::Create(config, &b);
+    EXPECT_TRUE(s.ok()) << s.message();
+    struct stat st{};
+    EXPECT_EQ(fstat(b->fd(), &st), 0);
+    return static_cast<uint64_t>(st.st_size);
+  };
+  const uint64_t more = bytes(kMaxRanks) - bytes(kMaxAlltoallRanks);
+  // What is left are the first dimensions in the plans: 8 bytes a rank.
+  const uint64_t dims =
+      Config(2).runs * uint64_t{8} * (kMaxRanks - kMaxAlltoallRanks);
+  EXPECT_GE(more + 4096, dims);
+  EXPECT_LE(more, dims + 4096);
+}
+
 }  // namespace
 }  // namespace maypole

@@ -56,7 +56,7 @@
 namespace maypole::session {
 
 inline constexpr uint32_t kMagic = 0x4d41594c;  // "MAYL"
-inline constexpr size_t kMaxMessageBytes = 2048;
+inline constexpr size_t kMaxMessageBytes = 4096;
 
 enum class Type : uint32_t {
   kHello = 1,

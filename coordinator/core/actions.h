@@ -20,6 +20,7 @@
 #include "common/checksum/checksum_mode.h"
 #include "common/types.h"
 #include "coordinator/core/limits.h"
+#include "coordinator/core/outgoing.h"
 #include "proto/coordinator.pb.h"
 
 namespace maypole::coordinator {
@@ -55,7 +56,7 @@ struct Config {
 // Write the message to the stream.
 struct Send {
   StreamId stream;
-  proto::CoordinatorMessage message;
+  Outgoing message;
 };
 
 // End the stream with this status after writing all messages sent before. The
@@ -131,7 +132,7 @@ using Actions = std::vector<Action>;
 // What a job asks for: messages go to sessions (which number and keep them),
 // facts directly to the shell.
 struct JobOutput {
-  std::vector<std::pair<SessionId, proto::CoordinatorMessage>> messages;
+  std::vector<std::pair<SessionId, Outgoing>> messages;
   Actions facts;
 
   void Info(std::string line) {

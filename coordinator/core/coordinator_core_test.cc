@@ -123,7 +123,7 @@ TEST(CoordinatorCoreTest, TheFirstMessageMustBeAHello) {
   const auto collect = [&actions](Actions* a) { actions = std::move(*a); };
   bed.core().Received(bed.now(), 99, Present(1, {}), collect);
   ASSERT_GE(actions.size(), 3u);
-  EXPECT_EQ(std::get<Send>(actions[1]).message.refused().code(),
+  EXPECT_EQ(std::get<Send>(actions[1]).message.ToMessage().refused().code(),
             Code(absl::StatusCode::kInvalidArgument));
   EXPECT_EQ(std::get<Close>(actions[2]).stream, 99u);
   // Messages that it sent before it knew of that are ignored.
@@ -276,8 +276,9 @@ TEST(CoordinatorCoreTest, StopTellsEverybodyAndClosesAllStreams) {
   bool told = false, closed = false;
   for (const Action& action : actions) {
     if (const Send* s = std::get_if<Send>(&action)) {
-      told = told || s->message.epoch_end().message().find("stopped") !=
-                         std::string::npos;
+      const proto::CoordinatorMessage m = s->message.ToMessage();
+      told =
+          told || m.epoch_end().message().find("stopped") != std::string::npos;
     }
     closed = closed || std::holds_alternative<Close>(action);
   }

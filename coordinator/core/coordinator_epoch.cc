@@ -33,22 +33,28 @@ CoordinatorEpoch::CoordinatorEpoch(uint64_t number, uint32_t size,
       checksums_(config.checksums),
       results_(&members_, &sets_),
       timeline_(number, members_.size()),
+      has_left_(size, false),
       sent_(members_.size(), 0),
       node_runs_(members_.size(), 0),
       frozen_nodes_(config.frozen_nodes),
       steps_(config.fusion_threshold),
-      follows_(members_.size(), false) {}
+      follows_(members_.size(), false) {
+  for (size_t i = 0; i < members_.size(); ++i) {
+    index_.emplace(members_[i].session, i);
+  }
+}
 
 void CoordinatorEpoch::Start(uint64_t last_decision, JobOutput* out) {
   decision_ = last_decision;
   proto::CoordinatorMessage message;
   *message.mutable_epoch_start() = MakeStart();
-  proto::EpochStart* start = message.mutable_epoch_start();
+  const Outgoing all(message);
   for (size_t i = 0; i < members_.size(); ++i) {
-    start->set_node_index(i);
-    start->mutable_clients()->Assign(members_[i].clients.begin(),
-                                     members_[i].clients.end());
-    ToNode(i, message, out);
+    proto::CoordinatorMessage own;
+    own.mutable_epoch_start()->set_node_index(i);
+    own.mutable_epoch_start()->mutable_clients()->Assign(
+        members_[i].clients.begin(), members_[i].clients.end());
+    ToNode(i, all.With(own), out);
   }
 }
 
@@ -185,9 +191,10 @@ void CoordinatorEpoch::SendEndpoints(JobOutput* out) {
     m.mutable_endpoints()->set_epoch(number_);
     m.mutable_endpoints()->set_nccl_version(nccl);
     for (size_t j = 0; j < members_.size(); ++j) {
-      m.mutable_endpoints()->add_addresses(i == j ? "" : endpoints_[j][i]);
+      m.mutable_endpoints()->add_addresses(
+          i == j ? "" : std::move(endpoints_[j][i]));
     }
-    ToNode(i, std::move(m), out);
+    ToNode(i, m, out);
   }
 }
 
@@ -218,12 +225,19 @@ void CoordinatorEpoch::OnTime(Time now, JobOutput* out) {
   if (const auto late = stragglers_.Deadline(); late && *late <= now) {
     CheckForStragglers(now, out);
   }
+  if (!left_untold_.empty() && left_told_at_ + kLeavePause <= now) {
+    TellLeft(out);
+    left_told_at_ = now;
+  }
   CheckForDeadlock(now, out);
 }
 
 std::optional<Time> CoordinatorEpoch::Deadline() const {
   std::optional<Time> first = buckets_.Deadline();
-  for (const auto& other : {stragglers_.Deadline(), deadlock_.Deadline()}) {
+  std::optional<Time> left;
+  if (!left_untold_.empty()) left = left_told_at_ + kLeavePause;
+  for (const auto& other :
+       {stragglers_.Deadline(), deadlock_.Deadline(), left}) {
     if (other && (!first || *other < *first)) first = other;
   }
   return first;
@@ -322,26 +336,49 @@ void CoordinatorEpoch::Issue(Time now, const Release& release, JobOutput* out) {
     AddRuns(now, part.operations, &runs, out);
   }
   AddRuns(now, release.loose, &runs, out);
-  for (size_t i = 0; i < members_.size(); ++i) SendRuns(i, runs, out);
+  SendRuns(runs, out);
   if (steps_.repeats()) BeginSchedule(out);
 }
 
-void CoordinatorEpoch::SendRuns(size_t node, const Runs& runs, JobOutput* out) {
+// Nodes with the same runs and numbers, normally all, share their messages.
+void CoordinatorEpoch::SendRuns(const Runs& runs, JobOutput* out) {
+  std::vector<size_t> shared, mine;
+  uint64_t first = 0;
+  std::vector<Outgoing> messages;
+  for (size_t node = 0; node < members_.size(); ++node) {
+    mine.clear();
+    for (size_t i = 0; i < runs.size(); ++i) {
+      if (!runs[i].first->by_node[node].empty()) mine.push_back(i);
+    }
+    if (mine.empty()) continue;
+    if (mine != shared || first != node_runs_[node] + 1) {
+      shared = mine;
+      first = node_runs_[node] + 1;
+      messages = Executes(runs, mine, first);
+    }
+    node_runs_[node] += mine.size();
+    for (const Outgoing& m : messages) ToNode(node, m, out);
+  }
+}
+
+std::vector<Outgoing> CoordinatorEpoch::Executes(
+    const Runs& runs, const std::vector<size_t>& mine, uint64_t first) const {
+  std::vector<Outgoing> messages;
   proto::CoordinatorMessage message;
   size_t bytes = 0;
-  for (const auto& [set, run] : runs) {
-    if (set->by_node[node].empty()) continue;
+  for (const size_t i : mine) {
     message.mutable_execute()->set_epoch(number_);
     proto::Run* m = message.mutable_execute()->add_runs();
-    *m = run;
-    m->set_run(++node_runs_[node]);
+    *m = runs[i].second;
+    m->set_run(first++);
     bytes += m->ByteSizeLong();
     if (bytes < kMaxExecuteBytes) continue;
-    ToNode(node, std::move(message), out);
-    message = proto::CoordinatorMessage();
+    messages.emplace_back(message);
+    message.Clear();
     bytes = 0;
   }
-  if (message.has_execute()) ToNode(node, std::move(message), out);
+  if (message.has_execute()) messages.emplace_back(message);
+  return messages;
 }
 
 void CoordinatorEpoch::AddRuns(Time now,
@@ -423,10 +460,9 @@ void CoordinatorEpoch::End(const std::string& message, JobOutput* out) {
 }
 
 std::optional<size_t> CoordinatorEpoch::IndexOf(SessionId session) const {
-  for (size_t i = 0; i < members_.size(); ++i) {
-    if (connected_[i] && members_[i].session == session) return i;
-  }
-  return std::nullopt;
+  const auto it = index_.find(session);
+  if (it == index_.end() || !connected_[it->second]) return std::nullopt;
+  return it->second;
 }
 
 std::vector<uint32_t> CoordinatorEpoch::LiveRanks(size_t node) const {
@@ -437,13 +473,11 @@ std::vector<uint32_t> CoordinatorEpoch::LiveRanks(size_t node) const {
   return out;
 }
 
-void CoordinatorEpoch::ToAll(const proto::CoordinatorMessage& message,
-                             JobOutput* out) {
+void CoordinatorEpoch::ToAll(const Outgoing& message, JobOutput* out) {
   for (size_t i = 0; i < members_.size(); ++i) ToNode(i, message, out);
 }
 
-void CoordinatorEpoch::ToNode(size_t node, proto::CoordinatorMessage message,
-                              JobOutput* out) {
+void CoordinatorEpoch::ToNode(size_t node, Outgoing message, JobOutput* out) {
   if (!connected_[node]) return;
   ++sent_[node];
   out->messages.emplace_back(members_[node].session, std::move(message));

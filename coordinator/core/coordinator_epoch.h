@@ -25,6 +25,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -97,7 +98,7 @@ class CoordinatorEpoch {
   std::optional<size_t> IndexOf(SessionId session) const;
   std::vector<uint32_t> LiveRanks(size_t node) const;
   bool HasLeft(uint32_t rank) const {
-    return std::find(left_.begin(), left_.end(), rank) != left_.end();
+    return rank < has_left_.size() && has_left_[rank];
   }
   bool AllLeft() const { return left_.size() == size_; }
 
@@ -128,7 +129,6 @@ class CoordinatorEpoch {
   void SendTimeline(TimelineRelay::Messages messages, JobOutput* out);
   proto::EpochStart MakeStart() const;
   void SendStart(size_t node, JobOutput* out);
-  void SendRankLeft(size_t node, uint32_t rank, JobOutput* out);
   void RestoreLeft(const std::set<uint32_t>& left);
   void RestoreSchedule(const std::vector<const proto::NodeState*>& states);
   // The node does not know the schedule that others follow.
@@ -164,6 +164,8 @@ class CoordinatorEpoch {
                        JobOutput* out);
   absl::Status OnJoinState(Time now, size_t node,
                            const proto::JoinState& message, JobOutput* out);
+  void TellLeft(JobOutput* out);
+  Outgoing LeftMessage(const std::vector<uint32_t>& ranks) const;
   void SendReplies(ProcessSets::Replies replies, JobOutput* out);
   void SendReplies(Joins::Replies replies, JobOutput* out);
   void CheckForStragglers(Time now, JobOutput* out);
@@ -200,8 +202,12 @@ class CoordinatorEpoch {
   // Fuses these operations with one another, and appends their runs.
   void AddRuns(Time now, const std::vector<ReadyOperation>& ready, Runs* runs,
                JobOutput* out);
-  // Numbers and sends those runs that concern the node.
-  void SendRuns(size_t node, const Runs& runs, JobOutput* out);
+  // Numbers the runs for each node, and sends it those that concern it.
+  void SendRuns(const Runs& runs, JobOutput* out);
+  // The messages with these runs (indices), numbered from `first`.
+  std::vector<Outgoing> Executes(const Runs& runs,
+                                 const std::vector<size_t>& mine,
+                                 uint64_t first) const;
   proto::Run MakeRun(const std::vector<ReadyOperation>& ready,
                      const std::vector<size_t>& run);
   // `decision`: of Fail(); 0: it concerns this node only.
@@ -214,8 +220,8 @@ class CoordinatorEpoch {
   // was removed.
   absl::Status CheckSet(const NegotiatedOperation& op) const;
   std::string WhoText(uint32_t rank) const;  // "rank 2 (node n1)"
-  void ToAll(const proto::CoordinatorMessage& message, JobOutput* out);
-  void ToNode(size_t node, proto::CoordinatorMessage message, JobOutput* out);
+  void ToAll(const Outgoing& message, JobOutput* out);
+  void ToNode(size_t node, Outgoing message, JobOutput* out);
 
   const uint64_t number_;
   const uint32_t size_;
@@ -227,6 +233,7 @@ class CoordinatorEpoch {
   const uint64_t fusion_threshold_;
   const Time stall_check_;
   const Time stall_shutdown_;
+  std::unordered_map<SessionId, size_t> index_;      // of each member
   std::vector<bool> connected_;                      // by member
   std::vector<std::vector<std::string>> endpoints_;  // by member; empty: none
   std::vector<uint32_t> nccl_versions_;              // by member; 0: none
@@ -246,7 +253,11 @@ class CoordinatorEpoch {
   uint64_t differences_told_ = 0;
   TimelineRelay timeline_;
   std::string verdict_;
-  std::vector<uint32_t> left_;       // ranks, in the order of leaving
+  std::vector<uint32_t> left_;  // ranks, in the order of leaving
+  std::vector<bool> has_left_;  // by rank
+  std::vector<uint32_t>
+      left_untold_;                  // those of which RankLeft is not sent yet
+  Time left_told_at_{};              // when OnTime() has sent the last one
   std::vector<uint64_t> sent_;       // by member: messages of the epoch
   std::vector<uint64_t> node_runs_;  // by member: runs sent to it
   uint64_t runs_ = 0;

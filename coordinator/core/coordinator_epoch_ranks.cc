@@ -96,8 +96,10 @@ void CoordinatorEpoch::SendReplies(Joins::Replies replies, JobOutput* out) {
 
 void CoordinatorEpoch::OnRankLeft(uint32_t rank, JobOutput* out) {
   left_.push_back(rank);
+  has_left_[rank] = true;
+  left_untold_.push_back(rank);
+  if (left_.size() <= kLeavesToldAtOnce || AllLeft()) TellLeft(out);
   const std::string who = WhoText(rank);
-  for (size_t i = 0; i < members_.size(); ++i) SendRankLeft(i, rank, out);
   for (NegotiatedOperation* op : table_.Pending()) {
     if (!op->set->Has(rank)) continue;
     buckets_.DropHeld(op->set->id);
@@ -115,15 +117,22 @@ void CoordinatorEpoch::OnRankLeft(uint32_t rank, JobOutput* out) {
   FinishResults(out);
 }
 
-void CoordinatorEpoch::SendRankLeft(size_t node, uint32_t rank,
-                                    JobOutput* out) {
+void CoordinatorEpoch::TellLeft(JobOutput* out) {
+  ToAll(LeftMessage(left_untold_), out);
+  left_untold_.clear();
+}
+
+Outgoing CoordinatorEpoch::LeftMessage(
+    const std::vector<uint32_t>& ranks) const {
   proto::CoordinatorMessage message;
   proto::RankLeft* m = message.mutable_rank_left();
   m->set_epoch(number_);
-  m->set_rank(rank);
-  m->set_message(absl::StrCat(
-      WhoText(rank), " has shut down; operations that need it cannot run"));
-  ToNode(node, std::move(message), out);
+  m->set_rank(ranks.front());
+  m->mutable_others()->Assign(ranks.begin() + 1, ranks.end());
+  m->set_message(
+      absl::StrCat(WhoText(ranks.front()),
+                   " has shut down; operations that need it cannot run"));
+  return message;
 }
 
 void CoordinatorEpoch::TellStragglerTime(JobOutput* out) {

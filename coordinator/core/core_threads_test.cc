@@ -129,7 +129,9 @@ class Crowd {
       if (const Send* send = std::get_if<Send>(&action)) {
         Peer& peer = peers_[send->stream % kPeers];
         std::lock_guard lock(peer.mutex);
-        if (peer.stream == send->stream) Receive(&peer, send->message);
+        if (peer.stream == send->stream) {
+          Receive(&peer, send->message.ToMessage());
+        }
       } else if (const Close* close = std::get_if<Close>(&action)) {
         Peer& peer = peers_[close->stream % kPeers];
         std::lock_guard lock(peer.mutex);

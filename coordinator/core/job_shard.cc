@@ -31,24 +31,6 @@ absl::Status SessionIsOver(const std::string& node, const Config& config) {
 
 namespace {
 
-// The numbers of the first and last decision in the message; 0: it has none.
-std::pair<uint64_t, uint64_t> DecisionsIn(const proto::CoordinatorMessage& m) {
-  switch (m.payload_case()) {
-    case proto::CoordinatorMessage::kExecute: {
-      const auto& runs = m.execute().runs();
-      return {runs.Get(0).decision(), runs.Get(runs.size() - 1).decision()};
-    }
-    case proto::CoordinatorMessage::kOperationFailed:
-      return {m.operation_failed().decision(), m.operation_failed().decision()};
-    case proto::CoordinatorMessage::kSetReply:
-      return {m.set_reply().decision(), m.set_reply().decision()};
-    case proto::CoordinatorMessage::kJoinReply:
-      return {m.join_reply().decision(), m.join_reply().decision()};
-    default:
-      return {0, 0};
-  }
-}
-
 std::string BeforeOf(const proto::ExecutorHello& hello) {
   if (hello.session().empty()) return "";
   return absl::StrCat(hello.session(), "@", hello.incarnation());
@@ -171,7 +153,7 @@ absl::Status JobShard::Resume(Time now, StreamId stream,
   Note(Level::kInfo, session, "session_resumed",
        absl::StrCat("resent=", session.link.unacknowledged()), actions);
   Welcome(&session, stream, actions);
-  session.link.Resend([&](const proto::CoordinatorMessage& m) {
+  session.link.Resend([&](const Outgoing& m) {
     actions->emplace_back(Send{stream, m});
   });
   return absl::OkStatus();
@@ -188,7 +170,7 @@ void JobShard::Welcome(ExecutorSession* session, StreamId stream,
   proto::CoordinatorMessage message;
   message.mutable_welcome()->set_session(absl::StrCat(session->id));
   message.mutable_welcome()->set_incarnation(incarnation_);
-  actions->emplace_back(Send{stream, session->link.Bare(std::move(message))});
+  actions->emplace_back(Send{stream, session->link.Bare(message)});
 }
 
 void JobShard::Ended(Time now, StreamId stream, StreamEnd end,
@@ -346,12 +328,13 @@ void JobShard::Deliver(JobOutput output, Actions* actions) {
     const auto it = sessions_.find(id);
     if (it == sessions_.end()) continue;
     ExecutorSession& session = it->second;
-    const auto [first, last] = DecisionsIn(message);
+    const uint64_t first = message.first_decision();
+    const uint64_t last = message.last_decision();
     if (first != 0) {
       if (!settled) settled = Settled();
       message.set_settled(*settled);
     }
-    const proto::CoordinatorMessage* m = session.link.Push(std::move(message));
+    const Outgoing* m = session.link.Push(std::move(message));
     if (m == nullptr) {
       behind.push_back(id);
       continue;

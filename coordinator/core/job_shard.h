@@ -127,7 +127,7 @@ class JobShard {
     SessionId id;
     std::string node;
     std::string host;
-    Link<proto::CoordinatorMessage> link;
+    Link<Outgoing> link;
     StreamId stream = 0;           // 0: detached
     std::optional<Time> deadline;  // when detached
     // With another coordinator: "SESSION@INCARNATION"; empty: it had none.

@@ -432,6 +432,12 @@ TEST_F(JobTest, AbsurdRanksReadyIsABadMessage) {
   Executor& d = bed_.Connect("j", "n3");
   bed_.Ready(d, 4, {});
   EXPECT_TRUE(d.refused);
+  Executor& e = bed_.Connect("j", "n4");
+  bed_.Ready(e, kMaxRanks + 1, {0});
+  EXPECT_TRUE(e.refused);
+  Executor& f = bed_.Connect("j", "n5");
+  bed_.Ready(f, kMaxRanks, {kMaxRanks - 1});
+  EXPECT_FALSE(f.refused);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #ifndef MAYPOLE_COORDINATOR_CORE_LIMITS_H_
 #define MAYPOLE_COORDINATOR_CORE_LIMITS_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -11,8 +12,8 @@
 namespace maypole::coordinator {
 
 inline constexpr size_t kMaxJobs = 1024;
-inline constexpr size_t kMaxNodes = 1024;     // executors of a job
-inline constexpr size_t kMaxSessions = 4096;  // executors of all jobs
+inline constexpr size_t kMaxNodes = 2048;     // executors of a job
+inline constexpr size_t kMaxSessions = 8192;  // executors of all jobs
 // Names of operations per job that the coordinator knows at a time.
 inline constexpr size_t kMaxOperations = kMaxSlots;
 // The index of the operation with this id. The table assigns ids so that
@@ -34,9 +35,15 @@ inline constexpr uint64_t kMaxDifferencesTold = 100;
 // executor with more of them is ended.
 inline constexpr size_t kMaxUnacknowledged = 4096;
 
+// So many ranks that leave an epoch are told of at once, each in a message to
+// all nodes. Of those that leave later, all of kLeavePause together: otherwise
+// the end of a job would be ranks x nodes messages.
+inline constexpr size_t kLeavesToldAtOnce = 16;
+inline constexpr std::chrono::milliseconds kLeavePause(20);
+
 // Messages of a job that wait until it has recovered what a coordinator before
 // this one knew.
-inline constexpr size_t kMaxHeld = 8192;
+inline constexpr size_t kMaxHeld = 16384;
 
 // Bytes of one message of an executor; gRPC refuses longer ones.
 inline constexpr size_t kMaxMessageBytes = size_t{4} << 20;

@@ -5,7 +5,7 @@
 
 namespace maypole::coordinator {
 
-grpc::Status Authenticate(const grpc::ServerContext& context, Role role,
+grpc::Status Authenticate(const grpc::ServerContextBase& context, Role role,
                           const std::string& secret) {
   grpc::Status status = Authorize(context, role, secret);
   if (!status.ok()) {

@@ -12,7 +12,7 @@
 
 namespace maypole::coordinator {
 
-grpc::Status Authenticate(const grpc::ServerContext& context, Role role,
+grpc::Status Authenticate(const grpc::ServerContextBase& context, Role role,
                           const std::string& secret);
 
 }  // namespace maypole::coordinator

@@ -52,7 +52,7 @@ absl::Status Hub::CheckLeads() const {
   return leadership_->NotLeader();
 }
 
-absl::StatusOr<StreamId> Hub::Add(std::shared_ptr<StreamWriter> writer) {
+absl::StatusOr<StreamId> Hub::Add(std::shared_ptr<Stream> stream) {
   std::lock_guard lock(streams_mutex_);
   if (stopped_) return absl::UnavailableError("the coordinator is stopping");
   if (streams_.size() >= kMaxStreams) {
@@ -60,7 +60,7 @@ absl::StatusOr<StreamId> Hub::Add(std::shared_ptr<StreamWriter> writer) {
         "the coordinator has as many connections as it can serve; try again "
         "later");
   }
-  streams_.emplace(++last_stream_, std::move(writer));
+  streams_.emplace(++last_stream_, std::move(stream));
   return last_stream_;
 }
 
@@ -136,34 +136,40 @@ absl::StatusOr<proto::DrainReply> Hub::Drain(
 void Hub::Do(const std::function<void(Time, CoordinatorCore::Carry)>& event) {
   if (!CheckLeads().ok()) return;
   std::vector<Log> logs;
+  Streams streams;
   event(Now(), [&](Actions* actions) {
-    Apply(actions);
+    Apply(actions, &streams);
     for (Action& action : *actions) {
       if (Log* log = std::get_if<Log>(&action)) logs.push_back(std::move(*log));
     }
   });
+  for (const std::shared_ptr<Stream>& stream : streams) stream->Flush();
   WakeTimer();
   for (const Log& log : logs) Write(log);
 }
 
-std::shared_ptr<StreamWriter> Hub::Find(StreamId stream) const {
+std::shared_ptr<Stream> Hub::Find(StreamId stream) const {
   std::lock_guard lock(streams_mutex_);
   const auto it = streams_.find(stream);
   return it == streams_.end() ? nullptr : it->second;
 }
 
-void Hub::Apply(Actions* actions) {
+void Hub::Apply(Actions* actions, Streams* streams) {
   for (Action& action : *actions) {
     if (Send* send = std::get_if<Send>(&action)) {
-      if (leadership_ != nullptr && send->message.has_welcome()) {
-        send->message.mutable_welcome()->set_term(leadership_->term());
+      if (leadership_ != nullptr && send->message.is_welcome()) {
+        proto::CoordinatorMessage own;
+        own.mutable_welcome()->set_term(leadership_->term());
+        send->message = send->message.With(own);
       }
-      if (const auto writer = Find(send->stream)) {
-        writer->Push(std::move(send->message));
+      if (auto stream = Find(send->stream)) {
+        stream->Push(std::move(send->message));
+        streams->push_back(std::move(stream));
       }
     } else if (Close* close = std::get_if<Close>(&action)) {
-      if (const auto writer = Find(close->stream)) {
-        writer->Close(std::move(close->status));
+      if (auto stream = Find(close->stream)) {
+        stream->Close(std::move(close->status));
+        streams->push_back(std::move(stream));
       }
     } else if (const Log* log = std::get_if<Log>(&action)) {
       events_.Add(*log);

@@ -3,7 +3,9 @@
 // Purpose: handler threads pass events to the core, and a timer thread calls it
 // at its deadlines. The Hub carries out the core's actions under the lock of
 // their job, so that messages enter the streams' queues in the core's order;
-// events of other jobs run in parallel. Log lines are added to the events under
+// events of other jobs run in parallel. The queues are written when the lock is
+// released: a message to a thousand nodes does not keep the job's next event
+// waiting. Log lines are added to the events under
 // that lock, but written to stderr after it is released: a slow stderr blocks
 // one thread, not the job.
 //
@@ -11,7 +13,7 @@
 //
 // Invariants: the core knows only streams that are in streams_. Locks are taken
 // in the order of coordinator_core.h, then streams_mutex_ or the lock of a
-// writer, of the events or of the metrics. A thread that takes timer_mutex_
+// stream, of the events or of the metrics. A thread that takes timer_mutex_
 // must not hold a job's lock.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_HUB_H_
 #define MAYPOLE_COORDINATOR_SERVICE_HUB_H_
@@ -24,21 +26,23 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "coordinator/core/actions.h"
 #include "coordinator/core/coordinator_core.h"
+#include "coordinator/core/limits.h"
 #include "coordinator/election/leadership.h"
 #include "coordinator/service/event_log.h"
 #include "coordinator/service/metrics.h"
-#include "coordinator/service/stream_writer.h"
+#include "coordinator/service/stream.h"
 #include "proto/admin.pb.h"
 #include "proto/coordinator.pb.h"
 
 namespace maypole::coordinator {
 
-// Streams at a time; each occupies two threads.
-inline constexpr size_t kMaxStreams = 8192;
+// Streams at a time.
+inline constexpr size_t kMaxStreams = 2 * kMaxSessions;
 
 class Hub {
  public:
@@ -50,7 +54,7 @@ class Hub {
   Hub(const Hub&) = delete;
   Hub& operator=(const Hub&) = delete;
 
-  absl::StatusOr<StreamId> Add(std::shared_ptr<StreamWriter> writer);
+  absl::StatusOr<StreamId> Add(std::shared_ptr<Stream> stream);
   void Received(StreamId stream, const proto::ExecutorMessage& message);
   // The stream has ended.
   void Remove(StreamId stream, StreamEnd end);
@@ -77,9 +81,11 @@ class Hub {
  private:
   // Runs `event` on the core and carries out the resulting actions.
   void Do(const std::function<void(Time, CoordinatorCore::Carry)>& event);
-  void Apply(Actions* actions);
+  // Adds the streams that have something to write.
+  using Streams = std::vector<std::shared_ptr<Stream>>;
+  void Apply(Actions* actions, Streams* streams);
   // Null if the stream has ended.
-  std::shared_ptr<StreamWriter> Find(StreamId stream) const;
+  std::shared_ptr<Stream> Find(StreamId stream) const;
   // Called after an event, which may have set an earlier deadline than the one
   // for which the timer waits.
   void WakeTimer();
@@ -91,7 +97,7 @@ class Hub {
   EventLog events_;
   CoordinatorCore core_;
   mutable std::mutex streams_mutex_;
-  std::unordered_map<StreamId, std::shared_ptr<StreamWriter>> streams_;
+  std::unordered_map<StreamId, std::shared_ptr<Stream>> streams_;
   StreamId last_stream_ = 0;
   bool stopped_ = false;
   std::mutex timer_mutex_;

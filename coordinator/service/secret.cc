@@ -25,7 +25,7 @@ grpc::Status CheckRole(Role role, bool authenticated,
                    "; give an operator's with --tls_cert and --tls_key"));
 }
 
-grpc::Status Authorize(const grpc::ServerContext& context, Role role,
+grpc::Status Authorize(const grpc::ServerContextBase& context, Role role,
                        const std::string& secret) {
   const std::shared_ptr<const grpc::AuthContext> auth = context.auth_context();
   const bool authenticated = auth != nullptr && auth->IsPeerAuthenticated();
@@ -38,7 +38,7 @@ grpc::Status Authorize(const grpc::ServerContext& context, Role role,
   return status.ok() ? CheckSecret(context, secret) : status;
 }
 
-grpc::Status CheckSecret(const grpc::ServerContext& context,
+grpc::Status CheckSecret(const grpc::ServerContextBase& context,
                          const std::string& secret) {
   if (secret.empty()) return grpc::Status::OK;
   const auto& metadata = context.client_metadata();

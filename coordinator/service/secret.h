@@ -20,7 +20,7 @@ enum class Role {
 
 // OK, or the reason why the call is refused. With TLS the operator's calls need
 // a certificate whose common name is kAdminName (common/program/tls.h).
-grpc::Status Authorize(const grpc::ServerContext& context, Role role,
+grpc::Status Authorize(const grpc::ServerContextBase& context, Role role,
                        const std::string& secret);
 
 // The part of Authorize() that checks the role. `authenticated`: the caller has
@@ -30,7 +30,7 @@ grpc::Status CheckRole(Role role, bool authenticated,
 
 // UNAUTHENTICATED with an explanation unless the call carries the secret. An
 // empty secret admits every caller.
-grpc::Status CheckSecret(const grpc::ServerContext& context,
+grpc::Status CheckSecret(const grpc::ServerContextBase& context,
                          const std::string& secret);
 
 }  // namespace maypole::coordinator

@@ -1,7 +1,6 @@
 // CoordinatorService: the gRPC service for the executors' streams.
 //
-// Thread contract: gRPC calls the methods on its own threads; Session() blocks
-// until the stream ends.
+// Thread contract: gRPC calls the methods on its own threads; none blocks.
 #ifndef MAYPOLE_COORDINATOR_SERVICE_SERVICES_H_
 #define MAYPOLE_COORDINATOR_SERVICE_SERVICES_H_
 
@@ -9,20 +8,22 @@
 #include <utility>
 
 #include "coordinator/service/hub.h"
+#include "coordinator/service/session_stream.h"
 #include "proto/coordinator.grpc.pb.h"
 
 namespace maypole::coordinator {
 
-class CoordinatorService final : public proto::Coordinator::Service {
+// Messages are bytes here, because those to executors are serialized already.
+class CoordinatorService final
+    : public proto::Coordinator::WithRawCallbackMethod_Session<
+          proto::Coordinator::Service> {
  public:
   // `hub` must outlive the service.
   CoordinatorService(Hub* hub, std::string secret)
       : hub_(hub), secret_(std::move(secret)) {}
 
-  grpc::Status Session(
-      grpc::ServerContext* context,
-      grpc::ServerReaderWriter<proto::CoordinatorMessage,
-                               proto::ExecutorMessage>* stream) override;
+  SessionStream::Reactor* Session(
+      grpc::CallbackServerContext* context) override;
 
  private:
   Hub* const hub_;

@@ -441,7 +441,7 @@ class World {
         const Receipt r = link.OnReceived(send->message.sequence(),
                                           send->message.acknowledged());
         if (r != Receipt::kNew) continue;
-        (ours ? our_inbox_ : their_inbox_).push_back(send->message);
+        (ours ? our_inbox_ : their_inbox_).push_back(send->message.ToMessage());
       } else if (const auto* close = std::get_if<coordinator::Close>(&action)) {
         Expect(close->stream != kOurs,
                "the executor keeps to the protocol, whatever ranks write: " +

@@ -242,10 +242,10 @@ void Coordinated::Pass() {
 void Coordinated::Carry(const coordinator::Actions& actions) {
   for (const coordinator::Action& action : actions) {
     if (const auto* send = std::get_if<coordinator::Send>(&action)) {
-      Expect(send->message.ByteSizeLong() <= coordinator::kMaxSentBytes,
+      Expect(send->message.ByteSize() <= coordinator::kMaxSentBytes,
              "a message has a bound");
       proto::CoordinatorMessage arrived;
-      Expect(Transmit(send->message, &arrived), "what is sent arrives");
+      Expect(Transmit(send->message.ToMessage(), &arrived), "what is sent arrives");
       const auto it = streams_.find(send->stream);
       if (it != streams_.end()) Receive(it->second, arrived);
     } else if (const auto* close = std::get_if<coordinator::Close>(&action)) {

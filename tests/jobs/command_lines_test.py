@@ -59,7 +59,7 @@ class CommandLinesTest(unittest.TestCase):
                 ("maypole-worker", ["--slots", "x"],
                  "--slots: expected an integer from 64 to 16384, got \"x\""),
                 ("maypolerun", ["-npp", "2"], "there is no flag '-npp'; did you mean '-np'? See --help"),
-                ("maypolerun", ["-np", "x", "true"], "-np: expected an integer from 1 to 4096, got \"x\""),
+                ("maypolerun", ["-np", "x", "true"], "-np: expected an integer from 1 to 16384, got \"x\""),
                 ("maypolectl", ["--jsno"], "there is no flag '--jsno'; did you mean '--json'? See --help"),
                 ("maypolectl", ["evnets"], "there is no command 'evnets'; did you mean 'events'? See --help")]:
             with self.subTest(program=program, wrong=wrong):

@@ -115,7 +115,7 @@ class HostsTest(unittest.TestCase):
                 (["-np", "5", "-H", "a:2,b:2"], "-H has 4 slot(s), but -np is 5: give more slots or start fewer ranks"),
                 (["-H", "b:1", "-i", "/none"], "cannot read /none (--ssh-identity-file): No such file or directory"),
                 (["--hostfile", "/none"], "cannot read /none: No such file or directory"),
-                (["-H", "b:x"], "-H: the slots of b must be a number from 1 to 4096, not 'x'")]:
+                (["-H", "b:x"], "-H: the slots of b must be a number from 1 to 16384, not 'x'")]:
             self.assertEqual(self.refused(argv, status=2), [said])
 
     def test_ssh_is_not_installed(self):

@@ -425,10 +425,10 @@ TEST_F(ElasticCoreTest, WrongHellosAreRefusedAlone) {
   session::Hello hello = ElasticHello(11);
   hello.max_size = 1;
   EXPECT_EQ(refusal(hello),
-            "an elastic job has 1 to 4096 ranks; a range from 2 to 1 is not "
+            "an elastic job has 1 to 16384 ranks; a range from 2 to 1 is not "
             "possible");
   EXPECT_EQ(refusal(ElasticHello(11, 3, -1)),
-            "rank -1 of epoch 3 cannot return: ranks must be 0 to 4095");
+            "rank -1 of epoch 3 cannot return: ranks must be 0 to 16383");
   Come(1, 11, 3, 1);
   Drop();
   EXPECT_EQ(refusal(ElasticHello(11, 3, 1)),

@@ -1,4 +1,8 @@
 // ExecutorCore: messages from the coordinator.
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "worker/core/executor_core.h"
 
 namespace maypole::worker {
@@ -130,10 +134,19 @@ void ExecutorCore::OnNotice(const proto::Notice& notice) {
 void ExecutorCore::OnRankLeftElsewhere(const proto::RankLeft& left) {
   if (!epoch_ || left.epoch() != epoch_->info().epoch) return;
   if (starting() && !drains()) return;
-  const int rank = static_cast<int>(left.rank());
-  if (phase_ == Phase::kRunning && members_.FindRank(rank) != nullptr) return;
-  if (absl::Status s = epoch_->OnRankLeft(rank, -1, left.message()); !s.ok()) {
-    return FailEpochHere(s);
+  std::vector<std::pair<int, std::string>> ranks = {
+      {static_cast<int>(left.rank()), left.message()}};
+  for (const uint32_t other : left.others()) {
+    const int rank = static_cast<int>(other);
+    ranks.emplace_back(rank, epoch_->LeftText(rank));
+  }
+  for (const auto& [rank, text] : ranks) {
+    if (phase_ == Phase::kRunning && members_.FindRank(rank) != nullptr) {
+      continue;
+    }
+    if (absl::Status s = epoch_->OnRankLeft(rank, -1, text); !s.ok()) {
+      return FailEpochHere(s);
+    }
   }
   if (drains() && epoch_->AllHaveLeft()) ForgetEpoch();
 }

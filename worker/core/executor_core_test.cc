@@ -278,6 +278,30 @@ TEST_F(ExecutorCoreTest, AnExecutorWhoseEpochDrainsIsNotIdle) {
   EXPECT_EQ(Take<ReportIdle>().size(), 1u);
 }
 
+TEST_F(ExecutorCoreTest, OneMessageTellsOfSeveralRanksThatHaveLeft) {
+  StartTwoNodes();
+  Drop();
+  proto::CoordinatorMessage m;
+  m.mutable_rank_left()->set_epoch(1);
+  m.mutable_rank_left()->set_rank(2);
+  m.mutable_rank_left()->set_message("rank 2 has left");
+  m.mutable_rank_left()->add_others(3);
+  core_.OnCoordinator(m);
+  const auto left = Take<MarkLeft>();
+  ASSERT_EQ(left.size(), 2u);
+  EXPECT_EQ(left[0].rank, 2);
+  EXPECT_EQ(left[0].text, "rank 2 has left");
+  EXPECT_EQ(left[1].rank, 3);
+  EXPECT_EQ(left[1].local_rank, -1);
+  EXPECT_EQ(left[1].text,
+            "rank 3 (node n1) has shut down; operations that need it cannot "
+            "run");
+  // The epoch drains until all have left: it takes notice of both.
+  core_.OnGoodbye(1, 0);
+  core_.OnGoodbye(2, 0);
+  EXPECT_EQ(Take<DropEpoch>().size(), 1u);
+}
+
 TEST_F(ExecutorCoreTest, StopTellsEverybody) {
   StartOneNode();
   core_.OnClient(9, MakeHello(0, 2, 0, 2), 0);

@@ -495,8 +495,8 @@ TEST_F(ElasticTest, TheOperatorsStopIsToldToAllWhoWait) {
   bool told = false;
   for (const Action& action : actions) {
     const Send* send = std::get_if<Send>(&action);
-    told = told || (send != nullptr && send->message.has_epoch_end() &&
-                    send->message.epoch_end().message() ==
+    told = told || (send != nullptr &&
+                    send->message.ToMessage().epoch_end().message() ==
                         "the coordinator was stopped by its operator");
   }
   EXPECT_TRUE(told);

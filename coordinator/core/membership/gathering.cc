@@ -116,6 +116,7 @@ absl::Status Gathering::Add(NodeMember member, uint32_t size) {
   absl::Status status = CheckAgainstOthers(member, size);
   if (members_.empty()) size_ = size;
   ranks_ += member.ranks.size();
+  taken_.insert(member.ranks.begin(), member.ranks.end());
   members_.push_back(std::move(member));
   return status;
 }
@@ -150,6 +151,7 @@ absl::Status Gathering::CheckAgainstOthers(const NodeMember& member,
           "; every rank needs its own "
           "MAYPOLE_RANK"));
     }
+    if (!taken_.contains(rank)) continue;
     for (const NodeMember& other : members_) {
       if (!other.HasRank(rank)) continue;
       return absl::InvalidArgumentError(
@@ -172,6 +174,7 @@ void Gathering::TakeWaitingIn() {
   if (members_.empty()) size_ = waiting_size_;
   for (NodeMember& m : waiting_) {
     ranks_ += m.ranks.size();
+    taken_.insert(m.ranks.begin(), m.ranks.end());
     members_.push_back(std::move(m));
   }
   waiting_.clear();
@@ -185,11 +188,13 @@ void Gathering::Remove(SessionId session) {
                    [&](const NodeMember& m) { return m.session == session; });
   if (it == members_.end()) return;
   ranks_ -= it->ranks.size();
+  for (const uint32_t rank : it->ranks) taken_.erase(taken_.find(rank));
   members_.erase(it);
 }
 
 void Gathering::Clear() {
   members_.clear();
+  taken_.clear();
   ranks_ = 0;
   size_ = 0;
 }

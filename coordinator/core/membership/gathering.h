@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -106,6 +107,7 @@ class Gathering {
   std::vector<NodeMember> members_;
   uint32_t size_ = 0;   // of the job, as the first member reported it
   uint32_t ranks_ = 0;  // number of ranks of all members
+  std::unordered_multiset<uint32_t> taken_;  // the ranks of all members
   std::vector<NodeMember> waiting_;
   uint32_t waiting_size_ = 0;  // of the job, as the last of them reported it
 };

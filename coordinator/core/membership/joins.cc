@@ -91,23 +91,22 @@ std::vector<size_t> Joins::ToStandIn(NegotiatedOperation* op) const {
 }
 
 proto::StandIn Joins::Request(const NegotiatedOperation& op) {
-  const NodePresence* from = nullptr;
-  const NodePresence::Group* group = nullptr;
+  uint32_t generation = 0;
+  std::optional<NodePresence::Group> group;
   // Prefers the signature of ranks with inputs: they know the shape.
-  for (const NodePresence& p : op.nodes) {
-    for (const NodePresence::Group& g : p.groups) {
-      if (group != nullptr &&
-          (group->signature.aside == 0 || g.signature.aside != 0)) {
+  for (const size_t i : op.set->nodes) {
+    for (NodePresence::Group& g : op.GroupsOf(i)) {
+      if (group && (group->signature.aside == 0 || g.signature.aside != 0)) {
         continue;
       }
-      from = &p;
-      group = &g;
+      generation = op.nodes[i].generation;
+      group = std::move(g);
     }
   }
   proto::StandIn m;
   m.set_id(op.id);
   *m.mutable_identity() = op.identity;
-  m.set_generation(from->generation);
+  m.set_generation(generation);
   m.mutable_signature()->mutable_ranks()->Assign(group->ranks.begin(),
                                                  group->ranks.end());
   WriteSignature(group->signature, m.mutable_signature());

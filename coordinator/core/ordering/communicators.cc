@@ -31,7 +31,7 @@ bool HasRoom(const NegotiatedOperation& op, const ReadyOperation& ready) {
   for (const size_t node : set.nodes) {
     for (size_t i = 0; i < set.by_node[node].size(); ++i) {
       rooms[PositionOf(set, set.by_node[node][i])] =
-          op.nodes[node].gpu_rooms[i];
+          op.nodes[node].details->gpu_rooms[i];
     }
   }
   return ResultsHaveRoom(kind, ready.signature.RowBytes(), rows, rooms);
@@ -46,7 +46,7 @@ std::vector<uint32_t> MemberGpus(const NegotiatedOperation& op,
     const std::vector<uint32_t>& ranks = set.by_node[part.node];
     for (size_t i = 0; i < ranks.size(); ++i) {
       const auto gpu = std::lower_bound(part.gpus.begin(), part.gpus.end(),
-                                        op.nodes[part.node].gpus[i]);
+                                        op.nodes[part.node].gpus()[i]);
       out[PositionOf(set, ranks[i])] =
           part.first + static_cast<uint32_t>(gpu - part.gpus.begin());
     }
@@ -86,11 +86,11 @@ std::optional<Communicators::SharedGpu> Communicators::TakeShared() {
 
 void Communicators::Find(const NegotiatedOperation& op, ReadyOperation* ready) {
   if (!enabled_) return;
-  const bool by_ranks = op.nodes[op.set->nodes.front()].ranks_call_nccl;
+  const bool by_ranks = op.nodes[op.set->nodes.front()].ranks_call_nccl();
   Gpus gpus;
   for (const size_t node : op.set->nodes) {
-    std::vector<uint32_t> numbers = op.nodes[node].gpus;
-    if (numbers.empty() || op.nodes[node].ranks_call_nccl != by_ranks) return;
+    std::vector<uint32_t> numbers = op.nodes[node].gpus();
+    if (numbers.empty() || op.nodes[node].ranks_call_nccl() != by_ranks) return;
     if (!by_ranks) {
       std::sort(numbers.begin(), numbers.end());
       numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());

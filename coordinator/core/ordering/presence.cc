@@ -16,6 +16,14 @@ std::string KeyOf(const proto::Identity& identity) {
 
 }  // namespace
 
+std::vector<NodePresence::Group> NegotiatedOperation::GroupsOf(
+    size_t node) const {
+  const NodePresence& p = nodes[node];
+  if (!p.present) return {};
+  if (p.details != nullptr) return p.details->groups;
+  return {{set->by_node[node], *common}};
+}
+
 OperationTable::OperationTable(const std::vector<NodeMember>* members,
                                const ProcessSets* sets, size_t limit)
     : members_(*members),
@@ -136,7 +144,7 @@ absl::Status OperationTable::Note(Time now, size_t node,
         op->nodes[node].generation, " and ", message.generation()));
   }
   absl::StatusOr<NodePresence> read =
-      ReadPresence(node, *op->set, op->identity, message);
+      ReadPresence(node, *op->set, op->identity, message, &op->common);
   if (!read.ok()) return read.status();
   if (op->present == 0) {
     op->nodes.resize(members_.size());
@@ -185,7 +193,9 @@ absl::StatusOr<ReadyOperation> OperationTable::Validate(
   ReadyOperation ready;
   ready.id = op.id;
   ready.generation = first.generation;
-  ready.signature = first.groups[0].signature;
+  ready.signature = first.details == nullptr
+                        ? *op.common
+                        : first.details->groups[0].signature;
   ready.signature.aside = 0;
   ready.bytes = ready.signature.Bytes();
   ready.first_present = op.first_present;
@@ -205,22 +215,25 @@ absl::StatusOr<ReadyOperation> OperationTable::Validate(
 std::string OperationTable::DescribeDisagreement(
     const NegotiatedOperation& op) const {
   const NodePresence& first = op.nodes[op.set->nodes.front()];
+  const Signature* some = op.common ? &*op.common : nullptr;
   bool agree = true;
   bool aside = false;
   const size_t* other = nullptr;  // a node with a different generation
   for (const size_t& i : op.set->nodes) {
     const NodePresence& p = op.nodes[i];
-    for (const auto& g : p.groups) {
-      agree = agree && Agree(g.signature, first.groups[0].signature);
+    if (p.generation != first.generation) other = &i;
+    if (p.details == nullptr) continue;
+    for (const auto& g : p.details->groups) {
+      if (some == nullptr) some = &g.signature;
+      agree = agree && Agree(g.signature, *some);
       aside = aside || g.signature.aside != 0;
     }
-    if (p.generation != first.generation) other = &i;
   }
   // If ranks stand aside, the root of a broadcast may be one of them.
   if (!agree || aside) {
     std::vector<std::pair<int, Signature>> submitted;
-    for (const NodePresence& p : op.nodes) {
-      for (const auto& g : p.groups) {
+    for (const size_t i : op.set->nodes) {
+      for (const auto& g : op.GroupsOf(i)) {
         for (uint32_t rank : g.ranks) submitted.emplace_back(rank, g.signature);
       }
     }
@@ -250,7 +263,7 @@ absl::StatusOr<ReadyOperation> OperationTable::Gathered(
   if (splits) ready.splits.assign(n * n, 0);
   uint64_t rows = 0;
   for (const size_t i : set.nodes) {
-    const NodePresence& p = op.nodes[i];
+    const NodePresence::Details& p = *op.nodes[i].details;
     for (size_t local = 0; local < set.by_node[i].size(); ++local) {
       const uint32_t rank = set.by_node[i][local];
       dims[rank] = p.first_dims[local];
@@ -288,14 +301,17 @@ void OperationTable::Settle(NegotiatedOperation* op) {
 
 void OperationTable::Drop(NegotiatedOperation* op) {
   if (op->present == 0) return;
-  for (const size_t i : op->set->nodes) {
-    if (!op->nodes[i].present) straggler_time_.Drop(i);
+  if (!Complete(*op)) {
+    for (const size_t i : op->set->nodes) {
+      if (!op->nodes[i].present) straggler_time_.Drop(i);
+    }
   }
   op->used = ++uses_;
   op->present = 0;
   op->urgency = Urgency::kNone;
   op->nodes.clear();
   op->nodes.shrink_to_fit();
+  op->common.reset();
   --pending_;
 }
 

@@ -42,6 +42,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -70,12 +71,16 @@ struct NegotiatedOperation {
   Urgency urgency = Urgency::kNone;
   size_t present = 0;               // number of nodes
   std::vector<NodePresence> nodes;  // empty while present on no node
-  uint32_t settled = 0;             // the last settled generation
-  bool scheduled = false;           // it is not forgotten while it is
-  uint64_t used = 0;                // greater means used later
+  // Of the nodes without NodePresence::details.
+  std::optional<Signature> common;
+  uint32_t settled = 0;    // the last settled generation
+  bool scheduled = false;  // it is not forgotten while it is
+  uint64_t used = 0;       // greater means used later
 
   // "allreduce 'layer1.weight'"
   std::string Text() const { return OperationText(identity); }
+  // What the node's ranks have submitted; empty if it is not present there.
+  std::vector<NodePresence::Group> GroupsOf(size_t node) const;
 };
 
 class OperationTable {

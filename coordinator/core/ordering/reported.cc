@@ -1,7 +1,9 @@
 #include "coordinator/core/ordering/reported.h"
 
 #include <algorithm>
+#include <cstring>
 #include <set>
+#include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -32,7 +34,7 @@ absl::StatusOr<Signature> CheckedSignature(const proto::LocalSignature& m,
 
 // Checks that each rank of the set on the node is in exactly one group.
 absl::Status CheckRanks(const std::vector<uint32_t>& expected,
-                        const NodePresence& p) {
+                        const NodePresence::Details& p) {
   std::set<uint32_t> seen;
   for (const NodePresence::Group& group : p.groups) {
     for (uint32_t rank : group.ranks) {
@@ -54,7 +56,7 @@ absl::Status CheckRanks(const std::vector<uint32_t>& expected,
 }
 
 absl::Status ReadFirstDims(size_t locals, const proto::PresentOperation& m,
-                           NodePresence* p) {
+                           NodePresence::Details* p) {
   p->first_dims.assign(m.first_dims().begin(), m.first_dims().end());
   if (p->first_dims.size() == locals && AreDimensions(p->first_dims)) {
     return absl::OkStatus();
@@ -65,7 +67,7 @@ absl::Status ReadFirstDims(size_t locals, const proto::PresentOperation& m,
 }
 
 absl::Status ReadSplits(size_t ranks, const proto::PresentOperation& m,
-                        NodePresence* p) {
+                        NodePresence::Details* p) {
   p->splits.assign(m.splits().begin(), m.splits().end());
   const size_t locals = p->first_dims.size();
   if (p->splits.size() != locals * ranks || !AreDimensions(p->splits)) {
@@ -74,7 +76,7 @@ absl::Status ReadSplits(size_t ranks, const proto::PresentOperation& m,
         ranks, " ranks of the process set, or not all from 0 to 2^44"));
   }
   for (size_t i = 0; i < locals; ++i) {
-    uint64_t sum = 0;  // at most 2^12 x 2^44
+    uint64_t sum = 0;  // at most 2^10 x 2^44
     for (size_t j = 0; j < ranks; ++j) sum += p->splits[i * ranks + j];
     if (sum == static_cast<uint64_t>(p->first_dims[i])) continue;
     return absl::InvalidArgumentError(absl::StrCat(
@@ -84,7 +86,8 @@ absl::Status ReadSplits(size_t ranks, const proto::PresentOperation& m,
 }
 
 absl::Status ReadGpus(size_t locals, Kind kind,
-                      const proto::PresentOperation& m, NodePresence* p) {
+                      const proto::PresentOperation& m,
+                      NodePresence::Details* p) {
   p->gpus.assign(m.gpus().begin(), m.gpus().end());
   p->gpu_rooms.assign(m.gpu_rooms().begin(), m.gpu_rooms().end());
   p->ranks_call_nccl = m.ranks_call_nccl();
@@ -108,6 +111,26 @@ absl::Status ReadGpus(size_t locals, Kind kind,
       ", for each rank of the process set on the node; and, if results are "
       "gathered, as many rooms of at most ",
       kMaxGpuMemoryBytes, " bytes"));
+}
+
+// True if the message says nothing but one signature of all these ranks.
+bool IsPlain(const std::vector<uint32_t>& expected, Kind kind,
+             const proto::PresentOperation& m) {
+  if (m.signatures_size() != 1 || Gathers(kind) || m.gpus_size() != 0 ||
+      m.gpu_rooms_size() != 0 || m.ranks_call_nccl() ||
+      m.signatures(0).aside()) {
+    return false;
+  }
+  const auto& ranks = m.signatures(0).ranks();
+  return !expected.empty() && std::equal(ranks.begin(), ranks.end(),
+                                         expected.begin(), expected.end());
+}
+
+bool Same(const Signature& a, const Signature& b) {
+  // All bytes belong to a field; scale factors are compared by their bits.
+  static_assert(std::is_trivially_copyable_v<Signature> &&
+                sizeof(Signature) == 8 + 2 * 4 + 2 * 8 + kMaxDims * 8);
+  return std::memcmp(&a, &b, sizeof(a)) == 0;
 }
 
 }  // namespace
@@ -136,7 +159,7 @@ absl::Status CheckIdentity(const proto::Identity& identity) {
 
 absl::StatusOr<NodePresence> ReadPresence(
     size_t node, const RankSet& set, const proto::Identity& identity,
-    const proto::PresentOperation& message) {
+    const proto::PresentOperation& message, std::optional<Signature>* common) {
   auto bad = [&identity](absl::string_view what) {
     return absl::InvalidArgumentError(
         absl::StrCat(OperationText(identity), ": ", what));
@@ -148,24 +171,40 @@ absl::StatusOr<NodePresence> ReadPresence(
     return bad(
         absl::StrCat(message.signatures_size(), " signatures of one node"));
   }
+  const std::vector<uint32_t>& expected = set.by_node[node];
+  const Kind kind = static_cast<Kind>(identity.kind());
+  const bool plain = IsPlain(expected, kind, message);
+  // The common signature was checked when it became that.
+  if (plain && *common &&
+      Same(**common,
+           ReadSignature(message.signatures(0), identity.process_set()))) {
+    return p;
+  }
+  auto details = std::make_unique<NodePresence::Details>();
   for (const proto::LocalSignature& local : message.signatures()) {
     absl::StatusOr<Signature> s = CheckedSignature(local, identity);
     if (!s.ok()) return s.status();
-    p.groups.push_back({{local.ranks().begin(), local.ranks().end()}, *s});
+    details->groups.push_back(
+        {{local.ranks().begin(), local.ranks().end()}, *s});
   }
-  const std::vector<uint32_t>& expected = set.by_node[node];
-  absl::Status status = CheckRanks(expected, p);
-  const Kind kind = static_cast<Kind>(identity.kind());
+  if (plain && !*common) {
+    *common = details->groups.front().signature;
+    return p;
+  }
+  absl::Status status = CheckRanks(expected, *details);
   if (status.ok() && Gathers(kind)) {
-    status = ReadFirstDims(expected.size(), message, &p);
+    status = ReadFirstDims(expected.size(), message, details.get());
   }
   // An alltoall of too many ranks fails anyway.
   if (status.ok() && kind == Kind::kAlltoall &&
       set.ranks.size() <= kMaxAlltoallRanks) {
-    status = ReadSplits(set.ranks.size(), message, &p);
+    status = ReadSplits(set.ranks.size(), message, details.get());
   }
-  if (status.ok()) status = ReadGpus(expected.size(), kind, message, &p);
+  if (status.ok()) {
+    status = ReadGpus(expected.size(), kind, message, details.get());
+  }
   if (!status.ok()) return bad(status.message());
+  p.details = std::move(details);
   return p;
 }
 

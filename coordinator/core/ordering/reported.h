@@ -7,6 +7,8 @@
 #define MAYPOLE_COORDINATOR_CORE_ORDERING_REPORTED_H_
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,23 +20,38 @@
 
 namespace maypole::coordinator {
 
-// A node's report about an operation.
+// A node's report about an operation. Most say only that all ranks of the set
+// on the node have submitted what the other nodes' ranks have; with a thousand
+// nodes there are as many for each operation, so these take little memory.
 struct NodePresence {
   // Ranks with equal signatures; normally there is one group.
   struct Group {
     std::vector<uint32_t> ranks;
     Signature signature;
   };
+  struct Details {
+    std::vector<Group> groups;
+    // By the set's ranks on the node, in the order of local ranks.
+    std::vector<int64_t> first_dims;  // allgather, alltoall
+    std::vector<int64_t> splits;      // alltoall: a row of the matrix per rank
+    std::vector<uint32_t> gpus;       // that have the tensors; empty: the host
+    bool ranks_call_nccl = false;     // each on its own of `gpus`
+    std::vector<uint64_t> gpu_rooms;  // with `gpus`; allgather, alltoall
+  };
   bool present = false;
   bool stands_in = false;  // not present, but was asked to stand in
   uint32_t generation = 0;
-  std::vector<Group> groups;
-  // By the set's ranks on the node, in the order of local ranks.
-  std::vector<int64_t> first_dims;  // allgather, alltoall
-  std::vector<int64_t> splits;      // alltoall: a row of the matrix per rank
-  std::vector<uint32_t> gpus;       // that have the tensors; empty: the host
-  bool ranks_call_nccl = false;     // each on its own of `gpus`
-  std::vector<uint64_t> gpu_rooms;  // with `gpus`; allgather, alltoall
+  // Null: there is one group, of all of the set's ranks on the node, with the
+  // operation's common signature, and nothing else.
+  std::unique_ptr<const Details> details;
+
+  const std::vector<uint32_t>& gpus() const {
+    static const std::vector<uint32_t> none;
+    return details == nullptr ? none : details->gpus;
+  }
+  bool ranks_call_nccl() const {
+    return details != nullptr && details->ranks_call_nccl;
+  }
 };
 
 // "allreduce 'layer1.weight'", "allreduce 'x' of process set 2"
@@ -44,10 +61,11 @@ std::string OperationText(const proto::Identity& identity);
 // check that the process set exists.
 absl::Status CheckIdentity(const proto::Identity& identity);
 
-// Reads a message of `node`, on which the set has ranks.
+// Reads a message of `node`, on which the set has ranks. `common` is the
+// signature of nodes without details; if there is none yet, it is set.
 absl::StatusOr<NodePresence> ReadPresence(
     size_t node, const RankSet& set, const proto::Identity& identity,
-    const proto::PresentOperation& message);
+    const proto::PresentOperation& message, std::optional<Signature>* common);
 
 }  // namespace maypole::coordinator
 

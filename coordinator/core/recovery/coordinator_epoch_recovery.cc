@@ -49,7 +49,7 @@ void CoordinatorEpoch::Restore(
       if (number <= states[i]->last_decision()) continue;
       Reissue(i, *decision, out);
     }
-    for (const uint32_t rank : left) SendRankLeft(i, rank, out);
+    if (!left.empty()) ToNode(i, LeftMessage({left.begin(), left.end()}), out);
     if (follows_[i] && states[i]->schedule() < schedule_) SendRefusal(i, out);
     proto::CoordinatorMessage message;
     message.mutable_recovered()->set_epoch(number_);
@@ -92,6 +92,7 @@ void CoordinatorEpoch::RestoreLeft(const std::set<uint32_t>& left) {
   Joins::Replies joins;
   for (const uint32_t rank : left) {
     left_.push_back(rank);
+    has_left_[rank] = true;
     sets_.OnRankLeft(WhoText(rank), &sets);
     joins_.OnRankLeft(WhoText(rank), &joins);
   }

@@ -192,7 +192,9 @@ void TestBed::Receive(Executor* e, const proto::CoordinatorMessage& message) {
 void TestBed::Carry(const Actions& actions) {
   for (const Action& action : actions) {
     if (const Send* send = std::get_if<Send>(&action)) {
-      if (Executor* e = On(send->stream)) Receive(e, send->message);
+      if (Executor* e = On(send->stream)) {
+        Receive(e, send->message.ToMessage());
+      }
     } else if (const Close* close = std::get_if<Close>(&action)) {
       if (Executor* e = On(close->stream)) {
         e->closed = close->status;

@@ -189,15 +189,16 @@ void Coordinator::Send(const coordinator::Send& send) {
   const auto it = streams_.find(send.stream);
   if (it == streams_.end()) return;
   const std::shared_ptr<Stream>& stream = it->second;
-  if (send.message.has_epoch_start()) {
-    proto::EpochStart start = send.message.epoch_start();
+  const proto::CoordinatorMessage message = send.message.ToMessage();
+  if (message.has_epoch_start()) {
+    proto::EpochStart start = message.epoch_start();
     start.clear_node_index();
     start.clear_clients();
     std::string& key = epochs_[start.SerializeAsString()];
     if (key.empty()) key = absl::StrCat(++last_epoch_, ".", start.epoch());
     epoch_keys_[static_cast<size_t>(stream->node)] = key;
   }
-  if (send.message.sequence() > 0 &&
+  if (message.sequence() > 0 &&
       stage_->Spoils(Sabotage::kDropMessage, 16)) {
     return;
   }
@@ -205,7 +206,7 @@ void Coordinator::Send(const coordinator::Send& send) {
   stream->last_down = std::max(
       stream->last_down, stage_->scheduler.now() + stage_->MessageDelay());
   stage_->scheduler.At(stream->last_down, stage_->Forever(),
-                       [this, stream = stream, message = send.message] {
+                       [this, stream = stream, message] {
                          if (!Through(*stream) || !stream->user_open) return;
                          if (const auto user = stream->user.lock()) {
                            user->OnStreamMessage(message);

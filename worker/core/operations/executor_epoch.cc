@@ -219,18 +219,29 @@ absl::Status ExecutorEpoch::OnRankLeft(int rank, int local_rank,
                        absl::StrCat("rank ", rank, " has left"));
 }
 
-std::string ExecutorEpoch::AfterText() const {
-  if (first_left_ < 0) return "";
+const std::string* ExecutorEpoch::NodeOf(int rank) const {
   for (const proto::NodeInfo& node : info_.nodes) {
     const auto& ranks = node.ranks();
-    if (std::find(ranks.begin(), ranks.end(),
-                  static_cast<uint32_t>(first_left_)) == ranks.end()) {
-      continue;
+    if (std::find(ranks.begin(), ranks.end(), static_cast<uint32_t>(rank)) !=
+        ranks.end()) {
+      return &node.node();
     }
-    return absl::StrCat(" (after rank ", first_left_, " (node ", node.node(),
-                        ") had shut down)");
   }
-  return "";
+  return nullptr;
+}
+
+std::string ExecutorEpoch::LeftText(int rank) const {
+  const std::string* node = NodeOf(rank);
+  return absl::StrCat(
+      "rank ", rank, node == nullptr ? "" : absl::StrCat(" (node ", *node, ")"),
+      " has shut down; operations that need it cannot run");
+}
+
+std::string ExecutorEpoch::AfterText() const {
+  const std::string* node = first_left_ < 0 ? nullptr : NodeOf(first_left_);
+  if (node == nullptr) return "";
+  return absl::StrCat(" (after rank ", first_left_, " (node ", *node,
+                      ") had shut down)");
 }
 
 }  // namespace maypole::worker

@@ -134,6 +134,8 @@ class ExecutorEpoch : private WaitJudge {
   // `local_rank` is -1 for a rank of another node. If called twice for a rank,
   // the first text counts.
   absl::Status OnRankLeft(int rank, int local_rank, const std::string& text);
+  // "rank 2 (node n1) has shut down; operations that need it cannot run"
+  std::string LeftText(int rank) const;
 
   // --- Checksums of results (executor_epoch_results.cc) ----------------------
   absl::Status OnResultRecords(const LocalMember& member,
@@ -343,6 +345,8 @@ class ExecutorEpoch : private WaitJudge {
   Schedule schedule_;
   std::map<uint32_t, Signature> scheduled_;  // by slot
   uint64_t scheduled_operations_ = 0;        // executed, of this schedule
+  const std::string* NodeOf(int rank) const;  // null: no node has the rank
+
   std::set<int> left_;
   int first_left_ = -1;
   Requests set_requests_{kMaxWaitingRequests};

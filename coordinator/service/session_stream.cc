@@ -1,0 +1,167 @@
+#include "coordinator/service/session_stream.h"
+
+#include <string>
+#include <utility>
+
+#include "coordinator/service/peer.h"
+#include "grpcpp/impl/codegen/proto_utils.h"
+#include "grpcpp/support/slice.h"
+#include "proto/coordinator.pb.h"
+
+namespace maypole::coordinator {
+namespace {
+
+// Shorter bodies are copied, which costs less than to share them.
+constexpr size_t kSharedBytes = 512;
+
+grpc::Slice Share(const Outgoing::Bytes& bytes) {
+  if (bytes->size() < kSharedBytes) return grpc::Slice(*bytes);
+  return grpc::Slice(
+      const_cast<char*>(bytes->data()), bytes->size(),
+      [](void* kept) { delete static_cast<Outgoing::Bytes*>(kept); },
+      new Outgoing::Bytes(bytes));
+}
+
+grpc::ByteBuffer Serialized(const Outgoing& message) {
+  const grpc::Slice slices[] = {
+      grpc::Slice(message.Head()),
+      message.Body() == nullptr ? grpc::Slice() : Share(message.Body())};
+  return grpc::ByteBuffer(slices, message.Body() == nullptr ? 1 : 2);
+}
+
+grpc::Status ToGrpc(const absl::Status& status) {
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()),
+                      std::string(status.message()));
+}
+
+}  // namespace
+
+SessionStream::Reactor* SessionStream::Start(
+    grpc::CallbackServerContext* context, Hub* hub) {
+  const std::shared_ptr<SessionStream> stream(new SessionStream(context, hub));
+  stream->self_ = stream;
+  const absl::StatusOr<StreamId> id = hub->Add(stream);
+  if (id.ok()) {
+    stream->id_ = *id;
+    stream->StartRead(&stream->incoming_);
+  } else {
+    stream->Close(id.status());
+    stream->Flush();
+  }
+  return stream.get();
+}
+
+void SessionStream::Push(Outgoing message) {
+  std::lock_guard lock(mutex_);
+  if (closing_) return;
+  if (message.IsBareAck() && !queue_.empty() && queue_.back().IsBareAck()) {
+    queue_.back() = std::move(message);  // acknowledges all that the other did
+    return;
+  }
+  queue_.push_back(std::move(message));
+}
+
+void SessionStream::Close(absl::Status status) {
+  std::lock_guard lock(mutex_);
+  BeginToClose(std::move(status));
+}
+
+void SessionStream::Flush() {
+  std::lock_guard lock(mutex_);
+  Continue();
+}
+
+void SessionStream::BeginToClose(absl::Status status) {
+  if (closing_) return;
+  closing_ = true;
+  status_ = std::move(status);
+  if (!writing_ && queue_.empty()) return;
+  // A peer that does not read must not keep the stream.
+  alarm_.Set(std::chrono::system_clock::now() + kCloseGrace,
+             [stream = self_](bool) {
+               std::lock_guard lock(stream->mutex_);
+               if (!stream->done_ && !stream->finished_) {
+                 stream->context_->TryCancel();
+               }
+             });
+}
+
+bool SessionStream::MayWrite() const {
+  return hub_->leadership() == nullptr || hub_->leadership()->Leads();
+}
+
+void SessionStream::Continue() {
+  if (writing_ || finished_) return;
+  if (!queue_.empty() && !cancelled_ && !MayWrite()) {
+    cancelled_ = true;
+    context_->TryCancel();
+    BeginToClose(absl::CancelledError("this coordinator leads no more"));
+  }
+  if (!queue_.empty() && !cancelled_) {
+    writing_ = true;
+    written_ = Serialized(queue_.front());
+    queue_.pop_front();
+    StartWrite(&written_);
+  } else if (closing_) {
+    finished_ = true;
+    queue_.clear();
+    Finish(ToGrpc(status_));
+  }
+}
+
+// --- Called by gRPC ----------------------------------------------------------
+
+void SessionStream::OnReadDone(bool ok) {
+  if (!ok) {  // the executor has half-closed the stream, or it is broken
+    std::lock_guard lock(mutex_);
+    BeginToClose(absl::OkStatus());
+    return Continue();
+  }
+  auto* const message =
+      google::protobuf::Arena::CreateMessage<proto::ExecutorMessage>(&arena_);
+  const bool readable =
+      grpc::SerializationTraits<proto::ExecutorMessage>::Deserialize(&incoming_,
+                                                                     message)
+          .ok();
+  if (readable && message->has_hello()) {
+    message->mutable_hello()->set_seen_address(PeerAddress(context_->peer()));
+  }
+  if (readable) hub_->Received(id_, *message);
+  arena_.Reset();
+  std::lock_guard lock(mutex_);
+  if (!readable) {
+    BeginToClose(absl::InvalidArgumentError(
+        "a message that is no ExecutorMessage; run the same version of Maypole "
+        "on all nodes"));
+    Continue();
+  }
+  if (!finished_) StartRead(&incoming_);
+}
+
+void SessionStream::OnWriteDone(bool ok) {
+  std::lock_guard lock(mutex_);
+  writing_ = false;
+  if (!ok) queue_.clear();  // the stream is broken: OnCancel() follows
+  Continue();
+}
+
+void SessionStream::OnCancel() {
+  std::lock_guard lock(mutex_);
+  cancelled_ = true;
+  BeginToClose(absl::CancelledError("the stream is broken"));
+  Continue();
+}
+
+void SessionStream::OnDone() {
+  std::shared_ptr<SessionStream> self;
+  {
+    std::lock_guard lock(mutex_);
+    done_ = true;
+    self = std::move(self_);
+  }
+  alarm_.Cancel();
+  if (id_ == 0) return;  // the Hub has not taken it
+  hub_->Remove(id_, cancelled_ ? StreamEnd::kBroken : StreamEnd::kFinished);
+}
+
+}  // namespace maypole::coordinator

@@ -1,0 +1,100 @@
+// SessionStream: a gRPC stream of an executor, without a thread of its own.
+//
+// Purpose: reads the executor's messages and passes them to the Hub, and writes
+// those of the Hub, one after the other. gRPC's callback threads, a few for all
+// streams, do the work: with two threads per stream, a job of 1,024 nodes kept
+// 2,048 threads, and waking them cost more than all else.
+//
+//   return SessionStream::Start(context, hub);    // in the service's method
+//
+//   state      reached by                       ends when
+//   open       Start()                          Close(), or the executor has
+//                                               half-closed or has vanished
+//   closing    the above                        the queue is written; the
+//   stream
+//                                               gets its status
+//   finished   Finish() of gRPC                 OnDone(): the Hub forgets it
+//
+// The queue is bounded: the link limits the numbered messages, Push() merges
+// bare acks, and there is only one of every other message per stream.
+//
+// Thread contract: as Stream's; gRPC calls the On*() methods.
+//
+// Invariants: one read and one write are outstanding at most. If the peer does
+// not read what is left within kCloseGrace after Close(), the call is
+// cancelled. With a Leadership, nothing is written unless Leads() has just said
+// yes; else the call is cancelled. The stream owns itself until OnDone(), and
+// the Hub keeps it until Remove().
+#ifndef MAYPOLE_COORDINATOR_SERVICE_SESSION_STREAM_H_
+#define MAYPOLE_COORDINATOR_SERVICE_SESSION_STREAM_H_
+
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <mutex>
+
+#include "absl/status/status.h"
+#include "coordinator/core/actions.h"
+#include "coordinator/service/hub.h"
+#include "coordinator/service/stream.h"
+#include "google/protobuf/arena.h"
+#include "grpcpp/alarm.h"
+#include "grpcpp/server_context.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "grpcpp/support/server_callback.h"
+
+namespace maypole::coordinator {
+
+inline constexpr std::chrono::milliseconds kCloseGrace(500);
+
+class SessionStream final
+    : public Stream,
+      public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+ public:
+  using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
+
+  // `hub` must outlive the stream.
+  static Reactor* Start(grpc::CallbackServerContext* context, Hub* hub);
+
+  void Push(Outgoing message) override;
+  void Close(absl::Status status) override;
+  void Flush() override;
+
+ private:
+  SessionStream(grpc::CallbackServerContext* context, Hub* hub)
+      : context_(context), hub_(hub) {}
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+  // With the lock.
+  bool MayWrite() const;
+  void BeginToClose(absl::Status status);
+  void Continue();
+
+  grpc::CallbackServerContext* const context_;
+  Hub* const hub_;
+  StreamId id_ = 0;
+  // The message that is being handled; reused, so that a message costs few
+  // allocations.
+  google::protobuf::Arena arena_;
+  grpc::ByteBuffer incoming_;
+
+  std::mutex mutex_;
+  std::shared_ptr<SessionStream> self_;  // until OnDone()
+  std::deque<Outgoing> queue_;
+  grpc::ByteBuffer written_;  // the message that is being written
+  bool writing_ = false;
+  bool closing_ = false;
+  bool cancelled_ = false;
+  bool finished_ = false;
+  bool done_ = false;
+  absl::Status status_;
+  grpc::Alarm alarm_;  // kCloseGrace
+};
+
+}  // namespace maypole::coordinator
+
+#endif  // MAYPOLE_COORDINATOR_SERVICE_SESSION_STREAM_H_
