@@ -13,7 +13,8 @@
 //   if (connected) stream.Write(*m);
 //
 //   if (link.OnReceived(in.sequence(), in.acknowledged()) == Receipt::kNew) ...
-//   if (link.AckDue()) stream.Write(link.Bare({}));     // a bare ack
+//   if (link.AckDue()) stream.Write(link.Bare({}));     // a bare ack; an owner
+//                     // that will soon send something else may wait for that
 //
 //   // On a new stream, with the `acknowledged` of the peer's first message:
 //   link.OnReceived(0, first.acknowledged());
@@ -99,7 +100,9 @@ class Link {
 
   // True if a numbered message was received that no outgoing message has
   // acknowledged yet.
-  bool AckDue() const { return told_ < received_; }
+  bool AckDue() const { return untold() > 0; }
+  // How many there are.
+  uint64_t untold() const { return received_ - told_; }
 
   uint64_t received() const { return received_; }
   uint64_t acknowledged() const { return acknowledged_; }

@@ -6,6 +6,7 @@
 #include "common/board/urgent.h"
 #include "common/limits.h"
 #include "common/types.h"
+#include "worker/core/limits.h"
 
 namespace maypole::scale {
 namespace {
@@ -189,7 +190,8 @@ void Executor::Handle(const In& message) {
   if (receipt != Receipt::kNew && receipt != Receipt::kUnnumbered) {
     return Fail("a message out of order");
   }
-  if (link_.AckDue() && outgoing_.size() <= 1) {
+  // As worker/network/session.h, but without the ack after a pause.
+  if (link_.untold() >= worker::kAckEvery && outgoing_.size() <= 1) {
     Queue(link_.Bare({std::make_shared<Out>()}));
   }
   if (leaving_ && link_.unacknowledged() == 0) {

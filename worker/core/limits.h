@@ -3,6 +3,7 @@
 #ifndef MAYPOLE_WORKER_CORE_LIMITS_H_
 #define MAYPOLE_WORKER_CORE_LIMITS_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -73,6 +74,11 @@ inline constexpr size_t kMaxQueuedRuns = 65536;
 // --- Link to the coordinator -------------------------------------------------
 inline constexpr size_t kMaxUnacknowledged = 4096;
 inline constexpr int kMaxCoordinatorMessageBytes = 64 << 20;
+// The coordinator's messages are acknowledged by the executor's next one; or by
+// one of its own, when so many have come, or after this time. (So each Execute
+// is not a message in both directions.)
+inline constexpr uint64_t kAckEvery = 16;
+inline constexpr std::chrono::milliseconds kAckPause(20);
 inline constexpr int kReconnectFirstMs = 50;
 inline constexpr int kReconnectMostMs = 500;
 

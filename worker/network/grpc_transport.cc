@@ -244,10 +244,9 @@ bool GrpcTransport::Received(proto::CoordinatorMessage message, End* end) {
   {
     std::lock_guard lock(mutex_);
     receipt = session_.OnReceived(message);
-    if (session_.AckDue() && outgoing_.empty()) {
-      outgoing_.push_back(session_.Ack());
-      changed_.notify_all();
-    }
+    const bool urgent = session_.AckUrgent() && outgoing_.empty();
+    if (urgent) outgoing_.push_back(session_.Ack());
+    if (urgent || (idle_ && session_.AckDue())) changed_.notify_all();
   }
   if (receipt == Receipt::kGap || receipt == Receipt::kBadAck ||
       message.has_refused()) {
@@ -263,6 +262,23 @@ bool GrpcTransport::Received(proto::CoordinatorMessage message, End* end) {
   return true;
 }
 
+// What is sent next acknowledges all that has come before. Soon after a message
+// there normally is one, so the reader need not wake the writer for an ack.
+void GrpcTransport::AwaitOutgoing(std::unique_lock<std::mutex>& lock) {
+  const auto has_work = [this] {
+    return ending_ || closing_ || !outgoing_.empty();
+  };
+  while (!changed_.wait_for(lock, kAckPause, has_work)) {
+    if (session_.AckDue()) {
+      outgoing_.push_back(session_.Ack());
+      return;
+    }
+    idle_ = true;
+    changed_.wait(lock, [&] { return has_work() || session_.AckDue(); });
+    idle_ = false;
+  }
+}
+
 void GrpcTransport::WriteStream(Stream* stream, grpc::ClientContext* context,
                                 Clock::time_point deadline) {
   std::unique_lock lock(mutex_);
@@ -272,8 +288,7 @@ void GrpcTransport::WriteStream(Stream* stream, grpc::ClientContext* context,
     return;
   }
   for (;;) {
-    changed_.wait(lock,
-                  [this] { return ending_ || closing_ || !outgoing_.empty(); });
+    AwaitOutgoing(lock);
     if (ending_) return;
     if (outgoing_.empty()) break;  // closing, and everything is sent
     const proto::ExecutorMessage message = std::move(outgoing_.front());

@@ -72,6 +72,8 @@ class GrpcTransport : public Transport {
   void Acknowledged(uint64_t sequence);
   void WriteStream(Stream* stream, grpc::ClientContext* context,
                    Clock::time_point deadline);
+  // Waits for the writer's next work, which may be an acknowledgement.
+  void AwaitOutgoing(std::unique_lock<std::mutex>& lock);
   // Waits; returns false if the transport is being closed.
   bool Pause(std::chrono::milliseconds time);
   // The coordinator was never reached. Takes up to kDiagnosisTime, so do not
@@ -87,7 +89,8 @@ class GrpcTransport : public Transport {
   std::condition_variable changed_;
   CoordinatorSession session_;
   std::deque<proto::ExecutorMessage> outgoing_;  // for the current stream
-  bool up_ = false;                              // the stream has got Welcome
+  bool idle_ = false;  // the writer must be woken when an ack becomes due
+  bool up_ = false;    // the stream has got Welcome
   bool ending_ = false;    // the stream has ended, so its writer must return
   bool closing_ = false;   // the destructor waits
   bool finished_ = false;  // Main() is about to return

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <condition_variable>
 #include <optional>
+#include <thread>
+#include <utility>
 
 #include "common/program/testing/fake_listener.h"
 #include "worker/network/testing/fake_coordinator.h"
@@ -90,6 +92,48 @@ TEST(GrpcTransport, SendsReceivesAndAcknowledges) {
   EXPECT_TRUE(heard.Await([&] { return heard.acknowledged == 2; }));
   EXPECT_EQ(heard.messages, (std::vector<uint64_t>{5, 6}));
   EXPECT_EQ(coordinator.secret(), "secret");
+}
+
+TEST(GrpcTransport, AcknowledgesWithItsNextMessageOrAfterAPause) {
+  FakeCoordinator coordinator;
+  coordinator.on_message = [](const proto::ExecutorMessage& m,
+                              const FakeCoordinator::Reply& reply) {
+    for (uint32_t i = 0; i < m.ranks_ready().size(); ++i) {
+      proto::CoordinatorMessage out;
+      out.mutable_epoch_start()->set_epoch(i);
+      reply(out);
+    }
+  };
+  Heard heard;
+  GrpcTransport transport(Options(coordinator.address()), heard.callbacks());
+  // Each answer makes the next message, which acknowledges it.
+  size_t answers = 0;
+  int pauses = 0;
+  auto last = std::chrono::steady_clock::now();
+  for (int i = 0; i < 50; ++i) {
+    transport.Send(Ready(1));
+    ++answers;
+    ASSERT_TRUE(heard.Await([&] { return heard.messages.size() == answers; }));
+    // On a busy machine an answer may take longer than the pause.
+    const auto now = std::chrono::steady_clock::now();
+    pauses += now - std::exchange(last, now) >= kAckPause / 2;
+  }
+  EXPECT_LE(coordinator.bare_acks, pauses + 1);
+  // Then there is no further message.
+  while (coordinator.unacknowledged > 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_GE(coordinator.bare_acks, 1);
+  const int before = coordinator.bare_acks;
+  const auto many = static_cast<uint32_t>(kAckEvery * 10);
+  transport.Send(Ready(many));
+  answers += many;
+  ASSERT_TRUE(heard.Await([&] { return heard.messages.size() == answers; }));
+  while (coordinator.unacknowledged > 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_GE(coordinator.bare_acks - before, 1);
+  EXPECT_LE(coordinator.bare_acks - before, static_cast<int>(many / 2));
 }
 
 TEST(GrpcTransport, BrokenStreamIsResumedAndNothingIsLostOrDoubled) {

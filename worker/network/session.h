@@ -70,6 +70,8 @@ class CoordinatorSession {
   Receipt OnReceived(const proto::CoordinatorMessage& message) {
     return link_.OnReceived(message.sequence(), message.acknowledged());
   }
+  // An Ack() must be sent at once, or kAckPause after AckDue() has become true.
+  bool AckUrgent() const { return link_.untold() >= kAckEvery; }
   bool AckDue() const { return link_.AckDue(); }
   proto::ExecutorMessage Ack() { return link_.Bare({}); }
 

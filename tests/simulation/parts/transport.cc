@@ -57,7 +57,7 @@ void SimulatedTransport::OnStreamMessage(
   if (over_) return;
   if (!up_) return Welcomed(message);
   const Receipt receipt = session_.OnReceived(message);
-  if (session_.AckDue()) coordinator_->Write(stream_, session_.Ack());
+  Acknowledge();
   if (receipt == Receipt::kGap || receipt == Receipt::kBadAck ||
       message.has_refused()) {
     return Lose(absl::UnavailableError(absl::StrCat(
@@ -67,6 +67,19 @@ void SimulatedTransport::OnStreamMessage(
   }
   Acknowledged(message.acknowledged());
   if (receipt == Receipt::kNew) callbacks_.on_message(message);
+}
+
+void SimulatedTransport::Acknowledge() {
+  if (session_.AckUrgent()) coordinator_->Write(stream_, session_.Ack());
+  if (!session_.AckDue() || std::exchange(ack_planned_, true)) return;
+  stage_->scheduler.After(
+      worker::kAckPause / std::chrono::milliseconds(1) * kMillisecond,
+      weak_from_this(), [this] {
+        ack_planned_ = false;
+        if (up_ && !over_ && session_.AckDue()) {
+          coordinator_->Write(stream_, session_.Ack());
+        }
+      });
 }
 
 void SimulatedTransport::Welcomed(const proto::CoordinatorMessage& first) {

@@ -37,6 +37,7 @@ class SimulatedTransport
 
  private:
   void Open();
+  void Acknowledge();
   void Welcomed(const proto::CoordinatorMessage& first);
   void Acknowledged(uint64_t sequence);
   void Again(const absl::Status& last);
@@ -51,6 +52,7 @@ class SimulatedTransport
   std::shared_ptr<Stream> stream_;
   bool up_ = false;
   bool over_ = false;
+  bool ack_planned_ = false;
   uint64_t acknowledged_ = 0;
   int64_t deadline_ = 0;
   int64_t pause_ = 0;

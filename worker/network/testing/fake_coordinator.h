@@ -8,6 +8,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -55,6 +56,11 @@ class FakeCoordinator : public proto::Coordinator::Service {
   std::string incarnation = "i";
   std::string refusal;  // if not empty, each hello is refused with this text
   bool ack_nothing = false;
+
+  // Messages that were nothing but an acknowledgement; and messages of this side
+  // that are not acknowledged.
+  std::atomic<int> bare_acks = 0;
+  std::atomic<size_t> unacknowledged = 0;
 
   int hellos() const {
     std::lock_guard lock(mutex_);
@@ -118,6 +124,8 @@ class FakeCoordinator : public proto::Coordinator::Service {
         stream->Write(*link_.Push(std::move(m)));
       });
     }
+    bare_acks += receipt == Receipt::kUnnumbered;
+    unacknowledged = link_.unacknowledged();
     if (link_.AckDue()) stream->Write(link_.Bare({}));
   }
 
