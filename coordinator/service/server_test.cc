@@ -55,6 +55,7 @@ class ServerTest : public ::testing::Test {
     options.metrics = Address{"127.0.0.1", 0};
     return options;
   }
+  Leadership leadership_;  // before the server, which uses it to its end
   std::unique_ptr<Server> server_;
 };
 
@@ -228,11 +229,10 @@ TEST_F(ServerTest, ShutdownTellsTheExecutors) {
 }
 
 TEST_F(ServerTest, OnlyALeaderServesExecutorsAndItsTermIsInTheWelcome) {
-  Leadership leadership;
   ServerOptions options = WithMetrics();
-  options.leadership = &leadership;
+  options.leadership = &leadership_;
   Start(options);
-  leadership.Follow({"other:4001", 6});
+  leadership_.Follow({"other:4001", 6});
   auto a = Executor("n0");
   EXPECT_FALSE(a->Connect());
   EXPECT_EQ(a->refused().message(), "");  // it may try again
@@ -241,7 +241,7 @@ TEST_F(ServerTest, OnlyALeaderServesExecutorsAndItsTermIsInTheWelcome) {
   EXPECT_THAT(status.error_message(), HasSubstr("other:4001"));
   EXPECT_TRUE(Eventually("maypole_coordinator_leader 0"));
 
-  leadership.Begin(7, BootTime() + std::chrono::hours(1));
+  leadership_.Begin(7, BootTime() + std::chrono::hours(1));
   ASSERT_TRUE(a->Connect());
   EXPECT_EQ(a->term(), 7u);
   EXPECT_TRUE(Eventually("maypole_coordinator_leader 1"));
@@ -249,16 +249,15 @@ TEST_F(ServerTest, OnlyALeaderServesExecutorsAndItsTermIsInTheWelcome) {
 }
 
 TEST_F(ServerTest, ALeaderWritesNothingAfterTheEndOfItsLease) {
-  Leadership leadership;
   ServerOptions options;
-  options.leadership = &leadership;
+  options.leadership = &leadership_;
   Start(options);
-  leadership.Begin(7, BootTime() + std::chrono::hours(1));
+  leadership_.Begin(7, BootTime() + std::chrono::hours(1));
   auto a = Executor("n0"), b = Executor("n1");
   ASSERT_TRUE(a->Connect());
   ASSERT_TRUE(b->Connect());
   a->Ready(2, {0});
-  leadership.Prolong(BootTime());  // it ends now
+  leadership_.Prolong(BootTime());  // it ends now
   b->Ready(2, {1});
   server_->Shutdown();
   EXPECT_FALSE(a->AwaitEnd().ok());

@@ -177,16 +177,16 @@ TEST(GrpcTransport, AnotherCoordinatorAtTheAddressIsToldTheStateFirst) {
   std::this_thread::sleep_for(2 * options.connect_timeout);
   std::mutex mutex;
   std::vector<int> heard_there;
-  auto other = std::make_unique<FakeCoordinator>(port);
-  other->incarnation = "j";
-  other->on_message = [&](const proto::ExecutorMessage& m,
-                          const FakeCoordinator::Reply& reply) {
-    std::lock_guard lock(mutex);
-    heard_there.push_back(static_cast<int>(m.payload_case()));
-    proto::CoordinatorMessage out;
-    out.mutable_epoch_start()->set_epoch(100 + m.sequence());
-    reply(out);
-  };
+  auto other = std::make_unique<FakeCoordinator>(
+      port, "j",
+      [&](const proto::ExecutorMessage& m,
+          const FakeCoordinator::Reply& reply) {
+        std::lock_guard lock(mutex);
+        heard_there.push_back(static_cast<int>(m.payload_case()));
+        proto::CoordinatorMessage out;
+        out.mutable_epoch_start()->set_epoch(100 + m.sequence());
+        reply(out);
+      });
   ASSERT_TRUE(heard.Await([&] { return heard.replaced == 1; }));
   EXPECT_EQ(transport.Send(Ready(3)), 0u);
   proto::ExecutorMessage state;

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "common/program/secret.h"
 #include "common/wire/link.h"
@@ -24,8 +25,16 @@ class FakeCoordinator : public proto::Coordinator::Service {
  public:
   using Reply = std::function<void(proto::CoordinatorMessage)>;
 
-  // With port 0, any free port is used.
-  explicit FakeCoordinator(int port = 0) {
+  // Answers with `reply`, which numbers the messages.
+  using OnMessage =
+      std::function<void(const proto::ExecutorMessage&, const Reply& reply)>;
+
+  // With port 0, any free port is used. At a port that executors call already,
+  // give `on_message` here.
+  explicit FakeCoordinator(int port = 0, std::string incarnation = "i",
+                           OnMessage message_handler = nullptr)
+      : on_message(std::move(message_handler)),
+        incarnation_(std::move(incarnation)) {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:" + std::to_string(port),
                              grpc::InsecureServerCredentials(), &port_);
@@ -49,11 +58,8 @@ class FakeCoordinator : public proto::Coordinator::Service {
     if (context_ != nullptr) context_->TryCancel();
   }
 
-  // Set these before the first stream. on_message answers with `reply`, which
-  // numbers the messages.
-  std::function<void(const proto::ExecutorMessage&, const Reply& reply)>
-      on_message;
-  std::string incarnation = "i";
+  // Set these before the first stream.
+  OnMessage on_message;
   std::string refusal;  // if not empty, each hello is refused with this text
   bool ack_nothing = false;
 
@@ -104,12 +110,12 @@ class FakeCoordinator : public proto::Coordinator::Service {
       secret_ = std::string(it->second.data(), it->second.size());
     }
     const std::string& before = hello.hello().incarnation();
-    if (before.empty() || before == incarnation) {
+    if (before.empty() || before == incarnation_) {
       link_.OnReceived(0, hello.acknowledged());
     }
     proto::CoordinatorMessage welcome;
     welcome.mutable_welcome()->set_session("s");
-    welcome.mutable_welcome()->set_incarnation(incarnation);
+    welcome.mutable_welcome()->set_incarnation(incarnation_);
     stream->Write(link_.Bare(welcome));
     link_.Resend([&](const proto::CoordinatorMessage& m) { stream->Write(m); });
   }
@@ -129,6 +135,7 @@ class FakeCoordinator : public proto::Coordinator::Service {
     if (link_.AckDue()) stream->Write(link_.Bare({}));
   }
 
+  const std::string incarnation_;
   std::unique_ptr<grpc::Server> server_;
   int port_ = 0;
   std::mutex stream_mutex_;  // one stream at a time owns link_
