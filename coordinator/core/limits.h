@@ -45,6 +45,9 @@ inline constexpr std::chrono::milliseconds kLeavePause(20);
 // this one knew.
 inline constexpr size_t kMaxHeld = 16384;
 
+// A job's stall check and stall shutdown: a year.
+inline constexpr int64_t kMaxStallMs = int64_t{1000} * 3600 * 24 * 365;
+
 // Bytes of one message of an executor; gRPC refuses longer ones.
 inline constexpr size_t kMaxMessageBytes = size_t{4} << 20;
 // Bytes of one message to an executor. (The splits of an alltoall of

@@ -66,7 +66,10 @@ Coordinated::Coordinated(Feed* feed)
     p.elastic = elastic;
     Open(&p, false);
   }
-  if (feed_.OnceIn(8)) return;
+  if (feed_.OnceIn(8)) {
+    if (feed_.OnceIn(2)) Recover();
+    return;
+  }
   // Straight into a running epoch.
   for (Player& p : players_) {
     if (p.undisturbed || p.session.empty()) continue;
@@ -152,16 +155,7 @@ void Coordinated::Open(Player* p, bool resume) {
     hello->set_incarnation(p->incarnation);
   } else {
     ++opened_;
-    Player fresh;  // a new process in its place
-    fresh.job = p->job;
-    fresh.node = p->node;
-    fresh.token = p->token;
-    fresh.index = p->index;
-    fresh.undisturbed = p->undisturbed;
-    fresh.elastic = p->elastic;
-    fresh.stream = p->stream;
-    std::destroy_at(p);
-    std::construct_at(p, std::move(fresh));
+    Renew(p);
   }
   if (!p->undisturbed && feed_.OnceIn(32)) {
     const uint64_t value = feed_.Number();
@@ -192,6 +186,19 @@ void Coordinated::Open(Player* p, bool resume) {
   for (const proto::ExecutorMessage& r : again) {
     if (p->stream == stream) Deliver(p, r);
   }
+}
+
+void Coordinated::Renew(Player* p) {
+  Player fresh;
+  fresh.job = p->job;
+  fresh.node = p->node;
+  fresh.token = p->token;
+  fresh.index = p->index;
+  fresh.undisturbed = p->undisturbed;
+  fresh.elastic = p->elastic;
+  fresh.stream = p->stream;
+  std::destroy_at(p);
+  std::construct_at(p, std::move(fresh));
 }
 
 void Coordinated::Break(Player* p) {

@@ -71,6 +71,8 @@ class Coordinated {
   // All ranks of the job do the same, so that actions that need all happen.
   void Together();
   void Open(Player* p, bool resume);
+  // A new process takes the player's place.
+  void Renew(Player* p);
   void Break(Player* p);
   // Numbers and sends the message; sometimes with wrong numbers.
   void Say(Player* p, proto::ExecutorMessage message, bool honest = false);
@@ -99,6 +101,12 @@ class Coordinated {
   proto::ExecutorMessage Blocked(Player* p);
   proto::ExecutorMessage Retire(Player* p);
   proto::ExecutorMessage Raw();
+  // What another coordinator has known (executors_recovery.cc): all players but
+  // the undisturbed one come from it.
+  void Recover();
+  proto::ExecutorMessage NodeState(Player* p);
+  void AddKnown(proto::NodeState* state);
+  void Falsify(proto::NodeState* state);
   uint64_t Epoch(const Player& p);
   uint32_t Rank(const Player& p);
   std::string Name();

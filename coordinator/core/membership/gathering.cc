@@ -22,11 +22,10 @@ std::string Says(const NodeMember& m) {
 }
 
 absl::Status CheckStallTimes(const proto::RanksReady& ready) {
-  constexpr int64_t kYearMs = int64_t{1000} * 3600 * 24 * 365;
   for (const int64_t ms : {ready.stall_check_ms(), ready.stall_shutdown_ms()}) {
-    if (ms >= -1 && ms <= kYearMs) continue;
+    if (ms >= -1 && ms <= kMaxStallMs) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        "a stall time of ", ms, " ms; 0 to ", kYearMs, " are allowed"));
+        "a stall time of ", ms, " ms; 0 to ", kMaxStallMs, " are allowed"));
   }
   return absl::OkStatus();
 }

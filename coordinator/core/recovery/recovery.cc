@@ -15,11 +15,26 @@ absl::Status Bad(const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat("a node's state with ", what));
 }
 
-// Later epochs get greater numbers.
-constexpr uint64_t kMaxEpoch = uint64_t{1} << 62;
+// Later epochs and decisions get greater numbers.
+constexpr uint64_t kMaxNumber = uint64_t{1} << 62;
+
+absl::Status CheckTerms(const proto::EpochStart& start) {
+  for (const int64_t ms : {start.stall_check_ms(), start.stall_shutdown_ms()}) {
+    if (ms >= 0 && ms <= kMaxStallMs) continue;
+    return Bad(absl::StrCat("a stall time of ", ms, " ms"));
+  }
+  if (start.nodes(0).clients_size() > 0 &&
+      (start.min_size() < 1 || start.max_size() < start.size() ||
+       start.max_size() < start.min_size() ||
+       start.max_size() > static_cast<uint32_t>(kMaxRanks))) {
+    return Bad(absl::StrCat("an elastic epoch of ", start.size(), " ranks, of ",
+                            start.min_size(), " to ", start.max_size()));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status CheckStart(const proto::EpochStart& start) {
-  if (start.epoch() == 0 || start.epoch() > kMaxEpoch || start.size() < 1 ||
+  if (start.epoch() == 0 || start.epoch() > kMaxNumber || start.size() < 1 ||
       start.size() > static_cast<uint32_t>(kMaxRanks) ||
       start.nodes_size() < 1 ||
       start.nodes_size() > static_cast<int>(kMaxNodes) ||
@@ -45,7 +60,7 @@ absl::Status CheckStart(const proto::EpochStart& start) {
     }
   }
   if (ranks.size() != start.size()) return Bad("an epoch without all ranks");
-  return absl::OkStatus();
+  return CheckTerms(start);
 }
 
 absl::Status CheckSets(const proto::NodeState& state) {
@@ -114,6 +129,9 @@ uint64_t NumberOf(const proto::Decision& d) {
 }
 
 absl::Status CheckNodeState(const proto::NodeState& state) {
+  if (state.last_decision() > kMaxNumber) {
+    return Bad(absl::StrCat("decision ", state.last_decision()));
+  }
   uint64_t last = 0;
   for (const proto::Decision& d : state.decisions()) {
     const uint64_t number = NumberOf(d);

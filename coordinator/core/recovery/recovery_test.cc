@@ -235,6 +235,27 @@ TEST(CheckNodeState, RefusesWhatNoExecutorSays) {
   state.clear_decisions();
   state.mutable_start()->set_epoch(1);
   EXPECT_FALSE(CheckNodeState(state).ok()) << "no nodes";
+
+  proto::EpochStart* start = state.mutable_start();
+  start->set_size(1);
+  proto::NodeInfo* node = start->add_nodes();
+  node->set_node("n0");
+  node->add_ranks(0);
+  EXPECT_TRUE(CheckNodeState(state).ok());
+  node->add_clients(1);
+  EXPECT_FALSE(CheckNodeState(state).ok()) << "elastic, of 0 to 0 ranks";
+  start->set_min_size(1);
+  start->set_max_size(1);
+  EXPECT_TRUE(CheckNodeState(state).ok());
+  start->set_min_size(2);
+  EXPECT_FALSE(CheckNodeState(state).ok()) << "of 2 to 1 ranks";
+  start->set_min_size(1);
+  start->set_stall_check_ms(INT64_MAX);
+  EXPECT_EQ(CheckNodeState(state).message(),
+            "a node's state with a stall time of 9223372036854775807 ms");
+  start->set_stall_check_ms(0);
+  state.set_last_decision(UINT64_MAX);
+  EXPECT_FALSE(CheckNodeState(state).ok()) << "no decision could follow";
 }
 
 }  // namespace
