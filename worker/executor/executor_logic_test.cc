@@ -237,12 +237,12 @@ class ExecutorLogicTest : public testing::Test,
       const PrepareBackend&, EpochNetwork::Callbacks callbacks) override {
     return std::make_unique<FakeNetwork>(std::move(callbacks));
   }
-  Status CreateBoard(const BoardConfig& config,
+  Status CreateBoard(const BoardConfig& config, uint32_t version,
                      std::unique_ptr<Board>* board) override {
     BoardConfig c = config;
     c.eager_bytes = 64;
     c.pool_buffers = 1;
-    return Board::Create(c, board);
+    return Board::Create(c, board, version);
   }
   std::unique_ptr<EpochGpus> MakeGpus(EpochGpus::Callbacks callbacks) override {
     gpu_callbacks_ = std::move(callbacks);
