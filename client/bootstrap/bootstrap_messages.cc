@@ -82,16 +82,17 @@ Status Decode(std::string_view message, RankMessage* out) {
   p.versions = AnnouncedVersions(static_cast<uint32_t>(oldest),
                                  static_cast<uint32_t>(newest));
   uint32_t version = 0;
-  if (Status s = ChooseVersion({{"libmaypole", p.versions},
-                                {"the maypolerun that it found",
-                                 kProtocolVersions}},
-                               &version);
+  if (Status s =
+          ChooseVersion({{"libmaypole", p.versions},
+                         {"the maypolerun that it found", kProtocolVersions}},
+                        &version);
       !s.ok()) {
     return Status(s.code(), s.message() +
                                 ", or set MAYPOLE_BIN to the directory of the "
                                 "right programs");
   }
-  if (l.size() != (says_newest ? 14 : 13) || !ParseNumber(l[4], 0, kMaxRanks - 1, &p.rank) ||
+  if (l.size() != (says_newest ? 14 : 13) ||
+      !ParseNumber(l[4], 0, kMaxRanks - 1, &p.rank) ||
       !ParseNumber(l[5], 1, kMaxRanks, &p.size) ||
       !ParseNumber(l[6], 0, kMaxLocalRanks - 1, &p.local_rank) ||
       !ParseNumber(l[7], 1, kMaxLocalRanks, &p.local_size) ||

@@ -20,11 +20,11 @@
 // A message is one packet of a SOCK_SEQPACKET socket: a verb and its arguments,
 // one per line.
 //
-// Versions (common/wire/versions.h): the first argument of `place` is the oldest
-// version that the rank speaks, wherever else that version differs; the newest
-// is the last argument. It is left out as long as the oldest is 10, because a
-// service of version 10 takes no more arguments than it knows. Versions 10 and
-// 11 have the same messages.
+// Versions (common/wire/versions.h): the first argument of `place` is the
+// oldest version that the rank speaks, wherever else that version differs; the
+// newest is the last argument. It is left out as long as the oldest is 10,
+// because a service of version 10 takes no more arguments than it knows.
+// Versions 10 and 11 have the same messages.
 //
 // Thread contract: values and functions; not synchronized.
 #ifndef MAYPOLE_CLIENT_BOOTSTRAP_BOOTSTRAP_MESSAGES_H_

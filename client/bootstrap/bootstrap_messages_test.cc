@@ -41,11 +41,12 @@ TEST(BootstrapMessagesTest, OtherVersionsAreNamed) {
   p.versions = {12, 13};
   const Status s = Decode(Encode(p), &out);
   EXPECT_EQ(s.code(), Code::kFailedPrecondition);
-  EXPECT_EQ(s.message(),
-            "the maypolerun that it found speaks protocol versions 10 to 11, but "
-            "libmaypole speaks protocol versions 12 to 13; upgrade the "
-            "maypolerun that it found, or set MAYPOLE_BIN to the directory of "
-            "the right programs");
+  EXPECT_EQ(
+      s.message(),
+      "the maypolerun that it found speaks protocol versions 10 to 11, but "
+      "libmaypole speaks protocol versions 12 to 13; upgrade the "
+      "maypolerun that it found, or set MAYPOLE_BIN to the directory of "
+      "the right programs");
   p.versions = {9, 9};
   EXPECT_THAT(Decode(Encode(p), &out).message(),
               HasSubstr("libmaypole speaks protocol version 9, but"));
@@ -71,8 +72,8 @@ TEST(BootstrapMessagesTest, DamageIsRefused) {
   for (const VersionRange versions :
        {kProtocolVersions, VersionRange{11, 11}}) {
     RankMessage out;
-    const std::string good = Encode(
-        RankMessage{.versions = versions, .job = "a", .node = "b"});
+    const std::string good =
+        Encode(RankMessage{.versions = versions, .job = "a", .node = "b"});
     for (size_t n = 0; n < good.size(); ++n) {
       EXPECT_FALSE(Decode(good.substr(0, n), &out).ok()) << n;
     }

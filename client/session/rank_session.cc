@@ -260,8 +260,7 @@ void RankSession::SayGoodbye(uint32_t pending, bool returns) {
   // If the executor has gone, nobody needs the goodbye. If the socket is full,
   // the executor reads it soon.
   const auto deadline = Clock::now() + std::chrono::seconds(1);
-  while (Send(&m, sizeof(m)).code() ==
-             Code::kResourceExhausted &&
+  while (Send(&m, sizeof(m)).code() == Code::kResourceExhausted &&
          Clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

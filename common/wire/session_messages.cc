@@ -60,9 +60,8 @@ Status CheckHeader(const void* data, size_t bytes, std::string_view peer) {
   const char* const self =
       peer == "client" ? "this executor" : "this libmaypole";
   uint32_t version = 0;
-  if (Status s = ChooseVersion({{who, {h.version, h.version}},
-                                {self, kProtocolVersions}},
-                               &version);
+  if (Status s = ChooseVersion(
+          {{who, {h.version, h.version}}, {self, kProtocolVersions}}, &version);
       !s.ok()) {
     return s;
   }
@@ -82,8 +81,8 @@ Status CheckHelloHeader(const void* data, size_t bytes, const Speaker& agent,
     return n;
   };
   const Speaker client = {
-      "libmaypole of rank " + std::to_string(static_cast<int32_t>(
-                                  number(offsetof(Hello, rank)))),
+      "libmaypole of rank " +
+          std::to_string(static_cast<int32_t>(number(offsetof(Hello, rank)))),
       AnnouncedVersions(h.version, number(offsetof(Hello, newest_version)))};
   uint32_t version = 0;
   if (Status s = ChooseVersion({client, agent}, &version); !s.ok()) return s;

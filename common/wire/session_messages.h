@@ -33,15 +33,15 @@
 // closes without Goodbye, the rank has died.
 //
 // Versions (versions.h): Hello says the client's range: its header's version is
-// the oldest one, newest_version the newest. Welcome's header has the version of
-// the session: the smallest that the node's ranks and its executor have in
+// the oldest one, newest_version the newest. Welcome's header has the version
+// of the session: the smallest that the node's ranks and its executor have in
 // common, which is also the board's. All messages after it have that version.
 // Refused has the oldest version of the client, which can read it therefore.
 //
 // Every message starts with Header. The offsets of magic and version never
 // change, nor do those of rank and newest_version in Hello, so that peers of
-// different versions can refuse each other with an error that names both ranges.
-// Versions 10 and 11 have the same messages and the same board.
+// different versions can refuse each other with an error that names both
+// ranges. Versions 10 and 11 have the same messages and the same board.
 //
 // Thread contract: values and pure functions.
 //

@@ -31,9 +31,9 @@ Status ChooseVersion(const std::vector<Speaker>& speakers, uint32_t* version) {
       });
   for (const Speaker& s : speakers) {
     if (s.versions.oldest <= least.versions.newest) continue;
-    return Status(Code::kFailedPrecondition,
-                  speaks(least) + ", but " + speaks(s) +
-                      "; upgrade " + least.name);
+    return Status(
+        Code::kFailedPrecondition,
+        speaks(least) + ", but " + speaks(s) + "; upgrade " + least.name);
   }
   *version = least.versions.newest;
   return Status();

@@ -47,16 +47,15 @@ struct VersionRange {
 inline constexpr VersionRange kProtocolVersions = {kOldestProtocolVersion,
                                                    kProtocolVersion};
 
-// What a message without a version was sent by: a coordinator that names none
-// in Welcome and NodeInfo has this one.
+// The last one whose coordinators name no version in Welcome and NodeInfo.
 inline constexpr uint32_t kLastSilentVersion = 10;
 
-// --- Features ------------------------------------------------------------------
+// --- Features ---------------------------------------------------------------
 
 // One RankLeft may tell of several ranks (RankLeft.others).
 inline constexpr uint32_t kRankLeftOfSeveral = 11;
 
-// --- The choice ----------------------------------------------------------------
+// --- The choice -------------------------------------------------------------
 
 struct Speaker {
   std::string name;  // "the agent of node n1"

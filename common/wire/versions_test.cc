@@ -49,9 +49,10 @@ TEST(VersionsTest, RangesThatDoNotMeetAreNamedWithWhomToUpgrade) {
 }
 
 TEST(VersionsTest, OfSeveralTheOneThatIsTooOldIsNamed) {
-  EXPECT_EQ(Error({{"a", {10, 12}}, {"b", {12, 13}}, {"c", {9, 11}}}),
-            "c speaks protocol versions 9 to 11, but b speaks protocol versions "
-            "12 to 13; upgrade c");
+  EXPECT_EQ(
+      Error({{"a", {10, 12}}, {"b", {12, 13}}, {"c", {9, 11}}}),
+      "c speaks protocol versions 9 to 11, but b speaks protocol versions "
+      "12 to 13; upgrade c");
 }
 
 TEST(VersionsTest, ARangeThatIsNoneIsRefused) {

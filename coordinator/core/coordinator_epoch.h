@@ -171,8 +171,7 @@ class CoordinatorEpoch {
   Outgoing LeftMessage(const std::vector<uint32_t>& ranks) const;
   // True if the node's session has this version or a later one.
   bool Knows(size_t node, uint32_t version) const {
-    return version <=
-           std::min(members_[node].versions.newest, newest_version_);
+    return version <= std::min(members_[node].versions.newest, newest_version_);
   }
   void SendReplies(ProcessSets::Replies replies, JobOutput* out);
   void SendReplies(Joins::Replies replies, JobOutput* out);

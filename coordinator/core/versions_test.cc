@@ -134,7 +134,8 @@ TEST_F(VersionsTest, AnotherCoordinatorAlsoTellsAnOldExecutorOneByOne) {
     proto::ExecutorMessage m;
     *m.mutable_node_state()->mutable_start() = was->inbox[0].epoch_start();
     m.mutable_node_state()->set_connected(true);
-    for (const uint32_t rank : {3, 4, 5}) m.mutable_node_state()->add_left(rank);
+    for (const uint32_t rank : {3, 4, 5})
+      m.mutable_node_state()->add_left(rank);
     after.From(*are.back(), m);
   }
   EXPECT_THAT(Told(*are[0]), ElementsAre(1, 1, 1));

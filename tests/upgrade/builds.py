@@ -10,6 +10,7 @@ the commit that the file earlier_commit names, which knows of no other version t
 
 import os
 import pwd
+import re
 import shutil
 import subprocess
 import tempfile
@@ -45,7 +46,7 @@ class Daemons(daemons.Daemons):
         super().__init__(len(agents))
 
     def start_coordinator(self, flags):
-        return self._start_of(self._coordinator, "coordinator/maypole-coordinator", flags)
+        return self._start_of(self._coordinator, "coordinator/maypole-coordinator", flags + ["--log_level=info"])
 
     def start_worker(self, node, flags):
         self._start_of(self._agents[node], "worker/maypole-worker", flags + ["--network=127.0.0.1"])
@@ -60,6 +61,12 @@ class Daemons(daemons.Daemons):
         self._coordinator = build
         self.start_coordinator(["--secret_file=" + os.path.join(self.dir, "secret"), "--metrics=", "--listen=" + self.listen])
         self.processes[0] = self.processes.pop()  # in the place of the one before
+
+
+    def versions(self):
+        """{node: version of its last session}, as coordinators have logged it; the earlier build does not."""
+        return {node: int(version) for node, version in
+                re.findall(r"event=session_(?:opened|taken_over) .*node=(\S+) .*protocol=(\d+)", self.log())}
 
 
 def _run(words, within, env, why):

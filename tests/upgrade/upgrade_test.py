@@ -53,6 +53,12 @@ class UpgradeTest(unittest.TestCase):
             job.await_ready()
             await_steps(job)
             self.finish(job)
+            self.check_versions(d, coordinator, agents)
+
+    def check_versions(self, d, coordinator, agents):
+        if coordinator is self.new or not EARLIER:
+            self.assertEqual(d.versions(), {
+                "n%d" % n: 11 if coordinator is agent is self.new else 10 for n, agent in enumerate(agents)})
 
     def test_the_coordinator_first(self):
         self.check(self.new, [self.old, self.old])
@@ -75,6 +81,7 @@ class UpgradeTest(unittest.TestCase):
                     await_steps(job)
                     self.assertLess(time.monotonic() - since, 10)
                 self.finish(job)
+                self.check_versions(d, self.new, agents)
 
     def test_containers_of_both_on_both_agents(self):
         if not EARLIER:

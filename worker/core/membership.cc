@@ -151,8 +151,8 @@ absl::Status Membership::CheckVersions(const session::Hello& h) const {
   const maypole::Status s = ChooseVersion(all, &version);
   if (s.ok()) return absl::OkStatus();
   return ToAbsl(maypole::Status(
-      s.code(), "the ranks of a node must have a version in common: " +
-                    s.message()));
+      s.code(),
+      "the ranks of a node must have a version in common: " + s.message()));
 }
 
 absl::Status Membership::Add(ClientId client, const session::Hello& h,

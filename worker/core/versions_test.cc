@@ -65,10 +65,11 @@ TEST_F(VersionsTest, ARankThatCannotUseTheOthersBoardIsRefused) {
   ASSERT_EQ(refused.size(), 1u);
   EXPECT_EQ(refused[0].client, 2u);
   EXPECT_EQ(refused[0].code, Code::kFailedPrecondition);
-  EXPECT_EQ(refused[0].text,
-            "the ranks of a node must have a version in common: libmaypole of "
-            "rank 0 speaks protocol version 10, but libmaypole of rank 1 speaks "
-            "protocol versions 11 to 12; upgrade libmaypole of rank 0");
+  EXPECT_EQ(
+      refused[0].text,
+      "the ranks of a node must have a version in common: libmaypole of "
+      "rank 0 speaks protocol version 10, but libmaypole of rank 1 speaks "
+      "protocol versions 11 to 12; upgrade libmaypole of rank 0");
 }
 
 TEST_F(VersionsTest, NodesOfBothVersionsStart) {

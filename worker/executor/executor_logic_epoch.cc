@@ -152,7 +152,8 @@ void ExecutorLogic::Do(ConnectBackend& a) {
 
 void ExecutorLogic::Do(CreateBoard& a) {
   std::unique_ptr<Board> board;
-  const absl::Status s = ToAbsl(system_->CreateBoard(a.config, a.version, &board));
+  const absl::Status s =
+      ToAbsl(system_->CreateBoard(a.config, a.version, &board));
   if (s.ok()) {
     keeper_ = std::make_unique<BoardKeeper>(std::move(board));
     wake_ = system_->MakeBoardWake();

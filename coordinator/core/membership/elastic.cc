@@ -85,8 +85,9 @@ absl::Status Elastic::CheckVersion(const NodeMember& node) const {
   const absl::Status s = CheckVersions(nodes);
   if (s.ok()) return s;
   return absl::Status(
-      s.code(), absl::StrCat("the job cannot take the ranks of ",
-                             NodeText(node.node, node.host), ": ", s.message()));
+      s.code(),
+      absl::StrCat("the job cannot take the ranks of ",
+                   NodeText(node.node, node.host), ": ", s.message()));
 }
 
 absl::Status Elastic::SetWaiting(Time now, NodeMember node,

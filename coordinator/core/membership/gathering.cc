@@ -157,8 +157,8 @@ absl::Status Gathering::CheckAgainstOthers(const NodeMember& member,
   std::vector<const NodeMember*> nodes = {&member};
   for (const NodeMember& m : members_) nodes.push_back(&m);
   if (absl::Status s = CheckVersions(nodes); !s.ok()) {
-    return absl::Status(
-        s.code(), absl::StrCat("the job cannot start: ", s.message()));
+    return absl::Status(s.code(),
+                        absl::StrCat("the job cannot start: ", s.message()));
   }
   std::set<uint32_t> own;
   for (uint32_t rank : member.ranks) {

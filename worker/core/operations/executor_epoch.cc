@@ -44,13 +44,12 @@ absl::Status CheckVersions(const EpochInfo& info, VersionRange own) {
   };
   const uint32_t smallest = info.VersionOf(least);
   uint32_t version = 0;
-  const maypole::Status s =
-      ChooseVersion({{name(least), {smallest, smallest}},
-                     {name(info.node_index), own}},
-                    &version);
+  const maypole::Status s = ChooseVersion(
+      {{name(least), {smallest, smallest}}, {name(info.node_index), own}},
+      &version);
   if (s.ok()) return absl::OkStatus();
-  return ToAbsl(maypole::Status(
-      s.code(), "the job cannot start: " + s.message()));
+  return ToAbsl(
+      maypole::Status(s.code(), "the job cannot start: " + s.message()));
 }
 
 absl::StatusOr<EpochInfo> ReadEpochStart(const proto::EpochStart& start,
