@@ -10,10 +10,11 @@
 
 namespace maypole {
 
-// Version of the session structs and of the board's layout. Both sides must
-// have the same version; a peer with another one is refused by a message that
-// names both versions.
-inline constexpr uint32_t kProtocolVersion = 10;
+// The newest version of the protocol (session structs, the board's layout,
+// messages between executors and coordinators), and the oldest that this build
+// still speaks. How sides of different versions agree: common/wire/versions.h.
+inline constexpr uint32_t kProtocolVersion = 11;
+inline constexpr uint32_t kOldestProtocolVersion = 10;
 
 inline constexpr int kMaxDims = 8;            // dimensions of a tensor
 inline constexpr size_t kMaxNameBytes = 511;  // an operation's name

@@ -52,8 +52,9 @@ absl::StatusOr<control::Setup> ReadSetup(int fd) {
   return setup;
 }
 
-void Refuse(int client, const absl::Status& why) {
+void Refuse(int client, uint32_t version, const absl::Status& why) {
   auto refused = session::Make<session::Refused>();
+  refused.header.version = version;
   refused.code = static_cast<uint32_t>(why.code());
   session::SetText(refused.text, std::string(why.message()));
   (void)SendMessage(client, &refused, sizeof(refused));
@@ -68,7 +69,10 @@ void Refuse(int client, const absl::Status& why) {
   Received message;
   while (ReceiveMessage(control, control::kMaxMessageBytes, 0, &message).ok() &&
          !message.data.empty()) {
-    if (!message.fds.empty()) Refuse(message.fds[0].get(), why);
+    control::HandOver client;
+    if (message.fds.empty() || message.data.size() != sizeof(client)) continue;
+    std::memcpy(&client, message.data.data(), sizeof(client));
+    Refuse(message.fds[0].get(), client.hello.header.version, why);
   }
   _exit(1);  // a thread may hang in the directory service
 }
@@ -89,6 +93,7 @@ ExecutorCoreOptions MakeCoreOptions(const WorkerFlags& f,
   o.frozen_timeout_ms = absl::ToInt64Milliseconds(f.frozen_timeout);
   o.resume_timeout_ms = absl::ToInt64Milliseconds(f.resume_timeout);
   o.coordinator_timeout_ms = absl::ToInt64Milliseconds(f.coordinator_timeout);
+  o.versions = f.versions;
   return o;
 }
 
@@ -99,7 +104,8 @@ GrpcTransportOptions MakeTransportOptions(const WorkerFlags& f,
   o.addresses = absl::StrSplit(f.coordinator, ',');  // checked by ReadFlags()
   o.secret = setup.secret;
   o.tls = tls;
-  o.hello.set_protocol_version(kProtocolVersion);
+  o.hello.set_protocol_version(f.versions.oldest);
+  o.hello.set_newest_version(f.versions.newest);
   o.hello.set_job(setup.job);
   o.hello.set_token(setup.token);
   o.hello.set_node(f.node);

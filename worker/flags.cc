@@ -158,6 +158,11 @@ void DefineRest(WorkerFlags* f, CommandLine* line) {
   line->Add({"--log_hide_time"}, SwitchValue(&f->log_hide_time),
             "leave the time out of log lines, because the journal has it, for "
             "example");
+  // Internal: tests pass it, to have an agent of an earlier version.
+  line->Add({"--newest_protocol"},
+            IntegerValue(&f->versions.newest, kProtocolVersions.oldest,
+                         kProtocolVersions.newest),
+            "");
   // Internal: the supervisor passes these when it starts an executor.
   line->Add({"--executor"}, SwitchValue(&f->executor), "");
   line->Add({"--control_fd"}, IntegerValue(&f->control_fd, -1), "");
@@ -277,6 +282,7 @@ std::vector<std::string> ExecutorArguments(const WorkerFlags& f) {
       absl::StrCat("--slots=", f.slots),
       absl::StrCat("--state_bytes=", f.state_bytes),
       absl::StrCat("--state_timeout=", absl::FormatDuration(f.state_timeout)),
+      absl::StrCat("--newest_protocol=", f.versions.newest),
       absl::StrCat("--log_level=", f.log_level)};
   if (f.log_hide_time) arguments.emplace_back("--log_hide_time");
   return arguments;

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "common/limits.h"
 #include "common/program/tls.h"
+#include "common/wire/versions.h"
 
 namespace maypole::worker {
 
@@ -32,6 +33,7 @@ struct WorkerFlags {
   std::string secret;
   TlsOptions tls;
   int announce_fd = -1;
+  VersionRange versions = kProtocolVersions;
   absl::Duration resume_timeout = absl::Seconds(3);
   absl::Duration coordinator_timeout = absl::Seconds(60);
   absl::Duration start_timeout = absl::Seconds(120);

@@ -130,6 +130,7 @@ absl::Status SupervisorMain(const WorkerFlags& flags, Fd stop_signals) {
        .secret = flags.secret,
        .tls = *std::move(tls),
        .executor_arguments = ExecutorArguments(flags),
+       .speaker = {"maypole-worker on node " + flags.node, flags.versions},
        .on_rank = [&](const session::Hello& h) { announcer.SayRank(h); }},
       metrics);
   if (absl::Status s = supervisor.Listen(); !s.ok()) return s;

@@ -46,34 +46,53 @@ std::vector<std::string> Lines(std::string_view message) {
 }
 
 std::string Encode(const RankMessage& p) {
-  return Say(
-      kSayPlace,
-      {std::to_string(p.version), p.job, p.node, std::to_string(p.rank),
-       std::to_string(p.size), std::to_string(p.local_rank),
-       std::to_string(p.local_size), std::to_string(p.start_timeout_seconds),
-       std::to_string(static_cast<int>(p.exchange)), p.why_none, p.head,
-       p.at_head ? "1" : "0"});
+  std::vector<std::string> arguments = {
+      std::to_string(p.versions.oldest),
+      p.job,
+      p.node,
+      std::to_string(p.rank),
+      std::to_string(p.size),
+      std::to_string(p.local_rank),
+      std::to_string(p.local_size),
+      std::to_string(p.start_timeout_seconds),
+      std::to_string(static_cast<int>(p.exchange)),
+      p.why_none,
+      p.head,
+      p.at_head ? "1" : "0"};
+  if (p.versions.oldest > kLastSilentVersion) {
+    arguments.push_back(std::to_string(p.versions.newest));
+  }
+  return Say(kSayPlace, arguments);
 }
 
 Status Decode(std::string_view message, RankMessage* out) {
   const std::vector<std::string> l = Lines(message);
-  int version = 0, exchange = 0, at_head = 0;
-  // The version's place in the message never changes, so that a message of any
-  // other version can be refused with an error that names the version.
+  int oldest = 0, newest = 0, exchange = 0, at_head = 0;
+  // The versions' places in the message never change, so that a message of any
+  // other version can be refused with an error that names it.
   if (l.size() < 2 || l[0] != kSayPlace ||
-      !ParseNumber(l[1], 0, 1 << 30, &version)) {
+      !ParseNumber(l[1], 0, 1 << 30, &oldest)) {
     return Status(Code::kInvalidArgument, "this is not a rank's first message");
   }
-  if (static_cast<uint32_t>(version) != kProtocolVersion) {
-    return Status(Code::kFailedPrecondition,
-                  "libmaypole speaks protocol " + l[1] +
-                      ", but the maypolerun that it found speaks protocol " +
-                      std::to_string(kProtocolVersion) +
-                      ": install the same version of both, or set MAYPOLE_BIN "
-                      "to the directory of the right programs");
+  const bool says_newest = static_cast<uint32_t>(oldest) > kLastSilentVersion;
+  if (says_newest && !ParseNumber(l.back(), 0, 1 << 30, &newest)) {
+    return Status(Code::kInvalidArgument, "a rank's first message is damaged");
   }
   RankMessage p;
-  if (l.size() != 13 || !ParseNumber(l[4], 0, kMaxRanks - 1, &p.rank) ||
+  p.versions = AnnouncedVersions(static_cast<uint32_t>(oldest),
+                                 static_cast<uint32_t>(newest));
+  uint32_t version = 0;
+  if (Status s =
+          ChooseVersion({{"libmaypole", p.versions},
+                         {"the maypolerun that it found", kProtocolVersions}},
+                        &version);
+      !s.ok()) {
+    return Status(s.code(), s.message() +
+                                ", or set MAYPOLE_BIN to the directory of the "
+                                "right programs");
+  }
+  if (l.size() != (says_newest ? 14 : 13) ||
+      !ParseNumber(l[4], 0, kMaxRanks - 1, &p.rank) ||
       !ParseNumber(l[5], 1, kMaxRanks, &p.size) ||
       !ParseNumber(l[6], 0, kMaxLocalRanks - 1, &p.local_rank) ||
       !ParseNumber(l[7], 1, kMaxLocalRanks, &p.local_size) ||

@@ -20,6 +20,12 @@
 // A message is one packet of a SOCK_SEQPACKET socket: a verb and its arguments,
 // one per line.
 //
+// Versions (common/wire/versions.h): the first argument of `place` is the
+// oldest version that the rank speaks, wherever else that version differs; the
+// newest is the last argument. It is left out as long as the oldest is 10,
+// because a service of version 10 takes no more arguments than it knows.
+// Versions 10 and 11 have the same messages.
+//
 // Thread contract: values and functions; not synchronized.
 #ifndef MAYPOLE_CLIENT_BOOTSTRAP_BOOTSTRAP_MESSAGES_H_
 #define MAYPOLE_CLIENT_BOOTSTRAP_BOOTSTRAP_MESSAGES_H_
@@ -31,6 +37,7 @@
 
 #include "common/limits.h"
 #include "common/status.h"
+#include "common/wire/versions.h"
 
 namespace maypole {
 
@@ -61,7 +68,7 @@ enum class ExchangeKind : uint8_t {
 };
 
 struct RankMessage {
-  uint32_t version = kProtocolVersion;
+  VersionRange versions = kProtocolVersions;
   std::string job;
   std::string node;  // name, unique within the job
   int rank = 0;

@@ -36,23 +36,50 @@ TEST(BootstrapMessagesTest, PlacesComeBack) {
   EXPECT_TRUE(out.at_head);
 }
 
-TEST(BootstrapMessagesTest, AnotherVersionIsNamed) {
+TEST(BootstrapMessagesTest, OtherVersionsAreNamed) {
   RankMessage p, out;
-  p.version = kProtocolVersion + 1;
+  p.versions = {12, 13};
   const Status s = Decode(Encode(p), &out);
   EXPECT_EQ(s.code(), Code::kFailedPrecondition);
-  EXPECT_THAT(s.message(),
-              HasSubstr("protocol " + std::to_string(kProtocolVersion + 1)));
+  EXPECT_EQ(
+      s.message(),
+      "the maypolerun that it found speaks protocol versions 10 to 11, but "
+      "libmaypole speaks protocol versions 12 to 13; upgrade the "
+      "maypolerun that it found, or set MAYPOLE_BIN to the directory of "
+      "the right programs");
+  p.versions = {9, 9};
+  EXPECT_THAT(Decode(Encode(p), &out).message(),
+              HasSubstr("libmaypole speaks protocol version 9, but"));
+}
+
+// Services of version 10 take exactly its arguments.
+TEST(BootstrapMessagesTest, AServiceOfVersion10CanReadIt) {
+  const auto lines = Lines(Encode(RankMessage{.job = "a", .node = "b"}));
+  EXPECT_EQ(lines.size(), 13u);
+  EXPECT_EQ(lines[1], "10");
+}
+
+TEST(BootstrapMessagesTest, LaterOnesSayTheirNewestVersion) {
+  RankMessage p, out;
+  p.versions = {11, 14};
+  p.at_head = true;
+  ASSERT_TRUE(Decode(Encode(p), &out).ok());
+  EXPECT_EQ(out.versions, p.versions);
+  EXPECT_TRUE(out.at_head);
 }
 
 TEST(BootstrapMessagesTest, DamageIsRefused) {
-  RankMessage out;
-  const std::string good = Encode(RankMessage{.job = "a", .node = "b"});
-  for (size_t n = 0; n < good.size(); ++n) {
-    EXPECT_FALSE(Decode(good.substr(0, n), &out).ok()) << n;
+  for (const VersionRange versions :
+       {kProtocolVersions, VersionRange{11, 11}}) {
+    RankMessage out;
+    const std::string good =
+        Encode(RankMessage{.versions = versions, .job = "a", .node = "b"});
+    for (size_t n = 0; n < good.size(); ++n) {
+      EXPECT_FALSE(Decode(good.substr(0, n), &out).ok()) << n;
+    }
+    EXPECT_FALSE(Decode(good + "\nmore", &out).ok());
+    EXPECT_FALSE(Decode("", &out).ok());
   }
-  EXPECT_FALSE(Decode(good + "\nmore", &out).ok());
-  EXPECT_FALSE(Decode("", &out).ok());
 }
 
 TEST(BootstrapMessagesTest, ALineStaysALine) {

@@ -99,6 +99,8 @@ std::string ForWhom(const RankOptions& o) {
 
 session::Hello MakeHello(const RankOptions& o) {
   auto m = session::Make<session::Hello>();
+  m.header.version = kProtocolVersions.oldest;
+  m.newest_version = kProtocolVersions.newest;
   m.rank = o.rank;
   m.size = o.size;
   m.local_rank = o.local_rank;
@@ -219,6 +221,7 @@ Status RankSession::AwaitWelcome(const RankOptions& options, int timeout_ms) {
   executor_wake_ = std::move(r.fds[1]);
   s = Board::Attach(std::move(r.fds[0]), &board_);
   if (!s.ok()) return s;
+  version_ = welcome.header.version;
   local_rank_ = welcome.local_rank;
   checksums_ = welcome.checksums != 0;
   if (options.elastic && local_rank_ >= board_->config().local_size) {
@@ -229,7 +232,9 @@ Status RankSession::AwaitWelcome(const RankOptions& options, int timeout_ms) {
 }
 
 Status RankSession::Send(const void* message, size_t bytes, int fd) {
-  return SendMessage(socket_.get(), message, bytes,
+  std::string copy(static_cast<const char*>(message), bytes);
+  session::SetVersion(copy.data(), version_);
+  return SendMessage(socket_.get(), copy.data(), copy.size(),
                      std::span(&fd, fd < 0 ? 0 : 1));
 }
 
@@ -255,8 +260,7 @@ void RankSession::SayGoodbye(uint32_t pending, bool returns) {
   // If the executor has gone, nobody needs the goodbye. If the socket is full,
   // the executor reads it soon.
   const auto deadline = Clock::now() + std::chrono::seconds(1);
-  while (SendMessage(socket_.get(), &m, sizeof(m)).code() ==
-             Code::kResourceExhausted &&
+  while (Send(&m, sizeof(m)).code() == Code::kResourceExhausted &&
          Clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

@@ -34,8 +34,8 @@ class RankSession {
   // Results are compared by their checksums.
   bool checksums() const { return checksums_; }
 
-  // Sends a session message, with a descriptor if fd is not -1.
-  // kResourceExhausted: the socket is full; try again later.
+  // Sends a session message in the session's version, with a descriptor if fd
+  // is not -1. kResourceExhausted: the socket is full; try again later.
   Status Send(const void* message, size_t bytes, int fd = -1);
   // Returns `options` with the agent and with this rank's places in the epoch.
   RankOptions Placed(RankOptions options) const;
@@ -60,6 +60,7 @@ class RankSession {
   Fd socket_;
   Fd executor_wake_;
   std::unique_ptr<Board> board_;
+  uint32_t version_ = kProtocolVersion;  // of the session: as Welcome says
   uint32_t local_rank_ = 0;
   bool checksums_ = false;
   std::string agent_;

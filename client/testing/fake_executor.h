@@ -75,7 +75,8 @@ class FakeExecutor {
       (void)ReceiveMessage(fd.get(), session::kMaxHelloBytes, -1, &r);
       session::Hello hello;
       std::vector<std::string> variables;
-      (void)session::ParseHello(r.data.data(), r.data.size(), &hello,
+      (void)session::ParseHello(r.data.data(), r.data.size(),
+                                {"the agent", kProtocolVersions}, &hello,
                                 &variables);
       TakeDescriptors(fd.get());
       clients_[static_cast<size_t>(hello.local_rank)] = std::move(fd);

@@ -14,6 +14,7 @@
 #include "common/board/kill_point.h"
 #include "common/system/memory.h"
 #include "common/system/resource_limits.h"
+#include "common/wire/versions.h"
 
 namespace maypole {
 namespace {
@@ -148,7 +149,8 @@ Board::Board(Fd fd, Mapped mapped, const BoardConfig& config)
 
 Board::~Board() = default;
 
-Status Board::Create(const BoardConfig& config, std::unique_ptr<Board>* out) {
+Status Board::Create(const BoardConfig& config, std::unique_ptr<Board>* out,
+                     uint32_t version) {
   if (Status s = CheckConfig(config); !s.ok()) return s;
   const Layout layout(config);
   Fd fd(memfd_create("maypole-board", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -182,7 +184,7 @@ Status Board::Create(const BoardConfig& config, std::unique_ptr<Board>* out) {
   // New memory is zero, which is the initial state of everything else.
   auto* header = new (mapped.mapping.data()) BoardHeader{};
   header->magic = kBoardMagic;
-  header->version = kProtocolVersion;
+  header->version = version;
   header->header_bytes = sizeof(BoardHeader);
   header->config = config;
   out->reset(new Board(std::move(fd), std::move(mapped), config));
@@ -241,13 +243,18 @@ Status Board::ReadHeader(int fd, uint64_t size, BoardConfig* config) {
   }
   const auto* header = reinterpret_cast<const BoardHeader*>(page.data());
   if (header->magic != kBoardMagic) return Bad("wrong magic");
-  if (header->version != kProtocolVersion ||
-      header->header_bytes != sizeof(BoardHeader)) {
-    return Status(
-        Code::kFailedPrecondition,
-        "the executor's board has version " + std::to_string(header->version) +
-            ", this library has version " + std::to_string(kProtocolVersion) +
-            "; install the same Maypole on both sides");
+  const uint32_t version = header->version;
+  uint32_t chosen = 0;
+  if (Status s = ChooseVersion({{"the executor's board", {version, version}},
+                                {"this libmaypole", kProtocolVersions}},
+                               &chosen);
+      !s.ok()) {
+    return s;
+  }
+  if (header->header_bytes != sizeof(BoardHeader)) {
+    return Bad("its header has " + std::to_string(header->header_bytes) +
+               " bytes, not " + std::to_string(sizeof(BoardHeader)) +
+               "; install one build of Maypole on both sides");
   }
   *config = header->config;
   if (Status s = CheckConfig(*config); !s.ok()) return s;

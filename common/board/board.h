@@ -388,7 +388,10 @@ class Board {
  public:
   // Creates and seals the memory. Reserves all of it except slots, their runs
   // and the arenas, so that a shortage is an error here and not a SIGBUS later.
-  static Status Create(const BoardConfig& config, std::unique_ptr<Board>* out);
+  // `version`: that of the layout. All versions in kProtocolVersions have the
+  // same one.
+  static Status Create(const BoardConfig& config, std::unique_ptr<Board>* out,
+                       uint32_t version = kProtocolVersion);
   // Maps a board made by Create; checks magic, version, config and size.
   // Create and Attach map less of the arenas if the process's address space is
   // limited (ulimit -v).

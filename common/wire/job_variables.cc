@@ -67,10 +67,10 @@ Status HelloMessage(const Hello& hello, const char* const* environment,
   return Status();
 }
 
-Status ParseHello(const void* data, size_t bytes, Hello* hello,
-                  std::vector<std::string>* variables) {
+Status ParseHello(const void* data, size_t bytes, const Speaker& agent,
+                  Hello* hello, std::vector<std::string>* variables) {
   variables->clear();
-  Status s = CheckHeader(data, bytes, "client", kMaxHelloBytes);
+  Status s = CheckHelloHeader(data, bytes, agent, kMaxHelloBytes);
   if (s.ok()) s = Parse(data, std::min(bytes, sizeof(Hello)), hello);
   if (!s.ok()) return s;
   std::string_view rest(static_cast<const char*>(data) + sizeof(Hello),

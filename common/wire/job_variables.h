@@ -15,7 +15,7 @@
 //   std::string message;
 //   Status s = session::HelloMessage(hello, environ, &message);   // a rank
 //   std::vector<std::string> variables;                           // the agent
-//   Status s = session::ParseHello(data, bytes, &hello, &variables);
+//   Status s = session::ParseHello(data, bytes, agent, &hello, &variables);
 //
 // Thread contract: pure functions. (Like getenv(), HelloMessage(environ) needs
 // that no thread changes the environment.)
@@ -57,9 +57,10 @@ bool IsJobVariable(std::string_view name);
 Status HelloMessage(const Hello& hello, const char* const* environment,
                     std::string_view nccl_library, std::string* out);
 
-// Checks and takes apart what a client has sent first.
-Status ParseHello(const void* data, size_t bytes, Hello* hello,
-                  std::vector<std::string>* variables);
+// Checks and takes apart what a client has sent first. `agent`: who receives it
+// and the versions that it speaks.
+Status ParseHello(const void* data, size_t bytes, const Speaker& agent,
+                  Hello* hello, std::vector<std::string>* variables);
 
 }  // namespace maypole::session
 

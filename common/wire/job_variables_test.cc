@@ -23,7 +23,8 @@ std::string Packed(std::vector<const char*> environment,
 
 Status Parse(const std::string& message, std::vector<std::string>* out) {
   Hello hello;
-  return ParseHello(message.data(), message.size(), &hello, out);
+  return ParseHello(message.data(), message.size(),
+                    {"the agent", kProtocolVersions}, &hello, out);
 }
 
 // What the agent says about a Hello that these bytes follow.

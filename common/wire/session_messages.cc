@@ -30,36 +30,63 @@ bool StringsEnd(const TimelineRequest& m) { return Ends(m.path); }
 bool StringsEnd(const TimelineReply& m) { return Ends(m.path) && Ends(m.text); }
 bool StringsEnd(const TimelineFile&) { return true; }
 
-}  // namespace
-
-Status CheckHeader(const void* data, size_t bytes, std::string_view peer,
-                   size_t most) {
-  Header h;
-  const std::string who(peer);
-  if (bytes < sizeof(h)) {
+Status ReadHeader(const void* data, size_t bytes, const std::string& who,
+                  Header* out) {
+  if (bytes < sizeof(*out)) {
     return Status(Code::kInvalidArgument,
-                  "the " + who + " sent a message of " + std::to_string(bytes) +
+                  who + " sent a message of " + std::to_string(bytes) +
                       " bytes; is it a Maypole process?");
   }
-  std::memcpy(&h, data, sizeof(h));
-  if (h.magic != kMagic) {
-    return Status(Code::kInvalidArgument,
-                  "the " + who + " does not speak Maypole's session protocol");
+  std::memcpy(out, data, sizeof(*out));
+  if (out->magic == kMagic) return Status();
+  return Status(Code::kInvalidArgument,
+                who + " does not speak Maypole's session protocol");
+}
+
+Status CheckSize(const Header& h, size_t bytes, const std::string& who,
+                 size_t most) {
+  if (h.size == bytes && bytes <= most) return Status();
+  return Status(Code::kInvalidArgument,
+                who + " sent a message of " + std::to_string(bytes) +
+                    " bytes whose header says " + std::to_string(h.size));
+}
+
+}  // namespace
+
+Status CheckHeader(const void* data, size_t bytes, std::string_view peer) {
+  Header h;
+  const std::string who = "the " + std::string(peer);
+  if (Status s = ReadHeader(data, bytes, who, &h); !s.ok()) return s;
+  const char* const self =
+      peer == "client" ? "this executor" : "this libmaypole";
+  uint32_t version = 0;
+  if (Status s = ChooseVersion(
+          {{who, {h.version, h.version}}, {self, kProtocolVersions}}, &version);
+      !s.ok()) {
+    return s;
   }
-  if (h.version != kProtocolVersion) {
-    return Status(Code::kFailedPrecondition,
-                  "the " + who + " speaks version " +
-                      std::to_string(h.version) +
-                      " of the session protocol, this side version " +
-                      std::to_string(kProtocolVersion) +
-                      "; install the same Maypole on both sides");
-  }
-  if (h.size != bytes || bytes > most) {
-    return Status(Code::kInvalidArgument,
-                  "the " + who + " sent a message of " + std::to_string(bytes) +
-                      " bytes whose header says " + std::to_string(h.size));
-  }
-  return Status();
+  return CheckSize(h, bytes, who, kMaxMessageBytes);
+}
+
+Status CheckHelloHeader(const void* data, size_t bytes, const Speaker& agent,
+                        size_t most) {
+  Header h;
+  if (Status s = ReadHeader(data, bytes, "the client", &h); !s.ok()) return s;
+  // Whatever else is in the Hello of that version.
+  const auto number = [&](size_t offset) {
+    uint32_t n = 0;
+    if (bytes >= offset + sizeof(n)) {
+      std::memcpy(&n, static_cast<const char*>(data) + offset, sizeof(n));
+    }
+    return n;
+  };
+  const Speaker client = {
+      "libmaypole of rank " +
+          std::to_string(static_cast<int32_t>(number(offsetof(Hello, rank)))),
+      AnnouncedVersions(h.version, number(offsetof(Hello, newest_version)))};
+  uint32_t version = 0;
+  if (Status s = ChooseVersion({client, agent}, &version); !s.ok()) return s;
+  return CheckSize(h, bytes, "the client", most);
 }
 
 Type TypeOf(const void* data) {

@@ -8,7 +8,7 @@
 //   client                      agent                   executor of the job
 //     |-- Hello ------------------>|  checks uid, version, job token
 //     |                            |-- hands the connection over --->|
-//     |<-- Refused ----------------|  (bad version, uid, token)      |
+//     |<-- Refused ----------------|  (no common version, uid, token)|
 //     |<-- Welcome + board fd + eventfd -----------------------------|
 //     |     (when all ranks of the job have connected)  or Refused   |
 //     |-- SlotRequest ---------------------------------------------->|
@@ -32,9 +32,16 @@
 // After Welcome everything else goes through the board. If the connection
 // closes without Goodbye, the rank has died.
 //
+// Versions (versions.h): Hello says the client's range: its header's version is
+// the oldest one, newest_version the newest. Welcome's header has the version
+// of the session: the smallest that the node's ranks and its executor have in
+// common, which is also the board's. All messages after it have that version.
+// Refused has the oldest version of the client, which can read it therefore.
+//
 // Every message starts with Header. The offsets of magic and version never
-// change, so that peers of different versions can refuse each other with a
-// message that names both versions.
+// change, nor do those of rank and newest_version in Hello, so that peers of
+// different versions can refuse each other with an error that names both
+// ranges. Versions 10 and 11 have the same messages and the same board.
 //
 // Thread contract: values and pure functions.
 //
@@ -43,6 +50,7 @@
 #ifndef MAYPOLE_COMMON_WIRE_SESSION_MESSAGES_H_
 #define MAYPOLE_COMMON_WIRE_SESSION_MESSAGES_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -52,6 +60,7 @@
 #include "common/limits.h"
 #include "common/status.h"
 #include "common/types.h"
+#include "common/wire/versions.h"
 
 namespace maypole::session {
 
@@ -118,11 +127,16 @@ struct Hello {
   // How many milliseconds the rank waits for the start; -1 if not set.
   int64_t start_timeout_ms = -1;
   uint32_t checksums = 0;  // ChecksumMode that the rank wants
-  uint32_t reserved = 0;
+  // Clients of version 10 leave it 0: they speak the header's version only.
+  uint32_t newest_version = 0;
   char job[kMaxJobBytes + 1] = {};
   char token[kMaxTokenBytes + 1] = {};
   char host[kMaxHostBytes + 1] = {};
 };
+
+static_assert(offsetof(Header, magic) == 0 && offsetof(Header, version) == 4);
+static_assert(offsetof(Hello, rank) == 16 &&
+              offsetof(Hello, newest_version) == 100);
 
 struct Refused {
   static constexpr Type kType = Type::kRefused;
@@ -402,6 +416,17 @@ T Make() {
   return m;
 }
 
+// Sets the version of any message.
+inline void SetVersion(void* message, uint32_t version) {
+  std::memcpy(static_cast<char*>(message) + offsetof(Header, version), &version,
+              sizeof(version));
+}
+
+// The range of the client that has sent it.
+inline VersionRange VersionsOf(const Hello& hello) {
+  return AnnouncedVersions(hello.header.version, hello.newest_version);
+}
+
 // Copies `text` into a fixed field, truncated to fit, always zero-terminated.
 template <size_t N>
 void SetText(char (&field)[N], std::string_view text) {
@@ -416,11 +441,15 @@ bool Ends(const char (&field)[N]) {
   return std::memchr(field, 0, N) != nullptr;
 }
 
-// Checks magic, version and size of a received message. `peer` names the sender
-// in the error: "client", "agent". Only a Hello may be longer than
-// kMaxMessageBytes.
-Status CheckHeader(const void* data, size_t bytes, std::string_view peer,
-                   size_t most = kMaxMessageBytes);
+// Checks magic, version and size of a received message that is not a Hello.
+// `peer` names the sender in the error: "client", or "agent", "executor".
+Status CheckHeader(const void* data, size_t bytes, std::string_view peer);
+
+// Checks magic, versions and size of what a client has sent first: a Hello, and
+// what follows it (`most` bytes together). `agent`: this side, which the error
+// names.
+Status CheckHelloHeader(const void* data, size_t bytes, const Speaker& agent,
+                        size_t most);
 
 // The type of a message that passed CheckHeader.
 Type TypeOf(const void* data);

@@ -34,14 +34,53 @@ TEST(SessionTest, MessagesSurviveTheTrip) {
 
 TEST(SessionTest, AnotherVersionIsRefusedWithBothNamed) {
   auto m = session::Make<session::Goodbye>();
-  m.header.version = kProtocolVersion + 1;
+  session::SetVersion(&m, kProtocolVersion + 1);
   const Status s = session::CheckHeader(&m, sizeof(m), "client");
   EXPECT_EQ(s.code(), Code::kFailedPrecondition);
-  EXPECT_EQ(s.message(), "the client speaks version " +
-                             std::to_string(kProtocolVersion + 1) +
-                             " of the session protocol, this side version " +
-                             std::to_string(kProtocolVersion) +
-                             "; install the same Maypole on both sides");
+  EXPECT_EQ(s.message(),
+            "this executor speaks protocol versions 10 to 11, but the client "
+            "speaks protocol version 12; upgrade this executor");
+}
+
+TEST(SessionTest, AllVersionsInTheRangeAreRead) {
+  auto m = session::Make<session::Goodbye>();
+  for (uint32_t v = kOldestProtocolVersion; v <= kProtocolVersion; ++v) {
+    session::SetVersion(&m, v);
+    EXPECT_TRUE(session::CheckHeader(&m, sizeof(m), "client").ok()) << v;
+  }
+}
+
+// A Hello of any version, which may be shorter or longer than this build's.
+std::string HelloError(VersionRange client, size_t bytes) {
+  std::string hello(std::max(bytes, sizeof(session::Hello)), '\0');
+  auto m = session::Make<session::Hello>();
+  m.header.version = client.oldest;
+  m.newest_version = client.newest;
+  m.rank = 3;
+  m.header.size = static_cast<uint32_t>(bytes);
+  std::memcpy(hello.data(), &m, sizeof(m));
+  return session::CheckHelloHeader(hello.data(), bytes,
+                                   {"the agent of node n1", kProtocolVersions},
+                                   4096)
+      .message();
+}
+
+TEST(SessionTest, AHelloSaysARangeAndIsRefusedWithBothNamed) {
+  constexpr size_t kBytes = sizeof(session::Hello);
+  EXPECT_EQ(HelloError({10, 0}, kBytes), "") << "a client of version 10";
+  EXPECT_EQ(HelloError({10, 11}, kBytes), "");
+  EXPECT_EQ(HelloError({9, 14}, kBytes), "");
+  EXPECT_EQ(HelloError({9, 0}, kBytes),
+            "libmaypole of rank 3 speaks protocol version 9, but the agent of "
+            "node n1 speaks protocol versions 10 to 11; upgrade libmaypole of "
+            "rank 3");
+  const std::string newer =
+      "the agent of node n1 speaks protocol versions 10 to 11, but libmaypole "
+      "of rank 3 speaks protocol versions 12 to 13; upgrade the agent of node "
+      "n1";
+  EXPECT_EQ(HelloError({12, 13}, kBytes), newer);
+  EXPECT_EQ(HelloError({12, 13}, kBytes + 8), newer);
+  EXPECT_EQ(HelloError({12, 13}, 104), newer);
 }
 
 TEST(SessionTest, HostileBytesAreRefused) {

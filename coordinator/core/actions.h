@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "common/checksum/checksum_mode.h"
 #include "common/types.h"
+#include "common/wire/versions.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/outgoing.h"
 #include "proto/coordinator.pb.h"
@@ -51,6 +52,7 @@ struct Config {
   // A job on more nodes than this does not use the frozen tier, in which each
   // node tells each other one when it is ready for a run.
   size_t frozen_nodes = 64;
+  VersionRange versions = kProtocolVersions;  // that it speaks with executors
 };
 
 // Write the message to the stream.

@@ -95,13 +95,8 @@ void CoordinatorCore::Hello(Time now, StreamId stream,
 absl::Status CoordinatorCore::CheckHello(
     const proto::ExecutorHello& hello) const {
   // The version comes first: another version may use other fields.
-  if (hello.protocol_version() != kProtocolVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the executor of node '", Cut(hello.node(), kMaxHostBytes),
-                     "' speaks protocol version ", hello.protocol_version(),
-                     ", this coordinator speaks ", kProtocolVersion,
-                     "; run the same version of Maypole on all nodes"));
-  }
+  const auto version = SessionVersion(hello, config_);
+  if (!version.ok()) return version.status();
   struct Field {
     const char* what;
     const std::string& value;

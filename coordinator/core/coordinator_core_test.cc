@@ -38,16 +38,23 @@ TEST(CoordinatorCoreTest, WelcomesWithSessionAndIncarnation) {
   EXPECT_EQ(bed.core().totals().nodes, 1u);
 }
 
-TEST(CoordinatorCoreTest, RefusesAnotherProtocolVersionNamingBoth) {
+TEST(CoordinatorCoreTest, RefusesOtherProtocolVersionsNamingBoth) {
   TestBed bed;
   proto::ExecutorHello hello = GoodHello();
   hello.set_protocol_version(77);
   Executor& e = bed.Hello(hello);
   ASSERT_TRUE(e.refused);
   EXPECT_EQ(e.refused->code(), Code(absl::StatusCode::kFailedPrecondition));
-  EXPECT_THAT(e.refused->message(), HasSubstr("version 77"));
-  EXPECT_THAT(e.refused->message(),
-              HasSubstr("speaks " + std::to_string(kProtocolVersion)));
+  EXPECT_EQ(e.refused->message(),
+            "this coordinator speaks protocol versions 10 to 11, but "
+            "maypole-worker on node 'n0' speaks protocol version 77; upgrade "
+            "this coordinator");
+  hello.set_protocol_version(8);
+  hello.set_newest_version(9);
+  EXPECT_EQ(bed.Hello(hello).refused->message(),
+            "maypole-worker on node 'n0' speaks protocol versions 8 to 9, but "
+            "this coordinator speaks protocol versions 10 to 11; upgrade "
+            "maypole-worker on node 'n0'");
   EXPECT_TRUE(e.closed);
   EXPECT_EQ(bed.core().totals().jobs, 0u);
 }

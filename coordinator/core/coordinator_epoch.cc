@@ -36,6 +36,7 @@ CoordinatorEpoch::CoordinatorEpoch(uint64_t number, uint32_t size,
       has_left_(size, false),
       sent_(members_.size(), 0),
       node_runs_(members_.size(), 0),
+      newest_version_(config.versions.newest),
       frozen_nodes_(config.frozen_nodes),
       steps_(config.fusion_threshold),
       follows_(members_.size(), false) {
@@ -77,6 +78,7 @@ proto::EpochStart CoordinatorEpoch::MakeStart() const {
     node->set_node(m.node);
     node->set_host(m.host);
     node->set_address(m.address);
+    node->set_protocol_version(m.version);
     node->mutable_ranks()->Assign(m.ranks.begin(), m.ranks.end());
     node->mutable_pids()->Assign(m.pids.begin(), m.pids.end());
     node->mutable_clients()->Assign(m.clients.begin(), m.clients.end());

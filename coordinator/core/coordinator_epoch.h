@@ -165,7 +165,14 @@ class CoordinatorEpoch {
   absl::Status OnJoinState(Time now, size_t node,
                            const proto::JoinState& message, JobOutput* out);
   void TellLeft(JobOutput* out);
+  // In the way that the node's version knows. `together`: LeftMessage(ranks).
+  void SendLeft(size_t node, const std::vector<uint32_t>& ranks,
+                const Outgoing& together, JobOutput* out);
   Outgoing LeftMessage(const std::vector<uint32_t>& ranks) const;
+  // True if the node's session has this version or a later one.
+  bool Knows(size_t node, uint32_t version) const {
+    return version <= std::min(members_[node].versions.newest, newest_version_);
+  }
   void SendReplies(ProcessSets::Replies replies, JobOutput* out);
   void SendReplies(Joins::Replies replies, JobOutput* out);
   void CheckForStragglers(Time now, JobOutput* out);
@@ -263,6 +270,7 @@ class CoordinatorEpoch {
   uint64_t runs_ = 0;
   uint64_t operations_ = 0;  // issued
 
+  const uint32_t newest_version_;
   const size_t frozen_nodes_;
   Steps steps_;
   uint64_t schedule_ = 0;            // number of the last schedule

@@ -118,8 +118,17 @@ void CoordinatorEpoch::OnRankLeft(uint32_t rank, JobOutput* out) {
 }
 
 void CoordinatorEpoch::TellLeft(JobOutput* out) {
-  ToAll(LeftMessage(left_untold_), out);
+  const Outgoing together = LeftMessage(left_untold_);
+  for (size_t i = 0; i < members_.size(); ++i) {
+    SendLeft(i, left_untold_, together, out);
+  }
   left_untold_.clear();
+}
+
+void CoordinatorEpoch::SendLeft(size_t node, const std::vector<uint32_t>& ranks,
+                                const Outgoing& together, JobOutput* out) {
+  if (Knows(node, kRankLeftOfSeveral)) return ToNode(node, together, out);
+  for (const uint32_t rank : ranks) ToNode(node, LeftMessage({rank}), out);
 }
 
 Outgoing CoordinatorEpoch::LeftMessage(

@@ -53,6 +53,7 @@ class Job {
     std::string node;
     std::string host;
     std::string address;  // where the coordinator sees it; may be empty
+    VersionRange versions = {};  // that its executor speaks
     // How many EpochStarts, and EpochEnds of epoch 0, were sent to it.
     uint64_t round = 0;
   };

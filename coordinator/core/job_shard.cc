@@ -5,6 +5,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/absl_status.h"
 #include "common/limits.h"
 #include "common/program/secret.h"
 #include "coordinator/core/text.h"
@@ -21,6 +22,20 @@ void Refuse(StreamId stream, const absl::Status& status, absl::string_view who,
   actions->emplace_back(Log{
       Level::kWarning, absl::StrCat("event=session_refused", who,
                                     " reason=", LogValue(status.message()))});
+}
+
+absl::StatusOr<uint32_t> SessionVersion(const proto::ExecutorHello& hello,
+                                        const Config& config) {
+  const std::string executor = absl::StrCat(
+      "maypole-worker on node '", Cut(hello.node(), kMaxHostBytes), "'");
+  uint32_t version = 0;
+  const maypole::Status s = ChooseVersion(
+      {{executor,
+        AnnouncedVersions(hello.protocol_version(), hello.newest_version())},
+       {"this coordinator", config.versions}},
+      &version);
+  if (!s.ok()) return ToAbsl(s);
+  return version;
 }
 
 absl::Status SessionIsOver(const std::string& node, const Config& config) {
@@ -65,12 +80,16 @@ absl::Status JobShard::Open(Time now, StreamId stream, SessionId id,
       sessions_.emplace(id, ExecutorSession(id)).first->second;
   session.node = hello.node();
   session.host = hello.host().empty() ? hello.node() : hello.host();
+  session.version = *SessionVersion(hello, config_);  // it has been checked
   session.before = BeforeOf(hello);
-  job_->Join(now_, id, {session.node, session.host, hello.seen_address()});
+  job_->Join(
+      now_, id,
+      {session.node, session.host, hello.seen_address(),
+       AnnouncedVersions(hello.protocol_version(), hello.newest_version())});
   if (!session.before.empty()) job_->Await(now_, id, session.node);
   Note(Level::kInfo, session,
-       session.before.empty() ? "session_opened" : "session_taken_over", "",
-       actions);
+       session.before.empty() ? "session_opened" : "session_taken_over",
+       absl::StrCat("protocol=", session.version), actions);
   Welcome(&session, stream, actions);
   return absl::OkStatus();
 }
@@ -170,6 +189,7 @@ void JobShard::Welcome(ExecutorSession* session, StreamId stream,
   proto::CoordinatorMessage message;
   message.mutable_welcome()->set_session(absl::StrCat(session->id));
   message.mutable_welcome()->set_incarnation(incarnation_);
+  message.mutable_welcome()->set_protocol_version(session->version);
   actions->emplace_back(Send{stream, session->link.Bare(message)});
 }
 

@@ -48,6 +48,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/wire/link.h"
 #include "coordinator/core/actions.h"
@@ -78,6 +79,10 @@ struct Totals {
 // the fields `who` (" job=j node=n0").
 void Refuse(StreamId stream, const absl::Status& status, absl::string_view who,
             Actions* actions);
+
+// The version of a session with this executor, or why there is none.
+absl::StatusOr<uint32_t> SessionVersion(const proto::ExecutorHello& hello,
+                                        const Config& config);
 
 // The error for an executor of the node whose session cannot be resumed.
 absl::Status SessionIsOver(const std::string& node, const Config& config);
@@ -127,6 +132,7 @@ class JobShard {
     SessionId id;
     std::string node;
     std::string host;
+    uint32_t version = 0;
     Link<Outgoing> link;
     StreamId stream = 0;           // 0: detached
     std::optional<Time> deadline;  // when detached

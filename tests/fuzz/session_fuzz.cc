@@ -29,7 +29,8 @@ void ParseAs(const std::string& bytes) {
 void ParseVariables(const char* bytes, size_t size) {
   session::Hello hello;
   std::vector<std::string> variables;
-  if (!session::ParseHello(bytes, size, &hello, &variables).ok()) return;
+  const Speaker agent = {"the agent", kProtocolVersions};
+  if (!session::ParseHello(bytes, size, agent, &hello, &variables).ok()) return;
   size_t taken = sizeof(hello);
   for (const std::string& v : variables) {
     taken += v.size() + 1;

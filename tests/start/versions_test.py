@@ -1,4 +1,7 @@
-"""Clients and daemons of different versions give one line that names both. And all files name the same version."""
+"""Clients and daemons without a common version give one line that names both ranges. And all files name the same version.
+
+How those that have one work together: tests/upgrade.
+"""
 
 import os
 import shutil
@@ -15,7 +18,9 @@ import harness
 MAGIC = 0x4D41594C
 HELLO, REFUSED = 1, 2
 REFUSED_BYTES = 16 + 8 + 1024
-HEADER = struct.Struct("@IIII")  # magic, version, type, size: never changes (common/wire/session_messages.h)
+# These never change (common/wire/session_messages.h).
+HEADER = struct.Struct("@IIII")  # magic, version, type, size
+RANK_AT, NEWEST_AT = 16, 100     # in Hello
 
 
 def message(version, kind, payload):
@@ -52,53 +57,68 @@ def run_client(answer):
         shutil.rmtree(at)
 
 
-def version_of(data):
-    return HEADER.unpack_from(data)[1]
+def versions_of(hello):
+    """(oldest, newest) that a client speaks."""
+    return HEADER.unpack_from(hello)[1], struct.unpack_from("@I", hello, NEWEST_AT)[0]
+
+
+def hello_of(oldest, newest, size):
+    payload = bytearray(size)
+    struct.pack_into("@i", payload, RANK_AT - HEADER.size, 3)
+    struct.pack_into("@I", payload, NEWEST_AT - HEADER.size, newest)
+    return message(oldest, HELLO, bytes(payload))
 
 
 class VersionsTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        hello, _ = run_client(lambda hello: message(version_of(hello), REFUSED, b"\0" * (REFUSED_BYTES - HEADER.size)))
-        cls.ours = version_of(hello)
+        hello, _ = run_client(lambda hello: message(versions_of(hello)[0], REFUSED,
+                                                    b"\0" * (REFUSED_BYTES - HEADER.size)))
+        cls.oldest, cls.newest = versions_of(hello)
+        cls.ours = "protocol versions %d to %d" % (cls.oldest, cls.newest)
 
-    def check_client(self, version, size):
-        """What the real agent answers to a Hello of another version."""
+    def check_client(self, oldest, newest, size, expected):
+        """What the real agent answers to a Hello of other versions."""
         with daemons.Daemons(1) as d:
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
                 client.settimeout(10)
                 client.connect(d.sockets[0])
-                client.send(message(version, HELLO, b"\1" * size))
+                client.send(hello_of(oldest, newest, size))
                 answer = client.recv(4096)
             log = d.log()
         magic, said, kind, length = HEADER.unpack_from(answer)
-        self.assertEqual((magic, said, kind, length), (MAGIC, self.ours, REFUSED, len(answer)))
+        # In the version in which the client has spoken.
+        self.assertEqual((magic, said, kind, length), (MAGIC, oldest, REFUSED, len(answer)))
         text = answer[HEADER.size + 8:].split(b"\0")[0].decode()
-        self.assertEqual(text, "the client speaks version %d of the session protocol, this side version %d; install "
-                               "the same Maypole on both sides" % (version, self.ours))
+        self.assertEqual(text, expected)
         # The operator's events show it, too.
         self.assertEqual(len([line for line in log.splitlines() if text in line]), 1, log)
         print(text)
 
     def test_older_client(self):
-        self.check_client(self.ours - 1, 300)
+        self.check_client(self.oldest - 1, 0, 300,
+                          "libmaypole of rank 3 speaks protocol version %d, but maypole-worker on node n0 speaks %s; "
+                          "upgrade libmaypole of rank 3" % (self.oldest - 1, self.ours))
 
     def test_newer_client_with_other_structs(self):
-        self.check_client(self.ours + 6, 1500)
+        self.check_client(self.newest + 1, self.newest + 6, 1500,
+                          "maypole-worker on node n0 speaks %s, but libmaypole of rank 3 speaks protocol versions %d to "
+                          "%d; upgrade maypole-worker on node n0" % (self.ours, self.newest + 1, self.newest + 6))
 
-    def check_agent(self, version):
+    def check_agent(self, version, expected):
         _, done = run_client(lambda _: message(version, REFUSED, b"\0" * 40))
         self.assertEqual(done.returncode, 1)
         last = done.stderr.splitlines()[-1]
-        self.assertIn("the agent speaks version %d of the session protocol, this side version %d; install the same "
-                      "Maypole on both sides" % (version, self.ours), last)
+        self.assertIn(expected, last)
         print(last)
 
     def test_older_agent(self):
-        self.check_agent(self.ours - 1)
+        self.check_agent(self.oldest - 1, "the agent speaks protocol version %d, but this libmaypole speaks %s; upgrade "
+                                          "the agent" % (self.oldest - 1, self.ours))
 
     def test_newer_agent(self):
-        self.check_agent(self.ours + 6)
+        self.check_agent(self.newest + 6, "this libmaypole speaks %s, but the agent speaks protocol version %d; upgrade "
+                                          "this libmaypole" % (self.ours, self.newest + 6))
 
     def test_something_else_that_listens_there(self):
         _, done = run_client(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n")

@@ -173,23 +173,28 @@ void Supervisor::OnHello(uint64_t id) {
   session::Hello hello;
   Variables variables;
   if (s.ok()) {
-    s = session::ParseHello(message.data.data(), message.data.size(), &hello,
-                            &variables);
+    s = session::ParseHello(message.data.data(), message.data.size(),
+                            options_.speaker, &hello, &variables);
   }
-  if (!s.ok()) return Refuse(client, s.code(), s.message());
+  if (!s.ok()) return Refuse(client, message.data, s.code(), s.message());
   const absl::Status admitted = Admit(hello, variables, client);
   if (!admitted.ok()) {
-    Refuse(client, static_cast<Code>(admitted.raw_code()),
+    Refuse(client, message.data, static_cast<Code>(admitted.raw_code()),
            std::string(admitted.message()));
   }
 }
 
-void Supervisor::Refuse(const Client& client, Code code,
-                        const std::string& text) {
+void Supervisor::Refuse(const Client& client, const std::vector<char>& hello,
+                        Code code, const std::string& text) {
   spdlog::warn("event=client_refused uid={} pid={} reason={}", client.peer.uid,
                client.peer.pid, LogValue(text));
   metrics_->CountRefusal();
   auto refused = session::Make<session::Refused>();
+  // In the version in which it has spoken, or it could not read the reason.
+  if (session::Header h; hello.size() >= sizeof(h)) {
+    std::memcpy(&h, hello.data(), sizeof(h));
+    if (h.magic == session::kMagic) refused.header.version = h.version;
+  }
   refused.code = static_cast<uint32_t>(code);
   session::SetText(refused.text, text);
   (void)SendMessage(client.socket.get(), &refused, sizeof(refused));

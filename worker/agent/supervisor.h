@@ -48,6 +48,8 @@ struct SupervisorOptions {
   std::string secret;  // the cluster's, for executors
   Fd tls;              // sealed_tls.h, for executors; invalid: no TLS
   std::vector<std::string> executor_arguments;
+  // Who this is in messages, and the versions that it speaks with clients.
+  Speaker speaker = {"this agent", kProtocolVersions};
   // Called when a rank has called init() and was accepted; may be empty.
   std::function<void(const session::Hello&)> on_rank = {};
 };
@@ -102,7 +104,9 @@ class Supervisor {
                         Executor* executor);
   absl::Status CheckLimits(const PeerCredentials& peer) const;
   Status WatchExecutor(uint64_t id, Fd control, Fd pidfd);
-  void Refuse(const Client& client, Code code, const std::string& text);
+  // `hello`: what it has sent; may be empty.
+  void Refuse(const Client& client, const std::vector<char>& hello, Code code,
+              const std::string& text);
   void OnExecutorMessage(uint64_t id);
   void OnExecutorEnded(uint64_t id);
   bool IsSilent(uint64_t id);

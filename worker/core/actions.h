@@ -98,6 +98,7 @@ struct ConnectBackend {
 // true, welcomes the clients (listed by local rank).
 struct CreateBoard {
   BoardConfig config;
+  uint32_t version = kProtocolVersion;  // of the board and its ranks' sessions
   uint32_t checksums = 0;  // ChecksumMode of the job
   std::vector<ClientId> clients;
   std::vector<int> pids;

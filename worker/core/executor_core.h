@@ -75,6 +75,7 @@ struct ExecutorCoreOptions {
   int64_t state_timeout_ms = 600000;
   // Of the NCCL with which this executor's GPUs reduce together; 0: none.
   uint32_t nccl_version = 0;
+  VersionRange versions = kProtocolVersions;
 };
 
 class ExecutorCore {

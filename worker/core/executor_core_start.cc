@@ -75,9 +75,11 @@ void ExecutorCore::OnEpochStart(const proto::EpochStart& start) {
   std::vector<int> ranks;
   for (const auto& [local, m] : members_.members()) ranks.push_back(m.rank);
   absl::StatusOr<EpochInfo> info = ReadEpochStart(start, ranks);
-  if (!info.ok()) {
-    SendFailed(start.epoch(), info.status());
-    return FailStart(Code::kInternal, std::string(info.status().message()));
+  absl::Status status = info.status();
+  if (status.ok()) status = CheckVersions(*info, options_.versions);
+  if (!status.ok()) {
+    SendFailed(start.epoch(), status);
+    return FailStart(CodeOf(status.raw_code()), std::string(status.message()));
   }
   early_.clear();
   NoteEpoch(start);
@@ -134,6 +136,7 @@ void ExecutorCore::MakeBoard() {
   const EpochInfo& info = epoch_->info();
   CreateBoard create;
   create.checksums = info.checksums;
+  create.version = members_.BoardVersion(options_.versions.newest);
   create.config.epoch = info.epoch;
   create.config.size = static_cast<uint32_t>(info.size);
   create.config.local_size = static_cast<uint32_t>(members_.local_size());

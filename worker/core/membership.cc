@@ -1,9 +1,11 @@
 #include "worker/core/membership.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/absl_status.h"
 #include "common/checksum/checksum_mode.h"
 
 namespace maypole::worker {
@@ -135,6 +137,24 @@ absl::Status Membership::CheckElastic(const session::Hello& h) const {
   return absl::OkStatus();
 }
 
+absl::Status Membership::CheckVersions(const session::Hello& h) const {
+  const auto name = [](int rank, int pid) {
+    return rank < 0 ? absl::StrCat("libmaypole of the process with pid ", pid)
+                    : absl::StrCat("libmaypole of rank ", rank);
+  };
+  std::vector<Speaker> all = {
+      {name(h.elastic != 0 ? -1 : h.rank, h.pid), session::VersionsOf(h)}};
+  for (const auto& [local, m] : members_) {
+    all.push_back({name(m.rank, m.pid), m.versions});
+  }
+  uint32_t version = 0;
+  const maypole::Status s = ChooseVersion(all, &version);
+  if (s.ok()) return absl::OkStatus();
+  return ToAbsl(maypole::Status(
+      s.code(),
+      "the ranks of a node must have a version in common: " + s.message()));
+}
+
 absl::Status Membership::Add(ClientId client, const session::Hello& h,
                              int visible_pid) {
   const bool is_elastic = h.elastic != 0;
@@ -152,6 +172,7 @@ absl::Status Membership::Add(ClientId client, const session::Hello& h,
         "; start all ranks of a job alike"));
   } else {
     s = is_elastic ? CheckElastic(h) : CheckAgainstFirst(h);
+    if (s.ok()) s = CheckVersions(h);
     if (!s.ok()) return s;
   }
   LocalMember m{client,
@@ -165,6 +186,7 @@ absl::Status Membership::Add(ClientId client, const session::Hello& h,
                 h.stall_shutdown_ms,
                 h.start_timeout_ms,
                 h.checksums};
+  m.versions = session::VersionsOf(h);
   if (is_elastic) {
     m.elastic = true;
     m.last_epoch = h.last_epoch;
@@ -234,6 +256,13 @@ int64_t Membership::StartTimeoutMs(int64_t otherwise) const {
     if (least < 0 || m.start_timeout_ms < least) least = m.start_timeout_ms;
   }
   return least < 0 ? otherwise : least;
+}
+
+uint32_t Membership::BoardVersion(uint32_t newest) const {
+  for (const auto& [local, m] : members_) {
+    newest = std::min(newest, m.versions.newest);
+  }
+  return newest;
 }
 
 std::string Membership::MissingText() const {

@@ -37,6 +37,7 @@ struct LocalMember {
   bool elastic = false;
   uint64_t last_epoch = 0;  // elastic; 0 if the rank is new
   int last_rank = -1;       // its rank in last_epoch
+  VersionRange versions;    // that its libmaypole speaks
 };
 
 class Membership {
@@ -71,12 +72,16 @@ class Membership {
   const std::map<int, LocalMember>& members() const { return members_; }
   // The shortest start timeout of the members, or `otherwise` if none sets it.
   int64_t StartTimeoutMs(int64_t otherwise) const;
+  // The version of their board: the smallest of the members', at most `newest`.
+  uint32_t BoardVersion(uint32_t newest) const;
   // "local ranks 1,3 of 4 have not called init()"
   std::string MissingText() const;
 
  private:
   absl::Status CheckAgainstFirst(const session::Hello& hello) const;
   absl::Status CheckElastic(const session::Hello& hello) const;
+  // The ranks of a node have one board, so they need a version in common.
+  absl::Status CheckVersions(const session::Hello& hello) const;
 
   int size_ = 0;
   int local_size_ = 0;

@@ -265,9 +265,9 @@ std::unique_ptr<EpochGpus> Executor::MakeGpus(EpochGpus::Callbacks callbacks) {
   return options_.make_gpus(std::move(callbacks));
 }
 
-Status Executor::CreateBoard(const BoardConfig& config,
+Status Executor::CreateBoard(const BoardConfig& config, uint32_t version,
                              std::unique_ptr<Board>* board) {
-  return Board::Create(config, board);
+  return Board::Create(config, board, version);
 }
 
 std::unique_ptr<BoardWake> Executor::MakeBoardWake() {

@@ -58,7 +58,7 @@ class Executor : private ExecutorSystem {
       const PrepareBackend& epoch, EpochNetwork::Callbacks callbacks) override;
   std::unique_ptr<EpochGpus> MakeGpus(EpochGpus::Callbacks callbacks) override;
   void EndProcess(const std::string& reason) override;
-  Status CreateBoard(const BoardConfig& config,
+  Status CreateBoard(const BoardConfig& config, uint32_t version,
                      std::unique_ptr<Board>* board) override;
   std::unique_ptr<BoardWake> MakeBoardWake() override;
   std::unique_ptr<TimelineFile> OpenTimelineFile(Fd file) override;

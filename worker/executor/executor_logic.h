@@ -79,6 +79,8 @@ class ExecutorLogic : private ExecutorTimeline::Shell {
   struct Client {
     std::unique_ptr<ClientLink> link;
     int rank = 0;  // as in its Hello
+    // Of the messages to it: until Welcome the oldest that it reads.
+    uint32_t version = 0;
   };
 
   int64_t NowMs() { return system_->NowNs() / 1000000; }
@@ -152,7 +154,8 @@ class ExecutorLogic : private ExecutorTimeline::Shell {
   void EndGpuRun();
   void DropGpus();
   void Welcome(const CreateBoard& a);
-  void Send(ClientId id, const void* data, size_t bytes);
+  // Sets the message's version.
+  void Send(ClientId id, void* message, size_t bytes);
   // Returns a function that posts functions to the loop. They run only if
   // *number is still the same then, that is, if the transport or network that
   // has posted them is still the current one.

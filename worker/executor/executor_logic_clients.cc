@@ -44,12 +44,13 @@ void ExecutorLogic::Admit(ClientId id, const ArrivingClient& client,
         " processes already, which is its limit; end those of earlier starts "
         "of the job");
     observer_->OnClientRefused(client.hello.rank, reason);
-    const session::Refused refused =
-        MakeRefused(Code::kResourceExhausted, reason);
+    session::Refused refused = MakeRefused(Code::kResourceExhausted, reason);
+    refused.header.version = client.hello.header.version;
     (void)link->Send(&refused, sizeof(refused));
     return;
   }
-  clients_[id] = {std::move(link), client.hello.rank};
+  clients_[id] = {std::move(link), client.hello.rank,
+                  client.hello.header.version};
   observer_->OnClient(client.hello, client.pid);
   core_.OnClient(id, client.hello, client.pid);
 }
@@ -149,10 +150,11 @@ void ExecutorLogic::ClientGone(ClientId id, const std::string& how) {
   core_.OnClientGone(id, how);
 }
 
-void ExecutorLogic::Send(ClientId id, const void* data, size_t bytes) {
+void ExecutorLogic::Send(ClientId id, void* message, size_t bytes) {
   const auto it = clients_.find(id);
   if (it == clients_.end()) return;
-  if (const Status s = it->second.link->Send(data, bytes); !s.ok()) {
+  session::SetVersion(message, it->second.version);
+  if (const Status s = it->second.link->Send(message, bytes); !s.ok()) {
     ClientGone(id, s.message());
   }
 }
@@ -169,7 +171,7 @@ void ExecutorLogic::Do(ReplyClient& a) {
         static_cast<uint32_t>(why.ok() ? Code::kResourceExhausted : why.code());
     session::SetText(slot->text, why.ok() ? "no memory" : why.message());
   }
-  std::visit([&](const auto& reply) { Send(a.client, &reply, sizeof(reply)); },
+  std::visit([&](auto& reply) { Send(a.client, &reply, sizeof(reply)); },
              a.reply);
   // A rank that sleeps on the board does not watch its socket.
   if (keeper_ != nullptr) keeper_->board().WakeRanks();
@@ -179,7 +181,7 @@ void ExecutorLogic::Do(RefuseClient& a) {
   const auto it = clients_.find(a.client);
   observer_->OnClientRefused(it == clients_.end() ? -1 : it->second.rank,
                              a.text);
-  const session::Refused refused = MakeRefused(a.code, a.text);
+  session::Refused refused = MakeRefused(a.code, a.text);
   Send(a.client, &refused, sizeof(refused));
   clients_.erase(a.client);
 }

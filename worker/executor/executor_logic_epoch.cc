@@ -152,7 +152,8 @@ void ExecutorLogic::Do(ConnectBackend& a) {
 
 void ExecutorLogic::Do(CreateBoard& a) {
   std::unique_ptr<Board> board;
-  const absl::Status s = ToAbsl(system_->CreateBoard(a.config, &board));
+  const absl::Status s =
+      ToAbsl(system_->CreateBoard(a.config, a.version, &board));
   if (s.ok()) {
     keeper_ = std::make_unique<BoardKeeper>(std::move(board));
     wake_ = system_->MakeBoardWake();
@@ -172,6 +173,8 @@ void ExecutorLogic::Welcome(const CreateBoard& a) {
     const auto it = clients_.find(a.clients[i]);
     if (it == clients_.end()) continue;
     auto welcome = session::Make<session::Welcome>();
+    it->second.version = a.version;
+    welcome.header.version = a.version;
     welcome.epoch = a.config.epoch;
     welcome.local_rank = i;
     welcome.checksums = a.checksums;

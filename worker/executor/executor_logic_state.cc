@@ -28,6 +28,7 @@ void ExecutorLogic::OnStateRequest(ClientId id,
   core_.OnStatesKept(!states_.empty());
   observer_->OnStateCall(it->second.rank, request, states_.bytes(), s);
   auto reply = session::Make<session::StateReply>();
+  reply.header.version = it->second.version;
   reply.number = request.number;
   reply.code = static_cast<uint32_t>(s.code());
   session::SetText(reply.text, s.message());

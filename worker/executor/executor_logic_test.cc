@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <deque>
 #include <set>
 #include <string>
@@ -25,6 +26,7 @@ struct FakeClient {
   std::vector<std::vector<char>> received;
   bool linked = false;
   bool welcomed = false;
+  uint32_t version = 0;  // as Welcome says
   Fd descriptor;  // comes with the next message
   int states_sent = 0;
 
@@ -54,9 +56,10 @@ class FakeLink : public ClientLink {
     client_->received.emplace_back(first, first + bytes);
     return Status();
   }
-  Status SendWelcome(const session::Welcome&, const Board&,
+  Status SendWelcome(const session::Welcome& welcome, const Board&,
                      const BoardWake&) override {
     client_->welcomed = true;
+    client_->version = welcome.header.version;
     return Status();
   }
   Status SendState(const session::StateReply& reply, const Fd* state) override {
@@ -237,12 +240,12 @@ class ExecutorLogicTest : public testing::Test,
       const PrepareBackend&, EpochNetwork::Callbacks callbacks) override {
     return std::make_unique<FakeNetwork>(std::move(callbacks));
   }
-  Status CreateBoard(const BoardConfig& config,
+  Status CreateBoard(const BoardConfig& config, uint32_t version,
                      std::unique_ptr<Board>* board) override {
     BoardConfig c = config;
     c.eager_bytes = 64;
     c.pool_buffers = 1;
-    return Board::Create(c, board);
+    return Board::Create(c, board, version);
   }
   std::unique_ptr<EpochGpus> MakeGpus(EpochGpus::Callbacks callbacks) override {
     gpu_callbacks_ = std::move(callbacks);
@@ -310,6 +313,45 @@ TEST_F(ExecutorLogicTest, AClientTooManyIsToldSo) {
   EXPECT_EQ(refused_[0], "-1: " + std::string(refused.text));
   EXPECT_FALSE(last.linked);
   EXPECT_EQ(logic_.clients(), kMaxClients);
+}
+
+// The versions of the messages that a client has received.
+std::set<uint32_t> VersionsIn(const FakeClient& client) {
+  std::set<uint32_t> versions;
+  for (const std::vector<char>& message : client.received) {
+    session::Header header;
+    std::memcpy(&header, message.data(), sizeof(header));
+    versions.insert(header.version);
+  }
+  return versions;
+}
+
+TEST_F(ExecutorLogicTest, RanksOfDifferentVersionsUseTheSmallestOne) {
+  session::Hello old = Rank(0, 2), current = Rank(1, 2);
+  old.header.version = current.header.version = 10;
+  old.newest_version = 0;
+  current.newest_version = 11;
+  FakeClient& rank0 = Connect(old);
+  FakeClient& rank1 = Connect(current);
+  Hear(Start(2));
+  EXPECT_EQ(logic_.board()->header().version, 10u);
+  for (FakeClient* client : {&rank0, &rank1}) {
+    EXPECT_EQ(client->version, 10u);
+    auto request = session::Make<session::SlotRequest>();
+    session::SetText(request.name, "x");
+    session::SetVersion(&request, 10);
+    client->Send(request);
+  }
+  Turn({{Kind::kClient, 1}, {Kind::kClient, 2}});
+  EXPECT_EQ(VersionsIn(rank0), std::set<uint32_t>{10});
+  EXPECT_EQ(VersionsIn(rank1), std::set<uint32_t>{10});
+}
+
+TEST_F(ExecutorLogicTest, ARankIsRefusedInAVersionThatItReads) {
+  session::Hello wrong = Rank(0, 2);
+  wrong.header.version = 10;
+  wrong.local_rank = 7;
+  EXPECT_EQ(VersionsIn(Connect(wrong)), std::set<uint32_t>{10});
 }
 
 // The process ends with unread messages: they count, however many there are.

@@ -11,7 +11,8 @@ void ExecutorLogic::ToCoordinator(proto::ExecutorMessage message) {
 
 void ExecutorLogic::Reply(ClientId client,
                           const session::TimelineReply& reply) {
-  Send(client, &reply, sizeof(reply));
+  session::TimelineReply message = reply;
+  Send(client, &message, sizeof(message));
   // A rank that sleeps on the board does not watch its socket.
   if (keeper_ != nullptr) keeper_->board().WakeRanks();
 }

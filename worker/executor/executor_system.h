@@ -173,7 +173,7 @@ class ExecutorSystem {
       const PrepareBackend& epoch, EpochNetwork::Callbacks callbacks) = 0;
   virtual std::unique_ptr<EpochGpus> MakeGpus(
       EpochGpus::Callbacks callbacks) = 0;
-  virtual Status CreateBoard(const BoardConfig& config,
+  virtual Status CreateBoard(const BoardConfig& config, uint32_t version,
                              std::unique_ptr<Board>* board) = 0;
   virtual std::unique_ptr<BoardWake> MakeBoardWake() = 0;
   // Null: there are no files here.

@@ -76,12 +76,27 @@ absl::Status Elastic::CheckSizes(const NodeMember& node,
   return absl::OkStatus();
 }
 
+absl::Status Elastic::CheckVersion(const NodeMember& node) const {
+  std::vector<const NodeMember*> nodes = {&node};
+  for (const auto& [session, other] : nodes_) {
+    if (session == node.session || other.processes.empty()) continue;
+    nodes.push_back(&other.member);
+  }
+  const absl::Status s = CheckVersions(nodes);
+  if (s.ok()) return s;
+  return absl::Status(
+      s.code(),
+      absl::StrCat("the job cannot take the ranks of ",
+                   NodeText(node.node, node.host), ": ", s.message()));
+}
+
 absl::Status Elastic::SetWaiting(Time now, NodeMember node,
                                  const proto::RanksReady& ready) {
   const SessionId session = node.session;
   Node next;
   absl::Status status;
   if (!ready.members().empty()) status = CheckSizes(node, ready);
+  if (!ready.members().empty() && status.ok()) status = CheckVersion(node);
   if (status.ok()) {
     static const std::vector<Process> kNobody;
     const auto it = nodes_.find(session);

@@ -140,6 +140,8 @@ class Elastic {
     std::string text;  // "rank 2 (node n1, host h, pid 77)"
   };
 
+  // OK if the node's executor can speak with those of all nodes that wait.
+  absl::Status CheckVersion(const NodeMember& node) const;
   absl::Status CheckSizes(const NodeMember& node,
                           const proto::RanksReady& ready);
   Process MakeProcess(Time now, const NodeMember& node,

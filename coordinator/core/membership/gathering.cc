@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/absl_status.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/text.h"
 
@@ -111,6 +112,23 @@ absl::Status CheckRanksWaiting(const proto::RanksWaiting& waiting) {
                    "; ", kMaxLocalRanks, " and ", kMaxRanks, " are allowed"));
 }
 
+absl::Status CheckVersions(const std::vector<const NodeMember*>& nodes) {
+  VersionRange common = nodes.front()->versions;
+  for (const NodeMember* m : nodes) {
+    common.oldest = std::max(common.oldest, m->versions.oldest);
+    common.newest = std::min(common.newest, m->versions.newest);
+  }
+  if (common.oldest <= common.newest) return absl::OkStatus();
+  std::vector<Speaker> speakers;
+  for (const NodeMember* m : nodes) {
+    speakers.push_back(
+        {absl::StrCat("maypole-worker on ", NodeText(m->node, m->host)),
+         m->versions});
+  }
+  uint32_t version = 0;
+  return ToAbsl(ChooseVersion(speakers, &version));
+}
+
 absl::Status Gathering::Add(NodeMember member, uint32_t size) {
   absl::Status status = CheckAgainstOthers(member, size);
   if (members_.empty()) size_ = size;
@@ -134,6 +152,12 @@ absl::Status Gathering::CheckAgainstOthers(const NodeMember& member,
         " runs with --chunk_bytes=", members_.front().chunk_bytes, ", ",
         Says(member), " with --chunk_bytes=", member.chunk_bytes,
         "; start maypole-worker with the same --chunk_bytes on all nodes"));
+  }
+  std::vector<const NodeMember*> nodes = {&member};
+  for (const NodeMember& m : members_) nodes.push_back(&m);
+  if (absl::Status s = CheckVersions(nodes); !s.ok()) {
+    return absl::Status(s.code(),
+                        absl::StrCat("the job cannot start: ", s.message()));
   }
   std::set<uint32_t> own;
   for (uint32_t rank : member.ranks) {

@@ -29,6 +29,8 @@ struct NodeMember {
   std::string node;
   std::string host;
   std::string address = {};     // where the coordinator sees it; may be empty
+  VersionRange versions = {};   // that its executor speaks
+  uint32_t version = 0;         // of its session when the epoch began
   std::vector<uint32_t> ranks;  // by local rank
   std::vector<int64_t> pids;    // by local rank; may be empty
   uint32_t chunk_bytes = 0;     // the node's --chunk_bytes
@@ -60,12 +62,14 @@ absl::Status CheckRanksReady(const proto::RanksReady& ready);
 // Checks only the values from the environment of `ranks` ranks.
 absl::Status CheckRankFacts(const proto::RanksReady& ready, int ranks);
 absl::Status CheckRanksWaiting(const proto::RanksWaiting& waiting);
+// Refuses nodes whose executors cannot speak with one another.
+absl::Status CheckVersions(const std::vector<const NodeMember*>& nodes);
 
 class Gathering {
  public:
   // Adds the member, even if it returns an error. An error is the reason why
   // this start cannot succeed: sizes or --chunk_bytes differ, a rank is there
-  // twice or is out of range.
+  // twice or is out of range, the nodes have no version in common.
   absl::Status Add(NodeMember member, uint32_t size);
   void SetWaiting(NodeMember member, uint32_t size);
   // Makes the nodes that wait for local ranks members, so that the caller can

@@ -18,6 +18,8 @@ NodeMember Job::MemberOf(SessionId session) const {
   member.node = node.node;
   member.host = node.host;
   member.address = node.address;
+  member.versions = node.versions;
+  member.version = std::min(node.versions.newest, config_.versions.newest);
   return member;
 }
 

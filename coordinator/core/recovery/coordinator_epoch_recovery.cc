@@ -49,7 +49,7 @@ void CoordinatorEpoch::Restore(
       if (number <= states[i]->last_decision()) continue;
       Reissue(i, *decision, out);
     }
-    if (!left.empty()) ToNode(i, LeftMessage({left.begin(), left.end()}), out);
+    if (!left.empty()) SendLeft(i, left_, LeftMessage(left_), out);
     if (follows_[i] && states[i]->schedule() < schedule_) SendRefusal(i, out);
     proto::CoordinatorMessage message;
     message.mutable_recovered()->set_epoch(number_);

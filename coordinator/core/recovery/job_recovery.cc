@@ -97,8 +97,12 @@ std::vector<SessionId> Job::ContinueEpoch(const Recovery::Epoch& last,
     if (last.states[i] == nullptr) ++nodes_.at(session).round;
     told.push_back(session);
   }
+  std::vector<NodeMember> members = last.members;
+  for (NodeMember& m : members) {
+    if (m.session != 0) m.versions = nodes_.at(m.session).versions;
+  }
   epoch_ = std::make_unique<CoordinatorEpoch>(
-      last.start.epoch(), last.start.size(), last.members,
+      last.start.epoch(), last.start.size(), std::move(members),
       ConfigOf(config_, last.start), id_);
   epoch_->SetElasticSizes(last.start.min_size(), last.start.max_size());
   epoch_->Restore(states, last.left, decisions_, out);

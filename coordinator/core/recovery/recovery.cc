@@ -89,6 +89,7 @@ NodeMember MemberOf(const proto::EpochStart& start,
   member.node = info.node();
   member.host = info.host();
   member.address = info.address();
+  member.version = info.protocol_version();
   member.ranks = {info.ranks().begin(), info.ranks().end()};
   member.pids = {info.pids().begin(), info.pids().end()};
   member.clients = {info.clients().begin(), info.clients().end()};

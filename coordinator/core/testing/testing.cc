@@ -36,9 +36,10 @@ TestBed::TestBed(const Config& config)
     : core_(std::make_unique<CoordinatorCore>(config, "incarnation-1")) {}
 
 Executor& TestBed::Connect(const std::string& job, const std::string& node,
-                           const std::string& token) {
+                           const std::string& token, VersionRange versions) {
   proto::ExecutorHello hello;
-  hello.set_protocol_version(kProtocolVersion);
+  hello.set_protocol_version(versions.oldest);
+  hello.set_newest_version(versions.newest);
   hello.set_job(job);
   hello.set_node(node);
   hello.set_host("host-" + node);
@@ -51,6 +52,8 @@ Executor& TestBed::Hello(const proto::ExecutorHello& hello) {
   e.job = hello.job();
   e.node = hello.node();
   e.token = hello.token();
+  e.versions =
+      AnnouncedVersions(hello.protocol_version(), hello.newest_version());
   e.stream = ++last_stream_;
   proto::ExecutorMessage m;
   *m.mutable_hello() = hello;
@@ -107,7 +110,8 @@ void TestBed::Resume(Executor& e) {
   e.stream = ++last_stream_;
   proto::ExecutorMessage m;
   proto::ExecutorHello* hello = m.mutable_hello();
-  hello->set_protocol_version(kProtocolVersion);
+  hello->set_protocol_version(e.versions.oldest);
+  hello->set_newest_version(e.versions.newest);
   hello->set_job(e.job);
   hello->set_node(e.node);
   hello->set_token(e.token);
@@ -169,6 +173,7 @@ void TestBed::Receive(Executor* e, const proto::CoordinatorMessage& message) {
   if (message.has_welcome()) {
     e->session = message.welcome().session();
     e->incarnation = message.welcome().incarnation();
+    e->version = message.welcome().protocol_version();
   }
   if (message.has_refused()) e->refused = message.refused();
   const Receipt r =

@@ -28,7 +28,9 @@ struct Executor {
   std::string job;
   std::string node;
   std::string token;
-  StreamId stream = 0;  // 0: broken
+  VersionRange versions;
+  uint32_t version = 0;  // as Welcome says
+  StreamId stream = 0;   // 0: broken
   std::string session;
   std::string incarnation;
   Link<proto::ExecutorMessage> link{1000};
@@ -54,7 +56,8 @@ class TestBed {
 
   // Opens a stream and says hello; the executor may be refused.
   Executor& Connect(const std::string& job, const std::string& node,
-                    const std::string& token = "secret");
+                    const std::string& token = "secret",
+                    VersionRange versions = kProtocolVersions);
   Executor& Hello(const proto::ExecutorHello& hello);
   void Ready(Executor& e, uint32_t size, const std::vector<uint32_t>& ranks,
              uint32_t chunk_bytes = 524288);

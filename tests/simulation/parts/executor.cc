@@ -216,7 +216,10 @@ std::unique_ptr<worker::Transport> Executor::OpenTransport(
     next(std::move(message));
   };
   proto::ExecutorHello hello;
-  hello.set_protocol_version(kProtocolVersion);
+  // Every second node has an earlier version, in the middle of an upgrade.
+  hello.set_protocol_version(kProtocolVersions.oldest);
+  if (options_.node % 2 == 0)
+    hello.set_newest_version(kProtocolVersions.newest);
   hello.set_job(options_.core.job);
   hello.set_token("token");
   hello.set_node(options_.core.node);
@@ -239,14 +242,14 @@ std::unique_ptr<worker::EpochNetwork> Executor::MakeNetwork(
   return network;
 }
 
-Status Executor::CreateBoard(const BoardConfig& config,
+Status Executor::CreateBoard(const BoardConfig& config, uint32_t version,
                              std::unique_ptr<Board>* board) {
   BoardConfig c = config;
   // The core does not set these: the smallest pools that exercise all paths.
   c.eager_bytes = 512;
   c.pool_buffers = 3;
   board_epoch_ = c.epoch;
-  Status s = Board::Create(c, board);
+  Status s = Board::Create(c, board, version);
   if (!s.ok()) stage_->Found("no board: ", s.message());
   return s;
 }

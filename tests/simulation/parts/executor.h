@@ -123,7 +123,7 @@ class Executor : private worker::ExecutorSystem,
   std::unique_ptr<worker::EpochNetwork> MakeNetwork(
       const worker::PrepareBackend& epoch,
       worker::EpochNetwork::Callbacks callbacks) override;
-  Status CreateBoard(const BoardConfig& config,
+  Status CreateBoard(const BoardConfig& config, uint32_t version,
                      std::unique_ptr<Board>* board) override;
   std::unique_ptr<EpochGpus> MakeGpus(EpochGpus::Callbacks callbacks) override;
   std::unique_ptr<worker::BoardWake> MakeBoardWake() override;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/absl_status.h"
 
 namespace maypole::worker {
 namespace {
@@ -26,6 +27,29 @@ std::vector<uint32_t> NodeOfRank(const EpochInfo& info) {
 std::string EpochInfo::NodeText(uint32_t node) const {
   return absl::StrCat("node ", nodes[node].node(), " (host ",
                       nodes[node].host(), ")");
+}
+
+uint32_t EpochInfo::VersionOf(uint32_t node) const {
+  const uint32_t version = nodes[node].protocol_version();
+  return version == 0 ? kLastSilentVersion : version;
+}
+
+absl::Status CheckVersions(const EpochInfo& info, VersionRange own) {
+  uint32_t least = 0;
+  for (uint32_t i = 1; i < info.nodes.size(); ++i) {
+    if (info.VersionOf(i) < info.VersionOf(least)) least = i;
+  }
+  const auto name = [&info](uint32_t node) {
+    return absl::StrCat("maypole-worker on ", info.NodeText(node));
+  };
+  const uint32_t smallest = info.VersionOf(least);
+  uint32_t version = 0;
+  const maypole::Status s = ChooseVersion(
+      {{name(least), {smallest, smallest}}, {name(info.node_index), own}},
+      &version);
+  if (s.ok()) return absl::OkStatus();
+  return ToAbsl(
+      maypole::Status(s.code(), "the job cannot start: " + s.message()));
 }
 
 absl::StatusOr<EpochInfo> ReadEpochStart(const proto::EpochStart& start,

@@ -56,7 +56,13 @@ struct EpochInfo {
 
   bool several_nodes() const { return nodes.size() > 1; }
   std::string NodeText(uint32_t node) const;  // "node n1 (host b)"
+  // Of the node's session with the coordinator.
+  uint32_t VersionOf(uint32_t node) const;
 };
+
+// The nodes speak the smallest of their versions with one another. An error
+// names the node whose version is not in `own`, this node's range.
+absl::Status CheckVersions(const EpochInfo& info, VersionRange own);
 
 // Checks the coordinator's EpochStart against the ranks of this node.
 absl::StatusOr<EpochInfo> ReadEpochStart(const proto::EpochStart& start,

@@ -28,12 +28,14 @@ inline session::Hello MakeHello(int rank, int size, int local_rank,
 class ExecutorCoreTest : public testing::Test {
  protected:
   explicit ExecutorCoreTest(uint32_t slots = kMaxSlots,
-                            uint32_t nccl_version = 0)
+                            uint32_t nccl_version = 0,
+                            VersionRange versions = kProtocolVersions)
       : core_({.job = "job",
                .node = "n0",
                .host = "hosta",
                .slots = slots,
-               .nccl_version = nccl_version}) {
+               .nccl_version = nccl_version,
+               .versions = versions}) {
     core_.OnTime(0);
   }
 

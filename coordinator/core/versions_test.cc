@@ -1,0 +1,191 @@
+// Executors of different versions with one coordinator, also in one job.
+#include "common/wire/versions.h"
+
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/limits.h"
+#include "coordinator/core/testing/elastic_testing.h"
+#include "coordinator/core/testing/testing.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace maypole::coordinator {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr VersionRange kOld = {10, 10};
+
+class VersionsTest : public ::testing::Test {
+ protected:
+  static constexpr uint32_t kEach = 32;
+
+  static std::vector<uint32_t> Ranks(uint32_t first) {
+    std::vector<uint32_t> ranks(kEach);
+    std::iota(ranks.begin(), ranks.end(), first);
+    return ranks;
+  }
+  void Start(TestBed* bed, Executor& old, Executor& current) {
+    bed->Ready(old, 2 * kEach, Ranks(0));
+    bed->Ready(current, 2 * kEach, Ranks(kEach));
+    ASSERT_TRUE(old.Last().has_epoch_start());
+  }
+  // The numbers of ranks that the messages tell of.
+  static std::vector<int> Told(const Executor& e, size_t from = 0) {
+    std::vector<int> out;
+    for (size_t i = from; i < e.inbox.size(); ++i) {
+      if (!e.inbox[i].has_rank_left()) continue;
+      out.push_back(1 + e.inbox[i].rank_left().others_size());
+    }
+    return out;
+  }
+  static std::vector<uint32_t> RanksTold(const Executor& e) {
+    std::vector<uint32_t> out;
+    for (const auto& m : e.inbox) {
+      if (!m.has_rank_left()) continue;
+      out.push_back(m.rank_left().rank());
+      const auto& others = m.rank_left().others();
+      out.insert(out.end(), others.begin(), others.end());
+    }
+    return out;
+  }
+};
+
+TEST_F(VersionsTest, WelcomeSaysTheVersionOfTheSession) {
+  TestBed bed;
+  EXPECT_EQ(bed.Connect("j", "n0").version, 11u);
+  EXPECT_EQ(bed.Connect("j", "n1", "secret", kOld).version, 10u);
+  EXPECT_EQ(bed.Connect("j", "n2", "secret", {9, 12}).version, 11u);
+  EXPECT_EQ(bed.Connect("j", "n3", "secret", {11, 0}).version, 11u);
+  TestBed older({.frozen_nodes = 0, .versions = kOld});
+  EXPECT_EQ(older.Connect("j", "n0").version, 10u);
+}
+
+TEST_F(VersionsTest, AResumedSessionKeepsItsVersion) {
+  TestBed bed;
+  Executor& e = bed.Connect("j", "n0", "secret", kOld);
+  bed.Break(e);
+  e.version = 0;
+  bed.Resume(e);
+  EXPECT_EQ(e.version, 10u);
+}
+
+TEST_F(VersionsTest, EpochStartSaysEachNodesVersion) {
+  TestBed bed;
+  Executor& old = bed.Connect("j", "n0", "secret", kOld);
+  Executor& current = bed.Connect("j", "n1");
+  Start(&bed, old, current);
+  const proto::EpochStart& start = current.Last().epoch_start();
+  EXPECT_EQ(start.nodes(0).protocol_version(), 10u);
+  EXPECT_EQ(start.nodes(1).protocol_version(), 11u);
+}
+
+TEST_F(VersionsTest, AnOldExecutorGetsOneRankLeftForEachRank) {
+  TestBed bed;
+  Executor& old = bed.Connect("j", "n0", "secret", kOld);
+  Executor& current = bed.Connect("j", "n1");
+  Start(&bed, old, current);
+  constexpr uint32_t kMore = 5;
+  for (uint32_t rank = 0; rank < kLeavesToldAtOnce + kMore; ++rank) {
+    bed.From(old, Gone(1, rank, true));
+    if (rank + 1 == kLeavesToldAtOnce) bed.Pass(kLeavePause);
+  }
+  bed.Pass(kLeavePause);
+  EXPECT_EQ(Told(current).back(), static_cast<int>(kMore));
+  const std::vector<int> alone(kLeavesToldAtOnce + kMore, 1);
+  EXPECT_EQ(Told(old), alone);
+  EXPECT_EQ(RanksTold(old), RanksTold(current));
+  EXPECT_THAT(old.Last().rank_left().message(),
+              ::testing::StartsWith("rank 20 (node n0) has shut down"));
+}
+
+TEST_F(VersionsTest, ACoordinatorThatSpeaksVersion10TellsAllAlike) {
+  TestBed bed({.frozen_nodes = 0, .versions = kOld});
+  Executor& a = bed.Connect("j", "n0");
+  Executor& b = bed.Connect("j", "n1");
+  Start(&bed, a, b);
+  for (uint32_t rank = 0; rank < kEach; ++rank) {
+    bed.From(a, Gone(1, rank, true));
+  }
+  bed.Pass(kLeavePause);
+  EXPECT_EQ(Told(b), std::vector<int>(kEach, 1));
+}
+
+TEST_F(VersionsTest, AnotherCoordinatorAlsoTellsAnOldExecutorOneByOne) {
+  TestBed before;
+  Executor* were[] = {&before.Connect("job", "n0", "secret", kOld),
+                      &before.Connect("job", "n1")};
+  Start(&before, *were[0], *were[1]);
+  TestBed after;
+  std::vector<Executor*> are;
+  for (Executor* was : were) {
+    proto::ExecutorHello hello;
+    hello.set_protocol_version(was->versions.oldest);
+    hello.set_newest_version(was->versions.newest);
+    hello.set_job("job");
+    hello.set_node(was->node);
+    hello.set_token("secret");
+    hello.set_session(was->session);
+    hello.set_incarnation("the one before");
+    are.push_back(&after.Hello(hello));
+    proto::ExecutorMessage m;
+    *m.mutable_node_state()->mutable_start() = was->inbox[0].epoch_start();
+    m.mutable_node_state()->set_connected(true);
+    for (const uint32_t rank : {3, 4, 5})
+      m.mutable_node_state()->add_left(rank);
+    after.From(*are.back(), m);
+  }
+  EXPECT_THAT(Told(*are[0]), ElementsAre(1, 1, 1));
+  EXPECT_THAT(Told(*are[1]), ElementsAre(3));
+  EXPECT_THAT(RanksTold(*are[0]), ElementsAre(3, 4, 5));
+  for (Executor* e : are) EXPECT_TRUE(e->Last().has_recovered());
+  // Later messages are made for the versions, too.
+  for (uint32_t rank = kEach; rank < 2 * kEach; ++rank) {
+    after.From(*are[1], Gone(1, rank, true));
+  }
+  after.Pass(kLeavePause);
+  EXPECT_GT(Told(*are[1]).back(), 1);
+  EXPECT_EQ(Told(*are[0]), std::vector<int>(3 + kEach, 1));
+}
+
+TEST_F(VersionsTest, NodesWithoutACommonVersionAreNamed) {
+  TestBed bed;
+  Executor& old = bed.Connect("j", "n0", "secret", kOld);
+  Executor& late = bed.Connect("j", "n1", "secret", {11, 12});
+  ASSERT_FALSE(old.refused || late.refused);
+  bed.Ready(old, 2, {0});
+  bed.Ready(late, 2, {1});
+  for (Executor* e : {&old, &late}) {
+    ASSERT_EQ(e->ends.size(), 1u);
+    EXPECT_EQ(e->ends[0].message(),
+              "the job cannot start: maypole-worker on node n0 (host host-n0) "
+              "speaks protocol version 10, but maypole-worker on node n1 (host "
+              "host-n1) speaks protocol versions 11 to 12; upgrade "
+              "maypole-worker on node n0 (host host-n0)");
+  }
+}
+
+TEST_F(VersionsTest, AnElasticJobRefusesTheNodeThatComesLater) {
+  TestBed bed;
+  ElasticNode old{&bed.Connect("j", "n0", "secret", kOld)};
+  ElasticNode late{&bed.Connect("j", "n1", "secret", {11, 12})};
+  old.waiting = {{.client = 1}};
+  late.waiting = {{.client = 2}};
+  bed.From(*old.executor, old.Ready(1, 2));
+  bed.From(*late.executor, late.Ready(1, 2));
+  EXPECT_TRUE(old.executor->ends.empty());
+  ASSERT_EQ(late.executor->ends.size(), 1u);
+  EXPECT_THAT(late.executor->ends[0].message(),
+              ::testing::StartsWith(
+                  "the job cannot take the ranks of node n1 (host host-n1): "
+                  "maypole-worker on node n0 (host host-n0) speaks protocol "
+                  "version 10, but"));
+  bed.Pass(std::chrono::seconds(2));
+  EXPECT_TRUE(old.executor->Last().has_epoch_start());
+}
+
+}  // namespace
+}  // namespace maypole::coordinator

@@ -1,0 +1,102 @@
+// Ranks of different versions on one node, and nodes of different versions in
+// one epoch.
+#include "common/wire/versions.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "worker/core/testing/core_testing.h"
+
+namespace maypole::worker {
+namespace {
+
+class VersionsTest : public ExecutorCoreTest {
+ protected:
+  explicit VersionsTest(VersionRange own = kProtocolVersions)
+      : ExecutorCoreTest(kMaxSlots, 0, own) {}
+
+  static session::Hello HelloOf(int rank, VersionRange versions, int size = 2) {
+    session::Hello hello = MakeHello(rank, size, rank, 2);
+    hello.header.version = versions.oldest;
+    hello.newest_version = versions.newest;
+    return hello;
+  }
+  // The version of the board of these two ranks.
+  uint32_t BoardOf(VersionRange a, VersionRange b) {
+    core_.OnClient(1, HelloOf(0, a), 1000);
+    core_.OnClient(2, HelloOf(1, b), 1001);
+    core_.OnCoordinator(StartMessage(1, 1));
+    const auto created = Take<CreateBoard>();
+    return created.size() == 1 ? created[0].version : 0;
+  }
+  // Why an epoch of two nodes of these versions is refused; "" if it is not.
+  std::string StartError(uint32_t own, uint32_t other) {
+    Join(4);
+    Drop();
+    proto::CoordinatorMessage start = StartMessage(1, 2);
+    start.mutable_epoch_start()->mutable_nodes(0)->set_protocol_version(own);
+    start.mutable_epoch_start()->mutable_nodes(1)->set_protocol_version(other);
+    core_.OnCoordinator(start);
+    std::string failed, refused;
+    for (Action& a : core_.TakeActions()) {
+      if (const auto* sent = std::get_if<SendToCoordinator>(&a)) {
+        failed = sent->message.failed().message();
+      } else if (const auto* r = std::get_if<RefuseClient>(&a)) {
+        refused = r->text;
+      }
+    }
+    EXPECT_EQ(failed, refused);
+    return refused;
+  }
+};
+
+TEST_F(VersionsTest, TheBoardHasTheSmallestVersionOfTheNode) {
+  EXPECT_EQ(BoardOf({10, 11}, {10, 0}), 10u);
+}
+
+TEST_F(VersionsTest, NewRanksGetANewBoard) {
+  EXPECT_EQ(BoardOf({10, 11}, {10, 12}), 11u);
+}
+
+TEST_F(VersionsTest, ARankThatCannotUseTheOthersBoardIsRefused) {
+  core_.OnClient(1, HelloOf(0, {10, 0}), 1000);
+  core_.OnClient(2, HelloOf(1, {11, 12}), 1001);
+  const auto refused = Take<RefuseClient>();
+  ASSERT_EQ(refused.size(), 1u);
+  EXPECT_EQ(refused[0].client, 2u);
+  EXPECT_EQ(refused[0].code, Code::kFailedPrecondition);
+  EXPECT_EQ(
+      refused[0].text,
+      "the ranks of a node must have a version in common: libmaypole of "
+      "rank 0 speaks protocol version 10, but libmaypole of rank 1 speaks "
+      "protocol versions 11 to 12; upgrade libmaypole of rank 0");
+}
+
+TEST_F(VersionsTest, NodesOfBothVersionsStart) {
+  EXPECT_EQ(StartError(11, 10), "");
+}
+
+TEST_F(VersionsTest, ACoordinatorOfVersion10SaysNoVersions) {
+  EXPECT_EQ(StartError(0, 0), "");
+}
+
+class StrictVersionsTest : public VersionsTest {
+ protected:
+  StrictVersionsTest() : VersionsTest({11, 12}) {}
+};
+
+TEST_F(StrictVersionsTest, ANodeThatIsTooOldIsNamed) {
+  const std::string expected =
+      "the job cannot start: maypole-worker on node n1 (host host1) speaks "
+      "protocol version 10, but maypole-worker on node n0 (host host0) speaks "
+      "protocol versions 11 to 12; upgrade maypole-worker on node n1 (host "
+      "host1)";
+  EXPECT_EQ(StartError(11, 10), expected);
+}
+
+TEST_F(StrictVersionsTest, SoIsOneWhoseVersionTheCoordinatorDoesNotSay) {
+  EXPECT_THAT(StartError(11, 0), ::testing::HasSubstr("node n1 (host host1)"));
+}
+
+}  // namespace
+}  // namespace maypole::worker
