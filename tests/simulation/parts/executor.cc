@@ -216,10 +216,7 @@ std::unique_ptr<worker::Transport> Executor::OpenTransport(
     next(std::move(message));
   };
   proto::ExecutorHello hello;
-  // Every second node has an earlier version, in the middle of an upgrade.
-  hello.set_protocol_version(kProtocolVersions.oldest);
-  if (options_.node % 2 == 0)
-    hello.set_newest_version(kProtocolVersions.newest);
+  hello.set_protocol_version(kProtocolVersion);
   hello.set_job(options_.core.job);
   hello.set_token("token");
   hello.set_node(options_.core.node);

@@ -130,9 +130,6 @@ void Process::Join() {
   };
   auto hello = session::Make<session::Hello>();
   Introduce(&hello);
-  // Likewise every second process (see Executor::OpenTransport).
-  hello.header.version = kProtocolVersions.oldest;
-  if (place_.rank % 2 == 0) hello.newest_version = kProtocolVersions.newest;
   hello.pid = pid_;
   if (stage_->checksums) {
     hello.checksums = static_cast<uint32_t>(ChecksumMode::kFail);
