@@ -76,6 +76,13 @@ def _run(words, within, env, why):
     return done.stdout.strip()
 
 
+def _is_at(tree, commit, env):
+    if not os.path.exists(tree):
+        return False
+    said = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tree, env=env, capture_output=True, text=True)
+    return said.stdout.strip() == commit
+
+
 def earlier():
     """The earlier build. Raises SkipTest where it cannot be made: there is no git, no history, or no bazel."""
     named = os.path.realpath(os.path.join(harness.ROOT, "tests", "upgrade", "earlier_commit"))
@@ -92,11 +99,10 @@ def earlier():
          why + " (a repository without its whole history? git fetch --unshallow)")
     # By its path, bazel finds again what it has built of it before.
     tree = os.path.join(tempfile.gettempdir(), "maypole-%d-%s" % (os.getuid(), commit[:12]))
-    if not os.path.exists(tree):
+    if not _is_at(tree, commit, env):
+        shutil.rmtree(tree, ignore_errors=True)  # of a repository that is no more
         _run(["git", "worktree", "prune"], repository, env, why)
         _run(["git", "worktree", "add", "--detach", tree, commit], repository, env, why)
-    elif _run(["git", "rev-parse", "HEAD"], tree, env, why) != commit:
-        raise unittest.SkipTest("%s: %s is something else; remove it" % (why, tree))
     words = ["bazel", "build", "-c", "opt"] + ["//%s:%s" % os.path.split(f) for f in FILES]
     # It has worked once: an error is one of this test.
     done = subprocess.run(words, cwd=tree, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
