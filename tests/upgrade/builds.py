@@ -69,10 +69,15 @@ class Daemons(daemons.Daemons):
                 re.findall(r"event=session_(?:opened|taken_over) .*node=(\S+) .*protocol=(\d+)", self.log())}
 
 
+def _skip(why):
+    print("skipped: " + why)  # unittest alone says it only with -v
+    raise unittest.SkipTest(why)
+
+
 def _run(words, within, env, why):
     done = subprocess.run(words, cwd=within, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
-        raise unittest.SkipTest("%s: %s ended with status %d: %s" % (why, words[0], done.returncode, done.stderr[-2000:]))
+        _skip("%s: %s ended with status %d: %s" % (why, words[0], done.returncode, done.stderr[-2000:]))
     return done.stdout.strip()
 
 
@@ -91,7 +96,7 @@ def earlier():
     why = "the earlier commit %s cannot be built here" % commit[:12]
     for program in ("git", "bazel"):
         if shutil.which(program) is None:
-            raise unittest.SkipTest("%s: %s is missing" % (why, program))
+            _skip("%s: %s is missing" % (why, program))
     # Bazel's tests have no home directory, in which bazel keeps what it builds.
     env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir}
     repository = _run(["git", "rev-parse", "--show-toplevel"], os.path.dirname(named), env, why)
