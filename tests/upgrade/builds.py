@@ -69,11 +69,23 @@ class Daemons(daemons.Daemons):
                 re.findall(r"event=session_(?:opened|taken_over) .*node=(\S+) .*protocol=(\d+)", self.log())}
 
 
+def _skip(why):
+    print("skipped: " + why)  # unittest alone says it only with -v
+    raise unittest.SkipTest(why)
+
+
 def _run(words, within, env, why):
     done = subprocess.run(words, cwd=within, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
-        raise unittest.SkipTest("%s: %s ended with status %d: %s" % (why, words[0], done.returncode, done.stderr[-2000:]))
+        _skip("%s: %s ended with status %d: %s" % (why, words[0], done.returncode, done.stderr[-2000:]))
     return done.stdout.strip()
+
+
+def _is_at(tree, commit, env):
+    if not os.path.exists(tree):
+        return False
+    said = subprocess.run(["git", "rev-parse", "HEAD"], cwd=tree, env=env, capture_output=True, text=True)
+    return said.stdout.strip() == commit
 
 
 def earlier():
@@ -84,7 +96,7 @@ def earlier():
     why = "the earlier commit %s cannot be built here" % commit[:12]
     for program in ("git", "bazel"):
         if shutil.which(program) is None:
-            raise unittest.SkipTest("%s: %s is missing" % (why, program))
+            _skip("%s: %s is missing" % (why, program))
     # Bazel's tests have no home directory, in which bazel keeps what it builds.
     env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir}
     repository = _run(["git", "rev-parse", "--show-toplevel"], os.path.dirname(named), env, why)
@@ -92,11 +104,10 @@ def earlier():
          why + " (a repository without its whole history? git fetch --unshallow)")
     # By its path, bazel finds again what it has built of it before.
     tree = os.path.join(tempfile.gettempdir(), "maypole-%d-%s" % (os.getuid(), commit[:12]))
-    if not os.path.exists(tree):
+    if not _is_at(tree, commit, env):
+        shutil.rmtree(tree, ignore_errors=True)  # of a repository that is no more
         _run(["git", "worktree", "prune"], repository, env, why)
         _run(["git", "worktree", "add", "--detach", tree, commit], repository, env, why)
-    elif _run(["git", "rev-parse", "HEAD"], tree, env, why) != commit:
-        raise unittest.SkipTest("%s: %s is something else; remove it" % (why, tree))
     words = ["bazel", "build", "-c", "opt"] + ["//%s:%s" % os.path.split(f) for f in FILES]
     # It has worked once: an error is one of this test.
     done = subprocess.run(words, cwd=tree, env=env, capture_output=True, text=True, stdin=subprocess.DEVNULL)
