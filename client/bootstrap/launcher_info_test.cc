@@ -258,7 +258,7 @@ TEST(LauncherInfoTest, ContradictionsNameBoth) {
   EXPECT_THAT(ErrorOf(With(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "2(y3)"}})),
               HasSubstr("SLURM_STEP_TASKS_PER_NODE='2(y3)'"));
   EXPECT_EQ(ErrorOf(With(kTorchrun, {{"RANK", "x"}})),
-            "RANK='x' (set by torchrun): expected a number from 0 to 4095");
+            "RANK='x' (set by torchrun): expected a number from 0 to 16383");
 }
 
 TEST(LauncherInfoTest, HostLists) {

@@ -125,9 +125,9 @@ TEST(RankOptionsTest, AnElasticRankHasLimitsAndNoPlace) {
   EXPECT_EQ(error({{"MAYPOLE_ELASTIC", "yes"}}),
             "MAYPOLE_ELASTIC='yes': expected a number from 0 to 1");
   EXPECT_EQ(error(with({{"MAYPOLE_MIN_SIZE", "0"}})),
-            "MAYPOLE_MIN_SIZE='0': expected a number from 1 to 4096");
+            "MAYPOLE_MIN_SIZE='0': expected a number from 1 to 16384");
   EXPECT_EQ(error(with({{"MAYPOLE_MAX_SIZE", "many"}})),
-            "MAYPOLE_MAX_SIZE='many': expected a number from 1 to 4096");
+            "MAYPOLE_MAX_SIZE='many': expected a number from 1 to 16384");
   EXPECT_EQ(error(with({{"MAYPOLE_MIN_SIZE", "3"}, {"MAYPOLE_MAX_SIZE", "2"}})),
             "MAYPOLE_MIN_SIZE=3 exceeds MAYPOLE_MAX_SIZE=2");
   EXPECT_EQ(error(with({{"MAYPOLE_LOCAL_RANK", "0"}})),
@@ -155,7 +155,7 @@ TEST(RankOptionsTest, BadEnvironmentsAreNamed) {
   };
   EXPECT_EQ(read({}), "");
   EXPECT_EQ(read({{"MAYPOLE_SIZE", "two"}}),
-            "MAYPOLE_SIZE='two': expected a number from 1 to 4096");
+            "MAYPOLE_SIZE='two': expected a number from 1 to 16384");
   EXPECT_NE(read({{"MAYPOLE_SIZE", "4"}}).find("MAYPOLE_JOB is not set"),
             std::string::npos);
   EXPECT_EQ(read({{"MAYPOLE_SIZE", "2"},

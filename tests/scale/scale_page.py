@@ -36,7 +36,8 @@ class Results:
         return self.median(lambda r: r[part][key], program=program, nodes=nodes, shared=shared)
 
     def load_averages(self) -> List[float]:
-        return [line["load_average"] for line in self.lines if line["kind"] != "machine"]
+        return [line["load_average"] for line in self.lines
+                if line["kind"] != "machine" and line.get("program") != "before"]
 
 
 def number(value: Optional[float]) -> str:
@@ -108,7 +109,7 @@ def _alone(results: Results) -> str:
     return text + (
         f"\nThe target, a p50 of less than {TARGET_MS} ms at {most:,} nodes, is **{'met' if got < TARGET_MS else 'not met'}**: {number(got)} ms. "
         f"The last node's reports (the first tensor alone, then all others) lead to {number(results.job(most, 'late', 'messages_out'))} messages to the nodes, "
-        f"and {number(results.job(most, 'late', 'messages_in'))} come back, nearly all of them bare acknowledgements: "
+        f"and {number(results.job(most, 'late', 'messages_in'))} come back: "
         f"{number(cpu)} ms of the coordinator's CPU time, {number(1e3 * cpu / messages)} µs a message, and about as much of the load program's. "
         f"So the floor on one core is {number(most)} gRPC writes, {number(1e-3 * most * 1e3 * cpu / messages)} ms, for one Execute to all.\n")
 
@@ -183,6 +184,10 @@ def _before(results: Results) -> str:
     sizes = results.nodes(program="before")
     if not sizes:
         return "No earlier coordinator was measured.\n"
+    # Its runs may be those of an earlier file.
+    earlier = "".join(
+        f"The rows *before* are of an earlier measurement ({line['text']}; load program of version {line['version']}).\n\n"
+        for line in results.select("machine")[1:])
     rows = []
     for n in sizes:
         for program in ("before", "now"):
@@ -193,6 +198,7 @@ def _before(results: Results) -> str:
                 results.median(lambda r: r["most_resident_bytes"], program=program, nodes=n, shared=True) / 1e6,
                 results.median(lambda r: r["threads"], program=program, nodes=n, shared=True))])
     return ("The coordinator had two threads for each stream, made, kept and serialized a copy of each message for each node, and kept each node's report of each tensor in full.\n\n"
+            + earlier
             + table(["nodes", "", "start, s", "one is late: p50, ms", "together: p50, ms", "CPU of a step together, ms", "memory, MB",
                      "threads"], rows))
 
@@ -210,7 +216,7 @@ def _estimate(results: Results) -> str:
         return at
 
     linear("CPU time of a step, together", lambda k: 1e3 * results.job(k, "together", "coordinator_cpu_s", shared=False), "ms")
-    linear("CPU time from the last report to the last acknowledgement",
+    linear("CPU time from the last report to the last Execute",
            lambda k: 1e3 * results.job(k, "late", "coordinator_cpu_s", shared=False), "ms")
     start = results.median(lambda r: r["start"]["bytes_in"] + r["start"]["bytes_out"], program="now", nodes=n, shared=False)
     squares = (ESTIMATED / n) ** 2

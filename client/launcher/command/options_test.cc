@@ -202,13 +202,13 @@ TEST(OptionsTest, RefusalsSayWhatToDo) {
   EXPECT_NE(Refused({"-np", "2"}).find("maypolerun -np 2 python3 train.py"),
             std::string::npos);
   EXPECT_EQ(Refused({"-np", "two", "x"}),
-            "-np: expected an integer from 1 to 4096, got \"two\"");
+            "-np: expected an integer from 1 to 16384, got \"two\"");
   EXPECT_EQ(Refused({"-np", "0", "x"}),
-            "-np: expected an integer from 1 to 4096, got \"0\"");
+            "-np: expected an integer from 1 to 16384, got \"0\"");
   EXPECT_EQ(Refused({"-np", "99999999999", "x"}),
-            "-np: expected an integer from 1 to 4096, got \"99999999999\"");
+            "-np: expected an integer from 1 to 16384, got \"99999999999\"");
   EXPECT_EQ(Refused({"-np"}),
-            "-np: expected an integer from 1 to 4096; see --help");
+            "-np: expected an integer from 1 to 16384; see --help");
   EXPECT_NE(Refused({"-np", "1", "--bogus", "x"}).find("'--bogus'"),
             std::string::npos);
   EXPECT_EQ(Refused({"-np", "2", "--nodes", "3", "x"}),
@@ -327,7 +327,7 @@ TEST(OptionsTest, ThisHostMayBeNamed) {
 
 TEST(OptionsTest, AnAttachedNumberIsChecked) {
   EXPECT_EQ(Refused({"-np0", "x"}),
-            "-np: expected an integer from 1 to 4096, got \"0\"");
+            "-np: expected an integer from 1 to 16384, got \"0\"");
   EXPECT_NE(Refused({"-np4x", "x"}).find("'-np4x'"), std::string::npos);
 }
 

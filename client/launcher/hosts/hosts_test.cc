@@ -43,7 +43,7 @@ TEST(HostsTest, AHostNamedTwiceHasTheSlotsOfBoth) {
   EXPECT_EQ(List("a:2,b:1,a:1"), "a:3 b:1");
   EXPECT_EQ(List("localhost:2,a:1,vm7:3"), "localhost:5* a:1");
   EXPECT_EQ(List("vm7:1,me@vm7:1"), "vm7:1* me@vm7:1");
-  EXPECT_EQ(List("a:4096,a:4096"), "a:4096");
+  EXPECT_EQ(List("a:16384,a:16384"), "a:16384");
 }
 
 TEST(HostsTest, Refusals) {
@@ -54,11 +54,11 @@ TEST(HostsTest, Refusals) {
   EXPECT_EQ(List("a b:1").substr(0, 12), "-H: 'a b' is");
   EXPECT_EQ(List("me@:1").substr(0, 12), "-H: 'me@' is");
   EXPECT_EQ(List("a:x"),
-            "-H: the slots of a must be a number from 1 to 4096, not 'x'");
+            "-H: the slots of a must be a number from 1 to 16384, not 'x'");
   EXPECT_EQ(List("a:"),
-            "-H: the slots of a must be a number from 1 to 4096, not ''");
+            "-H: the slots of a must be a number from 1 to 16384, not ''");
   EXPECT_EQ(List("a:0"),
-            "-H: the slots of a must be a number from 1 to 4096, not '0'");
+            "-H: the slots of a must be a number from 1 to 16384, not '0'");
   std::string many;
   for (int i = 0; i <= kMaxHosts; ++i) many += ",h" + std::to_string(i);
   EXPECT_EQ(List(many.substr(1)), "-H: at most 256 hosts are allowed");
