@@ -279,7 +279,8 @@ TEST(LauncherInfoTest, CountLists) {
   std::vector<int> counts;
   ASSERT_TRUE(ExpandCounts("2(x3),1", &counts).ok());
   EXPECT_THAT(counts, ElementsAre(2, 2, 2, 1));
-  for (const char* bad : {"", "x", "2(x)", "2(x0)", "2(x3", "-1", "1(x16385)"}) {
+  for (const char* bad :
+       {"", "x", "2(x)", "2(x0)", "2(x3", "-1", "1(x16385)"}) {
     EXPECT_FALSE(ExpandCounts(bad, &counts).ok()) << bad;
   }
 }
