@@ -162,6 +162,7 @@ std::optional<uint32_t> Elastic::FindSeat(const NodeMember& node,
     const bool same_connection = seat.session == node.session &&
                                  seat.process.client == process.client;
     const bool same_process = process.said_epoch > 0 &&
+                              process.said_epoch < epoch_ &&
                               seat.node == node.node &&
                               seat.process.pid == process.pid;
     if (same_connection || same_process) found = i;
