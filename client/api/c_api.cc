@@ -328,15 +328,20 @@ maypole_status maypole_leave_epoch(void) {
 
 maypole_status maypole_abandon_epoch(void) {
   Process& p = process();
-  const auto client = Retire();
-  if (client == nullptr) return MAYPOLE_OK;
   bool is_new;
   {
-    std::lock_guard lock(p.mutex);
+    // First, so that no other thread joins as what this one was.
+    const auto lock = AwaitJoin();
+    if (p.client == nullptr) return MAYPOLE_OK;
     p.last = std::exchange(p.before_last, std::nullopt);
     is_new = !p.last;
   }
-  is_new ? client->Leave() : client->LeaveToReturn();
+  const auto client = Retire();
+  if (client != nullptr && is_new) {
+    client->Leave();
+  } else if (client != nullptr) {
+    client->LeaveToReturn();
+  }
   ForgetRetired();
   return MAYPOLE_OK;
 }

@@ -166,6 +166,47 @@ TEST_F(ElasticTest, WhoGotTheStateLaterComesFirst) {
   EXPECT_THAT(Ranks(), ElementsAre(33, 15, 16));
 }
 
+TEST_F(ElasticTest, WhoAbandonsAnEpochOfAnotherCoordinatorIsWaitedForByItsPid) {
+  StartThree();
+  for (uint32_t rank : {0, 1}) Leave(a_, rank, true);
+  Leave(b_, 2, true);
+  Wait(a_, {{13, 1, 0}, {14, 1, 1}});
+  Wait(b_, {{22, 1, 2}});
+  ASSERT_EQ(epoch(), 2u);
+  TestBed after;
+  std::vector<ElasticNode> nodes;
+  for (const ElasticNode* before : {&a_, &b_}) {
+    proto::ExecutorHello hello;
+    hello.set_protocol_version(kProtocolVersion);
+    hello.set_job("j");
+    hello.set_node(before == &a_ ? "n0" : "n1");
+    hello.set_token("secret");
+    hello.set_session(before->executor->session);
+    hello.set_incarnation("the one before");
+    nodes.push_back({&after.Hello(hello)});
+    proto::ExecutorMessage m;
+    *m.mutable_node_state()->mutable_start() = *before->LastStart();
+    m.mutable_node_state()->set_connected(true);
+    after.From(*nodes.back().executor, m);
+  }
+  after.From(*nodes[0].executor, Gone(2, 0, false, "it died"));
+  const auto returns = [&](ElasticNode& node, uint32_t rank, ElasticRank as) {
+    proto::ExecutorMessage m = Gone(2, rank, true);
+    m.mutable_rank_gone()->set_returns(true);
+    after.From(*node.executor, m);
+    node.waiting = {as};
+    after.From(*node.executor, node.Ready(2, 4));
+    after.Pass(Time{});
+  };
+  // Without the state of epoch 2, both say what they were in epoch 1.
+  returns(nodes[0], 1, {15, 1, 1, 1012});
+  EXPECT_EQ(nodes[0].LastStart(), nullptr) << "rank 2 is expected";
+  returns(nodes[1], 2, {23, 1, 2, 1021});
+  ASSERT_NE(nodes[0].LastStart(), nullptr) << "no time has passed";
+  EXPECT_EQ(nodes[0].LastStart()->epoch(), 3u);
+  EXPECT_EQ(nodes[0].LastStart()->nodes(0).node(), "n0");
+}
+
 TEST_F(ElasticTest, TooFewSurvivorsWaitOnlyForEnoughNewOnes) {
   StartThree();
   bed_.From(*a_.executor, Gone(1, 0, false, "it died"));
