@@ -128,6 +128,7 @@ std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
   o.nonce =
       HashBytes(absl::StrCat(setup.token, "/", setup.job, "/", prepare.epoch));
   o.node_names = prepare.node_names;
+  o.congestion = f.network_congestion;
   o.connections = f.network_connections;
   o.answer_timeout = absl::ToChronoMilliseconds(f.network_timeout);
   return std::make_unique<GlooBackend>(std::move(o));

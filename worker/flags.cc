@@ -72,6 +72,10 @@ void DefineAddresses(WorkerFlags* f, CommandLine* line) {
             "TCP connections in each direction to each other node, 1 to 3; "
             "must be the same on all nodes. Use more than one if a single "
             "connection does not fill the link");
+  line->Add({"--network_congestion"}, TextValue(&f->network_congestion, "NAME"),
+            "TCP congestion control for data to other nodes: auto (the "
+            "system's, but cubic instead of bbr, which is slow between near "
+            "nodes), system, or a name that the kernel knows");
   line->Add(
       {"--network_timeout"},
       DurationValue(&f->network_timeout, absl::ZeroDuration(), absl::Hours(1)),
@@ -269,6 +273,7 @@ std::vector<std::string> ExecutorArguments(const WorkerFlags& f) {
       absl::StrCat("--host=", f.host),
       absl::StrCat("--network=", f.network),
       absl::StrCat("--network_connections=", f.network_connections),
+      absl::StrCat("--network_congestion=", f.network_congestion),
       absl::StrCat("--network_timeout=",
                    absl::FormatDuration(f.network_timeout)),
       absl::StrCat("--resume_timeout=", absl::FormatDuration(f.resume_timeout)),

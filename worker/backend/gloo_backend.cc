@@ -1,22 +1,17 @@
-// GlooBackend: setting up and ending. gloo_flight.cc carries out chunks.
 #include "worker/backend/gloo_backend.h"
 
-#include <gloo/transport/pair.h>
-#include <gloo/transport/unbound_buffer.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <exception>
-#include <optional>
-#include <stdexcept>
+#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "worker/backend/authenticated_listener.h"
 #include "worker/backend/gloo_mesh.h"
-#include "worker/backend/tcp_timeouts.h"
+#include "worker/backend/tcp_options.h"
 
 namespace maypole::worker {
 namespace {
@@ -25,26 +20,19 @@ namespace {
 // are greater than this one (gloo_flight.cc).
 constexpr uint64_t kWatchSlot = 2;
 
-constexpr auto kForEver = std::chrono::hours(24 * 365);
-
 }  // namespace
 
 GlooBackend::GlooBackend(GlooOptions options) : options_(std::move(options)) {}
 
 GlooBackend::~GlooBackend() {
   Abort();
-  // Chunks in flight end, with their callbacks, before the threads end.
-  to_reduce_.Close();
-  if (reducer_.joinable()) reducer_.join();
-  to_finish_.Close();
-  if (finisher_.joinable()) finisher_.join();
-  if (watcher_.joinable()) watcher_.join();
-  watched_.buffer.reset();
-  try {
-    meshes_.clear();
-  } catch (const std::exception&) {
-    // Closing broken pairs may throw; there is nothing left to do.
+  {
+    std::unique_lock lock(flights_mutex_);
+    all_reported_.wait(lock,
+                       [this] { return flights_.empty() && !reporting_; });
   }
+  // Buffers must be destroyed before the meshes.
+  watches_.clear();
 }
 
 std::string GlooBackend::NodeName(uint32_t node) const {
@@ -72,9 +60,12 @@ absl::StatusOr<std::vector<std::string>> GlooBackend::Prepare(
     return cannot_listen(std::string(listener.status().message()));
   try {
     std::vector<std::shared_ptr<GlooMesh>> meshes;
-    for (uint32_t c = 0; c < 2 * options_.connections; ++c) {
-      meshes.push_back(std::make_shared<GlooMesh>(static_cast<int>(self_),
-                                                  static_cast<int>(nodes_)));
+    for (uint32_t c = 0; c < options_.connections; ++c) {
+      const auto loop = std::make_shared<TcpLoop>();
+      for (int direction = 0; direction < 2; ++direction) {
+        meshes.push_back(std::make_shared<GlooMesh>(
+            static_cast<int>(self_), static_cast<int>(nodes_), loop));
+      }
     }
     std::vector<std::string> addresses(nodes_);
     for (uint32_t i = 0; i < nodes_; ++i) {
@@ -103,13 +94,8 @@ absl::Status GlooBackend::Connect(const std::vector<std::string>& addresses) {
     // Return `connected` for its code; status() would say kUnavailable.
     return absl::IsAborted(why) ? why : connected;
   }
-  try {
-    StartThreads();
-  } catch (const std::exception& e) {
-    Break(absl::StrCat("cannot start to exchange data: ", e.what()));
-    return status();
-  }
-  return absl::OkStatus();
+  WatchConnections();
+  return status();
 }
 
 absl::Status GlooBackend::ConnectPairs(
@@ -132,9 +118,10 @@ absl::Status GlooBackend::ConnectPairs(
                 std::string(connection.status().message()),
                 "; check that --network is an address other nodes can reach"));
       }
-      const absl::Status bounded =
+      absl::Status set =
           SetTcpTimeouts(connection->get(), options_.answer_timeout);
-      if (!bounded.ok()) return bounded;
+      set.Update(SetTcpCongestion(connection->get(), options_.congestion));
+      if (!set.ok()) return set;
       if (c == meshes_.size()) {
         const int on = 1;
         setsockopt(connection->get(), IPPROTO_TCP, TCP_NODELAY, &on,
@@ -153,19 +140,33 @@ absl::Status GlooBackend::ConnectPairs(
   return absl::OkStatus();
 }
 
-void GlooBackend::StartThreads() {
-  // One buffer receives from all pairs; no byte is ever sent to it.
-  watched_.buffer = meshes_[0]->createUnboundBuffer(&watched_, 1);
+GlooBackend::Watch::Watch(GlooBackend* backend, GlooMesh& mesh, uint32_t node)
+    : backend_(backend),
+      node_(node),
+      buffer_(mesh.CreateBuffer(&unused_, 1, {.listener = this})) {}
+
+void GlooBackend::Watch::Post() {
+  try {
+    buffer_->recv(static_cast<int>(node_), kWatchSlot, 0, 1);
+  } catch (const std::exception& e) {
+    OnEnded(0, e.what());
+  }
+}
+
+void GlooBackend::Watch::OnEnded(uint64_t, const std::string& failure) {
+  backend_->OnFailed(node_, failure.empty()
+                                ? "it sent data that no operation here expects"
+                                : failure);
+}
+
+void GlooBackend::WatchConnections() {
   for (const auto& mesh : meshes_) {
     for (uint32_t i = 0; i < nodes_; ++i) {
       if (i == self_) continue;
-      mesh->getPair(static_cast<int>(i))
-          ->recv(watched_.buffer.get(), kWatchSlot, 0, 0);
+      watches_.push_back(std::make_unique<Watch>(this, *mesh, i));
+      watches_.back()->Post();
     }
   }
-  reducer_ = std::thread([this] { ReduceAll(); });
-  finisher_ = std::thread([this] { FinishAll(); });
-  watcher_ = std::thread([this] { Watch(); });
 }
 
 // --- Ends -------------------------------------------------------------------
@@ -178,119 +179,119 @@ absl::Status GlooBackend::status() const {
   return absl::OkStatus();
 }
 
+void GlooBackend::OnFailed(uint32_t node, const std::string& why) {
+  Break(absl::StrCat("the connection to ", NodeName(node), " failed: ", why));
+}
+
+// Other pairs stay open: closing them would look like a failure of this node.
 void GlooBackend::Break(const std::string& text) {
-  std::lock_guard lock(mutex_);
-  if (broken_) return;
-  broken_ = true;
-  broken_text_ = text;
-  // Other pairs stay open: closing them would look like a failure of this node.
-  for (Part* p : waiting_) {
-    if (p->is_send) {
-      p->buffer->abortWaitSend();
-    } else {
-      p->buffer->abortWaitRecv();
-    }
+  {
+    std::lock_guard lock(mutex_);
+    if (broken_) return;
+    broken_text_ = text;
+    broken_ = true;
   }
+  std::vector<std::shared_ptr<GlooFlight>> flights;
+  {
+    std::lock_guard lock(flights_mutex_);
+    for (const InFlight& f : flights_) flights.push_back(f.flight);
+  }
+  for (const auto& flight : flights) flight->Cancel();
 }
 
 void GlooBackend::Abort() {
+  std::vector<std::shared_ptr<GlooMesh>> meshes;
   {
     std::lock_guard lock(mutex_);
     if (std::exchange(aborted_, true)) return;
     if (listener_ != nullptr) listener_->Close();  // ends Connect
-    try {
-      for (const auto& mesh : meshes_) mesh->Close();
-    } catch (const std::exception&) {
-      // A broken pair throws, but is closed all the same.
-    }
+    meshes = meshes_;
   }
   Break("stopped");
+  for (const auto& mesh : meshes) mesh->Close();
 }
 
-void GlooBackend::Watch() {
-  bool heard = true;
-  {
-    std::lock_guard lock(mutex_);
-    if (broken_) return;
-    waiting_.push_back(&watched_);
-  }
-  std::string text = "it sent data that no operation here expects";
-  try {
-    heard = watched_.buffer->waitRecv(nullptr, kForEver);
-  } catch (const std::exception& e) {
-    text = e.what();
-  }
-  {
-    std::lock_guard lock(mutex_);
-    std::erase(waiting_, &watched_);
-  }
-  if (heard) NameTheLost(text);
+// --- Chunks -----------------------------------------------------------------
+
+void GlooBackend::OnEnded(std::function<void(const absl::Status&)> on_ended) {
+  on_ended_ = std::move(on_ended);
 }
 
-// The watched buffer does not tell which pair has failed: find the pair that
-// accepts no further receive.
-void GlooBackend::NameTheLost(const std::string& text) {
-  for (const auto& mesh : meshes_) {
-    for (uint32_t i = 0; i < nodes_; ++i) {
-      if (i == self_) continue;
-      try {
-        mesh->getPair(static_cast<int>(i))
-            ->recv(watched_.buffer.get(), kWatchSlot, 0, 0);
-      } catch (const std::exception&) {
-        return Break(
-            absl::StrCat("the connection to ", NodeName(i), " failed: ", text));
-      }
+void GlooBackend::Start(Work work) {
+  if (work.nodes.empty()) {
+    work.nodes.resize(nodes_);
+    std::iota(work.nodes.begin(), work.nodes.end(), 0u);
+  }
+  // Without connections nothing can be planned.
+  ExchangePlan plan = broken_ ? ExchangePlan{} : PlanFor(work, self_);
+  const std::vector<uint64_t> numbers = Number(work.nodes);
+  std::vector<std::byte> inbox = TakeInbox(plan.inbox_bytes);
+  const auto flight = std::make_shared<GlooFlight>(
+      static_cast<FlightHost*>(this), std::move(work), std::move(plan), numbers,
+      std::move(inbox));
+  {
+    std::lock_guard lock(flights_mutex_);
+    flights_.push_back({flight});
+  }
+  flight->Start();
+}
+
+std::vector<uint64_t> GlooBackend::Number(const std::vector<uint32_t>& nodes) {
+  std::vector<uint64_t> numbers;
+  for (const uint32_t node : nodes) numbers.push_back(started_[node]++);
+  return numbers;
+}
+
+std::unique_ptr<TcpBuffer> GlooBackend::BufferFor(bool is_send, uint32_t node,
+                                                  uint64_t number, void* data,
+                                                  uint64_t bytes,
+                                                  TransferTag tag) {
+  const uint32_t from = is_send ? self_ : node;
+  const uint32_t to = is_send ? node : self_;
+  const auto& mesh =
+      meshes_[2 * (number % options_.connections) + (from < to ? 0 : 1)];
+  return mesh->CreateBuffer(data, bytes, tag);
+}
+
+void GlooBackend::OnFlightEnded(GlooFlight* flight) {
+  std::unique_lock lock(flights_mutex_);
+  for (InFlight& f : flights_) {
+    if (f.flight.get() == flight) f.ended = true;
+  }
+  // The thread that reports one looks for the next, so none is missed.
+  if (reporting_) return;
+  reporting_ = true;
+  while (!flights_.empty() && flights_.front().ended) {
+    std::shared_ptr<GlooFlight> first = std::move(flights_.front().flight);
+    flights_.pop_front();
+    lock.unlock();
+    Report(*first);
+    lock.lock();
+    inboxes_.push_back(std::move(first->inbox()));
+  }
+  reporting_ = false;
+  all_reported_.notify_all();
+}
+
+void GlooBackend::Report(GlooFlight& flight) {
+  if (!flight.failed()) {
+    sent_ += flight.bytes_sent();
+    received_ += flight.bytes_received();
+  }
+  on_ended_(flight.failed() ? status() : absl::OkStatus());
+}
+
+std::vector<std::byte> GlooBackend::TakeInbox(uint64_t bytes) {
+  std::vector<std::byte> inbox;
+  {
+    std::lock_guard lock(flights_mutex_);
+    if (!inboxes_.empty()) {
+      inbox = std::move(inboxes_.back());
+      inboxes_.pop_back();
     }
   }
-  Break(absl::StrCat("a connection to another node failed: ", text));
-}
-
-// --- Sends and receives -----------------------------------------------------
-
-GlooBackend::Part GlooBackend::MakePart(GlooMesh& mesh, uint32_t node,
-                                        bool is_send, uint64_t slot,
-                                        std::byte* data, uint64_t bytes) {
-  try {
-    Part part{mesh.createUnboundBuffer(data, bytes), node, is_send};
-    if (is_send) {
-      part.buffer->send(static_cast<int>(node), slot);
-    } else {
-      part.buffer->recv(static_cast<int>(node), slot);
-    }
-    return part;
-  } catch (const std::exception& e) {
-    // Gloo's exceptions do not say which connection it was.
-    throw std::runtime_error(absl::StrCat("the connection to ", NodeName(node),
-                                          " failed: ", e.what()));
-  }
-}
-
-bool GlooBackend::Wait(Part& part) {
-  {
-    std::lock_guard lock(mutex_);
-    if (broken_) return false;
-    waiting_.push_back(&part);
-  }
-  bool ended = false;
-  std::optional<std::string> failure;
-  try {
-    ended = part.is_send ? part.buffer->waitSend(nullptr, kForEver)
-                         : part.buffer->waitRecv(nullptr, kForEver);
-  } catch (const std::exception& e) {
-    failure = absl::StrCat("the connection to ", NodeName(part.node),
-                           " failed: ", e.what());
-  }
-  {
-    std::lock_guard lock(mutex_);
-    std::erase(waiting_, &part);
-  }
-  if (failure) Break(*failure);
-  return ended;
-}
-
-bool GlooBackend::WaitAll(std::vector<Part>& parts) {
-  return std::all_of(parts.begin(), parts.end(),
-                     [this](Part& p) { return Wait(p); });
+  if (inbox.size() < bytes) inbox.resize(bytes);
+  return inbox;
 }
 
 }  // namespace maypole::worker

@@ -1,14 +1,11 @@
-// GlooBackend: carrying out chunks.
-#include <gloo/transport/unbound_buffer.h>
+#include "worker/backend/gloo_flight.h"
 
 #include <algorithm>
 #include <exception>
-#include <numeric>
+#include <span>
 #include <utility>
 
-#include "common/board/board.h"
-#include "worker/backend/gloo_backend.h"
-#include "worker/backend/gloo_mesh.h"
+#include "common/reduce/reduce.h"
 
 namespace maypole::worker {
 namespace {
@@ -18,251 +15,119 @@ namespace {
 constexpr uint64_t kFirstSlot = 16;
 constexpr uint64_t kSlotChunks = 256;
 
-constexpr uint64_t kSegmentAlignment = 64;
-
-// Returns the part of a chunk that the i-th of n nodes reduces.
-Range OwnedRange(uint64_t chunk_bytes, uint64_t n, uint64_t i) {
-  uint64_t each = (chunk_bytes + n - 1) / n;
-  each = (each + kSegmentAlignment - 1) / kSegmentAlignment * kSegmentAlignment;
-  const uint64_t begin = std::min(each * i, chunk_bytes);
-  return {begin, std::min(begin + each, chunk_bytes)};
+uint64_t SlotOf(uint64_t number, bool is_contribution) {
+  return kFirstSlot + number % kSlotChunks * 2 + (is_contribution ? 0 : 1);
 }
 
 }  // namespace
 
-void GlooBackend::OnEnded(std::function<void(const absl::Status&)> on_ended) {
-  on_ended_ = std::move(on_ended);
+GlooFlight::GlooFlight(FlightHost* host, Work work, ExchangePlan plan,
+                       const std::vector<uint64_t>& numbers,
+                       std::vector<std::byte> inbox)
+    : host_(host),
+      work_(std::move(work)),
+      plan_(std::move(plan)),
+      inbox_(std::move(inbox)),
+      awaited_(plan_.stages.size()) {
+  const auto stages = static_cast<uint32_t>(plan_.stages.size());
+  for (uint32_t s = 0; s < stages; ++s) AddParts(s, false, numbers);
+  for (uint32_t s = 0; s < stages; ++s) {
+    sends_from_.push_back(parts_.size());
+    AddParts(s, true, numbers);
+  }
+  sends_from_.push_back(parts_.size());
 }
 
-void GlooBackend::Start(Work work) {
-  auto flight = std::make_unique<Flight>();
-  flight->work = std::move(work);
-  Number(*flight);
-  const bool alone = in_flight_.fetch_add(1, std::memory_order_acq_rel) == 0;
-  Post(*flight);
-  if (alone && flight->work.chunk.size() <= options_.eager_bytes) {
-    Reduce(*flight);
-    Finish(*flight);
-  } else {
-    to_reduce_.Push(std::move(flight));
+void GlooFlight::AddParts(uint32_t stage, bool are_sends,
+                          const std::vector<uint64_t>& numbers) {
+  const Stage& s = plan_.stages[stage];
+  std::byte* const memory =
+      s.reduces && !are_sends ? inbox_.data() : work_.chunk.data();
+  for (const Transfer& t : are_sends ? s.sends : s.receives) {
+    const auto place =
+        std::lower_bound(work_.nodes.begin(), work_.nodes.end(), t.node) -
+        work_.nodes.begin();
+    const uint64_t number = numbers[static_cast<size_t>(place)];
+    parts_.push_back(
+        {t.node, stage, SlotOf(number, s.reduces), are_sends,
+         host_->BufferFor(are_sends, t.node, number, memory + t.offset, t.bytes,
+                          {.listener = this, .tag = parts_.size()})});
+    (are_sends ? sent_ : received_) += t.bytes;
   }
 }
 
-void GlooBackend::ReduceAll() {
-  while (std::unique_ptr<Flight> flight = to_reduce_.Pop()) {
-    Reduce(*flight);
-    to_finish_.Push(std::move(flight));
+void GlooFlight::Start() {
+  for (std::atomic<uint32_t>& a : awaited_) a = 1;
+  failed_ = host_->broken();
+  for (size_t i = 0; i < sends_from_[0] && !failed_; ++i) {
+    ++awaited_[parts_[i].stage];
+    Post(i);
   }
+  Advance();
 }
 
-void GlooBackend::FinishAll() {
-  while (std::unique_ptr<Flight> flight = to_finish_.Pop()) Finish(*flight);
-}
-
-// --- Steps ------------------------------------------------------------------
-
-void GlooBackend::Number(Flight& flight) {
-  std::vector<uint32_t>& nodes = flight.work.nodes;
-  if (nodes.empty()) {
-    nodes.resize(nodes_);
-    std::iota(nodes.begin(), nodes.end(), 0u);
-  }
-  for (const uint32_t node : nodes) {
-    if (node == self_) continue;
-    flight.peers.push_back({node, started_[node]++});
-  }
-}
-
-void GlooBackend::Post(Flight& flight) {
-  if (!status().ok() || meshes_.empty()) {
-    flight.failed = true;
-    return;
-  }
+// The backend cancels all flights after it has become broken, so what is posted
+// before that is cancelled there, and what is posted later, here.
+void GlooFlight::Post(size_t part) {
+  const Part& p = parts_[part];
+  ++open_;
   try {
-    if (flight.work.reduces) {
-      PostReduction(flight);
+    if (p.is_send) {
+      p.buffer->send(static_cast<int>(p.node), p.slot, 0, p.buffer->size);
     } else {
-      PostExchange(flight);
+      p.buffer->recv(static_cast<int>(p.node), p.slot, 0, p.buffer->size);
     }
   } catch (const std::exception& e) {
-    flight.failed = true;
-    Break(e.what());
+    return OnEnded(part, e.what());
   }
+  if (host_->broken()) p.buffer->Cancel(p.node);
 }
 
-// Returns the pieces that `node` reduces; the result is the same on all nodes.
-std::vector<GlooBackend::Piece> GlooBackend::PiecesOf(const Flight& flight,
-                                                      uint32_t node) const {
-  const Work& work = flight.work;
-  std::vector<Piece> pieces;
-  uint64_t packed = 0;
-  const auto add = [&](uint64_t offset, uint64_t bytes) {
-    if (bytes > 0) pieces.push_back({offset, bytes, packed});
-    packed += bytes;
-  };
-  if (!work.scatters) {
-    const auto place = static_cast<uint64_t>(
-        std::lower_bound(work.nodes.begin(), work.nodes.end(), node) -
-        work.nodes.begin());
-    const Range r = OwnedRange(work.chunk.size(), work.nodes.size(), place);
-    add(r.begin, r.size());
-  } else {
-    for (const Segment& s : work.segments) {
-      if (s.to == node) add(s.offset, s.bytes);
-    }
-  }
-  return pieces;
+void GlooFlight::Cancel() {
+  for (const Part& p : parts_) p.buffer->Cancel(p.node);
 }
 
-// Posts receives before sends, so that arriving data is placed directly.
-void GlooBackend::PostReduction(Flight& flight) {
-  std::byte* const chunk = flight.work.chunk.data();
-  flight.own = PiecesOf(flight, self_);
-  for (const Piece& p : flight.own) flight.own_bytes += p.bytes;
-  flight.inbox = TakeInbox(flight.own_bytes * flight.peers.size());
-  std::byte* from_peer = flight.inbox.data();
-  for (const Numbered& peer : flight.peers) {
-    for (const Piece& p : flight.own) {
-      Receive(flight, flight.contributions, peer, Step::kScatter,
-              from_peer + p.packed, p.bytes);
-    }
-    from_peer += flight.own_bytes;
+void GlooFlight::OnEnded(uint64_t part, const std::string& failure) {
+  const Part& p = parts_[part];
+  if (!failure.empty()) {
+    failed_ = true;
+    host_->OnFailed(p.node, failure);
   }
-  if (!flight.work.scatters) {
-    for (const Numbered& peer : flight.peers) {
-      for (const Piece& p : PiecesOf(flight, peer.node)) {
-        Receive(flight, flight.rest, peer, Step::kGather, chunk + p.offset,
-                p.bytes);
-      }
-    }
+  if (!p.is_send && --awaited_[p.stage] == 0) {
+    Reduce(plan_.stages[stage_++]);
+    Advance();
   }
-  for (const Numbered& peer : flight.peers) {
-    for (const Piece& p : PiecesOf(flight, peer.node)) {
-      Send(flight, peer, Step::kScatter, chunk + p.offset, p.bytes);
-    }
-  }
+  Release();
 }
 
-void GlooBackend::PostExchange(Flight& flight) {
-  std::byte* const chunk = flight.work.chunk.data();
-  const auto is_for = [](const Segment& s, uint32_t node) {
-    return s.to == node || s.to == kEveryNode;
-  };
-  for (const Numbered& peer : flight.peers) {
-    for (const Segment& s : flight.work.segments) {
-      if (s.from != peer.node || !is_for(s, self_)) continue;
-      Receive(flight, flight.rest, peer, Step::kGather, chunk + s.offset,
-              s.bytes);
-    }
+void GlooFlight::Advance() {
+  for (; stage_ < plan_.stages.size(); ++stage_) {
+    const size_t end = sends_from_[stage_ + 1];
+    for (size_t i = sends_from_[stage_]; i < end && !failed_; ++i) Post(i);
+    if (--awaited_[stage_] != 0) return;  // OnEnded() goes on
+    Reduce(plan_.stages[stage_]);
   }
-  for (const Numbered& peer : flight.peers) {
-    for (const Segment& s : flight.work.segments) {
-      if (s.from != self_ || !is_for(s, peer.node)) continue;
-      Send(flight, peer, Step::kGather, chunk + s.offset, s.bytes);
-    }
-  }
-}
-
-void GlooBackend::Reduce(Flight& flight) {
-  if (flight.failed || !flight.work.reduces) return;
-  if (!WaitAll(flight.contributions)) {
-    flight.failed = true;
-    return;
-  }
-  ReduceOwn(flight);
-  if (!flight.work.scatters) SendSums(flight);
+  Release();
 }
 
 // Reduces in the order of the nodes.
-void GlooBackend::ReduceOwn(Flight& flight) {
-  const Work& work = flight.work;
-  std::vector<const std::byte*> inputs(work.nodes.size());
-  for (const Piece& p : flight.own) {
-    std::byte* const own = work.chunk.data() + p.offset;
-    const std::byte* theirs = flight.inbox.data() + p.packed;
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      inputs[i] = work.nodes[i] == self_ ? own : theirs;
-      if (work.nodes[i] != self_) theirs += flight.own_bytes;
+void GlooFlight::Reduce(const Stage& stage) {
+  if (failed_) return;
+  std::vector<const std::byte*> inputs;
+  for (const Stage::Reduction& r : stage.reductions) {
+    std::byte* const output = work_.chunk.data() + r.output;
+    inputs.clear();
+    for (const uint64_t input : r.inputs) {
+      inputs.push_back(inbox_.data() + input);
     }
-    maypole::Reduce(work.dtype, work.op, inputs, own,
-                    p.bytes / SizeOf(work.dtype), work.finish);
+    inputs.insert(inputs.begin() + static_cast<ptrdiff_t>(r.place), output);
+    maypole::Reduce(work_.dtype, work_.op, inputs, output,
+                    r.bytes / SizeOf(work_.dtype), work_.finish);
   }
 }
 
-void GlooBackend::SendSums(Flight& flight) {
-  try {
-    for (const Numbered& peer : flight.peers) {
-      for (const Piece& p : flight.own) {
-        Send(flight, peer, Step::kGather, flight.work.chunk.data() + p.offset,
-             p.bytes);
-      }
-    }
-  } catch (const std::exception& e) {
-    flight.failed = true;
-    Break(e.what());
-  }
-}
-
-void GlooBackend::Finish(Flight& flight) {
-  if (!flight.failed) flight.failed = !WaitAll(flight.rest);
-  // After a buffer is destroyed, Gloo no longer accesses its memory.
-  flight.contributions.clear();
-  flight.rest.clear();
-  GiveInbox(std::move(flight.inbox));
-  if (!flight.failed) {
-    sent_ += flight.sent;
-    received_ += flight.received;
-  }
-  on_ended_(flight.failed ? status() : absl::OkStatus());
-  in_flight_.fetch_sub(1, std::memory_order_acq_rel);
-}
-
-// --- Parts ------------------------------------------------------------------
-
-GlooMesh& GlooBackend::MeshFor(uint64_t number, uint32_t from,
-                               uint32_t to) const {
-  return *meshes_[2 * (number % options_.connections) + (from < to ? 0 : 1)];
-}
-
-void GlooBackend::Receive(Flight& flight, std::vector<Part>& parts,
-                          const Numbered& peer, Step step, std::byte* data,
-                          uint64_t bytes) {
-  if (bytes == 0) return;
-  const uint64_t slot =
-      kFirstSlot + peer.number % kSlotChunks * 2 + static_cast<uint64_t>(step);
-  parts.push_back(MakePart(MeshFor(peer.number, peer.node, self_), peer.node,
-                           false, slot, data, bytes));
-  flight.received += bytes;
-}
-
-void GlooBackend::Send(Flight& flight, const Numbered& peer, Step step,
-                       const std::byte* data, uint64_t bytes) {
-  if (bytes == 0) return;
-  const uint64_t slot =
-      kFirstSlot + peer.number % kSlotChunks * 2 + static_cast<uint64_t>(step);
-  flight.rest.push_back(MakePart(MeshFor(peer.number, self_, peer.node),
-                                 peer.node, true, slot,
-                                 const_cast<std::byte*>(data), bytes));
-  flight.sent += bytes;
-}
-
-std::vector<std::byte> GlooBackend::TakeInbox(uint64_t bytes) {
-  std::vector<std::byte> inbox;
-  {
-    std::lock_guard lock(mutex_);
-    if (!inboxes_.empty()) {
-      inbox = std::move(inboxes_.back());
-      inboxes_.pop_back();
-    }
-  }
-  if (inbox.size() < bytes) inbox.resize(bytes);
-  return inbox;
-}
-
-void GlooBackend::GiveInbox(std::vector<std::byte> inbox) {
-  if (inbox.empty()) return;
-  std::lock_guard lock(mutex_);
-  inboxes_.push_back(std::move(inbox));
+void GlooFlight::Release() {
+  if (--open_ == 0) host_->OnFlightEnded(this);
 }
 
 }  // namespace maypole::worker

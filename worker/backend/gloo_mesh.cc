@@ -4,9 +4,9 @@
 
 namespace maypole::worker {
 
-GlooMesh::GlooMesh(int self, int nodes)
+GlooMesh::GlooMesh(int self, int nodes, std::shared_ptr<TcpLoop> loop)
     : gloo::Context(self, nodes),
-      transport_(std::make_shared<TcpTransport>(self, nodes)) {
+      transport_(std::make_shared<TcpTransport>(self, nodes, std::move(loop))) {
   transportContext_ = transport_;
 }
 

@@ -22,10 +22,16 @@ namespace maypole::worker {
 
 class GlooMesh : public gloo::Context {
  public:
-  GlooMesh(int self, int nodes);
+  // `loop`: may be shared with other meshes, which then must end together.
+  GlooMesh(int self, int nodes,
+           std::shared_ptr<TcpLoop> loop = std::make_shared<TcpLoop>());
 
   // Takes the connection to `node`.
   void Adopt(int node, Fd connection);
+  std::unique_ptr<TcpBuffer> CreateBuffer(void* data, size_t bytes,
+                                          TransferTag tag) {
+    return transport_->CreateBuffer(data, bytes, tag);
+  }
   void Close() { transport_->Close(); }
 
  private:

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -14,15 +13,21 @@
 #include <stdexcept>
 #include <utility>
 
+#include "worker/backend/tcp_loop.h"
 #include "worker/backend/tcp_transport.h"
 
 namespace maypole::worker {
 namespace {
 
-// Bytes read in one call under the lock, for which a post of a receive waits.
+using Kind = TcpBuffer::Kind;
+
+// Bytes read in one call, for whose end a cancellation waits.
 constexpr uint64_t kMostInOneRead = 256 * 1024;
 // Reads from one peer before the other peers are served.
 constexpr int kReadsPerTurn = 16;
+
+constexpr char kOtherSize[] =
+    "it has sent a message of another size than was expected";
 
 std::string ErrorText(int error) {
   std::string text = std::strerror(error);
@@ -40,96 +45,30 @@ std::string ErrorText(int error) {
 
 }  // namespace
 
-// --- TcpBuffer ---------------------------------------------------------------
+// --- Telling -----------------------------------------------------------------
 
-TcpBuffer::~TcpBuffer() {
-  {
-    std::lock_guard lock(mutex_);
-    if (posted_ == 0) return;
+void TcpPair::Notices::Add(TcpBuffer* buffer, Kind kind,
+                           const std::string& failure) {
+  if (buffer->tag().listener == nullptr) {
+    buffer->Ended(kind, failure);
+  } else {
+    all_.emplace_back(buffer->tag(), failure);
   }
-  for (TcpPair* pair : pairs_) {
-    if (pair != nullptr) pair->Forget(this);
+}
+
+TcpPair::Notices::~Notices() {
+  for (const auto& [tag, failure] : all_) {
+    tag.listener->OnEnded(tag.tag, failure);
   }
 }
 
-size_t TcpBuffer::Bytes(size_t offset, size_t bytes) const {
-  if (offset > size) throw std::out_of_range("an offset beyond the buffer");
-  if (bytes == kUnspecifiedByteCount) return size - offset;
-  if (bytes > size - offset) throw std::out_of_range("beyond the buffer");
-  return bytes;
-}
-
-void TcpBuffer::send(int node, uint64_t slot, size_t offset, size_t bytes) {
-  pairs_.at(static_cast<size_t>(node))
-      ->send(this, slot, offset, Bytes(offset, bytes));
-}
-
-void TcpBuffer::recv(int node, uint64_t slot, size_t offset, size_t bytes) {
-  pairs_.at(static_cast<size_t>(node))
-      ->recv(this, slot, offset, Bytes(offset, bytes));
-}
-
-void TcpBuffer::recv(std::vector<int>, uint64_t, size_t, size_t) {
-  NotOffered("a receive from any node");
-}
-
-void TcpBuffer::Posted() {
-  std::lock_guard lock(mutex_);
-  ++posted_;
-}
-
-void TcpBuffer::Ended(Way* way, const std::string& failure) {
-  // Notify under the lock: the waiting thread may destroy the buffer at once.
-  std::lock_guard lock(mutex_);
-  --posted_;
-  if (failure.empty()) {
-    ++way->ended;
-  } else if (way->failure.empty()) {
-    way->failure = failure;
-  }
-  changed_.notify_all();
-}
-
-void TcpBuffer::Abort(Way* way) {
-  std::lock_guard lock(mutex_);
-  way->aborted = true;
-  changed_.notify_all();
-}
-
-bool TcpBuffer::Wait(Way* way, std::chrono::milliseconds timeout) {
-  std::unique_lock lock(mutex_);
-  const auto over = [way] {
-    return way->ended > 0 || way->aborted || !way->failure.empty();
-  };
-  if (timeout == gloo::transport::kUnsetTimeout) {
-    changed_.wait(lock, over);
-  } else if (!changed_.wait_for(lock, timeout, over)) {
-    throw std::runtime_error("timed out");
-  }
-  if (way->ended > 0) {
-    --way->ended;
-    return true;
-  }
-  if (!way->failure.empty()) throw std::runtime_error(way->failure);
-  way->aborted = false;
-  return false;
-}
-
-bool TcpBuffer::waitRecv(int*, std::chrono::milliseconds timeout) {
-  return Wait(&receives_, timeout);
-}
-
-bool TcpBuffer::waitSend(int*, std::chrono::milliseconds timeout) {
-  return Wait(&sends_, timeout);
-}
-
-// --- TcpPair: posting --------------------------------------------------------
+// --- Posting -----------------------------------------------------------------
 
 void TcpPair::ThrowIfFailed() const {
   if (!failure_.empty()) throw std::runtime_error(failure_);
 }
 
-void TcpPair::Adopt(Fd connection, int epoll) {
+void TcpPair::Adopt(Fd connection) {
   std::lock_guard lock(mutex_);
   ThrowIfFailed();
   const int fd = connection.get();
@@ -137,119 +76,131 @@ void TcpPair::Adopt(Fd connection, int epoll) {
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
   fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
   fd_ = std::move(connection);
-  epoll_ = epoll;
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.u64 = node_;
-  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, fd_.get(), &event) != 0) {
-    throw std::runtime_error(std::strerror(errno));
-  }
+  if (!loop_->Add(fd, this)) throw std::runtime_error(std::strerror(errno));
 }
 
 void TcpPair::send(gloo::transport::UnboundBuffer* buffer, uint64_t slot,
                    size_t offset, size_t bytes) {
   auto* const from = static_cast<TcpBuffer*>(buffer);
-  std::lock_guard lock(mutex_);
+  Notices notices;
+  Lock lock(mutex_);
   ThrowIfFailed();
   from->Posted();
   outgoing_.push_back({{slot, bytes},
                        from,
                        static_cast<const std::byte*>(buffer->ptr) + offset});
-  if (!wants_write_) Write();
+  if (!writing_ && !wants_write_) Write(lock, notices);
 }
 
 void TcpPair::recv(gloo::transport::UnboundBuffer* buffer, uint64_t slot,
                    size_t offset, size_t bytes) {
   auto* const to = static_cast<TcpBuffer*>(buffer);
-  std::lock_guard lock(mutex_);
+  Notices notices;
+  Lock lock(mutex_);
   ThrowIfFailed();
   to->Posted();
   auto* const data = static_cast<std::byte*>(buffer->ptr) + offset;
-  const auto it = early_.find(slot);
+  const auto it = std::find_if(early_.begin(), early_.end(),
+                               [&](const Early& e) { return e.slot == slot; });
   if (it == early_.end()) {
-    posted_[slot].push_back({to, data, bytes});
+    posted_.push_back({slot, to, data, bytes});
     return;
   }
-  const Early early = std::move(it->second.front());
-  it->second.pop_front();
-  if (it->second.empty()) early_.erase(it);
+  const Early early = std::move(*it);
+  early_.erase(it);
   early_bytes_ -= early.bytes;
   if (early.bytes != bytes) {
-    posted_[slot].push_back({to, data, bytes});
-    return Fail(
-        "it has sent a message of another size than was "
-        "expected");
+    posted_.push_back({slot, to, data, bytes});
+    return Fail(lock, notices, kOtherSize);
   }
   if (bytes > 0) std::memcpy(data, early.data.get(), bytes);
-  to->Received();
+  notices.Add(to, Kind::kReceive, "");
+}
+
+TcpPair::Posted TcpPair::TakePosted(uint64_t slot) {
+  const auto it = std::find_if(posted_.begin(), posted_.end(),
+                               [&](const Posted& p) { return p.slot == slot; });
+  if (it == posted_.end()) return {};
+  const Posted posted = *it;
+  posted_.erase(it);
+  return posted;
 }
 
 void TcpPair::Forget(TcpBuffer* buffer) {
-  std::lock_guard lock(mutex_);
-  const bool half_read = incoming_.placed && incoming_.to.buffer == buffer;
+  Notices notices;
+  Lock lock(mutex_);
+  AwaitPause(lock);
+  const bool half_read = incoming_.active && incoming_.to.buffer == buffer;
   const bool half_written = !outgoing_.empty() &&
                             outgoing_.front().buffer == buffer &&
                             outgoing_.front().written > 0;
   // The rest of the stream could no longer be parsed.
   if (half_read || half_written) {
-    return Fail("a message was cancelled half-way", /*keep_open=*/true);
+    return Fail(lock, notices, "a message was cancelled half-way",
+                /*keep_open=*/true);
   }
   std::erase_if(outgoing_, [&](const Outgoing& o) {
     if (o.buffer != buffer) return false;
-    buffer->SendFailed("cancelled");
+    notices.Add(buffer, Kind::kSend, "cancelled");
     return true;
   });
-  for (auto it = posted_.begin(); it != posted_.end();) {
-    std::erase_if(it->second, [&](const Posted& p) {
-      if (p.buffer != buffer) return false;
-      buffer->ReceiveFailed("cancelled");
-      return true;
-    });
-    it = it->second.empty() ? posted_.erase(it) : std::next(it);
-  }
+  std::erase_if(posted_, [&](const Posted& p) {
+    if (p.buffer != buffer) return false;
+    notices.Add(buffer, Kind::kReceive, "cancelled");
+    return true;
+  });
 }
 
-// --- TcpPair: ends -----------------------------------------------------------
+// --- Ends --------------------------------------------------------------------
 
 void TcpPair::close() {
-  std::lock_guard lock(mutex_);
-  Fail("closed");
+  Notices notices;
+  Lock lock(mutex_);
+  Fail(lock, notices, "closed");
   fd_.Reset();
 }
 
-void TcpPair::Fail(const std::string& why, bool keep_open) {
+void TcpPair::AwaitPause(Lock& lock) {
+  paused_.wait(lock, [this] { return !reading_ && !writing_; });
+}
+
+void TcpPair::Fail(Lock& lock, Notices& notices, const std::string& why,
+                   bool keep_open) {
+  AwaitPause(lock);
   if (!failure_.empty()) return;
   failure_ = why;
-  if (fd_.valid()) epoll_ctl(epoll_, EPOLL_CTL_DEL, fd_.get(), nullptr);
+  if (fd_.valid()) loop_->Remove(fd_.get());
   if (!keep_open) fd_.Reset();
   for (const Outgoing& o : std::exchange(outgoing_, {})) {
-    o.buffer->SendFailed(why);
+    notices.Add(o.buffer, Kind::kSend, why);
   }
   const Incoming incoming = std::exchange(incoming_, {});
-  if (incoming.placed && incoming.to.buffer != nullptr) {
-    incoming.to.buffer->ReceiveFailed(why);
+  if (incoming.active && incoming.to.buffer != nullptr) {
+    notices.Add(incoming.to.buffer, Kind::kReceive, why);
   }
-  for (const auto& [slot, all] : std::exchange(posted_, {})) {
-    for (const Posted& p : all) p.buffer->ReceiveFailed(why);
+  for (const Posted& p : std::exchange(posted_, {})) {
+    notices.Add(p.buffer, Kind::kReceive, why);
   }
   early_.clear();
   early_bytes_ = 0;
 }
 
-// --- TcpPair: writing --------------------------------------------------------
+// --- Writing -----------------------------------------------------------------
 
 void TcpPair::WantWrite(bool wanted) {
   if (wants_write_ == wanted) return;
   wants_write_ = wanted;
-  epoll_event event{};
-  event.events = wanted ? EPOLLIN | EPOLLOUT : EPOLLIN;
-  event.data.u64 = node_;
-  epoll_ctl(epoll_, EPOLL_CTL_MOD, fd_.get(), &event);
+  loop_->Change(fd_.get(), this, wanted);
 }
 
-void TcpPair::Write() {
-  while (!outgoing_.empty()) {
+void TcpPair::Write(Lock& lock, Notices& notices) {
+  int error = 0;
+  writing_ = true;
+  while (error == 0 && !outgoing_.empty()) {
+    // It stays where it is: others only append meanwhile.
     Outgoing& next = outgoing_.front();
+    const int fd = fd_.get();
+    lock.unlock();
     iovec parts[2];
     size_t count = 0;
     if (next.written < sizeof(Header)) {
@@ -265,121 +216,129 @@ void TcpPair::Write() {
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = count;
-    const ssize_t n = sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
-    if (n < 0) {
-      if (errno == EINTR) continue;
-      if (errno == EAGAIN) return WantWrite(true);
-      return Fail(ErrorText(errno));
-    }
+    const ssize_t n = sendmsg(fd, &message, MSG_NOSIGNAL);
+    if (n < 0 && errno != EINTR) error = errno;
+    lock.lock();
+    if (n < 0) continue;
     next.written += static_cast<size_t>(n);
     if (next.written < sizeof(Header) + next.header.bytes) continue;
-    TcpBuffer* const buffer = next.buffer;
+    notices.Add(next.buffer, Kind::kSend, "");
     outgoing_.pop_front();
-    buffer->Sent();
   }
-  WantWrite(false);
+  writing_ = false;
+  paused_.notify_all();
+  if (error == 0 || error == EAGAIN) return WantWrite(error == EAGAIN);
+  Fail(lock, notices, ErrorText(error));
 }
 
 void TcpPair::OnWritable() {
-  std::lock_guard lock(mutex_);
-  if (failure_.empty()) Write();
+  Notices notices;
+  Lock lock(mutex_);
+  if (failure_.empty() && !writing_) Write(lock, notices);
 }
 
-// --- TcpPair: reading --------------------------------------------------------
+// --- Reading -----------------------------------------------------------------
 
 void TcpPair::OnReadable() {
   for (int i = 0; i < kReadsPerTurn; ++i) {
-    std::lock_guard lock(mutex_);
-    if (!failure_.empty() || !Read()) return;
+    if (!Read()) return;
   }
-}
-
-bool TcpPair::Got(ssize_t n) {
-  if (n > 0) return true;
-  if (n == 0) {
-    Fail("the peer has closed it");
-  } else if (errno != EAGAIN && errno != EINTR) {
-    Fail(ErrorText(errno));
-  }
-  return false;
 }
 
 bool TcpPair::Read() {
+  Notices notices;
+  Lock lock(mutex_);
+  if (!failure_.empty()) return false;
   Incoming& in = incoming_;
-  if (!in.placed) {
-    auto* const header = reinterpret_cast<std::byte*>(&in.header);
-    const ssize_t n = ::recv(fd_.get(), header + in.header_read,
-                             sizeof(Header) - in.header_read, 0);
-    if (!Got(n)) return false;
-    in.header_read += static_cast<size_t>(n);
-    if (in.header_read < sizeof(Header)) return true;
-    if (!Place()) return false;
-  }
-  if (in.read < in.header.bytes) {
+  // The rest of a message and the header of the next one.
+  iovec parts[2];
+  size_t count = 0;
+  const uint64_t rest = in.bytes - in.read;
+  const uint64_t now = in.active ? std::min(rest, kMostInOneRead) : 0;
+  if (now > 0) {
     std::byte* const to =
         in.to.buffer != nullptr ? in.to.data : in.early.data.get();
-    const ssize_t n =
-        ::recv(fd_.get(), to + in.read,
-               std::min(in.header.bytes - in.read, kMostInOneRead), 0);
-    if (!Got(n)) return false;
-    in.read += static_cast<uint64_t>(n);
+    parts[count++] = {to + in.read, now};
   }
-  if (in.read == in.header.bytes) Take();
-  return true;
+  const uint64_t header = now == rest ? sizeof(Header) - header_read_ : 0;
+  if (header > 0) {
+    parts[count++] = {reinterpret_cast<std::byte*>(&header_) + header_read_,
+                      header};
+  }
+  const int fd = fd_.get();
+  reading_ = true;
+  lock.unlock();
+  const ssize_t n = readv(fd, parts, static_cast<int>(count));
+  const int error = n < 0 ? errno : 0;
+  lock.lock();
+  reading_ = false;
+  paused_.notify_all();
+  if (n == 0) {
+    Fail(lock, notices, "the peer has closed it");
+  } else if (n < 0 && error != EAGAIN && error != EINTR) {
+    Fail(lock, notices, ErrorText(error));
+  }
+  if (n <= 0) return false;
+  const auto got = static_cast<uint64_t>(n);
+  in.read += std::min(got, now);
+  header_read_ += got - std::min(got, now);
+  if (in.active && in.read == in.bytes) Take(lock, notices);
+  if (header_read_ == sizeof(Header) && failure_.empty()) {
+    header_read_ = 0;
+    if (!Place(lock, notices)) return false;
+    if (in.bytes == 0) Take(lock, notices);
+  }
+  return got == now + header;  // else the socket has no more now
 }
 
-// Decides where the message goes. Returns false if the pair has failed.
-bool TcpPair::Place() {
-  Incoming& in = incoming_;
-  const uint64_t bytes = in.header.bytes;
-  const auto it = posted_.find(in.header.slot);
-  if (it == posted_.end()) {
+// Decides where the message of `header_` goes. Returns false if the pair has
+// failed.
+bool TcpPair::Place(Lock& lock, Notices& notices) {
+  const uint64_t bytes = header_.bytes;
+  Incoming in{.active = true, .bytes = bytes};
+  in.to = TakePosted(header_.slot);
+  if (in.to.buffer == nullptr) {
     if (bytes > kMaxEarlyBytes - early_bytes_) {
-      Fail("it sends more than was expected");
+      Fail(lock, notices, "it sends more than was expected");
       return false;
     }
     in.early = {
+        header_.slot,
         std::unique_ptr<std::byte[]>(new (std::nothrow) std::byte[bytes]),
         bytes};
     if (in.early.data == nullptr) {
-      Fail("there is no memory for its data");
+      Fail(lock, notices, "there is no memory for its data");
       return false;
     }
     early_bytes_ += bytes;
-  } else if (it->second.front().bytes != bytes) {
-    Fail("it sends a message of another size than was expected");
+  } else if (in.to.bytes != bytes) {
+    posted_.push_back(in.to);
+    Fail(lock, notices, "it sends a message of another size than was expected");
     return false;
-  } else {
-    in.to = it->second.front();
-    it->second.pop_front();
-    if (it->second.empty()) posted_.erase(it);
   }
-  in.placed = true;
+  incoming_ = std::move(in);
   return true;
 }
 
 // The message is complete.
-void TcpPair::Take() {
+void TcpPair::Take(Lock& lock, Notices& notices) {
   Incoming in = std::exchange(incoming_, {});
-  if (in.to.buffer != nullptr) return in.to.buffer->Received();
-  const auto it = posted_.find(in.header.slot);
-  if (it == posted_.end()) {
-    early_[in.header.slot].push_back(std::move(in.early));
+  if (in.to.buffer != nullptr) {
+    return notices.Add(in.to.buffer, Kind::kReceive, "");
+  }
+  const Posted to = TakePosted(in.early.slot);
+  if (to.buffer == nullptr) {
+    early_.push_back(std::move(in.early));
     return;
   }
   // Its receive was posted while it arrived.
-  const Posted to = it->second.front();
-  it->second.pop_front();
-  if (it->second.empty()) posted_.erase(it);
   early_bytes_ -= in.early.bytes;
   if (to.bytes != in.early.bytes) {
-    posted_[in.header.slot].push_back(to);
-    return Fail(
-        "it has sent a message of another size than was "
-        "expected");
+    posted_.push_back(to);
+    return Fail(lock, notices, kOtherSize);
   }
   if (to.bytes > 0) std::memcpy(to.data, in.early.data.get(), to.bytes);
-  to.buffer->Received();
+  notices.Add(to.buffer, Kind::kReceive, "");
 }
 
 // --- Not supported -----------------------------------------------------------

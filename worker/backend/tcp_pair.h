@@ -1,7 +1,9 @@
-// TcpPair, TcpBuffer: one connection and one buffer of TcpTransport; see
-// tcp_transport.h.
+// TcpPair: one connection of TcpTransport; see tcp_transport.h.
 //
 // Thread contract: any thread. Lock order: a pair's mutex before a buffer's.
+// The mutex is not held during system calls that move data: one thread writes
+// at a time (`writing_`), others only append to its queue; the loop's thread
+// reads (`reading_`). Who removes something waits until both have paused.
 #ifndef MAYPOLE_WORKER_BACKEND_TCP_PAIR_H_
 #define MAYPOLE_WORKER_BACKEND_TCP_PAIR_H_
 
@@ -10,7 +12,6 @@
 #include <gloo/transport/unbound_buffer.h>
 #include <sys/types.h>
 
-#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -18,67 +19,22 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "common/system/fd.h"
+#include "worker/backend/tcp_buffer.h"
 
 namespace maypole::worker {
 
-class TcpPair;
-
-class TcpBuffer : public gloo::transport::UnboundBuffer {
- public:
-  TcpBuffer(std::vector<TcpPair*> pairs, void* data, size_t bytes)
-      : UnboundBuffer(data, bytes), pairs_(std::move(pairs)) {}
-  ~TcpBuffer() override;
-
-  // Waits until one more receive (or send) has ended and returns true. Returns
-  // false if the wait was aborted; throws if a receive (or send) has failed.
-  bool waitRecv(int* rank, std::chrono::milliseconds timeout) override;
-  bool waitSend(int* rank, std::chrono::milliseconds timeout) override;
-  void abortWaitRecv() override { Abort(&receives_); }
-  void abortWaitSend() override { Abort(&sends_); }
-  void send(int node, uint64_t slot, size_t offset, size_t bytes) override;
-  void recv(int node, uint64_t slot, size_t offset, size_t bytes) override;
-  void recv(std::vector<int> nodes, uint64_t slot, size_t offset,
-            size_t bytes) override;
-
-  // Called by pairs.
-  void Posted();
-  void Sent() { Ended(&sends_, ""); }
-  void Received() { Ended(&receives_, ""); }
-  void SendFailed(const std::string& why) { Ended(&sends_, why); }
-  void ReceiveFailed(const std::string& why) { Ended(&receives_, why); }
-
- private:
-  // The state of one direction: `ended` counts what no wait has taken yet.
-  struct Way {
-    int ended = 0;
-    bool aborted = false;
-    std::string failure;  // empty: none
-  };
-
-  bool Wait(Way* way, std::chrono::milliseconds timeout);
-  void Abort(Way* way);
-  void Ended(Way* way, const std::string& failure);
-  size_t Bytes(size_t offset, size_t bytes) const;
-
-  const std::vector<TcpPair*> pairs_;  // by node
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  int posted_ = 0;  // sends and receives that have not ended
-  Way sends_;
-  Way receives_;
-};
+class TcpLoop;
 
 class TcpPair : public gloo::transport::Pair {
  public:
-  explicit TcpPair(uint32_t node) : node_(node) {}
+  TcpPair(uint32_t node, TcpLoop* loop) : node_(node), loop_(loop) {}
   ~TcpPair() override { close(); }
 
-  void Adopt(Fd connection, int epoll);
+  void Adopt(Fd connection);
 
   void close() override;
   void send(gloo::transport::UnboundBuffer* buffer, uint64_t slot,
@@ -86,7 +42,7 @@ class TcpPair : public gloo::transport::Pair {
   void recv(gloo::transport::UnboundBuffer* buffer, uint64_t slot,
             size_t offset, size_t bytes) override;
 
-  // Called by the transport's thread.
+  // Called by the loop's thread.
   void OnReadable();
   void OnWritable();
   // Cancels what is posted for the buffer; afterwards its memory is not
@@ -114,50 +70,72 @@ class TcpPair : public gloo::transport::Pair {
     size_t written = 0;  // header included
   };
   struct Posted {
+    uint64_t slot = 0;
     TcpBuffer* buffer = nullptr;
     std::byte* data = nullptr;
     uint64_t bytes = 0;
   };
   // A message that has arrived before its receive was posted.
   struct Early {
+    uint64_t slot = 0;
     std::unique_ptr<std::byte[]> data;
     uint64_t bytes = 0;
   };
-  // The message that is being read.
+  // The message whose bytes are being read; `to` or `early` is set.
   struct Incoming {
-    Header header;
-    size_t header_read = 0;
-    bool placed = false;  // the header is complete, and `to` or `early` is set
+    bool active = false;
+    uint64_t bytes = 0;
+    uint64_t read = 0;
     Posted to;
     Early early;
-    uint64_t read = 0;
   };
+
+  // Tells listeners when it is destroyed. Declare it before the lock, so that
+  // they are told without it.
+  class Notices {
+   public:
+    ~Notices();
+    void Add(TcpBuffer* buffer, TcpBuffer::Kind kind,
+             const std::string& failure);
+
+   private:
+    std::vector<std::pair<TransferTag, std::string>> all_;
+  };
+  using Lock = std::unique_lock<std::mutex>;
 
   // With `keep_open` the socket stays open, so that the peer does not consider
   // this node lost.
-  void Fail(const std::string& why, bool keep_open = false);
+  void Fail(Lock& lock, Notices& notices, const std::string& why,
+            bool keep_open = false);
+  void AwaitPause(Lock& lock);
   void ThrowIfFailed() const;
-  void Write();  // queued data, as far as the socket accepts it
+  // Writes queued data, as far as the socket accepts it.
+  void Write(Lock& lock, Notices& notices);
   void WantWrite(bool wanted);
   // Returns false if there is nothing more to read now.
   bool Read();
-  // Judges the result of a read. Returns true if data has arrived, false if
-  // there is none now or the pair has failed.
-  bool Got(ssize_t n);
-  bool Place();
-  void Take();
+  bool Place(Lock& lock, Notices& notices);
+  void Take(Lock& lock, Notices& notices);
+  // The receive posted first of a slot, which is no longer posted then; its
+  // buffer is null if there is none.
+  Posted TakePosted(uint64_t slot);
 
   const uint32_t node_;
+  TcpLoop* const loop_;
   std::mutex mutex_;
+  std::condition_variable paused_;
   Fd fd_;
-  int epoll_ = -1;
+  bool reading_ = false;
+  bool writing_ = false;
   bool wants_write_ = false;
   std::string failure_;  // empty while the pair works or is not adopted yet
   std::deque<Outgoing> outgoing_;
-  std::unordered_map<uint64_t, std::deque<Posted>> posted_;  // by slot
-  std::unordered_map<uint64_t, std::deque<Early>> early_;    // by slot
+  std::deque<Posted> posted_;  // in the order of the calls
+  std::deque<Early> early_;    // in the order of arrival
   uint64_t early_bytes_ = 0;
   Incoming incoming_;
+  Header header_;  // of the next message
+  size_t header_read_ = 0;
 };
 
 }  // namespace maypole::worker

@@ -28,10 +28,14 @@
 // transferred in part, the connection then fails here, but stays open, so that
 // the peer does not consider this node lost.
 //
+// A buffer made by CreateBuffer() with a listener needs no thread that waits:
+// the listener is told when a send or receive has ended (tcp_buffer.h).
+//
 // Thread contract: as Gloo's: buffers may be used by several threads, and
 // Close() may be called while others wait. Call Adopt() once per peer. The
-// transport's thread reads, and writes what sockets did not accept at once.
-// Buffers must be destroyed before the transport.
+// loop's thread reads, and writes what sockets did not accept at once.
+// Buffers must be destroyed before the transport. Transports may share a loop;
+// the first that is destroyed stops it, so they must end together.
 #ifndef MAYPOLE_WORKER_BACKEND_TCP_TRANSPORT_H_
 #define MAYPOLE_WORKER_BACKEND_TCP_TRANSPORT_H_
 
@@ -39,10 +43,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "common/system/fd.h"
+#include "worker/backend/tcp_buffer.h"
+#include "worker/backend/tcp_loop.h"
 
 namespace maypole::worker {
 
@@ -53,7 +58,8 @@ class TcpPair;
 
 class TcpTransport : public gloo::transport::Context {
  public:
-  TcpTransport(int self, int nodes);
+  TcpTransport(int self, int nodes,
+               std::shared_ptr<TcpLoop> loop = std::make_shared<TcpLoop>());
   ~TcpTransport() override;
 
   // Takes the connection to `node`. Throws std::runtime_error after Close().
@@ -64,14 +70,12 @@ class TcpTransport : public gloo::transport::Context {
   std::unique_ptr<gloo::transport::Pair>& createPair(int node) override;
   std::unique_ptr<gloo::transport::UnboundBuffer> createUnboundBuffer(
       void* data, size_t bytes) override;
+  std::unique_ptr<TcpBuffer> CreateBuffer(void* data, size_t bytes,
+                                          TransferTag tag);
 
  private:
-  void Main();
-
-  const Fd epoll_;
-  const Fd stop_;                  // an eventfd
+  const std::shared_ptr<TcpLoop> loop_;
   std::vector<TcpPair*> by_node_;  // owned by pairs_; null for this node
-  std::thread thread_;
 };
 
 }  // namespace maypole::worker
