@@ -1,0 +1,229 @@
+#include "worker/backend/exchange_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <random>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace maypole::worker {
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+// A node that goes through its plan; sums are those of bytes, modulo 256.
+struct Node {
+  uint32_t self = 0;
+  Bytes chunk;
+  ExchangePlan plan;
+  Bytes inbox;
+  size_t stage = 0;
+  bool has_sent = false;
+
+  bool done() const { return stage == plan.stages.size(); }
+};
+
+// Nodes whose messages travel in order between two of them, and else in any.
+class Cluster {
+ public:
+  Cluster(std::vector<uint32_t> nodes, uint32_t seed)
+      : nodes_(std::move(nodes)), random_(seed) {}
+
+  void Add(uint32_t self, Bytes chunk, Work work) {
+    Node& n = all_.emplace_back();
+    n.self = self;
+    n.chunk = std::move(chunk);
+    work.chunk = std::as_writable_bytes(std::span(n.chunk));
+    work.nodes = nodes_;
+    n.plan = PlanFor(work, self);
+    n.inbox.resize(n.plan.inbox_bytes);
+  }
+
+  // Moves a random node as long as one can move.
+  void Run() {
+    for (int idle = 0; idle < 1000;) {
+      Node& n = all_[random_() % all_.size()];
+      idle = Move(n) ? 0 : idle + 1;
+    }
+    for (const Node& n : all_) ASSERT_TRUE(n.done()) << "node " << n.self;
+    for (const auto& [pair, messages] : wire_) ASSERT_TRUE(messages.empty());
+  }
+
+  const Node& operator[](size_t i) const { return all_[i]; }
+  size_t size() const { return all_.size(); }
+
+ private:
+  bool Move(Node& n) {
+    if (n.done()) return false;
+    const Stage& s = n.plan.stages[n.stage];
+    if (!n.has_sent) {
+      for (const Transfer& t : s.sends) {
+        const auto from = n.chunk.begin() + static_cast<ptrdiff_t>(t.offset);
+        wire_[{n.self, t.node}].emplace_back(
+            from, from + static_cast<ptrdiff_t>(t.bytes));
+      }
+      n.has_sent = true;
+      return true;
+    }
+    std::map<uint32_t, size_t> wanted;
+    for (const Transfer& t : s.receives) ++wanted[t.node];
+    for (const auto& [node, count] : wanted) {
+      if (wire_[{node, n.self}].size() < count) return false;
+    }
+    for (const Transfer& t : s.receives) {
+      auto& messages = wire_[{t.node, n.self}];
+      EXPECT_EQ(messages.front().size(), t.bytes);
+      std::copy(messages.front().begin(), messages.front().end(),
+                (s.reduces ? n.inbox : n.chunk).begin() +
+                    static_cast<ptrdiff_t>(t.offset));
+      messages.pop_front();
+    }
+    for (const Stage::Reduction& r : s.reductions) {
+      for (const uint64_t input : r.inputs) {
+        for (uint64_t i = 0; i < r.bytes; ++i) {
+          n.chunk[r.output + i] =
+              static_cast<uint8_t>(n.chunk[r.output + i] + n.inbox[input + i]);
+        }
+      }
+      EXPECT_LE(r.place, r.inputs.size());
+    }
+    ++n.stage;
+    n.has_sent = false;
+    return true;
+  }
+
+  const std::vector<uint32_t> nodes_;
+  std::mt19937 random_;
+  std::deque<Node> all_;
+  std::map<std::pair<uint32_t, uint32_t>, std::deque<Bytes>> wire_;
+};
+
+std::vector<uint32_t> SomeNodes(std::mt19937& random) {
+  std::set<uint32_t> nodes;
+  const size_t count = 1 + random() % 9;
+  while (nodes.size() < count) nodes.insert(random() % 20);
+  return {nodes.begin(), nodes.end()};
+}
+
+Bytes RandomBytes(std::mt19937& random, size_t size) {
+  Bytes bytes(size);
+  for (uint8_t& b : bytes) b = static_cast<uint8_t>(random());
+  return bytes;
+}
+
+TEST(ExchangePlan, AReductionGivesTheSumToAllInAnyOrder) {
+  for (uint32_t seed = 0; seed < 300; ++seed) {
+    std::mt19937 random(seed);
+    const std::vector<uint32_t> nodes = SomeNodes(random);
+    const size_t size = random() % 3000;
+    Cluster cluster(nodes, seed);
+    Bytes sum(size);
+    for (const uint32_t node : nodes) {
+      const Bytes chunk = RandomBytes(random, size);
+      for (size_t i = 0; i < size; ++i) {
+        sum[i] = static_cast<uint8_t>(sum[i] + chunk[i]);
+      }
+      cluster.Add(node, chunk, {.reduces = true});
+    }
+    cluster.Run();
+    for (size_t i = 0; i < cluster.size(); ++i) {
+      ASSERT_EQ(cluster[i].chunk, sum) << "seed " << seed;
+    }
+  }
+}
+
+TEST(ExchangePlan, AScatterGivesEachNodeItsSegments) {
+  for (uint32_t seed = 0; seed < 300; ++seed) {
+    std::mt19937 random(seed);
+    const std::vector<uint32_t> nodes = SomeNodes(random);
+    std::vector<Segment> segments;
+    uint64_t size = 0;
+    for (uint32_t k = 0; k < random() % 20; ++k) {
+      const uint64_t bytes = random() % 100;
+      segments.push_back({0, nodes[random() % nodes.size()], size, bytes});
+      size += bytes + random() % 3;
+    }
+    Cluster cluster(nodes, seed);
+    Bytes sum(size);
+    for (const uint32_t node : nodes) {
+      const Bytes chunk = RandomBytes(random, size);
+      for (size_t i = 0; i < size; ++i) {
+        sum[i] = static_cast<uint8_t>(sum[i] + chunk[i]);
+      }
+      cluster.Add(node, chunk,
+                  {.reduces = true, .scatters = true, .segments = segments});
+    }
+    cluster.Run();
+    for (size_t i = 0; i < cluster.size(); ++i) {
+      for (const Segment& s : segments) {
+        if (s.to != nodes[i]) continue;
+        for (uint64_t b = s.offset; b < s.offset + s.bytes; ++b) {
+          ASSERT_EQ(cluster[i].chunk[b], sum[b]) << "seed " << seed;
+        }
+      }
+    }
+  }
+}
+
+TEST(ExchangePlan, AnExchangeGivesEverySegmentToWhomItIsFor) {
+  for (uint32_t seed = 0; seed < 300; ++seed) {
+    std::mt19937 random(seed);
+    const std::vector<uint32_t> nodes = SomeNodes(random);
+    const auto some = [&] { return nodes[random() % nodes.size()]; };
+    std::vector<Segment> segments;
+    uint64_t size = 0;
+    for (uint32_t k = 0; k < random() % 20; ++k) {
+      const uint64_t bytes = random() % 100;
+      segments.push_back(
+          {some(), random() % 2 == 0 ? kEveryNode : some(), size, bytes});
+      size += bytes;
+    }
+    Cluster cluster(nodes, seed);
+    std::map<uint32_t, Bytes> chunks;
+    for (const uint32_t node : nodes) {
+      chunks[node] = RandomBytes(random, size);
+      cluster.Add(node, chunks[node], {.segments = segments});
+    }
+    cluster.Run();
+    for (size_t i = 0; i < cluster.size(); ++i) {
+      Bytes want = chunks[nodes[i]];
+      for (const Segment& s : segments) {
+        if (s.to != kEveryNode && s.to != nodes[i]) continue;
+        const auto from = static_cast<ptrdiff_t>(s.offset);
+        const Bytes& theirs = chunks[s.from];
+        std::copy(theirs.begin() + from,
+                  theirs.begin() + from + static_cast<ptrdiff_t>(s.bytes),
+                  want.begin() + from);
+      }
+      ASSERT_EQ(cluster[i].chunk, want) << "seed " << seed;
+    }
+  }
+}
+
+TEST(ExchangePlan, EachNodeReducesOneSegmentAndBeginsWithAnotherPeer) {
+  Bytes bytes(4096);
+  Work work{.chunk = std::as_writable_bytes(std::span(bytes)),
+            .reduces = true,
+            .nodes = {0, 1, 2, 3}};
+  std::set<uint32_t> first;
+  for (const uint32_t node : work.nodes) {
+    const ExchangePlan plan = PlanFor(work, node);
+    ASSERT_EQ(plan.stages.size(), 2u);
+    const Stage& scatter = plan.stages[0];
+    ASSERT_EQ(scatter.reductions.size(), 1u);
+    EXPECT_EQ(scatter.reductions[0].output, 1024 * node);
+    EXPECT_EQ(scatter.reductions[0].bytes, 1024u);
+    EXPECT_EQ(scatter.reductions[0].place, node);
+    EXPECT_EQ(plan.inbox_bytes, 3 * 1024u);
+    first.insert(scatter.sends[0].node);
+  }
+  EXPECT_EQ(first.size(), 4u);
+}
+
+}  // namespace
+}  // namespace maypole::worker
