@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/absl_status.h"
+#include "common/board/board.h"
 #include "common/gpu/nccl/nccl.h"
 #include "common/gpu/runner/gpu_runner.h"
 #include "common/log_value.h"
@@ -128,6 +129,7 @@ std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
   o.nonce =
       HashBytes(absl::StrCat(setup.token, "/", setup.job, "/", prepare.epoch));
   o.node_names = prepare.node_names;
+  o.early_bytes = uint64_t{kMaxRingDepth} * f.chunk_bytes;
   o.congestion = f.network_congestion;
   o.connections = f.network_connections;
   o.answer_timeout = absl::ToChronoMilliseconds(f.network_timeout);

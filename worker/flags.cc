@@ -130,7 +130,7 @@ void DefineJobs(WorkerFlags* f, CommandLine* line) {
             "lost; 0: never");
   line->Add({"--chunk_bytes"}, IntegerValue(&f->chunk_bytes, 1u),
             "bytes of a chunk; a multiple of 4096");
-  line->Add({"--ring_depth"}, IntegerValue(&f->ring_depth, 2u, 64u),
+  line->Add({"--ring_depth"}, IntegerValue(&f->ring_depth, 2u, kMaxRingDepth),
             "chunks in each ring, 2 to 64");
   line->Add({"--arena_bytes"}, IntegerValue(&f->arena_bytes, uint64_t{0}),
             "limit of each rank's arena tensors, a multiple of 4096. This "

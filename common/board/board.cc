@@ -120,7 +120,7 @@ Status CheckConfig(const BoardConfig& c) {
       c.chunk_bytes > (64u << 20)) {
     return Bad("chunk bytes must be a multiple of 4096 up to 64 MiB");
   }
-  if (c.ring_depth < 2 || c.ring_depth > 64) {
+  if (c.ring_depth < 2 || c.ring_depth > kMaxRingDepth) {
     return Bad("ring depth must be from 2 to 64");
   }
   if (c.eager_bytes < 64 || c.eager_bytes % 64 != 0 ||

@@ -85,6 +85,8 @@ inline constexpr uint32_t kSlotStep = 64;
 
 inline constexpr uint64_t kBoardMagic = 0x6d6179706f6c6531;  // "maypole1"
 
+inline constexpr uint32_t kMaxRingDepth = 64;
+
 // Constants of one board, fixed when it is created. CheckConfig refuses values
 // outside the limits (common/limits.h).
 struct BoardConfig {

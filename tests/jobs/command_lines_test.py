@@ -124,7 +124,7 @@ class CompletionTest(unittest.TestCase):
 
     def test_it_offers_what_the_program_takes(self):
         self.assertEqual(self.offered("maypole-worker", "--network"),
-                         ["--network", "--network_congestion", "--network_connections", "--network_timeout"])
+                         ["--network", "--network_connections", "--network_congestion", "--network_timeout"])
         self.assertEqual(self.offered("maypole-coordinator", "--log_level", "d"), ["debug"])
         self.assertEqual(self.offered("maypole-coordinator", "--log_level", "=", "d"), ["debug"])
         self.assertEqual(self.offered("maypole-coordinator", "--tls_ca", "cert"), ["certificate.pem"])

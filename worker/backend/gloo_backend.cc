@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "worker/backend/authenticated_listener.h"
 #include "worker/backend/gloo_mesh.h"
+#include "worker/backend/tcp_loop.h"
 #include "worker/backend/tcp_options.h"
 
 namespace maypole::worker {
@@ -31,7 +32,8 @@ GlooBackend::~GlooBackend() {
     all_reported_.wait(lock,
                        [this] { return flights_.empty() && !reporting_; });
   }
-  // Buffers must be destroyed before the meshes.
+  // Only now nobody calls a watch any more. Buffers end before their meshes.
+  for (const auto& loop : loops_) loop->Stop();
   watches_.clear();
 }
 
@@ -59,12 +61,14 @@ absl::StatusOr<std::vector<std::string>> GlooBackend::Prepare(
   if (!listener.ok())
     return cannot_listen(std::string(listener.status().message()));
   try {
+    std::vector<std::shared_ptr<TcpLoop>> loops;
     std::vector<std::shared_ptr<GlooMesh>> meshes;
     for (uint32_t c = 0; c < options_.connections; ++c) {
-      const auto loop = std::make_shared<TcpLoop>();
+      loops.push_back(std::make_shared<TcpLoop>());
       for (int direction = 0; direction < 2; ++direction) {
         meshes.push_back(std::make_shared<GlooMesh>(
-            static_cast<int>(self_), static_cast<int>(nodes_), loop));
+            static_cast<int>(self_), static_cast<int>(nodes_), loops.back(),
+            options_.early_bytes));
       }
     }
     std::vector<std::string> addresses(nodes_);
@@ -73,6 +77,7 @@ absl::StatusOr<std::vector<std::string>> GlooBackend::Prepare(
     }
     std::lock_guard lock(mutex_);
     if (aborted_) return absl::AbortedError("the network backend was stopped");
+    loops_ = std::move(loops);
     meshes_ = std::move(meshes);
     listener_ = *std::move(listener);
     return addresses;

@@ -45,6 +45,7 @@ namespace maypole::worker {
 
 class AuthenticatedListener;
 class GlooMesh;
+class TcpLoop;
 
 struct GlooOptions {
   std::string host;    // address to listen on
@@ -56,6 +57,10 @@ struct GlooOptions {
   // A connection fails if the peer's kernel has answered nothing for this long;
   // 0: never.
   std::chrono::milliseconds answer_timeout{10000};
+  // A node that has received this much of another one for which it has not
+  // started the chunks reads no more until it has. At least what a node may
+  // be ahead by: the chunks of its ring.
+  uint64_t early_bytes = uint64_t{1} << 30;
   // See SetTcpCongestion(); checked by Connect.
   std::string congestion = "auto";
   // Connections in each direction to each other node, the same on all nodes,
@@ -133,7 +138,8 @@ class GlooBackend : public Backend, private FlightHost {
   bool aborted_ = false;
   std::atomic<bool> broken_{false};  // written under the mutex
   std::string broken_text_;
-  std::vector<std::shared_ptr<GlooMesh>> meshes_;    // set once, by Prepare
+  std::vector<std::shared_ptr<TcpLoop>> loops_;      // set once, by Prepare
+  std::vector<std::shared_ptr<GlooMesh>> meshes_;    // likewise
   std::unique_ptr<AuthenticatedListener> listener_;  // likewise
 
   // A chunk in flight, in the order of the starts.

@@ -4,9 +4,11 @@
 
 namespace maypole::worker {
 
-GlooMesh::GlooMesh(int self, int nodes, std::shared_ptr<TcpLoop> loop)
+GlooMesh::GlooMesh(int self, int nodes, std::shared_ptr<TcpLoop> loop,
+                   uint64_t early_bytes)
     : gloo::Context(self, nodes),
-      transport_(std::make_shared<TcpTransport>(self, nodes, std::move(loop))) {
+      transport_(std::make_shared<TcpTransport>(self, nodes, std::move(loop),
+                                                early_bytes)) {
   transportContext_ = transport_;
 }
 

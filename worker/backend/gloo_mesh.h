@@ -13,6 +13,7 @@
 
 #include <gloo/context.h>
 
+#include <cstdint>
 #include <memory>
 
 #include "common/system/fd.h"
@@ -22,9 +23,9 @@ namespace maypole::worker {
 
 class GlooMesh : public gloo::Context {
  public:
-  // `loop`: may be shared with other meshes, which then must end together.
-  GlooMesh(int self, int nodes,
-           std::shared_ptr<TcpLoop> loop = std::make_shared<TcpLoop>());
+  // `loop` may be shared with other meshes, which then must end together.
+  GlooMesh(int self, int nodes, std::shared_ptr<TcpLoop> loop,
+           uint64_t early_bytes);
 
   // Takes the connection to `node`.
   void Adopt(int node, Fd connection);

@@ -15,9 +15,10 @@ namespace {
 
 constexpr int kMaxEvents = 64;
 
-epoll_event Event(TcpPair* pair, bool wants_write) {
+epoll_event Event(TcpPair* pair, bool wants_read, bool wants_write) {
   epoll_event event{};
-  event.events = wants_write ? EPOLLIN | EPOLLOUT : EPOLLIN;
+  if (wants_read) event.events |= EPOLLIN;
+  if (wants_write) event.events |= EPOLLOUT;
   event.data.ptr = pair;
   return event;
 }
@@ -36,12 +37,12 @@ TcpLoop::TcpLoop()
 }
 
 bool TcpLoop::Add(int fd, TcpPair* pair) {
-  epoll_event event = Event(pair, false);
+  epoll_event event = Event(pair, true, false);
   return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-void TcpLoop::Change(int fd, TcpPair* pair, bool wants_write) {
-  epoll_event event = Event(pair, wants_write);
+void TcpLoop::Change(int fd, TcpPair* pair, bool wants_read, bool wants_write) {
+  epoll_event event = Event(pair, wants_read, wants_write);
   epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
 }
 

@@ -28,8 +28,10 @@ class TcpLoop {
   // From now on calls pair->OnReadable() when there is something to read.
   // Returns false, with errno, if the kernel refuses it.
   bool Add(int fd, TcpPair* pair);
-  // Also, or no longer, calls pair->OnWritable() when `fd` takes more bytes.
-  void Change(int fd, TcpPair* pair, bool wants_write);
+  // Chooses what is reported: that there is something to read (a broken
+  // connection is always reported as that), and, as OnWritable(), that `fd`
+  // takes more bytes.
+  void Change(int fd, TcpPair* pair, bool wants_read, bool wants_write);
   void Remove(int fd);
   void Stop();
 

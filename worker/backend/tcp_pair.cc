@@ -115,6 +115,7 @@ void TcpPair::recv(gloo::transport::UnboundBuffer* buffer, uint64_t slot,
   }
   if (bytes > 0) std::memcpy(data, early.data.get(), bytes);
   notices.Add(to, Kind::kReceive, "");
+  if (early_bytes_ < most_early_bytes_) Want(true, wants_write_);
 }
 
 TcpPair::Posted TcpPair::TakePosted(uint64_t slot) {
@@ -187,10 +188,11 @@ void TcpPair::Fail(Lock& lock, Notices& notices, const std::string& why,
 
 // --- Writing -----------------------------------------------------------------
 
-void TcpPair::WantWrite(bool wanted) {
-  if (wants_write_ == wanted) return;
-  wants_write_ = wanted;
-  loop_->Change(fd_.get(), this, wanted);
+void TcpPair::Want(bool read, bool write) {
+  if (wants_read_ == read && wants_write_ == write) return;
+  wants_read_ = read;
+  wants_write_ = write;
+  loop_->Change(fd_.get(), this, read, write);
 }
 
 void TcpPair::Write(Lock& lock, Notices& notices) {
@@ -227,7 +229,7 @@ void TcpPair::Write(Lock& lock, Notices& notices) {
   }
   writing_ = false;
   paused_.notify_all();
-  if (error == 0 || error == EAGAIN) return WantWrite(error == EAGAIN);
+  if (error == 0 || error == EAGAIN) return Want(wants_read_, error == EAGAIN);
   Fail(lock, notices, ErrorText(error));
 }
 
@@ -250,6 +252,13 @@ bool TcpPair::Read() {
   Lock lock(mutex_);
   if (!failure_.empty()) return false;
   Incoming& in = incoming_;
+  const bool enough = early_bytes_ >= most_early_bytes_;
+  if (!in.active && enough) {
+    // If nothing more was wanted before, this reports a broken connection.
+    if (!wants_read_) Fail(lock, notices, "it was reset");
+    Want(false, wants_write_);
+    return false;
+  }
   // The rest of a message and the header of the next one.
   iovec parts[2];
   size_t count = 0;
@@ -260,7 +269,8 @@ bool TcpPair::Read() {
         in.to.buffer != nullptr ? in.to.data : in.early.data.get();
     parts[count++] = {to + in.read, now};
   }
-  const uint64_t header = now == rest ? sizeof(Header) - header_read_ : 0;
+  const uint64_t header =
+      now == rest && !enough ? sizeof(Header) - header_read_ : 0;
   if (header > 0) {
     parts[count++] = {reinterpret_cast<std::byte*>(&header_) + header_read_,
                       header};
@@ -298,7 +308,7 @@ bool TcpPair::Place(Lock& lock, Notices& notices) {
   Incoming in{.active = true, .bytes = bytes};
   in.to = TakePosted(header_.slot);
   if (in.to.buffer == nullptr) {
-    if (bytes > kMaxEarlyBytes - early_bytes_) {
+    if (bytes > most_early_bytes_) {
       Fail(lock, notices, "it sends more than was expected");
       return false;
     }

@@ -31,7 +31,9 @@ class TcpLoop;
 
 class TcpPair : public gloo::transport::Pair {
  public:
-  TcpPair(uint32_t node, TcpLoop* loop) : node_(node), loop_(loop) {}
+  // `early_bytes`: see tcp_transport.h.
+  TcpPair(TcpLoop* loop, uint64_t early_bytes)
+      : loop_(loop), most_early_bytes_(early_bytes) {}
   ~TcpPair() override { close(); }
 
   void Adopt(Fd connection);
@@ -111,7 +113,7 @@ class TcpPair : public gloo::transport::Pair {
   void ThrowIfFailed() const;
   // Writes queued data, as far as the socket accepts it.
   void Write(Lock& lock, Notices& notices);
-  void WantWrite(bool wanted);
+  void Want(bool read, bool write);
   // Returns false if there is nothing more to read now.
   bool Read();
   bool Place(Lock& lock, Notices& notices);
@@ -120,13 +122,14 @@ class TcpPair : public gloo::transport::Pair {
   // buffer is null if there is none.
   Posted TakePosted(uint64_t slot);
 
-  const uint32_t node_;
   TcpLoop* const loop_;
+  const uint64_t most_early_bytes_;
   std::mutex mutex_;
   std::condition_variable paused_;
   Fd fd_;
   bool reading_ = false;
   bool writing_ = false;
+  bool wants_read_ = true;  // false: enough has arrived early
   bool wants_write_ = false;
   std::string failure_;  // empty while the pair works or is not adopted yet
   std::deque<Outgoing> outgoing_;

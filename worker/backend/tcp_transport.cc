@@ -6,9 +6,11 @@
 
 namespace maypole::worker {
 
-TcpTransport::TcpTransport(int self, int nodes, std::shared_ptr<TcpLoop> loop)
+TcpTransport::TcpTransport(int self, int nodes, std::shared_ptr<TcpLoop> loop,
+                           uint64_t early_bytes)
     : Context(self, nodes),
       loop_(std::move(loop)),
+      early_bytes_(early_bytes),
       by_node_(static_cast<size_t>(nodes), nullptr) {
   for (int i = 0; i < nodes; ++i) {
     if (i != self) createPair(i);
@@ -22,8 +24,7 @@ TcpTransport::~TcpTransport() {
 
 std::unique_ptr<gloo::transport::Pair>& TcpTransport::createPair(int node) {
   const auto i = static_cast<size_t>(node);
-  auto pair =
-      std::make_unique<TcpPair>(static_cast<uint32_t>(node), loop_.get());
+  auto pair = std::make_unique<TcpPair>(loop_.get(), early_bytes_);
   by_node_[i] = pair.get();
   pairs_[i] = std::move(pair);
   return pairs_[i];

@@ -17,9 +17,11 @@
 // On the wire, a message is its slot and size (16 bytes, host byte order), then
 // its bytes. A send is written at once as far as the socket accepts it, and
 // needs no answer. A message that arrives before its receive is posted is kept
-// here, up to kMaxEarlyBytes per peer; a sender is ahead by at most the chunks
-// of a ring. Keeping it avoids deadlocks: a message that is needed may follow
-// one whose receive is posted only later.
+// here. Keeping it avoids deadlocks: a message that is needed may follow one
+// whose receive is posted only later. Once `early_bytes` of one peer are kept,
+// nothing more is read from it until some of their receives are posted; so
+// `early_bytes` must be at least what may lie before a needed message. A single
+// message of more bytes that no receive is posted for is an error.
 //
 // Failures: if a connection ends, breaks or delivers unexpected data, all sends
 // and receives that are posted on it fail, and later ones throw a
@@ -51,15 +53,15 @@
 
 namespace maypole::worker {
 
-// Bytes of one peer's messages for which no receive is posted yet.
-inline constexpr uint64_t kMaxEarlyBytes = uint64_t{1} << 30;
+inline constexpr uint64_t kDefaultEarlyBytes = uint64_t{1} << 30;
 
 class TcpPair;
 
 class TcpTransport : public gloo::transport::Context {
  public:
   TcpTransport(int self, int nodes,
-               std::shared_ptr<TcpLoop> loop = std::make_shared<TcpLoop>());
+               std::shared_ptr<TcpLoop> loop = std::make_shared<TcpLoop>(),
+               uint64_t early_bytes = kDefaultEarlyBytes);
   ~TcpTransport() override;
 
   // Takes the connection to `node`. Throws std::runtime_error after Close().
@@ -75,6 +77,7 @@ class TcpTransport : public gloo::transport::Context {
 
  private:
   const std::shared_ptr<TcpLoop> loop_;
+  const uint64_t early_bytes_;
   std::vector<TcpPair*> by_node_;  // owned by pairs_; null for this node
 };
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -187,18 +188,14 @@ TEST(TcpTransportHostileTest, NonsenseFailsItsConnectionOnly) {
   EXPECT_EQ(good, "text");
 }
 
-TEST(TcpTransportHostileTest, MessagesThatNobodyAsksForHaveABound) {
+TEST(TcpTransportHostileTest, AMessageThatNobodyAsksForHasABound) {
   TcpTransport node(0, 2);
   auto [mine, theirs] = Connection();
   node.Adopt(1, std::move(mine));
   std::string got = "....";
   const Buffer posted = Make(node, got);
   posted->recv(1, 1);
-  // Announces a message that is one byte short of the bound, after a small one.
-  const uint64_t small[] = {8, 2};
-  const uint64_t large[] = {9, kMaxEarlyBytes - 1};
-  ASSERT_GT(write(theirs.get(), small, sizeof(small)), 0);
-  ASSERT_EQ(write(theirs.get(), "ab", 2), 2);
+  const uint64_t large[] = {9, kDefaultEarlyBytes + 1};
   ASSERT_GT(write(theirs.get(), large, sizeof(large)), 0);
   try {
     posted->waitRecv(nullptr, kPatience);
@@ -206,6 +203,33 @@ TEST(TcpTransportHostileTest, MessagesThatNobodyAsksForHaveABound) {
   } catch (const std::runtime_error& e) {
     EXPECT_STREQ(e.what(), "it sends more than was expected");
   }
+}
+
+// A sender that is far ahead waits; what it has sent comes in order.
+TEST(TcpTransportEarlyTest, OnlySoMuchIsReadAhead) {
+  constexpr size_t kMessages = 100;
+  const std::string text(1 << 20, 'x');
+  TcpTransport a(0, 2);
+  TcpTransport b(1, 2, std::make_shared<TcpLoop>(), 4 << 20);
+  Connect(a, 1, b, 0);
+  std::vector<std::string> sent(kMessages, text);
+  std::vector<Buffer> sends;
+  for (size_t i = 0; i < kMessages; ++i) {
+    sent[i][0] = static_cast<char>(i);
+    sends.push_back(Make(a, sent[i]));
+    sends[i]->send(1, 7);
+  }
+  EXPECT_TRUE(sends[0]->waitSend(nullptr, kPatience));
+  EXPECT_THROW(sends.back()->waitSend(std::chrono::milliseconds(200)),
+               std::runtime_error);
+  std::string got(text.size(), '.');
+  for (size_t i = 0; i < kMessages; ++i) {
+    const Buffer to = Make(b, got);
+    to->recv(0, 7);
+    ASSERT_TRUE(to->waitRecv(nullptr, kPatience));
+    ASSERT_EQ(got, sent[i]) << "message " << i;
+  }
+  EXPECT_TRUE(sends.back()->waitSend(nullptr, kPatience));
 }
 
 }  // namespace
