@@ -38,7 +38,7 @@ def rank_over_limit(scene, layout, fault):
 def no_memory_for_the_board(scene, layout, fault):
     """The control group of the agent, and so of the executor, has less memory than a board needs."""
     start = time.monotonic()
-    with limits.MemoryLimit(16 * MIB) as limit:
+    with limits.MemoryLimit(10 * MIB) as limit:
         limit.take(scene.daemons.workers[-1])
         try:
             with scene.job(layout, "doomed.py", ["compute", 0]) as job:
