@@ -15,9 +15,8 @@
 //   backend.Start({.chunk = b, ...});   // -> ended(a), ended(b)
 //
 // Thread contract: Prepare, Connect, OnEnded and Start from one thread. Prepare
-// and Connect may block; Start blocks only for a small chunk while no other one
-// is in flight. Abort(), status() and the counters from any thread. The
-// callback comes from threads of the backend, one call at a time, or from
+// and Connect may block. Abort(), status() and the counters from any thread.
+// The callback comes from threads of the backend, one call at a time, or from
 // within Start.
 //
 // Invariants: for each Start there is one call of the callback, in the order of

@@ -17,8 +17,7 @@
 //
 // Thread contract: Add() and Stop() from any thread; all other calls from one
 // thread (the network thread). The backend's threads report ended chunks; they
-// must have ended before this object is destroyed. Step() blocks only where
-// Backend::Start does.
+// must have ended before this object is destroyed. Step() does not block.
 //
 // Invariants, as counts of chunks of the epoch:
 //   consumed_ <= done <= started <= granted <= consumed_ + ring_depth
