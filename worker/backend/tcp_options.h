@@ -25,8 +25,8 @@ absl::Status SetTcpTimeouts(int fd, std::chrono::milliseconds timeout);
 
 // Sets the congestion control for what this end sends. "system" leaves it as it
 // is. "auto" replaces bbr by cubic if this process may use that: bbr paces
-// what is sent by timers, which is made for long distances and costs a third
-// of the speed between near nodes (docs/benchmarks.md). Else a name that the
+// what is sent by timers, which is made for long distances and was slower
+// between near nodes (docs/benchmarks.md). Else a name that the
 // kernel knows; kInvalidArgument says which ones it allows.
 absl::Status SetTcpCongestion(int fd, const std::string& name);
 
