@@ -1,5 +1,6 @@
 #include "worker/flags.h"
 
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,9 +17,11 @@
 #include "common/program/address.h"
 #include "common/program/secret_file.h"
 #include "common/program/tls.h"
+#include "common/system/fd.h"
 #include "common/version.h"
 #include "worker/agent/control.h"
 #include "worker/backend/gloo_backend.h"
+#include "worker/backend/tcp_options.h"
 #include "worker/core/limits.h"
 
 namespace maypole::worker {
@@ -214,6 +217,11 @@ absl::Status Check(const WorkerFlags& f) {
        {std::pair("--node", f.node), std::pair("--host", f.host)}) {
     const Status s = CheckName(flag, name, kMaxHostBytes);
     if (!s.ok()) return ToAbsl(s);
+  }
+  const Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (socket.valid()) {
+    absl::Status s = SetTcpCongestion(socket.get(), f.network_congestion);
+    if (!s.ok()) return s;
   }
   BoardConfig config;
   config.chunk_bytes = f.chunk_bytes;

@@ -82,6 +82,10 @@ class ProgramTest(unittest.TestCase):
             run(good, "--slots=many"),
             '--slots: expected an integer from 64 to 16384, got "many"',
         )
+        self.assert_one_line(
+            run(good, "--network_congestion=hope"),
+            "cannot use --network_congestion=hope",
+        )
         self.assert_one_line(run(good, "--metrics=9"), "is not HOST:PORT")
         self.assert_one_line(run(good, "--log_level=loud"), '"loud"')
         for flag in ["--node", "--host"]:

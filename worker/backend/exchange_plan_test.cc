@@ -116,20 +116,28 @@ Bytes RandomBytes(std::mt19937& random, size_t size) {
   return bytes;
 }
 
+// Adds the nodes with random chunks; returns the sum of those.
+Bytes AddReducing(Cluster& cluster, const std::vector<uint32_t>& nodes,
+                  std::mt19937& random, size_t size, const Work& work) {
+  Bytes sum(size);
+  for (const uint32_t node : nodes) {
+    const Bytes chunk = RandomBytes(random, size);
+    for (size_t i = 0; i < size; ++i) {
+      sum[i] = static_cast<uint8_t>(sum[i] + chunk[i]);
+    }
+    cluster.Add(node, chunk, work);
+  }
+  return sum;
+}
+
 TEST(ExchangePlan, AReductionGivesTheSumToAllInAnyOrder) {
   for (uint32_t seed = 0; seed < 300; ++seed) {
     std::mt19937 random(seed);
     const std::vector<uint32_t> nodes = SomeNodes(random);
     const size_t size = random() % 3000;
     Cluster cluster(nodes, seed);
-    Bytes sum(size);
-    for (const uint32_t node : nodes) {
-      const Bytes chunk = RandomBytes(random, size);
-      for (size_t i = 0; i < size; ++i) {
-        sum[i] = static_cast<uint8_t>(sum[i] + chunk[i]);
-      }
-      cluster.Add(node, chunk, {.reduces = true});
-    }
+    const Bytes sum =
+        AddReducing(cluster, nodes, random, size, {.reduces = true});
     cluster.Run();
     for (size_t i = 0; i < cluster.size(); ++i) {
       ASSERT_EQ(cluster[i].chunk, sum) << "seed " << seed;
@@ -143,21 +151,15 @@ TEST(ExchangePlan, AScatterGivesEachNodeItsSegments) {
     const std::vector<uint32_t> nodes = SomeNodes(random);
     std::vector<Segment> segments;
     uint64_t size = 0;
-    for (uint32_t k = 0; k < random() % 20; ++k) {
+    for (size_t left = random() % 20; left > 0; --left) {
       const uint64_t bytes = random() % 100;
       segments.push_back({0, nodes[random() % nodes.size()], size, bytes});
       size += bytes + random() % 3;
     }
     Cluster cluster(nodes, seed);
-    Bytes sum(size);
-    for (const uint32_t node : nodes) {
-      const Bytes chunk = RandomBytes(random, size);
-      for (size_t i = 0; i < size; ++i) {
-        sum[i] = static_cast<uint8_t>(sum[i] + chunk[i]);
-      }
-      cluster.Add(node, chunk,
-                  {.reduces = true, .scatters = true, .segments = segments});
-    }
+    const Bytes sum =
+        AddReducing(cluster, nodes, random, size,
+                    {.reduces = true, .scatters = true, .segments = segments});
     cluster.Run();
     for (size_t i = 0; i < cluster.size(); ++i) {
       for (const Segment& s : segments) {
@@ -177,7 +179,7 @@ TEST(ExchangePlan, AnExchangeGivesEverySegmentToWhomItIsFor) {
     const auto some = [&] { return nodes[random() % nodes.size()]; };
     std::vector<Segment> segments;
     uint64_t size = 0;
-    for (uint32_t k = 0; k < random() % 20; ++k) {
+    for (size_t left = random() % 20; left > 0; --left) {
       const uint64_t bytes = random() % 100;
       segments.push_back(
           {some(), random() % 2 == 0 ? kEveryNode : some(), size, bytes});
