@@ -132,6 +132,15 @@ std::unique_ptr<Backend> MakeBackend(const WorkerFlags& f,
   o.early_bytes = uint64_t{kMaxRingDepth} * f.chunk_bytes;
   o.congestion = f.network_congestion;
   o.connections = f.network_connections;
+  if (prepare.version >= kReductionLevels) o.max_levels = f.network_levels;
+  o.on_measured = [job = setup.job,
+                   epoch = prepare.epoch](const AgreedLinks& links) {
+    spdlog::info(
+        "event=links job={} epoch={} latency_us={:.1f} message_us={:.1f} "
+        "wire_us_per_mib={:.1f} reduce_us_per_mib={:.1f} max_levels={}",
+        job, epoch, 1e-3 * links.costs.latency, 1e-3 * links.costs.message,
+        1e-3 * links.costs.wire, 1e-3 * links.costs.reduce, links.max_levels);
+  };
   o.answer_timeout = absl::ToChronoMilliseconds(f.network_timeout);
   return std::make_unique<GlooBackend>(std::move(o));
 }

@@ -75,6 +75,12 @@ void DefineAddresses(WorkerFlags* f, CommandLine* line) {
             "TCP connections in each direction to each other node, 1 to 3; "
             "must be the same on all nodes. Use more than one if a single "
             "connection does not fill the link");
+  line->Add({"--network_levels"},
+            IntegerValue(&f->network_levels, 1u, kMaxLevels),
+            "in how many levels nodes reduce together at most, 1 to 4; the "
+            "least of the nodes' numbers counts. How many there are depends "
+            "on the links, which are measured when a job starts; with 1, sums "
+            "of more than 3 nodes have the same bits in every run");
   line->Add({"--network_congestion"}, TextValue(&f->network_congestion, "NAME"),
             "TCP congestion control for data to other nodes: auto (the "
             "system's, but cubic instead of bbr, which is slow between near "
@@ -281,6 +287,7 @@ std::vector<std::string> ExecutorArguments(const WorkerFlags& f) {
       absl::StrCat("--host=", f.host),
       absl::StrCat("--network=", f.network),
       absl::StrCat("--network_connections=", f.network_connections),
+      absl::StrCat("--network_levels=", f.network_levels),
       absl::StrCat("--network_congestion=", f.network_congestion),
       absl::StrCat("--network_timeout=",
                    absl::FormatDuration(f.network_timeout)),

@@ -28,6 +28,7 @@ struct WorkerFlags {
   std::string host;
   std::string network;
   uint32_t network_connections = 1;
+  uint32_t network_levels = 4;
   std::string network_congestion = "auto";
   absl::Duration network_timeout = absl::Seconds(10);
   std::string metrics = "127.0.0.1:0";
@@ -39,8 +40,8 @@ struct WorkerFlags {
   absl::Duration coordinator_timeout = absl::Seconds(60);
   absl::Duration start_timeout = absl::Seconds(120);
   absl::Duration frozen_timeout = absl::Seconds(10);
-  uint32_t chunk_bytes = 512 * 1024;
-  uint32_t ring_depth = 3;
+  uint32_t chunk_bytes = 1 << 20;
+  uint32_t ring_depth = 2;
   uint64_t arena_bytes = uint64_t{8} << 30;
   uint32_t slots = kMaxSlots;
   uint64_t state_bytes = uint64_t{64} << 30;

@@ -51,7 +51,7 @@ class ProgramTest(unittest.TestCase):
         self.assertNotIn("--executor", result.stdout)
         for flag, default in [
             ("metrics", "127.0.0.1:0"),
-            ("chunk_bytes", "524288"),
+            ("chunk_bytes", "1048576"),
             ("start_timeout", "2m"),
             ("slots", "16384"),
         ]:

@@ -97,8 +97,8 @@ struct BoardConfig {
   uint32_t node_index = 0;
   uint32_t slots = kMaxSlots;
   uint32_t runs = kMaxRuns;
-  uint32_t chunk_bytes = 512 * 1024;  // a multiple of 4096
-  uint32_t ring_depth = 3;            // chunks of a ring, at least 2
+  uint32_t chunk_bytes = 1 << 20;      // a multiple of 4096
+  uint32_t ring_depth = 2;            // chunks of a ring, at least 2
   uint32_t eager_bytes = 64 * 1024;   // largest eager tensor; multiple of 64
   uint32_t pool_buffers = 32;         // eager operations of a rank in flight
   // Address space for one rank's arena tensors. Memory is reserved as tensors

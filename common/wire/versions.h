@@ -54,6 +54,10 @@ inline constexpr uint32_t kLastSilentVersion = 10;
 
 // One RankLeft may tell of several ranks (RankLeft.others).
 inline constexpr uint32_t kRankLeftOfSeveral = 11;
+// Executors use the size of chunks that EpochStart says, not their own.
+inline constexpr uint32_t kChunkOfEpoch = 12;
+// All nodes: reductions in levels (worker/backend/exchange_plan.h).
+inline constexpr uint32_t kReductionLevels = 12;
 
 // --- The choice -------------------------------------------------------------
 

@@ -70,7 +70,9 @@ proto::EpochStart CoordinatorEpoch::MakeStart() const {
   start.set_stall_shutdown_ms(milliseconds(stall_shutdown_));
   start.set_checksums(static_cast<uint32_t>(checksums_));
   start.set_fusion_threshold(fusion_threshold_);
-  start.set_chunk_bytes(members_.front().chunk_bytes);
+  std::vector<const NodeMember*> nodes;
+  for (const NodeMember& m : members_) nodes.push_back(&m);
+  start.set_chunk_bytes(LeastChunk(nodes));
   start.set_min_size(min_size_);
   start.set_max_size(max_size_);
   for (const NodeMember& m : members_) {

@@ -56,9 +56,9 @@ class VersionsTest : public ::testing::Test {
 
 TEST_F(VersionsTest, WelcomeSaysTheVersionOfTheSession) {
   TestBed bed;
-  EXPECT_EQ(bed.Connect("j", "n0").version, 11u);
+  EXPECT_EQ(bed.Connect("j", "n0").version, kProtocolVersion);
   EXPECT_EQ(bed.Connect("j", "n1", "secret", kOld).version, 10u);
-  EXPECT_EQ(bed.Connect("j", "n2", "secret", {9, 12}).version, 11u);
+  EXPECT_EQ(bed.Connect("j", "n2", "secret", {9, 13}).version, kProtocolVersion);
   EXPECT_EQ(bed.Connect("j", "n3", "secret", {11, 0}).version, 11u);
   TestBed older({.frozen_nodes = 0, .versions = kOld});
   EXPECT_EQ(older.Connect("j", "n0").version, 10u);
@@ -80,7 +80,34 @@ TEST_F(VersionsTest, EpochStartSaysEachNodesVersion) {
   Start(&bed, old, current);
   const proto::EpochStart& start = current.Last().epoch_start();
   EXPECT_EQ(start.nodes(0).protocol_version(), 10u);
-  EXPECT_EQ(start.nodes(1).protocol_version(), 11u);
+  EXPECT_EQ(start.nodes(1).protocol_version(), kProtocolVersion);
+}
+
+TEST_F(VersionsTest, ChunksOfAnOldExecutorAreTakenIfTheyAreTheLeast) {
+  TestBed bed;
+  Executor& old = bed.Connect("j", "n0", "secret", {10, 11});
+  Executor& current = bed.Connect("j", "n1");
+  bed.Ready(old, 2, {0}, 524288);
+  bed.Ready(current, 2, {1}, 1048576);
+  ASSERT_TRUE(current.Last().has_epoch_start());
+  EXPECT_EQ(current.Last().epoch_start().chunk_bytes(), 524288u);
+}
+
+TEST_F(VersionsTest, AnOldExecutorWithGreaterChunksFailsTheStart) {
+  TestBed bed;
+  Executor& old = bed.Connect("j", "n0", "secret", {10, 11});
+  Executor& current = bed.Connect("j", "n1");
+  bed.Ready(old, 2, {0}, 524288);
+  bed.Ready(current, 2, {1}, 262144);
+  for (const Executor* e : {&old, &current}) {
+    ASSERT_EQ(e->ends.size(), 1u);
+    EXPECT_EQ(e->ends[0].message(),
+              "the job cannot start: node n0 (host host-n0) with rank 0 runs "
+              "with --chunk_bytes=524288, node n1 (host host-n1) with rank 1 "
+              "with --chunk_bytes=262144, and the former's version of Maypole "
+              "uses no other; start maypole-worker there with "
+              "--chunk_bytes=262144, or upgrade it");
+  }
 }
 
 TEST_F(VersionsTest, AnOldExecutorGetsOneRankLeftForEachRank) {

@@ -28,7 +28,7 @@ def run(program, *args):
 
 class CommandLinesTest(unittest.TestCase):
     def test_help_has_defaults_and_nothing_internal(self):
-        default = {"maypole-coordinator": "[default: 127.0.0.1:0]", "maypole-worker": "[default: 524288]",
+        default = {"maypole-coordinator": "[default: 127.0.0.1:0]", "maypole-worker": "[default: 1048576]",
                    "maypolerun": "[default: 1]", "maypolectl": "[default: 127.0.0.1:4001]"}
         for program in PROGRAMS:
             for word in ["--help", "-help", "-h"]:
@@ -124,7 +124,8 @@ class CompletionTest(unittest.TestCase):
 
     def test_it_offers_what_the_program_takes(self):
         self.assertEqual(self.offered("maypole-worker", "--network"),
-                         ["--network", "--network_connections", "--network_congestion", "--network_timeout"])
+                         ["--network", "--network_connections", "--network_levels", "--network_congestion",
+                          "--network_timeout"])
         self.assertEqual(self.offered("maypole-coordinator", "--log_level", "d"), ["debug"])
         self.assertEqual(self.offered("maypole-coordinator", "--log_level", "=", "d"), ["debug"])
         self.assertEqual(self.offered("maypole-coordinator", "--tls_ca", "cert"), ["certificate.pem"])

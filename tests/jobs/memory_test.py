@@ -15,7 +15,7 @@ KIB, MIB = 1 << 10, 1 << 20
 RESOURCE_EXHAUSTED = 8
 
 
-def board_bytes(local_size, size=None, nodes=1, chunk_bytes=512 * KIB, ring_depth=3, slots=16384, names=1):
+def board_bytes(local_size, size=None, nodes=1, chunk_bytes=1024 * KIB, ring_depth=2, slots=16384, names=1):
     """The formula of docs/memory.md."""
 
     def pages(n):

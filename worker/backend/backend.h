@@ -62,6 +62,9 @@ struct Work {
   // If true, the chunk is reduced over its nodes, in place, and `finish` is
   // applied.
   bool reduces = false;
+  // Other chunks of the same operation are on their way with it, so that the
+  // network's bandwidth counts, not its latency. The same on all nodes.
+  bool streams = false;
   // With `reduces`. If true, a node needs only the result of the segments `to`
   // it; the rest of its chunk is undefined afterwards. If false, all nodes get
   // the whole result, with the same bits.

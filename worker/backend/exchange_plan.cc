@@ -1,6 +1,8 @@
 #include "worker/backend/exchange_plan.h"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
 #include <utility>
 
 #include "common/board/board.h"
@@ -10,66 +12,117 @@ namespace {
 
 constexpr uint64_t kSegmentAlignment = 64;
 
-// Returns the part of a chunk that the i-th of n nodes reduces.
-Range OwnedRange(uint64_t chunk_bytes, uint64_t n, uint64_t i) {
-  uint64_t each = (chunk_bytes + n - 1) / n;
+// Returns the i-th of n parts of a range.
+Range PartOf(const Range& all, uint64_t n, uint64_t i) {
+  uint64_t each = (all.size() + n - 1) / n;
   each = (each + kSegmentAlignment - 1) / kSegmentAlignment * kSegmentAlignment;
-  const uint64_t begin = std::min(each * i, chunk_bytes);
-  return {begin, std::min(begin + each, chunk_bytes)};
+  const uint64_t begin = std::min(all.begin + each * i, all.end);
+  return {begin, std::min(begin + each, all.end)};
 }
 
-// Returns the pieces that the node at `place` reduces.
-std::vector<Range> PiecesOf(const Work& work, size_t place) {
-  std::vector<Range> pieces;
-  const auto add = [&](const Range& r) {
-    if (r.size() > 0) pieces.push_back(r);
-  };
-  if (!work.scatters) {
-    add(OwnedRange(work.chunk.size(), work.nodes.size(), place));
-    return pieces;
-  }
-  for (const Segment& s : work.segments) {
-    if (s.to == work.nodes[place]) add({s.offset, s.offset + s.bytes});
-  }
-  return pieces;
+size_t PlaceOf(const Work& work, uint32_t node) {
+  return static_cast<size_t>(
+      std::lower_bound(work.nodes.begin(), work.nodes.end(), node) -
+      work.nodes.begin());
 }
 
-// Begins with the next node, so that not all nodes send to the same one first.
-// The sends are in the order of their nodes.
+// Orders by node, from the next one on, so that not all nodes send to the same
+// one first.
 void Stagger(std::vector<Transfer>& sends, uint32_t self) {
-  std::rotate(sends.begin(),
-              std::find_if(sends.begin(), sends.end(),
-                           [&](const Transfer& t) { return t.node > self; }),
-              sends.end());
+  std::stable_sort(sends.begin(), sends.end(),
+                   [self](const Transfer& a, const Transfer& b) {
+                     return a.node - self < b.node - self;  // modulo 2^32
+                   });
 }
 
-ExchangePlan PlanReduction(const Work& work, uint32_t self) {
-  ExchangePlan plan;
-  Stage scatter{.reduces = true};
-  Stage gather;
-  const std::vector<uint32_t>& nodes = work.nodes;
-  const auto place = static_cast<size_t>(
-      std::lower_bound(nodes.begin(), nodes.end(), self) - nodes.begin());
-  const std::vector<Range> own = PiecesOf(work, place);
-  for (const Range& r : own) {
-    scatter.reductions.push_back({r.begin, r.size(), {}, place});
+// Adds the reduction of what the peers of a stage send: `own`, by each of them.
+// `place`: of this node among them.
+void AddReduction(const Range& own, const std::vector<uint32_t>& peers,
+                  size_t place, bool last, Stage& stage, ExchangePlan& plan) {
+  if (own.size() == 0) return;
+  Stage::Reduction r{own.begin, own.size(), {}, place, last};
+  for (const uint32_t peer : peers) {
+    stage.receives.push_back({peer, plan.inbox_bytes, own.size()});
+    r.inputs.push_back(plan.inbox_bytes);
+    plan.inbox_bytes += own.size();
   }
-  for (size_t i = 0; i < nodes.size(); ++i) {
+  stage.reductions.push_back(std::move(r));
+}
+
+void AddTransfer(uint32_t node, const Range& range, std::vector<Transfer>& to) {
+  if (range.size() > 0) to.push_back({node, range.begin, range.size()});
+}
+
+// What a node does in a level and, if it has reduced a part there, afterwards.
+struct LevelStages {
+  Stage reduce{.reduces = true};
+  std::optional<Stage> gather;
+};
+
+// The `place`-th node of `group` reduces its part of `*range`, which becomes
+// that part.
+LevelStages PlanLevel(const std::vector<uint32_t>& group, size_t place,
+                      bool exchanges_all, bool last, Range* range,
+                      ExchangePlan& plan) {
+  LevelStages out;
+  out.reduce.overwrites = exchanges_all;
+  const auto part = [&](size_t i) {
+    return exchanges_all ? *range : PartOf(*range, group.size(), i);
+  };
+  const Range own = part(place);
+  if (!exchanges_all) out.gather.emplace();
+  std::vector<uint32_t> peers;
+  for (size_t i = 0; i < group.size(); ++i) {
     if (i == place) continue;
-    for (size_t k = 0; k < own.size(); ++k) {
-      const uint64_t bytes = own[k].size();
-      scatter.receives.push_back({nodes[i], plan.inbox_bytes, bytes});
-      scatter.reductions[k].inputs.push_back(plan.inbox_bytes);
-      plan.inbox_bytes += bytes;
-      gather.sends.push_back({nodes[i], own[k].begin, bytes});
+    peers.push_back(group[i]);
+    AddTransfer(group[i], part(i), out.reduce.sends);
+    if (exchanges_all) continue;
+    AddTransfer(group[i], own, out.gather->sends);
+    AddTransfer(group[i], part(i), out.gather->receives);
+  }
+  AddReduction(own, peers, place, last, out.reduce, plan);
+  *range = own;
+  return out;
+}
+
+ExchangePlan PlanReduction(const Work& work, uint32_t self,
+                           const std::vector<Level>& levels) {
+  ExchangePlan plan;
+  std::vector<Stage> gathers;
+  Range range{0, work.chunk.size()};
+  const size_t place = PlaceOf(work, self);
+  size_t stride = 1;
+  for (const Level& level : levels) {
+    const size_t digit = place / stride % level.nodes;
+    std::vector<uint32_t> group;
+    for (size_t i = 0; i < level.nodes; ++i) {
+      group.push_back(work.nodes[place - digit * stride + i * stride]);
     }
-    for (const Range& r : PiecesOf(work, i)) {
-      scatter.sends.push_back({nodes[i], r.begin, r.size()});
-      gather.receives.push_back({nodes[i], r.begin, r.size()});
+    stride *= level.nodes;
+    LevelStages stages = PlanLevel(group, digit, level.exchanges_all,
+                                   stride == work.nodes.size(), &range, plan);
+    plan.stages.push_back(std::move(stages.reduce));
+    if (stages.gather) gathers.push_back(*std::move(stages.gather));
+  }
+  std::move(gathers.rbegin(), gathers.rend(), std::back_inserter(plan.stages));
+  return plan;
+}
+
+ExchangePlan PlanScatter(const Work& work, uint32_t self) {
+  ExchangePlan plan;
+  Stage stage{.reduces = true};
+  const size_t place = PlaceOf(work, self);
+  std::vector<uint32_t> peers = work.nodes;
+  peers.erase(peers.begin() + static_cast<ptrdiff_t>(place));
+  for (const Segment& s : work.segments) {
+    const Range range{s.offset, s.offset + s.bytes};
+    if (s.to == self) {
+      AddReduction(range, peers, place, true, stage, plan);
+    } else {
+      AddTransfer(s.to, range, stage.sends);
     }
   }
-  plan.stages.push_back(std::move(scatter));
-  if (!work.scatters) plan.stages.push_back(std::move(gather));
+  plan.stages.push_back(std::move(stage));
   return plan;
 }
 
@@ -97,9 +150,13 @@ ExchangePlan PlanExchange(const Work& work, uint32_t self) {
 
 }  // namespace
 
-ExchangePlan PlanFor(const Work& work, uint32_t self) {
+ExchangePlan PlanFor(const Work& work, uint32_t self,
+                     const std::vector<Level>& levels) {
+  const std::vector<Level> one = {{static_cast<uint32_t>(work.nodes.size())}};
   ExchangePlan plan =
-      work.reduces ? PlanReduction(work, self) : PlanExchange(work, self);
+      !work.reduces   ? PlanExchange(work, self)
+      : work.scatters ? PlanScatter(work, self)
+                      : PlanReduction(work, self, levels.empty() ? one : levels);
   for (Stage& stage : plan.stages) Stagger(stage.sends, self);
   return plan;
 }

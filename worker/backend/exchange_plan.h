@@ -7,15 +7,25 @@
 // plans fit together: what a node sends in a stage, the other one expects, with
 // the same size and in the same order.
 //
-//   ExchangePlan plan = PlanFor(work, self);
+//   ExchangePlan plan = PlanFor(work, self, levels);
 //   // post all receives; then for each stage: send, await the receives, reduce
 //
-// A reduction (docs/board.md) has two stages. First each node sends segment i
-// to the i-th node, which reduces its own segment over all nodes, in their
-// order; then each sends its result to all others. So one node computes each
-// segment: all get the same bits, and half precision is rounded once. If the
-// chunk scatters, its segments say which node needs what, and the second stage
-// is left out. Without a reduction there is one stage.
+// A reduction (docs/wire.md) goes through levels. In a level of f nodes, groups
+// of f nodes reduce what they hold: either each node of a group ends up with
+// the f-th part of it, which it has reduced over the group, and the parts are
+// gathered after the later levels (reduce-scatter and allgather); or all nodes
+// of the group send all of it to one another and reduce it (`exchanges_all`),
+// which takes one message less in a row. With one level of all nodes the chunk
+// is reduced in the order of the nodes; levels of two are recursive halving and
+// doubling (Thakur, Rabenseifner, Gropp: Optimization of Collective
+// Communication Operations in MPICH, 2005). In each case all nodes get the same
+// bits. Half precision is rounded once in each level.
+//
+// The members of a group in the first level follow one another in the order of
+// the nodes: most data travels there.
+//
+// If the chunk scatters, there is one level; its segments say which node needs
+// what, and nothing is gathered. Without a reduction there is one stage.
 //
 // A receive may overwrite what this node has sent to the same node in an
 // earlier stage: its data is sent only after that was received.
@@ -47,11 +57,14 @@ struct Stage {
     uint64_t bytes = 0;
     std::vector<uint64_t> inputs;  // offsets in the inbox
     size_t place = 0;
+    bool last = true;  // nothing is reduced further: `Work.finish` applies
   };
 
   std::vector<Transfer> sends;     // offsets in the chunk
   std::vector<Transfer> receives;  // in the inbox if `reduces`, else the chunk
   bool reduces = false;
+  // The reductions overwrite what the stage sends.
+  bool overwrites = false;
   std::vector<Reduction> reductions;
 };
 
@@ -60,8 +73,18 @@ struct ExchangePlan {
   uint64_t inbox_bytes = 0;
 };
 
-// `work.nodes` must not be empty.
-ExchangePlan PlanFor(const Work& work, uint32_t self);
+struct Level {
+  uint32_t nodes = 0;
+  bool exchanges_all = false;
+
+  bool operator==(const Level&) const = default;
+};
+
+// `work.nodes` must not be empty. The nodes of the levels, multiplied, are
+// those of the work, and no level follows one that exchanges all unless it
+// does, too. Without levels: one of all nodes.
+ExchangePlan PlanFor(const Work& work, uint32_t self,
+                     const std::vector<Level>& levels = {});
 
 }  // namespace maypole::worker
 

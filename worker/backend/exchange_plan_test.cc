@@ -24,6 +24,7 @@ struct Node {
   Bytes inbox;
   size_t stage = 0;
   bool has_sent = false;
+  uint64_t finished = 0;  // bytes to which `Work.finish` was applied
 
   bool done() const { return stage == plan.stages.size(); }
 };
@@ -34,13 +35,14 @@ class Cluster {
   Cluster(std::vector<uint32_t> nodes, uint32_t seed)
       : nodes_(std::move(nodes)), random_(seed) {}
 
-  void Add(uint32_t self, Bytes chunk, Work work) {
+  void Add(uint32_t self, Bytes chunk, Work work,
+           const std::vector<Level>& levels = {}) {
     Node& n = all_.emplace_back();
     n.self = self;
     n.chunk = std::move(chunk);
     work.chunk = std::as_writable_bytes(std::span(n.chunk));
     work.nodes = nodes_;
-    n.plan = PlanFor(work, self);
+    n.plan = PlanFor(work, self, levels);
     n.inbox.resize(n.plan.inbox_bytes);
   }
 
@@ -91,6 +93,7 @@ class Cluster {
         }
       }
       EXPECT_LE(r.place, r.inputs.size());
+      if (r.last) n.finished += r.bytes;
     }
     ++n.stage;
     n.has_sent = false;
@@ -118,14 +121,15 @@ Bytes RandomBytes(std::mt19937& random, size_t size) {
 
 // Adds the nodes with random chunks; returns the sum of those.
 Bytes AddReducing(Cluster& cluster, const std::vector<uint32_t>& nodes,
-                  std::mt19937& random, size_t size, const Work& work) {
+                  std::mt19937& random, size_t size, const Work& work,
+                  const std::vector<Level>& levels = {}) {
   Bytes sum(size);
   for (const uint32_t node : nodes) {
     const Bytes chunk = RandomBytes(random, size);
     for (size_t i = 0; i < size; ++i) {
       sum[i] = static_cast<uint8_t>(sum[i] + chunk[i]);
     }
-    cluster.Add(node, chunk, work);
+    cluster.Add(node, chunk, work, levels);
   }
   return sum;
 }
@@ -143,6 +147,63 @@ TEST(ExchangePlan, AReductionGivesTheSumToAllInAnyOrder) {
       ASSERT_EQ(cluster[i].chunk, sum) << "seed " << seed;
     }
   }
+}
+
+// Draws levels of `nodes` nodes.
+std::vector<Level> SomeLevels(std::mt19937& random, uint32_t nodes) {
+  std::vector<Level> levels;
+  bool exchanges_all = false;
+  while (nodes > 1) {
+    uint32_t f = 2 + random() % (nodes - 1);
+    while (nodes % f != 0) f = 2 + random() % (nodes - 1);
+    exchanges_all = exchanges_all || random() % 3 == 0;
+    levels.push_back({f, exchanges_all});
+    nodes /= f;
+  }
+  return levels;
+}
+
+TEST(ExchangePlan, ReductionsInLevelsGiveTheSumToAllInAnyOrder) {
+  constexpr uint32_t kCounts[] = {2, 3, 4, 6, 8, 12, 16, 24, 30};
+  for (uint32_t seed = 0; seed < 300; ++seed) {
+    std::mt19937 random(seed);
+    std::vector<uint32_t> nodes(kCounts[random() % std::size(kCounts)]);
+    for (uint32_t i = 0; i < nodes.size(); ++i) nodes[i] = 5 + 3 * i;
+    const auto levels = SomeLevels(random, static_cast<uint32_t>(nodes.size()));
+    const size_t size = random() % 9000;
+    Cluster cluster(nodes, seed);
+    const Bytes sum =
+        AddReducing(cluster, nodes, random, size, {.reduces = true}, levels);
+    cluster.Run();
+    uint64_t finished = 0;
+    for (size_t i = 0; i < cluster.size(); ++i) {
+      ASSERT_EQ(cluster[i].chunk, sum) << "seed " << seed;
+      finished += cluster[i].finished;
+    }
+    // Each byte once on the way to each node that reduces it last.
+    uint64_t copies = 1;
+    for (const Level& l : levels) copies *= l.exchanges_all ? l.nodes : 1;
+    ASSERT_EQ(finished, size * copies) << "seed " << seed;
+  }
+}
+
+// As GlooFlight has two slots for each chunk of a pair.
+TEST(ExchangePlan, TwoNodesMeetInOneLevelOnly) {
+  Bytes bytes(4096);
+  Work work{.chunk = std::as_writable_bytes(std::span(bytes)), .reduces = true};
+  for (uint32_t i = 0; i < 24; ++i) work.nodes.push_back(i);
+  const ExchangePlan plan =
+      PlanFor(work, 5, {{2}, {3}, {2, true}, {2, true}});
+  ASSERT_EQ(plan.stages.size(), 6u);
+  std::map<uint32_t, std::vector<size_t>> stages;
+  for (size_t s = 0; s < plan.stages.size(); ++s) {
+    for (const Transfer& t : plan.stages[s].sends) stages[t.node].push_back(s);
+  }
+  const std::map<uint32_t, std::vector<size_t>> expected = {
+      {4, {0, 5}},           // 5 = 1 + 2 * 2 + 0 * 6 + 0 * 12
+      {1, {1, 4}}, {3, {1, 4}},
+      {11, {2}}, {17, {3}}};
+  EXPECT_EQ(stages, expected);
 }
 
 TEST(ExchangePlan, AScatterGivesEachNodeItsSegments) {

@@ -100,7 +100,25 @@ absl::Status GlooBackend::Connect(const std::vector<std::string>& addresses) {
     return absl::IsAborted(why) ? why : connected;
   }
   WatchConnections();
+  if (options_.max_levels > 0 && options_.costs) {
+    model_.emplace(*options_.costs, options_.max_levels);
+  } else if (options_.max_levels > 0) {
+    return MeasureCosts();
+  }
   return status();
+}
+
+absl::Status GlooBackend::MeasureCosts() {
+  std::function<void(const absl::Status&)> on_ended = on_ended_;
+  const absl::StatusOr<AgreedLinks> links =
+      MeasureLinks(this, self_, nodes_, options_.max_levels);
+  OnEnded(std::move(on_ended));
+  if (!links.ok()) return links.status();
+  if (options_.on_measured) options_.on_measured(*links);
+  model_.emplace(links->costs, links->max_levels);
+  sent_ = 0;  // the measurement's chunks are nobody's payload
+  received_ = 0;
+  return absl::OkStatus();
 }
 
 absl::Status GlooBackend::ConnectPairs(
@@ -219,6 +237,8 @@ void GlooBackend::Abort() {
 // --- Chunks -----------------------------------------------------------------
 
 void GlooBackend::OnEnded(std::function<void(const absl::Status&)> on_ended) {
+  std::unique_lock lock(flights_mutex_);
+  all_reported_.wait(lock, [this] { return !reporting_; });
   on_ended_ = std::move(on_ended);
 }
 
@@ -228,7 +248,8 @@ void GlooBackend::Start(Work work) {
     std::iota(work.nodes.begin(), work.nodes.end(), 0u);
   }
   // Without connections nothing can be planned.
-  ExchangePlan plan = broken_ ? ExchangePlan{} : PlanFor(work, self_);
+  ExchangePlan plan;
+  if (!broken_) plan = PlanFor(work, self_, LevelsFor(work));
   const std::vector<uint64_t> numbers = Number(work.nodes);
   std::vector<std::byte> inbox = TakeInbox(plan.inbox_bytes);
   const auto flight = std::make_shared<GlooFlight>(
@@ -239,6 +260,12 @@ void GlooBackend::Start(Work work) {
     flights_.push_back({flight});
   }
   flight->Start();
+}
+
+std::vector<Level> GlooBackend::LevelsFor(const Work& work) {
+  if (!model_ || !work.reduces || work.scatters) return {};
+  return model_->LevelsFor(static_cast<uint32_t>(work.nodes.size()),
+                           work.chunk.size(), work.streams);
 }
 
 std::vector<uint64_t> GlooBackend::Number(const std::vector<uint32_t>& nodes) {

@@ -12,6 +12,9 @@
 // what arrives, also reduces it and posts what follows. So all chunks in flight
 // move at once, to and from all nodes.
 //
+// Levels: Connect measures what the links cost, and chooses the levels of a
+// reduction by that (exchange_model.h).
+//
 // Numbers: sends and receives of two nodes are matched by the number of the
 // chunk among those that concern both; each end counts them.
 //
@@ -34,12 +37,15 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "worker/backend/backend.h"
+#include "worker/backend/exchange_model.h"
 #include "worker/backend/gloo_flight.h"
+#include "worker/backend/link_probe.h"
 
 namespace maypole::worker {
 
@@ -66,9 +72,17 @@ struct GlooOptions {
   // Connections in each direction to each other node, the same on all nodes,
   // and threads that serve them. Chunks use them in turn.
   uint32_t connections = 1;
+  // How many levels a reduction has at most (exchange_model.h); of the nodes'
+  // numbers the least. 0: the others know no levels, and there is one.
+  uint32_t max_levels = 0;
+  // What the links cost, if it is known; then Connect does not measure.
+  std::optional<LinkCosts> costs = {};
+  // Called by Connect, if it has measured them.
+  std::function<void(const AgreedLinks&)> on_measured = {};
 };
 
 inline constexpr uint32_t kMaxConnections = 3;
+inline constexpr uint32_t kMaxLevels = 4;
 
 class GlooBackend : public Backend, private FlightHost {
  public:
@@ -107,6 +121,7 @@ class GlooBackend : public Backend, private FlightHost {
 
   absl::Status ConnectPairs(const std::vector<std::string>& addresses);
   void WatchConnections();
+  absl::Status MeasureCosts();
   std::string NodeName(uint32_t node) const;
 
   // FlightHost.
@@ -119,6 +134,7 @@ class GlooBackend : public Backend, private FlightHost {
   void OnFlightEnded(GlooFlight* flight) override;
 
   void Break(const std::string& text);
+  std::vector<Level> LevelsFor(const Work& work);
   // The number of the next chunk of `nodes` for each of them.
   std::vector<uint64_t> Number(const std::vector<uint32_t>& nodes);
   std::vector<std::byte> TakeInbox(uint64_t bytes);
@@ -130,6 +146,7 @@ class GlooBackend : public Backend, private FlightHost {
   std::function<void(const absl::Status&)> on_ended_;
   std::vector<Fd> message_connections_;  // by node; set by Connect
   std::vector<uint64_t> started_;  // chunks by peer; for the starting thread
+  std::optional<ExchangeModel> model_;  // likewise; set by Connect
   std::vector<std::unique_ptr<Watch>> watches_;  // set by Connect
   std::atomic<uint64_t> sent_{0};
   std::atomic<uint64_t> received_{0};

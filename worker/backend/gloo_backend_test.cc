@@ -6,6 +6,7 @@
 #include <cstring>
 #include <thread>
 
+#include "worker/backend/link_probe.h"
 #include "worker/backend/testing/gloo_testing.h"
 
 namespace maypole::worker {
@@ -296,6 +297,85 @@ TEST_P(GlooBackendTest, APeerThatDiesInFlightEndsAllChunks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, GlooBackendTest, testing::Values(2u, 3u));
+
+// With the levels of cheap and dear messages, reductions and latencies. The
+// numbers are whole, so that their order does not matter.
+TEST(GlooBackendLevels, ManyChunksInLevels) {
+  constexpr size_t kChunks = 60;
+  constexpr LinkCosts kCosts[] = {
+      {0, 1'000'000, 1, 1}, {1'000'000, 1, 1, 1}, {1, 1, 1'000'000, 1}};
+  for (const LinkCosts& costs : kCosts) {
+    for (const uint32_t n : {2u, 4u, 6u, 12u}) {
+      Nodes nodes(n, GlooOptions{
+                         .connections = 2, .max_levels = 4, .costs = costs});
+      nodes.Connect();
+      nodes.Together([&](uint32_t node) {
+        std::vector<std::vector<float>> chunks(kChunks);
+        for (size_t c = 0; c < kChunks; ++c) {
+          chunks[c].assign(1 + c * 7919 % 20000, static_cast<float>(node + c));
+          Work work = Reduction(chunks[c], {.scale = 2.0});
+          work.streams = c % 2 == 0;
+          nodes[node].Start(std::move(work));
+        }
+        for (size_t c = 0; c < kChunks; ++c) {
+          const absl::Status s = nodes.ended(node)[c];
+          ASSERT_TRUE(s.ok()) << s;
+          const auto want = static_cast<float>(n * (n - 1) + 2 * n * c);
+          for (const float v : chunks[c]) ASSERT_EQ(v, want) << "chunk " << c;
+        }
+      });
+    }
+  }
+}
+
+TEST(GlooBackendLevels, AllNodesAgreeOnWhatLinksCost) {
+  for (const uint32_t n : {1u, 2u, 3u, 6u}) {
+    Nodes nodes(n);
+    nodes.Connect();
+    std::vector<AgreedLinks> agreed(n);
+    nodes.Together([&](uint32_t node) {
+      const absl::StatusOr<AgreedLinks> links =
+          MeasureLinks(&nodes[node], node, n, 4 - node % 3);
+      ASSERT_TRUE(links.ok()) << links.status();
+      agreed[node] = *links;
+    });
+    for (const AgreedLinks& a : agreed) {
+      EXPECT_EQ(a.costs, agreed[0].costs);
+      EXPECT_EQ(a.max_levels, n < 3 ? 5 - n : 2u);
+      EXPECT_EQ(a.costs.latency + a.costs.message > 0, n > 1);
+      EXPECT_EQ(a.costs.reduce > 0, n > 1);
+    }
+  }
+}
+
+TEST(GlooBackendLevels, MeasuredChunksAreNobodysPayload) {
+  Nodes nodes(3, GlooOptions{.max_levels = 4});
+  nodes.Connect();
+  nodes.Together([&](uint32_t node) {
+    EXPECT_EQ(nodes[node].bytes_sent() + nodes[node].bytes_received(), 0u);
+    std::vector<float> chunk(10, 1.0f);
+    const absl::Status s = nodes.Do(node, Reduction(chunk));
+    ASSERT_TRUE(s.ok()) << s;
+    EXPECT_EQ(chunk, std::vector<float>(10, 3.0f));
+  });
+}
+
+TEST(GlooBackendLevels, AbortEndsAMeasurement) {
+  Nodes measuring(2, GlooOptions{.max_levels = 4});
+  absl::Status status;
+  std::thread waiter(
+      [&] { status = measuring[0].Connect(measuring.AddressesOf(0)); });
+  // Connects, but does not take part.
+  std::thread other([&] {
+    GlooBackend& b = measuring[1];
+    (void)b.Connect(measuring.AddressesOf(1));
+  });
+  measuring[1].Abort();
+  measuring[0].Abort();
+  waiter.join();
+  other.join();
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+}
 
 TEST(GlooBackend, AbortEndsAConnectThatWaits) {
   Nodes nodes(2);

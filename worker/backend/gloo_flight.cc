@@ -50,6 +50,7 @@ void GlooFlight::AddParts(uint32_t stage, bool are_sends,
     const uint64_t number = numbers[static_cast<size_t>(place)];
     parts_.push_back(
         {t.node, stage, SlotOf(number, s.reduces), are_sends,
+         !are_sends || s.overwrites,
          host_->BufferFor(are_sends, t.node, number, memory + t.offset, t.bytes,
                           {.listener = this, .tag = parts_.size()})});
     (are_sends ? sent_ : received_) += t.bytes;
@@ -60,7 +61,6 @@ void GlooFlight::Start() {
   for (std::atomic<uint32_t>& a : awaited_) a = 1;
   failed_ = host_->broken();
   for (size_t i = 0; i < sends_from_[0] && !failed_; ++i) {
-    ++awaited_[parts_[i].stage];
     Post(i);
   }
   Advance();
@@ -71,6 +71,7 @@ void GlooFlight::Start() {
 void GlooFlight::Post(size_t part) {
   const Part& p = parts_[part];
   ++open_;
+  if (p.awaited) ++awaited_[p.stage];
   try {
     if (p.is_send) {
       p.buffer->send(static_cast<int>(p.node), p.slot, 0, p.buffer->size);
@@ -93,7 +94,7 @@ void GlooFlight::OnEnded(uint64_t part, const std::string& failure) {
     failed_ = true;
     host_->OnFailed(p.node, failure);
   }
-  if (!p.is_send && --awaited_[p.stage] == 0) {
+  if (p.awaited && --awaited_[p.stage] == 0) {
     Reduce(plan_.stages[stage_++]);
     Advance();
   }
@@ -122,7 +123,8 @@ void GlooFlight::Reduce(const Stage& stage) {
     }
     inputs.insert(inputs.begin() + static_cast<ptrdiff_t>(r.place), output);
     maypole::Reduce(work_.dtype, work_.op, inputs, output,
-                    r.bytes / SizeOf(work_.dtype), work_.finish);
+                    r.bytes / SizeOf(work_.dtype),
+                    r.last ? work_.finish : Epilogue{});
   }
 }
 

@@ -9,8 +9,8 @@
 //
 // Invariants: `open_` counts what is posted and has not ended, and one more
 // until the last stage is over. `awaited_[s]` counts what stage s still waits
-// for, and one more until its sends are posted; so only one thread at a time
-// goes through the stages.
+// for (its receives, and its sends if it overwrites them), and one more until
+// its sends are posted; so only one thread at a time goes through the stages.
 #ifndef MAYPOLE_WORKER_BACKEND_GLOO_FLIGHT_H_
 #define MAYPOLE_WORKER_BACKEND_GLOO_FLIGHT_H_
 
@@ -70,6 +70,7 @@ class GlooFlight : private TransferListener {
     uint32_t stage = 0;
     uint64_t slot = 0;
     bool is_send = false;
+    bool awaited = true;
     std::unique_ptr<TcpBuffer> buffer;
   };
 

@@ -86,9 +86,10 @@ struct WantCopies {
 struct PrepareBackend {
   uint64_t epoch = 0;
   uint32_t node_index = 0;
-  std::vector<std::string> node_names;  // "node n1 (host b)"
+  uint32_t version = kProtocolVersion;  // the smallest of the nodes
+  std::vector<std::string> node_names = {};  // "node n1 (host b)"
   // The address at which the coordinator sees each node; empty if unknown.
-  std::vector<std::string> node_addresses;
+  std::vector<std::string> node_addresses = {};
 };
 // Connects the backend, then calls ExecutorCore::OnBackendConnected.
 struct ConnectBackend {

@@ -58,8 +58,8 @@ struct ExecutorCoreOptions {
   std::string host;
   uint32_t slots = kMaxSlots;
   uint32_t records = kMaxRuns;
-  uint32_t chunk_bytes = 512 * 1024;
-  uint32_t ring_depth = 3;
+  uint32_t chunk_bytes = 1 << 20;
+  uint32_t ring_depth = 2;
   uint64_t arena_bytes = 0;
   int64_t start_timeout_ms = 120000;
   int64_t resume_timeout_ms = 3000;

@@ -80,6 +80,31 @@ TEST_F(VersionsTest, ACoordinatorOfVersion10SaysNoVersions) {
   EXPECT_EQ(StartError(0, 0), "");
 }
 
+TEST_F(VersionsTest, TheNetworkKnowsTheSmallestVersionOfTheNodes) {
+  Join(4);
+  proto::CoordinatorMessage start = StartMessage(1, 2);
+  start.mutable_epoch_start()->mutable_nodes(0)->set_protocol_version(12);
+  start.mutable_epoch_start()->mutable_nodes(1)->set_protocol_version(11);
+  core_.OnCoordinator(start);
+  const auto prepared = Take<PrepareBackend>();
+  ASSERT_EQ(prepared.size(), 1u);
+  EXPECT_EQ(prepared[0].version, 11u);
+}
+
+TEST_F(VersionsTest, ChunksHaveTheSizeThatTheCoordinatorSays) {
+  for (const uint32_t said : {0u, 262144u}) {
+    Join(2);
+    proto::CoordinatorMessage start = StartMessage(1, 1);
+    start.mutable_epoch_start()->set_chunk_bytes(said);
+    core_.OnCoordinator(start);
+    const auto created = Take<CreateBoard>();
+    ASSERT_EQ(created.size(), 1u);
+    EXPECT_EQ(created[0].config.chunk_bytes, said == 0 ? 1048576u : said);
+    core_.OnBoardCreated(absl::UnavailableError("no memory"));
+    Drop();
+  }
+}
+
 class StrictVersionsTest : public VersionsTest {
  protected:
   StrictVersionsTest() : VersionsTest({11, 12}) {}

@@ -157,6 +157,7 @@ void NetworkRunner::StartChunk(const std::shared_ptr<Active>& run) {
   Work work;
   work.chunk = std::span(board_->node_ring(place), range.size());
   work.reduces = spec.reduces();
+  work.streams = spec.bytes > config.chunk_bytes;
   work.scatters = spec.kind == Kind::kReducescatter;
   work.op = spec.op;
   work.dtype = spec.dtype;

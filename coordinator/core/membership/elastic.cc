@@ -58,7 +58,6 @@ absl::Status Elastic::CheckSizes(const NodeMember& node,
   if (!active()) {
     min_size_ = ready.min_size();
     max_size_ = ready.max_size();
-    chunk_bytes_ = ready.chunk_bytes();
     first_ = who;
   } else if (ready.min_size() != min_size_ || ready.max_size() != max_size_) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -66,12 +65,6 @@ absl::Status Elastic::CheckSizes(const NodeMember& node,
         TermsText(ready.min_size(), ready.max_size()), ", those of ", first_,
         " have said ", TermsText(min_size_, max_size_),
         "; start all ranks with the same smallest and greatest number"));
-  } else if (ready.chunk_bytes() != chunk_bytes_) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the job cannot take the ranks of ", who,
-        ": it runs with --chunk_bytes=", ready.chunk_bytes(), ", ", first_,
-        " with --chunk_bytes=", chunk_bytes_,
-        "; start maypole-worker with the same --chunk_bytes on all nodes"));
   }
   return absl::OkStatus();
 }
@@ -82,7 +75,8 @@ absl::Status Elastic::CheckVersion(const NodeMember& node) const {
     if (session == node.session || other.processes.empty()) continue;
     nodes.push_back(&other.member);
   }
-  const absl::Status s = CheckVersions(nodes);
+  absl::Status s = CheckVersions(nodes);
+  if (s.ok()) s = CheckChunks(nodes);
   if (s.ok()) return s;
   return absl::Status(
       s.code(),
@@ -94,6 +88,7 @@ absl::Status Elastic::SetWaiting(Time now, NodeMember node,
                                  const proto::RanksReady& ready) {
   const SessionId session = node.session;
   Node next;
+  node.chunk_bytes = ready.chunk_bytes();
   absl::Status status;
   if (!ready.members().empty()) status = CheckSizes(node, ready);
   if (!ready.members().empty() && status.ok()) status = CheckVersion(node);
@@ -105,7 +100,6 @@ absl::Status Elastic::SetWaiting(Time now, NodeMember node,
       next.processes.push_back(MakeProcess(now, node, ready, i, before));
     }
   }
-  node.chunk_bytes = ready.chunk_bytes();
   node.stall_check_ms = ready.stall_check_ms();
   node.stall_shutdown_ms = ready.stall_shutdown_ms();
   node.start_timeout_ms = ready.start_timeout_ms();
@@ -473,7 +467,6 @@ void Elastic::Restore(const Recovery::Epoch& last) {
   epoch_ = last.start.epoch();
   min_size_ = last.start.min_size();
   max_size_ = last.start.max_size();
-  chunk_bytes_ = last.start.chunk_bytes();
   first_ = "those of the last epoch";
   seats_.assign(last.start.size(), Seat());
   for (const NodeMember& m : last.members) {

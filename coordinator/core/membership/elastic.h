@@ -184,7 +184,6 @@ class Elastic {
   const Time timeout_;
   uint32_t min_size_ = 0;  // as the first node reported it, while active()
   uint32_t max_size_ = 0;
-  uint32_t chunk_bytes_ = 0;
   std::string first_;  // the node that reported them
   std::map<SessionId, Node> nodes_;
   size_t waiting_ = 0;  // processes of all nodes

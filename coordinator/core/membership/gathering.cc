@@ -129,6 +129,31 @@ absl::Status CheckVersions(const std::vector<const NodeMember*>& nodes) {
   return ToAbsl(ChooseVersion(speakers, &version));
 }
 
+uint32_t LeastChunk(const std::vector<const NodeMember*>& nodes) {
+  uint32_t least = UINT32_MAX;
+  for (const NodeMember* m : nodes) least = std::min(least, m->chunk_bytes);
+  return least;
+}
+
+absl::Status CheckChunks(const std::vector<const NodeMember*>& nodes) {
+  const uint32_t least = LeastChunk(nodes);
+  const auto runs_with_it = [least](const NodeMember* m) {
+    return m->chunk_bytes == least;
+  };
+  const NodeMember& least_one =
+      **std::find_if(nodes.begin(), nodes.end(), runs_with_it);
+  for (const NodeMember* m : nodes) {
+    if (runs_with_it(m) || m->versions.newest >= kChunkOfEpoch) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        Says(*m), " runs with --chunk_bytes=", m->chunk_bytes, ", ",
+        Says(least_one), " with --chunk_bytes=", least,
+        ", and the former's version of Maypole uses no other; start "
+        "maypole-worker there with --chunk_bytes=",
+        least, ", or upgrade it"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Gathering::Add(NodeMember member, uint32_t size) {
   absl::Status status = CheckAgainstOthers(member, size);
   if (members_.empty()) size_ = size;
@@ -146,16 +171,11 @@ absl::Status Gathering::CheckAgainstOthers(const NodeMember& member,
         size_, " ranks, ", Says(member), " says ", size,
         "; start all ranks with the same MAYPOLE_SIZE"));
   }
-  if (!members_.empty() && member.chunk_bytes != members_.front().chunk_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the job cannot start: ", Says(members_.front()),
-        " runs with --chunk_bytes=", members_.front().chunk_bytes, ", ",
-        Says(member), " with --chunk_bytes=", member.chunk_bytes,
-        "; start maypole-worker with the same --chunk_bytes on all nodes"));
-  }
   std::vector<const NodeMember*> nodes = {&member};
   for (const NodeMember& m : members_) nodes.push_back(&m);
-  if (absl::Status s = CheckVersions(nodes); !s.ok()) {
+  absl::Status s = CheckVersions(nodes);
+  if (s.ok()) s = CheckChunks(nodes);
+  if (!s.ok()) {
     return absl::Status(s.code(),
                         absl::StrCat("the job cannot start: ", s.message()));
   }

@@ -64,12 +64,16 @@ absl::Status CheckRankFacts(const proto::RanksReady& ready, int ranks);
 absl::Status CheckRanksWaiting(const proto::RanksWaiting& waiting);
 // Refuses nodes whose executors cannot speak with one another.
 absl::Status CheckVersions(const std::vector<const NodeMember*>& nodes);
+// The size of the chunks of an epoch of these nodes.
+uint32_t LeastChunk(const std::vector<const NodeMember*>& nodes);
+// Refuses nodes that run with another size, but do not know of EpochStart's.
+absl::Status CheckChunks(const std::vector<const NodeMember*>& nodes);
 
 class Gathering {
  public:
   // Adds the member, even if it returns an error. An error is the reason why
-  // this start cannot succeed: sizes or --chunk_bytes differ, a rank is there
-  // twice or is out of range, the nodes have no version in common.
+  // this start cannot succeed: sizes differ, a rank is there twice or is out of
+  // range, the nodes have no version or chunk size in common.
   absl::Status Add(NodeMember member, uint32_t size);
   void SetWaiting(NodeMember member, uint32_t size);
   // Makes the nodes that wait for local ranks members, so that the caller can

@@ -54,14 +54,14 @@ inline Work Reduction(std::vector<float>& chunk, Epilogue finish = {}) {
 // N prepared backends on loopback; each test connects them in threads.
 class Nodes {
  public:
-  explicit Nodes(uint32_t n, uint32_t connections = 1) {
+  explicit Nodes(uint32_t n, uint32_t connections = 1)
+      : Nodes(n, GlooOptions{.connections = connections}) {}
+  Nodes(uint32_t n, GlooOptions options) {
+    options.host = "127.0.0.1";
+    options.nonce = 77;
+    options.node_names = {"node n0 (host a)", "node n1 (host b)",
+                          "node n2 (host c)", "node n3 (host d)"};
     for (uint32_t i = 0; i < n; ++i) {
-      GlooOptions options{
-          .host = "127.0.0.1",
-          .nonce = 77,
-          .node_names = {"node n0 (host a)", "node n1 (host b)",
-                         "node n2 (host c)", "node n3 (host d)"},
-          .connections = connections};
       backends_.push_back(std::make_unique<GlooBackend>(options));
       ended_.push_back(std::make_unique<Ended>());
       backends_[i]->OnEnded(

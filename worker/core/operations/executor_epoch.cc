@@ -34,11 +34,16 @@ uint32_t EpochInfo::VersionOf(uint32_t node) const {
   return version == 0 ? kLastSilentVersion : version;
 }
 
-absl::Status CheckVersions(const EpochInfo& info, VersionRange own) {
-  uint32_t least = 0;
-  for (uint32_t i = 1; i < info.nodes.size(); ++i) {
-    if (info.VersionOf(i) < info.VersionOf(least)) least = i;
+uint32_t EpochInfo::OldestNode() const {
+  uint32_t oldest = 0;
+  for (uint32_t i = 1; i < nodes.size(); ++i) {
+    if (VersionOf(i) < VersionOf(oldest)) oldest = i;
   }
+  return oldest;
+}
+
+absl::Status CheckVersions(const EpochInfo& info, VersionRange own) {
+  const uint32_t least = info.OldestNode();
   const auto name = [&info](uint32_t node) {
     return absl::StrCat("maypole-worker on ", info.NodeText(node));
   };
@@ -62,7 +67,8 @@ absl::StatusOr<EpochInfo> ReadEpochStart(const proto::EpochStart& start,
   EpochInfo info{
       start.epoch(),          static_cast<int>(start.size()),
       start.node_index(),     {start.nodes().begin(), start.nodes().end()},
-      start.stall_check_ms(), start.checksums()};
+      start.stall_check_ms(), start.checksums(),
+      start.chunk_bytes()};
   if (start.size() < 1 || start.size() > static_cast<uint32_t>(kMaxRanks) ||
       info.node_index >= info.nodes.size()) {
     return bad("size or node index out of range");

@@ -53,11 +53,14 @@ struct EpochInfo {
   std::vector<proto::NodeInfo> nodes;
   int64_t stall_check_ms = 0;  // 0: stragglers are not reported
   uint32_t checksums = 0;      // ChecksumMode
+  uint32_t chunk_bytes = 0;    // 0: the coordinator does not say
 
   bool several_nodes() const { return nodes.size() > 1; }
   std::string NodeText(uint32_t node) const;  // "node n1 (host b)"
   // Of the node's session with the coordinator.
   uint32_t VersionOf(uint32_t node) const;
+  // A node with the smallest of the versions.
+  uint32_t OldestNode() const;
 };
 
 // The nodes speak the smallest of their versions with one another. An error

@@ -1,0 +1,146 @@
+#include "worker/backend/link_probe.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "common/reduce/reduce.h"
+
+namespace maypole::worker {
+namespace {
+
+constexpr uint64_t kSmallBytes = 128;  // two messages each way
+constexpr uint64_t kLargeBytes = 256 * 1024;
+constexpr size_t kAtOnce = 8;
+constexpr int kTries = 5;
+
+// Returns the least nanoseconds of a few calls; an error of `call` is final.
+template <typename Call>
+absl::StatusOr<uint64_t> Least(const Call& call) {
+  uint64_t least = UINT64_MAX;
+  for (int i = 0; i < kTries; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    if (absl::Status s = call(); !s.ok()) return s;
+    const std::chrono::nanoseconds took =
+        std::chrono::steady_clock::now() - begin;
+    least = std::min(least, static_cast<uint64_t>(took.count()));
+  }
+  return least;
+}
+
+uint64_t Difference(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
+
+class Probe {
+ public:
+  explicit Probe(Backend* backend) : backend_(backend) {
+    backend_->OnEnded([this](const absl::Status& s) {
+      std::lock_guard lock(mutex_);
+      status_.Update(s);
+      --open_;
+      ended_.notify_all();
+    });
+  }
+  // The backend returns from the callback before it takes another one.
+  ~Probe() {
+    backend_->OnEnded([](const absl::Status&) {});
+  }
+
+  // Exchanges the chunks at once and waits for them.
+  absl::Status Exchange(std::vector<Work> chunks) {
+    {
+      std::lock_guard lock(mutex_);
+      open_ += chunks.size();
+    }
+    for (Work& work : chunks) backend_->Start(std::move(work));
+    std::unique_lock lock(mutex_);
+    ended_.wait(lock, [this] { return open_ == 0; });
+    return status_;
+  }
+
+ private:
+  Backend* const backend_;
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  size_t open_ = 0;
+  absl::Status status_;
+};
+
+uint64_t MeasureReduction() {
+  std::vector<float> a(kLargeBytes / sizeof(float)), b(a.size());
+  const std::array<const std::byte*, 2> inputs = {
+      reinterpret_cast<const std::byte*>(a.data()),
+      reinterpret_cast<const std::byte*>(b.data())};
+  const uint64_t least = *Least([&] {
+    Reduce(DType::kFloat32, Op::kSum, inputs,
+           reinterpret_cast<std::byte*>(a.data()), a.size(), {});
+    return absl::OkStatus();
+  });
+  return least * ((1 << 20) / kLargeBytes) / inputs.size();
+}
+
+// In a pair, an exchange takes two messages each way in a row: twice latency
+// and message, and twice half of the bytes on the wire.
+absl::StatusOr<LinkCosts> MeasurePair(Probe& probe, uint32_t a, uint32_t b) {
+  std::vector<std::byte> memory(kLargeBytes);
+  const auto time = [&](uint64_t bytes, size_t count) {
+    return Least([&, bytes, count] {
+      std::vector<Work> chunks;
+      for (size_t i = 0; i < count; ++i) {
+        chunks.push_back({.chunk = std::span(&memory[i * bytes], bytes),
+                          .reduces = true,
+                          .nodes = {a, b}});
+      }
+      return probe.Exchange(std::move(chunks));
+    });
+  };
+  const absl::StatusOr<uint64_t> one = time(kSmallBytes, 1);
+  if (!one.ok()) return one.status();
+  const absl::StatusOr<uint64_t> several = time(kSmallBytes, kAtOnce);
+  if (!several.ok()) return several.status();
+  const absl::StatusOr<uint64_t> large = time(kLargeBytes, 1);
+  if (!large.ok()) return large.status();
+  LinkCosts costs;
+  costs.reduce = MeasureReduction();
+  costs.message = Difference(*several, *one) / (2 * (kAtOnce - 1));
+  costs.latency = Difference(*one / 2, costs.message);
+  costs.wire = Difference(
+      Difference(*large, *one) * ((1 << 20) / kLargeBytes), costs.reduce);
+  return costs;
+}
+
+}  // namespace
+
+absl::StatusOr<AgreedLinks> MeasureLinks(Backend* backend, uint32_t self,
+                                         uint32_t nodes, uint32_t max_levels) {
+  Probe probe(backend);
+  LinkCosts own;
+  const uint32_t first = self / 2 * 2;
+  if (first + 1 < nodes) {
+    absl::StatusOr<LinkCosts> measured = MeasurePair(probe, first, first + 1);
+    if (!measured.ok()) return measured.status();
+    own = *measured;
+  }
+  // The greatest costs, and the least of the levels.
+  std::array<int64_t, 5> figures = {
+      static_cast<int64_t>(own.latency), static_cast<int64_t>(own.message),
+      static_cast<int64_t>(own.wire), static_cast<int64_t>(own.reduce),
+      -int64_t{max_levels}};
+  const Work agreement{.chunk = std::as_writable_bytes(std::span(figures)),
+                       .reduces = true,
+                       .op = Op::kMax,
+                       .dtype = DType::kInt64};
+  const absl::Status agreed = probe.Exchange({agreement});
+  if (!agreed.ok()) return agreed;
+  const auto figure = [&](size_t i) {
+    return static_cast<uint64_t>(figures[i]);
+  };
+  return AgreedLinks{{figure(0), figure(1), figure(2), figure(3)},
+                     static_cast<uint32_t>(-figures[4])};
+}
+
+}  // namespace maypole::worker
