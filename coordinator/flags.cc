@@ -106,8 +106,9 @@ void Define(Texts* texts, CoordinatorFlags* flags, CommandLine* line) {
             "fusion");
   line->Add({"--frozen_nodes"},
             IntegerValue(&flags->server.config.frozen_nodes, size_t{0}),
-            "a job on at most this many nodes executes equal steps without "
-            "the coordinator (the frozen tier); 0: no job does");
+            "jobs execute equal steps without the coordinator (the frozen "
+            "tier): up to this many nodes tell each other what is ready, more "
+            "do so through a tree; 0: no job does");
   line->Add({"--log_level"}, LogLevelValue(&flags->log_level),
             "lowest level that is logged: trace, debug, info, warning, error "
             "or off");

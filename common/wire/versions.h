@@ -56,6 +56,9 @@ inline constexpr uint32_t kLastSilentVersion = 10;
 inline constexpr uint32_t kRankLeftOfSeveral = 11;
 // Executors use the size of chunks that EpochStart says, not their own.
 inline constexpr uint32_t kChunkOfEpoch = 12;
+// All nodes: schedules that are agreed upon through a tree
+// (worker/core/operations/schedule.h).
+inline constexpr uint32_t kScheduleTree = 12;
 // All nodes: reductions in levels (worker/backend/exchange_plan.h).
 inline constexpr uint32_t kReductionLevels = 12;
 

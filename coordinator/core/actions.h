@@ -49,9 +49,11 @@ struct Config {
   // Whether results are compared: as the ranks want.
   ChecksumMode checksums = ChecksumMode::kOff;
   size_t operations = kMaxOperations;  // names per job, up to kMaxOperations
-  // A job on more nodes than this does not use the frozen tier, in which each
-  // node tells each other one when it is ready for a run.
+  // The frozen tier: up to this many nodes of a job tell each other when they
+  // are ready for a run; of more, each tells its parent in a tree, which has
+  // `frozen_fan_out` children. 0: no job uses it.
   size_t frozen_nodes = 64;
+  uint32_t frozen_fan_out = 32;
   VersionRange versions = kProtocolVersions;  // that it speaks with executors
 };
 

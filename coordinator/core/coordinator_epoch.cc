@@ -38,6 +38,7 @@ CoordinatorEpoch::CoordinatorEpoch(uint64_t number, uint32_t size,
       node_runs_(members_.size(), 0),
       newest_version_(config.versions.newest),
       frozen_nodes_(config.frozen_nodes),
+      frozen_fan_out_(config.frozen_fan_out),
       steps_(config.fusion_threshold),
       follows_(members_.size(), false) {
   for (size_t i = 0; i < members_.size(); ++i) {

@@ -200,6 +200,7 @@ class CoordinatorEpoch {
   bool MayBeginSchedule() const;
   void BeginSchedule(JobOutput* out);
   // The part of the schedule that concerns the node.
+  bool FitsTree(const std::vector<std::vector<ReadyOperation>>& runs);
   proto::Schedule ScheduleFor(
       size_t node, const std::vector<std::vector<ReadyOperation>>& runs);
   absl::Status OnScheduleEnded(size_t node, const proto::ScheduleEnded& message,
@@ -272,8 +273,10 @@ class CoordinatorEpoch {
 
   const uint32_t newest_version_;
   const size_t frozen_nodes_;
+  const uint32_t frozen_fan_out_;
   Steps steps_;
   uint64_t schedule_ = 0;            // number of the last schedule
+  uint32_t schedule_fan_out_ = 0;    // of the last schedule
   size_t schedule_runs_ = 0;         // of a round
   std::vector<uint32_t> scheduled_;  // ids
   std::vector<bool> follows_;        // by member: it has not left the schedule

@@ -24,8 +24,7 @@ bool IsLogged(uint64_t number) {
 
 bool CoordinatorEpoch::MayBeginSchedule() const {
   // Results of scheduled operations cannot be compared by the coordinator.
-  if (members_.size() < 2 || members_.size() > frozen_nodes_ ||
-      checksums_ != ChecksumMode::kOff || !left_.empty() || joins_.AnyAside() ||
+  if (members_.size() < 2 || frozen_nodes_ == 0 || checksums_ != ChecksumMode::kOff || !left_.empty() || joins_.AnyAside() ||
       frozen() || buckets_.Deadline()) {
     return false;
   }
@@ -42,7 +41,10 @@ void CoordinatorEpoch::BeginSchedule(JobOutput* out) {
   for (const auto& run : runs) {
     if (table_.Find(run.front().id)->set->removed) return steps_.Clear();
   }
+  const bool is_tree = members_.size() > frozen_nodes_;
+  if (is_tree && !FitsTree(runs)) return steps_.Clear();
   ++schedule_;
+  schedule_fan_out_ = is_tree ? frozen_fan_out_ : 0;
   schedule_runs_ = runs.size();
   for (const auto& run : runs) {
     for (const ReadyOperation& o : run) {
@@ -53,10 +55,14 @@ void CoordinatorEpoch::BeginSchedule(JobOutput* out) {
   for (NegotiatedOperation* op : table_.Pending()) table_.Drop(op);
   follows_ = connected_;
   schedule_ended_.Clear();
+  Outgoing of_all;  // in a tree: the same runs for all nodes
   for (size_t i = 0; i < members_.size(); ++i) {
-    proto::CoordinatorMessage message;
-    *message.mutable_schedule() = ScheduleFor(i, runs);
-    ToNode(i, std::move(message), out);
+    if (i == 0 || !is_tree) {
+      proto::CoordinatorMessage message;
+      *message.mutable_schedule() = ScheduleFor(i, runs);
+      of_all = message;
+    }
+    ToNode(i, of_all, out);
   }
   out->facts.emplace_back(ScheduleBegun{});
   if (!IsLogged(schedule_)) return;
@@ -65,12 +71,28 @@ void CoordinatorEpoch::BeginSchedule(JobOutput* out) {
                          " operations=", scheduled_.size()));
 }
 
+// In a tree, nobody learns which nodes are ready, only whether all are.
+bool CoordinatorEpoch::FitsTree(
+    const std::vector<std::vector<ReadyOperation>>& runs) {
+  const auto knows_it = [](const NodeMember& m) {
+    return m.version >= kScheduleTree;
+  };
+  const auto has_all_nodes = [this](const std::vector<ReadyOperation>& run) {
+    const auto& by_node = table_.Find(run.front().id)->set->by_node;
+    return std::none_of(by_node.begin(), by_node.end(),
+                        [](const auto& ranks) { return ranks.empty(); });
+  };
+  return std::all_of(members_.begin(), members_.end(), knows_it) &&
+         std::all_of(runs.begin(), runs.end(), has_all_nodes);
+}
+
 proto::Schedule CoordinatorEpoch::ScheduleFor(
     size_t node, const std::vector<std::vector<ReadyOperation>>& runs) {
   proto::Schedule schedule;
   schedule.set_epoch(number_);
   schedule.set_number(schedule_);
   schedule.set_length(static_cast<uint32_t>(runs.size()));
+  schedule.set_fan_out(schedule_fan_out_);
   for (uint32_t index = 0; index < runs.size(); ++index) {
     const RankSet& set = *table_.Find(runs[index].front().id)->set;
     if (set.by_node[node].empty()) continue;

@@ -175,10 +175,46 @@ class LargeJobTest : public ScheduleEpochTest {
   LargeJobTest() : ScheduleEpochTest({.frozen_nodes = 1}) {}
 };
 
-TEST_F(LargeJobTest, AJobOnTooManyNodesHasNoSchedule) {
+TEST_F(LargeJobTest, ALargeJobAgreesThroughATree) {
   Freeze();
-  EXPECT_EQ(ScheduleOf(a_), nullptr);
-  EXPECT_EQ(a_.runs.size(), 6u);
+  for (const Executor* e : {&a_, &b_}) {
+    ASSERT_NE(ScheduleOf(*e), nullptr);
+    EXPECT_EQ(ScheduleOf(*e)->fan_out(), 32u);
+    EXPECT_EQ(ScheduleOf(*e)->runs_size(), 2);
+  }
+}
+
+TEST_F(LargeJobTest, ItHasNoScheduleIfANodeDoesNotKnowTrees) {
+  TestBed bed({.frozen_nodes = 1, .versions = {10, 11}});
+  Executor* nodes[] = {&bed.Connect("j", "n0"), &bed.Connect("j", "n1")};
+  bed.Ready(*nodes[0], 2, {0});
+  bed.Ready(*nodes[1], 2, {1});
+  for (uint32_t g = 1; g <= 4; ++g) {
+    for (uint32_t n = 0; n < 2; ++n) {
+      proto::PresentOperation op = Allreduce("x", {n}, {4}, g);
+      op.set_urgency(2);
+      bed.From(*nodes[n], Present(1, {op}));
+    }
+  }
+  EXPECT_EQ(nodes[0]->runs.size(), 4u);
+  EXPECT_EQ(ScheduleOf(*nodes[0]), nullptr);
+}
+
+TEST_F(LargeJobTest, ItHasNoScheduleWithRunsOfSomeNodesOnly) {
+  TestBed bed({.frozen_nodes = 2});
+  Executor* nodes[] = {&bed.Connect("j", "n0"), &bed.Connect("j", "n1"),
+                       &bed.Connect("j", "n2")};
+  for (uint32_t n = 0; n < 3; ++n) bed.Ready(*nodes[n], 3, {n});
+  for (uint32_t n = 0; n < 3; ++n) bed.From(*nodes[n], MakeSet(n, 1, {0, 1}));
+  for (uint32_t g = 1; g <= 4; ++g) {
+    for (uint32_t n = 0; n < 2; ++n) {
+      proto::PresentOperation op = In(1, Allreduce("x", {n}, {4}, g));
+      op.set_urgency(2);
+      bed.From(*nodes[n], Present(1, {op}));
+    }
+  }
+  EXPECT_EQ(nodes[0]->runs.size(), 4u);
+  EXPECT_EQ(ScheduleOf(*nodes[0]), nullptr);
 }
 
 }  // namespace

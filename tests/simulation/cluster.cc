@@ -18,6 +18,7 @@ Cluster::Cluster(const RunOptions& options)
       slots_(options.slots) {
   stage_.checksums = options.checksums;
   stage_.repeats = options.repeats;
+  stage_.tree = options.tree;
 }
 
 void Cluster::MakeCoordinator(const coordinator::Config& config, int nodes) {

@@ -24,6 +24,7 @@ ABSL_FLAG(uint32_t, slots, 64,
           "slots of a node; with fewer than 64 each step has its own names");
 ABSL_FLAG(bool, checksums, false, "the ranks compare their results");
 ABSL_FLAG(bool, repeats, false, "programs with equal steps");
+ABSL_FLAG(bool, tree, false, "nodes agree on schedules through a tree");
 ABSL_FLAG(bool, restarts, false,
           "no other faults, but the coordinator is killed often");
 ABSL_FLAG(int, most_failures, 10, "stop after this number of failed seeds");
@@ -38,6 +39,7 @@ int main(int argc, char** argv) {
   options.slots = absl::GetFlag(FLAGS_slots);
   options.checksums = absl::GetFlag(FLAGS_checksums);
   options.repeats = absl::GetFlag(FLAGS_repeats);
+  options.tree = absl::GetFlag(FLAGS_tree);
   options.restarts = absl::GetFlag(FLAGS_restarts);
   if (!ReadSabotage(absl::GetFlag(FLAGS_sabotage), &options.sabotage)) {
     absl::PrintF("sabotages: %s\n", SabotageNames());

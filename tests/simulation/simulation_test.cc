@@ -90,6 +90,22 @@ TEST(SimulationTest, NoSeedWithEqualStepsBreaksAPromise) {
   EXPECT_GT(report.counts().small_runs, seeds);
 }
 
+TEST(SimulationTest, NoSeedWithEqualStepsInATreeBreaksAPromise) {
+  const uint64_t seeds = play_all ? 10000 : 100;
+  Report report;
+  for (uint64_t seed = 1; seed <= seeds; ++seed) {
+    const bool restarts = seed % 4 == 0;
+    report.Add(seed, Play({.seed = seed,
+                           .repeats = true,
+                           .tree = true,
+                           .restarts = restarts}));
+  }
+  std::cout << report.Text();
+  EXPECT_EQ(report.failures(), 0);
+  EXPECT_GT(report.counts().schedules_over, seeds);
+  EXPECT_GT(report.counts().scheduled_runs, seeds);
+}
+
 // The coordinator is killed again and again, and nothing else goes wrong: so no
 // epoch ends, and no operation fails that should not.
 TEST(SimulationTest, NoSeedWithManyRestartsBreaksAPromise) {

@@ -131,6 +131,7 @@ class Stage {
   uint64_t ranks_share_gpus = 64;
   bool checksums = false;  // the ranks want their results compared
   bool repeats = false;    // programs have equal steps
+  bool tree = false;       // schedules are agreed upon through a tree
   int interrupted = 0;     // ranks that stand at a kill point
 
   // A rank that has died, or is interrupted at a kill point, may not have woken

@@ -55,8 +55,13 @@ class World : public Cluster {
 
 void World::MakeNodes() {
   static constexpr int kNodes[] = {1, 2, 2, 2, 3};
-  const int nodes = kNodes[random_.Below(5)];
+  const int nodes =
+      stage_.tree ? random_.Between(2, 5) : kNodes[random_.Below(5)];
   coordinator::Config config;
+  if (stage_.tree) {
+    config.frozen_nodes = 1;
+    config.frozen_fan_out = static_cast<uint32_t>(random_.Between(1, 2));
+  }
   config.start_timeout = std::chrono::seconds(30);
   config.resume_timeout = coordinator::Time(kResumeTimeout);
   static constexpr uint64_t kThresholds[] = {0, 4096, uint64_t{64} << 20};

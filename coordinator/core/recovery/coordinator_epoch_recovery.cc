@@ -33,6 +33,7 @@ void CoordinatorEpoch::Restore(
     if (state.schedule() > schedule_) {
       schedule_ = state.schedule();
       schedule_runs_ = state.schedule_length();
+      schedule_fan_out_ = state.schedule_fan_out();
     }
   }
   if (newest != nullptr) sets_.Restore(*newest);
@@ -119,6 +120,7 @@ void CoordinatorEpoch::SendRefusal(size_t node, JobOutput* out) {
   message.mutable_schedule()->set_epoch(number_);
   message.mutable_schedule()->set_number(schedule_);
   message.mutable_schedule()->set_length(static_cast<uint32_t>(schedule_runs_));
+  message.mutable_schedule()->set_fan_out(schedule_fan_out_);
   message.mutable_schedule()->set_refuse(true);
   ToNode(node, std::move(message), out);
 }

@@ -29,6 +29,7 @@ void ExecutorEpoch::FillState(proto::NodeState* state) const {
   for (const int rank : left_) state->add_left(static_cast<uint32_t>(rank));
   state->set_schedule(schedule_.number());
   state->set_schedule_length(schedule_.length());
+  state->set_schedule_fan_out(schedule_.fan_out());
   state->set_follows(schedule_.active());
   state->set_last_run(runs_.last_run());
   state->set_nccl_version(nccl_version_);

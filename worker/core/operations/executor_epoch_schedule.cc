@@ -29,8 +29,8 @@ absl::Status ExecutorEpoch::OnSchedule(const proto::Schedule& message) {
   for (const ScheduledRun& run : *runs) {
     if (run.small) WantCopiesOf(run.slots, true);
   }
-  schedule_.Begin(message.number(), message.length(), *std::move(runs),
-                  now_ms_);
+  schedule_.Begin(message.number(), message.length(), message.fan_out(),
+                  *std::move(runs), now_ms_);
   if (message.refuse()) {
     return LeaveSchedule(proto::SCHEDULE_COORDINATOR,
                          "the coordinator was replaced");
@@ -76,7 +76,12 @@ absl::StatusOr<std::vector<ScheduledRun>> ExecutorEpoch::ReadSchedule(
       return BadSchedule(
           message, absl::StrCat(run.slots.size(), " operations in a run"));
     }
-    run.small = IsSmall(run);
+    if (message.fan_out() != 0 && run.nodes.size() != info_.nodes.size()) {
+      return BadSchedule(message,
+                         absl::StrCat("run ", run.index, " of a tree has ",
+                                      run.nodes.size(), " nodes"));
+    }
+    run.small = message.fan_out() == 0 && IsSmall(run);
     runs.push_back(std::move(run));
   }
   return runs;

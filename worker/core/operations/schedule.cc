@@ -8,11 +8,18 @@
 
 namespace maypole::worker {
 
-void Schedule::Begin(uint64_t number, uint32_t length,
+Schedule::Schedule(uint32_t self, uint32_t nodes)
+    : self_(self), everyone_(nodes), peers_(nodes) {
+  std::iota(everyone_.begin(), everyone_.end(), 0);
+}
+
+void Schedule::Begin(uint64_t number, uint32_t length, uint32_t fan_out,
                      std::vector<ScheduledRun> runs, int64_t now_ms) {
   active_ = true;
   number_ = number;
   length_ = length;
+  fan_out_ = fan_out;
+  FindNeighbours();
   runs_ = std::move(runs);
   run_of_.clear();
   for (uint32_t i = 0; i < runs_.size(); ++i) {
@@ -22,13 +29,24 @@ void Schedule::Begin(uint64_t number, uint32_t length,
   present_.assign(runs_.size(), 0);
   copied_.assign(runs_.size(), 0);
   now_ms_ = now_ms;
-  refused_ = false;
+  refused_ = told_refusal_ = false;
+  told_ready_.reset();
   text_.clear();
   for (const Peer& peer : peers_) {
-    if (peer.number == number_ && peer.refusal) {
-      Refuse(peer.refusal->why(), peer.refusal->text());
-    }
+    if (peer.number == number_) FollowRefusal(peer);
   }
+}
+
+void Schedule::FindNeighbours() {
+  children_.clear();
+  above_.clear();
+  if (fan_out_ == 0) return;
+  const uint64_t first = uint64_t{self_} * fan_out_ + 1;
+  for (uint64_t i = first; i < first + fan_out_ && i < peers_.size(); ++i) {
+    children_.push_back(static_cast<uint32_t>(i));
+  }
+  above_ = self_ == 0 ? children_
+                      : std::vector<uint32_t>{(self_ - 1) / fan_out_};
 }
 
 Schedule::Position Schedule::PositionOf(uint64_t turn) const {
@@ -49,18 +67,55 @@ void Schedule::Urge(uint32_t slot) {
   if (added_.contains(slot)) urgent_.insert(slot);
 }
 
+Schedule::Position Schedule::NextPosition() const {
+  return runs_.empty() ? 0 : PositionOf(next_turn_);
+}
+
+const Schedule::Peer* Schedule::SaidBy(uint32_t node) const {
+  return peers_[node].number == number_ ? &peers_[node] : nullptr;
+}
+
 void Schedule::GoOn() {
   while (!refused_ && !runs_.empty()) {
     const size_t run = next_turn_ % runs_.size();
-    if (present_[run] < runs_[run].slots.size()) return;
+    if (present_[run] < runs_[run].slots.size()) break;
     const bool sends = runs_[run].small && copied_[run] == present_[run];
     present_[run] = copied_[run] = 0;
-    proto::PeerMessage message;
-    message.set_ready(PositionOf(next_turn_));
-    Tell(runs_[run].nodes, std::move(message));
-    if (sends) messages_.back().inputs_of = runs_[run].slots;
+    if (fan_out_ == 0) {
+      proto::PeerMessage message;
+      message.set_ready(PositionOf(next_turn_));
+      Tell(runs_[run].nodes, std::move(message),
+           sends ? runs_[run].slots : std::vector<uint32_t>());
+    }
     waiting_.push_back({next_turn_++, sends});
   }
+  TellAbove();
+}
+
+void Schedule::TellAbove() {
+  if (fan_out_ == 0) return;
+  // How many positions, from 0 on, all of them are ready for.
+  Position ready = NextPosition();
+  Position from = ready;
+  bool all_refused = refused_;
+  for (const uint32_t child : children_) {
+    const Peer* said = SaidBy(child);
+    const bool is_ready = said != nullptr && said->ready;
+    ready = std::min(ready, is_ready ? *said->ready + 1 : 0);
+    all_refused = all_refused && said != nullptr && said->refusal;
+    if (all_refused) from = std::min(from, said->refusal->from());
+  }
+  proto::PeerMessage message;
+  if (ready > 0 && (!told_ready_ || ready - 1 > *told_ready_)) {
+    told_ready_ = ready - 1;
+    message.set_ready(ready - 1);
+    Tell(above_, message);
+  }
+  if (!all_refused || std::exchange(told_refusal_, true)) return;
+  message.mutable_refusal()->set_from(from);
+  message.mutable_refusal()->set_why(why_);
+  message.mutable_refusal()->set_text(text_);
+  Tell(above_, message);
 }
 
 void Schedule::Refuse(proto::ScheduleEnd why, const std::string& text) {
@@ -69,22 +124,33 @@ void Schedule::Refuse(proto::ScheduleEnd why, const std::string& text) {
   why_ = why;
   text_ = text;
   proto::PeerMessage message;
-  message.mutable_refusal()->set_from(runs_.empty() ? 0
-                                                    : PositionOf(next_turn_));
-  message.mutable_refusal()->set_why(why);
-  message.mutable_refusal()->set_text(text);
-  std::vector<uint32_t> all(peers_.size());
-  std::iota(all.begin(), all.end(), 0);
-  Tell(all, std::move(message));
+  if (fan_out_ == 0) {
+    message.mutable_refusal()->set_from(NextPosition());
+    message.mutable_refusal()->set_why(why);
+    message.mutable_refusal()->set_text(text);
+    return Tell(everyone_, std::move(message));
+  }
+  message.mutable_leaving()->set_why(why);
+  message.mutable_leaving()->set_text(text);
+  Tell(above_, message);
+  if (self_ != 0) Tell(children_, message);
+  TellAbove();
+}
+
+void Schedule::FollowRefusal(const Peer& peer) {
+  if (peer.refusal) Refuse(peer.refusal->why(), peer.refusal->text());
+  if (peer.leaving) Refuse(peer.leaving->why(), peer.leaving->text());
 }
 
 void Schedule::Tell(const std::vector<uint32_t>& nodes,
-                    proto::PeerMessage message) {
+                    proto::PeerMessage message,
+                    std::vector<uint32_t> inputs_of) {
   message.set_schedule(number_);
   std::vector<uint32_t> to;
   std::copy_if(nodes.begin(), nodes.end(), std::back_inserter(to),
                [this](uint32_t node) { return node != self_; });
-  messages_.push_back({std::move(to), std::move(message)});
+  if (to.empty()) return;
+  messages_.push_back({std::move(to), std::move(message), std::move(inputs_of)});
 }
 
 void Schedule::OnPeer(uint32_t node, const proto::PeerMessage& message) {
@@ -95,11 +161,14 @@ void Schedule::OnPeer(uint32_t node, const proto::PeerMessage& message) {
     peer.ready = message.ready();
     if (message.has_inputs()) peer.inputs[message.ready()] = message.inputs();
   }
-  if (!message.has_refusal()) return;
-  peer.refusal = message.refusal();
-  if (peer.number == number_) {
-    Refuse(peer.refusal->why(), peer.refusal->text());
-  }
+  if (message.has_refusal()) peer.refusal = message.refusal();
+  if (message.has_leaving()) peer.leaving = message.leaving();
+  if (peer.number != number_) return;
+  FollowRefusal(peer);
+  if (fan_out_ == 0 || !active_) return;
+  const bool is_parent = self_ != 0 && node == above_.front();
+  if (is_parent && !message.has_leaving()) Tell(children_, message);
+  TellAbove();
 }
 
 std::optional<uint32_t> Schedule::OnTime(int64_t now_ms) {
@@ -118,12 +187,12 @@ int64_t Schedule::WaitMs() const {
 Schedule::Fate Schedule::FateOf(uint64_t turn) const {
   const Position position = PositionOf(turn);
   Fate fate = Fate::kExecuted;
-  for (const uint32_t node : RunOf(turn).nodes) {
-    const Peer& peer = peers_[node];
+  for (const uint32_t node : DecidersOf(RunOf(turn))) {
     if (node == self_) continue;
-    const bool heard = peer.number == number_;
-    if (heard && peer.ready && *peer.ready >= position) continue;
-    if (heard && peer.refusal && peer.refusal->from() <= position) {
+    const Peer* said = SaidBy(node);
+    if (said != nullptr && said->ready && *said->ready >= position) continue;
+    if (said != nullptr && said->refusal &&
+        said->refusal->from() <= position) {
       return Fate::kDropped;
     }
     fate = Fate::kUndecided;
@@ -175,9 +244,10 @@ void Schedule::Executed(const std::vector<uint32_t>& slots) {
 
 bool Schedule::over() const {
   if (!active_ || !refused_ || !waiting_.empty()) return false;
-  for (uint32_t node = 0; node < peers_.size(); ++node) {
+  for (const uint32_t node : fan_out_ == 0 ? everyone_ : above_) {
     if (node == self_) continue;
-    if (peers_[node].number != number_ || !peers_[node].refusal) return false;
+    const Peer* said = SaidBy(node);
+    if (said == nullptr || !said->refusal) return false;
   }
   return true;
 }

@@ -16,8 +16,14 @@
 // and every run for which this node was ready is executed or dropped. What is
 // left is reported to the coordinator.
 //
+// On many nodes, each telling each other one would be too many messages. There
+// the nodes form a tree, and every run has all nodes. A node tells its parent
+// that all nodes below it and itself are ready, or have refused; the root tells
+// all, down the tree, that all nodes are ready, or have refused. That a node has
+// refused is told to everybody at once, so that all do.
+//
 //   Schedule schedule(self, nodes);
-//   schedule.Begin(number, length, runs, now_ms);
+//   schedule.Begin(number, length, fan_out, runs, now_ms);
 //   schedule.Add(slot, urgent, copied);       // present here
 //   schedule.OnPeer(node, message);
 //   for (const auto& m : schedule.TakeMessages()) ...   // to other nodes
@@ -62,16 +68,18 @@ struct ScheduledRun {
 
 class Schedule {
  public:
-  Schedule(uint32_t self, uint32_t nodes) : self_(self), peers_(nodes) {}
+  Schedule(uint32_t self, uint32_t nodes);
 
-  // `length`: runs of a round, on all nodes. `runs`: those of this node, by
-  // ascending index; no slot is in two of them.
-  void Begin(uint64_t number, uint32_t length, std::vector<ScheduledRun> runs,
-             int64_t now_ms);
+  // `length`: runs of a round, on all nodes. `fan_out`: children of a node in
+  // the tree; 0: there is none. `runs`: those of this node, by ascending index;
+  // no slot is in two of them; with a tree, none is small.
+  void Begin(uint64_t number, uint32_t length, uint32_t fan_out,
+             std::vector<ScheduledRun> runs, int64_t now_ms);
   // From Begin() to End().
   bool active() const { return active_; }
   uint64_t number() const { return number_; }
   uint32_t length() const { return length_; }
+  uint32_t fan_out() const { return fan_out_; }
   bool Has(uint32_t slot) const { return run_of_.contains(slot); }
 
   // The operation is present here, with the scheduled signature. `copied`: the
@@ -125,6 +133,7 @@ class Schedule {
     std::optional<Position> ready;           // the last one
     std::map<Position, std::string> inputs;  // of runs that are not decided
     std::optional<proto::Refusal> refusal;
+    std::optional<proto::Leaving> leaving;
   };
   // A run for which this node is ready.
   struct Waiting {
@@ -137,18 +146,39 @@ class Schedule {
     return runs_[turn % runs_.size()];
   }
   Position PositionOf(uint64_t turn) const;
+  // The first one for which this node is not ready.
+  Position NextPosition() const;
+  // What the node has said of the current schedule; null: nothing.
+  const Peer* SaidBy(uint32_t node) const;
+  // Whose messages decide about a run: all its other nodes; in a tree, the
+  // parent, or, at the root, the children.
+  const std::vector<uint32_t>& DecidersOf(const ScheduledRun& run) const {
+    return fan_out_ == 0 ? run.nodes : above_;
+  }
   // Says that this node is ready for its next runs, as far as it is.
   void GoOn();
+  // In a tree: says what is true of this node and all below it.
+  void TellAbove();
   Fate FateOf(uint64_t turn) const;
   // Takes what other nodes have sent of this turn's inputs.
   Execution TakeInputs(const Waiting& run);
-  void Tell(const std::vector<uint32_t>& nodes, proto::PeerMessage message);
+  void FindNeighbours();
+  // Refuses if the peer does, or knows of one that does.
+  void FollowRefusal(const Peer& peer);
+  void Tell(const std::vector<uint32_t>& nodes, proto::PeerMessage message,
+            std::vector<uint32_t> inputs_of = {});
   void Executed(const std::vector<uint32_t>& slots);
 
   const uint32_t self_;
   bool active_ = false;
   uint64_t number_ = 0;
   uint32_t length_ = 0;
+  uint32_t fan_out_ = 0;
+  std::vector<uint32_t> children_;  // in the tree
+  std::vector<uint32_t> above_;     // the parent; at the root: children_
+  std::vector<uint32_t> everyone_;  // all nodes
+  std::optional<Position> told_ready_;  // by TellAbove()
+  bool told_refusal_ = false;           // likewise
   std::vector<ScheduledRun> runs_;
   std::map<uint32_t, uint32_t> run_of_;  // slot -> index in runs_
   std::vector<Peer> peers_;              // by node; the own one is unused

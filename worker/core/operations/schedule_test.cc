@@ -34,7 +34,7 @@ proto::PeerMessage Refusal(uint64_t number, uint64_t from,
 class ScheduleTest : public testing::Test {
  protected:
   void SetUp() override {
-    schedule_.Begin(1, 2, {{0, {0, 1}, {0, 1}}, {1, {2}, {0, 1}}}, 1000);
+    schedule_.Begin(1, 2, 0, {{0, {0, 1}, {0, 1}}, {1, {2}, {0, 1}}}, 1000);
   }
   // The positions of which node 0 has said that it is ready.
   std::vector<uint64_t> SaidReady() {
@@ -148,7 +148,7 @@ TEST_F(ScheduleTest, WhoWaitsTooLongRefuses) {
 TEST_F(ScheduleTest, AMessageMayComeBeforeTheScheduleDoes) {
   Schedule other(1, 2);
   other.OnPeer(0, Ready(1, 0));
-  other.Begin(1, 1, {{0, {7}, {0, 1}}}, 0);
+  other.Begin(1, 1, 0, {{0, {7}, {0, 1}}}, 0);
   other.Add(7, false, false);
   EXPECT_EQ(SlotsOf(other.TakeRuns()), (Runs{{7}}));
   other.OnPeer(0, Refusal(1, 1));
@@ -157,7 +157,7 @@ TEST_F(ScheduleTest, AMessageMayComeBeforeTheScheduleDoes) {
   // A refusal of the next one, before it is known here; and an old message.
   other.OnPeer(0, Refusal(2, 0));
   other.OnPeer(0, Ready(1, 5));
-  other.Begin(2, 1, {{0, {7}, {0, 1}}}, 0);
+  other.Begin(2, 1, 0, {{0, {7}, {0, 1}}}, 0);
   EXPECT_TRUE(other.over());
 }
 
@@ -165,7 +165,7 @@ TEST_F(ScheduleTest, AMessageMayComeBeforeTheScheduleDoes) {
 class SmallScheduleTest : public ScheduleTest {
  protected:
   void SetUp() override {
-    schedule_.Begin(1, 2, {{0, {0, 1}, {0, 1}, true}, {1, {2}, {0, 1}}}, 1000);
+    schedule_.Begin(1, 2, 0, {{0, {0, 1}, {0, 1}, true}, {1, {2}, {0, 1}}}, 1000);
   }
   static proto::PeerMessage ReadyWith(uint64_t position,
                                       const std::string& inputs) {
@@ -223,30 +223,84 @@ TEST_F(SmallScheduleTest, InputsOfADroppedRunAreForgotten) {
   EXPECT_EQ(schedule_.End(), (std::set<uint32_t>{0, 1, 2}));
 }
 
+// Node 1 of seven in a tree of two children: 0 is above, 3 and 4 are below.
+class TreeTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const Slots all = {0, 1, 2, 3, 4, 5, 6};
+    schedule_.Begin(1, 1, 2, {{0, {7}, all}}, 1000);
+  }
+  Schedule::Message Only() {
+    const auto messages = schedule_.TakeMessages();
+    EXPECT_EQ(messages.size(), 1u);
+    return messages.empty() ? Schedule::Message() : messages[0];
+  }
+  Schedule schedule_{1, 7};
+};
+
+TEST_F(TreeTest, ANodeIsReadyWithAllBelowIt) {
+  schedule_.OnPeer(3, Ready(1, 0));
+  schedule_.Add(7, false, false);
+  EXPECT_TRUE(schedule_.TakeMessages().empty());
+  schedule_.OnPeer(4, Ready(1, 0));
+  const Schedule::Message up = Only();
+  EXPECT_EQ(up.nodes, Slots{0});
+  EXPECT_EQ(up.message.ready(), 0u);
+  EXPECT_TRUE(schedule_.TakeRuns().empty());
+  schedule_.OnPeer(0, Ready(1, 0));
+  const Schedule::Message down = Only();
+  EXPECT_EQ(down.nodes, (Slots{3, 4}));
+  EXPECT_EQ(down.message.ready(), 0u);
+  EXPECT_EQ(schedule_.TakeRuns().size(), 1u);
+}
+
+TEST_F(TreeTest, ARefusalIsToldAtOnceAndItsPositionWhenAllBelowHaveRefused) {
+  schedule_.Add(7, false, false);
+  schedule_.Refuse(proto::SCHEDULE_REQUEST, "a join");
+  const auto leaving = schedule_.TakeMessages();
+  ASSERT_EQ(leaving.size(), 2u);
+  EXPECT_EQ(leaving[0].nodes, Slots{0});
+  EXPECT_EQ(leaving[1].nodes, (Slots{3, 4}));
+  EXPECT_EQ(leaving[1].message.leaving().text(), "a join");
+  schedule_.OnPeer(3, Refusal(1, 1));
+  EXPECT_TRUE(schedule_.TakeMessages().empty());
+  schedule_.OnPeer(4, Refusal(1, 0));
+  const Schedule::Message up = Only();
+  EXPECT_EQ(up.nodes, Slots{0});
+  EXPECT_EQ(up.message.refusal().from(), 0u);
+  EXPECT_FALSE(schedule_.over());
+  schedule_.OnPeer(0, Refusal(1, 0));
+  EXPECT_EQ(Only().nodes, (Slots{3, 4}));
+  EXPECT_TRUE(schedule_.TakeRuns().empty());
+  ASSERT_TRUE(schedule_.over());
+  EXPECT_EQ(schedule_.End(), std::set<uint32_t>{7});
+}
+
 // Some nodes with overlapping process sets execute a schedule until one of them
 // does something else, at any moment; messages of two nodes stay in order, and
 // nothing else does.
 class World {
  public:
-  explicit World(uint32_t seed) : random_(seed) {
-    const uint32_t nodes = 2 + Pick(3);
+  World(uint32_t seed, bool is_tree)
+      : random_(seed), fan_out_(is_tree ? 1 + Pick(3) : 0) {
+    const uint32_t nodes = 2 + Pick(is_tree ? 9 : 3);
     const uint32_t length = 1 + Pick(4);
     uint32_t slot = 0;
     for (uint32_t i = 0; i < length; ++i) {
       ScheduledRun run{i, {}, {}};
       for (uint32_t n = 1 + Pick(3); n > 0; --n) run.slots.push_back(slot++);
       for (uint32_t n = 0; n < nodes; ++n) {
-        if (Pick(4) > 0) run.nodes.push_back(n);
+        if (is_tree || Pick(4) > 0) run.nodes.push_back(n);
       }
       if (run.nodes.size() < 2) run.nodes = {0, nodes - 1};
-      run.small = Pick(2) == 0;
+      run.small = !is_tree && Pick(2) == 0;
       round_.push_back(run);
     }
     for (uint32_t n = 0; n < nodes; ++n) nodes_.push_back({Schedule(n, nodes)});
   }
 
   void Execute() {
-    for (int events = 0; events < 20000 && !AllOver(); ++events) {
+    for (int events = 0; events < 60000 && !AllOver(); ++events) {
       const uint32_t n = Pick(static_cast<uint32_t>(nodes_.size()));
       switch (Pick(3)) {
         case 0:
@@ -258,7 +312,7 @@ class World {
         default:
           if (!nodes_[n].begun) {
             Begin(n);
-          } else if (Pick(60) == 0) {
+          } else if (Pick(fan_out_ == 0 ? 60 : 600) == 0) {
             nodes_[n].schedule.Refuse(proto::SCHEDULE_REQUEST, "");
           }
       }
@@ -310,6 +364,9 @@ class World {
     std::set<uint32_t> left = {};
   };
 
+  uint32_t Above(uint32_t n) const {
+    return n == 0 ? UINT32_MAX : (n - 1) / fan_out_;
+  }
   uint32_t Pick(uint32_t n) { return static_cast<uint32_t>(random_() % n); }
   bool AllOver() const {
     return std::all_of(nodes_.begin(), nodes_.end(),
@@ -329,7 +386,8 @@ class World {
         runs.push_back(run);
       }
     }
-    nodes_[n].schedule.Begin(1, static_cast<uint32_t>(round_.size()), runs, 0);
+    nodes_[n].schedule.Begin(1, static_cast<uint32_t>(round_.size()), fan_out_,
+                             runs, 0);
     nodes_[n].begun = true;
   }
   // Any operation of the node that is not pending.
@@ -398,7 +456,10 @@ class World {
         message.set_inputs(std::to_string(n) + "/" +
                            std::to_string(message.ready()));
       }
-      for (const uint32_t to : m.nodes) nodes_[to].inbox[n].push_back(message);
+      for (const uint32_t to : m.nodes) {
+        EXPECT_TRUE(fan_out_ == 0 || Above(n) == to || Above(to) == n);
+        nodes_[to].inbox[n].push_back(message);
+      }
     }
     if (!node.schedule.over() || node.over) return;
     node.left = node.schedule.End();
@@ -406,6 +467,7 @@ class World {
   }
 
   std::mt19937 random_;
+  const uint32_t fan_out_;
   uint64_t executed_small_ = 0;
   std::vector<ScheduledRun> round_;
   std::vector<Node> nodes_;
@@ -415,7 +477,7 @@ TEST(ScheduleWorldTest, EachRunIsExecutedByAllOfItsNodesOrByNone) {
   uint64_t executed = 0;
   uint64_t small = 0;
   for (uint32_t seed = 1; seed <= 2000; ++seed) {
-    World world(seed);
+    World world(seed, false);
     world.Execute();
     world.Check();
     if (testing::Test::HasFailure()) FAIL() << "seed " << seed;
@@ -424,6 +486,18 @@ TEST(ScheduleWorldTest, EachRunIsExecutedByAllOfItsNodesOrByNone) {
   }
   EXPECT_GT(executed, 2000u);
   EXPECT_GT(small, 1000u);
+}
+
+TEST(ScheduleWorldTest, SoItIsInATree) {
+  uint64_t executed = 0;
+  for (uint32_t seed = 1; seed <= 2000; ++seed) {
+    World world(seed, true);
+    world.Execute();
+    world.Check();
+    if (testing::Test::HasFailure()) FAIL() << "seed " << seed;
+    executed += world.executed();
+  }
+  EXPECT_GT(executed, 2000u);
 }
 
 }  // namespace
