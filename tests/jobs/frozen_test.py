@@ -25,11 +25,11 @@ class FrozenTest(unittest.TestCase):
         for r in range(job.np):
             job.await_file("%s.%d" % (name, r), seconds)
 
-    def values(self, job):
+    def values(self, job, count):
         """Of the nodes: operations reported and executed; of the coordinator: runs it has issued."""
         ends = job.endpoints()
         nodes = [end for name, end in ends.items() if name.startswith("node")]
-        self.assertEqual(len(nodes), 2)
+        self.assertEqual(len(nodes), count)
         return (sum(harness.metric(end, "maypole_presence_operations_total") for end in nodes),
                 sum(harness.metric(end, "maypole_executor_operations_total") for end in nodes),
                 harness.metric(ends["coordinator"], "maypole_runs_total"))
@@ -38,7 +38,14 @@ class FrozenTest(unittest.TestCase):
         return harness.metric(job.endpoints()["coordinator"], 'maypole_schedules_ended_total{reason="%s"' % reason)
 
     def test_equal_steps_need_no_message_to_the_coordinator(self):
-        with harness.Job(np=NP, nodes=2, program="frozen.py", args=["steady"]) as job:
+        self.check_steady(2)
+
+    def test_nor_do_those_of_many_nodes(self):
+        self.check_steady(4, ["--coordinator-flag=--frozen_nodes=3"])
+
+    def check_steady(self, nodes, launcher_args=()):
+        with harness.Job(np=NP, nodes=nodes, program="frozen.py", args=["steady"],
+                         launcher_args=list(launcher_args)) as job:
             job.await_file("rank.0.pid")
             job.touch("settled")
             self.await_all(job, "settled")
@@ -46,12 +53,12 @@ class FrozenTest(unittest.TestCase):
             self.await_all(job, "warm")
             self.assertEqual(harness.metric(job.endpoints()["coordinator"], "maypole_frozen_jobs"), 1)
             self.assertEqual(status(job)["tier"], "frozen")
-            before = self.values(job)
+            before = self.values(job, nodes)
             job.touch("counting")
             self.await_all(job, "counted")
-            after = self.values(job)
+            after = self.values(job, nodes)
             self.assertEqual(after[0] - before[0], 0)
-            self.assertEqual(after[1] - before[1], 2 * COUNTED * TENSORS)
+            self.assertEqual(after[1] - before[1], nodes * COUNTED * TENSORS)
             self.assertEqual(after[2] - before[2], 0)
 
             others = self.ended(job, "other_operation")
@@ -60,7 +67,7 @@ class FrozenTest(unittest.TestCase):
             self.assertEqual(self.ended(job, "other_operation") - others, 1)
             said = status(job)
             self.assertEqual(said["tier"], "negotiated")
-            self.assertRegex(said["schedule_ended"], r"^broadcast 'other' \(node node[01]\)$")
+            self.assertRegex(said["schedule_ended"], r"^broadcast 'other' \(node node[0-3]\)$")
             self.assertGreater(int(said["operations"]), COUNTED * TENSORS)
 
             late = self.ended(job, "late")
@@ -76,6 +83,11 @@ class FrozenTest(unittest.TestCase):
 
     def test_three_nodes(self):
         with harness.Job(np=3, nodes=3, program="frozen.py", args=["changing"]) as job:
+            job.check_ok(120)
+
+    def test_three_nodes_in_a_tree(self):
+        with harness.Job(np=3, nodes=3, program="frozen.py", args=["changing"],
+                         launcher_args=["--coordinator-flag=--frozen_nodes=1"]) as job:
             job.check_ok(120)
 
     def test_a_rank_that_dies_is_named(self):
