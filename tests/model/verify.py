@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Verifies the models of the board protocol with spin, and that mutants fail.
 
-usage: verify.py [MODEL...]   (tickets, ring, eager, rendezvous, sleep, names; all if none)
+usage: verify.py [MODEL...]   (tickets, ring, eager, rendezvous, sleep, names, schedule; all if
+none)
 
 Each model is verified in several sizes: pan must explore all states and find no
 error. In each mutant, a model without one rule of the protocol, pan must find
@@ -26,6 +27,7 @@ SIZES = {
     "rendezvous": ["CHUNKS=3", "DEATH", "DEATH RUNS=1 CHUNKS=3", "RANKS=3 RUNS=1 CHUNKS=3", "RANKS=3 RUNS=1 CHUNKS=1 DEATH"],
     "sleep": [""],
     "names": ["STEPS=5", "NAMES=3", "SLOTS=2 NAMES=3"],
+    "schedule": ["", "FAN=1", "FAN=2", "FAN=2 NODES=4 POSITIONS=1"],
 }
 MUTANTS = {
     "tickets": ["LOOK_FIRST", "STORE_TICKET", "START_AHEAD", "NO_GENERATION", "SMALL_RING"],
@@ -38,6 +40,8 @@ MUTANTS = {
     "sleep": ["NO_WAKER_FENCE", "NO_SECOND_LOOK", "SEEN_LATE", "NO_FLAG_AT_SUBMIT", "STOP_WITHOUT_FLAG",
               "NO_WAKE_OF_OWN SECOND DIRECT"],
     "names": ["FREE_BY_FIRST", "GIVE_BUSY", "KEEP_NUMBER", "NO_HOLDER", "FROM_ZERO"],
+    "schedule": ["ONE_READY", "LATE_READY", "READY_ALONE FAN=1", "REFUSED_ALONE FAN=1", "OWN_POSITION FAN=1",
+                 "NOT_TOLD FAN=2"],
 }
 
 
