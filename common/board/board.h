@@ -97,10 +97,10 @@ struct BoardConfig {
   uint32_t node_index = 0;
   uint32_t slots = kMaxSlots;
   uint32_t runs = kMaxRuns;
-  uint32_t chunk_bytes = 1 << 20;      // a multiple of 4096
-  uint32_t ring_depth = 2;            // chunks of a ring, at least 2
-  uint32_t eager_bytes = 64 * 1024;   // largest eager tensor; multiple of 64
-  uint32_t pool_buffers = 32;         // eager operations of a rank in flight
+  uint32_t chunk_bytes = 1 << 20;    // a multiple of 4096
+  uint32_t ring_depth = 2;           // chunks of a ring, at least 2
+  uint32_t eager_bytes = 64 * 1024;  // largest eager tensor; multiple of 64
+  uint32_t pool_buffers = 32;        // eager operations of a rank in flight
   // Address space for one rank's arena tensors. Memory is reserved as tensors
   // are allocated.
   uint64_t arena_bytes = 0;
@@ -430,7 +430,7 @@ class Board {
   // [size], but at most [kMaxAlltoallRanks].
   std::atomic<int64_t>* splits(uint32_t number, uint32_t local,
                                uint32_t generation) const;
-  std::atomic<uint64_t>& ready_bits(uint32_t word) const;   // [slots / 64]
+  std::atomic<uint64_t>& ready_bits(uint32_t word) const;  // [slots / 64]
   uint32_t ready_words() const { return config_.slots / 64; }
   std::byte* pool(uint32_t local, uint32_t buffer) const;
   std::byte* rank_ring(uint32_t local, uint32_t index) const;

@@ -538,7 +538,7 @@ TEST(BoardTest, SplitsOfALargeJobTakeNoMoreThanTheLargestAlltoall) {
     std::unique_ptr<Board> b;
     const Status s = Board::Create(config, &b);
     EXPECT_TRUE(s.ok()) << s.message();
-    struct stat st{};
+    struct stat st {};
     EXPECT_EQ(fstat(b->fd(), &st), 0);
     return static_cast<uint64_t>(st.st_size);
   };

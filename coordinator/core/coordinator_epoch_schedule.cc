@@ -24,7 +24,8 @@ bool IsLogged(uint64_t number) {
 
 bool CoordinatorEpoch::MayBeginSchedule() const {
   // Results of scheduled operations cannot be compared by the coordinator.
-  if (members_.size() < 2 || frozen_nodes_ == 0 || checksums_ != ChecksumMode::kOff || !left_.empty() || joins_.AnyAside() ||
+  if (members_.size() < 2 || frozen_nodes_ == 0 ||
+      checksums_ != ChecksumMode::kOff || !left_.empty() || joins_.AnyAside() ||
       frozen() || buckets_.Deadline()) {
     return false;
   }

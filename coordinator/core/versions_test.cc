@@ -58,7 +58,8 @@ TEST_F(VersionsTest, WelcomeSaysTheVersionOfTheSession) {
   TestBed bed;
   EXPECT_EQ(bed.Connect("j", "n0").version, kProtocolVersion);
   EXPECT_EQ(bed.Connect("j", "n1", "secret", kOld).version, 10u);
-  EXPECT_EQ(bed.Connect("j", "n2", "secret", {9, 13}).version, kProtocolVersion);
+  EXPECT_EQ(bed.Connect("j", "n2", "secret", {9, 13}).version,
+            kProtocolVersion);
   EXPECT_EQ(bed.Connect("j", "n3", "secret", {11, 0}).version, 11u);
   TestBed older({.frozen_nodes = 0, .versions = kOld});
   EXPECT_EQ(older.Connect("j", "n0").version, 10u);

@@ -31,7 +31,7 @@ struct Counts {
   uint64_t mismatches = 0;
   uint64_t refused_starts = 0;
   uint64_t reconnects = 0;
-  uint64_t replaced = 0;  // sessions whose coordinator was replaced
+  uint64_t replaced = 0;   // sessions whose coordinator was replaced
   uint64_t continued = 0;  // epochs that went on with another coordinator
   uint64_t ranks_killed = 0;
   uint64_t ranks_killed_within_a_step = 0;

@@ -37,8 +37,7 @@ uint64_t ExchangeModel::CostOf(const std::vector<Level>& levels, uint64_t bytes,
   uint64_t cost = 0;
   for (const Level& level : levels) {
     const uint64_t peers = level.nodes - 1;
-    const uint64_t message =
-        level.exchanges_all ? bytes : bytes / level.nodes;
+    const uint64_t message = level.exchanges_all ? bytes : bytes / level.nodes;
     const uint64_t times = level.exchanges_all ? 1 : 2;
     cost += times * (latency + peers * costs_.message +
                      peers * message * costs_.wire / kMiB);

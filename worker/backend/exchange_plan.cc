@@ -154,9 +154,10 @@ ExchangePlan PlanFor(const Work& work, uint32_t self,
                      const std::vector<Level>& levels) {
   const std::vector<Level> one = {{static_cast<uint32_t>(work.nodes.size())}};
   ExchangePlan plan =
-      !work.reduces   ? PlanExchange(work, self)
-      : work.scatters ? PlanScatter(work, self)
-                      : PlanReduction(work, self, levels.empty() ? one : levels);
+      !work.reduces ? PlanExchange(work, self)
+      : work.scatters
+          ? PlanScatter(work, self)
+          : PlanReduction(work, self, levels.empty() ? one : levels);
   for (Stage& stage : plan.stages) Stagger(stage.sends, self);
   return plan;
 }

@@ -192,17 +192,18 @@ TEST(ExchangePlan, TwoNodesMeetInOneLevelOnly) {
   Bytes bytes(4096);
   Work work{.chunk = std::as_writable_bytes(std::span(bytes)), .reduces = true};
   for (uint32_t i = 0; i < 24; ++i) work.nodes.push_back(i);
-  const ExchangePlan plan =
-      PlanFor(work, 5, {{2}, {3}, {2, true}, {2, true}});
+  const ExchangePlan plan = PlanFor(work, 5, {{2}, {3}, {2, true}, {2, true}});
   ASSERT_EQ(plan.stages.size(), 6u);
   std::map<uint32_t, std::vector<size_t>> stages;
   for (size_t s = 0; s < plan.stages.size(); ++s) {
     for (const Transfer& t : plan.stages[s].sends) stages[t.node].push_back(s);
   }
   const std::map<uint32_t, std::vector<size_t>> expected = {
-      {4, {0, 5}},           // 5 = 1 + 2 * 2 + 0 * 6 + 0 * 12
-      {1, {1, 4}}, {3, {1, 4}},
-      {11, {2}}, {17, {3}}};
+      {4, {0, 5}},  // 5 = 1 + 2 * 2 + 0 * 6 + 0 * 12
+      {1, {1, 4}},
+      {3, {1, 4}},
+      {11, {2}},
+      {17, {3}}};
   EXPECT_EQ(stages, expected);
 }
 

@@ -146,7 +146,7 @@ class GlooBackend : public Backend, private FlightHost {
   std::function<void(const absl::Status&)> on_ended_;
   std::vector<Fd> message_connections_;  // by node; set by Connect
   std::vector<uint64_t> started_;  // chunks by peer; for the starting thread
-  std::optional<ExchangeModel> model_;  // likewise; set by Connect
+  std::optional<ExchangeModel> model_;           // likewise; set by Connect
   std::vector<std::unique_ptr<Watch>> watches_;  // set by Connect
   std::atomic<uint64_t> sent_{0};
   std::atomic<uint64_t> received_{0};

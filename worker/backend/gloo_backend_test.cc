@@ -306,8 +306,8 @@ TEST(GlooBackendLevels, ManyChunksInLevels) {
       {0, 1'000'000, 1, 1}, {1'000'000, 1, 1, 1}, {1, 1, 1'000'000, 1}};
   for (const LinkCosts& costs : kCosts) {
     for (const uint32_t n : {2u, 4u, 6u, 12u}) {
-      Nodes nodes(n, GlooOptions{
-                         .connections = 2, .max_levels = 4, .costs = costs});
+      Nodes nodes(
+          n, GlooOptions{.connections = 2, .max_levels = 4, .costs = costs});
       nodes.Connect();
       nodes.Together([&](uint32_t node) {
         std::vector<std::vector<float>> chunks(kChunks);

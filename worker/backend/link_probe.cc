@@ -108,8 +108,8 @@ absl::StatusOr<LinkCosts> MeasurePair(Probe& probe, uint32_t a, uint32_t b) {
   costs.reduce = MeasureReduction();
   costs.message = Difference(*several, *one) / (2 * (kAtOnce - 1));
   costs.latency = Difference(*one / 2, costs.message);
-  costs.wire = Difference(
-      Difference(*large, *one) * ((1 << 20) / kLargeBytes), costs.reduce);
+  costs.wire = Difference(Difference(*large, *one) * ((1 << 20) / kLargeBytes),
+                          costs.reduce);
   return costs;
 }
 

@@ -86,7 +86,7 @@ struct WantCopies {
 struct PrepareBackend {
   uint64_t epoch = 0;
   uint32_t node_index = 0;
-  uint32_t version = kProtocolVersion;  // the smallest of the nodes
+  uint32_t version = kProtocolVersion;       // the smallest of the nodes
   std::vector<std::string> node_names = {};  // "node n1 (host b)"
   // The address at which the coordinator sees each node; empty if unknown.
   std::vector<std::string> node_addresses = {};
@@ -100,7 +100,7 @@ struct ConnectBackend {
 struct CreateBoard {
   BoardConfig config;
   uint32_t version = kProtocolVersion;  // of the board and its ranks' sessions
-  uint32_t checksums = 0;  // ChecksumMode of the job
+  uint32_t checksums = 0;               // ChecksumMode of the job
   std::vector<ClientId> clients;
   std::vector<int> pids;
 };
@@ -203,13 +203,15 @@ struct DropEpoch {};
 // supervisor decides whether it ends.
 struct ReportIdle {};
 
-using Action = std::variant<
-    ReplyClient, RefuseClient, CloseClient, KeepWatching, StopWatching,
-    OpenLink, CloseLink, SendToCoordinator, SendToPeers, FinishSmall, WantCopies,
-    PrepareBackend, ConnectBackend, CreateBoard, AllotSlot, FindIdleSlots,
-    RecallFrom, FreeSlot, WantSlot, IssueRun, OpenGpuMemory, CloseGpuMemories,
-    MakeCommunicatorId, ConnectGpus, RunOnGpus, RunOnHost, CommitSlot, FailSlot,
-    MarkLeft, MarkGone, AbortBoard, WantChange, DropEpoch, ReportIdle>;
+using Action =
+    std::variant<ReplyClient, RefuseClient, CloseClient, KeepWatching,
+                 StopWatching, OpenLink, CloseLink, SendToCoordinator,
+                 SendToPeers, FinishSmall, WantCopies, PrepareBackend,
+                 ConnectBackend, CreateBoard, AllotSlot, FindIdleSlots,
+                 RecallFrom, FreeSlot, WantSlot, IssueRun, OpenGpuMemory,
+                 CloseGpuMemories, MakeCommunicatorId, ConnectGpus, RunOnGpus,
+                 RunOnHost, CommitSlot, FailSlot, MarkLeft, MarkGone,
+                 AbortBoard, WantChange, DropEpoch, ReportIdle>;
 
 }  // namespace maypole::worker
 

@@ -164,8 +164,8 @@ class ExecutorCore {
   // The link is permanently lost, or was refused.
   void OnLinkLost(const absl::Status& status);
   // The coordinator cannot be reached; can be reached again; has been replaced
-  // by one that knows nothing (executor_core_recovery.cc). `status` has the text
-  // for ranks that wait for it for too long.
+  // by one that knows nothing (executor_core_recovery.cc). `status` has the
+  // text for ranks that wait for it for too long.
   void OnCoordinatorAway(const absl::Status& status);
   void OnCoordinatorBack();
   void OnCoordinatorReplaced();
@@ -329,11 +329,11 @@ class ExecutorCore {
   // bounded by the job's ranks and names.
   std::vector<proto::CoordinatorMessage> early_;
   DecisionLog decisions_;
-  proto::EpochStart start_;  // the last one; epoch 0: none
+  proto::EpochStart start_;             // the last one; epoch 0: none
   std::optional<proto::EpochEnd> end_;  // of that epoch, if it failed here
-  std::vector<proto::ExecutorMessage> gone_;  // RankGone of that epoch
+  std::vector<proto::ExecutorMessage> gone_;        // RankGone of that epoch
   std::optional<proto::ExecutorMessage> endpoint_;  // of that epoch, as sent
-  bool connected_ = false;  // that epoch has its Endpoints, or needs none
+  bool connected_ = false;   // that epoch has its Endpoints, or needs none
   bool recovering_ = false;  // until Recovered
   std::optional<absl::Status> away_;  // the coordinator cannot be reached
   std::optional<int64_t> waiting_since_ms_;  // for it

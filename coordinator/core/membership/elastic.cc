@@ -153,12 +153,11 @@ std::optional<uint32_t> Elastic::FindSeat(const NodeMember& node,
   // processes were before.
   for (uint32_t i = 0; i < seats_.size() && !found; ++i) {
     const Seat& seat = seats_[i];
-    const bool same_connection = seat.session == node.session &&
-                                 seat.process.client == process.client;
-    const bool same_process = process.said_epoch > 0 &&
-                              process.said_epoch < epoch_ &&
-                              seat.node == node.node &&
-                              seat.process.pid == process.pid;
+    const bool same_connection =
+        seat.session == node.session && seat.process.client == process.client;
+    const bool same_process =
+        process.said_epoch > 0 && process.said_epoch < epoch_ &&
+        seat.node == node.node && seat.process.pid == process.pid;
     if (same_connection || same_process) found = i;
   }
   if (found && seats_[*found].presence == Presence::kBack) return std::nullopt;

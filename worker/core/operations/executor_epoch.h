@@ -352,8 +352,8 @@ class ExecutorEpoch : private WaitJudge {
   int64_t results_sent_ms_ = 0;
   RunQueue runs_;
   Schedule schedule_;
-  std::map<uint32_t, Signature> scheduled_;  // by slot
-  uint64_t scheduled_operations_ = 0;        // executed, of this schedule
+  std::map<uint32_t, Signature> scheduled_;   // by slot
+  uint64_t scheduled_operations_ = 0;         // executed, of this schedule
   const std::string* NodeOf(int rank) const;  // null: no node has the rank
 
   std::set<int> left_;
@@ -402,8 +402,8 @@ class ExecutorEpoch : private WaitJudge {
   uint64_t handled_ = 0;
 
   size_t ids_told_ = 0;  // of communicator_ids_, to a coordinator that is new
-  bool quiet_ = false;  // a coordinator is being told everything anew
-  bool forget_ids_at_end_ = false;  // of the schedule
+  bool quiet_ = false;   // a coordinator is being told everything anew
+  bool forget_ids_at_end_ = false;                    // of the schedule
   std::optional<proto::ExecutorMessage> unsent_end_;  // ScheduleEnded
 };
 

@@ -45,8 +45,8 @@ void Schedule::FindNeighbours() {
   for (uint64_t i = first; i < first + fan_out_ && i < peers_.size(); ++i) {
     children_.push_back(static_cast<uint32_t>(i));
   }
-  above_ = self_ == 0 ? children_
-                      : std::vector<uint32_t>{(self_ - 1) / fan_out_};
+  above_ =
+      self_ == 0 ? children_ : std::vector<uint32_t>{(self_ - 1) / fan_out_};
 }
 
 Schedule::Position Schedule::PositionOf(uint64_t turn) const {
@@ -150,7 +150,8 @@ void Schedule::Tell(const std::vector<uint32_t>& nodes,
   std::copy_if(nodes.begin(), nodes.end(), std::back_inserter(to),
                [this](uint32_t node) { return node != self_; });
   if (to.empty()) return;
-  messages_.push_back({std::move(to), std::move(message), std::move(inputs_of)});
+  messages_.push_back(
+      {std::move(to), std::move(message), std::move(inputs_of)});
 }
 
 void Schedule::OnPeer(uint32_t node, const proto::PeerMessage& message) {
@@ -191,8 +192,7 @@ Schedule::Fate Schedule::FateOf(uint64_t turn) const {
     if (node == self_) continue;
     const Peer* said = SaidBy(node);
     if (said != nullptr && said->ready && *said->ready >= position) continue;
-    if (said != nullptr && said->refusal &&
-        said->refusal->from() <= position) {
+    if (said != nullptr && said->refusal && said->refusal->from() <= position) {
       return Fate::kDropped;
     }
     fate = Fate::kUndecided;

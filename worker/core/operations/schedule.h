@@ -19,8 +19,8 @@
 // On many nodes, each telling each other one would be too many messages. There
 // the nodes form a tree, and every run has all nodes. A node tells its parent
 // that all nodes below it and itself are ready, or have refused; the root tells
-// all, down the tree, that all nodes are ready, or have refused. That a node has
-// refused is told to everybody at once, so that all do.
+// all, down the tree, that all nodes are ready, or have refused. That a node
+// has refused is told to everybody at once, so that all do.
 //
 //   Schedule schedule(self, nodes);
 //   schedule.Begin(number, length, fan_out, runs, now_ms);
@@ -174,9 +174,9 @@ class Schedule {
   uint64_t number_ = 0;
   uint32_t length_ = 0;
   uint32_t fan_out_ = 0;
-  std::vector<uint32_t> children_;  // in the tree
-  std::vector<uint32_t> above_;     // the parent; at the root: children_
-  std::vector<uint32_t> everyone_;  // all nodes
+  std::vector<uint32_t> children_;      // in the tree
+  std::vector<uint32_t> above_;         // the parent; at the root: children_
+  std::vector<uint32_t> everyone_;      // all nodes
   std::optional<Position> told_ready_;  // by TellAbove()
   bool told_refusal_ = false;           // likewise
   std::vector<ScheduledRun> runs_;

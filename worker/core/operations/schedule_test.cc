@@ -165,7 +165,8 @@ TEST_F(ScheduleTest, AMessageMayComeBeforeTheScheduleDoes) {
 class SmallScheduleTest : public ScheduleTest {
  protected:
   void SetUp() override {
-    schedule_.Begin(1, 2, 0, {{0, {0, 1}, {0, 1}, true}, {1, {2}, {0, 1}}}, 1000);
+    schedule_.Begin(1, 2, 0, {{0, {0, 1}, {0, 1}, true}, {1, {2}, {0, 1}}},
+                    1000);
   }
   static proto::PeerMessage ReadyWith(uint64_t position,
                                       const std::string& inputs) {
