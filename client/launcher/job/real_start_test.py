@@ -11,8 +11,11 @@ from maypole.common import basics
 basics.init()
 allowed = set()
 for task in os.listdir("/proc/self/task"):
-    with open("/proc/self/task/%s/status" % task) as f:
-        allowed |= {line.split()[1] for line in f if line.startswith("Cpus_allowed_list")}
+    try:
+        with open("/proc/self/task/%s/status" % task) as f:
+            allowed |= {line.split()[1] for line in f if line.startswith("Cpus_allowed_list")}
+    except (FileNotFoundError, ProcessLookupError):
+        pass  # a thread that has just ended
 print(basics.local_rank(), *sorted(allowed, key=len))
 basics.shutdown()
 """
