@@ -16,6 +16,7 @@
 #include "common/limits.h"
 #include "common/program/tls.h"
 #include "common/wire/versions.h"
+#include "worker/backend/exchange_model.h"
 
 namespace maypole::worker {
 
@@ -28,7 +29,7 @@ struct WorkerFlags {
   std::string host;
   std::string network;
   uint32_t network_connections = 1;
-  uint32_t network_levels = 4;
+  uint32_t network_levels = kMaxLevels;
   std::string network_congestion = "auto";
   absl::Duration network_timeout = absl::Seconds(10);
   std::string metrics = "127.0.0.1:0";

@@ -90,6 +90,7 @@ TEST(CoreThreadsTest, AJobWhoseActionsTakeTheirTimeHoldsUpNoOther) {
     proto::ExecutorMessage ready;
     ready.set_sequence(1);
     ready.mutable_ranks_ready()->set_size(1);
+    ready.mutable_ranks_ready()->set_chunk_bytes(4096);
     ready.mutable_ranks_ready()->add_ranks(0);
     core.Received(seconds(1), 2, ready, count);
     core.Received(seconds(1), 4, Hello("third", "n0"), count);
@@ -234,6 +235,7 @@ class Crowd {
     proto::ExecutorMessage m;
     if (what < 8) {
       m.mutable_ranks_ready()->set_size(1);
+      m.mutable_ranks_ready()->set_chunk_bytes(4096);
       m.mutable_ranks_ready()->add_ranks(0);
     } else {
       m.mutable_rank_gone()->set_rank(0);

@@ -127,6 +127,7 @@ proto::ExecutorMessage ReadyWith(const std::vector<uint32_t>& ranks,
                                  const std::vector<int64_t>& thresholds) {
   proto::ExecutorMessage m;
   proto::RanksReady* ready = m.mutable_ranks_ready();
+  ready->set_chunk_bytes(4096);
   ready->set_size(4);
   ready->mutable_ranks()->Assign(ranks.begin(), ranks.end());
   ready->mutable_fusion_thresholds()->Assign(thresholds.begin(),
@@ -434,6 +435,9 @@ TEST_F(JobTest, AbsurdRanksReadyIsABadMessage) {
   Executor& f = bed_.Connect("j", "n5");
   bed_.Ready(f, kMaxRanks, {kMaxRanks - 1});
   EXPECT_FALSE(f.refused);
+  Executor& g = bed_.Connect("j", "n6");
+  bed_.Ready(g, 4, {0}, /*chunk_bytes=*/0);
+  EXPECT_TRUE(g.refused);
 }
 
 }  // namespace

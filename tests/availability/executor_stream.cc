@@ -58,6 +58,7 @@ int Main(const std::string& address, const std::string& job,
     while (std::cin >> word >> size >> rank) {
       proto::ExecutorMessage ready;
       ready.mutable_ranks_ready()->set_size(size);
+      ready.mutable_ranks_ready()->set_chunk_bytes(4096);
       ready.mutable_ranks_ready()->add_ranks(rank);
       stream->Write(*link.Push(std::move(ready)));
     }

@@ -61,6 +61,7 @@ class Node {
     Expect(Read().has_welcome(), "the coordinator does not welcome a node");
     proto::ExecutorMessage ready;
     ready.mutable_ranks_ready()->set_size(2);
+    ready.mutable_ranks_ready()->set_chunk_bytes(4096);
     ready.mutable_ranks_ready()->add_ranks(rank);
     Say(std::move(ready));
   }

@@ -49,6 +49,7 @@ Coordinated::Coordinated(Feed* feed)
   Open(&other, false);
   proto::ExecutorMessage ready;
   ready.mutable_ranks_ready()->set_size(2);
+  ready.mutable_ranks_ready()->set_chunk_bytes(4096);
   ready.mutable_ranks_ready()->add_ranks(0);
   ready.mutable_ranks_ready()->add_ranks(1);
   Say(&other, ready, true);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Verifies the models of the board protocol with spin, and that mutants fail.
+"""Verifies the models of the board protocol and of the frozen tier with spin, and that mutants fail.
 
 usage: verify.py [MODEL...]   (tickets, ring, eager, rendezvous, sleep, names, schedule; all if
 none)

@@ -25,6 +25,8 @@
 
 namespace maypole::worker {
 
+inline constexpr uint32_t kMaxLevels = 4;
+
 // Nanoseconds; `wire` and `reduce` for a MiB.
 struct LinkCosts {
   uint64_t latency = 0;
@@ -37,7 +39,7 @@ struct LinkCosts {
 
 class ExchangeModel {
  public:
-  // `max_levels`: at least 1.
+  // `max_levels`: at least 1, at most kMaxLevels.
   ExchangeModel(const LinkCosts& costs, uint32_t max_levels);
 
   // For a chunk of `bytes` bytes, which are rounded up to a power of two. A

@@ -110,8 +110,15 @@ absl::Status GlooBackend::Connect(const std::vector<std::string>& addresses) {
 
 absl::Status GlooBackend::MeasureCosts() {
   std::function<void(const absl::Status&)> on_ended = on_ended_;
-  const absl::StatusOr<AgreedLinks> links =
-      MeasureLinks(this, self_, nodes_, options_.max_levels);
+  ProbeOptions probe{self_, nodes_, options_.max_levels,
+                     options_.connect_timeout};
+  probe.on_late = [this](std::optional<uint32_t> node) {
+    Break(absl::StrCat(
+        node ? NodeName(*node) : "another node",
+        " has not taken part in measuring the links between the nodes within ",
+        options_.connect_timeout.count(), " ms; is its executor stopped?"));
+  };
+  const absl::StatusOr<AgreedLinks> links = MeasureLinks(this, probe);
   OnEnded(std::move(on_ended));
   if (!links.ok()) return links.status();
   if (options_.on_measured) options_.on_measured(*links);

@@ -58,7 +58,8 @@ struct GlooOptions {
   uint64_t nonce = 0;  // of job and epoch, the same on all nodes
   // "node n1 (host b)" by node index, for messages.
   std::vector<std::string> node_names;
-  // A peer that cannot be reached within this fails Connect.
+  // A peer that cannot be reached, or does not measure, within this fails
+  // Connect.
   std::chrono::milliseconds connect_timeout{20000};
   // A connection fails if the peer's kernel has answered nothing for this long;
   // 0: never.
@@ -75,14 +76,13 @@ struct GlooOptions {
   // How many levels a reduction has at most (exchange_model.h); of the nodes'
   // numbers the least. 0: the others know no levels, and there is one.
   uint32_t max_levels = 0;
-  // What the links cost, if it is known; then Connect does not measure.
+  // What the links cost, so that Connect does not measure; for tests.
   std::optional<LinkCosts> costs = {};
   // Called by Connect, if it has measured them.
   std::function<void(const AgreedLinks&)> on_measured = {};
 };
 
 inline constexpr uint32_t kMaxConnections = 3;
-inline constexpr uint32_t kMaxLevels = 4;
 
 class GlooBackend : public Backend, private FlightHost {
  public:

@@ -334,8 +334,8 @@ TEST(GlooBackendLevels, AllNodesAgreeOnWhatLinksCost) {
     nodes.Connect();
     std::vector<AgreedLinks> agreed(n);
     nodes.Together([&](uint32_t node) {
-      const absl::StatusOr<AgreedLinks> links =
-          MeasureLinks(&nodes[node], node, n, 4 - node % 3);
+      const absl::StatusOr<AgreedLinks> links = MeasureLinks(
+          &nodes[node], {.self = node, .nodes = n, .max_levels = 4 - node % 3});
       ASSERT_TRUE(links.ok()) << links.status();
       agreed[node] = *links;
     });
@@ -360,21 +360,58 @@ TEST(GlooBackendLevels, MeasuredChunksAreNobodysPayload) {
   });
 }
 
+// Node 1 connects, but does not take part in the measurement.
+class HalfMeasured {
+ public:
+  explicit HalfMeasured(std::chrono::milliseconds timeout) {
+    GlooOptions options{.host = "127.0.0.1",
+                        .nonce = 1,
+                        .node_names = {"node n0 (host a)", "node n1 (host b)"},
+                        .connect_timeout = timeout};
+    other = std::make_unique<GlooBackend>(options);
+    options.max_levels = 4;
+    measuring = std::make_unique<GlooBackend>(options);
+    const auto a = measuring->Prepare(0, 2);
+    const auto b = other->Prepare(1, 2);
+    EXPECT_TRUE(a.ok() && b.ok());
+    waiter_ = std::thread([this, at = (*b)[0]] {
+      status_ = measuring->Connect({"", at});
+    });
+    const absl::Status connected = other->Connect({(*a)[1], ""});
+    EXPECT_TRUE(connected.ok()) << connected;
+  }
+  absl::Status Await() {
+    waiter_.join();
+    return status_;
+  }
+  std::unique_ptr<GlooBackend> measuring, other;
+
+ private:
+  absl::Status status_;
+  std::thread waiter_;
+};
+
 TEST(GlooBackendLevels, AbortEndsAMeasurement) {
-  Nodes measuring(2, GlooOptions{.max_levels = 4});
-  absl::Status status;
-  std::thread waiter(
-      [&] { status = measuring[0].Connect(measuring.AddressesOf(0)); });
-  // Connects, but does not take part.
-  std::thread other([&] {
-    GlooBackend& b = measuring[1];
-    (void)b.Connect(measuring.AddressesOf(1));
-  });
-  measuring[1].Abort();
-  measuring[0].Abort();
-  waiter.join();
-  other.join();
-  EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+  HalfMeasured nodes(std::chrono::seconds(60));
+  nodes.measuring->Abort();
+  const absl::Status s = nodes.Await();
+  EXPECT_EQ(s.code(), absl::StatusCode::kAborted) << s;
+}
+
+TEST(GlooBackendLevels, ALostPeerEndsAMeasurement) {
+  HalfMeasured nodes(std::chrono::seconds(60));
+  nodes.other->Abort();
+  const absl::Status s = nodes.Await();
+  EXPECT_EQ(s.code(), absl::StatusCode::kUnavailable) << s;
+  EXPECT_NE(s.message().find("node n1 (host b)"), std::string::npos) << s;
+}
+
+TEST(GlooBackendLevels, WhoDoesNotMeasureIsNamed) {
+  const absl::Status s = HalfMeasured(std::chrono::seconds(2)).Await();
+  EXPECT_EQ(s.code(), absl::StatusCode::kUnavailable) << s;
+  EXPECT_EQ(s.message(),
+            "node n1 (host b) has not taken part in measuring the links "
+            "between the nodes within 2000 ms; is its executor stopped?");
 }
 
 TEST(GlooBackend, AbortEndsAConnectThatWaits) {

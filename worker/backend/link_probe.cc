@@ -37,7 +37,10 @@ uint64_t Difference(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 
 class Probe {
  public:
-  explicit Probe(Backend* backend) : backend_(backend) {
+  Probe(Backend* backend, const ProbeOptions& options)
+      : backend_(backend),
+        options_(options),
+        deadline_(std::chrono::steady_clock::now() + options.timeout) {
     backend_->OnEnded([this](const absl::Status& s) {
       std::lock_guard lock(mutex_);
       status_.Update(s);
@@ -50,20 +53,30 @@ class Probe {
     backend_->OnEnded([](const absl::Status&) {});
   }
 
-  // Exchanges the chunks at once and waits for them.
-  absl::Status Exchange(std::vector<Work> chunks) {
+  // Exchanges the chunks at once and waits for them. `peer`: who takes part, if
+  // it is one node.
+  absl::Status Exchange(std::vector<Work> chunks,
+                        std::optional<uint32_t> peer = {}) {
     {
       std::lock_guard lock(mutex_);
       open_ += chunks.size();
     }
     for (Work& work : chunks) backend_->Start(std::move(work));
     std::unique_lock lock(mutex_);
-    ended_.wait(lock, [this] { return open_ == 0; });
+    const auto done = [this] { return open_ == 0; };
+    if (!ended_.wait_until(lock, deadline_, done)) {
+      lock.unlock();
+      options_.on_late(peer);
+      lock.lock();
+      ended_.wait(lock, done);  // the chunks' memory is the caller's
+    }
     return status_;
   }
 
  private:
   Backend* const backend_;
+  const ProbeOptions& options_;
+  const std::chrono::steady_clock::time_point deadline_;
   std::mutex mutex_;
   std::condition_variable ended_;
   size_t open_ = 0;
@@ -85,17 +98,19 @@ uint64_t MeasureReduction() {
 
 // In a pair, an exchange takes two messages each way in a row: twice latency
 // and message, and twice half of the bytes on the wire.
-absl::StatusOr<LinkCosts> MeasurePair(Probe& probe, uint32_t a, uint32_t b) {
+absl::StatusOr<LinkCosts> MeasurePair(Probe& probe, uint32_t self) {
+  const uint32_t peer = self ^ 1;
   std::vector<std::byte> memory(kLargeBytes);
   const auto time = [&](uint64_t bytes, size_t count) {
     return Least([&, bytes, count] {
       std::vector<Work> chunks;
       for (size_t i = 0; i < count; ++i) {
-        chunks.push_back({.chunk = std::span(&memory[i * bytes], bytes),
-                          .reduces = true,
-                          .nodes = {a, b}});
+        chunks.push_back(
+            {.chunk = std::span(&memory[i * bytes], bytes),
+             .reduces = true,
+             .nodes = {std::min(self, peer), std::max(self, peer)}});
       }
-      return probe.Exchange(std::move(chunks));
+      return probe.Exchange(std::move(chunks), peer);
     });
   };
   const absl::StatusOr<uint64_t> one = time(kSmallBytes, 1);
@@ -115,13 +130,12 @@ absl::StatusOr<LinkCosts> MeasurePair(Probe& probe, uint32_t a, uint32_t b) {
 
 }  // namespace
 
-absl::StatusOr<AgreedLinks> MeasureLinks(Backend* backend, uint32_t self,
-                                         uint32_t nodes, uint32_t max_levels) {
-  Probe probe(backend);
+absl::StatusOr<AgreedLinks> MeasureLinks(Backend* backend,
+                                         const ProbeOptions& options) {
+  Probe probe(backend, options);
   LinkCosts own;
-  const uint32_t first = self / 2 * 2;
-  if (first + 1 < nodes) {
-    absl::StatusOr<LinkCosts> measured = MeasurePair(probe, first, first + 1);
+  if ((options.self | 1) < options.nodes) {  // the last of an odd number: none
+    absl::StatusOr<LinkCosts> measured = MeasurePair(probe, options.self);
     if (!measured.ok()) return measured.status();
     own = *measured;
   }
@@ -129,7 +143,7 @@ absl::StatusOr<AgreedLinks> MeasureLinks(Backend* backend, uint32_t self,
   std::array<int64_t, 5> figures = {
       static_cast<int64_t>(own.latency), static_cast<int64_t>(own.message),
       static_cast<int64_t>(own.wire), static_cast<int64_t>(own.reduce),
-      -int64_t{max_levels}};
+      -int64_t{options.max_levels}};
   const Work agreement{.chunk = std::as_writable_bytes(std::span(figures)),
                        .reduces = true,
                        .op = Op::kMax,

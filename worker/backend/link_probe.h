@@ -6,11 +6,15 @@
 // worst pair's figures. Takes some ten exchanges of at most 256 KiB.
 //
 // Thread contract: as Backend's Start. Sets the backend's callback. Blocks
-// until the other nodes take part, or the backend fails or is aborted.
+// until the other nodes have taken part, or the backend fails or is aborted; if
+// they do not take part in time, `on_late` must make it fail.
 #ifndef MAYPOLE_WORKER_BACKEND_LINK_PROBE_H_
 #define MAYPOLE_WORKER_BACKEND_LINK_PROBE_H_
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "worker/backend/backend.h"
@@ -23,9 +27,18 @@ struct AgreedLinks {
   uint32_t max_levels = 1;  // the least that a node allows
 };
 
+struct ProbeOptions {
+  uint32_t self = 0;
+  uint32_t nodes = 1;
+  uint32_t max_levels = 1;  // that this node allows
+  std::chrono::milliseconds timeout{20000};
+  // After `timeout`. `node`: that has not taken part, if it is known.
+  std::function<void(std::optional<uint32_t> node)> on_late = {};
+};
+
 // For all nodes of the backend, which exchanges in one level meanwhile.
-absl::StatusOr<AgreedLinks> MeasureLinks(Backend* backend, uint32_t self,
-                                         uint32_t nodes, uint32_t max_levels);
+absl::StatusOr<AgreedLinks> MeasureLinks(Backend* backend,
+                                         const ProbeOptions& options);
 
 }  // namespace maypole::worker
 

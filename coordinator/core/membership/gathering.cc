@@ -98,6 +98,10 @@ absl::Status CheckRankFacts(const proto::RanksReady& ready, int ranks) {
   absl::Status status = CheckStallTimes(ready);
   if (status.ok()) status = CheckStartTimeout(ready.start_timeout_ms());
   if (status.ok()) status = CheckChecksums(ready.checksums());
+  if (status.ok() && ready.chunk_bytes() == 0) {
+    status = absl::InvalidArgumentError(
+        "chunks of 0 bytes; at least 4096 are allowed");
+  }
   return status.ok() ? CheckThresholds(ready, ranks) : status;
 }
 
@@ -130,9 +134,10 @@ absl::Status CheckVersions(const std::vector<const NodeMember*>& nodes) {
 }
 
 uint32_t LeastChunk(const std::vector<const NodeMember*>& nodes) {
-  uint32_t least = UINT32_MAX;
-  for (const NodeMember* m : nodes) least = std::min(least, m->chunk_bytes);
-  return least;
+  const auto less = [](const NodeMember* a, const NodeMember* b) {
+    return a->chunk_bytes < b->chunk_bytes;
+  };
+  return (*std::min_element(nodes.begin(), nodes.end(), less))->chunk_bytes;
 }
 
 absl::Status CheckChunks(const std::vector<const NodeMember*>& nodes) {

@@ -93,6 +93,7 @@ grpc::Status TestExecutor::AwaitEnd() {
 void TestExecutor::Ready(uint32_t size, const std::vector<uint32_t>& ranks) {
   proto::ExecutorMessage m;
   m.mutable_ranks_ready()->set_size(size);
+  m.mutable_ranks_ready()->set_chunk_bytes(4096);
   m.mutable_ranks_ready()->mutable_ranks()->Assign(ranks.begin(), ranks.end());
   Send(std::move(m));
 }

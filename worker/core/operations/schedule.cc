@@ -30,7 +30,7 @@ void Schedule::Begin(uint64_t number, uint32_t length, uint32_t fan_out,
   copied_.assign(runs_.size(), 0);
   now_ms_ = now_ms;
   refused_ = told_refusal_ = false;
-  told_ready_.reset();
+  told_ready_ = 0;
   text_.clear();
   for (const Peer& peer : peers_) {
     if (peer.number == number_) FollowRefusal(peer);
@@ -105,17 +105,22 @@ void Schedule::TellAbove() {
     all_refused = all_refused && said != nullptr && said->refusal;
     if (all_refused) from = std::min(from, said->refusal->from());
   }
-  proto::PeerMessage message;
-  if (ready > 0 && (!told_ready_ || ready - 1 > *told_ready_)) {
-    told_ready_ = ready - 1;
+  if (ready > told_ready_) {
+    told_ready_ = ready;
+    proto::PeerMessage message;
     message.set_ready(ready - 1);
-    Tell(above_, message);
+    Tell(above_, std::move(message));
   }
   if (!all_refused || std::exchange(told_refusal_, true)) return;
+  Tell(above_, RefusalFrom(from));
+}
+
+proto::PeerMessage Schedule::RefusalFrom(Position from) const {
+  proto::PeerMessage message;
   message.mutable_refusal()->set_from(from);
   message.mutable_refusal()->set_why(why_);
   message.mutable_refusal()->set_text(text_);
-  Tell(above_, message);
+  return message;
 }
 
 void Schedule::Refuse(proto::ScheduleEnd why, const std::string& text) {
@@ -123,13 +128,8 @@ void Schedule::Refuse(proto::ScheduleEnd why, const std::string& text) {
   refused_ = true;
   why_ = why;
   text_ = text;
+  if (fan_out_ == 0) return Tell(everyone_, RefusalFrom(NextPosition()));
   proto::PeerMessage message;
-  if (fan_out_ == 0) {
-    message.mutable_refusal()->set_from(NextPosition());
-    message.mutable_refusal()->set_why(why);
-    message.mutable_refusal()->set_text(text);
-    return Tell(everyone_, std::move(message));
-  }
   message.mutable_leaving()->set_why(why);
   message.mutable_leaving()->set_text(text);
   Tell(above_, message);

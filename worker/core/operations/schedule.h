@@ -162,6 +162,7 @@ class Schedule {
   Fate FateOf(uint64_t turn) const;
   // Takes what other nodes have sent of this turn's inputs.
   Execution TakeInputs(const Waiting& run);
+  proto::PeerMessage RefusalFrom(Position from) const;
   void FindNeighbours();
   // Refuses if the peer does, or knows of one that does.
   void FollowRefusal(const Peer& peer);
@@ -174,11 +175,11 @@ class Schedule {
   uint64_t number_ = 0;
   uint32_t length_ = 0;
   uint32_t fan_out_ = 0;
-  std::vector<uint32_t> children_;      // in the tree
-  std::vector<uint32_t> above_;         // the parent; at the root: children_
-  std::vector<uint32_t> everyone_;      // all nodes
-  std::optional<Position> told_ready_;  // by TellAbove()
-  bool told_refusal_ = false;           // likewise
+  std::vector<uint32_t> children_;  // in the tree
+  std::vector<uint32_t> above_;     // the parent; at the root: children_
+  std::vector<uint32_t> everyone_;  // all nodes
+  Position told_ready_ = 0;         // by TellAbove(): for all positions below
+  bool told_refusal_ = false;       // likewise
   std::vector<ScheduledRun> runs_;
   std::map<uint32_t, uint32_t> run_of_;  // slot -> index in runs_
   std::vector<Peer> peers_;              // by node; the own one is unused
