@@ -23,6 +23,13 @@ constexpr uint32_t kChunkStep = 4096;
 constexpr uint32_t kLargestPage = 1 << 20;
 // A smaller window of the arenas is not worth its mapping.
 constexpr uint64_t kLeastArenaWindow = 1 << 20;
+// Unmapped bytes after each arena's window. Equal offsets in arenas must not be
+// a large power of two apart: ranks mostly have the same tensor at the same
+// offset, and AMD's processors predict the way of the L1 cache from a hash of
+// linear address bits 12 to 27 (Lipp et al., Take A Way, AsiaCCS 2020), so that
+// the tensors of several ranks would evict each other at every access. 2 MiB
+// keep huge pages possible.
+constexpr uint64_t kArenaGap = 2 << 20;
 // A ticket: lap of the ring (24 bits), generation (16), run (24).
 constexpr int kRefBits = 24;
 constexpr int kLapShift = 40;
@@ -47,6 +54,10 @@ bool MapOver(std::byte* at, int fd, uint64_t offset, uint64_t bytes) {
 
 Status Bad(const std::string& what) {
   return Status(Code::kInvalidArgument, "board: " + what);
+}
+
+uint64_t ArenaStride(uint64_t window) {
+  return window == 0 ? 0 : window + kArenaGap;
 }
 
 uint32_t SplitNames(const BoardConfig& c) {
@@ -199,7 +210,8 @@ Status Board::MapFitting(int fd, const BoardConfig& config, Mapped* out) {
   const bool limited = AddressSpaceLimit().has_value();
   uint64_t window = config.arena_bytes;
   for (;;) {
-    const uint64_t bytes = layout.arenas + config.local_size * window;
+    const uint64_t bytes =
+        layout.arenas + config.local_size * ArenaStride(window);
     Mapping all = Map(bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1);
     const int err = errno;
     bool fits = all.data() != nullptr;
@@ -229,7 +241,7 @@ Status Board::FillMapping(int fd, const Layout& layout,
   for (uint32_t i = 0; ok && i < config.local_size; ++i) {
     ok = MapOver(at, fd, layout.arenas + i * config.arena_bytes,
                  mapped.arena_window);
-    at += mapped.arena_window;
+    at += ArenaStride(mapped.arena_window);
   }
   return ok ? Status() : ErrnoStatus(errno, "cannot map the board");
 }
@@ -391,7 +403,7 @@ uint64_t Board::arena_offset(uint32_t local) const {
 }
 
 std::byte* Board::arena(uint32_t local) const {
-  return mapping_.data() + layout_->arenas + local * arena_window_;
+  return mapping_.data() + layout_->arenas + local * ArenaStride(arena_window_);
 }
 
 void Board::LimitArenas(uint32_t local, uint64_t bytes) const {

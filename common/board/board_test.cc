@@ -194,6 +194,25 @@ TEST(BoardTest, UnderALimitOfAddressSpaceArenasAreCutToWhatFits) {
   EXPECT_EQ(status, 0) << "exit " << WEXITSTATUS(status);
 }
 
+// Where the same offset of two arenas differs only in high bits of the address,
+// AMD's L1 cache holds only one of the two lines (see board.cc).
+TEST(BoardTest, EqualOffsetsOfArenasDifferInLowBitsOfTheAddress) {
+  for (const uint64_t bytes : {uint64_t{2} << 20, uint64_t{8} << 30}) {
+    BoardConfig config = Config(8);
+    config.arena_bytes = bytes;
+    std::unique_ptr<Board> b;
+    ASSERT_TRUE(Board::Create(config, &b).ok());
+    for (uint32_t i = 0; i < 8; ++i) {
+      const auto at = reinterpret_cast<uintptr_t>(b->arena(i));
+      for (uint32_t j = 0; j < i; ++j) {
+        const auto other = reinterpret_cast<uintptr_t>(b->arena(j));
+        ASSERT_GE(at, other + bytes) << i << " overlaps " << j;
+        EXPECT_NE((at ^ other) & 0x0ffff000u, 0u) << i << " and " << j;
+      }
+    }
+  }
+}
+
 TEST(BoardTest, WithoutAddressSpaceForABoardTheErrorNamesTheLimit) {
   const auto whole = Create(2);
   const pid_t child = fork();
@@ -212,6 +231,7 @@ TEST(BoardTest, WithoutAddressSpaceForABoardTheErrorNamesTheLimit) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
 }
+
 TEST(BoardTest, MemoryIsSealed) {
   auto a = Create(1);
   EXPECT_EQ(ftruncate(a->fd(), 4096), -1);

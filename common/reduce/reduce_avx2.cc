@@ -164,23 +164,41 @@ struct MaxOp {
   }
 };
 
-template <typename E, typename O>
-size_t Fold(const ReduceTask& task) {
+// Reduces kVectors vectors a turn, from element `i` on; returns the first
+// element that is left.
+template <typename E, typename O, size_t kVectors>
+size_t FoldFrom(size_t i, const ReduceTask& task) {
   const size_t lanes = E::Lanes();
   const bool plain = IsPlain(task);
   using D = hn::DFromV<typename E::V>;
-  size_t i = 0;
-  for (; i + lanes <= task.elements; i += lanes) {
-    auto acc = E::Load(task.inputs[0], i);
-    for (size_t k = 1; k < task.input_count; ++k) {
-      acc = O::Of(acc, E::Load(task.inputs[k], i));
+  for (; i + kVectors * lanes <= task.elements; i += kVectors * lanes) {
+    typename E::V acc[kVectors];
+    for (size_t u = 0; u < kVectors; ++u) {
+      acc[u] = E::Load(task.inputs[0], i + u * lanes);
     }
-    if (!plain) acc = ApplyEpilogue(acc, D(), task);
+    for (size_t k = 1; k < task.input_count; ++k) {
+      for (size_t u = 0; u < kVectors; ++u) {
+        acc[u] = O::Of(acc[u], E::Load(task.inputs[k], i + u * lanes));
+      }
+    }
+    for (size_t u = 0; !plain && u < kVectors; ++u) {
+      acc[u] = ApplyEpilogue(acc[u], D(), task);
+    }
     for (size_t k = 0; k < task.output_count; ++k) {
-      E::Store(acc, task.outputs[k], i);
+      for (size_t u = 0; u < kVectors; ++u) {
+        E::Store(acc[u], task.outputs[k], i + u * lanes);
+      }
     }
   }
   return i;
+}
+
+// Two vectors a turn, a cache line of each input: with one, inputs can evict
+// each other from the L1 cache between the halves of a line (see kArenaGap in
+// common/board/board.cc).
+template <typename E, typename O>
+size_t Fold(const ReduceTask& task) {
+  return FoldFrom<E, O, 1>(FoldFrom<E, O, 2>(0, task), task);
 }
 
 // Two inputs of float32 are what most jobs reduce: four vectors a turn.

@@ -61,6 +61,7 @@ JobLauncher::JobLauncher(Settings settings)
                            if (elastic_) pids.insert(elastic_->script());
                            return pids;
                          },
+                     .others_ended = [this] { return !AwaitsHosts(); },
                      .events = EventsOf("")}),
       supervision_(options_.elastic ? 0 : options_.ranks),
       leavers_(options_.elastic ? 0 : options_.ranks),
@@ -295,6 +296,12 @@ void JobLauncher::SignalRanks(int signal, bool from_terminal) {
   }
 }
 
+bool JobLauncher::AwaitsHosts() const {
+  const std::vector<RemoteNode*> remotes = Remotes();
+  return std::any_of(remotes.begin(), remotes.end(),
+                     [](const auto& remote) { return !remote->ended(); });
+}
+
 // Afterwards no process of the job is alive, and all its output has been read.
 void JobLauncher::End() {
   if (elastic_) elastic_->Stop();
@@ -305,15 +312,11 @@ void JobLauncher::End() {
   for (const auto& rank : ranks_) {
     if (rank->here) rank->alive = false;
   }
-  auto hosts_awaited = [&] {
-    return std::any_of(remotes.begin(), remotes.end(),
-                       [](const auto& remote) { return !remote->ended(); });
-  };
   auto deadline = [&] { return asked + here_.core().Within(kHostLimit); };
-  while (!here_.core().ended() || (hosts_awaited() && Now() < deadline())) {
-    Round(hosts_awaited() ? std::optional<Time>(deadline()) : std::nullopt);
+  while (!here_.core().ended() || (AwaitsHosts() && Now() < deadline())) {
+    Round(AwaitsHosts() ? std::optional<Time>(deadline()) : std::nullopt);
   }
-  if (hosts_awaited()) KillDescendants({}, kKillLimit.normal);
+  if (AwaitsHosts()) KillDescendants({}, kKillLimit.normal);
   remotes_.clear();
   ForEachStream([](OutputStream& stream) { stream.Flush(); });
 }

@@ -77,6 +77,7 @@ class JobLauncher {
   Status StartNodes();
   Status StartRemotes();
   std::vector<RemoteNode*> Remotes() const;
+  bool AwaitsHosts() const;  // some node of another host has not ended
   std::unique_ptr<RemoteNode> Connect(const Host& host, int node,
                                       int first_rank, RemoteNode::OnLost lost);
   // Starts ssh, and sends it the function that ranks run, if there is one.

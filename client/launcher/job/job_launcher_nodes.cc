@@ -19,7 +19,6 @@
 namespace maypole::launcher {
 namespace {
 
-constexpr char kCoordinator[] = "coordinator";
 // Smaller ids belong to ranks, daemons and maypolerun itself.
 constexpr int kFirstRemoteStream = kOwnStream + 1;
 
@@ -168,11 +167,11 @@ Status JobLauncher::StartCoordinator(std::string* secret_file) {
       .verbose = options_.verbose,
       .flags = options_.coordinator_flags};
   if (HasOtherHosts()) coordinator.listen = AnyAddress() + ":0";
-  return here_.StartDaemon(kCoordinator, CoordinatorArguments(coordinator));
+  return here_.StartDaemon(kCoordinatorName, CoordinatorArguments(coordinator));
 }
 
 const NodeCore::Daemon* JobLauncher::Coordinator() const {
-  return here_.core().Find(kCoordinator);
+  return here_.core().Find(kCoordinatorName);
 }
 
 // Whether the coordinator must be reached from other hosts.

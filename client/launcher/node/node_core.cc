@@ -68,6 +68,12 @@ std::vector<std::string> NodeCore::not_ready() const {
   return names;
 }
 
+bool NodeCore::agents_ended() const {
+  return std::all_of(daemons_.begin(), daemons_.end(), [](const Daemon& d) {
+    return d.ended || d.name == kCoordinatorName;
+  });
+}
+
 bool NodeCore::daemons_ended() const {
   return std::all_of(daemons_.begin(), daemons_.end(),
                      [](const Daemon& d) { return d.ended; });
@@ -98,17 +104,23 @@ NodeCore::Step NodeCore::BeginEnd(Time now) {
 
 std::optional<Time> NodeCore::deadline() const {
   if (phase_ == Phase::kDraining) return entered_ + Within(kDrainLimit);
-  if (phase_ == Phase::kStopping) return entered_ + Within(kDaemonLimit);
+  if (phase_ == Phase::kStopping) return entered_ + Within(kAgentLimit);
+  if (phase_ == Phase::kLast) return entered_ + Within(kCoordinatorLimit);
   return std::nullopt;
 }
 
-NodeCore::Step NodeCore::ContinueEnd(Time now, bool output_ended) {
+NodeCore::Step NodeCore::ContinueEnd(Time now, bool output_ended,
+                                     bool others_ended) {
   const bool late = deadline() && now >= *deadline();
   if (phase_ == Phase::kDraining && (output_ended || late)) {
     for (Daemon& d : daemons_) d.asked = true;
-    return Enter(Phase::kStopping, now, Step::kStopDaemons);
+    return Enter(Phase::kStopping, now, Step::kStopAgents);
   }
-  if (phase_ == Phase::kStopping && (daemons_ended() || late)) {
+  if (phase_ == Phase::kStopping &&
+      ((agents_ended() && others_ended) || late)) {
+    return Enter(Phase::kLast, now, Step::kStopCoordinator);
+  }
+  if (phase_ == Phase::kLast && (daemons_ended() || late)) {
     // Also kills executors that a killed agent has left behind.
     return Enter(Phase::kEnded, now, Step::kKillAll);
   }

@@ -6,11 +6,18 @@
 //   kRunning   at the start                            BeginEnd() is called
 //   kDraining  ranks and processes that they left      their output has ended,
 //              behind are killed                       or after kDrainLimit
-//   kStopping  daemons get SIGTERM                     all have ended, or after
-//                                                      kDaemonLimit
+//   kStopping  agents get SIGTERM                      all agents of the job
+//   have
+//                                                      ended, or after
+//                                                      kAgentLimit
+//   kLast      the coordinator gets SIGTERM            all daemons have ended,
+//   or
+//                                                      after kCoordinatorLimit
 //   kEnded     all remaining processes were killed     -
 // A phase with nothing to wait for ends at once. After Hurry() the limits are
-// shorter, so that an interrupted maypolerun ends within 2 s.
+// shorter, so that an interrupted maypolerun ends within 2 s. The coordinator
+// comes last: otherwise it may not know yet that the ranks have left, and would
+// end their job with an error.
 //
 // Thread contract: a value; not synchronized. Times are the caller's. No
 // system calls.
@@ -36,8 +43,10 @@ struct EndLimit {
 };
 inline constexpr EndLimit kDrainLimit{std::chrono::milliseconds(1000),
                                       std::chrono::milliseconds(100)};
-inline constexpr EndLimit kDaemonLimit{std::chrono::milliseconds(3000),
-                                       std::chrono::milliseconds(200)};
+inline constexpr EndLimit kAgentLimit{std::chrono::milliseconds(2000),
+                                      std::chrono::milliseconds(100)};
+inline constexpr EndLimit kCoordinatorLimit{std::chrono::milliseconds(1000),
+                                            std::chrono::milliseconds(100)};
 inline constexpr EndLimit kKillLimit{std::chrono::milliseconds(1000),
                                      std::chrono::milliseconds(100)};
 
@@ -55,7 +64,13 @@ class NodeCore {
     bool wrote = false;     // something to its log
     bool asked = false;     // to end
   };
-  enum class Step { kNothing, kKillRanks, kStopDaemons, kKillAll };
+  enum class Step {
+    kNothing,
+    kKillRanks,
+    kStopAgents,
+    kStopCoordinator,
+    kKillAll
+  };
 
   void OnDaemonStart(const std::string& name, pid_t pid);
   // The daemon wrote these bytes to kAnnounceFd. Returns the ranks that, says
@@ -78,8 +93,9 @@ class NodeCore {
   std::vector<std::string> Summary() const;
 
   // Begins and continues the end. Each returns what the caller must do now.
+  // others_ended: the job's agents on other hosts have ended, too.
   Step BeginEnd(Time now);
-  Step ContinueEnd(Time now, bool output_ended);
+  Step ContinueEnd(Time now, bool output_ended, bool others_ended);
   void Hurry() { hurry_ = true; }
   std::chrono::milliseconds Within(const EndLimit& limit) const {
     return hurry_ ? limit.hurried : limit.normal;
@@ -89,10 +105,11 @@ class NodeCore {
   std::optional<Time> deadline() const;
 
  private:
-  enum class Phase { kRunning, kDraining, kStopping, kEnded };
+  enum class Phase { kRunning, kDraining, kStopping, kLast, kEnded };
 
   Daemon* Get(const std::string& name);
   Step Enter(Phase phase, Time now, Step step);
+  bool agents_ended() const;
   bool daemons_ended() const;
 
   std::vector<Daemon> daemons_;

@@ -86,38 +86,61 @@ TEST(NodeCoreTest, TheEndOfADaemonThatWasAskedToIsNoLoss) {
 TEST(NodeCoreTest, EverythingEndsInOrder) {
   NodeCore core = WithDaemons();
   EXPECT_FALSE(core.deadline());
-  EXPECT_EQ(core.ContinueEnd(At(0), true), Step::kNothing);
+  EXPECT_EQ(core.ContinueEnd(At(0), true, true), Step::kNothing);
   EXPECT_EQ(core.BeginEnd(At(0)), Step::kKillRanks);
   EXPECT_EQ(core.BeginEnd(At(1)), Step::kNothing);
-  EXPECT_EQ(core.ContinueEnd(At(2), false), Step::kNothing);
-  EXPECT_EQ(core.ContinueEnd(At(3), true), Step::kStopDaemons);
+  EXPECT_EQ(core.ContinueEnd(At(2), false, true), Step::kNothing);
+  EXPECT_EQ(core.ContinueEnd(At(3), true, true), Step::kStopAgents);
+  EXPECT_EQ(core.ContinueEnd(At(4), true, true), Step::kNothing);
   EXPECT_EQ(core.OnDaemonEnd("node0", {}), "");
-  EXPECT_EQ(core.ContinueEnd(At(4), true), Step::kNothing);
+  EXPECT_EQ(core.ContinueEnd(At(5), true, true), Step::kStopCoordinator);
+  EXPECT_EQ(core.ContinueEnd(At(6), true, true), Step::kNothing);
   EXPECT_EQ(core.OnDaemonEnd("coordinator", {}), "");
   EXPECT_FALSE(core.ended());
-  EXPECT_EQ(core.ContinueEnd(At(5), true), Step::kKillAll);
+  EXPECT_EQ(core.ContinueEnd(At(7), true, true), Step::kKillAll);
   EXPECT_TRUE(core.ended());
   EXPECT_FALSE(core.deadline());
-  EXPECT_EQ(core.ContinueEnd(At(6), true), Step::kNothing);
+  EXPECT_EQ(core.ContinueEnd(At(8), true, true), Step::kNothing);
+}
+
+TEST(NodeCoreTest, TheCoordinatorWaitsForAgentsOfOtherHosts) {
+  NodeCore core = WithDaemons();
+  core.BeginEnd(At(0));
+  EXPECT_EQ(core.ContinueEnd(At(1), true, false), Step::kStopAgents);
+  core.OnDaemonEnd("node0", {});
+  EXPECT_EQ(core.ContinueEnd(At(2), true, false), Step::kNothing);
+  EXPECT_EQ(core.ContinueEnd(At(3), true, true), Step::kStopCoordinator);
+}
+
+TEST(NodeCoreTest, WithoutDaemonsNothingIsAwaited) {
+  NodeCore core;
+  core.BeginEnd(At(0));
+  EXPECT_EQ(core.ContinueEnd(At(0), true, true), Step::kStopAgents);
+  EXPECT_EQ(core.ContinueEnd(At(0), true, true), Step::kStopCoordinator);
+  EXPECT_EQ(core.ContinueEnd(At(0), true, true), Step::kKillAll);
 }
 
 TEST(NodeCoreTest, WhatDoesNotEndIsNotWaitedForLong) {
   NodeCore core = WithDaemons();
   core.BeginEnd(At(0));
   EXPECT_EQ(core.deadline(), At(1000));
-  EXPECT_EQ(core.ContinueEnd(At(1000), false), Step::kStopDaemons);
+  EXPECT_EQ(core.ContinueEnd(At(1000), false, true), Step::kStopAgents);
+  EXPECT_EQ(core.deadline(), At(3000));
+  EXPECT_EQ(core.ContinueEnd(At(2999), false, true), Step::kNothing);
+  EXPECT_EQ(core.ContinueEnd(At(3000), false, false), Step::kStopCoordinator);
   EXPECT_EQ(core.deadline(), At(4000));
-  EXPECT_EQ(core.ContinueEnd(At(3999), false), Step::kNothing);
-  EXPECT_EQ(core.ContinueEnd(At(4000), false), Step::kKillAll);
+  EXPECT_EQ(core.ContinueEnd(At(3999), false, true), Step::kNothing);
+  EXPECT_EQ(core.ContinueEnd(At(4000), false, true), Step::kKillAll);
 }
 
 TEST(NodeCoreTest, AHurryMayComeInTheMiddle) {
   NodeCore core = WithDaemons();
   core.BeginEnd(At(0));
-  EXPECT_EQ(core.ContinueEnd(At(10), true), Step::kStopDaemons);
+  EXPECT_EQ(core.ContinueEnd(At(10), true, true), Step::kStopAgents);
   core.Hurry();
-  EXPECT_EQ(core.deadline(), At(210));
-  EXPECT_EQ(core.ContinueEnd(At(210), true), Step::kKillAll);
+  EXPECT_EQ(core.deadline(), At(110));
+  EXPECT_EQ(core.ContinueEnd(At(110), true, true), Step::kStopCoordinator);
+  EXPECT_EQ(core.ContinueEnd(At(210), true, true), Step::kKillAll);
 }
 
 }  // namespace

@@ -407,19 +407,31 @@ std::optional<Time> NodeSupervisor::deadline() const {
 
 void NodeSupervisor::OnTime(Time now) {
   RestartAgents(now);
+  const bool others_ended = !settings_.others_ended || settings_.others_ended();
   NodeCore::Step step;
-  while ((step = core_.ContinueEnd(now, OutputEnded())) !=
+  while ((step = core_.ContinueEnd(now, OutputEnded(), others_ended)) !=
          NodeCore::Step::kNothing) {
-    if (step == NodeCore::Step::kStopDaemons) {
-      for (const auto& rank : ranks_) rank->process.CloseOutput();
-      for (const auto& daemon : daemons_) daemon->process.Signal(SIGTERM);
-    } else {
-      KillDescendants(settings_.others ? settings_.others() : std::set<pid_t>(),
-                      kKillLimit.normal);
-      for (const auto& daemon : daemons_) {
-        daemon->process.Forget();
-        daemon->process.CloseOutput();
-      }
+    Take(step);
+  }
+}
+
+void NodeSupervisor::Take(NodeCore::Step step) {
+  if (step == NodeCore::Step::kKillAll) {
+    KillDescendants(settings_.others ? settings_.others() : std::set<pid_t>(),
+                    kKillLimit.normal);
+    for (const auto& daemon : daemons_) {
+      daemon->process.Forget();
+      daemon->process.CloseOutput();
+    }
+    return;
+  }
+  const bool last = step == NodeCore::Step::kStopCoordinator;
+  if (!last) {
+    for (const auto& rank : ranks_) rank->process.CloseOutput();
+  }
+  for (const auto& daemon : daemons_) {
+    if ((daemon->name == kCoordinatorName) == last) {
+      daemon->process.Signal(SIGTERM);
     }
   }
 }

@@ -10,7 +10,7 @@
 //
 //   NodeSupervisor node(&loop, {.directory = d, .events = {...}});
 //   Status s = node.Prepare(on_signal);
-//   if (s.ok()) s = node.StartDaemon("coordinator", arguments);
+//   if (s.ok()) s = node.StartDaemon(kCoordinatorName, arguments);
 //   if (s.ok()) s = node.AddNode(job, secret_file);  // starts its agent
 //   ... run the loop until node.core().all_ready()
 //   if (s.ok()) s = node.StartRanks();
@@ -85,6 +85,9 @@ class NodeSupervisor {
     pid_t terminal_group = 0;  // process group that may read the terminal
     // Our child processes that it has not started and must not end.
     std::function<std::set<pid_t>()> others = {};
+    // The job's agents on other hosts have ended: our coordinator waits for
+    // them.
+    std::function<bool()> others_ended = {};
     NodeEvents events;
   };
 
@@ -177,6 +180,7 @@ class NodeSupervisor {
   std::set<pid_t> Daemons() const;
   std::set<pid_t> Known() const;
   bool OutputEnded() const;
+  void Take(NodeCore::Step step);  // of the end
 
   OutputLoop* loop_;
   const Settings settings_;

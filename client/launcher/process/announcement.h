@@ -15,6 +15,7 @@
 namespace maypole::launcher {
 
 inline constexpr char kCoordinatorProgram[] = "maypole-coordinator";
+inline constexpr char kCoordinatorName[] = "coordinator";  // as a daemon
 inline constexpr char kWorkerProgram[] = "maypole-worker";
 inline constexpr int kAnnounceFd = 3;  // the daemon's descriptor for the line
 inline constexpr size_t kMaxAnnouncementBytes = 4096;

@@ -27,7 +27,6 @@
 
 namespace maypole::launcher {
 
-inline constexpr char kCoordinatorName[] = "coordinator";
 inline constexpr char kAgentName[] = "agent";
 
 // Facts about the machine and the environment.

@@ -11,9 +11,8 @@
 //   conductor  turn ID ROUND WARMUPS ROUNDS
 //   rank       times MICROSECONDS...                  of one operation each
 //   conductor  close ID
-//   rank       closed TENSORS ARENA                   numbers of reduced
-//   tensors,
-//                                                     and of those in the arena
+//   rank       closed TENSORS ARENA                   reduced tensors, and those
+//                                                     of them in the arena
 //   conductor  quit
 //   rank       ok                                     and ends
 //
