@@ -109,6 +109,10 @@ void Define(Texts* texts, CoordinatorFlags* flags, CommandLine* line) {
             "jobs execute equal steps without the coordinator (the frozen "
             "tier): up to this many nodes tell each other what is ready, more "
             "do so through a tree; 0: no job does");
+  line->Add({"--relay_nodes"},
+            IntegerValue(&flags->server.config.relay_nodes, size_t{0}),
+            "jobs on more nodes than this pass on, from node to node, what the "
+            "coordinator sends to all of them; 0: no job does");
   line->Add({"--log_level"}, LogLevelValue(&flags->log_level),
             "lowest level that is logged: trace, debug, info, warning, error "
             "or off");

@@ -61,6 +61,9 @@ inline constexpr uint32_t kChunkOfEpoch = 12;
 inline constexpr uint32_t kScheduleTree = 12;
 // All nodes: reductions in levels (worker/backend/exchange_plan.h).
 inline constexpr uint32_t kReductionLevels = 12;
+// All nodes: executors pass on what the coordinator sends to all nodes
+// (worker/core/relays.h).
+inline constexpr uint32_t kRelays = 13;
 
 // --- The choice -------------------------------------------------------------
 

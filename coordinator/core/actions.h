@@ -51,9 +51,12 @@ struct Config {
   size_t operations = kMaxOperations;  // names per job, up to kMaxOperations
   // The frozen tier: up to this many nodes of a job tell each other when they
   // are ready for a run; of more, each tells its parent in a tree, which has
-  // `frozen_fan_out` children. 0: no job uses it.
+  // `fan_out` children. 0: no job uses it.
   size_t frozen_nodes = 64;
-  uint32_t frozen_fan_out = 32;
+  // Of more nodes, the executors pass on what is sent to all, in a tree
+  // (relays.h). 0: never.
+  size_t relay_nodes = 64;
+  uint32_t fan_out = 32;  // of both trees
   VersionRange versions = kProtocolVersions;  // that it speaks with executors
 };
 

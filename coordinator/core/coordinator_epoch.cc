@@ -38,7 +38,8 @@ CoordinatorEpoch::CoordinatorEpoch(uint64_t number, uint32_t size,
       node_runs_(members_.size(), 0),
       newest_version_(config.versions.newest),
       frozen_nodes_(config.frozen_nodes),
-      frozen_fan_out_(config.frozen_fan_out),
+      relay_nodes_(config.relay_nodes),
+      fan_out_(config.fan_out),
       steps_(config.fusion_threshold),
       follows_(members_.size(), false) {
   for (size_t i = 0; i < members_.size(); ++i) {
@@ -76,6 +77,7 @@ proto::EpochStart CoordinatorEpoch::MakeStart() const {
   start.set_chunk_bytes(LeastChunk(nodes));
   start.set_min_size(min_size_);
   start.set_max_size(max_size_);
+  start.set_relay_fan_out(RelayFanOut());
   for (const NodeMember& m : members_) {
     proto::NodeInfo* node = start.add_nodes();
     node->set_node(m.node);
@@ -87,6 +89,14 @@ proto::EpochStart CoordinatorEpoch::MakeStart() const {
     node->mutable_clients()->Assign(m.clients.begin(), m.clients.end());
   }
   return start;
+}
+
+uint32_t CoordinatorEpoch::RelayFanOut() const {
+  if (relay_nodes_ == 0 || members_.size() <= relay_nodes_) return 0;
+  const bool all_know_it =
+      std::all_of(members_.begin(), members_.end(),
+                  [](const NodeMember& m) { return m.version >= kRelays; });
+  return all_know_it ? fan_out_ : 0;
 }
 
 void CoordinatorEpoch::SendStart(size_t node, JobOutput* out) {

@@ -85,6 +85,10 @@ class CoordinatorEpoch {
   // The rank has left cleanly.
   void OnRankLeft(uint32_t rank, JobOutput* out);
 
+  // The executors pass on what is sent to all nodes (relays.h), in a tree with
+  // this fan-out; 0: they do not.
+  uint32_t RelayFanOut() const;
+
   // The reason that the epoch itself has found why it must end; empty if there
   // is none.
   const std::string& verdict() const { return verdict_; }
@@ -101,6 +105,12 @@ class CoordinatorEpoch {
     return rank < has_left_.size() && has_left_[rank];
   }
   bool AllLeft() const { return left_.size() == size_; }
+  // All nodes have all their ranks.
+  bool Whole() const {
+    return left_.empty() &&
+           std::find(connected_.begin(), connected_.end(), false) ==
+               connected_.end();
+  }
 
   uint64_t number() const { return number_; }
   uint32_t size() const { return size_; }
@@ -273,7 +283,8 @@ class CoordinatorEpoch {
 
   const uint32_t newest_version_;
   const size_t frozen_nodes_;
-  const uint32_t frozen_fan_out_;
+  const size_t relay_nodes_;
+  const uint32_t fan_out_;
   Steps steps_;
   uint64_t schedule_ = 0;            // number of the last schedule
   uint32_t schedule_fan_out_ = 0;    // of the last schedule

@@ -45,7 +45,7 @@ void CoordinatorEpoch::BeginSchedule(JobOutput* out) {
   const bool is_tree = members_.size() > frozen_nodes_;
   if (is_tree && !FitsTree(runs)) return steps_.Clear();
   ++schedule_;
-  schedule_fan_out_ = is_tree ? frozen_fan_out_ : 0;
+  schedule_fan_out_ = is_tree ? fan_out_ : 0;
   schedule_runs_ = runs.size();
   for (const auto& run : runs) {
     for (const ReadyOperation& o : run) {

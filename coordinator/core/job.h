@@ -105,6 +105,8 @@ class Job {
     return epoch_ ? epoch_->stragglers().ranks() : 0;
   }
   bool frozen() const { return epoch_ && epoch_->frozen(); }
+  // Null if none runs.
+  const CoordinatorEpoch* epoch() const { return epoch_.get(); }
   size_t late_operations() const {
     return epoch_ ? epoch_->stragglers().operations() : 0;
   }

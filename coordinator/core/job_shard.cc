@@ -164,6 +164,7 @@ absl::Status JobShard::Resume(Time now, StreamId stream,
         ", the last one sent is ", session.link.sent()));
   }
   if (session.stream != 0) {  // the old stream's end has not been seen yet
+    PauseRelays(absl::StrCat("stream of node ", session.node), actions);
     streams_.erase(session.stream);
     actions->emplace_back(Close{
         session.stream, absl::AbortedError("a newer stream has taken over")});
@@ -202,6 +203,7 @@ void JobShard::Ended(Time now, StreamId stream, StreamEnd end,
     return Lose(session->id, "has ended its connection", absl::OkStatus(),
                 actions);
   }
+  PauseRelays(absl::StrCat("stream of node ", session->node), actions);
   streams_.erase(stream);
   session->stream = 0;
   session->deadline = now_ + config_.resume_timeout;
@@ -266,7 +268,12 @@ void JobShard::Payload(ExecutorSession* session,
                        Actions* actions) {
   const SessionId id = session->id;
   absl::Status status;
-  if (job_->recovering() && !message.has_node_state()) {
+  if (message.has_rank_gone() || message.has_failed()) {
+    EndRelays(absl::StrCat("node ", session->node, " leaves"), actions);
+  }
+  if (message.has_relays_ready()) {
+    status = BeginRelays(*session, message.relays_ready(), actions);
+  } else if (job_->recovering() && !message.has_node_state()) {
     // Bounded: an executor that has said its state waits for Recovered, a new
     // one only says which of its ranks wait.
     if (held_.size() >= kMaxHeld) {
@@ -321,6 +328,7 @@ void JobShard::BreakOff(ExecutorSession* session, const absl::Status& status,
 
 void JobShard::Lose(SessionId id, const std::string& how,
                     const absl::Status& status, Actions* actions) {
+  EndRelays("lost session", actions);
   const ExecutorSession session = std::move(sessions_.extract(id).mapped());
   if (session.deadline) detached_.erase({*session.deadline, id});
   if (session.stream != 0) {
@@ -342,6 +350,10 @@ void JobShard::Lose(SessionId id, const std::string& how,
 }
 
 void JobShard::Deliver(JobOutput output, Actions* actions) {
+  if (relays_ && (job_->epoch() == nullptr ||
+                  job_->epoch()->number() != relays_->epoch())) {
+    EndRelays("epoch over", actions);
+  }
   std::vector<SessionId> behind;
   std::optional<uint64_t> settled;
   for (auto& [id, message] : output.messages) {
@@ -361,7 +373,13 @@ void JobShard::Deliver(JobOutput output, Actions* actions) {
     }
     if (first != 0) session.unsettled.emplace_back(m->sequence(), first);
     last_decision_ = std::max(last_decision_, last);
-    if (session.stream != 0) actions->emplace_back(Send{session.stream, *m});
+    if (session.stream == 0 || (relays_ && relays_->Take(id, *m))) continue;
+    actions->emplace_back(Send{session.stream, *m});
+  }
+  if (relays_) {
+    for (auto& [id, message] : relays_->TakeMessages(now_)) {
+      actions->emplace_back(Send{sessions_.at(id).stream, std::move(message)});
+    }
   }
   std::move(output.facts.begin(), output.facts.end(),
             std::back_inserter(*actions));
@@ -390,9 +408,12 @@ void JobShard::Note(Level level, const ExecutorSession& session,
 std::optional<Time> JobShard::Deadline() const {
   if (empty()) return std::nullopt;
   std::optional<Time> next = job_->Deadline();
-  if (detached_.empty()) return next;
-  const Time resume = detached_.begin()->first;
-  return next ? std::min(*next, resume) : resume;
+  const auto earlier = [&](std::optional<Time> time) {
+    if (time && (!next || *time < *next)) next = time;
+  };
+  if (!detached_.empty()) earlier(detached_.begin()->first);
+  if (relays_) earlier(relays_->Deadline());
+  return next;
 }
 
 void JobShard::OnTime(Time now, Actions* actions) {
@@ -405,6 +426,7 @@ void JobShard::OnTime(Time now, Actions* actions) {
     Lose(detached_.begin()->second, how, absl::OkStatus(), actions);
   }
   if (empty()) return;
+  CheckRelays(actions);
   JobOutput output;
   job_->OnTime(now_, &output);
   Deliver(std::move(output), actions);

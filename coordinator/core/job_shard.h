@@ -54,6 +54,7 @@
 #include "coordinator/core/actions.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/limits.h"
+#include "coordinator/core/relays.h"
 #include "proto/admin.pb.h"
 #include "proto/coordinator.pb.h"
 
@@ -171,6 +172,17 @@ class JobShard {
   // Delivers the job's output to its sessions; ends sessions with too many
   // unacknowledged messages.
   void Deliver(JobOutput output, Actions* actions);
+
+  // --- Messages that executors pass on (job_shard_relays.cc) -----------------
+  absl::Status BeginRelays(const ExecutorSession& session,
+                           const proto::RelaysReady& ready, Actions* actions);
+  // Sends to each node itself again, for a while; first, what it has not
+  // acknowledged. Why: for the log.
+  void PauseRelays(absl::string_view why, Actions* actions);
+  // The same, for the rest of the epoch.
+  void EndRelays(absl::string_view why, Actions* actions);
+  void CheckRelays(Actions* actions);
+
   void Note(Level level, const ExecutorSession& session,
             absl::string_view event, absl::string_view more,
             Actions* actions) const;
@@ -186,6 +198,7 @@ class JobShard {
   std::vector<std::string> freed_;
   std::deque<std::pair<SessionId, proto::ExecutorMessage>> held_;
   uint64_t last_decision_ = 0;  // that was delivered
+  std::optional<Relays> relays_;
   Time now_{};  // of the last event
 };
 

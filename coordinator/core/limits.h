@@ -35,6 +35,13 @@ inline constexpr uint64_t kMaxDifferencesTold = 100;
 // executor with more of them is ended.
 inline constexpr size_t kMaxUnacknowledged = 4096;
 
+// Messages that executors pass on (relays.h): the longest; after which time a
+// node that has not acknowledged one makes the coordinator send to each node
+// itself again; and for how long it does so.
+inline constexpr size_t kMaxRelayedBytes = size_t{256} << 10;
+inline constexpr std::chrono::seconds kRelayPatience(1);
+inline constexpr std::chrono::seconds kRelayPause(10);
+
 // So many ranks that leave an epoch are told of at once, each in a message to
 // all nodes. Of those that leave later, all of kLeavePause together: otherwise
 // the end of a job would be ranks x nodes messages.

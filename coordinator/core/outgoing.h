@@ -45,6 +45,8 @@ class Outgoing {
   uint64_t sequence() const { return sequence_; }
   uint64_t acknowledged() const { return acknowledged_; }
   bool IsBareAck() const { return body_ == nullptr; }
+  // Only its numbers are its own, and it has a body.
+  bool IsShared() const { return body_ != nullptr && own_.empty(); }
   bool is_welcome() const { return is_welcome_; }
   // The numbers of the first and last decision in it (see proto Decision); 0: it
   // has none.

@@ -104,7 +104,7 @@ class Cluster : public Surroundings {
   void CheckAllHaveLeft();
   static void DropIfDone(std::shared_ptr<Executor>* executor);
 
-  uint64_t next_fault_ = 0;  // step
+  uint64_t next_fault_ = 0;    // step
   int64_t most_steps_ = 2000;  // from one fault to the next
   int tries_ = 0;
 };

@@ -30,6 +30,7 @@ constexpr Counter kCounters[] = {
     {"ranks killed", &Counts::ranks_killed},
     {"  within a step", &Counts::ranks_killed_within_a_step},
     {"ranks interrupted in a step", &Counts::interruptions},
+    {"messages passed on", &Counts::relayed},
     {"ranks stopped for a while", &Counts::ranks_frozen},
     {"ranks that left early", &Counts::early_leavers},
     {"executors killed", &Counts::executors_killed},

@@ -24,7 +24,8 @@ ABSL_FLAG(uint32_t, slots, 64,
           "slots of a node; with fewer than 64 each step has its own names");
 ABSL_FLAG(bool, checksums, false, "the ranks compare their results");
 ABSL_FLAG(bool, repeats, false, "programs with equal steps");
-ABSL_FLAG(bool, tree, false, "nodes agree on schedules through a tree");
+ABSL_FLAG(bool, tree, false,
+          "nodes agree on schedules, and pass on messages, through a tree");
 ABSL_FLAG(bool, restarts, false,
           "no other faults, but the coordinator is killed often");
 ABSL_FLAG(int, most_failures, 10, "stop after this number of failed seeds");

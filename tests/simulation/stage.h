@@ -36,6 +36,7 @@ struct Counts {
   uint64_t ranks_killed = 0;
   uint64_t ranks_killed_within_a_step = 0;
   uint64_t interruptions = 0;  // of a rank, between two steps of the board's
+  uint64_t relayed = 0;
   uint64_t ranks_frozen = 0;
   uint64_t early_leavers = 0;
   uint64_t executors_killed = 0;
@@ -131,8 +132,8 @@ class Stage {
   uint64_t ranks_share_gpus = 64;
   bool checksums = false;  // the ranks want their results compared
   bool repeats = false;    // programs have equal steps
-  bool tree = false;       // schedules are agreed upon through a tree
-  int interrupted = 0;     // ranks that stand at a kill point
+  bool tree = false;    // schedules and relays use a tree, whatever the nodes
+  int interrupted = 0;  // ranks that stand at a kill point
 
   // A rank that has died, or is interrupted at a kill point, may not have woken
   // others yet.

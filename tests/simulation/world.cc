@@ -59,8 +59,8 @@ void World::MakeNodes() {
       stage_.tree ? random_.Between(2, 5) : kNodes[random_.Below(5)];
   coordinator::Config config;
   if (stage_.tree) {
-    config.frozen_nodes = 1;
-    config.frozen_fan_out = static_cast<uint32_t>(random_.Between(1, 2));
+    config.frozen_nodes = config.relay_nodes = 1;
+    config.fan_out = static_cast<uint32_t>(random_.Between(1, 2));
   }
   config.start_timeout = std::chrono::seconds(30);
   config.resume_timeout = coordinator::Time(kResumeTimeout);

@@ -28,7 +28,7 @@ struct RunOptions {
   // Programs have steps that are equal, which the nodes come to execute without
   // the coordinator.
   bool repeats = false;
-  bool tree = false;  // and agree on them through a tree, on more nodes
+  bool tree = false;  // nodes tell each other through trees; more of them
   // Nothing bad happens but that the coordinator is killed, often.
   bool restarts = false;
 };

@@ -68,6 +68,12 @@ struct SendToPeers {
   proto::PeerMessage message;
   std::vector<SmallOperation> operations = {};
 };
+// Takes a message of the coordinator that another executor has passed on; the
+// numbers are those of this node's session.
+struct TakeRelayed {
+  std::string incarnation;  // of the coordinator
+  proto::CoordinatorMessage message;
+};
 // Reduces the inputs of this run's nodes in their order, writes the outcomes
 // and places the tickets.
 struct FinishSmall {
@@ -203,15 +209,14 @@ struct DropEpoch {};
 // supervisor decides whether it ends.
 struct ReportIdle {};
 
-using Action =
-    std::variant<ReplyClient, RefuseClient, CloseClient, KeepWatching,
-                 StopWatching, OpenLink, CloseLink, SendToCoordinator,
-                 SendToPeers, FinishSmall, WantCopies, PrepareBackend,
-                 ConnectBackend, CreateBoard, AllotSlot, FindIdleSlots,
-                 RecallFrom, FreeSlot, WantSlot, IssueRun, OpenGpuMemory,
-                 CloseGpuMemories, MakeCommunicatorId, ConnectGpus, RunOnGpus,
-                 RunOnHost, CommitSlot, FailSlot, MarkLeft, MarkGone,
-                 AbortBoard, WantChange, DropEpoch, ReportIdle>;
+using Action = std::variant<
+    ReplyClient, RefuseClient, CloseClient, KeepWatching, StopWatching,
+    OpenLink, CloseLink, SendToCoordinator, SendToPeers, TakeRelayed,
+    FinishSmall, WantCopies, PrepareBackend, ConnectBackend, CreateBoard,
+    AllotSlot, FindIdleSlots, RecallFrom, FreeSlot, WantSlot, IssueRun,
+    OpenGpuMemory, CloseGpuMemories, MakeCommunicatorId, ConnectGpus, RunOnGpus,
+    RunOnHost, CommitSlot, FailSlot, MarkLeft, MarkGone, AbortBoard, WantChange,
+    DropEpoch, ReportIdle>;
 
 }  // namespace maypole::worker
 

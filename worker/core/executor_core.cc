@@ -382,6 +382,8 @@ bool ExecutorCore::OnNetworkFailed(const absl::Status& status) {
 
 void ExecutorCore::OnPeerMessage(uint32_t node,
                                  const proto::PeerMessage& message) {
+  if (message.has_below_ready()) return OnRelaysReady(node);
+  if (message.has_relayed()) return OnRelayed(message.relayed());
   if (phase_ != Phase::kRunning && !drains()) return;
   const absl::Status s = epoch_->OnPeerMessage(node, message);
   if (!s.ok() && phase_ == Phase::kRunning) FailEpochHere(s);
@@ -401,10 +403,10 @@ void ExecutorCore::GiveUpNetwork() {
       epoch_->LiveRanks() > members_.members().size() || epoch_->InRun();
   if (!needed) return;
   if (away_) {
-    network_failure_ = absl::Status(
-        network_failure_.code(),
-        absl::StrCat(network_failure_.message(),
-                     "; nobody can say why: ", away_->message()));
+    network_failure_ =
+        absl::Status(network_failure_.code(),
+                     absl::StrCat(network_failure_.message(),
+                                  "; nobody can say why: ", away_->message()));
   }
   FailEpochHere(network_failure_);
 }

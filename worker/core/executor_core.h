@@ -49,6 +49,7 @@
 #include "worker/core/membership.h"
 #include "worker/core/operations/decisions.h"
 #include "worker/core/operations/executor_epoch.h"
+#include "worker/core/relays.h"
 
 namespace maypole::worker {
 
@@ -302,6 +303,13 @@ class ExecutorCore {
   }
   void OnMembershipWanted(const proto::CoordinatorMessage& message);
 
+  // --- What executors pass on (executor_core_relays.cc) ----------------------
+  void BeginRelays();
+  void OnRelaysReady(uint32_t node);
+  // Tells the parent or, at the root, the coordinator.
+  void SayRelaysReady();
+  void OnRelayed(const proto::Relayed& relayed);
+
   const ExecutorCoreOptions options_;
   std::vector<Action> actions_;
   int64_t now_ms_ = 0;
@@ -320,6 +328,7 @@ class ExecutorCore {
   bool told_of_elastic_ = false;  // in this session
   int failed_starts_ = 0;
   std::optional<ExecutorEpoch> epoch_;  // also while draining
+  std::optional<Relays> relays_;        // of epoch_
   uint32_t nccl_version_ = 0;           // of all nodes of epoch_; 0: none
   bool link_open_ = false;
   // In kEnded: why epoch_ was aborted.

@@ -58,6 +58,7 @@ void ExecutorCore::OnCoordinator(const proto::CoordinatorMessage& message) {
   round_ += message.has_epoch_start() ||
             (message.has_epoch_end() && message.epoch_end().epoch() == 0);
   if (message.has_membership_wanted()) return OnMembershipWanted(message);
+  if (message.has_relayed()) return OnRelayed(message.relayed());
   if (message.has_recovered()) return OnRecovered(message.recovered());
   // Messages that were kept for later come here twice.
   decisions_.Take(message);

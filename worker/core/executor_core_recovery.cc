@@ -104,6 +104,7 @@ void ExecutorCore::OnRecovered(const proto::Recovered& recovered) {
     SendWaiting(gathering_);
   }
   if (!epoch_ || phase_ == Phase::kEnded) return;
+  if (relays_ && relays_->ready() && !relays_->tree().parent) SayRelaysReady();
   if (absl::Status s = epoch_->OnRecovered(); !s.ok()) FailEpochHere(s);
 }
 

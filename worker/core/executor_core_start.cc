@@ -165,6 +165,7 @@ bool ExecutorCore::OnBoardCreated(const absl::Status& status) {
   if (status.ok()) {
     phase_ = Phase::kRunning;
     failed_starts_ = 0;
+    BeginRelays();
     for (const auto& m : std::exchange(early_, {})) OnCoordinator(m);
     return true;
   }

@@ -123,6 +123,7 @@ class ExecutorLogic : private ExecutorTimeline::Shell {
   void Do(CloseLink& a);
   void Do(SendToCoordinator& a);
   void Do(SendToPeers& a);
+  void Do(TakeRelayed& a);
   void Do(FinishSmall& a);
   void Do(WantCopies& a);
   void TakePeerMessages();

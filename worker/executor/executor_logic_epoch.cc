@@ -105,6 +105,11 @@ void ExecutorLogic::Do(WantCopies& a) {
                                                    std::memory_order_relaxed);
 }
 
+void ExecutorLogic::Do(TakeRelayed& a) {
+  if (transport_ == nullptr) return;
+  transport_->TakeRelayed(a.incarnation, std::move(a.message));
+}
+
 void ExecutorLogic::TakePeerMessages() {
   if (network_ == nullptr) return;
   for (const auto& [node, message] : network_->TakePeerMessages()) {

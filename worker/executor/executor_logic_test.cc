@@ -91,6 +91,7 @@ class FakeTransport : public Transport {
     sent_->push_back(std::move(message));
     return sent_->size();
   }
+  void TakeRelayed(const std::string&, proto::CoordinatorMessage) override {}
 
  private:
   std::vector<proto::ExecutorMessage>* const sent_;

@@ -134,6 +134,7 @@ void GrpcTransport::Main() {
     if (!Pause(WithJitter(pause))) break;
     pause = std::min(pause * 2, std::chrono::milliseconds(kReconnectMostMs));
   }
+  std::lock_guard delivery(delivery_);
   if (!lost.ok()) callbacks_.on_lost(lost);
   std::lock_guard lock(mutex_);
   finished_ = true;
@@ -209,6 +210,7 @@ bool GrpcTransport::Welcomed(const proto::CoordinatorMessage& first, End* end) {
     if (!end->status.ok()) return false;
   }
   using Welcome = CoordinatorSession::Welcome;
+  std::lock_guard delivery(delivery_);
   absl::StatusOr<Welcome> welcome;
   {
     std::lock_guard lock(mutex_);
@@ -239,27 +241,50 @@ void GrpcTransport::Acknowledged(uint64_t sequence) {
 }
 
 bool GrpcTransport::Received(proto::CoordinatorMessage message, End* end) {
-  const uint64_t acknowledged = message.acknowledged();
-  Receipt receipt;
+  const bool refused = message.has_refused();
+  const std::string why =
+      refused ? message.refused().message() : "its messages are out of order";
+  std::lock_guard delivery(delivery_);
+  CoordinatorSession::Messages ready;
+  bool allowed = false;
+  uint64_t acknowledged = 0;
   {
     std::lock_guard lock(mutex_);
-    receipt = session_.OnReceived(message);
-    const bool urgent = session_.AckUrgent() && outgoing_.empty();
-    if (urgent) outgoing_.push_back(session_.Ack());
-    if (urgent || (idle_ && session_.AckDue())) changed_.notify_all();
+    allowed = session_.OnReceived(std::move(message), &ready);
+    acknowledged = session_.acknowledged();
+    AcknowledgeIfUrgent();
   }
-  if (receipt == Receipt::kGap || receipt == Receipt::kBadAck ||
-      message.has_refused()) {
+  if (!allowed || refused) {
     end->final = true;
     end->status = absl::UnavailableError(
-        absl::StrCat("coordinator ", choice_.address(), " lost: ",
-                     message.has_refused() ? message.refused().message()
-                                           : "its messages are out of order"));
+        absl::StrCat("coordinator ", choice_.address(), " lost: ", why));
     return false;
   }
   Acknowledged(acknowledged);
-  if (receipt == Receipt::kNew) callbacks_.on_message(std::move(message));
+  for (auto& m : ready) callbacks_.on_message(std::move(m));
   return true;
+}
+
+void GrpcTransport::TakeRelayed(const std::string& incarnation,
+                                proto::CoordinatorMessage message) {
+  std::lock_guard delivery(delivery_);
+  CoordinatorSession::Messages ready;
+  uint64_t acknowledged = 0;
+  {
+    std::lock_guard lock(mutex_);
+    if (finished_) return;
+    session_.OnRelayed(incarnation, std::move(message), &ready);
+    acknowledged = session_.acknowledged();
+    AcknowledgeIfUrgent();
+  }
+  Acknowledged(acknowledged);
+  for (auto& m : ready) callbacks_.on_message(std::move(m));
+}
+
+void GrpcTransport::AcknowledgeIfUrgent() {
+  const bool urgent = up_ && session_.AckUrgent() && outgoing_.empty();
+  if (urgent) outgoing_.push_back(session_.Ack());
+  if (urgent || (idle_ && session_.AckDue())) changed_.notify_all();
 }
 
 // What is sent next acknowledges all that has come before. Soon after a message

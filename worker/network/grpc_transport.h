@@ -50,6 +50,8 @@ class GrpcTransport : public Transport {
   ~GrpcTransport() override;
 
   uint64_t Send(proto::ExecutorMessage message) override;
+  void TakeRelayed(const std::string& incarnation,
+                   proto::CoordinatorMessage message) override;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -70,6 +72,8 @@ class GrpcTransport : public Transport {
   // Returns false if the coordinator has violated the protocol or refused us.
   bool Received(proto::CoordinatorMessage message, End* end);
   void Acknowledged(uint64_t sequence);
+  // Acknowledges what was received, if that must not wait. With the lock.
+  void AcknowledgeIfUrgent();
   void WriteStream(Stream* stream, grpc::ClientContext* context,
                    Clock::time_point deadline);
   // Waits for the writer's next work, which may be an acknowledgement.
@@ -82,15 +86,19 @@ class GrpcTransport : public Transport {
 
   const GrpcTransportOptions options_;
   const TransportCallbacks callbacks_;
-  CoordinatorChoice choice_;   // used by main_ only
-  uint64_t acknowledged_ = 0;  // passed to on_acknowledged; used by main_ only
+  CoordinatorChoice choice_;  // used by main_ only
+
+  // Held from the receipt of a message to its callback, so that callbacks come
+  // in the order of the messages. Taken before mutex_.
+  std::mutex delivery_;
+  uint64_t acknowledged_ = 0;  // passed to on_acknowledged
 
   std::mutex mutex_;
   std::condition_variable changed_;
   CoordinatorSession session_;
   std::deque<proto::ExecutorMessage> outgoing_;  // for the current stream
-  bool idle_ = false;  // the writer must be woken when an ack becomes due
-  bool up_ = false;    // the stream has got Welcome
+  bool idle_ = false;      // the writer must be woken when an ack becomes due
+  bool up_ = false;        // the stream has got Welcome
   bool ending_ = false;    // the stream has ended, so its writer must return
   bool closing_ = false;   // the destructor waits
   bool finished_ = false;  // Main() is about to return

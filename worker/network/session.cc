@@ -1,6 +1,7 @@
 #include "worker/network/session.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/wire/versions.h"
 
 namespace maypole::worker {
 
@@ -44,15 +45,54 @@ absl::StatusOr<CoordinatorSession::Welcome> CoordinatorSession::OnWelcome(
   }
   session_ = first.welcome().session();
   incarnation_ = first.welcome().incarnation();
+  relays_ = first.welcome().protocol_version() >= kRelays;
   up_ = true;
   if (replaced) {
     link_.Reset();
+    early_.clear();
     owes_state_ = true;
     incomplete_ = false;
     return Welcome::kReplaced;
   }
   link_.OnReceived(0, first.acknowledged());
   return opened ? Welcome::kOpened : Welcome::kResumed;
+}
+
+bool CoordinatorSession::OnReceived(proto::CoordinatorMessage message,
+                                    Messages* ready) {
+  const uint64_t sequence = message.sequence();
+  switch (link_.OnReceived(sequence, message.acknowledged())) {
+    case Receipt::kBadAck:
+      return false;
+    case Receipt::kDuplicate:
+      return true;
+    case Receipt::kUnnumbered:
+      if (message.has_relayed()) ready->push_back(std::move(message));
+      return true;
+    case Receipt::kGap:
+      if (!relays_ || early_.size() >= kMaxUnacknowledged) return false;
+      // What it acknowledges does not depend on its place.
+      link_.OnReceived(0, message.acknowledged());
+      early_.emplace(sequence, std::move(message));
+      return true;
+    case Receipt::kNew:
+      break;
+  }
+  ready->push_back(std::move(message));
+  while (!early_.empty() && early_.begin()->first <= link_.received() + 1) {
+    auto next = early_.extract(early_.begin());
+    if (link_.OnReceived(next.key(), 0) == Receipt::kNew) {
+      ready->push_back(std::move(next.mapped()));
+    }
+  }
+  return true;
+}
+
+void CoordinatorSession::OnRelayed(absl::string_view incarnation,
+                                   proto::CoordinatorMessage message,
+                                   Messages* ready) {
+  if (incarnation != incarnation_) return;
+  static_cast<void>(OnReceived(std::move(message), ready));
 }
 
 const proto::ExecutorMessage* CoordinatorSession::Push(

@@ -16,19 +16,26 @@
 //   Welcome, same incarnation         kResumed
 //   Welcome, another incarnation      kReplaced: numbers begin anew, and until
 //                                     the owner sends NodeState, what it sends
-//                                     is dropped (it was said to the one before)
+//                                     is dropped (it was said to the one
+//                                     before)
 //
 // Thread contract: not synchronized.
 //
-// Invariants: at most kMaxUnacknowledged messages are kept. If there were more
-// while no stream was open, the session can no longer be resumed, but the
-// coordinator can still be replaced.
+// Messages may come by way of other executors, too (docs/relays.md), earlier or
+// later than those of the stream; they are handled in the order of their
+// numbers, each once.
+//
+// Invariants: at most kMaxUnacknowledged messages are kept in each direction.
+// If there were more while no stream was open, the session can no longer be
+// resumed, but the coordinator can still be replaced.
 #ifndef MAYPOLE_WORKER_NETWORK_SESSION_H_
 #define MAYPOLE_WORKER_NETWORK_SESSION_H_
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -67,9 +74,15 @@ class CoordinatorSession {
   void Resend(Send&& send) {
     link_.Resend(std::forward<Send>(send));
   }
-  Receipt OnReceived(const proto::CoordinatorMessage& message) {
-    return link_.OnReceived(message.sequence(), message.acknowledged());
-  }
+  using Messages = std::vector<proto::CoordinatorMessage>;
+  // Takes a message of the stream. Appends to *ready what must be handled now.
+  // Returns false if the coordinator violates the protocol.
+  bool OnReceived(proto::CoordinatorMessage message, Messages* ready);
+  // Takes a message that another executor has passed on.
+  void OnRelayed(absl::string_view incarnation,
+                 proto::CoordinatorMessage message, Messages* ready);
+  // The coordinator has received all messages up to this one.
+  uint64_t acknowledged() const { return link_.acknowledged(); }
   // An Ack() must be sent at once, or kAckPause after AckDue() has become true.
   bool AckUrgent() const { return link_.untold() >= kAckEvery; }
   bool AckDue() const { return link_.AckDue(); }
@@ -84,10 +97,13 @@ class CoordinatorSession {
   Link<proto::ExecutorMessage> link_{kMaxUnacknowledged};
   std::string session_;  // empty before the first Welcome
   std::string incarnation_;
+  bool relays_ = false;  // the coordinator may use them
   bool up_ = false;
   bool owes_state_ = false;  // the next message must be NodeState
   bool incomplete_ = false;  // messages were dropped while no stream was open
   bool overflowed_ = false;
+  // By number: received before one with a smaller number.
+  std::map<uint64_t, proto::CoordinatorMessage> early_;
 };
 
 }  // namespace maypole::worker

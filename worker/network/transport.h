@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "proto/coordinator.pb.h"
@@ -39,6 +40,12 @@ class Transport {
 
   // Returns the message's number; 0: it was dropped. Never blocks.
   virtual uint64_t Send(proto::ExecutorMessage message) = 0;
+
+  // Another executor has passed on this message of the coordinator with this
+  // incarnation. It goes to on_message in its turn, unless the stream has
+  // brought it, too, or the coordinator has been replaced.
+  virtual void TakeRelayed(const std::string& incarnation,
+                           proto::CoordinatorMessage message) = 0;
 };
 
 }  // namespace maypole::worker

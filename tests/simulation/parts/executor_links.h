@@ -120,6 +120,10 @@ class TransportHandle : public worker::Transport {
   uint64_t Send(proto::ExecutorMessage message) override {
     return transport_->Send(std::move(message));
   }
+  void TakeRelayed(const std::string& incarnation,
+                   proto::CoordinatorMessage message) override {
+    transport_->TakeRelayed(incarnation, std::move(message));
+  }
 
  private:
   const std::shared_ptr<SimulatedTransport> transport_;

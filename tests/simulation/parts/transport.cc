@@ -56,17 +56,28 @@ void SimulatedTransport::OnStreamMessage(
     const proto::CoordinatorMessage& message) {
   if (over_) return;
   if (!up_) return Welcomed(message);
-  const Receipt receipt = session_.OnReceived(message);
+  worker::CoordinatorSession::Messages ready;
+  const bool allowed = session_.OnReceived(message, &ready);
   Acknowledge();
-  if (receipt == Receipt::kGap || receipt == Receipt::kBadAck ||
-      message.has_refused()) {
+  if (!allowed || message.has_refused()) {
     return Lose(absl::UnavailableError(absl::StrCat(
         "coordinator sim:1 lost: ", message.has_refused()
                                         ? message.refused().message()
                                         : "its messages are out of order")));
   }
-  Acknowledged(message.acknowledged());
-  if (receipt == Receipt::kNew) callbacks_.on_message(message);
+  Acknowledged(session_.acknowledged());
+  for (const auto& m : ready) callbacks_.on_message(m);
+}
+
+void SimulatedTransport::TakeRelayed(const std::string& incarnation,
+                                     proto::CoordinatorMessage message) {
+  if (over_) return;
+  ++stage_->counts.relayed;
+  worker::CoordinatorSession::Messages ready;
+  session_.OnRelayed(incarnation, std::move(message), &ready);
+  if (up_) Acknowledge();
+  Acknowledged(session_.acknowledged());
+  for (const auto& m : ready) callbacks_.on_message(m);
 }
 
 void SimulatedTransport::Acknowledge() {
@@ -117,11 +128,11 @@ void SimulatedTransport::OnStreamEnded(const absl::Status& status) {
   const std::string why =
       status.ok() ? "it has ended the stream" : std::string(status.message());
   if (broke) {
-    callbacks_.on_away(absl::UnavailableError(
-        absl::StrCat("coordinator sim:1 lost: ", why)));
+    callbacks_.on_away(
+        absl::UnavailableError(absl::StrCat("coordinator sim:1 lost: ", why)));
   }
-  Again(absl::UnavailableError(
-      absl::StrCat("cannot reach the coordinator at sim:1: ", why, " (tried)")));
+  Again(absl::UnavailableError(absl::StrCat(
+      "cannot reach the coordinator at sim:1: ", why, " (tried)")));
 }
 
 void SimulatedTransport::Again(const absl::Status& last) {

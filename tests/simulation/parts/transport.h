@@ -26,6 +26,8 @@ class SimulatedTransport
 
   void Start();
   uint64_t Send(proto::ExecutorMessage message);
+  void TakeRelayed(const std::string& incarnation,
+                   proto::CoordinatorMessage message);
   // Ends the session.
   void Close();
   // The process dies.

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "worker/core/limits.h"
+#include "worker/core/node_tree.h"
 
 namespace maypole::worker {
 
@@ -41,12 +42,9 @@ void Schedule::FindNeighbours() {
   children_.clear();
   above_.clear();
   if (fan_out_ == 0) return;
-  const uint64_t first = uint64_t{self_} * fan_out_ + 1;
-  for (uint64_t i = first; i < first + fan_out_ && i < peers_.size(); ++i) {
-    children_.push_back(static_cast<uint32_t>(i));
-  }
-  above_ =
-      self_ == 0 ? children_ : std::vector<uint32_t>{(self_ - 1) / fan_out_};
+  const NodeTree tree(self_, static_cast<uint32_t>(peers_.size()), fan_out_);
+  children_ = tree.children;
+  above_ = tree.parent ? std::vector<uint32_t>{*tree.parent} : children_;
 }
 
 Schedule::Position Schedule::PositionOf(uint64_t turn) const {
