@@ -68,8 +68,8 @@ absl::Status CheckSets(const proto::NodeState& state) {
   for (const proto::KnownSet& set : state.sets()) {
     const auto& r = set.ranks();
     const bool ascends =
-        std::adjacent_find(r.begin(), r.end(), std::greater_equal<uint32_t>()) ==
-        r.end();
+        std::adjacent_find(r.begin(), r.end(),
+                           std::greater_equal<uint32_t>()) == r.end();
     if (set.process_set() != ++last || last > kMaxProcessSets || r.empty() ||
         !ascends || r.Get(r.size() - 1) >= state.start().size()) {
       return Bad(absl::StrCat("an impossible process set ", set.process_set()));
@@ -255,14 +255,23 @@ std::optional<Recovery::Epoch> Recovery::LastEpoch(
   epoch.start = *start;
   epoch.left = LeftOf(*start);
   std::string missing;
+  // Nobody gets endpoints before all nodes have answered EpochStart.
+  const bool all_have_heard =
+      std::any_of(reports_.begin(), reports_.end(), [&](const auto& report) {
+        const auto& state = report.second.state;
+        return state && state->start().epoch() == start->epoch() &&
+               state->connected();
+      });
   for (const proto::NodeInfo& info : start->nodes()) {
     NodeMember member = MemberOf(*start, info);
     member.session = SessionOf(info.node());
     const proto::NodeState* state = StateOf(member.session);
-    if (state == nullptr) member.session = 0;
-    if (state != nullptr && state->start().epoch() != start->epoch()) {
-      state = nullptr;
-    }
+    const bool has_heard =
+        state != nullptr && state->start().epoch() == start->epoch();
+    // One that has not heard, but must have, is another executor.
+    const bool is_new = state != nullptr && !has_heard && all_have_heard;
+    if (state == nullptr || is_new) member.session = 0;
+    if (!has_heard) state = nullptr;
     if (state != nullptr && state->end().code() != 0 && epoch.over.empty()) {
       epoch.over = Cut(state->end().message(), kMaxErrorBytes);
       if (epoch.over.empty()) epoch.over = "it has ended on another node";
@@ -275,7 +284,8 @@ std::optional<Recovery::Epoch> Recovery::LastEpoch(
       missing = absl::StrCat(
           "the executor of ", NodeText(info.node(), info.host()), " with ",
           RanksText(member.ranks), " ",
-          lost != lost_.end()
+          is_new ? "was replaced by a new one"
+          : lost != lost_.end()
               ? lost->second
               : absl::StrCat("was lost: it did not come back within ", waited,
                              " after the coordinator had been replaced"));

@@ -126,9 +126,10 @@ TEST_F(RecoveryTest, ANodeThatDoesNotComeBackEndsTheEpochByName) {
   after_.Pass(seconds(2));
   ASSERT_EQ(a.ends.size(), 1u);
   EXPECT_EQ(a.ends[0].epoch(), 1u);
-  EXPECT_EQ(a.ends[0].message(),
-            "the executor of node n1 (host host-n1) with rank 1 was lost: it did "
-            "not come back within 3 s after the coordinator had been replaced");
+  EXPECT_EQ(
+      a.ends[0].message(),
+      "the executor of node n1 (host host-n1) with rank 1 was lost: it did "
+      "not come back within 3 s after the coordinator had been replaced");
   // It comes too late, and is told so.
   Executor& b = TakeOver(1);
   ASSERT_EQ(b.ends.size(), 1u);
@@ -167,6 +168,23 @@ TEST_F(RecoveryTest, ANodeThatHasNotHeardOfTheEpochIsTold) {
     after_.From(*e, m);
   }
   EXPECT_EQ(a.Last().endpoints().addresses(1), "x");
+}
+
+// Its predecessor was in the epoch, and has died with all that it knew.
+TEST_F(RecoveryTest, ANewExecutorDoesNotGoOnWithTheEpochOfItsPredecessor) {
+  state_[1].Clear();
+  Executor& a = TakeOver(0);
+  Executor& b = TakeOver(1);
+  ASSERT_EQ(a.ends.size(), 1u);
+  EXPECT_EQ(
+      a.ends[0].message(),
+      "the executor of node n1 (host host-n1) with rank 1 was replaced by "
+      "a new one");
+  ASSERT_EQ(b.inbox.size(), 1u);
+  EXPECT_TRUE(b.inbox[0].has_recovered());
+  after_.Ready(a, 2, {0});
+  after_.Ready(b, 2, {1});
+  EXPECT_EQ(b.Last().epoch_start().epoch(), 2u);
 }
 
 TEST_F(RecoveryTest, AScheduleThatNotAllHaveIsRefusedByTheOthers) {
