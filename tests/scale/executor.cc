@@ -122,6 +122,14 @@ void Executor::Report() {
   for (size_t i = first; i < taken_; ++i) reported_[i] = now;
 }
 
+void Executor::SayRelaysReady() {
+  std::lock_guard lock(mutex_);
+  if (relay_fan_out_ == 0) return;
+  auto message = std::make_shared<Out>();
+  message->mutable_relays_ready()->set_epoch(epoch_);
+  Send(std::move(message));
+}
+
 void Executor::LoseRank() {
   auto message = std::make_shared<Out>();
   std::lock_guard lock(mutex_);
@@ -162,6 +170,7 @@ void Executor::AwaitDone() {
 
 void Executor::OnReadDone(bool ok) {
   if (!ok) return;  // OnDone() follows
+  if (incoming_.has_relayed()) job_->pass_on(incoming_.relayed());
   std::lock_guard lock(mutex_);
   Handle(incoming_);
   StartRead(&incoming_);
@@ -185,11 +194,43 @@ void Executor::Handle(const In& message) {
   job_->received_messages.fetch_add(1, std::memory_order_relaxed);
   job_->received_bytes.fetch_add(message.ByteSizeLong(),
                                  std::memory_order_relaxed);
-  const Receipt receipt =
-      link_.OnReceived(message.sequence(), message.acknowledged());
-  if (receipt != Receipt::kNew && receipt != Receipt::kUnnumbered) {
-    return Fail("a message out of order");
+  Take(message, message.sequence(), message.acknowledged(), Clock::now());
+}
+
+void Executor::TakeRelayed(const proto::Relayed& relayed, const In& message,
+                           Clock::time_point received) {
+  const int node = static_cast<int>(node_);
+  const uint64_t sequence = relayed.sequences(node);
+  std::lock_guard lock(mutex_);
+  if (sequence == 0) return;
+  Take(message, sequence, relayed.acknowledged(node), received);
+}
+
+void Executor::Take(const In& message, uint64_t sequence, uint64_t acknowledged,
+                    Clock::time_point received) {
+  switch (link_.OnReceived(sequence, acknowledged)) {
+    case Receipt::kBadAck:
+      return Fail("acknowledges what was not sent");
+    case Receipt::kDuplicate:
+      return;
+    case Receipt::kGap:
+      early_.emplace(sequence, std::pair(message, received));
+      return;
+    case Receipt::kUnnumbered:
+    case Receipt::kNew:
+      break;
   }
+  OnNumbers(acknowledged);
+  OnPayload(message, received);
+  while (!early_.empty() && early_.begin()->first <= link_.received() + 1) {
+    const auto next = early_.extract(early_.begin());
+    if (link_.OnReceived(next.key(), 0) == Receipt::kNew) {
+      OnPayload(next.mapped().first, next.mapped().second);
+    }
+  }
+}
+
+void Executor::OnNumbers(uint64_t acknowledged) {
   // As worker/network/session.h, but without the ack after a pause.
   if (link_.untold() >= worker::kAckEvery && outgoing_.size() <= 1) {
     Queue(link_.Bare({std::make_shared<Out>()}));
@@ -198,7 +239,7 @@ void Executor::Handle(const In& message) {
     leaving_ = false;
     job_->progress.Add(kEnded);
   }
-  if (unacknowledged_ != 0 && message.acknowledged() >= unacknowledged_) {
+  if (unacknowledged_ != 0 && acknowledged >= unacknowledged_) {
     unacknowledged_ = 0;
     Report();
     if (unacknowledged_ == 0 && taken_ == reports_.size() &&
@@ -206,6 +247,9 @@ void Executor::Handle(const In& message) {
       job_->progress.Add(kReported);
     }
   }
+}
+
+void Executor::OnPayload(const In& message, Clock::time_point received) {
   if (message.has_welcome()) {
     job_->progress.Add(kWelcomed);
     auto ready = std::make_shared<Out>();
@@ -225,7 +269,9 @@ void Executor::Handle(const In& message) {
     }
     job_->progress.Add(kConnected);
   } else if (message.has_execute()) {
-    OnExecute(message.execute());
+    for (const proto::Run& run : message.execute().runs()) {
+      TakeRun(run, received);
+    }
   } else if (message.has_epoch_end()) {
     job_->progress.Add(kEnded);
   } else if (message.has_refused()) {
@@ -241,6 +287,7 @@ void Executor::OnStart(const proto::EpochStart& start) {
     return Fail("an EpochStart with other nodes");
   }
   epoch_ = start.epoch();
+  relay_fan_out_ = start.relay_fan_out();
   job_->progress.Add(kStarted);
   auto endpoint = std::make_shared<Out>();
   endpoint->mutable_endpoint()->set_epoch(epoch_);
@@ -250,11 +297,6 @@ void Executor::OnStart(const proto::EpochStart& start) {
         i == start.node_index() || job_->nodes == 1 ? "" : address);
   }
   Send(std::move(endpoint));
-}
-
-void Executor::OnExecute(const proto::Execute& execute) {
-  const Clock::time_point now = Clock::now();
-  for (const proto::Run& run : execute.runs()) TakeRun(run, now);
 }
 
 void Executor::TakeRun(const proto::Run& run, Clock::time_point now) {

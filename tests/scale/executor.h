@@ -8,6 +8,10 @@
 // ranks wait for the first tensor, if that is not in a run yet. It acknowledges
 // what it receives as worker/network/grpc_transport.cc does.
 //
+// What executors pass on (docs/relays.md) the first one gives directly to all:
+// it counts as received when the first one has it. So what the other hops would
+// take is not measured here.
+//
 //   Job job(...);
 //   Executor executor(&job, 0, stub);
 //   executor.Open();                        // Progress says when it is
@@ -25,10 +29,13 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "common/wire/link.h"
@@ -57,6 +64,8 @@ struct Job {
   std::atomic<uint64_t> sent_bytes{0};
   std::atomic<uint64_t> received_messages{0};
   std::atomic<uint64_t> received_bytes{0};
+  // Gives the message to all executors.
+  std::function<void(const proto::Relayed&)> pass_on;
   Progress progress;
 };
 
@@ -73,6 +82,12 @@ class Executor final
   void Prepare(uint32_t step);
   // The first `tensors` of the step are ready on the node's ranks.
   void Submit(size_t tensors);
+  // All nodes are connected. Of the first node.
+  void SayRelaysReady();
+  // Takes this node's part of what was passed on; `message` is what all get.
+  void TakeRelayed(const proto::Relayed& relayed,
+                   const proto::CoordinatorMessage& message,
+                   Clock::time_point received);
   // The node's first rank dies.
   void LoseRank();
   // All of the node's ranks leave, as at the end of a program. Progress says
@@ -107,8 +122,12 @@ class Executor final
 
   // All with the lock.
   void Handle(const In& message);
+  // Takes it in its turn: `early_` has those that came before their turn.
+  void Take(const In& message, uint64_t sequence, uint64_t acknowledged,
+            Clock::time_point received);
+  void OnNumbers(uint64_t acknowledged);
+  void OnPayload(const In& message, Clock::time_point received);
   void OnStart(const proto::EpochStart& start);
-  void OnExecute(const proto::Execute& execute);
   void TakeRun(const proto::Run& run, Clock::time_point now);
   void Send(std::shared_ptr<Out> message);
   void Queue(Numbered numbered);
@@ -126,6 +145,8 @@ class Executor final
   std::condition_variable ended_;
   Link<Numbered> link_{4096};
   std::deque<Numbered> outgoing_;  // the first is being written
+  std::map<uint64_t, std::pair<In, Clock::time_point>> early_;
+  uint32_t relay_fan_out_ = 0;
   In incoming_;
   bool cut_ = false;
   bool leaving_ = false;

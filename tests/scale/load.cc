@@ -50,6 +50,16 @@ Load::Load(const LoadOptions& options)
     executors_.push_back(
         std::make_unique<Executor>(&job_, i, stubs_[i % stubs_.size()].get()));
   }
+  job_.pass_on = [this](const proto::Relayed& relayed) {
+    const Clock::time_point received = Clock::now();
+    proto::CoordinatorMessage message;
+    if (!message.ParseFromString(relayed.message())) {
+      return job_.progress.Fail("a message to pass on is malformed");
+    }
+    for (const auto& e : executors_) {
+      e->TakeRelayed(relayed, message, received);
+    }
+  };
 }
 
 Load::~Load() {
@@ -93,6 +103,7 @@ absl::StatusOr<Start> Load::Connect() {
     if (!last.ok()) return last.status();
     *seconds = Seconds(*last - begin);
   }
+  executors_.front()->SayRelaysReady();
   const absl::StatusOr<Cost> after = Used();
   if (!after.ok()) return after.status();
   start.cost = Difference(*after, *before);

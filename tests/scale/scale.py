@@ -8,7 +8,7 @@
 The page says what is measured and how. Programs are taken from bazel-bin; build
 them first:
 
-  bazel build -c opt //coordinator:maypole-coordinator //tests/scale:scale_load
+  bazel build -c opt //coordinator:maypole-coordinator //tests/scale:{scale_load,relay_hop}
 """
 
 import argparse
@@ -32,15 +32,16 @@ NODES = [16, 64, 256, 1024]
 # Nodes of the job beside which the small one runs; 0: it runs alone.
 BESIDE = [0, 64, 256, 1024]
 RESUME_S = 1
+RELAY_NODES = 64  # --relay_nodes of the coordinator
 
 
 @contextlib.contextmanager
-def coordinator(program: str) -> Iterator[Tuple[str, int]]:
+def coordinator(program: str, *flags: str) -> Iterator[Tuple[str, int]]:
     """Address and process id of a coordinator that lives as long as the block."""
     read, write = os.pipe()
     daemon = subprocess.Popen(
         [program, "--frozen_nodes=0", "--metrics=", "--log_level=off",
-         f"--resume_timeout={RESUME_S}s", f"--announce_fd={write}"], pass_fds=[write])
+         f"--resume_timeout={RESUME_S}s", f"--announce_fd={write}", *flags], pass_fds=[write])
     try:
         os.close(write)
         with os.fdopen(read) as announced:
@@ -55,9 +56,9 @@ def command(load: str, at: Tuple[str, int], **flags) -> List[str]:
             *(f"--{name}={value}" for name, value in flags.items())]
 
 
-def run(program: str, load: str, **flags) -> Dict:
+def run(program: str, load: str, relays: bool = True, **flags) -> Dict:
     """One job alone on a coordinator of its own."""
-    with coordinator(program) as at:
+    with coordinator(program, *([] if relays else ["--relay_nodes=0"])) as at:
         done = subprocess.run(command(load, at, **flags), stdout=subprocess.PIPE,
                               text=True, check=True, timeout=300)
     return json.loads(done.stdout.splitlines()[-1])
@@ -87,6 +88,13 @@ def beside(program: str, load: str, nodes: int, rounds: int) -> Dict:
                 big.wait()
                 big.stdout.close()
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def hop(program: str, nodes: int) -> Dict:
+    """How long one executor takes to pass a message on."""
+    done = subprocess.run([program, f"--nodes={nodes}"], stdout=subprocess.PIPE, text=True,
+                          check=True, timeout=60)
+    return json.loads(done.stdout)
 
 
 class RawFile:
@@ -124,10 +132,11 @@ def measure(options: argparse.Namespace) -> None:
             for end in ("stream", "leave"):
                 raw.add(end, nodes=nodes, round=number, result=run(
                     options.coordinator, options.load, nodes=nodes, warmup=1, together=1, end=end))
-            if options.before:
-                raw.add("job", program="before", round=number, nodes=nodes, shared=True,
-                        result=run(options.before, options.load, nodes=nodes,
+            if nodes > RELAY_NODES:
+                raw.add("job", program="each", round=number, nodes=nodes, shared=True,
+                        result=run(options.coordinator, options.load, relays=False, nodes=nodes,
                                    together=steps // 2, late=steps // 2, end="rank"))
+                raw.add("hop", round=number, nodes=nodes, result=hop(options.hop, nodes))
         for nodes in options.beside:
             raw.add("beside", round=number, nodes=nodes,
                     result=beside(options.coordinator, options.load, nodes, 2000))
@@ -147,9 +156,10 @@ def arguments(argv: List[str]) -> argparse.Namespace:
     parser.add_argument("command", nargs="?", default="measure", choices=["measure", "render"])
     parser.add_argument("--coordinator", default=os.path.join(
         ROOT, "bazel-bin", "coordinator", "maypole-coordinator"))
-    parser.add_argument("--before", help="an earlier coordinator, to compare with")
     parser.add_argument("--load", default=os.path.join(
         ROOT, "bazel-bin", "tests", "scale", "scale_load"))
+    parser.add_argument("--hop", default=os.path.join(
+        ROOT, "bazel-bin", "tests", "scale", "relay_hop"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--nodes", type=int, nargs="+", default=NODES)
     parser.add_argument("--beside", type=int, nargs="*", default=BESIDE)

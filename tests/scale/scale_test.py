@@ -12,6 +12,7 @@ import scale
 
 COORDINATOR = os.path.join(harness.ROOT, "coordinator", "maypole-coordinator")
 LOAD = os.path.join(harness.ROOT, "tests", "scale", "scale_load")
+HOP = os.path.join(harness.ROOT, "tests", "scale", "relay_hop")
 TENSORS = 161
 
 
@@ -45,6 +46,17 @@ class ScaleTest(unittest.TestCase):
         got = self.play(nodes=16, channels=16, warmup=1, together=1, end="stream")
         # After the time in which the node might have come back.
         self.assertGreaterEqual(got["end_s"], scale.RESUME_S)
+
+    def test_executors_pass_on_what_all_get(self):
+        got = self.play(nodes=80, warmup=1, late=2, end="rank")
+        self.assertLess(got["late"]["messages_out"], 20)
+        got = self.play(relays=False, nodes=80, warmup=1, late=2)
+        self.assertGreaterEqual(got["late"]["messages_out"], 80)
+
+    def test_a_hop(self):
+        got = scale.hop(HOP, 80)
+        self.assertGreater(got["p50_us"], 0)
+        self.assertGreaterEqual(got["p99_us"], got["p50_us"])
 
     def test_a_small_job_beside_a_larger_one(self):
         got = scale.beside(COORDINATOR, LOAD, nodes=16, rounds=50)

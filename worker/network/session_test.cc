@@ -104,6 +104,93 @@ TEST_F(CoordinatorSessionTest, TooMuchWhileConnectedIsTheCoordinatorsFault) {
   EXPECT_TRUE(session_.overflowed());
 }
 
+// A stream and other executors bring messages of the coordinator.
+class RelayedTest : public CoordinatorSessionTest {
+ protected:
+  void SetUp() override { OpenWith(kProtocolVersion); }
+  void OpenWith(uint32_t version) {
+    proto::CoordinatorMessage welcome = WelcomeOf("5", "a");
+    welcome.mutable_welcome()->set_protocol_version(version);
+    Open(welcome);
+  }
+  static proto::CoordinatorMessage Numbered(uint64_t n, uint64_t ack = 0) {
+    proto::CoordinatorMessage m;
+    m.set_sequence(n);
+    m.set_acknowledged(ack);
+    return m;
+  }
+  using Numbers = std::vector<uint64_t>;
+  static Numbers NumbersOf(const CoordinatorSession::Messages& messages) {
+    Numbers numbers;
+    for (const auto& m : messages) numbers.push_back(m.sequence());
+    return numbers;
+  }
+  Numbers Stream(uint64_t n, uint64_t ack = 0) {
+    CoordinatorSession::Messages ready;
+    EXPECT_TRUE(session_.OnReceived(Numbered(n, ack), &ready));
+    return NumbersOf(ready);
+  }
+  Numbers Relay(uint64_t n, const std::string& incarnation = "a",
+                uint64_t ack = 0) {
+    CoordinatorSession::Messages ready;
+    session_.OnRelayed(incarnation, Numbered(n, ack), &ready);
+    return NumbersOf(ready);
+  }
+};
+
+TEST_F(RelayedTest, MessagesAreHandledInTheirOrderAndOnce) {
+  EXPECT_EQ(Stream(1), Numbers{1});
+  EXPECT_EQ(Relay(2), Numbers{2});
+  EXPECT_EQ(Relay(4), Numbers{});
+  EXPECT_EQ(Stream(5), Numbers{}) << "4 and 5 wait for 3";
+  EXPECT_EQ(Relay(3), (Numbers{3, 4, 5}));
+  EXPECT_EQ(Stream(3), Numbers{}) << "it comes on both ways";
+  EXPECT_EQ(Stream(4), Numbers{});
+  EXPECT_EQ(Stream(6), Numbers{6});
+}
+
+TEST_F(RelayedTest, AMessageThatWaitsMayComeAgain) {
+  EXPECT_EQ(Relay(3), Numbers{});
+  EXPECT_EQ(Stream(1), Numbers{1});
+  EXPECT_EQ(Stream(2), (Numbers{2, 3}));
+  EXPECT_EQ(Relay(5), Numbers{});
+  EXPECT_EQ(Relay(5), Numbers{});
+  EXPECT_EQ(Stream(4), (Numbers{4, 5}));
+}
+
+TEST_F(RelayedTest, AMessageThatWaitsAcknowledgesAtOnce) {
+  session_.Push(Gone());
+  session_.Push(Gone());
+  EXPECT_EQ(Relay(2, "a", /*ack=*/1), Numbers{});
+  EXPECT_EQ(session_.acknowledged(), 1u);
+  EXPECT_EQ(session_.Ack().acknowledged(), 0u) << "of those without gaps";
+}
+
+TEST_F(RelayedTest, WhatAnotherCoordinatorHasSentIsDropped) {
+  EXPECT_EQ(Relay(1, "b"), Numbers{});
+  EXPECT_EQ(Relay(2), Numbers{});  // waits
+  session_.OnStreamEnded();
+  proto::CoordinatorMessage welcome = WelcomeOf("1", "b");
+  welcome.mutable_welcome()->set_protocol_version(kProtocolVersion);
+  Open(welcome);
+  EXPECT_EQ(Relay(1), Numbers{});
+  EXPECT_EQ(Stream(1), Numbers{1}) << "2 was the other one's";
+  EXPECT_EQ(Relay(2, "b"), Numbers{2});
+}
+
+TEST_F(RelayedTest, OnlySoManyWait) {
+  for (uint64_t n = 2; n < 2 + kMaxUnacknowledged; ++n) Stream(n);
+  CoordinatorSession::Messages ready;
+  EXPECT_FALSE(session_.OnReceived(Numbered(2 + kMaxUnacknowledged), &ready));
+}
+
+TEST_F(RelayedTest, AnOldCoordinatorLeavesNoGaps) {
+  CoordinatorSession old(Hello());
+  ASSERT_TRUE(old.OnWelcome(WelcomeOf("5", "a"), "h:1").ok());
+  CoordinatorSession::Messages ready;
+  EXPECT_FALSE(old.OnReceived(Numbered(2), &ready));
+}
+
 TEST_F(CoordinatorSessionTest, RefusalsAreFinal) {
   proto::CoordinatorMessage refused;
   refused.mutable_refused()->set_code(7);

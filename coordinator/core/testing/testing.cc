@@ -98,6 +98,22 @@ void TestBed::Raw(Executor& e, const proto::ExecutorMessage& message) {
   core_->Received(now_, e.stream, message, carry_);
 }
 
+void TestBed::Acknowledge(Executor& e) { Raw(e, e.link.Bare({})); }
+
+void TestBed::PassOn(const std::vector<Executor*>& nodes) {
+  for (const proto::Relayed& relayed : std::exchange(nodes[0]->relayed, {})) {
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      const int node = static_cast<int>(i);
+      if (relayed.sequences(node) == 0) continue;
+      proto::CoordinatorMessage message;
+      ASSERT_TRUE(message.ParseFromString(relayed.message()));
+      message.set_sequence(relayed.sequences(node));
+      message.set_acknowledged(relayed.acknowledged(node));
+      Receive(nodes[i], message);
+    }
+  }
+}
+
 void TestBed::Break(Executor& e) {
   core_->Ended(now_, std::exchange(e.stream, 0), StreamEnd::kBroken, carry_);
 }
@@ -181,6 +197,7 @@ void TestBed::Receive(Executor* e, const proto::CoordinatorMessage& message) {
   EXPECT_TRUE(r == Receipt::kNew || r == Receipt::kUnnumbered ||
               r == Receipt::kDuplicate)
       << static_cast<int>(r) << " " << message.ShortDebugString();
+  if (message.has_relayed()) e->relayed.push_back(message.relayed());
   if (r != Receipt::kNew) return;
   e->inbox.push_back(message);
   for (const auto& run : message.execute().runs()) e->runs.push_back(run);

@@ -43,6 +43,7 @@ struct Executor {
   std::vector<proto::StandIn> stand_ins;
   std::vector<std::string> notices;
   std::vector<proto::EpochEnd> ends;
+  std::vector<proto::Relayed> relayed;  // that it has not passed on
   std::optional<proto::Refused> refused;
   std::optional<absl::Status> closed;
 
@@ -73,6 +74,11 @@ class TestBed {
   void From(Executor& e, proto::ExecutorMessage payload);
   // Delivers it as it is.
   void Raw(Executor& e, const proto::ExecutorMessage& message);
+
+  // Acknowledges all that it has received.
+  void Acknowledge(Executor& e);
+  // The first node passes on what it was given; `nodes`: of the epoch.
+  void PassOn(const std::vector<Executor*>& nodes);
 
   void Break(Executor& e);   // the network
   void Finish(Executor& e);  // half-close
