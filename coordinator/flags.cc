@@ -119,6 +119,11 @@ void Define(Texts* texts, CoordinatorFlags* flags, CommandLine* line) {
   line->Add({"--log_hide_time"}, SwitchValue(&flags->log_hide_time),
             "leave the time out of log lines, because the journal has it, for "
             "example");
+  // Internal: tests pass it, to have trees of few nodes.
+  line->Add(
+      {"--fan_out"},
+      IntegerValue(&flags->server.config.fan_out, uint32_t{1}, uint32_t{1024}),
+      "");
   // Internal: tests pass it, to have a coordinator of an earlier version.
   line->Add({"--newest_protocol"},
             IntegerValue(&flags->server.config.versions.newest,

@@ -56,7 +56,7 @@ struct Config {
   // Of more nodes, the executors pass on what is sent to all, in a tree
   // (relays.h). 0: never.
   size_t relay_nodes = 64;
-  uint32_t fan_out = 32;  // of both trees
+  uint32_t fan_out = 32;                      // of both trees
   VersionRange versions = kProtocolVersions;  // that it speaks with executors
 };
 
@@ -122,6 +122,8 @@ struct ResultsCompared {
   uint64_t unchecked = 0;
 };
 struct Reconnected {};
+// A message to many nodes was given to one of them, which passes it on.
+struct MessageRelayed {};
 // Other nodes have waited for this node for `time`, in addition to what was
 // reported before.
 struct StragglerNode {
@@ -133,7 +135,7 @@ struct StragglerNode {
 using Action =
     std::variant<Send, Close, Log, OperationIssued, RunIssued, BucketRan,
                  ScheduleBegun, ScheduleOver, ErrorCounted, ResultsCompared,
-                 Reconnected, StragglerNode>;
+                 Reconnected, MessageRelayed, StragglerNode>;
 using Actions = std::vector<Action>;
 
 // What a job asks for: messages go to sessions (which number and keep them),

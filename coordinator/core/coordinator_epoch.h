@@ -107,9 +107,8 @@ class CoordinatorEpoch {
   bool AllLeft() const { return left_.size() == size_; }
   // All nodes have all their ranks.
   bool Whole() const {
-    return left_.empty() &&
-           std::find(connected_.begin(), connected_.end(), false) ==
-               connected_.end();
+    return left_.empty() && std::find(connected_.begin(), connected_.end(),
+                                      false) == connected_.end();
   }
 
   uint64_t number() const { return number_; }

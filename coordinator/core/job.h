@@ -52,7 +52,7 @@ class Job {
   struct Node {
     std::string node;
     std::string host;
-    std::string address;  // where the coordinator sees it; may be empty
+    std::string address;         // where the coordinator sees it; may be empty
     VersionRange versions = {};  // that its executor speaks
     // How many EpochStarts, and EpochEnds of epoch 0, were sent to it.
     uint64_t round = 0;
@@ -65,8 +65,8 @@ class Job {
   // Adds a new executor. The caller has checked that no other executor uses the
   // node's name.
   void Join(Time now, SessionId session, Node node);
-  // The executor had a session with a coordinator before this one, and will tell
-  // what it knows. (recovery/job_recovery.cc, as the next one)
+  // The executor had a session with a coordinator before this one, and will
+  // tell what it knows. (recovery/job_recovery.cc, as the next one)
   void Await(Time now, SessionId session, const std::string& node);
   // Until this is false, Handle() takes nothing but NodeState.
   bool recovering() const { return recovery_.has_value(); }
@@ -164,7 +164,8 @@ class Job {
   void FailStart(const std::string& message, SessionId reporter, JobOutput* out,
                  absl::StatusCode code = absl::StatusCode::kAborted);
   void TellFailedStart(SessionId session, JobOutput* out);
-  // --- A coordinator before this one (recovery/job_recovery.cc) ---------------
+  // --- A coordinator before this one (recovery/job_recovery.cc)
+  // ---------------
   absl::Status OnNodeState(SessionId session, const proto::NodeState& state,
                            JobOutput* out);
   void FinishRecoveryIfComplete(JobOutput* out);
@@ -223,7 +224,7 @@ class Job {
   std::optional<Time> start_since_;       // since when ranks wait for a start
   std::optional<FailedStart> failed_start_;
   std::unique_ptr<CoordinatorEpoch> epoch_;
-  uint64_t epoch_number_ = 0;           // of the current epoch or the last one
+  uint64_t epoch_number_ = 0;  // of the current epoch or the last one
   uint64_t said_epoch_ = 0;  // a greater one of a node that came back too late
   uint64_t decisions_ = 0;   // number of the last one, of all epochs before
   std::optional<Recovery> recovery_;

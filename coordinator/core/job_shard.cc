@@ -378,6 +378,7 @@ void JobShard::Deliver(JobOutput output, Actions* actions) {
   }
   if (relays_) {
     for (auto& [id, message] : relays_->TakeMessages(now_)) {
+      if (message.sequence() == 0) actions->emplace_back(MessageRelayed{});
       actions->emplace_back(Send{sessions_.at(id).stream, std::move(message)});
     }
   }

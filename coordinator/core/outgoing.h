@@ -48,8 +48,8 @@ class Outgoing {
   // Only its numbers are its own, and it has a body.
   bool IsShared() const { return body_ != nullptr && own_.empty(); }
   bool is_welcome() const { return is_welcome_; }
-  // The numbers of the first and last decision in it (see proto Decision); 0: it
-  // has none.
+  // The numbers of the first and last decision in it (see proto Decision); 0:
+  // it has none.
   uint64_t first_decision() const { return first_decision_; }
   uint64_t last_decision() const { return last_decision_; }
 

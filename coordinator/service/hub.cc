@@ -192,6 +192,8 @@ void Hub::Apply(Actions* actions, Streams* streams) {
       metrics_->Observe(*late);
     } else if (auto* again = std::get_if<Reconnected>(&action)) {
       metrics_->Observe(*again);
+    } else if (auto* relayed = std::get_if<MessageRelayed>(&action)) {
+      metrics_->Observe(*relayed);
     }
   }
 }

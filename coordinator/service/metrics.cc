@@ -196,6 +196,10 @@ Metrics::Metrics()
   reconnects_ = &CounterFamily(r, "maypole_reconnects_total",
                                "Broken streams that executors resumed.")
                      .Add({});
+  relayed_ = &CounterFamily(r, "maypole_relayed_messages_total",
+                            "Messages to many nodes of a job that one node "
+                            "has got, to pass them on.")
+                  .Add({});
   run_operations_ =
       AddHistogram(r, "maypole_run_operations", "Operations of a run.",
                    {1, 2, 4, 8, 16, 32, 64, 128, 256, 512});
@@ -244,6 +248,8 @@ void Metrics::Observe(const ResultsCompared& fact) {
 }
 
 void Metrics::Observe(const Reconnected&) { reconnects_->Increment(); }
+
+void Metrics::Observe(const MessageRelayed&) { relayed_->Increment(); }
 
 void Metrics::Observe(const StragglerNode& fact) {
   straggler_nodes_->Add(fact);

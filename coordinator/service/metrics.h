@@ -23,6 +23,7 @@
 //                                               bad_message, stalled,
 //                                               deadlock
 //   maypole_reconnects_total                    streams resumed
+//   maypole_relayed_messages_total              given to one node for many
 //   maypole_events_total{level}                 info, warning, error
 //   maypole_node_late_seconds_total{job,node}   other nodes waited for it
 //   process_*                                   common/metrics/process.h
@@ -66,6 +67,7 @@ class Metrics {
   void Observe(const ErrorCounted& fact);
   void Observe(const ResultsCompared& fact);
   void Observe(const Reconnected& fact);
+  void Observe(const MessageRelayed& fact);
   void Observe(const StragglerNode& fact);
   void Observe(const Log& line);
 
@@ -93,6 +95,7 @@ class Metrics {
   prometheus::Counter* scheduled_operations_;
   std::vector<prometheus::Counter*> schedule_ends_;  // by proto::ScheduleEnd
   prometheus::Counter* reconnects_;
+  prometheus::Counter* relayed_;
   prometheus::Histogram* run_operations_;
   prometheus::Histogram* negotiation_;
   const std::shared_ptr<StragglerNodes> straggler_nodes_;
