@@ -56,7 +56,8 @@ struct Config {
   // Of more nodes, the executors pass on what is sent to all, in a tree
   // (relays.h). 0: never.
   size_t relay_nodes = 64;
-  uint32_t fan_out = 32;                      // of both trees
+  // Of both trees.
+  uint32_t fan_out = 32;
   VersionRange versions = kProtocolVersions;  // that it speaks with executors
 };
 

@@ -164,8 +164,7 @@ class Job {
   void FailStart(const std::string& message, SessionId reporter, JobOutput* out,
                  absl::StatusCode code = absl::StatusCode::kAborted);
   void TellFailedStart(SessionId session, JobOutput* out);
-  // --- A coordinator before this one (recovery/job_recovery.cc)
-  // ---------------
+  // --- A coordinator before this one (recovery/job_recovery.cc) --------------
   absl::Status OnNodeState(SessionId session, const proto::NodeState& state,
                            JobOutput* out);
   void FinishRecoveryIfComplete(JobOutput* out);

@@ -122,7 +122,7 @@ def _passed_on(results: Results) -> str:
     whole = results.job(most, "late", "step_p50_ms") + HOPS * 1e-3 * results.median(
         lambda r: r["p50_us"], kind="hop", nodes=most)
     return (
-        "One is late, p50. *Each*: `--relay_nodes=0`. *First*: until the first node has the last Execute, its two predecessors included. *A hop*: an executor has "
+        "One is late, p50. *Each*: `--relay_nodes=0`. *First*: until the first node has the last Execute. *A hop*: an executor has "
         "a message until the last of its 32 children has read and parsed it, by [relay_hop](../tests/scale/relay_hop.cc): real connections over loopback; the children, "
         f"which are on as many machines, share a core here, so this is an upper bound. From the first node on there are {HOPS} hops.\n\n" + table(
             ["nodes", "each: ms", "coordinator's CPU, ms", "messages", "first: ms", "coordinator's CPU, ms", "messages", "a hop, ms",

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -92,6 +94,42 @@ TEST(GrpcTransport, SendsReceivesAndAcknowledges) {
   EXPECT_TRUE(heard.Await([&] { return heard.acknowledged == 2; }));
   EXPECT_EQ(heard.messages, (std::vector<uint64_t>{5, 6}));
   EXPECT_EQ(coordinator.secret(), "secret");
+}
+
+TEST(GrpcTransport, WhatComesOnTwoWaysComesInOrder) {
+  constexpr uint64_t kMessages = 2000;
+  FakeCoordinator coordinator;
+  Echo(coordinator);
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<proto::CoordinatorMessage> relayed;
+  coordinator.relay = [&](proto::CoordinatorMessage m) {
+    std::lock_guard lock(mutex);
+    relayed.push_back(std::move(m));
+    changed.notify_all();
+  };
+  Heard heard;
+  GrpcTransport transport(Options(coordinator.address()), heard.callbacks());
+  std::vector<uint64_t> expected;
+  for (uint64_t n = 1; n <= kMessages; ++n) {
+    transport.Send(Ready(static_cast<uint32_t>(n)));
+    expected.push_back(n);
+  }
+  for (uint64_t taken = 0; taken < kMessages / 2; ++taken) {
+    std::unique_lock lock(mutex);
+    ASSERT_TRUE(changed.wait_for(lock, std::chrono::seconds(20),
+                                 [&] { return !relayed.empty(); }));
+    const proto::CoordinatorMessage m = std::move(relayed.front());
+    relayed.pop_front();
+    lock.unlock();
+    transport.TakeRelayed("i", m);
+    transport.TakeRelayed("another incarnation", m);
+    if (taken % 7 == 0) transport.TakeRelayed("i", m);  // once more
+  }
+  EXPECT_TRUE(heard.Await([&] { return heard.messages.size() == kMessages; }));
+  EXPECT_EQ(heard.messages, expected);
+  EXPECT_TRUE(heard.Await([&] { return heard.acknowledged == kMessages; }));
+  EXPECT_EQ(heard.lost, std::nullopt);
 }
 
 TEST(GrpcTransport, AcknowledgesWithItsNextMessageOrAfterAPause) {

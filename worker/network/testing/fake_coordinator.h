@@ -15,6 +15,7 @@
 #include <string>
 #include <utility>
 
+#include "common/limits.h"
 #include "common/program/secret.h"
 #include "common/wire/link.h"
 #include "proto/coordinator.grpc.pb.h"
@@ -62,9 +63,12 @@ class FakeCoordinator : public proto::Coordinator::Service {
   OnMessage on_message;
   std::string refusal;  // if not empty, each hello is refused with this text
   bool ack_nothing = false;
+  // Gets every second message instead of the stream, as if it came through
+  // other executors.
+  std::function<void(proto::CoordinatorMessage)> relay;
 
-  // Messages that were nothing but an acknowledgement; and messages of this side
-  // that are not acknowledged.
+  // Messages that were nothing but an acknowledgement; and messages of this
+  // side that are not acknowledged.
   std::atomic<int> bare_acks = 0;
   std::atomic<size_t> unacknowledged = 0;
 
@@ -116,6 +120,7 @@ class FakeCoordinator : public proto::Coordinator::Service {
     proto::CoordinatorMessage welcome;
     welcome.mutable_welcome()->set_session("s");
     welcome.mutable_welcome()->set_incarnation(incarnation_);
+    welcome.mutable_welcome()->set_protocol_version(kProtocolVersion);
     stream->Write(link_.Bare(welcome));
     link_.Resend([&](const proto::CoordinatorMessage& m) { stream->Write(m); });
   }
@@ -127,7 +132,12 @@ class FakeCoordinator : public proto::Coordinator::Service {
         link_.OnReceived(message.sequence(), message.acknowledged());
     if (receipt == Receipt::kNew && on_message) {
       on_message(message, [&](proto::CoordinatorMessage m) {
-        stream->Write(*link_.Push(std::move(m)));
+        const proto::CoordinatorMessage* n = link_.Push(std::move(m));
+        if (relay && n->sequence() % 2 == 0) {
+          relay(*n);
+        } else {
+          stream->Write(*n);
+        }
       });
     }
     bare_acks += receipt == Receipt::kUnnumbered;
