@@ -80,12 +80,21 @@ def first_field(path: str, name: str) -> str:
     return "unknown"
 
 
+def congestion_control() -> str:
+    """What new connections get, unless their program chooses."""
+    try:
+        with open("/proc/sys/net/ipv4/tcp_congestion_control", encoding="ascii") as f:
+            return f.read().strip()
+    except OSError:
+        return "unknown"
+
+
 def machine() -> str:
     memory = first_field("/proc/meminfo", "MemTotal").split()[0]
     gib = f"{int(memory) / 2**20:.1f} GiB" if memory.isdigit() else memory
     return (f"machine: {len(os.sched_getaffinity(0))} cores, "
             f"{first_field('/proc/cpuinfo', 'model name')}, {gib}, "
-            f"Linux {os.uname().release}, "
+            f"Linux {os.uname().release}, TCP {congestion_control()}, "
             f"{time.strftime('%Y-%m-%d %H:%M:%S %z')}")
 
 
