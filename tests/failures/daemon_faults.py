@@ -77,7 +77,8 @@ def start_coordinator_again(scene):
     daemons = scene.daemons
     daemons.processes[0].wait()
     daemons.start_coordinator(
-        ["--secret_file=" + os.path.join(daemons.dir, "secret"), "--metrics=", "--listen=" + daemons.listen])
+        ["--secret_file=" + os.path.join(daemons.dir, "secret"), "--metrics=", "--listen=" + daemons.listen] +
+        daemons.coordinator_flags)
     daemons.processes[0] = daemons.processes.pop()  # in the place of the one before
 
 
