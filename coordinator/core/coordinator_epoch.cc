@@ -78,6 +78,7 @@ proto::EpochStart CoordinatorEpoch::MakeStart() const {
   start.set_min_size(min_size_);
   start.set_max_size(max_size_);
   start.set_relay_fan_out(RelayFanOut());
+  start.set_takes_as_before(true);
   for (const NodeMember& m : members_) {
     proto::NodeInfo* node = start.add_nodes();
     node->set_node(m.node);
@@ -410,7 +411,9 @@ void CoordinatorEpoch::AddRuns(Time now,
   for (const ReadyOperation& r : ready) {
     out->facts.emplace_back(
         OperationIssued{r.signature.kind, r.bytes, now - r.first_present});
-    table_.Settle(table_.Find(r.id));
+    NegotiatedOperation* const op = table_.Find(r.id);
+    op->last = r.signature;
+    table_.Settle(op);
   }
   operations_ += ready.size();
 }

@@ -102,6 +102,66 @@ TEST_F(CoordinatorEpochTest, LaterGenerationsGoByIdAndNeedNoIdentity) {
   EXPECT_FALSE(a_.runs[1].operations(0).has_identity());
 }
 
+proto::PresentOperation AsBefore(uint32_t id, uint32_t generation) {
+  proto::PresentOperation op;
+  op.set_id(id);
+  op.set_generation(generation);
+  op.set_as_before(true);
+  return op;
+}
+
+TEST_F(CoordinatorEpochTest, AReportAsBeforeHasTheSignatureOfTheLastRun) {
+  Both(Allreduce("x", {0, 1}, {3}), Allreduce("x", {2}, {3}));
+  Both(AsBefore(1, 2), AsBefore(1, 2));
+  ASSERT_EQ(a_.runs.size(), 2u);
+  EXPECT_EQ(bed_.issued()[1].bytes, 12u);
+  // One node says it, the other does not.
+  Both(Allreduce("x", {0, 1}, {3}, 3), AsBefore(1, 3));
+  Both(AsBefore(1, 4), Allreduce("x", {2}, {3}, 4));
+  ASSERT_EQ(b_.runs.size(), 4u);
+  // Another shape for all; then that one is as before.
+  Both(Allreduce("x", {0, 1}, {5}, 5), Allreduce("x", {2}, {5}, 5));
+  Both(AsBefore(1, 6), AsBefore(1, 6));
+  ASSERT_EQ(a_.runs.size(), 6u);
+  EXPECT_EQ(bed_.issued()[5].bytes, 20u);
+}
+
+TEST_F(CoordinatorEpochTest, AReportAsBeforeMayNotFitAnotherNodes) {
+  for (const bool first : {true, false}) {
+    const std::string name = first ? "x" : "y";
+    const uint32_t id = first ? 1 : 2;
+    Both(Allreduce(name, {0, 1}, {3}), Allreduce(name, {2}, {3}));
+    if (first) {
+      Both(AsBefore(id, 2), Allreduce(name, {2}, {4}, 2));
+    } else {
+      bed_.From(b_, Present(1, {Allreduce(name, {2}, {4}, 2)}));
+      bed_.From(a_, Present(1, {AsBefore(id, 2)}));
+    }
+    ASSERT_FALSE(a_.failures.empty());
+    EXPECT_THAT(a_.failures.back().message(),
+                AllOf(HasSubstr(name), HasSubstr("[3]"), HasSubstr("[4]"),
+                      HasSubstr("ranks 0,1")));
+    // The last run counts, not what has failed.
+    Both(AsBefore(id, 3), AsBefore(id, 3));
+    EXPECT_EQ(bed_.issued().back().bytes, 12u);
+  }
+}
+
+TEST_F(CoordinatorEpochTest, AReportAsBeforeOfNothingIsABadMessage) {
+  Both(Allgather("g", {0, 1}, {4, 0}, 10), Allgather("g", {2}, {7}, 10));
+  bed_.From(a_, Present(1, {AsBefore(1, 2)}));  // sizes are missing
+  ASSERT_TRUE(a_.refused);
+  EXPECT_THAT(a_.refused->message(), HasSubstr("reported as before"));
+}
+
+TEST_F(CoordinatorEpochTest, AReportAsBeforeSaysNothingElse) {
+  Both(Allreduce("x", {0, 1}, {3}), Allreduce("x", {2}, {3}));
+  proto::PresentOperation op = Allreduce("x", {2}, {3}, 2);
+  op.set_as_before(true);
+  bed_.From(b_, Present(1, {op}));
+  EXPECT_TRUE(b_.refused);
+}
+
 TEST_F(CoordinatorEpochTest, FusesWhatOneMessageMakesPresent) {
   bed_.From(a_, Present(1, {Allreduce("x", {0, 1}, {3}),
                             Broadcast("b", {0, 1}, {3}, 0),

@@ -70,6 +70,10 @@ void Executor::Prepare(uint32_t step) {
       report.mutable_identity()->set_name(job_->tensors[i].name);
     }
     report.set_generation(step);
+    if (takes_as_before_ && report.id() != 0) {
+      report.set_as_before(true);
+      continue;
+    }
     proto::LocalSignature* s = report.add_signatures();
     for (size_t r = 0; r < job_->ranks_per_node; ++r) {
       s->add_ranks(static_cast<uint32_t>(node_ * job_->ranks_per_node + r));
@@ -288,6 +292,7 @@ void Executor::OnStart(const proto::EpochStart& start) {
   }
   epoch_ = start.epoch();
   relay_fan_out_ = start.relay_fan_out();
+  takes_as_before_ = start.takes_as_before();
   job_->progress.Add(kStarted);
   auto endpoint = std::make_shared<Out>();
   endpoint->mutable_endpoint()->set_epoch(epoch_);

@@ -105,7 +105,10 @@ void ExecutorCore::OnRecovered(const proto::Recovered& recovered) {
   }
   if (!epoch_ || phase_ == Phase::kEnded) return;
   if (relays_ && relays_->ready() && !relays_->tree().parent) SayRelaysReady();
-  if (absl::Status s = epoch_->OnRecovered(); !s.ok()) FailEpochHere(s);
+  if (absl::Status s = epoch_->OnRecovered(recovered.takes_as_before());
+      !s.ok()) {
+    FailEpochHere(s);
+  }
 }
 
 }  // namespace maypole::worker

@@ -143,8 +143,8 @@ absl::Status OperationTable::Note(Time now, size_t node,
         op->Text(), " was reported twice, as generations ",
         op->nodes[node].generation, " and ", message.generation()));
   }
-  absl::StatusOr<NodePresence> read =
-      ReadPresence(node, *op->set, op->identity, message, &op->common);
+  absl::StatusOr<NodePresence> read = ReadPresence(
+      node, *op->set, op->identity, message, op->last, &op->common);
   if (!read.ok()) return read.status();
   if (op->present == 0) {
     op->nodes.resize(members_.size());

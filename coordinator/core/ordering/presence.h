@@ -73,9 +73,10 @@ struct NegotiatedOperation {
   std::vector<NodePresence> nodes;  // empty while present on no node
   // Of the nodes without NodePresence::details.
   std::optional<Signature> common;
-  uint32_t settled = 0;    // the last settled generation
-  bool scheduled = false;  // it is not forgotten while it is
-  uint64_t used = 0;       // greater means used later
+  std::optional<Signature> last;  // of the last run
+  uint32_t settled = 0;           // the last settled generation
+  bool scheduled = false;         // it is not forgotten while it is
+  uint64_t used = 0;              // greater means used later
 
   // "allreduce 'layer1.weight'"
   std::string Text() const { return OperationText(identity); }

@@ -126,6 +126,14 @@ bool IsPlain(const std::vector<uint32_t>& expected, Kind kind,
                                          expected.begin(), expected.end());
 }
 
+// More than what `as_before` says.
+bool SaysMore(const proto::PresentOperation& m) {
+  return m.signatures_size() + m.first_dims_size() + m.splits_size() +
+                 m.gpus_size() + m.gpu_rooms_size() >
+             0 ||
+         m.ranks_call_nccl();
+}
+
 bool Same(const Signature& a, const Signature& b) {
   // All bytes belong to a field; scale factors are compared by their bits.
   static_assert(std::is_trivially_copyable_v<Signature> &&
@@ -159,7 +167,8 @@ absl::Status CheckIdentity(const proto::Identity& identity) {
 
 absl::StatusOr<NodePresence> ReadPresence(
     size_t node, const RankSet& set, const proto::Identity& identity,
-    const proto::PresentOperation& message, std::optional<Signature>* common) {
+    const proto::PresentOperation& message,
+    const std::optional<Signature>& last, std::optional<Signature>* common) {
   auto bad = [&identity](absl::string_view what) {
     return absl::InvalidArgumentError(
         absl::StrCat(OperationText(identity), ": ", what));
@@ -173,6 +182,18 @@ absl::StatusOr<NodePresence> ReadPresence(
   }
   const std::vector<uint32_t>& expected = set.by_node[node];
   const Kind kind = static_cast<Kind>(identity.kind());
+  if (message.as_before()) {
+    if (!last || expected.empty() || Gathers(kind) || SaysMore(message)) {
+      return bad("it is reported as before, which it cannot be");
+    }
+    if (!*common) *common = last;
+    if (!Same(**common, *last)) {
+      auto details = std::make_unique<NodePresence::Details>();
+      details->groups.push_back({expected, *last});
+      p.details = std::move(details);
+    }
+    return p;
+  }
   const bool plain = IsPlain(expected, kind, message);
   // The common signature was checked when it became that.
   if (plain && *common &&

@@ -61,11 +61,13 @@ std::string OperationText(const proto::Identity& identity);
 // check that the process set exists.
 absl::Status CheckIdentity(const proto::Identity& identity);
 
-// Reads a message of `node`, on which the set has ranks. `common` is the
-// signature of nodes without details; if there is none yet, it is set.
+// Reads a message of `node`, on which the set has ranks. `last` is the
+// signature of the operation's last run. `common` is the signature of nodes
+// without details; if there is none yet, it is set.
 absl::StatusOr<NodePresence> ReadPresence(
     size_t node, const RankSet& set, const proto::Identity& identity,
-    const proto::PresentOperation& message, std::optional<Signature>* common);
+    const proto::PresentOperation& message,
+    const std::optional<Signature>& last, std::optional<Signature>* common);
 
 }  // namespace maypole::coordinator
 

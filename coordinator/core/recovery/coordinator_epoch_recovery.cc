@@ -55,6 +55,7 @@ void CoordinatorEpoch::Restore(
     proto::CoordinatorMessage message;
     message.mutable_recovered()->set_epoch(number_);
     message.mutable_recovered()->set_endpoints(!connected);
+    message.mutable_recovered()->set_takes_as_before(true);
     ToNode(i, std::move(message), out);
   }
   TimelineRelay::Messages messages;

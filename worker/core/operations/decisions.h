@@ -3,7 +3,8 @@
 // Purpose: what the coordinator decides for several nodes (proto Decision) must
 // reach all of them, even if it dies after it has told only some. So each
 // executor keeps the decisions that it has received until it learns that all
-// nodes have them, and tells them to a coordinator that replaces the one before.
+// nodes have them, and tells them to a coordinator that replaces the one
+// before.
 //
 //   log.BeginEpoch();
 //   log.Take(message);          // each message, in the order of receipt

@@ -68,7 +68,7 @@ absl::StatusOr<EpochInfo> ReadEpochStart(const proto::EpochStart& start,
       start.epoch(),          static_cast<int>(start.size()),
       start.node_index(),     {start.nodes().begin(), start.nodes().end()},
       start.stall_check_ms(), start.checksums(),
-      start.chunk_bytes()};
+      start.chunk_bytes(),    start.takes_as_before()};
   if (start.size() < 1 || start.size() > static_cast<uint32_t>(kMaxRanks) ||
       info.node_index >= info.nodes.size()) {
     return bad("size or node index out of range");
@@ -102,7 +102,9 @@ ExecutorEpoch::ExecutorEpoch(EpochInfo info, uint32_t slots, uint32_t records,
       schedule_(info_.node_index, static_cast<uint32_t>(info_.nodes.size())),
       local_stragglers_(info_.stall_check_ms),
       frozen_(static_cast<uint32_t>(info_.nodes[info_.node_index].ranks_size()),
-              frozen_timeout_ms) {}
+              frozen_timeout_ms) {
+  presence_.AllowAsBefore(info_.takes_as_before);
+}
 
 void ExecutorEpoch::Send(proto::ExecutorMessage message) {
   if (!quiet_) actions_->push_back(SendToCoordinator{std::move(message)});
@@ -193,9 +195,20 @@ absl::Status ExecutorEpoch::OnExecute(const proto::Execute& execute) {
                          : RunOnGpus(run);
     if (s.ok() && info_.checksums != 0) s = ExpectResults(run);
     if (!s.ok()) return s;
+    for (const proto::RunOperation& op : run.operations()) {
+      RememberSignature(op.id());
+    }
   }
   IssueRuns();
   return absl::OkStatus();
+}
+
+// The coordinator remembers it, too, for reports that nothing has changed.
+void ExecutorEpoch::RememberSignature(uint32_t id) {
+  SlotEntry* const entry = slots_.FindId(id);
+  if (entry == nullptr) return;
+  entry->last.reset();
+  if (const Signature* plain = entry->Plain()) entry->last = *plain;
 }
 
 void ExecutorEpoch::IssueRuns() {

@@ -51,9 +51,10 @@ struct EpochInfo {
   int size = 1;
   uint32_t node_index = 0;
   std::vector<proto::NodeInfo> nodes;
-  int64_t stall_check_ms = 0;  // 0: stragglers are not reported
-  uint32_t checksums = 0;      // ChecksumMode
-  uint32_t chunk_bytes = 0;    // 0: the coordinator does not say
+  int64_t stall_check_ms = 0;    // 0: stragglers are not reported
+  uint32_t checksums = 0;        // ChecksumMode
+  uint32_t chunk_bytes = 0;      // 0: the coordinator does not say
+  bool takes_as_before = false;  // the coordinator: PresentOperation.as_before
 
   bool several_nodes() const { return nodes.size() > 1; }
   std::string NodeText(uint32_t node) const;  // "node n1 (host b)"
@@ -160,7 +161,7 @@ class ExecutorEpoch : private WaitJudge {
   // What a coordinator that knows nothing must know of this epoch.
   void FillState(proto::NodeState* state) const;
   // The coordinator knows the epoch again: reports what is open.
-  absl::Status OnRecovered();
+  absl::Status OnRecovered(bool takes_as_before);
   // The coordinator is not there: names that wait for it wait longer.
   void OnCoordinatorMissing(int64_t now_ms) { freed_ms_ = now_ms; }
   // A rank waits for something that only the coordinator can give.
@@ -327,6 +328,7 @@ class ExecutorEpoch : private WaitJudge {
   // Adds the global ranks of a mask of local ranks.
   template <typename Field>
   void AddRanks(uint64_t locals, Field* out) const;
+  void RememberSignature(uint32_t id);
   void IssueRuns();
 
   const EpochInfo info_;

@@ -46,7 +46,8 @@ void ExecutorEpoch::FillState(proto::NodeState* state) const {
 // one: every node has now received every decision about it, or has not followed
 // a schedule that others follow. Those forget the ids when it ends: then the
 // same runs have been executed everywhere.
-absl::Status ExecutorEpoch::OnRecovered() {
+absl::Status ExecutorEpoch::OnRecovered(bool takes_as_before) {
+  presence_.AllowAsBefore(takes_as_before);
   quiet_ = false;
   presence_.Reset();
   ReportRequests();

@@ -37,6 +37,101 @@ TEST_F(ExecutorCoreTest, PresenceIsBatchedWhileOneIsUnacknowledged) {
   EXPECT_TRUE(TakeSent().empty());
 }
 
+// The coordinator knows the signature of a name's last run.
+class AsBeforeTest : public ExecutorCoreTest {
+ protected:
+  void SetUp() override {
+    takes_as_before_ = true;
+    StartTwoNodes();
+    Slot("a");
+    EXPECT_FALSE(Reported(1, 8).as_before()) << "it has no id";
+    Run(1);
+  }
+  // Both ranks submit an allreduce of so many rows. Returns the report.
+  proto::PresentOperation Reported(uint32_t generation, int64_t rows,
+                                   int64_t rows1 = -1) {
+    core_.OnReadySlot(
+        Ready(0, generation, Kind::kAllreduce, rows, rows1 < 0 ? rows : rows1));
+    const auto sent = TakeSent();
+    core_.OnPresenceAcknowledged();
+    EXPECT_EQ(sent.size(), 1u);
+    const auto& op = sent.at(0).presence().operations(0);
+    EXPECT_EQ(op.as_before(), op.signatures_size() == 0);
+    return op;
+  }
+  void Run(uint32_t generation, uint32_t id = 11) {
+    proto::CoordinatorMessage m;
+    AddOperation(AddRun(&m, ++runs_), id, "a", Kind::kAllreduce, generation);
+    core_.OnCoordinator(m);
+    Drop();
+  }
+  uint64_t runs_ = 0;
+};
+
+TEST_F(AsBeforeTest, TheSameSignatureIsNotSentAgain) {
+  const proto::PresentOperation op = Reported(2, 8);
+  EXPECT_TRUE(op.as_before());
+  EXPECT_EQ(op.id(), 11u);
+  EXPECT_EQ(op.generation(), 2u);
+  Run(2);
+  EXPECT_TRUE(Reported(3, 8).as_before());
+}
+
+TEST_F(AsBeforeTest, AnotherSignatureIsSentOnce) {
+  EXPECT_FALSE(Reported(2, 9).as_before());
+  Run(2);
+  EXPECT_TRUE(Reported(3, 9).as_before());
+}
+
+TEST_F(AsBeforeTest, WhatHasFailedIsNotRemembered) {
+  EXPECT_FALSE(Reported(2, 9).as_before());
+  proto::CoordinatorMessage m;
+  m.mutable_operation_failed()->set_epoch(1);
+  m.mutable_operation_failed()->set_id(11);
+  m.mutable_operation_failed()->set_generation(2);
+  m.mutable_operation_failed()->set_code(9);
+  core_.OnCoordinator(m);
+  Drop();
+  EXPECT_FALSE(Reported(3, 9).as_before()) << "the last run had 8 rows";
+  core_.OnCoordinator([&] {
+    m.mutable_operation_failed()->set_generation(3);
+    return m;
+  }());
+  Drop();
+  EXPECT_TRUE(Reported(4, 8).as_before());
+}
+
+TEST_F(AsBeforeTest, RanksThatDisagreeAreReportedInFull) {
+  EXPECT_EQ(Reported(2, 8, 9).signatures_size(), 2);
+}
+
+TEST_F(AsBeforeTest, AForgottenNameIsReportedInFull) {
+  proto::CoordinatorMessage m;
+  m.mutable_names_retired()->set_epoch(1);
+  m.mutable_names_retired()->add_ids(11);
+  core_.OnCoordinator(m);
+  Drop();
+  EXPECT_FALSE(Reported(2, 8).as_before());
+  Run(1, 12);  // counted anew
+  EXPECT_TRUE(Reported(3, 8).as_before());
+}
+
+TEST_F(AsBeforeTest, AnotherCoordinatorMayNotTakeIt) {
+  for (const bool takes : {false, true}) {
+    core_.OnCoordinatorReplaced();
+    proto::CoordinatorMessage m;
+    m.mutable_recovered()->set_epoch(1);
+    m.mutable_recovered()->set_takes_as_before(takes);
+    core_.OnCoordinator(m);
+    Drop();
+    const uint32_t generation = takes ? 4 : 2;
+    EXPECT_FALSE(Reported(generation, 8).as_before()) << "it has no id";
+    Run(1);
+    EXPECT_EQ(Reported(generation + 1, 8).as_before(), takes);
+    Run(2);
+  }
+}
+
 TEST_F(ExecutorCoreTest, AWaitIsToldOncePerGeneration) {
   StartTwoNodes();
   Slot("a");

@@ -1,5 +1,6 @@
 #include "worker/core/operations/presence.h"
 
+#include <cstring>
 #include <utility>
 
 #include "common/wire/signature_message.h"
@@ -21,6 +22,12 @@ void Identify(const SlotEntry& entry, Message* out) {
   identity->set_name(entry.name);
 }
 
+bool IsAsBefore(const SlotEntry& entry) {
+  const Signature* const now = entry.Plain();
+  return entry.id != 0 && entry.last && now != nullptr &&
+         std::memcmp(&*entry.last, now, sizeof(*now)) == 0;
+}
+
 }  // namespace
 
 void PresenceBatch::Add(const SlotEntry& entry) {
@@ -28,6 +35,11 @@ void PresenceBatch::Add(const SlotEntry& entry) {
   Identify(entry, &op);
   op.set_generation(entry.CountOf(entry.reported));
   op.set_urgency(static_cast<uint32_t>(entry.urgency));
+  if (as_before_ && IsAsBefore(entry)) {
+    op.set_as_before(true);
+    waiting_.push_back(std::move(op));
+    return;
+  }
   // One LocalSignature for each group of ranks whose signatures agree. Ranks
   // that stand aside agree with all others and form a group of their own.
   std::vector<const Signature*> groups;

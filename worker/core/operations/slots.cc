@@ -1,6 +1,7 @@
 #include "worker/core/operations/slots.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -99,9 +100,23 @@ SlotEntry* SlotTable::FindId(uint32_t id) {
   return it == by_id_.end() ? nullptr : &entries_[it->second];
 }
 
+const Signature* SlotEntry::Plain() const {
+  if (signatures.empty() || Gathers(kind) || !gpu_tensors.empty() ||
+      ranks_call_nccl) {
+    return nullptr;
+  }
+  const Signature& first = signatures.front();
+  const bool same = std::all_of(
+      signatures.begin(), signatures.end(), [&first](const Signature& s) {
+        return s.aside == 0 && std::memcmp(&s, &first, sizeof(s)) == 0;
+      });
+  return same ? &first : nullptr;
+}
+
 void SlotTable::ForgetId(SlotEntry* entry) {
   by_id_.erase(entry->id);
   entry->id = 0;
+  entry->last.reset();
   entry->base = entry->answered;
   entry->retiring = false;
 }

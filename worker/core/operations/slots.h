@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -39,7 +40,10 @@ struct SlotEntry {
   // Last generation reported as present, or given to GPUs.
   uint32_t reported = 0;
   std::vector<Signature> signatures;  // of `reported`, by local member
-  std::vector<int64_t> splits;        // of `reported`; alltoall
+  // Of the last run that the coordinator has sent under `id`, if all local
+  // members have submitted it, and it is all that was reported.
+  std::optional<Signature> last;
+  std::vector<int64_t> splits;  // of `reported`; alltoall
   // Of `reported`, by local member. Empty: not all tensors are on GPUs.
   std::vector<GpuTensor> gpu_tensors;
   std::vector<uint64_t> gpu_rooms;   // with them; allgather, alltoall
@@ -58,6 +62,9 @@ struct SlotEntry {
   uint32_t seen = 0;      // generation at the last look for idle slots
   uint64_t used = 0;      // number of the last look that found it used
 
+  // The one signature that all local members have submitted on the host; null
+  // if there is more to report of `reported`.
+  const Signature* Plain() const;
   uint32_t CountOf(uint32_t generation) const { return generation - base; }
   uint32_t GenerationOf(uint32_t count) const { return count + base; }
 };

@@ -95,7 +95,9 @@ class ExecutorCoreTest : public testing::Test {
   }
   void StartTwoNodes() {
     Join(4);
-    core_.OnCoordinator(StartMessage(1, 2));
+    proto::CoordinatorMessage start = StartMessage(1, 2);
+    start.mutable_epoch_start()->set_takes_as_before(takes_as_before_);
+    core_.OnCoordinator(start);
     core_.OnBackendPrepared(std::vector<std::string>{"", "a"});
     proto::CoordinatorMessage m;
     m.mutable_endpoints()->set_epoch(1);
@@ -182,6 +184,7 @@ class ExecutorCoreTest : public testing::Test {
     return m;
   }
 
+  bool takes_as_before_ = false;  // the coordinator, in StartTwoNodes()
   ExecutorCore core_;
 };
 
