@@ -38,13 +38,13 @@ TEST(BootstrapMessagesTest, PlacesComeBack) {
 
 TEST(BootstrapMessagesTest, OtherVersionsAreNamed) {
   RankMessage p, out;
-  p.versions = {13, 14};
+  p.versions = {14, 15};
   const Status s = Decode(Encode(p), &out);
   EXPECT_EQ(s.code(), Code::kFailedPrecondition);
   EXPECT_EQ(
       s.message(),
       "the maypolerun that it found speaks protocol versions 10 to 13, but "
-      "libmaypole speaks protocol versions 13 to 14; upgrade the "
+      "libmaypole speaks protocol versions 14 to 15; upgrade the "
       "maypolerun that it found, or set MAYPOLE_BIN to the directory of "
       "the right programs");
   p.versions = {9, 9};

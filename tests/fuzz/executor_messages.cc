@@ -60,6 +60,11 @@ proto::ExecutorMessage Coordinated::Make(Player* p) {
     case 5:
     case 6:
       return Join(p, Rank(*p), feed_.OnceIn(2));
+    case 7:
+      if (!feed_.OnceIn(8)) return Presence(p);
+      m.mutable_relays_ready()->set_epoch(Epoch(*p));
+      p->lied = true;  // perhaps: only the first node may say it
+      return m;
     case 8: {
       proto::RankGone* gone = m.mutable_rank_gone();
       gone->set_epoch(feed_.OnceIn(8) ? 0 : Epoch(*p));
@@ -217,7 +222,7 @@ void Coordinated::AddSignatures(Player* p, uint32_t kind, uint32_t set,
   }
   if (!feed_.OnceIn(16)) return;
   const uint64_t value = feed_.Number();
-  switch (feed_.Below(8)) {
+  switch (feed_.Below(9)) {
     case 0:
       s->set_dtype(static_cast<uint32_t>(value));
       break;
@@ -242,6 +247,10 @@ void Coordinated::AddSignatures(Player* p, uint32_t kind, uint32_t set,
       if (op->splits_size() > 0) {
         op->set_splits(0, static_cast<int64_t>(value));
       }
+      break;
+    case 7:  // it may be, or not
+      op->clear_signatures();
+      op->set_as_before(true);
       break;
     default:  // ranks that do not agree
       if (s->ranks_size() > 1) {

@@ -100,6 +100,7 @@ class Rig {
   void Perform(worker::SendToCoordinator& a);
   // The rig has one node, and so no schedules.
   void Perform(worker::SendToPeers&) {}
+  void Perform(worker::TakeRelayed&) {}
   void Perform(worker::FinishSmall&) {}
   void Perform(worker::WantCopies&) {}
   void Perform(worker::PrepareBackend& a);
