@@ -215,5 +215,25 @@ TEST_F(VersionsTest, AnElasticJobRefusesTheNodeThatComesLater) {
   EXPECT_TRUE(old.executor->Last().has_epoch_start());
 }
 
+// Executors from version 13 on say two sizes: what those before version 12 want
+// to be equal, and their own.
+TEST(ChunksTest, TheirOwnSizeCounts) {
+  TestBed bed;
+  Executor* nodes[] = {&bed.Connect("j", "n0"), &bed.Connect("j", "n1")};
+  for (uint32_t i = 0; i < 2; ++i) {
+    proto::ExecutorMessage m;
+    proto::RanksReady* ready = m.mutable_ranks_ready();
+    ready->set_size(2);
+    ready->add_ranks(i);
+    ready->add_pids(100 + i);
+    ready->set_chunk_bytes(524288);
+    ready->set_most_chunk_bytes(i == 0 ? 4194304 : 1048576);
+    ready->set_stall_check_ms(-1);
+    ready->set_stall_shutdown_ms(-1);
+    bed.From(*nodes[i], m);
+  }
+  EXPECT_EQ(nodes[0]->Last().epoch_start().chunk_bytes(), 1048576u);
+}
+
 }  // namespace
 }  // namespace maypole::coordinator

@@ -75,7 +75,7 @@ TEST_F(ElasticCoreTest, WhoComesIsToldAtOnceWithWhatItWas) {
   EXPECT_TRUE(ready.elastic());
   EXPECT_EQ(ready.min_size(), 2u);
   EXPECT_EQ(ready.max_size(), 4u);
-  EXPECT_EQ(ready.chunk_bytes(), 1048576u);
+  EXPECT_EQ(ready.most_chunk_bytes(), 1048576u);
   EXPECT_EQ(ready.round(), 0u);
   ASSERT_EQ(ready.members_size(), 2);
   EXPECT_EQ(ready.members(0).client(), 1u);

@@ -33,7 +33,8 @@ void ExecutorCore::SayReady() {
 
 void ExecutorCore::AddFacts(const Membership& membership,
                             proto::RanksReady* ready) {
-  ready->set_chunk_bytes(options_.chunk_bytes);
+  ready->set_chunk_bytes(std::min(options_.chunk_bytes, kMostOldChunkBytes));
+  ready->set_most_chunk_bytes(options_.chunk_bytes);
   ready->set_stall_check_ms(-1);
   ready->set_stall_shutdown_ms(-1);
   ready->set_start_timeout_ms(membership.StartTimeoutMs(0));
@@ -147,7 +148,9 @@ void ExecutorCore::MakeBoard() {
       (options_.slots + kSlotStep - 1) / kSlotStep * kSlotStep;
   create.config.runs = options_.records;
   create.config.chunk_bytes =
-      info.chunk_bytes != 0 ? info.chunk_bytes : options_.chunk_bytes;
+      info.chunk_bytes != 0
+          ? info.chunk_bytes
+          : std::min(options_.chunk_bytes, kMostOldChunkBytes);
   create.config.ring_depth = options_.ring_depth;
   create.config.arena_bytes = options_.arena_bytes;
   create.config.gpu_communicators = nccl_version_ != 0 ? 1 : 0;

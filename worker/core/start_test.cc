@@ -17,7 +17,8 @@ TEST_F(ExecutorCoreTest, RanksReadyWhenAllLocalRanksAreThere) {
   const auto sent = TakeSent();
   ASSERT_EQ(sent.size(), 1u);
   const proto::RanksReady& ready = sent[0].ranks_ready();
-  EXPECT_EQ(ready.chunk_bytes(), 1048576u);
+  EXPECT_EQ(ready.chunk_bytes(), 524288u) << "as executors of version 10";
+  EXPECT_EQ(ready.most_chunk_bytes(), 1048576u);
   EXPECT_EQ(ready.size(), 2u);
   ASSERT_EQ(ready.ranks_size(), 2);
   EXPECT_EQ(ready.ranks(0), 0u);

@@ -99,7 +99,7 @@ TEST_F(VersionsTest, ChunksHaveTheSizeThatTheCoordinatorSays) {
     core_.OnCoordinator(start);
     const auto created = Take<CreateBoard>();
     ASSERT_EQ(created.size(), 1u);
-    EXPECT_EQ(created[0].config.chunk_bytes, said == 0 ? 1048576u : said);
+    EXPECT_EQ(created[0].config.chunk_bytes, said == 0 ? 524288u : said);
     core_.OnBoardCreated(absl::UnavailableError("no memory"));
     Drop();
   }

@@ -88,7 +88,7 @@ absl::Status Elastic::SetWaiting(Time now, NodeMember node,
                                  const proto::RanksReady& ready) {
   const SessionId session = node.session;
   Node next;
-  node.chunk_bytes = ready.chunk_bytes();
+  node.chunk_bytes = ChunkOf(ready);
   absl::Status status;
   if (!ready.members().empty()) status = CheckSizes(node, ready);
   if (!ready.members().empty() && status.ok()) status = CheckVersion(node);
