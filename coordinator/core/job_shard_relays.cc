@@ -1,6 +1,4 @@
 // JobShard: messages that executors pass on (docs/relays.md).
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "coordinator/core/job_shard.h"
 #include "coordinator/core/text.h"

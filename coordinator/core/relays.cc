@@ -1,7 +1,5 @@
 #include "coordinator/core/relays.h"
 
-#include <algorithm>
-
 #include "coordinator/core/limits.h"
 
 namespace maypole::coordinator {
@@ -31,7 +29,7 @@ bool Relays::Take(SessionId session, const Outgoing& message) {
 std::vector<std::pair<SessionId, Outgoing>> Relays::TakeMessages(Time now) {
   std::vector<std::pair<SessionId, Outgoing>> messages;
   for (const Group& group : groups_) {
-    // Not worth it, if the root could as well be one of them.
+    // The root would send as many itself.
     if (group.nodes.size() <= fan_out_) {
       for (const auto& [node, m] : group.nodes) {
         messages.emplace_back(nodes_[node], m);

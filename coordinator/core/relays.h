@@ -10,8 +10,7 @@
 //
 //   Relays relays(epoch, sessions_by_node, incarnation);
 //   if (!relays.Take(session, *link.Push(message))) ...send it as ever...
-//   for (auto& [to, m] : relays.TakeMessages(now)) ...send m, it has its
-//   numbers
+//   for (auto& [to, m] : relays.TakeMessages(now)) ...send m as it is...
 //   // At Deadline():
 //   if (relays.Late(acknowledged)) relays.Pause(now); else relays.Checked();
 //
@@ -24,7 +23,6 @@
 #ifndef MAYPOLE_COORDINATOR_CORE_RELAYS_H_
 #define MAYPOLE_COORDINATOR_CORE_RELAYS_H_
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>

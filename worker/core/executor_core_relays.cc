@@ -45,6 +45,7 @@ void ExecutorCore::OnRelayed(const proto::Relayed& relayed) {
   const int self = static_cast<int>(epoch_->info().node_index);
   if (self >= relayed.sequences_size() || relayed.sequences(self) == 0) return;
   TakeRelayed take{relayed.incarnation(), {}};
+  // If it is malformed, the coordinator sends it again over the stream.
   if (!take.message.ParseFromString(relayed.message())) return;
   take.message.set_sequence(relayed.sequences(self));
   if (self < relayed.acknowledged_size()) {

@@ -6,13 +6,12 @@
 //   kRunning   at the start                            BeginEnd() is called
 //   kDraining  ranks and processes that they left      their output has ended,
 //              behind are killed                       or after kDrainLimit
-//   kStopping  agents get SIGTERM                      all agents of the job
-//   have
+//   kStopping  agents get SIGTERM                      the job's agents have
 //                                                      ended, or after
 //                                                      kAgentLimit
 //   kLast      the coordinator gets SIGTERM            all daemons have ended,
-//   or
-//                                                      after kCoordinatorLimit
+//                                                      or after
+//                                                      kCoordinatorLimit
 //   kEnded     all remaining processes were killed     -
 // A phase with nothing to wait for ends at once. After Hurry() the limits are
 // shorter, so that an interrupted maypolerun ends within 2 s. The coordinator

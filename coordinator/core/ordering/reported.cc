@@ -184,7 +184,10 @@ absl::StatusOr<NodePresence> ReadPresence(
   const Kind kind = static_cast<Kind>(identity.kind());
   if (message.as_before()) {
     if (!last || expected.empty() || Gathers(kind) || SaysMore(message)) {
-      return bad("it is reported as before, which it cannot be");
+      return bad(
+          "it is reported as before; that needs a run under this id, ranks of "
+          "the process set on the node, an operation without sizes by rank, "
+          "and nothing else in the report");
     }
     if (!*common) *common = last;
     if (!Same(**common, *last)) {
