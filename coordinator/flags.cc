@@ -109,6 +109,11 @@ void Define(Texts* texts, CoordinatorFlags* flags, CommandLine* line) {
             "jobs execute equal steps without the coordinator (the frozen "
             "tier): up to this many nodes tell each other what is ready, more "
             "do so through a tree; 0: no job does");
+  line->Add({"--eager_nodes"},
+            IntegerValue(&flags->server.config.eager_nodes, size_t{0}),
+            "in jobs on up to this many nodes, the inputs of small operations "
+            "travel between the nodes before the coordinator has ordered them; "
+            "0: in no job");
   line->Add({"--relay_nodes"},
             IntegerValue(&flags->server.config.relay_nodes, size_t{0}),
             "jobs on more nodes than this pass on, from node to node, what the "

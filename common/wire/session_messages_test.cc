@@ -38,8 +38,8 @@ TEST(SessionTest, AnotherVersionIsRefusedWithBothNamed) {
   const Status s = session::CheckHeader(&m, sizeof(m), "client");
   EXPECT_EQ(s.code(), Code::kFailedPrecondition);
   EXPECT_EQ(s.message(),
-            "this executor speaks protocol versions 10 to 13, but the client "
-            "speaks protocol version 14; upgrade this executor");
+            "this executor speaks protocol versions 10 to 14, but the client "
+            "speaks protocol version 15; upgrade this executor");
 }
 
 TEST(SessionTest, AllVersionsInTheRangeAreRead) {
@@ -69,18 +69,18 @@ TEST(SessionTest, AHelloSaysARangeAndIsRefusedWithBothNamed) {
   constexpr size_t kBytes = sizeof(session::Hello);
   EXPECT_EQ(HelloError({10, 0}, kBytes), "") << "a client of version 10";
   EXPECT_EQ(HelloError({10, 11}, kBytes), "");
-  EXPECT_EQ(HelloError({9, 14}, kBytes), "");
+  EXPECT_EQ(HelloError({9, 15}, kBytes), "");
   EXPECT_EQ(HelloError({9, 0}, kBytes),
             "libmaypole of rank 3 speaks protocol version 9, but the agent of "
-            "node n1 speaks protocol versions 10 to 13; upgrade libmaypole of "
+            "node n1 speaks protocol versions 10 to 14; upgrade libmaypole of "
             "rank 3");
   const std::string newer =
-      "the agent of node n1 speaks protocol versions 10 to 13, but libmaypole "
-      "of rank 3 speaks protocol versions 14 to 15; upgrade the agent of node "
+      "the agent of node n1 speaks protocol versions 10 to 14, but libmaypole "
+      "of rank 3 speaks protocol versions 15 to 16; upgrade the agent of node "
       "n1";
-  EXPECT_EQ(HelloError({14, 15}, kBytes), newer);
-  EXPECT_EQ(HelloError({14, 15}, kBytes + 8), newer);
-  EXPECT_EQ(HelloError({14, 15}, 104), newer);
+  EXPECT_EQ(HelloError({15, 16}, kBytes), newer);
+  EXPECT_EQ(HelloError({15, 16}, kBytes + 8), newer);
+  EXPECT_EQ(HelloError({15, 16}, 104), newer);
 }
 
 TEST(SessionTest, HostileBytesAreRefused) {

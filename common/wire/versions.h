@@ -64,6 +64,9 @@ inline constexpr uint32_t kReductionLevels = 12;
 // All nodes: executors pass on what the coordinator sends to all nodes
 // (worker/core/relays.h).
 inline constexpr uint32_t kRelays = 13;
+// All nodes: inputs of small operations travel before the operations are
+// ordered (worker/core/operations/executor_epoch_inputs.cc).
+inline constexpr uint32_t kEagerInputs = 14;
 
 // --- The choice -------------------------------------------------------------
 

@@ -53,6 +53,9 @@ struct Config {
   // are ready for a run; of more, each tells its parent in a tree, which has
   // `fan_out` children. 0: no job uses it.
   size_t frozen_nodes = 64;
+  // Jobs of up to so many nodes send the inputs of small operations before
+  // these are ordered.
+  size_t eager_nodes = 16;
   // Of more nodes, the executors pass on what is sent to all, in a tree
   // (relays.h). 0: never.
   size_t relay_nodes = 64;

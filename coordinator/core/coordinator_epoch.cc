@@ -38,6 +38,7 @@ CoordinatorEpoch::CoordinatorEpoch(uint64_t number, uint32_t size,
       node_runs_(members_.size(), 0),
       newest_version_(config.versions.newest),
       frozen_nodes_(config.frozen_nodes),
+      eager_nodes_(config.eager_nodes),
       relay_nodes_(config.relay_nodes),
       fan_out_(config.fan_out),
       steps_(config.fusion_threshold),
@@ -79,6 +80,7 @@ proto::EpochStart CoordinatorEpoch::MakeStart() const {
   start.set_max_size(max_size_);
   start.set_relay_fan_out(RelayFanOut());
   start.set_takes_as_before(true);
+  start.set_sends_inputs(SendsInputs());
   for (const NodeMember& m : members_) {
     proto::NodeInfo* node = start.add_nodes();
     node->set_node(m.node);
@@ -92,12 +94,21 @@ proto::EpochStart CoordinatorEpoch::MakeStart() const {
   return start;
 }
 
+bool CoordinatorEpoch::AllKnow(uint32_t version) const {
+  return std::all_of(
+      members_.begin(), members_.end(),
+      [version](const NodeMember& m) { return m.version >= version; });
+}
+
 uint32_t CoordinatorEpoch::RelayFanOut() const {
   if (relay_nodes_ == 0 || members_.size() <= relay_nodes_) return 0;
-  const bool all_know_it =
-      std::all_of(members_.begin(), members_.end(),
-                  [](const NodeMember& m) { return m.version >= kRelays; });
-  return all_know_it ? fan_out_ : 0;
+  return AllKnow(kRelays) ? fan_out_ : 0;
+}
+
+// Results of which only executors know the inputs have no checksums.
+bool CoordinatorEpoch::SendsInputs() const {
+  return members_.size() > 1 && members_.size() <= eager_nodes_ &&
+         checksums_ == ChecksumMode::kOff && AllKnow(kEagerInputs);
 }
 
 void CoordinatorEpoch::SendStart(size_t node, JobOutput* out) {
@@ -424,6 +435,9 @@ proto::Run CoordinatorEpoch::MakeRun(const std::vector<ReadyOperation>& ready,
   ++runs_;
   m.set_decision(++decision_);
   m.set_process_set(table_.Find(ready[run.front()].id)->set->id);
+  m.set_inputs_sent(std::all_of(run.begin(), run.end(), [&ready](size_t i) {
+    return ready[i].inputs_sent;
+  }));
   for (size_t i : run) {
     NegotiatedOperation* op = table_.Find(ready[i].id);
     proto::RunOperation* o = m.add_operations();

@@ -88,6 +88,8 @@ class CoordinatorEpoch {
   // The executors pass on what is sent to all nodes (relays.h), in a tree with
   // this fan-out; 0: they do not.
   uint32_t RelayFanOut() const;
+  // See proto PresentOperation.inputs_sent.
+  bool SendsInputs() const;
 
   // The reason that the epoch itself has found why it must end; empty if there
   // is none.
@@ -178,6 +180,8 @@ class CoordinatorEpoch {
   void SendLeft(size_t node, const std::vector<uint32_t>& ranks,
                 const Outgoing& together, JobOutput* out);
   Outgoing LeftMessage(const std::vector<uint32_t>& ranks) const;
+  // All nodes speak this version or a later one.
+  bool AllKnow(uint32_t version) const;
   // True if the node's session has this version or a later one.
   bool Knows(size_t node, uint32_t version) const {
     return version <= std::min(members_[node].versions.newest, newest_version_);
@@ -282,6 +286,7 @@ class CoordinatorEpoch {
 
   const uint32_t newest_version_;
   const size_t frozen_nodes_;
+  const size_t eager_nodes_;
   const size_t relay_nodes_;
   const uint32_t fan_out_;
   Steps steps_;

@@ -162,6 +162,54 @@ TEST_F(CoordinatorEpochTest, AReportAsBeforeSaysNothingElse) {
   EXPECT_TRUE(b_.refused);
 }
 
+proto::PresentOperation InputsSent(uint32_t id, uint32_t generation) {
+  proto::PresentOperation op = AsBefore(id, generation);
+  op.set_inputs_sent(true);
+  return op;
+}
+
+TEST_F(CoordinatorEpochTest, ARunNeedsTheInputsOfAllNodes) {
+  Both(Allreduce("x", {0, 1}, {3}), Allreduce("x", {2}, {3}));
+  Both(InputsSent(1, 2), AsBefore(1, 2));
+  Both(AsBefore(1, 3), InputsSent(1, 3));
+  Both(InputsSent(1, 4), InputsSent(1, 4));
+  Both(AsBefore(1, 5), AsBefore(1, 5));
+  ASSERT_EQ(a_.runs.size(), 5u);
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(a_.runs[i].inputs_sent(), i == 3) << i;
+    EXPECT_EQ(b_.runs[i].inputs_sent(), i == 3) << i;
+  }
+}
+
+TEST_F(CoordinatorEpochTest, ARunNeedsTheInputsOfAllItsOperations) {
+  Both(Allreduce("x", {0, 1}, {3}), Allreduce("x", {2}, {3}));
+  Both(Allreduce("y", {0, 1}, {3}), Allreduce("y", {2}, {3}));
+  for (uint32_t g = 2; g < 4; ++g) {
+    const auto y = g == 2 ? AsBefore(2, g) : InputsSent(2, g);
+    bed_.From(a_, Present(1, {InputsSent(1, g), InputsSent(2, g)}));
+    bed_.From(b_, Present(1, {InputsSent(1, g), y}));
+    ASSERT_EQ(a_.runs.size(), size_t{g + 1});
+    EXPECT_EQ(a_.runs.back().operations_size(), 2);
+    EXPECT_EQ(a_.runs.back().inputs_sent(), g == 3);
+  }
+}
+
+TEST_F(CoordinatorEpochTest, InputsAreSentOnlyOfReductions) {
+  Both(Allreduce("x", {0, 1}, {3}), Allreduce("x", {2}, {3}));
+  Both(Broadcast("b", {0, 1}, {3}, 0), Broadcast("b", {2}, {3}, 0));
+  bed_.From(b_, Present(1, {InputsSent(2, 2)}));
+  ASSERT_TRUE(b_.refused);
+  EXPECT_THAT(b_.refused->message(), HasSubstr("inputs were sent"));
+}
+
+TEST_F(CoordinatorEpochTest, InputsAreNotSentOfAnotherSignature) {
+  Both(Allreduce("x", {0, 1}, {3}), Allreduce("x", {2}, {3}));
+  proto::PresentOperation op = Allreduce("x", {0, 1}, {3}, 2);
+  op.set_inputs_sent(true);
+  bed_.From(a_, Present(1, {op}));
+  EXPECT_TRUE(a_.refused);
+}
+
 TEST_F(CoordinatorEpochTest, FusesWhatOneMessageMakesPresent) {
   bed_.From(a_, Present(1, {Allreduce("x", {0, 1}, {3}),
                             Broadcast("b", {0, 1}, {3}, 0),

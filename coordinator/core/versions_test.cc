@@ -58,7 +58,7 @@ TEST_F(VersionsTest, WelcomeSaysTheVersionOfTheSession) {
   TestBed bed;
   EXPECT_EQ(bed.Connect("j", "n0").version, kProtocolVersion);
   EXPECT_EQ(bed.Connect("j", "n1", "secret", kOld).version, 10u);
-  EXPECT_EQ(bed.Connect("j", "n2", "secret", {9, 13}).version,
+  EXPECT_EQ(bed.Connect("j", "n2", "secret", {9, kProtocolVersion + 1}).version,
             kProtocolVersion);
   EXPECT_EQ(bed.Connect("j", "n3", "secret", {11, 0}).version, 11u);
   TestBed older({.frozen_nodes = 0, .versions = kOld});
@@ -213,6 +213,39 @@ TEST_F(VersionsTest, AnElasticJobRefusesTheNodeThatComesLater) {
                   "version 10, but"));
   bed.Pass(std::chrono::seconds(2));
   EXPECT_TRUE(old.executor->Last().has_epoch_start());
+}
+
+// Inputs travel ahead in jobs of few nodes that all know it, unless checksums
+// are compared.
+TEST_F(VersionsTest, OnlyNodesThatAllKnowItSendInputs) {
+  const auto starts = [](const Config& config, VersionRange versions,
+                         ChecksumMode checksums) {
+    TestBed bed(config);
+    Executor& a = bed.Connect("j", "n0");
+    Executor& b = bed.Connect("j", "n1", "secret", versions);
+    for (Executor* e : {&a, &b}) {
+      proto::ExecutorMessage m;
+      proto::RanksReady* ready = m.mutable_ranks_ready();
+      ready->set_size(2);
+      ready->add_ranks(e == &a ? 0 : 1);
+      ready->add_pids(100);
+      ready->set_chunk_bytes(524288);
+      ready->set_stall_check_ms(-1);
+      ready->set_stall_shutdown_ms(-1);
+      ready->set_checksums(static_cast<uint32_t>(checksums));
+      bed.From(*e, m);
+    }
+    EXPECT_TRUE(a.Last().has_epoch_start());
+    EXPECT_EQ(a.Last().epoch_start().sends_inputs(),
+              b.Last().epoch_start().sends_inputs());
+    return a.Last().epoch_start().sends_inputs();
+  };
+  constexpr VersionRange kNew = kProtocolVersions;
+  EXPECT_TRUE(starts({.eager_nodes = 2}, kNew, ChecksumMode::kOff));
+  EXPECT_FALSE(starts({.eager_nodes = 1}, kNew, ChecksumMode::kOff));
+  EXPECT_FALSE(
+      starts({.eager_nodes = 2}, {10, kEagerInputs - 1}, ChecksumMode::kOff));
+  EXPECT_FALSE(starts({.eager_nodes = 2}, kNew, ChecksumMode::kWarn));
 }
 
 // Executors from version 13 on say two sizes: what those before version 12 want

@@ -105,8 +105,7 @@ void ExecutorCore::OnRecovered(const proto::Recovered& recovered) {
   }
   if (!epoch_ || phase_ == Phase::kEnded) return;
   if (relays_ && relays_->ready() && !relays_->tree().parent) SayRelaysReady();
-  if (absl::Status s = epoch_->OnRecovered(recovered.takes_as_before());
-      !s.ok()) {
+  if (absl::Status s = epoch_->OnRecovered(recovered); !s.ok()) {
     FailEpochHere(s);
   }
 }

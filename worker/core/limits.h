@@ -65,8 +65,8 @@ inline constexpr size_t kMaxPresenceBytes = 1 << 20;
 // A rank of the frozen tier (operations/schedule.h) that waits for this long
 // makes the nodes ask the coordinator again.
 inline constexpr int64_t kScheduleLateMs = 100;
-// A scheduled run is small if a node's inputs, sent to all other nodes, have at
-// most this many bytes.
+// A run is small if a node's inputs, sent to all other nodes, have at most this
+// many bytes.
 inline constexpr uint64_t kMaxSmallRunBytes = uint64_t{64} << 10;
 // The largest chunks with a coordinator that does not say which a job has.
 inline constexpr uint32_t kMostOldChunkBytes = 512 << 10;

@@ -52,6 +52,7 @@ struct ReadyOperation {
   Time first_present{};
   uint64_t order = 0;  // position in the order of the first node's reports
   Urgency urgency = Urgency::kNone;
+  bool inputs_sent = false;   // by all nodes, see proto PresentOperation
   uint32_t communicator = 0;  // whose GPUs execute it; 0: the host does
   // With `communicator`, except of an allreduce: the NCCL ranks of the members'
   // GPUs, in the order of the process set.

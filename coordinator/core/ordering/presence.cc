@@ -201,6 +201,9 @@ absl::StatusOr<ReadyOperation> OperationTable::Validate(
   ready.first_present = op.first_present;
   ready.order = op.order;
   ready.urgency = op.urgency;
+  ready.inputs_sent =
+      std::all_of(op.set->nodes.begin(), op.set->nodes.end(),
+                  [&op](size_t i) { return op.nodes[i].inputs_sent; });
   const Signature& s = ready.signature;
   if (s.kind == Kind::kBroadcast &&
       !op.set->Has(static_cast<uint32_t>(s.root))) {

@@ -182,6 +182,12 @@ absl::StatusOr<NodePresence> ReadPresence(
   }
   const std::vector<uint32_t>& expected = set.by_node[node];
   const Kind kind = static_cast<Kind>(identity.kind());
+  if (message.inputs_sent() && !(message.as_before() && Reduces(kind))) {
+    return bad(
+        "its inputs were sent; that needs a reduction that is reported as "
+        "before");
+  }
+  p.inputs_sent = message.inputs_sent();
   if (message.as_before()) {
     if (!last || expected.empty() || Gathers(kind) || SaysMore(message)) {
       return bad(

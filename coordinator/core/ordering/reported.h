@@ -41,6 +41,7 @@ struct NodePresence {
   bool present = false;
   bool stands_in = false;  // not present, but was asked to stand in
   uint32_t generation = 0;
+  bool inputs_sent = false;  // see proto PresentOperation
   // Null: there is one group, of all of the set's ranks on the node, with the
   // operation's common signature, and nothing else.
   std::unique_ptr<const Details> details;

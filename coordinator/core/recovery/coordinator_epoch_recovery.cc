@@ -56,6 +56,7 @@ void CoordinatorEpoch::Restore(
     message.mutable_recovered()->set_epoch(number_);
     message.mutable_recovered()->set_endpoints(!connected);
     message.mutable_recovered()->set_takes_as_before(true);
+    message.mutable_recovered()->set_sends_inputs(SendsInputs());
     ToNode(i, std::move(message), out);
   }
   TimelineRelay::Messages messages;

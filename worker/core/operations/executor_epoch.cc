@@ -68,7 +68,8 @@ absl::StatusOr<EpochInfo> ReadEpochStart(const proto::EpochStart& start,
       start.epoch(),          static_cast<int>(start.size()),
       start.node_index(),     {start.nodes().begin(), start.nodes().end()},
       start.stall_check_ms(), start.checksums(),
-      start.chunk_bytes(),    start.takes_as_before()};
+      start.chunk_bytes(),    start.takes_as_before(),
+      start.sends_inputs()};
   if (start.size() < 1 || start.size() > static_cast<uint32_t>(kMaxRanks) ||
       info.node_index >= info.nodes.size()) {
     return bad("size or node index out of range");
@@ -99,6 +100,7 @@ ExecutorEpoch::ExecutorEpoch(EpochInfo info, uint32_t slots, uint32_t records,
       presence_(info_.epoch),
       results_(info_.epoch),
       runs_(static_cast<uint32_t>(info_.size), info_.node_index, records),
+      sends_inputs_(info_.sends_inputs),
       schedule_(info_.node_index, static_cast<uint32_t>(info_.nodes.size())),
       local_stragglers_(info_.stall_check_ms),
       frozen_(static_cast<uint32_t>(info_.nodes[info_.node_index].ranks_size()),
@@ -145,7 +147,9 @@ absl::Status ExecutorEpoch::OnReadySlot(const ReadySlot& ready) {
   }
   entry->urgency = ready.urgency;
   entry->copied = ready.copied;
+  entry->inputs_sent = false;
   if (schedule_.active()) return AddToSchedule(ready.slot, *entry);
+  SendInputs(ready.slot, entry);
   presence_.Add(*entry);
   SendPresence();
   return absl::OkStatus();
@@ -189,26 +193,17 @@ void ExecutorEpoch::OnPresenceAcknowledged() {
 
 absl::Status ExecutorEpoch::OnExecute(const proto::Execute& execute) {
   for (const proto::Run& run : execute.runs()) {
-    absl::Status s = run.communicator() == 0 ? runs_.Add(run, &slots_)
+    absl::Status s = run.inputs_sent()         ? BeginSmall(run)
+                     : run.communicator() == 0 ? runs_.Add(run, &slots_)
                      : rank_communicators_.contains(run.communicator())
                          ? RunOnRanks(run)
                          : RunOnGpus(run);
     if (s.ok() && info_.checksums != 0) s = ExpectResults(run);
     if (!s.ok()) return s;
-    for (const proto::RunOperation& op : run.operations()) {
-      RememberSignature(op.id());
-    }
+    LearnFrom(run);
   }
   IssueRuns();
-  return absl::OkStatus();
-}
-
-// The coordinator remembers it, too, for reports that nothing has changed.
-void ExecutorEpoch::RememberSignature(uint32_t id) {
-  SlotEntry* const entry = slots_.FindId(id);
-  if (entry == nullptr) return;
-  entry->last.reset();
-  if (const Signature* plain = entry->Plain()) entry->last = *plain;
+  return FinishSmallRuns();
 }
 
 void ExecutorEpoch::IssueRuns() {

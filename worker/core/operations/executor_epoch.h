@@ -55,6 +55,7 @@ struct EpochInfo {
   uint32_t checksums = 0;        // ChecksumMode
   uint32_t chunk_bytes = 0;      // 0: the coordinator does not say
   bool takes_as_before = false;  // the coordinator: PresentOperation.as_before
+  bool sends_inputs = false;     // see PresentOperation.inputs_sent
 
   bool several_nodes() const { return nodes.size() > 1; }
   std::string NodeText(uint32_t node) const;  // "node n1 (host b)"
@@ -161,7 +162,7 @@ class ExecutorEpoch : private WaitJudge {
   // What a coordinator that knows nothing must know of this epoch.
   void FillState(proto::NodeState* state) const;
   // The coordinator knows the epoch again: reports what is open.
-  absl::Status OnRecovered(bool takes_as_before);
+  absl::Status OnRecovered(const proto::Recovered& recovered);
   // The coordinator is not there: names that wait for it wait longer.
   void OnCoordinatorMissing(int64_t now_ms) { freed_ms_ = now_ms; }
   // A rank waits for something that only the coordinator can give.
@@ -197,10 +198,12 @@ class ExecutorEpoch : private WaitJudge {
   std::string AfterText() const;
 
   // As of the last snapshot, a rank of this node was in a run with other nodes;
-  // or one waits until earlier ones have ended; or a run of its GPUs has
-  // failed; or a schedule cannot end without a word of the other nodes.
+  // or one waits until earlier ones have ended, or for inputs of other nodes;
+  // or a run of its GPUs has failed; or a schedule cannot end without a word of
+  // the other nodes.
   bool InRun() const {
-    return in_run_ || runs_.waits() || gpus_lost_ || schedule_.active();
+    return in_run_ || runs_.waits() || !small_runs_.empty() || gpus_lost_ ||
+           schedule_.active();
   }
   bool HasLeft(int rank) const { return left_.contains(rank); }
   // How many ranks have not left.
@@ -308,11 +311,25 @@ class ExecutorEpoch : private WaitJudge {
   absl::Status FollowSchedule();
   void EndSchedule();
   absl::Status ExecuteScheduled(const std::vector<uint32_t>& slots);
-  // The same for a small run, of which all inputs are here.
-  absl::Status FinishScheduled(Schedule::Execution run);
-  bool IsSmall(const ScheduledRun& run) const;
+
+  // --- Small runs (executor_epoch_inputs.cc) ---------------------------------
+  // Whether a run of these operations over so many nodes is a small one.
+  static bool AreSmall(const std::vector<const Signature*>& operations,
+                       size_t nodes);
   SmallOperation SmallOperationOf(uint32_t slot) const;
-  void WantCopiesOf(const std::vector<uint32_t>& slots, bool wanted);
+  void WantCopiesOf(uint32_t slot, bool wanted);
+  // Finishes a run of which all inputs are here.
+  absl::Status Finish(Schedule::Execution run);
+  // The negotiated tier:
+  // Sends the inputs of an operation that is about to be reported, if it is to
+  // be expected that it is in a small run.
+  void SendInputs(uint32_t slot, SlotEntry* entry);
+  absl::Status OnInputs(uint32_t node, const proto::PeerMessage& message);
+  // The coordinator has ordered a run whose inputs all nodes have sent.
+  absl::Status BeginSmall(const proto::Run& run);
+  absl::Status FinishSmallRuns();
+  // After a run: whether the next one of its operations may be small.
+  void LearnFrom(const proto::Run& run);
   // A mask of the local ranks that are known to wait for others.
   uint64_t Waiting() const;
   bool WaitsInJoin(uint32_t local) const override;
@@ -328,7 +345,6 @@ class ExecutorEpoch : private WaitJudge {
   // Adds the global ranks of a mask of local ranks.
   template <typename Field>
   void AddRanks(uint64_t locals, Field* out) const;
-  void RememberSignature(uint32_t id);
   void IssueRuns();
 
   const EpochInfo info_;
@@ -353,6 +369,24 @@ class ExecutorEpoch : private WaitJudge {
   LocalResults results_;
   int64_t results_sent_ms_ = 0;
   RunQueue runs_;
+  // Ordered, but other nodes' inputs are not here yet.
+  struct SmallRun {
+    struct Part {
+      uint32_t node = 0;
+      proto::InputsOf key;
+      std::optional<std::string> bytes;
+    };
+    // False if they are not of this run.
+    bool Take(uint32_t node, const proto::InputsOf& key,
+              const std::string& bytes);
+
+    std::vector<uint32_t> slots;
+    std::vector<uint32_t> nodes;
+    std::vector<Part> parts;  // by other node, and then by slot
+    size_t missing = 0;       // parts without bytes
+  };
+  std::vector<SmallRun> small_runs_;
+  bool sends_inputs_ = false;
   Schedule schedule_;
   std::map<uint32_t, Signature> scheduled_;   // by slot
   uint64_t scheduled_operations_ = 0;         // executed, of this schedule

@@ -46,8 +46,9 @@ void ExecutorEpoch::FillState(proto::NodeState* state) const {
 // one: every node has now received every decision about it, or has not followed
 // a schedule that others follow. Those forget the ids when it ends: then the
 // same runs have been executed everywhere.
-absl::Status ExecutorEpoch::OnRecovered(bool takes_as_before) {
-  presence_.AllowAsBefore(takes_as_before);
+absl::Status ExecutorEpoch::OnRecovered(const proto::Recovered& recovered) {
+  presence_.AllowAsBefore(recovered.takes_as_before());
+  sends_inputs_ = recovered.sends_inputs();
   quiet_ = false;
   presence_.Reset();
   ReportRequests();

@@ -27,7 +27,8 @@ absl::Status ExecutorEpoch::OnSchedule(const proto::Schedule& message) {
   absl::StatusOr<std::vector<ScheduledRun>> runs = ReadSchedule(message);
   if (!runs.ok()) return runs.status();
   for (const ScheduledRun& run : *runs) {
-    if (run.small) WantCopiesOf(run.slots, true);
+    if (!run.small) continue;
+    for (const uint32_t slot : run.slots) WantCopiesOf(slot, true);
   }
   schedule_.Begin(message.number(), message.length(), message.fan_out(),
                   *std::move(runs), now_ms_);
@@ -81,7 +82,12 @@ absl::StatusOr<std::vector<ScheduledRun>> ExecutorEpoch::ReadSchedule(
                          absl::StrCat("run ", run.index, " of a tree has ",
                                       run.nodes.size(), " nodes"));
     }
-    run.small = message.fan_out() == 0 && IsSmall(run);
+    std::vector<const Signature*> signatures;
+    for (const uint32_t slot : run.slots) {
+      signatures.push_back(&scheduled_.at(slot));
+    }
+    run.small =
+        message.fan_out() == 0 && AreSmall(signatures, run.nodes.size());
     runs.push_back(std::move(run));
   }
   return runs;
@@ -113,6 +119,7 @@ absl::Status ExecutorEpoch::OnPeerMessage(uint32_t node,
   if (node >= info_.nodes.size() || node == info_.node_index) {
     return absl::InternalError(absl::StrCat("a message of node ", node));
   }
+  if (message.has_inputs_of()) return OnInputs(node, message);
   schedule_.OnPeer(node, message);
   return FollowSchedule();
 }
@@ -136,7 +143,7 @@ absl::Status ExecutorEpoch::FollowSchedule() {
   for (Schedule::Execution& run : schedule_.TakeRuns()) {
     scheduled_operations_ += run.slots.size();
     const absl::Status s = run.inputs.empty() ? ExecuteScheduled(run.slots)
-                                              : FinishScheduled(std::move(run));
+                                              : Finish(std::move(run));
     if (!s.ok()) return s;
   }
   IssueRuns();
@@ -156,57 +163,8 @@ absl::Status ExecutorEpoch::ExecuteScheduled(
   return runs_.AddScheduled(run, &slots_);
 }
 
-absl::Status ExecutorEpoch::FinishScheduled(Schedule::Execution run) {
-  FinishSmall finish;
-  uint64_t bytes = 0;
-  for (const uint32_t slot : run.slots) {
-    finish.operations.push_back(SmallOperationOf(slot));
-    bytes += finish.operations.back().bytes();
-    SlotEntry& entry = *slots_.Get(slot);
-    entry.answered = entry.reported;
-  }
-  for (size_t i = 0; i < run.inputs.size(); ++i) {
-    if (i == run.self || run.inputs[i].size() == bytes) continue;
-    return absl::InternalError(
-        absl::StrCat("another node has sent ", run.inputs[i].size(),
-                     " bytes of inputs of a scheduled run of ", bytes,
-                     "; has a process overwritten its shared memory?"));
-  }
-  finish.inputs = std::move(run.inputs);
-  finish.self = run.self;
-  actions_->push_back(std::move(finish));
-  return absl::OkStatus();
-}
-
-bool ExecutorEpoch::IsSmall(const ScheduledRun& run) const {
-  uint64_t bytes = 0;
-  for (const uint32_t slot : run.slots) {
-    const Signature& s = scheduled_.at(slot);
-    if (!Reduces(s.kind)) return false;
-    bytes += s.Bytes() * (run.nodes.size() - 1);
-  }
-  return bytes <= kMaxSmallRunBytes;
-}
-
-SmallOperation ExecutorEpoch::SmallOperationOf(uint32_t slot) const {
-  const SlotEntry& entry = *slots_.Get(slot);
-  const Signature& s = entry.signatures.front();
-  SmallOperation out{slot, entry.reported, s, {}};
-  if (s.op == Op::kAverage) out.finish.divisor = entry.set->size();
-  out.finish.scale = s.postscale;
-  return out;
-}
-
-void ExecutorEpoch::WantCopiesOf(const std::vector<uint32_t>& slots,
-                                 bool wanted) {
-  for (const uint32_t slot : slots) {
-    actions_->push_back(WantCopies{slot, wanted});
-  }
-}
-
 void ExecutorEpoch::EndSchedule() {
   schedule_.End();
-  for (const auto& [slot, signature] : scheduled_) WantCopiesOf({slot}, false);
   proto::ExecutorMessage message;
   proto::ScheduleEnded* ended = message.mutable_schedule_ended();
   ended->set_epoch(info_.epoch);

@@ -1,6 +1,5 @@
 #include "worker/core/operations/presence.h"
 
-#include <cstring>
 #include <utility>
 
 #include "common/wire/signature_message.h"
@@ -22,12 +21,6 @@ void Identify(const SlotEntry& entry, Message* out) {
   identity->set_name(entry.name);
 }
 
-bool IsAsBefore(const SlotEntry& entry) {
-  const Signature* const now = entry.Plain();
-  return entry.id != 0 && entry.last && now != nullptr &&
-         std::memcmp(&*entry.last, now, sizeof(*now)) == 0;
-}
-
 }  // namespace
 
 void PresenceBatch::Add(const SlotEntry& entry) {
@@ -35,8 +28,9 @@ void PresenceBatch::Add(const SlotEntry& entry) {
   Identify(entry, &op);
   op.set_generation(entry.CountOf(entry.reported));
   op.set_urgency(static_cast<uint32_t>(entry.urgency));
-  if (as_before_ && IsAsBefore(entry)) {
+  if (as_before_ && entry.IsAsBefore()) {
     op.set_as_before(true);
+    op.set_inputs_sent(entry.inputs_sent);
     waiting_.push_back(std::move(op));
     return;
   }

@@ -183,6 +183,18 @@ absl::Status RunQueue::Add(const proto::Run& run, SlotTable* slots) {
   return added;
 }
 
+absl::StatusOr<std::vector<uint32_t>> RunQueue::AddSmall(const proto::Run& run,
+                                                         SlotTable* slots) {
+  if (absl::Status s = CheckNumber(run); !s.ok()) return s;
+  absl::StatusOr<RunSpec> spec = LayOut(run, slots);
+  if (!spec.ok()) return spec.status();
+  if (!spec->reduces()) return Misfit(run, "it is no reduction");
+  last_run_ = run.run();
+  std::vector<uint32_t> out;
+  for (const PlanOperation& op : spec->operations) out.push_back(op.slot);
+  return out;
+}
+
 absl::Status RunQueue::AddScheduled(const proto::Run& run, SlotTable* slots) {
   absl::StatusOr<RunSpec> spec = LayOut(run, slots);
   if (!spec.ok()) return spec.status();

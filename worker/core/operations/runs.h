@@ -38,6 +38,10 @@ class RunQueue {
   absl::Status Add(const proto::Run& run, SlotTable* slots);
   // Queues a run that the coordinator has not ordered now: a scheduled one.
   absl::Status AddScheduled(const proto::Run& run, SlotTable* slots);
+  // Checks the next run, which needs no record: executors have sent each other
+  // its inputs. Returns its slots.
+  absl::StatusOr<std::vector<uint32_t>> AddSmall(const proto::Run& run,
+                                                 SlotTable* slots);
   // Checks the next run, which GPUs execute: it needs no record until it has
   // ended.
   absl::StatusOr<GpuRun> AddOnGpus(const proto::Run& run,

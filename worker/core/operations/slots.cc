@@ -113,10 +113,19 @@ const Signature* SlotEntry::Plain() const {
   return same ? &first : nullptr;
 }
 
+bool SlotEntry::IsAsBefore() const {
+  const Signature* const now = Plain();
+  return id != 0 && last && now != nullptr &&
+         std::memcmp(&*last, now, sizeof(*now)) == 0;
+}
+
 void SlotTable::ForgetId(SlotEntry* entry) {
   by_id_.erase(entry->id);
   entry->id = 0;
   entry->last.reset();
+  entry->last_decision = 0;
+  entry->inputs_sent = false;
+  entry->received.clear();
   entry->base = entry->answered;
   entry->retiring = false;
 }

@@ -30,6 +30,14 @@
 
 namespace maypole::worker {
 
+// What another node has sent of a generation that no run has had here yet.
+struct SentInputs {
+  uint32_t node = 0;
+  uint32_t generation = 0;  // the coordinator's count
+  uint64_t after = 0;       // proto InputsOf
+  std::string bytes;
+};
+
 struct SlotEntry {
   SharedSet set;  // null: the slot is free
   Kind kind = Kind::kBarrier;
@@ -43,6 +51,7 @@ struct SlotEntry {
   // Of the last run that the coordinator has sent under `id`, if all local
   // members have submitted it, and it is all that was reported.
   std::optional<Signature> last;
+  uint64_t last_decision = 0;   // Run.decision of that run; 0: there was none
   std::vector<int64_t> splits;  // of `reported`; alltoall
   // Of `reported`, by local member. Empty: not all tensors are on GPUs.
   std::vector<GpuTensor> gpu_tensors;
@@ -50,6 +59,9 @@ struct SlotEntry {
   bool ranks_call_nccl = false;      // on `gpu_tensors`, each on its own GPU
   Urgency urgency = Urgency::kNone;  // of `reported`, as it was reported
   bool copied = false;               // of `reported`: see ReadySlot
+  bool wants_copies = false;         // as SlotHeader's on the board
+  bool inputs_sent = false;          // of `reported`: see PresentOperation
+  std::vector<SentInputs> received;  // by ascending generation of each node
   uint32_t answered = 0;             // last generation that ran or failed
   uint32_t on_gpu = 0;               // generation that GPUs execute now; or 0
   uint32_t splits_number = 0;        // as SlotHeader.splits on the board
@@ -65,6 +77,8 @@ struct SlotEntry {
   // The one signature that all local members have submitted on the host; null
   // if there is more to report of `reported`.
   const Signature* Plain() const;
+  // It can be reported in short (proto PresentOperation.as_before).
+  bool IsAsBefore() const;
   uint32_t CountOf(uint32_t generation) const { return generation - base; }
   uint32_t GenerationOf(uint32_t count) const { return count + base; }
 };

@@ -97,6 +97,7 @@ class ExecutorCoreTest : public testing::Test {
     Join(4);
     proto::CoordinatorMessage start = StartMessage(1, 2);
     start.mutable_epoch_start()->set_takes_as_before(takes_as_before_);
+    start.mutable_epoch_start()->set_sends_inputs(sends_inputs_);
     core_.OnCoordinator(start);
     core_.OnBackendPrepared(std::vector<std::string>{"", "a"});
     proto::CoordinatorMessage m;
@@ -184,7 +185,9 @@ class ExecutorCoreTest : public testing::Test {
     return m;
   }
 
-  bool takes_as_before_ = false;  // the coordinator, in StartTwoNodes()
+  // Of the coordinator, in StartTwoNodes():
+  bool takes_as_before_ = false;
+  bool sends_inputs_ = false;
   ExecutorCore core_;
 };
 

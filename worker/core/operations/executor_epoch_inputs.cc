@@ -1,0 +1,215 @@
+// ExecutorEpoch: small runs. What the executors' ranks have copied for them
+// travels from executor to executor: in the frozen tier with the news that a
+// node is ready; in the negotiated tier when a node reports an operation,
+// before the coordinator has ordered it. The coordinator knows whether all
+// nodes of a run have sent their inputs; if they have, each node finishes the
+// run as soon as the inputs are there. If not, the run is executed as any
+// other, and what was sent is dropped (docs/eager.md).
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/core/limits.h"
+#include "worker/core/operations/executor_epoch.h"
+
+namespace maypole::worker {
+namespace {
+
+// Inputs of one node and operation that are kept: those of the next run, and of
+// the one after it, which the node may have sent before this node has heard of
+// the next.
+constexpr ptrdiff_t kKept = 2;
+
+bool Matches(const SentInputs& sent, const proto::InputsOf& key) {
+  return sent.generation == key.generation() && sent.after == key.after();
+}
+
+}  // namespace
+
+bool ExecutorEpoch::AreSmall(const std::vector<const Signature*>& operations,
+                             size_t nodes) {
+  uint64_t bytes = 0;
+  for (const Signature* s : operations) {
+    if (!Reduces(s->kind)) return false;
+    bytes += s->Bytes() * (nodes - 1);
+  }
+  return bytes <= kMaxSmallRunBytes;
+}
+
+void ExecutorEpoch::WantCopiesOf(uint32_t slot, bool wanted) {
+  SlotEntry* const entry = slots_.Get(slot);
+  if (entry->wants_copies == wanted) return;
+  entry->wants_copies = wanted;
+  actions_->push_back(WantCopies{slot, wanted});
+}
+
+// The coordinator remembers the signature, too, for reports that nothing has
+// changed.
+void ExecutorEpoch::LearnFrom(const proto::Run& run) {
+  std::vector<const Signature*> operations;
+  for (const proto::RunOperation& op : run.operations()) {
+    SlotEntry* const entry = slots_.FindId(op.id());
+    if (entry == nullptr) continue;
+    entry->last.reset();
+    if (const Signature* plain = entry->Plain()) {
+      entry->last = *plain;
+      operations.push_back(&*entry->last);
+    }
+    entry->last_decision = run.decision();
+    std::erase_if(entry->received, [&op](const SentInputs& sent) {
+      return sent.generation <= op.generation();
+    });
+  }
+  if (!sends_inputs_) return;
+  const bool small =
+      run.communicator() == 0 && !operations.empty() &&
+      operations.size() == static_cast<size_t>(run.operations_size()) &&
+      AreSmall(operations,
+               slots_.FindId(run.operations(0).id())->set->nodes.size());
+  for (const proto::RunOperation& op : run.operations()) {
+    uint32_t slot = 0;
+    if (slots_.Resolve(op.id(), nullptr, &slot)) WantCopiesOf(slot, small);
+  }
+}
+
+SmallOperation ExecutorEpoch::SmallOperationOf(uint32_t slot) const {
+  const SlotEntry& entry = *slots_.Get(slot);
+  const Signature& s = entry.signatures.front();
+  SmallOperation out{slot, entry.reported, s, {}};
+  if (s.op == Op::kAverage) out.finish.divisor = entry.set->size();
+  out.finish.scale = s.postscale;
+  return out;
+}
+
+absl::Status ExecutorEpoch::Finish(Schedule::Execution run) {
+  FinishSmall finish;
+  uint64_t bytes = 0;
+  for (const uint32_t slot : run.slots) {
+    finish.operations.push_back(SmallOperationOf(slot));
+    bytes += finish.operations.back().bytes();
+    SlotEntry& entry = *slots_.Get(slot);
+    entry.answered = entry.reported;
+  }
+  for (size_t i = 0; i < run.inputs.size(); ++i) {
+    if (i == run.self || run.inputs[i].size() == bytes) continue;
+    return absl::InternalError(
+        absl::StrCat("another node has sent ", run.inputs[i].size(),
+                     " bytes of inputs of a small run of ", bytes,
+                     "; has a process overwritten its shared memory?"));
+  }
+  finish.inputs = std::move(run.inputs);
+  finish.self = run.self;
+  actions_->push_back(std::move(finish));
+  return absl::OkStatus();
+}
+
+// --- The negotiated tier -----------------------------------------------------
+
+void ExecutorEpoch::SendInputs(uint32_t slot, SlotEntry* entry) {
+  // After a rank has left, its sets run nothing, and others seldom matter.
+  if (!sends_inputs_ || quiet_ || !left_.empty() || !entry->wants_copies ||
+      !entry->copied || entry->last_decision == 0 || !entry->IsAsBefore()) {
+    return;
+  }
+  SendToPeers send;
+  for (const uint32_t node : entry->set->nodes) {
+    if (node != info_.node_index) send.nodes.push_back(node);
+  }
+  proto::InputsOf* key = send.message.mutable_inputs_of();
+  key->set_id(entry->id);
+  key->set_generation(entry->CountOf(entry->reported));
+  key->set_after(entry->last_decision);
+  send.operations.push_back(SmallOperationOf(slot));
+  actions_->push_back(std::move(send));
+  entry->inputs_sent = true;
+}
+
+absl::Status ExecutorEpoch::OnInputs(uint32_t node,
+                                     const proto::PeerMessage& message) {
+  const proto::InputsOf& key = message.inputs_of();
+  for (SmallRun& run : small_runs_) {
+    if (run.Take(node, key, message.inputs())) return FinishSmallRuns();
+  }
+  // A name has an id only after a run in which all nodes have taken part. If it
+  // has none here, the coordinator has forgotten it.
+  SlotEntry* const entry = slots_.FindId(key.id());
+  if (entry == nullptr || key.after() < entry->last_decision ||
+      key.generation() <= entry->CountOf(entry->answered)) {
+    return absl::OkStatus();
+  }
+  const auto of_node = [node](const SentInputs& s) { return s.node == node; };
+  std::vector<SentInputs>& all = entry->received;
+  if (std::count_if(all.begin(), all.end(), of_node) >= kKept) {
+    all.erase(std::find_if(all.begin(), all.end(), of_node));
+  }
+  all.push_back({node, key.generation(), key.after(), message.inputs()});
+  return absl::OkStatus();
+}
+
+bool ExecutorEpoch::SmallRun::Take(uint32_t node, const proto::InputsOf& key,
+                                   const std::string& bytes) {
+  for (Part& part : parts) {
+    const bool same = part.node == node && part.key.id() == key.id() &&
+                      part.key.generation() == key.generation() &&
+                      part.key.after() == key.after();
+    if (!same || part.bytes) continue;
+    part.bytes = bytes;
+    --missing;
+    return true;
+  }
+  return false;
+}
+
+absl::Status ExecutorEpoch::BeginSmall(const proto::Run& m) {
+  absl::StatusOr<std::vector<uint32_t>> slots = runs_.AddSmall(m, &slots_);
+  if (!slots.ok()) return slots.status();
+  SmallRun run{.slots = *std::move(slots)};
+  run.nodes = slots_.Get(run.slots.front())->set->nodes;
+  for (const uint32_t node : run.nodes) {
+    if (node == info_.node_index) continue;
+    for (const uint32_t slot : run.slots) {
+      SlotEntry& entry = *slots_.Get(slot);
+      SmallRun::Part part{.node = node};
+      part.key.set_id(entry.id);
+      part.key.set_generation(entry.CountOf(entry.reported));
+      part.key.set_after(entry.last_decision);
+      const auto sent =
+          std::find_if(entry.received.begin(), entry.received.end(),
+                       [&](const SentInputs& s) {
+                         return s.node == node && Matches(s, part.key);
+                       });
+      if (sent != entry.received.end()) {
+        part.bytes = std::move(sent->bytes);
+      } else {
+        ++run.missing;
+      }
+      run.parts.push_back(std::move(part));
+    }
+  }
+  small_runs_.push_back(std::move(run));
+  return absl::OkStatus();
+}
+
+absl::Status ExecutorEpoch::FinishSmallRuns() {
+  for (auto run = small_runs_.begin(); run != small_runs_.end();) {
+    if (run->missing > 0) {
+      ++run;
+      continue;
+    }
+    Schedule::Execution execution{.slots = run->slots};
+    auto part = run->parts.begin();
+    for (const uint32_t node : run->nodes) {
+      std::string& inputs = execution.inputs.emplace_back();
+      if (node == info_.node_index) {
+        execution.self = execution.inputs.size() - 1;
+        continue;
+      }
+      for (size_t i = 0; i < run->slots.size(); ++i) inputs += *part++->bytes;
+    }
+    run = small_runs_.erase(run);
+    if (absl::Status s = Finish(std::move(execution)); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace maypole::worker
