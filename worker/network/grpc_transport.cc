@@ -1,6 +1,9 @@
 #include "worker/network/grpc_transport.h"
 
+#include <grpcpp/alarm.h>
+
 #include <algorithm>
+#include <cstdint>
 #include <random>
 #include <utility>
 
@@ -53,6 +56,32 @@ std::chrono::milliseconds WithJitter(std::chrono::milliseconds pause) {
 
 }  // namespace
 
+// What the completion queue says has happened.
+enum class GrpcTransport::Event : intptr_t {
+  kStarted = 1,
+  kRead,
+  kWritten,
+  kFinished,
+  kAlarm
+};
+
+struct GrpcTransport::Call {
+  static void* Tag(Event event) {
+    return reinterpret_cast<void*>(static_cast<intptr_t>(event));
+  }
+
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  std::unique_ptr<proto::Coordinator::Stub> stub;
+  std::unique_ptr<Stream> stream;
+  proto::CoordinatorMessage incoming;
+  grpc::Status status;
+  // Wakes the main thread when another thread makes an acknowledgement due.
+  grpc::Alarm alarm;
+  bool alarm_set = false;
+  bool cancelled = false;  // there was no Welcome in time
+};
+
 GrpcTransport::GrpcTransport(GrpcTransportOptions options,
                              TransportCallbacks callbacks)
     : options_(std::move(options)),
@@ -66,7 +95,7 @@ GrpcTransport::~GrpcTransport() {
     std::unique_lock lock(mutex_);
     closing_ = true;
     changed_.notify_all();
-    // The writer half-closes the stream; then the coordinator ends it.
+    Write();  // half-closes the stream; then the coordinator ends it
     changed_.wait_for(lock, kLeaveTime, [this] { return finished_; });
     if (context_ != nullptr) context_->TryCancel();
   }
@@ -80,11 +109,13 @@ uint64_t GrpcTransport::Send(proto::ExecutorMessage message) {
     if (session_.overflowed() && context_ != nullptr) context_->TryCancel();
     return 0;
   }
+  const uint64_t sequence = numbered->sequence();
+  ack_due_since_.reset();
   if (up_) {
     outgoing_.push_back(*numbered);
-    changed_.notify_all();
+    Write();
   }
-  return numbered->sequence();
+  return sequence;
 }
 
 absl::Status GrpcTransport::UnreachableStatus(const absl::Status& last) const {
@@ -147,41 +178,27 @@ bool GrpcTransport::Pause(std::chrono::milliseconds time) {
 }
 
 GrpcTransport::End GrpcTransport::OneStream(Clock::time_point deadline) {
-  grpc::ClientContext context;
-  context.AddMetadata(kSecretMetadata, options_.secret);
+  Call call;
+  call.context.AddMetadata(kSecretMetadata, options_.secret);
+  // A channel of its own: one whose connection was refused waits for seconds
+  // before it tries again, whatever its arguments say.
+  call.stub = proto::Coordinator::NewStub(
+      MakeChannel(choice_.address(), options_.tls, Share(options_)));
   {
     std::lock_guard lock(mutex_);
     if (closing_) return {};
-    context_ = &context;
-    ending_ = false;
+    context_ = &call.context;
+    writing_ = half_closed_ = false;
   }
-  // A channel of its own: one whose connection was refused waits for seconds
-  // before it tries again, whatever its arguments say.
-  const auto stub = proto::Coordinator::NewStub(
-      MakeChannel(choice_.address(), options_.tls, Share(options_)));
-  const std::unique_ptr<Stream> stream = stub->Session(&context);
-  proto::ExecutorMessage hello;
-  {
-    std::lock_guard lock(mutex_);
-    hello = session_.Hello();
+  call.stream = call.stub->PrepareAsyncSession(&call.context, &call.queue);
+  call.stream->StartCall(Call::Tag(Event::kStarted));
+  End end;
+  while (Step(&call, deadline, &end)) {
   }
-  stream->Write(hello);  // if this fails, Read() fails, too
-  std::thread writer([&] { WriteStream(stream.get(), &context, deadline); });
-  End end = ReadStream(stream.get());
-  {
-    std::lock_guard lock(mutex_);
-    ending_ = true;
-    up_ = false;
-    session_.OnStreamEnded();
-    outgoing_.clear();
-    changed_.notify_all();
-  }
-  if (end.final) context.TryCancel();
-  writer.join();
-  const grpc::Status status = stream->Finish();
   std::lock_guard lock(mutex_);
   context_ = nullptr;
-  if (end.final) return end;
+  if (end.final || !end.status.ok()) return end;
+  const grpc::Status& status = call.status;
   end.final = IsRefusal(static_cast<absl::StatusCode>(status.error_code()));
   const std::string text = status.error_message();
   end.status = absl::Status(
@@ -192,16 +209,106 @@ GrpcTransport::End GrpcTransport::OneStream(Clock::time_point deadline) {
   return end;
 }
 
-GrpcTransport::End GrpcTransport::ReadStream(Stream* stream) {
-  End end;
-  proto::CoordinatorMessage message;
-  if (!stream->Read(&message) || !Welcomed(message, &end)) return end;
-  end.welcomed = true;
-  while (stream->Read(&message)) {
-    if (!Received(std::move(message), &end)) return end;
-    message.Clear();
+bool GrpcTransport::Step(Call* call, Clock::time_point deadline, End* end) {
+  Clock::time_point wake = Clock::now() + std::chrono::hours(1);
+  {
+    std::lock_guard lock(mutex_);
+    if (!up_ && !call->cancelled) wake = deadline;
+    if (ack_due_since_) wake = std::min(wake, *ack_due_since_ + kAckPause);
   }
-  return end;
+  void* tag = nullptr;
+  bool ok = false;
+  const auto next = call->queue.AsyncNext(
+      &tag, &ok, std::chrono::system_clock::now() + (wake - Clock::now()));
+  if (next == grpc::CompletionQueue::SHUTDOWN) return false;
+  if (next == grpc::CompletionQueue::GOT_EVENT) {
+    Handle(static_cast<Event>(reinterpret_cast<intptr_t>(tag)), ok, call, end);
+  }
+  OnTime(call, deadline);
+  return true;
+}
+
+void GrpcTransport::Handle(Event event, bool ok, Call* call, End* end) {
+  switch (event) {
+    case Event::kStarted:
+      return OnStarted(call, ok);
+    case Event::kRead:
+      return OnRead(call, ok, end);
+    case Event::kWritten: {
+      std::lock_guard lock(mutex_);
+      writing_ = false;
+      if (ok) Write();  // if not, reading fails, too
+      return;
+    }
+    case Event::kFinished:
+      call->alarm.Cancel();
+      return call->queue.Shutdown();  // drops nothing that is outstanding
+    case Event::kAlarm: {
+      std::lock_guard lock(mutex_);
+      call->alarm_set = false;
+      return;
+    }
+  }
+}
+
+void GrpcTransport::OnTime(Call* call, Clock::time_point deadline) {
+  std::lock_guard lock(mutex_);
+  const Clock::time_point now = Clock::now();
+  if (!up_ && now >= deadline && !std::exchange(call->cancelled, true)) {
+    call->context.TryCancel();
+  }
+  if (!ack_due_since_ || now < *ack_due_since_ + kAckPause) return;
+  ack_due_since_.reset();
+  if (!up_) return;
+  outgoing_.push_back(session_.Ack());
+  Write();
+}
+
+void GrpcTransport::OnStarted(Call* call, bool ok) {
+  if (!ok) return Finish(call);
+  call->stream->Read(&call->incoming, Call::Tag(Event::kRead));
+  std::lock_guard lock(mutex_);
+  call_ = call;
+  outgoing_.push_back(session_.Hello());
+  Write();
+}
+
+void GrpcTransport::OnRead(Call* call, bool ok, End* end) {
+  if (!ok) return Finish(call);
+  const bool goes_on = end->welcomed ? Received(std::move(call->incoming), end)
+                                     : Welcomed(call->incoming, end);
+  if (!goes_on) {
+    call->context.TryCancel();
+    return Finish(call);
+  }
+  end->welcomed = true;
+  call->incoming.Clear();
+  call->stream->Read(&call->incoming, Call::Tag(Event::kRead));
+}
+
+void GrpcTransport::Finish(Call* call) {
+  {
+    std::lock_guard lock(mutex_);
+    call_ = nullptr;
+    up_ = false;
+    session_.OnStreamEnded();
+    outgoing_.clear();
+    ack_due_since_.reset();
+  }
+  call->stream->Finish(&call->status, Call::Tag(Event::kFinished));
+}
+
+void GrpcTransport::Write() {
+  if (call_ == nullptr || writing_ || half_closed_) return;
+  void* const written = Call::Tag(Event::kWritten);
+  if (!outgoing_.empty()) {
+    writing_ = true;
+    call_->stream->Write(outgoing_.front(), written);
+    outgoing_.pop_front();
+  } else if (closing_) {
+    writing_ = half_closed_ = true;
+    call_->stream->WritesDone(written);
+  }
 }
 
 bool GrpcTransport::Welcomed(const proto::CoordinatorMessage& first, End* end) {
@@ -223,7 +330,7 @@ bool GrpcTransport::Welcomed(const proto::CoordinatorMessage& first, End* end) {
     up_ = true;
     session_.Resend(
         [this](const proto::ExecutorMessage& m) { outgoing_.push_back(m); });
-    changed_.notify_all();
+    Write();
   }
   if (*welcome == Welcome::kReplaced) {
     acknowledged_ = 0;
@@ -276,55 +383,28 @@ void GrpcTransport::TakeRelayed(const std::string& incarnation,
     session_.OnRelayed(incarnation, std::move(message), &ready);
     acknowledged = session_.acknowledged();
     AcknowledgeIfUrgent();
+    // The main thread may not look at the time for long.
+    if (ack_due_since_ && call_ != nullptr &&
+        !std::exchange(call_->alarm_set, true)) {
+      call_->alarm.Set(&call_->queue,
+                       std::chrono::system_clock::now() + kAckPause,
+                       Call::Tag(Event::kAlarm));
+    }
   }
   Acknowledged(acknowledged);
   for (auto& m : ready) callbacks_.on_message(std::move(m));
 }
 
-void GrpcTransport::AcknowledgeIfUrgent() {
-  const bool urgent = up_ && session_.AckUrgent() && outgoing_.empty();
-  if (urgent) outgoing_.push_back(session_.Ack());
-  if (urgent || (idle_ && session_.AckDue())) changed_.notify_all();
-}
-
 // What is sent next acknowledges all that has come before. Soon after a message
-// there normally is one, so the reader need not wake the writer for an ack.
-void GrpcTransport::AwaitOutgoing(std::unique_lock<std::mutex>& lock) {
-  const auto has_work = [this] {
-    return ending_ || closing_ || !outgoing_.empty();
-  };
-  while (!changed_.wait_for(lock, kAckPause, has_work)) {
-    if (session_.AckDue()) {
-      outgoing_.push_back(session_.Ack());
-      return;
-    }
-    idle_ = true;
-    changed_.wait(lock, [&] { return has_work() || session_.AckDue(); });
-    idle_ = false;
+// there normally is one, so an acknowledgement of its own waits for a while.
+void GrpcTransport::AcknowledgeIfUrgent() {
+  if (!up_) return;
+  if (session_.AckUrgent() && outgoing_.empty()) {
+    outgoing_.push_back(session_.Ack());
+    Write();
   }
-}
-
-void GrpcTransport::WriteStream(Stream* stream, grpc::ClientContext* context,
-                                Clock::time_point deadline) {
-  std::unique_lock lock(mutex_);
-  const auto welcomed_or_over = [this] { return up_ || ending_ || closing_; };
-  if (!changed_.wait_until(lock, deadline, welcomed_or_over)) {
-    context->TryCancel();  // there was no Welcome in time
-    return;
-  }
-  for (;;) {
-    AwaitOutgoing(lock);
-    if (ending_) return;
-    if (outgoing_.empty()) break;  // closing, and everything is sent
-    const proto::ExecutorMessage message = std::move(outgoing_.front());
-    outgoing_.pop_front();
-    lock.unlock();
-    const bool written = stream->Write(message);
-    lock.lock();
-    if (!written) return;  // Read() fails, too
-  }
-  lock.unlock();
-  stream->WritesDone();
+  if (!session_.AckDue()) return ack_due_since_.reset();
+  if (!ack_due_since_) ack_due_since_ = Clock::now();
 }
 
 }  // namespace maypole::worker

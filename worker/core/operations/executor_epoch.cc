@@ -149,9 +149,11 @@ absl::Status ExecutorEpoch::OnReadySlot(const ReadySlot& ready) {
   entry->copied = ready.copied;
   entry->inputs_sent = false;
   if (schedule_.active()) return AddToSchedule(ready.slot, *entry);
-  SendInputs(ready.slot, entry);
+  std::optional<SendToPeers> inputs = InputsOf(ready.slot, *entry);
+  entry->inputs_sent = inputs.has_value();
   presence_.Add(*entry);
-  SendPresence();
+  SendPresence();  // first, as the way over the coordinator is longer
+  if (inputs) actions_->push_back(*std::move(inputs));
   return absl::OkStatus();
 }
 

@@ -321,9 +321,10 @@ class ExecutorEpoch : private WaitJudge {
   // Finishes a run of which all inputs are here.
   absl::Status Finish(Schedule::Execution run);
   // The negotiated tier:
-  // Sends the inputs of an operation that is about to be reported, if it is to
-  // be expected that it is in a small run.
-  void SendInputs(uint32_t slot, SlotEntry* entry);
+  // What to send of an operation that is reported now; none unless it is to be
+  // expected that its run is small.
+  std::optional<SendToPeers> InputsOf(uint32_t slot,
+                                      const SlotEntry& entry) const;
   absl::Status OnInputs(uint32_t node, const proto::PeerMessage& message);
   // The coordinator has ordered a run whose inputs all nodes have sent.
   absl::Status BeginSmall(const proto::Run& run);

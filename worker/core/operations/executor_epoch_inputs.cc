@@ -105,23 +105,23 @@ absl::Status ExecutorEpoch::Finish(Schedule::Execution run) {
 
 // --- The negotiated tier -----------------------------------------------------
 
-void ExecutorEpoch::SendInputs(uint32_t slot, SlotEntry* entry) {
+std::optional<SendToPeers> ExecutorEpoch::InputsOf(
+    uint32_t slot, const SlotEntry& entry) const {
   // After a rank has left, its sets run nothing, and others seldom matter.
-  if (!sends_inputs_ || quiet_ || !left_.empty() || !entry->wants_copies ||
-      !entry->copied || entry->last_decision == 0 || !entry->IsAsBefore()) {
-    return;
+  if (!sends_inputs_ || quiet_ || !left_.empty() || !entry.wants_copies ||
+      !entry.copied || entry.last_decision == 0 || !entry.IsAsBefore()) {
+    return std::nullopt;
   }
   SendToPeers send;
-  for (const uint32_t node : entry->set->nodes) {
+  for (const uint32_t node : entry.set->nodes) {
     if (node != info_.node_index) send.nodes.push_back(node);
   }
   proto::InputsOf* key = send.message.mutable_inputs_of();
-  key->set_id(entry->id);
-  key->set_generation(entry->CountOf(entry->reported));
-  key->set_after(entry->last_decision);
+  key->set_id(entry.id);
+  key->set_generation(entry.CountOf(entry.reported));
+  key->set_after(entry.last_decision);
   send.operations.push_back(SmallOperationOf(slot));
-  actions_->push_back(std::move(send));
-  entry->inputs_sent = true;
+  return send;
 }
 
 absl::Status ExecutorEpoch::OnInputs(uint32_t node,
