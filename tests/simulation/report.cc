@@ -53,6 +53,7 @@ constexpr Counter kCounters[] = {
     {"inputs brought from a GPU", &Counts::brought_to_host},
     {"schedules left, by nodes", &Counts::schedules_over},
     {"  runs executed by them", &Counts::scheduled_runs},
+    {"inputs sent ahead, by nodes", &Counts::inputs_sent},
     {"small runs, by nodes", &Counts::small_runs},
     {"elastic: processes started", &Counts::processes_started},
     {"elastic: epochs", &Counts::elastic_epochs},

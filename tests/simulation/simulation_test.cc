@@ -87,7 +87,8 @@ TEST(SimulationTest, NoSeedWithEqualStepsBreaksAPromise) {
   EXPECT_EQ(report.failures(), 0);
   EXPECT_GT(report.counts().schedules_over, seeds);
   EXPECT_GT(report.counts().scheduled_runs, 5 * seeds);
-  EXPECT_GT(report.counts().small_runs, seeds);
+  EXPECT_GT(report.counts().inputs_sent, seeds);
+  EXPECT_GT(report.counts().small_runs, 2 * seeds);
 }
 
 // Every second seed has no equal steps, so that all of its messages are passed
@@ -110,6 +111,8 @@ TEST(SimulationTest, NoSeedWithNodesInATreeBreaksAPromise) {
   EXPECT_GT(report.counts().schedules_over, seeds / 2);
   EXPECT_GT(report.counts().scheduled_runs, seeds / 2);
   EXPECT_GT(report.counts().relayed, 10 * seeds);
+  EXPECT_GT(report.counts().inputs_sent, 2 * seeds);
+  EXPECT_GT(report.counts().small_runs, seeds);
 }
 
 // The coordinator is killed again and again, and nothing else goes wrong: so no

@@ -59,7 +59,8 @@ struct Counts {
   uint64_t brought_to_host = 0;  // inputs on a GPU
   uint64_t schedules_over = 0;   // by node
   uint64_t scheduled_runs = 0;   // likewise, of those
-  uint64_t small_runs = 0;       // likewise, whose inputs came with "ready"
+  uint64_t inputs_sent = 0;      // likewise: operations, before their order
+  uint64_t small_runs = 0;       // likewise, whose inputs executors have sent
   // Elastic jobs:
   uint64_t processes_started = 0;
   uint64_t elastic_epochs = 0;
@@ -132,8 +133,9 @@ class Stage {
   uint64_t ranks_share_gpus = 64;
   bool checksums = false;  // the ranks want their results compared
   bool repeats = false;    // programs have equal steps
-  bool tree = false;    // schedules and relays use a tree, whatever the nodes
-  int interrupted = 0;  // ranks that stand at a kill point
+  bool tree = false;  // schedules and relays use a tree, whatever the nodes
+  bool one_version = false;  // no node is older than others
+  int interrupted = 0;       // ranks that stand at a kill point
 
   // A rank that has died, or is interrupted at a kill point, may not have woken
   // others yet.

@@ -100,6 +100,9 @@ void Executor::Spoil(std::vector<worker::Action>* actions) {
   for (const worker::Action& action : *actions) {
     stage_->counts.small_runs +=
         std::holds_alternative<worker::FinishSmall>(action) ? 1 : 0;
+    const auto* inputs = std::get_if<worker::SendToPeers>(&action);
+    stage_->counts.inputs_sent +=
+        inputs != nullptr && inputs->message.has_inputs_of() ? 1 : 0;
     const auto* sent = std::get_if<worker::SendToCoordinator>(&action);
     if (sent == nullptr || !sent->message.has_schedule_ended()) continue;
     ++stage_->counts.schedules_over;
@@ -217,9 +220,9 @@ std::unique_ptr<worker::Transport> Executor::OpenTransport(
   };
   proto::ExecutorHello hello;
   // Every second node has an earlier version, in the middle of an upgrade. All
-  // must know trees for there to be one.
+  // must know trees for there to be one, or send inputs ahead.
   hello.set_protocol_version(kProtocolVersions.oldest);
-  if (options_.node % 2 == 0 || stage_->tree) {
+  if (options_.node % 2 == 0 || stage_->one_version) {
     hello.set_newest_version(kProtocolVersions.newest);
   }
   hello.set_job(options_.core.job);

@@ -20,6 +20,12 @@ namespace {
 // the next.
 constexpr ptrdiff_t kKept = 2;
 
+// Every node needs data of every other node, so the run ends nowhere before all
+// nodes have its order.
+bool NeedsAll(const Signature& s) {
+  return s.kind == Kind::kAllreduce && s.Bytes() > 0;
+}
+
 bool Matches(const SentInputs& sent, const proto::InputsOf& key) {
   return sent.generation == key.generation() && sent.after == key.after();
 }
@@ -53,7 +59,7 @@ void ExecutorEpoch::LearnFrom(const proto::Run& run) {
     entry->last.reset();
     if (const Signature* plain = entry->Plain()) {
       entry->last = *plain;
-      operations.push_back(&*entry->last);
+      if (NeedsAll(*plain)) operations.push_back(&*entry->last);
     }
     entry->last_decision = run.decision();
     std::erase_if(entry->received, [&op](const SentInputs& sent) {
@@ -109,7 +115,8 @@ std::optional<SendToPeers> ExecutorEpoch::InputsOf(
     uint32_t slot, const SlotEntry& entry) const {
   // After a rank has left, its sets run nothing, and others seldom matter.
   if (!sends_inputs_ || quiet_ || !left_.empty() || !entry.wants_copies ||
-      !entry.copied || entry.last_decision == 0 || !entry.IsAsBefore()) {
+      !entry.copied || entry.last_decision == 0 || !entry.IsAsBefore() ||
+      !NeedsAll(*entry.last)) {
     return std::nullopt;
   }
   SendToPeers send;
@@ -130,8 +137,8 @@ absl::Status ExecutorEpoch::OnInputs(uint32_t node,
   for (SmallRun& run : small_runs_) {
     if (run.Take(node, key, message.inputs())) return FinishSmallRuns();
   }
-  // A name has an id only after a run in which all nodes have taken part. If it
-  // has none here, the coordinator has forgotten it.
+  // The node has had a run of this id for which it has needed this one, so this
+  // one has known the id, too. If not, the coordinator has retired it.
   SlotEntry* const entry = slots_.FindId(key.id());
   if (entry == nullptr || key.after() < entry->last_decision ||
       key.generation() <= entry->CountOf(entry->answered)) {
