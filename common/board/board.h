@@ -280,8 +280,8 @@ struct alignas(64) SlotHeader {
   std::atomic<uint64_t> wanted_signature[sizeof(Signature) / 8];
   std::atomic<uint64_t> urgency;  // Tagged; see common/board/urgent.h
   // 1: ranks that submit the operation copy their inputs to pool buffers, if
-  // they can: the executor sends the inputs of small scheduled operations to
-  // the other nodes itself. Written by the executor at any time.
+  // they can: the executor sends the inputs of small operations of several
+  // nodes to the other nodes itself. Written by the executor at any time.
   std::atomic<uint32_t> wants_copies;
   // Tagged(generation, 1): GPUs execute this generation, or have done so.
   // Written by the executor, before the outcome: the result of a generation

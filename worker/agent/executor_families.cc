@@ -60,7 +60,7 @@ void AddOperations(const Families::Labels& job, const StatsPage& page,
   all->Counter(
       "maypole_small_operations_total",
       "Operations whose inputs executors have sent each other with the "
-      "message that they are ready.",
+      "news that they are ready.",
       job, Number(page.small_operations));
   AddHistogram(
       "maypole_presence_seconds",

@@ -1,5 +1,6 @@
 #include "worker/network/grpc_transport.h"
 
+#include <grpc/support/time.h>
 #include <grpcpp/alarm.h>
 
 #include <algorithm>
@@ -52,6 +53,12 @@ std::chrono::milliseconds WithJitter(std::chrono::milliseconds pause) {
   thread_local std::minstd_rand random(std::random_device{}());
   return std::chrono::milliseconds(std::uniform_int_distribution<int64_t>(
       pause.count() / 2, pause.count())(random));
+}
+
+// A time from now, whatever happens to the clock on the wall.
+gpr_timespec In(std::chrono::nanoseconds time) {
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC),
+                      gpr_time_from_nanos(time.count(), GPR_TIMESPAN));
 }
 
 }  // namespace
@@ -218,8 +225,7 @@ bool GrpcTransport::Step(Call* call, Clock::time_point deadline, End* end) {
   }
   void* tag = nullptr;
   bool ok = false;
-  const auto next = call->queue.AsyncNext(
-      &tag, &ok, std::chrono::system_clock::now() + (wake - Clock::now()));
+  const auto next = call->queue.AsyncNext(&tag, &ok, In(wake - Clock::now()));
   if (next == grpc::CompletionQueue::SHUTDOWN) return false;
   if (next == grpc::CompletionQueue::GOT_EVENT) {
     Handle(static_cast<Event>(reinterpret_cast<intptr_t>(tag)), ok, call, end);
@@ -386,9 +392,7 @@ void GrpcTransport::TakeRelayed(const std::string& incarnation,
     // The main thread may not look at the time for long.
     if (ack_due_since_ && call_ != nullptr &&
         !std::exchange(call_->alarm_set, true)) {
-      call_->alarm.Set(&call_->queue,
-                       std::chrono::system_clock::now() + kAckPause,
-                       Call::Tag(Event::kAlarm));
+      call_->alarm.Set(&call_->queue, In(kAckPause), Call::Tag(Event::kAlarm));
     }
   }
   Acknowledged(acknowledged);

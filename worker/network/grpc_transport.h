@@ -7,10 +7,9 @@
 //
 // Threads: the main thread lives as long as the session; it waits for the
 // events of gRPC's completion queue, reads, and acknowledges. Send() writes on
-// its caller's thread, unless a write is outstanding already. It is the
-// process's only thread that polls for gRPC: each further one is woken by every
-// event (a thread that writes, and gRPC's callback threads, cost 70 us of CPU
-// time for each message here).
+// its caller's thread, unless a write is outstanding already. No other thread
+// polls for gRPC: events wake all threads that do, so its synchronous API, with
+// a thread for each direction, and its callback threads take twice the CPU time.
 //
 // Thread contract: as Transport's.
 #ifndef MAYPOLE_WORKER_NETWORK_GRPC_TRANSPORT_H_
