@@ -30,17 +30,26 @@ namespace maypole::ctl {
 namespace {
 
 constexpr std::chrono::milliseconds kWaitStep(500);
+constexpr int kStatsSteps = 8;
+// Moves the cursor to the first line, and clears all below.
+constexpr absl::string_view kClearScreen = "\x1b[H\x1b[J";
 
-// The width of the terminal; 0 (no limit) if stdout is a pipe or a file.
-size_t TerminalWidth() {
+// A dimension of the terminal, from the variable or from the terminal itself; 0
+// (no limit) if stdout is a pipe or a file.
+size_t TerminalSize(const char* variable, unsigned short winsize::*field,
+                    size_t otherwise) {
   if (!isatty(1)) return 0;
-  const char* columns = std::getenv("COLUMNS");
-  size_t width = 0;
-  if (columns != nullptr && absl::SimpleAtoi(columns, &width)) return width;
+  const char* text = std::getenv(variable);
+  size_t n = 0;
+  if (text != nullptr && absl::SimpleAtoi(text, &n)) return n;
   winsize size{};
   if (ioctl(1, TIOCGWINSZ, &size) != 0) return 0;
-  return size.ws_col == 0 ? 80 : size.ws_col;
+  return size.*field == 0 ? otherwise : size.*field;
 }
+
+size_t TerminalWidth() { return TerminalSize("COLUMNS", &winsize::ws_col, 80); }
+
+size_t TerminalHeight() { return TerminalSize("LINES", &winsize::ws_row, 24); }
 
 void Print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
@@ -57,18 +66,23 @@ std::string Self() {
       host);
 }
 
+absl::Status CheckLeads(const proto::StatusReply& reply,
+                        const CoordinatorClient& coordinator) {
+  if (reply.role() != kStandby) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "coordinator ", coordinator.address(), " is a standby; ",
+      reply.leader().empty() ? "no coordinator leads now"
+                             : absl::StrCat("call the leader: --coordinator=",
+                                            Printable(reply.leader()))));
+}
+
 absl::Status AskCoordinator(const CtlOptions& o,
                             const std::vector<OtherCoordinator>& others,
                             CoordinatorClient* coordinator) {
   const auto reply = coordinator->Status(o.job);
   if (!reply.ok()) return reply.status();
-  if (reply->role() == kStandby && o.command != Command::kStatus) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("coordinator ", coordinator->address(), " is a standby; ",
-                     reply->leader().empty()
-                         ? "no coordinator leads now"
-                         : absl::StrCat("call the leader: --coordinator=",
-                                        Printable(reply->leader()))));
+  if (o.command != Command::kStatus) {
+    if (absl::Status s = CheckLeads(*reply, *coordinator); !s.ok()) return s;
   }
   if (o.json) {
     Print(Json(*reply) + "\n");
@@ -78,6 +92,46 @@ absl::Status AskCoordinator(const CtlOptions& o,
     Print(JobsView(*reply, TerminalWidth()));
   } else {
     Print(RanksView(*reply, o.each, TerminalWidth()));
+  }
+  return absl::OkStatus();
+}
+
+// True if all running jobs have figures.
+bool HaveStats(const proto::StatusReply& reply) {
+  return std::all_of(reply.jobs().begin(), reply.jobs().end(),
+                     [](const proto::JobStatus& job) {
+                       return job.state() != "running" || job.has_stats();
+                     });
+}
+
+// The first figures of a job come a second after somebody has asked for them.
+absl::Status AwaitStats(const CtlOptions& o, CoordinatorClient* coordinator) {
+  for (int i = 0; i < kStatsSteps; ++i) {
+    const auto reply = coordinator->Status(o.job, /*stats=*/true);
+    if (!reply.ok() || HaveStats(*reply)) return reply.status();
+    std::this_thread::sleep_for(kWaitStep);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Top(const CtlOptions& o, CoordinatorClient* coordinator) {
+  const bool screen = isatty(1) && !o.json;
+  if (!screen) {
+    if (absl::Status s = AwaitStats(o, coordinator); !s.ok()) return s;
+  }
+  for (int look = 0; o.looks == 0 || look < o.looks; ++look) {
+    if (look > 0)
+      std::this_thread::sleep_for(std::chrono::seconds(o.interval_s));
+    const auto reply = coordinator->Status(o.job, /*stats=*/true);
+    if (!reply.ok()) return reply.status();
+    if (absl::Status s = CheckLeads(*reply, *coordinator); !s.ok()) return s;
+    const size_t height = TerminalHeight();
+    const std::string view =
+        o.json ? Json(*reply)
+               : TopView(coordinator->address(), *reply, TerminalWidth(),
+                         height > 1 ? height - 1 : 0);
+    Print(absl::StrCat(screen ? kClearScreen : "", view, screen ? "" : "\n"));
+    if (std::ferror(stdout) != 0) break;
   }
   return absl::OkStatus();
 }
@@ -209,6 +263,9 @@ absl::Status Run(const CtlOptions& options) {
     case Command::kJobs:
     case Command::kRanks:
       status = AskCoordinator(options, found->others, coordinator);
+      break;
+    case Command::kTop:
+      status = Top(options, coordinator);
       break;
     case Command::kEvents:
       status = Events(options, coordinator);

@@ -136,9 +136,10 @@ absl::StatusOr<Reply> CoordinatorClient::Call(
 }
 
 absl::StatusOr<proto::StatusReply> CoordinatorClient::Status(
-    const std::string& job) {
+    const std::string& job, bool stats) {
   proto::StatusRequest request;
   request.set_job(job);
+  request.set_stats(stats);
   return Call(&proto::Admin::Stub::GetStatus, request);
 }
 

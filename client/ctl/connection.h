@@ -24,8 +24,9 @@ class CoordinatorClient {
   static absl::StatusOr<std::unique_ptr<CoordinatorClient>> Make(
       const CtlOptions& options);
 
-  // job: the job to report; empty: all jobs.
-  absl::StatusOr<proto::StatusReply> Status(const std::string& job);
+  // job: the job to report; empty: all jobs. stats: also what jobs do now.
+  absl::StatusOr<proto::StatusReply> Status(const std::string& job,
+                                            bool stats = false);
   absl::StatusOr<proto::AbortReply> Abort(const proto::AbortRequest& request);
   absl::StatusOr<proto::DrainReply> Drain(const proto::DrainRequest& request);
   // Calls on_event for each event until it returns false, the events end, or

@@ -19,6 +19,7 @@ Usage:
 
 Examples:
   maypolectl --coordinator head:4001 --secret_file /etc/maypole/secret status
+  maypolectl top train-7
   maypolectl events --follow train-7
   maypolectl abort train-7 --reason 'the node is needed'
   maypolectl drain node12 --wait && reboot-node node12
@@ -39,6 +40,14 @@ void DefineCommands(CtlOptions* o, CommandLine* line) {
   line->AddWord("ranks", NameValue(&o->job, "JOB"), false);
   line->Add({"--each"}, SwitchValue(&o->each),
             "one line per rank; otherwise equal ranks share a line", "ranks");
+  add(Command::kTop, "top",
+      "what jobs do now: steps, bytes, and the ranks that others wait for");
+  line->AddWord("top", NameValue(&o->job, "JOB"), false);
+  line->Add({"--interval"},
+            IntegerValue(&o->interval_s, 1, kMaxTimeout).WithName("SECONDS"),
+            "how often to look", "top");
+  line->Add({"--looks"}, IntegerValue(&o->looks, 1).WithDefault("until Ctrl-C"),
+            "end after N looks", "top");
   add(Command::kEvents, "events", "what has happened");
   line->AddWord("events", NameValue(&o->job, "JOB"), false);
   line->Add({"-f", "--follow"}, SwitchValue(&o->follow),
@@ -79,7 +88,7 @@ void DefineOptions(CtlOptions* o, CommandLine* line) {
             IntegerValue(&o->timeout_s, 1, kMaxTimeout).WithName("SECONDS"),
             "how long to wait for an answer");
   line->Add({"--json"}, SwitchValue(&o->json),
-            "print JSON: one object, or one per line for events");
+            "print JSON: one object, or one per line for top and events");
 }
 
 absl::Status Check(const CtlOptions& o) {

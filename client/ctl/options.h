@@ -23,7 +23,7 @@ inline constexpr char kDefaultCoordinator[] = "127.0.0.1:4001";
 inline constexpr int kMaxTimeout = 3600;  // seconds
 inline constexpr size_t kMaxReasonBytes = 512;
 
-enum class Command { kStatus, kJobs, kRanks, kEvents, kAbort, kDrain };
+enum class Command { kStatus, kJobs, kRanks, kTop, kEvents, kAbort, kDrain };
 
 struct CtlOptions {
   Command command = Command::kStatus;
@@ -36,10 +36,12 @@ struct CtlOptions {
   int timeout_s = 10;  // for an answer
   bool json = false;
 
-  std::string job;      // ranks, events, abort; empty: all jobs
+  std::string job;      // ranks, top, events, abort; empty: all jobs
   std::string node;     // drain
   std::string reason;   // abort
   bool each = false;    // ranks: one line per rank
+  int interval_s = 1;   // top
+  int looks = 0;        // top: 0: until Ctrl-C
   bool follow = false;  // events
   int last = 0;         // events: at most the last N; 0: all
   bool undo = false;    // drain

@@ -51,6 +51,15 @@ TEST(OptionsTest, EveryCommandWithItsFlags) {
   ASSERT_TRUE(o.ok()) << o.status();
   EXPECT_TRUE(o->follow);
   EXPECT_EQ(o->last, 5);
+  o = Parse({"top", "train", "--interval", "5", "--looks=3"});
+  ASSERT_TRUE(o.ok()) << o.status();
+  EXPECT_EQ(o->command, Command::kTop);
+  EXPECT_EQ(o->job, "train");
+  EXPECT_EQ(o->interval_s, 5);
+  EXPECT_EQ(o->looks, 3);
+  o = Parse({"top"});
+  EXPECT_EQ(o->interval_s, 1);
+  EXPECT_EQ(o->looks, 0);
   o = Parse({"drain", "n1", "--wait", "--timeout=3"});
   ASSERT_TRUE(o.ok()) << o.status();
   EXPECT_EQ(o->node, "n1");

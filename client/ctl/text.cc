@@ -1,6 +1,7 @@
 #include "client/ctl/text.h"
 
 #include <algorithm>
+#include <array>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -46,6 +47,15 @@ std::string Duration(double seconds) {
   if (s < 3600) return absl::StrFormat("%dm%02ds", s / 60, s % 60);
   if (s < 86400) return absl::StrFormat("%dh%02dm", s / 3600, s / 60 % 60);
   return absl::StrFormat("%dd%02dh", s / 86400, s / 3600 % 24);
+}
+
+std::string Amount(double n) {
+  constexpr std::array<absl::string_view, 7> kUnits = {"",  "k", "M", "G",
+                                                       "T", "P", "E"};
+  size_t unit = 0;
+  for (; n >= 999.5 && unit + 1 < kUnits.size(); ++unit) n /= 1000;
+  const int digits = n == 0 || n >= 99.95 ? 0 : n >= 9.995 ? 1 : 2;
+  return absl::StrFormat("%.*f%s", digits, n, kUnits[unit]);
 }
 
 std::string Count(uint64_t n, absl::string_view one) {

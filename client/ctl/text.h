@@ -19,6 +19,9 @@ std::string Fold(std::vector<uint64_t> numbers);
 // "0.4s", "47s", "5m12s", "2h13m", "3d4h"
 std::string Duration(double seconds);
 
+// "0", "7.25", "130", "1.2k", "45M": two or three digits, and what they count.
+std::string Amount(double n);
+
 // "1 rank", "3 ranks"
 std::string Count(uint64_t n, absl::string_view one);
 

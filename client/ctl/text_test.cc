@@ -8,6 +8,17 @@
 namespace maypole::ctl {
 namespace {
 
+TEST(TextTest, AmountsHaveTwoOrThreeDigits) {
+  EXPECT_EQ(Amount(0), "0");
+  EXPECT_EQ(Amount(0.254), "0.25");
+  EXPECT_EQ(Amount(9.996), "10.0");
+  EXPECT_EQ(Amount(130.4), "130");
+  EXPECT_EQ(Amount(999.4), "999");
+  EXPECT_EQ(Amount(999.6), "1.00k");
+  EXPECT_EQ(Amount(45.67e6), "45.7M");
+  EXPECT_EQ(Amount(2e21), "2000E");
+}
+
 TEST(TextTest, FoldsRanks) {
   EXPECT_EQ(Fold({}), "");
   EXPECT_EQ(Fold({7}), "7");

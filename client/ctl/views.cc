@@ -137,7 +137,38 @@ std::vector<std::string> HeldUp(const proto::JobStatus& job, uint32_t rank) {
   return {};
 }
 
-// A sentence about what is wrong with the job; empty if nothing is.
+// Why a job that was in the frozen tier is not now; empty if it is, or never
+// was.
+std::string WhyNegotiated(const proto::JobStatus& job) {
+  if (job.schedule_ended().empty()) return "";
+  return absl::StrCat(job.job(), ": has left the frozen tier (",
+                      Printable(job.schedule_ended()), "), schedule ",
+                      job.schedules());
+}
+
+// "it leads (term 7); standbys: b:1, c:1"; empty if it is the only coordinator.
+std::string RoleText(const proto::StatusReply& reply,
+                     const std::vector<OtherCoordinator>& others) {
+  if (reply.role().empty()) return "";
+  if (reply.role() == kStandby) {
+    return reply.leader().empty()
+               ? "it is a standby, and no coordinator leads now"
+               : absl::StrCat("it is a standby; ", Printable(reply.leader()),
+                              " leads (term ", reply.term(), ")");
+  }
+  std::vector<std::string> standbys;
+  for (const OtherCoordinator& other : others) {
+    if (other.note == kStandby) standbys.push_back(other.address);
+  }
+  return absl::StrCat(
+      "it leads (term ", reply.term(), ")",
+      standbys.empty()
+          ? ""
+          : absl::StrCat("; standbys: ", absl::StrJoin(standbys, ", ")));
+}
+
+}  // namespace
+
 std::string Trouble(const proto::JobStatus& job) {
   std::string out;
   if (job.late_ranks_size() > 0) {
@@ -167,17 +198,9 @@ std::string Trouble(const proto::JobStatus& job) {
   return out;
 }
 
-// Why a job that was in the frozen tier is not now; empty if it is, or never
-// was.
-std::string WhyNegotiated(const proto::JobStatus& job) {
-  if (job.schedule_ended().empty()) return "";
-  return absl::StrCat(job.job(), ": has left the frozen tier (",
-                      Printable(job.schedule_ended()), "), schedule ",
-                      job.schedules());
-}
-
-std::string Summary(const std::string& address, const proto::StatusReply& reply,
-                    size_t nodes) {
+std::string Summary(const std::string& address,
+                    const proto::StatusReply& reply) {
+  const size_t nodes = Nodes(reply).size();
   size_t ranks = 0, late = 0;
   for (const proto::JobStatus& job : reply.jobs()) {
     ranks += job.state() == "running" ? job.size() : 0;
@@ -192,35 +215,12 @@ std::string Summary(const std::string& address, const proto::StatusReply& reply,
   return out + "\n";
 }
 
-// "it leads (term 7); standbys: b:1, c:1"; empty if it is the only coordinator.
-std::string RoleText(const proto::StatusReply& reply,
-                     const std::vector<OtherCoordinator>& others) {
-  if (reply.role().empty()) return "";
-  if (reply.role() == kStandby) {
-    return reply.leader().empty()
-               ? "it is a standby, and no coordinator leads now"
-               : absl::StrCat("it is a standby; ", Printable(reply.leader()),
-                              " leads (term ", reply.term(), ")");
-  }
-  std::vector<std::string> standbys;
-  for (const OtherCoordinator& other : others) {
-    if (other.note == kStandby) standbys.push_back(other.address);
-  }
-  return absl::StrCat(
-      "it leads (term ", reply.term(), ")",
-      standbys.empty()
-          ? ""
-          : absl::StrCat("; standbys: ", absl::StrJoin(standbys, ", ")));
-}
-
-}  // namespace
-
 std::string StatusView(const std::string& address,
                        const proto::StatusReply& reply,
                        const std::vector<OtherCoordinator>& others,
                        size_t width) {
   const std::map<std::string, NodeSum> nodes = Nodes(reply);
-  std::string out = Summary(address, reply, nodes.size());
+  std::string out = Summary(address, reply);
   if (const std::string role = RoleText(reply, others); !role.empty()) {
     out += Wrap(role, width);
   }

@@ -34,6 +34,14 @@ std::string StatusView(const std::string& address,
                        const proto::StatusReply& reply,
                        const std::vector<OtherCoordinator>& others,
                        size_t width);
+// The first lines of a view: the coordinator, and what is there.
+std::string Summary(const std::string& address,
+                    const proto::StatusReply& reply);
+// A sentence about what is wrong with the job; empty if nothing is.
+std::string Trouble(const proto::JobStatus& job);
+// What the jobs do now. Has at most `height` lines; 0: no limit.
+std::string TopView(const std::string& address, const proto::StatusReply& reply,
+                    size_t width, size_t height);
 std::string JobsView(const proto::StatusReply& reply, size_t width);
 // each: one line per rank.
 std::string RanksView(const proto::StatusReply& reply, bool each, size_t width);

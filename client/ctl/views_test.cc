@@ -85,6 +85,53 @@ TEST(ViewsTest, StatusOfTwoJobs) {
       "allreduce 'x'\n");
 }
 
+// Rank 1 of 2 nodes x 2 waits hardly, the others wait for it.
+proto::StatusReply WithStats() {
+  proto::StatusReply reply;
+  reply.set_version("0.1.0");
+  proto::JobStatus* job = reply.add_jobs();
+  *job = Job("train", 2, 2);
+  job->set_tier("frozen");
+  job->mutable_stats()->set_steps_per_second(12.43);
+  job->mutable_stats()->set_operations_per_second(2001);
+  job->mutable_stats()->set_bytes_per_second(1.27e9);
+  job->mutable_stats()->set_waiting(0.375);
+  const double waiting[] = {0.5, 0, 0.48, 0.52};
+  for (int rank = 0; rank < 4; ++rank) {
+    proto::RankStatus* r =
+        job->mutable_nodes(rank / 2)->mutable_rank_status(rank % 2);
+    r->set_waiting(waiting[rank]);
+    r->set_late(0.52 - waiting[rank]);
+  }
+  *reply.add_jobs() = Job("quiet", 1, 1);
+  return reply;
+}
+
+TEST(ViewsTest, TopShowsFiguresAndTheLatestRanks) {
+  EXPECT_EQ(TopView("h:1", WithStats(), 0, 0),
+            R"(coordinator h:1  version 0.1.0  protocol 0  up 0.0s
+2 jobs, 2 nodes, 5 running ranks
+
+JOB    RANKS  TIER    STEPS/S    B/S  SENT  WAIT  LATEST
+train      4  frozen     12.4  1.27G     0   38%  rank 1 52%
+quiet      1  local         -      -     -     -  -
+
+JOB    RANK  NODE    PID  WAIT  LATE
+train     1  node0  4001    0%   52%  ##########
+)");
+}
+
+TEST(ViewsTest, TopFitsTheTerminal) {
+  proto::StatusReply reply = WithStats();
+  for (int i = 0; i < 40; ++i) {
+    *reply.add_jobs() = Job("job" + std::to_string(i), 1, 1);
+  }
+  const std::string view = TopView("h:1", reply, 80, 20);
+  EXPECT_EQ(Lines(view), 20u);
+  EXPECT_LE(Longest(view), 80u);
+  EXPECT_THAT(view, HasSubstr("more lines\n"));
+}
+
 TEST(ViewsTest, NothingThere) {
   proto::StatusReply reply;
   reply.set_version("0.1.0");

@@ -67,6 +67,8 @@ inline constexpr uint32_t kRelays = 13;
 // All nodes: inputs of small operations travel before the operations are
 // ordered (worker/core/operations/executor_epoch_inputs.cc).
 inline constexpr uint32_t kEagerInputs = 14;
+// Executors send their statistics when the coordinator asks for them.
+inline constexpr uint32_t kNodeStats = 14;
 
 // --- The choice -------------------------------------------------------------
 

@@ -79,6 +79,8 @@ class CoordinatorCore {
   // Everything except the uptime. Returns an error if there is no such job.
   absl::StatusOr<proto::StatusReply> Status(
       Time now, const proto::StatusRequest& request) const;
+  // Somebody looks at what the job does now; empty: at all jobs.
+  void Watch(Time now, const std::string& job, Carry carry);
   absl::StatusOr<proto::AbortReply> Abort(Time now,
                                           const proto::AbortRequest& request,
                                           Carry carry);

@@ -33,6 +33,7 @@ CoordinatorEpoch::CoordinatorEpoch(uint64_t number, uint32_t size,
       checksums_(config.checksums),
       results_(&members_, &sets_),
       timeline_(number, members_.size()),
+      stats_(members_.size()),
       has_left_(size, false),
       sent_(members_.size(), 0),
       node_runs_(members_.size(), 0),
@@ -125,6 +126,10 @@ absl::Status CoordinatorEpoch::Handle(Time now, size_t node,
                                       JobOutput* out) {
   if (TimelineRelay::Handles(message)) {
     return OnTimeline(now, node, message, out);
+  }
+  if (message.has_node_stats()) {
+    return stats_.Take(now, node, members_[node].ranks.size(),
+                       message.node_stats());
   }
   absl::Status status = Dispatch(now, node, message, out);
   stragglers_.Watch(now);

@@ -31,6 +31,7 @@
 
 #include "absl/status/status.h"
 #include "coordinator/core/actions.h"
+#include "coordinator/core/admin/job_stats.h"
 #include "coordinator/core/liveness/deadlock.h"
 #include "coordinator/core/liveness/stragglers.h"
 #include "coordinator/core/membership/gathering.h"
@@ -129,7 +130,12 @@ class CoordinatorEpoch {
   // Fills in the job's status, and the status of one member's node.
   // (admin/coordinator_epoch_status.cc)
   void FillStatus(proto::JobStatus* status) const;
-  void FillStatus(size_t node, proto::NodeStatus* status) const;
+  void FillStatus(Time now, size_t node, proto::NodeStatus* status) const;
+  // What the nodes do now (admin/job_stats.h). Watch() lets them count.
+  void Watch(Time now, JobOutput* out);
+  void FillStats(Time now, proto::JobStatus* status) const {
+    stats_.Fill(now, status);
+  }
 
  private:
   absl::Status Dispatch(Time now, size_t node,
@@ -273,6 +279,7 @@ class CoordinatorEpoch {
   ResultComparison results_;
   uint64_t differences_told_ = 0;
   TimelineRelay timeline_;
+  JobStats stats_;
   std::string verdict_;
   std::vector<uint32_t> left_;  // ranks, in the order of leaving
   std::vector<bool> has_left_;  // by rank

@@ -44,6 +44,8 @@ uint64_t EpochOf(const proto::ExecutorMessage& m) {
       return m.timeline_closed().epoch();
     case proto::ExecutorMessage::kClockQuery:
       return m.clock_query().epoch();
+    case proto::ExecutorMessage::kNodeStats:
+      return m.node_stats().epoch();
     default:
       return 0;
   }

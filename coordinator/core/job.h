@@ -113,6 +113,8 @@ class Job {
   State state() const;
   // Fills in everything except which nodes are connected.
   void FillStatus(Time now, proto::JobStatus* status) const;
+  // Somebody looks at what the job does now.
+  void Watch(Time now, JobOutput* out);
 
  private:
   struct FailedStart {
@@ -183,7 +185,7 @@ class Job {
   // --- The operator (job_admin.cc) -------------------------------------------
   // Called after every event: notes since when the job has been in its state.
   void NoteState(Time now);
-  void FillStatus(SessionId session, const Node& node,
+  void FillStatus(Time now, SessionId session, const Node& node,
                   proto::NodeStatus* status) const;
   // Refuses the ranks that wait on the node, after an abort.
   void RefuseAborted(SessionId session, JobOutput* out);

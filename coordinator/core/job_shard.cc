@@ -459,6 +459,13 @@ uint32_t JobShard::Abort(Time now, const std::string& message,
   return told;
 }
 
+void JobShard::Watch(Time now, Actions* actions) {
+  SetNow(now);
+  JobOutput output;
+  job_->Watch(now_, &output);
+  Deliver(std::move(output), actions);
+}
+
 std::vector<std::string> JobShard::TakeFreed() {
   return std::exchange(freed_, {});
 }

@@ -126,6 +126,8 @@ class JobShard {
   // As CoordinatorCore::TakeStragglerTime.
   void TakeStragglerTime(Time now, std::vector<StragglerNode>* all);
   void FillStatus(Time now, proto::JobStatus* status) const;
+  // Somebody looks at what the job does now.
+  void Watch(Time now, Actions* actions);
 
  private:
   struct ExecutorSession {

@@ -97,7 +97,12 @@ std::vector<StragglerNode> Hub::TakeStragglerTime() {
 Totals Hub::totals() const { return core_.totals(); }
 
 absl::StatusOr<proto::StatusReply> Hub::Status(
-    const proto::StatusRequest& request) const {
+    const proto::StatusRequest& request) {
+  if (request.stats()) {
+    Do([&](Time now, CoordinatorCore::Carry carry) {
+      core_.Watch(now, request.job(), carry);
+    });
+  }
   const Time now = Now();
   absl::StatusOr<proto::StatusReply> reply = core_.Status(now, request);
   if (reply.ok()) {

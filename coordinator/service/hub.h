@@ -69,7 +69,7 @@ class Hub {
 
   // See proto/admin.proto.
   absl::StatusOr<proto::StatusReply> Status(
-      const proto::StatusRequest& request) const;
+      const proto::StatusRequest& request);
   absl::StatusOr<proto::AbortReply> Abort(const proto::AbortRequest& request);
   absl::StatusOr<proto::DrainReply> Drain(const proto::DrainRequest& request);
   EventLog* events() { return &events_; }

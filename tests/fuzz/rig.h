@@ -103,6 +103,7 @@ class Rig {
   void Perform(worker::TakeRelayed&) {}
   void Perform(worker::FinishSmall&) {}
   void Perform(worker::WantCopies&) {}
+  void Perform(worker::SendStats&) {}
   void Perform(worker::PrepareBackend& a);
   void Perform(worker::ConnectBackend& a);
   void Perform(worker::CreateBoard& a);

@@ -57,6 +57,9 @@ void AddOperations(const Families::Labels& job, const StatsPage& page,
   all->Counter("maypole_presence_operations_total",
                "Operations that were reported to the coordinator.", job,
                Number(page.presence));
+  all->Counter("maypole_steps_total",
+               "How often the names of the job's operations have come again.",
+               job, Number(page.steps));
   all->Counter(
       "maypole_small_operations_total",
       "Operations whose inputs executors have sent each other with the "
@@ -98,6 +101,10 @@ void AddWaits(const Families::Labels& job, const StatsPage& page,
     // Skip the entry if a new epoch has just changed its rank.
     if (number == 0 || page.rank_number[i].load() != number) continue;
     if (number > kMaxRanks || !shown.insert(number).second) continue;
+    all->Counter("maypole_rank_wait_seconds_total",
+                 "Time that the rank has slept in waits for operations.",
+                 With(job, "rank", std::to_string(number - 1)),
+                 Seconds(page.waited_ns[i]));
     all->Counter("maypole_rank_late_seconds_total",
                  "Time that other ranks of the node have slept for this one, "
                  "summed over these ranks.",

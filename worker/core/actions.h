@@ -205,6 +205,10 @@ struct WantChange {
 };
 // Releases board and backend.
 struct DropEpoch {};
+// Sends the executor's statistics to the coordinator.
+struct SendStats {
+  uint64_t epoch = 0;
+};
 // Tells the supervisor that the executor has had no clients for a while; the
 // supervisor decides whether it ends.
 struct ReportIdle {};
@@ -216,7 +220,7 @@ using Action = std::variant<
     AllotSlot, FindIdleSlots, RecallFrom, FreeSlot, WantSlot, IssueRun,
     OpenGpuMemory, CloseGpuMemories, MakeCommunicatorId, ConnectGpus, RunOnGpus,
     RunOnHost, CommitSlot, FailSlot, MarkLeft, MarkGone, AbortBoard, WantChange,
-    DropEpoch, ReportIdle>;
+    DropEpoch, SendStats, ReportIdle>;
 
 }  // namespace maypole::worker
 

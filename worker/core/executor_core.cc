@@ -72,6 +72,7 @@ void ExecutorCore::OnTime(int64_t now_ms) {
   if (give_up_ms_ && now_ms >= *give_up_ms_) GiveUpNetwork();
   if (phase_ == Phase::kRunning) {
     if (absl::Status s = epoch_->OnTime(now_ms); !s.ok()) FailEpochHere(s);
+    if (stats_watch_.Due(now_ms)) actions_.push_back(SendStats{epoch_number()});
   }
   const int64_t start_timeout_ms =
       gathering_.StartTimeoutMs(options_.start_timeout_ms);

@@ -50,6 +50,7 @@
 #include "worker/core/operations/decisions.h"
 #include "worker/core/operations/executor_epoch.h"
 #include "worker/core/relays.h"
+#include "worker/core/stats_watch.h"
 
 namespace maypole::worker {
 
@@ -338,6 +339,7 @@ class ExecutorCore {
   // bounded by the job's ranks and names.
   std::vector<proto::CoordinatorMessage> early_;
   DecisionLog decisions_;
+  StatsWatch stats_watch_;
   proto::EpochStart start_;             // the last one; epoch 0: none
   std::optional<proto::EpochEnd> end_;  // of that epoch, if it failed here
   std::vector<proto::ExecutorMessage> gone_;        // RankGone of that epoch

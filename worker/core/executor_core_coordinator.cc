@@ -60,6 +60,10 @@ void ExecutorCore::OnCoordinator(const proto::CoordinatorMessage& message) {
   if (message.has_membership_wanted()) return OnMembershipWanted(message);
   if (message.has_relayed()) return OnRelayed(message.relayed());
   if (message.has_recovered()) return OnRecovered(message.recovered());
+  if (message.has_watch_stats()) {
+    if (message.watch_stats().epoch() != epoch_number()) return;
+    return stats_watch_.OnWatch(now_ms_, message.watch_stats());
+  }
   // Messages that were kept for later come here twice.
   decisions_.Take(message);
   if (KeptForLater(message)) return;

@@ -62,6 +62,8 @@ inline constexpr size_t kMaxResultsBytes = 1 << 18;
 inline constexpr int64_t kResultsPauseMs = 100;
 // A Presence message is closed when it has reached this size.
 inline constexpr size_t kMaxPresenceBytes = 1 << 20;
+// Statistics are sent no more often, whatever the coordinator wants.
+inline constexpr int64_t kLeastStatsPauseMs = 100;
 // A rank of the frozen tier (operations/schedule.h) that waits for this long
 // makes the nodes ask the coordinator again.
 inline constexpr int64_t kScheduleLateMs = 100;

@@ -87,8 +87,9 @@ void ExecutorLogic::LookAround() {
   if (now - looked_ms_ < pause && !core_.wants_snapshot()) return;
   looked_ms_ = now;
   core_.OnTime(now);
-  observer_->OnScan();
-  core_.OnSnapshot(keeper_->TakeSnapshot(core_.suspects()));
+  const BoardSnapshot snapshot = keeper_->TakeSnapshot(core_.suspects());
+  observer_->OnScan(snapshot);
+  core_.OnSnapshot(snapshot);
   DoActions();
 }
 

@@ -126,6 +126,7 @@ class ExecutorLogic : private ExecutorTimeline::Shell {
   void Do(TakeRelayed& a);
   void Do(FinishSmall& a);
   void Do(WantCopies& a);
+  void Do(SendStats& a);
   void TakePeerMessages();
   void Do(PrepareBackend& a);
   void Do(ConnectBackend& a);

@@ -105,6 +105,16 @@ void ExecutorLogic::Do(WantCopies& a) {
                                                    std::memory_order_relaxed);
 }
 
+void ExecutorLogic::Do(SendStats& a) {
+  if (transport_ == nullptr) return;
+  proto::ExecutorMessage message;
+  proto::NodeStats* const stats = message.mutable_node_stats();
+  stats->set_epoch(a.epoch);
+  stats->set_time_ms(NowMs());
+  observer_->FillStats(stats);
+  transport_->Send(std::move(message));
+}
+
 void ExecutorLogic::Do(TakeRelayed& a) {
   if (transport_ == nullptr) return;
   transport_->TakeRelayed(a.incarnation, std::move(a.message));

@@ -81,6 +81,7 @@ void ExecutorReporter::OnEpochStarted(const BoardConfig& config,
                                       const Board& board) {
   epoch_ = config.epoch;
   sampler_ = std::make_unique<CounterSampler>(&board);
+  steps_ = StepCounter();
   present_since_.assign(config.slots, {});
   stats_->SetRanks({config.global_rank, config.local_size});
   stats_->local_ranks = config.local_size;
@@ -97,7 +98,7 @@ void ExecutorReporter::OnEpochAborted(const AbortBoard& abort) {
 
 void ExecutorReporter::OnEpochOver(const EpochNetwork* network) {
   spdlog::info("event=epoch_over job={} epoch={}", job_, epoch_);
-  if (sampler_ != nullptr) OnScan();
+  if (sampler_ != nullptr) Sample();
   OnTick(network);
   counted_sent_ = counted_received_ = 0;
   sampler_.reset();
@@ -139,7 +140,26 @@ void ExecutorReporter::OnStateCall(int rank,
                LogValue(request.name), bytes);
 }
 
-void ExecutorReporter::OnScan() {
+void ExecutorReporter::OnScan(const BoardSnapshot& snapshot) {
+  StatsPage::Add(stats_->steps, steps_.Count(snapshot.generations));
+  Sample();
+}
+
+void ExecutorReporter::FillStats(proto::NodeStats* stats) const {
+  stats->set_steps(stats_->steps);
+  for (int kind = 0; kind < kKinds; ++kind) {
+    stats->set_operations(stats->operations() + stats_->operations[kind]);
+    stats->set_bytes(stats->bytes() + stats_->operation_bytes[kind]);
+  }
+  stats->set_sent(stats_->network_sent);
+  stats->set_received(stats_->network_received);
+  for (uint64_t i = 0; i < stats_->local_ranks; ++i) {
+    stats->add_waited_ns(stats_->waited_ns[i]);
+    stats->add_late_ns(stats_->late_ns[i]);
+  }
+}
+
+void ExecutorReporter::Sample() {
   const StatsPage::Counter& count =
       stats_->errors[static_cast<int>(ErrorKind::kMismatch)];
   const uint64_t before = count.load(std::memory_order_relaxed);

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "worker/core/liveness/step_counter.h"
 #include "worker/executor/board/counter_sampler.h"
 #include "worker/executor/board/stats_page.h"
 #include "worker/executor/executor_system.h"
@@ -45,7 +46,8 @@ class ExecutorReporter : public ExecutorObserver {
   void OnStateCall(int rank, const session::StateRequest& request,
                    uint64_t bytes, const Status& refusal) override;
   void OnChangeWanted(uint32_t ranks) override;
-  void OnScan() override;
+  void OnScan(const BoardSnapshot& snapshot) override;
+  void FillStats(proto::NodeStats* stats) const override;
   void OnTick(const EpochNetwork* network) override;
 
   void OnReady(const ReadySlot& ready) override;
@@ -59,6 +61,7 @@ class ExecutorReporter : public ExecutorObserver {
   void OnGpuRunEnded(const GpuRun& run) override { gpu_use_.OnRunEnded(run); }
 
  private:
+  void Sample();
   // From the operation's presence here until now.
   void ObservePresence(uint32_t slot, uint32_t generation, int64_t now_ns);
 
@@ -68,6 +71,7 @@ class ExecutorReporter : public ExecutorObserver {
   LoopWatchdog* const watchdog_;
   uint64_t epoch_ = 0;                       // 0: none
   std::unique_ptr<CounterSampler> sampler_;  // of the epoch's board
+  StepCounter steps_;
   // By slot: since when its last ready operation is present on this node.
   struct PresentSince {
     uint32_t generation = 0;

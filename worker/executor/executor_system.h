@@ -32,6 +32,7 @@
 #include "common/system/fd.h"
 #include "common/wire/session_messages.h"
 #include "worker/core/actions.h"
+#include "worker/core/liveness/board_snapshot.h"
 #include "worker/core/operations/ready_slot.h"
 #include "worker/core/operations/run_spec.h"
 #include "worker/network/network_runner.h"
@@ -216,8 +217,10 @@ class ExecutorObserver {
                            uint64_t /*bytes of all states*/,
                            const Status& /*refusal*/) {}
   virtual void OnChangeWanted(uint32_t /*ranks*/) {}
-  // The board is about to be scanned for stragglers, frozen and blocked ranks.
-  virtual void OnScan() {}
+  // The board has been scanned for stragglers, frozen and blocked ranks.
+  virtual void OnScan(const BoardSnapshot&) {}
+  // Adds what has been counted for the ranks of the running epoch.
+  virtual void FillStats(proto::NodeStats*) const {}
   virtual void OnTick(const EpochNetwork* /*or null*/) {}
 
   virtual void OnReady(const ReadySlot&) {}

@@ -43,6 +43,7 @@ constexpr std::array kActions = {"reply to a client",
                                  "abort the epoch",
                                  "announce a change of ranks",
                                  "release the epoch",
+                                 "send statistics",
                                  "report that it is idle"};
 static_assert(kActions.size() == std::variant_size_v<Action>);
 

@@ -72,6 +72,15 @@ absl::StatusOr<proto::StatusReply> CoordinatorCore::Status(
   return reply;
 }
 
+void CoordinatorCore::Watch(Time now, const std::string& job, Carry carry) {
+  for (const Entry& entry : directory_.All()) {
+    if (!job.empty() && entry->shard.id() != job) continue;
+    Do(entry, carry, [now](JobShard* shard, Actions* actions) {
+      if (!shard->empty()) shard->Watch(now, actions);
+    });
+  }
+}
+
 absl::StatusOr<proto::AbortReply> CoordinatorCore::Abort(
     Time now, const proto::AbortRequest& request, Carry carry) {
   const Entry entry = directory_.Find(request.job());

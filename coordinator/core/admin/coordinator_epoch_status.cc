@@ -38,7 +38,21 @@ void CoordinatorEpoch::FillStatus(proto::JobStatus* status) const {
   }
 }
 
-void CoordinatorEpoch::FillStatus(size_t node,
+// Not through ToNode(), as the timeline's messages.
+void CoordinatorEpoch::Watch(Time now, JobOutput* out) {
+  if (!stats_.Watch(now)) return;
+  proto::CoordinatorMessage message;
+  message.mutable_watch_stats()->set_epoch(number_);
+  message.mutable_watch_stats()->set_every_ms(kStatsInterval.count());
+  message.mutable_watch_stats()->set_for_ms(kWatchTime.count());
+  const Outgoing all(message);
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (!connected_[i] || !Knows(i, kNodeStats)) continue;
+    out->messages.emplace_back(members_[i].session, all);
+  }
+}
+
+void CoordinatorEpoch::FillStatus(Time now, size_t node,
                                   proto::NodeStatus* status) const {
   const NodeMember& member = members_[node];
   status->mutable_ranks()->Assign(member.ranks.begin(), member.ranks.end());
@@ -62,6 +76,7 @@ void CoordinatorEpoch::FillStatus(size_t node,
       r->mutable_late_for()->Assign(late->second.begin(), late->second.end());
     }
   }
+  stats_.Fill(now, node, status);
 }
 
 }  // namespace maypole::coordinator

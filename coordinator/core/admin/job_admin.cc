@@ -86,18 +86,23 @@ void Job::FillStatus(Time now, proto::JobStatus* status) const {
   status->set_size(gathering_.empty() ? elastic_.waiting() : gathering_.size());
   if (epoch_ != nullptr) epoch_->FillStatus(status);
   for (const auto& [session, node] : nodes_) {
-    FillStatus(session, node, status->add_nodes());
+    FillStatus(now, session, node, status->add_nodes());
   }
+  if (epoch_ != nullptr) epoch_->FillStats(now, status);
 }
 
-void Job::FillStatus(SessionId session, const Node& node,
+void Job::Watch(Time now, JobOutput* out) {
+  if (epoch_ != nullptr) epoch_->Watch(now, out);
+}
+
+void Job::FillStatus(Time now, SessionId session, const Node& node,
                      proto::NodeStatus* status) const {
   status->set_node(node.node);
   status->set_host(node.host);
   status->set_address(node.address);
   if (epoch_ != nullptr) {
     if (const std::optional<size_t> i = epoch_->IndexOf(session)) {
-      epoch_->FillStatus(*i, status);
+      epoch_->FillStatus(now, *i, status);
     }
   }
   const NodeMember* next = gathering_.Find(session);

@@ -89,6 +89,7 @@ class TestBed {
 
   // An operator's calls. Status() returns an empty reply for an unknown job.
   proto::StatusReply Status(const std::string& job = "");
+  void Watch(const std::string& job) { core_->Watch(now_, job, carry_); }
   absl::StatusOr<proto::AbortReply> Abort(const std::string& job,
                                           const std::string& reason = "");
   absl::StatusOr<proto::DrainReply> Drain(const std::string& node,

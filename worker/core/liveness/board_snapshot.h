@@ -42,6 +42,8 @@ struct RankSnapshot {
 struct BoardSnapshot {
   std::vector<RankSnapshot> ranks;  // by local rank
   std::vector<WaitingSlot> waiting;
+  // By slot: the newest generation that a local rank has submitted; 0: none.
+  std::vector<uint32_t> generations;
   // A mask of the local ranks, among those asked about, whose process is
   // stopped by a signal or a debugger.
   uint64_t stopped = 0;

@@ -28,6 +28,7 @@ BoardSnapshot BoardKeeper::TakeSnapshot(uint64_t asked) {
       snapshot.stopped |= Bit(i);
     }
   }
+  snapshot.generations.resize(allotted_, 0);
   for (uint32_t slot = 0; slot < allotted_; ++slot) ScanSlot(slot, &snapshot);
   for (uint32_t n = 0; n < issued_.size(); ++n) ScanRun(n, &snapshot);
   return snapshot;
@@ -79,6 +80,7 @@ void BoardKeeper::ScanSlot(uint32_t slot, BoardSnapshot* snapshot) const {
     const bool arrived = reached[i] == waiting.generation;
     (arrived ? waiting.arrived : waiting.missing) |= Bit(i);
   }
+  snapshot->generations[slot] = waiting.generation;
   if (waiting.generation == 0) return;
   const Outcome outcome = board_->OutcomeOf(slot, waiting.generation);
   if (waiting.missing != 0) {

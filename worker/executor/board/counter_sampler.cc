@@ -8,12 +8,14 @@
 namespace maypole::worker {
 namespace {
 
-// Adds the growth of the board's counter.
-void AddGrowth(const RankCounters::Counter& counter, uint64_t* seen,
-               StatsPage::Counter& to) {
+// Adds the growth of the board's counter, and returns it.
+uint64_t AddGrowth(const RankCounters::Counter& counter, uint64_t* seen,
+                   StatsPage::Counter& to) {
   const uint64_t now = counter.load(std::memory_order_relaxed);
   const uint64_t before = std::exchange(*seen, std::max(*seen, now));
-  if (now > before) StatsPage::Add(to, now - before);
+  if (now <= before) return 0;
+  StatsPage::Add(to, now - before);
+  return now - before;
 }
 
 // Returns the memory of the arenas, which lie in the board's file: what the
@@ -50,7 +52,9 @@ void CounterSampler::SampleRank(uint32_t local, StatsPage* stats) {
             stats->errors[static_cast<int>(ErrorKind::kMismatch)]);
   for (int i = 0; i < kWaitFors; ++i) {
     AddGrowth(counters.waits[i], &seen.waits[i], stats->waits[i]);
-    AddGrowth(counters.wait_ns[i], &seen.wait_ns[i], stats->wait_ns[i]);
+    const uint64_t waited =
+        AddGrowth(counters.wait_ns[i], &seen.wait_ns[i], stats->wait_ns[i]);
+    StatsPage::Add(stats->waited_ns[local], waited);
   }
   for (uint32_t i = 0; i < seen_.size(); ++i) {
     AddGrowth(counters.waited_for_ns[i], &seen.waited_for_ns[i],

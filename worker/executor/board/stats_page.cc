@@ -64,14 +64,17 @@ std::string_view Name(WaitFor what) {
 
 // A concurrent reader sees a rank with its own time, or no rank.
 void StatsPage::SetRanks(std::span<const int32_t> ranks) {
-  std::map<uint64_t, uint64_t> late;
+  std::map<uint64_t, uint64_t> late, waited;
   for (int i = 0; i < kMaxLocalRanks; ++i) {
     const uint64_t number = rank_number[i].exchange(0);
-    if (number != 0) late[number] = late_ns[i].load();
+    if (number == 0) continue;
+    late[number] = late_ns[i].load();
+    waited[number] = waited_ns[i].load();
   }
   for (size_t i = 0; i < ranks.size() && i < size_t{kMaxLocalRanks}; ++i) {
     const auto number = static_cast<uint64_t>(ranks[i]) + 1;
     late_ns[i].store(late[number]);
+    waited_ns[i].store(waited[number]);
     rank_number[i].store(number);
   }
 }

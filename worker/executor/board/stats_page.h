@@ -106,6 +106,7 @@ struct StatsPage {
   Counter runs;
   Counter presence;          // operations reported to the coordinator
   Counter small_operations;  // whose inputs executors have sent each other
+  Counter steps;             // worker/core/liveness/step_counter.h
   Counter errors[kErrorKinds];
   Counter reconnects;
   Counter epochs;
@@ -119,9 +120,11 @@ struct StatsPage {
   Counter waits[kWaitFors];
   Counter wait_ns[kWaitFors];
   // For the ranks of the running epoch, or of the last one: global rank + 1 (0
-  // if there is none) and for how long others have slept for it.
+  // if there is none), for how long others have slept for it, and for how long
+  // it has slept itself. Ranks keep these in later epochs.
   Counter rank_number[kMaxLocalRanks];
   Counter late_ns[kMaxLocalRanks];
+  Counter waited_ns[kMaxLocalRanks];
   // Operations on CUDA tensors, by RunSite; on the host only those for which
   // this rank's or another's tensor had a place on a GPU.
   Counter gpu_site_operations[3];
@@ -129,7 +132,7 @@ struct StatsPage {
   GpuStats gpus[kMaxGpus];
 
   void Count(ErrorKind kind) { Add(errors[static_cast<int>(kind)], 1); }
-  // Sets the ranks of a new epoch, by local rank. Ranks keep their late_ns.
+  // Sets the ranks of a new epoch, by local rank.
   void SetRanks(std::span<const int32_t> ranks);
   static void Add(Counter& counter, uint64_t n) {
     counter.fetch_add(n, std::memory_order_relaxed);

@@ -1,0 +1,64 @@
+// JobStats: what the nodes of an epoch do now, while somebody looks.
+//
+// Purpose: a job in the frozen tier sends the coordinator nothing, and one on a
+// single node tells it of no operation; so the executors count, and send their
+// counters once a second as long as an operator asks for them.
+//
+//   if (stats.Watch(now)) ...send kWatch to all nodes...
+//   stats.Take(now, node, message);
+//   stats.Fill(now, &job_status);          // with status of all nodes in it
+//
+// Thread contract: not synchronized; pure.
+//
+// Invariants: figures are of the last two messages of a node, if they are not
+// older than kStatsAge; else it has none.
+#ifndef MAYPOLE_COORDINATOR_CORE_ADMIN_JOB_STATS_H_
+#define MAYPOLE_COORDINATOR_CORE_ADMIN_JOB_STATS_H_
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "coordinator/core/actions.h"
+#include "proto/admin.pb.h"
+#include "proto/coordinator.pb.h"
+
+namespace maypole::coordinator {
+
+// How often a node sends its counters, and for how long after it was told.
+inline constexpr std::chrono::milliseconds kStatsInterval(1000);
+inline constexpr std::chrono::milliseconds kWatchTime(15000);
+// Nodes are told again after this time, if somebody still looks.
+inline constexpr std::chrono::milliseconds kWatchAgain(5000);
+// Older figures are not shown.
+inline constexpr std::chrono::milliseconds kStatsAge(5000);
+
+class JobStats {
+ public:
+  explicit JobStats(size_t nodes) : nodes_(nodes) {}
+
+  // Somebody looks. True if the nodes must be told (again).
+  bool Watch(Time now);
+  // INVALID_ARGUMENT: not the counters of so many ranks.
+  absl::Status Take(Time now, size_t node, size_t ranks,
+                    const proto::NodeStats& message);
+  // The node's figures; waiting and late are by local rank, as in rank_status.
+  void Fill(Time now, size_t node, proto::NodeStatus* status) const;
+  // Those of the job; sets the ranks' lateness in `nodes` of the status.
+  void Fill(Time now, proto::JobStatus* status) const;
+
+ private:
+  struct Node {
+    Time at{};  // of `last`
+    std::optional<proto::NodeStats> before, last;
+  };
+  // Null if it has no figures now.
+  const Node* Find(Time now, size_t node) const;
+
+  std::vector<Node> nodes_;
+  std::optional<Time> told_;
+};
+
+}  // namespace maypole::coordinator
+
+#endif  // MAYPOLE_COORDINATOR_CORE_ADMIN_JOB_STATS_H_

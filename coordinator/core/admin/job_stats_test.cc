@@ -1,0 +1,146 @@
+#include "coordinator/core/admin/job_stats.h"
+
+#include <gtest/gtest.h>
+
+#include "coordinator/core/testing/testing.h"
+
+namespace maypole::coordinator {
+namespace {
+
+using std::chrono::seconds;
+
+constexpr uint64_t kSecond = 1000000000;
+
+proto::NodeStats Counters(int64_t time_ms, uint64_t steps,
+                          const std::vector<uint64_t>& waited_ns) {
+  proto::NodeStats m;
+  m.set_time_ms(time_ms);
+  m.set_steps(steps);
+  m.set_operations(10 * steps);
+  m.set_bytes(1000 * steps);
+  m.set_sent(2000 * steps);
+  m.set_received(3000 * steps);
+  m.mutable_waited_ns()->Assign(waited_ns.begin(), waited_ns.end());
+  m.mutable_late_ns()->Resize(m.waited_ns_size(), 0);
+  return m;
+}
+
+// Of two nodes with two ranks each.
+proto::JobStatus Filled(const JobStats& stats, Time now) {
+  proto::JobStatus status;
+  for (size_t i = 0; i < 2; ++i) {
+    proto::NodeStatus* node = status.add_nodes();
+    for (int local = 0; local < 2; ++local) node->add_rank_status();
+    stats.Fill(now, i, node);
+  }
+  stats.Fill(now, &status);
+  return status;
+}
+
+TEST(JobStatsTest, NodesAreToldAgainWhileSomebodyLooks) {
+  JobStats stats(2);
+  EXPECT_TRUE(stats.Watch(seconds(0)));
+  EXPECT_FALSE(stats.Watch(seconds(1)));
+  EXPECT_FALSE(stats.Watch(seconds(4)));
+  EXPECT_TRUE(stats.Watch(seconds(5)));
+}
+
+TEST(JobStatsTest, FiguresAreOfTheTimeBetweenTwoMessages) {
+  JobStats stats(2);
+  ASSERT_TRUE(stats.Take(seconds(1), 0, 2, Counters(700, 100, {0, 0})).ok());
+  EXPECT_FALSE(Filled(stats, seconds(1)).has_stats());
+  // 20 steps in 2 s; rank 1 sleeps half of that time, rank 0 a quarter.
+  ASSERT_TRUE(
+      stats.Take(seconds(3), 0, 2, Counters(2700, 120, {kSecond / 2, kSecond}))
+          .ok());
+  const proto::JobStatus status = Filled(stats, seconds(3));
+  EXPECT_EQ(status.stats().nodes(), 1u);
+  EXPECT_DOUBLE_EQ(status.stats().steps_per_second(), 10);
+  EXPECT_DOUBLE_EQ(status.stats().operations_per_second(), 100);
+  EXPECT_DOUBLE_EQ(status.stats().bytes_per_second(), 10000);
+  EXPECT_DOUBLE_EQ(status.stats().sent_per_second(), 20000);
+  EXPECT_DOUBLE_EQ(status.stats().waiting(), 0.375);
+  EXPECT_DOUBLE_EQ(status.nodes(0).received_per_second(), 30000);
+  EXPECT_DOUBLE_EQ(status.nodes(0).rank_status(0).waiting(), 0.25);
+  EXPECT_DOUBLE_EQ(status.nodes(0).rank_status(0).late(), 0.25);
+  EXPECT_DOUBLE_EQ(status.nodes(0).rank_status(1).late(), 0);
+  EXPECT_FALSE(status.nodes(1).has_sent_per_second());
+  EXPECT_FALSE(status.nodes(1).rank_status(0).has_waiting());
+}
+
+TEST(JobStatsTest, LatenessIsThatOfAllNodes) {
+  JobStats stats(2);
+  for (int i = 0; i < 2; ++i) {
+    const auto ns = static_cast<uint64_t>(i) * kSecond;
+    ASSERT_TRUE(stats
+                    .Take(seconds(i), 0, 2,
+                          Counters(i * 1000, i * 8, {ns * 9 / 10, ns / 2}))
+                    .ok());
+    ASSERT_TRUE(
+        stats.Take(seconds(i), 1, 2, Counters(i * 1000, i * 10, {0, ns})).ok());
+  }
+  const proto::JobStatus status = Filled(stats, seconds(1));
+  EXPECT_DOUBLE_EQ(status.stats().steps_per_second(), 9);
+  EXPECT_DOUBLE_EQ(status.stats().operations_per_second(), 100);
+  EXPECT_DOUBLE_EQ(status.stats().sent_per_second(), 36000);
+  EXPECT_NEAR(status.nodes(0).rank_status(0).late(), 0.1, 1e-9);
+  EXPECT_DOUBLE_EQ(status.nodes(0).rank_status(1).late(), 0.5);
+  EXPECT_DOUBLE_EQ(status.nodes(1).rank_status(0).late(), 1);
+  EXPECT_DOUBLE_EQ(status.nodes(1).rank_status(1).late(), 0);
+}
+
+TEST(JobStatsTest, OldFiguresAreNotShown) {
+  JobStats stats(2);
+  for (int i = 1; i < 3; ++i) {
+    ASSERT_TRUE(stats.Take(seconds(i), 0, 0, Counters(i * 1000, 1, {})).ok());
+  }
+  EXPECT_TRUE(Filled(stats, seconds(2) + kStatsAge).has_stats());
+  EXPECT_FALSE(Filled(stats, seconds(3) + kStatsAge).has_stats());
+}
+
+TEST(JobStatsTest, ACounterOrAClockThatGoesBackIsNoRate) {
+  JobStats stats(2);
+  for (const int64_t ms : {2000, 3000}) {
+    ASSERT_TRUE(
+        stats.Take(seconds(1), 0, 0, Counters(ms, ms == 2000 ? 9 : 1, {}))
+            .ok());
+  }
+  EXPECT_EQ(Filled(stats, seconds(1)).stats().steps_per_second(), 0);
+  ASSERT_TRUE(stats.Take(seconds(1), 0, 0, Counters(3000, 9, {})).ok());
+  EXPECT_FALSE(Filled(stats, seconds(1)).has_stats());
+}
+
+TEST(JobStatsTest, TheRanksMustBeThoseOfTheNode) {
+  JobStats stats(2);
+  const absl::Status s = stats.Take(seconds(1), 0, 2, Counters(1, 1, {5}));
+  EXPECT_EQ(s.message(), "statistics of 1 ranks; the node has 2");
+}
+
+// Two nodes; the operator asks.
+TEST(WatchTest, TheNodesAreAskedAndTheStatusHasTheirFigures) {
+  TestBed bed;
+  Executor& a = bed.Connect("j", "n0");
+  Executor& b = bed.Connect("j", "n1", "secret", {10, kNodeStats - 1});
+  bed.Ready(a, 2, {0});
+  bed.Ready(b, 2, {1});
+  bed.Watch("");
+  bed.Watch("j");
+  ASSERT_TRUE(a.Last().has_watch_stats());
+  EXPECT_EQ(a.Last().watch_stats().every_ms(), 1000u);
+  EXPECT_FALSE(b.Last().has_watch_stats()) << "it does not know the message";
+  for (int i = 0; i < 2; ++i) {
+    proto::ExecutorMessage m;
+    *m.mutable_node_stats() = Counters(i * 1000, i * 7, {0});
+    m.mutable_node_stats()->set_epoch(1);
+    bed.From(a, m);
+  }
+  EXPECT_EQ(bed.Status().jobs(0).stats().steps_per_second(), 7);
+  proto::ExecutorMessage bad;
+  *bad.mutable_node_stats() = Counters(3000, 9, {});
+  bad.mutable_node_stats()->set_epoch(1);
+  bed.From(a, bad);
+  EXPECT_TRUE(a.refused);
+}
+
+}  // namespace
+}  // namespace maypole::coordinator
