@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -53,6 +54,7 @@ std::string Limits() {
 struct Texts {
   std::string listen = "127.0.0.1:0";
   std::string metrics = "127.0.0.1:0";
+  std::string dashboard;
   std::string secret_file;
   std::string tls_ca;
   std::string tls_cert;
@@ -70,6 +72,9 @@ void Define(Texts* texts, CoordinatorFlags* flags, CommandLine* line) {
             "--secret_file or TLS");
   line->Add({"--metrics"}, TextValue(&texts->metrics, "HOST:PORT"),
             "address of the Prometheus endpoint /metrics; empty: none");
+  line->Add({"--dashboard"}, TextValue(&texts->dashboard, "HOST:PORT"),
+            "address of the dashboard, a web page for which maypolectl "
+            "dashboard prints a link; empty: none");
   line->Add({"--secret_file"}, FileValue(&texts->secret_file),
             "file (mode 0600) with the cluster secret in one line; workers and "
             "maypolectl must present the same. Empty: no secret");
@@ -140,10 +145,14 @@ absl::Status ReadAddresses(const Texts& texts, ServerOptions* options) {
   auto listen = ParseAddress("--listen", texts.listen);
   if (!listen.ok()) return listen.status();
   options->listen = *listen;
-  if (texts.metrics.empty()) return absl::OkStatus();
-  auto metrics = ParseAddress("--metrics", texts.metrics);
-  if (!metrics.ok()) return metrics.status();
-  options->metrics = *metrics;
+  for (const auto& [flag, text, address] :
+       {std::tuple("--metrics", &texts.metrics, &options->metrics),
+        std::tuple("--dashboard", &texts.dashboard, &options->dashboard)}) {
+    if (text->empty()) continue;
+    auto parsed = ParseAddress(flag, *text);
+    if (!parsed.ok()) return parsed.status();
+    *address = *parsed;
+  }
   return absl::OkStatus();
 }
 
@@ -155,15 +164,22 @@ absl::Status ReadSecrets(const Texts& texts, ServerOptions* options) {
   auto tls = ReadTlsFiles(texts.tls_ca, texts.tls_cert, texts.tls_key);
   if (!tls.ok()) return tls.status();
   options->tls = *std::move(tls);
-  if (options->secret.empty() && !options->tls.enabled() &&
-      !IsLoopback(options->listen)) {
+  if (!options->secret.empty() || options->tls.enabled()) {
+    return absl::OkStatus();
+  }
+  const auto loopback = [](const char* flag, const Address& address) {
+    if (IsLoopback(address)) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat("--listen=", options->listen.Text(),
+        absl::StrCat(flag, "=", address.Text(),
                      " can be reached from other machines; give --secret_file, "
                      "or --tls_ca, --tls_cert and --tls_key, or listen on "
                      "127.0.0.1"));
+  };
+  absl::Status status = loopback("--listen", options->listen);
+  if (status.ok() && options->dashboard) {
+    status = loopback("--dashboard", *options->dashboard);
   }
-  return absl::OkStatus();
+  return status;
 }
 
 }  // namespace

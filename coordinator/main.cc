@@ -42,10 +42,13 @@ void SetUpLog(const CoordinatorFlags& flags) {
 absl::Status Announce(const Server& server, int number) {
   if (number < 0) return absl::OkStatus();
   const Fd fd(number);
-  const std::string line = absl::StrCat(
+  std::string line = absl::StrCat(
       "listen=", server.listen().Text(),
-      " metrics=", server.metrics() ? server.metrics()->Text() : std::string(),
-      "\n");
+      " metrics=", server.metrics() ? server.metrics()->Text() : "");
+  if (server.dashboard() != nullptr) {
+    absl::StrAppend(&line, " dashboard=", server.dashboard()->address().Text());
+  }
+  line += "\n";
   if (::write(fd.get(), line.data(), line.size()) !=
       static_cast<ssize_t>(line.size())) {
     return ToAbsl(ErrnoStatus(errno, absl::StrCat("--announce_fd=", number)));
@@ -72,9 +75,11 @@ absl::Status Run(const CoordinatorFlags& flags) {
   if (!server.ok()) return server.status();
   spdlog::info(
       "event=started version={} protocol={} pid={} listen={} metrics={} "
-      "secret={} tls={}",
+      "dashboard={} secret={} tls={}",
       kVersion, kProtocolVersion, getpid(), (*server)->listen().Text(),
       (*server)->metrics() ? (*server)->metrics()->Text() : "none",
+      (*server)->dashboard() ? (*server)->dashboard()->address().Text()
+                             : "none",
       options.secret.empty() ? "no" : "yes",
       options.tls.enabled() ? "yes" : "no");
   if (const std::string warning = SecretWarning(options.secret);

@@ -9,7 +9,8 @@ build="
   bazel-bootstrap g++ pkg-config git ca-certificates
   libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
   libabsl-dev libgloo-dev prometheus-cpp-dev libspdlog-dev libhwy-dev libssl-dev
-  libcli11-dev libpmix-dev libasio-dev libyaml-cpp-dev
+  libcli11-dev libpmix-dev libasio-dev libyaml-cpp-dev libevent-dev
+  nlohmann-json3-dev libjs-chart.js
 "
 # To test: GoogleTest, Google Benchmark, and tools to examine processes and
 # networks. tests/bench compares with Open MPI, measures the network and plots.

@@ -167,6 +167,15 @@ absl::Status Events(const CtlOptions& o, CoordinatorClient* coordinator) {
   });
 }
 
+absl::Status Dashboard(const CtlOptions& o, CoordinatorClient* coordinator) {
+  const auto reply = coordinator->MakeDashboardLink();
+  if (!reply.ok()) return reply.status();
+  Print(absl::StrCat(
+      o.json ? Json(*reply) : DashboardLink(coordinator->address(), *reply),
+      "\n"));
+  return absl::OkStatus();
+}
+
 absl::Status Abort(const CtlOptions& o, CoordinatorClient* coordinator) {
   proto::AbortRequest request;
   request.set_job(o.job);
@@ -266,6 +275,9 @@ absl::Status Run(const CtlOptions& options) {
       break;
     case Command::kTop:
       status = Top(options, coordinator);
+      break;
+    case Command::kDashboard:
+      status = Dashboard(options, coordinator);
       break;
     case Command::kEvents:
       status = Events(options, coordinator);

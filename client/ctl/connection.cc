@@ -143,6 +143,11 @@ absl::StatusOr<proto::StatusReply> CoordinatorClient::Status(
   return Call(&proto::Admin::Stub::GetStatus, request);
 }
 
+absl::StatusOr<proto::DashboardReply> CoordinatorClient::MakeDashboardLink() {
+  return Call(&proto::Admin::Stub::MakeDashboardLink,
+              proto::DashboardRequest());
+}
+
 absl::StatusOr<proto::AbortReply> CoordinatorClient::Abort(
     const proto::AbortRequest& request) {
   return Call(&proto::Admin::Stub::AbortJob, request);

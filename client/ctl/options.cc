@@ -48,6 +48,9 @@ void DefineCommands(CtlOptions* o, CommandLine* line) {
             "how often to look", "top");
   line->Add({"--looks"}, IntegerValue(&o->looks, 1).WithDefault("until Ctrl-C"),
             "end after N looks", "top");
+  add(Command::kDashboard, "dashboard",
+      "print a link to the coordinator's web page; it is valid once, for five "
+      "minutes");
   add(Command::kEvents, "events", "what has happened");
   line->AddWord("events", NameValue(&o->job, "JOB"), false);
   line->Add({"-f", "--follow"}, SwitchValue(&o->follow),

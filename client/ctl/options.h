@@ -23,7 +23,16 @@ inline constexpr char kDefaultCoordinator[] = "127.0.0.1:4001";
 inline constexpr int kMaxTimeout = 3600;  // seconds
 inline constexpr size_t kMaxReasonBytes = 512;
 
-enum class Command { kStatus, kJobs, kRanks, kTop, kEvents, kAbort, kDrain };
+enum class Command {
+  kStatus,
+  kJobs,
+  kRanks,
+  kTop,
+  kDashboard,
+  kEvents,
+  kAbort,
+  kDrain
+};
 
 struct CtlOptions {
   Command command = Command::kStatus;

@@ -282,6 +282,19 @@ std::string JobsView(const proto::StatusReply& reply, size_t width) {
   return table.empty() ? "no jobs\n" : table.Text(width);
 }
 
+std::string DashboardLink(const std::string& coordinator,
+                          const proto::DashboardReply& reply) {
+  const size_t colon = reply.address().rfind(':');
+  std::string host = reply.address().substr(0, colon);
+  // It listens on all addresses, of which the caller knows one.
+  if (host == "0.0.0.0" || host == "[::]") {
+    host = coordinator.substr(0, coordinator.rfind(':'));
+  }
+  return absl::StrCat(reply.tls() ? "https" : "http", "://", host,
+                      reply.address().substr(colon),
+                      "/login?token=", reply.token());
+}
+
 std::string EventLine(const proto::Event& event) {
   const auto seconds = static_cast<time_t>(std::floor(event.unix_seconds()));
   const int ms = static_cast<int>(

@@ -45,6 +45,9 @@ std::string TopView(const std::string& address, const proto::StatusReply& reply,
 std::string JobsView(const proto::StatusReply& reply, size_t width);
 // each: one line per rank.
 std::string RanksView(const proto::StatusReply& reply, bool each, size_t width);
+// The link; `coordinator`: its address as the caller knows it.
+std::string DashboardLink(const std::string& coordinator,
+                          const proto::DashboardReply& reply);
 // One line, with the local time.
 std::string EventLine(const proto::Event& event);
 

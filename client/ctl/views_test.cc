@@ -132,6 +132,21 @@ TEST(ViewsTest, TopFitsTheTerminal) {
   EXPECT_THAT(view, HasSubstr("more lines\n"));
 }
 
+TEST(ViewsTest, TheLinkHasAHostThatTheCallerKnows) {
+  proto::DashboardReply reply;
+  reply.set_address("10.0.0.1:4002");
+  reply.set_token("abc");
+  EXPECT_EQ(DashboardLink("head:4001", reply),
+            "http://10.0.0.1:4002/login?token=abc");
+  reply.set_address("0.0.0.0:4002");
+  reply.set_tls(true);
+  EXPECT_EQ(DashboardLink("head:4001", reply),
+            "https://head:4002/login?token=abc");
+  reply.set_address("[::]:4002");
+  EXPECT_EQ(DashboardLink("[fd::1]:4001", reply),
+            "https://[fd::1]:4002/login?token=abc");
+}
+
 TEST(ViewsTest, NothingThere) {
   proto::StatusReply reply;
   reply.set_version("0.1.0");

@@ -135,4 +135,23 @@ grpc::Status AdminService::DrainNode(grpc::ServerContext* context,
   return Answer(hub_->Drain(*request), reply);
 }
 
+grpc::Status AdminService::MakeDashboardLink(grpc::ServerContext* context,
+                                             const proto::DashboardRequest*,
+                                             proto::DashboardReply* reply) {
+  const grpc::Status authentic = Authenticate(*context, Role::kAdmin, secret_);
+  if (!authentic.ok()) return authentic;
+  if (const grpc::Status leads = CheckLeads(*hub_); !leads.ok()) return leads;
+  if (dashboard_ == nullptr) {
+    return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION,
+                        "the coordinator has no dashboard; start it with "
+                        "--dashboard=HOST:PORT");
+  }
+  reply->set_address(dashboard_->address().Text());
+  reply->set_tls(dashboard_->tls());
+  reply->set_token(dashboard_->MakeToken());
+  reply->set_valid_seconds(
+      static_cast<uint32_t>(std::chrono::seconds(kTokenTime).count()));
+  return grpc::Status::OK;
+}
+
 }  // namespace maypole::coordinator

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "coordinator/service/dashboard.h"
 #include "coordinator/service/hub.h"
 #include "proto/admin.grpc.pb.h"
 
@@ -18,6 +19,9 @@ class AdminService final : public proto::Admin::Service {
   // `hub` must outlive the service.
   AdminService(Hub* hub, std::string secret)
       : hub_(hub), secret_(std::move(secret)) {}
+
+  // Before the first call; null: there is none. It must outlive the service.
+  void SetDashboard(Dashboard* dashboard) { dashboard_ = dashboard; }
 
   grpc::Status GetStatus(grpc::ServerContext* context,
                          const proto::StatusRequest* request,
@@ -31,10 +35,14 @@ class AdminService final : public proto::Admin::Service {
   grpc::Status DrainNode(grpc::ServerContext* context,
                          const proto::DrainRequest* request,
                          proto::DrainReply* reply) override;
+  grpc::Status MakeDashboardLink(grpc::ServerContext* context,
+                                 const proto::DashboardRequest* request,
+                                 proto::DashboardReply* reply) override;
 
  private:
   Hub* const hub_;
   const std::string secret_;
+  Dashboard* dashboard_ = nullptr;
 };
 
 }  // namespace maypole::coordinator

@@ -11,6 +11,11 @@ void EventLog::Add(const Log& log) {
   if (followers_ > 0) changed_.notify_all();
 }
 
+uint64_t EventLog::last() const {
+  std::lock_guard lock(mutex_);
+  return ring_.last();
+}
+
 EventRing::Page EventLog::Read(const std::string& job, uint64_t after) const {
   std::lock_guard<std::mutex> lock(mutex_);
   return ring_.Read(job, after, kEventsPage);

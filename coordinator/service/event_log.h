@@ -28,6 +28,8 @@ inline constexpr size_t kEventsPage = 256;
 class EventLog {
  public:
   void Add(const Log& log);
+  // The number of the newest event; 0 if there was none.
+  uint64_t last() const;
   EventRing::Page Read(const std::string& job, uint64_t after) const;
   // Blocks until there is an event after that number, the time has passed, or
   // Stop() is called. False after Stop(): there will be no more events.

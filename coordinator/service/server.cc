@@ -60,7 +60,15 @@ Server::~Server() { Shutdown(); }
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(
     const ServerOptions& options) {
   std::unique_ptr<Server> server(new Server(options));
-  absl::Status status = server->Listen();
+  absl::Status status;
+  if (options.dashboard) {
+    auto dashboard =
+        Dashboard::Start(*options.dashboard, options.tls, &server->hub_);
+    if (!dashboard.ok()) return dashboard.status();
+    server->dashboard_ = *std::move(dashboard);
+    server->admin_.SetDashboard(server->dashboard_.get());
+  }
+  status = server->Listen();
   if (status.ok()) status = server->ServeMetrics();
   if (!status.ok()) return status;
   return server;

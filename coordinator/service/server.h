@@ -20,6 +20,7 @@
 #include "coordinator/election/leadership.h"
 #include "coordinator/service/accept_loop.h"
 #include "coordinator/service/admin_service.h"
+#include "coordinator/service/dashboard.h"
 #include "coordinator/service/hub.h"
 #include "coordinator/service/metrics.h"
 #include "coordinator/service/services.h"
@@ -29,9 +30,10 @@ namespace maypole::coordinator {
 
 struct ServerOptions {
   Address listen{"127.0.0.1", 0};
-  std::optional<Address> metrics;  // nullopt: no metrics
-  std::string secret;              // empty: every caller is admitted
-  TlsOptions tls;                  // off: connections are not encrypted
+  std::optional<Address> metrics;    // nullopt: no metrics
+  std::optional<Address> dashboard;  // nullopt: no dashboard
+  std::string secret;                // empty: every caller is admitted
+  TlsOptions tls;                    // off: connections are not encrypted
   Config config;
   // Null: this coordinator is the only one. Must outlive the server.
   const Leadership* leadership = nullptr;
@@ -48,6 +50,8 @@ class Server {
   // The addresses with the actual ports.
   const Address& listen() const { return listen_; }
   const std::optional<Address>& metrics() const { return metrics_address_; }
+  // Null: there is none.
+  const Dashboard* dashboard() const { return dashboard_.get(); }
 
   // This life of the coordinator.
   const std::string& incarnation() const { return incarnation_; }
@@ -69,6 +73,7 @@ class Server {
   Metrics metrics_;
   Hub hub_;
   CoordinatorService coordinator_;
+  std::unique_ptr<Dashboard> dashboard_;
   AdminService admin_;
   std::unique_ptr<AcceptLoop> accept_loop_;
   std::unique_ptr<grpc::Server> server_;

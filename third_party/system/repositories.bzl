@@ -71,6 +71,25 @@ def system_libraries():
         paths = ["include/openssl", "include/x86_64-linux-gnu/openssl"],
     )
 
+    system_repository(
+        name = "org_libevent",
+        build_file = "@//third_party/system:libevent.BUILD",
+        package = "libevent-dev",
+        paths = ["include/event2"],
+    )
+    system_repository(
+        name = "com_github_nlohmann_json",
+        build_file = "@//third_party/system:nlohmann_json.BUILD",
+        package = "nlohmann-json3-dev",
+        paths = ["include/nlohmann"],
+    )
+    system_repository(
+        name = "org_chartjs",
+        build_file = "@//third_party/system:chart_js.BUILD",
+        package = "libjs-chart.js",
+        paths = ["share/javascript/chart.js"],
+    )
+
     # For tests/bench only: a peer that Maypole is compared with.
     system_repository(
         name = "org_open_mpi",

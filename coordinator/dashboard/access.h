@@ -1,0 +1,66 @@
+// DashboardAccess: who may see the dashboard.
+//
+// Purpose: an operator proves with maypolectl who he is, and gets a link with a
+// token, which a browser exchanges for a session. The token is valid once and
+// for a short time, so that it does no harm in a browser's history or in the
+// log of a proxy; the session's key is only in a cookie.
+//
+//   std::string token = access.MakeToken(now);            // in the link
+//   std::optional<std::string> key = access.Redeem(now, token);
+//   if (access.Admits(now, key_of_the_cookie)) ...
+//
+// Thread contract: not synchronized; no clock. `random` makes keys that cannot
+// be guessed.
+//
+// Invariants: at most kMaxTokens and kMaxDashboardSessions; the oldest make
+// place.
+#ifndef MAYPOLE_COORDINATOR_DASHBOARD_ACCESS_H_
+#define MAYPOLE_COORDINATOR_DASHBOARD_ACCESS_H_
+
+#include <chrono>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/string_view.h"
+#include "coordinator/core/actions.h"
+
+namespace maypole::coordinator {
+
+inline constexpr std::chrono::minutes kTokenTime(5);
+inline constexpr std::chrono::hours kSessionTime(12);
+inline constexpr size_t kMaxTokens = 64;
+inline constexpr size_t kMaxDashboardSessions = 256;
+
+class DashboardAccess {
+ public:
+  explicit DashboardAccess(std::function<std::string()> random)
+      : random_(std::move(random)) {}
+
+  std::string MakeToken(Time now);
+  // The key of a new session; none if the token is not valid (any more).
+  std::optional<std::string> Redeem(Time now, absl::string_view token);
+  bool Admits(Time now, absl::string_view key) const;
+
+ private:
+  struct Entry {
+    std::string key;
+    Time until{};
+  };
+  // The oldest first.
+  using Entries = std::deque<Entry>;
+  std::string Add(Time until, size_t most, Entries* entries);
+  static Entries::const_iterator Find(Time now, absl::string_view key,
+                                      const Entries& entries);
+
+  const std::function<std::string()> random_;
+  Entries tokens_;
+  Entries sessions_;
+};
+
+}  // namespace maypole::coordinator
+
+#endif  // MAYPOLE_COORDINATOR_DASHBOARD_ACCESS_H_

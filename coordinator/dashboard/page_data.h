@@ -1,0 +1,40 @@
+// What the dashboard's page gets once a second, as JSON. It is shorter than the
+// status itself, because a rank is four numbers here: a job on 1,024 nodes with
+// 8 ranks each is some 300 kB.
+//
+//   {"version", "uptime",
+//    "jobs": [{"job", "state", "seconds", "epoch", "size", "elastic", "tier",
+//              "left": why it is not frozen,
+//              "operations": issued by the coordinator,
+//              "stats": {"steps", "operations", "bytes", "sent", "waiting"}
+//                       or null: there are none (yet),
+//              "pending": [{"what", "missing": [node], "more": other nodes}],
+//              "pendingCount",
+//              "nodes": [{"node", "host", "connected", "sent", "received",
+//                         "ranks": [[rank, state, late, waiting, pid]]}]}],
+//    "events": [{"number", "time", "level", "job", "kind", "text"}]}
+//
+// Of a rank: `state` is 0 running, 1 waiting, 2 late, 3 left; `late` and
+// `waiting` are percent, or -1 if there are no figures.
+//
+// Thread contract: pure.
+#ifndef MAYPOLE_COORDINATOR_DASHBOARD_PAGE_DATA_H_
+#define MAYPOLE_COORDINATOR_DASHBOARD_PAGE_DATA_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "coordinator/core/admin/events.h"
+#include "proto/admin.pb.h"
+
+namespace maypole::coordinator {
+
+// {"error": text}
+std::string ErrorData(absl::string_view text);
+std::string PageData(const proto::StatusReply& status,
+                     const std::vector<EventRing::Event>& events);
+
+}  // namespace maypole::coordinator
+
+#endif  // MAYPOLE_COORDINATOR_DASHBOARD_PAGE_DATA_H_

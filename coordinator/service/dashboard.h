@@ -1,0 +1,114 @@
+// Dashboard: the coordinator's web page, for a browser.
+//
+// Purpose: shows jobs, nodes and ranks while they run (docs/dashboard.md). It
+// only reads. The page is a part of this program and uses nothing of other
+// servers; once a second it gets what is in page_data.h, as server-sent events
+// (https://html.spec.whatwg.org/multipage/server-sent-events.html).
+//
+//   path            who may           what
+//   /               a session (1)     the page; so its scripts and style
+//   /login?token=   who has a token   begins a session (access.h)
+//   /stream         a session (1)     the data, until the browser goes away
+//
+// (1) or, with TLS, a certificate with which a caller may use the Admin service
+//
+// libevent serves HTTP, on one thread; nothing of a browser can block it:
+//
+//   a browser                                is dropped
+//   that does not send its request, or
+//   does not read its page                   after kBrowserTimeout
+//   that does not read its stream            at kMaxBacklogBytes
+//   that would be one of over kMaxWatchers   with an answer that says so
+//
+// Thread contract: any thread may call MakeToken(). `hub` outlives it.
+#ifndef MAYPOLE_COORDINATOR_SERVICE_DASHBOARD_H_
+#define MAYPOLE_COORDINATOR_SERVICE_DASHBOARD_H_
+
+#include <event2/event.h>
+#include <event2/http.h>
+#include <openssl/ssl.h>
+
+#include <chrono>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "common/program/address.h"
+#include "common/program/tls.h"
+#include "common/system/fd.h"
+#include "coordinator/dashboard/access.h"
+#include "coordinator/dashboard/assets.h"
+#include "coordinator/service/hub.h"
+
+namespace maypole::coordinator {
+
+inline constexpr size_t kMaxWatchers = 16;
+inline constexpr size_t kMaxBacklogBytes = 4 << 20;
+inline constexpr std::chrono::seconds kBrowserTimeout(10);
+
+class Dashboard {
+ public:
+  // With TLS it serves HTTPS, with the same certificate as the coordinator.
+  static absl::StatusOr<std::unique_ptr<Dashboard>> Start(
+      const Address& address, const TlsOptions& tls, Hub* hub);
+  ~Dashboard();
+
+  // With the actual port.
+  const Address& address() const { return address_; }
+  bool tls() const { return context_ != nullptr; }
+  // For a link: /login?token=TOKEN. Valid once, for kTokenTime.
+  std::string MakeToken();
+
+ private:
+  template <auto Free>
+  struct FreeBy {
+    template <typename T>
+    void operator()(T* object) const {
+      Free(object);
+    }
+  };
+  // A browser that gets the stream.
+  struct Watcher {
+    evhttp_connection* connection = nullptr;
+    evhttp_request* request = nullptr;  // of the connection: ends with it
+    bool greeted = false;  // it has got the events of before
+  };
+  using Watchers = std::list<Watcher>;
+
+  Dashboard(Address address, Hub* hub);
+  absl::Status SetUpTls(const TlsOptions& tls);
+  absl::Status Listen();
+  void Handle(evhttp_request* request);
+  void SendPage(const Asset& asset, evhttp_request* request);
+  void LogIn(evhttp_request* request);
+  void BeginStream(evhttp_request* request);
+  void EndStream(evhttp_connection* connection);
+  bool MayLook(evhttp_request* request) const;
+  // Sends all watchers what has changed.
+  void Look();
+  void Send(const std::string& data, Watchers::iterator watcher);
+  std::string Data(uint64_t after) const;
+
+  Address address_;
+  Hub* const hub_;
+  mutable std::mutex mutex_;
+  DashboardAccess access_;
+
+  // Used by thread_ once it runs:
+  std::unique_ptr<SSL_CTX, FreeBy<SSL_CTX_free>> context_;  // null: no TLS
+  Fd stop_;
+  std::unique_ptr<event_base, FreeBy<event_base_free>> base_;
+  std::unique_ptr<event, FreeBy<event_free>> stopped_;
+  std::unique_ptr<event, FreeBy<event_free>> tick_;
+  std::unique_ptr<evhttp, FreeBy<evhttp_free>> http_;
+  Watchers watchers_;
+  uint64_t after_ = 0;  // the last event that all watchers have got
+  std::thread thread_;
+};
+
+}  // namespace maypole::coordinator
+
+#endif  // MAYPOLE_COORDINATOR_SERVICE_DASHBOARD_H_

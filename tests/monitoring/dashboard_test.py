@@ -1,0 +1,175 @@
+"""The dashboard, as a browser sees it: links, sessions and the stream, of a real coordinator with a real job."""
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.parse
+
+import harness
+
+CTL = os.path.join(harness.ROOT, "client/ctl/maypolectl")
+COORDINATOR = os.path.join(harness.ROOT, "coordinator/maypole-coordinator")
+WATCHERS = 16
+
+
+class DashboardTest(unittest.TestCase):
+    flags = ["--dashboard=127.0.0.1:0"]
+
+    def setUp(self):
+        self.dir = tempfile.TemporaryDirectory(prefix="mp", dir="/tmp")
+        self.addCleanup(self.dir.cleanup)
+        self.secret = os.path.join(self.dir.name, "secret")
+        with open(os.open(self.secret, os.O_CREAT | os.O_WRONLY, 0o600), "w") as f:
+            f.write("open-sesame\n")
+        read, write = os.pipe()
+        self.coordinator = subprocess.Popen(
+            [COORDINATOR, "--secret_file=" + self.secret, "--announce_fd=%d" % write, "--log_level=warning"] + self.flags,
+            pass_fds=[write], env=harness.environment())
+        self.addCleanup(self.end)
+        os.close(write)
+        with os.fdopen(read) as announced:
+            self.announced = dict(word.split("=", 1) for word in announced.readline().split())
+
+    def end(self):
+        if self.coordinator.poll() is None:
+            self.coordinator.terminate()
+        self.assertEqual(self.coordinator.wait(20), 0)
+
+    def ctl(self, *args):
+        return subprocess.run([CTL, "--coordinator", self.announced["listen"], "--secret_file", self.secret, *args],
+                              env=harness.environment(), capture_output=True, text=True, timeout=30)
+
+    def get(self, path, cookie=None, method="GET"):
+        host, port = self.announced["dashboard"].rsplit(":", 1)
+        connection = http.client.HTTPConnection(host, int(port), timeout=20)
+        self.addCleanup(connection.close)
+        connection.request(method, path, headers={"Cookie": cookie} if cookie else {})
+        reply = connection.getresponse()
+        reply.connection = connection
+        return reply
+
+    def link(self):
+        said = self.ctl("dashboard")
+        self.assertEqual(said.returncode, 0, said.stderr)
+        self.assertTrue(said.stdout.startswith("http://%s/login?token=" % self.announced["dashboard"]), said.stdout)
+        return urllib.parse.urlsplit(said.stdout.strip())
+
+    def session(self):
+        link = self.link()
+        reply = self.get(link.path + "?" + link.query)
+        self.assertEqual(reply.status, 303)
+        self.assertEqual(reply.headers["Location"], "/")
+        cookie = reply.headers["Set-Cookie"]
+        self.assertIn("HttpOnly; SameSite=Strict", cookie)
+        return cookie.split(";")[0]
+
+    def data(self, stream):
+        """The next event of a stream."""
+        while True:
+            line = stream.readline()
+            self.assertTrue(line, "the stream has ended")
+            if line.startswith(b"data: "):
+                return json.loads(line[len(b"data: "):])
+
+    def job(self):
+        job = harness.Job(np=4, nodes=2, program="straggler.py", args=[2, 0.05],
+                          launcher_args=["--coordinator", self.announced["listen"], "--secret-file", self.secret])
+        self.addCleanup(job.stop)
+        for r in range(4):
+            job.await_file("running.%d" % r, 120)
+        return job
+
+    def test_a_link_is_good_for_one_browser(self):
+        for path in ("/", "/app.js", "/stream", "/nothing", "/login", "/login?token=", "/login?token=" + 32 * "0"):
+            reply = self.get(path, cookie="maypole_dashboard=" + 32 * "0")
+            self.assertEqual(reply.status, 401, path)
+            self.assertIn("maypolectl dashboard", reply.read().decode())
+        link = self.link()
+        reply = self.get(link.path + "?" + link.query)
+        self.assertEqual(reply.status, 303)
+        cookie = reply.headers["Set-Cookie"].split(";")[0]
+        self.assertEqual(self.get(link.path + "?" + link.query).status, 401)
+        # The same browser may open it again.
+        self.assertEqual(self.get(link.path + "?" + link.query, cookie).status, 303)
+        for path, kind, words in (("/", "text/html", b"<title>Maypole</title>"), ("/app.js", "text/javascript", b"EventSource"),
+                                  ("/style.css", "text/css", b"prefers-color-scheme: dark"),
+                                  ("/chart.js", "text/javascript", b"Chart.js v3")):
+            reply = self.get(path, "other=1; " + cookie)
+            self.assertEqual(reply.status, 200, path)
+            self.assertTrue(reply.headers["Content-Type"].startswith(kind))
+            self.assertIn("default-src 'self'", reply.headers["Content-Security-Policy"])
+            self.assertIn(words, reply.read())
+        self.assertEqual(self.get("/nothing", cookie).status, 404)
+        self.assertNotEqual(self.get("/stream", cookie, method="POST").status, 200)
+
+    def test_the_stream_names_the_straggler(self):
+        job = self.job()
+        stream = self.get("/stream", self.session())
+        self.assertEqual(stream.status, 200)
+        self.assertEqual(stream.headers["Content-Type"], "text/event-stream")
+        first = self.data(stream)
+        self.assertTrue(any(e["kind"] == "epoch_start" for e in first["events"]))
+        deadline = time.monotonic() + 20
+        while True:
+            look = self.data(stream)
+            self.assertLess(time.monotonic(), deadline, look)
+            if look["jobs"][0]["stats"] is not None:
+                break
+        train = look["jobs"][0]
+        self.assertEqual((train["state"], train["tier"], train["size"]), ("running", "frozen", 4))
+        ranks = {r[0]: r for n in train["nodes"] for r in n["ranks"]}
+        self.assertEqual(max(ranks.values(), key=lambda r: r[2])[0], 2, ranks)
+        self.assertGreater(ranks[2][2], 40, ranks)
+        self.assertEqual(ranks[2][4], job.rank_pid(2))
+        known = max(e["number"] for e in first["events"])
+        job.touch("end")
+        job.check_ok(60)
+        said = []
+        while not any(e["kind"] == "job_forgotten" for e in said):
+            look = self.data(stream)
+            said += look["events"]
+            self.assertLess(time.monotonic(), deadline + 30, said)
+        self.assertGreater(min(e["number"] for e in said), known)  # each once
+        self.assertEqual(len({e["number"] for e in said}), len(said))
+        self.assertEqual(self.data(stream)["jobs"], [])
+
+    def test_too_many_browsers_and_bad_ones(self):
+        cookie = self.session()
+        host, port = self.announced["dashboard"].rsplit(":", 1)
+        for junk in (b"", b"GET", b"\x16\x03\x01\x00", b"GET / HTTP/1.1\r\nCookie: " + 10000 * b"x"):
+            hostile = socket.create_connection((host, int(port)))
+            self.addCleanup(hostile.close)
+            hostile.sendall(junk)
+        streams = [self.get("/stream", cookie) for _ in range(WATCHERS)]
+        for stream in streams:
+            self.data(stream)
+        refused = self.get("/stream", cookie)
+        self.assertEqual(refused.status, 503)
+        self.assertIn("16 browsers", refused.read().decode())
+        streams[0].close()
+        streams[0].connection.close()
+        harness.wait_until(lambda: self.get("/stream", cookie).status == 200, 20, "a place for another browser")
+        # The coordinator ends at once, whoever looks.
+        began = time.monotonic()
+        self.end()
+        self.assertLess(time.monotonic() - began, 10)
+
+
+class NoDashboardTest(DashboardTest):
+    flags = []
+    test_a_link_is_good_for_one_browser = test_the_stream_names_the_straggler = test_too_many_browsers_and_bad_ones = None
+
+    def test_it_is_off(self):
+        self.assertNotIn("dashboard", self.announced)
+        said = self.ctl("dashboard")
+        self.assertEqual(said.returncode, 1)
+        self.assertIn("the coordinator has no dashboard; start it with --dashboard=HOST:PORT", said.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
