@@ -5,7 +5,8 @@ usage: embed.py OUTPUT PATH=FILE ...
 
 import sys
 
-TYPES = {"html": "text/html; charset=utf-8", "js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8"}
+TYPES = {"html": "text/html; charset=utf-8", "js": "text/javascript; charset=utf-8", "css": "text/css; charset=utf-8",
+         "svg": "image/svg+xml"}
 
 
 def main():

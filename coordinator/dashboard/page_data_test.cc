@@ -97,8 +97,8 @@ TEST(AssetsTest, TheFilesAreComplete) {
     paths.push_back(asset.path);
     EXPECT_FALSE(asset.bytes.empty());
   }
-  EXPECT_EQ(paths, (std::vector<absl::string_view>{"/", "/app.js", "/style.css",
-                                                   "/chart.js"}));
+  EXPECT_EQ(paths, (std::vector<absl::string_view>{
+                       "/", "/app.js", "/style.css", "/icon.svg", "/chart.js"}));
   EXPECT_EQ(Assets()[0].bytes.find("<!DOCTYPE html>"), 0u);
 }
 

@@ -9,10 +9,11 @@ const EVENTS = 200;
 const STATES = ["running", "waiting for the start", "late", "left"];
 
 const $ = (id) => document.getElementById(id);
-const kept = new Map();  // by job: {times, steps, waiting, bytes, sent, late: [{rank: percent}]}
+const kept = new Map();  // by job: {epoch, looks: [{now, steps, waiting, bytes, sent, late: {rank: percent}}]}
 const charts = {};
 let events = [];
 let selected = null;
+let chosen = false;        // by the user; else it is a job with a straggler, if there is one
 let last = null;
 
 function make(tag, text, cls) {
@@ -77,7 +78,11 @@ function showJobs(jobs) {
     button.append(make("span", job.size + " ranks, " + steps + (job.tier ? ", " + job.tier : "")));
     if (late.length) button.append(make("div", "waits for rank " + late[0].rank, "why"));
     button.setAttribute("aria-current", job.job === selected);
-    button.onclick = () => { selected = job.job; show(last); };
+    button.onclick = () => {
+      selected = job.job;
+      chosen = true;
+      show(last);
+    };
     return button;
   });
   $("jobs").replaceChildren(...buttons);
@@ -217,9 +222,12 @@ function show(data) {
     return;
   }
   const names = data.jobs.map((j) => j.job);
-  if (!names.includes(selected)) {
-    const worst = data.jobs.find((j) => stragglers(j).length) ?? data.jobs.find((j) => j.state === "running");
-    selected = worst ? worst.job : names[0] ?? null;
+  if (!names.includes(selected)) chosen = false;
+  if (!chosen) {
+    const current = data.jobs.find((j) => j.job === selected);
+    const worst = current && stragglers(current).length ? current : data.jobs.find((j) => stragglers(j).length);
+    const some = worst ?? current ?? data.jobs.find((j) => j.state === "running") ?? data.jobs[0];
+    selected = some ? some.job : null;
   }
   $("cluster").textContent = "version " + data.version + ", up " + duration(data.uptime) + ", " + names.length + (names.length === 1 ? " job" : " jobs");
   showJobs(data.jobs);
