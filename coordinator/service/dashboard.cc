@@ -280,9 +280,19 @@ void Dashboard::BeginStream(evhttp_request* request) {
   Look();
 }
 
+// The browser has gone. libevent has taken the request from the connection and
+// leaves it to us; to end its reply frees it.
 void Dashboard::EndStream(evhttp_connection* connection) {
-  watchers_.remove_if(
+  const auto watcher = std::find_if(
+      watchers_.begin(), watchers_.end(),
       [connection](const Watcher& w) { return w.connection == connection; });
+  if (watcher == watchers_.end()) return;
+  evhttp_send_reply_end(watcher->request);
+  Forget(watcher);
+}
+
+void Dashboard::Forget(Watchers::iterator watcher) {
+  watchers_.erase(watcher);
   if (watchers_.empty()) event_del(tick_.get());
 }
 
@@ -308,7 +318,9 @@ void Dashboard::Send(const std::string& data, Watchers::iterator watcher) {
   evbuffer* const waiting =
       bufferevent_get_output(evhttp_connection_get_bufferevent(connection));
   if (evbuffer_get_length(waiting) > kMaxBacklogBytes) {
-    return evhttp_connection_free(connection);  // calls EndStream()
+    evhttp_connection_set_closecb(connection, nullptr, nullptr);
+    Forget(watcher);
+    return evhttp_connection_free(connection);  // with its request
   }
   evbuffer* const chunk = evbuffer_new();
   evbuffer_add_printf(chunk, "data: ");

@@ -74,7 +74,7 @@ class Dashboard {
   struct Watcher {
     evhttp_connection* connection = nullptr;
     evhttp_request* request = nullptr;  // of the connection: ends with it
-    bool greeted = false;  // it has got the events of before
+    bool greeted = false;               // it has got the events of before
   };
   using Watchers = std::list<Watcher>;
 
@@ -86,6 +86,7 @@ class Dashboard {
   void LogIn(evhttp_request* request);
   void BeginStream(evhttp_request* request);
   void EndStream(evhttp_connection* connection);
+  void Forget(Watchers::iterator watcher);
   bool MayLook(evhttp_request* request) const;
   // Sends all watchers what has changed.
   void Look();
