@@ -24,6 +24,8 @@ import metadata
 PROGRAMS = ("maypolerun", "maypolectl", "maypole-worker", "maypole-coordinator")
 _LIBRARY = "libmaypole.so"
 _FRAMEWORK_LIBRARIES = os.path.join("client", "frameworks", "framework_library.bzl")
+# Of these the programs have code themselves: headers, and the dashboard's script.
+_COMPILED_IN = ["libasio-dev", "libcli11-dev", "libhwy-dev", "libjs-chart.js", "nlohmann-json3-dev"]
 _PYTHON_PROGRAMS = os.path.join("client", "python", "scripts")
 _FIRST_TIME_OF_ZIP = 315532800  # 1980-01-01
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -126,7 +128,7 @@ def _dist_info(base, tag, bundled, root):
     contents = dist_info(base, tag, metadata.core_metadata(root))
     at = base + ".dist-info/"
     contents[at + "LICENSE"] = read(os.path.join(root, "LICENSE"))
-    for package in _debian_packages(bundled.values()):
+    for package in _debian_packages(bundled.values()) + _COMPILED_IN:
         contents["%slicenses/%s" % (at, package)] = read("/usr/share/doc/%s/copyright" % package)
     return contents
 
