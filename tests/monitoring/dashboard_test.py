@@ -3,7 +3,6 @@
 import http.client
 import json
 import os
-import re
 import socket
 import ssl
 import subprocess
@@ -133,19 +132,17 @@ class DashboardTest(CoordinatorTest):
         self.assertEqual(stream.headers["Content-Type"], "text/event-stream")
         first = self.data(stream)
         self.assertTrue(any(e["kind"] == "epoch_start" for e in first["events"]))
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60  # other tests may keep the machine busy for a while
         while True:
-            look = self.data(stream)
-            self.assertLess(time.monotonic(), deadline, look)
-            if look["jobs"][0]["stats"] is not None:
+            train = self.data(stream)["jobs"][0]
+            ranks = {r[0]: r for n in train["nodes"] for r in n["ranks"]}
+            latest = max(ranks.values(), key=lambda r: r[2])
+            if train["stats"] is not None and train["tier"] == "frozen" and latest[0] == 2 and latest[2] > 40:
                 break
-        train = look["jobs"][0]
-        self.assertEqual((train["state"], train["tier"], train["size"]), ("running", "frozen", 4))
-        ranks = {r[0]: r for n in train["nodes"] for r in n["ranks"]}
-        self.assertEqual(max(ranks.values(), key=lambda r: r[2])[0], 2, ranks)
-        self.assertGreater(ranks[2][2], 40, ranks)
+            self.assertLess(time.monotonic(), deadline, train)
+        self.assertEqual((train["state"], train["size"]), ("running", 4))
         self.assertEqual(ranks[2][4], job.rank_pid(2))
-        known = max(e["number"] for e in first["events"])
+        known = first["events"][-1]["number"]
         job.touch("end")
         job.check_ok(60)
         said = []
@@ -165,13 +162,13 @@ class DashboardTest(CoordinatorTest):
                            "the straggler on the page")
         self.assertRegex(browser.run("return $('trouble').textContent"), r"^Rank 2 \(node node1, pid \d+\) is late")
         self.assertEqual(browser.run("return $('link').textContent"), "live")
-        self.assertEqual(browser.run("return $('tier').textContent"), "frozen")
+        harness.wait_until(lambda: browser.run("return $('tier').textContent") == "frozen", 60, "the frozen tier on the page")
         cells = browser.run("return [...document.querySelectorAll('#grid i')].map((c) => [c.textContent, getComputedStyle(c).backgroundColor])")
         self.assertEqual([rank for rank, _ in cells], ["0", "1", "2", "3"])
-        red = {rank: int(re.findall(r"[\d.]+", colour)[0].split(".")[0]) if colour.startswith("rgb") else colour for rank, colour in cells}
-        self.assertNotEqual(red["2"], red["0"])
-        self.assertGreater(browser.run("return charts.late.data.datasets[0].data.at(-1)"), 40)
-        self.assertEqual(browser.run("return charts.late.data.datasets[0].label"), "rank 2")
+        colours = dict(cells)
+        self.assertNotEqual(colours["2"], colours["0"])
+        harness.wait_until(lambda: browser.run("const c = charts.late.data.datasets[0]; return c.label == 'rank 2' && c.data.at(-1) > 40"),
+                           60, "the straggler in the chart")
         light = browser.run("return getComputedStyle(document.body).backgroundColor")
         browser.dark()
         self.assertNotEqual(browser.run("return getComputedStyle(document.body).backgroundColor"), light)

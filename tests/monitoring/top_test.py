@@ -41,30 +41,37 @@ class TopTest(unittest.TestCase):
 
     def check(self, job, nodes, tier):
         began = time.monotonic()
-        looks = self.looks(job, 3)
-        self.assertGreater(time.monotonic() - began, 2)  # a second between two looks
-        for status, ranks in looks:
-            stats = status["stats"]
-            self.assertEqual(stats["nodes"], nodes)
-            self.assertEqual(status["tier"], tier)
-            # On a busy machine there are fewer steps than the sleeps allow, but never more.
-            self.assertGreater(stats["steps_per_second"], 2)
-            self.assertLess(stats["steps_per_second"], 1 / SECONDS * 1.3)
-            self.assertGreater(stats["operations_per_second"], 4 * stats["steps_per_second"])
-            latest = max(ranks, key=lambda r: ranks[r]["late"])
-            self.assertEqual(latest, LATE, ranks)
-            self.assertGreater(ranks[LATE]["late"], 0.4, ranks)
-            self.assertLess(ranks[LATE]["waiting"], 0.4, ranks)
-            for other in set(ranks) - {LATE}:
-                self.assertGreater(ranks[other]["waiting"], 0.4, ranks)
-            sent = sum(n["sent_per_second"] for n in status["nodes"])
-            self.assertAlmostEqual(sent, stats["sent_per_second"], delta=1)
-            (self.assertGreater if nodes > 1 else self.assertEqual)(sent, 0)
+        while True:  # other tests may keep the machine busy for a while
+            looks = self.looks(job, 2)
+            try:
+                self.check_look(*looks[-1], nodes, tier)
+                break
+            except AssertionError:
+                if time.monotonic() > began + 60:
+                    raise
+        self.assertGreater(time.monotonic() - began, 1)  # a second between two looks
         text = self.top(job, "--looks", "1")
         self.assertRegex(text, r" rank 2 \d\d%\n")
         self.assertRegex(text, r" 2  node%d +\d+ +\d+%% +\d\d%% +#{8,}\n" % (1 if nodes > 1 else 0))
         job.touch("end")
         job.check_ok(60)
+
+    def check_look(self, status, ranks, nodes, tier):
+        stats = status["stats"]
+        self.assertEqual(stats["nodes"], nodes)
+        self.assertEqual(status["tier"], tier)
+        self.assertGreater(stats["steps_per_second"], 2)
+        self.assertLess(stats["steps_per_second"], 1 / SECONDS * 1.3)
+        self.assertGreater(stats["operations_per_second"], 4 * stats["steps_per_second"])
+        latest = max(ranks, key=lambda r: ranks[r]["late"])
+        self.assertEqual(latest, LATE, ranks)
+        self.assertGreater(ranks[LATE]["late"], 0.4, ranks)
+        self.assertLess(ranks[LATE]["waiting"], 0.4, ranks)
+        for other in set(ranks) - {LATE}:
+            self.assertGreater(ranks[other]["waiting"], 0.4, ranks)
+        sent = sum(n["sent_per_second"] for n in status["nodes"])
+        self.assertAlmostEqual(sent, stats["sent_per_second"], delta=1)
+        (self.assertGreater if nodes > 1 else self.assertEqual)(sent, 0)
 
     def test_negotiated(self):
         self.check(self.job(2, "--coordinator-flag=--frozen_nodes=0"), 2, "negotiated")
