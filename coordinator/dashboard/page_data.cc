@@ -12,6 +12,8 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr size_t kMaxPendingShown = 8;
+
 int StateNumber(const std::string& state) {
   if (state == "waiting") return 1;
   if (state == "late") return 2;
@@ -85,7 +87,7 @@ Json JobData(const proto::JobStatus& job) {
   for (const proto::NodeStatus* n : ByRank(job)) nodes.push_back(NodeData(*n));
   Json pending = Json::array();
   for (const proto::PendingOperation& op : job.pending()) {
-    if (op.missing() > 0 && pending.size() < 8) {
+    if (op.missing() > 0 && pending.size() < kMaxPendingShown) {
       pending.push_back(PendingData(op));
     }
   }
@@ -97,7 +99,6 @@ Json JobData(const proto::JobStatus& job) {
           {"elastic", job.elastic()},
           {"tier", job.tier()},
           {"left", job.schedule_ended()},
-          {"operations", job.operations()},
           {"stats", StatsData(job)},
           {"pending", std::move(pending)},
           {"pendingCount", job.pending_operations()},

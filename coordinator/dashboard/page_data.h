@@ -5,7 +5,6 @@
 //   {"version", "uptime",
 //    "jobs": [{"job", "state", "seconds", "epoch", "size", "elastic", "tier",
 //              "left": why it is not frozen,
-//              "operations": issued by the coordinator,
 //              "stats": {"steps", "operations", "bytes", "sent", "waiting"}
 //                       or null: there are none (yet),
 //              "pending": [{"what", "missing": [node], "more": other nodes}],

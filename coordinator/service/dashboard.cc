@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <optional>
 #include <random>
 #include <utility>
@@ -135,14 +137,20 @@ absl::Status Dashboard::SetUpTls(const TlsOptions& tls) {
                                    ca.get()) == 1;
     ok = ok && SSL_CTX_add_client_CA(context_.get(), ca.get()) == 1;
   }
-  if (!ok) return absl::InternalError("OpenSSL cannot use the certificates");
+  if (!ok) {
+    return absl::InternalError(
+        "the dashboard cannot use the certificates of --tls_cert and --tls_ca "
+        "with the key of --tls_key");
+  }
   SSL_CTX_set_verify(context_.get(), SSL_VERIFY_PEER, nullptr);
   return absl::OkStatus();
 }
 
 absl::Status Dashboard::Listen() {
   if (base_ == nullptr || !stop_.valid()) {
-    return absl::ResourceExhaustedError("the dashboard's event loop");
+    return absl::ResourceExhaustedError(
+        "the dashboard cannot get an event loop: raise the limit of open files "
+        "(ulimit -n)");
   }
   http_.reset(evhttp_new(base_.get()));
   evhttp_set_timeout(http_.get(), static_cast<int>(kBrowserTimeout.count()));
@@ -269,7 +277,9 @@ void Dashboard::BeginStream(evhttp_request* request) {
   AddHeader(request, "Content-Type", "text/event-stream");
   evhttp_send_reply_start(request, 200, nullptr);
   evhttp_connection* const connection = evhttp_request_get_connection(request);
-  watchers_.push_back({connection, request});
+  const uint64_t newest = hub_->events()->last();
+  watchers_.push_back(
+      {connection, request, newest - std::min<uint64_t>(newest, kFirstEvents)});
   evhttp_connection_set_closecb(
       connection,
       [](evhttp_connection* connection, void* self) {
@@ -277,7 +287,8 @@ void Dashboard::BeginStream(evhttp_request* request) {
       },
       this);
   if (watchers_.size() == 1) event_add(tick_.get(), &kLookEvery);
-  Look();
+  const auto watcher = std::prev(watchers_.end());
+  Send(Data(&watcher->after), watcher);
 }
 
 // The browser has gone. libevent has taken the request from the connection and
@@ -296,21 +307,17 @@ void Dashboard::Forget(Watchers::iterator watcher) {
   if (watchers_.empty()) event_del(tick_.get());
 }
 
+// Normally all have got the same events, so their data are made once.
 void Dashboard::Look() {
-  std::string first, next;  // made when a watcher needs them
-  const uint64_t newest = hub_->events()->last();
+  std::map<uint64_t, std::pair<std::string, uint64_t>> made;  // by `after`
   for (auto w = watchers_.begin(); w != watchers_.end();) {
     const auto watcher = w++;  // Send() may remove it
-    std::string& data = watcher->greeted ? next : first;
-    if (data.empty()) {
-      data = Data(watcher->greeted
-                      ? after_
-                      : newest - std::min<uint64_t>(newest, kFirstEvents));
-    }
-    watcher->greeted = true;
+    const auto [it, is_new] = made.try_emplace(watcher->after);
+    auto& [data, after] = it->second;
+    if (is_new) data = Data(&(after = watcher->after));
+    watcher->after = after;
     Send(data, watcher);
   }
-  after_ = newest;
 }
 
 void Dashboard::Send(const std::string& data, Watchers::iterator watcher) {
@@ -330,7 +337,7 @@ void Dashboard::Send(const std::string& data, Watchers::iterator watcher) {
   evbuffer_free(chunk);
 }
 
-std::string Dashboard::Data(uint64_t after) const {
+std::string Dashboard::Data(uint64_t* after) const {
   if (const absl::Status leads = hub_->CheckLeads(); !leads.ok()) {
     return ErrorData(leads.message());
   }
@@ -338,7 +345,9 @@ std::string Dashboard::Data(uint64_t after) const {
   request.set_stats(true);
   const absl::StatusOr<proto::StatusReply> status = hub_->Status(request);
   if (!status.ok()) return ErrorData(status.status().message());
-  return PageData(*status, hub_->events()->Read("", after).events);
+  const EventRing::Page page = hub_->events()->Read("", *after);
+  *after = page.after;
+  return PageData(*status, page.events);
 }
 
 }  // namespace maypole::coordinator

@@ -74,7 +74,7 @@ class Dashboard {
   struct Watcher {
     evhttp_connection* connection = nullptr;
     evhttp_request* request = nullptr;  // of the connection: ends with it
-    bool greeted = false;               // it has got the events of before
+    uint64_t after = 0;                 // the last event that it has got
   };
   using Watchers = std::list<Watcher>;
 
@@ -88,10 +88,12 @@ class Dashboard {
   void EndStream(evhttp_connection* connection);
   void Forget(Watchers::iterator watcher);
   bool MayLook(evhttp_request* request) const;
-  // Sends all watchers what has changed.
+  // Sends all watchers what is there now.
   void Look();
   void Send(const std::string& data, Watchers::iterator watcher);
-  std::string Data(uint64_t after) const;
+  // What is there now, with the events after *after, which is then the last one
+  // of them.
+  std::string Data(uint64_t* after) const;
 
   Address address_;
   Hub* const hub_;
@@ -106,7 +108,6 @@ class Dashboard {
   std::unique_ptr<event, FreeBy<event_free>> tick_;
   std::unique_ptr<evhttp, FreeBy<evhttp_free>> http_;
   Watchers watchers_;
-  uint64_t after_ = 0;  // the last event that all watchers have got
   std::thread thread_;
 };
 

@@ -9,7 +9,7 @@ const EVENTS = 200;
 const STATES = ["running", "waiting for the start", "late", "left"];
 
 const $ = (id) => document.getElementById(id);
-const kept = new Map();  // by job: {epoch, looks: [{now, steps, waiting, bytes, sent, late: {rank: percent}}]}
+const kept = new Map();  // by job: {looks: [{now, steps, waiting, bytes, sent, late: {rank: percent}}]}
 const charts = {};
 let events = [];
 let selected = null;
@@ -57,7 +57,7 @@ function stragglers(job) {
 }
 
 function remember(job, now) {
-  if (!kept.has(job.job)) kept.set(job.job, {epoch: job.epoch, looks: []});
+  if (!kept.has(job.job)) kept.set(job.job, {looks: []});
   const mine = kept.get(job.job);
   const stats = job.stats;
   const late = {};
@@ -130,7 +130,9 @@ function showGrid(job) {
   grid.className = many ? "many" : "";
   const parts = [];
   for (const node of job.nodes) {
-    parts.push(make("span", node.node + (node.connected ? "" : " (no connection)"), node.connected ? "node" : "node away"));
+    const name = make("span", node.node + (node.connected ? "" : " (no connection)"), node.connected ? "node" : "node away");
+    name.title = "host " + node.host + "\nsends " + amount(node.sent) + " bytes per second\nreceives " + amount(node.received);
+    parts.push(name);
     const row = make("div", undefined, "ranks");
     for (const [rank, state, late, waiting, pid] of node.ranks) {
       const cell = make("i", rank === null ? "new" : rank);
