@@ -155,7 +155,6 @@ void ExecutorReporter::FillStats(proto::NodeStats* stats) const {
   stats->set_received(stats_->network_received);
   for (uint64_t i = 0; i < stats_->local_ranks; ++i) {
     stats->add_waited_ns(stats_->waited_ns[i]);
-    stats->add_late_ns(stats_->late_ns[i]);
   }
 }
 

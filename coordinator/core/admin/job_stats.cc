@@ -27,8 +27,7 @@ bool JobStats::Watch(Time now) {
 
 absl::Status JobStats::Take(Time now, size_t node, size_t ranks,
                             const proto::NodeStats& message) {
-  if (message.waited_ns_size() != static_cast<int>(ranks) ||
-      message.late_ns_size() != static_cast<int>(ranks)) {
+  if (message.waited_ns_size() != static_cast<int>(ranks)) {
     return absl::InvalidArgumentError(
         absl::StrCat("statistics of ", message.waited_ns_size(),
                      " ranks; the node has ", ranks));

@@ -21,7 +21,6 @@ proto::NodeStats Counters(int64_t time_ms, uint64_t steps,
   m.set_sent(2000 * steps);
   m.set_received(3000 * steps);
   m.mutable_waited_ns()->Assign(waited_ns.begin(), waited_ns.end());
-  m.mutable_late_ns()->Resize(m.waited_ns_size(), 0);
   return m;
 }
 
