@@ -69,6 +69,13 @@ def rank_variables(node: Place, local_rank: int) -> Dict[str, str]:
     return {"MAYPOLE_" + name: str(value) for name, value in values.items()}
 
 
+def _kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:  # wait() has just reaped it
+        pass
+
+
 class _Ranks:
     """The processes of the ranks, by process id, and the status that the program ends with."""
 
@@ -85,6 +92,9 @@ class _Ranks:
             process = subprocess.Popen(command, env=dict(os.environ, **rank_variables(node, local_rank)))
             process.returncode = 0  # wait() reaps it, not Popen
             self._running[process.pid] = node.first_rank + local_rank
+            if self._stopping:  # the signal came before this rank could be told
+                _kill(process.pid, signal.SIGTERM)
+                break
 
     def wait(self) -> None:
         """Returns when all ranks have ended."""
@@ -101,10 +111,7 @@ class _Ranks:
 
     def kill(self, number: int) -> None:
         for pid in self._running:
-            try:
-                os.kill(pid, number)
-            except ProcessLookupError:  # wait() has just reaped it
-                pass
+            _kill(pid, number)
 
     def _stop(self, number: int, _frame: object) -> None:
         self._stopping = True
