@@ -165,7 +165,7 @@ TEST(LauncherInfoTest, Jsrun) {
   EXPECT_NE(Must(With(kJsrun, {{"PMIX_NAMESPACE", "2"}})).job, f.job);
   EXPECT_NE(Must(With(kJsrun, {{"LSB_JOBID", "715"}})).job, f.job);
   // Under Spectrum MPI, jsrun sets Open MPI's variables, too.
-  EXPECT_EQ(Must(With(kJsrun, kOpenMpi)).job, f.job);
+  EXPECT_EQ(Must(With(kOpenMpi, kJsrun)).job, f.job);
 }
 
 TEST(LauncherInfoTest, Hydra) {
