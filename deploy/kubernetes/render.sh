@@ -14,8 +14,10 @@ render() {
   } >"$out/$1"
 }
 render coordinator.yaml coordinator.yaml
-render coordinator-etcd.yaml coordinator.yaml "coordinator.replicas=3,coordinator.etcd={etcd:2379}"
 render agents.yaml agents.yaml
+elect="coordinator.replicas=3,coordinator.etcd={etcd:2379}"
+render coordinator-etcd.yaml coordinator.yaml "$elect"
+render agents-etcd.yaml agents.yaml "$elect"
 render networkpolicy.yaml networkpolicy.yaml
 render job.yaml job.yaml job.enabled=true
 render job-sidecar.yaml job.yaml job.enabled=true,job.sidecar=true

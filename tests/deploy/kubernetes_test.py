@@ -2,6 +2,8 @@
 
 import json
 import os
+import shutil
+import signal
 import unittest
 
 import harness
@@ -9,8 +11,8 @@ import machines
 import pods
 
 SECRETS = {"maypole": {"secret": "the cluster's secret of this test"}, "train": {"token": "the job's token of this test"}}
-FILES = ["agents.yaml", "coordinator-etcd.yaml", "coordinator.yaml", "job-sidecar.yaml", "job.yaml", "namespace.yaml",
-         "networkpolicy.yaml"]
+FILES = ["agents-etcd.yaml", "agents.yaml", "coordinator-etcd.yaml", "coordinator.yaml", "job-sidecar.yaml", "job.yaml",
+         "namespace.yaml", "networkpolicy.yaml"]
 
 
 class FilesTest(unittest.TestCase):
@@ -63,7 +65,7 @@ class FilesTest(unittest.TestCase):
             spec = template["spec"]
             for container in spec.get("initContainers", []) + spec["containers"]:
                 security = dict(spec.get("securityContext", {}), **container["securityContext"])
-                self.assertEqual(security["runAsUser"] == 0, name == "agents.yaml", (name, container["name"]))
+                self.assertEqual(security["runAsUser"] == 0, name.startswith("agents"), (name, container["name"]))
                 self.assertIn("memory", container["resources"]["limits"])
 
 
@@ -72,47 +74,93 @@ class JobTest(unittest.TestCase):
     def setUp(self):
         self.cluster = pods.Cluster(SECRETS)
         self.cluster.__enter__()
-        self.addCleanup(self.cluster.__exit__, None)
+        self.addCleanup(self.cluster.__exit__)
         self.dir = os.path.join(self.cluster.machines.dir, "job")
         os.mkdir(self.dir)
         os.chmod(self.dir, 0o777)
 
-    def start_coordinator(self):
-        (pod,) = self.cluster.start(pods.load("coordinator.yaml"))
-        self.cluster.wait_ready(pod)
-        return pod
+    def start(self, *files):
+        """Pods of these files, all of which are then ready."""
+        started = [pod for name in files for pod in self.cluster.start(pods.load(name))]
+        for pod in started:
+            self.cluster.wait_ready(pod)
+        return started
 
-    def job(self, file, program=None, local_size=2):
-        """The Job of a file, with the program of the tests."""
+    def start_job(self, file, *args, local_size=2):
+        """The pods of the Job of a file, with the program of the tests."""
         (job,) = pods.load(file)
         (container,) = job["spec"]["template"]["spec"]["containers"]
-        container["args"] = program or [harness.PYTHON, os.path.join(self.cluster.image, "tests/programs/where.py"),
-                                        self.dir]
+        program = os.path.join(self.cluster.image, "tests/programs/where.py")
+        container["args"] = [harness.PYTHON, program, self.dir, *args]
         for entry in container["env"]:
             if entry["name"] == "MAYPOLE_LOCAL_SIZE":
                 entry["value"] = str(local_size)
-        return [job]
+        return self.cluster.start([job])
 
-    def check(self, size, local_size):
+    def check_ends(self, job, local_size=2):
+        for pod in job:
+            self.cluster.wait(pod, "ranks", 0)
+        size = len(job) * local_size
         for rank in range(size):
             with open(os.path.join(self.dir, "rank.%d.json" % rank), encoding="utf-8") as f:
                 seen = json.load(f)
             node = rank // local_size
-            self.assertEqual({k: seen[k] for k in ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size",
-                                                   "sum", "host")},
-                             {"rank": rank, "size": size, "local_rank": rank % local_size, "local_size": local_size,
-                              "cross_rank": node, "cross_size": 2, "sum": size * (size + 1) / 2, "host": "train-%d" % node})
+            expected = {"rank": rank, "size": size, "local_rank": rank % local_size, "local_size": local_size,
+                        "cross_rank": node, "cross_size": 2, "sum": size * (size + 1) / 2, "host": "train-%d" % node}
+            self.assertEqual({key: seen[key] for key in expected}, expected)
+        print("".join(self.cluster.output(pod, "ranks") for pod in job))
 
-    def test_a_job_of_two_pods_and_the_nodes_agents(self):
-        self.start_coordinator()
-        agents = self.cluster.start(pods.load("agents.yaml"))
-        for pod in agents:
-            self.cluster.wait_ready(pod)
-        job = self.cluster.start(self.job("job.yaml"))
+    def wait_here(self, size):
+        """All ranks are in the job, and wait for the file `go`."""
+        harness.wait_until(lambda: all(os.path.exists(os.path.join(self.dir, "here.%d" % r)) for r in range(size)), 30,
+                           "all ranks to be there")
+
+    def go(self):
+        with open(os.path.join(self.dir, "go"), "w", encoding="utf-8"):
+            pass
+
+    def test_the_nodes_agents(self):
+        self.start("coordinator.yaml", "agents.yaml")
+        self.check_ends(self.start_job("job.yaml"))
+
+    def test_an_agent_beside_the_ranks(self):
+        self.start("coordinator.yaml")
+        self.check_ends(self.start_job("job-sidecar.yaml", local_size=1), local_size=1)
+
+    def test_a_rank_is_killed_and_all_pods_are_started_again(self):
+        self.start("coordinator.yaml", "agents.yaml")
+        job = self.start_job("job.yaml", "go", local_size=1)
+        self.wait_here(2)
+        container = job[1].containers["ranks"]
+        (rank,) = [pid for pid in harness.descendants(container.process.pid)
+                   if harness.processes()[pid][1][:2] == container.argv[1:3]]
+        os.kill(rank, signal.SIGKILL)
+        self.cluster.wait(job[1], "ranks", 137)
+        self.go()
+        self.cluster.wait(job[0], "ranks", 1)
+        self.assertRegex(self.cluster.output(job[0], "ranks"), r"rank 1 .*its connection closed without shutdown")
         for pod in job:
-            self.cluster.wait(pod, "ranks", 0)
-        self.check(4, 2)
-        print(self.cluster.output(job[1], "ranks"))
+            self.cluster.restart(pod, "ranks")
+        self.check_ends(job, local_size=1)
+
+    @unittest.skipIf(shutil.which("etcd", path="/usr/bin:/bin") is None, "etcd is not installed (etcd-server)")
+    def test_the_coordinator_that_leads_ends(self):
+        n0 = self.cluster.machines[0]
+        n0.start(["etcd", "--data-dir", self.dir + "/etcd", "--listen-client-urls", "http://0.0.0.0:2379",
+                  "--advertise-client-urls", "http://etcd:2379", "--listen-peer-urls", "http://127.0.0.1:2380",
+                  "--log-level", "error"])
+        elected = pods.load("coordinator-etcd.yaml")
+        elected[-1]["spec"]["replicas"] = 2  # the third would need a third machine
+        coordinators = self.cluster.start(elected)
+        for pod in coordinators:
+            self.cluster.wait_ready(pod)
+        self.start("agents-etcd.yaml")
+        job = self.start_job("job.yaml", "go", local_size=1)
+        self.wait_here(2)
+        leader = next(pod for pod in coordinators if "event=leading" in self.cluster.output(pod, "coordinator"))
+        self.cluster.stop(leader, "coordinator")
+        self.go()
+        self.check_ends(job, local_size=1)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 from typing import Any, Dict, List, NamedTuple, Optional
@@ -54,7 +55,12 @@ class Cluster:
     def __init__(self, secrets: Dict[str, Dict[str, str]]) -> None:
         self.secrets = secrets
         self.pods: List[Pod] = []
-        hosts = machines.hosts_of(NODES, [[a] for a in machines.V4]) + "10.213.78.1 maypole-coordinator\n"
+        hosts = machines.hosts_of(NODES, [[a] for a in machines.V4])
+        # What the cluster's DNS says: of a Service, and of each pod of a StatefulSet.
+        addresses = [a.partition("/")[0] for a in machines.V4]
+        names = [(addresses[0], "maypole-coordinator"), (addresses[0], "etcd")]
+        names += [(a, "maypole-coordinator-%d.maypole-coordinator" % i) for i, a in enumerate(addresses)]
+        hosts += "".join("%s %s\n" % pair for pair in names)
         self.machines = machines.Machines(NODES, hosts=[hosts] * 2)
 
     def __enter__(self) -> "Cluster":
@@ -69,18 +75,21 @@ class Cluster:
             raise
         return self
 
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        for pod in self.pods if kind is not None else ():
-            for name in pod.containers:
-                print("--- %s, %s\n%s" % (pod.name, name, self.output(pod, name)[-3000:]), flush=True)
+    def __exit__(self, *_: Any) -> None:
         self.machines.__exit__()
 
+    def logs(self) -> str:
+        return "".join("--- %s, %s\n%s" % (pod.name, name, self.output(pod, name)[-3000:])
+                       for pod in self.pods for name in pod.containers)
+
     def start(self, documents: List[Document]) -> List[Pod]:
-        """Starts the documents' pods: one of a Deployment, one per machine of a DaemonSet, and a Job's indices."""
+        """Starts the documents' pods: one of a Deployment, one per machine of a DaemonSet, and the pods of a StatefulSet
+        or Job, of which there may be two, one per machine."""
         started = []
         for document in documents:
             kind, spec = document["kind"], document.get("spec", {})
-            count = {"Deployment": 1, "DaemonSet": len(NODES), "Job": spec.get("completions")}.get(kind, 0)
+            count = {"Deployment": 1, "StatefulSet": spec.get("replicas"), "DaemonSet": len(NODES),
+                     "Job": spec.get("completions")}.get(kind, 0)
             for index in range(count):
                 annotations = {"batch.kubernetes.io/job-completion-index": str(index)} if kind == "Job" else {}
                 pod = Pod("%s-%d" % (document["metadata"]["name"], index), self.machines[index], spec["template"]["spec"],
@@ -180,6 +189,14 @@ class Cluster:
         """As kubelet does for a container that has ended, with restartPolicy OnFailure or Always."""
         self.start_container(pod, next(c for c in pod.spec["containers"] if c["name"] == name))
 
+    def stop(self, pod: Pod, name: str) -> None:
+        """As kubelet: SIGTERM to the container's first process, which must end by itself."""
+        container = pod.containers[name]
+        for pid in harness.descendants(container.process.pid):
+            if harness.processes().get(pid, (0, [""]))[1][:1] == container.argv[:1]:
+                harness.kill(pid, signal.SIGTERM)
+        container.process.wait(timeout=30)
+
     def output(self, pod: Pod, name: str) -> str:
         with open(pod.containers[name].output, encoding="utf-8", errors="replace") as f:
             return f.read()
@@ -187,8 +204,7 @@ class Cluster:
     def wait(self, pod: Pod, name: str, status: int, seconds: float = 60) -> None:
         got = pod.containers[name].process.wait(timeout=seconds)
         if got != status:
-            raise AssertionError("%s, %s: ended with %d, not %d:\n%s" % (pod.name, name, got, status,
-                                                                         self.output(pod, name)[-3000:]))
+            raise AssertionError("%s, %s: ended with %d, not %d\n%s" % (pod.name, name, got, status, self.logs()))
 
     def wait_ready(self, pod: Pod) -> None:
         for container in pod.spec["containers"]:
@@ -201,7 +217,7 @@ class Cluster:
 
         def ready() -> bool:
             if process.poll() is not None:
-                raise AssertionError("%s has ended:\n%s" % (pod.name, self.output(pod, container["name"])))
+                raise AssertionError("%s has ended\n%s" % (pod.name, self.logs()))
             return pod.machine.run(["curl", "-sf", "-o", "/dev/null", "http://127.0.0.1:%d%s" % (
                 ports[probe["port"]], probe["path"])]).returncode == 0
 
