@@ -7,6 +7,8 @@ import tempfile
 import unittest
 
 import harness
+import machines
+import pods
 import pypi
 import yaml
 
@@ -73,7 +75,7 @@ class HelmTest(unittest.TestCase):
             "agents.hostNetwork=true,agents.extraArgs={--ring_depth=4},agents.socketDirectory=/var/lib/maypole",
             "agents.tolerations[0].key=gpu,agents.tolerations[0].operator=Exists,agents.nodeSelector.kind=gpu",
             "coordinator.tolerations[0].key=gpu,coordinator.tolerations[0].operator=Exists",
-            "coordinator.nodeSelector.kind=cpu,job.enabled=true,job.nodes=5,job.ranksPerNode=8", release="other"))
+            "coordinator.nodeSelector.kind=cpu,tls.enabled=true,job.enabled=true,job.nodes=5,job.ranksPerNode=8", release="other"))
         kinds = {d["kind"]: d for d in documents}
         self.assertEqual(sorted(kinds), ["DaemonSet", "Job", "NetworkPolicy", "Service", "StatefulSet"])
         (agent,) = kinds["DaemonSet"]["spec"]["template"]["spec"]["containers"]
@@ -81,14 +83,15 @@ class HelmTest(unittest.TestCase):
         self.assertEqual(agent["args"], [
             "--coordinator=" + ",".join("other-coordinator-%d.other-coordinator:4001" % i for i in range(3)),
             "--node=$(NODE_NAME)", "--socket=/var/lib/maypole/agent.sock", "--metrics=0.0.0.0:9402",
-            "--secret_file=/run/secrets/maypole/secret", "--ring_depth=4"])
+            "--secret_file=/run/secrets/maypole/secret", "--tls_ca=/run/secrets/maypole/ca.pem",
+            "--tls_cert=/run/secrets/maypole/node.pem", "--tls_key=/run/secrets/maypole/node.key", "--ring_depth=4"])
         (ranks,) = kinds["Job"]["spec"]["template"]["spec"]["containers"]
         env = {e["name"]: e.get("value") for e in ranks["env"]}
         self.assertEqual((env["MAYPOLE_CROSS_SIZE"], env["MAYPOLE_LOCAL_SIZE"], env["MAYPOLE_AGENT"]),
                          ("5", "8", "/var/lib/maypole/agent.sock"))
 
     def test_nothing_but_a_sidecar_job(self):
-        documents = self.validate(self.render("job.enabled=true,job.sidecar=true,agents.enabled=false",
+        documents = self.validate(self.render("job.enabled=true,job.sidecar=true,agents.enabled=false,tls.enabled=true",
                                               "networkPolicy.enabled=false"))
         self.assertEqual([d["kind"] for d in documents], ["Service", "Deployment", "Job"])
 
@@ -96,6 +99,49 @@ class HelmTest(unittest.TestCase):
         done = self.helm_run("template", "maypole", self.chart, "--set", "coordinator.replicas=2")
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("several coordinators need coordinator.etcd", done.stderr)
+
+
+@unittest.skipIf(machines.available(), machines.available())
+class TlsTest(unittest.TestCase):
+    """What the chart renders with certificates runs a job, as processes (pods.py)."""
+
+    def secrets(self):
+        certs = tempfile.mkdtemp(prefix="mph", dir="/tmp")
+        self.addCleanup(shutil.rmtree, certs)
+        subprocess.run([os.path.join(DEPLOY, "make-certs.sh"), certs, "maypole-coordinator"], check=True,
+                       capture_output=True, timeout=60)
+
+        def files(*names):
+            found = {}
+            for name in names:
+                with open(os.path.join(certs, name), encoding="utf-8") as f:
+                    found[name] = f.read()
+            return found
+
+        return {"maypole": {"secret": "the cluster's secret of this test"}, "train": {"token": "the token of this test"},
+                "maypole-coordinator-tls": files("ca.pem", "coordinator.pem", "coordinator.key"),
+                "maypole-node-tls": files("ca.pem", "node.pem", "node.key")}
+
+    def test_a_job(self):
+        chart = tempfile.mkdtemp(prefix="mph", dir="/tmp")
+        self.addCleanup(shutil.rmtree, chart)
+        shutil.copytree(os.path.join(DEPLOY, "helm/maypole"), chart + "/maypole")
+        for sidecar in ("false", "true"):
+            text = subprocess.run([pypi.helm(), "template", "maypole", chart + "/maypole", "--set",
+                                   "tls.enabled=true,job.enabled=true,job.sidecar=%s,agents.enabled=%s" %
+                                   (sidecar, "true" if sidecar == "false" else "false")], env={"HOME": chart},
+                                  check=True, capture_output=True, text=True).stdout
+            documents = {d["kind"]: d for d in yaml.safe_load_all(text) if d is not None}
+            with self.subTest(sidecar=sidecar), pods.Cluster(self.secrets()) as cluster:
+                for kind in ("Deployment", "DaemonSet"):
+                    for pod in cluster.start([documents[kind]] if kind in documents else []):
+                        cluster.wait_ready(pod)
+                job = documents["Job"]
+                pods.set_program(job, harness.PYTHON, cluster.image + "/tests/programs/where.py", cluster.dir)
+                for index, pod in enumerate(cluster.start([job])):
+                    cluster.wait(pod, "ranks", 0)
+                    self.assertEqual(cluster.output(pod, "ranks").strip(),
+                                     "rank %d of 2: local 0 of 1, node %d of 2: sum 3" % (index, index))
 
 
 if __name__ == "__main__":

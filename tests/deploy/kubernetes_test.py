@@ -75,9 +75,7 @@ class JobTest(unittest.TestCase):
         self.cluster = pods.Cluster(SECRETS)
         self.cluster.__enter__()
         self.addCleanup(self.cluster.__exit__)
-        self.dir = os.path.join(self.cluster.machines.dir, "job")
-        os.mkdir(self.dir)
-        os.chmod(self.dir, 0o777)
+        self.dir = self.cluster.dir
 
     def start(self, *files):
         """Pods of these files, all of which are then ready."""
@@ -89,12 +87,8 @@ class JobTest(unittest.TestCase):
     def start_job(self, file, *args, local_size=2):
         """The pods of the Job of a file, with the program of the tests."""
         (job,) = pods.load(file)
-        (container,) = job["spec"]["template"]["spec"]["containers"]
         program = os.path.join(self.cluster.image, "tests/programs/where.py")
-        container["args"] = [harness.PYTHON, program, self.dir, *args]
-        for entry in container["env"]:
-            if entry["name"] == "MAYPOLE_LOCAL_SIZE":
-                entry["value"] = str(local_size)
+        pods.set_program(job, harness.PYTHON, program, self.dir, *args, local_size=local_size)
         return self.cluster.start([job])
 
     def check_ends(self, job, local_size=2):

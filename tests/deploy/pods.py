@@ -34,6 +34,15 @@ def load(name: str) -> List[Document]:
         return [d for d in yaml.safe_load_all(f) if d is not None]
 
 
+def set_program(job: Document, *args: str, local_size: int = 1) -> None:
+    """Makes a Job of the manifests run another program, with that many ranks in each pod."""
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    container["args"] = list(args)
+    for entry in container["env"]:
+        if entry["name"] == "MAYPOLE_LOCAL_SIZE":
+            entry["value"] = str(local_size)
+
+
 class Container(NamedTuple):
     name: str
     argv: List[str]
@@ -43,7 +52,7 @@ class Container(NamedTuple):
 
 
 class Pod:
-    """`name`, the machine that it is on, its containers so far."""
+    """The machine that it is on, and its containers so far."""
 
     def __init__(self, name: str, machine: machines.Machine, spec: Document, annotations: Dict[str, str]) -> None:
         self.name, self.machine, self.spec, self.annotations = name, machine, spec, annotations
@@ -66,6 +75,10 @@ class Cluster:
     def __enter__(self) -> "Cluster":
         self.machines.__enter__()
         try:
+            # For what containers write besides their volumes.
+            self.dir = os.path.join(self.machines.dir, "job")
+            os.mkdir(self.dir)
+            os.chmod(self.dir, 0o777)
             self.image = os.path.join(self.machines.dir, "image")
             os.rename(harness.public_copy(), self.image)
             shutil.copy(os.path.join(harness.ROOT, "client/python/scripts/maypole-node-ranks"),
@@ -124,23 +137,28 @@ class Cluster:
                 os.makedirs(node, mode=0o755, exist_ok=True)
             assert os.path.isdir(node), "%s: there is no %s on the node" % (pod.name, node)
             os.symlink(node, path)
-        elif "secret" in volume:
-            self._write_secret(path, volume["secret"], pod.spec.get("securityContext", {}).get("fsGroup"))
+        elif "secret" in volume or "projected" in volume:
+            self._write_secret(path, volume, pod.spec.get("securityContext", {}).get("fsGroup"))
         else:
             assert "emptyDir" in volume, volume
             os.mkdir(path)
             os.chmod(path, 0o777)
 
-    def _write_secret(self, path: str, source: Document, group: Optional[int]) -> None:
+    def _write_secret(self, path: str, volume: Document, group: Optional[int]) -> None:
         """As kubelet: the name is a link into ..data, a link to a directory of this version."""
+        if "projected" in volume:
+            mode = volume["projected"]["defaultMode"]
+            names = [source["secret"]["name"] for source in volume["projected"]["sources"]]
+        else:
+            mode, names = volume["secret"]["defaultMode"], [volume["secret"]["secretName"]]
         version = os.path.join(path, "..2026")
         os.makedirs(version)
         os.chmod(path, 0o755)
-        for key, text in self.secrets[source["secretName"]].items():
+        for key, text in [item for name in names for item in self.secrets[name].items()]:
             file = os.path.join(version, key)
             with open(file, "w", encoding="utf-8") as f:
                 f.write(text)
-            os.chmod(file, source["defaultMode"])
+            os.chmod(file, mode)
             if group is not None:
                 os.chown(file, 0, group)
             os.symlink("..data/" + key, os.path.join(path, key))

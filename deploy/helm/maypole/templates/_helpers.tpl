@@ -46,14 +46,14 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
 {{/*
-The daemons accept a secret's file only if nobody but its owner can read it. Kubernetes gives it to root, and with
-fsGroup to a group; so a container of the daemon's user copies it.
+The daemons accept secret and keys only if nobody but the files' owner can read them. Kubernetes gives them to root, and
+with fsGroup to a group; so a container of the daemon's user copies them.
 */}}
 {{- define "maypole.copySecret" -}}
 - name: copy-secret
   image: {{ include "maypole.image" . }}
   imagePullPolicy: {{ .Values.image.pullPolicy }}
-  command: [install, -m, "0400", /run/maypole-secret/secret, /run/secrets/maypole/secret]
+  command: [sh, -c, install -m 0400 /run/maypole-secret/* /run/secrets/maypole]
   securityContext:
     {{- include "maypole.restricted" . | nindent 4 }}
   resources:
@@ -64,11 +64,34 @@ fsGroup to a group; so a container of the daemon's user copies it.
     - {name: own-secret, mountPath: /run/secrets/maypole}
 {{- end }}
 
-{{- define "maypole.copySecretVolumes" -}}
+{{/* part: coordinator or node */}}
+{{- define "maypole.secretVolume" -}}
 - name: secret
-  secret: {secretName: {{ .Values.secretName }}, defaultMode: 0440}
+  {{- if .root.Values.tls.enabled }}
+  projected:
+    defaultMode: {{ .mode }}
+    sources:
+      - secret: {name: {{ .root.Values.secretName }}}
+      - secret: {name: {{ get .root.Values.tls (printf "%sSecret" .part) }}}
+  {{- else }}
+  secret: {secretName: {{ .root.Values.secretName }}, defaultMode: {{ .mode }}}
+  {{- end }}
+{{- end }}
+
+{{- define "maypole.copySecretVolumes" -}}
+{{ include "maypole.secretVolume" (dict "root" .root "part" .part "mode" "0440") }}
 - name: own-secret
   emptyDir: {medium: Memory, sizeLimit: 1Mi}
+{{- end }}
+
+{{/* The daemons' flags for secret and certificates */}}
+{{- define "maypole.secretFlags" -}}
+- --secret_file=/run/secrets/maypole/secret
+{{- if .root.Values.tls.enabled }}
+- --tls_ca=/run/secrets/maypole/ca.pem
+- --tls_cert=/run/secrets/maypole/{{ .part }}.pem
+- --tls_key=/run/secrets/maypole/{{ .part }}.key
+{{- end }}
 {{- end }}
 
 {{- define "maypole.probes" -}}
