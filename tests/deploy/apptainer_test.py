@@ -12,6 +12,7 @@ import unittest
 import containers
 import harness
 import installed
+import mpi_nodes
 import namespaces
 
 REASON = containers.available() or namespaces.available()
@@ -24,13 +25,9 @@ APPTAINER = """\
 [ "$1 $2" = "exec maypole.sif" ] || exit 2
 shift 2
 . {environment}
-exec unshare --mount sh -c 'for d in /proc /dev /tmp; do mount --rbind $d {root}$d || exit; done; exec chroot {root} "$@"' \
-  sh "$@"
-"""
-RSH = """\
-#!/bin/sh
-shift
-exec ip netns exec {namespace} unshare --uts sh -c 'hostname n1; exec sh -c "$0"' "$*"
+exec unshare --mount sh -c '
+  for d in /proc /dev /tmp; do mount --rbind $d {root}$d || exit; done
+  exec chroot {root} "$@"' sh "$@"
 """
 
 
@@ -67,7 +64,8 @@ class ApptainerTest(unittest.TestCase):
     def run_section(cls, name):
         """As Apptainer: by a shell that ends at the first command that fails, after %environment except for %post."""
         text = cls.sections[name] if name == "post" else cls.sections["environment"] + cls.sections[name]
-        return cls.storage.command("buildah", "run", "--isolation", "chroot", cls.container, "--", "/bin/sh", "-e", "-c", text)
+        return cls.storage.command("buildah", "run", "--isolation", "chroot", cls.container, "--",
+                                   "/bin/sh", "-e", "-c", text)
 
     @classmethod
     def write(cls, name, text, **values):
@@ -84,15 +82,13 @@ class ApptainerTest(unittest.TestCase):
     def test_mpirun_outside_of_the_containers_of_two_nodes(self):
         shutil.copy(os.path.join(harness.ROOT, "tests/programs/where.py"), self.storage.dir)
         with namespaces.Namespaces() as net:
-            hosts = self.write("hosts", "n0 slots=2\nn1 slots=2\n")
-            rsh = self.write("rsh", RSH, namespace=net.names[1])
+            nodes = mpi_nodes.MpiNodes(net, self.storage.dir)
             # No variable of this machine's Maypole: the ranks have the container's.
             env = {"PATH": self.storage.dir + ":/usr/sbin:/usr/bin:/sbin:/bin", "HOME": self.storage.dir}
-            command = ["ip", "netns", "exec", net.names[0], "unshare", "--uts", "sh", "-c", 'hostname n0; exec "$@"', "sh",
-                       MPIRUN, "--allow-run-as-root", "--oversubscribe", "-np", "4", "--hostfile", hosts,
-                       "--mca", "plm_rsh_agent", rsh,
+            command = [MPIRUN, "--allow-run-as-root", "--oversubscribe", "-np", "4", *nodes.options,
                        "apptainer", "exec", "maypole.sif", "python3", os.path.join(self.storage.dir, "where.py")]
-            done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+            done = subprocess.run(nodes.on_n0(command), env=env, capture_output=True, text=True, timeout=120,
+                                  stdin=subprocess.DEVNULL)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(sorted(line for line in done.stdout.splitlines() if line), [
             "rank %d of 4: local %d of 2, node %d of 2: sum 10" % (r, r % 2, r // 2) for r in range(4)])

@@ -72,7 +72,7 @@ class CondaTest(unittest.TestCase):
     def test_what_is_missing_is_named(self):
         for script, args, text in (("create-env.sh", ["/p", self.wheel], "create-env: conda is not installed"),
                                    ("create-env.sh", [], "usage: create-env.sh PREFIX WHEEL"),
-                                   ("post-build.sh", ["/nonexistent", self.wheel], "there is no Python in /nonexistent")):
+                                   ("post-build.sh", ["/nowhere", self.wheel], "there is no Python in /nowhere")):
             done = subprocess.run([os.path.join(CONDA, script), *args], env={"PATH": "/usr/bin:/bin"}, text=True,
                                   capture_output=True)
             self.assertNotEqual(done.returncode, 0)

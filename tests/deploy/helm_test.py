@@ -1,4 +1,4 @@
-"""deploy/helm/maypole: a real Helm renders the chart; Kubernetes' own schemas accept what it renders, unknown keys refused."""
+"""deploy/helm/maypole: a real Helm renders the chart, and Kubernetes' own schemas accept what it renders."""
 
 import os
 import shutil
@@ -75,7 +75,8 @@ class HelmTest(unittest.TestCase):
             "agents.hostNetwork=true,agents.extraArgs={--ring_depth=4},agents.socketDirectory=/var/lib/maypole",
             "agents.tolerations[0].key=gpu,agents.tolerations[0].operator=Exists,agents.nodeSelector.kind=gpu",
             "coordinator.tolerations[0].key=gpu,coordinator.tolerations[0].operator=Exists",
-            "coordinator.nodeSelector.kind=cpu,tls.enabled=true,job.enabled=true,job.nodes=5,job.ranksPerNode=8", release="other"))
+            "coordinator.nodeSelector.kind=cpu,tls.enabled=true,job.enabled=true,job.nodes=5,job.ranksPerNode=8",
+            release="other"))
         kinds = {d["kind"]: d for d in documents}
         self.assertEqual(sorted(kinds), ["DaemonSet", "Job", "NetworkPolicy", "Service", "StatefulSet"])
         (agent,) = kinds["DaemonSet"]["spec"]["template"]["spec"]["containers"]
@@ -118,7 +119,8 @@ class TlsTest(unittest.TestCase):
                     found[name] = f.read()
             return found
 
-        return {"maypole": {"secret": "the cluster's secret of this test"}, "train": {"token": "the token of this test"},
+        return {"maypole": {"secret": "the cluster's secret of this test"},
+                "train": {"token": "the token of this test"},
                 "maypole-coordinator-tls": files("ca.pem", "coordinator.pem", "coordinator.key"),
                 "maypole-node-tls": files("ca.pem", "node.pem", "node.key")}
 

@@ -40,12 +40,14 @@ class ImageTest(unittest.TestCase):
         return sorted(done.stdout.splitlines())
 
     def test_it_is_no_root_and_has_the_programs(self):
-        lines = self.run_ok("sh", "-c", "id -u; maypolerun --version; maypolectl --version; maypole-node-ranks --version")
+        programs = ("maypolerun", "maypolectl", "maypole-node-ranks")
+        lines = self.run_ok("sh", "-c", "id -u; for p in %s; do $p --version; done" % " ".join(programs))
         self.assertIn("10001", lines)
         self.assertEqual(len(lines), 4)
 
     def test_a_job_in_one_container_that_cannot_be_written(self):
-        lines = self.run_ok("maypolerun", "-np", "2", "python3", "/app/where.py", options=["--read-only", "--cap-drop=all"])
+        lines = self.run_ok("maypolerun", "-np", "2", "python3", "/app/where.py",
+                            options=["--read-only", "--cap-drop=all"])
         self.assertEqual(lines, ["[%d]<stdout>:rank %d of 2: local %d of 2, node 0 of 1: sum 3" % (r, r, r)
                                  for r in range(2)])
         print("\n".join(lines))
@@ -63,8 +65,8 @@ class ImageTest(unittest.TestCase):
         os.chmod(shared, 0o755)
         agent = shared + "/agent.sock"
         network = ["--network", "host"]
-        coordinator = self.start("sh", "-c", "exec maypole-coordinator --listen=127.0.0.1:0 --metrics= --announce_fd=3 3>&1",
-                                 options=network)
+        coordinator = self.start("sh", "-c", "exec maypole-coordinator --listen=127.0.0.1:0 --metrics= "
+                                 "--announce_fd=3 3>&1", options=network)
         address = self.announced(coordinator, "listen=")
         worker = self.start("sh", "-c", "exec maypole-worker --coordinator=%s --metrics=127.0.0.1:0 --socket=%s "
                             "--announce_fd=3 3>&1" % (address, agent),

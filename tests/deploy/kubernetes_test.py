@@ -10,7 +10,8 @@ import harness
 import machines
 import pods
 
-SECRETS = {"maypole": {"secret": "the cluster's secret of this test"}, "train": {"token": "the job's token of this test"}}
+SECRETS = {"maypole": {"secret": "the cluster's secret of this test"},
+           "train": {"token": "the job's token of this test"}}
 FILES = ["agents-etcd.yaml", "agents.yaml", "coordinator-etcd.yaml", "coordinator.yaml", "job-sidecar.yaml", "job.yaml",
          "namespace.yaml", "networkpolicy.yaml"]
 

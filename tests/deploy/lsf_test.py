@@ -1,6 +1,6 @@
-"""deploy/lsf with stand-ins for jsrun and blaunch, because LSF is not free: what they set is what LSF's documentation says.
+"""deploy/lsf with stand-ins for jsrun and blaunch, because LSF is not free.
 
-jsrun: Open MPI's mpirun over two network namespaces, with jsrun's variables instead of its own. PMIx is real.
+jsrun: Open MPI's mpirun over two nodes (mpi_nodes.py), with jsrun's variables instead of its own. PMIx is real.
 blaunch: starts the command with a host name of its own.
 """
 
@@ -13,6 +13,7 @@ import unittest
 
 import harness
 import machines
+import mpi_nodes
 import namespaces
 
 RECIPES = os.path.join(harness.ROOT, "deploy/lsf")
@@ -31,8 +32,7 @@ while [ $# -gt 0 ]; do
   esac
   shift 2
 done
-exec mpirun --allow-run-as-root --oversubscribe -np $((nrs * tasks)) --hostfile {dir}/mpihosts \
-  --mca plm_rsh_agent {dir}/rsh {dir}/rank "$@"
+exec mpirun --allow-run-as-root --oversubscribe -np $((nrs * tasks)) {options} {dir}/rank "$@"
 """
 RANK = """\
 #!/bin/sh
@@ -40,11 +40,6 @@ export JSM_NAMESPACE_RANK="$OMPI_COMM_WORLD_RANK" JSM_NAMESPACE_SIZE="$OMPI_COMM
 export JSM_NAMESPACE_LOCAL_RANK="$OMPI_COMM_WORLD_LOCAL_RANK" JSM_NAMESPACE_LOCAL_SIZE="$OMPI_COMM_WORLD_LOCAL_SIZE"
 for name in $(env | sed -n 's/^\\(OMPI_COMM_WORLD[A-Z_]*\\)=.*/\\1/p'); do unset "$name"; done
 exec "$@"
-"""
-RSH = """\
-#!/bin/sh
-shift
-exec ip netns exec {namespace} unshare --uts sh -c 'hostname n1; exec sh -c "$0"' "$*"
 """
 BLAUNCH = """\
 #!/bin/sh
@@ -62,14 +57,15 @@ class Case(unittest.TestCase):
     def write(self, name, text, **values):
         path = os.path.join(self.dir, name)
         with open(path, "w", encoding="utf-8") as f:
-            f.write(text.format(dir=self.dir, **values) if values or "{dir}" in text else text)
+            f.write(text.format(**values) if values else text)
         os.chmod(path, 0o755)
         return path
 
     def environment(self, **more):
         env = harness.environment(dict({
             "HOME": self.dir, "TMPDIR": self.dir, "MAYPOLE_RUNTIME_DIR": os.path.join(self.dir, "runtime"),
-            "LSB_DJOB_HOSTFILE": os.path.join(self.dir, "hosts"), "LSB_JOBID": "714", "MAYPOLE_START_TIMEOUT": "30"}, **more))
+            "LSB_DJOB_HOSTFILE": os.path.join(self.dir, "hosts"), "LSB_JOBID": "714",
+            "MAYPOLE_START_TIMEOUT": "30"}, **more))
         scripts = os.path.join(harness.ROOT, "client/python/scripts")
         env["PATH"] = os.pathsep.join([self.dir, env["PATH"], scripts])
         return env
@@ -93,14 +89,12 @@ class JsrunTest(Case):
         with namespaces.Namespaces() as net:
             # The host of the script comes first, and has no ranks.
             self.write("hosts", "batch1\nn0\nn0\nn1\nn1\n")
-            self.write("mpihosts", "n0 slots=2\nn1 slots=2\n")
-            self.write("jsrun", JSRUN)
+            nodes = mpi_nodes.MpiNodes(net, self.dir)
+            self.write("jsrun", JSRUN, dir=self.dir, options=" ".join(nodes.options))
             self.write("rank", RANK)
-            self.write("rsh", RSH, namespace=net.names[1])
-            command = ["ip", "netns", "exec", net.names[0], "unshare", "--uts", "sh", "-c", 'hostname n0; exec "$@"', "sh",
-                       os.path.join(RECIPES, "train-jsrun.lsf"), harness.PYTHON, WHERE, self.dir + "/results"]
-            done = subprocess.run(command, env=self.environment(RANKS_PER_HOST="2"), capture_output=True, text=True,
-                                  timeout=90, stdin=subprocess.DEVNULL)
+            command = [os.path.join(RECIPES, "train-jsrun.lsf"), harness.PYTHON, WHERE, self.dir + "/results"]
+            done = subprocess.run(nodes.on_n0(command), env=self.environment(RANKS_PER_HOST="2"), capture_output=True,
+                                  text=True, timeout=90, stdin=subprocess.DEVNULL)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(self.places(4), [(0, 0, 2, 0, 2, 10, "n0"), (1, 1, 2, 0, 2, 10, "n0"),
                                           (2, 0, 2, 1, 2, 10, "n1"), (3, 1, 2, 1, 2, 10, "n1")])

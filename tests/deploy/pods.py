@@ -4,11 +4,11 @@
         (coordinator,) = cluster.start(pods.load("coordinator.yaml"))     # on the machines n0 and n1
         cluster.wait_ready(coordinator)
 
-What is as in Kubernetes: commands with their $(VARIABLES); environments, which have nothing else than the image's; mounts
-of secrets (links to root's files, as kubelet makes them), of emptyDir and hostPath; users and groups; capabilities; root
-file systems that cannot be written; processes, mounts, IPC and host name of each pod's own; names of services; probes.
-What is not: images (each container sees this machine's files), seccomp, resource limits, and a network for each pod (the
-pods of a machine share its network, as with hostNetwork), and so no NetworkPolicy either.
+What is as in Kubernetes: commands with their $(VARIABLES); environments, which have nothing else than the image's;
+mounts of secrets (links to root's files, as kubelet makes them), of emptyDir and hostPath; users and groups;
+capabilities; root file systems that cannot be written; processes, mounts, IPC and host name of each container's own;
+names of services; probes. What is not: images (each container sees this machine's files), seccomp, resource limits, and
+a network for each pod (the pods of a machine share its network, as with hostNetwork), and so no NetworkPolicy either.
 """
 
 import os
@@ -96,8 +96,8 @@ class Cluster:
                        for pod in self.pods for name in pod.containers)
 
     def start(self, documents: List[Document]) -> List[Pod]:
-        """Starts the documents' pods: one of a Deployment, one per machine of a DaemonSet, and the pods of a StatefulSet
-        or Job, of which there may be two, one per machine."""
+        """Starts the documents' pods: one of a Deployment, one per machine of a DaemonSet, and the pods of a
+        StatefulSet or Job, of which there may be two, one per machine."""
         started = []
         for document in documents:
             kind, spec = document["kind"], document.get("spec", {})
@@ -105,8 +105,8 @@ class Cluster:
                      "Job": spec.get("completions")}.get(kind, 0)
             for index in range(count):
                 annotations = {"batch.kubernetes.io/job-completion-index": str(index)} if kind == "Job" else {}
-                pod = Pod("%s-%d" % (document["metadata"]["name"], index), self.machines[index], spec["template"]["spec"],
-                          annotations)
+                pod = Pod("%s-%d" % (document["metadata"]["name"], index), self.machines[index],
+                          spec["template"]["spec"], annotations)
                 self._start_pod(pod)
                 started.append(pod)
         return started

@@ -34,7 +34,8 @@ def _made(requirement, make):
     """The directory in the cache with what make(requirement, directory) makes there."""
     cache = os.path.join(pwd.getpwuid(os.getuid()).pw_dir, ".cache", "maypole")
     os.makedirs(cache, exist_ok=True)
-    to = os.path.join(cache, requirement.partition("=")[0] + "-" + hashlib.sha256(requirement.encode()).hexdigest()[:10])
+    key = hashlib.sha256(requirement.encode()).hexdigest()[:10]
+    to = os.path.join(cache, requirement.partition("=")[0] + "-" + key)
     with open(to + ".lock", "w", encoding="utf-8") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # another test may be making it
         if not os.path.exists(os.path.join(to, "complete")):

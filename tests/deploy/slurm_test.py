@@ -50,8 +50,9 @@ class SlurmTest(unittest.TestCase):
     def test_a_shell_on_a_node(self):
         typed = "maypolerun -np 2 %s %s\n%s %s\nexit\n" % (harness.PYTHON, WHERE, harness.PYTHON, WHERE)
         ours, theirs = pty.openpty()
-        process = self.slurm.start([os.path.join(RECIPES, "interactive.sh"), "2", "--nodelist=n1"], env=self.environment,
-                                   stdin=theirs, stdout=theirs, stderr=subprocess.STDOUT, start_new_session=True)
+        process = self.slurm.start([os.path.join(RECIPES, "interactive.sh"), "2", "--nodelist=n1"],
+                                   env=self.environment, stdin=theirs, stdout=theirs, stderr=subprocess.STDOUT,
+                                   start_new_session=True)
         os.close(theirs)
         os.write(ours, typed.encode())
         printed = self.read_all(ours)

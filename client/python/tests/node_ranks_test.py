@@ -33,7 +33,8 @@ class PlaceTest(unittest.TestCase):
                 ({"MAYPOLE_CROSS_RANK": "x"}, "MAYPOLE_CROSS_RANK='x': expected a number, 0 or larger"),
                 ({"MAYPOLE_CROSS_RANK": "3"}, "MAYPOLE_CROSS_RANK=3 does not fit MAYPOLE_CROSS_SIZE=3"),
                 ({"MAYPOLE_LOCAL_SIZE": "0"}, "MAYPOLE_LOCAL_SIZE='0': expected a number, 1 or larger"),
-                ({"MAYPOLE_SIZE": "6"}, "set both MAYPOLE_RANK (of this node's first rank) and MAYPOLE_SIZE, or neither"),
+                ({"MAYPOLE_SIZE": "6"},
+                 "set both MAYPOLE_RANK (of this node's first rank) and MAYPOLE_SIZE, or neither"),
                 ({"MAYPOLE_RANK": "5", "MAYPOLE_SIZE": "6"}, "ranks 5 to 6 do not fit MAYPOLE_SIZE=6")):
             with self.assertRaises(ValueError) as raised:
                 node_ranks.place(dict(NODE, **wrong))

@@ -1,6 +1,6 @@
 -- Lmod's modulefile of Maypole, installed by
 --   pip install --no-deps --target /opt/maypole/0.1.0 maypole-0.1.0-*.whl
--- The name of this file is the version. It serves every Python from 3.9 on, because nothing in the wheel is compiled for one.
+-- The name of this file is the version. It serves every Python from 3.9 on: nothing in the wheel is compiled for one.
 
 help([[
 Maypole averages gradients over all processes of a training job, with Horovod's interface:
