@@ -130,9 +130,13 @@ def main(argv: Optional[List[str]] = None) -> int:
     """Starts the ranks and waits for them; returns the exit status."""
     parser = argparse.ArgumentParser(prog="maypole-node-ranks", formatter_class=argparse.RawDescriptionHelpFormatter,
                                      description=(__doc__ or "").partition(": ")[2])
-    parser.add_argument("--version", action="version", version=_version())
+    parser.add_argument("--version", action="store_true", help="print the version of Maypole, and end")
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="the command of each rank")
-    command = parser.parse_args(argv).command
+    args = parser.parse_args(argv)
+    if args.version:
+        print(_version())
+        return 0
+    command = args.command
     if command[:1] == ["--"]:
         command = command[1:]
     if not command:
