@@ -20,6 +20,7 @@ Status ExchangeOf(const RankOptions& options, Exchange** out) {
   *out = Given();
   if (*out != nullptr) return Status();
   switch (options.found.launcher) {
+    case Launcher::kJsrun:
     case Launcher::kOpenMpi:
       return PmixExchange(out);
     case Launcher::kTorchrun:

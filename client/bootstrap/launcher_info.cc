@@ -56,6 +56,9 @@ constexpr Names kTorchNames = {"a launcher for torch.distributed", "RANK",
 constexpr Names kOpenMpiNames = {
     "mpirun (Open MPI)", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
     "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"};
+constexpr Names kJsrunNames = {
+    "jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE",
+    "JSM_NAMESPACE_LOCAL_RANK", "JSM_NAMESPACE_LOCAL_SIZE"};
 constexpr Names kHydraNames = {"mpiexec (MPICH, Intel MPI)", "PMI_RANK",
                                "PMI_SIZE", "MPI_LOCALRANKID",
                                "MPI_LOCALNRANKS"};
@@ -145,6 +148,16 @@ Status FindOpenMpi(const Getter& get, const ProcessFacts& facts,
   f->job = JobName(get, facts, *f, "mpirun",
                    {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid",
                     "OMPI_MCA_orte_precondition_transports"});
+  return Status();
+}
+
+// Each allocation counts its namespaces from 1, so the job's number counts too.
+Status FindJsrun(const Getter& get, const ProcessFacts& facts,
+                 LauncherInfo* f) {
+  if (Status s = ReadPlaces(get, kJsrunNames, f); !s.ok()) return s;
+  f->launcher = Launcher::kJsrun;
+  f->job = JobName(get, facts, *f, "jsrun",
+                   {"LSB_JOBID", "LSB_JOBINDEX", "PMIX_NAMESPACE"});
   return Status();
 }
 
@@ -322,6 +335,9 @@ Status DetectLauncher(const Getter& get, const ProcessFacts& facts,
   Status s;
   if (AnySet(get, {"TORCHELASTIC_RUN_ID"})) {
     s = FindTorchrun(get, facts, kTorchrunNames, &f);
+  } else if (AnySet(get, {"JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_RANK"})) {
+    // Before mpirun: jsrun sets OMPI_COMM_WORLD_* for Spectrum MPI, too.
+    s = FindJsrun(get, facts, &f);
   } else if (AnySet(get, {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"})) {
     s = FindOpenMpi(get, facts, &f);
   } else if (AnySet(get, {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"})) {

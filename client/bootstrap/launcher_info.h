@@ -1,8 +1,8 @@
 // DetectLauncher: finds out this process's place in its job from the
 // environment variables of its launcher.
 //
-// Purpose: torchrun, mpirun (Open MPI), mpiexec (MPICH, Intel MPI) and srun
-// each set variables of their own. If variables of several launchers are set
+// Purpose: torchrun, jsrun, mpirun (Open MPI), mpiexec (MPICH, Intel MPI) and
+// srun each set variables of their own. If variables of several launchers are set
 // (mpirun in a Slurm allocation), the innermost launcher counts; the order of
 // this list decides. If none are set, it is a job of one rank. Pure: variables
 // and facts in, values out.
@@ -32,6 +32,7 @@ enum class Launcher : uint8_t {
   kOpenMpi = 2,
   kHydra = 3,  // MPICH, Intel MPI
   kSlurm = 4,
+  kJsrun = 5,  // LSF's, on clusters with IBM's Job Step Manager
 };
 
 struct LauncherInfo {

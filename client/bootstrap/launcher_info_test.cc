@@ -57,6 +57,13 @@ const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "3"},
                             {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
                             {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
                             {"PMIX_NAMESPACE", "1868627969"}};
+// Task 5 of 8 on the second of two nodes.
+const Variables kJsrun = {{"JSM_NAMESPACE_RANK", "5"},
+                          {"JSM_NAMESPACE_SIZE", "8"},
+                          {"JSM_NAMESPACE_LOCAL_RANK", "1"},
+                          {"JSM_NAMESPACE_LOCAL_SIZE", "4"},
+                          {"LSB_JOBID", "714"},
+                          {"PMIX_NAMESPACE", "1"}};
 const Variables kHydra = {{"PMI_RANK", "1"},
                           {"PMI_SIZE", "2"},
                           {"MPI_LOCALRANKID", "1"},
@@ -146,6 +153,21 @@ TEST(LauncherInfoTest, OpenMpi) {
   EXPECT_NE(Must(With(kOpenMpi, {{"PMIX_NAMESPACE", "1"}})).job, f.job);
 }
 
+TEST(LauncherInfoTest, Jsrun) {
+  const LauncherInfo f = Must(kJsrun);
+  EXPECT_EQ(f.launcher, Launcher::kJsrun);
+  EXPECT_EQ(f.rank, 5);
+  EXPECT_EQ(f.size, 8);
+  EXPECT_EQ(f.local_rank, 1);
+  EXPECT_EQ(f.local_size, 4);
+  EXPECT_THAT(f.job, StartsWith("jsrun."));
+  // Another step of the allocation, and the first step of another one.
+  EXPECT_NE(Must(With(kJsrun, {{"PMIX_NAMESPACE", "2"}})).job, f.job);
+  EXPECT_NE(Must(With(kJsrun, {{"LSB_JOBID", "715"}})).job, f.job);
+  // Under Spectrum MPI, jsrun sets Open MPI's variables, too.
+  EXPECT_EQ(Must(With(kOpenMpi, kJsrun)).job, f.job);
+}
+
 TEST(LauncherInfoTest, Hydra) {
   const LauncherInfo f = Must(kHydra);
   EXPECT_EQ(f.launcher, Launcher::kHydra);
@@ -224,7 +246,7 @@ TEST(LauncherInfoTest, TheInnermostWins) {
 }
 
 TEST(LauncherInfoTest, EachMissingVariableIsNamed) {
-  for (const Variables& all : {kTorchrun, kOpenMpi, kHydra}) {
+  for (const Variables& all : {kTorchrun, kOpenMpi, kJsrun, kHydra}) {
     for (const auto& [name, value] : all) {
       Variables less = all;
       less.erase(name);

@@ -113,7 +113,7 @@ class WheelTest(unittest.TestCase):
         self.train(*nobody, env=dict(HOROVOD, PATH="/usr/bin:/bin", HOME="/nonexistent"))
 
     def test_every_program_starts_and_same_inputs_give_the_same_wheel(self):
-        for name in wheel.PROGRAMS + ("maypole-timeline",):
+        for name in wheel.PROGRAMS + ("maypole-node-ranks", "maypole-timeline"):
             done = subprocess.run([os.path.join(self.env, "bin", name), "--version"], env={}, capture_output=True,
                                   text=True, timeout=30)
             self.assertEqual((done.returncode, done.stderr), (0, ""), name)

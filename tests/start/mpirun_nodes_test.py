@@ -4,18 +4,10 @@ import os
 import signal
 import unittest
 
+import mpi_nodes
 import namespaces
 import start_fixture
 from start_fixture import MPIRUN, mpirun
-
-
-# Where mpirun would call ssh: the other host is a network namespace with a host
-# name of its own.
-RSH_AGENT = """\
-#!/bin/sh
-shift
-exec ip netns exec {namespace} unshare --uts sh -c 'hostname n1; exec sh -c "$0"' "$*"
-"""
 
 
 @unittest.skipIf(MPIRUN is None, "Open MPI is not installed (openmpi-bin)")
@@ -26,18 +18,10 @@ class TwoNodesTest(start_fixture.StartTest):
         self.net = namespaces.Namespaces()
         self.net.__enter__()
         self.addCleanup(self.net.__exit__)
-        self.agent = os.path.join(self.dir, "rsh")
-        with open(self.agent, "w") as f:
-            f.write(RSH_AGENT.format(namespace=self.net.names[1]))
-        os.chmod(self.agent, 0o755)
-        self.hosts = os.path.join(self.dir, "hosts")
-        with open(self.hosts, "w") as f:
-            f.write("n0 slots=2\nn1 slots=2\n")
+        self.nodes = mpi_nodes.MpiNodes(self.net, self.dir)
 
     def mpirun(self, ranks, *args):
-        inside = ["ip", "netns", "exec", self.net.names[0], "unshare", "--uts", "sh", "-c",
-                  'hostname n0; exec "$@"', "sh"]
-        return inside + mpirun(ranks, "--hostfile", self.hosts, "--mca", "plm_rsh_agent", self.agent, *args)
+        return self.nodes.on_n0(mpirun(ranks, *self.nodes.options, *args))
 
     def test_host_by_host(self):
         self.start(self.mpirun(4) + start_fixture.program("twice"))
