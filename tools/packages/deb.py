@@ -23,7 +23,7 @@ import man
 import metadata
 import wheel
 
-_REVISION = "1"
+REVISION = "1"  # of the packages of one version
 _PREFIX = "usr/lib/maypole"
 _DIST_PACKAGES = "usr/lib/python3/dist-packages"
 _PYTHON = "/usr/bin/python3"
@@ -56,7 +56,7 @@ def built(root=metadata.ROOT):
     return paths
 
 
-def make_debs(paths, out, root=metadata.ROOT):
+def make_debs(paths, out, root=metadata.ROOT, revision=REVISION):
     """Writes the packages to the directory `out`; returns their file names.
 
     paths: {name: path} of wheel.PROGRAMS and wheel.libraries().
@@ -64,7 +64,7 @@ def make_debs(paths, out, root=metadata.ROOT):
     when = _time(root)
     with tempfile.TemporaryDirectory() as work:
         stripped = {name: wheel.strip(path, os.path.join(work, name)) for name, path in paths.items()}
-        values = {"Version": version(root), "python:Version": metadata.PYTHON.lstrip(">="),
+        values = {"Version": version(root, revision), "python:Version": metadata.PYTHON.lstrip(">="),
                   "shlibs:Depends": dpkg.shared_libraries(stripped.values())}
         pages = man.pages(_commands(paths, root), when, root)
         contents = {"maypole": _programs(stripped, paths, pages, root), "python3-maypole": _python(pages, root),
@@ -72,13 +72,13 @@ def make_debs(paths, out, root=metadata.ROOT):
     names = []
     for fields in _control(values, root):
         package = fields["Package"]
-        files = dict(contents[package], **_documents(package, when, root))
+        files = dict(contents[package], **_documents(fields, when, root))
         names.append(dpkg.write(fields, files, _maintainer_scripts(package, root), when, out))
     return names
 
 
-def version(root=metadata.ROOT):
-    return "%s-%s" % (metadata.version(root), _REVISION)
+def version(root=metadata.ROOT, revision=REVISION):
+    return "%s-%s" % (metadata.version(root), revision)
 
 
 def _maintainer():
@@ -176,11 +176,11 @@ def _examples(package, paths):
     return {"usr/share/doc/%s/examples/%s" % (package, os.path.basename(path)): wheel.read(path) for path in paths}
 
 
-def _documents(package, when, root):
+def _documents(fields, when, root):
     entry = ("maypole (%s) unstable; urgency=medium\n\n  * Maypole %s; changelog.gz has its changes.\n\n -- %s  %s\n" %
-             (version(root), metadata.version(root), _maintainer(),
+             (fields["Version"], metadata.version(root), fields["Maintainer"],
               email.utils.formatdate(when).replace("-0000", "+0000")))
-    at = "usr/share/doc/%s/" % package
+    at = "usr/share/doc/%s/" % fields["Package"]
     return {at + "copyright": wheel.read(os.path.join(root, _DEBIAN, "copyright")),
             at + "changelog.gz": gzip.compress(metadata.read("CHANGELOG.md", root).encode(), mtime=0),
             at + "changelog.Debian.gz": gzip.compress(entry.encode(), mtime=0)}

@@ -45,9 +45,11 @@ def shared_libraries(paths):
     """The value of Depends for files: the packages that have their libraries, from the versions on that have their symbols."""
     with tempfile.TemporaryDirectory() as work:
         _put(work, "debian/control", b"Source: maypole\n\nPackage: maypole\nArchitecture: any\n")
-        said = subprocess.run(["dpkg-shlibdeps", "-O"] + list(paths), cwd=work, check=True, stdout=subprocess.PIPE,
-                              text=True).stdout
-    return re.fullmatch(r"shlibs:Depends=(.+)\n", said).group(1)
+        # It warns of files outside of a package's tree, once for each of their libraries.
+        done = subprocess.run(["dpkg-shlibdeps", "-O"] + list(paths), cwd=work, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr)
+    return re.fullmatch(r"shlibs:Depends=(.+)\n", done.stdout).group(1)
 
 
 def architecture():

@@ -39,9 +39,9 @@ def help2man_text(name, text):
     """The text of --help, of CommandLine's or of argparse's form, in the one that help2man reads; and its examples as
     a file of --include ("" if there are none).
 
-    The usage becomes one line, and each paragraph after the options that begins with a title a section.
+    The usage becomes one line, and each paragraph after the options a section: of its title, or of notes.
     """
-    usage, parts, examples = "", [], ""
+    usage, parts, examples, options_seen = "", [], "", False
     for block in re.split(r"\n\n+", text.strip("\n")):
         head, _, rest = block.partition("\n")
         if head.lower().startswith("usage:"):
@@ -50,12 +50,14 @@ def help2man_text(name, text):
             examples = _verbatim(rest)
         elif head in ("Options:", "options:"):
             parts.append("Options:\n" + rest)
+            options_seen = True
         elif head in ("Commands:", "positional arguments:"):
             parts.append("*%s*\n\n%s" % (head.split()[-1].rstrip(":").title(), rest))
         elif block.startswith(name + ": "):
-            parts.append(_capitalized(block[len(name) + 2:]))
+            text = block[len(name) + 2:]
+            parts.append(text[0].upper() + text[1:])
         else:
-            parts.append(_section(block) if any(part.startswith("Options:") for part in parts) else block)
+            parts.append(_section(block) if options_seen else block)
     return "\n\n".join([usage] + parts) + "\n", examples
 
 
@@ -65,17 +67,12 @@ def _verbatim(lines):
 
 
 def _section(block):
-    """"Title: text", or "Title (of what): text", as a section."""
+    """"Title: text" or "Title (of what): text" as a section; other text as notes."""
     titled = re.match(r"([A-Z][a-z]+(?: [a-z]+)*)(?: \(([^)]*)\))?:\s", block)
     if not titled:
-        return block
+        return "*Notes*\n\n" + block
     title, what = titled.groups()
-    text = block[titled.end():]
-    return "*%s*\n\n%s" % (title, "%s: %s" % (what, text) if what else _capitalized(text))
-
-
-def _capitalized(text):
-    return text[0].upper() + text[1:]
+    return "*%s*\n\n%s%s" % (title, what + ": " if what else "", block[titled.end():])
 
 
 def _page(name, texts, when, root):
@@ -93,4 +90,13 @@ def _page(name, texts, when, root):
              "--source=Maypole " + metadata.version(root)] + ["--include=" + path for path in includes] + [program],
             check=True, stdout=subprocess.PIPE, env=dict(os.environ, SOURCE_DATE_EPOCH=str(when), TZ="UTC")).stdout
     # Names of options must not be hyphenated.
-    return re.sub(rb"^(\.TH .*\n)", rb"\1.nh\n.ad l\n", page, count=1, flags=re.M)
+    page = re.sub(rb"^(\.TH .*\n)", rb"\1.nh\n.ad l\n", page, count=1, flags=re.M)
+    head, commands, rest = page.partition(b".SH COMMANDS\n")
+    return head + commands + _below_commands(rest)
+
+
+def _below_commands(section):
+    """Indents the options that stand below a command, up to the next section."""
+    option = rb"\.TP\n\\fB\\-.*\n(?:[^.].*\n)*"
+    text, heading, rest = section.partition(b".SH ")
+    return re.sub(rb"(?:%s)+" % option, rb".RS\n\g<0>.RE\n", text) + heading + rest

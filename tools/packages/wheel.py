@@ -75,7 +75,7 @@ def read(path):
 
 def strip(path, to):
     shutil.copyfile(path, to)
-    subprocess.run(["strip", "--strip-unneeded", to], check=True)
+    subprocess.run(["strip", "--strip-unneeded", "--remove-section=.comment", to], check=True)
     return to
 
 
