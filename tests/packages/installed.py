@@ -44,10 +44,13 @@ def make_horovod_wheel(out):
     return os.path.join(out, horovod_wheel.make_wheel(out, ROOT))
 
 
-def make_debs(out, when, revision=deb.REVISION):
-    """Makes the Debian packages of what Bazel has built; returns {package: path}. when: the time of their files."""
+def make_debs(out, when, **how):
+    """Makes the Debian packages of what Bazel has built; returns {package: path}.
+
+    when: the time of their files. how: as for deb.make_debs().
+    """
     with unittest.mock.patch.dict(os.environ, SOURCE_DATE_EPOCH=str(when)):
-        names = deb.make_debs({n: os.path.join(ROOT, p) for n, p in _BUILT.items()}, out, ROOT, revision)
+        names = deb.make_debs({n: os.path.join(ROOT, p) for n, p in _BUILT.items()}, out, ROOT, **how)
     return {name.partition("_")[0]: os.path.join(out, name) for name in names}
 
 

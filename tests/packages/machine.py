@@ -37,8 +37,10 @@ class Machine:
         prefix = _NSPAWN + ["--directory", self.path, "--pipe", "--as-pid2"]
         if self._systemd is not None:
             prefix = ["nsenter", "--target", str(self._leader()), "--all"]
-        done = subprocess.run(prefix + ["sh", "-c", command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, timeout=_SECONDS, check=False,
+        # systemd-nspawn has warnings of its own.
+        done = subprocess.run(prefix + ["sh", "-c", "exec 2>&1; " + command], stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                              timeout=_SECONDS, check=False,
                               env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
                                    "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8"})
         if done.returncode != status:

@@ -56,10 +56,10 @@ def built(root=metadata.ROOT):
     return paths
 
 
-def make_debs(paths, out, root=metadata.ROOT, revision=REVISION):
+def make_debs(paths, out, root=metadata.ROOT, revision=REVISION, **how):
     """Writes the packages to the directory `out`; returns their file names.
 
-    paths: {name: path} of wheel.PROGRAMS and wheel.libraries().
+    paths: {name: path} of wheel.PROGRAMS and wheel.libraries(). how: as for dpkg.write().
     """
     when = _time(root)
     with tempfile.TemporaryDirectory() as work:
@@ -73,7 +73,7 @@ def make_debs(paths, out, root=metadata.ROOT, revision=REVISION):
     for fields in _control(values, root):
         package = fields["Package"]
         files = dict(contents[package], **_documents(fields, when, root))
-        names.append(dpkg.write(fields, files, _maintainer_scripts(package, root), when, out))
+        names.append(dpkg.write(fields, files, _maintainer_scripts(package, root), when, out, **how))
     return names
 
 

@@ -63,7 +63,8 @@ def help2man_text(name, text):
 
 def _verbatim(lines):
     text = lines.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq")
-    return "[EXAMPLES]\n.nf\n%s\n.fi\n" % "\n".join(line[2:] for line in text.splitlines())
+    # Less indented than other text, so that lines of 75 columns fit.
+    return "[EXAMPLES]\n.in -4n\n.nf\n%s\n.fi\n.in\n" % "\n".join(line[2:] for line in text.splitlines())
 
 
 def _section(block):
