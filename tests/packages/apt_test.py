@@ -44,7 +44,7 @@ print("STEPS %d" % step)
 """
 
 # A rank of LOOP: its number, and the socket of its agent.
-_RANK = ("runuser -u alice -- env MAYPOLE_AGENT=%s MAYPOLE_RANK=%d MAYPOLE_SIZE=2 MAYPOLE_LOCAL_RANK=0 MAYPOLE_LOCAL_SIZE=1 "
+_RANK = ("cd /srv/loop; runuser -u alice -- env MAYPOLE_AGENT=%s MAYPOLE_RANK=%d MAYPOLE_SIZE=2 MAYPOLE_LOCAL_RANK=0 MAYPOLE_LOCAL_SIZE=1 "
          "MAYPOLE_JOB=loop MAYPOLE_TOKEN=0123456789abcdef0123456789abcdef python3 -u /srv/loop.py >/srv/loop/out.%d 2>&1 &")
 
 
@@ -162,6 +162,10 @@ class AptTest(unittest.TestCase):
         made.wait("test -S /run/other.sock")
         made.run("".join(_RANK % (socket, rank, rank) for rank, socket in enumerate(["/run/maypole/agent.sock", "/run/other.sock"])))
         self.check_loop_goes_on(made)
+        # The unit lets an executor write where its job's user may.
+        made.run("maypolectl timeline loop " + _SECRET)
+        made.wait("grep -q step /srv/loop/maypole-timeline-loop-*.json")
+        made.run("maypolectl timeline loop --stop " + _SECRET)
         before = self.pid(made, "maypole-coordinator")
         made.run("systemctl restart maypole-coordinator")
         self.assertNotEqual(self.pid(made, "maypole-coordinator"), before)
