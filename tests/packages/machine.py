@@ -21,7 +21,8 @@ def make(path, suite="bookworm"):
     done = subprocess.run(["mmdebstrap", "--variant=minbase", "--skip=cleanup/apt/lists", suite, path],
                           capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise unittest.SkipTest("mmdebstrap cannot make a root directory (is Debian's mirror reachable?): " + done.stderr[-500:])
+        raise unittest.SkipTest("mmdebstrap cannot make a root directory (is Debian's mirror reachable?): " +
+                                done.stderr[-500:])
 
 
 class Machine:

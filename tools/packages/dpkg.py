@@ -36,24 +36,28 @@ def write(fields, files, scripts, when, out, level=6):
         for script, text in scripts.items():
             _put(tree, "DEBIAN/" + script, text.encode(), runs=True)
         # More threads would compress to other bytes.
-        subprocess.run(["dpkg-deb", "--root-owner-group", "--threads-max=1", "-z%d" % level, "--build", tree,
-                        os.path.join(out, name)], check=True, stdout=subprocess.DEVNULL, env=dict(os.environ, SOURCE_DATE_EPOCH=str(when)))
+        build = ["dpkg-deb", "--root-owner-group", "--threads-max=1", "-z%d" % level, "--build"]
+        subprocess.run(build + [tree, os.path.join(out, name)], check=True, stdout=subprocess.DEVNULL,
+                       env=dict(os.environ, SOURCE_DATE_EPOCH=str(when)))
     return name
 
 
 def shared_libraries(paths):
-    """The value of Depends for files: the packages that have their libraries, from the versions on that have their symbols."""
+    """The value of Depends for files: the packages of their libraries, from the versions on that have their symbols."""
     with tempfile.TemporaryDirectory() as work:
         _put(work, "debian/control", b"Source: maypole\n\nPackage: maypole\nArchitecture: any\n")
         # It warns of files outside of a package's tree, once for each of their libraries.
-        done = subprocess.run(["dpkg-shlibdeps", "-O"] + list(paths), cwd=work, check=False, capture_output=True, text=True)
+        done = subprocess.run(["dpkg-shlibdeps", "-O"] + list(paths), cwd=work, check=False, capture_output=True,
+                              text=True)
     if done.returncode != 0:
         raise RuntimeError(done.stderr)
     return re.fullmatch(r"shlibs:Depends=(.+)\n", done.stdout).group(1)
 
 
 def architecture():
-    return subprocess.run(["dpkg", "--print-architecture"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    """This machine's, as Debian names it."""
+    said = subprocess.run(["dpkg", "--print-architecture"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return said.strip()
 
 
 def _put(tree, path, what, runs=False):
