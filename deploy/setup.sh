@@ -17,14 +17,15 @@ build="
 # tests/start starts jobs with ssh, mpirun and Slurm; Prometheus scrapes them.
 # tests/fuzz needs clang and its libFuzzer. The library is also compiled for
 # aarch64, and qemu runs its tests. tests/availability starts members of etcd.
-# tests/monitoring looks at the dashboard with Chromium.
+# tests/monitoring looks at the dashboard with Chromium. tests/packages makes
+# Debian packages, with manual pages.
 test="
   libgtest-dev libgmock-dev libbenchmark-dev spin procps iproute2 util-linux
   openmpi-bin libopenmpi-dev mpich iperf3 python3-matplotlib
   openssh-client openssh-server openssl slurm-wlm munge prometheus
   clang-14 libclang-rt-14-dev
   g++-aarch64-linux-gnu qemu-user-static googletest python3-venv python3-pip
-  etcd-server etcd-client chromium chromium-driver
+  etcd-server etcd-client chromium chromium-driver dpkg-dev help2man man-db
 "
 # To run the example: PyTorch and its data; curl for the metrics. cloudpickle for
 # maypole.run.

@@ -6,9 +6,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import unittest.mock
 
 ROOT = os.path.join(os.environ["TEST_SRCDIR"], os.environ["TEST_WORKSPACE"])
 sys.path.insert(0, os.path.join(ROOT, "tools", "packages"))
+import deb  # noqa: E402
 import horovod_wheel  # noqa: E402
 import wheel  # noqa: E402
 
@@ -40,6 +42,16 @@ def make_wheel(out):
 
 def make_horovod_wheel(out):
     return os.path.join(out, horovod_wheel.make_wheel(out, ROOT))
+
+
+def make_debs(out, when, **how):
+    """Makes the Debian packages of what Bazel has built; returns {package: path}.
+
+    when: the time of their files. how: as for deb.make_debs().
+    """
+    with unittest.mock.patch.dict(os.environ, SOURCE_DATE_EPOCH=str(when)):
+        names = deb.make_debs({n: os.path.join(ROOT, p) for n, p in _BUILT.items()}, out, ROOT, **how)
+    return {name.partition("_")[0]: os.path.join(out, name) for name in names}
 
 
 class Environment:

@@ -6,6 +6,7 @@ import re
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 NAME = "maypole"
 HOROVOD_NAME = "maypole-horovod"
+MAINTAINER = "Maypole developers <maypole@example.org>"  # of packages whose builder sets no DEBEMAIL
 PYTHON = ">=3.9"
 TORCH = "torch>=1.13"
 CLOUDPICKLE = "cloudpickle>=2"  # for functions of __main__ in maypole.run()

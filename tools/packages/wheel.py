@@ -22,10 +22,10 @@ import elf
 import metadata
 
 PROGRAMS = ("maypolerun", "maypolectl", "maypole-worker", "maypole-coordinator")
-_LIBRARY = "libmaypole.so"
+LIBRARY = "libmaypole.so"
 _FRAMEWORK_LIBRARIES = os.path.join("client", "frameworks", "framework_library.bzl")
 # Of these the programs have code themselves: headers, and the dashboard's script.
-_COMPILED_IN = ["libasio-dev", "libcli11-dev", "libhwy-dev", "libjs-chart.js", "nlohmann-json3-dev"]
+COMPILED_IN = ["libasio-dev", "libcli11-dev", "libhwy-dev", "libjs-chart.js", "nlohmann-json3-dev"]
 _PYTHON_PROGRAMS = os.path.join("client", "python", "scripts")
 _FIRST_TIME_OF_ZIP = 315532800  # 1980-01-01
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -35,7 +35,7 @@ def libraries(root=metadata.ROOT):
     """The names of all libraries: libmaypole.so, and those of frameworks."""
     text = metadata.read(_FRAMEWORK_LIBRARIES, root)
     frameworks = re.findall(r'"(\w+)"', re.search(r"^FRAMEWORKS = \[(.*?)\]", text, re.M | re.S).group(1))
-    return [_LIBRARY] + ["libmaypole_%s.so" % framework for framework in frameworks]
+    return [LIBRARY] + ["libmaypole_%s.so" % framework for framework in frameworks]
 
 
 def make_wheel(built, out, root=metadata.ROOT):
@@ -44,14 +44,14 @@ def make_wheel(built, out, root=metadata.ROOT):
     built: {name: path} of PROGRAMS and libraries().
     """
     with tempfile.TemporaryDirectory() as work:
-        stripped = {name: _strip(path, os.path.join(work, name)) for name, path in built.items()}
+        stripped = {name: strip(path, os.path.join(work, name)) for name, path in built.items()}
         bundled = elf.libraries_to_bundle([stripped[name] for name in PROGRAMS])
         binaries = list(stripped.values()) + list(bundled.values())
         elf.check_complete(binaries, bundled)
         tag = "py3-none-" + elf.platform_tag(binaries)
         base = "%s-%s" % (metadata.NAME, metadata.version(root))
         name = "%s-%s.whl" % (base, tag)
-        contents = _package(root)
+        contents = python_package(root)
         contents.update(_binaries(stripped, bundled, root))
         contents.update(scripts(base, PROGRAMS))
         contents.update(_python_scripts(base, root))
@@ -73,13 +73,13 @@ def read(path):
         return f.read()
 
 
-def _strip(path, to):
+def strip(path, to):
     shutil.copyfile(path, to)
-    subprocess.run(["strip", "--strip-unneeded", to], check=True)
+    subprocess.run(["strip", "--strip-unneeded", "--remove-section=.comment", to], check=True)
     return to
 
 
-def _package(root):
+def python_package(root):
     """The Python sources, and Horovod's names, which --horovod-shim makes importable."""
     top = os.path.join(root, "client", "python")
     contents = modules(os.path.join(top, "maypole"), "maypole")
@@ -128,7 +128,7 @@ def _dist_info(base, tag, bundled, root):
     contents = dist_info(base, tag, metadata.core_metadata(root))
     at = base + ".dist-info/"
     contents[at + "LICENSE"] = read(os.path.join(root, "LICENSE"))
-    for package in _debian_packages(bundled.values()) + _COMPILED_IN:
+    for package in _debian_packages(bundled.values()) + COMPILED_IN:
         contents["%slicenses/%s" % (at, package)] = read("/usr/share/doc/%s/copyright" % package)
     return contents
 
