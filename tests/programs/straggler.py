@@ -18,7 +18,7 @@ def main():
     hvd.init()
     tensors = [torch.ones(1000) for _ in range(5)]
     go_on = 1.0
-    steps = 0
+    steps, began = 0, time.monotonic()
     while go_on > 0:  # all ranks see the file in the same step
         if hvd.rank() == late:
             time.sleep(seconds)
@@ -30,6 +30,7 @@ def main():
         steps += 1
         if steps == 20:
             rank.touch("running.%d" % hvd.rank())
+    rank.record(steps=steps, seconds=time.monotonic() - began)
     hvd.shutdown()
 
 
