@@ -99,19 +99,22 @@ class Kernel:
 
 
 class CellsTest(unittest.TestCase):
-    def setUp(self):
-        self.dir = tempfile.mkdtemp(prefix="mpn", dir="/tmp")
-        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
-        os.environ["TMPDIR"] = self.dir
-        spec = os.path.join(self.dir, "jupyter", "kernels", NAME)
+    @classmethod
+    def setUpClass(cls):
+        """Everything is in one directory: the kernel's description, files and sockets of the jobs."""
+        cls.dir = tempfile.mkdtemp(prefix="mpn", dir="/tmp")
+        cls.addClassCleanup(shutil.rmtree, cls.dir, ignore_errors=True)
+        spec = os.path.join(cls.dir, "jupyter", "kernels", NAME)
         os.makedirs(spec)
         with open(os.path.join(spec, "kernel.json"), "w") as f:
             json.dump({"argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
                        "display_name": NAME, "language": "python"}, f)
-        os.environ.update(JUPYTER_PATH=os.path.join(self.dir, "jupyter"), JUPYTER_RUNTIME_DIR=self.dir,
-                          IPYTHONDIR=os.path.join(self.dir, "ipython"))
-        self.ranks_dir = os.path.join(self.dir, "ranks")
-        os.mkdir(self.ranks_dir)
+        os.environ.update(TMPDIR=cls.dir, IPYTHONDIR=cls.dir, JUPYTER_RUNTIME_DIR=cls.dir,
+                          JUPYTER_PATH=os.path.join(cls.dir, "jupyter"))
+        tempfile.tempdir = cls.dir
+
+    def setUp(self):
+        self.ranks_dir = tempfile.mkdtemp(prefix="ranks")
 
     def kernel(self):
         kernel = Kernel()
@@ -177,9 +180,9 @@ class CellsTest(unittest.TestCase):
     def test_an_error_of_a_rank(self):
         kernel = self.kernel()
         kernel.run("import maypole\ndef fail():\n    raise KeyError('on purpose')")
-        kernel.run("maypole.run(fail)")
-        self.assertRegex(kernel.text("error"), "^RankError: rank 0: KeyError: 'on purpose'")
-        self.assertIn("[0]<stderr>:KeyError: 'on purpose'\n", kernel.text("stderr"))
+        kernel.run("maypole.run(fail, np=2)")
+        self.assertRegex(kernel.text("error"), r"^RankError: rank \d: KeyError: 'on purpose'")
+        self.assertRegex(kernel.text("stderr"), r"(?m)^\[\d\]<stderr>:KeyError: 'on purpose'$")
         self.assertRegex(kernel.lines()[-1], "^maypole: failed after ")
 
     def test_the_example(self):

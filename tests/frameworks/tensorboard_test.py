@@ -10,13 +10,13 @@ import environments
 import harness
 
 EXAMPLE = os.path.join(harness.ROOT, "examples", "pytorch_tensorboard.py")
-# The example, in which rank 2 takes 50 ms longer for the loss.
+# The example, in which rank 2 takes 0.3 s longer for the loss.
 LATE = """
 import os, runpy, sys, time
 import torch.nn.functional as F
 cross_entropy = F.cross_entropy
 def late(*args):
-    time.sleep(0.05 if os.environ["MAYPOLE_RANK"] == "2" else 0)
+    time.sleep(0.3 if os.environ["MAYPOLE_RANK"] == "2" else 0)
     return cross_entropy(*args)
 F.cross_entropy = late
 sys.path.insert(0, os.path.dirname(sys.argv[1]))
@@ -43,7 +43,7 @@ class TensorBoardTest(unittest.TestCase):
         self.env["PYTHONPATH"] += os.pathsep + site
 
     def test_events(self):
-        command = [harness.PYTHON, "-c", LATE, EXAMPLE, "--limit", "6000", "--every", "5", "--batch-size", "50"]
+        command = [harness.PYTHON, "-c", LATE, EXAMPLE, "--limit", "3000", "--every", "5", "--batch-size", "50"]
         with harness.Job(np=4, nodes=2, command=command, env=self.env) as job:
             job.check_ok(200)
             logs = os.path.join(job.dir, "runs")
@@ -53,11 +53,11 @@ class TensorBoardTest(unittest.TestCase):
         ranks = ["communication/rank %d" % rank for rank in range(4)]
         self.assertEqual(sorted(seen), sorted(ranks + ["loss", "images per second"]))
         for tag, points in seen.items():
-            self.assertEqual([step for step, _ in points], [5, 10, 15, 20, 25, 30], tag)
+            self.assertEqual([step for step, _ in points], [5, 10, 15], tag)
         last = {tag: points[-1][1] for tag, points in seen.items()}
         self.assertLess(last["loss"], seen["loss"][0][1])
-        self.assertGreater(last["images per second"], 100)
-        self.assertLess(last["images per second"], 50 * 4 / 0.05)  # no step is shorter than the latest rank
+        self.assertGreater(last["images per second"], 10)
+        self.assertLess(last["images per second"], 50 * 4 / 0.3)  # no step is shorter than the latest rank
         self.assertEqual(min(ranks, key=last.get), "communication/rank 2", last)
         for rank in set(ranks) - {"communication/rank 2"}:
             self.assertGreater(last[rank] - last["communication/rank 2"], 0.15, last)
