@@ -48,7 +48,7 @@ class BoardTest(unittest.TestCase):
         self.assertGreater(len(self.panels), 40)
         ids = [panel["id"] for panel in self.panels + rows]
         self.assertEqual(len(set(ids)), len(ids))
-        titles = [panel["title"] for panel in self.board["panels"]]
+        titles = [panel["title"] for panel in self.panels + rows]
         self.assertEqual(len(set(titles)), len(titles))
         for panel in self.panels:
             self.assertTrue(panel["description"], panel["title"])

@@ -228,8 +228,18 @@ class PrometheusTest(unittest.TestCase):
 
 @unittest.skipIf(prometheus_server.missing(), prometheus_server.missing())
 class BoardTest(unittest.TestCase):
-    """The queries of the Grafana board and of the alert rules, while three jobs run: one with a straggler that runs
-    without the coordinator, one with a straggler that it orders, and one on a fake GPU."""
+    """The queries of the Grafana board and of the alert rules, while three jobs run.
+
+    In `frozen`, which runs without the coordinator, rank 2 of 4 is a straggler, on the second of two nodes; in
+    `ordered`, whose operations are large and ordered by the coordinator, rank 1 of 2; `gpu` is on a fake GPU.
+    """
+
+    # In frozen, no larger than what goes with the news that it is ready; in ordered, so large that runs exchange it.
+    FROZEN, ORDERED, SMALL, LARGE = 0.05, 0.1, 1000, 50000
+    WINDOW = "8s"
+    # Ratios of what does not happen in these jobs.
+    NAN = {("Fusion", "frozen"), ("Fusion", "gpu"), ("Exchange of a run", "frozen"), ("Exchange of a run", "gpu"),
+           ("Wait for the other nodes", "gpu"), ("Wait for the other nodes", "frozen")}
 
     def start(self, name, job):
         self.addCleanup(job.stop)
@@ -239,43 +249,150 @@ class BoardTest(unittest.TestCase):
 
     def setUp(self):
         self.targets = {}
-        self.frozen = self.start("frozen", harness.Job(4, nodes=2, program="straggler.py", args=[2, 0.05]))
+        self.frozen = self.start("frozen", harness.Job(
+            4, nodes=2, program="straggler.py", args=[2, self.FROZEN, self.SMALL]))
         self.ordered = self.start("ordered", harness.Job(
-            2, nodes=2, program="straggler.py", args=[1, 0.03], launcher_args=["--coordinator-flag=--frozen_nodes=0"]))
+            2, nodes=2, program="straggler.py", args=[1, self.ORDERED, self.LARGE],
+            launcher_args=["--coordinator-flag=--frozen_nodes=0"]))
         self.gpu = self.start("gpu", fake_gpu.Job(2, "train.py", [1000000, "on_gpu"]))
         self.server = prometheus_server.Prometheus(self.targets)
         self.server.__enter__()
         self.addCleanup(self.server.__exit__, None, None, None)
         self.server.await_up(30)
         for job in (self.frozen, self.ordered):
-            job.await_file("running.0")
-
-    def id_of(self, name):
-        """The label `job` of a job."""
-        ((labels, _),) = self.server.query('maypole_local_ranks{endpoint="%s.node0"}' % name)
-        return labels["job"]
+            job.await_file("running.0", 120)
+        harness.wait_until(lambda: self.server.query("maypole_gpu_operations_total > 20"), 60, "operations on the GPU")
+        harness.wait_until(lambda: self.server.value("sum(maypole_frozen_jobs)") == 1, 60, "a frozen job")
+        self.names = {labels["job"]: labels["endpoint"].partition(".")[0]
+                      for labels, _ in self.server.query("maypole_local_ranks")}
+        self.ids = {name: job for job, name in self.names.items()}
+        time.sleep(10)  # until the window has nothing but this
 
     def look(self, **variables):
-        """{panel's title: [(legend, labels, value)]} of all queries of the board."""
+        """{(panel, letter of its query): {legend: value}} of the board; jobs have their names here."""
         seen = {}
         for panel in queries.panels(queries.board()):
             for target in panel["targets"]:
-                for labels, value in self.server.query(queries.filled(target["expr"], window="8s", **variables)):
+                series = seen.setdefault((panel["title"], target["refId"]), {})
+                for labels, value in self.server.query(queries.filled(target["expr"], window=self.WINDOW, **variables)):
+                    labels = dict(labels, job=self.names.get(labels.get("job"), labels.get("job")))
+                    # Without the label, a KeyError.
                     legend = re.sub("{{(.*?)}}", lambda found, of=labels: of[found.group(1)], target["legendFormat"])
-                    seen.setdefault((panel["title"], target["refId"]), []).append((legend, labels, value))
+                    series[legend or labels["endpoint"]] = value
         return seen
 
+    def late(self, text):
+        """{(job, rank or node)} of an alert's expression with a short window."""
+        found = self.server.query(text.replace("5m", self.WINDOW))
+        return {(self.names[labels["job"]], labels.get("rank") or self.node(labels["instance"])) for labels, _ in found}
+
+    def node(self, instance):
+        return next(name.partition(".")[2] for name, address in self.targets.items() if address == instance)
+
+    def check_every_query_has_data(self, seen):
+        for (title, _), series in seen.items():
+            self.assertTrue(series, title)
+            numbers = {legend: value for legend, value in series.items() if value == value}
+            without = {(title, legend.split()[0]) for legend in set(series) - set(numbers)}
+            self.assertLessEqual(without, self.NAN)
+            self.assertTrue(numbers, title)
+            self.assertGreaterEqual(min(numbers.values()), 0, title)
+
+    def check_who_is_slow(self, seen):
+        for panel in ("Ranks that the others wait for", "Lateness of ranks"):
+            lateness = {" ".join(legend.split()[:3]): value for legend, value in seen[panel, "A"].items()}
+            self.assertEqual(len(lateness), 8)
+            for job, straggler in (("frozen", 2), ("ordered", 1)):
+                of_job = {legend: value for legend, value in lateness.items() if legend.startswith(job)}
+                self.assertEqual(max(of_job, key=of_job.get), "%s rank %d" % (job, straggler), of_job)
+                self.assertGreater(of_job["%s rank %d" % (job, straggler)], 0.4, of_job)
+        nodes = {" ".join([legend.split()[0], self.node(legend.split()[1])]): value
+                 for legend, value in seen["Nodes that the others wait for", "A"].items()}
+        self.assertEqual({name for name, value in nodes.items() if value > 0.4}, {"frozen node1", "ordered node1"}, nodes)
+        by_coordinators = seen["Lateness of nodes, by coordinators", "A"]
+        self.assertGreater(by_coordinators["ordered node1"], 0.4)
+        self.assertLess(by_coordinators["frozen node1"], 0.1)
+        steps = seen["Steps per second", "A"]
+        self.assertEqual(set(steps), {"frozen", "ordered", "gpu"})
+        self.assertLess(steps["frozen"], 1 / self.FROZEN)
+        self.assertLess(steps["ordered"], 1 / self.ORDERED)
+        for job, elements in (("frozen", self.SMALL), ("ordered", self.LARGE)):
+            of_step = 4 * (5 * elements + 1)
+            self.assertAlmostEqual(seen["Result bytes", "A"][job] / of_step / steps[job], 1, delta=0.3)
+            self.assertAlmostEqual(seen["Operations", "A"][job + " allreduce"] / 6 / steps[job], 1, delta=0.3)
+
+    def check_state(self, seen):
+        value = lambda title, letter="A": seen[title, letter]
+        now = {"Daemons down": 0, "Coordinators that lead": 3, "Alerts": 0, "Errors": 0, "Late ranks": 0, "Jobs": 3,
+               "Ranks": 8}
+        self.assertEqual({title: value(title) for title in now}, {title: {title: n} for title, n in now.items()})
+        self.assertEqual(value("Ranks of each job"), {"frozen": 4, "ordered": 2, "gpu": 2})
+        self.assertEqual(value("Jobs without the coordinator"), {"frozen": 1})
+        share = value("Share of operations that the coordinator orders")
+        self.assertEqual((share["frozen"], share["gpu"]), (0, 0))
+        self.assertGreater(share["ordered"], 0.8)
+        self.assertGreater(value("Fusion")["ordered on nodes"], 1)
+        self.assertEqual(sorted(value("Sessions").values()), [1, 2, 2])
+        self.assertEqual(set(value("Versions").values()), {1})
+        self.assertEqual(len(value("Versions")), len(self.targets))
+        self.assertFalse([legend for key, series in seen.items() for legend in series
+                          if key[0] in ("Errors on nodes", "Streams to the coordinator that were resumed")
+                          and legend.split()[0] not in self.ids])
+        (gpu,) = value("GPU memory shared with executors")
+        self.assertRegex(gpu, "^gpu GPU-")
+        for title in ("Operations on GPUs", "Bytes on GPUs", "Time of an operation on a GPU"):
+            self.assertGreater(value(title)[gpu], 0, title)
+        self.assertGreater(value("Where operations on CUDA tensors run")["gpu agent"], 0)
+
+    def check_alerts(self):
+        alerts = queries.of_alerts()
+        state = self.server.rules()
+        self.assertEqual({name: rule["health"] for name, rule in state.items()}, dict.fromkeys(alerts, "ok"))
+        # In good health every rule is about series that are there, and none fires.
+        for name, text in alerts.items():
+            self.assertTrue(self.server.query(re.sub(r" (>|==) [0-9.]+(?= and |$)", "", text)), name)
+            self.assertNotEqual(state[name]["state"], "firing")
+        stragglers = {late for late in self.late(alerts["MaypoleRankLate"]) if late[0] != "gpu"}
+        self.assertEqual(stragglers, {("frozen", "2"), ("ordered", "1")})
+        self.assertEqual(self.late(alerts["MaypoleNodeLate"]), {("frozen", "node1"), ("ordered", "node1")})
+
     def test_every_query(self):
-        time.sleep(20)
-        seen = self.look()
-        for key, v in seen.items():
-            print(key, [(l, round(x, 4)) for l, _, x in v][:8])
-        for panel in queries.panels(queries.board()):
-            for target in panel["targets"]:
-                if (panel["title"], target["refId"]) not in seen: print("EMPTY", panel["title"], target["expr"])
-        print(self.server.query("ALERTS"))
-        print({n: r["health"] for n, r in self.server.rules().items()})
-        for n, e in queries.of_alerts().items(): print(n, self.server.query(re.sub(r" (>|==) [0-9.]+( and|$)", r"\2", e))[:3])
+        began = time.monotonic()
+        while True:  # other tests may keep the machine busy for a while
+            seen = self.look()
+            self.check_every_query_has_data(seen)
+            self.check_state(seen)
+            try:
+                self.check_who_is_slow(seen)
+                self.check_alerts()
+                break
+            except AssertionError:
+                if time.monotonic() > began + 60:
+                    raise
+            time.sleep(2)
+        chosen = self.look(job=self.ids["ordered"])
+        self.assertEqual(set(chosen["Steps per second", "A"]), {"ordered"})
+        node = self.targets["frozen.node1"].replace(".", r"\\.")
+        chosen = self.look(job=self.ids["frozen"], node=node)
+        self.assertEqual([legend.split()[:3] for legend in chosen["Time in waits, by rank", "A"]],
+                         [["frozen", "rank", "2"], ["frozen", "rank", "3"]])
+        # The others waited for it although their node was not chosen.
+        self.assertGreater(chosen["Largest lateness", "A"]["Largest lateness"], 0.4)
+        self.check_steps()
+
+    def check_steps(self):
+        """What the program has counted itself."""
+        counted = 'maypole_steps_total{endpoint="%s.node0"}'
+        before = {job: (self.server.value(counted % job), time.monotonic()) for job in ("frozen", "ordered")}
+        time.sleep(4)
+        for name, job in (("frozen", self.frozen), ("ordered", self.ordered)):
+            steps, now = self.server.value(counted % name), time.monotonic()
+            job.touch("end")
+            job.check_ok(60)
+            really = job.record(0)
+            self.assertAlmostEqual(steps / really["steps"], 1, delta=0.2)
+            rate = (steps - before[name][0]) / (now - before[name][1])
+            self.assertAlmostEqual(rate / (really["steps"] / really["seconds"]), 1, delta=0.5)
 
 
 if __name__ == "__main__":
