@@ -57,7 +57,7 @@ class ProgressTest(unittest.TestCase):
         server.steps = 0
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
-        self.address = "127.0.0.1:%d" % server.server_port
+        self.endpoints = r"admin=a:1\ncoordinator=127.0.0.1:{0}\nnode0=127.0.0.1:{0}\n".format(server.server_port)
         for end in (server.server_close, thread.join, server.shutdown):
             self.addCleanup(end)
         for patch in (mock.patch.dict(os.environ, MAYPOLE_BIN=self.dir), mock.patch.object(progress, "PERIOD", 0.02),
@@ -71,7 +71,7 @@ class ProgressTest(unittest.TestCase):
         """(result, stdout, stderr) of a job whose maypolerun does this between its start and its end."""
         path = os.path.join(self.dir, "maypolerun")
         with open(path, "w", encoding="utf-8") as f:
-            f.write("#!/bin/sh\nprintf 'admin=a:1\\ncoordinator=%s\\nnode0=%s\\n' >$4\n" % (self.address, self.address))
+            f.write("#!/bin/sh\nprintf '%s' >$4.1; mv $4.1 $4\n" % self.endpoints)
             f.write(text + "\ncp %s/answer $2/result.0\n" % self.dir)
         os.chmod(path, 0o755)
         out, err = io.StringIO(), io.StringIO()
@@ -110,16 +110,17 @@ class ProgressTest(unittest.TestCase):
         self.assertRegex(cell.update.call_args[0][0]["text/plain"], "^maypole: interrupted after")
 
     def test_a_daemon_that_does_not_answer(self):
-        self.address = "127.0.0.1:1"
+        self.endpoints = "coordinator=127.0.0.1:1"
         cell = Display()
         with cell.modules():
-            self.run_script("sleep 0.1")
+            self.run_script("sleep 0.3")
         self.assertEqual(cell.shown[-2], "maypole: running, 0:00:00")
 
     def test_a_job_with_daemons_elsewhere(self):
+        self.endpoints = ""
         cell = Display()
         with cell.modules():
-            self.run_script(": >$4; sleep 0.1")
+            self.run_script("sleep 0.3")
         self.assertEqual(cell.shown[-2], "maypole: running, 0:00:00")
 
 

@@ -101,7 +101,8 @@ class _Figures:
         self.ranks = None if ranks is None else int(ranks)
         # All nodes of a job make the same steps.
         agent = next((address for name, address in self._endpoints.items() if name != "coordinator"), None)
-        self._note_steps(now, _sum(agent, "maypole_steps_total"))
+        steps = _sum(agent, "maypole_steps_total")
+        self._note_steps(now, steps if self.ranks else None)
 
     def _find_endpoints(self) -> None:
         with contextlib.suppress(OSError), open(self._file, encoding="utf-8") as f:
@@ -110,17 +111,16 @@ class _Figures:
             self.started = True
 
     def _note_steps(self, now: float, steps: Optional[float]) -> None:
-        if steps is None or (self._steps and steps < self._steps[-1][1]):  # another epoch or process
+        if not steps or (self._steps and steps < self._steps[-1][1]):  # none yet; another executor
             self._steps.clear()
-        if steps is not None:
+        if steps:
             self._steps.append((now, steps))
         while self._steps and self._steps[0][0] < now - _WINDOW:
             self._steps.popleft()
         self.steps_per_second = None
         if len(self._steps) > 1:
             (then, before), (now, after) = self._steps[0], self._steps[-1]
-            # A program without steps has none per second.
-            self.steps_per_second = (after - before) / (now - then) if after else None
+            self.steps_per_second = (after - before) / (now - then)
 
 
 def _sum(address: Optional[str], metric: str) -> Optional[float]:
