@@ -4,6 +4,7 @@ Thread contract: one thread calls run_job() and waits in it; the job ends with
 that thread. Other threads may run jobs of their own at the same time.
 """
 
+import argparse
 import codecs
 import os
 import selectors
@@ -36,16 +37,22 @@ def run_job(call: bytes, options: List[str], executable: Optional[str], show_pro
         with open(os.open(os.path.join(directory, "function"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
             f.write(call)
         start = f"import sys; sys.path.append({_PACKAGE_DIRECTORY!r}); from maypole.runner import rank; rank.main()"
-        endpoints = os.path.join(directory, "endpoints")
-        # Before the user's options, which prevail.
+        endpoints = _endpoints_file(options) or os.path.join(directory, "endpoints")
         more = ["--endpoints-file", endpoints] if show_progress else []
-        status = _run_maypolerun([find_maypolerun(), "--function-directory", directory, *more, *options, "--",
+        status = _run_maypolerun([find_maypolerun(), "--function-directory", directory, *options, *more, "--",
                                   executable or sys.executable, "-c", start],
                                  Progress(endpoints, ranks) if show_progress else None)
         answers = _read_answers(directory)
         if status != 0:
             raise _error(directory, status, answers)
         return _results(answers)
+
+
+def _endpoints_file(options: List[str]) -> Optional[str]:
+    """The one that the user wants, too."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--endpoints-file")
+    return parser.parse_known_args(options)[0].endpoints_file
 
 
 def _is_descriptor(stream: Any, original: Any, number: int) -> bool:
