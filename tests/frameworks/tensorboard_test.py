@@ -43,7 +43,7 @@ class TensorBoardTest(unittest.TestCase):
         self.env["PYTHONPATH"] += os.pathsep + site
 
     def test_events(self):
-        command = [harness.PYTHON, "-c", LATE, EXAMPLE, "--limit", "3000", "--every", "5", "--batch-size", "50"]
+        command = [harness.PYTHON, "-c", LATE, EXAMPLE, "--limit", "1200", "--every", "10", "--batch-size", "10"]
         with harness.Job(np=4, nodes=2, command=command, env=self.env) as job:
             job.check_ok(200)
             logs = os.path.join(job.dir, "runs")
@@ -53,11 +53,11 @@ class TensorBoardTest(unittest.TestCase):
         ranks = ["communication/rank %d" % rank for rank in range(4)]
         self.assertEqual(sorted(seen), sorted(ranks + ["loss", "images per second"]))
         for tag, points in seen.items():
-            self.assertEqual([step for step, _ in points], [5, 10, 15], tag)
+            self.assertEqual([step for step, _ in points], [10, 20, 30], tag)
         last = {tag: points[-1][1] for tag, points in seen.items()}
         self.assertLess(last["loss"], seen["loss"][0][1])
-        self.assertGreater(last["images per second"], 10)
-        self.assertLess(last["images per second"], 50 * 4 / 0.3)  # no step is shorter than the latest rank
+        self.assertGreater(last["images per second"], 1)
+        self.assertLess(last["images per second"], 10 * 4 / 0.3)  # no step is shorter than the latest rank
         self.assertEqual(min(ranks, key=last.get), "communication/rank 2", last)
         for rank in set(ranks) - {"communication/rank 2"}:
             self.assertGreater(last[rank] - last["communication/rank 2"], 0.15, last)
