@@ -39,7 +39,12 @@ ENVIRONMENTS: Dict[str, Environment] = {
     # In the plain run.
     "tensorflow-2.18": Environment("3.11", ("tensorflow-cpu==2.18.1", "keras==3.8.0", "cloudpickle==3.1.1")),
     "jax-0.4.38": Environment("3.11", ("jax==0.4.38", "jaxlib==0.4.38", "optax==0.2.4", "cloudpickle==3.1.1")),
+    # Grafana 10.1's schema as Python's classes.
+    "grafana-schema": Environment("3.11", ("grafana-foundation-sdk==1769699998!10.1.0",)),
     # The others.
+    "notebook": Environment("3.11", ("ipykernel==7.4.0", "jupyter-client==8.10.0", "nbclient==0.11.0",
+                                     "cloudpickle==3.1.1")),
+    "tensorboard": Environment("3.11", ("tensorboard==2.21.0", "numpy==1.24.2")),
     "tensorflow-2.8": Environment("3.10", ("tensorflow-cpu==2.8.4", "numpy==1.23.5", "protobuf==3.19.6",
                                            "cloudpickle==3.1.1")),
     "tensorflow-2.12": Environment("3.11", ("tensorflow-cpu==2.12.1", "cloudpickle==3.1.1")),

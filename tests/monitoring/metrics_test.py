@@ -4,12 +4,12 @@ Also: docs/metrics.md lists exactly the existing metrics, with type and labels;
 no tensor name breaks a log line.
 """
 
-import os
 import re
 import unittest
 import urllib.request
 
 import harness
+import queries
 from known_job import Agents, KnownJob
 
 OPERATIONS, ELEMENTS = 30, 1000
@@ -87,19 +87,6 @@ class MetricsTest(unittest.TestCase):
         self.run_on(1, look)
 
 
-def documented():
-    """{part: {metric: (type, labels)}} of the page's tables."""
-    parts, part = {}, None
-    with open(os.path.join(harness.ROOT, "docs", "metrics.md")) as f:
-        for line in f:
-            if line.startswith("## "):
-                part = parts.setdefault(line[3:].strip(), {})
-            row = re.match(r"\| `(\w+)` \| (gauge|counter|histogram) \|([^|]*)\|", line)
-            if row:
-                part[row.group(1)] = row.group(2), frozenset(re.findall(r"`(\w+)`", row.group(3)))
-    return parts
-
-
 def shown(address):
     """{metric: (type, labels)} of an endpoint."""
     with urllib.request.urlopen("http://%s/metrics" % address, timeout=5) as reply:
@@ -114,7 +101,7 @@ def shown(address):
 
 class PageTest(unittest.TestCase):
     def test_page_and_endpoints_tell_of_the_same_metrics(self):
-        page = documented()
+        page = queries.documented()
         with harness.Job(np=4, nodes=2, program="steady.py", args=[3, 10]) as job:
             for r in range(4):
                 job.await_file("counted.%d" % r)
@@ -127,24 +114,6 @@ class PageTest(unittest.TestCase):
                 self.assertEqual(shown(endpoints[node]), {**page["Agent"], **both})
             job.touch("end")
             job.check_ok(30)
-
-    def test_queries_and_alerts_use_metrics_that_exist(self):
-        names = {"up"}
-        for metrics in documented().values():
-            for name, (kind, _) in metrics.items():
-                names |= {name} if kind != "histogram" else {name + end for end in ("_bucket", "_sum", "_count")}
-        used = set()
-        for path in ("docs/metrics.md", "deploy/prometheus/alerts.yml"):
-            with open(os.path.join(harness.ROOT, path)) as f:
-                text = f.read()
-            if path.endswith(".md"):
-                text = re.search("```promql\n(.*?)```", text, re.S).group(1)
-            else:
-                text = "\n".join(re.findall("expr: (.*)", text))
-            found = set(re.findall(r"\b(?:maypole|process)_\w+", text))
-            self.assertGreater(len(found), 5, path)
-            used |= found
-        self.assertEqual(used - names, set())
 
 
 def fields(line):

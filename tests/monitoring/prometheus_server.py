@@ -4,8 +4,10 @@
         p.await_up(10)
         p.value('maypole_ranks{endpoint="node0"}')
 
-Every target has the label `endpoint`, its name here. Configuration and data
-are in a directory of its own, which is removed at the end.
+Every target has the label `endpoint`, its name here; those that end in
+"coordinator" and the others are of the jobs that deploy/prometheus names, and
+its alert rules are loaded. Configuration and data are in a directory of its
+own, which is removed at the end.
 """
 
 import json
@@ -62,10 +64,14 @@ class Prometheus:
         self.process = None
         self.dir = tempfile.mkdtemp(prefix="mpprom", dir="/tmp")
         config = {
-            "global": {"scrape_interval": "%dms" % SCRAPE_MS, "scrape_timeout": "%dms" % SCRAPE_MS},
+            "global": {"scrape_interval": "%dms" % SCRAPE_MS, "scrape_timeout": "%dms" % SCRAPE_MS,
+                       "evaluation_interval": "1s"},
+            "rule_files": [os.path.join(harness.ROOT, "deploy", "prometheus", "alerts.yml")],
             # The label job is the training job's.
-            "scrape_configs": [{"job_name": "maypole", "honor_labels": True, "static_configs": [
-                {"targets": [address], "labels": {"endpoint": name}} for name, address in targets.items()]}],
+            "scrape_configs": [{"job_name": job, "honor_labels": True, "static_configs": [
+                {"targets": [address], "labels": {"endpoint": name}} for name, address in targets.items()
+                if name.endswith("coordinator") == (job == "maypole-coordinator")]}
+                for job in ("maypole-coordinator", "maypole-worker")],
         }
         with open(os.path.join(self.dir, "prometheus.yml"), "w") as f:
             json.dump(config, f)  # which is YAML
@@ -102,14 +108,21 @@ class Prometheus:
                 time.sleep(0.05)
         return False
 
-    def query(self, text):
-        """[(labels, value)] of an instant query."""
-        url = "http://%s/api/v1/query?%s" % (self.address, urllib.parse.urlencode({"query": text}))
+    def _ask(self, what, **parameters):
+        url = "http://%s/api/v1/%s?%s" % (self.address, what, urllib.parse.urlencode(parameters))
         with urllib.request.urlopen(url, timeout=10) as reply:
             answer = json.load(reply)
         if answer["status"] != "success":
-            raise AssertionError("%s: %r" % (text, answer))
-        return [(r["metric"], float(r["value"][1])) for r in answer["data"]["result"]]
+            raise AssertionError("%s %s: %r" % (what, parameters, answer))
+        return answer["data"]
+
+    def query(self, text):
+        """[(labels, value)] of an instant query."""
+        return [(r["metric"], float(r["value"][1])) for r in self._ask("query", query=text)["result"]]
+
+    def rules(self):
+        """{alert: its state and health} as Prometheus' API has it."""
+        return {rule["name"]: rule for group in self._ask("rules")["groups"] for rule in group["rules"]}
 
     def value(self, text):
         """The value of a query with one series; None if it has no series."""
@@ -133,7 +146,7 @@ class Prometheus:
 
     def await_up(self, seconds=15):
         """Waits until all targets have been scraped."""
-        self.await_values({'sum(up{job="maypole"})': len(self.targets)}, seconds)
+        self.await_values({"sum(up)": len(self.targets)}, seconds)
 
     def _end(self):
         if self.process is None:

@@ -1,6 +1,6 @@
 """Steps of a few allreduces, in which one rank computes longer than the others, until the test ends it.
 
-usage: straggler.py RANK SECONDS
+usage: straggler.py RANK SECONDS [ELEMENTS]
 """
 
 import sys
@@ -14,11 +14,12 @@ import rank
 
 def main():
     late, seconds = int(sys.argv[1]), float(sys.argv[2])
+    elements = int(sys.argv[3]) if len(sys.argv) > 3 else 1000
     rank.started()
     hvd.init()
-    tensors = [torch.ones(1000) for _ in range(5)]
+    tensors = [torch.ones(elements) for _ in range(5)]
     go_on = 1.0
-    steps = 0
+    steps, began = 0, time.monotonic()
     while go_on > 0:  # all ranks see the file in the same step
         if hvd.rank() == late:
             time.sleep(seconds)
@@ -30,6 +31,7 @@ def main():
         steps += 1
         if steps == 20:
             rank.touch("running.%d" % hvd.rank())
+    rank.record(steps=steps, seconds=time.monotonic() - began)
     hvd.shutdown()
 
 

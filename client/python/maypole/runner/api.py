@@ -5,6 +5,7 @@ import sys
 from typing import Any, Callable, List, Optional, Sequence, Tuple, Union
 
 from maypole.runner import job, messages
+from maypole.runner.progress import in_notebook
 
 
 def run(func: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None, np: Optional[int] = 1,
@@ -16,7 +17,7 @@ def run(func: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None, 
         output_filename: Optional[str] = None, verbose: Any = False,
         network_interfaces: Union[None, str, Sequence[str]] = None, executable: Optional[str] = None,
         horovod_shim: bool = False, options: Sequence[str] = (), use_gloo: Any = None,
-        use_mpi: Any = None) -> List[Any]:
+        use_mpi: Any = None, progress: Optional[bool] = None) -> List[Any]:
     """Runs func(*args, **kwargs) in each rank of a new job.
 
     Returns the results of all ranks, by rank. func may be any function, of a
@@ -29,7 +30,9 @@ def run(func: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None, 
     processes that were there at the end. executable: Python on all hosts; by
     default this one. options: more options of maypolerun, whose --help
     describes the others, too. use_gloo, use_mpi: for compatibility, without
-    effect: there is one way to start a job.
+    effect: there is one way to start a job. progress: whether a line, renewed
+    in place, says how many ranks the job has, its steps per second and how long
+    it has run; None: in notebooks only.
 
     Raises RankError if a rank fails, with its number and traceback; RuntimeError
     if the job cannot be started; TypeError if the call cannot be pickled. If the
@@ -51,7 +54,9 @@ def run(func: Callable[..., Any], args: Sequence[Any] = (), kwargs: Any = None, 
     line += ["--horovod-shim"] if horovod_shim else []
     paths = [path or os.getcwd() for path in _paths(executable)]
     call = messages.encode_call(func, args, kwargs or {}, paths)
-    return job.run_job(call, line + list(options), executable)
+    fixed = min_np is None and max_np is None
+    return job.run_job(call, line + list(options), executable, in_notebook() if progress is None else progress,
+                       np if fixed else None)
 
 
 def _joined(interfaces: Union[None, str, Sequence[str]]) -> Optional[str]:

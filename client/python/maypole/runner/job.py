@@ -4,6 +4,7 @@ Thread contract: one thread calls run_job() and waits in it; the job ends with
 that thread. Other threads may run jobs of their own at the same time.
 """
 
+import argparse
 import codecs
 import os
 import selectors
@@ -17,6 +18,7 @@ from typing import Any, Dict, List, Optional
 from maypole.common.program import find_maypolerun
 from maypole.runner import messages
 from maypole.runner.errors import RankError
+from maypole.runner.progress import PERIOD, Progress
 
 # maypolerun needs at most 2 s to end a job (docs/design.md), and longer if the
 # machine is slow.
@@ -24,21 +26,33 @@ _END_SECONDS = 15.0
 _PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-def run_job(call: bytes, options: List[str], executable: Optional[str]) -> List[Any]:
+def run_job(call: bytes, options: List[str], executable: Optional[str], show_progress: bool = False,
+            ranks: Optional[int] = None) -> List[Any]:
     """Runs the call in all ranks; returns their results by rank.
 
-    Raises RankError if a rank fails, RuntimeError if the job cannot be started.
+    ranks: their number, for the progress; None if it may change. Raises
+    RankError if a rank fails, RuntimeError if the job cannot be started.
     """
     with tempfile.TemporaryDirectory(prefix="maypole-run-") as directory:  # has mode 0700
         with open(os.open(os.path.join(directory, "function"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
             f.write(call)
         start = f"import sys; sys.path.append({_PACKAGE_DIRECTORY!r}); from maypole.runner import rank; rank.main()"
-        status = _run_maypolerun([find_maypolerun(), "--function-directory", directory, *options, "--",
-                                  executable or sys.executable, "-c", start])
+        endpoints = _endpoints_file(options) or os.path.join(directory, "endpoints")
+        more = ["--endpoints-file", endpoints] if show_progress else []
+        status = _run_maypolerun([find_maypolerun(), "--function-directory", directory, *options, *more, "--",
+                                  executable or sys.executable, "-c", start],
+                                 Progress(endpoints, ranks) if show_progress else None)
         answers = _read_answers(directory)
         if status != 0:
             raise _error(directory, status, answers)
         return _results(answers)
+
+
+def _endpoints_file(options: List[str]) -> Optional[str]:
+    """The one that the user wants, too."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--endpoints-file")
+    return parser.parse_known_args(options)[0].endpoints_file
 
 
 def _is_descriptor(stream: Any, original: Any, number: int) -> bool:
@@ -52,7 +66,7 @@ def _is_descriptor(stream: Any, original: Any, number: int) -> bool:
         return False
 
 
-def _run_maypolerun(command: List[str]) -> int:
+def _run_maypolerun(command: List[str], progress: Optional[Progress]) -> int:
     """Returns its exit status. If the wait is interrupted, the job ends first."""
     wanted = {1: sys.stdout, 2: sys.stderr}
     originals = {1: sys.__stdout__, 2: sys.__stderr__}
@@ -62,16 +76,21 @@ def _run_maypolerun(command: List[str]) -> int:
             stream.flush()
         if stream is None:
             pipes[number] = subprocess.DEVNULL
-        elif not _is_descriptor(stream, originals[number], number):
+        elif progress is not None or not _is_descriptor(stream, originals[number], number):
             pipes[number] = subprocess.PIPE
     # A session of its own: Ctrl-C on the terminal is for us alone, and we pass it on once.
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipes.get(1), stderr=pipes.get(2),
                                start_new_session=True)
     try:
-        _forward(process, wanted)
-        return process.wait()
+        _forward(process, wanted, progress)
+        status = process.wait()
+        if progress is not None:
+            progress.end("failed" if status else "ended")
+        return status
     except BaseException:
         _end(process)
+        if progress is not None:
+            progress.end("interrupted")
         raise
     finally:
         for pipe in (process.stdout, process.stderr):
@@ -79,21 +98,30 @@ def _run_maypolerun(command: List[str]) -> int:
                 pipe.close()
 
 
-def _forward(process: Any, wanted: Dict[int, Any]) -> None:
+def _forward(process: Any, wanted: Dict[int, Any], progress: Optional[Progress]) -> None:
     """Writes what comes through the pipes to sys.stdout and sys.stderr, in the caller's thread."""
+    write = _write if progress is None else progress.write
     with selectors.DefaultSelector() as selector:
         for number, pipe in ((1, process.stdout), (2, process.stderr)):
             if pipe is not None:
                 decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
                 selector.register(pipe, selectors.EVENT_READ, (wanted[number], decoder))
         while selector.get_map():
-            for key, _ in selector.select():
+            if progress is not None:
+                progress.tick()
+            for key, _ in selector.select(None if progress is None else PERIOD):
                 stream, decoder = key.data
                 data = os.read(key.fd, 65536)
-                stream.write(decoder.decode(data, final=not data))
-                stream.flush()
+                text = decoder.decode(data, final=not data)
+                if text:
+                    write(stream, text)
                 if not data:
                     selector.unregister(key.fileobj)
+
+
+def _write(stream: Any, text: str) -> None:
+    stream.write(text)
+    stream.flush()
 
 
 def _end(process: Any) -> None:
