@@ -7,6 +7,6 @@ docs/spark.md is the user's page. PySpark is imported when it is needed.
 """
 
 from maypole.runner.errors import RankError
-from maypole.spark.runner import run
+from maypole.spark.runner import run, run_elastic
 
-__all__ = ["RankError", "run"]
+__all__ = ["RankError", "run", "run_elastic"]

@@ -100,12 +100,16 @@ def _announcement(pipe: int, name: str, process: Any) -> Dict[str, str]:
     return said
 
 
+def _common(start_timeout: int) -> List[str]:
+    return [f"--start_timeout={start_timeout}s", "--metrics=", "--log_level=warning"]
+
+
 def start_coordinator(listen: str, secret: str, start_timeout: int) -> Daemon:
     """listen: HOST:PORT, or HOST:0 for any port."""
-    return Daemon("maypole-coordinator", [f"--listen={listen}", f"--start_timeout={start_timeout}s", "--metrics="], secret)
+    return Daemon("maypole-coordinator", [f"--listen={listen}", *_common(start_timeout)], secret)
 
 
 def start_agent(coordinator: str, node: str, secret: str, start_timeout: int) -> Daemon:
     """An agent for one Spark task, with a socket of its own (said["socket"])."""
-    return Daemon("maypole-worker", [f"--coordinator={coordinator}", f"--node={node}", f"--start_timeout={start_timeout}s",
-                                     "--metrics="], secret, place_socket=True)
+    return Daemon("maypole-worker", [f"--coordinator={coordinator}", f"--node={node}", *_common(start_timeout)], secret,
+                  place_socket=True)

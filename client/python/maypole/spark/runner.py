@@ -36,6 +36,52 @@ def run(fn: Any, args: Any = (), kwargs: Any = None, num_proc: Optional[int] = N
         return job.run()
 
 
+def run_elastic(fn: Any, args: Any = (), kwargs: Any = None, num_proc: Optional[int] = None,
+                min_num_proc: Optional[int] = None, max_num_proc: Optional[int] = None, start_timeout: Optional[int] = None,
+                elastic_timeout: Optional[int] = None, reset_limit: Optional[int] = None,
+                env: Optional[Dict[str, str]] = None, stdout: Any = None, stderr: Any = None, verbose: int = 1,
+                nics: Any = None, prefix_output_with_timestamp: bool = False, min_np: Optional[int] = None,
+                max_np: Optional[int] = None, executable: Optional[str] = None) -> List[Any]:
+    """run() with processes that come and go: fn uses maypole.torch.elastic or the like (docs/elastic.md).
+
+    Returns the results of the processes that were there at the end, by rank. A process that fails or is killed, with its
+    Spark task or alone, is replaced; the others go on from their last commit.
+
+    num_proc: how many tasks must run for the job to start. min_num_proc, max_num_proc: limits of the number of ranks; by
+    default num_proc. elastic_timeout: seconds that there may be fewer processes than min_num_proc; by default
+    HOROVOD_ELASTIC_TIMEOUT, else 600. reset_limit: how many processes the job may lose. min_np, max_np: older names. The
+    other parameters, and the errors: as of run().
+    """
+    context = requirements.active_context()
+    from maypole.spark.elastic import ElasticJob
+    least, most = _newer("min_num_proc", min_num_proc, min_np), _newer("max_num_proc", max_num_proc, max_np)
+    start = _count("num_proc", num_proc, context.defaultParallelism)
+    least, most = _count("min_num_proc", least, min(start, most or start)), _count("max_num_proc", most, max(start, least or 0))
+    if not least <= start <= most:
+        raise ValueError(f"min_num_proc={least}, num_proc={start}, max_num_proc={most}: expected them in ascending order")
+    if elastic_timeout is None:
+        elastic_timeout = _seconds("HOROVOD_ELASTIC_TIMEOUT")
+    settings = _settings(fn, args, kwargs, start_timeout, env, stdout, stderr, verbose, nics, prefix_output_with_timestamp,
+                         executable)
+    reset_limit = None if reset_limit is None else _count("reset_limit", reset_limit, least=0)
+    with ElasticJob(context, settings, start, least, most, reset_limit,
+                    _count("elastic_timeout", elastic_timeout)) as job:
+        return job.run()
+
+
+def _newer(name: str, value: Optional[int], older: Optional[int]) -> Optional[int]:
+    if value is not None and older is not None and value != older:
+        raise ValueError(f"{name}={value} and its older name disagree ({older})")
+    return older if value is None else value
+
+
+def _seconds(variable: str) -> int:
+    text = os.environ.get(variable, "600")
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"{variable}={text!r}: expected a number of seconds")
+    return int(text)
+
+
 def _count(name: str, value: Optional[int], default: Optional[int] = None, least: int = 1) -> int:
     value = default if value is None else value
     if not isinstance(value, int) or value < least:
@@ -46,10 +92,7 @@ def _count(name: str, value: Optional[int], default: Optional[int] = None, least
 def _settings(fn: Any, args: Any, kwargs: Any, start_timeout: Optional[int], env: Optional[Dict[str, str]], stdout: Any,
               stderr: Any, verbose: int, nics: Any, timestamps: bool, executable: Optional[str]) -> Settings:
     if start_timeout is None:
-        text = os.environ.get("HOROVOD_SPARK_START_TIMEOUT", "600")
-        if not text.isdecimal() or int(text) < 1:
-            raise ValueError(f"HOROVOD_SPARK_START_TIMEOUT={text!r}: expected a number of seconds")
-        start_timeout = int(text)
+        start_timeout = _seconds("HOROVOD_SPARK_START_TIMEOUT")
     wrong = [name for name, value in (env or {}).items() if not isinstance(name, str) or not isinstance(value, str)]
     if wrong:
         raise TypeError(f"env: names and values must be text; these are not: {wrong}")

@@ -192,5 +192,6 @@ def reason(error: BaseException) -> str:
         return ("Python of the Spark executors cannot import maypole: install Maypole on all hosts, in the Python that "
                 "PYSPARK_PYTHON names")
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "File "))]
-    telling = [line for line in lines if "ExecutorLostFailure" in line or "Reason:" in line]
-    return (telling or lines or [type(error).__name__])[0][:600]
+    for sign in ("ExecutorLostFailure", "Python worker exited", "Reason:"):
+        lines = [line for line in lines if sign in line] or lines
+    return (lines or [type(error).__name__])[0].rpartition("org.apache.spark.SparkException: ")[2][:600]
