@@ -1,7 +1,7 @@
 """Numbers the ranks of a job on Spark, host by host, and says what a rank's environment is. Pure."""
 
 import os
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple
+from typing import Any, Dict, List, Mapping, NamedTuple
 
 # Variables of the driver that are its own place in another job, or paths of its machine.
 _NOT_FORWARDED = {f"MAYPOLE_{name}" for name in (
@@ -55,14 +55,3 @@ def forwarded(environ: Mapping[str, str] = os.environ) -> Dict[str, str]:
     """The driver's settings of Maypole and Horovod, which hold for the ranks, too."""
     return {name: value for name, value in environ.items()
             if name.startswith(("MAYPOLE_", "HOROVOD_")) and name not in _NOT_FORWARDED}
-
-
-def ranges(numbers: Iterable[int]) -> str:
-    """[0, 1, 2, 5] as "0-2, 5"."""
-    parts: List[List[int]] = []
-    for n in sorted(numbers):
-        if parts and n == parts[-1][1] + 1:
-            parts[-1][1] = n
-        else:
-            parts.append([n, n])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)

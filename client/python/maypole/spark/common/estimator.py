@@ -9,6 +9,7 @@ from maypole.spark import requirements
 
 requirements.need("pyspark")
 requirements.need("pyarrow")
+requirements.need("pandas")  # pyspark.ml.functions does
 
 from pyspark.ml import Estimator, Model
 
