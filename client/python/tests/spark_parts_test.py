@@ -215,7 +215,7 @@ class ElasticTest(unittest.TestCase):
         for slot in found._slots:
             slot.spark_job = mock.Mock()
             found._on(tasks.Event("hello", FakeTask(slot.number)))
-        found._on_time(0.0)
+        found._on_time(elastic.time.monotonic())
         self.assertEqual([slot.task.sent for slot in found._slots], [["run"]] * size)
         return found
 

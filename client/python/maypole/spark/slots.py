@@ -30,13 +30,7 @@ def grows(context: Any) -> bool:
 
 
 def describe(context: Any) -> str:
-    """Where the slots are, for messages: "4 slots (master local[4], spark.task.cpus=1)"."""
+    """For messages: "4 slots (master local[4], spark.task.cpus=1)"."""
     slots = count(context)
     cpus = context.getConf().get("spark.task.cpus", "1")
-    where = f"master {context.master}"
-    try:
-        hosts = sorted({info.host() for info in context._jsc.sc().statusTracker().getExecutorInfos()})
-        where += f", executors on {', '.join(hosts[:8])}" + (" and others" if len(hosts) > 8 else "")
-    except Exception:  # pylint: disable=broad-except  # as above
-        pass
-    return f"{'an unknown number of' if slots is None else slots} slots ({where}, spark.task.cpus={cpus})"
+    return f"{'an unknown number of' if slots is None else slots} slots (master {context.master}, spark.task.cpus={cpus})"

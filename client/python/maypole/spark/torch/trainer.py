@@ -42,14 +42,14 @@ def inputs_of(arrays: Sequence[numpy.ndarray], shapes: Optional[Sequence[Any]], 
     """The model's inputs: floats in float32, as torch's layers have them; integers stay what embeddings need, int64."""
     out = []
     for i, array in enumerate(arrays):
-        tensor = torch.as_tensor(numpy.ascontiguousarray(array)).float()
+        tensor = torch.tensor(array).float()
         out.append(tensor.reshape(shapes[i] if shapes else (len(array), -1)).to(device))
     return out
 
 
 def labels_of(arrays: Sequence[numpy.ndarray], device: Any) -> List[torch.Tensor]:
     """Integers as int64, all else as float32."""
-    tensors = [torch.as_tensor(numpy.ascontiguousarray(array)) for array in arrays]
+    tensors = [torch.tensor(array) for array in arrays]
     return [(t.float() if t.is_floating_point() or t.dtype == torch.bool else t.long()).to(device) for t in tensors]
 
 
@@ -171,7 +171,7 @@ class _Run:
             labels = labels_of([batch[name] for name in work.label_cols], self._device)
             weights = None
             if work.sample_weight_col:
-                weights = torch.as_tensor(numpy.ascontiguousarray(batch[work.sample_weight_col])).float().to(self._device)
+                weights = torch.tensor(batch[work.sample_weight_col]).float().to(self._device)
             if is_training:
                 outputs, loss = self._step(self._model, self._optimizer, fit, self._loss, inputs, labels, weights)
             else:
