@@ -55,8 +55,11 @@ class SparkTest(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
         os.mkdir(os.path.join(self.dir, "tmp"))
         self.env = harness.environment({
-            "TMPDIR": os.path.join(self.dir, "tmp"), "MAYPOLE_BIN": self.programs(), "KERAS_BACKEND": "torch",
-            "FASHION_MNIST": os.environ.get("FASHION_MNIST", "/usr/share/datasets/fashion-mnist")})
+            "TMPDIR": os.path.join(self.dir, "tmp"),
+            "MAYPOLE_BIN": self.programs(),
+            "KERAS_BACKEND": "torch",
+            "FASHION_MNIST": os.environ.get("FASHION_MNIST", "/usr/share/datasets/fashion-mnist")
+        })
         self.env["PYTHONPATH"] += os.pathsep + os.path.join(harness.ROOT, "examples") + os.pathsep + SHIM
         self.env.pop("XDG_RUNTIME_DIR", None)
 
@@ -69,8 +72,13 @@ class SparkTest(unittest.TestCase):
         return to
 
     def start(self, program, *args):
-        return subprocess.Popen([self.python, os.path.join(PROGRAMS, program), *args], env=self.env, cwd=self.dir,
-                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        return subprocess.Popen([self.python, os.path.join(PROGRAMS, program), *args],
+                                env=self.env,
+                                cwd=self.dir,
+                                stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE,
+                                text=True,
                                 start_new_session=True)
 
     def call(self, program, *args):
@@ -115,8 +123,9 @@ class RunTest(SparkTest):
         self.check_values(said["values"])
         rank, text, cause, _ = said["raises"]
         self.assertEqual((rank, cause), (1, "KeyError('on purpose')"))
-        self.assertRegex(text, r"(?s)^rank 1: KeyError: 'on purpose' \(rank 1 \(pid \d+, host \S+\) exited with status 1\)\n\n"
-                               r"Traceback .*raise KeyError")
+        self.assertRegex(
+            text, r"(?s)^rank 1: KeyError: 'on purpose' \(rank 1 \(pid \d+, host \S+\) exited with status 1\)\n\n"
+            r"Traceback .*raise KeyError")
         for how, what in (("rank", r"was killed by signal 9 \(Killed\)$"),
                           ("worker", r"was lost with its Spark task: .* \(pid \d+\) has closed: Python worker exited")):
             rank, text, _, seconds = said[how]
@@ -124,7 +133,8 @@ class RunTest(SparkTest):
             self.assertRegex(text, r"^rank 1 \(pid \d+, host \S+\) " + what)
             self.assertLess(seconds, 120)
         self.assertEqual(said["too_many"][0], "RuntimeError")
-        self.assertRegex(said["too_many"][1], r"num_proc=9 needs 9 slots .* the cluster has 4 slots .*at most 4 processes")
+        self.assertRegex(said["too_many"][1],
+                         r"num_proc=9 needs 9 slots .* the cluster has 4 slots .*at most 4 processes")
         self.assertRegex(said["busy"], r"did not start within 4 s .*: 0 of 2 tasks are there; the cluster has 4 slots")
         self.assertEqual(said["shim"], [[2.0, "horovod.torch", str(rank)] for rank in range(2)])
 
@@ -136,7 +146,8 @@ class RunTest(SparkTest):
     def test_the_job_ends_with_the_driver(self):
         driver = self.start("jobs.py", LOCAL, self.dir, "sleeps")
         try:
-            harness.wait_until(lambda: len([n for n in os.listdir(self.dir) if n.startswith("pid.")]) == 2, 300, "ranks")
+            harness.wait_until(lambda: len([n for n in os.listdir(self.dir) if n.startswith("pid.")]) == 2, 300,
+                               "ranks")
             self.assertTrue(running(self.env["TMPDIR"]))
             driver.kill()
             harness.wait_until(lambda: not running(self.env["TMPDIR"]), 60, "the end of ranks and daemons")
@@ -157,10 +168,12 @@ class ClusterTest(SparkTest):
         self.check_elastic(said["elastic_worker"], r"continuing from the last commit")
         rank, text, _, _ = said["executor"]
         self.assertEqual(rank, 1)
-        self.assertRegex(text, r"^rank 1 \(pid \d+, host \S+\) was lost with its Spark task: .*: ExecutorLostFailure .*137")
+        self.assertRegex(text,
+                         r"^rank 1 \(pid \d+, host \S+\) was lost with its Spark task: .*: ExecutorLostFailure .*137")
 
 
 class EstimatorTest(SparkTest):
+
     def test_torch(self):
         said = self.call("estimators.py", self.dir, "torch", "torch_columns")
         found = said["torch"]

@@ -19,36 +19,57 @@ from maypole.spark.common import dataset
 
 
 class PlacesTest(unittest.TestCase):
+
     def test_host_by_host_in_the_order_of_their_first_tasks(self):
         numbers = places.number({3: "b", 0: "b", 1: "a", 4: "a", 2: "c"})
-        self.assertEqual({index: tuple(place) for index, place in numbers.items()}, {
-            0: (0, 5, 0, 2, 0, 3), 3: (1, 5, 1, 2, 0, 3), 1: (2, 5, 0, 2, 1, 3), 4: (3, 5, 1, 2, 1, 3), 2: (4, 5, 0, 1, 2, 3)})
+        self.assertEqual({
+            index: tuple(place) for index, place in numbers.items()
+        }, {
+            0: (0, 5, 0, 2, 0, 3),
+            3: (1, 5, 1, 2, 0, 3),
+            1: (2, 5, 0, 2, 1, 3),
+            4: (3, 5, 1, 2, 1, 3),
+            2: (4, 5, 0, 1, 2, 3)
+        })
 
     def test_variables(self):
         found = places.variables(places.Place(1, 4, 1, 2, 0, 2), "h1")
-        self.assertEqual((found["MAYPOLE_RANK"], found["HOROVOD_LOCAL_SIZE"], found["HOROVOD_HOSTNAME"]), ("1", "2", "h1"))
+        self.assertEqual((found["MAYPOLE_RANK"], found["HOROVOD_LOCAL_SIZE"], found["HOROVOD_HOSTNAME"]),
+                         ("1", "2", "h1"))
         self.assertNotIn("MAYPOLE_RANK", places.elastic_variables(1, 2, "h1"))
 
     def test_settings_are_forwarded_and_places_are_not(self):
-        self.assertEqual(places.forwarded({"MAYPOLE_RANK": "1", "MAYPOLE_TOKEN": "x", "MAYPOLE_LOG_LEVEL": "info", "HOME": "/",
-                                           "HOROVOD_FUSION_THRESHOLD": "0"}),
-                         {"MAYPOLE_LOG_LEVEL": "info", "HOROVOD_FUSION_THRESHOLD": "0"})
+        self.assertEqual(
+            places.forwarded({
+                "MAYPOLE_RANK": "1",
+                "MAYPOLE_TOKEN": "x",
+                "MAYPOLE_LOG_LEVEL": "info",
+                "HOME": "/",
+                "HOROVOD_FUSION_THRESHOLD": "0"
+            }), {
+                "MAYPOLE_LOG_LEVEL": "info",
+                "HOROVOD_FUSION_THRESHOLD": "0"
+            })
 
 
 class DivisionTest(unittest.TestCase):
+
     def test_every_row_has_one_rank_and_ranks_have_equal_shares(self):
         random = numpy.random.default_rng(1)
         for size in (1, 2, 3, 7):
             groups = [dataset.RowGroup(f"f{i}", 0, int(rows)) for i, rows in enumerate(random.integers(1, 20, 9))]
             parts = dataset.divide(groups, size)
-            rows = [[(piece.group.path, row) for piece in part for row in range(piece.begin, piece.end)] for part in parts]
+            rows = [
+                [(piece.group.path, row) for piece in part for row in range(piece.begin, piece.end)] for part in parts
+            ]
             everything = [(group.path, row) for group in groups for row in range(group.rows)]
             self.assertEqual(list(itertools.chain(*rows)), everything)
             self.assertLessEqual(max(map(len, rows)) - min(map(len, rows)), 1)
 
     def reader(self, begin, end, **more):
         group = dataset.RowGroup("f", 0, 100)
-        reader = dataset.Reader(None, [dataset.Piece(group, at, min(at + 4, end)) for at in range(begin, end, 4)], ["x"], **more)
+        reader = dataset.Reader(None, [dataset.Piece(group, at, min(at + 4, end)) for at in range(begin, end, 4)],
+                                ["x"], **more)
         reader._read = lambda piece: {"x": numpy.arange(piece.begin, piece.end)}
         return reader
 
@@ -65,8 +86,10 @@ class DivisionTest(unittest.TestCase):
         self.assertEqual(batches, [[0, 1], [2, 3], [4], [0, 1], [2, 3]])
 
     def test_shuffled_rows_are_all_there_in_another_order_for_each_seed(self):
+
         def epoch(seed, **more):
             return numpy.concatenate([batch["x"] for batch in self.reader(0, 30).batches(7, 5, seed, **more)]).tolist()
+
         self.assertEqual(sorted(epoch(1)), list(range(30)))
         self.assertNotEqual(epoch(1), epoch(2))
         self.assertEqual(epoch(1), epoch(1))
@@ -74,13 +97,14 @@ class DivisionTest(unittest.TestCase):
 
 
 class ChannelTest(unittest.TestCase):
+
     def pair(self, key_of_task=b"k"):
         """A driver's and a task's channel; the task's may have the wrong key."""
         listener = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(listener.close)
         result = []
-        thread = threading.Thread(target=lambda: result.append(
-            channel.connect([("127.0.0.1", 1), listener.getsockname()], key_of_task, 10)))
+        thread = threading.Thread(
+            target=lambda: result.append(channel.connect([("127.0.0.1", 1), listener.getsockname()], key_of_task, 10)))
         thread.start()
         driver = channel.Channel(listener.accept()[0], b"k", is_driver=True)
         thread.join()
@@ -131,6 +155,7 @@ class ChannelTest(unittest.TestCase):
 
 
 class FailureTest(unittest.TestCase):
+
     def test_a_killed_rank_is_the_cause_of_others_errors(self):
         consequence = {"error": "maypole.common.exceptions.HorovodInternalError: allreduce 'x': rank 1 died"}
         own = {"error": "KeyError: 'x'"}
@@ -143,9 +168,11 @@ class FailureTest(unittest.TestCase):
         self.assertEqual(job.how_it_ended(None, "it could not be started"), "it could not be started")
 
     def test_reasons_of_spark(self):
-        text = "Job aborted due to stage failure: x\norg.apache.spark.SparkException: Python worker exited unexpectedly (crashed)\n\tat y"
+        text = ("Job aborted due to stage failure: x\n"
+                "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)\n\tat y")
         self.assertEqual(tasks.reason(RuntimeError(text)), "Python worker exited unexpectedly (crashed)")
-        self.assertRegex(tasks.reason(RuntimeError("x\nModuleNotFoundError: No module named 'maypole'")), "install Maypole")
+        self.assertRegex(tasks.reason(RuntimeError("x\nModuleNotFoundError: No module named 'maypole'")),
+                         "install Maypole")
 
     def test_without_pyspark(self):
         with mock.patch.dict(sys.modules, {"pyspark": None}):
@@ -166,7 +193,8 @@ class FailureTest(unittest.TestCase):
                                 (dict(use_gloo=True, use_mpi=True), "exclude")):
                 with self.assertRaisesRegex(ValueError, error):
                     runner.run(print, **what)
-            for what in (dict(num_proc=2, min_num_proc=3), dict(num_proc=4, max_num_proc=3), dict(min_np=1, min_num_proc=2)):
+            for what in (dict(num_proc=2, min_num_proc=3), dict(num_proc=4,
+                                                                max_num_proc=3), dict(min_np=1, min_num_proc=2)):
                 with self.assertRaisesRegex(ValueError, "min_num_proc|max_num_proc"):
                     runner.run_elastic(print, **what)
             with self.assertRaisesRegex(TypeError, r"not: \['A'\]"):
@@ -177,6 +205,7 @@ class FailureTest(unittest.TestCase):
 
 
 class OutputTest(unittest.TestCase):
+
     def test_whole_lines_with_numbers(self):
         out, err = io.StringIO(), io.StringIO()
         lines = output.Output(out, err, False)
@@ -193,6 +222,7 @@ class OutputTest(unittest.TestCase):
 
 
 class FakeTask:
+
     def __init__(self, index):
         self.index, self.host, self.number, self.worker_pid = index, f"h{index}", None, 100 + index
         self.sent = []

@@ -68,6 +68,7 @@ def counts(directory, how):
                     pass
                 os.kill(os.getpid() if how == "rank" else os.getppid(), signal.SIGKILL)
         return [hvd.rank(), hvd.size(), state.step, sorted(set(state.ranks)), os.getpid()]
+
     return train(state)
 
 
@@ -78,12 +79,14 @@ def values(_context, _directory):
 
 
 def error(how):
+
     def call(_context, _directory):
         began = time.monotonic()
         try:
             maypole.spark.run(fails, (how,), num_proc=3, stderr=io.StringIO())
         except maypole.spark.RankError as found:
             return [found.rank, str(found), repr(found.__cause__), time.monotonic() - began]
+
     return call
 
 
@@ -96,11 +99,13 @@ def too_many(context, _directory):
 
 def busy(context, _directory):
     """Another job has all slots but one."""
+
     def occupy():
         try:
             context.parallelize(range(3), 3).foreach(lambda _: time.sleep(100))
         except Exception:  # it is cancelled below
             pass
+
     other = threading.Thread(target=occupy, daemon=True)
     other.start()
     while sum(stage.numActiveTasks for stage in map(context.statusTracker().getStageInfo,
@@ -116,11 +121,18 @@ def busy(context, _directory):
 
 
 def elastic(how):
+
     def call(_context, directory):
         err = io.StringIO()
-        results = maypole.spark.run_elastic(counts, (directory, how), num_proc=3, min_num_proc=2, max_num_proc=3,
-                                            reset_limit=3, elastic_timeout=100, stderr=err)
+        results = maypole.spark.run_elastic(counts, (directory, how),
+                                            num_proc=3,
+                                            min_num_proc=2,
+                                            max_num_proc=3,
+                                            reset_limit=3,
+                                            elastic_timeout=100,
+                                            stderr=err)
         return [results, err.getvalue()]
+
     return call
 
 
@@ -132,23 +144,36 @@ def shim(_context, _directory):
         import torch
         hvd.init()
         return [hvd.allreduce(torch.ones(1), op=hvd.Sum).item(), hvd.__name__, os.environ["HOROVOD_RANK"]]
+
     return horovod.spark.run(function, num_proc=2)
 
 
 def sleeps(_context, directory):
     """Until the driver is killed."""
+
     def function():
         import maypole as hvd
         hvd.init()
         with open(os.path.join(directory, "pid.%d" % os.getpid()), "w"):
             pass
         time.sleep(1000)
+
     maypole.spark.run(function, num_proc=2)
 
 
-CALLS = {"values": values, "too_many": too_many, "busy": busy, "shim": shim, "sleeps": sleeps,
-         **{how: error(how) for how in ("raises", "rank", "worker", "executor")},
-         **{"elastic_" + how: elastic(how) for how in ("rank", "worker")}}
+CALLS = {
+    "values": values,
+    "too_many": too_many,
+    "busy": busy,
+    "shim": shim,
+    "sleeps": sleeps,
+    **{
+        how: error(how) for how in ("raises", "rank", "worker", "executor")
+    },
+    **{
+        "elastic_" + how: elastic(how) for how in ("rank", "worker")
+    }
+}
 
 
 def main():

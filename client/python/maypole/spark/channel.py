@@ -5,8 +5,8 @@ Each side begins with a nonce of 32 bytes. Then each message is a frame:
     length of the body (8 bytes, little endian) | HMAC-SHA256 (32 bytes) | body, pickled
 
 The HMAC is over the frame's number and the body; its key is derived from the job's key, both nonces and the direction.
-So who does not know the key can neither forge, change, repeat nor leave out a frame, and nothing is unpickled before its
-HMAC was checked. Frames are not encrypted. The key comes to the tasks in the function that Spark sends them.
+So who does not know the key can neither forge, change, repeat nor leave out a frame, and nothing is unpickled before
+its HMAC was checked. Frames are not encrypted. The key comes to the tasks in the function that Spark sends them.
 
 Thread contract: a Channel belongs to one thread.
 """
@@ -107,7 +107,8 @@ class Channel:
         theirs = bytes(self._buffer[:_NONCE_BYTES])
         del self._buffer[:_NONCE_BYTES]
         nonces = self._nonce + theirs if self._is_driver else theirs + self._nonce
-        of_driver, of_task = (hmac.new(self._key, side + nonces, hashlib.sha256).digest() for side in (b"driver", b"task"))
+        of_driver, of_task = (
+            hmac.new(self._key, side + nonces, hashlib.sha256).digest() for side in (b"driver", b"task"))
         self._keys = (of_driver, of_task) if self._is_driver else (of_task, of_driver)
 
     def _take_frame(self) -> Optional[bytes]:

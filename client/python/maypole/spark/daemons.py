@@ -60,9 +60,12 @@ class Daemon:
 def _start(directory: str, binary: str, arguments: List[str]) -> Any:
     ours, theirs = os.pipe()
     try:
-        process = subprocess.Popen(
-            [sys.executable, "-S", "-E", guard.__file__, str(os.getpid()), directory, binary,
-             f"--announce_fd={theirs}", *arguments], stdin=subprocess.DEVNULL, pass_fds=(theirs,))
+        process = subprocess.Popen([
+            sys.executable, "-S", "-E", guard.__file__,
+            str(os.getpid()), directory, binary, f"--announce_fd={theirs}", *arguments
+        ],
+                                   stdin=subprocess.DEVNULL,
+                                   pass_fds=(theirs,))
     except BaseException:
         os.close(ours)
         raise
@@ -88,8 +91,9 @@ def _announcement(pipe: int, name: str, process: Any) -> Dict[str, str]:
                 raise RuntimeError(f"{name} was not ready after {_READY_SECONDS:.0f} s")
             part = os.read(pipe, 4096)
             if not part:
-                raise RuntimeError(f"{name} ended with status {process.wait()} before it was ready; its message is above "
-                                   "(of a Spark task: in the executor's stderr)")
+                raise RuntimeError(
+                    f"{name} ended with status {process.wait()} before it was ready; its message is above "
+                    "(of a Spark task: in the executor's stderr)")
             line += part
     said: Dict[str, str] = {}
     rest = line.decode().rstrip("\n")
@@ -111,5 +115,6 @@ def start_coordinator(listen: str, secret: str, start_timeout: int) -> Daemon:
 
 def start_agent(coordinator: str, node: str, secret: str, start_timeout: int) -> Daemon:
     """An agent for one Spark task, with a socket of its own (said["socket"])."""
-    return Daemon("maypole-worker", [f"--coordinator={coordinator}", f"--node={node}", *_common(start_timeout)], secret,
+    return Daemon("maypole-worker", [f"--coordinator={coordinator}", f"--node={node}", *_common(start_timeout)],
+                  secret,
                   place_socket=True)

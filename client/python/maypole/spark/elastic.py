@@ -80,7 +80,8 @@ class ElasticJob(Base):
         return self._finished_at is not None and all(slot.process is None for slot in self._slots)
 
     def _next_start(self, now: float) -> float:
-        return max(0.0, min((slot.start_at for slot in self._slots if slot.start_at is not None), default=now + 60) - now)
+        return max(0.0,
+                   min((slot.start_at for slot in self._slots if slot.start_at is not None), default=now + 60) - now)
 
     def _submit(self, slot: Slot) -> None:
         slot.start_at = None
@@ -95,9 +96,10 @@ class ElasticJob(Base):
         if running >= self._least or not self._started or self._finished_at is not None:
             self._enough_at = now
         elif now - self._enough_at >= self._elastic_timeout:
-            raise TimeoutError(f"there were less than min_num_proc={self._least} processes for {self._elastic_timeout} s "
-                               f"(elastic_timeout): {running} run; the cluster has {slots.describe(self.context)}" +
-                               (f"; the last Spark job failed: {self._spark_error}" if self._spark_error else ""))
+            raise TimeoutError(
+                f"there were less than min_num_proc={self._least} processes for {self._elastic_timeout} s "
+                f"(elastic_timeout): {running} run; the cluster has {slots.describe(self.context)}" +
+                (f"; the last Spark job failed: {self._spark_error}" if self._spark_error else ""))
         if self._finished_at is not None:
             if now - self._finished_at >= _FINISH_SECONDS and not self._asked_to_finish:
                 self._asked_to_finish = True
@@ -119,9 +121,13 @@ class ElasticJob(Base):
         slot.process, slot.since = self._processes, now
         slot.task.number = self._processes
         self._processes += 1
-        slot.task.send("run", {**places.forwarded(), "PYTHONUNBUFFERED": "1", "MAYPOLE_START_TIMEOUT": str(self.rank_timeout),
-                               **(self.settings.env or {}),
-                               **places.elastic_variables(self._least, self._most, slot.task.host)})
+        slot.task.send(
+            "run", {
+                **places.forwarded(), "PYTHONUNBUFFERED": "1",
+                "MAYPOLE_START_TIMEOUT": str(self.rank_timeout),
+                **(self.settings.env or {}),
+                **places.elastic_variables(self._least, self._most, slot.task.host)
+            })
 
     def _on(self, event: Event) -> None:
         if event.kind == "job":

@@ -29,7 +29,8 @@ def weight(status: Optional[int], answer: Optional[Dict[str, Any]]) -> int:
     """A killed process fails before all others; an error of a collective is a consequence of another rank's."""
     if status is None or status < 0:
         return 2
-    consequence = answer is not None and answer.get("error", "").startswith("maypole.common.exceptions.HorovodInternalError")
+    consequence = answer is not None and answer.get("error",
+                                                    "").startswith("maypole.common.exceptions.HorovodInternalError")
     return 0 if consequence else 1
 
 
@@ -50,8 +51,8 @@ class FixedJob(Base):
         self._await_slots()
         # With executors that Spark starts when tasks wait for them, there are no barrier stages.
         barrier = not slots.grows(self.context)
-        self.spark_jobs.append(SparkJob(self.context, self.plan, list(range(self._size)), barrier, self.plan.job, 0,
-                                        self.listener.put))
+        self.spark_jobs.append(
+            SparkJob(self.context, self.plan, list(range(self._size)), barrier, self.plan.job, 0, self.listener.put))
         self._await_tasks()
         self._start()
         while len(self._answers) < self._size and not self._failed():
@@ -69,8 +70,9 @@ class FixedJob(Base):
             if there is None or there >= self._size:
                 return
             if slots.is_local(self.context):
-                raise RuntimeError(f"num_proc={self._size} needs {self._size} slots at the same time, but the cluster has "
-                                   f"{slots.describe(self.context)}: ask for at most {there} processes, or give Spark more")
+                raise RuntimeError(
+                    f"num_proc={self._size} needs {self._size} slots at the same time, but the cluster has "
+                    f"{slots.describe(self.context)}: ask for at most {there} processes, or give Spark more")
             waiting.check([])
             time.sleep(_POLL_SECONDS)
 
@@ -87,9 +89,13 @@ class FixedJob(Base):
         for task in self._tasks.values():
             place = numbers[task.index]
             task.number = place.rank
-            task.send("run", {**places.forwarded(), "PYTHONUNBUFFERED": "1",
-                              "MAYPOLE_START_TIMEOUT": str(self.rank_timeout), **(self.settings.env or {}),
-                              **places.variables(place, task.host)})
+            task.send(
+                "run", {
+                    **places.forwarded(), "PYTHONUNBUFFERED": "1",
+                    "MAYPOLE_START_TIMEOUT": str(self.rank_timeout),
+                    **(self.settings.env or {}),
+                    **places.variables(place, task.host)
+                })
 
     def _take(self, seconds: float) -> None:
         for event in self.listener.next_events(seconds):
@@ -125,7 +131,8 @@ class FixedJob(Base):
             self._failures.append(Failure(task, how_it_ended(status, text), answer, weight(status, answer)))
 
     def _failed(self) -> bool:
-        return bool(self._failures or self._lost) or self._spark_error not in (None, "") and len(self._answers) < self._size
+        return bool(self._failures or
+                    self._lost) or self._spark_error not in (None, "") and len(self._answers) < self._size
 
     def _error(self) -> Exception:
         """Waits for what else fails, and chooses what the others failed of."""
@@ -136,12 +143,14 @@ class FixedJob(Base):
         if self._lost:
             task = self._lost[0]
             why = f": {self._spark_error}" if self._spark_error else ""
-            return RankError(f"rank {task.number} ({_where(task)}) was lost with its Spark task: the connection of its Python "
-                             f"worker (pid {task.worker_pid}) has closed{why}", task.number)
+            return RankError(
+                f"rank {task.number} ({_where(task)}) was lost with its Spark task: the connection of its Python "
+                f"worker (pid {task.worker_pid}) has closed{why}", task.number)
         if self._failures:
             failure = max(self._failures, key=lambda f: f.weight)  # the first of the heaviest
             number = failure.task.number
-            return runner_job.rank_error(number, f"rank {number} ({_where(failure.task)}) {failure.cause}", failure.answer)
+            return runner_job.rank_error(number, f"rank {number} ({_where(failure.task)}) {failure.cause}",
+                                         failure.answer)
         return RuntimeError(f"the Spark job of maypole.spark.run failed: {self._spark_error}")
 
 

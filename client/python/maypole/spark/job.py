@@ -45,7 +45,8 @@ class Base:
         self.output = Output(settings.stdout, settings.stderr, settings.timestamps)
         self.spark_jobs: List[tasks.SparkJob] = []
         self.coordinator: Optional[daemons.Daemon] = None
-        call = messages.encode_call(settings.func, settings.args, settings.kwargs or {}, [p or os.getcwd() for p in sys.path])
+        call = messages.encode_call(settings.func, settings.args, settings.kwargs or {},
+                                    [p or os.getcwd() for p in sys.path])
         hosts = addresses(context, settings.nics)
         bind = hosts[0] if len(hosts) == 1 else _any(hosts)
         key = os.urandom(32)
@@ -53,7 +54,8 @@ class Base:
         try:
             at, secret = self._coordinator(bind, size, elastic)
             self.plan = task.Plan([(host, self.listener.port) for host in hosts], key, call, settings.executable,
-                                  f"spark-{os.urandom(4).hex()}", secret, os.urandom(16).hex(), at, elastic, rank_timeout)
+                                  f"spark-{os.urandom(4).hex()}", secret,
+                                  os.urandom(16).hex(), at, elastic, rank_timeout)
         except BaseException:
             self.close()
             raise
@@ -125,9 +127,9 @@ class Waiting:
         timeout = self._job.settings.start_timeout
         if waited >= timeout:
             raise TimeoutError(
-                f"the job did not start within {timeout} s (start_timeout): {self.describe(hosts)}{more}. Free slots, give "
-                "Spark more executors, ask for fewer processes, or raise start_timeout (HOROVOD_SPARK_START_TIMEOUT) if "
-                "executors take long to start")
+                f"the job did not start within {timeout} s (start_timeout): {self.describe(hosts)}{more}. Free slots, "
+                "give Spark more executors, ask for fewer processes, or raise start_timeout "
+                "(HOROVOD_SPARK_START_TIMEOUT) if executors take long to start")
         if waited >= _NOTICE_SECONDS and not self._noted:
             self._noted = True
             self._job.note(f"waiting for slots: {self.describe(hosts)}{more}")
@@ -161,7 +163,8 @@ def addresses(context: Any, nics: Sequence[str]) -> List[str]:
         found = [address for address in map(_of_interface, nics) if address]
         if not found:
             there = ", ".join(name for _, name in socket.if_nameindex())
-            raise ValueError(f"nics={sorted(nics)}: none of them has an IPv4 address on this machine, which has {there}")
+            raise ValueError(
+                f"nics={sorted(nics)}: none of them has an IPv4 address on this machine, which has {there}")
         return found
     if slots.is_on_this_machine(context):
         return ["127.0.0.1"]

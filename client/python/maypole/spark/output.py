@@ -10,8 +10,10 @@ class Output:
     """Writes whole lines of each process to the two streams; None: sys.stdout, sys.stderr."""
 
     def __init__(self, stdout: Any, stderr: Any, timestamps: bool):
-        self._streams = {"stdout": stdout if stdout is not None else sys.stdout,
-                         "stderr": stderr if stderr is not None else sys.stderr}
+        self._streams = {
+            "stdout": stdout if stdout is not None else sys.stdout,
+            "stderr": stderr if stderr is not None else sys.stderr
+        }
         self._timestamps = timestamps
         self._parts: Dict[Tuple[int, str], Tuple[Any, str]] = {}  # decoder and unfinished line
 

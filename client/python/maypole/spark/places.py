@@ -4,11 +4,17 @@ import os
 from typing import Any, Dict, List, Mapping, NamedTuple
 
 # Variables of the driver that are its own place in another job, or paths of its machine.
-_NOT_FORWARDED = {f"MAYPOLE_{name}" for name in (
-    "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE ELASTIC MIN_SIZE MAX_SIZE JOB TOKEN AGENT NODE START_TIMEOUT "
-    "COORDINATOR SECRET_FILE BIN LIBRARY RUNTIME_DIR FUNCTION RESULT_FD").split()}
-_NOT_FORWARDED |= {f"HOROVOD_{name}" for name in (
-    "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE HOSTNAME ELASTIC START_TIMEOUT SPARK_START_TIMEOUT").split()}
+_NOT_FORWARDED = {
+    f"MAYPOLE_{name}" for name in
+    ("RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE ELASTIC MIN_SIZE MAX_SIZE JOB TOKEN AGENT NODE "
+     "START_TIMEOUT "
+     "COORDINATOR SECRET_FILE BIN LIBRARY RUNTIME_DIR FUNCTION RESULT_FD").split()
+}
+_NOT_FORWARDED |= {
+    f"HOROVOD_{name}" for name in (
+        "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE HOSTNAME ELASTIC START_TIMEOUT SPARK_START_TIMEOUT"
+    ).split()
+}
 
 
 class Place(NamedTuple):
@@ -47,11 +53,20 @@ def variables(place: Place, host: str) -> Dict[str, str]:
 
 def elastic_variables(least: int, most: int, host: str) -> Dict[str, str]:
     """The same for a process of an elastic job, which the coordinator numbers."""
-    return {"MAYPOLE_ELASTIC": "1", "MAYPOLE_MIN_SIZE": str(least), "MAYPOLE_MAX_SIZE": str(most), "HOROVOD_ELASTIC": "1",
-            "HOROVOD_HOSTNAME": host, "MAYPOLE_NODE": host}
+    return {
+        "MAYPOLE_ELASTIC": "1",
+        "MAYPOLE_MIN_SIZE": str(least),
+        "MAYPOLE_MAX_SIZE": str(most),
+        "HOROVOD_ELASTIC": "1",
+        "HOROVOD_HOSTNAME": host,
+        "MAYPOLE_NODE": host
+    }
 
 
 def forwarded(environ: Mapping[str, str] = os.environ) -> Dict[str, str]:
     """The driver's settings of Maypole and Horovod, which hold for the ranks, too."""
-    return {name: value for name, value in environ.items()
-            if name.startswith(("MAYPOLE_", "HOROVOD_")) and name not in _NOT_FORWARDED}
+    return {
+        name: value
+        for name, value in environ.items()
+        if name.startswith(("MAYPOLE_", "HOROVOD_")) and name not in _NOT_FORWARDED
+    }

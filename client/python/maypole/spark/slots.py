@@ -33,4 +33,5 @@ def describe(context: Any) -> str:
     """For messages: "4 slots (master local[4], spark.task.cpus=1)"."""
     slots = count(context)
     cpus = context.getConf().get("spark.task.cpus", "1")
-    return f"{'an unknown number of' if slots is None else slots} slots (master {context.master}, spark.task.cpus={cpus})"
+    number = "an unknown number of" if slots is None else slots
+    return f"{number} slots (master {context.master}, spark.task.cpus={cpus})"

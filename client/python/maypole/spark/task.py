@@ -1,8 +1,8 @@
 """What runs in a Spark task of maypole.spark.run(): it starts a rank's process when the driver says so, and reports.
 
 The rank is a process of its own, started with the executor's environment. It ends with the task: if Spark kills the
-Python worker, the kernel kills the rank. No file is left, whatever is killed: the rank gets the function, and its node's
-agent the cluster secret, through memory that has no name in a file system.
+Python worker, the kernel kills the rank. No file is left, whatever is killed: the rank gets the function, and its
+node's agent the cluster secret, through memory that has no name in a file system.
 
 Thread contract: the task's main thread.
 """
@@ -32,8 +32,8 @@ class Plan(NamedTuple):
     """What every task of a job gets through Spark, which protects it as it does all functions of tasks.
 
     addresses: (host, port) where the driver listens. key: of the channel. call: messages.encode_call()'s. executable:
-    Python of the ranks; None: the task's. secret: the cluster secret. coordinator: "HOST:PORT", or ":PORT" for a port of
-    the driver, or "" if there is none, in a job of one rank.
+    Python of the ranks; None: the task's. secret: the cluster secret. coordinator: "HOST:PORT", or ":PORT" for a port
+    of the driver, or "" if there is none, in a job of one rank.
     """
 
     addresses: List[Tuple[str, int]]
@@ -73,8 +73,12 @@ def main(plan: Plan, rows: Iterable[int]) -> Iterator[int]:
     index = next(iter(rows))
     link, driver_host = channel.connect(plan.addresses, plan.key, _CONNECT_SECONDS)
     try:
-        link.send("hello", {"index": index, "host": socket.gethostname(), "space": os.stat("/proc/self/ns/mnt").st_ino,
-                            "pid": os.getpid()})
+        link.send("hello", {
+            "index": index,
+            "host": socket.gethostname(),
+            "space": os.stat("/proc/self/ns/mnt").st_ino,
+            "pid": os.getpid()
+        })
         _Task(plan, link, driver_host, index).serve()
     finally:
         link.close()
@@ -156,14 +160,20 @@ class _Task:
             environment["MAYPOLE_AGENT"] = self._running_agent()
         elif self._coordinator:
             # The job's first rank on each host starts the agent there, as under mpirun.
-            environment.update(MAYPOLE_COORDINATOR=self._coordinator, MAYPOLE_SECRET_FILE=f"/proc/{os.getpid()}/fd/{secret}")
+            environment.update(MAYPOLE_COORDINATOR=self._coordinator,
+                               MAYPOLE_SECRET_FILE=f"/proc/{os.getpid()}/fd/{secret}")
         ours, theirs = os.pipe()
         try:
             environment.update(MAYPOLE_FUNCTION=f"/proc/self/fd/{function}", MAYPOLE_RESULT_FD=str(theirs))
             self._answer = bytearray()
-            self._process = subprocess.Popen(
-                [plan.executable or sys.executable, "-c", _program(os.getpid())], env=environment, stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=(theirs, function), start_new_session=True)
+            self._process = subprocess.Popen([plan.executable or sys.executable, "-c",
+                                              _program(os.getpid())],
+                                             env=environment,
+                                             stdin=subprocess.DEVNULL,
+                                             stdout=subprocess.PIPE,
+                                             stderr=subprocess.PIPE,
+                                             pass_fds=(theirs, function),
+                                             start_new_session=True)
         except BaseException:
             os.close(ours)
             raise
@@ -177,7 +187,8 @@ class _Task:
 
     def _running_agent(self) -> str:
         if self._agent is None or self._agent.ended() is not None:
-            self._agent = daemons.start_agent(self._coordinator, self._node, self._plan.secret, self._plan.start_timeout)
+            self._agent = daemons.start_agent(self._coordinator, self._node, self._plan.secret,
+                                              self._plan.start_timeout)
         return self._agent.said["socket"]
 
     def _forward(self, fd: int) -> None:

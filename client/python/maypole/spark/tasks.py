@@ -1,7 +1,7 @@
 """The driver's side of a job on Spark: listens for the tasks, and runs the Spark jobs that they belong to.
 
-Thread contract: everything is called by the thread that called run(), except the bodies of SparkJob's threads, which only
-put events into a queue.
+Thread contract: everything is called by the thread that called run(), except the bodies of SparkJob's threads, which
+only put events into a queue.
 """
 
 import collections
@@ -40,8 +40,8 @@ class Task:
 
 
 class Event(NamedTuple):
-    """kind: "hello", "started", "output", "ended" (task and what it sent), "lost" (task, the error), or "job" (None, and the
-    text of the error with which a Spark job has failed, "" if it has not), with the number of the job."""
+    """kind: "hello", "started", "output", "ended": a task has sent `values`. "lost": its connection has ended;
+    the error. "job": a Spark job has ended; its number, and the text of its error, "" if it has none."""
 
     kind: str
     task: Optional[Task]
@@ -191,7 +191,9 @@ def reason(error: BaseException) -> str:
     if "No module named 'maypole'" in text:
         return ("Python of the Spark executors cannot import maypole: install Maypole on all hosts, in the Python that "
                 "PYSPARK_PYTHON names")
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "File "))]
+    lines = [
+        line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith(("at ", "File "))
+    ]
     for sign in ("ExecutorLostFailure", "Python worker exited", "Reason:"):
         lines = [line for line in lines if sign in line] or lines
     return (lines or [type(error).__name__])[0].rpartition("org.apache.spark.SparkException: ")[2][:600]

@@ -13,7 +13,7 @@ def default_num_proc() -> int:
 class Backend:
     """Runs a function in all ranks of a job."""
 
-    def run(self, fn: Any, args: Any = (), kwargs: Any = None, env: Optional[Dict[str, str]] = None) -> List[Any]:
+    def run(self, fn: Any, args: Any = (), kwargs: Any = {}, env: Optional[Dict[str, str]] = None) -> List[Any]:
         """The results of fn(*args, **kwargs) by rank. env: variables for the ranks."""
         raise NotImplementedError()
 
@@ -30,8 +30,15 @@ class SparkBackend(Backend):
         self._env = env
         self._kwargs = kwargs
 
-    def run(self, fn: Any, args: Any = (), kwargs: Any = None, env: Optional[Dict[str, str]] = None) -> List[Any]:
-        return runner.run(fn, args=args, kwargs=kwargs, num_proc=self._num_proc, env={**(self._env or {}), **(env or {})},
+    def run(self, fn: Any, args: Any = (), kwargs: Any = {}, env: Optional[Dict[str, str]] = None) -> List[Any]:
+        return runner.run(fn,
+                          args=args,
+                          kwargs=kwargs,
+                          num_proc=self._num_proc,
+                          env={
+                              **(self._env or {}),
+                              **(env or {})
+                          },
                           **self._kwargs)
 
     def num_processes(self) -> int:

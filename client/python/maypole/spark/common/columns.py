@@ -8,8 +8,16 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy
 
-_SCALARS = {"BooleanType": "bool", "ByteType": "int8", "ShortType": "int16", "IntegerType": "int32", "LongType": "int64",
-            "FloatType": "float32", "DoubleType": "float64", "DecimalType": "float64"}
+_SCALARS = {
+    "BooleanType": "bool",
+    "ByteType": "int8",
+    "ShortType": "int16",
+    "IntegerType": "int32",
+    "LongType": "int64",
+    "FloatType": "float32",
+    "DoubleType": "float64",
+    "DecimalType": "float64"
+}
 
 
 class Column(NamedTuple):
@@ -67,8 +75,9 @@ def to_array(table: Any, name: str) -> numpy.ndarray:
     if hasattr(column, "chunks"):  # newer pyarrow keeps a ChunkedArray
         column = column.chunk(0) if column.num_chunks == 1 else _concatenated(column)
     if column.null_count:
-        raise ValueError(f"column {name!r} has {column.null_count} nulls among {len(column)} rows: fill or drop them first "
-                         "(DataFrame.fillna, dropna)")
+        raise ValueError(
+            f"column {name!r} has {column.null_count} nulls among {len(column)} rows: fill or drop them first "
+            "(DataFrame.fillna, dropna)")
     if not hasattr(column, "flatten") or not hasattr(column.type, "value_type"):
         return column.to_numpy(zero_copy_only=False)
     values = column.flatten()

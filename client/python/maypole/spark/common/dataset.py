@@ -1,8 +1,8 @@
 """A Parquet dataset, divided among ranks: each rank reads its own rows, in batches of numpy arrays.
 
 The rows of all files, in the order of the files' names, are cut into as many equal ranges as there are ranks, so each
-row belongs to one rank. A rank reads the row groups that its range touches. All ranks make the same number of steps: one
-whose range is a row shorter takes one row twice.
+row belongs to one rank. A rank reads the row groups that its range touches. All ranks make the same number of steps:
+one whose range is a row shorter takes one row twice.
 """
 
 import posixpath
@@ -82,7 +82,11 @@ class Reader:
 
     padded_rows: how many rows an epoch has; the first row comes again at its end if the rank has one less."""
 
-    def __init__(self, store: Any, pieces: Sequence[Piece], names: Sequence[str], cache: bool = False,
+    def __init__(self,
+                 store: Any,
+                 pieces: Sequence[Piece],
+                 names: Sequence[str],
+                 cache: bool = False,
                  padded_rows: Optional[int] = None):
         self._store = store
         self._pieces = list(pieces)
@@ -91,7 +95,10 @@ class Reader:
         rows = sum(piece.end - piece.begin for piece in pieces)
         self._padding = max(0, (rows if padded_rows is None else padded_rows) - rows)
 
-    def batches(self, batch_size: int, count: int, seed: Optional[int] = None,
+    def batches(self,
+                batch_size: int,
+                count: int,
+                seed: Optional[int] = None,
                 shuffle_rows: Optional[int] = None) -> Iterator[Batch]:
         """`count` batches of batch_size rows. After the last row, whose batch may be shorter, the rows begin again.
 

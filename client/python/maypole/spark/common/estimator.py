@@ -63,6 +63,7 @@ class Work(NamedTuple):
             # Seeds of different ranks and epochs differ.
             seed = (self.seed * 1000003 + epoch) * 65537 + rank if shuffle else None
             return map(change, reader.batches(batch_size, count, seed, self.shuffle_rows))
+
         return count, of_epoch
 
     def checkpoint_path(self, suffix: str = "") -> Optional[str]:
@@ -93,9 +94,15 @@ class HorovodEstimator(Estimator, EstimatorParams, Saved):
         self.check()
         backend = self._backend()
         metadata = columns.of_schema(df.schema, self._names())
-        with util.prepare_data(backend.num_processes(), self.getStore(), df, self.getLabelCols(), self.getFeatureCols(),
-                               self.getValidation(), self.getSampleWeightCol(),
-                               partitions_per_process=self.getPartitionsPerProcess(), seed=self.getRandomSeed()) as index:
+        with util.prepare_data(backend.num_processes(),
+                               self.getStore(),
+                               df,
+                               self.getLabelCols(),
+                               self.getFeatureCols(),
+                               self.getValidation(),
+                               self.getSampleWeightCol(),
+                               partitions_per_process=self.getPartitionsPerProcess(),
+                               seed=self.getRandomSeed()) as index:
             return self._train(index, bool(self.getValidation()), metadata, backend)
 
     def _names(self) -> List[str]:
@@ -114,10 +121,12 @@ class HorovodEstimator(Estimator, EstimatorParams, Saved):
         work = self._work(index, validate, backend.num_processes())
         if metadata is None:
             metadata = _metadata_of(work)
-        metadata = {name: column._replace(length=int(numpy.prod(work.lengths[name], dtype=int)))
-                    for name, column in metadata.items()}
-        function, args, env = self._training(work)
-        results = backend.run(function, args=args, env=env)
+        metadata = {
+            name: column._replace(length=int(numpy.prod(work.lengths[name], dtype=int)))
+            for name, column in metadata.items()
+        }
+        function, args = self._training(work)
+        results = backend.run(function, args=args, env=self.getBackendEnv())
         return self._trained(work, results[0], metadata)
 
     def _work(self, index: Optional[int], validate: bool, size: int) -> Work:
@@ -131,13 +140,15 @@ class HorovodEstimator(Estimator, EstimatorParams, Saved):
             parts.append(data)
         buffer = self.getShufflingBufferSize()
         seed = self.getRandomSeed()
-        return Work(
-            parts[0], parts[1] if validate else None, store, self.getRunId() or f"{self._run_prefix}_{time.time_ns()}",
-            list(self.getFeatureCols()), list(self.getLabelCols()), self.getSampleWeightCol(), dataset.lengths(parts[0]),
-            self.getBatchSize(), self.getValBatchSize() or self.getBatchSize(), self.getEpochs(),
-            self.getTrainStepsPerEpoch(), self.getValidationStepsPerEpoch(),
-            int.from_bytes(numpy.random.bytes(3), "little") if seed is None else seed, self.getShuffle() and buffer != 0,
-            buffer or None, self.getInMemoryCacheAll(), self.getTransformationFn(), self.getUseGpu(), self.getVerbose())
+        return Work(parts[0], parts[1] if validate else None, store,
+                    self.getRunId() or f"{self._run_prefix}_{time.time_ns()}", list(self.getFeatureCols()),
+                    list(self.getLabelCols()), self.getSampleWeightCol(), dataset.lengths(parts[0]),
+                    self.getBatchSize(),
+                    self.getValBatchSize() or self.getBatchSize(), self.getEpochs(), self.getTrainStepsPerEpoch(),
+                    self.getValidationStepsPerEpoch(),
+                    int.from_bytes(numpy.random.bytes(3), "little") if seed is None else seed,
+                    self.getShuffle() and buffer != 0, buffer or None, self.getInMemoryCacheAll(),
+                    self.getTransformationFn(), self.getUseGpu(), self.getVerbose())
 
     def _checkpoint(self, work: Work) -> Optional[bytes]:
         """What an earlier run of this run_id has left."""
@@ -149,7 +160,7 @@ class HorovodEstimator(Estimator, EstimatorParams, Saved):
         return work.store.read(path)
 
     def _training(self, work: Work) -> Any:
-        """(function, arguments, environment) for the ranks."""
+        """(function, arguments) for the ranks."""
         raise NotImplementedError()
 
     def _trained(self, work: Work, result: Any, metadata: Any) -> Any:
@@ -162,8 +173,15 @@ def _metadata_of(work: Work) -> Dict[str, columns.Column]:
     import pyarrow.parquet
     with work.store.fs.open_input_file(work.train.groups[0].path) as f:
         schema = pyarrow.parquet.ParquetFile(f).schema_arrow
-    spark_types = {"bool": "BooleanType", "int8": "ByteType", "int16": "ShortType", "int32": "IntegerType",
-                   "int64": "LongType", "float": "FloatType", "double": "DoubleType"}
+    spark_types = {
+        "bool": "BooleanType",
+        "int8": "ByteType",
+        "int16": "ShortType",
+        "int32": "IntegerType",
+        "int64": "LongType",
+        "float": "FloatType",
+        "double": "DoubleType"
+    }
     out = {}
     for name in work.train.names:
         kind = str(schema.field(name).type)

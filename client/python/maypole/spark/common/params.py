@@ -21,6 +21,7 @@ def parameters(**described: Any) -> Any:
 
     described: name=(text, default) or (text, default, type converter).
     """
+
     def add(cls: Any) -> Any:
         defaults = {}
         for name, (text, default, *converter) in described.items():
@@ -32,13 +33,27 @@ def parameters(**described: Any) -> Any:
                 _add_accessors(cls, name, called)
         cls._defaults = {**getattr(cls, "_defaults", {}), **defaults}
         return cls
+
     return add
 
 
 # Names of Horovod's accessors that do not follow from the parameter's.
-_CALLED = {"shuffle_buffer_size": "ShufflingBufferSize", "train_reader_num_workers": "TrainReaderNumWorker",
-           "val_reader_num_workers": "ValReaderNumWorker", "inmemory_cache_all": "InMemoryCacheAll",
-           "label_columns": "LabelColoumns"}
+_CALLED = {
+    "shuffle_buffer_size": "ShufflingBufferSize",
+    "train_reader_num_workers": "TrainReaderNumWorker",
+    "val_reader_num_workers": "ValReaderNumWorker",
+    "inmemory_cache_all": "InMemoryCacheAll",
+    "label_columns": "LabelColoumns"
+}
+
+# Parameters, and the packages whose readers they configure.
+_NOT_SUPPORTED = {
+    "transformation_edit_fields": "Petastorm",
+    "transformation_removed_fields": "Petastorm",
+    "data_module": "data modules such as NVTabular's",
+    "continuous_cols": "NVTabular",
+    "categorical_cols": "NVTabular"
+}
 
 
 def _add_accessors(cls: Any, name: str, called: str) -> None:
@@ -59,7 +74,8 @@ def _add_accessors(cls: Any, name: str, called: str) -> None:
     loss_weights=("the losses' weights; by default equal", None, _T.toListFloat),
     metrics=("metrics", []),
     gradient_compression=("Compression of DistributedOptimizer", None),
-    compress_sparse_cols=("without effect: vectors are written dense, and Parquet compresses them", False, _T.toBoolean),
+    compress_sparse_cols=("without effect: vectors are written dense, and Parquet compresses them", False,
+                          _T.toBoolean),
     sample_weight_col=("column with the weights of the samples", None, _T.toString),
     feature_cols=("columns with the model's inputs", None, _T.toListString),
     label_cols=("columns with the labels, one for each output of the model", None, _T.toListString),
@@ -76,9 +92,14 @@ def _add_accessors(cls: Any, name: str, called: str) -> None:
     shuffle_buffer_size=("how many rows are mixed at a time; 0: none", None, _T.toInt),
     partitions_per_process=("Parquet files for each process, at most", 10, _T.toInt),
     run_id=("the run's directory in the store; if it has a checkpoint, training continues from it", None, _T.toString),
-    transformation_fn=("function that returns a function of a batch (a dict of arrays) to be applied to each batch", None),
+    transformation_fn=("function that returns a function of a batch (a dict of arrays) to be applied to each batch",
+                       None),
     transformation_edit_fields=("not supported", None),
     transformation_removed_fields=("not supported", None),
+    data_module=("not supported", None),
+    continuous_cols=("not supported", None),
+    categorical_cols=("not supported", None),
+    backend_env=("variables for the ranks", {}),
     train_reader_num_workers=("without effect: a rank reads in its own process", 2, _T.toInt),
     val_reader_num_workers=("without effect", 2, _T.toInt),
     reader_pool_type=("without effect", "thread"),
@@ -105,10 +126,10 @@ class EstimatorParams(Params):
         missing = [name for name in ("model", "store", "feature_cols", "label_cols") if self.getOrDefault(name) is None]
         if missing:
             raise ValueError(f"{type(self).__name__}: {', '.join(missing)} must be set")
-        for name in ("transformation_edit_fields", "transformation_removed_fields"):
+        for name, reader in _NOT_SUPPORTED.items():
             if self.getOrDefault(name):
-                raise ValueError(f"{name} is not supported: it describes data for Petastorm, which Maypole does not use; "
-                                 "transformation_fn may add and remove columns")
+                raise ValueError(f"{name} is not supported: it is for {reader}, which Maypole does not use; "
+                                 "transformation_fn may add, change and remove columns of a batch")
         for name in ("batch_size", "epochs", "val_batch_size", "train_steps_per_epoch", "validation_steps_per_epoch",
                      "partitions_per_process"):
             value = self.getOrDefault(name)
@@ -122,7 +143,8 @@ def check_validation(value: Any) -> None:
     if isinstance(value, str) or value is None:
         return
     if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1:
-        raise ValueError(f"validation={value!r}: expected a fraction of the rows, from 0 to below 1, or the name of a column")
+        raise ValueError(
+            f"validation={value!r}: expected a fraction of the rows, from 0 to below 1, or the name of a column")
 
 
 @parameters(

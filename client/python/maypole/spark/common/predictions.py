@@ -9,19 +9,23 @@ from maypole.spark.common import columns
 _ROWS = 256  # of a batch
 
 
-def add(df: Any, make_predictor: Any, features: Sequence[str], outputs: Sequence[str], labels: Sequence[columns.Column]) -> Any:
+def add(df: Any, make_predictor: Any, features: Sequence[str], outputs: Sequence[str],
+        labels: Sequence[columns.Column]) -> Any:
     """make_predictor() returns a function from a list of arrays (rows, ...) to a list of arrays, one for each output.
 
-    A label's column that is a number gets predictions of its type, rounded if that is an integer, provided that the model
-    gives one number; all other predictions are vectors. Columns with the names of outputs are replaced.
+    A label's column that is a number gets predictions of its type, rounded if that is an integer, provided that the
+    model gives one number; all other predictions are vectors. Columns with the names of outputs are replaced.
     """
     from pyspark.sql import Row
     from pyspark.sql.types import StructField, StructType
     kept = [field for field in df.schema.fields if field.name not in outputs]
     scalar = _are_scalar(df, make_predictor, features, outputs, labels)
-    fields = [StructField(name, _type(label, is_scalar), True) for name, label, is_scalar in zip(outputs, labels, scalar)]
+    fields = [
+        StructField(name, _type(label, is_scalar), True) for name, label, is_scalar in zip(outputs, labels, scalar)
+    ]
     row_class = Row(*[field.name for field in kept], *outputs)
-    names, features, converters = [field.name for field in kept], list(features), [_converter(label) for label in labels]
+    names, features, converters = [field.name for field in kept
+                                  ], list(features), [_converter(label) for label in labels]
 
     def predict(rows: Iterator[Any]) -> Iterator[Any]:
         from pyspark.ml.linalg import DenseVector
@@ -29,9 +33,11 @@ def add(df: Any, make_predictor: Any, features: Sequence[str], outputs: Sequence
         for batch in _batches(rows):
             results = _results(predictor, batch, features)
             for i, row in enumerate(batch):
-                values = [converter(float(result[i].reshape(-1)[0])) if is_scalar else
-                          DenseVector(result[i].reshape(-1).astype(numpy.float64))
-                          for result, converter, is_scalar in zip(results, converters, scalar)]
+                values = [
+                    converter(float(result[i].reshape(-1)[0]))
+                    if is_scalar else DenseVector(result[i].reshape(-1).astype(numpy.float64))
+                    for result, converter, is_scalar in zip(results, converters, scalar)
+                ]
                 yield row_class(*[row[name] for name in names], *values)
 
     return df.sparkSession.createDataFrame(df.rdd.mapPartitions(predict), StructType(kept + fields))
@@ -46,11 +52,13 @@ def _are_scalar(df: Any, make_predictor: Any, features: Sequence[str], outputs: 
         batch = list(rows)
         if batch:
             yield [int(result[0].size) for result in _results(make_predictor(), batch, features)]
+
     found = df.limit(1).rdd.mapPartitions(sizes).collect()
     found = found[0] if found else [1] * len(labels)  # an empty DataFrame
     if not len(found) == len(labels) == len(outputs):
-        raise ValueError(f"the model has {len(found)} outputs, but there are {len(labels)} label columns and {len(outputs)} "
-                         "output columns: expected one for each")
+        raise ValueError(
+            f"the model has {len(found)} outputs, but there are {len(labels)} label columns and {len(outputs)} "
+            "output columns: expected one for each")
     return [label.kind == "scalar" and size == 1 for label, size in zip(labels, found)]
 
 

@@ -1,7 +1,7 @@
 """save() and load() of estimators and models, as pyspark.ml has them: `estimator.write().overwrite().save(path)`.
 
-Parameters are pickled into a line of metadata as Spark's own writers make it; backend and store are not saved, because they
-describe one place and time. Loading unpickles: load only what you trust.
+Parameters are pickled into a line of metadata as Spark's own writers make it; backend and store are not saved, because
+they describe one place and time. Loading unpickles: load only what you trust.
 """
 
 import base64
@@ -21,24 +21,34 @@ _KEY = "maypoleParams"
 
 
 class _Writer(MLWriter):
+
     def __init__(self, instance: Any):
         super().__init__()
         self._instance = instance
 
     def saveImpl(self, path: str) -> None:
         instance = self._instance
-        values = {param.name: instance.getOrDefault(param) for param in instance.params
-                  if instance.isSet(param) and param.name not in _NOT_SAVED}
+        values = {
+            param.name: instance.getOrDefault(param)
+            for param in instance.params
+            if instance.isSet(param) and param.name not in _NOT_SAVED
+        }
         context = requirements.active_context()
         # The fields that Spark's readers, of a Pipeline for example, expect.
-        line = json.dumps({"class": f"{type(instance).__module__}.{type(instance).__name__}",
-                           "timestamp": int(time.time() * 1000), "sparkVersion": context.version, "uid": instance.uid,
-                           "paramMap": {}, "defaultParamMap": {},
-                           _KEY: base64.b64encode(bytes(objects.dumps(instance._pack(values)))).decode()})
+        line = json.dumps({
+            "class": f"{type(instance).__module__}.{type(instance).__name__}",
+            "timestamp": int(time.time() * 1000),
+            "sparkVersion": context.version,
+            "uid": instance.uid,
+            "paramMap": {},
+            "defaultParamMap": {},
+            _KEY: base64.b64encode(bytes(objects.dumps(instance._pack(values)))).decode()
+        })
         context.parallelize([line], 1).saveAsTextFile(f"{path}/metadata")
 
 
 class _Reader(MLReader):
+
     def __init__(self, cls: Any):
         super().__init__()
         self._cls = cls

@@ -29,13 +29,19 @@ class Store:
 class AbstractFilesystemStore(Store):
     """A store below prefix_path. The other paths are by default directories in it.
 
-    save_runs: whether runs leave checkpoints and logs. storage_options: for fsspec, if pyarrow does not know the scheme.
-    checkpoint_filename: of each run's checkpoint.
+    save_runs: whether runs leave checkpoints and logs. storage_options: for fsspec, if pyarrow does not know the
+    scheme. checkpoint_filename: of each run's checkpoint.
     """
 
-    def __init__(self, prefix_path: str, train_path: Optional[str] = None, val_path: Optional[str] = None,
-                 test_path: Optional[str] = None, runs_path: Optional[str] = None, save_runs: bool = True,
-                 storage_options: Any = None, checkpoint_filename: Optional[str] = None):
+    def __init__(self,
+                 prefix_path: str,
+                 train_path: Optional[str] = None,
+                 val_path: Optional[str] = None,
+                 test_path: Optional[str] = None,
+                 runs_path: Optional[str] = None,
+                 save_runs: bool = True,
+                 storage_options: Any = None,
+                 checkpoint_filename: Optional[str] = None):
         self.prefix_path = self.get_full_path(prefix_path)
         self.storage_options = storage_options
         self.checkpoint_filename = checkpoint_filename or "checkpoint"
@@ -176,16 +182,19 @@ class AbstractFilesystemStore(Store):
         def local_run_path() -> Iterator[str]:
             with tempfile.TemporaryDirectory(prefix="maypole-spark-") as directory:
                 yield directory
+
         return local_run_path
 
     def sync_fn(self, run_id: str) -> Callable[[str], None]:
         """A function that copies a directory of the rank's machine into the run's."""
+
         def sync(directory: str) -> None:
             for at, _, names in os.walk(directory):
                 for name in names:
                     relative = os.path.relpath(os.path.join(at, name), directory)
                     with open(os.path.join(at, name), "rb") as f:
                         self.write(posixpath.join(self.get_run_path(run_id), relative), f.read())
+
         return sync
 
 
@@ -208,9 +217,16 @@ class HDFSStore(AbstractFilesystemStore):
     host, port, user, kerb_ticket, extra_conf: as pyarrow.fs.HadoopFileSystem. driver, temp_dir: without effect.
     """
 
-    def __init__(self, prefix_path: str, host: Optional[str] = None, port: Optional[int] = None, user: Optional[str] = None,
-                 kerb_ticket: Optional[str] = None, driver: str = "libhdfs", extra_conf: Any = None,
-                 temp_dir: Optional[str] = None, **kwargs: Any):
+    def __init__(self,
+                 prefix_path: str,
+                 host: Optional[str] = None,
+                 port: Optional[int] = None,
+                 user: Optional[str] = None,
+                 kerb_ticket: Optional[str] = None,
+                 driver: str = "libhdfs",
+                 extra_conf: Any = None,
+                 temp_dir: Optional[str] = None,
+                 **kwargs: Any):
         del driver, temp_dir
         authority = prefix_path[len("hdfs://"):].partition("/")[0] if self.matches(prefix_path) else ""
         name, _, number = authority.partition(":")

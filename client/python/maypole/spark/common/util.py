@@ -18,9 +18,17 @@ def _free_index() -> int:
 
 
 @contextlib.contextmanager
-def prepare_data(num_processes: int, store: Any, df: Any, label_columns: Sequence[str], feature_columns: Sequence[str],
-                 validation: Any = None, sample_weight_col: Optional[str] = None, compress_sparse: bool = False,
-                 partitions_per_process: int = 10, verbose: int = 0, seed: Optional[int] = None) -> Iterator[int]:
+def prepare_data(num_processes: int,
+                 store: Any,
+                 df: Any,
+                 label_columns: Sequence[str],
+                 feature_columns: Sequence[str],
+                 validation: Any = None,
+                 sample_weight_col: Optional[str] = None,
+                 compress_sparse: bool = False,
+                 partitions_per_process: int = 10,
+                 verbose: int = 0,
+                 seed: Optional[int] = None) -> Iterator[int]:
     """Writes the columns to store.get_train_data_path(idx) and get_val_data_path(idx); a context that gives idx.
 
     Two contexts that are open at the same time in one process have different indices; after the context its data may be
@@ -43,9 +51,16 @@ def names(feature_columns: Sequence[str], label_columns: Sequence[str], sample_w
     return list(dict.fromkeys([*feature_columns, *label_columns, *([sample_weight_col] if sample_weight_col else [])]))
 
 
-def write(df: Any, store: Any, index: int, wanted: Sequence[str], validation: Any, most_files: int, least_files: int,
+def write(df: Any,
+          store: Any,
+          index: int,
+          wanted: Sequence[str],
+          validation: Any,
+          most_files: int,
+          least_files: int,
           seed: Optional[int] = None) -> None:
-    """least_files, most_files: how many files the training data has; between these it keeps the DataFrame's partitions."""
+    """least_files, most_files: how many files the training data has; between these it keeps the DataFrame's
+    partitions."""
     from pyspark.sql.functions import col
     schema = columns.of_schema(df.schema, wanted)
     if isinstance(validation, str):

@@ -19,12 +19,12 @@ from maypole.spark.keras import models, trainer
 
 @parameters(
     custom_objects=("names of classes and functions that loading the model needs", {}),
-    checkpoint_callback=("ModelCheckpoint or BestModelCheckpoint, whose file path is set; by default each epoch's model is "
-                         "saved", None),
-    backend_env=("variables for the ranks", {}),
+    checkpoint_callback=(
+        "ModelCheckpoint or BestModelCheckpoint, whose file path is set; by default each epoch's model is "
+        "saved", None),
 )
 class KerasEstimator(HorovodEstimator):
-    """Its parameters are maypole.spark.common.params.EstimatorParams' and the three above.
+    """Its parameters are maypole.spark.common.params.EstimatorParams' and those above.
 
     The model must have been built. optimizer, loss: not needed if it is compiled. The optimizer's learning rate is
     multiplied by the number of ranks, unless it is a schedule. A label with as many elements as the output gets its
@@ -35,18 +35,48 @@ class KerasEstimator(HorovodEstimator):
     _checkpoint_suffix = models.SUFFIX
 
     @keyword_only
-    def __init__(self, num_proc: Any = None, model: Any = None, backend: Any = None, store: Any = None,
-                 custom_objects: Any = None, optimizer: Any = None, loss: Any = None, loss_weights: Any = None,
-                 sample_weight_col: Any = None, gradient_compression: Any = None, metrics: Any = None,
-                 feature_cols: Any = None, label_cols: Any = None, validation: Any = None, callbacks: Any = None,
-                 batch_size: Any = None, val_batch_size: Any = None, epochs: Any = None, verbose: Any = None,
-                 random_seed: Any = None, shuffle_buffer_size: Any = None, shuffle: Any = True,
-                 partitions_per_process: Any = None, run_id: Any = None, train_steps_per_epoch: Any = None,
-                 validation_steps_per_epoch: Any = None, transformation_fn: Any = None,
-                 transformation_edit_fields: Any = None, transformation_removed_fields: Any = None,
-                 train_reader_num_workers: Any = None, val_reader_num_workers: Any = None, reader_pool_type: Any = None,
-                 label_shapes: Any = None, checkpoint_callback: Any = None, inmemory_cache_all: Any = False,
-                 backend_env: Any = None, use_gpu: Any = True, mp_start_method: Any = None):
+    def __init__(self,
+                 num_proc: Any = None,
+                 data_module: Any = None,
+                 model: Any = None,
+                 backend: Any = None,
+                 store: Any = None,
+                 custom_objects: Any = None,
+                 optimizer: Any = None,
+                 loss: Any = None,
+                 loss_weights: Any = None,
+                 sample_weight_col: Any = None,
+                 gradient_compression: Any = None,
+                 metrics: Any = None,
+                 feature_cols: Any = None,
+                 continuous_cols: Any = None,
+                 categorical_cols: Any = None,
+                 label_cols: Any = None,
+                 validation: Any = None,
+                 callbacks: Any = None,
+                 batch_size: Any = None,
+                 val_batch_size: Any = None,
+                 epochs: Any = None,
+                 verbose: Any = None,
+                 random_seed: Any = None,
+                 shuffle_buffer_size: Any = None,
+                 shuffle: Any = True,
+                 partitions_per_process: Any = None,
+                 run_id: Any = None,
+                 train_steps_per_epoch: Any = None,
+                 validation_steps_per_epoch: Any = None,
+                 transformation_fn: Any = None,
+                 transformation_edit_fields: Any = None,
+                 transformation_removed_fields: Any = None,
+                 train_reader_num_workers: Any = None,
+                 val_reader_num_workers: Any = None,
+                 reader_pool_type: Any = None,
+                 label_shapes: Any = None,
+                 checkpoint_callback: Any = None,
+                 inmemory_cache_all: Any = False,
+                 backend_env: Any = None,
+                 use_gpu: Any = True,
+                 mp_start_method: Any = None):
         super().__init__()
         self.setParams(**self._input_kwargs)
 
@@ -72,7 +102,8 @@ class KerasEstimator(HorovodEstimator):
         for name, shape in zip(work.feature_cols, models.shapes(model.inputs)):
             wanted, there = abs(int(numpy.prod(shape[1:], dtype=int))), int(numpy.prod(work.lengths[name], dtype=int))
             if -1 not in shape[1:] and wanted != there:
-                raise ValueError(f"column {name!r} has {there} numbers in a row, but the model's input {wanted}: shape {shape}")
+                raise ValueError(
+                    f"column {name!r} has {there} numbers in a row, but the model's input {wanted}: shape {shape}")
         checkpoint = self._checkpoint(work)
         optimizer = self.getOrDefault(self.optimizer)
         # Configurations, because objects have variables.
@@ -80,17 +111,23 @@ class KerasEstimator(HorovodEstimator):
             optimizer = keras.optimizers.serialize(optimizer)
         training = trainer.Training(
             checkpoint or models.to_bytes(model), checkpoint is not None, self.getCustomObjects(), optimizer,
-            models.rate_of(model.optimizer if optimizer is None else optimizer), objects.dumps((self.getLoss(), self.getLossWeights(), _serialized(self.getMetrics()), self.getCallbacks(),
-                           self.getCheckpointCallback())),
-            self.getLabelShapes(), self.getGradientCompression(), keras.backend.floatx())
-        return trainer.train, (work, training), self.getBackendEnv() or None
+            models.rate_of(model.optimizer if optimizer is None else optimizer),
+            objects.dumps((self.getLoss(), self.getLossWeights(), _serialized(self.getMetrics()), self.getCallbacks(),
+                           self.getCheckpointCallback())), self.getLabelShapes(), self.getGradientCompression(),
+            keras.backend.floatx())
+        return trainer.train, (work, training)
 
     def _trained(self, work: Work, result: Any, metadata: Any) -> Any:
         history, data = result
         model = models.from_bytes(data, self.getCustomObjects(), compiled=False)
-        return self.get_model_class()(
-            history=history, model=model, feature_columns=work.feature_cols, label_columns=work.label_cols,
-            custom_objects=self.getCustomObjects(), run_id=work.run_id, _metadata=metadata, _floatx=keras.backend.floatx())
+        return self.get_model_class()(history=history,
+                                      model=model,
+                                      feature_columns=work.feature_cols,
+                                      label_columns=work.label_cols,
+                                      custom_objects=self.getCustomObjects(),
+                                      run_id=work.run_id,
+                                      _metadata=metadata,
+                                      _floatx=keras.backend.floatx())
 
     def get_model_class(self) -> Any:
         """What fit() returns."""
@@ -105,8 +142,10 @@ class KerasEstimator(HorovodEstimator):
 
 def _serialized(metrics: Any) -> List[Any]:
     """Metrics that are objects have variables, which cannot be pickled; their configurations can."""
+
     def one(metric: Any) -> Any:
         return keras.metrics.serialize(metric) if isinstance(metric, keras.metrics.Metric) else metric
+
     return [[one(m) for m in metric] if isinstance(metric, (list, tuple)) else one(metric) for metric in metrics]
 
 
@@ -140,8 +179,15 @@ class KerasModel(HorovodModel):
     """A trained Keras model (getModel()) as a Transformer."""
 
     @keyword_only
-    def __init__(self, history: Any = None, model: Any = None, feature_columns: Any = None, label_columns: Any = None,
-                 custom_objects: Any = None, run_id: Any = None, _metadata: Any = None, _floatx: Any = None):
+    def __init__(self,
+                 history: Any = None,
+                 model: Any = None,
+                 feature_columns: Any = None,
+                 label_columns: Any = None,
+                 custom_objects: Any = None,
+                 run_id: Any = None,
+                 _metadata: Any = None,
+                 _floatx: Any = None):
         super().__init__()
         if label_columns:
             self.setOutputCols([name + "__output" for name in label_columns])
@@ -166,7 +212,9 @@ class KerasModel(HorovodModel):
             def predict(arrays: List[numpy.ndarray]) -> List[numpy.ndarray]:
                 outputs = loaded.predict_on_batch(here.inputs(arrays, wanted))
                 return [numpy.asarray(o) for o in (outputs if isinstance(outputs, (list, tuple)) else [outputs])]
+
             return predict
+
         return make
 
     def _pack(self, values: Dict[str, Any]) -> Dict[str, Any]:

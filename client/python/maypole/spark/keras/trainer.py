@@ -12,7 +12,8 @@ from maypole.spark.keras import models
 
 class Training(NamedTuple):
     """model: a .keras file's bytes; of a checkpoint with the optimizer's state, if is_checkpoint. optimizer: a name, a
-    configuration, or None: the model's. rate: the learning rate for one rank, if it is a number. compile: pickled losses, loss weights, metrics, callbacks, checkpoint callback."""
+    configuration, or None: the model's. rate: the learning rate for one rank, if it is a number. compile: pickled
+    losses, loss weights, metrics, callbacks, checkpoint callback."""
 
     model: bytes
     is_checkpoint: bool
@@ -27,8 +28,10 @@ class Training(NamedTuple):
 
 def metrics_of(serialized: Any) -> Any:
     """Metrics from what estimator._serialized() has made of them."""
+
     def one(metric: Any) -> Any:
         return keras.metrics.deserialize(metric) if isinstance(metric, dict) else metric
+
     return [[one(m) for m in metric] if isinstance(metric, list) else one(metric) for metric in serialized]
 
 
@@ -46,16 +49,22 @@ def train(work: Any, training: Training) -> Any:
     endless = lambda of_epoch: _endless(of_epoch, work, wanted, outputs, training.label_shapes)
     with work.store.get_local_output_dir_fn(work.run_id)() as directory:
         path = os.path.join(directory, work.store.get_checkpoint_filename() + models.SUFFIX)
-        callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback(), *callbacks]
+        callbacks = [
+            hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+            hvd.callbacks.MetricAverageCallback(), *callbacks
+        ]
         if hvd.rank() == 0:
             if checkpoint is None:
                 checkpoint = keras.callbacks.ModelCheckpoint(path)
             checkpoint.filepath = path
             callbacks += [checkpoint, _Report(work, directory, hvd.size())]
-        fitted = model.fit(
-            endless(batches), steps_per_epoch=steps, epochs=work.epochs, callbacks=callbacks,
-            validation_data=endless(val_batches) if val_steps else None, validation_steps=val_steps or None,
-            verbose=2 if work.verbose and hvd.rank() == 0 else 0)
+        fitted = model.fit(endless(batches),
+                           steps_per_epoch=steps,
+                           epochs=work.epochs,
+                           callbacks=callbacks,
+                           validation_data=endless(val_batches) if val_steps else None,
+                           validation_steps=val_steps or None,
+                           verbose=2 if work.verbose and hvd.rank() == 0 else 0)
         if hvd.rank() != 0:
             return None
         with open(path, "rb") as f:
@@ -88,8 +97,10 @@ def _endless(of_epoch: Any, work: Any, wanted: Any, outputs: Any, label_shapes: 
     epoch = 0
     while True:
         for batch in of_epoch(epoch):
-            values = [models.inputs([batch[name] for name in work.feature_cols], wanted),
-                      models.labels([batch[name] for name in work.label_cols], outputs, label_shapes)]
+            values = [
+                models.inputs([batch[name] for name in work.feature_cols], wanted),
+                models.labels([batch[name] for name in work.label_cols], outputs, label_shapes)
+            ]
             if work.sample_weight_col:
                 values.append(batch[work.sample_weight_col].astype(keras.backend.floatx()))
             yield tuple(values)

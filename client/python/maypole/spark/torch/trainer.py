@@ -31,14 +31,17 @@ class Training(NamedTuple):
 
 
 def make_optimizer(kind: Any, model: Any, state: Any) -> Any:
-    """An optimizer of the model's parameters with this state; lr: some classes require one, the state has the right one."""
+    """An optimizer of the model's parameters with this state; lr: some classes require one, the state has the right
+    one."""
     needs_rate = "lr" in inspect.signature(kind).parameters
     optimizer = kind(model.parameters(), **({"lr": 1.0} if needs_rate else {}))
     optimizer.load_state_dict(state)
     return optimizer
 
 
-def inputs_of(arrays: Sequence[numpy.ndarray], shapes: Optional[Sequence[Any]], device: Any = None) -> List[torch.Tensor]:
+def inputs_of(arrays: Sequence[numpy.ndarray],
+              shapes: Optional[Sequence[Any]],
+              device: Any = None) -> List[torch.Tensor]:
     """The model's inputs: floats in float32, as torch's layers have them; integers stay what embeddings need, int64."""
     out = []
     for i, array in enumerate(arrays):
@@ -53,13 +56,16 @@ def labels_of(arrays: Sequence[numpy.ndarray], device: Any) -> List[torch.Tensor
     return [(t.float() if t.is_floating_point() or t.dtype == torch.bool else t.long()).to(device) for t in tensors]
 
 
-def fit_labels(outputs: Any, labels: List[torch.Tensor], shapes: Optional[Sequence[Any]]) -> Tuple[List[Any], List[Any]]:
+def fit_labels(outputs: Any, labels: List[torch.Tensor],
+               shapes: Optional[Sequence[Any]]) -> Tuple[List[Any], List[Any]]:
     """A label with as many elements as the output gets the output's shape and dtype, unless shapes are given."""
     outputs = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
     if shapes:
         return outputs, [label.reshape(shape) for label, shape in zip(labels, shapes)]
-    return outputs, [label.reshape(output.shape).to(output.dtype) if output.numel() == label.numel() else label
-                     for output, label in zip(outputs, labels)]
+    return outputs, [
+        label.reshape(output.shape).to(output.dtype) if output.numel() == label.numel() else label
+        for output, label in zip(outputs, labels)
+    ]
 
 
 def loss_of(loss: Any, output: Any, label: Any, weights: Any) -> Any:
@@ -77,8 +83,8 @@ def loss_of(loss: Any, output: Any, label: Any, weights: Any) -> Any:
     return (each.reshape(len(weights), -1).mean(dim=1) * weights).mean()
 
 
-def train_minibatch(model: Any, optimizer: Any, transform_outputs: Any, loss_fn: Any, inputs: List[Any], labels: List[Any],
-                    sample_weights: Any) -> Tuple[List[Any], Any]:
+def train_minibatch(model: Any, optimizer: Any, transform_outputs: Any, loss_fn: Any, inputs: List[Any],
+                    labels: List[Any], sample_weights: Any) -> Tuple[List[Any], Any]:
     """One step; returns outputs and loss. train_minibatch_fn takes its place, with the same parameters."""
     optimizer.zero_grad()
     outputs, labels = transform_outputs(model(*inputs), labels)
@@ -109,7 +115,9 @@ class _Means:
         self._count += 1
 
     def of_all_ranks(self, hvd: Any, name: str) -> Dict[str, Any]:
-        total = hvd.allreduce(torch.tensor(self._sums + [float(self._count)], dtype=torch.float64), op=hvd.Sum, name=name)
+        total = hvd.allreduce(torch.tensor(self._sums + [float(self._count)], dtype=torch.float64),
+                              op=hvd.Sum,
+                              name=name)
         means = (total[:-1] / total[-1]).tolist()
         groups = []
         for g in range(len(self._groups)):
