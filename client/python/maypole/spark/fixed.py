@@ -29,9 +29,8 @@ def weight(status: Optional[int], answer: Optional[Dict[str, Any]]) -> int:
     """A killed process fails before all others; an error of a collective is a consequence of another rank's."""
     if status is None or status < 0:
         return 2
-    consequence = answer is not None and answer.get("error",
-                                                    "").startswith("maypole.common.exceptions.HorovodInternalError")
-    return 0 if consequence else 1
+    error = (answer or {}).get("error", "")
+    return 0 if error.startswith("maypole.common.exceptions.HorovodInternalError") else 1
 
 
 class FixedJob(Base):
@@ -55,11 +54,11 @@ class FixedJob(Base):
             SparkJob(self.context, self.plan, list(range(self._size)), barrier, self.plan.job, 0, self.listener.put))
         self._await_tasks()
         self._start()
-        while len(self._answers) < self._size and not self._failed():
+        while len(self._answers) < self._size:
+            if self._failed():
+                raise self._error()
             self._take(_POLL_SECONDS)
             self.check_coordinator()
-        if self._failed():
-            raise self._error()
         return runner_job.results_of(self._answers)
 
     def _await_slots(self) -> None:
@@ -131,8 +130,8 @@ class FixedJob(Base):
             self._failures.append(Failure(task, how_it_ended(status, text), answer, weight(status, answer)))
 
     def _failed(self) -> bool:
-        return bool(self._failures or
-                    self._lost) or self._spark_error not in (None, "") and len(self._answers) < self._size
+        # Tasks return only when the job is over, so a Spark job that has ended before has failed.
+        return bool(self._failures or self._lost) or self._spark_error is not None
 
     def _error(self) -> Exception:
         """Waits for what else fails, and chooses what the others failed of."""

@@ -63,7 +63,7 @@ def main():
     try:
         if end_with_parent(parent, signal.SIGTERM):
             pid = _start(command)
-            os.closerange(3, 256)  # the daemon has them
+            os.closerange(3, 65536)  # the daemon has them
             status = _watch(pid)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
