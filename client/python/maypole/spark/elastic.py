@@ -43,13 +43,13 @@ class ElasticJob(Base):
 
     def __init__(self, context: Any, settings: Settings, start: int, least: int, most: int, reset_limit: Optional[int],
                  elastic_timeout: int):
+        self._slots = [Slot(number) for number in range(most)]
         super().__init__(context, settings, most, True, elastic_timeout)
         self._start_at = start
         self._least = least
         self._most = most
         self._reset_limit = reset_limit
         self._elastic_timeout = elastic_timeout
-        self._slots = [Slot(number) for number in range(most)]
         self._processes = 0
         self._resets = 0
         self._started = False
@@ -72,9 +72,19 @@ class ElasticJob(Base):
             if not self._started:
                 hosts = [slot.task.host for slot in self._slots if slot.task is not None]
                 self._started = len(hosts) >= self._start_at
-                waiting.check(hosts, f"; the last Spark job failed: {self._spark_error}" if self._spark_error else "")
+                if not self._started:
+                    waiting.check(hosts, self._last_error())
             self._on_time(time.monotonic())
         return runner_job.results_of(self._answers)
+
+    def close(self) -> None:
+        for slot in self._slots:
+            if slot.task is None and slot.spark_job is not None:
+                slot.spark_job.cancel()  # it waits for room
+        super().close()
+
+    def _last_error(self) -> str:
+        return f"; the last Spark job failed: {self._spark_error}" if self._spark_error else ""
 
     def _done(self) -> bool:
         return self._finished_at is not None and all(slot.process is None for slot in self._slots)
@@ -98,8 +108,7 @@ class ElasticJob(Base):
         elif now - self._enough_at >= self._elastic_timeout:
             raise TimeoutError(
                 f"there were less than min_num_proc={self._least} processes for {self._elastic_timeout} s "
-                f"(elastic_timeout): {running} run; the cluster has {slots.describe(self.context)}" +
-                (f"; the last Spark job failed: {self._spark_error}" if self._spark_error else ""))
+                f"(elastic_timeout): {running} run; the cluster has {slots.describe(self.context)}{self._last_error()}")
         if self._finished_at is not None:
             if now - self._finished_at >= _FINISH_SECONDS and not self._asked_to_finish:
                 self._asked_to_finish = True

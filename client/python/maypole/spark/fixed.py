@@ -47,12 +47,13 @@ class FixedJob(Base):
 
     def run(self) -> List[Any]:
         """The results by rank. Raises RankError, TimeoutError or RuntimeError."""
-        self._await_slots()
+        waiting = Waiting(self, self._size)
+        self._await_slots(waiting)
         # With executors that Spark starts when tasks wait for them, there are no barrier stages.
         barrier = not slots.grows(self.context)
         self.spark_jobs.append(
             SparkJob(self.context, self.plan, list(range(self._size)), barrier, self.plan.job, 0, self.listener.put))
-        self._await_tasks()
+        self._await_tasks(waiting)
         self._start()
         while len(self._answers) < self._size:
             if self._failed():
@@ -61,9 +62,8 @@ class FixedJob(Base):
             self.check_coordinator()
         return runner_job.results_of(self._answers)
 
-    def _await_slots(self) -> None:
+    def _await_slots(self, waiting: Waiting) -> None:
         """Spark itself would retry a barrier stage without enough slots for many minutes, and then fail."""
-        waiting = Waiting(self, self._size)
         while not slots.grows(self.context):
             there = slots.count(self.context)
             if there is None or there >= self._size:
@@ -75,8 +75,7 @@ class FixedJob(Base):
             waiting.check([])
             time.sleep(_POLL_SECONDS)
 
-    def _await_tasks(self) -> None:
-        waiting = Waiting(self, self._size)
+    def _await_tasks(self, waiting: Waiting) -> None:
         while len(self._tasks) < self._size:
             self._take(_POLL_SECONDS)
             if self._failed():

@@ -57,7 +57,7 @@ def train(work: Any, training: Training) -> Any:
             if checkpoint is None:
                 checkpoint = keras.callbacks.ModelCheckpoint(path)
             checkpoint.filepath = path
-            callbacks += [checkpoint, _Report(work, directory, hvd.size())]
+            callbacks += [checkpoint, _Report(work, directory)]
         fitted = model.fit(endless(batches),
                            steps_per_epoch=steps,
                            epochs=work.epochs,
@@ -110,9 +110,9 @@ def _endless(of_epoch: Any, work: Any, wanted: Any, outputs: Any, label_shapes: 
 class _Report(keras.callbacks.Callback):
     """Brings each epoch's checkpoint and history to the store. Rank 0's."""
 
-    def __init__(self, work: Any, directory: str, size: int):
+    def __init__(self, work: Any, directory: str):
         super().__init__()
-        self._work, self._directory, self._size = work, directory, size
+        self._work, self._directory = work, directory
         self._history: List[Any] = []
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
