@@ -53,6 +53,10 @@ ENVIRONMENTS: Dict[str, Environment] = {
     "jax-0.10": Environment("3.11", ("jax==0.10.2", "jaxlib==0.10.2", "optax", "keras", "cloudpickle==3.1.1")),
     "keras-jax": Environment("3.11", ("jax==0.4.38", "jaxlib==0.4.38", "keras==3.8.0", "cloudpickle==3.1.1")),
     "keras-torch": Environment("3.11", ("keras", "cloudpickle==3.1.1"), torch=True),
+    "spark-3.5": Environment("3.11", ("pyspark==3.5.6", "pyarrow==21.0.0", "pandas==2.3.3", "keras==3.12.0",
+                                      "cloudpickle==3.1.1"),
+                             torch=True),
+    "spark-4.1": Environment("3.11", ("pyspark==4.1.4", "pyarrow==21.0.0", "pandas==2.3.3", "cloudpickle==3.1.1")),
     "mxnet-1.9": Environment("3.10", ("mxnet==1.9.1", "numpy==1.23.5", "cloudpickle==3.1.1")),
 }
 

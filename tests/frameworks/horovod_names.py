@@ -238,6 +238,74 @@ TABLE = {
     "horovod.tensorflow.data.compute_worker": """
         main(dispatchers, dispatcher_side, configfile, timeout)
     """,
+    "horovod.spark": """
+        run(fn, args=(), kwargs={}, num_proc=None, start_timeout=None, use_mpi=None, use_gloo=None,
+            extra_mpi_args=None, env=None, stdout=None, stderr=None, verbose=1, nics=None,
+            prefix_output_with_timestamp=False, executable=None)
+        run_elastic(fn, args=(), kwargs={}, num_proc=None, min_num_proc=None, max_num_proc=None,
+            start_timeout=None, elastic_timeout=None, reset_limit=None, env=None, stdout=None, stderr=None,
+            verbose=1, nics=None, prefix_output_with_timestamp=False, min_np=None, max_np=None)
+    """,
+    "horovod.spark.task": """
+        get_available_devices()
+    """,
+    "horovod.spark.common.backend": """
+        default_num_proc()
+        Backend
+        Backend.run(self, fn, args=(), kwargs={}, env=None)
+        Backend.num_processes(self)
+        SparkBackend(num_proc=None, env=None)
+        SparkBackend.run(self, fn, args=(), kwargs={}, env=None)
+        SparkBackend.num_processes(self)
+    """,
+    "horovod.spark.common.store": """
+        Store
+        Store.create(prefix_path, *args, **kwargs)
+        FilesystemStore(prefix_path, *args, **kwargs)
+        FilesystemStore.get_filesystem(self)
+        FilesystemStore.get_full_path(self, path)
+        FilesystemStore.get_localized_path(self, path)
+        FilesystemStore.is_parquet_dataset(self, path)
+        FilesystemStore.get_parquet_dataset(self, path)
+        FilesystemStore.get_train_data_path(self, idx=None)
+        FilesystemStore.get_val_data_path(self, idx=None)
+        FilesystemStore.get_test_data_path(self, idx=None)
+        FilesystemStore.saving_runs(self)
+        FilesystemStore.get_runs_path(self)
+        FilesystemStore.get_run_path(self, run_id)
+        FilesystemStore.get_checkpoint_path(self, run_id)
+        FilesystemStore.get_checkpoints(self, run_id, suffix='.ckpt')
+        FilesystemStore.get_logs_path(self, run_id)
+        FilesystemStore.get_checkpoint_filename(self)
+        FilesystemStore.get_logs_subdir(self)
+        FilesystemStore.exists(self, path)
+        FilesystemStore.read(self, path)
+        FilesystemStore.write_text(self, path, text)
+        FilesystemStore.get_local_output_dir_fn(self, run_id)
+        FilesystemStore.sync_fn(self, run_id)
+        LocalStore(*args, **kwargs)
+        HDFSStore
+        DBFSLocalStore
+    """,
+    "horovod.spark.common.estimator": """
+        HorovodEstimator
+        HorovodEstimator.fit(self, df, params=None)
+        HorovodEstimator.fit_on_parquet(self, params=None)
+        HorovodModel
+        HorovodModel.transform(self, df, params=None)
+    """,
+    "horovod.spark.common.params": """
+        EstimatorParams
+        EstimatorParams.setNumProc(self, value)
+        EstimatorParams.getNumProc(self)
+        EstimatorParams.setShufflingBufferSize(self, value)
+        EstimatorParams.getInMemoryCacheAll(self)
+        EstimatorParams.getTrainReaderNumWorker(self)
+        ModelParams
+        ModelParams.setLabelColoumns(self, value)
+        ModelParams.getLabelColumns(self)
+        ModelParams.setOutputCols(self, value)
+    """,
     "horovod.common.basics": """
         HorovodBasics(pkg_path, *args)
         HorovodBasics.init(self, comm=None, process_sets=None)

@@ -39,6 +39,9 @@ class AllVersionsTest(HorovodNamesTest):
             with self.subTest(name):
                 self.check(environments.python(name), "horovod.keras", backend=backend)
 
+    def test_spark(self):
+        self.assertEqual(self.check(environments.python("spark-4.1"), "horovod.spark"), 52)
+
     def test_scripts_in_a_job(self):
         scripts = {
             "mxnet-1.9": "import horovod.mxnet as hvd, mxnet as mx; hvd.init(); one = mx.nd.ones(1); "

@@ -10,6 +10,7 @@ MAINTAINER = "Maypole developers <maypole@example.org>"  # of packages whose bui
 PYTHON = ">=3.9"
 TORCH = "torch>=1.13"
 CLOUDPICKLE = "cloudpickle>=2"  # for functions of __main__ in maypole.run()
+SPARK = ("pyspark>=3.3", "pyarrow>=8", "pandas>=1.3", CLOUDPICKLE)  # for maypole.spark
 HOROVOD_SUMMARY = "The package horovod, for scripts that import it: Maypole under Horovod's names"
 SUMMARY = "Averages gradients over all processes of a training job: Horovod's interface for PyTorch, with less waiting"
 
@@ -53,6 +54,7 @@ def core_metadata(root=ROOT):
     """The text of METADATA and PKG-INFO."""
     extras = [("Provides-Extra", "torch"), ("Requires-Dist", TORCH + ' ; extra == "torch"'),
               ("Provides-Extra", "run"), ("Requires-Dist", CLOUDPICKLE + ' ; extra == "run"'),
+              ("Provides-Extra", "spark"), *(("Requires-Dist", name + ' ; extra == "spark"') for name in SPARK),
               ("Provides-Extra", "horovod"),
               ("Requires-Dist", '%s==%s ; extra == "horovod"' % (HOROVOD_NAME, version(root)))]
     return _metadata(NAME, SUMMARY, extras, read("README.md", root), root)

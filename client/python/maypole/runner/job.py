@@ -45,7 +45,7 @@ def run_job(call: bytes, options: List[str], executable: Optional[str], show_pro
         answers = _read_answers(directory)
         if status != 0:
             raise _error(directory, status, answers)
-        return _results(answers)
+        return results_of(answers)
 
 
 def _endpoints_file(options: List[str]) -> Optional[str]:
@@ -159,7 +159,12 @@ def _error(directory: str, status: int, answers: Dict[int, Optional[Dict[str, An
     process = int(first or -1)
     if process < 0:
         return RuntimeError(f"maypolerun: {cause}")
-    answer = answers.get(process) or {}
+    return rank_error(process, cause, answers.get(process))
+
+
+def rank_error(process: int, cause: str, answer: Optional[Dict[str, Any]]) -> RankError:
+    """The exception for a process that has failed. cause: how it ended. answer: what it said before; None: nothing."""
+    answer = answer or {}
     number = answer.get("rank")
     rank = process if number is None else number
     if "error" not in answer:
@@ -178,8 +183,11 @@ def _exception(answer: Dict[str, Any]) -> Optional[BaseException]:
     return exception if isinstance(exception, BaseException) else None
 
 
-def _results(answers: Dict[int, Optional[Dict[str, Any]]]) -> List[Any]:
-    """Of a job that has ended well."""
+def results_of(answers: Dict[int, Optional[Dict[str, Any]]]) -> List[Any]:
+    """The results of a job that has ended well, by rank.
+
+    answers: by process; None if it has ended well with an incomplete one. Raises RankError if a rank has no result.
+    """
     by_rank = {}
     without_rank = []
     sizes = [0]

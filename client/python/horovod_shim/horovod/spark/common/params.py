@@ -1,0 +1,5 @@
+"""Parameters of estimators."""
+
+from horovod._forward import forward
+
+__getattr__, __dir__, __all__ = forward("maypole.spark.common.params")

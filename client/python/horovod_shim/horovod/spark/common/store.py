@@ -1,0 +1,5 @@
+"""Where estimators keep data and checkpoints."""
+
+from horovod._forward import forward
+
+__getattr__, __dir__, __all__ = forward("maypole.spark.common.store")

@@ -1,0 +1,5 @@
+"""run() and run_elastic()."""
+
+from horovod._forward import forward
+
+__getattr__, __dir__, __all__ = forward("maypole.spark.runner")

@@ -1,0 +1,5 @@
+"""Estimators for PyTorch."""
+
+from horovod._forward import forward
+
+__getattr__, __dir__, __all__ = forward("maypole.spark.torch.estimator")

@@ -1,0 +1,45 @@
+"""Where an estimator trains: in a job of Spark's executors, or wherever a Backend of your own runs functions."""
+
+from typing import Any, Dict, List, Optional
+
+from maypole.spark import requirements, runner
+
+
+def default_num_proc() -> int:
+    """spark.default.parallelism."""
+    return requirements.active_context().defaultParallelism
+
+
+class Backend:
+    """Runs a function in all ranks of a job."""
+
+    def run(self, fn: Any, args: Any = (), kwargs: Any = {}, env: Optional[Dict[str, str]] = None) -> List[Any]:
+        """The results of fn(*args, **kwargs) by rank. env: variables for the ranks."""
+        raise NotImplementedError()
+
+    def num_processes(self) -> int:
+        """How many ranks run() has."""
+        raise NotImplementedError()
+
+
+class SparkBackend(Backend):
+    """maypole.spark.run(). env: variables for the ranks; kwargs: its other parameters."""
+
+    def __init__(self, num_proc: Optional[int] = None, env: Optional[Dict[str, str]] = None, **kwargs: Any):
+        self._num_proc = num_proc or default_num_proc()
+        self._env = env
+        self._kwargs = kwargs
+
+    def run(self, fn: Any, args: Any = (), kwargs: Any = {}, env: Optional[Dict[str, str]] = None) -> List[Any]:
+        return runner.run(fn,
+                          args=args,
+                          kwargs=kwargs,
+                          num_proc=self._num_proc,
+                          env={
+                              **(self._env or {}),
+                              **(env or {})
+                          },
+                          **self._kwargs)
+
+    def num_processes(self) -> int:
+        return self._num_proc

@@ -1,0 +1,156 @@
+"""A job of run(): all ranks from its start to its end."""
+
+import time
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from maypole.runner import job as runner_job
+from maypole.runner import messages
+from maypole.runner.errors import RankError
+from maypole.spark import places, slots
+from maypole.spark.job import Base, Settings, Waiting, how_it_ended
+from maypole.spark.tasks import Event, SparkJob, Task
+
+# How long others may take to report after the first failure: it may be a consequence of theirs.
+_GRACE_SECONDS = 2.0
+_POLL_SECONDS = 0.5
+
+
+class Failure(NamedTuple):
+    """task: whose rank has failed. cause: how it ended. answer: what it said before, or None. weight: the larger, the
+    likelier it is that others failed because of it."""
+
+    task: Task
+    cause: str
+    answer: Optional[Dict[str, Any]]
+    weight: int
+
+
+def weight(status: Optional[int], answer: Optional[Dict[str, Any]]) -> int:
+    """A killed process fails before all others; an error of a collective is a consequence of another rank's."""
+    if status is None or status < 0:
+        return 2
+    error = (answer or {}).get("error", "")
+    return 0 if error.startswith("maypole.common.exceptions.HorovodInternalError") else 1
+
+
+class FixedJob(Base):
+    """size: number of ranks."""
+
+    def __init__(self, context: Any, settings: Settings, size: int):
+        super().__init__(context, settings, size, False, settings.start_timeout)
+        self._size = size
+        self._tasks: Dict[int, Task] = {}
+        self._failures: List[Failure] = []
+        self._lost: List[Task] = []
+        self._answers: Dict[int, Optional[Dict[str, Any]]] = {}  # by rank
+        self._spark_error: Optional[str] = None
+
+    def run(self) -> List[Any]:
+        """The results by rank. Raises RankError, TimeoutError or RuntimeError."""
+        waiting = Waiting(self, self._size)
+        self._await_slots(waiting)
+        # With executors that Spark starts when tasks wait for them, there are no barrier stages.
+        barrier = not slots.grows(self.context)
+        self.spark_jobs.append(
+            SparkJob(self.context, self.plan, list(range(self._size)), barrier, self.plan.job, 0, self.listener.put))
+        self._await_tasks(waiting)
+        self._start()
+        while len(self._answers) < self._size:
+            if self._failed():
+                raise self._error()
+            self._take(_POLL_SECONDS)
+            self.check_coordinator()
+        return runner_job.results_of(self._answers)
+
+    def _await_slots(self, waiting: Waiting) -> None:
+        """Spark itself would retry a barrier stage without enough slots for many minutes, and then fail."""
+        while not slots.grows(self.context):
+            there = slots.count(self.context)
+            if there is None or there >= self._size:
+                return
+            if slots.is_local(self.context):
+                raise RuntimeError(
+                    f"num_proc={self._size} needs {self._size} slots at the same time, but the cluster has "
+                    f"{slots.describe(self.context)}: ask for at most {there} processes, or give Spark more")
+            waiting.check([])
+            time.sleep(_POLL_SECONDS)
+
+    def _await_tasks(self, waiting: Waiting) -> None:
+        while len(self._tasks) < self._size:
+            self._take(_POLL_SECONDS)
+            if self._failed():
+                raise self._error()
+            waiting.check([task.host for task in self._tasks.values()])
+
+    def _start(self) -> None:
+        numbers = places.number({task.index: task.space for task in self._tasks.values()})
+        for task in self._tasks.values():
+            place = numbers[task.index]
+            task.number = place.rank
+            task.send(
+                "run", {
+                    **places.forwarded(), "PYTHONUNBUFFERED": "1",
+                    "MAYPOLE_START_TIMEOUT": str(self.rank_timeout),
+                    **(self.settings.env or {}),
+                    **places.variables(place, task.host)
+                })
+
+    def _take(self, seconds: float) -> None:
+        for event in self.listener.next_events(seconds):
+            self._on(event)
+
+    def _on(self, event: Event) -> None:
+        task = event.task
+        if event.kind == "job":
+            self._spark_error = event.values[1]
+        elif event.kind == "hello":
+            if task.index in self._tasks:
+                task.send("end")  # Spark tries again what has failed; we are about to say why it did
+            else:
+                self._tasks[task.index] = task
+        elif task is not self._tasks.get(task.index):
+            return
+        elif event.kind == "output":
+            self.output.write(task.number, *event.values)
+        elif event.kind == "lost":
+            if task.number is None:
+                del self._tasks[task.index]  # it has not begun; if it does not come again, Spark says why
+            elif task.number not in self._answers:
+                self._lost.append(task)
+        elif event.kind == "ended":
+            self._on_end(task, *event.values)
+
+    def _on_end(self, task: Task, status: Optional[int], data: bytes, text: str) -> None:
+        self.output.end(task.number)
+        answer = messages.decode_answer(data)
+        if status == 0 and (answer is None or "result" in answer):
+            self._answers[task.number] = answer
+        else:
+            self._failures.append(Failure(task, how_it_ended(status, text), answer, weight(status, answer)))
+
+    def _failed(self) -> bool:
+        # Tasks return only when the job is over, so a Spark job that has ended before has failed.
+        return bool(self._failures or self._lost) or self._spark_error is not None
+
+    def _error(self) -> Exception:
+        """Waits for what else fails, and chooses what the others failed of."""
+        deadline = time.monotonic() + _GRACE_SECONDS
+        open_ends = lambda: self._size - len(self._answers) - len(self._failures) - len(self._lost)
+        while time.monotonic() < deadline and (open_ends() > 0 or self._lost and self._spark_error is None):
+            self._take(deadline - time.monotonic())
+        if self._lost:
+            task = self._lost[0]
+            why = f": {self._spark_error}" if self._spark_error else ""
+            return RankError(
+                f"rank {task.number} ({_where(task)}) was lost with its Spark task: the connection of its Python "
+                f"worker (pid {task.worker_pid}) has closed{why}", task.number)
+        if self._failures:
+            failure = max(self._failures, key=lambda f: f.weight)  # the first of the heaviest
+            number = failure.task.number
+            return runner_job.rank_error(number, f"rank {number} ({_where(failure.task)}) {failure.cause}",
+                                         failure.answer)
+        return RuntimeError(f"the Spark job of maypole.spark.run failed: {self._spark_error}")
+
+
+def _where(task: Task) -> str:
+    return (f"pid {task.pid}, " if task.pid else "") + f"host {task.host}"

@@ -1,0 +1,128 @@
+"""maypole.spark.run() and run_elastic(): Horovod's parameters, checked."""
+
+import os
+from typing import Any, Dict, List, Optional
+
+from maypole.spark import requirements
+from maypole.spark.job import Settings
+
+
+def run(
+        fn: Any,
+        args: Any = (),
+        kwargs: Any = {},  # pylint: disable=dangerous-default-value  # Horovod's; only read
+        num_proc: Optional[int] = None,
+        start_timeout: Optional[int] = None,
+        use_mpi: Any = None,
+        use_gloo: Any = None,
+        extra_mpi_args: Any = None,
+        env: Optional[Dict[str, str]] = None,
+        stdout: Any = None,
+        stderr: Any = None,
+        verbose: int = 1,
+        nics: Any = None,
+        prefix_output_with_timestamp: bool = False,
+        executable: Optional[str] = None) -> List[Any]:
+    """Runs fn(*args, **kwargs) in num_proc ranks, each in a Spark task; returns their results by rank.
+
+    The active SparkContext runs the tasks, all at the same time (a barrier stage). fn calls init() itself.
+
+    num_proc: by default spark.default.parallelism. start_timeout: seconds until all tasks must run; by default
+    HOROVOD_SPARK_START_TIMEOUT, else 600. env: variables for the ranks, besides those of the executors and the driver's
+    MAYPOLE_* and HOROVOD_* settings. stdout, stderr: files for what the ranks print, with their numbers in front; by
+    default sys.stdout and sys.stderr. verbose: 0: no lines of Maypole's own. nics: interfaces of the driver's machine
+    in whose network the job runs. executable: Python of the ranks; by default that of the Spark tasks. use_mpi,
+    use_gloo, extra_mpi_args: for compatibility, without effect.
+
+    Raises RankError if a rank fails, with its number, host and traceback; TimeoutError or RuntimeError that say how
+    many slots there are if the job cannot start; TypeError if the call cannot be pickled.
+    """
+    del extra_mpi_args
+    if use_gloo and use_mpi:
+        raise ValueError("use_gloo and use_mpi exclude each other")
+    context = requirements.active_context()
+    from maypole.spark.fixed import FixedJob
+    settings = _settings(fn, args, kwargs, start_timeout, env, stdout, stderr, verbose, nics,
+                         prefix_output_with_timestamp, executable)
+    with FixedJob(context, settings, _count("num_proc", num_proc, context.defaultParallelism)) as job:
+        return job.run()
+
+
+def run_elastic(
+        fn: Any,
+        args: Any = (),
+        kwargs: Any = {},  # pylint: disable=dangerous-default-value  # as above
+        num_proc: Optional[int] = None,
+        min_num_proc: Optional[int] = None,
+        max_num_proc: Optional[int] = None,
+        start_timeout: Optional[int] = None,
+        elastic_timeout: Optional[int] = None,
+        reset_limit: Optional[int] = None,
+        env: Optional[Dict[str, str]] = None,
+        stdout: Any = None,
+        stderr: Any = None,
+        verbose: int = 1,
+        nics: Any = None,
+        prefix_output_with_timestamp: bool = False,
+        min_np: Optional[int] = None,
+        max_np: Optional[int] = None,
+        executable: Optional[str] = None) -> List[Any]:
+    """run() with processes that come and go: fn uses maypole.torch.elastic or the like (docs/elastic.md).
+
+    Returns the results of the processes that were there at the end, by rank. A process that fails or is killed, with
+    its Spark task or alone, is replaced; the others go on from their last commit.
+
+    num_proc: how many tasks must run for the job to start. min_num_proc, max_num_proc: limits of the number of ranks;
+    by default num_proc. elastic_timeout: seconds that there may be fewer processes than min_num_proc; by default
+    HOROVOD_ELASTIC_TIMEOUT, else 600. reset_limit: how many processes the job may lose. min_np, max_np: older names.
+    The other parameters, and the errors: as of run().
+    """
+    context = requirements.active_context()
+    from maypole.spark.elastic import ElasticJob
+    least, most = _newer("min_num_proc", min_num_proc, min_np), _newer("max_num_proc", max_num_proc, max_np)
+    start = _count("num_proc", num_proc, context.defaultParallelism)
+    least, most = _count("min_num_proc", least, min(start, most or start)), _count("max_num_proc", most,
+                                                                                   max(start, least or 0))
+    if not least <= start <= most:
+        raise ValueError(
+            f"min_num_proc={least}, num_proc={start}, max_num_proc={most}: expected them in ascending order")
+    if elastic_timeout is None:
+        elastic_timeout = _seconds("HOROVOD_ELASTIC_TIMEOUT")
+    settings = _settings(fn, args, kwargs, start_timeout, env, stdout, stderr, verbose, nics,
+                         prefix_output_with_timestamp, executable)
+    reset_limit = None if reset_limit is None else _count("reset_limit", reset_limit, least=0)
+    with ElasticJob(context, settings, start, least, most, reset_limit, _count("elastic_timeout",
+                                                                               elastic_timeout)) as job:
+        return job.run()
+
+
+def _newer(name: str, value: Optional[int], older: Optional[int]) -> Optional[int]:
+    if value is not None and older is not None and value != older:
+        raise ValueError(f"{name}={value} and its older name disagree ({older})")
+    return older if value is None else value
+
+
+def _seconds(variable: str) -> int:
+    text = os.environ.get(variable, "600")
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"{variable}={text!r}: expected a number of seconds")
+    return int(text)
+
+
+def _count(name: str, value: Optional[int], default: Optional[int] = None, least: int = 1) -> int:
+    value = default if value is None else value
+    if not isinstance(value, int) or value < least:
+        raise ValueError(f"{name}={value!r}: expected a number, {least} or larger")
+    return value
+
+
+def _settings(fn: Any, args: Any, kwargs: Any, start_timeout: Optional[int], env: Optional[Dict[str, str]], stdout: Any,
+              stderr: Any, verbose: int, nics: Any, timestamps: bool, executable: Optional[str]) -> Settings:
+    if start_timeout is None:
+        start_timeout = _seconds("HOROVOD_SPARK_START_TIMEOUT")
+    wrong = [name for name, value in (env or {}).items() if not isinstance(name, str) or not isinstance(value, str)]
+    if wrong:
+        raise TypeError(f"env: names and values must be text; these are not: {wrong}")
+    nics = [nics] if isinstance(nics, str) else sorted(nics or ())
+    return Settings(fn, args, kwargs, _count("start_timeout", start_timeout), env, stdout, stderr, verbose, nics,
+                    timestamps, executable)

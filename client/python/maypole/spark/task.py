@@ -1,0 +1,279 @@
+"""What runs in a Spark task of maypole.spark.run(): it starts a rank's process when the driver says so, and reports.
+
+The rank is a process of its own, started with the executor's environment. It ends with the task: if Spark kills the
+Python worker, the kernel kills the rank. No file is left, whatever is killed: the rank gets the function, and its
+node's agent the cluster secret, through memory that has no name in a file system.
+
+Thread contract: the task's main thread.
+"""
+
+import os
+import pickle
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple
+
+from maypole.runner import messages
+from maypole.spark import channel, daemons
+
+_CONNECT_SECONDS = 30.0
+_KILL_SECONDS = 5.0  # from SIGTERM to SIGKILL
+_TERM_SECONDS = 2.0  # the same, when the job is over
+_POLL_SECONDS = 0.05
+_PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_GPUS = "MAYPOLE_SPARK_GPUS"
+
+
+class Plan(NamedTuple):
+    """What every task of a job gets through Spark, which protects it as it does all functions of tasks.
+
+    addresses: (host, port) where the driver listens. key: of the channel. call: messages.encode_call()'s. executable:
+    Python of the ranks; None: the task's. secret: the cluster secret. coordinator: "HOST:PORT", or ":PORT" for a port
+    of the driver, or "" if there is none, in a job of one rank.
+    """
+
+    addresses: List[Tuple[str, int]]
+    key: bytes
+    call: bytes
+    executable: Optional[str]
+    job: str
+    secret: str
+    token: str
+    coordinator: str
+    elastic: bool
+    start_timeout: int
+
+
+def get_available_devices() -> List[str]:
+    """The addresses of the GPUs that Spark has assigned to this rank's task; empty: none."""
+    if _GPUS in os.environ:
+        return [address for address in os.environ[_GPUS].split(",") if address]
+    return _gpus_of_task()
+
+
+def _gpus_of_task() -> List[str]:
+    try:
+        from pyspark import TaskContext
+    except ImportError:
+        return []
+    context = TaskContext.get()
+    resources = context.resources() if context is not None else {}
+    return list(resources["gpu"].addresses) if "gpu" in resources else []
+
+
+def main(plan: Plan, rows: Iterable[int]) -> Iterator[int]:
+    """For mapPartitions(); the partition's only row is the task's index. Yields nothing.
+
+    Returns when the driver says that the job is over. Raises ConnectionError if the driver is lost; the rank has ended
+    then."""
+    index = next(iter(rows))
+    link, driver_host = channel.connect(plan.addresses, plan.key, _CONNECT_SECONDS)
+    try:
+        link.send("hello", {
+            "index": index,
+            "host": socket.gethostname(),
+            "space": os.stat("/proc/self/ns/mnt").st_ino,
+            "pid": os.getpid()
+        })
+        _Task(plan, link, driver_host, index).serve()
+    finally:
+        link.close()
+    return iter(())
+
+
+class _Task:
+    """One task's process and what the driver asks for."""
+
+    def __init__(self, plan: Plan, link: channel.Channel, driver_host: str, index: int):
+        self._plan = plan
+        self._link = link
+        self._node = f"{socket.gethostname()[:40]}.{index}.{os.urandom(3).hex()}"  # each attempt is another node
+        coordinator = plan.coordinator
+        self._coordinator = driver_host + coordinator if coordinator.startswith(":") else coordinator
+        self._selector = selectors.DefaultSelector()
+        self._process: Optional[subprocess.Popen] = None
+        self._streams: Dict[int, str] = {}  # open pipes of the process
+        self._answer = bytearray()
+        self._kill_at: Optional[float] = None
+        self._agent: Optional[daemons.Daemon] = None
+        self._memory = [_memory("function", _call_with_paths(plan.call)), _memory("secret", plan.secret.encode())]
+
+    def serve(self) -> None:
+        """Until the driver says "end"."""
+        self._selector.register(self._link.fileno(), selectors.EVENT_READ, "driver")
+        try:
+            while not self._serve_once():
+                pass
+        finally:
+            self._kill()
+            if self._agent is not None:
+                self._agent.end()
+            for fd in self._memory:
+                os.close(fd)
+            self._selector.close()
+
+    def _serve_once(self) -> bool:
+        """Returns whether the driver has said "end"."""
+        timeout = _POLL_SECONDS if self._process is not None and (not self._streams or self._kill_at) else 1.0
+        for key, _ in self._selector.select(timeout):
+            if key.data == "driver":
+                for kind, *rest in self._link.receive():
+                    if kind == "end":
+                        return True
+                    self._obey(kind, *rest)
+            elif key.fd in self._streams:
+                self._forward(key.fd)
+        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            self._signal(signal.SIGKILL)
+            self._kill_at = None
+        if self._process is not None:
+            self._reap()
+        return False
+
+    def _obey(self, kind: str, value: Any) -> None:
+        if kind == "run":
+            try:
+                self._start(value)
+            except Exception as error:  # pylint: disable=broad-except  # the driver shows it
+                self._kill()
+                self._link.send("ended", None, b"", f"it could not be started: {type(error).__name__}: {error}")
+        elif kind == "signal":
+            self._signal(value)
+            self._kill_at = time.monotonic() + _KILL_SECONDS if value == signal.SIGTERM else None
+        elif kind == "leave":
+            self._signal(signal.SIGTERM, group=False)  # its helpers are needed until it has left
+
+    def _start(self, variables: Dict[str, str]) -> None:
+        plan = self._plan
+        environment = dict(os.environ)
+        environment.update(variables)
+        function, secret = self._memory
+        environment.update(MAYPOLE_JOB=plan.job, MAYPOLE_TOKEN=plan.token)
+        environment[_GPUS] = ",".join(_gpus_of_task())
+        for name in ("MAYPOLE_AGENT", "MAYPOLE_COORDINATOR", "MAYPOLE_SECRET_FILE"):
+            environment.pop(name, None)
+        if plan.elastic:
+            environment["MAYPOLE_AGENT"] = self._running_agent()
+        elif self._coordinator:
+            # The job's first rank on each host starts the agent there, as under mpirun.
+            environment.update(MAYPOLE_COORDINATOR=self._coordinator,
+                               MAYPOLE_SECRET_FILE=f"/proc/{os.getpid()}/fd/{secret}")
+        ours, theirs = os.pipe()
+        try:
+            environment.update(MAYPOLE_FUNCTION=f"/proc/self/fd/{function}", MAYPOLE_RESULT_FD=str(theirs))
+            self._answer = bytearray()
+            self._process = subprocess.Popen([plan.executable or sys.executable, "-c",
+                                              _program(os.getpid())],
+                                             env=environment,
+                                             stdin=subprocess.DEVNULL,
+                                             stdout=subprocess.PIPE,
+                                             stderr=subprocess.PIPE,
+                                             pass_fds=(theirs, function),
+                                             start_new_session=True)
+        except BaseException:
+            os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
+        for fd, name in ((self._process.stdout.fileno(), "stdout"), (self._process.stderr.fileno(), "stderr"),
+                         (ours, "answer")):
+            self._streams[fd] = name
+            self._selector.register(fd, selectors.EVENT_READ, name)
+        self._link.send("started", self._process.pid)
+
+    def _running_agent(self) -> str:
+        if self._agent is None or self._agent.ended() is not None:
+            self._agent = daemons.start_agent(self._coordinator, self._node, self._plan.secret,
+                                              self._plan.start_timeout)
+        return self._agent.said["socket"]
+
+    def _forward(self, fd: int) -> None:
+        data = os.read(fd, 65536)
+        name = self._streams[fd]
+        if not data:
+            self._close(fd)
+        elif name == "answer":
+            self._answer += data
+        else:
+            self._link.send("output", name, data)
+
+    def _close(self, fd: int) -> None:
+        self._selector.unregister(fd)
+        name = self._streams.pop(fd)
+        process = self._process
+        if name == "answer":
+            os.close(fd)
+        else:
+            (process.stdout if name == "stdout" else process.stderr).close()
+
+    def _reap(self) -> None:
+        """Reports the end of the process, after what it has written. Its own children may hold the pipes for longer."""
+        status = self._process.poll()
+        if status is None:
+            return
+        while True:
+            ready = [key.fd for key, _ in self._selector.select(0) if key.fd in self._streams]
+            if not ready:
+                break
+            for fd in ready:
+                self._forward(fd)
+        for fd in list(self._streams):
+            self._close(fd)
+        self._kill()
+        self._link.send("ended", status, bytes(self._answer), "")
+
+    def _signal(self, number: int, group: bool = True) -> None:
+        process = self._process
+        if process is not None and process.returncode is None:
+            try:
+                (os.killpg if group else os.kill)(process.pid, number)
+            except ProcessLookupError:
+                pass
+
+    def _kill(self) -> None:
+        """Ends the process and what it has started."""
+        self._signal(signal.SIGTERM)
+        process, self._process, self._kill_at = self._process, None, None
+        if process is None:
+            return
+        try:
+            process.wait(_TERM_SECONDS)
+        except subprocess.TimeoutExpired:
+            pass
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+        for fd in list(self._streams):
+            self._selector.unregister(fd)
+            if self._streams.pop(fd) == "answer":
+                os.close(fd)
+        for pipe in (process.stdout, process.stderr):
+            pipe.close()
+
+
+def _memory(name: str, data: bytes) -> int:
+    """A descriptor of a file with these bytes that has no name, and is this user's alone."""
+    fd = os.memfd_create("maypole-" + name)
+    os.fchmod(fd, 0o600)
+    with open(os.dup(fd), "wb") as f:
+        f.write(data)
+    return fd
+
+
+def _call_with_paths(call: bytes) -> bytes:
+    """The call, with the task's module paths (files that Spark has brought, too) before the driver's."""
+    paths, body = messages.decode_paths(call)
+    own = [path or os.getcwd() for path in sys.path]
+    return pickle.dumps((own + [path for path in paths if path not in own], body))
+
+
+def _program(task: int) -> str:
+    return (f"import sys; sys.path.append({_PACKAGE_DIRECTORY!r}); from maypole.spark.guard import end_with_parent; "
+            f"end_with_parent({task}, {int(signal.SIGKILL)}) or sys.exit(1); "
+            "from maypole.runner import rank; rank.main()")

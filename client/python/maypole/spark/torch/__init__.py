@@ -1,0 +1,5 @@
+"""Estimators for PyTorch."""
+
+from maypole.spark.torch.estimator import TorchEstimator, TorchModel
+
+__all__ = ["TorchEstimator", "TorchModel"]
