@@ -14,7 +14,7 @@ import tempfile
 import time
 from typing import Any, Dict, List, Optional
 
-from maypole.common.program import find_maypolerun
+from maypole.common.program import find_program
 from maypole.runner import messages
 from maypole.runner.errors import RankError
 
@@ -33,7 +33,7 @@ def run_job(call: bytes, options: List[str], executable: Optional[str]) -> List[
         with open(os.open(os.path.join(directory, "function"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as f:
             f.write(call)
         start = f"import sys; sys.path.append({_PACKAGE_DIRECTORY!r}); from maypole.runner import rank; rank.main()"
-        status = _run_maypolerun([find_maypolerun(), "--function-directory", directory, *options, "--",
+        status = _run_maypolerun([find_program("maypolerun"), "--function-directory", directory, *options, "--",
                                   executable or sys.executable, "-c", start])
         answers = _read_answers(directory)
         if status != 0:
