@@ -48,6 +48,7 @@ ENVIRONMENTS: Dict[str, Environment] = {
     "jax-0.10": Environment("3.11", ("jax==0.10.2", "jaxlib==0.10.2", "optax", "keras", "cloudpickle==3.1.1")),
     "keras-jax": Environment("3.11", ("jax==0.4.38", "jaxlib==0.4.38", "keras==3.8.0", "cloudpickle==3.1.1")),
     "keras-torch": Environment("3.11", ("keras", "cloudpickle==3.1.1"), torch=True),
+    "ray-2.60": Environment("3.11", ("ray==2.60.0", "numpy==1.24.4", "cloudpickle==3.1.3")),
     "mxnet-1.9": Environment("3.10", ("mxnet==1.9.1", "numpy==1.23.5", "cloudpickle==3.1.1")),
 }
 

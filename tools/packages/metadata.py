@@ -9,6 +9,7 @@ HOROVOD_NAME = "maypole-horovod"
 PYTHON = ">=3.9"
 TORCH = "torch>=1.13"
 CLOUDPICKLE = "cloudpickle>=2"  # for functions of __main__ in maypole.run()
+RAY = "ray>=2.0"
 HOROVOD_SUMMARY = "The package horovod, for scripts that import it: Maypole under Horovod's names"
 SUMMARY = "Averages gradients over all processes of a training job: Horovod's interface for PyTorch, with less waiting"
 
@@ -52,6 +53,7 @@ def core_metadata(root=ROOT):
     """The text of METADATA and PKG-INFO."""
     extras = [("Provides-Extra", "torch"), ("Requires-Dist", TORCH + ' ; extra == "torch"'),
               ("Provides-Extra", "run"), ("Requires-Dist", CLOUDPICKLE + ' ; extra == "run"'),
+              ("Provides-Extra", "ray"), ("Requires-Dist", RAY + ' ; extra == "ray"'),
               ("Provides-Extra", "horovod"),
               ("Requires-Dist", '%s==%s ; extra == "horovod"' % (HOROVOD_NAME, version(root)))]
     return _metadata(NAME, SUMMARY, extras, read("README.md", root), root)
