@@ -199,7 +199,7 @@ class ElasticPlan:
         if self.over or node.state is State.LEAVING:
             return
         shortest, longest = self._cooldown
-        cooldown = min(shortest * 2 ** min(node.failures - 1, 30), longest)
+        cooldown = min(shortest * 2 ** max(0, min(node.failures - 1, 30)), longest)
         node.state, node.cool_until = State.COOLING, now + cooldown
         self._tell(f"{what}; the job goes on, and node {name} gets a new rank in {cooldown:g} s")
 

@@ -23,7 +23,8 @@ def describe(error: BaseException) -> str:
     ray = get_ray()
     if isinstance(error, ray.exceptions.RayActorError):
         text = str(error).strip().splitlines()[-1].partition(" Some common causes")[0]
-        return f"died: {text}"
+        how = "was lost" if type(error).__name__ == "ActorUnavailableError" else "died"
+        return f"{how}: {text}"
     cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
     return f"{type(cause).__name__}: {cause}".rstrip(": ")
 

@@ -140,12 +140,14 @@ class NodeActor:
 
     def _read(self) -> None:
         assert self._supervisor is not None
-        for line in self._supervisor.stdout:
-            said = json.loads(line)
-            if "lost" in said:
-                self._lost.put(said["why"])
-            else:
-                self._answers.put(said)
+        with self._supervisor.stdout as lines:
+            for line in lines:
+                said = json.loads(line)
+                if "lost" in said:
+                    self._lost.put(said["why"])
+                else:
+                    self._answers.put(said)
+        self._supervisor.wait()  # it has left a process in the background, and ended
         self._lost.put("the program that runs the daemons has ended")
         self._answers.put({"why": "the program that starts it has ended"})
 
