@@ -11,6 +11,7 @@ import ray
 from ray.util.placement_group import placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+import harness
 import maypole
 from maypole.ray import RayExecutor
 
@@ -166,7 +167,8 @@ def in_a_group():
         executor = started(RayExecutor(settings(), num_workers=2))
         found = executor.run(where)
         executor.shutdown()
-        return found, len(ray.util.placement_group_table())
+        groups = ray.util.placement_group_table().values()
+        return found, sum(group["state"] == "CREATED" for group in groups)
 
     say("where", ray.get(trial.options(scheduling_strategy=PlacementGroupSchedulingStrategy(group, 0)).remote()))
 
@@ -228,6 +230,10 @@ def given_coordinator():
     """MAYPOLE_COORDINATOR and MAYPOLE_SECRET_FILE are in the environment."""
     executor = started(RayExecutor(settings(), num_workers=2))
     say("sums", executor.run(summed, args=[1]))
+    programs = [os.path.basename(argv[0]) for pid, (_, argv) in harness.processes().items()
+                if "--executor" not in argv and any(word.startswith("--coordinator=" + os.environ["MAYPOLE_COORDINATOR"])
+                                                    for word in argv)]
+    say("daemons", programs)
     executor.shutdown()
 
 
@@ -285,8 +291,8 @@ def shim():
     from horovod.ray import RayExecutor as Executor
 
     def rank():
-        import horovod
-        import maypole as hvd
+        import horovod.common.basics
+        hvd = horovod.common.basics.HorovodBasics()
         hvd.init()
         return [horovod.__version__, hvd.rank()]
 

@@ -5,7 +5,7 @@ import signal
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from maypole.ray import cluster, discovery, placement
+from maypole.ray import cluster, discovery, placement, shim
 from maypole.ray.elastic_plan import Action, ElasticPlan
 from maypole.ray.errors import describe
 from maypole.ray.gathering import Callbacks
@@ -204,7 +204,7 @@ class _Run:
         variables = dict(of_ranks.variables)
         variables.update(placement.elastic_variables(self._agents[action.node], node.name, node.ray_node.host,
                                                      of_ranks.least, of_ranks.most))
-        self._waiting[actor.where.remote()] = lambda ref: self._on_start(action.number, ref)
+        self._waiting[actor.where.remote(shim.in_use())] = lambda ref: self._on_start(action.number, ref)
         self._waiting[actor.execute_elastic.remote(of_ranks.fn, variables, of_ranks.executable, self._callbacks.queue)
                       ] = lambda ref: self._on_end(action.number, ref)
 

@@ -41,8 +41,8 @@ class Gathering:
     """One run of a function in all ranks.
 
     refs: of the results, by rank. ranks: who they are. lost: ObjectRefs that
-    resolve to a text if a daemon is lost. leave(rank): makes a rank that has
-    failed leave the job, so that the others do not wait for it.
+    resolve to a text if a daemon is lost. leave(rank): makes a rank leave the
+    job when its function has ended, so that the others do not wait for it.
     """
 
     def __init__(self, refs: List[Any], ranks: List[Rank], lost: List[Any], leave: Callable[[int], Any],
@@ -73,6 +73,9 @@ class Gathering:
                     waiting.remove(ref)
                     self._take(self._refs.index(ref), ref)
         self._callbacks.call_all()
+        if self._left:  # then all must, so that init() can start the job's next epoch
+            for rank in range(len(self._ranks)):
+                self._leave(rank)
         if self._failures:
             raise rank_error(self._failures, "; ".join(filter(None, [self._daemon_lost, self._still_running()])))
         if self._daemon_lost:

@@ -4,7 +4,7 @@ import os
 import secrets
 from typing import Any, Callable, Dict, List, Optional
 
-from maypole.ray import cluster, placement
+from maypole.ray import cluster, placement, shim
 from maypole.ray.errors import Rank
 from maypole.ray.gathering import Callbacks, Gathering
 from maypole.ray.nodes import Daemons
@@ -47,7 +47,7 @@ class StaticAdapter:
               extra_env_vars: Optional[Dict]) -> None:
         ray = cluster.get_ray()
         self.workers = self._make_workers()
-        facts = ray.get([worker.where.remote() for worker in self.workers])
+        facts = ray.get([worker.where.remote(shim.in_use()) for worker in self.workers])
         order = placement.by_node([fact["node_id"] for fact in facts])
         self.workers = [self.workers[index] for index in order]
         facts = [facts[index] for index in order]

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from maypole import _native
 from maypole.common import basics
-from maypole.ray import ray_logger
+from maypole.ray import ray_logger, shim
 from maypole.ray.cluster import get_ray
 
 
@@ -41,8 +41,10 @@ class BaseHorovodWorker:
         """The CUDA devices that Ray has assigned to this worker."""
         return get_ray().get_gpu_ids()
 
-    def where(self) -> Dict[str, Any]:
-        """What the executor must know to number the ranks."""
+    def where(self, horovod: bool = False) -> Dict[str, Any]:
+        """What the executor must know to number the ranks. horovod: make the package horovod importable here."""
+        if horovod:
+            shim.add_to_path()
         return {"node_id": self.node_id(), "host": self.hostname(), "gpus": self.get_gpu_ids(), "pid": os.getpid()}
 
     def update_env_vars(self, env_vars: Dict[str, Any]) -> None:
