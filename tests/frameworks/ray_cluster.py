@@ -126,7 +126,11 @@ class Cluster:
 
     def start(self, name, *args, env=None):
         """Starts a function of ray_programs.py as a driver."""
-        driver = Driver(self, [self.python, PROGRAMS, name, *map(str, args)], self.environment(env))
+        return self.start_program(PROGRAMS, name, *map(str, args), env=env)
+
+    def start_program(self, *argv, env=None):
+        """Starts a Python program as a driver."""
+        driver = Driver(self, [self.python, *argv], self.environment(env))
         self._drivers.append(driver)
         return driver
 

@@ -68,7 +68,6 @@ class Counter:
 
 def torch_losses(steps, rank, size):
     """Trains a small model on this rank's part of the data; the losses of the whole batches, and the last weights."""
-    sys.path.append("/usr/lib/python3/dist-packages")  # Debian's torch, behind this environment's packages
     import torch
     import maypole.torch as hvd
     torch.manual_seed(1)

@@ -1,5 +1,6 @@
 """maypole.ray on real Ray clusters: two or three nodes on this machine, with loopback addresses of their own."""
 
+import ast
 import os
 import re
 import signal
@@ -53,6 +54,15 @@ class StaticTest(unittest.TestCase):
             self.assertEqual(got[1], said["trained"][0][1])  # bit by bit
             for one, other in zip(got[0] + sum(got[1], []), losses + sum(weights, [])):
                 self.assertAlmostEqual(one, other, places=5)
+
+    def test_the_example(self):
+        script = os.path.join(harness.ROOT, "examples/ray_pytorch.py")
+        driver = self.cluster.start_program(script, "--hosts", "2", "--workers", "2", "--epochs", "3")
+        driver.check_ok(150)
+        results = ast.literal_eval(driver.output().splitlines()[-1])
+        self.assertEqual([result[:2] for result in results], [(rank, 4) for rank in range(4)])
+        self.assertEqual(len({result[2] for result in results}), 1)
+        self.assertLess(results[0][2], 0.05)
 
     def test_spread(self):
         said = self.cluster.run("spread")
