@@ -81,7 +81,9 @@ class BaseHorovodWorker:
             if end.code not in (None, 0):
                 raise RuntimeError(f"it called sys.exit({end.code!r})") from end
             return Ended(None, None, left=True)
-        return Ended(basics.rank() if _in_a_job() else None, value)
+        ended = Ended(basics.rank() if _in_a_job() else None, value)
+        self.leave()  # before Ray ends the process, which would look like a death
+        return ended
 
     def leave(self) -> None:
         """Leaves the job, so that ranks that wait for this one get an error. After it, init() may follow."""
