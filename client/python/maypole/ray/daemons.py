@@ -81,9 +81,11 @@ class _Daemon:
         assert self.process.stderr is not None
         os.set_blocking(self.process.stderr.fileno(), False)
         try:
-            self.take_log(os.read(self.process.stderr.fileno(), 65536) + b"\n")
-        except BlockingIOError:
+            self.take_log(os.read(self.process.stderr.fileno(), 65536))
+        except BlockingIOError:  # its executors have it open
             pass
+        if self._part:
+            self.take_log(b"\n")
         status = self.process.wait()
         how = f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
         return f"{self.program} (pid {self.process.pid}) {how}" + (f": {self.last_line}" if self.last_line else "")

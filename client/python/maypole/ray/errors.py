@@ -1,5 +1,6 @@
 """What RayExecutor.run() and execute() raise when a rank fails."""
 
+import re
 from typing import Any, Dict, List, NamedTuple, Tuple
 
 from maypole.common.exceptions import HorovodInternalError
@@ -22,7 +23,8 @@ def describe(error: BaseException) -> str:
     """What Ray's error of a rank says, in one line."""
     ray = get_ray()
     if isinstance(error, ray.exceptions.RayActorError):
-        text = str(error).strip().splitlines()[-1].partition(" Some common causes")[0]
+        # Ray goes on with guesses at the cause.
+        text = re.split(" (?:Some common causes|There are some potential root causes)", str(error).strip().splitlines()[-1])[0]
         how = "was lost" if type(error).__name__ == "ActorUnavailableError" else "died"
         return f"{how}: {text}"
     cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
