@@ -9,7 +9,7 @@ HOROVOD_NAME = "maypole-horovod"
 PYTHON = ">=3.9"
 TORCH = "torch>=1.13"
 CLOUDPICKLE = "cloudpickle>=2"  # for functions of __main__ in maypole.run()
-RAY = "ray>=2.0"
+RAY = "ray>=2.9"
 HOROVOD_SUMMARY = "The package horovod, for scripts that import it: Maypole under Horovod's names"
 SUMMARY = "Averages gradients over all processes of a training job: Horovod's interface for PyTorch, with less waiting"
 
