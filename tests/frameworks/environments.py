@@ -20,19 +20,21 @@ import subprocess
 import sys
 import tempfile
 import unittest
-from typing import Dict, List, NamedTuple, Tuple
+from typing import Dict, List, NamedTuple, Tuple, Union
 
 import pypi_torch
 
 _SECONDS = 1500  # for all of an environment's packages
+DEBIAN = "/usr/lib/python3/dist-packages"
 
 
 class Environment(NamedTuple):
-    """python: the interpreter's version. requirements: as for pip. torch: whether it can import the newest torch."""
+    """python: the interpreter's version. requirements: as for pip. torch: whether it can import the newest torch;
+    "debian": Debian's, for its Python."""
 
     python: str
     requirements: Tuple[str, ...]
-    torch: bool = False
+    torch: Union[bool, str] = False
 
 
 ENVIRONMENTS: Dict[str, Environment] = {
@@ -57,6 +59,7 @@ ENVIRONMENTS: Dict[str, Environment] = {
                                       "cloudpickle==3.1.1"),
                              torch=True),
     "spark-4.1": Environment("3.11", ("pyspark==4.1.4", "pyarrow==21.0.0", "pandas==2.3.3", "cloudpickle==3.1.1")),
+    "ray-2.60": Environment("3.11", ("ray==2.60.0", "numpy==1.24.4", "cloudpickle==3.1.3"), torch="debian"),
     "mxnet-1.9": Environment("3.10", ("mxnet==1.9.1", "numpy==1.23.5", "cloudpickle==3.1.1")),
 }
 
@@ -96,7 +99,7 @@ def _make(name: str, environment: Environment, to: str) -> None:
         (site,) = glob.glob(to + "/lib/python3*/site-packages")
         _install(name, environment, to, site)
         if environment.torch:
-            packages = pypi_torch.packages()
+            packages = DEBIAN if environment.torch == "debian" else pypi_torch.packages()
             if packages is None:
                 raise unittest.SkipTest(f"{name}: torch cannot be downloaded from PyPI")
             with open(os.path.join(site, "torch.pth"), "w", encoding="utf-8") as f:

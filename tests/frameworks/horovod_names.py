@@ -339,6 +339,59 @@ TABLE = {
         add_process_set(process_set)
         remove_process_set(process_set)
     """,
+    "horovod.ray": """
+        RayExecutor(settings, num_workers=None, num_hosts=None, num_workers_per_host=1, cpus_per_worker=1, use_gpu=False,
+            gpus_per_worker=None, use_current_placement_group=True, min_workers=None, max_workers=None, reset_limit=None,
+            cooldown_range=None, elastic_timeout=600, override_discovery=True)
+        RayExecutor.create_settings(timeout_s=30, ssh_identity_file=None, ssh_str=None, placement_group_timeout_s=100,
+            nics=None)
+        RayExecutor.start(self, executable_cls=None, executable_args=None, executable_kwargs=None, extra_env_vars=None)
+        RayExecutor.execute(self, fn, callbacks=None)
+        RayExecutor.run(self, fn, args=None, kwargs=None, callbacks=None)
+        RayExecutor.run_remote(self, fn, args=None, kwargs=None)
+        RayExecutor.execute_single(self, fn)
+        RayExecutor.shutdown(self)
+        ElasticRayExecutor(settings, use_gpu=False, cpus_per_slot=1, gpus_per_slot=None, env_vars=None,
+            override_discovery=True)
+        ElasticRayExecutor.create_settings(min_num_proc=1, max_num_proc=None, reset_limit=None, elastic_timeout=600,
+            timeout_s=30, ssh_identity_file=None, nics=None, min_np=None, max_np=None)
+        ElasticRayExecutor.start(self)
+        ElasticRayExecutor.run(self, worker_fn, callbacks=None)
+        BaseHorovodWorker(world_rank=0, world_size=1)
+    """,
+    "horovod.ray.runner": """
+        RayExecutor
+        MiniSettings(nics=None, verbose=1, key=None, ssh_port=None, ssh_identity_file=None, timeout_s=300,
+            placement_group_timeout_s=100, elastic=False)
+    """,
+    "horovod.ray.elastic": """
+        ElasticRayExecutor
+        RayHostDiscovery(use_gpu=False, cpus_per_slot=1, gpus_per_slot=1)
+        RayHostDiscovery.find_available_hosts_and_slots(self)
+        TestDiscovery(min_hosts, max_hosts, change_frequency_s, use_gpu=False, cpus_per_slot=1, gpus_per_slot=1,
+            verbose=True, _graceful=True)
+    """,
+    "horovod.ray.elastic_v2": """
+        RayHostDiscovery(use_gpu=False, cpus_per_worker=1, gpus_per_worker=1)
+        RayHostDiscovery.find_available_hosts_and_slots(self)
+        TestDiscovery(min_hosts, max_hosts, change_frequency_s, use_gpu=False, cpus_per_worker=1, gpus_per_worker=1,
+            verbose=True, _graceful=True)
+    """,
+    "horovod.ray.worker": """
+        BaseHorovodWorker(world_rank=0, world_size=1)
+        BaseHorovodWorker.hostname(self)
+        BaseHorovodWorker.node_id(self)
+        BaseHorovodWorker.get_gpu_ids(self)
+        BaseHorovodWorker.update_env_vars(self, env_vars)
+        BaseHorovodWorker.env_vars(self)
+        BaseHorovodWorker.start_executable(self, executable_cls=None, executable_args=None, executable_kwargs=None)
+        BaseHorovodWorker.execute(self, func)
+        BaseHorovodWorker.set_queue(self, queue)
+    """,
+    "horovod.ray.ray_logger": """
+        configure(queue)
+        log(info_dict, chief_only=True)
+    """,
 }
 
 # What is not there, or differs, and why: also rows of the compat tables in docs/.

@@ -23,6 +23,9 @@ class HorovodNamesTest(unittest.TestCase):
     def test_without_a_framework(self):
         self.assertEqual(self.check(harness.PYTHON, "horovod.common"), 29)
 
+    def test_ray_is_not_needed_for_the_names(self):
+        self.assertEqual(self.check(harness.PYTHON, "horovod.ray"), 33)
+
     def test_tensorflow_and_keras(self):
         checked = self.check(environments.python("tensorflow-2.18"), "horovod.tensorflow", "horovod.keras")
         self.assertEqual(checked, 103)

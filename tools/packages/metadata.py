@@ -11,6 +11,7 @@ PYTHON = ">=3.9"
 TORCH = "torch>=1.13"
 CLOUDPICKLE = "cloudpickle>=2"  # for functions of __main__ in maypole.run()
 SPARK = ("pyspark>=3.3", "pyarrow>=8", "pandas>=1.3", CLOUDPICKLE)  # for maypole.spark
+RAY = "ray>=2.9"
 HOROVOD_SUMMARY = "The package horovod, for scripts that import it: Maypole under Horovod's names"
 SUMMARY = "Averages gradients over all processes of a training job: Horovod's interface for PyTorch, with less waiting"
 
@@ -55,6 +56,7 @@ def core_metadata(root=ROOT):
     extras = [("Provides-Extra", "torch"), ("Requires-Dist", TORCH + ' ; extra == "torch"'),
               ("Provides-Extra", "run"), ("Requires-Dist", CLOUDPICKLE + ' ; extra == "run"'),
               ("Provides-Extra", "spark"), *(("Requires-Dist", name + ' ; extra == "spark"') for name in SPARK),
+              ("Provides-Extra", "ray"), ("Requires-Dist", RAY + ' ; extra == "ray"'),
               ("Provides-Extra", "horovod"),
               ("Requires-Dist", '%s==%s ; extra == "horovod"' % (HOROVOD_NAME, version(root)))]
     return _metadata(NAME, SUMMARY, extras, read("README.md", root), root)

@@ -542,6 +542,11 @@ def library() -> Any:
     return _library
 
 
+def loaded() -> bool:
+    """Whether library() has been called: only then this process may be in a job."""
+    return _library is not None
+
+
 def use(fake: Any) -> None:
     """Replaces the library by `fake`; None: library() loads the real one."""
     global _library

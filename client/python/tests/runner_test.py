@@ -148,7 +148,7 @@ class JobTest(unittest.TestCase):
 
     def test_no_maypolerun(self):
         with self.assertRaisesRegex(FileNotFoundError, "MAYPOLE_BIN"):
-            program.find_maypolerun()
+            program.find_program("maypolerun")
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ import os
 import shutil
 
 
-def find_maypolerun() -> str:
-    """The path of maypolerun: in MAYPOLE_BIN, beside the package or its library, on PATH.
+def find_program(name: str) -> str:
+    """The path of a program, "maypolerun" say: in MAYPOLE_BIN, beside the package or its library, on PATH.
 
     Raises FileNotFoundError if it is in none of these.
     """
@@ -19,9 +19,9 @@ def find_maypolerun() -> str:
         candidates = [os.path.join(package, "bin"), os.path.join(library, "..", "bin"),
                       *os.environ.get("PATH", os.defpath).split(os.pathsep)]
     for candidate in candidates:
-        path = shutil.which("maypolerun", path=candidate or os.curdir)
+        path = shutil.which(name, path=candidate or os.curdir)
         if path:
             return os.path.abspath(path)
     where = f"in {directory} (MAYPOLE_BIN)" if directory else "beside the package maypole, nor on PATH"
-    raise FileNotFoundError(f"there is no program maypolerun {where}: put Maypole's programs on PATH, or set "
+    raise FileNotFoundError(f"there is no program {name} {where}: put Maypole's programs on PATH, or set "
                             "MAYPOLE_BIN to their directory")

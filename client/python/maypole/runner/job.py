@@ -15,7 +15,7 @@ import tempfile
 import time
 from typing import Any, Dict, List, Optional
 
-from maypole.common.program import find_maypolerun
+from maypole.common.program import find_program
 from maypole.runner import messages
 from maypole.runner.errors import RankError
 from maypole.runner.progress import PERIOD, Progress
@@ -39,7 +39,7 @@ def run_job(call: bytes, options: List[str], executable: Optional[str], show_pro
         start = f"import sys; sys.path.append({_PACKAGE_DIRECTORY!r}); from maypole.runner import rank; rank.main()"
         endpoints = _endpoints_file(options) or os.path.join(directory, "endpoints")
         more = ["--endpoints-file", endpoints] if show_progress else []
-        status = _run_maypolerun([find_maypolerun(), "--function-directory", directory, *options, *more, "--",
+        status = _run_maypolerun([find_program("maypolerun"), "--function-directory", directory, *options, *more, "--",
                                   executable or sys.executable, "-c", start],
                                  Progress(endpoints, ranks) if show_progress else None)
         answers = _read_answers(directory)

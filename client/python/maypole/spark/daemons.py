@@ -27,9 +27,7 @@ class Daemon:
         """secret: the cluster secret, which goes to a file that only this user can read.
 
         Raises RuntimeError if the daemon is not ready in time, FileNotFoundError if it is not installed."""
-        binary = os.path.join(os.path.dirname(program.find_maypolerun()), name)
-        if not os.access(binary, os.X_OK):
-            binary = shutil.which(name) or binary
+        binary = program.find_program(name)
         directory = tempfile.mkdtemp(prefix="maypole-spark-")  # has mode 0700
         try:
             path = os.path.join(directory, "secret")

@@ -1,0 +1,3 @@
+"""log(): from ranks to the callbacks of RayExecutor.run()."""
+
+from maypole.ray.ray_logger import configure, log

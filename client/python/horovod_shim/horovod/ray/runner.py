@@ -1,0 +1,3 @@
+"""RayExecutor, and its settings."""
+
+from maypole.ray.runner import MiniSettings, RayExecutor

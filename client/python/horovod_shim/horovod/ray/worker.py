@@ -1,0 +1,3 @@
+"""The actor that is a rank."""
+
+from maypole.ray.worker import BaseHorovodWorker

@@ -1,0 +1,104 @@
+"""Which nodes an elastic job may use, and how many ranks on each.
+
+A discovery is an object with find_available_hosts_and_slots(), which returns
+{host: slots}; a host is a Ray node's IP address, its host name or Ray's id of
+it. The executor calls it once a second, in the driver.
+"""
+
+import collections
+import random
+import time
+from typing import Any, Dict, List, Optional, Set
+
+from maypole.ray import cluster
+
+
+class RayHostDiscovery:
+    """All nodes of the Ray cluster that are alive: what Ray's autoscaler adds is used, what it removes is left.
+
+    A node has as many slots as its resources allow, whatever else runs there.
+    """
+
+    def __init__(self, use_gpu: bool = False, cpus_per_worker: int = 1, gpus_per_worker: int = 1):
+        self.use_gpu = use_gpu
+        self.cpus_per_worker = cpus_per_worker
+        self.gpus_per_worker = gpus_per_worker or 1
+
+    def find_available_hosts_and_slots(self) -> Dict[str, int]:
+        """{IP address: slots}; {id: slots} of nodes that share an address."""
+        nodes = cluster.living_nodes()
+        count = collections.Counter(node.address for node in nodes)
+        slots = {node.address if count[node.address] == 1 else node.node_id: self._slots(node.resources)
+                 for node in nodes}
+        return {host: number for host, number in slots.items() if number}
+
+    def _slots(self, resources: Dict[str, float]) -> int:
+        slots = resources.get("CPU", 0) // self.cpus_per_worker
+        if self.use_gpu:
+            slots = min(slots, resources.get("GPU", 0) // self.gpus_per_worker)
+        return int(slots)
+
+
+class TestDiscovery(RayHostDiscovery):
+    """RayHostDiscovery that hides and shows nodes at random, to try a script's elasticity.
+
+    At least min_hosts stay, at most max_hosts are shown; every change_frequency_s seconds something changes.
+    """
+
+    __test__ = False  # it is no test, whatever pytest believes
+
+    def __init__(self, min_hosts: int, max_hosts: int, change_frequency_s: float, use_gpu: bool = False,
+                 cpus_per_worker: int = 1, gpus_per_worker: int = 1, verbose: bool = True, _graceful: bool = True):
+        super().__init__(use_gpu, cpus_per_worker, gpus_per_worker)
+        if not _graceful:
+            raise NotImplementedError("TestDiscovery(_graceful=False), which kills nodes: end a node with `ray stop` on it")
+        self._min_hosts = min_hosts
+        self._max_hosts = max_hosts
+        self._change_frequency_s = change_frequency_s
+        self._verbose = verbose
+        self._changed_at: Optional[float] = None
+        self._hidden: Set[str] = set()
+
+    def find_available_hosts_and_slots(self) -> Dict[str, int]:
+        hosts = super().find_available_hosts_and_slots()
+        now = time.monotonic()
+        if self._changed_at is None:
+            self._changed_at = now
+        elif now - self._changed_at >= self._change_frequency_s:
+            self._changed_at = now
+            self._change(hosts)
+        shown = {host: slots for host, slots in hosts.items() if host not in self._hidden}
+        if self._verbose:
+            print(f"Total hosts: {len(hosts)}, remaining: {len(shown)} -- {shown}")
+        return shown
+
+    def _change(self, hosts: Dict[str, int]) -> None:
+        self._hidden &= set(hosts)
+        shown = sorted(set(hosts) - self._hidden)
+        hide = random.random() < 0.5
+        if len(shown) <= self._min_hosts:
+            hide = False
+        elif len(shown) >= self._max_hosts:
+            hide = True
+        choice = shown if hide else sorted(self._hidden)
+        if choice:
+            self._hidden ^= {random.choice(choice)}
+
+
+def nodes_of(found: Dict[str, int], nodes: List[cluster.RayNode]) -> Dict[str, int]:
+    """{Ray's id: slots} of what a discovery has found; hosts that are not in the cluster (any more) are left out."""
+    slots: Dict[str, int] = {}
+    for host, number in found.items():
+        for node in nodes:
+            if host in (node.node_id, node.address, node.host) and node.node_id not in slots:
+                slots[node.node_id] = int(number)
+                break
+    return slots
+
+
+def check(discovery: Any) -> Any:
+    """Returns it. Raises ValueError if it is none."""
+    if not callable(getattr(discovery, "find_available_hosts_and_slots", None)):
+        raise ValueError(f"override_discovery=False, but settings.discovery is {discovery!r}: it must be an object with "
+                         "find_available_hosts_and_slots(), which returns {host: slots}")
+    return discovery

@@ -1,0 +1,271 @@
+"""An elastic job: run() starts ranks on the nodes of the cluster, and replaces them, until the function returns."""
+
+import logging
+import signal
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from maypole.ray import cluster, discovery, placement, shim
+from maypole.ray.elastic_plan import Action, ElasticPlan
+from maypole.ray.errors import describe
+from maypole.ray.gathering import Callbacks
+from maypole.ray.nodes import Daemons, Node
+from maypole.ray.static_adapter import call, make_daemons, variables_of_job
+from maypole.ray.worker import BaseHorovodWorker, Ended
+from maypole.runner.errors import RankError
+
+_log = logging.getLogger("maypole.ray")
+
+_DISCOVERY_SECONDS = 1.0  # as maypolerun, and Horovod
+_COOLDOWN = (1, 60)
+
+
+class ElasticAdapter:
+    """See RayExecutor. resources: {"CPU": 1, ...} of a rank."""
+
+    def __init__(self, settings: Any, min_workers: int, max_workers: Optional[int], resources: Dict[str, float],
+                 reset_limit: Optional[int], cooldown_range: Optional[Tuple[int, int]], elastic_timeout: float,
+                 override_discovery: bool):
+        self._settings = settings
+        self._least, self._most = min_workers, max_workers
+        self._resources = resources
+        self._reset_limit = reset_limit
+        self._cooldown = cooldown_range or _COOLDOWN
+        self._patience = elastic_timeout
+        if override_discovery:
+            settings.discovery = discovery.RayHostDiscovery("GPU" in resources, resources["CPU"],
+                                                            resources.get("GPU", 0))
+        self._discovery = discovery.check(settings.discovery)
+        self._executable: Tuple = (None, None, None)
+        self._extra: Optional[Dict] = None
+
+    def start(self, executable_cls: Optional[type], executable_args: Optional[List], executable_kwargs: Optional[Dict],
+              extra_env_vars: Optional[Dict]) -> None:
+        self._executable = (executable_cls, executable_args, executable_kwargs)
+        self._extra = extra_env_vars
+
+    def run(self, fn: Callable[..., Any], args: Optional[List], kwargs: Optional[Dict],
+            callbacks: Optional[List[Callable]]) -> List[Any]:
+        return self.execute(call(fn, args, kwargs), callbacks)
+
+    def execute(self, fn: Callable[[Any], Any], callbacks: Optional[List[Callable]]) -> List[Any]:
+        variables = variables_of_job(self._settings, self._extra)
+        plan = ElasticPlan(self._least, self._most, self._reset_limit, self._cooldown, self._patience)
+        of_ranks = _OfRanks(variables, self._least, self._most, self._resources, self._executable, fn,
+                            float(getattr(self._settings, "timeout_s", 30)))
+        calling = Callbacks(callbacks)
+        try:
+            return _Run(plan, self._discovery, make_daemons(self._settings, variables), of_ranks, calling).results()
+        finally:
+            calling.end()
+
+    def run_remote(self, fn: Callable[..., Any], args: Optional[List], kwargs: Optional[Dict]) -> List[Any]:
+        raise NotImplementedError("run_remote() of an elastic job: its ranks come and go, so their number, and that of "
+                                  "the results, is not known; use run()")
+
+    def execute_single(self, fn: Callable[[Any], Any]) -> Any:
+        raise NotImplementedError("execute_single() of an elastic job: its ranks live only in run() and execute()")
+
+    def shutdown(self) -> None:
+        """Nothing lives outside of run()."""
+
+
+class _OfRanks(NamedTuple):
+    """What all ranks have in common. seconds: how long Ray may take to start one."""
+
+    variables: Dict[str, str]
+    least: int
+    most: Optional[int]
+    resources: Dict[str, float]
+    executable: Tuple
+    fn: Callable[[Any], Any]
+    seconds: float
+
+
+class _Process:
+    """A rank's actor. pid: None until it runs."""
+
+    def __init__(self, actor: Any, node: Node, deadline: float):
+        self.actor = actor
+        self.node = node
+        self.deadline = deadline
+        self.pid: Optional[int] = None
+        self.late = False
+
+
+class _Run:
+    """One run of a function. Everything happens in results(), in one thread."""
+
+    def __init__(self, plan: ElasticPlan, finding: Any, daemons: Daemons, of_ranks: _OfRanks, callbacks: Callbacks):
+        self._plan = plan
+        self._finding = finding
+        self._daemons = daemons
+        self._of_ranks = of_ranks
+        self._callbacks = callbacks
+        self._actor = cluster.get_ray().remote(BaseHorovodWorker)
+        self._ray_nodes: Dict[str, cluster.RayNode] = {}
+        self._nodes: Dict[str, Node] = {}  # by Ray's id
+        self._agents: Dict[str, str] = {}
+        self._processes: Dict[int, _Process] = {}
+        self._waiting: Dict[Any, Callable[[Any], List[Action]]] = {}  # ObjectRefs, and what to do with each
+        self._ended: List[Ended] = []
+        self._last_error: Optional[BaseException] = None
+        self._look_at = 0.0
+        self._found: Optional[Dict[str, int]] = None
+        self._complained = ""
+
+    def results(self) -> List[Any]:
+        """Of the ranks that were there at the end, by rank."""
+        try:
+            here = cluster.get_ray().get_runtime_context().get_node_id()
+            (address,) = [node.address for node in cluster.living_nodes() if node.node_id == here]
+            self._daemons.open_here(address)
+            while not (self._plan.finishing() and self._plan.running() == 0):
+                self._turn()
+                if self._plan.over:
+                    raise RankError(self._plan.over) from self._last_error
+            self._callbacks.call_all()
+        finally:
+            for process in self._processes.values():
+                cluster.get_ray().kill(process.actor)
+            self._daemons.stop()
+        ended = [end for end in self._ended if not end.left]
+        return [end.value for end in sorted(ended, key=lambda end: (end.rank is None, end.rank or 0))]
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._look_at = now + _DISCOVERY_SECONDS
+            self._perform(self._plan.on_nodes(self._find(), now))
+            self._give_up_late(now)
+        lost = self._daemons.coordinator_lost()
+        if lost:
+            raise RuntimeError(f"the job cannot go on: {lost}")
+        for ref in self._wait(max(0.0, self._look_at - time.monotonic())):
+            self._perform(self._waiting.pop(ref)(ref))
+        self._callbacks.call_all()
+        self._perform(self._plan.on_time(time.monotonic()))
+
+    def _wait(self, seconds: float) -> List[Any]:
+        polling = self._callbacks.poll_seconds()
+        seconds = seconds if polling is None else min(seconds, polling)
+        if not self._waiting:
+            time.sleep(seconds)
+            return []
+        done, _ = cluster.get_ray().wait(list(self._waiting), num_returns=1, timeout=seconds)
+        return done
+
+    def _find(self) -> Dict[str, int]:
+        """{Ray's id: slots}. If the discovery fails, nodes stay as they are, if they live."""
+        nodes = cluster.living_nodes()
+        self._ray_nodes = {node.node_id: node for node in nodes}
+        try:
+            self._found = dict(self._finding.find_available_hosts_and_slots())
+            self._complained = ""
+        except Exception as error:  # pylint: disable=broad-except  # the user's code
+            if self._found is None:
+                raise
+            if self._complained != str(error):
+                _log.warning("maypole: the discovery of hosts has failed: %s: %s; the hosts stay as they are",
+                             type(error).__name__, error)
+            self._complained = str(error)
+        return discovery.nodes_of(self._found, nodes)
+
+    # --- Actions of the plan
+
+    def _perform(self, actions: List[Action]) -> None:
+        for action in actions:
+            getattr(self, "_do_" + action.kind)(action)
+
+    def _do_tell(self, action: Action) -> None:
+        _log.warning("maypole: %s", self._named(action.text))
+
+    def _named(self, text: str) -> str:
+        """With names of nodes instead of Ray's ids."""
+        for node_id, node in self._nodes.items():
+            text = text.replace(node_id, node.name)
+        return text
+
+    def _do_start_node(self, action: Action) -> None:
+        node = self._daemons.node(self._ray_nodes[action.node])
+        self._nodes[action.node] = node
+        self._waiting[self._daemons.start_agent(node)] = lambda ref: self._on_agent(action.node, node, ref)
+
+    def _do_stop_node(self, action: Action) -> None:
+        node = self._nodes[action.node]
+        self._daemons.forget(node)
+
+    def _do_start(self, action: Action) -> None:
+        node, of_ranks = self._nodes[action.node], self._of_ranks
+        resources = of_ranks.resources
+        actor = self._actor.options(num_cpus=resources["CPU"], num_gpus=resources.get("GPU", 0),
+                                    scheduling_strategy=cluster.on_node(action.node)).remote()
+        self._processes[action.number] = _Process(actor, node, time.monotonic() + of_ranks.seconds)
+        variables = dict(of_ranks.variables)
+        variables.update(placement.elastic_variables(self._agents[action.node], node.name, node.ray_node.host,
+                                                     of_ranks.least, of_ranks.most))
+        self._waiting[actor.where.remote(shim.in_use())] = lambda ref: self._on_start(action.number, ref)
+        self._waiting[actor.execute_elastic.remote(of_ranks.fn, variables, of_ranks.executable, self._callbacks.queue)
+                      ] = lambda ref: self._on_end(action.number, ref)
+
+    def _do_ask(self, action: Action) -> None:
+        process = self._processes[action.number]
+        if process.pid is None:
+            self._do_kill(action)
+        else:
+            process.node.actor.signal.remote(process.pid, int(signal.SIGTERM))
+
+    def _do_kill(self, action: Action) -> None:
+        cluster.get_ray().kill(self._processes[action.number].actor)
+
+    # --- Events
+
+    def _on_agent(self, node_id: str, node: Node, ref: Any) -> List[Action]:
+        ray = cluster.get_ray()
+        try:
+            self._agents[node_id] = ray.get(ref)
+        except ray.exceptions.RayError as error:
+            return self._on_node_lost(node_id, node, describe(error))
+        self._waiting[node.actor.wait_lost.remote()] = lambda lost: self._on_lost(node_id, node, lost)
+        return self._plan.on_node_ready(node_id, time.monotonic())
+
+    def _on_lost(self, node_id: str, node: Node, ref: Any) -> List[Action]:
+        try:
+            why = cluster.get_ray().get(ref)
+        except cluster.get_ray().exceptions.RayError as error:
+            why = describe(error)
+        return self._on_node_lost(node_id, node, why)
+
+    def _on_node_lost(self, node_id: str, node: Node, why: str) -> List[Action]:
+        if not self._daemons.has(node):
+            return []  # it was stopped
+        self._daemons.forget(node)
+        return self._plan.on_node_lost(node_id, why, time.monotonic())
+
+    def _on_start(self, number: int, ref: Any) -> List[Action]:
+        try:
+            self._processes[number].pid = cluster.get_ray().get(ref)["pid"]
+        except (cluster.get_ray().exceptions.RayError, KeyError):
+            pass  # it has ended, which its other ObjectRef says
+        return []
+
+    def _on_end(self, number: int, ref: Any) -> List[Action]:
+        ray = cluster.get_ray()
+        process = self._processes.pop(number)
+        what, well, killed = "", True, False
+        try:
+            self._ended.append(ray.get(ref))
+        except Exception as error:  # pylint: disable=broad-except  # what the function raises
+            well, killed = False, isinstance(error, ray.exceptions.RayActorError)
+            self._last_error = error
+            why = (f"was not started by Ray within {self._of_ranks.seconds:g} s (timeout_s)" if process.late
+                   else describe(error))
+            what = f"rank process {number} (node {process.node.name}, pid {process.pid}) {'' if killed else 'failed: '}{why}"
+        ray.kill(process.actor)
+        return self._plan.on_end(number, well, killed, what, time.monotonic())
+
+    def _give_up_late(self, now: float) -> None:
+        for process in self._processes.values():
+            if process.pid is None and now >= process.deadline and not process.late:
+                process.late = True
+                cluster.get_ray().kill(process.actor)

@@ -1,0 +1,296 @@
+"""The daemons of a job on its Ray nodes: an agent on each, a coordinator on one.
+
+An actor on each node (NodeActor, without CPUs) starts the program daemons.py,
+which runs the daemons as long as the actor lives. Ray ends the actor with the
+executor, with the driver, and with the node, so the daemons end with these, too.
+
+As with other launchers, a job uses agents that already run on the nodes
+(MAYPOLE_AGENT in extra_env_vars, or at their usual sockets), or a coordinator
+that already runs (MAYPOLE_COORDINATOR).
+"""
+
+import fcntl
+import json
+import os
+import queue
+import secrets
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional
+
+from maypole.ray import cluster, placement
+
+_PACKAGE_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_COORDINATOR, _AGENT = "maypole-coordinator", "maypole-worker"
+_SIOCGIFADDR = 0x8915
+# Above a program's own limit: on a busy machine its answer may be late.
+_ANSWER_SECONDS = 10.0
+_STOP_SECONDS = 15.0
+
+
+class Coordinator(NamedTuple):
+    """How agents reach the job's coordinator.
+
+    address: HOST:PORT, or several. secret: of one that the job has started. secret_file: on each node, of one that it
+    has not. running_agents: there is nothing to reach, the nodes have agents that run permanently.
+    """
+
+    address: str = ""
+    secret: str = ""
+    secret_file: str = ""
+    running_agents: bool = False
+
+
+class NodeActor:
+    """Starts daemons on this machine: a Ray actor on each node, or an object of the driver.
+
+    variables: of the job; MAYPOLE_* are also the daemons'. Thread contract: one
+    thread, but any other one may be in wait_lost().
+    """
+
+    def __init__(self, variables: Mapping[str, str]):
+        self._environ = dict(os.environ)
+        self._environ.update({name: value for name, value in variables.items()
+                              if name.startswith("MAYPOLE_") and name != "MAYPOLE_TOKEN"})
+        self._supervisor: Optional[subprocess.Popen] = None
+        self._answers: queue.Queue = queue.Queue()
+        self._lost: queue.Queue = queue.Queue()
+
+    def running_agent(self) -> str:
+        """The socket of an agent that runs here and serves this user; empty if there is none."""
+        paths = ["/run/maypole/agent.sock"]
+        if self._environ.get("XDG_RUNTIME_DIR", "").startswith("/"):
+            paths.append(self._environ["XDG_RUNTIME_DIR"] + "/maypole-agent.sock")
+        return next(filter(_serves_us, paths), "")
+
+    def start_coordinator(self, listen: str, seconds: int, log_level: str) -> Coordinator:
+        secret = secrets.token_hex(16)
+        announced = self._start(_COORDINATOR, [
+            f"--listen={listen}", "--metrics=127.0.0.1:0", "--secret_file={directory}/secret",
+            f"--start_timeout={seconds}s", f"--log_level={log_level}"], secret, seconds)
+        return Coordinator(announced["listen"], secret)
+
+    def start_agent(self, coordinator: Coordinator, node: str, host: str, address: str, nics: Iterable[str],
+                    seconds: int, log_level: str) -> str:
+        """Returns the path of its socket. address: at which other nodes reach this one; empty: by the route."""
+        if coordinator.running_agents:
+            path = self.running_agent()
+            if path:
+                return path
+            raise RuntimeError("the job's first node uses an agent that runs there, but none runs on this node: start "
+                               "maypole-worker on all nodes, or on none")
+        flags = [f"--node={node}", f"--host={host}", "--socket={directory}/agent.sock",
+                 f"--coordinator={coordinator.address}", "--metrics=127.0.0.1:0", f"--start_timeout={seconds}s",
+                 f"--log_level={log_level}"]
+        if coordinator.secret:
+            flags.append("--secret_file={directory}/secret")
+        elif coordinator.secret_file:
+            flags.append(f"--secret_file={coordinator.secret_file}")
+        network = _address_of(nics) if nics else address
+        if network:
+            flags.append(f"--network={network}")
+        return self._start(_AGENT, flags, coordinator.secret, seconds)["socket"]
+
+    def wait_lost(self) -> str:
+        """Blocks until a daemon has ended that was ready; says which one, and how."""
+        return self._lost.get()
+
+    def lost(self) -> str:
+        """wait_lost() without waiting; empty if none has ended."""
+        try:
+            return self._lost.get_nowait()
+        except queue.Empty:
+            return ""
+
+    def signal(self, pid: int, number: int) -> None:
+        """Sends a signal to a rank on this node, if it still runs."""
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+
+    def stop(self) -> None:
+        """Ends the daemons; returns when they have ended and their files are gone."""
+        if self._supervisor is None:
+            return
+        self._supervisor.stdin.close()
+        self._reader.join(_STOP_SECONDS)
+
+    def _start(self, program: str, flags: List[str], secret: str, seconds: int) -> Dict[str, str]:
+        if self._supervisor is None:
+            start = f"import sys; sys.path.append({_PACKAGE_DIRECTORY!r}); from maypole.ray import daemons; daemons.main()"
+            self._supervisor = subprocess.Popen([sys.executable, "-c", start], stdin=subprocess.PIPE,
+                                                stdout=subprocess.PIPE, env=self._environ, start_new_session=True)
+            self._reader = threading.Thread(target=self._read, daemon=True)
+            self._reader.start()
+        lines = [{"secret": secret}] if secret else []
+        lines.append({"program": program, "flags": flags, "seconds": seconds})
+        try:
+            self._supervisor.stdin.write("".join(json.dumps(line) + "\n" for line in lines).encode())
+            self._supervisor.stdin.flush()
+            answer = self._answers.get(timeout=seconds + _ANSWER_SECONDS)
+        except (BrokenPipeError, queue.Empty):
+            answer = {"why": "the program that starts it does not answer"}
+        if "ready" not in answer:
+            raise RuntimeError(f"{program} could not be started: {answer['why']}")
+        return answer["announced"]
+
+    def _read(self) -> None:
+        assert self._supervisor is not None
+        with self._supervisor.stdout as lines:
+            for line in lines:
+                said = json.loads(line)
+                if "lost" in said:
+                    self._lost.put(said["why"])
+                else:
+                    self._answers.put(said)
+        self._supervisor.wait()  # it has left a process in the background, and ended
+        self._lost.put("the program that runs the daemons has ended")
+        self._answers.put({"why": "the program that starts it has ended"})
+
+
+def _serves_us(path: str) -> bool:
+    """Whether root or this user listens at the socket."""
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(path)
+        except OSError:
+            return False
+        _, uid, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return uid in (0, os.geteuid())
+
+
+def _address_of(nics: Iterable[str]) -> str:
+    """The IPv4 address of the first of these network interfaces that this machine has."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for nic in nics:
+            try:
+                found = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, struct.pack("256s", nic.encode()[:15]))
+            except OSError:
+                continue
+            return socket.inet_ntoa(found[20:24])
+    raise RuntimeError(f"{socket.gethostname()} has none of these network interfaces with an IPv4 address: "
+                       f"{', '.join(nics)} (nics)")
+
+
+class Node(NamedTuple):
+    """A Ray node of a job. actor: Ray's handle of its NodeActor."""
+
+    ray_node: cluster.RayNode
+    name: str
+    actor: Any
+
+
+class Daemons:
+    """The driver's side of a job's daemons. Thread contract: one thread.
+
+    variables: of the job (placement.job_variables()). nics: names of network interfaces for the data between nodes,
+    or none. seconds: how long one daemon may take to be ready.
+    """
+
+    def __init__(self, variables: Mapping[str, str], nics: Iterable[str], seconds: int, verbose: bool):
+        self._variables = variables
+        self._nics = sorted(nics or ())
+        self._seconds = seconds
+        level = variables.get("MAYPOLE_LOG_LEVEL") or variables.get("HOROVOD_LOG_LEVEL")
+        self._log_level = level.lower() if level else "info" if verbose else "warning"
+        self._coordinator: Optional[Coordinator] = None
+        self._nodes: Dict[str, Node] = {}
+        self._several = False
+        self._here: Optional[NodeActor] = None
+
+    def node(self, ray_node: cluster.RayNode) -> Node:
+        """The job's node; makes its actor if it has none yet."""
+        found = self._nodes.get(ray_node.node_id)
+        if found is None:
+            taken = {node.name for node in self._nodes.values()}
+            name = placement.node_name(ray_node.host, ray_node.node_id, taken)
+            # Room for wait_lost(), which blocks, beside the others.
+            actor = cluster.get_ray().remote(NodeActor).options(
+                num_cpus=0, max_concurrency=4, scheduling_strategy=cluster.on_node(ray_node.node_id)).remote(
+                    dict(self._variables))
+            found = self._nodes[ray_node.node_id] = Node(ray_node, name, actor)
+        return found
+
+    def open(self, ray_node: cluster.RayNode, addresses: Iterable[str]) -> None:
+        """Finds out what runs, and starts the coordinator on this node if none does.
+
+        addresses: of the Ray nodes that must reach it. Raises RuntimeError, with the reason, if it does not start.
+        """
+        ray = cluster.get_ray()
+        self._several = set(addresses) != {ray_node.address}
+        if self._is_given():
+            return
+        node = self.node(ray_node)
+        if ray.get(node.actor.running_agent.remote()):
+            self._coordinator = Coordinator(running_agents=True)
+            return
+        listen = placement.listen_address(addresses, ray_node.address)
+        try:
+            self._coordinator = ray.get(node.actor.start_coordinator.remote(listen, self._seconds, self._log_level))
+        except ray.exceptions.RayTaskError as error:
+            raise RuntimeError(f"node {node.name}: {error.cause}") from error
+
+    def open_here(self, address: str) -> None:
+        """open() for a job whose nodes may all go: the coordinator belongs to this process, the driver.
+
+        address: of this machine, for all nodes that may come.
+        """
+        self._several = True
+        if self._is_given():
+            return
+        self._here = NodeActor(self._variables)
+        if self._here.running_agent():
+            self._coordinator = Coordinator(running_agents=True)
+            return
+        listen = placement.listen_address(["any"], address)
+        self._coordinator = self._here.start_coordinator(listen, self._seconds, self._log_level)
+
+    def _is_given(self) -> bool:
+        """Whether the user has named an agent or a coordinator."""
+        given = self._variables.get("MAYPOLE_COORDINATOR")
+        if given:
+            self._coordinator = Coordinator(given, secret_file=self._variables.get("MAYPOLE_SECRET_FILE", ""))
+        return bool(given or self._variables.get("MAYPOLE_AGENT"))
+
+    def coordinator_lost(self) -> str:
+        """How the coordinator of open_here() has ended; empty if it runs."""
+        return self._here.lost() if self._here is not None else ""
+
+    def start_agent(self, node: Node) -> Any:
+        """An ObjectRef of the path of the agent's socket on this node."""
+        if self._coordinator is None:
+            return cluster.get_ray().put(self._variables["MAYPOLE_AGENT"])
+        address = node.ray_node.address if self._several else ""
+        return node.actor.start_agent.remote(self._coordinator, node.name, node.ray_node.host, address, self._nics,
+                                             self._seconds, self._log_level)
+
+    def starts_any(self) -> bool:
+        """Whether daemons were started, which may be lost."""
+        return self._coordinator is not None and not self._coordinator.running_agents
+
+    def has(self, node: Node) -> bool:
+        """Whether it is still the job's: not after forget()."""
+        return self._nodes.get(node.ray_node.node_id) is node
+
+    def forget(self, node: Node) -> None:
+        """Ends the daemons on this node, without waiting for that."""
+        self._nodes.pop(node.ray_node.node_id, None)
+        cluster.get_ray().kill(node.actor)
+
+    def stop(self) -> None:
+        """Ends all daemons, the coordinator last; waits for that, but not for nodes that are gone."""
+        ray = cluster.get_ray()
+        nodes = list(self._nodes.values())
+        self._nodes.clear()
+        for group in (nodes[1:], nodes[:1]):  # the first one has the coordinator
+            stopping = [node.actor.stop.remote() for node in group]
+            if stopping:
+                ray.wait(stopping, num_returns=len(stopping), timeout=_STOP_SECONDS)
+        for node in nodes:
+            ray.kill(node.actor)
+        if self._here is not None:
+            self._here.stop()

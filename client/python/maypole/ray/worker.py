@@ -1,0 +1,100 @@
+"""The Ray actor that is a rank."""
+
+import os
+import signal
+import socket
+import threading
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from maypole import _native
+from maypole.common import basics
+from maypole.ray import ray_logger, shim
+from maypole.ray.cluster import get_ray
+
+
+class Ended(NamedTuple):
+    """How a function of an elastic rank has ended.
+
+    rank: in its last epoch; None if it is in none. left: it left the job, as it was asked to, and has no value.
+    """
+
+    rank: Optional[int]
+    value: Any
+    left: bool = False
+
+
+class BaseHorovodWorker:
+    """A rank: runs functions, in the main thread of its process, one after the other."""
+
+    executable = None
+
+    def __init__(self, world_rank: int = 0, world_size: int = 1):
+        del world_rank, world_size  # which rank it is, is decided when the nodes of all are known
+
+    def node_id(self) -> str:
+        return get_ray().get_runtime_context().get_node_id()
+
+    def hostname(self) -> str:
+        return socket.gethostname()
+
+    def get_gpu_ids(self) -> List[Any]:
+        """The CUDA devices that Ray has assigned to this worker."""
+        return get_ray().get_gpu_ids()
+
+    def where(self, horovod: bool = False) -> Dict[str, Any]:
+        """What the executor must know to number the ranks. horovod: make the package horovod importable here."""
+        if horovod:
+            shim.add_to_path()
+        return {"node_id": self.node_id(), "host": self.hostname(), "gpus": self.get_gpu_ids(), "pid": os.getpid()}
+
+    def update_env_vars(self, env_vars: Dict[str, Any]) -> None:
+        """Sets environment variables of this process."""
+        os.environ.update({name: str(value) for name, value in env_vars.items()})
+
+    def env_vars(self) -> Dict[str, str]:
+        """The environment variables of this process."""
+        return dict(os.environ)
+
+    def start_executable(self, executable_cls: Optional[type] = None, executable_args: Optional[list] = None,
+                         executable_kwargs: Optional[dict] = None) -> None:
+        """Makes the object that execute() passes to functions; without a class it is None."""
+        if executable_cls:
+            self.executable = executable_cls(*(executable_args or []), **(executable_kwargs or {}))
+
+    def execute(self, func: Callable[[Any], Any]) -> Any:
+        """func(executable)."""
+        return func(self.executable)
+
+    def execute_elastic(self, func: Callable[[Any], Any], env_vars: Dict[str, Any], executable: Tuple, queue: Any
+                       ) -> Ended:
+        """All that a rank of an elastic job does. executable: the arguments of start_executable()."""
+        self.update_env_vars(env_vars)
+        self.set_queue(queue)
+        if threading.current_thread() is threading.main_thread():
+            # SIGTERM asks a rank to leave (docs/elastic.md). Ray's handler, which
+            # maypole.elastic would call, ends the process at once.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        try:
+            self.start_executable(*executable)
+            value = func(self.executable)
+        except SystemExit as end:
+            if end.code not in (None, 0):
+                raise RuntimeError(f"it called sys.exit({end.code!r})") from end
+            return Ended(None, None, left=True)
+        ended = Ended(basics.rank() if _in_a_job() else None, value)
+        self.leave()  # before Ray ends the process, which would look like a death
+        return ended
+
+    def leave(self) -> None:
+        """Leaves the job, so that ranks that wait for this one get an error. After it, init() may follow."""
+        if _in_a_job():
+            basics.shutdown()
+
+    def set_queue(self, queue: Any) -> None:
+        """Where ray_logger.log() sends to."""
+        ray_logger.configure(queue)
+
+
+def _in_a_job() -> bool:
+    # A function that does not use Maypole need not have its library.
+    return _native.loaded() and basics.is_initialized()

@@ -1,0 +1,403 @@
+"""maypole.ray without Ray: numbering, environment, the elastic plan, errors, and daemons that are scripts."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import types
+import unittest
+from unittest import mock
+
+import maypole.ray as maypole_ray
+from maypole.common.exceptions import HorovodInternalError
+from maypole.ray import cluster, daemons, discovery, errors, nodes, placement
+from maypole.ray.elastic_plan import FINISH_GRACE, LEAVE_GRACE, Action, ElasticPlan
+from maypole.runner import RankError
+
+DAEMON = """#!/usr/bin/python3
+import os, signal, sys, time
+flags = dict(word.partition("=")[::2] for word in sys.argv[1:])
+name = os.path.basename(sys.argv[0])
+print("level=info", name, flush=True, file=sys.stderr)
+if os.environ.get("MAYPOLE_FAIL") == name:
+    sys.exit("cannot listen: Address already in use")
+with open(os.environ["MAYPOLE_PIDS"], "a") as f:
+    f.write("%d\\n" % os.getpid())
+if os.environ.get("MAYPOLE_SILENT") != name:
+    with open(int(flags["--announce_fd"]), "w") as f:
+        if name == "maypole-coordinator":
+            f.write("listen=127.0.0.1:4001 metrics=127.0.0.1:4002\\n")
+        else:
+            with open(flags["--secret_file"]) as secret:
+                f.write("metrics=127.0.0.1:4003 socket=%s %s\\n" % (flags["--socket"], secret.read().strip()[:1]))
+time.sleep(1000)
+"""
+
+
+def alive(pid):
+    try:
+        with open("/proc/%d/stat" % pid) as f:
+            return f.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(condition, what):
+    deadline = time.monotonic() + 30
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError("waited 30 s for " + what)
+        time.sleep(0.01)
+
+
+class PlacementTest(unittest.TestCase):
+    def test_ranks_of_a_node_follow_each_other(self):
+        order = placement.by_node(["b", "a", "b", "a", "c"])
+        self.assertEqual(order, [0, 2, 1, 3, 4])
+        found = placement.places([["b", "a", "b", "a", "c"][index] for index in order])
+        self.assertEqual([tuple(place) for place in found], [
+            (0, 5, 0, 2, 0, 3), (1, 5, 1, 2, 0, 3), (2, 5, 0, 2, 1, 3), (3, 5, 1, 2, 1, 3), (4, 5, 0, 1, 2, 3)])
+
+    def test_names_of_nodes(self):
+        self.assertEqual(placement.node_name("h1", "0123456789", []), "h1")
+        self.assertEqual(placement.node_name("h1", "0123456789", ["h1"]), "h1-01234567")
+        long = placement.node_name("h" * 80, "0123456789", ["h" * 63])
+        self.assertEqual((len(long), long[-9:]), (63, "-01234567"))
+        self.assertEqual(placement.node_name('a b/"c', "0", []), "a-b--c")
+        self.assertEqual(placement.node_name("", "0", []), "node")
+
+    def test_the_environment_of_ranks(self):
+        driver = {"MAYPOLE_CHECKSUMS": "1", "MAYPOLE_RANK": "7", "MAYPOLE_AGENT": "/other", "HOROVOD_SIZE": "9",
+                  "HOROVOD_FUSION_THRESHOLD": "0", "HOME": "/root", "MAYPOLE_JOB": "other"}
+        passed = placement.settings_of(driver)
+        self.assertEqual(passed, {"MAYPOLE_CHECKSUMS": "1", "HOROVOD_FUSION_THRESHOLD": "0"})
+        of_job = placement.job_variables(passed, {"LR": 0.1, "MAYPOLE_CHECKSUMS": 0}, 120, "t")
+        self.assertRegex(of_job.pop("MAYPOLE_JOB"), "^ray-[0-9a-f]{8}$")
+        self.assertEqual(of_job, {"MAYPOLE_CHECKSUMS": "0", "HOROVOD_FUSION_THRESHOLD": "0", "LR": "0.1",
+                                  "MAYPOLE_START_TIMEOUT": "120", "MAYPOLE_TOKEN": "t"})
+        given = placement.job_variables({}, {"MAYPOLE_JOB": "j", "MAYPOLE_TOKEN": "s", "HOROVOD_START_TIMEOUT": 9}, 120, "t")
+        self.assertEqual(given, {"MAYPOLE_JOB": "j", "MAYPOLE_TOKEN": "s", "HOROVOD_START_TIMEOUT": "9"})
+        own = placement.rank_variables(placement.Place(3, 4, 1, 2, 1, 2), "/a", "n1", "h1")
+        for name, value in (("RANK", "3"), ("SIZE", "4"), ("LOCAL_RANK", "1"), ("LOCAL_SIZE", "2"), ("CROSS_RANK", "1"),
+                            ("CROSS_SIZE", "2")):
+            self.assertEqual((own.pop("MAYPOLE_" + name), own.pop("HOROVOD_" + name)), (value, value))
+        self.assertEqual(own, {"MAYPOLE_AGENT": "/a", "MAYPOLE_NODE": "n1", "HOROVOD_HOSTNAME": "h1"})
+        self.assertEqual(placement.elastic_variables("/a", "n", "h", 2, None), {
+            "MAYPOLE_AGENT": "/a", "MAYPOLE_NODE": "n", "HOROVOD_HOSTNAME": "h", "MAYPOLE_ELASTIC": "1",
+            "HOROVOD_ELASTIC": "1", "MAYPOLE_MIN_SIZE": "2"})
+
+    def test_device_local_rank_is_a_ranks_own(self):
+        self.assertEqual(placement.visible_devices([[3], [1]]), "3,1")
+        self.assertEqual(placement.visible_devices([[0, 1], ["2", "3"]]), "0,2,1,3")
+        for none in ([], [[], []], [[0], [0]]):
+            self.assertIsNone(placement.visible_devices(none))
+
+    def test_where_the_coordinator_listens(self):
+        self.assertEqual(placement.listen_address(["10.0.0.1"], "10.0.0.1"), "127.0.0.1:0")
+        self.assertEqual(placement.listen_address(["10.0.0.1", "10.0.0.2"], "10.0.0.1"), "10.0.0.1:0")
+        self.assertEqual(placement.listen_address(["10.0.0.2"], "10.0.0.1"), "10.0.0.1:0")
+        self.assertEqual(placement.listen_address(["fd00::1", "fd00::2"], "fd00::1"), "[fd00::1]:0")
+
+
+class ParametersTest(unittest.TestCase):
+    def test_contradictions(self):
+        settings = maypole_ray.RayExecutor.create_settings()
+        for parameters, text in (
+                ({}, "how many ranks"), ({"num_workers": 2, "num_hosts": 1}, "num_workers=2 and num_hosts=1: give one"),
+                ({"num_workers": 2, "min_workers": 1}, "give one of them"), ({"max_workers": 2}, "needs min_workers"),
+                ({"num_workers": 0}, "at least 1"), ({"min_workers": 3, "max_workers": 2}, "less than min_workers"),
+                ({"num_workers": 1, "gpus_per_worker": 1}, "use_gpu=True"),
+                ({"num_workers": 1, "gpus_per_worker": 0, "use_gpu": True}, "gpus_per_worker=0")):
+            with self.assertRaisesRegex(ValueError, text):
+                maypole_ray.RayExecutor(settings, **parameters)
+
+    def test_without_ray_the_error_says_what_to_install(self):
+        executor = maypole_ray.RayExecutor(maypole_ray.RayExecutor.create_settings(), num_workers=2)
+        with mock.patch.dict(sys.modules, {"ray": None}), self.assertRaisesRegex(ImportError, "pip install ray"):
+            executor.start()
+
+    def test_what_needs_a_start(self):
+        executor = maypole_ray.RayExecutor(maypole_ray.RayExecutor.create_settings(), min_workers=2)
+        executor.shutdown()
+        with self.assertRaisesRegex(RuntimeError, r"run\(\): this RayExecutor is not started"):
+            executor.run(print)
+
+    def test_older_names_of_parameters(self):
+        with self.assertWarnsRegex(DeprecationWarning, "min_num_proc"):
+            settings = maypole_ray.ElasticRayExecutor.create_settings(min_np=2, max_num_proc=4, verbose=2)
+        self.assertEqual((settings.min_num_proc, settings.max_num_proc, settings.verbose), (2, 4, 2))
+
+
+class DiscoveryTest(unittest.TestCase):
+    NODES = [cluster.RayNode("n0", "h", "10.0.0.1", {"CPU": 5.0}), cluster.RayNode("n1", "h", "10.0.0.2", {"CPU": 4.0, "GPU": 1.0}),
+             cluster.RayNode("n2", "i", "10.0.0.2", {"CPU": 0.5})]
+
+    def test_slots(self):
+        with mock.patch.object(cluster, "living_nodes", lambda: self.NODES):
+            self.assertEqual(discovery.RayHostDiscovery(cpus_per_worker=2).find_available_hosts_and_slots(),
+                             {"10.0.0.1": 2, "n1": 2})
+            self.assertEqual(discovery.RayHostDiscovery(use_gpu=True).find_available_hosts_and_slots(), {"n1": 1})
+
+    def test_hosts_by_address_name_and_id(self):
+        self.assertEqual(discovery.nodes_of({"10.0.0.2": 2, "h": 1, "n2": 3, "gone": 1}, self.NODES),
+                         {"n1": 2, "n0": 1, "n2": 3})
+
+    def test_the_random_one_keeps_its_limits(self):
+        with mock.patch.object(cluster, "living_nodes", lambda: self.NODES):
+            shaken = discovery.TestDiscovery(1, 2, 0, verbose=False)
+            sizes = {len(shaken.find_available_hosts_and_slots()) for _ in range(100)}
+        self.assertEqual(sizes, {1, 2})
+
+    def test_no_discovery(self):
+        with self.assertRaisesRegex(ValueError, "find_available_hosts_and_slots"):
+            discovery.check(None)
+
+
+def kinds(actions):
+    return [(action.kind, action.node or action.number) for action in actions if action.kind != "tell"]
+
+
+class ElasticPlanTest(unittest.TestCase):
+    def plan(self, least=2, most=None, reset_limit=None, cooldown=(1, 60), patience=600):
+        """Nodes a and b with two slots each are ready at 0; processes 0 and 1 run on a, 2 and 3 on b."""
+        plan = ElasticPlan(least, most, reset_limit, cooldown, patience)
+        self.assertEqual(kinds(plan.on_nodes({"a": 2, "b": 2}, 0)), [("start_node", "a"), ("start_node", "b")])
+        plan.on_node_ready("a", 0)
+        plan.on_node_ready("b", 0)
+        return plan
+
+    def test_ranks_start_when_there_are_enough_slots(self):
+        plan = ElasticPlan(3, 3, None, (1, 60), 600)
+        plan.on_nodes({"a": 2, "b": 2}, 0)
+        self.assertEqual(plan.on_node_ready("a", 1), [])
+        self.assertEqual(plan.on_node_ready("b", 2), [Action("start", "a", 0), Action("start", "a", 1),
+                                                      Action("start", "b", 2)])
+        self.assertEqual(plan.running(), 3)
+
+    def test_a_dead_rank_is_replaced_after_the_cool_down(self):
+        plan = self.plan()
+        said = plan.on_end(1, False, True, "rank process 1 died", 100)
+        self.assertEqual(said[0].text, "rank process 1 died; the job goes on, and node a gets a new rank in 1 s")
+        self.assertEqual(kinds(plan.on_time(100.9)), [])
+        self.assertEqual(plan.on_time(101), [Action("start", "a", 4)])
+        self.assertIn("in 2 s", plan.on_end(4, False, True, "x", 200)[0].text)
+        self.assertIn("in 1 s", plan.on_end(0, False, True, "x", 900)[0].text)  # it was well for 10 minutes
+
+    def test_a_node_that_is_gone_and_comes_again(self):
+        plan = self.plan()
+        self.assertEqual(kinds(plan.on_nodes({"a": 2}, 100)), [("ask", 2), ("ask", 3)])
+        self.assertEqual(kinds(plan.on_time(100 + LEAVE_GRACE)), [("kill", 2), ("kill", 3)])
+        plan.on_end(2, False, True, "", 131)
+        self.assertEqual(kinds(plan.on_end(3, False, True, "", 131)), [("stop_node", "b")])
+        self.assertEqual(kinds(plan.on_nodes({"a": 2, "b": 1}, 140)), [("start_node", "b")])
+        self.assertEqual(kinds(plan.on_node_ready("b", 141)), [("start", "b")])
+
+    def test_a_node_whose_agent_is_lost(self):
+        plan = self.plan()
+        self.assertEqual(kinds(plan.on_node_lost("b", "maypole-worker exited", 100)), [("kill", 2), ("kill", 3)])
+        plan.on_end(2, False, True, "", 100)
+        plan.on_end(3, False, True, "", 100)
+        self.assertEqual(kinds(plan.on_time(101)), [("start_node", "b")])
+
+    def test_fewer_slots(self):
+        plan = self.plan()
+        self.assertEqual(kinds(plan.on_nodes({"a": 2, "b": 1}, 10)), [("ask", 3)])
+        self.assertEqual(kinds(plan.on_end(3, True, False, "", 11)), [])
+        self.assertFalse(plan.finishing())
+
+    def test_the_end(self):
+        plan = self.plan()
+        plan.on_end(0, True, False, "", 100)
+        self.assertTrue(plan.finishing())
+        self.assertEqual(kinds(plan.on_nodes({"a": 2, "b": 2, "c": 2}, 101)), [])  # nothing is started any more
+        self.assertEqual(kinds(plan.on_time(100 + FINISH_GRACE)), [("ask", 1), ("ask", 2), ("ask", 3)])
+        for number in (1, 2, 3):
+            plan.on_end(number, False, True, "", 106)
+        self.assertEqual((plan.over, plan.running()), ("", 0))
+
+    def test_a_rank_that_fails_at_the_end(self):
+        plan = self.plan()
+        plan.on_end(0, True, False, "", 100)
+        plan.on_end(1, False, False, "rank process 1 failed: ValueError", 101)
+        self.assertEqual(plan.over, "rank process 1 failed: ValueError, while others had finished")
+
+    def test_too_few_slots(self):
+        plan = self.plan(least=3, patience=50)
+        plan.on_nodes({"a": 2}, 100)
+        plan.on_end(2, False, True, "", 101)
+        plan.on_end(3, False, True, "", 101)
+        plan.on_time(149)
+        self.assertEqual(plan.over, "")
+        plan.on_time(151)
+        self.assertEqual(plan.over, "only 2 of at least 3 ranks could run for 50 s (elastic_timeout)")
+
+    def test_a_program_that_cannot_work(self):
+        plan = ElasticPlan(1, None, None, (1, 1), 600)
+        plan.on_nodes({"a": 1}, 0)
+        plan.on_node_ready("a", 0)
+        for number in range(3):
+            self.assertEqual(plan.over, "")
+            plan.on_end(number, False, False, "it failed", 10 * number + 5)
+            plan.on_time(10 * number + 9)
+        self.assertRegex(plan.over, "^it failed; ranks have failed 3 times on every node")
+
+    def test_the_limit_of_changes(self):
+        plan = self.plan(reset_limit=1)
+        plan.on_end(0, False, True, "rank process 0 died", 100)
+        self.assertEqual(plan.over, "")
+        plan.on_nodes({"a": 2, "b": 2, "c": 1}, 101)
+        self.assertIn("that is change 2 of the job's ranks, and reset_limit is 1", plan.over)
+
+
+class FakeRayErrors:
+    """ray.exceptions, as far as errors.py looks at them."""
+
+    class RayError(Exception):
+        pass
+
+    class RayActorError(RayError):
+        pass
+
+    class ActorDiedError(RayActorError):
+        pass
+
+    class RayTaskError(RayError):
+        def __init__(self, cause):
+            super().__init__(f"traceback of {cause!r}")
+            self.cause = cause
+
+
+class ErrorsTest(unittest.TestCase):
+    def setUp(self):
+        fake = mock.patch.dict(sys.modules, {"ray": types.SimpleNamespace(exceptions=FakeRayErrors)})
+        fake.start()
+        self.addCleanup(fake.stop)
+
+    def ranks(self, *failures):
+        return errors.rank_error([(errors.Rank(rank, "n%d" % (rank // 2), 100 + rank), error) for rank, error in failures])
+
+    def test_the_dead_one_comes_first(self):
+        lost = FakeRayErrors.RayTaskError(HorovodInternalError("allreduce 'a': rank 2 was lost"))
+        error = self.ranks((0, lost), (3, lost), (2, FakeRayErrors.ActorDiedError(
+            "The actor died\n\tpid: 102\nIts worker process has died. Some common causes include: many")))
+        self.assertEqual(str(error), "rank 2 (node n1, pid 102) died: Its worker process has died.\n"
+                                     "ranks 0,3: HorovodInternalError: allreduce 'a': rank 2 was lost")
+        self.assertIsInstance(error, RankError)
+        self.assertIsInstance(error, FakeRayErrors.RayActorError)
+        self.assertEqual((error.rank, error.traceback), (2, ""))
+
+    def test_what_the_function_raises_comes_before_what_it_causes(self):
+        error = self.ranks((0, FakeRayErrors.RayTaskError(HorovodInternalError("rank 1 has shut down"))),
+                           (1, FakeRayErrors.RayTaskError(KeyError("x"))))
+        self.assertEqual(str(error), "rank 1 (node n0, pid 101): KeyError: 'x'\n"
+                                     "rank 0: HorovodInternalError: rank 1 has shut down")
+        self.assertEqual((error.rank, error.traceback), (1, "traceback of KeyError('x')"))
+
+
+class DaemonsTest(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory(prefix="mpr", dir="/tmp")
+        self.addCleanup(directory.cleanup)
+        self.dir = directory.name
+        self.bin, self.runtime, self.pids_file = (os.path.join(self.dir, name) for name in ("bin", "run", "pids"))
+        os.mkdir(self.bin)
+        os.mkdir(self.runtime)
+        for name in ("maypole-coordinator", "maypole-worker"):
+            with open(os.open(os.path.join(self.bin, name), os.O_CREAT | os.O_WRONLY, 0o755), "w") as f:
+                f.write(DAEMON)
+        self.addCleanup(self.kill_all)
+
+    def kill_all(self):
+        for pid in self.pids():
+            if alive(pid):
+                os.kill(pid, signal.SIGKILL)
+
+    def variables(self, **more):
+        return {"MAYPOLE_BIN": self.bin, "MAYPOLE_RUNTIME_DIR": self.runtime, "MAYPOLE_PIDS": self.pids_file, **more}
+
+    def pids(self):
+        try:
+            with open(self.pids_file) as f:
+                return [int(line) for line in f.read().splitlines()]
+        except FileNotFoundError:
+            return []
+
+    def ended(self):
+        return not any(alive(pid) for pid in self.pids()) and not os.listdir(self.runtime)
+
+    def actor(self, **more):
+        actor = nodes.NodeActor(self.variables(**more))
+        self.addCleanup(actor.stop)
+        return actor
+
+    def test_they_start_and_end(self):
+        actor = self.actor()
+        coordinator = actor.start_coordinator("127.0.0.1:0", 20, "warning")
+        self.assertEqual(coordinator.address, "127.0.0.1:4001")
+        (directory,) = os.listdir(self.runtime)
+        self.assertEqual(os.stat(os.path.join(self.runtime, directory)).st_mode & 0o777, 0o700)
+        socket = actor.start_agent(coordinator, "n0", "h", "", (), 20, "warning")
+        self.assertEqual(socket, f"{self.runtime}/{directory}/agent.sock {coordinator.secret[0]}")
+        self.assertEqual(len(self.pids()), 2)
+        actor.stop()
+        self.assertTrue(self.ended())
+
+    def test_one_that_ends_is_reported(self):
+        actor = self.actor()
+        actor.start_coordinator("127.0.0.1:0", 20, "warning")
+        self.assertEqual(actor.lost(), "")
+        (pid,) = self.pids()
+        os.kill(pid, signal.SIGKILL)
+        self.assertEqual(actor.wait_lost(),
+                         f"maypole-coordinator (pid {pid}) was killed by signal 9: level=info maypole-coordinator")
+
+    def test_one_that_does_not_start(self):
+        actor = self.actor(MAYPOLE_FAIL="maypole-coordinator", MAYPOLE_SILENT="maypole-worker")
+        with self.assertRaisesRegex(RuntimeError, r"maypole-coordinator could not be started: maypole-coordinator "
+                                                  r"\(pid \d+\) exited with status 1: cannot listen: Address already"):
+            actor.start_coordinator("127.0.0.1:0", 20, "warning")
+        with self.assertRaisesRegex(RuntimeError, "maypole-worker was not ready within 1 s: level=info maypole-worker"):
+            actor.start_agent(nodes.Coordinator("x:1", "s"), "n0", "h", "", (), 1, "warning")
+        with self.assertRaisesRegex(RuntimeError, "h has none of these network interfaces|has none of these network"):
+            actor.start_agent(nodes.Coordinator("x:1", "s"), "n0", "h", "", ["nosuch0"], 1, "warning")
+
+    def test_no_program(self):
+        actor = self.actor(MAYPOLE_BIN="/nowhere")
+        with self.assertRaisesRegex(RuntimeError, "no program maypole-coordinator in /nowhere"):
+            actor.start_coordinator("127.0.0.1:0", 20, "warning")
+
+    def test_they_end_with_whoever_has_started_them(self):
+        code = ("import sys, time; from maypole.ray import nodes; actor = nodes.NodeActor(%r); "
+                "actor.start_coordinator('127.0.0.1:0', 20, 'warning'); print('ready', flush=True); time.sleep(1000)")
+        starter = subprocess.Popen([sys.executable, "-c", code % self.variables()], stdout=subprocess.PIPE, text=True,
+                                   env=dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path)))
+        self.addCleanup(starter.stdout.close)
+        self.assertEqual(starter.stdout.readline(), "ready\n")
+        starter.kill()
+        starter.wait()
+        wait_until(self.ended, "the end of the daemons")
+
+    def test_they_end_with_the_program_that_runs_them(self):
+        actor = self.actor()
+        actor.start_coordinator("127.0.0.1:0", 20, "warning")
+        (pid,) = self.pids()
+        with open("/proc/%d/stat" % pid) as f:
+            parent = int(f.read().rpartition(")")[2].split()[1])
+        os.kill(parent, signal.SIGKILL)
+        wait_until(lambda: not alive(pid), "the end of the daemon")
+        self.assertEqual(actor.wait_lost(), "the program that runs the daemons has ended")
+        # Its directory is there still; the next one removes it, when it is not new.
+        (left,) = os.listdir(self.runtime)
+        os.utime(os.path.join(self.runtime, left), (0, 0))
+        other = self.actor()
+        other.start_coordinator("127.0.0.1:0", 20, "warning")
+        self.assertNotIn(left, os.listdir(self.runtime))
+
+    def test_the_announcement(self):
+        self.assertEqual(daemons.parse_announcement("metrics=1:2 socket=/a b/c\n"), {"metrics": "1:2", "socket": "/a b/c"})
+
+
+if __name__ == "__main__":
+    unittest.main()
