@@ -24,7 +24,10 @@ def choice(first, second):
     if not has_letters(first + second):
         return HOLE
     if first and second:
-        return "(%s|%s)" % (first, second)
+        before = " " * (first[0] == second[0] == " ")
+        after = " " * (first[-1] == second[-1] == " ")
+        inner = "|".join(text[len(before):len(text) - len(after)] for text in (first, second))
+        return "%s(%s)%s" % (before, inner, after)
     return "[%s]" % (first or second)
 
 
