@@ -35,8 +35,8 @@ if hvd.rank() == 0:
     np.savez(os.path.join(rank.DIR, "predicted.npz"), x=x.numpy(), y=model(x).numpy())
     tf.saved_model.save(model, os.path.join(rank.DIR, "saved"))
     tf.train.Checkpoint(model=model).write(os.path.join(rank.DIR, "checkpoint"))
-    model.step = step  # a function with collectives in it becomes a part of what is saved
-    step.get_concrete_function(tf.TensorSpec([8, 4]), tf.TensorSpec([8, 1]))
-    tf.saved_model.save(model, os.path.join(rank.DIR, "with_step"))
+    # A function with a collective becomes a part of what is saved.
+    model.mean = tf.function(lambda x: hvd.allreduce(model(x), name="mean"), [tf.TensorSpec([8, 4])])
+    tf.saved_model.save(model, os.path.join(rank.DIR, "with_allreduce"))
 rank.record(losses=losses)
 hvd.shutdown()
