@@ -2,6 +2,7 @@
 assign each one to an entry of docs/troubleshooting.md."""
 
 import fnmatch
+import functools
 import os
 import re
 from typing import List, NamedTuple
@@ -35,6 +36,11 @@ def texts(root):
     return found
 
 
+@functools.lru_cache(maxsize=None)  # fnmatch's own forgets
+def _glob(pattern):
+    return re.compile(fnmatch.translate(pattern or "*"))
+
+
 class Rule(NamedTuple):
     """Chooses texts: the whole text, a fragment of it, or its file and call (globs; "" is any).
 
@@ -51,7 +57,7 @@ class Rule(NamedTuple):
             return self.whole == text.text
         if self.fragment:
             return self.fragment in text.text
-        return fnmatch.fnmatch(text.path, self.file or "*") and fnmatch.fnmatch(text.call, self.call or "*")
+        return bool(_glob(self.file).match(text.path) and _glob(self.call).match(text.call))
 
     def rank(self):
         return bool(self.whole), bool(self.fragment), bool(self.call), len(self.fragment or self.file + self.call)
@@ -59,8 +65,7 @@ class Rule(NamedTuple):
     def __str__(self):
         if self.whole or self.fragment:
             return "= " + self.whole if self.whole else self.fragment
-        return " ".join(name + self.__getattribute__(name[:-2]) for name in ("file: ", "call: ")
-                        if self.__getattribute__(name[:-2]))
+        return " ".join("%s: %s" % field for field in (("file", self.file), ("call", self.call)) if field[1])
 
 
 def parse_rule(line):
