@@ -168,11 +168,23 @@ absl::Status Events(const CtlOptions& o, CoordinatorClient* coordinator) {
 }
 
 absl::Status Dashboard(const CtlOptions& o, CoordinatorClient* coordinator) {
-  const auto reply = coordinator->MakeDashboardLink();
+  const auto reply = coordinator->MakeDashboardLink(o.control);
   if (!reply.ok()) return reply.status();
   Print(absl::StrCat(
       o.json ? Json(*reply) : DashboardLink(coordinator->address(), *reply),
       "\n"));
+  return absl::OkStatus();
+}
+
+absl::Status Timeline(const CtlOptions& o, CoordinatorClient* coordinator) {
+  proto::RecordTimelineRequest request;
+  request.set_job(o.job);
+  request.set_stop(o.stop);
+  request.set_who(Self());
+  const auto reply = coordinator->RecordTimeline(request);
+  if (!reply.ok()) return reply.status();
+  Print(absl::StrCat(
+      o.json ? Json(*reply) : TimelineLine(o.job, reply->timeline()), "\n"));
   return absl::OkStatus();
 }
 
@@ -278,6 +290,9 @@ absl::Status Run(const CtlOptions& options) {
       break;
     case Command::kDashboard:
       status = Dashboard(options, coordinator);
+      break;
+    case Command::kTimeline:
+      status = Timeline(options, coordinator);
       break;
     case Command::kEvents:
       status = Events(options, coordinator);

@@ -143,9 +143,16 @@ absl::StatusOr<proto::StatusReply> CoordinatorClient::Status(
   return Call(&proto::Admin::Stub::GetStatus, request);
 }
 
-absl::StatusOr<proto::DashboardReply> CoordinatorClient::MakeDashboardLink() {
-  return Call(&proto::Admin::Stub::MakeDashboardLink,
-              proto::DashboardRequest());
+absl::StatusOr<proto::DashboardReply> CoordinatorClient::MakeDashboardLink(
+    bool control) {
+  proto::DashboardRequest request;
+  request.set_control(control);
+  return Call(&proto::Admin::Stub::MakeDashboardLink, request);
+}
+
+absl::StatusOr<proto::RecordTimelineReply> CoordinatorClient::RecordTimeline(
+    const proto::RecordTimelineRequest& request) {
+  return Call(&proto::Admin::Stub::RecordTimeline, request);
 }
 
 absl::StatusOr<proto::AbortReply> CoordinatorClient::Abort(

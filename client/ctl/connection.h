@@ -29,7 +29,9 @@ class CoordinatorClient {
                                             bool stats = false);
   absl::StatusOr<proto::AbortReply> Abort(const proto::AbortRequest& request);
   absl::StatusOr<proto::DrainReply> Drain(const proto::DrainRequest& request);
-  absl::StatusOr<proto::DashboardReply> MakeDashboardLink();
+  absl::StatusOr<proto::DashboardReply> MakeDashboardLink(bool control);
+  absl::StatusOr<proto::RecordTimelineReply> RecordTimeline(
+      const proto::RecordTimelineRequest& request);
   // Calls on_event for each event until it returns false, the events end, or
   // the call fails.
   absl::Status Watch(const proto::EventsRequest& request,

@@ -51,6 +51,14 @@ void DefineCommands(CtlOptions* o, CommandLine* line) {
   add(Command::kDashboard, "dashboard",
       "print a link to the coordinator's web page; it is valid once, for five "
       "minutes");
+  line->Add({"--control"}, SwitchValue(&o->control),
+            "the page may also start and stop timelines", "dashboard");
+  add(Command::kTimeline, "timeline",
+      "start the job's timeline, which records what all ranks do; its file is "
+      "in the directory of the first rank");
+  line->AddWord("timeline", NameValue(&o->job, "JOB"), true);
+  line->Add({"--stop"}, SwitchValue(&o->stop),
+            "stop it, whoever has started it", "timeline");
   add(Command::kEvents, "events", "what has happened");
   line->AddWord("events", NameValue(&o->job, "JOB"), false);
   line->Add({"-f", "--follow"}, SwitchValue(&o->follow),

@@ -29,6 +29,7 @@ enum class Command {
   kRanks,
   kTop,
   kDashboard,
+  kTimeline,
   kEvents,
   kAbort,
   kDrain
@@ -45,16 +46,18 @@ struct CtlOptions {
   int timeout_s = 10;  // for an answer
   bool json = false;
 
-  std::string job;      // ranks, top, events, abort; empty: all jobs
-  std::string node;     // drain
-  std::string reason;   // abort
-  bool each = false;    // ranks: one line per rank
-  int interval_s = 1;   // top
-  int looks = 0;        // top: 0: until Ctrl-C
-  bool follow = false;  // events
-  int last = 0;         // events: at most the last N; 0: all
-  bool undo = false;    // drain
-  bool wait = false;    // drain
+  std::string job;       // ranks, top, events, abort, timeline; empty: all jobs
+  std::string node;      // drain
+  std::string reason;    // abort
+  bool each = false;     // ranks: one line per rank
+  int interval_s = 1;    // top
+  int looks = 0;         // top: 0: until Ctrl-C
+  bool control = false;  // dashboard
+  bool stop = false;     // timeline
+  bool follow = false;   // events
+  int last = 0;          // events: at most the last N; 0: all
+  bool undo = false;     // drain
+  bool wait = false;     // drain
 
   std::optional<std::string> answer;  // text of --help and the like: print it
                                       // and exit

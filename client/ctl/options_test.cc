@@ -69,6 +69,13 @@ TEST(OptionsTest, EveryCommandWithItsFlags) {
   EXPECT_TRUE(o->each);
   EXPECT_EQ(o->job, "");
   EXPECT_TRUE(Parse({"drain", "n1", "--undo"})->undo);
+  o = Parse({"timeline", "train", "--stop"});
+  ASSERT_TRUE(o.ok()) << o.status();
+  EXPECT_EQ(o->command, Command::kTimeline);
+  EXPECT_EQ(o->job, "train");
+  EXPECT_TRUE(o->stop);
+  EXPECT_FALSE(Parse({"dashboard"})->control);
+  EXPECT_TRUE(Parse({"dashboard", "--control"})->control);
 }
 
 TEST(OptionsTest, WrongArgumentsAreOneLine) {

@@ -16,7 +16,7 @@
 #include "absl/strings/str_replace.h"
 #include "client/ctl/table.h"
 #include "client/ctl/text.h"
-#include "common/types.h"
+#include "common/job_status/job_status.h"
 
 namespace maypole::ctl {
 namespace {
@@ -29,35 +29,9 @@ std::vector<uint64_t> RanksOf(const proto::NodeStatus& node) {
   return {node.ranks().begin(), node.ranks().end()};
 }
 
-// The job's nodes, ordered by their smallest rank.
-std::vector<const proto::NodeStatus*> ByRank(const proto::JobStatus& job) {
-  std::vector<const proto::NodeStatus*> nodes;
-  for (const proto::NodeStatus& node : job.nodes()) nodes.push_back(&node);
-  const auto first = [](const proto::NodeStatus* node) {
-    const auto& ranks = node->ranks();
-    return ranks.empty() ? UINT32_MAX
-                         : *std::min_element(ranks.begin(), ranks.end());
-  };
-  std::stable_sort(
-      nodes.begin(), nodes.end(),
-      [&](const auto* a, const auto* b) { return first(a) < first(b); });
-  return nodes;
-}
-
 std::string SizeText(const proto::JobStatus& job) {
   return job.elastic() ? absl::StrCat(job.size(), " elastic")
                        : absl::StrCat(job.size());
-}
-
-std::string OperationText(const proto::PendingOperation& op) {
-  const auto kind = static_cast<Kind>(op.kind());
-  std::string out =
-      absl::StrCat(IsKnown(kind) ? std::string(Name(kind)) : "operation", " '",
-                   Printable(op.name()), "'");
-  if (op.process_set() > 0) {
-    absl::StrAppend(&out, " of process set ", op.process_set());
-  }
-  return out;
 }
 
 // --- status ------------------------------------------------------------------
@@ -190,7 +164,7 @@ std::string Trouble(const proto::JobStatus& job) {
              job.pending(0).missing() > 0) {
     const proto::PendingOperation& op = job.pending(0);
     const uint32_t more = op.missing() - op.missing_nodes_size();
-    absl::StrAppend(&out, job.job(), ": ", OperationText(op),
+    absl::StrAppend(&out, job.job(), ": ", Printable(OperationText(op)),
                     " waits for node ",
                     absl::StrJoin(op.missing_nodes(), ", "));
     if (more > 0) absl::StrAppend(&out, " and ", more, " more");
@@ -293,6 +267,14 @@ std::string DashboardLink(const std::string& coordinator,
   return absl::StrCat(reply.tls() ? "https" : "http", "://", host,
                       reply.address().substr(colon),
                       "/login?token=", reply.token());
+}
+
+std::string TimelineLine(const std::string& job,
+                         const proto::TimelineStatus& timeline) {
+  const char* const verb = timeline.state() == "on" ? "writes" : "completes";
+  return absl::StrCat("job ", job, ": rank ", timeline.rank(), " (host ",
+                      timeline.host(), ") ", verb, " the timeline ",
+                      Printable(timeline.path()), " in its directory");
 }
 
 std::string EventLine(const proto::Event& event) {

@@ -48,6 +48,9 @@ std::string RanksView(const proto::StatusReply& reply, bool each, size_t width);
 // The link; `coordinator`: its address as the caller knows it.
 std::string DashboardLink(const std::string& coordinator,
                           const proto::DashboardReply& reply);
+// Where the timeline is written.
+std::string TimelineLine(const std::string& job,
+                         const proto::TimelineStatus& timeline);
 // One line, with the local time.
 std::string EventLine(const proto::Event& event);
 

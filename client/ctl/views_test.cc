@@ -147,6 +147,17 @@ TEST(ViewsTest, TheLinkHasAHostThatTheCallerKnows) {
             "https://[fd::1]:4002/login?token=abc");
 }
 
+TEST(ViewsTest, ATimelineSaysWhereItsFileIs) {
+  proto::TimelineStatus timeline;
+  timeline.set_state("on");
+  timeline.set_rank(2);
+  timeline.set_host("h1");
+  timeline.set_path("t.json");
+  EXPECT_EQ(TimelineLine("train", timeline),
+            "job train: rank 2 (host h1) writes the timeline t.json in its "
+            "directory");
+}
+
 TEST(ViewsTest, NothingThere) {
   proto::StatusReply reply;
   reply.set_version("0.1.0");

@@ -86,6 +86,8 @@ class CoordinatorCore {
                                           Carry carry);
   absl::StatusOr<proto::DrainReply> Drain(const proto::DrainRequest& request,
                                           Carry carry);
+  absl::StatusOr<proto::RecordTimelineReply> RecordTimeline(
+      Time now, const proto::RecordTimelineRequest& request, Carry carry);
 
   // For tests: how many jobs all events so far have locked. It shows that an
   // event's cost does not depend on the number of jobs.

@@ -136,6 +136,10 @@ class CoordinatorEpoch {
   void FillStats(Time now, proto::JobStatus* status) const {
     stats_.Fill(now, status);
   }
+  // The operator starts the timeline, which is then in the file of the first
+  // rank, or stops it. FAILED_PRECONDITION: TimelineRelay has the reason, or
+  // all ranks have left, or executors are too old.
+  absl::Status RecordTimeline(absl::string_view job, bool stop, JobOutput* out);
 
  private:
   absl::Status Dispatch(Time now, size_t node,
@@ -144,6 +148,9 @@ class CoordinatorEpoch {
                           const proto::ExecutorMessage& message,
                           JobOutput* out);
   void SendTimeline(TimelineRelay::Messages messages, JobOutput* out);
+  absl::Status StartTimeline(absl::string_view job,
+                             TimelineRelay::Messages* messages);
+  void FillTimeline(proto::TimelineStatus* status) const;
   proto::EpochStart MakeStart() const;
   void SendStart(size_t node, JobOutput* out);
   void RestoreLeft(const std::set<uint32_t>& left);

@@ -115,6 +115,10 @@ class Job {
   void FillStatus(Time now, proto::JobStatus* status) const;
   // Somebody looks at what the job does now.
   void Watch(Time now, JobOutput* out);
+  // See CoordinatorEpoch. FAILED_PRECONDITION also if no epoch runs.
+  absl::StatusOr<proto::TimelineStatus> RecordTimeline(bool stop,
+                                                       absl::string_view who,
+                                                       JobOutput* out);
 
  private:
   struct FailedStart {

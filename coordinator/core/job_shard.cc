@@ -466,6 +466,15 @@ void JobShard::Watch(Time now, Actions* actions) {
   Deliver(std::move(output), actions);
 }
 
+absl::StatusOr<proto::TimelineStatus> JobShard::RecordTimeline(
+    Time now, bool stop, absl::string_view who, Actions* actions) {
+  SetNow(now);
+  JobOutput output;
+  auto status = job_->RecordTimeline(stop, who, &output);
+  Deliver(std::move(output), actions);
+  return status;
+}
+
 std::vector<std::string> JobShard::TakeFreed() {
   return std::exchange(freed_, {});
 }

@@ -128,6 +128,9 @@ class JobShard {
   void FillStatus(Time now, proto::JobStatus* status) const;
   // Somebody looks at what the job does now.
   void Watch(Time now, Actions* actions);
+  absl::StatusOr<proto::TimelineStatus> RecordTimeline(Time now, bool stop,
+                                                       absl::string_view who,
+                                                       Actions* actions);
 
  private:
   struct ExecutorSession {

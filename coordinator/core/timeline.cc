@@ -47,7 +47,8 @@ absl::Status TimelineRelay::Handle(Time now, size_t node,
   }
 }
 
-void TimelineRelay::Restore(const std::vector<const proto::NodeState*>& states) {
+void TimelineRelay::Restore(
+    const std::vector<const proto::NodeState*>& states) {
   // It is first on, then closing, then neither.
   const auto phase = [](const proto::Timeline& t) {
     return t.on() ? 0 : t.closing() ? 1 : 2;
@@ -83,22 +84,56 @@ void TimelineRelay::OnRequest(size_t node,
                               Messages* out) {
   const bool current = request.number() == timeline_.number();
   if (request.stop() && timeline_.on() && current) {
-    timeline_.set_on(false);
-    timeline_.set_closing(true);
+    Close();
     return ToAll(State(), out);
   }
   if (request.stop() || timeline_.on() || timeline_.closing()) {
     out->emplace_back(node, State());
     return;
   }
-  timeline_.set_epoch(epoch_);
-  timeline_.set_number(timeline_.number() + 1);
-  timeline_.set_on(true);
-  timeline_.set_rank(request.rank());
-  timeline_.set_node(static_cast<uint32_t>(node));
-  timeline_.set_path(Cut(request.path(), kMaxShownPathBytes));
+  Begin(node, request.rank(), request.path());
   timeline_.set_mark_cycles(request.mark_cycles());
   ToAll(State(), out);
+}
+
+void TimelineRelay::Begin(size_t node, uint32_t rank, absl::string_view path) {
+  const uint32_t number = timeline_.number() + 1;
+  timeline_.Clear();
+  timeline_.set_epoch(epoch_);
+  timeline_.set_number(number);
+  timeline_.set_on(true);
+  timeline_.set_rank(rank);
+  timeline_.set_node(static_cast<uint32_t>(node));
+  timeline_.set_path(Cut(path, kMaxShownPathBytes));
+  error_.clear();
+}
+
+void TimelineRelay::Close() {
+  timeline_.set_on(false);
+  timeline_.set_closing(true);
+}
+
+absl::Status TimelineRelay::Start(size_t node, uint32_t rank,
+                                  absl::string_view name, Messages* out) {
+  if (timeline_.on() || timeline_.closing()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the job's timeline is ",
+                     timeline_.on() ? "on" : "being closed", " already: rank ",
+                     timeline_.rank(), " writes '", timeline_.path(), "'"));
+  }
+  Begin(node, rank, name);
+  timeline_.set_by_operator(true);
+  ToAll(State(), out);
+  return absl::OkStatus();
+}
+
+absl::Status TimelineRelay::Stop(Messages* out) {
+  if (!timeline_.on()) {
+    return absl::FailedPreconditionError("the job's timeline is not on");
+  }
+  Close();
+  ToAll(State(), out);
+  return absl::OkStatus();
 }
 
 // Records of a timeline that is over are not taken by anybody.
@@ -146,15 +181,14 @@ void TimelineRelay::OnClosed(size_t node, const proto::TimelineClosed& closed,
     return;
   }
   if (timeline_.on()) {
-    timeline_.set_on(false);
-    timeline_.set_closing(true);
+    Close();
     ToAll(State(), out);
   }
   timeline_.set_closing(false);
+  error_ = Cut(closed.message(), kMaxForeignText);
   proto::CoordinatorMessage message;
   *message.mutable_timeline_closed() = closed;
-  message.mutable_timeline_closed()->set_message(
-      Cut(closed.message(), kMaxForeignText));
+  message.mutable_timeline_closed()->set_message(error_);
   ToAll(message, out);
 }
 

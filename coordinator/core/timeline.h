@@ -8,7 +8,8 @@
 //   off --start--> on --stop (by a rank, or the file fails)--> closing
 //   closing --the file is complete--> off
 //
-// A start while a timeline is on or closing is answered with that timeline.
+// A start while a timeline is on or closing is answered with that timeline. An
+// operator starts and stops it in the same way (Order()).
 //
 // Thread contract: not synchronized; pure.
 //
@@ -19,10 +20,12 @@
 #define MAYPOLE_COORDINATOR_CORE_TIMELINE_H_
 
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "coordinator/core/actions.h"
 #include "proto/coordinator.pb.h"
 
@@ -46,9 +49,24 @@ class TimelineRelay {
   absl::Status Handle(Time now, size_t node,
                       const proto::ExecutorMessage& message, Messages* out);
 
+  // --- The operator ----------------------------------------------------------
+  // FAILED_PRECONDITION: one is on already, or the last one is being closed.
+  // The executor of `node` makes the file `name` in the directory of `rank`.
+  absl::Status Start(size_t node, uint32_t rank, absl::string_view name,
+                     Messages* out);
+  // FAILED_PRECONDITION: none is on.
+  absl::Status Stop(Messages* out);
+  // The epoch's last one. Number 0: there was none.
+  const proto::Timeline& last() const { return timeline_; }
+  // Why its file is missing or not complete; empty if it is.
+  const std::string& error() const { return error_; }
+
  private:
   void OnRequest(size_t node, const proto::TimelineRequest& request,
                  Messages* out);
+  // The next one, which is on.
+  void Begin(size_t node, uint32_t rank, absl::string_view path);
+  void Close();
   absl::Status OnRecords(size_t node, const proto::TimelineRecords& records,
                          Messages* out);
   absl::Status OnTaken(const proto::TimelineTaken& taken, Messages* out) const;
@@ -60,6 +78,7 @@ class TimelineRelay {
   const uint64_t epoch_;
   const size_t nodes_;
   proto::Timeline timeline_;  // the last one
+  std::string error_;         // of its file
 };
 
 }  // namespace maypole::coordinator

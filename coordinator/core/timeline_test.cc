@@ -118,6 +118,55 @@ TEST(TimelineRelay, RecordsGoToTheNodeThatWrites) {
   EXPECT_TRUE(r.Records(2, 1).empty());
 }
 
+TEST(TimelineRelay, AnOperatorStartsAndStopsIt) {
+  Relay r;
+  Messages on, off, none;
+  EXPECT_FALSE(r.relay.Stop(&none).ok());
+  ASSERT_TRUE(r.relay.Start(1, 4, "t.json", &on).ok());
+  ASSERT_EQ(on.size(), 3u);
+  const proto::Timeline& t = on[2].second.timeline();
+  EXPECT_TRUE(t.on() && t.by_operator());
+  EXPECT_EQ(t.number(), 1u);
+  EXPECT_EQ(t.node(), 1u);
+  EXPECT_EQ(t.rank(), 4u);
+  EXPECT_EQ(t.path(), "t.json");
+  const absl::Status again = r.relay.Start(0, 0, "other", &none);
+  EXPECT_EQ(again.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(again.message(),
+            "the job's timeline is on already: rank 4 writes 't.json'");
+  // A rank joins it.
+  EXPECT_EQ(r.Start(2, 6, "/other")[0].second.timeline().path(), "t.json");
+  ASSERT_TRUE(r.relay.Stop(&off).ok());
+  ASSERT_EQ(off.size(), 3u);
+  EXPECT_TRUE(off[0].second.timeline().closing());
+  EXPECT_FALSE(r.relay.Stop(&none).ok());
+  EXPECT_FALSE(r.relay.Start(0, 0, "other", &none).ok());
+  EXPECT_TRUE(none.empty());
+  r.Closed(1, 1);
+  EXPECT_EQ(r.relay.error(), "");
+  ASSERT_TRUE(r.relay.Start(0, 0, "other", &on).ok());
+  EXPECT_EQ(r.relay.last().number(), 2u);
+  // A rank's is stopped as well.
+  r.Closed(0, 2);
+  r.Start(2, 6, "/rank");
+  EXPECT_FALSE(r.relay.last().by_operator());
+  EXPECT_TRUE(r.relay.Stop(&off).ok());
+}
+
+TEST(TimelineRelay, WhyThereIsNoFileIsKeptUntilTheNext) {
+  Relay r;
+  Messages out;
+  ASSERT_TRUE(r.relay.Start(1, 4, "t.json", &out).ok());
+  proto::ExecutorMessage m;
+  m.mutable_timeline_closed()->set_number(1);
+  m.mutable_timeline_closed()->set_message("no place");
+  r.Handle(1, m);
+  EXPECT_FALSE(r.relay.last().on());
+  EXPECT_EQ(r.relay.error(), "no place");
+  ASSERT_TRUE(r.relay.Start(1, 4, "t.json", &out).ok());
+  EXPECT_EQ(r.relay.error(), "");
+}
+
 TEST(TimelineRelay, RecordsAreBounded) {
   Relay r;
   r.Start(1, 4);

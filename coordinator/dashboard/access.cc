@@ -6,9 +6,10 @@
 
 namespace maypole::coordinator {
 
-std::string DashboardAccess::Add(Time until, size_t most, Entries* entries) {
+std::string DashboardAccess::Add(Time until, Right right, size_t most,
+                                 Entries* entries) {
   if (entries->size() >= most) entries->pop_front();
-  entries->push_back({random_(), until});
+  entries->push_back({random_(), until, right});
   return entries->back().key;
 }
 
@@ -19,20 +20,22 @@ DashboardAccess::Entries::const_iterator DashboardAccess::Find(
   });
 }
 
-std::string DashboardAccess::MakeToken(Time now) {
-  return Add(now + kTokenTime, kMaxTokens, &tokens_);
+std::string DashboardAccess::MakeToken(Time now, Right right) {
+  return Add(now + kTokenTime, right, kMaxTokens, &tokens_);
 }
 
 std::optional<std::string> DashboardAccess::Redeem(Time now,
                                                    absl::string_view token) {
   const auto found = Find(now, token, tokens_);
   if (found == tokens_.end()) return std::nullopt;
+  const Right right = found->right;
   tokens_.erase(found);
-  return Add(now + kSessionTime, kMaxDashboardSessions, &sessions_);
+  return Add(now + kSessionTime, right, kMaxDashboardSessions, &sessions_);
 }
 
-bool DashboardAccess::Admits(Time now, absl::string_view key) const {
-  return Find(now, key, sessions_) != sessions_.end();
+Right DashboardAccess::RightOf(Time now, absl::string_view key) const {
+  const auto found = Find(now, key, sessions_);
+  return found == sessions_.end() ? Right::kNone : found->right;
 }
 
 }  // namespace maypole::coordinator

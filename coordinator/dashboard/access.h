@@ -1,13 +1,13 @@
-// DashboardAccess: who may see the dashboard.
+// DashboardAccess: who may see the dashboard, and who may do something there.
 //
 // Purpose: an operator proves with maypolectl who he is, and gets a link with a
 // token, which a browser exchanges for a session. The token is valid once and
 // for a short time, so that it does no harm in a browser's history or in the
 // log of a proxy; the session's key is only in a cookie.
 //
-//   std::string token = access.MakeToken(now);            // in the link
+//   std::string token = access.MakeToken(now, Right::kLook);  // in the link
 //   std::optional<std::string> key = access.Redeem(now, token);
-//   if (access.Admits(now, key_of_the_cookie)) ...
+//   if (access.RightOf(now, key_of_the_cookie) >= Right::kLook) ...
 //
 // Thread contract: not synchronized; no clock. `random` makes keys that cannot
 // be guessed.
@@ -35,24 +35,34 @@ inline constexpr std::chrono::hours kSessionTime(12);
 inline constexpr size_t kMaxTokens = 64;
 inline constexpr size_t kMaxDashboardSessions = 256;
 
+// Each includes those before it.
+enum class Right {
+  kNone,
+  kLook,
+  kControl  // start and stop timelines
+};
+
 class DashboardAccess {
  public:
   explicit DashboardAccess(std::function<std::string()> random)
       : random_(std::move(random)) {}
 
-  std::string MakeToken(Time now);
-  // The key of a new session; none if the token is not valid (any more).
+  std::string MakeToken(Time now, Right right);
+  // The key of a new session with the token's right; none if the token is not
+  // valid (any more).
   std::optional<std::string> Redeem(Time now, absl::string_view token);
-  bool Admits(Time now, absl::string_view key) const;
+  // kNone if there is no such session (any more).
+  Right RightOf(Time now, absl::string_view key) const;
 
  private:
   struct Entry {
     std::string key;
     Time until{};
+    Right right = Right::kNone;
   };
   // The oldest first.
   using Entries = std::deque<Entry>;
-  std::string Add(Time until, size_t most, Entries* entries);
+  std::string Add(Time until, Right right, size_t most, Entries* entries);
   static Entries::const_iterator Find(Time now, absl::string_view key,
                                       const Entries& entries);
 

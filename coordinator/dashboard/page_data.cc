@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "common/types.h"
+#include "common/job_status/job_status.h"
 
 namespace maypole::coordinator {
 namespace {
@@ -35,25 +35,25 @@ Json NodeData(const proto::NodeStatus& n) {
   for (const proto::RankStatus& r : n.rank_status()) {
     ranks.push_back(RankData(r));
   }
+  Json gpus = Json::array();
+  for (const proto::GpuStatus& gpu : n.gpus()) {
+    gpus.push_back(
+        {gpu.uuid(), gpu.used_bytes(), gpu.total_bytes(),
+         gpu.has_busy_percent() ? Json(gpu.busy_percent()) : Json()});
+  }
   return {{"node", n.node()},
           {"host", n.host()},
           {"connected", n.connected()},
           {"sent", std::round(n.sent_per_second())},
           {"received", std::round(n.received_per_second())},
+          {"gpus", std::move(gpus)},
           {"ranks", std::move(ranks)}};
 }
 
 Json PendingData(const proto::PendingOperation& op) {
-  const auto kind = static_cast<Kind>(op.kind());
-  std::string what =
-      absl::StrCat(IsKnown(kind) ? std::string(Name(kind)) : "operation", " '",
-                   op.name(), "'");
-  if (op.process_set() > 0) {
-    absl::StrAppend(&what, " of process set ", op.process_set());
-  }
   Json missing = Json::array();
   for (const std::string& node : op.missing_nodes()) missing.push_back(node);
-  return {{"what", std::move(what)},
+  return {{"what", OperationText(op)},
           {"more", op.missing() - op.missing_nodes_size()},
           {"missing", std::move(missing)}};
 }
@@ -65,21 +65,18 @@ Json StatsData(const proto::JobStatus& job) {
           {"operations", s.operations_per_second()},
           {"bytes", s.bytes_per_second()},
           {"sent", s.sent_per_second()},
+          {"perRun", s.operations_per_run()},
           {"waiting", s.waiting()}};
 }
 
-// As maypolectl's: by the smallest rank.
-std::vector<const proto::NodeStatus*> ByRank(const proto::JobStatus& job) {
-  std::vector<const proto::NodeStatus*> nodes;
-  for (const proto::NodeStatus& node : job.nodes()) nodes.push_back(&node);
-  const auto first = [](const proto::NodeStatus* n) {
-    return n->ranks().empty()
-               ? UINT32_MAX
-               : *std::min_element(n->ranks().begin(), n->ranks().end());
-  };
-  std::stable_sort(nodes.begin(), nodes.end(),
-                   [&](auto* a, auto* b) { return first(a) < first(b); });
-  return nodes;
+Json TimelineData(const proto::JobStatus& job) {
+  if (!job.has_timeline()) return nullptr;
+  const proto::TimelineStatus& t = job.timeline();
+  return {{"state", t.state()},
+          {"path", t.path()},
+          {"rank", t.rank()},
+          {"host", t.host()},
+          {"error", t.error()}};
 }
 
 Json JobData(const proto::JobStatus& job) {
@@ -100,6 +97,7 @@ Json JobData(const proto::JobStatus& job) {
           {"tier", job.tier()},
           {"left", job.schedule_ended()},
           {"stats", StatsData(job)},
+          {"timeline", TimelineData(job)},
           {"pending", std::move(pending)},
           {"pendingCount", job.pending_operations()},
           {"nodes", std::move(nodes)}};

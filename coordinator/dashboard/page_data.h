@@ -5,12 +5,16 @@
 //   {"version", "uptime",
 //    "jobs": [{"job", "state", "seconds", "epoch", "size", "elastic", "tier",
 //              "left": why it is not frozen,
-//              "stats": {"steps", "operations", "bytes", "sent", "waiting"}
+//              "stats": {"steps", "operations", "bytes", "sent", "waiting",
+//                        "perRun": operations in a run, 0: unknown}
 //                       or null: there are none (yet),
+//              "timeline": {"state", "path", "rank", "host", "error"} or null,
 //              "pending": [{"what", "missing": [node], "more": other nodes}],
 //              "pendingCount",
 //              "nodes": [{"node", "host", "connected", "sent", "received",
-//                         "ranks": [[rank, state, late, waiting, pid]]}]}],
+//                         "gpus": [[uuid, used, total bytes, busy percent or
+//                         null]], "ranks": [[rank, state, late, waiting,
+//                         pid]]}]}],
 //    "events": [{"number", "time", "level", "job", "kind", "text"}]}
 //
 // Of a rank: `state` is 0 running, 1 waiting, 2 late, 3 left; `late` and

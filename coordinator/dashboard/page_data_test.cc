@@ -25,6 +25,9 @@ TEST(PageDataTest, HasJobsNodesAndRanks) {
   job->set_tier("negotiated");
   job->set_schedule_ended("broadcast 'x'");
   job->mutable_stats()->set_steps_per_second(12.5);
+  job->mutable_stats()->set_operations_per_run(8);
+  job->mutable_timeline()->set_state("on");
+  job->mutable_timeline()->set_path("t.json");
   for (const uint32_t rank : {1, 0}) {
     proto::NodeStatus* node = job->add_nodes();
     node->set_node("n" + std::to_string(rank));
@@ -33,6 +36,13 @@ TEST(PageDataTest, HasJobsNodesAndRanks) {
     r->set_rank(rank);
     r->set_pid(100 + rank);
     r->set_state(rank == 0 ? "running" : "late");
+    for (const uint32_t busy : {73, 0}) {
+      proto::GpuStatus* gpu = node->add_gpus();
+      gpu->set_uuid("GPU-1");
+      gpu->set_used_bytes(30);
+      gpu->set_total_bytes(80);
+      if (busy > 0) gpu->set_busy_percent(busy);
+    }
     if (rank == 1) r->set_late(0.876);
     if (rank == 1) r->set_waiting(0.004);
   }
@@ -45,6 +55,11 @@ TEST(PageDataTest, HasJobsNodesAndRanks) {
   EXPECT_EQ(page["version"], "0.1.0");
   const Json& train = page["jobs"][0];
   EXPECT_EQ(train["stats"]["steps"], 12.5);
+  EXPECT_EQ(train["stats"]["perRun"], 8);
+  EXPECT_EQ(train["timeline"]["state"], "on");
+  EXPECT_EQ(train["timeline"]["path"], "t.json");
+  EXPECT_EQ(train["nodes"][1]["gpus"],
+            Json::parse(R"([["GPU-1", 30, 80, 73], ["GPU-1", 30, 80, null]])"));
   EXPECT_EQ(train["left"], "broadcast 'x'");
   EXPECT_EQ(train["nodes"][0]["node"], "n0");  // by rank
   EXPECT_EQ(train["nodes"][0]["ranks"], Json::parse("[[0, 0, -1, -1, 100]]"));
@@ -57,6 +72,7 @@ TEST(PageDataTest, AJobWithoutFiguresHasNone) {
   proto::StatusReply status;
   status.add_jobs()->set_job("starting");
   EXPECT_TRUE(Parsed(status)["jobs"][0]["stats"].is_null());
+  EXPECT_TRUE(Parsed(status)["jobs"][0]["timeline"].is_null());
 }
 
 TEST(PageDataTest, EventsAreThere) {
@@ -97,8 +113,8 @@ TEST(AssetsTest, TheFilesAreComplete) {
     paths.push_back(asset.path);
     EXPECT_FALSE(asset.bytes.empty());
   }
-  EXPECT_EQ(paths, (std::vector<absl::string_view>{
-                       "/", "/app.js", "/style.css", "/icon.svg", "/chart.js"}));
+  EXPECT_EQ(paths, (std::vector<absl::string_view>{"/", "/app.js", "/style.css",
+                                                   "/icon.svg", "/chart.js"}));
   EXPECT_EQ(Assets()[0].bytes.find("<!DOCTYPE html>"), 0u);
 }
 

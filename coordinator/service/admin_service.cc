@@ -135,9 +135,18 @@ grpc::Status AdminService::DrainNode(grpc::ServerContext* context,
   return Answer(hub_->Drain(*request), reply);
 }
 
-grpc::Status AdminService::MakeDashboardLink(grpc::ServerContext* context,
-                                             const proto::DashboardRequest*,
-                                             proto::DashboardReply* reply) {
+grpc::Status AdminService::RecordTimeline(
+    grpc::ServerContext* context, const proto::RecordTimelineRequest* request,
+    proto::RecordTimelineReply* reply) {
+  const grpc::Status authentic = Authenticate(*context, Role::kAdmin, secret_);
+  if (!authentic.ok()) return authentic;
+  if (const grpc::Status leads = CheckLeads(*hub_); !leads.ok()) return leads;
+  return Answer(hub_->RecordTimeline(*request), reply);
+}
+
+grpc::Status AdminService::MakeDashboardLink(
+    grpc::ServerContext* context, const proto::DashboardRequest* request,
+    proto::DashboardReply* reply) {
   const grpc::Status authentic = Authenticate(*context, Role::kAdmin, secret_);
   if (!authentic.ok()) return authentic;
   if (const grpc::Status leads = CheckLeads(*hub_); !leads.ok()) return leads;
@@ -148,7 +157,7 @@ grpc::Status AdminService::MakeDashboardLink(grpc::ServerContext* context,
   }
   reply->set_address(dashboard_->address().Text());
   reply->set_tls(dashboard_->tls());
-  reply->set_token(dashboard_->MakeToken());
+  reply->set_token(dashboard_->MakeToken(request->control()));
   reply->set_valid_seconds(
       static_cast<uint32_t>(std::chrono::seconds(kTokenTime).count()));
   return grpc::Status::OK;

@@ -29,6 +29,9 @@ class AdminService final : public proto::Admin::Service {
   grpc::Status WatchEvents(grpc::ServerContext* context,
                            const proto::EventsRequest* request,
                            grpc::ServerWriter<proto::Event>* writer) override;
+  grpc::Status RecordTimeline(grpc::ServerContext* context,
+                              const proto::RecordTimelineRequest* request,
+                              proto::RecordTimelineReply* reply) override;
   grpc::Status AbortJob(grpc::ServerContext* context,
                         const proto::AbortRequest* request,
                         proto::AbortReply* reply) override;

@@ -27,6 +27,9 @@ namespace maypole::coordinator {
 namespace {
 
 constexpr char kCookie[] = "maypole_dashboard";
+// A browser sends it to another server only if that has agreed, as we never do.
+// (https://fetch.spec.whatwg.org/#cors-preflight-fetch)
+constexpr char kOwnHeader[] = "X-Maypole";
 constexpr timeval kLookEvery = {1, 0};
 // Events of before that a browser gets when it comes.
 constexpr size_t kFirstEvents = 200;
@@ -95,6 +98,36 @@ void Reply(evhttp_request* request, int code, const char* type,
   evhttp_send_reply(request, code, nullptr, nullptr);
 }
 
+// The URL's fields.
+class Query {
+ public:
+  explicit Query(evhttp_request* request) {
+    const char* const query =
+        evhttp_uri_get_query(evhttp_request_get_evhttp_uri(request));
+    evhttp_parse_query_str(query == nullptr ? "" : query, &fields_);
+  }
+  ~Query() { evhttp_clear_headers(&fields_); }
+  Query(const Query&) = delete;
+  Query& operator=(const Query&) = delete;
+
+  // Empty if it is not there.
+  std::string Get(const char* name) const {
+    const char* const value = evhttp_find_header(&fields_, name);
+    return value == nullptr ? "" : value;
+  }
+
+ private:
+  evkeyvalq fields_{};
+};
+
+std::string PeerOf(evhttp_request* request) {
+  char* address = nullptr;
+  ev_uint16_t port = 0;
+  evhttp_connection_get_peer(evhttp_request_get_connection(request), &address,
+                             &port);
+  return address == nullptr ? "?" : address;
+}
+
 void AskWho(evhttp_request* request) {
   Reply(request, 401, "text/html; charset=utf-8", kWhoAreYou);
 }
@@ -156,7 +189,7 @@ absl::Status Dashboard::Listen() {
   evhttp_set_timeout(http_.get(), static_cast<int>(kBrowserTimeout.count()));
   evhttp_set_max_headers_size(http_.get(), kMaxRequestBytes);
   evhttp_set_max_body_size(http_.get(), kMaxRequestBytes);
-  evhttp_set_allowed_methods(http_.get(), EVHTTP_REQ_GET);
+  evhttp_set_allowed_methods(http_.get(), EVHTTP_REQ_GET | EVHTTP_REQ_POST);
   evhttp_set_gencb(
       http_.get(),
       [](evhttp_request* request, void* self) {
@@ -213,9 +246,9 @@ Dashboard::~Dashboard() {
   }
 }
 
-std::string Dashboard::MakeToken() {
+std::string Dashboard::MakeToken(bool control) {
   std::lock_guard lock(mutex_);
-  return access_.MakeToken(Now());
+  return access_.MakeToken(Now(), control ? Right::kControl : Right::kLook);
 }
 
 void Dashboard::Handle(evhttp_request* request) {
@@ -223,8 +256,14 @@ void Dashboard::Handle(evhttp_request* request) {
   const char* const path =
       evhttp_uri_get_path(evhttp_request_get_evhttp_uri(request));
   const absl::string_view where = path == nullptr || *path == 0 ? "/" : path;
+  const bool post = evhttp_request_get_command(request) == EVHTTP_REQ_POST;
+  if (post != (where == "/timeline")) {
+    return Reply(request, 405, "text/plain",
+                 "this method is not for this path\n");
+  }
   if (where == "/login") return LogIn(request);
-  if (!MayLook(request)) return AskWho(request);
+  if (RightOf(request) < Right::kLook) return AskWho(request);
+  if (where == "/timeline") return RecordTimeline(request);
   if (where == "/stream") return BeginStream(request);
   for (const Asset& asset : Assets()) {
     if (asset.path == where) return SendPage(asset, request);
@@ -236,26 +275,43 @@ void Dashboard::SendPage(const Asset& asset, evhttp_request* request) {
   Reply(request, 200, std::string(asset.type).c_str(), asset.bytes);
 }
 
-bool Dashboard::MayLook(evhttp_request* request) const {
-  if (context_ != nullptr && HasAdminCertificate(request)) return true;
+Right Dashboard::RightOf(evhttp_request* request) const {
+  if (context_ != nullptr && HasAdminCertificate(request)) {
+    return Right::kControl;
+  }
   std::lock_guard lock(mutex_);
-  return access_.Admits(Now(), CookieOf(request));
+  return access_.RightOf(Now(), CookieOf(request));
+}
+
+void Dashboard::RecordTimeline(evhttp_request* request) {
+  const bool own = evhttp_find_header(evhttp_request_get_input_headers(request),
+                                      kOwnHeader) != nullptr;
+  if (!own || RightOf(request) < Right::kControl) {
+    return Reply(request, 403, "text/plain",
+                 "this browser may only look; run maypolectl dashboard "
+                 "--control and open the link that it prints\n");
+  }
+  const Query query(request);
+  proto::RecordTimelineRequest order;
+  order.set_job(query.Get("job"));
+  order.set_stop(query.Get("stop") == "1");
+  order.set_who(absl::StrCat("the dashboard, from ", PeerOf(request)));
+  const auto reply = hub_->RecordTimeline(order);
+  if (!reply.ok()) {
+    return Reply(request, 409, "text/plain",
+                 std::string(reply.status().message()));
+  }
+  Reply(request, 200, "text/plain", reply->timeline().path());
 }
 
 void Dashboard::LogIn(evhttp_request* request) {
-  const char* const query =
-      evhttp_uri_get_query(evhttp_request_get_evhttp_uri(request));
-  evkeyvalq fields{};
-  evhttp_parse_query_str(query == nullptr ? "" : query, &fields);
-  const char* const token = evhttp_find_header(&fields, "token");
   std::optional<std::string> key;
   {
     std::lock_guard lock(mutex_);
-    key = access_.Redeem(Now(), token == nullptr ? "" : token);
+    key = access_.Redeem(Now(), Query(request).Get("token"));
   }
-  evhttp_clear_headers(&fields);
   // Else the link may have been opened twice, by a browser that has a session.
-  if (!key && !MayLook(request)) return AskWho(request);
+  if (!key && RightOf(request) < Right::kLook) return AskWho(request);
   if (key) {
     AddHeader(
         request, "Set-Cookie",
@@ -288,7 +344,8 @@ void Dashboard::BeginStream(evhttp_request* request) {
       this);
   if (watchers_.size() == 1) event_add(tick_.get(), &kLookEvery);
   const auto watcher = std::prev(watchers_.end());
-  Send(Data(&watcher->after), watcher);
+  if (RightOf(request) == Right::kControl) Send("control", "", watcher);
+  Send("", Data(&watcher->after), watcher);
 }
 
 // The browser has gone. libevent has taken the request from the connection and
@@ -316,11 +373,12 @@ void Dashboard::Look() {
     auto& [data, after] = it->second;
     if (is_new) data = Data(&(after = watcher->after));
     watcher->after = after;
-    Send(data, watcher);
+    Send("", data, watcher);
   }
 }
 
-void Dashboard::Send(const std::string& data, Watchers::iterator watcher) {
+void Dashboard::Send(absl::string_view event, const std::string& data,
+                     Watchers::iterator watcher) {
   evhttp_connection* const connection = watcher->connection;
   evbuffer* const waiting =
       bufferevent_get_output(evhttp_connection_get_bufferevent(connection));
@@ -330,9 +388,10 @@ void Dashboard::Send(const std::string& data, Watchers::iterator watcher) {
     return evhttp_connection_free(connection);  // with its request
   }
   evbuffer* const chunk = evbuffer_new();
-  evbuffer_add_printf(chunk, "data: ");
-  evbuffer_add(chunk, data.data(), data.size());
-  evbuffer_add_printf(chunk, "\n\n");
+  const std::string text =
+      absl::StrCat(event.empty() ? "" : "event: ", event,
+                   event.empty() ? "" : "\n", "data: ", data, "\n\n");
+  evbuffer_add(chunk, text.data(), text.size());
   evhttp_send_reply_chunk(watcher->request, chunk);
   evbuffer_free(chunk);
 }

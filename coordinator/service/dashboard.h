@@ -1,14 +1,19 @@
 // Dashboard: the coordinator's web page, for a browser.
 //
-// Purpose: shows jobs, nodes and ranks while they run (docs/dashboard.md). It
-// only reads. The page is a part of this program and uses nothing of other
-// servers; once a second it gets what is in page_data.h, as server-sent events
+// Purpose: shows jobs, nodes and ranks while they run (docs/dashboard.md), and
+// starts and stops timelines for operators. The page is a part of this program
+// and uses nothing of other servers; once a second it gets what is in
+// page_data.h, as server-sent events
 // (https://html.spec.whatwg.org/multipage/server-sent-events.html).
 //
 //   path            who may           what
 //   /               a session (1)     the page; so its scripts and style
 //   /login?token=   who has a token   begins a session (access.h)
 //   /stream         a session (1)     the data, until the browser goes away
+//   /timeline?job=  a session with    POST: starts a job's timeline, or with
+//                   Right::kControl   &stop=1 stops it. With a header that
+//                   pages
+//                                     of other servers cannot send (kOwnHeader)
 //
 // (1) or, with TLS, a certificate with which a caller may use the Admin service
 //
@@ -59,8 +64,9 @@ class Dashboard {
   // With the actual port.
   const Address& address() const { return address_; }
   bool tls() const { return context_ != nullptr; }
-  // For a link: /login?token=TOKEN. Valid once, for kTokenTime.
-  std::string MakeToken();
+  // For a link: /login?token=TOKEN. Valid once, for kTokenTime. control: with
+  // Right::kControl.
+  std::string MakeToken(bool control);
 
  private:
   template <auto Free>
@@ -87,10 +93,13 @@ class Dashboard {
   void BeginStream(evhttp_request* request);
   void EndStream(evhttp_connection* connection);
   void Forget(Watchers::iterator watcher);
-  bool MayLook(evhttp_request* request) const;
+  void RecordTimeline(evhttp_request* request);
+  Right RightOf(evhttp_request* request) const;
   // Sends all watchers what is there now.
   void Look();
-  void Send(const std::string& data, Watchers::iterator watcher);
+  // event: empty for the browser's default, "message".
+  void Send(absl::string_view event, const std::string& data,
+            Watchers::iterator watcher);
   // What is there now, with the events after *after, which is then the last one
   // of them.
   std::string Data(uint64_t* after) const;

@@ -138,6 +138,16 @@ absl::StatusOr<proto::DrainReply> Hub::Drain(
   return reply;
 }
 
+absl::StatusOr<proto::RecordTimelineReply> Hub::RecordTimeline(
+    const proto::RecordTimelineRequest& request) {
+  if (absl::Status leads = CheckLeads(); !leads.ok()) return leads;
+  absl::StatusOr<proto::RecordTimelineReply> reply;
+  Do([&](Time now, CoordinatorCore::Carry carry) {
+    reply = core_.RecordTimeline(now, request, carry);
+  });
+  return reply;
+}
+
 void Hub::Do(const std::function<void(Time, CoordinatorCore::Carry)>& event) {
   if (!CheckLeads().ok()) return;
   std::vector<Log> logs;

@@ -72,6 +72,8 @@ class Hub {
       const proto::StatusRequest& request);
   absl::StatusOr<proto::AbortReply> Abort(const proto::AbortRequest& request);
   absl::StatusOr<proto::DrainReply> Drain(const proto::DrainRequest& request);
+  absl::StatusOr<proto::RecordTimelineReply> RecordTimeline(
+      const proto::RecordTimelineRequest& request);
   EventLog* events() { return &events_; }
   const Leadership* leadership() const { return leadership_; }
   // The error for a call that only the leader answers; OK if this is the

@@ -60,25 +60,25 @@ class CoordinatorTest(unittest.TestCase):
         return subprocess.run([CTL, "--coordinator", self.announced["listen"], "--secret_file", self.secret, *args],
                               env=harness.environment(), capture_output=True, text=True, timeout=30)
 
-    def get(self, path, cookie=None, method="GET"):
+    def get(self, path, cookie=None, method="GET", headers=()):
         host, port = self.announced["dashboard"].rsplit(":", 1)
         connection = http.client.HTTPConnection(host, int(port), timeout=20)
         self.addCleanup(connection.close)
-        connection.request(method, path, headers={"Cookie": cookie} if cookie else {})
+        connection.request(method, path, headers=dict(headers, **({"Cookie": cookie} if cookie else {})))
         reply = connection.getresponse()
         reply.connection = connection
         return reply
 
 
 class DashboardTest(CoordinatorTest):
-    def link(self):
-        said = self.ctl("dashboard")
+    def link(self, *args):
+        said = self.ctl("dashboard", *args)
         self.assertEqual(said.returncode, 0, said.stderr)
         self.assertTrue(said.stdout.startswith("http://%s/login?token=" % self.announced["dashboard"]), said.stdout)
         return urllib.parse.urlsplit(said.stdout.strip())
 
-    def session(self):
-        link = self.link()
+    def session(self, *args):
+        link = self.link(*args)
         reply = self.get(link.path + "?" + link.query)
         self.assertEqual(reply.status, 303)
         self.assertEqual(reply.headers["Location"], "/")
@@ -123,7 +123,8 @@ class DashboardTest(CoordinatorTest):
             self.assertIn("default-src 'self'", reply.headers["Content-Security-Policy"])
             self.assertIn(words, reply.read())
         self.assertEqual(self.get("/nothing", cookie).status, 404)
-        self.assertNotEqual(self.get("/stream", cookie, method="POST").status, 200)
+        for path, method in (("/stream", "POST"), ("/login", "POST"), ("/timeline", "GET")):
+            self.assertEqual(self.get(path, cookie, method=method).status, 405, path)
 
     def test_the_stream_names_the_straggler(self):
         job = self.job()
@@ -157,7 +158,7 @@ class DashboardTest(CoordinatorTest):
     def test_a_browser_shows_it(self):
         self.job()
         browser = webdriver.Browser(self)
-        browser.go(self.link().geturl())
+        browser.go(self.link("--control").geturl())
         harness.wait_until(lambda: "is late: the others wait for it" in browser.run("return $('trouble').textContent"), 40,
                            "the straggler on the page")
         self.assertRegex(browser.run("return $('trouble').textContent"), r"^Rank 2 \(node node1, pid \d+\) is late")
@@ -169,6 +170,11 @@ class DashboardTest(CoordinatorTest):
         self.assertNotEqual(colours["2"], colours["0"])
         harness.wait_until(lambda: browser.run("const c = charts.late.data.datasets[0]; return c.label == 'rank 2' && c.data.at(-1) > 40"),
                            60, "the straggler in the chart")
+        self.assertEqual(browser.run("$('record').click(); return $('record').textContent"), "Start a timeline")
+        harness.wait_until(lambda: browser.run("return $('recorded').textContent").startswith("Rank 0 (host "), 60, "the timeline's file")
+        self.assertEqual(browser.run("$('record').click(); return $('record').textContent"), "Stop the timeline")
+        harness.wait_until(lambda: browser.run("return $('recorded').textContent").startswith("The last timeline is on "), 60,
+                           "the timeline's end")
         light = browser.run("return getComputedStyle(document.body).backgroundColor")
         browser.dark()
         self.assertNotEqual(browser.run("return getComputedStyle(document.body).backgroundColor"), light)
@@ -177,6 +183,49 @@ class DashboardTest(CoordinatorTest):
         self.assertEqual(browser.run("return document.querySelectorAll('#grid i').length"), 8192)
         self.assertLess(took, 1000)
         self.assertEqual(browser.errors(), [])
+
+    def test_an_operator_records_a_timeline(self):
+        job = self.job()
+        looks, controls = self.session(), self.session("--control")
+        stream = self.get("/stream", looks)
+        name = self.data(stream)["jobs"][0]["job"]
+        order, own = "/timeline?job=" + name, {"X-Maypole": "1"}
+        self.assertEqual(self.get(order, method="POST", headers=own).status, 401)
+        for cookie, headers in ((looks, own), (controls, {})):  # a page of another server has the cookie only
+            reply = self.get(order, cookie, method="POST", headers=headers)
+            self.assertEqual(reply.status, 403)
+            self.assertIn("maypolectl dashboard --control", reply.read().decode())
+        for path, words in (("/timeline?job=other", 'there is no job "other"'), ("/timeline", 'there is no job ""'),
+                            (order + "&stop=1", "the job's timeline is not on")):
+            reply = self.get(path, controls, method="POST", headers=own)
+            self.assertEqual(reply.status, 409)
+            self.assertIn(words, reply.read().decode())
+        self.assertIsNone(self.data(stream)["jobs"][0]["timeline"])
+        reply = self.get(order, controls, method="POST", headers=own)
+        self.assertEqual(reply.status, 200)
+        file = reply.read().decode()
+        self.assertEqual(file, "maypole-timeline-%s-%d-1.json" % (name, job.rank_pid(0)))
+        again = self.ctl("timeline", name)
+        self.assertEqual(again.returncode, 1)
+        self.assertIn("the job's timeline is on already: rank 0 writes '%s'" % file, again.stderr)
+        path = os.path.join(job.dir, file)
+        harness.wait_until(lambda: os.path.exists(path) and os.path.getsize(path) > 1000, 60, "records in the file")
+        said = self.ctl("timeline", name, "--stop")
+        self.assertEqual(said.stdout, "job %s: rank 0 (host %s) completes the timeline %s in its directory\n"
+                         % (name, socket.gethostname(), file), said.stderr)
+        harness.wait_until(lambda: self.data(stream)["jobs"][0]["timeline"]["state"] == "off", 60, "the timeline's end")
+        with open(path, encoding="utf-8") as f:
+            events = json.load(f)
+        late = [e for e in events if e.get("cat") == "critical_path"]
+        self.assertEqual({e["args"]["rank"] for e in late}, {2})
+        self.assertEqual({e["args"]["rank"] for e in events if e.get("args", {}).get("tensor") == "t0"}, {0, 1, 2, 3})
+        # Where there is such a file already, and where there is no place.
+        os.mkdir(os.path.join(job.dir, file.replace("-1.json", "-2.json")))
+        self.assertEqual(self.ctl("timeline", name).returncode, 0)
+        harness.wait_until(lambda: "cannot be made in %s: File exists" % job.dir in self.data(stream)["jobs"][0]["timeline"]["error"],
+                           60, "the error")
+        job.touch("end")
+        job.check_ok(60)
 
     def test_too_many_browsers_and_bad_ones(self):
         cookie = self.session()

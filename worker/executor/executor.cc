@@ -278,6 +278,13 @@ std::unique_ptr<TimelineFile> Executor::OpenTimelineFile(Fd file) {
   return std::make_unique<FileWriter>(std::move(file));
 }
 
+std::unique_ptr<TimelineFile> Executor::MakeTimelineFile(
+    int pid, const std::string& name, std::function<void(Status)> failed) {
+  return std::make_unique<FileWriter>(
+      [pid, name](Fd* file) { return MakeFileOf(pid, name, file); },
+      std::move(failed));
+}
+
 // No destructors: they would wait for the thread.
 void Executor::EndProcess(const std::string& reason) {
   spdlog::critical("event=executor_ends job={} reason={}", options_.core.job,

@@ -62,6 +62,9 @@ class Executor : private ExecutorSystem {
                      std::unique_ptr<Board>* board) override;
   std::unique_ptr<BoardWake> MakeBoardWake() override;
   std::unique_ptr<TimelineFile> OpenTimelineFile(Fd file) override;
+  std::unique_ptr<TimelineFile> MakeTimelineFile(
+      int pid, const std::string& name,
+      std::function<void(Status)> failed) override;
 
   const ExecutorOptions options_;
   LoopWatchdog watchdog_;

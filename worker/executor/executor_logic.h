@@ -81,6 +81,7 @@ class ExecutorLogic : private ExecutorTimeline::Shell {
     int rank = 0;  // as in its Hello
     // Of the messages to it: until Welcome the oldest that it reads.
     uint32_t version = 0;
+    int pid = 0;  // in our PID namespace, or 0
   };
 
   int64_t NowMs() { return system_->NowNs() / 1000000; }
@@ -109,6 +110,7 @@ class ExecutorLogic : private ExecutorTimeline::Shell {
   void SetTimeline(uint32_t word) override;
   void WriteFile(std::string text) override;
   void CloseFile() override;
+  void MakeFile(ClientId client, const std::string& name) override;
   void OnTimelineFile(ClientId id, const session::TimelineFile& message);
   void StartTimeline(const CreateBoard& a);
   void RecordIssued(const RunSpec& run);

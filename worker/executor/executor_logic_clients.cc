@@ -50,7 +50,7 @@ void ExecutorLogic::Admit(ClientId id, const ArrivingClient& client,
     return;
   }
   clients_[id] = {std::move(link), client.hello.rank,
-                  client.hello.header.version};
+                  client.hello.header.version, client.pid};
   observer_->OnClient(client.hello, client.pid);
   core_.OnClient(id, client.hello, client.pid);
 }

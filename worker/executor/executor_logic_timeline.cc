@@ -37,6 +37,21 @@ void ExecutorLogic::CloseFile() {
   });
 }
 
+void ExecutorLogic::MakeFile(ClientId client, const std::string& name) {
+  const auto post = PosterFor(&timeline_number_);
+  auto failed = [this, post](Status status) {
+    post([this, status = std::move(status)] {
+      observer_->OnTimelineClosed(status);
+      timeline_.OnFileClosed(status);
+    });
+  };
+  timeline_file_ =
+      system_->MakeTimelineFile(clients_.at(client).pid, name, failed);
+  if (timeline_file_ == nullptr) {
+    failed(Status(Code::kUnimplemented, "there are no files here"));
+  }
+}
+
 void ExecutorLogic::OnTimelineFile(ClientId id,
                                    const session::TimelineFile& message) {
   if (!timeline_.AwaitsFile(id, message.number)) return;

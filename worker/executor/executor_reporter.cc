@@ -2,7 +2,10 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+#include <string>
 #include <utility>
+#include <variant>
 
 #include "common/log_value.h"
 #include "worker/executor/clock.h"
@@ -19,6 +22,16 @@ ExecutorReporter::ExecutorReporter(std::string job, SharedStats stats,
 void ExecutorReporter::OnAction(const Action& action) {
   watchdog_->Doing(action);
   gpu_use_.OnAction(action, NowNs());
+  const auto* const sent = std::get_if<SendToCoordinator>(&action);
+  if (sent != nullptr && sent->message.has_rank_gpu()) NoteGpu(sent->message);
+}
+
+void ExecutorReporter::NoteGpu(const proto::ExecutorMessage& message) {
+  GpuUuid uuid{};
+  const std::string& bytes = message.rank_gpu().uuid();
+  if (bytes.size() != uuid.size() || epoch_gpus_.size() >= kMaxGpus) return;
+  std::copy(bytes.begin(), bytes.end(), uuid.begin());
+  epoch_gpus_.insert(uuid);
 }
 
 // --- Clients -----------------------------------------------------------------
@@ -103,6 +116,7 @@ void ExecutorReporter::OnEpochOver(const EpochNetwork* network) {
   counted_sent_ = counted_received_ = 0;
   sampler_.reset();
   gpu_use_.OnEpochOver();
+  epoch_gpus_.clear();
   epoch_ = 0;
   stats_->local_ranks = 0;
   stats_->board_bytes = 0;
@@ -145,16 +159,25 @@ void ExecutorReporter::OnScan(const BoardSnapshot& snapshot) {
   Sample();
 }
 
-void ExecutorReporter::FillStats(proto::NodeStats* stats) const {
+void ExecutorReporter::FillStats(proto::NodeStats* stats) {
   stats->set_steps(stats_->steps);
   for (int kind = 0; kind < kKinds; ++kind) {
     stats->set_operations(stats->operations() + stats_->operations[kind]);
     stats->set_bytes(stats->bytes() + stats_->operation_bytes[kind]);
   }
+  stats->set_runs(stats_->runs);
   stats->set_sent(stats_->network_sent);
   stats->set_received(stats_->network_received);
   for (uint64_t i = 0; i < stats_->local_ranks; ++i) {
     stats->add_waited_ns(stats_->waited_ns[i]);
+  }
+  for (const GpuLoads::Load& load :
+       gpu_loads_.Look({epoch_gpus_.begin(), epoch_gpus_.end()})) {
+    proto::GpuLoad* const gpu = stats->add_gpus();
+    gpu->set_uuid(load.uuid.data(), load.uuid.size());
+    gpu->set_used_bytes(load.used_bytes);
+    gpu->set_total_bytes(load.total_bytes);
+    if (load.busy_percent) gpu->set_busy_percent(*load.busy_percent);
   }
 }
 

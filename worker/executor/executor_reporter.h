@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "worker/executor/board/counter_sampler.h"
 #include "worker/executor/board/stats_page.h"
 #include "worker/executor/executor_system.h"
+#include "worker/executor/gpu_loads.h"
 #include "worker/executor/gpu_use.h"
 #include "worker/executor/loop_watchdog.h"
 
@@ -47,7 +49,7 @@ class ExecutorReporter : public ExecutorObserver {
                    uint64_t bytes, const Status& refusal) override;
   void OnChangeWanted(uint32_t ranks) override;
   void OnScan(const BoardSnapshot& snapshot) override;
-  void FillStats(proto::NodeStats* stats) const override;
+  void FillStats(proto::NodeStats* stats) override;
   void OnTick(const EpochNetwork* network) override;
 
   void OnReady(const ReadySlot& ready) override;
@@ -61,6 +63,7 @@ class ExecutorReporter : public ExecutorObserver {
   void OnGpuRunEnded(const GpuRun& run) override { gpu_use_.OnRunEnded(run); }
 
  private:
+  void NoteGpu(const proto::ExecutorMessage& message);
   void Sample();
   // From the operation's presence here until now.
   void ObservePresence(uint32_t slot, uint32_t generation, int64_t now_ns);
@@ -68,6 +71,8 @@ class ExecutorReporter : public ExecutorObserver {
   const std::string job_;
   const SharedStats stats_;
   GpuUse gpu_use_;
+  GpuLoads gpu_loads_;
+  std::set<GpuUuid> epoch_gpus_;  // that its ranks use
   LoopWatchdog* const watchdog_;
   uint64_t epoch_ = 0;                       // 0: none
   std::unique_ptr<CounterSampler> sampler_;  // of the epoch's board

@@ -181,6 +181,14 @@ class ExecutorSystem {
   virtual std::unique_ptr<TimelineFile> OpenTimelineFile(Fd /*file*/) {
     return nullptr;
   }
+  // A new file in the directory in which the process is. Calls failed(), from
+  // any thread, if it cannot be made; never after the file's destructor has
+  // returned.
+  virtual std::unique_ptr<TimelineFile> MakeTimelineFile(
+      int /*pid*/, const std::string& /*name*/,
+      std::function<void(Status)> /*failed*/) {
+    return nullptr;
+  }
   // From any thread. Ends the process at once: a thread of it is stuck for
   // ever.
   virtual void EndProcess(const std::string& reason) = 0;
@@ -220,7 +228,7 @@ class ExecutorObserver {
   // The board has been scanned for stragglers, frozen and blocked ranks.
   virtual void OnScan(const BoardSnapshot&) {}
   // Adds what has been counted for the ranks of the running epoch.
-  virtual void FillStats(proto::NodeStats*) const {}
+  virtual void FillStats(proto::NodeStats*) {}
   virtual void OnTick(const EpochNetwork* /*or null*/) {}
 
   virtual void OnReady(const ReadySlot&) {}

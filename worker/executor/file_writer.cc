@@ -1,5 +1,6 @@
 #include "worker/executor/file_writer.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -38,6 +39,7 @@ struct FileWriter::State {
   bool closing = false;
   bool ended = false;
   std::function<void(Status)> done;
+  std::function<void(Status)> failed;
 };
 
 FileWriter::FileWriter(Fd file) : state_(std::make_shared<State>()) {
@@ -45,9 +47,25 @@ FileWriter::FileWriter(Fd file) : state_(std::make_shared<State>()) {
   std::thread([state = state_] { Run(state); }).detach();
 }
 
+FileWriter::FileWriter(std::function<Status(Fd*)> open,
+                       std::function<void(Status)> failed)
+    : state_(std::make_shared<State>()) {
+  state_->failed = std::move(failed);
+  std::thread([state = state_, open = std::move(open)] {
+    Status s = open(&state->file);
+    if (!s.ok()) {
+      std::lock_guard lock(state->mutex);
+      state->status = s;
+      if (state->failed && !state->closing) state->failed(s);
+    }
+    Run(state);
+  }).detach();
+}
+
 FileWriter::~FileWriter() {
   std::unique_lock lock(state_->mutex);
   state_->done = nullptr;
+  state_->failed = nullptr;
   state_->closing = true;
   state_->changed.notify_all();
   state_->changed.wait_for(lock, kEndTime, [this] { return state_->ended; });
@@ -90,6 +108,39 @@ void FileWriter::Run(const std::shared_ptr<State>& state) {
   if (state->done) state->done(state->status);
   state->ended = true;
   state->changed.notify_all();
+}
+
+Status MakeFileOf(int pid, const std::string& name, Fd* file) {
+  if (pid == 0) {
+    return Status(Code::kFailedPrecondition,
+                  "the timeline's file '" + name +
+                      "' cannot be made: the rank's process is in a PID "
+                      "namespace that the node's executor cannot see; let the "
+                      "rank start the timeline (docs/timeline.md)");
+  }
+  if (name.empty() || name == "." || name == ".." ||
+      name.find('/') != std::string::npos) {
+    return Status(Code::kInvalidArgument,
+                  "the timeline's file '" + name +
+                      "' cannot be made: its name must have no slash");
+  }
+  const std::string directory = "/proc/" + std::to_string(pid) + "/cwd";
+  const int fd =
+      open((directory + "/" + name).c_str(),
+           O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (fd >= 0) {
+    *file = Fd(fd);
+    return Status();
+  }
+  const std::string reason = std::strerror(errno);
+  char where[4096] = {};
+  const ssize_t n = readlink(directory.c_str(), where, sizeof(where) - 1);
+  return Status(
+      Code::kInvalidArgument,
+      "the timeline's file '" + name + "' cannot be made in " +
+          (n > 0 ? std::string(where)
+                 : "the directory of process " + std::to_string(pid)) +
+          ": " + reason);
 }
 
 }  // namespace maypole::worker

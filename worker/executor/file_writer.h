@@ -6,6 +6,9 @@
 // Thread contract: one thread calls Write(), Close() and the destructor; the
 // callback of Close() comes from the writer's thread.
 //
+// MakeFileOf() makes a new file in the directory of another process of the
+// user.
+//
 // Invariants: at most kMaxWaiting bytes wait. After the first error, or if more
 // would wait, nothing more is written, and Close() tells the error.
 #ifndef MAYPOLE_WORKER_EXECUTOR_FILE_WRITER_H_
@@ -28,6 +31,10 @@ class FileWriter : public TimelineFile {
   static constexpr auto kEndTime = std::chrono::seconds(3);
 
   explicit FileWriter(Fd file);
+  // The writer's thread opens the file. If it cannot be opened, that thread
+  // calls failed(), unless Close() was called before.
+  FileWriter(std::function<Status(Fd*)> open,
+             std::function<void(Status)> failed);
   ~FileWriter() override;
 
   void Write(std::string text) override;
@@ -40,6 +47,11 @@ class FileWriter : public TimelineFile {
   // The thread has it, too, and outlives this object if the disk hangs.
   const std::shared_ptr<State> state_;
 };
+
+// pid: in our PID namespace; 0: unknown. An existing file is an error, and so
+// is a name with a slash: whoever else may write to the directory must not
+// choose what is written to.
+Status MakeFileOf(int pid, const std::string& name, Fd* file);
 
 }  // namespace maypole::worker
 

@@ -3,9 +3,12 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <future>
 #include <sstream>
@@ -56,6 +59,62 @@ TEST(FileWriter, AFullDiskIsAnError) {
   EXPECT_EQ(s.code(), Code::kInternal);
   EXPECT_EQ(s.message(),
             "the timeline's file cannot be written: No space left on device");
+}
+
+TEST(FileWriter, ItsThreadOpensTheFile) {
+  std::promise<void> go;
+  FileWriter writer(
+      [&](Fd* file) {
+        go.get_future().wait();
+        *file = Open(Path());
+        return Status();
+      },
+      [](Status s) { FAIL() << s.message(); });
+  writer.Write("while it is opened");
+  go.set_value();
+  EXPECT_TRUE(CloseAndWait(&writer).ok());
+  EXPECT_EQ(Contents(), "while it is opened");
+}
+
+TEST(FileWriter, AFileThatCannotBeOpenedIsTold) {
+  std::promise<Status> failed;
+  FileWriter writer([](Fd*) { return Status(Code::kNotFound, "no place"); },
+                    [&](Status s) { failed.set_value(std::move(s)); });
+  writer.Write("lost");
+  EXPECT_EQ(failed.get_future().get().message(), "no place");
+  EXPECT_EQ(CloseAndWait(&writer).message(), "no place");
+}
+
+TEST(MakeFileOf, MakesANewFileInTheDirectoryOfAProcess) {
+  const std::string directory = testing::TempDir() + "/of_a_process";
+  std::filesystem::remove_all(directory);
+  std::filesystem::create_directory(directory);
+  const pid_t child = fork();
+  if (child == 0) {
+    _exit(chdir(directory.c_str()) == 0 && kill(getpid(), SIGSTOP) == 0 ? 0
+                                                                        : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
+  ASSERT_TRUE(WIFSTOPPED(status));
+  Fd file;
+  EXPECT_TRUE(MakeFileOf(child, "t.json", &file).ok());
+  EXPECT_TRUE(std::filesystem::exists(directory + "/t.json"));
+  const Status again = MakeFileOf(child, "t.json", &file);
+  EXPECT_EQ(again.code(), Code::kInvalidArgument);
+  EXPECT_EQ(again.message(), "the timeline's file 't.json' cannot be made in " +
+                                 directory + ": File exists");
+  for (const char* name : {"", ".", "..", "../t", "/t"}) {
+    EXPECT_FALSE(MakeFileOf(child, name, &file).ok()) << name;
+  }
+  std::filesystem::create_symlink(Path(), directory + "/link");
+  std::filesystem::remove(Path());
+  EXPECT_FALSE(MakeFileOf(child, "link", &file).ok());
+  EXPECT_FALSE(std::filesystem::exists(Path()));
+  kill(child, SIGKILL);
+  waitpid(child, &status, 0);
+  EXPECT_FALSE(MakeFileOf(child, "t2.json", &file).ok());
+  EXPECT_EQ(MakeFileOf(0, "t.json", &file).code(), Code::kFailedPrecondition);
 }
 
 TEST(FileWriter, WhatWaitsIsBounded) {

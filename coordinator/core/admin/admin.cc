@@ -100,6 +100,23 @@ absl::StatusOr<proto::AbortReply> CoordinatorCore::Abort(
   return reply;
 }
 
+absl::StatusOr<proto::RecordTimelineReply> CoordinatorCore::RecordTimeline(
+    Time now, const proto::RecordTimelineRequest& request, Carry carry) {
+  const Entry entry = directory_.Find(request.job());
+  if (entry == nullptr) return directory_.UnknownJob(request.job());
+  absl::StatusOr<proto::TimelineStatus> timeline =
+      directory_.UnknownJob(request.job());
+  Do(entry, carry, [&](JobShard* job, Actions* actions) {
+    if (job->empty()) return;
+    timeline = job->RecordTimeline(now, request.stop(), WhoText(request.who()),
+                                   actions);
+  });
+  if (!timeline.ok()) return timeline.status();
+  proto::RecordTimelineReply reply;
+  *reply.mutable_timeline() = *std::move(timeline);
+  return reply;
+}
+
 absl::StatusOr<proto::DrainReply> CoordinatorCore::Drain(
     const proto::DrainRequest& request, Carry carry) {
   const std::string& node = request.node();

@@ -173,6 +173,58 @@ TEST(AdminLimitsTest, DetailsAreCutNotJobs) {
   EXPECT_EQ(one.jobs(0).pending_size(), kMaxStatusPending);
 }
 
+// --- Timeline ----------------------------------------------------------------
+
+TEST_F(AdminTest, TheFirstRankThatIsThereWritesATimeline) {
+  EXPECT_EQ(bed_.RecordTimeline("j", false).status().message(),
+            "the job does not run: it is starting");
+  Start();
+  EXPECT_FALSE(Job().has_timeline());
+  bed_.From(a_, Gone(1, 0, true));
+  const auto started = bed_.RecordTimeline("j", false);
+  ASSERT_TRUE(started.ok()) << started.status();
+  const proto::TimelineStatus& t = started->timeline();
+  EXPECT_EQ(t.state(), "on");
+  EXPECT_EQ(t.rank(), 1u);
+  EXPECT_EQ(t.path(), "maypole-timeline-j-1001-1.json");
+  for (Executor* e : {&a_, &b_}) {
+    const proto::Timeline& sent = e->Last().timeline();
+    EXPECT_TRUE(sent.on() && sent.by_operator());
+    EXPECT_EQ(sent.node(), 0u);
+    EXPECT_EQ(sent.path(), t.path());
+  }
+  EXPECT_EQ(Job().timeline().path(), t.path());
+  EXPECT_THAT(
+      bed_.log(),
+      Contains(HasSubstr("event=timeline_started job=j epoch=1 rank=1 host=")));
+  EXPECT_EQ(bed_.RecordTimeline("j", false).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+  const auto stopped = bed_.RecordTimeline("j", true);
+  ASSERT_TRUE(stopped.ok());
+  EXPECT_EQ(stopped->timeline().state(), "closing");
+  EXPECT_FALSE(b_.Last().timeline().on());
+  proto::ExecutorMessage closed;
+  closed.mutable_timeline_closed()->set_epoch(1);
+  closed.mutable_timeline_closed()->set_number(1);
+  closed.mutable_timeline_closed()->set_message("disk full");
+  bed_.From(a_, closed);
+  EXPECT_EQ(Job().timeline().state(), "off");
+  EXPECT_EQ(Job().timeline().error(), "disk full");
+  EXPECT_THAT(bed_.log(), Contains(HasSubstr("event=timeline_stopped job=j")));
+}
+
+TEST_F(AdminTest, ATimelineNeedsAJobAndARankThatIsThere) {
+  EXPECT_EQ(bed_.RecordTimeline("k", false).status().code(),
+            absl::StatusCode::kNotFound);
+  Start();
+  EXPECT_EQ(bed_.RecordTimeline("j", true).status().message(),
+            "the job's timeline is not on");
+  for (const uint32_t rank : {0, 1}) bed_.From(a_, Gone(1, rank, true));
+  const auto of_b = bed_.RecordTimeline("j", false);
+  ASSERT_TRUE(of_b.ok());
+  EXPECT_EQ(of_b->timeline().rank(), 2u);
+}
+
 // --- Abort -------------------------------------------------------------------
 
 TEST_F(AdminTest, AbortEndsARunningEpochOnAllRanksAndNoOtherJob) {

@@ -1,6 +1,7 @@
 // The status of an epoch for the operator.
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "coordinator/core/coordinator_epoch.h"
 #include "coordinator/core/limits.h"
 #include "coordinator/core/text.h"
@@ -19,6 +20,7 @@ void CoordinatorEpoch::FillStatus(proto::JobStatus* status) const {
     status->set_schedules(schedule_);
     if (!frozen()) status->set_schedule_ended(schedule_ended_.text());
   }
+  if (timeline_.last().number() > 0) FillTimeline(status->mutable_timeline());
   status->set_pending_operations(static_cast<uint32_t>(table_.pending()));
   for (const NegotiatedOperation* op : table_.Pending()) {
     if (status->pending_size() >= kMaxStatusPending) break;
@@ -36,6 +38,56 @@ void CoordinatorEpoch::FillStatus(proto::JobStatus* status) const {
       p->add_missing_nodes(members_[i].node);
     }
   }
+}
+
+void CoordinatorEpoch::FillTimeline(proto::TimelineStatus* status) const {
+  const proto::Timeline& t = timeline_.last();
+  status->set_state(t.on() ? "on" : t.closing() ? "closing" : "off");
+  status->set_path(t.path());
+  status->set_rank(t.rank());
+  status->set_host(members_[t.node()].host);
+  status->set_error(timeline_.error());
+}
+
+absl::Status CoordinatorEpoch::RecordTimeline(absl::string_view job, bool stop,
+                                              JobOutput* out) {
+  TimelineRelay::Messages messages;
+  absl::Status status;
+  if (stop) {
+    status = timeline_.Stop(&messages);
+  } else {
+    status = StartTimeline(job, &messages);
+  }
+  SendTimeline(std::move(messages), out);
+  return status;
+}
+
+// The process id makes the name one that the rank's directory does not have
+// yet.
+absl::Status CoordinatorEpoch::StartTimeline(
+    absl::string_view job, TimelineRelay::Messages* messages) {
+  std::optional<uint32_t> first;
+  size_t node = 0;
+  int64_t pid = 0;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (!connected_[i] || !Knows(i, kNodeStats)) continue;
+    for (size_t k = 0; k < members_[i].ranks.size(); ++k) {
+      const uint32_t rank = members_[i].ranks[k];
+      if (HasLeft(rank) || (first && *first < rank)) continue;
+      first = rank;
+      node = i;
+      pid = k < members_[i].pids.size() ? members_[i].pids[k] : 0;
+    }
+  }
+  if (!first) {
+    return absl::FailedPreconditionError(
+        "no rank is left, on a node whose executor knows how to start a "
+        "timeline, that could write its file");
+  }
+  return timeline_.Start(node, *first,
+                         absl::StrCat("maypole-timeline-", job, "-", pid, "-",
+                                      timeline_.last().number() + 1, ".json"),
+                         messages);
 }
 
 // Not through ToNode(), as the timeline's messages.

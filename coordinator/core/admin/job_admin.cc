@@ -95,6 +95,26 @@ void Job::Watch(Time now, JobOutput* out) {
   if (epoch_ != nullptr) epoch_->Watch(now, out);
 }
 
+absl::StatusOr<proto::TimelineStatus> Job::RecordTimeline(bool stop,
+                                                          absl::string_view who,
+                                                          JobOutput* out) {
+  if (epoch_ == nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the job does not run: it is ", Name(state())));
+  }
+  if (absl::Status s = epoch_->RecordTimeline(id_, stop, out); !s.ok()) {
+    return s;
+  }
+  proto::JobStatus status;
+  epoch_->FillStatus(&status);
+  const proto::TimelineStatus& timeline = status.timeline();
+  out->Info(absl::StrCat(
+      LogPrefix(stop ? "timeline_stopped" : "timeline_started"),
+      " rank=", timeline.rank(), " host=", timeline.host(),
+      " path=", LogValue(timeline.path()), " who=", LogValue(who)));
+  return timeline;
+}
+
 void Job::FillStatus(Time now, SessionId session, const Node& node,
                      proto::NodeStatus* status) const {
   status->set_node(node.node);

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/limits.h"
+#include "coordinator/core/text.h"
 
 namespace maypole::coordinator {
 namespace {
@@ -32,6 +34,17 @@ absl::Status JobStats::Take(Time now, size_t node, size_t ranks,
         absl::StrCat("statistics of ", message.waited_ns_size(),
                      " ranks; the node has ", ranks));
   }
+  if (message.gpus_size() > static_cast<int>(kMaxGpus)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("statistics of ", message.gpus_size(), " GPUs; ", kMaxGpus,
+                     " are allowed"));
+  }
+  for (const proto::GpuLoad& gpu : message.gpus()) {
+    if (gpu.uuid().size() == kGpuUuidBytes) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("statistics of a GPU whose UUID has ", gpu.uuid().size(),
+                     " bytes; ", kGpuUuidBytes, " are expected"));
+  }
   Node& n = nodes_[node];
   n.before = std::exchange(n.last, message);
   n.at = now;
@@ -53,6 +66,15 @@ void JobStats::Fill(Time now, size_t node, proto::NodeStatus* status) const {
       Rate(n->before->sent(), n->last->sent(), seconds));
   status->set_received_per_second(
       Rate(n->before->received(), n->last->received(), seconds));
+  for (const proto::GpuLoad& load : n->last->gpus()) {
+    proto::GpuStatus* const gpu = status->add_gpus();
+    gpu->set_uuid(UuidText(load.uuid()));
+    gpu->set_used_bytes(load.used_bytes());
+    gpu->set_total_bytes(load.total_bytes());
+    if (load.has_busy_percent()) {
+      gpu->set_busy_percent(std::min(load.busy_percent(), 100u));
+    }
+  }
   for (int i = 0; i < status->rank_status_size(); ++i) {
     if (i >= n->last->waited_ns_size() || i >= n->before->waited_ns_size()) {
       return;
@@ -65,7 +87,7 @@ void JobStats::Fill(Time now, size_t node, proto::NodeStatus* status) const {
 
 void JobStats::Fill(Time now, proto::JobStatus* status) const {
   proto::JobStats stats;
-  double steps = 0;
+  double steps = 0, operations = 0, runs = 0;
   for (size_t i = 0; i < nodes_.size(); ++i) {
     const Node* const n = Find(now, i);
     if (n == nullptr) continue;
@@ -76,6 +98,8 @@ void JobStats::Fill(Time now, proto::JobStatus* status) const {
     using Stats = proto::NodeStats;
     stats.set_nodes(stats.nodes() + 1);
     steps += rate(&Stats::steps);
+    operations += rate(&Stats::operations);
+    runs += rate(&Stats::runs);
     stats.set_operations_per_second(
         std::max(stats.operations_per_second(), rate(&Stats::operations)));
     stats.set_bytes_per_second(
@@ -84,6 +108,7 @@ void JobStats::Fill(Time now, proto::JobStatus* status) const {
   }
   if (stats.nodes() == 0) return;
   stats.set_steps_per_second(steps / stats.nodes());
+  if (runs > 0) stats.set_operations_per_run(operations / runs);
   double most = 0, all = 0;
   size_t ranks = 0;
   for (const proto::NodeStatus& node : status->nodes()) {

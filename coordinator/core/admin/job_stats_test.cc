@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "common/limits.h"
 #include "coordinator/core/testing/testing.h"
 
 namespace maypole::coordinator {
@@ -17,6 +18,7 @@ proto::NodeStats Counters(int64_t time_ms, uint64_t steps,
   m.set_time_ms(time_ms);
   m.set_steps(steps);
   m.set_operations(10 * steps);
+  m.set_runs(4 * steps);
   m.set_bytes(1000 * steps);
   m.set_sent(2000 * steps);
   m.set_received(3000 * steps);
@@ -56,6 +58,7 @@ TEST(JobStatsTest, FiguresAreOfTheTimeBetweenTwoMessages) {
   EXPECT_EQ(status.stats().nodes(), 1u);
   EXPECT_DOUBLE_EQ(status.stats().steps_per_second(), 10);
   EXPECT_DOUBLE_EQ(status.stats().operations_per_second(), 100);
+  EXPECT_DOUBLE_EQ(status.stats().operations_per_run(), 2.5);
   EXPECT_DOUBLE_EQ(status.stats().bytes_per_second(), 10000);
   EXPECT_DOUBLE_EQ(status.stats().sent_per_second(), 20000);
   EXPECT_DOUBLE_EQ(status.stats().waiting(), 0.375);
@@ -107,6 +110,40 @@ TEST(JobStatsTest, ACounterOrAClockThatGoesBackIsNoRate) {
   EXPECT_EQ(Filled(stats, seconds(1)).stats().steps_per_second(), 0);
   ASSERT_TRUE(stats.Take(seconds(1), 0, 0, Counters(3000, 9, {})).ok());
   EXPECT_FALSE(Filled(stats, seconds(1)).has_stats());
+}
+
+TEST(JobStatsTest, GpusAreThoseOfTheLastMessage) {
+  JobStats stats(2);
+  for (int i = 1; i < 3; ++i) {
+    proto::NodeStats m = Counters(i * 1000, 1, {});
+    for (const uint32_t busy : {120, 0}) {
+      proto::GpuLoad* gpu = m.add_gpus();
+      gpu->set_uuid(std::string(kGpuUuidBytes, '\x4f'));
+      gpu->set_used_bytes(static_cast<uint64_t>(i));
+      gpu->set_total_bytes(80);
+      if (busy > 0) gpu->set_busy_percent(busy);
+    }
+    ASSERT_TRUE(stats.Take(seconds(i), 0, 0, m).ok());
+  }
+  proto::NodeStatus node;
+  stats.Fill(seconds(2), 0, &node);
+  ASSERT_EQ(node.gpus_size(), 2);
+  EXPECT_EQ(node.gpus(0).uuid(), "GPU-4f4f4f4f-4f4f-4f4f-4f4f-4f4f4f4f4f4f");
+  EXPECT_EQ(node.gpus(0).used_bytes(), 2u);
+  EXPECT_EQ(node.gpus(0).total_bytes(), 80u);
+  EXPECT_EQ(node.gpus(0).busy_percent(), 100u);
+  EXPECT_FALSE(node.gpus(1).has_busy_percent());
+}
+
+TEST(JobStatsTest, GpusAreChecked) {
+  JobStats stats(2);
+  proto::NodeStats m = Counters(1, 1, {});
+  m.add_gpus()->set_uuid("short");
+  EXPECT_EQ(stats.Take(seconds(1), 0, 0, m).message(),
+            "statistics of a GPU whose UUID has 5 bytes; 16 are expected");
+  for (uint32_t i = 0; i < kMaxGpus; ++i) m.add_gpus();
+  EXPECT_EQ(stats.Take(seconds(1), 0, 0, m).message(),
+            "statistics of 65 GPUs; 64 are allowed");
 }
 
 TEST(JobStatsTest, TheRanksMustBeThoseOfTheNode) {

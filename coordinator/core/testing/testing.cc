@@ -165,6 +165,15 @@ absl::StatusOr<proto::AbortReply> TestBed::Abort(const std::string& job,
   return core_->Abort(now_, request, carry_);
 }
 
+absl::StatusOr<proto::RecordTimelineReply> TestBed::RecordTimeline(
+    const std::string& job, bool stop) {
+  proto::RecordTimelineRequest request;
+  request.set_job(job);
+  request.set_stop(stop);
+  request.set_who("root@head");
+  return core_->RecordTimeline(now_, request, carry_);
+}
+
 absl::StatusOr<proto::DrainReply> TestBed::Drain(const std::string& node,
                                                  bool undo) {
   proto::DrainRequest request;

@@ -92,6 +92,8 @@ class TestBed {
   void Watch(const std::string& job) { core_->Watch(now_, job, carry_); }
   absl::StatusOr<proto::AbortReply> Abort(const std::string& job,
                                           const std::string& reason = "");
+  absl::StatusOr<proto::RecordTimelineReply> RecordTimeline(
+      const std::string& job, bool stop);
   absl::StatusOr<proto::DrainReply> Drain(const std::string& node,
                                           bool undo = false);
 

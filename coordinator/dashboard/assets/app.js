@@ -15,6 +15,7 @@ let events = [];
 let selected = null;
 let chosen = false;        // by the user; else it is a job with a straggler, if there is one
 let last = null;
+let mayControl = false;    // start and stop timelines
 
 function make(tag, text, cls) {
   const element = document.createElement(tag);
@@ -109,6 +110,7 @@ function showFacts(job) {
     ["steps per second", stats ? amount(stats.steps) : "–"],
     ["time in waits", stats ? Math.round(100 * stats.waiting) + " %" : "–"],
     ["operations per second", stats ? amount(stats.operations) : "–"],
+    ["operations in a run", stats && stats.perRun ? amount(stats.perRun) : "–"],
     ["bytes per second", stats ? amount(stats.bytes) : "–"],
     ["between nodes", stats ? amount(stats.sent) : "–"],
     ["ranks", job.size + (job.elastic ? " (elastic)" : "")],
@@ -145,6 +147,54 @@ function showGrid(job) {
     parts.push(row);
   }
   grid.replaceChildren(...parts);
+}
+
+// As nvidia-smi has it, whoever uses the GPU.
+function showGpus(job) {
+  const rows = [];
+  for (const node of job.nodes) {
+    for (const [uuid, used, total, busy] of node.gpus) {
+      const row = make("tr");
+      const cell = make("td", busy === null ? "–" : busy + " % ");
+      if (busy !== null) {
+        const load = make("meter");
+        load.max = 100;
+        load.value = busy;
+        cell.append(load);
+      }
+      row.append(make("td", node.node), make("td", uuid.slice(0, 12)), cell, make("td", amount(used) + "B of " + amount(total) + "B"));
+      row.title = uuid;
+      rows.push(row);
+    }
+  }
+  $("gpus").hidden = !rows.length;
+  $("gpus").tBodies[0].replaceChildren(...rows);
+}
+
+// --- The timeline -------------------------------------------------------------------------------------------------
+
+function showTimeline(job) {
+  const t = job.timeline;
+  const on = Boolean(t && t.state === "on");
+  const button = $("record");
+  button.hidden = !mayControl || job.state !== "running";
+  button.textContent = on ? "Stop the timeline" : "Start a timeline";
+  button.disabled = Boolean(t && t.state === "closing");
+  button.onclick = () => order(job.job, on);
+  let text = "";
+  if (t) {
+    text = t.error || (on ? "Rank " + t.rank + " (host " + t.host + ") writes the timeline " :
+      t.state === "closing" ? "The timeline is being completed: " : "The last timeline is on host " + t.host + ", rank " + t.rank + ": ") + t.path;
+  }
+  $("recorded").textContent = text;
+  $("recorded").className = t && t.error ? "late" : "";
+}
+
+// A header of our own: the coordinator knows by it that no page of another server has sent this.
+async function order(job, stop) {
+  $("record").disabled = true;
+  const reply = await fetch("/timeline?job=" + encodeURIComponent(job) + (stop ? "&stop=1" : ""), {method: "POST", headers: {"X-Maypole": "1"}});
+  if (!reply.ok) alert(await reply.text());
 }
 
 function showPending(job) {
@@ -241,7 +291,9 @@ function show(data) {
     $("tier").textContent = job.state !== "running" ? job.state : job.tier || "local";
     showTrouble(job);
     showFacts(job);
+    showTimeline(job);
     showGrid(job);
+    showGpus(job);
     showPending(job);
     showCharts(job);
   }
@@ -260,6 +312,7 @@ function listen() {
     // After an answer that is no stream (the session is over, for example) the browser does not try again.
     if (source.readyState === EventSource.CLOSED) setTimeout(() => location.reload(), 5000);
   };
+  source.addEventListener("control", () => mayControl = true);
   source.onmessage = (message) => {
     const data = JSON.parse(message.data);
     if (!data.error) {

@@ -180,7 +180,19 @@ void ExecutorTimeline::Begin(const proto::Timeline& timeline) {
   }
   shell_->SetTimeline(timeline.number() * 2 + 1);
   recording_.store(true);
+  if (current_->writes && timeline.by_operator()) MakeFile();
   OnTime(now_);
+}
+
+// The rank joins it, if it starts one itself.
+void ExecutorTimeline::MakeFile() {
+  granted_ = current_->info.number();
+  for (const auto& [client, rank] : epoch_.ranks) {
+    if (rank != static_cast<int>(current_->info.rank())) continue;
+    current_->file = File::kOpen;
+    return shell_->MakeFile(client, current_->info.path());
+  }
+  Finish(Code::kAborted, "the rank in whose directory it was to be has left");
 }
 
 void ExecutorTimeline::Stop(const proto::Timeline& timeline) {

@@ -4,7 +4,8 @@
 // takes the ranks' records and the executor's own. If a rank of this node has
 // started the timeline, it writes all nodes' records to that rank's file;
 // otherwise it sends its node's to the coordinator, which passes them on
-// (docs/timeline.md).
+// (docs/timeline.md). For a timeline that an operator has started it makes the
+// file itself, as the rank's user, in the rank's directory.
 //
 //   off -> on -> (stopped) draining: the ranks' last records are on their way
 //       -> drained: a node that does not write has sent its last message
@@ -67,6 +68,9 @@ class ExecutorTimeline {
     virtual void WriteFile(std::string text) = 0;
     // Closes it when all is written, then calls OnFileClosed().
     virtual void CloseFile() = 0;
+    // Makes the file `name` in the directory of the client's process; the rest
+    // is written to it. Calls OnFileClosed() if that fails.
+    virtual void MakeFile(ClientId client, const std::string& name) = 0;
   };
 
   // The ranks of this node, and the job's nodes by index.
@@ -158,6 +162,7 @@ class ExecutorTimeline {
   void Ask(const Request& request);
   void OnState(const proto::Timeline& timeline);
   void Begin(const proto::Timeline& timeline);
+  void MakeFile();
   void Stop(const proto::Timeline& timeline);
   void OnClosed(const proto::TimelineClosed& closed);
   void OnRecords(const proto::TimelineRecords& records);

@@ -21,9 +21,13 @@ struct FakeShell : ExecutorTimeline::Shell {
   void SetTimeline(uint32_t w) override { word = w; }
   void WriteFile(std::string text) override { file += text; }
   void CloseFile() override { ++closes; }
+  void MakeFile(ClientId client, const std::string& name) override {
+    made.emplace_back(client, name);
+  }
 
   std::deque<proto::ExecutorMessage> sent;
   std::vector<std::pair<ClientId, session::TimelineReply>> replies;
+  std::vector<std::pair<ClientId, std::string>> made;
   std::string file;
   uint32_t word = 0;
   int closes = 0;
@@ -44,7 +48,8 @@ struct Node {
     timeline.OnEpochStarted(std::move(epoch));
   }
 
-  void State(uint32_t number, bool on, uint32_t rank, bool closing = false) {
+  void State(uint32_t number, bool on, uint32_t rank, bool closing = false,
+             bool by_operator = false) {
     proto::CoordinatorMessage m;
     m.mutable_timeline()->set_epoch(3);
     m.mutable_timeline()->set_number(number);
@@ -53,6 +58,7 @@ struct Node {
     m.mutable_timeline()->set_rank(rank);
     m.mutable_timeline()->set_node(rank / 2);
     m.mutable_timeline()->set_path("/t.json");
+    m.mutable_timeline()->set_by_operator(by_operator);
     EXPECT_TRUE(timeline.OnCoordinator(m));
   }
   void Closed(uint32_t number, Code code = Code::kOk, std::string text = "") {
@@ -162,6 +168,58 @@ TEST(ExecutorTimeline, OneNodeFromStartToFile) {
   EXPECT_EQ(node.shell.replies[3].second.stop, 1u);
   EXPECT_EQ(node.shell.replies[3].second.code, 0u);
   EXPECT_EQ(node.timeline.SleepMs(), -1);
+}
+
+TEST(ExecutorTimeline, AnOperatorsFileIsMadeHere) {
+  Node node(0, 1);
+  node.State(1, true, 1, /*closing=*/false, /*by_operator=*/true);
+  using Made = std::vector<std::pair<ClientId, std::string>>;
+  EXPECT_EQ(node.shell.made, (Made{{11, "/t.json"}}));
+  EXPECT_TRUE(node.timeline.recording());
+  EXPECT_FALSE(node.timeline.AwaitsFile(11, 1));
+  // Ranks join it, also that one.
+  node.Request(11, false);
+  node.State(1, true, 1, false, true);
+  ASSERT_EQ(node.shell.replies.size(), 1u);
+  EXPECT_EQ(node.shell.replies[0].second.writer, 0u);
+  EXPECT_EQ(node.shell.made.size(), 1u);
+  node.Records(10, 0, false, "early");
+  node.Records(11, 1, false, "early");
+  EXPECT_NE(node.shell.file.find("allreduce early"), std::string::npos);
+  node.State(1, false, 1, /*closing=*/true, true);
+  node.Records(10, 0, true, "");
+  node.Records(11, 1, true, "");
+  EXPECT_EQ(node.shell.closes, 1);
+  node.timeline.OnFileClosed(Status());
+  EXPECT_EQ(node.shell.sent.back().timeline_closed().code(), 0);
+}
+
+TEST(ExecutorTimeline, AnOperatorsFileThatCannotBeMadeEndsIt) {
+  Node node(0, 1);
+  node.State(1, true, 1, false, true);
+  node.timeline.OnFileClosed(Status(Code::kInvalidArgument, "no place"));
+  EXPECT_EQ(node.shell.sent.back().timeline_closed().message(), "no place");
+  node.State(1, false, 1, true, true);
+  node.Closed(1, Code::kInvalidArgument, "no place");
+  EXPECT_FALSE(node.timeline.recording());
+  EXPECT_EQ(node.shell.word, 2u);
+  EXPECT_EQ(node.shell.closes, 0);
+}
+
+TEST(ExecutorTimeline, AnOperatorsFileNeedsItsRank) {
+  Node node(0, 1);
+  node.timeline.OnClientGone(11);
+  node.State(1, true, 1, false, true);
+  EXPECT_TRUE(node.shell.made.empty());
+  EXPECT_EQ(node.shell.sent.back().timeline_closed().message(),
+            "the rank in whose directory it was to be has left");
+}
+
+TEST(ExecutorTimeline, OnlyTheWritingNodeMakesAnOperatorsFile) {
+  Node node(1);
+  node.State(1, true, 0, false, true);
+  EXPECT_TRUE(node.shell.made.empty());
+  EXPECT_TRUE(node.timeline.recording());
 }
 
 TEST(ExecutorTimeline, ARankThatDoesNotAnswerIsNotWaitedForForEver) {
