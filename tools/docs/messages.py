@@ -42,9 +42,9 @@ def _glob(pattern):
 
 
 class Rule(NamedTuple):
-    """Chooses texts: the whole text, a fragment of it, or its file and call (globs; "" is any).
+    """Chooses texts: the whole text, a fragment of it, its call, or its file and perhaps its call (globs).
 
-    Of several rules that choose a text the first kind of these counts; of one kind, the longest rule.
+    Of several rules that choose a text the first kind of these counts; of one kind, the longest fragment or file.
     """
 
     whole: str
@@ -60,7 +60,7 @@ class Rule(NamedTuple):
         return bool(_glob(self.file).match(text.path) and _glob(self.call).match(text.call))
 
     def rank(self):
-        return bool(self.whole), bool(self.fragment), bool(self.call), len(self.fragment or self.file + self.call)
+        return bool(self.whole), bool(self.fragment), not self.file, len(self.fragment or self.file), bool(self.call)
 
     def __str__(self):
         if self.whole or self.fragment:
