@@ -68,6 +68,8 @@ def _groups(source):
             call = ""
             if token.text != "[" and before and before.kind == "name" and before.text not in _KEYWORDS:
                 call = items.pop().text
+            elif before and before == ">":
+                call = "<>"  # of a function with template arguments
             group = _Group(token.text, call, token.line)
             items.append(group)
             stack.append(group)
@@ -92,7 +94,7 @@ def _split(items, separators):
 
 
 def _value(items):
-    """What is behind the last `=`, `return` or label of a statement."""
+    """What is behind the last `=`, `return` or block of a statement."""
     begin = 0
     for i, item in enumerate(items):
         if isinstance(item, _Token) and (item == "=" or item == "+=" or item.kind == "name" and item.text in
@@ -125,12 +127,16 @@ def _rendered(items):
 
 
 def _part(items):
-    if len(items) == 1 and isinstance(items[0], _Token):
-        return items[0].text if items[0].kind == "string" else HOLE
-    if len(items) == 1 and _joins(items[0]):
-        text = "".join(_rendered(argument) for argument in _split(items[0].items, (",",)))
-        return without_formats(text, PRINTF) if items[0].call in _PRINTF else text
-    return "".join(item.text if isinstance(item, _Token) and item.kind == "string" else HOLE for item in items)
+    return "".join(_item(item) for item in items)
+
+
+def _item(item):
+    if isinstance(item, _Token):
+        return item.text if item.kind == "string" else HOLE
+    if not _joins(item):
+        return HOLE
+    text = "".join(_rendered(argument) for argument in _split(item.items, (",",)))
+    return without_formats(text, PRINTF) if item.call in _PRINTF else text
 
 
 def _collect(group, path, found):
@@ -152,6 +158,11 @@ def _collect_inside(items, path, found):
                 _collect_inside(argument, path, found)
         elif isinstance(item, _Group):
             _collect(item, path, found)
+
+
+def literals(source):
+    """All string literals; for a test that none is lost."""
+    return [token.text for token in _tokens(source) if token.kind == "string"]
 
 
 def texts(path, source):

@@ -12,7 +12,7 @@ import python_texts
 import shell_texts
 from text import is_prose
 
-# (folder or glob of it, ending, how its texts are found): the programs, the libraries and the Python package.
+# (folder, ending, how its texts are found): the programs, the libraries, the Python package, and what builds them.
 _SOURCES = (
     ("client", ".cc", cpp_texts), ("client", ".h", cpp_texts), ("common", ".cc", cpp_texts), ("common", ".h", cpp_texts),
     ("coordinator", ".cc", cpp_texts), ("coordinator", ".h", cpp_texts), ("worker", ".cc", cpp_texts),
@@ -22,9 +22,8 @@ _SOURCES = (
 _FOR_TESTS = re.compile(r"(^|/)(tests|testing)/|_test\.(cc|py)$|_testing\.(cc|h)$")
 
 
-def texts(root):
-    """All Texts below `root` that are prose, by path and line."""
-    found = []
+def sources(root):
+    """(path, content, module that finds its texts) of each source file below `root`."""
     for folder, ending, reader in _SOURCES:
         for directory, folders, files in os.walk(os.path.join(root, folder)):
             folders.sort()
@@ -32,8 +31,12 @@ def texts(root):
                 path = os.path.relpath(os.path.join(directory, name), root)
                 if name.endswith(ending) and not _FOR_TESTS.search(path):
                     with open(os.path.join(root, path), encoding="utf-8") as f:
-                        found += [text for text in reader.texts(path, f.read()) if is_prose(text.text)]
-    return found
+                        yield path, f.read(), reader
+
+
+def texts(root):
+    """All Texts below `root` that are prose, by path and line."""
+    return [text for path, content, reader in sources(root) for text in reader.texts(path, content) if is_prose(text.text)]
 
 
 @functools.lru_cache(maxsize=None)  # fnmatch's own forgets

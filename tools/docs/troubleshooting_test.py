@@ -1,5 +1,6 @@
 """docs/troubleshooting.md has every message of the sources: how they are found, and that none is missing."""
 import os
+import re
 import sys
 import unittest
 
@@ -13,7 +14,14 @@ import messages  # noqa: E402
 import python_texts  # noqa: E402
 import shell_texts  # noqa: E402
 import troubleshooting  # noqa: E402
-from text import Text, is_prose  # noqa: E402
+from text import BRACES, PRINTF, Text, is_prose  # noqa: E402
+
+
+FILES = []  # (content, module, texts) of each source file
+
+
+def setUpModule():
+    FILES.extend((content, reader, reader.texts(path, content)) for path, content, reader in messages.sources(ROOT))
 
 
 def found(reader, source):
@@ -46,6 +54,9 @@ class CppTest(unittest.TestCase):
     def test_texts_in_other_arguments(self):
         self.check('return Status(kX, "no place for " + Name(r, "the old one"));',
                    ("Status", "no place for …"), ("Name", "the old one"))
+        self.check('return std::make_unique<X>(y, "in its second argument");', ("<>", "in its second argument"))
+        self.check('if (n > 0) absl::StrAppend(&out, "; and ", n, " other ranks");', ("", "…; and … other ranks"))
+        self.check('F((mark + std::string("not of this version")).c_str());', ("F", "…not of this version…"))
 
 
 class PythonTest(unittest.TestCase):
@@ -74,10 +85,25 @@ class ShellTest(unittest.TestCase):
                          [("echo", "setup: … is …"), ("fail", "no such thing: … do that")])
 
 
+class NothingIsLostTest(unittest.TestCase):
+    def test_each_literal_of_the_sources_is_in_a_text(self):
+        count = 0
+        for content, reader, texts in FILES:
+            if reader is shell_texts:
+                continue
+            joined = "\n".join(text.text for text in texts)
+            for literal in reader.literals(content):
+                for part in re.split(PRINTF + "|" + BRACES, re.sub(r"\s+", " ", literal)):
+                    if is_prose(part):
+                        count += 1
+                        self.assertIn(part.strip(), joined, texts[0].path)
+        self.assertGreater(count, 2500)
+
+
 class PageTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.texts = messages.texts(ROOT)
+        cls.texts = [text for _, _, texts in FILES for text in texts if is_prose(text.text)]
         cls.page, cls.problems = troubleshooting.make(ROOT, cls.texts)
 
     def test_every_message_has_an_entry_and_every_rule_a_message(self):
