@@ -86,7 +86,8 @@ TEST(FileWriter, AFileThatCannotBeOpenedIsTold) {
 }
 
 TEST(MakeFileOf, MakesANewFileInTheDirectoryOfAProcess) {
-  const std::string directory = testing::TempDir() + "/of_a_process";
+  const std::string directory =
+      std::filesystem::canonical(testing::TempDir()).string() + "/of_a_process";
   std::filesystem::remove_all(directory);
   std::filesystem::create_directory(directory);
   const pid_t child = fork();

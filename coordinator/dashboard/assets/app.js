@@ -3,7 +3,7 @@
 "use strict";
 
 const KEPT = 300;          // looks, for the charts
-const MANY = 64;           // nodes: from here on ranks are small and nodes have no names
+const MANY = 64;           // nodes: beyond, ranks are small and nodes have no names; GPUs: beyond, only some are shown
 const LATE = 20;           // percent, from which on a rank is named
 const EVENTS = 200;
 const STATES = ["running", "waiting for the start", "late", "left"];
@@ -149,25 +149,26 @@ function showGrid(job) {
   grid.replaceChildren(...parts);
 }
 
-// As nvidia-smi has it, whoever uses the GPU.
+// As nvidia-smi has it, whoever uses the GPU. Of many the least busy ones.
 function showGpus(job) {
-  const rows = [];
-  for (const node of job.nodes) {
-    for (const [uuid, used, total, busy] of node.gpus) {
-      const row = make("tr");
-      const cell = make("td", busy === null ? "–" : busy + " % ");
-      if (busy !== null) {
-        const load = make("meter");
-        load.max = 100;
-        load.value = busy;
-        cell.append(load);
-      }
-      row.append(make("td", node.node), make("td", uuid.slice(0, 12)), cell, make("td", amount(used) + "B of " + amount(total) + "B"));
-      row.title = uuid;
-      rows.push(row);
+  let gpus = job.nodes.flatMap((node) => node.gpus.map((gpu) => [node.node, ...gpu]));
+  const count = gpus.length;
+  if (count > MANY) gpus = gpus.sort((a, b) => (a[4] ?? 101) - (b[4] ?? 101)).slice(0, MANY);
+  const rows = gpus.map(([node, uuid, used, total, busy]) => {
+    const row = make("tr");
+    const load = make("td", busy === null ? "–" : busy + " % ");
+    if (busy !== null) {
+      const meter = make("meter");
+      meter.max = 100;
+      meter.value = busy;
+      load.append(meter);
     }
-  }
-  $("gpus").hidden = !rows.length;
+    row.append(make("td", node), make("td", uuid.slice(0, 12)), load, make("td", amount(used) + "B of " + amount(total) + "B"));
+    row.title = uuid;
+    return row;
+  });
+  if (count > MANY) rows.push(make("tr", (count - MANY) + " more GPUs are as busy or busier"));
+  $("gpus").hidden = !count;
   $("gpus").tBodies[0].replaceChildren(...rows);
 }
 
