@@ -1,4 +1,4 @@
-"""The line that maypole.run() shows: what is in it, and where. A script plays maypolerun; its $4 is the file with the endpoints."""
+"""The line that maypole.run() shows: what is in it, and where. A script plays maypolerun."""
 
 import contextlib
 import http.server
@@ -12,6 +12,13 @@ import unittest
 from unittest import mock
 
 from maypole.runner import api, job, messages, progress
+
+
+# Writes the endpoints to the file that its last option names; $2 is the directory of the results.
+SCRIPT = """#!/bin/sh
+for word; do [ "$word" = -- ] && break; file="$word"; done
+printf '%s' >"$file.new" && mv "$file.new" "$file"
+"""
 
 
 class Daemon(http.server.BaseHTTPRequestHandler):
@@ -67,16 +74,16 @@ class ProgressTest(unittest.TestCase):
         with open(os.path.join(self.dir, "answer"), "wb") as f:
             f.write(messages.encode_answer(0, 1, result=pickle.dumps("done")))
 
-    def run_script(self, text, **options):
+    def run_script(self, text, options=(), **more):
         """(result, stdout, stderr) of a job whose maypolerun does this between its start and its end."""
         path = os.path.join(self.dir, "maypolerun")
         with open(path, "w", encoding="utf-8") as f:
-            f.write("#!/bin/sh\nprintf '%s' >$4.1; mv $4.1 $4\n" % self.endpoints)
+            f.write(SCRIPT % self.endpoints)
             f.write(text + "\ncp %s/answer $2/result.0\n" % self.dir)
         os.chmod(path, 0o755)
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            result = job.run_job(b"call", [], None, True, **options)
+            result = job.run_job(b"call", list(options), None, True, **more)
         return result, out.getvalue(), err.getvalue()
 
     def test_in_a_cell(self):
@@ -94,7 +101,16 @@ class ProgressTest(unittest.TestCase):
         result, out, err = self.run_script("sleep 0.1; echo a warning >&2; sleep 0.1")
         self.assertEqual((result, out), (["done"], ""))
         self.assertRegex(err, r"\r +\ra warning\n\rmaypole: 4 ranks, ")
-        self.assertRegex(err, r"\rmaypole: ended after 0:00:0\d +\n$")
+        self.assertRegex(err, r"\rmaypole: ended after 0:00:0\d *\n$")
+
+    def test_with_the_file_that_the_user_has_chosen(self):
+        chosen = os.path.join(self.dir, "chosen")
+        for options in (["--endpoints-file", chosen], ["--verbose", "--endpoints-file=" + chosen]):
+            cell = Display()
+            with cell.modules():
+                self.run_script("sleep 0.3", options)
+            self.assertRegex(cell.shown[-2], "^maypole: 4 ranks, ")
+            os.unlink(chosen)
 
     def test_of_a_failure(self):
         cell = Display()

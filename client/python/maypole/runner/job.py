@@ -4,7 +4,6 @@ Thread contract: one thread calls run_job() and waits in it; the job ends with
 that thread. Other threads may run jobs of their own at the same time.
 """
 
-import argparse
 import codecs
 import os
 import selectors
@@ -50,9 +49,11 @@ def run_job(call: bytes, options: List[str], executable: Optional[str], show_pro
 
 def _endpoints_file(options: List[str]) -> Optional[str]:
     """The one that the user wants, too."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--endpoints-file")
-    return parser.parse_known_args(options)[0].endpoints_file
+    for option, following in zip(options, [*options[1:], None]):
+        name, equals, value = option.partition("=")
+        if name == "--endpoints-file":
+            return value if equals else following
+    return None
 
 
 def _is_descriptor(stream: Any, original: Any, number: int) -> bool:
