@@ -2,15 +2,17 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+from unittest import mock
 
 from maypole.ray import daemons, nodes
 
-DAEMON = """#!/usr/bin/python3
+DAEMON = "#!" + sys.executable + """
 import os, signal, sys, time
 flags = dict(word.partition("=")[::2] for word in sys.argv[1:])
 name = os.path.basename(sys.argv[0])
@@ -88,8 +90,8 @@ class DaemonsTest(unittest.TestCase):
         self.assertEqual(coordinator.address, "127.0.0.1:4001")
         (directory,) = os.listdir(self.runtime)
         self.assertEqual(os.stat(os.path.join(self.runtime, directory)).st_mode & 0o777, 0o700)
-        socket = actor.start_agent(coordinator, "n0", "h", "", (), 20, "warning")
-        self.assertEqual(socket, f"{self.runtime}/{directory}/agent.sock {coordinator.secret[0]}")
+        agent = actor.start_agent(coordinator, "n0", "h", "", (), 20, "warning")
+        self.assertEqual(agent, f"{self.runtime}/{directory}/agent.sock {coordinator.secret[0]}")
         self.assertEqual(len(self.pids()), 2)
         actor.stop()
         self.assertTrue(self.ended())
@@ -144,6 +146,21 @@ class DaemonsTest(unittest.TestCase):
         other = self.actor()
         other.start_coordinator("127.0.0.1:0", 20, "warning")
         self.assertNotIn(left, os.listdir(self.runtime))
+
+    def test_an_agent_that_runs_is_used(self):
+        with mock.patch.dict(os.environ, {"XDG_RUNTIME_DIR": self.dir}):
+            actor = self.actor()
+        running = nodes.Coordinator(running_agents=True)
+        self.assertEqual(actor.running_agent(), "")
+        with self.assertRaisesRegex(RuntimeError, "none runs on this node: start maypole-worker on all nodes, or on none"):
+            actor.start_agent(running, "n0", "h", "", (), 20, "warning")
+        path = os.path.join(self.dir, "maypole-agent.sock")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen()
+            self.assertEqual(actor.running_agent(), path)
+            self.assertEqual(actor.start_agent(running, "n0", "h", "", (), 20, "warning"), path)
+        self.assertEqual(self.pids(), [])
 
     def test_the_announcement(self):
         self.assertEqual(daemons.parse_announcement("metrics=1:2 socket=/a b/c\n"),

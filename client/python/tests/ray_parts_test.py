@@ -11,6 +11,7 @@ from maypole.ray import cluster, discovery, errors, placement
 from maypole.ray.elastic_plan import FINISH_GRACE, LEAVE_GRACE, Action, ElasticPlan
 from maypole.runner import RankError
 
+
 class PlacementTest(unittest.TestCase):
     def test_ranks_of_a_node_follow_each_other(self):
         order = placement.by_node(["b", "a", "b", "a", "c"])
